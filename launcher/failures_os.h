@@ -1,0 +1,32 @@
+#pragma once
+
+/*
+ * After a generation has failed: collects what is known of its workers' ends, with their error files, and has
+ * it said (report.h). Reads files and writes to stderr.
+ */
+
+#include <stdbool.h>
+
+struct group;
+struct job;
+
+struct failures_source {
+    const struct group *group;
+    const struct job *job;
+    char *const *environment;
+    const char *program;     /* path that was executed */
+    const char *attempt_dir; /* NULL: no files */
+    const char *log_dir;     /* to be named as the place where files are kept; NULL: none */
+    long oom_kills;          /* since the start */
+};
+
+struct failures_outcome {
+    bool has_files;  /* there are error files or logs to keep, of any generation so far */
+    int worker_code; /* exit code in the style of --exit-code=worker */
+};
+
+/*
+ * Says the report and updates the outcome. When the job is over and TORCHELASTIC_ERROR_FILE is in crun's own
+ * environment, the error file of the first cause is copied there.
+ */
+void failures_tell(const struct failures_source *source, struct failures_outcome *outcome);

@@ -1,0 +1,328 @@
+/*
+ * Happy path of a start: folders for error files, a fresh store on a port of its own (open from here until
+ * generation_destroy()), a notice socket for each worker, arguments and environments, then one fork: the
+ * guardian starts the workers from the memory it inherits.
+ *
+ * Ways it fails: no folder (full disk, unwritable TMPDIR), no port (a fixed one is taken), no descriptors,
+ * no process. Each is a sentence with the way out.
+ */
+
+#include "launcher/generation_uv.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "launcher/agent_uv.h"
+#include "launcher/guardian.h"
+#include "launcher/job.h"
+#include "launcher/logs_os.h"
+#include "launcher/output_uv.h"
+#include "launcher/plan.h"
+#include "launcher/say.h"
+#include "launcher/spawn.h"
+#include "proto/base/err.h"
+#include "proto/notice.h"
+#include "rendezvous/server_uv.h"
+
+/* ------------------------------------------------------------------ worker store */
+
+static bool is_numeric_address(const char *host)
+{
+    struct in6_addr address;
+
+    return inet_pton(AF_INET, host, &address) == 1 || inet_pton(AF_INET6, host, &address) == 1;
+}
+
+/* Listens where workers that connect to `host` arrive. A name other than localhost is not looked up: the
+ * workers do that, so every address of this node has to answer. */
+static int listen_for(struct server *server, const char *host, uint16_t port, uint16_t *ret_port)
+{
+    if (is_numeric_address(host))
+        return server_listen_tcp(server, host, port, ret_port);
+    if (strcmp(host, "localhost") != 0) {
+        int r = server_listen_tcp(server, "::", port, ret_port);
+        return r == -EAFNOSUPPORT ? server_listen_tcp(server, "0.0.0.0", port, ret_port) : r;
+    }
+    int r = server_listen_tcp(server, "127.0.0.1", port, ret_port);
+    if (!r)
+        (void)server_listen_tcp(server, "::1", *ret_port,
+                                ret_port); /* where there is no IPv6, nobody asks for it */
+    return r;
+}
+
+static void say_for_store(void *data, const char *line)
+{
+    say("worker store: %s", line);
+}
+
+static int open_store(struct generation *g, const struct job *job, uint16_t *ret_port)
+{
+    const struct server_config config = {.log = say_for_store};
+
+    int r = server_create(&g->server, g->host->loop, &config);
+    if (!r)
+        r = listen_for(g->server, job->master_addr, job->master_port, ret_port);
+    if (r)
+        say("cannot open the worker store at %s port %u: %s%s", job->master_addr, job->master_port,
+            strerror(-r),
+            r == -EADDRINUSE ? "; another program has it, choose another --master-port or use --standalone"
+                             : "");
+    return r;
+}
+
+/* ------------------------------------------------------------------ what workers are started with */
+
+/* Everything a guardian is forked with; ours only until then. */
+struct start {
+    struct spawn_worker *workers;
+    struct strlist *arguments, *environments;
+    int n_workers;
+};
+
+/* The worker has its own by now. */
+static void close_worker_fds(const struct spawn_worker *w)
+{
+    const int fds[] = {w->stdio[1], w->stdio[2], w->notice_fd};
+
+    for (size_t i = 0; i < ARRAY_SIZE(fds); i++)
+        if (fds[i] >= 0)
+            (void)close(fds[i]);
+}
+
+static void start_finish(struct start *s)
+{
+    for (int i = 0; i < s->n_workers; i++) {
+        if (s->arguments)
+            strlist_finish(&s->arguments[i]);
+        if (s->environments)
+            strlist_finish(&s->environments[i]);
+        if (s->workers)
+            close_worker_fds(&s->workers[i]);
+    }
+    free(s->arguments);
+    free(s->environments);
+    free(s->workers);
+}
+
+static int start_init(struct start *s, const struct agent_config *config)
+{
+    size_t n = (size_t)config->job->n_workers;
+
+    *s = (struct start){.n_workers = config->job->n_workers};
+    s->workers = calloc(n, sizeof(*s->workers));
+    s->arguments = calloc(n, sizeof(*s->arguments));
+    s->environments = calloc(n, sizeof(*s->environments));
+    for (size_t i = 0; s->workers && i < n; i++)
+        s->workers[i] = (struct spawn_worker){.file = config->file, .stdio = {-1, -1, -1}, .notice_fd = -1};
+    return s->workers && s->arguments && s->environments ? 0 : -ENOMEM;
+}
+
+static int describe_worker(struct start *s, const struct agent_config *config, const struct plan *plan, int i)
+{
+    if (plan_environment(plan, i, &s->environments[i]) == PLAN_E_DEVICES) {
+        say("--virtual-local-rank: local_rank %d exceeds available GPUs in CUDA_VISIBLE_DEVICES; name one "
+            "for each "
+            "of the %d workers",
+            i, plan->local_world_size);
+        return -EINVAL;
+    }
+    plan_arguments(config->command, i, &s->arguments[i]);
+    if (s->environments[i].failed || s->arguments[i].failed)
+        return -ENOMEM;
+    s->workers[i].argv = s->arguments[i].items;
+    s->workers[i].environment = s->environments[i].items;
+    return 0;
+}
+
+static int describe_workers(struct generation *g, struct start *s, const struct agent_config *config,
+                            uint16_t port, int restarts)
+{
+    const struct job *job = config->job;
+    const struct plan plan = {
+        .local_world_size = job->n_workers,
+        .group_world_size = 1,
+        .world_size = job->n_workers,
+        .role_world_size = job->n_workers,
+        .role = job->role,
+        .run_id = job->run_id_text,
+        .master_addr = job->master_addr,
+        .master_port = port,
+        .restart_count = restarts,
+        .max_restarts = job->max_restarts,
+        .virtual_local_rank = job->virtual_local_rank,
+        .signals = job->signals_text,
+        .attempt_dir = g->attempt_dir,
+        .notice_fd = SPAWN_NOTICE_FD,
+        .environment = config->environment,
+    };
+
+    if (g->number == 0 && plan_limits_threads(&plan))
+        say("OMP_NUM_THREADS is not set; each of the %d workers gets OMP_NUM_THREADS=1", job->n_workers);
+    for (int i = 0; i < job->n_workers; i++) {
+        int r = describe_worker(s, config, &plan, i);
+        if (r)
+            return r;
+    }
+    return 0;
+}
+
+static int open_descriptors(struct generation *g, struct start *s)
+{
+    for (int i = 0; i < g->n_workers; i++) {
+        int pair[2];
+
+        int r = output_open_worker(g->host->output, g->attempt_dir, i, s->workers[i].stdio);
+        if (r)
+            return r;
+        if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
+            return -errno;
+        g->notice_fds[i] = pair[0];
+        s->workers[i].notice_fd = pair[1];
+    }
+    return 0;
+}
+
+/* ------------------------------------------------------------------ link */
+
+/*
+ * A guardian that dies with an order unread makes the first recv() fail with ECONNRESET, once; what it had
+ * reported before, GUARDIAN_EMPTY perhaps, is still there behind that, and then the end.
+ */
+static ssize_t receive_report(struct generation *g, struct guardian_report *report)
+{
+    for (bool was_reset = false;;) {
+        ssize_t n = recv(g->link, report, sizeof(*report), MSG_DONTWAIT);
+        if (n >= 0 || (errno != EINTR && (errno != ECONNRESET || was_reset)))
+            return n < 0 ? -errno : n;
+        was_reset = was_reset || errno == ECONNRESET;
+    }
+}
+
+/* status is negative when the kernel reports an error on the socket; libuv has stopped watching it then. */
+static void on_link(uv_poll_t *poll, int status, int events)
+{
+    struct generation *g = poll->data;
+    struct guardian_report report;
+    ssize_t n = 0;
+
+    while (!g->empty && (n = receive_report(g, &report)) == sizeof(report)) {
+        g->empty = report.kind == GUARDIAN_EMPTY;
+        g->host->on_report(g->host->data,
+                           &report); /* with GUARDIAN_EMPTY the last time; g may be closing afterwards */
+    }
+    if (g->empty || (n == -EAGAIN && status >= 0))
+        return;
+    (void)uv_poll_stop(poll);
+    g->host->on_lost(g->host->data);
+}
+
+void generation_order(struct generation *g, const struct guardian_order *order)
+{
+    /* A stopped guardian would not read it. It is our child until it has been waited for. */
+    if (g->guardian)
+        (void)kill(g->guardian, SIGCONT);
+    /* Fails only when the guardian is gone, which the link's end tells as well. */
+    (void)send(g->link, order, sizeof(*order), MSG_NOSIGNAL);
+}
+
+void generation_notify(struct generation *g, int worker, const struct notice *notice)
+{
+    uint8_t record[NOTICE_SIZE];
+
+    notice_encode(notice, record);
+    (void)send(g->notice_fds[worker], record, sizeof(record), MSG_NOSIGNAL | MSG_DONTWAIT); /* see notice.h */
+}
+
+/* ------------------------------------------------------------------ life */
+
+static void free_generation(struct generation *g)
+{
+    for (int i = 0; g->notice_fds && i < g->n_workers; i++)
+        if (g->notice_fds[i] >= 0)
+            (void)close(g->notice_fds[i]);
+    if (g->link >= 0)
+        (void)close(g->link);
+    free(g->notice_fds);
+    free(g->attempt_dir);
+    free(g);
+}
+
+static void on_closed(uv_handle_t *handle)
+{
+    free_generation(handle->data);
+}
+
+void generation_destroy(struct generation *g)
+{
+    if (!g)
+        return;
+    server_stop(g->server, NULL, NULL);
+    uv_close((uv_handle_t *)&g->poll, on_closed);
+}
+
+static int begin(struct generation *g, int restarts)
+{
+    const struct agent_config *config = g->host->config;
+    struct logs *logs = g->host->logs;
+    struct start start;
+    uint16_t port = 0;
+
+    int r = logs_begin_attempt(logs, config->job->run_id_text, (int)g->number, &g->attempt_dir);
+    if (r) {
+        say("cannot create the folders for error files under %s: %s; choose another place with --log-dir or "
+            "TMPDIR",
+            logs->run ? logs->run : logs->base, strerror(-r));
+        return r;
+    }
+    r = open_store(g, config->job, &port);
+    if (r)
+        return r;
+    r = start_init(&start, config);
+    if (!r)
+        r = describe_workers(g, &start, config, port, restarts);
+    if (!r)
+        r = open_descriptors(g, &start);
+    if (!r)
+        r = spawn_guardian(start.workers, (size_t)start.n_workers, &g->guardian, &g->link);
+    start_finish(&start);
+    if (r && r != -EINVAL)
+        say("cannot start %d workers: %s%s", g->n_workers, strerror(-r),
+            r == -EMFILE || r == -ENFILE ? "; raise the limit of open files (ulimit -n)" : "");
+    return r;
+}
+
+int generation_create(struct generation **ret, const struct generation_host *host, uint32_t number,
+                      int restarts)
+{
+    struct generation *g = calloc(1, sizeof(*g));
+    int n_workers = host->config->job->n_workers;
+
+    if (!g)
+        return -ENOMEM;
+    *g = (struct generation){.host = host, .number = number, .n_workers = n_workers, .link = -1};
+    g->notice_fds = malloc((size_t)n_workers * sizeof(*g->notice_fds));
+    for (int i = 0; g->notice_fds && i < n_workers; i++)
+        g->notice_fds[i] = -1;
+    int r = g->notice_fds ? begin(g, restarts) : -ENOMEM;
+    if (!r)
+        r = uv_poll_init(host->loop, &g->poll, g->link);
+    if (r) {
+        if (g->server)
+            server_stop(g->server, NULL, NULL);
+        free_generation(g); /* closes the link, which ends a guardian that was already there */
+        return r;
+    }
+    g->poll.data = g;
+    r = uv_poll_start(&g->poll, UV_READABLE | UV_DISCONNECT, on_link);
+    if (r) {
+        generation_destroy(g);
+        return r;
+    }
+    *ret = g;
+    return 0;
+}

@@ -1,0 +1,57 @@
+#pragma once
+
+/*
+ * One generation of workers as crun holds it: the worker store they meet at, the guardian that has them, the
+ * notice sockets. Begins with everything started, ends when nothing of it is left.
+ */
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+#include <uv.h>
+
+struct guardian_order;
+struct guardian_report;
+struct logs;
+struct agent_config;
+struct notice;
+struct output;
+
+/* What generations of a job share, and whom they tell. */
+struct generation_host {
+    uv_loop_t *loop;
+    const struct agent_config *config;
+    struct logs *logs;
+    struct output *output;
+    void (*on_report)(void *data, const struct guardian_report *report);
+    void (*on_lost)(void *data); /* once, if the link ends before GUARDIAN_EMPTY */
+    void *data;
+};
+
+struct generation {
+    const struct generation_host *host;
+    uint32_t number;
+    char *attempt_dir; /* NULL: no files */
+    struct server *server;
+    int *notice_fds; /* our ends, one for each worker */
+    int n_workers;
+    pid_t guardian; /* 0 once waited for */
+    int link;       /* -1 until it exists */
+    bool empty;     /* the guardian said so */
+    uv_poll_t poll; /* of the link */
+};
+
+/*
+ * Starts a generation on the host's loop; the host must live as long. Returns 0, or -errno with a sentence
+ * said on stderr and nothing left behind.
+ */
+int generation_create(struct generation **ret, const struct generation_host *host, uint32_t number,
+                      int restarts);
+
+void generation_order(struct generation *g, const struct guardian_order *order);
+
+/* To one worker; dropped when it does not read. */
+void generation_notify(struct generation *g, int worker, const struct notice *notice);
+
+/* Stops the store and closes everything. Frees itself when libuv has closed its handles. NULL is fine. */
+void generation_destroy(struct generation *g);

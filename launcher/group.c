@@ -1,0 +1,294 @@
+#include "launcher/group.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+
+/* What workers leave behind gets this long between SIGTERM and SIGKILL. */
+#define SWEEP_GRACE_NS UINT64_C(1000000000)
+/* SIGKILL that has no effect for this long will have none: the process is stuck in the kernel. */
+#define KILL_PATIENCE_NS UINT64_C(5000000000)
+
+int group_worker_code(const struct group_worker *worker)
+{
+    if (worker->state == GROUP_WORKER_EXEC_FAILED)
+        return 127;
+    return WIFSIGNALED(worker->status) ? -WTERMSIG(worker->status) : WEXITSTATUS(worker->status);
+}
+
+int group_init(struct group *g, const struct group_config *config)
+{
+    *g = (struct group){.config = *config, .cause_worker = -1};
+    g->workers = calloc((size_t)config->n_workers, sizeof(*g->workers));
+    return g->workers ? 0 : -ENOMEM;
+}
+
+void group_finish(struct group *g)
+{
+    free(g->workers);
+    *g = (struct group){0};
+}
+
+/* ------------------------------------------------------------------ actions */
+
+static struct group_action *act(struct group_actions *out, enum group_action_kind kind, int value)
+{
+    assert(out->n_items < GROUP_ACTIONS_MAX);
+    struct group_action *action = &out->items[out->n_items++];
+    *action = (struct group_action){.kind = kind, .value = value};
+    return action;
+}
+
+static void arm(struct group *g, struct group_actions *out, uint64_t deadline_ns)
+{
+    g->deadline_ns = deadline_ns;
+    act(out, GROUP_DO_ARM, 0)->deadline_ns = deadline_ns;
+}
+
+static void disarm(struct group *g, struct group_actions *out)
+{
+    if (g->deadline_ns)
+        act(out, GROUP_DO_DISARM, 0);
+    g->deadline_ns = 0;
+}
+
+static void finish(struct group *g, struct group_actions *out, int code)
+{
+    g->state = GROUP_DONE;
+    act(out, GROUP_DO_FINISH, code);
+}
+
+/* Starts a generation. What is known of the one before is forgotten here, not earlier: until then it can be
+ * reported. */
+static void spawn(struct group *g, uint64_t now_ns, struct group_actions *out)
+{
+    if (g->will_restart) {
+        g->restarts++;
+        g->generation++;
+    }
+    g->will_restart = false;
+    memset(g->workers, 0, (size_t)g->config.n_workers * sizeof(*g->workers));
+    g->state = GROUP_RUNNING;
+    g->cause = GROUP_CAUSE_NONE;
+    g->cause_worker = -1;
+    g->escalated = false;
+    g->guardian_killed = false;
+    g->n_ended = 0;
+    g->started_ns = now_ns;
+    act(out, GROUP_DO_SPAWN, 0);
+}
+
+/* ------------------------------------------------------------------ stopping */
+
+/* From here on a worker that ends may have done so because it was told to. */
+static void mark_stopped(struct group *g)
+{
+    for (int i = 0; i < g->config.n_workers; i++)
+        if (g->workers[i].state == GROUP_WORKER_RUNNING)
+            g->workers[i].stopped = true;
+}
+
+static void stop(struct group *g, uint64_t now_ns, int signal, struct group_actions *out)
+{
+    g->state = GROUP_STOPPING;
+    mark_stopped(g);
+    act(out, GROUP_DO_SIGNAL, signal);
+    arm(g, out, now_ns + g->config.grace_ns);
+}
+
+static void kill_all(struct group *g, uint64_t now_ns, struct group_actions *out)
+{
+    g->state = GROUP_KILLING;
+    g->escalated = true;
+    mark_stopped(g);
+    act(out, GROUP_DO_KILL, 0);
+    arm(g, out, now_ns + KILL_PATIENCE_NS);
+}
+
+static void fail(struct group *g, enum group_cause cause, const struct group_event *event,
+                 struct group_actions *out)
+{
+    if (g->state != GROUP_RUNNING)
+        return; /* a consequence, or too late to matter: the first cause stays */
+    g->cause = cause;
+    g->cause_worker = event->worker;
+    act(out, GROUP_DO_NOTIFY_FAILED, event->worker);
+    stop(g, event->now_ns, SIGTERM, out);
+}
+
+/* ------------------------------------------------------------------ events */
+
+static void on_start(struct group *g, const struct group_event *event, struct group_actions *out)
+{
+    if (g->state == GROUP_IDLE)
+        spawn(g, event->now_ns, out);
+}
+
+static void on_start_failed(struct group *g, const struct group_event *event, struct group_actions *out)
+{
+    g->cause = GROUP_CAUSE_START;
+    disarm(g, out);
+    finish(g, out, 1);
+}
+
+static void on_started(struct group *g, const struct group_event *event, struct group_actions *out)
+{
+    struct group_worker *w = &g->workers[event->worker];
+
+    w->state = GROUP_WORKER_RUNNING;
+    w->pid = event->pid;
+    w->started_ns = event->now_ns;
+    /* A stop that was decided while the guardian still started workers reaches it behind this one. */
+    w->stopped = g->state != GROUP_RUNNING;
+}
+
+static void on_exec_failed(struct group *g, const struct group_event *event, struct group_actions *out)
+{
+    struct group_worker *w = &g->workers[event->worker];
+
+    w->state = GROUP_WORKER_EXEC_FAILED;
+    w->status = event->value;
+    w->ended_ns = event->now_ns;
+    fail(g, GROUP_CAUSE_EXEC, event, out);
+}
+
+static void on_exited(struct group *g, const struct group_event *event, struct group_actions *out)
+{
+    struct group_worker *w = &g->workers[event->worker];
+
+    w->state = GROUP_WORKER_ENDED;
+    w->status = event->value;
+    w->ended_ns = event->now_ns;
+    w->order = g->n_ended++;
+    if (event->value != 0)
+        fail(g, GROUP_CAUSE_WORKER, event, out);
+}
+
+static void on_left(struct group *g, const struct group_event *event, struct group_actions *out)
+{
+    if (g->state != GROUP_RUNNING && g->state != GROUP_STOPPING)
+        return;
+    uint64_t deadline_ns = event->now_ns + SWEEP_GRACE_NS;
+    if (g->deadline_ns && g->deadline_ns < deadline_ns)
+        deadline_ns = g->deadline_ns;
+    g->state = GROUP_SWEEPING;
+    act(out, GROUP_DO_SIGNAL, SIGTERM);
+    arm(g, out, deadline_ns);
+}
+
+static bool can_restart(const struct group *g)
+{
+    return (g->cause == GROUP_CAUSE_WORKER || g->cause == GROUP_CAUSE_GUARDIAN) && !g->interrupt &&
+           g->restarts < g->config.max_restarts;
+}
+
+static void on_empty(struct group *g, const struct group_event *event, struct group_actions *out)
+{
+    if (g->state == GROUP_DONE || g->state == GROUP_IDLE)
+        return;
+    disarm(g, out);
+    g->will_restart = can_restart(g);
+    if (g->cause != GROUP_CAUSE_NONE || g->interrupt)
+        act(out, GROUP_DO_REPORT, 0);
+    if (g->will_restart) {
+        g->state = GROUP_IDLE;
+        act(out, GROUP_DO_START_AGAIN, 0);
+        return;
+    }
+    finish(g, out, g->cause != GROUP_CAUSE_NONE || g->interrupt);
+}
+
+static void on_guardian_lost(struct group *g, const struct group_event *event, struct group_actions *out)
+{
+    if (g->state == GROUP_DONE || g->state == GROUP_IDLE)
+        return;
+    if (g->state == GROUP_RUNNING)
+        g->cause = GROUP_CAUSE_GUARDIAN;
+    g->guardian_killed = true;
+    mark_stopped(g);
+    for (int i = 0; i < g->config.n_workers; i++) {
+        struct group_worker *w = &g->workers[i];
+        if (w->state != GROUP_WORKER_RUNNING)
+            continue;
+        w->state = GROUP_WORKER_ENDED;
+        w->status = SIGKILL; /* by the kernel, when their parent died */
+        w->ended_ns = event->now_ns;
+        w->order = g->n_ended++;
+    }
+    kill_all(g, event->now_ns, out);
+}
+
+/* The first signal asks, the second one hurries. */
+static void on_signal(struct group *g, const struct group_event *event, struct group_actions *out)
+{
+    bool first = !g->interrupt;
+
+    if (first) {
+        g->interrupt = event->value;
+        g->interrupt_pid = event->pid;
+    }
+    switch (g->state) {
+    case GROUP_IDLE:
+        g->cause = GROUP_CAUSE_SIGNAL;
+        act(out, GROUP_DO_REPORT, 0);
+        finish(g, out, 1);
+        break;
+    case GROUP_RUNNING:
+        g->cause = GROUP_CAUSE_SIGNAL;
+        act(out, GROUP_DO_NOTIFY_STOP, event->value);
+        stop(g, event->now_ns, event->value, out);
+        break;
+    case GROUP_STOPPING:
+        if (first) /* they are stopping for another reason; their deadline stays */
+            act(out, GROUP_DO_SIGNAL, event->value);
+        else
+            kill_all(g, event->now_ns, out);
+        break;
+    case GROUP_SWEEPING:
+        kill_all(g, event->now_ns, out);
+        break;
+    default:
+        break;
+    }
+}
+
+static void on_timer(struct group *g, const struct group_event *event, struct group_actions *out)
+{
+    if (!g->deadline_ns)
+        return;
+    if (event->now_ns < g->deadline_ns) {
+        arm(g, out, g->deadline_ns);
+        return;
+    }
+    g->deadline_ns = 0;
+    if (g->state == GROUP_STOPPING || g->state == GROUP_SWEEPING) {
+        kill_all(g, event->now_ns, out);
+    } else if (g->state == GROUP_KILLING && !g->guardian_killed) {
+        g->guardian_killed = true;
+        act(out, GROUP_DO_KILL_GUARDIAN, 0);
+        arm(g, out, event->now_ns + KILL_PATIENCE_NS);
+    } else if (g->state == GROUP_KILLING) {
+        act(out, GROUP_DO_GIVE_UP, 0);
+        g->will_restart = false;
+        act(out, GROUP_DO_REPORT, 0);
+        finish(g, out, 1);
+    }
+}
+
+void group_step(struct group *g, const struct group_event *event, struct group_actions *out)
+{
+    static void (*const handlers[GROUP_EVENT_COUNT])(struct group *, const struct group_event *,
+                                                     struct group_actions *) = {
+        [GROUP_START] = on_start,     [GROUP_START_FAILED] = on_start_failed,
+        [GROUP_STARTED] = on_started, [GROUP_EXEC_FAILED] = on_exec_failed,
+        [GROUP_EXITED] = on_exited,   [GROUP_LEFT] = on_left,
+        [GROUP_EMPTY] = on_empty,     [GROUP_GUARDIAN_LOST] = on_guardian_lost,
+        [GROUP_SIGNAL] = on_signal,   [GROUP_TIMER] = on_timer,
+    };
+
+    out->n_items = 0;
+    handlers[event->kind](g, event, out);
+}

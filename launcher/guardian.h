@@ -1,0 +1,60 @@
+#pragma once
+
+/*
+ * The guardian: a small process between crun and the workers of one generation, their parent and the
+ * subreaper of everything they start. It exists so that nothing of a job outlives crun, however crun ends.
+ *
+ * crun speaks with it over a SOCK_SEQPACKET socket: orders one way, reports the other. It decides nothing;
+ * it starts, signals, waits and tells. When the socket ends (crun is gone), it kills all it has.
+ */
+
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+struct spawn_worker;
+
+enum guardian_order_kind {
+    GUARDIAN_SIGNAL = 1, /* to the process group of every worker, and to whatever was left behind */
+    GUARDIAN_KILL,       /* SIGKILL to everything, again and again until nothing is left */
+};
+
+struct guardian_order {
+    uint32_t kind;
+    int32_t signal;
+};
+
+enum guardian_report_kind {
+    GUARDIAN_STARTED = 1, /* worker: has executed its program, as pid */
+    GUARDIAN_EXEC_FAILED, /* worker: could not; value: errno. No further worker is started */
+    GUARDIAN_EXITED,      /* worker: ended; value: its wait status. In the kernel's order */
+    GUARDIAN_LEFT,        /* all workers have ended; value: processes they left behind */
+    GUARDIAN_EMPTY,       /* nothing is left; the guardian ends */
+};
+
+struct guardian_report {
+    uint32_t kind;
+    int32_t worker;
+    int32_t pid;
+    int32_t value;
+    uint64_t time_ns; /* CLOCK_MONOTONIC, when the guardian saw it */
+    int64_t max_rss_kib, user_us, system_us;
+};
+
+/* What the guardian keeps of a worker; allocated by crun, as the guardian itself allocates nothing. */
+struct guardian_worker {
+    pid_t pid; /* 0: not started, or waited for */
+    int pidfd; /* -1: none, or the kernel has none */
+};
+
+struct guardian_setup {
+    const struct spawn_worker *workers;
+    struct guardian_worker *state;
+    size_t n_workers;
+    int link;
+    int *keep; /* descriptors the workers need, ascending; all others above 2 but link are closed */
+    size_t n_keep;
+};
+
+/* The guardian's life, in the forked process. Ends in _exit(). */
+_Noreturn void guardian_run(const struct guardian_setup *setup);

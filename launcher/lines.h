@@ -1,0 +1,38 @@
+#pragma once
+
+/*
+ * Turns a piece of a worker's output into lines for the console: each whole, each with a prefix. Pure.
+ *
+ * A line ends with LF, CR or CRLF, as in torchrun: progress bars that redraw their line become lines.
+ */
+
+#include <stdbool.h>
+#include <stddef.h>
+
+struct buf;
+struct strlist;
+
+enum {
+    LINES_PIECE = 64 << 10, /* a line that is longer is broken into lines of this many bytes */
+};
+
+struct lines {
+    const char *prefix;           /* in front of each line */
+    const char *prefix_plain;     /* the same without colour, for `filtered` */
+    const struct strlist *filter; /* lines that contain one of these texts go to `filtered`, too */
+};
+
+/*
+ * Takes whole lines from data and appends them to console and, where the filter fits, to filtered (NULL:
+ * nobody wants them). A rest without a line's end is taken only if `final` says that nothing follows, or if
+ * it is LINES_PIECE long. Returns how many bytes were taken, or -ENOMEM (then nothing was).
+ */
+ptrdiff_t lines_take(const struct lines *lines, const char *data, size_t n_bytes, bool final,
+                     struct buf *console, struct buf *filtered);
+
+/* Where the line that begins at data ends: its length, and *ret_next behind its end mark; false when it does
+ * not end within n_bytes. */
+bool lines_find_end(const char *data, size_t n_bytes, bool final, size_t *ret_length, size_t *ret_next);
+
+/* template with ${role_name}, ${local_rank}, ${rank} and ${host} replaced; malloc'ed or NULL. */
+char *lines_prefix(const char *template, const char *role, int local_rank, int rank, const char *host);

@@ -1,0 +1,25 @@
+#pragma once
+
+/* What the launcher asks of the machine: CPUs, GPUs, how often memory ran out, a random name. */
+
+#include <stdbool.h>
+
+/* CPUs this process may use. */
+int machine_count_cpus(void *unused);
+
+/* NVIDIA GPUs that CUDA would show to a program started here, CUDA_VISIBLE_DEVICES respected; 0 also when the
+ * driver cannot be asked. */
+int machine_count_gpus(void *environment);
+
+/* How many processes of this cgroup the kernel's OOM killer has ended so far; -1 when unknown. */
+long machine_oom_kills(void);
+
+/* A random UUID in text: 36 characters and a NUL. */
+void machine_uuid(char out[37]);
+
+/* How many of n_devices physical GPUs a value of CUDA_VISIBLE_DEVICES (NULL: unset) leaves: CUDA reads the
+ * list up to the first entry that names no device. */
+int machine_visible_gpus(const char *visible, int n_devices);
+
+/* Says that a process is stuck, in which state and where in the kernel. local_rank: -1 if it is no worker. */
+void machine_say_stuck(int pid, int local_rank);

@@ -1,0 +1,109 @@
+#pragma once
+
+/*
+ * The command line of crun: torchrun's options, spelled and defaulted as torchrun does, and a few of ours.
+ * One table (options_table) drives parsing, PET_* defaults, --help and the completions.
+ *
+ * Pure: the words and the environment come in, a filled struct options or one sentence comes out. Whether
+ * the values make sense together is for job.h.
+ */
+
+#include <stdbool.h>
+#include <stddef.h>
+
+enum option_kind {
+    OPTION_FLAG,
+    OPTION_TEXT,
+    OPTION_INT,
+    OPTION_SECONDS, /* a floating point number */
+    OPTION_KIND_COUNT
+};
+
+enum option_id {
+    OPTION_NNODES,
+    OPTION_NPROC_PER_NODE,
+    OPTION_RDZV_BACKEND,
+    OPTION_RDZV_ENDPOINT,
+    OPTION_RDZV_ID,
+    OPTION_RDZV_CONF,
+    OPTION_STANDALONE,
+    OPTION_NODE_RANK,
+    OPTION_MASTER_ADDR,
+    OPTION_MASTER_PORT,
+    OPTION_LOCAL_ADDR,
+    OPTION_MAX_RESTARTS,
+    OPTION_MONITOR_INTERVAL,
+    OPTION_SIGNALS_TO_HANDLE,
+    OPTION_SHUTDOWN_TIMEOUT,
+    OPTION_EXIT_CODE,
+    OPTION_ROLE,
+    OPTION_MODULE,
+    OPTION_NO_PYTHON,
+    OPTION_RUN_PATH,
+    OPTION_START_METHOD,
+    OPTION_VIRTUAL_LOCAL_RANK,
+    OPTION_NUMA_BINDING,
+    OPTION_LOG_DIR,
+    OPTION_REDIRECTS,
+    OPTION_TEE,
+    OPTION_LOCAL_RANKS_FILTER,
+    OPTION_DUPLICATE_STDOUT_FILTERS,
+    OPTION_DUPLICATE_STDERR_FILTERS,
+    OPTION_LOGS_SPECS,
+    OPTION_EVENT_LOG_HANDLER,
+    OPTION_HELP,
+    OPTION_VERSION,
+    OPTION_COUNT
+};
+
+struct option_spec {
+    const char *name; /* long spelling with dashes; underscores are accepted as well */
+    char letter;      /* short spelling, or 0 */
+    enum option_kind kind;
+    bool no_pet; /* takes no default from PET_<NAME> */
+    bool ours;   /* not torchrun's: must be spelled out, so that no torchrun prefix becomes ambiguous */
+    const char *fallback;    /* default as text; NULL: none */
+    const char *placeholder; /* what --help calls the value */
+    const char *choices;     /* space separated, or NULL; a PET default is not checked against them */
+    const char *help;
+};
+
+extern const struct option_spec options_table[OPTION_COUNT];
+
+/* One option's value. `set`: on the command line or in PET_<NAME>; else the rest is the default. */
+struct option_value {
+    bool set;
+    bool flag;
+    const char *text; /* NULL without default; lives as long as the words and the environment */
+    long long number;
+    double seconds;
+};
+
+struct options {
+    struct option_value value[OPTION_COUNT];
+    const char *program;
+    char *const *program_args; /* NULL-terminated tail of the words given to options_parse() */
+};
+
+enum {
+    OPTIONS_E_HELP = 1, /* --help was asked for */
+    OPTIONS_E_VERSION,  /* --version was asked for */
+    OPTIONS_E_USAGE,    /* not a command line: exit code 2 */
+    OPTIONS_E_PET,      /* a PET_ flag is not a number: exit code 1, as in torchrun */
+};
+
+#define OPTIONS_ERROR_SIZE 1024
+
+/*
+ * words: argv without the program's own name, NULL-terminated. On OPTIONS_E_USAGE and OPTIONS_E_PET
+ * error holds one sentence. ret_options points into words and environment.
+ */
+int options_parse(char *const *words, char *const *environment, struct options *ret_options,
+                  char error[OPTIONS_ERROR_SIZE]);
+
+/* The text of --help, and the usage line alone. Malloc'ed, or NULL without memory. */
+char *options_help(void);
+extern const char options_usage[];
+
+/* Python's int(): optional sign, digits with single underscores, white space around. */
+bool options_int(const char *text, long long *ret);

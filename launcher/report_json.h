@@ -1,0 +1,21 @@
+#pragma once
+
+/*
+ * error.json, the file in which a worker says why it failed (torchrun's contract, 7.1). Read leniently: it
+ * was written by a program that was failing.
+ */
+
+#include <stddef.h>
+#include <stdint.h>
+
+enum { REPORT_JSON_E_BAD = 1 }; /* not JSON, or without a message */
+
+/*
+ * Takes message and time out of the file's bytes. *ret_message is malloc'ed: the traceback, or the message
+ * without one. *ret_time_s is 0 when the file tells none. Returns 0, REPORT_JSON_E_BAD or -ENOMEM.
+ */
+int report_json_read(const char *bytes, size_t n_bytes, char **ret_message, int64_t *ret_time_s);
+
+/* The file's content with "errorCode" added inside its message (where that is an object), as torchrun copies
+ * it to the error file of its own parent. Malloc'ed text, or NULL when it is not JSON. */
+char *report_json_with_code(const char *bytes, size_t n_bytes, int exit_code);

@@ -1,0 +1,26 @@
+#pragma once
+
+/*
+ * A NULL-terminated array of strings that owns them: argument vectors and environments. Like struct text it
+ * remembers a failed allocation, so that a caller builds the whole list and asks once (list->failed).
+ */
+
+#include <stdbool.h>
+#include <stddef.h>
+
+struct strlist {
+    char **items; /* NULL while nothing was added */
+    size_t n_items;
+    size_t capacity;
+    bool failed;
+};
+
+__attribute__((format(printf, 2, 3))) void strlist_add(struct strlist *list, const char *format, ...);
+
+/* As it is, without formatting. */
+void strlist_add_copy(struct strlist *list, const char *string);
+
+/* Takes over a malloc'ed string; NULL counts as a failed allocation. */
+void strlist_add_owned(struct strlist *list, char *string);
+
+void strlist_finish(struct strlist *list);

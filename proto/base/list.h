@@ -1,0 +1,49 @@
+#pragma once
+
+/*
+ * Intrusive doubly linked list. A head and an unlinked entry point at themselves, so every operation
+ * is total: unlinking twice does nothing.
+ */
+
+#include <stdbool.h>
+#include <stddef.h>
+
+struct list {
+    struct list *next;
+    struct list *prev;
+};
+
+static inline void list_init(struct list *l)
+{
+    l->next = l;
+    l->prev = l;
+}
+
+static inline bool list_is_empty(const struct list *l)
+{
+    return l->next == l;
+}
+
+static inline void list_append(struct list *head, struct list *entry)
+{
+    entry->prev = head->prev;
+    entry->next = head;
+    head->prev->next = entry;
+    head->prev = entry;
+}
+
+static inline void list_unlink(struct list *entry)
+{
+    entry->prev->next = entry->next;
+    entry->next->prev = entry->prev;
+    list_init(entry);
+}
+
+#define list_entry(ptr, type, member) ((type *)(void *)((char *)(ptr)-offsetof(type, member)))
+
+#define list_for_each(pos, head) for (struct list *pos = (head)->next; pos != (head); pos = pos->next)
+
+/* The body may unlink pos. */
+#define list_for_each_safe(pos, head)                                                                        \
+    for (struct list *pos = (head)->next, *pos##_next = pos->next; pos != (head);                            \
+         pos = pos##_next, pos##_next = pos->next)

@@ -1,0 +1,727 @@
+/*
+ * The blocking client: the client machine (client.h) and a socket, with sock_wait() between them.
+ *
+ * The happy path of a call: begin() sees to what an earlier call left unfinished, the operation puts its
+ * message into the machine, pump() moves bytes until the machine has the reply, end() says how it went.
+ *
+ * A call that runs out of time leaves its request behind as abandoned: the machine cancels it if it waits
+ * (the CANCEL_WAIT is sent at once if the socket takes it) and drops its reply when that arrives. The next
+ * call first takes that up, within its own deadline; so a time-out costs no more than the time it was given,
+ * and a server that never answers again makes every call time out, not hang.
+ *
+ * Ways it dies: the server closes, resets or talks nonsense. The descriptor is closed there and then.
+ */
+
+#include "proto/client_sock.h"
+
+#include <arpa/inet.h>
+#include <poll.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+
+#include "proto/base/cleanup.h"
+#include "proto/base/err.h"
+#include "proto/connect_sock.h"
+
+enum {
+    RECEIVE_MIN = 16 << 10, /* room for one read */
+    KEEP_MAX = 1 << 20,     /* a buffer larger than this is not kept for the next call */
+    PAUSE_FIRST_MS = 10,    /* between attempts to connect */
+    PAUSE_MAX_MS = 1000,
+};
+
+/* ------------------------------------------------------------------ sentences */
+
+__attribute__((format(printf, 3, 4))) static int fail(struct client_sock *s, int r, const char *format, ...)
+{
+    va_list arguments;
+
+    va_start(arguments, format);
+    (void)vsnprintf(s->error, sizeof(s->error), format, arguments); /* a long sentence is cut */
+    va_end(arguments);
+    return r;
+}
+
+/* Keys are any bytes and up to 8 KiB; a log line is neither. */
+static void describe_key(struct wire_span key, char *text, size_t size)
+{
+    size_t n = key.size < size - 4 ? key.size : size - 4;
+
+    for (size_t i = 0; i < n; i++)
+        text[i] = key.data[i] >= ' ' && key.data[i] <= '~' ? (char)key.data[i] : '?';
+    (void)snprintf(text + n, size - n, "%s", n < key.size ? "..." : "");
+}
+
+/* "GET of "/k" and 3 more" */
+static void describe_call(const struct client_sock_call *call, char *text, size_t size)
+{
+    char key[120];
+    int n = snprintf(text, size, "%s", wire_op_name(call->op));
+
+    if (call->n_keys == 0)
+        return;
+    describe_key(call->key, key, sizeof(key));
+    n += snprintf(text + n, size - (size_t)n, " of \"%s\"", key);
+    if (call->n_keys > 1)
+        (void)snprintf(text + n, size - (size_t)n, " and %zu more", call->n_keys - 1);
+}
+
+static int fail_call(struct client_sock *s, int r)
+{
+    char call[200];
+
+    describe_call(&s->call, call, sizeof(call));
+    if (r == CLIENT_E_TIMEOUT)
+        return fail(s, r, "store %s: no answer to %s within %d ms", s->peer, call, s->call.timeout_ms);
+    if (r == CLIENT_E_INTERRUPTED)
+        return fail(s, r, "store %s: %s was interrupted", s->peer, call);
+    if (r == CLIENT_E_PROTOCOL)
+        return fail(s, r, "store %s: the reply to %s is not one of a TCPStore: %s (%llu)", s->peer, call,
+                    s->machine.error, (unsigned long long)s->machine.error_value);
+    return fail(s, r, "store %s: %s: %s", s->peer, call, strerror(-r));
+}
+
+/* ------------------------------------------------------------------ the connection */
+
+void client_sock_init(struct client_sock *s)
+{
+    *s = (struct client_sock){
+        .fd = -1,
+        .timeout_ms = CLIENT_SOCK_TIMEOUT_MS,
+        .limits = WIRE_LIMITS_DEFAULT,
+        .interrupt = {.wake_fd = -1},
+        .peer = "(not connected)",
+    };
+    client_init(&s->machine, NULL);
+}
+
+static void disconnect(struct client_sock *s)
+{
+    cleanup_close(&s->fd);
+    s->fd = -1;
+}
+
+void client_sock_finish(struct client_sock *s)
+{
+    disconnect(s);
+    client_finish(&s->machine);
+    buf_finish(&s->keys);
+}
+
+const char *client_sock_error(const struct client_sock *s)
+{
+    return s->error;
+}
+
+static int lost(struct client_sock *s, const char *why)
+{
+    char call[200];
+
+    describe_call(&s->call, call, sizeof(call));
+    disconnect(s);
+    return fail(s, CLIENT_E_CLOSED, "store %s: connection lost in %s: %s", s->peer, call, why);
+}
+
+/* Sends what the socket takes. */
+static int send_some(struct client_sock *s)
+{
+    struct buf *out = &s->machine.out;
+
+    while (buf_size(out) > 0) {
+        ssize_t n = send(s->fd, buf_bytes(out), buf_size(out), MSG_NOSIGNAL);
+
+        if (n >= 0)
+            buf_consume(out, (size_t)n);
+        else if (errno == EAGAIN)
+            return 0;
+        else if (errno != EINTR)
+            return lost(s, strerror(errno));
+    }
+    return 0;
+}
+
+/* Room for what is announced, but no more than what has come so far: announcing is cheap. */
+static size_t receive_size(const struct client *c)
+{
+    size_t have = buf_size(&c->in);
+    uint64_t missing = c->scanner.need > have ? c->scanner.need - have : 0;
+
+    if (missing > have)
+        missing = have;
+    return missing > RECEIVE_MIN ? (size_t)missing : RECEIVE_MIN;
+}
+
+static int receive_some(struct client_sock *s)
+{
+    struct buf *in = &s->machine.in;
+    size_t size = receive_size(&s->machine);
+    uint8_t *to = buf_reserve(in, size);
+    ssize_t n;
+
+    if (!to)
+        return -ENOMEM;
+    n = recv(s->fd, to, size, 0);
+    if (n > 0)
+        buf_commit(in, (size_t)n);
+    else if (n == 0)
+        return lost(s, "the server closed it");
+    else if (errno != EAGAIN && errno != EINTR)
+        return lost(s, strerror(errno));
+    return 0;
+}
+
+/*
+ * Moves bytes both ways until the next reply is there, or, without ret_reply, until everything is sent and
+ * no reply is due any more. 0, CLIENT_E_*, -errno.
+ */
+static int pump(struct client_sock *s, struct wire_reply *ret_reply)
+{
+    struct client *c = &s->machine;
+    struct wire_reply reply;
+    int r;
+
+    for (;;) {
+        r = send_some(s);
+        if (r)
+            return r;
+        r = client_next(c, &reply);
+        if (r == 0 && ret_reply) {
+            *ret_reply = reply;
+            return 0;
+        }
+        if (r == CLIENT_E_PROTOCOL)
+            return r;
+        if (!ret_reply && buf_size(&c->out) == 0 && client_n_pending(c) == 0)
+            return 0;
+        r = sock_wait(&s->interrupt, s->fd, buf_size(&c->out) > 0 ? POLLIN | POLLOUT : POLLIN,
+                      s->call.deadline_ns);
+        if (r)
+            return r;
+        r = receive_some(s);
+        if (r)
+            return r;
+    }
+}
+
+static void release_large(struct buf *b)
+{
+    if (buf_size(b) == 0 && b->capacity > KEEP_MAX)
+        buf_reset(b);
+}
+
+/* A call starts: the connection is there, and nothing from an earlier call is in the way. */
+static int begin(struct client_sock *s, struct client_sock_call call)
+{
+    int r;
+
+    if (s->fd < 0)
+        return fail(s, CLIENT_E_CLOSED, "store %s: there is no connection", s->peer);
+    if (call.timeout_ms < 0)
+        call.timeout_ms = s->timeout_ms;
+    call.deadline_ns = sock_deadline_ns(call.timeout_ms);
+    s->call = call;
+    r = pump(s, NULL);
+    release_large(&s->machine.in);
+    release_large(&s->machine.out);
+    return r;
+}
+
+/* A call ends with r. What it left behind is abandoned, or the connection closed. */
+static int end(struct client_sock *s, int r)
+{
+    if (r == 0 || r == CLIENT_E_CLOSED || r == CLIENT_E_EMPTY || r == -EMSGSIZE)
+        return r; /* nothing left behind, or already described */
+    if (r == CLIENT_E_PROTOCOL || client_abandon(&s->machine) != 0) {
+        (void)fail_call(s, r);
+        disconnect(s);
+        return r;
+    }
+    (void)fail_call(s, r);
+    if (s->fd >= 0 && send_some(s) != 0)
+        (void)fail_call(s, r); /* it is lost, too, which the next call will say */
+    return r;
+}
+
+/* ------------------------------------------------------------------ connecting */
+
+static uint32_t random_u32(void)
+{
+    uint32_t value;
+
+    /* Nothing secret: a nonce and a jitter. The clock does when the kernel has no randomness yet. */
+    if (getrandom(&value, sizeof(value), GRND_NONBLOCK) != (ssize_t)sizeof(value))
+        value = (uint32_t)sock_now_ns();
+    return value;
+}
+
+/* The server proves that it is one by sending our nonce back. */
+static int shake_hands(struct client_sock *s)
+{
+    uint32_t nonce = random_u32();
+    struct wire_reply reply;
+    int r = client_word(&s->machine, WIRE_OP_VALIDATE, WIRE_VALIDATE_MAGIC);
+
+    if (!r)
+        r = client_word(&s->machine, WIRE_OP_PING, nonce);
+    if (!r)
+        r = pump(s, &reply);
+    if (r)
+        return r;
+    if (reply.number != nonce)
+        return lost(s, "it does not answer as a TCPStore");
+    return 0;
+}
+
+/* A fresh machine on a fresh connection. */
+static int connect_once(struct client_sock *s, const char *host, uint16_t port)
+{
+    struct wire_limits limits = s->machine.limits;
+    char why[160] = "no address";
+    int r;
+
+    disconnect(s);
+    client_finish(&s->machine);
+    client_init(&s->machine, &limits);
+    r = sock_connect(host, port, &s->interrupt, s->call.deadline_ns, &s->fd, why, sizeof(why));
+    if (r == CLIENT_E_CLOSED || r == CLIENT_E_TIMEOUT)
+        return fail(s, r, "%s", why);
+    if (!r)
+        r = shake_hands(s);
+    if (r == CLIENT_E_TIMEOUT)
+        return fail(s, r, "connected, but the server says nothing");
+    if (r == CLIENT_E_PROTOCOL)
+        return fail(s, r, "connected, but the server is not a TCPStore: %s", s->machine.error);
+    return r;
+}
+
+/* Between a half and one and a half of the pause, so that many who failed together do not return together. */
+static int pause_between(struct client_sock *s, int pause_ms)
+{
+    int jittered_ms = pause_ms / 2 + (int)(random_u32() % (uint32_t)pause_ms);
+    int64_t end_ns = sock_deadline_ns(jittered_ms);
+    int r;
+
+    if (end_ns > s->call.deadline_ns)
+        return CLIENT_E_TIMEOUT;
+    r = sock_wait(&s->interrupt, -1, 0, end_ns);
+    return r == CLIENT_E_TIMEOUT ? 0 : r; /* slept enough */
+}
+
+static int connect_until(struct client_sock *s, const char *host, uint16_t port, int *ret_n_attempts)
+{
+    int pause_ms = PAUSE_FIRST_MS;
+    int r;
+
+    for (int n = 1;; n++) {
+        *ret_n_attempts = n;
+        r = connect_once(s, host, port);
+        if (r != CLIENT_E_CLOSED && r != CLIENT_E_PROTOCOL)
+            return r;
+        r = pause_between(s, pause_ms);
+        if (r)
+            return r;
+        pause_ms = pause_ms * 2 < PAUSE_MAX_MS ? pause_ms * 2 : PAUSE_MAX_MS;
+    }
+}
+
+int client_sock_connect(struct client_sock *s, const char *host, uint16_t port, int timeout_ms)
+{
+    char why[sizeof(s->error)];
+    int n_attempts = 0;
+    int r;
+
+    if (timeout_ms < 0)
+        timeout_ms = s->timeout_ms;
+    (void)snprintf(s->peer, sizeof(s->peer), strchr(host, ':') ? "[%s]:%u" : "%s:%u", host, port);
+    s->call = (struct client_sock_call){
+        .op = WIRE_OP_PING,
+        .timeout_ms = timeout_ms,
+        .deadline_ns = sock_deadline_ns(timeout_ms),
+    };
+    s->error[0] = '\0';
+    r = connect_until(s, host, port, &n_attempts);
+    if (r == 0) {
+        s->error[0] = '\0'; /* of attempts that do not matter any more */
+        return 0;
+    }
+    disconnect(s);
+    if (r == CLIENT_E_INTERRUPTED)
+        return fail(s, r, "store %s: connecting was interrupted", s->peer);
+    if (r != CLIENT_E_TIMEOUT)
+        return fail(s, r, "store %s: cannot connect: %s", s->peer, strerror(-r));
+    memcpy(why, s->error, sizeof(why));
+    return fail(s, r, "store %s: not reached within %d ms (attempts: %d): %.300s", s->peer, timeout_ms,
+                n_attempts, why);
+}
+
+/* ------------------------------------------------------------------ keys and limits */
+
+static int check_value(struct client_sock *s, struct wire_span value)
+{
+    if (value.size <= s->limits.value_max)
+        return 0;
+    return fail(s, -EMSGSIZE,
+                "store %s: a value of %zu bytes is longer than the %llu that a message may hold", s->peer,
+                value.size, (unsigned long long)s->limits.value_max);
+}
+
+/*
+ * Copies the keys, each with a "/" in front, and has ret_keys (which may be keys) point to the copies. The
+ * room is taken beforehand, so that the copies do not move.
+ */
+static int name_keys(struct client_sock *s, const struct wire_span *keys, size_t n_keys,
+                     struct wire_span *ret_keys)
+{
+    size_t total = 0;
+    uint8_t *to;
+
+    for (size_t i = 0; i < n_keys; i++) {
+        if (keys[i].size >= s->limits.key_max)
+            return fail(s, -EMSGSIZE, "store %s: a key of %zu bytes is longer than the %llu allowed", s->peer,
+                        keys[i].size, (unsigned long long)s->limits.key_max - 1);
+        total += 1 + keys[i].size;
+    }
+    buf_consume(&s->keys, buf_size(&s->keys));
+    release_large(&s->keys);
+    to = buf_reserve(&s->keys, total);
+    if (!to)
+        return -ENOMEM;
+    buf_commit(&s->keys, total);
+    for (size_t i = 0; i < n_keys; i++) {
+        struct wire_span key = keys[i];
+
+        ret_keys[i] = wire_span(to, 1 + key.size);
+        *to++ = '/';
+        if (key.size > 0)
+            memcpy(to, key.data, key.size);
+        to += key.size;
+    }
+    return 0;
+}
+
+/* As begin(), for calls on one key; *key becomes the name on the wire. */
+static int begin_key(struct client_sock *s, enum wire_op op, int timeout_ms, struct wire_span *key)
+{
+    struct client_sock_call call = {.op = op, .key = *key, .n_keys = 1, .timeout_ms = timeout_ms};
+    int r = begin(s, call);
+
+    return r ? r : name_keys(s, key, 1, key);
+}
+
+/* As begin(), for calls on a list; *ret_keys is the caller's to free. */
+static int begin_keys(struct client_sock *s, enum wire_op op, int timeout_ms, const struct wire_span *keys,
+                      size_t n_keys, struct wire_span **ret_keys)
+{
+    struct client_sock_call call = {.op = op, .n_keys = n_keys, .timeout_ms = timeout_ms};
+    _cleanup_free_ struct wire_span *named = NULL;
+    int r;
+
+    if (n_keys > 0)
+        call.key = keys[0];
+    r = begin(s, call);
+    if (r)
+        return r;
+    if (n_keys > s->limits.keys_max)
+        return fail(s, -EMSGSIZE, "store %s: a list of %zu keys is longer than the %llu allowed", s->peer,
+                    n_keys, (unsigned long long)s->limits.keys_max);
+    named = calloc(n_keys + 1, sizeof(*named));
+    if (!named)
+        return -ENOMEM;
+    r = name_keys(s, keys, n_keys, named);
+    if (r)
+        return r;
+    *ret_keys = steal_ptr(named);
+    return 0;
+}
+
+/* ------------------------------------------------------------------ operations */
+
+int client_sock_ping(struct client_sock *s)
+{
+    struct client_sock_call call = {.op = WIRE_OP_PING, .timeout_ms = -1};
+    uint32_t nonce = random_u32();
+    struct wire_reply reply;
+    int r = begin(s, call);
+
+    if (!r)
+        r = client_word(&s->machine, WIRE_OP_PING, nonce);
+    if (!r)
+        r = pump(s, &reply);
+    if (!r && reply.number != nonce)
+        r = lost(s, "the answer to PING has another number");
+    return end(s, r);
+}
+
+int client_sock_join(struct client_sock *s, int64_t *ret_n_joined)
+{
+    struct wire_span key = wire_span("init/", 5); /* the one name without "/" in front */
+    struct client_sock_call call = {.op = WIRE_OP_ADD, .key = key, .n_keys = 1, .timeout_ms = -1};
+    struct wire_reply reply;
+    int r = begin(s, call);
+
+    if (!r)
+        r = client_key_amount(&s->machine, WIRE_OP_ADD, key, 1);
+    if (!r)
+        r = pump(s, &reply);
+    if (!r)
+        *ret_n_joined = reply.number;
+    return end(s, r);
+}
+
+/* SET, APPEND, QUEUE_PUSH */
+static int put_value(struct client_sock *s, enum wire_op op, struct wire_span key, struct wire_span value)
+{
+    int r = begin_key(s, op, -1, &key);
+
+    if (!r)
+        r = check_value(s, value);
+    if (!r)
+        r = client_key_value(&s->machine, op, key, value);
+    if (!r)
+        r = pump(s, NULL);
+    return end(s, r);
+}
+
+int client_sock_set(struct client_sock *s, struct wire_span key, struct wire_span value)
+{
+    return put_value(s, WIRE_OP_SET, key, value);
+}
+
+int client_sock_append(struct client_sock *s, struct wire_span key, struct wire_span value)
+{
+    return put_value(s, WIRE_OP_APPEND, key, value);
+}
+
+int client_sock_queue_push(struct client_sock *s, struct wire_span key, struct wire_span value)
+{
+    return put_value(s, WIRE_OP_QUEUE_PUSH, key, value);
+}
+
+int client_sock_multi_set(struct client_sock *s, const struct wire_span *keys, const struct wire_span *values,
+                          size_t n_pairs)
+{
+    _cleanup_free_ struct wire_span *named = NULL;
+    int r = begin_keys(s, WIRE_OP_MULTI_SET, -1, keys, n_pairs, &named);
+
+    for (size_t i = 0; !r && i < n_pairs; i++)
+        r = check_value(s, values[i]);
+    if (!r)
+        r = client_multi_set(&s->machine, named, values, n_pairs);
+    if (!r)
+        r = pump(s, NULL);
+    return end(s, r);
+}
+
+/* WAIT and its reply; can only be released, as a cancelled one is abandoned and its reply dropped. */
+static int await_keys(struct client_sock *s, const struct wire_span *named, size_t n_keys)
+{
+    struct wire_reply reply;
+    int r = client_keys(&s->machine, WIRE_OP_WAIT, named, n_keys);
+
+    return r ? r : pump(s, &reply);
+}
+
+int client_sock_wait(struct client_sock *s, const struct wire_span *keys, size_t n_keys, int timeout_ms)
+{
+    _cleanup_free_ struct wire_span *named = NULL;
+    int r = begin_keys(s, WIRE_OP_WAIT, timeout_ms, keys, n_keys, &named);
+
+    if (!r)
+        r = await_keys(s, named, n_keys);
+    return end(s, r);
+}
+
+int client_sock_check(struct client_sock *s, const struct wire_span *keys, size_t n_keys, bool *ret_all)
+{
+    _cleanup_free_ struct wire_span *named = NULL;
+    struct wire_reply reply;
+    int r = begin_keys(s, WIRE_OP_CHECK, -1, keys, n_keys, &named);
+
+    if (!r)
+        r = client_keys(&s->machine, WIRE_OP_CHECK, named, n_keys);
+    if (!r)
+        r = pump(s, &reply);
+    if (!r)
+        *ret_all = reply.number == WIRE_CHECK_READY;
+    return end(s, r);
+}
+
+int client_sock_get(struct client_sock *s, struct wire_span key, int timeout_ms, struct wire_span *ret_value)
+{
+    struct wire_reply reply;
+    int r = begin_key(s, WIRE_OP_GET, timeout_ms, &key);
+
+    if (!r)
+        r = await_keys(s, &key, 1);
+    if (!r)
+        r = client_key(&s->machine, WIRE_OP_GET, key);
+    if (!r)
+        r = pump(s, &reply);
+    if (!r)
+        *ret_value = reply.value;
+    return end(s, r);
+}
+
+int client_sock_multi_get(struct client_sock *s, const struct wire_span *keys, size_t n_keys, int timeout_ms,
+                          struct wire_span *ret_values)
+{
+    _cleanup_free_ struct wire_span *named = NULL;
+    struct wire_reply reply;
+    int r = begin_keys(s, WIRE_OP_MULTI_GET, timeout_ms, keys, n_keys, &named);
+
+    if (r || n_keys == 0)
+        return end(s, r);
+    r = await_keys(s, named, n_keys);
+    if (!r)
+        r = client_keys(&s->machine, WIRE_OP_MULTI_GET, named, n_keys);
+    if (!r)
+        r = pump(s, &reply);
+    for (size_t i = 0; !r && i < n_keys; i++)
+        (void)wire_next_key(&reply.items, &ret_values[i]); /* the decoder has counted them */
+    return end(s, r);
+}
+
+int client_sock_add(struct client_sock *s, struct wire_span key, int64_t amount, int64_t *ret_value)
+{
+    struct wire_reply reply;
+    int r = begin_key(s, WIRE_OP_ADD, -1, &key);
+
+    if (!r)
+        r = client_key_amount(&s->machine, WIRE_OP_ADD, key, amount);
+    if (!r)
+        r = pump(s, &reply);
+    if (!r)
+        *ret_value = reply.number;
+    return end(s, r);
+}
+
+int client_sock_compare_set(struct client_sock *s, struct wire_span key, struct wire_span expected,
+                            struct wire_span desired, struct wire_span *ret_value)
+{
+    struct wire_reply reply;
+    int r = begin_key(s, WIRE_OP_COMPARE_SET, -1, &key);
+
+    if (!r)
+        r = check_value(s, expected);
+    if (!r)
+        r = check_value(s, desired);
+    if (!r)
+        r = client_compare_set(&s->machine, key, expected, desired);
+    if (!r)
+        r = pump(s, &reply);
+    if (!r)
+        *ret_value = reply.value;
+    return end(s, r);
+}
+
+/* DELETE_KEY, QUEUE_LEN */
+static int ask_number(struct client_sock *s, enum wire_op op, struct wire_span key, int64_t *ret_number)
+{
+    struct wire_reply reply;
+    int r = begin_key(s, op, -1, &key);
+
+    if (!r)
+        r = client_key(&s->machine, op, key);
+    if (!r)
+        r = pump(s, &reply);
+    if (!r)
+        *ret_number = reply.number;
+    return end(s, r);
+}
+
+int client_sock_delete(struct client_sock *s, struct wire_span key, bool *ret_deleted)
+{
+    int64_t n_deleted = 0;
+    int r = ask_number(s, WIRE_OP_DELETE_KEY, key, &n_deleted);
+
+    if (!r)
+        *ret_deleted = n_deleted > 0;
+    return r;
+}
+
+int client_sock_queue_len(struct client_sock *s, struct wire_span key, int64_t *ret_len)
+{
+    return ask_number(s, WIRE_OP_QUEUE_LEN, key, ret_len);
+}
+
+/* GETNUMKEYS, LIST_KEYS */
+static int ask_plain(struct client_sock *s, enum wire_op op, struct wire_reply *ret_reply)
+{
+    struct client_sock_call call = {.op = op, .timeout_ms = -1};
+    int r = begin(s, call);
+
+    if (!r)
+        r = client_plain(&s->machine, op);
+    if (!r)
+        r = pump(s, ret_reply);
+    return end(s, r);
+}
+
+int client_sock_num_keys(struct client_sock *s, int64_t *ret_n_keys)
+{
+    struct wire_reply reply;
+    int r = ask_plain(s, WIRE_OP_GETNUMKEYS, &reply);
+
+    if (!r)
+        *ret_n_keys = reply.number;
+    return r;
+}
+
+int client_sock_list_keys(struct client_sock *s, struct wire_span *ret_list)
+{
+    struct wire_reply reply;
+    int r = ask_plain(s, WIRE_OP_LIST_KEYS, &reply);
+
+    if (!r)
+        *ret_list = reply.items;
+    return r;
+}
+
+bool client_sock_next_key(struct wire_span *list, struct wire_span *ret_key)
+{
+    struct wire_span key;
+
+    while (wire_next_key(list, &key)) {
+        if (key.size > 0 && key.data[0] == '/') {
+            *ret_key = wire_span(key.data + 1, key.size - 1);
+            return true;
+        }
+    }
+    return false;
+}
+
+int client_sock_queue_pop(struct client_sock *s, struct wire_span key, int timeout_ms,
+                          struct wire_span *ret_value)
+{
+    bool waits = timeout_ms != 0;
+    struct wire_reply reply;
+    int r = begin_key(s, WIRE_OP_QUEUE_POP, waits ? timeout_ms : -1, &key);
+
+    if (!r && waits)
+        r = await_keys(s, &key, 1);
+    if (!r)
+        r = client_key(&s->machine, WIRE_OP_QUEUE_POP, key);
+    if (!r)
+        r = pump(s, &reply);
+    if (!r && reply.number == 0)
+        r = fail(s, CLIENT_E_EMPTY, "store %s: the queue is empty", s->peer);
+    if (!r)
+        *ret_value = reply.value;
+    return end(s, r);
+}
+
+int client_sock_barrier(struct client_sock *s, struct wire_span key, int64_t world_size, int timeout_ms)
+{
+    struct wire_reply reply;
+    int r = begin_key(s, WIRE_OP_BARRIER, timeout_ms, &key);
+
+    if (!r)
+        r = client_key_amount(&s->machine, WIRE_OP_BARRIER, key, world_size);
+    if (!r)
+        r = pump(s, &reply);
+    return end(s, r);
+}

@@ -1,0 +1,340 @@
+/*
+ * One table says what each option is called, what it means and within which bounds; the help text and
+ * the parser both come from it.
+ */
+
+#include "rendezvous/daemon_options.h"
+
+#include <arpa/inet.h>
+#include <assert.h>
+#include <errno.h>
+#include <getopt.h>
+#include <limits.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "proto/base/err.h"
+
+#define DEFAULT_HOST "127.0.0.1"
+enum { DEFAULT_PORT = 29400 };
+
+enum kind { KIND_COUNT, KIND_SIZE, KIND_SECONDS };
+
+struct number_option {
+    const char *name;
+    enum kind kind;
+    uint64_t value; /* default */
+    uint64_t min;
+    uint64_t max;
+    const char *help;
+};
+
+#define KIB(n) ((uint64_t)(n) << 10)
+#define MIB(n) ((uint64_t)(n) << 20)
+#define GIB(n) ((uint64_t)(n) << 30)
+
+static const struct number_option numbers[] = {
+    [DAEMON_MAX_CONNECTIONS] = {"max-connections", KIND_COUNT, 100000, 1, 10000000, "clients at a time"},
+    [DAEMON_MAX_KEYS] = {"max-keys", KIND_COUNT, 10000000, 0, UINT32_MAX, "keys in the store"},
+    [DAEMON_MAX_BYTES] = {"max-bytes", KIND_SIZE, GIB(4), KIB(64), UINT64_MAX / 4,
+                          "what names, values and waits may take together"},
+    [DAEMON_MAX_WAITERS] = {"max-waiters", KIND_COUNT, 1000000, 1, UINT32_MAX, "clients waiting for one key"},
+    [DAEMON_MAX_KEY_LENGTH] = {"max-key-length", KIND_SIZE, KIB(8), 1, MIB(16), "one key"},
+    [DAEMON_MAX_VALUE_LENGTH] = {"max-value-length", KIND_SIZE, MIB(8), 1, GIB(1), "one value in a message"},
+    [DAEMON_MAX_LIST] = {"max-list", KIND_COUNT, 131072, 1, 10000000, "keys in one message"},
+    [DAEMON_MAX_MESSAGE] = {"max-message", KIND_SIZE, MIB(128), KIB(16), GIB(4), "one whole message"},
+    [DAEMON_MAX_OUTPUT] = {"max-output", KIND_SIZE, KIB(64), 1, GIB(1),
+                           "unread replies of a client before its requests wait"},
+    [DAEMON_MAX_OUTPUT_ALL] = {"max-output-all", KIND_SIZE, MIB(256), 1, UINT64_MAX / 4,
+                               "unread replies of all clients before large requests wait"},
+    [DAEMON_MAX_INPUT_ALL] = {"max-input", KIND_SIZE, GIB(1), KIB(64), UINT64_MAX / 4,
+                              "incomplete messages of all clients"},
+    [DAEMON_HANDSHAKE_MS] = {"handshake-timeout", KIND_SECONDS, 5000, 1, INT_MAX, "for a client's greeting"},
+    [DAEMON_MESSAGE_MS] = {"message-timeout", KIND_SECONDS, 30000, 1, INT_MAX,
+                           "for each MiB of an incomplete message"},
+    [DAEMON_DRAIN_MS] = {"drain-timeout", KIND_SECONDS, 5000, 0, INT_MAX,
+                         "for unread replies after SIGTERM or SIGINT"},
+};
+static_assert(ARRAY_SIZE(numbers) == DAEMON_NUMBER_COUNT, "every number has its option");
+
+enum { OPT_LISTEN = DAEMON_NUMBER_COUNT, OPT_LISTEN_UNIX, OPT_HELP, OPT_VERSION, OPT_COUNT };
+
+static const char *const other_options[] = {
+    [OPT_LISTEN - DAEMON_NUMBER_COUNT] = "listen",
+    [OPT_LISTEN_UNIX - DAEMON_NUMBER_COUNT] = "listen-unix",
+    [OPT_HELP - DAEMON_NUMBER_COUNT] = "help",
+    [OPT_VERSION - DAEMON_NUMBER_COUNT] = "version",
+};
+
+/* getopt_long() values: behind every character, so that none is taken for a short option. */
+enum { VALUE_BASE = 256 };
+
+/* ---- numbers ---- */
+
+/* A decimal number with a fraction only where that makes sense; *end is what follows it. */
+static bool parse_seconds(const char *text, uint64_t *ret_ms)
+{
+    char *end;
+    double seconds;
+
+    if (text[0] < '0' || text[0] > '9')
+        return false;
+    seconds = strtod(text, &end);
+    if (strcmp(end, "s") == 0)
+        end++;
+    if (*end != '\0' || !(seconds <= INT_MAX / 1000))
+        return false;
+    *ret_ms = (uint64_t)(seconds * 1000 + 0.5);
+    return true;
+}
+
+static bool parse_count(const char *text, bool size, uint64_t *ret)
+{
+    static const char units[] = "KMG";
+    const char *unit;
+    unsigned shift = 0;
+    char *end;
+
+    if (text[0] < '0' || text[0] > '9')
+        return false;
+    errno = 0;
+    *ret = strtoull(text, &end, 10);
+    if (errno != 0)
+        return false;
+    unit = size && *end != '\0' ? strchr(units, *end) : NULL;
+    if (unit) {
+        shift = 10 * (unsigned)(unit - units + 1);
+        end++;
+    }
+    if (*end != '\0' || *ret > UINT64_MAX >> shift)
+        return false;
+    *ret <<= shift;
+    return true;
+}
+
+/* In the largest unit that divides it. */
+static void format_number(const struct number_option *o, uint64_t value, char *text, size_t n)
+{
+    unsigned unit = 0;
+
+    if (o->kind == KIND_SECONDS) {
+        (void)snprintf(text, n, "%g", (double)value / 1000);
+        return;
+    }
+    while (o->kind == KIND_SIZE && unit < 3 && value > 0 && value % 1024 == 0) {
+        value /= 1024;
+        unit++;
+    }
+    (void)snprintf(text, n, "%llu%.*s", (unsigned long long)value, unit > 0, &" KMG"[unit]);
+}
+
+static int parse_number(struct daemon_options *options, unsigned which, const char *text, char *error,
+                        size_t error_size)
+{
+    const struct number_option *o = &numbers[which];
+    char min[32], max[32];
+    uint64_t value;
+    bool ok = o->kind == KIND_SECONDS ? parse_seconds(text, &value)
+                                      : parse_count(text, o->kind == KIND_SIZE, &value);
+
+    if (ok && value >= o->min && value <= o->max) {
+        options->numbers[which] = value;
+        return 0;
+    }
+    format_number(o, o->min, min, sizeof(min));
+    format_number(o, o->max, max, sizeof(max));
+    (void)snprintf(error, error_size, "--%s %s: not a %s from %s to %s", o->name, text,
+                   o->kind == KIND_SECONDS ? "time in seconds"
+                   : o->kind == KIND_SIZE  ? "size (K, M, G are allowed)"
+                                           : "number",
+                   min, max);
+    return DAEMON_E_USAGE;
+}
+
+/* ---- addresses ---- */
+
+static bool is_numeric(const char *host)
+{
+    struct in6_addr address;
+
+    return inet_pton(AF_INET, host, &address) == 1 || inet_pton(AF_INET6, host, &address) == 1;
+}
+
+static bool parse_port(const char *text, uint16_t *ret)
+{
+    uint64_t port;
+
+    if (!parse_count(text, false, &port) || port > UINT16_MAX)
+        return false;
+    *ret = (uint16_t)port;
+    return true;
+}
+
+/* HOST, HOST:PORT, [HOST], [HOST]:PORT, :PORT; a bare address with two colons is IPv6 without a port. */
+static bool split_address(const char *text, struct daemon_address *ret)
+{
+    const char *begin = text, *end, *port;
+
+    if (text[0] == '[') {
+        begin = text + 1;
+        end = strchr(text, ']');
+        if (!end || (end[1] != '\0' && end[1] != ':'))
+            return false;
+        port = end[1] == ':' ? end + 2 : NULL;
+    } else {
+        end = strchr(text, ':');
+        if (!end || strchr(end + 1, ':'))
+            end = text + strlen(text);
+        port = *end == ':' ? end + 1 : NULL;
+    }
+    if ((size_t)(end - begin) >= sizeof(ret->host))
+        return false;
+    memcpy(ret->host, begin, (size_t)(end - begin));
+    ret->host[end - begin] = '\0';
+    ret->port = DEFAULT_PORT;
+    return !port || parse_port(port, &ret->port);
+}
+
+static int add_address(struct daemon_options *options, const struct daemon_address *address, char *error,
+                       size_t error_size)
+{
+    if (options->n_addresses == DAEMON_LISTEN_MAX) {
+        (void)snprintf(error, error_size, "more than %d addresses to listen on", DAEMON_LISTEN_MAX);
+        return DAEMON_E_USAGE;
+    }
+    options->addresses[options->n_addresses++] = *address;
+    return 0;
+}
+
+static int parse_listen(struct daemon_options *options, const char *text, char *error, size_t error_size)
+{
+    struct daemon_address address = {0};
+
+    if (!split_address(text, &address)) {
+        (void)snprintf(error, error_size, "--listen %s: not HOST:PORT or [IPV6]:PORT", text);
+        return DAEMON_E_USAGE;
+    }
+    if (address.host[0] == '\0')
+        (void)strcpy(address.host, "::");
+    else if (strcmp(address.host, "localhost") == 0)
+        (void)strcpy(address.host, DEFAULT_HOST);
+    if (!is_numeric(address.host)) {
+        (void)snprintf(error, error_size,
+                       "--listen %s: names are never looked up; give the address of an interface, "
+                       "0.0.0.0, or [::] for all",
+                       text);
+        return DAEMON_E_USAGE;
+    }
+    return add_address(options, &address, error, error_size);
+}
+
+/* ---- the command line ---- */
+
+static void fill_long_options(struct option *to)
+{
+    for (int i = 0; i < OPT_COUNT; i++) {
+        bool is_number = i < DAEMON_NUMBER_COUNT;
+
+        to[i] = (struct option){
+            .name = is_number ? numbers[i].name : other_options[i - DAEMON_NUMBER_COUNT],
+            .has_arg = i == OPT_HELP || i == OPT_VERSION ? no_argument : required_argument,
+            .val = VALUE_BASE + i,
+        };
+    }
+    to[OPT_COUNT] = (struct option){0};
+}
+
+static int take_option(struct daemon_options *options, int which, char *const argv[], char *error,
+                       size_t error_size)
+{
+    struct daemon_address address = {0};
+
+    switch (which) {
+    case OPT_LISTEN:
+        return parse_listen(options, optarg, error, error_size);
+    case OPT_LISTEN_UNIX:
+        address.unix_path = optarg;
+        return add_address(options, &address, error, error_size);
+    case OPT_HELP:
+        return DAEMON_E_HELP;
+    case OPT_VERSION:
+        return DAEMON_E_VERSION;
+    }
+    if (which >= 0 && which < DAEMON_NUMBER_COUNT)
+        return parse_number(options, (unsigned)which, optarg, error, error_size);
+    (void)snprintf(error, error_size, "%s: unknown option, or its value is missing", argv[optind - 1]);
+    return DAEMON_E_USAGE;
+}
+
+static void set_defaults(struct daemon_options *options)
+{
+    *options = (struct daemon_options){0};
+    for (int i = 0; i < DAEMON_NUMBER_COUNT; i++)
+        options->numbers[i] = numbers[i].value;
+}
+
+int daemon_options_parse(struct daemon_options *ret, int argc, char *const argv[], char *error,
+                         size_t error_size)
+{
+    struct option long_options[OPT_COUNT + 1];
+    int value, r = 0;
+
+    set_defaults(ret);
+    fill_long_options(long_options);
+    opterr = 0;
+    optind = 0; /* so that it may be called again */
+    while (r == 0 && (value = getopt_long(argc, argv, "", long_options, NULL)) != -1)
+        r = take_option(ret, value - VALUE_BASE, argv, error, error_size);
+    if (r == 0 && optind < argc) {
+        (void)snprintf(error, error_size, "%s: crund takes options only", argv[optind]);
+        r = DAEMON_E_USAGE;
+    }
+    if (r == 0 && ret->n_addresses == 0)
+        r = parse_listen(ret, DEFAULT_HOST, error, error_size);
+    return r;
+}
+
+struct server_limits daemon_options_limits(const struct daemon_options *options)
+{
+    const uint64_t *n = options->numbers;
+
+    return (struct server_limits){
+        .wire = {.key_max = n[DAEMON_MAX_KEY_LENGTH],
+                 .value_max = n[DAEMON_MAX_VALUE_LENGTH],
+                 .keys_max = n[DAEMON_MAX_LIST],
+                 .message_max = n[DAEMON_MAX_MESSAGE]},
+        .store = {.keys_max = n[DAEMON_MAX_KEYS],
+                  .bytes_max = n[DAEMON_MAX_BYTES],
+                  .waiters_max = n[DAEMON_MAX_WAITERS]},
+        .connections_max = (unsigned)n[DAEMON_MAX_CONNECTIONS],
+        .output_max = (size_t)n[DAEMON_MAX_OUTPUT],
+        .output_all_max = n[DAEMON_MAX_OUTPUT_ALL],
+        .input_all_max = n[DAEMON_MAX_INPUT_ALL],
+        .handshake_ms = (unsigned)n[DAEMON_HANDSHAKE_MS],
+        .frame_ms = (unsigned)n[DAEMON_MESSAGE_MS],
+    };
+}
+
+void daemon_options_help(FILE *out)
+{
+    static const char *const units[] = {[KIND_COUNT] = "N", [KIND_SIZE] = "SIZE", [KIND_SECONDS] = "SECONDS"};
+
+    (void)fprintf(
+        out,
+        "usage: crund [--listen HOST:PORT]... [--listen-unix PATH]... [limits]\n"
+        "Rendezvous daemon: a key-value store that PyTorch's TCPStore clients can use.\n\n"
+        "  --listen HOST:PORT          numeric address, [::]:PORT for all interfaces, port 0 takes a\n"
+        "                              free one; repeatable (default %s:%d)\n"
+        "  --listen-unix PATH          unix socket; repeatable\n",
+        DEFAULT_HOST, DEFAULT_PORT);
+    for (int i = 0; i < DAEMON_NUMBER_COUNT; i++) {
+        const struct number_option *o = &numbers[i];
+        char left[64], value[32];
+
+        format_number(o, o->value, value, sizeof(value));
+        (void)snprintf(left, sizeof(left), "--%s %s", o->name, units[o->kind]);
+        (void)fprintf(out, "  %-27s %s (default %s)\n", left, o->help, value);
+    }
+    (void)fprintf(out, "  --help, --version\n\nSee crund(8).\n");
+}

@@ -1,0 +1,61 @@
+#pragma once
+
+/*
+ * The command line of crund.
+ */
+
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include "rendezvous/server_limits.h"
+
+enum { DAEMON_LISTEN_MAX = 64 };
+
+/* Where to listen: host and port, or the path of a unix socket. */
+struct daemon_address {
+    char host[64]; /* numeric */
+    uint16_t port;
+    const char *unix_path; /* NULL: TCP */
+};
+
+/* Every option with a number, in the order of daemon_options.c's table. */
+enum daemon_number {
+    DAEMON_MAX_CONNECTIONS,
+    DAEMON_MAX_KEYS,
+    DAEMON_MAX_BYTES,
+    DAEMON_MAX_WAITERS,
+    DAEMON_MAX_KEY_LENGTH,
+    DAEMON_MAX_VALUE_LENGTH,
+    DAEMON_MAX_LIST,
+    DAEMON_MAX_MESSAGE,
+    DAEMON_MAX_OUTPUT,
+    DAEMON_MAX_OUTPUT_ALL,
+    DAEMON_MAX_INPUT_ALL,
+    DAEMON_HANDSHAKE_MS,
+    DAEMON_MESSAGE_MS,
+    DAEMON_DRAIN_MS,
+    DAEMON_NUMBER_COUNT
+};
+
+struct daemon_options {
+    struct daemon_address addresses[DAEMON_LISTEN_MAX];
+    size_t n_addresses;
+    uint64_t numbers[DAEMON_NUMBER_COUNT]; /* bytes, counts, milliseconds */
+};
+
+/* Results of parsing. */
+enum {
+    DAEMON_E_USAGE = 1, /* *ret_error is a sentence */
+    DAEMON_E_HELP,      /* --help was asked for */
+    DAEMON_E_VERSION,
+};
+
+/* Starts from the defaults. error holds the sentence after DAEMON_E_USAGE. The paths point into argv. */
+int daemon_options_parse(struct daemon_options *ret, int argc, char *const argv[], char *error,
+                         size_t error_size);
+
+/* What the numbers mean to the server. */
+struct server_limits daemon_options_limits(const struct daemon_options *options);
+
+void daemon_options_help(FILE *out);

@@ -1,0 +1,52 @@
+#pragma once
+
+/*
+ * Structs to and from JSON objects by tables of their fields. A field with its default value is not
+ * written, a missing one reads as its default, one that is not in the table is ignored; a field of the
+ * wrong type or out of bounds is named.
+ */
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct cJSON;
+
+enum field_type {
+    FIELD_BOOL,
+    FIELD_U16,
+    FIELD_U32,
+    FIELD_I32,
+    FIELD_I64,  /* within 2^53 */
+    FIELD_U64,  /* within 2^53 */
+    FIELD_HEX,  /* uint64_t as 16 hexadecimal digits: all its bits */
+    FIELD_TEXT, /* char[size] */
+    FIELD_WORD, /* an enum by its name */
+    FIELD_TYPE_COUNT
+};
+
+struct field {
+    const char *name;
+    enum field_type type;
+    size_t offset;
+    int64_t min, max;                    /* numbers */
+    size_t size;                         /* FIELD_TEXT: of the array; FIELD_WORD: number of words */
+    const char *(*word)(unsigned value); /* FIELD_WORD */
+    int64_t missing;                     /* numbers and words: the default */
+    bool required;                       /* always written, and must be there */
+};
+
+/* What a double of JSON holds exactly. */
+#define FIELD_EXACT_MAX (INT64_C(1) << 53)
+
+#define FIELD_U32_AT(structure, member, low, high)                                                           \
+    .type = FIELD_U32, .offset = offsetof(structure, member), .min = (low), .max = (high)
+
+enum { FIELDS_ERROR_SIZE = 256 };
+
+/* 0 or -ENOMEM. */
+int fields_write(struct cJSON *object, const struct field *fields, size_t n_fields, const void *from);
+
+/* False, with a part of a sentence in error ("'port' is not a number between 0 and 65535"). */
+bool fields_read(const struct cJSON *object, const struct field *fields, size_t n_fields, void *to,
+                 char error[FIELDS_ERROR_SIZE]);

@@ -1,0 +1,323 @@
+/*
+ * Sockets that listen. Accepting costs no name look-up and little else: what every connection should
+ * have (TCP_NODELAY, keep-alive) is set once on the listener, and the kernel passes it on.
+ *
+ * Connections are taken in batches, so that ten thousand that arrive together do not stall those that are
+ * being served. When file descriptors run out, accepting pauses: who connects then waits in the kernel's
+ * queue until somebody leaves, instead of being thrown out.
+ */
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <limits.h>
+#include <netinet/tcp.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+
+#include "proto/base/cleanup.h"
+#include "rendezvous/server_impl_uv.h"
+
+enum {
+    ACCEPT_BATCH = 64,
+    ACCEPT_RETRY_MS = 1000,
+    KEEPALIVE_IDLE_S = 60,
+    KEEPALIVE_INTERVAL_S = 10,
+    KEEPALIVE_PROBES = 6,
+    /* What the kernel takes beyond what it can send. By itself it would take 4 MiB for each client that does
+     * not read, and a few hundred of these use up the memory that all TCP connections of the host share. */
+    UNSENT_MAX = 128 * 1024,
+};
+
+struct listener {
+    uv_poll_t poll;
+    struct server *server;
+    struct list link;
+    int fd;
+    char *unix_path; /* NULL: TCP */
+};
+
+static void on_connection(uv_poll_t *poll, int status, int events);
+
+/* ---- pausing ---- */
+
+static void on_accept_timer(uv_timer_t *timer)
+{
+    listeners_resume(timer->data);
+}
+
+void listeners_pause(struct server *s, const char *why)
+{
+    if (s->accept_paused)
+        return;
+    s->accept_paused = true;
+    server_log(s, NULL, "%s with %u clients: new ones wait until others leave; raise the limit (ulimit -n)",
+               why, s->n_peers);
+    list_for_each(pos, &s->listeners)(void)
+        uv_poll_stop(&list_entry(pos, struct listener, link)->poll);             /* always succeeds */
+    (void)uv_timer_start(&s->accept_timer, on_accept_timer, ACCEPT_RETRY_MS, 0); /* has a callback */
+}
+
+static void start_polling(struct listener *l)
+{
+    /* Fails only when another handle watches the same fd, and the fd is ours. */
+    (void)uv_poll_start(&l->poll, UV_READABLE, on_connection);
+}
+
+void listeners_resume(struct server *s)
+{
+    if (!s->accept_paused)
+        return;
+    s->accept_paused = false;
+    (void)uv_timer_stop(&s->accept_timer); /* always succeeds */
+    list_for_each(pos, &s->listeners) start_polling(list_entry(pos, struct listener, link));
+}
+
+/* ---- accepting ---- */
+
+static bool is_shortage(int error)
+{
+    return error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM;
+}
+
+/* Is the table of file descriptors nearly full? Numbers are given from below, so the newest tells. */
+static bool is_last_fd(const struct server *s, int fd)
+{
+    struct rlimit limit;
+
+    return getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY &&
+           (rlim_t)fd + (rlim_t)s->reserve_fds + 1 >= limit.rlim_cur;
+}
+
+static void admit(struct server *s, int fd)
+{
+    bool last = is_last_fd(s, fd);
+    int r;
+
+    if (s->n_peers >= s->limits.connections_max) {
+        server_log(s, NULL, "refused a client: %u are connected, the limit (--max-connections)", s->n_peers);
+        (void)close(fd); /* nothing was sent on it */
+        return;
+    }
+    r = peer_create(s, fd);
+    if (r < 0)
+        server_log(s, NULL, "refused a client: %s", strerror(-r));
+    else if (last)
+        listeners_pause(s, "file descriptors are nearly used up");
+}
+
+static void on_connection(uv_poll_t *poll, int status, int events)
+{
+    struct listener *l = poll->data;
+    struct server *s = l->server;
+
+    for (int i = 0; i < ACCEPT_BATCH && !s->accept_paused; i++) {
+        int fd = accept4(l->fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+
+        if (fd >= 0)
+            admit(s, fd);
+        else if (is_shortage(errno))
+            listeners_pause(s, strerror(errno));
+        else if (errno == EAGAIN)
+            return;
+        /* Anything else is the fate of that one connection. */
+    }
+}
+
+/* ---- opening ---- */
+
+static int set_options(int fd)
+{
+    static const struct {
+        int level, name, value;
+    } options[] = {
+        {SOL_SOCKET, SO_REUSEADDR, 1},
+        {SOL_SOCKET, SO_KEEPALIVE, 1},
+        {IPPROTO_TCP, TCP_NODELAY, 1},
+        {IPPROTO_TCP, TCP_KEEPIDLE, KEEPALIVE_IDLE_S},
+        {IPPROTO_TCP, TCP_KEEPINTVL, KEEPALIVE_INTERVAL_S},
+        {IPPROTO_TCP, TCP_KEEPCNT, KEEPALIVE_PROBES},
+        {IPPROTO_TCP, TCP_NOTSENT_LOWAT, UNSENT_MAX},
+    };
+
+    for (size_t i = 0; i < sizeof(options) / sizeof(options[0]); i++) {
+        if (setsockopt(fd, options[i].level, options[i].name, &options[i].value, sizeof(int)) < 0)
+            return -errno;
+    }
+    return 0;
+}
+
+/* The kernel cuts the backlog to net.core.somaxconn. */
+static int bind_and_listen(int fd, const struct sockaddr *address, socklen_t size)
+{
+    if (bind(fd, address, size) < 0 || listen(fd, INT_MAX) < 0)
+        return -errno;
+    return 0;
+}
+
+static void on_listener_closed(uv_handle_t *handle)
+{
+    struct listener *l = handle->data;
+    struct server *s = l->server;
+
+    free(l->unix_path);
+    free(l);
+    server_handle_closed(s);
+}
+
+/* Owns fd and unix_path (may be NULL) only on success. */
+static int listener_create(struct server *s, int fd, char *unix_path)
+{
+    struct listener *l = calloc(1, sizeof(*l));
+    int r;
+
+    if (!l)
+        return -ENOMEM;
+    r = uv_poll_init(s->loop, &l->poll, fd);
+    if (r < 0) {
+        free(l);
+        return r;
+    }
+    l->poll.data = l;
+    l->server = s;
+    l->fd = fd;
+    l->unix_path = unix_path;
+    server_handle_opened(s);
+    list_append(&s->listeners, &l->link);
+    if (!s->accept_paused)
+        start_polling(l);
+    return 0;
+}
+
+void listeners_close(struct server *s)
+{
+    list_for_each_safe(pos, &s->listeners)
+    {
+        struct listener *l = list_entry(pos, struct listener, link);
+
+        list_unlink(&l->link);
+        if (l->unix_path)
+            (void)unlink(l->unix_path); /* it may be gone already */
+        uv_close((uv_handle_t *)&l->poll, on_listener_closed);
+        (void)close(l->fd); /* not polled any more */
+    }
+}
+
+static uint16_t bound_port(int fd)
+{
+    struct sockaddr_storage address;
+    socklen_t size = sizeof(address);
+
+    if (getsockname(fd, (struct sockaddr *)&address, &size) < 0)
+        return 0;
+    if (address.ss_family == AF_INET6)
+        return ntohs(((struct sockaddr_in6 *)&address)->sin6_port);
+    return ntohs(((struct sockaddr_in *)&address)->sin_port);
+}
+
+static int parse_address(const char *host, uint16_t port, struct sockaddr_storage *ret, socklen_t *ret_size)
+{
+    *ret_size = sizeof(struct sockaddr_in6);
+    if (uv_ip6_addr(host, port, (struct sockaddr_in6 *)ret) == 0)
+        return 0;
+    *ret_size = sizeof(struct sockaddr_in);
+    return uv_ip4_addr(host, port, (struct sockaddr_in *)ret) == 0 ? 0 : -EINVAL;
+}
+
+/* "::" takes IPv4 as well. */
+static int open_dual_stack(int fd)
+{
+    int off = 0;
+
+    return setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof(off)) < 0 ? -errno : 0;
+}
+
+static int listen_tcp(struct server *s, const char *host, uint16_t port, uint16_t *ret_port)
+{
+    _cleanup_close_ int fd = -1;
+    struct sockaddr_storage address;
+    socklen_t size;
+    uint16_t bound;
+    int r = parse_address(host, port, &address, &size);
+
+    if (r < 0)
+        return r;
+    fd = socket(address.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    if (fd < 0)
+        return -errno;
+    r = set_options(fd);
+    if (r == 0 && strcmp(host, "::") == 0)
+        r = open_dual_stack(fd);
+    if (r == 0)
+        r = bind_and_listen(fd, (struct sockaddr *)&address, size);
+    if (r < 0)
+        return r;
+    bound = bound_port(fd);
+    r = listener_create(s, fd, NULL);
+    if (r < 0)
+        return r;
+    (void)steal_fd(&fd);
+    if (ret_port)
+        *ret_port = bound;
+    return 0;
+}
+
+int server_listen_tcp(struct server *s, const char *host, uint16_t port, uint16_t *ret_port)
+{
+    int r = listen_tcp(s, host, port, ret_port);
+
+    /* IPv6 is not built into this kernel, or switched off. */
+    if ((r == -EAFNOSUPPORT || r == -EADDRNOTAVAIL) && strcmp(host, "::") == 0)
+        r = listen_tcp(s, "0.0.0.0", port, ret_port);
+    return r;
+}
+
+/* Removes a socket file that nobody listens behind; other files are left alone. */
+static int remove_stale(const struct sockaddr_un *address)
+{
+    _cleanup_close_ int fd = -1;
+    struct stat st;
+
+    if (lstat(address->sun_path, &st) < 0)
+        return errno == ENOENT ? 0 : -errno;
+    if (!S_ISSOCK(st.st_mode))
+        return -EADDRINUSE;
+    fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    if (fd < 0)
+        return -errno;
+    if (connect(fd, (const struct sockaddr *)address, sizeof(*address)) == 0 || errno != ECONNREFUSED)
+        return -EADDRINUSE;
+    return unlink(address->sun_path) < 0 && errno != ENOENT ? -errno : 0;
+}
+
+int server_listen_unix(struct server *s, const char *path)
+{
+    _cleanup_close_ int fd = -1;
+    _cleanup_free_ char *copy = NULL;
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    int r;
+
+    if (path[0] == '\0' || strlen(path) >= sizeof(address.sun_path))
+        return -ENAMETOOLONG;
+    memcpy(address.sun_path, path, strlen(path));
+    copy = strdup(path);
+    if (!copy)
+        return -ENOMEM;
+    r = remove_stale(&address);
+    if (r < 0)
+        return r;
+    fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    if (fd < 0)
+        return -errno;
+    r = bind_and_listen(fd, (struct sockaddr *)&address, sizeof(address));
+    if (r == 0)
+        r = listener_create(s, fd, copy);
+    if (r < 0)
+        return r;
+    (void)steal_fd(&fd);
+    (void)steal_ptr(copy);
+    return 0;
+}

@@ -1,0 +1,198 @@
+/*
+ * crund: the rendezvous daemon. Parse, listen, say so, run, drain, exit.
+ *
+ * Exit codes: 0 stopped by SIGTERM or SIGINT, 1 could not start, 2 wrong usage.
+ */
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <uv.h>
+
+#include "proto/base/err.h"
+#include "rendezvous/daemon_options.h"
+#include "rendezvous/ready_sock.h"
+#include "rendezvous/server_uv.h"
+
+enum { EXIT_USAGE = 2 };
+
+/* Below this, a few thousand clients that connect together have to retry. */
+enum { BACKLOG_WARNING = 1024 };
+
+struct daemon {
+    struct daemon_options options;
+    uv_loop_t loop;
+    struct server *server;
+    uv_signal_t signals[2];
+    bool stopping;
+};
+
+static void log_line(void *data, const char *line)
+{
+    (void)fprintf(stderr, "crund: %s\n", line);
+}
+
+static void log_failure(const char *what, const char *where, int error)
+{
+    (void)fprintf(stderr, "crund: %s %s: %s\n", what, where, strerror(-error));
+}
+
+/* ---- surroundings ---- */
+
+/* As many file descriptors as we may have; the manual says how to be allowed more. */
+static void raise_fd_limit(void)
+{
+    struct rlimit limit;
+
+    if (getrlimit(RLIMIT_NOFILE, &limit) < 0 || limit.rlim_cur == limit.rlim_max)
+        return;
+    limit.rlim_cur = limit.rlim_max;
+    if (setrlimit(RLIMIT_NOFILE, &limit) < 0)
+        log_failure("cannot raise the limit of", "file descriptors", -errno);
+}
+
+static void warn_small_backlog(void)
+{
+    FILE *f = fopen("/proc/sys/net/core/somaxconn", "re");
+    int backlog;
+
+    if (!f)
+        return;
+    if (fscanf(f, "%d", &backlog) == 1 && backlog < BACKLOG_WARNING)
+        (void)fprintf(stderr,
+                      "crund: net.core.somaxconn is %d: when more clients than that connect at once, "
+                      "some have to try again; raise it with sysctl\n",
+                      backlog);
+    (void)fclose(f); /* only read */
+}
+
+/* ---- stopping ---- */
+
+static void on_server_stopped(void *data)
+{
+    struct daemon *d = data;
+
+    for (size_t i = 0; i < ARRAY_SIZE(d->signals); i++)
+        uv_close((uv_handle_t *)&d->signals[i], NULL);
+}
+
+static void on_signal(uv_signal_t *handle, int number)
+{
+    struct daemon *d = handle->data;
+    int r;
+
+    if (d->stopping)
+        return;
+    d->stopping = true;
+    (void)fprintf(stderr, "crund: %s: stopping\n", strsignal(number));
+    r = ready_notify("STOPPING=1");
+    if (r < 0)
+        log_failure("cannot notify", "the service manager", r);
+    server_drain(d->server, (unsigned)d->options.numbers[DAEMON_DRAIN_MS], on_server_stopped, d);
+}
+
+static int watch_signals(struct daemon *d)
+{
+    static const int numbers[] = {SIGTERM, SIGINT};
+    int r = 0;
+
+    for (size_t i = 0; i < ARRAY_SIZE(numbers) && r == 0; i++) {
+        d->signals[i].data = d;
+        r = uv_signal_init(&d->loop, &d->signals[i]);
+        if (r == 0)
+            r = uv_signal_start(&d->signals[i], on_signal, numbers[i]);
+    }
+    return r;
+}
+
+/* ---- starting ---- */
+
+static int listen_tcp(struct daemon *d, const struct daemon_address *a)
+{
+    bool v6 = strchr(a->host, ':');
+    uint16_t port;
+    int r = server_listen_tcp(d->server, a->host, a->port, &port);
+
+    if (r < 0)
+        (void)fprintf(stderr, "crund: cannot listen on %s%s%s:%u: %s\n", v6 ? "[" : "", a->host,
+                      v6 ? "]" : "", a->port, strerror(-r));
+    else
+        (void)printf("crund: listening on %s%s%s:%u\n", v6 ? "[" : "", a->host, v6 ? "]" : "", port);
+    return r;
+}
+
+static int listen_unix(struct daemon *d, const struct daemon_address *a)
+{
+    int r = server_listen_unix(d->server, a->unix_path);
+
+    if (r < 0)
+        log_failure("cannot listen on", a->unix_path, r);
+    else
+        (void)printf("crund: listening on %s\n", a->unix_path);
+    return r;
+}
+
+static int start_listening(struct daemon *d)
+{
+    for (size_t i = 0; i < d->options.n_addresses; i++) {
+        const struct daemon_address *a = &d->options.addresses[i];
+        int r = a->unix_path ? listen_unix(d, a) : listen_tcp(d, a);
+
+        if (r < 0)
+            return r;
+    }
+    /* The lines above are what scripts wait for. */
+    return fflush(stdout) == 0 ? 0 : -errno;
+}
+
+static int run(struct daemon *d)
+{
+    struct server_limits limits = daemon_options_limits(&d->options);
+    struct server_config config = {.limits = &limits, .log = log_line};
+    int r = uv_loop_init(&d->loop);
+
+    if (r == 0)
+        r = watch_signals(d);
+    if (r == 0)
+        r = server_create(&d->server, &d->loop, &config);
+    if (r < 0) {
+        log_failure("cannot", "start", r);
+        return EXIT_FAILURE;
+    }
+    if (start_listening(d) < 0)
+        return EXIT_FAILURE;
+    r = ready_notify("READY=1");
+    if (r < 0)
+        log_failure("cannot notify", "the service manager", r);
+    (void)uv_run(&d->loop, UV_RUN_DEFAULT); /* returns when no handle is left */
+    r = uv_loop_close(&d->loop);
+    if (r < 0)
+        log_failure("cannot", "end cleanly", r);
+    return r < 0 ? EXIT_FAILURE : EXIT_SUCCESS;
+}
+
+int main(int argc, char *argv[])
+{
+    static struct daemon daemon;
+    char error[512];
+
+    switch (daemon_options_parse(&daemon.options, argc, argv, error, sizeof(error))) {
+    case DAEMON_E_HELP:
+        daemon_options_help(stdout);
+        return EXIT_SUCCESS;
+    case DAEMON_E_VERSION:
+        (void)printf("crund %s\n", CRUN_VERSION);
+        return EXIT_SUCCESS;
+    case DAEMON_E_USAGE:
+        (void)fprintf(stderr, "crund: %s\nTry crund --help.\n", error);
+        return EXIT_USAGE;
+    }
+    (void)signal(SIGPIPE, SIG_IGN); /* a client that left is a result of write() */
+    raise_fd_limit();
+    warn_small_backlog();
+    return run(&daemon);
+}

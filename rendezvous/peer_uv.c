@@ -1,0 +1,526 @@
+/*
+ * One client's connection.
+ *
+ * The happy path: the socket is readable -> one read() into the shared scratch buffer -> every complete
+ * message in it is executed, replies piling up in the shared outbox -> one write. Nothing is allocated
+ * and nothing of the client is kept. Only when a message is incomplete does the rest move to p->in, and
+ * only when the socket does not take all replies do these move to p->out.
+ *
+ * A client that does not read its replies: once output_max bytes of them wait, its requests are not
+ * executed (p->held) and it is not read any more, until it has read. It costs what waits, and is never
+ * cut off for that: it may be stopped in a debugger.
+ *
+ * The ways it dies: a first message that is not VALIDATE, a broken message, a refused request, a deadline
+ * (server_uv.c), end of stream, a socket error. What arrived before an end of stream is executed: a
+ * client may write and close. For the same reason an error in sending does not end it (the client may have
+ * closed without reading a reply, behind messages that count): its replies are dropped, and reading ends it.
+ */
+
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include "rendezvous/server_impl_uv.h"
+
+enum {
+    IOV_MAX_BATCH = 64,
+    /* A reply buffer that was once larger is given back. */
+    OUT_KEEP_MAX = 1 << 20,
+    /* What a peer holding an incomplete message may have allocated beyond what it sent. */
+    IN_STEP = 64 * 1024,
+    /* An incomplete message that grew by this much is making progress: a large one on a slow network has
+     * the time it needs, one byte a second does not. */
+    FRAME_PROGRESS = 1 << 20,
+};
+
+static void on_poll(uv_poll_t *poll, int status, int events);
+
+/* ---- accounts ---- */
+
+static void charge(uint64_t *total, size_t *charged, size_t now)
+{
+    *total += now;
+    *total -= *charged;
+    *charged = now;
+}
+
+/* What p keeps beyond its own struct, after a change. Values that wait to be sent are charged to the
+ * store's account, not here. */
+static void charge_buffers(struct peer *p)
+{
+    charge(&p->server->input_bytes, &p->charged_input, p->in.capacity);
+    charge(&p->server->output_bytes, &p->charged_output,
+           p->out.bytes.capacity + p->out.refs_capacity * sizeof(struct outbox_ref));
+}
+
+static size_t output_limit(const struct server *s)
+{
+    return s->output_bytes < s->limits.output_all_max ? s->limits.output_max : 1;
+}
+
+/* Replies whose size the client alone decides. */
+static bool may_be_huge(enum wire_op op)
+{
+    return op == WIRE_OP_LIST_KEYS || op == WIRE_OP_MULTI_GET;
+}
+
+/* ---- polling ---- */
+
+static void update_polling(struct peer *p)
+{
+    uint8_t events = 0;
+
+    if (!p->eof && !p->held)
+        events |= UV_READABLE;
+    if (outbox_size(&p->out) > 0)
+        events |= UV_WRITABLE;
+    if (events == p->events)
+        return;
+    p->events = events;
+    /* Both fail only when another handle watches the same fd, and the fd is ours. */
+    if (events)
+        (void)uv_poll_start(&p->poll, events, on_poll);
+    else
+        (void)uv_poll_stop(&p->poll);
+}
+
+/* ---- sending ---- */
+
+static void go_deaf(struct peer *p)
+{
+    p->deaf = true;
+    outbox_finish(&p->out);
+}
+
+/* Writes what the socket takes of o; false when it is broken. */
+static bool send_outbox(struct peer *p, struct outbox *o)
+{
+    struct iovec iov[IOV_MAX_BATCH];
+    int n_iov = outbox_iov(o, iov, IOV_MAX_BATCH);
+    ssize_t n;
+
+    do
+        n = n_iov == 1 ? write(p->fd, iov[0].iov_base, iov[0].iov_len) : writev(p->fd, iov, n_iov);
+    while (n < 0 && errno == EINTR);
+    if (n < 0 && errno != EAGAIN)
+        return false;
+    if (n > 0)
+        outbox_consume(o, (size_t)n);
+    return true;
+}
+
+/* What waits in p->out, once the socket can take it. */
+static void flush(struct peer *p)
+{
+    if (outbox_size(&p->out) == 0)
+        return;
+    if (!send_outbox(p, &p->out))
+        go_deaf(p);
+    else if (outbox_size(&p->out) == 0)
+        outbox_finish(&p->out);
+    charge_buffers(p);
+}
+
+/* Sends what was answered into the shared outbox; what the socket does not take becomes p's. */
+static void flush_shared(struct peer *p)
+{
+    struct outbox *o = &p->server->out;
+
+    if (outbox_size(o) > 0 && (p->deaf || !send_outbox(p, o))) {
+        outbox_finish(o);
+        go_deaf(p);
+    }
+    if (outbox_size(o) > 0) {
+        p->out = *o;
+        *o = (struct outbox){0};
+        charge_buffers(p);
+    } else if (o->bytes.capacity > OUT_KEEP_MAX) {
+        outbox_finish(o);
+    }
+}
+
+/* ---- executing ---- */
+
+enum run_result {
+    RUN_MORE,     /* all complete messages are executed */
+    RUN_FULL,     /* replies have to be read first */
+    RUN_DEFERRED, /* the replies of others have to be read first */
+    RUN_BROKEN,   /* logged; the client is to be closed */
+};
+
+/* The five bytes that every TCPStore client says first, in any slices. Nothing is kept until they are right.
+ */
+static enum run_result greet(struct peer *p, const uint8_t *data, size_t n, size_t *done)
+{
+    static const uint8_t greeting[HANDSHAKE_SIZE] = {
+        WIRE_OP_VALIDATE,
+        WIRE_VALIDATE_MAGIC & 0xff,
+        WIRE_VALIDATE_MAGIC >> 8 & 0xff,
+        WIRE_VALIDATE_MAGIC >> 16 & 0xff,
+        WIRE_VALIDATE_MAGIC >> 24,
+    };
+
+    while (p->n_greeted < HANDSHAKE_SIZE && *done < n) {
+        if (data[(*done)++] != greeting[p->n_greeted++]) {
+            server_log(p->server, p, "is not a TCPStore client of PyTorch 2.2 or newer: closed");
+            return RUN_BROKEN;
+        }
+    }
+    if (p->n_greeted == HANDSHAKE_SIZE)
+        list_unlink(&p->deadline_link);
+    return RUN_MORE;
+}
+
+static enum run_result refuse(struct peer *p, enum wire_op op, int result)
+{
+    server_log(p->server, p, "%s in %s: closed", store_error(result), wire_op_name(op));
+    return RUN_BROKEN;
+}
+
+/* Executes messages from data + *done on, while replies have room. */
+static enum run_result run_messages(struct peer *p, const uint8_t *data, size_t n, size_t *done,
+                                    struct outbox *out)
+{
+    struct server *s = p->server;
+    size_t limit = output_limit(s);
+    struct wire_request request;
+    size_t size;
+
+    while (*done < n) {
+        int r;
+
+        if (outbox_size(out) >= limit)
+            return RUN_FULL;
+        r = wire_decode(&p->scanner, &s->limits.wire, data + *done, n - *done, &request, &size);
+        if (r == WIRE_E_MORE)
+            return RUN_MORE;
+        if (r == WIRE_E_BAD) {
+            server_log(s, p, "sent a broken message: %s (%llu): closed", p->scanner.error,
+                       (unsigned long long)p->scanner.error_value);
+            return RUN_BROKEN;
+        }
+        if (may_be_huge(request.op) && !p->deaf && s->output_bytes >= s->limits.output_all_max)
+            return RUN_DEFERRED;
+        r = store_apply(&s->store, &p->client, &request, out);
+        if (r != 0)
+            return refuse(p, request.op, r);
+        *done += size;
+    }
+    return RUN_MORE;
+}
+
+/* Executes what can be of data and sends the replies. Returns bytes used up; SIZE_MAX: p is closed. */
+static size_t serve(struct peer *p, const uint8_t *data, size_t n)
+{
+    struct server *s = p->server;
+    enum run_result r = RUN_MORE;
+    size_t done = 0;
+
+    if (p->n_greeted < HANDSHAKE_SIZE)
+        r = greet(p, data, n, &done);
+    for (;;) {
+        bool shared = outbox_size(&p->out) == 0;
+
+        if (r == RUN_MORE)
+            r = run_messages(p, data, n, &done, shared ? &s->out : &p->out);
+        if (shared)
+            flush_shared(p);
+        else
+            charge_buffers(p);
+        if (r != RUN_FULL || outbox_size(&p->out) > 0)
+            break;
+        r = RUN_MORE; /* the socket took it all */
+    }
+    p->held = r == RUN_FULL || r == RUN_DEFERRED;
+    if (r == RUN_DEFERRED)
+        list_append(&s->deferred, &p->deferred_link);
+    if (r != RUN_BROKEN)
+        return done;
+    flush(p); /* what was answered before the bad message, if the socket takes it */
+    peer_close(p);
+    return SIZE_MAX;
+}
+
+/* ---- receiving ---- */
+
+/* An incomplete message has its time, counted from its start or from its last MiB. */
+static void watch_frame(struct peer *p)
+{
+    struct server *s = p->server;
+    size_t size = buf_size(&p->in);
+
+    if (p->n_greeted < HANDSHAKE_SIZE)
+        return; /* the deadline of the greeting still runs */
+    if (size == 0 || p->held)
+        list_unlink(&p->deadline_link);
+    else if (list_is_empty(&p->deadline_link) || size < p->frame_mark ||
+             size - p->frame_mark >= FRAME_PROGRESS) {
+        p->frame_mark = size;
+        server_set_deadline(s, p, &s->framing, s->limits.frame_ms);
+    }
+}
+
+/* Something of p changed: decide whether it ends, and what to wait for. */
+static void settle(struct peer *p)
+{
+    if (p->eof && !p->held && outbox_size(&p->out) == 0) {
+        peer_close(p);
+        return;
+    }
+    watch_frame(p);
+    update_polling(p);
+}
+
+/* Executes what p->in holds; false when p is closed. */
+static bool serve_buffered(struct peer *p)
+{
+    size_t used = serve(p, buf_bytes(&p->in), buf_size(&p->in));
+
+    if (used == SIZE_MAX)
+        return false;
+    if (used > 0)
+        list_unlink(&p->deadline_link); /* what is incomplete now is another message */
+    buf_consume(&p->in, used);
+    if (buf_size(&p->in) == 0)
+        buf_reset(&p->in);
+    charge_buffers(p);
+    return true;
+}
+
+/* Bytes of which the rest is kept; false when p is closed. */
+static bool serve_scratch(struct peer *p, size_t n)
+{
+    const uint8_t *data = p->server->scratch;
+    size_t used = serve(p, data, n);
+
+    if (used == SIZE_MAX)
+        return false;
+    if (used == n)
+        return true;
+    if (buf_append(&p->in, data + used, n - used) < 0) {
+        server_log(p->server, p, "closed: no memory for its message");
+        peer_close(p);
+        return false;
+    }
+    charge_buffers(p);
+    return true;
+}
+
+/* Where to read to: behind the incomplete message, or the scratch buffer. NULL: p is closed. */
+static uint8_t *reading_place(struct peer *p, size_t *ret_size)
+{
+    struct server *s = p->server;
+    uint8_t *place;
+
+    *ret_size = SCRATCH_SIZE;
+    if (buf_size(&p->in) == 0)
+        return s->scratch;
+    if (p->in.capacity > IN_STEP && s->input_bytes > s->limits.input_all_max) {
+        server_log(s, p, "closed: incomplete messages of all clients hold %llu bytes (--max-input)",
+                   (unsigned long long)s->input_bytes);
+        peer_close(p);
+        return NULL;
+    }
+    place = buf_reserve(&p->in, IN_STEP);
+    if (!place) {
+        server_log(s, p, "closed: no memory for its message of %llu bytes",
+                   (unsigned long long)p->scanner.need);
+        peer_close(p);
+    }
+    return place;
+}
+
+/* Reads once; false when p is closed or has nothing to read. */
+static bool receive(struct peer *p)
+{
+    size_t size;
+    uint8_t *place = reading_place(p, &size);
+    ssize_t n;
+
+    if (!place)
+        return false;
+    do
+        n = read(p->fd, place, size);
+    while (n < 0 && errno == EINTR);
+    if (n < 0 && errno == EAGAIN)
+        return false;
+    if (n <= 0) {
+        p->eof = true;
+        if (n < 0)
+            go_deaf(p); /* a reset: nobody is there to read */
+        settle(p);
+        return false;
+    }
+    if (place == p->server->scratch) {
+        if (!serve_scratch(p, (size_t)n))
+            return false;
+    } else {
+        buf_commit(&p->in, (size_t)n);
+        if (!serve_buffered(p))
+            return false;
+    }
+    settle(p);
+    return true;
+}
+
+void peer_continue(struct peer *p)
+{
+    if (p->held && outbox_size(&p->out) < output_limit(p->server) && !p->server->draining) {
+        p->held = false;
+        list_unlink(&p->deferred_link);
+        if (!serve_buffered(p))
+            return;
+    }
+    settle(p);
+}
+
+/* ---- events ---- */
+
+/* The socket broke (a reset): what arrived before still counts, and read() tells when that is over. */
+static void read_rest(struct peer *p)
+{
+    go_deaf(p);
+    if (p->held) {
+        p->held = false;
+        if (!serve_buffered(p))
+            return;
+    }
+    while (receive(p))
+        ;
+    if (!p->closing)
+        peer_close(p); /* nothing to read, and nothing would wake us */
+}
+
+static void on_poll(uv_poll_t *poll, int status, int events)
+{
+    struct peer *p = poll->data;
+    struct server *s = p->server;
+
+    if (!list_is_empty(&p->client.released))
+        peers_release(s, UINT32_MAX); /* its 00 goes ahead of whatever it is answered next */
+    if (p->closing)
+        return;
+    if (status < 0) {
+        p->events = 0; /* libuv stopped the handle */
+        read_rest(p);
+    } else {
+        if (events & UV_WRITABLE) {
+            flush(p);
+            peer_continue(p);
+        }
+        if (events & UV_READABLE && !p->closing && p->events & UV_READABLE)
+            (void)receive(p); /* whatever came of it is settled */
+    }
+    server_work_off(s);
+}
+
+/* ---- releases ---- */
+
+static void tell_released(struct peer *p)
+{
+    static const uint8_t stop = WIRE_WAIT_STOP;
+    ssize_t n = -1;
+
+    if (p->deaf)
+        return;
+    if (outbox_size(&p->out) == 0) {
+        n = write(p->fd, &stop, 1);
+        if (n == 1)
+            return;
+        if (errno != EAGAIN && errno != EINTR) {
+            go_deaf(p);
+            return;
+        }
+    }
+    if (buf_append_u8(&p->out.bytes, stop) < 0) {
+        server_log(p->server, p, "closed: no memory for its reply");
+        peer_close(p);
+        return;
+    }
+    charge_buffers(p);
+    update_polling(p);
+}
+
+void peers_release(struct server *s, unsigned max)
+{
+    while (!list_is_empty(&s->store.released) && max-- > 0) {
+        struct list *entry = s->store.released.next;
+        struct store_client *client = list_entry(entry, struct store_client, released);
+
+        list_unlink(entry);
+        tell_released(list_entry(client, struct peer, client));
+    }
+}
+
+void peers_undefer(struct server *s)
+{
+    while (!list_is_empty(&s->deferred) && s->output_bytes < s->limits.output_all_max) {
+        struct peer *p = list_entry(s->deferred.next, struct peer, deferred_link);
+
+        list_unlink(&p->deferred_link);
+        peer_continue(p);
+    }
+}
+
+/* ---- life ---- */
+
+static void on_peer_closed(uv_handle_t *handle)
+{
+    struct peer *p = handle->data;
+    struct server *s = p->server;
+
+    free(p);
+    server_handle_closed(s);
+}
+
+int peer_create(struct server *s, int fd)
+{
+    struct peer *p = calloc(1, sizeof(*p));
+    int r = p ? uv_poll_init(s->loop, &p->poll, fd) : -ENOMEM;
+
+    if (r < 0) {
+        free(p);
+        (void)close(fd); /* nothing was sent on it */
+        return r;
+    }
+    p->poll.data = p;
+    p->server = s;
+    p->fd = fd;
+    list_init(&p->deadline_link);
+    list_init(&p->deferred_link);
+    store_client_init(&p->client);
+    server_handle_opened(s);
+    list_append(&s->peers, &p->link);
+    s->n_peers++;
+    server_set_deadline(s, p, &s->greeting, s->limits.handshake_ms);
+    update_polling(p);
+    return 0;
+}
+
+void peer_close(struct peer *p)
+{
+    struct server *s = p->server;
+
+    assert(!p->closing);
+    p->closing = true;
+    store_client_finish(&s->store, &p->client);
+    outbox_finish(&p->out);
+    buf_finish(&p->in);
+    charge_buffers(p);
+    list_unlink(&p->link);
+    list_unlink(&p->deadline_link);
+    list_unlink(&p->deferred_link);
+    uv_close((uv_handle_t *)&p->poll, on_peer_closed);
+    (void)close(p->fd); /* the poll handle let go of it above */
+    server_peer_gone(s);
+}
+
+void peer_drain(struct peer *p)
+{
+    p->eof = true;
+    p->held = false;
+    settle(p);
+}

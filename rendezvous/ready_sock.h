@@ -1,0 +1,8 @@
+#pragma once
+
+/*
+ * Tells the service manager how we are: the sd_notify(3) datagram, without its library.
+ */
+
+/* state: "READY=1", "STOPPING=1". Nothing happens without $NOTIFY_SOCKET. Returns 0 or -errno. */
+int ready_notify(const char *state);

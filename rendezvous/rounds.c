@@ -1,0 +1,597 @@
+/*
+ * The rounds' events and actions: hellos, reports and silence come in here, and what is to be sent goes out.
+ * The life of a job is in rounds_job.c.
+ */
+
+#include "rendezvous/rounds.h"
+
+#include <assert.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "proto/base/err.h"
+#include "rendezvous/rounds_impl.h"
+
+/* A failure cannot have been longer ago than this; a peer's number is not to be trusted. */
+static const uint64_t AGE_MAX_NS = UINT64_C(3600000000000);
+
+static const char *const state_names[ROUNDS_JOB_STATE_COUNT] = {
+    [ROUNDS_GATHERING] = "gathering",
+    [ROUNDS_RUNNING] = "running",
+    [ROUNDS_ENDING] = "ending",
+    [ROUNDS_CLOSED] = "closed",
+};
+
+const char *rounds_job_state_name(unsigned state)
+{
+    return state < ROUNDS_JOB_STATE_COUNT ? state_names[state] : NULL;
+}
+
+/* ---- life ---- */
+
+void rounds_session_init(struct rounds_session *s)
+{
+    *s = (struct rounds_session){0};
+    list_init(&s->ending);
+}
+
+void rounds_init(struct rounds *r, const struct rounds_config *config)
+{
+    *r = (struct rounds){.config = *config, .deadline_ns = UINT64_MAX};
+    list_init(&r->jobs);
+    list_init(&r->pending);
+    list_init(&r->pending_jobs);
+    list_init(&r->refused);
+    list_init(&r->closing);
+    list_init(&r->forgotten);
+}
+
+/* Jobs whose end was shown to the shell. */
+static void free_shown(struct rounds *r)
+{
+    job_destroy(r->shown);
+    r->shown = NULL;
+}
+
+void rounds_finish(struct rounds *r)
+{
+    list_for_each_safe(i, &r->jobs) job_forget(list_entry(i, struct rounds_job, in_rounds));
+    list_for_each_safe(i, &r->forgotten) job_destroy(list_entry(i, struct rounds_job, in_pending));
+    free_shown(r);
+    free(r->buckets);
+    *r = (struct rounds){0};
+}
+
+/* ---- refusals ---- */
+
+static void __attribute__((format(printf, 3, 4)))
+refuse(struct rounds *r, struct rounds_session *s, const char *format, ...)
+{
+    char text[sizeof(r->refusal) + 64];
+    va_list arguments;
+
+    va_start(arguments, format);
+    (void)vsnprintf(text, sizeof(text), format, arguments);
+    va_end(arguments);
+    session_copy_text(r->refusal, sizeof(r->refusal), text);
+    list_unlink(&s->ending);
+    list_append(&r->refused, &s->ending);
+}
+
+struct param_name {
+    const char *name;
+    size_t offset;
+};
+
+static const struct param_name param_names[] = {
+    {"the smallest number of nodes", offsetof(struct session_params, min_nodes)},
+    {"the largest number of nodes", offsetof(struct session_params, max_nodes)},
+    {"max-restarts", offsetof(struct session_params, max_restarts)},
+    {"the limit of membership changes", offsetof(struct session_params, max_changes)},
+    {"join_timeout (in ms)", offsetof(struct session_params, join_timeout_ms)},
+    {"last_call_timeout (in ms)", offsetof(struct session_params, last_call_ms)},
+    {"node_timeout_ms", offsetof(struct session_params, node_timeout_ms)},
+};
+
+static_assert(sizeof(param_names) / sizeof(param_names[0]) * sizeof(uint32_t) ==
+                  sizeof(struct session_params),
+              "every parameter has to be compared");
+
+static uint32_t param(const struct session_params *p, const struct param_name *name)
+{
+    return *(const uint32_t *)(const void *)((const char *)p + name->offset);
+}
+
+/* False, and refused: the nodes of a job must want the same job. */
+static bool check_params(struct rounds *r, const struct rounds_job *job, const struct rounds_event *event)
+{
+    for (size_t i = 0; i < ARRAY_SIZE(param_names); i++) {
+        uint32_t ours = param(&job->params, &param_names[i]);
+        uint32_t theirs = param(&event->hello->params, &param_names[i]);
+
+        if (ours != theirs) {
+            refuse(
+                r, event->session,
+                "job '%.200s' has begun with other parameters: %s is %u here and %u on %.100s; use the same "
+                "command line on all nodes, or another --rdzv-id for another job",
+                job->id, param_names[i].name, ours, theirs, event->hello->host);
+            return false;
+        }
+    }
+    return true;
+}
+
+static void refuse_closed(struct rounds *r, const struct rounds_job *job, const struct rounds_event *event)
+{
+    char cause[200];
+
+    session_cause_describe(&job->cause, cause, sizeof(cause));
+    refuse(r, event->session, "job '%.100s' is over (%s%s%s); use another --rdzv-id, or try again in %llu s",
+           job->id, session_verdict_name(job->verdict), job->verdict == SESSION_VERDICT_FAILURE ? ": " : "",
+           job->verdict == SESSION_VERDICT_FAILURE ? cause : "",
+           (unsigned long long)((job->forget_ns > event->now_ns ? job->forget_ns - event->now_ns : 0) /
+                                    1000000000 +
+                                1));
+}
+
+/* ---- reports ---- */
+
+static void raise_to(uint32_t *value, uint32_t other, uint32_t limit)
+{
+    if (other > *value)
+        *value = other < limit ? other : limit;
+}
+
+/* An agent may know generations and charges that we do not, when our state was lost. Charges count for what
+ * is not begun yet: those of a running generation were told to its members. */
+static void learn(struct rounds_job *job, const struct session_report *report)
+{
+    bool foreign = report->instance != job->instance;
+
+    if (report->generation < 0 || (!foreign && report->generation <= job->generation))
+        return;
+    if (report->generation > job->floor)
+        job->floor = report->generation;
+    if (foreign && job->state == ROUNDS_GATHERING) {
+        raise_to(&job->restarts, report->restarts, job->params.max_restarts);
+        raise_to(&job->changes, report->changes, job->params.max_changes);
+    }
+}
+
+static void take_report(struct rounds_node *n, const struct session_report *report)
+{
+    n->phase = report->phase;
+    n->foreign = report->generation >= 0 && report->instance != n->job->instance;
+    n->generation = report->generation;
+    if (report->port > 0)
+        n->port = report->port;
+    if (n->group_rank < 0)
+        n->group_rank = report->group_rank;
+}
+
+/* What happened to this member, as it says; false: nothing. */
+static bool own_cause(const struct rounds_node *n, const struct session_report *report,
+                      struct session_cause *ret)
+{
+    if (report->phase != SESSION_FAILED && report->phase != SESSION_STOPPING &&
+        report->phase != SESSION_READY)
+        return false;
+    *ret = report->cause;
+    if (report->phase == SESSION_FAILED || ret->kind == SESSION_CAUSE_NONE) {
+        /* Also a member that stopped and does not know why: its workers are gone, and that is a failure. */
+        ret->kind = SESSION_CAUSE_WORKER;
+        ret->group_rank = n->group_rank;
+        if (ret->rank < (int32_t)n->rank_base || ret->rank >= (int32_t)(n->rank_base + n->n_workers))
+            ret->rank = -1;
+        session_copy_text(ret->host, sizeof(ret->host), n->host);
+    }
+    return true;
+}
+
+static uint64_t time_of(const struct session_report *report, uint64_t now_ns)
+{
+    uint64_t age_ns = report->age_ns < AGE_MAX_NS ? report->age_ns : AGE_MAX_NS;
+
+    return age_ns < now_ns ? now_ns - age_ns : 0;
+}
+
+/* A member speaks about the present generation. */
+static void hear_member(struct rounds_node *n, const struct session_report *report, uint64_t now_ns)
+{
+    struct session_cause cause;
+
+    if (!own_cause(n, report, &cause))
+        return;
+    /* Being told to stop is no news to us, but for a daemon that was restarted before it wrote it down. */
+    if (report->phase == SESSION_FAILED || n->job->state == ROUNDS_RUNNING)
+        job_blame(n->job, &cause, time_of(report, now_ns), now_ns);
+    n->answered = n->job->state == ROUNDS_ENDING;
+}
+
+/* It runs workers of a generation that is over: what was sent to start it was on its way when that ended. */
+static bool is_astray(const struct rounds_node *n)
+{
+    bool plays = n->phase == SESSION_RUNNING || n->phase == SESSION_DONE;
+
+    return plays && !(n->member && node_is_current(n) && n->job->state == ROUNDS_RUNNING);
+}
+
+/* May free n. */
+static void hear(struct rounds_node *n, const struct session_report *report, bool hello, uint64_t now_ns)
+{
+    struct rounds_job *job = n->job;
+
+    learn(job, report);
+    if (report->phase == SESSION_LEFT) {
+        job_lose(n, SESSION_CAUSE_LEFT, report->cause.text, now_ns);
+        job_advance(job, now_ns);
+        return;
+    }
+    take_report(n, report);
+    if (n->member && node_is_current(n))
+        hear_member(n, report, now_ns);
+    else if (n->member && job->state == ROUNDS_ENDING && report->phase == SESSION_READY)
+        n->answered = true; /* it was not even told to start */
+    node_classify(n);
+    if (hello || report->phase == SESSION_READY || is_astray(n))
+        node_want_view(n);
+    if (report->drain && n->member && job->state != ROUNDS_CLOSED)
+        job_drain(job);
+    job_advance(job, now_ns);
+}
+
+/* ---- hellos ---- */
+
+/* The job of a hello, perhaps a new one; NULL: refused. */
+static struct rounds_job *find_job(struct rounds *r, const struct rounds_event *event)
+{
+    const struct session_hello *hello = event->hello;
+    struct rounds_job *job = job_find(r, hello->job);
+
+    if (job) {
+        if (!check_params(r, job, event))
+            return NULL;
+        if (job->state == ROUNDS_CLOSED && hello->report.generation < 0 && !node_find(job, hello->nonce)) {
+            refuse_closed(r, job, event);
+            return NULL;
+        }
+        return job;
+    }
+    if (r->n_jobs >= r->config.max_jobs) {
+        refuse(r, event->session, "the rendezvous has %zu jobs already, which is its limit", r->n_jobs);
+        return NULL;
+    }
+    job = job_create(r, hello->job, &hello->params);
+    if (!job)
+        refuse(r, event->session, "the rendezvous has no memory for another job");
+    else
+        job_begin(job, event->now_ns);
+    return job;
+}
+
+static struct rounds_node *add_node(struct rounds *r, struct rounds_job *job,
+                                    const struct rounds_event *event)
+{
+    const struct session_hello *hello = event->hello;
+    struct rounds_node *n;
+
+    if (rounds_job_n_nodes(job) >= r->config.max_nodes) {
+        refuse(r, event->session, "job '%.200s' has %u nodes already, which is the limit", job->id,
+               (unsigned)rounds_job_n_nodes(job));
+        return NULL;
+    }
+    n = node_create(job, hello->nonce);
+    if (!n) {
+        refuse(r, event->session, "the rendezvous has no memory for another node");
+        return NULL;
+    }
+    session_copy_text(n->host, sizeof(n->host), hello->host);
+    session_copy_text(n->role, sizeof(n->role), hello->role);
+    n->n_workers = hello->n_workers;
+    n->node_rank = hello->node_rank;
+    job->deserted = false;
+    return n;
+}
+
+/* The node is heard over this connection from now on. */
+static void attach(struct rounds *r, struct rounds_node *n, const struct rounds_event *event)
+{
+    if (n->session)
+        session_end(r, n->session);
+    n->session = event->session;
+    n->attempt = event->hello->attempt;
+    session_copy_text(n->addr, sizeof(n->addr), event->hello->addr);
+    session_copy_text(n->peer, sizeof(n->peer), event->peer);
+    session_copy_text(n->local, sizeof(n->local), event->local);
+    event->session->node = n;
+    node_heard(n, event->now_ns);
+}
+
+static void step_hello(struct rounds *r, const struct rounds_event *event)
+{
+    const char *fault = session_hello_fault(event->hello);
+    struct rounds_job *job;
+    struct rounds_node *n;
+
+    if (fault) {
+        refuse(r, event->session, "%s", fault);
+        return;
+    }
+    job = find_job(r, event);
+    if (!job)
+        return;
+    n = node_find(job, event->hello->nonce);
+    if (n && event->hello->attempt <= n->attempt) {
+        session_end(r, event->session); /* an older connection, whose hello was on its way for longer */
+        return;
+    }
+    if (!n)
+        n = add_node(r, job, event);
+    if (n) {
+        attach(r, n, event);
+        hear(n, &event->hello->report, true, event->now_ns);
+    } else if (list_is_empty(&job->nodes)) {
+        job_forget(job);
+    }
+}
+
+/* ---- other events ---- */
+
+static void step_gone(struct rounds_session *s, uint64_t now_ns)
+{
+    struct rounds_node *n = s->node;
+    struct rounds_job *job;
+
+    list_unlink(&s->ending);
+    s->node = NULL;
+    if (!n)
+        return;
+    job = n->job;
+    n->session = NULL;
+    node_classify(n);
+    if (job->state == ROUNDS_CLOSED && n->told)
+        node_destroy(n);
+    job_advance(job, now_ns);
+}
+
+static void step_timer(struct rounds *r, uint64_t now_ns)
+{
+    uint64_t late_ns = now_ns > r->deadline_ns ? now_ns - r->deadline_ns : 0;
+
+    list_for_each_safe(i, &r->jobs) job_tick(list_entry(i, struct rounds_job, in_rounds), now_ns, late_ns);
+    r->deadline_ns = UINT64_MAX;
+    list_for_each(i, &r->jobs)
+    {
+        uint64_t deadline_ns = job_deadline(list_entry(i, struct rounds_job, in_rounds));
+
+        if (deadline_ns < r->deadline_ns)
+            r->deadline_ns = deadline_ns;
+    }
+}
+
+static void step_close(struct rounds *r, const char *reason, uint64_t now_ns)
+{
+    struct session_cause cause = {
+        .kind = SESSION_CAUSE_CLOSED, .group_rank = -1, .rank = -1, .local_rank = -1};
+
+    session_copy_text(cause.text, sizeof(cause.text), reason);
+    list_for_each_safe(i, &r->jobs)
+    {
+        struct rounds_job *job = list_entry(i, struct rounds_job, in_rounds);
+
+        if (job->state != ROUNDS_CLOSED)
+            job_close(job, SESSION_VERDICT_FAILURE, &cause, now_ns);
+        job_advance(job, now_ns);
+    }
+}
+
+void rounds_step(struct rounds *r, const struct rounds_event *event)
+{
+    struct rounds_node *n = event->session ? event->session->node : NULL;
+
+    free_shown(r);
+    switch (event->kind) {
+    case ROUNDS_HELLO:
+        if (!n) /* a connection has one hello */
+            step_hello(r, event);
+        break;
+    case ROUNDS_REPORT:
+        if (n) {
+            node_heard(n, event->now_ns);
+            hear(n, event->report, false, event->now_ns);
+        }
+        break;
+    case ROUNDS_ALIVE:
+        if (n) {
+            node_heard(n, event->now_ns);
+            node_want_alive(n);
+        }
+        break;
+    case ROUNDS_GONE:
+        step_gone(event->session, event->now_ns);
+        break;
+    case ROUNDS_TIMER:
+        step_timer(r, event->now_ns);
+        break;
+    case ROUNDS_CLOSE:
+        step_close(r, event->reason, event->now_ns);
+        break;
+    case ROUNDS_EVENT_COUNT:
+        break;
+    }
+}
+
+/* ---- views ---- */
+
+static void view_wait(const struct rounds_node *n, struct session_view *ret)
+{
+    const struct rounds_job *job = n->job;
+
+    ret->kind = SESSION_VIEW_WAIT;
+    ret->standby = job->state == ROUNDS_RUNNING;
+    ret->n_ready = job->n_nodes[ROUNDS_STANDING];
+    ret->min_nodes = job->params.min_nodes;
+    ret->max_nodes = job->params.max_nodes;
+    ret->n_missing = job->n_missing;
+    memcpy(ret->missing, job->missing, sizeof(ret->missing));
+}
+
+static void view_start(const struct rounds_node *n, struct session_view *ret)
+{
+    const struct rounds_job *job = n->job;
+    struct session_place *place = &ret->place;
+
+    ret->kind = SESSION_VIEW_START;
+    ret->restarts = job->restarts;
+    ret->changes = job->changes;
+    ret->cause = job->cause;
+    place->group_rank = (uint32_t)n->group_rank;
+    place->group_world_size = job->n_members;
+    place->rank_base = n->rank_base;
+    place->world_size = job->world_size;
+    place->role_rank_base = n->role_rank_base;
+    place->role_world_size = n->role_world_size;
+    session_copy_text(place->master_addr, sizeof(place->master_addr), job->master_addr);
+    place->master_port = job->master_port;
+}
+
+void rounds_view(const struct rounds_node *n, struct session_view *ret)
+{
+    const struct rounds_job *job = n->job;
+    bool playing = job->state == ROUNDS_RUNNING && n->member;
+
+    *ret =
+        (struct session_view){.instance = job->instance, .generation = job->generation, .drain = job->drain};
+    if (job->state == ROUNDS_CLOSED) {
+        ret->kind = SESSION_VIEW_END;
+        ret->verdict = job->verdict;
+        ret->cause = job->cause;
+        ret->restarts = job->restarts;
+        ret->changes = job->changes;
+    } else if (playing && n->phase == SESSION_READY) {
+        view_start(n, ret);
+    } else if (playing && node_is_current(n)) {
+        ret->kind = SESSION_VIEW_CONTINUE;
+    } else if (n->phase == SESSION_READY || n->generation < 0) {
+        view_wait(n, ret);
+    } else {
+        ret->kind = SESSION_VIEW_STOP;
+        ret->generation = n->generation;
+        ret->cause = job->cause;
+    }
+}
+
+/* ---- actions ---- */
+
+static struct list *first(const struct list *head)
+{
+    return list_is_empty(head) ? NULL : head->next;
+}
+
+static bool next_of_job(struct rounds *r, struct rounds_action *ret)
+{
+    struct list *at = first(&r->pending_jobs);
+    struct rounds_job *job;
+
+    if (!at)
+        return false;
+    job = list_entry(at, struct rounds_job, in_pending);
+    ret->job = job;
+    if (job->wants_save) {
+        job->wants_save = false;
+        ret->kind = ROUNDS_DO_SAVE;
+        if (job->news == 0)
+            list_unlink(at);
+        return true;
+    }
+    ret->kind = ROUNDS_DO_REPORT;
+    ret->news = job->news;
+    job->news = 0;
+    list_unlink(at);
+    return true;
+}
+
+static struct rounds_node *next_pending(struct rounds *r)
+{
+    struct list *at;
+
+    while ((at = first(&r->pending))) {
+        struct rounds_node *n = list_entry(at, struct rounds_node, in_pending);
+
+        list_unlink(at);
+        if (n->session)
+            return n;
+        n->wants_view = false; /* its next hello is answered with a view anyway */
+        n->wants_alive = false;
+    }
+    return NULL;
+}
+
+static bool next_of_node(struct rounds *r, struct rounds_action *ret)
+{
+    struct rounds_node *n = next_pending(r);
+
+    if (!n)
+        return false;
+    ret->job = n->job;
+    ret->session = n->session;
+    if (n->wants_view) {
+        ret->kind = ROUNDS_DO_SEND;
+        rounds_view(n, &ret->view);
+        n->told = n->told || ret->view.kind == SESSION_VIEW_END;
+    } else {
+        ret->kind = ROUNDS_DO_ALIVE; /* any view would have said as much */
+    }
+    n->wants_view = false;
+    n->wants_alive = false;
+    return true;
+}
+
+static bool next_of_session(struct rounds *r, struct rounds_action *ret)
+{
+    struct list *at = first(&r->refused);
+
+    if (at) {
+        ret->kind = ROUNDS_DO_SEND;
+        ret->session = list_entry(at, struct rounds_session, ending);
+        ret->view = (struct session_view){
+            .kind = SESSION_VIEW_REFUSED,
+            .generation = -1,
+            .cause = {.kind = SESSION_CAUSE_CLOSED, .group_rank = -1, .rank = -1, .local_rank = -1}};
+        session_copy_text(ret->view.cause.text, sizeof(ret->view.cause.text), r->refusal);
+        list_unlink(at);
+        list_append(&r->closing, at);
+        return true;
+    }
+    at = first(&r->closing);
+    if (!at)
+        return false;
+    ret->kind = ROUNDS_DO_CLOSE;
+    ret->session = list_entry(at, struct rounds_session, ending);
+    list_unlink(at);
+    return true;
+}
+
+static bool next_forgotten(struct rounds *r, struct rounds_action *ret)
+{
+    struct list *at = first(&r->forgotten);
+
+    if (!at)
+        return false;
+    r->shown = list_entry(at, struct rounds_job, in_pending);
+    list_unlink(at);
+    ret->kind = ROUNDS_DO_FORGET;
+    ret->job = r->shown;
+    return true;
+}
+
+bool rounds_next(struct rounds *r, struct rounds_action *ret)
+{
+    free_shown(r);
+    ret->session = NULL;
+    ret->job = NULL;
+    ret->news = 0;
+    return next_of_job(r, ret) || next_of_node(r, ret) || next_of_session(r, ret) || next_forgotten(r, ret);
+}

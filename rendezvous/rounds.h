@@ -1,0 +1,250 @@
+#pragma once
+
+/*
+ * The rounds: who is in which generation of which job. A pure machine: told what happened and when, it
+ * answers with what to do; rounds_uv.c moves the bytes.
+ *
+ *              enough nodes are ready                a member failed, was lost, left; a node joined
+ *   GATHERING ------------------------> RUNNING ------------------------------------------+
+ *       ^                                  |                                              v
+ *       |                                  | all members are done                      ENDING
+ *       |                                  v                                              |
+ *       +--------------------+          CLOSED <------------------------------------------+
+ *       |                    |             ^        the budget is used up, or no restart helps
+ *       |                    +-------------|----------------------------------------------+
+ *       |                                  |        every member has answered or is dead: charged
+ *       +----------------------------------+  join timeout, drained
+ *
+ * A generation is over the moment something happens to it, and its members are told at once. Why it is over
+ * is decided when each of them has answered or is known to be dead: whoever answers brings along a failure
+ * of its own, and the one that came first in time is the cause; the others followed from it. Only then is
+ * it charged, and the next generation may form.
+ *
+ * What a node is told is a function of the job and of the node's last report (rounds_view()), so a lost
+ * connection needs nothing but the next hello. Reports about a generation that is not the present one
+ * change nothing but what the node itself is told.
+ *
+ * How it dies: without memory for a new job or node that node is refused. Nothing else allocates.
+ */
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "proto/base/list.h"
+#include "rendezvous/session_message.h"
+
+struct rounds_node;
+
+/* The core's part of a connection; lives in the shell's. Zeroed by rounds_session_init(). */
+struct rounds_session {
+    struct rounds_node *node; /* whose it is; NULL before the hello, and after being replaced */
+    struct list ending;       /* in rounds.refused or rounds.closing */
+};
+
+enum rounds_job_state {
+    ROUNDS_GATHERING,
+    ROUNDS_RUNNING,
+    ROUNDS_ENDING,
+    ROUNDS_CLOSED,
+    ROUNDS_JOB_STATE_COUNT
+};
+
+/* What a node is to its job now; rounds_job.n_nodes[] counts them. */
+enum rounds_class {
+    ROUNDS_PLAYING,  /* member of the present generation; ENDING: has not answered yet */
+    ROUNDS_FINISHED, /* member, and all of its workers ended well */
+    ROUNDS_STANDING, /* ready for the next generation */
+    ROUNDS_AWAITED,  /* was member of the last generation and is not ready yet: its place is kept */
+    ROUNDS_COMING,   /* not ready yet */
+    ROUNDS_CLASS_COUNT
+};
+
+struct rounds_node {
+    struct rounds_job *job;
+    struct list in_job;
+    struct list in_silence; /* of job.silence, by deadline */
+    struct list in_pending; /* of rounds.pending, while something is to be sent */
+    struct rounds_node *next_in_bucket;
+    struct rounds_session *session; /* NULL: the connection is lost */
+    struct session_nonce nonce;
+    uint32_t attempt;
+    uint64_t serial; /* by order of arrival */
+    char host[SESSION_HOST_SIZE];
+    char addr[SESSION_ADDR_SIZE];  /* what it wants to be called, or "" */
+    char peer[SESSION_ADDR_SIZE];  /* where it comes from */
+    char local[SESSION_ADDR_SIZE]; /* where it found us */
+    char role[SESSION_ROLE_SIZE];
+    uint32_t n_workers;
+    int32_t node_rank;
+
+    /* The last report. */
+    enum session_phase phase;
+    bool foreign; /* the generation it names is of another instance of the job */
+    int64_t generation;
+    uint16_t port;
+
+    enum rounds_class class;
+    bool member;        /* of the present generation */
+    bool answered;      /* member, and the generation is ENDING: has said that it knows */
+    bool veteran;       /* was member of the last generation */
+    int32_t group_rank; /* in the present or last generation; as it says itself after it was away; -1 */
+    uint32_t rank_base, role_rank_base, role_world_size;
+
+    uint64_t heard_ns;
+    uint64_t deadline_ns; /* dead if silent until then */
+    bool wants_view, wants_alive;
+    bool told; /* that the job is over */
+};
+
+struct rounds_job {
+    struct rounds *rounds;
+    struct list in_rounds;
+    struct list in_pending; /* of rounds.pending_jobs, or of rounds.forgotten */
+    char id[SESSION_JOB_SIZE];
+    uint64_t instance;
+    struct session_params params;
+    enum rounds_job_state state;
+    int64_t generation; /* the present or last one; -1 before the first */
+    int64_t floor;      /* the next one is above this, too: agents know generations of a lost instance */
+    uint32_t restarts, changes;
+    bool drain;
+
+    struct list nodes;   /* in order of arrival */
+    struct list silence; /* the same, by deadline */
+    uint32_t n_nodes[ROUNDS_CLASS_COUNT];
+    struct rounds_node **by_rank, **by_role; /* room for all nodes */
+    size_t n_slots;
+
+    /* The present or last generation. */
+    uint32_t n_members, n_finished_gone; /* members; those that went away after they were done */
+    uint32_t world_size;
+    char master_addr[SESSION_ADDR_SIZE];
+    uint16_t master_port;
+    /* Why the last generation is over or, CLOSED, the job. */
+    struct session_cause cause;
+    uint64_t cause_ns; /* when it happened, as far as can be told */
+    enum session_verdict verdict;
+
+    uint64_t gather_until_ns;                         /* GATHERING: fails then */
+    uint64_t last_call_until_ns;                      /* GATHERING with MIN nodes: forms then; 0: not set */
+    uint64_t ending_until_ns;                         /* ENDING: decided then at the latest */
+    uint64_t progress_ns;                             /* GATHERING: everybody is told how many are there */
+    uint32_t missing[SESSION_MISSING_MAX], n_missing; /* as of the last progress; see session_view */
+    uint64_t grace_until_ns;     /* after a restart of the daemon: nobody is dead before */
+    uint64_t forget_ns;          /* CLOSED: nobody asks any more */
+    uint64_t scattered_until_ns; /* a node that was lost may still be alive and ask until then */
+    bool deserted;               /* the last node said goodbye: nobody will ask */
+    bool wants_save;
+    unsigned news; /* enum rounds_news */
+};
+
+/* What happened to a job, for the log; bits. */
+enum rounds_news {
+    ROUNDS_NEWS_PROGRESS = 1, /* GATHERING: a second has passed */
+    ROUNDS_NEWS_FORMED = 2,   /* a generation runs */
+    ROUNDS_NEWS_OVER = 4,     /* a generation is over; its cause may still be replaced by an earlier one */
+    ROUNDS_NEWS_SETTLED = 8,  /* its cause is decided */
+    ROUNDS_NEWS_CLOSED = 16,
+    ROUNDS_NEWS_DRAIN = 32,
+};
+
+enum rounds_event_kind {
+    ROUNDS_HELLO,  /* session, hello, peer, local */
+    ROUNDS_REPORT, /* session, report */
+    ROUNDS_ALIVE,  /* session: an empty frame */
+    ROUNDS_GONE,   /* session: the connection is closed; the session may be freed afterwards */
+    ROUNDS_TIMER,  /* rounds_deadline() has passed */
+    ROUNDS_CLOSE,  /* every job is to end, for `reason` */
+    ROUNDS_EVENT_COUNT
+};
+
+struct rounds_event {
+    enum rounds_event_kind kind;
+    uint64_t now_ns; /* monotonic */
+    struct rounds_session *session;
+    const struct session_hello *hello; /* session_hello_fault() is asked here */
+    const struct session_report *report;
+    const char *peer, *local; /* numeric addresses of both ends of the connection */
+    const char *reason;
+};
+
+enum rounds_action_kind {
+    ROUNDS_DO_SAVE,   /* job: must be on disk before the next action is carried out */
+    ROUNDS_DO_REPORT, /* job, news: for the log */
+    ROUNDS_DO_SEND,   /* session, view */
+    ROUNDS_DO_ALIVE,  /* session: send an empty frame */
+    ROUNDS_DO_CLOSE,  /* session, after what was sent; it is nobody's any more */
+    ROUNDS_DO_FORGET, /* job: its saved state is to be removed; it is gone with the next call */
+    ROUNDS_ACTION_COUNT
+};
+
+struct rounds_action {
+    enum rounds_action_kind kind;
+    unsigned news;
+    const struct rounds_job *job; /* valid until the next call */
+    struct rounds_session *session;
+    struct session_view view;
+};
+
+struct rounds_config {
+    uint64_t seed; /* random: names of instances, and secret of the hash table */
+    uint32_t max_jobs;
+    uint32_t max_nodes; /* of one job */
+    uint64_t grace_ns;  /* for agents to return after a restart of the daemon */
+    uint64_t linger_ns; /* how long a closed job is remembered: longer than an agent redials */
+};
+
+#define ROUNDS_CONFIG_DEFAULT                                                                                \
+    {                                                                                                        \
+        .max_jobs = 1024, .max_nodes = SESSION_NODES_MAX, .grace_ns = UINT64_C(5000000000),                  \
+        .linger_ns = UINT64_C(60000000000)                                                                   \
+    }
+
+struct rounds {
+    struct rounds_config config;
+    struct list jobs;
+    size_t n_jobs;
+    struct list pending;          /* nodes */
+    struct list pending_jobs;     /* jobs with something for the shell */
+    struct list refused, closing; /* sessions */
+    struct list forgotten;        /* jobs without nodes */
+    struct rounds_job *shown;     /* forgotten; freed with the next call */
+    struct rounds_node **buckets;
+    size_t n_buckets, n_nodes;
+    uint64_t n_serials, n_instances;
+    uint64_t deadline_ns;            /* not later than the earliest deadline of all jobs; UINT64_MAX: none */
+    char refusal[SESSION_TEXT_SIZE]; /* of the last refused hello */
+};
+
+void rounds_session_init(struct rounds_session *s);
+
+void rounds_init(struct rounds *r, const struct rounds_config *config);
+void rounds_finish(struct rounds *r);
+
+/* Takes one event. Then ask rounds_next() for what to do, until it says false, before the next event. */
+void rounds_step(struct rounds *r, const struct rounds_event *event);
+
+/* The next thing to do, in that order; false: nothing. */
+bool rounds_next(struct rounds *r, struct rounds_action *ret);
+
+/* When ROUNDS_TIMER is wanted, at the latest; UINT64_MAX: not at all. Ask after rounds_next() said false. */
+static inline uint64_t rounds_deadline(const struct rounds *r)
+{
+    return r->deadline_ns;
+}
+
+/* What this node is told now. */
+void rounds_view(const struct rounds_node *n, struct session_view *ret);
+
+/* "gathering", ...; NULL beyond the table. */
+const char *rounds_job_state_name(unsigned state);
+
+static inline uint32_t rounds_job_n_nodes(const struct rounds_job *job)
+{
+    uint32_t n = 0;
+
+    for (int i = 0; i < ROUNDS_CLASS_COUNT; i++)
+        n += job->n_nodes[i];
+    return n;
+}

@@ -1,0 +1,83 @@
+#pragma once
+
+/*
+ * Inside of the rounds: what rounds.c (events and actions), rounds_job.c (the life of a job), rounds_place.c
+ * (who gets which rank) and rounds_table.c (jobs and nodes in memory) share, and rounds_json.c restores.
+ */
+
+#include "rendezvous/rounds.h"
+
+static inline uint64_t ms_to_ns(uint32_t ms)
+{
+    return ms * UINT64_C(1000000);
+}
+
+/* The last report is about the present generation. */
+static inline bool node_is_current(const struct rounds_node *n)
+{
+    return !n->foreign && n->generation == n->job->generation;
+}
+
+/* ---- rounds_table.c ---- */
+
+/* NULL when memory is out. */
+struct rounds_job *job_create(struct rounds *r, const char *id, const struct session_params *params);
+struct rounds_job *job_find(struct rounds *r, const char *id);
+/* Takes the job and all of its nodes out of the rounds; ROUNDS_DO_FORGET follows. */
+void job_forget(struct rounds_job *job);
+/* As if it had never been there. */
+void job_discard(struct rounds_job *job);
+void job_destroy(struct rounds_job *job);
+
+/* NULL when memory is out; the job is unchanged then. */
+struct rounds_node *node_create(struct rounds_job *job, struct session_nonce nonce);
+struct rounds_node *node_find(struct rounds_job *job, struct session_nonce nonce);
+/* Frees it; its session is being closed. */
+void node_destroy(struct rounds_node *n);
+
+/* Decides n->class anew after something it depends on changed, and keeps the job's counts. */
+void node_classify(struct rounds_node *n);
+
+/* The node was heard: it is alive for another while. */
+void node_heard(struct rounds_node *n, uint64_t now_ns);
+
+void node_want_view(struct rounds_node *n);
+void node_want_alive(struct rounds_node *n);
+void job_want_save(struct rounds_job *job);
+void job_want_news(struct rounds_job *job, enum rounds_news news);
+
+/* Nobody listens to this connection any more. */
+void session_end(struct rounds *r, struct rounds_session *s);
+
+/* ---- rounds_place.c ---- */
+
+/* Makes the best of the STANDING nodes members and gives them their ranks. */
+void job_place(struct rounds_job *job);
+
+/* ---- rounds_job.c ---- */
+
+void job_begin(struct rounds_job *job, uint64_t now_ns);
+
+/* A job that was read from disk, with its nodes: gives these the grace to return. */
+void job_resume(struct rounds_job *job, uint64_t now_ns);
+
+/* The present generation cannot go on because of what happened at when_ns. While it is ENDING: an earlier
+ * cause replaces a later one. */
+void job_blame(struct rounds_job *job, const struct session_cause *cause, uint64_t when_ns, uint64_t now_ns);
+
+void job_close(struct rounds_job *job, enum session_verdict verdict, const struct session_cause *cause,
+               uint64_t now_ns);
+
+/* A node asks that all workers snapshot and end. */
+void job_drain(struct rounds_job *job);
+
+/* The node is dead or gone. */
+void job_lose(struct rounds_node *n, enum session_cause_kind kind, const char *text, uint64_t now_ns);
+
+/* Something changed: carries the job on as far as it goes. The job may be forgotten afterwards. */
+void job_advance(struct rounds_job *job, uint64_t now_ns);
+
+/* Time has passed; late_ns: how much longer than it should have been. */
+void job_tick(struct rounds_job *job, uint64_t now_ns, uint64_t late_ns);
+
+uint64_t job_deadline(const struct rounds_job *job);

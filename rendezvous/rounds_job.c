@@ -1,0 +1,430 @@
+/*
+ * The life of a job: gathering, running, ending, closed. See rounds.h for the picture.
+ */
+
+#include <stdio.h>
+#include <string.h>
+
+#include "rendezvous/rounds_impl.h"
+
+enum {
+    PROGRESS_NS = 1000000000,
+    /* Members that are alive and do not answer are waited for that many node timeouts. */
+    ENDING_NODE_TIMEOUTS = 2,
+    /* A timer that is late by more than this part of the node timeout says more about us than about nodes. */
+    STALL_PART = 4,
+};
+
+static void each_node(struct rounds_job *job, void (*what)(struct rounds_node *n))
+{
+    list_for_each(i, &job->nodes) what(list_entry(i, struct rounds_node, in_job));
+}
+
+/* ---- the end of a generation ---- */
+
+static void tell_end(struct rounds_node *n)
+{
+    n->answered = false;
+    node_classify(n);
+    if (n->member)
+        node_want_view(n);
+}
+
+void job_blame(struct rounds_job *job, const struct session_cause *cause, uint64_t when_ns, uint64_t now_ns)
+{
+    if (job->state == ROUNDS_ENDING && when_ns < job->cause_ns) {
+        job->cause = *cause;
+        job->cause_ns = when_ns;
+    }
+    if (job->state != ROUNDS_RUNNING)
+        return;
+    job->state = ROUNDS_ENDING;
+    job->cause = *cause;
+    job->cause_ns = when_ns;
+    job->ending_until_ns = now_ns + ENDING_NODE_TIMEOUTS * ms_to_ns(job->params.node_timeout_ms);
+    each_node(job, tell_end);
+    job_want_news(job, ROUNDS_NEWS_OVER);
+}
+
+static void retire(struct rounds_node *n)
+{
+    n->veteran = n->member;
+    n->member = false;
+    n->answered = false;
+    node_classify(n);
+}
+
+static void open_round(struct rounds_job *job, uint64_t now_ns)
+{
+    job->gather_until_ns = now_ns + ms_to_ns(job->params.join_timeout_ms);
+    job->last_call_until_ns = 0;
+    job->progress_ns = now_ns + PROGRESS_NS;
+}
+
+static void gather(struct rounds_job *job, uint64_t now_ns)
+{
+    job->state = ROUNDS_GATHERING;
+    open_round(job, now_ns);
+    each_node(job, retire);
+}
+
+/* Charges the generation to its budget. False: that is used up, or a restart would not help. */
+static bool charge(struct rounds_job *job)
+{
+    bool worker = job->cause.kind == SESSION_CAUSE_WORKER;
+    uint32_t *spent = worker ? &job->restarts : &job->changes;
+    uint32_t budget = worker ? job->params.max_restarts : job->params.max_changes;
+
+    if (job->cause.fatal || *spent >= budget)
+        return false;
+    ++*spent;
+    return true;
+}
+
+/* A node asked for the end of the job, and nothing has gone wrong. */
+static bool is_drained(const struct rounds_job *job)
+{
+    return job->drain && job->cause.kind != SESSION_CAUSE_WORKER && job->cause.kind != SESSION_CAUSE_LOST;
+}
+
+/* Every member has answered or is gone: nothing earlier can turn up any more. */
+static void settle(struct rounds_job *job, uint64_t now_ns)
+{
+    job_want_news(job, ROUNDS_NEWS_SETTLED);
+    if (is_drained(job)) {
+        job_close(job, SESSION_VERDICT_DRAINED, &job->cause, now_ns);
+    } else if (job->drain || !charge(job)) { /* who drains does not want another generation */
+        job_close(job, SESSION_VERDICT_FAILURE, &job->cause, now_ns);
+    } else {
+        gather(job, now_ns);
+        job_want_save(job);
+    }
+}
+
+/* ---- the end of a job ---- */
+
+void job_close(struct rounds_job *job, enum session_verdict verdict, const struct session_cause *cause,
+               uint64_t now_ns)
+{
+    struct session_cause copy = *cause; /* it may be the job's own */
+
+    job->state = ROUNDS_CLOSED;
+    job->verdict = verdict;
+    job->cause = copy;
+    job->forget_ns = now_ns + job->rounds->config.linger_ns;
+    each_node(job, retire);
+    each_node(job, node_want_view);
+    job_want_save(job); /* a daemon that forgot it would take those that leave now for lost */
+    job_want_news(job, ROUNDS_NEWS_CLOSED);
+}
+
+void job_drain(struct rounds_job *job)
+{
+    if (job->drain)
+        return;
+    job->drain = true;
+    each_node(job, node_want_view);
+    job_want_save(job);
+    job_want_news(job, ROUNDS_NEWS_DRAIN);
+}
+
+/* ---- the next generation ---- */
+
+static void report_place(struct rounds_node *n)
+{
+    node_classify(n);
+    node_want_view(n);
+}
+
+static void form(struct rounds_job *job)
+{
+    job->generation = (job->generation > job->floor ? job->generation : job->floor) + 1;
+    job_place(job);
+    job->state = ROUNDS_RUNNING;
+    each_node(job, report_place);
+    job_want_save(job); /* before anybody starts: the same number must never name another world */
+    job_want_news(job, ROUNDS_NEWS_FORMED);
+}
+
+/*
+ * MIN nodes are there. Members of the last generation that are alive are always waited for: they are stopping
+ * their workers, and a world without them would be torn down again as soon as they are done. Beyond that the
+ * first round waits for MAX or the end of the last call, as more are expected; a later one only for whoever
+ * is on the way, as training stands still.
+ */
+static bool is_complete(const struct rounds_job *job, uint64_t now_ns)
+{
+    if (job->n_nodes[ROUNDS_AWAITED] > 0)
+        return now_ns >= job->gather_until_ns;
+    if (job->n_nodes[ROUNDS_STANDING] >= job->params.max_nodes || now_ns >= job->last_call_until_ns)
+        return true;
+    return job->generation >= 0 && job->n_nodes[ROUNDS_COMING] == 0;
+}
+
+static void give_up(struct rounds_job *job, uint64_t now_ns)
+{
+    struct session_cause cause = {
+        .kind = SESSION_CAUSE_CLOSED, .group_rank = -1, .rank = -1, .local_rank = -1};
+
+    (void)snprintf(cause.text, sizeof(cause.text),
+                   "%u of at least %u nodes were there when the join timeout of %g s ran out",
+                   (unsigned)job->n_nodes[ROUNDS_STANDING], (unsigned)job->params.min_nodes,
+                   job->params.join_timeout_ms / 1000.0);
+    job_close(job, SESSION_VERDICT_FAILURE, &cause, now_ns);
+}
+
+static void advance_gathering(struct rounds_job *job, uint64_t now_ns)
+{
+    uint32_t n = job->n_nodes[ROUNDS_STANDING];
+
+    if (n < job->params.min_nodes) {
+        job->last_call_until_ns = 0;
+        if (now_ns >= job->gather_until_ns)
+            give_up(job, now_ns);
+        return;
+    }
+    if (job->last_call_until_ns == 0)
+        job->last_call_until_ns = now_ns + ms_to_ns(job->params.last_call_ms);
+    if (is_complete(job, now_ns))
+        form(job);
+}
+
+/* ---- a running generation ---- */
+
+static void grow(struct rounds_job *job, uint64_t now_ns)
+{
+    struct session_cause cause = {
+        .kind = SESSION_CAUSE_JOINED, .group_rank = -1, .rank = -1, .local_rank = -1};
+
+    list_for_each(i, &job->nodes)
+    {
+        const struct rounds_node *n = list_entry(i, struct rounds_node, in_job);
+
+        if (n->class == ROUNDS_STANDING) {
+            session_copy_text(cause.host, sizeof(cause.host), n->host);
+            break;
+        }
+    }
+    job_blame(job, &cause, now_ns, now_ns);
+}
+
+/* There is room for a node that came later. Not when members are done: the job is about to end. */
+static bool can_grow(const struct rounds_job *job)
+{
+    return job->n_nodes[ROUNDS_STANDING] > 0 && job->n_members < job->params.max_nodes &&
+           job->n_nodes[ROUNDS_FINISHED] == 0 && job->n_finished_gone == 0 &&
+           job->changes < job->params.max_changes && !job->drain;
+}
+
+static void advance_running(struct rounds_job *job, uint64_t now_ns)
+{
+    static const struct session_cause none = {
+        .kind = SESSION_CAUSE_NONE, .group_rank = -1, .rank = -1, .local_rank = -1};
+
+    if (job->n_nodes[ROUNDS_PLAYING] == 0)
+        job_close(job, job->drain ? SESSION_VERDICT_DRAINED : SESSION_VERDICT_SUCCESS, &none, now_ns);
+    else if (can_grow(job))
+        grow(job, now_ns);
+}
+
+/* ---- nodes that go ---- */
+
+void job_lose(struct rounds_node *n, enum session_cause_kind kind, const char *text, uint64_t now_ns)
+{
+    struct rounds_job *job = n->job;
+    struct session_cause cause = {.kind = kind, .group_rank = n->group_rank, .rank = -1, .local_rank = -1};
+    enum rounds_class class = n->class;
+    uint64_t when_ns = kind == SESSION_CAUSE_LOST ? n->heard_ns : now_ns;
+
+    session_copy_text(cause.host, sizeof(cause.host), n->host);
+    session_copy_text(cause.text, sizeof(cause.text), text);
+    node_destroy(n);
+    if (kind == SESSION_CAUSE_LOST)
+        job->scattered_until_ns = now_ns + job->rounds->config.linger_ns;
+    job->deserted = kind == SESSION_CAUSE_LEFT && list_is_empty(&job->nodes);
+    if (class == ROUNDS_PLAYING) {
+        job_blame(job, &cause, when_ns, now_ns);
+    } else if (class == ROUNDS_FINISHED) {
+        job->n_finished_gone++;
+        job_want_save(job); /* nobody can report again that it was done */
+    }
+}
+
+/* A closed job is remembered for those that may still ask: nodes that were lost, or come too late. */
+static uint64_t forget_time(const struct rounds_job *job)
+{
+    if (!list_is_empty(&job->nodes) || job->params.min_nodes < job->params.max_nodes)
+        return job->forget_ns;
+    return job->scattered_until_ns;
+}
+
+/* ---- time ---- */
+
+static enum rounds_job_state step_on(struct rounds_job *job, uint64_t now_ns)
+{
+    switch (job->state) {
+    case ROUNDS_GATHERING:
+        advance_gathering(job, now_ns);
+        break;
+    case ROUNDS_RUNNING:
+        advance_running(job, now_ns);
+        break;
+    case ROUNDS_ENDING:
+        if (job->n_nodes[ROUNDS_PLAYING] == 0 || now_ns >= job->ending_until_ns)
+            settle(job, now_ns);
+        break;
+    default:
+        break;
+    }
+    return job->state;
+}
+
+void job_begin(struct rounds_job *job, uint64_t now_ns)
+{
+    gather(job, now_ns);
+}
+
+void job_resume(struct rounds_job *job, uint64_t now_ns)
+{
+    uint64_t linger_until_ns = now_ns + job->rounds->config.linger_ns;
+
+    job->grace_until_ns = now_ns + job->rounds->config.grace_ns;
+    open_round(job, now_ns);
+    job->forget_ns = linger_until_ns;
+    job->scattered_until_ns = linger_until_ns; /* nobody knows who was told what */
+    list_for_each(i, &job->nodes)
+    {
+        struct rounds_node *n = list_entry(i, struct rounds_node, in_job);
+
+        node_classify(n);
+        node_heard(n, now_ns);
+    }
+    job_advance(job, now_ns);
+}
+
+void job_advance(struct rounds_job *job, uint64_t now_ns)
+{
+    enum rounds_job_state before;
+    uint64_t deadline_ns;
+
+    do
+        before = job->state;
+    while (step_on(job, now_ns) != before);
+    if ((job->state == ROUNDS_GATHERING && job->deserted) ||
+        (job->state == ROUNDS_CLOSED && now_ns >= forget_time(job))) {
+        job_forget(job);
+        return;
+    }
+    deadline_ns = job_deadline(job);
+    if (deadline_ns < job->rounds->deadline_ns)
+        job->rounds->deadline_ns = deadline_ns;
+}
+
+/* We were not there to listen, for late_ns at least: nodes get the time to be heard again. */
+static void excuse_silence(struct rounds_job *job, uint64_t now_ns, uint64_t late_ns)
+{
+    uint64_t timeout_ns = ms_to_ns(job->params.node_timeout_ms);
+
+    if (late_ns < timeout_ns / STALL_PART)
+        return;
+    list_for_each(i, &job->silence)
+    {
+        struct rounds_node *n = list_entry(i, struct rounds_node, in_silence);
+
+        if (n->deadline_ns >= now_ns + timeout_ns)
+            break; /* and so are all behind it */
+        n->deadline_ns = now_ns + timeout_ns;
+    }
+    job->ending_until_ns += late_ns;
+}
+
+static struct rounds_node *most_silent(const struct rounds_job *job)
+{
+    return list_is_empty(&job->silence) ? NULL
+                                        : list_entry(job->silence.next, struct rounds_node, in_silence);
+}
+
+static void bury_silent(struct rounds_job *job, uint64_t now_ns)
+{
+    struct rounds_node *n;
+
+    while ((n = most_silent(job)) && now_ns >= n->deadline_ns) {
+        char text[80];
+
+        (void)snprintf(text, sizeof(text), "nothing was heard of it for %llu ms",
+                       (unsigned long long)((now_ns - n->heard_ns) / 1000000));
+        job_lose(n, SESSION_CAUSE_LOST, text, now_ns);
+    }
+}
+
+/* Node ranks nobody has asked for, while everybody who is here has asked for one. */
+static void find_missing(struct rounds_job *job)
+{
+    struct rounds_node **by_rank = job->by_rank;
+    uint32_t max = job->params.max_nodes;
+
+    job->n_missing = 0;
+    if (job->params.min_nodes != max || max > job->n_slots)
+        return; /* nobody in particular has to come; or there are far fewer yet than could be named */
+    memset(by_rank, 0, max * sizeof(struct rounds_node *));
+    list_for_each(i, &job->nodes)
+    {
+        struct rounds_node *n = list_entry(i, struct rounds_node, in_job);
+
+        if (n->node_rank < 0 || (uint32_t)n->node_rank >= max)
+            return;
+        by_rank[n->node_rank] = n;
+    }
+    for (uint32_t i = 0; i < max && job->n_missing < SESSION_MISSING_MAX; i++)
+        if (!by_rank[i])
+            job->missing[job->n_missing++] = i;
+}
+
+static void tell_progress(struct rounds_node *n)
+{
+    if (n->class == ROUNDS_STANDING)
+        node_want_view(n);
+}
+
+void job_tick(struct rounds_job *job, uint64_t now_ns, uint64_t late_ns)
+{
+    excuse_silence(job, now_ns, late_ns);
+    bury_silent(job, now_ns);
+    if (job->state == ROUNDS_GATHERING && now_ns >= job->progress_ns) {
+        job->progress_ns = now_ns + PROGRESS_NS;
+        find_missing(job);
+        each_node(job, tell_progress);
+        job_want_news(job, ROUNDS_NEWS_PROGRESS);
+    }
+    job_advance(job, now_ns);
+}
+
+static void sooner(uint64_t *deadline_ns, uint64_t other_ns)
+{
+    if (other_ns < *deadline_ns)
+        *deadline_ns = other_ns;
+}
+
+uint64_t job_deadline(const struct rounds_job *job)
+{
+    const struct rounds_node *n = most_silent(job);
+    uint64_t deadline_ns = n ? n->deadline_ns : UINT64_MAX;
+
+    switch (job->state) {
+    case ROUNDS_GATHERING:
+        sooner(&deadline_ns, job->gather_until_ns);
+        sooner(&deadline_ns, job->progress_ns);
+        if (job->last_call_until_ns > 0 && job->n_nodes[ROUNDS_AWAITED] == 0)
+            sooner(&deadline_ns, job->last_call_until_ns);
+        break;
+    case ROUNDS_ENDING:
+        sooner(&deadline_ns, job->ending_until_ns);
+        break;
+    case ROUNDS_CLOSED:
+        sooner(&deadline_ns, forget_time(job));
+        break;
+    default:
+        break;
+    }
+    return deadline_ns;
+}

@@ -1,0 +1,228 @@
+#include "rendezvous/rounds_json.h"
+
+#include <cjson/cJSON.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "proto/base/buf.h"
+#include "proto/base/cleanup.h"
+#include "proto/base/err.h"
+#include "rendezvous/rounds_impl.h"
+#include "rendezvous/session_json.h"
+
+enum { LINE_MAX_SIZE = 16384 };
+
+static const struct field job_fields[] = {
+    {"job", FIELD_TEXT, offsetof(struct rounds_job, id), .size = SESSION_JOB_SIZE, .required = true},
+    {"instance", FIELD_HEX, offsetof(struct rounds_job, instance), .required = true},
+    {"state", FIELD_WORD, offsetof(struct rounds_job, state), .size = ROUNDS_JOB_STATE_COUNT,
+     .word = rounds_job_state_name, .required = true},
+    {"generation", FIELD_I64, offsetof(struct rounds_job, generation), -1, INT32_MAX, .missing = -1},
+    {"floor", FIELD_I64, offsetof(struct rounds_job, floor), -1, INT32_MAX, .missing = -1},
+    {"restarts", FIELD_U32_AT(struct rounds_job, restarts, 0, SESSION_COUNT_MAX)},
+    {"changes", FIELD_U32_AT(struct rounds_job, changes, 0, SESSION_COUNT_MAX)},
+    {"drain", FIELD_BOOL, offsetof(struct rounds_job, drain)},
+    {"members", FIELD_U32_AT(struct rounds_job, n_members, 0, SESSION_NODES_MAX)},
+    {"finished_gone", FIELD_U32_AT(struct rounds_job, n_finished_gone, 0, SESSION_NODES_MAX)},
+    {"world_size", FIELD_U32_AT(struct rounds_job, world_size, 0, INT32_MAX)},
+    {"master_addr", FIELD_TEXT, offsetof(struct rounds_job, master_addr), .size = SESSION_ADDR_SIZE},
+    {"master_port", FIELD_U16, offsetof(struct rounds_job, master_port), 0, UINT16_MAX},
+    {"verdict", FIELD_WORD, offsetof(struct rounds_job, verdict), .size = SESSION_VERDICT_COUNT,
+     .word = session_verdict_name},
+};
+
+static const struct field node_fields[] = {
+    {"nonce_high", FIELD_HEX, offsetof(struct rounds_node, nonce.high), .required = true},
+    {"nonce_low", FIELD_HEX, offsetof(struct rounds_node, nonce.low), .required = true},
+    {"host", FIELD_TEXT, offsetof(struct rounds_node, host), .size = SESSION_HOST_SIZE},
+    {"addr", FIELD_TEXT, offsetof(struct rounds_node, addr), .size = SESSION_ADDR_SIZE},
+    {"peer", FIELD_TEXT, offsetof(struct rounds_node, peer), .size = SESSION_ADDR_SIZE},
+    {"local", FIELD_TEXT, offsetof(struct rounds_node, local), .size = SESSION_ADDR_SIZE},
+    {"role", FIELD_TEXT, offsetof(struct rounds_node, role), .size = SESSION_ROLE_SIZE},
+    {"workers", FIELD_U32_AT(struct rounds_node, n_workers, 1, SESSION_WORKERS_MAX), .required = true},
+    {"node_rank", FIELD_I32, offsetof(struct rounds_node, node_rank), -1, SESSION_NODES_MAX - 1,
+     .missing = -1},
+    {"member", FIELD_BOOL, offsetof(struct rounds_node, member)},
+    {"veteran", FIELD_BOOL, offsetof(struct rounds_node, veteran)},
+    {"group_rank", FIELD_I32, offsetof(struct rounds_node, group_rank), -1, INT32_MAX, .missing = -1},
+    {"rank_base", FIELD_U32_AT(struct rounds_node, rank_base, 0, INT32_MAX)},
+    {"role_rank_base", FIELD_U32_AT(struct rounds_node, role_rank_base, 0, INT32_MAX)},
+    {"role_world_size", FIELD_U32_AT(struct rounds_node, role_world_size, 0, INT32_MAX)},
+};
+
+static void cleanup_json(cJSON **json)
+{
+    cJSON_Delete(*json);
+}
+
+#define _cleanup_json_ _cleanup_(cleanup_json)
+
+/* ---- saving ---- */
+
+/* The object without its last brace or with it, printed into one line. */
+static int put_line(struct buf *out, cJSON *object, bool open_end)
+{
+    char line[LINE_MAX_SIZE];
+    size_t n;
+
+    if (!cJSON_PrintPreallocated(object, line, sizeof(line), false))
+        return -EMSGSIZE;
+    n = strlen(line) - (open_end ? 1 : 0);
+    return buf_append(out, line, n);
+}
+
+static int put_head(struct buf *out, const struct rounds_job *job)
+{
+    _cleanup_json_ cJSON *json = cJSON_CreateObject();
+    struct rounds_job copy = *job;
+    int r;
+
+    /* How a generation ends is settled anew after a restart: agents know it. */
+    if (copy.state == ROUNDS_ENDING)
+        copy.state = ROUNDS_RUNNING;
+    if (!json || !cJSON_AddNumberToObject(json, "crun_rounds", ROUNDS_JSON_VERSION))
+        return -ENOMEM;
+    r = fields_write(json, job_fields, ARRAY_SIZE(job_fields), &copy);
+    if (r == 0)
+        r = session_json_add_params(json, &job->params);
+    if (r == 0)
+        r = session_json_add_cause(json, &job->cause);
+    return r < 0 ? r : put_line(out, json, true);
+}
+
+static int put_node(struct buf *out, const struct rounds_node *n)
+{
+    _cleanup_json_ cJSON *json = cJSON_CreateObject();
+    int r = json ? fields_write(json, node_fields, ARRAY_SIZE(node_fields), n) : -ENOMEM;
+
+    return r < 0 ? r : put_line(out, json, false);
+}
+
+int rounds_json_save(struct buf *out, const struct rounds_job *job)
+{
+    const char *separator = ",\"nodes\":[\n";
+    int r = put_head(out, job);
+
+    list_for_each(i, &job->nodes)
+    {
+        if (r == 0)
+            r = buf_append(out, separator, strlen(separator));
+        if (r == 0)
+            r = put_node(out, list_entry(i, struct rounds_node, in_job));
+        separator = ",\n";
+    }
+    if (r == 0 && !list_is_empty(&job->nodes))
+        r = buf_append(out, "]", 1);
+    return r < 0 ? r : buf_append(out, "}\n", 2);
+}
+
+/* ---- loading ---- */
+
+static bool fail(char error[ROUNDS_JSON_ERROR_SIZE], const char *what, const char *part)
+{
+    (void)snprintf(error, ROUNDS_JSON_ERROR_SIZE, "the saved state of a job cannot be used: %s%s", what,
+                   part);
+    return false;
+}
+
+static bool load_node(struct rounds_job *job, const cJSON *json, char error[ROUNDS_JSON_ERROR_SIZE])
+{
+    struct rounds_node saved = {0}, *n;
+    char part[FIELDS_ERROR_SIZE];
+
+    if (!fields_read(json, node_fields, ARRAY_SIZE(node_fields), &saved, part))
+        return fail(error, "in a node, ", part);
+    if (node_find(job, saved.nonce))
+        return fail(error, "a node is there twice", "");
+    if (rounds_job_n_nodes(job) >= job->rounds->config.max_nodes)
+        return fail(error, "it has too many nodes", "");
+    n = node_create(job, saved.nonce);
+    if (!n)
+        return fail(error, "memory is out", "");
+    memcpy(n->host, saved.host, sizeof(n->host));
+    memcpy(n->addr, saved.addr, sizeof(n->addr));
+    memcpy(n->peer, saved.peer, sizeof(n->peer));
+    memcpy(n->local, saved.local, sizeof(n->local));
+    memcpy(n->role, saved.role, sizeof(n->role));
+    n->n_workers = saved.n_workers;
+    n->node_rank = saved.node_rank;
+    n->member = saved.member && job->state == ROUNDS_RUNNING;
+    n->veteran = saved.veteran;
+    n->group_rank = saved.group_rank;
+    n->rank_base = saved.rank_base;
+    n->role_rank_base = saved.role_rank_base;
+    n->role_world_size = saved.role_world_size;
+    n->phase = SESSION_STOPPING; /* until it says where it is */
+    return true;
+}
+
+static bool load_nodes(struct rounds_job *job, const cJSON *json, char error[ROUNDS_JSON_ERROR_SIZE])
+{
+    const cJSON *item;
+
+    cJSON_ArrayForEach(
+        item, cJSON_GetObjectItemCaseSensitive(json, "nodes")) if (!load_node(job, item, error)) return false;
+    return true;
+}
+
+/* Everything but nodes; NULL: error is set. */
+static struct rounds_job *load_head(struct rounds *r, const cJSON *json, char error[ROUNDS_JSON_ERROR_SIZE])
+{
+    const cJSON *version = cJSON_GetObjectItemCaseSensitive(json, "crun_rounds");
+    struct rounds_job saved = {0}, *job;
+    char part[FIELDS_ERROR_SIZE];
+
+    if (!cJSON_IsNumber(version) || version->valuedouble != ROUNDS_JSON_VERSION) {
+        (void)fail(error, "its version is not the one this release knows", "");
+        return NULL;
+    }
+    if (!fields_read(json, job_fields, ARRAY_SIZE(job_fields), &saved, part) ||
+        !session_json_read_params(json, &saved.params, part) ||
+        !session_json_read_cause(json, &saved.cause, part)) {
+        (void)fail(error, "", part);
+        return NULL;
+    }
+    if (session_params_fault(&saved.params)) {
+        (void)fail(error, session_params_fault(&saved.params), "");
+        return NULL;
+    }
+    if (job_find(r, saved.id) || r->n_jobs >= r->config.max_jobs ||
+        !(job = job_create(r, saved.id, &saved.params))) {
+        (void)fail(error, "the job is there already, or there are too many, or memory is out", "");
+        return NULL;
+    }
+    job->instance = saved.instance;
+    job->state = saved.state;
+    job->generation = saved.generation;
+    job->floor = saved.floor;
+    job->restarts = saved.restarts;
+    job->changes = saved.changes;
+    job->drain = saved.drain;
+    job->n_members = saved.n_members;
+    job->n_finished_gone = saved.n_finished_gone;
+    job->world_size = saved.world_size;
+    memcpy(job->master_addr, saved.master_addr, sizeof(job->master_addr));
+    job->master_port = saved.master_port;
+    job->verdict = saved.verdict;
+    job->cause = saved.cause;
+    return job;
+}
+
+bool rounds_json_load(struct rounds *r, const uint8_t *text, size_t n, uint64_t now_ns,
+                      char error[ROUNDS_JSON_ERROR_SIZE])
+{
+    _cleanup_json_ cJSON *json = cJSON_ParseWithLength((const char *)text, n);
+    struct rounds_job *job;
+
+    if (!json)
+        return fail(error, "it is not JSON, or memory is out", "");
+    job = load_head(r, json, error);
+    if (!job)
+        return false;
+    if (!load_nodes(job, json, error)) {
+        job_discard(job);
+        return false;
+    }
+    job_resume(job, now_ns);
+    return true;
+}

@@ -1,0 +1,294 @@
+/*
+ * Jobs and nodes in memory: lists, the table of nodes by nonce, the counts by class, what is to be sent.
+ * All memory of the rounds is taken here, when a job or a node is new.
+ */
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "rendezvous/rounds_impl.h"
+
+enum { BUCKETS_MIN = 64, SLOTS_MIN = 16 };
+
+/* splitmix64: spreads every bit of x over the result. */
+static uint64_t mix(uint64_t x)
+{
+    x += UINT64_C(0x9E3779B97F4A7C15);
+    x = (x ^ x >> 30) * UINT64_C(0xBF58476D1CE4E5B9);
+    x = (x ^ x >> 27) * UINT64_C(0x94D049BB133111EB);
+    return x ^ x >> 31;
+}
+
+/* ---- nodes by nonce ---- */
+
+static struct rounds_node **bucket_of(const struct rounds *r, const struct rounds_job *job,
+                                      struct session_nonce nonce)
+{
+    /* The seed is secret and the job's instance differs from others: nobody can choose a bucket. */
+    uint64_t hash = mix(mix(r->config.seed ^ nonce.high) ^ job->instance ^ nonce.low);
+
+    return &r->buckets[hash & (r->n_buckets - 1)];
+}
+
+static void bucket_add(struct rounds *r, struct rounds_node *n)
+{
+    struct rounds_node **bucket = bucket_of(r, n->job, n->nonce);
+
+    n->next_in_bucket = *bucket;
+    *bucket = n;
+}
+
+static void bucket_remove(struct rounds *r, struct rounds_node *n)
+{
+    struct rounds_node **at = bucket_of(r, n->job, n->nonce);
+
+    while (*at != n)
+        at = &(*at)->next_in_bucket;
+    *at = n->next_in_bucket;
+}
+
+/* False when memory is out; the table is as it was then. */
+static bool buckets_grow(struct rounds *r)
+{
+    size_t n_buckets = r->n_buckets ? r->n_buckets * 2 : BUCKETS_MIN;
+    struct rounds_node **buckets;
+
+    if (r->n_nodes < r->n_buckets)
+        return true;
+    buckets = calloc(n_buckets, sizeof(struct rounds_node *));
+    if (!buckets)
+        return false;
+    free(r->buckets);
+    r->buckets = buckets;
+    r->n_buckets = n_buckets;
+    list_for_each(i, &r->jobs)
+    {
+        struct rounds_job *job = list_entry(i, struct rounds_job, in_rounds);
+
+        list_for_each(j, &job->nodes) bucket_add(r, list_entry(j, struct rounds_node, in_job));
+    }
+    return true;
+}
+
+struct rounds_node *node_find(struct rounds_job *job, struct session_nonce nonce)
+{
+    struct rounds *r = job->rounds;
+    struct rounds_node *n = r->n_buckets ? *bucket_of(r, job, nonce) : NULL;
+
+    while (n && (n->job != job || !session_nonce_equal(n->nonce, nonce)))
+        n = n->next_in_bucket;
+    return n;
+}
+
+/* ---- jobs ---- */
+
+struct rounds_job *job_find(struct rounds *r, const char *id)
+{
+    list_for_each(i, &r->jobs)
+    {
+        struct rounds_job *job = list_entry(i, struct rounds_job, in_rounds);
+
+        if (strcmp(job->id, id) == 0)
+            return job;
+    }
+    return NULL;
+}
+
+struct rounds_job *job_create(struct rounds *r, const char *id, const struct session_params *params)
+{
+    struct rounds_job *job = calloc(1, sizeof(*job));
+
+    if (!job)
+        return NULL;
+    job->rounds = r;
+    job->params = *params;
+    job->generation = -1;
+    job->floor = -1;
+    session_copy_text(job->id, sizeof(job->id), id);
+    do
+        job->instance = mix(r->config.seed + ++r->n_instances);
+    while (job->instance == 0); /* means "none yet" in a report */
+    list_init(&job->nodes);
+    list_init(&job->silence);
+    list_init(&job->in_pending);
+    list_append(&r->jobs, &job->in_rounds);
+    r->n_jobs++;
+    return job;
+}
+
+static void job_take_out(struct rounds_job *job)
+{
+    list_for_each_safe(i, &job->nodes) node_destroy(list_entry(i, struct rounds_node, in_job));
+    list_unlink(&job->in_rounds);
+    job->rounds->n_jobs--;
+    list_unlink(&job->in_pending);
+}
+
+void job_forget(struct rounds_job *job)
+{
+    job_take_out(job);
+    list_append(&job->rounds->forgotten, &job->in_pending);
+}
+
+void job_discard(struct rounds_job *job)
+{
+    job_take_out(job);
+    job_destroy(job);
+}
+
+void job_destroy(struct rounds_job *job)
+{
+    if (!job)
+        return;
+    free(job->by_rank);
+    free(job->by_role);
+    free(job);
+}
+
+/* ---- nodes ---- */
+
+static bool slots_grow(struct rounds_job *job)
+{
+    size_t n_slots = job->n_slots ? job->n_slots * 2 : SLOTS_MIN;
+    struct rounds_node **by_rank, **by_role;
+
+    if (rounds_job_n_nodes(job) < job->n_slots)
+        return true;
+    by_rank = calloc(n_slots, sizeof(struct rounds_node *));
+    by_role = calloc(n_slots, sizeof(struct rounds_node *));
+    if (!by_rank || !by_role) {
+        free(by_rank);
+        free(by_role);
+        return false;
+    }
+    free(job->by_rank);
+    free(job->by_role);
+    job->by_rank = by_rank;
+    job->by_role = by_role;
+    job->n_slots = n_slots;
+    return true;
+}
+
+struct rounds_node *node_create(struct rounds_job *job, struct session_nonce nonce)
+{
+    struct rounds *r = job->rounds;
+    struct rounds_node *n;
+
+    if (!buckets_grow(r) || !slots_grow(job))
+        return NULL;
+    n = calloc(1, sizeof(*n));
+    if (!n)
+        return NULL;
+    n->job = job;
+    n->nonce = nonce;
+    n->serial = r->n_serials++;
+    n->node_rank = -1;
+    n->group_rank = -1;
+    n->generation = -1;
+    n->class = ROUNDS_COMING;
+    job->n_nodes[n->class]++;
+    list_append(&job->nodes, &n->in_job);
+    list_init(&n->in_silence);
+    list_init(&n->in_pending);
+    r->n_nodes++;
+    bucket_add(r, n);
+    return n;
+}
+
+void node_destroy(struct rounds_node *n)
+{
+    struct rounds_job *job = n->job;
+    struct rounds *r = job->rounds;
+
+    if (n->session)
+        session_end(r, n->session);
+    bucket_remove(r, n);
+    r->n_nodes--;
+    job->n_nodes[n->class]--;
+    list_unlink(&n->in_job);
+    list_unlink(&n->in_silence);
+    list_unlink(&n->in_pending);
+    free(n);
+}
+
+static enum rounds_class node_class(const struct rounds_node *n)
+{
+    enum rounds_job_state state = n->job->state;
+
+    if (n->member && state == ROUNDS_RUNNING)
+        return n->phase == SESSION_DONE && node_is_current(n) ? ROUNDS_FINISHED : ROUNDS_PLAYING;
+    if (n->member && state == ROUNDS_ENDING && !n->answered)
+        return ROUNDS_PLAYING;
+    if (n->phase == SESSION_READY && n->session)
+        return ROUNDS_STANDING;
+    return n->veteran || n->member ? ROUNDS_AWAITED : ROUNDS_COMING;
+}
+
+void node_classify(struct rounds_node *n)
+{
+    n->job->n_nodes[n->class]--;
+    n->class = node_class(n);
+    n->job->n_nodes[n->class]++;
+}
+
+void node_heard(struct rounds_node *n, uint64_t now_ns)
+{
+    struct rounds_job *job = n->job;
+
+    n->heard_ns = now_ns;
+    n->deadline_ns = now_ns + ms_to_ns(job->params.node_timeout_ms);
+    /* Nobody's deadline is before the end of the grace, so the list stays in order. */
+    if (n->deadline_ns < job->grace_until_ns)
+        n->deadline_ns = job->grace_until_ns;
+    list_unlink(&n->in_silence);
+    list_append(&job->silence, &n->in_silence);
+}
+
+/* ---- what is to be done ---- */
+
+static void node_want(struct rounds_node *n)
+{
+    if (list_is_empty(&n->in_pending))
+        list_append(&n->job->rounds->pending, &n->in_pending);
+}
+
+void node_want_view(struct rounds_node *n)
+{
+    if (!n->session)
+        return;
+    n->wants_view = true;
+    node_want(n);
+}
+
+void node_want_alive(struct rounds_node *n)
+{
+    n->wants_alive = true;
+    node_want(n);
+}
+
+static void job_want(struct rounds_job *job)
+{
+    if (list_is_empty(&job->in_pending))
+        list_append(&job->rounds->pending_jobs, &job->in_pending);
+}
+
+void job_want_save(struct rounds_job *job)
+{
+    job->wants_save = true;
+    job_want(job);
+}
+
+void job_want_news(struct rounds_job *job, enum rounds_news news)
+{
+    job->news |= news;
+    job_want(job);
+}
+
+void session_end(struct rounds *r, struct rounds_session *s)
+{
+    if (s->node)
+        s->node->session = NULL;
+    s->node = NULL;
+    list_unlink(&s->ending);
+    list_append(&r->closing, &s->ending);
+}

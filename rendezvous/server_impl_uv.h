@@ -1,0 +1,125 @@
+#pragma once
+
+/*
+ * Inside of the server: what server_uv.c (life, deadlines, log), listener_uv.c (accepting) and peer_uv.c
+ * (one client) share. Nobody else includes this.
+ */
+
+#include <stdbool.h>
+#include <uv.h>
+
+#include "proto/base/buf.h"
+#include "proto/base/list.h"
+#include "rendezvous/outbox.h"
+#include "rendezvous/server_uv.h"
+#include "rendezvous/store.h"
+
+/* Bytes of VALIDATE: type and magic. */
+enum { HANDSHAKE_SIZE = 5 };
+
+/* One read. Large enough for a pipelining client's batch, small enough to be fair to the others. */
+enum { SCRATCH_SIZE = 64 * 1024 };
+
+struct server {
+    uv_loop_t *loop;
+    struct server_limits limits;
+    void (*log)(void *data, const char *line);
+    void *log_data;
+    double log_tokens; /* lines that may be logged now */
+    uint64_t log_refilled_ms;
+    uint64_t log_suppressed;
+
+    struct store store;
+    uint8_t *scratch;  /* what is being read */
+    struct outbox out; /* what is being answered; empty between two reads */
+
+    struct list peers;
+    unsigned n_peers;
+    uint64_t input_bytes;  /* held by incomplete messages */
+    uint64_t output_bytes; /* held by replies that were not read */
+    struct list greeting;  /* peers before the end of VALIDATE, oldest first */
+    struct list framing;   /* peers with an incomplete message, oldest first */
+    struct list deferred;  /* peers whose request waits for output_bytes to fall */
+    uv_timer_t deadline_timer;
+    uint64_t deadline_ms; /* when the timer is set to fire */
+    uv_idle_t rest_idle;  /* active while work was left for the next turn of the loop */
+
+    struct list listeners;
+    int reserve_fds; /* left free for the process around us */
+    bool accept_paused;
+    uv_timer_t accept_timer;
+
+    unsigned n_handles; /* not closed yet */
+    bool stopping;
+    bool draining;
+    uv_timer_t drain_timer;
+    void (*stopped)(void *data);
+    void *stopped_data;
+};
+
+/* A client's connection. Under 1 KiB while idle: buffers exist only while bytes are pending.
+ *
+ * It is a uv_poll_t and not a stream: reads go into one shared buffer, replies leave in one writev()
+ * straight from the shared outbox or from stored values, and TCP and unix sockets are the same. */
+struct peer {
+    uv_poll_t poll;
+    struct server *server;
+    struct list link;          /* in server.peers */
+    struct list deadline_link; /* in server.greeting or server.framing */
+    struct list deferred_link;
+    uint64_t deadline_ms;
+    size_t frame_mark; /* size of the incomplete message when its deadline was set */
+    struct store_client client;
+    struct wire_scanner scanner;
+    struct buf in;     /* from the start of a message that is incomplete or has to wait */
+    struct outbox out; /* what the socket did not take yet */
+    size_t charged_input;
+    size_t charged_output;
+    int fd;
+    uint8_t n_greeted; /* bytes of VALIDATE seen */
+    uint8_t events;    /* what is polled for */
+    bool held;         /* `in` has requests that wait until replies were read */
+    bool eof;          /* nothing more will come */
+    bool deaf;         /* the client cannot be written to; what it sent before still counts */
+    bool closing;
+};
+
+/* A line for the log about one client (or NULL: about the server). */
+void server_log(struct server *s, const struct peer *p, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+/* Puts p at the end of the list with that time from now; later than all others there. */
+void server_set_deadline(struct server *s, struct peer *p, struct list *list, unsigned timeout_ms);
+
+/* Every handle of the server is counted from its init to its close callback. */
+void server_handle_opened(struct server *s);
+void server_handle_closed(struct server *s);
+
+/* After requests were executed: releases who waited and lets deferred peers go on, a bounded part of it
+ * now and the rest in the next turns of the loop, between other clients' requests. */
+void server_work_off(struct server *s);
+
+/* A peer went away. */
+void server_peer_gone(struct server *s);
+
+void listeners_pause(struct server *s, const char *why);
+void listeners_resume(struct server *s);
+void listeners_close(struct server *s);
+
+/* Takes the socket. Returns 0 or -errno; fd is closed then. */
+int peer_create(struct server *s, int fd);
+
+/* Nothing of p may be used by the caller after this. */
+void peer_close(struct peer *p);
+
+/* Sends what waits and goes on with requests that were held back, if that is possible now. */
+void peer_continue(struct peer *p);
+
+/* Closes p as soon as its replies are sent; it is not read any more. */
+void peer_drain(struct peer *p);
+
+/* Tells up to `max` clients that their wait is over. */
+void peers_release(struct server *s, unsigned max);
+
+/* Lets peers that were deferred go on when there is room again. */
+void peers_undefer(struct server *s);

@@ -1,0 +1,335 @@
+/*
+ * Life of the server: creation, deadlines, log, end. Clients are in peer_uv.c, sockets that listen in
+ * listener_uv.c.
+ *
+ * Deadlines: peers that have not said VALIDATE and peers with half a message stand in one list each. All
+ * in a list have the same time to live, so the head is the next to expire and one timer does for all.
+ *
+ * It ends by server_stop(): every handle is closed, and the last close callback frees the server.
+ */
+
+#include "rendezvous/server_uv.h"
+
+#include <arpa/inet.h>
+#include <assert.h>
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+
+#include "rendezvous/server_impl_uv.h"
+
+enum {
+    LOG_LINES_PER_S = 10,
+    LOG_BURST = 20,
+    LOG_LINE_MAX = 512,
+    RESERVE_FDS = 32,
+    RELEASE_BATCH = 1024,
+};
+
+/* ---- log ---- */
+
+static bool may_log(struct server *s)
+{
+    uint64_t now = uv_now(s->loop);
+
+    s->log_tokens += (double)(now - s->log_refilled_ms) * LOG_LINES_PER_S / 1000;
+    s->log_refilled_ms = now;
+    if (s->log_tokens > LOG_BURST)
+        s->log_tokens = LOG_BURST;
+    if (s->log_tokens < 1) {
+        s->log_suppressed++;
+        return false;
+    }
+    s->log_tokens -= 1;
+    return true;
+}
+
+static void format_address(const struct sockaddr_storage *a, char *text, size_t n)
+{
+    const struct sockaddr_in6 *v6 = (const struct sockaddr_in6 *)a;
+    const struct sockaddr_in *v4 = (const struct sockaddr_in *)a;
+    char host[INET6_ADDRSTRLEN];
+
+    if (a->ss_family == AF_INET6 && IN6_IS_ADDR_V4MAPPED(&v6->sin6_addr)) {
+        (void)inet_ntop(AF_INET, &v6->sin6_addr.s6_addr[12], host, sizeof(host));
+        (void)snprintf(text, n, "client %s:%u", host, ntohs(v6->sin6_port));
+    } else if (a->ss_family == AF_INET6) {
+        (void)inet_ntop(AF_INET6, &v6->sin6_addr, host, sizeof(host));
+        (void)snprintf(text, n, "client [%s]:%u", host, ntohs(v6->sin6_port));
+    } else if (a->ss_family == AF_INET) {
+        (void)inet_ntop(AF_INET, &v4->sin_addr, host, sizeof(host));
+        (void)snprintf(text, n, "client %s:%u", host, ntohs(v4->sin_port));
+    } else {
+        (void)snprintf(text, n, "client on the unix socket");
+    }
+}
+
+static void format_peer(const struct peer *p, char *text, size_t n)
+{
+    struct sockaddr_storage address = {0};
+    socklen_t size = sizeof(address);
+
+    if (getpeername(p->fd, (struct sockaddr *)&address, &size) < 0)
+        (void)snprintf(text, n, "client that is gone");
+    else
+        format_address(&address, text, n);
+}
+
+void server_log(struct server *s, const struct peer *p, const char *format, ...)
+{
+    char line[LOG_LINE_MAX], who[INET6_ADDRSTRLEN + 32] = "";
+    int n = 0;
+    va_list args;
+
+    if (!s->log || !may_log(s))
+        return;
+    if (s->log_suppressed > 0) {
+        (void)snprintf(line, sizeof(line), "%llu lines about clients were left out",
+                       (unsigned long long)s->log_suppressed);
+        s->log_suppressed = 0;
+        s->log(s->log_data, line);
+    }
+    if (p) {
+        format_peer(p, who, sizeof(who));
+        n = snprintf(line, sizeof(line), "%s ", who);
+    }
+    va_start(args, format);
+    (void)vsnprintf(line + n, sizeof(line) - (size_t)n, format, args);
+    va_end(args);
+    s->log(s->log_data, line);
+}
+
+/* ---- deadlines ---- */
+
+static void on_deadline(uv_timer_t *timer);
+
+static void arm_deadline(struct server *s, uint64_t at_ms)
+{
+    uint64_t now = uv_now(s->loop);
+
+    if (uv_is_active((uv_handle_t *)&s->deadline_timer) && s->deadline_ms <= at_ms)
+        return;
+    s->deadline_ms = at_ms;
+    /* Fails only for a closing handle or without a callback. */
+    (void)uv_timer_start(&s->deadline_timer, on_deadline, at_ms > now ? at_ms - now : 0, 0);
+}
+
+void server_set_deadline(struct server *s, struct peer *p, struct list *list, unsigned timeout_ms)
+{
+    list_unlink(&p->deadline_link);
+    list_append(list, &p->deadline_link);
+    p->deadline_ms = uv_now(s->loop) + timeout_ms;
+    arm_deadline(s, p->deadline_ms);
+}
+
+static void expire(struct server *s, struct list *list, const char *why)
+{
+    while (!list_is_empty(list)) {
+        struct peer *p = list_entry(list->next, struct peer, deadline_link);
+
+        if (p->deadline_ms > uv_now(s->loop)) {
+            arm_deadline(s, p->deadline_ms);
+            return;
+        }
+        server_log(s, p, "%s: closed", why);
+        peer_close(p);
+    }
+}
+
+static void on_deadline(uv_timer_t *timer)
+{
+    struct server *s = timer->data;
+
+    expire(s, &s->greeting, "sent no valid TCPStore greeting in time");
+    expire(s, &s->framing, "left a message incomplete for too long");
+}
+
+/* ---- handles ---- */
+
+void server_handle_opened(struct server *s)
+{
+    s->n_handles++;
+}
+
+static void server_free(struct server *s)
+{
+    void (*stopped)(void *data) = s->stopped;
+    void *data = s->stopped_data;
+
+    outbox_finish(&s->out);
+    store_finish(&s->store);
+    free(s->scratch);
+    free(s);
+    if (stopped)
+        stopped(data);
+}
+
+void server_handle_closed(struct server *s)
+{
+    assert(s->n_handles > 0);
+    if (--s->n_handles == 0)
+        server_free(s);
+}
+
+static void on_handle_closed(uv_handle_t *handle)
+{
+    server_handle_closed(handle->data);
+}
+
+static void adopt_handle(struct server *s, uv_handle_t *handle)
+{
+    handle->data = s;
+    server_handle_opened(s);
+}
+
+/* ---- life ---- */
+
+static void on_rest(uv_idle_t *idle)
+{
+    server_work_off(idle->data);
+}
+
+static bool is_work_left(const struct server *s)
+{
+    return !list_is_empty(&s->store.released) ||
+           (!list_is_empty(&s->deferred) && s->output_bytes < s->limits.output_all_max);
+}
+
+void server_work_off(struct server *s)
+{
+    if (is_work_left(s)) {
+        peers_undefer(s);
+        peers_release(s, RELEASE_BATCH);
+    }
+    if (s->stopping)
+        return;
+    /* Both cannot fail: the handle has a callback. */
+    if (is_work_left(s))
+        (void)uv_idle_start(&s->rest_idle, on_rest);
+    else
+        (void)uv_idle_stop(&s->rest_idle);
+}
+
+static int reserve_of_fd_limit(void)
+{
+    struct rlimit limit;
+
+    if (getrlimit(RLIMIT_NOFILE, &limit) < 0 || limit.rlim_cur == RLIM_INFINITY)
+        return 0;
+    return limit.rlim_cur / 8 < RESERVE_FDS ? (int)(limit.rlim_cur / 8) : RESERVE_FDS;
+}
+
+static void init_handles(struct server *s)
+{
+    /* These cannot fail: they only fill in the handle. */
+    (void)uv_timer_init(s->loop, &s->deadline_timer);
+    adopt_handle(s, (uv_handle_t *)&s->deadline_timer);
+    (void)uv_timer_init(s->loop, &s->accept_timer);
+    adopt_handle(s, (uv_handle_t *)&s->accept_timer);
+    (void)uv_timer_init(s->loop, &s->drain_timer);
+    adopt_handle(s, (uv_handle_t *)&s->drain_timer);
+    (void)uv_idle_init(s->loop, &s->rest_idle);
+    adopt_handle(s, (uv_handle_t *)&s->rest_idle);
+}
+
+static int init_store(struct server *s)
+{
+    uint8_t seed[SIPHASH_SEED_SIZE];
+
+    if (getrandom(seed, sizeof(seed), 0) != sizeof(seed))
+        return -EIO;
+    return store_init(&s->store, &s->limits.store, seed);
+}
+
+int server_create(struct server **ret, uv_loop_t *loop, const struct server_config *config)
+{
+    static const struct server_limits defaults = SERVER_LIMITS_DEFAULT;
+    struct server *s = calloc(1, sizeof(*s));
+    int r;
+
+    if (!s)
+        return -ENOMEM;
+    s->loop = loop;
+    s->limits = config->limits ? *config->limits : defaults;
+    s->log = config->log;
+    s->log_data = config->log_data;
+    s->log_tokens = LOG_BURST;
+    s->log_refilled_ms = uv_now(loop);
+    s->reserve_fds = reserve_of_fd_limit();
+    list_init(&s->peers);
+    list_init(&s->greeting);
+    list_init(&s->framing);
+    list_init(&s->deferred);
+    list_init(&s->listeners);
+    s->scratch = malloc(SCRATCH_SIZE);
+    r = s->scratch ? init_store(s) : -ENOMEM;
+    if (r < 0) {
+        free(s->scratch);
+        free(s);
+        return r;
+    }
+    init_handles(s);
+    *ret = s;
+    return 0;
+}
+
+static void close_all(struct server *s)
+{
+    s->stopping = true;
+    listeners_close(s);
+    while (!list_is_empty(&s->peers))
+        peer_close(list_entry(s->peers.next, struct peer, link));
+    uv_close((uv_handle_t *)&s->deadline_timer, on_handle_closed);
+    uv_close((uv_handle_t *)&s->accept_timer, on_handle_closed);
+    uv_close((uv_handle_t *)&s->drain_timer, on_handle_closed);
+    uv_close((uv_handle_t *)&s->rest_idle, on_handle_closed);
+}
+
+void server_stop(struct server *s, void (*stopped)(void *data), void *data)
+{
+    s->stopped = stopped;
+    s->stopped_data = data;
+    if (!s->stopping)
+        close_all(s);
+}
+
+static void on_drain_timeout(uv_timer_t *timer)
+{
+    struct server *s = timer->data;
+
+    server_log(s, NULL, "stopped with %u clients that had not read their replies", s->n_peers);
+    close_all(s);
+}
+
+void server_drain(struct server *s, unsigned timeout_ms, void (*stopped)(void *data), void *data)
+{
+    s->stopped = stopped;
+    s->stopped_data = data;
+    s->draining = true;
+    listeners_close(s);
+    peers_release(s, UINT32_MAX);
+    list_for_each_safe(pos, &s->peers) peer_drain(list_entry(pos, struct peer, link));
+    if (s->n_peers == 0)
+        close_all(s);
+    else
+        (void)uv_timer_start(&s->drain_timer, on_drain_timeout, timeout_ms,
+                             0); /* cannot fail: has a callback */
+}
+
+void server_peer_gone(struct server *s)
+{
+    s->n_peers--;
+    if (s->stopping)
+        return;
+    if (s->draining && s->n_peers == 0 && uv_is_active((uv_handle_t *)&s->drain_timer))
+        close_all(s);
+    else if (s->accept_paused)
+        listeners_resume(s);
+    if (!s->stopping && is_work_left(s))
+        (void)uv_idle_start(&s->rest_idle, on_rest); /* it may have made room for a deferred one */
+}

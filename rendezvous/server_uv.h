@@ -1,0 +1,51 @@
+#pragma once
+
+/*
+ * The store behind sockets: accepts TCPStore clients on a libuv loop and lets the store core answer them.
+ *
+ * One server = one store instance (one key space) with any number of listeners. crund runs one for its
+ * life; crun runs one for each generation of a job.
+ */
+
+#include <stddef.h>
+#include <stdint.h>
+#include <uv.h>
+
+#include "rendezvous/server_limits.h"
+
+struct server;
+
+struct server_config {
+    const struct server_limits *limits; /* NULL: defaults. Copied. */
+    /* Receives one line (no newline) for each client that was refused or cut off; at most a few a second,
+     * the rest is counted. NULL: nobody. */
+    void (*log)(void *data, const char *line);
+    void *log_data;
+};
+
+/* The server lives on the loop and keeps it alive while it listens. Returns 0 or -errno. */
+int server_create(struct server **ret, uv_loop_t *loop, const struct server_config *config);
+
+/*
+ * Binds and listens: host is a numeric address ("127.0.0.1", "::1", "::" for dual stack, "0.0.0.0");
+ * port 0 takes a free one, told by *ret_port. The port is held from here until server_stop().
+ * "::" on a host without IPv6 means "0.0.0.0".
+ * Returns 0 or -errno (-EADDRINUSE, -EADDRNOTAVAIL, -EINVAL for a host that is not numeric, ...).
+ */
+int server_listen_tcp(struct server *s, const char *host, uint16_t port, uint16_t *ret_port);
+
+/* Listens on a unix socket; a stale socket file without a listener behind it is replaced. The file is
+ * removed when the server stops. Returns 0 or -errno (-EADDRINUSE: somebody listens there). */
+int server_listen_unix(struct server *s, const char *path);
+
+/*
+ * Closes listeners and clients. The server frees itself when the last handle is closed and then calls
+ * stopped (may be NULL). Do not use s after this call.
+ */
+void server_stop(struct server *s, void (*stopped)(void *data), void *data);
+
+/*
+ * The same, but replies that wait to be read are sent first, for timeout_ms at most. No further request
+ * is executed.
+ */
+void server_drain(struct server *s, unsigned timeout_ms, void (*stopped)(void *data), void *data);

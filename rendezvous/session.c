@@ -1,0 +1,497 @@
+#include "rendezvous/session.h"
+
+#include <assert.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#define MS UINT64_C(1000000)
+
+enum {
+    /* A connection that is not established by then is tried anew. */
+    DIAL_MS = 1000,
+    /* Something else at the endpoint has to be named within 5 s. */
+    GREETING_MS = 4500,
+    GREETING_AGAIN_MS = 1000,
+    BACKOFF_MIN_MS = 100,
+    BACKOFF_MAX_MS = 1000,
+    COMPLAIN_MS = 10000,
+    /* A rendezvous that is being restarted may close a connection, too; not so often in a row. */
+    REBUFFS_MAX = 3,
+    ALIVES_PER_TIMEOUT = 4,
+};
+
+static const char *const link_names[SESSION_LINK_COUNT] = {
+    [SESSION_LINK_DOWN] = "down",
+    [SESSION_LINK_DIALING] = "dialing",
+    [SESSION_LINK_GREETING] = "greeting",
+    [SESSION_LINK_OPENING] = "opening",
+    [SESSION_LINK_UP] = "up",
+    [SESSION_LINK_OVER] = "over",
+};
+
+const char *session_link_name(unsigned link)
+{
+    return link < SESSION_LINK_COUNT ? link_names[link] : NULL;
+}
+
+static const struct session_cause no_cause = {.group_rank = -1, .rank = -1, .local_rank = -1};
+
+static void act(struct session_actions *out, enum session_action action)
+{
+    assert(out->n_items < SESSION_ACTIONS_MAX);
+    out->items[out->n_items++] = action;
+}
+
+static void __attribute__((format(printf, 2, 3))) set_text(struct session *s, const char *format, ...)
+{
+    char text[sizeof(s->text) + 64];
+    va_list arguments;
+
+    va_start(arguments, format);
+    (void)vsnprintf(text, sizeof(text), format, arguments);
+    va_end(arguments);
+    session_copy_text(s->text, sizeof(s->text), text);
+}
+
+static uint64_t node_timeout_ns(const struct session *s)
+{
+    return s->hello.params.node_timeout_ms * MS;
+}
+
+void session_init(struct session *s, const struct session_config *config)
+{
+    *s = (struct session){.hello = config->hello,
+                          .endpoint = config->endpoint,
+                          .cutoff_ns = config->cutoff_ns,
+                          .random = config->hello.nonce.low | 1,
+                          .generation = -1,
+                          .group_rank = -1,
+                          .cause = no_cause};
+    s->hello.attempt = 0;
+}
+
+/* ---- what is said ---- */
+
+void session_report(const struct session *s, uint64_t now_ns, struct session_report *ret)
+{
+    *ret = (struct session_report){.phase = s->phase,
+                                   .instance = s->instance,
+                                   .generation = s->generation,
+                                   .group_rank = s->group_rank,
+                                   .port = s->port,
+                                   .restarts = s->restarts,
+                                   .changes = s->changes,
+                                   .drain = s->drain,
+                                   .cause = s->cause};
+    if (s->phase == SESSION_FAILED && now_ns > s->failed_ns)
+        ret->age_ns = now_ns - s->failed_ns;
+    if (s->phase == SESSION_LEFT)
+        session_copy_text(ret->cause.text, sizeof(ret->cause.text), s->text);
+}
+
+void session_hello(const struct session *s, uint64_t now_ns, struct session_hello *ret)
+{
+    *ret = s->hello;
+    session_report(s, now_ns, &ret->report);
+}
+
+/* Whoever is not connected says it in the next hello. */
+static void report(struct session *s, struct session_actions *out)
+{
+    if (s->link == SESSION_LINK_UP || s->link == SESSION_LINK_OPENING)
+        act(out, SESSION_DO_REPORT);
+}
+
+/* ---- the end ---- */
+
+static bool has_connection(const struct session *s)
+{
+    return s->link == SESSION_LINK_DIALING || s->link == SESSION_LINK_GREETING ||
+           s->link == SESSION_LINK_OPENING || s->link == SESSION_LINK_UP;
+}
+
+static void finish(struct session *s, enum session_end end, struct session_actions *out)
+{
+    if (has_connection(s))
+        act(out, SESSION_DO_CLOSE);
+    s->link = SESSION_LINK_OVER;
+    s->end = end;
+    act(out, SESSION_DO_END);
+}
+
+/* ---- the link ---- */
+
+/* Somewhere in the upper half, so that agents which were cut off together do not return together. */
+static uint64_t jitter_ns(struct session *s, uint32_t ms)
+{
+    s->random ^= s->random << 13;
+    s->random ^= s->random >> 7;
+    s->random ^= s->random << 17;
+    return (ms / 2 + s->random % (ms / 2 + 1)) * MS;
+}
+
+static void dial(struct session *s, uint64_t now_ns, struct session_actions *out)
+{
+    s->link = SESSION_LINK_DIALING;
+    s->dialed_ns = now_ns;
+    s->link_until_ns = now_ns + DIAL_MS * MS;
+    s->hello.attempt++;
+    act(out, SESSION_DO_DIAL);
+}
+
+static uint64_t alone_until_ns(const struct session *s)
+{
+    return s->alone_ns + (s->was_up ? s->cutoff_ns : s->hello.params.join_timeout_ms * MS);
+}
+
+/* The connection is gone, or was never there. The next attempt begins at most a second after the last. */
+static void fall_back(struct session *s, uint64_t now_ns)
+{
+    uint64_t wait_ns;
+
+    if (s->link == SESSION_LINK_UP) {
+        s->alone_ns = now_ns;
+        s->backoff_ms = 0;
+        s->patience_ns = GREETING_AGAIN_MS * MS;
+    }
+    s->link = SESSION_LINK_DOWN;
+    wait_ns = s->backoff_ms > 0 ? jitter_ns(s, s->backoff_ms) : 0;
+    s->link_until_ns = s->dialed_ns + wait_ns > now_ns ? s->dialed_ns + wait_ns : now_ns;
+    s->backoff_ms = s->backoff_ms == 0 ? BACKOFF_MIN_MS : s->backoff_ms * 2;
+    if (s->backoff_ms > BACKOFF_MAX_MS)
+        s->backoff_ms = BACKOFF_MAX_MS;
+}
+
+static void complain(struct session *s, uint64_t now_ns, const char *what, struct session_actions *out)
+{
+    if (now_ns < s->say_ns)
+        return;
+    s->say_ns = now_ns + COMPLAIN_MS * MS;
+    set_text(
+        s, "the rendezvous at %.200s %s; trying again for %llu s", s->endpoint, what,
+        (unsigned long long)((alone_until_ns(s) > now_ns ? alone_until_ns(s) - now_ns : 0) / (1000 * MS)));
+    act(out, SESSION_DO_SAY);
+}
+
+static void finish_foreign(struct session *s, const char *what, struct session_actions *out)
+{
+    set_text(s, "%.200s is not a rendezvous of crun: %.200s; check --rdzv-endpoint and what listens there",
+             s->endpoint, what);
+    finish(s, SESSION_END_FOREIGN, out);
+}
+
+static void step_lost(struct session *s, const struct session_event *event, struct session_actions *out)
+{
+    bool rebuffed = s->link == SESSION_LINK_OPENING;
+    char what[160];
+
+    s->n_rebuffs = rebuffed ? s->n_rebuffs + 1 : 0;
+    if (s->n_rebuffs >= REBUFFS_MAX && !s->was_up) {
+        s->link = SESSION_LINK_DOWN; /* there is nothing to close */
+        finish_foreign(s,
+                       "it answers as PyTorch's TCPStore does and closes the connection when crun opens its "
+                       "session, so it belongs to torchrun or to a training script",
+                       out);
+        return;
+    }
+    (void)snprintf(what, sizeof(what), "%s (%.100s)", s->was_up ? "was lost" : "cannot be reached",
+                   event->text ? event->text : "closed");
+    fall_back(s, event->now_ns);
+    complain(s, event->now_ns, what, out);
+}
+
+static void step_foreign(struct session *s, const struct session_event *event, struct session_actions *out)
+{
+    if (s->was_up) { /* somebody took the port of a rendezvous that is gone; it may come back */
+        act(out, SESSION_DO_CLOSE);
+        fall_back(s, event->now_ns);
+        complain(s, event->now_ns, "was lost, and something else answers there now", out);
+        return;
+    }
+    finish_foreign(s, event->text ? event->text : "it does not speak the protocol", out);
+}
+
+static void step_version(struct session *s, const struct session_event *event, struct session_actions *out)
+{
+    set_text(
+        s,
+        "the rendezvous at %.200s speaks version %.20s of the agent session and this crun version %d; use "
+        "the same release of crun on all nodes",
+        s->endpoint, event->text ? event->text : "?", SESSION_VERSION);
+    finish(s, SESSION_END_FOREIGN, out);
+}
+
+/* ---- views ---- */
+
+static void see_start(struct session *s, const struct session_event *event, struct session_actions *out)
+{
+    const struct session_view *view = event->view;
+
+    if (s->phase != SESSION_READY || view->generation <= s->generation)
+        return; /* heard before */
+    s->phase = SESSION_RUNNING;
+    s->instance = view->instance;
+    s->generation = view->generation;
+    s->group_rank = (int32_t)view->place.group_rank;
+    s->restarts = view->restarts;
+    s->changes = view->changes;
+    s->cause = no_cause;
+    s->drain = s->drained = false;
+    act(out, SESSION_DO_START);
+    report(s, out);
+}
+
+static void see_stop(struct session *s, const struct session_view *view, struct session_actions *out)
+{
+    if (view->generation != s->generation || (s->phase != SESSION_RUNNING && s->phase != SESSION_DONE))
+        return;
+    s->phase = SESSION_STOPPING;
+    s->cause = view->cause;
+    act(out, SESSION_DO_STOP);
+    report(s, out);
+}
+
+static void see_drain(struct session *s, const struct session_view *view, struct session_actions *out)
+{
+    if (!view->drain || s->drained || s->phase != SESSION_RUNNING || view->generation != s->generation)
+        return;
+    s->drained = true;
+    act(out, SESSION_DO_DRAIN);
+}
+
+static void see_end(struct session *s, const struct session_view *view, struct session_actions *out)
+{
+    s->verdict = view->verdict;
+    s->cause = view->cause;
+    s->restarts = view->restarts;
+    s->changes = view->changes;
+    session_cause_describe(&view->cause, s->text, sizeof(s->text));
+    finish(s, SESSION_END_VERDICT, out);
+}
+
+static void heard(struct session *s, uint64_t now_ns)
+{
+    s->heard_ns = now_ns;
+    if (s->link == SESSION_LINK_UP)
+        return;
+    s->link = SESSION_LINK_UP;
+    s->was_up = true;
+    s->n_rebuffs = 0;
+    s->say_ns = 0;
+    s->alive_ns = now_ns + node_timeout_ns(s) / ALIVES_PER_TIMEOUT;
+}
+
+static void step_view(struct session *s, const struct session_event *event, struct session_actions *out)
+{
+    const struct session_view *view = event->view;
+
+    heard(s, event->now_ns);
+    switch (view->kind) {
+    case SESSION_VIEW_WAIT:
+        if (s->phase == SESSION_READY)
+            act(out, SESSION_DO_PROGRESS);
+        break;
+    case SESSION_VIEW_START:
+        see_start(s, event, out);
+        break;
+    case SESSION_VIEW_CONTINUE:
+        see_drain(s, view, out);
+        break;
+    case SESSION_VIEW_STOP:
+        see_stop(s, view, out);
+        break;
+    case SESSION_VIEW_END:
+        see_end(s, view, out);
+        break;
+    case SESSION_VIEW_REFUSED:
+        set_text(s, "the rendezvous at %.200s refuses this node: %.300s", s->endpoint, view->cause.text);
+        finish(s, SESSION_END_REFUSED, out);
+        break;
+    case SESSION_VIEW_COUNT:
+        break;
+    }
+}
+
+/* ---- the worker group ---- */
+
+static void step_group_failed(struct session *s, const struct session_event *event,
+                              struct session_actions *out)
+{
+    /* A worker may have failed before it could be stopped for another reason. */
+    if (s->phase != SESSION_RUNNING && s->phase != SESSION_STOPPING)
+        return;
+    s->phase = SESSION_FAILED;
+    s->cause = *event->cause;
+    s->cause.kind = SESSION_CAUSE_WORKER;
+    s->failed_ns = event->when_ns;
+    report(s, out);
+}
+
+static void step_group_ready(struct session *s, const struct session_event *event,
+                             struct session_actions *out)
+{
+    if (s->phase != SESSION_STOPPING && s->phase != SESSION_FAILED)
+        return;
+    s->phase = SESSION_READY;
+    s->port = event->port;
+    report(s, out);
+}
+
+static void step_leave(struct session *s, const struct session_event *event, struct session_actions *out)
+{
+    s->phase = SESSION_LEFT;
+    set_text(s, "%s", event->text ? event->text : "");
+    report(s, out);
+    if (has_connection(s))
+        act(out, SESSION_DO_CLOSE);
+    s->link = SESSION_LINK_OVER;
+}
+
+/* ---- time ---- */
+
+static void give_up(struct session *s, struct session_actions *out)
+{
+    set_text(s,
+             s->was_up ? "the rendezvous at %.200s was lost and could not be reached again for %llu s"
+                       : "the rendezvous at %.200s could not be reached for %llu s (the join timeout)",
+             s->endpoint, (unsigned long long)((alone_until_ns(s) - s->alone_ns) / (1000 * MS)));
+    finish(s, SESSION_END_UNREACHABLE, out);
+}
+
+static void tick_up(struct session *s, uint64_t now_ns, uint64_t late_ns, struct session_actions *out)
+{
+    /* We may have been the ones who did not listen. */
+    if (late_ns > node_timeout_ns(s) / ALIVES_PER_TIMEOUT)
+        s->heard_ns = s->heard_ns + late_ns < now_ns ? s->heard_ns + late_ns : now_ns;
+    if (now_ns >= s->heard_ns + node_timeout_ns(s)) {
+        act(out, SESSION_DO_CLOSE);
+        fall_back(s, now_ns);
+        complain(s, now_ns, "has gone silent", out);
+        return;
+    }
+    if (now_ns >= s->alive_ns) {
+        s->alive_ns = now_ns + node_timeout_ns(s) / ALIVES_PER_TIMEOUT;
+        act(out, SESSION_DO_ALIVE);
+    }
+}
+
+/* Nothing came of this attempt in time. */
+static void tick_stuck(struct session *s, uint64_t now_ns, struct session_actions *out)
+{
+    bool connected = s->link != SESSION_LINK_DIALING;
+
+    act(out, SESSION_DO_CLOSE);
+    if (connected && s->was_up && s->patience_ns < GREETING_MS * MS)
+        s->patience_ns *= 2;
+    s->n_rebuffs = 0;
+    fall_back(s, now_ns);
+    complain(s, now_ns,
+             connected
+                 ? "accepts the connection and then says nothing: something else may be listening there, or "
+                   "it is overloaded"
+                 : "cannot be reached (no answer)",
+             out);
+}
+
+static void step_timer(struct session *s, uint64_t now_ns, struct session_actions *out)
+{
+    uint64_t deadline_ns = session_deadline(s);
+
+    if (now_ns < deadline_ns)
+        return;
+    if (s->link == SESSION_LINK_UP) {
+        tick_up(s, now_ns, now_ns - deadline_ns, out);
+    } else if (now_ns >= alone_until_ns(s)) {
+        give_up(s, out);
+        return;
+    } else if (s->link != SESSION_LINK_DOWN) {
+        tick_stuck(s, now_ns, out);
+    }
+    if (s->link == SESSION_LINK_DOWN && now_ns >= s->link_until_ns)
+        dial(s, now_ns, out);
+}
+
+uint64_t session_deadline(const struct session *s)
+{
+    uint64_t silent_ns = s->heard_ns + node_timeout_ns(s);
+
+    if (s->link == SESSION_LINK_OVER || s->hello.attempt == 0)
+        return UINT64_MAX;
+    if (s->link == SESSION_LINK_UP)
+        return s->alive_ns < silent_ns ? s->alive_ns : silent_ns;
+    return s->link_until_ns < alone_until_ns(s) ? s->link_until_ns : alone_until_ns(s);
+}
+
+/* ---- events ---- */
+
+static void step_link(struct session *s, const struct session_event *event, struct session_actions *out)
+{
+    switch (event->kind) {
+    case SESSION_EVENT_START:
+        s->alone_ns = event->now_ns;
+        s->patience_ns = GREETING_MS * MS;
+        dial(s, event->now_ns, out);
+        break;
+    case SESSION_EVENT_CONNECTED:
+        s->link = SESSION_LINK_GREETING;
+        s->link_until_ns = event->now_ns + s->patience_ns;
+        act(out, SESSION_DO_GREET);
+        break;
+    case SESSION_EVENT_ECHOED:
+        s->link = SESSION_LINK_OPENING;
+        act(out, SESSION_DO_HELLO);
+        break;
+    case SESSION_EVENT_LOST:
+        step_lost(s, event, out);
+        break;
+    case SESSION_EVENT_FOREIGN:
+        step_foreign(s, event, out);
+        break;
+    case SESSION_EVENT_VERSION:
+        step_version(s, event, out);
+        break;
+    case SESSION_EVENT_ALIVE:
+        s->heard_ns = event->now_ns;
+        break;
+    case SESSION_EVENT_VIEW:
+        step_view(s, event, out);
+        break;
+    case SESSION_EVENT_TIMER:
+        step_timer(s, event->now_ns, out);
+        break;
+    default: /* OPENED: the first view follows at once */
+        break;
+    }
+}
+
+void session_step(struct session *s, const struct session_event *event, struct session_actions *out)
+{
+    out->n_items = 0;
+    if (s->link == SESSION_LINK_OVER)
+        return;
+    switch (event->kind) {
+    case SESSION_EVENT_GROUP_READY:
+        step_group_ready(s, event, out);
+        break;
+    case SESSION_EVENT_GROUP_FAILED:
+        step_group_failed(s, event, out);
+        break;
+    case SESSION_EVENT_GROUP_DONE:
+        if (s->phase == SESSION_RUNNING) {
+            s->phase = SESSION_DONE;
+            report(s, out);
+        }
+        break;
+    case SESSION_EVENT_DRAIN:
+        s->drain = true;
+        report(s, out);
+        break;
+    case SESSION_EVENT_LEAVE:
+        step_leave(s, event, out);
+        break;
+    default:
+        step_link(s, event, out);
+        break;
+    }
+}

@@ -1,0 +1,158 @@
+#pragma once
+
+/*
+ * The agent's side of its session with the rendezvous: a pure machine between the node's worker group and
+ * one connection that may break at any time. It is told what happened and when, and answers with what to do.
+ *
+ * Two things are kept apart, because they fail apart:
+ *
+ *   the link    DOWN -> DIALING -> GREETING -> OPENING -> UP, back to DOWN whenever it breaks, and OVER
+ *   the phase   what this node does (enum session_phase):
+ *               STOPPING -> READY -> RUNNING -> DONE
+ *                   ^                   |  \--> FAILED -> READY
+ *                   +-------------------+
+ *
+ * A link that breaks changes nothing about the workers. The agent redials, at least once a second, for
+ * cutoff_ns; its hello says in which phase it is, and the answer says what is wanted of it.
+ *
+ * How it ends (SESSION_DO_END): with the job's verdict; refused; the endpoint belongs to another kind of
+ * server; nobody could be reached for too long. Or the agent leaves by itself.
+ */
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "rendezvous/session_message.h"
+
+enum session_link {
+    SESSION_LINK_DOWN,     /* between two attempts */
+    SESSION_LINK_DIALING,  /* the connection is being established */
+    SESSION_LINK_GREETING, /* VALIDATE and PING are said */
+    SESSION_LINK_OPENING,  /* the hello is said */
+    SESSION_LINK_UP,       /* the hello was answered */
+    SESSION_LINK_OVER,
+    SESSION_LINK_COUNT
+};
+
+enum session_event_kind {
+    /* The connection. Between a DIAL and the CLOSE or LOST that ends it, events of others must not come. */
+    SESSION_EVENT_START,
+    SESSION_EVENT_CONNECTED,
+    SESSION_EVENT_LOST,    /* text: why it could not be established, or broke, or was closed */
+    SESSION_EVENT_ECHOED,  /* frame.h: FRAME_ECHO */
+    SESSION_EVENT_OPENED,  /* frame.h: FRAME_OPENED */
+    SESSION_EVENT_FOREIGN, /* what it says is not our protocol; text: what is wrong with it */
+    SESSION_EVENT_VERSION, /* it speaks another version; text: which */
+    SESSION_EVENT_ALIVE,
+    SESSION_EVENT_VIEW,
+    SESSION_EVENT_TIMER, /* session_deadline() has passed */
+    /* The worker group. */
+    SESSION_EVENT_GROUP_READY,  /* nothing of it is left, and it could start; port */
+    SESSION_EVENT_GROUP_FAILED, /* a worker failed by itself at when_ns; cause */
+    SESSION_EVENT_GROUP_DONE,   /* all workers ended well */
+    SESSION_EVENT_DRAIN,        /* this node will go away: the job should snapshot and end */
+    SESSION_EVENT_LEAVE,        /* this agent goes away now; text: why */
+    SESSION_EVENT_COUNT
+};
+
+struct session_event {
+    enum session_event_kind kind;
+    uint64_t now_ns;
+    const char *text;
+    const struct session_view *view;
+    const struct session_cause *cause;
+    uint64_t when_ns;
+    uint16_t port;
+};
+
+enum session_action {
+    SESSION_DO_DIAL,     /* open a connection to the endpoint; any other one is closed already */
+    SESSION_DO_GREET,    /* send frame_put_greeting() */
+    SESSION_DO_HELLO,    /* send frame_put_opening() and session_hello() */
+    SESSION_DO_REPORT,   /* send session_report() */
+    SESSION_DO_ALIVE,    /* send an empty frame */
+    SESSION_DO_CLOSE,    /* the connection, after what was sent; nothing more is heard of it */
+    SESSION_DO_START,    /* start the workers: event.view has the place */
+    SESSION_DO_STOP,     /* the generation is over (s->cause): stop the workers, then GROUP_READY */
+    SESSION_DO_DRAIN,    /* have the workers snapshot and end */
+    SESSION_DO_PROGRESS, /* event.view tells how many nodes are there */
+    SESSION_DO_SAY,      /* s->text is for people */
+    SESSION_DO_END,      /* stop the workers, exit: s->end, s->verdict, s->cause, s->text */
+    SESSION_ACTION_COUNT
+};
+
+enum { SESSION_ACTIONS_MAX = 6 };
+
+struct session_actions {
+    enum session_action items[SESSION_ACTIONS_MAX];
+    size_t n_items;
+};
+
+enum session_end {
+    SESSION_END_NONE,
+    SESSION_END_VERDICT,     /* the job is over: verdict, cause */
+    SESSION_END_REFUSED,     /* text: why */
+    SESSION_END_FOREIGN,     /* text: what is at the endpoint instead */
+    SESSION_END_UNREACHABLE, /* text: for how long nobody was reached */
+    SESSION_END_COUNT
+};
+
+struct session_config {
+    /* All of it but the report and the attempt; copied. */
+    struct session_hello hello;
+    const char *endpoint; /* "host:port", for sentences; must live as long as the session */
+    uint64_t cutoff_ns;   /* how long to redial after having been connected */
+};
+
+enum { SESSION_CUTOFF_MS = 30000 };
+
+struct session {
+    struct session_hello hello; /* who we are */
+    const char *endpoint;
+    uint64_t cutoff_ns;
+
+    enum session_link link;
+    uint64_t dialed_ns;     /* start of the last attempt */
+    uint64_t link_until_ns; /* DOWN: dial then; DIALING to OPENING: not waited for longer */
+    uint64_t alone_ns;      /* since when nobody was reached */
+    uint64_t heard_ns;      /* UP */
+    uint64_t alive_ns;      /* UP: say that we are there */
+    uint64_t say_ns;        /* not to repeat the same complaint before */
+    uint64_t patience_ns;   /* of the next greeting */
+    uint32_t backoff_ms;
+    uint64_t random;
+    bool was_up;
+    unsigned n_rebuffs; /* times in a row that a TCPStore closed the connection on our opening */
+
+    enum session_phase phase;
+    uint64_t instance;
+    int64_t generation;
+    int32_t group_rank;
+    uint16_t port;
+    uint32_t restarts, changes;
+    bool drain;   /* we asked for it */
+    bool drained; /* the workers were told */
+    uint64_t failed_ns;
+
+    /* FAILED: our own failure. Otherwise why the last generation is over; after SESSION_DO_END, the job. */
+    struct session_cause cause;
+    enum session_end end;
+    enum session_verdict verdict;
+    char text[SESSION_TEXT_SIZE];
+};
+
+void session_init(struct session *s, const struct session_config *config);
+
+/* Takes one event and answers with what to do now, in that order. */
+void session_step(struct session *s, const struct session_event *event, struct session_actions *out);
+
+/* What to say in a hello or a report sent now. */
+void session_hello(const struct session *s, uint64_t now_ns, struct session_hello *ret);
+void session_report(const struct session *s, uint64_t now_ns, struct session_report *ret);
+
+/* When SESSION_EVENT_TIMER is wanted, at the latest; UINT64_MAX: not at all. */
+uint64_t session_deadline(const struct session *s);
+
+/* "down", "dialing", ...; NULL beyond the table. */
+const char *session_link_name(unsigned link);

@@ -1,0 +1,45 @@
+#pragma once
+
+/*
+ * Bodies of the agent session: session_message.h as JSON. See PROTOCOL.md, "Agent session", for examples.
+ */
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "rendezvous/fields_json.h"
+#include "rendezvous/session_message.h"
+
+struct buf;
+
+enum { SESSION_JSON_ERROR_SIZE = 512 };
+
+/* Each appends one whole frame (proto/frame.h); 0 or -ENOMEM, the buf then holds what it held. */
+int session_json_put_hello(struct buf *out, const struct session_hello *hello);
+int session_json_put_report(struct buf *out, const struct session_report *report);
+int session_json_put_view(struct buf *out, const struct session_view *view);
+
+/* What an agent sent. */
+enum session_json_kind { SESSION_JSON_HELLO, SESSION_JSON_REPORT };
+
+struct session_json_message {
+    enum session_json_kind kind;
+    struct session_hello hello;   /* SESSION_JSON_HELLO */
+    struct session_report report; /* SESSION_JSON_REPORT */
+};
+
+/* False: error says in a sentence what is wrong with the body; memory that ran out is one of the reasons. */
+bool session_json_get_message(const uint8_t *body, size_t n, struct session_json_message *ret,
+                              char error[SESSION_JSON_ERROR_SIZE]);
+bool session_json_get_view(const uint8_t *body, size_t n, struct session_view *ret,
+                           char error[SESSION_JSON_ERROR_SIZE]);
+
+/* For rounds_json.c, which writes some of the same. */
+struct cJSON;
+int session_json_add_cause(struct cJSON *object, const struct session_cause *cause);
+int session_json_add_params(struct cJSON *object, const struct session_params *params);
+bool session_json_read_cause(const struct cJSON *object, struct session_cause *ret,
+                             char error[FIELDS_ERROR_SIZE]);
+bool session_json_read_params(const struct cJSON *object, struct session_params *ret,
+                              char error[FIELDS_ERROR_SIZE]);

@@ -1,0 +1,194 @@
+#pragma once
+
+/*
+ * What agents and the rendezvous tell each other, as structs; session_json.h has their bodies on the wire,
+ * and PROTOCOL.md the conversation.
+ *
+ * Both sides state facts, not changes: a report is all that an agent knows about itself, and a view is all
+ * that the rendezvous wants of it now. So a connection may break anywhere: the agent's first message on the
+ * next one is a hello with its report in it, it is answered with the view, and both are where they would
+ * have been. Nothing needs to be remembered as "sent", and hearing the same twice changes nothing.
+ *
+ *   agent -> rendezvous   hello {who and what job, report}, report, report, ...
+ *   rendezvous -> agent   view, view, ...
+ */
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* The version of the bodies. A field that may be missing does not change it; see PROTOCOL.md. */
+enum { SESSION_VERSION = 1 };
+
+/* With the NUL. */
+enum {
+    SESSION_JOB_SIZE = 256,
+    SESSION_HOST_SIZE = 256,
+    SESSION_ADDR_SIZE = 256,
+    SESSION_ROLE_SIZE = 128,
+    SESSION_TEXT_SIZE = 512,
+};
+
+enum {
+    SESSION_NODES_MAX = 16384,  /* of one job */
+    SESSION_WORKERS_MAX = 4096, /* of one node */
+    SESSION_MISSING_MAX = 8,
+    SESSION_GENERATION_MAX = 1 << 30, /* that an agent may claim: leaves room above, within 31 bits */
+};
+
+/* What all nodes of a job have to agree about. */
+struct session_params {
+    uint32_t min_nodes, max_nodes;
+    uint32_t max_restarts;    /* after a worker's failure, for the whole job */
+    uint32_t max_changes;     /* after a node joined, left or was lost; restarts are not charged for it */
+    uint32_t join_timeout_ms; /* a round that has not MIN nodes by then fails the job */
+    uint32_t last_call_ms;    /* a round that has MIN nodes waits that long for more */
+    uint32_t node_timeout_ms; /* a node that is silent for so long is dead */
+};
+
+#define SESSION_PARAMS_DEFAULT                                                                               \
+    {                                                                                                        \
+        .min_nodes = 1, .max_nodes = 1, .max_restarts = 0, .max_changes = 1000, .join_timeout_ms = 600000,   \
+        .last_call_ms = 30000, .node_timeout_ms = 1000                                                       \
+    }
+
+/* Bounds that session_params_fault() checks. */
+enum {
+    SESSION_TIMEOUT_MS_MAX =
+        30 * 24 * 3600 * 1000u / 2, /* fits the arithmetic, and more than anybody waits */
+    SESSION_NODE_TIMEOUT_MS_MIN = 100,
+    SESSION_COUNT_MAX = 1000000,
+};
+
+/* One life of one agent. A restarted agent is another. */
+struct session_nonce {
+    uint64_t high, low;
+};
+
+static inline bool session_nonce_equal(struct session_nonce a, struct session_nonce b)
+{
+    return a.high == b.high && a.low == b.low;
+}
+
+/* Why a generation, or a job, is over. */
+enum session_cause_kind {
+    SESSION_CAUSE_NONE,
+    SESSION_CAUSE_WORKER, /* a worker failed */
+    SESSION_CAUSE_LOST,   /* a node was silent for node_timeout_ms */
+    SESSION_CAUSE_LEFT,   /* an agent was told to stop, and said so */
+    SESSION_CAUSE_JOINED, /* there was room for a node that came later */
+    SESSION_CAUSE_CLOSED, /* text says why */
+    SESSION_CAUSE_COUNT
+};
+
+struct session_cause {
+    enum session_cause_kind kind;
+    bool fatal;         /* WORKER: a restart cannot help */
+    int32_t group_rank; /* of the node; -1: it has none */
+    int32_t rank;       /* of the worker, global; -1: none */
+    int32_t local_rank; /* -1: none */
+    int32_t exit_code;  /* of the worker; negative: the signal that ended it */
+    int64_t pid;
+    char host[SESSION_HOST_SIZE]; /* of the node; "": none */
+    char text[SESSION_TEXT_SIZE]; /* for people, may be "" */
+};
+
+/* Where an agent is. */
+enum session_phase {
+    SESSION_STOPPING, /* workers may still be there, but none are wanted: wait for READY */
+    SESSION_READY,    /* no workers, and a place in a generation after `generation` is wanted */
+    SESSION_RUNNING,  /* workers of `generation` are running */
+    SESSION_FAILED,   /* some of them failed by themselves; the others are being stopped */
+    SESSION_DONE,     /* all of them ended well; waiting for the other nodes */
+    SESSION_LEFT,     /* goodbye */
+    SESSION_PHASE_COUNT
+};
+
+struct session_report {
+    enum session_phase phase;
+    uint64_t instance;          /* of the job, as learned with the last generation; 0: none yet */
+    int64_t generation;         /* the last one this agent had a place in; -1: none yet */
+    int32_t group_rank;         /* its place there; -1: none yet */
+    uint16_t port;              /* READY: where this node would serve the worker store */
+    uint32_t restarts, changes; /* of the job, as learned with the last generation */
+    bool drain;                 /* the node will go away: all workers of the job should snapshot and end */
+    uint64_t age_ns;            /* FAILED: how long ago the failure was */
+    /* FAILED: the failure. STOPPING and READY: why `generation` is over, as far as this agent was told; a
+     * rendezvous that was restarted in between may not know it. LEFT: the reason, in text. */
+    struct session_cause cause;
+};
+
+struct session_hello {
+    char job[SESSION_JOB_SIZE];
+    struct session_params params;
+    struct session_nonce nonce;
+    uint32_t attempt; /* counts this agent's connections: an older one may arrive later */
+    char host[SESSION_HOST_SIZE];
+    char addr[SESSION_ADDR_SIZE]; /* where peers shall reach this node; "": where it comes from */
+    char role[SESSION_ROLE_SIZE];
+    uint32_t n_workers;
+    int32_t node_rank; /* the group rank it would like; -1: any */
+    struct session_report report;
+};
+
+enum session_view_kind {
+    SESSION_VIEW_WAIT,     /* a place is wanted, none is there yet */
+    SESSION_VIEW_START,    /* this is your place */
+    SESSION_VIEW_CONTINUE, /* you are where you should be */
+    SESSION_VIEW_STOP,     /* that generation is over: stop its workers, then report READY */
+    SESSION_VIEW_END,      /* the job is over: stop, and exit with this verdict */
+    SESSION_VIEW_REFUSED,  /* cause.text says why you cannot take part */
+    SESSION_VIEW_COUNT
+};
+
+enum session_verdict {
+    SESSION_VERDICT_NONE,
+    SESSION_VERDICT_SUCCESS,
+    SESSION_VERDICT_DRAINED, /* all workers ended well because a node asked for it; there is more to do */
+    SESSION_VERDICT_FAILURE,
+    SESSION_VERDICT_COUNT
+};
+
+/* One node's part of a generation. */
+struct session_place {
+    uint32_t group_rank, group_world_size;
+    uint32_t rank_base, world_size; /* global ranks of this node begin at rank_base */
+    uint32_t role_rank_base, role_world_size;
+    char master_addr[SESSION_ADDR_SIZE];
+    uint16_t master_port;
+};
+
+struct session_view {
+    enum session_view_kind kind;
+    uint64_t instance;
+    int64_t generation; /* START, CONTINUE, STOP: which */
+    bool drain;         /* CONTINUE: have the workers snapshot and end */
+    /* WAIT */
+    bool standby; /* the job runs without this node, which is a spare */
+    uint32_t n_ready, min_nodes, max_nodes;
+    uint32_t missing[SESSION_MISSING_MAX]; /* node ranks nobody asked for, when all others asked for one */
+    uint32_t n_missing;
+    /* START */
+    struct session_place place;
+    uint32_t restarts, changes; /* charged so far */
+    /* END */
+    enum session_verdict verdict;
+    /* START: why the generation before is over. STOP, END (kind NONE: success), REFUSED. */
+    struct session_cause cause;
+};
+
+/* "worker", "lost", ...: the words of the JSON bodies. NULL beyond the table. */
+const char *session_cause_name(unsigned kind);
+const char *session_phase_name(unsigned phase);
+const char *session_view_name(unsigned kind);
+const char *session_verdict_name(unsigned verdict);
+
+/* What is wrong with parameters or a hello by itself, as a sentence; NULL: nothing. */
+const char *session_params_fault(const struct session_params *p);
+const char *session_hello_fault(const struct session_hello *h);
+
+/* A sentence about a cause, without a final newline. */
+void session_cause_describe(const struct session_cause *c, char *ret, size_t size);
+
+/* Copies as much as fits, at a boundary of characters (UTF-8), and ends it with NUL. */
+void session_copy_text(char *to, size_t size, const char *from);

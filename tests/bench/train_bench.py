@@ -1,0 +1,60 @@
+#!/usr/bin/env python3
+"""`train` and PyTorch DDP over gloo on the same recipes, two workers each, in turns; prints the ratios.
+
+    python3 tests/bench/train_bench.py [--rounds N] [toy|classifier|mnist ...]
+
+Speed is that of the training loop, the median over all epochs but the first of each run, which in PyTorch
+also makes its buckets. The classifier prints every step in both.
+"""
+
+import argparse
+import pathlib
+import statistics
+import sys
+import tempfile
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "lib"))
+import jobs
+
+WORKERS = 2
+
+# program -> options of train, options of PyTorch, unit, samples of a unit
+RECIPES = {
+    "toy": (("--epochs", 2000), ("--epochs", 10), "steps/s", WORKERS * 10),
+    "classifier": (("--epochs", 100), ("--epochs", 6), "steps/s", WORKERS * 8),
+    "mnist": (("--epochs", 3, "--limit", 12800), ("--epochs", 3, "--limit", 6400), "images/s", 1),
+}
+
+
+def speeds(job):
+    with tempfile.TemporaryDirectory() as folder:
+        metrics = pathlib.Path(folder) / "metrics"
+        p = jobs.run([*job, "--metrics", str(metrics)], timeout=900)
+        if p.returncode != 0:
+            raise SystemExit(p.stderr)
+        epochs = jobs.read_lines(metrics, "loss_all")
+        return [e.get("images_per_s") or e["samples_per_s"] for e in epochs[1:]]
+
+
+def measure(program, rounds):
+    ours_options, their_options, unit, per_unit = RECIPES[program]
+    ours, theirs = [], []
+    for _ in range(rounds):
+        theirs += speeds(jobs.torch_job(WORKERS, *their_options, program=program))
+        ours += speeds(jobs.train_job(WORKERS, *ours_options, program=program))
+    ours, theirs = statistics.median(ours) / per_unit, statistics.median(theirs) / per_unit
+    print(f"{program:<11} train {ours:>11,.0f} {unit:<9} PyTorch DDP {theirs:>7,.0f} {unit:<9} ratio {ours / theirs:8,.1f}",
+          flush=True)
+
+
+def main():
+    p = argparse.ArgumentParser()
+    p.add_argument("--rounds", type=int, default=2)
+    p.add_argument("programs", nargs="*", default=list(RECIPES))
+    a = p.parse_args()
+    for program in a.programs:
+        measure(program, a.rounds)
+
+
+if __name__ == "__main__":
+    main()

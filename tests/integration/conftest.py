@@ -1,0 +1,31 @@
+"""What the tests of programs share."""
+
+import gzip
+import pathlib
+import struct
+import sys
+
+import pytest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "lib"))
+import jobs
+
+FASHION_MNIST = pathlib.Path("/usr/share/datasets/fashion-mnist")
+
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", "sanitize: also run against programs built with AddressSanitizer")
+
+
+@pytest.fixture(scope="session")
+def small_data(tmp_path_factory):
+    """The first 640 training and 200 test images, plain: tests that start often need not inflate 70,000."""
+    folder = tmp_path_factory.mktemp("data")
+    for name in jobs.MNIST_FILES:
+        raw = gzip.decompress((FASHION_MNIST / (name + ".gz")).read_bytes())
+        n = 640 if name.startswith("train") else 200
+        header, item = (16, 784) if "images" in name else (8, 1)
+        out = bytearray(raw[: header + n * item])
+        out[4:8] = struct.pack(">I", n)
+        (folder / name).write_bytes(out)
+    return folder

@@ -1,0 +1,227 @@
+"""What workers print, through -r, -t and the filters: where it goes, and that nobody waits or loses a byte."""
+
+import os
+import pathlib
+import pty
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "lib"))
+import jobs
+import launches
+import output_volume
+
+pytestmark = pytest.mark.sanitize
+
+SAY = 'echo out $RANK; echo err $RANK >&2'
+
+
+def crun(*args, environment=None, **more):
+    return jobs.run([jobs.crun(), "--standalone", *map(str, args)], timeout=60,
+                    env={"OMP_NUM_THREADS": "1", **os.environ, **(environment or {})}, **more)
+
+
+def logs(folder):
+    """{"attempt_0/1/stdout.log": text}"""
+    return {str(path.relative_to(folder)).split("/", 1)[1]: path.read_text()
+            for path in pathlib.Path(folder).rglob("*.log")}
+
+
+@pytest.mark.parametrize("option, files, out, err", [
+    ("-r0", {}, {"out 0", "out 1"}, {"err 0", "err 1"}),
+    ("-r1", {"0/stdout": "out 0\n", "1/stdout": "out 1\n"}, set(), {"err 0", "err 1"}),
+    ("-r3", {"0/stdout": "out 0\n", "1/stdout": "out 1\n", "0/stderr": "err 0\n", "1/stderr": "err 1\n"}, set(), set()),
+    ("-r1:2", {"1/stderr": "err 1\n"}, {"out 0", "out 1"}, {"err 0"}),
+    ("-t3", {"0/stdout": "out 0\n", "1/stdout": "out 1\n", "0/stderr": "err 0\n", "1/stderr": "err 1\n"},
+     {"[default0]:out 0", "[default1]:out 1"}, {"[default0]:err 0", "[default1]:err 1"}),
+    ("-t0:1", {"0/stdout": "out 0\n"}, {"[default0]:out 0", "out 1"}, {"err 0", "err 1"}),
+])
+def test_where_it_goes(tmp_path, option, files, out, err):
+    p = crun("--nproc-per-node=2", option, f"--log-dir={tmp_path}", "--no-python", "sh", "-c", SAY)
+    assert p.returncode == 0
+    assert set(p.stdout.splitlines()) == out and set(p.stderr.splitlines()) == err
+    assert logs(tmp_path) == {f"attempt_0/{name}.log": text for name, text in files.items()}
+
+
+def test_each_generation_keeps_its_logs(tmp_path):
+    p = crun("-t1", "--max-restarts=1", f"--log-dir={tmp_path}", "--no-python", "sh", "-c",
+             "echo try $TORCHELASTIC_RESTART_COUNT; exit $((1 - TORCHELASTIC_RESTART_COUNT))")
+    assert p.returncode == 0 and p.stdout.splitlines() == ["[default0]:try 0", "[default0]:try 1"]
+    assert logs(tmp_path) == {f"attempt_{n}/0/stdout.log": f"try {n}\n" for n in range(2)}
+
+
+def test_prefix_template():
+    p = crun("-t1", "--role=trainer", "--no-python", "echo", "x",
+             environment={"TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE": "${role_name}/${rank} "})
+    assert p.stdout == "trainer/0 x\n"
+
+
+def test_no_prefix_inside_a_line():
+    p = crun("--nproc-per-node=2", "-t1", "--no-python", "sh", "-c",
+             "for i in 1 2 3 4 5; do printf 'a '; sleep 0.01; done; echo; printf 'no end'")
+    assert sorted(p.stdout.splitlines()) == sorted(f"[default{rank}]:{text}" for rank in range(2) for text in ("a a a a a ", "no end"))
+
+
+def test_local_ranks_filter(tmp_path):
+    p = crun("--nproc-per-node=3", "-t1", "--local-ranks-filter=1", f"--log-dir={tmp_path}", "--no-python", "sh", "-c", SAY)
+    assert p.stdout == "[default1]:out 1\n" and p.stderr == "err 1\n"
+    assert len(logs(tmp_path)) == 3
+
+
+def test_duplicate_filters(tmp_path):
+    p = crun("--nproc-per-node=2", "-t3", "--duplicate-stdout-filters=apple,pear", "--duplicate_stderr_filters=plum",
+             f"--log-dir={tmp_path}", "--no-python", "sh", "-c", "echo an apple; echo a plum; echo plums >&2")
+    assert p.returncode == 0
+    found = logs(tmp_path)
+    assert sorted(found["attempt_0/filtered_stdout.log"].splitlines()) == [f"[default{rank}]:an apple" for rank in range(2)]
+    assert sorted(found["attempt_0/filtered_stderr.log"].splitlines()) == [f"[default{rank}]:plums" for rank in range(2)]
+
+
+def test_without_log_files():
+    p = crun("--log-dir=/dev/null", "-t1", "-r2", "--no-python", "sh", "-c", SAY)
+    assert p.stdout == "[default0]:out 0\n" and p.stderr == ""
+
+
+def test_temporary_logs(tmp_path):
+    where = {"TMPDIR": str(tmp_path)}
+    assert crun("-r3", "--no-python", "sh", "-c", SAY, environment=where).returncode == 0
+    assert os.listdir(tmp_path) == []
+    p = crun("-r3", "--no-python", "sh", "-c", "echo the reason >&2; exit 1", environment=where)
+    assert p.returncode == 1 and "crun:   | the reason\n" in p.stderr and f"kept in {tmp_path}" in p.stderr
+
+
+def test_report_comes_after_the_output():
+    both = subprocess.run([jobs.crun(), "--standalone", "-t3", "--no-python", "sh", "-c", "seq 20000; echo last; exit 1"],
+                          stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60).stdout
+    assert both.index("[default0]:last\n") < both.index("crun: rank 0")
+    assert both.splitlines()[:20000] == [f"[default0]:{i}" for i in range(1, 20001)]
+
+
+def test_colours_on_a_terminal_only():
+    for environment, coloured in (({"TERM": "xterm"}, True), ({"TERM": "xterm", "NO_COLOR": "1"}, False), ({"TERM": "dumb"}, False)):
+        here, there = pty.openpty()
+        p = subprocess.Popen([jobs.crun(), "--standalone", "-t1", "--no-python", "echo", "x"], stdin=subprocess.DEVNULL,
+                             stdout=there, stderr=subprocess.DEVNULL,
+                             env={**{k: v for k, v in os.environ.items() if k not in ("NO_COLOR", "TERM")}, **environment})
+        assert p.wait(timeout=20) == 0
+        shown = os.read(here, 1000)
+        os.close(here), os.close(there)
+        assert shown == (b"\033[31m[default0]:\033[0mx\r\n" if coloured else b"[default0]:x\r\n")
+
+
+# ---------------------------------------------------------------- slow readers, full disks
+
+
+def memory_is_crun_s():
+    """False when AddressSanitizer's own memory would be counted."""
+    return b"__asan_init" not in pathlib.Path(jobs.crun()).read_bytes()
+
+
+def test_much_output():
+    seen = output_volume.run(int(os.environ.get("CRUN_TEST_OUTPUT_BYTES", 50 << 20)))
+    if not memory_is_crun_s():
+        seen["peak memory KiB"] = 0
+    assert output_volume.is_fine(seen), seen
+
+
+def test_slow_console_holds_nobody_up(tmp_path):
+    """Nobody reads crun's stdout, and still the worker writes 20 MB and ends; then all of it is there."""
+    chatter = str(jobs.build_folder() / "tests" / "lib" / "chatter")
+    p = launches.start(["--standalone", "-t1", f"--log-dir={tmp_path}", "--no-python", "sh", "-c",
+                        f"{chatter} 20000000 && touch {tmp_path}/written; sleep 0.2"], stdout=subprocess.PIPE)
+    jobs.wait_for((tmp_path / "written").exists)
+    if memory_is_crun_s():
+        assert output_volume.peak_memory_kib(p.pid) < output_volume.MEMORY_LIMIT_KIB
+    time.sleep(1.5)  # crun has given up waiting for the console, and still is there for it
+    assert p.poll() is None
+    lines, wrong, _ = output_volume.read_lines(p, 1)
+    assert p.wait(timeout=20) == 0 and wrong == [] and lines[0] > 100000
+
+
+def test_signal_ends_the_wait_for_a_console_that_stands_still(tmp_path):
+    p = launches.start(["--standalone", "-t1", f"--log-dir={tmp_path}", "--no-python", "sh", "-c", "seq 200000"],
+                       stdout=subprocess.PIPE)
+    everything_written = lambda: any(log.read_text().endswith("\n200000\n") for log in tmp_path.rglob("stdout.log"))
+    jobs.wait_for(lambda: everything_written() and not jobs.children(p.pid))
+    p.terminate()
+    p.wait(timeout=20)
+    assert next(tmp_path.rglob("stdout.log")).read_text().count("\n") == 200000
+
+
+def test_slow_console_holds_neither_signals_nor_restarts_up(tmp_path):
+    """2 MB for a reader of 20 KB a second: the next generation starts at once, SIGTERM ends everything in time."""
+    worker = f"date +%s.%N >> {tmp_path}/starts; seq 300000; [ $TORCHELASTIC_RESTART_COUNT = 0 ] && exit 1; sleep 60"
+    p = launches.start(["--standalone", "-t1", "--max-restarts=1", f"--log-dir={tmp_path}/logs", "--no-python", "sh", "-c", worker],
+                       stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+    def read_slowly():
+        while os.read(p.stdout.fileno(), 4096):
+            time.sleep(0.2)
+
+    reader = threading.Thread(target=read_slowly, daemon=True)
+    reader.start()
+    starts = lambda: (tmp_path / "starts").exists() and (tmp_path / "starts").read_text().split()
+    jobs.wait_for(lambda: (s := starts()) and len(s) == 2)
+    time.sleep(0.5)
+    first, second = map(float, starts())
+    assert second - first < 1.0
+    begin = time.monotonic()
+    p.terminate()
+    err = p.stderr.read().decode()
+    assert p.wait(timeout=20) == 1 and time.monotonic() - begin < 3
+    assert "failed first" in err and "told to stop by SIGTERM" in err
+    reader.join(timeout=20)
+
+
+def test_sentences_keep_their_place_on_a_slow_console():
+    """The report on a generation comes behind all it wrote and before all that the next one writes."""
+    command = "seq 30000; echo end of $TORCHELASTIC_RESTART_COUNT; exit 1"
+    p = subprocess.Popen([jobs.crun(), "--standalone", "-t3", "--max-restarts=1", "--no-python", "sh", "-c", command],
+                         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    time.sleep(1.5)
+    lines = p.stdout.read().decode().splitlines()
+    assert p.wait(timeout=20) == 1
+    places = [lines.index("[default0]:end of 0"), next(i for i, line in enumerate(lines) if "will restart" in line),
+              lines.index("[default0]:end of 1")]
+    assert places[0] == 30000 and lines[places[1] + 1] == "[default0]:1" and lines[places[2] + 1].startswith("crun: rank 0")
+
+
+def test_console_whose_reader_is_gone(tmp_path):
+    command = f"{jobs.crun()} --standalone -t1 --log-dir={tmp_path} --no-python sh -c 'seq 100000'"
+    p = subprocess.run(["bash", "-c", f"set -o pipefail; {command} | head -1"], capture_output=True, text=True, timeout=60)
+    assert p.stdout == "[default0]:1\n" and p.returncode == 0
+    assert next(tmp_path.rglob("stdout.log")).read_text().count("\n") == 100000
+
+
+tmpfs_works = subprocess.run(["unshare", "-m", "true"], stderr=subprocess.DEVNULL).returncode == 0
+
+
+@pytest.mark.skipif(not tmpfs_works, reason="no permission for a mount namespace")
+@pytest.mark.parametrize("option", ["-t1", "-r1"])
+def test_full_disk(tmp_path, option):
+    """The log's disk is full after 1 MiB: the job goes on, this is said once, the console loses nothing."""
+    chatter = str(jobs.build_folder() / "tests" / "lib" / "chatter")
+    script = (f"mount -t tmpfs -o size=1m none {tmp_path} && exec {jobs.crun()} --standalone {option} --log-dir={tmp_path} "
+              f"--no-python {chatter} 5000000")
+    p = subprocess.Popen(["unshare", "-m", "sh", "-c", script], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                         stderr=subprocess.PIPE)
+    lines, wrong, _ = output_volume.read_lines(p, 1)
+    err = p.stderr.read().decode()
+    assert p.wait(timeout=60) == 0, err
+    assert err.count("No space left on device") == 1 and "goes on without this log" in err
+    if option == "-t1":
+        assert lines[0] > 40000 and wrong == []
+
+
+@pytest.mark.skipif(not tmpfs_works, reason="no permission for a mount namespace")
+def test_full_disk_and_a_reader_that_goes(tmp_path):
+    """The worker waits for the console because the log cannot be written; when the console's reader goes, it goes on."""
+    chatter = str(jobs.build_folder() / "tests" / "lib" / "chatter")
+    script = (f"set -o pipefail; mount -t tmpfs -o size=1m none {tmp_path} && {jobs.crun()} --standalone -t1 "
+              f"--log-dir={tmp_path} --no-python {chatter} 5000000 | (sleep 0.5; head -1)")
+    p = jobs.run(["unshare", "-m", "bash", "-c", script], timeout=60)
+    assert p.returncode == 0 and p.stdout.startswith("[default0]:0 0 "), p.stderr

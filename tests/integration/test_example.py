@@ -1,0 +1,81 @@
+"""worker-runtime/example as a user has it: libcrw installed to a prefix, the example built outside the tree."""
+
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "lib"))
+import jobs
+
+EXAMPLE = jobs.ROOT / "worker-runtime" / "example"
+LINE = re.compile(r"epoch (\d+): y = (\S+) x \+ (\S+), loss (\S+)")
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory):
+    """The folder that stands for the root of a system with crun on it."""
+    root = tmp_path_factory.mktemp("root")
+    p = jobs.run(["meson", "install", "-C", str(jobs.build_folder()), "--no-rebuild", "--destdir", str(root)])
+    assert p.returncode == 0, p.stdout + p.stderr
+    return root
+
+
+def environment(root):
+    pc = next(root.rglob("libcrw.pc"))
+    return {**os.environ, "PKG_CONFIG_PATH": str(pc.parent), "PKG_CONFIG_SYSROOT_DIR": str(root),
+            "LD_LIBRARY_PATH": str(pc.parents[1])}
+
+
+def make(root, folder, *args):
+    shutil.copytree(EXAMPLE, folder, ignore=shutil.ignore_patterns("average"))
+    p = jobs.run(["make", "-C", str(folder), "CFLAGS=-O2 -Wall -Wextra -Werror -Wno-unused-parameter", *args],
+                 env=environment(root))
+    assert p.returncode == 0, p.stdout + p.stderr
+    return str(folder / "average")
+
+
+@pytest.fixture(scope="module")
+def average(installed, tmp_path_factory):
+    return make(installed, tmp_path_factory.mktemp("user") / "example")
+
+
+def assert_trained(p):
+    """Rank 0 alone reports, and the line that the data came from was found."""
+    assert p.returncode == 0, p.stderr
+    lines = [LINE.fullmatch(line) for line in p.stdout.splitlines()]
+    assert [int(line[1]) for line in lines] == list(range(1, 9))
+    assert float(lines[-1][2]) == pytest.approx(3, abs=0.2)
+    assert float(lines[-1][3]) == pytest.approx(1, abs=0.1)
+    assert float(lines[-1][4]) < min(1e-2, float(lines[0][4]))
+
+
+def test_alone_and_with_own_workers(installed, average):
+    for args in ((), ("3",)):
+        assert_trained(jobs.run([average, *args], env=environment(installed)))
+
+
+def test_under_the_installed_crun(installed, average):
+    crun = next(installed.rglob("bin/crun"))
+    assert_trained(jobs.run([str(crun), "--standalone", "--nproc-per-node=2", average], env=environment(installed)))
+
+
+def test_it_asks_for_the_soname(installed, average):
+    p = subprocess.run(["readelf", "-d", average], stdout=subprocess.PIPE, text=True, check=True)
+    assert "Shared library: [libcrw.so.0]" in p.stdout
+    assert (next(installed.rglob("libcrw.so.0"))).exists()
+
+
+@pytest.mark.skipif(not shutil.which("c++"), reason="no C++ compiler")
+def test_the_header_alone_is_enough_for_cxx(installed, tmp_path):
+    source = tmp_path / "use.cc"
+    source.write_text("#include <crw.h>\nint main() { return crw_version()[0] == 0; }\n")
+    flags = jobs.run(["pkg-config", "--cflags", "--libs", "libcrw"], env=environment(installed)).stdout.split()
+    p = jobs.run(["c++", "-Wall", "-Wextra", "-Werror", str(source), *flags, "-o", str(tmp_path / "use")],
+                 env=environment(installed))
+    assert p.returncode == 0, p.stderr
+    assert jobs.run([str(tmp_path / "use")], env=environment(installed)).returncode == 0

@@ -1,0 +1,94 @@
+#pragma once
+
+/*
+ * CUDA's runtime API as far as this project uses it, for machines without a GPU and without the toolkit.
+ * Test code only: the include path puts this folder first, and the project's own sources compile unchanged.
+ *
+ * What it is: streams with queues, events, graphs and memory, with the order rules of the real thing. Work
+ * runs late (when somebody asks whether it is done) and in the least convenient order that the rules allow,
+ * so that a missing dependency shows as a wrong result. Fresh memory is full of NaN.
+ * What it is not: a GPU. Nothing here says anything about speed, and memory is coherent everywhere.
+ *
+ * The second header, cuda_runtime.h, adds the language of kernels.
+ */
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum cudaError {
+    cudaSuccess = 0,
+    cudaErrorInvalidValue = 1,
+    cudaErrorMemoryAllocation = 2,
+    cudaErrorInsufficientDriver = 35,
+    cudaErrorNoDevice = 100,
+    cudaErrorInvalidDevice = 101,
+    cudaErrorNotReady = 600,
+    cudaErrorIllegalAddress = 700,
+    cudaErrorStreamCaptureUnsupported = 900,
+    cudaErrorStreamCaptureUnjoined = 904,
+} cudaError_t;
+
+enum cudaMemcpyKind {
+    cudaMemcpyHostToHost,
+    cudaMemcpyHostToDevice,
+    cudaMemcpyDeviceToHost,
+    cudaMemcpyDeviceToDevice,
+    cudaMemcpyDefault
+};
+
+typedef struct CUstream_st *cudaStream_t;
+typedef struct CUevent_st *cudaEvent_t;
+typedef struct CUgraph_st *cudaGraph_t;
+typedef struct CUgraphExec_st *cudaGraphExec_t;
+
+#define cudaStreamNonBlocking 1u
+#define cudaEventDisableTiming 2u
+#define cudaHostAllocMapped 2u
+
+enum cudaStreamCaptureMode { cudaStreamCaptureModeGlobal, cudaStreamCaptureModeThreadLocal };
+
+const char *cudaGetErrorString(cudaError_t error);
+cudaError_t cudaGetDeviceCount(int *ret_count);
+cudaError_t cudaSetDevice(int device);
+cudaError_t cudaMalloc(void **ret_memory, size_t n_bytes);
+cudaError_t cudaFree(void *memory);
+cudaError_t cudaHostAlloc(void **ret_memory, size_t n_bytes, unsigned flags);
+cudaError_t cudaHostGetDevicePointer(void **ret_device, void *host, unsigned flags);
+cudaError_t cudaFreeHost(void *memory);
+cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t n_bytes, enum cudaMemcpyKind kind,
+                            cudaStream_t stream);
+cudaError_t cudaMemsetAsync(void *memory, int value, size_t n_bytes, cudaStream_t stream);
+cudaError_t cudaDeviceGetStreamPriorityRange(int *ret_least, int *ret_greatest);
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t *ret_stream, unsigned flags, int priority);
+cudaError_t cudaStreamDestroy(cudaStream_t stream);
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags);
+cudaError_t cudaStreamSynchronize(cudaStream_t stream);
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t *ret_event, unsigned flags);
+cudaError_t cudaEventDestroy(cudaEvent_t event);
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream);
+cudaError_t cudaEventQuery(cudaEvent_t event);
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, enum cudaStreamCaptureMode mode);
+cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *ret_graph);
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t *ret_exec, cudaGraph_t graph, unsigned long long flags);
+cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream);
+cudaError_t cudaGraphDestroy(cudaGraph_t graph);
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec);
+
+/* ------------------------------------------------------------------ for tests only */
+
+/* Blocks and threads run last first: a result that changes with it depends on an order nobody promised. */
+void cuda_host_reverse_order(bool reverse);
+/* How many devices there are to be found; 1 at the start. */
+void cuda_host_set_devices(int n_devices);
+/* Work for a stream that may be asked more than once: poll returns false while it is not done yet. How the
+ * fake NCCL queues its collectives. In a graph, poll starts anew with each launch. */
+cudaError_t cuda_host_enqueue(cudaStream_t stream, bool (*poll)(void *data), void *data);
+
+#ifdef __cplusplus
+}
+#endif

@@ -1,0 +1,458 @@
+/*
+ * Streams, events, graphs and memory of the emulated CUDA runtime. Test code only; the rules are those of
+ * the real runtime as far as cuda_runtime_api.h declares it.
+ *
+ * Every stream is a queue. Nothing runs when it is queued: work runs when somebody asks about an event or a
+ * stream, and then from the youngest stream to the oldest, each as far as its waits allow. Whoever forgot to
+ * wait for another stream reads memory that is not written yet.
+ *
+ * Capture: what is queued goes into the graph's list instead, in the order of the calls. Streams join by
+ * waiting for an event of the capture and must be joined back; counters per stream check it.
+ */
+
+#include "tests/lib/cuda_host/cuda_runtime.h"
+
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+typedef std::shared_ptr<cuda_host_work> work_ptr;
+/* Of each stream (by number): how much of what it captured has been seen. */
+typedef std::vector<size_t> capture_clock;
+
+struct CUgraph_st {
+    std::vector<work_ptr> nodes;
+};
+
+struct CUgraphExec_st {
+    std::vector<work_ptr> nodes;
+};
+
+struct CUstream_st {
+    size_t number;
+    std::deque<work_ptr> queue;
+    CUgraph_st *capture = nullptr; /* the graph it is being captured into */
+    capture_clock clock;
+    size_t n_captured = 0;
+};
+
+struct CUevent_st {
+    unsigned long long n_recorded = 0, n_reached = 0;
+    CUgraph_st *capture = nullptr;
+    capture_clock clock;
+};
+
+namespace
+{
+
+std::recursive_mutex lock_;
+std::vector<CUstream_st *> streams; /* by number; null: destroyed */
+CUstream_st *default_stream;
+int n_devices = 1;
+
+typedef std::lock_guard<std::recursive_mutex> guard;
+
+CUstream_st *new_stream(void)
+{
+    CUstream_st *stream = new CUstream_st;
+    stream->number = streams.size();
+    streams.push_back(stream);
+    return stream;
+}
+
+CUstream_st *stream_of(cudaStream_t stream)
+{
+    if (stream)
+        return stream;
+    if (!default_stream)
+        default_stream = new_stream();
+    return default_stream;
+}
+
+/* Runs whatever can run. */
+void pump(void)
+{
+    for (bool progress = true; progress;) {
+        progress = false;
+        for (size_t i = streams.size(); i-- > 0;) {
+            CUstream_st *stream = streams[i];
+            while (stream && !stream->queue.empty()) {
+                work_ptr first = stream->queue.front();
+                if (!first->run())
+                    break;
+                stream->queue.pop_front();
+                progress = true;
+            }
+        }
+    }
+}
+
+size_t &clock_at(capture_clock &clock, size_t number)
+{
+    if (clock.size() <= number)
+        clock.resize(number + 1);
+    return clock[number];
+}
+
+void merge(capture_clock &into, capture_clock &from)
+{
+    for (size_t i = 0; i < from.size(); i++)
+        if (clock_at(into, i) < from[i])
+            into[i] = from[i];
+}
+
+struct copy_work final : cuda_host_work {
+    void *to;
+    const void *from;
+    size_t n_bytes;
+    bool run(void) override
+    {
+        std::memcpy(to, from, n_bytes);
+        return true;
+    }
+};
+
+struct set_work final : cuda_host_work {
+    void *memory;
+    int value;
+    size_t n_bytes;
+    bool run(void) override
+    {
+        std::memset(memory, value, n_bytes);
+        return true;
+    }
+};
+
+struct record_work final : cuda_host_work {
+    CUevent_st *event;
+    unsigned long long number;
+    bool run(void) override
+    {
+        event->n_reached = number;
+        return true;
+    }
+};
+
+struct wait_work final : cuda_host_work {
+    CUevent_st *event;
+    unsigned long long number;
+    bool run(void) override
+    {
+        return event->n_reached >= number;
+    }
+};
+
+struct poll_work final : cuda_host_work {
+    bool (*poll)(void *data);
+    void *data;
+    bool run(void) override
+    {
+        return poll(data);
+    }
+};
+
+/* The nodes one after the other: the order of capture is one that their dependencies allow. */
+struct graph_work final : cuda_host_work {
+    std::vector<work_ptr> nodes;
+    size_t next = 0;
+    bool run(void) override
+    {
+        while (next < nodes.size()) {
+            if (!nodes[next]->run())
+                return false;
+            next++;
+        }
+        next = 0;
+        return true;
+    }
+};
+
+} // namespace
+
+cudaError_t cuda_host_submit(cudaStream_t handle, cuda_host_work *work)
+{
+    guard g(lock_);
+    work_ptr owned(work);
+    CUstream_st *stream = stream_of(handle);
+    if (!stream->capture) {
+        stream->queue.push_back(owned);
+        return cudaSuccess;
+    }
+    stream->capture->nodes.push_back(owned);
+    clock_at(stream->clock, stream->number) = ++stream->n_captured;
+    return cudaSuccess;
+}
+
+cudaError_t cuda_host_enqueue(cudaStream_t stream, bool (*poll)(void *data), void *data)
+{
+    poll_work *work = new poll_work;
+    work->poll = poll;
+    work->data = data;
+    return cuda_host_submit(stream, work);
+}
+
+void cuda_host_set_devices(int n)
+{
+    n_devices = n;
+}
+
+const char *cudaGetErrorString(cudaError_t error)
+{
+    switch (error) {
+    case cudaSuccess:
+        return "no error";
+    case cudaErrorInvalidValue:
+        return "invalid argument";
+    case cudaErrorMemoryAllocation:
+        return "out of memory";
+    case cudaErrorInsufficientDriver:
+        return "CUDA driver version is insufficient for CUDA runtime version";
+    case cudaErrorNoDevice:
+        return "no CUDA-capable device is detected";
+    case cudaErrorInvalidDevice:
+        return "invalid device ordinal";
+    case cudaErrorNotReady:
+        return "device not ready";
+    case cudaErrorIllegalAddress:
+        return "an illegal memory access was encountered";
+    case cudaErrorStreamCaptureUnsupported:
+        return "operation not permitted when stream is capturing";
+    case cudaErrorStreamCaptureUnjoined:
+        return "capturing stream has unjoined work";
+    }
+    return "unrecognized error code";
+}
+
+cudaError_t cudaGetDeviceCount(int *ret_count)
+{
+    *ret_count = n_devices;
+    return n_devices ? cudaSuccess : cudaErrorNoDevice;
+}
+
+cudaError_t cudaSetDevice(int device)
+{
+    return device >= 0 && device < n_devices ? cudaSuccess : cudaErrorInvalidDevice;
+}
+
+cudaError_t cudaMalloc(void **ret_memory, size_t n_bytes)
+{
+    void *memory = std::aligned_alloc(256, (n_bytes + 255) / 256 * 256);
+    if (!memory)
+        return cudaErrorMemoryAllocation;
+    std::memset(memory, 0xff, n_bytes); /* NaN in every format */
+    *ret_memory = memory;
+    return cudaSuccess;
+}
+
+cudaError_t cudaFree(void *memory)
+{
+    guard g(lock_);
+    pump();
+    std::free(memory);
+    return cudaSuccess;
+}
+
+cudaError_t cudaHostAlloc(void **ret_memory, size_t n_bytes, unsigned flags)
+{
+    (void)flags;
+    return cudaMalloc(ret_memory, n_bytes);
+}
+
+cudaError_t cudaHostGetDevicePointer(void **ret_device, void *host, unsigned flags)
+{
+    (void)flags;
+    *ret_device = host;
+    return cudaSuccess;
+}
+
+cudaError_t cudaFreeHost(void *memory)
+{
+    return cudaFree(memory);
+}
+
+cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t n_bytes, enum cudaMemcpyKind kind,
+                            cudaStream_t stream)
+{
+    (void)kind;
+    copy_work *work = new copy_work;
+    work->to = to;
+    work->from = from;
+    work->n_bytes = n_bytes;
+    return cuda_host_submit(stream, work);
+}
+
+cudaError_t cudaMemsetAsync(void *memory, int value, size_t n_bytes, cudaStream_t stream)
+{
+    set_work *work = new set_work;
+    work->memory = memory;
+    work->value = value;
+    work->n_bytes = n_bytes;
+    return cuda_host_submit(stream, work);
+}
+
+cudaError_t cudaDeviceGetStreamPriorityRange(int *ret_least, int *ret_greatest)
+{
+    *ret_least = 0;
+    *ret_greatest = -5;
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t *ret_stream, unsigned flags, int priority)
+{
+    guard g(lock_);
+    (void)flags;
+    (void)priority;
+    *ret_stream = new_stream();
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamDestroy(cudaStream_t stream)
+{
+    guard g(lock_);
+    pump();
+    streams[stream->number] = nullptr;
+    delete stream;
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamSynchronize(cudaStream_t handle)
+{
+    CUstream_st *stream;
+    {
+        guard g(lock_);
+        stream = stream_of(handle);
+        if (stream->capture)
+            return cudaErrorStreamCaptureUnsupported;
+    }
+    for (;;) {
+        guard g(lock_);
+        pump();
+        if (stream->queue.empty())
+            return cudaSuccess;
+    }
+}
+
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t *ret_event, unsigned flags)
+{
+    (void)flags;
+    *ret_event = new CUevent_st;
+    return cudaSuccess;
+}
+
+cudaError_t cudaEventDestroy(cudaEvent_t event)
+{
+    guard g(lock_);
+    pump();
+    delete event;
+    return cudaSuccess;
+}
+
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t handle)
+{
+    guard g(lock_);
+    CUstream_st *stream = stream_of(handle);
+    event->capture = stream->capture;
+    if (stream->capture) {
+        event->clock = stream->clock;
+        return cudaSuccess;
+    }
+    record_work *work = new record_work;
+    work->event = event;
+    work->number = ++event->n_recorded;
+    return cuda_host_submit(stream, work);
+}
+
+cudaError_t cudaStreamWaitEvent(cudaStream_t handle, cudaEvent_t event, unsigned flags)
+{
+    guard g(lock_);
+    (void)flags;
+    CUstream_st *stream = stream_of(handle);
+    if (event->capture) {
+        if (stream->capture && stream->capture != event->capture)
+            return cudaErrorStreamCaptureUnsupported;
+        stream->capture = event->capture;
+        merge(stream->clock, event->clock);
+        return cudaSuccess;
+    }
+    if (stream->capture)
+        return cudaErrorStreamCaptureUnsupported;
+    wait_work *work = new wait_work;
+    work->event = event;
+    work->number = event->n_recorded;
+    return cuda_host_submit(stream, work);
+}
+
+cudaError_t cudaEventQuery(cudaEvent_t event)
+{
+    guard g(lock_);
+    if (event->capture)
+        return cudaErrorStreamCaptureUnsupported;
+    pump();
+    return event->n_reached == event->n_recorded ? cudaSuccess : cudaErrorNotReady;
+}
+
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, enum cudaStreamCaptureMode mode)
+{
+    guard g(lock_);
+    (void)mode;
+    if (stream->capture)
+        return cudaErrorStreamCaptureUnsupported;
+    stream->capture = new CUgraph_st;
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamEndCapture(cudaStream_t origin, cudaGraph_t *ret_graph)
+{
+    guard g(lock_);
+    CUgraph_st *graph = origin->capture;
+    bool joined = true;
+    if (!graph)
+        return cudaErrorInvalidValue;
+    for (CUstream_st *stream : streams) {
+        if (!stream || stream->capture != graph)
+            continue;
+        joined = joined && clock_at(origin->clock, stream->number) >= stream->n_captured;
+        stream->capture = nullptr;
+        stream->n_captured = 0;
+        if (stream != origin)
+            stream->clock.clear();
+    }
+    origin->clock.clear();
+    if (!joined) {
+        delete graph;
+        return cudaErrorStreamCaptureUnjoined;
+    }
+    *ret_graph = graph;
+    return cudaSuccess;
+}
+
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t *ret_exec, cudaGraph_t graph, unsigned long long flags)
+{
+    (void)flags;
+    CUgraphExec_st *exec = new CUgraphExec_st;
+    exec->nodes = graph->nodes;
+    *ret_exec = exec;
+    return cudaSuccess;
+}
+
+cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream)
+{
+    graph_work *work = new graph_work;
+    work->nodes = exec->nodes;
+    return cuda_host_submit(stream, work);
+}
+
+cudaError_t cudaGraphDestroy(cudaGraph_t graph)
+{
+    delete graph;
+    return cudaSuccess;
+}
+
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec)
+{
+    guard g(lock_);
+    pump();
+    delete exec;
+    return cudaSuccess;
+}

@@ -1,0 +1,55 @@
+#pragma once
+
+/*
+ * NCCL without GPUs: a shared object with the same symbols, whose ranks are processes that share one piece of
+ * memory. It keeps NCCL's manners as far as we rely on them (calls that return at once, errors that come
+ * later, a revoked communicator that can only be shrunk) and fails in whatever way the memory says.
+ *
+ * The test makes the memory before it forks and tells its file descriptor by FAKE_NCCL_FD.
+ */
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+enum { FAKE_RANKS = 4, FAKE_GROUPS = 32, FAKE_FLOATS = 2048, FAKE_NONE = -1 };
+
+/* One rank's misfortune, counted in the communicators of the job (its first has number 0). */
+enum fake_fault {
+    FAULT_NONE,
+    FAULT_ID,             /* no id can be made */
+    FAULT_INIT_REFUSED,   /* the call itself fails */
+    FAULT_INIT_ERROR,     /* it fails while in progress */
+    FAULT_INIT_FOR_EVER,  /* it stays in progress */
+    FAULT_REDUCE_REFUSED, /* an all-reduce is refused */
+    FAULT_REDUCE_HANGS,   /* this rank never comes to an all-reduce */
+    FAULT_ASYNC_ERROR,    /* the communicator reports an error once it is in use */
+    FAULT_REVOKE,         /* revoking fails */
+    FAULT_SHRINK,
+    FAULT_GROW,
+    FAULT_ABORT_HANGS, /* aborting never returns */
+    FAULT_COUNT
+};
+
+struct fake_group {
+    int n_ranks;
+    int n_joined;
+    int child; /* the group that its ranks shrink or grow into; 0: none yet */
+    bool joined[FAKE_RANKS];
+    uint64_t posted[FAKE_RANKS]; /* all-reduces this rank has come to */
+    float data[FAKE_RANKS][2][FAKE_FLOATS];
+};
+
+struct fake_nccl {
+    int version;
+    enum fake_fault fault;
+    int fault_rank;
+    int n_faults_left;
+    uint64_t fault_from; /* all-reduces of a communicator that pass before a fault of one */
+
+    pthread_mutex_t lock; /* of what is below, and of n_faults_left */
+    int n_groups;
+    struct fake_group groups[FAKE_GROUPS];
+    /* What happened, for the tests. */
+    int n_ids, n_aborts, n_revokes, n_shrinks, n_grows;
+};

@@ -1,0 +1,115 @@
+"""Running `crun ... train ...` and looking at what it left: shared by tests and campaigns."""
+
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+MNIST_FILES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte",
+               "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
+
+
+def build_folder():
+    return pathlib.Path(os.environ.get("CRUN_BUILD", ROOT / "build")).resolve()
+
+
+def crun():
+    return str(build_folder() / "launcher" / "crun")
+
+
+def train():
+    return str(build_folder() / "worker-runtime" / "train")
+
+
+def train_job(n_workers, *train_args, program="mnist", crun_args=()):
+    return [crun(), "--standalone", f"--nproc-per-node={n_workers}", *crun_args, train(), program,
+            *map(str, train_args)]
+
+
+def torch_job(n_workers, *train_args, program="mnist"):
+    """The same recipe in PyTorch DDP, started by crun, too."""
+    return [crun(), "--standalone", f"--nproc-per-node={n_workers}", str(ROOT / f"tests/lib/torch_{program}.py"),
+            *map(str, train_args)]
+
+
+def run(args, timeout=300, **more):
+    return subprocess.run(args, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                          timeout=timeout, **more)
+
+
+def assert_one_sentence(p, code, *words):
+    """Exactly one line on stderr, with these words in it, and this exit code."""
+    lines = [line for line in p.stderr.splitlines() if line.strip()]
+    assert p.returncode == code, p.stderr
+    assert len(lines) == 1, p.stderr
+    for word in words:
+        assert word in lines[0], lines[0]
+
+
+def read_metrics(path):
+    """(epoch lines, resume lines)"""
+    path = pathlib.Path(path)
+    lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    return [m for m in lines if "param_crc32c" in m and "epoch" in m], [m for m in lines if "resumed" in m]
+
+
+def read_lines(path, field):
+    """Metrics lines that have this field."""
+    return [m for m in map(json.loads, pathlib.Path(path).read_text().splitlines()) if field in m]
+
+
+def children(pid):
+    found = []
+    try:
+        for task in os.listdir(f"/proc/{pid}/task"):
+            found += map(int, pathlib.Path(f"/proc/{pid}/task/{task}/children").read_text().split())
+    except (FileNotFoundError, ProcessLookupError):
+        pass
+    return found
+
+
+def descendants(pid):
+    found = []
+    for child in children(pid):
+        found.append(child)
+        found += descendants(child)
+    return found
+
+
+def environment(pid):
+    try:
+        raw = pathlib.Path(f"/proc/{pid}/environ").read_bytes()
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return {}
+    return dict(e.split("=", 1) for e in raw.decode(errors="replace").split("\0") if "=" in e)
+
+
+def workers(crun_pid):
+    """rank -> pid of the workers below crun that run now."""
+    found = {}
+    for pid in descendants(crun_pid):
+        rank = environment(pid).get("RANK")
+        if rank is not None:
+            found.setdefault(int(rank), pid)
+    return found
+
+
+def wait_for(condition, timeout=30, interval=0.002):
+    deadline = time.monotonic() + timeout
+    while time.monotonic() < deadline:
+        value = condition()
+        if value:
+            return value
+        time.sleep(interval)
+    raise AssertionError("waited too long")
+
+
+def kill(pid, sig=signal.SIGKILL):
+    try:
+        os.kill(pid, sig)
+        return True
+    except ProcessLookupError:
+        return False

@@ -1,0 +1,100 @@
+"""Launches of crun that a test can look into from outside: every process of one carries a tag in its environment."""
+
+import ctypes
+import os
+import pathlib
+import signal
+import subprocess
+import time
+import uuid
+
+import jobs
+
+TAG = "TEST_LAUNCH"
+
+
+def family():
+    return str(jobs.build_folder() / "tests" / "lib" / "family")
+
+
+def start(args, environment=None, **more):
+    """Starts crun with args; the process has .tag."""
+    tag = str(uuid.uuid4())
+    process = subprocess.Popen([jobs.crun(), *map(str, args)], stdin=subprocess.DEVNULL,
+                               env={**os.environ, **(environment or {}), TAG: tag}, **more)
+    process.tag = tag
+    return process
+
+
+def state(pid):
+    """(name, state letter), or None when it is gone."""
+    try:
+        stat = pathlib.Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    return stat[stat.index("(") + 1: stat.rindex(")")], stat[stat.rindex(")") + 2]
+
+
+def living(tag):
+    """pid -> name of the processes with this tag that live; zombies do not."""
+    wanted = f"{TAG}={tag}".encode()
+    found = {}
+    for entry in os.scandir("/proc"):
+        if not entry.name.isdigit():
+            continue
+        try:
+            raw = pathlib.Path(entry.path, "environ").read_bytes()
+        except (FileNotFoundError, ProcessLookupError, PermissionError):
+            continue
+        now = state(entry.name)
+        if wanted in raw.split(b"\0") and now and now[1] not in "ZX":
+            found[int(entry.name)] = now[0]
+    return found
+
+
+def wait_until_gone(tag, timeout, also_fine=lambda name: False):
+    """What is left of the launch after at most timeout seconds: {} is what one hopes for."""
+    deadline = time.monotonic() + timeout
+    while True:
+        left = {pid: name for pid, name in living(tag).items() if not also_fine(name)}
+        if not left or time.monotonic() > deadline:
+            return left
+        time.sleep(0.005)
+
+
+def adopt_orphans():
+    """Orphans become this process's children, not those of process 1, which may be slow to wait for many."""
+    PR_SET_CHILD_SUBREAPER = 36
+    assert ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0
+
+
+def kill_all(process):
+    """Ends what is left of a launch and waits for crun. With adopt_orphans() nothing escapes: whoever loses its
+    parent becomes our child, and children are killed until there are none."""
+    for pid in living(process.tag):
+        jobs.kill(pid, signal.SIGKILL)
+    code = process.wait()
+    while True:
+        for pid in jobs.children(os.getpid()):
+            jobs.kill(pid, signal.SIGKILL)
+        try:
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        except ChildProcessError:
+            return code
+
+
+def trace(pid):
+    """Makes this process the tracer of pid, which stands still from then on, whatever signal but SIGKILL it gets."""
+    PTRACE_SEIZE, PTRACE_INTERRUPT = 0x4206, 0x4207
+    ptrace = ctypes.CDLL(None, use_errno=True).ptrace
+    ptrace.argtypes = [ctypes.c_long, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p]
+    for request in (PTRACE_SEIZE, PTRACE_INTERRUPT):
+        if ptrace(request, pid, None, None) != 0:
+            raise OSError(ctypes.get_errno(), "ptrace")
+    os.waitpid(pid, 0)
+
+
+def guardian(crun_pid):
+    children = jobs.children(crun_pid)
+    return children[0] if children else None

@@ -1,0 +1,55 @@
+"""Many `crun --standalone` at once: all start, all can use their store, no two share a port."""
+
+import argparse
+import collections
+import subprocess
+import sys
+
+import jobs
+
+# Talks to the store of its own launch: the first reply proves that it is alive and speaks the protocol.
+WORKER = r'''
+import os, socket, struct, sys, time
+s = socket.create_connection((os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])), timeout=60)
+key, value = b"/" + os.environ["RANK"].encode(), os.environ["TORCHELASTIC_RUN_ID"].encode()
+vec = lambda b: struct.pack("<Q", len(b)) + b
+s.sendall(b"\0" + struct.pack("<I", 0x3C85F7CE))                       # VALIDATE
+s.sendall(b"\1" + vec(key) + vec(value))                               # SET
+s.sendall(b"\3" + vec(key))                                             # GET
+size = struct.unpack("<Q", s.recv(8, socket.MSG_WAITALL))[0]
+assert s.recv(size, socket.MSG_WAITALL) == value
+time.sleep(float(sys.argv[1]))
+print(os.environ["MASTER_PORT"], os.environ["RANK"])
+'''
+
+
+def run(launches, hold_s):
+    """(launches that failed, port -> launches that had it)"""
+    command = [jobs.crun(), "--standalone", "--nproc-per-node=2", "--no-python", sys.executable, "-c", WORKER, str(hold_s)]
+    crowd = [subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+             for _ in range(launches)]
+    failed, ports = [], collections.Counter()
+    for crun in crowd:
+        out, err = crun.communicate(timeout=300)
+        lines = [line.split() for line in out.splitlines()]
+        if crun.returncode != 0 or sorted(rank for _, rank in lines) != ["0", "1"]:
+            failed.append((crun.returncode, err))
+        ports.update({port for port, _ in lines})
+    return failed, ports
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--launches", type=int, default=200)
+    parser.add_argument("--hold", type=float, default=20, help="seconds each worker stays, so that all overlap")
+    args = parser.parse_args()
+    failed, ports = run(args.launches, args.hold)
+    shared = {port: n for port, n in ports.items() if n > 1}
+    for code, err in failed[:5]:
+        print(f"exit code {code}: {err[-500:]}")
+    print(f"{args.launches} launches at once: {len(failed)} failed, {len(ports)} ports, {len(shared)} shared")
+    return 1 if failed or shared or len(ports) != args.launches else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,409 @@
+/*
+ * One node: an agent process with the session core in it, and a worker group that starts, ends and fails as
+ * the scenario wants.
+ */
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "rendezvous/session_json.h"
+#include "tests/sim/sim.h"
+
+enum { GREETING_NONCE = 0x04030201 };
+
+static uint64_t clock_of(const struct sim *sim, const struct sim_agent *a)
+{
+    return sim->now_ns + a->clock_ns;
+}
+
+unsigned agent_n_workers(unsigned agent)
+{
+    return 1 + agent % 3;
+}
+
+const char *agent_role(unsigned agent)
+{
+    return agent % 5 == 0 ? "reader" : "default";
+}
+
+/* ---- worker group ---- */
+
+static void group_later(struct sim *sim, unsigned agent, enum sim_moment moment, uint64_t delay_ns)
+{
+    schedule_add(&sim->schedule, sim->now_ns + delay_ns, moment, agent, sim->agents[agent].turn);
+}
+
+static void group_start(struct sim *sim, unsigned agent)
+{
+    struct sim_agent *a = &sim->agents[agent];
+    uint64_t wait_ns = sim->scenario.finish_ns > sim->now_ns ? sim->scenario.finish_ns - sim->now_ns : 0;
+
+    a->group = GROUP_RUNNING;
+    a->turn++;
+    wait_ns += random_between(&sim->random, 0, sim->scenario.finish_spread_ns);
+    if (sim->now_ns < sim->scenario.finish_ns + 20 * SIM_S &&
+        random_percent(&sim->random, sim->scenario.late_failure_percent))
+        group_later(sim, agent, SIM_GROUP_FAIL, wait_ns);
+    group_later(sim, agent, SIM_GROUP_DONE, wait_ns);
+}
+
+static void group_stop(struct sim *sim, unsigned agent)
+{
+    struct sim_agent *a = &sim->agents[agent];
+    uint64_t most_ns = a->group == GROUP_RUNNING ? sim->scenario.stop_max_ns : SIM_MS;
+
+    a->group = GROUP_STOPPING;
+    a->turn++;
+    group_later(sim, agent, SIM_GROUP_READY, random_between(&sim->random, 0, most_ns));
+}
+
+void agent_fail_later(struct sim *sim, unsigned agent, uint64_t delay_ns)
+{
+    if (sim->agents[agent].alive && sim->agents[agent].group == GROUP_RUNNING)
+        group_later(sim, agent, SIM_GROUP_FAIL, delay_ns);
+}
+
+/* ---- actions ---- */
+
+static void step(struct sim *sim, unsigned agent, struct session_event *event);
+
+static void arm(struct sim *sim, unsigned agent)
+{
+    struct sim_agent *a = &sim->agents[agent];
+    uint64_t deadline_ns = session_deadline(&a->session);
+    uint64_t at_ns;
+
+    if (deadline_ns == UINT64_MAX)
+        return;
+    at_ns = deadline_ns > clock_of(sim, a) ? deadline_ns - a->clock_ns : sim->now_ns;
+    if (a->timer_ns > 0 && a->timer_ns <= at_ns)
+        return;
+    a->timer_ns = at_ns;
+    schedule_add(&sim->schedule, at_ns, SIM_AGENT_TIMER, agent, a->life);
+}
+
+static void send_hello(struct sim *sim, const struct sim_agent *a)
+{
+    struct session_hello hello;
+
+    session_hello(&a->session, clock_of(sim, a), &hello);
+    network_send(sim, (unsigned)a->connection, SIM_DAEMON_END, MESSAGE_HELLO, &hello, sizeof(hello));
+}
+
+static void send_report(struct sim *sim, const struct sim_agent *a)
+{
+    struct session_report report;
+
+    session_report(&a->session, clock_of(sim, a), &report);
+    network_send(sim, (unsigned)a->connection, SIM_DAEMON_END, MESSAGE_REPORT, &report, sizeof(report));
+}
+
+static void hang_up(struct sim *sim, struct sim_agent *a)
+{
+    if (a->connection >= 0)
+        network_close(sim, (unsigned)a->connection, SIM_AGENT_END);
+    a->connection = -1;
+}
+
+static void end(struct sim *sim, unsigned agent)
+{
+    struct sim_agent *a = &sim->agents[agent];
+
+    check_end(sim, agent);
+    a->ended = true;
+    a->succeeded = a->session.end == SESSION_END_VERDICT && a->session.verdict == SESSION_VERDICT_SUCCESS;
+    a->turn++;
+    schedule_add(&sim->schedule, sim->now_ns + random_between(&sim->random, 0, sim->scenario.stop_max_ns),
+                 SIM_AGENT_EXIT, agent, a->life);
+}
+
+static void carry_out(struct sim *sim, unsigned agent, enum session_action action,
+                      const struct session_event *event)
+{
+    struct sim_agent *a = &sim->agents[agent];
+
+    switch (action) {
+    case SESSION_DO_DIAL:
+        network_dial(sim, agent);
+        break;
+    case SESSION_DO_GREET:
+        network_send(sim, (unsigned)a->connection, SIM_DAEMON_END, MESSAGE_GREETING, NULL, 0);
+        break;
+    case SESSION_DO_HELLO:
+        send_hello(sim, a);
+        break;
+    case SESSION_DO_REPORT:
+        send_report(sim, a);
+        break;
+    case SESSION_DO_ALIVE:
+        network_send(sim, (unsigned)a->connection, SIM_DAEMON_END, MESSAGE_ALIVE, NULL, 0);
+        break;
+    case SESSION_DO_CLOSE:
+        hang_up(sim, a);
+        break;
+    case SESSION_DO_START:
+        check_start(sim, agent, event->view);
+        group_start(sim, agent);
+        break;
+    case SESSION_DO_STOP:
+        group_stop(sim, agent);
+        break;
+    case SESSION_DO_END:
+        end(sim, agent);
+        break;
+    case SESSION_DO_DRAIN: /* workers snapshot and end soon */
+        group_later(sim, agent, SIM_GROUP_DONE, random_between(&sim->random, 0, SIM_S));
+        break;
+    default: /* for people */
+        break;
+    }
+}
+
+static void step(struct sim *sim, unsigned agent, struct session_event *event)
+{
+    struct sim_agent *a = &sim->agents[agent];
+    struct session_actions actions;
+
+    event->now_ns = clock_of(sim, a);
+    if (event->kind == SESSION_EVENT_VIEW || event->kind == SESSION_EVENT_ALIVE)
+        a->contact_ns = sim->now_ns;
+    session_step(&a->session, event, &actions);
+    for (size_t i = 0; i < actions.n_items; i++)
+        carry_out(sim, agent, actions.items[i], event);
+    if (sim->trace && event->kind != SESSION_EVENT_ALIVE && event->kind != SESSION_EVENT_TIMER)
+        sim_trace(sim, "agent %u: event %d%s%s -> %s, %s, generation %lld", agent, (int)event->kind,
+                  event->view ? " " : "", event->view ? session_view_name(event->view->kind) : "",
+                  session_link_name(a->session.link), session_phase_name(a->session.phase),
+                  (long long)a->session.generation);
+    arm(sim, agent);
+}
+
+/* ---- life ---- */
+
+void agent_boot(struct sim *sim, unsigned agent)
+{
+    struct sim_agent *a = &sim->agents[agent];
+    struct session_config config = {.endpoint = "10.9.9.9:29400", .cutoff_ns = sim->scenario.cutoff_ns};
+    struct session_hello *hello = &config.hello;
+
+    if (a->alive)
+        return;
+    a->alive = true;
+    a->ended = false;
+    a->life++;
+    a->timer_ns = 0;
+    a->contact_ns = sim->now_ns;
+    a->connection = -1;
+    a->group = GROUP_NONE;
+    a->turn++;
+    a->world = a->failed_world = a->left_world = -1;
+    a->last_generation = -1;
+    a->clock_ns = random_between(&sim->random, SIM_S, 1000000 * SIM_S);
+    a->paused_until_ns = 0;
+    disturb(sim, agent, sim->now_ns + 10 * SIM_S); /* its former life may still have to be buried */
+    hello->job[0] = (char)('A' + daemon_job_of(sim, agent));
+    hello->params = sim->scenario.params;
+    hello->nonce = (struct session_nonce){random_u64(&sim->random), ++sim->n_nonces};
+    hello->n_workers = agent_n_workers(agent);
+    hello->node_rank = sim->scenario.hints ? (int32_t)(agent / sim->scenario.n_jobs) : -1;
+    (void)snprintf(hello->host, sizeof(hello->host), "node%u", agent);
+    session_copy_text(hello->role, sizeof(hello->role), agent_role(agent));
+    sim_trace(sim, "agent %u: boots, nonce %llu", agent, (unsigned long long)hello->nonce.low);
+    session_init(&a->session, &config);
+    step(sim, agent, &(struct session_event){.kind = SESSION_EVENT_START});
+    group_later(sim, agent, SIM_GROUP_READY, random_between(&sim->random, 0, 50 * SIM_MS));
+}
+
+static void come_back_later(struct sim *sim, unsigned agent)
+{
+    if (random_percent(&sim->random, sim->scenario.return_percent))
+        schedule_add(&sim->schedule, sim->now_ns + random_between(&sim->random, 10 * SIM_MS, 20 * SIM_S),
+                     SIM_AGENT_BOOT, agent, 0);
+}
+
+void agent_kill(struct sim *sim, unsigned agent, bool silently)
+{
+    struct sim_agent *a = &sim->agents[agent];
+
+    if (!a->alive)
+        return;
+    sim_trace(sim, "agent %u: dies%s", agent, silently ? " with its machine" : "");
+    disturb(sim, agent, sim->now_ns);
+    if (a->group == GROUP_RUNNING)
+        check_death(sim, agent);
+    a->alive = false;
+    a->group = GROUP_NONE;
+    a->turn++;
+    if (a->connection >= 0 && silently)
+        network_vanish(sim, (unsigned)a->connection, SIM_AGENT_END);
+    else
+        hang_up(sim, a);
+    a->connection = -1;
+    if (!a->ended)
+        come_back_later(sim, agent);
+}
+
+void agent_leave(struct sim *sim, unsigned agent)
+{
+    struct sim_agent *a = &sim->agents[agent];
+
+    if (!a->alive || a->ended)
+        return;
+    sim_trace(sim, "agent %u: is told to leave", agent);
+    disturb(sim, agent, sim->now_ns);
+    a->left_world = a->world;
+    step(sim, agent, &(struct session_event){.kind = SESSION_EVENT_LEAVE, .text = "received SIGTERM"});
+    a->ended = true;
+    a->turn++;
+    schedule_add(&sim->schedule, sim->now_ns + random_between(&sim->random, 0, sim->scenario.stop_max_ns),
+                 SIM_AGENT_EXIT, agent, a->life);
+}
+
+void agent_drain(struct sim *sim, unsigned agent)
+{
+    struct sim_agent *a = &sim->agents[agent];
+
+    if (a->alive && !a->ended && a->group == GROUP_RUNNING)
+        step(sim, agent, &(struct session_event){.kind = SESSION_EVENT_DRAIN});
+}
+
+/* ---- events ---- */
+
+void agent_timer(struct sim *sim, unsigned agent)
+{
+    struct sim_agent *a = &sim->agents[agent];
+
+    a->timer_ns = 0;
+    if (session_deadline(&a->session) <= clock_of(sim, a))
+        step(sim, agent, &(struct session_event){.kind = SESSION_EVENT_TIMER});
+    else
+        arm(sim, agent);
+}
+
+void agent_connected(struct sim *sim, unsigned connection)
+{
+    struct sim_connection *c = sim->connections[connection];
+
+    frame_reader_init_agent(&c->reader[SIM_AGENT_END], GREETING_NONCE);
+    step(sim, c->agent, &(struct session_event){.kind = SESSION_EVENT_CONNECTED});
+}
+
+void agent_lost(struct sim *sim, unsigned connection, const char *why)
+{
+    unsigned agent = sim->connections[connection]->agent;
+
+    sim->agents[agent].connection = -1;
+    step(sim, agent, &(struct session_event){.kind = SESSION_EVENT_LOST, .text = why});
+}
+
+static void hear_body(struct sim *sim, unsigned agent, struct wire_span body)
+{
+    struct session_view view;
+    char error[SESSION_JSON_ERROR_SIZE];
+
+    if (session_json_get_view(body.data, body.size, &view, error))
+        step(sim, agent, &(struct session_event){.kind = SESSION_EVENT_VIEW, .view = &view});
+    else
+        violated(sim, "an agent does not understand the rendezvous: %s", error);
+}
+
+static void hear_bytes(struct sim *sim, unsigned connection, const struct sim_message *m)
+{
+    static const enum session_event_kind kinds[FRAME_KIND_COUNT] = {
+        [FRAME_ECHO] = SESSION_EVENT_ECHOED,
+        [FRAME_OPENED] = SESSION_EVENT_OPENED,
+        [FRAME_ALIVE] = SESSION_EVENT_ALIVE,
+    };
+    struct sim_connection *c = sim->connections[connection];
+    struct buf *in = &c->in[SIM_AGENT_END];
+    struct frame frame;
+    size_t size;
+
+    if (buf_append(in, m->data, m->size) != 0)
+        abort();
+    while (c->open[SIM_AGENT_END] &&
+           frame_decode(&c->reader[SIM_AGENT_END], buf_bytes(in), buf_size(in), &frame, &size) == 0) {
+        if (frame.kind == FRAME_BODY)
+            hear_body(sim, c->agent, frame.body);
+        else
+            step(sim, c->agent, &(struct session_event){.kind = kinds[frame.kind]});
+        buf_consume(in, size);
+    }
+}
+
+void agent_hear(struct sim *sim, unsigned connection, const struct sim_message *m)
+{
+    unsigned agent = sim->connections[connection]->agent;
+
+    switch (m->kind) {
+    case MESSAGE_BYTES:
+        hear_bytes(sim, connection, m);
+        break;
+    case MESSAGE_ECHO:
+        step(sim, agent, &(struct session_event){.kind = SESSION_EVENT_ECHOED});
+        break;
+    case MESSAGE_ALIVE:
+        step(sim, agent, &(struct session_event){.kind = SESSION_EVENT_ALIVE});
+        break;
+    case MESSAGE_VIEW:
+        step(sim, agent, &(struct session_event){.kind = SESSION_EVENT_VIEW, .view = (const void *)m->data});
+        break;
+    default:
+        break;
+    }
+}
+
+/* ---- the group's events ---- */
+
+static void group_ready(struct sim *sim, unsigned agent)
+{
+    struct sim_agent *a = &sim->agents[agent];
+
+    a->group = GROUP_NONE;
+    a->world = -1;
+    step(sim, agent,
+         &(struct session_event){.kind = SESSION_EVENT_GROUP_READY,
+                                 .port = (uint16_t)random_between(&sim->random, 1024, 65535)});
+}
+
+static void group_fail(struct sim *sim, unsigned agent)
+{
+    struct sim_agent *a = &sim->agents[agent];
+    struct sim_world *w = &sim->worlds[a->world];
+    struct sim_member *member = &w->members[a->session.group_rank];
+    uint64_t ago_ns = random_between(&sim->random, 0, SIM_MS);
+
+    a->failure = (struct session_cause){.kind = SESSION_CAUSE_WORKER,
+                                        .group_rank = a->session.group_rank,
+                                        .local_rank = 0,
+                                        .rank = (int32_t)member->rank_base,
+                                        .exit_code = 1,
+                                        .pid = 4711};
+    (void)snprintf(a->failure.host, sizeof(a->failure.host), "node%u", agent);
+    a->failed_world = a->world;
+    member->failed = true;
+    member->victim = w->death_ns > 0;
+    sim_trace(sim, "agent %u: a worker of generation %lld fails%s", agent, (long long)w->generation,
+              member->victim ? ", as another node is gone" : "");
+    schedule_add(&sim->schedule, sim->now_ns + SIM_S, SIM_CHECK_NOTICE, agent, (uint64_t)a->world);
+    step(sim, agent,
+         &(struct session_event){
+             .kind = SESSION_EVENT_GROUP_FAILED, .cause = &a->failure, .when_ns = clock_of(sim, a) - ago_ns});
+    group_stop(sim, agent);
+}
+
+void agent_group(struct sim *sim, unsigned agent, enum sim_moment moment)
+{
+    struct sim_agent *a = &sim->agents[agent];
+
+    if (moment == SIM_GROUP_READY) {
+        group_ready(sim, agent);
+    } else if (a->group == GROUP_RUNNING && moment == SIM_GROUP_FAIL) {
+        group_fail(sim, agent);
+    } else if (a->group == GROUP_RUNNING) {
+        a->group = GROUP_ENDED;
+        sim->worlds[a->world].members[a->session.group_rank].done = true;
+        step(sim, agent, &(struct session_event){.kind = SESSION_EVENT_GROUP_DONE});
+    }
+}

@@ -1,0 +1,443 @@
+/*
+ * What must never happen, whatever the network does, and what must be in the end.
+ */
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/sim/sim.h"
+
+void violated(struct sim *sim, const char *format, ...)
+{
+    va_list arguments;
+
+    if (sim->failed)
+        return; /* the first one counts */
+    sim->failed = true;
+    va_start(arguments, format);
+    (void)vsnprintf(sim->failure, sizeof(sim->failure), format, arguments);
+    va_end(arguments);
+    sim_trace(sim, "VIOLATED: %s", sim->failure);
+}
+
+/* ---- what is disturbed may go wrong ---- */
+
+/* From a disturbance on until it is noticed at the latest. */
+static uint64_t shadow_ns(const struct sim *sim)
+{
+    return sim->scenario.params.node_timeout_ms * 4 * SIM_MS + 5 * SIM_S;
+}
+
+static void extend(uint64_t *until_ns, uint64_t to_ns)
+{
+    if (to_ns > *until_ns)
+        *until_ns = to_ns;
+}
+
+void disturb(struct sim *sim, unsigned agent, uint64_t until_ns)
+{
+    extend(&sim->agents[agent].disturbed_until_ns, until_ns + shadow_ns(sim));
+    extend(&sim->agents[agent].endangered_until_ns, until_ns + shadow_ns(sim));
+}
+
+void disturb_daemon(struct sim *sim, uint64_t until_ns)
+{
+    extend(&sim->daemon.disturbed_until_ns, until_ns + shadow_ns(sim));
+}
+
+void disturb_all(struct sim *sim, uint64_t until_ns)
+{
+    for (unsigned i = 0; i < sim->scenario.n_agents; i++)
+        disturb(sim, i, until_ns);
+    disturb_daemon(sim, until_ns);
+}
+
+/* ---- worlds ---- */
+
+static struct sim_world *find_world(struct sim *sim, uint64_t instance, int64_t generation)
+{
+    for (size_t i = sim->n_worlds; i-- > 0;)
+        if (sim->worlds[i].instance == instance && sim->worlds[i].generation == generation)
+            return &sim->worlds[i];
+    return NULL;
+}
+
+static struct sim_world *add_world(struct sim *sim, const struct session_view *view)
+{
+    struct sim_world *w;
+
+    if (sim->n_worlds == sim->worlds_capacity) {
+        sim->worlds_capacity = sim->worlds_capacity ? sim->worlds_capacity * 2 : 64;
+        sim->worlds = realloc(sim->worlds, sim->worlds_capacity * sizeof(*sim->worlds));
+        if (!sim->worlds)
+            abort();
+    }
+    w = &sim->worlds[sim->n_worlds++];
+    *w = (struct sim_world){.instance = view->instance,
+                            .generation = view->generation,
+                            .group_world_size = view->place.group_world_size,
+                            .world_size = view->place.world_size,
+                            .restarts = view->restarts,
+                            .changes = view->changes,
+                            .master_port = view->place.master_port};
+    session_copy_text(w->master_addr, sizeof(w->master_addr), view->place.master_addr);
+    w->members = sim_allocate(w->group_world_size * sizeof(*w->members));
+    return w;
+}
+
+static void check_sizes(struct sim *sim, const struct sim_world *w)
+{
+    const struct session_params *p = &sim->scenario.params;
+
+    if (w->group_world_size < p->min_nodes || w->group_world_size > p->max_nodes)
+        violated(sim, "generation %lld has %u nodes, %u to %u were asked for", (long long)w->generation,
+                 w->group_world_size, p->min_nodes, p->max_nodes);
+    if (w->restarts > p->max_restarts || w->changes > p->max_changes)
+        violated(sim, "generation %lld begins with %u restarts and %u changes; %u and %u are the limits",
+                 (long long)w->generation, w->restarts, w->changes, p->max_restarts, p->max_changes);
+}
+
+static bool same_world(const struct sim_world *w, const struct session_view *view)
+{
+    return w->group_world_size == view->place.group_world_size && w->world_size == view->place.world_size &&
+           w->restarts == view->restarts && w->changes == view->changes &&
+           w->master_port == view->place.master_port && strcmp(w->master_addr, view->place.master_addr) == 0;
+}
+
+/* Ranks of the members that are known so far. */
+static void check_ranks(struct sim *sim, const struct sim_world *w, uint32_t at)
+{
+    const struct sim_member *m = &w->members[at];
+    uint32_t end = m->rank_base + m->n_workers;
+
+    if (at == 0 && m->rank_base != 0)
+        violated(sim, "node 0 does not begin with rank 0");
+    if (at > 0 && w->members[at - 1].present &&
+        w->members[at - 1].rank_base + w->members[at - 1].n_workers != m->rank_base)
+        violated(sim, "ranks of nodes %u and %u do not join", at - 1, at);
+    if (at + 1 < w->group_world_size ? w->members[at + 1].present && w->members[at + 1].rank_base != end
+                                     : w->world_size != end)
+        violated(sim, "ranks of node %u do not join what follows", at);
+}
+
+static void check_roles(struct sim *sim, const struct sim_world *w, const struct session_place *place)
+{
+    uint32_t sizes[2] = {0, 0};
+    bool complete = true;
+
+    for (uint32_t i = 0; i < w->group_world_size; i++) {
+        const struct sim_member *m = &w->members[i];
+
+        complete = complete && m->present;
+        if (m->present && complete && m->role_rank_base != sizes[m->odd_role])
+            violated(sim, "ranks within the role of node %u are wrong", i);
+        sizes[m->odd_role] += m->n_workers;
+    }
+    if (complete && place->role_world_size != sizes[w->members[place->group_rank].odd_role])
+        violated(sim, "the size of the role is wrong");
+}
+
+static void check_master(struct sim *sim, const struct sim_world *w, unsigned agent,
+                         const struct session_view *view)
+{
+    if (agent != 0 && strncmp(w->master_addr, "127.", 4) == 0)
+        violated(sim, "agent %u cannot reach the master at %s", agent, w->master_addr);
+    if (view->place.group_rank == 0 && w->master_port != sim->agents[agent].session.port)
+        violated(sim, "the master port is not the one that node 0 opened");
+}
+
+void check_start(struct sim *sim, unsigned agent, const struct session_view *view)
+{
+    struct sim_agent *a = &sim->agents[agent];
+    struct sim_world *w = find_world(sim, view->instance, view->generation);
+    struct sim_member *m;
+
+    if (a->group != GROUP_NONE)
+        violated(sim, "agent %u starts generation %lld while workers are there", agent,
+                 (long long)view->generation);
+    if (view->generation <= a->last_generation)
+        violated(sim, "agent %u starts generation %lld after %lld", agent, (long long)view->generation,
+                 (long long)a->last_generation);
+    a->last_generation = view->generation;
+    if (!w) {
+        w = add_world(sim, view);
+        sim->n_generations++;
+        check_sizes(sim, w);
+    } else if (!same_world(w, view)) {
+        violated(sim, "two different worlds in generation %lld", (long long)view->generation);
+        return;
+    }
+    if (view->place.group_rank >= w->group_world_size) {
+        violated(sim, "group rank %u of %u", view->place.group_rank, w->group_world_size);
+        return;
+    }
+    m = &w->members[view->place.group_rank];
+    if (m->present)
+        violated(sim, "agents %u and %u have group rank %u in generation %lld", m->agent, agent,
+                 view->place.group_rank, (long long)view->generation);
+    *m = (struct sim_member){.agent = agent,
+                             .life = a->life,
+                             .present = true,
+                             .rank_base = view->place.rank_base,
+                             .role_rank_base = view->place.role_rank_base,
+                             .n_workers = agent_n_workers(agent),
+                             .odd_role = strcmp(agent_role(agent), "default") != 0};
+    a->world = w - sim->worlds;
+    check_ranks(sim, w, view->place.group_rank);
+    check_roles(sim, w, &view->place);
+    check_master(sim, w, agent, view);
+}
+
+/* ---- causes ---- */
+
+/* The member a cause is about; NULL: it never started, or that is a violation. */
+static const struct sim_member *blamed(struct sim *sim, const struct sim_world *w,
+                                       const struct session_cause *c)
+{
+    char host[32];
+    const struct sim_member *m;
+
+    if (c->group_rank < 0 || (uint32_t)c->group_rank >= w->group_world_size) {
+        violated(sim, "the end of generation %lld is blamed on node %d", (long long)w->generation,
+                 (int)c->group_rank);
+        return NULL;
+    }
+    m = &w->members[c->group_rank];
+    (void)snprintf(host, sizeof(host), "node%u", m->agent);
+    if (m->present && strcmp(host, c->host) != 0)
+        violated(sim, "node %d is called %s, and is %s", (int)c->group_rank, c->host, host);
+    return m;
+}
+
+static void check_worker_cause(struct sim *sim, const struct sim_world *w, const struct session_cause *c)
+{
+    const struct sim_member *m = blamed(sim, w, c);
+
+    if (!m)
+        return;
+    if (!m->present || !m->failed)
+        violated(sim, "node %d is blamed for a failure of generation %lld it did not have",
+                 (int)c->group_rank, (long long)w->generation);
+    /* On a quick and quiet network what came first is known. */
+    if (m->victim && sim->now_ns > sim->daemon.disturbed_until_ns && sim->scenario.spike_percent == 0 &&
+        sim->scenario.latency_max_ns <= 2 * SIM_MS && w->death_ns + 200 * SIM_MS < sim->now_ns - SIM_S)
+        violated(sim, "node %d is blamed for a failure that followed from another node's death",
+                 (int)c->group_rank);
+}
+
+static void check_lost_cause(struct sim *sim, const struct sim_world *w, const struct session_cause *c)
+{
+    const struct sim_member *m = blamed(sim, w, c);
+    const struct sim_agent *a = m && m->present ? &sim->agents[m->agent] : NULL;
+
+    if (a && a->alive && !a->ended && a->life == m->life && sim->now_ns > a->endangered_until_ns)
+        violated(sim, "%s is said to be lost, and nothing happened to it", c->host);
+}
+
+/* A generation was settled: its cause has to be true. */
+static void check_cause(struct sim *sim, const struct rounds_job *job)
+{
+    struct sim_world *w = find_world(sim, job->instance, job->generation);
+
+    if (job->cause.kind == SESSION_CAUSE_NONE)
+        violated(sim, "generation %lld is over for no cause", (long long)job->generation);
+    if (!w)
+        return; /* it was over before anybody heard of it */
+    if (w->settled && !sim->daemon.keeps_state)
+        violated(sim, "generation %lld is settled twice", (long long)job->generation);
+    w->settled = true;
+    if (job->cause.kind == SESSION_CAUSE_WORKER)
+        check_worker_cause(sim, w, &job->cause);
+    if (job->cause.kind == SESSION_CAUSE_LOST)
+        check_lost_cause(sim, w, &job->cause);
+}
+
+void check_news(struct sim *sim, const struct rounds_job *job, unsigned news)
+{
+    if (sim->trace) {
+        char cause[300];
+
+        session_cause_describe(&job->cause, cause, sizeof(cause));
+        sim_trace(sim, "job %s: news %u, %s, generation %lld, %u nodes, %u/%u charged, cause: %s", job->id,
+                  news, rounds_job_state_name(job->state), (long long)job->generation,
+                  rounds_job_n_nodes(job), job->restarts, job->changes, cause);
+    }
+    if (news & ROUNDS_NEWS_SETTLED)
+        check_cause(sim, job);
+    /* Each generation is there because the one before was charged. (Not when an agent came from another
+     * instance of the job: then numbers are skipped.) */
+    if (news & ROUNDS_NEWS_FORMED && job->floor < 0 &&
+        job->generation != (int64_t)job->restarts + job->changes)
+        violated(sim, "generation %lld begins with %u restarts and %u changes: one has no cause",
+                 (long long)job->generation, job->restarts, job->changes);
+    if (job->verdict == SESSION_VERDICT_FAILURE && job->cause.kind == SESSION_CAUSE_JOINED)
+        violated(sim, "job %s is over because a node joined it", job->id);
+    if (job->restarts > job->params.max_restarts || job->changes > job->params.max_changes)
+        violated(sim, "job %s is charged with %u restarts and %u changes; %u and %u are its limits", job->id,
+                 job->restarts, job->changes, job->params.max_restarts, job->params.max_changes);
+}
+
+/* ---- failures are known at once ---- */
+
+void check_notice(struct sim *sim, unsigned agent, unsigned world)
+{
+    const struct sim_world *w = &sim->worlds[world];
+
+    if (sim->agents[agent].disturbed_until_ns > sim->now_ns || sim->daemon.disturbed_until_ns > sim->now_ns ||
+        sim->scenario.spike_percent > 0 || !sim->daemon.alive)
+        return;
+    for (uint32_t i = 0; i < w->group_world_size; i++) {
+        const struct sim_member *m = &w->members[i];
+        const struct sim_agent *a = &sim->agents[m->agent];
+
+        if (m->present && a->alive && a->life == m->life && a->disturbed_until_ns < sim->now_ns &&
+            a->world == world && !a->ended && (a->group == GROUP_RUNNING || a->group == GROUP_ENDED))
+            violated(sim, "agent %u goes on with generation %lld a second after agent %u failed", m->agent,
+                     (long long)w->generation, agent);
+    }
+}
+
+/* A node of this world is gone: others may fail because of it. */
+void check_death(struct sim *sim, unsigned agent)
+{
+    struct sim_world *w = &sim->worlds[sim->agents[agent].world];
+
+    if (w->death_ns == 0)
+        w->death_ns = sim->now_ns;
+    for (uint32_t i = 0; i < w->group_world_size; i++)
+        if (w->members[i].present && w->members[i].agent != agent && random_percent(&sim->random, 40) &&
+            sim->agents[w->members[i].agent].world == w - sim->worlds)
+            agent_fail_later(sim, w->members[i].agent, random_between(&sim->random, SIM_MS, 1500 * SIM_MS));
+}
+
+/* ---- ends ---- */
+
+static void check_success(struct sim *sim, uint64_t instance)
+{
+    const struct sim_world *w = NULL;
+
+    for (size_t i = 0; i < sim->n_worlds; i++)
+        if (sim->worlds[i].instance == instance && (!w || sim->worlds[i].generation > w->generation))
+            w = &sim->worlds[i];
+    if (!w)
+        violated(sim, "a job succeeds that never ran");
+    for (uint32_t i = 0; w && i < w->group_world_size; i++)
+        if (!w->members[i].done)
+            violated(sim, "the job succeeds, and node %u of generation %lld has not", i,
+                     (long long)w->generation);
+}
+
+static void check_verdict(struct sim *sim, uint64_t instance, const struct session *s)
+{
+    for (size_t i = 0; i < sim->n_verdicts; i++) {
+        const struct sim_verdict *v = &sim->verdicts[i];
+
+        if (v->instance != instance)
+            continue;
+        if (v->verdict != s->verdict || memcmp(&v->cause, &s->cause, sizeof(v->cause)) != 0)
+            violated(sim, "two verdicts about one job: %s and %s", session_verdict_name(v->verdict),
+                     session_verdict_name(s->verdict));
+        return;
+    }
+    if (sim->n_verdicts < sizeof(sim->verdicts) / sizeof(sim->verdicts[0]))
+        sim->verdicts[sim->n_verdicts++] = (struct sim_verdict){instance, s->verdict, s->cause};
+    if (s->cause.kind == SESSION_CAUSE_NONE)
+        check_success(sim, instance);
+}
+
+static void check_unreachable(struct sim *sim, unsigned agent)
+{
+    const struct sim_agent *a = &sim->agents[agent];
+    uint64_t patience_ns =
+        a->session.was_up ? sim->scenario.cutoff_ns : sim->scenario.params.join_timeout_ms * SIM_MS;
+
+    if (a->disturbed_until_ns < sim->now_ns && sim->daemon.disturbed_until_ns < sim->now_ns)
+        violated(sim, "agent %u does not reach the rendezvous, and nothing is in the way", agent);
+    if (sim->now_ns - a->contact_ns < patience_ns)
+        violated(sim, "agent %u gives up %.1f s after it heard of the rendezvous", agent,
+                 (double)(sim->now_ns - a->contact_ns) / 1e9);
+}
+
+void check_end(struct sim *sim, unsigned agent)
+{
+    const struct sim_agent *a = &sim->agents[agent];
+    const struct session *s = &a->session;
+
+    sim_trace(sim, "agent %u: ends: %d %s: %s", agent, (int)s->end, session_verdict_name(s->verdict),
+              s->text);
+    if (s->end == SESSION_END_NONE || s->text[0] == 0)
+        violated(sim, "agent %u ends without a reason", agent);
+    if (s->end == SESSION_END_FOREIGN)
+        violated(sim, "agent %u takes the rendezvous for something else: %s", agent, s->text);
+    if (s->end == SESSION_END_UNREACHABLE)
+        check_unreachable(sim, agent);
+    if (s->end == SESSION_END_VERDICT && s->instance != 0 && !sim->daemon.amnesia)
+        check_verdict(sim, s->instance, s);
+}
+
+static void check_agent_calm(struct sim *sim, unsigned agent, unsigned n_alive)
+{
+    const struct sim_agent *a = &sim->agents[agent];
+
+    if (!a->alive || a->ended || a->group == GROUP_RUNNING || a->group == GROUP_ENDED)
+        return;
+    if (n_alive < sim->scenario.params.min_nodes)
+        return; /* it waits for others that do not come */
+    if (a->session.phase == SESSION_READY && a->session.link == SESSION_LINK_UP) {
+        /* A spare: there is no room, or no change is left to make some. */
+        for (unsigned i = 0; i < sim->scenario.n_agents; i++)
+            if (sim->agents[i].alive && sim->agents[i].group == GROUP_RUNNING &&
+                daemon_job_of(sim, i) == daemon_job_of(sim, agent) && sim->agents[i].session.instance != 0) {
+                const struct sim_world *w = &sim->worlds[sim->agents[i].world];
+
+                if (w->group_world_size < sim->scenario.params.max_nodes &&
+                    w->changes < sim->scenario.params.max_changes)
+                    break;
+                return;
+            }
+    }
+    violated(sim, "agent %u is neither in a world nor at its end: %s, %s", agent,
+             session_link_name(a->session.link), session_phase_name(a->session.phase));
+}
+
+/* All that run are in one world of each job, and nobody is left over. */
+void check_calm(struct sim *sim)
+{
+    int64_t worlds[SIM_JOBS_MAX] = {-1, -1};
+    unsigned n_alive[SIM_JOBS_MAX] = {0};
+
+    for (unsigned i = 0; i < sim->scenario.n_agents; i++) {
+        const struct sim_agent *a = &sim->agents[i];
+        unsigned job = daemon_job_of(sim, i);
+
+        n_alive[job] += a->alive && !a->ended;
+        if (!a->alive || a->ended || a->group != GROUP_RUNNING)
+            continue;
+        if (worlds[job] >= 0 && worlds[job] != a->world)
+            violated(sim, "two generations of one job run at the same time, long after the last fault");
+        worlds[job] = a->world;
+    }
+    for (unsigned i = 0; i < sim->scenario.n_agents; i++)
+        check_agent_calm(sim, i, n_alive[daemon_job_of(sim, i)]);
+}
+
+void check_gone(struct sim *sim)
+{
+    for (unsigned i = 0; i < sim->scenario.n_agents; i++) {
+        const struct sim_agent *a = &sim->agents[i];
+
+        if (a->alive)
+            violated(sim, "agent %u has not ended: %s, %s, generation %lld", i,
+                     session_link_name(a->session.link), session_phase_name(a->session.phase),
+                     (long long)a->session.generation);
+    }
+}
+
+void check_finish(struct sim *sim)
+{
+    for (size_t i = 0; i < sim->n_worlds; i++)
+        free(sim->worlds[i].members);
+    free(sim->worlds);
+}

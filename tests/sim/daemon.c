@@ -1,0 +1,258 @@
+/*
+ * The rendezvous process: does for the core what rounds_uv.c does, with a disk that is as good as its last
+ * completed write, and dies between any two actions if told so.
+ */
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "rendezvous/rounds_json.h"
+#include "rendezvous/session_json.h"
+#include "tests/sim/sim.h"
+
+static uint64_t clock_of(const struct sim *sim)
+{
+    return sim->now_ns + sim->daemon.clock_ns;
+}
+
+unsigned daemon_job_of(const struct sim *sim, unsigned agent)
+{
+    return agent % sim->scenario.n_jobs;
+}
+
+static unsigned number_of(struct rounds_session *s)
+{
+    return list_entry(s, struct sim_connection, session)->number;
+}
+
+/* ---- life ---- */
+
+static void forget_connections(struct sim *sim, bool silently)
+{
+    for (size_t i = 0; i < sim->n_connections; i++) {
+        if (!sim->connections[i]->open[SIM_DAEMON_END])
+            continue;
+        if (silently)
+            network_vanish(sim, (unsigned)i, SIM_DAEMON_END);
+        else
+            network_close(sim, (unsigned)i, SIM_DAEMON_END);
+        rounds_session_init(&sim->connections[i]->session);
+    }
+}
+
+void daemon_crash(struct sim *sim, bool keeps_state)
+{
+    struct sim_daemon *d = &sim->daemon;
+
+    sim_trace(sim, "daemon dies%s", keeps_state ? "" : ", and its disk with it");
+    d->alive = false;
+    d->crash_after = 0;
+    d->timer_ns = 0;
+    d->paused_until_ns = 0;
+    rounds_finish(&d->rounds);
+    forget_connections(sim, random_percent(&sim->random, 20));
+    if (!keeps_state) {
+        d->amnesia = true;
+        for (unsigned i = 0; i < SIM_JOBS_MAX; i++)
+            buf_reset(&d->disk[i]);
+    }
+    schedule_add(&sim->schedule, sim->now_ns + random_between(&sim->random, 1 * SIM_MS, 4 * SIM_S),
+                 SIM_DAEMON_BOOT, 0, 0);
+}
+
+static void arm(struct sim *sim)
+{
+    struct sim_daemon *d = &sim->daemon;
+    uint64_t deadline_ns = rounds_deadline(&d->rounds);
+    uint64_t at_ns;
+
+    if (deadline_ns == UINT64_MAX)
+        return;
+    at_ns = deadline_ns > clock_of(sim) ? deadline_ns - d->clock_ns : sim->now_ns;
+    if (d->timer_ns > 0 && d->timer_ns <= at_ns)
+        return; /* that one will ask again */
+    d->timer_ns = at_ns;
+    schedule_add(&sim->schedule, at_ns, SIM_DAEMON_TIMER, 0, d->life);
+}
+
+void daemon_boot(struct sim *sim)
+{
+    struct sim_daemon *d = &sim->daemon;
+    struct rounds_config config = ROUNDS_CONFIG_DEFAULT;
+    char error[ROUNDS_JSON_ERROR_SIZE];
+
+    config.seed = random_u64(&sim->random);
+    d->alive = true;
+    d->life++;
+    d->clock_ns = random_between(&sim->random, SIM_S, 1000000 * SIM_S);
+    rounds_init(&d->rounds, &config);
+    for (unsigned i = 0; i < SIM_JOBS_MAX; i++)
+        if (buf_size(&d->disk[i]) > 0 && !rounds_json_load(&d->rounds, buf_bytes(&d->disk[i]),
+                                                           buf_size(&d->disk[i]), clock_of(sim), error))
+            violated(sim, "the daemon cannot read what it wrote: %s", error);
+    sim_trace(sim, "daemon runs, with %zu jobs", d->rounds.n_jobs);
+    arm(sim);
+}
+
+void daemon_finish(struct sim *sim)
+{
+    if (sim->daemon.alive)
+        rounds_finish(&sim->daemon.rounds);
+    for (unsigned i = 0; i < SIM_JOBS_MAX; i++)
+        buf_finish(&sim->daemon.disk[i]);
+}
+
+/* ---- actions ---- */
+
+static struct buf *disk_of(struct sim *sim, const struct rounds_job *job)
+{
+    return &sim->daemon.disk[job->id[0] - 'A'];
+}
+
+static void save(struct sim *sim, const struct rounds_job *job)
+{
+    struct buf *disk = disk_of(sim, job);
+
+    buf_reset(disk);
+    if (rounds_json_save(disk, job) != 0)
+        abort();
+}
+
+static void carry_out(struct sim *sim, const struct rounds_action *action)
+{
+    switch (action->kind) {
+    case ROUNDS_DO_SAVE:
+        save(sim, action->job);
+        break;
+    case ROUNDS_DO_REPORT:
+        check_news(sim, action->job, action->news);
+        break;
+    case ROUNDS_DO_SEND:
+        network_send(sim, number_of(action->session), SIM_AGENT_END, MESSAGE_VIEW, &action->view,
+                     sizeof(action->view));
+        break;
+    case ROUNDS_DO_ALIVE:
+        network_send(sim, number_of(action->session), SIM_AGENT_END, MESSAGE_ALIVE, NULL, 0);
+        break;
+    case ROUNDS_DO_CLOSE:
+        network_close(sim, number_of(action->session), SIM_DAEMON_END);
+        break;
+    case ROUNDS_DO_FORGET:
+        buf_reset(disk_of(sim, action->job));
+        break;
+    case ROUNDS_ACTION_COUNT:
+        break;
+    }
+}
+
+static void step(struct sim *sim, struct rounds_event *event)
+{
+    struct sim_daemon *d = &sim->daemon;
+    struct rounds_action action;
+
+    event->now_ns = clock_of(sim);
+    rounds_step(&d->rounds, event);
+    while (rounds_next(&d->rounds, &action)) {
+        if (d->crash_after > 0 && --d->crash_after == 0) {
+            daemon_crash(sim, d->keeps_state);
+            return;
+        }
+        carry_out(sim, &action);
+    }
+    arm(sim);
+}
+
+/* ---- events ---- */
+
+void daemon_timer(struct sim *sim)
+{
+    struct sim_daemon *d = &sim->daemon;
+
+    d->timer_ns = 0;
+    if (rounds_deadline(&d->rounds) <= clock_of(sim))
+        step(sim, &(struct rounds_event){.kind = ROUNDS_TIMER});
+    else
+        arm(sim);
+}
+
+void daemon_lost(struct sim *sim, unsigned connection)
+{
+    step(sim, &(struct rounds_event){.kind = ROUNDS_GONE, .session = &sim->connections[connection]->session});
+}
+
+static void hear_hello(struct sim *sim, struct sim_connection *c, const struct session_hello *hello)
+{
+    char peer[32];
+
+    (void)snprintf(peer, sizeof(peer), c->agent == 0 ? "127.0.0.1" : "10.0.%u.%u", c->agent / 250,
+                   c->agent % 250 + 1);
+    step(sim, &(struct rounds_event){.kind = ROUNDS_HELLO,
+                                     .session = &c->session,
+                                     .hello = hello,
+                                     .peer = peer,
+                                     .local = c->agent == 0 ? "127.0.0.1" : "10.9.9.9"});
+}
+
+static void hear_body(struct sim *sim, struct sim_connection *c, struct wire_span body)
+{
+    struct session_json_message message;
+    char error[SESSION_JSON_ERROR_SIZE];
+
+    if (!session_json_get_message(body.data, body.size, &message, error))
+        violated(sim, "the rendezvous does not understand an agent: %s", error);
+    else if (message.kind == SESSION_JSON_HELLO)
+        hear_hello(sim, c, &message.hello);
+    else
+        step(sim, &(struct rounds_event){
+                      .kind = ROUNDS_REPORT, .session = &c->session, .report = &message.report});
+}
+
+static void hear_bytes(struct sim *sim, unsigned connection, const struct sim_message *m)
+{
+    struct sim_connection *c = sim->connections[connection];
+    struct buf *in = &c->in[SIM_DAEMON_END];
+    uint64_t life = sim->daemon.life;
+    struct frame frame;
+    size_t size;
+
+    if (buf_append(in, m->data, m->size) != 0)
+        abort();
+    while (sim->daemon.life == life && sim->daemon.alive && c->open[SIM_DAEMON_END] &&
+           frame_decode(&c->reader[SIM_DAEMON_END], buf_bytes(in), buf_size(in), &frame, &size) == 0) {
+        if (frame.kind == FRAME_OPENED)
+            network_send(sim, connection, SIM_AGENT_END, MESSAGE_ECHO, FRAME_OPENING, FRAME_OPENING_SIZE);
+        else if (frame.kind == FRAME_ALIVE)
+            step(sim, &(struct rounds_event){.kind = ROUNDS_ALIVE, .session = &c->session});
+        else
+            hear_body(sim, c, frame.body);
+        buf_consume(in, size);
+    }
+}
+
+void daemon_hear(struct sim *sim, unsigned connection, const struct sim_message *m)
+{
+    static const uint32_t nonce = 0x04030201;
+    struct sim_connection *c = sim->connections[connection];
+
+    switch (m->kind) {
+    case MESSAGE_GREETING:
+        frame_reader_init_server(&c->reader[SIM_DAEMON_END]);
+        network_send(sim, connection, SIM_AGENT_END, MESSAGE_ECHO, &nonce, sizeof(nonce));
+        break;
+    case MESSAGE_BYTES:
+        hear_bytes(sim, connection, m);
+        break;
+    case MESSAGE_HELLO:
+        hear_hello(sim, c, (const void *)m->data);
+        break;
+    case MESSAGE_REPORT:
+        step(sim, &(struct rounds_event){
+                      .kind = ROUNDS_REPORT, .session = &c->session, .report = (const void *)m->data});
+        break;
+    case MESSAGE_ALIVE:
+        step(sim, &(struct rounds_event){.kind = ROUNDS_ALIVE, .session = &c->session});
+        break;
+    default:
+        break;
+    }
+}

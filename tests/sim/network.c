@@ -1,0 +1,269 @@
+/*
+ * Connections as TCP gives them: what arrives, arrives in order and once; when, and whether, is open. While
+ * a direction is blocked nothing passes; what was sent waits, and the sender's kernel may give up on it. An
+ * end that is gone answers with a reset.
+ */
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "rendezvous/session_json.h"
+#include "tests/sim/sim.h"
+
+enum { USER_TIMEOUT_MS = 1200 };
+
+static struct sim_connection *connection_at(struct sim *sim, unsigned connection)
+{
+    return sim->connections[connection];
+}
+
+static uint64_t latency(struct sim *sim)
+{
+    const struct sim_scenario *sc = &sim->scenario;
+    uint64_t ns = random_between(&sim->random, sc->latency_min_ns, sc->latency_max_ns);
+
+    if (sc->spike_percent > 0 && random_percent(&sim->random, sc->spike_percent))
+        ns += random_between(&sim->random, 150 * SIM_MS, 400 * SIM_MS);
+    if (sim->now_ns < sim->slow_until_ns)
+        ns += random_between(&sim->random, 0, 3 * SIM_S);
+    return ns;
+}
+
+static uint64_t max_ns(uint64_t a, uint64_t b)
+{
+    return a > b ? a : b;
+}
+
+static bool is_blocked(const struct sim *sim, const struct sim_connection *c, enum sim_end to)
+{
+    return sim->now_ns < sim->agents[c->agent].blocked_until_ns[to];
+}
+
+/* ---- sending ---- */
+
+static struct sim_message *message_new(enum sim_message_kind kind, const void *data, size_t size)
+{
+    struct sim_message *m = sim_allocate(sizeof(*m) + size);
+
+    m->kind = kind;
+    m->size = size;
+    if (size > 0)
+        memcpy(m->data, data, size);
+    return m;
+}
+
+static void enqueue(struct sim *sim, unsigned connection, enum sim_end to, struct sim_message *m)
+{
+    struct sim_connection *c = connection_at(sim, connection);
+
+    m->sent_ns = sim->now_ns;
+    m->at_ns = max_ns(c->last_ns[to], sim->now_ns + latency(sim));
+    c->last_ns[to] = m->at_ns;
+    if (c->last[to])
+        c->last[to]->next = m;
+    else
+        c->first[to] = m;
+    c->last[to] = m;
+    if (!c->pumping[to]) {
+        c->pumping[to] = true;
+        schedule_add(&sim->schedule, m->at_ns, SIM_PUMP, connection, to);
+    }
+}
+
+/* What the message is on the wire. */
+static void encode(struct buf *out, enum sim_message_kind kind, const void *data, size_t size)
+{
+    int r = 0;
+
+    if (kind == MESSAGE_HELLO)
+        r = frame_put_opening(out) || session_json_put_hello(out, data);
+    else if (kind == MESSAGE_REPORT)
+        r = session_json_put_report(out, data);
+    else if (kind == MESSAGE_VIEW)
+        r = session_json_put_view(out, data);
+    else if (kind == MESSAGE_ALIVE)
+        r = frame_put_alive(out);
+    else
+        r = buf_append(out, data, size);
+    if (r != 0)
+        abort();
+}
+
+static void send_bytes(struct sim *sim, unsigned connection, enum sim_end to, const uint8_t *data, size_t n)
+{
+    while (n > 0) {
+        size_t slice = random_percent(&sim->random, 30) ? random_between(&sim->random, 1, n) : n;
+
+        enqueue(sim, connection, to, message_new(MESSAGE_BYTES, data, slice));
+        data += slice;
+        n -= slice;
+    }
+}
+
+void network_send(struct sim *sim, unsigned connection, enum sim_end to, enum sim_message_kind kind,
+                  const void *data, size_t size)
+{
+    struct sim_connection *c = connection_at(sim, connection);
+
+    if (!c->open[!to])
+        return;
+    if (sim->scenario.codec && kind != MESSAGE_GREETING && kind != MESSAGE_FIN) {
+        struct buf bytes = {0};
+
+        encode(&bytes, kind, data, size);
+        send_bytes(sim, connection, to, buf_bytes(&bytes), buf_size(&bytes));
+        buf_finish(&bytes);
+        return;
+    }
+    enqueue(sim, connection, to, message_new(kind, data, size));
+}
+
+/* ---- the ends ---- */
+
+void network_dial(struct sim *sim, unsigned agent)
+{
+    struct sim_agent *a = &sim->agents[agent];
+    struct sim_connection *c = sim_allocate(sizeof(*c));
+    unsigned id = (unsigned)sim->n_connections;
+    uint64_t rtt_ns = latency(sim) + latency(sim);
+
+    if (sim->n_connections == sim->connections_capacity) {
+        sim->connections_capacity = sim->connections_capacity ? sim->connections_capacity * 2 : 256;
+        sim->connections = realloc(sim->connections, sim->connections_capacity * sizeof(*sim->connections));
+        if (!sim->connections)
+            abort();
+    }
+    sim->connections[sim->n_connections++] = c;
+    c->number = id;
+    c->agent = agent;
+    c->agent_life = a->life;
+    c->open[SIM_AGENT_END] = true;
+    a->connection = id;
+    rounds_session_init(&c->session);
+    if (is_blocked(sim, c, SIM_DAEMON_END) || is_blocked(sim, c, SIM_AGENT_END))
+        return; /* the agent will not wait for the kernel's second try */
+    schedule_add(&sim->schedule, sim->now_ns + rtt_ns, sim->daemon.alive ? SIM_CONNECTED : SIM_REFUSED, id,
+                 0);
+}
+
+void network_close(struct sim *sim, unsigned connection, enum sim_end end)
+{
+    struct sim_connection *c = connection_at(sim, connection);
+
+    if (!c->open[end])
+        return;
+    network_send(sim, connection, !end, MESSAGE_FIN, NULL, 0);
+    c->open[end] = false;
+}
+
+void network_vanish(struct sim *sim, unsigned connection, enum sim_end end)
+{
+    connection_at(sim, connection)->open[end] = false;
+}
+
+void network_break(struct sim *sim, unsigned connection, enum sim_end end)
+{
+    struct sim_connection *c = connection_at(sim, connection);
+
+    if (!c->open[end])
+        return;
+    c->open[end] = false;
+    if (end == SIM_DAEMON_END)
+        daemon_lost(sim, connection);
+    else
+        agent_lost(sim, connection, "timed out");
+}
+
+/* ---- arriving ---- */
+
+/* Until when the one who would receive it does not run. */
+static uint64_t paused_until_ns(const struct sim *sim, const struct sim_connection *c, enum sim_end to)
+{
+    return to == SIM_DAEMON_END ? sim->daemon.paused_until_ns : sim->agents[c->agent].paused_until_ns;
+}
+
+static void give_up_later(struct sim *sim, unsigned connection, enum sim_end end, uint64_t at_ns)
+{
+    struct sim_connection *c = connection_at(sim, connection);
+
+    if (c->broken)
+        return;
+    c->broken = true;
+    schedule_add(&sim->schedule, max_ns(at_ns, sim->now_ns), SIM_BREAK, connection, end);
+}
+
+static void reset(struct sim *sim, unsigned connection, enum sim_end from)
+{
+    struct sim_connection *c = connection_at(sim, connection);
+
+    if (c->open[!from])
+        enqueue(sim, connection, !from, message_new(MESSAGE_FIN, NULL, 0));
+}
+
+static void deliver(struct sim *sim, unsigned connection, enum sim_end to, const struct sim_message *m)
+{
+    struct sim_connection *c = connection_at(sim, connection);
+
+    if (!c->open[to]) {
+        if (m->kind != MESSAGE_FIN)
+            reset(sim, connection, to);
+        return;
+    }
+    if (sim->agents[c->agent].blocked_until_ns[!to] > sim->now_ns + USER_TIMEOUT_MS * SIM_MS)
+        give_up_later(sim, connection, !to, m->sent_ns + USER_TIMEOUT_MS * SIM_MS); /* no acknowledgement */
+    if (m->kind == MESSAGE_FIN)
+        c->open[to] = false;
+    if (to == SIM_DAEMON_END)
+        m->kind == MESSAGE_FIN ? daemon_lost(sim, connection) : daemon_hear(sim, connection, m);
+    else
+        m->kind == MESSAGE_FIN ? agent_lost(sim, connection, "closed by the peer")
+                               : agent_hear(sim, connection, m);
+}
+
+void network_pump(struct sim *sim, unsigned connection, enum sim_end to)
+{
+    struct sim_connection *c = connection_at(sim, connection);
+    struct sim_message *m = c->first[to];
+    uint64_t again_ns = m->at_ns;
+
+    if (is_blocked(sim, c, to)) {
+        uint64_t until_ns = sim->agents[c->agent].blocked_until_ns[to];
+
+        if (m->sent_ns + USER_TIMEOUT_MS * SIM_MS < until_ns && random_percent(&sim->random, 80))
+            give_up_later(sim, connection, !to, m->sent_ns + USER_TIMEOUT_MS * SIM_MS);
+        again_ns = until_ns + random_between(&sim->random, 0, 200 * SIM_MS);
+    } else if (sim->now_ns < paused_until_ns(sim, c, to) && c->open[to]) {
+        again_ns = paused_until_ns(sim, c, to);
+    }
+    if (again_ns > sim->now_ns) {
+        schedule_add(&sim->schedule, again_ns, SIM_PUMP, connection, to);
+        return;
+    }
+    c->first[to] = m->next;
+    if (!m->next)
+        c->last[to] = NULL;
+    c->pumping[to] = m->next != NULL;
+    if (m->next)
+        schedule_add(&sim->schedule, max_ns(m->next->at_ns, sim->now_ns), SIM_PUMP, connection, to);
+    deliver(sim, connection, to, m);
+    free(m);
+}
+
+void network_finish(struct sim *sim)
+{
+    for (size_t i = 0; i < sim->n_connections; i++) {
+        struct sim_connection *c = sim->connections[i];
+
+        for (int to = 0; to < 2; to++) {
+            while (c->first[to]) {
+                struct sim_message *m = c->first[to];
+
+                c->first[to] = m->next;
+                free(m);
+            }
+            buf_finish(&c->in[to]);
+        }
+        free(c);
+    }
+    free(sim->connections);
+}

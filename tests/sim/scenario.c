@@ -1,0 +1,293 @@
+/*
+ * What a seed means. Each seed has only some kinds of faults, so that rare combinations are not drowned by
+ * the common ones.
+ */
+
+#include "tests/sim/sim.h"
+
+static const char *const fault_names[FAULT_COUNT] = {
+    [FAULT_WORKER] = "worker failures",
+    [FAULT_AGENT_KILL] = "agents killed",
+    [FAULT_NODE_LOSS] = "machines lost",
+    [FAULT_LEAVE] = "agents leaving",
+    [FAULT_AGENT_PAUSE] = "agents paused",
+    [FAULT_DAEMON_PAUSE] = "daemon paused",
+    [FAULT_CUT] = "connections cut",
+    [FAULT_PARTITION] = "partitions of one agent",
+    [FAULT_PARTITION_MANY] = "partitions of many agents",
+    [FAULT_SLOW] = "slow networks",
+    [FAULT_DAEMON_CRASH] = "daemon restarts with state",
+    [FAULT_DAEMON_AMNESIA] = "daemon restarts without",
+    [FAULT_BOOT] = "late agents",
+    [FAULT_DRAIN] = "drains",
+};
+
+/* How often a kind takes part in a seed. */
+static const unsigned fault_chances[FAULT_COUNT] = {
+    [FAULT_WORKER] = 70, [FAULT_AGENT_KILL] = 60,   [FAULT_NODE_LOSS] = 40,
+    [FAULT_LEAVE] = 25,  [FAULT_AGENT_PAUSE] = 40,  [FAULT_DAEMON_PAUSE] = 30,
+    [FAULT_CUT] = 60,    [FAULT_PARTITION] = 50,    [FAULT_PARTITION_MANY] = 30,
+    [FAULT_SLOW] = 20,   [FAULT_DAEMON_CRASH] = 40, [FAULT_DAEMON_AMNESIA] = 12,
+    [FAULT_BOOT] = 50,   [FAULT_DRAIN] = 6,
+};
+
+const char *sim_fault_name(unsigned fault)
+{
+    return fault < FAULT_COUNT ? fault_names[fault] : "?";
+}
+
+static unsigned choose_size(struct random *r)
+{
+    unsigned dice = (unsigned)random_between(r, 0, 199);
+
+    if (dice < 110)
+        return (unsigned)random_between(r, 2, 8);
+    if (dice < 180)
+        return (unsigned)random_between(r, 9, 40);
+    if (dice < 199)
+        return (unsigned)random_between(r, 41, 150);
+    return (unsigned)random_between(r, 500, 1500);
+}
+
+static void choose_params(struct sim_scenario *sc, struct random *r)
+{
+    struct session_params *p = &sc->params;
+    unsigned n = sc->n_agents / sc->n_jobs;
+
+    *p = (struct session_params)SESSION_PARAMS_DEFAULT;
+    p->max_nodes = (uint32_t)(random_percent(r, 70) ? n : random_between(r, 1, n + 1));
+    p->min_nodes = (uint32_t)(random_percent(r, 30) ? p->max_nodes : random_between(r, 1, p->max_nodes));
+    p->max_restarts = (uint32_t)(random_percent(r, 40) ? random_between(r, 0, 3) : random_between(r, 5, 100));
+    p->max_changes = (uint32_t)(random_percent(r, 25) ? random_between(r, 0, 5) : 1000);
+    p->node_timeout_ms = (uint32_t)(n > 300                 ? 5000
+                                    : random_percent(r, 70) ? 1000
+                                                            : random_between(r, 900, 3000));
+    p->last_call_ms = (uint32_t)random_between(r, 0, 4000);
+    p->join_timeout_ms = (uint32_t)random_between(r, 20000, 60000);
+}
+
+static void choose_network(struct sim_scenario *sc, struct random *r)
+{
+    bool near = random_percent(r, 60);
+
+    sc->latency_min_ns = near ? SIM_MS / 20 : 5 * SIM_MS;
+    sc->latency_max_ns = near ? 2 * SIM_MS : 50 * SIM_MS;
+    sc->spike_percent = random_percent(r, 40) ? (unsigned)random_between(r, 1, 5) : 0;
+    sc->codec = random_percent(r, 12);
+}
+
+static void choose_times(struct sim_scenario *sc, struct random *r)
+{
+    static const uint64_t every_ms[] = {300, 1000, 3000, 10000};
+
+    sc->fault_every_ns = every_ms[random_u64(r) % 4] * SIM_MS;
+    sc->stop_max_ns = random_percent(r, 70) ? 100 * SIM_MS : 3 * SIM_S;
+    sc->cutoff_ns = random_percent(r, 30) ? 30 * SIM_S : 8 * SIM_S;
+    sc->return_percent = (unsigned)random_between(r, 40, 100);
+    sc->calm_ns = random_between(r, 5, sc->n_agents > 300 ? 15 : 150) * SIM_S;
+    sc->finish_ns = sc->calm_ns + 30 * SIM_S + sc->cutoff_ns + 4 * sc->stop_max_ns +
+                    2 * sc->params.last_call_ms * SIM_MS + 4 * sc->params.node_timeout_ms * SIM_MS;
+    sc->finish_spread_ns = random_percent(r, 50) ? 2 * SIM_S : 10 * SIM_S;
+    sc->late_failure_percent = random_percent(r, 40) ? (unsigned)random_between(r, 1, 15) : 0;
+    sc->end_ns = sc->finish_ns + 100 * SIM_S + 3 * sc->params.join_timeout_ms * SIM_MS + 2 * sc->cutoff_ns +
+                 60 * SIM_S;
+}
+
+void scenario_choose(struct sim *sim, unsigned n_agents)
+{
+    struct sim_scenario *sc = &sim->scenario;
+    struct random *r = &sim->random;
+
+    sc->n_agents = n_agents ? n_agents : choose_size(r);
+    sc->n_jobs = sc->n_agents >= 4 && random_percent(r, 10) ? 2 : 1;
+    sc->hints = random_percent(r, 30);
+    choose_params(sc, r);
+    choose_network(sc, r);
+    choose_times(sc, r);
+    for (unsigned i = 0; i < FAULT_COUNT; i++)
+        sc->fault_percent[i] = random_percent(r, fault_chances[i]) ? (unsigned)random_between(r, 5, 100) : 0;
+    sim_trace(sim,
+              "%u agents, %u jobs, %u to %u nodes, %u restarts, %u changes, calm at %llu s, finish at %llu s",
+              sc->n_agents, sc->n_jobs, sc->params.min_nodes, sc->params.max_nodes, sc->params.max_restarts,
+              sc->params.max_changes, (unsigned long long)(sc->calm_ns / SIM_S),
+              (unsigned long long)(sc->finish_ns / SIM_S));
+}
+
+void scenario_begin(struct sim *sim)
+{
+    struct sim_scenario *sc = &sim->scenario;
+
+    for (unsigned i = 0; i < sc->n_agents; i++)
+        if (random_percent(&sim->random, 90))
+            schedule_add(&sim->schedule, random_between(&sim->random, 0, 2 * SIM_S), SIM_AGENT_BOOT, i, 0);
+    schedule_add(&sim->schedule, random_between(&sim->random, 0, SIM_S), SIM_DAEMON_BOOT, 0, 0);
+    schedule_add(&sim->schedule, random_between(&sim->random, 0, 3 * SIM_S), SIM_FAULT, 0, 0);
+    schedule_add(&sim->schedule, sc->finish_ns - SIM_MS, SIM_CHECK_CALM, 0, 0);
+}
+
+/* ---- faults ---- */
+
+/* Mostly short, sometimes longer than anybody waits. */
+static uint64_t duration_ns(struct random *r)
+{
+    unsigned dice = (unsigned)random_between(r, 0, 9);
+
+    return random_between(r, SIM_MS, dice < 5 ? SIM_S : dice < 9 ? 6 * SIM_S : 45 * SIM_S);
+}
+
+static void block(struct sim *sim, unsigned agent, unsigned ways, uint64_t until_ns)
+{
+    struct sim_agent *a = &sim->agents[agent];
+
+    for (unsigned to = 0; to < 2; to++)
+        if (ways & (1u << to) && a->blocked_until_ns[to] < until_ns)
+            a->blocked_until_ns[to] = until_ns;
+    disturb(sim, agent, until_ns);
+}
+
+static void partition(struct sim *sim, unsigned agent, bool many)
+{
+    uint64_t until_ns = sim->now_ns + duration_ns(&sim->random);
+    unsigned ways = (unsigned)random_between(&sim->random, 1, 3);
+
+    if (until_ns > sim->scenario.calm_ns + 5 * SIM_S)
+        until_ns = sim->scenario.calm_ns + 5 * SIM_S;
+    sim_trace(sim, "partition: agent %u%s, ways %u, until %.3f s", agent, many ? " and others" : "", ways,
+              (double)until_ns / 1e9);
+    block(sim, agent, ways, until_ns);
+    for (unsigned i = 0; many && i < sim->scenario.n_agents; i++)
+        if (random_percent(&sim->random, 50))
+            block(sim, i, ways, until_ns);
+}
+
+static void cut(struct sim *sim, unsigned agent)
+{
+    const struct sim_agent *a = &sim->agents[agent];
+    unsigned ends = (unsigned)random_between(&sim->random, 1, 3);
+    unsigned connection = (unsigned)a->connection;
+
+    if (a->connection < 0 || !a->alive)
+        return;
+    sim_trace(sim, "cut: connection of agent %u, ends %u", agent, ends);
+    disturb(sim, agent, sim->now_ns);
+    if (ends & 1u << SIM_DAEMON_END && sim->now_ns >= sim->daemon.paused_until_ns)
+        network_break(sim, connection, SIM_DAEMON_END);
+    if (ends & 1u << SIM_AGENT_END && sim->now_ns >= a->paused_until_ns)
+        network_break(sim, connection, SIM_AGENT_END);
+}
+
+static void pause_agent(struct sim *sim, unsigned agent)
+{
+    sim->agents[agent].paused_until_ns = sim->now_ns + random_between(&sim->random, SIM_MS, 8 * SIM_S);
+    disturb(sim, agent, sim->agents[agent].paused_until_ns);
+    sim_trace(sim, "agent %u: is paused until %.3f s", agent,
+              (double)sim->agents[agent].paused_until_ns / 1e9);
+}
+
+static void pause_daemon(struct sim *sim)
+{
+    if (!sim->daemon.alive || sim->now_ns < sim->daemon.paused_until_ns)
+        return;
+    sim->daemon.paused_until_ns = sim->now_ns + random_between(&sim->random, SIM_MS, 8 * SIM_S);
+    disturb_daemon(sim, sim->daemon.paused_until_ns);
+    sim_trace(sim, "daemon is paused until %.3f s", (double)sim->daemon.paused_until_ns / 1e9);
+}
+
+static void crash_daemon(struct sim *sim, bool keeps_state)
+{
+    struct sim_daemon *d = &sim->daemon;
+
+    if (!d->alive)
+        return;
+    disturb_daemon(sim, sim->now_ns + 10 * SIM_S);
+    if (!keeps_state)
+        disturb_all(sim, sim->now_ns + 10 * SIM_S);
+    d->keeps_state = keeps_state;
+    if (random_percent(&sim->random, 50))
+        d->crash_after = (unsigned)random_between(&sim->random, 1, 40); /* in the middle of something */
+    else
+        daemon_crash(sim, keeps_state);
+}
+
+static void slow_down(struct sim *sim)
+{
+    sim->slow_until_ns = sim->now_ns + random_between(&sim->random, 10 * SIM_MS, 5 * SIM_S);
+    disturb_all(sim, sim->slow_until_ns + 4 * SIM_S);
+    sim_trace(sim, "the network is slow until %.3f s", (double)sim->slow_until_ns / 1e9);
+}
+
+static void inflict(struct sim *sim, enum sim_fault fault)
+{
+    unsigned agent = (unsigned)(random_u64(&sim->random) % sim->scenario.n_agents);
+
+    switch (fault) {
+    case FAULT_WORKER:
+        agent_fail_later(sim, agent, 0);
+        break;
+    case FAULT_AGENT_KILL:
+        agent_kill(sim, agent, false);
+        break;
+    case FAULT_NODE_LOSS:
+        agent_kill(sim, agent, true);
+        break;
+    case FAULT_LEAVE:
+        agent_leave(sim, agent);
+        break;
+    case FAULT_AGENT_PAUSE:
+        pause_agent(sim, agent);
+        break;
+    case FAULT_DAEMON_PAUSE:
+        pause_daemon(sim);
+        break;
+    case FAULT_CUT:
+        cut(sim, agent);
+        break;
+    case FAULT_PARTITION:
+        partition(sim, agent, false);
+        break;
+    case FAULT_PARTITION_MANY:
+        partition(sim, agent, true);
+        break;
+    case FAULT_SLOW:
+        slow_down(sim);
+        break;
+    case FAULT_DAEMON_CRASH:
+        crash_daemon(sim, true);
+        break;
+    case FAULT_DAEMON_AMNESIA:
+        crash_daemon(sim, false);
+        break;
+    case FAULT_BOOT:
+        agent_boot(sim, agent);
+        break;
+    case FAULT_DRAIN:
+        agent_drain(sim, agent);
+        break;
+    case FAULT_COUNT:
+        break;
+    }
+    sim->n_faults[fault]++;
+}
+
+void scenario_fault(struct sim *sim)
+{
+    const struct sim_scenario *sc = &sim->scenario;
+    unsigned total = 0, dice;
+
+    if (sim->now_ns >= sc->calm_ns)
+        return;
+    schedule_add(&sim->schedule, sim->now_ns + random_between(&sim->random, 0, 2 * sc->fault_every_ns),
+                 SIM_FAULT, 0, 0);
+    for (unsigned i = 0; i < FAULT_COUNT; i++)
+        total += sc->fault_percent[i];
+    if (total == 0)
+        return;
+    dice = (unsigned)(random_u64(&sim->random) % total);
+    for (unsigned i = 0; i < FAULT_COUNT; i++) {
+        if (dice < sc->fault_percent[i]) {
+            inflict(sim, (enum sim_fault)i);
+            return;
+        }
+        dice -= sc->fault_percent[i];
+    }
+}

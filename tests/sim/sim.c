@@ -1,0 +1,202 @@
+/* One run: takes moments off the schedule and gives them to whom they concern. */
+
+#include "tests/sim/sim.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+void *sim_allocate(size_t size)
+{
+    void *p = calloc(1, size);
+
+    if (!p) {
+        fputs("sim: no memory\n", stderr);
+        exit(2);
+    }
+    return p;
+}
+
+void sim_trace(struct sim *sim, const char *format, ...)
+{
+    va_list arguments;
+
+    if (!sim->trace)
+        return;
+    printf("%12.6f  ", (double)sim->now_ns / 1e9);
+    va_start(arguments, format);
+    (void)vprintf(format, arguments);
+    va_end(arguments);
+    putchar('\n');
+}
+
+static const struct sim_connection *connection_of(const struct sim *sim, const struct moment *m)
+{
+    return sim->connections[m->who];
+}
+
+/* Whoever is paused does not notice anything before it goes on. 0: runs. */
+static uint64_t postponed_ns(const struct sim *sim, const struct moment *m)
+{
+    uint64_t until_ns = 0;
+
+    switch (m->kind) {
+    case SIM_BREAK:
+        until_ns = m->detail == SIM_DAEMON_END ? sim->daemon.paused_until_ns
+                                               : sim->agents[connection_of(sim, m)->agent].paused_until_ns;
+        break;
+    case SIM_CONNECTED:
+    case SIM_REFUSED:
+        until_ns = sim->agents[connection_of(sim, m)->agent].paused_until_ns;
+        break;
+    case SIM_AGENT_TIMER:
+    case SIM_GROUP_READY:
+    case SIM_GROUP_FAIL:
+    case SIM_GROUP_DONE:
+    case SIM_AGENT_EXIT:
+        until_ns = sim->agents[m->who].paused_until_ns;
+        break;
+    case SIM_DAEMON_TIMER:
+        until_ns = sim->daemon.paused_until_ns;
+        break;
+    default:
+        break;
+    }
+    return until_ns > sim->now_ns ? until_ns : 0;
+}
+
+static void connected(struct sim *sim, unsigned connection, bool accepted)
+{
+    struct sim_connection *c = sim->connections[connection];
+
+    if (!c->open[SIM_AGENT_END])
+        return; /* it did not wait */
+    if (accepted && sim->daemon.alive) {
+        c->open[SIM_DAEMON_END] = true;
+        agent_connected(sim, connection);
+    } else {
+        c->open[SIM_AGENT_END] = false;
+        agent_lost(sim, connection, "connection refused");
+    }
+}
+
+static void group_moment(struct sim *sim, const struct moment *m)
+{
+    const struct sim_agent *a = &sim->agents[m->who];
+
+    if (a->alive && !a->ended && a->turn == m->detail)
+        agent_group(sim, m->who, (enum sim_moment)m->kind);
+}
+
+static void agent_moment(struct sim *sim, const struct moment *m)
+{
+    struct sim_agent *a = &sim->agents[m->who];
+
+    if (!a->alive || a->life != m->detail)
+        return;
+    if (m->kind == SIM_AGENT_TIMER) {
+        agent_timer(sim, m->who);
+    } else {
+        a->alive = false;
+        a->group = GROUP_NONE;
+    }
+}
+
+static void happen(struct sim *sim, const struct moment *m)
+{
+    switch ((enum sim_moment)m->kind) {
+    case SIM_PUMP:
+        network_pump(sim, m->who, (enum sim_end)m->detail);
+        break;
+    case SIM_BREAK:
+        network_break(sim, m->who, (enum sim_end)m->detail);
+        break;
+    case SIM_CONNECTED:
+    case SIM_REFUSED:
+        connected(sim, m->who, m->kind == SIM_CONNECTED);
+        break;
+    case SIM_AGENT_TIMER:
+    case SIM_AGENT_EXIT:
+        agent_moment(sim, m);
+        break;
+    case SIM_AGENT_BOOT:
+        agent_boot(sim, m->who);
+        break;
+    case SIM_GROUP_READY:
+    case SIM_GROUP_FAIL:
+    case SIM_GROUP_DONE:
+        group_moment(sim, m);
+        break;
+    case SIM_DAEMON_TIMER:
+        if (sim->daemon.alive && sim->daemon.life == m->detail)
+            daemon_timer(sim);
+        break;
+    case SIM_DAEMON_BOOT:
+        daemon_boot(sim);
+        break;
+    case SIM_FAULT:
+        scenario_fault(sim);
+        break;
+    case SIM_CHECK_NOTICE:
+        check_notice(sim, m->who, (unsigned)m->detail);
+        break;
+    case SIM_CHECK_CALM:
+        check_calm(sim);
+        break;
+    case SIM_MOMENT_COUNT:
+        break;
+    }
+}
+
+static bool anybody_there(const struct sim *sim)
+{
+    for (unsigned i = 0; i < sim->scenario.n_agents; i++)
+        if (sim->agents[i].alive)
+            return true;
+    return false;
+}
+
+static void run(struct sim *sim)
+{
+    struct moment m;
+
+    while (!sim->failed && schedule_next(&sim->schedule, &m)) {
+        uint64_t later_ns;
+
+        if (m.at_ns > sim->scenario.end_ns)
+            break;
+        sim->now_ns = m.at_ns;
+        sim->n_events++;
+        later_ns = postponed_ns(sim, &m);
+        if (later_ns > 0)
+            schedule_add(&sim->schedule, later_ns, m.kind, m.who, m.detail);
+        else
+            happen(sim, &m);
+        if (m.kind == SIM_AGENT_EXIT && sim->now_ns > sim->scenario.finish_ns && !anybody_there(sim))
+            break;
+    }
+    if (!sim->failed)
+        check_gone(sim);
+}
+
+bool sim_run(struct sim *sim, uint64_t seed, unsigned n_agents, bool trace)
+{
+    *sim =
+        (struct sim){.seed = seed, .trace = trace, .random = {.state = seed * UINT64_C(0x9E3779B97F4A7C15)}};
+    scenario_choose(sim, n_agents);
+    sim->agents = sim_allocate(sim->scenario.n_agents * sizeof(*sim->agents));
+    for (unsigned i = 0; i < sim->scenario.n_agents; i++)
+        sim->agents[i].connection = -1;
+    scenario_begin(sim);
+    run(sim);
+    return !sim->failed;
+}
+
+void sim_finish(struct sim *sim)
+{
+    daemon_finish(sim);
+    network_finish(sim);
+    check_finish(sim);
+    schedule_finish(&sim->schedule);
+    free(sim->agents);
+}

@@ -1,0 +1,276 @@
+#pragma once
+
+/*
+ * The simulator: one rendezvous and many agents, with the shipping cores (rounds, session) in them, on a
+ * hostile network in virtual time. A seed decides everything.
+ *
+ *   scenario.c   what a seed means: sizes, time-outs, faults and their times
+ *   network.c    connections: order is kept, and that is all; delay, partitions, half-open ends
+ *   daemon.c     the rendezvous process: its core, its disk, its crashes
+ *   agent.c      one node: an agent process, its core, a worker group played by random numbers
+ *   check.c      what must never happen, and what must be in the end
+ *   sim.c        one run
+ *   main.c       the program
+ *
+ * Every party has its own clock, and none of them is right.
+ */
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "proto/base/buf.h"
+#include "proto/frame.h"
+#include "rendezvous/rounds.h"
+#include "rendezvous/session.h"
+#include "tests/sim/random.h"
+#include "tests/sim/schedule.h"
+
+#define SIM_MS UINT64_C(1000000)
+#define SIM_S UINT64_C(1000000000)
+
+enum { SIM_JOBS_MAX = 2 };
+
+enum sim_moment {
+    SIM_PUMP,         /* who: connection, detail: direction */
+    SIM_BREAK,        /* who: connection, detail: end; its kernel gives up */
+    SIM_CONNECTED,    /* who: connection: the agent's end is established */
+    SIM_REFUSED,      /* who: connection: nobody listens there */
+    SIM_AGENT_TIMER,  /* who: agent, detail: life */
+    SIM_AGENT_BOOT,   /* who: agent */
+    SIM_GROUP_READY,  /* who: agent, detail: turn of its worker group */
+    SIM_GROUP_FAIL,   /* the same */
+    SIM_GROUP_DONE,   /* the same */
+    SIM_AGENT_EXIT,   /* who: agent, detail: life */
+    SIM_DAEMON_TIMER, /* detail: life */
+    SIM_DAEMON_BOOT,
+    SIM_FAULT,
+    SIM_CHECK_NOTICE, /* who: agent that failed, detail: index of the world */
+    SIM_CHECK_CALM,   /* everybody has to be in a world now, or ended */
+    SIM_MOMENT_COUNT
+};
+
+enum sim_fault {
+    FAULT_WORKER,      /* a worker fails */
+    FAULT_AGENT_KILL,  /* an agent process dies, its kernel says so */
+    FAULT_NODE_LOSS,   /* a machine is gone, nobody says so */
+    FAULT_LEAVE,       /* an agent is told to go */
+    FAULT_AGENT_PAUSE, /* stopped, and continued later */
+    FAULT_DAEMON_PAUSE,
+    FAULT_CUT,            /* a connection breaks, at both ends or at one */
+    FAULT_PARTITION,      /* nothing passes between an agent and the rendezvous, or in one direction */
+    FAULT_PARTITION_MANY, /* the same for a part of all agents */
+    FAULT_SLOW,           /* a while of large delays */
+    FAULT_DAEMON_CRASH,   /* restarted with its state */
+    FAULT_DAEMON_AMNESIA, /* restarted without */
+    FAULT_BOOT,           /* another agent comes */
+    FAULT_DRAIN,
+    FAULT_COUNT
+};
+
+struct sim_scenario {
+    unsigned n_agents; /* nodes there can be */
+    unsigned n_jobs;
+    struct session_params params;
+    uint64_t latency_min_ns, latency_max_ns;
+    unsigned spike_percent; /* of messages that come much later */
+    bool hints;             /* agents ask for the group rank of their number */
+    bool codec;             /* messages pass through frames and JSON, in slices */
+    unsigned fault_percent[FAULT_COUNT];
+    uint64_t fault_every_ns;
+    uint64_t calm_ns;              /* no faults from then on */
+    uint64_t finish_ns;            /* workers end well from then on */
+    uint64_t end_ns;               /* everybody has to be gone */
+    unsigned late_failure_percent; /* of groups that fail when others are done already */
+    uint64_t finish_spread_ns;     /* between the first that are done and the last */
+    uint64_t cutoff_ns;
+    uint64_t stop_max_ns;    /* how long workers take to stop */
+    unsigned return_percent; /* of killed agents that come back */
+};
+
+enum sim_end { SIM_AGENT_END, SIM_DAEMON_END }; /* also directions: towards that end */
+
+enum sim_message_kind {
+    MESSAGE_GREETING,
+    MESSAGE_BYTES,
+    MESSAGE_ECHO, /* bytes as they are */
+    MESSAGE_HELLO,
+    MESSAGE_REPORT,
+    MESSAGE_ALIVE,
+    MESSAGE_VIEW,
+    MESSAGE_FIN,
+};
+
+struct sim_message {
+    struct sim_message *next;
+    enum sim_message_kind kind;
+    uint64_t at_ns, sent_ns;
+    size_t size;    /* of MESSAGE_BYTES */
+    uint8_t data[]; /* bytes, or the struct that the kind says */
+};
+
+struct sim_connection {
+    unsigned number;
+    unsigned agent;
+    uint64_t agent_life;
+    bool open[2];
+    bool pumping[2];
+    bool broken;                            /* the end of one side is scheduled */
+    struct sim_message *first[2], *last[2]; /* by direction */
+    uint64_t last_ns[2];
+    struct rounds_session session; /* the daemon's part */
+    struct frame_reader reader[2]; /* with codec: at that end */
+    struct buf in[2];
+};
+
+enum sim_group { GROUP_NONE, GROUP_RUNNING, GROUP_STOPPING, GROUP_ENDED };
+
+struct sim_agent {
+    bool alive;     /* the process */
+    bool ended;     /* it was told to, and exits soon */
+    bool succeeded; /* a life of it ended well: its work is done */
+    uint64_t life;
+    uint64_t paused_until_ns;
+    uint64_t blocked_until_ns[2]; /* by direction */
+    uint64_t disturbed_until_ns;  /* what goes wrong before may be the fault of a fault */
+    uint64_t endangered_until_ns; /* it may be taken for dead before */
+    uint64_t contact_ns;          /* when the rendezvous was last heard; or the process began */
+    uint64_t clock_ns;            /* added to the time */
+    uint64_t timer_ns;            /* scheduled for then; 0: not */
+    struct session session;
+    int64_t connection; /* -1: none */
+    enum sim_group group;
+    uint64_t turn; /* counts starts and stops of the group */
+    int64_t world; /* of the group; -1: none */
+    struct session_cause failure;
+    int64_t last_generation;
+    int64_t failed_world; /* last world in which a worker of this node failed by itself */
+    int64_t left_world;   /* world in which it left */
+};
+
+struct sim_member {
+    unsigned agent;
+    uint64_t life;
+    bool present, done, failed;
+    bool victim; /* failed because of another member's death */
+    uint32_t rank_base, n_workers, role_rank_base;
+    bool odd_role;
+};
+
+/* One generation, as its members were told. */
+struct sim_world {
+    uint64_t instance;
+    int64_t generation;
+    uint32_t group_world_size, world_size;
+    uint32_t restarts, changes;
+    char master_addr[64];
+    uint16_t master_port;
+    struct sim_member *members; /* by group rank */
+    bool settled;
+    uint64_t death_ns; /* when a member's process died first; 0: none */
+};
+
+/* What the agents of one instance of a job were told in the end. */
+struct sim_verdict {
+    uint64_t instance;
+    enum session_verdict verdict;
+    struct session_cause cause;
+};
+
+struct sim_daemon {
+    bool alive;
+    struct rounds rounds;
+    uint64_t life;
+    uint64_t paused_until_ns;
+    uint64_t clock_ns;
+    uint64_t timer_ns;
+    unsigned crash_after; /* that many actions; 0: not */
+    bool keeps_state;
+    bool amnesia; /* it has lost its state at least once */
+    struct buf disk[SIM_JOBS_MAX];
+    uint64_t disturbed_until_ns;
+};
+
+struct sim {
+    uint64_t seed;
+    bool trace;
+    bool failed;
+    char failure[1024];
+    uint64_t now_ns;
+    uint64_t n_events;
+    struct random random;
+    struct schedule schedule;
+    struct sim_scenario scenario;
+    struct sim_agent *agents;
+    struct sim_daemon daemon;
+    struct sim_connection **connections;
+    size_t n_connections, connections_capacity;
+    struct sim_world *worlds;
+    size_t n_worlds, worlds_capacity;
+    struct sim_verdict verdicts[64];
+    size_t n_verdicts;
+    uint64_t n_faults[FAULT_COUNT];
+    uint64_t n_generations;
+    uint64_t slow_until_ns;
+    uint64_t n_nonces;
+};
+
+/* sim.c */
+void *sim_allocate(size_t size);
+void sim_trace(struct sim *sim, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* One run; true: nothing was wrong. n_agents 0: as the seed says. */
+bool sim_run(struct sim *sim, uint64_t seed, unsigned n_agents, bool trace);
+void sim_finish(struct sim *sim);
+
+/* scenario.c */
+void scenario_choose(struct sim *sim, unsigned n_agents);
+void scenario_begin(struct sim *sim);
+void scenario_fault(struct sim *sim);
+const char *sim_fault_name(unsigned fault);
+
+/* network.c */
+void network_dial(struct sim *sim, unsigned agent);
+void network_send(struct sim *sim, unsigned connection, enum sim_end to, enum sim_message_kind kind,
+                  const void *data, size_t size);
+void network_close(struct sim *sim, unsigned connection, enum sim_end end);  /* after what was sent */
+void network_vanish(struct sim *sim, unsigned connection, enum sim_end end); /* without a word */
+void network_pump(struct sim *sim, unsigned connection, enum sim_end to);
+void network_break(struct sim *sim, unsigned connection, enum sim_end end);
+void network_finish(struct sim *sim);
+
+/* daemon.c */
+void daemon_boot(struct sim *sim);
+void daemon_crash(struct sim *sim, bool keeps_state);
+void daemon_timer(struct sim *sim);
+void daemon_hear(struct sim *sim, unsigned connection, const struct sim_message *message);
+void daemon_lost(struct sim *sim, unsigned connection);
+void daemon_finish(struct sim *sim);
+unsigned daemon_job_of(const struct sim *sim, unsigned agent);
+
+/* agent.c */
+void agent_boot(struct sim *sim, unsigned agent);
+void agent_kill(struct sim *sim, unsigned agent, bool silently);
+void agent_leave(struct sim *sim, unsigned agent);
+void agent_drain(struct sim *sim, unsigned agent);
+void agent_timer(struct sim *sim, unsigned agent);
+void agent_connected(struct sim *sim, unsigned connection);
+void agent_hear(struct sim *sim, unsigned connection, const struct sim_message *message);
+void agent_lost(struct sim *sim, unsigned connection, const char *why);
+void agent_group(struct sim *sim, unsigned agent, enum sim_moment moment);
+void agent_fail_later(struct sim *sim, unsigned agent, uint64_t delay_ns);
+unsigned agent_n_workers(unsigned agent);
+const char *agent_role(unsigned agent);
+
+/* check.c */
+void violated(struct sim *sim, const char *format, ...) __attribute__((format(printf, 2, 3)));
+void disturb(struct sim *sim, unsigned agent, uint64_t until_ns);
+void disturb_all(struct sim *sim, uint64_t until_ns);
+void disturb_daemon(struct sim *sim, uint64_t until_ns); /* this must not make a node look dead */
+void check_start(struct sim *sim, unsigned agent, const struct session_view *view);
+void check_end(struct sim *sim, unsigned agent);
+void check_news(struct sim *sim, const struct rounds_job *job, unsigned news);
+void check_notice(struct sim *sim, unsigned agent, unsigned world);
+void check_calm(struct sim *sim);
+void check_gone(struct sim *sim);
+void check_death(struct sim *sim, unsigned agent);
+void check_finish(struct sim *sim);

@@ -1,0 +1,382 @@
+/*
+ * Conversations with the worker group: at a time something happens (said), and these are the actions
+ * (answered), written as text: "spawn", "kill", "signal 15", "arm +30000" (ms from now), "finish 1" ...
+ */
+
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "launcher/group.h"
+#include "proto/base/err.h"
+
+#include "cmocka_fixed.h"
+
+#define MS UINT64_C(1000000)
+#define EXIT(code) ((code) << 8)
+
+struct line {
+    int at_ms;
+    enum group_event_kind kind;
+    int worker, value;
+    const char *answer;
+};
+
+static const char *const action_names[] = {
+    [GROUP_DO_SPAWN] = "spawn",       [GROUP_DO_NOTIFY_FAILED] = "failed",
+    [GROUP_DO_NOTIFY_STOP] = "stop",  [GROUP_DO_SIGNAL] = "signal",
+    [GROUP_DO_KILL] = "kill",         [GROUP_DO_ARM] = "arm",
+    [GROUP_DO_DISARM] = "disarm",     [GROUP_DO_REPORT] = "report",
+    [GROUP_DO_START_AGAIN] = "again", [GROUP_DO_GIVE_UP] = "give up",
+    [GROUP_DO_KILL_GUARDIAN] = "kill guardian",
+    [GROUP_DO_FINISH] = "finish",
+};
+
+static void write_actions(const struct group_actions *actions, uint64_t now_ns, char *out, size_t out_size)
+{
+    size_t n = 0;
+
+    out[0] = '\0';
+    for (size_t i = 0; i < actions->n_items; i++) {
+        const struct group_action *a = &actions->items[i];
+        n += (size_t)snprintf(out + n, out_size - n, "%s%s", i ? ", " : "", action_names[a->kind]);
+        if (a->kind == GROUP_DO_ARM)
+            n += (size_t)snprintf(out + n, out_size - n, " +%d",
+                                  (int)((int64_t)(a->deadline_ns - now_ns) / (int64_t)MS));
+        else if (a->kind == GROUP_DO_SIGNAL || a->kind == GROUP_DO_FINISH ||
+                 a->kind == GROUP_DO_NOTIFY_FAILED || a->kind == GROUP_DO_NOTIFY_STOP)
+            n += (size_t)snprintf(out + n, out_size - n, " %d", a->value);
+    }
+}
+
+/* Holds the conversation with a group of two workers; lines end with an answer of NULL. */
+static void converse(struct group *g, int max_restarts, const struct line *lines)
+{
+    const struct group_config config = {.n_workers = 2, .max_restarts = max_restarts, .grace_ns = 30000 * MS};
+
+    assert_int_equal(group_init(g, &config), 0);
+    for (const struct line *line = lines; line->answer; line++) {
+        const struct group_event event = {.kind = line->kind,
+                                          .now_ns = (uint64_t)line->at_ms * MS + 1,
+                                          .worker = line->worker,
+                                          .pid = line->kind == GROUP_STARTED ? 100 + line->worker : 0,
+                                          .value = line->value};
+        struct group_actions actions;
+        char answer[256];
+
+        group_step(g, &event, &actions);
+        write_actions(&actions, event.now_ns, answer, sizeof(answer));
+        if (strcmp(answer, line->answer) != 0)
+            fail_msg("line %d: answered '%s', expected '%s'", (int)(line - lines) + 1, answer, line->answer);
+    }
+}
+
+#define STARTED_BOTH                                                                                         \
+    {0, GROUP_START, -1, 0, "spawn"}, {1, GROUP_STARTED, 0, 0, ""},                                          \
+    {                                                                                                        \
+        1, GROUP_STARTED, 1, 0, ""                                                                           \
+    }
+
+static void test_all_end_well(void **state)
+{
+    static const struct line lines[] = {
+        STARTED_BOTH,
+        {5, GROUP_EXITED, 1, 0, ""},
+        {9, GROUP_EXITED, 0, 0, ""},
+        {9, GROUP_EMPTY, -1, 0, "finish 0"},
+        {10, GROUP_TIMER, -1, 0, ""},
+        {10, GROUP_SIGNAL, -1, SIGTERM, ""},
+        {0},
+    };
+    struct group g;
+
+    converse(&g, 0, lines);
+    assert_int_equal(g.workers[1].order, 0);
+    assert_int_equal(g.workers[0].order, 1);
+    assert_int_equal(g.state, GROUP_DONE);
+    group_finish(&g);
+}
+
+static void test_left_behind_after_success(void **state)
+{
+    static const struct line lines[] = {
+        STARTED_BOTH,
+        {5, GROUP_EXITED, 0, 0, ""},
+        {5, GROUP_EXITED, 1, 0, ""},
+        {5, GROUP_LEFT, -1, 2, "signal 15, arm +1000"},
+        {400, GROUP_TIMER, -1, 0, "arm +605"}, /* woken too early */
+        {1005, GROUP_TIMER, -1, 0, "kill, arm +5000"},
+        {1010, GROUP_EMPTY, -1, 0, "disarm, finish 0"},
+        {0},
+    };
+    struct group g;
+
+    converse(&g, 0, lines);
+    group_finish(&g);
+}
+
+static void test_failure_without_restart(void **state)
+{
+    static const struct line lines[] = {
+        STARTED_BOTH,
+        {5, GROUP_EXITED, 1, EXIT(7), "failed 1, signal 15, arm +30000"},
+        {6, GROUP_EXITED, 0, SIGTERM, ""},
+        {6, GROUP_EMPTY, -1, 0, "disarm, report, finish 1"},
+        {0},
+    };
+    struct group g;
+
+    converse(&g, 0, lines);
+    assert_int_equal(g.cause, GROUP_CAUSE_WORKER);
+    assert_int_equal(g.cause_worker, 1);
+    assert_false(g.workers[1].stopped);
+    assert_true(g.workers[0].stopped);
+    assert_int_equal(group_worker_code(&g.workers[1]), 7);
+    assert_int_equal(group_worker_code(&g.workers[0]), -SIGTERM);
+    group_finish(&g);
+}
+
+static void test_restarts_within_the_budget(void **state)
+{
+    static const struct line lines[] = {
+        STARTED_BOTH,
+        {5, GROUP_EXITED, 1, EXIT(7), "failed 1, signal 15, arm +30000"},
+        {6, GROUP_EXITED, 0, SIGTERM, ""},
+        {6, GROUP_EMPTY, -1, 0, "disarm, report, again"},
+        {7, GROUP_START, -1, 0, "spawn"},
+        {8, GROUP_STARTED, 0, 0, ""},
+        {8, GROUP_STARTED, 1, 0, ""},
+        {9, GROUP_EXITED, 0, SIGSEGV, "failed 0, signal 15, arm +30000"},
+        {9, GROUP_EXITED, 1, 0, ""},
+        {10, GROUP_EMPTY, -1, 0, "disarm, report, finish 1"},
+        {0},
+    };
+    struct group g;
+
+    converse(&g, 1, lines);
+    assert_int_equal(g.restarts, 1);
+    assert_int_equal(g.generation, 1);
+    assert_int_equal(g.cause_worker, 0);
+    group_finish(&g);
+}
+
+static void test_stubborn_workers_are_killed(void **state)
+{
+    static const struct line lines[] = {
+        STARTED_BOTH,
+        {5, GROUP_EXITED, 1, EXIT(1), "failed 1, signal 15, arm +30000"},
+        {30005, GROUP_TIMER, -1, 0, "kill, arm +5000"},
+        {30006, GROUP_EXITED, 0, SIGKILL, ""},
+        {30006, GROUP_EMPTY, -1, 0, "disarm, report, finish 1"},
+        {0},
+    };
+    struct group g;
+
+    converse(&g, 0, lines);
+    assert_true(g.escalated);
+    group_finish(&g);
+}
+
+static void test_sweep_keeps_an_earlier_deadline(void **state)
+{
+    static const struct line lines[] = {
+        STARTED_BOTH,
+        {0, GROUP_SIGNAL, -1, SIGINT, "stop 2, signal 2, arm +30000"},
+        {29500, GROUP_EXITED, 0, 0, ""},
+        {29500, GROUP_EXITED, 1, 0, ""},
+        {29500, GROUP_LEFT, -1, 1, "signal 15, arm +500"},
+        {30000, GROUP_TIMER, -1, 0, "kill, arm +5000"},
+        {30001, GROUP_EMPTY, -1, 0, "disarm, report, finish 1"},
+        {0},
+    };
+    struct group g;
+
+    converse(&g, 3, lines);
+    group_finish(&g);
+}
+
+static void test_nothing_kills_it(void **state)
+{
+    static const struct line lines[] = {
+        STARTED_BOTH,
+        {0, GROUP_SIGNAL, -1, SIGTERM, "stop 15, signal 15, arm +30000"},
+        {1, GROUP_SIGNAL, -1, SIGTERM, "kill, arm +5000"},
+        {2, GROUP_SIGNAL, -1, SIGTERM, ""},
+        {5001, GROUP_TIMER, -1, 0, "kill guardian, arm +5000"},
+        {5002, GROUP_GUARDIAN_LOST, -1, 0, "kill, arm +5000"},
+        {10002, GROUP_TIMER, -1, 0, "give up, report, finish 1"},
+        {0},
+    };
+    struct group g;
+
+    converse(&g, 3, lines);
+    group_finish(&g);
+}
+
+static void test_signal_before_the_start(void **state)
+{
+    static const struct line lines[] = {
+        {0, GROUP_SIGNAL, -1, SIGTERM, "report, finish 1"},
+        {0, GROUP_START, -1, 0, ""},
+        {0},
+    };
+    struct group g;
+
+    converse(&g, 3, lines);
+    group_finish(&g);
+}
+
+/* A signal that arrives while a failure is being cleaned up is passed on and takes back the restart. */
+static void test_signal_after_a_failure(void **state)
+{
+    static const struct line lines[] = {
+        STARTED_BOTH,
+        {5, GROUP_EXITED, 1, EXIT(1), "failed 1, signal 15, arm +30000"},
+        {10, GROUP_SIGNAL, -1, SIGINT, "signal 2"},
+        {11, GROUP_SIGNAL, -1, SIGINT, "kill, arm +5000"},
+        {12, GROUP_EXITED, 0, SIGKILL, ""},
+        {12, GROUP_EMPTY, -1, 0, "disarm, report, finish 1"},
+        {0},
+    };
+    struct group g;
+
+    converse(&g, 3, lines);
+    assert_int_equal(g.interrupt, SIGINT);
+    assert_int_equal(g.cause, GROUP_CAUSE_WORKER);
+    group_finish(&g);
+}
+
+static void test_signal_while_sweeping(void **state)
+{
+    static const struct line lines[] = {
+        STARTED_BOTH,
+        {5, GROUP_EXITED, 0, 0, ""},
+        {5, GROUP_EXITED, 1, 0, ""},
+        {5, GROUP_LEFT, -1, 1, "signal 15, arm +1000"},
+        {6, GROUP_SIGNAL, -1, SIGTERM, "kill, arm +5000"},
+        {7, GROUP_EMPTY, -1, 0, "disarm, report, finish 1"},
+        {0},
+    };
+    struct group g;
+
+    converse(&g, 3, lines);
+    group_finish(&g);
+}
+
+static void test_exec_failure_is_final(void **state)
+{
+    static const struct line lines[] = {
+        {0, GROUP_START, -1, 0, "spawn"},
+        {1, GROUP_STARTED, 0, 0, ""},
+        {1, GROUP_EXEC_FAILED, 1, 8, "failed 1, signal 15, arm +30000"},
+        {2, GROUP_EXITED, 0, SIGTERM, ""},
+        {2, GROUP_EMPTY, -1, 0, "disarm, report, finish 1"},
+        {0},
+    };
+    struct group g;
+
+    converse(&g, 3, lines);
+    assert_int_equal(g.cause, GROUP_CAUSE_EXEC);
+    assert_int_equal(group_worker_code(&g.workers[1]), 127);
+    group_finish(&g);
+}
+
+static void test_lost_guardian(void **state)
+{
+    static const struct line lines[] = {
+        STARTED_BOTH,
+        {5, GROUP_EXITED, 0, 0, ""},
+        {6, GROUP_GUARDIAN_LOST, -1, 0, "kill, arm +5000"},
+        {7, GROUP_EMPTY, -1, 0, "disarm, report, again"},
+        {7, GROUP_START, -1, 0, "spawn"},
+        {8, GROUP_GUARDIAN_LOST, -1, 0, "kill, arm +5000"},
+        {9, GROUP_EMPTY, -1, 0, "disarm, report, finish 1"},
+        {0},
+    };
+    struct group g;
+
+    converse(&g, 1, lines);
+    assert_int_equal(g.cause, GROUP_CAUSE_GUARDIAN);
+    group_finish(&g);
+}
+
+static void test_start_failed(void **state)
+{
+    static const struct line lines[] = {
+        {0, GROUP_START, -1, 0, "spawn"},
+        {0, GROUP_START_FAILED, -1, 0, "finish 1"},
+        {0},
+    };
+    struct group g;
+
+    converse(&g, 1, lines);
+    group_finish(&g);
+}
+
+/* Whatever happens in whatever order: never two starts without an end between, never more restarts than
+ * allowed, never an action after the end, and an armed deadline whenever something has been asked to end. */
+static void test_random_events(void **state)
+{
+    for (unsigned seed = 1; seed <= 20000; seed++) {
+        const struct group_config config = {.n_workers = 3, .max_restarts = 2, .grace_ns = 1000 * MS};
+        unsigned long long random = seed * 6364136223846793005ull + 1442695040888963407ull;
+        int n_spawned = 0;
+        struct group g;
+
+        assert_int_equal(group_init(&g, &config), 0);
+        for (int step = 0; step < 40; step++) {
+            random = random * 6364136223846793005ull + 1442695040888963407ull;
+            unsigned bits = (unsigned)(random >> 33);
+            struct group_event event = {.kind = (enum group_event_kind)(bits % GROUP_EVENT_COUNT),
+                                        .now_ns = (uint64_t)step * 400 * MS,
+                                        .worker = (int)((bits >> 8) % 3),
+                                        .pid = 100,
+                                        .value = (bits >> 16) % 2 ? SIGTERM : 0};
+            struct group_actions actions;
+
+            if (event.kind == GROUP_SIGNAL)
+                event.value = SIGTERM;
+            if (step == 0)
+                event.kind = GROUP_START;
+            enum group_state before = g.state;
+            /* Worker events come from a generation that exists. */
+            if (before == GROUP_IDLE && event.kind != GROUP_START && event.kind != GROUP_SIGNAL)
+                continue;
+            group_step(&g, &event, &actions);
+            for (size_t i = 0; i < actions.n_items; i++)
+                if (actions.items[i].kind == GROUP_DO_SPAWN) {
+                    n_spawned++;
+                    assert_int_equal(before, GROUP_IDLE);
+                }
+            if (before == GROUP_DONE && event.kind != GROUP_START_FAILED)
+                assert_int_equal(actions.n_items, 0);
+            if (g.state == GROUP_STOPPING || g.state == GROUP_SWEEPING || g.state == GROUP_KILLING)
+                assert_int_not_equal(g.deadline_ns, 0);
+        }
+        assert_in_range(n_spawned, 1, 1 + config.max_restarts);
+        assert_in_range(g.restarts, 0, config.max_restarts);
+        group_finish(&g);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_all_end_well),
+        cmocka_unit_test(test_left_behind_after_success),
+        cmocka_unit_test(test_failure_without_restart),
+        cmocka_unit_test(test_restarts_within_the_budget),
+        cmocka_unit_test(test_stubborn_workers_are_killed),
+        cmocka_unit_test(test_sweep_keeps_an_earlier_deadline),
+        cmocka_unit_test(test_nothing_kills_it),
+        cmocka_unit_test(test_signal_before_the_start),
+        cmocka_unit_test(test_signal_after_a_failure),
+        cmocka_unit_test(test_signal_while_sweeping),
+        cmocka_unit_test(test_exec_failure_is_final),
+        cmocka_unit_test(test_lost_guardian),
+        cmocka_unit_test(test_start_failed),
+        cmocka_unit_test(test_random_events),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,314 @@
+/* What command lines mean on one node, and which are refused with which sentence. */
+
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "launcher/job.h"
+#include "proto/base/err.h"
+
+#include "cmocka_fixed.h"
+
+static int n_cpus(void *data)
+{
+    return 6;
+}
+
+static int n_gpus(void *data)
+{
+    return *(int *)data;
+}
+
+struct conversation {
+    const char *words[10];
+    const char *environment[4];
+    int n_gpus;
+};
+
+struct outcome {
+    struct job job;
+    char *warnings;
+    char error[JOB_ERROR_SIZE];
+    int result;
+    int n_gpus;
+};
+
+static void hold(const struct conversation *c, struct outcome *o)
+{
+    char *const *environment = (char *const *)(uintptr_t)c->environment;
+    char usage[OPTIONS_ERROR_SIZE];
+    struct options options;
+
+    *o = (struct outcome){.n_gpus = c->n_gpus};
+    const struct job_machine machine = {
+        .count_cpus = n_cpus, .count_gpus = n_gpus, .data = &o->n_gpus, .random_id = "uuid"};
+    assert_int_equal(options_parse((char *const *)(uintptr_t)c->words, environment, &options, usage), 0);
+    o->result = job_init(&o->job, &options, environment, &machine, &o->warnings, o->error);
+}
+
+static void part(struct outcome *o)
+{
+    job_finish(&o->job);
+    free(o->warnings);
+}
+
+/* ------------------------------------------------------------------ numbers of workers */
+
+static void test_workers(void **state)
+{
+    static const struct {
+        struct conversation said;
+        int n_workers; /* 0: refused */
+    } cases[] = {
+        {{{"x"}}, 1},
+        {{{"--nproc-per-node=3", "x"}}, 3},
+        {{{"--nproc-per-node= 3 ", "x"}}, 3},
+        {{{"--nproc-per-node=cpu", "x"}}, 6},
+        {{{"--nproc-per-node=gpu", "x"}, .n_gpus = 2}, 2},
+        {{{"--nproc-per-node=auto", "x"}, .n_gpus = 2}, 2},
+        {{{"--nproc-per-node=auto", "x"}}, 6},
+        {{{"--nproc-per-node=gpu", "x"}}, 0},
+        {{{"--nproc-per-node=GPU", "x"}, .n_gpus = 2}, 0},
+        {{{"--nproc-per-node=xpu", "x"}}, 0},
+        {{{"--nproc-per-node=0", "x"}}, 0},
+        {{{"--nproc-per-node=-2", "x"}}, 0},
+        {{{"--nproc-per-node=1000000", "x"}}, 0},
+        {{{"x"}, {"PET_NPROC_PER_NODE=2"}}, 2},
+    };
+
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        struct outcome o;
+        hold(&cases[i].said, &o);
+        if (o.job.n_workers != cases[i].n_workers || (o.result == 0) != (cases[i].n_workers > 0))
+            fail_msg("case %zu: %d workers, %d '%s'", i, o.job.n_workers, o.result, o.error);
+        part(&o);
+    }
+}
+
+/* ------------------------------------------------------------------ rendezvous */
+
+static void test_rendezvous(void **state)
+{
+    static const struct {
+        struct conversation said;
+        const char *run_id, *addr;
+        int port;
+    } cases[] = {
+        {{{"x"}}, "uuid", "127.0.0.1", 0},
+        {{{"--standalone", "x"}}, "uuid", "127.0.0.1", 0},
+        {{{"--standalone", "--rdzv-id=a", "--rdzv-backend=etcd", "--rdzv-endpoint=h:1", "x"}},
+         "uuid",
+         "127.0.0.1",
+         0},
+        {{{"--rdzv-id=a", "x"}},
+         "uuid",
+         "127.0.0.1",
+         0}, /* as torchrun: static without a port is standalone */
+        {{{"--master-addr=h", "x"}}, "uuid", "127.0.0.1", 0},
+        {{{"--master-port=7", "x"}}, "none", "127.0.0.1", 7},
+        {{{"x"}, {"PET_MASTER_PORT=8"}}, "none", "127.0.0.1", 8},
+        {{{"--master-addr=h", "--master-port=7", "--rdzv-id=a", "x"}}, "a", "h", 7},
+        {{{"--rdzv-endpoint=h:9", "x"}}, "none", "h", 9},
+        {{{"--rdzv-endpoint=[::1]:9", "x"}}, "none", "::1", 9},
+        {{{"--rdzv-backend=c10d", "x"}}, "none", "127.0.0.1", 0},
+        {{{"--rdzv-backend=c10d", "--rdzv-id=", "x"}}, "uuid", "127.0.0.1", 0},
+        {{{"--rdzv-backend=c10d", "--rdzv-id=b", "--rdzv-endpoint=other:29400", "x"}}, "b", "127.0.0.1", 0},
+        {{{"--standalone", "--local-addr=10.0.0.7", "x"}}, "uuid", "10.0.0.7", 0},
+    };
+
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        struct outcome o;
+        hold(&cases[i].said, &o);
+        if (o.result)
+            fail_msg("case %zu: %s", i, o.error);
+        assert_string_equal(o.job.run_id_text, cases[i].run_id);
+        assert_string_equal(o.job.master_addr, cases[i].addr);
+        assert_int_equal(o.job.master_port, cases[i].port);
+        part(&o);
+    }
+}
+
+/* ------------------------------------------------------------------ refusals and warnings */
+
+static void test_refused(void **state)
+{
+    static const struct {
+        struct conversation said;
+        const char *error;
+    } cases[] = {
+        {{{"--nnodes=2", "x"}}, "more than one node"},
+        {{{"--standalone", "--nnodes=1:2", "x"}}, "more than one node"},
+        {{{"--nnodes=0", "x"}}, "min_nodes must be > 0 and <= max_nodes"},
+        {{{"--nnodes=2:1", "x"}}, "min_nodes must be > 0 and <= max_nodes"},
+        {{{"--nnodes=1:1:1", "x"}}, "is not in \"MIN:MAX\" format"},
+        {{{"--nnodes=a", "x"}}, "is not in \"MIN:MAX\" format"},
+        {{{"x"}, {"PET_NNODES="}}, "is not in \"MIN:MAX\" format"},
+        {{{"--node-rank=1", "x"}}, "only node 0"},
+        {{{"--max-restarts=-1", "x"}}, "max_restarts must be >= 0"},
+        {{{"--monitor-interval=0", "x"}}, "must be greater than 0"},
+        {{{"--monitor-interval=nan", "x"}}, "must be greater than 0"},
+        {{{"--shutdown-timeout=-1", "x"}}, "must be non-negative"},
+        {{{"x"}, {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT=soon"}}, "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"},
+        {{{"--rdzv-conf=a", "x"}}, "option 'a' must have a value specified"},
+        {{{"--rdzv-conf=timeout=1,", "x"}}, "must be in format"},
+        {{{"--rdzv-conf==1", "x"}}, "must be in format"},
+        {{{"--rdzv-backend=etcd", "x"}}, "'etcd' is not registered"},
+        {{{"--rdzv-endpoint=h", "x"}}, "port is missing in endpoint: h"},
+        {{{"--rdzv-endpoint=h:70000", "x"}}, "must be an integer between 0 and 65535"},
+        {{{"--rdzv-endpoint=h:x", "x"}}, "must be an integer between 0 and 65535"},
+        {{{"--master-port=70000", "x"}}, "0 to 65535"},
+        {{{"-m", "--no-python", "x"}}, "Don't use both"},
+        {{{"--logs-specs=a", "x"}}, "plug-in"},
+        {{{"--numa-binding=node", "x"}}, "not supported"},
+        {{{"--event-log-handler=console", "x"}}, "not supported"},
+        {{{"-r4", "x"}}, "does not match"},
+        {{{"-t", "0:1;1:2", "x"}}, "does not match"},
+    };
+
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        struct outcome o;
+        hold(&cases[i].said, &o);
+        if (o.result != 1 || !strstr(o.error, cases[i].error))
+            fail_msg("case %zu: %d '%s'", i, o.result, o.error);
+        part(&o);
+    }
+}
+
+static void test_warnings(void **state)
+{
+    static const struct {
+        struct conversation said;
+        const char *warning; /* NULL: none */
+    } cases[] = {
+        {{{"--rdzv-conf=timeout=5, join_timeout = 3", "x"}}, NULL},
+        {{{"--rdzv-conf=heartbeat=5", "x"}}, "no setting is called 'heartbeat'"},
+        {{{"--rdzv-backend=c10d", "--node-rank=1", "x"}}, "--node-rank"},
+        {{{"--signals-to-handle=SIGTERM,SIGFOO", "x"}}, "'SIGFOO'"},
+        {{{"--signals-to-handle=SIGKILL", "x"}}, "'SIGKILL'"},
+        {{{"x"}, {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1"}},
+         "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 has no effect"},
+        {{{"x"}, {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE=0"}}, NULL},
+    };
+
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        struct outcome o;
+        hold(&cases[i].said, &o);
+        assert_int_equal(o.result, 0);
+        if (!cases[i].warning != !o.warnings || (o.warnings && !strstr(o.warnings, cases[i].warning)))
+            fail_msg("case %zu: %s", i, o.warnings ? o.warnings : "(none)");
+        part(&o);
+    }
+}
+
+/* ------------------------------------------------------------------ details */
+
+static void test_supervision(void **state)
+{
+    static const struct conversation said = {{"--signals-to-handle", "SIGUSR1, SIGTERM", "--max-restarts=3",
+                                              "--shutdown-timeout=7", "--exit-code=worker", "x"},
+                                             {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT=9"}};
+    static const struct conversation from_environment = {{"x"}, {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT=9"}};
+    static const struct conversation defaults = {{"x"}};
+    struct outcome o;
+
+    hold(&said, &o);
+    assert_int_equal(o.job.signals, UINT64_C(1) << (SIGUSR1 - 1) | UINT64_C(1) << (SIGTERM - 1));
+    assert_string_equal(o.job.signals_text, "SIGUSR1, SIGTERM");
+    assert_int_equal(o.job.max_restarts, 3);
+    assert_int_equal(o.job.shutdown_timeout_s, 7);
+    assert_true(o.job.exit_code_of_worker);
+    part(&o);
+    hold(&from_environment, &o);
+    assert_int_equal(o.job.shutdown_timeout_s, 9);
+    part(&o);
+    hold(&defaults, &o);
+    assert_int_equal(o.job.shutdown_timeout_s, 30);
+    assert_false(o.job.exit_code_of_worker);
+    part(&o);
+}
+
+static void test_streams(void **state)
+{
+    static const struct {
+        const char *text;
+        bool fine;
+        uint8_t map[12];
+    } cases[] = {
+        {"0", true, {0}},
+        {"3", true, {3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3}},
+        {"0:1,1:2", true, {1, 2}},
+        {"0:1,0:2", true, {2}},
+        {"10:1,11:3", true, {[10] = 1, [11] = 3}},
+        {"99:1", true, {0}},
+        {"", false},
+        {"4", false},
+        {"33", false},
+        {"0:4", false},
+        {"0:1,", false},
+        {":1", false},
+        {"0:1 ,1:1", false},
+    };
+
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        uint8_t map[12];
+        bool fine = job_parse_streams(cases[i].text, map, 12);
+        if (fine != cases[i].fine || (fine && memcmp(map, cases[i].map, sizeof(map)) != 0))
+            fail_msg("'%s'", cases[i].text);
+    }
+}
+
+static void test_filters(void **state)
+{
+    static const struct conversation said = {
+        {"--nproc-per-node=3", "--local-ranks-filter=0, 2,7", "--duplicate-stdout-filters=a b,c,,d", "x"}};
+    static const struct conversation bad = {{"--local-ranks-filter=0,x", "x"}};
+    static const uint8_t listed[] = {1, 0, 1};
+    struct outcome o;
+
+    hold(&said, &o);
+    assert_int_equal(o.result, 0);
+    assert_memory_equal(o.job.listed, listed, sizeof(listed));
+    assert_int_equal(o.job.filters[0].n_items, 2);
+    assert_string_equal(o.job.filters[0].items[0], "a b");
+    assert_string_equal(o.job.filters[0].items[1], "c,d");
+    assert_int_equal(o.job.filters[1].n_items, 0);
+    assert_false(job_has_logs(&o.job));
+    part(&o);
+    hold(&bad, &o);
+    assert_int_equal(o.result, 1);
+    assert_non_null(strstr(o.error, "comma-separated list of integers"));
+    part(&o);
+}
+
+static void test_programs(void **state)
+{
+    static const struct {
+        struct conversation said;
+        enum job_program program;
+    } cases[] = {
+        {{{"x"}}, JOB_PROGRAM_FILE},
+        {{{"-m", "x"}}, JOB_PROGRAM_MODULE},
+        {{{"--no-python", "x"}}, JOB_PROGRAM_EXECUTABLE},
+        {{{"--run-path", "x"}}, JOB_PROGRAM_RUN_PATH},
+        {{{"--run-path", "-m", "--no-python", "x"}}, JOB_PROGRAM_RUN_PATH},
+    };
+
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        struct outcome o;
+        hold(&cases[i].said, &o);
+        assert_int_equal(o.result, 0);
+        assert_int_equal(o.job.program, cases[i].program);
+        part(&o);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_workers),  cmocka_unit_test(test_rendezvous),  cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_warnings), cmocka_unit_test(test_supervision), cmocka_unit_test(test_streams),
+        cmocka_unit_test(test_programs), cmocka_unit_test(test_filters),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

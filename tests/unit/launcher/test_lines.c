@@ -1,0 +1,136 @@
+/* Output in pieces, said; lines with prefixes, answered. */
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "launcher/lines.h"
+#include "launcher/strlist.h"
+#include "proto/base/buf.h"
+#include "proto/base/err.h"
+
+#include "cmocka_fixed.h"
+
+static void expect_buf(const struct buf *b, const char *expected)
+{
+    assert_int_equal(buf_size(b), strlen(expected));
+    if (*expected)
+        assert_memory_equal(buf_bytes(b), expected, strlen(expected));
+}
+
+static void test_take(void **state)
+{
+    static const struct {
+        const char *data;
+        bool final;
+        size_t taken;
+        const char *console;
+    } cases[] = {
+        {"a\nb\n", false, 4, "p:a\np:b\n"},
+        {"a\nb", false, 2, "p:a\n"},
+        {"a\nb", true, 3, "p:a\np:b\n"},
+        {"a", false, 0, ""},
+        {"", true, 0, ""},
+        {"\n\n", false, 2, "p:\np:\n"},
+        {"a\rb\n", false, 4, "p:a\np:b\n"},
+        {"a\r\nb\n", false, 5, "p:a\np:b\n"},
+        {"a\r", false, 0, ""}, /* an LF may follow */
+        {"a\r", true, 2, "p:a\n"},
+        {"a\n\rb\n", false, 5, "p:a\np:\np:b\n"},
+    };
+    const struct lines lines = {.prefix = "p:"};
+
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        struct buf console = {0};
+        ptrdiff_t taken =
+            lines_take(&lines, cases[i].data, strlen(cases[i].data), cases[i].final, &console, NULL);
+        assert_int_equal(taken, cases[i].taken);
+        expect_buf(&console, cases[i].console);
+        buf_finish(&console);
+    }
+}
+
+static void test_long_line_is_broken(void **state)
+{
+    const struct lines lines = {.prefix = "p:"};
+    char *data = malloc(LINES_PIECE);
+    struct buf console = {0};
+
+    assert_non_null(data);
+    memset(data, 'x', LINES_PIECE);
+    assert_int_equal(lines_take(&lines, data, LINES_PIECE - 1, false, &console, NULL), 0);
+    assert_int_equal(lines_take(&lines, data, LINES_PIECE, false, &console, NULL), LINES_PIECE);
+    assert_int_equal(buf_size(&console), 2 + LINES_PIECE + 1);
+    buf_finish(&console);
+    free(data);
+}
+
+static void test_filter(void **state)
+{
+    struct strlist filter = {0};
+    struct buf console = {0}, filtered = {0};
+
+    strlist_add_copy(&filter, "apple");
+    strlist_add_copy(&filter, "pear");
+    const struct lines lines = {.prefix = "\033[31mp:", .prefix_plain = "p:", .filter = &filter};
+    const char data[] = "an apple\na plum\npears\n";
+    assert_int_equal(lines_take(&lines, data, strlen(data), false, &console, &filtered), strlen(data));
+    expect_buf(&filtered, "p:an apple\np:pears\n");
+    buf_finish(&console);
+    buf_finish(&filtered);
+    strlist_finish(&filter);
+}
+
+/* However a text is cut into pieces, the lines are the same, and each byte is shown once. */
+static void test_any_cut(void **state)
+{
+    static const char text[] = "one\r\ntwo\rthree\n\r\n\rfour\n\nfive";
+    const struct lines lines = {.prefix = ">"};
+
+    for (size_t cut = 0; cut < (1u << 12); cut++) {
+        struct buf console = {0}, waiting = {0};
+        for (size_t i = 0; i < strlen(text); i++) {
+            assert_int_equal(buf_append(&waiting, text + i, 1), 0);
+            bool final = i + 1 == strlen(text);
+            if (!final && !(cut >> (i % 12) & 1))
+                continue;
+            ptrdiff_t taken = lines_take(&lines, (const char *)buf_bytes(&waiting), buf_size(&waiting), final,
+                                         &console, NULL);
+            assert_true(taken >= 0);
+            buf_consume(&waiting, (size_t)taken);
+        }
+        assert_int_equal(buf_size(&waiting), 0);
+        expect_buf(&console, ">one\n>two\n>three\n>\n>\n>four\n>\n>five\n");
+        buf_finish(&console);
+        buf_finish(&waiting);
+    }
+}
+
+static void test_prefix(void **state)
+{
+    static const struct {
+        const char *template, *prefix;
+    } cases[] = {
+        {"[${role_name}${local_rank}]:", "[trainer3]:"},
+        {"${rank}@${host} ", "11@node7 "},
+        {"${rank", "${rank"},
+        {"$rank ${x}", "$rank ${x}"},
+        {"", ""},
+    };
+
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        char *prefix = lines_prefix(cases[i].template, "trainer", 3, 11, "node7");
+        assert_string_equal(prefix, cases[i].prefix);
+        free(prefix);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_take),   cmocka_unit_test(test_long_line_is_broken),
+        cmocka_unit_test(test_filter), cmocka_unit_test(test_any_cut),
+        cmocka_unit_test(test_prefix),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,199 @@
+/* The report of a failed generation, to the letter. */
+
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "launcher/group.h"
+#include "launcher/report.h"
+
+#include "cmocka_fixed.h"
+
+static struct group_worker workers[2] = {{.started_ns = 1000000000}, {.started_ns = 1000000000}};
+
+static const struct report_failure crash = {
+    .local_rank = 1,
+    .rank = 1,
+    .pid = 20222,
+    .exit_code = 1,
+    .ended_ns = 3314000000,
+    .time_s = 100,
+    .time_text = "2026-11-21_07:40:17",
+};
+
+static const struct report_failure victim = {
+    .local_rank = 0,
+    .rank = 0,
+    .pid = 20221,
+    .exit_code = -SIGTERM,
+    .stopped = true,
+    .ended_ns = 3315000000,
+    .time_s = 101,
+    .time_text = "2026-11-21_07:40:18",
+};
+
+static void expect(const struct report *report, const char *expected)
+{
+    char *text = report_compose(report);
+
+    assert_string_equal(text, expected);
+    free(text);
+}
+
+static void test_table(void **state)
+{
+    const struct group g = {
+        .workers = workers, .cause = GROUP_CAUSE_WORKER, .cause_worker = 1, .config.n_workers = 2};
+    const struct report_failure failures[] = {crash, victim};
+    const struct report report = {.group = &g,
+                                  .failures = failures,
+                                  .n_failures = 2,
+                                  .root = report_find_root(failures, 2),
+                                  .title = "train.py",
+                                  .host = "host.example"};
+
+    expect(&report,
+           "crun: rank 1 (local rank 1, pid 20222) failed first, 2.314 s after its start: exit code 1\n"
+           "crun: stopped by crun because of it: rank 0 (killed by signal 15 (SIGTERM))\n"
+           "============================================================\n"
+           "train.py FAILED\n"
+           "------------------------------------------------------------\n"
+           "Failures:\n"
+           "[1]:\n"
+           "  time      : 2026-11-21_07:40:18\n"
+           "  host      : host.example\n"
+           "  rank      : 0 (local_rank: 0)\n"
+           "  exitcode  : -15 (pid: 20221)  (SIGTERM)\n"
+           "  error_file: <N/A>\n"
+           "  traceback : Signal 15 (SIGTERM) received by PID 20221\n"
+           "------------------------------------------------------------\n"
+           "Root Cause (first observed failure):\n"
+           "[0]:\n"
+           "  time      : 2026-11-21_07:40:17\n"
+           "  host      : host.example\n"
+           "  rank      : 1 (local_rank: 1)\n"
+           "  exitcode  : 1 (pid: 20222) \n"
+           "  error_file: <N/A>\n"
+           "  traceback : To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html\n"
+           "============================================================\n");
+}
+
+static void test_narrow_table_and_traceback(void **state)
+{
+    struct report_failure f = crash;
+    const struct group g = {
+        .workers = workers, .cause = GROUP_CAUSE_WORKER, .cause_worker = 1, .config.n_workers = 2};
+    const struct report report = {
+        .group = &g, .failures = &f, .n_failures = 1, .root = 0, .title = "x", .host = "h", .log_dir = "/l"};
+
+    f.error_file = "/e";
+    f.message = "Traceback:\n  line\nValueError: boom";
+    expect(&report,
+           "crun: rank 1 (local rank 1, pid 20222) failed first, 2.314 s after its start: exit code 1\n"
+           "crun: error files and logs are kept in /l\n"
+           "=================================\n"
+           "x FAILED\n"
+           "---------------------------------\n"
+           "Failures:\n"
+           "  <NO_OTHER_FAILURES>\n"
+           "---------------------------------\n"
+           "Root Cause (first observed failure):\n"
+           "[0]:\n"
+           "  time      : 2026-11-21_07:40:17\n"
+           "  host      : h\n"
+           "  rank      : 1 (local_rank: 1)\n"
+           "  exitcode  : 1 (pid: 20222) \n"
+           "  error_file: /e\n"
+           "  traceback : Traceback:\n"
+           "    line\n"
+           "  ValueError: boom\n"
+           "=================================\n");
+}
+
+static void test_restart_has_no_table(void **state)
+{
+    struct report_failure f = crash;
+    const struct group g = {.workers = workers,
+                            .cause = GROUP_CAUSE_WORKER,
+                            .cause_worker = 1,
+                            .config = {.n_workers = 2, .max_restarts = 3},
+                            .restarts = 1,
+                            .will_restart = true};
+    const struct report report = {
+        .group = &g, .failures = &f, .n_failures = 1, .root = 0, .title = "x", .host = "h", .oom_kills = 1};
+
+    f.exit_code = -SIGKILL;
+    f.max_rss_kib = 2048;
+    expect(&report,
+           "crun: rank 1 (local rank 1, pid 20222) failed first, 2.314 s after its start: killed by signal 9 "
+           "(SIGKILL)\n"
+           "crun: the kernel's OOM killer has killed 1 process of this cgroup; rank 1 had used 2 MiB\n"
+           "crun: 1/3 attempts left; will restart worker group\n");
+}
+
+static void test_signal(void **state)
+{
+    const struct group g = {.workers = workers,
+                            .cause = GROUP_CAUSE_SIGNAL,
+                            .interrupt = SIGTERM,
+                            .interrupt_pid = 77,
+                            .escalated = true};
+    const struct report_failure failures[] = {victim};
+    const struct report report = {
+        .group = &g, .failures = failures, .n_failures = 1, .root = 0, .title = "x", .host = "h"};
+
+    expect(&report, "crun: told to stop by SIGTERM from process 77\n"
+                    "crun: not everything had ended in time; what was left has been killed\n");
+}
+
+static void test_exec(void **state)
+{
+    struct group_worker failed[1] = {{.state = GROUP_WORKER_EXEC_FAILED, .status = 8 /* ENOEXEC */}};
+    const struct group g = {.workers = failed, .cause = GROUP_CAUSE_EXEC, .config.n_workers = 1};
+    const struct report report = {.group = &g, .root = -1, .title = "x", .host = "h", .program = "./x"};
+
+    expect(&report,
+           "crun: rank 0 could not be started: ./x: Exec format error; the file is neither a program of this "
+           "machine nor begins with \"#!\"\n");
+}
+
+static void test_exec_of_a_bad_interpreter(void **state)
+{
+    struct group_worker failed[1] = {{.state = GROUP_WORKER_EXEC_FAILED, .status = 2 /* ENOENT */}};
+    const struct group g = {.workers = failed, .cause = GROUP_CAUSE_EXEC, .config.n_workers = 1};
+    const struct report report = {
+        .group = &g, .root = -1, .title = "x", .host = "h", .program = "./x", .interpreter = "/no/sh"};
+
+    expect(&report, "crun: rank 0 could not be started: ./x: its \"#!\" line names /no/sh, which cannot be "
+                    "run: No such file or directory\n");
+}
+
+static void test_root(void **state)
+{
+    struct report_failure f[3] = {victim, crash, crash};
+
+    assert_int_equal(report_find_root(f, 0), -1);
+    assert_int_equal(report_find_root(f, 1), 0); /* only victims: the first of them */
+    assert_int_equal(report_find_root(f, 3), 1); /* ties: the first to end */
+    f[2].time_s--;
+    assert_int_equal(report_find_root(f, 3), 2); /* its error file says that it failed earlier */
+    f[0].time_s = 0;
+    assert_int_equal(report_find_root(f, 3), 2); /* victims do not count */
+    f[0].error_file = "e";
+    assert_int_equal(report_find_root(f, 3), 0); /* unless they recorded an error of their own */
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_table),
+        cmocka_unit_test(test_narrow_table_and_traceback),
+        cmocka_unit_test(test_restart_has_no_table),
+        cmocka_unit_test(test_signal),
+        cmocka_unit_test(test_exec),
+        cmocka_unit_test(test_exec_of_a_bad_interpreter),
+        cmocka_unit_test(test_root),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

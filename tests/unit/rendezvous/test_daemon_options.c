@@ -1,0 +1,163 @@
+/*
+ * crund's command line: what is taken, what is refused, and that the defaults are those of the library.
+ */
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "proto/base/err.h"
+#include "rendezvous/daemon_options.h"
+
+static struct daemon_options options;
+static char error[512];
+
+/* Up to three words behind the program's name. */
+static int parse(const char *a, const char *b, const char *c)
+{
+    char words[3][128];
+    const char *given[] = {a, b, c};
+    char *argv[5] = {(char[]){"crund"}};
+    int argc = 1;
+
+    for (int i = 0; i < 3 && given[i]; i++) {
+        assert_true(strlen(given[i]) < sizeof(words[i]));
+        argv[argc++] = strcpy(words[i], given[i]);
+    }
+    error[0] = '\0';
+    return daemon_options_parse(&options, argc, argv, error, sizeof(error));
+}
+
+static void test_defaults_are_the_library_s(void **state)
+{
+    static const struct server_limits library = SERVER_LIMITS_DEFAULT;
+    struct server_limits ours;
+
+    assert_int_equal(parse(NULL, NULL, NULL), 0);
+    ours = daemon_options_limits(&options);
+    assert_true(ours.wire.key_max == library.wire.key_max && ours.wire.value_max == library.wire.value_max);
+    assert_true(ours.wire.keys_max == library.wire.keys_max &&
+                ours.wire.message_max == library.wire.message_max);
+    assert_true(ours.store.keys_max == library.store.keys_max &&
+                ours.store.bytes_max == library.store.bytes_max);
+    assert_true(ours.store.waiters_max == library.store.waiters_max);
+    assert_true(ours.connections_max == library.connections_max && ours.output_max == library.output_max);
+    assert_true(ours.output_all_max == library.output_all_max && ours.input_all_max == library.input_all_max);
+    assert_true(ours.handshake_ms == library.handshake_ms && ours.frame_ms == library.frame_ms);
+    assert_int_equal(options.n_addresses, 1);
+    assert_string_equal(options.addresses[0].host, "127.0.0.1");
+    assert_int_equal(options.addresses[0].port, 29400);
+}
+
+static void test_addresses(void **state)
+{
+    static const struct {
+        const char *text, *host;
+        uint16_t port;
+    } cases[] = {
+        {"127.0.0.1:0", "127.0.0.1", 0},
+        {"10.1.2.3", "10.1.2.3", 29400},
+        {"10.1.2.3:65535", "10.1.2.3", 65535},
+        {"[::1]:80", "::1", 80},
+        {"[::1]", "::1", 29400},
+        {"::1", "::1", 29400},
+        {"fe80::1:2:3", "fe80::1:2:3", 29400},
+        {":5", "::", 5},
+        {"[::]:5", "::", 5},
+        {"localhost:7", "127.0.0.1", 7},
+        {"0.0.0.0:7", "0.0.0.0", 7},
+    };
+
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        assert_int_equal(parse("--listen", cases[i].text, NULL), 0);
+        assert_int_equal(options.n_addresses, 1);
+        assert_string_equal(options.addresses[0].host, cases[i].host);
+        assert_int_equal(options.addresses[0].port, cases[i].port);
+        assert_null(options.addresses[0].unix_path);
+    }
+    assert_int_equal(parse("--listen-unix=/run/crund.sock", "--listen=:1", NULL), 0);
+    assert_int_equal(options.n_addresses, 2);
+    assert_string_equal(options.addresses[0].unix_path, "/run/crund.sock");
+    assert_int_equal(options.addresses[1].port, 1);
+}
+
+static void test_wrong_addresses(void **state)
+{
+    static const char *const cases[] = {
+        "host", "host.example:1", "127.0.0.1:", "127.0.0.1:x", "127.0.0.1:65536", "127.0.0.1:-1",
+        "[::1", "[::1]x",         "[::1]:",     "1.2.3:4",     "300.1.1.1:1"};
+
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        assert_int_equal(parse("--listen", cases[i], NULL), DAEMON_E_USAGE);
+        assert_non_null(strstr(error, cases[i]));
+    }
+}
+
+static void test_numbers(void **state)
+{
+    static const struct {
+        const char *option, *text;
+        enum daemon_number which;
+        uint64_t value;
+    } cases[] = {
+        {"--max-keys", "0", DAEMON_MAX_KEYS, 0},
+        {"--max-bytes", "100000", DAEMON_MAX_BYTES, 100000},
+        {"--max-bytes", "64K", DAEMON_MAX_BYTES, 65536},
+        {"--max-bytes", "3G", DAEMON_MAX_BYTES, UINT64_C(3) << 30},
+        {"--max-message", "16M", DAEMON_MAX_MESSAGE, 16 << 20},
+        {"--handshake-timeout", "0.25", DAEMON_HANDSHAKE_MS, 250},
+        {"--drain-timeout", "0", DAEMON_DRAIN_MS, 0},
+        {"--message-timeout", "7s", DAEMON_MESSAGE_MS, 7000},
+    };
+
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        assert_int_equal(parse(cases[i].option, cases[i].text, NULL), 0);
+        assert_true(options.numbers[cases[i].which] == cases[i].value);
+    }
+}
+
+static void test_wrong_numbers(void **state)
+{
+    static const char *const cases[][2] = {
+        {"--max-keys", ""},           {"--max-keys", "-1"},       {"--max-keys", "1K"},
+        {"--max-keys", " 1"},         {"--max-keys", "1x"},       {"--max-keys", "99999999999999999999"},
+        {"--max-bytes", "1"},         {"--max-bytes", "1T"},      {"--max-bytes", "18446744073709551615G"},
+        {"--max-connections", "0"},   {"--drain-timeout", "-1"},  {"--drain-timeout", "inf"},
+        {"--drain-timeout", "nan"},   {"--drain-timeout", "1e9"}, {"--handshake-timeout", "0"},
+        {"--handshake-timeout", "x"},
+    };
+
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        assert_int_equal(parse(cases[i][0], cases[i][1], NULL), DAEMON_E_USAGE);
+        assert_non_null(strstr(error, cases[i][0]));
+    }
+}
+
+static void test_other_words(void **state)
+{
+    assert_int_equal(parse("--help", NULL, NULL), DAEMON_E_HELP);
+    assert_int_equal(parse("--version", NULL, NULL), DAEMON_E_VERSION);
+    assert_int_equal(parse("--nonsense", NULL, NULL), DAEMON_E_USAGE);
+    assert_non_null(strstr(error, "--nonsense"));
+    assert_int_equal(parse("--max-keys", NULL, NULL), DAEMON_E_USAGE);
+    assert_int_equal(parse("-x", NULL, NULL), DAEMON_E_USAGE);
+    assert_int_equal(parse("file", NULL, NULL), DAEMON_E_USAGE);
+    assert_non_null(strstr(error, "file"));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_defaults_are_the_library_s),
+        cmocka_unit_test(test_addresses),
+        cmocka_unit_test(test_wrong_addresses),
+        cmocka_unit_test(test_numbers),
+        cmocka_unit_test(test_wrong_numbers),
+        cmocka_unit_test(test_other_words),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

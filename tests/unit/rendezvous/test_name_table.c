@@ -1,0 +1,140 @@
+/*
+ * The table of names against an array of flags: random insertions and removals across many resizes.
+ */
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include <stdio.h>
+
+#include "rendezvous/name.h"
+#include "rendezvous/name_table.h"
+
+enum { N_NAMES = 6000 };
+
+static const uint8_t seed[SIPHASH_SEED_SIZE] = "names";
+static struct name *names[N_NAMES];
+static bool present[N_NAMES];
+static bool seen[N_NAMES];
+
+static struct wire_span key_of(const struct name *n)
+{
+    return wire_span(n->key, n->key_size);
+}
+
+static void make_names(const struct name_table *t)
+{
+    for (int i = 0; i < N_NAMES; i++) {
+        char text[16];
+        int n = snprintf(text, sizeof(text), "/%d", i);
+
+        names[i] = calloc(1, sizeof(struct name) + (size_t)n);
+        assert_non_null(names[i]);
+        names[i]->key_size = (uint32_t)n;
+        memcpy(names[i]->key, text, (size_t)n);
+        names[i]->hash = name_table_hash(t, key_of(names[i]));
+        present[i] = false;
+    }
+}
+
+static void free_names(void)
+{
+    for (int i = 0; i < N_NAMES; i++)
+        free(names[i]);
+}
+
+static void toggle(struct name_table *t, int i)
+{
+    if (present[i])
+        name_table_remove(t, names[i], names[i]->hash);
+    else
+        assert_int_equal(name_table_insert(t, names[i], names[i]->hash), 0);
+    present[i] = !present[i];
+}
+
+static void check_all(const struct name_table *t)
+{
+    size_t cursor = 0, n = 0;
+    struct name *name;
+
+    memset(seen, 0, sizeof(seen));
+    while ((name = name_table_next(t, &cursor))) {
+        char text[16] = {0};
+        int i;
+
+        memcpy(text, name->key + 1, name->key_size - 1);
+        i = atoi(text);
+        assert_true(present[i] && !seen[i]);
+        seen[i] = true;
+        n++;
+    }
+    assert_int_equal(n, t->used);
+    for (int i = 0; i < N_NAMES; i++) {
+        struct name *found = name_table_find(t, key_of(names[i]), names[i]->hash);
+
+        assert_ptr_equal(found, present[i] ? names[i] : NULL);
+        assert_int_equal(seen[i], present[i]);
+    }
+}
+
+/* Fills and empties again and again, to different depths, so that both resizes are met half done. */
+static void test_random(void **state)
+{
+    struct name_table t;
+
+    srandom(7);
+    assert_int_equal(name_table_init(&t, seed), 0);
+    make_names(&t);
+    for (int round = 0; round < 60; round++) {
+        int upto = 1 + (int)(random() % N_NAMES);
+        bool fill = round % 2 == 0;
+
+        for (int k = 0; k < 3 * upto; k++) {
+            int i = (int)(random() % upto);
+
+            if (present[i] != fill || random() % 8 == 0)
+                toggle(&t, i);
+        }
+        check_all(&t);
+    }
+    name_table_finish(&t);
+    free_names();
+}
+
+static void test_shrinks(void **state)
+{
+    struct name_table t;
+    size_t largest;
+
+    assert_int_equal(name_table_init(&t, seed), 0);
+    make_names(&t);
+    for (int i = 0; i < N_NAMES; i++)
+        toggle(&t, i);
+    largest = t.now.mask + 1;
+    assert_true(largest <= 4 * N_NAMES);
+    for (int i = 0; i < N_NAMES; i++)
+        toggle(&t, i);
+    /* Every change does a part of it. */
+    for (size_t k = 0; k < largest; k++)
+        toggle(&t, (int)(k / 2 % N_NAMES));
+    assert_int_equal(t.used, 0);
+    assert_int_equal(t.now.mask + 1, 64);
+    check_all(&t);
+    name_table_finish(&t);
+    free_names();
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_random),
+        cmocka_unit_test(test_shrinks),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,1076 @@
+/*
+ * The rounds core, as conversations in virtual time: what agents say, and what each is told.
+ */
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "proto/base/err.h"
+#include "rendezvous/rounds.h"
+
+#define MS UINT64_C(1000000)
+
+enum { AGENTS_MAX = 16 };
+
+struct agent {
+    struct rounds_session session;
+    struct session_hello hello;
+    struct session_view view; /* the last one */
+    unsigned n_views, n_alive;
+    bool closed;
+};
+
+struct table {
+    struct rounds rounds;
+    struct agent agents[AGENTS_MAX];
+    uint64_t now_ns;
+    struct session_params params;
+    unsigned news;        /* all there were */
+    bool saved;           /* since the last news */
+    bool started_unsaved; /* somebody was told to start before the generation was on disk */
+    bool forgotten;
+};
+
+/* ---- the table ---- */
+
+static int set_up(void **state)
+{
+    struct table *t = calloc(1, sizeof(*t));
+    struct rounds_config config = ROUNDS_CONFIG_DEFAULT;
+
+    if (!t)
+        return -1;
+    config.seed = 42;
+    t->now_ns = 1000000 * MS;
+    t->params = (struct session_params)SESSION_PARAMS_DEFAULT;
+    rounds_init(&t->rounds, &config);
+    for (unsigned i = 0; i < AGENTS_MAX; i++)
+        rounds_session_init(&t->agents[i].session);
+    *state = t;
+    return 0;
+}
+
+static int tear_down(void **state)
+{
+    struct table *t = *state;
+
+    rounds_finish(&t->rounds);
+    free(t);
+    return 0;
+}
+
+static void take(struct table *t, const struct rounds_action *action)
+{
+    struct agent *a = action->session ? list_entry(action->session, struct agent, session) : NULL;
+
+    switch (action->kind) {
+    case ROUNDS_DO_SAVE:
+        t->saved = true;
+        break;
+    case ROUNDS_DO_REPORT:
+        t->news |= action->news;
+        break;
+    case ROUNDS_DO_SEND:
+        a->view = action->view;
+        a->n_views++;
+        t->started_unsaved = t->started_unsaved || (action->view.kind == SESSION_VIEW_START && !t->saved);
+        break;
+    case ROUNDS_DO_ALIVE:
+        a->n_alive++;
+        break;
+    case ROUNDS_DO_CLOSE:
+        a->closed = true;
+        break;
+    case ROUNDS_DO_FORGET:
+        t->forgotten = true;
+        break;
+    case ROUNDS_ACTION_COUNT:
+        break;
+    }
+}
+
+static void step(struct table *t, struct rounds_event event)
+{
+    struct rounds_action action;
+
+    event.now_ns = t->now_ns;
+    t->saved = false;
+    rounds_step(&t->rounds, &event);
+    while (rounds_next(&t->rounds, &action))
+        take(t, &action);
+}
+
+/* Time passes; the timer fires whenever it is wanted. */
+static void pass(struct table *t, unsigned ms)
+{
+    uint64_t until_ns = t->now_ns + ms * MS;
+
+    while (rounds_deadline(&t->rounds) <= until_ns) {
+        if (rounds_deadline(&t->rounds) > t->now_ns)
+            t->now_ns = rounds_deadline(&t->rounds);
+        step(t, (struct rounds_event){.kind = ROUNDS_TIMER});
+    }
+    t->now_ns = until_ns;
+}
+
+static void alive(struct table *t, unsigned i)
+{
+    step(t, (struct rounds_event){.kind = ROUNDS_ALIVE, .session = &t->agents[i].session});
+}
+
+/* Time passes, and these agents (a bit each) are heard four times a second. */
+static void pass_alive(struct table *t, unsigned ms, unsigned agents)
+{
+    for (unsigned at = 0; at < ms; at += 250) {
+        for (unsigned i = 0; i < AGENTS_MAX; i++)
+            if (agents & 1u << i)
+                alive(t, i);
+        pass(t, ms - at < 250 ? ms - at : 250);
+    }
+}
+
+static struct session_hello *prepare(struct table *t, unsigned i)
+{
+    struct session_hello *h = &t->agents[i].hello;
+
+    *h = (struct session_hello){
+        .job = "job",
+        .params = t->params,
+        .nonce = {7, i + 1},
+        .role = "default",
+        .n_workers = 2,
+        .node_rank = -1,
+        .report = {.phase = SESSION_READY, .generation = -1, .group_rank = -1, .port = (uint16_t)(4000 + i)}};
+    (void)snprintf(h->host, sizeof(h->host), "node%u", i);
+    return h;
+}
+
+static void hello(struct table *t, unsigned i)
+{
+    char peer[32];
+
+    (void)snprintf(peer, sizeof(peer), "10.0.0.%u", i + 1);
+    t->agents[i].hello.attempt++;
+    t->agents[i].closed = false;
+    rounds_session_init(&t->agents[i].session);
+    step(t, (struct rounds_event){.kind = ROUNDS_HELLO,
+                                  .session = &t->agents[i].session,
+                                  .hello = &t->agents[i].hello,
+                                  .peer = peer,
+                                  .local = "10.0.0.100"});
+}
+
+static void join(struct table *t, unsigned i)
+{
+    (void)prepare(t, i);
+    hello(t, i);
+}
+
+/* Also remembered for the next hello. */
+static void say(struct table *t, unsigned i, enum session_phase phase)
+{
+    struct session_report *r = &t->agents[i].hello.report;
+
+    r->phase = phase;
+    if (t->agents[i].view.kind == SESSION_VIEW_START) {
+        r->instance = t->agents[i].view.instance;
+        r->generation = t->agents[i].view.generation;
+        r->group_rank = (int32_t)t->agents[i].view.place.group_rank;
+    }
+    step(t, (struct rounds_event){.kind = ROUNDS_REPORT, .session = &t->agents[i].session, .report = r});
+}
+
+static void fail_worker(struct table *t, unsigned i, unsigned ago_ms)
+{
+    struct session_report *r = &t->agents[i].hello.report;
+
+    r->cause = (struct session_cause){.kind = SESSION_CAUSE_WORKER,
+                                      .group_rank = -1,
+                                      .local_rank = 1,
+                                      .exit_code = 3,
+                                      .rank = (int32_t)t->agents[i].view.place.rank_base + 1};
+    r->age_ns = ago_ms * MS;
+    say(t, i, SESSION_FAILED);
+    r->cause = (struct session_cause){.group_rank = -1, .rank = -1, .local_rank = -1};
+    r->age_ns = 0;
+}
+
+static void lose_connection(struct table *t, unsigned i)
+{
+    step(t, (struct rounds_event){.kind = ROUNDS_GONE, .session = &t->agents[i].session});
+}
+
+static void assert_view(const struct table *t, unsigned i, enum session_view_kind kind)
+{
+    if (t->agents[i].view.kind != kind)
+        fail_msg("agent %u is told '%s', not '%s'", i, session_view_name(t->agents[i].view.kind),
+                 session_view_name(kind));
+}
+
+static void assert_started(const struct table *t, unsigned i, int64_t generation, unsigned group_rank,
+                           unsigned n)
+{
+    assert_view(t, i, SESSION_VIEW_START);
+    assert_int_equal(t->agents[i].view.generation, generation);
+    assert_int_equal(t->agents[i].view.place.group_rank, group_rank);
+    assert_int_equal(t->agents[i].view.place.group_world_size, n);
+}
+
+static void assert_contains(const char *text, const char *part)
+{
+    if (!strstr(text, part))
+        fail_msg("'%s' does not say '%s'", text, part);
+}
+
+/* Nodes 0 to n-1 run generation 0 of a job of min to max nodes. */
+static void run(struct table *t, unsigned n, unsigned min, unsigned max)
+{
+    t->params.min_nodes = min;
+    t->params.max_nodes = max;
+    for (unsigned i = 0; i < n; i++)
+        join(t, i);
+    if (n < max)
+        pass_alive(t, t->params.last_call_ms, (1u << n) - 1);
+    for (unsigned i = 0; i < n; i++) {
+        assert_started(t, i, 0, i, n);
+        say(t, i, SESSION_RUNNING);
+    }
+}
+
+/* What agents do that are told to stop: workers stop, and they are ready. */
+static void obey(struct table *t, unsigned n)
+{
+    for (unsigned i = 0; i < n; i++)
+        if (t->agents[i].view.kind == SESSION_VIEW_STOP)
+            say(t, i, SESSION_READY);
+}
+
+/* ---- gathering ---- */
+
+static void a_round_of_fixed_size_forms_when_the_last_node_is_there(void **state)
+{
+    struct table *t = *state;
+
+    t->params.min_nodes = t->params.max_nodes = 3;
+    join(t, 0);
+    join(t, 1);
+    assert_view(t, 0, SESSION_VIEW_WAIT);
+    assert_int_equal(t->agents[1].view.n_ready, 2);
+    assert_int_equal(t->agents[1].view.max_nodes, 3);
+    join(t, 2);
+    for (unsigned i = 0; i < 3; i++) {
+        assert_started(t, i, 0, i, 3);
+        assert_int_equal(t->agents[i].view.place.rank_base, 2 * i);
+        assert_int_equal(t->agents[i].view.place.world_size, 6);
+        assert_string_equal(t->agents[i].view.place.master_addr, "10.0.0.1");
+        assert_int_equal(t->agents[i].view.place.master_port, 4000);
+        assert_int_equal(t->agents[i].view.cause.kind, SESSION_CAUSE_NONE);
+    }
+    assert_false(t->started_unsaved);
+}
+
+static void the_last_call_waits_for_more_than_min(void **state)
+{
+    struct table *t = *state;
+
+    t->params.min_nodes = 2;
+    t->params.max_nodes = 4;
+    join(t, 0);
+    pass_alive(t, 40000, 1);
+    join(t, 1);
+    pass_alive(t, 29750, 3);
+    assert_view(t, 0, SESSION_VIEW_WAIT);
+    pass_alive(t, 250, 3);
+    assert_started(t, 0, 0, 0, 2);
+}
+
+static void the_last_call_begins_anew_when_a_node_is_lost(void **state)
+{
+    struct table *t = *state;
+
+    t->params.min_nodes = 2;
+    t->params.max_nodes = 4;
+    join(t, 0);
+    join(t, 1);
+    pass_alive(t, 29000, 1); /* the other one is dead after a second */
+    join(t, 2);
+    pass_alive(t, 5000, 5);
+    assert_view(t, 0, SESSION_VIEW_WAIT);
+    pass_alive(t, 25000, 5);
+    assert_started(t, 0, 0, 0, 2);
+    assert_started(t, 2, 0, 1, 2);
+}
+
+static void nobody_is_waited_for_beyond_the_join_timeout(void **state)
+{
+    struct table *t = *state;
+
+    t->params.min_nodes = t->params.max_nodes = 2;
+    t->params.join_timeout_ms = 5000;
+    join(t, 0);
+    pass_alive(t, 5000, 1);
+    assert_view(t, 0, SESSION_VIEW_END);
+    assert_int_equal(t->agents[0].view.verdict, SESSION_VERDICT_FAILURE);
+    assert_contains(t->agents[0].view.cause.text, "1 of at least 2 nodes");
+}
+
+static void who_waits_is_told_once_a_second_how_many_there_are(void **state)
+{
+    struct table *t = *state;
+    unsigned n_views;
+
+    t->params.min_nodes = t->params.max_nodes = 4;
+    for (unsigned i = 0; i < 3; i++) {
+        prepare(t, i)->node_rank = i < 2 ? (int32_t)i : 3;
+        hello(t, i);
+    }
+    n_views = t->agents[0].n_views;
+    pass_alive(t, 3000, 7);
+    assert_int_equal(t->agents[0].n_views, n_views + 3);
+    assert_int_equal(t->agents[0].view.n_ready, 3);
+    assert_int_equal(t->agents[0].view.n_missing, 1);
+    assert_int_equal(t->agents[0].view.missing[0], 2);
+    assert_true(t->news & ROUNDS_NEWS_PROGRESS);
+}
+
+static void only_an_agent_that_is_ready_counts(void **state)
+{
+    struct table *t = *state;
+
+    t->params.min_nodes = t->params.max_nodes = 2;
+    prepare(t, 0)->report.phase = SESSION_STOPPING;
+    hello(t, 0);
+    join(t, 1);
+    assert_view(t, 1, SESSION_VIEW_WAIT);
+    assert_int_equal(t->agents[1].view.n_ready, 1);
+    say(t, 0, SESSION_READY);
+    assert_view(t, 0, SESSION_VIEW_START);
+    assert_view(t, 1, SESSION_VIEW_START);
+}
+
+/* ---- ranks ---- */
+
+static void hosts_are_ordered_as_people_count(void **state)
+{
+    static const char *const hosts[] = {"node10", "node2", "node1", "node02b"};
+    static const unsigned ranks[] = {3, 1, 0, 2};
+    struct table *t = *state;
+
+    t->params.min_nodes = t->params.max_nodes = 4;
+    for (unsigned i = 0; i < 4; i++) {
+        session_copy_text(prepare(t, i)->host, SESSION_HOST_SIZE, hosts[i]);
+        hello(t, i);
+    }
+    for (unsigned i = 0; i < 4; i++)
+        assert_started(t, i, 0, ranks[i], 4);
+}
+
+static void a_node_rank_is_a_wish(void **state)
+{
+    static const int wishes[] = {2, -1, 2, 0};
+    static const unsigned ranks[] = {2, 3, 1,
+                                     0}; /* the third comes too late for 2 and gets what is left first */
+    struct table *t = *state;
+
+    t->params.min_nodes = t->params.max_nodes = 4;
+    for (unsigned i = 0; i < 4; i++) {
+        prepare(t, i)->node_rank = wishes[i];
+        hello(t, i);
+    }
+    for (unsigned i = 0; i < 4; i++)
+        assert_started(t, i, 0, ranks[i], 4);
+}
+
+static void roles_and_sizes_differ_between_nodes(void **state)
+{
+    static const struct {
+        const char *role;
+        unsigned n, rank_base, role_rank_base, role_world_size;
+    } nodes[] = {
+        {"train", 8, 0, 0, 11}, {"read", 1, 8, 0, 3},    {"train", 1, 9, 8, 11},
+        {"read", 2, 10, 1, 3},  {"train", 2, 12, 9, 11},
+    };
+    struct table *t = *state;
+
+    t->params.min_nodes = t->params.max_nodes = ARRAY_SIZE(nodes);
+    for (unsigned i = 0; i < ARRAY_SIZE(nodes); i++) {
+        struct session_hello *h = prepare(t, i);
+
+        session_copy_text(h->role, sizeof(h->role), nodes[i].role);
+        h->n_workers = nodes[i].n;
+        hello(t, i);
+    }
+    for (unsigned i = 0; i < ARRAY_SIZE(nodes); i++) {
+        const struct session_place *place = &t->agents[i].view.place;
+
+        assert_started(t, i, 0, i, ARRAY_SIZE(nodes));
+        assert_int_equal(place->rank_base, nodes[i].rank_base);
+        assert_int_equal(place->world_size, 14);
+        assert_int_equal(place->role_rank_base, nodes[i].role_rank_base);
+        assert_int_equal(place->role_world_size, nodes[i].role_world_size);
+    }
+}
+
+static void survivors_keep_their_ranks(void **state)
+{
+    struct table *t = *state;
+
+    run(t, 4, 2, 4);
+    pass_alive(t, 1500, 0xD); /* node 1 is lost */
+    obey(t, 4);
+    assert_started(t, 0, 1, 0, 3);
+    assert_started(t, 2, 1, 2, 3);
+    assert_started(t, 3, 1, 1, 3); /* there is no rank 3 any more */
+    assert_int_equal(t->agents[0].view.cause.kind, SESSION_CAUSE_LOST);
+    assert_string_equal(t->agents[0].view.cause.host, "node1");
+    for (unsigned i = 0; i < 4; i++)
+        if (i != 1)
+            say(t, i, SESSION_RUNNING);
+    t->agents[1].hello.report = (struct session_report){.phase = SESSION_READY,
+                                                        .instance = t->agents[0].view.instance,
+                                                        .generation = 0,
+                                                        .group_rank = 1,
+                                                        .port = 4001};
+    hello(t, 1); /* it comes back; its place is taken */
+    obey(t, 4);
+    assert_started(t, 1, 2, 3, 4);
+    assert_started(t, 3, 2, 1, 4);
+}
+
+static void the_master_is_called_what_others_can_reach(void **state)
+{
+    struct table *t = *state;
+
+    t->params.min_nodes = t->params.max_nodes = 2;
+    (void)prepare(t, 0);
+    t->agents[0].hello.attempt = 1;
+    step(t, (struct rounds_event){.kind = ROUNDS_HELLO,
+                                  .session = &t->agents[0].session,
+                                  .hello = &t->agents[0].hello,
+                                  .peer = "127.0.0.1",
+                                  .local = "127.0.1.1"});
+    join(t, 1);
+    assert_string_equal(t->agents[1].view.place.master_addr,
+                        "10.0.0.100"); /* where node 1 found the daemon */
+}
+
+static void a_local_address_is_taken_as_it_is(void **state)
+{
+    struct table *t = *state;
+
+    t->params.min_nodes = t->params.max_nodes = 2;
+    session_copy_text(prepare(t, 0)->addr, SESSION_ADDR_SIZE, "ib0.node0");
+    hello(t, 0);
+    join(t, 1);
+    assert_string_equal(t->agents[1].view.place.master_addr, "ib0.node0");
+}
+
+/* ---- failures ---- */
+
+static void a_failure_is_told_to_everybody_at_once_and_charged_once(void **state)
+{
+    struct table *t = *state;
+
+    t->params.max_restarts = 1;
+    run(t, 3, 3, 3);
+    fail_worker(t, 1, 0);
+    for (unsigned i = 0; i < 3; i++)
+        assert_view(t, i, SESSION_VIEW_STOP);
+    assert_int_equal(t->agents[0].view.cause.rank, 3);
+    assert_string_equal(t->agents[0].view.cause.host, "node1");
+    assert_int_equal(t->agents[0].view.cause.exit_code, 3);
+    say(t, 0, SESSION_STOPPING);
+    fail_worker(t, 2, 0); /* it followed from the first */
+    obey(t, 3);
+    for (unsigned i = 0; i < 3; i++) {
+        assert_started(t, i, 1, i, 3);
+        assert_int_equal(t->agents[i].view.restarts, 1);
+        assert_int_equal(t->agents[i].view.changes, 0);
+    }
+    assert_false(t->started_unsaved);
+}
+
+static void the_last_failure_is_final_for_everybody(void **state)
+{
+    struct table *t = *state;
+
+    run(t, 3, 3, 3);
+    fail_worker(t, 2, 0);
+    say(t, 0, SESSION_STOPPING);
+    assert_view(t, 0, SESSION_VIEW_STOP); /* node 1 may still know of something earlier */
+    say(t, 1, SESSION_STOPPING);
+    for (unsigned i = 0; i < 3; i++) {
+        assert_view(t, i, SESSION_VIEW_END);
+        assert_int_equal(t->agents[i].view.verdict, SESSION_VERDICT_FAILURE);
+        assert_int_equal(t->agents[i].view.cause.rank, 5);
+        assert_string_equal(t->agents[i].view.cause.host, "node2");
+    }
+    assert_true(t->news & ROUNDS_NEWS_CLOSED);
+}
+
+static void what_no_restart_helps_against_is_final(void **state)
+{
+    struct table *t = *state;
+
+    t->params.max_restarts = 5;
+    run(t, 1, 1, 1);
+    t->agents[0].hello.report.cause.fatal = true;
+    say(t, 0, SESSION_FAILED);
+    assert_view(t, 0, SESSION_VIEW_END);
+}
+
+static void the_first_failure_in_time_is_the_cause(void **state)
+{
+    struct table *t = *state;
+
+    run(t, 2, 2, 2);
+    fail_worker(t, 0, 0);
+    fail_worker(t, 1, 5); /* heard of later, and earlier */
+    assert_view(t, 0, SESSION_VIEW_END);
+    assert_string_equal(t->agents[0].view.cause.host, "node1");
+}
+
+static void a_failure_that_follows_from_a_lost_node_is_not_charged(void **state)
+{
+    struct table *t = *state;
+
+    t->params.max_restarts = 0;
+    run(t, 3, 2, 3);
+    pass_alive(t, 500, 3); /* node 2 is silent */
+    fail_worker(t, 0, 0);
+    say(t, 1, SESSION_READY);
+    say(t, 0, SESSION_READY);
+    assert_view(t, 0, SESSION_VIEW_WAIT);
+    pass_alive(t, 750, 3);
+    assert_started(t, 0, 1, 0, 2);
+    assert_int_equal(t->agents[0].view.cause.kind, SESSION_CAUSE_LOST);
+    assert_int_equal(t->agents[0].view.restarts, 0);
+    assert_int_equal(t->agents[0].view.changes, 1);
+}
+
+static void a_silent_node_is_lost_after_its_timeout(void **state)
+{
+    struct table *t = *state;
+
+    run(t, 2, 1, 2);
+    pass_alive(t, 500, 3);
+    pass_alive(t, 500, 1);
+    assert_view(t, 0, SESSION_VIEW_START);
+    pass_alive(t, 500, 1);
+    assert_view(t, 0, SESSION_VIEW_STOP);
+    assert_int_equal(t->agents[0].view.cause.kind, SESSION_CAUSE_LOST);
+    assert_true(t->agents[1].closed);
+}
+
+static void a_node_that_returns_in_time_goes_on(void **state)
+{
+    struct table *t = *state;
+
+    run(t, 2, 1, 2);
+    lose_connection(t, 1);
+    pass_alive(t, 750, 1);
+    hello(t, 1);
+    assert_view(t, 1, SESSION_VIEW_CONTINUE);
+    pass_alive(t, 5000, 3);
+    assert_view(t, 0, SESSION_VIEW_START);
+    assert_false(t->news & ROUNDS_NEWS_OVER);
+}
+
+static void a_node_that_returns_later_stops_and_joins(void **state)
+{
+    struct table *t = *state;
+
+    run(t, 2, 1, 2);
+    lose_connection(t, 1);
+    pass_alive(t, 2000, 1);
+    obey(t, 1);
+    assert_started(t, 0, 1, 0, 1);
+    say(t, 0, SESSION_RUNNING);
+    hello(t, 1); /* running generation 0 */
+    assert_view(t, 1, SESSION_VIEW_STOP);
+    assert_int_equal(t->agents[1].view.generation, 0);
+    say(t, 1, SESSION_READY);
+    assert_view(t, 0, SESSION_VIEW_STOP);
+    assert_int_equal(t->agents[0].view.cause.kind, SESSION_CAUSE_JOINED);
+    obey(t, 1);
+    assert_started(t, 0, 2, 0, 2);
+    assert_started(t, 1, 2, 1, 2);
+}
+
+static void below_min_survivors_wait_for_another_node(void **state)
+{
+    struct table *t = *state;
+
+    run(t, 2, 2, 2);
+    pass_alive(t, 1500, 1);
+    assert_view(t, 0, SESSION_VIEW_STOP);
+    obey(t, 1);
+    assert_view(t, 0, SESSION_VIEW_WAIT);
+    assert_false(t->agents[0].view.standby);
+    join(t, 5);
+    assert_started(t, 0, 1, 0, 2);
+    assert_started(t, 5, 1, 1, 2);
+}
+
+static void members_that_stop_slowly_are_waited_for(void **state)
+{
+    struct table *t = *state;
+
+    t->params.last_call_ms = 1000;
+    t->params.max_restarts = 1;
+    run(t, 3, 1, 3);
+    fail_worker(t, 0, 0);
+    say(t, 0, SESSION_READY);
+    say(t, 1, SESSION_READY);
+    say(t, 2, SESSION_STOPPING);
+    pass_alive(t, 20000, 7);
+    assert_view(t, 0, SESSION_VIEW_WAIT);
+    say(t, 2, SESSION_READY);
+    assert_started(t, 0, 1, 0, 3);
+}
+
+static void a_start_that_crosses_a_stop_is_taken_back(void **state)
+{
+    struct table *t = *state;
+
+    t->params.max_restarts = 1;
+    t->params.min_nodes = t->params.max_nodes = 2;
+    join(t, 0);
+    join(t, 1);
+    say(t, 0, SESSION_RUNNING);
+    fail_worker(t, 0, 0);
+    assert_view(t, 1, SESSION_VIEW_WAIT); /* it was ready when last heard */
+    t->agents[1].view.kind = SESSION_VIEW_START;
+    say(t, 1, SESSION_RUNNING); /* and starts now */
+    assert_view(t, 1, SESSION_VIEW_STOP);
+}
+
+static void old_generations_change_nothing(void **state)
+{
+    struct table *t = *state;
+    unsigned n_views;
+
+    t->params.max_restarts = 5;
+    run(t, 2, 2, 2);
+    fail_worker(t, 0, 0);
+    obey(t, 2);
+    say(t, 0, SESSION_RUNNING);
+    say(t, 1, SESSION_RUNNING);
+    n_views = t->agents[0].n_views;
+    t->agents[1].view.kind = SESSION_VIEW_WAIT; /* so that it names the old one */
+    t->agents[1].hello.report.generation = 0;
+    say(t, 1, SESSION_FAILED);
+    say(t, 1, SESSION_DONE);
+    assert_int_equal(t->agents[0].n_views, n_views);
+    assert_view(t, 1, SESSION_VIEW_STOP);
+    assert_int_equal(t->agents[1].view.generation, 0);
+}
+
+/* ---- spares and newcomers ---- */
+
+static void spares_stand_by_and_step_in(void **state)
+{
+    struct table *t = *state;
+
+    run(t, 2, 2, 2);
+    join(t, 2);
+    assert_view(t, 2, SESSION_VIEW_WAIT);
+    assert_true(t->agents[2].view.standby);
+    assert_view(t, 0, SESSION_VIEW_START);
+    pass_alive(t, 1500, 5); /* node 1 is lost */
+    obey(t, 1);
+    assert_started(t, 0, 1, 0, 2);
+    assert_started(t, 2, 1, 1, 2);
+    say(t, 0, SESSION_RUNNING);
+    say(t, 2, SESSION_RUNNING);
+    join(t, 3);
+    say(t, 0, SESSION_DONE);
+    say(t, 2, SESSION_DONE);
+    for (unsigned i = 0; i < 4; i++)
+        if (i != 1)
+            assert_int_equal(t->agents[i].view.verdict, SESSION_VERDICT_SUCCESS);
+}
+
+static void changes_have_a_limit_of_their_own(void **state)
+{
+    struct table *t = *state;
+
+    t->params.max_changes = 1;
+    run(t, 2, 1, 3);
+    join(t, 2);
+    obey(t, 2);
+    for (unsigned i = 0; i < 3; i++) {
+        assert_started(t, i, 1, i, 3);
+        assert_int_equal(t->agents[i].view.changes, 1);
+        say(t, i, SESSION_RUNNING);
+    }
+    pass_alive(t, 1500, 3); /* node 2 is lost, and that was one too many */
+    say(t, 0, SESSION_STOPPING);
+    say(t, 1, SESSION_STOPPING);
+    assert_int_equal(t->agents[0].view.verdict, SESSION_VERDICT_FAILURE);
+    assert_int_equal(t->agents[0].view.cause.kind, SESSION_CAUSE_LOST);
+}
+
+static void without_changes_left_newcomers_stand_by(void **state)
+{
+    struct table *t = *state;
+
+    t->params.max_changes = 0;
+    run(t, 2, 1, 3);
+    join(t, 2);
+    assert_true(t->agents[2].view.standby);
+    assert_view(t, 0, SESSION_VIEW_START);
+}
+
+/* ---- the end ---- */
+
+static void the_barrier_waits_as_long_as_peers_live(void **state)
+{
+    struct table *t = *state;
+
+    run(t, 2, 2, 2);
+    say(t, 0, SESSION_DONE);
+    pass_alive(t, 3600 * 1000, 3);
+    assert_view(t, 0, SESSION_VIEW_START);
+    join(t, 3); /* does not disturb a job that is about to end */
+    say(t, 1, SESSION_DONE);
+    for (unsigned i = 0; i < 2; i++) {
+        assert_view(t, i, SESSION_VIEW_END);
+        assert_int_equal(t->agents[i].view.verdict, SESSION_VERDICT_SUCCESS);
+    }
+}
+
+static void a_node_that_goes_when_done_was_done(void **state)
+{
+    struct table *t = *state;
+
+    run(t, 3, 3, 3);
+    say(t, 0, SESSION_DONE);
+    say(t, 1, SESSION_DONE);
+    say(t, 1, SESSION_LEFT);
+    pass_alive(t, 1500, 4); /* and node 0 is lost */
+    assert_false(t->news & ROUNDS_NEWS_OVER);
+    say(t, 2, SESSION_DONE);
+    assert_int_equal(t->agents[2].view.verdict, SESSION_VERDICT_SUCCESS);
+}
+
+static void a_failure_takes_the_barrier_down(void **state)
+{
+    struct table *t = *state;
+
+    t->params.max_restarts = 1;
+    run(t, 2, 2, 2);
+    say(t, 0, SESSION_DONE);
+    fail_worker(t, 1, 0);
+    assert_view(t, 0, SESSION_VIEW_STOP);
+    obey(t, 2);
+    assert_started(t, 0, 1, 0, 2);
+}
+
+static void leaving_is_a_change_and_not_a_failure(void **state)
+{
+    struct table *t = *state;
+
+    run(t, 3, 1, 3);
+    session_copy_text(t->agents[2].hello.report.cause.text, SESSION_TEXT_SIZE, "received SIGTERM");
+    say(t, 2, SESSION_LEFT);
+    assert_true(t->agents[2].closed);
+    assert_view(t, 0, SESSION_VIEW_STOP);
+    assert_int_equal(t->agents[0].view.cause.kind, SESSION_CAUSE_LEFT);
+    assert_string_equal(t->agents[0].view.cause.text, "received SIGTERM");
+    obey(t, 2);
+    assert_started(t, 0, 1, 0, 2);
+}
+
+static void a_job_that_everybody_left_is_forgotten(void **state)
+{
+    struct table *t = *state;
+
+    t->params.min_nodes = t->params.max_nodes = 2;
+    join(t, 0);
+    say(t, 0, SESSION_LEFT);
+    assert_true(t->forgotten);
+    assert_int_equal(t->rounds.n_jobs, 0);
+    assert_true(rounds_deadline(&t->rounds) > t->now_ns);
+}
+
+static void a_closed_job_says_why(void **state)
+{
+    struct table *t = *state;
+    char text[300];
+
+    run(t, 2, 1, 2);
+    t->agents[0].hello.report.cause.fatal = true;
+    fail_worker(t, 0, 0);
+    say(t, 1, SESSION_STOPPING);
+    assert_view(t, 1, SESSION_VIEW_END);
+    lose_connection(t, 0);
+    lose_connection(t, 1);
+    hello(t, 1); /* it did not hear it */
+    assert_view(t, 1, SESSION_VIEW_END);
+    session_cause_describe(&t->agents[1].view.cause, text, sizeof(text));
+    assert_string_equal(text, "rank 1 (local rank 1) on node0 failed with exit code 3");
+    join(t, 2);
+    assert_view(t, 2, SESSION_VIEW_REFUSED);
+    assert_contains(t->agents[2].view.cause.text,
+                    "job 'job' is over (failure: rank 1 (local rank 1) on node0");
+    assert_true(t->agents[2].closed);
+    lose_connection(t, 1);
+    pass(t, 61000);
+    assert_true(t->forgotten);
+    join(t, 2); /* the name is free again */
+    assert_view(t, 2, SESSION_VIEW_WAIT);
+}
+
+static void nobody_asks_after_a_job_of_fixed_size(void **state)
+{
+    struct table *t = *state;
+
+    run(t, 2, 2, 2);
+    say(t, 0, SESSION_DONE);
+    say(t, 1, SESSION_DONE);
+    lose_connection(t, 0);
+    assert_false(t->forgotten);
+    lose_connection(t, 1);
+    assert_true(t->forgotten);
+}
+
+static void draining_ends_a_job_between_two_steps(void **state)
+{
+    struct table *t = *state;
+
+    run(t, 2, 2, 2);
+    t->agents[1].hello.report.drain = true;
+    say(t, 1, SESSION_RUNNING);
+    assert_view(t, 0, SESSION_VIEW_CONTINUE);
+    assert_true(t->agents[0].view.drain);
+    say(t, 0, SESSION_DONE);
+    say(t, 1, SESSION_DONE);
+    assert_int_equal(t->agents[0].view.verdict, SESSION_VERDICT_DRAINED);
+}
+
+static void a_failure_while_draining_is_final(void **state)
+{
+    struct table *t = *state;
+
+    t->params.max_restarts = 5;
+    run(t, 2, 2, 2);
+    t->agents[1].hello.report.drain = true;
+    say(t, 1, SESSION_RUNNING);
+    fail_worker(t, 0, 0);
+    say(t, 1, SESSION_STOPPING);
+    assert_int_equal(t->agents[1].view.verdict, SESSION_VERDICT_FAILURE);
+}
+
+static void the_rendezvous_may_end_it_for_a_reason(void **state)
+{
+    struct table *t = *state;
+
+    run(t, 2, 2, 2);
+    step(t, (struct rounds_event){.kind = ROUNDS_CLOSE,
+                                  .reason = "the node that hosts the rendezvous is leaving"});
+    assert_view(t, 1, SESSION_VIEW_END);
+    assert_string_equal(t->agents[1].view.cause.text, "the node that hosts the rendezvous is leaving");
+}
+
+/* ---- hellos ---- */
+
+static void other_parameters_are_refused_by_name(void **state)
+{
+    struct table *t = *state;
+
+    t->params.min_nodes = t->params.max_nodes = 3;
+    join(t, 0);
+    t->params.max_restarts = 7;
+    join(t, 1);
+    assert_view(t, 1, SESSION_VIEW_REFUSED);
+    assert_contains(t->agents[1].view.cause.text, "max-restarts is 0 here and 7 on node1");
+    assert_true(t->agents[1].closed);
+    t->params.max_restarts = 0;
+    t->params.max_nodes = 2;
+    join(t, 2);
+    assert_contains(t->agents[2].view.cause.text, "has to be MIN:MAX");
+}
+
+static void jobs_do_not_see_each_other(void **state)
+{
+    struct table *t = *state;
+
+    t->params.min_nodes = t->params.max_nodes = 2;
+    for (unsigned i = 0; i < 4; i++) {
+        prepare(t, i)->job[0] = i % 2 ? 'A' : 'B';
+        t->agents[i].hello.nonce.low = i / 2 + 1; /* even nonces may be the same */
+        hello(t, i);
+    }
+    for (unsigned i = 0; i < 4; i++)
+        assert_started(t, i, 0, i / 2, 2);
+    for (unsigned i = 0; i < 4; i++)
+        say(t, i, SESSION_RUNNING);
+    fail_worker(t, 1, 0);
+    assert_view(t, 3, SESSION_VIEW_STOP);
+    assert_view(t, 2, SESSION_VIEW_START);
+}
+
+static void limits_of_jobs_and_nodes_are_told(void **state)
+{
+    struct table *t = *state;
+
+    t->rounds.config.max_jobs = 1;
+    t->rounds.config.max_nodes = 1;
+    t->params.min_nodes = t->params.max_nodes = 2;
+    join(t, 0);
+    join(t, 1);
+    assert_contains(t->agents[1].view.cause.text, "has 1 nodes already");
+    prepare(t, 2)->job[0] = 'x';
+    hello(t, 2);
+    assert_contains(t->agents[2].view.cause.text, "has 1 jobs already");
+}
+
+static void a_new_connection_replaces_the_old_one(void **state)
+{
+    struct table *t = *state;
+    struct agent *other = &t->agents[9];
+
+    run(t, 2, 2, 2);
+    other->hello = t->agents[1].hello;
+    other->hello.attempt++;
+    step(t, (struct rounds_event){.kind = ROUNDS_HELLO,
+                                  .session = &other->session,
+                                  .hello = &other->hello,
+                                  .peer = "10.0.0.2",
+                                  .local = "10.0.0.100"});
+    assert_view(t, 9, SESSION_VIEW_CONTINUE);
+    assert_true(t->agents[1].closed);
+    lose_connection(t, 1); /* its end is no news */
+    pass_alive(t, 2000, 1u << 0 | 1u << 9);
+    assert_false(t->news & ROUNDS_NEWS_OVER);
+}
+
+static void a_hello_that_was_on_its_way_for_too_long_is_ignored(void **state)
+{
+    struct table *t = *state;
+    struct agent *old = &t->agents[9];
+
+    run(t, 2, 2, 2);
+    old->hello = t->agents[1].hello;
+    old->hello.report.phase = SESSION_READY;
+    old->hello.report.generation = -1;
+    step(t, (struct rounds_event){.kind = ROUNDS_HELLO,
+                                  .session = &old->session,
+                                  .hello = &old->hello,
+                                  .peer = "10.0.0.2",
+                                  .local = "10.0.0.100"});
+    assert_int_equal(old->n_views, 0);
+    assert_true(old->closed);
+    assert_false(t->agents[1].closed);
+}
+
+static void generations_of_a_lost_instance_are_not_used_again(void **state)
+{
+    struct table *t = *state;
+
+    t->params.min_nodes = t->params.max_nodes = 2;
+    t->params.max_restarts = 3;
+    join(t, 0);
+    *prepare(t, 1) = (struct session_hello)t->agents[0].hello;
+    t->agents[1].hello.nonce.low = 99;
+    t->agents[1].hello.report = (struct session_report){.phase = SESSION_RUNNING,
+                                                        .instance = 1234,
+                                                        .generation = 6,
+                                                        .group_rank = 1,
+                                                        .restarts = 2,
+                                                        .changes = 4};
+    hello(t, 1);
+    assert_view(t, 1, SESSION_VIEW_STOP);
+    say(t, 1, SESSION_READY);
+    assert_started(t, 0, 7, 0, 2);
+    assert_int_equal(t->agents[0].view.restarts, 2);
+    assert_int_equal(t->agents[0].view.changes, 4);
+}
+
+/* ---- time ---- */
+
+static void every_sign_of_life_is_answered(void **state)
+{
+    struct table *t = *state;
+
+    run(t, 1, 1, 1);
+    alive(t, 0);
+    assert_int_equal(t->agents[0].n_alive, 1);
+}
+
+static void our_own_absence_is_not_the_nodes_fault(void **state)
+{
+    struct table *t = *state;
+
+    run(t, 2, 1, 2);
+    t->now_ns += 20000 * MS; /* stopped, and continued */
+    step(t, (struct rounds_event){.kind = ROUNDS_TIMER});
+    assert_view(t, 0, SESSION_VIEW_START);
+    alive(t, 0);
+    pass_alive(t, 750, 1);
+    assert_view(t, 0, SESSION_VIEW_START);
+    pass_alive(t, 500, 1); /* but node 1 did not use its second chance */
+    assert_view(t, 0, SESSION_VIEW_STOP);
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(a_round_of_fixed_size_forms_when_the_last_node_is_there),
+        TEST(the_last_call_waits_for_more_than_min),
+        TEST(the_last_call_begins_anew_when_a_node_is_lost),
+        TEST(nobody_is_waited_for_beyond_the_join_timeout),
+        TEST(who_waits_is_told_once_a_second_how_many_there_are),
+        TEST(only_an_agent_that_is_ready_counts),
+        TEST(hosts_are_ordered_as_people_count),
+        TEST(a_node_rank_is_a_wish),
+        TEST(roles_and_sizes_differ_between_nodes),
+        TEST(survivors_keep_their_ranks),
+        TEST(the_master_is_called_what_others_can_reach),
+        TEST(a_local_address_is_taken_as_it_is),
+        TEST(a_failure_is_told_to_everybody_at_once_and_charged_once),
+        TEST(the_last_failure_is_final_for_everybody),
+        TEST(what_no_restart_helps_against_is_final),
+        TEST(the_first_failure_in_time_is_the_cause),
+        TEST(a_failure_that_follows_from_a_lost_node_is_not_charged),
+        TEST(a_silent_node_is_lost_after_its_timeout),
+        TEST(a_node_that_returns_in_time_goes_on),
+        TEST(a_node_that_returns_later_stops_and_joins),
+        TEST(below_min_survivors_wait_for_another_node),
+        TEST(members_that_stop_slowly_are_waited_for),
+        TEST(a_start_that_crosses_a_stop_is_taken_back),
+        TEST(old_generations_change_nothing),
+        TEST(spares_stand_by_and_step_in),
+        TEST(changes_have_a_limit_of_their_own),
+        TEST(without_changes_left_newcomers_stand_by),
+        TEST(the_barrier_waits_as_long_as_peers_live),
+        TEST(a_node_that_goes_when_done_was_done),
+        TEST(a_failure_takes_the_barrier_down),
+        TEST(leaving_is_a_change_and_not_a_failure),
+        TEST(a_job_that_everybody_left_is_forgotten),
+        TEST(a_closed_job_says_why),
+        TEST(nobody_asks_after_a_job_of_fixed_size),
+        TEST(draining_ends_a_job_between_two_steps),
+        TEST(a_failure_while_draining_is_final),
+        TEST(the_rendezvous_may_end_it_for_a_reason),
+        TEST(other_parameters_are_refused_by_name),
+        TEST(jobs_do_not_see_each_other),
+        TEST(limits_of_jobs_and_nodes_are_told),
+        TEST(a_new_connection_replaces_the_old_one),
+        TEST(a_hello_that_was_on_its_way_for_too_long_is_ignored),
+        TEST(generations_of_a_lost_instance_are_not_used_again),
+        TEST(every_sign_of_life_is_answered),
+        TEST(our_own_absence_is_not_the_nodes_fault),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,341 @@
+/*
+ * A job's state on disk: a rendezvous that is restarted with it goes on as if nothing had been, and a file
+ * that is damaged is refused whole.
+ */
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "proto/base/buf.h"
+#include "proto/base/cleanup.h"
+#include "rendezvous/rounds.h"
+#include "rendezvous/rounds_json.h"
+
+#define MS UINT64_C(1000000)
+
+enum { N_NODES = 3 };
+
+struct table {
+    struct rounds rounds;
+    struct rounds_session sessions[N_NODES];
+    struct session_view views[N_NODES];
+    struct session_hello hellos[N_NODES];
+    struct buf disk; /* as of the last save */
+    uint64_t now_ns;
+    unsigned news;
+};
+
+static void start_daemon(struct table *t, uint64_t seed)
+{
+    struct rounds_config config = ROUNDS_CONFIG_DEFAULT;
+
+    config.seed = seed;
+    rounds_init(&t->rounds, &config);
+    for (int i = 0; i < N_NODES; i++)
+        rounds_session_init(&t->sessions[i]);
+}
+
+static int set_up(void **state)
+{
+    struct table *t = calloc(1, sizeof(*t));
+
+    if (!t)
+        return -1;
+    t->now_ns = 1000000 * MS;
+    start_daemon(t, 1);
+    *state = t;
+    return 0;
+}
+
+static int tear_down(void **state)
+{
+    struct table *t = *state;
+
+    rounds_finish(&t->rounds);
+    buf_finish(&t->disk);
+    free(t);
+    return 0;
+}
+
+static void step(struct table *t, struct rounds_event event)
+{
+    struct rounds_action action;
+
+    event.now_ns = t->now_ns;
+    rounds_step(&t->rounds, &event);
+    while (rounds_next(&t->rounds, &action)) {
+        if (action.kind == ROUNDS_DO_SAVE) {
+            buf_reset(&t->disk);
+            assert_int_equal(rounds_json_save(&t->disk, action.job), 0);
+        } else if (action.kind == ROUNDS_DO_SEND) {
+            t->views[action.session - t->sessions] = action.view;
+        } else if (action.kind == ROUNDS_DO_REPORT) {
+            t->news |= action.news;
+        }
+    }
+}
+
+static void hello(struct table *t, int i)
+{
+    t->hellos[i].attempt++;
+    step(t, (struct rounds_event){.kind = ROUNDS_HELLO,
+                                  .session = &t->sessions[i],
+                                  .hello = &t->hellos[i],
+                                  .peer = "10.0.0.1",
+                                  .local = "10.0.0.100"});
+}
+
+static void report(struct table *t, int i, enum session_phase phase)
+{
+    struct session_report *r = &t->hellos[i].report;
+
+    r->phase = phase;
+    r->instance = t->views[i].instance;
+    r->generation = t->views[i].generation;
+    r->group_rank = (int32_t)t->views[i].place.group_rank;
+    step(t, (struct rounds_event){.kind = ROUNDS_REPORT, .session = &t->sessions[i], .report = r});
+}
+
+/* All nodes run generation 0 of a job of 2:3. */
+static void run(struct table *t)
+{
+    for (int i = 0; i < N_NODES; i++) {
+        t->hellos[i] = (struct session_hello){
+            .job = "job \"1\"",
+            .params = SESSION_PARAMS_DEFAULT,
+            .nonce = {5, (uint64_t)i},
+            .role = "default",
+            .n_workers = 4,
+            .node_rank = i,
+            .report = {.phase = SESSION_READY, .generation = -1, .group_rank = -1, .port = 4000}};
+        t->hellos[i].params.min_nodes = 2;
+        t->hellos[i].params.max_nodes = 3;
+        t->hellos[i].params.max_restarts = 2;
+        (void)snprintf(t->hellos[i].host, sizeof(t->hellos[i].host), "node%d", i);
+        hello(t, i);
+    }
+    for (int i = 0; i < N_NODES; i++)
+        report(t, i, SESSION_RUNNING);
+    t->news = 0;
+}
+
+static void restart(struct table *t)
+{
+    char error[ROUNDS_JSON_ERROR_SIZE] = "";
+
+    rounds_finish(&t->rounds);
+    t->now_ns += 12345 * MS; /* another clock */
+    start_daemon(t, 2);
+    if (!rounds_json_load(&t->rounds, buf_bytes(&t->disk), buf_size(&t->disk), t->now_ns, error))
+        fail_msg("%s", error);
+    memset(t->views, 0, sizeof(t->views));
+}
+
+static void pass(struct table *t, unsigned ms)
+{
+    for (unsigned i = 0; i < ms / 50; i++) {
+        t->now_ns += 50 * MS;
+        for (int j = 0; j < N_NODES; j++)
+            step(t, (struct rounds_event){.kind = ROUNDS_ALIVE, .session = &t->sessions[j]});
+        if (rounds_deadline(&t->rounds) <= t->now_ns)
+            step(t, (struct rounds_event){.kind = ROUNDS_TIMER});
+    }
+}
+
+static void agents_that_return_go_on(void **state)
+{
+    struct table *t = *state;
+
+    run(t);
+    restart(t);
+    pass(t, 4000);
+    for (int i = 0; i < N_NODES; i++) {
+        hello(t, i);
+        assert_int_equal(t->views[i].kind, SESSION_VIEW_CONTINUE);
+        assert_int_equal(t->views[i].generation, 0);
+    }
+    pass(t, 10000);
+    assert_false(t->news & ROUNDS_NEWS_OVER);
+    for (int i = 0; i < N_NODES; i++)
+        report(t, i, SESSION_DONE);
+    assert_int_equal(t->views[0].verdict, SESSION_VERDICT_SUCCESS);
+}
+
+static void agents_that_do_not_return_are_lost_after_the_grace(void **state)
+{
+    struct table *t = *state;
+
+    run(t);
+    restart(t);
+    hello(t, 0);
+    hello(t, 2);
+    pass(t, 4950);
+    assert_int_equal(t->views[0].kind, SESSION_VIEW_CONTINUE);
+    pass(t, 100);
+    assert_int_equal(t->views[0].kind, SESSION_VIEW_STOP);
+    assert_string_equal(t->views[0].cause.host, "node1");
+    report(t, 0, SESSION_READY);
+    report(t, 2, SESSION_READY);
+    assert_int_equal(t->views[2].kind, SESSION_VIEW_START);
+    assert_int_equal(t->views[2].place.group_rank, 1);
+    assert_int_equal(t->views[2].changes, 1);
+}
+
+static void a_start_that_was_not_heard_is_said_again(void **state)
+{
+    struct table *t = *state;
+    struct session_view before;
+
+    run(t);
+    before = t->views[1];
+    restart(t);
+    t->hellos[1].report =
+        (struct session_report){.phase = SESSION_READY, .generation = -1, .group_rank = -1, .port = 4000};
+    hello(t, 1);
+    assert_int_equal(t->views[1].kind, SESSION_VIEW_START);
+    assert_memory_equal(&t->views[1].place, &before.place, sizeof(before.place));
+}
+
+static void charges_and_causes_survive(void **state)
+{
+    struct table *t = *state;
+    struct session_cause cause = {.kind = SESSION_CAUSE_WORKER, .rank = 5, .local_rank = 1, .exit_code = 7};
+
+    run(t);
+    t->hellos[1].report.cause = cause;
+    report(t, 1, SESSION_FAILED);
+    for (int i = 0; i < N_NODES; i++)
+        report(t, i, SESSION_READY);
+    assert_int_equal(t->views[0].restarts, 1);
+    restart(t);
+    for (int i = 0; i < N_NODES; i++) {
+        hello(t, i); /* ready for what they were told to start */
+        assert_int_equal(t->views[i].kind, SESSION_VIEW_START);
+        assert_int_equal(t->views[i].generation, 1);
+        assert_int_equal(t->views[i].restarts, 1);
+        assert_int_equal(t->views[i].cause.rank, 5);
+    }
+}
+
+static void what_agents_were_told_before_the_crash_is_the_cause(void **state)
+{
+    struct table *t = *state;
+    struct session_cause cause = {.kind = SESSION_CAUSE_LEFT, .rank = -1, .local_rank = -1, .host = "node9"};
+
+    run(t);
+    restart(t); /* it died between telling and writing */
+    t->hellos[0].report.phase = SESSION_STOPPING;
+    t->hellos[0].report.cause = cause;
+    hello(t, 0);
+    hello(t, 1);
+    assert_int_equal(t->views[1].kind, SESSION_VIEW_STOP);
+    assert_string_equal(t->views[1].cause.host, "node9");
+    assert_int_equal(t->views[1].cause.kind, SESSION_CAUSE_LEFT);
+}
+
+static void a_verdict_survives(void **state)
+{
+    struct table *t = *state;
+
+    run(t);
+    for (int i = 0; i < N_NODES; i++)
+        report(t, i, SESSION_DONE);
+    restart(t);
+    hello(t, 1);
+    assert_int_equal(t->views[1].kind, SESSION_VIEW_END);
+    assert_int_equal(t->views[1].verdict, SESSION_VERDICT_SUCCESS);
+}
+
+static void a_node_that_was_done_and_left_stays_done(void **state)
+{
+    struct table *t = *state;
+
+    run(t);
+    report(t, 0, SESSION_DONE);
+    report(t, 0, SESSION_LEFT);
+    restart(t);
+    hello(t, 1);
+    hello(t, 2);
+    pass(t, 10000);
+    report(t, 1, SESSION_DONE);
+    report(t, 2, SESSION_DONE);
+    assert_int_equal(t->views[2].verdict, SESSION_VERDICT_SUCCESS);
+}
+
+static void assert_refused(struct table *t, const char *text, size_t n, const char *said)
+{
+    char error[ROUNDS_JSON_ERROR_SIZE] = "";
+
+    assert_false(rounds_json_load(&t->rounds, (const uint8_t *)text, n, t->now_ns, error));
+    if (!strstr(error, said))
+        fail_msg("'%s' does not say '%s'", error, said);
+    assert_int_equal(t->rounds.n_jobs, 0);
+    assert_int_equal(t->rounds.n_nodes, 0);
+}
+
+static void a_file_that_was_cut_is_refused(void **state)
+{
+    struct table *t = *state;
+    _cleanup_free_ char *text = NULL;
+    size_t n;
+
+    run(t);
+    n = buf_size(&t->disk);
+    text = malloc(n);
+    assert_non_null(text);
+    memcpy(text, buf_bytes(&t->disk), n);
+    rounds_finish(&t->rounds);
+    start_daemon(t, 2);
+    for (size_t i = 0; i + 2 < n; i++) /* the last two are "}" and a newline */
+        assert_refused(t, text, i, "cannot be used");
+}
+
+static void what_is_wrong_in_a_file_is_named(void **state)
+{
+    static const char params[] =
+        "\"params\":{\"min_nodes\":2,\"max_nodes\":3,\"max_restarts\":0,\"max_changes\":0,"
+        "\"join_timeout_ms\":1,\"last_call_ms\":0,\"node_timeout_ms\":1000}";
+    struct table *t = *state;
+    char text[1000];
+
+    assert_refused(t, "{}", 2, "its version is not the one");
+    assert_refused(t, "{\"crun_rounds\":2}", 17, "its version is not the one");
+    assert_refused(t, "{\"crun_rounds\":1}", 17, "'job' is missing");
+    (void)snprintf(text, sizeof(text),
+                   "{\"crun_rounds\":1,\"job\":\"a\",\"instance\":\"0000000000000001\",\"state\":\"running\","
+                   "%s,\"nodes\":[{}]}",
+                   params);
+    assert_refused(t, text, strlen(text), "in a node, 'nonce_high' is missing");
+    (void)snprintf(text, sizeof(text),
+                   "{\"crun_rounds\":1,\"job\":\"a\",\"instance\":\"0000000000000001\",\"state\":\"running\","
+                   "%s,\"nodes\":["
+                   "{\"nonce_high\":\"0000000000000001\",\"nonce_low\":\"0000000000000001\",\"workers\":1},"
+                   "{\"nonce_high\":\"0000000000000001\",\"nonce_low\":\"0000000000000001\",\"workers\":1}]}",
+                   params);
+    assert_refused(t, text, strlen(text), "a node is there twice");
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(agents_that_return_go_on),
+        TEST(agents_that_do_not_return_are_lost_after_the_grace),
+        TEST(a_start_that_was_not_heard_is_said_again),
+        TEST(charges_and_causes_survive),
+        TEST(what_agents_were_told_before_the_crash_is_the_cause),
+        TEST(a_verdict_survives),
+        TEST(a_node_that_was_done_and_left_stays_done),
+        TEST(a_file_that_was_cut_is_refused),
+        TEST(what_is_wrong_in_a_file_is_named),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,301 @@
+/*
+ * The server around the store, on a loop of the test's own: what it holds for a client, that it ends with
+ * nothing left, and that it survives memory running out at any allocation. What it does with whole
+ * processes on real networks is in tests/integration/test_crund.py.
+ */
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "rendezvous/server_impl_uv.h"
+#include "tests/lib/failing_alloc.h"
+
+enum { TURNS = 8, BIG = 300000 };
+
+static uv_loop_t loop;
+static struct server *server;
+static uint16_t port;
+static bool stopped;
+static unsigned n_lines;
+
+static void count_line(void *data, const char *line)
+{
+    assert_non_null(line);
+    n_lines++;
+}
+
+static int start(void)
+{
+    struct server_config config = {.log = count_line};
+    int r;
+
+    n_lines = 0;
+    stopped = false;
+    r = server_create(&server, &loop, &config);
+    if (r < 0)
+        return r;
+    r = server_listen_tcp(server, "127.0.0.1", 0, &port);
+    if (r < 0) {
+        server_stop(server, NULL, NULL);
+        (void)uv_run(&loop, UV_RUN_DEFAULT);
+    }
+    return r;
+}
+
+static void note_stopped(void *data)
+{
+    *(bool *)data = true;
+}
+
+/* The loop has nothing left to wait for when the server says that it stopped. */
+static void stop(void)
+{
+    server_stop(server, note_stopped, &stopped);
+    assert_int_equal(uv_run(&loop, UV_RUN_DEFAULT), 0);
+    assert_true(stopped);
+}
+
+static void turn(void)
+{
+    for (int i = 0; i < TURNS; i++)
+        (void)uv_run(&loop, UV_RUN_NOWAIT);
+}
+
+static int connect_client(void)
+{
+    struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons(port)};
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+    assert_true(fd >= 0);
+    to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    assert_int_equal(connect(fd, (struct sockaddr *)&to, sizeof(to)), 0);
+    turn();
+    return fd;
+}
+
+/* Sends as much as the server takes; a server that closed takes nothing. */
+static void say(int fd, const struct buf *b)
+{
+    size_t sent = 0;
+
+    for (int idle = 0; sent < buf_size(b) && idle < 100; turn()) {
+        ssize_t n = send(fd, buf_bytes(b) + sent, buf_size(b) - sent, MSG_DONTWAIT | MSG_NOSIGNAL);
+
+        if (n < 0 && errno != EAGAIN)
+            return;
+        idle = n > 0 ? 0 : idle + 1;
+        sent += n > 0 ? (size_t)n : 0;
+    }
+}
+
+/* Bytes that are there, up to n. */
+static size_t hear(int fd, uint8_t *to, size_t n)
+{
+    size_t got = 0;
+
+    for (int idle = 0; got < n && idle < 20; turn()) {
+        ssize_t r = recv(fd, to + got, n - got, MSG_DONTWAIT);
+
+        idle = r > 0 ? 0 : idle + 1;
+        got += r > 0 ? (size_t)r : 0;
+    }
+    return got;
+}
+
+static struct buf hello, store_big, get_big, wait_for_door, open_door, many;
+
+static void write_messages(void)
+{
+    static const uint8_t big[BIG];
+    struct wire_span key = wire_span("/big", 4), door = wire_span("/door", 5);
+    int r = 0;
+
+    r |= wire_put_word(&hello, WIRE_OP_VALIDATE, WIRE_VALIDATE_MAGIC);
+    r |= wire_put_word(&hello, WIRE_OP_PING, 0x01020304);
+    r |= wire_put_key_value(&store_big, WIRE_OP_SET, key, wire_span(big, BIG));
+    r |= wire_put_keys(&wait_for_door, WIRE_OP_WAIT, &door, 1);
+    r |= wire_put_key_value(&open_door, WIRE_OP_SET, door, wire_span("1", 1));
+    for (int i = 0; i < 40; i++)
+        r |= wire_put_key(&get_big, WIRE_OP_GET, key);
+    for (int i = 0; i < 400; i++)
+        r |= wire_put_key_amount(&many, WIRE_OP_ADD, wire_span("/n", 2), 1);
+    assert_int_equal(r, 0);
+}
+
+static void free_messages(void)
+{
+    buf_finish(&hello);
+    buf_finish(&store_big);
+    buf_finish(&get_big);
+    buf_finish(&wait_for_door);
+    buf_finish(&open_door);
+    buf_finish(&many);
+}
+
+/* ---- tests ---- */
+
+static void test_idle_client_is_small(void **state)
+{
+    uint8_t reply[4];
+    int fds[50];
+    size_t live;
+
+    assert_true(sizeof(struct peer) < 1024);
+    assert_int_equal(start(), 0);
+    live = failing_alloc_live();
+    for (int i = 0; i < 50; i++) {
+        fds[i] = connect_client();
+        say(fds[i], &hello);
+        assert_int_equal(hear(fds[i], reply, 4), 4);
+        assert_memory_equal(reply, "\4\3\2\1", 4);
+    }
+    /* One allocation each, and the shared reply buffer. */
+    assert_in_range(failing_alloc_live() - live, 50, 51);
+    for (int i = 0; i < 50; i++)
+        (void)close(fds[i]); /* nothing is pending on it */
+    turn();
+    assert_in_range(failing_alloc_live() - live, 0, 1);
+    stop();
+}
+
+static void test_listens_where_it_is_told(void **state)
+{
+    uint16_t again = 0;
+
+    assert_int_equal(start(), 0);
+    assert_true(port > 0);
+    assert_int_equal(server_listen_tcp(server, "127.0.0.1", port, &again), -EADDRINUSE);
+    assert_int_equal(server_listen_tcp(server, "localhost", 0, &again), -EINVAL);
+    assert_int_equal(server_listen_tcp(server, "", 0, &again), -EINVAL);
+    assert_int_equal(server_listen_tcp(server, "192.0.2.1", 0, &again), -EADDRNOTAVAIL);
+    assert_int_equal(again, 0);
+    assert_int_equal(server_listen_tcp(server, "127.0.0.1", 0, &again), 0);
+    assert_true(again > 0 && again != port);
+    assert_int_equal(server_listen_unix(server, ""), -ENAMETOOLONG);
+    assert_int_equal(server_listen_unix(server, "/nowhere/at/all"), -ENOENT);
+    stop();
+}
+
+static void test_stop_closes_everybody(void **state)
+{
+    uint8_t reply[4];
+    int fd;
+
+    assert_int_equal(start(), 0);
+    fd = connect_client();
+    say(fd, &hello);
+    assert_int_equal(hear(fd, reply, 4), 4);
+    say(fd, &wait_for_door);
+    stop();
+    assert_int_equal(recv(fd, reply, 1, 0), 0);
+    (void)close(fd); /* nothing is pending on it */
+}
+
+/* Two servers on one loop, as crun has while one generation ends and the next begins. */
+static void test_two_on_one_loop(void **state)
+{
+    struct server *first;
+    bool first_stopped = false;
+    uint8_t reply[4];
+    int fd;
+
+    assert_int_equal(start(), 0);
+    first = server;
+    assert_int_equal(start(), 0);
+    server_stop(first, note_stopped, &first_stopped);
+    fd = connect_client();
+    say(fd, &hello);
+    assert_int_equal(hear(fd, reply, 4), 4);
+    assert_true(first_stopped && !stopped);
+    (void)close(fd); /* nothing is pending on it */
+    stop();
+}
+
+/* Everything that allocates: a large message in pieces, replies that are not read, waits, many replies. */
+static void converse(void)
+{
+    uint8_t bytes[4096];
+    int a = connect_client(), b = connect_client();
+
+    say(a, &hello);
+    say(b, &hello);
+    say(b, &wait_for_door);
+    say(a, &store_big);
+    say(a, &get_big);
+    say(a, &many);
+    while (hear(a, bytes, sizeof(bytes)) == sizeof(bytes))
+        ;
+    say(a, &open_door);
+    (void)hear(b, bytes, sizeof(bytes)); /* whoever was cut off hears nothing */
+    (void)close(a);
+    (void)close(b);
+    turn();
+}
+
+/* The server is still there for others. */
+static void check_served(void)
+{
+    uint8_t reply[4] = {0};
+    int fd = connect_client();
+
+    say(fd, &hello);
+    assert_int_equal(hear(fd, reply, 4), 4);
+    assert_memory_equal(reply, "\4\3\2\1", 4);
+    (void)close(fd); /* nothing is pending on it */
+    turn();
+}
+
+static void test_memory_runs_out(void **state)
+{
+    size_t k, live = failing_alloc_live();
+    bool fired = true;
+
+    for (k = 1; fired; k++) {
+        failing_alloc_arm(k);
+        if (start() == 0) {
+            converse();
+            fired = failing_alloc_fired();
+            failing_alloc_arm(0);
+            check_served();
+            stop();
+        }
+        failing_alloc_arm(0);
+        if (failing_alloc_live() != live)
+            fail_msg("k = %zu: %zu allocations were not given back", k, failing_alloc_live() - live);
+    }
+    print_message("%zu allocations failed, one at a time\n", k - 2);
+    assert_true(k > 15);
+}
+
+static int set_up(void **state)
+{
+    write_messages();
+    return uv_loop_init(&loop);
+}
+
+static int tear_down(void **state)
+{
+    free_messages();
+    return uv_loop_close(&loop);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_idle_client_is_small),  cmocka_unit_test(test_listens_where_it_is_told),
+        cmocka_unit_test(test_stop_closes_everybody), cmocka_unit_test(test_two_on_one_loop),
+        cmocka_unit_test(test_memory_runs_out),
+    };
+
+    return cmocka_run_group_tests(tests, set_up, tear_down);
+}

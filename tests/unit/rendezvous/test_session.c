@@ -1,0 +1,507 @@
+/*
+ * The agent's session core, as conversations in virtual time: what happens, and what the agent does then.
+ */
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "rendezvous/session.h"
+
+#define MS UINT64_C(1000000)
+
+struct table {
+    struct session session;
+    uint64_t now_ns;
+    char did[64]; /* a letter for each action, see letters[] */
+};
+
+static const char letters[SESSION_ACTION_COUNT] = {
+    [SESSION_DO_DIAL] = 'd',     [SESSION_DO_GREET] = 'g', [SESSION_DO_HELLO] = 'h',
+    [SESSION_DO_REPORT] = 'r',   [SESSION_DO_ALIVE] = 'a', [SESSION_DO_CLOSE] = 'c',
+    [SESSION_DO_START] = 'S',    [SESSION_DO_STOP] = 'X',  [SESSION_DO_DRAIN] = 'D',
+    [SESSION_DO_PROGRESS] = 'p', [SESSION_DO_SAY] = 's',   [SESSION_DO_END] = 'E',
+};
+
+static int set_up(void **state)
+{
+    struct table *t = calloc(1, sizeof(*t));
+    struct session_config config = {.hello = {.job = "job",
+                                              .host = "node0",
+                                              .nonce = {1, 2},
+                                              .n_workers = 2,
+                                              .node_rank = -1,
+                                              .params = SESSION_PARAMS_DEFAULT},
+                                    .endpoint = "head:29400",
+                                    .cutoff_ns = SESSION_CUTOFF_MS * MS};
+
+    if (!t)
+        return -1;
+    t->now_ns = 5000 * MS;
+    session_init(&t->session, &config);
+    *state = t;
+    return 0;
+}
+
+static int tear_down(void **state)
+{
+    free(*state);
+    return 0;
+}
+
+static void step(struct table *t, struct session_event event)
+{
+    struct session_actions actions;
+    size_t n = strlen(t->did);
+
+    event.now_ns = t->now_ns;
+    session_step(&t->session, &event, &actions);
+    for (size_t i = 0; i < actions.n_items && n + 1 < sizeof(t->did); i++)
+        t->did[n++] = letters[actions.items[i]];
+    t->did[n] = 0;
+}
+
+static void happens(struct table *t, enum session_event_kind kind)
+{
+    step(t, (struct session_event){.kind = kind, .port = 4000});
+}
+
+static void lost(struct table *t, const char *why)
+{
+    step(t, (struct session_event){.kind = SESSION_EVENT_LOST, .text = why});
+}
+
+static void sees(struct table *t, struct session_view view)
+{
+    step(t, (struct session_event){.kind = SESSION_EVENT_VIEW, .view = &view});
+}
+
+/* Time passes; the timer fires whenever it is wanted, and every sign of life is answered if `answered`. */
+static void pass(struct table *t, unsigned ms, bool answered)
+{
+    uint64_t until_ns = t->now_ns + ms * MS;
+
+    while (session_deadline(&t->session) <= until_ns) {
+        size_t n = strlen(t->did);
+
+        if (session_deadline(&t->session) > t->now_ns)
+            t->now_ns = session_deadline(&t->session);
+        happens(t, SESSION_EVENT_TIMER);
+        if (answered && t->did[n] == 'a') {
+            happens(t, SESSION_EVENT_ALIVE);
+            t->did[n] = 0;
+        }
+    }
+    t->now_ns = until_ns;
+}
+
+/* Everything done since the last time. */
+static void assert_did(struct table *t, const char *expected)
+{
+    assert_string_equal(t->did, expected);
+    t->did[0] = 0;
+}
+
+static void assert_says(const struct table *t, const char *part)
+{
+    if (!strstr(t->session.text, part))
+        fail_msg("'%s' does not say '%s'", t->session.text, part);
+}
+
+static const struct session_view wait_view = {
+    .kind = SESSION_VIEW_WAIT, .n_ready = 1, .min_nodes = 2, .max_nodes = 2};
+
+static struct session_view start_view(int64_t generation)
+{
+    return (struct session_view){.kind = SESSION_VIEW_START,
+                                 .instance = 77,
+                                 .generation = generation,
+                                 .restarts = 1,
+                                 .changes = 2,
+                                 .place = {.group_rank = 1, .group_world_size = 2}};
+}
+
+static void connect_and_greet(struct table *t)
+{
+    happens(t, SESSION_EVENT_CONNECTED);
+    happens(t, SESSION_EVENT_ECHOED);
+    happens(t, SESSION_EVENT_OPENED);
+    assert_did(t, "gh");
+}
+
+/* Up, ready, and waiting. */
+static void come_up(struct table *t)
+{
+    happens(t, SESSION_EVENT_START);
+    happens(t, SESSION_EVENT_GROUP_READY);
+    assert_did(t, "d");
+    connect_and_greet(t);
+    sees(t, wait_view);
+    assert_did(t, "p");
+}
+
+static void run_generation(struct table *t, int64_t generation)
+{
+    sees(t, start_view(generation));
+    assert_did(t, "Sr");
+}
+
+/* ---- the way through ---- */
+
+static void a_job_from_hello_to_its_end(void **state)
+{
+    struct table *t = *state;
+    struct session_hello hello;
+
+    come_up(t);
+    session_hello(&t->session, t->now_ns, &hello);
+    assert_string_equal(hello.job, "job");
+    assert_int_equal(hello.attempt, 1);
+    assert_int_equal(hello.report.phase, SESSION_READY);
+    assert_int_equal(hello.report.port, 4000);
+    assert_int_equal(hello.report.generation, -1);
+    run_generation(t, 0);
+    session_hello(&t->session, t->now_ns, &hello);
+    assert_int_equal(hello.report.phase, SESSION_RUNNING);
+    assert_int_equal(hello.report.instance, 77);
+    assert_int_equal(hello.report.group_rank, 1);
+    assert_int_equal(hello.report.restarts, 1);
+    assert_int_equal(hello.report.changes, 2);
+    happens(t, SESSION_EVENT_GROUP_DONE);
+    assert_did(t, "r");
+    assert_int_equal(t->session.phase, SESSION_DONE);
+    sees(t, (struct session_view){.kind = SESSION_VIEW_END, .verdict = SESSION_VERDICT_SUCCESS});
+    assert_did(t, "cE");
+    assert_int_equal(t->session.end, SESSION_END_VERDICT);
+    assert_int_equal(t->session.verdict, SESSION_VERDICT_SUCCESS);
+    assert_true(session_deadline(&t->session) == UINT64_MAX);
+}
+
+static void an_own_failure_is_reported_with_its_age(void **state)
+{
+    struct table *t = *state;
+    struct session_cause cause = {.kind = SESSION_CAUSE_WORKER, .rank = 3, .exit_code = -11};
+    struct session_report report;
+
+    come_up(t);
+    run_generation(t, 0);
+    step(t, (struct session_event){
+                .kind = SESSION_EVENT_GROUP_FAILED, .cause = &cause, .when_ns = t->now_ns - 2 * MS});
+    assert_did(t, "r");
+    session_report(&t->session, t->now_ns, &report);
+    assert_int_equal(report.phase, SESSION_FAILED);
+    assert_int_equal(report.age_ns, 2 * MS);
+    assert_int_equal(report.cause.exit_code, -11);
+    sees(t, (struct session_view){.kind = SESSION_VIEW_STOP}); /* it is stopping already */
+    assert_did(t, "");
+    happens(t, SESSION_EVENT_GROUP_READY);
+    assert_did(t, "r");
+    run_generation(t, 1);
+    session_report(&t->session, t->now_ns, &report);
+    assert_int_equal(report.cause.kind, SESSION_CAUSE_NONE);
+}
+
+static void a_failure_elsewhere_stops_the_workers(void **state)
+{
+    struct table *t = *state;
+
+    come_up(t);
+    run_generation(t, 0);
+    sees(t, (struct session_view){.kind = SESSION_VIEW_STOP,
+                                  .cause = {.kind = SESSION_CAUSE_LOST, .host = "node7"}});
+    assert_did(t, "Xr");
+    assert_string_equal(t->session.cause.host, "node7");
+    sees(t, (struct session_view){.kind = SESSION_VIEW_STOP});
+    sees(t, start_view(1)); /* not before it is ready */
+    assert_did(t, "");
+    happens(t, SESSION_EVENT_GROUP_READY);
+    assert_did(t, "r");
+    run_generation(t, 1);
+}
+
+static void the_barrier_may_fall(void **state)
+{
+    struct table *t = *state;
+
+    come_up(t);
+    run_generation(t, 0);
+    happens(t, SESSION_EVENT_GROUP_DONE);
+    sees(t, (struct session_view){.kind = SESSION_VIEW_STOP});
+    assert_did(t, "rXr");
+}
+
+static void old_generations_are_not_listened_to(void **state)
+{
+    struct table *t = *state;
+
+    come_up(t);
+    run_generation(t, 4);
+    sees(t, (struct session_view){.kind = SESSION_VIEW_STOP, .generation = 3});
+    sees(t, start_view(4));
+    assert_did(t, "");
+    sees(t, (struct session_view){.kind = SESSION_VIEW_STOP, .generation = 4});
+    happens(t, SESSION_EVENT_GROUP_READY);
+    assert_did(t, "Xrr");
+    sees(t, start_view(4));
+    sees(t, start_view(3));
+    assert_did(t, "");
+    run_generation(t, 5);
+}
+
+static void leaving_is_said_before_the_connection_is_closed(void **state)
+{
+    struct table *t = *state;
+    struct session_report report;
+
+    come_up(t);
+    step(t, (struct session_event){.kind = SESSION_EVENT_LEAVE, .text = "received SIGTERM"});
+    assert_did(t, "rc");
+    session_report(&t->session, t->now_ns, &report);
+    assert_int_equal(report.phase, SESSION_LEFT);
+    assert_string_equal(report.cause.text, "received SIGTERM");
+    happens(t, SESSION_EVENT_TIMER);
+    assert_did(t, "");
+}
+
+static void draining_is_asked_for_and_ordered_once(void **state)
+{
+    struct table *t = *state;
+    struct session_report report;
+
+    come_up(t);
+    run_generation(t, 0);
+    happens(t, SESSION_EVENT_DRAIN);
+    assert_did(t, "r");
+    session_report(&t->session, t->now_ns, &report);
+    assert_true(report.drain);
+    sees(t, (struct session_view){.kind = SESSION_VIEW_CONTINUE, .drain = true});
+    sees(t, (struct session_view){.kind = SESSION_VIEW_CONTINUE, .drain = true});
+    assert_did(t, "D");
+}
+
+static void a_refusal_is_the_end(void **state)
+{
+    struct table *t = *state;
+
+    happens(t, SESSION_EVENT_START);
+    assert_did(t, "d");
+    connect_and_greet(t);
+    sees(t, (struct session_view){.kind = SESSION_VIEW_REFUSED, .cause = {.text = "too many nodes"}});
+    assert_did(t, "cE");
+    assert_int_equal(t->session.end, SESSION_END_REFUSED);
+    assert_says(t, "head:29400 refuses this node: too many nodes");
+}
+
+/* ---- the link ---- */
+
+static void signs_of_life_go_out_four_times_in_a_node_timeout(void **state)
+{
+    struct table *t = *state;
+
+    come_up(t);
+    for (int i = 0; i < 4; i++) {
+        pass(t, 250, false);
+        assert_did(t, i < 3 ? "a" : "csd"); /* nothing was heard for a second */
+    }
+}
+
+static void workers_live_on_while_the_rendezvous_is_away(void **state)
+{
+    struct table *t = *state;
+    unsigned n_dials = 0;
+
+    come_up(t);
+    run_generation(t, 0);
+    lost(t, "reset");
+    assert_did(t, "s");
+    for (unsigned ms = 0; ms < 29000; ms += 250) {
+        pass(t, 250, false);
+        for (const char *p = t->did; *p; p++) {
+            assert_non_null(strchr("dcs", *p)); /* whatever it does, it leaves the workers alone */
+            n_dials += *p == 'd';
+        }
+        t->did[0] = 0;
+    }
+    assert_true(n_dials >= 29);
+    happens(t, SESSION_EVENT_CONNECTED);
+    happens(t, SESSION_EVENT_ECHOED);
+    sees(t, (struct session_view){.kind = SESSION_VIEW_CONTINUE});
+    assert_did(t, "gh");
+    assert_int_equal(t->session.phase, SESSION_RUNNING);
+    pass(t, 60000, true);
+    assert_did(t, "");
+}
+
+static void a_rendezvous_that_stays_away_is_given_up(void **state)
+{
+    struct table *t = *state;
+
+    come_up(t);
+    run_generation(t, 0);
+    lost(t, "reset");
+    for (unsigned ms = 0; ms < 31000; ms += 100) {
+        pass(t, 100, false);
+        if (t->session.link == SESSION_LINK_OVER)
+            break;
+        t->did[0] = 0;
+    }
+    assert_int_equal(t->session.end, SESSION_END_UNREACHABLE);
+    assert_int_equal(t->did[strlen(t->did) - 1], 'E');
+    assert_says(t, "was lost and could not be reached again for 30 s");
+}
+
+static void nobody_there_is_said_and_tried_until_the_join_timeout(void **state)
+{
+    struct table *t = *state;
+    unsigned n_said = 0;
+
+    happens(t, SESSION_EVENT_START);
+    for (unsigned ms = 0; ms < 610000 && t->session.link != SESSION_LINK_OVER; ms += 10) {
+        if (t->session.link == SESSION_LINK_DIALING)
+            lost(t, "connection refused");
+        pass(t, 10, false);
+        for (const char *p = t->did; *p; p++)
+            n_said += *p == 's';
+        if (ms == 0)
+            assert_says(t, "head:29400 cannot be reached (connection refused); trying again for 600 s");
+        t->did[0] = 0;
+    }
+    assert_int_equal(t->session.end, SESSION_END_UNREACHABLE);
+    assert_says(t, "could not be reached for 600 s");
+    assert_in_range(n_said, 50, 60);
+}
+
+static void a_tcpstore_is_named_when_it_closes_on_our_opening(void **state)
+{
+    struct table *t = *state;
+
+    happens(t, SESSION_EVENT_START);
+    for (int i = 0; i < 3; i++) {
+        happens(t, SESSION_EVENT_CONNECTED);
+        happens(t, SESSION_EVENT_ECHOED);
+        t->did[0] = 0;
+        lost(t, "closed");
+        if (i < 2)
+            pass(t, 500, false);
+    }
+    assert_did(t, "E");
+    assert_int_equal(t->session.end, SESSION_END_FOREIGN);
+    assert_says(t, "PyTorch's TCPStore");
+    assert_true(t->now_ns < (5000 + 5000) * MS);
+}
+
+static void another_kind_of_server_is_named_at_once(void **state)
+{
+    struct table *t = *state;
+
+    happens(t, SESSION_EVENT_START);
+    happens(t, SESSION_EVENT_CONNECTED);
+    step(t, (struct session_event){.kind = SESSION_EVENT_FOREIGN, .text = "it answered with \"HTTP/1.1\""});
+    assert_did(t, "dgcE");
+    assert_says(t, "head:29400 is not a rendezvous of crun: it answered with \"HTTP/1.1\"");
+}
+
+static void silence_is_said_within_five_seconds_and_tried_again(void **state)
+{
+    struct table *t = *state;
+
+    happens(t, SESSION_EVENT_START);
+    happens(t, SESSION_EVENT_CONNECTED);
+    pass(t, 4499, false);
+    assert_did(t, "dg");
+    pass(t, 1, false);
+    assert_did(t, "csd");
+    assert_says(t, "accepts the connection and then says nothing");
+}
+
+static void another_version_is_the_end(void **state)
+{
+    struct table *t = *state;
+
+    happens(t, SESSION_EVENT_START);
+    happens(t, SESSION_EVENT_CONNECTED);
+    step(t, (struct session_event){.kind = SESSION_EVENT_VERSION, .text = "2"});
+    assert_int_equal(t->session.end, SESSION_END_FOREIGN);
+    assert_says(t, "version 2 of the agent session");
+}
+
+static void a_stranger_on_a_lost_endpoint_does_not_end_a_running_job(void **state)
+{
+    struct table *t = *state;
+
+    come_up(t);
+    run_generation(t, 0);
+    lost(t, "reset");
+    pass(t, 1, false);
+    t->did[0] = 0;
+    happens(t, SESSION_EVENT_CONNECTED);
+    step(t, (struct session_event){.kind = SESSION_EVENT_FOREIGN, .text = "no"});
+    assert_did(t, "gc");
+    assert_int_equal(t->session.link, SESSION_LINK_DOWN);
+    assert_int_equal(t->session.phase, SESSION_RUNNING);
+}
+
+static void what_happened_meanwhile_is_in_the_next_hello(void **state)
+{
+    struct table *t = *state;
+    struct session_hello hello;
+
+    come_up(t);
+    run_generation(t, 0);
+    lost(t, "reset");
+    happens(t, SESSION_EVENT_GROUP_DONE);
+    assert_did(t, "s");
+    pass(t, 1, false);
+    assert_did(t, "d");
+    connect_and_greet(t);
+    session_hello(&t->session, t->now_ns, &hello);
+    assert_int_equal(hello.attempt, 2);
+    assert_int_equal(hello.report.phase, SESSION_DONE);
+}
+
+static void our_own_absence_is_not_the_rendezvous_fault(void **state)
+{
+    struct table *t = *state;
+
+    come_up(t);
+    run_generation(t, 0);
+    t->now_ns += 20000 * MS;
+    happens(t, SESSION_EVENT_TIMER);
+    assert_did(t, "a");
+    happens(t, SESSION_EVENT_ALIVE);
+    pass(t, 5000, true);
+    assert_did(t, "");
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(a_job_from_hello_to_its_end),
+        TEST(an_own_failure_is_reported_with_its_age),
+        TEST(a_failure_elsewhere_stops_the_workers),
+        TEST(the_barrier_may_fall),
+        TEST(old_generations_are_not_listened_to),
+        TEST(leaving_is_said_before_the_connection_is_closed),
+        TEST(draining_is_asked_for_and_ordered_once),
+        TEST(a_refusal_is_the_end),
+        TEST(signs_of_life_go_out_four_times_in_a_node_timeout),
+        TEST(workers_live_on_while_the_rendezvous_is_away),
+        TEST(a_rendezvous_that_stays_away_is_given_up),
+        TEST(nobody_there_is_said_and_tried_until_the_join_timeout),
+        TEST(a_tcpstore_is_named_when_it_closes_on_our_opening),
+        TEST(another_kind_of_server_is_named_at_once),
+        TEST(silence_is_said_within_five_seconds_and_tried_again),
+        TEST(another_version_is_the_end),
+        TEST(a_stranger_on_a_lost_endpoint_does_not_end_a_running_job),
+        TEST(what_happened_meanwhile_is_in_the_next_hello),
+        TEST(our_own_absence_is_not_the_rendezvous_fault),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

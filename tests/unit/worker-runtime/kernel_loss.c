@@ -1,0 +1,254 @@
+/*
+ * Relu, the order of features, batches, losses and the accuracy against their twins.
+ */
+
+#include "tests/unit/worker-runtime/kernel_support.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "proto/base/err.h"
+
+static const struct cpu_kernels *const twin = &cpu_kernels_ref;
+
+static const size_t counts[] = {1, 31, 33, 256, 1003, 530001};
+
+static void relus(void)
+{
+    for (size_t i = 0; i < ARRAY_SIZE(counts); i++) {
+        size_t n = counts[i];
+        float *x = kernel_random(n), *dy = kernel_random(n), *y = kernel_device_floats(n),
+              *dx = kernel_device_floats(n);
+        float *expected = kernel_zeros(n);
+        struct cuda_queue q = kernel_queue(CUDA_EXACT);
+
+        x[0] = NAN;
+        x[n / 2] = n > 1 ? 0 : NAN;
+        kernel_done(&q, cuda_relu_forward(&q, n, x, y));
+        twin->relu_forward(n, x, expected);
+        kernel_check_bytes("relu", y, expected, n * sizeof(float));
+
+        twin->relu_backward(n, y, dy, expected);
+        kernel_done(&q, cuda_relu_backward(&q, n, y, dy, dx));
+        kernel_check_bytes("relu dx", dx, expected, n * sizeof(float));
+        kernel_done(&q, cuda_relu_backward(&q, n, y, dy, dy));
+        kernel_check_bytes("relu dx in place", dy, expected, n * sizeof(float));
+    }
+}
+
+/* PyTorch's order is [channel][pixel]; there and back is where it was. */
+static void flattens(void)
+{
+    static const struct {
+        int n, pixels, channels, stored;
+    } shapes[] = {{1, 1, 1, 16}, {3, 25, 64, 64}, {2, 31, 33, 48}, {1, 1003, 3, 16}, {2, 9, 3, 3}};
+
+    for (size_t i = 0; i < ARRAY_SIZE(shapes); i++) {
+        int n = shapes[i].n, pixels = shapes[i].pixels, channels = shapes[i].channels,
+            stored = shapes[i].stored;
+        size_t n_x = (size_t)(n * pixels * stored), n_y = (size_t)(n * pixels * channels);
+        float *x = kernel_random(n_x), *y = kernel_device_floats(n_y), *back = kernel_device_floats(n_x);
+        float *expected = kernel_zeros(n_y);
+        struct cuda_queue q = kernel_queue(CUDA_EXACT);
+
+        for (int s = 0; s < n; s++)
+            for (int p = 0; p < pixels; p++)
+                for (int c = 0; c < stored; c++) {
+                    float *from = &x[(s * pixels + p) * stored + c];
+                    if (c >= channels)
+                        *from = 0;
+                    else
+                        expected[(s * channels + c) * pixels + p] = *from;
+                }
+        kernel_done(&q, cuda_flatten(&q, n, pixels, channels, stored, x, y));
+        kernel_check_bytes("flat", y, expected, n_y * sizeof(float));
+        kernel_done(&q, cuda_unflatten(&q, n, pixels, channels, stored, y, back));
+        kernel_check_bytes("back", back, x, n_x * sizeof(float));
+    }
+}
+
+static void gathers(void)
+{
+    enum { N_ITEMS = 40, N_FEATURES = 784, N = 33 };
+    uint8_t *data = kernel_device(N_ITEMS * N_FEATURES), *labels = kernel_device(N_ITEMS),
+            *targets = kernel_device(N);
+    uint32_t *list = kernel_device(100 * sizeof(*list));
+    uint64_t *cursor = kernel_device(sizeof(*cursor));
+    float *table = kernel_device_floats(256), *x = kernel_device_floats(N * N_FEATURES),
+          *expected = kernel_zeros(N * N_FEATURES);
+    uint8_t *targets_expected = kernel_device(N);
+    struct cuda_queue q = kernel_queue(CUDA_EXACT);
+
+    for (int i = 0; i < 256; i++)
+        table[i] = ((float)i / 255 - 0.1307f) / 0.3081f;
+    for (int i = 0; i < N_ITEMS * N_FEATURES; i++)
+        data[i] = (uint8_t)kernel_random_u32();
+    for (int i = 0; i < N_ITEMS; i++)
+        labels[i] = (uint8_t)(i % 10);
+    for (int i = 0; i < 100; i++)
+        list[i] = kernel_random_u32() % N_ITEMS;
+    for (uint64_t at = 0; at < 100 - N; at += 66) {
+        *cursor = at;
+        for (uint64_t s = 0; s < N; s++) {
+            targets_expected[s] = labels[list[at + s]];
+            for (int f = 0; f < N_FEATURES; f++)
+                expected[s * N_FEATURES + (uint64_t)f] = table[data[list[at + s] * N_FEATURES + (uint32_t)f]];
+        }
+        kernel_done(
+            &q, cuda_gather(&q, N, N_FEATURES, data, labels, table, list, at ? cursor : NULL, x, targets));
+        kernel_check_bytes("batch", x, expected, N * N_FEATURES * sizeof(float));
+        kernel_check_bytes("targets", targets, targets_expected, N);
+    }
+}
+
+/* ------------------------------------------------------------------ losses */
+
+static const struct {
+    int n, features;
+} rows[] = {{1, 1}, {1, 10}, {31, 10}, {64, 10}, {33, 33}, {2, 1003}, {1000, 2}};
+
+static void log_softmaxes(void)
+{
+    for (size_t i = 0; i < ARRAY_SIZE(rows); i++) {
+        int n = rows[i].n, features = rows[i].features;
+        size_t count = (size_t)(n * features);
+        float *x = kernel_random(count), *dy = kernel_random(count), *y = kernel_device_floats(count);
+        float *dx = kernel_device_floats(count), *y_expected = kernel_zeros(count),
+              *dx_expected = kernel_zeros(count);
+        struct cuda_queue q = kernel_queue(CUDA_EXACT);
+
+        for (size_t k = 0; k < count; k++)
+            x[k] = 10 * x[k] + 1000; /* exp() alone would overflow */
+        kernel_done(&q, cuda_log_softmax_forward(&q, n, features, x, y));
+        twin->log_softmax_forward(n, features, x, y_expected);
+        kernel_check("log_softmax", y, y_expected, count, 5e-6, NULL);
+        kernel_done(&q, cuda_log_softmax_backward(&q, n, features, y_expected, dy, dx));
+        twin->log_softmax_backward(n, features, y_expected, dy, dx_expected);
+        kernel_check("log_softmax dx", dx, dx_expected, count, 2e-5, NULL);
+    }
+}
+
+/* The first largest, NaN above all. */
+static int twin_argmax(const float *y, int features)
+{
+    int best = 0;
+    for (int i = 1; i < features; i++)
+        if (y[i] > y[best] || (isnan(y[i]) && !isnan(y[best])))
+            best = i;
+    return best;
+}
+
+static void takes_the_likelihood(void)
+{
+    for (size_t i = 0; i < ARRAY_SIZE(rows); i++) {
+        int n = rows[i].n, features = rows[i].features;
+        size_t count = (size_t)(n * features);
+        float *x = kernel_random(count), *y = kernel_device_floats(count), *dx = kernel_device_floats(count);
+        float *losses = kernel_device_floats((size_t)n), *y_expected = kernel_zeros(count);
+        float *dx_expected = kernel_zeros(count), *dy = kernel_zeros(count);
+        uint8_t *targets = kernel_device((size_t)n), *correct = kernel_device((size_t)n);
+        struct cuda_tally *tally = kernel_device(sizeof(*tally));
+        struct cuda_queue q = kernel_queue(CUDA_EXACT);
+        uint64_t n_correct = 0;
+        double sum = 0;
+
+        for (size_t k = 0; k < count; k++)
+            x[k] = rintf(3 * x[k]); /* ties */
+        for (int s = 0; s < n; s++)
+            targets[s] = (uint8_t)(kernel_random_u32() % (uint32_t)(features < 256 ? features : 256));
+        kernel_done(&q, cuda_nll(&q, n, features, x, targets, y, losses, correct, dx));
+        twin->log_softmax_forward(n, features, x, y_expected);
+        for (int s = 0; s < n; s++) {
+            sum -= y_expected[s * features + targets[s]];
+            dy[s * features + targets[s]] = -1.0f / (float)n;
+            bool hit = twin_argmax(y + s * features, features) == targets[s];
+            n_correct += hit;
+            assert_int_equal(correct[s], hit);
+        }
+        twin->log_softmax_backward(n, features, y_expected, dy, dx_expected);
+        kernel_check("log-probabilities", y, y_expected, count, 5e-6, NULL);
+        kernel_check("dx", dx, dx_expected, count, 1e-6, NULL);
+
+        tally->loss_sum = 100;
+        tally->n_correct = tally->n_losses = 7;
+        kernel_done(&q, cuda_tally(&q, n, losses, correct, i % 2, tally));
+        assert_int_equal(tally->n_losses, n + (i % 2 ? 7 : 0));
+        assert_int_equal(tally->n_correct, n_correct + (i % 2 ? 7 : 0));
+        assert_true(fabs(tally->loss_sum - sum - (i % 2 ? 100 : 0)) <= 5e-6 * n);
+    }
+}
+
+/* Facts section 2: PyTorch's own numbers. */
+static void likelihood_agrees_with_pytorch(void)
+{
+    static const float logits[] = {1, 2, 3, 1, -1, 0};
+    static const float gradient[] = {0.0450152904f, 0.122364245f,  -0.167379498f,
+                                     -0.167379558f, 0.0450152792f, 0.12236423f};
+    static const uint8_t classes[] = {2, 0};
+    const float *x = kernel_copy(logits, sizeof(logits));
+    const uint8_t *targets = kernel_copy(classes, sizeof(classes));
+    float *dx = kernel_device_floats(6), *losses = kernel_device_floats(2);
+    uint8_t *correct = kernel_device(2);
+    struct cuda_queue q = kernel_queue(CUDA_EXACT);
+
+    kernel_done(&q, cuda_nll(&q, 2, 3, x, targets, NULL, losses, correct, dx));
+    kernel_check("dx", dx, gradient, 6, 1e-7, NULL);
+    assert_true(fabs((losses[0] + losses[1]) / 2 - 0.407606006f) < 1e-7);
+    assert_true(correct[0] && correct[1]);
+}
+
+static void a_target_that_is_no_class_gives_nan(void)
+{
+    static const uint8_t classes[] = {3, 0};
+    const uint8_t *targets = kernel_copy(classes, sizeof(classes));
+    float *x = kernel_random(6), *dx = kernel_device_floats(6), *losses = kernel_device_floats(2);
+    uint8_t *correct = kernel_device(2);
+    struct cuda_queue q = kernel_queue(CUDA_EXACT);
+
+    kernel_done(&q, cuda_nll(&q, 2, 3, x, targets, NULL, losses, correct, dx));
+    assert_true(isnan(losses[0]) && !isnan(losses[1]));
+    assert_false(correct[0]);
+}
+
+static void squares_errors(void)
+{
+    for (size_t i = 0; i < ARRAY_SIZE(counts); i++) {
+        size_t n = counts[i];
+        float *y = kernel_random(n), *t = kernel_random(n), *dy = kernel_device_floats(n),
+              *losses = kernel_device_floats(n);
+        float *dy_expected = kernel_zeros(n), *losses_expected = kernel_zeros(n);
+        struct cuda_tally *tally = kernel_device(sizeof(*tally));
+        struct cuda_queue q = kernel_queue(CUDA_EXACT);
+        double sum = 0;
+
+        for (size_t k = 0; k < n; k++) {
+            double apart = (double)y[k] - t[k];
+            losses_expected[k] = (float)(apart * apart);
+            dy_expected[k] = (float)(2 * apart / (double)n);
+            sum += apart * apart;
+        }
+        kernel_done(&q, cuda_mse(&q, (int)n, y, t, losses, dy));
+        kernel_check("losses", losses, losses_expected, n, 1e-5, NULL);
+        kernel_check("dy", dy, dy_expected, n, 1e-6 / (double)n, NULL);
+        kernel_done(&q, cuda_tally(&q, (int)n, losses, NULL, false, tally));
+        assert_true(fabs(tally->loss_sum - sum) <= 1e-6 * sum);
+    }
+}
+
+int main(void)
+{
+    static const struct kernel_case cases[] = {
+        {"relus", relus},
+        {"flattens", flattens},
+        {"gathers", gathers},
+        {"log_softmaxes", log_softmaxes},
+        {"takes_the_likelihood", takes_the_likelihood},
+        {"likelihood_agrees_with_pytorch", likelihood_agrees_with_pytorch},
+        {"a_target_that_is_no_class_gives_nan", a_target_that_is_no_class_gives_nan},
+        {"squares_errors", squares_errors},
+    };
+    return kernel_run("kernel_loss", cases, ARRAY_SIZE(cases));
+}

@@ -1,0 +1,59 @@
+#pragma once
+
+/*
+ * For the tests of CUDA kernels on the host: memory, inputs, and the two questions every result is asked. Is
+ * it the twin's within a stated tolerance, and is it the same bits when blocks and threads run in the
+ * opposite order?
+ */
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "worker-runtime/kernels/cuda/kernels.h"
+
+/* A test by its name and body, run once for each order of execution. */
+struct kernel_case {
+    const char *name;
+    void (*body)(void);
+};
+
+/* Runs all; the value for main() to return. */
+int kernel_run(const char *group, const struct kernel_case *cases, size_t n_cases);
+
+/* Memory that lives until the body returns. Device memory starts as NaN. */
+void *kernel_device(size_t n_bytes);
+float *kernel_device_floats(size_t count);
+/* Random numbers, about normal, the same in both orders. */
+float *kernel_random(size_t count);
+/* Their absolute values. */
+float *kernel_absolute(const float *values, size_t count);
+float *kernel_zeros(size_t count);
+void *kernel_copy(const void *data, size_t n_bytes);
+uint32_t kernel_random_u32(void);
+
+struct cuda_queue kernel_queue(enum cuda_precision precision);
+/* Asserts that it was launched, and runs it. */
+void kernel_done(const struct cuda_queue *q, cudaError_t launched);
+
+/* |actual - expected| <= tolerance * scale[i] everywhere (scale NULL: 1), or both NaN. */
+void kernel_check(const char *what, const float *actual, const float *expected, size_t count,
+                  double tolerance, const float *scale);
+/* Bit for bit. */
+void kernel_check_bytes(const char *what, const void *actual, const void *expected, size_t n_bytes);
+
+/* Of a sum of products, relative to the sum of their absolute values: what rounding the operands costs at
+ * most (two of 2^-11, two of 2^-8), and for fp32 what thousands of additions cost in practice. */
+static inline double kernel_tolerance(enum cuda_precision precision)
+{
+    switch (precision) {
+    case CUDA_TF32:
+        return 1.0e-3;
+    case CUDA_BF16:
+        return 8.0e-3;
+    case CUDA_EXACT:
+    case CUDA_PRECISION_COUNT:
+        break;
+    }
+    return 2e-6;
+}

@@ -1,0 +1,587 @@
+/*
+ * The device side of training, on the emulated runtime, beside the CPU's model and optimizer: the same
+ * losses, the same parameters, with graph and without, reduced on another stream, staged while training goes
+ * on, resumed bit for bit, and poisoned at the worst moment.
+ *
+ * The emulation runs work as late and as badly ordered as streams allow, so a wait that is missing is seen.
+ */
+
+#include "worker-runtime/backend.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include <cuda_runtime_api.h>
+
+#include "proto/base/err.h"
+#include "worker-runtime/model.h"
+
+enum { N_ITEMS = 40, BATCH = 6, N_STATES = 2, TIMEOUT_MS = 10000 };
+
+const struct backend *crw_backend(void);
+
+/* ------------------------------------------------------------------ networks and data */
+
+struct net {
+    const char *name;
+    const struct crw_layer *layers;
+    size_t n_layers;
+    struct crw_shape input;
+    int classes;
+};
+
+static const struct crw_layer small_mnist[] = {
+    {.kind = CRW_LAYER_CONV2D, .name = "conv1", .in = 1, .out = 5, .kernel = 3},
+    {.kind = CRW_LAYER_BATCHNORM2D, .name = "n1", .in = 5},
+    {.kind = CRW_LAYER_RELU},
+    {.kind = CRW_LAYER_MAXPOOL2D, .kernel = 2},
+    {.kind = CRW_LAYER_CONV2D, .name = "conv2", .in = 5, .out = 18, .kernel = 3},
+    {.kind = CRW_LAYER_BATCHNORM2D, .name = "n2", .in = 18},
+    {.kind = CRW_LAYER_RELU},
+    {.kind = CRW_LAYER_MAXPOOL2D, .kernel = 2},
+    {.kind = CRW_LAYER_FLATTEN},
+    {.kind = CRW_LAYER_LINEAR, .name = "fc1", .in = 18, .out = 11},
+    {.kind = CRW_LAYER_RELU},
+    {.kind = CRW_LAYER_LINEAR, .name = "fc2", .in = 11, .out = 10},
+    {.kind = CRW_LAYER_LOG_SOFTMAX},
+};
+
+/* Every other way to have these layers: normalisation first, alone and with relu, pooling and relu alone. */
+static const struct crw_layer colourful[] = {
+    {.kind = CRW_LAYER_BATCHNORM2D, .name = "n0", .in = 3},
+    {.kind = CRW_LAYER_CONV2D, .name = "conv1", .in = 3, .out = 4, .kernel = 2},
+    {.kind = CRW_LAYER_RELU},
+    {.kind = CRW_LAYER_MAXPOOL2D, .kernel = 2},
+    {.kind = CRW_LAYER_CONV2D, .name = "conv2", .in = 4, .out = 6, .kernel = 1},
+    {.kind = CRW_LAYER_BATCHNORM2D, .name = "n1", .in = 6},
+    {.kind = CRW_LAYER_RELU},
+    {.kind = CRW_LAYER_FLATTEN},
+    {.kind = CRW_LAYER_FLATTEN},
+    {.kind = CRW_LAYER_LINEAR, .name = "fc", .in = 36, .out = 3},
+    {.kind = CRW_LAYER_LOG_SOFTMAX},
+};
+
+static const struct crw_layer perceptron[] = {
+    {.kind = CRW_LAYER_LINEAR, .name = "a", .in = 20, .out = 33},
+    {.kind = CRW_LAYER_RELU},
+    {.kind = CRW_LAYER_LINEAR, .name = "b", .in = 33, .out = 4},
+    {.kind = CRW_LAYER_LOG_SOFTMAX},
+};
+
+static const struct net nets[] = {
+    {"small mnist", small_mnist, ARRAY_SIZE(small_mnist), {1, 12, 12}, 10},
+    {"colourful", colourful, ARRAY_SIZE(colourful), {3, 6, 7}, 3},
+    {"perceptron", perceptron, ARRAY_SIZE(perceptron), {20, 1, 1}, 4},
+};
+
+static const struct crw_optimizer_options adadelta = {
+    .kind = CRW_ADADELTA, .lr = 0.5, .rho = 0.9, .eps = 1e-6};
+
+/* One training, on the CPU and on the device, from the same start. */
+struct pair {
+    const struct net *net;
+    size_t n_features;
+    uint8_t *items, labels[N_ITEMS];
+    float table[256];
+    uint32_t list[N_ITEMS];
+    size_t next;     /* in the list, of the CPU */
+    float cpu_scale; /* what the reducer does to gradients */
+
+    struct crw_model *cpu, *host; /* the CPU's, and the host's copy of the device's */
+    struct crw_optimizer *cpu_optimizer, *host_optimizer;
+    struct backend_trainer_options options;
+    struct backend_trainer *trainer;
+};
+
+static struct crw_model *new_model(const struct net *net)
+{
+    struct crw_model *model;
+    assert_int_equal(crw_model_create(net->layers, net->n_layers, net->input, BATCH, NULL, &model), 0);
+    crw_model_init(model, 7);
+    return model;
+}
+
+static struct crw_optimizer *new_optimizer(const struct crw_model *model)
+{
+    struct crw_optimizer *optimizer;
+    assert_int_equal(crw_optimizer_create(&adadelta, model->n_parameters, &optimizer), 0);
+    return optimizer;
+}
+
+static struct backend_trainer *new_trainer(const struct pair *p)
+{
+    struct backend_trainer *t;
+    if (crw_backend()->trainer_create(&p->options, &t) != 0)
+        fail_msg("%s", crw_backend()->error_message());
+    assert_int_equal(
+        crw_backend()->trainer_set_data(t, BACKEND_TRAIN, p->items, p->labels, N_ITEMS, p->table), 0);
+    return t;
+}
+
+static void fill(struct pair *p)
+{
+    const struct crw_shape *in = &p->net->input;
+    struct crw_rng rng;
+    crw_rng_seed(&rng, 3);
+    p->n_features = (size_t)(in->channels * in->height * in->width);
+    p->items = test_malloc(N_ITEMS * p->n_features);
+    for (size_t i = 0; i < N_ITEMS * p->n_features; i++)
+        p->items[i] = (uint8_t)crw_rng_u32(&rng);
+    for (size_t i = 0; i < N_ITEMS; i++)
+        p->labels[i] = (uint8_t)(crw_rng_u32(&rng) % (uint32_t)p->net->classes);
+    for (int i = 0; i < 256; i++)
+        p->table[i] = ((float)i / 255 - 0.5f) / 0.3f;
+    assert_int_equal(crw_randperm(1, N_ITEMS, p->list), 0);
+}
+
+static void begin(struct pair *p, const struct net *net, const struct backend_reducer *reducer)
+{
+    *p = (struct pair){.net = net, .cpu_scale = 1};
+    fill(p);
+    p->cpu = new_model(net);
+    p->host = new_model(net);
+    p->cpu_optimizer = new_optimizer(p->cpu);
+    p->host_optimizer = new_optimizer(p->host);
+    p->options =
+        (struct backend_trainer_options){.model = p->host, .optimizer = adadelta, .reducer = reducer};
+    for (size_t i = 0; i < N_STATES; i++)
+        p->options.states[i] = crw_optimizer_state(p->host_optimizer, i, NULL);
+    p->trainer = new_trainer(p);
+    assert_int_equal(crw_backend()->trainer_start(p->trainer, p->list, N_ITEMS, 0), 0);
+}
+
+static void end(struct pair *p)
+{
+    crw_backend()->trainer_destroy(p->trainer);
+    crw_model_destroy(p->cpu);
+    crw_model_destroy(p->host);
+    crw_optimizer_destroy(p->cpu_optimizer);
+    crw_optimizer_destroy(p->host_optimizer);
+    test_free(p->items);
+}
+
+/* ------------------------------------------------------------------ both sides */
+
+static const float *batch(const struct pair *p, const uint32_t *numbers, int n, uint8_t *targets)
+{
+    static float x[BATCH * 256];
+    assert_true((size_t)n * p->n_features <= ARRAY_SIZE(x));
+    for (int s = 0; s < n; s++) {
+        targets[s] = p->labels[numbers[s]];
+        for (size_t f = 0; f < p->n_features; f++)
+            x[(size_t)s * p->n_features + f] = p->table[p->items[numbers[s] * p->n_features + f]];
+    }
+    return x;
+}
+
+static float cpu_step(struct pair *p, int n)
+{
+    uint8_t targets[BATCH];
+    size_t count;
+    assert_non_null(crw_model_forward(p->cpu, batch(p, p->list + p->next, n, targets), n, true));
+    float loss = crw_model_nll_loss(p->cpu, targets);
+    crw_model_backward(p->cpu);
+    float *gradients = crw_model_gradients(p->cpu), *parameters = crw_model_parameters(p->cpu, &count);
+    for (size_t i = 0; i < count; i++)
+        gradients[i] *= p->cpu_scale;
+    crw_optimizer_step(p->cpu_optimizer, parameters, gradients);
+    p->next += (size_t)n;
+    return loss;
+}
+
+static void check_close(const char *what, const float *actual, const float *expected, size_t count,
+                        double tolerance)
+{
+    for (size_t i = 0; i < count; i++)
+        if (!(fabs((double)actual[i] - expected[i]) <= tolerance))
+            fail_msg("%s[%zu] is %.9g; the CPU says %.9g", what, i, actual[i], expected[i]);
+}
+
+/* The device's state, staged and downloaded, is the CPU's. */
+static void check_state(struct pair *p, double tolerance)
+{
+    assert_int_equal(crw_backend()->trainer_stage(p->trainer), 0);
+    assert_int_equal(crw_backend()->trainer_download(p->trainer, TIMEOUT_MS), 0);
+    check_close("parameter", p->host->parameters, p->cpu->parameters, p->cpu->n_parameters, tolerance);
+    for (size_t i = 0; i < p->cpu->n_buffers; i++) {
+        const struct crw_tensor *actual = &p->host->buffers[i], *expected = &p->cpu->buffers[i];
+        if (expected->dtype == CRW_I64)
+            assert_int_equal(*(int64_t *)actual->data, *(int64_t *)expected->data);
+        else
+            check_close(expected->name, actual->data, expected->data, (size_t)expected->dims[0], tolerance);
+    }
+}
+
+static struct backend_progress device_step(struct pair *p, int n)
+{
+    struct backend_progress progress = {0};
+    if (crw_backend()->trainer_step(p->trainer, n) != 0 ||
+        crw_backend()->trainer_wait(p->trainer, TIMEOUT_MS, &progress) != 0)
+        fail_msg("%s", crw_backend()->error_message());
+    return progress;
+}
+
+/* An epoch whose last batch is short: captured steps, and one in pieces. */
+static void trains_as_the_cpu_does(void **state)
+{
+    for (size_t i = 0; i < ARRAY_SIZE(nets); i++) {
+        struct pair p;
+        begin(&p, &nets[i], NULL);
+        for (size_t used = 0, step = 1; used < N_ITEMS; step++) {
+            int n = N_ITEMS - used < BATCH ? (int)(N_ITEMS - used) : BATCH;
+            struct backend_progress progress = device_step(&p, n);
+            float expected = cpu_step(&p, n);
+            used += (size_t)n;
+            if (!(fabs(progress.loss - expected) < 2e-5))
+                fail_msg("%s: the loss of step %zu is %.7f; the CPU says %.7f", nets[i].name, step,
+                         progress.loss, expected);
+            assert_true(progress.committed);
+            assert_int_equal(progress.step, step);
+            assert_int_equal(progress.cursor, used);
+            assert_int_equal(progress.n_samples, n);
+        }
+        check_state(&p, 2e-4);
+        end(&p);
+    }
+}
+
+/* Nobody waits between the steps. */
+static void steps_can_be_queued_ahead(void **state)
+{
+    struct backend_progress progress;
+    struct pair p;
+    begin(&p, &nets[0], NULL);
+    for (int s = 0; s < 4; s++) {
+        assert_int_equal(crw_backend()->trainer_step(p.trainer, BATCH), 0);
+        cpu_step(&p, BATCH);
+    }
+    assert_int_equal(crw_backend()->trainer_wait(p.trainer, TIMEOUT_MS, &progress), 0);
+    assert_int_equal(progress.step, 4);
+    check_state(&p, 1e-4);
+    end(&p);
+}
+
+static void trains_in_lower_precision(void **state)
+{
+    static const struct {
+        enum backend_precision precision;
+        double tolerance;
+    } cases[] = {{BACKEND_TF32, 5e-3}, {BACKEND_BF16, 5e-2}};
+
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        struct pair p;
+        begin(&p, &nets[0], NULL);
+        crw_backend()->trainer_destroy(p.trainer);
+        p.options.precision = cases[i].precision;
+        p.trainer = new_trainer(&p);
+        assert_int_equal(crw_backend()->trainer_start(p.trainer, p.list, N_ITEMS, 0), 0);
+        double loss = device_step(&p, BATCH).loss, expected = cpu_step(&p, BATCH);
+        assert_true(fabs(loss - expected) < cases[i].tolerance);
+        assert_true(loss != expected); /* it did round */
+        end(&p);
+    }
+}
+
+static void evaluates(void **state)
+{
+    for (size_t i = 0; i < ARRAY_SIZE(nets); i++) {
+        struct backend_progress progress;
+        struct pair p;
+        uint64_t n_correct = 0;
+        double sum = 0;
+        begin(&p, &nets[i], NULL);
+        for (int s = 0; s < 3; s++) {
+            device_step(&p, BATCH);
+            cpu_step(&p, BATCH);
+        }
+        assert_int_equal(
+            crw_backend()->trainer_set_data(p.trainer, BACKEND_EVALUATE, p.items, p.labels, N_ITEMS, p.table),
+            0);
+        assert_int_equal(crw_backend()->trainer_evaluate(p.trainer, 1, N_ITEMS - 1, TIMEOUT_MS, &progress),
+                         0);
+        for (uint32_t number = 1; number < N_ITEMS; number++) {
+            uint8_t target;
+            const float *y = crw_model_forward(p.cpu, batch(&p, &number, 1, &target), 1, false);
+            int best = 0;
+            for (int c = 1; c < p.net->classes; c++)
+                best = y[c] > y[best] ? c : best;
+            n_correct += best == target;
+            sum -= y[target];
+        }
+        assert_int_equal(progress.n_samples, N_ITEMS - 1);
+        assert_int_equal(progress.n_correct, n_correct);
+        assert_true(fabs(progress.loss - sum / (N_ITEMS - 1)) < 1e-4);
+        assert_int_equal(crw_backend()->trainer_evaluate(p.trainer, 1, N_ITEMS, TIMEOUT_MS, &progress),
+                         CRW_E_ARGUMENT);
+        end(&p);
+    }
+}
+
+/* What is staged behind step 2 is the state of step 2, although step 3 was queued before it was copied. And a
+ * trainer that begins with it goes on with the same bits. */
+static void resumes_bit_for_bit(void **state)
+{
+    struct backend_progress progress;
+    struct pair p;
+    begin(&p, &nets[0], NULL);
+    for (int s = 0; s < 4; s++) {
+        if (s == 2)
+            assert_int_equal(crw_backend()->trainer_stage(p.trainer), 0);
+        else if (s < 2)
+            cpu_step(&p, BATCH);
+        assert_int_equal(crw_backend()->trainer_step(p.trainer, BATCH), 0);
+    }
+    assert_int_equal(crw_backend()->trainer_download(p.trainer, TIMEOUT_MS), 0);
+    check_close("parameter of step 2", p.host->parameters, p.cpu->parameters, p.cpu->n_parameters, 1e-4);
+
+    struct crw_model *again = new_model(p.net);
+    struct crw_optimizer *again_optimizer = new_optimizer(again);
+    struct pair resumed = p;
+    resumed.host = again;
+    resumed.options.model = again;
+    memcpy(again->parameters, p.host->parameters, again->n_parameters * sizeof(float));
+    for (size_t i = 0; i < N_STATES; i++) {
+        resumed.options.states[i] = crw_optimizer_state(again_optimizer, i, NULL);
+        memcpy(resumed.options.states[i], p.options.states[i], again->n_parameters * sizeof(float));
+    }
+    for (size_t i = 0; i < again->n_buffers; i++)
+        memcpy(again->buffers[i].data, p.host->buffers[i].data,
+               again->buffers[i].dtype == CRW_I64 ? sizeof(int64_t)
+                                                  : (size_t)again->buffers[i].dims[0] * sizeof(float));
+    resumed.trainer = new_trainer(&resumed);
+    assert_int_equal(crw_backend()->trainer_upload(resumed.trainer, 2), 0);
+    assert_int_equal(crw_backend()->trainer_start(resumed.trainer, p.list, N_ITEMS, 2 * BATCH), 0);
+    device_step(&resumed, BATCH);
+    progress = device_step(&resumed, BATCH);
+    assert_int_equal(progress.step, 4);
+    assert_int_equal(progress.cursor, 4 * BATCH);
+
+    assert_int_equal(crw_backend()->trainer_stage(resumed.trainer), 0);
+    assert_int_equal(crw_backend()->trainer_stage(p.trainer), 0);
+    assert_int_equal(crw_backend()->trainer_download(resumed.trainer, TIMEOUT_MS), 0);
+    assert_int_equal(crw_backend()->trainer_download(p.trainer, TIMEOUT_MS), 0);
+    assert_memory_equal(again->parameters, p.host->parameters, again->n_parameters * sizeof(float));
+    for (size_t i = 0; i < N_STATES; i++)
+        assert_memory_equal(resumed.options.states[i], p.options.states[i],
+                            again->n_parameters * sizeof(float));
+
+    crw_backend()->trainer_destroy(resumed.trainer);
+    crw_model_destroy(again);
+    crw_optimizer_destroy(again_optimizer);
+    end(&p);
+}
+
+/* ------------------------------------------------------------------ reducing */
+
+/* Halves gradients, when it may; leaves NaN behind instead, when it was broken off. */
+struct halver {
+    struct range {
+        struct halver *owner;
+        float *values;
+        size_t count;
+    } ranges[64];
+    size_t n_ranges, n_floats;
+    bool hangs, broken, refuses;
+    struct backend_trainer **trainer;
+};
+
+static bool halve(void *data)
+{
+    struct range *r = data;
+    if (r->owner->hangs)
+        return false;
+    for (size_t i = 0; i < r->count; i++)
+        r->values[i] = r->owner->broken ? NAN : r->values[i] / 2;
+    return true;
+}
+
+static int queue_halving(void *data, float *values, size_t count, void *stream)
+{
+    struct halver *h = data;
+    if (h->refuses) {
+        crw_backend()->trainer_poison(*h->trainer);
+        return CRW_E_PEER;
+    }
+    assert_true(h->n_ranges < ARRAY_SIZE(h->ranges));
+    struct range *r = &h->ranges[h->n_ranges++];
+    *r = (struct range){h, values, count};
+    h->n_floats += count;
+    assert_int_equal(cuda_host_enqueue(stream, halve, r), cudaSuccess);
+    return 0;
+}
+
+static void reduces_on_another_stream(void **state)
+{
+    struct halver halver = {0};
+    struct backend_reducer reducer = {queue_halving, &halver};
+    struct pair p;
+    begin(&p, &nets[0], &reducer);
+    p.cpu_scale = 0.5f;
+    for (int s = 0; s < 3; s++) { /* two captured, one in pieces */
+        int n = s < 2 ? BATCH : 2;
+        device_step(&p, n);
+        cpu_step(&p, n);
+    }
+    assert_int_equal(halver.n_floats, 2 * p.cpu->n_parameters); /* once for the graph, once for the pieces */
+    check_state(&p, 1e-4);
+    end(&p);
+}
+
+/* More than one bucket, and the buckets tile the arena. */
+static void reduces_in_buckets(void **state)
+{
+    static const struct crw_layer wide[] = {
+        {.kind = CRW_LAYER_LINEAR, .name = "a", .in = 20, .out = 600},  {.kind = CRW_LAYER_RELU},
+        {.kind = CRW_LAYER_LINEAR, .name = "b", .in = 600, .out = 600}, {.kind = CRW_LAYER_RELU},
+        {.kind = CRW_LAYER_LINEAR, .name = "c", .in = 600, .out = 3},   {.kind = CRW_LAYER_LOG_SOFTMAX},
+    };
+    static const struct net wide_net = {"wide", wide, ARRAY_SIZE(wide), {20, 1, 1}, 3};
+    struct halver halver = {0};
+    struct backend_reducer reducer = {queue_halving, &halver};
+    struct pair p;
+    begin(&p, &wide_net, &reducer);
+    p.cpu_scale = 0.5f;
+    device_step(&p, BATCH);
+    cpu_step(&p, BATCH);
+    assert_int_equal(halver.n_ranges, 2);
+    assert_int_equal(halver.n_floats, p.cpu->n_parameters);
+    assert_true(halver.ranges[0].values > halver.ranges[1].values); /* the last layers first */
+    check_state(&p, 1e-4);
+    end(&p);
+}
+
+/* A collective that never ends: the wait does. Broken off behind the poison, the garbage that it leaves
+ * reaches nothing. */
+static void a_hanging_collective_costs_one_step(void **state)
+{
+    struct halver halver = {0};
+    struct backend_reducer reducer = {queue_halving, &halver};
+    struct backend_progress progress;
+    struct pair p;
+    begin(&p, &nets[0], &reducer);
+    p.cpu_scale = 0.5f;
+    device_step(&p, BATCH);
+    cpu_step(&p, BATCH);
+
+    halver.hangs = true;
+    assert_int_equal(crw_backend()->trainer_step(p.trainer, BATCH), 0);
+    assert_int_equal(crw_backend()->trainer_wait(p.trainer, 30, &progress), CRW_E_TIMEOUT);
+    assert_non_null(strstr(crw_backend()->error_message(), "30 ms"));
+
+    crw_backend()->trainer_poison(p.trainer);
+    halver.broken = true;
+    halver.hangs = false;
+    assert_int_equal(crw_backend()->trainer_wait(p.trainer, TIMEOUT_MS, &progress), 0);
+    assert_false(progress.committed);
+    assert_int_equal(progress.step, 1);
+    assert_int_equal(progress.cursor, BATCH);
+    check_state(&p, 1e-4);
+    end(&p);
+}
+
+static void a_refused_collective_changes_nothing(void **state)
+{
+    struct halver halver = {0};
+    struct backend_reducer reducer = {queue_halving, &halver};
+    struct backend_progress progress;
+    struct pair p;
+    begin(&p, &nets[0], &reducer);
+    halver.trainer = &p.trainer;
+    halver.refuses = true;
+    assert_int_equal(crw_backend()->trainer_step(p.trainer, BATCH), CRW_E_PEER);
+    assert_int_equal(crw_backend()->trainer_wait(p.trainer, TIMEOUT_MS, &progress), 0);
+    assert_false(progress.committed);
+    check_state(&p, 0);
+    end(&p);
+}
+
+/* ------------------------------------------------------------------ what is refused */
+
+static void refuses(void **state)
+{
+    const struct backend *b = crw_backend();
+    struct backend_progress progress;
+    struct backend_trainer *t;
+    struct pair p;
+    begin(&p, &nets[0], NULL);
+    assert_int_equal(b->trainer_step(p.trainer, BATCH + 1), CRW_E_ARGUMENT);
+    assert_int_equal(b->trainer_step(p.trainer, 0), CRW_E_ARGUMENT);
+    assert_int_equal(b->trainer_start(p.trainer, (uint32_t[]){N_ITEMS}, 1, 0), CRW_E_ARGUMENT);
+    assert_int_equal(b->trainer_start(p.trainer, p.list, 3, 4), CRW_E_ARGUMENT);
+    assert_int_equal(b->trainer_start(p.trainer, p.list, 3, 0), 0);
+    assert_int_equal(b->trainer_step(p.trainer, 4), CRW_E_ARGUMENT);
+    assert_int_equal(b->trainer_set_data(p.trainer, BACKEND_TRAIN, p.items, p.labels, N_ITEMS, p.table),
+                     CRW_E_ARGUMENT);
+    assert_int_equal(b->trainer_download(p.trainer, TIMEOUT_MS), CRW_E_ARGUMENT);
+    assert_int_equal(b->trainer_evaluate(p.trainer, 0, 1, TIMEOUT_MS, &progress), CRW_E_ARGUMENT);
+
+    cuda_host_set_devices(0);
+    assert_int_equal(b->trainer_create(&p.options, &t), -EIO);
+    assert_non_null(strstr(b->error_message(), "device"));
+    cuda_host_set_devices(1);
+
+    struct crw_model *headless;
+    static const struct crw_layer linear = {.kind = CRW_LAYER_LINEAR, .name = "a", .in = 2, .out = 2};
+    assert_int_equal(crw_model_create(&linear, 1, (struct crw_shape){2, 1, 1}, 1, NULL, &headless), 0);
+    struct backend_trainer_options options = p.options;
+    options.model = headless;
+    assert_int_equal(b->trainer_create(&options, &t), CRW_E_ARGUMENT);
+    crw_model_destroy(headless);
+    end(&p);
+}
+
+static void follows_the_learning_rate(void **state)
+{
+    struct pair p;
+    begin(&p, &nets[2], NULL);
+    device_step(&p, BATCH);
+    cpu_step(&p, BATCH);
+    assert_int_equal(crw_backend()->trainer_set_lr(p.trainer, 0.01), 0);
+    crw_optimizer_set_lr(p.cpu_optimizer, 0.01);
+    device_step(&p, BATCH);
+    cpu_step(&p, BATCH);
+    check_state(&p, 1e-5);
+    end(&p);
+}
+
+/* Gradients that are not finite: the step is left out if that was asked for. */
+static void leaves_out_what_is_not_finite(void **state)
+{
+    struct halver halver = {.broken = true};
+    struct backend_reducer reducer = {queue_halving, &halver};
+    struct pair p;
+    begin(&p, &nets[0], &reducer);
+    crw_backend()->trainer_destroy(p.trainer);
+    p.options.skip_not_finite = true;
+    p.trainer = new_trainer(&p);
+    assert_int_equal(crw_backend()->trainer_start(p.trainer, p.list, N_ITEMS, 0), 0);
+    struct backend_progress progress = device_step(&p, BATCH);
+    assert_false(progress.committed);
+    assert_int_equal(progress.step, 0);
+    check_state(&p, 0);
+    end(&p);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(trains_as_the_cpu_does),
+        cmocka_unit_test(steps_can_be_queued_ahead),
+        cmocka_unit_test(trains_in_lower_precision),
+        cmocka_unit_test(evaluates),
+        cmocka_unit_test(resumes_bit_for_bit),
+        cmocka_unit_test(reduces_on_another_stream),
+        cmocka_unit_test(reduces_in_buckets),
+        cmocka_unit_test(a_hanging_collective_costs_one_step),
+        cmocka_unit_test(a_refused_collective_changes_nothing),
+        cmocka_unit_test(refuses),
+        cmocka_unit_test(follows_the_learning_rate),
+        cmocka_unit_test(leaves_out_what_is_not_finite),
+    };
+
+    return cmocka_run_group_tests_name("kernel_trainer", tests, NULL, NULL);
+}

@@ -1,0 +1,11 @@
+/* A plugin of another version, for test_backend. */
+
+#include "worker-runtime/backend.h"
+
+const struct backend *crw_backend(void);
+
+const struct backend *crw_backend(void)
+{
+    static const struct backend old = {.abi = 4711, .name = "old"};
+    return &old;
+}

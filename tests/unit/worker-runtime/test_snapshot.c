@@ -1,0 +1,813 @@
+/*
+ * Snapshots on a real folder. The central promise is checked against every system call that the writer
+ * makes: whichever fails, is cut short, or is the last thing the process does, a valid snapshot loads
+ * afterwards and it is not older than the last one that was reported durable.
+ */
+
+#include "worker-runtime/snapshot.h"
+#include "worker-runtime/snapshot_image.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include <cmocka.h>
+
+/* ------------------------------------------------------------------ a folder, and a state to save */
+
+static char folder[128];
+
+static int make_folder(void **state)
+{
+    (void)snprintf(folder, sizeof(folder), "/tmp/crw-test-snapshot-XXXXXX");
+    return mkdtemp(folder) ? 0 : -1;
+}
+
+static void for_each_file(void (*file)(const char *name, void *data), void *data)
+{
+    DIR *dir = opendir(folder);
+    struct dirent *found;
+
+    assert_non_null(dir);
+    while ((found = readdir(dir)))
+        if (strcmp(found->d_name, ".") != 0 && strcmp(found->d_name, "..") != 0)
+            file(found->d_name, data);
+    closedir(dir);
+}
+
+static const char *path_of(const char *name)
+{
+    static char path[512];
+
+    (void)snprintf(path, sizeof(path), "%s/%s", folder, name);
+    return path;
+}
+
+static void remove_file(const char *name, void *data)
+{
+    unlink(path_of(name));
+}
+
+static void empty_folder(void)
+{
+    for_each_file(remove_file, NULL);
+}
+
+static int remove_folder(void **state)
+{
+    empty_folder();
+    return rmdir(folder);
+}
+
+static void count_file(const char *name, void *data)
+{
+    ++*(int *)data;
+}
+
+static int count_files(void)
+{
+    int n = 0;
+
+    for_each_file(count_file, &n);
+    return n;
+}
+
+static bool has_step(uint64_t step)
+{
+    char name[SNAPSHOT_NAME_SIZE];
+
+    snapshot_name(step, name);
+    return access(path_of(name), F_OK) == 0;
+}
+
+enum { N_WEIGHTS = 1000 };
+
+struct content {
+    float weights[N_WEIGHTS];
+    int64_t counter;
+};
+
+/* Every step has a content of its own. */
+static void content_fill(struct content *c, uint64_t step)
+{
+    for (int i = 0; i < N_WEIGHTS; i++)
+        c->weights[i] = (float)step * 1000 + (float)i;
+    c->counter = (int64_t)step * 3;
+}
+
+static int save(struct crw_snapshots *s, uint64_t step)
+{
+    struct content c;
+    const struct crw_tensor tensors[] = {
+        {"model.weights", CRW_F32, 2, {10, 100}, c.weights},
+        {"buffer.counter", CRW_I64, 0, {0}, &c.counter},
+    };
+    const struct crw_pair meta[] = {{"model_hash", "cafe"}, {"epoch", "2"}};
+    int r;
+
+    content_fill(&c, step);
+    r = crw_snapshots_save(s, step, tensors, 2, meta, 2);
+    memset(&c, 0xee, sizeof(c)); /* what was staged must be a copy */
+    return r;
+}
+
+static void assert_content(const struct crw_snapshot *s)
+{
+    struct content expected, c;
+    const struct crw_tensor weights = {"model.weights", CRW_F32, 2, {10, 100}, c.weights};
+    const struct crw_tensor counter = {"buffer.counter", CRW_I64, 0, {0}, &c.counter};
+
+    content_fill(&expected, crw_snapshot_step(s));
+    assert_int_equal(crw_snapshot_read(s, &weights), 0);
+    assert_int_equal(crw_snapshot_read(s, &counter), 0);
+    assert_memory_equal(c.weights, expected.weights, sizeof(c.weights));
+    assert_int_equal(c.counter, expected.counter);
+    assert_string_equal(crw_snapshot_meta(s, "model_hash"), "cafe");
+    assert_string_equal(crw_snapshot_meta(s, "epoch"), "2");
+    assert_null(crw_snapshot_meta(s, "nothing"));
+}
+
+static void count_warning(void *data, const char *sentence)
+{
+    assert_non_null(strstr(sentence, folder));
+    ++*(int *)data;
+}
+
+/* Loads the newest and checks it; its step, 0 for none. */
+static uint64_t load_newest(int *ret_n_warnings)
+{
+    struct crw_snapshot *s;
+    uint64_t step;
+    int n_warnings = 0;
+    int r = crw_snapshot_open_newest(folder, "model_hash", "cafe", count_warning, &n_warnings, &s);
+
+    if (ret_n_warnings)
+        *ret_n_warnings = n_warnings;
+    if (r == CRW_E_NOT_FOUND)
+        return 0;
+    if (r != 0)
+        fail_msg("%s", crw_error_message());
+    assert_content(s);
+    step = crw_snapshot_step(s);
+    crw_snapshot_close(s);
+    return step;
+}
+
+static struct crw_snapshots *writer(int keep)
+{
+    struct crw_snapshots *s;
+
+    if (crw_snapshots_create(folder, keep, &s) != 0)
+        fail_msg("%s", crw_error_message());
+    return s;
+}
+
+/* Saves steps from..to by hundreds. */
+static void save_steps(int keep, uint64_t from, uint64_t to)
+{
+    struct crw_snapshots *s = writer(keep);
+    const char *failure;
+
+    for (uint64_t step = from; step <= to; step += 100)
+        assert_int_equal(save(s, step), 0);
+    crw_snapshots_wait(s);
+    assert_int_equal(crw_snapshots_status(s, &failure), to);
+    assert_null(failure);
+    crw_snapshots_destroy(s);
+}
+
+static void flip(uint64_t step, off_t at, uint8_t bits)
+{
+    char name[SNAPSHOT_NAME_SIZE];
+    uint8_t byte;
+    int fd;
+
+    snapshot_name(step, name);
+    fd = open(path_of(name), O_RDWR);
+    assert_true(fd >= 0);
+    assert_int_equal(pread(fd, &byte, 1, at), 1);
+    byte ^= bits;
+    assert_int_equal(pwrite(fd, &byte, 1, at), 1);
+    close(fd);
+}
+
+/* ------------------------------------------------------------------ saving and loading */
+
+static void loads_what_was_saved(void **state)
+{
+    int n_warnings;
+
+    save_steps(2, 100, 100);
+    assert_int_equal(load_newest(&n_warnings), 100);
+    assert_int_equal(n_warnings, 0);
+    assert_int_equal(count_files(), 1);
+}
+
+static void makes_missing_folders(void **state)
+{
+    char deep[512];
+    struct crw_snapshots *s;
+
+    (void)snprintf(deep, sizeof(deep), "%s/a/b", folder);
+    assert_int_equal(crw_snapshots_create(deep, 1, &s), 0);
+    crw_snapshots_destroy(s);
+    assert_int_equal(rmdir(deep), 0);
+    assert_int_equal(rmdir(path_of("a")), 0);
+}
+
+static void says_that_there_is_none(void **state)
+{
+    struct crw_snapshot *s;
+
+    assert_int_equal(crw_snapshot_open_newest(folder, NULL, NULL, NULL, NULL, &s), CRW_E_NOT_FOUND);
+    assert_int_equal(crw_snapshot_open_newest(path_of("nowhere"), NULL, NULL, NULL, NULL, &s), CRW_E_NOT_FOUND);
+    assert_int_equal(crw_snapshot_open(path_of("nothing"), &s), CRW_E_NOT_FOUND);
+    assert_int_equal(crw_snapshot_open(folder, &s), CRW_E_DAMAGED);
+    assert_int_equal(crw_snapshot_open_newest("/dev/null", NULL, NULL, NULL, NULL, &s), -ENOTDIR);
+}
+
+static void refuses_other_tensors(void **state)
+{
+    static const struct crw_tensor others[] = {
+        {"model.bias", CRW_F32, 2, {10, 100}, NULL},     {"model.weights", CRW_F64, 2, {10, 100}, NULL},
+        {"model.weights", CRW_F32, 1, {1000}, NULL},     {"model.weights", CRW_F32, 2, {100, 10}, NULL},
+        {"model.weights", CRW_F32, 3, {10, 10, 10}, NULL},
+    };
+    const struct crw_tensor impossible = {"model.weights", CRW_F32, -1, {0}, NULL};
+    struct crw_snapshot *s;
+
+    save_steps(1, 100, 100);
+    assert_int_equal(crw_snapshot_open_newest(folder, NULL, NULL, NULL, NULL, &s), 0);
+    for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++) {
+        assert_int_equal(crw_snapshot_read(s, &others[i]), CRW_E_MISMATCH);
+        assert_non_null(strstr(crw_error_message(), others[i].name));
+    }
+    assert_int_equal(crw_snapshot_read(s, &impossible), CRW_E_ARGUMENT);
+    crw_snapshot_close(s);
+}
+
+static void refuses_another_network(void **state)
+{
+    struct crw_snapshot *s;
+
+    save_steps(1, 100, 100);
+    assert_int_equal(crw_snapshot_open_newest(folder, "model_hash", "beef", NULL, NULL, &s), CRW_E_MISMATCH);
+    assert_non_null(strstr(crw_error_message(), "cafe"));
+    assert_int_equal(crw_snapshot_open_newest(folder, "flavour", "up", NULL, NULL, &s), CRW_E_MISMATCH);
+}
+
+static void refuses_arguments_that_make_no_snapshot(void **state)
+{
+    float x = 1;
+    const struct crw_tensor good = {"x", CRW_F32, 1, {1}, &x}, nameless = {NULL, CRW_F32, 1, {1}, &x};
+    const struct crw_tensor twins[] = {good, good};
+    const struct crw_pair reserved = {"crw.step", "1"};
+    struct crw_snapshots *s = writer(1), *none;
+    const char *failure;
+
+    assert_int_equal(crw_snapshots_save(s, 1, &nameless, 1, NULL, 0), CRW_E_ARGUMENT);
+    assert_int_equal(crw_snapshots_save(s, 1, twins, 2, NULL, 0), CRW_E_ARGUMENT);
+    assert_int_equal(crw_snapshots_save(s, 1, &good, 1, &reserved, 1), CRW_E_ARGUMENT);
+    crw_snapshots_wait(s);
+    assert_int_equal(crw_snapshots_status(s, &failure), 0);
+    assert_null(failure);
+    assert_int_equal(save(s, 7), 0);
+    crw_snapshots_destroy(s);
+    assert_int_equal(load_newest(NULL), 7);
+    assert_int_equal(crw_snapshots_create(folder, 0, &none), CRW_E_ARGUMENT);
+}
+
+static void says_why_a_folder_cannot_be_used(void **state)
+{
+    struct crw_snapshots *s;
+    char path[512];
+    int fd = open(path_of("file"), O_CREAT | O_WRONLY, 0600);
+
+    assert_true(fd >= 0);
+    close(fd);
+    (void)snprintf(path, sizeof(path), "%s/file", folder);
+    assert_int_equal(crw_snapshots_create(path, 1, &s), -ENOTDIR);
+    assert_non_null(strstr(crw_error_message(), path));
+    (void)snprintf(path, sizeof(path), "%s/file/below", folder);
+    assert_int_equal(crw_snapshots_create(path, 1, &s), -ENOTDIR);
+    assert_int_equal(crw_snapshots_create("", 1, &s), -ENOENT);
+    assert_int_equal(crw_snapshots_create("/proc/self", 1, &s), -ENOENT);
+}
+
+/* ------------------------------------------------------------------ which files stay */
+
+static void keeps_the_last(void **state)
+{
+    save_steps(2, 100, 700);
+    assert_int_equal(count_files(), 2);
+    assert_true(has_step(600));
+    assert_true(has_step(700));
+    save_steps(1, 800, 800);
+    assert_int_equal(count_files(), 1);
+    assert_int_equal(load_newest(NULL), 800);
+}
+
+/* A restart that saves once each time must not fill the disk, nor trust what it has not read. */
+static void counts_only_valid_ones_of_earlier_runs(void **state)
+{
+    save_steps(9, 100, 500);
+    flip(500, 200, 1);
+    flip(300, 200, 1);
+    save_steps(2, 600, 600);
+    assert_true(has_step(600));
+    assert_true(has_step(500)); /* damaged, newer than the last one that counts */
+    assert_true(has_step(400));
+    assert_false(has_step(300));
+    assert_int_equal(count_files(), 3);
+}
+
+static void keeps_what_it_just_saved(void **state)
+{
+    save_steps(9, 700, 900);
+    save_steps(2, 100, 100);
+    assert_true(has_step(100));
+    assert_true(has_step(800));
+    assert_true(has_step(900));
+    assert_int_equal(count_files(), 3);
+}
+
+static void removes_what_unfinished_writers_left(void **state)
+{
+    int fd = open(path_of(".snap-000000000123.77.tmp"), O_CREAT | O_WRONLY, 0600);
+    int other = open(path_of("notes.txt"), O_CREAT | O_WRONLY, 0600);
+
+    assert_true(fd >= 0 && other >= 0);
+    close(fd);
+    close(other);
+    save_steps(1, 100, 100);
+    assert_int_equal(count_files(), 2);
+    assert_int_equal(access(path_of("notes.txt"), F_OK), 0);
+}
+
+/* ------------------------------------------------------------------ damage */
+
+static void falls_back_past_damage(void **state)
+{
+    char name[SNAPSHOT_NAME_SIZE];
+    int n_warnings;
+
+    save_steps(9, 100, 500);
+    flip(500, 3000, 0x10);
+    snapshot_name(400, name);
+    assert_int_equal(truncate(path_of(name), 1500), 0);
+    assert_int_equal(load_newest(&n_warnings), 300);
+    assert_int_equal(n_warnings, 2);
+    snapshot_name(300, name);
+    assert_int_equal(truncate(path_of(name), 0), 0);
+    flip(200, 8, 0x80);
+    flip(100, 0, 1);
+    assert_int_equal(load_newest(&n_warnings), 0);
+    assert_int_equal(n_warnings, 5);
+}
+
+static void does_not_believe_a_file_name(void **state)
+{
+    char name[SNAPSHOT_NAME_SIZE], renamed[512];
+    int n_warnings;
+
+    save_steps(9, 100, 200);
+    snapshot_name(900, name);
+    (void)snprintf(renamed, sizeof(renamed), "%s/%s", folder, name);
+    snapshot_name(100, name);
+    assert_int_equal(rename(path_of(name), renamed), 0);
+    assert_int_equal(load_newest(&n_warnings), 200);
+    assert_int_equal(n_warnings, 1);
+}
+
+static void is_not_held_by_a_pipe(void **state)
+{
+    char name[SNAPSHOT_NAME_SIZE];
+    int n_warnings;
+
+    save_steps(1, 100, 100);
+    snapshot_name(200, name);
+    assert_int_equal(mkfifo(path_of(name), 0600), 0);
+    assert_int_equal(load_newest(&n_warnings), 100);
+    assert_int_equal(n_warnings, 1);
+}
+
+static struct buf small_image(void)
+{
+    static uint8_t bytes[5] = {1, 2, 3, 4, 5};
+    const struct crw_tensor tensors[] = {{"a", CRW_U8, 1, {5}, bytes}, {"b", CRW_I16, 1, {2}, bytes}};
+    const struct crw_pair meta = {"epoch", "2"};
+    char why[SNAPSHOT_WHY_MAX];
+    struct buf b = {0};
+
+    assert_int_equal(snapshot_image_stage(42, tensors, 2, &meta, 1, &b, why), 0);
+    assert_int_equal(snapshot_image_seal(buf_bytes(&b), buf_size(&b)), 0);
+    return b;
+}
+
+static int check_image(const uint8_t *bytes, size_t size)
+{
+    char why[SNAPSHOT_WHY_MAX];
+    struct safetensors st;
+    uint64_t step;
+    int r = snapshot_image_check(bytes, size, &st, &step, why);
+
+    if (r == 0) {
+        assert_int_equal(step, 42);
+        safetensors_finish(&st);
+    }
+    return r;
+}
+
+static void detects_every_flipped_bit(void **state)
+{
+    struct buf b = small_image();
+    uint8_t *bytes = buf_bytes(&b);
+
+    assert_int_equal(check_image(bytes, buf_size(&b)), 0);
+    for (size_t bit = 0; bit < 8 * buf_size(&b); bit++) {
+        bytes[bit / 8] ^= (uint8_t)(1u << bit % 8);
+        if (check_image(bytes, buf_size(&b)) != SNAPSHOT_IMAGE_E_DAMAGED)
+            fail_msg("bit %zu of byte %zu is not covered", bit % 8, bit / 8);
+        bytes[bit / 8] ^= (uint8_t)(1u << bit % 8);
+    }
+    assert_int_equal(check_image(bytes, buf_size(&b)), 0);
+    buf_finish(&b);
+}
+
+static void detects_random_damage(void **state)
+{
+    struct buf b = small_image();
+    uint8_t *bytes = buf_bytes(&b);
+    uint32_t random = 1;
+
+    for (int round = 0; round < 10000; round++) {
+        uint8_t *damaged = malloc(buf_size(&b));
+        int n_flips = 1 + round % 4;
+
+        memcpy(damaged, bytes, buf_size(&b));
+        for (int i = 0; i < n_flips; i++) {
+            random = random * 1664525u + 1013904223u;
+            damaged[(random >> 8) % buf_size(&b)] ^= (uint8_t)(1u << (random >> 4) % 8);
+        }
+        if (memcmp(damaged, bytes, buf_size(&b)) != 0)
+            assert_int_equal(check_image(damaged, buf_size(&b)), SNAPSHOT_IMAGE_E_DAMAGED);
+        free(damaged);
+    }
+    buf_finish(&b);
+}
+
+static void detects_every_truncation(void **state)
+{
+    struct buf b = small_image();
+
+    for (size_t n = 0; n < buf_size(&b); n++) {
+        uint8_t *prefix = malloc(n + 1);
+
+        memcpy(prefix, buf_bytes(&b), n);
+        assert_int_equal(check_image(prefix, n), SNAPSHOT_IMAGE_E_DAMAGED);
+        free(prefix);
+    }
+    buf_finish(&b);
+}
+
+/* A file that another program wrote by the book, without our checksums. */
+static void refuses_a_foreign_file(void **state)
+{
+    float x = 1;
+    const struct crw_tensor tensor = {"x", CRW_F32, 1, {1}, &x};
+    struct buf b = {0};
+    const char *why;
+
+    assert_int_equal(safetensors_encode(&tensor, 1, NULL, 0, &b, &why), 0);
+    assert_int_equal(check_image(buf_bytes(&b), buf_size(&b)), SNAPSHOT_IMAGE_E_DAMAGED);
+    buf_finish(&b);
+}
+
+/* ------------------------------------------------------------------ a system that fails */
+
+enum fault_mode {
+    FAULT_ERROR,        /* the call does nothing and returns the error */
+    FAULT_CRASH_BEFORE, /* the process ends instead of the call */
+    FAULT_CRASH_HALF,   /* a write does half of its work, then the process ends */
+    FAULT_CRASH_AFTER,  /* the process ends when the call is done */
+    FAULT_MODE_COUNT
+};
+
+struct fault {
+    int n_calls;
+    int at; /* the number of the call that meets its fault; 0: none */
+    int only; /* its kind, when not 0: see the CALL_ constants */
+    enum fault_mode mode;
+    int error;
+    size_t write_max; /* 0: no limit */
+    int n_interrupts; /* so many writes return -EINTR first */
+};
+
+enum call { CALL_CREATE = 1, CALL_RESERVE, CALL_WRITE, CALL_SYNC, CALL_CLOSE, CALL_RENAME, CALL_REMOVE };
+
+static bool is_due(struct fault *f, enum call call)
+{
+    if (f->only && f->only != (int)call)
+        return false;
+    return ++f->n_calls == f->at;
+}
+
+/* Around one call of the system: runs it unless the fault comes first. */
+#define FAULTY(call, operation)                                                                              \
+    struct fault *f = data;                                                                                  \
+    bool due = is_due(f, call);                                                                              \
+    if (due && f->mode == FAULT_ERROR)                                                                       \
+        return f->error;                                                                                     \
+    if (due && (f->mode == FAULT_CRASH_BEFORE || f->mode == FAULT_CRASH_HALF))                               \
+        _exit(0);                                                                                            \
+    int r = (operation);                                                                                     \
+    if (due)                                                                                                 \
+        _exit(0);                                                                                            \
+    return r
+
+static int faulty_create(void *data, int folder_fd, const char *name)
+{
+    FAULTY(CALL_CREATE, snapshot_io_system.create(NULL, folder_fd, name));
+}
+
+static int faulty_reserve(void *data, int fd, uint64_t n_bytes)
+{
+    FAULTY(CALL_RESERVE, snapshot_io_system.reserve(NULL, fd, n_bytes));
+}
+
+static ssize_t faulty_write(void *data, int fd, const void *bytes, size_t n_bytes)
+{
+    struct fault *f = data;
+    bool due = is_due(f, CALL_WRITE);
+    ssize_t n;
+
+    if (f->n_interrupts > 0) {
+        f->n_interrupts--;
+        return -EINTR;
+    }
+    if (due && f->mode == FAULT_ERROR)
+        return f->error;
+    if (due && f->mode == FAULT_CRASH_BEFORE)
+        _exit(0);
+    if (due && f->mode == FAULT_CRASH_HALF)
+        n_bytes /= 2;
+    if (f->write_max && n_bytes > f->write_max)
+        n_bytes = f->write_max;
+    n = snapshot_io_system.write(NULL, fd, bytes, n_bytes);
+    if (due)
+        _exit(0);
+    return n;
+}
+
+static int faulty_sync(void *data, int fd)
+{
+    FAULTY(CALL_SYNC, snapshot_io_system.sync(NULL, fd));
+}
+
+/* The descriptor is gone even when close() fails. */
+static int faulty_close(void *data, int fd)
+{
+    struct fault *f = data;
+    bool due = is_due(f, CALL_CLOSE);
+
+    if (due && f->mode != FAULT_ERROR && f->mode != FAULT_CRASH_AFTER)
+        _exit(0);
+    (void)snapshot_io_system.close(NULL, fd);
+    if (due && f->mode == FAULT_CRASH_AFTER)
+        _exit(0);
+    return due ? f->error : 0;
+}
+
+static int faulty_rename(void *data, int folder_fd, const char *from, const char *to)
+{
+    FAULTY(CALL_RENAME, snapshot_io_system.rename(NULL, folder_fd, from, to));
+}
+
+static int faulty_remove(void *data, int folder_fd, const char *name)
+{
+    FAULTY(CALL_REMOVE, snapshot_io_system.remove(NULL, folder_fd, name));
+}
+
+static struct snapshot_io faulty_io(struct fault *f)
+{
+    return (struct snapshot_io){
+        .create = faulty_create,
+        .reserve = faulty_reserve,
+        .write = faulty_write,
+        .sync = faulty_sync,
+        .close = faulty_close,
+        .rename = faulty_rename,
+        .remove = faulty_remove,
+        .data = f,
+    };
+}
+
+/* Saves four snapshots, keeping two; writes in pieces, so that there is a middle of a file. Whatever is
+ * reported durable on the way goes to *durable. Returns how many saves failed; -1: could not start. */
+static int train(struct fault *f, volatile uint64_t *durable)
+{
+    const struct snapshot_io io = faulty_io(f);
+    struct crw_snapshots *s;
+    int n_failures = 0;
+
+    if (snapshots_create(folder, 2, &io, &s) != 0)
+        return -1;
+    for (uint64_t step = 100; step <= 400; step += 100) {
+        const char *failure;
+        uint64_t newest;
+
+        assert_int_equal(save(s, step), 0);
+        crw_snapshots_wait(s);
+        newest = crw_snapshots_status(s, &failure);
+        if (newest > *durable)
+            *durable = newest;
+        if (failure) {
+            n_failures++;
+            assert_non_null(strstr(failure, folder));
+            crw_snapshots_status(s, &failure);
+            assert_null(failure);
+        }
+    }
+    crw_snapshots_destroy(s);
+    return n_failures;
+}
+
+static void survives_an_error_of_every_call(void **state)
+{
+    static const int errors[] = {-ENOSPC, -EIO, -EDQUOT};
+    uint64_t durable;
+
+    for (size_t e = 0; e < sizeof(errors) / sizeof(errors[0]); e++) {
+        for (int at = 1;; at++) {
+            struct fault f = {.at = at, .mode = FAULT_ERROR, .error = errors[e], .write_max = 1500};
+            int n_failures;
+
+            empty_folder();
+            save_steps(2, 1, 1);
+            durable = 1;
+            n_failures = train(&f, &durable);
+            if (n_failures < 0)
+                assert_string_equal(strrchr(crw_error_message(), ':') + 2, strerror(-errors[e]));
+            assert_true(n_failures <= 1);
+            assert_true(load_newest(NULL) >= durable);
+            if (n_failures >= 0)
+                assert_true(durable >= 300);
+            if (f.n_calls < at) {
+                assert_int_equal(durable, 400);
+                assert_int_equal(n_failures, 0);
+                break;
+            }
+            /* The next run begins with a clean folder and goes on. */
+            save_steps(2, 500, 500);
+            assert_int_equal(load_newest(NULL), 500);
+            assert_int_equal(count_files(), 2);
+        }
+    }
+}
+
+static void discards_a_file_that_cannot_be_synced(void **state)
+{
+    struct fault f = {.at = 1, .only = CALL_SYNC, .mode = FAULT_ERROR, .error = -EIO};
+    const struct snapshot_io io = faulty_io(&f);
+    struct crw_snapshots *s;
+    const char *failure;
+
+    assert_int_equal(snapshots_create(folder, 2, &io, &s), 0);
+    assert_int_equal(save(s, 100), 0);
+    crw_snapshots_wait(s);
+    assert_int_equal(crw_snapshots_status(s, &failure), 0);
+    assert_non_null(strstr(failure, "cannot sync"));
+    assert_int_equal(count_files(), 0);
+    crw_snapshots_destroy(s);
+}
+
+static void keeps_the_latest_sentences(void **state)
+{
+    struct fault f = {.mode = FAULT_ERROR, .error = -ENOSPC, .only = CALL_RESERVE};
+    const struct snapshot_io io = faulty_io(&f);
+    struct crw_snapshots *s;
+    const char *failure;
+
+    assert_int_equal(snapshots_create(folder, 1, &io, &s), 0);
+    for (uint64_t step = 1; step <= 20; step++) {
+        crw_snapshots_wait(s);
+        f.at = f.n_calls + 1;
+        assert_int_equal(save(s, step), 0);
+    }
+    crw_snapshots_wait(s);
+    for (int step = 13; step <= 20; step++) {
+        char name[SNAPSHOT_NAME_SIZE];
+
+        snapshot_name((uint64_t)step, name);
+        assert_int_equal(crw_snapshots_status(s, &failure), 0);
+        assert_non_null(strstr(failure, name));
+        assert_non_null(strstr(failure, strerror(ENOSPC)));
+    }
+    crw_snapshots_status(s, &failure);
+    assert_null(failure);
+    crw_snapshots_destroy(s);
+}
+
+static void goes_on_after_short_and_interrupted_writes(void **state)
+{
+    struct fault f = {.write_max = 7, .n_interrupts = 3};
+    uint64_t durable = 0;
+
+    assert_int_equal(train(&f, &durable), 0);
+    assert_int_equal(durable, 400);
+    assert_int_equal(load_newest(NULL), 400);
+}
+
+/* One crash in a child: false when the child came to its end because there is no such call. */
+static bool crash(int at, enum fault_mode mode, volatile uint64_t *durable)
+{
+    pid_t child = fork();
+    int status;
+
+    assert_true(child >= 0);
+    if (child == 0) {
+        struct fault f = {.at = at, .mode = mode, .write_max = 1500};
+
+        _exit(train(&f, durable) == 0 ? 7 : 9);
+    }
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFEXITED(status));
+    assert_true(WEXITSTATUS(status) == 0 || WEXITSTATUS(status) == 7);
+    return WEXITSTATUS(status) == 0;
+}
+
+static void survives_a_crash_at_every_call(void **state)
+{
+    volatile uint64_t *durable =
+        mmap(NULL, sizeof(*durable), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+
+    assert_true(durable != MAP_FAILED);
+#ifdef __SANITIZE_THREAD__
+    print_message("skipped: ThreadSanitizer lets no child of a threaded process start threads\n");
+    skip();
+#endif
+    for (int mode = FAULT_CRASH_BEFORE; mode < FAULT_MODE_COUNT; mode++) {
+        int at = 0;
+
+        do {
+            at++;
+            empty_folder();
+            save_steps(2, 1, 1);
+            *durable = 1;
+            if (crash(at, (enum fault_mode)mode, durable)) {
+                assert_true(load_newest(NULL) >= *durable);
+                save_steps(2, 500, 500);
+                assert_int_equal(count_files(), 2);
+                assert_int_equal(load_newest(NULL), 500);
+            } else {
+                assert_int_equal(*durable, 400);
+                assert_int_equal(load_newest(NULL), 400);
+                break;
+            }
+        } while (at < 1000);
+        assert_true(at > 30 && at < 1000);
+    }
+    munmap((void *)(uintptr_t)durable, sizeof(*durable));
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, make_folder, remove_folder)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(loads_what_was_saved),
+        TEST(makes_missing_folders),
+        TEST(says_that_there_is_none),
+        TEST(refuses_other_tensors),
+        TEST(refuses_another_network),
+        TEST(refuses_arguments_that_make_no_snapshot),
+        TEST(says_why_a_folder_cannot_be_used),
+        TEST(keeps_the_last),
+        TEST(counts_only_valid_ones_of_earlier_runs),
+        TEST(keeps_what_it_just_saved),
+        TEST(removes_what_unfinished_writers_left),
+        TEST(falls_back_past_damage),
+        TEST(does_not_believe_a_file_name),
+        TEST(is_not_held_by_a_pipe),
+        cmocka_unit_test(detects_every_flipped_bit),
+        cmocka_unit_test(detects_random_damage),
+        cmocka_unit_test(detects_every_truncation),
+        cmocka_unit_test(refuses_a_foreign_file),
+        TEST(survives_an_error_of_every_call),
+        TEST(discards_a_file_that_cannot_be_synced),
+        TEST(keeps_the_latest_sentences),
+        TEST(goes_on_after_short_and_interrupted_writes),
+        TEST(survives_a_crash_at_every_call),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

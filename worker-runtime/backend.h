@@ -1,0 +1,172 @@
+#pragma once
+
+/*
+ * What a backend plugin offers libcrw: a table of functions, found by one symbol in a shared object that is
+ * opened on first use. The CPU needs none; CUDA is the only one so far. Inside the library only: programs
+ * see crw.h.
+ *
+ * To extend: change the table, and BACKEND_ABI with it. Plugin and library are built and installed together
+ * (the plugin reads struct crw_model as it is); the number only catches a stale file.
+ *
+ * Functions that return int: 0, -errno or CRW_E_...; then error_message() is the sentence of this thread.
+ */
+
+#include "worker-runtime/crw.h"
+
+#define BACKEND_ABI 3u
+
+/* The symbol: const struct backend *crw_backend(void). */
+#define BACKEND_SYMBOL "crw_backend"
+
+/* ------------------------------------------------------------------ training */
+
+/* Matrix products: exact fp32, or on tensor cores with fp32 sums. */
+enum backend_precision { BACKEND_EXACT, BACKEND_TF32, BACKEND_BF16, BACKEND_PRECISION_COUNT };
+
+enum backend_data { BACKEND_TRAIN, BACKEND_EVALUATE, BACKEND_DATA_COUNT };
+
+/*
+ * Sums floats over ranks, in place, on the trainer's communication stream: queues the work and returns. On
+ * any failure the trainer has been poisoned first (trainer_poison()).
+ */
+struct backend_reducer {
+    int (*average)(void *data, float *values, size_t count, void *stream);
+    void *data;
+};
+
+struct backend_trainer_options {
+    /* A chain that ends in log_softmax, with at least one layer that learns; its parameters, buffers and
+     * batch size. It outlives the trainer; its memory is the host's copy of the state. */
+    const struct crw_model *model;
+    struct crw_optimizer_options optimizer;
+    float *states[2]; /* the host's copy of the optimizer's; NULL where it has none */
+    int device;
+    enum backend_precision precision;
+    bool skip_not_finite; /* gradients with NaN or infinity stop the step instead of spreading */
+    const struct backend_reducer *reducer; /* NULL: alone */
+};
+
+struct backend_trainer;
+
+/* ------------------------------------------------------------------ communication */
+
+/* The worker store, as a communicator needs it. */
+struct backend_store {
+    int (*set)(void *data, const char *key, const void *value, size_t n_bytes);
+    /* Waits up to timeout_ms: CRW_E_TIMEOUT when there is no such key by then. *ret_value is malloc'ed. */
+    int (*get)(void *data, const char *key, int timeout_ms, void **ret_value, size_t *ret_n_bytes);
+    int (*add)(void *data, const char *key, int64_t amount, int64_t *ret_value);
+    void *data;
+};
+
+struct backend_comm_options {
+    const char *library; /* path of libnccl.so.2, or NULL */
+    struct backend_store store;
+    const char *name; /* of this generation and group: no two communicators of a job share one */
+    int rank, world_size;
+    int device;
+    int timeout_ms; /* of one attempt to connect */
+    int n_attempts;
+    int failed_fd; /* readable once the group is over (a peer died); -1: none */
+};
+
+struct backend_comm;
+
+/* ------------------------------------------------------------------ what the device did */
+
+struct backend_progress {
+    uint64_t step, cursor; /* steps committed, and samples of the list that they used */
+    bool committed;        /* the last step queued is one of them */
+    double loss;           /* mean of the last batch, or of what was evaluated */
+    uint64_t n_samples, n_correct;
+};
+
+struct backend {
+    uint32_t abi; /* BACKEND_ABI, first in every version */
+    const char *name;
+    const char *(*error_message)(void);
+
+    /* Devices this process may use. Never fails: without a driver there are 0, and *ret_why says why
+     * ("" when there is one). The text lives as long as the plugin is open. */
+    int (*count_devices)(const char **ret_why);
+
+    /* All memory is made here. */
+    int (*trainer_create)(const struct backend_trainer_options *options, struct backend_trainer **ret);
+    void (*trainer_destroy)(struct backend_trainer *t);
+
+    /* Copies a data set to the device for good: n_items of as many bytes as the model has inputs, in
+     * PyTorch's order, a label each, and what each of the 256 bytes stands for. */
+    int (*trainer_set_data)(struct backend_trainer *t, enum backend_data which, const uint8_t *items,
+                            const uint8_t *labels, uint32_t n_items, const float *table);
+    /* The numbers of this rank's samples in the order of their use, and how many have been used. */
+    int (*trainer_start)(struct backend_trainer *t, const uint32_t *list, size_t count, uint64_t cursor);
+
+    /* The host's copy of the state, and the number of steps that made it, to the device. */
+    int (*trainer_upload)(struct backend_trainer *t, uint64_t steps);
+    int (*trainer_set_lr)(struct backend_trainer *t, double lr);
+    /* (These, like everything above that copies to the device, behind a trainer_wait(): they wait for the
+     * copy, and would wait for a collective in front of it without end.) */
+
+    /* Queues a step over the next n samples of the list and returns at once. */
+    int (*trainer_step)(struct backend_trainer *t, int n);
+    /* Waits for the last step queued. CRW_E_TIMEOUT when it is not done in time: it may never be. */
+    int (*trainer_wait)(struct backend_trainer *t, int timeout_ms, struct backend_progress *ret);
+
+    /* Sets the state behind the last step queued aside, without waiting; steps may follow at once. */
+    int (*trainer_stage)(struct backend_trainer *t);
+    /* Waits for what was staged and puts it into the host's copy. */
+    int (*trainer_download)(struct backend_trainer *t, int timeout_ms);
+
+    /* Samples [first, first + count) of the evaluation set, with the running statistics. */
+    int (*trainer_evaluate)(struct backend_trainer *t, uint32_t first, uint32_t count, int timeout_ms,
+                            struct backend_progress *ret);
+
+    /*
+     * Collective over all ranks of the name. Then a thread watches for errors, and for failed_fd: on either
+     * the guarded trainer is poisoned before the communicator is broken off. CRW_E_TIMEOUT, CRW_E_PEER: the
+     * sentence says who is missing and what to try. CRW_E_NOT_FOUND: no NCCL.
+     */
+    int (*comm_create)(const struct backend_comm_options *options, struct backend_comm **ret);
+    /* Breaks off what is in flight. */
+    void (*comm_destroy)(struct backend_comm *comm);
+    /* trainer_options.reducer, with the communicator as its data. */
+    int (*comm_average)(void *comm, float *values, size_t count, void *stream);
+    /* Whom to poison; NULL: nobody any more. */
+    void (*comm_guard)(struct backend_comm *comm, struct backend_trainer *trainer);
+    /* 0 while all is well, else CRW_E_PEER and why. */
+    int (*comm_check)(struct backend_comm *comm);
+    /*
+     * What is left of a communicator, failed or not, without the ranks of `excluded`; the others call it,
+     * each with the same list and options->name that is new. Ranks move up. On success comm is gone and *ret
+     * in its place; options->rank and world_size are ignored.
+     */
+    int (*comm_shrink)(struct backend_comm *comm, const int *excluded, int n_excluded,
+                       const struct backend_comm_options *options, struct backend_comm **ret);
+    /* The same with more ranks: those who are in give their communicator, and keep their numbers; those who
+     * come give NULL and a rank behind them. All give the old size. */
+    int (*comm_grow)(struct backend_comm *comm, int n_before, const struct backend_comm_options *options,
+                     struct backend_comm **ret);
+
+    /* From any thread: no step whose gradients are not all there yet will change the state. Before a
+     * collective is broken off; there is no way back. */
+    void (*trainer_poison)(struct backend_trainer *t);
+};
+
+typedef const struct backend *(*backend_function)(void);
+
+/* ------------------------------------------------------------------ opening */
+
+/* An open plugin. */
+struct backend_plugin {
+    void *library;
+    const struct backend *backend;
+};
+
+/*
+ * Opens lib<file>.so from CRW_PLUGIN_DIR if that is set; else from where the program lies, else from where
+ * the library was installed to. CRW_E_NOT_FOUND when it is in none of them; CRW_E_MISMATCH when it was built
+ * for another version of the library or cannot be loaded.
+ */
+int backend_open(const char *file, struct backend_plugin *ret_plugin);
+/* The zeroed struct is fine. */
+void backend_close(struct backend_plugin *plugin);

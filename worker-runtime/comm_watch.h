@@ -1,0 +1,47 @@
+#pragma once
+
+/*
+ * A thread that waits for bad news, so that the thread that trains need not: records on the launcher's
+ * notice socket, and the end of a peer's process (pidfd). It ends the groups in shared memory, which frees
+ * every collective of the host, and makes a descriptor readable, which frees whoever waits for the store.
+ * One for the world; the groups of some of its ranks share it.
+ */
+
+#include "worker-runtime/comm_shm.h"
+
+#include <stdbool.h>
+
+struct watch;
+
+/* notice_fd: CRUN_NOTICE_FD, -1 for none; one that is no notice socket is ignored. generation: records of
+ * another one are dropped. 0 or -errno. */
+int watch_create(int notice_fd, int generation, int world_size, struct watch **ret);
+
+/* One more user, who has to destroy it as well. */
+struct watch *watch_share(struct watch *w);
+
+/* The last user ends the thread. NULL is fine. */
+void watch_destroy(struct watch *w);
+
+/* A group of ranks, in the memory of whoever adds it. */
+struct watched {
+    struct shm *shm;
+    const int *members; /* their ranks in the world, in order; NULL: the world itself */
+    struct watched *next;
+};
+
+/* From now on failures of members end this group; one that came before does so at once. */
+void watch_add_group(struct watch *w, struct watched *group);
+/* Of a group that was not added: nothing happens. */
+void watch_remove_group(struct watch *w, struct watched *group);
+
+/* Watches the processes of all other ranks, whose numbers are in the world's shared memory. That no number is
+ * somebody else's by now is known once the ranks have met again afterwards. 0, CRW_E_PEER (one is gone
+ * already; the group is ended), -errno. */
+int watch_peers(struct watch *w, const struct shm *world);
+
+/* Readable for good once something failed. Poll it, do not read it. */
+int watch_failed_fd(const struct watch *w);
+
+/* The launcher said that it is going to stop. */
+bool watch_stop_requested(const struct watch *w);

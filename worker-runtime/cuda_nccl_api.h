@@ -1,0 +1,77 @@
+#pragma once
+
+/*
+ * NCCL as we use it: our own declarations of a few calls, found in libnccl.so.2 at run time. Building needs
+ * neither its header nor its library. What came after 2.18 may be missing: the pointer is then NULL and
+ * whoever calls has another way (nccl_api_can_...).
+ *
+ * The shapes are those of NCCL's public header; struct nccl_config is the part of ncclConfig_t that 2.18 had,
+ * which later versions accept because it says its size and version.
+ */
+
+#include <cuda_runtime_api.h>
+#include <stdbool.h>
+#include <stddef.h>
+
+typedef struct ncclComm *nccl_comm;
+
+enum nccl_result {
+    NCCL_SUCCESS = 0,
+    NCCL_INVALID_ARGUMENT = 4, /* the call had no effect */
+    NCCL_INVALID_USAGE = 5,
+    NCCL_REMOTE_ERROR = 6,
+    NCCL_IN_PROGRESS = 7,
+};
+
+enum { NCCL_FLOAT32 = 7, NCCL_AVG = 4, NCCL_SHRINK_ABORT = 1, NCCL_ID_BYTES = 128 };
+
+/* major * 10000 + minor * 100 + patch */
+enum {
+    NCCL_VERSION_MIN = 21801,
+    NCCL_VERSION_SHRINK = 22703,
+    NCCL_VERSION_REVOKE = 22807,
+    NCCL_VERSION_GROW = 22902,
+    NCCL_VERSION_SHARED_GPU = 23003,
+};
+
+struct nccl_id {
+    char bytes[NCCL_ID_BYTES];
+};
+
+struct nccl_config {
+    size_t size;
+    unsigned magic, version;
+    int blocking, cga_cluster_size, min_ctas, max_ctas;
+    const char *net_name;
+    int split_share;
+};
+
+/* A communicator whose calls return at once. */
+struct nccl_config nccl_config_nonblocking(void);
+
+struct nccl_api {
+    void *library;
+    int version;
+    int (*get_version)(int *version);
+    int (*get_unique_id)(struct nccl_id *id);
+    int (*comm_init)(nccl_comm *comm, int n_ranks, struct nccl_id id, int rank, struct nccl_config *config);
+    int (*comm_error)(nccl_comm comm, int *error);
+    int (*comm_abort)(nccl_comm comm);
+    int (*all_reduce)(const void *from, void *to, size_t count, int type, int op, nccl_comm comm,
+                      cudaStream_t stream);
+    const char *(*error_string)(int result);
+    const char *(*last_error)(nccl_comm comm);
+    /* NULL where the library is too old: */
+    int (*comm_revoke)(nccl_comm comm, int flags);
+    int (*comm_shrink)(nccl_comm comm, int *excluded, int n_excluded, nccl_comm *comm_new,
+                       struct nccl_config *config, int flags);
+    int (*comm_unique_id)(nccl_comm comm, struct nccl_id *id);
+    int (*comm_grow)(nccl_comm comm, int n_ranks, const struct nccl_id *id, int rank, nccl_comm *comm_new,
+                     struct nccl_config *config);
+};
+
+/* path NULL: libnccl.so.2 where the loader finds it. CRW_E_NOT_FOUND, CRW_E_MISMATCH (too old, or no NCCL).
+ */
+int nccl_api_open(const char *path, struct nccl_api *ret);
+/* The zeroed struct is fine. The library itself stays: threads of its own may still be in it. */
+void nccl_api_close(struct nccl_api *api);

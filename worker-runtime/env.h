@@ -1,0 +1,18 @@
+#pragma once
+
+/*
+ * What the library reads from the environment beside crw_env_read(). env.c is its only caller of getenv().
+ */
+
+#include "worker-runtime/crw.h"
+
+/* What a launcher would have said to that rank, all ranks on this host; address is "tcp://HOST:PORT".
+ * CRW_E_ARGUMENT. */
+int env_from_address(const char *address, int rank, int world_size, struct crw_env *ret_env);
+
+/* How long a collective or the meeting of the group may wait, from CRW_TIMEOUT_MS; 30 minutes when unset.
+ * CRW_E_ENVIRONMENT when malformed. */
+int env_timeout_ms(int *ret_timeout_ms);
+
+/* The only folder to look for backend plugins in, from CRW_PLUGIN_DIR; NULL when unset. */
+const char *env_plugin_folder(void);

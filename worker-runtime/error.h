@@ -1,0 +1,19 @@
+#pragma once
+
+/*
+ * How a function of the library fails: one sentence for a person, one result for the program.
+ *
+ *     return crw_fail(CRW_E_DATA, "%s ends after %zu bytes; its header promises %zu", path, n, expected);
+ *
+ * The sentence is this thread's until its next failure and is what crw_error_message() returns. It says
+ * what failed, where, why, and where it helps what to do; it has no newline and no final period, so that
+ * a program can put it behind its own name.
+ */
+
+#include "worker-runtime/crw.h"
+
+/* Keeps the sentence for this thread and returns result, which must not be 0. */
+int crw_fail(int result, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* The same with ": " and the system's words for -negative_errno behind it; returns negative_errno. */
+int crw_fail_errno(int negative_errno, const char *format, ...) __attribute__((format(printf, 2, 3)));

@@ -1,0 +1,24 @@
+/*
+ * What happens to gradients between backward and the optimizer.
+ */
+
+#include "worker-runtime/crw.h"
+
+#include <math.h>
+
+#include "worker-runtime/kernels/cpu/kernels.h"
+
+double crw_gradients_norm(const float *gradients, size_t count)
+{
+    return sqrt(cpu_kernels_best()->sum_squares(count, gradients));
+}
+
+void crw_gradients_scale(float *gradients, size_t count, float factor)
+{
+    cpu_kernels_best()->scale(count, factor, gradients);
+}
+
+void crw_gradients_add(float *sums, const float *gradients, size_t count)
+{
+    cpu_kernels_best()->add(count, gradients, sums);
+}

@@ -1,0 +1,324 @@
+/*
+ * How a group comes to be and ends.
+ *
+ *   1. The watch starts: from here on a failed peer breaks off whatever this rank waits for.
+ *   2. Rank 0 makes the shared memory and puts "pid fd device inode" into the worker store, under a key with
+ *      the restart count (torchrun keeps one store for all generations) and the number of the group in
+ *      this process. The others open it through /proc/PID/fd/FD and compare device and inode, so that a
+ *      number that means something else by now is not taken for it.
+ *   3. All meet in the memory; each takes the others under watch by pidfd; all meet again, which shows
+ *      that those watched were the ranks.
+ *   4. SIGTERM becomes a request.
+ *
+ * A world of one does the same with itself and needs no store. Where no launcher gave the ranks a store of
+ * their own (crw_init() with an address), the key may be left over from a job before: rank 0 removes it after
+ * the meeting, and the others take one that leads nowhere for not yet written.
+ *
+ * Groups of some ranks: group_members.c; from a fork: launch.c. All ranks must be on one host so far.
+ */
+
+#include "worker-runtime/group.h"
+
+#include "proto/base/cleanup.h"
+#include "proto/wait_sock.h"
+#include "worker-runtime/comm_cpu.h"
+#include "worker-runtime/env.h"
+#include "worker-runtime/error.h"
+#include "worker-runtime/stop.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+/* Groups made by this process so far. All ranks make theirs in the same order. */
+static atomic_int n_groups;
+
+/* ------------------------------------------------------------------ memory */
+
+int group_describe_memory(int fd, char place[GROUP_PLACE_SIZE])
+{
+    struct stat st;
+
+    if (fstat(fd, &st) < 0)
+        return crw_fail_errno(-errno, "cannot examine the group's shared memory");
+    (void)snprintf(place, GROUP_PLACE_SIZE, "%d %d %ju %ju", getpid(), fd, (uintmax_t)st.st_dev,
+                   (uintmax_t)st.st_ino);
+    return 0;
+}
+
+int group_open_memory(const char *place, int *ret_fd)
+{
+    _cleanup_close_ int fd = -1;
+    uintmax_t device, inode;
+    int pid, number;
+    char path[64];
+    struct stat st;
+
+    if (sscanf(place, "%d %d %ju %ju", &pid, &number, &device, &inode) != 4)
+        return crw_fail(CRW_E_STORE, "\"%.100s\" is said to be where the group's shared memory is", place);
+    (void)snprintf(path, sizeof(path), "/proc/%d/fd/%d", pid, number);
+    fd = open(path, O_RDWR | O_CLOEXEC);
+    if (fd < 0 && errno == ENOENT)
+        return crw_fail(CRW_E_PEER, "the rank that made the group's shared memory is gone: there is no %s", path);
+    if (fd < 0)
+        return crw_fail_errno(-errno, "cannot open the group's shared memory at %s; all ranks must run on one host, "
+                                      "under one user and in one PID namespace", path);
+    if (fstat(fd, &st) < 0 || st.st_dev != device || st.st_ino != inode)
+        return crw_fail(CRW_E_PEER, "the rank that made the group's shared memory is gone: %s is something else", path);
+    *ret_fd = steal_fd(&fd);
+    return 0;
+}
+
+/* ------------------------------------------------------------------ parts */
+
+struct crw_group *group_new(const struct crw_env *env, int timeout_ms)
+{
+    struct crw_group *group = calloc(1, sizeof(*group));
+
+    if (!group)
+        return NULL;
+    group->env = *env;
+    group->timeout_ms = timeout_ms;
+    group->shm.fd = -1;
+    group->watched.shm = &group->shm;
+    lane_init(&group->collectives, group);
+    store_init(&group->store, group->env.master_addr, env->master_port, timeout_ms);
+    return group;
+}
+
+int group_map(struct crw_group *group, int fd, int rank, int world_size)
+{
+    _cleanup_close_ int own_fd = fd;
+    struct shm_head *head;
+    int r = shm_map_memory(own_fd, world_size, &head);
+
+    if (r == 0)
+        r = shm_init(&group->shm, steal_fd(&own_fd), head, true, rank, world_size, group->timeout_ms);
+    return r == 0 ? p2p_init(&group->p2p, &group->shm) : r;
+}
+
+/* The calls that are under way come to their end first; then nobody tells of failures any more, and then
+ * there is no memory. */
+void crw_group_destroy(struct crw_group *group)
+{
+    if (!group)
+        return;
+    lane_finish(&group->collectives);
+    for (int i = 0; group->lanes && i < 2 * group->shm.world_size; i++)
+        lane_finish(&group->lanes[i]);
+    if (group->stop_acquired)
+        stop_release();
+    if (group->watch)
+        watch_remove_group(group->watch, &group->watched);
+    watch_destroy(group->watch);
+    p2p_finish(&group->p2p);
+    shm_finish(&group->shm);
+    store_finish(&group->store);
+    free(group->lanes);
+    free(group->members);
+    free(group);
+}
+
+int crw_rank(const struct crw_group *group)
+{
+    return group->shm.rank;
+}
+
+int crw_world_size(const struct crw_group *group)
+{
+    return group->shm.world_size;
+}
+
+bool crw_is_primary(const struct crw_group *group)
+{
+    return group->shm.rank == 0;
+}
+
+bool crw_stop_requested(const struct crw_group *group)
+{
+    return stop_requested() || watch_stop_requested(group->watch);
+}
+
+/* ------------------------------------------------------------------ coming to be */
+
+enum { KEY_SIZE = 64, STALE_PAUSE_MS = 10 };
+
+static void meeting_key(const struct crw_group *group, int number, char key[KEY_SIZE])
+{
+    (void)snprintf(key, KEY_SIZE, "crw/group/%d/%d", group->env.restart_count, number);
+}
+
+static int publish_memory(struct crw_group *group, const char *key, int fd)
+{
+    char place[GROUP_PLACE_SIZE];
+    int r = group_describe_memory(fd, place);
+
+    return r == 0 ? store_set(&group->store, key, place, strlen(place)) : r;
+}
+
+static int find_published(struct crw_group *group, const char *key, int *ret_fd)
+{
+    _cleanup_free_ void *place = NULL;
+    size_t n_bytes;
+    int r = store_get(&group->store, key, -1, &place, &n_bytes);
+
+    return r == 0 ? group_open_memory(place, ret_fd) : r;
+}
+
+/* Where the store is not ours alone, what leads nowhere is of a job before: rank 0 has not been here yet. */
+static int find_memory(struct crw_group *group, const char *key, int *ret_fd)
+{
+    int64_t deadline_ns = sock_deadline_ns(group->timeout_ms);
+    int r;
+
+    for (;;) {
+        r = find_published(group, key, ret_fd);
+        if (r != CRW_E_PEER || group->env.launched || sock_now_ns() >= deadline_ns)
+            return r;
+        if (store_pause(&group->store, STALE_PAUSE_MS) != 0)
+            return r;
+    }
+}
+
+/* Rank 0 makes the memory, the others find it. */
+static int get_memory(struct crw_group *group, const char *key, int *ret_fd)
+{
+    _cleanup_close_ int fd = -1;
+    int r;
+
+    if (group->env.rank != 0)
+        return find_memory(group, key, ret_fd);
+    r = shm_create_memory(group->env.world_size, &fd);
+    if (r == 0 && group->env.world_size > 1)
+        r = publish_memory(group, key, fd);
+    if (r == 0)
+        *ret_fd = steal_fd(&fd);
+    return r;
+}
+
+/* Takes over fd. */
+static int join_on(struct crw_group *group, int fd)
+{
+    int r = group_map(group, fd, group->env.rank, group->env.world_size);
+
+    if (r != 0)
+        return r;
+    watch_add_group(group->watch, &group->watched);
+    r = comm_cpu_barrier(&group->shm);
+    if (r == 0)
+        r = watch_peers(group->watch, &group->shm);
+    return r == 0 ? comm_cpu_barrier(&group->shm) : r;
+}
+
+static int join(struct crw_group *group)
+{
+    char key[KEY_SIZE];
+    int fd, r;
+
+    meeting_key(group, atomic_fetch_add(&n_groups, 1), key);
+    r = get_memory(group, key, &fd);
+    if (r == 0)
+        r = join_on(group, fd);
+    if (r == 0 && !group->env.launched && group->env.rank == 0 && group->env.world_size > 1)
+        r = store_delete(&group->store, key);
+    return r;
+}
+
+static int check_env(const struct crw_env *env)
+{
+    if (env->world_size < 1 || env->rank < 0 || env->rank >= env->world_size)
+        return crw_fail(CRW_E_ARGUMENT, "rank %d of %d ranks is impossible", env->rank, env->world_size);
+    if (env->local_world_size != env->world_size)
+        return crw_fail(CRW_E_ENVIRONMENT, "%d of %d ranks are on this host; groups over several hosts are not "
+                                           "supported yet: start all ranks on one host",
+                        env->local_world_size, env->world_size);
+    if (env->world_size > SHM_WORLD_MAX)
+        return crw_fail(CRW_E_ENVIRONMENT, "%d ranks on one host are more than the %d that are supported",
+                        env->world_size, SHM_WORLD_MAX);
+    return 0;
+}
+
+/* fd -1: the ranks meet through the store. */
+static int start(struct crw_group *group, int fd)
+{
+    _cleanup_close_ int own_fd = fd;
+    int r = watch_create(group->env.notice_fd, group->env.restart_count, group->env.world_size, &group->watch);
+
+    if (r != 0)
+        return r;
+    store_set_interrupt(&group->store, watch_failed_fd(group->watch));
+    r = fd < 0 ? join(group) : join_on(group, steal_fd(&own_fd));
+    if (r == 0) {
+        stop_acquire();
+        group->stop_acquired = true;
+    }
+    return r;
+}
+
+int group_create_on(const struct crw_env *env, int fd, struct crw_group **ret_group)
+{
+    _cleanup_close_ int own_fd = fd;
+    struct crw_group *group;
+    int timeout_ms, r = check_env(env);
+
+    if (r == 0)
+        r = env_timeout_ms(&timeout_ms);
+    if (r != 0)
+        return r;
+    group = group_new(env, timeout_ms);
+    if (!group)
+        return crw_fail_errno(-ENOMEM, "cannot make a group");
+    r = start(group, steal_fd(&own_fd));
+    if (r != 0)
+        crw_group_destroy(group);
+    else
+        *ret_group = group;
+    return r;
+}
+
+int crw_group_create(const struct crw_env *env, struct crw_group **ret_group)
+{
+    return group_create_on(env, -1, ret_group);
+}
+
+int crw_init(const char *address, int rank, int world_size, struct crw_group **ret_group)
+{
+    struct crw_env env;
+    int r = address ? env_from_address(address, rank, world_size, &env) : crw_env_read(&env);
+
+    return r == 0 ? crw_group_create(&env, ret_group) : r;
+}
+
+int crw_finish(struct crw_group *group)
+{
+    int r = group ? crw_barrier(group) : 0;
+
+    crw_group_destroy(group);
+    return r;
+}
+
+/* ------------------------------------------------------------------ store */
+
+/* The store only knows that a wait was broken off; the group knows by whom. */
+static int store_result(const struct crw_group *group, int r)
+{
+    return r == CRW_E_PEER ? shm_fail_result(&group->shm, group->shm.rank) : r;
+}
+
+int crw_store_set(struct crw_group *group, const char *key, const void *value, size_t n_bytes)
+{
+    return store_result(group, store_set(&group->store, key, value, n_bytes));
+}
+
+int crw_store_get(struct crw_group *group, const char *key, int timeout_ms, void **ret_value, size_t *ret_n_bytes)
+{
+    return store_result(group, store_get(&group->store, key, timeout_ms, ret_value, ret_n_bytes));
+}
+
+int crw_store_add(struct crw_group *group, const char *key, int64_t amount, int64_t *ret_value)
+{
+    return store_result(group, store_add(&group->store, key, amount, ret_value));
+}

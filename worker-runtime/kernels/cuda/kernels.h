@@ -1,0 +1,207 @@
+#pragma once
+
+/*
+ * The CUDA kernels, as functions that queue work on a stream. Each does for a whole batch what its plain
+ * twin in kernels/cpu does for one sample, on the same layouts, except that
+ *   - weights of convolutions are read and their gradients written in PyTorch's order [out][in][row][column],
+ *   - gradients of a convolution's output have no frame of zeros around them: [n][height][width][stored].
+ *
+ * All pointers are to device memory unless they say otherwise. Nothing waits; an error is one of the launch.
+ * Every sum is made in an order that depends on the shapes only, not on the card and not on the schedule.
+ *
+ * Matrix products come in three precisions; everything else is fp32, with double where long sums meet.
+ */
+
+#include <cuda_runtime_api.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#include "worker-runtime/kernels/cpu/kernels.h"
+
+enum cuda_precision {
+    CUDA_EXACT, /* fp32 products and sums */
+    CUDA_TF32,  /* operands rounded to tf32 (10 bits), fp32 sums; tensor cores */
+    CUDA_BF16,  /* operands rounded to bf16 (7 bits), fp32 sums; tensor cores */
+    CUDA_PRECISION_COUNT
+};
+
+/* Floats of scratch memory that kernels of one stream share: 16 MiB. */
+enum { CUDA_WORKSPACE_FLOATS = 4 << 20 };
+
+struct cuda_queue {
+    cudaStream_t stream;
+    float *workspace; /* [CUDA_WORKSPACE_FLOATS], of no other stream */
+    enum cuda_precision precision;
+};
+
+/* ------------------------------------------------------------------ matrix products */
+
+cudaError_t cuda_linear_forward(const struct cuda_queue *q, int n, int in, int out, const float *x,
+                                const float *w, const float *bias, float *y);
+/* dw[out][in], db[out]: written, not added to. */
+cudaError_t cuda_linear_backward_weights(const struct cuda_queue *q, int n, int in, int out, const float *x,
+                                         const float *dy, float *dw, float *db);
+cudaError_t cuda_linear_backward_input(const struct cuda_queue *q, int n, int in, int out, const float *dy,
+                                       const float *w, float *dx);
+
+/* x[n][in_height][in_width][in_stored], y[n][out_height][out_width][out_stored]. */
+cudaError_t cuda_conv_forward(const struct cuda_queue *q, int n, const struct conv_shape *s, const float *x,
+                              const float *w, const float *bias, float *y);
+/* dw, db: written, not added to. */
+cudaError_t cuda_conv_backward_weights(const struct cuda_queue *q, int n, const struct conv_shape *s,
+                                       const float *x, const float *dy, float *dw, float *db);
+cudaError_t cuda_conv_backward_input(const struct cuda_queue *q, int n, const struct conv_shape *s,
+                                     const float *dy, const float *w, float *dx);
+
+/* ------------------------------------------------------------------ batch normalisation */
+
+/* Of one layer, [stored] each: what a batch was normalised with, and the coefficients of its gradient. */
+struct cuda_norm {
+    float *mean, *inverse_deviation, *unbiased_variance;
+    float *scale, *shift;
+    float *a, *b, *c;
+};
+
+/* Statistics of x[n_rows][stored]; mean, inverse_deviation, unbiased_variance, scale and shift are written.
+ * gamma, beta: [channels]. */
+cudaError_t cuda_norm_observe(const struct cuda_queue *q, int n_rows, int channels, int stored,
+                              const float *x, const float *gamma, const float *beta,
+                              const struct cuda_norm *norm);
+/* The same from the running statistics, for evaluation. */
+cudaError_t cuda_norm_recall(const struct cuda_queue *q, int channels, int stored, const float *running_mean,
+                             const float *running_var, const float *gamma, const float *beta,
+                             const struct cuda_norm *norm);
+cudaError_t cuda_norm_forward(const struct cuda_queue *q, int n_rows, int stored, const float *x,
+                              const struct cuda_norm *norm, bool relu, float *y);
+/* dgamma, dbeta [channels] and the coefficients a, b, c for the next. */
+cudaError_t cuda_norm_backward_sums(const struct cuda_queue *q, int n_rows, int channels, int stored,
+                                    const float *dy, const float *x, const float *y,
+                                    const struct cuda_norm *norm, bool relu, float *dgamma, float *dbeta);
+cudaError_t cuda_norm_backward_input(const struct cuda_queue *q, int n_rows, int stored, const float *dy,
+                                     const float *x, const float *y, const struct cuda_norm *norm, bool relu,
+                                     float *dx);
+
+/* Normalisation, relu and 2x2 pooling in one pass; y, which, centred: [n][out_height][out_width][channels].
+ */
+cudaError_t cuda_norm_relu_pool_forward(const struct cuda_queue *q, int n, const struct pool_shape *s,
+                                        const float *x, const struct cuda_norm *norm, float *y,
+                                        uint8_t *which, float *centred);
+cudaError_t cuda_norm_relu_pool_backward_sums(const struct cuda_queue *q, int n, const struct pool_shape *s,
+                                              int channels, const float *dy, const uint8_t *which,
+                                              const float *centred, const struct cuda_norm *norm,
+                                              float *dgamma, float *dbeta);
+cudaError_t cuda_norm_relu_pool_backward_input(const struct cuda_queue *q, int n, const struct pool_shape *s,
+                                               const float *dy, const uint8_t *which, const float *x,
+                                               const struct cuda_norm *norm, float *dx);
+
+/* ------------------------------------------------------------------ elements */
+
+cudaError_t cuda_pool_forward(const struct cuda_queue *q, int n, const struct pool_shape *s, const float *x,
+                              float *y, uint8_t *which);
+cudaError_t cuda_pool_backward(const struct cuda_queue *q, int n, const struct pool_shape *s, const float *dy,
+                               const uint8_t *which, float *dx);
+cudaError_t cuda_relu_forward(const struct cuda_queue *q, size_t count, const float *x, float *y);
+/* dx may be dy. */
+cudaError_t cuda_relu_backward(const struct cuda_queue *q, size_t count, const float *y, const float *dy,
+                               float *dx);
+/* y[n][channels][n_pixels] = x[n][n_pixels][stored], PyTorch's order of features; and back, the additional
+ * channels zero. */
+cudaError_t cuda_flatten(const struct cuda_queue *q, int n, int n_pixels, int channels, int stored,
+                         const float *x, float *y);
+cudaError_t cuda_unflatten(const struct cuda_queue *q, int n, int n_pixels, int channels, int stored,
+                           const float *y, float *x);
+
+/* ------------------------------------------------------------------ losses and metrics */
+
+cudaError_t cuda_log_softmax_forward(const struct cuda_queue *q, int n, int features, const float *x,
+                                     float *y);
+cudaError_t cuda_log_softmax_backward(const struct cuda_queue *q, int n, int features, const float *y,
+                                      const float *dy, float *dx);
+/*
+ * log_softmax and the mean negative log-likelihood in one pass: y[n][features] log-probabilities, losses[n],
+ * correct[n] (the first largest is the target's), and dx = (softmax - onehot) / n. y and dx may be NULL.
+ * A target that is no class gives NaN.
+ */
+cudaError_t cuda_nll(const struct cuda_queue *q, int n, int features, const float *x, const uint8_t *targets,
+                     float *y, float *losses, uint8_t *correct, float *dx);
+/* losses[i] = (y - t)^2, dy = 2 (y - t) / count; dy may be NULL. */
+cudaError_t cuda_mse(const struct cuda_queue *q, int count, const float *y, const float *t, float *losses,
+                     float *dy);
+
+struct cuda_tally {
+    double loss_sum;
+    uint64_t n_losses, n_correct;
+};
+
+/* Sums up a batch; correct may be NULL. add: on top of what the tally holds. */
+cudaError_t cuda_tally(const struct cuda_queue *q, int n, const float *losses, const uint8_t *correct,
+                       bool add, struct cuda_tally *tally);
+
+/* ------------------------------------------------------------------ data */
+
+/*
+ * Sample i of the batch is number list[*cursor + i] of the data set: x[n][n_features] = table[pixel], and
+ * its label. table: 256 floats, what each byte stands for. cursor may be NULL: 0. labels may be NULL.
+ */
+cudaError_t cuda_gather(const struct cuda_queue *q, int n, int n_features, const uint8_t *data,
+                        const uint8_t *labels, const float *table, const uint32_t *list,
+                        const uint64_t *cursor, float *x, uint8_t *targets);
+
+/* ------------------------------------------------------------------ the end of a step */
+
+enum cuda_optimizer_kind { CUDA_SGD, CUDA_ADAMW, CUDA_ADADELTA, CUDA_OPTIMIZER_KIND_COUNT };
+
+/* As crw_optimizer_options; kept on the device so that a captured step follows a changed learning rate. */
+struct cuda_optimizer_options {
+    double lr, weight_decay, momentum, dampening, beta1, beta2, rho, eps;
+    int kind; /* enum cuda_optimizer_kind */
+    int nesterov;
+};
+
+/* What a step leaves behind. One in device memory for each trainer. */
+struct cuda_commit {
+    uint64_t step;   /* steps that were taken */
+    uint64_t cursor; /* samples of this rank's list that they used */
+    int32_t go;      /* the latch: the step in flight may change state */
+    union {
+        struct sgd_step sgd;
+        struct adamw_step adamw;
+        struct adadelta_step adadelta;
+    } scalars; /* of the step in flight, if go */
+};
+
+struct cuda_gradient_check {
+    double sum_of_squares;
+    int32_t finite;
+};
+
+cudaError_t cuda_gradient_check(const struct cuda_queue *q, size_t count, const float *gradients,
+                                struct cuda_gradient_check *check);
+
+/*
+ * Reads the poison word once, after the last gradient has arrived, and decides for the whole step: everything
+ * behind it that changes state looks at commit->go only, so that a poison written a moment later cannot stop
+ * one half of it. If the step goes, it is counted, and its scalars are made. check may be NULL; else
+ * gradients that are not finite stop the step, too.
+ */
+cudaError_t cuda_commit_latch(const struct cuda_queue *q, const volatile int32_t *poison,
+                              const struct cuda_gradient_check *check,
+                              const struct cuda_optimizer_options *options, int n_samples,
+                              struct cuda_commit *commit);
+
+/* One pass over the whole arena; nothing if the latch is closed. States as crw_optimizer_state() orders them,
+ * NULL where the kind has none. p, g and the states must be 16-byte aligned. */
+cudaError_t cuda_optimizer_step(const struct cuda_queue *q, enum cuda_optimizer_kind kind,
+                                const struct cuda_commit *commit, size_t count, float *p, const float *g,
+                                float *state0, float *state1);
+
+/* The running statistics take the batch's in; nothing if the latch is closed. */
+cudaError_t cuda_norm_track(const struct cuda_queue *q, const struct cuda_commit *commit, int channels,
+                            const struct cuda_norm *norm, float *running_mean, float *running_var,
+                            int64_t *n_batches_tracked);
+
+#ifdef __cplusplus
+}
+#endif

@@ -1,0 +1,265 @@
+/*
+ * The end of a training step: are the gradients finite, does the step go, and the optimizer over the whole
+ * arena in one launch. Twin: kernels/cpu/optimizer_loops.h and optimizer.c; the arithmetic is the same
+ * operation by operation, with every fmaf() where PyTorch fuses and no other (-fmad=false), so that results
+ * are equal bit for bit.
+ */
+
+#include "worker-runtime/kernels/cuda/launch.cuh"
+
+namespace
+{
+
+constexpr int CHECK_THREADS = 256, CHECK_BLOCKS_MAX = CHECK_THREADS;
+
+/* Sum over a block, on thread 0. All threads call it. */
+__device__ double block_sum(double value)
+{
+    __shared__ double of_warp[CHECK_THREADS / WARP];
+    value = warp_sum(value);
+    if (threadIdx.x % WARP == 0)
+        of_warp[threadIdx.x / WARP] = value;
+    __syncthreads();
+    for (int w = 1; threadIdx.x == 0 && w < CHECK_THREADS / WARP; w++)
+        value += of_warp[w];
+    return value;
+}
+
+__global__ void __launch_bounds__(CHECK_THREADS) check_kernel(size_t count, const float *g, double *partial)
+{
+    double sum = 0;
+    for (size_t i = first_element(); i < count; i += element_stride())
+        sum += (double)g[i] * g[i];
+    sum = block_sum(sum);
+    if (threadIdx.x == 0)
+        partial[blockIdx.x] = sum;
+}
+
+/* Squares of floats cannot overflow a double, so the sum is finite if every gradient is. */
+__global__ void __launch_bounds__(CHECK_THREADS)
+    check_finish_kernel(unsigned n_blocks, const double *partial, struct cuda_gradient_check *check)
+{
+    const double sum = block_sum(threadIdx.x < n_blocks ? partial[threadIdx.x] : 0);
+    if (threadIdx.x == 0) {
+        check->sum_of_squares = sum;
+        check->finite = sum - sum == 0;
+    }
+}
+
+__device__ void make_sgd(const struct cuda_optimizer_options &o, struct cuda_commit *commit)
+{
+    struct sgd_step *s = &commit->scalars.sgd;
+    s->minus_lr = (float)-o.lr;
+    s->weight_decay = (float)o.weight_decay;
+    s->momentum = (float)o.momentum;
+    s->one_minus_dampening = (float)(1 - o.dampening);
+    s->nesterov = o.nesterov != 0;
+    s->first = commit->step == 1;
+}
+
+__device__ void make_adamw(const struct cuda_optimizer_options &o, struct cuda_commit *commit)
+{
+    struct adamw_step *s = &commit->scalars.adamw;
+    const double correction1 = 1 - pow(o.beta1, (double)commit->step);
+    const double correction2 = 1 - pow(o.beta2, (double)commit->step);
+    s->decay = (float)(1 - o.lr * o.weight_decay);
+    s->one_minus_beta1 = (float)(1 - o.beta1);
+    s->beta2 = (float)o.beta2;
+    s->one_minus_beta2 = (float)(1 - o.beta2);
+    s->sqrt_correction2 = (float)sqrt(correction2);
+    s->eps = (float)o.eps;
+    s->minus_step_size = (float)-(o.lr / correction1);
+}
+
+__device__ void make_adadelta(const struct cuda_optimizer_options &o, struct cuda_commit *commit)
+{
+    struct adadelta_step *s = &commit->scalars.adadelta;
+    s->minus_lr = (float)-o.lr;
+    s->weight_decay = (float)o.weight_decay;
+    s->rho = (float)o.rho;
+    s->one_minus_rho = (float)(1 - o.rho);
+    s->eps = (float)o.eps;
+}
+
+/* One thread. */
+__global__ void latch_kernel(const volatile int32_t *poison, const struct cuda_gradient_check *check,
+                             const struct cuda_optimizer_options *options, int n_samples,
+                             struct cuda_commit *commit)
+{
+    if (threadIdx.x != 0)
+        return;
+    commit->go = *poison == 0 && (!check || check->finite);
+    if (!commit->go)
+        return;
+    const struct cuda_optimizer_options o = *options;
+    commit->step++;
+    commit->cursor += (uint64_t)n_samples;
+    if (o.kind == CUDA_SGD)
+        make_sgd(o, commit);
+    else if (o.kind == CUDA_ADAMW)
+        make_adamw(o, commit);
+    else
+        make_adadelta(o, commit);
+}
+
+struct sgd {
+    static constexpr int N_STATES = 1;
+    struct sgd_step k;
+    bool with_momentum;
+    __device__ explicit sgd(const struct cuda_commit *commit)
+        : k(commit->scalars.sgd), with_momentum(k.momentum != 0)
+    {
+    }
+    __device__ void operator()(float *p, float g, float *buffer, float *) const
+    {
+        float d = k.weight_decay != 0 ? fmaf(*p, k.weight_decay, g) : g;
+        if (with_momentum) {
+            const float b = k.first ? d : fmaf(d, k.one_minus_dampening, *buffer * k.momentum);
+            *buffer = b;
+            d = k.nesterov ? fmaf(b, k.momentum, d) : b;
+        }
+        *p = fmaf(d, k.minus_lr, *p);
+    }
+};
+
+/* SGD without momentum has no state to read or write. */
+struct plain_sgd : sgd {
+    static constexpr int N_STATES = 0;
+    __device__ explicit plain_sgd(const struct cuda_commit *commit) : sgd(commit)
+    {
+        with_momentum = false;
+    }
+};
+
+struct adamw {
+    static constexpr int N_STATES = 2;
+    struct adamw_step k;
+    bool from_start; /* torch.lerp counts from the nearer end */
+    float weight;
+    __device__ explicit adamw(const struct cuda_commit *commit)
+        : k(commit->scalars.adamw), from_start(k.one_minus_beta1 < 0.5f),
+          weight(from_start ? k.one_minus_beta1 : k.one_minus_beta1 - 1)
+    {
+    }
+    __device__ void operator()(float *p, float g, float *exp_avg, float *exp_avg_sq) const
+    {
+        const float m = fmaf(weight, g - *exp_avg, from_start ? *exp_avg : g);
+        const float v = fmaf(k.one_minus_beta2 * g, g, *exp_avg_sq * k.beta2);
+        const float denominator = sqrtf(v) / k.sqrt_correction2 + k.eps;
+        *exp_avg = m;
+        *exp_avg_sq = v;
+        *p = *p * k.decay + (k.minus_step_size * m) / denominator;
+    }
+};
+
+struct adadelta {
+    static constexpr int N_STATES = 2;
+    struct adadelta_step k;
+    __device__ explicit adadelta(const struct cuda_commit *commit) : k(commit->scalars.adadelta)
+    {
+    }
+    __device__ void operator()(float *p, float g, float *square_avg, float *acc_delta) const
+    {
+        const float d = k.weight_decay != 0 ? fmaf(*p, k.weight_decay, g) : g;
+        const float v = fmaf(k.one_minus_rho * d, d, *square_avg * k.rho);
+        const float delta = sqrtf(*acc_delta + k.eps) / sqrtf(v + k.eps) * d;
+        *square_avg = v;
+        *acc_delta = fmaf(k.one_minus_rho * delta, delta, *acc_delta * k.rho);
+        *p = fmaf(delta, k.minus_lr, *p);
+    }
+};
+
+/* Four elements a thread, 16 bytes an access; the last count % 4 by the first threads. */
+template <class Optimizer>
+__global__ void __launch_bounds__(ELEMENT_THREADS)
+    optimizer_kernel(const struct cuda_commit *commit, size_t count, float *p, const float *g, float *state0,
+                     float *state1)
+{
+    if (!commit->go)
+        return;
+    const Optimizer step(commit);
+    float4 *p4 = reinterpret_cast<float4 *>(p);
+    const float4 *g4 = reinterpret_cast<const float4 *>(g);
+    float4 *first4 = reinterpret_cast<float4 *>(state0), *second4 = reinterpret_cast<float4 *>(state1);
+    const int n_states = Optimizer::N_STATES;
+
+    for (size_t i = first_element(); i < count / 4; i += element_stride()) {
+        float4 x = p4[i], first = {0, 0, 0, 0}, second = {0, 0, 0, 0};
+        const float4 d = g4[i];
+        if (n_states > 0)
+            first = first4[i];
+        if (n_states > 1)
+            second = second4[i];
+        step(&x.x, d.x, &first.x, &second.x);
+        step(&x.y, d.y, &first.y, &second.y);
+        step(&x.z, d.z, &first.z, &second.z);
+        step(&x.w, d.w, &first.w, &second.w);
+        p4[i] = x;
+        if (n_states > 0)
+            first4[i] = first;
+        if (n_states > 1)
+            second4[i] = second;
+    }
+    const size_t last = count / 4 * 4 + first_element();
+    if (last < count) {
+        float none = 0;
+        step(&p[last], g[last], n_states > 0 ? &state0[last] : &none, n_states > 1 ? &state1[last] : &none);
+    }
+}
+
+bool aligned(const void *p)
+{
+    return reinterpret_cast<uintptr_t>(p) % sizeof(float4) == 0;
+}
+
+template <class Optimizer>
+cudaError_t launch_optimizer(const struct cuda_queue *q, const struct cuda_commit *commit, size_t count,
+                             float *p, const float *g, float *state0, float *state1)
+{
+    return launch(q->stream, element_grid(count / 4 + 1), ELEMENT_THREADS, optimizer_kernel<Optimizer>,
+                  commit, count, p, g, state0, state1);
+}
+
+} // namespace
+
+cudaError_t cuda_gradient_check(const struct cuda_queue *q, size_t count, const float *gradients,
+                                struct cuda_gradient_check *check)
+{
+    double *partial = reinterpret_cast<double *>(q->workspace);
+    dim3 grid = element_grid(count);
+    if (grid.x > CHECK_BLOCKS_MAX)
+        grid.x = CHECK_BLOCKS_MAX; /* the second kernel has one thread for each block's sum */
+    cudaError_t r = launch(q->stream, grid, CHECK_THREADS, check_kernel, count, gradients, partial);
+    if (r != cudaSuccess)
+        return r;
+    return launch(q->stream, dim3(1), CHECK_THREADS, check_finish_kernel, grid.x, (const double *)partial,
+                  check);
+}
+
+cudaError_t cuda_commit_latch(const struct cuda_queue *q, const volatile int32_t *poison,
+                              const struct cuda_gradient_check *check,
+                              const struct cuda_optimizer_options *options, int n_samples,
+                              struct cuda_commit *commit)
+{
+    return launch(q->stream, dim3(1), WARP, latch_kernel, poison, check, options, n_samples, commit);
+}
+
+cudaError_t cuda_optimizer_step(const struct cuda_queue *q, enum cuda_optimizer_kind kind,
+                                const struct cuda_commit *commit, size_t count, float *p, const float *g,
+                                float *state0, float *state1)
+{
+    if (!aligned(p) || !aligned(g) || !aligned(state0) || !aligned(state1))
+        return cudaErrorInvalidValue;
+    switch (kind) {
+    case CUDA_SGD:
+        return state0 ? launch_optimizer<sgd>(q, commit, count, p, g, state0, state1)
+                      : launch_optimizer<plain_sgd>(q, commit, count, p, g, state0, state1);
+    case CUDA_ADAMW:
+        return launch_optimizer<adamw>(q, commit, count, p, g, state0, state1);
+    case CUDA_ADADELTA:
+        return launch_optimizer<adadelta>(q, commit, count, p, g, state0, state1);
+    case CUDA_OPTIMIZER_KIND_COUNT:
+        break;
+    }
+    return cudaErrorInvalidValue;
+}

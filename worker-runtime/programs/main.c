@@ -1,0 +1,70 @@
+/*
+ * train: options -> process group -> program -> exit code.
+ */
+
+#include <stdio.h>
+
+#include "worker-runtime/crw.h"
+#include "worker-runtime/programs/options.h"
+#include "worker-runtime/programs/programs.h"
+
+static int (*const programs[TRAIN_PROGRAM_COUNT])(const struct train_options *, const struct crw_env *,
+                                                  struct crw_group *) = {
+    [TRAIN_TOY] = toy_run,
+    [TRAIN_CLASSIFIER] = classifier_run,
+    [TRAIN_MNIST] = mnist_run,
+};
+
+/* Every worker of a job gets the same command line: rank 0 says what is wrong with it, and nobody exits
+ * before it has (the launcher stops the others as soon as the first is gone). */
+static int usage_error(const struct crw_env *env, const char *error)
+{
+    struct crw_group *group = NULL;
+
+    if (crw_group_create(env, &group) != 0 || crw_rank(group) == 0)
+        fprintf(stderr, "train: %s\n", error);
+    if (group)
+        (void)crw_barrier(group);
+    crw_group_destroy(group);
+    return TRAIN_USAGE;
+}
+
+/* Output that went nowhere is a failure, said once. */
+static int finish_output(int exit_code)
+{
+    if (fflush(stdout) == 0 && !ferror(stdout))
+        return exit_code;
+    fprintf(stderr, "train: some of the output could not be written\n");
+    return exit_code == TRAIN_DONE ? TRAIN_FAILED : exit_code;
+}
+
+int main(int argc, char **argv)
+{
+    struct train_options options;
+    struct crw_env env;
+    struct crw_group *group;
+    char error[512];
+    int exit_code;
+
+    if (crw_env_read(&env) != 0) {
+        fprintf(stderr, "train: %s\n", crw_error_message());
+        return TRAIN_FAILED;
+    }
+    if (options_parse(argc, argv, &options, error, sizeof(error)) < 0)
+        return usage_error(&env, error);
+    if (options.help) {
+        fputs(options_help, stdout);
+        return finish_output(TRAIN_DONE);
+    }
+    if (options.version) {
+        printf("train (crun) %s\n", crw_version());
+        return finish_output(TRAIN_DONE);
+    }
+    if (crw_group_create(&env, &group) != 0) {
+        fprintf(stderr, "train: rank %d: %s\n", env.rank, crw_error_message());
+        return TRAIN_FAILED;
+    }
+    exit_code = programs[options.program](&options, &env, group);
+    crw_group_destroy(group);
+    return finish_output(exit_code);
+}

@@ -1,0 +1,49 @@
+#pragma once
+
+/*
+ * What `train` tells people and programs: lines on stdout, a progress bar on a terminal, JSON lines in the
+ * metrics file. The primary rank reports; on the others every call does nothing.
+ */
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+
+struct report {
+    bool primary;
+    bool bar;                 /* stderr is a terminal */
+    bool bar_open;            /* a bar stands on the current line */
+    const char *samples_name; /* "images" */
+    FILE *metrics;
+    const char *metrics_path;
+    double bar_drawn_at;
+};
+
+struct epoch_report {
+    uint64_t epoch, n_epochs, step; /* epoch counts from 1 */
+    double loss, loss_all, samples_per_s, seconds;
+    double test_accuracy; /* NAN: there was no test */
+    uint32_t param_crc32c;
+};
+
+/* metrics_path may be NULL. 0 or -errno when the file cannot be opened for appending. */
+int report_open(struct report *r, bool primary, const char *metrics_path, const char *samples_name);
+void report_close(struct report *r);
+
+/* One line for people. */
+void report_say(struct report *r, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* Something went wrong and the training goes on: one line on stderr. */
+void report_warn(struct report *r, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* False: report_progress() would do nothing. */
+bool report_wants_progress(const struct report *r);
+void report_progress(struct report *r, uint64_t epoch, uint64_t n_epochs, uint64_t done, uint64_t all,
+                     double loss, double samples_per_s);
+/* accuracy NAN: nobody asked. */
+void report_step(struct report *r, uint64_t step, double loss, double accuracy);
+void report_max_steps(struct report *r, uint64_t step, uint32_t param_crc32c);
+void report_epoch(struct report *r, const struct epoch_report *e);
+void report_resume(struct report *r, uint64_t step, uint64_t epoch, uint64_t consumed, int restart_count);
+
+/* Seconds on a clock that only goes forward. */
+double report_now(void);

@@ -1,0 +1,404 @@
+/*
+ * The training loop.
+ */
+
+#include "worker-runtime/programs/trainer.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+/* Of one step. */
+struct step {
+    uint64_t n_samples, n_batches; /* of this rank */
+    uint64_t consumed;             /* where it leaves the epoch */
+    float loss;                    /* mean over this rank's batches */
+    double loss_all;               /* over all ranks' */
+    double accuracy;               /* over all ranks' samples; NAN: not asked for */
+    bool stop;                     /* a rank wants to */
+};
+
+enum step_result { STEP_DONE, STEP_NO_DATA, STEP_FAILED };
+
+/* ------------------------------------------------------------------ one step */
+
+/* Forward, loss, backward of one batch. Its gradients end up in, or are added to, t->reduced. */
+static int train_batch(struct trainer *t, const struct crw_batch *batch, struct step *s)
+{
+    const struct program *p = t->program;
+    double accuracy;
+
+    (void)crw_model_forward(t->model, batch->input, (int)batch->n, true);
+    s->loss += p->loss(t->model, batch->targets);
+    crw_model_backward(t->model);
+    if (t->batch_gradients != t->reduced) {
+        if (s->n_batches == 0)
+            memcpy(t->reduced, t->batch_gradients, t->n_parameters * sizeof(float));
+        else
+            crw_gradients_add(t->reduced, t->batch_gradients, t->n_parameters);
+    }
+    s->n_samples += batch->n;
+    s->consumed = batch->consumed;
+    s->n_batches++;
+    if (!p->accuracy)
+        return 0;
+    if (p->accuracy(p->data, t->group, t->model, batch, &accuracy) != 0)
+        return -1;
+    s->accuracy += accuracy;
+    return 0;
+}
+
+/* --accumulate batches, or as many as are left of the epoch. */
+static enum step_result train_batches(struct trainer *t, struct step *s)
+{
+    while (s->n_batches < t->options->accumulate) {
+        struct crw_batch batch = crw_loader_next(t->loader);
+
+        if (batch.n == 0)
+            break;
+        if (train_batch(t, &batch, s) != 0)
+            return STEP_FAILED;
+    }
+    if (s->n_batches == 0)
+        return STEP_NO_DATA;
+    s->loss /= (float)s->n_batches;
+    s->accuracy = t->program->accuracy ? s->accuracy / (double)s->n_batches : NAN;
+    return STEP_DONE;
+}
+
+static void happen_fault(struct trainer *t, struct step *s)
+{
+    if (!fault_is_due(&t->options->fault, t->env->restart_count, crw_rank(t->group),
+                      t->state.position.step + 1))
+        return;
+    fault_happen(&t->options->fault);
+    s->loss = NAN;
+    t->reduced[0] = NAN;
+}
+
+/* The mean over all ranks, of gradients, loss and wishes to stop. */
+static int reduce(struct trainer *t, struct step *s)
+{
+    float *extra = t->reduced + t->n_parameters;
+
+    extra[EXTRA_LOSS] = s->loss;
+    extra[EXTRA_STOP] = crw_stop_requested(t->group) ? 1.0f : 0.0f;
+    if (crw_all_reduce(t->group, t->reduced, t->n_parameters + N_EXTRA, CRW_F32, CRW_AVG) != 0)
+        return -1;
+    s->loss_all = extra[EXTRA_LOSS];
+    s->stop = extra[EXTRA_STOP] > 0.0f;
+    return 0;
+}
+
+/* All ranks see the same mean, so all of them leave; the one that knows why says it. */
+static int refuse_step(struct trainer *t, const struct step *s, double norm)
+{
+    uint64_t step = t->state.position.step + 1;
+
+    if (!isfinite(s->loss))
+        snprintf(t->error, sizeof(t->error),
+                 "the loss of step %" PRIu64 " is %f, so the step is not taken: a lower "
+                 "--lr or --clip-norm may help",
+                 step, (double)s->loss);
+    else
+        snprintf(t->error, sizeof(t->error),
+                 "a loss or gradient of step %" PRIu64 " is no finite number on some rank "
+                 "(mean loss %f, gradient norm %f), so the step is not taken",
+                 step, s->loss_all, norm);
+    return -1;
+}
+
+/* The sum over a step's batches becomes their mean, and no longer than --clip-norm. */
+static int scale_gradients(struct trainer *t, const struct step *s)
+{
+    double scale = 1.0 / (double)s->n_batches;
+    double norm = crw_gradients_norm(t->reduced, t->n_parameters) * scale;
+
+    if (!isfinite(norm) || !isfinite(s->loss_all))
+        return refuse_step(t, s, norm);
+    /* As torch.nn.utils.clip_grad_norm_. */
+    if (t->options->clip_norm > 0 && t->options->clip_norm < norm + 1e-6)
+        scale *= t->options->clip_norm / (norm + 1e-6);
+    if (scale != 1)
+        crw_gradients_scale(t->reduced, t->n_parameters, (float)scale);
+    return 0;
+}
+
+static void commit(struct trainer *t, const struct step *s)
+{
+    struct train_position *p = &t->state.position;
+
+    state_commit(&t->state);
+    p->step++;
+    p->batches += s->n_batches;
+    p->loss_sum += (double)s->loss * (double)s->n_batches;
+    p->loss_all_sum += s->loss_all * (double)s->n_batches;
+    p->consumed = s->consumed;
+}
+
+static enum step_result train_step(struct trainer *t, struct step *s)
+{
+    enum step_result result = train_batches(t, s);
+
+    if (result == STEP_NO_DATA)
+        return STEP_NO_DATA;
+    t->error[0] = '\0';
+    if (result == STEP_DONE)
+        happen_fault(t, s);
+    if (result == STEP_FAILED || reduce(t, s) != 0) {
+        snprintf(t->error, sizeof(t->error), "%s", crw_error_message());
+        return STEP_FAILED;
+    }
+    if (scale_gradients(t, s) != 0)
+        return STEP_FAILED;
+    crw_optimizer_step(t->optimizer, crw_model_parameters(t->model, NULL), t->reduced);
+    commit(t, s);
+    return STEP_DONE;
+}
+
+/* ------------------------------------------------------------------ testing */
+
+static int64_t count_correct(struct trainer *t, uint32_t begin, uint32_t end)
+{
+    const struct program *p = t->program;
+    uint32_t batch_size = (uint32_t)t->options->batch_size;
+    int64_t n_correct = 0;
+
+    for (uint32_t at = begin, n; at < end; at += n) {
+        n = end - at < batch_size ? end - at : batch_size;
+        for (uint32_t i = 0; i < n; i++)
+            t->test_samples[i] = at + i;
+        p->gather(p->data, PART_TEST, t->test_samples, n, t->test_input, t->test_targets);
+        (void)crw_model_forward(t->model, t->test_input, (int)n, false);
+        n_correct += (int64_t)crw_model_correct(t->model, t->test_targets, NULL);
+    }
+    return n_correct;
+}
+
+/* Fraction of the test samples that the model names correctly; each rank looks at its part. */
+static int test(struct trainer *t, double *ret_accuracy)
+{
+    uint64_t world_size = (uint64_t)crw_world_size(t->group), rank = (uint64_t)crw_rank(t->group);
+    int64_t n_correct;
+
+    *ret_accuracy = NAN;
+    if (t->n_test == 0)
+        return 0;
+    /* Batch norm's running statistics are rank 0's, as with PyTorch's DDP. */
+    if (crw_model_n_buffers(t->model) > 0 && state_broadcast(&t->state, t->group) != 0)
+        return -1;
+    n_correct = count_correct(t, (uint32_t)(t->n_test * rank / world_size),
+                              (uint32_t)(t->n_test * (rank + 1) / world_size));
+    if (crw_all_reduce(t->group, &n_correct, 1, CRW_I64, CRW_SUM) != 0)
+        return -1;
+    *ret_accuracy = (double)n_correct / t->n_test;
+    return 0;
+}
+
+/* ------------------------------------------------------------------ one epoch */
+
+enum epoch_end { EPOCH_COMPLETE, EPOCH_STOPPED, EPOCH_AT_MAX_STEPS, EPOCH_FAILED };
+
+/* One epoch, or the rest of one, while it runs. */
+struct epoch {
+    double started;
+    uint64_t n_samples; /* of all ranks, since started */
+};
+
+static double speed(const struct epoch *e, double seconds)
+{
+    return seconds > 0 ? (double)e->n_samples / seconds : 0;
+}
+
+/* Everything that is nobody's business but the primary rank's. */
+static void report_progress_of(struct trainer *t, const struct epoch *e, const struct step *s)
+{
+    const struct train_position *p = &t->state.position;
+    uint64_t log_every = t->options->log_every;
+
+    if (!t->primary)
+        return;
+    plot_step(&t->plot, p->step, s->loss_all);
+    if (log_every > 0 && p->step % log_every == 0)
+        report_step(&t->report, p->step, s->loss_all, s->accuracy);
+    if (report_wants_progress(&t->report))
+        report_progress(&t->report, p->epoch + 1, t->options->epochs, p->consumed, t->n_training,
+                        p->loss_sum / (double)p->batches, speed(e, report_now() - e->started));
+}
+
+static int end_epoch(struct trainer *t, const struct epoch *running)
+{
+    struct train_position *p = &t->state.position;
+    double seconds = report_now() - running->started;
+    struct epoch_report e = {
+        .epoch = p->epoch + 1,
+        .n_epochs = t->options->epochs,
+        .step = p->step,
+        .loss = p->loss_sum / (double)p->batches,
+        .loss_all = p->loss_all_sum / (double)p->batches,
+        .samples_per_s = speed(running, seconds),
+        .seconds = seconds,
+        .param_crc32c = crw_model_crc32c(t->model),
+    };
+
+    if (test(t, &e.test_accuracy) != 0) {
+        snprintf(t->error, sizeof(t->error), "%s", crw_error_message());
+        return -1;
+    }
+    /* The line first, then the snapshot: killed in between, the epoch's last steps and its line come
+     * again, but no epoch is ever without a line. */
+    report_epoch(&t->report, &e);
+    plot_epoch(&t->plot, p->step, e.test_accuracy);
+    p->epoch++;
+    p->consumed = 0;
+    p->batches = 0;
+    p->loss_sum = 0;
+    p->loss_all_sum = 0;
+    t->saved_step = UINT64_MAX; /* the same step, but another position */
+    if (p->epoch % t->options->save_every_epochs == 0 || p->epoch == t->options->epochs)
+        trainer_save(t);
+    return 0;
+}
+
+static bool at_max_steps(const struct trainer *t)
+{
+    return t->options->max_steps > 0 && t->state.position.step >= t->options->max_steps;
+}
+
+static enum epoch_end train_epoch(struct trainer *t)
+{
+    struct train_position *p = &t->state.position;
+    const struct train_options *o = t->options;
+    struct epoch epoch = {.started = report_now()};
+    enum step_result result;
+
+    crw_optimizer_set_lr(t->optimizer, schedule_lr(&o->schedule, o->lr, p->epoch));
+    if (crw_loader_start(t->loader, p->epoch, p->consumed) != 0) {
+        snprintf(t->error, sizeof(t->error), "%s", crw_error_message());
+        return EPOCH_FAILED;
+    }
+    for (;;) {
+        struct step step = {0};
+
+        if (at_max_steps(t))
+            return EPOCH_AT_MAX_STEPS;
+        result = train_step(t, &step);
+        if (result != STEP_DONE)
+            break;
+        epoch.n_samples += step.n_samples * (uint64_t)crw_world_size(t->group);
+        report_progress_of(t, &epoch, &step);
+        if (step.stop)
+            return EPOCH_STOPPED;
+        if (o->snapshot_every > 0 && p->step % o->snapshot_every == 0)
+            trainer_save(t);
+    }
+    if (result == STEP_FAILED || end_epoch(t, &epoch) != 0)
+        return EPOCH_FAILED;
+    return EPOCH_COMPLETE;
+}
+
+/* ------------------------------------------------------------------ the end */
+
+/* A peer failed, the group is over or the numbers are. The state is that of the last complete step: the
+ * primary rank keeps it, so that only the step in flight is lost. */
+static int leave_failed(struct trainer *t)
+{
+    fprintf(stderr, "train: rank %d: %s\n", crw_rank(t->group), t->error);
+    trainer_save(t);
+    trainer_finish_saves(t);
+    return TRAIN_FAILED;
+}
+
+static int leave_stopped(struct trainer *t)
+{
+    unsigned long long step = t->state.position.step;
+
+    trainer_save(t);
+    trainer_finish_saves(t);
+    if (t->options->snapshot_dir) {
+        report_say(&t->report, "stopped on request after step %llu; resume with the same command", step);
+        return TRAIN_DONE;
+    }
+    report_say(&t->report, "stopped on request after step %llu; nothing is saved without --snapshot-dir",
+               step);
+    return TRAIN_FAILED;
+}
+
+/* Parameters alone, for others. */
+static int write_model(struct trainer *t)
+{
+    const char *path = t->options->save_model;
+
+    if (!t->primary || !path)
+        return TRAIN_DONE;
+    if (crw_model_save(t->model, path) != 0) {
+        fprintf(stderr, "train: --save-model: %s\n", crw_error_message());
+        return TRAIN_FAILED;
+    }
+    report_say(&t->report, "wrote the parameters to %s", path);
+    return TRAIN_DONE;
+}
+
+static int leave_done(struct trainer *t)
+{
+    trainer_save(t);
+    trainer_finish_saves(t);
+    return write_model(t);
+}
+
+static int train(struct trainer *t)
+{
+    const struct train_options *o = t->options;
+
+    if (t->state.position.epoch >= o->epochs)
+        report_say(&t->report, "all %llu epochs are done already; more with --epochs",
+                   (unsigned long long)o->epochs);
+    while (t->state.position.epoch < o->epochs) {
+        switch (train_epoch(t)) {
+        case EPOCH_COMPLETE:
+            break;
+        case EPOCH_STOPPED:
+            return leave_stopped(t);
+        case EPOCH_AT_MAX_STEPS:
+            report_max_steps(&t->report, t->state.position.step, crw_model_crc32c(t->model));
+            return leave_done(t);
+        case EPOCH_FAILED:
+            return leave_failed(t);
+        }
+    }
+    return leave_done(t);
+}
+
+/* However the training ended. A missing drawing is no reason to call it failed. */
+static void write_plot(struct trainer *t)
+{
+    char title[96];
+    int r;
+
+    snprintf(title, sizeof(title), "%s, %s, workers: %d", t->program->name,
+             optimizer_names[t->options->optimizer], crw_world_size(t->group));
+    r = plot_write(&t->plot, title);
+    if (r < 0)
+        report_warn(&t->report, "--plot %s: cannot write it: %s", t->options->plot, strerror(-r));
+}
+
+int trainer_run(const struct program *program, const struct train_options *options, const struct crw_env *env,
+                struct crw_group *group)
+{
+    struct trainer t = {
+        .program = program,
+        .options = options,
+        .env = env,
+        .group = group,
+        .primary = crw_rank(group) == 0,
+    };
+    int exit_code = TRAIN_FAILED;
+
+    if (trainer_set_up(&t) == 0) {
+        exit_code = train(&t);
+        write_plot(&t);
+    }
+    trainer_tear_down(&t);
+    return exit_code;
+}

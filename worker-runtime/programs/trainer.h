@@ -1,0 +1,103 @@
+#pragma once
+
+/*
+ * What all programs share: everything around a network and its samples. One step is
+ *
+ *     next batch -> forward -> loss -> backward     (--accumulate times)
+ *     all-reduce -> clip -> optimizer -> commit
+ *
+ * and the optimizer runs only when the all-reduce succeeded and every number is finite: a step that a
+ * failing peer cuts off leaves parameters, statistics and position as they were.
+ *
+ * trainer.c is the loop, trainer_setup.c what comes before and after it.
+ */
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "worker-runtime/crw.h"
+#include "worker-runtime/programs/options.h"
+#include "worker-runtime/programs/plot.h"
+#include "worker-runtime/programs/report.h"
+#include "worker-runtime/programs/state.h"
+
+/* Exit codes of train. */
+enum { TRAIN_DONE = 0, TRAIN_FAILED = 1, TRAIN_USAGE = 2 };
+
+enum part { PART_TRAINING, PART_TEST };
+
+/* What a program brings. `data` is its own. */
+struct program {
+    const char *name;
+    const char *samples_name; /* "images" */
+
+    const struct crw_layer *layers;
+    size_t n_layers;
+    struct crw_shape input;
+    size_t target_size; /* bytes of a sample's target */
+
+    /* Opens or makes the samples and says how many there are; no test samples, no test. -1 with a sentence in
+     * error[0..n) when it cannot. close is called in any case. */
+    int (*open)(void *data, uint32_t *ret_n_training, uint32_t *ret_n_test, char *error, size_t n);
+    void (*close)(void *data);
+
+    /* Fills input and targets with the samples of these numbers. */
+    void (*gather)(void *data, enum part part, const uint32_t *samples, size_t n, float *input,
+                   void *targets);
+
+    /* The loss of the last forward; prepares backward. */
+    float (*loss)(struct crw_model *model, const void *targets);
+
+    /* Fraction of the batch's samples of all ranks that the last forward names correctly: for every batch, a
+     * collective. NULL: nobody asks. 0 or the failed collective's result. */
+    int (*accuracy)(void *data, struct crw_group *group, struct crw_model *model,
+                    const struct crw_batch *batch, double *ret_accuracy);
+
+    void *data;
+};
+
+/* Numbers that ride behind the gradients through the same all-reduce. */
+enum { EXTRA_LOSS, EXTRA_STOP, N_EXTRA };
+
+struct trainer {
+    const struct program *program;
+    const struct train_options *options;
+    const struct crw_env *env;
+    struct crw_group *group;
+    bool primary;
+
+    struct report report;
+    struct plot plot;
+    struct crw_model *model;
+    struct crw_optimizer *optimizer;
+    struct crw_sampler *sampler;
+    struct crw_loader *loader;
+    struct crw_snapshots *snapshots; /* primary rank with --snapshot-dir, else NULL */
+    struct train_state state;
+    uint64_t saved_step; /* step of the newest save that was started */
+
+    uint32_t n_training, n_test;
+    size_t n_parameters;
+    float *reduced;         /* n_parameters + N_EXTRA, shared with the ranks of this host */
+    float *batch_gradients; /* of one batch; `reduced` itself when a step has only one */
+
+    /* For testing, a batch each. */
+    uint32_t *test_samples;
+    float *test_input;
+    void *test_targets;
+
+    char error[1024];
+};
+
+/* trainer.c: trains a program to the end. Returns an exit code; has said on stderr what went wrong. */
+int trainer_run(const struct program *program, const struct train_options *options, const struct crw_env *env,
+                struct crw_group *group);
+
+/* trainer_setup.c: allocates, opens, resumes. Collective; -1 when some rank could not, said once by it. */
+int trainer_set_up(struct trainer *t);
+void trainer_tear_down(struct trainer *t);
+
+/* Starts saving the state, where snapshots are wanted. */
+void trainer_save(struct trainer *t);
+/* What is in flight is finished, and failures of it are said. */
+void trainer_finish_saves(struct trainer *t);

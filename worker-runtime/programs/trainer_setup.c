@@ -1,0 +1,296 @@
+/*
+ * What comes before the training loop and after it: opening, allocating, resuming, saving, closing.
+ */
+
+#include "worker-runtime/programs/trainer.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static int fail(struct trainer *t, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+static int fail(struct trainer *t, const char *format, ...)
+{
+    va_list args;
+
+    va_start(args, format);
+    vsnprintf(t->error, sizeof(t->error), format, args);
+    va_end(args);
+    return -1;
+}
+
+/*
+ * All ranks say whether their part went well. If not, the lowest rank that failed says why, once, and all
+ * return -1: so a job that cannot start gives one sentence, not one from each worker.
+ */
+static int agree(struct trainer *t, int result)
+{
+    int64_t first = result < 0 ? -(int64_t)crw_rank(t->group) - 1 : INT64_MIN;
+
+    if (crw_all_reduce(t->group, &first, 1, CRW_I64, CRW_MAX) != 0) {
+        fprintf(stderr, "train: rank %d: %s\n", crw_rank(t->group), crw_error_message());
+        return -1;
+    }
+    if (first == INT64_MIN)
+        return 0;
+    if (-first - 1 == crw_rank(t->group))
+        fprintf(stderr, "train: %s\n", t->error);
+    (void)crw_barrier(t->group); /* nobody exits before the sentence is out; a failure changes nothing */
+    return -1;
+}
+
+/* ------------------------------------------------------------------ what a rank does alone */
+
+static int check_options(struct trainer *t)
+{
+    const struct train_options *o = t->options;
+
+    if (o->backend == TRAIN_BACKEND_CUDA)
+        return fail(t, "--backend cuda: train does not run on GPUs yet; use --backend cpu");
+    if (o->fault.kind != FAULT_NONE && o->fault.rank >= crw_world_size(t->group))
+        return fail(t, "--fault: there is no rank %d among %d workers", o->fault.rank,
+                    crw_world_size(t->group));
+    return 0;
+}
+
+static int open_samples(struct trainer *t)
+{
+    const struct program *p = t->program;
+
+    if (p->open(p->data, &t->n_training, &t->n_test, t->error, sizeof(t->error)) < 0)
+        return -1;
+    if (t->options->limit > 0 && t->options->limit < t->n_training)
+        t->n_training = (uint32_t)t->options->limit;
+    return 0;
+}
+
+static size_t input_size(const struct program *p)
+{
+    return (size_t)p->input.channels * (size_t)p->input.height * (size_t)p->input.width;
+}
+
+static int allocate(struct trainer *t)
+{
+    size_t batch_size = t->options->batch_size;
+
+    t->batch_gradients = t->reduced;
+    if (t->options->accumulate > 1)
+        t->batch_gradients = malloc(t->n_parameters * sizeof(float));
+    t->test_samples = calloc(batch_size, sizeof(*t->test_samples));
+    t->test_input = calloc(batch_size, input_size(t->program) * sizeof(float));
+    t->test_targets = calloc(batch_size, t->program->target_size);
+    if (!t->batch_gradients || !t->test_samples || !t->test_input || !t->test_targets)
+        return fail(t, "out of memory for batches of %zu %s", batch_size, t->program->samples_name);
+    return 0;
+}
+
+static int create_model(struct trainer *t)
+{
+    const struct train_options *o = t->options;
+    const struct program *p = t->program;
+    struct crw_optimizer_options optimizer = crw_optimizer_defaults(o->optimizer);
+
+    optimizer.lr = o->lr;
+    if (crw_model_create(p->layers, p->n_layers, p->input, (int)o->batch_size, t->batch_gradients,
+                         &t->model) != 0 ||
+        crw_model_set_precision(t->model, o->precision == TRAIN_BF16 ? CRW_BF16 : CRW_F32) != 0 ||
+        crw_optimizer_create(&optimizer, t->n_parameters, &t->optimizer) != 0)
+        return fail(t, "%s", crw_error_message());
+    crw_model_init(t->model, o->seed);
+    return 0;
+}
+
+static void gather_training(void *data, const uint32_t *samples, size_t n, float *input, void *targets)
+{
+    const struct program *p = data;
+
+    p->gather(p->data, PART_TRAINING, samples, n, input, targets);
+}
+
+static int create_loader(struct trainer *t)
+{
+    const struct crw_sampler_options sampler = {
+        .n_samples = t->n_training,
+        .rank = crw_rank(t->group),
+        .world_size = crw_world_size(t->group),
+        .seed = t->options->seed,
+        .shuffle = true,
+    };
+    struct crw_loader_options loader = {
+        .batch_size = t->options->batch_size,
+        .input_size = input_size(t->program),
+        .target_size = t->program->target_size,
+        .n_ahead = (int)t->options->prefetch,
+        .gather = gather_training,
+        .data = (void *)(uintptr_t)t->program, /* only read */
+    };
+
+    if (crw_sampler_create(&sampler, &t->sampler) != 0)
+        return fail(t, "%s", crw_error_message());
+    loader.sampler = t->sampler;
+    if (crw_loader_create(&loader, &t->loader) != 0)
+        return fail(t, "%s", crw_error_message());
+    return 0;
+}
+
+static int create_state(struct trainer *t)
+{
+    const struct train_options *o = t->options;
+    struct train_recipe recipe;
+
+    recipe_begin(&recipe);
+    recipe_add(&recipe, "seed", "%" PRIu64, o->seed);
+    recipe_add(&recipe, "n_samples", "%" PRIu32, t->n_training);
+    recipe_add(&recipe, "optimizer", "%s", optimizer_names[o->optimizer]);
+    recipe_add(&recipe, "lr", "%.17g", o->lr);
+    recipe_add(&recipe, "lr_schedule", "%s", schedule_describe(&o->schedule).text);
+    recipe_add(&recipe, "accumulate", "%" PRIu64, o->accumulate);
+    recipe_add(&recipe, "clip_norm", "%.17g", o->clip_norm);
+    recipe_add(&recipe, "precision", "%s", precision_names[o->precision]);
+    if (state_create(&t->state, t->model, t->optimizer, &recipe) != 0)
+        return fail(t, "out of memory for the training state");
+    return 0;
+}
+
+/* A file that is written at the end only: better said now that it cannot be. */
+static int check_output(struct trainer *t, const char *option, const char *path)
+{
+    char folder[PATH_MAX];
+    const char *slash;
+
+    if (!path || !t->primary)
+        return 0;
+    slash = strrchr(path, '/');
+    if (strlen(path) >= sizeof(folder))
+        return fail(t, "%s %s: the path is too long", option, path);
+    snprintf(folder, sizeof(folder), "%.*s", slash ? (int)(slash - path) + 1 : 1, slash ? path : ".");
+    if (access(folder, W_OK | X_OK) < 0)
+        return fail(t, "%s %s: cannot write to its folder: %s", option, path, strerror(errno));
+    return 0;
+}
+
+static int open_outputs(struct trainer *t)
+{
+    const struct train_options *o = t->options;
+    int r = report_open(&t->report, t->primary, o->metrics, t->program->samples_name);
+
+    if (r < 0)
+        return fail(t, "--metrics %s: cannot append to it: %s", o->metrics, strerror(-r));
+    if (check_output(t, "--save-model", o->save_model) < 0 || check_output(t, "--plot", o->plot) < 0)
+        return -1;
+    plot_open(&t->plot, t->primary ? o->plot : NULL);
+    if (t->primary && o->snapshot_dir &&
+        crw_snapshots_create(o->snapshot_dir, (int)o->keep, &t->snapshots) != 0)
+        return fail(t, "%s", crw_error_message());
+    return 0;
+}
+
+static int set_up_alone(struct trainer *t)
+{
+    if (check_options(t) < 0 || open_samples(t) < 0 || allocate(t) < 0 || create_model(t) < 0 ||
+        create_loader(t) < 0 || create_state(t) < 0)
+        return -1;
+    return open_outputs(t);
+}
+
+/* ------------------------------------------------------------------ together */
+
+static void warn_of_snapshot(void *data, const char *sentence)
+{
+    struct trainer *t = data;
+
+    report_warn(&t->report, "%s", sentence);
+}
+
+/* The primary rank reads, the others receive: hosts whose folders differ end up with one state. */
+static int resume(struct trainer *t)
+{
+    int r = CRW_E_NOT_FOUND, result = 0;
+
+    if (t->snapshots) {
+        r = state_load(&t->state, t->options->snapshot_dir, warn_of_snapshot, t, t->error, sizeof(t->error));
+        if (r != 0 && r != CRW_E_NOT_FOUND)
+            result = -1;
+    }
+    if (agree(t, result) < 0)
+        return -1;
+    if (state_broadcast(&t->state, t->group) != 0)
+        return agree(t, fail(t, "%s", crw_error_message()));
+    t->saved_step = t->state.position.step;
+    if (r == 0)
+        report_resume(&t->report, t->state.position.step, t->state.position.epoch, t->state.position.consumed,
+                      t->env->restart_count);
+    return 0;
+}
+
+int trainer_set_up(struct trainer *t)
+{
+    const struct program *p = t->program;
+    void *shared;
+
+    t->n_parameters = crw_model_count_parameters(p->layers, p->n_layers);
+    if (crw_shared_alloc(t->group, (t->n_parameters + N_EXTRA) * sizeof(float), &shared) != 0) {
+        fprintf(stderr, "train: rank %d: %s\n", crw_rank(t->group), crw_error_message());
+        return -1;
+    }
+    t->reduced = shared;
+    if (agree(t, set_up_alone(t)) != 0)
+        return -1;
+    report_say(&t->report, "%s: %" PRIu32 " %s, %d workers, %" PRIu64 " %s per step, %zu parameters", p->name,
+               t->n_training, p->samples_name, crw_world_size(t->group),
+               t->options->batch_size * t->options->accumulate * (uint64_t)crw_world_size(t->group),
+               p->samples_name, t->n_parameters);
+    return resume(t);
+}
+
+void trainer_tear_down(struct trainer *t)
+{
+    crw_snapshots_destroy(t->snapshots);
+    report_close(&t->report);
+    state_finish(&t->state);
+    crw_loader_destroy(t->loader);
+    crw_sampler_destroy(t->sampler);
+    crw_optimizer_destroy(t->optimizer);
+    crw_model_destroy(t->model);
+    if (t->batch_gradients != t->reduced)
+        free(t->batch_gradients);
+    free(t->test_samples);
+    free(t->test_input);
+    free(t->test_targets);
+    t->program->close(t->program->data);
+}
+
+/* ------------------------------------------------------------------ snapshots */
+
+static void warn_of_failed_saves(struct trainer *t)
+{
+    const char *failure;
+
+    (void)crw_snapshots_status(t->snapshots, &failure);
+    if (failure)
+        report_warn(&t->report, "%s; training goes on", failure);
+}
+
+void trainer_save(struct trainer *t)
+{
+    if (!t->snapshots || t->saved_step == t->state.position.step)
+        return;
+    warn_of_failed_saves(t);
+    if (state_save(&t->state, t->snapshots, crw_world_size(t->group), (uint32_t)t->options->batch_size) != 0)
+        report_warn(&t->report, "%s; training goes on", crw_error_message());
+    t->saved_step = t->state.position.step;
+}
+
+void trainer_finish_saves(struct trainer *t)
+{
+    if (!t->snapshots)
+        return;
+    crw_snapshots_wait(t->snapshots);
+    warn_of_failed_saves(t);
+}

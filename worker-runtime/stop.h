@@ -1,0 +1,17 @@
+#pragma once
+
+/*
+ * SIGTERM as a request: finish the step, save, leave. One flag for the process.
+ */
+
+#include <stdbool.h>
+
+/* Counts a user; the first installs the handler, but only where SIGTERM has its default action: a handler
+ * of the program's own, or an ignored signal, stays what it is. */
+void stop_acquire(void);
+
+/* The last user gives SIGTERM its default action back, unless somebody changed it since. */
+void stop_release(void);
+
+/* SIGTERM came while the handler was there. */
+bool stop_requested(void);
