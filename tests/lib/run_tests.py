@@ -2,6 +2,10 @@
 
 Steps are independent: a failing one is reported and the next one runs. A build that fails counts as one
 failed test. The last line is "N passed, N failed".
+
+A test of processes that fails is run a second time by itself: this machine may have stood still while it ran. It
+then counts as what the second run says, and is named as unsteady with the output of its first run. What a
+sanitizer or a fuzzer reports is a finding at once, and more than RETRIES_MAX failures in a group are no accident.
 """
 
 import json
@@ -23,9 +27,13 @@ SANITIZER_ENV = {
     "TSAN_OPTIONS": "halt_on_error=1",
 }
 
+RETRIES_MAX = 3
+FINDING = re.compile(r"ERROR: (Address|Leak|Memory)Sanitizer|WARNING: ThreadSanitizer|runtime error:")
+
 passed = 0
 failed = 0
 failures = []
+unsteady = []
 
 
 def count(name, ok, output=""):
@@ -36,6 +44,20 @@ def count(name, ok, output=""):
         failed += 1
         failures.append(name)
         print(f"FAILED {name}\n{output[-6000:]}", flush=True)
+
+
+def count_all(results, again):
+    """results: (name, ok, output) of one group; again(name) runs one of them by itself: (ok, output)."""
+    n_failed = sum(not ok for _, ok, _ in results)
+    for name, ok, output in results:
+        if not ok and n_failed <= RETRIES_MAX and not FINDING.search(output):
+            ok, second = again(name)
+            if ok:
+                unsteady.append(name)
+                print(f"UNSTEADY {name}: passed when run again; its first run:\n{output[-3000:]}", flush=True)
+            else:
+                output = second
+        count(name, ok, output)
 
 
 def run(args, env=None, timeout=900):
@@ -64,43 +86,49 @@ def build(name, options, env=None):
     return folder if code == 0 else None
 
 
-def meson_tests(folder, suites=(), env=None, wrapper=None):
-    args = ["meson", "test", "-C", str(folder), "--no-rebuild", "--print-errorlogs"]
-    for suite in suites:
-        args += ["--suite", suite]
-    if wrapper:
-        args += ["--wrapper", wrapper]
+def meson_results(folder, args, env):
+    """Runs meson test; [(name, ok, output)], or None when it did not get to run any."""
     log = folder / "meson-logs" / "testlog.json"
     log.unlink(missing_ok=True)
-    code, out, seconds = run(args, env)
+    code, out, _ = run(["meson", "test", "-C", str(folder), "--no-rebuild", "--print-errorlogs", *args], env)
     if not log.exists():
-        if "No suitable tests defined" not in out and "no tests" not in out.lower():
-            count(f"meson test {folder.name}", False, out)
-        return
-    n = 0
+        return None if "No suitable tests defined" in out or "no tests" in out.lower() else [("run", code == 0, out)]
+    results = []
     for line in log.read_text(errors="replace").splitlines():
         t = json.loads(line)
+        output = (t.get("stdout") or "") + (t.get("stderr") or "")
         if t["result"] == "SKIP":
-            print(f"skipped {t['name']}: {(t.get('stdout') or '').strip()[-200:]}")
+            print(f"skipped {t['name']}: {output.strip()[-200:]}")
             continue
-        n += 1
-        count(f"{folder.name}: {t['name']}", t["result"] in ("OK", "EXPECTEDFAIL"),
-              (t.get("stdout") or "") + (t.get("stderr") or ""))
-    print(f"{folder.name}: {n} test programs in {seconds:.1f} s", flush=True)
+        results.append((t["name"], t["result"] in ("OK", "EXPECTEDFAIL"), output))
+    return results
 
 
-def pytest(folder, paths, env=None, markers=None, timeout=1200):
+def meson_tests(folder, suites=(), env=None):
+    started = time.monotonic()
+    results = meson_results(folder, [a for suite in suites for a in ("--suite", suite)], env)
+    if results is None:
+        return
+
+    def again(name):
+        second = meson_results(folder, [name.split(" / ")[-1].split(":")[-1]], env) or []
+        return bool(second) and all(ok for _, ok, _ in second), "".join(out for _, _, out in second)
+
+    prefix = f"{folder.name}: "
+    count_all([(prefix + name, ok, out) for name, ok, out in results], lambda name: again(name.removeprefix(prefix)))
+    print(f"{folder.name}: {len(results)} test programs in {time.monotonic() - started:.1f} s", flush=True)
+
+
+def pytest_results(folder, what, env, timeout):
+    """Runs pytest on paths or single cases; ([(name, case, ok, output)], its output)."""
     with tempfile.TemporaryDirectory() as tmp:
         report = pathlib.Path(tmp) / "report.xml"
         args = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--durations=5", "-rs",
-                f"--junitxml={report}", *paths]
-        if markers:
-            args += ["-m", markers]
-        code, out, seconds = run(args, dict(env or {}, CRUN_BUILD=str(folder), PYTHONDONTWRITEBYTECODE="1"), timeout)
+                f"--junitxml={report}", *what]
+        code, out, _ = run(args, dict(env or {}, CRUN_BUILD=str(folder), PYTHONDONTWRITEBYTECODE="1"), timeout)
         if not report.exists():
-            count(f"pytest {' '.join(paths)}", False, out)
-            return
-        n = 0
+            return [(f"pytest {' '.join(what)}", None, False, out)], out
+        results = []
         for case in xml.etree.ElementTree.parse(report).getroot().iter("testcase"):
             kinds = {child.tag: child for child in case}
             name = f"{folder.name}: {case.get('classname')}.{case.get('name')}"
@@ -108,12 +136,27 @@ def pytest(folder, paths, env=None, markers=None, timeout=1200):
                 print(f"skipped {name}: {kinds['skipped'].get('message')}")
                 continue
             bad = kinds.get("failure", kinds.get("error"))
-            n += 1
-            count(name, bad is None, "" if bad is None else (bad.text or ""))
-        print(f"{folder.name}: {n} cases of {' '.join(paths)} in {seconds:.1f} s", flush=True)
-        for line in out.splitlines():
-            if re.match(r"^\d+\.\d+s (call|setup)", line):
-                print("   ", line)
+            case_id = f"{case.get('classname').replace('.', '/')}.py::{case.get('name')}"
+            results.append((name, case_id, bad is None, "" if bad is None else (bad.text or "")))
+        return results, out
+
+
+def pytest(folder, paths, env=None, markers=None, timeout=1800):
+    started = time.monotonic()
+    results, out = pytest_results(folder, [*paths, *(["-m", markers] if markers else [])], env, timeout)
+    ids = {name: case_id for name, case_id, _, _ in results}
+
+    def again(name):
+        if not ids[name]:
+            return False, "there is no single case to run again"
+        second, text = pytest_results(folder, [ids[name]], env, timeout)
+        return bool(second) and all(ok for _, _, ok, _ in second), text
+
+    count_all([(name, ok, text) for name, _, ok, text in results], again)
+    print(f"{folder.name}: {len(results)} cases of {' '.join(paths)} in {time.monotonic() - started:.1f} s", flush=True)
+    for line in out.splitlines():
+        if re.match(r"^\d+\.\d+s (call|setup)", line):
+            print("   ", line)
 
 
 # ---- steps
@@ -201,6 +244,8 @@ def main():
         print(f"== {name}: {STEPS[name].__doc__}", flush=True)
         STEPS[name]()
         print(f"== {name}: {time.monotonic() - started:.0f} s", flush=True)
+    for name in unsteady:
+        print(f"UNSTEADY {name}")
     for name in failures:
         print(f"FAILED {name}")
     print(f"{passed} passed, {failed} failed")
