@@ -2,11 +2,13 @@
 
 /*
  * The store behind sockets: accepts TCPStore clients on a libuv loop and lets the store core answer them.
+ * If it was asked to, it serves the rounds to agents on the same ports.
  *
  * One server = one store instance (one key space) with any number of listeners. crund runs one for its
- * life; crun runs one for each generation of a job.
+ * life; crun runs one for each generation of a job, and one with rounds when it hosts the rendezvous.
  */
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <uv.h>
@@ -15,7 +17,25 @@
 
 struct server;
 
+/* The rounds (rounds.h) behind agent sessions. Zero stands for the default of each number. */
+struct server_rounds {
+    unsigned max_jobs;
+    unsigned max_nodes;    /* of one job */
+    unsigned max_agents;   /* connections that are agent sessions */
+    unsigned grace_ms;     /* for agents to return after a restart with state_dir */
+    const char *state_dir; /* rounds_disk.h; NULL: nothing is kept, and agents that return tell what they know */
+    /* Receives one line (no newline) for everything that happens to a job; while it gathers, one a second.
+     * At most a few dozen a second over all jobs, the rest is counted. NULL: nobody. */
+    void (*log)(void *data, const char *line);
+    /* The last node of the last job is gone: everybody was told how the job ended, or left, or is lost. From
+     * within the loop; server_drain() and server_stop() may be called from it. NULL: nobody. */
+    void (*deserted)(void *data);
+    void *data;
+};
+
 struct server_config {
+    /* NULL: agents are not served; their opening is a broken message to the store. Copied. */
+    const struct server_rounds *rounds;
     const struct server_limits *limits; /* NULL: defaults. Copied. */
     /* Receives one line (no newline) for each client that was refused or cut off; at most a few a second,
      * the rest is counted. NULL: nobody. */
@@ -38,6 +58,13 @@ int server_listen_tcp(struct server *s, const char *host, uint16_t port, uint16_
  * removed when the server stops. Returns 0 or -errno (-EADDRINUSE: somebody listens there). */
 int server_listen_unix(struct server *s, const char *path);
 
+/* Nodes that have not been told yet how their job ended, or whose job goes on. */
+size_t server_n_nodes(const struct server *s);
+
+/* Ends every job of the rounds with a failure for that reason, a sentence without a full stop; agents are told
+ * at once. deserted() is called when all are gone. Without rounds: does nothing. */
+void server_close_jobs(struct server *s, const char *reason);
+
 /*
  * Closes listeners and clients. The server frees itself when the last handle is closed and then calls
  * stopped (may be NULL). Do not use s after this call.
@@ -46,6 +73,7 @@ void server_stop(struct server *s, void (*stopped)(void *data), void *data);
 
 /*
  * The same, but replies that wait to be read are sent first, for timeout_ms at most. No further request
- * is executed.
+ * is executed. Agents get what was to be said to them; their jobs are not ended by this: they go on
+ * without a rendezvous and look for it for a while (session.h).
  */
 void server_drain(struct server *s, unsigned timeout_ms, void (*stopped)(void *data), void *data);
