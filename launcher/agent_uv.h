@@ -7,6 +7,7 @@
  */
 
 struct job;
+struct numa_cpus;
 struct plan_command;
 
 struct agent_config {
@@ -14,6 +15,7 @@ struct agent_config {
     const struct plan_command *command;
     const char *file;         /* path of the program */
     char *const *environment; /* of crun */
+    const struct numa_cpus *bindings; /* where each worker runs, or NULL: anywhere */
     int signal_fd;            /* signalfd of the handled signals and SIGCHLD, which are blocked */
 };
 

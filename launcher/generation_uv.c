@@ -21,6 +21,7 @@
 #include "launcher/guardian.h"
 #include "launcher/job.h"
 #include "launcher/logs_os.h"
+#include "launcher/numa.h"
 #include "launcher/output_uv.h"
 #include "launcher/plan.h"
 #include "launcher/say.h"
@@ -136,6 +137,7 @@ static int describe_worker(struct start *s, const struct agent_config *config, c
         return -ENOMEM;
     s->workers[i].argv = s->arguments[i].items;
     s->workers[i].environment = s->environments[i].items;
+    s->workers[i].cpus = config->bindings ? &config->bindings[i] : NULL;
     return 0;
 }
 

@@ -341,6 +341,8 @@ static int take_program(struct builder *b)
     job->program_args = b->options->program_args;
     job->role = text_of(b, OPTION_ROLE);
     job->virtual_local_rank = flag_of(b, OPTION_VIRTUAL_LOCAL_RANK);
+    if (text_of(b, OPTION_NUMA_BINDING) && !numa_mode_parse(text_of(b, OPTION_NUMA_BINDING), &job->numa))
+        return refuse(b, "--numa-binding=%s: no such mode", text_of(b, OPTION_NUMA_BINDING));
     if (flag_of(b, OPTION_RUN_PATH))
         job->program = JOB_PROGRAM_RUN_PATH;
     else if (flag_of(b, OPTION_NO_PYTHON) && flag_of(b, OPTION_MODULE))
@@ -480,8 +482,6 @@ static int refuse_unsupported(struct builder *b)
         const char *reason;
     } refused[] = {
         {OPTION_LOGS_SPECS, NULL, "is a Python plug-in of torchrun, and crun runs no Python of its own"},
-        {OPTION_NUMA_BINDING, NULL,
-         "is not supported by this version of crun; bind in a script with numactl"},
         {OPTION_EVENT_LOG_HANDLER, "null", "is not supported by this version of crun; only null is"},
     };
 

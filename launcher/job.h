@@ -11,6 +11,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "launcher/numa.h"
 #include "launcher/options.h"
 #include "launcher/strlist.h"
 
@@ -54,6 +55,7 @@ struct job {
     const char *program_name;
     char *const *program_args;
     bool virtual_local_rank;
+    enum numa_mode numa;
     const char *log_dir;       /* NULL: a temporary one; "/dev/null": none at all */
     uint8_t *redirects, *tees; /* for each worker, JOB_STDOUT | JOB_STDERR */
     uint8_t *listed;           /* for each worker, whether its output is shown; NULL: all are */

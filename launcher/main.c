@@ -16,8 +16,10 @@
 #include <unistd.h>
 
 #include "launcher/agent_uv.h"
+#include "launcher/environment.h"
 #include "launcher/job.h"
 #include "launcher/machine_os.h"
+#include "launcher/numa_os.h"
 #include "launcher/options.h"
 #include "launcher/plan.h"
 #include "launcher/program_os.h"
@@ -84,14 +86,37 @@ static int open_signals(const struct job *job, const sigset_t *before)
     return fd < 0 ? -errno : fd;
 }
 
+/* --numa-binding: where each worker runs. 0 with a malloc'ed array, NULL without the option. */
+static int find_bindings(const struct job *job, struct numa_cpus **ret)
+{
+    char error[NUMA_ERROR_SIZE];
+
+    *ret = NULL;
+    if (job->numa == NUMA_NONE)
+        return 0;
+    const struct numa_machine machine = {.root = "",
+                                         .visible_devices = environment_get(environ, "CUDA_VISIBLE_DEVICES"),
+                                         .n_workers = job->n_workers,
+                                         .n_gpus_counted = machine_count_gpus(environ)};
+    int r = numa_read_bindings(&machine, job->numa, ret, error);
+    if (r)
+        say("%s", error);
+    return r;
+}
+
 static int run(const struct job *job, const sigset_t *before)
 {
+    _cleanup_free_ struct numa_cpus *bindings = NULL;
     char error[PROGRAM_ERROR_SIZE];
     struct plan_command command;
     _cleanup_free_ char *file = NULL;
 
     if (program_find(job, environ, &command, &file, error) != 0) {
         say("%s", error);
+        return 1;
+    }
+    if (find_bindings(job, &bindings) != 0) {
+        strlist_finish(&command.head);
         return 1;
     }
     int signal_fd = open_signals(job, before);
@@ -101,7 +126,8 @@ static int run(const struct job *job, const sigset_t *before)
         return 1;
     }
     const struct agent_config config = {
-        .job = job, .command = &command, .file = file, .environment = environ, .signal_fd = signal_fd};
+        .job = job, .command = &command, .file = file, .environment = environ,
+        .bindings = bindings, .signal_fd = signal_fd};
     int code = agent_run(&config);
     (void)close(signal_fd);
     strlist_finish(&command.head);

@@ -14,6 +14,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -25,6 +26,7 @@
 #include <sys/wait.h>
 
 #include "launcher/guardian.h"
+#include "launcher/numa.h"
 #include "proto/base/cleanup.h"
 
 /* ------------------------------------------------------------------ limit of open files */
@@ -84,6 +86,8 @@ static int become_worker(const struct spawn_worker *w, pid_t guardian)
     int r = place_descriptors(w);
     if (!r)
         r = reset_signals();
+    if (!r && w->cpus && sched_setaffinity(0, sizeof(*w->cpus), (const cpu_set_t *)w->cpus) < 0)
+        r = errno;
     if (!r && files_raised && setrlimit(RLIMIT_NOFILE, &files_before) < 0)
         r = errno;
     if (r)

@@ -16,6 +16,8 @@ enum { SPAWN_NOTICE_FD = 3 }; /* number of the notice socket inside a worker */
  */
 int spawn_raise_open_files(size_t *ret_limit);
 
+struct numa_cpus;
+
 /* How one worker is started. Descriptors are borrowed; stdio entries of -1 mean: as crun's own. */
 struct spawn_worker {
     const char *file; /* a path; PATH is not searched */
@@ -23,6 +25,7 @@ struct spawn_worker {
     char *const *environment;
     int stdio[3];
     int notice_fd;
+    const struct numa_cpus *cpus; /* it runs on these only; NULL: wherever crun may */
 };
 
 /*
