@@ -213,6 +213,21 @@ static void release_large(struct buf *b)
         buf_reset(b);
 }
 
+/*
+ * What came although nothing was asked. Looked for before each request, or a stray byte that arrived between
+ * two calls would be taken for the answer to the second, and each answer for the one before it ever after.
+ */
+static int refuse_unasked(struct client_sock *s)
+{
+    struct wire_reply reply;
+    int r = receive_some(s);
+
+    if (r)
+        return r;
+    r = client_next(&s->machine, &reply);
+    return r == CLIENT_E_MORE ? 0 : r;
+}
+
 /* A call starts: the connection is there, and nothing from an earlier call is in the way. */
 static int begin(struct client_sock *s, struct client_sock_call call)
 {
@@ -227,7 +242,7 @@ static int begin(struct client_sock *s, struct client_sock_call call)
     r = pump(s, NULL);
     release_large(&s->machine.in);
     release_large(&s->machine.out);
-    return r;
+    return r ? r : refuse_unasked(s);
 }
 
 /* A call ends with r. What it left behind is abandoned, or the connection closed. */
