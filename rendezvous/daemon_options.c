@@ -15,6 +15,8 @@
 #include <string.h>
 
 #include "proto/base/err.h"
+#include "rendezvous/server_rounds.h"
+#include "rendezvous/session_message.h"
 
 #define DEFAULT_HOST "127.0.0.1"
 enum { DEFAULT_PORT = 29400 };
@@ -55,14 +57,22 @@ static const struct number_option numbers[] = {
                            "for each MiB of an incomplete message"},
     [DAEMON_DRAIN_MS] = {"drain-timeout", KIND_SECONDS, 5000, 0, INT_MAX,
                          "for unread replies after SIGTERM or SIGINT"},
+    [DAEMON_MAX_JOBS] = {"max-jobs", KIND_COUNT, 1024, 1, 1000000, "jobs of crun's agents"},
+    [DAEMON_MAX_NODES] = {"max-nodes", KIND_COUNT, SESSION_NODES_MAX, 1, SESSION_NODES_MAX,
+                          "nodes of one job"},
+    [DAEMON_MAX_AGENTS] = {"max-agents", KIND_COUNT, 4 * SESSION_NODES_MAX, 1, 10000000,
+                           "nodes of all jobs together"},
+    [DAEMON_GRACE_MS] = {"grace", KIND_SECONDS, 5000, 1, INT_MAX,
+                         "for agents to return after a restart with --state"},
 };
 static_assert(ARRAY_SIZE(numbers) == DAEMON_NUMBER_COUNT, "every number has its option");
 
-enum { OPT_LISTEN = DAEMON_NUMBER_COUNT, OPT_LISTEN_UNIX, OPT_HELP, OPT_VERSION, OPT_COUNT };
+enum { OPT_LISTEN = DAEMON_NUMBER_COUNT, OPT_LISTEN_UNIX, OPT_STATE, OPT_HELP, OPT_VERSION, OPT_COUNT };
 
 static const char *const other_options[] = {
     [OPT_LISTEN - DAEMON_NUMBER_COUNT] = "listen",
     [OPT_LISTEN_UNIX - DAEMON_NUMBER_COUNT] = "listen-unix",
+    [OPT_STATE - DAEMON_NUMBER_COUNT] = "state",
     [OPT_HELP - DAEMON_NUMBER_COUNT] = "help",
     [OPT_VERSION - DAEMON_NUMBER_COUNT] = "version",
 };
@@ -256,6 +266,9 @@ static int take_option(struct daemon_options *options, int which, char *const ar
     case OPT_LISTEN_UNIX:
         address.unix_path = optarg;
         return add_address(options, &address, error, error_size);
+    case OPT_STATE:
+        options->state_dir = optarg;
+        return 0;
     case OPT_HELP:
         return DAEMON_E_HELP;
     case OPT_VERSION:
@@ -316,17 +329,32 @@ struct server_limits daemon_options_limits(const struct daemon_options *options)
     };
 }
 
+struct server_rounds daemon_options_rounds(const struct daemon_options *options)
+{
+    const uint64_t *n = options->numbers;
+
+    return (struct server_rounds){
+        .max_jobs = (unsigned)n[DAEMON_MAX_JOBS],
+        .max_nodes = (unsigned)n[DAEMON_MAX_NODES],
+        .max_agents = (unsigned)n[DAEMON_MAX_AGENTS],
+        .grace_ms = (unsigned)n[DAEMON_GRACE_MS],
+        .state_dir = options->state_dir,
+    };
+}
+
 void daemon_options_help(FILE *out)
 {
     static const char *const units[] = {[KIND_COUNT] = "N", [KIND_SIZE] = "SIZE", [KIND_SECONDS] = "SECONDS"};
 
     (void)fprintf(
         out,
-        "usage: crund [--listen HOST:PORT]... [--listen-unix PATH]... [limits]\n"
-        "Rendezvous daemon: a key-value store that PyTorch's TCPStore clients can use.\n\n"
+        "usage: crund [--listen HOST:PORT]... [--listen-unix PATH]... [--state DIR] [limits]\n"
+        "Rendezvous daemon: where the agents of crun meet, and a key-value store that PyTorch's\n"
+        "TCPStore clients can use.\n\n"
         "  --listen HOST:PORT          numeric address, [::]:PORT for all interfaces, port 0 takes a\n"
         "                              free one; repeatable (default %s:%d)\n"
-        "  --listen-unix PATH          unix socket; repeatable\n",
+        "  --listen-unix PATH          unix socket; repeatable\n"
+        "  --state DIR                 keep the jobs' rounds and budgets there over a restart\n",
         DEFAULT_HOST, DEFAULT_PORT);
     for (int i = 0; i < DAEMON_NUMBER_COUNT; i++) {
         const struct number_option *o = &numbers[i];

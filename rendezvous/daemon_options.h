@@ -10,6 +10,8 @@
 
 #include "rendezvous/server_limits.h"
 
+struct server_rounds;
+
 enum { DAEMON_LISTEN_MAX = 64 };
 
 /* Where to listen: host and port, or the path of a unix socket. */
@@ -35,12 +37,17 @@ enum daemon_number {
     DAEMON_HANDSHAKE_MS,
     DAEMON_MESSAGE_MS,
     DAEMON_DRAIN_MS,
+    DAEMON_MAX_JOBS,
+    DAEMON_MAX_NODES,
+    DAEMON_MAX_AGENTS,
+    DAEMON_GRACE_MS,
     DAEMON_NUMBER_COUNT
 };
 
 struct daemon_options {
     struct daemon_address addresses[DAEMON_LISTEN_MAX];
     size_t n_addresses;
+    const char *state_dir;                 /* NULL: nothing is kept */
     uint64_t numbers[DAEMON_NUMBER_COUNT]; /* bytes, counts, milliseconds */
 };
 
@@ -51,11 +58,12 @@ enum {
     DAEMON_E_VERSION,
 };
 
-/* Starts from the defaults. error holds the sentence after DAEMON_E_USAGE. The paths point into argv. */
+/* Starts from the defaults. error holds the sentence after DAEMON_E_USAGE. Paths point into argv. */
 int daemon_options_parse(struct daemon_options *ret, int argc, char *const argv[], char *error,
                          size_t error_size);
 
-/* What the numbers mean to the server. */
+/* What the numbers mean to the server, and to its rounds. */
 struct server_limits daemon_options_limits(const struct daemon_options *options);
+struct server_rounds daemon_options_rounds(const struct daemon_options *options);
 
 void daemon_options_help(FILE *out);

@@ -152,9 +152,11 @@ static int start_listening(struct daemon *d)
 static int run(struct daemon *d)
 {
     struct server_limits limits = daemon_options_limits(&d->options);
-    struct server_config config = {.limits = &limits, .log = log_line};
+    struct server_rounds rounds = daemon_options_rounds(&d->options);
+    struct server_config config = {.limits = &limits, .rounds = &rounds, .log = log_line};
     int r = uv_loop_init(&d->loop);
 
+    rounds.log = log_line;
     if (r == 0)
         r = watch_signals(d);
     if (r == 0)

@@ -23,6 +23,8 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
+#include "proto/frame.h"
+#include "rendezvous/rounds_uv.h"
 #include "rendezvous/server_impl_uv.h"
 
 enum {
@@ -148,6 +150,7 @@ enum run_result {
     RUN_MORE,     /* all complete messages are executed */
     RUN_FULL,     /* replies have to be read first */
     RUN_DEFERRED, /* the replies of others have to be read first */
+    RUN_AGENT,    /* the rest is an agent's opening */
     RUN_BROKEN,   /* logged; the client is to be closed */
 };
 
@@ -192,6 +195,8 @@ static enum run_result run_messages(struct peer *p, const uint8_t *data, size_t 
     while (*done < n) {
         int r;
 
+        if (data[*done] == FRAME_FIRST_BYTE && s->rounds)
+            return RUN_AGENT;
         if (outbox_size(out) >= limit)
             return RUN_FULL;
         r = wire_decode(&p->scanner, &s->limits.wire, data + *done, n - *done, &request, &size);
@@ -210,6 +215,27 @@ static enum run_result run_messages(struct peer *p, const uint8_t *data, size_t 
         *done += size;
     }
     return RUN_MORE;
+}
+
+static void peer_release(struct peer *p);
+
+/* The connection goes on as an agent's, with these bytes; p is closed. */
+static void hand_over(struct peer *p, const uint8_t *data, size_t n)
+{
+    struct server *s = p->server;
+    struct buf rest = {0};
+    int fd = p->fd;
+
+    if (outbox_size(&p->out) > 0) {
+        server_log(s, p, "has not read its replies, and says that it is an agent: closed");
+        peer_close(p);
+    } else if (buf_append(&rest, data, n) < 0) {
+        server_log(s, p, "closed: no memory for its opening");
+        peer_close(p);
+    } else {
+        peer_release(p);
+        agent_adopt(s, fd, &rest);
+    }
 }
 
 /* Executes what can be of data and sends the replies. Returns bytes used up; SIZE_MAX: p is closed. */
@@ -233,6 +259,10 @@ static size_t serve(struct peer *p, const uint8_t *data, size_t n)
         if (r != RUN_FULL || outbox_size(&p->out) > 0)
             break;
         r = RUN_MORE; /* the socket took it all */
+    }
+    if (r == RUN_AGENT) {
+        hand_over(p, data + done, n - done);
+        return SIZE_MAX;
     }
     p->held = r == RUN_FULL || r == RUN_DEFERRED;
     if (r == RUN_DEFERRED)
@@ -500,7 +530,8 @@ int peer_create(struct server *s, int fd)
     return 0;
 }
 
-void peer_close(struct peer *p)
+/* Everything but the socket. */
+static void peer_release(struct peer *p)
 {
     struct server *s = p->server;
 
@@ -514,6 +545,13 @@ void peer_close(struct peer *p)
     list_unlink(&p->deadline_link);
     list_unlink(&p->deferred_link);
     uv_close((uv_handle_t *)&p->poll, on_peer_closed);
+}
+
+void peer_close(struct peer *p)
+{
+    struct server *s = p->server;
+
+    peer_release(p);
     (void)close(p->fd); /* the poll handle let go of it above */
     server_peer_gone(s);
 }

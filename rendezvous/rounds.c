@@ -282,6 +282,11 @@ static struct rounds_node *add_node(struct rounds *r, struct rounds_job *job,
                (unsigned)rounds_job_n_nodes(job));
         return NULL;
     }
+    if (r->n_nodes >= r->config.max_nodes_all) {
+        refuse(r, event->session, "the rendezvous has %zu nodes in all jobs already, which is its limit",
+               r->n_nodes);
+        return NULL;
+    }
     n = node_create(job, hello->nonce);
     if (!n) {
         refuse(r, event->session, "the rendezvous has no memory for another node");

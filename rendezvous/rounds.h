@@ -190,15 +190,16 @@ struct rounds_action {
 struct rounds_config {
     uint64_t seed; /* random: names of instances, and secret of the hash table */
     uint32_t max_jobs;
-    uint32_t max_nodes; /* of one job */
+    uint32_t max_nodes;     /* of one job */
+    uint32_t max_nodes_all; /* of all jobs together */
     uint64_t grace_ns;  /* for agents to return after a restart of the daemon */
     uint64_t linger_ns; /* how long a closed job is remembered: longer than an agent redials */
 };
 
 #define ROUNDS_CONFIG_DEFAULT                                                                                \
     {                                                                                                        \
-        .max_jobs = 1024, .max_nodes = SESSION_NODES_MAX, .grace_ns = UINT64_C(5000000000),                  \
-        .linger_ns = UINT64_C(60000000000)                                                                   \
+        .max_jobs = 1024, .max_nodes = SESSION_NODES_MAX, .max_nodes_all = 4 * SESSION_NODES_MAX,            \
+        .grace_ns = UINT64_C(5000000000), .linger_ns = UINT64_C(60000000000)                                 \
     }
 
 struct rounds {

@@ -1,8 +1,8 @@
 #pragma once
 
 /*
- * Inside of the server: what server_uv.c (life, deadlines, log), listener_uv.c (accepting) and peer_uv.c
- * (one client) share. Nobody else includes this.
+ * Inside of the server: what server_uv.c (life, deadlines, log), listener_uv.c (accepting), peer_uv.c (one
+ * client) and the rounds' files (rounds_uv.h) share. Nobody else includes this.
  */
 
 #include <stdbool.h>
@@ -20,9 +20,12 @@ enum { HANDSHAKE_SIZE = 5 };
 /* One read. Large enough for a pipelining client's batch, small enough to be fair to the others. */
 enum { SCRATCH_SIZE = 64 * 1024 };
 
+struct rounds_shell;
+
 struct server {
     uv_loop_t *loop;
     struct server_limits limits;
+    struct rounds_shell *rounds; /* NULL: agents are not served */
     void (*log)(void *data, const char *line);
     void *log_data;
     double log_tokens; /* lines that may be logged now */
@@ -34,7 +37,7 @@ struct server {
     struct outbox out; /* what is being answered; empty between two reads */
 
     struct list peers;
-    unsigned n_peers;
+    unsigned n_peers;      /* connections: these, and agents */
     uint64_t input_bytes;  /* held by incomplete messages */
     uint64_t output_bytes; /* held by replies that were not read */
     struct list greeting;  /* peers before the end of VALIDATE, oldest first */
@@ -84,6 +87,9 @@ struct peer {
     bool closing;
 };
 
+/* "client 10.0.0.1:4711" */
+void server_format_peer(int fd, char *text, size_t n);
+
 /* A line for the log about one client (or NULL: about the server). */
 void server_log(struct server *s, const struct peer *p, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
@@ -99,7 +105,7 @@ void server_handle_closed(struct server *s);
  * now and the rest in the next turns of the loop, between other clients' requests. */
 void server_work_off(struct server *s);
 
-/* A peer went away. */
+/* A peer or agent went away. */
 void server_peer_gone(struct server *s);
 
 void listeners_pause(struct server *s, const char *why);

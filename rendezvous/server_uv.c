@@ -21,6 +21,7 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 
+#include "rendezvous/rounds_uv.h"
 #include "rendezvous/server_impl_uv.h"
 
 enum {
@@ -69,12 +70,12 @@ static void format_address(const struct sockaddr_storage *a, char *text, size_t 
     }
 }
 
-static void format_peer(const struct peer *p, char *text, size_t n)
+void server_format_peer(int fd, char *text, size_t n)
 {
     struct sockaddr_storage address = {0};
     socklen_t size = sizeof(address);
 
-    if (getpeername(p->fd, (struct sockaddr *)&address, &size) < 0)
+    if (getpeername(fd, (struct sockaddr *)&address, &size) < 0)
         (void)snprintf(text, n, "client that is gone");
     else
         format_address(&address, text, n);
@@ -95,7 +96,7 @@ void server_log(struct server *s, const struct peer *p, const char *format, ...)
         s->log(s->log_data, line);
     }
     if (p) {
-        format_peer(p, who, sizeof(who));
+        server_format_peer(p->fd, who, sizeof(who));
         n = snprintf(line, sizeof(line), "%s ", who);
     }
     va_start(args, format);
@@ -161,6 +162,7 @@ static void server_free(struct server *s)
     void (*stopped)(void *data) = s->stopped;
     void *data = s->stopped_data;
 
+    rounds_shell_destroy(s->rounds);
     outbox_finish(&s->out);
     store_finish(&s->store);
     free(s->scratch);
@@ -268,12 +270,18 @@ int server_create(struct server **ret, uv_loop_t *loop, const struct server_conf
     list_init(&s->listeners);
     s->scratch = malloc(SCRATCH_SIZE);
     r = s->scratch ? init_store(s) : -ENOMEM;
+    if (r == 0 && config->rounds) {
+        r = rounds_shell_create(s, config->rounds);
+        if (r < 0)
+            store_finish(&s->store);
+    }
     if (r < 0) {
         free(s->scratch);
         free(s);
         return r;
     }
     init_handles(s);
+    rounds_shell_start(s->rounds);
     *ret = s;
     return 0;
 }
@@ -284,6 +292,7 @@ static void close_all(struct server *s)
     listeners_close(s);
     while (!list_is_empty(&s->peers))
         peer_close(list_entry(s->peers.next, struct peer, link));
+    rounds_shell_stop(s->rounds);
     uv_close((uv_handle_t *)&s->deadline_timer, on_handle_closed);
     uv_close((uv_handle_t *)&s->accept_timer, on_handle_closed);
     uv_close((uv_handle_t *)&s->drain_timer, on_handle_closed);
@@ -314,6 +323,7 @@ void server_drain(struct server *s, unsigned timeout_ms, void (*stopped)(void *d
     listeners_close(s);
     peers_release(s, UINT32_MAX);
     list_for_each_safe(pos, &s->peers) peer_drain(list_entry(pos, struct peer, link));
+    rounds_shell_drain(s->rounds);
     if (s->n_peers == 0)
         close_all(s);
     else

@@ -1,0 +1,524 @@
+/*
+ * One agent's connection, from the byte that told it from a client of the store.
+ *
+ * The happy path: opening and hello arrive in one read, are answered with opening and view in one write, and
+ * then a frame comes and goes now and then. Frames are decoded where they were read; only the start of one
+ * that is incomplete is kept, and no more is read than completes it.
+ *
+ * The ways it dies: another version or something that is no frame; a body that cannot be understood (the agent
+ * is told which); no hello in time; an agent that does not read; the end of the stream or an error; the core
+ * closes it, because the node is dead, has left, or came again over another connection. A dead network is not
+ * noticed here but by the core, as silence.
+ *
+ * Whoever is to leave is told why first: what is left to say is sent, our end is shut, and the agent's words
+ * are read into nowhere until it has closed, as a close with unread words would destroy what we said.
+ */
+
+#include <arpa/inet.h>
+#include <assert.h>
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "rendezvous/rounds_uv.h"
+#include "rendezvous/server_impl_uv.h"
+#include "rendezvous/session_json.h"
+
+static void on_poll(uv_poll_t *poll, int status, int events);
+
+static struct rounds_shell *shell_of(const struct agent *a)
+{
+    return a->server->rounds;
+}
+
+static void __attribute__((format(printf, 2, 3))) say_about(struct agent *a, const char *format, ...)
+{
+    char what[SESSION_JSON_ERROR_SIZE], who[INET6_ADDRSTRLEN + 32];
+    va_list arguments;
+
+    va_start(arguments, format);
+    (void)vsnprintf(what, sizeof(what), format, arguments);
+    va_end(arguments);
+    server_format_peer(a->fd, who, sizeof(who));
+    server_log(a->server, NULL, "agent, %s %s", who, what);
+}
+
+/* ---- polling ---- */
+
+static void update_polling(struct agent *a)
+{
+    uint8_t events = UV_READABLE | (buf_size(&a->out) > 0 ? UV_WRITABLE : 0);
+
+    if (events == a->events || a->closing)
+        return;
+    a->events = events;
+    (void)uv_poll_start(&a->poll, events, on_poll); /* fails only when another handle watches the same fd */
+}
+
+/* ---- deadlines: to say hello, and to go ---- */
+
+static void on_hasty(uv_timer_t *timer);
+
+/* Everybody in the list has the same time, so the first expires first. */
+static void arm_hasty(struct rounds_shell *r)
+{
+    uint64_t now_ms = uv_now(r->server->loop), at_ms;
+
+    if (list_is_empty(&r->hasty) || uv_is_active((uv_handle_t *)&r->hasty_timer))
+        return;
+    at_ms = list_entry(r->hasty.next, struct agent, hasty_link)->deadline_ms;
+    /* Cannot fail: has a callback. */
+    (void)uv_timer_start(&r->hasty_timer, on_hasty, at_ms > now_ms ? at_ms - now_ms : 0, 0);
+}
+
+static void hasten(struct agent *a)
+{
+    struct rounds_shell *r = shell_of(a);
+
+    list_unlink(&a->hasty_link);
+    list_append(&r->hasty, &a->hasty_link);
+    a->deadline_ms = uv_now(r->server->loop) + r->server->limits.handshake_ms;
+    arm_hasty(r);
+}
+
+static void on_hasty(uv_timer_t *timer)
+{
+    struct rounds_shell *r = timer->data;
+
+    while (!list_is_empty(&r->hasty)) {
+        struct agent *a = list_entry(r->hasty.next, struct agent, hasty_link);
+
+        if (a->deadline_ms > uv_now(r->server->loop))
+            break;
+        if (!a->leaving)
+            say_about(a, "said no hello in time: closed");
+        agent_close(a);
+    }
+    if (!uv_is_closing((uv_handle_t *)timer))
+        arm_hasty(r);
+}
+
+/* ---- sending ---- */
+
+/* Nothing more can be said. What it said before is still read, and the end of that ends it. */
+static void go_deaf(struct agent *a)
+{
+    a->deaf = true;
+    buf_reset(&a->out);
+    buf_reset(&a->held);
+}
+
+/* As if the network had broken it: its end is noticed when the socket is read. */
+void agent_cut(struct agent *a)
+{
+    go_deaf(a);
+    (void)shutdown(a->fd, SHUT_RDWR); /* fails when it is broken already */
+}
+
+static bool keep(struct agent *a, struct buf *to, const struct buf *frame)
+{
+    if (buf_size(&a->out) + buf_size(&a->held) + buf_size(frame) > AGENT_OUTPUT_MAX) {
+        say_about(a, "does not read what it is told: closed");
+        return false;
+    }
+    if (buf_append(to, buf_bytes(frame), buf_size(frame)) == 0)
+        return true;
+    say_about(a, "closed: no memory for what it was to be told");
+    return false;
+}
+
+static void want_flush(struct agent *a)
+{
+    if (list_is_empty(&a->unsent_link))
+        list_append(&shell_of(a)->unsent, &a->unsent_link);
+}
+
+void agent_say(struct agent *a, const struct buf *frame, uint64_t mark)
+{
+    bool hold = mark > 0 || buf_size(&a->held) > 0;
+
+    if (a->deaf || a->leaving || a->closing)
+        return;
+    if (!keep(a, hold ? &a->held : &a->out, frame)) {
+        agent_cut(a);
+        return;
+    }
+    if (mark > a->held_mark)
+        a->held_mark = mark;
+    if (!hold)
+        want_flush(a);
+}
+
+void agent_say_alive(struct agent *a)
+{
+    if (a->deaf || a->leaving || a->closing || buf_size(&a->out) > 0)
+        return; /* it hears that we are here from what waits to be sent */
+    if (frame_put_alive(&a->out) < 0)
+        agent_cut(a);
+    else
+        want_flush(a);
+}
+
+void agent_unhold(struct agent *a, uint64_t mark)
+{
+    if (a->held_mark > mark)
+        return;
+    if (buf_append(&a->out, buf_bytes(&a->held), buf_size(&a->held)) < 0)
+        agent_cut(a);
+    buf_reset(&a->held);
+    a->held_mark = 0;
+    want_flush(a);
+}
+
+static bool is_all_said(const struct agent *a)
+{
+    return buf_size(&a->out) == 0 && buf_size(&a->held) == 0;
+}
+
+void agent_flush(struct agent *a)
+{
+    ssize_t n = 0;
+
+    if (buf_size(&a->out) > 0) {
+        do
+            n = write(a->fd, buf_bytes(&a->out), buf_size(&a->out));
+        while (n < 0 && errno == EINTR);
+        if (n < 0 && errno != EAGAIN)
+            go_deaf(a);
+        else if (n > 0)
+            buf_consume(&a->out, (size_t)n);
+        if (buf_size(&a->out) == 0)
+            buf_reset(&a->out);
+    }
+    if (a->leaving && !a->shut && is_all_said(a)) {
+        a->shut = true;
+        (void)shutdown(a->fd, SHUT_WR); /* fails when it is broken already */
+    }
+    update_polling(a);
+}
+
+/* ---- the end ---- */
+
+void agent_leave(struct agent *a)
+{
+    if (a->leaving || a->closing)
+        return;
+    a->leaving = true;
+    hasten(a);
+    want_flush(a);
+}
+
+static void on_agent_closed(uv_handle_t *handle)
+{
+    struct agent *a = handle->data;
+    struct server *s = a->server;
+
+    free(a);
+    server_handle_closed(s);
+}
+
+static void charge_input(struct agent *a)
+{
+    a->server->input_bytes += a->in.capacity;
+    a->server->input_bytes -= a->charged_input;
+    a->charged_input = a->in.capacity;
+}
+
+void agent_close(struct agent *a)
+{
+    struct rounds_event gone = {.kind = ROUNDS_GONE, .session = &a->session};
+    struct server *s = a->server;
+
+    assert(!a->closing);
+    a->closing = true;
+    buf_finish(&a->in);
+    buf_finish(&a->out);
+    buf_finish(&a->held);
+    charge_input(a);
+    list_unlink(&a->link);
+    list_unlink(&a->hasty_link);
+    list_unlink(&a->unsent_link);
+    uv_close((uv_handle_t *)&a->poll, on_agent_closed);
+    (void)close(a->fd); /* the poll handle let go of it above */
+    rounds_shell_step(s->rounds, &gone);
+    server_peer_gone(s);
+}
+
+/* ---- what it says ---- */
+
+/* The reason goes to the agent, which ends with it: trying again would not help. */
+static void refuse(struct agent *a, const char *why)
+{
+    struct session_view view = {
+        .kind = SESSION_VIEW_REFUSED,
+        .generation = -1,
+        .cause = {.kind = SESSION_CAUSE_CLOSED, .group_rank = -1, .rank = -1, .local_rank = -1},
+    };
+    struct buf frame = {0};
+
+    say_about(a, "was refused: %s", why);
+    session_copy_text(view.cause.text, sizeof(view.cause.text), why);
+    if (session_json_put_view(&frame, &view) == 0)
+        agent_say(a, &frame, 0);
+    buf_finish(&frame);
+    agent_leave(a);
+}
+
+/* Both ends, as numeric addresses. On a unix socket it is on our own machine, as it is on loopback. */
+static void numeric(int fd, int (*ask)(int fd, struct sockaddr *to, socklen_t *size), char *text, socklen_t n)
+{
+    union {
+        struct sockaddr any;
+        struct sockaddr_in v4;
+        struct sockaddr_in6 v6;
+        struct sockaddr_storage storage;
+    } at = {0};
+    socklen_t size = sizeof(at);
+
+    text[0] = 0;
+    if (ask(fd, &at.any, &size) < 0)
+        return; /* it is gone: nobody will need its address */
+    if (at.any.sa_family == AF_INET6 && IN6_IS_ADDR_V4MAPPED(&at.v6.sin6_addr))
+        (void)inet_ntop(AF_INET, &at.v6.sin6_addr.s6_addr[12], text, n);
+    else if (at.any.sa_family == AF_INET6)
+        (void)inet_ntop(AF_INET6, &at.v6.sin6_addr, text, n);
+    else if (at.any.sa_family == AF_INET)
+        (void)inet_ntop(AF_INET, &at.v4.sin_addr, text, n);
+    else
+        (void)snprintf(text, n, "127.0.0.1");
+}
+
+static int ask_peer(int fd, struct sockaddr *to, socklen_t *size)
+{
+    return getpeername(fd, to, size);
+}
+
+static int ask_local(int fd, struct sockaddr *to, socklen_t *size)
+{
+    return getsockname(fd, to, size);
+}
+
+static void hear_hello(struct agent *a, const struct session_hello *hello)
+{
+    char peer[INET6_ADDRSTRLEN], local[INET6_ADDRSTRLEN];
+
+    numeric(a->fd, ask_peer, peer, sizeof(peer));
+    numeric(a->fd, ask_local, local, sizeof(local));
+    rounds_shell_step(
+        shell_of(a),
+        &(struct rounds_event){
+            .kind = ROUNDS_HELLO, .session = &a->session, .hello = hello, .peer = peer, .local = local});
+    if (a->session.node && !a->closing)
+        list_unlink(&a->hasty_link); /* from now on silence is what ends it */
+}
+
+static void hear_body(struct agent *a, struct wire_span body)
+{
+    struct session_json_message message;
+    char error[SESSION_JSON_ERROR_SIZE];
+
+    if (!session_json_get_message(body.data, body.size, &message, error))
+        refuse(a, error);
+    else if (message.kind == SESSION_JSON_HELLO)
+        hear_hello(a, &message.hello);
+    else
+        rounds_shell_step(shell_of(a), &(struct rounds_event){.kind = ROUNDS_REPORT,
+                                                              .session = &a->session,
+                                                              .report = &message.report});
+}
+
+static void open_session(struct agent *a)
+{
+    if (frame_put_opening(&a->out) < 0)
+        agent_cut(a);
+    else
+        want_flush(a);
+}
+
+static void hear(struct agent *a, const struct frame *frame)
+{
+    switch (frame->kind) {
+    case FRAME_OPENED:
+        open_session(a);
+        break;
+    case FRAME_ALIVE:
+        rounds_shell_step(shell_of(a),
+                          &(struct rounds_event){.kind = ROUNDS_ALIVE, .session = &a->session});
+        break;
+    case FRAME_BODY:
+        hear_body(a, frame->body);
+        break;
+    default: /* an echo is for agents */
+        break;
+    }
+}
+
+/* No frame can follow. */
+static void break_off(struct agent *a, int result)
+{
+    switch (result) {
+    case FRAME_E_VERSION:
+        say_about(a, "speaks version %c of the agent session and this rendezvous version %c: closed",
+                  a->reader.version, FRAME_OPENING[FRAME_OPENING_VERSION_AT]);
+        open_session(a); /* which tells it */
+        break;
+    case FRAME_E_LONG:
+        say_about(a, "sent a frame of %zu bytes, and at most %d are allowed: closed", a->reader.need,
+                  FRAME_BODY_MAX);
+        break;
+    default:
+        say_about(a, "began like an agent of crun and went on otherwise: closed");
+        break;
+    }
+    agent_leave(a);
+}
+
+/* Takes what is complete; returns how many bytes that was. */
+static size_t take_frames(struct agent *a, const uint8_t *data, size_t n)
+{
+    size_t done = 0, size;
+    struct frame frame;
+    int r = 0;
+
+    while (r == 0 && !a->leaving && !a->closing) {
+        r = frame_decode(&a->reader, data + done, n - done, &frame, &size);
+        if (r == 0) {
+            hear(a, &frame);
+            done += size;
+        }
+    }
+    if (r > FRAME_E_MORE)
+        break_off(a, r);
+    if (!list_is_empty(&a->unsent_link))
+        agent_flush(a); /* also what no step of the core has brought */
+    return a->leaving ? n : done;
+}
+
+/* ---- receiving ---- */
+
+static bool take(struct agent *a, const uint8_t *data, size_t n)
+{
+    size_t done = take_frames(a, data, n);
+
+    if (a->closing || done == n)
+        return !a->closing;
+    if (buf_append(&a->in, data + done, n - done) < 0) {
+        say_about(a, "closed: no memory for what it says");
+        agent_close(a);
+        return false;
+    }
+    charge_input(a);
+    return true;
+}
+
+/* The frame whose start was kept has grown. */
+static bool take_kept(struct agent *a)
+{
+    size_t done = take_frames(a, buf_bytes(&a->in), buf_size(&a->in));
+
+    if (a->closing)
+        return false;
+    buf_consume(&a->in, done);
+    if (buf_size(&a->in) == 0)
+        buf_reset(&a->in);
+    charge_input(a);
+    return true;
+}
+
+/* Where to read to, and how much; NULL: a is closed. */
+static uint8_t *reading_place(struct agent *a, size_t *ret_size)
+{
+    struct server *s = a->server;
+    uint8_t *place;
+
+    *ret_size = SCRATCH_SIZE;
+    if (buf_size(&a->in) == 0)
+        return s->scratch;
+    *ret_size = a->reader.need - buf_size(&a->in);
+    place = buf_reserve(&a->in, *ret_size);
+    charge_input(a);
+    if (place && s->input_bytes <= s->limits.input_all_max)
+        return place;
+    say_about(a, "closed: no memory for the rest of its frame, or incomplete ones of all clients are too many");
+    agent_close(a);
+    return NULL;
+}
+
+/* Reads once; false: a is closed, or there is nothing to read. */
+static bool receive(struct agent *a)
+{
+    size_t size;
+    uint8_t *place = reading_place(a, &size);
+    ssize_t n;
+
+    if (!place)
+        return false;
+    do
+        n = read(a->fd, place, size);
+    while (n < 0 && errno == EINTR);
+    if (n < 0 && errno == EAGAIN)
+        return false;
+    if (n <= 0) {
+        agent_close(a);
+        return false;
+    }
+    if (place == a->server->scratch)
+        return take(a, place, (size_t)n);
+    buf_commit(&a->in, (size_t)n);
+    return take_kept(a);
+}
+
+static void on_poll(uv_poll_t *poll, int status, int events)
+{
+    struct agent *a = poll->data;
+
+    if (a->closing)
+        return;
+    if (status < 0) { /* it broke; what arrived before still counts */
+        a->events = 0;
+        go_deaf(a);
+        while (receive(a))
+            ;
+        if (!a->closing)
+            agent_close(a);
+        return;
+    }
+    if (events & UV_WRITABLE)
+        agent_flush(a);
+    if (events & UV_READABLE && !a->closing)
+        (void)receive(a); /* whatever came of it is done */
+}
+
+/* ---- the beginning ---- */
+
+void agent_adopt(struct server *s, int fd, struct buf *said)
+{
+    struct agent *a = calloc(1, sizeof(*a));
+    int r = a ? uv_poll_init(s->loop, &a->poll, fd) : -ENOMEM;
+
+    if (r < 0) {
+        server_log(s, NULL, "refused an agent: %s", strerror(-r));
+        free(a);
+        buf_finish(said);
+        (void)close(fd); /* nothing was sent on it */
+        server_peer_gone(s);
+        return;
+    }
+    a->poll.data = a;
+    a->server = s;
+    a->fd = fd;
+    list_init(&a->hasty_link);
+    list_init(&a->unsent_link);
+    rounds_session_init(&a->session);
+    frame_reader_init_server(&a->reader);
+    server_handle_opened(s);
+    list_append(&s->rounds->agents, &a->link);
+    hasten(a);
+    update_polling(a);
+    (void)take(a, buf_bytes(said), buf_size(said));
+    buf_finish(said);
+}

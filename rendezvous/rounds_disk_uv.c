@@ -1,0 +1,391 @@
+/*
+ * Marks: every save gets the next number, and a batch is done with its highest one. A job has an entry here
+ * while something of it is not on disk; the entry's mark is its last save's.
+ */
+
+#include "rendezvous/rounds_disk_uv.h"
+
+#include <assert.h>
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "proto/base/cleanup.h"
+#include "rendezvous/rounds_file.h"
+#include "rendezvous/rounds_json.h"
+#include "rendezvous/rounds_uv.h"
+#include "rendezvous/server_impl_uv.h"
+
+enum { ERRORS_REPEAT_S = 10 };
+
+/* One job's file that is to change. */
+struct change {
+    struct list link;
+    uint64_t instance, mark;
+    struct buf text; /* empty: the file goes */
+    int error;
+};
+
+struct rounds_disk {
+    struct rounds_shell *shell;
+    int dir;
+    uint64_t mark, done;  /* given last; written last */
+    struct list waiting;  /* changes for the next batch */
+    struct list writing;  /* the thread's, while work is under way */
+    uv_work_t work;
+    bool busy;
+    uint64_t complained_ns;
+};
+
+/* ---- writing, in the thread ---- */
+
+static int write_all(int fd, const uint8_t *data, size_t n)
+{
+    while (n > 0) {
+        ssize_t done = write(fd, data, n);
+
+        if (done < 0 && errno != EINTR)
+            return -errno;
+        if (done > 0) {
+            data += done;
+            n -= (size_t)done;
+        }
+    }
+    return 0;
+}
+
+static int write_file(int dir, const char *name, const struct buf *text)
+{
+    char beside[ROUNDS_FILE_NAME_SIZE + 4];
+    _cleanup_close_ int fd = -1;
+    int r;
+
+    (void)snprintf(beside, sizeof(beside), "%s.new", name);
+    fd = openat(dir, beside, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    if (fd < 0)
+        return -errno;
+    r = write_all(fd, buf_bytes(text), buf_size(text));
+    if (r == 0 && fsync(fd) < 0)
+        r = -errno;
+    if (r == 0 && renameat(dir, beside, dir, name) < 0)
+        r = -errno;
+    if (r < 0)
+        (void)unlinkat(dir, beside, 0); /* it is of no use, and may not be there */
+    return r;
+}
+
+static int make_change(int dir, const struct change *c)
+{
+    char name[ROUNDS_FILE_NAME_SIZE];
+
+    rounds_file_name(c->instance, name);
+    if (buf_size(&c->text) > 0)
+        return write_file(dir, name, &c->text);
+    return unlinkat(dir, name, 0) < 0 && errno != ENOENT ? -errno : 0;
+}
+
+static void on_work(uv_work_t *work)
+{
+    struct rounds_disk *d = work->data;
+    int error;
+
+    list_for_each(i, &d->writing)
+    {
+        struct change *c = list_entry(i, struct change, link);
+
+        c->error = make_change(d->dir, c);
+    }
+    error = fsync(d->dir) < 0 ? -errno : 0;
+    if (error < 0)
+        list_for_each(i, &d->writing) list_entry(i, struct change, link)->error = error;
+}
+
+/* ---- batches ---- */
+
+static void change_destroy(struct change *c)
+{
+    list_unlink(&c->link);
+    buf_finish(&c->text);
+    free(c);
+}
+
+static void complain(struct rounds_disk *d, int error)
+{
+    uint64_t now_ns = uv_hrtime();
+
+    if (d->complained_ns > 0 && now_ns - d->complained_ns < ERRORS_REPEAT_S * UINT64_C(1000000000))
+        return;
+    d->complained_ns = now_ns;
+    rounds_log(d->shell,
+               "the state of a job cannot be written: %s; it goes on, but a restart of this daemon would "
+               "not know what has happened since",
+               strerror(-error));
+}
+
+static void on_written(uv_work_t *work, int status)
+{
+    struct rounds_disk *d = work->data;
+    struct server *s = d->shell->server;
+
+    assert(status == 0); /* nobody cancels it */
+    d->busy = false;
+    list_for_each_safe(i, &d->writing)
+    {
+        struct change *c = list_entry(i, struct change, link);
+
+        if (c->error < 0)
+            complain(d, c->error);
+        if (c->mark > d->done)
+            d->done = c->mark;
+        change_destroy(c);
+    }
+    rounds_shell_saved(d->shell);
+    rounds_disk_start(d);
+    server_handle_closed(s); /* may free us */
+}
+
+void rounds_disk_start(struct rounds_disk *d)
+{
+    if (!d || d->busy || list_is_empty(&d->waiting))
+        return;
+    while (!list_is_empty(&d->waiting)) {
+        struct list *first = d->waiting.next;
+
+        list_unlink(first);
+        list_append(&d->writing, first);
+    }
+    d->busy = true;
+    server_handle_opened(d->shell->server);
+    (void)uv_queue_work(d->shell->server->loop, &d->work, on_work, on_written); /* fails without a callback */
+}
+
+/* ---- changes ---- */
+
+static struct change *find_change(const struct list *list, uint64_t instance)
+{
+    list_for_each(i, list)
+    {
+        struct change *c = list_entry(i, struct change, link);
+
+        if (c->instance == instance)
+            return c;
+    }
+    return NULL;
+}
+
+/* The job's entry in the next batch; NULL: memory is out. */
+static struct change *want_change(struct rounds_disk *d, uint64_t instance)
+{
+    struct change *c = find_change(&d->waiting, instance);
+
+    if (!c) {
+        c = calloc(1, sizeof(*c));
+        if (!c)
+            return NULL;
+        c->instance = instance;
+        list_append(&d->waiting, &c->link);
+    }
+    buf_consume(&c->text, buf_size(&c->text));
+    c->mark = ++d->mark;
+    return c;
+}
+
+void rounds_disk_save(struct rounds_disk *d, const struct rounds_job *job)
+{
+    struct change *c;
+    int r;
+
+    if (!d)
+        return;
+    c = want_change(d, job->instance);
+    r = c ? rounds_file_put(&c->text, job) : -ENOMEM;
+    if (r == 0)
+        return;
+    complain(d, r);
+    if (c)
+        change_destroy(c); /* the file stays as it is */
+}
+
+void rounds_disk_forget(struct rounds_disk *d, const struct rounds_job *job)
+{
+    if (d && !want_change(d, job->instance))
+        complain(d, -ENOMEM);
+}
+
+uint64_t rounds_disk_mark(const struct rounds_disk *d, const struct rounds_job *job)
+{
+    const struct change *c = d && job ? find_change(&d->waiting, job->instance) : NULL;
+
+    if (!c && d && job)
+        c = find_change(&d->writing, job->instance);
+    return c ? c->mark : 0;
+}
+
+uint64_t rounds_disk_done(const struct rounds_disk *d)
+{
+    return d->done;
+}
+
+/* ---- reading ---- */
+
+/* 0, -errno, or 1: it is larger than any of ours. */
+static int read_file(int dir, const char *name, struct buf *to)
+{
+    _cleanup_close_ int fd = openat(dir, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+    ssize_t n = 1;
+
+    if (fd < 0)
+        return -errno;
+    while (n > 0) {
+        uint8_t *place = buf_reserve(to, 65536);
+
+        if (!place)
+            return -ENOMEM;
+        n = read(fd, place, 65536);
+        if (n < 0)
+            return -errno;
+        buf_commit(to, (size_t)n);
+        if (buf_size(to) > ROUNDS_FILE_MAX)
+            return 1;
+    }
+    return 0;
+}
+
+static int set_aside(struct rounds_disk *d, const char *name)
+{
+    char aside[ROUNDS_FILE_NAME_SIZE + 16];
+
+    (void)snprintf(aside, sizeof(aside), "%s.damaged", name);
+    if (renameat(d->dir, name, d->dir, aside) < 0) {
+        rounds_log(d->shell, "the saved state in %s is damaged and cannot be moved aside: %s", name,
+                   strerror(errno));
+        return -errno;
+    }
+    rounds_log(d->shell,
+               "the saved state in %s is damaged and now named %s; its job begins anew with what its agents "
+               "know",
+               name, aside);
+    return 0;
+}
+
+static int load_file(struct rounds_disk *d, struct rounds *rounds, const char *name, uint64_t now_ns)
+{
+    _cleanup_(buf_finish) struct buf file = {0};
+    char error[ROUNDS_JSON_ERROR_SIZE];
+    const uint8_t *rest;
+    size_t n;
+    int r = read_file(d->dir, name, &file);
+
+    if (r < 0) {
+        rounds_log(d->shell, "the saved state in %s cannot be read: %s", name, strerror(-r));
+        return r;
+    }
+    rest = r == 0 ? rounds_file_check(buf_bytes(&file), buf_size(&file), &n) : NULL;
+    if (!rest)
+        return set_aside(d, name);
+    if (!rounds_json_load(rounds, rest, n, now_ns, error)) {
+        rounds_log(d->shell, "%s (%s); use the release and the limits that it was written with, or remove it",
+                   error, name);
+        return -EINVAL;
+    }
+    return 0;
+}
+
+static int load_entry(struct rounds_disk *d, struct rounds *rounds, const char *name, uint64_t now_ns)
+{
+    size_t n = strlen(name);
+
+    if (rounds_file_is_name(name))
+        return load_file(d, rounds, name, now_ns);
+    if (n > 4 && strncmp(name, "job-", 4) == 0 && strcmp(name + n - 4, ".new") == 0)
+        (void)unlinkat(d->dir, name, 0); /* a crash left it behind, half-written */
+    return 0;
+}
+
+int rounds_disk_load(struct rounds_disk *d, struct rounds *rounds, uint64_t now_ns)
+{
+    int fd = dup(d->dir), r = 0;
+    DIR *list = fd >= 0 ? fdopendir(fd) : NULL;
+    struct dirent *entry;
+
+    if (!list) {
+        r = -errno;
+        if (fd >= 0)
+            (void)close(fd); /* only read */
+        rounds_log(d->shell, "the state directory cannot be listed: %s", strerror(-r));
+        return r;
+    }
+    while (r == 0 && (entry = readdir(list)))
+        r = load_entry(d, rounds, entry->d_name, now_ns);
+    (void)closedir(list); /* only read */
+    if (r == 0 && rounds->n_jobs > 0)
+        rounds_log(d->shell, "%zu jobs with %zu nodes were restored; nodes have %g s to return",
+                   rounds->n_jobs, rounds->n_nodes, (double)rounds->config.grace_ns / 1e9);
+    return r;
+}
+
+/* ---- life ---- */
+
+static int open_dir(struct rounds_shell *shell, const char *dir)
+{
+    int fd;
+
+    if (mkdir(dir, 0700) < 0 && errno != EEXIST) {
+        rounds_log(shell, "the state directory %s cannot be created: %s", dir, strerror(errno));
+        return -errno;
+    }
+    fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0) {
+        rounds_log(shell, "the state directory %s cannot be opened: %s", dir, strerror(errno));
+        return -errno;
+    }
+    if (flock(fd, LOCK_EX | LOCK_NB) == 0)
+        return fd;
+    rounds_log(shell, "the state directory %s is used by another rendezvous: %s", dir, strerror(errno));
+    (void)close(fd); /* only opened */
+    return -EBUSY;
+}
+
+int rounds_disk_open(struct rounds_disk **ret, struct rounds_shell *shell, const char *dir)
+{
+    int fd = open_dir(shell, dir);
+    struct rounds_disk *d;
+
+    if (fd < 0)
+        return fd;
+    if (faccessat(fd, ".", W_OK | X_OK, AT_EACCESS) < 0) {
+        int error = -errno;
+
+        rounds_log(shell, "the state directory %s cannot be written to: %s", dir, strerror(-error));
+        (void)close(fd); /* only opened */
+        return error;
+    }
+    d = calloc(1, sizeof(*d));
+    if (!d) {
+        (void)close(fd); /* only opened */
+        return -ENOMEM;
+    }
+    d->shell = shell;
+    d->dir = fd;
+    d->work.data = d;
+    list_init(&d->waiting);
+    list_init(&d->writing);
+    *ret = d;
+    return 0;
+}
+
+void rounds_disk_close(struct rounds_disk *d)
+{
+    if (!d)
+        return;
+    assert(!d->busy);
+    list_for_each_safe(i, &d->waiting) change_destroy(list_entry(i, struct change, link));
+    (void)close(d->dir); /* nothing was written through it */
+    free(d);
+}

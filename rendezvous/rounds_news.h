@@ -1,0 +1,17 @@
+#pragma once
+
+/*
+ * What happened to a job, as lines for people: each names the job, and what is said about a generation names
+ * that, and why.
+ */
+
+#include <stdbool.h>
+#include <stddef.h>
+
+struct rounds_job;
+
+enum { ROUNDS_NEWS_SIZE = 1024 };
+
+/* Takes the first thing off *news (bits of enum rounds_news, in the order in which they happened) and writes
+ * its line; false: there is none left. Control characters of strangers come out as '?'. */
+bool rounds_news_next(const struct rounds_job *job, unsigned *news, char line[ROUNDS_NEWS_SIZE]);

@@ -1,0 +1,356 @@
+/*
+ * The shell around the rounds: one core for all jobs, one timer, and the agents' connections.
+ *
+ * The happy path: a frame of an agent -> an event -> rounds_step() -> actions, which put frames into agents'
+ * buffers -> one write for each agent that has something. Nothing is decided here.
+ *
+ * With a state directory the write comes later for whoever is told something that is being written down: what
+ * was said must still be true after a crash (rounds_disk_uv.h). "I am here" is never held back.
+ *
+ * Silence is judged only after every socket was read: whatever kept this process from listening, an agent
+ * whose words lie in a socket has not been silent. So the timer starts a check handle, which runs behind the
+ * reading in the same turn of the loop.
+ */
+
+#include "rendezvous/rounds_uv.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+
+#include "rendezvous/rounds_disk_uv.h"
+#include "rendezvous/rounds_news.h"
+#include "rendezvous/server_impl_uv.h"
+#include "rendezvous/session_json.h"
+
+enum { LOG_LINES_PER_S = 50, LOG_BURST = 200, NS_PER_MS = 1000000 };
+
+/* ---- log ---- */
+
+/* A job's lines are few, but a stranger may open as many jobs as it likes. */
+static bool may_log(struct rounds_shell *r)
+{
+    uint64_t now_ns = uv_hrtime();
+
+    r->log_tokens += (double)(now_ns - r->log_refilled_ns) * LOG_LINES_PER_S / 1e9;
+    r->log_refilled_ns = now_ns;
+    if (r->log_tokens > LOG_BURST)
+        r->log_tokens = LOG_BURST;
+    if (r->log_tokens < 1) {
+        r->log_suppressed++;
+        return false;
+    }
+    r->log_tokens -= 1;
+    return true;
+}
+
+static void log_line(struct rounds_shell *r, const char *line)
+{
+    char left_out[64];
+
+    if (!r->log || !may_log(r))
+        return;
+    if (r->log_suppressed > 0) {
+        (void)snprintf(left_out, sizeof(left_out), "%llu lines about jobs were left out",
+                       (unsigned long long)r->log_suppressed);
+        r->log_suppressed = 0;
+        r->log(r->data, left_out);
+    }
+    r->log(r->data, line);
+}
+
+void rounds_log(struct rounds_shell *r, const char *format, ...)
+{
+    char line[ROUNDS_NEWS_SIZE];
+    va_list arguments;
+
+    va_start(arguments, format);
+    (void)vsnprintf(line, sizeof(line), format, arguments);
+    va_end(arguments);
+    log_line(r, line);
+}
+
+static void log_news(struct rounds_shell *r, const struct rounds_job *job, unsigned news)
+{
+    char line[ROUNDS_NEWS_SIZE];
+
+    while (rounds_news_next(job, &news, line))
+        log_line(r, line);
+}
+
+/* ---- actions ---- */
+
+/* The frame of a view; NULL: memory is out. */
+static const struct buf *frame_of(struct rounds_shell *r, const struct session_view *view)
+{
+    bool same = buf_size(&r->said_frame) > 0 && memcmp(view, &r->said, sizeof(*view)) == 0;
+
+    if (same)
+        return &r->said_frame;
+    buf_consume(&r->said_frame, buf_size(&r->said_frame));
+    if (session_json_put_view(&r->said_frame, view) < 0)
+        return NULL;
+    r->said = *view;
+    return &r->said_frame;
+}
+
+static void send_view(struct rounds_shell *r, const struct rounds_action *action)
+{
+    struct agent *a = list_entry(action->session, struct agent, session);
+    const struct buf *frame = frame_of(r, &action->view);
+
+    if (frame)
+        agent_say(a, frame, rounds_disk_mark(r->disk, action->job));
+    else
+        agent_cut(a); /* its next hello is answered with the view */
+}
+
+static void carry_out(struct rounds_shell *r, const struct rounds_action *action)
+{
+    switch (action->kind) {
+    case ROUNDS_DO_SAVE:
+        rounds_disk_save(r->disk, action->job);
+        break;
+    case ROUNDS_DO_REPORT:
+        log_news(r, action->job, action->news);
+        break;
+    case ROUNDS_DO_SEND:
+        send_view(r, action);
+        break;
+    case ROUNDS_DO_ALIVE:
+        agent_say_alive(list_entry(action->session, struct agent, session));
+        break;
+    case ROUNDS_DO_CLOSE:
+        agent_leave(list_entry(action->session, struct agent, session));
+        break;
+    case ROUNDS_DO_FORGET:
+        rounds_disk_forget(r->disk, action->job);
+        break;
+    case ROUNDS_ACTION_COUNT:
+        break;
+    }
+}
+
+static void flush_unsent(struct rounds_shell *r)
+{
+    while (!list_is_empty(&r->unsent)) {
+        struct agent *a = list_entry(r->unsent.next, struct agent, unsent_link);
+
+        list_unlink(&a->unsent_link);
+        agent_flush(a);
+    }
+}
+
+static void on_timer(uv_timer_t *timer);
+
+static void arm_timer(struct rounds_shell *r)
+{
+    uint64_t deadline_ns = rounds_deadline(&r->core), now_ns = uv_hrtime();
+    uint64_t ms = deadline_ns > now_ns ? (deadline_ns - now_ns + NS_PER_MS - 1) / NS_PER_MS : 0;
+
+    if (deadline_ns == UINT64_MAX || uv_is_active((uv_handle_t *)&r->check))
+        return;
+    if (uv_is_active((uv_handle_t *)&r->timer) && uv_timer_get_due_in(&r->timer) <= ms)
+        return; /* that one will ask again */
+    (void)uv_timer_start(&r->timer, on_timer, ms, 0); /* cannot fail: has a callback */
+}
+
+static void tell_deserted(struct rounds_shell *r)
+{
+    bool populated = r->core.n_nodes > 0;
+    bool deserted = r->was_populated && !populated;
+
+    r->was_populated = populated;
+    if (deserted && r->deserted)
+        r->deserted(r->data);
+}
+
+/* What the core wants done, the connections, and the time for it to be asked again. */
+static void follow(struct rounds_shell *r)
+{
+    struct rounds_action action;
+
+    while (rounds_next(&r->core, &action))
+        carry_out(r, &action);
+    rounds_disk_start(r->disk);
+    flush_unsent(r);
+    arm_timer(r);
+    tell_deserted(r);
+}
+
+/* Nothing is carried out any more, but the core must not keep a connection that is gone. */
+static void step_over(struct rounds_shell *r, const struct rounds_event *event)
+{
+    struct rounds_action action;
+
+    if (event->kind != ROUNDS_GONE)
+        return;
+    rounds_step(&r->core, event);
+    while (rounds_next(&r->core, &action))
+        ;
+}
+
+void rounds_shell_step(struct rounds_shell *r, struct rounds_event *event)
+{
+    event->now_ns = uv_hrtime();
+    if (r->over) {
+        step_over(r, event);
+        return;
+    }
+    rounds_step(&r->core, event);
+    follow(r);
+}
+
+void rounds_shell_saved(struct rounds_shell *r)
+{
+    list_for_each(i, &r->agents)
+    {
+        struct agent *a = list_entry(i, struct agent, link);
+
+        if (buf_size(&a->held) > 0)
+            agent_unhold(a, rounds_disk_done(r->disk));
+    }
+    flush_unsent(r);
+}
+
+/* ---- time ---- */
+
+static void on_idle(uv_idle_t *idle)
+{
+    /* It is there for the loop not to sleep before the check. */
+}
+
+static void on_check(uv_check_t *check)
+{
+    struct rounds_shell *r = check->data;
+
+    (void)uv_check_stop(&r->check); /* both always succeed */
+    (void)uv_idle_stop(&r->idle);
+    if (rounds_deadline(&r->core) <= uv_hrtime())
+        rounds_shell_step(r, &(struct rounds_event){.kind = ROUNDS_TIMER});
+    else if (!r->over)
+        arm_timer(r);
+}
+
+static void on_timer(uv_timer_t *timer)
+{
+    struct rounds_shell *r = timer->data;
+
+    (void)uv_check_start(&r->check, on_check); /* cannot fail: they have callbacks */
+    (void)uv_idle_start(&r->idle, on_idle);
+}
+
+/* ---- life ---- */
+
+static int read_state(struct rounds_shell *r, const char *dir)
+{
+    int error = dir ? rounds_disk_open(&r->disk, r, dir) : 0;
+
+    return error < 0 || !dir ? error : rounds_disk_load(r->disk, &r->core, uv_hrtime());
+}
+
+int rounds_shell_create(struct server *s, const struct server_rounds *config)
+{
+    struct rounds_config core = ROUNDS_CONFIG_DEFAULT;
+    struct rounds_shell *r = calloc(1, sizeof(*r));
+    int error;
+
+    if (!r)
+        return -ENOMEM;
+    if (getrandom(&core.seed, sizeof(core.seed), 0) != sizeof(core.seed)) {
+        free(r);
+        return -EIO;
+    }
+    core.max_jobs = config->max_jobs > 0 ? config->max_jobs : core.max_jobs;
+    core.max_nodes = config->max_nodes > 0 ? config->max_nodes : core.max_nodes;
+    core.max_nodes_all = config->max_agents > 0 ? config->max_agents : core.max_nodes_all;
+    core.grace_ns = config->grace_ms > 0 ? config->grace_ms * UINT64_C(1000000) : core.grace_ns;
+    rounds_init(&r->core, &core);
+    r->server = s;
+    r->log = config->log;
+    r->deserted = config->deserted;
+    r->data = config->data;
+    r->log_tokens = LOG_BURST;
+    r->log_refilled_ns = uv_hrtime();
+    list_init(&r->agents);
+    list_init(&r->hasty);
+    list_init(&r->unsent);
+    error = read_state(r, config->state_dir);
+    if (error < 0) {
+        rounds_shell_destroy(r);
+        return error;
+    }
+    s->rounds = r;
+    return 0;
+}
+
+static void on_handle_closed(uv_handle_t *handle)
+{
+    struct rounds_shell *r = handle->data;
+
+    server_handle_closed(r->server);
+}
+
+void rounds_shell_start(struct rounds_shell *r)
+{
+    struct server *s = r ? r->server : NULL;
+
+    if (!r)
+        return;
+    /* These cannot fail: they only fill in the handle. */
+    (void)uv_timer_init(s->loop, &r->timer);
+    (void)uv_timer_init(s->loop, &r->hasty_timer);
+    (void)uv_check_init(s->loop, &r->check);
+    (void)uv_idle_init(s->loop, &r->idle);
+    r->timer.data = r->hasty_timer.data = r->check.data = r->idle.data = r;
+    for (int i = 0; i < 4; i++)
+        server_handle_opened(s);
+    follow(r); /* what was read from disk may want something */
+}
+
+void rounds_shell_drain(struct rounds_shell *r)
+{
+    if (!r)
+        return;
+    r->over = true;
+    (void)uv_timer_stop(&r->timer); /* always succeeds */
+    list_for_each_safe(i, &r->agents) agent_leave(list_entry(i, struct agent, link));
+    flush_unsent(r);
+}
+
+void rounds_shell_stop(struct rounds_shell *r)
+{
+    if (!r)
+        return;
+    r->over = true;
+    list_for_each_safe(i, &r->agents) agent_close(list_entry(i, struct agent, link));
+    uv_close((uv_handle_t *)&r->timer, on_handle_closed);
+    uv_close((uv_handle_t *)&r->hasty_timer, on_handle_closed);
+    uv_close((uv_handle_t *)&r->check, on_handle_closed);
+    uv_close((uv_handle_t *)&r->idle, on_handle_closed);
+}
+
+void rounds_shell_destroy(struct rounds_shell *r)
+{
+    if (!r)
+        return;
+    rounds_disk_close(r->disk);
+    rounds_finish(&r->core);
+    buf_finish(&r->said_frame);
+    free(r);
+}
+
+size_t server_n_nodes(const struct server *s)
+{
+    return s->rounds ? s->rounds->core.n_nodes : 0;
+}
+
+void server_close_jobs(struct server *s, const char *reason)
+{
+    if (s->rounds)
+        rounds_shell_step(s->rounds, &(struct rounds_event){.kind = ROUNDS_CLOSE, .reason = reason});
+}

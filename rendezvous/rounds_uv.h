@@ -1,0 +1,113 @@
+#pragma once
+
+/*
+ * The rounds inside the server. rounds_uv.c is the shell around the core: it turns what happens into events
+ * and carries out actions. rounds_agent_uv.c is one agent's connection, rounds_disk_uv.c what is kept on
+ * disk. All functions here take a shell that is NULL where no agents are served, and then do nothing.
+ */
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <uv.h>
+
+#include "proto/base/buf.h"
+#include "proto/base/list.h"
+#include "proto/frame.h"
+#include "rendezvous/rounds.h"
+#include "rendezvous/server_uv.h"
+
+struct rounds_disk;
+
+/* What an agent has not read. A view is a few hundred bytes; who leaves that many unread is hung or hostile,
+ * and finds its present view after it has connected again. */
+enum { AGENT_OUTPUT_MAX = 64 * 1024 };
+
+struct rounds_shell {
+    struct server *server;
+    struct rounds core;
+    struct rounds_disk *disk; /* NULL: nothing is kept */
+    void (*log)(void *data, const char *line);
+    void (*deserted)(void *data);
+    void *data;
+    double log_tokens; /* lines that may be logged now */
+    uint64_t log_refilled_ns;
+    uint64_t log_suppressed;
+
+    struct list agents;
+    struct list hasty;  /* agents that have not said hello or are to leave, by deadline */
+    struct list unsent; /* agents with something to be sent at the end of this step */
+    uv_timer_t hasty_timer;
+    uv_timer_t timer;
+    uv_check_t check; /* active: the timer is due, once all sockets are read */
+    uv_idle_t idle;   /* beside it, so that the loop does not sleep first */
+
+    /* The last view that is not a START: the same goes to many agents. */
+    struct session_view said;
+    struct buf said_frame;
+
+    bool was_populated; /* there was a node after the last step */
+    bool over;          /* the core is not asked any more */
+};
+
+/* An agent's connection. A few hundred bytes while idle: buffers exist only while bytes are pending. */
+struct agent {
+    uv_poll_t poll;
+    struct server *server;
+    struct list link;        /* in rounds_shell.agents */
+    struct list hasty_link;  /* in rounds_shell.hasty */
+    struct list unsent_link; /* in rounds_shell.unsent */
+    uint64_t deadline_ms;
+    struct rounds_session session;
+    struct frame_reader reader;
+    struct buf in;      /* the start of a frame that is incomplete */
+    struct buf out;     /* what the socket did not take yet */
+    struct buf held;    /* what follows when the job's state is on disk */
+    uint64_t held_mark; /* when that is: rounds_disk_mark() */
+    size_t charged_input;
+    int fd;
+    uint8_t events; /* what is polled for */
+    bool leaving;   /* is told nothing more, and not listened to */
+    bool shut;      /* leaving, and everything is sent */
+    bool deaf;      /* it cannot be written to; what it sent before still counts */
+    bool closing;
+};
+
+/* ---- rounds_uv.c ---- */
+
+/* 0 or -errno; a sentence was logged. No handle is open yet. */
+int rounds_shell_create(struct server *s, const struct server_rounds *config);
+void rounds_shell_start(struct rounds_shell *r); /* opens the handles */
+void rounds_shell_drain(struct rounds_shell *r); /* nothing is decided any more; what was decided is sent */
+void rounds_shell_stop(struct rounds_shell *r);  /* closes all handles and agents */
+void rounds_shell_destroy(struct rounds_shell *r);
+
+/* Something happened: asks the core, and carries out what it says. Time is filled in. When the last node is
+ * gone, the server may be stopped from within, and all agents closed; none is freed before the loop turns. */
+void rounds_shell_step(struct rounds_shell *r, struct rounds_event *event);
+
+/* A line for the log about the rounds. */
+void rounds_log(struct rounds_shell *r, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* Everything up to this mark is on disk, or cannot be. */
+void rounds_shell_saved(struct rounds_shell *r);
+
+/* ---- rounds_agent_uv.c ---- */
+
+/* A client that turned out to be an agent: takes the socket, and what it said from its opening on. */
+void agent_adopt(struct server *s, int fd, struct buf *said);
+
+/* To be sent at the end of the step; mark: not before that is on disk, 0: at once. An agent that cannot be
+ * told, because memory is out or it does not read, is cut off: it learns where it stands when it is back. */
+void agent_say(struct agent *a, const struct buf *frame, uint64_t mark);
+void agent_say_alive(struct agent *a);
+void agent_cut(struct agent *a);
+
+/* Sends what it can. */
+void agent_flush(struct agent *a);
+/* What was held until this mark may go out. */
+void agent_unhold(struct agent *a, uint64_t mark);
+/* Closes it after what was said, once it has closed its own end. */
+void agent_leave(struct agent *a);
+/* The connection is over, and the core hears it. a is freed when the loop has turned. */
+void agent_close(struct agent *a);
