@@ -27,6 +27,7 @@
 
 #include "launcher/children.h"
 #include "launcher/environment.h"
+#include "launcher/events_os.h"
 #include "launcher/failures_os.h"
 #include "launcher/generation_uv.h"
 #include "launcher/group.h"
@@ -55,6 +56,7 @@ struct agent {
     uv_timer_t deadline; /* of the group */
     uv_timer_t sweep;    /* runs while we kill what a lost guardian left to us */
     struct output *output;
+    struct events *events; /* NULL: nobody wants them */
     struct generation_host host;
     struct generation *generation; /* NULL before the first */
     pid_t strangers[64]; /* children we were born with (a shell's that exec'ed crun): not the job's */
@@ -331,6 +333,7 @@ static void do_finish(struct agent *a, int code)
         (void)waitpid(a->generation->guardian, NULL, 0);
     }
     (void)uv_timer_stop(&a->sweep); /* cannot fail on a timer that exists */
+    events_end(a->events, &a->group, &a->outcome, a->exit_code, a->generation ? a->generation->attempt_dir : NULL);
     end_generation(a);
     if (a->group.interrupt) /* whoever told us to stop does not wait for a slow console */
         (void)uv_timer_start(&a->deadline, on_console_patience, CONSOLE_PATIENCE_MS, 0);
@@ -368,6 +371,7 @@ static void perform(struct agent *a, const struct group_action *action)
         do_report(a);
         break;
     case GROUP_DO_START_AGAIN:
+        events_restart(a->events, &a->group, &a->outcome);
         dispatch_kind(a, GROUP_START);
         break;
     case GROUP_DO_KILL_GUARDIAN:
@@ -387,6 +391,7 @@ static void dispatch(struct agent *a, struct group_event event)
     struct group_actions actions;
 
     group_step(&a->group, &event, &actions);
+    events_step(a->events, &a->group, &event, &actions);
     for (size_t i = 0; i < actions.n_items; i++)
         perform(a, &actions.items[i]);
     if (a->start_failed) {
@@ -461,6 +466,7 @@ int agent_run(const struct agent_config *config)
         say("cannot start: %s", strerror(-r));
         return 1;
     }
+    a.events = events_create(config->job, config->file);
     say_through(say_in_order, &a);
     on_signals(&a.signals, 0, UV_READABLE); /* told to stop before anything was started? */
     if (a.group.state == GROUP_IDLE)
@@ -468,6 +474,7 @@ int agent_run(const struct agent_config *config)
     (void)uv_run(&a.loop, UV_RUN_DEFAULT); /* ends when the last handle is closed */
     (void)uv_loop_close(&a.loop);          /* nothing is open any more */
     say_through(NULL, NULL);
+    events_destroy(a.events);
     if (a.exit_code == 0 || !a.outcome.has_files)
         logs_remove_temporary(&a.logs);
     output_destroy(a.output);

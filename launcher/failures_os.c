@@ -186,6 +186,26 @@ static char *bad_interpreter(const struct failures_source *source)
     return head;
 }
 
+/* "rank 1 (pid 4711): exit code 3: ValueError: boom". */
+static void set_reason(const struct failures_source *source, const struct report_failure *f, char *out, size_t out_size)
+{
+    const struct group *g = source->group;
+    char end[96];
+
+    *out = '\0';
+    if (g->cause == GROUP_CAUSE_EXEC)
+        (void)snprintf(out, out_size, "%s: %s", source->program, strerrordesc_np(g->workers[g->cause_worker].status));
+    if (g->cause == GROUP_CAUSE_GUARDIAN)
+        (void)snprintf(out, out_size, "the guardian was killed from outside");
+    if (g->cause != GROUP_CAUSE_WORKER || !f)
+        return;
+    report_describe_end(f, end, sizeof(end));
+    const char *last = f->message ? strrchr(f->message, '\n') : NULL; /* a traceback ends in the exception */
+    last = last && last[1] ? last + 1 : f->message;
+    (void)snprintf(out, out_size, "rank %d (pid %d): %s%s%.*s", f->rank, f->pid, end, last ? ": " : "",
+                   last ? (int)strcspn(last, "\n") : 0, last ? last : ""); /* cut when it is long */
+}
+
 static void tell(const struct failures_source *source, struct report_failure *failures,
                  struct strings *strings, struct failures_outcome *outcome)
 {
@@ -196,6 +216,7 @@ static void tell(const struct failures_source *source, struct report_failure *fa
     int root = report_find_root(failures, n);
     (void)gethostname(host, sizeof(host) - 1); /* stays empty if it fails */
     outcome->worker_code = worker_code(g, failures, root);
+    set_reason(source, root < 0 ? NULL : &failures[root], outcome->reason, sizeof(outcome->reason));
     outcome->has_files = outcome->has_files || job_has_logs(source->job);
     for (size_t i = 0; i < n; i++)
         outcome->has_files = outcome->has_files || failures[i].error_file;

@@ -23,6 +23,7 @@ struct failures_source {
 struct failures_outcome {
     bool has_files;  /* there are error files or logs to keep, of any generation so far */
     int worker_code; /* exit code in the style of --exit-code=worker */
+    char reason[256]; /* of the last report: the first cause in a few words */
 };
 
 /*

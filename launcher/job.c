@@ -252,6 +252,7 @@ static int take_rendezvous(struct builder *b)
     job->run_id_text = text_of(b, OPTION_RDZV_ID);
     bool alone = flag_of(b, OPTION_STANDALONE) ||
                  (is_static && !has_endpoint && !value_of(b, OPTION_MASTER_PORT)->text);
+    job->rdzv_backend = alone ? "c10d" : backend;
     if (alone || !*job->run_id_text)
         job->run_id_text = job->run_id;
     if (!alone && is_static)
@@ -460,6 +461,11 @@ static int take_output(struct builder *b)
 {
     struct job *job = b->job;
 
+    const char *handler = text_of(b, OPTION_EVENT_LOG_HANDLER);
+    job->event_console = strcmp(handler, "console") == 0;
+    if (!job->event_console && strcmp(handler, "null") != 0)
+        return refuse(b, "--event-log-handler: event log handler '%s' is not registered; there are null and console", handler);
+    job->event_log = text_of(b, OPTION_EVENT_LOG);
     job->log_dir = text_of(b, OPTION_LOG_DIR);
     int r = take_streams(b, OPTION_REDIRECTS, &job->redirects);
     if (!r)
@@ -482,7 +488,6 @@ static int refuse_unsupported(struct builder *b)
         const char *reason;
     } refused[] = {
         {OPTION_LOGS_SPECS, NULL, "is a Python plug-in of torchrun, and crun runs no Python of its own"},
-        {OPTION_EVENT_LOG_HANDLER, "null", "is not supported by this version of crun; only null is"},
     };
 
     for (size_t i = 0; i < ARRAY_SIZE(refused); i++) {

@@ -56,6 +56,9 @@ struct job {
     char *const *program_args;
     bool virtual_local_rank;
     enum numa_mode numa;
+    const char *rdzv_backend; /* "c10d" for a job that has none of its own */
+    const char *event_log; /* file, or NULL */
+    bool event_console;
     const char *log_dir;       /* NULL: a temporary one; "/dev/null": none at all */
     uint8_t *redirects, *tees; /* for each worker, JOB_STDOUT | JOB_STDERR */
     uint8_t *listed;           /* for each worker, whether its output is shown; NULL: all are */

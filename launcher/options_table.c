@@ -170,11 +170,19 @@ const struct option_spec options_table[OPTION_COUNT] = {
                            .no_pet = true,
                            .placeholder = "NAME",
                            .help = "a Python plug-in of torchrun: refused"},
+    [OPTION_EVENT_LOG] = {.name = "event-log",
+                          .kind = OPTION_TEXT,
+                          .no_pet = true,
+                          .ours = true,
+                          .placeholder = "FILE",
+                          .help = "append what happens to this file, one JSON object in a line: starts, ends, "
+                                  "failures and their causes"},
     [OPTION_EVENT_LOG_HANDLER] = {.name = "event-log-handler",
                                   .kind = OPTION_TEXT,
                                   .fallback = "null",
                                   .placeholder = "null|console",
-                                  .help = "null; console prints events as JSON lines"},
+                                  .help = "console prints torchrun's event records to stderr, one JSON object in a "
+                                          "line"},
 
     [OPTION_HELP] = {.name = "help",
                      .letter = 'h',

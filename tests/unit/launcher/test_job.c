@@ -159,7 +159,7 @@ static void test_refused(void **state)
         {{{"--master-port=70000", "x"}}, "0 to 65535"},
         {{{"-m", "--no-python", "x"}}, "Don't use both"},
         {{{"--logs-specs=a", "x"}}, "plug-in"},
-        {{{"--event-log-handler=console", "x"}}, "not supported"},
+        {{{"--event-log-handler=file", "x"}}, "'file' is not registered"},
         {{{"-r4", "x"}}, "does not match"},
         {{{"-t", "0:1;1:2", "x"}}, "does not match"},
     };

@@ -1,0 +1,83 @@
+#pragma once
+
+/*
+ * What --event-log and --event-log-handler=console tell of a job: which events there are and what each says.
+ * Pure: events_json.c and events_torch_json.c make lines of them, events_os.c decides when and where to.
+ */
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+enum event_kind {
+    EVENT_START,   /* a generation begins */
+    EVENT_READY,   /* all its workers have executed their program */
+    EVENT_EXIT,    /* a worker ended */
+    EVENT_FAILURE, /* the generation is over before its time; why */
+    EVENT_STOP,    /* crun was told to stop */
+    EVENT_RESTART, /* nothing is left of the generation, the next one follows */
+    EVENT_END,     /* the job is over */
+    EVENT_KIND_COUNT
+};
+
+/* What does not change while a job runs, but for its place among the nodes. */
+struct event_job {
+    const char *run_id, *host, *role, *program, *rdzv_backend;
+    int n_workers, max_restarts;
+    pid_t crun;
+    int group_rank, group_world_size;
+    int rank_base, world_size;
+    int role_rank_base, role_world_size;
+};
+
+/* How a worker ended. code: its exit code, or the negative number of the signal. */
+struct event_ending {
+    int local_rank;
+    pid_t pid;
+    int code;
+    bool core_dumped, stopped;
+    int64_t max_rss_kib;
+    uint64_t ran_ns;
+};
+
+struct event {
+    enum event_kind kind;
+    int64_t time_ns;       /* wall clock, since 1970 */
+    uint64_t monotonic_ns; /* the same moment */
+    uint32_t generation;
+    int restarts;                      /* charged so far */
+    const struct event_ending *ending; /* of the worker; NULL: none is concerned */
+    const char *cause; /* FAILURE: "worker", "exec", "guardian" or "start"; END: "succeeded", "failed" or "stopped" */
+    const char *reason; /* in words, or NULL */
+    int number;         /* STOP: the signal; END: the exit code; FAILURE of an exec: errno */
+    pid_t sender;       /* STOP: 0 when unknown */
+    const pid_t *pids;  /* READY: of all workers */
+    uint64_t took_ns;   /* READY: since the start; END: since the first start */
+    int left;           /* RESTART: restarts left after it */
+};
+
+struct cJSON;
+
+/* Text of any origin: what is not UTF-8 in it becomes "?". */
+void events_add_text(struct cJSON *object, const char *name, const char *text);
+
+/* The object as a line, malloc'ed; NULL without memory. Frees the object. */
+char *events_print(struct cJSON *line);
+
+/* One line of --event-log, malloc'ed and with its newline; NULL without memory. */
+char *events_json_line(const struct event_job *job, const struct event *event);
+
+/* torchrun's states of agents and workers. */
+struct event_torch {
+    const char *state;
+    const struct event_ending *worker; /* NULL: the agent itself */
+    bool knows_ending;                 /* the worker failed: its exit code and pid are told */
+    bool is_first;                     /* before the first rendezvous has ended: no place is known yet */
+    const char *raw_error;             /* JSON text, or NULL */
+    int restarts;
+    int64_t run_s;
+    double duration_ms; /* negative: none */
+};
+
+/* The same event as torchrun's console handler prints it. */
+char *events_torch_line(const struct event_job *job, const struct event_torch *event);

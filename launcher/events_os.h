@@ -1,0 +1,41 @@
+#pragma once
+
+/*
+ * Tells the events of a job (events.h) to whoever asked for them: the file of --event-log, standard error with
+ * --event-log-handler=console. It watches the group machine from beside: what it is shown changes nothing there.
+ */
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct events;
+struct failures_outcome;
+struct group;
+struct group_actions;
+struct group_event;
+struct job;
+
+/* NULL when nobody wants to know, or without memory (which is said). A file that cannot be opened is said and left
+ * out. NULL is fine for all functions below. job must live as long. */
+struct events *events_create(const struct job *job, const char *program);
+
+/* Where the workers are among those of other nodes, from the next generation on. */
+struct event_place {
+    int group_rank, group_world_size;
+    int rank_base, world_size;
+    int role_rank_base, role_world_size;
+};
+void events_place(struct events *e, const struct event_place *place);
+
+/* After each group_step(), before its actions are carried out. */
+void events_step(struct events *e, const struct group *g, const struct group_event *event,
+                 const struct group_actions *actions);
+
+/* The report on a generation is out and another one follows. */
+void events_restart(struct events *e, const struct group *g, const struct failures_outcome *outcome);
+
+/* The job is over. attempt_dir: of its last generation, or NULL. */
+void events_end(struct events *e, const struct group *g, const struct failures_outcome *outcome, int exit_code,
+                const char *attempt_dir);
+
+void events_destroy(struct events *e);
