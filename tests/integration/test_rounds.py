@@ -194,6 +194,7 @@ def test_a_new_connection_replaces_the_old_one(crund):
         ({"params": {"min_nodes": 3}}, "MIN <= MAX"),
         ({"job": 17}, "'job'"),
     ],
+    ids=["params", "workers", "version", "nodes", "job"],
 )
 def test_refused_with_a_sentence(crund, change, words):
     first, second = agents(crund, 2)
@@ -238,6 +239,7 @@ def test_another_version_is_told_ours(crund):
         (OPENING + struct.pack("<I", 2) + b"{}", "cannot be understood"),
         (OPENING + struct.pack("<I", 9000) + b"[" * 9000, "is not JSON"),
     ],
+    ids=["opening", "long", "longest", "json", "report", "nested"],
 )
 def test_hostile_bytes_cost_one_connection(crund, said, words):
     good = agents(crund, 2)[0]

@@ -22,7 +22,7 @@ class Agent:
     names = itertools.count()
 
     def __init__(self, port, job="job", host="127.0.0.1", timeout=60, **hello):
-        self.address = (host, port)
+        self.address = (host, port) if isinstance(port, int) else port  # or a unix socket's path
         self.timeout = timeout
         self.nonce = secrets.token_hex(8), secrets.token_hex(8)
         self.attempt = 0
@@ -49,8 +49,13 @@ class Agent:
     def connect(self):
         """Greets, and waits for the echo."""
         self.close()
-        self.socket = socket.create_connection(self.address, timeout=self.timeout)
-        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if isinstance(self.address, tuple):
+            self.socket = socket.create_connection(self.address, timeout=self.timeout)
+            self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        else:
+            self.socket = socket.socket(socket.AF_UNIX)
+            self.socket.settimeout(self.timeout)
+            self.socket.connect(self.address)
         self.send(VALIDATE + message("PING", 4711))
         assert self.read(4) == struct.pack("<I", 4711)
         return self
