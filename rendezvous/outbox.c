@@ -40,13 +40,20 @@ static int reserve_ref(struct outbox *o)
     return 0;
 }
 
+int outbox_reserve(struct outbox *o, size_t n, size_t value_size)
+{
+    bool copy = value_size <= OUTBOX_COPY_MAX;
+
+    if (!buf_reserve(&o->bytes, n + sizeof(uint64_t) + (copy ? value_size : 0)))
+        return -ENOMEM;
+    return copy ? 0 : reserve_ref(o);
+}
+
 int outbox_put_blob(struct outbox *o, struct blob *b)
 {
     bool copy = b->size <= OUTBOX_COPY_MAX;
 
-    if (!buf_reserve(&o->bytes, sizeof(uint64_t) + (copy ? b->size : 0)))
-        return -ENOMEM;
-    if (!copy && reserve_ref(o) < 0)
+    if (outbox_reserve(o, 0, b->size) < 0)
         return -ENOMEM;
     /* These cannot fail: the room is reserved. */
     (void)buf_append_u64(&o->bytes, b->size);

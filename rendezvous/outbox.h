@@ -44,6 +44,9 @@ static inline size_t outbox_size(const struct outbox *o)
     return buf_size(&o->bytes) + o->refs_bytes;
 }
 
+/* Room for n bytes, and behind them for a value of that size: neither can then fail. Returns 0 or -ENOMEM. */
+int outbox_reserve(struct outbox *o, size_t n, size_t value_size);
+
 /* Appends u64 length and the value; takes a reference of its own where the value is large.
  * Returns 0 or -ENOMEM (nothing appended then). */
 int outbox_put_blob(struct outbox *o, struct blob *b);

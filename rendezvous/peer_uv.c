@@ -31,8 +31,13 @@ enum {
     IOV_MAX_BATCH = 64,
     /* A reply buffer that was once larger is given back. */
     OUT_KEEP_MAX = 1 << 20,
-    /* What a peer holding an incomplete message may have allocated beyond what it sent. */
-    IN_STEP = 64 * 1024,
+    /* What a peer holding an incomplete message may have allocated beyond what it sent: the small step while it
+     * sent little, so that thousands of them do not use up what all may hold, and while all hold too much. */
+    IN_STEP = SCRATCH_SIZE,
+    IN_STEP_SMALL = 4 * 1024,
+    /* Replies for one client in one turn: who pipelines large ones and reads them fast enough that the socket
+     * never fills would be served alone otherwise. */
+    TURN_OUTPUT_MAX = 256 * 1024,
     /* An incomplete message that grew by this much is making progress: a large one on a slow network has
      * the time it needs, one byte a second does not. */
     FRAME_PROGRESS = 1 << 20,
@@ -63,10 +68,28 @@ static size_t output_limit(const struct server *s)
     return s->output_bytes < s->limits.output_all_max ? s->limits.output_max : 1;
 }
 
-/* Replies whose size the client alone decides. */
-static bool may_be_huge(enum wire_op op)
+/* Replies whose size the client alone decides, and that are bytes of their own. */
+static bool may_be_huge(const struct wire_request *request)
 {
-    return op == WIRE_OP_LIST_KEYS || op == WIRE_OP_MULTI_GET;
+    return request->op == WIRE_OP_LIST_KEYS || request->op == WIRE_OP_MULTI_GET ||
+           (request->op == WIRE_OP_COMPARE_SET && request->value.size > OUTBOX_COPY_MAX);
+}
+
+/* Requests that change nothing: without anybody to read the answer there is no point in them. */
+static bool only_asks(enum wire_op op)
+{
+    switch (op) {
+    case WIRE_OP_GET:
+    case WIRE_OP_CHECK:
+    case WIRE_OP_GETNUMKEYS:
+    case WIRE_OP_MULTI_GET:
+    case WIRE_OP_PING:
+    case WIRE_OP_QUEUE_LEN:
+    case WIRE_OP_LIST_KEYS:
+        return true;
+    default:
+        return false;
+    }
 }
 
 /* ---- polling ---- */
@@ -77,7 +100,7 @@ static void update_polling(struct peer *p)
 
     if (!p->eof && !p->held)
         events |= UV_READABLE;
-    if (outbox_size(&p->out) > 0)
+    if (outbox_size(&p->out) > 0 || (p->held && list_is_empty(&p->deferred_link)))
         events |= UV_WRITABLE;
     if (events == p->events)
         return;
@@ -95,6 +118,7 @@ static void go_deaf(struct peer *p)
 {
     p->deaf = true;
     outbox_finish(&p->out);
+    charge_buffers(p);
 }
 
 /* Writes what the socket takes of o; false when it is broken. */
@@ -126,10 +150,12 @@ static void flush(struct peer *p)
     charge_buffers(p);
 }
 
-/* Sends what was answered into the shared outbox; what the socket does not take becomes p's. */
-static void flush_shared(struct peer *p)
+/* Sends what was answered into the shared outbox; what the socket does not take becomes p's. Returns how much
+ * there was. */
+static size_t flush_shared(struct peer *p)
 {
     struct outbox *o = &p->server->out;
+    size_t size = outbox_size(o);
 
     if (outbox_size(o) > 0 && (p->deaf || !send_outbox(p, o))) {
         outbox_finish(o);
@@ -142,6 +168,7 @@ static void flush_shared(struct peer *p)
     } else if (o->bytes.capacity > OUT_KEEP_MAX) {
         outbox_finish(o);
     }
+    return size;
 }
 
 /* ---- executing ---- */
@@ -207,9 +234,10 @@ static enum run_result run_messages(struct peer *p, const uint8_t *data, size_t 
                        (unsigned long long)p->scanner.error_value);
             return RUN_BROKEN;
         }
-        if (may_be_huge(request.op) && !p->deaf && s->output_bytes >= s->limits.output_all_max)
+        if (may_be_huge(&request) && !p->deaf && s->output_bytes >= s->limits.output_all_max)
             return RUN_DEFERRED;
-        r = store_apply(&s->store, &p->client, &request, out);
+        if (!p->deaf || !only_asks(request.op))
+            r = store_apply(&s->store, &p->client, &request, out);
         if (r != 0)
             return refuse(p, request.op, r);
         *done += size;
@@ -243,7 +271,7 @@ static size_t serve(struct peer *p, const uint8_t *data, size_t n)
 {
     struct server *s = p->server;
     enum run_result r = RUN_MORE;
-    size_t done = 0;
+    size_t done = 0, n_answered = 0;
 
     if (p->n_greeted < HANDSHAKE_SIZE)
         r = greet(p, data, n, &done);
@@ -253,10 +281,10 @@ static size_t serve(struct peer *p, const uint8_t *data, size_t n)
         if (r == RUN_MORE)
             r = run_messages(p, data, n, &done, shared ? &s->out : &p->out);
         if (shared)
-            flush_shared(p);
+            n_answered += flush_shared(p);
         else
             charge_buffers(p);
-        if (r != RUN_FULL || outbox_size(&p->out) > 0)
+        if (r != RUN_FULL || outbox_size(&p->out) > 0 || n_answered >= TURN_OUTPUT_MAX)
             break;
         r = RUN_MORE; /* the socket took it all */
     }
@@ -345,16 +373,20 @@ static uint8_t *reading_place(struct peer *p, size_t *ret_size)
     struct server *s = p->server;
     uint8_t *place;
 
-    *ret_size = SCRATCH_SIZE;
+    bool tight = s->input_bytes > s->limits.input_all_max;
+    bool small = buf_size(&p->in) < IN_STEP_SMALL; /* and may stay so for as long as it has time */
+
+    /* What is read may have to be kept, too: when the client does not read its replies. */
+    *ret_size = tight || (small && buf_size(&p->in) > 0) ? IN_STEP_SMALL : IN_STEP;
     if (buf_size(&p->in) == 0)
         return s->scratch;
-    if (p->in.capacity > IN_STEP && s->input_bytes > s->limits.input_all_max) {
+    if (buf_size(&p->in) > IN_STEP && tight) {
         server_log(s, p, "closed: incomplete messages of all clients hold %llu bytes (--max-input)",
                    (unsigned long long)s->input_bytes);
         peer_close(p);
         return NULL;
     }
-    place = buf_reserve(&p->in, IN_STEP);
+    place = buf_reserve(&p->in, *ret_size);
     if (!place) {
         server_log(s, p, "closed: no memory for its message of %llu bytes",
                    (unsigned long long)p->scanner.need);
@@ -396,6 +428,16 @@ static bool receive(struct peer *p)
     return true;
 }
 
+bool peer_catch_up(struct peer *p)
+{
+    uint64_t deadline_ms = p->deadline_ms;
+
+    if (p->server->draining)
+        return false; /* nothing more is executed */
+    (void)receive(p); /* whatever came of it is settled */
+    return p->closing || list_is_empty(&p->deadline_link) || p->deadline_ms != deadline_ms;
+}
+
 void peer_continue(struct peer *p)
 {
     if (p->held && outbox_size(&p->out) < output_limit(p->server) && !p->server->draining) {
@@ -405,46 +447,6 @@ void peer_continue(struct peer *p)
             return;
     }
     settle(p);
-}
-
-/* ---- events ---- */
-
-/* The socket broke (a reset): what arrived before still counts, and read() tells when that is over. */
-static void read_rest(struct peer *p)
-{
-    go_deaf(p);
-    if (p->held) {
-        p->held = false;
-        if (!serve_buffered(p))
-            return;
-    }
-    while (receive(p))
-        ;
-    if (!p->closing)
-        peer_close(p); /* nothing to read, and nothing would wake us */
-}
-
-static void on_poll(uv_poll_t *poll, int status, int events)
-{
-    struct peer *p = poll->data;
-    struct server *s = p->server;
-
-    if (!list_is_empty(&p->client.released))
-        peers_release(s, UINT32_MAX); /* its 00 goes ahead of whatever it is answered next */
-    if (p->closing)
-        return;
-    if (status < 0) {
-        p->events = 0; /* libuv stopped the handle */
-        read_rest(p);
-    } else {
-        if (events & UV_WRITABLE) {
-            flush(p);
-            peer_continue(p);
-        }
-        if (events & UV_READABLE && !p->closing && p->events & UV_READABLE)
-            (void)receive(p); /* whatever came of it is settled */
-    }
-    server_work_off(s);
 }
 
 /* ---- releases ---- */
@@ -472,6 +474,47 @@ static void tell_released(struct peer *p)
     }
     charge_buffers(p);
     update_polling(p);
+}
+
+/* ---- events ---- */
+
+/* The socket broke (a reset): what arrived before still counts, and read() tells when that is over. One piece
+ * of it at a time, between the requests of others: the kernel may hold megabytes. */
+static void read_rest(struct peer *p)
+{
+    go_deaf(p);
+    if (p->held) {
+        p->held = false;
+        if (!serve_buffered(p))
+            return;
+    }
+    if (!receive(p) && !p->closing)
+        peer_close(p); /* nothing to read, and nothing would wake us */
+}
+
+static void on_poll(uv_poll_t *poll, int status, int events)
+{
+    struct peer *p = poll->data;
+    struct server *s = p->server;
+
+    if (!list_is_empty(&p->client.released)) {
+        list_unlink(&p->client.released);
+        tell_released(p); /* its 00 goes ahead of whatever it is answered next */
+    }
+    if (p->closing)
+        return;
+    if (status < 0) {
+        p->events = 0; /* libuv stopped the handle */
+        read_rest(p);
+    } else {
+        if (events & UV_WRITABLE) {
+            flush(p);
+            peer_continue(p);
+        }
+        if (events & UV_READABLE && !p->closing && p->events & UV_READABLE)
+            (void)receive(p); /* whatever came of it is settled */
+    }
+    server_work_off(s);
 }
 
 void peers_release(struct server *s, unsigned max)

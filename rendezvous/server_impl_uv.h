@@ -121,6 +121,9 @@ void peer_close(struct peer *p);
 /* Sends what waits and goes on with requests that were held back, if that is possible now. */
 void peer_continue(struct peer *p);
 
+/* Reads once what p sent, if anything is there. True: p is closed now, or has its deadline behind it. */
+bool peer_catch_up(struct peer *p);
+
 /* Closes p as soon as its replies are sent; it is not read any more. */
 void peer_drain(struct peer *p);
 

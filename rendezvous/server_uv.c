@@ -30,6 +30,7 @@ enum {
     LOG_LINE_MAX = 512,
     RESERVE_FDS = 32,
     RELEASE_BATCH = 1024,
+    EXPIRE_BATCH = 256,
 };
 
 /* ---- log ---- */
@@ -128,15 +129,21 @@ void server_set_deadline(struct server *s, struct peer *p, struct list *list, un
     arm_deadline(s, p->deadline_ms);
 }
 
+/* A bounded number of them; thousands that expire together must not hold up those that are served. */
 static void expire(struct server *s, struct list *list, const char *why)
 {
-    while (!list_is_empty(list)) {
+    uint64_t now = uv_now(s->loop);
+
+    for (int i = 0; !list_is_empty(list); i++) {
         struct peer *p = list_entry(list->next, struct peer, deadline_link);
 
-        if (p->deadline_ms > uv_now(s->loop)) {
-            arm_deadline(s, p->deadline_ms);
+        if (p->deadline_ms > now || i == EXPIRE_BATCH) {
+            arm_deadline(s, p->deadline_ms > now ? p->deadline_ms : now + 1);
             return;
         }
+        /* When it is we who were late (stopped, or out of CPU time), what the client sent lies unread. */
+        if (peer_catch_up(p))
+            continue;
         server_log(s, p, "%s: closed", why);
         peer_close(p);
     }

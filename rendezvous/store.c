@@ -102,12 +102,12 @@ static int do_compare_set(struct call *call)
     if (current && !span_equals(wire_span(current->data, current->size), q->value))
         return outbox_put_blob(call->out, current);
     /* The room first: a value that was stored must be answered. */
-    if (!buf_reserve(&call->out->bytes, FIXED_REPLY_MAX + q->desired.size))
+    if (outbox_reserve(call->out, FIXED_REPLY_MAX, q->desired.size) < 0)
         return -ENOMEM;
     r = write_key(call, q->key, q->desired, store_write_value);
     if (r != 0)
         return r;
-    return wire_put_vec(&call->out->bytes, q->desired);
+    return reply_value(call, store_find(call->store, q->key));
 }
 
 /* Adds to the number in the value, text in base 10; *ret_name and *ret_sum are set on success only. */
