@@ -10,6 +10,7 @@ whether they are met; never fails a build."""
 
 import json
 import os
+import pathlib
 import socket
 import statistics
 import subprocess
@@ -61,6 +62,9 @@ def gloo_rank():
     import torch
     import torch.distributed as dist
 
+    sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "lib"))
+    import torch_trainer
+
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     for name in NAMES:
@@ -77,7 +81,7 @@ def gloo_rank():
             dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
             if dist.get_rank() == 0:
                 print(json.dumps({"collective": name, "bytes": n_bytes, "time_us": float(slowest)}), flush=True)
-    dist.destroy_process_group()
+    torch_trainer.leave_together()
 
 
 # ------------------------------------------------------------------ the jobs

@@ -65,6 +65,8 @@ int main(int argc, char **argv)
         return TRAIN_FAILED;
     }
     exit_code = programs[options.program](&options, &env, group);
-    crw_group_destroy(group);
+    /* Who failed leaves the group by ending: the others learn of it from that, and end later. */
+    if (exit_code == TRAIN_DONE)
+        crw_group_destroy(group);
     return finish_output(exit_code);
 }

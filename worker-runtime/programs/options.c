@@ -41,6 +41,7 @@ const char options_help[] =
     "      --snapshot-every N    also every N steps, not only after epochs (mnist 100, others 0: never)\n"
     "      --save-every-epochs N save after every N epochs and after the last (1)\n"
     "      --keep K              keep the newest K snapshots (3)\n"
+    "      --save-on-every-host  the first worker of each host saves, for folders that hosts do not share\n"
     "      --save-model FILE     write the parameters alone at the end\n"
     "      --metrics FILE        append one JSON line per epoch and per resume\n"
     "      --plot FILE.svg       draw loss and accuracy\n"
@@ -91,6 +92,7 @@ enum option_kind {
     OPTION_CHOICE,   /* an enum, by names */
     OPTION_SCHEDULE,
     OPTION_FAULT,
+    OPTION_FLAG, /* bool; the rest have no value either */
     OPTION_HELP,
     OPTION_VERSION,
 };
@@ -128,6 +130,7 @@ static const struct option_spec specs[] = {
     {"snapshot-every", "snapshot_every", OPTION_COUNT, FIELD(snapshot_every), 0, UINT64_MAX - 1},
     {"save-every-epochs", "save_every_epochs", OPTION_COUNT, FIELD(save_every_epochs), 1, 1000000000},
     {"keep", NULL, OPTION_COUNT, FIELD(keep), 1, 1000000},
+    {"save-on-every-host", "save_on_every_host", OPTION_FLAG, FIELD(save_on_every_host)},
     {"save-model", "save_model", OPTION_TEXT, FIELD(save_model)},
     {"metrics", NULL, OPTION_TEXT, FIELD(metrics)},
     {"plot", NULL, OPTION_TEXT, FIELD(plot)},
@@ -140,7 +143,7 @@ enum { N_SPECS = sizeof(specs) / sizeof(specs[0]), FIRST_ID = 256 };
 
 static bool has_value(const struct option_spec *spec)
 {
-    return spec->kind != OPTION_HELP && spec->kind != OPTION_VERSION;
+    return spec->kind < OPTION_FLAG;
 }
 
 /* For getopt_long(): the number of an option is FIRST_ID + its place in specs. */
@@ -219,6 +222,7 @@ static int parse_option(struct train_options *o, const struct option_spec *spec,
         if (fault_parse(text, field) < 0)
             expected = "rank=R,step=S,kind=kill|exit|hang|nan";
         break;
+    case OPTION_FLAG:
     case OPTION_HELP:
     case OPTION_VERSION:
         *(bool *)field = true;

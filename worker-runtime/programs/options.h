@@ -44,6 +44,7 @@ struct train_options {
     uint64_t snapshot_every;    /* steps; 0: at the ends of epochs only */
     uint64_t save_every_epochs; /* a snapshot at the end of every so many epochs, and of the last */
     uint64_t keep;
+    bool save_on_every_host;    /* not only rank 0 saves, but the first rank of each host */
     const char *save_model;
     const char *metrics;
     const char *plot;

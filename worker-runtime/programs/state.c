@@ -303,20 +303,20 @@ int state_load(struct train_state *s, const char *folder, void (*warn)(void *dat
     return r;
 }
 
-int state_broadcast(struct train_state *s, struct crw_group *group)
+int state_broadcast(struct train_state *s, struct crw_group *group, int from)
 {
     uint64_t optimizer_steps = crw_optimizer_steps(s->optimizer);
     int r;
 
     for (size_t i = 0; i < s->n_tensors; i++) {
-        r = crw_broadcast(group, s->tensors[i].data, tensor_bytes(&s->tensors[i]), 0);
+        r = crw_broadcast(group, s->tensors[i].data, tensor_bytes(&s->tensors[i]), from);
         if (r != 0)
             return r;
     }
-    r = crw_broadcast(group, &s->position, sizeof(s->position), 0);
+    r = crw_broadcast(group, &s->position, sizeof(s->position), from);
     if (r != 0)
         return r;
-    r = crw_broadcast(group, &optimizer_steps, sizeof(optimizer_steps), 0);
+    r = crw_broadcast(group, &optimizer_steps, sizeof(optimizer_steps), from);
     if (r != 0)
         return r;
     copy_buffers(s, false);

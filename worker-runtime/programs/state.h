@@ -72,5 +72,5 @@ int state_save(struct train_state *s, struct crw_snapshots *snapshots, int world
 int state_load(struct train_state *s, const char *folder, void (*warn)(void *data, const char *sentence),
                void *warn_data, char *error, size_t n);
 
-/* Rank 0's state arrives everywhere. Collective. */
-int state_broadcast(struct train_state *s, struct crw_group *group);
+/* The state of rank `from` arrives everywhere. Collective. */
+int state_broadcast(struct train_state *s, struct crw_group *group, int from);

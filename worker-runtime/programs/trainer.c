@@ -8,6 +8,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 /* Of one step. */
 struct step {
@@ -18,6 +19,8 @@ struct step {
     double accuracy;               /* over all ranks' samples; NAN: not asked for */
     bool stop;                     /* a rank wants to */
 };
+
+enum { FOLLOW_MS = 2000, FOLLOW_PAUSE_MS = 1 };
 
 enum step_result { STEP_DONE, STEP_NO_DATA, STEP_FAILED };
 
@@ -96,6 +99,8 @@ static int refuse_step(struct trainer *t, const struct step *s, double norm)
 {
     uint64_t step = t->state.position.step + 1;
 
+    /* Where no loss is at fault, it was a gradient, and nobody knows whose. */
+    t->follows = isfinite(s->loss) && !isfinite(s->loss_all);
     if (!isfinite(s->loss))
         snprintf(t->error, sizeof(t->error),
                  "the loss of step %" PRIu64 " is %f, so the step is not taken: a lower "
@@ -147,6 +152,7 @@ static enum step_result train_step(struct trainer *t, struct step *s)
     if (result == STEP_DONE)
         happen_fault(t, s);
     if (result == STEP_FAILED || reduce(t, s) != 0) {
+        t->follows = true;
         snprintf(t->error, sizeof(t->error), "%s", crw_error_message());
         return STEP_FAILED;
     }
@@ -186,7 +192,7 @@ static int test(struct trainer *t, double *ret_accuracy)
     if (t->n_test == 0)
         return 0;
     /* Batch norm's running statistics are rank 0's, as with PyTorch's DDP. */
-    if (crw_model_n_buffers(t->model) > 0 && state_broadcast(&t->state, t->group) != 0)
+    if (crw_model_n_buffers(t->model) > 0 && state_broadcast(&t->state, t->group, 0) != 0)
         return -1;
     n_correct = count_correct(t, (uint32_t)(t->n_test * rank / world_size),
                               (uint32_t)(t->n_test * (rank + 1) / world_size));
@@ -243,6 +249,7 @@ static int end_epoch(struct trainer *t, const struct epoch *running)
     };
 
     if (test(t, &e.test_accuracy) != 0) {
+        t->follows = true;
         snprintf(t->error, sizeof(t->error), "%s", crw_error_message());
         return -1;
     }
@@ -383,6 +390,18 @@ static void write_plot(struct trainer *t)
         report_warn(&t->report, "--plot %s: cannot write it: %s", t->options->plot, strerror(-r));
 }
 
+/*
+ * Launchers blame the rank that ends first. One that only follows another's failure waits until it is asked to
+ * stop, so that it cannot overtake the rank that failed; a moment only, because not every launcher asks.
+ */
+static void follow(const struct trainer *t)
+{
+    const struct timespec pause = {.tv_nsec = FOLLOW_PAUSE_MS * 1000000L};
+
+    for (int ms = 0; t->env->launched && ms < FOLLOW_MS && !crw_stop_requested(t->group); ms += FOLLOW_PAUSE_MS)
+        (void)nanosleep(&pause, NULL);
+}
+
 int trainer_run(const struct program *program, const struct train_options *options, const struct crw_env *env,
                 struct crw_group *group)
 {
@@ -400,5 +419,7 @@ int trainer_run(const struct program *program, const struct train_options *optio
         write_plot(&t);
     }
     trainer_tear_down(&t);
+    if (exit_code != TRAIN_DONE && t.follows)
+        follow(&t);
     return exit_code;
 }

@@ -72,7 +72,7 @@ struct trainer {
     struct crw_optimizer *optimizer;
     struct crw_sampler *sampler;
     struct crw_loader *loader;
-    struct crw_snapshots *snapshots; /* primary rank with --snapshot-dir, else NULL */
+    struct crw_snapshots *snapshots; /* who saves, with --snapshot-dir; else NULL */
     struct train_state state;
     uint64_t saved_step; /* step of the newest save that was started */
 
@@ -87,6 +87,7 @@ struct trainer {
     void *test_targets;
 
     char error[1024];
+    bool follows; /* it fails because another rank did */
 };
 
 /* trainer.c: trains a program to the end. Returns an exit code; has said on stderr what went wrong. */

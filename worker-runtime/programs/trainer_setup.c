@@ -34,11 +34,13 @@ static int agree(struct trainer *t, int result)
     int64_t first = result < 0 ? -(int64_t)crw_rank(t->group) - 1 : INT64_MIN;
 
     if (crw_all_reduce(t->group, &first, 1, CRW_I64, CRW_MAX) != 0) {
+        t->follows = true;
         fprintf(stderr, "train: rank %d: %s\n", crw_rank(t->group), crw_error_message());
         return -1;
     }
     if (first == INT64_MIN)
         return 0;
+    t->follows = result == 0;
     if (-first - 1 == crw_rank(t->group))
         fprintf(stderr, "train: %s\n", t->error);
     (void)crw_barrier(t->group); /* nobody exits before the sentence is out; a failure changes nothing */
@@ -175,6 +177,11 @@ static int check_output(struct trainer *t, const char *option, const char *path)
     return 0;
 }
 
+static bool is_first_of_host(const struct trainer *t)
+{
+    return t->env->local_rank == 0;
+}
+
 static int open_outputs(struct trainer *t)
 {
     const struct train_options *o = t->options;
@@ -185,7 +192,7 @@ static int open_outputs(struct trainer *t)
     if (check_output(t, "--save-model", o->save_model) < 0 || check_output(t, "--plot", o->plot) < 0)
         return -1;
     plot_open(&t->plot, t->primary ? o->plot : NULL);
-    if (t->primary && o->snapshot_dir &&
+    if ((t->primary || (o->save_on_every_host && is_first_of_host(t))) && o->snapshot_dir &&
         crw_snapshots_create(o->snapshot_dir, (int)o->keep, &t->snapshots) != 0)
         return fail(t, "%s", crw_error_message());
     return 0;
@@ -205,27 +212,76 @@ static void warn_of_snapshot(void *data, const char *sentence)
 {
     struct trainer *t = data;
 
-    report_warn(&t->report, "%s", sentence);
+    if (t->primary)
+        report_warn(&t->report, "%s", sentence);
+    else
+        fprintf(stderr, "train: rank %d: warning: %s\n", crw_rank(t->group), sentence);
 }
 
-/* The primary rank reads, the others receive: hosts whose folders differ end up with one state. */
+/* What a rank has found in its folder. */
+struct found {
+    int64_t any; /* 0: nothing */
+    uint64_t step, epoch;
+};
+
+static bool is_newer(const struct found *a, const struct found *b)
+{
+    if (!a->any || !b->any)
+        return a->any && !b->any;
+    return a->step != b->step ? a->step > b->step : a->epoch > b->epoch;
+}
+
+/* The lowest rank that holds the newest, into *ret_holder; *ret_any: is there one? Collective. */
+static int find_holder(struct trainer *t, const struct found *mine, int *ret_holder, bool *ret_any)
+{
+    int n = crw_world_size(t->group);
+    struct found *all = calloc((size_t)n, sizeof(*all));
+    int r = agree(t, all ? 0 : fail(t, "out of memory for what the ranks have found"));
+
+    *ret_holder = 0;
+    if (r == 0 && crw_all_gather(t->group, mine, sizeof(*mine), all) != 0)
+        r = agree(t, fail(t, "%s", crw_error_message()));
+    for (int i = 1; r == 0 && i < n; i++)
+        if (is_newer(&all[i], &all[*ret_holder]))
+            *ret_holder = i;
+    *ret_any = r == 0 && all[*ret_holder].any;
+    free(all);
+    return r;
+}
+
+/* Looks into the folder of this host. 0, also when there is nothing; -1 with the reason in t->error. */
+static int load_newest(struct trainer *t, struct found *ret)
+{
+    int r;
+
+    *ret = (struct found){0};
+    if (!t->options->snapshot_dir || !is_first_of_host(t))
+        return 0;
+    r = state_load(&t->state, t->options->snapshot_dir, warn_of_snapshot, t, t->error, sizeof(t->error));
+    if (r == 0)
+        *ret = (struct found){1, t->state.position.step, t->state.position.epoch};
+    return r == 0 || r == CRW_E_NOT_FOUND ? 0 : -1;
+}
+
+/* The first rank of each host reads. Folders may differ, when each host has its own: who holds the newest sends
+ * it to all others. */
 static int resume(struct trainer *t)
 {
-    int r = CRW_E_NOT_FOUND, result = 0;
+    struct found mine;
+    int holder;
+    bool any;
 
-    if (t->snapshots) {
-        r = state_load(&t->state, t->options->snapshot_dir, warn_of_snapshot, t, t->error, sizeof(t->error));
-        if (r != 0 && r != CRW_E_NOT_FOUND)
-            result = -1;
-    }
-    if (agree(t, result) < 0)
+    if (agree(t, load_newest(t, &mine)) < 0 || find_holder(t, &mine, &holder, &any) < 0)
         return -1;
-    if (state_broadcast(&t->state, t->group) != 0)
+    if (state_broadcast(&t->state, t->group, holder) != 0)
         return agree(t, fail(t, "%s", crw_error_message()));
     t->saved_step = t->state.position.step;
-    if (r == 0)
-        report_resume(&t->report, t->state.position.step, t->state.position.epoch, t->state.position.consumed,
-                      t->env->restart_count);
+    if (!any)
+        return 0;
+    if (holder != 0)
+        report_say(&t->report, "the newest snapshot is on the host of rank %d", holder);
+    report_resume(&t->report, t->state.position.step, t->state.position.epoch, t->state.position.consumed,
+                  t->env->restart_count);
     return 0;
 }
 

@@ -4,10 +4,11 @@
  * afterwards and it is not older than the last one that was reported durable.
  */
 
+#include "tests/lib/snapshots/content.h"
+#include "tests/lib/snapshots/faulty_io.h"
 #include "worker-runtime/snapshot.h"
 #include "worker-runtime/snapshot_image.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <setjmp.h>
@@ -32,34 +33,14 @@ static int make_folder(void **state)
     return mkdtemp(folder) ? 0 : -1;
 }
 
-static void for_each_file(void (*file)(const char *name, void *data), void *data)
-{
-    DIR *dir = opendir(folder);
-    struct dirent *found;
-
-    assert_non_null(dir);
-    while ((found = readdir(dir)))
-        if (strcmp(found->d_name, ".") != 0 && strcmp(found->d_name, "..") != 0)
-            file(found->d_name, data);
-    closedir(dir);
-}
-
 static const char *path_of(const char *name)
 {
-    static char path[512];
-
-    (void)snprintf(path, sizeof(path), "%s/%s", folder, name);
-    return path;
-}
-
-static void remove_file(const char *name, void *data)
-{
-    unlink(path_of(name));
+    return content_path(folder, name);
 }
 
 static void empty_folder(void)
 {
-    for_each_file(remove_file, NULL);
+    folder_empty(folder);
 }
 
 static int remove_folder(void **state)
@@ -68,17 +49,9 @@ static int remove_folder(void **state)
     return rmdir(folder);
 }
 
-static void count_file(const char *name, void *data)
-{
-    ++*(int *)data;
-}
-
 static int count_files(void)
 {
-    int n = 0;
-
-    for_each_file(count_file, &n);
-    return n;
+    return folder_count(folder);
 }
 
 static bool has_step(uint64_t step)
@@ -89,76 +62,19 @@ static bool has_step(uint64_t step)
     return access(path_of(name), F_OK) == 0;
 }
 
-enum { N_WEIGHTS = 1000 };
-
-struct content {
-    float weights[N_WEIGHTS];
-    int64_t counter;
-};
-
-/* Every step has a content of its own. */
-static void content_fill(struct content *c, uint64_t step)
-{
-    for (int i = 0; i < N_WEIGHTS; i++)
-        c->weights[i] = (float)step * 1000 + (float)i;
-    c->counter = (int64_t)step * 3;
-}
-
 static int save(struct crw_snapshots *s, uint64_t step)
 {
-    struct content c;
-    const struct crw_tensor tensors[] = {
-        {"model.weights", CRW_F32, 2, {10, 100}, c.weights},
-        {"buffer.counter", CRW_I64, 0, {0}, &c.counter},
-    };
-    const struct crw_pair meta[] = {{"model_hash", "cafe"}, {"epoch", "2"}};
-    int r;
-
-    content_fill(&c, step);
-    r = crw_snapshots_save(s, step, tensors, 2, meta, 2);
-    memset(&c, 0xee, sizeof(c)); /* what was staged must be a copy */
-    return r;
-}
-
-static void assert_content(const struct crw_snapshot *s)
-{
-    struct content expected, c;
-    const struct crw_tensor weights = {"model.weights", CRW_F32, 2, {10, 100}, c.weights};
-    const struct crw_tensor counter = {"buffer.counter", CRW_I64, 0, {0}, &c.counter};
-
-    content_fill(&expected, crw_snapshot_step(s));
-    assert_int_equal(crw_snapshot_read(s, &weights), 0);
-    assert_int_equal(crw_snapshot_read(s, &counter), 0);
-    assert_memory_equal(c.weights, expected.weights, sizeof(c.weights));
-    assert_int_equal(c.counter, expected.counter);
-    assert_string_equal(crw_snapshot_meta(s, "model_hash"), "cafe");
-    assert_string_equal(crw_snapshot_meta(s, "epoch"), "2");
-    assert_null(crw_snapshot_meta(s, "nothing"));
-}
-
-static void count_warning(void *data, const char *sentence)
-{
-    assert_non_null(strstr(sentence, folder));
-    ++*(int *)data;
+    return content_save(s, step);
 }
 
 /* Loads the newest and checks it; its step, 0 for none. */
 static uint64_t load_newest(int *ret_n_warnings)
 {
-    struct crw_snapshot *s;
+    char why[CONTENT_WHY_MAX];
     uint64_t step;
-    int n_warnings = 0;
-    int r = crw_snapshot_open_newest(folder, "model_hash", "cafe", count_warning, &n_warnings, &s);
 
-    if (ret_n_warnings)
-        *ret_n_warnings = n_warnings;
-    if (r == CRW_E_NOT_FOUND)
-        return 0;
-    if (r != 0)
-        fail_msg("%s", crw_error_message());
-    assert_content(s);
-    step = crw_snapshot_step(s);
-    crw_snapshot_close(s);
+    if (content_load_newest(folder, &step, ret_n_warnings, why) < 0)
+        fail_msg("%s", why);
     return step;
 }
 
@@ -493,123 +409,6 @@ static void refuses_a_foreign_file(void **state)
 }
 
 /* ------------------------------------------------------------------ a system that fails */
-
-enum fault_mode {
-    FAULT_ERROR,        /* the call does nothing and returns the error */
-    FAULT_CRASH_BEFORE, /* the process ends instead of the call */
-    FAULT_CRASH_HALF,   /* a write does half of its work, then the process ends */
-    FAULT_CRASH_AFTER,  /* the process ends when the call is done */
-    FAULT_MODE_COUNT
-};
-
-struct fault {
-    int n_calls;
-    int at; /* the number of the call that meets its fault; 0: none */
-    int only; /* its kind, when not 0: see the CALL_ constants */
-    enum fault_mode mode;
-    int error;
-    size_t write_max; /* 0: no limit */
-    int n_interrupts; /* so many writes return -EINTR first */
-};
-
-enum call { CALL_CREATE = 1, CALL_RESERVE, CALL_WRITE, CALL_SYNC, CALL_CLOSE, CALL_RENAME, CALL_REMOVE };
-
-static bool is_due(struct fault *f, enum call call)
-{
-    if (f->only && f->only != (int)call)
-        return false;
-    return ++f->n_calls == f->at;
-}
-
-/* Around one call of the system: runs it unless the fault comes first. */
-#define FAULTY(call, operation)                                                                              \
-    struct fault *f = data;                                                                                  \
-    bool due = is_due(f, call);                                                                              \
-    if (due && f->mode == FAULT_ERROR)                                                                       \
-        return f->error;                                                                                     \
-    if (due && (f->mode == FAULT_CRASH_BEFORE || f->mode == FAULT_CRASH_HALF))                               \
-        _exit(0);                                                                                            \
-    int r = (operation);                                                                                     \
-    if (due)                                                                                                 \
-        _exit(0);                                                                                            \
-    return r
-
-static int faulty_create(void *data, int folder_fd, const char *name)
-{
-    FAULTY(CALL_CREATE, snapshot_io_system.create(NULL, folder_fd, name));
-}
-
-static int faulty_reserve(void *data, int fd, uint64_t n_bytes)
-{
-    FAULTY(CALL_RESERVE, snapshot_io_system.reserve(NULL, fd, n_bytes));
-}
-
-static ssize_t faulty_write(void *data, int fd, const void *bytes, size_t n_bytes)
-{
-    struct fault *f = data;
-    bool due = is_due(f, CALL_WRITE);
-    ssize_t n;
-
-    if (f->n_interrupts > 0) {
-        f->n_interrupts--;
-        return -EINTR;
-    }
-    if (due && f->mode == FAULT_ERROR)
-        return f->error;
-    if (due && f->mode == FAULT_CRASH_BEFORE)
-        _exit(0);
-    if (due && f->mode == FAULT_CRASH_HALF)
-        n_bytes /= 2;
-    if (f->write_max && n_bytes > f->write_max)
-        n_bytes = f->write_max;
-    n = snapshot_io_system.write(NULL, fd, bytes, n_bytes);
-    if (due)
-        _exit(0);
-    return n;
-}
-
-static int faulty_sync(void *data, int fd)
-{
-    FAULTY(CALL_SYNC, snapshot_io_system.sync(NULL, fd));
-}
-
-/* The descriptor is gone even when close() fails. */
-static int faulty_close(void *data, int fd)
-{
-    struct fault *f = data;
-    bool due = is_due(f, CALL_CLOSE);
-
-    if (due && f->mode != FAULT_ERROR && f->mode != FAULT_CRASH_AFTER)
-        _exit(0);
-    (void)snapshot_io_system.close(NULL, fd);
-    if (due && f->mode == FAULT_CRASH_AFTER)
-        _exit(0);
-    return due ? f->error : 0;
-}
-
-static int faulty_rename(void *data, int folder_fd, const char *from, const char *to)
-{
-    FAULTY(CALL_RENAME, snapshot_io_system.rename(NULL, folder_fd, from, to));
-}
-
-static int faulty_remove(void *data, int folder_fd, const char *name)
-{
-    FAULTY(CALL_REMOVE, snapshot_io_system.remove(NULL, folder_fd, name));
-}
-
-static struct snapshot_io faulty_io(struct fault *f)
-{
-    return (struct snapshot_io){
-        .create = faulty_create,
-        .reserve = faulty_reserve,
-        .write = faulty_write,
-        .sync = faulty_sync,
-        .close = faulty_close,
-        .rename = faulty_rename,
-        .remove = faulty_remove,
-        .data = f,
-    };
-}
 
 /* Saves four snapshots, keeping two; writes in pieces, so that there is a middle of a file. Whatever is
  * reported durable on the way goes to *durable. Returns how many saves failed; -1: could not start. */
