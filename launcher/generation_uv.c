@@ -76,6 +76,35 @@ static int open_store(struct generation *g, const struct job *job, uint16_t *ret
     return r;
 }
 
+/*
+ * TORCH_DISABLE_SHARE_RDZV_TCP_STORE: a port for the store that the first worker opens. It is bound here, but nobody
+ * listens: so nobody else is given it, and a server that allows reuse of addresses, as all do, can still open it.
+ */
+static int hold_port(struct generation *g, uint16_t *ret_port)
+{
+    struct sockaddr_in6 any = {.sin6_family = AF_INET6, .sin6_addr = in6addr_any};
+    struct sockaddr_in any4 = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_ANY)};
+    struct sockaddr *address = (struct sockaddr *)&any;
+    socklen_t size = sizeof(any);
+    int on = 1;
+
+    g->held_port = socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (g->held_port < 0 && errno == EAFNOSUPPORT) {
+        address = (struct sockaddr *)&any4;
+        size = sizeof(any4);
+        g->held_port = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    }
+    if (g->held_port < 0 || setsockopt(g->held_port, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) < 0 ||
+        bind(g->held_port, address, size) < 0 || getsockname(g->held_port, address, &size) < 0) {
+        int r = -errno;
+        say("cannot find a free port for the store of the workers: %s", strerror(-r));
+        return r;
+    }
+    /* The port is at the same place in both. */
+    *ret_port = ntohs(address == (struct sockaddr *)&any ? any.sin6_port : any4.sin_port);
+    return 0;
+}
+
 /* ------------------------------------------------------------------ what workers are started with */
 
 /* Everything a guardian is forked with; ours only until then. */
@@ -154,6 +183,7 @@ static int describe_workers(struct generation *g, struct start *s, const struct 
         .run_id = job->run_id_text,
         .master_addr = job->master_addr,
         .master_port = port,
+        .worker_has_store = job->worker_has_store,
         .restart_count = restarts,
         .max_restarts = job->max_restarts,
         .virtual_local_rank = job->virtual_local_rank,
@@ -249,6 +279,8 @@ static void free_generation(struct generation *g)
             (void)close(g->notice_fds[i]);
     if (g->link >= 0)
         (void)close(g->link);
+    if (g->held_port >= 0)
+        (void)close(g->held_port);
     free(g->notice_fds);
     free(g->attempt_dir);
     free(g);
@@ -263,7 +295,8 @@ void generation_destroy(struct generation *g)
 {
     if (!g)
         return;
-    server_stop(g->server, NULL, NULL);
+    if (g->server)
+        server_stop(g->server, NULL, NULL);
     uv_close((uv_handle_t *)&g->poll, on_closed);
 }
 
@@ -281,7 +314,7 @@ static int begin(struct generation *g, int restarts)
             logs->run ? logs->run : logs->base, strerror(-r));
         return r;
     }
-    r = open_store(g, config->job, &port);
+    r = config->job->worker_has_store ? hold_port(g, &port) : open_store(g, config->job, &port);
     if (r)
         return r;
     r = start_init(&start, config);
@@ -306,7 +339,7 @@ int generation_create(struct generation **ret, const struct generation_host *hos
 
     if (!g)
         return -ENOMEM;
-    *g = (struct generation){.host = host, .number = number, .n_workers = n_workers, .link = -1};
+    *g = (struct generation){.host = host, .number = number, .n_workers = n_workers, .link = -1, .held_port = -1};
     g->notice_fds = malloc((size_t)n_workers * sizeof(*g->notice_fds));
     for (int i = 0; g->notice_fds && i < n_workers; i++)
         g->notice_fds[i] = -1;

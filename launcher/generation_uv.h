@@ -32,7 +32,8 @@ struct generation {
     const struct generation_host *host;
     uint32_t number;
     char *attempt_dir; /* NULL: no files */
-    struct server *server;
+    struct server *server; /* NULL: the first worker opens the store */
+    int held_port;         /* a socket that keeps its port free, then; else -1 */
     int *notice_fds; /* our ends, one for each worker */
     int n_workers;
     pid_t guardian; /* 0 once waited for */

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "launcher/environment.h"
+#include "launcher/grace.h"
 #include "launcher/text.h"
 #include "proto/base/err.h"
 
@@ -253,6 +254,8 @@ static int take_rendezvous(struct builder *b)
     bool alone = flag_of(b, OPTION_STANDALONE) ||
                  (is_static && !has_endpoint && !value_of(b, OPTION_MASTER_PORT)->text);
     job->rdzv_backend = alone ? "c10d" : backend;
+    const char *unshared = environment_get(b->environment, "TORCH_DISABLE_SHARE_RDZV_TCP_STORE");
+    job->worker_has_store = unshared && strcmp(unshared, "1") == 0 && (alone || !is_static);
     if (alone || !*job->run_id_text)
         job->run_id_text = job->run_id;
     if (!alone && is_static)
@@ -301,6 +304,25 @@ static void take_signals(struct builder *b)
     }
 }
 
+/* A timeout of the user's own stands against a grace that is only guessed. */
+static int fit_timeout_into_grace(struct builder *b, bool is_chosen)
+{
+    struct grace grace;
+
+    if (grace_find(b->environment, b->machine->slurm_conf, &grace) != 0)
+        return refuse(b, "CRUN_GRACE_SECONDS='%s' in the environment is not a number of seconds greater than 0",
+                      environment_get(b->environment, "CRUN_GRACE_SECONDS"));
+    int max = grace_timeout_max(&grace);
+    if (b->job->shutdown_timeout_s <= max || (is_chosen && !grace.is_certain))
+        return 0;
+    if (is_chosen)
+        text_add(&b->warnings,
+                 "crun: a shutdown timeout of %d s does not fit into %s (%d s); %d s are used\n",
+                 b->job->shutdown_timeout_s, grace.source, grace.seconds, max);
+    b->job->shutdown_timeout_s = max;
+    return 0;
+}
+
 static int take_timeout(struct builder *b)
 {
     const struct option_value *option = value_of(b, OPTION_SHUTDOWN_TIMEOUT);
@@ -315,7 +337,7 @@ static int take_timeout(struct builder *b)
     if (seconds < 0)
         return refuse(b, "--shutdown-timeout: shutdown_timeout must be non-negative, got %lld", seconds);
     b->job->shutdown_timeout_s = (int)(seconds > INT32_MAX / 1000 ? INT32_MAX / 1000 : seconds);
-    return 0;
+    return fit_timeout_into_grace(b, option->text || from_environment);
 }
 
 static int take_supervision(struct builder *b)
@@ -457,9 +479,23 @@ static int take_filter(struct builder *b, enum option_id id, struct strlist *fil
     }
 }
 
+/* The option, else torchrun's variable, else NULL. */
+static const char *find_prefix(const struct builder *b)
+{
+    const char *said = text_of(b, OPTION_LINE_PREFIX);
+
+    if (!said)
+        return environment_get(b->environment, "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE");
+    if (strcmp(said, "host") == 0)
+        return "[${role_name} ${rank}@${host}]: ";
+    return strcmp(said, "torchrun") == 0 ? NULL : said;
+}
+
 static int take_output(struct builder *b)
 {
     struct job *job = b->job;
+
+    job->line_prefix = find_prefix(b);
 
     const char *handler = text_of(b, OPTION_EVENT_LOG_HANDLER);
     job->event_console = strcmp(handler, "console") == 0;
@@ -505,7 +541,6 @@ static int warn_of_switches(struct builder *b)
         const char *name, *value, *consequence;
     } switches[] = {
         {"TORCHELASTIC_ENABLE_FILE_TIMER", "1", "there is no watchdog on a FIFO"},
-        {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1", "workers get a store served by crun"},
     };
 
     for (size_t i = 0; i < ARRAY_SIZE(switches); i++) {

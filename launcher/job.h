@@ -36,6 +36,7 @@ struct job_machine {
     int (*count_cpus)(void *data);
     int (*count_gpus)(void *data);
     void *data;
+    const char *slurm_conf; /* text of Slurm's configuration inside a job of it; NULL: cannot be read */
     const char *random_id; /* a fresh UUID for jobs that have no name of their own */
 };
 
@@ -46,6 +47,7 @@ struct job {
     const char *run_id_text;
     char *master_addr;    /* what workers get; the store listens there */
     uint16_t master_port; /* 0: a free one, new for each generation */
+    bool worker_has_store; /* the first worker opens it, crun only keeps its port free */
     int max_restarts;
     int shutdown_timeout_s;
     uint64_t signals; /* bit s-1: signal s is passed on and ends the job */
@@ -60,6 +62,7 @@ struct job {
     const char *event_log; /* file, or NULL */
     bool event_console;
     const char *log_dir;       /* NULL: a temporary one; "/dev/null": none at all */
+    const char *line_prefix; /* template for the lines of -t; NULL: torchrun's */
     uint8_t *redirects, *tees; /* for each worker, JOB_STDOUT | JOB_STDERR */
     uint8_t *listed;           /* for each worker, whether its output is shown; NULL: all are */
     struct strlist filters[2]; /* of tee'd stdout and stderr */

@@ -19,9 +19,12 @@
 #include <unistd.h>
 
 #include "launcher/environment.h"
+#include "launcher/logs_os.h"
 #include "launcher/say.h"
 #include "launcher/spawn.h"
 #include "proto/base/cleanup.h"
+
+enum { SLURM_CONF_MAX = 1 << 20 };
 
 int machine_count_cpus(void *unused)
 {
@@ -179,6 +182,26 @@ void machine_say_stuck(int pid, int local_rank)
     say("process %d%s does not end on SIGKILL: state %c, in %s", pid, rank,
         after_name && after_name[1] ? after_name[2] : '?',
         *where && *where != '0' ? where : "an unknown place");
+}
+
+/* ------------------------------------------------------------------ scheduler */
+
+char *machine_slurm_conf(char *const *environment)
+{
+    const char *places[] = {environment_get(environment, "SLURM_CONF"), "/run/slurm/conf/slurm.conf",
+                            "/etc/slurm/slurm.conf", "/etc/slurm-llnl/slurm.conf"};
+    size_t n;
+
+    if (!environment_get(environment, "SLURM_JOB_ID"))
+        return NULL;
+    for (size_t i = 0; i < sizeof(places) / sizeof(places[0]); i++) {
+        char *bytes = places[i] ? logs_read_file(places[i], SLURM_CONF_MAX, &n) : NULL;
+        char *text = bytes ? strndup(bytes, n) : NULL;
+        free(bytes);
+        if (text)
+            return text;
+    }
+    return NULL;
 }
 
 /* ------------------------------------------------------------------ names */

@@ -14,6 +14,9 @@ int machine_count_gpus(void *environment);
 /* How many processes of this cgroup the kernel's OOM killer has ended so far; -1 when unknown. */
 long machine_oom_kills(void);
 
+/* The text of Slurm's configuration, malloc'ed; NULL outside a job of Slurm, or when it cannot be read. */
+char *machine_slurm_conf(char *const *environment);
+
 /* A random UUID in text: 36 characters and a NUL. */
 void machine_uuid(char out[37]);
 

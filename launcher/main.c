@@ -136,10 +136,12 @@ static int run(const struct job *job, const sigset_t *before)
 
 static int run_options(const struct options *options, const sigset_t *before)
 {
+    _cleanup_free_ char *slurm_conf = machine_slurm_conf(environ);
     char uuid[37], error[JOB_ERROR_SIZE];
     struct job_machine machine = {.count_cpus = machine_count_cpus,
                                   .count_gpus = machine_count_gpus,
                                   .data = environ,
+                                  .slurm_conf = slurm_conf,
                                   .random_id = uuid};
     char *warnings = NULL;
     struct job job;

@@ -149,6 +149,14 @@ const struct option_spec options_table[OPTION_COUNT] = {
                     .fallback = "0",
                     .placeholder = "N|RANK:N,...",
                     .help = "write workers' output to files as well; same numbers"},
+    [OPTION_LINE_PREFIX] = {.name = "line-prefix",
+                            .kind = OPTION_TEXT,
+                            .no_pet = true,
+                            .ours = true,
+                            .placeholder = "torchrun|host|TEXT",
+                            .help = "what stands before each line that -t shows: [role0]: as in torchrun, "
+                                    "[role 0@host]: with the rank in the whole job, or a text with ${role_name}, "
+                                    "${local_rank}, ${rank}, ${host}"},
     [OPTION_LOCAL_RANKS_FILTER] = {.name = "local-ranks-filter",
                                    .kind = OPTION_TEXT,
                                    .fallback = "",

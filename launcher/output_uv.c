@@ -415,7 +415,7 @@ static bool wants_colour(const struct output *o, const struct console *c)
 static int make_prefixes(struct stream *s)
 {
     const struct output *o = s->output;
-    const char *template = environment_get(o->environment, "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE");
+    const char *template = o->job->line_prefix;
     char host[256] = "";
 
     (void)gethostname(host, sizeof(host) - 1); /* stays empty if it fails */

@@ -133,7 +133,7 @@ static int add_worker_variables(const struct plan *plan, int local_rank, struct 
     strlist_add(out, "TORCHELASTIC_RESTART_COUNT=%d", plan->restart_count);
     strlist_add(out, "TORCHELASTIC_MAX_RESTARTS=%d", plan->max_restarts);
     strlist_add(out, "TORCHELASTIC_RUN_ID=%s", plan->run_id);
-    strlist_add(out, "TORCHELASTIC_USE_AGENT_STORE=True");
+    strlist_add(out, "TORCHELASTIC_USE_AGENT_STORE=%s", plan->worker_has_store ? "False" : "True");
     strlist_add(out, "TORCHELASTIC_SIGNALS_TO_HANDLE=%s", plan->signals);
     strlist_add(out, NOTICE_ENVIRONMENT "=%d", plan->notice_fd);
     add_error_file(plan, local_rank, out);

@@ -27,6 +27,7 @@ struct plan {
     const char *run_id;
     const char *master_addr;
     uint16_t master_port;
+    bool worker_has_store; /* crun serves none: the first worker opens it at this address */
     int restart_count, max_restarts;
     bool virtual_local_rank;
     const char *signals;      /* text of --signals-to-handle */

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "launcher/grace.h"
 #include "launcher/job.h"
 #include "proto/base/err.h"
 
@@ -149,6 +150,8 @@ static void test_refused(void **state)
         {{{"--monitor-interval=nan", "x"}}, "must be greater than 0"},
         {{{"--shutdown-timeout=-1", "x"}}, "must be non-negative"},
         {{{"x"}, {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT=soon"}}, "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"},
+        {{{"x"}, {"CRUN_GRACE_SECONDS=soon"}}, "CRUN_GRACE_SECONDS='soon'"},
+        {{{"x"}, {"CRUN_GRACE_SECONDS=0"}}, "greater than 0"},
         {{{"--rdzv-conf=a", "x"}}, "option 'a' must have a value specified"},
         {{{"--rdzv-conf=timeout=1,", "x"}}, "must be in format"},
         {{{"--rdzv-conf==1", "x"}}, "must be in format"},
@@ -184,9 +187,11 @@ static void test_warnings(void **state)
         {{{"--rdzv-backend=c10d", "--node-rank=1", "x"}}, "--node-rank"},
         {{{"--signals-to-handle=SIGTERM,SIGFOO", "x"}}, "'SIGFOO'"},
         {{{"--signals-to-handle=SIGKILL", "x"}}, "'SIGKILL'"},
-        {{{"x"}, {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1"}},
-         "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 has no effect"},
-        {{{"x"}, {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE=0"}}, NULL},
+        {{{"x"}, {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1"}}, NULL},
+        {{{"x"}, {"TORCHELASTIC_ENABLE_FILE_TIMER=1"}}, "TORCHELASTIC_ENABLE_FILE_TIMER=1 has no effect"},
+        {{{"--shutdown-timeout=60", "x"}, {"CRUN_GRACE_SECONDS=40"}}, "(40 s); 35 s are used"},
+        {{{"x"}, {"CRUN_GRACE_SECONDS=20"}}, NULL},
+        {{{"--shutdown-timeout=60", "x"}, {"KUBERNETES_SERVICE_HOST=10.0.0.1"}}, NULL},
     };
 
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
@@ -224,6 +229,104 @@ static void test_supervision(void **state)
     assert_int_equal(o.job.shutdown_timeout_s, 30);
     assert_false(o.job.exit_code_of_worker);
     part(&o);
+}
+
+static void test_timeout_fits_into_the_scheduler_s_grace(void **state)
+{
+    static const struct {
+        struct conversation said;
+        int timeout_s;
+    } cases[] = {
+        {{{"x"}, {"SLURM_JOB_ID=1"}}, 25},
+        {{{"x"}, {"KUBERNETES_SERVICE_HOST=10.0.0.1"}}, 25},
+        {{{"x"}, {"CRUN_GRACE_SECONDS=90"}}, 30},
+        {{{"x"}, {"CRUN_GRACE_SECONDS=12", "SLURM_JOB_ID=1"}}, 7},
+        {{{"x"}, {"CRUN_GRACE_SECONDS=3"}}, 0},
+        {{{"--shutdown-timeout=28", "x"}, {"SLURM_JOB_ID=1"}}, 28},
+        {{{"--shutdown-timeout=28", "x"}, {"CRUN_GRACE_SECONDS=30"}}, 25},
+        {{{"--shutdown-timeout=8", "x"}, {"CRUN_GRACE_SECONDS=30"}}, 8},
+        {{{"x"}, {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT=50", "CRUN_GRACE_SECONDS=30"}}, 25},
+    };
+
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        struct outcome o;
+        hold(&cases[i].said, &o);
+        if (o.result != 0 || o.job.shutdown_timeout_s != cases[i].timeout_s)
+            fail_msg("case %zu: %d s", i, o.job.shutdown_timeout_s);
+        part(&o);
+    }
+}
+
+static void test_slurm_s_configuration(void **state)
+{
+    static const struct {
+        const char *conf;
+        int seconds;
+        bool is_certain;
+    } cases[] = {
+        {NULL, 30, false},
+        {"", 30, false},
+        {"ClusterName=a\nKillWait=60\n", 60, true},
+        {"killwait=10 InactiveLimit=0", 10, true},
+        {"#KillWait=60\nMinJobAge=1 # KillWait=5\n", 30, false},
+        {"OverTimeLimit=1 KillWait=20\nKillWait=15", 15, true},
+        {"UnKillWait=60\nKillWait=\nKillWait", 30, false},
+    };
+    static const char *const in_slurm[] = {"SLURM_JOB_ID=7", NULL};
+
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        struct grace grace;
+        assert_int_equal(grace_find((char *const *)(uintptr_t)in_slurm, cases[i].conf, &grace), 0);
+        if (grace.seconds != cases[i].seconds || grace.is_certain != cases[i].is_certain)
+            fail_msg("case %zu: %d", i, grace.seconds);
+    }
+}
+
+static void test_who_has_the_store(void **state)
+{
+    static const struct {
+        struct conversation said;
+        bool worker_has_store;
+    } cases[] = {
+        {{{"x"}}, false},
+        {{{"x"}, {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1"}}, true},
+        {{{"x"}, {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE=true"}}, false},
+        {{{"--rdzv-backend=c10d", "x"}, {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1"}}, true},
+        {{{"--master-port=29500", "x"}, {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1"}}, false},
+    };
+
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        struct outcome o;
+        hold(&cases[i].said, &o);
+        assert_int_equal(o.result, 0);
+        assert_int_equal(o.job.worker_has_store, cases[i].worker_has_store);
+        part(&o);
+    }
+}
+
+static void test_line_prefix(void **state)
+{
+    static const struct {
+        struct conversation said;
+        const char *prefix;
+    } cases[] = {
+        {{{"x"}}, NULL},
+        {{{"x"}, {"TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE=${rank} "}}, "${rank} "},
+        {{{"--line-prefix=torchrun", "x"}, {"TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE=${rank} "}}, NULL},
+        {{{"--line-prefix=host", "x"}}, "[${role_name} ${rank}@${host}]: "},
+        {{{"--line_prefix", "${rank}|", "x"}}, "${rank}|"},
+    };
+
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        struct outcome o;
+        hold(&cases[i].said, &o);
+        assert_int_equal(o.result, 0);
+        if (cases[i].prefix)
+            assert_string_equal(o.job.line_prefix, cases[i].prefix);
+        else
+            assert_null(o.job.line_prefix);
+        part(&o);
+    }
 }
 
 static void test_streams(void **state)
@@ -306,7 +409,10 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_workers),  cmocka_unit_test(test_rendezvous),  cmocka_unit_test(test_refused),
         cmocka_unit_test(test_warnings), cmocka_unit_test(test_supervision), cmocka_unit_test(test_streams),
-        cmocka_unit_test(test_programs), cmocka_unit_test(test_filters),
+        cmocka_unit_test(test_programs), cmocka_unit_test(test_filters),     cmocka_unit_test(test_line_prefix),
+        cmocka_unit_test(test_timeout_fits_into_the_scheduler_s_grace),
+        cmocka_unit_test(test_slurm_s_configuration),
+        cmocka_unit_test(test_who_has_the_store),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

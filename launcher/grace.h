@@ -1,0 +1,29 @@
+#pragma once
+
+/*
+ * How long whatever runs crun waits between asking it to end and killing it. crun has to be through with its workers
+ * before that, or it is killed with them half stopped. Pure: the environment and Slurm's configuration come in.
+ */
+
+#include <stdbool.h>
+
+enum {
+    GRACE_RESERVE_S = 5, /* for what follows the shutdown timeout: kill, report, exit */
+};
+
+struct grace {
+    int seconds;     /* 0: nothing is known of any */
+    bool is_certain; /* false: the scheduler's default, which its administrator may have changed */
+    const char *source;
+};
+
+enum { GRACE_E_BAD = 1 }; /* CRUN_GRACE_SECONDS is not a number of seconds */
+
+/*
+ * CRUN_GRACE_SECONDS, where somebody has said it; else KillWait in the job of a Slurm whose configuration can be read
+ * (slurm_conf: its text or NULL), else the default of Slurm or Kubernetes inside one of these.
+ */
+int grace_find(char *const *environment, const char *slurm_conf, struct grace *ret);
+
+/* The longest shutdown timeout that fits. */
+int grace_timeout_max(const struct grace *grace);
