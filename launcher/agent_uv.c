@@ -25,6 +25,7 @@
 #include <unistd.h>
 #include <uv.h>
 
+#include "launcher/cgroup_os.h"
 #include "launcher/children.h"
 #include "launcher/environment.h"
 #include "launcher/events_os.h"
@@ -62,6 +63,7 @@ struct agent {
     pid_t strangers[64]; /* children we were born with (a shell's that exec'ed crun): not the job's */
     size_t n_strangers;
     long oom_kills_before;
+    char sender[80]; /* of the first signal that told us to stop, in words; "" when unknown */
     bool start_failed;
     bool gave_up; /* something cannot be killed */
     struct failures_outcome outcome; /* of the reports so far */
@@ -168,6 +170,22 @@ static bool guardian_is_lost(const struct agent *a)
 
 /* ------------------------------------------------------------------ signals */
 
+static bool is_from_process(const struct signalfd_siginfo *info)
+{
+    return info->ssi_code == SI_USER || info->ssi_code == SI_TKILL || info->ssi_code == SI_QUEUE;
+}
+
+/* At once: who sends a signal may be gone a moment later. */
+static void note_sender(struct agent *a, const struct signalfd_siginfo *info)
+{
+    if (a->group.interrupt)
+        return;
+    if (is_from_process(info) && info->ssi_pid)
+        machine_describe_sender((int)info->ssi_pid, info->ssi_uid, a->sender, sizeof(a->sender));
+    else if (info->ssi_code == SI_KERNEL)
+        (void)snprintf(a->sender, sizeof(a->sender), "the terminal");
+}
+
 static void on_signals(uv_poll_t *poll, int status, int events)
 {
     struct agent *a = poll->data;
@@ -182,12 +200,11 @@ static void on_signals(uv_poll_t *poll, int status, int events)
             output_abandon(a->output);
             return;
         }
+        note_sender(a, &info);
         dispatch(a, (struct group_event){.kind = GROUP_SIGNAL,
                                          .now_ns = now_ns(),
                                          .worker = -1,
-                                         .pid = info.ssi_code == SI_USER || info.ssi_code == SI_TKILL
-                                                    ? (pid_t)info.ssi_pid
-                                                    : 0,
+                                         .pid = is_from_process(&info) ? (pid_t)info.ssi_pid : 0,
                                          .value = (int)info.ssi_signo});
     }
 }
@@ -201,7 +218,7 @@ static void do_spawn(struct agent *a)
 
     a->start_failed = r != 0;
     if (!r && a->group.generation == 0)
-        a->oom_kills_before = machine_oom_kills(); /* behind the start, where nobody waits for it */
+        a->oom_kills_before = cgroup_oom_kills(""); /* behind the start, where nobody waits for it */
 }
 
 static void notify_all(struct agent *a, struct notice notice)
@@ -259,7 +276,9 @@ static void do_report(struct agent *a)
         .program = a->config->file,
         .attempt_dir = a->generation ? a->generation->attempt_dir : NULL,
         .log_dir = a->logs.run,
-        .oom_kills = a->oom_kills_before < 0 ? 0 : machine_oom_kills() - a->oom_kills_before,
+        .oom_kills = a->oom_kills_before < 0 ? -1 : cgroup_oom_kills("") - a->oom_kills_before,
+        .sender = a->sender,
+        .gave_up = a->gave_up,
     };
 
     failures_tell(&source, &a->outcome);

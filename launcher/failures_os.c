@@ -13,6 +13,7 @@
 #include "launcher/group.h"
 #include "launcher/job.h"
 #include "launcher/logs_os.h"
+#include "launcher/machine_os.h"
 #include "launcher/report.h"
 #include "launcher/report_json.h"
 #include "launcher/say.h"
@@ -94,8 +95,8 @@ static char *last_stderr_lines(const struct failures_source *source, int local_r
     char *bytes;
     size_t n;
 
-    if (!source->attempt_dir || !(job->redirects[local_rank] & JOB_STDERR) ||
-        (job->tees[local_rank] & JOB_STDERR))
+    bool is_shown = job->tees[local_rank] & JOB_STDERR && (!job->listed || job->listed[local_rank]);
+    if (!source->attempt_dir || is_shown || !((job->redirects[local_rank] | job->tees[local_rank]) & JOB_STDERR))
         return NULL;
     if (asprintf(&path, "%s/%d/stderr.log", source->attempt_dir, local_rank) < 0) {
         path = NULL;
@@ -210,8 +211,9 @@ static void tell(const struct failures_source *source, struct report_failure *fa
                  struct strings *strings, struct failures_outcome *outcome)
 {
     const struct group *g = source->group;
-    char host[256] = "";
+    char host[256] = "", core_pattern[128];
 
+    machine_core_pattern(core_pattern, sizeof(core_pattern));
     size_t n = collect(source, failures, strings);
     int root = report_find_root(failures, n);
     (void)gethostname(host, sizeof(host) - 1); /* stays empty if it fails */
@@ -234,6 +236,9 @@ static void tell(const struct failures_source *source, struct report_failure *fa
         .interpreter = interpreter,
         .log_dir = outcome->has_files || source->job->log_dir ? source->log_dir : NULL,
         .oom_kills = source->oom_kills,
+        .core_pattern = core_pattern,
+        .sender = source->sender,
+        .gave_up = source->gave_up,
         .last_lines = stderr_lines,
     };
     _cleanup_free_ char *text = report_compose(&report);

@@ -17,7 +17,9 @@ struct failures_source {
     const char *program;     /* path that was executed */
     const char *attempt_dir; /* NULL: no files */
     const char *log_dir;     /* to be named as the place where files are kept; NULL: none */
-    long oom_kills;          /* since the start */
+    long oom_kills;          /* since the start; -1 when unknown */
+    const char *sender;      /* who told crun to stop; "" when unknown */
+    bool gave_up;            /* something cannot be killed */
 };
 
 struct failures_outcome {

@@ -240,6 +240,9 @@ static void obey(struct guardian *g)
     }
     signal_groups(g, order.signal);
     signal_left(g, order.signal);
+    /* One that somebody has stopped would only learn of it by SIGKILL. */
+    signal_groups(g, SIGCONT);
+    signal_left(g, SIGCONT);
 }
 
 /* ------------------------------------------------------------------ life */

@@ -111,8 +111,6 @@ int machine_count_gpus(void *environment)
     return n > 0 ? machine_visible_gpus(environment_get(environment, "CUDA_VISIBLE_DEVICES"), n) : 0;
 }
 
-/* ------------------------------------------------------------------ memory */
-
 static ssize_t read_text(const char *path, char *out, size_t out_size)
 {
     _cleanup_close_ int fd = open(path, O_RDONLY | O_CLOEXEC);
@@ -120,49 +118,6 @@ static ssize_t read_text(const char *path, char *out, size_t out_size)
 
     out[n > 0 ? n : 0] = '\0';
     return n;
-}
-
-/* The number behind "\noom_kill " in such a file. */
-static long oom_kills_in(const char *path)
-{
-    char text[1024];
-
-    if (read_text(path, text, sizeof(text)) <= 0)
-        return -1;
-    const char *line = strstr(text, "\noom_kill ");
-    return line ? atol(line + strlen("\noom_kill ")) : -1;
-}
-
-/* The cgroup named on the line of /proc/self/cgroup that contains mark; *ret_n bytes of it. */
-static const char *cgroup_path(const char *cgroups, const char *mark, int *ret_n)
-{
-    const char *path = strstr(cgroups, mark);
-
-    if (!path)
-        return NULL;
-    path += strlen(mark);
-    *ret_n = (int)strcspn(path, "\n");
-    return path;
-}
-
-long machine_oom_kills(void)
-{
-    char cgroups[4096], file[4096];
-    const char *path;
-    int n;
-
-    if (read_text("/proc/self/cgroup", cgroups, sizeof(cgroups)) <= 0)
-        return -1;
-    path = cgroup_path(cgroups, ":memory:", &n);
-    if (path) {
-        (void)snprintf(file, sizeof(file), "/sys/fs/cgroup/memory%.*s/memory.oom_control", n, path);
-        return oom_kills_in(file);
-    }
-    path = cgroup_path(cgroups, "0::", &n);
-    if (!path)
-        return -1;
-    (void)snprintf(file, sizeof(file), "/sys/fs/cgroup%.*s/memory.events", n, path);
-    return oom_kills_in(file);
 }
 
 /* ------------------------------------------------------------------ stuck processes */
@@ -202,6 +157,28 @@ char *machine_slurm_conf(char *const *environment)
             return text;
     }
     return NULL;
+}
+
+/* ------------------------------------------------------------------ core dumps */
+
+void machine_core_pattern(char *out, size_t out_size)
+{
+    (void)read_text("/proc/sys/kernel/core_pattern", out, out_size); /* empty when it fails */
+    out[strcspn(out, "\n")] = '\0';
+}
+
+/* ------------------------------------------------------------------ senders of signals */
+
+void machine_describe_sender(int pid, unsigned user, char *out, size_t out_size)
+{
+    char path[64], name[32], of_user[32] = "";
+
+    (void)snprintf(path, sizeof(path), "/proc/%d/comm", pid);
+    (void)read_text(path, name, sizeof(name)); /* empty when it is gone */
+    name[strcspn(name, "\n")] = '\0';
+    if (user != getuid())
+        (void)snprintf(of_user, sizeof(of_user), " of user %u", user);
+    (void)snprintf(out, out_size, "process %d%s%s%s%s", pid, *name ? " (" : "", name, *name ? ")" : "", of_user);
 }
 
 /* ------------------------------------------------------------------ names */

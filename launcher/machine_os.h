@@ -3,6 +3,7 @@
 /* What the launcher asks of the machine: CPUs, GPUs, how often memory ran out, a random name. */
 
 #include <stdbool.h>
+#include <stddef.h>
 
 /* CPUs this process may use. */
 int machine_count_cpus(void *unused);
@@ -11,8 +12,11 @@ int machine_count_cpus(void *unused);
  * driver cannot be asked. */
 int machine_count_gpus(void *environment);
 
-/* How many processes of this cgroup the kernel's OOM killer has ended so far; -1 when unknown. */
-long machine_oom_kills(void);
+/* What the kernel does with core dumps: /proc/sys/kernel/core_pattern; "" when unknown. */
+void machine_core_pattern(char *out, size_t out_size);
+
+/* "process 4711 (bash)", and whose it is if it is another user's. */
+void machine_describe_sender(int pid, unsigned user, char *out, size_t out_size);
 
 /* The text of Slurm's configuration, malloc'ed; NULL outside a job of Slurm, or when it cannot be read. */
 char *machine_slurm_conf(char *const *environment);

@@ -66,6 +66,12 @@ static double seconds(uint64_t ns)
     return (double)ns / 1e9;
 }
 
+/* Signals that do not come from a mistake of the program itself. */
+static bool is_sent_by_people(int signal)
+{
+    return signal == SIGKILL || signal == SIGTERM || signal == SIGINT || signal == SIGHUP || signal == SIGQUIT;
+}
+
 static void add_cause_worker(struct text *out, const struct report *r)
 {
     const struct report_failure *f = &r->failures[r->root];
@@ -80,6 +86,14 @@ static void add_cause_worker(struct text *out, const struct report *r)
                  "crun: the kernel's OOM killer has killed %ld process%s of this cgroup; rank %d had used "
                  "%.0f MiB\n",
                  r->oom_kills, r->oom_kills == 1 ? "" : "es", f->rank, (double)f->max_rss_kib / 1024);
+    else if (is_sent_by_people(-f->exit_code) && !f->stopped)
+        text_add(out, "crun: that signal did not come from crun%s\n",
+                 f->exit_code != -SIGKILL ? ""
+                 : r->oom_kills == 0      ? ", nor has the kernel's OOM killer killed anything in this cgroup"
+                                          : "; whether the kernel's OOM killer sent it cannot be known here");
+    if (f->core_dumped && r->core_pattern && *r->core_pattern)
+        text_add(out, "crun: its core dump went to %s%s (/proc/sys/kernel/core_pattern)\n",
+                 *r->core_pattern == '|' ? "the program " : "", r->core_pattern + (*r->core_pattern == '|'));
 }
 
 static void add_cause_exec(struct text *out, const struct report *r)
@@ -121,10 +135,9 @@ static void add_cause(struct text *out, const struct report *r)
     }
     if (g->interrupt) {
         const char *name = report_signal_name(g->interrupt);
-        char sender[48] = "";
-        if (g->interrupt_pid > 0)
-            (void)snprintf(sender, sizeof(sender), " from process %d", (int)g->interrupt_pid);
-        text_add(out, "crun: told to stop by %s%s\n", name ? name : "a signal", sender);
+        bool is_known = r->sender && *r->sender;
+        text_add(out, "crun: told to stop by %s%s%s\n", name ? name : "a signal", is_known ? " from " : "",
+                 is_known ? r->sender : "");
     }
 }
 
@@ -182,7 +195,9 @@ static void add_lines(struct text *out, const struct report *r)
         add_others(out, r, true, "failed after that:");
         add_others(out, r, false, "stopped by crun because of it:");
     }
-    if (r->group->escalated && r->group->cause != GROUP_CAUSE_GUARDIAN)
+    if (r->gave_up)
+        text_add(out, "crun: not everything could be killed, see above; end it before you start the job again\n");
+    else if (r->group->escalated && r->group->cause != GROUP_CAUSE_GUARDIAN)
         text_add(out, "crun: not everything had ended in time; what was left has been killed\n");
     if (r->log_dir && !r->group->will_restart)
         text_add(out, "crun: error files and logs are kept in %s\n", r->log_dir);

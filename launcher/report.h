@@ -38,7 +38,10 @@ struct report {
     const char *interpreter; /* the one its "#!" line names, when that is what is missing; else NULL */
     const char *log_dir;    /* files that are kept are below; NULL: none */
     const char *last_lines; /* of the first cause's stderr, where nobody has seen them; NULL: none */
-    long oom_kills;         /* the kernel's count for this cgroup since the start; 0 also when unknown */
+    long oom_kills;         /* the kernel's count for this cgroup since the start; -1 when unknown */
+    const char *core_pattern; /* what the kernel does with core dumps; NULL or "": unknown */
+    const char *sender;     /* "process 7 (bash)": who told crun to stop; NULL or "": unknown */
+    bool gave_up;           /* something is left that cannot be killed */
 };
 
 /*

@@ -136,14 +136,105 @@ static void test_signal(void **state)
     const struct group g = {.workers = workers,
                             .cause = GROUP_CAUSE_SIGNAL,
                             .interrupt = SIGTERM,
-                            .interrupt_pid = 77,
                             .escalated = true};
     const struct report_failure failures[] = {victim};
-    const struct report report = {
-        .group = &g, .failures = failures, .n_failures = 1, .root = 0, .title = "x", .host = "h"};
+    struct report report = {.group = &g,
+                            .failures = failures,
+                            .n_failures = 1,
+                            .root = 0,
+                            .title = "x",
+                            .host = "h",
+                            .sender = "process 77 (bash)"};
 
-    expect(&report, "crun: told to stop by SIGTERM from process 77\n"
+    expect(&report, "crun: told to stop by SIGTERM from process 77 (bash)\n"
                     "crun: not everything had ended in time; what was left has been killed\n");
+    report.sender = "";
+    report.gave_up = true;
+    expect(&report, "crun: told to stop by SIGTERM\n"
+                    "crun: not everything could be killed, see above; end it before you start the job again\n");
+}
+
+/* What is known of a signal that ended the first worker. */
+static void test_where_a_signal_came_from(void **state)
+{
+    static const struct {
+        int signal;
+        bool stopped, core_dumped;
+        long oom_kills;
+        const char *core_pattern, *line;
+    } cases[] = {
+        {SIGKILL, false, false, 0, "", "that signal did not come from crun, nor has the kernel's OOM killer killed anything"},
+        {SIGKILL, false, false, -1, "", "did not come from crun; whether the kernel's OOM killer sent it cannot be known"},
+        {SIGKILL, false, false, 2, "", "OOM killer has killed 2 processes of this cgroup"},
+        {SIGTERM, false, false, 0, "", "that signal did not come from crun\n"},
+        {SIGTERM, true, false, 0, "", NULL},
+        {SIGSEGV, false, false, 0, "core", NULL},
+        {SIGSEGV, false, true, 0, "/cores/%p", "its core dump went to /cores/%p ("},
+        {SIGABRT, false, true, 0, "|/lib/collect %P", "its core dump went to the program /lib/collect %P ("},
+        {SIGABRT, false, true, 0, "", NULL},
+    };
+    const struct group g = {.workers = workers,
+                            .cause = GROUP_CAUSE_WORKER,
+                            .cause_worker = 1,
+                            .config = {.n_workers = 2},
+                            .will_restart = true};
+
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct report_failure f = crash;
+        f.exit_code = -cases[i].signal;
+        f.stopped = cases[i].stopped;
+        f.core_dumped = cases[i].core_dumped;
+        const struct report report = {.group = &g,
+                                      .failures = &f,
+                                      .n_failures = 1,
+                                      .root = 0,
+                                      .title = "x",
+                                      .host = "h",
+                                      .oom_kills = cases[i].oom_kills,
+                                      .core_pattern = cases[i].core_pattern};
+        char *text = report_compose(&report);
+        const char *second = strchr(text, '\n') + 1;
+        bool has_line = strncmp(second, "crun: 0/0 attempts", 18) != 0 && strncmp(second, "crun: -1/0 attempts", 19) != 0;
+        if (has_line != (cases[i].line != NULL) || (cases[i].line && !strstr(second, cases[i].line)))
+            fail_msg("case %zu: %s", i, text);
+        free(text);
+    }
+}
+
+/* Everything at once: still no more than a dozen lines before the table. */
+static void test_twelve_lines_at_most(void **state)
+{
+    struct report_failure failures[20];
+    struct group_worker many[20] = {{0}};
+    const struct group g = {.workers = many,
+                            .cause = GROUP_CAUSE_WORKER,
+                            .cause_worker = 1,
+                            .config = {.n_workers = 20, .max_restarts = 1},
+                            .restarts = 1,
+                            .escalated = true};
+
+    for (int i = 0; i < 20; i++) {
+        failures[i] = i < 10 ? crash : victim;
+        failures[i].local_rank = failures[i].rank = i;
+    }
+    failures[0].exit_code = -SIGKILL;
+    failures[0].core_dumped = true;
+    const struct report report = {.group = &g,
+                                  .failures = failures,
+                                  .n_failures = 20,
+                                  .root = 0,
+                                  .title = "x",
+                                  .host = "h",
+                                  .log_dir = "/l",
+                                  .core_pattern = "core",
+                                  .oom_kills = 1,
+                                  .last_lines = "1\n2\n3\n4\n"};
+    char *text = report_compose(&report);
+    int n = 0;
+    for (const char *line = text; strncmp(line, "crun: ", 6) == 0; line = strchr(line, '\n') + 1)
+        n++;
+    assert_int_equal(n, 12);
+    free(text);
 }
 
 static void test_exec(void **state)
@@ -190,6 +281,8 @@ int main(void)
         cmocka_unit_test(test_narrow_table_and_traceback),
         cmocka_unit_test(test_restart_has_no_table),
         cmocka_unit_test(test_signal),
+        cmocka_unit_test(test_where_a_signal_came_from),
+        cmocka_unit_test(test_twelve_lines_at_most),
         cmocka_unit_test(test_exec),
         cmocka_unit_test(test_exec_of_a_bad_interpreter),
         cmocka_unit_test(test_root),

@@ -1,0 +1,181 @@
+"""What crun says of ends that torchrun cannot tell apart: OOM killer, signals, core dumps, stuck and stopped workers."""
+
+import os
+import pathlib
+import pwd
+import resource
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "lib"))
+import cgroups
+import jobs
+import launches
+
+
+def crun(*args, environment=None, **more):
+    return jobs.run([jobs.crun(), "--standalone", *map(str, args)], timeout=60,
+                    env={"OMP_NUM_THREADS": "1", **os.environ, **(environment or {})}, **more)
+
+
+def said(p):
+    """Lines of crun's before the table."""
+    return [line for line in p.stderr.splitlines() if line.startswith("crun: ")]
+
+
+needs_memory_groups = pytest.mark.skipif(not cgroups.can("memory"), reason="cannot make a memory cgroup here")
+
+
+@needs_memory_groups
+def test_oom_killer_is_named():
+    hungry = f"test $RANK = 1 && exec {sys.executable} -c 'x = bytearray(1 << 30); input()'; exec sleep 60"
+    with cgroups.memory(64 << 20) as group:
+        p = crun("--nproc-per-node=2", "--no-python", "sh", "-c", hungry, preexec_fn=lambda: cgroups.enter(group))
+    assert p.returncode == 1
+    lines = said(p)
+    assert "rank 1" in lines[0] and "failed first" in lines[0] and "signal 9 (SIGKILL)" in lines[0]
+    assert "OOM killer has killed 1 process of this cgroup; rank 1 had used" in lines[1]
+    assert int(lines[1].rsplit(" ", 2)[1]) > 20  # MiB
+    assert "rank 0" in lines[2] and "stopped by crun" in lines[2]
+
+
+def killed_from_outside(tmp_path, sig, *args):
+    p = launches.start(["--standalone", "--nproc-per-node=2", *args, "--no-python", "sleep", "60"], stderr=subprocess.PIPE, text=True)
+    pid = jobs.wait_for(lambda: len(w := jobs.workers(p.pid)) == 2 and w[1])
+    os.kill(pid, sig)
+    _, p.stderr_text = p.communicate(timeout=60)
+    return p
+
+
+def test_kill_from_outside_is_told_apart():
+    p = killed_from_outside(None, signal.SIGKILL)
+    assert p.returncode == 1 and "that signal did not come from crun" in p.stderr_text.splitlines()[2 if "OMP" in p.stderr_text else 1]
+    assert "has killed" not in p.stderr_text
+    p = killed_from_outside(None, signal.SIGTERM, "--exit-code=worker")
+    assert p.returncode == 143 and "that signal did not come from crun" in p.stderr_text
+
+
+def test_who_told_crun_to_stop():
+    p = launches.start(["--standalone", "--no-python", "sleep", "60"], stderr=subprocess.PIPE, text=True)
+    jobs.wait_for(lambda: jobs.workers(p.pid))
+    script = f"import os, time; os.kill({p.pid}, 15); time.sleep(0.5)"
+    messenger = subprocess.Popen([sys.executable, "-c", script])
+    _, err = p.communicate(timeout=60)
+    messenger.wait(timeout=60)
+    assert f"told to stop by SIGTERM from process {messenger.pid} (python" in err, err
+    assert "of user" not in err
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can run as two users")
+def test_another_user_s_signal_is_told():
+    nobody = pwd.getpwnam("nobody").pw_uid
+    p = launches.start(["--standalone", "--log-dir=/dev/null", "--no-python", "sleep", "60"], stderr=subprocess.PIPE, text=True,
+                       preexec_fn=lambda: os.setresuid(nobody, nobody, nobody), cwd="/")
+    jobs.wait_for(lambda: jobs.workers(p.pid))
+    p.terminate()
+    _, err = p.communicate(timeout=60)
+    assert f"from process {os.getpid()}" in err and " of user 0" in err
+
+
+def dumps_core(tmp_path):
+    resource.setrlimit(resource.RLIMIT_CORE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    os.chdir(tmp_path)
+
+
+def test_core_dump(tmp_path):
+    probe = subprocess.Popen(["sh", "-c", "kill -SEGV $$"], preexec_fn=lambda: dumps_core(tmp_path))
+    if not os.WCOREDUMP(os.waitpid(probe.pid, 0)[1]):
+        pytest.skip("processes leave no core dumps here")
+    p = crun("--no-python", "sh", "-c", "kill -SEGV $$$$", preexec_fn=lambda: dumps_core(tmp_path))
+    assert "killed by signal 11 (SIGSEGV), core dumped" in said(p)[0]
+    pattern = pathlib.Path("/proc/sys/kernel/core_pattern").read_text().strip()
+    assert f"its core dump went to {'the program ' if pattern[0] == '|' else ''}{pattern.lstrip('|')}" in said(p)[1]
+
+
+def test_stopped_rank_is_woken_to_stop(tmp_path):
+    """SIGSTOP to a rank: it hears of the end of the job by SIGTERM, not by SIGKILL after the timeout."""
+    worker = f"trap 'touch {tmp_path}/$RANK.told; exit 0' TERM; touch {tmp_path}/$RANK.up; while :; do sleep 0.05; done"
+    p = launches.start(["--standalone", "--nproc-per-node=2", "--no-python", "sh", "-c", worker], stderr=subprocess.PIPE, text=True)
+    jobs.wait_for(lambda: (tmp_path / "0.up").exists() and (tmp_path / "1.up").exists())
+    pid = jobs.workers(p.pid)[1]
+    os.kill(pid, signal.SIGSTOP)
+    jobs.wait_for(lambda: launches.state(pid)[1] == "T")
+    begin = time.monotonic()
+    p.terminate()
+    _, err = p.communicate(timeout=60)
+    assert p.returncode == 1 and time.monotonic() - begin < 20  # the timeout is 30 s
+    assert (tmp_path / "1.told").exists() and "had ended in time" not in err
+
+
+@pytest.mark.skipif(not cgroups.can("freezer"), reason="needs the freezer of cgroup v1")
+def test_rank_that_cannot_be_killed(tmp_path):
+    """SIGKILL stays pending as with a process that sits in a driver. crun names it and ends all the same."""
+    with open(tmp_path / "err", "w") as err:  # no pipe: the worker that is left would hold it open
+        p = launches.start(["--standalone", "--nproc-per-node=2", "--shutdown-timeout=1", "--max-restarts=5", "--no-python",
+                            "sleep", "300"], stderr=err)
+    stuck = jobs.wait_for(lambda: len(w := jobs.workers(p.pid)) == 2 and w[1])
+    with cgroups.frozen(stuck):
+        os.kill(jobs.workers(p.pid)[0], signal.SIGKILL)
+        assert p.wait(timeout=60) == 1 and launches.state(stuck)[1] == "D"
+    err = (tmp_path / "err").read_text()
+    assert f"process {stuck} (local rank 1) does not end on SIGKILL: state D, in " in err
+    assert "not everything could be killed" in err and "will restart" not in err and "has been killed\n" not in err
+    assert launches.wait_until_gone(p.tag, 30) == {}  # its SIGKILL was pending
+
+
+def test_last_lines_that_nobody_has_seen(tmp_path):
+    fails = "for i in 1 2 3 4 5 6; do echo line $i >&2; done; exit 1"
+    for options, shown in ((("-r2",), True), (("-t2", "--local-ranks-filter=1"), True), (("-t2",), False), ((), False)):
+        p = crun(*options, "--no-python", "sh", "-c", fails)
+        last = [f"crun:   | line {i}" for i in (3, 4, 5, 6)]
+        assert [line for line in said(p) if line.startswith("crun:   | ")] == (last if shown else []), options
+        assert len(said(p)) <= 12
+
+
+def test_grace_of_the_scheduler(tmp_path):
+    """Row 4 of what goes wrong in the field: the launcher is through before the scheduler kills it."""
+    worker = f"trap '' TERM; touch {tmp_path}/up; while :; do sleep 0.1; done"
+    p = launches.start(["--standalone", "--shutdown-timeout=30", "--no-python", "sh", "-c", worker], stderr=subprocess.PIPE, text=True,
+                       environment={"CRUN_GRACE_SECONDS": "6"})
+    jobs.wait_for((tmp_path / "up").exists)
+    begin = time.monotonic()
+    p.terminate()
+    _, err = p.communicate(timeout=60)
+    assert 0.9 < time.monotonic() - begin < 20 and "does not fit into CRUN_GRACE_SECONDS (6 s); 1 s are used" in err
+    assert p.returncode == 1 and launches.living(p.tag) == {}
+
+
+def test_slurm_configuration_is_read(tmp_path):
+    (tmp_path / "slurm.conf").write_text("ClusterName=x\nInactiveLimit=0 KillWait=10\n")
+    p = crun("--shutdown-timeout=9", "--no-python", "true",
+             environment={"SLURM_JOB_ID": "1", "SLURM_CONF": str(tmp_path / "slurm.conf")})
+    jobs.assert_one_sentence(p, 0, "9 s does not fit into KillWait of Slurm (10 s); 5 s are used")
+
+
+def test_line_prefix_with_host():
+    p = crun("--nproc-per-node=2", "-t1", "--role=trainer", "--line-prefix=host", "--no-python", "echo", "x")
+    assert sorted(p.stdout.splitlines()) == [f"[trainer {rank}@{os.uname().nodename}]: x" for rank in (0, 1)]
+
+
+def test_worker_opens_the_store_itself(tmp_path):
+    """The port is kept free: whoever allows reuse of addresses can listen there, nobody else can be given it."""
+    code = """
+import os, socket
+port = int(os.environ["MASTER_PORT"])
+try:
+    socket.socket().bind(("", port))
+    print("free")
+except OSError:
+    print("kept")
+s = socket.socket()
+s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+s.bind((os.environ["MASTER_ADDR"], port))
+s.listen()
+print("open", os.environ["TORCHELASTIC_USE_AGENT_STORE"])
+"""
+    p = crun("--no-python", sys.executable, "-c", code, environment={"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"})
+    assert p.stdout.split() == ["kept", "open", "False"], p.stderr

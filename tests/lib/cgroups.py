@@ -1,0 +1,77 @@
+"""Control groups of a test's own, where the machine lets it make them."""
+
+import contextlib
+import os
+import pathlib
+import time
+
+ROOT = pathlib.Path("/sys/fs/cgroup")
+
+
+def _v2_has(controller):
+    try:
+        return controller in (ROOT / "cgroup.controllers").read_text().split()
+    except OSError:
+        return False
+
+
+@contextlib.contextmanager
+def _made(path):
+    path.mkdir()
+    try:
+        yield path
+    finally:
+        for _ in range(500):  # the last process may still be on its way out
+            try:
+                path.rmdir()
+                break
+            except OSError:
+                time.sleep(0.01)
+
+
+def can(what):
+    """Whether "memory" or "freezer" groups can be made here."""
+    base = ROOT / what if (ROOT / what).is_dir() else ROOT
+    if base == ROOT and (what == "freezer" or not _v2_has(what)):
+        return False
+    probe = base / f"test-{os.getpid()}-probe"
+    try:
+        probe.mkdir()
+        probe.rmdir()
+    except OSError:
+        return False
+    return base != ROOT or what in (ROOT / "cgroup.subtree_control").read_text().split()
+
+
+@contextlib.contextmanager
+def memory(limit):
+    """A group whose processes may use this many bytes; its path."""
+    v1 = (ROOT / "memory").is_dir()
+    with _made((ROOT / "memory" if v1 else ROOT) / f"test-{os.getpid()}") as path:
+        (path / ("memory.limit_in_bytes" if v1 else "memory.max")).write_text(str(limit))
+        for name, value in (("memory.memsw.limit_in_bytes", str(limit)), ("memory.swap.max", "0")):
+            with contextlib.suppress(OSError):
+                if (path / name).exists():
+                    (path / name).write_text(value)
+        yield path
+
+
+@contextlib.contextmanager
+def frozen(pid):
+    """As long as this lasts, not even SIGKILL ends pid (the freezer of cgroup v1)."""
+    with _made(ROOT / "freezer" / f"test-{os.getpid()}") as path:
+        (path / "cgroup.procs").write_text(str(pid))
+        (path / "freezer.state").write_text("FROZEN")
+        try:
+            for _ in range(3000):
+                if (path / "freezer.state").read_text().strip() == "FROZEN":
+                    break
+                time.sleep(0.01)
+            yield
+        finally:
+            (path / "freezer.state").write_text("THAWED")
+
+
+def enter(path):
+    """For preexec_fn: the process about to be executed becomes a member."""
+    (path / "cgroup.procs").write_text(str(os.getpid()))
