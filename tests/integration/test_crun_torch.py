@@ -90,11 +90,12 @@ dist.destroy_process_group()
 """
 
 
-@pytest.mark.parametrize("mode, restarts", [("fine", 0), ("crash", 1)])
-def test_gloo_training(tmp_path, mode, restarts):
+@pytest.mark.parametrize("mode, restarts, unshared", [("fine", 0, "0"), ("crash", 1, "0"), ("crash", 1, "1")])
+def test_gloo_training(tmp_path, mode, restarts, unshared):
+    """unshared: the first worker opens the store."""
     (tmp_path / "ddp.py").write_text(DDP)
     p = jobs.run([jobs.crun(), "--standalone", "--nproc-per-node=2", "--max-restarts=1", str(tmp_path / "ddp.py"), mode],
-                 timeout=180, env={**os.environ, **PYTHON})
+                 timeout=180, env={**os.environ, **PYTHON, "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": unshared})
     assert p.returncode == 0, p.stderr
     assert sorted(p.stdout.splitlines()) == [f"done {rank} 2 {restarts}" for rank in range(2)]
     assert p.stderr.count("will restart worker group") == restarts
