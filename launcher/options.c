@@ -149,9 +149,11 @@ static int take_value(struct parser *p, enum option_id id, const char *text)
     const char *wrong = value_set(&value, id, text);
     if (wrong)
         return fail_about(p, id, wrong, text);
-    if (spec->choices && !is_choice(spec->choices, text))
-        return fail(p->error, OPTIONS_E_USAGE, "argument --%s: invalid choice: '%s' (choose from: %s)",
-                    spec->name, text, spec->choices);
+    if (spec->choices && !is_choice(spec->choices, text)) {
+        char names[3 * NAME_SIZE];
+        return fail(p->error, OPTIONS_E_USAGE, "argument %s: invalid choice: '%s' (choose from: %s)",
+                    all_spellings(id, names), text, spec->choices);
+    }
     p->options->value[id] = value;
     return 0;
 }

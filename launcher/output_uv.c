@@ -519,11 +519,11 @@ static int open_one(struct output *o, const char *attempt_dir, int local_rank, i
     int bit = which == 0 ? JOB_STDOUT : JOB_STDERR;
     bool is_listed = !job->listed || job->listed[local_rank];
     bool tee = (job->tees[local_rank] & bit) && is_listed;
-    bool redirect = (job->redirects[local_rank] | job->tees[local_rank]) & bit;
+    bool has_file = attempt_dir && ((job->redirects[local_rank] | job->tees[local_rank]) & bit);
 
-    if (!redirect && is_listed)
-        return 0;
-    if (!tee && (!redirect || !attempt_dir)) {
+    if (!tee && !has_file && is_listed)
+        return 0; /* without log files -r redirects nothing, rather than to nowhere */
+    if (!tee && !has_file) {
         *ret_fd = open("/dev/null", O_WRONLY | O_CLOEXEC);
         return *ret_fd < 0 ? -errno : 0;
     }

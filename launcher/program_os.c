@@ -2,6 +2,7 @@
  * Which program runs, in the order of asking:
  *   --no-python        the command, found on PATH
  *   -m                 Python, with a module's name nobody checks but Python
+ *   -, -c, ...         Python: no file, but what its own command line makes of it ("-- -m module")
  *   *.py               Python, whatever the file looks like
  *   ELF or "#!"        the file itself, which must be executable (a Python script with a "#!" line but
  *                      without the x bit still goes to Python: torchrun users have such)
@@ -192,6 +193,8 @@ static int take_file(const struct job *job, char *const *environment, struct pla
 {
     bool varies = strchr(job->program_name, '$') != NULL;
 
+    if (*job->program_name == '-')
+        return take_python(job, environment, command, ret_file, error);
     for (int i = 0; i < (varies ? job->n_workers : 1); i++) {
         int r = check_script(job, i, error);
         if (r)

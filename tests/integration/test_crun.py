@@ -90,6 +90,8 @@ def test_program_kinds(tmp_path):
     assert crun("--standalone", tmp_path / "pack", environment=python).stdout == "module\n"
     assert crun("--standalone", "-m", "pack", environment=python, cwd=tmp_path).stdout == "module\n"
     assert crun("--standalone", "--no-python", "echo", "$local_rank").stdout == "0\n"
+    assert crun("--standalone", "--", "-m", "pack", environment=python, cwd=tmp_path).stdout == "module\n"
+    assert crun("--standalone", "-", "x", environment=python, cwd=tmp_path).returncode == 0  # an empty script
 
 
 def test_run_path(tmp_path):

@@ -83,7 +83,7 @@ def test_duplicate_filters(tmp_path):
 
 def test_without_log_files():
     p = crun("--log-dir=/dev/null", "-t1", "-r2", "--no-python", "sh", "-c", SAY)
-    assert p.stdout == "[default0]:out 0\n" and p.stderr == ""
+    assert p.stdout == "[default0]:out 0\n" and p.stderr == "err 0\n"
 
 
 def test_temporary_logs(tmp_path):

@@ -1,0 +1,162 @@
+"""One command line under torchrun and under crun, each in the same folder, and what was seen of it.
+
+A row (torchrun_runs.py) says what is run; "@PORT@" in it stands for a port that is free. The worker is tests/interop/scripts/probe.py or another script of that
+folder; all of them are copied into the box, a folder that both launchers find in the same state under the same
+name. What is seen: exit code, what each worker was started with, both streams, the failure table, the log tree,
+what was left in TMPDIR, which processes were left.
+"""
+
+import contextlib
+import dataclasses
+import json
+import os
+import pathlib
+import random
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+
+import jobs
+import launches
+
+SCRIPTS = jobs.ROOT / "tests" / "interop" / "scripts"
+TORCHRUN = str(pathlib.Path(sys.executable).parent / "torchrun")
+TIME_LIMIT_S = 120
+
+
+@dataclasses.dataclass
+class Row:
+    name: str
+    words: list                # of the command line, behind the launcher
+    env: dict = dataclasses.field(default_factory=dict)
+    differs: tuple = ()        # titles of the differences (crun(1), COMPATIBILITY) this row shows
+    signals: tuple = ()        # sent to the launcher when `ready` workers are there
+    ready: int = 1
+    input: str = ""
+    says: str = ""             # both launchers have to say this on stderr
+    parser_only: bool = False  # torchrun is asked up to its launch, in this process
+    ci: bool = False           # among those that the ordinary test run compares
+    files: tuple = ()          # (name, text): more files in the box; text None: a folder
+    without: tuple = ()        # names taken out of the environment
+    shuffles: bool = False     # the order of lines inside one stream is not compared
+    nohup: bool = False        # SIGHUP is ignored at the start
+
+
+@dataclasses.dataclass
+class Seen:
+    code: int
+    workers: dict  # "attempt.rank" -> what probe.py wrote down
+    out: str
+    err: str
+    logs: dict     # path below the log folder -> text; folders end in "/"
+    litter: list   # what is left in TMPDIR
+    left: list     # names of processes that outlived the launcher
+    port: str      # what stood for @PORT@
+
+
+class Box:
+    """The folder of one row: `here` is the working folder, `here/logs` the log folder."""
+
+    def __init__(self, root):
+        self.root = pathlib.Path(root)
+        self.here, self.tmp, self.probes = self.root / "here", self.root / "tmp", self.root / "probes"
+
+    def fill(self, row):
+        for folder in (self.here, self.tmp, self.probes):
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir()
+        for script in SCRIPTS.iterdir():
+            if script.is_file():
+                shutil.copy(script, self.here)
+        for name, text in row.files:
+            path = self.here / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if text is None:
+                path.mkdir()
+            else:
+                path.write_text(text)
+                path.chmod(0o755 if text.startswith("#!") else 0o644)
+
+    def environment(self, row):
+        python = os.path.dirname(sys.executable)
+        env = {"PATH": f"{python}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME": str(self.here),
+               "LANG": "C.UTF-8", "TMPDIR": str(self.tmp), "PROBE_DIR": str(self.probes), "OMP_NUM_THREADS": "1",
+               "PYTHONDONTWRITEBYTECODE": "1", **row.env}
+        return {name: value for name, value in env.items() if name not in row.without}
+
+    def workers(self):
+        return {path.name[:-5]: json.loads(path.read_text()) for path in sorted(self.probes.glob("*.json"))}
+
+    def logs(self):
+        """The tree below here/logs, without the first folder's random end."""
+        tree = {}
+        for path in sorted((self.here / "logs").rglob("*")):
+            name = re.sub(r"_[A-Za-z0-9_]{8}(?=/attempt_|$)|_[A-Za-z0-9]{6}(?=/attempt_|$)", "_RANDOM",
+                          str(path.relative_to(self.here / "logs")), count=1)
+            tree[name + "/" * path.is_dir()] = "" if path.is_dir() else path.read_bytes().decode(errors="replace")
+        return tree
+
+
+def send_signals(process, box, row):
+    """Each signal when the workers have had the time to get ready for it."""
+    def is_ready():
+        return process.poll() is not None or len(list(box.probes.glob("*.json"))) >= row.ready
+    for i, name in enumerate(row.signals):
+        jobs.wait_for(is_ready, timeout=TIME_LIMIT_S)
+        time.sleep(0.5 if i == 0 else 1.0)  # torchrun installs its handlers at the first start, then starts
+        if process.poll() is None:
+            process.send_signal(getattr(signal, name))
+
+
+def free_port():
+    """One that nobody gets by chance: below those that the kernel hands out."""
+    while True:
+        port = random.randrange(15000, 32000)
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return str(port)
+
+
+def with_port(row, port):
+    return dataclasses.replace(row, words=[word.replace("@PORT@", port) for word in row.words],
+                               env={name: value.replace("@PORT@", port) for name, value in row.env.items()})
+
+
+def start_signals(row):
+    signal.signal(signal.SIGHUP, signal.SIG_IGN if row.nohup else signal.SIG_DFL)
+
+
+def run(launcher, row, box):
+    port = free_port()
+    row = with_port(row, port)
+    box.fill(row)
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err, tempfile.TemporaryFile() as given:
+        given.write(row.input.encode())
+        given.seek(0)
+        environment = {**box.environment(row), launches.TAG: box.root.name}
+        process = subprocess.Popen([*launcher, *row.words], cwd=box.here, env=environment, stdin=given, stdout=out,
+                                   stderr=err, start_new_session=True, preexec_fn=lambda: start_signals(row))
+        try:
+            send_signals(process, box, row)
+            code = process.wait(timeout=TIME_LIMIT_S)
+        except (subprocess.TimeoutExpired, AssertionError):
+            code = None
+        left = list(launches.wait_until_gone(box.root.name, 1).values())
+        for pid in launches.living(box.root.name):
+            jobs.kill(pid, signal.SIGKILL)
+        process.wait()
+        out.seek(0), err.seek(0)
+        return Seen(code, box.workers(), out.read().decode(errors="replace"), err.read().decode(errors="replace"),
+                    box.logs(), sorted(os.listdir(box.tmp)), left, port)
+
+
+def run_torchrun(row, box):
+    return run([sys.executable, TORCHRUN], row, box)
+
+
+def run_crun(row, box):
+    return run([jobs.crun()], row, box)
