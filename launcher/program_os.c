@@ -4,11 +4,13 @@
  *   -m                 Python, with a module's name nobody checks but Python
  *   -, -c, ...         Python: no file, but what its own command line makes of it ("-- -m module")
  *   *.py               Python, whatever the file looks like
- *   ELF or "#!"        the file itself, which must be executable (a Python script with a "#!" line but
- *                      without the x bit still goes to Python: torchrun users have such)
+ *   "#!" with python   Python, as torchrun has it, executable or not: unbuffered, and of the environment the
+ *                      user is in rather than that of /usr/bin; a line with options is obeyed as below
+ *   ELF or other "#!"  the file itself, which must be executable
  *   anything else      Python (a folder or a zip with __main__.py, a script without a suffix)
  *
- * Python is $PYTHON_EXEC, else bin/python of the active virtual environment, else python3 or python on PATH.
+ * Python is $PYTHON_EXEC, else for a script that a "#!" line ties to the python in its own folder (what pip
+ * installs) that one, else bin/python of the active virtual environment, else python3 or python on PATH.
  */
 
 #include "launcher/program_os.h"
@@ -79,6 +81,8 @@ static char *find_on_path(const char *name, char *const *environment, int *ret_e
 
 enum file_kind { FILE_PROGRAM, FILE_SCRIPT_OF_PYTHON, FILE_OTHER };
 
+enum { LINE_SIZE = 256 }; /* what the kernel reads of a "#!" line */
+
 static bool ends_with(const char *text, const char *end)
 {
     size_t n = strlen(text), n_end = strlen(end);
@@ -86,28 +90,61 @@ static bool ends_with(const char *text, const char *end)
     return n >= n_end && strcmp(text + n - n_end, end) == 0;
 }
 
-/* What the first bytes say. An unreadable file can still be executed: only the kernel knows. */
-static enum file_kind kind_of(const char *path)
+static const char *base_name(const char *path)
 {
-    char head[128] = "";
+    const char *slash = strrchr(path, '/');
+
+    return slash ? slash + 1 : path;
+}
+
+/* Cuts the next word off *rest; "" at the end. */
+static const char *next_word(char **rest)
+{
+    char *word = *rest + strspn(*rest, " \t\r");
+    size_t n = strcspn(word, " \t\r");
+
+    *rest = word + n + (word[n] != '\0');
+    word[n] = '\0';
+    return word;
+}
+
+/* Whether a "#!" line, behind these two letters, asks for Python and nothing but Python: "/usr/bin/python3" or
+ * "/usr/bin/env python3". The line is cut up; its first word stays at *ret_interpreter. */
+static bool is_line_of_python(char *line, const char **ret_interpreter)
+{
+    const char *name = *ret_interpreter = next_word(&line);
+
+    if (strcmp(base_name(name), "env") == 0)
+        name = next_word(&line);
+    return strncmp(base_name(name), "python", strlen("python")) == 0 && !*next_word(&line);
+}
+
+/* What the first bytes say, which are left in head. An unreadable file can still be executed: only the kernel
+ * knows. */
+static enum file_kind kind_of(const char *path, char head[LINE_SIZE], const char **ret_interpreter)
+{
+    *head = '\0';
 
     if (ends_with(path, ".py") || is_folder(path))
         return FILE_OTHER;
     _cleanup_close_ int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
     if (fd < 0)
         return errno == EACCES && access(path, X_OK) == 0 ? FILE_PROGRAM : FILE_OTHER;
-    ssize_t n = read(fd, head, sizeof(head) - 1);
+    ssize_t n = read(fd, head, LINE_SIZE - 1);
+    head[n > 0 ? n : 0] = '\0';
     if (n >= 4 && memcmp(head, "\177ELF", 4) == 0)
         return FILE_PROGRAM;
     if (n < 2 || memcmp(head, "#!", 2) != 0)
         return FILE_OTHER;
     head[strcspn(head, "\n")] = '\0';
-    return strstr(head, "python") ? FILE_SCRIPT_OF_PYTHON : FILE_PROGRAM;
+    return is_line_of_python(head + 2, ret_interpreter) ? FILE_SCRIPT_OF_PYTHON : FILE_PROGRAM;
 }
 
 /* ------------------------------------------------------------------ commands */
 
-static int find_python(char *const *environment, struct plan_command *command, char **ret_file, char *error)
+/* home: an interpreter to be preferred to all but PYTHON_EXEC, or NULL. */
+static int find_python(char *const *environment, const char *home, struct plan_command *command,
+                       char **ret_file, char *error)
 {
     const char *chosen = environment_get(environment, "PYTHON_EXEC");
     const char *venv = environment_get(environment, "VIRTUAL_ENV");
@@ -121,7 +158,9 @@ static int find_python(char *const *environment, struct plan_command *command, c
         strlist_add_copy(&command->head, chosen);
         return 0;
     }
-    if (venv && *venv && asprintf(&in_venv, "%s/bin/python", venv) >= 0 && access(in_venv, X_OK) == 0) {
+    if (home) {
+        *ret_file = strdup(home);
+    } else if (venv && *venv && asprintf(&in_venv, "%s/bin/python", venv) >= 0 && access(in_venv, X_OK) == 0) {
         *ret_file = in_venv;
     } else {
         free(in_venv);
@@ -142,10 +181,10 @@ static const char run_path_code[] = "import runpy, sys; "
                                     "sys.argv = sys.argv[1:]; "
                                     "record(runpy.run_path)(sys.argv[0], run_name='__main__')";
 
-static int take_python(const struct job *job, char *const *environment, struct plan_command *command,
-                       char **ret_file, char *error)
+static int take_python(const struct job *job, char *const *environment, const char *home,
+                       struct plan_command *command, char **ret_file, char *error)
 {
-    int r = find_python(environment, command, ret_file, error);
+    int r = find_python(environment, home, command, ret_file, error);
 
     if (r)
         return r;
@@ -188,23 +227,35 @@ static int check_script(const struct job *job, int local_rank, char *error)
                   strchr(path, '/') ? "" : "; for a command on PATH use --no-python, for a module -m");
 }
 
+/* pip ties the scripts it installs to the interpreter beside them. */
+static bool are_in_one_folder(const char *a, const char *b)
+{
+    size_t n_a = (size_t)(base_name(a) - a), n_b = (size_t)(base_name(b) - b);
+
+    return n_a > 0 && n_a == n_b && strncmp(a, b, n_a) == 0;
+}
+
 static int take_file(const struct job *job, char *const *environment, struct plan_command *command,
                      char **ret_file, char *error)
 {
     bool varies = strchr(job->program_name, '$') != NULL;
 
     if (*job->program_name == '-')
-        return take_python(job, environment, command, ret_file, error);
+        return take_python(job, environment, NULL, command, ret_file, error);
     for (int i = 0; i < (varies ? job->n_workers : 1); i++) {
         int r = check_script(job, i, error);
         if (r)
             return r;
     }
-    enum file_kind kind = varies ? FILE_OTHER : kind_of(job->program_name);
-    bool executable = kind != FILE_OTHER && access(job->program_name, X_OK) == 0;
-    if (kind == FILE_OTHER || (kind == FILE_SCRIPT_OF_PYTHON && !executable))
-        return take_python(job, environment, command, ret_file, error);
-    if (!executable)
+    char head[LINE_SIZE];
+    const char *interpreter = "";
+    enum file_kind kind = varies ? FILE_OTHER : kind_of(job->program_name, head, &interpreter);
+    if (kind != FILE_PROGRAM) {
+        bool at_home = kind == FILE_SCRIPT_OF_PYTHON && are_in_one_folder(interpreter, job->program_name) &&
+                       access(interpreter, X_OK) == 0;
+        return take_python(job, environment, at_home ? interpreter : NULL, command, ret_file, error);
+    }
+    if (access(job->program_name, X_OK) < 0)
         return refuse(error, "%s: it is not executable: Permission denied; chmod +x it", job->program_name);
     strlist_add_copy(&command->head, job->program_name);
     *ret_file = strdup(job->program_name);
@@ -223,7 +274,7 @@ int program_find(const struct job *job, char *const *environment, struct plan_co
     else if (job->program == JOB_PROGRAM_FILE)
         r = take_file(job, environment, &command, &file, error);
     else
-        r = take_python(job, environment, &command, &file, error);
+        r = take_python(job, environment, NULL, &command, &file, error);
     if (!r && command.head.failed)
         r = refuse(error, "out of memory");
     if (r) {

@@ -80,6 +80,12 @@ def test_program_kinds(tmp_path):
     sh = script(tmp_path, "#!/bin/sh\necho shell $0 $*\n", "b")
     bare = script(tmp_path, "print('bare')\n", "c", executable=False)
     shebang = script(tmp_path, "#!/usr/bin/env python3\nprint('no x bit')\n", "d", executable=False)
+    says = "import sys; print(open('/proc/self/cmdline').read().split('\\0')[:3])\n"
+    by_env = script(tmp_path, "#!/usr/bin/env python3\n" + says, "by-env")
+    elsewhere = script(tmp_path, "#!/usr/bin/python-that-is-not-there\n" + says, "elsewhere")
+    with_option = script(tmp_path, f"#!{sys.executable} -B\n" + says, "with-option")
+    (tmp_path / "python").symlink_to(sys.executable)
+    installed = script(tmp_path, f"#!{tmp_path}/python\n" + says, "installed")
     (tmp_path / "pack").mkdir()
     script(tmp_path / "pack", "print('module')\n", "__main__.py", executable=False)
     assert crun("--standalone", py, "x", environment=python).stdout == "python ['x']\n"
@@ -87,6 +93,11 @@ def test_program_kinds(tmp_path):
     assert crun("--standalone", "/bin/echo", "elf").stdout == "elf\n"
     assert crun("--standalone", bare, environment=python).stdout == "bare\n"
     assert crun("--standalone", shebang, environment=python).stdout == "no x bit\n"
+    for path in (by_env, elsewhere):
+        assert crun("--standalone", path, environment=python).stdout == f"{[sys.executable, '-u', path]}\n"
+    assert crun("--standalone", with_option).stdout == f"{[sys.executable, '-B', with_option]}\n"
+    assert crun("--standalone", installed, environment={"VIRTUAL_ENV": "/nowhere"}).stdout == f"{[f'{tmp_path}/python', '-u', installed]}\n"
+    assert crun("--standalone", installed, environment=python).stdout == f"{[sys.executable, '-u', installed]}\n"
     assert crun("--standalone", tmp_path / "pack", environment=python).stdout == "module\n"
     assert crun("--standalone", "-m", "pack", environment=python, cwd=tmp_path).stdout == "module\n"
     assert crun("--standalone", "--no-python", "echo", "$local_rank").stdout == "0\n"

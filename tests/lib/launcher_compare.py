@@ -24,14 +24,14 @@ TABLE = re.compile(r"^=+\n.* FAILED\n-+\n.*?^=+\n", re.M | re.S)
 
 def plain(text):
     """Without what differs from one run to the next."""
-    text = re.sub(rf"{UUID}|\b\d{{33,40}}\b", "<uuid>", text)
+    text = re.sub(rf"{UUID}|(?<!\d)\d{{30,40}}(?!\d)", "<uuid>", text)
     text = re.sub(r"torchelastic_[A-Za-z0-9_]+", "torchelastic_RANDOM", text)
     text = re.sub(r"_[A-Za-z0-9_]{6,8}/attempt_", "_RANDOM/attempt_", text)
     return re.sub(r"\bpid \d+\b|\bPID \d+\b", "pid N", text)
 
 
 def plain_variable(name, value, port):
-    value = value.replace(port, "<given port>")
+    value = re.sub(rf"(?<![\w-]){port}(?![\w-])", "<given port>", value)
     if name == "MASTER_PORT" and value.isdigit():
         return "<port>"
     return plain(value) if name in ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_ERROR_FILE") else value
@@ -86,6 +86,8 @@ def plain_log(name, text):
         if isinstance(error.get("message"), dict):
             error["message"].get("extraInfo", {}).pop("timestamp", None)
         return plain(json.dumps(error, sort_keys=True))
+    if "/filtered_" in name:  # of all ranks, as they came
+        text = "".join(sorted(text.splitlines(keepends=True)))
     return plain(text)
 
 

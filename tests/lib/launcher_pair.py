@@ -35,7 +35,7 @@ class Row:
     words: list                # of the command line, behind the launcher
     env: dict = dataclasses.field(default_factory=dict)
     differs: tuple = ()        # titles of the differences (crun(1), COMPATIBILITY) this row shows
-    signals: tuple = ()        # sent to the launcher when `ready` workers are there
+    signals: tuple = ()        # sent to the launcher when `ready` workers wait for a signal
     ready: int = 1
     input: str = ""
     says: str = ""             # both launchers have to say this on stderr
@@ -103,14 +103,17 @@ class Box:
 
 
 def send_signals(process, box, row):
-    """Each signal when the workers have had the time to get ready for it."""
+    """The first when the workers are ready for it, each other when the launcher still lives 5 s later."""
     def is_ready():
-        return process.poll() is not None or len(list(box.probes.glob("*.json"))) >= row.ready
-    for i, name in enumerate(row.signals):
-        jobs.wait_for(is_ready, timeout=TIME_LIMIT_S)
-        time.sleep(0.5 if i == 0 else 1.0)  # torchrun installs its handlers at the first start, then starts
+        return process.poll() is not None or len(list(box.probes.glob("ready.*"))) >= row.ready
+    if not row.signals:
+        return
+    jobs.wait_for(is_ready, timeout=TIME_LIMIT_S)
+    for name in row.signals:
         if process.poll() is None:
             process.send_signal(getattr(signal, name))
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(5)
 
 
 def free_port():
@@ -137,7 +140,7 @@ def run(launcher, row, box):
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err, tempfile.TemporaryFile() as given:
         given.write(row.input.encode())
         given.seek(0)
-        environment = {**box.environment(row), launches.TAG: box.root.name}
+        environment = {**box.environment(row), launches.TAG: str(box.root)}
         process = subprocess.Popen([*launcher, *row.words], cwd=box.here, env=environment, stdin=given, stdout=out,
                                    stderr=err, start_new_session=True, preexec_fn=lambda: start_signals(row))
         try:
@@ -145,8 +148,8 @@ def run(launcher, row, box):
             code = process.wait(timeout=TIME_LIMIT_S)
         except (subprocess.TimeoutExpired, AssertionError):
             code = None
-        left = list(launches.wait_until_gone(box.root.name, 1).values())
-        for pid in launches.living(box.root.name):
+        left = list(launches.wait_until_gone(str(box.root), 1).values())
+        for pid in launches.living(str(box.root)):
             jobs.kill(pid, signal.SIGKILL)
         process.wait()
         out.seek(0), err.seek(0)

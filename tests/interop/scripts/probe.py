@@ -10,6 +10,7 @@ Words it knows (all others are only written down); RANKS is "*" or ranks joined 
     trap=RANKS:CODE  these ranks wait for SIGTERM and exit with CODE because of it
     deaf=RANKS       these ranks ignore SIGTERM and wait
     first=N          in the first N attempts only: the words exit, kill, hold, trap and deaf count
+    slow             exit and kill come 3 s later: ranks that do neither have ended by then
     read             standard input is written down
 """
 
@@ -64,6 +65,7 @@ def concerns(ranks):
 
 def hold():
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # without Python's traceback
+    open(f"{os.environ['PROBE_DIR']}/ready.{os.environ['RANK']}", "w").close()
     while True:
         signal.pause()
 
@@ -77,14 +79,14 @@ def end_by(word):
         signal.signal(signal.SIGTERM, lambda *_: os._exit(int(how)))
     if kind == "deaf":
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    if kind in ("trap", "deaf"):
-        open(f"{os.environ['PROBE_DIR']}/ready.{os.environ['RANK']}", "w").close()
     if kind in ("hold", "trap", "deaf"):
         hold()
     wait_for_others()
     while any(word.startswith(("trap=", "deaf=")) for word in sys.argv) and not any(
             name.startswith("ready.") for name in os.listdir(os.environ["PROBE_DIR"])):
         time.sleep(0.01)
+    if "slow" in sys.argv:
+        time.sleep(3)
     if kind == "exit":
         os._exit(int(how))
     signal.signal(getattr(signal, how), signal.SIG_DFL) if how != "SIGKILL" else None
