@@ -22,7 +22,7 @@ def crun(*words):
 
 def test_fashion_mnist_with_loader_processes():
     """Two ranks learn, each with a DataLoader that has a worker process of its own, and end with the same parameters."""
-    out = crun("--nproc-per-node=2", torch_rounds.SCRIPTS / "fashion_mnist_ddp.py", "--limit", 3000, "--loaders", 1)
+    out = crun("--nproc-per-node=2", "-t1", torch_rounds.SCRIPTS / "fashion_mnist_ddp.py", "--limit", 3000, "--loaders", 1)
     assert float(re.search(r"epoch 0 accuracy ([\d.]+)", out)[1]) > 0.4
     sums = re.findall(r"rank \d of 2 checksum (\S+)", out)
     assert len(sums) == 2 and sums[0] == sums[1]
