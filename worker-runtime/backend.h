@@ -13,7 +13,7 @@
 
 #include "worker-runtime/crw.h"
 
-#define BACKEND_ABI 3u
+#define BACKEND_ABI 4u
 
 /* The symbol: const struct backend *crw_backend(void). */
 #define BACKEND_SYMBOL "crw_backend"
@@ -25,6 +25,19 @@ enum backend_precision { BACKEND_EXACT, BACKEND_TF32, BACKEND_BF16, BACKEND_PREC
 
 enum backend_data { BACKEND_TRAIN, BACKEND_EVALUATE, BACKEND_DATA_COUNT };
 
+/* Functions of crw.h: crw_model_nll_loss() (the chain ends in log_softmax), crw_model_cross_entropy_loss(),
+ * crw_model_mse_loss(). */
+enum backend_loss { BACKEND_NLL, BACKEND_CROSS_ENTROPY, BACKEND_MSE, BACKEND_LOSS_COUNT };
+
+/* A data set: inputs in PyTorch's order, as numbers or as bytes of which `table` says what each of the 256
+ * stands for. Targets: a class each (uint8_t), for BACKEND_MSE as many floats as the chain has outputs. */
+struct backend_samples {
+    const void *inputs;
+    const float *table; /* NULL: inputs are floats */
+    const void *targets;
+    uint32_t n;
+};
+
 /*
  * Sums floats over ranks, in place, on the trainer's communication stream: queues the work and returns. On
  * any failure the trainer has been poisoned first (trainer_poison()).
@@ -35,14 +48,17 @@ struct backend_reducer {
 };
 
 struct backend_trainer_options {
-    /* A chain that ends in log_softmax, with at least one layer that learns; its parameters, buffers and
+    /* A chain with at least one layer that learns, whose output is a vector; its parameters, buffers and
      * batch size. It outlives the trainer; its memory is the host's copy of the state. */
     const struct crw_model *model;
+    enum backend_loss loss;
     struct crw_optimizer_options optimizer;
     float *states[2]; /* the host's copy of the optimizer's; NULL where it has none */
     int device;
     enum backend_precision precision;
     bool skip_not_finite; /* gradients with NaN or infinity stop the step instead of spreading */
+    double clip_norm;     /* 0: none. Implies skip_not_finite */
+    bool accumulates;     /* steps may be of several batches; costs an arena */
     const struct backend_reducer *reducer; /* NULL: alone */
 };
 
@@ -77,7 +93,8 @@ struct backend_comm;
 struct backend_progress {
     uint64_t step, cursor; /* steps committed, and samples of the list that they used */
     bool committed;        /* the last step queued is one of them */
-    double loss;           /* mean of the last batch, or of what was evaluated */
+    double loss;           /* mean of the last step's batches, or of what was evaluated */
+    double norm;           /* of the last step's gradient, before clipping, where it was checked */
     uint64_t n_samples, n_correct;
 };
 
@@ -94,10 +111,9 @@ struct backend {
     int (*trainer_create)(const struct backend_trainer_options *options, struct backend_trainer **ret);
     void (*trainer_destroy)(struct backend_trainer *t);
 
-    /* Copies a data set to the device for good: n_items of as many bytes as the model has inputs, in
-     * PyTorch's order, a label each, and what each of the 256 bytes stands for. */
-    int (*trainer_set_data)(struct backend_trainer *t, enum backend_data which, const uint8_t *items,
-                            const uint8_t *labels, uint32_t n_items, const float *table);
+    /* Copies a data set to the device for good. */
+    int (*trainer_set_data)(struct backend_trainer *t, enum backend_data which,
+                            const struct backend_samples *samples);
     /* The numbers of this rank's samples in the order of their use, and how many have been used. */
     int (*trainer_start)(struct backend_trainer *t, const uint32_t *list, size_t count, uint64_t cursor);
 
@@ -107,8 +123,9 @@ struct backend {
     /* (These, like everything above that copies to the device, behind a trainer_wait(): they wait for the
      * copy, and would wait for a collective in front of it without end.) */
 
-    /* Queues a step over the next n samples of the list and returns at once. */
-    int (*trainer_step)(struct backend_trainer *t, int n);
+    /* Queues a batch of the next n samples of the list and returns at once. last: with it the step is complete:
+     * its gradients, with those of the batches before, are reduced and taken. */
+    int (*trainer_step)(struct backend_trainer *t, int n, bool last);
     /* Waits for the last step queued. CRW_E_TIMEOUT when it is not done in time: it may never be. */
     int (*trainer_wait)(struct backend_trainer *t, int timeout_ms, struct backend_progress *ret);
 

@@ -4,9 +4,12 @@
  *   compute: gather - forward - loss - backward ............. wait - (check) - latch - optimizer, statistics
  *   comm:                              bucket by bucket, as they become ready
  *
- * Nothing changes state before the latch, and everything that does looks at it. The first step of a batch
- * size is captured while it is queued and replayed from then on; a batch of another size (the last of an
- * epoch) is queued piece by piece.
+ * Nothing changes state before the latch, and everything that does looks at it. The first step of a batch size
+ * is captured while it is queued and replayed from then on; a batch of another size (the last of an epoch) is
+ * queued piece by piece.
+ *
+ * A step of several batches adds their gradients up and is reduced behind the last; each of them changes a copy
+ * of the running statistics, which becomes the state's behind the latch.
  */
 
 #include "worker-runtime/cuda_trainer.h"
@@ -179,28 +182,41 @@ static cudaError_t take_batch(struct backend_trainer *t, const struct cuda_data 
     const int n_features = a->channels * pixels(a);
     float *to = t->raw ? t->raw : t->x;
     cudaError_t r =
-        cuda_gather(&t->q, n, n_features, data->items, data->labels, t->table, list, cursor, to, t->targets);
+        data->bytes
+            ? cuda_gather(&t->q, n, n_features, data->inputs, NULL, t->table, list, cursor, to, NULL)
+            : cuda_gather_rows(&t->q, n, (size_t)n_features * sizeof(float), data->inputs, list, cursor, to);
+    if (r == cudaSuccess)
+        r = cuda_gather_rows(&t->q, n, t->target_bytes, data->targets, list, cursor, t->targets);
     if (r == cudaSuccess && t->raw)
         r = cuda_unflatten(&t->q, n, pixels(a), a->channels, a->stored, t->raw, t->x);
     return r;
 }
 
-/* All layers but the last, which is the loss's. */
+/* Layers that are passed one by one: all, but for a log_softmax in front of its loss, which are one pass. */
+static size_t n_passed(const struct backend_trainer *t)
+{
+    return t->model->n_steps - (t->options.loss == BACKEND_NLL);
+}
+
 static cudaError_t forward(struct backend_trainer *t, int n, bool training)
 {
     cudaError_t r = cudaSuccess;
-    for (size_t i = 0; r == cudaSuccess && i + 1 < t->model->n_steps; i++)
+    for (size_t i = 0; r == cudaSuccess && i < n_passed(t); i++)
         r = passes[t->layers[i].plan->kind].forward(&t->q, &t->layers[i], n, training);
     return r;
 }
 
-static cudaError_t loss(struct backend_trainer *t, int n, bool training, struct cuda_tally *tally)
+/* add: on top of what the tally holds. */
+static cudaError_t loss(struct backend_trainer *t, int n, bool training, bool add, struct cuda_tally *tally)
 {
-    const struct cuda_layer *last = &t->layers[t->model->n_steps - 1];
-    cudaError_t r = cuda_nll(&t->q, n, last->plan->out.channels, last->x, t->targets, last->y, t->losses,
-                             t->correct, training ? last->dx : NULL);
+    const struct cuda_layer *last = &t->layers[n_passed(t) - 1];
+    const int n_outputs = last->plan->out.channels;
+    const bool classes = t->options.loss != BACKEND_MSE;
+    float *dy = training ? last->dy : NULL;
+    cudaError_t r = classes ? cuda_nll(&t->q, n, n_outputs, last->y, t->targets, NULL, t->losses, t->correct, dy)
+                            : cuda_mse(&t->q, n * n_outputs, last->y, t->targets, t->losses, dy);
     if (r == cudaSuccess)
-        r = cuda_tally(&t->q, n, t->losses, t->correct, !training, tally);
+        r = cuda_tally(&t->q, n * t->n_losses_of_sample, t->losses, classes ? t->correct : NULL, add, tally);
     return r;
 }
 
@@ -211,70 +227,119 @@ static cudaError_t reduce_bucket(struct backend_trainer *t, struct cuda_bucket *
     cudaError_t r = cudaEventRecord(b->ready, t->q.stream);
     if (r == cudaSuccess)
         r = cudaStreamWaitEvent(t->comm, b->ready, 0);
-    if (r == cudaSuccess && reducer->average(reducer->data, t->gradients + b->begin, b->count, t->comm) != 0)
+    if (r == cudaSuccess && reducer->average(reducer->data, t->sums + b->begin, b->count, t->comm) != 0)
         t->reducer_failed = true; /* it has poisoned the step: what follows changes nothing */
     if (r == cudaSuccess)
         r = cudaEventRecord(b->reduced, t->comm);
     return r;
 }
 
-static cudaError_t backward(struct backend_trainer *t, int n)
+static cudaError_t wait_for_buckets(struct backend_trainer *t)
 {
     cudaError_t r = cudaSuccess;
-    size_t bucket = 0;
-    for (size_t i = t->model->n_steps - 1; r == cudaSuccess && i-- > t->model->first_trained;) {
-        r = passes[t->layers[i].plan->kind].backward(&t->q, &t->layers[i], n);
-        while (r == cudaSuccess && bucket < t->n_buckets && t->buckets[bucket].layer == i)
-            r = reduce_bucket(t, &t->buckets[bucket++]);
-    }
     for (size_t b = 0; r == cudaSuccess && b < t->n_buckets; b++)
         r = cudaStreamWaitEvent(t->q.stream, t->buckets[b].reduced, 0);
     return r;
 }
 
+/* reduce: each bucket, as soon as it is ready. */
+static cudaError_t backward(struct backend_trainer *t, int n, bool reduce)
+{
+    cudaError_t r = cudaSuccess;
+    size_t bucket = 0;
+    for (size_t i = n_passed(t); r == cudaSuccess && i-- > t->model->first_trained;) {
+        r = passes[t->layers[i].plan->kind].backward(&t->q, &t->layers[i], n);
+        while (r == cudaSuccess && reduce && bucket < t->n_buckets && t->buckets[bucket].layer == i)
+            r = reduce_bucket(t, &t->buckets[bucket++]);
+    }
+    return r;
+}
+
+/* The batch's gradients onto those of the step's earlier ones; with the last, all are reduced. */
+static cudaError_t accumulate(struct backend_trainer *t, bool last)
+{
+    const size_t count = t->model->n_parameters;
+    cudaError_t r = t->n_pending_batches ? cuda_add(&t->q, count, t->sums, t->gradients)
+                                         : copy_floats(&t->q, t->sums, t->gradients, count);
+    for (size_t b = 0; r == cudaSuccess && last && b < t->n_buckets; b++)
+        r = reduce_bucket(t, &t->buckets[b]);
+    return r;
+}
+
 static cudaError_t track_statistics(struct backend_trainer *t)
 {
+    /* A copy may change whether the step goes or not. */
+    const struct cuda_commit *latch = t->options.accumulates ? NULL : &t->progress->commit;
     cudaError_t r = cudaSuccess;
     for (size_t i = 0; r == cudaSuccess && i < t->model->n_steps; i++) {
         const struct cuda_layer *l = &t->layers[i];
         if (l->running_mean)
-            r = cuda_norm_track(&t->q, &t->progress->commit, l->plan->in.channels, &l->norm, l->running_mean,
+            r = cuda_norm_track(&t->q, latch, l->plan->in.channels, &l->norm, l->running_mean,
                                 l->running_var, l->n_batches_tracked);
     }
     return r;
 }
 
-static cudaError_t commit(struct backend_trainer *t, int n)
+/* The copy of the running statistics becomes what the state says. */
+static cudaError_t recall_statistics(struct backend_trainer *t)
 {
-    struct cuda_gradient_check *check = t->options.skip_not_finite ? t->check : NULL;
+    if (!t->statistics)
+        return cudaSuccess;
+    return cudaMemcpyAsync(t->statistics, t->state + t->statistics_offset, t->n_state_bytes - t->statistics_offset,
+                           cudaMemcpyDeviceToDevice, t->q.stream);
+}
+
+static cudaError_t commit_statistics(struct backend_trainer *t)
+{
+    if (!t->options.accumulates)
+        return track_statistics(t);
+    if (!t->statistics)
+        return cudaSuccess;
+    return cuda_copy_committed(&t->q, &t->progress->commit, t->n_state_bytes - t->statistics_offset, t->statistics,
+                               t->state + t->statistics_offset);
+}
+
+static cudaError_t commit(struct backend_trainer *t, int n_samples, int n_batches)
+{
+    const bool checked = t->options.skip_not_finite || t->options.clip_norm > 0;
+    struct cuda_gradient_check *check = checked ? t->check : NULL;
     const size_t count = t->model->n_parameters;
     cudaError_t r = cudaSuccess;
     if (check)
-        r = cuda_gradient_check(&t->q, count, t->gradients, check);
+        r = cuda_gradient_check(&t->q, count, t->sums, check);
     if (r == cudaSuccess)
-        r = cuda_commit_latch(&t->q, t->device_poison, check, t->device_options, n, &t->progress->commit);
+        r = cuda_commit_latch(&t->q, t->device_poison, check, t->device_options, n_samples, n_batches,
+                              &t->progress->commit);
     if (r == cudaSuccess)
-        r = cuda_optimizer_step(&t->q, t->optimizer, &t->progress->commit, count, t->parameters, t->gradients,
+        r = cuda_optimizer_step(&t->q, t->optimizer, &t->progress->commit, count, t->parameters, t->sums,
                                 t->states[0], t->states[1]);
     if (r == cudaSuccess)
-        r = track_statistics(t);
+        r = commit_statistics(t);
     if (r == cudaSuccess)
         r = cudaMemcpyAsync(t->host_progress, t->progress, sizeof(*t->progress), cudaMemcpyDeviceToHost,
                             t->q.stream);
     return r;
 }
 
-static cudaError_t queue_pieces(struct backend_trainer *t, int n)
+static cudaError_t queue_pieces(struct backend_trainer *t, int n, bool last)
 {
-    cudaError_t r = take_batch(t, &t->data[BACKEND_TRAIN], t->list, &t->progress->commit.cursor, n);
+    const bool accumulates = t->options.accumulates;
+    cudaError_t r = take_batch(t, &t->data[BACKEND_TRAIN], t->list + t->n_pending_samples,
+                               &t->progress->commit.cursor, n);
     if (r == cudaSuccess)
         r = forward(t, n, true);
     if (r == cudaSuccess)
-        r = loss(t, n, true, &t->progress->tally);
+        r = loss(t, n, true, t->n_pending_batches > 0, &t->progress->tally);
     if (r == cudaSuccess)
-        r = backward(t, n);
-    if (r == cudaSuccess)
-        r = commit(t, n);
+        r = backward(t, n, !accumulates);
+    if (r == cudaSuccess && accumulates)
+        r = track_statistics(t);
+    if (r == cudaSuccess && accumulates)
+        r = accumulate(t, last);
+    if (r == cudaSuccess && last)
+        r = wait_for_buckets(t);
+    if (r == cudaSuccess && last)
+        r = commit(t, t->n_pending_samples + n, t->n_pending_batches + 1);
     return r;
 }
 
@@ -287,7 +352,7 @@ static cudaError_t capture(struct backend_trainer *t, int n)
     cudaError_t r = cudaStreamBeginCapture(t->q.stream, cudaStreamCaptureModeThreadLocal);
     if (r != cudaSuccess)
         return r;
-    r = queue_pieces(t, n);
+    r = queue_pieces(t, n, true);
     cudaError_t ended = cudaStreamEndCapture(t->q.stream, &graph);
     if (r == cudaSuccess)
         r = ended;
@@ -300,23 +365,37 @@ static cudaError_t capture(struct backend_trainer *t, int n)
     return r;
 }
 
-cudaError_t cuda_step_queue(struct backend_trainer *t, int n)
+static cudaError_t queue_accumulated(struct backend_trainer *t, int n, bool last)
+{
+    cudaError_t r = t->n_pending_batches == 0 ? recall_statistics(t) : cudaSuccess;
+    if (r == cudaSuccess)
+        r = queue_pieces(t, n, last);
+    t->n_pending_samples = last ? 0 : t->n_pending_samples + n;
+    t->n_pending_batches = last ? 0 : t->n_pending_batches + 1;
+    return r;
+}
+
+cudaError_t cuda_step_queue(struct backend_trainer *t, int n, bool last)
 {
     cudaError_t r = cudaSuccess;
+    if (t->options.accumulates)
+        return queue_accumulated(t, n, last);
     if (!t->graph)
         r = capture(t, n);
     if (r != cudaSuccess)
         return r;
-    return n == t->graph_n ? cudaGraphLaunch(t->graph, t->q.stream) : queue_pieces(t, n);
+    return n == t->graph_n ? cudaGraphLaunch(t->graph, t->q.stream) : queue_pieces(t, n, true);
 }
 
 cudaError_t cuda_step_evaluate(struct backend_trainer *t, uint32_t first, int n)
 {
     const struct cuda_data *data = &t->data[BACKEND_EVALUATE];
-    cudaError_t r = take_batch(t, data, data->numbers + first, NULL, n);
+    cudaError_t r = recall_statistics(t);
+    if (r == cudaSuccess)
+        r = take_batch(t, data, data->numbers + first, NULL, n);
     if (r == cudaSuccess)
         r = forward(t, n, false);
     if (r == cudaSuccess)
-        r = loss(t, n, false, t->evaluation);
+        r = loss(t, n, false, true, t->evaluation);
     return r;
 }

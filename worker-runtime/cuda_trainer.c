@@ -127,13 +127,17 @@ static void make_state(struct maker *m)
     for (int i = 0; i < CUDA_STATES_MAX; i++)
         if (t->options.states[i])
             add_part(t, t->options.states[i], arena);
+    t->statistics_offset = t->n_state_bytes;
     for (size_t i = 0; i < model->n_buffers; i++)
         add_part(t, model->buffers[i].data, tensor_bytes(&model->buffers[i]));
 
     t->state = on_device(m, t->n_state_bytes);
     t->snapshot = on_device(m, t->n_state_bytes);
+    if (t->options.accumulates && model->n_buffers > 0)
+        t->statistics = on_device(m, t->n_state_bytes - t->statistics_offset);
     t->host_state = on_host(m, t->n_state_bytes);
     t->gradients = on_device(m, arena);
+    t->sums = t->options.accumulates ? on_device(m, arena) : t->gradients;
 }
 
 /* Where a piece of the host's state lies on the device. */
@@ -143,6 +147,15 @@ static void *device_copy(const struct backend_trainer *t, const void *host)
         if (t->parts[i].host == host)
             return t->state + t->parts[i].offset;
     return NULL;
+}
+
+/* The same for a buffer, as steps see it. */
+static void *statistics_copy(const struct backend_trainer *t, const void *host)
+{
+    uint8_t *in_state = device_copy(t, host);
+    if (!in_state || !t->statistics)
+        return in_state;
+    return t->statistics + (in_state - t->state - t->statistics_offset);
 }
 
 /* ------------------------------------------------------------------ layers */
@@ -160,9 +173,9 @@ static void make_norm(struct maker *m, struct cuda_layer *l)
                              &l->norm.c};
     for (size_t i = 0; i < sizeof(of_channels) / sizeof(of_channels[0]); i++)
         *of_channels[i] = floats(m, (size_t)l->plan->in.stored);
-    l->running_mean = device_copy(m->t, plan->running_mean);
-    l->running_var = device_copy(m->t, plan->running_var);
-    l->n_batches_tracked = device_copy(m->t, plan->n_batches_tracked);
+    l->running_mean = statistics_copy(m->t, plan->running_mean);
+    l->running_var = statistics_copy(m->t, plan->running_var);
+    l->n_batches_tracked = statistics_copy(m->t, plan->n_batches_tracked);
 }
 
 static void make_layer(struct maker *m, size_t i)
@@ -202,9 +215,9 @@ static void make_input(struct maker *m)
     t->x = floats(m, n * a->size);
     if (!a->flat && a->stored > 1)
         t->raw = floats(m, n * (size_t)(a->channels * a->height * a->width));
-    t->targets = on_device(m, n);
+    t->targets = on_device(m, n * t->target_bytes);
     t->correct = on_device(m, n);
-    t->losses = floats(m, n);
+    t->losses = floats(m, n * (size_t)t->n_losses_of_sample);
     t->table = floats(m, 256);
 }
 
@@ -263,7 +276,7 @@ static void make_control(struct maker *m)
 }
 
 static struct cuda_optimizer_options device_options(const struct crw_optimizer_options *o,
-                                                    enum cuda_optimizer_kind kind)
+                                                    enum cuda_optimizer_kind kind, double clip_norm)
 {
     return (struct cuda_optimizer_options){
         .kind = kind,
@@ -276,6 +289,7 @@ static struct cuda_optimizer_options device_options(const struct crw_optimizer_o
         .beta2 = o->beta2,
         .rho = o->rho,
         .eps = o->eps,
+        .clip_norm = clip_norm,
     };
 }
 
@@ -303,18 +317,21 @@ static cudaError_t make(struct backend_trainer *t)
     for (size_t i = 0; i < t->model->n_steps; i++)
         make_layer(&m, i);
     make_buckets(&m);
-    *t->host_options = device_options(&t->options.optimizer, t->optimizer);
+    *t->host_options = device_options(&t->options.optimizer, t->optimizer, t->options.clip_norm);
     return m.error;
 }
 
 static int check_options(const struct backend_trainer_options *o)
 {
     const struct crw_model *model = o->model;
-    if (model->first_trained == model->n_steps || model->steps[model->n_steps - 1].kind != STEP_LOG_SOFTMAX)
-        return crw_fail(CRW_E_ARGUMENT,
-                        "a network to be trained on a device has parameters and ends in log_softmax");
-    if (!model->steps[model->n_steps - 1].in.flat)
-        return crw_fail(CRW_E_ARGUMENT, "log_softmax on a device needs a vector; flatten the image first");
+    const struct step *last = &model->steps[model->n_steps - 1];
+    if (model->first_trained == model->n_steps)
+        return crw_fail(CRW_E_ARGUMENT, "a network to be trained on a device has parameters; this one has none");
+    if (!last->in.flat || !last->out.flat)
+        return crw_fail(CRW_E_ARGUMENT, "a network to be trained on a device ends in a vector; flatten the image first");
+    if ((o->loss == BACKEND_NLL) != (last->kind == STEP_LOG_SOFTMAX))
+        return crw_fail(CRW_E_ARGUMENT, "on a device the network ends in log_softmax for the negative log-likelihood, "
+                                        "and in nothing of that kind for other losses");
     return 0;
 }
 
@@ -328,6 +345,9 @@ int cuda_trainer_create(const struct backend_trainer_options *options, struct ba
         return crw_fail_errno(-ENOMEM, "cannot make a trainer");
     t->model = options->model;
     t->options = *options;
+    const int n_outputs = t->model->steps[t->model->n_steps - 1].out.channels;
+    t->n_losses_of_sample = options->loss == BACKEND_MSE ? n_outputs : 1;
+    t->target_bytes = options->loss == BACKEND_MSE ? (size_t)n_outputs * sizeof(float) : sizeof(uint8_t);
     cudaError_t made = make(t);
     if (made != cudaSuccess) {
         cuda_trainer_destroy(t);
@@ -403,28 +423,30 @@ static int copy_numbers(struct backend_trainer *t, struct cuda_data *data)
     return r == cudaSuccess ? 0 : cuda_fail(r, "cannot number samples on the device");
 }
 
-int cuda_trainer_set_data(struct backend_trainer *t, enum backend_data which, const uint8_t *items,
-                          const uint8_t *labels, uint32_t n_items, const float *table)
+int cuda_trainer_set_data(struct backend_trainer *t, enum backend_data which,
+                          const struct backend_samples *samples)
 {
     const struct activation *a = &t->model->x_shape;
-    const size_t n_bytes = (size_t)n_items * (size_t)(a->channels * a->height * a->width);
+    const size_t n = samples->n, n_features = (size_t)(a->channels * a->height * a->width);
+    const size_t input_bytes = n * n_features * (samples->table ? 1 : sizeof(float));
     struct maker m = {.t = t, .error = cudaSuccess};
     struct cuda_data *data = &t->data[which];
 
-    if (n_items == 0 || data->items)
+    if (n == 0 || data->inputs)
         return crw_fail(CRW_E_ARGUMENT, "a trainer takes each data set once, and none that is empty");
-    data->items = on_device(&m, n_bytes);
-    data->labels = on_device(&m, n_items);
-    data->numbers = on_device(&m, n_items * sizeof(*data->numbers));
+    data->bytes = samples->table != NULL;
+    data->inputs = on_device(&m, input_bytes);
+    data->targets = on_device(&m, n * t->target_bytes);
+    data->numbers = on_device(&m, n * sizeof(*data->numbers));
     if (m.error == cudaSuccess)
-        m.error = copy_in(t, data->items, items, n_bytes);
+        m.error = copy_in(t, data->inputs, samples->inputs, input_bytes);
     if (m.error == cudaSuccess)
-        m.error = copy_in(t, data->labels, labels, n_items);
-    if (m.error == cudaSuccess)
-        m.error = copy_in(t, t->table, table, 256 * sizeof(*table));
+        m.error = copy_in(t, data->targets, samples->targets, n * t->target_bytes);
+    if (m.error == cudaSuccess && samples->table)
+        m.error = copy_in(t, t->table, samples->table, 256 * sizeof(*samples->table));
     if (m.error != cudaSuccess)
         return cuda_fail(m.error, "cannot copy the data set to the device");
-    data->n_items = n_items;
+    data->n_items = samples->n;
     return copy_numbers(t, data);
 }
 
@@ -453,6 +475,7 @@ int cuda_trainer_start(struct backend_trainer *t, const uint32_t *list, size_t c
     if (m.error != cudaSuccess)
         return cuda_fail(m.error, "cannot begin an epoch on the device");
     t->n_listed = count - (size_t)cursor;
+    t->n_pending_samples = t->n_pending_batches = 0;
     return 0;
 }
 
@@ -479,12 +502,14 @@ int cuda_trainer_set_lr(struct backend_trainer *t, double lr)
 
 /* ------------------------------------------------------------------ steps */
 
-int cuda_trainer_step(struct backend_trainer *t, int n)
+int cuda_trainer_step(struct backend_trainer *t, int n, bool last)
 {
+    if (!last && !t->options.accumulates)
+        return crw_fail(CRW_E_ARGUMENT, "a step of several batches, by a trainer that was not made for them");
     if (n < 1 || n > t->model->max_batch || (size_t)n > t->n_listed)
         return crw_fail(CRW_E_ARGUMENT, "a step over %d samples: the model takes up to %d, and %zu are left",
                         n, t->model->max_batch, t->n_listed);
-    cudaError_t r = cuda_step_queue(t, n);
+    cudaError_t r = cuda_step_queue(t, n, last);
     if (r == cudaSuccess)
         r = cudaEventRecord(t->stepped, t->q.stream);
     if (r != cudaSuccess)
@@ -518,10 +543,10 @@ static int wait_for(cudaEvent_t event, int timeout_ms, const char *what)
     }
 }
 
-static void report(const struct cuda_tally *tally, struct backend_progress *ret)
+static void report(const struct backend_trainer *t, const struct cuda_tally *tally,
+                   struct backend_progress *ret)
 {
-    ret->loss = tally->n_losses ? tally->loss_sum / (double)tally->n_losses : 0;
-    ret->n_samples = tally->n_losses;
+    ret->n_samples = tally->n_losses / (uint64_t)t->n_losses_of_sample;
     ret->n_correct = tally->n_correct;
 }
 
@@ -531,8 +556,11 @@ int cuda_trainer_wait(struct backend_trainer *t, int timeout_ms, struct backend_
     if (r)
         return r;
     const struct cuda_commit *commit = &t->host_progress->commit;
-    *ret = (struct backend_progress){.step = commit->step, .cursor = commit->cursor, .committed = commit->go};
-    report(&t->host_progress->tally, ret);
+    const struct cuda_tally *tally = &t->host_progress->tally;
+    *ret = (struct backend_progress){
+        .step = commit->step, .cursor = commit->cursor, .committed = commit->go, .norm = commit->norm};
+    report(t, tally, ret);
+    ret->loss = tally->n_batches ? tally->mean_sum / (double)tally->n_batches : 0;
     return 0;
 }
 
@@ -605,7 +633,9 @@ int cuda_trainer_evaluate(struct backend_trainer *t, uint32_t first, uint32_t co
     int r = wait_for(t->snapped, timeout_ms, "evaluation on the device");
     if (r)
         return r;
+    const struct cuda_tally *tally = t->host_evaluation;
     *ret = (struct backend_progress){0};
-    report(t->host_evaluation, ret);
+    report(t, tally, ret);
+    ret->loss = tally->n_losses ? tally->loss_sum / (double)tally->n_losses : 0;
     return 0;
 }

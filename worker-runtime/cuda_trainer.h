@@ -54,7 +54,8 @@ struct cuda_progress {
 };
 
 struct cuda_data {
-    uint8_t *items, *labels;
+    void *inputs, *targets;
+    bool bytes;        /* inputs are, and the table says what they stand for */
     uint32_t *numbers; /* 0, 1, 2, ... */
     uint32_t n_items;
 };
@@ -74,16 +75,23 @@ struct backend_trainer {
     struct cuda_part *parts;
     size_t n_parts;
     float *parameters, *gradients, *states[CUDA_STATES_MAX];
+    uint8_t *statistics; /* accumulates: a copy of what the state has from here on, the model's buffers */
+    size_t statistics_offset;
+    float *sums; /* of the gradients of a step's batches; the gradients themselves where each has only one */
 
     struct cuda_layer *layers;
     struct cuda_bucket buckets[CUDA_BUCKETS_MAX];
     bool reducer_failed;
     size_t n_buckets;
     float *x, *raw; /* the batch as the first layer reads it; as it is stored, if that differs */
-    uint8_t *targets, *correct;
+    void *targets;
+    size_t target_bytes;     /* of a sample */
+    int n_losses_of_sample;
+    uint8_t *correct;
     float *losses, *table;
     uint32_t *list;
     size_t n_listed, list_capacity;
+    int n_pending_samples, n_pending_batches; /* of the step being queued */
     struct cuda_data data[BACKEND_DATA_COUNT];
 
     struct cuda_optimizer_options *device_options, *host_options;
@@ -105,19 +113,20 @@ struct backend_trainer {
 /* "what: CUDA's words", as -EIO. */
 int cuda_fail(cudaError_t error, const char *what);
 
-/* cuda_step.c. Queues a whole training step of n samples, captured once and replayed from then on. */
-cudaError_t cuda_step_queue(struct backend_trainer *t, int n);
+/* cuda_step.c. Queues a batch of n samples; last: and the end of the step. Steps of one batch are captured once
+ * and replayed from then on. */
+cudaError_t cuda_step_queue(struct backend_trainer *t, int n, bool last);
 /* Forward pass over n samples from number `first` of the evaluation set, and their tally on top. */
 cudaError_t cuda_step_evaluate(struct backend_trainer *t, uint32_t first, int n);
 
 int cuda_trainer_create(const struct backend_trainer_options *options, struct backend_trainer **ret);
 void cuda_trainer_destroy(struct backend_trainer *t);
-int cuda_trainer_set_data(struct backend_trainer *t, enum backend_data which, const uint8_t *items,
-                          const uint8_t *labels, uint32_t n_items, const float *table);
+int cuda_trainer_set_data(struct backend_trainer *t, enum backend_data which,
+                          const struct backend_samples *samples);
 int cuda_trainer_start(struct backend_trainer *t, const uint32_t *list, size_t count, uint64_t cursor);
 int cuda_trainer_upload(struct backend_trainer *t, uint64_t steps);
 int cuda_trainer_set_lr(struct backend_trainer *t, double lr);
-int cuda_trainer_step(struct backend_trainer *t, int n);
+int cuda_trainer_step(struct backend_trainer *t, int n, bool last);
 int cuda_trainer_wait(struct backend_trainer *t, int timeout_ms, struct backend_progress *ret);
 int cuda_trainer_stage(struct backend_trainer *t);
 int cuda_trainer_download(struct backend_trainer *t, int timeout_ms);

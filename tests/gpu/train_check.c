@@ -81,7 +81,8 @@ static void make(struct side *s, const struct backend *b, enum backend_precision
     for (size_t i = 0; i < 2; i++)
         options.states[i] = crw_optimizer_state(s->optimizer, i, NULL);
     must(b->trainer_create(&options, &s->trainer), b);
-    must(b->trainer_set_data(s->trainer, BACKEND_TRAIN, items, labels, N_ITEMS, table), b);
+    const struct backend_samples samples = {.inputs = items, .table = table, .targets = labels, .n = N_ITEMS};
+    must(b->trainer_set_data(s->trainer, BACKEND_TRAIN, &samples), b);
     must(b->trainer_start(s->trainer, list, N_ITEMS, 0), b);
 }
 
@@ -96,7 +97,7 @@ static double device_steps(struct side *s, const struct backend *b, int n)
 {
     struct backend_progress progress = {0};
     for (int i = 0; i < n; i++)
-        must(b->trainer_step(s->trainer, BATCH), b);
+        must(b->trainer_step(s->trainer, BATCH, true), b);
     must(b->trainer_wait(s->trainer, TIMEOUT_MS, &progress), b);
     return progress.loss;
 }

@@ -254,7 +254,8 @@ static void train_in(struct training *t, struct backend_comm *comm, int rank)
         .reducer = &t->reducer,
     };
     CHECK(crw_backend()->trainer_create(&options, &t->trainer) == 0);
-    CHECK(crw_backend()->trainer_set_data(t->trainer, BACKEND_TRAIN, items, labels, N_ITEMS, table) == 0);
+    const struct backend_samples samples = {.inputs = items, .table = table, .targets = labels, .n = N_ITEMS};
+    CHECK(crw_backend()->trainer_set_data(t->trainer, BACKEND_TRAIN, &samples) == 0);
     CHECK(crw_backend()->trainer_upload(t->trainer, t->step) == 0);
     CHECK(crw_backend()->trainer_start(t->trainer, list, N_ITEMS, 0) == 0);
     crw_backend()->comm_guard(comm, t->trainer);
@@ -264,7 +265,7 @@ static void train_in(struct training *t, struct backend_comm *comm, int rank)
 static bool step(struct training *t)
 {
     struct backend_progress progress;
-    int r = crw_backend()->trainer_step(t->trainer, BATCH);
+    int r = crw_backend()->trainer_step(t->trainer, BATCH, true);
     CHECK(r == 0 || r == CRW_E_PEER);
     CHECK(crw_backend()->trainer_wait(t->trainer, TIMEOUT_MS, &progress) == 0);
     CHECK(progress.committed == (progress.step == t->step + 1));
@@ -569,7 +570,7 @@ static void hang(int rank)
     CHECK(create("job", rank, 2, &comm) == 0);
     train_in(&t, comm, rank);
     CHECK(step(&t));
-    CHECK(crw_backend()->trainer_step(t.trainer, BATCH) == 0);
+    CHECK(crw_backend()->trainer_step(t.trainer, BATCH, true) == 0);
     CHECK(crw_backend()->trainer_wait(t.trainer, 200, &progress) == CRW_E_TIMEOUT);
     /* Nobody reports anything; it is the wait's deadline that ends it. */
     CHECK(crw_backend()->comm_check(comm) == 0);

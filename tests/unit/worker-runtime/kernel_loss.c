@@ -104,6 +104,30 @@ static void gathers(void)
     }
 }
 
+/* Rows of words and of odd numbers of bytes. */
+static void gathers_rows(void)
+{
+    enum { N = 33, N_ROWS = 50, ROW_MAX = 68 };
+    static const size_t sizes[] = {1, 4, 7, 40, ROW_MAX};
+    struct cuda_queue q = kernel_queue(CUDA_EXACT);
+    uint8_t *rows = kernel_device(N_ROWS * ROW_MAX), *to = kernel_device(N * ROW_MAX), expected[N * ROW_MAX];
+    uint32_t *list = kernel_device(100 * sizeof(*list));
+    uint64_t *cursor = kernel_device(sizeof(*cursor));
+
+    for (int i = 0; i < N_ROWS * ROW_MAX; i++)
+        rows[i] = (uint8_t)kernel_random_u32();
+    for (int i = 0; i < 100; i++)
+        list[i] = kernel_random_u32() % N_ROWS;
+    *cursor = 5;
+    for (size_t i = 0; i < ARRAY_SIZE(sizes); i++)
+        for (size_t at = 0; at <= 5; at += 5) {
+            for (size_t s = 0; s < N; s++)
+                memcpy(expected + s * sizes[i], rows + list[at + s] * sizes[i], sizes[i]);
+            kernel_done(&q, cuda_gather_rows(&q, N, sizes[i], rows, list, at ? cursor : NULL, to));
+            kernel_check_bytes("rows", to, expected, N * sizes[i]);
+        }
+}
+
 /* ------------------------------------------------------------------ losses */
 
 static const struct {
@@ -173,9 +197,12 @@ static void takes_the_likelihood(void)
         kernel_check("dx", dx, dx_expected, count, 1e-6, NULL);
 
         tally->loss_sum = 100;
-        tally->n_correct = tally->n_losses = 7;
+        tally->n_correct = tally->n_losses = tally->n_batches = 7;
+        tally->mean_sum = 3;
         kernel_done(&q, cuda_tally(&q, n, losses, correct, i % 2, tally));
         assert_int_equal(tally->n_losses, n + (i % 2 ? 7 : 0));
+        assert_int_equal(tally->n_batches, 1 + (i % 2 ? 7 : 0));
+        assert_true(fabs(tally->mean_sum - sum / n - (i % 2 ? 3 : 0)) <= 5e-6);
         assert_int_equal(tally->n_correct, n_correct + (i % 2 ? 7 : 0));
         assert_true(fabs(tally->loss_sum - sum - (i % 2 ? 100 : 0)) <= 5e-6 * n);
     }
@@ -244,6 +271,7 @@ int main(void)
         {"relus", relus},
         {"flattens", flattens},
         {"gathers", gathers},
+        {"gathers_rows", gathers_rows},
         {"log_softmaxes", log_softmaxes},
         {"takes_the_likelihood", takes_the_likelihood},
         {"likelihood_agrees_with_pytorch", likelihood_agrees_with_pytorch},

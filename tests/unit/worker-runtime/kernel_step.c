@@ -86,7 +86,7 @@ static struct trainer new_trainer(size_t recipe, size_t count, const float *p)
 
 static void step(const struct trainer *t, const float *g, const struct cuda_gradient_check *check)
 {
-    kernel_done(&t->q, cuda_commit_latch(&t->q, t->poison, check, t->options, N_SAMPLES, t->commit));
+    kernel_done(&t->q, cuda_commit_latch(&t->q, t->poison, check, t->options, N_SAMPLES, 1, t->commit));
     kernel_done(&t->q,
                 cuda_optimizer_step(&t->q, t->kind, t->commit, t->count, t->p, g, t->state[0], t->state[1]));
 }
@@ -162,7 +162,7 @@ static void the_latch_decides_once(void)
     float *p = kernel_random(1003), *g = kernel_random(1003);
     struct trainer t = new_trainer(0, 1003, p);
 
-    kernel_done(&t.q, cuda_commit_latch(&t.q, t.poison, NULL, t.options, N_SAMPLES, t.commit));
+    kernel_done(&t.q, cuda_commit_latch(&t.q, t.poison, NULL, t.options, N_SAMPLES, 1, t.commit));
     *t.poison = 1;
     kernel_done(&t.q, cuda_optimizer_step(&t.q, t.kind, t.commit, t.count, t.p, g, NULL, NULL));
     for (int i = 0; i < 1003; i++)
@@ -214,6 +214,54 @@ static void gradients_that_are_not_finite_stop_the_step(void)
     assert_int_equal(t.commit->step, 1);
 }
 
+/* Sums over two batches, their mean no longer than clip_norm: as train does it on the CPU. */
+static void scales_and_clips(void)
+{
+    static const double clips[] = {0, 1e-3, 1e6};
+    for (size_t i = 0; i < ARRAY_SIZE(clips); i++) {
+        float *p = kernel_random(1003), *g = kernel_random(1003);
+        struct trainer t = new_trainer(0, 1003, p);
+        struct cuda_gradient_check *check = kernel_device(sizeof(*check));
+        double norm = crw_gradients_norm(g, 1003) / 2, scale = 0.5;
+        struct crw_optimizer *twin;
+
+        t.options->clip_norm = clips[i];
+        kernel_done(&t.q, cuda_gradient_check(&t.q, 1003, g, check));
+        kernel_done(&t.q, cuda_commit_latch(&t.q, t.poison, check, t.options, N_SAMPLES, 2, t.commit));
+        kernel_done(&t.q, cuda_optimizer_step(&t.q, t.kind, t.commit, t.count, t.p, g, NULL, NULL));
+        assert_true(fabs(t.commit->norm - norm) <= 1e-6 * norm);
+        if (clips[i] > 0 && clips[i] < norm)
+            scale *= clips[i] / (norm + 1e-6);
+        assert_true(fabs(t.commit->scale - scale) <= 1e-6 * scale);
+        crw_gradients_scale(g, 1003, t.commit->scale);
+        assert_int_equal(crw_optimizer_create(&recipes[0].host, 1003, &twin), 0);
+        crw_optimizer_step(twin, p, g);
+        kernel_check_bytes("parameters", t.p, p, 1003 * sizeof(float));
+        crw_optimizer_destroy(twin);
+    }
+}
+
+static void adds_and_copies(void)
+{
+    for (size_t i = 0; i < ARRAY_SIZE(counts); i++) {
+        const size_t n = counts[i];
+        struct cuda_queue q = kernel_queue(CUDA_EXACT);
+        struct cuda_commit *commit = kernel_device(sizeof(*commit));
+        float *sums = kernel_random(n), *g = kernel_random(n), *expected = kernel_zeros(n);
+        memcpy(expected, sums, n * sizeof(float));
+        crw_gradients_add(expected, g, n);
+        kernel_done(&q, cuda_add(&q, n, sums, g));
+        kernel_check_bytes("sums", sums, expected, n * sizeof(float));
+
+        *commit = (struct cuda_commit){.go = 0};
+        kernel_done(&q, cuda_copy_committed(&q, commit, n * sizeof(float), g, sums));
+        kernel_check_bytes("not committed", sums, expected, n * sizeof(float));
+        commit->go = 1;
+        kernel_done(&q, cuda_copy_committed(&q, commit, n * sizeof(float), g, sums));
+        kernel_check_bytes("committed", sums, g, n * sizeof(float));
+    }
+}
+
 static void refuses_memory_that_is_not_aligned(void)
 {
     float *p = kernel_random(33), *g = kernel_random(33);
@@ -231,6 +279,8 @@ int main(void)
         {"the_latch_decides_once", the_latch_decides_once},
         {"checks_gradients", checks_gradients},
         {"gradients_that_are_not_finite_stop_the_step", gradients_that_are_not_finite_stop_the_step},
+        {"scales_and_clips", scales_and_clips},
+        {"adds_and_copies", adds_and_copies},
         {"refuses_memory_that_is_not_aligned", refuses_memory_that_is_not_aligned},
     };
     return kernel_run("kernel_step", cases, ARRAY_SIZE(cases));

@@ -31,7 +31,9 @@ struct net {
     const struct crw_layer *layers;
     size_t n_layers;
     struct crw_shape input;
-    int classes;
+    int n_outputs;
+    enum backend_loss loss;
+    bool numbers; /* inputs are floats, not bytes */
 };
 
 static const struct crw_layer small_mnist[] = {
@@ -72,10 +74,22 @@ static const struct crw_layer perceptron[] = {
     {.kind = CRW_LAYER_LOG_SOFTMAX},
 };
 
+static const struct crw_layer scores[] = {
+    {.kind = CRW_LAYER_LINEAR, .name = "a", .in = 20, .out = 33},
+    {.kind = CRW_LAYER_RELU},
+    {.kind = CRW_LAYER_LINEAR, .name = "b", .in = 33, .out = 4},
+};
+
+static const struct crw_layer regression[] = {
+    {.kind = CRW_LAYER_LINEAR, .name = "a", .in = 20, .out = 3},
+};
+
 static const struct net nets[] = {
     {"small mnist", small_mnist, ARRAY_SIZE(small_mnist), {1, 12, 12}, 10},
     {"colourful", colourful, ARRAY_SIZE(colourful), {3, 6, 7}, 3},
     {"perceptron", perceptron, ARRAY_SIZE(perceptron), {20, 1, 1}, 4},
+    {"scores", scores, ARRAY_SIZE(scores), {20, 1, 1}, 4, BACKEND_CROSS_ENTROPY, true},
+    {"regression", regression, ARRAY_SIZE(regression), {20, 1, 1}, 3, BACKEND_MSE, true},
 };
 
 static const struct crw_optimizer_options adadelta = {
@@ -86,6 +100,7 @@ struct pair {
     const struct net *net;
     size_t n_features;
     uint8_t *items, labels[N_ITEMS];
+    float *inputs, outputs[N_ITEMS * 4]; /* the same as numbers; and what a regression looks for */
     float table[256];
     uint32_t list[N_ITEMS];
     size_t next;     /* in the list, of the CPU */
@@ -112,13 +127,23 @@ static struct crw_optimizer *new_optimizer(const struct crw_model *model)
     return optimizer;
 }
 
+static struct backend_samples samples_of(const struct pair *p)
+{
+    return (struct backend_samples){
+        .inputs = p->net->numbers ? (const void *)p->inputs : p->items,
+        .table = p->net->numbers ? NULL : p->table,
+        .targets = p->net->loss == BACKEND_MSE ? (const void *)p->outputs : p->labels,
+        .n = N_ITEMS,
+    };
+}
+
 static struct backend_trainer *new_trainer(const struct pair *p)
 {
+    const struct backend_samples samples = samples_of(p);
     struct backend_trainer *t;
     if (crw_backend()->trainer_create(&p->options, &t) != 0)
         fail_msg("%s", crw_backend()->error_message());
-    assert_int_equal(
-        crw_backend()->trainer_set_data(t, BACKEND_TRAIN, p->items, p->labels, N_ITEMS, p->table), 0);
+    assert_int_equal(crw_backend()->trainer_set_data(t, BACKEND_TRAIN, &samples), 0);
     return t;
 }
 
@@ -132,9 +157,13 @@ static void fill(struct pair *p)
     for (size_t i = 0; i < N_ITEMS * p->n_features; i++)
         p->items[i] = (uint8_t)crw_rng_u32(&rng);
     for (size_t i = 0; i < N_ITEMS; i++)
-        p->labels[i] = (uint8_t)(crw_rng_u32(&rng) % (uint32_t)p->net->classes);
+        p->labels[i] = (uint8_t)(crw_rng_u32(&rng) % (uint32_t)p->net->n_outputs);
     for (int i = 0; i < 256; i++)
         p->table[i] = ((float)i / 255 - 0.5f) / 0.3f;
+    p->inputs = test_malloc(N_ITEMS * p->n_features * sizeof(*p->inputs));
+    for (size_t i = 0; i < N_ITEMS * p->n_features; i++)
+        p->inputs[i] = p->table[p->items[i]];
+    crw_rng_uniform(&rng, p->outputs, ARRAY_SIZE(p->outputs), -1, 1);
     assert_int_equal(crw_randperm(1, N_ITEMS, p->list), 0);
 }
 
@@ -147,7 +176,8 @@ static void begin(struct pair *p, const struct net *net, const struct backend_re
     p->cpu_optimizer = new_optimizer(p->cpu);
     p->host_optimizer = new_optimizer(p->host);
     p->options =
-        (struct backend_trainer_options){.model = p->host, .optimizer = adadelta, .reducer = reducer};
+        (struct backend_trainer_options){
+            .model = p->host, .loss = net->loss, .optimizer = adadelta, .reducer = reducer};
     for (size_t i = 0; i < N_STATES; i++)
         p->options.states[i] = crw_optimizer_state(p->host_optimizer, i, NULL);
     p->trainer = new_trainer(p);
@@ -162,6 +192,7 @@ static void end(struct pair *p)
     crw_optimizer_destroy(p->cpu_optimizer);
     crw_optimizer_destroy(p->host_optimizer);
     test_free(p->items);
+    test_free(p->inputs);
 }
 
 /* ------------------------------------------------------------------ both sides */
@@ -178,18 +209,41 @@ static const float *batch(const struct pair *p, const uint32_t *numbers, int n, 
     return x;
 }
 
-static float cpu_step(struct pair *p, int n)
+static float cpu_loss(struct pair *p, const uint32_t *numbers, int n, const uint8_t *targets)
+{
+    float outputs[BATCH * 4];
+    const size_t n_outputs = (size_t)p->net->n_outputs;
+    if (p->net->loss == BACKEND_NLL)
+        return crw_model_nll_loss(p->cpu, targets);
+    if (p->net->loss == BACKEND_CROSS_ENTROPY)
+        return crw_model_cross_entropy_loss(p->cpu, targets);
+    for (int s = 0; s < n; s++)
+        memcpy(outputs + (size_t)s * n_outputs, p->outputs + numbers[s] * n_outputs, n_outputs * sizeof(float));
+    return crw_model_mse_loss(p->cpu, outputs);
+}
+
+/* Forward, loss, backward of the next n samples. */
+static float cpu_batch(struct pair *p, int n)
 {
     uint8_t targets[BATCH];
-    size_t count;
-    assert_non_null(crw_model_forward(p->cpu, batch(p, p->list + p->next, n, targets), n, true));
-    float loss = crw_model_nll_loss(p->cpu, targets);
+    const uint32_t *numbers = p->list + p->next;
+    assert_non_null(crw_model_forward(p->cpu, batch(p, numbers, n, targets), n, true));
+    float loss = cpu_loss(p, numbers, n, targets);
     crw_model_backward(p->cpu);
-    float *gradients = crw_model_gradients(p->cpu), *parameters = crw_model_parameters(p->cpu, &count);
-    for (size_t i = 0; i < count; i++)
-        gradients[i] *= p->cpu_scale;
-    crw_optimizer_step(p->cpu_optimizer, parameters, gradients);
     p->next += (size_t)n;
+    return loss;
+}
+
+static void cpu_take(struct pair *p)
+{
+    crw_gradients_scale(p->cpu->gradients, p->cpu->n_parameters, p->cpu_scale);
+    crw_optimizer_step(p->cpu_optimizer, p->cpu->parameters, p->cpu->gradients);
+}
+
+static float cpu_step(struct pair *p, int n)
+{
+    float loss = cpu_batch(p, n);
+    cpu_take(p);
     return loss;
 }
 
@@ -219,7 +273,7 @@ static void check_state(struct pair *p, double tolerance)
 static struct backend_progress device_step(struct pair *p, int n)
 {
     struct backend_progress progress = {0};
-    if (crw_backend()->trainer_step(p->trainer, n) != 0 ||
+    if (crw_backend()->trainer_step(p->trainer, n, true) != 0 ||
         crw_backend()->trainer_wait(p->trainer, TIMEOUT_MS, &progress) != 0)
         fail_msg("%s", crw_backend()->error_message());
     return progress;
@@ -249,6 +303,48 @@ static void trains_as_the_cpu_does(void **state)
     }
 }
 
+/* Three batches of different sizes are one step, normalised one by one, and clipped. */
+static void accumulates_and_clips(void **state)
+{
+    static const int sizes[] = {BATCH, 2, BATCH - 1};
+    for (size_t i = 0; i < ARRAY_SIZE(nets); i++) {
+        struct backend_progress progress;
+        struct pair p;
+        begin(&p, &nets[i], NULL);
+        crw_backend()->trainer_destroy(p.trainer);
+        p.options.accumulates = true;
+        p.options.clip_norm = 0.01;
+        p.trainer = new_trainer(&p);
+        assert_int_equal(crw_backend()->trainer_start(p.trainer, p.list, N_ITEMS, 0), 0);
+        float *sums = test_calloc(p.cpu->n_parameters, sizeof(float));
+        for (int step = 0; step < 2; step++) {
+            double loss = 0;
+            memset(sums, 0, p.cpu->n_parameters * sizeof(float));
+            for (size_t b = 0; b < ARRAY_SIZE(sizes); b++) {
+                const bool last = b + 1 == ARRAY_SIZE(sizes);
+                assert_int_equal(crw_backend()->trainer_step(p.trainer, sizes[b], last), 0);
+                loss += cpu_batch(&p, sizes[b]) / ARRAY_SIZE(sizes);
+                crw_gradients_add(sums, p.cpu->gradients, p.cpu->n_parameters);
+            }
+            const double norm = crw_gradients_norm(sums, p.cpu->n_parameters) / ARRAY_SIZE(sizes);
+            assert_true(norm > 0.01);
+            p.cpu_scale = (float)(0.01 / (norm + 1e-6) / ARRAY_SIZE(sizes));
+            memcpy(p.cpu->gradients, sums, p.cpu->n_parameters * sizeof(float));
+            cpu_take(&p);
+            assert_int_equal(crw_backend()->trainer_wait(p.trainer, TIMEOUT_MS, &progress), 0);
+            assert_true(progress.committed);
+            assert_int_equal(progress.step, step + 1);
+            assert_int_equal(progress.cursor, p.next);
+            assert_true(fabs(progress.norm - norm) < 1e-4 * norm);
+            if (!(fabs(progress.loss - loss) < 2e-5))
+                fail_msg("%s: the loss is %.7f; the CPU says %.7f", nets[i].name, progress.loss, loss);
+        }
+        check_state(&p, 2e-4);
+        test_free(sums);
+        end(&p);
+    }
+}
+
 /* Nobody waits between the steps. */
 static void steps_can_be_queued_ahead(void **state)
 {
@@ -256,7 +352,7 @@ static void steps_can_be_queued_ahead(void **state)
     struct pair p;
     begin(&p, &nets[0], NULL);
     for (int s = 0; s < 4; s++) {
-        assert_int_equal(crw_backend()->trainer_step(p.trainer, BATCH), 0);
+        assert_int_equal(crw_backend()->trainer_step(p.trainer, BATCH, true), 0);
         cpu_step(&p, BATCH);
     }
     assert_int_equal(crw_backend()->trainer_wait(p.trainer, TIMEOUT_MS, &progress), 0);
@@ -298,19 +394,16 @@ static void evaluates(void **state)
             device_step(&p, BATCH);
             cpu_step(&p, BATCH);
         }
-        assert_int_equal(
-            crw_backend()->trainer_set_data(p.trainer, BACKEND_EVALUATE, p.items, p.labels, N_ITEMS, p.table),
-            0);
+        const struct backend_samples samples = samples_of(&p);
+        assert_int_equal(crw_backend()->trainer_set_data(p.trainer, BACKEND_EVALUATE, &samples), 0);
         assert_int_equal(crw_backend()->trainer_evaluate(p.trainer, 1, N_ITEMS - 1, TIMEOUT_MS, &progress),
                          0);
         for (uint32_t number = 1; number < N_ITEMS; number++) {
             uint8_t target;
-            const float *y = crw_model_forward(p.cpu, batch(&p, &number, 1, &target), 1, false);
-            int best = 0;
-            for (int c = 1; c < p.net->classes; c++)
-                best = y[c] > y[best] ? c : best;
-            n_correct += best == target;
-            sum -= y[target];
+            assert_non_null(crw_model_forward(p.cpu, batch(&p, &number, 1, &target), 1, false));
+            sum += cpu_loss(&p, &number, 1, &target);
+            if (nets[i].loss != BACKEND_MSE)
+                n_correct += crw_model_correct(p.cpu, &target, NULL);
         }
         assert_int_equal(progress.n_samples, N_ITEMS - 1);
         assert_int_equal(progress.n_correct, n_correct);
@@ -333,7 +426,7 @@ static void resumes_bit_for_bit(void **state)
             assert_int_equal(crw_backend()->trainer_stage(p.trainer), 0);
         else if (s < 2)
             cpu_step(&p, BATCH);
-        assert_int_equal(crw_backend()->trainer_step(p.trainer, BATCH), 0);
+        assert_int_equal(crw_backend()->trainer_step(p.trainer, BATCH, true), 0);
     }
     assert_int_equal(crw_backend()->trainer_download(p.trainer, TIMEOUT_MS), 0);
     check_close("parameter of step 2", p.host->parameters, p.cpu->parameters, p.cpu->n_parameters, 1e-4);
@@ -468,7 +561,7 @@ static void a_hanging_collective_costs_one_step(void **state)
     cpu_step(&p, BATCH);
 
     halver.hangs = true;
-    assert_int_equal(crw_backend()->trainer_step(p.trainer, BATCH), 0);
+    assert_int_equal(crw_backend()->trainer_step(p.trainer, BATCH, true), 0);
     assert_int_equal(crw_backend()->trainer_wait(p.trainer, 30, &progress), CRW_E_TIMEOUT);
     assert_non_null(strstr(crw_backend()->error_message(), "30 ms"));
 
@@ -492,7 +585,7 @@ static void a_refused_collective_changes_nothing(void **state)
     begin(&p, &nets[0], &reducer);
     halver.trainer = &p.trainer;
     halver.refuses = true;
-    assert_int_equal(crw_backend()->trainer_step(p.trainer, BATCH), CRW_E_PEER);
+    assert_int_equal(crw_backend()->trainer_step(p.trainer, BATCH, true), CRW_E_PEER);
     assert_int_equal(crw_backend()->trainer_wait(p.trainer, TIMEOUT_MS, &progress), 0);
     assert_false(progress.committed);
     check_state(&p, 0);
@@ -508,14 +601,15 @@ static void refuses(void **state)
     struct backend_trainer *t;
     struct pair p;
     begin(&p, &nets[0], NULL);
-    assert_int_equal(b->trainer_step(p.trainer, BATCH + 1), CRW_E_ARGUMENT);
-    assert_int_equal(b->trainer_step(p.trainer, 0), CRW_E_ARGUMENT);
+    assert_int_equal(b->trainer_step(p.trainer, BATCH + 1, true), CRW_E_ARGUMENT);
+    assert_int_equal(b->trainer_step(p.trainer, 0, true), CRW_E_ARGUMENT);
     assert_int_equal(b->trainer_start(p.trainer, (uint32_t[]){N_ITEMS}, 1, 0), CRW_E_ARGUMENT);
     assert_int_equal(b->trainer_start(p.trainer, p.list, 3, 4), CRW_E_ARGUMENT);
     assert_int_equal(b->trainer_start(p.trainer, p.list, 3, 0), 0);
-    assert_int_equal(b->trainer_step(p.trainer, 4), CRW_E_ARGUMENT);
-    assert_int_equal(b->trainer_set_data(p.trainer, BACKEND_TRAIN, p.items, p.labels, N_ITEMS, p.table),
-                     CRW_E_ARGUMENT);
+    assert_int_equal(b->trainer_step(p.trainer, 4, true), CRW_E_ARGUMENT);
+    const struct backend_samples samples = samples_of(&p);
+    assert_int_equal(b->trainer_set_data(p.trainer, BACKEND_TRAIN, &samples), CRW_E_ARGUMENT);
+    assert_int_equal(b->trainer_step(p.trainer, 1, false), CRW_E_ARGUMENT); /* not made for it */
     assert_int_equal(b->trainer_download(p.trainer, TIMEOUT_MS), CRW_E_ARGUMENT);
     assert_int_equal(b->trainer_evaluate(p.trainer, 0, 1, TIMEOUT_MS, &progress), CRW_E_ARGUMENT);
 
@@ -528,7 +622,10 @@ static void refuses(void **state)
     static const struct crw_layer linear = {.kind = CRW_LAYER_LINEAR, .name = "a", .in = 2, .out = 2};
     assert_int_equal(crw_model_create(&linear, 1, (struct crw_shape){2, 1, 1}, 1, NULL, &headless), 0);
     struct backend_trainer_options options = p.options;
-    options.model = headless;
+    options.model = headless; /* the loss is that of log_softmax */
+    assert_int_equal(b->trainer_create(&options, &t), CRW_E_ARGUMENT);
+    options.model = p.host;
+    options.loss = BACKEND_MSE;
     assert_int_equal(b->trainer_create(&options, &t), CRW_E_ARGUMENT);
     crw_model_destroy(headless);
     end(&p);
@@ -570,6 +667,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(trains_as_the_cpu_does),
+        cmocka_unit_test(accumulates_and_clips),
         cmocka_unit_test(steps_can_be_queued_ahead),
         cmocka_unit_test(trains_in_lower_precision),
         cmocka_unit_test(evaluates),

@@ -57,6 +57,22 @@ __global__ void __launch_bounds__(ELEMENT_THREADS)
 }
 static_assert(ELEMENT_THREADS == 256, "one thread for each entry of the table");
 
+/* One block for each row; Word is what rows consist of. */
+template <class Word>
+__global__ void rows_kernel(size_t n_words, const Word *rows, const uint32_t *list, const uint64_t *cursor,
+                            Word *to)
+{
+    const Word *from = rows + list[(cursor ? *cursor : 0) + blockIdx.x] * n_words;
+    for (size_t i = threadIdx.x; i < n_words; i += blockDim.x)
+        to[blockIdx.x * n_words + i] = from[i];
+}
+
+__global__ void add_kernel(size_t count, float *sums, const float *g)
+{
+    for (size_t i = first_element(); i < count; i += element_stride())
+        sums[i] += g[i];
+}
+
 } // namespace
 
 cudaError_t cuda_relu_forward(const struct cuda_queue *q, size_t count, const float *x, float *y)
@@ -90,4 +106,20 @@ cudaError_t cuda_gather(const struct cuda_queue *q, int n, int n_features, const
 {
     return launch(q->stream, dim3((unsigned)n), ELEMENT_THREADS, gather_kernel, n_features, data, labels,
                   table, list, cursor, x, targets);
+}
+
+cudaError_t cuda_gather_rows(const struct cuda_queue *q, int n, size_t row_bytes, const void *rows,
+                             const uint32_t *list, const uint64_t *cursor, void *to)
+{
+    const dim3 grid((unsigned)n);
+    if (row_bytes % sizeof(uint32_t) == 0)
+        return launch(q->stream, grid, ELEMENT_THREADS, rows_kernel<uint32_t>, row_bytes / sizeof(uint32_t),
+                      static_cast<const uint32_t *>(rows), list, cursor, static_cast<uint32_t *>(to));
+    return launch(q->stream, grid, ELEMENT_THREADS, rows_kernel<uint8_t>, row_bytes,
+                  static_cast<const uint8_t *>(rows), list, cursor, static_cast<uint8_t *>(to));
+}
+
+cudaError_t cuda_add(const struct cuda_queue *q, size_t count, float *sums, const float *g)
+{
+    return launch(q->stream, element_grid(count), ELEMENT_THREADS, add_kernel, count, sums, g);
 }

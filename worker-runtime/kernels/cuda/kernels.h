@@ -131,8 +131,9 @@ cudaError_t cuda_mse(const struct cuda_queue *q, int count, const float *y, cons
                      float *dy);
 
 struct cuda_tally {
-    double loss_sum;
-    uint64_t n_losses, n_correct;
+    double loss_sum;  /* of all */
+    double mean_sum;  /* of the batches' means */
+    uint64_t n_losses, n_correct, n_batches;
 };
 
 /* Sums up a batch; correct may be NULL. add: on top of what the tally holds. */
@@ -149,6 +150,13 @@ cudaError_t cuda_gather(const struct cuda_queue *q, int n, int n_features, const
                         const uint8_t *labels, const float *table, const uint32_t *list,
                         const uint64_t *cursor, float *x, uint8_t *targets);
 
+/* The same for rows of any kind: to[i] = rows[list[*cursor + i]], row_bytes each. cursor may be NULL. */
+cudaError_t cuda_gather_rows(const struct cuda_queue *q, int n, size_t row_bytes, const void *rows,
+                             const uint32_t *list, const uint64_t *cursor, void *to);
+
+/* sums[i] += g[i] */
+cudaError_t cuda_add(const struct cuda_queue *q, size_t count, float *sums, const float *g);
+
 /* ------------------------------------------------------------------ the end of a step */
 
 enum cuda_optimizer_kind { CUDA_SGD, CUDA_ADAMW, CUDA_ADADELTA, CUDA_OPTIMIZER_KIND_COUNT };
@@ -156,7 +164,8 @@ enum cuda_optimizer_kind { CUDA_SGD, CUDA_ADAMW, CUDA_ADADELTA, CUDA_OPTIMIZER_K
 /* As crw_optimizer_options; kept on the device so that a captured step follows a changed learning rate. */
 struct cuda_optimizer_options {
     double lr, weight_decay, momentum, dampening, beta1, beta2, rho, eps;
-    int kind; /* enum cuda_optimizer_kind */
+    double clip_norm; /* gradients are made no longer; 0: as long as they are */
+    int kind;         /* enum cuda_optimizer_kind */
     int nesterov;
 };
 
@@ -164,7 +173,9 @@ struct cuda_optimizer_options {
 struct cuda_commit {
     uint64_t step;   /* steps that were taken */
     uint64_t cursor; /* samples of this rank's list that they used */
+    double norm;     /* of the step's mean gradient, where it was checked */
     int32_t go;      /* the latch: the step in flight may change state */
+    float scale;     /* what its summed gradients are multiplied with: mean and clipping */
     union {
         struct sgd_step sgd;
         struct adamw_step adamw;
@@ -183,21 +194,25 @@ cudaError_t cuda_gradient_check(const struct cuda_queue *q, size_t count, const 
 /*
  * Reads the poison word once, after the last gradient has arrived, and decides for the whole step: everything
  * behind it that changes state looks at commit->go only, so that a poison written a moment later cannot stop
- * one half of it. If the step goes, it is counted, and its scalars are made. check may be NULL; else
- * gradients that are not finite stop the step, too.
+ * one half of it. If the step goes, it is counted, and its scalars are made. check may be NULL unless gradients
+ * are clipped; else gradients that are not finite stop the step, too. The gradients are sums over n_batches.
  */
 cudaError_t cuda_commit_latch(const struct cuda_queue *q, const volatile int32_t *poison,
                               const struct cuda_gradient_check *check,
-                              const struct cuda_optimizer_options *options, int n_samples,
+                              const struct cuda_optimizer_options *options, int n_samples, int n_batches,
                               struct cuda_commit *commit);
 
-/* One pass over the whole arena; nothing if the latch is closed. States as crw_optimizer_state() orders them,
+/* One pass over the whole arena, with gradients commit->scale * g; nothing if the latch is closed. States as crw_optimizer_state() orders them,
  * NULL where the kind has none. p, g and the states must be 16-byte aligned. */
 cudaError_t cuda_optimizer_step(const struct cuda_queue *q, enum cuda_optimizer_kind kind,
                                 const struct cuda_commit *commit, size_t count, float *p, const float *g,
                                 float *state0, float *state1);
 
-/* The running statistics take the batch's in; nothing if the latch is closed. */
+/* to[0..n_bytes) = from, n_bytes a multiple of 4; nothing if the latch is closed. */
+cudaError_t cuda_copy_committed(const struct cuda_queue *q, const struct cuda_commit *commit, size_t n_bytes,
+                                const void *from, void *to);
+
+/* The running statistics take the batch's in; nothing if the latch is closed. commit NULL: in any case. */
 cudaError_t cuda_norm_track(const struct cuda_queue *q, const struct cuda_commit *commit, int channels,
                             const struct cuda_norm *norm, float *running_mean, float *running_var,
                             int64_t *n_batches_tracked);

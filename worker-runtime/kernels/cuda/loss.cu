@@ -121,13 +121,13 @@ __global__ void nll_kernel(int n, int features, const float *x, const uint8_t *t
     }
 }
 
-__global__ void mse_kernel(int count, const float *y, const float *t, float *losses, float *dy)
+__global__ void mse_kernel(int count, float factor, const float *y, const float *t, float *losses, float *dy)
 {
     for (int i = (int)first_element(); i < count; i += (int)element_stride()) {
         const float apart = y[i] - t[i];
         losses[i] = apart * apart;
         if (dy)
-            dy[i] = 2 * apart / (float)count;
+            dy[i] = factor * apart;
     }
 }
 
@@ -153,6 +153,8 @@ __global__ void __launch_bounds__(TALLY_THREADS)
         sums.y += of_warp[w].y;
     }
     tally->loss_sum = (add ? tally->loss_sum : 0) + sums.x;
+    tally->mean_sum = (add ? tally->mean_sum : 0) + sums.x / n;
+    tally->n_batches = (add ? tally->n_batches : 0) + 1;
     tally->n_correct = (add ? tally->n_correct : 0) + (uint64_t)sums.y;
     tally->n_losses = (add ? tally->n_losses : 0) + (uint64_t)n;
 }
@@ -188,8 +190,8 @@ cudaError_t cuda_nll(const struct cuda_queue *q, int n, int features, const floa
 cudaError_t cuda_mse(const struct cuda_queue *q, int count, const float *y, const float *t, float *losses,
                      float *dy)
 {
-    return launch(q->stream, element_grid((size_t)count), ELEMENT_THREADS, mse_kernel, count, y, t, losses,
-                  dy);
+    return launch(q->stream, element_grid((size_t)count), ELEMENT_THREADS, mse_kernel, count,
+                  (float)(2.0 / count), y, t, losses, dy);
 }
 
 cudaError_t cuda_tally(const struct cuda_queue *q, int n, const float *losses, const uint8_t *correct,

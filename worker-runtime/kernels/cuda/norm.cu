@@ -158,7 +158,7 @@ __global__ void backward_kernel(int count, struct divider stored, const float *d
 __global__ void track_kernel(const struct cuda_commit *commit, int channels, struct cuda_norm norm,
                              float *running_mean, float *running_var, int64_t *n_batches_tracked)
 {
-    if (!commit->go)
+    if (commit && !commit->go)
         return;
     for (int c = (int)threadIdx.x; c < channels; c += (int)blockDim.x) {
         running_mean[c] = (float)((1 - NORM_MOMENTUM) * running_mean[c] + NORM_MOMENTUM * norm.mean[c]);

@@ -81,17 +81,30 @@ __device__ void make_adadelta(const struct cuda_optimizer_options &o, struct cud
     s->eps = (float)o.eps;
 }
 
+/* As torch.nn.utils.clip_grad_norm_, of the mean over the batches. Twin: scale_gradients() of train. */
+__device__ void make_scale(const struct cuda_optimizer_options &o, const struct cuda_gradient_check *check,
+                           int n_batches, struct cuda_commit *commit)
+{
+    double scale = 1.0 / n_batches;
+    if (check)
+        commit->norm = sqrt(check->sum_of_squares) * scale;
+    if (o.clip_norm > 0 && o.clip_norm < commit->norm + 1e-6)
+        scale *= o.clip_norm / (commit->norm + 1e-6);
+    commit->scale = (float)scale;
+}
+
 /* One thread. */
 __global__ void latch_kernel(const volatile int32_t *poison, const struct cuda_gradient_check *check,
-                             const struct cuda_optimizer_options *options, int n_samples,
+                             const struct cuda_optimizer_options *options, int n_samples, int n_batches,
                              struct cuda_commit *commit)
 {
     if (threadIdx.x != 0)
         return;
+    const struct cuda_optimizer_options o = *options;
+    make_scale(o, check, n_batches, commit);
     commit->go = *poison == 0 && (!check || check->finite);
     if (!commit->go)
         return;
-    const struct cuda_optimizer_options o = *options;
     commit->step++;
     commit->cursor += (uint64_t)n_samples;
     if (o.kind == CUDA_SGD)
@@ -178,6 +191,7 @@ __global__ void __launch_bounds__(ELEMENT_THREADS)
     if (!commit->go)
         return;
     const Optimizer step(commit);
+    const float scale = commit->scale; /* mostly 1, which changes no bit */
     float4 *p4 = reinterpret_cast<float4 *>(p);
     const float4 *g4 = reinterpret_cast<const float4 *>(g);
     float4 *first4 = reinterpret_cast<float4 *>(state0), *second4 = reinterpret_cast<float4 *>(state1);
@@ -190,10 +204,10 @@ __global__ void __launch_bounds__(ELEMENT_THREADS)
             first = first4[i];
         if (n_states > 1)
             second = second4[i];
-        step(&x.x, d.x, &first.x, &second.x);
-        step(&x.y, d.y, &first.y, &second.y);
-        step(&x.z, d.z, &first.z, &second.z);
-        step(&x.w, d.w, &first.w, &second.w);
+        step(&x.x, d.x * scale, &first.x, &second.x);
+        step(&x.y, d.y * scale, &first.y, &second.y);
+        step(&x.z, d.z * scale, &first.z, &second.z);
+        step(&x.w, d.w * scale, &first.w, &second.w);
         p4[i] = x;
         if (n_states > 0)
             first4[i] = first;
@@ -203,8 +217,16 @@ __global__ void __launch_bounds__(ELEMENT_THREADS)
     const size_t last = count / 4 * 4 + first_element();
     if (last < count) {
         float none = 0;
-        step(&p[last], g[last], n_states > 0 ? &state0[last] : &none, n_states > 1 ? &state1[last] : &none);
+        step(&p[last], g[last] * scale, n_states > 0 ? &state0[last] : &none, n_states > 1 ? &state1[last] : &none);
     }
+}
+
+__global__ void copy_kernel(const struct cuda_commit *commit, size_t count, const uint32_t *from, uint32_t *to)
+{
+    if (!commit->go)
+        return;
+    for (size_t i = first_element(); i < count; i += element_stride())
+        to[i] = from[i];
 }
 
 bool aligned(const void *p)
@@ -238,10 +260,18 @@ cudaError_t cuda_gradient_check(const struct cuda_queue *q, size_t count, const 
 
 cudaError_t cuda_commit_latch(const struct cuda_queue *q, const volatile int32_t *poison,
                               const struct cuda_gradient_check *check,
-                              const struct cuda_optimizer_options *options, int n_samples,
+                              const struct cuda_optimizer_options *options, int n_samples, int n_batches,
                               struct cuda_commit *commit)
 {
-    return launch(q->stream, dim3(1), WARP, latch_kernel, poison, check, options, n_samples, commit);
+    return launch(q->stream, dim3(1), WARP, latch_kernel, poison, check, options, n_samples, n_batches, commit);
+}
+
+cudaError_t cuda_copy_committed(const struct cuda_queue *q, const struct cuda_commit *commit, size_t n_bytes,
+                                const void *from, void *to)
+{
+    const size_t count = n_bytes / sizeof(uint32_t);
+    return launch(q->stream, element_grid(count), ELEMENT_THREADS, copy_kernel, commit, count,
+                  static_cast<const uint32_t *>(from), static_cast<uint32_t *>(to));
 }
 
 cudaError_t cuda_optimizer_step(const struct cuda_queue *q, enum cuda_optimizer_kind kind,
