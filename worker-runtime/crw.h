@@ -464,6 +464,82 @@ CRW_EXPORT float *crw_optimizer_state(const struct crw_optimizer *o, size_t i, c
 CRW_EXPORT uint64_t crw_optimizer_steps(const struct crw_optimizer *o);
 CRW_EXPORT void crw_optimizer_set_steps(struct crw_optimizer *o, uint64_t steps);
 
+/* ------------------------------------------------------------------ devices */
+
+/* How many GPUs this process may use (CUDA_VISIBLE_DEVICES counts). Without any, *ret_why says why, until this
+ * thread's next call; otherwise it is "". */
+CRW_EXPORT int crw_device_count(const char **ret_why);
+
+/*
+ * Training on a GPU: data set, model, optimizer and gradients live there, and a step - batch, forward, loss,
+ * backward, average over the ranks by NCCL, optimizer - runs without the host. It changes the state all at once,
+ * or not at all when a peer fails in it. Model and optimizer given to it are the host's copy of that state, which
+ * changes only when it is asked for.
+ */
+struct crw_trainer;
+
+/* The losses of crw_model_nll_loss(), crw_model_cross_entropy_loss() and crw_model_mse_loss(). */
+enum crw_loss { CRW_NLL, CRW_CROSS_ENTROPY, CRW_MSE, CRW_LOSS_COUNT };
+
+/* How matrix products are made: as given, or with operands rounded to tf32 or bf16 for the tensor cores. */
+enum crw_products { CRW_PRODUCTS_F32, CRW_PRODUCTS_TF32, CRW_PRODUCTS_BF16, CRW_PRODUCTS_COUNT };
+
+struct crw_trainer_options {
+    struct crw_group *group;         /* gradients are averaged over it */
+    struct crw_model *model;         /* its batch size is the largest; must outlive the trainer, as must */
+    struct crw_optimizer *optimizer; /* this; CRW_SGD, CRW_ADAMW or CRW_ADADELTA of the model's size */
+    enum crw_loss loss;
+    enum crw_products products;
+    double clip_norm;   /* gradients are scaled down to it; 0: not at all */
+    bool accumulates;   /* steps may be of several batches */
+    bool oversubscribe; /* local ranks may share a GPU, for tests; else each has its own */
+    int timeout_ms;     /* of connecting, and of a step; 0: five minutes */
+};
+
+/*
+ * Collective. Takes the GPU of this rank's number on its host. Sets, where they are not set, NCCL_DEBUG=WARN,
+ * NCCL_RAS_ENABLE=0, on one host NCCL_SOCKET_IFNAME=lo, and what NCCL needs for a shared GPU. CRW_E_NOT_FOUND:
+ * no GPU, no plugin, no NCCL. CRW_E_ARGUMENT, CRW_E_PEER, CRW_E_TIMEOUT, -EIO: the device refused.
+ */
+CRW_EXPORT int crw_trainer_create(const struct crw_trainer_options *options, struct crw_trainer **ret);
+CRW_EXPORT void crw_trainer_destroy(struct crw_trainer *t);
+
+/* A data set to be copied to the device: inputs in PyTorch's order, floats, or bytes of which table says what
+ * each of the 256 stands for. Targets as the loss wants them. */
+struct crw_samples {
+    const void *inputs;
+    const float *table; /* NULL: inputs are floats */
+    const void *targets;
+    uint32_t n;
+};
+
+/* Once each, training first; test may be NULL. */
+CRW_EXPORT int crw_trainer_set_data(struct crw_trainer *t, const struct crw_samples *training,
+                                    const struct crw_samples *test);
+/* The host's copy of the state to the device. */
+CRW_EXPORT int crw_trainer_load(struct crw_trainer *t);
+/* And back: the state behind the last step. Waits for it. */
+CRW_EXPORT int crw_trainer_save(struct crw_trainer *t);
+CRW_EXPORT int crw_trainer_set_lr(struct crw_trainer *t, double lr);
+
+/* An epoch: the numbers of this rank's samples in the order of their use, at most as many as there are. */
+CRW_EXPORT int crw_trainer_start(struct crw_trainer *t, const uint32_t *samples, size_t count);
+/* Queues a batch of the next n of them. last: the step is complete, over the batches since the last one. */
+CRW_EXPORT int crw_trainer_step(struct crw_trainer *t, int n, bool last);
+
+struct crw_trained {
+    uint64_t steps; /* committed since the state was loaded, and before it was */
+    bool committed; /* the last step queued is one of them; else its gradients were not finite */
+    double loss;    /* mean over its batches; of crw_trainer_test(), over the samples */
+    double norm;    /* of its gradient, before clipping */
+    uint64_t n_samples, n_correct;
+};
+
+/* Waits for the last step queued. CRW_E_PEER: a rank failed, the step was not taken; CRW_E_TIMEOUT. */
+CRW_EXPORT int crw_trainer_wait(struct crw_trainer *t, struct crw_trained *ret);
+/* Test samples [first, first + count), with the running statistics. */
+CRW_EXPORT int crw_trainer_test(struct crw_trainer *t, uint32_t first, uint32_t count, struct crw_trained *ret);
+
 /* ------------------------------------------------------------------ snapshots */
 
 /*

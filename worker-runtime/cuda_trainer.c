@@ -463,10 +463,11 @@ int cuda_trainer_start(struct backend_trainer *t, const uint32_t *list, size_t c
     /* The captured step knows where the list lies, so it can grow only before the first one. */
     if (count > t->list_capacity) {
         if (t->graph)
-            return crw_fail(CRW_E_ARGUMENT, "a list of %zu samples is longer than the first one, of %zu",
+            return crw_fail(CRW_E_ARGUMENT, "a list of %zu samples; after the first step none may be longer than %zu",
                             count, t->list_capacity);
-        t->list = on_device(&m, count * sizeof(*list));
-        t->list_capacity = count;
+        const size_t n_items = t->data[BACKEND_TRAIN].n_items;
+        t->list_capacity = count > n_items ? count : n_items;
+        t->list = on_device(&m, t->list_capacity * sizeof(*list));
     }
     if (m.error == cudaSuccess && count)
         m.error = copy_in(t, t->list, list, count * sizeof(*list));

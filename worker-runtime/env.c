@@ -210,3 +210,14 @@ const char *env_plugin_folder(void)
     const char *folder = getenv("CRW_PLUGIN_DIR");
     return folder && folder[0] ? folder : NULL;
 }
+
+const char *env_nccl_library(void)
+{
+    const char *path = getenv("CRW_NCCL_LIBRARY");
+    return path && path[0] ? path : NULL;
+}
+
+void env_set_default(const char *name, const char *value)
+{
+    (void)setenv(name, value, 0); /* without memory for it, what was meant to help is missing */
+}

@@ -16,3 +16,9 @@ int env_timeout_ms(int *ret_timeout_ms);
 
 /* The only folder to look for backend plugins in, from CRW_PLUGIN_DIR; NULL when unset. */
 const char *env_plugin_folder(void);
+
+/* CRW_NCCL_LIBRARY: path of NCCL's library; NULL when unset: the loader finds libnccl.so.2. */
+const char *env_nccl_library(void);
+
+/* What libraries that are opened later shall find, where nobody said anything else. */
+void env_set_default(const char *name, const char *value);

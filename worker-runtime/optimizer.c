@@ -3,7 +3,7 @@
  * pass over the whole arena. The passes are kernels; here is what PyTorch does in Python.
  */
 
-#include "worker-runtime/crw.h"
+#include "worker-runtime/optimizer.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -42,6 +42,11 @@ struct crw_optimizer_options crw_optimizer_defaults(enum crw_optimizer_kind kind
 {
     assert(kind >= 0 && kind < CRW_OPTIMIZER_KIND_COUNT);
     return defaults[kind];
+}
+
+const struct crw_optimizer_options *optimizer_options(const struct crw_optimizer *o)
+{
+    return &o->options;
 }
 
 /* Written so that NaN is outside. */

@@ -80,6 +80,16 @@ static void gather(void *data, enum part part, const uint32_t *samples, size_t n
     }
 }
 
+static void resident(void *data, enum part part, struct crw_samples *ret)
+{
+    const struct classifier *c = data;
+    uint32_t first = part == PART_TEST ? N_TRAINING : 0;
+
+    *ret = (struct crw_samples){.inputs = c->inputs[first],
+                                .targets = c->classes + first,
+                                .n = part == PART_TEST ? N_TEST : N_TRAINING};
+}
+
 static float loss(struct crw_model *model, const void *targets)
 {
     return crw_model_cross_entropy_loss(model, targets);
@@ -120,6 +130,8 @@ int classifier_run(const struct train_options *options, const struct crw_env *en
         .close = free_flags,
         .gather = gather,
         .loss = loss,
+        .loss_kind = CRW_CROSS_ENTROPY,
+        .resident = resident,
         .accuracy = accuracy,
         .data = &classifier,
     };

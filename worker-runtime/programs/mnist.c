@@ -127,6 +127,17 @@ static void gather(void *data, enum part part, const uint32_t *samples, size_t n
     }
 }
 
+static void resident(void *data, enum part part, struct crw_samples *ret)
+{
+    const struct mnist *m = data;
+    const struct labelled *from = &m->parts[part];
+
+    *ret = (struct crw_samples){.inputs = from->images.data,
+                                .table = m->normalized,
+                                .targets = from->labels.data,
+                                .n = from->images.n_items};
+}
+
 static float loss(struct crw_model *model, const void *targets)
 {
     return crw_model_nll_loss(model, targets);
@@ -146,6 +157,8 @@ int mnist_run(const struct train_options *options, const struct crw_env *env, st
         .close = close_mnist,
         .gather = gather,
         .loss = loss,
+        .loss_kind = CRW_NLL,
+        .resident = resident,
         .data = &mnist,
     };
 

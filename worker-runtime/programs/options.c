@@ -33,8 +33,9 @@ const char options_help[] =
     "                            default for another optimizer than the program's own)\n"
     "      --lr-schedule NAME    constant, step[:EVERY[:GAMMA]] or cosine[:EPOCHS] (constant)\n"
     "      --clip-norm X         scale gradients so that their norm is at most X\n"
-    "      --precision NAME      fp32 or bf16 (fp32)\n"
-    "      --backend NAME        auto, cpu or cuda (auto)\n"
+    "      --precision NAME      fp32 or bf16, on a GPU also tf32 (fp32)\n"
+    "      --backend NAME        auto, cpu or cuda (auto: cuda where there is a GPU)\n"
+    "      --oversubscribe-gpu   workers may share a GPU; for tests, it is slow\n"
     "      --prefetch N          gather N batches ahead in a thread (0)\n"
     "\n"
     "      --snapshot-dir DIR    save snapshots there, and resume from the newest valid one\n"
@@ -64,7 +65,7 @@ const char *const optimizer_names[CRW_OPTIMIZER_KIND_COUNT] = {
     [CRW_ADADELTA] = "adadelta",
 };
 static const char *const backend_names[] = {"auto", "cpu", "cuda"};
-const char *const precision_names[] = {"fp32", "bf16"};
+const char *const precision_names[] = {"fp32", "bf16", "tf32"};
 static const char *const shape_names[] = {"", "10x2", "20x1"};
 
 /* What a program does when nothing else is said. */
@@ -92,9 +93,7 @@ enum option_kind {
     OPTION_CHOICE,   /* an enum, by names */
     OPTION_SCHEDULE,
     OPTION_FAULT,
-    OPTION_FLAG, /* bool; the rest have no value either */
-    OPTION_HELP,
-    OPTION_VERSION,
+    OPTION_FLAG, /* bool */
 };
 
 /* A multi-word option has a spelling with underscores, too: torchrun's users expect that. */
@@ -125,6 +124,7 @@ static const struct option_spec specs[] = {
     {"clip-norm", "clip_norm", OPTION_POSITIVE, FIELD(clip_norm)},
     {"precision", NULL, OPTION_CHOICE, FIELD(precision), NAMES(precision_names)},
     {"backend", NULL, OPTION_CHOICE, FIELD(backend), NAMES(backend_names)},
+    {"oversubscribe-gpu", "oversubscribe_gpu", OPTION_FLAG, FIELD(oversubscribe_gpu)},
     {"prefetch", NULL, OPTION_COUNT, FIELD(prefetch), 0, 1024},
     {"snapshot-dir", "snapshot_dir", OPTION_TEXT, FIELD(snapshot_dir)},
     {"snapshot-every", "snapshot_every", OPTION_COUNT, FIELD(snapshot_every), 0, UINT64_MAX - 1},
@@ -136,14 +136,14 @@ static const struct option_spec specs[] = {
     {"plot", NULL, OPTION_TEXT, FIELD(plot)},
     {"log-every", "log_every", OPTION_COUNT, FIELD(log_every), 0, UINT64_MAX - 1},
     {"fault", NULL, OPTION_FAULT, FIELD(fault)},
-    {"help", NULL, OPTION_HELP, FIELD(help)},
-    {"version", NULL, OPTION_VERSION, FIELD(version)},
+    {"help", NULL, OPTION_FLAG, FIELD(help)},
+    {"version", NULL, OPTION_FLAG, FIELD(version)},
 };
 enum { N_SPECS = sizeof(specs) / sizeof(specs[0]), FIRST_ID = 256 };
 
 static bool has_value(const struct option_spec *spec)
 {
-    return spec->kind < OPTION_FLAG;
+    return spec->kind != OPTION_FLAG;
 }
 
 /* For getopt_long(): the number of an option is FIRST_ID + its place in specs. */
@@ -223,8 +223,6 @@ static int parse_option(struct train_options *o, const struct option_spec *spec,
             expected = "rank=R,step=S,kind=kill|exit|hang|nan";
         break;
     case OPTION_FLAG:
-    case OPTION_HELP:
-    case OPTION_VERSION:
         *(bool *)field = true;
         break;
     }

@@ -66,6 +66,13 @@ static void gather(void *data, enum part part, const uint32_t *samples, size_t n
     }
 }
 
+static void resident(void *data, enum part part, struct crw_samples *ret)
+{
+    const struct toy *toy = data;
+
+    *ret = (struct crw_samples){.inputs = toy->inputs, .targets = toy->outputs, .n = N_SAMPLES};
+}
+
 static float loss(struct crw_model *model, const void *targets)
 {
     return crw_model_mse_loss(model, targets);
@@ -89,6 +96,8 @@ int toy_run(const struct train_options *options, const struct crw_env *env, stru
         .close = free_samples,
         .gather = gather,
         .loss = loss,
+        .loss_kind = CRW_MSE,
+        .resident = resident,
         .data = &toy,
     };
 

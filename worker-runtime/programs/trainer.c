@@ -142,8 +142,77 @@ static void commit(struct trainer *t, const struct step *s)
     p->consumed = s->consumed;
 }
 
+/* Means over all ranks, of loss and wishes to stop. */
+static int agree_on_step(struct trainer *t, struct step *s)
+{
+    float *extra = t->reduced; /* the gradients are elsewhere */
+
+    extra[EXTRA_LOSS] = s->loss;
+    extra[EXTRA_STOP] = crw_stop_requested(t->group) ? 1.0f : 0.0f;
+    if (crw_all_reduce(t->group, extra, N_EXTRA, CRW_F32, CRW_AVG) != 0)
+        return -1;
+    s->loss_all = extra[EXTRA_LOSS];
+    s->stop = extra[EXTRA_STOP] > 0.0f;
+    return 0;
+}
+
+/* Of all ranks' samples in the step. */
+static int count_accuracy(struct trainer *t, const struct device_step *d, double *ret_accuracy)
+{
+    int64_t counts[2] = {(int64_t)d->n_correct, (int64_t)d->n_samples};
+
+    if (crw_all_reduce(t->group, counts, 2, CRW_I64, CRW_SUM) != 0)
+        return -1;
+    *ret_accuracy = (double)counts[0] / (double)counts[1];
+    return 0;
+}
+
+/* The device commits the step by itself, as soon as all ranks' gradients are there. */
+static enum step_result finish_on_device(struct trainer *t, struct step *s, struct device_step *d)
+{
+    bool committed;
+
+    if (device_finish_step(t->device, d, &committed) != 0)
+        return STEP_FAILED;
+    s->loss = (float)d->loss;
+    s->n_samples = d->n_samples;
+    s->n_batches = d->n_batches;
+    s->consumed = d->consumed;
+    s->accuracy = NAN;
+    if (agree_on_step(t, s) != 0 || (t->program->accuracy && count_accuracy(t, d, &s->accuracy) != 0))
+        return STEP_FAILED;
+    if (!committed || !isfinite(s->loss_all)) {
+        (void)refuse_step(t, s, d->norm);
+        return STEP_FAILED;
+    }
+    commit(t, s);
+    return STEP_DONE;
+}
+
+static enum step_result train_step_on_device(struct trainer *t, struct step *s)
+{
+    struct device_step d;
+    enum step_result result;
+    bool more;
+    int r;
+
+    t->error[0] = '\0';
+    r = device_queue_step(t->device, &d, &more);
+    if (r == 0 && !more)
+        return STEP_NO_DATA;
+    if (r == 0)
+        happen_fault(t, s);
+    result = r == 0 ? finish_on_device(t, s, &d) : STEP_FAILED;
+    if (result == STEP_FAILED && t->error[0] == '\0')
+        snprintf(t->error, sizeof(t->error), "%s", crw_error_message());
+    return result;
+}
+
 static enum step_result train_step(struct trainer *t, struct step *s)
 {
+    if (t->device)
+        return train_step_on_device(t, s);
+
     enum step_result result = train_batches(t, s);
 
     if (result == STEP_NO_DATA)
@@ -194,8 +263,12 @@ static int test(struct trainer *t, double *ret_accuracy)
     /* Batch norm's running statistics are rank 0's, as with PyTorch's DDP. */
     if (crw_model_n_buffers(t->model) > 0 && state_broadcast(&t->state, t->group, 0) != 0)
         return -1;
-    n_correct = count_correct(t, (uint32_t)(t->n_test * rank / world_size),
-                              (uint32_t)(t->n_test * (rank + 1) / world_size));
+    uint32_t begin = (uint32_t)(t->n_test * rank / world_size);
+    uint32_t end = (uint32_t)(t->n_test * (rank + 1) / world_size);
+    if (!t->device)
+        n_correct = count_correct(t, begin, end);
+    else if (device_load(t->device) != 0 || device_test(t->device, begin, end, &n_correct) != 0)
+        return -1;
     if (crw_all_reduce(t->group, &n_correct, 1, CRW_I64, CRW_SUM) != 0)
         return -1;
     *ret_accuracy = (double)n_correct / t->n_test;
@@ -237,6 +310,12 @@ static int end_epoch(struct trainer *t, const struct epoch *running)
 {
     struct train_position *p = &t->state.position;
     double seconds = report_now() - running->started;
+
+    if (trainer_fetch(t) < 0) {
+        snprintf(t->error, sizeof(t->error), "%s", crw_error_message());
+        return -1;
+    }
+
     struct epoch_report e = {
         .epoch = p->epoch + 1,
         .n_epochs = t->options->epochs,
@@ -281,7 +360,8 @@ static enum epoch_end train_epoch(struct trainer *t)
     enum step_result result;
 
     crw_optimizer_set_lr(t->optimizer, schedule_lr(&o->schedule, o->lr, p->epoch));
-    if (crw_loader_start(t->loader, p->epoch, p->consumed) != 0) {
+    if ((t->device ? device_start_epoch(t->device, schedule_lr(&o->schedule, o->lr, p->epoch))
+                   : crw_loader_start(t->loader, p->epoch, p->consumed)) != 0) {
         snprintf(t->error, sizeof(t->error), "%s", crw_error_message());
         return EPOCH_FAILED;
     }
@@ -368,6 +448,10 @@ static int train(struct trainer *t)
         case EPOCH_STOPPED:
             return leave_stopped(t);
         case EPOCH_AT_MAX_STEPS:
+            if (trainer_fetch(t) < 0) {
+                snprintf(t->error, sizeof(t->error), "%s", crw_error_message());
+                return leave_failed(t);
+            }
             report_max_steps(&t->report, t->state.position.step, crw_model_crc32c(t->model));
             return leave_done(t);
         case EPOCH_FAILED:

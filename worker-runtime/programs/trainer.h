@@ -16,6 +16,7 @@
 #include <stdint.h>
 
 #include "worker-runtime/crw.h"
+#include "worker-runtime/programs/device.h"
 #include "worker-runtime/programs/options.h"
 #include "worker-runtime/programs/plot.h"
 #include "worker-runtime/programs/report.h"
@@ -48,6 +49,10 @@ struct program {
     /* The loss of the last forward; prepares backward. */
     float (*loss)(struct crw_model *model, const void *targets);
 
+    /* The same loss, and all samples of a part at once, for training on a GPU. */
+    enum crw_loss loss_kind;
+    void (*resident)(void *data, enum part part, struct crw_samples *ret);
+
     /* Fraction of the batch's samples of all ranks that the last forward names correctly: for every batch, a
      * collective. NULL: nobody asks. 0 or the failed collective's result. */
     int (*accuracy)(void *data, struct crw_group *group, struct crw_model *model,
@@ -65,6 +70,7 @@ struct trainer {
     const struct crw_env *env;
     struct crw_group *group;
     bool primary;
+    bool on_device; /* this rank has a GPU to train on, and may */
 
     struct report report;
     struct plot plot;
@@ -73,6 +79,7 @@ struct trainer {
     struct crw_sampler *sampler;
     struct crw_loader *loader;
     struct crw_snapshots *snapshots; /* who saves, with --snapshot-dir; else NULL */
+    struct device *device; /* NULL: the CPU trains */
     struct train_state state;
     uint64_t saved_step; /* step of the newest save that was started */
 
@@ -97,6 +104,9 @@ int trainer_run(const struct program *program, const struct train_options *optio
 /* trainer_setup.c: allocates, opens, resumes. Collective; -1 when some rank could not, said once by it. */
 int trainer_set_up(struct trainer *t);
 void trainer_tear_down(struct trainer *t);
+
+/* The state is on the host. 0; -1: crw_error_message(). */
+int trainer_fetch(struct trainer *t);
 
 /* Starts saving the state, where snapshots are wanted. */
 void trainer_save(struct trainer *t);

@@ -53,8 +53,12 @@ static int check_options(struct trainer *t)
 {
     const struct train_options *o = t->options;
 
-    if (o->backend == TRAIN_BACKEND_CUDA)
-        return fail(t, "--backend cuda: train does not run on GPUs yet; use --backend cpu");
+    if (device_wanted(t, &t->on_device) < 0)
+        return -1;
+    if (!t->on_device && o->precision == TRAIN_TF32)
+        return fail(t, "--precision tf32 is for GPUs, and the CPU trains; use fp32 or bf16");
+    if (t->on_device && o->fault.kind == FAULT_NAN)
+        return fail(t, "--fault kind=nan is for the CPU; use --backend cpu");
     if (o->fault.kind != FAULT_NONE && o->fault.rank >= crw_world_size(t->group))
         return fail(t, "--fault: there is no rank %d among %d workers", o->fault.rank,
                     crw_world_size(t->group));
@@ -263,6 +267,26 @@ static int load_newest(struct trainer *t, struct found *ret)
     return r == 0 || r == CRW_E_NOT_FOUND ? 0 : -1;
 }
 
+/* All ranks train on GPUs or none does: a host without one must not leave the others waiting. */
+static int start_device(struct trainer *t)
+{
+    int64_t n_on_device = t->on_device;
+    int result = 0;
+
+    if (crw_all_reduce(t->group, &n_on_device, 1, CRW_I64, CRW_SUM) != 0)
+        return agree(t, fail(t, "%s", crw_error_message()));
+    if (n_on_device == 0)
+        return 0;
+    if (n_on_device < crw_world_size(t->group))
+        result = fail(t, "%d of %d workers have a GPU; use --backend cpu", (int)n_on_device,
+                      crw_world_size(t->group));
+    else
+        result = device_create(t, &t->device);
+    if (result == 0 && device_load(t->device) != 0)
+        result = fail(t, "%s", crw_error_message());
+    return agree(t, result);
+}
+
 /* The first rank of each host reads. Folders may differ, when each host has its own: who holds the newest sends
  * it to all others. */
 static int resume(struct trainer *t)
@@ -276,6 +300,8 @@ static int resume(struct trainer *t)
     if (state_broadcast(&t->state, t->group, holder) != 0)
         return agree(t, fail(t, "%s", crw_error_message()));
     t->saved_step = t->state.position.step;
+    if (start_device(t) < 0)
+        return -1;
     if (!any)
         return 0;
     if (holder != 0)
@@ -298,8 +324,8 @@ int trainer_set_up(struct trainer *t)
     t->reduced = shared;
     if (agree(t, set_up_alone(t)) != 0)
         return -1;
-    report_say(&t->report, "%s: %" PRIu32 " %s, %d workers, %" PRIu64 " %s per step, %zu parameters", p->name,
-               t->n_training, p->samples_name, crw_world_size(t->group),
+    report_say(&t->report, "%s: %" PRIu32 " %s, %d workers on %s, %" PRIu64 " %s per step, %zu parameters", p->name,
+               t->n_training, p->samples_name, crw_world_size(t->group), t->on_device ? "GPUs" : "CPUs",
                t->options->batch_size * t->options->accumulate * (uint64_t)crw_world_size(t->group),
                p->samples_name, t->n_parameters);
     return resume(t);
@@ -308,6 +334,7 @@ int trainer_set_up(struct trainer *t)
 void trainer_tear_down(struct trainer *t)
 {
     crw_snapshots_destroy(t->snapshots);
+    device_destroy(t->device);
     report_close(&t->report);
     state_finish(&t->state);
     crw_loader_destroy(t->loader);
@@ -333,11 +360,25 @@ static void warn_of_failed_saves(struct trainer *t)
         report_warn(&t->report, "%s; training goes on", failure);
 }
 
+int trainer_fetch(struct trainer *t)
+{
+    if (!t->device)
+        return 0;
+    if (device_fetch(t->device) != 0)
+        return -1;
+    state_commit(&t->state); /* what the device has is committed */
+    return 0;
+}
+
 void trainer_save(struct trainer *t)
 {
     if (!t->snapshots || t->saved_step == t->state.position.step)
         return;
     warn_of_failed_saves(t);
+    if (trainer_fetch(t) < 0) {
+        report_warn(&t->report, "%s; this state is not saved", crw_error_message());
+        return;
+    }
     if (state_save(&t->state, t->snapshots, crw_world_size(t->group), (uint32_t)t->options->batch_size) != 0)
         report_warn(&t->report, "%s; training goes on", crw_error_message());
     t->saved_step = t->state.position.step;

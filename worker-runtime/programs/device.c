@@ -1,0 +1,185 @@
+#include "worker-runtime/programs/device.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "worker-runtime/programs/trainer.h"
+
+struct device {
+    struct trainer *t;
+    struct crw_trainer *trainer;
+
+    /* The epoch's samples of this rank, batch by batch. */
+    uint32_t *samples;
+    struct batch {
+        int n;
+        uint64_t consumed; /* where the batch leaves the epoch */
+    } *batches;
+    size_t n_batches, next;
+    size_t capacity; /* of both, in batches */
+};
+
+static int fail(struct trainer *t)
+{
+    snprintf(t->error, sizeof(t->error), "%s", crw_error_message());
+    return -1;
+}
+
+int device_wanted(struct trainer *t, bool *ret_wanted)
+{
+    const char *why;
+
+    *ret_wanted = t->options->backend != TRAIN_BACKEND_CPU && crw_device_count(&why) > 0;
+    if (t->options->backend != TRAIN_BACKEND_CUDA || *ret_wanted)
+        return 0;
+    snprintf(t->error, sizeof(t->error), "--backend cuda: there is no GPU: %s", why);
+    return -1;
+}
+
+/* ------------------------------------------------------------------ making and ending */
+
+static int copy_samples(struct device *d)
+{
+    const struct program *p = d->t->program;
+    struct crw_samples training, test;
+
+    p->resident(p->data, PART_TRAINING, &training);
+    if (d->t->n_test > 0)
+        p->resident(p->data, PART_TEST, &test);
+    return crw_trainer_set_data(d->trainer, &training, d->t->n_test > 0 ? &test : NULL);
+}
+
+static int make(struct device *d)
+{
+    static const enum crw_products products[] = {
+        [TRAIN_FP32] = CRW_PRODUCTS_F32, [TRAIN_BF16] = CRW_PRODUCTS_BF16, [TRAIN_TF32] = CRW_PRODUCTS_TF32};
+    struct trainer *t = d->t;
+    const struct crw_trainer_options options = {
+        .group = t->group,
+        .model = t->model,
+        .optimizer = t->optimizer,
+        .loss = t->program->loss_kind,
+        .products = products[t->options->precision],
+        .clip_norm = t->options->clip_norm,
+        .accumulates = t->options->accumulate > 1,
+        .oversubscribe = t->options->oversubscribe_gpu,
+    };
+
+    if (crw_trainer_create(&options, &d->trainer) != 0 || copy_samples(d) != 0)
+        return fail(t);
+    return 0;
+}
+
+static int allocate(struct device *d)
+{
+    const struct trainer *t = d->t;
+    size_t share = t->n_training / (size_t)crw_world_size(t->group) + 1;
+
+    d->capacity = share / t->options->batch_size + 1;
+    d->samples = malloc(d->capacity * t->options->batch_size * sizeof(*d->samples));
+    d->batches = malloc(d->capacity * sizeof(*d->batches));
+    return d->samples && d->batches ? 0 : -1;
+}
+
+int device_create(struct trainer *t, struct device **ret)
+{
+    struct device *d = calloc(1, sizeof(*d));
+
+    if (d)
+        d->t = t;
+    if (!d || allocate(d) < 0) {
+        device_destroy(d);
+        snprintf(t->error, sizeof(t->error), "out of memory for the order of the samples");
+        return -1;
+    }
+    if (make(d) < 0) {
+        device_destroy(d);
+        return -1;
+    }
+    *ret = d;
+    return 0;
+}
+
+void device_destroy(struct device *d)
+{
+    if (!d)
+        return;
+    crw_trainer_destroy(d->trainer);
+    free(d->samples);
+    free(d->batches);
+    free(d);
+}
+
+int device_load(struct device *d)
+{
+    return crw_trainer_load(d->trainer);
+}
+
+int device_fetch(struct device *d)
+{
+    return crw_trainer_save(d->trainer);
+}
+
+/* ------------------------------------------------------------------ an epoch */
+
+int device_start_epoch(struct device *d, double lr)
+{
+    const struct train_position *p = &d->t->state.position;
+    struct crw_sampler *sampler = d->t->sampler;
+    size_t batch_size = d->t->options->batch_size, count = 0, n;
+    int r = crw_sampler_start(sampler, p->epoch, p->consumed);
+
+    d->n_batches = d->next = 0;
+    while (r == 0 && d->n_batches < d->capacity &&
+           (n = crw_sampler_next(sampler, d->samples + count, batch_size)) > 0) {
+        d->batches[d->n_batches++] = (struct batch){.n = (int)n, .consumed = crw_sampler_consumed(sampler)};
+        count += n;
+    }
+    if (r == 0)
+        r = crw_trainer_set_lr(d->trainer, lr);
+    return r == 0 ? crw_trainer_start(d->trainer, d->samples, count) : r;
+}
+
+int device_queue_step(struct device *d, struct device_step *ret, bool *ret_more)
+{
+    uint64_t accumulate = d->t->options->accumulate;
+
+    *ret = (struct device_step){0};
+    *ret_more = d->next < d->n_batches;
+    while (d->next < d->n_batches && ret->n_batches < accumulate) {
+        const struct batch *b = &d->batches[d->next++];
+        int r;
+
+        ret->n_batches++;
+        ret->n_samples += (uint64_t)b->n;
+        ret->consumed = b->consumed;
+        r = crw_trainer_step(d->trainer, b->n, ret->n_batches == accumulate || d->next == d->n_batches);
+        if (r != 0)
+            return r;
+    }
+    return 0;
+}
+
+int device_finish_step(struct device *d, struct device_step *step, bool *ret_committed)
+{
+    struct crw_trained trained;
+    int r = crw_trainer_wait(d->trainer, &trained);
+
+    if (r != 0)
+        return r;
+    step->loss = trained.loss;
+    step->norm = trained.norm;
+    step->n_correct = trained.n_correct;
+    *ret_committed = trained.committed;
+    return 0;
+}
+
+int device_test(struct device *d, uint32_t begin, uint32_t end, int64_t *ret_n_correct)
+{
+    struct crw_trained trained;
+    int r = crw_trainer_test(d->trainer, begin, end - begin, &trained);
+
+    if (r == 0)
+        *ret_n_correct = (int64_t)trained.n_correct;
+    return r;
+}
