@@ -106,6 +106,23 @@ static bool undecided(const struct comm_init *m)
     return m->state == COMM_NEEDS_ID || m->state == COMM_INITIALISING;
 }
 
+/* Too late for another attempt when the probe fails, but the others need not wait for theirs. */
+static enum comm_action refuse(struct comm_init *m, enum comm_why why)
+{
+    if (m->state == COMM_PROBING)
+        m->n_attempts_max = m->attempt + 1;
+    if (undecided(m) || m->state == COMM_PROBING)
+        return end_attempt(m, why, COMM_VOTE_NO);
+    return give_up(m, why);
+}
+
+/* A no although all have said yes is the probe's, and the end. */
+static enum comm_action told_no(struct comm_init *m, const struct comm_event *e)
+{
+    const bool all_said_yes = m->state == COMM_PROBING || (m->state == COMM_VOTING && e->n_yes >= m->world_size);
+    return all_said_yes ? give_up(m, COMM_WHY_VOTED_DOWN) : end_attempt(m, COMM_WHY_VOTED_DOWN, COMM_RETREAT);
+}
+
 enum comm_action comm_init_step(struct comm_init *m, const struct comm_event *e)
 {
     if (e->kind == COMM_EVENT_BEGIN)
@@ -113,14 +130,14 @@ enum comm_action comm_init_step(struct comm_init *m, const struct comm_event *e)
     if (e->kind == COMM_EVENT_OVER)
         return give_up(m, COMM_WHY_OVER);
     if (e->kind == COMM_EVENT_ERROR)
-        return undecided(m) ? end_attempt(m, COMM_WHY_ERROR, COMM_VOTE_NO) : give_up(m, COMM_WHY_ERROR);
-    if (e->n_no > 0 && (undecided(m) || m->state == COMM_VOTING))
-        return end_attempt(m, COMM_WHY_VOTED_DOWN, COMM_RETREAT);
+        return refuse(m, COMM_WHY_ERROR);
+    if (e->n_no > 0 && m->state != COMM_READY)
+        return told_no(m, e);
 
     enum comm_state before = m->state;
     enum comm_action action = proceed(m, e);
     /* What was reached at the last moment is reached; what still waits has waited long enough. */
     if (m->state != before || e->now_ns < m->deadline_ns)
         return action;
-    return undecided(m) ? end_attempt(m, COMM_WHY_TIMEOUT, COMM_VOTE_NO) : give_up(m, COMM_WHY_TIMEOUT);
+    return refuse(m, COMM_WHY_TIMEOUT);
 }

@@ -8,9 +8,9 @@
  * done
  *
  * A rank whose NCCL fails, or that waits too long, votes no; everybody who sees a no gives the attempt up,
- * and all begin again with a new id, as often as allowed. What cannot be agreed on (nobody votes any more,
- * the launcher says that the group is over, a first collective that fails) ends it for good: the launcher
- * then starts another generation.
+ * and all begin again with a new id, as often as allowed. A first collective that fails is told by a no, too, and
+ * ends it for good; so does what cannot be agreed on (nobody votes any more, the launcher says that the group is
+ * over): the launcher then starts another generation.
  *
  * Deadlines: until its own vote a rank has timeout_ns. Votes may come as late again, because the rank that is
  * waited for votes no only when its own time is over. The probe has timeout_ns of its own.

@@ -261,14 +261,14 @@ static enum comm_event_kind (*const actions[COMM_ACTION_COUNT])(struct run *) = 
     [COMM_VOTE_NO] = vote_no, [COMM_RETREAT] = retreat,   [COMM_PROBE] = probe,
 };
 
-/* Not at every turn: the store serves many. */
+/* Not at every turn: the store serves many. The noes first: whoever says no after all have said yes is seen so. */
 static bool look_at_votes(struct run *r, int64_t now_ns)
 {
     if (now_ns < r->votes_due_ns)
         return true;
     r->votes_due_ns = now_ns + VOTES_MS * (int64_t)1000000;
-    return count(r, r->machine.attempt, "yes", 0, &r->n_yes) &&
-           count(r, r->machine.attempt, "no", 0, &r->n_no);
+    return count(r, r->machine.attempt, "no", 0, &r->n_no) &&
+           count(r, r->machine.attempt, "yes", 0, &r->n_yes);
 }
 
 static struct comm_event act(struct run *r, enum comm_action action)
@@ -312,7 +312,7 @@ static int fail_start(const struct run *r)
     const struct comm_init *m = &r->machine;
     const char *why = comm_why_name(m->why), *when = comm_state_name(m->when);
     const int attempt = m->attempt < m->n_attempts_max ? m->attempt : m->n_attempts_max - 1;
-    const int result = m->why == COMM_WHY_TIMEOUT ? CRW_E_TIMEOUT : CRW_E_PEER;
+    const int result = m->why == COMM_WHY_TIMEOUT ? CRW_E_TIMEOUT : m->why == COMM_WHY_ERROR ? -EIO : CRW_E_PEER;
     char missing[128];
     if (m->why == COMM_WHY_TIMEOUT && name_missing(r, attempt, missing))
         return crw_fail(result,

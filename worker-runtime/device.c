@@ -21,7 +21,7 @@
 #include "worker-runtime/group.h"
 #include "worker-runtime/optimizer.h"
 
-enum { TIMEOUT_DEFAULT_MS = 300000, WAIT_SLICE_MS = 200, BREAK_OFF_MS = 10000, N_ATTEMPTS = 2, N_STATES_MAX = 2, NAME_SIZE = 64 };
+enum { TIMEOUT_DEFAULT_MS = 300000, WAIT_SLICE_MS = 200, BREAK_OFF_MS = 10000, CONNECT_MS = 60000, N_ATTEMPTS = 2, N_STATES_MAX = 2, NAME_SIZE = 64 };
 
 struct crw_trainer {
     struct crw_group *group;
@@ -74,7 +74,8 @@ static int choose_device(const struct crw_trainer *t, bool oversubscribe, int *r
     if (env->local_rank >= n && !oversubscribe)
         return crw_fail(CRW_E_NOT_FOUND,
                         "there is no GPU for rank %d: it is number %d on its host, and %d of them may be used there "
-                        "(CUDA_VISIBLE_DEVICES); start as many workers as GPUs, or let them share one for a test",
+                        "(CUDA_VISIBLE_DEVICES); start as many workers as GPUs, or let them share one for a test "
+                        "(train --oversubscribe-gpu)",
                         env->rank, env->local_rank, n);
     *ret_device = env->local_rank % n;
     return 0;
@@ -123,7 +124,7 @@ static int connect_ranks(struct crw_trainer *t, int device)
         .rank = crw_rank(group),
         .world_size = crw_world_size(group),
         .device = device,
-        .timeout_ms = t->timeout_ms,
+        .timeout_ms = t->timeout_ms < CONNECT_MS ? t->timeout_ms : CONNECT_MS,
         .n_attempts = N_ATTEMPTS,
         .failed_fd = group->watch ? watch_failed_fd(group->watch) : -1,
     };
@@ -175,6 +176,25 @@ static int check_options(const struct crw_trainer_options *o)
     return 0;
 }
 
+/*
+ * A rank that fails must not leave the others waiting in NCCL: all fail with it, and with its sentence. Of several
+ * the lowest rank's, but one that only heard of another's failure (CRW_E_PEER) comes last. Collective.
+ */
+static int vote(struct crw_group *group, int result)
+{
+    const int64_t heard = result == CRW_E_PEER ? (int64_t)1 << 32 : 0;
+    int64_t first = result ? -(int64_t)crw_rank(group) - 1 - heard : INT64_MIN;
+    char why[512];
+
+    (void)snprintf(why, sizeof(why), "%s", crw_error_message());
+    int r = crw_all_reduce(group, &first, 1, CRW_I64, CRW_MAX);
+    if (r == 0 && first != INT64_MIN)
+        r = crw_broadcast(group, why, sizeof(why), (int)((-first - 1) & UINT32_MAX));
+    if (r)
+        return r;
+    return first == INT64_MIN ? 0 : crw_fail(result ? result : CRW_E_PEER, "%s", why);
+}
+
 static int make(struct crw_trainer *t, const struct crw_trainer_options *options)
 {
     int device = 0;
@@ -182,10 +202,11 @@ static int make(struct crw_trainer *t, const struct crw_trainer_options *options
 
     if (r == 0)
         r = choose_device(t, options->oversubscribe, &device);
+    r = vote(t->group, r);
     if (r == 0)
         set_nccl_defaults(&t->group->env, options->oversubscribe);
     if (r == 0)
-        r = connect_ranks(t, device);
+        r = vote(t->group, connect_ranks(t, device));
     return r == 0 ? make_trainer(t, options, device) : r;
 }
 

@@ -7,6 +7,8 @@
 #include "tests/lib/fake_nccl.h"
 
 #include <cuda_runtime_api.h>
+#include <errno.h>
+#include <fcntl.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -62,13 +64,14 @@ const char *ncclGetLastError(ncclComm_t comm);
 static struct fake_nccl *fake(void)
 {
     static struct fake_nccl *memory;
-    const char *fd = getenv("FAKE_NCCL_FD");
-    if (!memory && fd) {
-        void *mapped = mmap(NULL, sizeof(*memory), PROT_READ | PROT_WRITE, MAP_SHARED, atoi(fd), 0);
+    const char *number = getenv("FAKE_NCCL_FD"), *path = getenv("FAKE_NCCL_FILE");
+    if (!memory && (number || path)) {
+        int fd = number ? atoi(number) : open(path, O_RDWR | O_CLOEXEC);
+        void *mapped = mmap(NULL, sizeof(*memory), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
         memory = mapped == MAP_FAILED ? NULL : mapped;
     }
     if (!memory) {
-        (void)fprintf(stderr, "fake NCCL: FAKE_NCCL_FD names no memory\n");
+        (void)fprintf(stderr, "fake NCCL: FAKE_NCCL_FD or FAKE_NCCL_FILE names no memory\n");
         abort();
     }
     return memory;
@@ -76,7 +79,8 @@ static struct fake_nccl *fake(void)
 
 static void lock(void)
 {
-    pthread_mutex_lock(&fake()->lock);
+    if (pthread_mutex_lock(&fake()->lock) == EOWNERDEAD) /* a rank was killed with it */
+        (void)pthread_mutex_consistent(&fake()->lock);
 }
 
 static void unlock(void)
@@ -105,7 +109,8 @@ static int new_group(int n_ranks)
     struct fake_nccl *f = fake();
     if (f->n_groups == FAKE_GROUPS)
         return -1;
-    f->groups[f->n_groups] = (struct fake_group){.n_ranks = n_ranks};
+    memset(&f->groups[f->n_groups], 0, offsetof(struct fake_group, data));
+    f->groups[f->n_groups].n_ranks = n_ranks;
     return f->n_groups++;
 }
 

@@ -5,14 +5,15 @@
  * memory. It keeps NCCL's manners as far as we rely on them (calls that return at once, errors that come
  * later, a revoked communicator that can only be shrunk) and fails in whatever way the memory says.
  *
- * The test makes the memory before it forks and tells its file descriptor by FAKE_NCCL_FD.
+ * The test makes the memory before it forks and tells its file descriptor by FAKE_NCCL_FD, or a file of that
+ * content by FAKE_NCCL_FILE.
  */
 
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { FAKE_RANKS = 4, FAKE_GROUPS = 32, FAKE_FLOATS = 2048, FAKE_NONE = -1 };
+enum { FAKE_RANKS = 4, FAKE_GROUPS = 32, FAKE_FLOATS = 1 << 18, FAKE_NONE = -1 };
 
 /* One rank's misfortune, counted in the communicators of the job (its first has number 0). */
 enum fake_fault {

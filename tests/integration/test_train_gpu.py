@@ -1,0 +1,131 @@
+"""`train --backend cuda` on emulated GPUs with a fake NCCL: the whole way from the command line to the kernels, but
+for the silicon. What it computes is compared with the CPU backend."""
+
+import json
+import os
+import re
+import subprocess
+
+import pytest
+
+import jobs
+from jobs import assert_one_sentence
+
+
+def plugin_folder():
+    return jobs.build_folder() / "tests" / "lib" / "cuda_host" / "plugin"
+
+
+pytestmark = pytest.mark.skipif(not (plugin_folder() / "libcrw-cuda.so").exists(),
+                                reason="the emulation of CUDA needs a C++ compiler that fits the C compiler")
+
+FAULT_REDUCE_REFUSED, FAULT_ASYNC_ERROR = 5, 7  # enum fake_fault
+
+
+@pytest.fixture
+def gpu(tmp_path):
+    """Environment of a job whose GPU is emulated; call with a fault to have one."""
+    def environment(*fault):
+        memory = tmp_path / f"nccl-{len(list(tmp_path.iterdir()))}"
+        subprocess.run([plugin_folder() / "fake-nccl-memory", memory, *map(str, fault)], check=True)
+        return {**os.environ, "CRW_PLUGIN_DIR": str(plugin_folder()), "FAKE_NCCL_FILE": str(memory),
+                "CRW_NCCL_LIBRARY": str(plugin_folder() / "libfake-nccl.so")}
+    return environment
+
+
+def job(program, n, *args, crun_args=()):
+    return jobs.train_job(n, "--oversubscribe-gpu", *args, program=program, crun_args=crun_args)
+
+
+def epochs_of(path):
+    return [m for m in map(json.loads, path.read_text().splitlines()) if "param_crc32c" in m]
+
+
+def assert_same_curve(on_gpu, on_cpu):
+    assert len(on_gpu) == len(on_cpu) > 0
+    for a, b in zip(on_gpu, on_cpu):
+        assert a["step"] == b["step"]
+        assert a["loss"] == pytest.approx(b["loss"], rel=1e-5)
+        assert a["loss_all"] == pytest.approx(b["loss_all"], rel=1e-5)
+        assert a["test_accuracy"] == b["test_accuracy"]
+
+
+@pytest.mark.sanitize
+@pytest.mark.parametrize("program, n, args", [
+    ("toy", 1, ("--epochs", 2)),
+    ("toy", 2, ("--shape", "20x1", "--optimizer", "adamw", "--epochs", 2)),
+    ("classifier", 2, ("--epochs", 2, "--log-every", 0, "--lr-schedule", "step:1:0.5")),
+    ("classifier", 1, ("--epochs", 1, "--log-every", 0, "--accumulate", 3, "--clip-norm", 0.2)),
+])
+def test_same_curve_as_on_the_cpu(tmp_path, gpu, program, n, args):
+    for backend in ("cuda", "cpu"):
+        p = jobs.run(job(program, n, "--backend", backend, "--metrics", tmp_path / backend, *args), env=gpu())
+        assert p.returncode == 0, p.stderr
+        assert ("workers on GPUs" if backend == "cuda" else "workers on CPUs") in p.stdout
+    assert_same_curve(epochs_of(tmp_path / "cuda"), epochs_of(tmp_path / "cpu"))
+
+
+def test_first_steps_of_mnist(small_data, gpu):
+    losses = {}
+    for backend in ("cuda", "cpu"):
+        p = jobs.run([str(jobs.train()), "mnist", "--data", str(small_data), "--backend", backend, "--batch-size", "8",
+                      "--max-steps", "3", "--log-every", "1"], env=gpu())
+        assert p.returncode == 0, p.stderr
+        losses[backend] = [float(x) for x in re.findall(r"^step \d+  loss ([\d.]+)", p.stdout, re.M)]
+    assert len(losses["cpu"]) == 3
+    assert losses["cuda"] == pytest.approx(losses["cpu"], rel=1e-4)
+
+
+def test_killed_rank_and_resume(tmp_path, gpu):
+    """Killed inside a step: the other rank's step is not taken, it saves, and the end is the undisturbed one's."""
+    def run(name, *args):
+        p = jobs.run(job("classifier", 2, "--backend", "cuda", "--epochs", 2, "--log-every", 0, "--metrics",
+                         tmp_path / name, *args, crun_args=("--max-restarts=1",)), env=gpu())
+        assert p.returncode == 0, p.stderr
+        return p, epochs_of(tmp_path / name)[-1]["param_crc32c"]
+
+    _, expected = run("undisturbed")
+    p, crc = run("killed", "--snapshot-dir", tmp_path / "s", "--fault", "rank=1,step=40,kind=kill")
+    assert "resumed from the snapshot of step 39" in p.stdout
+    assert crc == expected
+
+
+@pytest.mark.parametrize("fault, n_good, sentence", [
+    (FAULT_REDUCE_REFUSED, 0, "NCCL failed here waiting for the first all-reduce"),
+    (FAULT_ASYNC_ERROR, 30, "NCCL reports an error"),
+])
+def test_nccl_fails(tmp_path, gpu, fault, n_good, sentence):
+    """One rank's communicator fails: said, restarted, resumed, and the same end."""
+    args = ("--backend", "cuda", "--epochs", 2, "--log-every", 0, "--snapshot-dir", tmp_path / "s",
+            "--snapshot-every", 5, "--metrics", tmp_path / "m")
+    p = jobs.run(job("classifier", 2, *args, crun_args=("--max-restarts=1",)), env=gpu(fault, 1, n_good))
+    assert p.returncode == 0, p.stderr
+    assert sentence in p.stderr
+    assert epochs_of(tmp_path / "m")[-1]["step"] == 126
+
+
+@pytest.mark.sanitize
+def test_too_few_gpus(gpu):
+    p = jobs.run(jobs.train_job(2, "--backend", "cuda", program="toy"), env=gpu())
+    assert p.returncode == 1
+    assert "train: there is no GPU for rank 1: it is number 1 on its host, and 1 of them" in p.stderr
+
+
+def test_no_plugin(tmp_path):
+    p = jobs.run([str(jobs.train()), "toy", "--backend", "cuda"], env={**os.environ, "CRW_PLUGIN_DIR": str(tmp_path)})
+    assert_one_sentence(p, 1, "--backend cuda: there is no GPU: there is no libcrw-cuda.so in")
+
+
+def test_no_nccl(gpu):
+    p = jobs.run(job("toy", 2, "--backend", "cuda"), env={**gpu(), "CRW_NCCL_LIBRARY": "/nonexistent/libnccl.so"})
+    assert p.returncode == 1
+    assert "NCCL cannot be loaded: /nonexistent/libnccl.so" in p.stderr
+
+
+@pytest.mark.parametrize("backend, args, sentence", [
+    ("cpu", ("--precision", "tf32"), "--precision tf32 is for GPUs"),
+    ("cuda", ("--fault", "rank=0,step=1,kind=nan"), "--fault kind=nan is for the CPU"),
+])
+def test_what_only_one_of_them_can(gpu, backend, args, sentence):
+    p = jobs.run([str(jobs.train()), "toy", "--backend", backend, *args], env=gpu())
+    assert_one_sentence(p, 1, sentence)
