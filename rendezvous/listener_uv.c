@@ -300,7 +300,9 @@ int server_listen_unix(struct server *s, const char *path)
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     int r;
 
-    if (path[0] == '\0' || strlen(path) >= sizeof(address.sun_path))
+    if (path[0] == '\0')
+        return -EINVAL;
+    if (strlen(path) >= sizeof(address.sun_path))
         return -ENAMETOOLONG;
     memcpy(address.sun_path, path, strlen(path));
     copy = strdup(path);

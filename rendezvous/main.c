@@ -6,11 +6,13 @@
 
 #include <arpa/inet.h>
 #include <errno.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <unistd.h>
 #include <uv.h>
 
 #include "proto/base/err.h"
@@ -31,8 +33,27 @@ struct daemon {
     bool stopping;
 };
 
+/* A pipe that is ready takes a line whole. One whose reader has stopped is not: a line must not hold up the
+ * clients. */
+static bool may_write_log(void)
+{
+    struct pollfd p = {.fd = STDERR_FILENO, .events = POLLOUT};
+
+    return poll(&p, 1, 0) == 1 && p.revents & POLLOUT;
+}
+
 static void log_line(void *data, const char *line)
 {
+    static uint64_t n_lost;
+
+    if (!may_write_log()) {
+        n_lost++;
+        return;
+    }
+    if (n_lost > 0)
+        (void)fprintf(stderr, "crund: %llu lines were lost: nobody read standard error\n",
+                      (unsigned long long)n_lost);
+    n_lost = 0;
     (void)fprintf(stderr, "crund: %s\n", line);
 }
 
@@ -146,7 +167,10 @@ static int start_listening(struct daemon *d)
             return r;
     }
     /* The lines above are what scripts wait for. */
-    return fflush(stdout) == 0 ? 0 : -errno;
+    if (fflush(stdout) == 0)
+        return 0;
+    log_failure("cannot write to", "standard output", -errno);
+    return -EIO;
 }
 
 static int run(struct daemon *d)
@@ -165,8 +189,11 @@ static int run(struct daemon *d)
         log_failure("cannot", "start", r);
         return EXIT_FAILURE;
     }
-    if (start_listening(d) < 0)
+    if (start_listening(d) < 0) {
+        server_stop(d->server, on_server_stopped, d); /* or socket files would stay */
+        (void)uv_run(&d->loop, UV_RUN_DEFAULT);
         return EXIT_FAILURE;
+    }
     r = ready_notify("READY=1");
     if (r < 0)
         log_failure("cannot notify", "the service manager", r);

@@ -1,26 +1,32 @@
 """crund as a program: its command line, readiness, sockets, limits and end."""
 
 import errno
+import fcntl
 import json
 import os
 import pathlib
 import re
 import resource
+import select
 import signal
 import socket
 import struct
 import subprocess
 import sys
+import termios
 import time
 
 import pytest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "lib"))
-from crund import Client, Closed, Crund, message, multi_set, wait_until
+from crund import VALIDATE, Client, Closed, Crund, message, multi_set, wait_until
 
 BUILD = pathlib.Path(os.environ.get("CRUN_BUILD", pathlib.Path(__file__).resolve().parents[2] / "build"))
 CRUND = BUILD / "rendezvous" / "crund"
 SANITIZED = b"__asan_init" in CRUND.read_bytes() if CRUND.exists() else False
+
+
+PATIENCE_S = 60  # for what should happen at once, on a machine that is busy with something else
 
 
 @pytest.fixture
@@ -28,10 +34,17 @@ def crund():
     with Crund(BUILD) as c:
         yield c
         assert c.process.poll() is None, c.log()
+        assert c.stop() == 0, c.log()  # under a sanitizer this also says that nothing leaked
 
 
-def run(*options):
-    return subprocess.run([CRUND, *options], capture_output=True, text=True, timeout=10)
+def run(*options, **kwargs):
+    return subprocess.run([CRUND, *options], capture_output=not kwargs, text=True, timeout=PATIENCE_S, **kwargs)
+
+
+def settle(c, turns=100):
+    """What other clients sent before this was read: each ping takes another turn of the server's loop."""
+    with c.client() as client:
+        assert all(client.ping() for _ in range(turns))
 
 
 # ---- the command line
@@ -77,6 +90,18 @@ def test_manual_names_every_option():
             assert re.search(rf"\.It Fl Fl {option} (?:.*\n){{1,6}}?.*\b{number}\b", page), f"{option}: default {default}"
 
 
+def test_nobody_can_learn_the_address():
+    with open("/dev/full", "w") as full:
+        p = run("--listen", "127.0.0.1:0", stdout=full, stderr=subprocess.PIPE)
+    assert p.returncode == 1 and "standard output" in p.stderr and os.strerror(errno.ENOSPC) in p.stderr
+
+
+def test_a_failed_start_leaves_no_socket_file(crund, tmp_path):
+    path = tmp_path / "crund.sock"
+    assert run("--listen-unix", str(path), "--listen", f"127.0.0.1:{crund.port}").returncode == 1
+    assert not path.exists()
+
+
 def test_address_in_use(crund):
     p = run("--listen", f"127.0.0.1:{crund.port}")
     assert p.returncode == 1
@@ -86,6 +111,7 @@ def test_address_in_use(crund):
 # ---- listening
 
 
+@pytest.mark.sanitize
 def test_every_kind_of_socket(tmp_path):
     path = str(tmp_path / "crund.sock")
     with Crund(BUILD, "--listen-unix", path, listen=("127.0.0.1:0", "[::1]:0", "[::]:0")) as c:
@@ -130,7 +156,7 @@ def test_restart_on_the_same_port_at_once():
 def test_notifies_the_service_manager(tmp_path):
     path = str(tmp_path / "notify")
     manager = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-    manager.settimeout(10)
+    manager.settimeout(PATIENCE_S)
     manager.bind(path)
     with Crund(BUILD, env={"NOTIFY_SOCKET": path}) as c:
         assert manager.recv(100) == b"READY=1"
@@ -154,40 +180,50 @@ def test_file_descriptors_are_close_on_exec(crund):
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_waiting_clients_do_not_hold_it(number):
-    with Crund(BUILD) as c:
+    with Crund(BUILD, "--drain-timeout", "100000") as c:
         waiter = c.client()
         waiter.send(message("WAIT", ["/never"]))
-        assert c.client().ping()
+        settle(c)
         c.process.send_signal(number)
-        assert c.process.wait(2) == 0
+        assert c.process.wait(PATIENCE_S) == 0
         assert waiter.is_closed()
 
 
+def is_refused(c):
+    try:
+        Client("127.0.0.1", c.port, validate=False).close()
+        return False
+    except ConnectionRefusedError:
+        return True
+
+
+@pytest.mark.sanitize
 def test_drain_sends_what_was_answered():
-    size = 8 << 20
-    with Crund(BUILD) as c:
+    piece = os.urandom(1 << 20) * 8
+    with Crund(BUILD, "--drain-timeout", "300") as c:
         client = c.client(rcvbuf=4096)
-        client.set("/big", b"x" * size)
-        client.send(message("GET", "/big"))
-        time.sleep(0.2)  # the socket is full; most of the reply waits in the server
+        for _ in range(8):
+            client.send(message("APPEND", "/64M", piece))
+        client.send(message("GET", "/64M"))
+        settle(c)  # the socket is full; most of the reply waits in the server
         c.process.send_signal(signal.SIGTERM)
-        time.sleep(0.2)
+        assert wait_until(lambda: is_refused(c))
         assert c.process.poll() is None
-        with pytest.raises(ConnectionRefusedError):
-            Client("127.0.0.1", c.port)
-        assert client.read_vec() == b"x" * size
-        assert c.process.wait(10) == 0
+        client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 20)
+        assert client.read_vec() == piece * 8
+        assert c.process.wait(PATIENCE_S) == 0
 
 
+@pytest.mark.sanitize
 def test_drain_is_bounded():
     with Crund(BUILD, "--drain-timeout", "0.3") as c:
         client = c.client(rcvbuf=4096)
         client.set("/big", b"x" * (8 << 20))
         client.send(message("GET", "/big"))
-        time.sleep(0.2)
+        settle(c)
         started = time.monotonic()
         assert c.stop() == 0
-        assert 0.2 < time.monotonic() - started < 2
+        assert time.monotonic() - started > 0.2
         assert "1 clients that had not read" in c.log()
 
 
@@ -202,7 +238,7 @@ def test_drain_is_bounded():
 def test_strangers_are_closed_at_once(crund, first):
     stranger = crund.client(validate=False)
     stranger.send(first)
-    assert stranger.is_closed(within=1)
+    assert stranger.is_closed()
     assert "is not a TCPStore client" in crund.log()
     assert crund.client().ping()
 
@@ -215,32 +251,54 @@ def test_greeting_may_be_split(crund):
     assert client.read(4) == bytes.fromhex("44332211")
 
 
+@pytest.mark.sanitize
 def test_silence_before_the_greeting_is_bounded():
     with Crund(BUILD, "--handshake-timeout", "0.3") as c:
         silent, half = c.client(validate=False), c.client(validate=False)
         good = c.client()
         half.send(b"\0\xce")
         started = time.monotonic()
-        assert silent.is_closed(within=2) and half.is_closed(within=2)
-        assert 0.2 < time.monotonic() - started < 1.5
+        assert silent.is_closed() and half.is_closed()
+        assert time.monotonic() - started > 0.2
         assert good.ping()
         assert "greeting in time" in c.log()
 
 
+def test_a_daemon_that_was_stopped_does_not_blame_its_clients():
+    """What came in time was lying unread: neither a greeting nor a message was late."""
+    with Crund(BUILD, "--handshake-timeout", "2", "--message-timeout", "2") as c:
+        new, silent = c.client(validate=False), c.client(validate=False)
+        half = c.client()
+        m = message("SET", "/k", b"v" * 100000)
+        half.send(m[:-1])
+        settle(c, 10)
+        os.kill(c.pid, signal.SIGSTOP)
+        new.send(VALIDATE + message("PING", 3))
+        half.send(m[-1:])
+        time.sleep(2.5)
+        os.kill(c.pid, signal.SIGCONT)
+        assert new.read(4) == struct.pack("<I", 3)
+        assert half.get("/k") == b"v" * 100000
+        assert silent.is_closed()
+
+
 def test_incomplete_message_is_bounded():
-    with Crund(BUILD, "--message-timeout", "0.4") as c:
+    with Crund(BUILD, "--message-timeout", "1.5") as c:
         slow, good, idle = c.client(), c.client(), c.client()
         slow.send(message("SET", "/k", b"v")[:-1])
-        deadline = time.monotonic() + 1.2
+        slow.socket.settimeout(0.05)
+        deadline = time.monotonic() + PATIENCE_S
         part = message("PING", 1)
-        while time.monotonic() < deadline:  # many messages, each cut in two: no message is old
+        while True:  # many messages, each cut in two: no message is old
+            assert time.monotonic() < deadline
             good.send(part[:2])
             time.sleep(0.05)
             good.send(part[2:] + part[:3])
             time.sleep(0.05)
             good.send(part[3:])
             assert len(good.read(8)) == 8
-        assert slow.is_closed(within=0.5)
+            if slow.is_closed(within=0.001):
+                break
         assert idle.ping() and good.ping()
         assert "incomplete for too long" in c.log()
         assert not good.check("/k")
@@ -250,12 +308,10 @@ def test_one_byte_at_a_time_is_not_progress():
     with Crund(BUILD, "--message-timeout", "0.5") as c:
         slow = c.client()
         slow.send(message("SET", "/k", b"v" * 1000)[:20])
-        started = time.monotonic()
         with pytest.raises(Closed):
-            while time.monotonic() - started < 3:
+            for _ in range(980):  # the value would be whole with one more than these
                 slow.send(b"v")
                 time.sleep(0.02)
-        assert time.monotonic() - started < 2
 
 
 # ---- limits
@@ -280,7 +336,7 @@ def test_limit(option, value, request_, words):
         waiter.send(message("WAIT", ["/busy"]))
         assert waiter.ping() and good.ping()
         bad.send(request_())
-        assert bad.is_closed(within=2)
+        assert bad.is_closed()
         assert good.get("there") == b"1" and good.ping() and waiter.ping()
         line = [line for line in c.log().splitlines() if words in line]
         assert len(line) == 1 and "client 127.0.0.1:" in line[0], c.log()
@@ -290,7 +346,7 @@ def test_limit_connections():
     with Crund(BUILD, "--max-connections", "3") as c:
         clients = [c.client() for _ in range(3)]
         assert all(client.ping() for client in clients)
-        assert c.client().is_closed(within=2)
+        assert c.client().is_closed()
         assert "--max-connections" in c.log()
         clients.pop().close()
         assert wait_until(lambda: is_served(c))
@@ -306,17 +362,51 @@ def is_served(c):
 
 
 def test_log_is_bounded(crund):
-    for _ in range(300):
-        stranger = crund.client(validate=False)
-        stranger.send(b"HTTP")
-        assert stranger.is_closed(within=2)
-    time.sleep(0.3)
-    stranger = crund.client(validate=False)
+    started, n_strangers = time.monotonic(), 0
+    while not re.search(r"\d+ lines about clients were left out", crund.log()):
+        assert time.monotonic() - started < PATIENCE_S
+        for _ in range(300 if n_strangers == 0 else 1):
+            n_strangers += 1
+            stranger = crund.client(validate=False)
+            stranger.send(b"HTTP")
+            assert stranger.is_closed()
+    seconds = time.monotonic() - started
+    assert crund.log().count("is not a TCPStore client") < min(n_strangers, 25 + 11 * seconds)
+
+
+def provoke_a_line(port):
+    stranger = Client("127.0.0.1", port, validate=False)
     stranger.send(b"HTTP")
-    assert stranger.is_closed(within=2)
-    log = crund.log()
-    assert log.count("is not a TCPStore client") < 100
-    assert re.search(r"\d+ lines about clients were left out", log)
+    assert stranger.is_closed()
+
+
+def test_a_log_that_nobody_reads_holds_up_nobody():
+    read_end, write_end = os.pipe()
+    fcntl.fcntl(write_end, fcntl.F_SETPIPE_SZ, 4096)
+    process = subprocess.Popen([CRUND, "--listen", "127.0.0.1:0"], stdout=subprocess.PIPE, stderr=write_end, text=True)
+    try:
+        port = int(process.stdout.readline().rsplit(":", 1)[1])
+        deadline = time.monotonic() + PATIENCE_S
+        while select.select([], [write_end], [], 0)[1]:  # it is not full yet
+            provoke_a_line(port)
+            assert time.monotonic() < deadline
+        for _ in range(3):
+            provoke_a_line(port)
+        assert Client("127.0.0.1", port).ping()
+        os.read(read_end, 65536)
+        log = b""
+        while b"lines were lost: nobody read standard error" not in log:
+            provoke_a_line(port)
+            log += os.read(read_end, 65536) if select.select([read_end], [], [], 0.1)[0] else b""
+            assert time.monotonic() < deadline
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(PATIENCE_S) == 0
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+        os.close(read_end)
+        os.close(write_end)
 
 
 def test_file_descriptors_run_out():
@@ -364,7 +454,7 @@ def test_reader_that_never_reads_costs_little(crund):
         deaf.append(client)
     assert writer.ping()
     assert crund.rss_kib() - before < 32 * 1024
-    deaf[0].socket.settimeout(20)  # and nobody was cut off: it is all there for whoever reads late
+    deaf[0].socket.settimeout(PATIENCE_S)  # and nobody was cut off: it is all there for whoever reads late
     for _ in range(200):
         assert deaf[0].read_vec() == b"y" * (16 << 10)
 
@@ -373,6 +463,18 @@ def read_list(client):
     return {client.read_vec() for _ in range(client.read_i64())}
 
 
+def stays_silent(client):
+    client.socket.settimeout(0.3)
+    try:
+        client.read(1)
+        return False
+    except TimeoutError:
+        return True
+    finally:
+        client.socket.settimeout(PATIENCE_S)
+
+
+@pytest.mark.sanitize
 def test_output_of_all_clients_is_bounded():
     """Past the bound, what can be large waits for others to read; what is small does not."""
     keys = {f"/{'k' * 200}/{i}".encode() for i in range(10000)}
@@ -381,16 +483,36 @@ def test_output_of_all_clients_is_bounded():
         writer.send(multi_set([(k, b"") for k in keys]))
         assert writer.ping()
         deaf.send(message("LIST_KEYS"))
-        time.sleep(0.2)
+        settle(c)
         patient.send(message("LIST_KEYS") + message("PING", 5))
-        patient.socket.settimeout(0.3)
-        with pytest.raises(TimeoutError):
-            patient.read(1)
+        assert stays_silent(patient)
         assert small.ping() and small.add("/n", 1) == 1 and small.get("/n") == b"1"
         assert read_list(deaf) == keys
-        patient.socket.settimeout(10)
         assert read_list(patient) == keys | {b"/n"}
         assert patient.read(4) == struct.pack("<I", 5)
+
+
+@pytest.mark.sanitize
+def test_what_compare_set_says_back_is_bounded_as_well():
+    """The expected value, where nothing is stored: as long as the client likes, and kept nowhere else."""
+    expected = b"x" * (4 << 20)
+    with Crund(BUILD, "--max-output-all", "256K") as c:
+        deaf, patient = c.client(rcvbuf=4096), c.client()
+        deaf.send(message("COMPARE_SET", "/missing", expected, b""))
+        settle(c)
+        patient.send(message("COMPARE_SET", "/missing", expected, b""))
+        assert stays_silent(patient)
+        deaf.close()
+        assert patient.read_vec() == expected
+
+
+@pytest.mark.sanitize
+def test_large_value_that_compare_set_stored(crund):
+    client, large = crund.client(), os.urandom(1 << 20)
+    client.send(message("COMPARE_SET", "/k", b"", large) + message("PING", 1))
+    assert client.read_vec() == large and client.read(4) == struct.pack("<I", 1)
+    client.send(message("COMPARE_SET", "/k", large, b"small"))
+    assert client.read_vec() == b"small"
 
 
 def test_a_client_that_leaves_makes_room_for_a_deferred_one():
@@ -400,9 +522,9 @@ def test_a_client_that_leaves_makes_room_for_a_deferred_one():
         writer.send(multi_set([(k, b"") for k in keys]))
         assert writer.ping()
         deaf.send(message("LIST_KEYS"))
-        time.sleep(0.2)
+        settle(c)
         patient.send(message("LIST_KEYS"))
-        time.sleep(0.2)
+        settle(c)
         deaf.close()
         assert read_list(patient) == keys
 
@@ -412,17 +534,32 @@ def test_incomplete_messages_of_all_clients_are_bounded():
     with Crund(BUILD, "--max-input", "1M") as c:
         first, second = c.client(), c.client()
         first.send(m[:-1])
-        time.sleep(0.2)
+        settle(c)
         try:
             second.send(m[:-1])
         except Closed:
             pass
-        assert second.is_closed(within=2)
+        assert second.is_closed()
         assert "--max-input" in c.log()
         first.send(m[-1:])
         assert first.get("/large") == b"x" * 700000
 
 
+def test_bits_of_messages_take_no_room_from_others():
+    """A few bytes of a message cost little, however many clients send them."""
+    with Crund(BUILD, "--max-input", "8M") as c:
+        bits = [c.client() for _ in range(400)]
+        for at in (0, 100):
+            for client in bits:
+                client.send(message("SET", "/k", b"v" * 5000)[at : at + 100])
+            settle(c)
+        good = c.client()
+        good.set("/large", b"x" * (2 << 20))
+        assert len(good.get("/large")) == 2 << 20
+        assert c.log() == ""
+
+
+@pytest.mark.sanitize
 def test_large_values_arrive_whole(crund):
     client = crund.client()
     piece = os.urandom(1 << 20) * 8
@@ -436,6 +573,7 @@ def test_large_values_arrive_whole(crund):
     assert client.get("/64M") == b"replaced while it is being sent"
 
 
+@pytest.mark.sanitize
 def test_written_and_closed_at_once_counts(crund):
     for i in range(50):
         with crund.client() as client:
@@ -443,12 +581,43 @@ def test_written_and_closed_at_once_counts(crund):
     assert wait_until(lambda: crund.client().add("/sum", 0) == 1000)
 
 
+def n_unacknowledged(client):
+    return struct.unpack("i", fcntl.ioctl(client.socket.fileno(), termios.TIOCOUTQ, bytes(4)))[0]
+
+
+@pytest.mark.sanitize
+def test_a_megabyte_written_and_reset_counts(crund):
+    m = b"".join(message("SET", f"/reset/{i}", b"v" * 1000) for i in range(2000))
+    with crund.client() as client:
+        client.send(message("PING", 1) + m)  # the reply is never read: closing resets
+        assert wait_until(lambda: n_unacknowledged(client) == 0)  # or the kernel drops what it has not sent yet
+    assert wait_until(lambda: crund.client().check(*(f"/reset/{i}" for i in range(2000))))
+
+
+@pytest.mark.sanitize
+def test_questions_of_who_has_gone_cost_nothing(crund):
+    """A byte each, and a reply of megabytes that nobody will read: the daemon would be busy for minutes."""
+    other = crund.client()
+    other.send(multi_set([(f"/{'k' * 100}/{i}", b"") for i in range(20000)]))
+    assert other.ping()
+    client = crund.client(rcvbuf=4096)
+    client.socket.settimeout(0.5)
+    try:
+        client.send(message("LIST_KEYS") * (8 << 20))
+    except TimeoutError:
+        pass  # the kernel's buffers are full
+    before = crund.cpu_s()
+    client.close()
+    settle(crund)
+    assert other.ping() and crund.cpu_s() - before < 5
+
+
 def test_multi_set_is_one_message(crund):
     """PyTorch's server stores the pairs while they arrive."""
     client, other = crund.client(), crund.client()
     m = multi_set([(f"/k{i}", b"v" * 1000) for i in range(50)])
     client.send(m[:30000])
-    time.sleep(0.1)
+    settle(crund)
     assert not other.check("/k0")
     client.send(m[30000:])
     assert client.check("/k0", "/k49")
@@ -460,7 +629,7 @@ def test_multi_set_is_one_message(crund):
 def test_large_message_in_slices_costs_linear_time(crund):
     """64 MiB in slices of 4 KiB. PyTorch's server needs 95 s of CPU time for it; the figure for the others'
     round trips is in tests/bench/store_bench.py, since here the machine may be busy."""
-    sender, other = crund.client(timeout=60), crund.client()
+    sender, other = crund.client(), crund.client()
     m = multi_set([(f"/large{i}", b"x" * (8 << 20)) for i in range(8)])
     before = crund.cpu_s()
     for i, at in enumerate(range(0, len(m), 4096)):
@@ -479,10 +648,10 @@ def test_no_name_is_ever_looked_up(tmp_path):
             assert c.client().ping()
         stranger = c.client(validate=False)
         stranger.send(b"x")
-        assert stranger.is_closed(within=5)
+        assert stranger.is_closed()
         children = pathlib.Path(f"/proc/{c.pid}/task/{c.pid}/children").read_text().split()
         os.kill(int(children[0]), signal.SIGTERM)
-        c.process.wait(10)
+        c.process.wait(PATIENCE_S)
     text = trace.read_text()
     assert text.count("accept4(") >= 20
     for forbidden in ("resolv.conf", "/etc/hosts", "nsswitch", "sin_port=htons(53)", "SOCK_DGRAM"):
@@ -492,27 +661,30 @@ def test_no_name_is_ever_looked_up(tmp_path):
 def hostile(mode, count, crund, good=100):
     """Runs tests/lib/store_hostile.c; its figures."""
     p = subprocess.run([BUILD / "tests" / "lib" / "store_hostile", mode, str(crund.port), str(crund.pid), str(count),
-                        str(good)], capture_output=True, text=True, timeout=150)
+                        str(good)], capture_output=True, text=True, timeout=300)
     assert p.returncode == 0, p.stderr + crund.log()
     return json.loads(p.stdout)
 
 
+@pytest.mark.sanitize
 def test_broken_messages_hurt_nobody(crund):
     """100,000 here; tests/long store-hostile has the full count."""
     hostile("frames", 20000, crund)  # what the first ones touch stays allocated
     figures = hostile("frames", 80000, crund)
     assert figures["good_operations"] > 1000
-    if not SANITIZED:
-        assert figures["rss_after_kib"] < figures["rss_before_kib"] + 512
+    if not SANITIZED:  # there the end of the fixture says whether anything leaked
+        assert figures["rss_after_kib"] < figures["rss_before_kib"] + 2048
 
 
+@pytest.mark.sanitize
 def test_slow_clients_hurt_nobody():
     with Crund(BUILD, "--handshake-timeout", "1.5", "--message-timeout", "3") as c:
         figures = hostile("slow", 500, c)
         assert figures["good_operations"] > 1000
-        assert figures["seconds"] < 10
+        assert figures["seconds"] < PATIENCE_S
 
 
+@pytest.mark.sanitize
 def test_deaf_clients_hurt_nobody(crund):
     figures = hostile("deaf", 300, crund)
     assert figures["good_operations"] > 1000

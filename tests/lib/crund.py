@@ -37,7 +37,7 @@ class Crund:
         for _ in range(self._n_lines):
             line = self.process.stdout.readline().strip()
             if not line.startswith("crund: listening on "):
-                self.process.wait(10)
+                self.process.wait(60)
                 raise AssertionError(f"crund did not start: {line!r} {self.log()}")
             self.lines.append(line)
         last = self.lines[0].rsplit(":", 1)[1]
@@ -47,7 +47,7 @@ class Crund:
     def __exit__(self, *exc):
         if self.process.poll() is None:
             self.process.kill()
-        self.process.wait(10)
+        self.process.wait(60)
         self.process.stdout.close()
         return False
 
@@ -59,7 +59,7 @@ class Crund:
         # Not read(): that would move the offset, which the daemon shares.
         return os.pread(self._log.fileno(), 1 << 24, 0).decode(errors="replace")
 
-    def stop(self, timeout=10):
+    def stop(self, timeout=60):
         """SIGTERM; returns the exit code."""
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(timeout)
@@ -106,7 +106,7 @@ class Closed(Exception):
 class Client:
     """A validated connection, unless told otherwise."""
 
-    def __init__(self, host, port, validate=True, timeout=10, path=None, rcvbuf=None):
+    def __init__(self, host, port, validate=True, timeout=60, path=None, rcvbuf=None):
         if path:
             self.socket = socket.socket(socket.AF_UNIX)
         else:
@@ -172,7 +172,7 @@ class Client:
         self.send(message("CHECK", keys))
         return self.read(1) == b"\0"
 
-    def is_closed(self, within=10):
+    def is_closed(self, within=60):
         """Waits until the server closes; whatever it still sends is dropped."""
         self.socket.settimeout(within)
         try:
@@ -185,7 +185,7 @@ class Client:
             return False
 
 
-def wait_until(condition, timeout=10, step=0.01):
+def wait_until(condition, timeout=60, step=0.01):
     deadline = time.monotonic() + timeout
     while time.monotonic() < deadline:
         if condition():
