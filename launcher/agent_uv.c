@@ -36,11 +36,16 @@
 #include "launcher/job.h"
 #include "launcher/logs_os.h"
 #include "launcher/machine_os.h"
+#include "launcher/nodes_uv.h"
 #include "launcher/output_uv.h"
 #include "launcher/report.h"
 #include "launcher/say.h"
+#include "launcher/static_uv.h"
+#include "launcher/worker_store_uv.h"
 #include "proto/base/err.h"
 #include "proto/notice.h"
+#include "rendezvous/server_uv.h"
+#include "rendezvous/session_message.h"
 
 enum {
     SWEEP_PACE_MS = 10,
@@ -60,6 +65,13 @@ struct agent {
     struct events *events; /* NULL: nobody wants them */
     struct generation_host host;
     struct generation *generation; /* NULL before the first */
+    struct session_place place;    /* of the current or next generation */
+    struct server *store;          /* for the next generation to take; or NULL */
+    int held_port;                 /* the same: a port that is kept free; or -1 */
+    struct static_uv *fixed;       /* JOB_STATIC */
+    struct nodes *nodes;           /* JOB_ROUNDS */
+    struct session_cause peer_cause; /* why the generation is over, if it is because of another node */
+    bool is_leaving; /* JOB_STATIC: only waiting for the other nodes */
     pid_t strangers[64]; /* children we were born with (a shell's that exec'ed crun): not the job's */
     size_t n_strangers;
     long oom_kills_before;
@@ -186,6 +198,20 @@ static void note_sender(struct agent *a, const struct signalfd_siginfo *info)
         (void)snprintf(a->sender, sizeof(a->sender), "the terminal");
 }
 
+static void leave_unmet(struct agent *a);
+
+/* The workers are gone; whoever is still waited for (other nodes, the console) is not any longer. */
+static void hurry(struct agent *a)
+{
+    if (a->is_leaving) {
+        leave_unmet(a);
+        return;
+    }
+    if (a->nodes)
+        nodes_hurry(a->nodes);
+    output_abandon(a->output);
+}
+
 static void on_signals(uv_poll_t *poll, int status, int events)
 {
     struct agent *a = poll->data;
@@ -196,8 +222,8 @@ static void on_signals(uv_poll_t *poll, int status, int events)
             reap(a);
             continue;
         }
-        if (a->group.state == GROUP_DONE) { /* only the console has not taken everything yet */
-            output_abandon(a->output);
+        if (a->group.state == GROUP_DONE) {
+            hurry(a);
             return;
         }
         note_sender(a, &info);
@@ -211,11 +237,66 @@ static void on_signals(uv_poll_t *poll, int status, int events)
 
 /* ------------------------------------------------------------------ actions */
 
+/* Alone, a node makes its place itself: a fresh store, and all ranks are its own. */
+static int make_place(struct agent *a)
+{
+    const struct job *job = a->config->job;
+    uint32_t n = (uint32_t)job->n_workers;
+
+    a->place = (struct session_place){.group_world_size = 1, .world_size = n, .role_world_size = n};
+    session_copy_text(a->place.master_addr, sizeof(a->place.master_addr), job->master_addr);
+    if (job->worker_has_store) {
+        int r = worker_store_hold(&a->held_port, &a->place.master_port);
+        if (r)
+            say("cannot find a free port for the store of the workers: %s", strerror(-r));
+        return r;
+    }
+    int r = worker_store_open(&a->store, &a->loop, job->master_addr, job->master_port, &a->place.master_port);
+    if (r)
+        say("cannot open the worker store at %s port %u: %s%s", job->master_addr, job->master_port,
+            strerror(-r),
+            r == -EADDRINUSE ? "; another program has it, choose another --master-port or use --standalone"
+                             : "");
+    return r;
+}
+
+static void drop_store(struct agent *a)
+{
+    if (a->held_port >= 0)
+        (void)close(a->held_port);
+    a->held_port = -1;
+    if (a->store)
+        server_stop(a->store, NULL, NULL);
+    a->store = NULL;
+}
+
+static void tell_place(struct agent *a)
+{
+    const struct session_place *p = &a->place;
+
+    events_place(a->events, &(struct event_place){.group_rank = (int)p->group_rank,
+                                                  .group_world_size = (int)p->group_world_size,
+                                                  .rank_base = (int)p->rank_base,
+                                                  .world_size = (int)p->world_size,
+                                                  .role_rank_base = (int)p->role_rank_base,
+                                                  .role_world_size = (int)p->role_world_size});
+}
+
 static void do_spawn(struct agent *a)
 {
     end_generation(a); /* its workers are gone, so nobody misses its store */
-    int r = generation_create(&a->generation, &a->host, a->group.generation, a->group.restarts);
+    int r = a->config->job->meeting == JOB_ALONE ? make_place(a) : 0;
 
+    if (!r)
+        r = generation_create(&a->generation, &a->host, a->group.generation, a->group.restarts, &a->place,
+                              a->store);
+    if (r) {
+        drop_store(a);
+    } else {
+        a->generation->held_port = a->held_port;
+        a->held_port = -1;
+    }
+    a->store = NULL;
     a->start_failed = r != 0;
     if (!r && a->group.generation == 0)
         a->oom_kills_before = cgroup_oom_kills(""); /* behind the start, where nobody waits for it */
@@ -232,7 +313,7 @@ static void notify_all(struct agent *a, struct notice notice)
 static void do_notify_failed(struct agent *a, int worker)
 {
     notify_all(a, (struct notice){.kind = NOTICE_PEER_FAILED,
-                                  .rank = worker,
+                                  .rank = (int)a->place.rank_base + worker,
                                   .detail = group_worker_code(&a->group.workers[worker])});
 }
 
@@ -276,6 +357,7 @@ static void do_report(struct agent *a)
         .program = a->config->file,
         .attempt_dir = a->generation ? a->generation->attempt_dir : NULL,
         .log_dir = a->logs.run,
+        .rank_base = (int)a->place.rank_base,
         .oom_kills = a->oom_kills_before < 0 ? -1 : cgroup_oom_kills("") - a->oom_kills_before,
         .sender = a->sender,
         .gave_up = a->gave_up,
@@ -325,6 +407,141 @@ static void do_give_up(struct agent *a)
         "lets them");
 }
 
+/* ------------------------------------------------------------------ other nodes */
+
+static void do_notify_peer(struct agent *a)
+{
+    notify_all(a, (struct notice){.kind = NOTICE_PEER_FAILED,
+                                  .rank = a->peer_cause.rank,
+                                  .detail = a->peer_cause.exit_code});
+}
+
+static void do_failed(struct agent *a, int worker)
+{
+    const struct group_worker *w = worker < 0 ? NULL : &a->group.workers[worker];
+    struct session_cause cause = {.kind = SESSION_CAUSE_WORKER,
+                                  .group_rank = (int32_t)a->place.group_rank,
+                                  .rank = -1,
+                                  .local_rank = worker};
+
+    (void)gethostname(cause.host, sizeof(cause.host) - 1); /* stays empty if it fails */
+    if (w) {
+        cause.rank = (int32_t)a->place.rank_base + worker;
+        cause.pid = w->pid;
+        cause.exit_code = group_worker_code(w);
+        cause.fatal = w->state == GROUP_WORKER_EXEC_FAILED;
+    } else {
+        cause.exit_code = -SIGKILL;
+        session_copy_text(cause.text, sizeof(cause.text), "the parent process of the workers was killed from outside");
+    }
+    if (cause.fatal)
+        (void)snprintf(cause.text, sizeof(cause.text), "%.300s could not be started: %s", a->config->file,
+                       strerror(w->status)); /* a cut one still helps */
+    else if (w)
+        failures_read_message(a->generation->attempt_dir, worker, cause.text, sizeof(cause.text));
+    nodes_failed(a->nodes, &cause, w ? w->ended_ns : now_ns());
+}
+
+static void do_leave(struct agent *a, int signal)
+{
+    char why[64] = "it cannot go on";
+    const char *name = signal ? sigabbrev_np(signal) : NULL;
+
+    if (signal)
+        (void)snprintf(why, sizeof(why), "it was told to stop by SIG%s", name ? name : "?"); /* fits */
+    nodes_leave(a->nodes, why);
+}
+
+static void on_start(void *data, uint32_t generation, int restarts, const struct session_place *place,
+                     struct server *store)
+{
+    struct agent *a = data;
+
+    a->place = *place;
+    a->store = store;
+    tell_place(a);
+    dispatch(a, (struct group_event){.kind = GROUP_START,
+                                     .now_ns = now_ns(),
+                                     .worker = -1,
+                                     .generation = generation,
+                                     .restarts = restarts});
+}
+
+static void on_stop(void *data, const struct session_cause *cause)
+{
+    struct agent *a = data;
+
+    a->peer_cause = *cause;
+    dispatch_kind(a, GROUP_STOP);
+}
+
+static void on_end(void *data, int exit_code, const struct session_cause *cause)
+{
+    struct agent *a = data;
+
+    a->peer_cause = cause ? *cause : (struct session_cause){.rank = -1};
+    dispatch(a, (struct group_event){.kind = GROUP_END, .now_ns = now_ns(), .worker = -1, .value = exit_code});
+}
+
+static void on_placed(void *data, const struct session_place *place)
+{
+    struct agent *a = data;
+
+    a->place = *place;
+    tell_place(a);
+    dispatch_kind(a, GROUP_START);
+}
+
+static void on_not_placed(void *data)
+{
+    dispatch_kind(data, GROUP_START_FAILED);
+}
+
+static void on_nodes_gone(void *data)
+{
+    struct agent *a = data;
+
+    a->nodes = NULL;
+}
+
+static void on_left(void *data);
+
+static int meet(struct agent *a)
+{
+    const struct job *job = a->config->job;
+    const struct static_host fixed = {.loop = &a->loop,
+                                      .job = job,
+                                      .environment = a->config->environment,
+                                      .on_placed = on_placed,
+                                      .on_failed = on_not_placed,
+                                      .on_left = on_left,
+                                      .data = a};
+    const struct nodes_host nodes = {.loop = &a->loop,
+                                     .job = job,
+                                     .on_start = on_start,
+                                     .on_stop = on_stop,
+                                     .on_end = on_end,
+                                     .on_gone = on_nodes_gone,
+                                     .data = a};
+
+    if (job->meeting == JOB_STATIC)
+        return static_uv_create(&a->fixed, &fixed);
+    int r = nodes_create(&a->nodes, &nodes);
+    if (!r)
+        nodes_ready(a->nodes);
+    return r;
+}
+
+static void begin(struct agent *a)
+{
+    if (a->config->job->meeting == JOB_ALONE)
+        dispatch_kind(a, GROUP_START);
+    else if (meet(a) != 0)
+        dispatch_kind(a, GROUP_START_FAILED);
+}
+
+/* ------------------------------------------------------------------ the end */
+
 static void close_handles(struct agent *a)
 {
     uv_close((uv_handle_t *)&a->signals, NULL);
@@ -344,9 +561,8 @@ static void on_console_patience(uv_timer_t *timer)
     output_abandon(a->output);
 }
 
-static void do_finish(struct agent *a, int code)
+static void finish(struct agent *a)
 {
-    a->exit_code = code && a->config->job->exit_code_of_worker ? a->outcome.worker_code : code;
     if (a->generation && a->generation->empty && a->generation->guardian) {
         (void)kill(a->generation->guardian, SIGKILL); /* it has nothing left; somebody may have stopped it */
         (void)waitpid(a->generation->guardian, NULL, 0);
@@ -354,12 +570,48 @@ static void do_finish(struct agent *a, int code)
     (void)uv_timer_stop(&a->sweep); /* cannot fail on a timer that exists */
     events_end(a->events, &a->group, &a->outcome, a->exit_code, a->generation ? a->generation->attempt_dir : NULL);
     end_generation(a);
+    drop_store(a);
+    static_uv_destroy(a->fixed);
+    a->fixed = NULL;
+    nodes_destroy(a->nodes);
     if (a->group.interrupt) /* whoever told us to stop does not wait for a slow console */
         (void)uv_timer_start(&a->deadline, on_console_patience, CONSOLE_PATIENCE_MS, 0);
     if (!a->gave_up)
         output_end(a->output);
     else /* somebody who cannot be killed may hold a pipe for ever */
         output_abandon(a->output);
+}
+
+static void on_left(void *data)
+{
+    struct agent *a = data;
+
+    if (a->is_leaving) {
+        a->is_leaving = false;
+        finish(a);
+    }
+}
+
+/* Told to stop while it waits for other nodes: how they end is not known. */
+static void leave_unmet(struct agent *a)
+{
+    a->exit_code = 1;
+    on_left(a);
+}
+
+static void do_finish(struct agent *a, int code)
+{
+    a->exit_code = code && a->config->job->exit_code_of_worker ? a->outcome.worker_code : code;
+    if (a->nodes && a->group.is_ending) {
+        a->exit_code = code;
+        nodes_tell_end(a->nodes);
+    }
+    if (!a->fixed || code != 0) {
+        finish(a);
+        return;
+    }
+    a->is_leaving = true;
+    static_uv_leave(a->fixed);
 }
 
 static void perform(struct agent *a, const struct group_action *action)
@@ -402,6 +654,21 @@ static void perform(struct agent *a, const struct group_action *action)
     case GROUP_DO_FINISH:
         do_finish(a, action->value);
         break;
+    case GROUP_DO_FAILED:
+        do_failed(a, action->value);
+        break;
+    case GROUP_DO_DONE:
+        nodes_done(a->nodes);
+        break;
+    case GROUP_DO_READY:
+        nodes_ready(a->nodes);
+        break;
+    case GROUP_DO_LEAVE:
+        do_leave(a, action->value);
+        break;
+    case GROUP_DO_NOTIFY_PEER:
+        do_notify_peer(a);
+        break;
     }
 }
 
@@ -443,9 +710,10 @@ static int agent_init(struct agent *a, const struct agent_config *config)
         .n_workers = job->n_workers,
         .max_restarts = job->max_restarts,
         .grace_ns = (uint64_t)job->shutdown_timeout_s * 1000000000u,
+        .placed = job->meeting == JOB_ROUNDS,
     };
 
-    *a = (struct agent){.config = config, .oom_kills_before = -1};
+    *a = (struct agent){.config = config, .oom_kills_before = -1, .held_port = -1};
     int n_strangers = children_list(a->strangers, (int)ARRAY_SIZE(a->strangers));
     a->n_strangers = n_strangers > 0 ? (size_t)n_strangers : 0;
     if (n_strangers < 0)
@@ -489,7 +757,7 @@ int agent_run(const struct agent_config *config)
     say_through(say_in_order, &a);
     on_signals(&a.signals, 0, UV_READABLE); /* told to stop before anything was started? */
     if (a.group.state == GROUP_IDLE)
-        dispatch_kind(&a, GROUP_START);
+        begin(&a);
     (void)uv_run(&a.loop, UV_RUN_DEFAULT); /* ends when the last handle is closed */
     (void)uv_loop_close(&a.loop);          /* nothing is open any more */
     say_through(NULL, NULL);

@@ -70,7 +70,7 @@ static void describe(const struct failures_source *source, int local_rank, struc
 
     *f = (struct report_failure){
         .local_rank = local_rank,
-        .rank = local_rank,
+        .rank = source->rank_base + local_rank,
         .pid = w->pid,
         .exit_code = group_worker_code(w),
         .core_dumped = WIFSIGNALED(w->status) && WCOREDUMP(w->status),
@@ -227,6 +227,7 @@ static void tell(const struct failures_source *source, struct report_failure *fa
     _cleanup_free_ char *interpreter = bad_interpreter(source);
     const struct report report = {
         .group = g,
+        .rank_base = source->rank_base,
         .failures = failures,
         .n_failures = n,
         .root = root,
@@ -262,4 +263,28 @@ void failures_tell(const struct failures_source *source, struct failures_outcome
     }
     free(strings);
     free(failures);
+}
+
+void failures_read_message(const char *attempt_dir, int local_rank, char *ret, size_t size)
+{
+    _cleanup_free_ char *path = NULL, *bytes = NULL, *message = NULL;
+    int64_t time_s;
+    size_t n;
+
+    ret[0] = '\0';
+    if (!attempt_dir || asprintf(&path, "%s/%d/error.json", attempt_dir, local_rank) < 0) {
+        path = NULL;
+        return;
+    }
+    bytes = logs_read_file(path, ERROR_FILE_MAX, &n);
+    if (!bytes || report_json_read(bytes, n, &message, &time_s) != 0)
+        return;
+    const char *end = message + strlen(message);
+    while (end > message && end[-1] == '\n')
+        end--;
+    /* Of a traceback the last line is the one that tells. */
+    const char *line = end;
+    while (line > message && line[-1] != '\n')
+        line--;
+    (void)snprintf(ret, size, "%.*s", (int)(end - line), line); /* a cut one still helps */
 }

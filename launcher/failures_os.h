@@ -6,6 +6,7 @@
  */
 
 #include <stdbool.h>
+#include <stddef.h>
 
 struct group;
 struct job;
@@ -17,6 +18,7 @@ struct failures_source {
     const char *program;     /* path that was executed */
     const char *attempt_dir; /* NULL: no files */
     const char *log_dir;     /* to be named as the place where files are kept; NULL: none */
+    int rank_base;           /* global rank of local rank 0 */
     long oom_kills;          /* since the start; -1 when unknown */
     const char *sender;      /* who told crun to stop; "" when unknown */
     bool gave_up;            /* something cannot be killed */
@@ -33,3 +35,7 @@ struct failures_outcome {
  * environment, the error file of the first cause is copied there.
  */
 void failures_tell(const struct failures_source *source, struct failures_outcome *outcome);
+
+/* The last line of what the worker says in its error file, which of a traceback is the one that tells; "" when it
+ * left none. */
+void failures_read_message(const char *attempt_dir, int local_rank, char *ret, size_t size);

@@ -1,15 +1,13 @@
 /*
- * Happy path of a start: folders for error files, a fresh store on a port of its own (open from here until
- * generation_destroy()), a notice socket for each worker, arguments and environments, then one fork: the
- * guardian starts the workers from the memory it inherits.
+ * Happy path of a start: folders for error files, a notice socket for each worker, arguments and environments
+ * with their place in the job, then one fork: the guardian starts the workers from the memory it inherits.
  *
- * Ways it fails: no folder (full disk, unwritable TMPDIR), no port (a fixed one is taken), no descriptors,
- * no process. Each is a sentence with the way out.
+ * Ways it fails: no folder (full disk, unwritable TMPDIR), no descriptors, no process. Each is a sentence
+ * with the way out.
  */
 
 #include "launcher/generation_uv.h"
 
-#include <arpa/inet.h>
 #include <errno.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -29,81 +27,7 @@
 #include "proto/base/err.h"
 #include "proto/notice.h"
 #include "rendezvous/server_uv.h"
-
-/* ------------------------------------------------------------------ worker store */
-
-static bool is_numeric_address(const char *host)
-{
-    struct in6_addr address;
-
-    return inet_pton(AF_INET, host, &address) == 1 || inet_pton(AF_INET6, host, &address) == 1;
-}
-
-/* Listens where workers that connect to `host` arrive. A name other than localhost is not looked up: the
- * workers do that, so every address of this node has to answer. */
-static int listen_for(struct server *server, const char *host, uint16_t port, uint16_t *ret_port)
-{
-    if (is_numeric_address(host))
-        return server_listen_tcp(server, host, port, ret_port);
-    if (strcmp(host, "localhost") != 0) {
-        int r = server_listen_tcp(server, "::", port, ret_port);
-        return r == -EAFNOSUPPORT ? server_listen_tcp(server, "0.0.0.0", port, ret_port) : r;
-    }
-    int r = server_listen_tcp(server, "127.0.0.1", port, ret_port);
-    if (!r)
-        (void)server_listen_tcp(server, "::1", *ret_port,
-                                ret_port); /* where there is no IPv6, nobody asks for it */
-    return r;
-}
-
-static void say_for_store(void *data, const char *line)
-{
-    say("worker store: %s", line);
-}
-
-static int open_store(struct generation *g, const struct job *job, uint16_t *ret_port)
-{
-    const struct server_config config = {.log = say_for_store};
-
-    int r = server_create(&g->server, g->host->loop, &config);
-    if (!r)
-        r = listen_for(g->server, job->master_addr, job->master_port, ret_port);
-    if (r)
-        say("cannot open the worker store at %s port %u: %s%s", job->master_addr, job->master_port,
-            strerror(-r),
-            r == -EADDRINUSE ? "; another program has it, choose another --master-port or use --standalone"
-                             : "");
-    return r;
-}
-
-/*
- * TORCH_DISABLE_SHARE_RDZV_TCP_STORE: a port for the store that the first worker opens. It is bound here, but nobody
- * listens: so nobody else is given it, and a server that allows reuse of addresses, as all do, can still open it.
- */
-static int hold_port(struct generation *g, uint16_t *ret_port)
-{
-    struct sockaddr_in6 any = {.sin6_family = AF_INET6, .sin6_addr = in6addr_any};
-    struct sockaddr_in any4 = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_ANY)};
-    struct sockaddr *address = (struct sockaddr *)&any;
-    socklen_t size = sizeof(any);
-    int on = 1;
-
-    g->held_port = socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (g->held_port < 0 && errno == EAFNOSUPPORT) {
-        address = (struct sockaddr *)&any4;
-        size = sizeof(any4);
-        g->held_port = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    }
-    if (g->held_port < 0 || setsockopt(g->held_port, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) < 0 ||
-        bind(g->held_port, address, size) < 0 || getsockname(g->held_port, address, &size) < 0) {
-        int r = -errno;
-        say("cannot find a free port for the store of the workers: %s", strerror(-r));
-        return r;
-    }
-    /* The port is at the same place in both. */
-    *ret_port = ntohs(address == (struct sockaddr *)&any ? any.sin6_port : any4.sin_port);
-    return 0;
-}
+#include "rendezvous/session_message.h"
 
 /* ------------------------------------------------------------------ what workers are started with */
 
@@ -171,19 +95,23 @@ static int describe_worker(struct start *s, const struct agent_config *config, c
 }
 
 static int describe_workers(struct generation *g, struct start *s, const struct agent_config *config,
-                            uint16_t port, int restarts)
+                            const struct session_place *place, int restarts)
 {
     const struct job *job = config->job;
     const struct plan plan = {
         .local_world_size = job->n_workers,
-        .group_world_size = 1,
-        .world_size = job->n_workers,
-        .role_world_size = job->n_workers,
+        .group_rank = (int)place->group_rank,
+        .group_world_size = (int)place->group_world_size,
+        .rank_base = (int)place->rank_base,
+        .world_size = (int)place->world_size,
+        .role_rank_base = (int)place->role_rank_base,
+        .role_world_size = (int)place->role_world_size,
         .role = job->role,
         .run_id = job->run_id_text,
-        .master_addr = job->master_addr,
-        .master_port = port,
+        .master_addr = place->master_addr,
+        .master_port = place->master_port,
         .worker_has_store = job->worker_has_store,
+        .generation = g->number,
         .restart_count = restarts,
         .max_restarts = job->max_restarts,
         .virtual_local_rank = job->virtual_local_rank,
@@ -300,12 +228,11 @@ void generation_destroy(struct generation *g)
     uv_close((uv_handle_t *)&g->poll, on_closed);
 }
 
-static int begin(struct generation *g, int restarts)
+static int begin(struct generation *g, const struct session_place *place, int restarts)
 {
     const struct agent_config *config = g->host->config;
     struct logs *logs = g->host->logs;
     struct start start;
-    uint16_t port = 0;
 
     int r = logs_begin_attempt(logs, config->job->run_id_text, (int)g->number, &g->attempt_dir);
     if (r) {
@@ -314,12 +241,9 @@ static int begin(struct generation *g, int restarts)
             logs->run ? logs->run : logs->base, strerror(-r));
         return r;
     }
-    r = config->job->worker_has_store ? hold_port(g, &port) : open_store(g, config->job, &port);
-    if (r)
-        return r;
     r = start_init(&start, config);
     if (!r)
-        r = describe_workers(g, &start, config, port, restarts);
+        r = describe_workers(g, &start, config, place, restarts);
     if (!r)
         r = open_descriptors(g, &start);
     if (!r)
@@ -332,7 +256,7 @@ static int begin(struct generation *g, int restarts)
 }
 
 int generation_create(struct generation **ret, const struct generation_host *host, uint32_t number,
-                      int restarts)
+                      int restarts, const struct session_place *place, struct server *store)
 {
     struct generation *g = calloc(1, sizeof(*g));
     int n_workers = host->config->job->n_workers;
@@ -343,12 +267,10 @@ int generation_create(struct generation **ret, const struct generation_host *hos
     g->notice_fds = malloc((size_t)n_workers * sizeof(*g->notice_fds));
     for (int i = 0; g->notice_fds && i < n_workers; i++)
         g->notice_fds[i] = -1;
-    int r = g->notice_fds ? begin(g, restarts) : -ENOMEM;
+    int r = g->notice_fds ? begin(g, place, restarts) : -ENOMEM;
     if (!r)
         r = uv_poll_init(host->loop, &g->poll, g->link);
     if (r) {
-        if (g->server)
-            server_stop(g->server, NULL, NULL);
         free_generation(g); /* closes the link, which ends a guardian that was already there */
         return r;
     }
@@ -358,6 +280,7 @@ int generation_create(struct generation **ret, const struct generation_host *hos
         generation_destroy(g);
         return r;
     }
+    g->server = store;
     *ret = g;
     return 0;
 }

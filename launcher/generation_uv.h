@@ -1,8 +1,8 @@
 #pragma once
 
 /*
- * One generation of workers as crun holds it: the worker store they meet at, the guardian that has them, the
- * notice sockets. Begins with everything started, ends when nothing of it is left.
+ * One generation of workers as crun holds it: the guardian that has them, the notice sockets, and the worker
+ * store if it is served here. Begins with everything started, ends when nothing of it is left.
  */
 
 #include <stdbool.h>
@@ -16,6 +16,8 @@ struct logs;
 struct agent_config;
 struct notice;
 struct output;
+struct server;
+struct session_place;
 
 /* What generations of a job share, and whom they tell. */
 struct generation_host {
@@ -32,8 +34,8 @@ struct generation {
     const struct generation_host *host;
     uint32_t number;
     char *attempt_dir; /* NULL: no files */
-    struct server *server; /* NULL: the first worker opens the store */
-    int held_port;         /* a socket that keeps its port free, then; else -1 */
+    struct server *server; /* the worker store, if this node serves it for this generation alone; or NULL */
+    int held_port;         /* a socket that keeps a port free for a store that the first worker opens; or -1 */
     int *notice_fds; /* our ends, one for each worker */
     int n_workers;
     pid_t guardian; /* 0 once waited for */
@@ -43,11 +45,12 @@ struct generation {
 };
 
 /*
- * Starts a generation on the host's loop; the host must live as long. Returns 0, or -errno with a sentence
- * said on stderr and nothing left behind.
+ * Starts a generation in its place on the host's loop; the host must live as long. Takes over store, which
+ * may be NULL. Returns 0, or -errno with a sentence said on stderr and nothing left behind; the store then
+ * is still the caller's.
  */
 int generation_create(struct generation **ret, const struct generation_host *host, uint32_t number,
-                      int restarts);
+                      int restarts, const struct session_place *place, struct server *store);
 
 void generation_order(struct generation *g, const struct guardian_order *order);
 

@@ -63,9 +63,12 @@ static void finish(struct group *g, struct group_actions *out, int code)
 
 /* Starts a generation. What is known of the one before is forgotten here, not earlier: until then it can be
  * reported. */
-static void spawn(struct group *g, uint64_t now_ns, struct group_actions *out)
+static void spawn(struct group *g, const struct group_event *event, struct group_actions *out)
 {
-    if (g->will_restart) {
+    if (g->config.placed) {
+        g->restarts = event->restarts;
+        g->generation = event->generation;
+    } else if (g->will_restart) {
         g->restarts++;
         g->generation++;
     }
@@ -77,7 +80,7 @@ static void spawn(struct group *g, uint64_t now_ns, struct group_actions *out)
     g->escalated = false;
     g->guardian_killed = false;
     g->n_ended = 0;
-    g->started_ns = now_ns;
+    g->started_ns = event->now_ns;
     act(out, GROUP_DO_SPAWN, 0);
 }
 
@@ -115,6 +118,8 @@ static void fail(struct group *g, enum group_cause cause, const struct group_eve
         return; /* a consequence, or too late to matter: the first cause stays */
     g->cause = cause;
     g->cause_worker = event->worker;
+    if (g->config.placed) /* first of all: it has the longest way */
+        act(out, GROUP_DO_FAILED, event->worker);
     act(out, GROUP_DO_NOTIFY_FAILED, event->worker);
     stop(g, event->now_ns, SIGTERM, out);
 }
@@ -124,12 +129,14 @@ static void fail(struct group *g, enum group_cause cause, const struct group_eve
 static void on_start(struct group *g, const struct group_event *event, struct group_actions *out)
 {
     if (g->state == GROUP_IDLE)
-        spawn(g, event->now_ns, out);
+        spawn(g, event, out);
 }
 
 static void on_start_failed(struct group *g, const struct group_event *event, struct group_actions *out)
 {
     g->cause = GROUP_CAUSE_START;
+    if (g->config.placed)
+        act(out, GROUP_DO_LEAVE, 0);
     disarm(g, out);
     finish(g, out, 1);
 }
@@ -185,11 +192,29 @@ static bool can_restart(const struct group *g)
            g->restarts < g->config.max_restarts;
 }
 
+/* This node's part is over; what comes next is decided elsewhere. */
+static void await_decision(struct group *g, struct group_actions *out)
+{
+    g->will_restart = !g->is_ending && !g->interrupt;
+    if ((g->cause != GROUP_CAUSE_NONE && g->cause != GROUP_CAUSE_PEER) || g->interrupt)
+        act(out, GROUP_DO_REPORT, 0);
+    if (!g->will_restart) {
+        finish(g, out, g->is_ending ? g->end_code : 1);
+        return;
+    }
+    g->state = GROUP_IDLE;
+    act(out, g->cause == GROUP_CAUSE_NONE ? GROUP_DO_DONE : GROUP_DO_READY, 0);
+}
+
 static void on_empty(struct group *g, const struct group_event *event, struct group_actions *out)
 {
     if (g->state == GROUP_DONE || g->state == GROUP_IDLE)
         return;
     disarm(g, out);
+    if (g->config.placed) {
+        await_decision(g, out);
+        return;
+    }
     g->will_restart = can_restart(g);
     if (g->cause != GROUP_CAUSE_NONE || g->interrupt)
         act(out, GROUP_DO_REPORT, 0);
@@ -205,8 +230,11 @@ static void on_guardian_lost(struct group *g, const struct group_event *event, s
 {
     if (g->state == GROUP_DONE || g->state == GROUP_IDLE)
         return;
-    if (g->state == GROUP_RUNNING)
+    if (g->state == GROUP_RUNNING) {
         g->cause = GROUP_CAUSE_GUARDIAN;
+        if (g->config.placed)
+            act(out, GROUP_DO_FAILED, -1);
+    }
     g->guardian_killed = true;
     mark_stopped(g);
     for (int i = 0; i < g->config.n_workers; i++) {
@@ -229,6 +257,8 @@ static void on_signal(struct group *g, const struct group_event *event, struct g
     if (first) {
         g->interrupt = event->value;
         g->interrupt_pid = event->pid;
+        if (g->config.placed && g->state != GROUP_DONE)
+            act(out, GROUP_DO_LEAVE, event->value);
     }
     switch (g->state) {
     case GROUP_IDLE:
@@ -274,8 +304,33 @@ static void on_timer(struct group *g, const struct group_event *event, struct gr
         act(out, GROUP_DO_GIVE_UP, 0);
         g->will_restart = false;
         act(out, GROUP_DO_REPORT, 0);
+        if (g->config.placed)
+            act(out, GROUP_DO_LEAVE, 0);
         finish(g, out, 1);
     }
+}
+
+/* Another node's part of the generation is over. Here it may be as well: then the next one can come. */
+static void on_stop(struct group *g, const struct group_event *event, struct group_actions *out)
+{
+    if (g->state == GROUP_IDLE)
+        act(out, GROUP_DO_READY, 0);
+    if (g->cause == GROUP_CAUSE_NONE)
+        g->cause = GROUP_CAUSE_PEER;
+    if (g->state != GROUP_RUNNING)
+        return;
+    act(out, GROUP_DO_NOTIFY_PEER, 0);
+    stop(g, event->now_ns, SIGTERM, out);
+}
+
+static void on_end(struct group *g, const struct group_event *event, struct group_actions *out)
+{
+    g->is_ending = true;
+    g->end_code = event->value;
+    if (g->state == GROUP_IDLE)
+        finish(g, out, event->value);
+    else
+        on_stop(g, event, out);
 }
 
 void group_step(struct group *g, const struct group_event *event, struct group_actions *out)
@@ -287,6 +342,7 @@ void group_step(struct group *g, const struct group_event *event, struct group_a
         [GROUP_EXITED] = on_exited,   [GROUP_LEFT] = on_left,
         [GROUP_EMPTY] = on_empty,     [GROUP_GUARDIAN_LOST] = on_guardian_lost,
         [GROUP_SIGNAL] = on_signal,   [GROUP_TIMER] = on_timer,
+        [GROUP_STOP] = on_stop,       [GROUP_END] = on_end,
     };
 
     out->n_items = 0;

@@ -15,6 +15,10 @@
  * done:      over, with an exit code.
  *
  * A generation ends with GROUP_EMPTY, never earlier: the next one starts on an empty floor.
+ *
+ * With config.placed this node is one of several: whether there is another generation, and which, is decided
+ * elsewhere. The group tells what became of its part of a generation (FAILED, DONE, READY, LEAVE), waits in
+ * idle, and is told: START with the next one, STOP, END.
  */
 
 #include <stdbool.h>
@@ -33,7 +37,7 @@ enum group_state {
 };
 
 enum group_event_kind {
-    GROUP_START,         /* begin with generation 0, or the next one */
+    GROUP_START,         /* begin with generation 0, or the next one; placed: generation, restarts */
     GROUP_START_FAILED,  /* a generation could not be started at all */
     GROUP_STARTED,       /* worker, pid */
     GROUP_EXEC_FAILED,   /* worker; value: errno */
@@ -43,6 +47,8 @@ enum group_event_kind {
     GROUP_GUARDIAN_LOST, /* the guardian is gone before its time; what is left is being killed */
     GROUP_SIGNAL,        /* value: signal number; pid: of the sender, 0 when unknown */
     GROUP_TIMER,         /* the armed deadline may have passed */
+    GROUP_STOP,          /* placed: this generation is over, because of another node */
+    GROUP_END,           /* placed: the job is over; value: exit code */
     GROUP_EVENT_COUNT
 };
 
@@ -52,6 +58,8 @@ struct group_event {
     int worker;
     pid_t pid;
     int value;
+    uint32_t generation;
+    int restarts;
 };
 
 enum group_action_kind {
@@ -67,6 +75,12 @@ enum group_action_kind {
     GROUP_DO_KILL_GUARDIAN, /* it does not do what it is told to: SIGKILL, what it had falls to crun */
     GROUP_DO_GIVE_UP,     /* some process cannot be killed: name it */
     GROUP_DO_FINISH,      /* end with exit code value */
+    /* Placed: tell the other nodes */
+    GROUP_DO_FAILED, /* that worker failed (-1: all are gone, the guardian was killed); the rest is being stopped */
+    GROUP_DO_DONE,   /* that all workers here ended well */
+    GROUP_DO_READY,  /* that nothing is left here and a place in the next generation is wanted */
+    GROUP_DO_LEAVE,  /* that this node goes away: signal value, or 0 if it cannot go on */
+    GROUP_DO_NOTIFY_PEER, /* tell workers over their notice sockets: another node's part has failed */
 };
 
 struct group_action {
@@ -107,12 +121,14 @@ enum group_cause {
     GROUP_CAUSE_GUARDIAN, /* somebody killed the guardian */
     GROUP_CAUSE_SIGNAL,   /* crun was told to stop */
     GROUP_CAUSE_START,    /* the generation could not be started */
+    GROUP_CAUSE_PEER,     /* placed: another node */
 };
 
 struct group_config {
     int n_workers;
     int max_restarts;
     uint64_t grace_ns; /* between a stop signal and SIGKILL */
+    bool placed;       /* one node of several: max_restarts is for the job, and not watched here */
 };
 
 struct group {
@@ -123,9 +139,12 @@ struct group {
     int cause_worker;
     int interrupt;       /* first signal crun was told to stop by, or 0 */
     pid_t interrupt_pid; /* who sent it */
-    bool will_restart;   /* the next GROUP_START begins another generation, charged to the budget */
+    bool will_restart;   /* the next GROUP_START begins another generation, charged to the budget; placed: it
+                            may, and the budget is kept elsewhere */
     bool guardian_killed; /* by us, as it had not killed everything in time, or it is lost anyway */
     bool escalated;      /* this generation had to be killed */
+    bool is_ending;      /* placed: the job is over, with end_code */
+    int end_code;
     uint32_t generation;
     int restarts; /* charged so far */
     int n_ended;

@@ -8,21 +8,13 @@
 
 #include "launcher/environment.h"
 #include "launcher/grace.h"
+#include "launcher/job_impl.h"
 #include "launcher/text.h"
 #include "proto/base/err.h"
 
-enum { DEFAULT_SHUTDOWN_S = 30, DEFAULT_MASTER_PORT = 29500 };
+enum { DEFAULT_SHUTDOWN_S = 30 };
 
-struct builder {
-    struct job *job;
-    const struct options *options;
-    char *const *environment;
-    const struct job_machine *machine;
-    struct text warnings;
-    char *error;
-};
-
-__attribute__((format(printf, 2, 3))) static int refuse(struct builder *b, const char *format, ...)
+int job_refuse(struct job_builder *b, const char *format, ...)
 {
     va_list args;
 
@@ -32,77 +24,24 @@ __attribute__((format(printf, 2, 3))) static int refuse(struct builder *b, const
     return 1;
 }
 
-static const struct option_value *value_of(const struct builder *b, enum option_id id)
+/* ------------------------------------------------------------------ workers */
+
+static int count_workers(struct job_builder *b)
 {
-    return &b->options->value[id];
-}
-
-static const char *text_of(const struct builder *b, enum option_id id)
-{
-    return b->options->value[id].text;
-}
-
-static bool flag_of(const struct builder *b, enum option_id id)
-{
-    return b->options->value[id].flag;
-}
-
-/* ------------------------------------------------------------------ nodes and workers */
-
-static bool parse_nnodes(const char *text, long long *ret_min, long long *ret_max)
-{
-    const char *colon = strchr(text, ':');
-    char min[32];
-
-    if (!colon)
-        return options_int(text, ret_min) && (*ret_max = *ret_min, true);
-    if ((size_t)(colon - text) >= sizeof(min))
-        return false;
-    (void)snprintf(min, sizeof(min), "%.*s", (int)(colon - text), text); /* fits, see above */
-    return options_int(min, ret_min) && options_int(colon + 1, ret_max);
-}
-
-static int check_nodes(struct builder *b)
-{
-    const char *text = text_of(b, OPTION_NNODES);
-    long long min, max;
-
-    if (!parse_nnodes(text, &min, &max))
-        return refuse(b, "--nnodes: nnodes=%s is not in \"MIN:MAX\" format", text);
-    if (min <= 0 || min > max)
-        return refuse(b,
-                      "--nnodes: min_nodes must be > 0 and <= max_nodes, got min_nodes=%lld, max_nodes=%lld",
-                      min, max);
-    if (max > 1)
-        return refuse(b,
-                      "--nnodes=%s: jobs of more than one node are not supported by this version of crun; "
-                      "use --nnodes=1",
-                      text);
-    long long node_rank = value_of(b, OPTION_NODE_RANK)->number;
-    bool is_static = strcmp(text_of(b, OPTION_RDZV_BACKEND), "static") == 0;
-    if (node_rank != 0 && is_static)
-        return refuse(b, "--node-rank=%lld: a job of one node has only node 0", node_rank);
-    if (node_rank != 0)
-        text_add(&b->warnings, "crun: --node-rank is only used with --rdzv-backend=static; ignored\n");
-    return 0;
-}
-
-static int count_workers(struct builder *b)
-{
-    const char *text = text_of(b, OPTION_NPROC_PER_NODE);
+    const char *text = job_text(b, OPTION_NPROC_PER_NODE);
     const struct job_machine *m = b->machine;
     long long n;
 
     if (options_int(text, &n)) {
         if (n <= 0 || n > JOB_WORKERS_MAX)
-            return refuse(b, "--nproc-per-node=%s: the number of workers must be between 1 and %d", text,
+            return job_refuse(b, "--nproc-per-node=%s: the number of workers must be between 1 and %d", text,
                           JOB_WORKERS_MAX);
     } else if (strcmp(text, "cpu") == 0) {
         n = m->count_cpus(m->data);
     } else if (strcmp(text, "gpu") == 0) {
         n = m->count_gpus(m->data);
         if (n <= 0)
-            return refuse(b,
+            return job_refuse(b,
                           "--nproc-per-node=gpu: no usable NVIDIA GPU on this node (Cuda is not available); "
                           "look at nvidia-smi and CUDA_VISIBLE_DEVICES, or give a number, cpu or auto");
     } else if (strcmp(text, "auto") == 0) {
@@ -110,164 +49,11 @@ static int count_workers(struct builder *b)
         if (n <= 0)
             n = m->count_cpus(m->data);
     } else {
-        return refuse(
+        return job_refuse(
             b, "--nproc-per-node: Unsupported nproc_per_node value: %s (a number, cpu, gpu or auto)", text);
     }
     b->job->n_workers = (int)(n > JOB_WORKERS_MAX ? JOB_WORKERS_MAX : n);
     return 0;
-}
-
-/* ------------------------------------------------------------------ rendezvous of one node */
-
-static const char *const known_conf_keys[] = {
-    "join_timeout",
-    "last_call_timeout",
-    "close_timeout",
-    "heartbeat_timeout",
-    "keep_alive_interval",
-    "keep_alive_max_attempt",
-    "read_timeout",
-    "is_host",
-    "store_type",
-    "timeout",
-    "rank",
-};
-
-static bool is_known_conf_key(const char *key, size_t n)
-{
-    for (size_t i = 0; i < ARRAY_SIZE(known_conf_keys); i++)
-        if (strlen(known_conf_keys[i]) == n && strncmp(known_conf_keys[i], key, n) == 0)
-            return true;
-    return false;
-}
-
-/* [*from, *to) without the spaces at its ends. */
-static void trim(const char **from, const char **to)
-{
-    while (*from < *to && **from == ' ')
-        (*from)++;
-    while (*to > *from && (*to)[-1] == ' ')
-        (*to)--;
-}
-
-static int check_conf_pair(struct builder *b, const char *pair, const char *end)
-{
-    const char *equals = memchr(pair, '=', (size_t)(end - pair));
-    const char *key = pair, *key_end = equals ? equals : end;
-    const char *value = equals ? equals + 1 : end, *value_end = end;
-
-    trim(&key, &key_end);
-    trim(&value, &value_end);
-    if (key == key_end)
-        return refuse(b, "--rdzv-conf: the rendezvous configuration string must be in format "
-                         "<key1>=<value1>,...,<keyN>=<valueN>");
-    int n = (int)(key_end - key);
-    if (value == value_end)
-        return refuse(
-            b, "--rdzv-conf: the rendezvous configuration option '%.*s' must have a value specified", n, key);
-    if (!is_known_conf_key(key, (size_t)n))
-        text_add(&b->warnings, "crun: --rdzv-conf: no setting is called '%.*s'; ignored\n", n, key);
-    return 0;
-}
-
-static int check_conf(struct builder *b)
-{
-    const char *pair = text_of(b, OPTION_RDZV_CONF);
-
-    if (!pair[strspn(pair, " ")])
-        return 0;
-    for (;; pair++) {
-        size_t n = strcspn(pair, ",");
-        int r = check_conf_pair(b, pair, pair + n);
-        if (r)
-            return r;
-        pair += n;
-        if (!*pair)
-            return 0;
-    }
-}
-
-/* The endpoint's port, with *ret_host_size set to the length of the host in front of it; -1 when there is
- * none, -2 when it is malformed. */
-static long endpoint_port(const char *endpoint, size_t *ret_host_size)
-{
-    const char *colon = strrchr(endpoint, ':');
-    const char *bracket = strrchr(endpoint, ']');
-
-    *ret_host_size = strlen(endpoint);
-    if (!colon || (bracket && colon < bracket))
-        return -1;
-    *ret_host_size = (size_t)(colon - endpoint);
-    size_t n = strspn(colon + 1, "0123456789");
-    if (n == 0 || n > 5 || colon[1 + n] || atol(colon + 1) > UINT16_MAX)
-        return -2;
-    return atol(colon + 1);
-}
-
-/* Static rendezvous with an address of the user's choice: workers get exactly that. */
-static int take_static_endpoint(struct builder *b)
-{
-    const char *endpoint = text_of(b, OPTION_RDZV_ENDPOINT);
-    const struct option_value *port = value_of(b, OPTION_MASTER_PORT);
-    char *host = NULL;
-
-    if (!*endpoint) {
-        long long number = port->text ? port->number : DEFAULT_MASTER_PORT;
-        if (number < 0 || number > UINT16_MAX)
-            return refuse(b, "--master-port=%lld: a port is a number from 0 to 65535", number);
-        b->job->master_port = (uint16_t)number;
-        host = strdup(text_of(b, OPTION_MASTER_ADDR));
-    } else {
-        size_t host_size;
-        long number = endpoint_port(endpoint, &host_size);
-        if (number == -1)
-            return refuse(b, "--rdzv-endpoint: port is missing in endpoint: %s. Try to specify --master-port",
-                          endpoint);
-        if (number < 0)
-            return refuse(
-                b,
-                "--rdzv-endpoint: The port number of the rendezvous endpoint '%s' must be an integer "
-                "between 0 and 65535.",
-                endpoint);
-        b->job->master_port = (uint16_t)number;
-        host = strndup(endpoint, host_size);
-    }
-    size_t n = host ? strlen(host) : 0;
-    if (n >= 2 && host[0] == '[' && host[n - 1] == ']') {
-        memmove(host, host + 1, n - 2);
-        host[n - 2] = '\0';
-    }
-    b->job->master_addr = host;
-    return host ? 0 : refuse(b, "out of memory");
-}
-
-/* contract 1.4, for one node: which name and address the job has. */
-static int take_rendezvous(struct builder *b)
-{
-    const char *backend = text_of(b, OPTION_RDZV_BACKEND);
-    bool is_static = strcmp(backend, "static") == 0;
-    bool has_endpoint = *text_of(b, OPTION_RDZV_ENDPOINT) != '\0';
-    struct job *job = b->job;
-
-    (void)snprintf(job->run_id, sizeof(job->run_id), "%s", b->machine->random_id); /* a UUID fits */
-    job->run_id_text = text_of(b, OPTION_RDZV_ID);
-    bool alone = flag_of(b, OPTION_STANDALONE) ||
-                 (is_static && !has_endpoint && !value_of(b, OPTION_MASTER_PORT)->text);
-    job->rdzv_backend = alone ? "c10d" : backend;
-    const char *unshared = environment_get(b->environment, "TORCH_DISABLE_SHARE_RDZV_TCP_STORE");
-    job->worker_has_store = unshared && strcmp(unshared, "1") == 0 && (alone || !is_static);
-    if (alone || !*job->run_id_text)
-        job->run_id_text = job->run_id;
-    if (!alone && is_static)
-        return take_static_endpoint(b);
-    if (!alone && strcmp(backend, "c10d") != 0)
-        return refuse(b,
-                      "--rdzv-backend: rendezvous backend '%s' is not registered; crun has c10d and static",
-                      backend);
-    /* One node: its workers meet on loopback, unless the user names an address. */
-    const char *local = text_of(b, OPTION_LOCAL_ADDR);
-    job->master_addr = strdup(local ? local : "127.0.0.1");
-    return job->master_addr ? 0 : refuse(b, "out of memory");
 }
 
 /* ------------------------------------------------------------------ supervision */
@@ -284,16 +70,16 @@ static int signal_number(const char *name, size_t n)
     return 0;
 }
 
-static void take_signals(struct builder *b)
+static void take_signals(struct job_builder *b)
 {
-    const char *text = text_of(b, OPTION_SIGNALS_TO_HANDLE);
+    const char *text = job_text(b, OPTION_SIGNALS_TO_HANDLE);
 
     b->job->signals_text = text;
     for (const char *name = text; *name; name += *name == ',') {
         const char *from = name, *to = name + strcspn(name, ",");
 
         name = to;
-        trim(&from, &to);
+        job_trim(&from, &to);
         int s = signal_number(from, (size_t)(to - from));
         if (s)
             b->job->signals |= UINT64_C(1) << (s - 1);
@@ -305,12 +91,12 @@ static void take_signals(struct builder *b)
 }
 
 /* A timeout of the user's own stands against a grace that is only guessed. */
-static int fit_timeout_into_grace(struct builder *b, bool is_chosen)
+static int fit_timeout_into_grace(struct job_builder *b, bool is_chosen)
 {
     struct grace grace;
 
     if (grace_find(b->environment, b->machine->slurm_conf, &grace) != 0)
-        return refuse(b, "CRUN_GRACE_SECONDS='%s' in the environment is not a number of seconds greater than 0",
+        return job_refuse(b, "CRUN_GRACE_SECONDS='%s' in the environment is not a number of seconds greater than 0",
                       environment_get(b->environment, "CRUN_GRACE_SECONDS"));
     int max = grace_timeout_max(&grace);
     if (b->job->shutdown_timeout_s <= max || (is_chosen && !grace.is_certain))
@@ -323,56 +109,56 @@ static int fit_timeout_into_grace(struct builder *b, bool is_chosen)
     return 0;
 }
 
-static int take_timeout(struct builder *b)
+static int take_timeout(struct job_builder *b)
 {
-    const struct option_value *option = value_of(b, OPTION_SHUTDOWN_TIMEOUT);
+    const struct option_value *option = job_value(b, OPTION_SHUTDOWN_TIMEOUT);
     const char *from_environment = environment_get(b->environment, "TORCH_ELASTIC_SHUTDOWN_TIMEOUT");
     long long seconds = DEFAULT_SHUTDOWN_S;
 
     if (option->text)
         seconds = option->number;
     else if (from_environment && !options_int(from_environment, &seconds))
-        return refuse(b, "TORCH_ELASTIC_SHUTDOWN_TIMEOUT='%s' in the environment is not a number of seconds",
+        return job_refuse(b, "TORCH_ELASTIC_SHUTDOWN_TIMEOUT='%s' in the environment is not a number of seconds",
                       from_environment);
     if (seconds < 0)
-        return refuse(b, "--shutdown-timeout: shutdown_timeout must be non-negative, got %lld", seconds);
+        return job_refuse(b, "--shutdown-timeout: shutdown_timeout must be non-negative, got %lld", seconds);
     b->job->shutdown_timeout_s = (int)(seconds > INT32_MAX / 1000 ? INT32_MAX / 1000 : seconds);
     return fit_timeout_into_grace(b, option->text || from_environment);
 }
 
-static int take_supervision(struct builder *b)
+static int take_supervision(struct job_builder *b)
 {
-    long long restarts = value_of(b, OPTION_MAX_RESTARTS)->number;
+    long long restarts = job_value(b, OPTION_MAX_RESTARTS)->number;
 
     if (restarts < 0)
-        return refuse(b, "--max-restarts: max_restarts must be >= 0, got %lld", restarts);
+        return job_refuse(b, "--max-restarts: max_restarts must be >= 0, got %lld", restarts);
     b->job->max_restarts = (int)(restarts > INT32_MAX ? INT32_MAX : restarts);
-    if (!(value_of(b, OPTION_MONITOR_INTERVAL)->seconds > 0))
-        return refuse(b, "--monitor-interval: must be greater than 0");
-    b->job->exit_code_of_worker = strcmp(text_of(b, OPTION_EXIT_CODE), "worker") == 0;
+    if (!(job_value(b, OPTION_MONITOR_INTERVAL)->seconds > 0))
+        return job_refuse(b, "--monitor-interval: must be greater than 0");
+    b->job->exit_code_of_worker = strcmp(job_text(b, OPTION_EXIT_CODE), "worker") == 0;
     take_signals(b);
     return take_timeout(b);
 }
 
 /* ------------------------------------------------------------------ program and output */
 
-static int take_program(struct builder *b)
+static int take_program(struct job_builder *b)
 {
     struct job *job = b->job;
 
     job->program_name = b->options->program;
     job->program_args = b->options->program_args;
-    job->role = text_of(b, OPTION_ROLE);
-    job->virtual_local_rank = flag_of(b, OPTION_VIRTUAL_LOCAL_RANK);
-    if (text_of(b, OPTION_NUMA_BINDING) && !numa_mode_parse(text_of(b, OPTION_NUMA_BINDING), &job->numa))
-        return refuse(b, "--numa-binding=%s: no such mode", text_of(b, OPTION_NUMA_BINDING));
-    if (flag_of(b, OPTION_RUN_PATH))
+    job->role = job_text(b, OPTION_ROLE);
+    job->virtual_local_rank = job_flag(b, OPTION_VIRTUAL_LOCAL_RANK);
+    if (job_text(b, OPTION_NUMA_BINDING) && !numa_mode_parse(job_text(b, OPTION_NUMA_BINDING), &job->numa))
+        return job_refuse(b, "--numa-binding=%s: no such mode", job_text(b, OPTION_NUMA_BINDING));
+    if (job_flag(b, OPTION_RUN_PATH))
         job->program = JOB_PROGRAM_RUN_PATH;
-    else if (flag_of(b, OPTION_NO_PYTHON) && flag_of(b, OPTION_MODULE))
-        return refuse(b, "Don't use both the '--no-python' flag and the '--module' flag at the same time.");
-    else if (flag_of(b, OPTION_NO_PYTHON))
+    else if (job_flag(b, OPTION_NO_PYTHON) && job_flag(b, OPTION_MODULE))
+        return job_refuse(b, "Don't use both the '--no-python' flag and the '--module' flag at the same time.");
+    else if (job_flag(b, OPTION_NO_PYTHON))
         job->program = JOB_PROGRAM_EXECUTABLE;
-    else if (flag_of(b, OPTION_MODULE))
+    else if (job_flag(b, OPTION_MODULE))
         job->program = JOB_PROGRAM_MODULE;
     return 0;
 }
@@ -409,14 +195,14 @@ bool job_parse_streams(const char *text, uint8_t *map, int n_workers)
     }
 }
 
-static int take_streams(struct builder *b, enum option_id id, uint8_t **map)
+static int take_streams(struct job_builder *b, enum option_id id, uint8_t **map)
 {
     *map = calloc((size_t)b->job->n_workers, 1);
     if (!*map)
-        return refuse(b, "out of memory");
-    if (!job_parse_streams(text_of(b, id), *map, b->job->n_workers))
-        return refuse(b, "--%s: %s does not match: one digit 0 to 3, or RANK:DIGIT,...",
-                      options_table[id].name, text_of(b, id));
+        return job_refuse(b, "out of memory");
+    if (!job_parse_streams(job_text(b, id), *map, b->job->n_workers))
+        return job_refuse(b, "--%s: %s does not match: one digit 0 to 3, or RANK:DIGIT,...",
+                      options_table[id].name, job_text(b, id));
     return 0;
 }
 
@@ -429,16 +215,16 @@ bool job_has_logs(const struct job *job)
 }
 
 /* A comma separated list of local ranks. */
-static int take_listed_ranks(struct builder *b)
+static int take_listed_ranks(struct job_builder *b)
 {
-    const char *text = text_of(b, OPTION_LOCAL_RANKS_FILTER);
+    const char *text = job_text(b, OPTION_LOCAL_RANKS_FILTER);
     struct job *job = b->job;
 
     if (!*text)
         return 0;
     job->listed = calloc((size_t)job->n_workers, 1);
     if (!job->listed)
-        return refuse(b, "out of memory");
+        return job_refuse(b, "out of memory");
     for (const char *entry = text;; entry++) {
         size_t n = strcspn(entry, ",");
         char number[32] = "";
@@ -447,7 +233,7 @@ static int take_listed_ranks(struct builder *b)
         if (n < sizeof(number))
             memcpy(number, entry, n);
         if (!options_int(number, &rank))
-            return refuse(b, "--local_ranks_filter must be a comma-separated list of integers e.g. "
+            return job_refuse(b, "--local_ranks_filter must be a comma-separated list of integers e.g. "
                              "--local_ranks_filter=0,1,2");
         if (rank >= 0 && rank < job->n_workers)
             job->listed[rank] = 1;
@@ -458,9 +244,9 @@ static int take_listed_ranks(struct builder *b)
 }
 
 /* A comma separated list of texts; two commas stand for one in a text. */
-static int take_filter(struct builder *b, enum option_id id, struct strlist *filter)
+static int take_filter(struct job_builder *b, enum option_id id, struct strlist *filter)
 {
-    const char *text = text_of(b, id);
+    const char *text = job_text(b, id);
     struct text entry = {0};
 
     if (!*text)
@@ -474,15 +260,15 @@ static int take_filter(struct builder *b, enum option_id id, struct strlist *fil
         } else {
             strlist_add_owned(filter, text_steal(&entry));
             if (!*text)
-                return filter->failed ? refuse(b, "out of memory") : 0;
+                return filter->failed ? job_refuse(b, "out of memory") : 0;
         }
     }
 }
 
 /* The option, else torchrun's variable, else NULL. */
-static const char *find_prefix(const struct builder *b)
+static const char *find_prefix(const struct job_builder *b)
 {
-    const char *said = text_of(b, OPTION_LINE_PREFIX);
+    const char *said = job_text(b, OPTION_LINE_PREFIX);
 
     if (!said)
         return environment_get(b->environment, "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE");
@@ -491,18 +277,18 @@ static const char *find_prefix(const struct builder *b)
     return strcmp(said, "torchrun") == 0 ? NULL : said;
 }
 
-static int take_output(struct builder *b)
+static int take_output(struct job_builder *b)
 {
     struct job *job = b->job;
 
     job->line_prefix = find_prefix(b);
 
-    const char *handler = text_of(b, OPTION_EVENT_LOG_HANDLER);
+    const char *handler = job_text(b, OPTION_EVENT_LOG_HANDLER);
     job->event_console = strcmp(handler, "console") == 0;
     if (!job->event_console && strcmp(handler, "null") != 0)
-        return refuse(b, "--event-log-handler: event log handler '%s' is not registered; there are null and console", handler);
-    job->event_log = text_of(b, OPTION_EVENT_LOG);
-    job->log_dir = text_of(b, OPTION_LOG_DIR);
+        return job_refuse(b, "--event-log-handler: event log handler '%s' is not registered; there are null and console", handler);
+    job->event_log = job_text(b, OPTION_EVENT_LOG);
+    job->log_dir = job_text(b, OPTION_LOG_DIR);
     int r = take_streams(b, OPTION_REDIRECTS, &job->redirects);
     if (!r)
         r = take_streams(b, OPTION_TEE, &job->tees);
@@ -516,7 +302,7 @@ static int take_output(struct builder *b)
 }
 
 /* Options of torchrun that crun knows and does not do: refused when they would change anything. */
-static int refuse_unsupported(struct builder *b)
+static int refuse_unsupported(struct job_builder *b)
 {
     static const struct {
         enum option_id id;
@@ -527,15 +313,15 @@ static int refuse_unsupported(struct builder *b)
     };
 
     for (size_t i = 0; i < ARRAY_SIZE(refused); i++) {
-        const char *text = text_of(b, refused[i].id);
+        const char *text = job_text(b, refused[i].id);
         if (text && (!refused[i].harmless || strcmp(text, refused[i].harmless) != 0))
-            return refuse(b, "--%s=%s %s", options_table[refused[i].id].name, text, refused[i].reason);
+            return job_refuse(b, "--%s=%s %s", options_table[refused[i].id].name, text, refused[i].reason);
     }
     return 0;
 }
 
 /* Switches of torchrun's agent that ask for something crun does not do. */
-static int warn_of_switches(struct builder *b)
+static int warn_of_switches(struct job_builder *b)
 {
     static const struct {
         const char *name, *value, *consequence;
@@ -552,11 +338,11 @@ static int warn_of_switches(struct builder *b)
     return 0;
 }
 
-static int build(struct builder *b)
+static int build(struct job_builder *b)
 {
-    static int (*const steps[])(struct builder *) = {
-        check_nodes,  take_supervision, count_workers,      check_conf,       take_rendezvous,
-        take_program, take_output,      refuse_unsupported, warn_of_switches,
+    static int (*const steps[])(struct job_builder *) = {
+        job_check_nodes,     take_supervision, count_workers, job_take_conf,      job_take_rendezvous,
+        take_program,        take_output,      refuse_unsupported, warn_of_switches,
     };
 
     for (size_t i = 0; i < ARRAY_SIZE(steps); i++) {
@@ -570,7 +356,7 @@ static int build(struct builder *b)
 int job_init(struct job *job, const struct options *options, char *const *environment,
              const struct job_machine *machine, char **ret_warnings, char error[JOB_ERROR_SIZE])
 {
-    struct builder b = {
+    struct job_builder b = {
         .job = job, .options = options, .environment = environment, .machine = machine, .error = error};
 
     *job = (struct job){0};
@@ -587,6 +373,7 @@ int job_init(struct job *job, const struct options *options, char *const *enviro
 void job_finish(struct job *job)
 {
     free(job->master_addr);
+    free(job->endpoint_host);
     free(job->redirects);
     free(job->tees);
     free(job->listed);

@@ -14,6 +14,7 @@
 #include "launcher/numa.h"
 #include "launcher/options.h"
 #include "launcher/strlist.h"
+#include "rendezvous/session_message.h"
 
 enum {
     JOB_WORKERS_MAX =
@@ -31,6 +32,21 @@ enum job_program {
 
 enum { JOB_STDOUT = 1, JOB_STDERR = 2 };
 
+/* How this node finds the others. */
+enum job_meeting {
+    JOB_ALONE,  /* there are none */
+    JOB_STATIC, /* everybody knows its place; they meet in a store that node 0 serves */
+    JOB_ROUNDS, /* a rendezvous tells everybody its place */
+    JOB_MEETING_COUNT
+};
+
+/* Whether this node serves the rendezvous. */
+enum job_hosting {
+    JOB_HOSTS_IF_LOCAL, /* if the endpoint's address is its own and the port is free */
+    JOB_HOSTS,
+    JOB_HOSTS_NOT,
+};
+
 /* Facts about the machine. A count of 0 GPUs also says that they cannot be counted. */
 struct job_machine {
     int (*count_cpus)(void *data);
@@ -45,9 +61,18 @@ struct job {
     const char *role;
     char run_id[JOB_ID_SIZE]; /* used when run_id_text points here */
     const char *run_id_text;
-    char *master_addr;    /* what workers get; the store listens there */
-    uint16_t master_port; /* 0: a free one, new for each generation */
-    bool worker_has_store; /* the first worker opens it, crun only keeps its port free */
+    enum job_meeting meeting;
+    int min_nodes, max_nodes;
+    int node_rank;        /* ROUNDS: the one it would like, -1: any */
+    char *master_addr;    /* ALONE, STATIC: what workers get; the store listens there */
+    uint16_t master_port; /* ALONE: 0 is a free one, new for each generation */
+    bool worker_has_store; /* ALONE: the first worker opens it, crun only keeps its port free */
+    uint32_t static_timeout_ms; /* STATIC: for all nodes to come */
+    char *endpoint_host;        /* ROUNDS */
+    uint16_t endpoint_port;
+    const char *local_addr; /* where others reach this node; NULL: not told */
+    enum job_hosting hosting;
+    struct session_params params; /* ROUNDS */
     int max_restarts;
     int shutdown_timeout_s;
     uint64_t signals; /* bit s-1: signal s is passed on and ends the job */

@@ -136,6 +136,7 @@ static int add_worker_variables(const struct plan *plan, int local_rank, struct 
     strlist_add(out, "TORCHELASTIC_USE_AGENT_STORE=%s", plan->worker_has_store ? "False" : "True");
     strlist_add(out, "TORCHELASTIC_SIGNALS_TO_HANDLE=%s", plan->signals);
     strlist_add(out, NOTICE_ENVIRONMENT "=%d", plan->notice_fd);
+    strlist_add(out, NOTICE_GENERATION_ENVIRONMENT "=%u", plan->generation);
     add_error_file(plan, local_rank, out);
     if (!environment_get(plan->environment, "TORCH_NCCL_ASYNC_ERROR_HANDLING"))
         strlist_add(out, "TORCH_NCCL_ASYNC_ERROR_HANDLING=1");

@@ -171,6 +171,8 @@ static void add_decision(struct text *out, const struct report *r)
     const struct group *g = r->group;
     int max = g->config.max_restarts;
 
+    if (g->config.placed)
+        return; /* it is not made here */
     if (g->will_restart)
         text_add(out, "crun: %d/%d attempts left; will restart worker group\n", max - g->restarts - 1, max);
     else if (!g->interrupt && g->cause != GROUP_CAUSE_EXEC && max > 0)
@@ -299,7 +301,7 @@ char *report_compose(const struct report *r)
     struct text out = {0};
 
     add_lines(&out, r);
-    bool over = !r->group->will_restart && r->root >= 0;
+    bool over = !r->group->will_restart && !r->group->config.placed && r->root >= 0;
     if (over && (r->group->cause == GROUP_CAUSE_WORKER || r->group->cause == GROUP_CAUSE_GUARDIAN)) {
         char **blocks = calloc(r->n_failures, sizeof(*blocks));
         for (size_t i = 0; blocks && i < r->n_failures; i++)

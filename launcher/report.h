@@ -50,7 +50,8 @@ struct report {
  */
 int report_find_root(const struct report_failure *failures, size_t n_failures);
 
-/* The lines, each "crun: ...\n", and the table when group->will_restart is false. Malloc'ed or NULL. */
+/* The lines, each "crun: ...\n", and the table when group->will_restart is false; of one node of several the
+ * lines alone, as the table is about all of them (verdict.h). Malloc'ed or NULL. */
 char *report_compose(const struct report *report);
 
 /* "exit code 7", "signal 11 (SIGSEGV), core dumped". */

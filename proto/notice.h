@@ -14,6 +14,9 @@
  *   12..15 global rank it is about, -1 for none (i32)
  *   16..19 detail: see the kind (i32)
  *
+ * The worker's own generation is in CRUN_GENERATION; where that is not set (an older crun), it is
+ * TORCHELASTIC_RESTART_COUNT, which does not count changes of membership.
+ *
  * All numbers are little-endian. End of file means that crun itself is gone; the worker's own end follows.
  *
  * To extend it: append fields at the end and let size grow (a reader takes what it knows and the socket
@@ -28,6 +31,7 @@
 #include <stdint.h>
 
 #define NOTICE_ENVIRONMENT "CRUN_NOTICE_FD"
+#define NOTICE_GENERATION_ENVIRONMENT "CRUN_GENERATION"
 #define NOTICE_SIZE 20u
 
 enum notice_kind {

@@ -338,6 +338,11 @@ void server_drain(struct server *s, unsigned timeout_ms, void (*stopped)(void *d
                              0); /* cannot fail: has a callback */
 }
 
+unsigned server_n_clients(const struct server *s)
+{
+    return s->n_peers;
+}
+
 void server_peer_gone(struct server *s)
 {
     s->n_peers--;

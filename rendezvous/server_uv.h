@@ -43,6 +43,9 @@ int server_listen_tcp(struct server *s, const char *host, uint16_t port, uint16_
  * removed when the server stops. Returns 0 or -errno (-EADDRINUSE: somebody listens there). */
 int server_listen_unix(struct server *s, const char *path);
 
+/* Connections that are open, those of agents included. */
+unsigned server_n_clients(const struct server *s);
+
 /* Nodes that have not been told yet how their job ended, or whose job goes on. */
 size_t server_n_nodes(const struct server *s);
 

@@ -52,7 +52,8 @@ struct crw_env {
     char master_addr[256];
     uint16_t master_port;
     char run_id[128];
-    int notice_fd; /* CRUN_NOTICE_FD or -1 */
+    int notice_fd;  /* CRUN_NOTICE_FD or -1 */
+    int generation; /* CRUN_GENERATION, else restart_count: counts changes of membership, too */
 };
 
 /* Reads the variables that crun (and torchrun) set. Without RANK: rank 0 of 1. CRW_E_ENVIRONMENT. */

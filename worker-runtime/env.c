@@ -127,6 +127,9 @@ static int read_job(struct crw_env *env)
         r = read_text("TORCHELASTIC_RUN_ID", env->run_id, sizeof(env->run_id));
     if (r == 0)
         r = read_optional_number("CRUN_NOTICE_FD", 0, INT_MAX, &env->notice_fd);
+    env->generation = env->restart_count;
+    if (r == 0)
+        r = read_optional_number("CRUN_GENERATION", 0, INT_MAX, &env->generation);
     return r;
 }
 

@@ -3,7 +3,7 @@
  *
  *   1. The watch starts: from here on a failed peer breaks off whatever this rank waits for.
  *   2. Rank 0 makes the shared memory and puts "pid fd device inode" into the worker store, under a key with
- *      the restart count (torchrun keeps one store for all generations) and the number of the group in
+ *      the generation (torchrun keeps one store for all generations) and the number of the group in
  *      this process. The others open it through /proc/PID/fd/FD and compare device and inode, so that a
  *      number that means something else by now is not taken for it.
  *   3. All meet in the memory; each takes the others under watch by pidfd; all meet again, which shows
@@ -148,7 +148,7 @@ enum { KEY_SIZE = 64, STALE_PAUSE_MS = 10 };
 
 static void meeting_key(const struct crw_group *group, int number, char key[KEY_SIZE])
 {
-    (void)snprintf(key, KEY_SIZE, "crw/group/%d/%d", group->env.restart_count, number);
+    (void)snprintf(key, KEY_SIZE, "crw/group/%d/%d", group->env.generation, number);
 }
 
 static int publish_memory(struct crw_group *group, const char *key, int fd)
@@ -245,7 +245,7 @@ static int check_env(const struct crw_env *env)
 static int start(struct crw_group *group, int fd)
 {
     _cleanup_close_ int own_fd = fd;
-    int r = watch_create(group->env.notice_fd, group->env.restart_count, group->env.world_size, &group->watch);
+    int r = watch_create(group->env.notice_fd, group->env.generation, group->env.world_size, &group->watch);
 
     if (r != 0)
         return r;

@@ -265,7 +265,7 @@ def test_log_dir(tmp_path):
     (["--no-python", "/etc/passwd"], 1, "not executable"),
     (["--nproc-per-node=gpu", "/bin/true"], 1, "GPU"),
     (["--nproc-per-node=0", "/bin/true"], 1, "between 1 and"),
-    (["--nnodes=2", "/bin/true"], 1, "more than one node"),
+    (["--nnodes=2", "/bin/true"], 1, "--standalone is for one node"),
     (["--max-restarts=x", "/bin/true"], 2, "invalid int value"),
     (["--nope", "/bin/true"], 2, "unrecognized arguments: --nope"),
     ([], 2, "the following arguments are required"),

@@ -29,7 +29,9 @@ static const char *const action_names[] = {
     [GROUP_DO_DISARM] = "disarm",     [GROUP_DO_REPORT] = "report",
     [GROUP_DO_START_AGAIN] = "again", [GROUP_DO_GIVE_UP] = "give up",
     [GROUP_DO_KILL_GUARDIAN] = "kill guardian",
-    [GROUP_DO_FINISH] = "finish",
+    [GROUP_DO_FINISH] = "finish",     [GROUP_DO_FAILED] = "tell failed",
+    [GROUP_DO_DONE] = "tell done",    [GROUP_DO_READY] = "tell ready",
+    [GROUP_DO_LEAVE] = "leave",       [GROUP_DO_NOTIFY_PEER] = "peer",
 };
 
 static void write_actions(const struct group_actions *actions, uint64_t now_ns, char *out, size_t out_size)
@@ -44,23 +46,23 @@ static void write_actions(const struct group_actions *actions, uint64_t now_ns, 
             n += (size_t)snprintf(out + n, out_size - n, " +%d",
                                   (int)((int64_t)(a->deadline_ns - now_ns) / (int64_t)MS));
         else if (a->kind == GROUP_DO_SIGNAL || a->kind == GROUP_DO_FINISH ||
-                 a->kind == GROUP_DO_NOTIFY_FAILED || a->kind == GROUP_DO_NOTIFY_STOP)
+                 a->kind == GROUP_DO_NOTIFY_FAILED || a->kind == GROUP_DO_NOTIFY_STOP ||
+                 a->kind == GROUP_DO_FAILED || a->kind == GROUP_DO_LEAVE)
             n += (size_t)snprintf(out + n, out_size - n, " %d", a->value);
     }
 }
 
-/* Holds the conversation with a group of two workers; lines end with an answer of NULL. */
-static void converse(struct group *g, int max_restarts, const struct line *lines)
+static void converse_as(struct group *g, const struct group_config *config, const struct line *lines)
 {
-    const struct group_config config = {.n_workers = 2, .max_restarts = max_restarts, .grace_ns = 30000 * MS};
-
-    assert_int_equal(group_init(g, &config), 0);
+    assert_int_equal(group_init(g, config), 0);
     for (const struct line *line = lines; line->answer; line++) {
         const struct group_event event = {.kind = line->kind,
                                           .now_ns = (uint64_t)line->at_ms * MS + 1,
                                           .worker = line->worker,
                                           .pid = line->kind == GROUP_STARTED ? 100 + line->worker : 0,
-                                          .value = line->value};
+                                          .value = line->value,
+                                          .generation = (uint32_t)line->value,
+                                          .restarts = line->value};
         struct group_actions actions;
         char answer[256];
 
@@ -69,6 +71,22 @@ static void converse(struct group *g, int max_restarts, const struct line *lines
         if (strcmp(answer, line->answer) != 0)
             fail_msg("line %d: answered '%s', expected '%s'", (int)(line - lines) + 1, answer, line->answer);
     }
+}
+
+/* Holds the conversation with a group of two workers; lines end with an answer of NULL. */
+static void converse(struct group *g, int max_restarts, const struct line *lines)
+{
+    const struct group_config config = {.n_workers = 2, .max_restarts = max_restarts, .grace_ns = 30000 * MS};
+
+    converse_as(g, &config, lines);
+}
+
+/* The same as one node of several; the value of GROUP_START is the generation and the restarts so far. */
+static void converse_placed(struct group *g, const struct line *lines)
+{
+    const struct group_config config = {.n_workers = 2, .grace_ns = 30000 * MS, .placed = true};
+
+    converse_as(g, &config, lines);
 }
 
 #define STARTED_BOTH                                                                                         \
@@ -313,49 +331,192 @@ static void test_start_failed(void **state)
     group_finish(&g);
 }
 
+static void test_placed_failure_and_next_generation(void **state)
+{
+    static const struct line lines[] = {
+        STARTED_BOTH,
+        {5, GROUP_EXITED, 1, EXIT(7), "tell failed 1, failed 1, signal 15, arm +30000"},
+        {6, GROUP_STOP, -1, 0, ""}, /* the others heard of it; nothing new here */
+        {7, GROUP_EXITED, 0, SIGTERM, ""},
+        {7, GROUP_EMPTY, -1, 0, "disarm, report, tell ready"},
+        {9, GROUP_START, -1, 4, "spawn"}, /* generation 4: there were changes of membership, too */
+        {9, GROUP_STARTED, 0, 0, ""},
+        {9, GROUP_STARTED, 1, 0, ""},
+        {10, GROUP_EXITED, 0, 0, ""},
+        {10, GROUP_EXITED, 1, 0, ""},
+        {10, GROUP_EMPTY, -1, 0, "tell done"},
+        {11, GROUP_END, -1, 0, "finish 0"},
+        {0},
+    };
+    struct group g;
+
+    converse_placed(&g, lines);
+    assert_int_equal(g.generation, 4);
+    assert_int_equal(g.restarts, 4);
+    group_finish(&g);
+}
+
+static void test_placed_stopped_for_another_node(void **state)
+{
+    static const struct line lines[] = {
+        STARTED_BOTH,
+        {5, GROUP_STOP, -1, 0, "peer, signal 15, arm +30000"},
+        {6, GROUP_EXITED, 0, EXIT(1), ""}, /* its peers are gone: a consequence */
+        {6, GROUP_EXITED, 1, SIGTERM, ""},
+        {6, GROUP_EMPTY, -1, 0, "disarm, tell ready"},
+        {7, GROUP_START, -1, 1, "spawn"},
+        {0},
+    };
+    struct group g;
+
+    converse_placed(&g, lines);
+    assert_int_equal(g.cause, GROUP_CAUSE_NONE);
+    group_finish(&g);
+}
+
+/* Done here, but not elsewhere, and then it has to be done again. */
+static void test_placed_stopped_when_done(void **state)
+{
+    static const struct line lines[] = {
+        STARTED_BOTH,
+        {5, GROUP_EXITED, 0, 0, ""},
+        {5, GROUP_EXITED, 1, 0, ""},
+        {5, GROUP_LEFT, -1, 1, "signal 15, arm +1000"},
+        {6, GROUP_STOP, -1, 0, ""}, /* just being swept: it must not be called done any more */
+        {7, GROUP_EMPTY, -1, 0, "disarm, tell ready"},
+        {8, GROUP_START, -1, 1, "spawn"},
+        {8, GROUP_STARTED, 0, 0, ""},
+        {8, GROUP_STARTED, 1, 0, ""},
+        {9, GROUP_EXITED, 0, 0, ""},
+        {9, GROUP_EXITED, 1, 0, ""},
+        {9, GROUP_EMPTY, -1, 0, "tell done"},
+        {10, GROUP_STOP, -1, 0, "tell ready"},
+        {11, GROUP_START, -1, 2, "spawn"},
+        {0},
+    };
+    struct group g;
+
+    converse_placed(&g, lines);
+    group_finish(&g);
+}
+
+static void test_placed_end_while_running(void **state)
+{
+    static const struct line lines[] = {
+        STARTED_BOTH,
+        {5, GROUP_END, -1, 3, "peer, signal 15, arm +30000"},
+        {6, GROUP_EXITED, 0, SIGTERM, ""},
+        {6, GROUP_EXITED, 1, SIGTERM, ""},
+        {6, GROUP_EMPTY, -1, 0, "disarm, finish 3"},
+        {0},
+    };
+    struct group g;
+
+    converse_placed(&g, lines);
+    group_finish(&g);
+}
+
+static void test_placed_told_to_stop(void **state)
+{
+    static const struct line lines[] = {
+        STARTED_BOTH,
+        {5, GROUP_SIGNAL, -1, SIGTERM, "leave 15, stop 15, signal 15, arm +30000"},
+        {6, GROUP_EXITED, 0, SIGTERM, ""},
+        {6, GROUP_EXITED, 1, SIGTERM, ""},
+        {6, GROUP_EMPTY, -1, 0, "disarm, report, finish 1"},
+        {0},
+    };
+    static const struct line waiting[] = {
+        {5, GROUP_SIGNAL, -1, SIGTERM, "leave 15, report, finish 1"},
+        {0},
+    };
+    struct group g;
+
+    converse_placed(&g, lines);
+    group_finish(&g);
+    converse_placed(&g, waiting);
+    group_finish(&g);
+}
+
+static void test_placed_cannot_start(void **state)
+{
+    static const struct line lines[] = {
+        {0, GROUP_START, -1, 0, "spawn"},
+        {0, GROUP_START_FAILED, -1, 0, "leave 0, finish 1"},
+        {0},
+    };
+    struct group g;
+
+    converse_placed(&g, lines);
+    group_finish(&g);
+}
+
+static bool has(const struct group_actions *actions, enum group_action_kind kind)
+{
+    for (size_t i = 0; i < actions->n_items; i++)
+        if (actions->items[i].kind == kind)
+            return true;
+    return false;
+}
+
 /* Whatever happens in whatever order: never two starts without an end between, never more restarts than
- * allowed, never an action after the end, and an armed deadline whenever something has been asked to end. */
+ * allowed, never an action after the end, and an armed deadline whenever something has been asked to end. Placed:
+ * every generation that ends is told of, or the job is over. */
+static void check_random_events(unsigned seed, bool placed)
+{
+    const struct group_config config = {
+        .n_workers = 3, .max_restarts = 2, .grace_ns = 1000 * MS, .placed = placed};
+    unsigned long long random = seed * 6364136223846793005ull + 1442695040888963407ull;
+    int n_spawned = 0;
+    struct group g;
+
+    assert_int_equal(group_init(&g, &config), 0);
+    for (int step = 0; step < 40; step++) {
+        random = random * 6364136223846793005ull + 1442695040888963407ull;
+        unsigned bits = (unsigned)(random >> 33);
+        struct group_event event = {.kind = (enum group_event_kind)(bits % GROUP_EVENT_COUNT),
+                                    .now_ns = (uint64_t)step * 400 * MS,
+                                    .worker = (int)((bits >> 8) % 3),
+                                    .pid = 100,
+                                    .value = (bits >> 16) % 2 ? SIGTERM : 0};
+        struct group_actions actions;
+
+        if (event.kind == GROUP_SIGNAL)
+            event.value = SIGTERM;
+        if (step == 0)
+            event.kind = GROUP_START;
+        bool is_order = event.kind == GROUP_STOP || event.kind == GROUP_END;
+        enum group_state before = g.state;
+        /* Worker events come from a generation that exists; orders, from elsewhere. */
+        if ((before == GROUP_IDLE && event.kind != GROUP_START && event.kind != GROUP_SIGNAL && !is_order) ||
+            (is_order && !placed))
+            continue;
+        group_step(&g, &event, &actions);
+        if (has(&actions, GROUP_DO_SPAWN)) {
+            n_spawned++;
+            assert_int_equal(before, GROUP_IDLE);
+        }
+        if (before == GROUP_DONE && event.kind != GROUP_START_FAILED)
+            assert_int_equal(actions.n_items, 0);
+        if (g.state == GROUP_STOPPING || g.state == GROUP_SWEEPING || g.state == GROUP_KILLING)
+            assert_int_not_equal(g.deadline_ns, 0);
+        if (placed && event.kind == GROUP_EMPTY && before != GROUP_DONE)
+            assert_int_equal(has(&actions, GROUP_DO_DONE) + has(&actions, GROUP_DO_READY) +
+                                 has(&actions, GROUP_DO_FINISH),
+                             1);
+    }
+    if (!placed) {
+        assert_in_range(n_spawned, 1, 1 + config.max_restarts);
+        assert_in_range(g.restarts, 0, config.max_restarts);
+    }
+    group_finish(&g);
+}
+
 static void test_random_events(void **state)
 {
     for (unsigned seed = 1; seed <= 20000; seed++) {
-        const struct group_config config = {.n_workers = 3, .max_restarts = 2, .grace_ns = 1000 * MS};
-        unsigned long long random = seed * 6364136223846793005ull + 1442695040888963407ull;
-        int n_spawned = 0;
-        struct group g;
-
-        assert_int_equal(group_init(&g, &config), 0);
-        for (int step = 0; step < 40; step++) {
-            random = random * 6364136223846793005ull + 1442695040888963407ull;
-            unsigned bits = (unsigned)(random >> 33);
-            struct group_event event = {.kind = (enum group_event_kind)(bits % GROUP_EVENT_COUNT),
-                                        .now_ns = (uint64_t)step * 400 * MS,
-                                        .worker = (int)((bits >> 8) % 3),
-                                        .pid = 100,
-                                        .value = (bits >> 16) % 2 ? SIGTERM : 0};
-            struct group_actions actions;
-
-            if (event.kind == GROUP_SIGNAL)
-                event.value = SIGTERM;
-            if (step == 0)
-                event.kind = GROUP_START;
-            enum group_state before = g.state;
-            /* Worker events come from a generation that exists. */
-            if (before == GROUP_IDLE && event.kind != GROUP_START && event.kind != GROUP_SIGNAL)
-                continue;
-            group_step(&g, &event, &actions);
-            for (size_t i = 0; i < actions.n_items; i++)
-                if (actions.items[i].kind == GROUP_DO_SPAWN) {
-                    n_spawned++;
-                    assert_int_equal(before, GROUP_IDLE);
-                }
-            if (before == GROUP_DONE && event.kind != GROUP_START_FAILED)
-                assert_int_equal(actions.n_items, 0);
-            if (g.state == GROUP_STOPPING || g.state == GROUP_SWEEPING || g.state == GROUP_KILLING)
-                assert_int_not_equal(g.deadline_ns, 0);
-        }
-        assert_in_range(n_spawned, 1, 1 + config.max_restarts);
-        assert_in_range(g.restarts, 0, config.max_restarts);
-        group_finish(&g);
+        check_random_events(seed, false);
+        check_random_events(seed, true);
     }
 }
 
@@ -375,6 +536,12 @@ int main(void)
         cmocka_unit_test(test_exec_failure_is_final),
         cmocka_unit_test(test_lost_guardian),
         cmocka_unit_test(test_start_failed),
+        cmocka_unit_test(test_placed_failure_and_next_generation),
+        cmocka_unit_test(test_placed_stopped_for_another_node),
+        cmocka_unit_test(test_placed_stopped_when_done),
+        cmocka_unit_test(test_placed_end_while_running),
+        cmocka_unit_test(test_placed_told_to_stop),
+        cmocka_unit_test(test_placed_cannot_start),
         cmocka_unit_test(test_random_events),
     };
 

@@ -129,6 +129,52 @@ static void test_rendezvous(void **state)
     }
 }
 
+static void test_meeting(void **state)
+{
+    static const struct {
+        struct conversation said;
+        enum job_meeting meeting;
+        int min, max, node_rank;
+        const char *addr; /* of the master or the endpoint */
+        int port;
+        unsigned join_ms, node_timeout_ms;
+        enum job_hosting hosting;
+    } cases[] = {
+        {{{"--nnodes=2", "--master-port=7", "--node-rank=1", "x"}},
+         JOB_STATIC, 2, 2, 1, "127.0.0.1", 7, 600000, 1000, JOB_HOSTS_IF_LOCAL},
+        {{{"--nnodes=1:3", "--rdzv-endpoint=h:9", "x"}},
+         JOB_STATIC, 1, 3, 0, "h", 9, 600000, 1000, JOB_HOSTS_IF_LOCAL},
+        {{{"--nnodes=2", "x"}}, JOB_STATIC, 2, 2, 0, "127.0.0.1", 29500, 600000, 1000, JOB_HOSTS_IF_LOCAL},
+        {{{"--nnodes=2", "--rdzv-backend=c10d", "--rdzv-endpoint=h", "x"}},
+         JOB_ROUNDS, 2, 2, -1, "h", 29400, 600000, 1000, JOB_HOSTS_IF_LOCAL},
+        {{{"--nnodes=2:4", "--rdzv-backend=c10d", "--rdzv-endpoint=[fe80::1]:8", "--node-rank=3",
+           "--rdzv-conf=join_timeout=5,node_timeout_ms=250,is_host=Yes", "x"}},
+         JOB_ROUNDS, 2, 4, 3, "fe80::1", 8, 5000, 250, JOB_HOSTS},
+        {{{"--nnodes=1:4", "--rdzv-backend=c10d", "--rdzv-endpoint= h:0 ", "--rdzv-conf=is_host=0", "x"}},
+         JOB_ROUNDS, 1, 4, -1, "h", 0, 600000, 1000, JOB_HOSTS_NOT},
+        {{{"--nnodes=1:4", "--standalone", "x"}},
+         JOB_ALONE, 1, 4, 0, "127.0.0.1", 0, 600000, 1000, JOB_HOSTS_IF_LOCAL},
+    };
+
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        struct outcome o;
+        hold(&cases[i].said, &o);
+        if (o.result)
+            fail_msg("case %zu: %s", i, o.error);
+        bool rounds = cases[i].meeting == JOB_ROUNDS;
+        assert_int_equal(o.job.meeting, cases[i].meeting);
+        assert_int_equal(o.job.min_nodes, cases[i].min);
+        assert_int_equal(o.job.max_nodes, cases[i].max);
+        assert_int_equal(o.job.node_rank, cases[i].node_rank);
+        assert_string_equal(rounds ? o.job.endpoint_host : o.job.master_addr, cases[i].addr);
+        assert_int_equal(rounds ? o.job.endpoint_port : o.job.master_port, cases[i].port);
+        assert_int_equal(o.job.params.join_timeout_ms, cases[i].join_ms);
+        assert_int_equal(o.job.params.node_timeout_ms, cases[i].node_timeout_ms);
+        assert_int_equal(o.job.hosting, cases[i].hosting);
+        part(&o);
+    }
+}
+
 /* ------------------------------------------------------------------ refusals and warnings */
 
 static void test_refused(void **state)
@@ -137,8 +183,16 @@ static void test_refused(void **state)
         struct conversation said;
         const char *error;
     } cases[] = {
-        {{{"--nnodes=2", "x"}}, "more than one node"},
-        {{{"--standalone", "--nnodes=1:2", "x"}}, "more than one node"},
+        {{{"--nnodes=2", "--standalone", "x"}}, "--standalone is for one node"},
+        {{{"--nnodes=20000", "x"}}, "at most 16384 nodes"},
+        {{{"--nnodes=2", "--node-rank=2", "x"}}, "are 0 to 1"},
+        {{{"--nnodes=2", "--node-rank=-1", "x"}}, "are 0 to 1"},
+        {{{"--nnodes=2", "--master-port=0", "x"}}, "need a fixed port"},
+        {{{"--rdzv-endpoint=tcp://h:1", "x"}}, "must be a dot-separated list of labels"},
+        {{{"--rdzv-conf=join_timeout=0", "x"}}, "The join timeout (0) must be positive."},
+        {{{"--rdzv-conf=join_timeout=soon", "x"}}, "is not a number"},
+        {{{"--rdzv-conf=node_timeout_ms=5", "x"}}, "must be between 100 and"},
+        {{{"--rdzv-conf=is_host=perhaps", "x"}}, "neither yes nor no"},
         {{{"--nnodes=0", "x"}}, "min_nodes must be > 0 and <= max_nodes"},
         {{{"--nnodes=2:1", "x"}}, "min_nodes must be > 0 and <= max_nodes"},
         {{{"--nnodes=1:1:1", "x"}}, "is not in \"MIN:MAX\" format"},
@@ -185,6 +239,9 @@ static void test_warnings(void **state)
         {{{"--rdzv-conf=timeout=5, join_timeout = 3", "x"}}, NULL},
         {{{"--rdzv-conf=heartbeat=5", "x"}}, "no setting is called 'heartbeat'"},
         {{{"--rdzv-backend=c10d", "--node-rank=1", "x"}}, "--node-rank"},
+        {{{"--rdzv-backend=c10d", "--nnodes=2", "x"}}, "have to be on this machine"},
+        {{{"--rdzv-backend=c10d", "--nnodes=2", "--rdzv-endpoint=h", "--rdzv-conf=read_timeout=5", "x"}},
+         "read_timeout has no effect"},
         {{{"--signals-to-handle=SIGTERM,SIGFOO", "x"}}, "'SIGFOO'"},
         {{{"--signals-to-handle=SIGKILL", "x"}}, "'SIGKILL'"},
         {{{"x"}, {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1"}}, NULL},
@@ -413,6 +470,7 @@ int main(void)
         cmocka_unit_test(test_timeout_fits_into_the_scheduler_s_grace),
         cmocka_unit_test(test_slurm_s_configuration),
         cmocka_unit_test(test_who_has_the_store),
+        cmocka_unit_test(test_meeting),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -75,6 +75,7 @@ static const struct plan usual = {
     .run_id = "job",
     .master_addr = "127.0.0.1",
     .master_port = 4711,
+    .generation = 4,
     .restart_count = 2,
     .max_restarts = 5,
     .signals = "SIGTERM",
@@ -118,6 +119,7 @@ static void test_environment(void **state)
         "TORCH_NCCL_ASYNC_ERROR_HANDLING=1",
         "OMP_NUM_THREADS=1",
         "CRUN_NOTICE_FD=3",
+        "CRUN_GENERATION=4",
         "HOME=/root",
         "PET_NNODES=1",
     };

@@ -67,6 +67,11 @@ static void reads_the_notice_fd(void **state)
     setenv("CRUN_NOTICE_FD", "17", 1);
     assert_int_equal(crw_env_read(&env), 0);
     assert_int_equal(env.notice_fd, 17);
+    assert_int_equal(env.generation, 2); /* the restart count, where there is no other */
+    setenv("CRUN_GENERATION", "5", 1);
+    assert_int_equal(crw_env_read(&env), 0);
+    assert_int_equal(env.generation, 5);
+    unsetenv("CRUN_GENERATION");
 }
 
 static void is_a_world_of_one_without_rank(void **state)

@@ -1,0 +1,32 @@
+#pragma once
+
+/*
+ * One outgoing TCP connection on a libuv loop: a name is looked up without blocking the loop, its addresses
+ * are tried in turn, and what is sent on it is sent in order. It ends once: by on_lost, or by link_close().
+ */
+
+#include <stddef.h>
+#include <stdint.h>
+#include <uv.h>
+
+struct link;
+
+struct link_config {
+    uv_loop_t *loop;
+    const char *host; /* address or name; needed for the call only */
+    uint16_t port;
+    unsigned turn; /* with which of several addresses to begin, modulo their number */
+    void (*on_connected)(void *data);
+    void (*on_bytes)(void *data, const uint8_t *bytes, size_t n);
+    void (*on_lost)(void *data, const char *why); /* the link is closed by itself; why: a part of a sentence */
+    void *data;
+};
+
+/* 0 or -errno. Never calls back from within. */
+int link_dial(struct link **ret, const struct link_config *config);
+
+/* Copies what cannot be sent at once. A failure is told by on_lost. */
+void link_send(struct link *l, const void *bytes, size_t n);
+
+/* Nothing is called back any more. What was sent is still delivered, for a second at most. NULL is fine. */
+void link_close(struct link *l);

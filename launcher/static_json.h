@@ -1,0 +1,28 @@
+#pragma once
+
+/*
+ * What agents of a static rendezvous put into its store, as torchrun's agents write and read it:
+ *
+ *   torchelastic/role_info/<node>        {"role": "default", "rank": 1, "local_world_size": 8}
+ *   torchelastic/assigned_ranks/<node>   [8, 16, 8, 16]
+ *                                        rank_base, world_size, role_rank_base, role_world_size
+ */
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct session_place;
+
+struct static_role {
+    char *role; /* malloc'ed */
+    uint32_t n_workers;
+};
+
+/* Malloc'ed text; NULL without memory. */
+char *static_json_role(const char *role, uint32_t rank, uint32_t n_workers);
+char *static_json_ranks(const struct session_place *place);
+
+/* False: it is not what it should be, or memory is out. The role is the caller's on success. */
+bool static_json_read_role(const void *bytes, size_t n, struct static_role *ret);
+bool static_json_read_ranks(const void *bytes, size_t n, struct session_place *ret);

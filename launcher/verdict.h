@@ -1,0 +1,23 @@
+#pragma once
+
+/*
+ * What is said at the end of a job of several nodes, the same on each of them: the cause that the rendezvous
+ * settled on, and torchrun's summary table for it. Pure.
+ */
+
+#include "rendezvous/session_message.h"
+
+struct verdict {
+    enum session_verdict kind;
+    const struct session_cause *cause;
+    const char *title;      /* script, module or command */
+    const char *time_text;  /* local time, as the table shows it */
+    unsigned restarts, max_restarts;
+};
+
+/* Lines, each "crun: ...\n", and the table if a worker was the cause. Malloc'ed; NULL without memory, and ""
+ * when there is nothing to say. */
+char *verdict_compose(const struct verdict *v);
+
+/* crun's exit code; of_worker: --exit-code=worker. */
+int verdict_code(const struct verdict *v, bool of_worker);

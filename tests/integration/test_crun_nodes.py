@@ -1,0 +1,192 @@
+"""crun on several nodes that meet at a rendezvous: three launchers on this machine, one of which serves it."""
+
+import os
+import pathlib
+import re
+import signal
+import socket
+import sys
+import time
+
+import pytest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "lib"))
+import jobs
+import nodes as lib
+from crund import Crund
+
+pytestmark = pytest.mark.sanitize
+
+SHOW = "echo GENERATION $CRUN_GENERATION COUNT $TORCHELASTIC_RESTART_COUNT RANK $RANK/$WORLD_SIZE AT $MASTER_ADDR:$MASTER_PORT; "
+
+
+def options(port, *more, nnodes=3, conf="", host="127.0.0.1"):
+    return [f"--nnodes={nnodes}", "--rdzv-backend=c10d", f"--rdzv-endpoint={host}:{port}", "--rdzv-id=job",
+            *([f"--rdzv-conf={conf}"] if conf else []), *more]
+
+
+def start(nodes, n, port, script, *more, **settings):
+    for _ in range(n):
+        nodes.crun(*options(port, *more, **settings), "--no-python", "sh", "-c", SHOW + script)
+
+
+def shown(nodes):
+    """(generation, restart count, rank, world size), sorted, and the set of stores by generation."""
+    lines = [m.groups() for n in nodes for m in re.finditer(
+        r"GENERATION (\d+) COUNT (\d+) RANK (\d+)/(\d+) AT (\S+)", n.text())]
+    stores = {}
+    for generation, *_, at in lines:
+        stores.setdefault(int(generation), set()).add(at)
+    return sorted(tuple(map(int, line[:4])) for line in lines), stores
+
+
+def wait_for_generation(nodes, generation, n_ranks, timeout=60):
+    def there():
+        return sum(line[0] == generation for line in shown(nodes)[0]) == n_ranks
+    try:
+        jobs.wait_for(there, timeout, 0.01)
+    except AssertionError:
+        raise AssertionError(f"generation {generation} has not begun on all nodes\n{nodes.texts()}") from None
+
+
+def test_success(tmp_path):
+    port = lib.free_port()
+    with lib.Nodes(tmp_path) as nodes:
+        start(nodes, 3, port, "true", "--nproc-per-node=2")
+        assert nodes.codes() == [0, 0, 0], nodes.texts()
+        lines, stores = shown(nodes)
+        assert lines == [(0, 0, rank, 6) for rank in range(6)]
+        assert len(stores[0]) == 1 and re.fullmatch(r"127\.0\.0\.1:\d+", stores[0].pop())
+
+
+def test_a_failure_restarts_all_and_the_budget_is_the_jobs(tmp_path):
+    """Rank 1 fails in generation 0, rank 2 in generation 1; there is one restart for both."""
+    port = lib.free_port()
+    with lib.Nodes(tmp_path) as nodes:
+        start(nodes, 3, port, "[ $RANK = $((CRUN_GENERATION + 1)) ] && exit $((40 + RANK)); exec sleep 600", "--max-restarts=1")
+        assert nodes.codes() == [1, 1, 1], nodes.texts()
+        lines, stores = shown(nodes)
+        assert lines == [(g, g, rank, 3) for g in (0, 1) for rank in range(3)]
+        assert stores[0] != stores[1] and len(stores[1]) == 1
+        summaries = [n.text()[n.text().index("crun: the job has failed on all nodes"):] for n in nodes]
+        assert re.match(rf"crun: the job has failed on all nodes: rank 2 \(local rank 0\) on {socket.gethostname()} "
+                        r"failed with exit code 42\ncrun: all 1 restarts are used\n", summaries[0]), summaries[0]
+        assert "rank      : 2 (local_rank: 0)" in summaries[0] and "exitcode  : 42 (pid: " in summaries[0]
+        # The same words everywhere, but for the second in which a node heard of it.
+        assert len({re.sub(r"time +: \S+", "", text) for text in summaries}) == 1
+
+
+def test_exit_code_of_the_worker_on_every_node(tmp_path):
+    port = lib.free_port()
+    with lib.Nodes(tmp_path) as nodes:
+        start(nodes, 2, port, "[ $RANK = 1 ] && kill -9 $$$$; exec sleep 600", "--exit-code=worker", nnodes=2)
+        assert nodes.codes() == [137, 137], nodes.texts()
+
+
+def test_workers_of_other_nodes_are_noticed(tmp_path):
+    """Over the notice socket, before the signal, with the global rank and how it ended."""
+    port = lib.free_port()
+    worker = tmp_path / "worker.py"
+    worker.write_text("import os, signal, socket, struct, sys, time\n"
+                      "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+                      "if os.environ['RANK'] == '3':\n    time.sleep(0.3)\n    os._exit(9)\n"
+                      "s = socket.socket(fileno=int(os.environ['CRUN_NOTICE_FD']))\n"
+                      "print('NOTICE', os.environ['RANK'], *struct.unpack('<IIIii', s.recv(100)), flush=True)\n")
+    with lib.Nodes(tmp_path) as nodes:
+        for _ in range(2):
+            nodes.crun(*options(port, "--nproc-per-node=2", nnodes=2), worker, env={"PYTHON_EXEC": sys.executable})
+        assert nodes.codes() == [1, 1], nodes.texts()
+        notices = sorted(line.split()[1:] for n in nodes for line in n.text().splitlines() if line.startswith("NOTICE"))
+        assert notices == [[str(rank), "20", "1", "0", "3", "9"] for rank in range(3)]
+
+
+def test_killed_agent_is_replaced_by_a_late_one(tmp_path):
+    """MIN are left, so the others go on with two; a third one that comes later makes it three again."""
+    port = lib.free_port()
+    conf = "last_call_timeout=1"
+    with lib.Nodes(tmp_path) as nodes:
+        start(nodes, 3, port, "exec sleep 600", nnodes="2:3", conf=conf)
+        wait_for_generation(nodes, 0, 3)
+        workers = list(jobs.workers(nodes[2].pid).values())
+        nodes[2].signal(signal.SIGKILL)
+        wait_for_generation(nodes, 1, 2)
+        jobs.wait_for(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in workers))
+        start(nodes, 1, port, "exec sleep 600", nnodes="2:3", conf=conf)
+        wait_for_generation(nodes, 2, 3)
+        lines, _ = shown(nodes)
+        assert [line[1:] for line in lines if line[0] == 1] == [(0, 0, 2), (0, 1, 2)]  # no restart was charged
+        assert [line[1:] for line in lines if line[0] == 2] == [(0, 0, 3), (0, 1, 3), (0, 2, 3)]
+        assert re.search(r"\(node \d\) was lost: .*; goes on as generation 1 with 2 nodes \(0/0 restarts used\)", nodes[0].text())
+
+
+def test_stopped_agent_is_lost_and_joins_again(tmp_path):
+    """SIGSTOP: silent for longer than node_timeout_ms. When it goes on, it stops its old workers and comes back."""
+    port = lib.free_port()
+    conf = "last_call_timeout=1,node_timeout_ms=500"
+    with lib.Nodes(tmp_path) as nodes:
+        start(nodes, 3, port, "exec sleep 600", nnodes="2:3", conf=conf)
+        wait_for_generation(nodes, 0, 3)
+        nodes[2].signal(signal.SIGSTOP)
+        wait_for_generation(nodes, 1, 2)
+        nodes[2].signal(signal.SIGCONT)
+        wait_for_generation(nodes, 2, 3)
+        assert sum(len(jobs.workers(n.pid)) for n in nodes) == 3
+
+
+@pytest.mark.parametrize("who", ["guest", "host"])
+def test_told_to_stop(tmp_path, who):
+    """The node leaves, the rest cannot go on without it, and says why; so it is when the rendezvous leaves."""
+    port = lib.free_port()
+    with lib.Nodes(tmp_path) as nodes:
+        start(nodes, 1, port, "exec sleep 600", conf="join_timeout=2")
+        jobs.wait_for(lambda: can_connect(port))
+        start(nodes, 2, port, "exec sleep 600", conf="join_timeout=2")
+        wait_for_generation(nodes, 0, 3)
+        nodes[0 if who == "host" else 2].signal(signal.SIGTERM)
+        assert nodes.codes() == [1, 1, 1], nodes.texts()
+        other = nodes[1].text()
+        if who == "host":
+            assert "the node that serves the rendezvous goes away: it was told to stop by SIGTERM" in other, nodes.texts()
+        else:
+            assert "2 of at least 3 nodes were there when the join timeout of 2 s ran out" in other, other
+
+
+def can_connect(port):
+    with socket.socket() as s:
+        return s.connect_ex(("127.0.0.1", port)) == 0
+
+
+def test_progress_spares_and_join_timeout(tmp_path):
+    port = lib.free_port()
+    with lib.Nodes(tmp_path) as nodes:
+        start(nodes, 1, port, "true", conf="join_timeout=3", nnodes=2)
+        nodes[0].wait_for("crun: 1/2 nodes")
+        assert nodes.codes() == [1]
+        assert "crun: the job has failed on all nodes: " in nodes[0].text()
+
+
+# ---------------------------------------------------------------- what else may be at the endpoint
+
+
+def test_refusals_are_one_sentence_each(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as mute, Crund(jobs.build_folder()) as crund, lib.Nodes(tmp_path) as nodes:
+        nodes.crun(*options(mute.getsockname()[1]), "--no-python", "true")
+        nodes.crun(*options(lib.free_port(), conf="join_timeout=1,is_host=0"), "--no-python", "true")
+        nodes.crun(*options(1, host="nosuch.invalid", conf="join_timeout=1"), "--no-python", "true")
+        nodes.crun(*options(crund.port, nnodes=2), "--no-python", "true")
+        nodes[3].wait_for("1/2 nodes")
+        nodes.crun(*options(crund.port, "--max-restarts=5", nnodes=2), "--no-python", "true")
+        for number, words in ((1, "could not be reached for 1 s"), (2, "the name cannot be looked up"),
+                              (4, "max-restarts is 0 here and 5 on ")):
+            assert nodes[number].wait(60) == 1 and words in nodes[number].text(), nodes.texts()
+        assert len(nodes[4].text().splitlines()) == 1, nodes.texts()
+        nodes[0].wait_for("something else may be listening there")
+
+
+def test_two_jobs_on_one_daemon(tmp_path):
+    with Crund(jobs.build_folder()) as crund, lib.Nodes(tmp_path) as nodes:
+        for job in "ab":
+            for _ in range(2):
+                nodes.crun("--nnodes=2", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{crund.port}",
+                           f"--rdzv-id={job}", "--no-python", "sh", "-c", f"{SHOW} [ ${{RANK}}{job} != 1b ]")
+        assert nodes.codes() == [0, 0, 1, 1], nodes.texts()
