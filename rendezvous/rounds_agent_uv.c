@@ -183,6 +183,7 @@ void agent_flush(struct agent *a)
 {
     ssize_t n = 0;
 
+    list_unlink(&a->unsent_link);
     if (buf_size(&a->out) > 0) {
         do
             n = write(a->fd, buf_bytes(&a->out), buf_size(&a->out));

@@ -137,12 +137,8 @@ static void carry_out(struct rounds_shell *r, const struct rounds_action *action
 
 static void flush_unsent(struct rounds_shell *r)
 {
-    while (!list_is_empty(&r->unsent)) {
-        struct agent *a = list_entry(r->unsent.next, struct agent, unsent_link);
-
-        list_unlink(&a->unsent_link);
-        agent_flush(a);
-    }
+    while (!list_is_empty(&r->unsent))
+        agent_flush(list_entry(r->unsent.next, struct agent, unsent_link));
 }
 
 static void on_timer(uv_timer_t *timer);

@@ -111,6 +111,10 @@ static void test_numbers(void **state)
         {"--handshake-timeout", "0.25", DAEMON_HANDSHAKE_MS, 250},
         {"--drain-timeout", "0", DAEMON_DRAIN_MS, 0},
         {"--message-timeout", "7s", DAEMON_MESSAGE_MS, 7000},
+        {"--max-jobs", "3", DAEMON_MAX_JOBS, 3},
+        {"--max-nodes", "16384", DAEMON_MAX_NODES, 16384},
+        {"--max-agents", "5", DAEMON_MAX_AGENTS, 5},
+        {"--grace", "0.5", DAEMON_GRACE_MS, 500},
     };
 
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {

@@ -1,0 +1,384 @@
+/*
+ * The rounds in the server, on a loop of the test's own: what it holds for an agent, that it ends with nothing
+ * left, also when it is stopped from within, and that it survives memory running out at any allocation. Whole
+ * daemons are in tests/integration/test_rounds.py and test_rounds_state.py.
+ */
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "rendezvous/rounds_uv.h"
+#include "rendezvous/server_impl_uv.h"
+#include "rendezvous/session_json.h"
+#include "tests/lib/failing_alloc.h"
+
+enum { TURNS = 4, PATIENCE_MS = 20000, N_CROWD = 40 };
+
+static uv_loop_t loop;
+static struct server *server;
+static char folder[] = "/tmp/test_server_rounds.XXXXXX";
+static bool stopped, stop_when_deserted;
+static unsigned n_lines, n_deserted;
+
+static void note_stopped(void *data)
+{
+    stopped = true;
+}
+
+static void count_line(void *data, const char *line)
+{
+    assert_true(strlen(line) > 0 && !strchr(line, '\n'));
+    n_lines++;
+}
+
+static void note_deserted(void *data)
+{
+    n_deserted++;
+    if (stop_when_deserted)
+        server_stop(server, note_stopped, NULL);
+}
+
+static int start(const char *state_dir)
+{
+    struct server_rounds rounds = {.state_dir = state_dir, .log = count_line, .deserted = note_deserted};
+    struct server_config config = {.rounds = &rounds};
+
+    stopped = stop_when_deserted = false;
+    n_lines = n_deserted = 0;
+    return server_create(&server, &loop, &config);
+}
+
+static void run_out(void)
+{
+    assert_int_equal(uv_run(&loop, UV_RUN_DEFAULT), 0);
+    assert_true(stopped);
+}
+
+static void stop(void)
+{
+    server_stop(server, note_stopped, NULL);
+    run_out();
+}
+
+static void turn(void)
+{
+    for (int i = 0; i < TURNS; i++)
+        (void)uv_run(&loop, UV_RUN_NOWAIT);
+}
+
+/* ---- agents ---- */
+
+struct client {
+    int fd;
+    struct frame_reader reader;
+    struct buf in;
+    struct session_hello hello;
+    bool told;                /* view is set */
+    struct session_view view; /* the last one */
+};
+
+/* For hear(): any view but a refusal. */
+enum { VIEW_ANY = SESSION_VIEW_COUNT };
+
+static void client_init(struct client *c, unsigned number, unsigned n_nodes)
+{
+    int pair[2];
+
+    *c = (struct client){.hello = {.job = "job",
+                                   .nonce = {.low = number},
+                                   .role = "default",
+                                   .n_workers = 1,
+                                   .node_rank = -1,
+                                   .params = SESSION_PARAMS_DEFAULT,
+                                   .report = {.phase = SESSION_READY, .generation = -1, .group_rank = -1}}};
+    c->hello.params.min_nodes = c->hello.params.max_nodes = n_nodes;
+    c->hello.params.node_timeout_ms = 600000;
+    (void)snprintf(c->hello.host, sizeof(c->hello.host), "node%u", number);
+    frame_reader_init_agent(&c->reader, 7);
+    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair), 0);
+    c->fd = pair[1];
+    (void)peer_create(server, pair[0]); /* without memory it closes the socket */
+}
+
+static void client_finish(struct client *c)
+{
+    (void)close(c->fd); /* nothing is pending on it */
+    buf_finish(&c->in);
+    turn();
+}
+
+/* In two pieces, so that the start of a frame is kept. */
+static void say(struct client *c, const struct buf *bytes)
+{
+    size_t half = buf_size(bytes) / 2;
+
+    (void)send(c->fd, buf_bytes(bytes), half, MSG_NOSIGNAL); /* whoever was cut off says nothing */
+    turn();
+    (void)send(c->fd, buf_bytes(bytes) + half, buf_size(bytes) - half, MSG_NOSIGNAL);
+    turn();
+}
+
+/* Put together before any memory fails. What a client needs of it later may fail as well: it says nothing then. */
+static struct buf greeting, opening;
+
+static bool say_hello(struct client *c)
+{
+    struct buf bytes = {0};
+    bool said;
+
+    c->hello.attempt++;
+    said = session_json_put_hello(&bytes, &c->hello) == 0;
+    say(c, &greeting);
+    say(c, &opening);
+    if (said)
+        say(c, &bytes);
+    buf_finish(&bytes);
+    return said;
+}
+
+static bool say_report(struct client *c, enum session_phase phase)
+{
+    struct buf bytes = {0};
+    bool said;
+
+    c->hello.report.phase = phase;
+    c->hello.report.instance = c->view.instance;
+    c->hello.report.generation = c->view.generation;
+    c->hello.report.group_rank = (int32_t)c->view.place.group_rank;
+    said = session_json_put_report(&bytes, &c->hello.report) == 0;
+    if (said)
+        say(c, &bytes);
+    buf_finish(&bytes);
+    return said;
+}
+
+/* Takes one frame out of what has arrived; false: there is none. */
+static bool take_frame(struct client *c)
+{
+    char error[SESSION_JSON_ERROR_SIZE];
+    struct frame frame;
+    size_t size;
+
+    if (frame_decode(&c->reader, buf_bytes(&c->in), buf_size(&c->in), &frame, &size) != 0)
+        return false;
+    if (frame.kind == FRAME_BODY)
+        c->told = session_json_get_view(frame.body.data, frame.body.size, &c->view, error);
+    buf_consume(&c->in, size);
+    return true;
+}
+
+static bool is_told(const struct client *c, unsigned kind)
+{
+    bool refused = c->view.kind == SESSION_VIEW_REFUSED;
+
+    return c->told && (c->view.kind == kind || (kind == VIEW_ANY && !refused));
+}
+
+/* Waits until the last view is of that kind; false: it was refused, or the connection closed. */
+static bool hear(struct client *c, unsigned kind)
+{
+    for (int i = 0; i < PATIENCE_MS && !is_told(c, kind) && !is_told(c, SESSION_VIEW_REFUSED); i++) {
+        struct pollfd p = {.fd = c->fd, .events = POLLIN};
+        uint8_t bytes[4096];
+        ssize_t n;
+
+        turn();
+        n = poll(&p, 1, 1) > 0 ? recv(c->fd, bytes, sizeof(bytes), 0) : -1;
+        if (n == 0 || (n > 0 && buf_append(&c->in, bytes, (size_t)n) < 0))
+            return false;
+        while (!is_told(c, kind) && take_frame(c))
+            ;
+    }
+    return is_told(c, kind);
+}
+
+/* ---- tests ---- */
+
+static void test_idle_agent_is_small(void **state)
+{
+    static struct client clients[N_CROWD];
+    size_t live;
+
+    assert_true(sizeof(struct agent) < 600);
+    assert_int_equal(start(NULL), 0);
+    for (unsigned i = 0; i < N_CROWD; i++)
+        client_init(&clients[i], i, N_CROWD + 1);
+    for (unsigned i = 0; i < N_CROWD / 2; i++)
+        assert_true(say_hello(&clients[i]) && hear(&clients[i], SESSION_VIEW_WAIT));
+    live = failing_alloc_live();
+    for (unsigned i = N_CROWD / 2; i < N_CROWD; i++)
+        assert_true(say_hello(&clients[i]) && hear(&clients[i], SESSION_VIEW_WAIT));
+    /* Each: the agent in the place of the client, the node, and here the test's own buffer. */
+    assert_in_range(failing_alloc_live() - live, N_CROWD, N_CROWD + 2);
+    assert_int_equal(server_n_nodes(server), N_CROWD);
+    stop();
+    for (unsigned i = 0; i < N_CROWD; i++)
+        client_finish(&clients[i]);
+}
+
+static void test_closed_jobs_are_told_and_left(void **state)
+{
+    struct client a, b;
+
+    assert_int_equal(start(NULL), 0);
+    client_init(&a, 1, 2);
+    client_init(&b, 2, 3);
+    (void)snprintf(b.hello.job, sizeof(b.hello.job), "other");
+    assert_true(say_hello(&a) && say_hello(&b));
+    server_close_jobs(server, "the machine goes down");
+    assert_true(hear(&a, SESSION_VIEW_END));
+    assert_int_equal(a.view.verdict, SESSION_VERDICT_FAILURE);
+    assert_string_equal(a.view.cause.text, "the machine goes down");
+    assert_true(hear(&b, SESSION_VIEW_END));
+    assert_int_equal(n_deserted, 0);
+    client_finish(&a);
+    assert_int_equal(n_deserted, 0);
+    client_finish(&b);
+    assert_int_equal(n_deserted, 1);
+    assert_int_equal(server_n_nodes(server), 0);
+    stop();
+}
+
+static void test_stopped_from_within(void **state)
+{
+    struct client a, b;
+
+    assert_int_equal(start(NULL), 0);
+    stop_when_deserted = true;
+    client_init(&a, 1, 2);
+    client_init(&b, 2, 2);
+    assert_true(say_hello(&a) && hear(&a, SESSION_VIEW_WAIT));
+    assert_true(say_report(&a, SESSION_LEFT)); /* the only node there is; b has not said who it is */
+    run_out();
+    client_finish(&a);
+    client_finish(&b);
+}
+
+static void test_drain_ends_with_agents(void **state)
+{
+    struct client a;
+    uint8_t bytes[512];
+
+    assert_int_equal(start(folder), 0);
+    client_init(&a, 1, 1);
+    assert_true(say_hello(&a));
+    server_drain(server, PATIENCE_MS, note_stopped, NULL);
+    assert_true(hear(&a, SESSION_VIEW_START)); /* which was being written down */
+    while (recv(a.fd, bytes, sizeof(bytes), 0) != 0)
+        turn();
+    client_finish(&a);
+    run_out();
+    assert_int_equal(n_deserted, 0);
+}
+
+/* Two nodes join, one fails, the other is told, both go: everything that allocates. */
+static void converse(void)
+{
+    struct client a, b;
+
+    client_init(&a, 1, 2);
+    client_init(&b, 2, 2);
+    /* Each step is only waited for when the one before shows that it has to come. */
+    if (say_hello(&a) && say_hello(&b) && hear(&a, VIEW_ANY) && hear(&b, VIEW_ANY) &&
+        hear(&a, SESSION_VIEW_START) && hear(&b, SESSION_VIEW_START)) {
+        if (say_report(&a, SESSION_RUNNING) && say_report(&b, SESSION_FAILED) && hear(&b, SESSION_VIEW_STOP))
+            (void)hear(&a, SESSION_VIEW_STOP);
+    }
+    client_finish(&a);
+    client_finish(&b);
+}
+
+/* The server is still there for others. */
+static void check_served(void)
+{
+    struct client c;
+
+    client_init(&c, 3, 1);
+    (void)snprintf(c.hello.job, sizeof(c.hello.job), "after");
+    assert_true(say_hello(&c));
+    assert_true(hear(&c, SESSION_VIEW_START));
+    client_finish(&c);
+}
+
+static void empty_folder(void)
+{
+    DIR *list = opendir(folder);
+    struct dirent *entry;
+
+    assert_non_null(list);
+    while ((entry = readdir(list)))
+        if (entry->d_name[0] != '.')
+            assert_int_equal(unlinkat(dirfd(list), entry->d_name, 0), 0);
+    assert_int_equal(closedir(list), 0);
+}
+
+static void check_memory(const char *state_dir)
+{
+    size_t k, live = failing_alloc_live();
+    bool fired = true;
+
+    for (k = 1; fired; k++) {
+        failing_alloc_arm(k);
+        if (start(state_dir) == 0) {
+            converse();
+            fired = failing_alloc_fired();
+            failing_alloc_arm(0);
+            check_served();
+            stop();
+        }
+        failing_alloc_arm(0);
+        empty_folder();
+        if (failing_alloc_live() != live)
+            fail_msg("k = %zu: %zu allocations were not given back", k, failing_alloc_live() - live);
+    }
+    print_message("%zu allocations failed, one at a time\n", k - 2);
+    assert_true(k > 15);
+}
+
+static void test_memory_runs_out(void **state)
+{
+    check_memory(NULL);
+}
+
+static void test_memory_runs_out_with_state(void **state)
+{
+    check_memory(folder);
+}
+
+static int set_up(void **state)
+{
+    return mkdtemp(folder) && frame_put_greeting(&greeting, 7) == 0 && frame_put_opening(&opening) == 0
+               ? uv_loop_init(&loop)
+               : -1;
+}
+
+static int tear_down(void **state)
+{
+    empty_folder();
+    buf_finish(&greeting);
+    buf_finish(&opening);
+    return rmdir(folder) == 0 ? uv_loop_close(&loop) : -1;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_idle_agent_is_small),    cmocka_unit_test(test_closed_jobs_are_told_and_left),
+        cmocka_unit_test(test_stopped_from_within),    cmocka_unit_test(test_drain_ends_with_agents),
+        cmocka_unit_test(test_memory_runs_out),        cmocka_unit_test(test_memory_runs_out_with_state),
+    };
+
+    return cmocka_run_group_tests(tests, set_up, tear_down);
+}
