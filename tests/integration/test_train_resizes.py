@@ -1,0 +1,21 @@
+"""The short form of the campaign resize-histories, and that its counter can say no."""
+
+import sys
+
+import jobs
+
+
+def campaign(*args):
+    p = jobs.run([sys.executable, str(jobs.ROOT / "tests/lib/train_resizes.py"), *map(str, args)], timeout=600)
+    print(p.stdout)
+    return p
+
+
+def test_every_sample_is_committed_once():
+    p = campaign("--histories", 4)
+    assert p.returncode == 0, p.stdout + p.stderr
+
+
+def test_a_sample_taken_for_another_is_found():
+    p = campaign("--histories", 1, "--wrong")
+    assert p.returncode == 1 and "{3: 0, 4: 2" in p.stdout, p.stdout + p.stderr
