@@ -154,22 +154,21 @@ static void track(struct norm_step *norm, int c, double mean, double unbiased)
     norm->running_var[c] = (float)((1 - norm_momentum) * norm->running_var[c] + norm_momentum * unbiased);
 }
 
+/* Rounded where PyTorch rounds, so that the normalised values are the same bits. */
 void step_observed(const struct crw_model *model, struct step *step)
 {
     struct norm_step *norm = &step->norm;
     double m = (double)pixels(&step->in) * model->n;
     for (int c = 0; c < step->in.channels; c++) {
-        double mean = norm->running_mean[c], variance = norm->running_var[c];
+        norm->mean[c] = norm->running_mean[c];
+        norm->inverse_deviation[c] = 1 / sqrtf(norm->running_var[c] + (float)norm_eps);
         if (model->training) {
-            mean = norm->moments[c].mean;
-            variance = norm->moments[c].m2 / m;
-            track(norm, c, mean, norm->moments[c].m2 / (m - 1));
+            norm->mean[c] = (float)norm->moments[c].mean;
+            norm->inverse_deviation[c] = (float)(1 / sqrt((double)((float)norm->moments[c].m2 / (float)m) + norm_eps));
+            track(norm, c, norm->moments[c].mean, norm->moments[c].m2 / (m - 1));
         }
-        double inverse = 1 / sqrt(variance + norm_eps);
-        norm->mean[c] = (float)mean;
-        norm->inverse_deviation[c] = (float)inverse;
-        norm->scale[c] = (float)(step->weight[c] * inverse);
-        norm->shift[c] = step->bias[c];
+        norm->scale[c] = step->weight[c] * norm->inverse_deviation[c];
+        norm->shift[c] = fmaf(-norm->mean[c], norm->scale[c], step->bias[c]);
     }
     if (model->training)
         ++*norm->n_batches_tracked;
@@ -179,8 +178,8 @@ static void norm_forward(const struct crw_model *model, struct step *step, int f
 {
     const struct norm_step *norm = &step->norm;
     for (int s = first; s < first + count; s++)
-        model->kernels->norm_forward(pixels(&step->in), step->in.stored, x_of(step, s), norm->mean,
-                                     norm->scale, norm->shift, norm->relu, y_of(step, s));
+        model->kernels->norm_forward(pixels(&step->in), step->in.stored, x_of(step, s), norm->scale, norm->shift,
+                                     norm->relu, y_of(step, s));
 }
 
 static void norm_relu_pool_forward(const struct crw_model *model, struct step *step, int first, int count)

@@ -284,8 +284,8 @@ static void check_norm_shape(int height, int width, int channels, bool relu)
     char text[64];
     (void)snprintf(text, sizeof(text), "%d x %d x %d%s", channels, height, width, relu ? " with relu" : "");
 
-    fast->norm_forward(n_pixels, channels, x, n.mean, n.scale, n.shift, relu, y);
-    ref->norm_forward(n_pixels, channels, x, n.mean, n.scale, n.shift, relu, twin_y);
+    fast->norm_forward(n_pixels, channels, x, n.scale, n.shift, relu, y);
+    ref->norm_forward(n_pixels, channels, x, n.scale, n.shift, relu, twin_y);
     fast->norm_backward_sums(n_pixels, channels, dy, x, twin_y, n.mean, relu, sums[0], sums[1]);
     ref->norm_backward_sums(n_pixels, channels, dy, x, twin_y, n.mean, relu, twin_sums[0], twin_sums[1]);
     compare_sums("norm_backward_sums", text, sums[0], twin_sums[0], channels);

@@ -5,8 +5,8 @@
  * registers while k runs: per step, VECTORS loads from b, and ROWS single numbers of a, each spread over a
  * vector and used VECTORS times.
  *
- * k may come in segments: a convolution reads `kernel` stretches of its input, one from each row of pixels,
- * and no copy of the image has to be made for it. Which of a's two directions is contiguous is known when
+ * k may come in segments, and these in parts: a convolution reads `kernel` stretches of its input, one from each
+ * row of pixels, or some channels of each of their pixels, and no copy of the image has to be made for it. Which of a's two directions is contiguous is known when
  * a tile is compiled, how far apart the other is, is not.
  *
  * Tile sizes: as many accumulators as there are registers, less VECTORS for b and one for a.
@@ -32,15 +32,16 @@ struct product {
     float *c;
     ptrdiff_t c_stride;             /* between rows */
     bool add;                       /* onto what c holds */
-    int n_segments, k;              /* steps of k in a segment */
+    int n_segments, n_parts, k;     /* parts of a segment (0: one), steps of k in a part */
     ptrdiff_t a_segment, b_segment; /* from the start of a segment to the next one's */
+    ptrdiff_t a_part, b_part;       /* and of a part */
 };
 
-/* start: what the rows of c start from, or NULL: zeros. */
-typedef void tile_fn(const struct product *p, const float *a, const float *b, float *c, const float *start);
+/* bias: added to every row at the end, or NULL. */
+typedef void tile_fn(const struct product *p, const float *a, const float *b, float *c, const float *bias);
 
 /* by_row: rows of a are a_stride apart and k is contiguous; else the other way round. */
-INLINE void tile(const struct product *p, const float *a, const float *b, float *c, const float *start,
+INLINE void tile(const struct product *p, const float *a, const float *b, float *c, const float *bias,
                  const int rows, const int vectors, const bool by_row)
 {
     vf sum[TILE_ROWS][TILE_VECTORS];
@@ -51,25 +52,29 @@ INLINE void tile(const struct product *p, const float *a, const float *b, float 
     for (int r = 0; r < rows; r++) {
         UNROLL
         for (int v = 0; v < vectors; v++)
-            sum[r][v] = start ? load(start + v * CPU_LANES) : (vf){0};
+            sum[r][v] = (vf){0};
     }
 
     for (int segment = 0; segment < p->n_segments; segment++) {
-        const float *a_at = a + segment * p->a_segment, *b_at = b + segment * p->b_segment;
-        for (int k = p->k; k > 0; k--) {
-            vf b_now[TILE_VECTORS];
-            UNROLL
-            for (int v = 0; v < vectors; v++)
-                b_now[v] = load(b_at + v * CPU_LANES);
-            UNROLL
-            for (int r = 0; r < rows; r++) {
+        int part = 0;
+        do {
+            const float *a_at = a + segment * p->a_segment + part * p->a_part;
+            const float *b_at = b + segment * p->b_segment + part * p->b_part;
+            for (int k = p->k; k > 0; k--) {
+                vf b_now[TILE_VECTORS];
                 UNROLL
                 for (int v = 0; v < vectors; v++)
-                    sum[r][v] += a_at[r * a_row] * b_now[v];
+                    b_now[v] = load(b_at + v * CPU_LANES);
+                UNROLL
+                for (int r = 0; r < rows; r++) {
+                    UNROLL
+                    for (int v = 0; v < vectors; v++)
+                        sum[r][v] += a_at[r * a_row] * b_now[v];
+                }
+                a_at += a_step;
+                b_at += b_step;
             }
-            a_at += a_step;
-            b_at += b_step;
-        }
+        } while (++part < p->n_parts);
     }
 
     UNROLL
@@ -77,15 +82,16 @@ INLINE void tile(const struct product *p, const float *a, const float *b, float 
         UNROLL
         for (int v = 0; v < vectors; v++) {
             float *to = c + r * p->c_stride + v * CPU_LANES;
-            store(to, p->add ? load(to) + sum[r][v] : sum[r][v]);
+            vf result = p->add ? load(to) + sum[r][v] : sum[r][v];
+            store(to, bias ? result + load(bias + v * CPU_LANES) : result);
         }
     }
 }
 
 #define TILE(rows, vectors, by_row, name)                                                                    \
-    static void name(const struct product *p, const float *a, const float *b, float *c, const float *start)  \
+    static void name(const struct product *p, const float *a, const float *b, float *c, const float *bias)   \
     {                                                                                                        \
-        tile(p, a, b, c, start, rows, vectors, by_row);                                                      \
+        tile(p, a, b, c, bias, rows, vectors, by_row);                                                      \
     }
 #define TILES(rows)                                                                                          \
     TILE(rows, 1, true, tile_by_row_##rows##x1)                                                              \
@@ -124,13 +130,13 @@ static tile_fn *const tiles[TILE_ROWS + 1][2][TILE_VECTORS + 1] = {
 /* Rows [0, rows) of `vectors` vectors of columns, in tiles as even as can be: 16 rows are 8 + 8, not 13 + 3.
  */
 INLINE void product_rows(const struct product *p, int rows, int vectors, const float *b, float *c,
-                         const float *start, const int direction)
+                         const float *bias, const int direction)
 {
     int n_tiles = (rows + TILE_ROWS - 1) / TILE_ROWS;
     ptrdiff_t a_row = direction == BY_ROW ? p->a_stride : 1;
     for (int t = 0, row = 0; t < n_tiles; t++) {
         int height = (rows - row) / (n_tiles - t);
-        tiles[height][direction][vectors](p, p->a + row * a_row, b, c + row * p->c_stride, start);
+        tiles[height][direction][vectors](p, p->a + row * a_row, b, c + row * p->c_stride, bias);
         row += height;
     }
 }

@@ -59,14 +59,14 @@ static void moments_add(size_t n_pixels, int channels, const float *x, size_t n_
     }
 }
 
-static void norm_forward(size_t n_pixels, int channels, const float *x, const float *mean, const float *scale,
-                         const float *shift, bool with_relu, float *y)
+static void norm_forward(size_t n_pixels, int channels, const float *x, const float *scale, const float *shift,
+                         bool with_relu, float *y)
 {
     for (int c = 0; c < channels; c += CPU_LANES) {
-        vf m = load(mean + c), a = load(scale + c), b = load(shift + c);
+        vf a = load(scale + c), b = load(shift + c);
         for (size_t p = 0; p < n_pixels; p++) {
             size_t i = p * (size_t)channels + (size_t)c;
-            vf normed = (load(x + i) - m) * a + b;
+            vf normed = load(x + i) * a + b;
             store(y + i, with_relu ? relu(normed) : normed);
         }
     }
@@ -132,19 +132,19 @@ static void norm_relu_pool_forward(const struct pool_shape *s, const float *x, c
                 const float *window = x + 2 * row * in_row + 2 * column * channels + c;
                 int out = (row * s->out_width + column) * channels + c;
                 const int offset[4] = {0, channels, in_row, in_row + channels};
-                vf best_centred = load(window) - m, best = best_centred * a + b;
+                vf best_x = load(window), best = best_x * a + b;
                 vi from = {0};
                 UNROLL
                 for (int place = 1; place < 4; place++) {
-                    vf d = load(window + offset[place]) - m, normed = d * a + b;
+                    vf candidate = load(window + offset[place]), normed = candidate * a + b;
                     vi better = beats(normed, best);
                     best = select_f(better, normed, best);
-                    best_centred = select_f(better, d, best_centred);
+                    best_x = select_f(better, candidate, best_x);
                     from = select_i(better, (vi){0} + place, from);
                 }
                 vi alive = lives(best);
                 store(y + out, keep(alive, best));
-                store(centred + out, best_centred);
+                store(centred + out, best_x - m);
                 store_bytes(which + out, select_i(alive, from, (vi){0} + POOL_DEAD));
             }
     }

@@ -12,8 +12,8 @@ void ref_conv_backward_weights(const struct conv_shape *s, const float *x, const
 void ref_conv_backward_input(const struct conv_shape *s, const float *dy, const float *packed, float *dx);
 
 void ref_moments_add(size_t n_pixels, int channels, const float *x, size_t n_before, struct moments *moments);
-void ref_norm_forward(size_t n_pixels, int channels, const float *x, const float *mean, const float *scale,
-                      const float *shift, bool relu, float *y);
+void ref_norm_forward(size_t n_pixels, int channels, const float *x, const float *scale, const float *shift,
+                      bool relu, float *y);
 void ref_norm_backward_sums(size_t n_pixels, int channels, const float *dy, const float *x, const float *y,
                             const float *mean, bool relu, double *sum_dy, double *sum_dy_x);
 void ref_norm_backward_input(int height, int width, int channels, const float *dy, const float *x,

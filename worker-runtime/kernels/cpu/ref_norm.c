@@ -4,6 +4,8 @@
 
 #include "worker-runtime/kernels/cpu/ref.h"
 
+#include <math.h>
+
 /* PyTorch's relu lets NaN through: what is not at most 0 stays. */
 static float relu(float x)
 {
@@ -34,13 +36,13 @@ void ref_moments_add(size_t n_pixels, int channels, const float *x, size_t n_bef
     }
 }
 
-void ref_norm_forward(size_t n_pixels, int channels, const float *x, const float *mean, const float *scale,
-                      const float *shift, bool with_relu, float *y)
+void ref_norm_forward(size_t n_pixels, int channels, const float *x, const float *scale, const float *shift,
+                      bool with_relu, float *y)
 {
     for (size_t p = 0; p < n_pixels; p++)
         for (int c = 0; c < channels; c++) {
             size_t i = p * (size_t)channels + (size_t)c;
-            float normed = (x[i] - mean[c]) * scale[c] + shift[c];
+            float normed = fmaf(x[i], scale[c], shift[c]);
             y[i] = with_relu ? relu(normed) : normed;
         }
 }
@@ -96,11 +98,11 @@ void ref_norm_relu_pool_forward(const struct pool_shape *s, const float *x, cons
                 float best = 0, best_centred = 0;
                 uint8_t from = 0;
                 for (int place = 0; place < 4; place++) {
-                    float d = x[window_index(s, row, column, place, c)] - mean[c];
-                    float normed = d * scale[c] + shift[c];
+                    float candidate = x[window_index(s, row, column, place, c)];
+                    float normed = fmaf(candidate, scale[c], shift[c]);
                     if (place == 0 || beats(normed, best)) {
                         best = normed;
-                        best_centred = d;
+                        best_centred = candidate - mean[c];
                         from = (uint8_t)place;
                     }
                 }

@@ -69,7 +69,7 @@ __device__ void set_channel(const struct cuda_norm &norm, int c, double mean, do
     norm.mean[c] = (float)mean;
     norm.inverse_deviation[c] = (float)inverse;
     norm.scale[c] = (float)(gamma * inverse);
-    norm.shift[c] = beta;
+    norm.shift[c] = fmaf(-norm.mean[c], norm.scale[c], beta);
 }
 
 /* A stored channel that no layer knows of: it is zero and stays zero. */
@@ -124,7 +124,7 @@ __global__ void forward_kernel(int count, struct divider stored, const float *x,
     for (int i = (int)first_element(); i < count; i += (int)element_stride()) {
         int c;
         (void)divide(i, stored, &c);
-        const float normed = (x[i] - norm.mean[c]) * norm.scale[c] + norm.shift[c];
+        const float normed = fmaf(x[i], norm.scale[c], norm.shift[c]);
         y[i] = with_relu ? relu(normed) : normed;
     }
 }

@@ -73,11 +73,11 @@ __global__ void norm_relu_pool_kernel(int count, struct windows w, const float *
         float best = 0, best_centred = 0;
         int from = 0;
         for (int place = 0; place < 4; place++) {
-            const float d = x[w.in_window(sample, row, column, place, c)] - norm.mean[c];
-            const float normed = d * norm.scale[c] + norm.shift[c];
+            const float candidate = x[w.in_window(sample, row, column, place, c)];
+            const float normed = fmaf(candidate, norm.scale[c], norm.shift[c]);
             if (place == 0 || beats(normed, best)) {
                 best = normed;
-                best_centred = d;
+                best_centred = candidate - norm.mean[c];
                 from = place;
             }
         }
