@@ -1,0 +1,57 @@
+"""Section 3 of the manual says what crw.h says: every function, with its types."""
+
+import re
+
+import pytest
+
+import jobs
+
+PAGES = sorted((jobs.ROOT / "man").glob("*.3"))
+
+
+def squeeze(text):
+    return re.sub(r"\s*([*(),])\s*", r"\1", " ".join(text.split()))
+
+
+def declared():
+    """name -> the prototype, without what makes no difference"""
+    header = (jobs.ROOT / "worker-runtime" / "crw.h").read_text()
+    header = re.sub(r"/\*.*?\*/|^#.*?$", "", header, flags=re.S | re.M)
+    prototypes = [squeeze(p) for p in re.findall(r"CRW_EXPORT\s+(.*?);", header, re.S)]
+    return {re.search(r"(crw_\w+)\(", p)[1]: p for p in prototypes}
+
+
+def documented(page):
+    """The same of a page's synopsis."""
+    synopsis = page.read_text().split(".Sh SYNOPSIS")[1].split(".Sh DESCRIPTION")[0]
+    found = {}
+    for kind, name, args in re.findall(r"^\.Ft (.*)\n\.F[no] (\w+)((?:.|\n)*?)(?=^\.F[tc]|\Z)", synopsis, re.M):
+        arguments = ",".join(re.findall(r'"(.*?)"', args))
+        found[name] = squeeze(kind.strip('"') + f" {name}({arguments})")
+    return found
+
+
+def test_every_function_is_described_as_it_is_declared():
+    everything = declared()
+    assert len(everything) > 100
+    found = {}
+    for page in PAGES:
+        for name, prototype in documented(page).items():
+            assert name not in found, f"{name} is in two pages"
+            found[name] = prototype
+    assert found == everything
+
+
+def test_every_function_is_mentioned_outside_the_synopsis():
+    for page in PAGES:
+        described = page.read_text().split(".Sh DESCRIPTION")[1]
+        for name in documented(page):
+            # Started calls are described together, by their ending; counterparts of _create and _open in libcrw(3).
+            together = name.endswith(("_start", "_destroy", "_close")) or name.endswith("_create") and "struct " in described
+            assert together or re.search(rf"\b{name}\b", described), name
+
+
+@pytest.mark.parametrize("name", ["crw_all_reduce", "crw_snapshots_save", "crw_model_forward", "crw_version"])
+def test_a_function_leads_to_its_page(name):
+    page = (jobs.build_folder() / "man" / f"{name}.3").read_text().strip()
+    assert page.startswith(".so man3/") and name in documented(jobs.ROOT / "man" / page.split("/")[1]), page
