@@ -658,6 +658,19 @@ def test_no_name_is_ever_looked_up(tmp_path):
         assert forbidden not in text
 
 
+def test_resolver_that_loses_half_is_never_asked():
+    """2,000 clients here; tests/long store-resolver has 10,000, and PyTorch's server beside it."""
+    if subprocess.run(["unshare", "--net", "--mount", "true"], capture_output=True).returncode != 0:
+        if os.environ.get("CRUN_TESTS_STRICT") == "1":
+            pytest.fail("no right to make network and mount namespaces (CRUN_TESTS_STRICT=1)")
+        pytest.skip("no right to make network and mount namespaces")
+    lib = pathlib.Path(__file__).resolve().parents[1] / "lib"
+    p = subprocess.run([sys.executable, lib / "store_resolver.py", "2000", "lossy", "--only-crund"],
+                       env=dict(os.environ, CRUN_BUILD=str(BUILD)), capture_output=True, text=True, timeout=300)
+    assert p.returncode == 0, p.stdout + p.stderr
+    assert "2000 clients" in p.stdout and "0 look-ups in strace, 0 queries at the resolver" in p.stdout
+
+
 def hostile(mode, count, crund, good=100):
     """Runs tests/lib/store_hostile.c; its figures."""
     p = subprocess.run([BUILD / "tests" / "lib" / "store_hostile", mode, str(crund.port), str(crund.pid), str(count),
