@@ -45,8 +45,8 @@ static int check_size(uint64_t n, const char *what)
 
 static int check_root(const struct crw_group *group, int root)
 {
-    if (root < 0 || root >= group->shm.world_size)
-        return crw_fail(CRW_E_ARGUMENT, "rank %d cannot be the root: there are %d ranks", root, group->shm.world_size);
+    if (root < 0 || root >= group->world_size)
+        return crw_fail(CRW_E_ARGUMENT, "rank %d cannot be the root: there are %d ranks", root, group->world_size);
     return 0;
 }
 
@@ -75,9 +75,9 @@ static int check_rooted(const struct crw_group *group, size_t n_bytes, int root)
 
 static int check_peer(const struct crw_group *group, size_t n_bytes, int peer)
 {
-    if (peer < 0 || peer >= group->shm.world_size || peer == group->shm.rank)
+    if (peer < 0 || peer >= group->world_size || peer == group->rank)
         return crw_fail(CRW_E_ARGUMENT, "rank %d cannot exchange messages with rank %d: there are %d ranks",
-                        group->shm.rank, peer, group->shm.world_size);
+                        group->rank, peer, group->world_size);
     return check_size(n_bytes, "bytes");
 }
 
@@ -85,7 +85,8 @@ static int check_peer(const struct crw_group *group, size_t n_bytes, int peer)
 
 static int run_all_reduce(struct crw_group *group, const struct call *c)
 {
-    return comm_cpu_all_reduce(&group->shm, c->out, c->n, c->dtype, c->op);
+    return group->span ? span_all_reduce(group->span, c->out, c->n, c->dtype, c->op)
+                       : comm_cpu_all_reduce(&group->shm, c->out, c->n, c->dtype, c->op);
 }
 
 int crw_all_reduce(struct crw_group *group, void *data, size_t count, enum crw_dtype dtype, enum crw_op op)
@@ -105,7 +106,8 @@ int crw_all_reduce_start(struct crw_group *group, void *data, size_t count, enum
 
 static int run_reduce(struct crw_group *group, const struct call *c)
 {
-    return comm_cpu_reduce(&group->shm, c->out, c->n, c->dtype, c->op, c->peer);
+    return group->span ? span_reduce(group->span, c->out, c->n, c->dtype, c->op, c->peer)
+                       : comm_cpu_reduce(&group->shm, c->out, c->n, c->dtype, c->op, c->peer);
 }
 
 int crw_reduce(struct crw_group *group, void *data, size_t count, enum crw_dtype dtype, enum crw_op op,
@@ -128,7 +130,8 @@ int crw_reduce_start(struct crw_group *group, void *data, size_t count, enum crw
 
 static int run_reduce_scatter(struct crw_group *group, const struct call *c)
 {
-    return comm_cpu_reduce_scatter(&group->shm, c->in, c->out, c->n, c->dtype, c->op);
+    return group->span ? span_reduce_scatter(group->span, c->in, c->out, c->n, c->dtype, c->op)
+                       : comm_cpu_reduce_scatter(&group->shm, c->in, c->out, c->n, c->dtype, c->op);
 }
 
 int crw_reduce_scatter(struct crw_group *group, const void *data, void *result, size_t count,
@@ -153,7 +156,8 @@ int crw_reduce_scatter_start(struct crw_group *group, const void *data, void *re
 
 static int run_broadcast(struct crw_group *group, const struct call *c)
 {
-    return comm_cpu_broadcast(&group->shm, c->out, c->n, c->peer);
+    return group->span ? span_broadcast(group->span, c->out, c->n, c->peer)
+                       : comm_cpu_broadcast(&group->shm, c->out, c->n, c->peer);
 }
 
 int crw_broadcast(struct crw_group *group, void *data, size_t n_bytes, int root)
@@ -173,7 +177,8 @@ int crw_broadcast_start(struct crw_group *group, void *data, size_t n_bytes, int
 
 static int run_all_gather(struct crw_group *group, const struct call *c)
 {
-    return comm_cpu_all_gather(&group->shm, c->in, c->n, c->out);
+    return group->span ? span_all_gather(group->span, c->in, c->n, c->out)
+                       : comm_cpu_all_gather(&group->shm, c->in, c->n, c->out);
 }
 
 int crw_all_gather(struct crw_group *group, const void *data, size_t n_bytes, void *all)
@@ -193,7 +198,8 @@ int crw_all_gather_start(struct crw_group *group, const void *data, size_t n_byt
 
 static int run_gather(struct crw_group *group, const struct call *c)
 {
-    return comm_cpu_gather(&group->shm, c->in, c->n, c->out, c->peer);
+    return group->span ? span_gather(group->span, c->in, c->n, c->out, c->peer)
+                       : comm_cpu_gather(&group->shm, c->in, c->n, c->out, c->peer);
 }
 
 int crw_gather(struct crw_group *group, const void *data, size_t n_bytes, void *all, int root)
@@ -213,7 +219,8 @@ int crw_gather_start(struct crw_group *group, const void *data, size_t n_bytes, 
 
 static int run_scatter(struct crw_group *group, const struct call *c)
 {
-    return comm_cpu_scatter(&group->shm, c->in, c->n, c->out, c->peer);
+    return group->span ? span_scatter(group->span, c->in, c->n, c->out, c->peer)
+                       : comm_cpu_scatter(&group->shm, c->in, c->n, c->out, c->peer);
 }
 
 int crw_scatter(struct crw_group *group, const void *all, size_t n_bytes, void *data, int root)
@@ -233,7 +240,8 @@ int crw_scatter_start(struct crw_group *group, const void *all, size_t n_bytes, 
 
 static int run_barrier(struct crw_group *group, const struct call *c)
 {
-    return comm_cpu_barrier(&group->shm);
+    return group->span ? span_barrier(group->span)
+                       : comm_cpu_barrier(&group->shm);
 }
 
 int crw_barrier(struct crw_group *group)
@@ -253,12 +261,24 @@ int crw_barrier_start(struct crw_group *group, struct crw_work **ret_work)
 int crw_shared_alloc(struct crw_group *group, size_t n_bytes, void **ret_data)
 {
     lane_drain(&group->collectives);
-    return shm_alloc(&group->shm, n_bytes, ret_data);
+    return group->span ? span_alloc(group->span, n_bytes, ret_data) : shm_alloc(&group->shm, n_bytes, ret_data);
 }
 
 /* ------------------------------------------------------------------ messages */
 
 enum direction { OUT, IN };
+
+/* Who is on another host is reached over the network. */
+static bool is_far(const struct crw_group *group, int peer)
+{
+    return group->span && group->span->hosts.host_of[peer] != group->span->hosts.host;
+}
+
+/* What one of this host is called in its memory. */
+static int near_number(const struct crw_group *group, int peer)
+{
+    return group->span ? group->span->hosts.local_of[peer] : peer;
+}
 
 /* NULL as long as nothing was started. */
 static struct lane *message_lane(struct crw_group *group, int peer, enum direction direction)
@@ -268,7 +288,7 @@ static struct lane *message_lane(struct crw_group *group, int peer, enum directi
 
 static int make_lanes(struct crw_group *group)
 {
-    int n = 2 * group->shm.world_size;
+    int n = 2 * group->world_size;
 
     if (group->lanes)
         return 0;
@@ -290,7 +310,9 @@ static int message_start(struct crw_group *group, int checked, const struct call
 
 static int run_send(struct crw_group *group, const struct call *c)
 {
-    return comm_p2p_send(&group->p2p, c->in, c->n, c->peer);
+    if (is_far(group, c->peer))
+        return span_send(group->span, c->in, c->n, c->peer);
+    return comm_p2p_send(&group->p2p, c->in, c->n, near_number(group, c->peer));
 }
 
 int crw_send(struct crw_group *group, const void *data, size_t n_bytes, int to)
@@ -310,7 +332,9 @@ int crw_send_start(struct crw_group *group, const void *data, size_t n_bytes, in
 
 static int run_recv(struct crw_group *group, const struct call *c)
 {
-    return comm_p2p_receive(&group->p2p, c->out, c->n, c->peer);
+    if (is_far(group, c->peer))
+        return span_receive(group->span, c->out, c->n, c->peer);
+    return comm_p2p_receive(&group->p2p, c->out, c->n, near_number(group, c->peer));
 }
 
 int crw_recv(struct crw_group *group, void *data, size_t n_bytes, int from)

@@ -152,7 +152,8 @@ static int open_channel(struct p2p *p, int from, int to, struct channel **at)
         return 0;
     r = shm_map_channel(p->shm, from, to, &room);
     if (r < 0)
-        return crw_fail_errno(r, "cannot get memory for messages from rank %d to rank %d", from, to);
+        return crw_fail_errno(r, "cannot get memory for messages from rank %d to rank %d",
+                              shm_name_of(p->shm, from), shm_name_of(p->shm, to));
     *at = room;
     return 0;
 }
@@ -181,7 +182,7 @@ int comm_p2p_receive(struct p2p *p, void *data, size_t n_bytes, int from)
     r = take(p->shm, p->in[from], size == n_bytes ? data : NULL, size, from);
     if (r == 0 && size != n_bytes)
         r = crw_fail(CRW_E_ARGUMENT, "rank %d sent %zu bytes where rank %d expected %zu; the message was dropped",
-                     from, (size_t)size, p->shm->rank, n_bytes);
+                     shm_name_of(p->shm, from), (size_t)size, shm_name_of(p->shm, p->shm->rank), n_bytes);
     return r;
 }
 

@@ -204,3 +204,80 @@ void reduce(enum crw_dtype dtype, enum crw_op op, const void *const *sources, in
             memcpy((uint8_t *)targets[t] + i * size, acc, n * size);
     }
 }
+
+/* ------------------------------------------------------------------ in steps */
+
+size_t reduce_partial_size(enum crw_dtype dtype)
+{
+    return reducibles[dtype].acc_size;
+}
+
+/* A source's n elements onto the partial sums, or, the first one, in their place. */
+static void take_source(const struct reducible *type, const struct kernel *kernel, const uint8_t *source, size_t n,
+                        uint8_t *partial, bool first)
+{
+    _Alignas(64) uint8_t wide[BLOCK_BYTES];
+
+    if (first && type->widen) {
+        type->widen(partial, source, n);
+    } else if (first) {
+        memcpy(partial, source, n * type->size);
+    } else if (type->widen) {
+        type->widen(wide, source, n);
+        kernel->combine(partial, partial, wide, n);
+    } else {
+        kernel->combine(partial, partial, source, n);
+    }
+}
+
+static void take_sources(enum crw_dtype dtype, enum crw_op op, const void *const *sources, int n_sources, size_t begin,
+                         size_t end, uint8_t *partial, bool first)
+{
+    const struct reducible *type = &reducibles[dtype];
+    size_t block = BLOCK_BYTES / type->acc_size;
+
+    assert(reduce_supports(dtype, op) && begin <= end);
+    for (size_t i = begin; i < end; i += block) {
+        size_t n = end - i < block ? end - i : block;
+
+        for (int k = 0; k < n_sources; k++)
+            take_source(type, &type->kernels[op], (const uint8_t *)sources[k] + i * type->size, n,
+                        partial + (i - begin) * type->acc_size, first && k == 0);
+    }
+}
+
+void reduce_begin(enum crw_dtype dtype, enum crw_op op, const void *const *sources, int n_sources, size_t begin,
+                  size_t end, void *partial)
+{
+    assert(n_sources >= 1);
+    take_sources(dtype, op, sources, n_sources, begin, end, partial, true);
+}
+
+void reduce_more(enum crw_dtype dtype, enum crw_op op, const void *const *sources, int n_sources, size_t begin,
+                 size_t end, void *partial)
+{
+    take_sources(dtype, op, sources, n_sources, begin, end, partial, false);
+}
+
+void reduce_end(enum crw_dtype dtype, enum crw_op op, void *partial, int n_sources, void *const *targets, int n_targets,
+                size_t begin, size_t end)
+{
+    const struct reducible *type = &reducibles[dtype];
+    const struct kernel *kernel = &type->kernels[op];
+    size_t block = BLOCK_BYTES / type->acc_size;
+    _Alignas(64) uint8_t narrowed[BLOCK_BYTES];
+
+    for (size_t i = begin; i < end; i += block) {
+        size_t n = end - i < block ? end - i : block;
+        uint8_t *acc = (uint8_t *)partial + (i - begin) * type->acc_size;
+
+        if (kernel->finish)
+            kernel->finish(acc, n, n_sources);
+        if (type->narrow) {
+            type->narrow(narrowed, acc, n);
+            acc = narrowed;
+        }
+        for (int t = 0; t < n_targets; t++)
+            memcpy((uint8_t *)targets[t] + i * type->size, acc, n * type->size);
+    }
+}

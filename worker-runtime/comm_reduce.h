@@ -22,3 +22,17 @@ size_t reduce_element_size(enum crw_dtype dtype);
  */
 void reduce(enum crw_dtype dtype, enum crw_op op, const void *const *sources, int n_sources, void *const *targets,
             int n_targets, size_t begin, size_t end);
+
+/*
+ * The same in steps, for sources that are not all here: reduce_begin() with the first ones, reduce_more() with
+ * those that follow, reduce_end() with how many there were. The bits are those of one reduce() of all.
+ * partial: reduce_partial_size() bytes for each of end - begin elements.
+ */
+size_t reduce_partial_size(enum crw_dtype dtype);
+void reduce_begin(enum crw_dtype dtype, enum crw_op op, const void *const *sources, int n_sources, size_t begin,
+                  size_t end, void *partial);
+void reduce_more(enum crw_dtype dtype, enum crw_op op, const void *const *sources, int n_sources, size_t begin,
+                 size_t end, void *partial);
+/* Leaves partial undefined. */
+void reduce_end(enum crw_dtype dtype, enum crw_op op, void *partial, int n_sources, void *const *targets, int n_targets,
+                size_t begin, size_t end);

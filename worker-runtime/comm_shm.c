@@ -224,6 +224,11 @@ int shm_init(struct shm *shm, int fd, struct shm_head *head, bool unmap, int ran
 
 /* ------------------------------------------------------------------ failure */
 
+int shm_name_of(const struct shm *shm, int rank)
+{
+    return shm->names ? shm->names[rank] : rank;
+}
+
 void shm_fail(struct shm *shm, struct shm_failure failure)
 {
     uint64_t none = 0;
@@ -264,7 +269,10 @@ int shm_fail_result(const struct shm *shm, int absent)
         return crw_fail(CRW_E_PEER, "rank %d ended, so this group is over", failure.rank);
     if (failure.kind == SHM_FAILURE_TIMEOUT)
         return crw_fail(CRW_E_PEER, "rank %d waited too long for a peer, so this group is over", failure.rank);
-    return crw_fail(CRW_E_PEER, "rank %d left the group while rank %d still waits for it", absent, shm->rank);
+    if (failure.kind == SHM_FAILURE_LOST)
+        return crw_fail(CRW_E_PEER, "rank %d closed its connections, so this group is over", failure.rank);
+    return crw_fail(CRW_E_PEER, "rank %d left the group while rank %d still waits for it", shm_name_of(shm, absent),
+                    shm_name_of(shm, shm->rank));
 }
 
 /* ------------------------------------------------------------------ phases */
@@ -294,9 +302,9 @@ static void sleep_on(_Atomic uint32_t *on, uint32_t seen, int64_t left_ns)
 
 int shm_fail_timeout(struct shm *shm, int absent)
 {
-    shm_fail(shm, (struct shm_failure){.kind = SHM_FAILURE_TIMEOUT, .rank = shm->rank});
-    return crw_fail(CRW_E_TIMEOUT, "rank %d did not come within %d ms, so this group is over", absent,
-                    shm->timeout_ms);
+    shm_fail(shm, (struct shm_failure){.kind = SHM_FAILURE_TIMEOUT, .rank = shm_name_of(shm, shm->rank)});
+    return crw_fail(CRW_E_TIMEOUT, "rank %d did not come within %d ms, so this group is over",
+                    shm_name_of(shm, absent), shm->timeout_ms);
 }
 
 static int wait_asleep(struct shm *shm, int rank, uint32_t wanted)
@@ -349,7 +357,7 @@ static int fail_different(const struct shm *shm, int rank)
 {
     return crw_fail(CRW_E_ARGUMENT, "rank %d and rank %d called different collectives, or with different counts or "
                                     "types: all ranks must make the same calls in the same order",
-                    shm->rank, rank);
+                    shm_name_of(shm, shm->rank), shm_name_of(shm, rank));
 }
 
 int shm_meet(struct shm *shm, const struct shm_post *post)
@@ -436,6 +444,15 @@ int shm_alloc(struct shm *shm, size_t n_bytes, void **ret_data)
         *ret_data = arena.data + (size_t)shm->rank * part;
     }
     return r;
+}
+
+void *shm_neighbour(const struct shm *shm, void *data, int rank)
+{
+    const struct shm_arena *arena = shm->arenas;
+
+    while ((uint8_t *)data < arena->data || (uint8_t *)data >= arena->data + arena->part * (size_t)shm->world_size)
+        arena++; /* it is in one */
+    return (uint8_t *)data + ((ptrdiff_t)rank - shm->rank) * (ptrdiff_t)arena->part;
 }
 
 uint64_t shm_locate(const struct shm *shm, const void *data, size_t n_bytes)

@@ -69,12 +69,13 @@ struct shm_bell {
 enum shm_failure_kind {
     SHM_FAILURE_DIED = 1, /* rank ended; detail: exit code, or minus its signal, where known, else 0 */
     SHM_FAILURE_TIMEOUT,  /* rank waited in vain */
+    SHM_FAILURE_LOST,     /* the connection to rank, on another host, closed */
     SHM_FAILURE_KIND_COUNT
 };
 
 struct shm_failure {
     enum shm_failure_kind kind;
-    int rank;
+    int rank; /* its name */
     int detail;
 };
 
@@ -93,6 +94,7 @@ struct shm {
     struct shm_arena *arenas; /* by place */
     size_t n_arenas;
     void **views; /* scratch of the collectives: a pointer for each rank */
+    const int *names;  /* in sentences, and in failures: what its ranks are called; NULL: as they are */
     uint64_t end;      /* of the memfd; the same on all ranks */
     int fd;
 };
@@ -137,6 +139,9 @@ void *shm_bounce(const struct shm *shm, int rank, int parity);
 /* Collective: n_bytes for each rank, zeroed. *ret_data is this rank's part. Results of shm_meet(), -errno. */
 int shm_alloc(struct shm *shm, size_t n_bytes, void **ret_data);
 
+/* Another rank's part of the same arena, at the place that corresponds to data in this rank's. */
+void *shm_neighbour(const struct shm *shm, void *data, int rank);
+
 /* Where this rank's data lies in the shared memory, in terms that other ranks understand; SHM_NOWHERE when
  * it is not wholly inside an arena. */
 uint64_t shm_locate(const struct shm *shm, const void *data, size_t n_bytes);
@@ -160,6 +165,7 @@ bool shm_is_over(const struct shm *shm, int rank);
 int shm_fail_timeout(struct shm *shm, int absent);
 void shm_pause(void);
 
+int shm_name_of(const struct shm *shm, int rank);
 pid_t shm_pid_of(const struct shm *shm, int rank);
 bool shm_has_left(const struct shm *shm, int rank);
 

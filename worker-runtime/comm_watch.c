@@ -39,6 +39,8 @@ struct watch {
     bool told; /* by the launcher: that is for all groups, also later ones */
     struct shm_failure failure; /* the first one; rank: of the world */
     struct watched *groups;
+    void (*tell)(void *data, int rank);
+    void *tell_data;
     struct pollfd *peers; /* by rank of the world; fd -1: not watched, or not any more */
 
     atomic_bool stop_requested;
@@ -53,22 +55,37 @@ static void signal_fd(int fd)
 
 /* ------------------------------------------------------------------ the thread */
 
+static int size_of(const struct watched *group)
+{
+    return group->hosts ? group->hosts->world_size : group->shm->world_size;
+}
+
 /* What a rank of the world is called in the group; -1: it is no member. The launcher may speak of ranks on
  * other hosts. */
 static int member_number(const struct watched *group, int rank)
 {
     if (!group->members)
         return rank;
-    for (int i = 0; i < group->shm->world_size; i++)
+    for (int i = 0; i < size_of(group); i++)
         if (group->members[i] == rank)
             return i;
     return -1;
+}
+
+/* A rank of another host never counts as left: it says so to the net, which does not ask then. */
+static bool has_left(const struct watched *group, int number)
+{
+    if (!group->hosts)
+        return shm_has_left(group->shm, number);
+    return group->hosts->host_of[number] == group->hosts->host && shm_has_left(group->shm, group->hosts->local_of[number]);
 }
 
 static void end_group(struct watched *group, struct shm_failure failure)
 {
     failure.rank = member_number(group, failure.rank);
     shm_fail(group->shm, failure);
+    if (group->ended)
+        group->ended(group->data);
 }
 
 /* With the lock held, after the groups were told: who wakes from it asks a group for the reason. */
@@ -115,7 +132,24 @@ static void read_notices(struct watch *w)
     }
 }
 
-/* The end of a process ends the groups that it was a member of and had not left. */
+/* With the lock held. The end of a process ends the groups that it was a member of and had not left; whether
+ * there was one. */
+static bool end_groups_of(struct watch *w, struct shm_failure failure)
+{
+    bool any = false;
+
+    for (struct watched *group = w->groups; group; group = group->next) {
+        int number = member_number(group, failure.rank);
+
+        if (number >= 0 && !has_left(group, number)) {
+            end_group(group, failure);
+            keep_failure(w, failure);
+            any = true;
+        }
+    }
+    return any;
+}
+
 static void note_end_of_peer(struct watch *w, int rank)
 {
     const struct shm_failure failure = {.kind = SHM_FAILURE_DIED, .rank = rank};
@@ -124,14 +158,23 @@ static void note_end_of_peer(struct watch *w, int rank)
     if (w->peers[rank].fd >= 0)
         (void)close(w->peers[rank].fd); /* a pidfd: nothing is pending */
     w->peers[rank].fd = -1;
-    for (struct watched *group = w->groups; group; group = group->next) {
-        int number = member_number(group, rank);
+    if (end_groups_of(w, failure) && w->tell)
+        w->tell(w->tell_data, rank);
+    pthread_mutex_unlock(&w->lock);
+}
 
-        if (number >= 0 && !shm_has_left(group->shm, number)) {
-            end_group(group, failure);
-            keep_failure(w, failure);
-        }
-    }
+void watch_note_end(struct watch *w, struct shm_failure failure)
+{
+    pthread_mutex_lock(&w->lock);
+    (void)end_groups_of(w, failure); /* the net has told it on already */
+    pthread_mutex_unlock(&w->lock);
+}
+
+void watch_set_teller(struct watch *w, void (*tell)(void *data, int rank), void *data)
+{
+    pthread_mutex_lock(&w->lock);
+    w->tell = tell;
+    w->tell_data = data;
     pthread_mutex_unlock(&w->lock);
 }
 
@@ -290,22 +333,22 @@ void watch_remove_group(struct watch *w, struct watched *group)
     pthread_mutex_unlock(&w->lock);
 }
 
-int watch_peers(struct watch *w, const struct shm *world)
+int watch_peers(struct watch *w, const struct shm *world, const int *ranks)
 {
-    for (int i = 0; i < w->world_size; i++) {
-        int fd;
+    for (int i = 0; i < world->world_size; i++) {
+        int rank = ranks ? ranks[i] : i, fd;
 
         if (i == world->rank)
             continue;
         fd = (int)syscall(SYS_pidfd_open, shm_pid_of(world, i), 0);
         if (fd < 0 && errno == ESRCH) {
-            note_end_of_peer(w, i);
+            note_end_of_peer(w, rank);
             return shm_fail_result(world, i);
         }
         if (fd < 0)
-            return crw_fail_errno(-errno, "cannot watch the process of rank %d", i);
+            return crw_fail_errno(-errno, "cannot watch the process of rank %d", rank);
         pthread_mutex_lock(&w->lock);
-        w->peers[i].fd = fd;
+        w->peers[rank].fd = fd;
         pthread_mutex_unlock(&w->lock);
     }
     signal_fd(w->wake_fd);

@@ -7,6 +7,7 @@
  * One for the world; the groups of some of its ranks share it.
  */
 
+#include "worker-runtime/comm_hosts.h"
 #include "worker-runtime/comm_shm.h"
 
 #include <stdbool.h>
@@ -26,7 +27,10 @@ void watch_destroy(struct watch *w);
 /* A group of ranks, in the memory of whoever adds it. */
 struct watched {
     struct shm *shm;
-    const int *members; /* their ranks in the world, in order; NULL: the world itself */
+    const int *members;        /* their ranks in the world, in order; NULL: the world itself */
+    const struct hosts *hosts; /* of a group over several hosts, of which shm is this host's part; else NULL */
+    void (*ended)(void *data); /* called after the group was ended here, by any thread; NULL: nobody waits elsewhere */
+    void *data;
     struct watched *next;
 };
 
@@ -35,10 +39,18 @@ void watch_add_group(struct watch *w, struct watched *group);
 /* Of a group that was not added: nothing happens. */
 void watch_remove_group(struct watch *w, struct watched *group);
 
-/* Watches the processes of all other ranks, whose numbers are in the world's shared memory. That no number is
+/* Watches the processes of all other ranks of this host, whose numbers are in the world's shared memory. ranks:
+ * what they are in the world; NULL: the same. That no number is
  * somebody else's by now is known once the ranks have met again afterwards. 0, CRW_E_PEER (one is gone
  * already; the group is ended), -errno. */
-int watch_peers(struct watch *w, const struct shm *world);
+int watch_peers(struct watch *w, const struct shm *world, const int *ranks);
+
+/* The end of a rank of another host, as the network tells it. */
+void watch_note_end(struct watch *w, struct shm_failure failure);
+
+/* Who tells other hosts of the ends of processes here: called with the rank, by the thread, with locks held. NULL:
+ * nobody. */
+void watch_set_teller(struct watch *w, void (*tell)(void *data, int rank), void *data);
 
 /* Readable for good once something failed. Poll it, do not read it. */
 int watch_failed_fd(const struct watch *w);

@@ -119,7 +119,7 @@ CRW_EXPORT int crw_world_size(const struct crw_group *group);
 CRW_EXPORT bool crw_is_primary(const struct crw_group *group);
 
 /*
- * Memory that all ranks of the host map, n_bytes for each rank, zeroed, 64-byte aligned; *ret_data is this
+ * Memory that all ranks of this host map, n_bytes for each rank, zeroed, 64-byte aligned; *ret_data is this
  * rank's part. Collectives on a range inside it copy no more than they must, crw_all_reduce() nothing.
  * Collective, same n_bytes everywhere. Freed with the group; other groups see ordinary memory.
  */
@@ -135,7 +135,7 @@ CRW_EXPORT int crw_shared_alloc(struct crw_group *group, size_t n_bytes, void **
  *
  * Reductions know CRW_F32, CRW_F64, CRW_I64, CRW_I32 and CRW_BF16, which is added up in fp32 and rounded
  * once. Elements are combined in rank order 0..W-1, so the result is the same bits on every rank and in every
- * run. Arrays must not overlap, except that a rank's own part may already be where it belongs.
+ * run, on one host or several. Arrays must not overlap, except that a rank's own part may already be where it belongs.
  */
 /* In place: data[0..count) becomes the sum (average, maximum) over ranks. */
 CRW_EXPORT int crw_all_reduce(struct crw_group *group, void *data, size_t count, enum crw_dtype dtype,

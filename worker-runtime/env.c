@@ -208,6 +208,12 @@ int env_timeout_ms(int *ret_timeout_ms)
     return 0;
 }
 
+const char *env_local_address(void)
+{
+    const char *address = getenv("CRUN_LOCAL_ADDR");
+    return address && address[0] ? address : NULL;
+}
+
 const char *env_plugin_folder(void)
 {
     const char *folder = getenv("CRW_PLUGIN_DIR");

@@ -14,6 +14,9 @@ int env_from_address(const char *address, int rank, int world_size, struct crw_e
  * CRW_E_ENVIRONMENT when malformed. */
 int env_timeout_ms(int *ret_timeout_ms);
 
+/* The numeric address that this host has for the other hosts, from CRUN_LOCAL_ADDR; NULL when unset. */
+const char *env_local_address(void);
+
 /* The only folder to look for backend plugins in, from CRW_PLUGIN_DIR; NULL when unset. */
 const char *env_plugin_folder(void);
 

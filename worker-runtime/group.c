@@ -2,10 +2,10 @@
  * How a group comes to be and ends.
  *
  *   1. The watch starts: from here on a failed peer breaks off whatever this rank waits for.
- *   2. Rank 0 makes the shared memory and puts "pid fd device inode" into the worker store, under a key with
- *      the generation (torchrun keeps one store for all generations) and the number of the group in
- *      this process. The others open it through /proc/PID/fd/FD and compare device and inode, so that a
- *      number that means something else by now is not taken for it.
+ *   2. Rank 0 makes the shared memory and puts "host pid fd device inode" into the worker store, under a key
+ *      with the generation (torchrun keeps one store for all generations) and the number of the group in
+ *      this process. The others open it through /proc/PID/fd/FD and compare host, device and inode, so that a
+ *      number that means something else by now, or elsewhere, is not taken for it.
  *   3. All meet in the memory; each takes the others under watch by pidfd; all meet again, which shows
  *      that those watched were the ranks.
  *   4. SIGTERM becomes a request.
@@ -14,7 +14,7 @@
  * their own (crw_init() with an address), the key may be left over from a job before: rank 0 removes it after
  * the meeting, and the others take one that leads nowhere for not yet written.
  *
- * Groups of some ranks: group_members.c; from a fork: launch.c. All ranks must be on one host so far.
+ * Groups of some ranks: group_members.c; from a fork: launch.c; over several hosts: group_hosts.c.
  */
 
 #include "worker-runtime/group.h"
@@ -38,13 +38,36 @@ static atomic_int n_groups;
 
 /* ------------------------------------------------------------------ memory */
 
+/* This boot of this machine, and the namespace that numbers its processes: who agrees in both finds the other's
+ * memory. "-" for what cannot be told. */
+enum { HOST_NAME_SIZE = 64 };
+
+static void name_host(char name[HOST_NAME_SIZE])
+{
+    char boot[37] = "-";
+    struct stat st = {0};
+    int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
+
+    if (fd >= 0) {
+        ssize_t n = read(fd, boot, sizeof(boot) - 1);
+
+        boot[n > 0 ? n : 1] = '\0';
+        (void)close(fd); /* only read */
+    }
+    boot[strcspn(boot, " \n")] = '\0';
+    (void)stat("/proc/self/ns/pid", &st); /* 0 where it cannot be told */
+    (void)snprintf(name, HOST_NAME_SIZE, "%s/%ju", boot, (uintmax_t)st.st_ino);
+}
+
 int group_describe_memory(int fd, char place[GROUP_PLACE_SIZE])
 {
+    char host[HOST_NAME_SIZE];
     struct stat st;
 
     if (fstat(fd, &st) < 0)
         return crw_fail_errno(-errno, "cannot examine the group's shared memory");
-    (void)snprintf(place, GROUP_PLACE_SIZE, "%d %d %ju %ju", getpid(), fd, (uintmax_t)st.st_dev,
+    name_host(host);
+    (void)snprintf(place, GROUP_PLACE_SIZE, "%s %d %d %ju %ju", host, getpid(), fd, (uintmax_t)st.st_dev,
                    (uintmax_t)st.st_ino);
     return 0;
 }
@@ -52,13 +75,18 @@ int group_describe_memory(int fd, char place[GROUP_PLACE_SIZE])
 int group_open_memory(const char *place, int *ret_fd)
 {
     _cleanup_close_ int fd = -1;
+    char path[64], host[HOST_NAME_SIZE], own_host[HOST_NAME_SIZE];
     uintmax_t device, inode;
     int pid, number;
-    char path[64];
     struct stat st;
 
-    if (sscanf(place, "%d %d %ju %ju", &pid, &number, &device, &inode) != 4)
+    if (sscanf(place, "%63s %d %d %ju %ju", host, &pid, &number, &device, &inode) != 5)
         return crw_fail(CRW_E_STORE, "\"%.100s\" is said to be where the group's shared memory is", place);
+    name_host(own_host);
+    if (strcmp(host, own_host) != 0)
+        return crw_fail(CRW_E_ENVIRONMENT, "the rank that made the group's shared memory is on another host (%s, this is "
+                                           "%s), or in another PID namespace; ranks with the same GROUP_RANK, and all where "
+                                           "LOCAL_WORLD_SIZE is WORLD_SIZE, must be on one", host, own_host);
     (void)snprintf(path, sizeof(path), "/proc/%d/fd/%d", pid, number);
     fd = open(path, O_RDWR | O_CLOEXEC);
     if (fd < 0 && errno == ENOENT)
@@ -95,6 +123,8 @@ int group_map(struct crw_group *group, int fd, int rank, int world_size)
     struct shm_head *head;
     int r = shm_map_memory(own_fd, world_size, &head);
 
+    group->rank = rank;
+    group->world_size = world_size;
     if (r == 0)
         r = shm_init(&group->shm, steal_fd(&own_fd), head, true, rank, world_size, group->timeout_ms);
     return r == 0 ? p2p_init(&group->p2p, &group->shm) : r;
@@ -107,12 +137,15 @@ void crw_group_destroy(struct crw_group *group)
     if (!group)
         return;
     lane_finish(&group->collectives);
-    for (int i = 0; group->lanes && i < 2 * group->shm.world_size; i++)
+    for (int i = 0; group->lanes && i < 2 * group->world_size; i++)
         lane_finish(&group->lanes[i]);
     if (group->stop_acquired)
         stop_release();
     if (group->watch)
         watch_remove_group(group->watch, &group->watched);
+    if (group->span)
+        span_finish(group->span);
+    free(group->span);
     watch_destroy(group->watch);
     p2p_finish(&group->p2p);
     shm_finish(&group->shm);
@@ -124,17 +157,17 @@ void crw_group_destroy(struct crw_group *group)
 
 int crw_rank(const struct crw_group *group)
 {
-    return group->shm.rank;
+    return group->rank;
 }
 
 int crw_world_size(const struct crw_group *group)
 {
-    return group->shm.world_size;
+    return group->world_size;
 }
 
 bool crw_is_primary(const struct crw_group *group)
 {
-    return group->shm.rank == 0;
+    return group->rank == 0;
 }
 
 bool crw_stop_requested(const struct crw_group *group)
@@ -176,22 +209,21 @@ static int find_memory(struct crw_group *group, const char *key, int *ret_fd)
 
     for (;;) {
         r = find_published(group, key, ret_fd);
-        if (r != CRW_E_PEER || group->env.launched || sock_now_ns() >= deadline_ns)
+        if ((r != CRW_E_PEER && r != CRW_E_ENVIRONMENT) || group->env.launched || sock_now_ns() >= deadline_ns)
             return r;
         if (store_pause(&group->store, STALE_PAUSE_MS) != 0)
             return r;
     }
 }
 
-/* Rank 0 makes the memory, the others find it. */
-static int get_memory(struct crw_group *group, const char *key, int *ret_fd)
+int group_get_memory(struct crw_group *group, const char *key, bool makes_it, int n_ranks, int *ret_fd)
 {
     _cleanup_close_ int fd = -1;
     int r;
 
-    if (group->env.rank != 0)
+    if (!makes_it)
         return find_memory(group, key, ret_fd);
-    r = shm_create_memory(group->env.world_size, &fd);
+    r = shm_create_memory(n_ranks, &fd);
     if (r == 0 && group->env.world_size > 1)
         r = publish_memory(group, key, fd);
     if (r == 0)
@@ -209,17 +241,20 @@ static int join_on(struct crw_group *group, int fd)
     watch_add_group(group->watch, &group->watched);
     r = comm_cpu_barrier(&group->shm);
     if (r == 0)
-        r = watch_peers(group->watch, &group->shm);
+        r = watch_peers(group->watch, &group->shm, NULL);
     return r == 0 ? comm_cpu_barrier(&group->shm) : r;
 }
 
 static int join(struct crw_group *group)
 {
+    int number = atomic_fetch_add(&n_groups, 1);
     char key[KEY_SIZE];
     int fd, r;
 
-    meeting_key(group, atomic_fetch_add(&n_groups, 1), key);
-    r = get_memory(group, key, &fd);
+    if (group->env.local_world_size != group->env.world_size)
+        return group_join_hosts(group, number);
+    meeting_key(group, number, key);
+    r = group_get_memory(group, key, group->env.rank == 0, group->env.world_size, &fd);
     if (r == 0)
         r = join_on(group, fd);
     if (r == 0 && !group->env.launched && group->env.rank == 0 && group->env.world_size > 1)
@@ -231,13 +266,15 @@ static int check_env(const struct crw_env *env)
 {
     if (env->world_size < 1 || env->rank < 0 || env->rank >= env->world_size)
         return crw_fail(CRW_E_ARGUMENT, "rank %d of %d ranks is impossible", env->rank, env->world_size);
-    if (env->local_world_size != env->world_size)
-        return crw_fail(CRW_E_ENVIRONMENT, "%d of %d ranks are on this host; groups over several hosts are not "
-                                           "supported yet: start all ranks on one host",
-                        env->local_world_size, env->world_size);
-    if (env->world_size > SHM_WORLD_MAX)
+    if (env->local_world_size > SHM_WORLD_MAX)
         return crw_fail(CRW_E_ENVIRONMENT, "%d ranks on one host are more than the %d that are supported",
-                        env->world_size, SHM_WORLD_MAX);
+                        env->local_world_size, SHM_WORLD_MAX);
+    if (env->local_world_size == env->world_size)
+        return 0;
+    if (env->group_world_size < 2 || env->group_world_size > 1 << HOSTS_ROUNDS_MAX)
+        return crw_fail(CRW_E_ENVIRONMENT, "%d of %d ranks are on this host, but GROUP_WORLD_SIZE says that there are %d "
+                                           "nodes (of 2 to %d): start the program by crun or torchrun",
+                        env->local_world_size, env->world_size, env->group_world_size, 1 << HOSTS_ROUNDS_MAX);
     return 0;
 }
 

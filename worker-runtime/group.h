@@ -6,6 +6,7 @@
 
 #include "worker-runtime/comm_p2p.h"
 #include "worker-runtime/comm_shm.h"
+#include "worker-runtime/comm_span.h"
 #include "worker-runtime/comm_watch.h"
 #include "worker-runtime/crw.h"
 #include "worker-runtime/store_sock.h"
@@ -17,8 +18,10 @@ struct crw_group {
     struct watch *watch; /* shared with the groups that were made from this one */
     struct watched watched;
     struct store store;
-    struct shm shm; /* here are this group's own rank and size */
-    struct p2p p2p;
+    int rank, world_size; /* of this group */
+    struct shm shm;       /* the ranks of this host */
+    struct p2p p2p;       /* between them */
+    struct span *span;    /* the other hosts; NULL: there are none */
     struct lane collectives;
     struct lane *lanes; /* for messages: two for each peer, to and from; NULL before the first is started */
     int *members;       /* their ranks in the world, in order; NULL: the world itself */
@@ -28,14 +31,23 @@ struct crw_group {
 /* A group that has nothing yet: what crw_group_destroy() accepts. NULL: no memory. */
 struct crw_group *group_new(const struct crw_env *env, int timeout_ms);
 
-/* Becomes that rank of the group whose memory fd is; takes over fd. */
+/* Rank 0 (of a host) makes the memory and puts it under the key, the others find it there. */
+int group_get_memory(struct crw_group *group, const char *key, bool makes_it, int n_ranks, int *ret_fd);
+
+/* Becomes that rank of the group (or of a host's part of it) whose memory fd is; takes over fd. */
 int group_map(struct crw_group *group, int fd, int rank, int world_size);
 
 /* The world from memory that all ranks have from elsewhere than the store; takes over fd. */
 int group_create_on(const struct crw_env *env, int fd, struct crw_group **ret_group);
 
-/* "pid fd device inode": where another process finds the memory behind fd. 0 or -errno. */
-enum { GROUP_PLACE_SIZE = 128 };
+/* group_hosts.c: joins the world over several hosts; number: of the group in this process. */
+int group_join_hosts(struct crw_group *group, int number);
+/* The mapped memory is this host's part of a group of world_size ranks. keys: see span_init(). */
+int group_span(struct crw_group *group, struct net *net, uint32_t id, const int *keys, int n_keys, int rank,
+               int world_size);
+
+/* "host pid fd device inode": where another process of this host finds the memory behind fd. 0 or -errno. */
+enum { GROUP_PLACE_SIZE = 160 };
 int group_describe_memory(int fd, char place[GROUP_PLACE_SIZE]);
-/* CRW_E_STORE: that is no place; CRW_E_PEER: it is not there any more; -errno. */
+/* CRW_E_STORE: that is no place; CRW_E_PEER: it is not there any more; CRW_E_ENVIRONMENT: on another host; -errno. */
 int group_open_memory(const char *place, int *ret_fd);

@@ -1,10 +1,10 @@
 /*
  * Groups of some ranks of a group.
  *
- *   1. The first member makes shared memory.
- *   2. All ranks of the old group say in one collective what they were asked for and, the first member, where
+ *   1. The first member makes shared memory; over several hosts, the first on each of them.
+ *   2. All ranks of the old group say in one collective what they were asked for and, those first members, where
  *      the memory is.
- *   3. Members map it, and all ranks say how that went: either the group is there for all of them or nobody
+ *   3. Members map it, connect to those of other hosts, and all ranks say how that went: either the group is there for all of them or nobody
  *      has it. Until then the first member keeps the memory open.
  *
  * Dies as any collective of the old group does.
@@ -23,7 +23,8 @@
 struct offer {
     int32_t result;
     uint32_t members_crc32c;
-    char place[GROUP_PLACE_SIZE]; /* of the first member */
+    uint32_t next_id;
+    char place[GROUP_PLACE_SIZE]; /* of the first member, or of the first on its host */
 };
 
 static int check_members(const struct crw_group *from, const int *members, int n_members)
@@ -91,6 +92,58 @@ static int agree(struct crw_group *from, int result)
     return r;
 }
 
+/* ------------------------------------------------------------------ over several hosts */
+
+/* -1: there is but one. */
+static int host_of(const struct crw_group *from, int rank)
+{
+    return from->span ? from->span->hosts.host_of[rank] : -1;
+}
+
+/* The first member on the same host: who makes its memory. */
+static int first_neighbour(const struct crw_group *from, int rank, const int *members, int n_members)
+{
+    for (int i = 0; i < n_members; i++)
+        if (host_of(from, members[i]) == host_of(from, rank))
+            return members[i];
+    return -1;
+}
+
+/* How many of them are on this host, up to (not including) member number `end`. */
+static int count_neighbours(const struct crw_group *from, const int *members, int end)
+{
+    int n = 0;
+
+    for (int i = 0; i < end; i++)
+        n += host_of(from, members[i]) == host_of(from, crw_rank(from));
+    return n;
+}
+
+/* A number for the group that none of the ranks has used. */
+static uint32_t agreed_id(const struct crw_group *from, const struct offer *offers)
+{
+    uint32_t id = 0;
+
+    for (int i = 0; i < crw_world_size(from); i++)
+        if (offers[i].next_id > id)
+            id = offers[i].next_id;
+    return id;
+}
+
+/* The memory is mapped. */
+static int span_members(struct crw_group *group, const struct crw_group *from, uint32_t id, const int *members,
+                        int n_members)
+{
+    _cleanup_free_ int *keys = calloc((size_t)n_members, sizeof(*keys));
+
+    if (!keys)
+        return crw_fail_errno(-ENOMEM, "cannot make a group");
+    for (int i = 0; i < n_members; i++)
+        keys[i] = host_of(from, members[i]);
+    return group_span(group, from->span->net, id, keys, from->span->hosts.n_hosts,
+                      number_of(crw_rank(from), members, n_members), n_members);
+}
+
 /* Numbers in the world, for the watch. */
 static int *world_ranks(const struct crw_group *from, const int *members, int n_members)
 {
@@ -101,9 +154,11 @@ static int *world_ranks(const struct crw_group *from, const int *members, int n_
     return ranks;
 }
 
-static int become_member(struct crw_group *group, const struct crw_group *from, const char *place,
+static int become_member(struct crw_group *group, const struct crw_group *from, const struct offer *offers,
                          const int *members, int n_members)
 {
+    int number = number_of(crw_rank(from), members, n_members), n_here = count_neighbours(from, members, n_members);
+    const char *place = offers[first_neighbour(from, crw_rank(from), members, n_members)].place;
     int fd, r;
 
     group->members = world_ranks(from, members, n_members);
@@ -111,7 +166,9 @@ static int become_member(struct crw_group *group, const struct crw_group *from, 
         return crw_fail_errno(-ENOMEM, "cannot make a group");
     r = group_open_memory(place, &fd);
     if (r == 0)
-        r = group_map(group, fd, number_of(crw_rank(from), members, n_members), n_members);
+        r = group_map(group, fd, count_neighbours(from, members, number), n_here);
+    if (r == 0 && n_here < n_members)
+        r = span_members(group, from, agreed_id(from, offers), members, n_members);
     if (r != 0)
         return r;
     group->watched.members = group->members;
@@ -120,11 +177,11 @@ static int become_member(struct crw_group *group, const struct crw_group *from, 
     store_set_interrupt(&group->store, watch_failed_fd(group->watch));
     stop_acquire();
     group->stop_acquired = true;
-    return 0;
+    return group->span ? span_connect(group->span, watch_failed_fd(group->watch)) : 0;
 }
 
 /* A rank that is no member has nothing to do but to agree. */
-static int join(const struct crw_group *from, const char *place, const int *members, int n_members,
+static int join(const struct crw_group *from, const struct offer *offers, const int *members, int n_members,
                 struct crw_group **ret_group)
 {
     struct crw_group *group;
@@ -136,7 +193,7 @@ static int join(const struct crw_group *from, const char *place, const int *memb
     group = group_new(&from->env, from->timeout_ms);
     if (!group)
         return crw_fail_errno(-ENOMEM, "cannot make a group");
-    r = become_member(group, from, place, members, n_members);
+    r = become_member(group, from, offers, members, n_members);
     if (r != 0)
         crw_group_destroy(group);
     else
@@ -150,11 +207,13 @@ static void make_offer(const struct crw_group *from, const int *members, int n_m
 {
     int r = check_members(from, members, n_members);
 
-    if (r == 0 && members[0] == crw_rank(from)) {
-        r = shm_create_memory(n_members, ret_fd);
+    if (r == 0 && first_neighbour(from, crw_rank(from), members, n_members) == crw_rank(from)) {
+        r = shm_create_memory(count_neighbours(from, members, n_members), ret_fd);
         if (r == 0)
             r = group_describe_memory(*ret_fd, ret_offer->place);
     }
+    if (from->span)
+        ret_offer->next_id = net_next_group(from->span->net);
     if (r == 0)
         ret_offer->members_crc32c = crw_crc32c(0, members, (size_t)n_members * sizeof(*members));
     ret_offer->result = r;
@@ -174,7 +233,9 @@ int crw_group_new(struct crw_group *from, const int *members, int n_members, str
     r = exchange_offers(from, &mine, offers);
     if (r != 0)
         return r;
-    r = agree(from, join(from, offers[members[0]].place, members, n_members, &group));
+    if (from->span)
+        net_use_group(from->span->net, agreed_id(from, offers));
+    r = agree(from, join(from, offers, members, n_members, &group));
     if (r != 0)
         crw_group_destroy(group);
     else

@@ -324,7 +324,7 @@ static void wrong_arguments_are_refused(void **state)
     run_ranks(2, wrong_calls_are_refused);
     env.local_world_size = 1;
     assert_int_equal(crw_group_create(&env, &group), CRW_E_ENVIRONMENT);
-    assert_non_null(strstr(crw_error_message(), "several hosts"));
+    assert_non_null(strstr(crw_error_message(), "there are 1 nodes"));
     env = env_of(2, 2);
     assert_int_equal(crw_group_create(&env, &group), CRW_E_ARGUMENT);
 }
@@ -379,7 +379,7 @@ static void an_address_is_enough(void **state)
     start_all_by_address();
     address_of_daemon(address);
     assert_int_equal(crw_init(address, 0, 1, &group), 0);
-    assert_int_equal(crw_store_set(group, "crw/group/0/0", "1 999999 7 7", 12), 0);
+    assert_int_equal(crw_store_set(group, "crw/group/0/0", "-/0 1 999999 7 7", 16), 0);
     assert_int_equal(crw_finish(group), 0);
     start_all_by_address();
 }

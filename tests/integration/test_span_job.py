@@ -1,0 +1,81 @@
+"""libcrw's ranks on several hosts, without a launcher: the same numbers as on one, and deaths that are heard."""
+
+import json
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "lib"))
+import jobs
+from span_job import Network, SpanJob
+
+PERF = str(jobs.build_folder() / "worker-runtime" / "crw-perf")
+
+
+@pytest.fixture(scope="module")
+def network():
+    """Three hosts."""
+    try:
+        with Network(3) as n:
+            yield n
+    except (RuntimeError, FileNotFoundError) as error:
+        if os.environ.get("CRUN_TESTS_STRICT") == "1":
+            raise
+        pytest.skip(f"cannot make network namespaces: {error}")
+
+
+def parameters(sizes, program, *args, network=None):
+    """The checksum of what it learned."""
+    with SpanJob(sizes, [jobs.train(), program, *args], network=network) as job:
+        assert job.wait() == [0] * sum(sizes), job.err
+        found = re.findall(r"parameters ([0-9a-f]{8})", job.out[0])
+        assert found, job.out[0]
+        return found[-1]
+
+
+@pytest.mark.sanitize
+def test_the_number_of_hosts_changes_no_bit_of_mnist(small_data):
+    args = ("--data", small_data, "--epochs", "1", "--max-steps", "3", "--log-every", "1")
+    seen = {sizes: parameters(sizes, "mnist", *args) for sizes in ((4,), (2, 2), (1, 2, 1))}
+    assert len(set(seen.values())) == 1, seen
+
+
+def test_three_hosts_that_share_no_address(small_data, network):
+    args = ("--max-steps", "300")
+    assert parameters((1, 2, 1), "classifier", *args, network=network) == parameters((4,), "classifier", *args)
+
+
+@pytest.mark.parametrize("collective", ("allreduce", "allgather", "scatter", "sendrecv"))
+def test_crw_perf_over_hosts(network, collective):
+    with SpanJob((1, 2), [PERF, collective, "--json", "--bytes", "4,300K", "--iters", "3", "--warmup", "1"],
+                 network=network) as job:
+        assert job.wait() == [0, 0, 0], job.err
+        lines = list(map(json.loads, job.out[0].splitlines()))
+    assert [(line["ranks"], line["checked"]) for line in lines] == [(3, 0)] * 2
+
+
+def say_steps(job):
+    """Until rank 0 has trained."""
+    jobs.wait_for(lambda: "step" in job.processes[0].stdout.readline(), timeout=60)
+
+
+@pytest.mark.sanitize
+@pytest.mark.parametrize("victim", (0, 1, 3))
+def test_survivors_leave_at_once(victim):
+    """Nobody tells them but the ranks themselves: there is no launcher, and the time-out is two minutes."""
+    with SpanJob((2, 2), [jobs.train(), "classifier", "--epochs", "100000"]) as job:
+        say_steps(job)
+        job.processes[victim].kill()
+        killed = time.monotonic()
+        codes = job.wait(60)
+        took = time.monotonic() - killed
+    assert codes[victim] == -signal.SIGKILL
+    for rank, code in enumerate(codes):
+        assert rank == victim or (code != 0 and f"rank {victim} ended" in job.err[rank]), (rank, code, job.err[rank])
+    print(f"rank {victim} killed: all gone after {1000 * took:.1f} ms")

@@ -1,0 +1,390 @@
+/*
+ * What a group over several hosts is made of, without a network: who is where, what is said, the arithmetic
+ * in steps, and a chain of hosts whose links are socket pairs.
+ */
+
+#include "worker-runtime/comm_hosts.h"
+#include "worker-runtime/comm_reduce.h"
+#include "worker-runtime/comm_stream.h"
+#include "worker-runtime/comm_table.h"
+#include "worker-runtime/net_frame.h"
+
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+#include <cmocka.h>
+
+/* ------------------------------------------------------------------ hosts */
+
+static void hosts_are_numbered_by_their_lowest_ranks(void **state)
+{
+    const int keys[] = {7, 7, 3, 3, 3, 0};
+    struct hosts h;
+
+    assert_int_equal(hosts_init(&h, keys, 8, 6, 3), 0);
+    assert_int_equal(h.n_hosts, 3);
+    assert_int_equal(h.host, 1);
+    assert_int_equal(h.local, 1);
+    assert_int_equal(h.n_lanes, 1);
+    assert_true(h.in_order);
+    assert_int_equal(hosts_size(&h, 1), 3);
+    assert_int_equal(hosts_rank(&h, 1, 2), 4);
+    assert_int_equal(hosts_rank(&h, 2, 0), 5);
+    assert_int_equal(hosts_ahead(&h, 2, 1), 0);
+    assert_int_equal(hosts_ahead(&h, 0, -4), 2);
+    hosts_finish(&h);
+}
+
+static void ranks_of_a_host_may_be_apart(void **state)
+{
+    const int keys[] = {1, 0, 1, 0};
+    struct hosts h;
+
+    assert_int_equal(hosts_init(&h, keys, 2, 4, 3), 0);
+    assert_false(h.in_order);
+    assert_int_equal(h.n_lanes, 2);
+    assert_int_equal(hosts_rank(&h, 0, 1), 2);
+    assert_int_equal(hosts_rank(&h, 1, 1), 3);
+    assert_int_equal(h.local, 1);
+    hosts_finish(&h);
+}
+
+/* The schedule of an exchange, played: after all rounds everybody has every block, once, in order. */
+static void play_exchange(int n)
+{
+    int have[64][64], count[64];
+
+    for (int i = 0; i < n; i++) {
+        have[i][0] = i;
+        count[i] = 1;
+    }
+    for (int round = 0; round < hosts_n_rounds(n); round++) {
+        int blocks = hosts_n_blocks(n, round), before = count[0];
+
+        for (int i = 0; i < n; i++)
+            for (int b = 0; b < blocks; b++)
+                have[(i + (1 << round)) % n][before + b] = have[i][b];
+        for (int i = 0; i < n; i++)
+            count[i] += blocks;
+    }
+    for (int i = 0; i < n; i++) {
+        assert_int_equal(count[i], n);
+        for (int b = 0; b < n; b++)
+            assert_int_equal(have[i][b], ((i - b) % n + n) % n);
+    }
+}
+
+static void exchanges_reach_everybody(void **state)
+{
+    for (int n = 1; n <= 64; n++)
+        play_exchange(n);
+    assert_int_equal(hosts_n_rounds(1), 0);
+    assert_int_equal(hosts_n_rounds(5), 3);
+    assert_int_equal(hosts_n_rounds(1 << HOSTS_ROUNDS_MAX), HOSTS_ROUNDS_MAX);
+}
+
+static void slices_cover_everything_once(void **state)
+{
+    static const size_t sizes[] = {0, 1, 63, 64, 65, 1000, 900904, 26000001};
+
+    for (size_t s = 0; s < sizeof(sizes) / sizeof(sizes[0]); s++) {
+        for (int lanes = 1; lanes < 9; lanes++) {
+            size_t at = 0;
+
+            for (int i = 0; i < lanes; i++) {
+                struct hosts_slice slice = hosts_slice(sizes[s], lanes, i);
+
+                assert_int_equal(slice.begin, at);
+                assert_true(slice.end >= slice.begin);
+                assert_true(slice.end % HOSTS_SLICE_UNIT == 0 || slice.end == sizes[s]);
+                at = slice.end;
+            }
+            assert_int_equal(at, sizes[s]);
+        }
+    }
+}
+
+/* ------------------------------------------------------------------ frames */
+
+static void a_hello_comes_back(void **state)
+{
+    const struct net_hello said = {NET_DATA, 7, 3, 12, 5, "0123456789abcde"};
+    uint8_t bytes[NET_HELLO_SIZE];
+    struct net_hello heard;
+
+    net_hello_encode(&said, bytes);
+    assert_true(net_hello_decode(bytes, 13, &heard));
+    assert_memory_equal(&heard, &said, sizeof(said));
+    assert_false(net_hello_decode(bytes, 12, &heard)); /* there is no rank 12 then */
+}
+
+/* Every byte that is not the group's, the link's or the token's is one that matters. */
+static void a_changed_hello_is_refused(void **state)
+{
+    const struct net_hello said = {NET_CONTROL, 0, 1, 0, 0, "0123456789abcde"};
+    uint8_t bytes[NET_HELLO_SIZE];
+    struct net_hello heard;
+
+    for (int i = 0; i < NET_HELLO_SIZE; i++) {
+        bool free_to_differ = (i >= 20 && i < 24) || (i >= 32 && i < 52);
+
+        net_hello_encode(&said, bytes);
+        bytes[i] ^= 0x80;
+        assert_int_equal(net_hello_decode(bytes, 2, &heard), free_to_differ);
+    }
+}
+
+static void tokens_are_compared_whole(void **state)
+{
+    uint8_t a[NET_TOKEN_HALF] = {0}, b[NET_TOKEN_HALF] = {0};
+
+    assert_true(net_token_equal(a, b));
+    for (int i = 0; i < NET_TOKEN_HALF; i++) {
+        b[i] = 1;
+        assert_false(net_token_equal(a, b));
+        b[i] = 0;
+    }
+}
+
+static void news_come_back(void **state)
+{
+    const struct net_news said = {NET_NEWS_ENDED, 3, -9};
+    uint8_t bytes[NET_NEWS_SIZE];
+    struct net_news heard;
+
+    net_news_encode(&said, bytes);
+    assert_true(net_news_decode(bytes, 4, &heard));
+    assert_int_equal(heard.kind, said.kind);
+    assert_int_equal(heard.rank, 3);
+    assert_int_equal(heard.detail, -9);
+    assert_false(net_news_decode(bytes, 3, &heard));
+    bytes[0] = 9;
+    assert_false(net_news_decode(bytes, 4, &heard));
+}
+
+static void tables_come_together(void **state)
+{
+    const struct table_entry first[] = {{0, {"10.0.0.1", 4000}}, {2, {"10.0.0.1", 4001}}}, second[] = {{1, {"fe80::1", 9}}};
+    const uint8_t token[NET_TOKEN] = "a token of the job", none[NET_TOKEN] = {0};
+    size_t n_first, n_second;
+    uint8_t *a = table_encode(first, 2, token, &n_first), *b = table_encode(second, 1, none, &n_second);
+    struct table t;
+
+    assert_int_equal(table_init(&t, 3), 0);
+    assert_true(table_add(&t, 1, b, n_second));
+    assert_false(table_is_complete(&t));
+    assert_true(table_add(&t, 0, a, n_first));
+    assert_true(table_is_complete(&t));
+    assert_int_equal(t.keys[1], 1);
+    assert_int_equal(t.keys[2], 0);
+    assert_string_equal(t.peers[1].address, "fe80::1");
+    assert_int_equal(t.peers[2].port, 4001);
+    assert_memory_equal(t.token, token, NET_TOKEN);
+    assert_false(table_add(&t, 2, b, n_second)); /* rank 1 is on host 1 */
+    table_finish(&t);
+
+    assert_int_equal(table_init(&t, 2), 0);
+    assert_false(table_add(&t, 0, a, n_first)); /* there is no rank 2 */
+    assert_false(table_add(&t, 0, a, n_first - 1));
+    assert_false(table_add(&t, 0, a, 0));
+    a[0] ^= 1;
+    assert_false(table_add(&t, 0, a, n_first));
+    table_finish(&t);
+    free(a);
+    free(b);
+}
+
+/* ------------------------------------------------------------------ arithmetic in steps */
+
+enum { RANKS = 5, COUNT = 5003 };
+
+static void fill(enum crw_dtype dtype, uint8_t *data, unsigned seed)
+{
+    for (size_t i = 0; i < COUNT; i++) {
+        seed = seed * 1664525 + 1013904223;
+        switch (dtype) {
+        case CRW_F32:
+            ((float *)data)[i] = ((float)(seed >> 8) - 8e6f) * 1e-3f;
+            break;
+        case CRW_F64:
+            ((double *)data)[i] = ((double)seed - 2e9) * 1e-5;
+            break;
+        case CRW_BF16:
+            ((uint16_t *)data)[i] = (uint16_t)(0x3f00 | (seed >> 24) | (seed >> 8 & 0x8000));
+            break;
+        case CRW_I64:
+            ((int64_t *)data)[i] = (int64_t)seed - 2000000000;
+            break;
+        default:
+            ((int32_t *)data)[i] = (int32_t)seed;
+        }
+    }
+}
+
+static const enum crw_dtype dtypes[] = {CRW_F32, CRW_F64, CRW_BF16, CRW_I64, CRW_I32};
+
+/* What reduce() makes of all of them at once. */
+static void expect_all(enum crw_dtype dtype, enum crw_op op, uint8_t data[RANKS][COUNT * 8], uint8_t *expected)
+{
+    const void *sources[RANKS];
+    void *target = expected;
+
+    for (int i = 0; i < RANKS; i++) {
+        fill(dtype, data[i], (unsigned)i + 1);
+        sources[i] = data[i];
+    }
+    reduce(dtype, op, sources, RANKS, &target, 1, 0, COUNT);
+}
+
+static uint8_t data[RANKS][COUNT * 8], expected[COUNT * 8], got[COUNT * 8], partial[COUNT * 8];
+
+static void steps_make_the_same_bits(void **state)
+{
+    for (size_t d = 0; d < sizeof(dtypes) / sizeof(dtypes[0]); d++) {
+        for (int op = 0; op < CRW_OP_COUNT; op++) {
+            const void *sources[RANKS];
+            void *target = got;
+
+            expect_all(dtypes[d], (enum crw_op)op, data, expected);
+            for (int i = 0; i < RANKS; i++)
+                sources[i] = data[i];
+            for (int cut = 1; cut <= RANKS; cut++) {
+                memset(got, 0, sizeof(got));
+                reduce_begin(dtypes[d], (enum crw_op)op, sources, cut, 0, COUNT, partial);
+                for (int i = cut; i < RANKS; i++)
+                    reduce_more(dtypes[d], (enum crw_op)op, sources + i, 1, 0, COUNT, partial);
+                reduce_end(dtypes[d], (enum crw_op)op, partial, RANKS, &target, 1, 0, COUNT);
+                assert_memory_equal(got, expected, COUNT * reduce_element_size(dtypes[d]));
+            }
+        }
+    }
+}
+
+/* ------------------------------------------------------------------ a chain */
+
+struct member {
+    pthread_t thread;
+    int before, after, first, n; /* ranks */
+    enum crw_dtype dtype;
+    enum crw_op op;
+    int result;
+};
+
+static void *be_member(void *arg)
+{
+    struct member *m = arg;
+    const struct net_wait wait = {.interrupt_fd = -1, .timeout_ms = 60000};
+    struct stream s = {.wait = &wait, .before = m->before, .after = m->after, .ring = aligned_alloc(64, STREAM_RING)};
+    void *arrays[RANKS];
+    struct stream_arrays a = {
+        .dtype = m->dtype, .op = m->op, .n_ranks = RANKS, .count = COUNT, .n_sources = m->n, .n_targets = m->n,
+        .sources = (const void *const *)arrays, .targets = arrays,
+    };
+
+    for (int i = 0; i < m->n; i++)
+        arrays[i] = data[m->first + i];
+    m->result = stream_reduce(&s, &a);
+    free(s.ring);
+    return NULL;
+}
+
+/* sizes: ranks of each host, zero-terminated. The buffers of the links are small, so that all goes in bits. */
+static void run_chain(const int *sizes, enum crw_dtype dtype, enum crw_op op)
+{
+    struct member members[RANKS];
+    int n = 0, first = 0, fds[2] = {-1, -1}, small = 4096;
+
+    expect_all(dtype, op, data, expected);
+    for (; sizes[n] > 0; first += sizes[n++]) {
+        members[n] = (struct member){.before = fds[1], .after = -1, .first = first, .n = sizes[n], .dtype = dtype, .op = op};
+        fds[0] = fds[1] = -1;
+        if (sizes[n + 1] == 0)
+            continue;
+        assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, fds), 0);
+        assert_int_equal(setsockopt(fds[0], SOL_SOCKET, SO_SNDBUF, &small, sizeof(small)), 0);
+        members[n].after = fds[0];
+    }
+    for (int i = 0; i < n; i++)
+        assert_int_equal(pthread_create(&members[i].thread, NULL, be_member, &members[i]), 0);
+    for (int i = 0; i < n; i++) {
+        pthread_join(members[i].thread, NULL);
+        assert_int_equal(members[i].result, 0);
+        if (members[i].before >= 0)
+            close(members[i].before);
+        if (members[i].after >= 0)
+            close(members[i].after);
+    }
+    for (int i = 0; i < RANKS; i++)
+        assert_memory_equal(data[i], expected, COUNT * reduce_element_size(dtype));
+}
+
+static void chains_make_the_bits_of_one_host(void **state)
+{
+    static const int shapes[][RANKS + 1] = {{5}, {4, 1}, {1, 4}, {2, 2, 1}, {1, 3, 1}, {1, 1, 1, 1, 1}};
+
+    for (size_t s = 0; s < sizeof(shapes) / sizeof(shapes[0]); s++)
+        for (size_t d = 0; d < sizeof(dtypes) / sizeof(dtypes[0]); d++)
+            for (int op = 0; op < CRW_OP_COUNT; op++)
+                run_chain(shapes[s], dtypes[d], (enum crw_op)op);
+}
+
+static void a_broken_chain_is_told(void **state)
+{
+    const struct net_wait wait = {.interrupt_fd = -1, .timeout_ms = 60000};
+    struct stream s = {.wait = &wait, .before = -1};
+    void *target = data[0];
+    int fds[2];
+
+    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, fds), 0);
+    s.after = fds[0];
+    close(fds[1]);
+    assert_int_equal(stream_spread(&s, &target, 1, 1000), NET_E_LOST);
+    assert_int_equal(s.failed_fd, fds[0]);
+    close(fds[0]);
+}
+
+static void a_silent_chain_is_left(void **state)
+{
+    struct net_wait wait = {.interrupt_fd = -1, .timeout_ms = 20};
+    struct stream s = {.wait = &wait, .before = -1};
+    void *target = data[0];
+    int fds[2], interrupt[2];
+
+    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, fds), 0);
+    assert_int_equal(pipe(interrupt), 0);
+    s.after = fds[0];
+    assert_int_equal(stream_spread(&s, &target, 1, 1000), NET_E_TIMEOUT);
+    wait = (struct net_wait){.interrupt_fd = interrupt[0], .timeout_ms = 60000};
+    assert_int_equal(write(interrupt[1], "x", 1), 1);
+    assert_int_equal(stream_spread(&s, &target, 1, 1000), NET_E_INTERRUPTED);
+    for (int i = 0; i < 2; i++) {
+        close(fds[i]);
+        close(interrupt[i]);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(hosts_are_numbered_by_their_lowest_ranks),
+        cmocka_unit_test(ranks_of_a_host_may_be_apart),
+        cmocka_unit_test(exchanges_reach_everybody),
+        cmocka_unit_test(slices_cover_everything_once),
+        cmocka_unit_test(a_hello_comes_back),
+        cmocka_unit_test(a_changed_hello_is_refused),
+        cmocka_unit_test(tokens_are_compared_whole),
+        cmocka_unit_test(news_come_back),
+        cmocka_unit_test(tables_come_together),
+        cmocka_unit_test(steps_make_the_same_bits),
+        cmocka_unit_test(chains_make_the_bits_of_one_host),
+        cmocka_unit_test(a_broken_chain_is_told),
+        cmocka_unit_test(a_silent_chain_is_left),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

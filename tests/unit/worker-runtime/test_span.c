@@ -1,0 +1,735 @@
+/*
+ * Groups over several hosts as a program meets them. The hosts are processes of one machine that say they
+ * are on different ones (GROUP_RANK), and speak over 127.0.0.1; they meet through a real store daemon (the
+ * first argument is its path). Results are compared bit by bit with those of one host.
+ */
+
+#include "proto/notice.h"
+#include "worker-runtime/comm_reduce.h"
+#include "worker-runtime/comm_table.h"
+#include "worker-runtime/crw.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+#include <cmocka.h>
+
+enum { RANKS_MAX = 6, HOSTS_MAX = 6 };
+
+static const char *daemon_path;
+static pid_t daemon_pid;
+static uint16_t daemon_port;
+static int generation; /* of the test that runs: each has keys of its own */
+
+/* In a rank a failed check ends the rank; the test sees it in the exit code. */
+#define CHECK(condition)                                                                                     \
+    do {                                                                                                     \
+        if (!(condition)) {                                                                                  \
+            fprintf(stderr, "%s:%d: %s (%s)\n", __FILE__, __LINE__, #condition, crw_error_message());        \
+            _exit(1);                                                                                        \
+        }                                                                                                    \
+    } while (0)
+
+/* ------------------------------------------------------------------ the daemon */
+
+/* It says where it listens; the port is what stands behind the last colon. */
+static int start_daemon(void **state)
+{
+    char said[512] = "";
+    size_t n = 0;
+    int out[2];
+
+    assert_int_equal(pipe(out), 0);
+    daemon_pid = fork();
+    assert_true(daemon_pid >= 0);
+    if (daemon_pid == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        dup2(out[1], STDOUT_FILENO);
+        dup2(out[1], STDERR_FILENO);
+        close(out[0]);
+        close(out[1]);
+        execl(daemon_path, daemon_path, "--listen", "127.0.0.1:0", (char *)NULL);
+        _exit(127);
+    }
+    close(out[1]);
+    while (n < sizeof(said) - 1 && !strchr(said, '\n')) {
+        ssize_t got = read(out[0], said + n, sizeof(said) - 1 - n);
+
+        assert_true(got > 0);
+        n += (size_t)got;
+        said[n] = '\0';
+    }
+    assert_non_null(strrchr(said, ':'));
+    daemon_port = (uint16_t)atoi(strrchr(said, ':') + 1);
+    assert_true(daemon_port > 0);
+    /* The pipe stays open: the daemon may say more. */
+    return 0;
+}
+
+static int stop_daemon(void **state)
+{
+    kill(daemon_pid, SIGTERM);
+    return waitpid(daemon_pid, NULL, 0) == daemon_pid ? 0 : -1;
+}
+
+/* ------------------------------------------------------------------ ranks */
+
+/* Ranks of each host; zeroes at the end. */
+struct shape {
+    int sizes[HOSTS_MAX + 1];
+};
+
+static int count_hosts(struct shape shape)
+{
+    int n = 0;
+
+    while (shape.sizes[n] > 0)
+        n++;
+    return n;
+}
+
+static int count_ranks(struct shape shape)
+{
+    int n = 0;
+
+    for (int i = 0; shape.sizes[i] > 0; i++)
+        n += shape.sizes[i];
+    return n;
+}
+
+static struct crw_env env_of(struct shape shape, int rank)
+{
+    int host = 0, first = 0;
+
+    while (rank >= first + shape.sizes[host])
+        first += shape.sizes[host++];
+    return (struct crw_env){
+        .launched = true,
+        .rank = rank,
+        .world_size = count_ranks(shape),
+        .local_rank = rank - first,
+        .local_world_size = shape.sizes[host],
+        .group_rank = host,
+        .group_world_size = count_hosts(shape),
+        .restart_count = generation,
+        .master_addr = "127.0.0.1",
+        .master_port = daemon_port,
+        .notice_fd = -1,
+    };
+}
+
+typedef void (*body_fn)(struct crw_group *group);
+
+struct ranks {
+    int n;
+    pid_t pids[RANKS_MAX];
+    int ready[2];
+};
+
+static int ready_fd; /* of a rank: says that it is about to wait */
+
+static void say_ready(void)
+{
+    CHECK(write(ready_fd, "r", 1) == 1);
+}
+
+static void wait_ready(const struct ranks *r, int n)
+{
+    for (int i = 0; i < n; i++) {
+        char c;
+
+        assert_int_equal(read(r->ready[0], &c, 1), 1);
+    }
+}
+
+static void start_ranks(struct ranks *r, struct shape shape, body_fn body)
+{
+    generation++;
+    r->n = count_ranks(shape);
+    assert_int_equal(pipe2(r->ready, O_CLOEXEC), 0);
+    for (int rank = 0; rank < r->n; rank++) {
+        struct crw_env env = env_of(shape, rank);
+        struct crw_group *group;
+
+        r->pids[rank] = fork();
+        assert_true(r->pids[rank] >= 0);
+        if (r->pids[rank] > 0)
+            continue;
+        prctl(PR_SET_PDEATHSIG, SIGKILL); /* a test that fails leaves nothing */
+        ready_fd = r->ready[1];
+        CHECK(crw_group_create(&env, &group) == 0);
+        body(group);
+        crw_group_destroy(group);
+        _exit(0);
+    }
+}
+
+static void expect_exit(pid_t pid, int code)
+{
+    int status;
+
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_true(WIFEXITED(status));
+    assert_int_equal(WEXITSTATUS(status), code);
+}
+
+static void run_ranks(struct shape shape, body_fn body)
+{
+    struct ranks r;
+
+    start_ranks(&r, shape, body);
+    for (int rank = 0; rank < r.n; rank++)
+        expect_exit(r.pids[rank], 0);
+    close(r.ready[0]);
+    close(r.ready[1]);
+}
+
+static const struct shape shapes[] = {
+    {{1, 1}}, {{2, 2}}, {{1, 2}}, {{3, 1, 2}}, {{1, 1, 1, 1, 1}},
+};
+
+static void run_shapes(body_fn body)
+{
+    for (size_t i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i++)
+        run_ranks(shapes[i], body);
+}
+
+/* ------------------------------------------------------------------ what all have in mind */
+
+enum { COUNT_MAX = 700001 };
+
+static size_t size_of(enum crw_dtype dtype)
+{
+    return reduce_element_size(dtype);
+}
+
+/* Rank's data, the same for whoever makes it. */
+static void fill(enum crw_dtype dtype, void *data, size_t count, unsigned rank)
+{
+    unsigned seed = rank * 7919 + 17;
+
+    for (size_t i = 0; i < count; i++) {
+        seed = seed * 1664525 + 1013904223;
+        switch (dtype) {
+        case CRW_F32:
+            ((float *)data)[i] = ((float)(seed >> 8) - 8e6f) * 1e-3f;
+            break;
+        case CRW_F64:
+            ((double *)data)[i] = ((double)seed - 2e9) * 1e-5;
+            break;
+        case CRW_BF16:
+            ((uint16_t *)data)[i] = (uint16_t)(0x3f00 | (seed >> 24) | (seed >> 8 & 0x8000));
+            break;
+        case CRW_I64:
+            ((int64_t *)data)[i] = (int64_t)seed - 2000000000;
+            break;
+        default:
+            ((int32_t *)data)[i] = (int32_t)seed;
+        }
+    }
+}
+
+/* What one host would make of it, bit for bit. */
+static void reduce_all(enum crw_dtype dtype, enum crw_op op, size_t count, int world_size, void *result)
+{
+    void *sources[RANKS_MAX] = {0};
+
+    for (int i = 0; i < world_size; i++) {
+        sources[i] = malloc(count * size_of(dtype) + 1);
+        CHECK(sources[i]);
+        fill(dtype, sources[i], count, (unsigned)i);
+    }
+    reduce(dtype, op, (const void *const *)sources, world_size, &result, 1, 0, count);
+    for (int i = 0; i < world_size; i++)
+        free(sources[i]);
+}
+
+static uint8_t mine[COUNT_MAX * 8], expected[COUNT_MAX * 8], result[COUNT_MAX * 8];
+
+static const size_t counts[] = {0, 1, 3, 1000, 9001, 50003};
+static const enum crw_dtype dtypes[] = {CRW_F32, CRW_F64, CRW_BF16, CRW_I64, CRW_I32};
+
+#define N_OF(array) (sizeof(array) / sizeof((array)[0]))
+
+/* ------------------------------------------------------------------ reductions */
+
+static void check_reductions(struct crw_group *group, enum crw_dtype dtype, enum crw_op op, size_t count)
+{
+    int rank = crw_rank(group), world_size = crw_world_size(group), root = world_size - 1;
+    size_t n = count * size_of(dtype), part = count / (size_t)world_size;
+
+    reduce_all(dtype, op, count, world_size, expected);
+    fill(dtype, mine, count, (unsigned)rank);
+    CHECK(crw_reduce_scatter(group, mine, result, part, dtype, op) == 0);
+    CHECK(memcmp(result, expected + (size_t)rank * part * size_of(dtype), part * size_of(dtype)) == 0);
+    memcpy(result, mine, n);
+    CHECK(crw_reduce(group, result, count, dtype, op, root) == 0);
+    CHECK(memcmp(result, rank == root ? expected : mine, n) == 0);
+    CHECK(crw_all_reduce(group, mine, count, dtype, op) == 0);
+    CHECK(memcmp(mine, expected, n) == 0);
+}
+
+static void reduce_everything(struct crw_group *group)
+{
+    for (size_t d = 0; d < N_OF(dtypes); d++)
+        for (size_t c = 0; c < N_OF(counts); c++)
+            check_reductions(group, dtypes[d], (enum crw_op)((d + c) % CRW_OP_COUNT), counts[c]);
+    check_reductions(group, CRW_F32, CRW_AVG, COUNT_MAX);
+    check_reductions(group, CRW_BF16, CRW_SUM, COUNT_MAX);
+}
+
+static void reductions_have_the_bits_of_one_host(void **state)
+{
+    run_shapes(reduce_everything);
+}
+
+static void reduce_in_shared_memory(struct crw_group *group)
+{
+    int rank = crw_rank(group), world_size = crw_world_size(group);
+    float *arena, *second;
+    void *none;
+
+    CHECK(crw_shared_alloc(group, COUNT_MAX * sizeof(float), (void **)&arena) == 0);
+    reduce_all(CRW_F32, CRW_AVG, COUNT_MAX, world_size, expected);
+    for (int round = 0; round < 3; round++) {
+        fill(CRW_F32, arena, COUNT_MAX, (unsigned)rank);
+        CHECK(crw_all_reduce(group, arena, COUNT_MAX, CRW_F32, CRW_AVG) == 0);
+        CHECK(memcmp(arena, expected, COUNT_MAX * sizeof(float)) == 0);
+    }
+    /* One rank's array is elsewhere: its host goes another way, and nobody else notices. */
+    second = rank == 0 ? (float *)mine : arena;
+    fill(CRW_F32, second, COUNT_MAX, (unsigned)rank);
+    CHECK(crw_all_reduce(group, second, COUNT_MAX, CRW_F32, CRW_AVG) == 0);
+    CHECK(memcmp(second, expected, COUNT_MAX * sizeof(float)) == 0);
+    CHECK(crw_shared_alloc(group, rank == 0 ? 100 : 200, &none) == CRW_E_ARGUMENT);
+    CHECK(crw_barrier(group) == 0);
+}
+
+static void arrays_are_used_where_they_lie(void **state)
+{
+    run_shapes(reduce_in_shared_memory);
+}
+
+/* ------------------------------------------------------------------ moves */
+
+static void check_moves(struct crw_group *group, size_t n)
+{
+    int rank = crw_rank(group), world_size = crw_world_size(group);
+
+    for (int root = 0; root < world_size; root++) {
+        fill(CRW_I32, mine, n / 4 + 1, (unsigned)(rank == root ? 99 : rank));
+        fill(CRW_I32, expected, n / 4 + 1, 99);
+        CHECK(crw_broadcast(group, mine, n, root) == 0);
+        CHECK(memcmp(mine, expected, n) == 0);
+
+        fill(CRW_I32, mine, n * (size_t)world_size / 4 + 1, 5);
+        CHECK(crw_scatter(group, rank == root ? mine : NULL, n, result, root) == 0);
+        CHECK(memcmp(result, mine + (size_t)rank * n, n) == 0);
+
+        fill(CRW_I32, expected, n / 4 + 1, (unsigned)rank);
+        memset(result, 0, n * (size_t)world_size);
+        CHECK(crw_gather(group, expected, n, rank == root ? result : NULL, root) == 0);
+        for (int i = 0; rank == root && i < world_size; i++) {
+            fill(CRW_I32, expected, n / 4 + 1, (unsigned)i);
+            CHECK(memcmp(result + (size_t)i * n, expected, n) == 0);
+        }
+    }
+    fill(CRW_I32, mine, n / 4 + 1, (unsigned)rank);
+    CHECK(crw_all_gather(group, mine, n, result) == 0);
+    for (int i = 0; i < world_size; i++) {
+        fill(CRW_I32, expected, n / 4 + 1, (unsigned)i);
+        CHECK(memcmp(result + (size_t)i * n, expected, n) == 0);
+    }
+    CHECK(crw_barrier(group) == 0);
+}
+
+static void move_everything(struct crw_group *group)
+{
+    static const size_t sizes[] = {0, 1, 100, 5000, 70001, 800003};
+
+    for (size_t i = 0; i < N_OF(sizes); i++)
+        check_moves(group, sizes[i]);
+}
+
+static void data_arrives_where_it_should(void **state)
+{
+    run_shapes(move_everything);
+}
+
+/* ------------------------------------------------------------------ calls that differ */
+
+static void differ(struct crw_group *group)
+{
+    int rank = crw_rank(group), last = crw_world_size(group) - 1;
+    float data[10000] = {0};
+
+    for (int odd = 0; odd <= last; odd++) {
+        bool is_odd = rank == odd;
+
+        CHECK((is_odd ? crw_barrier(group) : crw_all_reduce(group, data, 1, CRW_F32, CRW_SUM)) == CRW_E_ARGUMENT);
+        CHECK(crw_all_reduce(group, data, is_odd ? 9999 : 10000, CRW_F32, CRW_SUM) == CRW_E_ARGUMENT);
+        CHECK(crw_broadcast(group, data, is_odd ? 4 : 40000, 0) == CRW_E_ARGUMENT);
+        CHECK(crw_reduce(group, data, 10, CRW_F32, CRW_SUM, is_odd ? 0 : last) == CRW_E_ARGUMENT);
+        CHECK(strstr(crw_error_message(), "different collectives"));
+        CHECK(crw_barrier(group) == 0);
+    }
+    check_reductions(group, CRW_F32, CRW_SUM, 50003);
+}
+
+static void calls_that_differ_are_told_to_all(void **state)
+{
+    run_shapes(differ);
+}
+
+/* ------------------------------------------------------------------ calls that are started */
+
+static void start_many(struct crw_group *group)
+{
+    enum { N = 8, COUNT = 40000 };
+    int rank = crw_rank(group), world_size = crw_world_size(group);
+    static int32_t arrays[N][COUNT];
+    struct crw_work *works[N];
+
+    for (int i = 0; i < N; i++) {
+        size_t count = i % 2 ? COUNT : 10;
+
+        for (size_t k = 0; k < count; k++)
+            arrays[i][k] = rank + i;
+        CHECK(crw_all_reduce_start(group, arrays[i], count, CRW_I32, CRW_SUM, &works[i]) == 0);
+    }
+    CHECK(crw_barrier(group) == 0);
+    for (int i = 0; i < N; i++) {
+        CHECK(crw_work_wait(works[i]) == 0);
+        CHECK(arrays[i][9] == world_size * (world_size - 1) / 2 + i * world_size);
+    }
+}
+
+static void calls_can_be_started(void **state)
+{
+    run_shapes(start_many);
+}
+
+/* ------------------------------------------------------------------ messages */
+
+static void send_round(struct crw_group *group, size_t n)
+{
+    int rank = crw_rank(group), world_size = crw_world_size(group);
+
+    fill(CRW_I32, mine, n / 4 + 1, (unsigned)rank);
+    for (int i = 1; i < world_size; i++) /* everybody to everybody, before anybody receives */
+        CHECK(crw_send(group, mine, n, (rank + i) % world_size) == 0);
+    for (int i = 1; i < world_size; i++) {
+        int from = (rank - i + world_size) % world_size;
+
+        fill(CRW_I32, expected, n / 4 + 1, (unsigned)from);
+        CHECK(crw_recv(group, result, n, from) == 0);
+        CHECK(memcmp(result, expected, n) == 0);
+    }
+}
+
+static void send_everything(struct crw_group *group)
+{
+    int rank = crw_rank(group), last = crw_world_size(group) - 1;
+    struct crw_work *work;
+
+    for (int round = 0; round < 3; round++) {
+        send_round(group, 0);
+        send_round(group, 100);
+        send_round(group, 160 * 1024);
+    }
+    if (rank == 0) { /* longer than anything holds */
+        fill(CRW_I32, mine, COUNT_MAX, 1);
+        CHECK(crw_send(group, mine, COUNT_MAX * 4, last) == 0);
+        CHECK(crw_send(group, mine, 77, last) == 0);
+        CHECK(crw_send(group, mine, 4, last) == 0);
+    } else if (rank == last) {
+        fill(CRW_I32, expected, COUNT_MAX, 1);
+        CHECK(crw_recv_start(group, result, COUNT_MAX * 4, 0, &work) == 0);
+        CHECK(crw_work_wait(work) == 0);
+        CHECK(memcmp(result, expected, COUNT_MAX * 4) == 0);
+        CHECK(crw_recv(group, result, 78, 0) == CRW_E_ARGUMENT);
+        CHECK(crw_recv(group, result, 4, 0) == 0);
+    }
+    CHECK(crw_barrier(group) == 0);
+    if (rank == 0)
+        CHECK(crw_send(group, "bye", 4, last) == 0); /* and leaves */
+    if (rank == last) {
+        CHECK(crw_recv(group, result, 4, 0) == 0 && strcmp((char *)result, "bye") == 0);
+        CHECK(crw_recv(group, result, 4, 0) == CRW_E_PEER);
+    }
+}
+
+static void messages_arrive(void **state)
+{
+    run_shapes(send_everything);
+}
+
+/* ------------------------------------------------------------------ groups of some ranks */
+
+static void use_group(struct crw_group *group)
+{
+    check_moves(group, 50001);
+    check_reductions(group, CRW_F32, CRW_SUM, 1000);
+}
+
+static void make_groups(struct crw_group *world)
+{
+    int n = crw_world_size(world), members[RANKS_MAX];
+    struct crw_group *backwards, *some, *of_some;
+
+    for (int i = 0; i < n; i++)
+        members[i] = n - 1 - i;
+    CHECK(crw_group_new(world, members, n, &backwards) == 0);
+    CHECK(crw_rank(backwards) == n - 1 - crw_rank(world));
+    use_group(backwards);
+    members[0] = n - 1;
+    members[1] = 0;
+    CHECK(crw_group_new(world, members, 2, &some) == 0);
+    CHECK((some != NULL) == (crw_rank(world) == 0 || crw_rank(world) == n - 1));
+    if (some) {
+        use_group(some);
+        members[0] = 1;
+        members[1] = 0;
+        CHECK(crw_group_new(some, members, 2, &of_some) == 0);
+        use_group(of_some);
+        crw_group_destroy(of_some);
+        use_group(some);
+    }
+    use_group(world);
+    crw_group_destroy(some);
+    use_group(backwards);
+    crw_group_destroy(backwards);
+    members[0] = 0;
+    members[1] = crw_rank(world) == 0 ? 0 : 1; /* makes no sense on rank 0: nobody gets one */
+    CHECK(crw_group_new(world, members, 2, &some) == CRW_E_ARGUMENT);
+    use_group(world);
+}
+
+static void groups_of_some_work(void **state)
+{
+    run_shapes(make_groups);
+}
+
+static void have_two_worlds(struct crw_group *group)
+{
+    struct crw_group *second;
+    struct crw_env env = env_of((struct shape){{2, 1}}, crw_rank(group));
+
+    CHECK(crw_group_create(&env, &second) == 0);
+    use_group(second);
+    use_group(group);
+    crw_group_destroy(second);
+    use_group(group);
+}
+
+static void several_worlds_work(void **state)
+{
+    run_ranks((struct shape){{2, 1}}, have_two_worlds);
+}
+
+/* ------------------------------------------------------------------ ranks that die */
+
+static int victim;
+
+static void wait_for_victim(struct crw_group *group)
+{
+    static float data[COUNT_MAX];
+
+    CHECK(crw_all_reduce(group, data, COUNT_MAX, CRW_F32, CRW_SUM) == 0);
+    say_ready();
+    if (crw_rank(group) == victim)
+        pause();
+    CHECK(crw_all_reduce(group, data, COUNT_MAX, CRW_F32, CRW_SUM) == CRW_E_PEER);
+    CHECK(strstr(crw_error_message(), "group is over"));
+    CHECK(crw_barrier(group) == CRW_E_PEER);
+    _exit(7);
+}
+
+static void wait_for_message(struct crw_group *group)
+{
+    char c;
+
+    CHECK(crw_barrier(group) == 0);
+    say_ready();
+    if (crw_rank(group) == victim)
+        pause();
+    CHECK(crw_recv(group, &c, 1, victim) == CRW_E_PEER);
+    _exit(7);
+}
+
+static double now_ms(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec * 1e3 + (double)t.tv_nsec / 1e6;
+}
+
+/* Nothing else frees them: the time-out is half an hour. What it takes is printed, not judged. */
+static void kill_one(struct shape shape, int rank, body_fn body)
+{
+    struct ranks r;
+    double killed;
+
+    victim = rank;
+    start_ranks(&r, shape, body);
+    wait_ready(&r, r.n);
+    usleep(20000); /* most of them are in the call now; either way it has to end */
+    killed = now_ms();
+    assert_int_equal(kill(r.pids[rank], SIGKILL), 0);
+    for (int i = 0; i < r.n; i++)
+        if (i != rank)
+            expect_exit(r.pids[i], 7);
+    print_message("rank %d of %d on %d hosts killed: the others were gone after %.1f ms\n", rank, r.n, count_hosts(shape),
+                  now_ms() - killed);
+    assert_int_equal(waitpid(r.pids[rank], NULL, 0), r.pids[rank]);
+    close(r.ready[0]);
+    close(r.ready[1]);
+}
+
+static void a_death_frees_everybody(void **state)
+{
+    kill_one((struct shape){{1, 1}}, 0, wait_for_victim);
+    kill_one((struct shape){{1, 1}}, 1, wait_for_victim);
+    for (int rank = 0; rank < 4; rank++)
+        kill_one((struct shape){{2, 2}}, rank, wait_for_victim);
+    kill_one((struct shape){{1, 1, 1, 1, 1}}, 2, wait_for_victim);
+    kill_one((struct shape){{3, 1, 2}}, 2, wait_for_victim);
+    kill_one((struct shape){{3, 1, 2}}, 5, wait_for_message);
+    kill_one((struct shape){{1, 1, 1}}, 0, wait_for_message);
+}
+
+static void leave_early(struct crw_group *group)
+{
+    float data[10000] = {0};
+
+    CHECK(crw_barrier(group) == 0);
+    if (crw_rank(group) == 1)
+        return;
+    CHECK(crw_all_reduce(group, data, 10000, CRW_F32, CRW_SUM) == CRW_E_PEER);
+    CHECK(crw_barrier(group) == CRW_E_PEER);
+}
+
+static void who_leaves_is_not_waited_for(void **state)
+{
+    run_shapes(leave_early);
+}
+
+/* ------------------------------------------------------------------ strangers */
+
+static int call_rank_0(struct crw_group *group)
+{
+    struct sockaddr_in to = {.sin_family = AF_INET};
+    struct table table;
+    char key[64];
+    void *value;
+    size_t n;
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+    (void)snprintf(key, sizeof(key), "crw/group/%d/0/host/0", generation);
+    CHECK(crw_store_get(group, key, 10000, &value, &n) == 0);
+    CHECK(table_init(&table, crw_world_size(group)) == 0);
+    CHECK(table_add(&table, 0, value, n));
+    to.sin_port = htons(table.peers[0].port);
+    CHECK(inet_pton(AF_INET, table.peers[0].address, &to.sin_addr) == 1);
+    CHECK(fd >= 0 && connect(fd, (struct sockaddr *)&to, sizeof(to)) == 0);
+    table_finish(&table);
+    free(value);
+    return fd;
+}
+
+/* It answers nothing, and closes. */
+static void expect_refusal(int fd, const uint8_t *said, size_t n)
+{
+    char c;
+
+    CHECK(send(fd, said, n, MSG_NOSIGNAL) == (ssize_t)n);
+    CHECK(recv(fd, &c, 1, 0) <= 0);
+    close(fd);
+}
+
+static void be_strange(struct crw_group *group)
+{
+    struct net_hello hello = {.purpose = NET_CONTROL, .from = 1, .to = 0};
+    uint8_t bytes[NET_HELLO_SIZE];
+    int silent[100];
+
+    if (crw_rank(group) == 1) {
+        memset(bytes, 'G', sizeof(bytes));
+        expect_refusal(call_rank_0(group), bytes, sizeof(bytes));
+        net_hello_encode(&hello, bytes); /* the token is wrong */
+        expect_refusal(call_rank_0(group), bytes, sizeof(bytes));
+        for (size_t i = 0; i < N_OF(silent); i++) { /* more than there are slots for */
+            silent[i] = call_rank_0(group);
+            CHECK(send(silent[i], bytes, i % sizeof(bytes), MSG_NOSIGNAL) == (ssize_t)(i % sizeof(bytes)));
+        }
+        expect_refusal(call_rank_0(group), bytes, sizeof(bytes));
+    }
+    use_group(group);
+    send_round(group, 1000); /* connections made now get in */
+    if (crw_rank(group) == 1)
+        for (size_t i = 0; i < N_OF(silent); i++)
+            close(silent[i]);
+    use_group(group);
+}
+
+static void strangers_change_nothing(void **state)
+{
+    run_ranks((struct shape){{1, 1}}, be_strange);
+    run_ranks((struct shape){{1, 2}}, be_strange);
+}
+
+/* ------------------------------------------------------------------ what cannot be */
+
+static void impossible_places_are_refused(void **state)
+{
+    struct crw_env env = env_of((struct shape){{1, 1}}, 0);
+    struct crw_group *group;
+
+    generation++;
+    env.group_world_size = 1;
+    assert_int_equal(crw_group_create(&env, &group), CRW_E_ENVIRONMENT);
+    assert_non_null(strstr(crw_error_message(), "GROUP_WORLD_SIZE"));
+    setenv("CRUN_LOCAL_ADDR", "host.example", 1);
+    env = env_of((struct shape){{1, 1}}, 0);
+    assert_int_equal(crw_group_create(&env, &group), -EINVAL);
+    assert_non_null(strstr(crw_error_message(), "host.example"));
+    unsetenv("CRUN_LOCAL_ADDR");
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(reductions_have_the_bits_of_one_host),
+        cmocka_unit_test(arrays_are_used_where_they_lie),
+        cmocka_unit_test(data_arrives_where_it_should),
+        cmocka_unit_test(calls_that_differ_are_told_to_all),
+        cmocka_unit_test(calls_can_be_started),
+        cmocka_unit_test(messages_arrive),
+        cmocka_unit_test(groups_of_some_work),
+        cmocka_unit_test(several_worlds_work),
+        cmocka_unit_test(a_death_frees_everybody),
+        cmocka_unit_test(who_leaves_is_not_waited_for),
+        cmocka_unit_test(strangers_change_nothing),
+        cmocka_unit_test(impossible_places_are_refused),
+    };
+
+    if (argc != 2) {
+        fprintf(stderr, "usage: test_span PATH-OF-CRUND\n");
+        return 2;
+    }
+    daemon_path = argv[1];
+    return cmocka_run_group_tests(tests, start_daemon, stop_daemon);
+}

@@ -1,0 +1,62 @@
+#pragma once
+
+/*
+ * Which rank of a group is on which host, and who speaks to whom over the network. Pure.
+ *
+ * Hosts are numbered in the order of their lowest ranks; the first rank of a host is its leader. Leaders
+ * are connected to those 1, 2, 4, 8 ... hosts ahead (round the ring), which is what an exchange takes: after
+ * as many rounds as there are such distances, everybody has heard of everybody. The other ranks of a host have
+ * lanes: the i-th rank of a host is connected to the i-th rank of the next one, and carries a share of
+ * what is long.
+ */
+
+#include <stdbool.h>
+#include <stddef.h>
+
+enum {
+    HOSTS_ROUNDS_MAX = 12, /* 1 << HOSTS_ROUNDS_MAX hosts */
+    HOSTS_LANE_MIN = 128 * 1024, /* bytes that are worth a lane of their own */
+    HOSTS_SLICE_UNIT = 64, /* shares begin at lines */
+};
+
+struct hosts {
+    int world_size, n_hosts;
+    int host, local;        /* of this rank: its host, its number there */
+    int n_lanes;            /* ranks of the smallest host */
+    bool in_order;          /* the ranks of each host follow each other */
+    int *host_of, *local_of; /* by rank */
+    int *ranks;             /* host by host, in ascending order */
+    int *first;             /* by host: where its ranks begin there; one more at the end */
+};
+
+/* keys: by rank, the same number for those on one host, 0 <= key < n_keys. 0 or -ENOMEM. */
+int hosts_init(struct hosts *h, const int *keys, int n_keys, int world_size, int rank);
+/* Zeroed is fine. */
+void hosts_finish(struct hosts *h);
+
+static inline int hosts_size(const struct hosts *h, int host)
+{
+    return h->first[host + 1] - h->first[host];
+}
+
+static inline int hosts_rank(const struct hosts *h, int host, int local)
+{
+    return h->ranks[h->first[host] + local];
+}
+
+/* Round the ring: `by` hosts ahead (or back, if negative). */
+int hosts_ahead(const struct hosts *h, int host, int by);
+
+int hosts_n_rounds(int n_hosts);
+
+/* In this round of an exchange everybody sends its first n_blocks blocks 1 << round hosts ahead. */
+int hosts_n_blocks(int n_hosts, int round);
+
+/* How many lanes carry n_bytes. */
+int hosts_lanes_for(const struct hosts *h, size_t n_bytes);
+
+/* The share of a lane; whole units but for the last byte of all. */
+struct hosts_slice {
+    size_t begin, end;
+};
+struct hosts_slice hosts_slice(size_t n_bytes, int n_lanes, int lane);

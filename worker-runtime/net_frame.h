@@ -1,0 +1,66 @@
+#pragma once
+
+/*
+ * What ranks of different hosts say to each other before and beside the data. Pure; it reads what strangers
+ * send.
+ *
+ *   hello    the first bytes of a connection: magic, version, a mark of the byte order, who wants to
+ *            speak to whom for what, and the first half of the job's token
+ *   answer   the other half: whoever connected knows that it is not talking to a stranger either
+ *   news     on control connections: a rank ended, or the sender leaves in order
+ *
+ * All fixed in size. Numbers are little-endian, except for the mark, which is the sender's own order: data
+ * goes over the network as it lies in memory, so ranks of different orders are refused. Ranks of one job run the
+ * same build; to change anything here, change NET_VERSION, and a rank that is left over from another build
+ * is refused instead of misunderstood.
+ */
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum {
+    NET_VERSION = 1,
+    NET_TOKEN_HALF = 16,
+    NET_TOKEN = 2 * NET_TOKEN_HALF,
+    NET_HELLO_SIZE = 56,
+    NET_NEWS_SIZE = 12,
+};
+
+enum net_purpose {
+    NET_CONTROL = 1, /* news, for all groups; link: nothing */
+    NET_DATA,        /* a group's link: which one of those between two ranks */
+    NET_MESSAGES,    /* of crw_send(), one way; link: nothing */
+    NET_PURPOSE_COUNT
+};
+
+struct net_hello {
+    enum net_purpose purpose;
+    uint32_t group; /* 0: the world */
+    uint32_t from, to; /* ranks of the world */
+    uint32_t link;
+    uint8_t token[NET_TOKEN_HALF];
+};
+
+enum net_news_kind {
+    NET_NEWS_ENDED = 1, /* rank ended; detail as in struct shm_failure */
+    NET_NEWS_LEAVES,    /* the sender has no group any more: the end of this connection means nothing */
+    NET_NEWS_KIND_COUNT
+};
+
+struct net_news {
+    enum net_news_kind kind;
+    int32_t rank; /* of the world */
+    int32_t detail;
+};
+
+void net_hello_encode(const struct net_hello *hello, uint8_t out[NET_HELLO_SIZE]);
+/* world_size: ranks that there are. False: not one of ours, whatever it is. The token is the caller's to
+ * compare. */
+bool net_hello_decode(const uint8_t in[NET_HELLO_SIZE], uint32_t world_size, struct net_hello *ret);
+
+/* In a time that does not tell where they differ. */
+bool net_token_equal(const uint8_t a[NET_TOKEN_HALF], const uint8_t b[NET_TOKEN_HALF]);
+
+void net_news_encode(const struct net_news *news, uint8_t out[NET_NEWS_SIZE]);
+bool net_news_decode(const uint8_t in[NET_NEWS_SIZE], uint32_t world_size, struct net_news *ret);

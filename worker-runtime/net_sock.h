@@ -1,0 +1,52 @@
+#pragma once
+
+/*
+ * TCP between ranks: how its sockets are made and waited for. Sockets here are non-blocking, without Nagle
+ * delay, and end by themselves when the other side has been silent for NET_SILENCE_MS although it had to
+ * answer.
+ */
+
+#include <poll.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/socket.h>
+#include <sys/types.h>
+
+enum { NET_SILENCE_MS = 10000, NET_ADDRESS_SIZE = 64 };
+
+/* Results beside 0 and -errno; none has a sentence yet. */
+enum {
+    NET_E_LOST = 1,    /* the other end closed, or is silent */
+    NET_E_INTERRUPTED, /* the interrupt is readable */
+    NET_E_TIMEOUT,     /* nothing moved for that long */
+};
+
+/* What a wait looks at beside its sockets. */
+struct net_wait {
+    int interrupt_fd; /* readable: leave; -1: none */
+    int timeout_ms;   /* for each wait: something has to move within it */
+};
+
+/* address: numeric; a port is chosen. 0, -EINVAL (no address), -errno. */
+int net_listen(const char *address, int *ret_fd, uint16_t *ret_port);
+
+/* The options that every socket of ours has. */
+void net_tune(int fd);
+
+/* This end's own address, as others can reach it if they can reach the other end's network. 0 or -errno. */
+int net_own_address(int fd, char address[NET_ADDRESS_SIZE]);
+
+/* Bytes that went (or came) without waiting; 0: none now. NET_E_LOST is -EPIPE here; other -errno. */
+ssize_t net_send(int fd, const void *data, size_t n_bytes);
+ssize_t net_send_message(int fd, const struct msghdr *message);
+ssize_t net_receive(int fd, void *data, size_t n_bytes);
+
+/* Until one of fds (events 0: not looked at) is ready. NULL is no list. Results as above. */
+int net_poll(const struct net_wait *wait, struct pollfd *fds, int n_fds);
+
+/* All of it, waiting as it takes. */
+int net_send_all(const struct net_wait *wait, int fd, const void *data, size_t n_bytes);
+int net_receive_all(const struct net_wait *wait, int fd, void *data, size_t n_bytes);
+
+/* What an errno of a socket means: a result of this file. */
+int net_result(ssize_t negative_errno);
