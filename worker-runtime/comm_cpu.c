@@ -68,6 +68,10 @@ int comm_cpu_broadcast(struct shm *shm, void *data, size_t n_bytes, int root)
 {
     struct shm_post post = {.what = describe(OP_BROADCAST, (unsigned)root, n_bytes), .b = (uint64_t)root};
 
+    int r = shm_begin(shm);
+
+    if (r != 0)
+        return r;
     post.a = n_bytes <= SHM_BOUNCE ? SHM_NOWHERE : shm_locate(shm, data, n_bytes);
     return broadcast_pieces(shm, data, n_bytes, &post);
 }
@@ -100,8 +104,10 @@ static int collect(const struct shm *shm, uint8_t *all, size_t n_bytes, size_t o
 static int gather(struct shm *shm, const uint8_t *data, size_t n_bytes, uint8_t *all, struct shm_post *post)
 {
     size_t offset = 0;
-    int n_located;
+    int n_located, begun = shm_begin(shm);
 
+    if (begun != 0)
+        return begun;
     post->a = n_bytes <= SHM_BOUNCE ? SHM_NOWHERE : shm_locate(shm, data, n_bytes);
     do {
         size_t n = min_size(n_bytes - offset, SHM_BOUNCE);
@@ -174,6 +180,10 @@ int comm_cpu_scatter(struct shm *shm, const void *all, size_t n_bytes, void *dat
 {
     struct shm_post post = {.what = describe(OP_SCATTER, (unsigned)root, n_bytes), .a = SHM_NOWHERE};
 
+    int r = shm_begin(shm);
+
+    if (r != 0)
+        return r;
     if (shm->rank == root && n_bytes > SHM_BOUNCE / (size_t)shm->world_size)
         post.a = shm_locate(shm, all, n_bytes * (size_t)shm->world_size);
     return scatter_pieces(shm, all, n_bytes, data, root, &post);

@@ -162,6 +162,10 @@ static int reduce_sliced(struct reduction *r)
 
 static int reduce_all(struct reduction *r)
 {
+    int begun = shm_begin(r->shm);
+
+    if (begun != 0)
+        return begun;
     if (r->n_bytes <= INLINE_MAX)
         return reduce_inline(r);
     if (r->n_bytes * (size_t)r->shm->world_size <= GATHER_MAX)
@@ -250,8 +254,10 @@ static int find_chunks(const struct scattering *s, size_t offset, int parity)
 static int reduce_and_scatter(const struct scattering *s, uint8_t *result, enum crw_dtype dtype, enum crw_op op)
 {
     size_t size = reduce_element_size(dtype), offset = 0;
-    int n_located;
+    int n_located, begun = shm_begin(s->shm);
 
+    if (begun != 0)
+        return begun;
     do {
         size_t n = min_size(s->n_bytes - offset, s->chunk);
         int parity = shm_parity(s->shm), r;

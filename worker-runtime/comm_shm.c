@@ -360,21 +360,35 @@ static int fail_different(const struct shm *shm, int rank)
                     shm_name_of(shm, shm->rank), shm_name_of(shm, rank));
 }
 
+static int be_over(struct shm *shm, int absent, int r)
+{
+    shm->over = true;
+    shm->absent = absent;
+    return r;
+}
+
 int shm_meet(struct shm *shm, const struct shm_post *post)
 {
     struct shm_line *mine = &shm->lines[shm->rank];
     uint32_t before;
-    int r = 0;
+    int r = shm_begin(shm);
 
+    if (r != 0)
+        return r;
     mine->posts[shm_parity(shm)] = *post;
     shm->arrived += PHASE;
     before = atomic_fetch_add(&mine->arrived, PHASE);
     if (before & FAILURE_BIT)
-        return shm_fail_result(shm, shm->rank);
+        return be_over(shm, shm->rank, shm_fail_result(shm, shm->rank));
     if (atomic_load(&mine->n_sleepers) > 0)
         wake_sleepers(&mine->arrived);
-    for (int i = 1; r == 0 && i < shm->world_size; i++)
-        r = wait_for(shm, (shm->rank + i) % shm->world_size, shm->arrived);
+    for (int i = 1; r == 0 && i < shm->world_size; i++) {
+        int rank = (shm->rank + i) % shm->world_size;
+
+        r = wait_for(shm, rank, shm->arrived);
+        if (r != 0)
+            return be_over(shm, rank, r);
+    }
     for (int i = 0; r == 0 && i < shm->world_size; i++)
         if (shm_post_of(shm, i)->what != post->what)
             r = fail_different(shm, i);

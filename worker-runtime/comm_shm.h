@@ -16,6 +16,9 @@
  * Beside the phases each rank has a bell: a word that others change to say "look at your channels again"
  * (comm_p2p.h). Threads of one rank may wait for it at once, and at the same time as another one in a phase.
  *
+ * That holds as long as phases end well. A rank whose phase failed may be ahead of ranks that are still reading
+ * what it said in the one before: it must not write any more (shm_begin()).
+ *
  * Failure is a bit in each rank's arrival counter, so that whoever waits for it looks at it anyway, and is
  * woken by a change of the very word that it sleeps on. It never goes away: a group that failed is over.
  */
@@ -90,6 +93,8 @@ struct shm {
     struct shm_line *lines;
     struct shm_bell *bells;
     uint32_t arrived;  /* 2 * phases this rank arrived at */
+    bool over;         /* a phase of this rank failed */
+    int absent;        /* then: the rank that it waited for */
     int64_t spin_ns;   /* how long to look before sleeping */
     struct shm_arena *arenas; /* by place */
     size_t n_arenas;
@@ -121,6 +126,15 @@ void shm_finish(struct shm *shm);
 static inline int shm_parity(const struct shm *shm)
 {
     return (shm->arrived >> 1) & 1;
+}
+
+/* The sentence and CRW_E_PEER for what ended the group; absent: the rank that was waited for. */
+int shm_fail_result(const struct shm *shm, int absent);
+
+/* Asked before anything is put into a bounce buffer. 0, or the result of the phase that failed. */
+static inline int shm_begin(const struct shm *shm)
+{
+    return shm->over ? shm_fail_result(shm, shm->absent) : 0;
 }
 
 /*
@@ -172,6 +186,3 @@ bool shm_has_left(const struct shm *shm, int rank);
 /* Ends the group for all its ranks: every wait returns, now and from now on. The first failure is the one
  * that is told. Any thread. */
 void shm_fail(struct shm *shm, struct shm_failure failure);
-
-/* The sentence and CRW_E_PEER for what ended the group; absent: the rank that was waited for. */
-int shm_fail_result(const struct shm *shm, int absent);

@@ -44,6 +44,7 @@ int span_break(struct span *s, int r)
     }
     cut(s->before);
     cut(s->after);
+    s->shm->over = true;
     return r;
 }
 
@@ -222,8 +223,10 @@ int span_say(struct span *s, uint64_t what, uint64_t location, const void *data,
 {
     const struct shm_post post = {.what = what, .a = location};
     struct shm_post verdict = {.what = (uint64_t)WHAT_VERDICT << SHM_WHAT_SHIFT};
-    int parity = shm_parity(s->shm), different = 0, r;
+    int parity = shm_parity(s->shm), different = 0, r = shm_begin(s->shm);
 
+    if (r != 0)
+        return r;
     if (span_is_alone(s))
         return say_alone(s, what, location, data, n_bytes, ret_table);
     if (n_bytes > 0)

@@ -916,6 +916,44 @@ static void a_rank_that_leaves_frees_the_others(void **state)
     run_processes(4, leave_early);
 }
 
+/* Others may still be reading what a rank said in the phase before the one that failed. */
+static void who_has_failed_writes_no_more(void **state)
+{
+    static uint8_t before[2][SHM_BOUNCE], data[70000], all[2 * sizeof(data)];
+    struct shm_post posts[2];
+    struct shm_head *head;
+    struct shm shm, gone;
+    int fd;
+
+    assert_int_equal(shm_create_memory(2, &fd), 0);
+    assert_int_equal(shm_map_memory(fd, 2, &head), 0);
+    assert_int_equal(shm_init(&gone, -1, head, false, 1, 2, TIMEOUT_MS), 0);
+    assert_int_equal(shm_init(&shm, fd, head, true, 0, 2, TIMEOUT_MS), 0);
+    shm_finish(&gone);
+    memset(data, 1, sizeof(data));
+    assert_int_equal(comm_cpu_all_gather(&shm, data, sizeof(data), all), CRW_E_PEER);
+    for (int i = 0; i < 2; i++)
+        memcpy(before[i], shm_bounce(&shm, 0, i), SHM_BOUNCE);
+    memcpy(posts, shm.lines[0].posts, sizeof(posts));
+    memset(data, 2, sizeof(data));
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(comm_cpu_all_gather(&shm, data, sizeof(data), all), CRW_E_PEER);
+        assert_int_equal(comm_cpu_gather(&shm, data, sizeof(data), all, 0), CRW_E_PEER);
+        assert_int_equal(comm_cpu_broadcast(&shm, data, sizeof(data), 0), CRW_E_PEER);
+        assert_int_equal(comm_cpu_scatter(&shm, all, sizeof(data), data, 0), CRW_E_PEER);
+        assert_int_equal(comm_cpu_all_reduce(&shm, data, 10, CRW_F32, CRW_SUM), CRW_E_PEER);
+        assert_int_equal(comm_cpu_all_reduce(&shm, data, 10000, CRW_F32, CRW_SUM), CRW_E_PEER);
+        assert_int_equal(comm_cpu_reduce(&shm, data, 10000, CRW_F32, CRW_SUM, 1), CRW_E_PEER);
+        assert_int_equal(comm_cpu_reduce_scatter(&shm, data, all, 5000, CRW_F32, CRW_SUM), CRW_E_PEER);
+        assert_int_equal(comm_cpu_barrier(&shm), CRW_E_PEER);
+        assert_non_null(strstr(crw_error_message(), "rank 1 left the group"));
+    }
+    for (int i = 0; i < 2; i++)
+        assert_memory_equal(before[i], shm_bounce(&shm, 0, i), SHM_BOUNCE);
+    assert_memory_equal(posts, shm.lines[0].posts, sizeof(posts));
+    shm_finish(&shm);
+}
+
 static void wait_in_vain(struct shm *shm)
 {
     int r;
@@ -1041,6 +1079,7 @@ int main(void)
         cmocka_unit_test(memory_for_another_world_is_refused),
         cmocka_unit_test(a_dead_rank_frees_the_others),
         cmocka_unit_test(a_rank_that_leaves_frees_the_others),
+        cmocka_unit_test(who_has_failed_writes_no_more),
         cmocka_unit_test(a_deadline_ends_the_group),
         cmocka_unit_test(signals_end_no_wait),
         cmocka_unit_test(failures_are_packed_whole),

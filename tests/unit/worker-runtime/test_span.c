@@ -208,7 +208,7 @@ static void run_shapes(body_fn body)
 
 /* ------------------------------------------------------------------ what all have in mind */
 
-enum { COUNT_MAX = 700001 };
+enum { COUNT_MAX = 300001 };
 
 static size_t size_of(enum crw_dtype dtype)
 {
@@ -258,7 +258,7 @@ static void reduce_all(enum crw_dtype dtype, enum crw_op op, size_t count, int w
 
 static uint8_t mine[COUNT_MAX * 8], expected[COUNT_MAX * 8], result[COUNT_MAX * 8];
 
-static const size_t counts[] = {0, 1, 3, 1000, 9001, 50003};
+static const size_t counts[] = {0, 3, 1000, 40003};
 static const enum crw_dtype dtypes[] = {CRW_F32, CRW_F64, CRW_BF16, CRW_I64, CRW_I32};
 
 #define N_OF(array) (sizeof(array) / sizeof((array)[0]))
@@ -357,7 +357,7 @@ static void check_moves(struct crw_group *group, size_t n)
 
 static void move_everything(struct crw_group *group)
 {
-    static const size_t sizes[] = {0, 1, 100, 5000, 70001, 800003};
+    static const size_t sizes[] = {0, 100, 5000, 70001, 200003};
 
     for (size_t i = 0; i < N_OF(sizes); i++)
         check_moves(group, sizes[i]);
