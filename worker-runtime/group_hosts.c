@@ -30,7 +30,7 @@ enum { KEY_SIZE = 96 };
 
 static void host_key(const struct crw_group *group, int number, int host, const char *what, char key[KEY_SIZE])
 {
-    (void)snprintf(key, KEY_SIZE, "crw/group/%d/%d/%s/%d", group->env.restart_count, number, what, host);
+    (void)snprintf(key, KEY_SIZE, "crw/group/%d/%d/%s/%d", group->env.generation, number, what, host);
 }
 
 /* ------------------------------------------------------------------ who is where */

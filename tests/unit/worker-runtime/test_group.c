@@ -101,7 +101,7 @@ static struct crw_env env_of(int rank, int world_size)
         .local_rank = rank,
         .local_world_size = world_size,
         .group_world_size = 1,
-        .restart_count = generation,
+        .generation = generation,
         .master_addr = "127.0.0.1",
         .master_port = daemon_port,
         .notice_fd = -1,

@@ -123,7 +123,7 @@ static struct crw_env env_of(struct shape shape, int rank)
         .local_world_size = shape.sizes[host],
         .group_rank = host,
         .group_world_size = count_hosts(shape),
-        .restart_count = generation,
+        .generation = generation,
         .master_addr = "127.0.0.1",
         .master_port = daemon_port,
         .notice_fd = -1,
