@@ -1,0 +1,151 @@
+"""Hosts in network namespaces of their own, with a switch between them, and what can happen to a network.
+
+Needs root and iproute2; loss needs nftables. Everything is gone when the `with` ends, or with the last process in it.
+"""
+
+import itertools
+import os
+import shutil
+import socket
+import subprocess
+import threading
+
+counter = itertools.count()
+
+
+def sh(command, check=True):
+    return subprocess.run(command, shell=True, check=check, capture_output=True, text=True)
+
+
+def missing():
+    """Why it cannot be used here, or None."""
+    if os.geteuid() != 0:
+        return "network namespaces need root"
+    if not shutil.which("ip"):
+        return "iproute2 is not installed"
+    probe = f"crun-probe-{os.getpid()}"
+    made = sh(f"ip netns add {probe} && ip -n {probe} link add dev probe0 type veth peer name probe1", check=False)
+    sh(f"ip netns del {probe}", check=False)
+    return None if made.returncode == 0 else f"network namespaces cannot be made here: {made.stderr.strip()}"
+
+
+class Fabric:
+    def __init__(self, n_hosts):
+        self.n_hosts = n_hosts
+        self.name = f"crun-{os.getpid()}-{next(counter)}"
+        self.hub = f"{self.name}-hub"
+
+    def space(self, host):
+        return f"{self.name}-h{host}"
+
+    def address(self, host):
+        return f"10.77.0.{host + 1}"
+
+    def hostname(self, host):
+        return f"host{host}"
+
+    def prefix(self, host):
+        """In front of a command, to run it on that host, under its name."""
+        return ["ip", "netns", "exec", self.space(host), "unshare", "--uts", "sh", "-c",
+                f'hostname {self.hostname(host)} && exec "$@"', "sh"]
+
+    def __enter__(self):
+        sh(f"ip netns add {self.hub} && ip -n {self.hub} link add sw type bridge && ip -n {self.hub} link set sw up")
+        for host in range(self.n_hosts):
+            space = self.space(host)
+            sh(f"ip netns add {space} && ip -n {space} link set lo up && "
+               f"ip -n {self.hub} link add p{host} type veth peer name eth0 netns {space} && "
+               f"ip -n {self.hub} link set p{host} master sw up && "
+               f"ip -n {space} addr add {self.address(host)}/24 dev eth0 && ip -n {space} link set eth0 up")
+        return self
+
+    def __exit__(self, *_):
+        for space in [self.hub, *map(self.space, range(self.n_hosts))]:
+            sh(f"ip netns del {space}", check=False)
+
+    def link(self, host, state):
+        """"down": the cable is pulled at the switch; "up"."""
+        sh(f"ip -n {self.hub} link set p{host} {state}")
+
+    def drop(self, host, hook, condition=""):
+        """Packets at that host's "input" or "output" vanish, if the condition (of nft) holds."""
+        rules = (f"add table inet test; add chain inet test {hook} {{ type filter hook {hook} priority 0; }};"
+                 f"add rule inet test {hook} iifname != lo oifname != lo {condition} drop")
+        sh(f"ip netns exec {self.space(host)} nft '{rules}'")
+
+    def lose(self, host, percent):
+        for hook in ("input", "output"):
+            self.drop(host, hook, f"numgen random mod 100 lt {percent}")
+
+    def heal(self, host):
+        sh(f"ip netns exec {self.space(host)} nft 'delete table inet test'", check=False)
+
+
+class FaultProxy:
+    """A TCP relay in front of (host, port) that can misbehave: .delay (seconds, each way), .cut_after (bytes towards
+    the server, then both ends are closed), .half_close (the server's answers end, the rest goes on), .mute."""
+
+    def __init__(self, target, listen=("127.0.0.1", 0)):
+        self.target = target
+        self.delay, self.cut_after, self.half_close, self.mute = 0, None, False, False
+        self.server = socket.create_server(listen)
+        self.port = self.server.getsockname()[1]
+        self.pairs = []
+        threading.Thread(target=self.accept, daemon=True).start()
+
+    def accept(self):
+        while True:
+            try:
+                client, _ = self.server.accept()
+            except OSError:
+                return
+            try:
+                upstream = socket.create_connection(self.target, 10)
+            except OSError:
+                client.close()
+                continue
+            upstream.settimeout(None)
+            self.pairs.append((client, upstream))
+            threading.Thread(target=self.relay, args=(client, upstream, True), daemon=True).start()
+            threading.Thread(target=self.relay, args=(upstream, client, False), daemon=True).start()
+
+    def relay(self, source, sink, is_upward):
+        passed = 0
+        try:
+            while data := source.recv(65536):
+                if self.delay:
+                    threading.Event().wait(self.delay)
+                if self.mute:
+                    continue
+                if is_upward and self.cut_after is not None and passed + len(data) > self.cut_after:
+                    sink.sendall(data[:max(0, self.cut_after - passed)])
+                    break
+                sink.sendall(data)
+                passed += len(data)
+                if not is_upward and self.half_close:
+                    sink.shutdown(socket.SHUT_WR)
+                    return
+        except OSError:
+            pass
+        for end in (source, sink):
+            try:
+                end.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass
+
+    def cut(self):
+        """Every connection there is."""
+        for pair in self.pairs:
+            for end in pair:
+                try:
+                    end.shutdown(socket.SHUT_RDWR)
+                except OSError:
+                    pass
+        self.pairs.clear()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.server.close()
+        self.cut()
