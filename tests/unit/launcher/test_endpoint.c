@@ -1,0 +1,48 @@
+/* Whose address it is. */
+
+#include <arpa/inet.h>
+#include <string.h>
+#include <sys/socket.h>
+
+#include "launcher/endpoint_os.h"
+#include "proto/base/err.h"
+
+#include "cmocka_fixed.h"
+
+static const struct sockaddr *address_of(const char *text)
+{
+    static struct sockaddr_in v4;
+    static struct sockaddr_in6 v6;
+
+    v4 = (struct sockaddr_in){.sin_family = AF_INET};
+    v6 = (struct sockaddr_in6){.sin6_family = AF_INET6};
+    if (inet_pton(AF_INET, text, &v4.sin_addr) == 1)
+        return (const struct sockaddr *)&v4;
+    assert_int_equal(inet_pton(AF_INET6, text, &v6.sin6_addr), 1);
+    return (const struct sockaddr *)&v6;
+}
+
+static void test_addresses(void **state)
+{
+    static const struct {
+        const char *address;
+        bool is_loopback, is_own;
+    } cases[] = {
+        {"127.0.0.1", true, true},      {"127.1.2.3", true, true},         {"::1", true, true},
+        {"::ffff:127.0.0.1", true, true}, {"192.0.2.1", false, false}, /* for documentation: nobody has it */
+        {"2001:db8::1", false, false},  {"::ffff:192.0.2.1", false, false},
+    };
+
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        if (endpoint_is_loopback(address_of(cases[i].address)) != cases[i].is_loopback ||
+            endpoint_is_own(address_of(cases[i].address)) != cases[i].is_own)
+            fail_msg("%s", cases[i].address);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_addresses)};
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,249 @@
+/*
+ * Conversations of nodes of a static rendezvous with their store, without a socket: what the store answers, and what
+ * the node asks then, which has to be what torchrun's agents ask.
+ */
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "launcher/static_json.h"
+#include "launcher/static_node.h"
+
+static void put(struct static_node *n, const void *bytes, size_t size)
+{
+    assert_int_equal(buf_append(&n->client.in, bytes, size), 0);
+}
+
+static void put_u64(struct static_node *n, uint64_t v)
+{
+    uint8_t bytes[8];
+
+    for (int i = 0; i < 8; i++)
+        bytes[i] = (uint8_t)(v >> (8 * i));
+    put(n, bytes, sizeof(bytes));
+}
+
+static void put_value(struct static_node *n, const char *text)
+{
+    put_u64(n, strlen(text));
+    put(n, text, strlen(text));
+}
+
+/* The next request that the node wants to send; its key is at *ret_key. */
+static enum wire_op next_request(struct static_node *n, char key[128], char value[256])
+{
+    static const struct wire_limits limits = WIRE_LIMITS_DEFAULT;
+    struct wire_scanner scanner = {0};
+    struct wire_request request;
+    size_t size;
+
+    assert_int_equal(wire_decode(&scanner, &limits, buf_bytes(&n->client.out), buf_size(&n->client.out), &request, &size),
+                     0);
+    struct wire_span list = request.items, name = request.key;
+    if (request.n_items > 0)
+        assert_true(wire_next_key(&list, &name));
+    (void)snprintf(key, 128, "%.*s", (int)name.size, (const char *)name.data);
+    (void)snprintf(value, 256, "%.*s", (int)request.value.size, (const char *)request.value.data);
+    buf_consume(&n->client.out, size);
+    return request.op;
+}
+
+static void expect(struct static_node *n, enum wire_op op, const char *key, const char *value)
+{
+    char got_key[128], got_value[256];
+
+    assert_true(buf_size(&n->client.out) > 0);
+    assert_int_equal(next_request(n, got_key, got_value), op);
+    if (key)
+        assert_string_equal(got_key, key);
+    if (value)
+        assert_string_equal(got_value, value);
+}
+
+static void expect_nothing(struct static_node *n)
+{
+    assert_int_equal(buf_size(&n->client.out), 0);
+}
+
+static void hear(struct static_node *n, enum static_stage stage)
+{
+    assert_int_equal(static_node_hear(n), 0);
+    assert_int_equal(n->stage, stage);
+}
+
+/* Up to the point where all have to wait for others. */
+static void join(struct static_node *n, uint32_t rank, const char *role, uint64_t connected)
+{
+    const struct static_node_config config = {
+        .run_id = "job", .role = role, .rank = rank, .n_nodes = 2, .n_workers = rank + 2};
+    char key[64], value[96];
+
+    static_node_init(n, &config);
+    assert_int_equal(static_node_join(n), 0);
+    expect(n, WIRE_OP_VALIDATE, NULL, NULL);
+    expect(n, WIRE_OP_PING, NULL, NULL);
+    expect(n, WIRE_OP_ADD, "init/", NULL);
+    put(n, (const uint8_t[]){(uint8_t)rank, 0, 0, 0}, 4);
+    put_u64(n, connected);
+    hear(n, STATIC_GATHERING);
+    assert_int_equal(n->n_there, connected);
+    (void)snprintf(key, sizeof(key), "/job/torchelastic/role_info/%u", rank);
+    (void)snprintf(value, sizeof(value), "{\"role\":\"%s\",\"rank\":%u,\"local_world_size\":%u}", role, rank, rank + 2);
+    expect(n, WIRE_OP_SET, key, value);
+}
+
+static void node_0_places_everybody(void **state)
+{
+    struct static_node n;
+
+    join(&n, 0, "a", 1);
+    expect(&n, WIRE_OP_WAIT, "/job/torchelastic/role_info/0", NULL);
+    expect_nothing(&n);
+    put(&n, "\0", 1);
+    hear(&n, STATIC_READING);
+    expect(&n, WIRE_OP_MULTI_GET, "/job/torchelastic/role_info/0", NULL);
+    put_value(&n, "{\"role\": \"a\", \"rank\": 0, \"local_world_size\": 2}"); /* as Python writes it */
+    put_value(&n, "{\"role\": \"b\", \"rank\": 1, \"local_world_size\": 3}");
+    hear(&n, STATIC_PLACED);
+    expect(&n, WIRE_OP_SET, "/job/torchelastic/assigned_ranks/0", "[0, 5, 0, 2]");
+    expect(&n, WIRE_OP_SET, "/job/torchelastic/assigned_ranks/1", "[2, 5, 0, 3]");
+    expect_nothing(&n);
+    assert_int_equal(n.place.world_size, 5);
+    assert_int_equal(n.place.role_world_size, 2);
+    assert_int_equal(n.place.group_world_size, 2);
+    static_node_finish(&n);
+}
+
+static void others_read_their_place(void **state)
+{
+    struct static_node n;
+
+    join(&n, 1, "a", 2);
+    expect(&n, WIRE_OP_WAIT, "/job/torchelastic/assigned_ranks/1", NULL);
+    put(&n, "\0", 1);
+    hear(&n, STATIC_READING);
+    expect(&n, WIRE_OP_GET, "/job/torchelastic/assigned_ranks/1", NULL);
+    put_value(&n, "[2, 5, 2, 5]");
+    hear(&n, STATIC_PLACED);
+    assert_int_equal(n.place.group_rank, 1);
+    assert_int_equal(n.place.rank_base, 2);
+    assert_int_equal(n.place.role_rank_base, 2);
+    static_node_finish(&n);
+}
+
+/* The release of what is waited for may cross the question how many are there. */
+static void counting_does_not_lose_the_release(void **state)
+{
+    for (int crossed = 0; crossed < 2; crossed++) {
+        struct static_node n;
+
+        join(&n, 1, "a", 2);
+        expect(&n, WIRE_OP_WAIT, NULL, NULL);
+        assert_int_equal(static_node_count(&n), 0);
+        expect(&n, WIRE_OP_CANCEL_WAIT, NULL, NULL);
+        expect(&n, WIRE_OP_GET, "init/", NULL);
+        expect(&n, WIRE_OP_WAIT, "/job/torchelastic/assigned_ranks/1", NULL);
+        if (!crossed) {
+            put(&n, "\1", 1); /* cancelled */
+            put_value(&n, "2");
+            hear(&n, STATIC_GATHERING);
+            assert_int_equal(n.n_there, 2);
+        }
+        put(&n, "\0", 1);
+        hear(&n, STATIC_READING);
+        static_node_finish(&n);
+    }
+}
+
+static void identical_nodes_ask_nothing(void **state)
+{
+    const struct static_node_config config = {
+        .run_id = "job", .role = "a", .rank = 2, .n_nodes = 4, .n_workers = 8, .identical = true};
+    struct static_node n;
+
+    static_node_init(&n, &config);
+    assert_int_equal(static_node_join(&n), 0);
+    buf_consume(&n.client.out, buf_size(&n.client.out));
+    put(&n, "\2\0\0\0", 4);
+    put_u64(&n, 3);
+    hear(&n, STATIC_PLACED);
+    expect_nothing(&n);
+    assert_int_equal(n.place.rank_base, 16);
+    assert_int_equal(n.place.world_size, 32);
+    static_node_finish(&n);
+}
+
+static void leave(struct static_node *n, uint64_t count)
+{
+    join(n, 0, "a", 2);
+    buf_consume(&n->client.out, buf_size(&n->client.out));
+    put(n, "\0", 1);
+    hear(n, STATIC_READING);
+    put_value(n, "{\"role\": \"a\", \"rank\": 0, \"local_world_size\": 2}");
+    put_value(n, "{\"role\": \"a\", \"rank\": 1, \"local_world_size\": 3}");
+    hear(n, STATIC_PLACED);
+    buf_consume(&n->client.out, buf_size(&n->client.out));
+    assert_int_equal(static_node_leave(n), 0);
+    expect(n, WIRE_OP_ADD, "/job/torchelastic/agent/terminal_state/num_members", NULL);
+    put_u64(n, count);
+    hear(n, STATIC_LEAVING);
+}
+
+static void the_last_one_lets_all_go(void **state)
+{
+    struct static_node n;
+
+    leave(&n, 1);
+    expect(&n, WIRE_OP_WAIT, "/job/torchelastic/agent/terminal_state/last_member", NULL);
+    put(&n, "\0", 1);
+    hear(&n, STATIC_LEFT);
+    static_node_finish(&n);
+
+    leave(&n, 2);
+    expect(&n, WIRE_OP_SET, "/job/torchelastic/agent/terminal_state/last_member", "<val_ignored>");
+    expect(&n, WIRE_OP_WAIT, "/job/torchelastic/agent/terminal_state/last_member", NULL);
+    put(&n, "\0", 1);
+    hear(&n, STATIC_LEFT);
+    static_node_finish(&n);
+}
+
+static void nonsense_in_the_store_is_refused(void **state)
+{
+    static const char *const ranks[] = {"", "[1, 2, 3]", "[1, 2, 3, -4]", "{}", "[1, 2, 3, \"4\"]", "[1e99, 1, 1, 1]"};
+    static const char *const roles[] = {"", "[]", "{\"role\": 1, \"local_world_size\": 1}", "{\"role\": \"a\"}",
+                                        "{\"role\": \"a\", \"local_world_size\": 1e9}"};
+    struct session_place place;
+    struct static_role role;
+    struct static_node n;
+
+    for (size_t i = 0; i < sizeof(ranks) / sizeof(*ranks); i++)
+        assert_false(static_json_read_ranks(ranks[i], strlen(ranks[i]), &place));
+    for (size_t i = 0; i < sizeof(roles) / sizeof(*roles); i++)
+        assert_false(static_json_read_role(roles[i], strlen(roles[i]), &role));
+    join(&n, 1, "a", 2);
+    put(&n, "\0", 1);
+    hear(&n, STATIC_READING);
+    put_value(&n, "[1, 2]");
+    assert_int_equal(static_node_hear(&n), STATIC_E_BAD);
+    static_node_finish(&n);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(node_0_places_everybody),
+        cmocka_unit_test(others_read_their_place),
+        cmocka_unit_test(counting_does_not_lose_the_release),
+        cmocka_unit_test(identical_nodes_ask_nothing),
+        cmocka_unit_test(the_last_one_lets_all_go),
+        cmocka_unit_test(nonsense_in_the_store_is_refused),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
