@@ -1,5 +1,5 @@
-"""crund --state: what survives kill -9, and what a damaged directory does. Over unix sockets, whose address is still
-there after a restart."""
+"""crund --state: what survives kill -9, and what a damaged directory does. Mostly over unix sockets, whose address is
+still there after a restart."""
 
 import json
 import os
@@ -15,6 +15,7 @@ import time
 import pytest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "lib"))
+import nodes as lib
 from crund import Closed, Crund, wait_until
 from session_agent import Agent
 
@@ -311,3 +312,39 @@ def test_kill_9_at_any_moment(place):
     assert len(generations) > n_kills / 4
     restarts = [by_generation[g][2] for g in generations]
     assert restarts == sorted(restarts) and restarts[-1] >= len(generations) - 1
+
+
+# ---- under a real job
+
+
+def test_workers_notice_nothing_of_kill_9(tmp_path):
+    """Three crun; their daemon is killed and started again, twice, and given longer than the grace."""
+    port, end, fail = lib.free_port(), tmp_path / "end", tmp_path / "fail"
+    script = ("echo RANK $RANK GENERATION $CRUN_GENERATION; "
+              f"while [ ! -e {end} ]; do [ -e {fail}$RANK.$CRUN_GENERATION ] && exit 3; sleep 0.05; done")
+    daemon = ["--state", str(tmp_path / "state"), "--grace=2"]
+    where = (f"127.0.0.1:{port}",)
+
+    def seen(nodes, generation):
+        return [m for n in nodes for m in re.findall(rf"RANK \d GENERATION {generation}\n", n.text())]
+
+    with lib.Nodes(tmp_path) as nodes:
+        c = Crund(BUILD, *daemon, listen=where).__enter__()
+        try:
+            for _ in range(3):
+                nodes.crun("--nnodes=3", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}", "--rdzv-id=job",
+                           "--max-restarts=1", "--no-python", "sh", "-c", script)
+            assert wait_until(lambda: len(seen(nodes, 0)) == 3, 60), nodes.texts() + c.log()
+            for _ in range(2):
+                c.__exit__()
+                c = Crund(BUILD, *daemon, listen=where).__enter__()
+                time.sleep(3)
+                assert "lost" not in c.log() and "is over" not in c.log(), c.log()
+            (tmp_path / "fail1.0").touch()
+            assert wait_until(lambda: len(seen(nodes, 1)) == 3, 60), nodes.texts() + c.log()
+            assert len(seen(nodes, 0)) == 3, "workers of generation 0 were started once"
+            assert re.search(r"generation 1 runs: 3 nodes, 3 workers, .*restarts 1 of 1, membership changes 0 of", c.log())
+            end.touch()
+            assert nodes.codes() == [0, 0, 0], nodes.texts() + c.log()
+        finally:
+            c.__exit__()
