@@ -13,27 +13,11 @@
 #include <time.h>
 
 #include "proto/base/err.h"
+#include "tests/lib/mnist_net.h"
 #include "worker-runtime/crw.h"
 #include "worker-runtime/model.h"
 
-enum { BATCH = 64, CLASSES = 10 };
-
-static const struct crw_layer layers[] = {
-    {CRW_LAYER_CONV2D, "conv1", 1, 32, 3},
-    {CRW_LAYER_BATCHNORM2D, "n1", 32},
-    {CRW_LAYER_RELU},
-    {CRW_LAYER_MAXPOOL2D, .kernel = 2},
-    {CRW_LAYER_CONV2D, "conv2", 32, 64, 3},
-    {CRW_LAYER_BATCHNORM2D, "n2", 64},
-    {CRW_LAYER_RELU},
-    {CRW_LAYER_MAXPOOL2D, .kernel = 2},
-    {CRW_LAYER_FLATTEN},
-    {CRW_LAYER_LINEAR, "fc1", 1600, 128},
-    {CRW_LAYER_RELU},
-    {CRW_LAYER_LINEAR, "fc2", 128, 10},
-    {CRW_LAYER_LOG_SOFTMAX},
-};
-static const struct crw_shape input = {1, 28, 28};
+enum { BATCH = 64, CLASSES = MNIST_CLASSES };
 
 static double seconds_each = 1;
 
@@ -120,7 +104,7 @@ static int training_start(struct training *t, const struct cpu_kernels *kernels)
 {
     struct crw_optimizer_options options = crw_optimizer_defaults(CRW_ADADELTA);
     size_t count;
-    int r = crw_model_create(layers, ARRAY_SIZE(layers), input, BATCH, NULL, &t->model);
+    int r = crw_model_create(mnist_layers, ARRAY_SIZE(mnist_layers), mnist_input, BATCH, NULL, &t->model);
     if (r)
         return r;
     t->model->kernels = kernels;

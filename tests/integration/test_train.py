@@ -364,6 +364,8 @@ def test_full_disk_while_saving(small_data, tmp_path):
         pytest.skip("no mount namespace to make a small file system in: " + p.stderr.strip())
     assert p.returncode == 0, p.stderr
     assert "No space left on device" in p.stderr and "training goes on" in p.stderr
+    failed = jobs.read_lines(tmp_path / "m", "snapshot_failed")
+    assert failed and "No space left on device" in failed[0]["snapshot_failed"]
     listed = [n for n in p.stdout.splitlines() if n.startswith(("snap-", ".snap", "tmp", ".tmp"))]
     assert listed == ["snap-000000000003.safetensors"]
     assert "resumed from the snapshot of step 3" in p.stdout

@@ -156,6 +156,23 @@ def test_plot_of_a_short_run(tmp_path):
         assert [len(points) for points in curves(tmp_path / "p.svg")] == [steps]
 
 
+@pytest.mark.parametrize("log_every", [1, 0])
+def test_plot_after_a_resume_shows_the_whole_run(tmp_path, log_every):
+    """The steps before it come from the metrics; without lines of steps, the means of the epochs do."""
+    options = ("classifier", "--log-every", log_every, "--snapshot-dir", tmp_path / "s", "--metrics", tmp_path / "m")
+    whole = ("classifier", "--epochs", 4, "--log-every", 0, "--plot", tmp_path / "whole.svg")
+    for args in ((*options, "--epochs", 2), (*options, "--epochs", 4, "--plot", tmp_path / "p.svg"), whole):
+        p = train(*args)
+        assert p.returncode == 0, p.stderr
+    assert "resumed" not in p.stdout and (tmp_path / "m").read_text().count("resumed") == 1
+    (loss, accuracy), (want_loss, want_accuracy) = curves(tmp_path / "p.svg"), curves(tmp_path / "whole.svg")
+    assert [y for _, y in accuracy] == [y for _, y in want_accuracy] and len(accuracy) == 4
+    if log_every:
+        assert (loss, accuracy) == (want_loss, want_accuracy)
+    else:
+        assert len(loss) == 2 + len(want_loss) // 2
+
+
 def test_plot_of_a_long_run_is_bounded(tmp_path):
     assert train("toy", "--epochs", 100, "--plot", tmp_path / "p.svg").returncode == 0
     (loss,) = curves(tmp_path / "p.svg")

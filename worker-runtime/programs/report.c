@@ -168,6 +168,34 @@ void report_epoch(struct report *r, const struct epoch_report *e)
     write_metrics(r, line);
 }
 
+/* As a string of JSON; what does not fit is cut. */
+static void json_string(char *text, size_t n, const char *from)
+{
+    size_t at = 0;
+
+    for (; *from && at + 7 < n; from++) {
+        unsigned char c = (unsigned char)*from;
+
+        if (c == '"' || c == '\\')
+            text[at++] = '\\';
+        if (c >= ' ')
+            text[at++] = (char)c;
+        else
+            at += (size_t)snprintf(text + at, n - at, "\\u%04x", c);
+    }
+    text[at] = '\0';
+}
+
+void report_failed_save(struct report *r, const char *sentence)
+{
+    char text[1200], line[1280];
+
+    report_warn(r, "%s; training goes on", sentence);
+    json_string(text, sizeof(text), sentence);
+    snprintf(line, sizeof(line), "{\"snapshot_failed\": \"%s\"}\n", text);
+    write_metrics(r, line);
+}
+
 void report_resume(struct report *r, uint64_t step, uint64_t epoch, uint64_t consumed, int restart_count)
 {
     char line[256];

@@ -43,6 +43,8 @@ void report_progress(struct report *r, uint64_t epoch, uint64_t n_epochs, uint64
 void report_step(struct report *r, uint64_t step, double loss, double accuracy);
 void report_max_steps(struct report *r, uint64_t step, uint32_t param_crc32c);
 void report_epoch(struct report *r, const struct epoch_report *e);
+/* A snapshot that could not be saved: a warning, and a line of metrics. */
+void report_failed_save(struct report *r, const char *sentence);
 void report_resume(struct report *r, uint64_t step, uint64_t epoch, uint64_t consumed, int restart_count);
 
 /* Seconds on a clock that only goes forward. */

@@ -306,6 +306,7 @@ static int resume(struct trainer *t)
         return 0;
     if (holder != 0)
         report_say(&t->report, "the newest snapshot is on the host of rank %d", holder);
+    (void)plot_recall(&t->plot, t->options->metrics, t->state.position.step); /* it is appended to already */
     report_resume(&t->report, t->state.position.step, t->state.position.epoch, t->state.position.consumed,
                   t->env->restart_count);
     return 0;
@@ -357,7 +358,7 @@ static void warn_of_failed_saves(struct trainer *t)
 
     (void)crw_snapshots_status(t->snapshots, &failure);
     if (failure)
-        report_warn(&t->report, "%s; training goes on", failure);
+        report_failed_save(&t->report, failure);
 }
 
 int trainer_fetch(struct trainer *t)

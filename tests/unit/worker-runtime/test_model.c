@@ -14,26 +14,10 @@
 #include <string.h>
 
 #include "proto/base/err.h"
+#include "tests/lib/mnist_net.h"
 #include "tests/unit/worker-runtime/torch_vectors.h"
 #include "worker-runtime/crw.h"
 #include "worker-runtime/model.h"
-
-static const struct crw_layer mnist[] = {
-    {CRW_LAYER_CONV2D, "conv1", 1, 32, 3},
-    {CRW_LAYER_BATCHNORM2D, "n1", 32},
-    {CRW_LAYER_RELU},
-    {CRW_LAYER_MAXPOOL2D, .kernel = 2},
-    {CRW_LAYER_CONV2D, "conv2", 32, 64, 3},
-    {CRW_LAYER_BATCHNORM2D, "n2", 64},
-    {CRW_LAYER_RELU},
-    {CRW_LAYER_MAXPOOL2D, .kernel = 2},
-    {CRW_LAYER_FLATTEN},
-    {CRW_LAYER_LINEAR, "fc1", 1600, 128},
-    {CRW_LAYER_RELU},
-    {CRW_LAYER_LINEAR, "fc2", 128, 10},
-    {CRW_LAYER_LOG_SOFTMAX},
-};
-static const struct crw_shape mnist_input = {1, 28, 28};
 
 static const struct crw_layer odd[] = {
     {CRW_LAYER_CONV2D, "c1", 3, 5, 3},
@@ -243,7 +227,7 @@ static void check_after_ten_steps(struct crw_model *model)
 static void check_mnist(const struct cpu_kernels *kernels)
 {
     const size_t n_steps = kernels == &cpu_kernels_ref ? 2 : ARRAY_SIZE(mnist_losses);
-    struct crw_model *model = model_for(mnist, ARRAY_SIZE(mnist), mnist_input, 64, kernels);
+    struct crw_model *model = model_for(mnist_layers, ARRAY_SIZE(mnist_layers), mnist_input, 64, kernels);
     struct crw_optimizer_options options = crw_optimizer_defaults(CRW_ADADELTA);
     struct crw_optimizer *optimizer = NULL;
     size_t count;
@@ -282,7 +266,7 @@ static void test_same_bits_every_time(void **state)
     struct crw_model *models[2];
     const float *output;
     for (int m = 0; m < 2; m++) {
-        models[m] = model_for(mnist, ARRAY_SIZE(mnist), mnist_input, 64, cpu_kernels_best());
+        models[m] = model_for(mnist_layers, ARRAY_SIZE(mnist_layers), mnist_input, 64, cpu_kernels_best());
         crw_model_init(models[m], 5);
     }
     (void)loss_of_step(models[1], 2, 33, mnist_input, 10, &output); /* leaves nothing behind but statistics */
@@ -316,7 +300,7 @@ static void test_backward_writes_instead_of_adding(void **state)
 
 static void test_initialisation_to_the_last_bit(void **state)
 {
-    struct crw_model *model = model_for(mnist, ARRAY_SIZE(mnist), mnist_input, 1, cpu_kernels_best());
+    struct crw_model *model = model_for(mnist_layers, ARRAY_SIZE(mnist_layers), mnist_input, 1, cpu_kernels_best());
     for (size_t i = 0; i < ARRAY_SIZE(mnist_init); i++) {
         crw_model_init(model, mnist_init[i].seed);
         assert_int_equal(crw_model_crc32c(model), mnist_init[i].crc);
@@ -334,7 +318,7 @@ static void test_initialisation_to_the_last_bit(void **state)
 
     static const float conv_weight[] = {-0.0024956069f, 0.17881453f, -0.274348378f};
     static const float conv_bias[] = {-0.0762254f, -0.0148237152f};
-    model = model_for(mnist, ARRAY_SIZE(mnist), mnist_input, 1, cpu_kernels_best());
+    model = model_for(mnist_layers, ARRAY_SIZE(mnist_layers), mnist_input, 1, cpu_kernels_best());
     crw_model_init(model, 0);
     assert_memory_equal(crw_model_tensor(model, 0).data, conv_weight, sizeof(conv_weight));
     assert_memory_equal(crw_model_tensor(model, 1).data, conv_bias, sizeof(conv_bias));
@@ -352,8 +336,8 @@ static void test_names_and_places(void **state)
     struct crw_model *model = NULL;
     size_t count, at = 0;
 
-    assert_int_equal(crw_model_count_parameters(mnist, ARRAY_SIZE(mnist)), 225226);
-    assert_int_equal(crw_model_create(mnist, ARRAY_SIZE(mnist), mnist_input, 2, gradients, &model), 0);
+    assert_int_equal(crw_model_count_parameters(mnist_layers, ARRAY_SIZE(mnist_layers)), MNIST_PARAMETERS);
+    assert_int_equal(crw_model_create(mnist_layers, ARRAY_SIZE(mnist_layers), mnist_input, 2, gradients, &model), 0);
     float *parameters = crw_model_parameters(model, &count);
     assert_int_equal(count, 225226);
     assert_ptr_equal(crw_model_gradients(model), gradients);
@@ -468,10 +452,10 @@ static void test_refuses_wrong_chains(void **state)
 
 static void test_hash_tells_networks_apart(void **state)
 {
-    struct crw_layer other[ARRAY_SIZE(mnist)];
+    struct crw_layer other[ARRAY_SIZE(mnist_layers)];
     uint32_t hashes[4];
     for (int i = 0; i < 4; i++) {
-        memcpy(other, mnist, sizeof(mnist));
+        memcpy(other, mnist_layers, sizeof(mnist_layers));
         if (i == 2)
             other[11].name = "fc3";
         if (i == 3)
