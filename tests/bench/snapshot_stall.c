@@ -112,7 +112,7 @@ static double train_for_a_second(struct training *t, struct crw_snapshots *s, do
 
 static void measure(struct training *t, struct crw_snapshots *s, int n)
 {
-    double stall_s, sum_s = 0, worst_s = 0, with = 0, without = 0;
+    double stall_s = 0, sum_s = 0, worst_s = 0, with = 0, without = 0;
     const char *failure;
     int n_durable = 0;
 
