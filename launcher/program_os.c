@@ -10,7 +10,9 @@
  *   anything else      Python (a folder or a zip with __main__.py, a script without a suffix)
  *
  * Python is $PYTHON_EXEC, else for a script that a "#!" line ties to the python in its own folder (what pip
- * installs) that one, else bin/python of the active virtual environment, else python3 or python on PATH.
+ * installs) that one, else the one beside us when we were called as .../torchrun (a link in the environment's
+ * folder, where torchrun would take its own), else bin/python of the active virtual environment, else python3 or
+ * python on PATH.
  */
 
 #include "launcher/program_os.h"
@@ -142,6 +144,22 @@ static enum file_kind kind_of(const char *path, char head[LINE_SIZE], const char
 
 /* ------------------------------------------------------------------ commands */
 
+/* The interpreter in the folder of the link ".../torchrun" that we were called by; malloc'ed or NULL. */
+static char *python_beside_torchrun(void)
+{
+    const char *called = program_invocation_name;
+    char *file = NULL;
+
+    if (strcmp(base_name(called), "torchrun") != 0 || !strchr(called, '/'))
+        return NULL;
+    if (asprintf(&file, "%.*spython3", (int)(base_name(called) - called), called) < 0)
+        return NULL;
+    if (access(file, X_OK) == 0)
+        return file;
+    free(file);
+    return NULL;
+}
+
 /* home: an interpreter to be preferred to all but PYTHON_EXEC, or NULL. */
 static int find_python(char *const *environment, const char *home, struct plan_command *command,
                        char **ret_file, char *error)
@@ -158,9 +176,12 @@ static int find_python(char *const *environment, const char *home, struct plan_c
         strlist_add_copy(&command->head, chosen);
         return 0;
     }
-    if (home) {
-        *ret_file = strdup(home);
-    } else if (venv && *venv && asprintf(&in_venv, "%s/bin/python", venv) >= 0 && access(in_venv, X_OK) == 0) {
+    *ret_file = home ? strdup(home) : python_beside_torchrun();
+    if (*ret_file) {
+        strlist_add_copy(&command->head, *ret_file);
+        return 0;
+    }
+    if (venv && *venv && asprintf(&in_venv, "%s/bin/python", venv) >= 0 && access(in_venv, X_OK) == 0) {
         *ret_file = in_venv;
     } else {
         free(in_venv);

@@ -6,6 +6,7 @@ tests/long torchrun compares all rows of tests/lib/torchrun_runs.py; here are th
 import pathlib
 import re
 import subprocess
+import sys
 
 import pytest
 
@@ -13,6 +14,7 @@ torch_run = pytest.importorskip("torch.distributed.run")
 
 import jobs
 import launcher_compare
+import launcher_pair
 import torchrun_campaign
 import torchrun_parser
 import torchrun_runs
@@ -35,6 +37,35 @@ def test_command_lines_are_read_alike():
     rows = torchrun_parser.rows(torch_run)
     wrong = [result for result in map(torchrun_campaign.compare_parsed, rows) if result.unintended]
     assert not wrong, "".join(f"{result.row.name}\n{torchrun_campaign.complaint(result)}" for result in wrong)
+
+
+def workers_of(command, folder, shell=None, **environment):
+    """The commands of the workers that a command line starts in a box."""
+    box = launcher_pair.Box(folder)
+    row = launcher_pair.Row("by another name", [], env=environment)
+    box.fill(row)
+    env = box.environment(row)
+    env["PATH"] = f"{folder}:{env['PATH']}"
+    p = subprocess.run(command, cwd=box.here, env=env, executable=shell, shell=bool(shell), capture_output=True, text=True,
+                       timeout=120)
+    assert p.returncode == 0, p.stderr
+    return {name: worker["command"] for name, worker in box.workers().items()}
+
+
+def test_called_torchrun(tmp_path):
+    """A link on PATH or in the folder of an environment, an alias, a program that starts torchrun."""
+    link = tmp_path / "bin" / "torchrun"
+    link.parent.mkdir()
+    link.symlink_to(jobs.crun())
+    (tmp_path / "torchrun").symlink_to(jobs.crun())
+    two = ["--nproc_per_node", "2", "probe.py"]
+    assert set(workers_of(["torchrun", *two], tmp_path)) == {"0.0", "0.1"}
+    wrapper = f"import subprocess, sys; sys.exit(subprocess.call(['torchrun', *{two}]))"
+    assert set(workers_of([sys.executable, "-c", wrapper], tmp_path)) == {"0.0", "0.1"}
+    alias = f"shopt -s expand_aliases\nalias torchrun={jobs.crun()}\nOMP_NUM_THREADS=2 torchrun {' '.join(two)} | cat"
+    assert set(workers_of(alias, tmp_path, shell="/bin/bash")) == {"0.0", "0.1"}
+    (link.parent / "python3").symlink_to(sys.executable)
+    assert workers_of([str(link), *two[2:]], tmp_path, VIRTUAL_ENV="/nowhere")["0.0"][0] == str(link.parent / "python3")
 
 
 def test_help_names_every_option():
