@@ -25,7 +25,9 @@ import jobs
 import launches
 
 SCRIPTS = jobs.ROOT / "tests" / "interop" / "scripts"
-TORCHRUN = str(pathlib.Path(sys.executable).parent / "torchrun")
+TORCHRUN_SCRIPT = pathlib.Path(sys.executable).parent / "torchrun"
+TORCHRUN = [sys.executable, str(TORCHRUN_SCRIPT)] if TORCHRUN_SCRIPT.exists() else [
+    sys.executable, "-c", "from torch.distributed.run import main; main()"]
 TIME_LIMIT_S = 120
 
 
@@ -158,7 +160,7 @@ def run(launcher, row, box):
 
 
 def run_torchrun(row, box):
-    return run([sys.executable, TORCHRUN], row, box)
+    return run(TORCHRUN, row, box)
 
 
 def run_crun(row, box):

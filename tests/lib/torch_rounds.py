@@ -20,9 +20,8 @@ import tempfile
 import time
 
 import jobs
+from launcher_pair import SCRIPTS, TORCHRUN
 
-SCRIPTS = jobs.ROOT / "tests" / "interop" / "scripts"
-TORCHRUN = [sys.executable, str(pathlib.Path(sys.executable).parent / "torchrun")]
 STEPS, CRASH_AT = 12, 5
 ENVIRONMENT = {**os.environ, "PYTHON_EXEC": sys.executable, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
 
@@ -81,6 +80,8 @@ def many(one_round, rounds, at_once):
     with concurrent.futures.ThreadPoolExecutor(at_once) as pool:
         for i, (outcome, err) in enumerate(pool.map(lambda _: one_round(), range(rounds))):
             outcomes[outcome] += 1
+            if (i + 1) % 10 == 0:
+                print(f"  {i + 1} of {rounds}: {dict(outcomes)}", flush=True)
             if outcome != "recovered" and sum(outcomes.values()) - outcomes["recovered"] <= 3:
                 print(f"round {i}: {outcome}\n{err[-2000:]}", flush=True)
     return dict(outcomes)
