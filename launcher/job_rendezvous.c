@@ -326,10 +326,14 @@ static int check_rounds(struct job_builder *b)
     return fault ? job_refuse(b, "--rdzv-conf: %s", fault) : 0;
 }
 
-/* One node: its workers meet on loopback, unless the user names an address. */
-static int take_alone(struct job_builder *b)
+/* One node: its workers meet on loopback, unless the user names an address. The endpoint is not used, but has to be
+ * one: with the next node it would be. */
+static int take_alone(struct job_builder *b, bool has_endpoint)
 {
     const char *local = b->job->local_addr;
+
+    if (has_endpoint && split_endpoint(b, DEFAULT_ROUNDS_PORT, &b->job->endpoint_host, &b->job->endpoint_port) != 0)
+        return 1;
 
     b->job->master_addr = strdup(local ? local : "127.0.0.1");
     return b->job->master_addr ? 0 : job_refuse(b, "out of memory");
@@ -344,7 +348,9 @@ static int take_meeting(struct job_builder *b, bool alone)
     if (!alone && strcmp(backend, "c10d") != 0)
         return job_refuse(b, "--rdzv-backend: rendezvous backend '%s' is not registered; crun has c10d and static",
                           backend);
-    return alone || b->job->max_nodes == 1 ? take_alone(b) : take_rounds(b);
+    if (!alone && b->job->max_nodes > 1)
+        return take_rounds(b);
+    return take_alone(b, !alone && *job_text(b, OPTION_RDZV_ENDPOINT));
 }
 
 /* Whether the first worker opens the store, as torchrun has it but for static. */

@@ -160,7 +160,7 @@ def is_environment(d, name):
 
 
 def is_notice(d):
-    return is_environment(d, "CRUN_NOTICE_FD") or ("descriptors" in d.aspect and d.ours == sorted([*d.theirs, 3]))
+    return is_environment(d, "CRUN_NOTICE_FD") or is_environment(d, "CRUN_GENERATION") or ("descriptors" in d.aspect and d.ours == sorted([*d.theirs, 3]))
 
 
 def is_run_path(d):

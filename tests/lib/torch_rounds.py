@@ -105,7 +105,7 @@ def main():
     print(f"{args.mode}, crun: {args.rounds} rounds in {time.monotonic() - begin:.0f} s: {ours}", flush=True)
     begin = time.monotonic()
     with open(os.devnull, "w") as sys.stdout:
-        theirs = many(lambda: one(TORCHRUN, timeout_s=45), args.torchrun_rounds, args.at_once)
+        theirs = many(lambda: one(TORCHRUN, timeout_s=120), args.torchrun_rounds, args.at_once)
     sys.stdout = sys.__stdout__
     print(f"{args.mode}, torchrun: {args.torchrun_rounds} rounds in {time.monotonic() - begin:.0f} s: {theirs}")
     return 0 if ours == {"recovered": args.rounds} else 1
