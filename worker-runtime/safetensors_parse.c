@@ -1,4 +1,4 @@
-#include "worker-runtime/safetensors.h"
+#include "worker-runtime/safetensors_scan.h"
 
 /*
  * Reads the header of a safetensors file. The bytes are not trusted.
@@ -19,233 +19,14 @@
 #include <string.h>
 
 struct reader {
-    const uint8_t *file;
-    size_t at, end;
-    char *text; /* where decoded strings go; as large as the header, which they cannot outgrow */
-    size_t text_size;
+    struct scan scan;
     size_t tensors_capacity, strings_capacity;
     struct safetensors *st;
-    const char *why;
 };
 
 static int bad(struct reader *r, const char *why)
 {
-    r->why = why;
-    return SAFETENSORS_E_BAD;
-}
-
-/* ------------------------------------------------------------------ tokens */
-
-static void skip_space(struct reader *r)
-{
-    while (r->at < r->end && strchr(" \t\n\r", r->file[r->at]) && r->file[r->at])
-        r->at++;
-}
-
-/* Takes the character if it comes next, after any space. */
-static bool take(struct reader *r, char c)
-{
-    skip_space(r);
-    if (r->at == r->end || r->file[r->at] != (uint8_t)c)
-        return false;
-    r->at++;
-    return true;
-}
-
-static int hex_digit(uint8_t c)
-{
-    if (c >= '0' && c <= '9')
-        return c - '0';
-    if (c >= 'a' && c <= 'f')
-        return c - 'a' + 10;
-    if (c >= 'A' && c <= 'F')
-        return c - 'A' + 10;
-    return -1;
-}
-
-/* The four digits behind \u. */
-static bool take_code_unit(struct reader *r, uint32_t *ret_unit)
-{
-    uint32_t unit = 0;
-
-    if (r->end - r->at < 4)
-        return false;
-    for (int i = 0; i < 4; i++) {
-        int digit = hex_digit(r->file[r->at++]);
-
-        if (digit < 0)
-            return false;
-        unit = unit << 4 | (uint32_t)digit;
-    }
-    *ret_unit = unit;
-    return true;
-}
-
-static void put_utf8(struct reader *r, uint32_t c)
-{
-    char *to = r->text + r->text_size;
-
-    if (c < 0x80) {
-        to[0] = (char)c;
-        r->text_size += 1;
-    } else if (c < 0x800) {
-        to[0] = (char)(0xc0 | c >> 6);
-        to[1] = (char)(0x80 | (c & 0x3f));
-        r->text_size += 2;
-    } else if (c < 0x10000) {
-        to[0] = (char)(0xe0 | c >> 12);
-        to[1] = (char)(0x80 | (c >> 6 & 0x3f));
-        to[2] = (char)(0x80 | (c & 0x3f));
-        r->text_size += 3;
-    } else {
-        to[0] = (char)(0xf0 | c >> 18);
-        to[1] = (char)(0x80 | (c >> 12 & 0x3f));
-        to[2] = (char)(0x80 | (c >> 6 & 0x3f));
-        to[3] = (char)(0x80 | (c & 0x3f));
-        r->text_size += 4;
-    }
-}
-
-/* What follows \u, the second half of a surrogate pair included. */
-static bool take_unicode_escape(struct reader *r)
-{
-    uint32_t c, low;
-
-    if (!take_code_unit(r, &c) || c == 0)
-        return false;
-    if (c >= 0xdc00 && c <= 0xdfff)
-        return false;
-    if (c >= 0xd800 && c <= 0xdbff) {
-        if (r->end - r->at < 2 || r->file[r->at] != '\\' || r->file[r->at + 1] != 'u')
-            return false;
-        r->at += 2;
-        if (!take_code_unit(r, &low) || low < 0xdc00 || low > 0xdfff)
-            return false;
-        c = 0x10000 + ((c - 0xd800) << 10) + (low - 0xdc00);
-    }
-    put_utf8(r, c);
-    return true;
-}
-
-static bool take_escape(struct reader *r)
-{
-    static const char letters[] = "\"\\/bfnrt", meanings[] = "\"\\/\b\f\n\r\t";
-    const char *letter;
-    uint8_t c;
-
-    if (r->at == r->end)
-        return false;
-    c = r->file[r->at++];
-    if (c == 'u')
-        return take_unicode_escape(r);
-    letter = c ? strchr(letters, c) : NULL;
-    if (!letter)
-        return false;
-    put_utf8(r, (uint8_t)meanings[letter - letters]);
-    return true;
-}
-
-/* A string becomes C text, so a NUL in it is refused. *ret_at and *ret_size: its raw bytes in the file. */
-static int take_string(struct reader *r, const char **ret_text, size_t *ret_at, size_t *ret_size)
-{
-    size_t begin = r->text_size, at;
-
-    if (!take(r, '"'))
-        return bad(r, "its header is no JSON of the expected form");
-    at = r->at;
-    while (r->at < r->end && r->file[r->at] != '"') {
-        uint8_t c = r->file[r->at++];
-
-        if (c < 0x20)
-            return bad(r, "its header has a control character in a string");
-        if (c != '\\')
-            r->text[r->text_size++] = (char)c;
-        else if (!take_escape(r))
-            return bad(r, "its header has an impossible escape in a string");
-    }
-    if (r->at == r->end)
-        return bad(r, "its header ends inside a string");
-    *ret_text = r->text + begin;
-    *ret_at = at;
-    *ret_size = r->at - at;
-    r->at++;
-    r->text[r->text_size++] = '\0';
-    return 0;
-}
-
-static int take_key(struct reader *r, const char **ret_key)
-{
-    size_t at, size;
-    int result = take_string(r, ret_key, &at, &size);
-
-    if (result == 0 && !take(r, ':'))
-        return bad(r, "its header is no JSON of the expected form");
-    return result;
-}
-
-static int take_number(struct reader *r, uint64_t *ret_value)
-{
-    uint64_t value = 0;
-    size_t at;
-
-    skip_space(r);
-    at = r->at;
-    while (r->at < r->end && r->file[r->at] >= '0' && r->file[r->at] <= '9') {
-        uint64_t digit = (uint64_t)(r->file[r->at] - '0');
-
-        if (__builtin_mul_overflow(value, 10, &value) || __builtin_add_overflow(value, digit, &value))
-            return bad(r, "its header has a number that is too large");
-        r->at++;
-    }
-    if (r->at == at || (r->file[at] == '0' && r->at - at > 1))
-        return bad(r, "its header has something else where a number must be");
-    *ret_value = value;
-    return 0;
-}
-
-/* [1,2,3], at most max numbers. */
-static int take_numbers(struct reader *r, uint64_t *numbers, int max, int *ret_n)
-{
-    int n = 0;
-
-    if (!take(r, '['))
-        return bad(r, "its header has something else where a list must be");
-    if (!take(r, ']')) {
-        do {
-            int result;
-
-            if (n == max)
-                return bad(r, "its header has a list that is too long");
-            result = take_number(r, &numbers[n++]);
-            if (result != 0)
-                return result;
-        } while (take(r, ','));
-        if (!take(r, ']'))
-            return bad(r, "its header has a list without end");
-    }
-    *ret_n = n;
-    return 0;
-}
-
-/* Calls entry for each key of an object whose "{" comes next. */
-static int take_object(struct reader *r, int (*entry)(struct reader *r, const char *key, void *data), void *data)
-{
-    if (!take(r, '{'))
-        return bad(r, "its header has something else where an object must be");
-    if (take(r, '}'))
-        return 0;
-    do {
-        const char *key;
-        int result = take_key(r, &key);
-
-        if (result == 0)
-            result = entry(r, key, data);
-        if (result != 0)
-            return result;
-    } while (take(r, ','));
-    if (!take(r, '}'))
-        return bad(r, "its header has an object without end");
-    return 0;
+    return scan_refuse(&r->scan, why);
 }
 
 /* ------------------------------------------------------------------ entries */
@@ -266,12 +47,13 @@ static int grow(void **array, size_t n, size_t *capacity, size_t size)
     return 0;
 }
 
-static int read_string_entry(struct reader *r, const char *key, void *data)
+static int read_string_entry(void *data, const char *key)
 {
+    struct reader *r = data;
     struct safetensors_string string = {.key = key};
     struct safetensors *st = r->st;
     void *array = st->strings;
-    int result = take_string(r, &string.value, &string.at, &string.size);
+    int result = scan_string(&r->scan, &string.value, &string.at, &string.size);
 
     if (result == 0)
         result = grow(&array, st->n_strings, &r->strings_capacity, sizeof(string));
@@ -285,6 +67,7 @@ static int read_string_entry(struct reader *r, const char *key, void *data)
 enum field { FIELD_DTYPE = 1, FIELD_SHAPE = 2, FIELD_OFFSETS = 4, FIELD_ALL = 7 };
 
 struct entry {
+    struct reader *r;
     struct safetensors_tensor tensor;
     unsigned seen; /* set of enum field */
 };
@@ -293,7 +76,7 @@ static int read_dtype(struct reader *r, struct safetensors_tensor *tensor)
 {
     const char *name;
     size_t at, size;
-    int result = take_string(r, &name, &at, &size);
+    int result = scan_string(&r->scan, &name, &at, &size);
 
     if (result != 0)
         return result;
@@ -309,7 +92,7 @@ static int read_dtype(struct reader *r, struct safetensors_tensor *tensor)
 static int read_shape(struct reader *r, struct safetensors_tensor *tensor)
 {
     uint64_t dims[SAFETENSORS_DIMS_MAX];
-    int result = take_numbers(r, dims, SAFETENSORS_DIMS_MAX, &tensor->n_dims);
+    int result = scan_numbers(&r->scan, dims, SAFETENSORS_DIMS_MAX, &tensor->n_dims);
 
     if (result != 0)
         return result;
@@ -324,7 +107,7 @@ static int read_shape(struct reader *r, struct safetensors_tensor *tensor)
 static int read_offsets(struct reader *r, struct safetensors_tensor *tensor)
 {
     uint64_t offsets[2];
-    int n, result = take_numbers(r, offsets, 2, &n);
+    int n, result = scan_numbers(&r->scan, offsets, 2, &n);
 
     if (result != 0)
         return result;
@@ -335,7 +118,7 @@ static int read_offsets(struct reader *r, struct safetensors_tensor *tensor)
     return 0;
 }
 
-static int read_field(struct reader *r, const char *key, void *data)
+static int read_field(void *data, const char *key)
 {
     static const struct {
         const char *key;
@@ -347,6 +130,7 @@ static int read_field(struct reader *r, const char *key, void *data)
         {"data_offsets", FIELD_OFFSETS, read_offsets},
     };
     struct entry *entry = data;
+    struct reader *r = entry->r;
 
     for (size_t i = 0; i < sizeof(fields) / sizeof(fields[0]); i++) {
         if (strcmp(key, fields[i].key) != 0)
@@ -361,11 +145,11 @@ static int read_field(struct reader *r, const char *key, void *data)
 
 static int read_tensor_entry(struct reader *r, const char *key)
 {
-    struct entry entry = {.tensor = {.name = key}};
+    struct entry entry = {.r = r, .tensor = {.name = key}};
     struct safetensors *st = r->st;
     void *array = st->tensors;
     uint64_t n_bytes;
-    int result = take_object(r, read_field, &entry);
+    int result = scan_object(&r->scan, read_field, &entry);
 
     if (result != 0)
         return result;
@@ -382,16 +166,22 @@ static int read_tensor_entry(struct reader *r, const char *key)
     return 0;
 }
 
-static int read_entry(struct reader *r, const char *key, void *data)
+struct whole {
+    struct reader *r;
+    bool seen_metadata;
+};
+
+static int read_entry(void *data, const char *key)
 {
-    bool *seen_metadata = data;
+    struct whole *whole = data;
+    struct reader *r = whole->r;
 
     if (strcmp(key, "__metadata__") != 0)
         return read_tensor_entry(r, key);
-    if (*seen_metadata)
+    if (whole->seen_metadata)
         return bad(r, "it has two sets of metadata");
-    *seen_metadata = true;
-    return take_object(r, read_string_entry, NULL);
+    whole->seen_metadata = true;
+    return scan_object(&r->scan, read_string_entry, r);
 }
 
 /* ------------------------------------------------------------------ the whole */
@@ -474,49 +264,50 @@ int safetensors_header_length(const uint8_t *file, uint64_t size, uint64_t *ret_
 }
 
 /* Sets at and end to the header's JSON. */
-static int find_header(struct reader *r, size_t size)
+static int find_header(struct scan *s, size_t size)
 {
     uint64_t n;
-    int result = safetensors_header_length(r->file, size, &n, &r->why);
+    int result = safetensors_header_length(s->file, size, &n, &s->why);
 
     if (result != 0)
         return result;
-    r->at = 8;
-    r->end = 8 + (size_t)n;
-    if (n < 2 || r->file[8] != '{')
-        return bad(r, "its header does not begin with \"{\"");
-    if (!safetensors_text_is_utf8(r->file + 8, (size_t)n))
-        return bad(r, "its header is not UTF-8");
+    s->at = 8;
+    s->end = 8 + (size_t)n;
+    if (n < 2 || s->file[8] != '{')
+        return scan_refuse(s, "its header does not begin with \"{\"");
+    if (!safetensors_text_is_utf8(s->file + 8, (size_t)n))
+        return scan_refuse(s, "its header is not UTF-8");
     return 0;
 }
 
 static int read_header(struct reader *r, size_t size)
 {
-    bool seen_metadata = false;
-    int result = find_header(r, size);
+    struct whole whole = {.r = r};
+    struct scan *s = &r->scan;
+    int result = find_header(s, size);
 
     if (result != 0)
         return result;
-    r->st->data_at = r->end;
-    r->text = r->st->text = malloc(r->end - r->at);
-    if (!r->text)
+    r->st->data_at = s->end;
+    s->text = r->st->text = malloc(s->end - s->at);
+    if (!s->text)
         return -ENOMEM;
-    result = take_object(r, read_entry, &seen_metadata);
+    result = scan_object(s, read_entry, &whole);
     if (result != 0)
         return result;
-    skip_space(r);
-    if (r->at != r->end)
+    scan_space(s);
+    if (s->at != s->end)
         return bad(r, "its header goes on behind its JSON");
     /* Two quotes became one NUL, and no escape is shorter than what it means. */
-    assert(r->text_size <= r->end - 8);
+    assert(s->text_size <= s->end - 8);
     result = check_unique(r);
-    return result == 0 ? check_tiling(r, size - r->end) : result;
+    return result == 0 ? check_tiling(r, size - s->end) : result;
 }
 
 int safetensors_parse(const uint8_t *file, size_t size, struct safetensors *ret, const char **ret_why)
 {
     struct safetensors st = {0};
-    struct reader r = {.file = file, .st = &st};
+    struct reader r = {.scan = {.file = file}, .st = &st};
     int result = read_header(&r, size);
 
     if (result == 0) {
@@ -524,7 +315,7 @@ int safetensors_parse(const uint8_t *file, size_t size, struct safetensors *ret,
         return 0;
     }
     if (result == SAFETENSORS_E_BAD)
-        *ret_why = r.why;
+        *ret_why = r.scan.why;
     safetensors_finish(&st);
     return result;
 }
