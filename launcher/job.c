@@ -324,14 +324,17 @@ static int refuse_unsupported(struct job_builder *b)
 static int warn_of_switches(struct job_builder *b)
 {
     static const struct {
-        const char *name, *value, *consequence;
+        const char *name, *value; /* NULL: anything but 0 */
+        const char *consequence;
     } switches[] = {
         {"TORCHELASTIC_ENABLE_FILE_TIMER", "1", "there is no watchdog on a FIFO"},
+        {"TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT", NULL,
+         "a worker that sits in the kernel is named when it cannot be killed, not before"},
     };
 
     for (size_t i = 0; i < ARRAY_SIZE(switches); i++) {
         const char *value = environment_get(b->environment, switches[i].name);
-        if (value && strcmp(value, switches[i].value) == 0)
+        if (value && (switches[i].value ? strcmp(value, switches[i].value) == 0 : strcmp(value, "0") != 0))
             text_add(&b->warnings, "crun: %s=%s has no effect: %s\n", switches[i].name, value,
                      switches[i].consequence);
     }

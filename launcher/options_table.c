@@ -26,7 +26,7 @@ const struct option_spec options_table[OPTION_COUNT] = {
     [OPTION_RDZV_BACKEND] = {.name = "rdzv-backend",
                              .kind = OPTION_TEXT,
                              .fallback = "static",
-                             .placeholder = "NAME",
+                             .placeholder = "c10d|static",
                              .help = "rendezvous backend: c10d or static"},
     [OPTION_RDZV_ENDPOINT] = {.name = "rdzv-endpoint",
                               .kind = OPTION_TEXT,

@@ -246,6 +246,8 @@ static void test_warnings(void **state)
         {{{"--signals-to-handle=SIGKILL", "x"}}, "'SIGKILL'"},
         {{{"x"}, {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1"}}, NULL},
         {{{"x"}, {"TORCHELASTIC_ENABLE_FILE_TIMER=1"}}, "TORCHELASTIC_ENABLE_FILE_TIMER=1 has no effect"},
+        {{{"x"}, {"TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT=5"}}, "UNINTERRUPTIBLE_STATE_TIMEOUT=5 has no effect"},
+        {{{"x"}, {"TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT=0"}}, NULL},
         {{{"--shutdown-timeout=60", "x"}, {"CRUN_GRACE_SECONDS=40"}}, "(40 s); 35 s are used"},
         {{{"x"}, {"CRUN_GRACE_SECONDS=20"}}, NULL},
         {{{"--shutdown-timeout=60", "x"}, {"KUBERNETES_SERVICE_HOST=10.0.0.1"}}, NULL},
