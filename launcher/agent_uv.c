@@ -601,7 +601,9 @@ static void leave_unmet(struct agent *a)
 
 static void do_finish(struct agent *a, int code)
 {
-    a->exit_code = code && a->config->job->exit_code_of_worker ? a->outcome.worker_code : code;
+    /* Without a report (a start that failed) no worker has a code. */
+    bool is_worker_s = code && a->config->job->exit_code_of_worker && a->outcome.worker_code;
+    a->exit_code = is_worker_s ? a->outcome.worker_code : code;
     if (a->nodes && a->group.is_ending) {
         a->exit_code = code;
         nodes_tell_end(a->nodes);

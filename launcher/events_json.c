@@ -7,6 +7,7 @@
 #include <time.h>
 
 #include "launcher/events.h"
+#include "proto/base/utf8.h"
 
 static const char *const names[EVENT_KIND_COUNT] = {
     [EVENT_START] = "start", [EVENT_READY] = "ready",     [EVENT_EXIT] = "exit", [EVENT_FAILURE] = "failure",
@@ -44,25 +45,12 @@ static void add_signal(cJSON *line, const char *name, int signal)
 }
 
 /* Bytes that are no UTF-8 (in a program's name, at the end of a cut sentence) would make the line no JSON. */
-static size_t sequence_size(const unsigned char *s)
-{
-    size_t n = *s < 0x80 ? 1 : *s >= 0xC2 && *s < 0xE0 ? 2 : *s >= 0xE0 && *s < 0xF0 ? 3 : *s >= 0xF0 && *s < 0xF5 ? 4 : 0;
-
-    for (size_t i = 1; i < n; i++)
-        if ((s[i] & 0xC0) != 0x80)
-            return 0;
-    if ((*s == 0xE0 && s[1] < 0xA0) || (*s == 0xED && s[1] > 0x9F) || (*s == 0xF0 && s[1] < 0x90) ||
-        (*s == 0xF4 && s[1] > 0x8F))
-        return 0; /* too long a spelling, half of a UTF-16 pair, beyond Unicode */
-    return n;
-}
-
 void events_add_text(cJSON *object, const char *name, const char *text)
 {
     char *copy = strdup(text);
 
     for (unsigned char *s = (unsigned char *)copy; s && *s;) {
-        size_t n = sequence_size(s);
+        size_t n = utf8_sequence(s);
         if (n == 0)
             *s = '?';
         s += n ? n : 1;

@@ -38,6 +38,13 @@ enum crw_result {
 /* The sentence of this thread's last failure; "" before the first. Valid until the next call fails. */
 CRW_EXPORT const char *crw_error_message(void);
 
+/*
+ * Before a worker exits for a reason of its own (not for CRW_E_PEER): leaves that reason where the launcher looks for it,
+ * in the file TORCHELASTIC_ERROR_FILE, in the form of PyTorch's @record. message NULL: crw_error_message(). The first
+ * reason stays. 0 also without that variable; else -errno.
+ */
+CRW_EXPORT int crw_error_record(const char *message);
+
 /* "0.1.0" */
 CRW_EXPORT const char *crw_version(void);
 

@@ -1,10 +1,12 @@
 """What crun says of ends that torchrun cannot tell apart: OOM killer, signals, core dumps, stuck and stopped workers."""
 
+import json
 import os
 import pathlib
 import pwd
 import resource
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -179,3 +181,25 @@ print("open", os.environ["TORCHELASTIC_USE_AGENT_STORE"])
 """
     p = crun("--no-python", sys.executable, "-c", code, environment={"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"})
     assert p.stdout.split() == ["kept", "open", "False"], p.stderr
+
+
+def test_start_that_fails_is_a_failure_for_everybody():
+    """There is no worker's code to pass on, and still it is not success."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        for options in ((), ("--exit-code=worker",)):
+            p = jobs.run([jobs.crun(), *options, f"--master-port={port}", "--no-python", "true"], timeout=60)
+            jobs.assert_one_sentence(p, 1, "cannot open the worker store", str(port))
+
+
+def test_worker_in_c_records_its_error(tmp_path):
+    """train has no data: its reason is in error.json, and with it in the table and in torchrun's field."""
+    p = crun("--nproc-per-node=2", f"--log-dir={tmp_path}/logs", jobs.train(), "mnist", "--data", tmp_path / "nowhere")
+    assert p.returncode == 1
+    files = list((tmp_path / "logs").rglob("error.json"))
+    assert len(files) == 1, p.stderr  # the ranks agree on who says it
+    recorded = json.loads(files[0].read_text())["message"]
+    assert "nowhere" in recorded["message"] and abs(int(recorded["extraInfo"]["timestamp"]) - time.time()) < 120
+    assert f"traceback : {recorded['message']}" in p.stderr and f"error_file: {files[0]}" in p.stderr

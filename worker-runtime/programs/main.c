@@ -44,10 +44,11 @@ int main(int argc, char **argv)
     struct crw_env env;
     struct crw_group *group;
     char error[512];
-    int exit_code;
+    int exit_code, result;
 
     if (crw_env_read(&env) != 0) {
         fprintf(stderr, "train: %s\n", crw_error_message());
+        (void)crw_error_record(NULL); /* it has been said in any case, as wherever this is called */
         return TRAIN_FAILED;
     }
     if (options_parse(argc, argv, &options, error, sizeof(error)) < 0)
@@ -60,8 +61,11 @@ int main(int argc, char **argv)
         printf("train (crun) %s\n", crw_version());
         return finish_output(TRAIN_DONE);
     }
-    if (crw_group_create(&env, &group) != 0) {
+    result = crw_group_create(&env, &group);
+    if (result != 0) {
         fprintf(stderr, "train: rank %d: %s\n", env.rank, crw_error_message());
+        if (result != CRW_E_PEER)
+            (void)crw_error_record(NULL);
         return TRAIN_FAILED;
     }
     exit_code = programs[options.program](&options, &env, group);

@@ -392,6 +392,8 @@ static enum epoch_end train_epoch(struct trainer *t)
 static int leave_failed(struct trainer *t)
 {
     fprintf(stderr, "train: rank %d: %s\n", crw_rank(t->group), t->error);
+    if (!t->follows)
+        (void)crw_error_record(t->error); /* it has been said in any case */
     trainer_save(t);
     trainer_finish_saves(t);
     return TRAIN_FAILED;

@@ -41,8 +41,10 @@ static int agree(struct trainer *t, int result)
     if (first == INT64_MIN)
         return 0;
     t->follows = result == 0;
-    if (-first - 1 == crw_rank(t->group))
+    if (-first - 1 == crw_rank(t->group)) {
         fprintf(stderr, "train: %s\n", t->error);
+        (void)crw_error_record(t->error); /* it has been said in any case */
+    }
     (void)crw_barrier(t->group); /* nobody exits before the sentence is out; a failure changes nothing */
     return -1;
 }

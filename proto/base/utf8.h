@@ -1,0 +1,20 @@
+#pragma once
+
+/* Text of unknown origin that has to go into JSON. */
+
+#include <stddef.h>
+
+/* Bytes of the UTF-8 sequence at s, a NUL-terminated text that is not empty; 0 when it is none. Spellings that are too
+ * long, halves of UTF-16 pairs and what lies beyond Unicode are none. */
+static inline size_t utf8_sequence(const unsigned char *s)
+{
+    size_t n = *s < 0x80 ? 1 : *s < 0xC2 ? 0 : *s < 0xE0 ? 2 : *s < 0xF0 ? 3 : *s < 0xF5 ? 4 : 0;
+
+    for (size_t i = 1; i < n; i++)
+        if ((s[i] & 0xC0) != 0x80)
+            return 0;
+    if ((*s == 0xE0 && s[1] < 0xA0) || (*s == 0xED && s[1] > 0x9F) || (*s == 0xF0 && s[1] < 0x90) ||
+        (*s == 0xF4 && s[1] > 0x8F))
+        return 0;
+    return n;
+}
