@@ -225,6 +225,25 @@ static void signal_left(struct guardian *g, int signal)
             (void)kill(pids[i], signal);
 }
 
+static bool is_stopped(pid_t pid)
+{
+    siginfo_t info = {0};
+
+    return waitid(P_PID, (id_t)pid, &info, WSTOPPED | WNOHANG | WNOWAIT) == 0 && info.si_pid == pid;
+}
+
+/* One that somebody has stopped would learn of its signal only by SIGKILL. The others get no SIGCONT: it would take
+ * back the stop by which a debugger, or LeakSanitizer at a program's end, is just attaching. */
+static void wake_stopped(struct guardian *g)
+{
+    pid_t pids[1024];
+
+    int n = children_list(pids, (int)(sizeof(pids) / sizeof(pids[0])));
+    for (int i = 0; i < n; i++)
+        if (is_stopped(pids[i]))
+            (void)kill(find_worker(g, pids[i]) ? -pids[i] : pids[i], SIGCONT);
+}
+
 static void obey(struct guardian *g)
 {
     struct guardian_order order;
@@ -240,9 +259,7 @@ static void obey(struct guardian *g)
     }
     signal_groups(g, order.signal);
     signal_left(g, order.signal);
-    /* One that somebody has stopped would only learn of it by SIGKILL. */
-    signal_groups(g, SIGCONT);
-    signal_left(g, SIGCONT);
+    wake_stopped(g);
 }
 
 /* ------------------------------------------------------------------ life */
