@@ -16,6 +16,7 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <stdatomic.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -31,6 +32,19 @@ static struct server *server;
 static char folder[] = "/tmp/test_server_rounds.XXXXXX";
 static bool stopped, stop_when_deserted;
 static unsigned n_lines, n_deserted;
+
+/* The linker sends fsync() through here: a disk that takes its time. */
+static atomic_bool disk_hangs;
+
+int __real_fsync(int fd);
+int __wrap_fsync(int fd);
+
+int __wrap_fsync(int fd)
+{
+    while (disk_hangs)
+        (void)poll(NULL, 0, 1);
+    return __real_fsync(fd);
+}
 
 static void note_stopped(void *data)
 {
@@ -72,6 +86,18 @@ static void stop(void)
     run_out();
 }
 
+static void empty_folder(void)
+{
+    DIR *list = opendir(folder);
+    struct dirent *entry;
+
+    assert_non_null(list);
+    while ((entry = readdir(list)))
+        if (entry->d_name[0] != '.')
+            assert_int_equal(unlinkat(dirfd(list), entry->d_name, 0), 0);
+    assert_int_equal(closedir(list), 0);
+}
+
 static void turn(void)
 {
     for (int i = 0; i < TURNS; i++)
@@ -85,6 +111,7 @@ struct client {
     struct frame_reader reader;
     struct buf in;
     struct session_hello hello;
+    unsigned n_alive;         /* empty frames heard */
     bool told;                /* view is set */
     struct session_view view; /* the last one */
 };
@@ -175,6 +202,7 @@ static bool take_frame(struct client *c)
         return false;
     if (frame.kind == FRAME_BODY)
         c->told = session_json_get_view(frame.body.data, frame.body.size, &c->view, error);
+    c->n_alive += frame.kind == FRAME_ALIVE;
     buf_consume(&c->in, size);
     return true;
 }
@@ -281,6 +309,70 @@ static void test_drain_ends_with_agents(void **state)
     client_finish(&a);
     run_out();
     assert_int_equal(n_deserted, 0);
+    empty_folder();
+}
+
+static bool ask_alive(struct client *c)
+{
+    static const uint8_t empty[FRAME_HEADER_SIZE];
+    unsigned n = c->n_alive;
+
+    c->told = false;
+    (void)send(c->fd, empty, sizeof(empty), MSG_NOSIGNAL);
+    for (int i = 0; i < PATIENCE_MS && c->n_alive == n && !c->told; i++) {
+        uint8_t bytes[4096];
+        ssize_t got;
+
+        turn();
+        got = recv(c->fd, bytes, sizeof(bytes), 0);
+        assert_true(got < 0 || buf_append(&c->in, bytes, (size_t)got) == 0);
+        while (take_frame(c))
+            ;
+    }
+    return c->n_alive > n && !c->told;
+}
+
+/* What is not on disk yet is not said; whatever does not depend on it is. */
+static void test_slow_disk_holds_back_what_it_must(void **state)
+{
+    struct client a, b, other;
+
+    assert_int_equal(start(folder), 0);
+    client_init(&a, 1, 2);
+    client_init(&b, 2, 2);
+    client_init(&other, 3, 2);
+    (void)snprintf(other.hello.job, sizeof(other.hello.job), "other");
+    disk_hangs = true;
+    assert_true(say_hello(&a) && hear(&a, SESSION_VIEW_WAIT));
+    assert_true(say_hello(&b));
+    assert_true(say_hello(&other) && hear(&other, SESSION_VIEW_WAIT));
+    for (int i = 0; i < 10; i++) /* and nothing but that */
+        assert_true(ask_alive(&a) && ask_alive(&b));
+    disk_hangs = false;
+    assert_true(hear(&a, SESSION_VIEW_START) && hear(&b, SESSION_VIEW_START));
+    client_finish(&a);
+    client_finish(&b);
+    client_finish(&other);
+    stop();
+    empty_folder();
+}
+
+/* A server that is stopped while it writes is there until that is over. */
+static void test_stopped_while_writing(void **state)
+{
+    struct client a;
+
+    assert_int_equal(start(folder), 0);
+    client_init(&a, 1, 1);
+    disk_hangs = true;
+    assert_true(say_hello(&a));
+    server_stop(server, note_stopped, NULL);
+    turn();
+    assert_false(stopped);
+    disk_hangs = false;
+    run_out();
+    client_finish(&a);
+    empty_folder();
 }
 
 /* Two nodes join, one fails, the other is told, both go: everything that allocates. */
@@ -310,18 +402,6 @@ static void check_served(void)
     assert_true(say_hello(&c));
     assert_true(hear(&c, SESSION_VIEW_START));
     client_finish(&c);
-}
-
-static void empty_folder(void)
-{
-    DIR *list = opendir(folder);
-    struct dirent *entry;
-
-    assert_non_null(list);
-    while ((entry = readdir(list)))
-        if (entry->d_name[0] != '.')
-            assert_int_equal(unlinkat(dirfd(list), entry->d_name, 0), 0);
-    assert_int_equal(closedir(list), 0);
 }
 
 static void check_memory(const char *state_dir)
@@ -377,6 +457,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_idle_agent_is_small),    cmocka_unit_test(test_closed_jobs_are_told_and_left),
         cmocka_unit_test(test_stopped_from_within),    cmocka_unit_test(test_drain_ends_with_agents),
+        cmocka_unit_test(test_slow_disk_holds_back_what_it_must),
+        cmocka_unit_test(test_stopped_while_writing),
         cmocka_unit_test(test_memory_runs_out),        cmocka_unit_test(test_memory_runs_out_with_state),
     };
 
