@@ -1,0 +1,247 @@
+/*
+ * On a real device: device_check poison | memory. Prints one JSON object; exits 0 when all checks hold, 1 when
+ * not, 77 when there is no device.
+ *
+ *   poison  NaN is planted where a broken-off collective leaves garbage. Without the poison word it reaches the
+ *           parameters (so the planting works); with the word written just before it, on the same stream, the
+ *           state keeps every bit.
+ *   memory  the optimizers over 1e8 parameters: bytes per second beside a copy's.
+ */
+
+#include <cuda_runtime_api.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "proto/base/err.h"
+#include "worker-runtime/backend.h"
+#include "worker-runtime/kernels/cuda/kernels.h"
+#include "worker-runtime/model.h"
+
+enum { TIMEOUT_MS = 60000 };
+
+static void must(cudaError_t r, const char *what)
+{
+    if (r == cudaSuccess)
+        return;
+    (void)fprintf(stderr, "device_check: %s: %s\n", what, cudaGetErrorString(r));
+    exit(1);
+}
+
+static void must_backend(int r, const struct backend *b)
+{
+    if (r == 0)
+        return;
+    (void)fprintf(stderr, "device_check: %s\n", b->error_message());
+    exit(1);
+}
+
+/* ------------------------------------------------------------------ poison */
+
+enum { BATCH = 8, N_ITEMS = 64, N_INPUTS = 20, N_OUTPUTS = 4 };
+
+static const struct crw_layer layers[] = {
+    {.kind = CRW_LAYER_LINEAR, .name = "a", .in = N_INPUTS, .out = 64},
+    {.kind = CRW_LAYER_RELU},
+    {.kind = CRW_LAYER_LINEAR, .name = "b", .in = 64, .out = N_OUTPUTS},
+    {.kind = CRW_LAYER_LOG_SOFTMAX},
+};
+
+/* What stands in for NCCL. */
+struct planter {
+    const struct backend *b;
+    struct backend_trainer *trainer;
+    bool poisons; /* first, as whoever breaks a collective off has to */
+};
+
+static void CUDART_CB poison(void *data)
+{
+    struct planter *p = data;
+    p->b->trainer_poison(p->trainer);
+}
+
+static int plant(void *data, float *values, size_t count, void *stream)
+{
+    struct planter *p = data;
+    if (p->poisons)
+        must(cudaLaunchHostFunc(stream, poison, p), "cannot queue the poison");
+    must(cudaMemsetAsync(values, 0xff, count * sizeof(*values), stream), "cannot plant NaN");
+    return 0;
+}
+
+static float inputs[N_ITEMS * N_INPUTS];
+static uint8_t classes[N_ITEMS];
+static uint32_t list[N_ITEMS];
+
+/* Three steps with planted NaN; whether any step was committed, and whether the parameters have every bit still. */
+static void train(const struct backend *b, bool poisons, bool *ret_committed, bool *ret_same, bool *ret_finite)
+{
+    struct crw_model *model;
+    struct crw_optimizer *optimizer;
+    struct planter planter = {.b = b, .poisons = poisons};
+    const struct backend_reducer reducer = {plant, &planter};
+    struct backend_progress progress;
+
+    if (crw_model_create(layers, ARRAY_SIZE(layers), (struct crw_shape){N_INPUTS, 1, 1}, BATCH, NULL, &model) != 0)
+        exit(1);
+    crw_model_init(model, 1);
+    const struct crw_optimizer_options sgd = crw_optimizer_defaults(CRW_SGD);
+    if (crw_optimizer_create(&sgd, model->n_parameters, &optimizer) != 0)
+        exit(1);
+    const uint32_t before = crw_model_crc32c(model);
+    const struct backend_trainer_options options = {.model = model, .optimizer = sgd, .reducer = &reducer};
+    const struct backend_samples samples = {.inputs = inputs, .targets = classes, .n = N_ITEMS};
+    must_backend(b->trainer_create(&options, &planter.trainer), b);
+    must_backend(b->trainer_set_data(planter.trainer, BACKEND_TRAIN, &samples), b);
+    must_backend(b->trainer_start(planter.trainer, list, N_ITEMS, 0), b);
+    *ret_committed = false;
+    for (int i = 0; i < 3; i++) {
+        must_backend(b->trainer_step(planter.trainer, BATCH, true), b);
+        must_backend(b->trainer_wait(planter.trainer, TIMEOUT_MS, &progress), b);
+        *ret_committed |= progress.committed;
+    }
+    must_backend(b->trainer_stage(planter.trainer), b);
+    must_backend(b->trainer_download(planter.trainer, TIMEOUT_MS), b);
+    *ret_same = crw_model_crc32c(model) == before;
+    *ret_finite = isfinite(crw_gradients_norm(model->parameters, model->n_parameters));
+    b->trainer_destroy(planter.trainer);
+    crw_optimizer_destroy(optimizer);
+    crw_model_destroy(model);
+}
+
+static int check_poison(const struct backend *b)
+{
+    bool committed, same, finite, poisoned_committed, poisoned_same, poisoned_finite;
+    struct crw_rng rng;
+
+    crw_rng_seed(&rng, 1);
+    crw_rng_uniform(&rng, inputs, ARRAY_SIZE(inputs), -1, 1);
+    for (uint32_t i = 0; i < N_ITEMS; i++) {
+        classes[i] = (uint8_t)(i % N_OUTPUTS);
+        list[i] = i;
+    }
+    train(b, false, &committed, &same, &finite);
+    train(b, true, &poisoned_committed, &poisoned_same, &poisoned_finite);
+    (void)printf("{\"planted_nan_reaches_parameters\": %s, \"poisoned_state_is_unchanged\": %s}\n",
+                 committed && !finite ? "true" : "false", !poisoned_committed && poisoned_same ? "true" : "false");
+    return committed && !finite && !poisoned_committed && poisoned_same && poisoned_finite ? 0 : 1;
+}
+
+/* ------------------------------------------------------------------ memory */
+
+enum { N_TIMED = 10 };
+static const size_t n_parameters = 100000000;
+
+struct arena {
+    struct cuda_queue q;
+    cudaEvent_t begin, end;
+    float *p, *g, *states[2];
+    struct cuda_commit *commit;
+    struct cuda_optimizer_options *options;
+    int32_t *poison;
+};
+
+static void *on_device(size_t n_bytes)
+{
+    void *memory;
+    must(cudaMalloc(&memory, n_bytes), "cannot allocate");
+    must(cudaMemset(memory, 0, n_bytes), "cannot clear");
+    return memory;
+}
+
+static void make_arena(struct arena *a)
+{
+    must(cudaStreamCreate(&a->q.stream), "cannot make a stream");
+    must(cudaEventCreate(&a->begin), "cannot make an event");
+    must(cudaEventCreate(&a->end), "cannot make an event");
+    a->q.workspace = on_device(CUDA_WORKSPACE_FLOATS * sizeof(float));
+    a->p = on_device(n_parameters * sizeof(float));
+    a->g = on_device(n_parameters * sizeof(float));
+    a->states[0] = on_device(n_parameters * sizeof(float));
+    a->states[1] = on_device(n_parameters * sizeof(float));
+    a->commit = on_device(sizeof(*a->commit));
+    a->options = on_device(sizeof(*a->options));
+    a->poison = on_device(sizeof(*a->poison));
+}
+
+/* Bytes per second of what was queued between begin and now. */
+static double bandwidth(struct arena *a, double n_bytes)
+{
+    float ms;
+    must(cudaEventRecord(a->end, a->q.stream), "cannot record");
+    must(cudaEventSynchronize(a->end), "cannot wait");
+    must(cudaEventElapsedTime(&ms, a->begin, a->end), "cannot measure");
+    return n_bytes / (1e-3 * ms);
+}
+
+static double time_copy(struct arena *a)
+{
+    const size_t n_bytes = n_parameters * sizeof(float);
+    for (int i = -2; i < N_TIMED; i++) {
+        if (i == 0)
+            must(cudaEventRecord(a->begin, a->q.stream), "cannot record");
+        must(cudaMemcpyAsync(a->states[1], a->g, n_bytes, cudaMemcpyDeviceToDevice, a->q.stream), "cannot copy");
+    }
+    return bandwidth(a, 2.0 * N_TIMED * (double)n_bytes);
+}
+
+/* n_arrays: read and written, each. */
+static double time_optimizer(struct arena *a, const struct cuda_optimizer_options *options, int n_states, int n_arrays)
+{
+    must(cudaMemcpy(a->options, options, sizeof(*options), cudaMemcpyHostToDevice), "cannot set options");
+    must(cuda_commit_latch(&a->q, a->poison, NULL, a->options, 1, 1, a->commit), "cannot open the latch");
+    for (int i = -2; i < N_TIMED; i++) {
+        if (i == 0)
+            must(cudaEventRecord(a->begin, a->q.stream), "cannot record");
+        must(cuda_optimizer_step(&a->q, (enum cuda_optimizer_kind)options->kind, a->commit, n_parameters, a->p, a->g,
+                                 n_states > 0 ? a->states[0] : NULL, n_states > 1 ? a->states[1] : NULL),
+             "cannot step");
+    }
+    return bandwidth(a, (double)n_arrays * N_TIMED * (double)(n_parameters * sizeof(float)));
+}
+
+static int check_memory(void)
+{
+    static const struct {
+        const char *name;
+        struct cuda_optimizer_options options;
+        int n_states, n_arrays;
+    } cases[] = {
+        {"sgd", {.kind = CUDA_SGD, .lr = 0.01}, 0, 3},
+        {"sgd_momentum", {.kind = CUDA_SGD, .lr = 0.01, .momentum = 0.9}, 1, 5},
+        {"adamw", {.kind = CUDA_ADAMW, .lr = 1e-4, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8}, 2, 7},
+        {"adadelta", {.kind = CUDA_ADADELTA, .lr = 0.01, .rho = 0.9, .eps = 1e-6}, 2, 7},
+    };
+    struct arena a;
+    make_arena(&a);
+    const double copy = time_copy(&a);
+    (void)printf("{\"copy_gb_per_s\": %.1f", 1e-9 * copy);
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++)
+        (void)printf(", \"fraction_%s\": %.3f", cases[i].name,
+                     time_optimizer(&a, &cases[i].options, cases[i].n_states, cases[i].n_arrays) / copy);
+    (void)printf("}\n");
+    return 0;
+}
+
+int main(int argc, char **argv)
+{
+    struct backend_plugin plugin;
+    const char *why;
+    int code = 2;
+
+    if (backend_open("crw-cuda", &plugin) != 0) {
+        (void)fprintf(stderr, "device_check: %s\n", crw_error_message());
+        return 1;
+    }
+    if (plugin.backend->count_devices(&why) == 0) {
+        (void)fprintf(stderr, "device_check: no device: %s\n", why);
+        code = 77;
+    } else if (argc == 2 && strcmp(argv[1], "poison") == 0) {
+        code = check_poison(plugin.backend);
+    } else if (argc == 2 && strcmp(argv[1], "memory") == 0) {
+        code = check_memory();
+    }
+    backend_close(&plugin);
+    return code;
+}
