@@ -11,6 +11,7 @@
 
 #include "launcher/environment.h"
 #include "launcher/job_impl.h"
+#include "launcher/slurm.h"
 #include "proto/base/err.h"
 
 enum { DEFAULT_MASTER_PORT = 29500, DEFAULT_ROUNDS_PORT = 29400, DEFAULT_STATIC_TIMEOUT_S = 900 };
@@ -296,14 +297,50 @@ static int check_static(struct job_builder *b)
     return 0;
 }
 
+/* Nobody said where the nodes meet: is this a step of Slurm? A whole static address counts as having said it. */
+static int find_step(const struct job_builder *b, struct slurm *ret)
+{
+    const char *variable;
+
+    if (b->job->max_nodes == 1 || *job_text(b, OPTION_RDZV_ENDPOINT) || job_value(b, OPTION_MASTER_ADDR)->set ||
+        job_value(b, OPTION_MASTER_PORT)->set || job_flag(b, OPTION_STANDALONE))
+        return SLURM_E_NONE;
+    if (job_value(b, OPTION_RDZV_BACKEND)->set && strcmp(job_text(b, OPTION_RDZV_BACKEND), "c10d") != 0)
+        return SLURM_E_NONE;
+    return slurm_find(b->environment, ret, &variable);
+}
+
+/* The first host of the step, and the step's own name unless the user gave one. */
+static int take_step(struct job_builder *b, const struct slurm *step)
+{
+    struct job *job = b->job;
+
+    job->endpoint_host = strdup(step->host);
+    job->endpoint_port = step->port;
+    if (!job_value(b, OPTION_RDZV_ID)->set) {
+        (void)snprintf(job->run_id, sizeof(job->run_id), "slurm-%.15s.%.15s", step->job_id, step->step_id);
+        job->run_id_text = job->run_id;
+    }
+    text_add(&b->warnings, "crun: step %s.%s of Slurm: the nodes meet at %s:%u, its first host\n", step->job_id,
+             step->step_id, step->host, step->port);
+    return job->endpoint_host ? 0 : job_refuse(b, "out of memory");
+}
+
 static int take_rounds(struct job_builder *b)
 {
     struct job *job = b->job;
+    struct slurm step;
+    int r = find_step(b, &step);
 
     job->meeting = JOB_ROUNDS;
     job->endpoint_port = DEFAULT_ROUNDS_PORT;
     if (*job_text(b, OPTION_RDZV_ENDPOINT))
         return split_endpoint(b, DEFAULT_ROUNDS_PORT, &job->endpoint_host, &job->endpoint_port);
+    if (r == 0)
+        return take_step(b, &step);
+    if (r == SLURM_E_BAD)
+        return job_refuse(b, "Slurm's list of this step's nodes (SLURM_STEP_NODELIST or SLURM_JOB_NODELIST) cannot be "
+                             "read; say with --rdzv-endpoint=HOST:PORT where they meet");
     job->endpoint_host = strdup("localhost");
     text_add(&b->warnings,
              "crun: --rdzv-endpoint is not given, so the nodes of this job have to be on this machine "
@@ -341,7 +378,7 @@ static int take_alone(struct job_builder *b, bool has_endpoint)
 
 static int take_meeting(struct job_builder *b, bool alone)
 {
-    const char *backend = job_text(b, OPTION_RDZV_BACKEND);
+    const char *backend = b->job->rdzv_backend;
 
     if (!alone && strcmp(backend, "static") == 0)
         return take_static(b);
@@ -369,7 +406,9 @@ static void take_store(struct job_builder *b, bool may)
 /* contract 1.4: which name the job has, and where its nodes meet. */
 int job_take_rendezvous(struct job_builder *b)
 {
-    bool is_static = strcmp(job_text(b, OPTION_RDZV_BACKEND), "static") == 0;
+    struct slurm step;
+    bool in_step = find_step(b, &step) != SLURM_E_NONE;
+    bool is_static = !in_step && strcmp(job_text(b, OPTION_RDZV_BACKEND), "static") == 0;
     bool has_endpoint = *job_text(b, OPTION_RDZV_ENDPOINT) != '\0';
     struct job *job = b->job;
 
@@ -382,7 +421,7 @@ int job_take_rendezvous(struct job_builder *b)
         return job_refuse(b, "--standalone is for one node, and --nnodes=%s asks for more; give --rdzv-endpoint "
                              "(or --master-addr and --master-port) instead of --standalone",
                           job_text(b, OPTION_NNODES));
-    job->rdzv_backend = alone ? "c10d" : job_text(b, OPTION_RDZV_BACKEND);
+    job->rdzv_backend = alone || in_step ? "c10d" : job_text(b, OPTION_RDZV_BACKEND);
     if (alone || !*job->run_id_text)
         job->run_id_text = job->run_id;
     int r = take_meeting(b, alone);
