@@ -24,7 +24,7 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests" / "lib"))
 import hosts_ns
-from crund import Client, multi_set
+from crund import Client, message, multi_set
 
 SERVER_CORE, LOAD_CORE = 0, 1
 CONNECTIONS = 50
@@ -189,13 +189,41 @@ def slices(build, found):
                   f"{r['p50_us']:.0f} us, p99 {r['p99_us']:.0f} us, max {r['max_us'] / 1000:.1f} ms")
 
 
+def rss_mib(pid):
+    for line in pathlib.Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmRSS"):
+            return int(line.split()[1]) / 1024
+    raise RuntimeError("the server is gone")
+
+
+def deaf(found):
+    """Clients that ask for a large value again and again and never read: what the server holds for them."""
+    print("\nclients that never read, each asking 60 times for a value of 4 MiB (1.3 KB sent)")
+    request = message("GET", "/big") * 60
+    for server in found:
+        for n in {"crund": (1, 100), "PyTorch": (1,)}.get(server.name, ()):
+            with server, Client("127.0.0.1", server.port) as good:
+                good.set("/big", b"x" * (4 << 20))
+                good.ping()
+                before = rss_mib(server.pid)
+                clients = [Client("127.0.0.1", server.port, rcvbuf=4096) for _ in range(n)]
+                for client in clients:
+                    client.send(request)
+                time.sleep(2)
+                good.ping()
+                print(f"{server.name:>8}: {n} of them, {n * len(request)} bytes sent: memory {before:.1f} -> "
+                      f"{rss_mib(server.pid):.1f} MiB")
+                for client in clients:
+                    client.close()
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--build", type=pathlib.Path, default=os.environ.get("CRUN_BUILD", ROOT / "build"))
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=1)
     parser.add_argument("--crowd", type=int, default=10000)
-    parser.add_argument("--only", choices=("rates", "crowd", "slices"))
+    parser.add_argument("--only", choices=("rates", "crowd", "slices", "deaf"))
     options = parser.parse_args()
     build = pathlib.Path(options.build).resolve()
     found = servers(build)
@@ -206,6 +234,8 @@ def main():
         crowd(build, found, options.crowd)
     if options.only in (None, "slices"):
         slices(build, found)
+    if options.only in (None, "deaf"):
+        deaf(found)
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ sys.path.insert(0, str(LIB))
 from crund import Crund, wait_until
 
 # The launching side does not import torch, so its threads cannot disturb the jobs.
+PATIENCE_S = 300  # six processes import PyTorch at once, on a machine that may be busy with something else
 QUIET = {"OMP_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "ERROR", "GLOO_SOCKET_IFNAME": "lo"}
 
 
@@ -29,7 +30,7 @@ def test_four_gloo_ranks(build, torch_distributed, extra):
                                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True))
         try:
             for rank, p in enumerate(ranks):
-                out, _ = p.communicate(timeout=120)
+                out, _ = p.communicate(timeout=PATIENCE_S)
                 assert p.returncode == 0 and f"rank {rank} done" in out, out[-3000:]
         finally:
             for p in ranks:
@@ -61,7 +62,10 @@ class Agent:
         self.out = folder / f"agent{number}.log"
         command = [sys.executable, "-m", "torch.distributed.run", "--nnodes=3:3", "--nproc-per-node=1",
                    "--max-restarts=5", "--rdzv-backend=c10d", f"--rdzv-endpoint={endpoint}", "--rdzv-id=job",
-                   "--rdzv-conf=join_timeout=60,last_call_timeout=1,keep_alive_interval=1,keep_alive_max_attempt=3",
+                   # A dead node is noticed after 6 s; torchrun takes a live one that had no CPU time for so long
+                   # for dead as well.
+                   f"--rdzv-conf=join_timeout={PATIENCE_S},last_call_timeout=1,keep_alive_interval=1,"
+                   "keep_alive_max_attempt=6",
                    "--monitor-interval=0.1", "--local-addr=127.0.0.1", str(script), str(flag)]
         # A store of its own for every attempt: torchrun's shared one hands out the dead attempt's addresses.
         env = dict(os.environ, **QUIET, TORCH_DISABLE_SHARE_RDZV_TCP_STORE="1")
@@ -78,7 +82,7 @@ class Agent:
         self.process.kill()
         for child in children:
             os.kill(int(child), signal.SIGKILL)
-        self.process.wait(10)
+        self.process.wait(PATIENCE_S)
 
 
 def test_torchrun_agents_meet_and_replace_a_dead_one(build, torch_distributed, tmp_path):
@@ -90,7 +94,7 @@ def test_torchrun_agents_meet_and_replace_a_dead_one(build, torch_distributed, t
         try:
             agents = [Agent(i, endpoint, tmp_path, script, flag) for i in range(3)]
             logs = lambda: "\n".join(a.out.read_text(errors="replace")[-3000:] for a in agents) + crund.log()
-            assert wait_until(lambda: all(a.lines() for a in agents), 60), logs()
+            assert wait_until(lambda: all(a.lines() for a in agents), PATIENCE_S), logs()
             assert {line[1] for a in agents for line in a.lines()} == {"0", "1", "2"}
             assert all(line[2:] == ("3", "3") for a in agents for line in a.lines())
 
@@ -101,13 +105,13 @@ def test_torchrun_agents_meet_and_replace_a_dead_one(build, torch_distributed, t
             agents.append(Agent(3, endpoint, tmp_path, script, flag))
             started = time.monotonic()
             assert wait_until(lambda: agents[-1].lines() and all(
-                len(a.lines()) > n for a, n in zip(survivors, before)), 90), logs()
+                len(a.lines()) > n for a, n in zip(survivors, before)), PATIENCE_S), logs()
             print(f"replaced after {time.monotonic() - started:.1f} s")
             assert all(a.lines()[-1][2:] == ("3", "3") for a in agents)
 
             flag.touch()
             for a in agents:
-                assert a.process.wait(60) == 0, logs()
+                assert a.process.wait(PATIENCE_S) == 0, logs()
         finally:
             for a in agents:
                 if a.process.poll() is None:
