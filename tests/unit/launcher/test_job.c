@@ -213,6 +213,8 @@ static void test_refused(void **state)
         {{{"--rdzv-endpoint=h", "x"}}, "port is missing in endpoint: h"},
         {{{"--rdzv-endpoint=h:70000", "x"}}, "must be an integer between 0 and 65535"},
         {{{"--rdzv-endpoint=h:x", "x"}}, "must be an integer between 0 and 65535"},
+        {{{"--rdzv-backend=c10d", "--rdzv-endpoint=tcp://h:1", "x"}}, "must be a dot-separated list of labels"},
+        {{{"--rdzv-backend=c10d", "--rdzv-endpoint=h:x", "x"}}, "must be an integer between 0 and 65535"},
         {{{"--master-port=70000", "x"}}, "0 to 65535"},
         {{{"-m", "--no-python", "x"}}, "Don't use both"},
         {{{"--logs-specs=a", "x"}}, "plug-in"},
