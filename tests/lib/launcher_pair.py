@@ -28,7 +28,7 @@ SCRIPTS = jobs.ROOT / "tests" / "interop" / "scripts"
 TORCHRUN_SCRIPT = pathlib.Path(sys.executable).parent / "torchrun"
 TORCHRUN = [sys.executable, str(TORCHRUN_SCRIPT)] if TORCHRUN_SCRIPT.exists() else [
     sys.executable, "-c", "from torch.distributed.run import main; main()"]
-TIME_LIMIT_S = 120
+TIME_LIMIT_S = 300
 
 
 @dataclasses.dataclass
@@ -150,7 +150,7 @@ def run(launcher, row, box):
             code = process.wait(timeout=TIME_LIMIT_S)
         except (subprocess.TimeoutExpired, AssertionError):
             code = None
-        left = list(launches.wait_until_gone(str(box.root), 1).values())
+        left = list(launches.wait_until_gone(str(box.root), 1 if "Nothing is left" in row.differs else 20).values())
         for pid in launches.living(str(box.root)):
             jobs.kill(pid, signal.SIGKILL)
         process.wait()
