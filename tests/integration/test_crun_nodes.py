@@ -89,9 +89,14 @@ def test_workers_of_other_nodes_are_noticed(tmp_path):
     worker = tmp_path / "worker.py"
     worker.write_text("import os, signal, socket, struct, sys, time\n"
                       "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
-                      "if os.environ['RANK'] == '3':\n    time.sleep(0.3)\n    os._exit(9)\n"
+                      f"folder, rank = {str(tmp_path)!r}, os.environ['RANK']\n"
+                      "open(f'{folder}/ready{rank}', 'w').close()\n"
+                      "if rank == '3':\n"
+                      "    while not all(os.path.exists(f'{folder}/ready{r}') for r in range(3)):\n"
+                      "        time.sleep(0.01)\n"
+                      "    os._exit(9)\n"
                       "s = socket.socket(fileno=int(os.environ['CRUN_NOTICE_FD']))\n"
-                      "print('NOTICE', os.environ['RANK'], *struct.unpack('<IIIii', s.recv(100)), flush=True)\n")
+                      "print('NOTICE', rank, *struct.unpack('<IIIii', s.recv(100)), flush=True)\n")
     with lib.Nodes(tmp_path) as nodes:
         for _ in range(2):
             nodes.crun(*options(port, "--nproc-per-node=2", nnodes=2), worker, env={"PYTHON_EXEC": sys.executable})
@@ -156,13 +161,38 @@ def can_connect(port):
         return s.connect_ex(("127.0.0.1", port)) == 0
 
 
-def test_progress_spares_and_join_timeout(tmp_path):
+@pytest.mark.parametrize("host", ["[::1]", "localhost", socket.gethostname()])
+def test_endpoints_by_name_and_of_ipv6(tmp_path, host):
+    """Whatever the own name resolves to on this machine. MASTER_ADDR is numeric."""
+    try:
+        socket.getaddrinfo(host.strip("[]"), 0)
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError as e:
+        pytest.skip(f"this machine does not know {host}: {e}")
     port = lib.free_port()
     with lib.Nodes(tmp_path) as nodes:
-        start(nodes, 1, port, "true", conf="join_timeout=3", nnodes=2)
-        nodes[0].wait_for("crun: 1/2 nodes")
-        assert nodes.codes() == [1]
-        assert "crun: the job has failed on all nodes: " in nodes[0].text()
+        start(nodes, 2, port, "true", nnodes=2, host=host)
+        assert nodes.codes() == [0, 0], nodes.texts()
+        at, = shown(nodes)[1][0]
+        assert re.fullmatch(r"[0-9a-f.:]+", at), at
+
+
+def test_killed_host_of_the_rendezvous_comes_back(tmp_path):
+    """Those that are left keep their workers and redial; with the new one they go on where they were."""
+    port = lib.free_port()
+    more = {"nnodes": "2:3", "conf": "last_call_timeout=1"}
+    with lib.Nodes(tmp_path) as nodes:
+        start(nodes, 1, port, "exec sleep 600", **more)
+        jobs.wait_for(lambda: can_connect(port))
+        start(nodes, 2, port, "exec sleep 600", **more)
+        wait_for_generation(nodes, 0, 3)
+        workers = [pid for n in nodes[1:] for pid in jobs.workers(n.pid).values()]
+        nodes[0].signal(signal.SIGKILL)
+        for n in nodes[1:]:
+            n.wait_for("was lost (")
+        assert all(map(os.path.exists, (f"/proc/{pid}" for pid in workers)))
+        start(nodes, 1, port, "exec sleep 600", **more)
+        wait_for_generation(nodes, 1, 3)
 
 
 # ---------------------------------------------------------------- what else may be at the endpoint
@@ -180,6 +210,10 @@ def test_refusals_are_one_sentence_each(tmp_path):
                               (4, "max-restarts is 0 here and 5 on ")):
             assert nodes[number].wait(60) == 1 and words in nodes[number].text(), nodes.texts()
         assert len(nodes[4].text().splitlines()) == 1, nodes.texts()
+        start(nodes, 1, lib.free_port(), "true", conf="join_timeout=2", nnodes=2)
+        nodes[5].wait_for("crun: 1/2 nodes")
+        assert nodes[5].wait(60) == 1
+        assert "1 of at least 2 nodes were there when the join timeout of 2 s ran out" in nodes[5].text(), nodes.texts()
         nodes[0].wait_for("something else may be listening there")
 
 

@@ -67,22 +67,6 @@ def test_a_node_waits_for_the_slower_one(tmp_path):
         assert nodes.codes() == [0, 0], nodes.texts()
 
 
-def test_a_node_that_never_comes(tmp_path):
-    port = lib.free_port()
-    with lib.Nodes(tmp_path) as nodes:
-        nodes.crun(*options(port, 0, rdzv_conf="timeout=2"), "--no-python", "true")
-        assert nodes.codes() == [1]
-        assert "timed out after 2 s waiting for the nodes of this job: 1 of 2 are there" in nodes[0].text()
-
-
-def test_node_0_never_comes(tmp_path):
-    port = lib.free_port()
-    with lib.Nodes(tmp_path) as nodes:
-        nodes.crun(*options(port, 1, rdzv_conf="timeout=2"), "--no-python", "true")
-        assert nodes.codes() == [1]
-        assert f"node 0 could not be reached at 127.0.0.1 port {port} for 2 s: connection refused" in nodes[0].text()
-
-
 def test_taken_port(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as other, lib.Nodes(tmp_path) as nodes:
         nodes.crun(*options(other.getsockname()[1], 0), "--no-python", "true")
@@ -90,18 +74,25 @@ def test_taken_port(tmp_path):
         assert "another program has it, choose another --master-port" in nodes[0].text()
 
 
-def test_something_else_at_the_endpoint(tmp_path):
-    """One that never answers is named within 5 s; one that answers nonsense, at once."""
+def test_others_that_never_come_and_something_else_at_the_endpoint(tmp_path):
+    """All at once, as each takes its time. A listener that never answers is named within 5 s; one that answers
+    nonsense, at once."""
+    lonely, absent = lib.free_port(), lib.free_port()
     with socket.create_server(("127.0.0.1", 0)) as mute, socket.create_server(("127.0.0.1", 0)) as chatty, \
             lib.Nodes(tmp_path) as nodes:
         nodes.crun(*options(mute.getsockname()[1], 1), "--no-python", "true")
         nodes.crun(*options(chatty.getsockname()[1], 1), "--no-python", "true")
+        nodes.crun(*options(lonely, 0, rdzv_conf="timeout=2"), "--no-python", "true")
+        nodes.crun(*options(absent, 1, rdzv_conf="timeout=2"), "--no-python", "true")
         connection, _ = chatty.accept()
         connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n" + bytes([255]) * 32)
-        assert nodes.codes() == [1, 1], nodes.texts()
-        assert "it does not answer as a TCPStore does" in nodes[0].text()
-        assert "what answers there is no TCPStore" in nodes[1].text()
+        assert nodes.codes() == [1] * 4, nodes.texts()
         connection.close()
+        for node, words in zip(nodes, (
+                "it does not answer as a TCPStore does", "what answers there is no TCPStore",
+                "timed out after 2 s waiting for the nodes of this job: 1 of 2 are there",
+                f"node 0 could not be reached at 127.0.0.1 port {absent} for 2 s: connection refused")):
+            assert words in node.text(), nodes.texts()
 
 
 @pytest.mark.parametrize("when", ["joining", "running", "leaving"])

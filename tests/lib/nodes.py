@@ -35,7 +35,7 @@ class Node:
         self.out = pathlib.Path(out)
         with open(self.out, "wb") as log:
             self.process = subprocess.Popen([*prefix, *map(str, command)], stdin=subprocess.DEVNULL, stdout=log,
-                                            stderr=subprocess.STDOUT, env=dict(os.environ, **QUIET, **(env or {})),
+                                            stderr=subprocess.STDOUT, env={**os.environ, **QUIET, **(env or {})},
                                             start_new_session=True)
 
     @property
