@@ -198,6 +198,13 @@ static void note_sender(struct agent *a, const struct signalfd_siginfo *info)
         (void)snprintf(a->sender, sizeof(a->sender), "the terminal");
 }
 
+/* The first SIGTERM of a scheduler that wants this node back, while the job cannot go on with fewer nodes. */
+static bool wants_drain(const struct agent *a, int signal)
+{
+    return signal == SIGTERM && a->nodes && a->group.state == GROUP_RUNNING && !a->group.interrupt &&
+           (int)a->place.group_world_size <= a->config->job->min_nodes;
+}
+
 static void leave_unmet(struct agent *a);
 
 /* The workers are gone; whoever is still waited for (other nodes, the console) is not any longer. */
@@ -227,6 +234,15 @@ static void on_signals(uv_poll_t *poll, int status, int events)
             return;
         }
         note_sender(a, &info);
+        if (wants_drain(a, (int)info.ssi_signo)) {
+            nodes_drain(a->nodes);
+            dispatch(a, (struct group_event){.kind = GROUP_DRAIN,
+                                             .now_ns = now_ns(),
+                                             .worker = -1,
+                                             .pid = is_from_process(&info) ? (pid_t)info.ssi_pid : 0,
+                                             .value = (int)info.ssi_signo});
+            continue;
+        }
         dispatch(a, (struct group_event){.kind = GROUP_SIGNAL,
                                          .now_ns = now_ns(),
                                          .worker = -1,
@@ -475,6 +491,11 @@ static void on_stop(void *data, const struct session_cause *cause)
     dispatch_kind(a, GROUP_STOP);
 }
 
+static void on_drain(void *data)
+{
+    dispatch_kind(data, GROUP_DRAIN);
+}
+
 static void on_end(void *data, int exit_code, const struct session_cause *cause)
 {
     struct agent *a = data;
@@ -520,6 +541,7 @@ static int meet(struct agent *a)
                                      .job = job,
                                      .on_start = on_start,
                                      .on_stop = on_stop,
+                                     .on_drain = on_drain,
                                      .on_end = on_end,
                                      .on_gone = on_nodes_gone,
                                      .data = a};

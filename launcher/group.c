@@ -78,6 +78,7 @@ static void spawn(struct group *g, const struct group_event *event, struct group
     g->cause = GROUP_CAUSE_NONE;
     g->cause_worker = -1;
     g->escalated = false;
+    g->is_draining = false;
     g->guardian_killed = false;
     g->n_ended = 0;
     g->started_ns = event->now_ns;
@@ -192,10 +193,24 @@ static bool can_restart(const struct group *g)
            g->restarts < g->config.max_restarts;
 }
 
+/* Draining, a worker's bad end is not told when it comes: others may be about to save what they have. */
+static void judge_drain(struct group *g, struct group_actions *out)
+{
+    for (int i = 0; i < g->config.n_workers && g->cause == GROUP_CAUSE_NONE; i++) {
+        if (g->workers[i].state != GROUP_WORKER_ENDED || g->workers[i].status == 0)
+            continue;
+        g->cause = GROUP_CAUSE_WORKER;
+        g->cause_worker = i;
+        act(out, GROUP_DO_FAILED, i);
+    }
+}
+
 /* This node's part is over; what comes next is decided elsewhere. */
 static void await_decision(struct group *g, struct group_actions *out)
 {
-    g->will_restart = !g->is_ending && !g->interrupt;
+    if (g->is_draining)
+        judge_drain(g, out);
+    g->will_restart = !g->is_ending && (!g->interrupt || g->is_draining);
     if ((g->cause != GROUP_CAUSE_NONE && g->cause != GROUP_CAUSE_PEER) || g->interrupt)
         act(out, GROUP_DO_REPORT, 0);
     if (!g->will_restart) {
@@ -257,9 +272,10 @@ static void on_signal(struct group *g, const struct group_event *event, struct g
     if (first) {
         g->interrupt = event->value;
         g->interrupt_pid = event->pid;
-        if (g->config.placed && g->state != GROUP_DONE)
-            act(out, GROUP_DO_LEAVE, event->value);
     }
+    if (g->config.placed && g->state != GROUP_DONE && (first || g->is_draining))
+        act(out, GROUP_DO_LEAVE, event->value);
+    g->is_draining = false; /* whoever signals again does not want to wait for others */
     switch (g->state) {
     case GROUP_IDLE:
         g->cause = GROUP_CAUSE_SIGNAL;
@@ -323,6 +339,19 @@ static void on_stop(struct group *g, const struct group_event *event, struct gro
     stop(g, event->now_ns, SIGTERM, out);
 }
 
+static void on_drain(struct group *g, const struct group_event *event, struct group_actions *out)
+{
+    if (g->state != GROUP_RUNNING)
+        return;
+    if (event->value) {
+        g->interrupt = event->value;
+        g->interrupt_pid = event->pid;
+    }
+    g->is_draining = true;
+    act(out, GROUP_DO_NOTIFY_STOP, SIGTERM);
+    stop(g, event->now_ns, SIGTERM, out);
+}
+
 static void on_end(struct group *g, const struct group_event *event, struct group_actions *out)
 {
     g->is_ending = true;
@@ -343,6 +372,7 @@ void group_step(struct group *g, const struct group_event *event, struct group_a
         [GROUP_EMPTY] = on_empty,     [GROUP_GUARDIAN_LOST] = on_guardian_lost,
         [GROUP_SIGNAL] = on_signal,   [GROUP_TIMER] = on_timer,
         [GROUP_STOP] = on_stop,       [GROUP_END] = on_end,
+        [GROUP_DRAIN] = on_drain,
     };
 
     out->n_items = 0;

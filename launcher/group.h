@@ -49,6 +49,8 @@ enum group_event_kind {
     GROUP_TIMER,         /* the armed deadline may have passed */
     GROUP_STOP,          /* placed: this generation is over, because of another node */
     GROUP_END,           /* placed: the job is over; value: exit code */
+    GROUP_DRAIN,         /* placed: all nodes are to stop at a common point, for good; value, pid: as GROUP_SIGNAL if
+                            it is for the sake of this node, else 0 */
     GROUP_EVENT_COUNT
 };
 
@@ -143,6 +145,7 @@ struct group {
                             may, and the budget is kept elsewhere */
     bool guardian_killed; /* by us, as it had not killed everything in time, or it is lost anyway */
     bool escalated;      /* this generation had to be killed */
+    bool is_draining;    /* placed: workers that end well now are done, others have failed */
     bool is_ending;      /* placed: the job is over, with end_code */
     int end_code;
     uint32_t generation;

@@ -226,6 +226,9 @@ static void on_action(void *data, enum session_action action, const struct sessi
     case SESSION_DO_STOP:
         n->host.on_stop(n->host.data, &session_uv_machine(n->session)->cause);
         break;
+    case SESSION_DO_DRAIN:
+        n->host.on_drain(n->host.data);
+        break;
     case SESSION_DO_PROGRESS:
         say_progress(n, view);
         break;
@@ -275,6 +278,11 @@ void nodes_failed(struct nodes *n, const struct session_cause *cause, uint64_t w
 void nodes_done(struct nodes *n)
 {
     session_uv_step(n->session, (struct session_event){.kind = SESSION_EVENT_GROUP_DONE});
+}
+
+void nodes_drain(struct nodes *n)
+{
+    session_uv_step(n->session, (struct session_event){.kind = SESSION_EVENT_DRAIN});
 }
 
 void nodes_leave(struct nodes *n, const char *why)

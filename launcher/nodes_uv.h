@@ -23,6 +23,8 @@ struct nodes_host {
                      struct server *store);
     /* That generation is over, because of something elsewhere. */
     void (*on_stop)(void *data, const struct session_cause *cause);
+    /* All nodes are to stop at a common point, for good. */
+    void (*on_drain)(void *data);
     /* The job is over, as nodes_tell_end() will say. cause: NULL if it is not known. */
     void (*on_end)(void *data, int exit_code, const struct session_cause *cause);
     /* After nodes_destroy(): it has freed itself. */
@@ -38,6 +40,9 @@ void nodes_ready(struct nodes *n);
 void nodes_failed(struct nodes *n, const struct session_cause *cause, uint64_t when_ns);
 void nodes_done(struct nodes *n);
 void nodes_leave(struct nodes *n, const char *why);
+
+/* This node has to go away, and the job cannot go on without it: it should stop as a whole. */
+void nodes_drain(struct nodes *n);
 
 /* Says how the job ended, the same on all nodes. */
 void nodes_tell_end(struct nodes *n);

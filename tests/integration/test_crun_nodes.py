@@ -139,21 +139,38 @@ def test_stopped_agent_is_lost_and_joins_again(tmp_path):
 
 
 @pytest.mark.parametrize("who", ["guest", "host"])
-def test_told_to_stop(tmp_path, who):
-    """The node leaves, the rest cannot go on without it, and says why; so it is when the rendezvous leaves."""
+def test_told_to_stop_and_the_others_go_on(tmp_path, who):
+    """The node leaves, as MIN are left; when it is the one with the rendezvous, the job ends with that reason."""
     port = lib.free_port()
+    more = {"nnodes": "2:3", "conf": "last_call_timeout=1"}
     with lib.Nodes(tmp_path) as nodes:
-        start(nodes, 1, port, "exec sleep 600", conf="join_timeout=2")
+        start(nodes, 1, port, "exec sleep 600", **more)
         jobs.wait_for(lambda: can_connect(port))
-        start(nodes, 2, port, "exec sleep 600", conf="join_timeout=2")
+        start(nodes, 2, port, "exec sleep 600", **more)
         wait_for_generation(nodes, 0, 3)
         nodes[0 if who == "host" else 2].signal(signal.SIGTERM)
-        assert nodes.codes() == [1, 1, 1], nodes.texts()
-        other = nodes[1].text()
         if who == "host":
-            assert "the node that serves the rendezvous goes away: it was told to stop by SIGTERM" in other, nodes.texts()
+            assert nodes.codes() == [1, 1, 1], nodes.texts()
+            assert "the node that serves the rendezvous goes away: it was told to stop by SIGTERM" in nodes[1].text()
         else:
-            assert "2 of at least 3 nodes were there when the join timeout of 2 s ran out" in other, other
+            assert nodes[2].wait(60) == 1
+            wait_for_generation(nodes, 1, 2)
+            assert "left; goes on as generation 1 with 2 nodes" in nodes[0].text()
+
+
+@pytest.mark.parametrize("who", [0, 2])
+def test_told_to_stop_when_all_are_needed(tmp_path, who):
+    """SIGTERM to one node: the workers of all are asked to stop, all nodes say so and exit alike."""
+    port = lib.free_port()
+    with lib.Nodes(tmp_path) as nodes:
+        start(nodes, 1, port, "trap 'echo SAVED; exit 0' TERM; while :; do sleep 0.1; done", "--max-restarts=3")
+        jobs.wait_for(lambda: can_connect(port))
+        start(nodes, 2, port, "trap 'echo SAVED; exit 0' TERM; while :; do sleep 0.1; done", "--max-restarts=3")
+        wait_for_generation(nodes, 0, 3)
+        nodes[who].signal(signal.SIGTERM)
+        assert nodes.codes() == [1, 1, 1], nodes.texts()
+        for n in nodes:
+            assert "SAVED" in n.text() and "start the job again to go on" in n.text(), nodes.texts()
 
 
 def can_connect(port):

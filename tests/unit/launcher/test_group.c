@@ -438,6 +438,48 @@ static void test_placed_told_to_stop(void **state)
     group_finish(&g);
 }
 
+/* A node has to go, and all stop: who ends well is done, who does not has failed, and a second signal hurries. */
+static void test_placed_drain(void **state)
+{
+    static const struct line well[] = {
+        STARTED_BOTH,
+        {5, GROUP_DRAIN, -1, 0, "stop 15, signal 15, arm +30000"},
+        {6, GROUP_DRAIN, -1, 0, ""},
+        {7, GROUP_EXITED, 0, 0, ""},
+        {8, GROUP_EXITED, 1, 0, ""},
+        {8, GROUP_EMPTY, -1, 0, "disarm, tell done"},
+        {9, GROUP_END, -1, 1, "finish 1"},
+        {0},
+    };
+    static const struct line badly[] = {
+        STARTED_BOTH,
+        {5, GROUP_DRAIN, -1, SIGTERM, "stop 15, signal 15, arm +30000"},
+        {7, GROUP_EXITED, 0, 0, ""},
+        {30005, GROUP_TIMER, -1, 0, "kill, arm +5000"},
+        {30006, GROUP_EXITED, 1, SIGKILL, ""},
+        {30006, GROUP_EMPTY, -1, 0, "disarm, tell failed 1, report, tell ready"},
+        {30007, GROUP_END, -1, 1, "finish 1"},
+        {0},
+    };
+    static const struct line hurried[] = {
+        STARTED_BOTH,
+        {5, GROUP_DRAIN, -1, SIGTERM, "stop 15, signal 15, arm +30000"},
+        {6, GROUP_SIGNAL, -1, SIGTERM, "leave 15, kill, arm +5000"},
+        {7, GROUP_EXITED, 0, SIGKILL, ""},
+        {7, GROUP_EXITED, 1, SIGKILL, ""},
+        {7, GROUP_EMPTY, -1, 0, "disarm, report, finish 1"},
+        {0},
+    };
+    struct group g;
+
+    converse_placed(&g, well);
+    group_finish(&g);
+    converse_placed(&g, badly);
+    group_finish(&g);
+    converse_placed(&g, hurried);
+    group_finish(&g);
+}
+
 static void test_placed_cannot_start(void **state)
 {
     static const struct line lines[] = {
@@ -485,7 +527,7 @@ static void check_random_events(unsigned seed, bool placed)
             event.value = SIGTERM;
         if (step == 0)
             event.kind = GROUP_START;
-        bool is_order = event.kind == GROUP_STOP || event.kind == GROUP_END;
+        bool is_order = event.kind == GROUP_STOP || event.kind == GROUP_END || event.kind == GROUP_DRAIN;
         enum group_state before = g.state;
         /* Worker events come from a generation that exists; orders, from elsewhere. */
         if ((before == GROUP_IDLE && event.kind != GROUP_START && event.kind != GROUP_SIGNAL && !is_order) ||
@@ -541,6 +583,7 @@ int main(void)
         cmocka_unit_test(test_placed_stopped_when_done),
         cmocka_unit_test(test_placed_end_while_running),
         cmocka_unit_test(test_placed_told_to_stop),
+        cmocka_unit_test(test_placed_drain),
         cmocka_unit_test(test_placed_cannot_start),
         cmocka_unit_test(test_random_events),
     };
