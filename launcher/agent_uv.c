@@ -455,6 +455,8 @@ static void do_failed(struct agent *a, int worker)
                        strerror(w->status)); /* a cut one still helps */
     else if (w)
         failures_read_message(a->generation->attempt_dir, worker, cause.text, sizeof(cause.text));
+    if (a->group.is_draining && !cause.text[0])
+        session_copy_text(cause.text, sizeof(cause.text), "it had been asked to stop, as a node has to go away");
     nodes_failed(a->nodes, &cause, w ? w->ended_ns : now_ns());
 }
 

@@ -163,10 +163,12 @@ def test_told_to_stop_when_all_are_needed(tmp_path, who):
     """SIGTERM to one node: the workers of all are asked to stop, all nodes say so and exit alike."""
     port = lib.free_port()
     with lib.Nodes(tmp_path) as nodes:
-        start(nodes, 1, port, "trap 'echo SAVED; exit 0' TERM; while :; do sleep 0.1; done", "--max-restarts=3")
+        saves = "trap 'echo SAVED; exit 0' TERM; echo ARMED; while :; do sleep 0.1; done"
+        start(nodes, 1, port, saves, "--max-restarts=3")
         jobs.wait_for(lambda: can_connect(port))
-        start(nodes, 2, port, "trap 'echo SAVED; exit 0' TERM; while :; do sleep 0.1; done", "--max-restarts=3")
-        wait_for_generation(nodes, 0, 3)
+        start(nodes, 2, port, saves, "--max-restarts=3")
+        for n in nodes:
+            n.wait_for("ARMED")
         nodes[who].signal(signal.SIGTERM)
         assert nodes.codes() == [1, 1, 1], nodes.texts()
         for n in nodes:
