@@ -412,7 +412,9 @@ uint64_t job_deadline(const struct rounds_job *job)
 
     switch (job->state) {
     case ROUNDS_GATHERING:
-        sooner(&deadline_ns, job->gather_until_ns);
+        /* Enough nodes of which none is awaited: the last call may go on beyond the join timeout. */
+        if (job->n_nodes[ROUNDS_STANDING] < job->params.min_nodes || job->n_nodes[ROUNDS_AWAITED] > 0)
+            sooner(&deadline_ns, job->gather_until_ns);
         sooner(&deadline_ns, job->progress_ns);
         if (job->last_call_until_ns > 0 && job->n_nodes[ROUNDS_AWAITED] == 0)
             sooner(&deadline_ns, job->last_call_until_ns);

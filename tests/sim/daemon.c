@@ -169,10 +169,13 @@ void daemon_timer(struct sim *sim)
     struct sim_daemon *d = &sim->daemon;
 
     d->timer_ns = 0;
-    if (rounds_deadline(&d->rounds) <= clock_of(sim))
-        step(sim, &(struct rounds_event){.kind = ROUNDS_TIMER});
-    else
+    if (rounds_deadline(&d->rounds) > clock_of(sim)) {
         arm(sim);
+        return;
+    }
+    step(sim, &(struct rounds_event){.kind = ROUNDS_TIMER});
+    if (d->alive && rounds_deadline(&d->rounds) <= clock_of(sim))
+        violated(sim, "the rendezvous wants to be woken again at once, for ever");
 }
 
 void daemon_lost(struct sim *sim, unsigned connection)

@@ -115,6 +115,7 @@ static void pass(struct table *t, unsigned ms)
         if (rounds_deadline(&t->rounds) > t->now_ns)
             t->now_ns = rounds_deadline(&t->rounds);
         step(t, (struct rounds_event){.kind = ROUNDS_TIMER});
+        assert_true(rounds_deadline(&t->rounds) > t->now_ns); /* or it would never sleep */
     }
     t->now_ns = until_ns;
 }
@@ -318,6 +319,22 @@ static void nobody_is_waited_for_beyond_the_join_timeout(void **state)
     assert_view(t, 0, SESSION_VIEW_END);
     assert_int_equal(t->agents[0].view.verdict, SESSION_VERDICT_FAILURE);
     assert_contains(t->agents[0].view.cause.text, "1 of at least 2 nodes");
+}
+
+static void a_last_call_may_go_on_beyond_the_join_timeout(void **state)
+{
+    struct table *t = *state;
+
+    t->params.min_nodes = 2;
+    t->params.max_nodes = 4;
+    t->params.join_timeout_ms = 5000;
+    join(t, 0);
+    pass_alive(t, 4000, 1);
+    join(t, 1);
+    pass_alive(t, 29750, 3);
+    assert_view(t, 0, SESSION_VIEW_WAIT);
+    pass_alive(t, 250, 3);
+    assert_started(t, 0, 0, 0, 2);
 }
 
 static void who_waits_is_told_once_a_second_how_many_there_are(void **state)
@@ -1029,6 +1046,7 @@ int main(void)
         TEST(the_last_call_waits_for_more_than_min),
         TEST(the_last_call_begins_anew_when_a_node_is_lost),
         TEST(nobody_is_waited_for_beyond_the_join_timeout),
+        TEST(a_last_call_may_go_on_beyond_the_join_timeout),
         TEST(who_waits_is_told_once_a_second_how_many_there_are),
         TEST(only_an_agent_that_is_ready_counts),
         TEST(hosts_are_ordered_as_people_count),
