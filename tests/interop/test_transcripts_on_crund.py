@@ -52,7 +52,7 @@ def test_replay(build, path):
         last = {}
         for side, number, data in events(path):
             if number not in clients:
-                clients[number] = Client(*clients["address"], validate=False, timeout=5)
+                clients[number] = Client(*clients["address"], validate=False, timeout=60)
             client = clients[number]
             if side == "C" and data is None:
                 client.close()
@@ -64,7 +64,7 @@ def test_replay(build, path):
                 last[number] = data
                 settle(clients)
             elif data is None:
-                assert client.socket.fileno() < 0 or client.is_closed(within=5)
+                assert client.socket.fileno() < 0 or client.is_closed(within=60)
             else:
                 reply = client.read(len(data))
                 if last[number] == LIST_KEYS:

@@ -49,7 +49,7 @@ def decode(word):
 
 
 class StoreClient:
-    def __init__(self, build, host, port, connect_timeout_ms=20000, patience=30):
+    def __init__(self, build, host, port, connect_timeout_ms=60000, patience=90):
         self.patience = patience
         self.answers = queue.Queue()
         self.process = subprocess.Popen(
