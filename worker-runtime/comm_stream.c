@@ -100,7 +100,7 @@ static size_t came_room(const struct state *st)
 
 static int receive_up(struct state *st)
 {
-    if (is_first(st))
+    if (is_first(st) || !st->arrays)
         return 0;
     return pull(st, st->s->before, st->s->ring + st->came % STREAM_RING, stretch(st->came, came_room(st)), &st->came);
 }
@@ -120,11 +120,14 @@ static size_t combinable(const struct state *st)
 static void combine(struct state *st)
 {
     const struct stream_arrays *a = st->arrays;
-    size_t n = combinable(st), begin = st->combined / st->partial, end = (st->combined + n) / st->partial;
-    uint8_t *at = st->s->ring + st->combined % STREAM_RING;
+    size_t n = combinable(st), begin, end;
+    uint8_t *at;
 
     if (n == 0)
         return;
+    begin = st->combined / st->partial;
+    end = (st->combined + n) / st->partial;
+    at = st->s->ring + st->combined % STREAM_RING;
     if (is_first(st))
         reduce_begin(a->dtype, a->op, a->sources, a->n_sources, begin, end, at);
     else

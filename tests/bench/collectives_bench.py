@@ -6,7 +6,10 @@
 Each round runs crw-perf under crun and a gloo job, one after the other. Every figure is that of its fastest
 round, ours and gloo's alike: what a neighbour takes away comes in bursts. all_reduce has goals: 20 times gloo at 4
 and 900,904 bytes, 12 times at 26 MB, and there at least 85 % of what two ranks copy at the same time. Prints
-whether they are met; never fails a build."""
+whether they are met; never fails a build.
+
+The column "tcp" is two ranks that say they are on different hosts, so that all goes through TCP on loopback, as
+with gloo: what the network code costs, not what a network does."""
 
 import json
 import os
@@ -112,6 +115,21 @@ def run_crw(build, name, memory):
     return lines
 
 
+def run_hosts(build, name):
+    os.environ["CRUN_BUILD"] = build
+    sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "lib"))
+    from span_job import SpanJob
+
+    command = [f"{build}/worker-runtime/crw-perf", name, "--json", "--bytes", ",".join(map(str, SIZES))]
+    with SpanJob((1,) * RANKS, command) as job:
+        if any(job.wait(300)):
+            sys.exit(f"collectives_bench.py: {name} over two hosts failed: {job.err}")
+        lines = [json.loads(line) for line in job.out[0].splitlines()]
+    if any(line["checked"] for line in lines):
+        sys.exit(f"collectives_bench.py: {name} over two hosts gave wrong results")
+    return lines
+
+
 def measure(build, rounds):
     """(who, collective, bytes asked for) -> the times of all rounds"""
     times = {}
@@ -123,6 +141,9 @@ def measure(build, rounds):
             for name in NAMES + (("copy",) if memory == "shared" else ()):
                 for n_bytes, line in zip(sizes_of(name), run_crw(build, name, memory)):
                     times.setdefault((memory, name, n_bytes), []).append(line["time_us"])
+        for name in NAMES:
+            for n_bytes, line in zip(sizes_of(name), run_hosts(build, name)):
+                times.setdefault(("tcp", name, n_bytes), []).append(line["time_us"])
     return times
 
 
@@ -133,12 +154,12 @@ def main():
     best = {key: min(values) for key, values in times.items()}
     print(f"{RANKS} ranks, microseconds, fastest of {rounds} rounds; load {os.getloadavg()[0]:.1f} on "
           f"{len(os.sched_getaffinity(0))} cores")
-    print(f"{'':14} {'bytes':>9} {'gloo':>10} {'shared':>10} {'ratio':>8} {'private':>10} {'ratio':>8}")
+    print(f"{'':14} {'bytes':>9} {'gloo':>10} {'shared':>10} {'ratio':>8} {'private':>10} {'ratio':>8} {'tcp':>10} {'ratio':>8}")
     for name in NAMES:
         for n_bytes in sizes_of(name):
-            gloo, shared, private = (best[who, name, n_bytes] for who in ("gloo", "shared", "private"))
+            gloo, shared, private, tcp = (best[who, name, n_bytes] for who in ("gloo", "shared", "private", "tcp"))
             print(f"{name:14} {n_bytes:>9} {gloo:>10.1f} {shared:>10.2f} {gloo / shared:>7.1f}x {private:>10.2f} "
-                  f"{gloo / private:>7.1f}x")
+                  f"{gloo / private:>7.1f}x {tcp:>10.1f} {gloo / tcp:>7.1f}x")
     for n_bytes, goal in GOALS.items():
         ratio = best["gloo", "allreduce", n_bytes] / best["shared", "allreduce", n_bytes]
         print(f"all_reduce of {n_bytes} bytes: {ratio:.1f} times gloo, goal {goal}: "

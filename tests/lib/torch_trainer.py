@@ -168,8 +168,11 @@ def leave_together():
     threads abort a rank on the way out, when everything is done and written."""
     store = dist.distributed_c10d._get_default_store()
     store.add("left", 1)
-    while store.add("left", 0) < dist.get_world_size():
-        time.sleep(0.002)
+    try:
+        while store.add("left", 0) < dist.get_world_size():
+            time.sleep(0.002)
+    except dist.DistError:
+        pass  # rank 0 took the store with it, which it does when all are here
     sys.stdout.flush()
     os._exit(0)
 
