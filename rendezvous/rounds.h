@@ -132,6 +132,7 @@ struct rounds_job {
     uint64_t progress_ns;                             /* GATHERING: everybody is told how many are there */
     uint32_t missing[SESSION_MISSING_MAX], n_missing; /* as of the last progress; see session_view */
     uint64_t grace_until_ns;     /* after a restart of the daemon: nobody is dead before */
+    uint64_t tick_ns;            /* until then: we look whether we were there to listen */
     uint64_t forget_ns;          /* CLOSED: nobody asks any more */
     uint64_t scattered_until_ns; /* a node that was lost may still be alive and ask until then */
     bool deserted;               /* the last node said goodbye: nobody will ask */

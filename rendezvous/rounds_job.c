@@ -11,7 +11,7 @@ enum {
     PROGRESS_NS = 1000000000,
     /* Members that are alive and do not answer are waited for that many node timeouts. */
     ENDING_NODE_TIMEOUTS = 2,
-    /* A timer that is late by more than this part of the node timeout says more about us than about nodes. */
+    /* Of the node timeout; see stall_ns(). */
     STALL_PART = 4,
 };
 
@@ -279,6 +279,12 @@ static enum rounds_job_state step_on(struct rounds_job *job, uint64_t now_ns)
     return job->state;
 }
 
+/* A timer that is late by so much says more about us than about nodes. */
+static uint64_t stall_ns(const struct rounds_job *job)
+{
+    return ms_to_ns(job->params.node_timeout_ms) / STALL_PART;
+}
+
 void job_begin(struct rounds_job *job, uint64_t now_ns)
 {
     gather(job, now_ns);
@@ -289,6 +295,7 @@ void job_resume(struct rounds_job *job, uint64_t now_ns)
     uint64_t linger_until_ns = now_ns + job->rounds->config.linger_ns;
 
     job->grace_until_ns = now_ns + job->rounds->config.grace_ns;
+    job->tick_ns = now_ns + stall_ns(job);
     open_round(job, now_ns);
     job->forget_ns = linger_until_ns;
     job->scattered_until_ns = linger_until_ns; /* nobody knows who was told what */
@@ -325,7 +332,7 @@ static void excuse_silence(struct rounds_job *job, uint64_t now_ns, uint64_t lat
 {
     uint64_t timeout_ns = ms_to_ns(job->params.node_timeout_ms);
 
-    if (late_ns < timeout_ns / STALL_PART)
+    if (late_ns < stall_ns(job))
         return;
     list_for_each(i, &job->silence)
     {
@@ -389,6 +396,8 @@ static void tell_progress(struct rounds_node *n)
 void job_tick(struct rounds_job *job, uint64_t now_ns, uint64_t late_ns)
 {
     excuse_silence(job, now_ns, late_ns);
+    if (now_ns >= job->tick_ns)
+        job->tick_ns = now_ns + stall_ns(job);
     bury_silent(job, now_ns);
     if (job->state == ROUNDS_GATHERING && now_ns >= job->progress_ns) {
         job->progress_ns = now_ns + PROGRESS_NS;
@@ -410,6 +419,9 @@ uint64_t job_deadline(const struct rounds_job *job)
     const struct rounds_node *n = most_silent(job);
     uint64_t deadline_ns = n ? n->deadline_ns : UINT64_MAX;
 
+    /* Nobody is heard regularly during the grace, so nothing else would tell that we were away for most of it. */
+    if (job->tick_ns < job->grace_until_ns)
+        sooner(&deadline_ns, job->tick_ns);
     switch (job->state) {
     case ROUNDS_GATHERING:
         /* Enough nodes of which none is awaited: the last call may go on beyond the join timeout. */

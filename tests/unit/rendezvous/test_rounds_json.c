@@ -187,6 +187,26 @@ static void agents_that_do_not_return_are_lost_after_the_grace(void **state)
     assert_int_equal(t->views[2].changes, 1);
 }
 
+/* We were stopped for the rest of the grace: whoever is on its way back gets another while. */
+static void an_absence_during_the_grace_is_not_the_agents_fault(void **state)
+{
+    struct table *t = *state;
+
+    run(t);
+    restart(t);
+    hello(t, 0);
+    hello(t, 2);
+    pass(t, 500);
+    t->now_ns += 4600 * MS;
+    step(t, (struct rounds_event){.kind = ROUNDS_TIMER});
+    assert_int_equal(t->views[0].kind, SESSION_VIEW_CONTINUE);
+    pass(t, 500);
+    hello(t, 1);
+    assert_int_equal(t->views[1].kind, SESSION_VIEW_CONTINUE);
+    pass(t, 2000);
+    assert_false(t->news & ROUNDS_NEWS_OVER);
+}
+
 static void a_start_that_was_not_heard_is_said_again(void **state)
 {
     struct table *t = *state;
@@ -328,6 +348,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST(agents_that_return_go_on),
         TEST(agents_that_do_not_return_are_lost_after_the_grace),
+        TEST(an_absence_during_the_grace_is_not_the_agents_fault),
         TEST(a_start_that_was_not_heard_is_said_again),
         TEST(charges_and_causes_survive),
         TEST(what_agents_were_told_before_the_crash_is_the_cause),
