@@ -63,7 +63,10 @@ def test_a_failure_restarts_all_and_the_budget_is_the_jobs(tmp_path):
     """Rank 1 fails in generation 0, rank 2 in generation 1; there is one restart for both."""
     port = lib.free_port()
     with lib.Nodes(tmp_path) as nodes:
-        start(nodes, 3, port, "[ $RANK = $((CRUN_GENERATION + 1)) ] && exit $((40 + RANK)); exec sleep 600", "--max-restarts=1")
+        at = f"{tmp_path}/at.$CRUN_GENERATION"  # nobody fails before all have shown themselves
+        start(nodes, 3, port, f"touch {at}.$RANK; [ $RANK = $((CRUN_GENERATION + 1)) ] || exec sleep 600; "
+                              f"while [ ! -e {at}.0 -o ! -e {at}.1 -o ! -e {at}.2 ]; do sleep 0.02; done; exit $((40 + RANK))",
+              "--max-restarts=1")
         assert nodes.codes() == [1, 1, 1], nodes.texts()
         lines, stores = shown(nodes)
         assert lines == [(g, g, rank, 3) for g in (0, 1) for rank in range(3)]
