@@ -322,7 +322,8 @@ static void notify_all(struct agent *a, struct notice notice)
 {
     notice.generation = a->group.generation;
     for (int i = 0; i < a->group.config.n_workers; i++)
-        if (a->group.workers[i].state == GROUP_WORKER_RUNNING)
+        /* One of whose start nothing is known yet has its socket all the same, and reads it when it is there. */
+        if (a->group.workers[i].state == GROUP_WORKER_RUNNING || a->group.workers[i].state == GROUP_WORKER_NONE)
             generation_notify(a->generation, i, &notice);
 }
 
