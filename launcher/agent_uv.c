@@ -33,6 +33,7 @@
 #include "launcher/generation_uv.h"
 #include "launcher/group.h"
 #include "launcher/guardian.h"
+#include "launcher/holdings_os.h"
 #include "launcher/job.h"
 #include "launcher/logs_os.h"
 #include "launcher/machine_os.h"
@@ -57,6 +58,7 @@ struct agent {
     const struct agent_config *config;
     struct group group;
     struct logs logs;
+    struct holdings holdings;
     uv_loop_t loop;
     uv_poll_t signals;
     uv_timer_t deadline; /* of the group */
@@ -77,6 +79,7 @@ struct agent {
     long oom_kills_before;
     char sender[80]; /* of the first signal that told us to stop, in words; "" when unknown */
     bool start_failed;
+    bool replace_failed;
     bool gave_up; /* something cannot be killed */
     struct failures_outcome outcome; /* of the reports so far */
     int exit_code;
@@ -131,6 +134,12 @@ static void on_report(void *data, const struct guardian_report *report)
                                      .worker = report->worker,
                                      .pid = report->pid,
                                      .value = report->value});
+}
+
+static void on_ready(void *data, int worker, uint32_t generation)
+{
+    dispatch(data, (struct group_event){
+                       .kind = GROUP_READY, .now_ns = now_ns(), .worker = worker, .value = (int)generation});
 }
 
 static void on_guardian_lost(void *data)
@@ -351,6 +360,35 @@ static void do_kill(struct agent *a)
         (void)uv_timer_start(&a->sweep, on_sweep, 0, SWEEP_PACE_MS); /* fails only without a callback */
 }
 
+static void do_replace(struct agent *a)
+{
+    int n = a->group.config.n_workers;
+    bool *lost = calloc((size_t)n, sizeof(*lost));
+    int r = lost ? 0 : -ENOMEM;
+
+    for (int i = 0; !r && i < n; i++)
+        lost[i] = a->group.workers[i].state == GROUP_WORKER_NONE;
+    generation_close_store(a->generation); /* who stays has no use for it */
+    if (!r)
+        r = make_place(a);
+    if (!r)
+        r = generation_replace(a->generation, a->group.generation, a->group.restarts, &a->place, a->store, lost,
+                               a->group.cause_worker);
+    a->store = NULL; /* the generation's */
+    a->replace_failed = r != 0;
+    free(lost);
+}
+
+static void do_kill_condemned(struct agent *a)
+{
+    for (int i = 0; i < a->group.config.n_workers; i++) {
+        const struct guardian_order order = {.kind = GUARDIAN_KILL_WORKER, .worker = i};
+
+        if (a->group.workers[i].condemned && !a->group.workers[i].lost)
+            generation_order(a->generation, &order);
+    }
+}
+
 static void on_deadline(uv_timer_t *timer)
 {
     dispatch_kind(timer->data, GROUP_TIMER);
@@ -372,7 +410,7 @@ static void do_report(struct agent *a)
         .job = a->config->job,
         .environment = a->config->environment,
         .program = a->config->file,
-        .attempt_dir = a->generation ? a->generation->attempt_dir : NULL,
+        .run_dir = a->logs.run,
         .log_dir = a->logs.run,
         .rank_base = (int)a->place.rank_base,
         .oom_kills = a->oom_kills_before < 0 ? -1 : cgroup_oom_kills("") - a->oom_kills_before,
@@ -678,6 +716,12 @@ static void perform(struct agent *a, const struct group_action *action)
     case GROUP_DO_GIVE_UP:
         do_give_up(a);
         break;
+    case GROUP_DO_REPLACE:
+        do_replace(a);
+        break;
+    case GROUP_DO_KILL_CONDEMNED:
+        do_kill_condemned(a);
+        break;
     case GROUP_DO_FINISH:
         do_finish(a, action->value);
         break;
@@ -711,6 +755,10 @@ static void dispatch(struct agent *a, struct group_event event)
         a->start_failed = false;
         dispatch_kind(a, GROUP_START_FAILED);
     }
+    if (a->replace_failed) {
+        a->replace_failed = false;
+        dispatch_kind(a, GROUP_REPLACE_FAILED);
+    }
 }
 
 /* ------------------------------------------------------------------ life */
@@ -738,6 +786,9 @@ static int agent_init(struct agent *a, const struct agent_config *config)
         .max_restarts = job->max_restarts,
         .grace_ns = (uint64_t)job->shutdown_timeout_s * 1000000000u,
         .placed = job->meeting == JOB_ROUNDS,
+        /* With other nodes it takes more than this one to decide it; a store of a worker dies with it. */
+        .replace = job->replace && job->meeting == JOB_ALONE && !job->worker_has_store,
+        .reform_ns = (uint64_t)job->replace_timeout_s * 1000000000u,
     };
 
     *a = (struct agent){.config = config, .oom_kills_before = -1, .held_port = -1};
@@ -751,15 +802,19 @@ static int agent_init(struct agent *a, const struct agent_config *config)
     if (!r)
         r = logs_init(&a->logs, job->log_dir, config->environment, job->n_workers);
     if (!r)
+        r = holdings_init(&a->holdings, job->n_workers);
+    if (!r)
         r = open_loop(a);
     if (!r)
         r = output_create(&a->output, &a->loop, job, config->environment, on_output_end, a);
     a->host = (struct generation_host){.loop = &a->loop,
                                        .config = config,
+                                       .holdings = &a->holdings,
                                        .logs = &a->logs,
                                        .output = a->output,
                                        .on_report = on_report,
                                        .on_lost = on_guardian_lost,
+                                       .on_ready = on_ready,
                                        .data = a};
     return r;
 }
@@ -793,6 +848,7 @@ int agent_run(const struct agent_config *config)
         logs_remove_temporary(&a.logs);
     output_destroy(a.output);
     group_finish(&a.group);
+    holdings_finish(&a.holdings);
     logs_finish(&a.logs);
     return a.exit_code;
 }

@@ -42,15 +42,26 @@ static int64_t wall_clock_s(uint64_t at_ns)
     return ((int64_t)wall.tv_sec * 1000000000 + wall.tv_nsec - ago_ns) / 1000000000;
 }
 
+/* In the folder of the generation that it was started in, which is not the last one when others were replaced
+ * since. Malloc'ed or NULL. */
+static char *worker_file(const struct failures_source *source, int local_rank, const char *name)
+{
+    const struct group_worker *w = &source->group->workers[local_rank];
+    char *path = NULL;
+
+    if (!source->run_dir ||
+        asprintf(&path, "%s/attempt_%u/%d/%s", source->run_dir, w->generation, local_rank, name) < 0)
+        return NULL;
+    return path;
+}
+
 static void read_error_file(const struct failures_source *source, struct report_failure *f, struct strings *s)
 {
     int64_t time_s = 0;
 
-    if (!source->attempt_dir ||
-        asprintf(&s->path, "%s/%d/error.json", source->attempt_dir, f->local_rank) < 0) {
-        s->path = NULL;
+    s->path = worker_file(source, f->local_rank, "error.json");
+    if (!s->path)
         return;
-    }
     s->bytes = logs_read_file(s->path, ERROR_FILE_MAX, &s->n_bytes);
     if (!s->bytes)
         return;
@@ -96,12 +107,11 @@ static char *last_stderr_lines(const struct failures_source *source, int local_r
     size_t n;
 
     bool is_shown = job->tees[local_rank] & JOB_STDERR && (!job->listed || job->listed[local_rank]);
-    if (!source->attempt_dir || is_shown || !((job->redirects[local_rank] | job->tees[local_rank]) & JOB_STDERR))
+    if (is_shown || !((job->redirects[local_rank] | job->tees[local_rank]) & JOB_STDERR))
         return NULL;
-    if (asprintf(&path, "%s/%d/stderr.log", source->attempt_dir, local_rank) < 0) {
-        path = NULL;
+    path = worker_file(source, local_rank, "stderr.log");
+    if (!path)
         return NULL;
-    }
     bytes = logs_read_end(path, LAST_BYTES, &n);
     if (!bytes)
         return NULL;

@@ -16,7 +16,7 @@ struct failures_source {
     const struct job *job;
     char *const *environment;
     const char *program;     /* path that was executed */
-    const char *attempt_dir; /* NULL: no files */
+    const char *run_dir;     /* with a folder for each generation; NULL: no files */
     const char *log_dir;     /* to be named as the place where files are kept; NULL: none */
     int rank_base;           /* global rank of local rank 0 */
     long oom_kills;          /* since the start; -1 when unknown */

@@ -17,11 +17,13 @@
 
 #include "launcher/agent_uv.h"
 #include "launcher/guardian.h"
+#include "launcher/holdings_os.h"
 #include "launcher/job.h"
 #include "launcher/logs_os.h"
 #include "launcher/numa.h"
 #include "launcher/output_uv.h"
 #include "launcher/plan.h"
+#include "launcher/replacement.h"
 #include "launcher/say.h"
 #include "launcher/spawn.h"
 #include "proto/base/err.h"
@@ -36,7 +38,13 @@ struct start {
     struct spawn_worker *workers;
     struct strlist *arguments, *environments;
     int n_workers;
+    const bool *wanted; /* NULL: all */
 };
+
+static bool is_wanted(const struct start *s, int i)
+{
+    return !s->wanted || s->wanted[i];
+}
 
 /* The worker has its own by now. */
 static void close_worker_fds(const struct spawn_worker *w)
@@ -72,7 +80,8 @@ static int start_init(struct start *s, const struct agent_config *config)
     s->arguments = calloc(n, sizeof(*s->arguments));
     s->environments = calloc(n, sizeof(*s->environments));
     for (size_t i = 0; s->workers && i < n; i++)
-        s->workers[i] = (struct spawn_worker){.file = config->file, .stdio = {-1, -1, -1}, .notice_fd = -1};
+        s->workers[i] = (struct spawn_worker){
+            .file = config->file, .stdio = {-1, -1, -1}, .notice_fd = -1, .state_fd = -1, .cache_fd = -1};
     return s->workers && s->arguments && s->environments ? 0 : -ENOMEM;
 }
 
@@ -98,7 +107,7 @@ static int describe_workers(struct generation *g, struct start *s, const struct 
                             const struct session_place *place, int restarts)
 {
     const struct job *job = config->job;
-    const struct plan plan = {
+    struct plan plan = {
         .local_world_size = job->n_workers,
         .group_rank = (int)place->group_rank,
         .group_world_size = (int)place->group_world_size,
@@ -118,12 +127,16 @@ static int describe_workers(struct generation *g, struct start *s, const struct 
         .signals = job->signals_text,
         .attempt_dir = g->attempt_dir,
         .notice_fd = SPAWN_NOTICE_FD,
+        .cache_fd = g->host->holdings->cache < 0 ? 0 : SPAWN_CACHE_FD,
         .environment = config->environment,
     };
 
     if (g->number == 0 && plan_limits_threads(&plan))
         say("OMP_NUM_THREADS is not set; each of the %d workers gets OMP_NUM_THREADS=1", job->n_workers);
     for (int i = 0; i < job->n_workers; i++) {
+        if (!is_wanted(s, i))
+            continue;
+        plan.state_fd = g->host->holdings->states[i] < 0 ? 0 : SPAWN_STATE_FD;
         int r = describe_worker(s, config, &plan, i);
         if (r)
             return r;
@@ -136,6 +149,8 @@ static int open_descriptors(struct generation *g, struct start *s)
     for (int i = 0; i < g->n_workers; i++) {
         int pair[2];
 
+        if (!is_wanted(s, i))
+            continue;
         int r = output_open_worker(g->host->output, g->attempt_dir, i, s->workers[i].stdio);
         if (r)
             return r;
@@ -143,6 +158,77 @@ static int open_descriptors(struct generation *g, struct start *s)
             return -errno;
         g->notice_fds[i] = pair[0];
         s->workers[i].notice_fd = pair[1];
+        s->workers[i].state_fd = g->host->holdings->states[i]; /* these two stay ours */
+        s->workers[i].cache_fd = g->host->holdings->cache;
+    }
+    return 0;
+}
+
+/* ------------------------------------------------------------------ what workers say */
+
+/* Listens to one worker. Lives until libuv has let go of it, which may be longer than the generation. */
+struct ear {
+    uv_poll_t poll;
+    struct generation *generation;
+    int worker;
+};
+
+static void on_word(uv_poll_t *poll, int status, int events)
+{
+    struct ear *ear = poll->data;
+    struct generation *g = ear->generation;
+    uint8_t record[NOTICE_SIZE];
+    struct notice notice;
+    ssize_t n;
+
+    while ((n = recv(g->notice_fds[ear->worker], record, sizeof(record), MSG_DONTWAIT)) > 0)
+        if (notice_decode(record, (size_t)n, &notice) && notice.kind == NOTICE_READY)
+            g->host->on_ready(g->host->data, ear->worker, notice.generation);
+    if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR))
+        (void)uv_poll_stop(poll); /* the worker has closed it, or is gone */
+}
+
+static void free_ear(uv_handle_t *handle)
+{
+    free(handle->data);
+}
+
+static void stop_listening(struct generation *g, int worker)
+{
+    if (g->ears && g->ears[worker])
+        uv_close((uv_handle_t *)&g->ears[worker]->poll, free_ear);
+    if (g->ears)
+        g->ears[worker] = NULL;
+}
+
+static int listen_to(struct generation *g, int worker)
+{
+    struct ear *ear = calloc(1, sizeof(*ear));
+
+    if (!ear)
+        return -ENOMEM;
+    *ear = (struct ear){.generation = g, .worker = worker};
+    int r = uv_poll_init(g->host->loop, &ear->poll, g->notice_fds[worker]);
+    if (r) {
+        free(ear);
+        return r;
+    }
+    ear->poll.data = ear;
+    g->ears[worker] = ear;
+    return uv_poll_start(&ear->poll, UV_READABLE | UV_DISCONNECT, on_word);
+}
+
+static int listen_to_all(struct generation *g)
+{
+    if (!g->host->config->job->replace)
+        return 0;
+    g->ears = calloc((size_t)g->n_workers, sizeof(*g->ears));
+    if (!g->ears)
+        return -ENOMEM;
+    for (int i = 0; i < g->n_workers; i++) {
+        int r = listen_to(g, i);
+        if (r)
+            return r;
     }
     return 0;
 }
@@ -210,6 +296,7 @@ static void free_generation(struct generation *g)
     if (g->held_port >= 0)
         (void)close(g->held_port);
     free(g->notice_fds);
+    free(g->ears);
     free(g->attempt_dir);
     free(g);
 }
@@ -223,24 +310,44 @@ void generation_destroy(struct generation *g)
 {
     if (!g)
         return;
-    if (g->server)
-        server_stop(g->server, NULL, NULL);
+    generation_close_store(g);
+    for (int i = 0; i < g->n_workers; i++)
+        stop_listening(g, i);
     uv_close((uv_handle_t *)&g->poll, on_closed);
 }
 
-static int begin(struct generation *g, const struct session_place *place, int restarts)
+static int begin_attempt(struct generation *g)
 {
-    const struct agent_config *config = g->host->config;
     struct logs *logs = g->host->logs;
-    struct start start;
+    char *dir = NULL;
 
-    int r = logs_begin_attempt(logs, config->job->run_id_text, (int)g->number, &g->attempt_dir);
+    int r = logs_begin_attempt(logs, g->host->config->job->run_id_text, (int)g->number, &dir);
     if (r) {
         say("cannot create the folders for error files under %s: %s; choose another place with --log-dir or "
             "TMPDIR",
             logs->run ? logs->run : logs->base, strerror(-r));
         return r;
     }
+    free(g->attempt_dir);
+    g->attempt_dir = dir;
+    return 0;
+}
+
+static void say_cannot_start(const struct generation *g, int r)
+{
+    if (r && r != -EINVAL)
+        say("cannot start %d workers: %s%s", g->n_workers, strerror(-r),
+            r == -EMFILE || r == -ENFILE ? "; raise the limit of open files (ulimit -n)" : "");
+}
+
+static int begin(struct generation *g, const struct session_place *place, int restarts)
+{
+    const struct agent_config *config = g->host->config;
+    struct start start;
+
+    int r = begin_attempt(g);
+    if (r)
+        return r;
     r = start_init(&start, config);
     if (!r)
         r = describe_workers(g, &start, config, place, restarts);
@@ -249,9 +356,7 @@ static int begin(struct generation *g, const struct session_place *place, int re
     if (!r)
         r = spawn_guardian(start.workers, (size_t)start.n_workers, &g->guardian, &g->link);
     start_finish(&start);
-    if (r && r != -EINVAL)
-        say("cannot start %d workers: %s%s", g->n_workers, strerror(-r),
-            r == -EMFILE || r == -ENFILE ? "; raise the limit of open files (ulimit -n)" : "");
+    say_cannot_start(g, r);
     return r;
 }
 
@@ -276,6 +381,8 @@ int generation_create(struct generation **ret, const struct generation_host *hos
     }
     g->poll.data = g;
     r = uv_poll_start(&g->poll, UV_READABLE | UV_DISCONNECT, on_link);
+    if (!r)
+        r = listen_to_all(g);
     if (r) {
         generation_destroy(g);
         return r;
@@ -283,4 +390,77 @@ int generation_create(struct generation **ret, const struct generation_host *hos
     g->server = store;
     *ret = g;
     return 0;
+}
+
+/* ------------------------------------------------------------------ replacing */
+
+/* What a lost worker had here. */
+static void forget_worker(struct generation *g, int worker)
+{
+    stop_listening(g, worker);
+    if (g->notice_fds[worker] >= 0)
+        (void)close(g->notice_fds[worker]); /* its other end went with the process */
+    g->notice_fds[worker] = -1;
+}
+
+static int start_lost(struct generation *g, const struct start *start)
+{
+    if (g->guardian)
+        (void)kill(g->guardian, SIGCONT); /* as with every order */
+    for (int i = 0; i < g->n_workers; i++) {
+        if (!is_wanted(start, i))
+            continue;
+        int r = listen_to(g, i);
+        if (!r)
+            r = replacement_send(g->link, i, &start->workers[i]);
+        if (r)
+            return r;
+    }
+    return 0;
+}
+
+static void tell_others(struct generation *g, const bool *lost, int first_lost, uint16_t port)
+{
+    const struct notice notice = {
+        .kind = NOTICE_GENERATION, .generation = g->number, .rank = first_lost, .detail = port};
+
+    for (int i = 0; i < g->n_workers; i++)
+        if (!lost[i])
+            generation_notify(g, i, &notice);
+}
+
+void generation_close_store(struct generation *g)
+{
+    if (g->server)
+        server_stop(g->server, NULL, NULL);
+    g->server = NULL;
+}
+
+int generation_replace(struct generation *g, uint32_t number, int restarts, const struct session_place *place,
+                       struct server *store, const bool *lost, int first_lost)
+{
+    const struct agent_config *config = g->host->config;
+    struct start start;
+
+    g->number = number;
+    g->server = store;
+    for (int i = 0; i < g->n_workers; i++)
+        if (lost[i])
+            forget_worker(g, i);
+    int r = begin_attempt(g);
+    if (r)
+        return r;
+    r = start_init(&start, config);
+    start.wanted = lost;
+    if (!r)
+        r = describe_workers(g, &start, config, place, restarts);
+    if (!r)
+        r = open_descriptors(g, &start);
+    if (!r) /* before the forks: they have their own part to do */
+        tell_others(g, lost, (int)place->rank_base + first_lost, place->master_port);
+    if (!r)
+        r = start_lost(g, &start);
+    start_finish(&start);
+    say_cannot_start(g, r);
+    return r;
 }

@@ -12,6 +12,7 @@
 
 struct guardian_order;
 struct guardian_report;
+struct holdings;
 struct logs;
 struct agent_config;
 struct notice;
@@ -23,10 +24,12 @@ struct session_place;
 struct generation_host {
     uv_loop_t *loop;
     const struct agent_config *config;
+    const struct holdings *holdings;
     struct logs *logs;
     struct output *output;
     void (*on_report)(void *data, const struct guardian_report *report);
     void (*on_lost)(void *data); /* once, if the link ends before GUARDIAN_EMPTY */
+    void (*on_ready)(void *data, int worker, uint32_t generation); /* NOTICE_READY of a worker */
     void *data;
 };
 
@@ -37,6 +40,7 @@ struct generation {
     struct server *server; /* the worker store, if this node serves it for this generation alone; or NULL */
     int held_port;         /* a socket that keeps a port free for a store that the first worker opens; or -1 */
     int *notice_fds; /* our ends, one for each worker */
+    struct ear **ears; /* what listens to them, where workers may be replaced; NULL: nobody listens */
     int n_workers;
     pid_t guardian; /* 0 once waited for */
     int link;       /* -1 until it exists */
@@ -53,6 +57,18 @@ int generation_create(struct generation **ret, const struct generation_host *hos
                       int restarts, const struct session_place *place, struct server *store);
 
 void generation_order(struct generation *g, const struct guardian_order *order);
+
+/* Stops the store, where it is served here: whoever fixed its port needs that for the next one. */
+void generation_close_store(struct generation *g);
+
+/*
+ * Makes it the next generation, in the same place but for the store, which it takes over: a new process for each of
+ * the workers that are `lost` (their processes have been waited for), and the others are told. The guardian
+ * reports the new ones as it did the first. Returns 0, or -errno with a sentence said: some of it may have been
+ * done, the workers have to be stopped.
+ */
+int generation_replace(struct generation *g, uint32_t number, int restarts, const struct session_place *place,
+                       struct server *store, const bool *lost, int first_lost);
 
 /* To one worker; dropped when it does not read. */
 void generation_notify(struct generation *g, int worker, const struct notice *notice);

@@ -11,6 +11,8 @@
 #define SWEEP_GRACE_NS UINT64_C(1000000000)
 /* SIGKILL that has no effect for this long will have none: the process is stuck in the kernel. */
 #define KILL_PATIENCE_NS UINT64_C(5000000000)
+/* Workers that fail because of one thing do so at nearly the same time: one generation for all of them. */
+#define COLLECT_NS UINT64_C(2000000)
 
 int group_worker_code(const struct group_worker *worker)
 {
@@ -72,7 +74,7 @@ static void spawn(struct group *g, const struct group_event *event, struct group
         g->restarts++;
         g->generation++;
     }
-    g->will_restart = false;
+    g->will_restart = g->will_replace = g->forming = false;
     memset(g->workers, 0, (size_t)g->config.n_workers * sizeof(*g->workers));
     g->state = GROUP_RUNNING;
     g->cause = GROUP_CAUSE_NONE;
@@ -115,7 +117,7 @@ static void kill_all(struct group *g, uint64_t now_ns, struct group_actions *out
 static void fail(struct group *g, enum group_cause cause, const struct group_event *event,
                  struct group_actions *out)
 {
-    if (g->state != GROUP_RUNNING)
+    if (g->state != GROUP_RUNNING && g->state != GROUP_REPLACING)
         return; /* a consequence, or too late to matter: the first cause stays */
     g->cause = cause;
     g->cause_worker = event->worker;
@@ -125,12 +127,164 @@ static void fail(struct group *g, enum group_cause cause, const struct group_eve
     stop(g, event->now_ns, SIGTERM, out);
 }
 
+/* ------------------------------------------------------------------ replacing */
+
+static bool is_staying(const struct group_worker *w)
+{
+    return !w->lost && !w->condemned;
+}
+
+/* Whether all that have not failed can stay, and there is somebody to stay. */
+static bool is_replaceable(const struct group *g)
+{
+    int n_staying = 0;
+
+    if (!g->config.replace || g->interrupt || g->restarts >= g->config.max_restarts)
+        return false;
+    for (int i = 0; i < g->config.n_workers; i++) {
+        const struct group_worker *w = &g->workers[i];
+        if (!is_staying(w))
+            continue;
+        if (w->state != GROUP_WORKER_RUNNING || !w->capable)
+            return false;
+        n_staying++;
+    }
+    return n_staying > 0;
+}
+
+/* As with the policy that replaces nobody: the cause that is known stays. */
+static void give_up_replacing(struct group *g, uint64_t now_ns, struct group_actions *out)
+{
+    g->will_restart = g->will_replace = g->forming = false;
+    act(out, GROUP_DO_NOTIFY_FAILED, g->cause_worker);
+    stop(g, now_ns, SIGTERM, out);
+}
+
+/* A worker that was started for this generation and is not ready in it yet cannot be taken to the next one: it
+ * does not know that it would have to. */
+static void condemn_newcomers(struct group *g, struct group_actions *out)
+{
+    bool any = false;
+
+    for (int i = 0; i < g->config.n_workers; i++) {
+        struct group_worker *w = &g->workers[i];
+        if (is_staying(w) && !w->capable && w->generation == g->generation &&
+            (w->state == GROUP_WORKER_RUNNING || w->state == GROUP_WORKER_NONE))
+            any = w->condemned = w->stopped = true;
+    }
+    if (any)
+        act(out, GROUP_DO_KILL_CONDEMNED, 0);
+}
+
+/* A worker has failed: it is replaced, or everything is stopped. */
+static void lose(struct group *g, const struct group_event *event, struct group_actions *out)
+{
+    struct group_worker *w = &g->workers[event->worker];
+
+    w->lost = true;
+    if (w->condemned) /* ordered; whoever waits for it looks again when its time is over */
+        return;
+    if (g->state == GROUP_REPLACING && g->forming)
+        condemn_newcomers(g, out);
+    if (g->state == GROUP_RUNNING || g->forming) {
+        g->cause = GROUP_CAUSE_WORKER;
+        g->cause_worker = event->worker;
+    }
+    g->forming = false;
+    if (!is_replaceable(g)) {
+        give_up_replacing(g, event->now_ns, out);
+        return;
+    }
+    g->state = GROUP_REPLACING;
+    g->lost_ns = event->now_ns;
+    arm(g, out, event->now_ns + COLLECT_NS);
+}
+
+/* Opens the next generation for those that stay. */
+static void replace(struct group *g, uint64_t now_ns, struct group_actions *out)
+{
+    g->restarts++;
+    g->generation++;
+    g->will_restart = g->will_replace = false;
+    g->forming = true;
+    g->started_ns = now_ns;
+    g->n_ended = 0;
+    for (int i = 0; i < g->config.n_workers; i++) {
+        struct group_worker *w = &g->workers[i];
+        w->ready = false;
+        if (!is_staying(w))
+            *w = (struct group_worker){.generation = g->generation};
+    }
+    act(out, GROUP_DO_REPLACE, 0);
+    arm(g, out, now_ns + g->config.reform_ns);
+}
+
+/* All that failed at once are known; those that were killed with them have to be gone first. */
+static void on_collected(struct group *g, uint64_t now_ns, struct group_actions *out)
+{
+    for (int i = 0; i < g->config.n_workers; i++)
+        if (g->workers[i].condemned && !g->workers[i].lost) {
+            if (now_ns - g->lost_ns > KILL_PATIENCE_NS)
+                give_up_replacing(g, now_ns, out);
+            else
+                arm(g, out, now_ns + COLLECT_NS);
+            return;
+        }
+    g->will_restart = g->will_replace = true;
+    act(out, GROUP_DO_REPORT, 0);
+    act(out, GROUP_DO_START_AGAIN, 0);
+}
+
+/* Somebody is not ready in time: not all of them can be brought together this way. */
+static void on_reform_timeout(struct group *g, uint64_t now_ns, struct group_actions *out)
+{
+    g->cause = GROUP_CAUSE_REFORM;
+    for (int i = g->config.n_workers - 1; i >= 0; i--)
+        if (!g->workers[i].ready)
+            g->cause_worker = i;
+    give_up_replacing(g, now_ns, out);
+}
+
+static void look_whether_formed(struct group *g, struct group_actions *out)
+{
+    if (g->state != GROUP_REPLACING || !g->forming)
+        return;
+    for (int i = 0; i < g->config.n_workers; i++)
+        if (g->workers[i].state != GROUP_WORKER_RUNNING || !g->workers[i].ready)
+            return;
+    g->state = GROUP_RUNNING;
+    g->forming = false;
+    g->cause = GROUP_CAUSE_NONE;
+    g->cause_worker = -1;
+    disarm(g, out);
+}
+
+static void on_ready(struct group *g, const struct group_event *event, struct group_actions *out)
+{
+    struct group_worker *w = &g->workers[event->worker];
+
+    if ((uint32_t)event->value != g->generation)
+        return; /* it was, in one that is over */
+    w->ready = w->capable = true;
+    look_whether_formed(g, out);
+}
+
+static void on_replace_failed(struct group *g, const struct group_event *event, struct group_actions *out)
+{
+    if (g->state != GROUP_REPLACING)
+        return;
+    disarm(g, out);
+    give_up_replacing(g, event->now_ns, out);
+}
+
 /* ------------------------------------------------------------------ events */
 
 static void on_start(struct group *g, const struct group_event *event, struct group_actions *out)
 {
     if (g->state == GROUP_IDLE)
         spawn(g, event, out);
+    else if (g->state == GROUP_REPLACING && g->will_replace)
+        replace(g, event->now_ns, out);
 }
 
 static void on_start_failed(struct group *g, const struct group_event *event, struct group_actions *out)
@@ -150,7 +304,9 @@ static void on_started(struct group *g, const struct group_event *event, struct 
     w->pid = event->pid;
     w->started_ns = event->now_ns;
     /* A stop that was decided while the guardian still started workers reaches it behind this one. */
-    w->stopped = g->state != GROUP_RUNNING;
+    w->stopped = g->state != GROUP_RUNNING && g->state != GROUP_REPLACING;
+    w->generation = g->generation;
+    look_whether_formed(g, out); /* its own word may have been faster than the guardian's */
 }
 
 static void on_exec_failed(struct group *g, const struct group_event *event, struct group_actions *out)
@@ -160,6 +316,7 @@ static void on_exec_failed(struct group *g, const struct group_event *event, str
     w->state = GROUP_WORKER_EXEC_FAILED;
     w->status = event->value;
     w->ended_ns = event->now_ns;
+    w->generation = g->generation;
     fail(g, GROUP_CAUSE_EXEC, event, out);
 }
 
@@ -171,13 +328,18 @@ static void on_exited(struct group *g, const struct group_event *event, struct g
     w->status = event->value;
     w->ended_ns = event->now_ns;
     w->order = g->n_ended++;
-    if (event->value != 0)
+    bool is_failure = event->value != 0 || w->condemned;
+    if (is_failure && (g->state == GROUP_REPLACING || (g->state == GROUP_RUNNING && g->config.replace)))
+        lose(g, event, out);
+    else if (is_failure)
         fail(g, GROUP_CAUSE_WORKER, event, out);
+    else if (g->state == GROUP_REPLACING)
+        give_up_replacing(g, event->now_ns, out); /* it went its own way: not all come together again */
 }
 
 static void on_left(struct group *g, const struct group_event *event, struct group_actions *out)
 {
-    if (g->state != GROUP_RUNNING && g->state != GROUP_STOPPING)
+    if (g->state != GROUP_RUNNING && g->state != GROUP_REPLACING && g->state != GROUP_STOPPING)
         return;
     uint64_t deadline_ns = event->now_ns + SWEEP_GRACE_NS;
     if (g->deadline_ns && g->deadline_ns < deadline_ns)
@@ -189,7 +351,8 @@ static void on_left(struct group *g, const struct group_event *event, struct gro
 
 static bool can_restart(const struct group *g)
 {
-    return (g->cause == GROUP_CAUSE_WORKER || g->cause == GROUP_CAUSE_GUARDIAN) && !g->interrupt &&
+    return (g->cause == GROUP_CAUSE_WORKER || g->cause == GROUP_CAUSE_GUARDIAN || g->cause == GROUP_CAUSE_REFORM) &&
+           !g->interrupt &&
            g->restarts < g->config.max_restarts;
 }
 
@@ -226,6 +389,7 @@ static void on_empty(struct group *g, const struct group_event *event, struct gr
     if (g->state == GROUP_DONE || g->state == GROUP_IDLE)
         return;
     disarm(g, out);
+    g->will_replace = g->forming = false;
     if (g->config.placed) {
         await_decision(g, out);
         return;
@@ -245,7 +409,7 @@ static void on_guardian_lost(struct group *g, const struct group_event *event, s
 {
     if (g->state == GROUP_DONE || g->state == GROUP_IDLE)
         return;
-    if (g->state == GROUP_RUNNING) {
+    if (g->state == GROUP_RUNNING || g->state == GROUP_REPLACING) {
         g->cause = GROUP_CAUSE_GUARDIAN;
         if (g->config.placed)
             act(out, GROUP_DO_FAILED, -1);
@@ -283,6 +447,7 @@ static void on_signal(struct group *g, const struct group_event *event, struct g
         finish(g, out, 1);
         break;
     case GROUP_RUNNING:
+    case GROUP_REPLACING:
         g->cause = GROUP_CAUSE_SIGNAL;
         act(out, GROUP_DO_NOTIFY_STOP, event->value);
         stop(g, event->now_ns, event->value, out);
@@ -310,7 +475,11 @@ static void on_timer(struct group *g, const struct group_event *event, struct gr
         return;
     }
     g->deadline_ns = 0;
-    if (g->state == GROUP_STOPPING || g->state == GROUP_SWEEPING) {
+    if (g->state == GROUP_REPLACING && g->forming) {
+        on_reform_timeout(g, event->now_ns, out);
+    } else if (g->state == GROUP_REPLACING) {
+        on_collected(g, event->now_ns, out);
+    } else if (g->state == GROUP_STOPPING || g->state == GROUP_SWEEPING) {
         kill_all(g, event->now_ns, out);
     } else if (g->state == GROUP_KILLING && !g->guardian_killed) {
         g->guardian_killed = true;
@@ -373,6 +542,7 @@ void group_step(struct group *g, const struct group_event *event, struct group_a
         [GROUP_SIGNAL] = on_signal,   [GROUP_TIMER] = on_timer,
         [GROUP_STOP] = on_stop,       [GROUP_END] = on_end,
         [GROUP_DRAIN] = on_drain,
+        [GROUP_READY] = on_ready,     [GROUP_REPLACE_FAILED] = on_replace_failed,
     };
 
     out->n_items = 0;

@@ -6,15 +6,19 @@
  * actions; agent_uv.c carries them out.
  *
  *   idle -> running -> sweeping -> done, or idle again before the next generation
- *              \-> stopping -/\-> killing -/
+ *             |  \-> stopping -/\-> killing -/
+ *         replacing
  *
  * running:   nothing is wrong. Workers may have ended well already.
+ * replacing: a worker failed and the others stay: first it is waited for whether more fail at the same time, then
+ *            those that did are started again in the next generation, until all workers are ready in it.
  * stopping:  a worker failed or crun was told to stop; the workers have a signal and a deadline.
  * sweeping:  all workers have ended, something they started has not; it has a signal and a deadline.
  * killing:   SIGKILL has been ordered for everything; waiting until it is gone.
  * done:      over, with an exit code.
  *
- * A generation ends with GROUP_EMPTY, never earlier: the next one starts on an empty floor.
+ * A generation ends with GROUP_EMPTY, never earlier: the next one starts on an empty floor. Only replacing takes
+ * workers from one generation to the next: those that have said that they can.
  *
  * With config.placed this node is one of several: whether there is another generation, and which, is decided
  * elsewhere. The group tells what became of its part of a generation (FAILED, DONE, READY, LEAVE), waits in
@@ -29,6 +33,7 @@
 enum group_state {
     GROUP_IDLE,
     GROUP_RUNNING,
+    GROUP_REPLACING,
     GROUP_STOPPING,
     GROUP_SWEEPING,
     GROUP_KILLING,
@@ -51,6 +56,8 @@ enum group_event_kind {
     GROUP_END,           /* placed: the job is over; value: exit code */
     GROUP_DRAIN,         /* placed: all nodes are to stop at a common point, for good; value, pid: as GROUP_SIGNAL if
                             it is for the sake of this node, else 0 */
+    GROUP_READY,         /* worker is in its place and can go on when another is replaced; value: its generation */
+    GROUP_REPLACE_FAILED, /* what GROUP_DO_REPLACE asks for cannot be done */
     GROUP_EVENT_COUNT
 };
 
@@ -77,6 +84,8 @@ enum group_action_kind {
     GROUP_DO_KILL_GUARDIAN, /* it does not do what it is told to: SIGKILL, what it had falls to crun */
     GROUP_DO_GIVE_UP,     /* some process cannot be killed: name it */
     GROUP_DO_FINISH,      /* end with exit code value */
+    GROUP_DO_REPLACE,     /* open the next generation for the workers that run; start those that do not in it */
+    GROUP_DO_KILL_CONDEMNED, /* SIGKILL to these workers, and to nobody else */
     /* Placed: tell the other nodes */
     GROUP_DO_FAILED, /* that worker failed (-1: all are gone, the guardian was killed); the rest is being stopped */
     GROUP_DO_DONE,   /* that all workers here ended well */
@@ -112,6 +121,11 @@ struct group_worker {
     uint64_t started_ns, ended_ns;
     int order;    /* it was the order-th of its generation to end, from 0 */
     bool stopped; /* it ended after it had been told to */
+    bool ready;     /* in this generation */
+    bool capable;   /* it has been ready in one */
+    bool lost;      /* it failed, and a new process takes its place */
+    bool condemned; /* it is killed to be lost: it was started for a generation that has failed already */
+    uint32_t generation; /* it was started in */
     int64_t max_rss_kib;
 };
 
@@ -124,6 +138,7 @@ enum group_cause {
     GROUP_CAUSE_SIGNAL,   /* crun was told to stop */
     GROUP_CAUSE_START,    /* the generation could not be started */
     GROUP_CAUSE_PEER,     /* placed: another node */
+    GROUP_CAUSE_REFORM,   /* cause_worker, and perhaps others, were not ready in time after a replacement */
 };
 
 struct group_config {
@@ -131,6 +146,8 @@ struct group_config {
     int max_restarts;
     uint64_t grace_ns; /* between a stop signal and SIGKILL */
     bool placed;       /* one node of several: max_restarts is for the job, and not watched here */
+    bool replace;       /* keep the workers that can stay when one fails */
+    uint64_t reform_ns; /* for all to be ready after a replacement */
 };
 
 struct group {
@@ -143,6 +160,9 @@ struct group {
     pid_t interrupt_pid; /* who sent it */
     bool will_restart;   /* the next GROUP_START begins another generation, charged to the budget; placed: it
                             may, and the budget is kept elsewhere */
+    bool will_replace;   /* the same, with the workers that are there */
+    bool forming;        /* replacing: the new ones are ordered, all have to get ready */
+    uint64_t lost_ns;    /* replacing: when the last one failed */
     bool guardian_killed; /* by us, as it had not killed everything in time, or it is lost anyway */
     bool escalated;      /* this generation had to be killed */
     bool is_draining;    /* placed: workers that end well now are done, others have failed */

@@ -11,6 +11,10 @@
  * matter. A timeout paces the rounds, because a grandchild that becomes ours while its former parent lives
  * on tells nobody.
  *
+ * Replacing: when one worker has failed and the others stay, crun orders a new one in its place. What the old one
+ * left in its session is killed; what has left that session cannot be told from what other workers have started,
+ * and goes when they go.
+ *
  * Ways it dies: with an empty house after GUARDIAN_EMPTY, or by SIGKILL. Then its workers get SIGKILL from
  * the kernel (their parent-death signal), the rest falls to crun, which is a subreaper as well. Every other
  * signal is blocked for life: a batch system that signals all processes of a job must not take away the one
@@ -34,6 +38,7 @@
 #include <unistd.h>
 
 #include "launcher/children.h"
+#include "launcher/replacement.h"
 #include "launcher/spawn.h"
 
 enum {
@@ -50,6 +55,7 @@ struct guardian {
     bool killing;
     bool told_left;
     bool helpless; /* something is left that cannot be found */
+    bool sweeping; /* for some worker */
 };
 
 static uint64_t now_ns(void)
@@ -135,20 +141,26 @@ static void watch_worker(struct guardian *g, size_t i)
     }
 }
 
+static bool start_worker(struct guardian *g, size_t i, const struct spawn_worker *worker)
+{
+    struct guardian_worker *w = &g->setup->state[i];
+
+    int r = spawn_worker(worker, &w->pid);
+    if (r) {
+        report(g, (struct guardian_report){.kind = GUARDIAN_EXEC_FAILED, .worker = (int)i, .value = -r});
+        return false;
+    }
+    g->n_live++;
+    watch_worker(g, i);
+    report(g, (struct guardian_report){.kind = GUARDIAN_STARTED, .worker = (int)i, .pid = w->pid});
+    return true;
+}
+
 static void start_workers(struct guardian *g)
 {
-    for (size_t i = 0; i < g->setup->n_workers; i++) {
-        struct guardian_worker *w = &g->setup->state[i];
-
-        int r = spawn_worker(&g->setup->workers[i], &w->pid);
-        if (r) {
-            report(g, (struct guardian_report){.kind = GUARDIAN_EXEC_FAILED, .worker = (int)i, .value = -r});
+    for (size_t i = 0; i < g->setup->n_workers; i++)
+        if (!start_worker(g, i, &g->setup->workers[i]))
             return;
-        }
-        g->n_live++;
-        watch_worker(g, i);
-        report(g, (struct guardian_report){.kind = GUARDIAN_STARTED, .worker = (int)i, .pid = w->pid});
-    }
 }
 
 /* ------------------------------------------------------------------ ends of children */
@@ -172,7 +184,7 @@ static void reap(struct guardian *g, pid_t pid)
         return;
     if (w->pidfd >= 0)
         (void)close(w->pidfd); /* leaves the epoll set by this */
-    *w = (struct guardian_worker){.pidfd = -1};
+    *w = (struct guardian_worker){.pidfd = -1, .ended = pid};
     g->n_live--;
     report(g, (struct guardian_report){.kind = GUARDIAN_EXITED,
                                        .worker = (int)(w - g->setup->state),
@@ -244,22 +256,88 @@ static void wake_stopped(struct guardian *g)
             (void)kill(find_worker(g, pids[i]) ? -pids[i] : pids[i], SIGCONT);
 }
 
+static struct guardian_worker *find_session(struct guardian *g, pid_t session)
+{
+    for (size_t i = 0; i < g->setup->n_workers; i++)
+        if (g->setup->state[i].sweep && g->setup->state[i].ended == session)
+            return &g->setup->state[i];
+    return NULL;
+}
+
+/*
+ * Kills our children in sessions of workers that were replaced. A number names the same session for as long
+ * as anybody is in it, and our children keep theirs until we wait for them. What those had started becomes
+ * ours by that, and its turn comes when their end wakes us: until a look finds nobody.
+ */
+static void sweep_sessions(struct guardian *g)
+{
+    pid_t pids[1024];
+    bool any = false;
+
+    int n = children_list(pids, (int)(sizeof(pids) / sizeof(pids[0])));
+    for (int i = 0; i < n; i++)
+        if (!find_worker(g, pids[i]) && find_session(g, getsid(pids[i]))) {
+            (void)kill(pids[i], SIGKILL);
+            any = true;
+        }
+    if (any)
+        return;
+    g->sweeping = false;
+    for (size_t i = 0; i < g->setup->n_workers; i++)
+        g->setup->state[i].sweep = false;
+}
+
+static void start_replacement(struct guardian *g, const struct guardian_order *order, const struct replacement *r)
+{
+    struct guardian_worker *w = &g->setup->state[order->worker];
+
+    if (g->killing || w->pid > 0)
+        return; /* too late; the end of everything is told in any case */
+    w->sweep = w->ended > 0;
+    g->sweeping = g->sweeping || w->sweep;
+    if (order->error)
+        report(g, (struct guardian_report){
+                      .kind = GUARDIAN_EXEC_FAILED, .worker = order->worker, .value = order->error});
+    else
+        (void)start_worker(g, (size_t)order->worker, &r->worker);
+}
+
+static void obey_order(struct guardian *g, const struct guardian_order *order, const struct replacement *r)
+{
+    switch (order->kind) {
+    case GUARDIAN_KILL:
+        g->killing = true;
+        break;
+    case GUARDIAN_KILL_WORKER:
+        if (g->setup->state[order->worker].pid > 0)
+            (void)kill(-g->setup->state[order->worker].pid, SIGKILL); /* ESRCH: between its end and our wait */
+        break;
+    case GUARDIAN_START:
+        start_replacement(g, order, r);
+        break;
+    default:
+        signal_groups(g, order->signal);
+        signal_left(g, order->signal);
+        wake_stopped(g);
+        break;
+    }
+}
+
 static void obey(struct guardian *g)
 {
     struct guardian_order order;
+    struct replacement replacement;
 
-    ssize_t n = recv(g->setup->link, &order, sizeof(order), MSG_DONTWAIT);
+    ssize_t n = replacement_receive(g->setup->link, &order, &replacement);
     if (n < 0 && (errno == EAGAIN || errno == EINTR))
         return;
-    if (n <= 0 || order.kind == GUARDIAN_KILL) {
+    if (n <= 0) { /* crun is gone; a closed link would wake us for ever */
         g->killing = true;
-        if (n <= 0) /* crun is gone; a closed link would wake us for ever */
-            (void)epoll_ctl(g->epoll_fd, EPOLL_CTL_DEL, g->setup->link, NULL);
+        (void)epoll_ctl(g->epoll_fd, EPOLL_CTL_DEL, g->setup->link, NULL);
         return;
     }
-    signal_groups(g, order.signal);
-    signal_left(g, order.signal);
-    wake_stopped(g);
+    obey_order(g, &order, &replacement);
+    replacement_finish(&replacement);
 }
 
 /* ------------------------------------------------------------------ life */
@@ -329,6 +407,8 @@ _Noreturn void guardian_run(const struct guardian_setup *setup)
             tell_left(&g);
         if (g.killing)
             kill_everything(&g);
+        else if (g.sweeping)
+            sweep_sessions(&g);
         wait_for_something(&g);
     }
     report(&g, (struct guardian_report){.kind = GUARDIAN_EMPTY});

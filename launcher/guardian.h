@@ -1,13 +1,14 @@
 #pragma once
 
 /*
- * The guardian: a small process between crun and the workers of one generation, their parent and the
- * subreaper of everything they start. It exists so that nothing of a job outlives crun, however crun ends.
+ * The guardian: a small process between crun and the workers of a generation, their parent and the subreaper of
+ * everything they start. It stays with those that are taken to the next generation. It exists so that nothing of a job outlives crun, however crun ends.
  *
  * crun speaks with it over a SOCK_SEQPACKET socket: orders one way, reports the other. It decides nothing;
  * it starts, signals, waits and tells. When the socket ends (crun is gone), it kills all it has.
  */
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/types.h>
@@ -17,11 +18,17 @@ struct spawn_worker;
 enum guardian_order_kind {
     GUARDIAN_SIGNAL = 1, /* to the process group of every worker, and to whatever was left behind */
     GUARDIAN_KILL,       /* SIGKILL to everything, again and again until nothing is left */
+    GUARDIAN_KILL_WORKER, /* SIGKILL to that worker's process group */
+    GUARDIAN_START,      /* worker, which has ended: start a new one in its place (replacement.h); what the one
+                            before left in its session is killed */
 };
 
 struct guardian_order {
     uint32_t kind;
     int32_t signal;
+    int32_t worker;
+    uint32_t descriptors; /* GUARDIAN_START: which came with it */
+    int32_t error;        /* the receiver's: errno, what came is not all there */
 };
 
 enum guardian_report_kind {
@@ -45,6 +52,8 @@ struct guardian_report {
 struct guardian_worker {
     pid_t pid; /* 0: not started, or waited for */
     int pidfd; /* -1: none, or the kernel has none */
+    pid_t ended; /* the one before, and its session; 0: none */
+    bool sweep;  /* what is left of that session is being killed */
 };
 
 struct guardian_setup {

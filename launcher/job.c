@@ -12,7 +12,7 @@
 #include "launcher/text.h"
 #include "proto/base/err.h"
 
-enum { DEFAULT_SHUTDOWN_S = 30 };
+enum { DEFAULT_SHUTDOWN_S = 30, REPLACE_TIMEOUT_MAX_S = 86400 };
 
 int job_refuse(struct job_builder *b, const char *format, ...)
 {
@@ -135,6 +135,12 @@ static int take_supervision(struct job_builder *b)
     b->job->max_restarts = (int)(restarts > INT32_MAX ? INT32_MAX : restarts);
     if (!(job_value(b, OPTION_MONITOR_INTERVAL)->seconds > 0))
         return job_refuse(b, "--monitor-interval: must be greater than 0");
+    b->job->replace = strcmp(job_text(b, OPTION_RESTART_POLICY), "replace") == 0;
+    long long seconds = job_value(b, OPTION_REPLACE_TIMEOUT)->number;
+    if (seconds < 1 || seconds > REPLACE_TIMEOUT_MAX_S)
+        return job_refuse(b, "--replace-timeout=%lld: a number of seconds from 1 to %d", seconds,
+                          REPLACE_TIMEOUT_MAX_S);
+    b->job->replace_timeout_s = (int)seconds;
     b->job->exit_code_of_worker = strcmp(job_text(b, OPTION_EXIT_CODE), "worker") == 0;
     take_signals(b);
     return take_timeout(b);

@@ -75,6 +75,8 @@ struct job {
     struct session_params params; /* ROUNDS */
     int max_restarts;
     int shutdown_timeout_s;
+    bool replace; /* the failed workers alone, where the others can stay */
+    int replace_timeout_s;
     uint64_t signals; /* bit s-1: signal s is passed on and ends the job */
     const char *signals_text;
     bool exit_code_of_worker;

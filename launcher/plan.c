@@ -7,6 +7,7 @@
 #include "launcher/environment.h"
 #include "launcher/text.h"
 #include "proto/base/err.h"
+#include "proto/holdings.h"
 #include "proto/notice.h"
 
 /* ------------------------------------------------------------------ arguments */
@@ -137,6 +138,10 @@ static int add_worker_variables(const struct plan *plan, int local_rank, struct 
     strlist_add(out, "TORCHELASTIC_SIGNALS_TO_HANDLE=%s", plan->signals);
     strlist_add(out, NOTICE_ENVIRONMENT "=%d", plan->notice_fd);
     strlist_add(out, NOTICE_GENERATION_ENVIRONMENT "=%u", plan->generation);
+    if (plan->state_fd)
+        strlist_add(out, HOLDINGS_STATE_ENVIRONMENT "=%d", plan->state_fd);
+    if (plan->cache_fd)
+        strlist_add(out, HOLDINGS_CACHE_ENVIRONMENT "=%d", plan->cache_fd);
     add_error_file(plan, local_rank, out);
     if (!environment_get(plan->environment, "TORCH_NCCL_ASYNC_ERROR_HANDLING"))
         strlist_add(out, "TORCH_NCCL_ASYNC_ERROR_HANDLING=1");

@@ -112,6 +112,15 @@ static void add_cause_exec(struct text *out, const struct report *r)
                                   : "");
 }
 
+static int count_unready(const struct group *g)
+{
+    int n = 0;
+
+    for (int i = 0; i < g->config.n_workers; i++)
+        n += !g->workers[i].ready;
+    return n;
+}
+
 static void add_cause(struct text *out, const struct report *r)
 {
     const struct group *g = r->group;
@@ -123,6 +132,10 @@ static void add_cause(struct text *out, const struct report *r)
         break;
     case GROUP_CAUSE_EXEC:
         add_cause_exec(out, r);
+        break;
+    case GROUP_CAUSE_REFORM:
+        text_add(out, "crun: after a failed worker had been replaced, %d of %d workers were not ready within %.0f s\n",
+                 count_unready(g), g->config.n_workers, seconds(g->config.reform_ns));
         break;
     case GROUP_CAUSE_GUARDIAN:
         text_add(out,
@@ -173,7 +186,10 @@ static void add_decision(struct text *out, const struct report *r)
 
     if (g->config.placed)
         return; /* it is not made here */
-    if (g->will_restart)
+    if (g->will_replace)
+        text_add(out, "crun: %d/%d attempts left; will replace what has failed, the other workers go on\n",
+                 max - g->restarts - 1, max);
+    else if (g->will_restart)
         text_add(out, "crun: %d/%d attempts left; will restart worker group\n", max - g->restarts - 1, max);
     else if (!g->interrupt && g->cause != GROUP_CAUSE_EXEC && max > 0)
         text_add(out, "crun: all %d restarts are used; the job has failed\n", max);
@@ -302,7 +318,8 @@ char *report_compose(const struct report *r)
 
     add_lines(&out, r);
     bool over = !r->group->will_restart && !r->group->config.placed && r->root >= 0;
-    if (over && (r->group->cause == GROUP_CAUSE_WORKER || r->group->cause == GROUP_CAUSE_GUARDIAN)) {
+    if (over && (r->group->cause == GROUP_CAUSE_WORKER || r->group->cause == GROUP_CAUSE_GUARDIAN ||
+                 r->group->cause == GROUP_CAUSE_REFORM)) {
         char **blocks = calloc(r->n_failures, sizeof(*blocks));
         for (size_t i = 0; blocks && i < r->n_failures; i++)
             blocks[i] = format_failure(r, i);

@@ -28,6 +28,7 @@
 #include "launcher/guardian.h"
 #include "launcher/numa.h"
 #include "proto/base/cleanup.h"
+#include "proto/base/err.h"
 
 /* ------------------------------------------------------------------ limit of open files */
 
@@ -54,11 +55,19 @@ static int place_descriptors(const struct spawn_worker *w)
     for (int i = 0; i < 3; i++)
         if (w->stdio[i] >= 0 && dup2(w->stdio[i], i) < 0)
             return errno;
-    /* Last, as its number may hold one of the descriptors above. dup2() onto itself keeps close-on-exec. */
-    if (w->notice_fd == SPAWN_NOTICE_FD ? fcntl(SPAWN_NOTICE_FD, F_SETFD, 0) < 0
-                                        : dup2(w->notice_fd, SPAWN_NOTICE_FD) < 0)
-        return errno;
-    return syscall(SYS_close_range, SPAWN_NOTICE_FD + 1u, ~0u, 0u) < 0 ? errno : 0;
+    /* Behind those above, as their numbers may be taken by one of them. First all out of the way of all: they may
+     * have each other's numbers, and dup2() onto itself would keep close-on-exec. */
+    int special[] = {w->notice_fd, w->state_fd, w->cache_fd};
+    for (size_t i = 0; i < ARRAY_SIZE(special); i++)
+        if (special[i] >= 0 && special[i] < SPAWN_FD_END) {
+            special[i] = fcntl(special[i], F_DUPFD_CLOEXEC, SPAWN_FD_END);
+            if (special[i] < 0)
+                return errno;
+        }
+    for (size_t i = 0; i < ARRAY_SIZE(special); i++)
+        if (special[i] >= 0 && dup2(special[i], SPAWN_NOTICE_FD + (int)i) < 0)
+            return errno;
+    return syscall(SYS_close_range, (unsigned)SPAWN_FD_END, ~0u, 0u) < 0 ? errno : 0;
 }
 
 static int reset_signals(void)
@@ -129,10 +138,12 @@ static size_t collect_descriptors(const struct spawn_worker *workers, size_t n_w
     size_t n = 0;
 
     for (size_t i = 0; i < n_workers; i++) {
-        for (int j = 0; j < 3; j++)
-            if (workers[i].stdio[j] > 2)
-                keep[n++] = workers[i].stdio[j];
-        keep[n++] = workers[i].notice_fd;
+        const struct spawn_worker *w = &workers[i];
+        const int fds[] = {w->stdio[0], w->stdio[1], w->stdio[2], w->notice_fd, w->state_fd, w->cache_fd};
+
+        for (size_t j = 0; j < ARRAY_SIZE(fds); j++)
+            if (fds[j] > 2)
+                keep[n++] = fds[j];
     }
     qsort(keep, n, sizeof(*keep), compare_ints);
     return n;
@@ -141,7 +152,7 @@ static size_t collect_descriptors(const struct spawn_worker *workers, size_t n_w
 int spawn_guardian(const struct spawn_worker *workers, size_t n_workers, pid_t *ret_pid, int *ret_link)
 {
     _cleanup_free_ struct guardian_worker *state = calloc(n_workers, sizeof(*state));
-    _cleanup_free_ int *keep = calloc(4 * n_workers + 1, sizeof(*keep));
+    _cleanup_free_ int *keep = calloc(6 * n_workers + 1, sizeof(*keep));
     int link[2];
 
     if (!state || !keep)

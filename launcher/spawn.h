@@ -8,7 +8,13 @@
 #include <stddef.h>
 #include <sys/types.h>
 
-enum { SPAWN_NOTICE_FD = 3 }; /* number of the notice socket inside a worker */
+/* Numbers inside a worker. */
+enum {
+    SPAWN_NOTICE_FD = 3,
+    SPAWN_STATE_FD,
+    SPAWN_CACHE_FD,
+    SPAWN_FD_END, /* nothing from here on */
+};
 
 /*
  * Raises the limit of open files to the hard limit, for this process and the guardians: a store has a connection
@@ -18,13 +24,14 @@ int spawn_raise_open_files(size_t *ret_limit);
 
 struct numa_cpus;
 
-/* How one worker is started. Descriptors are borrowed; stdio entries of -1 mean: as crun's own. */
+/* How one worker is started. Descriptors are borrowed; stdio entries of -1 mean: as crun's own, others: none. */
 struct spawn_worker {
     const char *file; /* a path; PATH is not searched */
     char *const *argv;
     char *const *environment;
     int stdio[3];
     int notice_fd;
+    int state_fd, cache_fd; /* see proto/holdings.h */
     const struct numa_cpus *cpus; /* it runs on these only; NULL: wherever crun may */
 };
 

@@ -15,7 +15,9 @@
  *   16..19 detail: see the kind (i32)
  *
  * The worker's own generation is in CRUN_GENERATION; where that is not set (an older crun), it is
- * TORCHELASTIC_RESTART_COUNT, which does not count changes of membership.
+ * TORCHELASTIC_RESTART_COUNT, which does not count changes of membership. NOTICE_GENERATION takes it on.
+ *
+ * The worker says NOTICE_READY the other way, if it can do what that means; crun ignores everything else.
  *
  * All numbers are little-endian. End of file means that crun itself is gone; the worker's own end follows.
  *
@@ -40,6 +42,12 @@ enum notice_kind {
     NOTICE_PEER_FAILED = 1,
     /* The launcher was told to stop; the signal follows. rank: -1; detail: the signal's number. */
     NOTICE_STOP = 2,
+    /* A peer ended and is being replaced: this is the first record of the new generation, which this worker stays
+     * in. rank: the one that ended; detail: port of the new worker store, at the same address. */
+    NOTICE_GENERATION = 3,
+    /* From the worker: it is in that generation with its state in order, and when a peer fails it will keep that
+     * state and wait for NOTICE_GENERATION. rank: its own; detail: 0. */
+    NOTICE_READY = 4,
 };
 
 struct notice {

@@ -27,6 +27,8 @@
 struct watch {
     pthread_t thread;
     int notice_fd; /* the launcher's; never closed here. The thread's: -1 once it is at its end */
+    int launcher_fd; /* the same, to speak to it */
+    bool has_launcher;
     int generation;
     int world_size;
     int wake_fd;           /* to the thread */
@@ -34,6 +36,11 @@ struct watch {
     struct pollfd *polled; /* the thread's */
 
     pthread_mutex_t lock; /* for all below */
+    pthread_cond_t changed; /* the word */
+    struct watch_word word; /* the newest generation that was heard of */
+    bool over;              /* there will be no other */
+    bool forming;           /* the ranks of this one have not all met */
+    unsigned n_renewed;     /* so that the thread knows what it has polled before */
     int n_users;
     bool closing, failed;
     bool told; /* by the launcher: that is for all groups, also later ones */
@@ -98,14 +105,52 @@ static void keep_failure(struct watch *w, struct shm_failure failure)
     }
 }
 
-/* The launcher's word ends all groups: it is about to end all ranks. */
+/* With the lock held. The launcher's word ends all groups: it is about to end all ranks, or to replace some. */
 static void note_failure(struct watch *w, struct shm_failure failure)
 {
-    pthread_mutex_lock(&w->lock);
     w->told = true;
     for (struct watched *group = w->groups; group; group = group->next)
         end_group(group, failure);
     keep_failure(w, failure);
+}
+
+static void note_over(struct watch *w)
+{
+    w->over = true;
+    pthread_cond_broadcast(&w->changed);
+}
+
+/* The launcher may speak of the generation that is, or of one that is about to be here. */
+static bool is_current(const struct watch *w, const struct notice *notice)
+{
+    return (int)notice->generation == w->generation || (int)notice->generation == w->word.generation;
+}
+
+/* In one piece, as seen from the other side of the lock: who has the word begins anew, and a failure that was
+ * noted behind it would end the new beginning. */
+static void note_generation(struct watch *w, const struct notice *notice)
+{
+    if ((int)notice->generation <= w->word.generation)
+        return;
+    w->word = (struct watch_word){.generation = (int)notice->generation, .port = (uint16_t)notice->detail};
+    pthread_cond_broadcast(&w->changed);
+    note_failure(w, (struct shm_failure){SHM_FAILURE_DIED, notice->rank, 0});
+}
+
+static void take_notice(struct watch *w, const struct notice *notice)
+{
+    pthread_mutex_lock(&w->lock);
+    if (notice->kind == NOTICE_GENERATION) {
+        note_generation(w, notice);
+    } else if (notice->kind == NOTICE_PEER_FAILED && is_current(w, notice)) {
+        note_over(w);
+        note_failure(w, (struct shm_failure){SHM_FAILURE_DIED, notice->rank, notice->detail});
+    } else if (notice->kind == NOTICE_STOP && is_current(w, notice)) {
+        note_over(w);
+        atomic_store(&w->stop_requested, true);
+        if (w->forming) /* whom we wait for may have ended by the signal before anybody watched it */
+            note_failure(w, (struct shm_failure){SHM_FAILURE_DIED, -1, 0});
+    }
     pthread_mutex_unlock(&w->lock);
 }
 
@@ -121,14 +166,13 @@ static void read_notices(struct watch *w)
             return;
         if (n <= 0) {
             w->notice_fd = -1; /* the launcher is gone, and we will be soon */
+            pthread_mutex_lock(&w->lock);
+            note_over(w);
+            pthread_mutex_unlock(&w->lock);
             return;
         }
-        if (!notice_decode(record, (size_t)n, &notice) || notice.generation != (uint32_t)w->generation)
-            continue;
-        if (notice.kind == NOTICE_PEER_FAILED)
-            note_failure(w, (struct shm_failure){SHM_FAILURE_DIED, notice.rank, notice.detail});
-        if (notice.kind == NOTICE_STOP)
-            atomic_store(&w->stop_requested, true);
+        if (notice_decode(record, (size_t)n, &notice))
+            take_notice(w, &notice);
     }
 }
 
@@ -150,11 +194,15 @@ static bool end_groups_of(struct watch *w, struct shm_failure failure)
     return any;
 }
 
-static void note_end_of_peer(struct watch *w, int rank)
+static void note_end_of_peer(struct watch *w, int rank, unsigned n_renewed)
 {
     const struct shm_failure failure = {.kind = SHM_FAILURE_DIED, .rank = rank};
 
     pthread_mutex_lock(&w->lock);
+    if (w->n_renewed != n_renewed) { /* of a process of the generation before */
+        pthread_mutex_unlock(&w->lock);
+        return;
+    }
     if (w->peers[rank].fd >= 0)
         (void)close(w->peers[rank].fd); /* a pidfd: nothing is pending */
     w->peers[rank].fd = -1;
@@ -181,7 +229,7 @@ void watch_set_teller(struct watch *w, void (*tell)(void *data, int rank), void 
 enum { SLOT_WAKE, SLOT_NOTICE, SLOT_PEERS };
 
 /* Fills in what to poll: wake, notice, then the peers by rank. False when the thread shall end. */
-static bool collect(struct watch *w, struct pollfd *fds)
+static bool collect(struct watch *w, struct pollfd *fds, unsigned *ret_n_renewed)
 {
     bool closing;
 
@@ -189,6 +237,7 @@ static bool collect(struct watch *w, struct pollfd *fds)
     fds[SLOT_NOTICE] = (struct pollfd){.fd = w->notice_fd, .events = POLLIN};
     pthread_mutex_lock(&w->lock);
     closing = w->closing;
+    *ret_n_renewed = w->n_renewed;
     memcpy(fds + SLOT_PEERS, w->peers, (size_t)w->world_size * sizeof(*fds));
     pthread_mutex_unlock(&w->lock);
     return !closing;
@@ -198,8 +247,9 @@ static void *run(void *data)
 {
     struct watch *w = data;
     struct pollfd *fds = w->polled;
+    unsigned n_renewed;
 
-    while (collect(w, fds)) {
+    while (collect(w, fds, &n_renewed)) {
         if (poll(fds, SLOT_PEERS + (nfds_t)w->world_size, -1) < 0)
             continue; /* interrupted: signals are blocked here, but a debugger may stop us */
         if (fds[SLOT_WAKE].revents) {
@@ -211,7 +261,7 @@ static void *run(void *data)
             read_notices(w);
         for (int rank = 0; rank < w->world_size; rank++)
             if (fds[SLOT_PEERS + rank].revents)
-                note_end_of_peer(w, rank);
+                note_end_of_peer(w, rank, n_renewed);
     }
     return NULL;
 }
@@ -239,6 +289,7 @@ static void watch_free(struct watch *w)
             (void)close(w->peers[i].fd);
     free(w->peers);
     free(w->polled);
+    pthread_cond_destroy(&w->changed);
     pthread_mutex_destroy(&w->lock);
     free(w);
 }
@@ -271,12 +322,15 @@ int watch_create(int notice_fd, int generation, int world_size, struct watch **r
 
     if (!w)
         return crw_fail_errno(-ENOMEM, "cannot watch for failures of peers");
-    w->notice_fd = is_notice_socket(notice_fd) ? notice_fd : -1;
+    w->notice_fd = w->launcher_fd = is_notice_socket(notice_fd) ? notice_fd : -1;
+    w->has_launcher = w->notice_fd >= 0;
     w->generation = generation;
     w->world_size = world_size;
     w->n_users = 1;
     w->wake_fd = w->failed_fd = -1;
     pthread_mutex_init(&w->lock, NULL);
+    pthread_cond_init(&w->changed, NULL);
+    w->word.generation = generation;
     r = watch_start(w);
     if (r < 0) {
         watch_free(w);
@@ -342,7 +396,7 @@ int watch_peers(struct watch *w, const struct shm *world, const int *ranks)
             continue;
         fd = (int)syscall(SYS_pidfd_open, shm_pid_of(world, i), 0);
         if (fd < 0 && errno == ESRCH) {
-            note_end_of_peer(w, rank);
+            note_end_of_peer(w, rank, w->n_renewed); /* only we change it */
             return shm_fail_result(world, i);
         }
         if (fd < 0)
@@ -353,6 +407,65 @@ int watch_peers(struct watch *w, const struct shm *world, const int *ranks)
     }
     signal_fd(w->wake_fd);
     return 0;
+}
+
+int watch_wait_for_word(struct watch *w, struct watch_word *ret)
+{
+    bool has_word;
+
+    pthread_mutex_lock(&w->lock);
+    if (!w->has_launcher)
+        w->over = true;
+    while (!w->over && w->word.generation <= w->generation)
+        pthread_cond_wait(&w->changed, &w->lock);
+    has_word = !w->over;
+    *ret = w->word;
+    pthread_mutex_unlock(&w->lock);
+    return has_word ? 0 : crw_fail(CRW_E_PEER, "a peer failed and the launcher replaces nobody, so the group is over");
+}
+
+void watch_renew(struct watch *w, int generation)
+{
+    uint64_t count;
+
+    pthread_mutex_lock(&w->lock);
+    w->generation = generation;
+    w->n_renewed++;
+    w->forming = true;
+    w->failed = w->told = false;
+    for (int i = 0; i < w->world_size; i++) {
+        if (w->peers[i].fd >= 0)
+            (void)close(w->peers[i].fd); /* a pidfd: nothing is pending */
+        w->peers[i].fd = -1;
+    }
+    (void)!read(w->failed_fd, &count, sizeof(count)); /* only to empty it */
+    /* What was said of a generation after that one is still to be heeded. */
+    if (w->over || w->word.generation > generation) {
+        w->failed = w->told = true;
+        w->failure = (struct shm_failure){SHM_FAILURE_DIED, -1, 0};
+        signal_fd(w->failed_fd);
+    }
+    pthread_mutex_unlock(&w->lock);
+    signal_fd(w->wake_fd);
+}
+
+void watch_note_formed(struct watch *w)
+{
+    pthread_mutex_lock(&w->lock);
+    w->forming = false;
+    pthread_mutex_unlock(&w->lock);
+}
+
+void watch_say_ready(struct watch *w, int rank)
+{
+    const struct notice notice = {.kind = NOTICE_READY, .generation = (uint32_t)w->generation, .rank = rank};
+    uint8_t record[NOTICE_SIZE];
+
+    if (!w->has_launcher)
+        return;
+    notice_encode(&notice, record);
+    /* One that does not listen replaces nobody. */
+    (void)send(w->launcher_fd, record, sizeof(record), MSG_DONTWAIT | MSG_NOSIGNAL);
 }
 
 int watch_failed_fd(const struct watch *w)

@@ -55,5 +55,21 @@ void watch_set_teller(struct watch *w, void (*tell)(void *data, int rank), void 
 /* Readable for good once something failed. Poll it, do not read it. */
 int watch_failed_fd(const struct watch *w);
 
+/* The launcher's word on what comes after a failure. */
+struct watch_word {
+    int generation;
+    uint16_t port; /* of its store */
+};
+
+/* Waits for it. 0: there is a newer generation. CRW_E_PEER: it is over, or there is no launcher to say. */
+int watch_wait_for_word(struct watch *w, struct watch_word *ret);
+/* All that was learnt of failures belongs to the past, and peers are not watched any more. Groups of before stay
+ * ended. */
+void watch_renew(struct watch *w, int generation);
+/* The ranks have met: until then a wish to stop ends the groups. */
+void watch_note_formed(struct watch *w);
+/* To the launcher: this rank can wait for its word. Without one nothing happens. */
+void watch_say_ready(struct watch *w, int rank);
+
 /* The launcher said that it is going to stop. */
 bool watch_stop_requested(const struct watch *w);

@@ -217,6 +217,54 @@ CRW_EXPORT int crw_store_add(struct crw_group *group, const char *key, int64_t a
  * action) or the launcher asked for a stop. Ranks may see it at different times: reduce it before acting. */
 CRW_EXPORT bool crw_stop_requested(const struct crw_group *group);
 
+/* ------------------------------------------------------------------ going on after a failure */
+
+/*
+ * Under crun --restart-policy=replace a rank that died is started again while the others go on. For that a program
+ *
+ *   1. calls crw_group_ready() once it is set up: from here on its process is worth keeping;
+ *   2. keeps its state when a collective returns CRW_E_PEER, and calls crw_group_reform() with no call of the
+ *      group under way;
+ *   3. does after it together with the new rank what that one does after crw_group_create(): allocates shared
+ *      memory, agrees on whose state is the newest, sends it on; and calls crw_group_ready() again.
+ *
+ * With any other policy or launcher crw_group_reform() returns CRW_E_PEER at once, or as soon as the launcher has
+ * said so: then leave, as ever.
+ */
+CRW_EXPORT int crw_group_ready(struct crw_group *group);
+
+/*
+ * Waits until the launcher has opened the next generation, leaves the old one and meets all ranks again; ranks and
+ * sizes are as before. What crw_shared_alloc() gave is gone, and groups of some ranks stay over. CRW_E_PEER: it is
+ * over. Others as crw_group_create().
+ */
+CRW_EXPORT int crw_group_reform(struct crw_group *group);
+
+/* TORCHELASTIC_RESTART_COUNT of the generation that the group is in; in the environment of a process that was
+ * kept, this and MASTER_PORT are those of its start. */
+CRW_EXPORT int crw_group_restart_count(const struct crw_group *group);
+
+/*
+ * Memory that crun holds for this rank and hands to the process that takes its place, whatever happened to this one:
+ * two slots of n_bytes. A slot that is being written does not count, so a process that is killed at any instant
+ * leaves the other one whole.
+ */
+struct crw_memory;
+
+/* kind: what another layout of the bytes must not be mistaken for; slots of another size or kind are gone.
+ * CRW_E_NOT_FOUND: there is none, or n_bytes are too many for it (a quarter of the machine's memory for all ranks). */
+CRW_EXPORT int crw_memory_open(const struct crw_group *group, size_t n_bytes, uint32_t kind, struct crw_memory **ret);
+/* What is in it stays. */
+CRW_EXPORT void crw_memory_close(struct crw_memory *m);
+/* The slot to write next, 64-byte aligned: the older one, which is gone by this. */
+CRW_EXPORT void *crw_memory_begin(struct crw_memory *m);
+/* It is whole, under this number (not UINT64_MAX). */
+CRW_EXPORT void crw_memory_commit(struct crw_memory *m, uint64_t number);
+/* Numbers of the slots that are whole, the newest first; how many. */
+CRW_EXPORT size_t crw_memory_list(const struct crw_memory *m, uint64_t ret_numbers[2]);
+/* The slot with that number; NULL when it is not there. */
+CRW_EXPORT const void *crw_memory_find(const struct crw_memory *m, uint64_t number);
+
 /* ------------------------------------------------------------------ random numbers */
 
 /* PyTorch's CPU generator: MT19937, seeded with the low 32 bits. */
@@ -359,6 +407,8 @@ CRW_EXPORT void crw_model_init(struct crw_model *model, uint64_t seed);
 
 CRW_EXPORT float *crw_model_parameters(struct crw_model *model, size_t *ret_count);
 CRW_EXPORT float *crw_model_gradients(struct crw_model *model);
+/* Other memory for them from now on, as crw_model_create() takes it. */
+CRW_EXPORT void crw_model_set_gradients(struct crw_model *model, float *gradients);
 /* Views of parameters, and of buffers (running_mean, running_var, num_batches_tracked), by number. */
 CRW_EXPORT size_t crw_model_n_tensors(const struct crw_model *model);
 CRW_EXPORT struct crw_tensor crw_model_tensor(const struct crw_model *model, size_t i);

@@ -12,6 +12,7 @@
 #include "worker-runtime/crw.h"
 #include "worker-runtime/error.h"
 
+#include <fcntl.h>
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
@@ -206,6 +207,14 @@ int env_timeout_ms(int *ret_timeout_ms)
                                            "milliseconds, at least 1", text);
     *ret_timeout_ms = value;
     return 0;
+}
+
+int env_inherited_fd(const char *name)
+{
+    const char *text = getenv(name);
+    int fd;
+
+    return text && parse_number(text, INT_MAX, &fd) && fcntl(fd, F_GETFD) >= 0 ? fd : -1;
 }
 
 const char *env_local_address(void)

@@ -17,6 +17,9 @@ int env_timeout_ms(int *ret_timeout_ms);
 /* The numeric address that this host has for the other hosts, from CRUN_LOCAL_ADDR; NULL when unset. */
 const char *env_local_address(void);
 
+/* The descriptor whose number that variable holds; -1: there is none, or none that is open. */
+int env_inherited_fd(const char *name);
+
 /* The only folder to look for backend plugins in, from CRW_PLUGIN_DIR; NULL when unset. */
 const char *env_plugin_folder(void);
 

@@ -40,6 +40,9 @@ int group_map(struct crw_group *group, int fd, int rank, int world_size);
 /* The world from memory that all ranks have from elsewhere than the store; takes over fd. */
 int group_create_on(const struct crw_env *env, int fd, struct crw_group **ret_group);
 
+/* Meets the others at the store again, as the first group of a process does. Results of crw_group_create(). */
+int group_join_again(struct crw_group *group);
+
 /* group_hosts.c: joins the world over several hosts; number: of the group in this process. */
 int group_join_hosts(struct crw_group *group, int number);
 /* The mapped memory is this host's part of a group of world_size ranks. keys: see span_init(). */

@@ -263,6 +263,19 @@ static void plan_parameters(struct crw_model *model, struct step *step, size_t t
     step->bias_gradient = model->gradients + (step->bias - model->parameters);
 }
 
+void crw_model_set_gradients(struct crw_model *model, float *gradients)
+{
+    model->gradients = gradients;
+    for (size_t i = 0; i < model->n_steps; i++) {
+        struct step *step = &model->steps[i];
+
+        if (!step->weight)
+            continue;
+        step->weight_gradient = gradients + (step->weight - model->parameters);
+        step->bias_gradient = gradients + (step->bias - model->parameters);
+    }
+}
+
 static bool is_norm(enum step_kind kind)
 {
     return kind == STEP_NORM || kind == STEP_NORM_RELU_POOL;

@@ -97,6 +97,18 @@ def workers(crun_pid):
     return found
 
 
+def workers_named(crun_pid, name):
+    """rank -> pid of the processes below crun that run this program."""
+    found = {}
+    for pid in descendants(crun_pid):
+        try:
+            if pathlib.Path(f"/proc/{pid}/comm").read_text().strip() == name:
+                found[int(environment(pid)["RANK"])] = pid
+        except (OSError, KeyError):
+            pass  # it has ended meanwhile
+    return found
+
+
 def wait_for(condition, timeout=30, interval=0.002):
     deadline = time.monotonic() + timeout
     while time.monotonic() < deadline:

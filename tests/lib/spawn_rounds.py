@@ -1,7 +1,7 @@
 """Many generations of many workers: nothing hangs, leaks a descriptor, or signals a stranger.
 
     spawns:  generation after generation of workers, some of which crash, while harmless signals rain on crun. Each
-             worker looks at its own descriptors: 0, 1, 2 and the notice socket, nothing else.
+             worker looks at its own descriptors: 0, 1, 2, the notice socket and the two memory files, nothing else.
     reuse:   the same in a process namespace with 400 process numbers and a storm of short-lived strangers
              beside it, so that numbers come round all the time. No stranger may ever end by a signal.
 """
@@ -19,10 +19,10 @@ import time
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 import jobs
 
-# What ls has open: 0, 1, 2, the notice socket, and the folder that it lists. (The shell's own are close-on-exec.)
+# What ls has open: 0, 1, 2, the notice socket, two memory files, and the folder that it lists. (The shell's own are close-on-exec.)
 WORKER = """#!/bin/sh
 n=$(ls /proc/self/fd | wc -l)
-[ $n = 5 ] || echo "rank $RANK has $n descriptors, expected 5" >> "$FOUND"
+[ $n = 7 ] || echo "rank $RANK has $n descriptors, expected 7" >> "$FOUND"
 echo >> "$COUNT.$RANK"
 [ "$RANK" = 0 ] && exit 1
 sleep 60

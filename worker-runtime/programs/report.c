@@ -196,17 +196,29 @@ void report_failed_save(struct report *r, const char *sentence)
     write_metrics(r, line);
 }
 
-void report_resume(struct report *r, uint64_t step, uint64_t epoch, uint64_t consumed, int restart_count)
+void report_resume(struct report *r, const char *from, const char *key, uint64_t step, uint64_t epoch,
+                   uint64_t consumed, int restart_count)
 {
     char line[256];
 
-    report_say(r, "resumed from the snapshot of step %llu (epoch %llu, %llu %s into it)",
+    report_say(r, "resumed from %s of step %llu (epoch %llu, %llu %s into it)", from,
                (unsigned long long)step, (unsigned long long)(epoch + 1), (unsigned long long)consumed,
                r->samples_name);
     snprintf(
         line, sizeof(line),
-        "{\"resumed\": true, \"step\": %llu, \"epoch\": %llu, \"consumed\": %llu, \"restart_count\": %d}\n",
-        (unsigned long long)step, (unsigned long long)(epoch + 1), (unsigned long long)consumed,
+        "{\"resumed\": true, \"from\": \"%s\", \"step\": %llu, \"epoch\": %llu, \"consumed\": %llu, \"restart_count\": %d}\n",
+        key, (unsigned long long)step, (unsigned long long)(epoch + 1), (unsigned long long)consumed,
         restart_count);
+    write_metrics(r, line);
+}
+
+void report_recommit(struct report *r, uint64_t step)
+{
+    char line[128];
+
+    if (!r->metrics)
+        return;
+    snprintf(line, sizeof(line), "{\"recommitted\": %llu, \"monotonic\": %.6f}\n", (unsigned long long)step,
+             report_now());
     write_metrics(r, line);
 }

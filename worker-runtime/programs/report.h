@@ -45,7 +45,11 @@ void report_max_steps(struct report *r, uint64_t step, uint32_t param_crc32c);
 void report_epoch(struct report *r, const struct epoch_report *e);
 /* A snapshot that could not be saved: a warning, and a line of metrics. */
 void report_failed_save(struct report *r, const char *sentence);
-void report_resume(struct report *r, uint64_t step, uint64_t epoch, uint64_t consumed, int restart_count);
+/* from: "the snapshot", or whatever else holds the state; key: the same for the metrics. */
+void report_resume(struct report *r, const char *from, const char *key, uint64_t step, uint64_t epoch,
+                   uint64_t consumed, int restart_count);
+/* The first step that was committed after ranks were replaced. */
+void report_recommit(struct report *r, uint64_t step);
 
 /* Seconds on a clock that only goes forward. */
 double report_now(void);

@@ -92,6 +92,17 @@ static void copy_buffers(struct train_state *s, bool commit)
     }
 }
 
+size_t state_committed_bytes(const struct train_state *s)
+{
+    return all_buffer_bytes(s->model);
+}
+
+void state_restored(struct train_state *s, uint64_t optimizer_steps)
+{
+    copy_buffers(s, false);
+    crw_optimizer_set_steps(s->optimizer, optimizer_steps);
+}
+
 void state_commit(struct train_state *s)
 {
     copy_buffers(s, true);

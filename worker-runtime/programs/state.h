@@ -59,6 +59,12 @@ int state_create(struct train_state *ret, struct crw_model *model, struct crw_op
                  const struct train_recipe *recipe);
 void state_finish(struct train_state *s);
 
+/* Of the running statistics. */
+size_t state_committed_bytes(const struct train_state *s);
+
+/* The tensors and `committed` have been filled in from elsewhere: the model and the optimizer follow. */
+void state_restored(struct train_state *s, uint64_t optimizer_steps);
+
 /* A step is complete: its running statistics belong to the state from now on. */
 void state_commit(struct train_state *s);
 

@@ -140,6 +140,7 @@ static void commit(struct trainer *t, const struct step *s)
     p->loss_sum += (double)s->loss * (double)s->n_batches;
     p->loss_all_sum += s->loss_all * (double)s->n_batches;
     p->consumed = s->consumed;
+    held_commit(t);
 }
 
 /* Means over all ranks, of loss and wishes to stop. */
@@ -299,6 +300,9 @@ static void report_progress_of(struct trainer *t, const struct epoch *e, const s
     if (!t->primary)
         return;
     plot_step(&t->plot, p->step, s->loss_all);
+    if (t->recovering)
+        report_recommit(&t->report, p->step);
+    t->recovering = false;
     if (log_every > 0 && p->step % log_every == 0)
         report_step(&t->report, p->step, s->loss_all, s->accuracy);
     if (report_wants_progress(&t->report))
@@ -341,6 +345,7 @@ static int end_epoch(struct trainer *t, const struct epoch *running)
     p->batches = 0;
     p->loss_sum = 0;
     p->loss_all_sum = 0;
+    held_commit(t);
     t->saved_step = UINT64_MAX; /* the same step, but another position */
     if (p->epoch % t->options->save_every_epochs == 0 || p->epoch == t->options->epochs)
         trainer_save(t);
@@ -457,7 +462,9 @@ static int train(struct trainer *t)
             report_max_steps(&t->report, t->state.position.step, crw_model_crc32c(t->model));
             return leave_done(t);
         case EPOCH_FAILED:
-            return leave_failed(t);
+            if (!t->follows || t->device || trainer_rejoin(t) < 0)
+                return leave_failed(t);
+            break;
         }
     }
     return leave_done(t);

@@ -17,6 +17,7 @@
 
 #include "worker-runtime/crw.h"
 #include "worker-runtime/programs/device.h"
+#include "worker-runtime/programs/held.h"
 #include "worker-runtime/programs/options.h"
 #include "worker-runtime/programs/plot.h"
 #include "worker-runtime/programs/report.h"
@@ -81,6 +82,9 @@ struct trainer {
     struct crw_snapshots *snapshots; /* who saves, with --snapshot-dir; else NULL */
     struct device *device; /* NULL: the CPU trains */
     struct train_state state;
+    struct held held;
+    bool alive;      /* the state is whole, and is that of the last commit */
+    bool recovering; /* no step was committed since the group was formed again */
     uint64_t saved_step; /* step of the newest save that was started */
 
     uint32_t n_training, n_test;
@@ -107,6 +111,9 @@ void trainer_tear_down(struct trainer *t);
 
 /* The state is on the host. 0; -1: crw_error_message(). */
 int trainer_fetch(struct trainer *t);
+/* After a peer's failure: forms the group again, where the launcher replaces that one, and brings all ranks into
+ * one state. -1: it is over. */
+int trainer_rejoin(struct trainer *t);
 
 /* Starts saving the state, where snapshots are wanted. */
 void trainer_save(struct trainer *t);

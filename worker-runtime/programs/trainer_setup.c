@@ -163,6 +163,8 @@ static int create_state(struct trainer *t)
     recipe_add(&recipe, "precision", "%s", precision_names[o->precision]);
     if (state_create(&t->state, t->model, t->optimizer, &recipe) != 0)
         return fail(t, "out of memory for the training state");
+    if (held_open(t) < 0)
+        return fail(t, "out of memory for a copy of the training state");
     return 0;
 }
 
@@ -237,8 +239,8 @@ static bool is_newer(const struct found *a, const struct found *b)
     return a->step != b->step ? a->step > b->step : a->epoch > b->epoch;
 }
 
-/* The lowest rank that holds the newest, into *ret_holder; *ret_any: is there one? Collective. */
-static int find_holder(struct trainer *t, const struct found *mine, int *ret_holder, bool *ret_any)
+/* The lowest rank that holds the newest, into *ret_holder, and what it has. Collective. */
+static int find_holder(struct trainer *t, const struct found *mine, int *ret_holder, struct found *ret_newest)
 {
     int n = crw_world_size(t->group);
     struct found *all = calloc((size_t)n, sizeof(*all));
@@ -250,7 +252,8 @@ static int find_holder(struct trainer *t, const struct found *mine, int *ret_hol
     for (int i = 1; r == 0 && i < n; i++)
         if (is_newer(&all[i], &all[*ret_holder]))
             *ret_holder = i;
-    *ret_any = r == 0 && all[*ret_holder].any;
+    if (r == 0)
+        *ret_newest = all[*ret_holder];
     free(all);
     return r;
 }
@@ -289,29 +292,94 @@ static int start_device(struct trainer *t)
     return agree(t, result);
 }
 
-/* The first rank of each host reads. Folders may differ, when each host has its own: who holds the newest sends
- * it to all others. */
-static int resume(struct trainer *t)
+/* What the holder has read arrives everywhere; where nobody has, the first rank's fresh state does. */
+static int resume_from_disk(struct trainer *t, int holder)
 {
-    struct found mine;
-    int holder;
-    bool any;
-
-    if (agree(t, load_newest(t, &mine)) < 0 || find_holder(t, &mine, &holder, &any) < 0)
-        return -1;
     if (state_broadcast(&t->state, t->group, holder) != 0)
-        return agree(t, fail(t, "%s", crw_error_message()));
-    t->saved_step = t->state.position.step;
-    if (start_device(t) < 0)
         return -1;
-    if (!any)
-        return 0;
+    held_commit(t);
+    t->saved_step = t->state.position.step;
     if (holder != 0)
         report_say(&t->report, "the newest snapshot is on the host of rank %d", holder);
-    (void)plot_recall(&t->plot, t->options->metrics, t->state.position.step); /* it is appended to already */
-    report_resume(&t->report, t->state.position.step, t->state.position.epoch, t->state.position.consumed,
-                  t->env->restart_count);
     return 0;
+}
+
+/* What all ranks have in their processes and in memory. */
+static int choose(struct trainer *t, const struct recovery_offer *mine, struct recovery_choice *ret)
+{
+    int n = crw_world_size(t->group);
+    struct recovery_offer *all = calloc((size_t)n, sizeof(*all));
+    int r = agree(t, all ? 0 : fail(t, "out of memory for what the ranks have"));
+
+    if (r == 0 && crw_all_gather(t->group, mine, sizeof(*mine), all) != 0)
+        r = agree(t, fail(t, "%s", crw_error_message()));
+    if (r == 0)
+        *ret = recovery_choose(all, n);
+    free(all);
+    return r;
+}
+
+/* went_on: this process has drawn what was before. */
+static void report_where_from(struct trainer *t, const char *from, const char *key, bool went_on)
+{
+    const struct train_position *p = &t->state.position;
+
+    if (!went_on)
+        (void)plot_recall(&t->plot, t->options->metrics, p->step); /* it is appended to already */
+    report_resume(&t->report, from, key, p->step, p->epoch, p->consumed, crw_group_restart_count(t->group));
+}
+
+static int restore(struct trainer *t, const struct recovery_choice *choice, const struct recovery_offer *mine)
+{
+    t->alive = mine->alive == choice->number; /* else it is overwritten from here on */
+    if (held_restore(t, choice, mine) != 0)
+        return agree(t, fail(t, "%s", crw_error_message()));
+    t->alive = true;
+    t->saved_step = UINT64_MAX;
+    if (choice->number == 0)
+        return 0; /* there is nothing to speak of */
+    if (choice->kind == RECOVERY_ALIVE)
+        report_where_from(t, "the ranks that went on, of the state", "peers", mine->alive != RECOVERY_NONE);
+    else
+        report_where_from(t, "memory, of the state", "memory", false);
+    return 0;
+}
+
+/*
+ * What is alive is the newest there is. Else the first rank of each host looks into its folder; folders may differ,
+ * when each host has its own: who holds the newest sends it to all others, unless what is in memory is newer.
+ */
+static int resume(struct trainer *t)
+{
+    const struct recovery_offer mine = held_offer(t, t->alive);
+    struct recovery_choice choice;
+    struct found found, newest = {0};
+    int holder;
+
+    if (choose(t, &mine, &choice) < 0)
+        return -1;
+    if (choice.kind == RECOVERY_ALIVE)
+        return restore(t, &choice, &mine);
+    t->alive = false;
+    if (agree(t, load_newest(t, &found)) < 0 || find_holder(t, &found, &holder, &newest) < 0)
+        return -1;
+    if (choice.kind == RECOVERY_MEMORY && (!newest.any || choice.number >= (int64_t)(newest.step + newest.epoch)))
+        return restore(t, &choice, &mine);
+    if (resume_from_disk(t, holder) < 0)
+        return agree(t, fail(t, "%s", crw_error_message()));
+    t->alive = true;
+    if (newest.any)
+        report_where_from(t, "the snapshot", "snapshot", false);
+    return 0;
+}
+
+/* From here on this process is worth more than a new one; not so where the state is on a device, which is not brought
+ * into another rank's state. */
+static int declare_ready(struct trainer *t)
+{
+    if (t->device)
+        return 0;
+    return crw_group_ready(t->group) == 0 ? 0 : fail(t, "%s", crw_error_message());
 }
 
 int trainer_set_up(struct trainer *t)
@@ -331,7 +399,41 @@ int trainer_set_up(struct trainer *t)
                t->n_training, p->samples_name, crw_world_size(t->group), t->on_device ? "GPUs" : "CPUs",
                t->options->batch_size * t->options->accumulate * (uint64_t)crw_world_size(t->group),
                p->samples_name, t->n_parameters);
-    return resume(t);
+    t->recovering = t->env->restart_count > 0;
+    return resume(t) == 0 && start_device(t) == 0 ? declare_ready(t) : -1;
+}
+
+/* The part of trainer_set_up() that concerns the others, for a rank that has everything else still. */
+static int join_again(struct trainer *t)
+{
+    void *shared;
+
+    if (crw_shared_alloc(t->group, (t->n_parameters + N_EXTRA) * sizeof(float), &shared) != 0) {
+        t->follows = true;
+        return fail(t, "%s", crw_error_message());
+    }
+    if (t->batch_gradients == t->reduced) {
+        t->batch_gradients = shared;
+        crw_model_set_gradients(t->model, shared);
+    }
+    t->reduced = shared;
+    return agree(t, 0) == 0 && resume(t) == 0 ? start_device(t) : -1;
+}
+
+int trainer_rejoin(struct trainer *t)
+{
+    int r;
+
+    do {
+        t->follows = false;
+        if (crw_group_reform(t->group) != 0) {
+            t->follows = true; /* t->error says already what it is about */
+            return -1;
+        }
+        r = join_again(t);
+    } while (r < 0 && t->follows);
+    t->recovering = true;
+    return r == 0 ? declare_ready(t) : -1;
 }
 
 void trainer_tear_down(struct trainer *t)
@@ -339,6 +441,7 @@ void trainer_tear_down(struct trainer *t)
     crw_snapshots_destroy(t->snapshots);
     device_destroy(t->device);
     report_close(&t->report);
+    held_close(&t->held);
     state_finish(&t->state);
     crw_loader_destroy(t->loader);
     crw_sampler_destroy(t->sampler);

@@ -81,6 +81,8 @@ static const struct plan usual = {
     .signals = "SIGTERM",
     .attempt_dir = "/tmp/a/attempt_2",
     .notice_fd = 3,
+    .state_fd = 4,
+    .cache_fd = 5,
 };
 
 static void expect_variable(const struct strlist *environment, const char *variable)
@@ -120,6 +122,8 @@ static void test_environment(void **state)
         "OMP_NUM_THREADS=1",
         "CRUN_NOTICE_FD=3",
         "CRUN_GENERATION=4",
+        "CRUN_STATE_FD=4",
+        "CRUN_CACHE_FD=5",
         "HOME=/root",
         "PET_NNODES=1",
     };

@@ -12,10 +12,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include <zlib.h>
 #include <cmocka.h>
+
+#include "proto/holdings.h"
 
 enum { N_IMAGES = 3, ROWS = 4, COLUMNS = 5, IMAGE_FILE = 16 + N_IMAGES * ROWS * COLUMNS };
 
@@ -283,6 +286,7 @@ static void refuses_a_wrong_argument(void **state)
 
 int main(void)
 {
+    char cache[16];
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(reads_plain_and_compressed_images),
         cmocka_unit_test(reads_labels),
@@ -301,5 +305,11 @@ int main(void)
         cmocka_unit_test(refuses_a_wrong_argument),
     };
 
-    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+    int n_failed = cmocka_run_group_tests_name("alone", tests, make_folder, remove_folder);
+
+    /* All of it holds as well where ranks share what one of them has inflated. */
+    (void)snprintf(folder, sizeof(folder), "/tmp/crw-test-idx-XXXXXX");
+    (void)snprintf(cache, sizeof(cache), "%d", memfd_create("crun-cache", 0));
+    (void)setenv(HOLDINGS_CACHE_ENVIRONMENT, cache, 1);
+    return n_failed + cmocka_run_group_tests_name("sharing", tests, make_folder, remove_folder);
 }

@@ -1,0 +1,241 @@
+"""--restart-policy=replace, and the training state that crun holds in memory: real jobs, real kills."""
+
+import os
+import pathlib
+import random
+import signal
+import subprocess
+import time
+
+import pytest
+
+import jobs
+import replace_kills
+
+TOY = ["--epochs", 60]
+
+
+def toy_job(*crun_args, policy="replace", options=TOY, metrics=None, n=4):
+    more = ["--metrics", metrics] if metrics else []
+    return jobs.train_job(n, *options, *more, program="toy",
+                          crun_args=[f"--restart-policy={policy}", "--max-restarts=9", *crun_args])
+
+
+@pytest.fixture(scope="module")
+def calm():
+    """Parameters of the undisturbed run."""
+    return replace_kills.undisturbed("toy", TOY, [])[0]
+
+
+@pytest.fixture
+def job(tmp_path):
+    """Starts a job that is ended with the test."""
+    started = []
+
+    def start(*more, policy="replace", options=TOY):
+        j = replace_kills.Job(tmp_path, "toy", options, policy, 9, more)
+        started.append(j)
+        return j
+
+    yield start
+    for j in started:
+        j.end()
+
+
+# Without an end of its own: whoever uses it kills a rank and then stops it.
+ENDLESS = ["--epochs", 10**9]
+
+
+def stop(j):
+    j.process.send_signal(signal.SIGTERM)
+    assert j.process.wait(timeout=60) == 1
+    assert "has been killed" not in j.errors.read_text()
+
+
+# ---- the short forms of the campaign
+
+@pytest.mark.parametrize("program, options, policy, at_once", [
+    ("toy", TOY, "replace", 1),
+    ("toy", TOY, "replace", 2),
+    ("toy", TOY, "all", 1),
+    ("classifier", ["--epochs", 20, "--log-every", 0], "replace", 1),
+])
+def test_killed_ranks(program, options, policy, at_once):
+    took, _ = replace_kills.rounds(program, 3, random.Random(7), policy, at_once, options, pause_ms=10)
+    assert len(took) == 3
+
+
+@pytest.mark.parametrize("policy", ["replace", "all"])
+def test_every_rank_can_die(calm, tmp_path, policy):
+    """At a given step, so that it is seen what is taken up: the step in flight is redone, no more."""
+    for rank in (0, 3):
+        metrics = tmp_path / f"m{rank}"
+        p = jobs.run(toy_job(policy=policy, options=[*TOY, "--fault", f"rank={rank},step=40,kind=kill"], metrics=metrics))
+        assert p.returncode == 0, p.stderr
+        epochs, resumes = jobs.read_metrics(metrics)
+        assert epochs[-1]["param_crc32c"] == calm
+        assert [(r["step"], r["restart_count"]) for r in resumes] == [(39, 1)], p.stderr
+        assert resumes[0]["from"] == {"replace": "peers", "all": "memory"}[policy]
+        assert ("will replace what has failed" in p.stderr) == (policy == "replace"), p.stderr
+
+
+def test_mnist_inflates_once_and_goes_on(small_data, tmp_path):
+    """Running statistics and sums of the primary rank are its own, and come back from its memory: not only the
+    parameters are the undisturbed run's."""
+    wanted = ("param_crc32c", "loss", "loss_all", "test_accuracy", "step")
+    options = ["--data", small_data, "--epochs", 2, "--batch-size", 32]
+    p = jobs.run(jobs.train_job(2, *options, "--metrics", tmp_path / "calm"))
+    assert p.returncode == 0, p.stderr
+    calm = jobs.read_metrics(tmp_path / "calm")[0]
+    for policy in ("replace", "all"):
+        for rank in (0, 1):
+            metrics = tmp_path / f"{policy}{rank}"
+            p = jobs.run(jobs.train_job(2, *options, "--fault", f"rank={rank},step=13,kind=kill", "--metrics", metrics,
+                                        crun_args=[f"--restart-policy={policy}", "--max-restarts=1"]))
+            assert p.returncode == 0, p.stderr
+            epochs, resumes = jobs.read_metrics(metrics)
+            assert len(resumes) == 1 and resumes[0]["step"] == 12
+            assert [[e[f] for f in wanted] for e in epochs] == [[e[f] for f in wanted] for e in calm]
+
+
+# ---- who stays, who is new
+
+def test_who_stays_and_who_is_new(job):
+    j = job(options=ENDLESS)
+    assert j.wait_ready()
+    before = jobs.workers(j.process.pid)
+    jobs.kill(before[2])
+    resumed, _ = j.wait_commit()
+    after = jobs.workers(j.process.pid)
+    assert resumed["from"] == "peers"
+    assert {rank for rank in range(4) if before[rank] != after.get(rank)} == {2}
+    old, new = jobs.environment(after[0]), jobs.environment(after[2])
+    assert (old["TORCHELASTIC_RESTART_COUNT"], new["TORCHELASTIC_RESTART_COUNT"]) == ("0", "1")
+    assert old["MASTER_PORT"] != new["MASTER_PORT"]
+    assert "/attempt_0/0/" in old["TORCHELASTIC_ERROR_FILE"] and "/attempt_1/2/" in new["TORCHELASTIC_ERROR_FILE"]
+    stop(j)
+
+
+def test_logs_of_the_new_one_are_its_own(tmp_path):
+    p = jobs.run(toy_job("--log-dir", tmp_path, "-r", "3", options=[*TOY, "--fault", "rank=0,step=40,kind=kill"]))
+    assert p.returncode == 0, p.stderr
+    first, = tmp_path.glob("*/attempt_0/0/stderr.log")
+    second, = tmp_path.glob("*/attempt_1/0/stdout.log")
+    assert "kill, as --fault asks" in first.read_text()
+    assert "resumed from the ranks that went on" in second.read_text() and "epoch 60/60" in second.read_text()
+
+
+def test_what_the_dead_one_had_started_is_gone(tmp_path):
+    """A relative in its session goes with it; those of the ranks that stay do not."""
+    script = tmp_path / "worker"
+    script.write_text(f"#!/bin/sh\nsleep 4321 &\necho $! > {tmp_path}/$RANK.$TORCHELASTIC_RESTART_COUNT\n"
+                      f"exec {jobs.train()} toy --epochs 1000000000 >/dev/null\n")
+    script.chmod(0o755)
+    p = subprocess.Popen([jobs.crun(), "--standalone", "--nproc-per-node=3", "--restart-policy=replace", "--max-restarts=3",
+                          str(script)], stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        jobs.wait_for(lambda: replace_kills_committed(p.pid, 3), timeout=60)
+        relatives = {rank: int((tmp_path / f"{rank}.0").read_text()) for rank in range(3)}
+        jobs.kill(jobs.workers_named(p.pid, "train")[1])
+        jobs.wait_for(lambda: (tmp_path / "1.1").exists() and (tmp_path / "1.1").read_text().strip(), timeout=60)
+        jobs.wait_for(lambda: not pathlib.Path(f"/proc/{relatives[1]}").exists(), timeout=60)
+        assert all(pathlib.Path(f"/proc/{relatives[rank]}").exists() for rank in (0, 2))
+        new = int((tmp_path / "1.1").read_text())
+        p.send_signal(signal.SIGTERM)
+        assert p.wait(timeout=60) == 1
+        assert not any(pathlib.Path(f"/proc/{pid}").exists() for pid in (relatives[0], relatives[2], new))
+    finally:
+        p.kill()
+        p.wait()
+
+
+def replace_kills_committed(crun_pid, n):
+    ranks = jobs.workers_named(crun_pid, "train")
+    return len(ranks) == n and replace_kills.committed(crun_pid, n)
+
+
+# ---- where it cannot be
+
+def test_a_worker_that_cannot_stay_turns_it_into_all(tmp_path):
+    script = tmp_path / "worker"
+    script.write_text("#!/bin/sh\necho $TORCHELASTIC_RESTART_COUNT.$RANK\n"
+                      "[ $TORCHELASTIC_RESTART_COUNT.$RANK = 0.1 ] && exit 3\n"
+                      "[ $TORCHELASTIC_RESTART_COUNT = 0 ] && exec sleep 1000\nexit 0\n")
+    script.chmod(0o755)
+    p = jobs.run([jobs.crun(), "--standalone", "--nproc-per-node=3", "--restart-policy=replace", "--max-restarts=1",
+                  str(script)])
+    assert p.returncode == 0, p.stderr
+    assert sorted(p.stdout.split()) == [f"{attempt}.{rank}" for attempt in (0, 1) for rank in range(3)]
+    assert "will restart worker group" in p.stderr and "will replace" not in p.stderr
+
+
+def test_one_that_does_not_answer_turns_it_into_all(job, calm):
+    j = job("--replace-timeout=1", "--shutdown-timeout=1", options=ENDLESS)
+    assert j.wait_ready()
+    ranks = jobs.workers(j.process.pid)
+    jobs.kill(ranks[3], signal.SIGSTOP)
+    jobs.kill(ranks[1])
+    resumed, _ = j.wait_commit()
+    assert resumed["from"] == "memory" and resumed["restart_count"] == 2
+    assert "4 of 4 workers were not ready within 1 s" in j.errors.read_text()
+    assert not set(ranks.values()) & set(jobs.workers(j.process.pid).values())
+    stop(j)
+
+
+def test_the_new_one_is_killed_as_well(job):
+    """Before it is ready: the ranks that stay wait for the one after it."""
+    j = job(options=ENDLESS)
+    assert j.wait_ready()
+    before = jobs.workers(j.process.pid)
+    jobs.kill(before[1])
+    for _ in range(2):
+        new = jobs.wait_for(lambda: pid if (pid := jobs.workers(j.process.pid).get(1)) not in (None, before[1]) else None,
+                            timeout=60)
+        jobs.kill(new)
+        before[1] = new
+    j.wait_commit()
+    after = jobs.wait_for(lambda: w if len(w := jobs.workers(j.process.pid)) == 4 else None, timeout=60)
+    assert all(after[rank] == before[rank] for rank in (0, 2, 3))
+    stop(j)
+
+
+def test_another_dies_while_the_first_is_replaced(job):
+    j = job(options=ENDLESS)
+    assert j.wait_ready()
+    before = jobs.workers(j.process.pid)
+    jobs.kill(before[0])
+    jobs.wait_for(lambda: jobs.workers(j.process.pid).get(0) not in (None, before[0]), timeout=60)
+    jobs.kill(before[2])
+    j.wait_commit()
+    after = jobs.wait_for(lambda: w if len(w := jobs.workers(j.process.pid)) == 4 else None, timeout=60)
+    assert after[1] == before[1] and after[3] == before[3]
+    stop(j)
+
+
+def test_the_budget_ends_it(tmp_path):
+    p = jobs.run(jobs.train_job(2, "--fault", "rank=1,step=5,kind=exit", program="toy",
+                                crun_args=["--restart-policy=replace", "--max-restarts=0"]))
+    assert p.returncode == 1
+    assert "Root Cause" in p.stderr and "will replace" not in p.stderr
+
+
+@pytest.mark.parametrize("args, words", [
+    (["--restart-policy=some"], ["invalid choice", "some"]),
+    (["--replace-timeout=0"], ["--replace-timeout=0", "from 1"]),
+])
+def test_options(args, words):
+    p = jobs.run([jobs.crun(), "--standalone", *args, "--no-python", "true"])
+    assert p.returncode != 0
+    assert all(word in p.stderr for word in words), p.stderr
+
+
+def test_nothing_is_left_when_crun_is_killed_after_a_replacement(job):
+    j = job(options=ENDLESS)
+    assert j.wait_ready()
+    jobs.kill(jobs.workers(j.process.pid)[1])
+    j.wait_commit()
+    pids = jobs.wait_for(lambda: w if len(w := jobs.workers(j.process.pid)) == 4 else None, timeout=60)
+    guardian = jobs.children(j.process.pid)
+    j.process.kill()
+    j.process.wait()
+    jobs.wait_for(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in [*pids.values(), *guardian]), timeout=60)

@@ -1,0 +1,469 @@
+/*
+ * Conversations with a worker group that replaces who fails and keeps the others; written as in test_group.c.
+ * Three workers; what is answered names them: "replace 1" starts worker 1 again.
+ */
+
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "launcher/group.h"
+#include "proto/base/err.h"
+
+#include "cmocka_fixed.h"
+
+#define MS UINT64_C(1000000)
+#define KILLED 9
+
+enum { N = 3 };
+
+struct line {
+    int at_ms;
+    enum group_event_kind kind;
+    int worker, value;
+    const char *answer;
+};
+
+static const char *const action_names[] = {
+    [GROUP_DO_SPAWN] = "spawn",       [GROUP_DO_NOTIFY_FAILED] = "failed",
+    [GROUP_DO_NOTIFY_STOP] = "stop",  [GROUP_DO_SIGNAL] = "signal",
+    [GROUP_DO_KILL] = "kill",         [GROUP_DO_ARM] = "arm",
+    [GROUP_DO_DISARM] = "disarm",     [GROUP_DO_REPORT] = "report",
+    [GROUP_DO_START_AGAIN] = "again", [GROUP_DO_GIVE_UP] = "give up",
+    [GROUP_DO_FINISH] = "finish",     [GROUP_DO_KILL_GUARDIAN] = "kill guardian",
+    [GROUP_DO_REPLACE] = "replace",   [GROUP_DO_KILL_CONDEMNED] = "condemn",
+};
+
+static size_t write_workers(const struct group *g, enum group_action_kind kind, char *out, size_t size)
+{
+    size_t n = 0;
+
+    for (int i = 0; i < N; i++) {
+        const struct group_worker *w = &g->workers[i];
+
+        if ((kind == GROUP_DO_REPLACE && w->state == GROUP_WORKER_NONE) ||
+            (kind == GROUP_DO_KILL_CONDEMNED && w->condemned && !w->lost))
+            n += (size_t)snprintf(out + n, size - n, " %d", i);
+    }
+    return n;
+}
+
+static void write_actions(const struct group *g, const struct group_actions *actions, uint64_t now_ns, char *out,
+                          size_t size)
+{
+    size_t n = 0;
+
+    out[0] = '\0';
+    for (size_t i = 0; i < actions->n_items; i++) {
+        const struct group_action *a = &actions->items[i];
+
+        n += (size_t)snprintf(out + n, size - n, "%s%s", i ? ", " : "", action_names[a->kind]);
+        if (a->kind == GROUP_DO_ARM)
+            n += (size_t)snprintf(out + n, size - n, " +%d", (int)((int64_t)(a->deadline_ns - now_ns) / (int64_t)MS));
+        else if (a->kind == GROUP_DO_REPLACE || a->kind == GROUP_DO_KILL_CONDEMNED)
+            n += write_workers(g, a->kind, out + n, size - n);
+        else if (a->kind == GROUP_DO_SIGNAL || a->kind == GROUP_DO_FINISH || a->kind == GROUP_DO_NOTIFY_FAILED)
+            n += (size_t)snprintf(out + n, size - n, " %d", a->value);
+    }
+}
+
+static const struct group_config usual = {
+    .n_workers = N, .max_restarts = 2, .grace_ns = 30000 * MS, .replace = true, .reform_ns = 10000 * MS};
+
+static void converse(struct group *g, const struct line *lines)
+{
+    assert_int_equal(group_init(g, &usual), 0);
+    for (const struct line *line = lines; line->answer; line++) {
+        const struct group_event event = {.kind = line->kind,
+                                          .now_ns = (uint64_t)line->at_ms * MS + 1,
+                                          .worker = line->worker,
+                                          .pid = line->kind == GROUP_STARTED ? 100 + line->worker : 0,
+                                          .value = line->value};
+        struct group_actions actions;
+        char answer[256];
+
+        group_step(g, &event, &actions);
+        write_actions(g, &actions, event.now_ns, answer, sizeof(answer));
+        if (strcmp(answer, line->answer) != 0)
+            fail_msg("line %d: answered '%s', expected '%s'", (int)(line - lines) + 1, answer, line->answer);
+    }
+}
+
+#define STARTED                                                                                              \
+    {0, GROUP_START, -1, 0, "spawn"}, {1, GROUP_STARTED, 0, 0, ""}, {1, GROUP_STARTED, 1, 0, ""},            \
+    {                                                                                                        \
+        1, GROUP_STARTED, 2, 0, ""                                                                           \
+    }
+#define READY(generation)                                                                                    \
+    {2, GROUP_READY, 0, generation, ""}, {2, GROUP_READY, 1, generation, ""},                                \
+    {                                                                                                        \
+        2, GROUP_READY, 2, generation, ""                                                                    \
+    }
+/* Worker 1 is killed, and a new one is ordered. */
+#define REPLACED_1                                                                                           \
+    {10, GROUP_EXITED, 1, KILLED, "arm +2"}, {12, GROUP_TIMER, -1, 0, "report, again"},                      \
+    {                                                                                                        \
+        12, GROUP_START, -1, 0, "replace 1, arm +10000"                                                      \
+    }
+
+static void test_one_is_replaced(void **state)
+{
+    static const struct line lines[] = {
+        STARTED,
+        READY(0),
+        REPLACED_1,
+        {13, GROUP_STARTED, 1, 0, ""},
+        {14, GROUP_READY, 0, 0, ""}, /* late, of the generation before: it says nothing */
+        {14, GROUP_READY, 0, 1, ""},
+        {15, GROUP_READY, 2, 1, ""},
+        {16, GROUP_READY, 1, 1, "disarm"},
+        {0},
+    };
+    struct group g;
+
+    converse(&g, lines);
+    assert_int_equal(g.state, GROUP_RUNNING);
+    assert_int_equal(g.generation, 1);
+    assert_int_equal(g.restarts, 1);
+    assert_int_equal(g.cause, GROUP_CAUSE_NONE);
+    assert_int_equal(g.workers[0].generation, 0); /* where its files are */
+    assert_int_equal(g.workers[1].generation, 1);
+    group_finish(&g);
+}
+
+static void test_its_own_word_is_faster_than_the_guardian(void **state)
+{
+    static const struct line lines[] = {
+        STARTED,
+        READY(0),
+        REPLACED_1,
+        {14, GROUP_READY, 0, 1, ""},
+        {14, GROUP_READY, 1, 1, ""},
+        {15, GROUP_READY, 2, 1, ""},
+        {16, GROUP_STARTED, 1, 0, "disarm"},
+        {0},
+    };
+    struct group g;
+
+    converse(&g, lines);
+    assert_int_equal(g.state, GROUP_RUNNING);
+    group_finish(&g);
+}
+
+static void test_two_at_once_are_one_restart(void **state)
+{
+    static const struct line lines[] = {
+        STARTED,
+        READY(0),
+        {10, GROUP_EXITED, 1, KILLED, "arm +2"},
+        {11, GROUP_EXITED, 0, KILLED, "arm +2"},
+        {12, GROUP_TIMER, -1, 0, "arm +1"}, /* of the first: too early */
+        {13, GROUP_TIMER, -1, 0, "report, again"},
+        {13, GROUP_START, -1, 0, "replace 0 1, arm +10000"},
+        {0},
+    };
+    struct group g;
+
+    converse(&g, lines);
+    assert_int_equal(g.restarts, 1);
+    assert_int_equal(g.cause_worker, 1);
+    group_finish(&g);
+}
+
+static void test_all_at_once_are_restarted(void **state)
+{
+    static const struct line lines[] = {
+        STARTED,
+        READY(0),
+        {10, GROUP_EXITED, 1, KILLED, "arm +2"},
+        {10, GROUP_EXITED, 0, KILLED, "arm +2"},
+        {10, GROUP_EXITED, 2, KILLED, "failed 1, signal 15, arm +30000"},
+        {11, GROUP_EMPTY, -1, 0, "disarm, report, again"},
+        {11, GROUP_START, -1, 0, "spawn"},
+        {0},
+    };
+    struct group g;
+
+    converse(&g, lines);
+    assert_int_equal(g.restarts, 1);
+    group_finish(&g);
+}
+
+/* One that never said that it can stay turns it into a restart of all. */
+static void test_who_cannot_stay(void **state)
+{
+    static const struct line lines[] = {
+        STARTED,
+        {2, GROUP_READY, 0, 0, ""},
+        {10, GROUP_EXITED, 1, KILLED, "failed 1, signal 15, arm +30000"},
+        {11, GROUP_EXITED, 0, KILLED, ""},
+        {11, GROUP_EXITED, 2, KILLED, ""},
+        {12, GROUP_EMPTY, -1, 0, "disarm, report, again"},
+        {12, GROUP_START, -1, 0, "spawn"},
+        {0},
+    };
+    struct group g;
+
+    converse(&g, lines);
+    group_finish(&g);
+}
+
+static void test_who_has_ended_well_cannot_stay(void **state)
+{
+    static const struct line lines[] = {
+        STARTED,
+        READY(0),
+        {9, GROUP_EXITED, 0, 0, ""},
+        {10, GROUP_EXITED, 1, KILLED, "failed 1, signal 15, arm +30000"},
+        {0},
+    };
+    struct group g;
+
+    converse(&g, lines);
+    group_finish(&g);
+}
+
+static void test_who_ends_well_meanwhile_ends_it(void **state)
+{
+    static const struct line lines[] = {
+        STARTED,
+        READY(0),
+        {10, GROUP_EXITED, 1, KILLED, "arm +2"},
+        {11, GROUP_EXITED, 2, 0, "failed 1, signal 15, arm +30000"},
+        {0},
+    };
+    struct group g;
+
+    converse(&g, lines);
+    group_finish(&g);
+}
+
+/* The new one is not ready: it knows of no generation but its own. */
+static void test_second_failure_while_forming(void **state)
+{
+    static const struct line lines[] = {
+        STARTED,
+        READY(0),
+        REPLACED_1,
+        {13, GROUP_STARTED, 1, 0, ""},
+        {14, GROUP_EXITED, 0, KILLED, "condemn 1, arm +2"},
+        {16, GROUP_TIMER, -1, 0, "arm +2"}, /* it is still there */
+        {17, GROUP_EXITED, 1, KILLED, ""},
+        {18, GROUP_TIMER, -1, 0, "report, again"},
+        {18, GROUP_START, -1, 0, "replace 0 1, arm +10000"},
+        {0},
+    };
+    struct group g;
+
+    converse(&g, lines);
+    assert_int_equal(g.generation, 2);
+    assert_int_equal(g.restarts, 2);
+    assert_int_equal(g.cause_worker, 0);
+    group_finish(&g);
+}
+
+static void test_the_new_one_fails_again(void **state)
+{
+    static const struct line lines[] = {
+        STARTED,
+        READY(0),
+        REPLACED_1,
+        {13, GROUP_STARTED, 1, 0, ""},
+        {14, GROUP_EXITED, 1, 1 << 8, "arm +2"},
+        {16, GROUP_TIMER, -1, 0, "report, again"},
+        {16, GROUP_START, -1, 0, "replace 1, arm +10000"},
+        {17, GROUP_STARTED, 1, 0, ""},
+        /* The budget is used up. */
+        {18, GROUP_EXITED, 1, 1 << 8, "failed 1, signal 15, arm +30000"},
+        {19, GROUP_EMPTY, -1, 0, "disarm, report, finish 1"},
+        {0},
+    };
+    struct group g;
+
+    converse(&g, lines);
+    group_finish(&g);
+}
+
+static void test_condemned_that_does_not_die(void **state)
+{
+    static const struct line lines[] = {
+        STARTED,
+        READY(0),
+        REPLACED_1,
+        {13, GROUP_STARTED, 1, 0, ""},
+        {14, GROUP_EXITED, 0, KILLED, "condemn 1, arm +2"},
+        {5015, GROUP_TIMER, -1, 0, "failed 0, signal 15, arm +30000"},
+        {0},
+    };
+    struct group g;
+
+    converse(&g, lines);
+    group_finish(&g);
+}
+
+static void test_somebody_is_not_ready_in_time(void **state)
+{
+    static const struct line lines[] = {
+        STARTED,
+        READY(0),
+        REPLACED_1,
+        {13, GROUP_STARTED, 1, 0, ""},
+        {14, GROUP_READY, 0, 1, ""},
+        {14, GROUP_READY, 1, 1, ""},
+        {10012, GROUP_TIMER, -1, 0, "failed 2, signal 15, arm +30000"},
+        {10013, GROUP_EMPTY, -1, 0, "disarm, report, again"},
+        {10013, GROUP_START, -1, 0, "spawn"},
+        {0},
+    };
+    struct group g;
+
+    converse(&g, lines);
+    assert_int_equal(g.restarts, 2);
+    group_finish(&g);
+}
+
+static void test_what_cannot_be_done(void **state)
+{
+    static const struct line lines[] = {
+        STARTED,
+        READY(0),
+        REPLACED_1,
+        {12, GROUP_REPLACE_FAILED, -1, 0, "disarm, failed 1, signal 15, arm +30000"},
+        {13, GROUP_EMPTY, -1, 0, "disarm, report, again"},
+        {0},
+    };
+    struct group g;
+
+    converse(&g, lines);
+    group_finish(&g);
+}
+
+static void test_told_to_stop_meanwhile(void **state)
+{
+    static const struct line lines[] = {
+        STARTED,
+        READY(0),
+        REPLACED_1,
+        {13, GROUP_SIGNAL, -1, SIGTERM, "stop, signal 15, arm +30000"},
+        {14, GROUP_EMPTY, -1, 0, "disarm, report, finish 1"},
+        {0},
+    };
+    struct group g;
+
+    converse(&g, lines);
+    group_finish(&g);
+}
+
+static void test_guardian_lost_meanwhile(void **state)
+{
+    static const struct line lines[] = {
+        STARTED,
+        READY(0),
+        {10, GROUP_EXITED, 1, KILLED, "arm +2"},
+        {11, GROUP_GUARDIAN_LOST, -1, 0, "kill, arm +5000"},
+        {12, GROUP_EMPTY, -1, 0, "disarm, report, again"},
+        {12, GROUP_START, -1, 0, "spawn"},
+        {0},
+    };
+    struct group g;
+
+    converse(&g, lines);
+    assert_int_equal(g.restarts, 1);
+    group_finish(&g);
+}
+
+static void test_new_one_cannot_be_executed(void **state)
+{
+    static const struct line lines[] = {
+        STARTED,
+        READY(0),
+        REPLACED_1,
+        {13, GROUP_EXEC_FAILED, 1, 2, "failed 1, signal 15, arm +30000"},
+        {14, GROUP_EMPTY, -1, 0, "disarm, report, finish 1"},
+        {0},
+    };
+    struct group g;
+
+    converse(&g, lines);
+    group_finish(&g);
+}
+
+/* Whatever comes in whatever order: never more restarts than allowed, nobody who runs is started, a deadline while
+ * something is waited for, an end that stays. */
+static void test_random_events(void **state)
+{
+    int n_replaced = 0;
+
+    for (unsigned seed = 1; seed <= 20000; seed++) {
+        unsigned long long random = seed * 6364136223846793005ull + 1442695040888963407ull;
+        bool again = false;
+        struct group g;
+
+        assert_int_equal(group_init(&g, &usual), 0);
+        for (int step = 0; step < 60; step++) {
+            random = random * 6364136223846793005ull + 1442695040888963407ull;
+            unsigned bits = (unsigned)(random >> 33);
+            struct group_event event = {.kind = (enum group_event_kind)(bits % GROUP_EVENT_COUNT),
+                                        .now_ns = (uint64_t)step * 3 * MS,
+                                        .worker = (int)((bits >> 8) % N),
+                                        .pid = 100,
+                                        .value = (bits >> 16) % 3 ? KILLED : 0};
+            struct group_actions actions;
+            enum group_state before = g.state;
+
+            if (event.kind == GROUP_SIGNAL || event.kind == GROUP_START_FAILED || event.kind == GROUP_GUARDIAN_LOST)
+                event.kind = (bits >> 20) % 8 ? GROUP_TIMER : event.kind; /* rarely: they end it */
+            if (event.kind == GROUP_READY)
+                event.value = (int)g.generation;
+            if (step < 7) /* all there and ready */
+                event = (struct group_event){.kind = step == 0 ? GROUP_START : step < 4 ? GROUP_STARTED : GROUP_READY,
+                                             .worker = (step - 1) % N, .pid = 100};
+            if (again) /* which is answered at once */
+                event.kind = GROUP_START;
+            if (before == GROUP_IDLE && event.kind != GROUP_START && event.kind != GROUP_SIGNAL)
+                continue;
+            group_step(&g, &event, &actions);
+            again = false;
+            for (size_t i = 0; i < actions.n_items; i++)
+                again = again || actions.items[i].kind == GROUP_DO_START_AGAIN;
+            for (size_t i = 0; i < actions.n_items; i++)
+                if (actions.items[i].kind == GROUP_DO_REPLACE) {
+                    n_replaced++;
+                    assert_int_equal(before, GROUP_REPLACING);
+                    assert_true(g.forming);
+                }
+            if (before == GROUP_DONE && event.kind != GROUP_START_FAILED)
+                assert_int_equal(actions.n_items, 0);
+            if (g.state == GROUP_REPLACING || g.state == GROUP_STOPPING)
+                assert_true(g.deadline_ns != 0 || again);
+            assert_in_range(g.restarts, 0, usual.max_restarts);
+            assert_int_equal(g.restarts, g.generation);
+        }
+        group_finish(&g);
+    }
+    assert_true(n_replaced > 300);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_one_is_replaced),
+        cmocka_unit_test(test_its_own_word_is_faster_than_the_guardian),
+        cmocka_unit_test(test_two_at_once_are_one_restart),
+        cmocka_unit_test(test_all_at_once_are_restarted),
+        cmocka_unit_test(test_who_cannot_stay),
+        cmocka_unit_test(test_who_has_ended_well_cannot_stay),
+        cmocka_unit_test(test_who_ends_well_meanwhile_ends_it),
+        cmocka_unit_test(test_second_failure_while_forming),
+        cmocka_unit_test(test_the_new_one_fails_again),
+        cmocka_unit_test(test_condemned_that_does_not_die),
+        cmocka_unit_test(test_somebody_is_not_ready_in_time),
+        cmocka_unit_test(test_what_cannot_be_done),
+        cmocka_unit_test(test_told_to_stop_meanwhile),
+        cmocka_unit_test(test_guardian_lost_meanwhile),
+        cmocka_unit_test(test_new_one_cannot_be_executed),
+        cmocka_unit_test(test_random_events),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
