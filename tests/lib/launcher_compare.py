@@ -160,7 +160,9 @@ def is_environment(d, name):
 
 
 def is_notice(d):
-    return is_environment(d, "CRUN_NOTICE_FD") or is_environment(d, "CRUN_GENERATION") or ("descriptors" in d.aspect and d.ours == sorted([*d.theirs, 3]))
+    ours = ("CRUN_NOTICE_FD", "CRUN_GENERATION", "CRUN_STATE_FD", "CRUN_CACHE_FD")
+    return any(is_environment(d, name) for name in ours) or (
+        "descriptors" in d.aspect and d.ours == sorted([*d.theirs, 3, 4, 5]))
 
 
 def is_run_path(d):

@@ -45,7 +45,7 @@ static float *arena(const struct trainer *t, size_t i)
 static uint32_t layout_of(const struct trainer *t)
 {
     const uint64_t facts[] = {crw_model_hash(t->model), n_arenas(t), (uint64_t)t->held.part, (uint64_t)t->held.n_parts,
-                              (uint64_t)crw_world_size(t->group), t->options->batch_size};
+                              (uint64_t)crw_world_size(t->group), (uint64_t)crw_rank(t->group), t->options->batch_size};
     uint32_t crc = crw_crc32c(0, facts, sizeof(facts));
 
     for (size_t i = 0; i < t->state.recipe.n; i++)
