@@ -26,6 +26,7 @@
 #include "launcher/replacement.h"
 #include "launcher/say.h"
 #include "launcher/spawn.h"
+#include "launcher/worker_store_uv.h"
 #include "proto/base/err.h"
 #include "proto/notice.h"
 #include "rendezvous/server_uv.h"
@@ -127,6 +128,9 @@ static int describe_workers(struct generation *g, struct start *s, const struct 
         .signals = job->signals_text,
         .attempt_dir = g->attempt_dir,
         .notice_fd = SPAWN_NOTICE_FD,
+        .local_addr = place->group_world_size > 1 && job->local_addr && is_numeric_address(job->local_addr)
+                          ? job->local_addr
+                          : NULL,
         .cache_fd = g->host->holdings->cache < 0 ? 0 : SPAWN_CACHE_FD,
         .environment = config->environment,
     };

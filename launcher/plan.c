@@ -138,6 +138,8 @@ static int add_worker_variables(const struct plan *plan, int local_rank, struct 
     strlist_add(out, "TORCHELASTIC_SIGNALS_TO_HANDLE=%s", plan->signals);
     strlist_add(out, NOTICE_ENVIRONMENT "=%d", plan->notice_fd);
     strlist_add(out, NOTICE_GENERATION_ENVIRONMENT "=%u", plan->generation);
+    if (plan->local_addr)
+        strlist_add(out, "CRUN_LOCAL_ADDR=%s", plan->local_addr);
     if (plan->state_fd)
         strlist_add(out, HOLDINGS_STATE_ENVIRONMENT "=%d", plan->state_fd);
     if (plan->cache_fd)

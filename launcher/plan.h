@@ -34,6 +34,7 @@ struct plan {
     const char *signals;      /* text of --signals-to-handle */
     const char *attempt_dir;  /* folder with one folder for each local rank, or NULL */
     int notice_fd;            /* number the worker finds its notice socket under */
+    const char *local_addr;  /* numeric, where ranks of other nodes reach this one; NULL: they find out */
     int state_fd, cache_fd;   /* the same for what crun holds for it (proto/holdings.h); 0: nothing */
     char *const *environment; /* of crun itself */
 };

@@ -12,7 +12,7 @@
 #include "proto/base/cleanup.h"
 #include "rendezvous/server_uv.h"
 
-static bool is_numeric_address(const char *host)
+bool is_numeric_address(const char *host)
 {
     struct in6_addr address;
 

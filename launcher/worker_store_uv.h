@@ -4,10 +4,13 @@
  * The store at which the workers of a generation meet, opened where workers that connect to `host` arrive.
  */
 
+#include <stdbool.h>
 #include <stdint.h>
 #include <uv.h>
 
 struct server;
+
+bool is_numeric_address(const char *host);
 
 /*
  * host: an address, or a name, which is not looked up: then every address of this node answers, but for

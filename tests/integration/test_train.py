@@ -154,7 +154,7 @@ USAGE_ERRORS = [
     (["--lr"], ["--lr", "needs a value"]),
     (["--backend", "tpu"], ["--backend tpu", "auto, cpu or cuda"]),
     (["--optimizer", "adam"], ["--optimizer adam", "sgd, adamw or adadelta"]),
-    (["--precision", "fp16"], ["--precision fp16", "fp32 or bf16"]),
+    (["--precision", "fp16"], ["--precision fp16", "fp32, bf16 or tf32"]),
     (["--lr-schedule", "linear"], ["--lr-schedule linear", "step[:EVERY[:GAMMA]]"]),
     (["--lr-schedule", "step:0"], ["--lr-schedule step:0"]),
     (["--lr-schedule", "step:1:0.5:2"], ["--lr-schedule step:1:0.5:2"]),

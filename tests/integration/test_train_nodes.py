@@ -46,5 +46,5 @@ def test_a_kill_on_one_node_costs_no_bit(tmp_path, undisturbed):
         assert nodes.codes() == [0, 0], nodes.texts()
         text = "".join(node.text() for node in nodes)
     assert "rank 3 was killed by signal 9" in text or "rank 3 ended" in text, text[-3000:]
-    assert "resumed from the snapshot of step" in text
+    assert "resumed from " in text  # the snapshot, or what crun holds in memory where that is newer
     assert learned(text) == undisturbed

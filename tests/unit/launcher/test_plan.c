@@ -81,6 +81,7 @@ static const struct plan usual = {
     .signals = "SIGTERM",
     .attempt_dir = "/tmp/a/attempt_2",
     .notice_fd = 3,
+    .local_addr = "10.0.0.7",
     .state_fd = 4,
     .cache_fd = 5,
 };
@@ -122,6 +123,7 @@ static void test_environment(void **state)
         "OMP_NUM_THREADS=1",
         "CRUN_NOTICE_FD=3",
         "CRUN_GENERATION=4",
+        "CRUN_LOCAL_ADDR=10.0.0.7",
         "CRUN_STATE_FD=4",
         "CRUN_CACHE_FD=5",
         "HOME=/root",
