@@ -6,7 +6,8 @@
  * rank tells the others what it has, and all come to the same choice.
  *
  * States are numbered by commits: a step that was taken or an epoch that was closed adds one. Ranks that fail
- * together are never more than one commit apart, since no rank takes a step that another has not come to.
+ * together are never more than one commit apart, since no rank takes a step, or closes an epoch, that another has
+ * not come to.
  */
 
 #include <stddef.h>
