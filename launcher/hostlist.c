@@ -83,7 +83,7 @@ static size_t measure_bracket(const char **at)
 /* Element number `number` of the bracket behind whose "[" *at is; afterwards behind "]". */
 static int print_element(const char **at, size_t number, char *out, size_t size)
 {
-    struct range range;
+    struct range range = {0};
     int n = 0;
 
     for (;;) {
