@@ -165,6 +165,8 @@ static void take_report(struct rounds_node *n, const struct session_report *repo
     n->phase = report->phase;
     n->foreign = report->generation >= 0 && report->instance != n->job->instance;
     n->generation = report->generation;
+    if (report->generation >= n->start_due)
+        n->start_due = -1;
     if (report->port > 0)
         n->port = report->port;
     if (n->group_rank < 0)
@@ -306,6 +308,7 @@ static void attach(struct rounds *r, struct rounds_node *n, const struct rounds_
     if (n->session)
         session_end(r, n->session);
     n->session = event->session;
+    n->start_due = -1; /* its hello knows what came over the old one, and nothing more comes over that */
     n->attempt = event->hello->attempt;
     session_copy_text(n->addr, sizeof(n->addr), event->hello->addr);
     session_copy_text(n->peer, sizeof(n->peer), event->peer);
@@ -546,6 +549,8 @@ static bool next_of_node(struct rounds *r, struct rounds_action *ret)
         ret->kind = ROUNDS_DO_SEND;
         rounds_view(n, &ret->view);
         n->told = n->told || ret->view.kind == SESSION_VIEW_END;
+        if (ret->view.kind == SESSION_VIEW_START)
+            n->start_due = ret->view.generation;
     } else {
         ret->kind = ROUNDS_DO_ALIVE; /* any view would have said as much */
     }

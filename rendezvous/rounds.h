@@ -83,6 +83,7 @@ struct rounds_node {
     bool foreign; /* the generation it names is of another instance of the job */
     int64_t generation;
     uint16_t port;
+    int64_t start_due; /* told to start it over this connection, and has not spoken of it yet; -1: none */
 
     enum rounds_class class;
     bool member;        /* of the present generation */

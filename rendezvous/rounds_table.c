@@ -185,6 +185,7 @@ struct rounds_node *node_create(struct rounds_job *job, struct session_nonce non
     n->node_rank = -1;
     n->group_rank = -1;
     n->generation = -1;
+    n->start_due = -1;
     n->class = ROUNDS_COMING;
     job->n_nodes[n->class]++;
     list_append(&job->nodes, &n->in_job);
@@ -219,7 +220,9 @@ static enum rounds_class node_class(const struct rounds_node *n)
         return n->phase == SESSION_DONE && node_is_current(n) ? ROUNDS_FINISHED : ROUNDS_PLAYING;
     if (n->member && state == ROUNDS_ENDING && !n->answered)
         return ROUNDS_PLAYING;
-    if (n->phase == SESSION_READY && n->session)
+    /* Who is about to obey a start is not ready any more: it will run that generation's workers first, and
+     * then be ready with another port. */
+    if (n->phase == SESSION_READY && n->session && n->start_due < 0)
         return ROUNDS_STANDING;
     return n->veteran || n->member ? ROUNDS_AWAITED : ROUNDS_COMING;
 }

@@ -221,8 +221,9 @@ static void check_worker_cause(struct sim *sim, const struct sim_world *w, const
         violated(sim, "node %d is blamed for a failure of generation %lld it did not have",
                  (int)c->group_rank, (long long)w->generation);
     /* On a quick and quiet network what came first is known. */
-    if (m->victim && sim->now_ns > sim->daemon.disturbed_until_ns && sim->scenario.spike_percent == 0 &&
-        sim->scenario.latency_max_ns <= 2 * SIM_MS && w->death_ns + 200 * SIM_MS < sim->now_ns - SIM_S)
+    if (m->victim && !w->heard_dead && sim->now_ns > sim->daemon.disturbed_until_ns &&
+        sim->scenario.spike_percent == 0 && sim->scenario.latency_max_ns <= 2 * SIM_MS &&
+        w->death_ns + 200 * SIM_MS < sim->now_ns - SIM_S)
         violated(sim, "node %d is blamed for a failure that followed from another node's death",
                  (int)c->group_rank);
 }
@@ -310,6 +311,27 @@ void check_death(struct sim *sim, unsigned agent)
         if (w->members[i].present && w->members[i].agent != agent && random_percent(&sim->random, 40) &&
             sim->agents[w->members[i].agent].world == w - sim->worlds)
             agent_fail_later(sim, w->members[i].agent, random_between(&sim->random, SIM_MS, 1500 * SIM_MS));
+}
+
+/* A process that died behind a partition seems to live until its machine has sent all it had to say. */
+void check_heard(struct sim *sim, unsigned agent, uint64_t life)
+{
+    const struct sim_agent *a = &sim->agents[agent];
+
+    if (a->alive && a->life == life)
+        return;
+    for (size_t i = sim->n_worlds; i-- > 0;) {
+        struct sim_world *w = &sim->worlds[i];
+
+        for (uint32_t rank = 0; rank < w->group_world_size; rank++) {
+            const struct sim_member *m = &w->members[rank];
+
+            if (m->present && m->agent == agent && m->life == life) {
+                w->heard_dead = true;
+                return; /* the last one it was in */
+            }
+        }
+    }
 }
 
 /* ---- ends ---- */

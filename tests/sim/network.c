@@ -1,7 +1,7 @@
 /*
  * Connections as TCP gives them: what arrives, arrives in order and once; when, and whether, is open. While
  * a direction is blocked nothing passes; what was sent waits, and the sender's kernel may give up on it. An
- * end that is gone answers with a reset.
+ * end that is gone answers with a reset. A machine that is gone does not send again what was blocked.
  */
 
 #include <stdlib.h>
@@ -158,7 +158,10 @@ void network_close(struct sim *sim, unsigned connection, enum sim_end end)
 
 void network_vanish(struct sim *sim, unsigned connection, enum sim_end end)
 {
-    connection_at(sim, connection)->open[end] = false;
+    struct sim_connection *c = connection_at(sim, connection);
+
+    c->open[end] = false;
+    c->vanished[end] = true;
 }
 
 void network_break(struct sim *sim, unsigned connection, enum sim_end end)
@@ -213,11 +216,25 @@ static void deliver(struct sim *sim, unsigned connection, enum sim_end to, const
         give_up_later(sim, connection, !to, m->sent_ns + USER_TIMEOUT_MS * SIM_MS); /* no acknowledgement */
     if (m->kind == MESSAGE_FIN)
         c->open[to] = false;
+    if (to == SIM_DAEMON_END && m->kind != MESSAGE_FIN)
+        check_heard(sim, c->agent, c->agent_life);
     if (to == SIM_DAEMON_END)
         m->kind == MESSAGE_FIN ? daemon_lost(sim, connection) : daemon_hear(sim, connection, m);
     else
         m->kind == MESSAGE_FIN ? agent_lost(sim, connection, "closed by the peer")
                                : agent_hear(sim, connection, m);
+}
+
+static void drop_all(struct sim_connection *c, enum sim_end to)
+{
+    while (c->first[to]) {
+        struct sim_message *m = c->first[to];
+
+        c->first[to] = m->next;
+        free(m);
+    }
+    c->last[to] = NULL;
+    c->pumping[to] = false;
 }
 
 void network_pump(struct sim *sim, unsigned connection, enum sim_end to)
@@ -226,6 +243,11 @@ void network_pump(struct sim *sim, unsigned connection, enum sim_end to)
     struct sim_message *m = c->first[to];
     uint64_t again_ns = m->at_ns;
 
+    m->stuck = m->stuck || is_blocked(sim, c, to);
+    if (m->stuck && c->vanished[!to]) {
+        drop_all(c, to); /* what follows cannot be read without it */
+        return;
+    }
     if (is_blocked(sim, c, to)) {
         uint64_t until_ns = sim->agents[c->agent].blocked_until_ns[to];
 
@@ -255,12 +277,7 @@ void network_finish(struct sim *sim)
         struct sim_connection *c = sim->connections[i];
 
         for (int to = 0; to < 2; to++) {
-            while (c->first[to]) {
-                struct sim_message *m = c->first[to];
-
-                c->first[to] = m->next;
-                free(m);
-            }
+            drop_all(c, (enum sim_end)to);
             buf_finish(&c->in[to]);
         }
         free(c);

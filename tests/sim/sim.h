@@ -105,6 +105,7 @@ struct sim_message {
     struct sim_message *next;
     enum sim_message_kind kind;
     uint64_t at_ns, sent_ns;
+    bool stuck;     /* it was blocked, and has to be sent again */
     size_t size;    /* of MESSAGE_BYTES */
     uint8_t data[]; /* bytes, or the struct that the kind says */
 };
@@ -114,6 +115,7 @@ struct sim_connection {
     unsigned agent;
     uint64_t agent_life;
     bool open[2];
+    bool vanished[2]; /* not open, and its machine is gone */
     bool pumping[2];
     bool broken;                            /* the end of one side is scheduled */
     struct sim_message *first[2], *last[2]; /* by direction */
@@ -168,6 +170,7 @@ struct sim_world {
     struct sim_member *members; /* by group rank */
     bool settled;
     uint64_t death_ns; /* when a member's process died first; 0: none */
+    bool heard_dead;   /* what a member had sent before it died arrived afterwards */
 };
 
 /* What the agents of one instance of a job were told in the end. */
@@ -273,4 +276,5 @@ void check_notice(struct sim *sim, unsigned agent, unsigned world);
 void check_calm(struct sim *sim);
 void check_gone(struct sim *sim);
 void check_death(struct sim *sim, unsigned agent);
+void check_heard(struct sim *sim, unsigned agent, uint64_t life); /* by the rendezvous */
 void check_finish(struct sim *sim);

@@ -668,6 +668,55 @@ static void a_start_that_crosses_a_stop_is_taken_back(void **state)
     assert_view(t, 1, SESSION_VIEW_STOP);
 }
 
+/* Two nodes were told to start generation 0, node 0 did not say a word about it, and the generation is over. */
+static void end_before_node_0_starts(struct table *t)
+{
+    t->params.max_restarts = 1;
+    t->params.min_nodes = t->params.max_nodes = 2;
+    join(t, 0);
+    join(t, 1);
+    assert_started(t, 0, 0, 0, 2);
+    assert_int_equal(t->agents[0].view.place.master_port, 4000);
+    say(t, 1, SESSION_RUNNING);
+    fail_worker(t, 1, 0);
+    say(t, 1, SESSION_READY);
+}
+
+static void who_is_about_to_start_is_not_ready(void **state)
+{
+    struct table *t = *state;
+
+    end_before_node_0_starts(t);
+    pass_alive(t, 5000, 3);
+    assert_true(t->news & ROUNDS_NEWS_SETTLED);
+    assert_view(t, 1, SESSION_VIEW_WAIT);
+    assert_int_equal(t->agents[1].view.n_ready, 1);
+    say(t, 0, SESSION_READY); /* before it heard of its start */
+    assert_view(t, 1, SESSION_VIEW_WAIT);
+    t->agents[0].view.kind = SESSION_VIEW_START;
+    say(t, 0, SESSION_RUNNING); /* now it did */
+    assert_view(t, 0, SESSION_VIEW_STOP);
+    t->agents[0].hello.report.port = 5000; /* the old one was used */
+    say(t, 0, SESSION_READY);
+    for (unsigned i = 0; i < 2; i++) {
+        assert_started(t, i, 1, i, 2);
+        assert_int_equal(t->agents[i].view.place.master_port, 5000);
+    }
+}
+
+static void a_start_that_was_lost_with_its_connection_is_not_waited_for(void **state)
+{
+    struct table *t = *state;
+
+    end_before_node_0_starts(t);
+    lose_connection(t, 0);
+    hello(t, 0); /* still ready, and has not heard of generation 0 */
+    for (unsigned i = 0; i < 2; i++) {
+        assert_started(t, i, 1, i, 2);
+        assert_int_equal(t->agents[i].view.place.master_port, 4000);
+    }
+}
+
 static void old_generations_change_nothing(void **state)
 {
     struct table *t = *state;
@@ -1066,6 +1115,8 @@ int main(void)
         TEST(below_min_survivors_wait_for_another_node),
         TEST(members_that_stop_slowly_are_waited_for),
         TEST(a_start_that_crosses_a_stop_is_taken_back),
+        TEST(who_is_about_to_start_is_not_ready),
+        TEST(a_start_that_was_lost_with_its_connection_is_not_waited_for),
         TEST(old_generations_change_nothing),
         TEST(spares_stand_by_and_step_in),
         TEST(changes_have_a_limit_of_their_own),
