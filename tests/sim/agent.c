@@ -106,11 +106,11 @@ static void hang_up(struct sim *sim, struct sim_agent *a)
     a->connection = -1;
 }
 
-static void end(struct sim *sim, unsigned agent)
+static void end(struct sim *sim, unsigned agent, const struct session_view *view)
 {
     struct sim_agent *a = &sim->agents[agent];
 
-    check_end(sim, agent);
+    check_end(sim, agent, view);
     a->ended = true;
     a->succeeded = a->session.end == SESSION_END_VERDICT && a->session.verdict == SESSION_VERDICT_SUCCESS;
     a->turn++;
@@ -150,7 +150,7 @@ static void carry_out(struct sim *sim, unsigned agent, enum session_action actio
         group_stop(sim, agent);
         break;
     case SESSION_DO_END:
-        end(sim, agent);
+        end(sim, agent, event->view);
         break;
     case SESSION_DO_DRAIN: /* workers snapshot and end soon */
         group_later(sim, agent, SIM_GROUP_DONE, random_between(&sim->random, 0, SIM_S));

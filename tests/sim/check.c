@@ -382,7 +382,7 @@ static void check_unreachable(struct sim *sim, unsigned agent)
                  (double)(sim->now_ns - a->contact_ns) / 1e9);
 }
 
-void check_end(struct sim *sim, unsigned agent)
+void check_end(struct sim *sim, unsigned agent, const struct session_view *view)
 {
     const struct sim_agent *a = &sim->agents[agent];
     const struct session *s = &a->session;
@@ -395,8 +395,9 @@ void check_end(struct sim *sim, unsigned agent)
         violated(sim, "agent %u takes the rendezvous for something else: %s", agent, s->text);
     if (s->end == SESSION_END_UNREACHABLE)
         check_unreachable(sim, agent);
-    if (s->end == SESSION_END_VERDICT && s->instance != 0 && !sim->daemon.amnesia)
-        check_verdict(sim, s->instance, s);
+    /* It need not be the job that it ran in: that one is forgotten when its last node has left. */
+    if (s->end == SESSION_END_VERDICT && !sim->daemon.amnesia)
+        check_verdict(sim, view->instance, s);
 }
 
 static void check_agent_calm(struct sim *sim, unsigned agent, unsigned n_alive)

@@ -270,7 +270,7 @@ void disturb(struct sim *sim, unsigned agent, uint64_t until_ns);
 void disturb_all(struct sim *sim, uint64_t until_ns);
 void disturb_daemon(struct sim *sim, uint64_t until_ns); /* this must not make a node look dead */
 void check_start(struct sim *sim, unsigned agent, const struct session_view *view);
-void check_end(struct sim *sim, unsigned agent);
+void check_end(struct sim *sim, unsigned agent, const struct session_view *view); /* NULL: it was not told */
 void check_news(struct sim *sim, const struct rounds_job *job, unsigned news);
 void check_notice(struct sim *sim, unsigned agent, unsigned world);
 void check_calm(struct sim *sim);
