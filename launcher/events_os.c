@@ -208,7 +208,7 @@ void events_step(struct events *e, const struct group *g, const struct group_eve
 {
     if (!e)
         return;
-    if (has_action(actions, GROUP_DO_SPAWN))
+    if (has_action(actions, GROUP_DO_SPAWN) || has_action(actions, GROUP_DO_REPLACE))
         begin_generation(e, g, event->now_ns);
     if (event->kind == GROUP_STARTED) {
         const struct event_ending started = {.local_rank = event->worker, .pid = event->pid};

@@ -163,6 +163,17 @@ static bool has_name_of(const struct strlist *list, size_t n_items, const char *
     return false;
 }
 
+/* Of a crun around this one: they would name its descriptors and its address. */
+static bool is_only_ours(const char *variable)
+{
+    static const char *const names[] = {"CRUN_LOCAL_ADDR=", HOLDINGS_STATE_ENVIRONMENT "=", HOLDINGS_CACHE_ENVIRONMENT "="};
+
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+        if (strncmp(variable, names[i], strlen(names[i])) == 0)
+            return true;
+    return false;
+}
+
 int plan_environment(const struct plan *plan, int local_rank, struct strlist *out)
 {
     int r = add_worker_variables(plan, local_rank, out);
@@ -171,7 +182,7 @@ int plan_environment(const struct plan *plan, int local_rank, struct strlist *ou
 
     size_t n_ours = out->n_items; /* the inherited values of these are left out */
     for (char *const *e = plan->environment; *e; e++)
-        if (!has_name_of(out, n_ours, *e))
+        if (!has_name_of(out, n_ours, *e) && !is_only_ours(*e))
             strlist_add_copy(out, *e);
     return 0;
 }

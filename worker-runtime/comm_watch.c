@@ -22,6 +22,7 @@
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 struct watch {
@@ -226,6 +227,9 @@ void watch_set_teller(struct watch *w, void (*tell)(void *data, int rank), void 
     pthread_mutex_unlock(&w->lock);
 }
 
+/* The launcher's word about a failure comes within milliseconds; this is for a machine that stands still. */
+enum { WORD_S = 10 };
+
 enum { SLOT_WAKE, SLOT_NOTICE, SLOT_PEERS };
 
 /* Fills in what to poll: wake, notice, then the peers by rank. False when the thread shall end. */
@@ -411,13 +415,22 @@ int watch_peers(struct watch *w, const struct shm *world, const int *ranks)
 
 int watch_wait_for_word(struct watch *w, struct watch_word *ret)
 {
+    struct timespec until;
     bool has_word;
+    int r = 0;
 
+    (void)clock_gettime(CLOCK_MONOTONIC, &until); /* cannot fail for this clock */
+    until.tv_sec += WORD_S;
     pthread_mutex_lock(&w->lock);
     if (!w->has_launcher)
         w->over = true;
-    while (!w->over && w->word.generation <= w->generation)
-        pthread_cond_wait(&w->changed, &w->lock);
+    while (!w->over && w->word.generation <= w->generation && r != ETIMEDOUT)
+        r = pthread_cond_clockwait(&w->changed, &w->lock, CLOCK_MONOTONIC, &until);
+    if (!w->over && w->word.generation <= w->generation) {
+        pthread_mutex_unlock(&w->lock);
+        return crw_fail(CRW_E_PEER, "a peer is gone, and the launcher has not said within %d s what becomes of the group",
+                        WORD_S);
+    }
     has_word = !w->over;
     *ret = w->word;
     pthread_mutex_unlock(&w->lock);

@@ -6,8 +6,9 @@
  *      new generation, and meets at its store just as a new process does (group.c).
  *   3. Whatever goes wrong there (another one died) is waited out in the same way, for the generation after.
  *
- * Ways to die: the word is that it is over, or nobody gives one (no launcher, or one that does not know of it).
- * A deadline is the launcher's affair: it gives its word in any case.
+ * Ways to die: the word is that it is over, or nobody gives one: no launcher, one that does not know of it, or one
+ * for whom nothing has failed (a peer that hangs, or that ended well). The launcher speaks within milliseconds of
+ * a failure; after some seconds without a word it has none.
  */
 
 #include "worker-runtime/error.h"

@@ -63,7 +63,7 @@ int held_open(struct trainer *t)
     h->part = t->env->local_rank;
     h->n_parts = t->env->local_world_size;
     n_floats = begin_of(t, h->part + 1, h->n_parts) - begin_of(t, h->part, h->n_parts);
-    h->own = malloc(own_size(t));
+    h->own = malloc(2 * own_size(t)); /* one more for held_restore() */
     if (!h->own)
         return -1;
     /* Without it a failure costs the steps since the last snapshot, as anywhere else. */
@@ -202,7 +202,7 @@ static int restore_alive(struct trainer *t, const struct recovery_choice *choice
 int held_restore(struct trainer *t, const struct recovery_choice *choice, const struct recovery_offer *mine)
 {
     bool has_own = save_own(t, choice, mine);
-    uint8_t *own = has_own ? malloc(own_size(t)) : NULL;
+    uint8_t *own = has_own ? t->held.own + own_size(t) : NULL;
     int r;
 
     if (own)
@@ -210,7 +210,6 @@ int held_restore(struct trainer *t, const struct recovery_choice *choice, const 
     r = choice->kind == RECOVERY_ALIVE ? restore_alive(t, choice) : restore_from_memory(t, choice);
     if (r == 0)
         read_own(t, own ? own : t->held.own);
-    free(own);
     if (r == 0)
         held_commit(t);
     return r;

@@ -87,7 +87,9 @@ static int reduce(struct trainer *t, struct step *s)
 
     extra[EXTRA_LOSS] = s->loss;
     extra[EXTRA_STOP] = crw_stop_requested(t->group) ? 1.0f : 0.0f;
-    if (crw_all_reduce(t->group, t->reduced, t->n_parameters + N_EXTRA, CRW_F32, CRW_AVG) != 0)
+    int r = crw_all_reduce(t->group, t->reduced, t->n_parameters + N_EXTRA, CRW_F32, CRW_AVG);
+    t->timed_out = r == CRW_E_TIMEOUT;
+    if (r != 0)
         return -1;
     s->loss_all = extra[EXTRA_LOSS];
     s->stop = extra[EXTRA_STOP] > 0.0f;
@@ -464,7 +466,7 @@ static int train(struct trainer *t)
             report_max_steps(&t->report, t->state.position.step, crw_model_crc32c(t->model));
             return leave_done(t);
         case EPOCH_FAILED:
-            if (!t->follows || t->device || trainer_rejoin(t) < 0)
+            if (!t->follows || t->timed_out || t->device || trainer_rejoin(t) < 0)
                 return leave_failed(t);
             break;
         }

@@ -99,6 +99,7 @@ struct trainer {
 
     char error[1024];
     bool follows; /* it fails because another rank did */
+    bool timed_out; /* a peer hangs: nobody is about to replace it */
 };
 
 /* trainer.c: trains a program to the end. Returns an exit code; has said on stderr what went wrong. */

@@ -140,6 +140,23 @@ static void test_environment(void **state)
     strlist_finish(&out);
 }
 
+/* What a crun around this one gave its own workers is not handed on. */
+static void test_outer_variables_end_here(void **state)
+{
+    struct plan plan = usual;
+    struct strlist environment = {0};
+
+    plan.local_addr = NULL;
+    plan.state_fd = plan.cache_fd = 0;
+    plan.environment = ENVIRONMENT("CRUN_LOCAL_ADDR=10.9.9.9", "CRUN_STATE_FD=7", "CRUN_CACHE_FD=8", "HOME=/root");
+    assert_int_equal(plan_environment(&plan, 0, &environment), 0);
+    assert_null(environment_get(environment.items, "CRUN_LOCAL_ADDR"));
+    assert_null(environment_get(environment.items, "CRUN_STATE_FD"));
+    assert_null(environment_get(environment.items, "CRUN_CACHE_FD"));
+    expect_variable(&environment, "HOME=/root");
+    strlist_finish(&environment);
+}
+
 static void test_inherited_beats_default(void **state)
 {
     struct plan plan = usual;
@@ -203,6 +220,7 @@ int main(void)
         cmocka_unit_test(test_substitute),
         cmocka_unit_test(test_arguments),
         cmocka_unit_test(test_environment),
+        cmocka_unit_test(test_outer_variables_end_here),
         cmocka_unit_test(test_inherited_beats_default),
         cmocka_unit_test(test_one_worker_keeps_its_threads),
         cmocka_unit_test(test_virtual_local_rank),
