@@ -6,6 +6,7 @@
 
 #include "proto/notice.h"
 #include "worker-runtime/crw.h"
+#include "tests/lib/daemon_process.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -26,9 +27,6 @@
 
 enum { RANKS_MAX = 4 };
 
-static const char *daemon_path;
-static pid_t daemon_pid;
-static uint16_t daemon_port;
 static int generation; /* of the test that runs: each has keys of its own */
 
 /* In a rank a failed check ends the rank; the test sees it in the exit code. */
@@ -46,48 +44,6 @@ static double now_ms(void)
 
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (double)t.tv_sec * 1e3 + (double)t.tv_nsec / 1e6;
-}
-
-/* ------------------------------------------------------------------ the daemon */
-
-/* It says where it listens; the port is what stands behind the last colon. */
-static int start_daemon(void **state)
-{
-    char said[512] = "";
-    size_t n = 0;
-    int out[2];
-
-    assert_int_equal(pipe(out), 0);
-    daemon_pid = fork();
-    assert_true(daemon_pid >= 0);
-    if (daemon_pid == 0) {
-        prctl(PR_SET_PDEATHSIG, SIGKILL);
-        dup2(out[1], STDOUT_FILENO);
-        dup2(out[1], STDERR_FILENO);
-        close(out[0]);
-        close(out[1]);
-        execl(daemon_path, daemon_path, "--listen", "127.0.0.1:0", (char *)NULL);
-        _exit(127);
-    }
-    close(out[1]);
-    while (n < sizeof(said) - 1 && !strchr(said, '\n')) {
-        ssize_t got = read(out[0], said + n, sizeof(said) - 1 - n);
-
-        assert_true(got > 0);
-        n += (size_t)got;
-        said[n] = '\0';
-    }
-    assert_non_null(strrchr(said, ':'));
-    daemon_port = (uint16_t)atoi(strrchr(said, ':') + 1);
-    assert_true(daemon_port > 0);
-    /* The pipe stays open: the daemon may say more. */
-    return 0;
-}
-
-static int stop_daemon(void **state)
-{
-    kill(daemon_pid, SIGTERM);
-    return waitpid(daemon_pid, NULL, 0) == daemon_pid ? 0 : -1;
 }
 
 /* ------------------------------------------------------------------ ranks */

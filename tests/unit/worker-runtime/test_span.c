@@ -8,6 +8,7 @@
 #include "worker-runtime/comm_reduce.h"
 #include "worker-runtime/comm_table.h"
 #include "worker-runtime/crw.h"
+#include "tests/lib/daemon_process.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -28,9 +29,6 @@
 
 enum { RANKS_MAX = 6, HOSTS_MAX = 6 };
 
-static const char *daemon_path;
-static pid_t daemon_pid;
-static uint16_t daemon_port;
 static int generation; /* of the test that runs: each has keys of its own */
 
 /* In a rank a failed check ends the rank; the test sees it in the exit code. */
@@ -41,48 +39,6 @@ static int generation; /* of the test that runs: each has keys of its own */
             _exit(1);                                                                                        \
         }                                                                                                    \
     } while (0)
-
-/* ------------------------------------------------------------------ the daemon */
-
-/* It says where it listens; the port is what stands behind the last colon. */
-static int start_daemon(void **state)
-{
-    char said[512] = "";
-    size_t n = 0;
-    int out[2];
-
-    assert_int_equal(pipe(out), 0);
-    daemon_pid = fork();
-    assert_true(daemon_pid >= 0);
-    if (daemon_pid == 0) {
-        prctl(PR_SET_PDEATHSIG, SIGKILL);
-        dup2(out[1], STDOUT_FILENO);
-        dup2(out[1], STDERR_FILENO);
-        close(out[0]);
-        close(out[1]);
-        execl(daemon_path, daemon_path, "--listen", "127.0.0.1:0", (char *)NULL);
-        _exit(127);
-    }
-    close(out[1]);
-    while (n < sizeof(said) - 1 && !strchr(said, '\n')) {
-        ssize_t got = read(out[0], said + n, sizeof(said) - 1 - n);
-
-        assert_true(got > 0);
-        n += (size_t)got;
-        said[n] = '\0';
-    }
-    assert_non_null(strrchr(said, ':'));
-    daemon_port = (uint16_t)atoi(strrchr(said, ':') + 1);
-    assert_true(daemon_port > 0);
-    /* The pipe stays open: the daemon may say more. */
-    return 0;
-}
-
-static int stop_daemon(void **state)
-{
-    kill(daemon_pid, SIGTERM);
-    return waitpid(daemon_pid, NULL, 0) == daemon_pid ? 0 : -1;
-}
 
 /* ------------------------------------------------------------------ ranks */
 
