@@ -158,9 +158,12 @@ def replace_kills_committed(crun_pid, n):
 
 def test_a_worker_that_cannot_stay_turns_it_into_all(tmp_path):
     script = tmp_path / "worker"
-    script.write_text("#!/bin/sh\necho $TORCHELASTIC_RESTART_COUNT.$RANK\n"
-                      "[ $TORCHELASTIC_RESTART_COUNT.$RANK = 0.1 ] && exit 3\n"
-                      "[ $TORCHELASTIC_RESTART_COUNT = 0 ] && exec sleep 1000\nexit 0\n")
+    # Rank 1 fails when the others have spoken.
+    script.write_text(f"#!/bin/sh\necho $TORCHELASTIC_RESTART_COUNT.$RANK\n"
+                      f"echo > {tmp_path}/$TORCHELASTIC_RESTART_COUNT.$RANK\n"
+                      f"until [ -e {tmp_path}/0.0 ] && [ -e {tmp_path}/0.2 ]; do sleep 0.01; done\n"
+                      f"[ $TORCHELASTIC_RESTART_COUNT.$RANK = 0.1 ] && exit 3\n"
+                      f"[ $TORCHELASTIC_RESTART_COUNT = 0 ] && exec sleep 1000\nexit 0\n")
     script.chmod(0o755)
     p = jobs.run([jobs.crun(), "--standalone", "--nproc-per-node=3", "--restart-policy=replace", "--max-restarts=1",
                   str(script)])
