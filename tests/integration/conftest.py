@@ -2,6 +2,7 @@
 
 import gzip
 import pathlib
+import signal
 import struct
 import sys
 
@@ -14,6 +15,7 @@ FASHION_MNIST = pathlib.Path("/usr/share/datasets/fashion-mnist")
 
 
 def pytest_configure(config):
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # or under nohup the programs would start with it ignored
     config.addinivalue_line("markers", "sanitize: also run against programs built with AddressSanitizer")
 
 

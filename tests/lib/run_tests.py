@@ -12,6 +12,7 @@ import json
 import os
 import pathlib
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -231,6 +232,9 @@ STEPS = {name[5:]: f for name, f in list(globals().items()) if name.startswith("
 
 
 def main():
+    # Under nohup the programs would start with SIGHUP ignored, and leave it so for their workers.
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)
     names = sys.argv[1:] or list(STEPS)
     if names == ["--list"]:
         for name, f in STEPS.items():
