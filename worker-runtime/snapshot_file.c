@@ -84,6 +84,7 @@ const struct snapshot_io snapshot_io_system = {
     .close = system_close,
     .rename = system_rename,
     .remove = system_remove,
+    .retry_ms = 100, /* then 400 and 1600 */
 };
 
 /* ------------------------------------------------------------------ the folder */

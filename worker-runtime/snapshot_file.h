@@ -24,6 +24,7 @@ struct snapshot_io {
     int (*rename)(void *data, int folder_fd, const char *from, const char *to);
     int (*remove)(void *data, int folder_fd, const char *name);
     void *data;
+    unsigned retry_ms; /* before a failed save is tried again, and longer each time; 0: it is not */
 };
 
 /* The system itself. */

@@ -3,8 +3,11 @@
  * returns; one thread of the object computes checksums, writes, syncs, and then removes what is no longer
  * needed. There is one buffer, so a save waits for the one before it.
  *
- * A save that fails is a sentence in a short queue, never the end of the training. The newest step that is
- * known to be on disk for good only grows when all of snapshot_file_write() succeeded.
+ * A save that fails is tried again from the staged bytes, each time after a longer pause: a full or stalled
+ * disk is often one for a moment. A newer save ends the pauses, its state is worth more, and so does the end.
+ * What failed for good, and what succeeded only later, is a sentence in a short queue, never the end of the
+ * training. The newest step that is known to be on disk for good only grows when all of
+ * snapshot_file_write() succeeded.
  *
  * Removing comes last and looks before it removes: a file of an earlier run counts as one of the last
  * `keep` only after it was read and checked, which happens here and not on the training's time.
@@ -23,8 +26,9 @@
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
-enum { FAILURES_MAX = 8, SENTENCE_MAX = 1024 };
+enum { FAILURES_MAX = 8, SENTENCE_MAX = 1024, ATTEMPTS_MAX = 4, PAUSE_GROWTH = 4 };
 
 struct crw_snapshots {
     /* Set once. */
@@ -35,8 +39,9 @@ struct crw_snapshots {
     pthread_t thread;
 
     pthread_mutex_t lock;
-    pthread_cond_t changed; /* in_flight or closing */
+    pthread_cond_t changed; /* in_flight, superseded or closing */
     bool in_flight, closing;
+    bool superseded; /* a newer state waits for the buffer */
     uint64_t durable_step;
     char failures[FAILURES_MAX][SENTENCE_MAX]; /* oldest first */
     int n_failures;
@@ -55,15 +60,16 @@ struct crw_snapshots {
 
 /* ------------------------------------------------------------------ the thread */
 
-/* Keeps this thread's last sentence for crw_snapshots_status(). When nobody asks, the oldest goes. */
-static void note_failure(struct crw_snapshots *s)
+/* Keeps this thread's last sentence, and what follows it, for crw_snapshots_status(). When nobody asks, the oldest
+ * goes. */
+static void note_failure(struct crw_snapshots *s, const char *more)
 {
     pthread_mutex_lock(&s->lock);
     if (s->n_failures == FAILURES_MAX) {
         memmove(s->failures[0], s->failures[1], sizeof(s->failures) - sizeof(s->failures[0]));
         s->n_failures--;
     }
-    (void)snprintf(s->failures[s->n_failures++], SENTENCE_MAX, "%s", crw_error_message());
+    (void)snprintf(s->failures[s->n_failures++], SENTENCE_MAX, "%s%s", crw_error_message(), more);
     pthread_mutex_unlock(&s->lock);
 }
 
@@ -134,24 +140,70 @@ static int remove_old(struct crw_snapshots *s)
     return r;
 }
 
+/* Waits before a save is tried again. False: it is not worth it any more. */
+static bool pause_for(struct crw_snapshots *s, unsigned ms)
+{
+    struct timespec until;
+    bool go_on;
+
+    (void)clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_sec += ms / 1000;
+    until.tv_nsec += (long)(ms % 1000) * 1000000;
+    if (until.tv_nsec >= 1000000000) {
+        until.tv_sec++;
+        until.tv_nsec -= 1000000000;
+    }
+    pthread_mutex_lock(&s->lock);
+    while (!s->superseded && !s->closing && pthread_cond_timedwait(&s->changed, &s->lock, &until) != ETIMEDOUT)
+        ;
+    go_on = !s->superseded && !s->closing;
+    pthread_mutex_unlock(&s->lock);
+    return go_on;
+}
+
+/* Nothing outside the writer can tell how long a disk stays full: a few attempts, then the next save is one. */
+static int write_staged(struct crw_snapshots *s)
+{
+    unsigned pause_ms = s->io->retry_ms;
+    int n_attempts = 0, r;
+    char more[64] = "";
+
+    do {
+        r = snapshot_file_write(s->io, s->folder_fd, s->folder, s->step, buf_bytes(&s->image), buf_size(&s->image));
+        n_attempts++;
+        if (r >= 0)
+            break;
+        if (n_attempts > 1)
+            (void)snprintf(more, sizeof(more), "; tried %d times", n_attempts);
+        if (n_attempts == ATTEMPTS_MAX || pause_ms == 0 || !pause_for(s, pause_ms)) {
+            note_failure(s, more);
+            return r;
+        }
+        pause_ms *= PAUSE_GROWTH;
+    } while (true);
+    if (n_attempts > 1) {
+        (void)snprintf(more, sizeof(more), "; attempt %d succeeded", n_attempts);
+        note_failure(s, more); /* why the one before it did not */
+    }
+    return 0;
+}
+
 static void save_staged(struct crw_snapshots *s)
 {
     int r = snapshot_image_seal(buf_bytes(&s->image), buf_size(&s->image));
 
-    if (r < 0)
-        (void)crw_fail_errno(r, "cannot save the snapshot of step %" PRIu64, s->step);
-    else
-        r = snapshot_file_write(s->io, s->folder_fd, s->folder, s->step, buf_bytes(&s->image),
-                                buf_size(&s->image));
     if (r < 0) {
-        note_failure(s);
+        (void)crw_fail_errno(r, "cannot save the snapshot of step %" PRIu64, s->step);
+        note_failure(s, "");
         return;
     }
+    if (write_staged(s) < 0)
+        return;
     pthread_mutex_lock(&s->lock);
     s->durable_step = s->step;
     pthread_mutex_unlock(&s->lock);
     if (remove_old(s) < 0)
-        note_failure(s);
+        note_failure(s, "");
 }
 
 static void *run(void *data)
@@ -190,6 +242,7 @@ static void snapshots_free(struct crw_snapshots *s)
 
 int snapshots_create(const char *folder, int keep, const struct snapshot_io *io, struct crw_snapshots **ret)
 {
+    pthread_condattr_t monotonic;
     struct crw_snapshots *s;
     int r;
 
@@ -202,7 +255,10 @@ int snapshots_create(const char *folder, int keep, const struct snapshot_io *io,
     s->keep = keep;
     s->folder_fd = -1;
     pthread_mutex_init(&s->lock, NULL);
-    pthread_cond_init(&s->changed, NULL);
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(&s->changed, &monotonic);
+    pthread_condattr_destroy(&monotonic);
     s->folder = strdup(folder);
     if (!s->folder) {
         r = crw_fail_errno(-ENOMEM, "cannot prepare to save snapshots");
@@ -261,7 +317,13 @@ int crw_snapshots_save(struct crw_snapshots *s, uint64_t step, const struct crw_
     char why[SNAPSHOT_WHY_MAX];
     int r;
 
-    crw_snapshots_wait(s);
+    pthread_mutex_lock(&s->lock);
+    s->superseded = true;
+    pthread_cond_broadcast(&s->changed);
+    while (s->in_flight)
+        pthread_cond_wait(&s->changed, &s->lock);
+    s->superseded = false;
+    pthread_mutex_unlock(&s->lock);
     buf_consume(&s->image, buf_size(&s->image)); /* keeps the memory */
     r = snapshot_image_stage(step, tensors, n_tensors, meta, n_meta, &s->image, why);
     if (r == SNAPSHOT_IMAGE_E_BAD)

@@ -489,6 +489,65 @@ static void discards_a_file_that_cannot_be_synced(void **state)
     crw_snapshots_destroy(s);
 }
 
+/* A disk that is full for a moment costs no snapshot; one sentence says that it was so. */
+static void tries_again_after_a_pause(void **state)
+{
+    struct fault f = {.at = 1, .only = CALL_RESERVE, .mode = FAULT_ERROR, .error = -ENOSPC};
+    struct snapshot_io io = faulty_io(&f);
+    struct crw_snapshots *s;
+    const char *failure;
+
+    io.retry_ms = 1;
+    assert_int_equal(snapshots_create(folder, 2, &io, &s), 0);
+    assert_int_equal(save(s, 100), 0);
+    crw_snapshots_wait(s);
+    assert_int_equal(crw_snapshots_status(s, &failure), 100);
+    assert_non_null(strstr(failure, strerror(ENOSPC)));
+    assert_non_null(strstr(failure, "; attempt 2 succeeded"));
+    assert_int_equal(load_newest(NULL), 100);
+    crw_snapshots_destroy(s);
+}
+
+static void gives_up_after_a_few_attempts(void **state)
+{
+    struct fault f = {.at = 1, .only = CALL_RESERVE, .mode = FAULT_ERROR_STAYS, .error = -ENOSPC};
+    struct snapshot_io io = faulty_io(&f);
+    struct crw_snapshots *s;
+    const char *failure;
+
+    io.retry_ms = 1;
+    assert_int_equal(snapshots_create(folder, 2, &io, &s), 0);
+    assert_int_equal(save(s, 100), 0);
+    crw_snapshots_wait(s);
+    assert_int_equal(crw_snapshots_status(s, &failure), 0);
+    assert_non_null(strstr(failure, "; tried 4 times"));
+    crw_snapshots_status(s, &failure);
+    assert_null(failure);
+    assert_int_equal(count_files(), 0);
+    crw_snapshots_destroy(s);
+}
+
+/* With an hour to wait, only a newer save or the end can be what ended the pause. */
+static void a_newer_save_and_the_end_wait_for_no_pause(void **state)
+{
+    struct fault f = {.at = 1, .only = CALL_RESERVE, .mode = FAULT_ERROR, .error = -ENOSPC};
+    struct snapshot_io io = faulty_io(&f);
+    struct crw_snapshots *s;
+    const char *failure;
+
+    io.retry_ms = 3600000;
+    assert_int_equal(snapshots_create(folder, 2, &io, &s), 0);
+    assert_int_equal(save(s, 100), 0);
+    assert_int_equal(save(s, 200), 0);
+    crw_snapshots_wait(s);
+    assert_int_equal(crw_snapshots_status(s, &failure), 200);
+    assert_non_null(strstr(failure, "100"));
+    f.at = f.n_calls + 1;
+    assert_int_equal(save(s, 300), 0);
+    crw_snapshots_destroy(s);
+    assert_int_equal(load_newest(NULL), 200);
+}
+
 static void keeps_the_latest_sentences(void **state)
 {
     struct fault f = {.mode = FAULT_ERROR, .error = -ENOSPC, .only = CALL_RESERVE};
@@ -603,6 +662,9 @@ int main(void)
         cmocka_unit_test(refuses_a_foreign_file),
         TEST(survives_an_error_of_every_call),
         TEST(discards_a_file_that_cannot_be_synced),
+        TEST(tries_again_after_a_pause),
+        TEST(gives_up_after_a_few_attempts),
+        TEST(a_newer_save_and_the_end_wait_for_no_pause),
         TEST(keeps_the_latest_sentences),
         TEST(goes_on_after_short_and_interrupted_writes),
         TEST(survives_a_crash_at_every_call),
