@@ -2,13 +2,17 @@
 """`train` and PyTorch DDP over gloo on the same recipes, two workers each, in turns; prints the ratios.
 
     python3 tests/bench/train_bench.py [--rounds N] [toy|classifier|mnist ...]
+    python3 tests/bench/train_bench.py --held [--rounds N] [toy|classifier|mnist ...]
 
 Speed is that of the training loop, the median over all epochs but the first of each run, which in PyTorch
 also makes its buckets. The classifier prints every step in both.
+
+--held: instead of beside PyTorch, with and without the state of each step left in memory that crun holds.
 """
 
 import argparse
 import pathlib
+import shutil
 import statistics
 import sys
 import tempfile
@@ -36,6 +40,20 @@ def speeds(job):
         return [e.get("images_per_s") or e["samples_per_s"] for e in epochs[1:]]
 
 
+def measure_held(program, rounds):
+    options, _, unit, per_unit = RECIPES[program]
+    job = [str(word) for word in jobs.train_job(WORKERS, *options, program=program)]
+    at = job.index(str(jobs.train()))
+    without = [*job[:at], shutil.which("env"), "-u", "CRUN_STATE_FD", *job[at:]]
+    held, not_held = [], []
+    for _ in range(rounds):
+        not_held.append(statistics.median(speeds(without)))
+        held.append(statistics.median(speeds(job)))
+    held, not_held = statistics.median(held) / per_unit, statistics.median(not_held) / per_unit
+    print(f"{program:<11} held in memory {held:>11,.0f} {unit:<9} not held {not_held:>11,.0f} {unit:<9} "
+          f"a step takes {1e6 / held - 1e6 / not_held:+.3f} us more, {100 * (not_held / held - 1):+.1f} %", flush=True)
+
+
 def measure(program, rounds):
     ours_options, their_options, unit, per_unit = RECIPES[program]
     ours, theirs = [], []
@@ -50,10 +68,11 @@ def measure(program, rounds):
 def main():
     p = argparse.ArgumentParser()
     p.add_argument("--rounds", type=int, default=2)
+    p.add_argument("--held", action="store_true")
     p.add_argument("programs", nargs="*", default=list(RECIPES))
     a = p.parse_args()
     for program in a.programs:
-        measure(program, a.rounds)
+        (measure_held if a.held else measure)(program, a.rounds)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ then counts as what the second run says, and is named as unsteady with the outpu
 sanitizer or a fuzzer reports is a finding at once, and more than RETRIES_MAX failures in a group are no accident.
 """
 
+import concurrent.futures
 import json
 import os
 import pathlib
@@ -196,6 +197,16 @@ def step_ndebug():
         meson_tests(folder, suites=["unit"])
 
 
+def fuzz(target):
+    seeds = ROOT / "tests" / "fuzz" / "seeds" / target.name
+    with tempfile.TemporaryDirectory() as corpus:
+        args = [str(target), f"-max_total_time={FUZZ_SECONDS}", "-timeout=10", "-rss_limit_mb=2048",
+                "-print_final_stats=1", f"-artifact_prefix={corpus}/", corpus]
+        if seeds.is_dir():
+            args.append(str(seeds))
+        return run(args, SANITIZER_ENV, timeout=FUZZ_SECONDS + 120)[:2]
+
+
 def step_fuzz():
     """libFuzzer, FUZZ_SECONDS for each target."""
     folder = build("build-fuzz", ["-Dfuzz=enabled", "-Dbuildtype=debugoptimized", "-Dcuda=disabled",
@@ -205,14 +216,8 @@ def step_fuzz():
     targets = sorted(p for p in (folder / "tests" / "fuzz").glob("fuzz_*")
                      if p.is_file() and os.access(p, os.X_OK) and not p.name.endswith("_standalone"))
     count("fuzz targets exist", bool(targets))
-    for target in targets:
-        seeds = ROOT / "tests" / "fuzz" / "seeds" / target.name
-        with tempfile.TemporaryDirectory() as corpus:
-            args = [str(target), f"-max_total_time={FUZZ_SECONDS}", "-timeout=10", "-rss_limit_mb=2048",
-                    "-print_final_stats=1", f"-artifact_prefix={corpus}/", corpus]
-            if seeds.is_dir():
-                args.append(str(seeds))
-            code, out, _ = run(args, SANITIZER_ENV, timeout=FUZZ_SECONDS + 120)
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        for target, (code, out) in zip(targets, pool.map(fuzz, targets)):
             executions = re.search(r"number_of_executed_units: (\d+)", out)
             print(f"{target.name}: {executions.group(1) if executions else '?'} executions", flush=True)
             count(f"fuzz {target.name}", code == 0, out)
