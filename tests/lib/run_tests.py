@@ -200,7 +200,7 @@ def step_ndebug():
 def fuzz(target):
     seeds = ROOT / "tests" / "fuzz" / "seeds" / target.name
     with tempfile.TemporaryDirectory() as corpus:
-        args = [str(target), f"-max_total_time={FUZZ_SECONDS}", "-timeout=10", "-rss_limit_mb=2048",
+        args = [str(target), f"-max_total_time={FUZZ_SECONDS}", "-timeout=60", "-rss_limit_mb=2048",
                 "-print_final_stats=1", f"-artifact_prefix={corpus}/", corpus]
         if seeds.is_dir():
             args.append(str(seeds))
