@@ -459,9 +459,14 @@ static void a_notice_ends_the_collective(void **state)
     repeat(tell_of_a_failure);
 }
 
-static void meet_once(struct crw_group *group)
+static int go[2];
+
+static void meet_when_told(struct crw_group *group)
 {
+    char byte;
+
     say_ready();
+    CHECK(read(go[0], &byte, 1) == 1);
     CHECK(crw_barrier(group) == 0);
 }
 
@@ -469,13 +474,18 @@ static void notices_of_other_generations_are_dropped(void **state)
 {
     struct ranks r;
 
-    start_ranks(&r, 2, true, meet_once);
+    assert_int_equal(pipe(go), 0);
+    start_ranks(&r, 2, true, meet_when_told);
+    wait_ready(2);
     notify(&r, 0, (struct notice){NOTICE_PEER_FAILED, (uint32_t)generation + 1, 1, 1});
     notify(&r, 1, (struct notice){99, (uint32_t)generation, 1, 1});
     assert_int_equal(send(r.notice_fds[0], "short", 5, MSG_NOSIGNAL), 5);
+    assert_int_equal(write(go[1], "go", 2), 2);
     expect_exit(r.pids[0], 0);
     expect_exit(r.pids[1], 0);
     finish_ranks(&r);
+    (void)close(go[0]);
+    (void)close(go[1]);
 }
 
 static void wait_for_a_key(struct crw_group *group)
