@@ -312,6 +312,7 @@ static void do_spawn(struct agent *a)
     end_generation(a); /* its workers are gone, so nobody misses its store */
     int r = a->config->job->meeting == JOB_ALONE ? make_place(a) : 0;
 
+    a->host.last_word = a->nodes ? nodes_last_word(a->nodes) : NULL;
     if (!r)
         r = generation_create(&a->generation, &a->host, a->group.generation, a->group.restarts, &a->place,
                               a->store);

@@ -13,6 +13,7 @@
 struct guardian_order;
 struct guardian_report;
 struct holdings;
+struct last_word;
 struct logs;
 struct agent_config;
 struct notice;
@@ -27,6 +28,7 @@ struct generation_host {
     const struct holdings *holdings;
     struct logs *logs;
     struct output *output;
+    const struct last_word *last_word; /* of the next generation's guardian; NULL: it has nobody to tell */
     void (*on_report)(void *data, const struct guardian_report *report);
     void (*on_lost)(void *data); /* once, if the link ends before GUARDIAN_EMPTY */
     void (*on_ready)(void *data, int worker, uint32_t generation); /* NOTICE_READY of a worker */

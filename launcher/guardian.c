@@ -15,6 +15,8 @@
  * left in its session is killed; what has left that session cannot be told from what other workers have started,
  * and goes when they go.
  *
+ * crun's end: kill everything, and when nothing is left, tell the rendezvous, where there is one.
+ *
  * Ways it dies: with an empty house after GUARDIAN_EMPTY, or by SIGKILL. Then its workers get SIGKILL from
  * the kernel (their parent-death signal), the rest falls to crun, which is a subreaper as well. Every other
  * signal is blocked for life: a batch system that signals all processes of a job must not take away the one
@@ -38,11 +40,13 @@
 #include <unistd.h>
 
 #include "launcher/children.h"
+#include "launcher/last_word_sock.h"
 #include "launcher/replacement.h"
 #include "launcher/spawn.h"
 
 enum {
     KILL_PACE_MS = 10,
+    CRUN_END_MS = 500,
     TOKEN_LINK = -1, /* epoll data: a worker's number, or one of these */
     TOKEN_CHILD = -2,
 };
@@ -53,6 +57,7 @@ struct guardian {
     int child_fd;  /* signalfd of SIGCHLD */
     size_t n_live; /* workers not waited for */
     bool killing;
+    bool orphaned; /* crun is gone */
     bool told_left;
     bool helpless; /* something is left that cannot be found */
     bool sweeping; /* for some worker */
@@ -333,6 +338,7 @@ static void obey(struct guardian *g)
         return;
     if (n <= 0) { /* crun is gone; a closed link would wake us for ever */
         g->killing = true;
+        g->orphaned = n == 0 || errno == ECONNRESET;
         (void)epoll_ctl(g->epoll_fd, EPOLL_CTL_DEL, g->setup->link, NULL);
         return;
     }
@@ -386,6 +392,17 @@ static void tell_left(struct guardian *g)
     report(g, (struct guardian_report){.kind = GUARDIAN_LEFT, .value = n < 0 ? 0 : n});
 }
 
+/* Not only its end of the link. A process that ends closes its files a moment before its children get another
+ * parent. */
+static bool is_dead(pid_t crun)
+{
+    const struct timespec pause = {.tv_nsec = 1000000};
+
+    for (int i = 0; i < CRUN_END_MS && getppid() == crun; i++)
+        (void)nanosleep(&pause, NULL); /* all signals are blocked */
+    return getppid() != crun;
+}
+
 _Noreturn void guardian_run(const struct guardian_setup *setup)
 {
     struct guardian g = {.setup = setup};
@@ -412,5 +429,7 @@ _Noreturn void guardian_run(const struct guardian_setup *setup)
         wait_for_something(&g);
     }
     report(&g, (struct guardian_report){.kind = GUARDIAN_EMPTY});
+    if (g.orphaned && !g.helpless && setup->last_word && is_dead(setup->crun))
+        last_word_say(setup->last_word);
     _exit(0);
 }

@@ -5,7 +5,7 @@
  * everything they start. It stays with those that are taken to the next generation. It exists so that nothing of a job outlives crun, however crun ends.
  *
  * crun speaks with it over a SOCK_SEQPACKET socket: orders one way, reports the other. It decides nothing;
- * it starts, signals, waits and tells. When the socket ends (crun is gone), it kills all it has.
+ * it starts, signals, waits and tells. When the socket ends (crun is gone), it kills all it has and says crun's last word.
  */
 
 #include <stdbool.h>
@@ -13,6 +13,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+struct last_word;
 struct spawn_worker;
 
 enum guardian_order_kind {
@@ -63,6 +64,8 @@ struct guardian_setup {
     int link;
     int *keep; /* descriptors the workers need, ascending; all others above 2 but link are closed */
     size_t n_keep;
+    pid_t crun;
+    const struct last_word *last_word; /* for when crun ends before us; NULL: nobody is to be told */
 };
 
 /* The guardian's life, in the forked process. Ends in _exit(). */

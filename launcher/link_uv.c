@@ -194,6 +194,11 @@ void link_send(struct link *l, const void *bytes, size_t n)
     }
 }
 
+int link_peer(const struct link *l, struct sockaddr_storage *ret, int *size)
+{
+    return l->connected ? uv_tcp_getpeername(&l->tcp, (struct sockaddr *)ret, size) : -ENOTCONN;
+}
+
 /* ------------------------------------------------------------------ connecting */
 
 static void on_connect(uv_connect_t *request, int status)

@@ -7,6 +7,7 @@
 
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/socket.h>
 #include <uv.h>
 
 struct link;
@@ -27,6 +28,9 @@ int link_dial(struct link **ret, const struct link_config *config);
 
 /* Copies what cannot be sent at once. A failure is told by on_lost. */
 void link_send(struct link *l, const void *bytes, size_t n);
+
+/* Whom it has reached, as uv_tcp_getpeername(); -ENOTCONN: nobody yet. */
+int link_peer(const struct link *l, struct sockaddr_storage *ret, int *size);
 
 /* Nothing is called back any more. What was sent is still delivered, for a second at most. NULL is fine. */
 void link_close(struct link *l);

@@ -19,6 +19,7 @@
 
 #include "launcher/endpoint_os.h"
 #include "launcher/job.h"
+#include "launcher/last_word_sock.h"
 #include "launcher/say.h"
 #include "launcher/session_uv.h"
 #include "launcher/verdict.h"
@@ -39,6 +40,7 @@ struct nodes {
     struct session_uv *session;
     struct server *rendezvous; /* hosted here, or NULL */
     struct server *store;      /* of the next generation */
+    struct last_word last_word;
     uv_getaddrinfo_t lookup;
     uv_timer_t timer; /* begin, look up again, or linger */
     char endpoint[ENDPOINT_SIZE];
@@ -283,6 +285,11 @@ void nodes_done(struct nodes *n)
 void nodes_drain(struct nodes *n)
 {
     session_uv_step(n->session, (struct session_event){.kind = SESSION_EVENT_DRAIN});
+}
+
+const struct last_word *nodes_last_word(struct nodes *n)
+{
+    return n->session && session_uv_last_word(n->session, &n->last_word) ? &n->last_word : NULL;
 }
 
 void nodes_leave(struct nodes *n, const char *why)

@@ -12,6 +12,7 @@
 #include "rendezvous/session_message.h"
 
 struct job;
+struct last_word;
 struct nodes;
 struct server;
 
@@ -43,6 +44,10 @@ void nodes_leave(struct nodes *n, const char *why);
 
 /* This node has to go away, and the job cannot go on without it: it should stop as a whole. */
 void nodes_drain(struct nodes *n);
+
+/* What is to be said if this process is killed while workers run; NULL: nothing can be. Valid until the next
+ * call. */
+const struct last_word *nodes_last_word(struct nodes *n);
 
 /* Says how the job ended, the same on all nodes. */
 void nodes_tell_end(struct nodes *n);

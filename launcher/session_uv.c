@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "launcher/last_word_sock.h"
 #include "launcher/link_uv.h"
 #include "proto/base/buf.h"
 #include "proto/frame.h"
@@ -230,6 +231,18 @@ void session_uv_step(struct session_uv *s, struct session_event event)
 const struct session *session_uv_machine(const struct session_uv *s)
 {
     return &s->machine;
+}
+
+bool session_uv_last_word(const struct session_uv *s, struct last_word *ret)
+{
+    struct sockaddr_storage to;
+    int size = sizeof(to);
+    struct session_hello hello;
+
+    if (!s->link || link_peer(s->link, &to, &size) < 0)
+        return false;
+    session_hello(&s->machine, uv_hrtime(), &hello);
+    return last_word_write(ret, &hello, (const struct sockaddr *)&to, (socklen_t)size);
 }
 
 /* ------------------------------------------------------------------ life */

@@ -9,6 +9,7 @@
 
 #include "rendezvous/session.h"
 
+struct last_word;
 struct session_uv;
 
 struct session_uv_host {
@@ -29,6 +30,9 @@ int session_uv_create(struct session_uv **ret, const struct session_uv_host *hos
 void session_uv_step(struct session_uv *s, struct session_event event);
 
 const struct session *session_uv_machine(const struct session_uv *s);
+
+/* What is to be said to the rendezvous if this process is killed. False: there is no connection now. */
+bool session_uv_last_word(const struct session_uv *s, struct last_word *ret);
 
 /* What was said is still sent. Frees itself when its handles are closed. NULL is fine. */
 void session_uv_destroy(struct session_uv *s);

@@ -149,7 +149,8 @@ static size_t collect_descriptors(const struct spawn_worker *workers, size_t n_w
     return n;
 }
 
-int spawn_guardian(const struct spawn_worker *workers, size_t n_workers, pid_t *ret_pid, int *ret_link)
+int spawn_guardian(const struct spawn_worker *workers, size_t n_workers, const struct last_word *last_word,
+                   pid_t *ret_pid, int *ret_link)
 {
     _cleanup_free_ struct guardian_worker *state = calloc(n_workers, sizeof(*state));
     _cleanup_free_ int *keep = calloc(6 * n_workers + 1, sizeof(*keep));
@@ -160,7 +161,8 @@ int spawn_guardian(const struct spawn_worker *workers, size_t n_workers, pid_t *
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, link) < 0)
         return -errno;
     struct guardian_setup setup = {
-        .workers = workers, .state = state, .n_workers = n_workers, .link = link[1], .keep = keep};
+        .workers = workers, .state = state, .n_workers = n_workers, .link = link[1], .keep = keep,
+        .crun = getpid(), .last_word = last_word};
     setup.n_keep = collect_descriptors(workers, n_workers, keep);
     keep[setup.n_keep++] = link[1];
     qsort(keep, setup.n_keep, sizeof(*keep), compare_ints);

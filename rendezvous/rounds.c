@@ -317,6 +317,21 @@ static void attach(struct rounds *r, struct rounds_node *n, const struct rounds_
     node_heard(n, event->now_ns);
 }
 
+/* Said by who outlived an agent that was killed. It is no sign of life: the node was heard last before, and
+ * what others suffered from its death comes after that. */
+static void step_last_word(struct rounds *r, const struct rounds_event *event)
+{
+    const struct session_hello *hello = event->hello;
+    struct rounds_job *job = job_find(r, hello->job);
+    struct rounds_node *n = job ? node_find(job, hello->nonce) : NULL;
+
+    session_end(r, event->session); /* there is nobody to answer to */
+    if (!n)
+        return;
+    job_lose(n, SESSION_CAUSE_LOST, hello->report.cause.text, event->now_ns);
+    job_advance(job, event->now_ns);
+}
+
 static void step_hello(struct rounds *r, const struct rounds_event *event)
 {
     const char *fault = session_hello_fault(event->hello);
@@ -325,6 +340,10 @@ static void step_hello(struct rounds *r, const struct rounds_event *event)
 
     if (fault) {
         refuse(r, event->session, "%s", fault);
+        return;
+    }
+    if (event->hello->report.phase == SESSION_LEFT) {
+        step_last_word(r, event);
         return;
     }
     job = find_job(r, event);

@@ -30,6 +30,18 @@ def start(nodes, n, port, script, *more, **settings):
         nodes.crun(*options(port, *more, **settings), "--no-python", "sh", "-c", SHOW + script)
 
 
+def can_connect(port):
+    with socket.socket() as s:
+        return s.connect_ex(("127.0.0.1", port)) == 0
+
+
+def start_behind_host(nodes, n, port, *args, **settings):
+    """The first one serves the rendezvous."""
+    start(nodes, 1, port, *args, **settings)
+    jobs.wait_for(lambda: can_connect(port))
+    start(nodes, n - 1, port, *args, **settings)
+
+
 def shown(nodes):
     """(generation, restart count, rank, world size), sorted, and the set of stores by generation."""
     lines = [m.groups() for n in nodes for m in re.finditer(
@@ -109,11 +121,12 @@ def test_workers_of_other_nodes_are_noticed(tmp_path):
 
 
 def test_killed_agent_is_replaced_by_a_late_one(tmp_path):
-    """MIN are left, so the others go on with two; a third one that comes later makes it three again."""
+    """MIN are left, so the others go on with two; a third one that comes later makes it three again. The guardian says that
+    the agent is gone: its silence would be noticed in an hour."""
     port = lib.free_port()
-    conf = "last_call_timeout=1"
+    conf = "last_call_timeout=1,node_timeout_ms=3600000"
     with lib.Nodes(tmp_path) as nodes:
-        start(nodes, 3, port, "exec sleep 600", nnodes="2:3", conf=conf)
+        start_behind_host(nodes, 3, port, "exec sleep 600", nnodes="2:3", conf=conf)
         wait_for_generation(nodes, 0, 3)
         workers = list(jobs.workers(nodes[2].pid).values())
         nodes[2].signal(signal.SIGKILL)
@@ -124,7 +137,8 @@ def test_killed_agent_is_replaced_by_a_late_one(tmp_path):
         lines, _ = shown(nodes)
         assert [line[1:] for line in lines if line[0] == 1] == [(0, 0, 2), (0, 1, 2)]  # no restart was charged
         assert [line[1:] for line in lines if line[0] == 2] == [(0, 0, 3), (0, 1, 3), (0, 2, 3)]
-        assert re.search(r"\(node \d\) was lost: .*; goes on as generation 1 with 2 nodes \(0/0 restarts used\)", nodes[0].text())
+        assert re.search(r"\(node \d\) was lost: its crun ended without a word, and its workers were killed; goes on as "
+                         r"generation 1 with 2 nodes \(0/0 restarts used\)", nodes[0].text())
 
 
 def test_stopped_agent_is_lost_and_joins_again(tmp_path):
@@ -132,7 +146,7 @@ def test_stopped_agent_is_lost_and_joins_again(tmp_path):
     port = lib.free_port()
     conf = "last_call_timeout=1,node_timeout_ms=500"
     with lib.Nodes(tmp_path) as nodes:
-        start(nodes, 3, port, "exec sleep 600", nnodes="2:3", conf=conf)
+        start_behind_host(nodes, 3, port, "exec sleep 600", nnodes="2:3", conf=conf)
         wait_for_generation(nodes, 0, 3)
         nodes[2].signal(signal.SIGSTOP)
         wait_for_generation(nodes, 1, 2)
@@ -147,9 +161,7 @@ def test_told_to_stop_and_the_others_go_on(tmp_path, who):
     port = lib.free_port()
     more = {"nnodes": "2:3", "conf": "last_call_timeout=1"}
     with lib.Nodes(tmp_path) as nodes:
-        start(nodes, 1, port, "exec sleep 600", **more)
-        jobs.wait_for(lambda: can_connect(port))
-        start(nodes, 2, port, "exec sleep 600", **more)
+        start_behind_host(nodes, 3, port, "exec sleep 600", **more)
         wait_for_generation(nodes, 0, 3)
         nodes[0 if who == "host" else 2].signal(signal.SIGTERM)
         if who == "host":
@@ -167,20 +179,13 @@ def test_told_to_stop_when_all_are_needed(tmp_path, who):
     port = lib.free_port()
     with lib.Nodes(tmp_path) as nodes:
         saves = "trap 'echo SAVED; exit 0' TERM; echo ARMED; while :; do sleep 0.1; done"
-        start(nodes, 1, port, saves, "--max-restarts=3")
-        jobs.wait_for(lambda: can_connect(port))
-        start(nodes, 2, port, saves, "--max-restarts=3")
+        start_behind_host(nodes, 3, port, saves, "--max-restarts=3")
         for n in nodes:
             n.wait_for("ARMED")
         nodes[who].signal(signal.SIGTERM)
         assert nodes.codes() == [1, 1, 1], nodes.texts()
         for n in nodes:
             assert "SAVED" in n.text() and "start the job again to go on" in n.text(), nodes.texts()
-
-
-def can_connect(port):
-    with socket.socket() as s:
-        return s.connect_ex(("127.0.0.1", port)) == 0
 
 
 @pytest.mark.parametrize("host", ["[::1]", "localhost", socket.gethostname()])
@@ -204,9 +209,7 @@ def test_killed_host_of_the_rendezvous_comes_back(tmp_path):
     port = lib.free_port()
     more = {"nnodes": "2:3", "conf": "last_call_timeout=1"}
     with lib.Nodes(tmp_path) as nodes:
-        start(nodes, 1, port, "exec sleep 600", **more)
-        jobs.wait_for(lambda: can_connect(port))
-        start(nodes, 2, port, "exec sleep 600", **more)
+        start_behind_host(nodes, 3, port, "exec sleep 600", **more)
         wait_for_generation(nodes, 0, 3)
         workers = [pid for n in nodes[1:] for pid in jobs.workers(n.pid).values()]
         nodes[0].signal(signal.SIGKILL)

@@ -222,6 +222,20 @@ static void come_back_later(struct sim *sim, unsigned agent)
                      SIM_AGENT_BOOT, agent, 0);
 }
 
+/* Its guardian kills the workers, which takes a while, and tells the rendezvous. */
+static void leave_last_word(struct sim *sim, unsigned agent)
+{
+    struct sim_agent *a = &sim->agents[agent];
+    struct session_hello hello;
+
+    session_hello(&a->session, clock_of(sim, a), &hello);
+    hello.attempt = UINT32_MAX;
+    hello.report = (struct session_report){
+        .phase = SESSION_LEFT, .generation = hello.report.generation, .cause = {.kind = SESSION_CAUSE_LOST}};
+    session_copy_text(hello.report.cause.text, sizeof(hello.report.cause.text), "it was killed");
+    network_dial_last_word(sim, agent, &hello, random_between(&sim->random, 0, sim->scenario.stop_max_ns));
+}
+
 void agent_kill(struct sim *sim, unsigned agent, bool silently)
 {
     struct sim_agent *a = &sim->agents[agent];
@@ -232,6 +246,8 @@ void agent_kill(struct sim *sim, unsigned agent, bool silently)
     disturb(sim, agent, sim->now_ns);
     if (a->group == GROUP_RUNNING)
         check_death(sim, agent);
+    if (a->group != GROUP_NONE && !silently && !a->ended && random_percent(&sim->random, 70))
+        leave_last_word(sim, agent);
     a->alive = false;
     a->group = GROUP_NONE;
     a->turn++;

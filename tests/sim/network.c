@@ -120,12 +120,13 @@ void network_send(struct sim *sim, unsigned connection, enum sim_end to, enum si
 
 /* ---- the ends ---- */
 
-void network_dial(struct sim *sim, unsigned agent)
+/* Established later_ns from now, if nothing is in the way. */
+static struct sim_connection *dial(struct sim *sim, unsigned agent, uint64_t later_ns)
 {
     struct sim_agent *a = &sim->agents[agent];
     struct sim_connection *c = sim_allocate(sizeof(*c));
     unsigned id = (unsigned)sim->n_connections;
-    uint64_t rtt_ns = latency(sim) + latency(sim);
+    uint64_t rtt_ns = later_ns + latency(sim) + latency(sim);
 
     if (sim->n_connections == sim->connections_capacity) {
         sim->connections_capacity = sim->connections_capacity ? sim->connections_capacity * 2 : 256;
@@ -138,12 +139,34 @@ void network_dial(struct sim *sim, unsigned agent)
     c->agent = agent;
     c->agent_life = a->life;
     c->open[SIM_AGENT_END] = true;
-    a->connection = id;
     rounds_session_init(&c->session);
     if (is_blocked(sim, c, SIM_DAEMON_END) || is_blocked(sim, c, SIM_AGENT_END))
-        return; /* the agent will not wait for the kernel's second try */
+        return c; /* the agent will not wait for the kernel's second try */
     schedule_add(&sim->schedule, sim->now_ns + rtt_ns, sim->daemon.alive ? SIM_CONNECTED : SIM_REFUSED, id,
                  0);
+    return c;
+}
+
+void network_dial(struct sim *sim, unsigned agent)
+{
+    sim->agents[agent].connection = dial(sim, agent, 0)->number;
+}
+
+void network_dial_last_word(struct sim *sim, unsigned agent, const struct session_hello *hello, uint64_t delay_ns)
+{
+    struct sim_connection *c = dial(sim, agent, delay_ns);
+
+    c->last_word = sim_allocate(sizeof(*hello));
+    *c->last_word = *hello;
+}
+
+void network_say_last_word(struct sim *sim, unsigned connection)
+{
+    struct sim_connection *c = connection_at(sim, connection);
+
+    network_send(sim, connection, SIM_DAEMON_END, MESSAGE_GREETING, NULL, 0);
+    network_send(sim, connection, SIM_DAEMON_END, MESSAGE_HELLO, c->last_word, sizeof(*c->last_word));
+    network_close(sim, connection, SIM_AGENT_END);
 }
 
 void network_close(struct sim *sim, unsigned connection, enum sim_end end)
@@ -216,7 +239,7 @@ static void deliver(struct sim *sim, unsigned connection, enum sim_end to, const
         give_up_later(sim, connection, !to, m->sent_ns + USER_TIMEOUT_MS * SIM_MS); /* no acknowledgement */
     if (m->kind == MESSAGE_FIN)
         c->open[to] = false;
-    if (to == SIM_DAEMON_END && m->kind != MESSAGE_FIN)
+    if (to == SIM_DAEMON_END && m->kind != MESSAGE_FIN && !c->last_word)
         check_heard(sim, c->agent, c->agent_life);
     if (to == SIM_DAEMON_END)
         m->kind == MESSAGE_FIN ? daemon_lost(sim, connection) : daemon_hear(sim, connection, m);
@@ -280,6 +303,7 @@ void network_finish(struct sim *sim)
             drop_all(c, (enum sim_end)to);
             buf_finish(&c->in[to]);
         }
+        free(c->last_word);
         free(c);
     }
     free(sim->connections);

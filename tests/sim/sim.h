@@ -121,6 +121,7 @@ struct sim_connection {
     struct sim_message *first[2], *last[2]; /* by direction */
     uint64_t last_ns[2];
     struct rounds_session session; /* the daemon's part */
+    struct session_hello *last_word; /* the guardian of an agent that was killed says it; NULL: it is an agent's */
     struct frame_reader reader[2]; /* with codec: at that end */
     struct buf in[2];
 };
@@ -233,6 +234,8 @@ const char *sim_fault_name(unsigned fault);
 
 /* network.c */
 void network_dial(struct sim *sim, unsigned agent);
+void network_dial_last_word(struct sim *sim, unsigned agent, const struct session_hello *hello, uint64_t delay_ns);
+void network_say_last_word(struct sim *sim, unsigned connection);
 void network_send(struct sim *sim, unsigned connection, enum sim_end to, enum sim_message_kind kind,
                   const void *data, size_t size);
 void network_close(struct sim *sim, unsigned connection, enum sim_end end);  /* after what was sent */

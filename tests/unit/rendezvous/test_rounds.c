@@ -854,6 +854,81 @@ static void leaving_is_a_change_and_not_a_failure(void **state)
     assert_started(t, 0, 1, 0, 2);
 }
 
+enum { GUARDIAN = AGENTS_MAX - 1 };
+
+/* Agent i was killed; its guardian says so over a connection of its own. */
+static void say_last_word(struct table *t, unsigned i)
+{
+    struct session_hello *h = &t->agents[GUARDIAN].hello;
+
+    *h = t->agents[i].hello;
+    h->report =
+        (struct session_report){.phase = SESSION_LEFT, .generation = 0, .cause = {.kind = SESSION_CAUSE_LOST}};
+    session_copy_text(h->report.cause.text, sizeof(h->report.cause.text), "it was killed");
+    hello(t, GUARDIAN);
+    assert_true(t->agents[GUARDIAN].closed);
+    assert_int_equal(t->agents[GUARDIAN].n_views, 0);
+}
+
+static void a_last_word_ends_the_generation_at_once(void **state)
+{
+    struct table *t = *state;
+
+    run(t, 3, 2, 3);
+    lose_connection(t, 2);
+    assert_view(t, 0, SESSION_VIEW_START); /* nobody is dead by that: an agent that was cut off dials again */
+    say_last_word(t, 2);
+    assert_view(t, 0, SESSION_VIEW_STOP);
+    assert_int_equal(t->agents[0].view.cause.kind, SESSION_CAUSE_LOST);
+    assert_string_equal(t->agents[0].view.cause.text, "it was killed");
+    obey(t, 2);
+    assert_started(t, 0, 1, 0, 2);
+}
+
+static void a_last_word_may_come_before_the_end_of_the_old_connection(void **state)
+{
+    struct table *t = *state;
+
+    run(t, 3, 2, 3);
+    say_last_word(t, 2);
+    assert_true(t->agents[2].closed);
+    lose_connection(t, 2);
+    assert_view(t, 0, SESSION_VIEW_STOP);
+    obey(t, 2);
+    assert_started(t, 0, 1, 0, 2);
+}
+
+static void what_followed_from_a_death_is_not_its_cause(void **state)
+{
+    struct table *t = *state;
+
+    run(t, 3, 2, 3);
+    pass_alive(t, 1000, 7);
+    pass(t, 100);
+    fail_worker(t, 0, 20); /* as its peer is gone */
+    say(t, 1, SESSION_STOPPING);
+    say_last_word(t, 2);
+    say(t, 0, SESSION_READY);
+    say(t, 1, SESSION_READY);
+    assert_started(t, 0, 1, 0, 2);
+    assert_int_equal(t->agents[0].view.cause.kind, SESSION_CAUSE_LOST);
+    assert_int_equal(t->agents[0].view.restarts, 0);
+}
+
+static void a_last_word_about_nobody_changes_nothing(void **state)
+{
+    struct table *t = *state;
+
+    (void)prepare(t, 5);
+    say_last_word(t, 5); /* of a job that nobody knows */
+    assert_int_equal(t->rounds.n_jobs, 0);
+    run(t, 3, 2, 3);
+    say_last_word(t, 5);
+    pass_alive(t, 2000, 7);
+    assert_view(t, 0, SESSION_VIEW_START);
+    assert_int_equal(t->rounds.n_nodes, 3);
+}
+
 static void a_job_that_everybody_left_is_forgotten(void **state)
 {
     struct table *t = *state;
@@ -1125,6 +1200,10 @@ int main(void)
         TEST(a_node_that_goes_when_done_was_done),
         TEST(a_failure_takes_the_barrier_down),
         TEST(leaving_is_a_change_and_not_a_failure),
+        TEST(a_last_word_ends_the_generation_at_once),
+        TEST(a_last_word_may_come_before_the_end_of_the_old_connection),
+        TEST(what_followed_from_a_death_is_not_its_cause),
+        TEST(a_last_word_about_nobody_changes_nothing),
         TEST(a_job_that_everybody_left_is_forgotten),
         TEST(a_closed_job_says_why),
         TEST(nobody_asks_after_a_job_of_fixed_size),
