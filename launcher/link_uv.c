@@ -1,6 +1,6 @@
 /*
  * Life: looking up -> connecting, address after address -> connected -> lost or closed. A link frees itself
- * when its handles are closed and no lookup is under way any more.
+ * when its handles are closed.
  *
  * Closing sends the end behind what was sent, and reads on until the peer has closed too: a socket that is
  * closed with bytes unread is reset, which can take away what the peer has not read yet.
@@ -9,26 +9,24 @@
 #include "launcher/link_uv.h"
 
 #include <errno.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { ADDRESSES_MAX = 8, LINGER_MS = 1000, CHUNK = 16384 };
+enum { LINGER_MS = 1000, CHUNK = 16384 };
 
 struct link {
     struct link_config config;
-    uv_getaddrinfo_t lookup;
+    struct lookup *lookup; /* while it is looked up */
     uv_connect_t connecting;
     uv_shutdown_t ending;
     uv_tcp_t tcp;
     uv_timer_t timer; /* to be lost later, or to linger */
-    struct sockaddr_storage addresses[ADDRESSES_MAX];
-    size_t n_addresses, tried;
+    struct lookup_addresses addresses;
+    size_t tried;
     char why[160];
-    bool looking_up, has_tcp, connected, closing;
+    bool has_tcp, connected, closing;
     unsigned n_handles;
     uint8_t chunk[CHUNK];
 };
@@ -44,7 +42,7 @@ static void try_next(struct link *l);
 
 static void free_if_done(struct link *l)
 {
-    if (l->closing && l->n_handles == 0 && !l->looking_up)
+    if (l->closing && l->n_handles == 0)
         free(l);
 }
 
@@ -77,8 +75,8 @@ static void close_handle(uv_handle_t *handle, uv_close_cb closed)
 static void close_now(struct link *l)
 {
     l->closing = true;
-    if (l->looking_up)
-        (void)uv_cancel((uv_req_t *)&l->lookup); /* what is running cannot be cancelled; it is waited for */
+    lookup_stop(l->lookup);
+    l->lookup = NULL;
     if (l->has_tcp)
         close_handle((uv_handle_t *)&l->tcp, on_tcp_closed);
     close_handle((uv_handle_t *)&l->timer, on_timer_closed);
@@ -199,6 +197,22 @@ int link_peer(const struct link *l, struct sockaddr_storage *ret, int *size)
     return l->connected ? uv_tcp_getpeername(&l->tcp, (struct sockaddr *)ret, size) : -ENOTCONN;
 }
 
+void link_own_address(const struct link *l, char *ret, size_t size)
+{
+    union lookup_address own = {0};
+    int n = sizeof(own);
+
+    ret[0] = '\0';
+    if (!l->connected || uv_tcp_getsockname(&l->tcp, (struct sockaddr *)&own, &n) < 0)
+        return;
+    if (own.any.sa_family == AF_INET6 && IN6_IS_ADDR_V4MAPPED(&own.v6.sin6_addr))
+        (void)uv_inet_ntop(AF_INET, &own.v6.sin6_addr.s6_addr[12], ret, size);
+    else if (own.any.sa_family == AF_INET6)
+        (void)uv_inet_ntop(AF_INET6, &own.v6.sin6_addr, ret, size); /* "" where it does not fit */
+    else
+        (void)uv_inet_ntop(AF_INET, &own.v4.sin_addr, ret, size);
+}
+
 /* ------------------------------------------------------------------ connecting */
 
 static void on_connect(uv_connect_t *request, int status)
@@ -221,7 +235,7 @@ static void on_connect(uv_connect_t *request, int status)
         l->config.on_connected(l->config.data);
 }
 
-static int start_connecting(struct link *l, const struct sockaddr_storage *address)
+static int start_connecting(struct link *l, const struct sockaddr *address)
 {
     int r = uv_tcp_init(l->config.loop, &l->tcp);
 
@@ -230,59 +244,43 @@ static int start_connecting(struct link *l, const struct sockaddr_storage *addre
     l->tcp.data = l;
     l->has_tcp = true;
     l->n_handles++;
-    return uv_tcp_connect(&l->connecting, &l->tcp, (const struct sockaddr *)address, on_connect);
+    return uv_tcp_connect(&l->connecting, &l->tcp, address, on_connect);
 }
 
 static void try_next(struct link *l)
 {
-    if (l->tried == l->n_addresses) {
+    const struct lookup_addresses *a = &l->addresses;
+
+    if (l->tried == a->n) {
         lose(l, l->why);
         return;
     }
-    int r = start_connecting(l, &l->addresses[(l->config.turn + l->tried++) % l->n_addresses]);
+    int r = start_connecting(l, &a->items[(l->config.turn + l->tried++) % a->n].any);
     if (r < 0)
         lose_later(l, uv_strerror(r));
 }
 
-static void on_looked_up(uv_getaddrinfo_t *lookup, int status, struct addrinfo *list)
+static void on_found(void *data, const struct lookup_addresses *found)
 {
-    struct link *l = lookup->data;
+    struct link *l = data;
 
-    l->looking_up = false;
-    for (struct addrinfo *a = list; a && l->n_addresses < ADDRESSES_MAX; a = a->ai_next)
-        if (a->ai_addrlen <= sizeof(l->addresses[0]))
-            memcpy(&l->addresses[l->n_addresses++], a->ai_addr, a->ai_addrlen);
-    uv_freeaddrinfo(list);
-    if (l->closing) {
-        free_if_done(l);
-        return;
-    }
-    (void)snprintf(l->why, sizeof(l->why), "the name cannot be looked up: %s",
-                   status < 0 ? uv_strerror(status) : "it has no address"); /* as above */
+    l->addresses = *found;
+    lookup_stop(l->lookup);
+    l->lookup = NULL;
     try_next(l);
 }
 
-static bool take_numeric(struct link *l)
+const char *link_trouble(const struct link *l)
 {
-    struct sockaddr_storage *a = &l->addresses[0];
-
-    if (uv_ip4_addr(l->config.host, l->config.port, (struct sockaddr_in *)a) != 0 &&
-        uv_ip6_addr(l->config.host, l->config.port, (struct sockaddr_in6 *)a) != 0)
-        return false;
-    l->n_addresses = 1;
-    return true;
+    return l->lookup ? lookup_why(l->lookup) : "";
 }
 
 static int look_up(struct link *l)
 {
-    const struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICSERV};
-    char port[8];
+    const struct lookup_config config = {
+        .loop = l->config.loop, .host = l->config.host, .port = l->config.port, .on_found = on_found, .data = l};
 
-    (void)snprintf(port, sizeof(port), "%u", l->config.port); /* fits */
-    l->lookup.data = l;
-    int r = uv_getaddrinfo(l->config.loop, &l->lookup, on_looked_up, l->config.host, port, &hints);
-    l->looking_up = r == 0;
-    return r;
+    return lookup_start(&l->lookup, &config);
 }
 
 static void on_begin(uv_timer_t *timer)
@@ -301,11 +299,14 @@ int link_dial(struct link **ret, const struct link_config *config)
     l->timer.data = l;
     l->n_handles = 1;
     int r = 0;
-    if (take_numeric(l))
+    if (config->addresses)
+        l->addresses = *config->addresses;
+    if (config->addresses || lookup_numeric(config->host, config->port, &l->addresses))
         (void)uv_timer_start(&l->timer, on_begin, 0, 0); /* fails only without a callback */
     else
         r = look_up(l);
     l->config.host = NULL;
+    l->config.addresses = NULL;
     if (r < 0) {
         close_now(l);
         return r;

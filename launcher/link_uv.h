@@ -1,8 +1,7 @@
 #pragma once
 
 /*
- * One outgoing TCP connection on a libuv loop: a name is looked up without blocking the loop, its addresses
- * are tried in turn, and what is sent on it is sent in order. It ends once: by on_lost, or by link_close().
+ * One outgoing TCP connection on a libuv loop: a name is looked up until it has addresses, these are tried in turn, and what is sent on it is sent in order. It ends once: by on_lost, or by link_close().
  */
 
 #include <stddef.h>
@@ -10,12 +9,15 @@
 #include <sys/socket.h>
 #include <uv.h>
 
+#include "launcher/lookup_uv.h"
+
 struct link;
 
 struct link_config {
     uv_loop_t *loop;
     const char *host; /* address or name; needed for the call only */
     uint16_t port;
+    const struct lookup_addresses *addresses; /* instead of both, where they are known already; the same */
     unsigned turn; /* with which of several addresses to begin, modulo their number */
     void (*on_connected)(void *data);
     void (*on_bytes)(void *data, const uint8_t *bytes, size_t n);
@@ -25,6 +27,12 @@ struct link_config {
 
 /* 0 or -errno. Never calls back from within. */
 int link_dial(struct link **ret, const struct link_config *config);
+
+/* The address of our end as we see it, numeric; "" while there is none. */
+void link_own_address(const struct link *l, char *ret, size_t size);
+
+/* While a name is looked up: why it has no address yet; else "". */
+const char *link_trouble(const struct link *l);
 
 /* Copies what cannot be sent at once. A failure is told by on_lost. */
 void link_send(struct link *l, const void *bytes, size_t n);

@@ -27,7 +27,8 @@
 #include "rendezvous/server_uv.h"
 
 enum {
-    LOOKUP_AGAIN_MS = 500,
+    LOOKUP_WATCH_MS = 500,
+    LOOKUP_PATIENCE_MS = 2000, /* with a resolver that says nothing */
     LOOKUP_COMPLAIN_MS = 10000,
     QUIET_MS = 900, /* of waiting, before the count of nodes is said */
     LINGER_MS = 10000,
@@ -41,13 +42,15 @@ struct nodes {
     struct server *rendezvous; /* hosted here, or NULL */
     struct server *store;      /* of the next generation */
     struct last_word last_word;
-    uv_getaddrinfo_t lookup;
-    uv_timer_t timer; /* begin, look up again, or linger */
+    struct lookup *lookup;     /* of the endpoint's name */
+    struct lookup_addresses addresses; /* of the endpoint, as this node dials it */
+    uv_timer_t timer; /* begin, watch the lookup, or linger */
     char endpoint[ENDPOINT_SIZE];
     uint64_t began_ms, complain_ms, waiting_ms;
     time_t ended_s;
-    uint16_t rendezvous_port; /* where the session goes */
-    bool is_ready, looking_up, leaving, closing, timer_closed;
+    const char *dial_host; /* where the session goes */
+    uint16_t rendezvous_port;
+    bool is_ready, leaving, closing, timer_closed;
 };
 
 static void begin_session(struct nodes *n);
@@ -56,7 +59,7 @@ static void begin_session(struct nodes *n);
 
 static void free_if_done(struct nodes *n)
 {
-    if (!n->timer_closed || n->rendezvous || n->looking_up)
+    if (!n->timer_closed || n->rendezvous)
         return;
     n->host.on_gone(n->host.data);
     free(n);
@@ -120,8 +123,8 @@ void nodes_destroy(struct nodes *n)
     if (n->store)
         server_stop(n->store, NULL, NULL);
     n->store = NULL;
-    if (n->looking_up)
-        (void)uv_cancel((uv_req_t *)&n->lookup); /* one that runs already is waited for */
+    lookup_stop(n->lookup);
+    n->lookup = NULL;
     if (!n->rendezvous || server_n_nodes(n->rendezvous) == 0)
         close_rest(n);
     else
@@ -312,17 +315,31 @@ static void say_for_rendezvous(void *data, const char *line)
     say("rendezvous: %s", line);
 }
 
+/* How this node knows the endpoint. */
+struct endpoint_kind {
+    bool is_name;
+    bool is_own;      /* the address is on an interface of this machine */
+    bool is_loopback; /* meant for nodes on this machine alone */
+};
+
+static int listen_everywhere(struct server *server, uint16_t port, uint16_t *ret_port)
+{
+    int r = server_listen_tcp(server, "::", port, ret_port);
+
+    return r == -EAFNOSUPPORT ? server_listen_tcp(server, "0.0.0.0", port, ret_port) : r;
+}
+
 /* Listens at the endpoint: at its address, or everywhere if it is a name, which others may resolve to
- * another address of this machine. */
-static int listen_here(struct server *server, const struct nodes *n, bool is_name, bool is_loopback,
+ * another address of this machine, or an address that only leads here (a service's, one in front of NAT). */
+static int listen_here(struct server *server, const struct nodes *n, const struct endpoint_kind *kind,
                        uint16_t *ret_port)
 {
     const struct job *job = n->host.job;
 
-    if (!is_name)
+    if (!kind->is_name && kind->is_own)
         return server_listen_tcp(server, job->endpoint_host, job->endpoint_port, ret_port);
-    if (!is_loopback)
-        return server_listen_tcp(server, "::", job->endpoint_port, ret_port);
+    if (!kind->is_loopback)
+        return listen_everywhere(server, job->endpoint_port, ret_port);
     int r = server_listen_tcp(server, "127.0.0.1", job->endpoint_port, ret_port);
     if (!r)
         (void)server_listen_tcp(server, "::1", *ret_port, ret_port); /* where there is none, nobody asks */
@@ -330,7 +347,7 @@ static int listen_here(struct server *server, const struct nodes *n, bool is_nam
 }
 
 /* Somebody else on this machine may serve it already: then this node is a guest like others. */
-static int host_rendezvous(struct nodes *n, bool is_name, bool is_loopback)
+static int host_rendezvous(struct nodes *n, const struct endpoint_kind *kind)
 {
     const struct job *job = n->host.job;
     const struct server_rounds rounds = {.deserted = on_deserted, .data = n};
@@ -341,22 +358,24 @@ static int host_rendezvous(struct nodes *n, bool is_name, bool is_loopback)
     int r = server_create(&server, n->host.loop, &config);
     if (r)
         return r;
-    r = listen_here(server, n, is_name, is_loopback, &port);
+    r = listen_here(server, n, kind, &port);
     if (r) {
         server_stop(server, NULL, NULL);
         return r;
     }
     n->rendezvous = server;
     n->rendezvous_port = port;
+    if (!kind->is_own) /* the way out and in again need not exist */
+        n->dial_host = "127.0.0.1";
     return 0;
 }
 
-static void settle_host(struct nodes *n, bool is_own, bool is_name, bool is_loopback)
+static void settle_host(struct nodes *n, const struct endpoint_kind *kind)
 {
     const struct job *job = n->host.job;
-    bool must = job->hosting == JOB_HOSTS;
+    bool must = job->hosting == JOB_HOSTS, may = job->hosting != JOB_HOSTS_NOT;
 
-    int r = must || is_own ? host_rendezvous(n, is_name, is_loopback) : 0;
+    int r = must || (may && kind->is_own) ? host_rendezvous(n, kind) : 0;
     if (r && (must || r != -EADDRINUSE)) {
         say("cannot serve the rendezvous at %s: %s%s", n->endpoint, strerror(-r),
             must && r == -EADDRINUSE ? "; another program has the port" : "");
@@ -368,87 +387,109 @@ static void settle_host(struct nodes *n, bool is_own, bool is_name, bool is_loop
     begin_session(n);
 }
 
-static void look_up(struct nodes *n);
+/* ------------------------------------------------------------------ the endpoint's name */
 
-static void on_again(uv_timer_t *timer)
+static const char names_advice[] =
+    "the name has to be known on every node (/etc/hosts, the resolver in /etc/resolv.conf): correct it, or give an "
+    "address in --rdzv-endpoint";
+
+static void complain_of_name(struct nodes *n, const char *why)
 {
-    look_up(timer->data);
+    uint64_t now_ms = uv_now(n->host.loop), until_ms = n->began_ms + n->host.job->params.join_timeout_ms;
+
+    if (now_ms < n->complain_ms)
+        return;
+    n->complain_ms = now_ms + LOOKUP_COMPLAIN_MS;
+    say("the name in --rdzv-endpoint %s cannot be looked up: %s; trying again for %llu s; %s", n->endpoint, why,
+        (unsigned long long)(until_ms > now_ms ? (until_ms - now_ms) / 1000 : 0), names_advice);
 }
 
-/* The name may not be there yet. */
-static void look_up_later(struct nodes *n, const char *why)
+static void on_trouble(void *data, const char *why)
 {
+    complain_of_name(data, why);
+}
+
+static void on_watch(uv_timer_t *timer)
+{
+    struct nodes *n = timer->data;
     uint64_t now_ms = uv_now(n->host.loop);
 
-    if (now_ms >= n->began_ms + n->host.job->params.join_timeout_ms) {
-        say("the rendezvous at %s could not be reached for %u s (the join timeout): the name cannot be looked up: "
-            "%s; check --rdzv-endpoint",
-            n->endpoint, n->host.job->params.join_timeout_ms / 1000, why);
-        end(n, 1, NULL);
+    if (n->leaving || now_ms < n->began_ms + n->host.job->params.join_timeout_ms) {
+        if (now_ms >= n->began_ms + LOOKUP_PATIENCE_MS)
+            complain_of_name(n, lookup_why(n->lookup));
         return;
     }
-    if (now_ms >= n->complain_ms) {
-        say("the name in --rdzv-endpoint %s cannot be looked up: %s; trying again", n->endpoint, why);
-        n->complain_ms = now_ms + LOOKUP_COMPLAIN_MS;
-    }
-    (void)uv_timer_start(&n->timer, on_again, LOOKUP_AGAIN_MS, 0); /* fails only without a callback */
+    (void)uv_timer_stop(timer); /* cannot fail on a timer that exists */
+    say("the rendezvous at %s could not be reached for %u s (the join timeout): the name cannot be looked up: %s; %s",
+        n->endpoint, n->host.job->params.join_timeout_ms / 1000, lookup_why(n->lookup), names_advice);
+    end(n, 1, NULL);
 }
 
-static void on_looked_up(uv_getaddrinfo_t *lookup, int status, struct addrinfo *list)
+static struct endpoint_kind kind_of(const struct lookup_addresses *a, bool is_name)
 {
-    struct nodes *n = lookup->data;
-    bool is_own = false, is_loopback = status == 0;
+    struct endpoint_kind kind = {.is_name = is_name, .is_loopback = true};
 
-    n->looking_up = false;
-    for (const struct addrinfo *a = list; a; a = a->ai_next) {
-        is_own = is_own || endpoint_is_own(a->ai_addr);
-        is_loopback = is_loopback && endpoint_is_loopback(a->ai_addr);
+    for (size_t i = 0; i < a->n; i++) {
+        kind.is_own = kind.is_own || endpoint_is_own(&a->items[i].any);
+        kind.is_loopback = kind.is_loopback && endpoint_is_loopback(&a->items[i].any);
     }
-    uv_freeaddrinfo(list);
-    /* A machine's own name is often a loopback address on that machine alone (127.0.1.1). */
-    is_loopback = is_loopback && strcmp(n->host.job->endpoint_host, "localhost") == 0;
-    if (n->closing)
-        free_if_done(n);
-    else if (n->leaving)
+    return kind;
+}
+
+static void on_found(void *data, const struct lookup_addresses *found)
+{
+    struct nodes *n = data;
+    struct endpoint_kind kind = kind_of(found, true);
+
+    (void)uv_timer_stop(&n->timer); /* as above */
+    lookup_stop(n->lookup);
+    n->lookup = NULL;
+    if (n->leaving)
         return;
-    else if (status < 0)
-        look_up_later(n, uv_strerror(status));
-    else
-        settle_host(n, is_own, true, is_loopback);
+    n->addresses = *found;
+    /* A machine's own name is often a loopback address on that machine alone (127.0.1.1). */
+    kind.is_loopback = kind.is_loopback && strcmp(n->host.job->endpoint_host, "localhost") == 0;
+    settle_host(n, &kind);
 }
 
 static void look_up(struct nodes *n)
 {
-    const struct addrinfo hints = {.ai_socktype = SOCK_STREAM};
+    const struct lookup_config config = {.loop = n->host.loop,
+                                         .host = n->host.job->endpoint_host,
+                                         .port = n->host.job->endpoint_port,
+                                         .on_found = on_found,
+                                         .on_trouble = on_trouble,
+                                         .data = n};
 
-    n->lookup.data = n;
-    int r = uv_getaddrinfo(n->host.loop, &n->lookup, on_looked_up, n->host.job->endpoint_host, NULL, &hints);
-    n->looking_up = r == 0;
-    if (r < 0)
-        look_up_later(n, uv_strerror(r));
+    int r = lookup_start(&n->lookup, &config);
+    if (r) {
+        say("cannot look up the name in --rdzv-endpoint %s: %s", n->endpoint, strerror(-r));
+        end(n, 1, NULL);
+        return;
+    }
+    (void)uv_timer_start(&n->timer, on_watch, LOOKUP_WATCH_MS, LOOKUP_WATCH_MS); /* fails only without a callback */
 }
 
 static void on_begin(uv_timer_t *timer)
 {
     struct nodes *n = timer->data;
     const struct job *job = n->host.job;
-    struct sockaddr_storage address;
 
-    if (job->hosting == JOB_HOSTS_NOT)
-        begin_session(n);
-    else if (uv_ip4_addr(job->endpoint_host, 0, (struct sockaddr_in *)&address) == 0 ||
-             uv_ip6_addr(job->endpoint_host, 0, (struct sockaddr_in6 *)&address) == 0)
-        settle_host(n, endpoint_is_own((const struct sockaddr *)&address), false, false);
-    else
+    if (!lookup_numeric(job->endpoint_host, job->endpoint_port, &n->addresses)) {
         look_up(n);
+        return;
+    }
+    const struct endpoint_kind kind = kind_of(&n->addresses, false);
+    settle_host(n, &kind);
 }
 
 static void begin_session(struct nodes *n)
 {
     const struct job *job = n->host.job;
     const struct session_uv_host host = {.loop = n->host.loop,
-                                         .host = job->endpoint_host,
+                                         .host = n->dial_host,
                                          .port = n->rendezvous_port,
+                                         .addresses = &n->addresses,
                                          .on_action = on_action,
                                          .data = n};
     struct session_config config = {.endpoint = n->endpoint,
@@ -461,6 +502,9 @@ static void begin_session(struct nodes *n)
     session_copy_text(config.hello.role, sizeof(config.hello.role), job->role);
     session_copy_text(config.hello.addr, sizeof(config.hello.addr), job->local_addr ? job->local_addr : "");
     (void)gethostname(config.hello.host, sizeof(config.hello.host) - 1); /* stays empty if it fails */
+    (void)lookup_numeric(n->dial_host, n->rendezvous_port, &n->addresses); /* a name has been looked up */
+    for (size_t i = 0; i < n->addresses.n; i++)
+        n->addresses.items[i].v4.sin_port = htons(n->rendezvous_port); /* at the same place in both */
     int r = getrandom(&config.hello.nonce, sizeof(config.hello.nonce), 0) == sizeof(config.hello.nonce)
                 ? session_uv_create(&n->session, &host, &config)
                 : -EIO;
@@ -481,6 +525,7 @@ int nodes_create(struct nodes **ret, const struct nodes_host *host)
         return -ENOMEM;
     n->host = *host;
     n->began_ms = uv_now(host->loop);
+    n->dial_host = job->endpoint_host;
     n->rendezvous_port = job->endpoint_port;
     (void)snprintf(n->endpoint, sizeof(n->endpoint), strchr(job->endpoint_host, ':') ? "[%.256s]:%u" : "%.256s:%u",
                    job->endpoint_host, job->endpoint_port); /* for sentences */

@@ -15,6 +15,8 @@ struct session_uv {
     struct session_uv_host host;
     struct session machine;
     struct link *link;
+    struct lookup_addresses addresses; /* as they were found last */
+    struct lookup *lookup;             /* whether they still are those of the name */
     unsigned n_dials; /* which connection it is, while things are called that may close it */
     struct frame_reader reader;
     struct buf in;
@@ -111,11 +113,37 @@ static void on_lost(void *data, const char *why)
     step(s, (struct session_event){.kind = SESSION_EVENT_LOST, .text = why});
 }
 
+static void on_found(void *data, const struct lookup_addresses *found)
+{
+    struct session_uv *s = data;
+
+    s->addresses = *found;
+    lookup_stop(s->lookup);
+    s->lookup = NULL;
+}
+
+/* The rendezvous may have moved. No attempt waits for the answer: it is for the next one, and a resolver that is slow
+ * or gone does not keep us from an address that we know. */
+static void look_again(struct session_uv *s)
+{
+    const struct lookup_config config = {.loop = s->host.loop,
+                                         .host = s->host.host,
+                                         .port = s->host.port,
+                                         .on_found = on_found,
+                                         .data = s};
+    struct lookup_addresses numeric;
+
+    if (s->n_dials == 0 || s->lookup || lookup_numeric(s->host.host, s->host.port, &numeric))
+        return;
+    if (lookup_start(&s->lookup, &config) != 0)
+        s->lookup = NULL; /* the next attempt asks again */
+}
+
 static void dial(struct session_uv *s)
 {
+    look_again(s);
     const struct link_config config = {.loop = s->host.loop,
-                                       .host = s->host.host,
-                                       .port = s->host.port,
+                                       .addresses = &s->addresses,
                                        .turn = s->n_dials++,
                                        .on_connected = on_connected,
                                        .on_bytes = on_bytes,
@@ -139,6 +167,8 @@ static void send_hello(struct session_uv *s, struct buf *out)
     struct session_hello hello;
 
     session_hello(&s->machine, uv_hrtime(), &hello);
+    if (s->link)
+        link_own_address(s->link, hello.own, sizeof(hello.own));
     if (frame_put_opening(out) == 0)
         (void)session_json_put_hello(out, &hello); /* without memory it is not answered, and said anew */
 }
@@ -255,6 +285,8 @@ int session_uv_create(struct session_uv **ret, const struct session_uv_host *hos
     if (!s)
         return -ENOMEM;
     s->host = *host;
+    s->host.addresses = NULL;
+    s->addresses = *host->addresses;
     session_init(&s->machine, config);
     (void)uv_timer_init(host->loop, &s->timer); /* cannot fail */
     s->timer.data = s;
@@ -277,5 +309,7 @@ void session_uv_destroy(struct session_uv *s)
         return;
     s->closing = true;
     hang_up(s);
+    lookup_stop(s->lookup);
+    s->lookup = NULL;
     uv_close((uv_handle_t *)&s->timer, on_closed);
 }

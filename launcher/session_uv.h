@@ -7,6 +7,7 @@
 
 #include <uv.h>
 
+#include "launcher/lookup_uv.h"
 #include "rendezvous/session.h"
 
 struct last_word;
@@ -16,6 +17,7 @@ struct session_uv_host {
     uv_loop_t *loop;
     const char *host; /* of the endpoint; lives as long as the session */
     uint16_t port;
+    const struct lookup_addresses *addresses; /* of the endpoint; needed for the call only */
     /* START, STOP, DRAIN, PROGRESS, SAY, END. view: of START and PROGRESS, valid during the call. The
      * session may be stepped and destroyed from within. */
     void (*on_action)(void *data, enum session_action action, const struct session_view *view);

@@ -26,6 +26,7 @@ enum {
     REDIAL_MS = 100,
     TICK_MS = 1000,
     ANSWER_MS = 4000, /* something else at the endpoint is to be named within 5 s */
+    CONNECT_MS = 5000, /* then it is the next address's turn */
     LEAVE_MS = 300000,
     /* torchrun's agents ask once more after the last one has ended; the store stays until they have gone. */
     FAREWELL_MS = 3000,
@@ -42,7 +43,7 @@ struct static_uv {
     uint16_t dial_port;
     uv_timer_t redial, tick, deadline;
     unsigned n_dials, n_handles;
-    uint64_t connected_ms, farewell_until_ms;
+    uint64_t dialed_ms, connected_ms, farewell_until_ms;
     bool placed, over;
     char why[160]; /* the last attempt failed */
 };
@@ -217,6 +218,8 @@ static void dial(struct static_uv *s)
                                        .on_lost = on_lost,
                                        .data = s};
 
+    s->dialed_ms = uv_now(s->host.loop);
+    s->connected_ms = 0;
     int r = link_dial(&s->link, &config);
     if (r)
         on_lost(s, strerror(-r));
@@ -229,6 +232,27 @@ static bool is_mute(const struct static_uv *s)
 {
     return s->link && s->connected_ms && s->node.stage == STATIC_GREETING &&
            uv_now(s->host.loop) >= s->connected_ms + ANSWER_MS;
+}
+
+/* A host that is switched off, or behind a wall that drops packets: the kernel would try for two minutes. */
+static bool is_stuck(const struct static_uv *s)
+{
+    return s->link && !s->connected_ms && !*link_trouble(s->link) &&
+           uv_now(s->host.loop) >= s->dialed_ms + CONNECT_MS;
+}
+
+/* Why there is no conversation yet; may be "". */
+static const char *trouble(const struct static_uv *s)
+{
+    return s->link && *link_trouble(s->link) ? link_trouble(s->link) : s->why;
+}
+
+static const char *advice(const struct static_uv *s)
+{
+    return s->link && *link_trouble(s->link)
+               ? "; the name in --master-addr has to be known on every node (/etc/hosts, the resolver in "
+                 "/etc/resolv.conf): correct it, or give an address"
+               : "; check that it is running and that --master-addr and --master-port are its";
 }
 
 static void on_tick(uv_timer_t *timer)
@@ -244,8 +268,12 @@ static void on_tick(uv_timer_t *timer)
     }
     if (s->node.stage == STATIC_GREETING)
         say("waiting for node 0 at %s port %u%s%s", s->host.job->master_addr, s->host.job->master_port,
-            s->why[0] ? ": " : "", s->why);
+            *trouble(s) ? ": " : "", trouble(s));
     say_progress(s);
+    if (is_stuck(s)) {
+        link_close(s->link);
+        on_lost(s, "no answer");
+    }
     if (s->link && static_node_count(&s->node) == 0)
         send_out(s);
 }
@@ -257,9 +285,8 @@ static void on_deadline(uv_timer_t *timer)
     unsigned timeout_s = job->static_timeout_ms / 1000;
 
     if (s->node.stage == STATIC_GREETING)
-        say("node 0 could not be reached at %s port %u for %u s%s%s; check that it is running and that "
-            "--master-addr and --master-port are its",
-            job->master_addr, job->master_port, timeout_s, s->why[0] ? ": " : "", s->why);
+        say("node 0 could not be reached at %s port %u for %u s%s%s%s", job->master_addr, job->master_port,
+            timeout_s, *trouble(s) ? ": " : "", trouble(s), advice(s));
     else
         say("timed out after %u s waiting for the nodes of this job: %u of %d are there; all of them need the "
             "same --nnodes, --rdzv-id and address, and a --node-rank of their own",

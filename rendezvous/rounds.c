@@ -312,6 +312,7 @@ static void attach(struct rounds *r, struct rounds_node *n, const struct rounds_
     n->attempt = event->hello->attempt;
     session_copy_text(n->addr, sizeof(n->addr), event->hello->addr);
     session_copy_text(n->peer, sizeof(n->peer), event->peer);
+    session_copy_text(n->own, sizeof(n->own), event->hello->own);
     session_copy_text(n->local, sizeof(n->local), event->local);
     event->session->node = n;
     node_heard(n, event->now_ns);

@@ -74,6 +74,7 @@ struct rounds_node {
     char addr[SESSION_ADDR_SIZE];  /* what it wants to be called, or "" */
     char peer[SESSION_ADDR_SIZE];  /* where it comes from */
     char local[SESSION_ADDR_SIZE]; /* where it found us */
+    char own[SESSION_NUMERIC_SIZE]; /* where it comes from as it sees that itself, or "" */
     char role[SESSION_ROLE_SIZE];
     uint32_t n_workers;
     int32_t node_rank;

@@ -38,6 +38,7 @@ static const struct field node_fields[] = {
     {"addr", FIELD_TEXT, offsetof(struct rounds_node, addr), .size = SESSION_ADDR_SIZE},
     {"peer", FIELD_TEXT, offsetof(struct rounds_node, peer), .size = SESSION_ADDR_SIZE},
     {"local", FIELD_TEXT, offsetof(struct rounds_node, local), .size = SESSION_ADDR_SIZE},
+    {"own", FIELD_TEXT, offsetof(struct rounds_node, own), .size = SESSION_NUMERIC_SIZE},
     {"role", FIELD_TEXT, offsetof(struct rounds_node, role), .size = SESSION_ROLE_SIZE},
     {"workers", FIELD_U32_AT(struct rounds_node, n_workers, 1, SESSION_WORKERS_MAX), .required = true},
     {"node_rank", FIELD_I32, offsetof(struct rounds_node, node_rank), -1, SESSION_NODES_MAX - 1,
@@ -143,6 +144,7 @@ static bool load_node(struct rounds_job *job, const cJSON *json, char error[ROUN
     memcpy(n->addr, saved.addr, sizeof(n->addr));
     memcpy(n->peer, saved.peer, sizeof(n->peer));
     memcpy(n->local, saved.local, sizeof(n->local));
+    memcpy(n->own, saved.own, sizeof(n->own));
     memcpy(n->role, saved.role, sizeof(n->role));
     n->n_workers = saved.n_workers;
     n->node_rank = saved.node_rank;

@@ -182,18 +182,35 @@ static bool is_loopback(const char *address)
     return strncmp(address, "127.", 4) == 0 || strcmp(address, "::1") == 0;
 }
 
-/* Where the others reach this node. One that came over loopback is on our own machine, and another node
- * knows by which address that one is reached: the one it found us at. */
+/* The daemon runs on that node's machine: it came over loopback, or from the address it came to. */
+static bool is_neighbour(const struct rounds_node *n)
+{
+    return is_loopback(n->peer) || (n->peer[0] && strcmp(n->peer, n->local) == 0);
+}
+
+/* All of them came through one NAT, so they reach each other behind it. An agent that does not say where it thinks it
+ * comes from has none that we know of. */
+static bool share_nat(struct rounds_node *const *nodes, size_t n_nodes)
+{
+    for (size_t i = 0; i < n_nodes; i++)
+        if (!nodes[i]->own[0] || strcmp(nodes[i]->own, nodes[i]->peer) == 0 ||
+            strcmp(nodes[i]->peer, nodes[0]->peer) != 0)
+            return false;
+    return true;
+}
+
+/* Where the others reach this node. Of one on our own machine another node knows by which address that is reached:
+ * the one it found us at. */
 static const char *reachable_address(const struct rounds_node *n, struct rounds_node *const *nodes,
                                      size_t n_nodes)
 {
     if (n->addr[0])
         return n->addr;
-    if (is_loopback(n->peer))
+    if (is_neighbour(n))
         for (size_t i = 0; i < n_nodes; i++)
-            if (!is_loopback(nodes[i]->peer) && nodes[i]->local[0])
+            if (!is_neighbour(nodes[i]) && nodes[i]->local[0])
                 return nodes[i]->local;
-    return n->peer;
+    return share_nat(nodes, n_nodes) ? n->own : n->peer;
 }
 
 void job_place(struct rounds_job *job)

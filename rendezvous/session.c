@@ -86,8 +86,11 @@ void session_report(const struct session *s, uint64_t now_ns, struct session_rep
                                    .cause = s->cause};
     if (s->phase == SESSION_FAILED && now_ns > s->failed_ns)
         ret->age_ns = now_ns - s->failed_ns;
-    if (s->phase == SESSION_LEFT)
+    if (s->phase == SESSION_LEFT) {
+        ret->cause = no_cause;
+        ret->cause.kind = SESSION_CAUSE_LEFT;
         session_copy_text(ret->cause.text, sizeof(ret->cause.text), s->text);
+    }
 }
 
 void session_hello(const struct session *s, uint64_t now_ns, struct session_hello *ret)

@@ -56,6 +56,7 @@ static const struct field hello_fields[] = {
     {"attempt", FIELD_U32_AT(struct session_hello, attempt, 1, UINT32_MAX), .required = true},
     {"host", FIELD_TEXT, offsetof(struct session_hello, host), .size = SESSION_HOST_SIZE},
     {"addr", FIELD_TEXT, offsetof(struct session_hello, addr), .size = SESSION_ADDR_SIZE},
+    {"own", FIELD_TEXT, offsetof(struct session_hello, own), .size = SESSION_NUMERIC_SIZE},
     {"role", FIELD_TEXT, offsetof(struct session_hello, role), .size = SESSION_ROLE_SIZE},
     {"workers", FIELD_U32_AT(struct session_hello, n_workers, 1, SESSION_WORKERS_MAX), .required = true},
     {"node_rank", FIELD_I32, offsetof(struct session_hello, node_rank), -1, SESSION_NODES_MAX - 1,

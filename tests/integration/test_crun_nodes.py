@@ -170,7 +170,7 @@ def test_told_to_stop_and_the_others_go_on(tmp_path, who):
         else:
             assert nodes[2].wait(60) == 1
             wait_for_generation(nodes, 1, 2)
-            assert "left; goes on as generation 1 with 2 nodes" in nodes[0].text()
+            assert "left: it was told to stop by SIGTERM; goes on as generation 1 with 2 nodes" in nodes[0].text()
 
 
 @pytest.mark.parametrize("who", [0, 2])

@@ -49,6 +49,16 @@ class Fabric:
         return ["ip", "netns", "exec", self.space(host), "unshare", "--uts", "sh", "-c",
                 f'hostname {self.hostname(host)} && exec "$@"', "sh"]
 
+    def prefix_with_etc(self, host, etc):
+        """The same with files of its own in place of those in /etc that have the same name; who writes into them in
+        place changes them for whoever runs."""
+        return ["ip", "netns", "exec", self.space(host), "unshare", "--uts", "--mount", "sh", "-c",
+                f'hostname {self.hostname(host)} && etc=$1 && shift && for f in "$etc"/*; do '
+                'mount --bind "$f" /etc/"${f##*/}" || exit 1; done && exec "$@"', "sh", str(etc)]
+
+    def address6(self, host):
+        return f"fd77::{host + 1}"
+
     def __enter__(self):
         sh(f"ip netns add {self.hub} && ip -n {self.hub} link add sw type bridge && ip -n {self.hub} link set sw up")
         for host in range(self.n_hosts):
@@ -56,7 +66,8 @@ class Fabric:
             sh(f"ip netns add {space} && ip -n {space} link set lo up && "
                f"ip -n {self.hub} link add p{host} type veth peer name eth0 netns {space} && "
                f"ip -n {self.hub} link set p{host} master sw up && "
-               f"ip -n {space} addr add {self.address(host)}/24 dev eth0 && ip -n {space} link set eth0 up")
+               f"ip -n {space} addr add {self.address(host)}/24 dev eth0 && "
+               f"ip -n {space} addr add {self.address6(host)}/64 dev eth0 nodad && ip -n {space} link set eth0 up")
         return self
 
     def __exit__(self, *_):

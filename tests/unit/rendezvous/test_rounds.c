@@ -477,6 +477,55 @@ static void the_master_is_called_what_others_can_reach(void **state)
                         "10.0.0.100"); /* where node 1 found the daemon */
 }
 
+/* A hello over a connection between these two addresses. */
+static void join_between(struct table *t, unsigned i, const char *peer, const char *local, const char *own)
+{
+    struct session_hello *h = prepare(t, i);
+
+    h->attempt = 1;
+    session_copy_text(h->own, sizeof(h->own), own);
+    rounds_session_init(&t->agents[i].session);
+    step(t, (struct rounds_event){.kind = ROUNDS_HELLO,
+                                  .session = &t->agents[i].session,
+                                  .hello = h,
+                                  .peer = peer,
+                                  .local = local});
+}
+
+/* The host of the rendezvous dials the one of its two addresses that its own name resolves to. */
+static void the_master_has_the_address_at_which_others_found_its_machine(void **state)
+{
+    struct table *t = *state;
+
+    t->params.min_nodes = t->params.max_nodes = 2;
+    join_between(t, 0, "10.9.0.1", "10.9.0.1", "10.9.0.1");
+    join_between(t, 1, "10.0.0.2", "10.0.0.1", "10.0.0.2");
+    assert_string_equal(t->agents[1].view.place.master_addr, "10.0.0.1");
+}
+
+static void nodes_behind_one_nat_are_told_apart_and_meet_behind_it(void **state)
+{
+    struct table *t = *state;
+
+    t->params.min_nodes = t->params.max_nodes = 2;
+    join_between(t, 0, "10.0.0.7", "10.0.0.100", "192.168.1.1");
+    join_between(t, 1, "10.0.0.7", "10.0.0.100", "192.168.1.2");
+    assert_int_equal(t->agents[0].view.kind, SESSION_VIEW_START);
+    assert_int_equal(t->agents[1].view.place.group_rank, 1);
+    assert_string_equal(t->agents[1].view.place.master_addr, "192.168.1.1");
+}
+
+static void a_nat_that_is_not_everybodys_hides_no_address(void **state)
+{
+    struct table *t = *state;
+
+    t->params.min_nodes = t->params.max_nodes = 3;
+    join_between(t, 0, "10.0.0.7", "10.0.0.100", "192.168.1.1");
+    join_between(t, 1, "10.0.0.7", "10.0.0.100", "192.168.1.2");
+    join_between(t, 2, "10.0.0.8", "10.0.0.100", "10.0.0.8");
+    assert_string_equal(t->agents[2].view.place.master_addr, "10.0.0.7");
+}
+
 static void a_local_address_is_taken_as_it_is(void **state)
 {
     struct table *t = *state;
@@ -1178,6 +1227,9 @@ int main(void)
         TEST(roles_and_sizes_differ_between_nodes),
         TEST(survivors_keep_their_ranks),
         TEST(the_master_is_called_what_others_can_reach),
+        TEST(the_master_has_the_address_at_which_others_found_its_machine),
+        TEST(nodes_behind_one_nat_are_told_apart_and_meet_behind_it),
+        TEST(a_nat_that_is_not_everybodys_hides_no_address),
         TEST(a_local_address_is_taken_as_it_is),
         TEST(a_failure_is_told_to_everybody_at_once_and_charged_once),
         TEST(the_last_failure_is_final_for_everybody),

@@ -262,6 +262,7 @@ static void leaving_is_said_before_the_connection_is_closed(void **state)
     assert_did(t, "rc");
     session_report(&t->session, t->now_ns, &report);
     assert_int_equal(report.phase, SESSION_LEFT);
+    assert_int_equal(report.cause.kind, SESSION_CAUSE_LEFT); /* one of no kind is not sent */
     assert_string_equal(report.cause.text, "received SIGTERM");
     happens(t, SESSION_EVENT_TIMER);
     assert_did(t, "");

@@ -38,6 +38,7 @@ static const struct session_hello a_hello = {.job = "train-7",
                                              .attempt = 9,
                                              .host = "node3",
                                              .addr = "10.0.0.3",
+                                             .own = "192.168.7.3",
                                              .role = "default",
                                              .n_workers = 8,
                                              .node_rank = 3,
@@ -90,6 +91,7 @@ static void assert_hello_equal(const struct session_hello *a, const struct sessi
     assert_int_equal(a->attempt, b->attempt);
     assert_string_equal(a->host, b->host);
     assert_string_equal(a->addr, b->addr);
+    assert_string_equal(a->own, b->own);
     assert_string_equal(a->role, b->role);
     assert_int_equal(a->n_workers, b->n_workers);
     assert_int_equal(a->node_rank, b->node_rank);
@@ -224,6 +226,7 @@ static void the_longest_texts_fit(void **state)
     memset(longest.job, 1, sizeof(longest.job) - 1);
     memset(longest.host, 1, sizeof(longest.host) - 1);
     memset(longest.addr, 1, sizeof(longest.addr) - 1);
+    memset(longest.own, 1, sizeof(longest.own) - 1);
     memset(longest.role, 1, sizeof(longest.role) - 1);
     memset(longest.report.cause.host, 1, sizeof(longest.report.cause.host) - 1);
     memset(longest.report.cause.text, 1, sizeof(longest.report.cause.text) - 1);

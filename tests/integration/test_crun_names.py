@@ -1,0 +1,198 @@
+"""What the endpoint may be called, and what names may be like: three hosts in network namespaces, each with an /etc/hosts,
+/etc/resolv.conf and /etc/nsswitch.conf of its own."""
+
+import os
+import pathlib
+import re
+import signal
+import sys
+import time
+
+import pytest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "lib"))
+import fabric as fabrics
+import nodes as lib
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+MEETS = ROOT / "tests" / "lib" / "meets.py"
+N_HOSTS = 3
+PORT = 29400
+SECOND_NIC = "10.88.0.1"
+FILES_ONLY = "hosts: files\n"
+WITH_DNS = "hosts: files dns\n"
+
+
+@pytest.fixture(scope="module")
+def fabric():
+    """The first host has a second network card, which leads nowhere."""
+    if reason := fabrics.missing():
+        if os.environ.get("CRUN_TESTS_STRICT") == "1":
+            pytest.fail(f"{reason} (CRUN_TESTS_STRICT=1)", pytrace=False)
+        pytest.skip(reason)
+    with fabrics.Fabric(N_HOSTS) as made:
+        space = made.space(0)
+        fabrics.sh(f"ip -n {space} link add eth1 type veth peer name nowhere && ip -n {space} link set eth1 up && "
+                   f"ip -n {space} link set nowhere up && ip -n {space} addr add {SECOND_NIC}/24 dev eth1")
+        yield made
+
+
+@pytest.fixture
+def fabric6():
+    """The same hosts without IPv4."""
+    if reason := fabrics.missing():
+        if os.environ.get("CRUN_TESTS_STRICT") == "1":
+            pytest.fail(f"{reason} (CRUN_TESTS_STRICT=1)", pytrace=False)
+        pytest.skip(reason)
+    with fabrics.Fabric(N_HOSTS) as made:
+        for host in range(N_HOSTS):
+            fabrics.sh(f"ip -n {made.space(host)} addr del {made.address(host)}/24 dev eth0")
+        yield made
+
+
+def make_etc(folder, host, names="", nsswitch=FILES_ONLY):
+    """names: lines of the hosts file."""
+    etc = folder / f"etc{host}"
+    etc.mkdir()
+    (etc / "hosts").write_text(f"127.0.0.1 localhost\n::1 localhost\n{names}")
+    (etc / "nsswitch.conf").write_text(nsswitch)
+    (etc / "resolv.conf").write_text("nameserver 127.0.0.53\n")
+    for f in etc.iterdir():
+        f.chmod(0o644)
+    return etc
+
+
+def start(nodes, fabric, host, etc, endpoint, *more, conf="last_call_timeout=1", nnodes=N_HOSTS):
+    return nodes.crun(f"--nnodes={nnodes}", "--rdzv-backend=c10d", f"--rdzv-endpoint={endpoint}", "--rdzv-id=job",
+                      f"--rdzv-conf={conf}", f"--node-rank={host}", *more, "--no-python", sys.executable, MEETS,
+                      prefix=fabric.prefix_with_etc(host, etc))
+
+
+def met_at(nodes):
+    assert nodes.codes() == [0] * len(nodes), nodes.texts()
+    found = [m.group(1) for n in nodes for m in re.finditer(r"MET AT (\S+)", n.text())]
+    assert len(found) == len(nodes), nodes.texts()
+    return set(found)
+
+
+CASES = {
+    "Debian's 127.0.1.1": ("node0", ["127.0.1.1 node0.cluster node0\n", "10.77.0.1 node0\n", "10.77.0.1 node0\n"]),
+    "two cards": ("node0", [f"{SECOND_NIC} node0\n", "10.77.0.1 node0\n", "10.77.0.1 node0\n"]),
+    "a short and a long name": ("node0.cluster", ["10.77.0.1 node0 node0.cluster\n", "10.77.0.1 node0.cluster node0\n",
+                                                  "10.77.0.1 node0.cluster\n"]),
+    "both families": ("node0", ["fd77::1 node0\n10.77.0.1 node0\n"] * 3),
+    "IPv4 written as IPv6": ("[::ffff:10.77.0.1]", [""] * 3),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_everybody_meets_where_peers_can_reach(fabric, tmp_path, case):
+    endpoint, names = CASES[case]
+    with lib.Nodes(tmp_path) as nodes:
+        for host in range(N_HOSTS):
+            start(nodes, fabric, host, make_etc(tmp_path, host, names[host]), f"{endpoint}:{PORT}")
+        assert met_at(nodes) <= {fabric.address(0), fabric.address6(0)}, nodes.texts()
+
+
+@pytest.mark.parametrize("endpoint", ["[fd77::1]", "node0"])
+def test_hosts_with_ipv6_alone(fabric6, tmp_path, endpoint):
+    with lib.Nodes(tmp_path) as nodes:
+        for host in range(N_HOSTS):
+            start(nodes, fabric6, host, make_etc(tmp_path, host, "fd77::1 node0\n"), f"{endpoint}:{PORT}")
+        assert met_at(nodes) == {"fd77::1"}, nodes.texts()
+
+
+def test_local_addr_counts(fabric, tmp_path):
+    """Node 0 is not the host of the rendezvous, and says where it is to be found."""
+    with lib.Nodes(tmp_path) as nodes:
+        for host in range(N_HOSTS):
+            start(nodes, fabric, host, make_etc(tmp_path, host), f"{fabric.address(1)}:{PORT}",
+                  *([f"--local-addr={fabric.address6(0)}"] if host == 0 else []))
+        assert met_at(nodes) == {fabric.address6(0)}, nodes.texts()
+
+
+def silence_resolver(fabric, host):
+    """Whoever asks gets no answer, not even that nobody listens."""
+    fabrics.sh(f"ip netns exec {fabric.space(host)} nft 'add table inet test; add chain inet test input "
+               "{ type filter hook input priority 0; }; add rule inet test input udp dport 53 drop'")
+
+
+@pytest.mark.parametrize("resolver", ["none", "nobody there", "silent"])
+def test_a_name_that_nobody_knows(fabric, tmp_path, resolver):
+    """One sentence says which, why and what to do, within seconds; and how it ended."""
+    if resolver == "silent":
+        silence_resolver(fabric, 1)
+    try:
+        with lib.Nodes(tmp_path) as nodes:
+            etc = make_etc(tmp_path, 1, nsswitch=FILES_ONLY if resolver == "none" else WITH_DNS)
+            start(nodes, fabric, 1, etc, f"node0:{PORT}", conf="join_timeout=4")
+            assert nodes[0].wait(60) == 1
+            first, last = nodes[0].text().splitlines()
+            assert re.match(r"crun: the name in --rdzv-endpoint node0:29400 cannot be looked up: .*; trying again for "
+                            r"\d+ s; the name has to be known on every node \(/etc/hosts, the resolver in "
+                            r"/etc/resolv\.conf\): correct it, or give an address in --rdzv-endpoint$", first), first
+            assert "could not be reached for 4 s (the join timeout): the name cannot be looked up: " in last, last
+    finally:
+        fabric.heal(1)
+
+
+@pytest.mark.parametrize("resolver", ["none", "silent"])
+def test_a_name_that_comes_late(fabric, tmp_path, resolver):
+    """Everybody starts soon after it is there, though questions that were asked before hang for ten seconds and more."""
+    etcs = [make_etc(tmp_path, host, nsswitch=WITH_DNS if resolver == "silent" else FILES_ONLY)
+            for host in range(N_HOSTS)]
+    try:
+        if resolver == "silent":
+            for host in range(N_HOSTS):
+                silence_resolver(fabric, host)
+        with lib.Nodes(tmp_path) as nodes:
+            for host in range(N_HOSTS):
+                start(nodes, fabric, host, etcs[host], f"node0:{PORT}", conf="last_call_timeout=1,join_timeout=120")
+            for node in nodes:
+                node.wait_for("cannot be looked up")
+            for etc in etcs:
+                with open(etc / "hosts", "a") as hosts:  # in place: it is mounted
+                    hosts.write("10.77.0.1 node0\n")
+            at = time.monotonic()
+            assert met_at(nodes) == {fabric.address(0)}
+            took = time.monotonic() - at
+            print(f"{resolver}: all nodes were done {took:.2f} s after the name was there")
+            assert took < 8, nodes.texts()  # a hanging question would have taken ten
+    finally:
+        for host in range(N_HOSTS):
+            fabric.heal(host)
+
+
+def test_told_to_stop_while_a_question_hangs(fabric, tmp_path):
+    silence_resolver(fabric, 1)
+    try:
+        with lib.Nodes(tmp_path) as nodes:
+            start(nodes, fabric, 1, make_etc(tmp_path, 1, nsswitch=WITH_DNS), f"node0:{PORT}")
+            nodes[0].wait_for("cannot be looked up")
+            at = time.monotonic()
+            nodes[0].signal(signal.SIGTERM)
+            assert nodes[0].wait(60) == 1
+            assert time.monotonic() - at < 5, nodes.texts()
+    finally:
+        fabric.heal(1)
+
+
+@pytest.mark.parametrize("resolver", ["none", "silent"])
+def test_static_with_a_name_that_comes_late(fabric, tmp_path, resolver):
+    etcs = [make_etc(tmp_path, host, nsswitch=WITH_DNS if resolver == "silent" else FILES_ONLY) for host in range(2)]
+    try:
+        if resolver == "silent":
+            for host in range(2):
+                silence_resolver(fabric, host)
+        with lib.Nodes(tmp_path) as nodes:
+            for host in range(2):
+                nodes.crun("--nnodes=2", f"--node-rank={host}", "--master-addr=node0", f"--master-port={PORT}",
+                           "--no-python", "true", prefix=fabric.prefix_with_etc(host, etcs[host]))
+            nodes[1].wait_for("waiting for node 0 at node0 port 29400: ")
+            for etc in etcs:
+                with open(etc / "hosts", "a") as hosts:
+                    hosts.write("10.77.0.1 node0\n")
+            assert nodes.codes() == [0, 0], nodes.texts()
+    finally:
+        for host in range(2):
+            fabric.heal(host)
