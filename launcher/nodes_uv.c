@@ -20,6 +20,8 @@
 #include "launcher/endpoint_os.h"
 #include "launcher/job.h"
 #include "launcher/last_word_sock.h"
+#include "launcher/lookup_uv.h"
+#include "launcher/probe_uv.h"
 #include "launcher/say.h"
 #include "launcher/session_uv.h"
 #include "launcher/verdict.h"
@@ -42,6 +44,8 @@ struct nodes {
     struct server *rendezvous; /* hosted here, or NULL */
     struct server *store;      /* of the next generation */
     struct last_word last_word;
+    struct probe *probe;       /* of the present one's store, on another node */
+    char probed[ENDPOINT_SIZE];
     struct lookup *lookup;     /* of the endpoint's name */
     struct lookup_addresses addresses; /* of the endpoint, as this node dials it */
     uv_timer_t timer; /* begin, watch the lookup, or linger */
@@ -100,6 +104,12 @@ static void on_linger_end(uv_timer_t *timer)
     close_rest(n);
 }
 
+static void stop_probe(struct nodes *n)
+{
+    probe_stop(n->probe);
+    n->probe = NULL;
+}
+
 static void on_deserted(void *data)
 {
     struct nodes *n = data;
@@ -125,6 +135,7 @@ void nodes_destroy(struct nodes *n)
     n->store = NULL;
     lookup_stop(n->lookup);
     n->lookup = NULL;
+    stop_probe(n);
     if (!n->rendezvous || server_n_nodes(n->rendezvous) == 0)
         close_rest(n);
     else
@@ -158,6 +169,37 @@ static void say_progress(struct nodes *n, const struct session_view *view)
         say("%u/%u nodes (at least %u)%s", view->n_ready, view->max_nodes, view->min_nodes, missing);
 }
 
+static void format_endpoint(char *to, const char *host, unsigned port)
+{
+    (void)snprintf(to, ENDPOINT_SIZE, strchr(host, ':') ? "[%.256s]:%u" : "%.256s:%u", host, port); /* for sentences */
+}
+
+static void on_unreachable(void *data, const char *why)
+{
+    struct nodes *n = data;
+
+    stop_probe(n);
+    say("the worker store of this generation cannot be reached from this node at %s (%s), so its workers wait in "
+        "vain; that address is what --local-addr says on node 0, or else where node 0 came from to the rendezvous: "
+        "start node 0 with --local-addr=ADDRESS, one at which all nodes reach it, and look for a firewall between",
+        n->probed, why);
+}
+
+/* Workers say nothing for minutes when their store is out of reach. */
+static void probe_store(struct nodes *n, const struct session_place *place)
+{
+    const struct probe_config config = {.loop = n->host.loop,
+                                        .host = place->master_addr,
+                                        .port = place->master_port,
+                                        .on_unreachable = on_unreachable,
+                                        .data = n};
+
+    stop_probe(n);
+    format_endpoint(n->probed, place->master_addr, place->master_port);
+    if (place->group_rank != 0 && probe_start(&n->probe, &config) != 0)
+        n->probe = NULL; /* then the workers have to tell it */
+}
+
 static void start(struct nodes *n, const struct session_view *view)
 {
     struct server *store = n->store;
@@ -174,6 +216,7 @@ static void start(struct nodes *n, const struct session_view *view)
         server_stop(store, NULL, NULL);
         store = NULL;
     }
+    probe_store(n, &view->place);
     n->host.on_start(n->host.data, (uint32_t)view->generation, (int)view->restarts, &view->place, store);
 }
 
@@ -229,6 +272,7 @@ static void on_action(void *data, enum session_action action, const struct sessi
         start(n, view);
         break;
     case SESSION_DO_STOP:
+        stop_probe(n);
         n->host.on_stop(n->host.data, &session_uv_machine(n->session)->cause);
         break;
     case SESSION_DO_DRAIN:
@@ -241,6 +285,7 @@ static void on_action(void *data, enum session_action action, const struct sessi
         say("%s", session_uv_machine(n->session)->text);
         break;
     case SESSION_DO_END:
+        stop_probe(n);
         on_session_end(n);
         break;
     default:
@@ -527,8 +572,7 @@ int nodes_create(struct nodes **ret, const struct nodes_host *host)
     n->began_ms = uv_now(host->loop);
     n->dial_host = job->endpoint_host;
     n->rendezvous_port = job->endpoint_port;
-    (void)snprintf(n->endpoint, sizeof(n->endpoint), strchr(job->endpoint_host, ':') ? "[%.256s]:%u" : "%.256s:%u",
-                   job->endpoint_host, job->endpoint_port); /* for sentences */
+    format_endpoint(n->endpoint, job->endpoint_host, job->endpoint_port);
     (void)uv_timer_init(host->loop, &n->timer); /* these two cannot fail */
     n->timer.data = n;
     (void)uv_timer_start(&n->timer, on_begin, 0, 0);

@@ -1,6 +1,7 @@
 """What the endpoint may be called, and what names may be like: three hosts in network namespaces, each with an /etc/hosts,
 /etc/resolv.conf and /etc/nsswitch.conf of its own."""
 
+import contextlib
 import os
 import pathlib
 import re
@@ -12,6 +13,7 @@ import pytest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "lib"))
 import fabric as fabrics
+import jobs
 import nodes as lib
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -56,7 +58,7 @@ def make_etc(folder, host, names="", nsswitch=FILES_ONLY):
     etc.mkdir()
     (etc / "hosts").write_text(f"127.0.0.1 localhost\n::1 localhost\n{names}")
     (etc / "nsswitch.conf").write_text(nsswitch)
-    (etc / "resolv.conf").write_text("nameserver 127.0.0.53\n")
+    (etc / "resolv.conf").write_text("nameserver 127.0.0.53\noptions timeout:30 attempts:5\n")
     for f in etc.iterdir():
         f.chmod(0o644)
     return etc
@@ -120,25 +122,26 @@ def silence_resolver(fabric, host):
 @pytest.mark.parametrize("resolver", ["none", "nobody there", "silent"])
 def test_a_name_that_nobody_knows(fabric, tmp_path, resolver):
     """One sentence says which, why and what to do, within seconds; and how it ended."""
+    seconds = 3 if resolver == "silent" else 1
     if resolver == "silent":
         silence_resolver(fabric, 1)
     try:
         with lib.Nodes(tmp_path) as nodes:
             etc = make_etc(tmp_path, 1, nsswitch=FILES_ONLY if resolver == "none" else WITH_DNS)
-            start(nodes, fabric, 1, etc, f"node0:{PORT}", conf="join_timeout=4")
+            start(nodes, fabric, 1, etc, f"node0:{PORT}", conf=f"join_timeout={seconds}")
             assert nodes[0].wait(60) == 1
             first, last = nodes[0].text().splitlines()
             assert re.match(r"crun: the name in --rdzv-endpoint node0:29400 cannot be looked up: .*; trying again for "
                             r"\d+ s; the name has to be known on every node \(/etc/hosts, the resolver in "
                             r"/etc/resolv\.conf\): correct it, or give an address in --rdzv-endpoint$", first), first
-            assert "could not be reached for 4 s (the join timeout): the name cannot be looked up: " in last, last
+            assert f"could not be reached for {seconds} s (the join timeout): the name cannot be looked up: " in last, last
     finally:
         fabric.heal(1)
 
 
 @pytest.mark.parametrize("resolver", ["none", "silent"])
 def test_a_name_that_comes_late(fabric, tmp_path, resolver):
-    """Everybody starts soon after it is there, though questions that were asked before hang for ten seconds and more."""
+    """Everybody starts soon after it is there, though questions that were asked before hang for minutes."""
     etcs = [make_etc(tmp_path, host, nsswitch=WITH_DNS if resolver == "silent" else FILES_ONLY)
             for host in range(N_HOSTS)]
     try:
@@ -157,7 +160,7 @@ def test_a_name_that_comes_late(fabric, tmp_path, resolver):
             assert met_at(nodes) == {fabric.address(0)}
             took = time.monotonic() - at
             print(f"{resolver}: all nodes were done {took:.2f} s after the name was there")
-            assert took < 8, nodes.texts()  # a hanging question would have taken ten
+            assert took < 60, nodes.texts()
     finally:
         for host in range(N_HOSTS):
             fabric.heal(host)
@@ -172,7 +175,7 @@ def test_told_to_stop_while_a_question_hangs(fabric, tmp_path):
             at = time.monotonic()
             nodes[0].signal(signal.SIGTERM)
             assert nodes[0].wait(60) == 1
-            assert time.monotonic() - at < 5, nodes.texts()
+            assert time.monotonic() - at < 60, nodes.texts()
     finally:
         fabric.heal(1)
 
@@ -196,3 +199,95 @@ def test_static_with_a_name_that_comes_late(fabric, tmp_path, resolver):
     finally:
         for host in range(2):
             fabric.heal(host)
+
+
+# ---------------------------------------------------------------- network address translation
+
+
+@pytest.fixture
+def translated():
+    """Hosts 1 and 2 are behind host 0 of another network, which masquerades: everybody else sees its address."""
+    if reason := fabrics.missing():
+        if os.environ.get("CRUN_TESTS_STRICT") == "1":
+            pytest.fail(f"{reason} (CRUN_TESTS_STRICT=1)", pytrace=False)
+        pytest.skip(reason)
+    with fabrics.Fabric(2) as outside, fabrics.Fabric(2, network=78) as inside:
+        router = outside.space(1)
+        fabrics.sh(f"ip -n {inside.hub} link add way type veth peer name inner netns {router} && "
+                   f"ip -n {inside.hub} link set way master sw up && "
+                   f"ip -n {router} addr add 10.78.0.254/24 dev inner && ip -n {router} link set inner up && "
+                   f"ip netns exec {router} sh -c 'echo 1 >/proc/sys/net/ipv4/ip_forward' && ip netns exec {router} nft "
+                   "'add table ip nat; add chain ip nat post { type nat hook postrouting priority 100; };"
+                   "add rule ip nat post oifname eth0 masquerade'")
+        for host in range(2):
+            fabrics.sh(f"ip -n {inside.space(host)} route add default via 10.78.0.254")
+        yield outside, inside
+
+
+def start_translated(nodes, fabric, host, rank, *more, nnodes=2):
+    return nodes.crun(f"--nnodes={nnodes}", "--rdzv-backend=c10d", "--rdzv-endpoint=10.77.0.1:29400", "--rdzv-id=job",
+                      "--rdzv-conf=last_call_timeout=1,is_host=0", f"--node-rank={rank}", *more, "--no-python",
+                      sys.executable, MEETS, prefix=fabric.prefix(host))
+
+
+@contextlib.contextmanager
+def daemon(fabric, folder):
+    (folder / "daemon").mkdir()
+    with lib.Nodes(folder / "daemon") as daemons:
+        daemons.start([jobs.build_folder() / "rendezvous" / "crund", f"--listen={fabric.address(0)}:{PORT}"],
+                      prefix=fabric.prefix(0)).wait_for("listening")
+        yield
+
+
+def test_nodes_behind_one_nat_meet_behind_it(translated, tmp_path):
+    """One source address for two nodes, which are told apart all the same and find each other."""
+    outside, inside = translated
+    with daemon(outside, tmp_path), lib.Nodes(tmp_path) as nodes:
+        for host in range(2):
+            start_translated(nodes, inside, host, host)
+        assert met_at(nodes) == {inside.address(0)}, nodes.texts()
+
+
+def test_a_master_on_this_side_of_the_nat(translated, tmp_path):
+    outside, inside = translated
+    with daemon(outside, tmp_path), lib.Nodes(tmp_path) as nodes:
+        start_translated(nodes, outside, 0, 0, nnodes=3)
+        for host in range(2):
+            start_translated(nodes, inside, host, host + 1, nnodes=3)
+        assert met_at(nodes) == {outside.address(0)}, nodes.texts()
+
+
+def start_waiting(nodes, fabric, host, rank, *more):
+    return nodes.crun("--nnodes=2", "--rdzv-backend=c10d", "--rdzv-endpoint=10.77.0.1:29400", "--rdzv-id=job",
+                      "--rdzv-conf=is_host=0", f"--node-rank={rank}", *more, "--no-python", "sh", "-c",
+                      "echo STARTED; exec sleep 600", prefix=fabric.prefix(host))
+
+
+def test_a_master_behind_a_nat_is_told_by_the_others(translated, tmp_path):
+    """Nothing from outside gets in there. Within 5 s the others say so, and what helps."""
+    outside, inside = translated
+    with daemon(outside, tmp_path), lib.Nodes(tmp_path) as nodes:
+        start_waiting(nodes, inside, 0, 0)
+        start_waiting(nodes, outside, 0, 1)
+        nodes[1].wait_for("STARTED")
+        nodes[1].wait_for("crun: the worker store of this generation cannot be reached from this node at "
+                          f"{outside.address(1)}:")
+        assert "start node 0 with --local-addr=ADDRESS" in nodes[1].text()
+        assert "cannot be reached" not in nodes[0].text() and "worker store:" not in nodes[0].text()
+
+
+def test_a_local_addr_that_leads_nowhere_is_told(fabric, tmp_path):
+    """10.77.0.99 is nobody's. A node that can reach its store is silent, and so is the store."""
+    with daemon(fabric, tmp_path), lib.Nodes(tmp_path) as nodes:
+        for rank, addr in enumerate(["10.77.0.99", fabric.address(1)]):
+            start_waiting(nodes, fabric, rank, rank, f"--local-addr={addr}")
+        nodes[1].wait_for("crun: the worker store of this generation cannot be reached from this node at 10.77.0.99:")
+        for node in nodes:
+            node.finish()
+        nodes.clear()
+        for rank in range(2):
+            start_waiting(nodes, fabric, rank, rank, "--rdzv-id=other")
+        for node in nodes:
+            node.wait_for("STARTED")
+        time.sleep(1.5)  # the question is asked after one
+        assert all(len(node.text().splitlines()) <= 2 for node in nodes), nodes.texts()

@@ -30,8 +30,10 @@ def missing():
 
 
 class Fabric:
-    def __init__(self, n_hosts):
+    def __init__(self, n_hosts, network=77):
+        """network: 10.NETWORK.0.0/24."""
         self.n_hosts = n_hosts
+        self.network = network
         self.name = f"crun-{os.getpid()}-{next(counter)}"
         self.hub = f"{self.name}-hub"
 
@@ -39,7 +41,7 @@ class Fabric:
         return f"{self.name}-h{host}"
 
     def address(self, host):
-        return f"10.77.0.{host + 1}"
+        return f"10.{self.network}.0.{host + 1}"
 
     def hostname(self, host):
         return f"host{host}"
@@ -57,7 +59,7 @@ class Fabric:
                 'mount --bind "$f" /etc/"${f##*/}" || exit 1; done && exec "$@"', "sh", str(etc)]
 
     def address6(self, host):
-        return f"fd77::{host + 1}"
+        return f"fd{self.network}::{host + 1}"
 
     def __enter__(self):
         sh(f"ip netns add {self.hub} && ip -n {self.hub} link add sw type bridge && ip -n {self.hub} link set sw up")
