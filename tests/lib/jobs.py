@@ -49,16 +49,22 @@ def assert_one_sentence(p, code, *words):
         assert word in lines[0], lines[0]
 
 
+def whole_lines(path):
+    """The JSON lines of a file that somebody may be writing; none where there is no file yet."""
+    path = pathlib.Path(path)
+    text = path.read_text() if path.exists() else ""
+    return [json.loads(line) for line in text[:text.rfind("\n") + 1].splitlines()]
+
+
 def read_metrics(path):
     """(epoch lines, resume lines)"""
-    path = pathlib.Path(path)
-    lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    lines = whole_lines(path)
     return [m for m in lines if "param_crc32c" in m and "epoch" in m], [m for m in lines if "resumed" in m]
 
 
 def read_lines(path, field):
     """Metrics lines that have this field."""
-    return [m for m in map(json.loads, pathlib.Path(path).read_text().splitlines()) if field in m]
+    return [m for m in whole_lines(path) if field in m]
 
 
 def children(pid):
@@ -109,7 +115,7 @@ def workers_named(crun_pid, name):
     return found
 
 
-def wait_for(condition, timeout=30, interval=0.002):
+def wait_for(condition, timeout=60, interval=0.002):
     deadline = time.monotonic() + timeout
     while time.monotonic() < deadline:
         value = condition()

@@ -54,9 +54,10 @@ class Node:
 
     def wait_for(self, what, timeout=60):
         def seen():
+            has_ended = self.process.poll() is not None  # before the text is read: its last words are in it
             if what in self.text():
                 return True
-            assert self.process.poll() is None, f"ended without {what!r}:\n{self.text()[-3000:]}"
+            assert not has_ended, f"ended without {what!r}:\n{self.text()[-3000:]}"
             return False
 
         try:

@@ -26,7 +26,7 @@ def one_round(rng, folder):
         pass
     crun.send_signal(signal.SIGTERM)
     try:
-        code = crun.wait(timeout=20)
+        code = crun.wait(timeout=60)
     except subprocess.TimeoutExpired:
         code = "none"
     left = list(launches.living(crun.tag).values())

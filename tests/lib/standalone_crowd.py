@@ -4,8 +4,12 @@ import argparse
 import collections
 import subprocess
 import sys
+import tempfile
+import time
 
 import jobs
+
+PATIENCE_S = 300
 
 # Talks to the store of its own launch: the first reply proves that it is alive and speaks the protocol.
 WORKER = r'''
@@ -18,32 +22,41 @@ s.sendall(b"\1" + vec(key) + vec(value))                               # SET
 s.sendall(b"\3" + vec(key))                                             # GET
 size = struct.unpack("<Q", s.recv(8, socket.MSG_WAITALL))[0]
 assert s.recv(size, socket.MSG_WAITALL) == value
-time.sleep(float(sys.argv[1]))
+# Nobody ends before all are there: then no port can be given a second time.
+open(f"{sys.argv[1]}/{os.getpid()}", "w").close()
+while len(os.listdir(sys.argv[1])) < int(sys.argv[2]):
+    time.sleep(0.1)
 print(os.environ["MASTER_PORT"], os.environ["RANK"])
 '''
 
 
-def run(launches, hold_s):
+def run(launches):
     """(launches that failed, port -> launches that had it)"""
-    command = [jobs.crun(), "--standalone", "--nproc-per-node=2", "--no-python", sys.executable, "-c", WORKER, str(hold_s)]
-    crowd = [subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-             for _ in range(launches)]
     failed, ports = [], collections.Counter()
-    for crun in crowd:
-        out, err = crun.communicate(timeout=300)
-        lines = [line.split() for line in out.splitlines()]
-        if crun.returncode != 0 or sorted(rank for _, rank in lines) != ["0", "1"]:
-            failed.append((crun.returncode, err))
-        ports.update({port for port, _ in lines})
+    with tempfile.TemporaryDirectory() as folder:
+        command = [jobs.crun(), "--standalone", "--nproc-per-node=2", "--no-python", sys.executable, "-c", WORKER, folder,
+                   str(2 * launches)]
+        crowd = [subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+                 for _ in range(launches)]
+        deadline = time.monotonic() + PATIENCE_S
+        for crun in crowd:
+            try:
+                out, err = crun.communicate(timeout=max(1, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:  # one that failed leaves all others waiting
+                crun.terminate()
+                out, err = crun.communicate(timeout=PATIENCE_S)
+            lines = [line.split() for line in out.splitlines()]
+            if crun.returncode != 0 or sorted(rank for _, rank in lines) != ["0", "1"]:
+                failed.append((crun.returncode, err))
+            ports.update({port for port, _ in lines})
     return failed, ports
 
 
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--launches", type=int, default=200)
-    parser.add_argument("--hold", type=float, default=20, help="seconds each worker stays, so that all overlap")
     args = parser.parse_args()
-    failed, ports = run(args.launches, args.hold)
+    failed, ports = run(args.launches)
     shared = {port: n for port, n in ports.items() if n > 1}
     for code, err in failed[:5]:
         print(f"exit code {code}: {err[-500:]}")
