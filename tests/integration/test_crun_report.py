@@ -64,10 +64,10 @@ def test_kill_from_outside_is_told_apart():
 def test_who_told_crun_to_stop():
     p = launches.start(["--standalone", "--no-python", "sleep", "60"], stderr=subprocess.PIPE, text=True)
     jobs.wait_for(lambda: jobs.workers(p.pid))
-    script = f"import os, time; os.kill({p.pid}, 15); time.sleep(0.5)"
-    messenger = subprocess.Popen([sys.executable, "-c", script])
+    script = f"import os, sys; os.kill({p.pid}, 15); sys.stdin.read()"  # it lives until crun has looked at it
+    messenger = subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE)
     _, err = p.communicate(timeout=60)
-    messenger.wait(timeout=60)
+    messenger.communicate(timeout=60)
     assert f"told to stop by SIGTERM from process {messenger.pid} (python" in err, err
     assert "of user" not in err
 
@@ -101,15 +101,15 @@ def test_core_dump(tmp_path):
 def test_stopped_rank_is_woken_to_stop(tmp_path):
     """SIGSTOP to a rank: it hears of the end of the job by SIGTERM, not by SIGKILL after the timeout."""
     worker = f"trap 'touch {tmp_path}/$RANK.told; exit 0' TERM; touch {tmp_path}/$RANK.up; while :; do sleep 0.05; done"
-    p = launches.start(["--standalone", "--nproc-per-node=2", "--no-python", "sh", "-c", worker], stderr=subprocess.PIPE, text=True)
+    p = launches.start(["--standalone", "--nproc-per-node=2", "--shutdown-timeout=300", "--no-python", "sh", "-c", worker],
+                       stderr=subprocess.PIPE, text=True)
     jobs.wait_for(lambda: (tmp_path / "0.up").exists() and (tmp_path / "1.up").exists())
     pid = jobs.workers(p.pid)[1]
     os.kill(pid, signal.SIGSTOP)
     jobs.wait_for(lambda: launches.state(pid)[1] == "T")
-    begin = time.monotonic()
     p.terminate()
     _, err = p.communicate(timeout=60)
-    assert p.returncode == 1 and time.monotonic() - begin < 20  # the timeout is 30 s
+    assert p.returncode == 1
     assert (tmp_path / "1.told").exists() and "had ended in time" not in err
 
 
@@ -141,13 +141,13 @@ def test_last_lines_that_nobody_has_seen(tmp_path):
 def test_grace_of_the_scheduler(tmp_path):
     """Row 4 of what goes wrong in the field: the launcher is through before the scheduler kills it."""
     worker = f"trap '' TERM; touch {tmp_path}/up; while :; do sleep 0.1; done"
-    p = launches.start(["--standalone", "--shutdown-timeout=30", "--no-python", "sh", "-c", worker], stderr=subprocess.PIPE, text=True,
+    p = launches.start(["--standalone", "--shutdown-timeout=300", "--no-python", "sh", "-c", worker], stderr=subprocess.PIPE, text=True,
                        environment={"CRUN_GRACE_SECONDS": "6"})
     jobs.wait_for((tmp_path / "up").exists)
     begin = time.monotonic()
     p.terminate()
     _, err = p.communicate(timeout=60)
-    assert 0.9 < time.monotonic() - begin < 20 and "does not fit into CRUN_GRACE_SECONDS (6 s); 1 s are used" in err
+    assert time.monotonic() - begin > 0.9 and "does not fit into CRUN_GRACE_SECONDS (6 s); 1 s are used" in err
     assert p.returncode == 1 and launches.living(p.tag) == {}
 
 
