@@ -251,5 +251,5 @@ def test_two_jobs_on_one_daemon(tmp_path):
         for job in "ab":
             for _ in range(2):
                 nodes.crun("--nnodes=2", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{crund.port}",
-                           f"--rdzv-id={job}", "--no-python", "sh", "-c", f"{SHOW} [ ${{RANK}}{job} != 1b ]")
+                           f"--rdzv-id={job}", "--rdzv-conf=node_timeout_ms=10000", "--no-python", "sh", "-c", f"{SHOW} [ ${{RANK}}{job} != 1b ]")
         assert nodes.codes() == [0, 0, 1, 1], nodes.texts()

@@ -13,7 +13,6 @@ import socket
 import struct
 import subprocess
 import sys
-import termios
 import time
 
 import pytest
@@ -41,8 +40,10 @@ def run(*options, **kwargs):
     return subprocess.run([CRUND, *options], capture_output=not kwargs, text=True, timeout=PATIENCE_S, **kwargs)
 
 
-def settle(c, turns=100):
-    """What other clients sent before this was read: each ping takes another turn of the server's loop."""
+def settle(c, *senders, turns=100):
+    """What these clients sent before was read: it has arrived, and each ping takes another turn of the server's loop."""
+    for sender in senders:
+        sender.arrive()
     with c.client() as client:
         assert all(client.ping() for _ in range(turns))
 
@@ -183,7 +184,7 @@ def test_waiting_clients_do_not_hold_it(number):
     with Crund(BUILD, "--drain-timeout", "100000") as c:
         waiter = c.client()
         waiter.send(message("WAIT", ["/never"]))
-        settle(c)
+        settle(c, waiter)
         c.process.send_signal(number)
         assert c.process.wait(PATIENCE_S) == 0
         assert waiter.is_closed()
@@ -205,7 +206,7 @@ def test_drain_sends_what_was_answered():
         for _ in range(8):
             client.send(message("APPEND", "/64M", piece))
         client.send(message("GET", "/64M"))
-        settle(c)  # the socket is full; most of the reply waits in the server
+        settle(c, client)  # the socket is full; most of the reply waits in the server
         c.process.send_signal(signal.SIGTERM)
         assert wait_until(lambda: is_refused(c))
         assert c.process.poll() is None
@@ -220,7 +221,7 @@ def test_drain_is_bounded():
         client = c.client(rcvbuf=4096)
         client.set("/big", b"x" * (8 << 20))
         client.send(message("GET", "/big"))
-        settle(c)
+        settle(c, client)
         started = time.monotonic()
         assert c.stop() == 0
         assert time.monotonic() - started > 0.2
@@ -253,29 +254,29 @@ def test_greeting_may_be_split(crund):
 
 @pytest.mark.sanitize
 def test_silence_before_the_greeting_is_bounded():
-    with Crund(BUILD, "--handshake-timeout", "0.3") as c:
+    with Crund(BUILD, "--handshake-timeout", "1.5") as c:
+        started = time.monotonic()
         silent, half = c.client(validate=False), c.client(validate=False)
         good = c.client()
         half.send(b"\0\xce")
-        started = time.monotonic()
         assert silent.is_closed() and half.is_closed()
-        assert time.monotonic() - started > 0.2
+        assert time.monotonic() - started > 1.4
         assert good.ping()
         assert "greeting in time" in c.log()
 
 
 def test_a_daemon_that_was_stopped_does_not_blame_its_clients():
     """What came in time was lying unread: neither a greeting nor a message was late."""
-    with Crund(BUILD, "--handshake-timeout", "2", "--message-timeout", "2") as c:
+    with Crund(BUILD, "--handshake-timeout", "3", "--message-timeout", "3") as c:
         new, silent = c.client(validate=False), c.client(validate=False)
         half = c.client()
         m = message("SET", "/k", b"v" * 100000)
         half.send(m[:-1])
-        settle(c, 10)
+        settle(c, half)
         os.kill(c.pid, signal.SIGSTOP)
         new.send(VALIDATE + message("PING", 3))
         half.send(m[-1:])
-        time.sleep(2.5)
+        time.sleep(3.5)
         os.kill(c.pid, signal.SIGCONT)
         assert new.read(4) == struct.pack("<I", 3)
         assert half.get("/k") == b"v" * 100000
@@ -283,7 +284,7 @@ def test_a_daemon_that_was_stopped_does_not_blame_its_clients():
 
 
 def test_incomplete_message_is_bounded():
-    with Crund(BUILD, "--message-timeout", "1.5") as c:
+    with Crund(BUILD, "--message-timeout", "3") as c:
         slow, good, idle = c.client(), c.client(), c.client()
         slow.send(message("SET", "/k", b"v")[:-1])
         slow.socket.settimeout(0.05)
@@ -483,7 +484,7 @@ def test_output_of_all_clients_is_bounded():
         writer.send(multi_set([(k, b"") for k in keys]))
         assert writer.ping()
         deaf.send(message("LIST_KEYS"))
-        settle(c)
+        settle(c, deaf)
         patient.send(message("LIST_KEYS") + message("PING", 5))
         assert stays_silent(patient)
         assert small.ping() and small.add("/n", 1) == 1 and small.get("/n") == b"1"
@@ -499,7 +500,7 @@ def test_what_compare_set_says_back_is_bounded_as_well():
     with Crund(BUILD, "--max-output-all", "256K") as c:
         deaf, patient = c.client(rcvbuf=4096), c.client()
         deaf.send(message("COMPARE_SET", "/missing", expected, b""))
-        settle(c)
+        settle(c, deaf)
         patient.send(message("COMPARE_SET", "/missing", expected, b""))
         assert stays_silent(patient)
         deaf.close()
@@ -522,9 +523,9 @@ def test_a_client_that_leaves_makes_room_for_a_deferred_one():
         writer.send(multi_set([(k, b"") for k in keys]))
         assert writer.ping()
         deaf.send(message("LIST_KEYS"))
-        settle(c)
+        settle(c, deaf)
         patient.send(message("LIST_KEYS"))
-        settle(c)
+        settle(c, patient)
         deaf.close()
         assert read_list(patient) == keys
 
@@ -534,7 +535,7 @@ def test_incomplete_messages_of_all_clients_are_bounded():
     with Crund(BUILD, "--max-input", "1M") as c:
         first, second = c.client(), c.client()
         first.send(m[:-1])
-        settle(c)
+        settle(c, first)
         try:
             second.send(m[:-1])
         except Closed:
@@ -552,7 +553,7 @@ def test_bits_of_messages_take_no_room_from_others():
         for at in (0, 100):
             for client in bits:
                 client.send(message("SET", "/k", b"v" * 5000)[at : at + 100])
-            settle(c)
+            settle(c, *bits)
         good = c.client()
         good.set("/large", b"x" * (2 << 20))
         assert len(good.get("/large")) == 2 << 20
@@ -578,11 +579,8 @@ def test_written_and_closed_at_once_counts(crund):
     for i in range(50):
         with crund.client() as client:
             client.send(message("ADD", "/sum", 1) * 20)  # the replies are never read: closing resets
+            client.arrive()  # or the kernel may drop what it has not delivered yet
     assert wait_until(lambda: crund.client().add("/sum", 0) == 1000)
-
-
-def n_unacknowledged(client):
-    return struct.unpack("i", fcntl.ioctl(client.socket.fileno(), termios.TIOCOUTQ, bytes(4)))[0]
 
 
 @pytest.mark.sanitize
@@ -590,7 +588,7 @@ def test_a_megabyte_written_and_reset_counts(crund):
     m = b"".join(message("SET", f"/reset/{i}", b"v" * 1000) for i in range(2000))
     with crund.client() as client:
         client.send(message("PING", 1) + m)  # the reply is never read: closing resets
-        assert wait_until(lambda: n_unacknowledged(client) == 0)  # or the kernel drops what it has not sent yet
+        client.arrive()  # or the kernel drops what it has not sent yet
     assert wait_until(lambda: crund.client().check(*(f"/reset/{i}" for i in range(2000))))
 
 
@@ -617,7 +615,7 @@ def test_multi_set_is_one_message(crund):
     client, other = crund.client(), crund.client()
     m = multi_set([(f"/k{i}", b"v" * 1000) for i in range(50)])
     client.send(m[:30000])
-    settle(crund)
+    settle(crund, client)
     assert not other.check("/k0")
     client.send(m[30000:])
     assert client.check("/k0", "/k49")
@@ -710,6 +708,6 @@ def test_load_program_many_clients():
     load = BUILD / "tests" / "bench" / "store_load"
     with Crund(BUILD) as c:
         p = subprocess.run([load, "--port", str(c.port), "--pid", str(c.pid), "--op", "connect", "--connections", "2000"],
-                           capture_output=True, text=True, timeout=60)
+                           capture_output=True, text=True, timeout=300)
         assert p.returncode == 0, p.stderr + c.log()
         assert c.client().ping()

@@ -101,5 +101,5 @@ def test_sigterm_ends_it_in_time():
     assert p.stdout.readline()
     assert p.stdout.readline() and p.stdout.readline() and p.stdout.readline()
     p.send_signal(signal.SIGTERM)
-    p.communicate(timeout=20)
+    p.communicate(timeout=60)
     assert p.returncode == 143

@@ -173,7 +173,7 @@ def test_a_worker_that_cannot_stay_turns_it_into_all(tmp_path):
 
 
 def test_one_that_does_not_answer_turns_it_into_all(job, calm):
-    j = job("--replace-timeout=1", "--shutdown-timeout=1", options=ENDLESS)
+    j = job("--replace-timeout=1", "--shutdown-timeout=60", options=ENDLESS)
     assert j.wait_ready()
     ranks = jobs.workers(j.process.pid)
     jobs.kill(ranks[3], signal.SIGSTOP)
@@ -247,7 +247,7 @@ def test_nothing_is_left_when_crun_is_killed_after_a_replacement(job):
 def test_a_rank_that_hangs_is_given_up():
     """Nothing has failed for crun: the others must not wait for its word, but leave and have the job restarted."""
     p = jobs.run(jobs.train_job(2, "--epochs", 3, "--fault", "rank=1,step=5,kind=hang", program="toy",
-                                crun_args=["--max-restarts=1", "--shutdown-timeout=2"]),
-                 env={**os.environ, "CRW_TIMEOUT_MS": "1000"}, timeout=120)
+                                crun_args=["--max-restarts=3", "--shutdown-timeout=2"]),
+                 env={**os.environ, "CRW_TIMEOUT_MS": "3000"})
     assert p.returncode == 0, p.stderr
-    assert "did not come within 1000 ms" in p.stderr and "0/1 attempts left" in p.stderr
+    assert "did not come within 3000 ms" in p.stderr and "2/3 attempts left" in p.stderr

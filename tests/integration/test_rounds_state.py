@@ -93,8 +93,8 @@ def test_what_an_agent_is_told_is_on_disk(place):
 def test_a_running_job_survives_kill_9(place):
     place.start()
     nodes = run_pair(place)
-    place.restart()
-    place.logged(r"1 jobs with 2 nodes were restored; nodes have 5 s to return")
+    place.restart("--grace=60")
+    place.logged(r"1 jobs with 2 nodes were restored; nodes have 60 s to return")
     for n in nodes:
         v = n.join().view()
         assert v["view"] == "continue" and v["generation"] == 0
@@ -106,7 +106,7 @@ def test_a_running_job_survives_kill_9(place):
 def test_a_failure_while_nobody_listened(place):
     place.start()
     a, b = run_pair(place)
-    place.restart()
+    place.restart("--grace=60")
     b.report.update(phase="failed", age_ns=10**9, cause={"kind": "worker", "rank": 3, "local_rank": 1, "exit_code": 9})
     b.join()
     v = a.join().view("stop")
@@ -120,7 +120,7 @@ def test_budgets_survive(place):
     a.fail(rank=0)
     b.view("stop")
     next_generation([a, b])
-    place.restart()
+    place.restart("--grace=60")
     for n in (a, b):
         assert n.join().view()["view"] == "continue"
     a.fail(rank=0)
@@ -137,8 +137,8 @@ def test_a_node_that_does_not_return_is_lost_after_the_grace(place):
     a, b = nodes
     for n in nodes:
         n.start()
-    place.restart("--grace=3")
     begin = time.monotonic()
+    place.restart("--grace=3")
     a.join()
     a.socket.settimeout(0.1)
     while time.monotonic() < begin + 60:
@@ -318,11 +318,11 @@ def test_kill_9_at_any_moment(place):
 
 
 def test_workers_notice_nothing_of_kill_9(tmp_path):
-    """Three crun; their daemon is killed and started again, twice, and given longer than the grace."""
+    """Three crun; their daemon is killed and started again, twice, and then given longer than the grace."""
     port, end, fail = lib.free_port(), tmp_path / "end", tmp_path / "fail"
     script = ("echo RANK $RANK GENERATION $CRUN_GENERATION; "
               f"while [ ! -e {end} ]; do [ -e {fail}$RANK.$CRUN_GENERATION ] && exit 3; sleep 0.05; done")
-    daemon = ["--state", str(tmp_path / "state"), "--grace=2"]
+    daemon = ["--state", str(tmp_path / "state"), "--grace=4"]
     where = (f"127.0.0.1:{port}",)
 
     def seen(nodes, generation):
@@ -333,12 +333,12 @@ def test_workers_notice_nothing_of_kill_9(tmp_path):
         try:
             for _ in range(3):
                 nodes.crun("--nnodes=3", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}", "--rdzv-id=job",
-                           "--max-restarts=1", "--no-python", "sh", "-c", script)
+                           "--rdzv-conf=node_timeout_ms=4000", "--max-restarts=1", "--no-python", "sh", "-c", script)
             assert wait_until(lambda: len(seen(nodes, 0)) == 3, 60), nodes.texts() + c.log()
-            for _ in range(2):
+            for seconds in (1, 5):
                 c.__exit__()
                 c = Crund(BUILD, *daemon, listen=where).__enter__()
-                time.sleep(3)
+                time.sleep(seconds)
                 assert "lost" not in c.log() and "is over" not in c.log(), c.log()
             (tmp_path / "fail1.0").touch()
             assert wait_until(lambda: len(seen(nodes, 1)) == 3, 60), nodes.texts() + c.log()

@@ -38,8 +38,9 @@ def sorted_keys(reply):
     return reply[:8], sorted(keys)
 
 
-def settle(clients):
-    """Everything sent so far is executed: the daemon serves a fresh client after the others."""
+def settle(clients, sender):
+    """Everything sent so far is executed: it has arrived, and the daemon serves a fresh client after the others."""
+    sender.arrive()
     for _ in range(2):
         with Client(*clients["address"]) as probe:
             assert probe.ping()
@@ -62,7 +63,7 @@ def test_replay(build, path):
                 except Closed:
                     pass  # err-bad-magic: closed one message earlier than the reference does
                 last[number] = data
-                settle(clients)
+                settle(clients, client)
             elif data is None:
                 assert client.socket.fileno() < 0 or client.is_closed(within=60)
             else:

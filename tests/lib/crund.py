@@ -1,5 +1,6 @@
 """Starts crund, and speaks the TCPStore wire to it by hand, for tests that need every byte under control."""
 
+import fcntl
 import os
 import pathlib
 import signal
@@ -7,7 +8,10 @@ import socket
 import struct
 import subprocess
 import tempfile
+import termios
 import time
+
+TCP_ESTABLISHED, TCP_FIN_WAIT1 = 1, 4
 
 OPS = {
     "VALIDATE": 0, "SET": 1, "COMPARE_SET": 2, "GET": 3, "ADD": 4, "CHECK": 5, "WAIT": 6, "GETNUMKEYS": 7,
@@ -152,6 +156,16 @@ class Client:
 
     def read_i64(self):
         return struct.unpack("<q", self.read(8))[0]
+
+    def arrive(self, within=60):
+        """Waits until all that was sent over TCP is where the server can read it, or the connection is over. The
+        kernel may take its time on a busy machine, even over loopback."""
+        deadline = time.monotonic() + within
+        while struct.unpack("i", fcntl.ioctl(self.socket.fileno(), termios.TIOCOUTQ, bytes(4)))[0] > 0:
+            if self.socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] not in (TCP_ESTABLISHED, TCP_FIN_WAIT1):
+                return
+            assert time.monotonic() < deadline, "the server does not read"
+            time.sleep(0.001)
 
     def ping(self, nonce=7):
         self.send(message("PING", nonce))

@@ -97,7 +97,7 @@ class SpanJob:
         for p in self.processes:
             if p.poll() is None:
                 p.kill()
-            p.wait(10)
+            p.wait(60)
             p.stdout.close()
             p.stderr.close()
         return self.store.__exit__()
