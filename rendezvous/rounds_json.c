@@ -126,6 +126,21 @@ static bool fail(char error[ROUNDS_JSON_ERROR_SIZE], const char *what, const cha
     return false;
 }
 
+/* What it will be told of its place has to make sense to it. */
+static bool has_place(const struct rounds_job *job, const struct rounds_node *n)
+{
+    list_for_each(i, &job->nodes)
+    {
+        const struct rounds_node *other = list_entry(i, struct rounds_node, in_job);
+
+        if (other != n && other->member && other->group_rank == n->group_rank)
+            return false;
+    }
+    return n->group_rank >= 0 && (uint32_t)n->group_rank < job->n_members &&
+           (uint64_t)n->rank_base + n->n_workers <= job->world_size &&
+           (uint64_t)n->role_rank_base + n->n_workers <= n->role_world_size && n->role_world_size <= job->world_size;
+}
+
 static bool load_node(struct rounds_job *job, const cJSON *json, char error[ROUNDS_JSON_ERROR_SIZE])
 {
     struct rounds_node saved = {0}, *n;
@@ -155,6 +170,8 @@ static bool load_node(struct rounds_job *job, const cJSON *json, char error[ROUN
     n->role_rank_base = saved.role_rank_base;
     n->role_world_size = saved.role_world_size;
     n->phase = SESSION_STOPPING; /* until it says where it is */
+    if (n->member && !has_place(job, n))
+        return fail(error, "a node has no place in the world that it is in", "");
     return true;
 }
 
@@ -186,6 +203,10 @@ static struct rounds_job *load_head(struct rounds *r, const cJSON *json, char er
     }
     if (session_params_fault(&saved.params)) {
         (void)fail(error, session_params_fault(&saved.params), "");
+        return NULL;
+    }
+    if (saved.restarts > saved.params.max_restarts || saved.changes > saved.params.max_changes) {
+        (void)fail(error, "it has been restarted more often than it may be", "");
         return NULL;
     }
     if (job_find(r, saved.id) || r->n_jobs >= r->config.max_jobs ||

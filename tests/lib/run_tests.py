@@ -8,6 +8,7 @@ then counts as what the second run says, and is named as unsteady with the outpu
 sanitizer or a fuzzer reports is a finding at once, and more than RETRIES_MAX failures in a group are no accident.
 """
 
+import base64
 import concurrent.futures
 import json
 import os
@@ -204,7 +205,10 @@ def fuzz(target):
                 "-print_final_stats=1", f"-artifact_prefix={corpus}/", corpus]
         if seeds.is_dir():
             args.append(str(seeds))
-        return run(args, SANITIZER_ENV, timeout=FUZZ_SECONDS + 120)[:2]
+        code, out, _ = run(args, SANITIZER_ENV, timeout=FUZZ_SECONDS + 120)
+        for found in sorted(pathlib.Path(corpus).glob("*-*")) if code else ():
+            out += f"\n{found.name}, base64: {base64.b64encode(found.read_bytes()[:4000]).decode()}\n"
+        return code, out
 
 
 def step_fuzz():

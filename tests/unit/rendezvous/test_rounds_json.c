@@ -339,6 +339,48 @@ static void what_is_wrong_in_a_file_is_named(void **state)
                    "{\"nonce_high\":\"0000000000000001\",\"nonce_low\":\"0000000000000001\",\"workers\":1}]}",
                    params);
     assert_refused(t, text, strlen(text), "a node is there twice");
+    (void)snprintf(text, sizeof(text),
+                   "{\"crun_rounds\":1,\"job\":\"a\",\"instance\":\"0000000000000001\",\"state\":\"running\","
+                   "\"restarts\":1,%s}",
+                   params);
+    assert_refused(t, text, strlen(text), "restarted more often than it may be");
+}
+
+/* Of a running world with one node of two workers, rank 0 of 1, each number changed by itself. */
+static void a_place_outside_its_world_is_refused(void **state)
+{
+    static const char *const good[] = {"1", "2", "0", "0", "0", "2"};
+    static const struct {
+        int which;
+        const char *value;
+    } bad[] = {{0, "0"}, {1, "1"}, {1, "0"}, {2, "1"}, {2, "-1"}, {3, "1"}, {4, "1"}, {5, "1"}, {5, "3"}};
+    struct table *t = *state;
+    char text[1000], error[ROUNDS_JSON_ERROR_SIZE] = "";
+
+    for (int i = -1; i < (int)(sizeof(bad) / sizeof(bad[0])); i++) {
+        const char *v[6];
+
+        memcpy(v, good, sizeof(v));
+        if (i >= 0)
+            v[bad[i].which] = bad[i].value;
+        (void)snprintf(text, sizeof(text),
+                       "{\"crun_rounds\":1,\"job\":\"a\",\"instance\":\"0000000000000001\",\"state\":\"running\","
+                       "\"generation\":0,\"members\":%s,\"world_size\":%s,"
+                       "\"params\":{\"min_nodes\":1,\"max_nodes\":3,\"max_restarts\":0,\"max_changes\":0,"
+                       "\"join_timeout_ms\":1,\"last_call_ms\":0,\"node_timeout_ms\":1000},\"nodes\":["
+                       "{\"nonce_high\":\"0000000000000001\",\"nonce_low\":\"0000000000000001\",\"workers\":2,"
+                       "\"member\":true,\"group_rank\":%s,\"rank_base\":%s,\"role_rank_base\":%s,"
+                       "\"role_world_size\":%s}]}",
+                       v[0], v[1], v[2], v[3], v[4], v[5]);
+        if (i >= 0)
+            assert_refused(t, text, strlen(text), "no place in the world");
+        else if (!rounds_json_load(&t->rounds, (const uint8_t *)text, strlen(text), t->now_ns, error))
+            fail_msg("%s", error);
+        else {
+            rounds_finish(&t->rounds);
+            start_daemon(t, 2);
+        }
+    }
 }
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
@@ -356,6 +398,7 @@ int main(void)
         TEST(a_node_that_was_done_and_left_stays_done),
         TEST(a_file_that_was_cut_is_refused),
         TEST(what_is_wrong_in_a_file_is_named),
+        TEST(a_place_outside_its_world_is_refused),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
