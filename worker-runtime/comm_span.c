@@ -20,8 +20,9 @@
 
 enum { WHAT_VERDICT = 0xf0, WHAT_NOTHING, WHAT_STAGE }; /* top bytes, beside those of comm_what.h */
 
-/* A connection closed, and the reason is a bit slower: it comes over another one. */
-enum { REASON_MS = 200 };
+/* A connection closed, and the reason is a bit slower: it comes over another one, through ranks that the machine may
+ * keep waiting. Who needs all of this time has not heard of anybody's end. */
+enum { REASON_MS = 500 };
 
 static size_t min_size(size_t a, size_t b)
 {

@@ -682,7 +682,7 @@ def test_broken_messages_hurt_nobody(crund):
     """100,000 here; tests/long store-hostile has the full count."""
     hostile("frames", 20000, crund)  # what the first ones touch stays allocated
     figures = hostile("frames", 80000, crund)
-    assert figures["good_operations"] > 1000
+    assert figures["good_operations"] > 100
     if not SANITIZED:  # there the end of the fixture says whether anything leaked
         assert figures["rss_after_kib"] < figures["rss_before_kib"] + 2048
 
@@ -691,14 +691,14 @@ def test_broken_messages_hurt_nobody(crund):
 def test_slow_clients_hurt_nobody():
     with Crund(BUILD, "--handshake-timeout", "1.5", "--message-timeout", "3") as c:
         figures = hostile("slow", 500, c)
-        assert figures["good_operations"] > 1000
+        assert figures["good_operations"] > 100
         assert figures["seconds"] < PATIENCE_S
 
 
 @pytest.mark.sanitize
 def test_deaf_clients_hurt_nobody(crund):
     figures = hostile("deaf", 300, crund)
-    assert figures["good_operations"] > 1000
+    assert figures["good_operations"] > 100
     if not SANITIZED:
         assert figures["rss_largest_kib"] < figures["rss_before_kib"] + 32 * 1024
 

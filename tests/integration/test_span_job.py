@@ -76,6 +76,10 @@ def test_survivors_leave_at_once(victim):
         codes = job.wait(60)
         took = time.monotonic() - killed
     assert codes[victim] == -signal.SIGKILL
-    for rank, code in enumerate(codes):
-        assert rank == victim or (code != 0 and f"rank {victim} ended" in job.err[rank]), (rank, code, job.err[rank])
+    survivors = [rank for rank in range(4) if rank != victim]
+    # On a machine that stands still the news may be later than the end of a neighbour's connection.
+    told = [f"rank {victim} ended" in job.err[rank] for rank in survivors]
+    for rank, knows in zip(survivors, told):
+        assert codes[rank] != 0 and (knows or "closed its connections" in job.err[rank]), (rank, codes, job.err[rank])
+    assert any(told), job.err
     print(f"rank {victim} killed: all gone after {1000 * took:.1f} ms")

@@ -107,20 +107,20 @@ def test_progress_bar_on_a_terminal_only(small_data):
 @pytest.mark.parametrize("n_workers", [1, 2])
 def test_sigterm_finishes_the_step_and_saves(small_data, tmp_path, n_workers):
     whole, parts, snapshots = tmp_path / "whole", tmp_path / "parts", tmp_path / "s"
-    options = ("--data", small_data, "--epochs", 40)
-    assert jobs.run(jobs.train_job(n_workers, *options, "--metrics", whole)).returncode == 0
-    p = subprocess.Popen(jobs.train_job(n_workers, *options, "--snapshot-dir", snapshots, "--metrics", parts),
+    saved = ("--data", small_data, "--snapshot-dir", snapshots, "--metrics", parts)
+    p = subprocess.Popen(jobs.train_job(n_workers, *saved, "--epochs", 1000000, crun_args=["--shutdown-timeout=300"]),
                          stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     jobs.wait_for(lambda: jobs.read_metrics(parts)[0])
-    started = time.monotonic()
     p.send_signal(signal.SIGTERM)
-    out, err = p.communicate(timeout=30)
-    assert time.monotonic() - started < 5
+    out, err = p.communicate(timeout=60)
     assert p.returncode == 1 and "stopped on request after step" in out, err
-    p = jobs.run(jobs.train_job(n_workers, *options, "--snapshot-dir", snapshots, "--metrics", parts))
+    n_epochs = len(jobs.read_metrics(parts)[0]) + 2  # the one in which it was stopped, and another
+    p = jobs.run(jobs.train_job(n_workers, *saved, "--epochs", n_epochs))
     assert p.returncode == 0, p.stderr
     epochs, resumes = jobs.read_metrics(parts)
     assert len(resumes) == 1
+    p = jobs.run(jobs.train_job(n_workers, "--data", small_data, "--epochs", n_epochs, "--metrics", whole))
+    assert p.returncode == 0, p.stderr
     want = jobs.read_metrics(whole)[0][-1]
     for field in ("param_crc32c", "loss", "loss_all", "test_accuracy", "step"):
         assert epochs[-1][field] == want[field]
@@ -135,9 +135,10 @@ def test_another_world_size_resumes(small_data, tmp_path):
     assert len(resumes) == 1 and [e["epoch"] for e in epochs] == [1, 2]
 
 
-def test_killed_workers():
-    """The short form of the campaign train-kills: 5 rounds."""
-    p = jobs.run([sys.executable, str(jobs.ROOT / "tests/lib/train_kills.py"), "--rounds", "5"], timeout=600)
+def test_killed_workers(small_data):
+    """The short form of the campaign train-kills: 5 rounds with little data."""
+    p = jobs.run([sys.executable, str(jobs.ROOT / "tests/lib/train_kills.py"), "--rounds", "5", "--data", str(small_data),
+                  "--limit", "640", "--epochs", "5"], timeout=600)
     assert p.returncode == 0, p.stdout + p.stderr
     print(p.stdout)
 

@@ -203,7 +203,7 @@ def test_clone(store):
     waiter = threading.Thread(target=store.wait, args=(["k"], ms(60000)))
     waiter.start()
     copy.set("k", "v")
-    waiter.join(10)
+    waiter.join(60)
     assert not waiter.is_alive()
 
 

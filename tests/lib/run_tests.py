@@ -3,8 +3,8 @@
 Steps are independent: a failing one is reported and the next one runs. A build that fails counts as one
 failed test. The last line is "N passed, N failed".
 
-A test of processes that fails is run a second time by itself: this machine may have stood still while it ran. It
-then counts as what the second run says, and is named as unsteady with the output of its first run. What a
+A test of processes that fails is run again by itself, up to RERUNS times: this machine may have stood still while it
+ran. One that passes then counts as passed, and is named as unsteady with the output of the runs that failed. What a
 sanitizer or a fuzzer reports is a finding at once, and more than RETRIES_MAX failures in a group are no accident.
 """
 
@@ -31,6 +31,7 @@ SANITIZER_ENV = {
 }
 
 RETRIES_MAX = 3
+RERUNS = 2
 # Not a leak alone: what a failed assertion jumped over leaks, too.
 FINDING = re.compile(r"ERROR: AddressSanitizer|WARNING: ThreadSanitizer|runtime error:")
 
@@ -54,13 +55,14 @@ def count_all(results, again):
     """results: (name, ok, output) of one group; again(name) runs one of them by itself: (ok, output)."""
     n_failed = sum(not ok for _, ok, _ in results)
     for name, ok, output in results:
-        if not ok and n_failed <= RETRIES_MAX and not FINDING.search(output):
-            ok, second = again(name)
-            if ok:
-                unsteady.append(name)
-                print(f"UNSTEADY {name}: passed when run again; its first run:\n{output[-3000:]}", flush=True)
-            else:
-                output = second
+        failed_runs = []
+        while not ok and n_failed <= RETRIES_MAX and len(failed_runs) < RERUNS and not FINDING.search(output):
+            failed_runs.append(output[-3000:])
+            ok, output = again(name)
+        if ok and failed_runs:
+            unsteady.append(name)
+            shown = "".join(f"\n--- run {i + 1}\n{text}" for i, text in enumerate(failed_runs))
+            print(f"UNSTEADY {name}: passed when run again, after{shown}", flush=True)
         count(name, ok, output)
 
 

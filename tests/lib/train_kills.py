@@ -35,7 +35,7 @@ def one_round(folder, options, n_workers, delay, rank):
             time.sleep(delay)
             victim = jobs.workers(p.pid).get(rank)  # none: not started yet, or over already
             killed = victim is not None and jobs.kill(victim)
-            code = p.wait(timeout=120)
+            code = p.wait(timeout=300)
         finally:
             if p.poll() is None:
                 p.kill()
@@ -50,12 +50,13 @@ def main():
     p.add_argument("--rounds", type=int, default=50, help="runs in which a worker was really killed")
     p.add_argument("--limit", type=int, default=6400)
     p.add_argument("--epochs", type=int, default=2)
+    p.add_argument("--data", help="a folder with other data than the full ones")
     p.add_argument("--workers", type=int, default=2)
     p.add_argument("--seed", type=int, default=None, help="of the moments and victims; printed")
     a = p.parse_args()
     seed = a.seed if a.seed is not None else random.SystemRandom().randrange(1 << 31)
     draw = random.Random(seed)
-    options = ["--limit", a.limit, "--epochs", a.epochs, "--seed", 0]
+    options = ["--limit", a.limit, "--epochs", a.epochs, "--seed", 0, *(["--data", a.data] if a.data else [])]
     kills = resumes = 0
     worst = 0.0
     with tempfile.TemporaryDirectory() as folder:

@@ -146,7 +146,7 @@ static void begin(int version, enum fake_fault fault, int fault_rank, int n_faul
     fake->fault = fault;
     fake->fault_rank = fault_rank;
     fake->n_faults_left = n_faults;
-    shared->timeout_ms = 5000;
+    shared->timeout_ms = 20000;
     shared->n_attempts = 2;
 }
 
@@ -160,7 +160,7 @@ static void run(int n_ranks, rank_main body, int n_expected_to_die)
         pids[rank] = fork();
         assert_true(pids[rank] >= 0);
         if (pids[rank] == 0) {
-            alarm(60);
+            alarm(120);
             close(failed_pipe[1]);
             body(rank);
             _exit(0);
@@ -371,7 +371,7 @@ static void connects_at_the_second_attempt(void **state)
 {
     for (size_t i = 0; i < ARRAY_SIZE(init_faults); i++) {
         begin(everything, init_faults[i], init_faults[i] == FAULT_ID ? 0 : 1, 1);
-        shared->timeout_ms = init_faults[i] == FAULT_INIT_FOR_EVER ? 700 : 5000;
+        shared->timeout_ms = init_faults[i] == FAULT_INIT_FOR_EVER ? 2000 : 20000;
         run(WORLD, train_together, 0);
         assert_same_parameters(WORLD, FAKE_NONE);
         assert_int_equal(fake->n_ids, init_faults[i] == FAULT_ID ? 1 : 2);
@@ -394,7 +394,7 @@ static void gives_up_after_the_last_attempt(void **state)
 {
     for (size_t i = 0; i < ARRAY_SIZE(init_faults); i++) {
         begin(everything, init_faults[i], init_faults[i] == FAULT_ID ? 0 : 1, 100);
-        shared->timeout_ms = init_faults[i] == FAULT_INIT_FOR_EVER ? 300 : 5000;
+        shared->timeout_ms = init_faults[i] == FAULT_INIT_FOR_EVER ? 300 : 20000;
         run(WORLD, cannot_connect, 0);
     }
 }
