@@ -9,7 +9,8 @@
  * and the optimizer runs only when the all-reduce succeeded and every number is finite: a step that a
  * failing peer cuts off leaves parameters, statistics and position as they were.
  *
- * trainer.c is the loop, trainer_setup.c what comes before and after it.
+ * trainer.c is the loop, trainer_step.c one turn of it, trainer_setup.c what comes before and after it,
+ * trainer_resume.c where it begins.
  */
 
 #include <stdbool.h>
@@ -106,9 +107,35 @@ struct trainer {
 int trainer_run(const struct program *program, const struct train_options *options, const struct crw_env *env,
                 struct crw_group *group);
 
+/* Of one step. */
+struct step {
+    uint64_t n_samples, n_batches; /* of this rank */
+    uint64_t consumed;             /* where it leaves the epoch */
+    float loss;                    /* mean over this rank's batches */
+    double loss_all;               /* over all ranks' */
+    double accuracy;               /* over all ranks' samples; NAN: not asked for */
+    bool stop;                     /* a rank wants to */
+};
+
+enum step_result { STEP_DONE, STEP_NO_DATA, STEP_FAILED };
+
+/* trainer_step.c: takes a step and commits it; s is zeroed. STEP_FAILED: t->error says why, nothing is committed. */
+enum step_result trainer_step(struct trainer *t, struct step *s);
+
 /* trainer_setup.c: allocates, opens, resumes. Collective; -1 when some rank could not, said once by it. */
 int trainer_set_up(struct trainer *t);
 void trainer_tear_down(struct trainer *t);
+
+/* trainer_resume.c: brings all ranks into one state, the newest there is. Collective; as trainer_set_up(). */
+int trainer_resume(struct trainer *t);
+
+/* Puts the sentence into t->error. -1. */
+int trainer_fail(struct trainer *t, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/*
+ * All ranks say whether their part went well. If not, the lowest rank that failed says why, once, and all
+ * return -1: so a job that cannot start gives one sentence, not one from each worker.
+ */
+int trainer_agree(struct trainer *t, int result);
 
 /* The state is on the host. 0; -1: crw_error_message(). */
 int trainer_fetch(struct trainer *t);
@@ -120,3 +147,8 @@ int trainer_rejoin(struct trainer *t);
 void trainer_save(struct trainer *t);
 /* What is in flight is finished, and failures of it are said. */
 void trainer_finish_saves(struct trainer *t);
+
+static inline bool trainer_is_first_of_host(const struct trainer *t)
+{
+    return t->env->local_rank == 0;
+}

@@ -1,5 +1,5 @@
 /*
- * What comes before the training loop and after it: opening, allocating, resuming, saving, closing.
+ * What comes before the training loop and after it: opening, allocating, saving, closing. Resuming: trainer_resume.c.
  */
 
 #include "worker-runtime/programs/trainer.h"
@@ -13,9 +13,7 @@
 #include <string.h>
 #include <unistd.h>
 
-static int fail(struct trainer *t, const char *format, ...) __attribute__((format(printf, 2, 3)));
-
-static int fail(struct trainer *t, const char *format, ...)
+int trainer_fail(struct trainer *t, const char *format, ...)
 {
     va_list args;
 
@@ -25,11 +23,7 @@ static int fail(struct trainer *t, const char *format, ...)
     return -1;
 }
 
-/*
- * All ranks say whether their part went well. If not, the lowest rank that failed says why, once, and all
- * return -1: so a job that cannot start gives one sentence, not one from each worker.
- */
-static int agree(struct trainer *t, int result)
+int trainer_agree(struct trainer *t, int result)
 {
     int64_t first = result < 0 ? -(int64_t)crw_rank(t->group) - 1 : INT64_MIN;
 
@@ -58,11 +52,11 @@ static int check_options(struct trainer *t)
     if (device_wanted(t, &t->on_device) < 0)
         return -1;
     if (!t->on_device && o->precision == TRAIN_TF32)
-        return fail(t, "--precision tf32 is for GPUs, and the CPU trains; use fp32 or bf16");
+        return trainer_fail(t, "--precision tf32 is for GPUs, and the CPU trains; use fp32 or bf16");
     if (t->on_device && o->fault.kind == FAULT_NAN)
-        return fail(t, "--fault kind=nan is for the CPU; use --backend cpu");
+        return trainer_fail(t, "--fault kind=nan is for the CPU; use --backend cpu");
     if (o->fault.kind != FAULT_NONE && o->fault.rank >= crw_world_size(t->group))
-        return fail(t, "--fault: there is no rank %d among %d workers", o->fault.rank,
+        return trainer_fail(t, "--fault: there is no rank %d among %d workers", o->fault.rank,
                     crw_world_size(t->group));
     return 0;
 }
@@ -94,7 +88,7 @@ static int allocate(struct trainer *t)
     t->test_input = calloc(batch_size, input_size(t->program) * sizeof(float));
     t->test_targets = calloc(batch_size, t->program->target_size);
     if (!t->batch_gradients || !t->test_samples || !t->test_input || !t->test_targets)
-        return fail(t, "out of memory for batches of %zu %s", batch_size, t->program->samples_name);
+        return trainer_fail(t, "out of memory for batches of %zu %s", batch_size, t->program->samples_name);
     return 0;
 }
 
@@ -109,7 +103,7 @@ static int create_model(struct trainer *t)
                          &t->model) != 0 ||
         crw_model_set_precision(t->model, o->precision == TRAIN_BF16 ? CRW_BF16 : CRW_F32) != 0 ||
         crw_optimizer_create(&optimizer, t->n_parameters, &t->optimizer) != 0)
-        return fail(t, "%s", crw_error_message());
+        return trainer_fail(t, "%s", crw_error_message());
     crw_model_init(t->model, o->seed);
     return 0;
 }
@@ -140,10 +134,10 @@ static int create_loader(struct trainer *t)
     };
 
     if (crw_sampler_create(&sampler, &t->sampler) != 0)
-        return fail(t, "%s", crw_error_message());
+        return trainer_fail(t, "%s", crw_error_message());
     loader.sampler = t->sampler;
     if (crw_loader_create(&loader, &t->loader) != 0)
-        return fail(t, "%s", crw_error_message());
+        return trainer_fail(t, "%s", crw_error_message());
     return 0;
 }
 
@@ -162,9 +156,9 @@ static int create_state(struct trainer *t)
     recipe_add(&recipe, "clip_norm", "%.17g", o->clip_norm);
     recipe_add(&recipe, "precision", "%s", precision_names[o->precision]);
     if (state_create(&t->state, t->model, t->optimizer, &recipe) != 0)
-        return fail(t, "out of memory for the training state");
+        return trainer_fail(t, "out of memory for the training state");
     if (held_open(t) < 0)
-        return fail(t, "out of memory for a copy of the training state");
+        return trainer_fail(t, "out of memory for a copy of the training state");
     return 0;
 }
 
@@ -178,16 +172,11 @@ static int check_output(struct trainer *t, const char *option, const char *path)
         return 0;
     slash = strrchr(path, '/');
     if (strlen(path) >= sizeof(folder))
-        return fail(t, "%s %s: the path is too long", option, path);
+        return trainer_fail(t, "%s %s: the path is too long", option, path);
     snprintf(folder, sizeof(folder), "%.*s", slash ? (int)(slash - path) + 1 : 1, slash ? path : ".");
     if (access(folder, W_OK | X_OK) < 0)
-        return fail(t, "%s %s: cannot write to its folder: %s", option, path, strerror(errno));
+        return trainer_fail(t, "%s %s: cannot write to its folder: %s", option, path, strerror(errno));
     return 0;
-}
-
-static bool is_first_of_host(const struct trainer *t)
-{
-    return t->env->local_rank == 0;
 }
 
 static int open_outputs(struct trainer *t)
@@ -196,13 +185,13 @@ static int open_outputs(struct trainer *t)
     int r = report_open(&t->report, t->primary, o->metrics, t->program->samples_name);
 
     if (r < 0)
-        return fail(t, "--metrics %s: cannot append to it: %s", o->metrics, strerror(-r));
+        return trainer_fail(t, "--metrics %s: cannot append to it: %s", o->metrics, strerror(-r));
     if (check_output(t, "--save-model", o->save_model) < 0 || check_output(t, "--plot", o->plot) < 0)
         return -1;
     plot_open(&t->plot, t->primary ? o->plot : NULL);
-    if ((t->primary || (o->save_on_every_host && is_first_of_host(t))) && o->snapshot_dir &&
+    if ((t->primary || (o->save_on_every_host && trainer_is_first_of_host(t))) && o->snapshot_dir &&
         crw_snapshots_create(o->snapshot_dir, (int)o->keep, &t->snapshots) != 0)
-        return fail(t, "%s", crw_error_message());
+        return trainer_fail(t, "%s", crw_error_message());
     return 0;
 }
 
@@ -216,62 +205,6 @@ static int set_up_alone(struct trainer *t)
 
 /* ------------------------------------------------------------------ together */
 
-static void warn_of_snapshot(void *data, const char *sentence)
-{
-    struct trainer *t = data;
-
-    if (t->primary)
-        report_warn(&t->report, "%s", sentence);
-    else
-        fprintf(stderr, "train: rank %d: warning: %s\n", crw_rank(t->group), sentence);
-}
-
-/* What a rank has found in its folder. */
-struct found {
-    int64_t any; /* 0: nothing */
-    uint64_t step, epoch;
-};
-
-static bool is_newer(const struct found *a, const struct found *b)
-{
-    if (!a->any || !b->any)
-        return a->any && !b->any;
-    return a->step != b->step ? a->step > b->step : a->epoch > b->epoch;
-}
-
-/* The lowest rank that holds the newest, into *ret_holder, and what it has. Collective. */
-static int find_holder(struct trainer *t, const struct found *mine, int *ret_holder, struct found *ret_newest)
-{
-    int n = crw_world_size(t->group);
-    struct found *all = calloc((size_t)n, sizeof(*all));
-    int r = agree(t, all ? 0 : fail(t, "out of memory for what the ranks have found"));
-
-    *ret_holder = 0;
-    if (r == 0 && crw_all_gather(t->group, mine, sizeof(*mine), all) != 0)
-        r = agree(t, fail(t, "%s", crw_error_message()));
-    for (int i = 1; r == 0 && i < n; i++)
-        if (is_newer(&all[i], &all[*ret_holder]))
-            *ret_holder = i;
-    if (r == 0)
-        *ret_newest = all[*ret_holder];
-    free(all);
-    return r;
-}
-
-/* Looks into the folder of this host. 0, also when there is nothing; -1 with the reason in t->error. */
-static int load_newest(struct trainer *t, struct found *ret)
-{
-    int r;
-
-    *ret = (struct found){0};
-    if (!t->options->snapshot_dir || !is_first_of_host(t))
-        return 0;
-    r = state_load(&t->state, t->options->snapshot_dir, warn_of_snapshot, t, t->error, sizeof(t->error));
-    if (r == 0)
-        *ret = (struct found){1, t->state.position.step, t->state.position.epoch};
-    return r == 0 || r == CRW_E_NOT_FOUND ? 0 : -1;
-}
-
 /* All ranks train on GPUs or none does: a host without one must not leave the others waiting. */
 static int start_device(struct trainer *t)
 {
@@ -279,98 +212,17 @@ static int start_device(struct trainer *t)
     int result = 0;
 
     if (crw_all_reduce(t->group, &n_on_device, 1, CRW_I64, CRW_SUM) != 0)
-        return agree(t, fail(t, "%s", crw_error_message()));
+        return trainer_agree(t, trainer_fail(t, "%s", crw_error_message()));
     if (n_on_device == 0)
         return 0;
     if (n_on_device < crw_world_size(t->group))
-        result = fail(t, "%d of %d workers have a GPU; use --backend cpu", (int)n_on_device,
+        result = trainer_fail(t, "%d of %d workers have a GPU; use --backend cpu", (int)n_on_device,
                       crw_world_size(t->group));
     else
         result = device_create(t, &t->device);
     if (result == 0 && device_load(t->device) != 0)
-        result = fail(t, "%s", crw_error_message());
-    return agree(t, result);
-}
-
-/* What the holder has read arrives everywhere; where nobody has, the first rank's fresh state does. */
-static int resume_from_disk(struct trainer *t, int holder)
-{
-    if (state_broadcast(&t->state, t->group, holder) != 0)
-        return -1;
-    held_commit(t);
-    t->saved_step = t->state.position.step;
-    if (holder != 0)
-        report_say(&t->report, "the newest snapshot is on the host of rank %d", holder);
-    return 0;
-}
-
-/* What all ranks have in their processes and in memory. */
-static int choose(struct trainer *t, const struct recovery_offer *mine, struct recovery_choice *ret)
-{
-    int n = crw_world_size(t->group);
-    struct recovery_offer *all = calloc((size_t)n, sizeof(*all));
-    int r = agree(t, all ? 0 : fail(t, "out of memory for what the ranks have"));
-
-    if (r == 0 && crw_all_gather(t->group, mine, sizeof(*mine), all) != 0)
-        r = agree(t, fail(t, "%s", crw_error_message()));
-    if (r == 0)
-        *ret = recovery_choose(all, n);
-    free(all);
-    return r;
-}
-
-/* went_on: this process has drawn what was before. */
-static void report_where_from(struct trainer *t, const char *from, const char *key, bool went_on)
-{
-    const struct train_position *p = &t->state.position;
-
-    if (!went_on)
-        (void)plot_recall(&t->plot, t->options->metrics, p->step); /* it is appended to already */
-    report_resume(&t->report, from, key, p->step, p->epoch, p->consumed, crw_group_restart_count(t->group));
-}
-
-static int restore(struct trainer *t, const struct recovery_choice *choice, const struct recovery_offer *mine)
-{
-    t->alive = mine->alive == choice->number; /* else it is overwritten from here on */
-    if (held_restore(t, choice, mine) != 0)
-        return agree(t, fail(t, "%s", crw_error_message()));
-    t->alive = true;
-    t->saved_step = UINT64_MAX;
-    if (choice->number == 0)
-        return 0; /* there is nothing to speak of */
-    if (choice->kind == RECOVERY_ALIVE)
-        report_where_from(t, "the ranks that went on, of the state", "peers", mine->alive != RECOVERY_NONE);
-    else
-        report_where_from(t, "memory, of the state", "memory", false);
-    return 0;
-}
-
-/*
- * What is alive is the newest there is. Else the first rank of each host looks into its folder; folders may differ,
- * when each host has its own: who holds the newest sends it to all others, unless what is in memory is newer.
- */
-static int resume(struct trainer *t)
-{
-    const struct recovery_offer mine = held_offer(t, t->alive);
-    struct recovery_choice choice;
-    struct found found, newest = {0};
-    int holder;
-
-    if (choose(t, &mine, &choice) < 0)
-        return -1;
-    if (choice.kind == RECOVERY_ALIVE)
-        return restore(t, &choice, &mine);
-    t->alive = false;
-    if (agree(t, load_newest(t, &found)) < 0 || find_holder(t, &found, &holder, &newest) < 0)
-        return -1;
-    if (choice.kind == RECOVERY_MEMORY && (!newest.any || choice.number > (int64_t)(newest.step + newest.epoch)))
-        return restore(t, &choice, &mine);
-    if (resume_from_disk(t, holder) < 0)
-        return agree(t, fail(t, "%s", crw_error_message()));
-    t->alive = true;
-    if (newest.any)
-        report_where_from(t, "the snapshot", "snapshot", false);
-    return 0;
+        result = trainer_fail(t, "%s", crw_error_message());
+    return trainer_agree(t, result);
 }
 
 /* From here on this process is worth more than a new one; not so where the state is on a device, which is not brought
@@ -379,7 +231,7 @@ static int declare_ready(struct trainer *t)
 {
     if (t->device)
         return 0;
-    return crw_group_ready(t->group) == 0 ? 0 : fail(t, "%s", crw_error_message());
+    return crw_group_ready(t->group) == 0 ? 0 : trainer_fail(t, "%s", crw_error_message());
 }
 
 int trainer_set_up(struct trainer *t)
@@ -393,14 +245,14 @@ int trainer_set_up(struct trainer *t)
         return -1;
     }
     t->reduced = shared;
-    if (agree(t, set_up_alone(t)) != 0)
+    if (trainer_agree(t, set_up_alone(t)) != 0)
         return -1;
     report_say(&t->report, "%s: %" PRIu32 " %s, %d workers on %s, %" PRIu64 " %s per step, %zu parameters", p->name,
                t->n_training, p->samples_name, crw_world_size(t->group), t->on_device ? "GPUs" : "CPUs",
                t->options->batch_size * t->options->accumulate * (uint64_t)crw_world_size(t->group),
                p->samples_name, t->n_parameters);
     t->recovering = t->env->restart_count > 0;
-    return resume(t) == 0 && start_device(t) == 0 ? declare_ready(t) : -1;
+    return trainer_resume(t) == 0 && start_device(t) == 0 ? declare_ready(t) : -1;
 }
 
 /* The part of trainer_set_up() that concerns the others, for a rank that has everything else still. */
@@ -410,14 +262,14 @@ static int join_again(struct trainer *t)
 
     if (crw_shared_alloc(t->group, (t->n_parameters + N_EXTRA) * sizeof(float), &shared) != 0) {
         t->follows = true;
-        return fail(t, "%s", crw_error_message());
+        return trainer_fail(t, "%s", crw_error_message());
     }
     if (t->batch_gradients == t->reduced) {
         t->batch_gradients = shared;
         crw_model_set_gradients(t->model, shared);
     }
     t->reduced = shared;
-    return agree(t, 0) == 0 && resume(t) == 0 ? start_device(t) : -1;
+    return trainer_agree(t, 0) == 0 && trainer_resume(t) == 0 ? start_device(t) : -1;
 }
 
 int trainer_rejoin(struct trainer *t)

@@ -1,0 +1,144 @@
+#include "worker-runtime/programs/trainer.h"
+
+/*
+ * Where the training goes on.
+ *
+ * What is alive is the newest there is. Else the first rank of each host looks into its folder; folders may differ,
+ * when each host has its own: who holds the newest sends it to all others, unless what is in memory is newer.
+ */
+
+#include <stdio.h>
+#include <stdlib.h>
+
+static void warn_of_snapshot(void *data, const char *sentence)
+{
+    struct trainer *t = data;
+
+    if (t->primary)
+        report_warn(&t->report, "%s", sentence);
+    else
+        fprintf(stderr, "train: rank %d: warning: %s\n", crw_rank(t->group), sentence);
+}
+
+/* What a rank has found in its folder. */
+struct found {
+    int64_t any; /* 0: nothing */
+    uint64_t step, epoch;
+};
+
+static bool is_newer(const struct found *a, const struct found *b)
+{
+    if (!a->any || !b->any)
+        return a->any && !b->any;
+    return a->step != b->step ? a->step > b->step : a->epoch > b->epoch;
+}
+
+/* The lowest rank that holds the newest, into *ret_holder, and what it has. Collective. */
+static int find_holder(struct trainer *t, const struct found *mine, int *ret_holder, struct found *ret_newest)
+{
+    int n = crw_world_size(t->group);
+    struct found *all = calloc((size_t)n, sizeof(*all));
+    int r = trainer_agree(t, all ? 0 : trainer_fail(t, "out of memory for what the ranks have found"));
+
+    *ret_holder = 0;
+    if (r == 0 && crw_all_gather(t->group, mine, sizeof(*mine), all) != 0)
+        r = trainer_agree(t, trainer_fail(t, "%s", crw_error_message()));
+    for (int i = 1; r == 0 && i < n; i++)
+        if (is_newer(&all[i], &all[*ret_holder]))
+            *ret_holder = i;
+    if (r == 0)
+        *ret_newest = all[*ret_holder];
+    free(all);
+    return r;
+}
+
+/* Looks into the folder of this host. 0, also when there is nothing; -1 with the reason in t->error. */
+static int load_newest(struct trainer *t, struct found *ret)
+{
+    int r;
+
+    *ret = (struct found){0};
+    if (!t->options->snapshot_dir || !trainer_is_first_of_host(t))
+        return 0;
+    r = state_load(&t->state, t->options->snapshot_dir, warn_of_snapshot, t, t->error, sizeof(t->error));
+    if (r == 0)
+        *ret = (struct found){1, t->state.position.step, t->state.position.epoch};
+    return r == 0 || r == CRW_E_NOT_FOUND ? 0 : -1;
+}
+
+/* What the holder has read arrives everywhere; where nobody has, the first rank's fresh state does. */
+static int resume_from_disk(struct trainer *t, int holder)
+{
+    if (state_broadcast(&t->state, t->group, holder) != 0)
+        return -1;
+    held_commit(t);
+    t->saved_step = t->state.position.step;
+    if (holder != 0)
+        report_say(&t->report, "the newest snapshot is on the host of rank %d", holder);
+    return 0;
+}
+
+/* What all ranks have in their processes and in memory. */
+static int choose(struct trainer *t, const struct recovery_offer *mine, struct recovery_choice *ret)
+{
+    int n = crw_world_size(t->group);
+    struct recovery_offer *all = calloc((size_t)n, sizeof(*all));
+    int r = trainer_agree(t, all ? 0 : trainer_fail(t, "out of memory for what the ranks have"));
+
+    if (r == 0 && crw_all_gather(t->group, mine, sizeof(*mine), all) != 0)
+        r = trainer_agree(t, trainer_fail(t, "%s", crw_error_message()));
+    if (r == 0)
+        *ret = recovery_choose(all, n);
+    free(all);
+    return r;
+}
+
+/* went_on: this process has drawn what was before. */
+static void report_where_from(struct trainer *t, const char *from, const char *key, bool went_on)
+{
+    const struct train_position *p = &t->state.position;
+
+    if (!went_on)
+        (void)plot_recall(&t->plot, t->options->metrics, p->step); /* it is appended to already */
+    report_resume(&t->report, from, key, p->step, p->epoch, p->consumed, crw_group_restart_count(t->group));
+}
+
+static int restore(struct trainer *t, const struct recovery_choice *choice, const struct recovery_offer *mine)
+{
+    t->alive = mine->alive == choice->number; /* else it is overwritten from here on */
+    if (held_restore(t, choice, mine) != 0)
+        return trainer_agree(t, trainer_fail(t, "%s", crw_error_message()));
+    t->alive = true;
+    t->saved_step = UINT64_MAX;
+    if (choice->number == 0)
+        return 0; /* there is nothing to speak of */
+    if (choice->kind == RECOVERY_ALIVE)
+        report_where_from(t, "the ranks that went on, of the state", "peers", mine->alive != RECOVERY_NONE);
+    else
+        report_where_from(t, "memory, of the state", "memory", false);
+    return 0;
+}
+
+int trainer_resume(struct trainer *t)
+{
+    const struct recovery_offer mine = held_offer(t, t->alive);
+    struct recovery_choice choice;
+    struct found found, newest = {0};
+    int holder;
+
+    if (choose(t, &mine, &choice) < 0)
+        return -1;
+    if (choice.kind == RECOVERY_ALIVE)
+        return restore(t, &choice, &mine);
+    t->alive = false;
+    if (trainer_agree(t, load_newest(t, &found)) < 0 || find_holder(t, &found, &holder, &newest) < 0)
+        return -1;
+    if (choice.kind == RECOVERY_MEMORY && (!newest.any || choice.number > (int64_t)(newest.step + newest.epoch)))
+        return restore(t, &choice, &mine);
+    if (resume_from_disk(t, holder) < 0)
+        return trainer_agree(t, trainer_fail(t, "%s", crw_error_message()));
+    t->alive = true;
+    if (newest.any)
+        report_where_from(t, "the snapshot", "snapshot", false);
+    return 0;
+}

@@ -1,0 +1,224 @@
+#include "worker-runtime/programs/trainer.h"
+
+/*
+ * One step of the training: batches, gradients, the all-reduce, the optimizer. Nothing changes before all ranks'
+ * gradients are there and are numbers.
+ */
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+/* Forward, loss, backward of one batch. Its gradients end up in, or are added to, t->reduced. */
+static int train_batch(struct trainer *t, const struct crw_batch *batch, struct step *s)
+{
+    const struct program *p = t->program;
+    double accuracy;
+
+    (void)crw_model_forward(t->model, batch->input, (int)batch->n, true);
+    s->loss += p->loss(t->model, batch->targets);
+    crw_model_backward(t->model);
+    if (t->batch_gradients != t->reduced) {
+        if (s->n_batches == 0)
+            memcpy(t->reduced, t->batch_gradients, t->n_parameters * sizeof(float));
+        else
+            crw_gradients_add(t->reduced, t->batch_gradients, t->n_parameters);
+    }
+    s->n_samples += batch->n;
+    s->consumed = batch->consumed;
+    s->n_batches++;
+    if (!p->accuracy)
+        return 0;
+    if (p->accuracy(p->data, t->group, t->model, batch, &accuracy) != 0)
+        return -1;
+    s->accuracy += accuracy;
+    return 0;
+}
+
+/* --accumulate batches, or as many as are left of the epoch. */
+static enum step_result train_batches(struct trainer *t, struct step *s)
+{
+    while (s->n_batches < t->options->accumulate) {
+        struct crw_batch batch = crw_loader_next(t->loader);
+
+        if (batch.n == 0)
+            break;
+        if (train_batch(t, &batch, s) != 0)
+            return STEP_FAILED;
+    }
+    if (s->n_batches == 0)
+        return STEP_NO_DATA;
+    s->loss /= (float)s->n_batches;
+    s->accuracy = t->program->accuracy ? s->accuracy / (double)s->n_batches : NAN;
+    return STEP_DONE;
+}
+
+static void happen_fault(struct trainer *t, struct step *s)
+{
+    if (!fault_is_due(&t->options->fault, t->env->restart_count, crw_rank(t->group),
+                      t->state.position.step + 1))
+        return;
+    fault_happen(&t->options->fault);
+    s->loss = NAN;
+    t->reduced[0] = NAN;
+}
+
+/* The mean over all ranks, of gradients, loss and wishes to stop. */
+static int reduce(struct trainer *t, struct step *s)
+{
+    float *extra = t->reduced + t->n_parameters;
+
+    extra[EXTRA_LOSS] = s->loss;
+    extra[EXTRA_STOP] = crw_stop_requested(t->group) ? 1.0f : 0.0f;
+    int r = crw_all_reduce(t->group, t->reduced, t->n_parameters + N_EXTRA, CRW_F32, CRW_AVG);
+    t->timed_out = r == CRW_E_TIMEOUT;
+    if (r != 0)
+        return -1;
+    s->loss_all = extra[EXTRA_LOSS];
+    s->stop = extra[EXTRA_STOP] > 0.0f;
+    return 0;
+}
+
+/* All ranks see the same mean, so all of them leave; the one that knows why says it. */
+static int refuse_step(struct trainer *t, const struct step *s, double norm)
+{
+    uint64_t step = t->state.position.step + 1;
+
+    /* Where no loss is at fault, it was a gradient, and nobody knows whose. */
+    t->follows = isfinite(s->loss) && !isfinite(s->loss_all);
+    if (!isfinite(s->loss))
+        snprintf(t->error, sizeof(t->error),
+                 "the loss of step %" PRIu64 " is %f, so the step is not taken: a lower "
+                 "--lr or --clip-norm may help",
+                 step, (double)s->loss);
+    else
+        snprintf(t->error, sizeof(t->error),
+                 "a loss or gradient of step %" PRIu64 " is no finite number on some rank "
+                 "(mean loss %f, gradient norm %f), so the step is not taken",
+                 step, s->loss_all, norm);
+    return -1;
+}
+
+/* The sum over a step's batches becomes their mean, and no longer than --clip-norm. */
+static int scale_gradients(struct trainer *t, const struct step *s)
+{
+    double scale = 1.0 / (double)s->n_batches;
+    double norm = crw_gradients_norm(t->reduced, t->n_parameters) * scale;
+
+    if (!isfinite(norm) || !isfinite(s->loss_all))
+        return refuse_step(t, s, norm);
+    /* As torch.nn.utils.clip_grad_norm_. */
+    if (t->options->clip_norm > 0 && t->options->clip_norm < norm + 1e-6)
+        scale *= t->options->clip_norm / (norm + 1e-6);
+    if (scale != 1)
+        crw_gradients_scale(t->reduced, t->n_parameters, (float)scale);
+    return 0;
+}
+
+static void commit(struct trainer *t, const struct step *s)
+{
+    struct train_position *p = &t->state.position;
+
+    state_commit(&t->state);
+    p->step++;
+    p->batches += s->n_batches;
+    p->loss_sum += (double)s->loss * (double)s->n_batches;
+    p->loss_all_sum += s->loss_all * (double)s->n_batches;
+    p->consumed = s->consumed;
+    held_commit(t);
+}
+
+/* ------------------------------------------------------------------ on a device */
+
+/* Means over all ranks, of loss and wishes to stop. */
+static int agree_on_step(struct trainer *t, struct step *s)
+{
+    float *extra = t->reduced; /* the gradients are elsewhere */
+
+    extra[EXTRA_LOSS] = s->loss;
+    extra[EXTRA_STOP] = crw_stop_requested(t->group) ? 1.0f : 0.0f;
+    if (crw_all_reduce(t->group, extra, N_EXTRA, CRW_F32, CRW_AVG) != 0)
+        return -1;
+    s->loss_all = extra[EXTRA_LOSS];
+    s->stop = extra[EXTRA_STOP] > 0.0f;
+    return 0;
+}
+
+/* Of all ranks' samples in the step. */
+static int count_accuracy(struct trainer *t, const struct device_step *d, double *ret_accuracy)
+{
+    int64_t counts[2] = {(int64_t)d->n_correct, (int64_t)d->n_samples};
+
+    if (crw_all_reduce(t->group, counts, 2, CRW_I64, CRW_SUM) != 0)
+        return -1;
+    *ret_accuracy = (double)counts[0] / (double)counts[1];
+    return 0;
+}
+
+/* The device commits the step by itself, as soon as all ranks' gradients are there. */
+static enum step_result finish_on_device(struct trainer *t, struct step *s, struct device_step *d)
+{
+    bool committed;
+
+    if (device_finish_step(t->device, d, &committed) != 0)
+        return STEP_FAILED;
+    s->loss = (float)d->loss;
+    s->n_samples = d->n_samples;
+    s->n_batches = d->n_batches;
+    s->consumed = d->consumed;
+    s->accuracy = NAN;
+    if (agree_on_step(t, s) != 0 || (t->program->accuracy && count_accuracy(t, d, &s->accuracy) != 0))
+        return STEP_FAILED;
+    if (!committed || !isfinite(s->loss_all)) {
+        (void)refuse_step(t, s, d->norm);
+        return STEP_FAILED;
+    }
+    commit(t, s);
+    return STEP_DONE;
+}
+
+static enum step_result train_step_on_device(struct trainer *t, struct step *s)
+{
+    struct device_step d;
+    enum step_result result;
+    bool more;
+    int r;
+
+    t->error[0] = '\0';
+    r = device_queue_step(t->device, &d, &more);
+    if (r == 0 && !more)
+        return STEP_NO_DATA;
+    if (r == 0)
+        happen_fault(t, s);
+    result = r == 0 ? finish_on_device(t, s, &d) : STEP_FAILED;
+    if (result == STEP_FAILED && t->error[0] == '\0')
+        snprintf(t->error, sizeof(t->error), "%s", crw_error_message());
+    return result;
+}
+
+/* ------------------------------------------------------------------ one step */
+
+enum step_result trainer_step(struct trainer *t, struct step *s)
+{
+    if (t->device)
+        return train_step_on_device(t, s);
+
+    enum step_result result = train_batches(t, s);
+
+    if (result == STEP_NO_DATA)
+        return STEP_NO_DATA;
+    t->error[0] = '\0';
+    if (result == STEP_DONE)
+        happen_fault(t, s);
+    if (result == STEP_FAILED || reduce(t, s) != 0) {
+        t->follows = true;
+        snprintf(t->error, sizeof(t->error), "%s", crw_error_message());
+        return STEP_FAILED;
+    }
+    if (scale_gradients(t, s) != 0)
+        return STEP_FAILED;
+    crw_optimizer_step(t->optimizer, crw_model_parameters(t->model, NULL), t->reduced);
+    commit(t, s);
+    return STEP_DONE;
+}
