@@ -1,77 +1,13 @@
 /*
- * Conversations with the worker group: at a time something happens (said), and these are the actions
- * (answered), written as text: "spawn", "kill", "signal 15", "arm +30000" (ms from now), "finish 1" ...
+ * Conversations with the worker group, of two workers (group_conversation.h).
  */
 
 #include <signal.h>
-#include <stdio.h>
-#include <string.h>
 
-#include "launcher/group.h"
 #include "proto/base/err.h"
+#include "tests/unit/launcher/group_conversation.h"
 
-#include "cmocka_fixed.h"
-
-#define MS UINT64_C(1000000)
 #define EXIT(code) ((code) << 8)
-
-struct line {
-    int at_ms;
-    enum group_event_kind kind;
-    int worker, value;
-    const char *answer;
-};
-
-static const char *const action_names[] = {
-    [GROUP_DO_SPAWN] = "spawn",       [GROUP_DO_NOTIFY_FAILED] = "failed",
-    [GROUP_DO_NOTIFY_STOP] = "stop",  [GROUP_DO_SIGNAL] = "signal",
-    [GROUP_DO_KILL] = "kill",         [GROUP_DO_ARM] = "arm",
-    [GROUP_DO_DISARM] = "disarm",     [GROUP_DO_REPORT] = "report",
-    [GROUP_DO_START_AGAIN] = "again", [GROUP_DO_GIVE_UP] = "give up",
-    [GROUP_DO_KILL_GUARDIAN] = "kill guardian",
-    [GROUP_DO_FINISH] = "finish",     [GROUP_DO_FAILED] = "tell failed",
-    [GROUP_DO_DONE] = "tell done",    [GROUP_DO_READY] = "tell ready",
-    [GROUP_DO_LEAVE] = "leave",       [GROUP_DO_NOTIFY_PEER] = "peer",
-};
-
-static void write_actions(const struct group_actions *actions, uint64_t now_ns, char *out, size_t out_size)
-{
-    size_t n = 0;
-
-    out[0] = '\0';
-    for (size_t i = 0; i < actions->n_items; i++) {
-        const struct group_action *a = &actions->items[i];
-        n += (size_t)snprintf(out + n, out_size - n, "%s%s", i ? ", " : "", action_names[a->kind]);
-        if (a->kind == GROUP_DO_ARM)
-            n += (size_t)snprintf(out + n, out_size - n, " +%d",
-                                  (int)((int64_t)(a->deadline_ns - now_ns) / (int64_t)MS));
-        else if (a->kind == GROUP_DO_SIGNAL || a->kind == GROUP_DO_FINISH ||
-                 a->kind == GROUP_DO_NOTIFY_FAILED || a->kind == GROUP_DO_NOTIFY_STOP ||
-                 a->kind == GROUP_DO_FAILED || a->kind == GROUP_DO_LEAVE)
-            n += (size_t)snprintf(out + n, out_size - n, " %d", a->value);
-    }
-}
-
-static void converse_as(struct group *g, const struct group_config *config, const struct line *lines)
-{
-    assert_int_equal(group_init(g, config), 0);
-    for (const struct line *line = lines; line->answer; line++) {
-        const struct group_event event = {.kind = line->kind,
-                                          .now_ns = (uint64_t)line->at_ms * MS + 1,
-                                          .worker = line->worker,
-                                          .pid = line->kind == GROUP_STARTED ? 100 + line->worker : 0,
-                                          .value = line->value,
-                                          .generation = (uint32_t)line->value,
-                                          .restarts = line->value};
-        struct group_actions actions;
-        char answer[256];
-
-        group_step(g, &event, &actions);
-        write_actions(&actions, event.now_ns, answer, sizeof(answer));
-        if (strcmp(answer, line->answer) != 0)
-            fail_msg("line %d: answered '%s', expected '%s'", (int)(line - lines) + 1, answer, line->answer);
-    }
-}
 
 /* Holds the conversation with a group of two workers; lines end with an answer of NULL. */
 static void converse(struct group *g, int max_restarts, const struct line *lines)
@@ -81,7 +17,7 @@ static void converse(struct group *g, int max_restarts, const struct line *lines
     converse_as(g, &config, lines);
 }
 
-/* The same as one node of several; the value of GROUP_START is the generation and the restarts so far. */
+/* The same as one node of several. */
 static void converse_placed(struct group *g, const struct line *lines)
 {
     const struct group_config config = {.n_workers = 2, .grace_ns = 30000 * MS, .placed = true};

@@ -1,92 +1,22 @@
 /*
- * Conversations with a worker group that replaces who fails and keeps the others; written as in test_group.c.
- * Three workers; what is answered names them: "replace 1" starts worker 1 again.
+ * Conversations (group_conversation.h) with a worker group that replaces who fails and keeps the others. Three workers.
  */
 
 #include <signal.h>
-#include <stdio.h>
-#include <string.h>
 
-#include "launcher/group.h"
 #include "proto/base/err.h"
+#include "tests/unit/launcher/group_conversation.h"
 
-#include "cmocka_fixed.h"
-
-#define MS UINT64_C(1000000)
 #define KILLED 9
 
 enum { N = 3 };
-
-struct line {
-    int at_ms;
-    enum group_event_kind kind;
-    int worker, value;
-    const char *answer;
-};
-
-static const char *const action_names[] = {
-    [GROUP_DO_SPAWN] = "spawn",       [GROUP_DO_NOTIFY_FAILED] = "failed",
-    [GROUP_DO_NOTIFY_STOP] = "stop",  [GROUP_DO_SIGNAL] = "signal",
-    [GROUP_DO_KILL] = "kill",         [GROUP_DO_ARM] = "arm",
-    [GROUP_DO_DISARM] = "disarm",     [GROUP_DO_REPORT] = "report",
-    [GROUP_DO_START_AGAIN] = "again", [GROUP_DO_GIVE_UP] = "give up",
-    [GROUP_DO_FINISH] = "finish",     [GROUP_DO_KILL_GUARDIAN] = "kill guardian",
-    [GROUP_DO_REPLACE] = "replace",   [GROUP_DO_KILL_CONDEMNED] = "condemn",
-};
-
-static size_t write_workers(const struct group *g, enum group_action_kind kind, char *out, size_t size)
-{
-    size_t n = 0;
-
-    for (int i = 0; i < N; i++) {
-        const struct group_worker *w = &g->workers[i];
-
-        if ((kind == GROUP_DO_REPLACE && w->state == GROUP_WORKER_NONE) ||
-            (kind == GROUP_DO_KILL_CONDEMNED && w->condemned && !w->lost))
-            n += (size_t)snprintf(out + n, size - n, " %d", i);
-    }
-    return n;
-}
-
-static void write_actions(const struct group *g, const struct group_actions *actions, uint64_t now_ns, char *out,
-                          size_t size)
-{
-    size_t n = 0;
-
-    out[0] = '\0';
-    for (size_t i = 0; i < actions->n_items; i++) {
-        const struct group_action *a = &actions->items[i];
-
-        n += (size_t)snprintf(out + n, size - n, "%s%s", i ? ", " : "", action_names[a->kind]);
-        if (a->kind == GROUP_DO_ARM)
-            n += (size_t)snprintf(out + n, size - n, " +%d", (int)((int64_t)(a->deadline_ns - now_ns) / (int64_t)MS));
-        else if (a->kind == GROUP_DO_REPLACE || a->kind == GROUP_DO_KILL_CONDEMNED)
-            n += write_workers(g, a->kind, out + n, size - n);
-        else if (a->kind == GROUP_DO_SIGNAL || a->kind == GROUP_DO_FINISH || a->kind == GROUP_DO_NOTIFY_FAILED)
-            n += (size_t)snprintf(out + n, size - n, " %d", a->value);
-    }
-}
 
 static const struct group_config usual = {
     .n_workers = N, .max_restarts = 2, .grace_ns = 30000 * MS, .replace = true, .reform_ns = 10000 * MS};
 
 static void converse(struct group *g, const struct line *lines)
 {
-    assert_int_equal(group_init(g, &usual), 0);
-    for (const struct line *line = lines; line->answer; line++) {
-        const struct group_event event = {.kind = line->kind,
-                                          .now_ns = (uint64_t)line->at_ms * MS + 1,
-                                          .worker = line->worker,
-                                          .pid = line->kind == GROUP_STARTED ? 100 + line->worker : 0,
-                                          .value = line->value};
-        struct group_actions actions;
-        char answer[256];
-
-        group_step(g, &event, &actions);
-        write_actions(g, &actions, event.now_ns, answer, sizeof(answer));
-        if (strcmp(answer, line->answer) != 0)
-            fail_msg("line %d: answered '%s', expected '%s'", (int)(line - lines) + 1, answer, line->answer);
-    }
+    converse_as(g, &usual, lines);
 }
 
 #define STARTED                                                                                              \
@@ -344,7 +274,7 @@ static void test_told_to_stop_meanwhile(void **state)
         STARTED,
         READY(0),
         REPLACED_1,
-        {13, GROUP_SIGNAL, -1, SIGTERM, "stop, signal 15, arm +30000"},
+        {13, GROUP_SIGNAL, -1, SIGTERM, "stop 15, signal 15, arm +30000"},
         {14, GROUP_EMPTY, -1, 0, "disarm, report, finish 1"},
         {0},
     };

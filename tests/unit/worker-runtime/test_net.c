@@ -8,6 +8,7 @@
 #include "worker-runtime/comm_stream.h"
 #include "worker-runtime/comm_table.h"
 #include "worker-runtime/net_frame.h"
+#include "tests/unit/worker-runtime/elements.h"
 
 #include <pthread.h>
 #include <setjmp.h>
@@ -203,31 +204,6 @@ static void tables_come_together(void **state)
 
 enum { RANKS = 5, COUNT = 5003 };
 
-static void fill(enum crw_dtype dtype, uint8_t *data, unsigned seed)
-{
-    for (size_t i = 0; i < COUNT; i++) {
-        seed = seed * 1664525 + 1013904223;
-        switch (dtype) {
-        case CRW_F32:
-            ((float *)data)[i] = ((float)(seed >> 8) - 8e6f) * 1e-3f;
-            break;
-        case CRW_F64:
-            ((double *)data)[i] = ((double)seed - 2e9) * 1e-5;
-            break;
-        case CRW_BF16:
-            ((uint16_t *)data)[i] = (uint16_t)(0x3f00 | (seed >> 24) | (seed >> 8 & 0x8000));
-            break;
-        case CRW_I64:
-            ((int64_t *)data)[i] = (int64_t)seed - 2000000000;
-            break;
-        default:
-            ((int32_t *)data)[i] = (int32_t)seed;
-        }
-    }
-}
-
-static const enum crw_dtype dtypes[] = {CRW_F32, CRW_F64, CRW_BF16, CRW_I64, CRW_I32};
-
 /* What reduce() makes of all of them at once. */
 static void expect_all(enum crw_dtype dtype, enum crw_op op, uint8_t data[RANKS][COUNT * 8], uint8_t *expected)
 {
@@ -235,7 +211,7 @@ static void expect_all(enum crw_dtype dtype, enum crw_op op, uint8_t data[RANKS]
     void *target = expected;
 
     for (int i = 0; i < RANKS; i++) {
-        fill(dtype, data[i], (unsigned)i + 1);
+        fill_elements(dtype, data[i], COUNT, (unsigned)i);
         sources[i] = data[i];
     }
     reduce(dtype, op, sources, RANKS, &target, 1, 0, COUNT);

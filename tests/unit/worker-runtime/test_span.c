@@ -9,6 +9,7 @@
 #include "worker-runtime/comm_table.h"
 #include "worker-runtime/crw.h"
 #include "tests/lib/daemon_process.h"
+#include "tests/unit/worker-runtime/elements.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -171,32 +172,6 @@ static size_t size_of(enum crw_dtype dtype)
     return reduce_element_size(dtype);
 }
 
-/* Rank's data, the same for whoever makes it. */
-static void fill(enum crw_dtype dtype, void *data, size_t count, unsigned rank)
-{
-    unsigned seed = rank * 7919 + 17;
-
-    for (size_t i = 0; i < count; i++) {
-        seed = seed * 1664525 + 1013904223;
-        switch (dtype) {
-        case CRW_F32:
-            ((float *)data)[i] = ((float)(seed >> 8) - 8e6f) * 1e-3f;
-            break;
-        case CRW_F64:
-            ((double *)data)[i] = ((double)seed - 2e9) * 1e-5;
-            break;
-        case CRW_BF16:
-            ((uint16_t *)data)[i] = (uint16_t)(0x3f00 | (seed >> 24) | (seed >> 8 & 0x8000));
-            break;
-        case CRW_I64:
-            ((int64_t *)data)[i] = (int64_t)seed - 2000000000;
-            break;
-        default:
-            ((int32_t *)data)[i] = (int32_t)seed;
-        }
-    }
-}
-
 /* What one host would make of it, bit for bit. */
 static void reduce_all(enum crw_dtype dtype, enum crw_op op, size_t count, int world_size, void *result)
 {
@@ -205,7 +180,7 @@ static void reduce_all(enum crw_dtype dtype, enum crw_op op, size_t count, int w
     for (int i = 0; i < world_size; i++) {
         sources[i] = malloc(count * size_of(dtype) + 1);
         CHECK(sources[i]);
-        fill(dtype, sources[i], count, (unsigned)i);
+        fill_elements(dtype, sources[i], count, (unsigned)i);
     }
     reduce(dtype, op, (const void *const *)sources, world_size, &result, 1, 0, count);
     for (int i = 0; i < world_size; i++)
@@ -215,7 +190,6 @@ static void reduce_all(enum crw_dtype dtype, enum crw_op op, size_t count, int w
 static uint8_t mine[COUNT_MAX * 8], expected[COUNT_MAX * 8], result[COUNT_MAX * 8];
 
 static const size_t counts[] = {0, 3, 1000, 40003};
-static const enum crw_dtype dtypes[] = {CRW_F32, CRW_F64, CRW_BF16, CRW_I64, CRW_I32};
 
 #define N_OF(array) (sizeof(array) / sizeof((array)[0]))
 
@@ -227,7 +201,7 @@ static void check_reductions(struct crw_group *group, enum crw_dtype dtype, enum
     size_t n = count * size_of(dtype), part = count / (size_t)world_size;
 
     reduce_all(dtype, op, count, world_size, expected);
-    fill(dtype, mine, count, (unsigned)rank);
+    fill_elements(dtype, mine, count, (unsigned)rank);
     CHECK(crw_reduce_scatter(group, mine, result, part, dtype, op) == 0);
     CHECK(memcmp(result, expected + (size_t)rank * part * size_of(dtype), part * size_of(dtype)) == 0);
     memcpy(result, mine, n);
@@ -260,13 +234,13 @@ static void reduce_in_shared_memory(struct crw_group *group)
     CHECK(crw_shared_alloc(group, COUNT_MAX * sizeof(float), (void **)&arena) == 0);
     reduce_all(CRW_F32, CRW_AVG, COUNT_MAX, world_size, expected);
     for (int round = 0; round < 3; round++) {
-        fill(CRW_F32, arena, COUNT_MAX, (unsigned)rank);
+        fill_elements(CRW_F32, arena, COUNT_MAX, (unsigned)rank);
         CHECK(crw_all_reduce(group, arena, COUNT_MAX, CRW_F32, CRW_AVG) == 0);
         CHECK(memcmp(arena, expected, COUNT_MAX * sizeof(float)) == 0);
     }
     /* One rank's array is elsewhere: its host goes another way, and nobody else notices. */
     second = rank == 0 ? (float *)mine : arena;
-    fill(CRW_F32, second, COUNT_MAX, (unsigned)rank);
+    fill_elements(CRW_F32, second, COUNT_MAX, (unsigned)rank);
     CHECK(crw_all_reduce(group, second, COUNT_MAX, CRW_F32, CRW_AVG) == 0);
     CHECK(memcmp(second, expected, COUNT_MAX * sizeof(float)) == 0);
     CHECK(crw_shared_alloc(group, rank == 0 ? 100 : 200, &none) == CRW_E_ARGUMENT);
@@ -285,27 +259,27 @@ static void check_moves(struct crw_group *group, size_t n)
     int rank = crw_rank(group), world_size = crw_world_size(group);
 
     for (int root = 0; root < world_size; root++) {
-        fill(CRW_I32, mine, n / 4 + 1, (unsigned)(rank == root ? 99 : rank));
-        fill(CRW_I32, expected, n / 4 + 1, 99);
+        fill_elements(CRW_I32, mine, n / 4 + 1, (unsigned)(rank == root ? 99 : rank));
+        fill_elements(CRW_I32, expected, n / 4 + 1, 99);
         CHECK(crw_broadcast(group, mine, n, root) == 0);
         CHECK(memcmp(mine, expected, n) == 0);
 
-        fill(CRW_I32, mine, n * (size_t)world_size / 4 + 1, 5);
+        fill_elements(CRW_I32, mine, n * (size_t)world_size / 4 + 1, 5);
         CHECK(crw_scatter(group, rank == root ? mine : NULL, n, result, root) == 0);
         CHECK(memcmp(result, mine + (size_t)rank * n, n) == 0);
 
-        fill(CRW_I32, expected, n / 4 + 1, (unsigned)rank);
+        fill_elements(CRW_I32, expected, n / 4 + 1, (unsigned)rank);
         memset(result, 0, n * (size_t)world_size);
         CHECK(crw_gather(group, expected, n, rank == root ? result : NULL, root) == 0);
         for (int i = 0; rank == root && i < world_size; i++) {
-            fill(CRW_I32, expected, n / 4 + 1, (unsigned)i);
+            fill_elements(CRW_I32, expected, n / 4 + 1, (unsigned)i);
             CHECK(memcmp(result + (size_t)i * n, expected, n) == 0);
         }
     }
-    fill(CRW_I32, mine, n / 4 + 1, (unsigned)rank);
+    fill_elements(CRW_I32, mine, n / 4 + 1, (unsigned)rank);
     CHECK(crw_all_gather(group, mine, n, result) == 0);
     for (int i = 0; i < world_size; i++) {
-        fill(CRW_I32, expected, n / 4 + 1, (unsigned)i);
+        fill_elements(CRW_I32, expected, n / 4 + 1, (unsigned)i);
         CHECK(memcmp(result + (size_t)i * n, expected, n) == 0);
     }
     CHECK(crw_barrier(group) == 0);
@@ -383,13 +357,13 @@ static void send_round(struct crw_group *group, size_t n)
 {
     int rank = crw_rank(group), world_size = crw_world_size(group);
 
-    fill(CRW_I32, mine, n / 4 + 1, (unsigned)rank);
+    fill_elements(CRW_I32, mine, n / 4 + 1, (unsigned)rank);
     for (int i = 1; i < world_size; i++) /* everybody to everybody, before anybody receives */
         CHECK(crw_send(group, mine, n, (rank + i) % world_size) == 0);
     for (int i = 1; i < world_size; i++) {
         int from = (rank - i + world_size) % world_size;
 
-        fill(CRW_I32, expected, n / 4 + 1, (unsigned)from);
+        fill_elements(CRW_I32, expected, n / 4 + 1, (unsigned)from);
         CHECK(crw_recv(group, result, n, from) == 0);
         CHECK(memcmp(result, expected, n) == 0);
     }
@@ -406,12 +380,12 @@ static void send_everything(struct crw_group *group)
         send_round(group, 160 * 1024);
     }
     if (rank == 0) { /* longer than anything holds */
-        fill(CRW_I32, mine, COUNT_MAX, 1);
+        fill_elements(CRW_I32, mine, COUNT_MAX, 1);
         CHECK(crw_send(group, mine, COUNT_MAX * 4, last) == 0);
         CHECK(crw_send(group, mine, 77, last) == 0);
         CHECK(crw_send(group, mine, 4, last) == 0);
     } else if (rank == last) {
-        fill(CRW_I32, expected, COUNT_MAX, 1);
+        fill_elements(CRW_I32, expected, COUNT_MAX, 1);
         CHECK(crw_recv_start(group, result, COUNT_MAX * 4, 0, &work) == 0);
         CHECK(crw_work_wait(work) == 0);
         CHECK(memcmp(result, expected, COUNT_MAX * 4) == 0);

@@ -1,0 +1,108 @@
+#pragma once
+
+/*
+ * Conversations with the worker group: at a time something happens (said), and these are the actions
+ * (answered), written as text: "spawn", "kill", "signal 15", "arm +30000" (ms from now), "finish 1", "replace 1 2"
+ * (these workers) ...
+ */
+
+#include <stdio.h>
+#include <string.h>
+
+#include "launcher/group.h"
+
+#include "cmocka_fixed.h"
+
+#define MS UINT64_C(1000000)
+
+struct line {
+    int at_ms;
+    enum group_event_kind kind;
+    int worker, value;
+    const char *answer;
+};
+
+static const char *const action_names[] = {
+    [GROUP_DO_SPAWN] = "spawn",       [GROUP_DO_NOTIFY_FAILED] = "failed",
+    [GROUP_DO_NOTIFY_STOP] = "stop",  [GROUP_DO_SIGNAL] = "signal",
+    [GROUP_DO_KILL] = "kill",         [GROUP_DO_ARM] = "arm",
+    [GROUP_DO_DISARM] = "disarm",     [GROUP_DO_REPORT] = "report",
+    [GROUP_DO_START_AGAIN] = "again", [GROUP_DO_GIVE_UP] = "give up",
+    [GROUP_DO_KILL_GUARDIAN] = "kill guardian",
+    [GROUP_DO_FINISH] = "finish",     [GROUP_DO_FAILED] = "tell failed",
+    [GROUP_DO_DONE] = "tell done",    [GROUP_DO_READY] = "tell ready",
+    [GROUP_DO_LEAVE] = "leave",       [GROUP_DO_NOTIFY_PEER] = "peer",
+    [GROUP_DO_REPLACE] = "replace",   [GROUP_DO_KILL_CONDEMNED] = "condemn",
+};
+
+/* Whom such an action is about is written in the group. */
+static inline size_t write_workers(const struct group *g, enum group_action_kind kind, char *out, size_t size)
+{
+    size_t n = 0;
+
+    for (int i = 0; i < g->config.n_workers; i++) {
+        const struct group_worker *w = &g->workers[i];
+
+        if ((kind == GROUP_DO_REPLACE && w->state == GROUP_WORKER_NONE) ||
+            (kind == GROUP_DO_KILL_CONDEMNED && w->condemned && !w->lost))
+            n += (size_t)snprintf(out + n, size - n, " %d", i);
+    }
+    return n;
+}
+
+static inline size_t write_action(const struct group *g, const struct group_action *a, uint64_t now_ns, char *out,
+                                  size_t size)
+{
+    size_t n = (size_t)snprintf(out, size, "%s", action_names[a->kind]);
+
+    switch (a->kind) {
+    case GROUP_DO_ARM:
+        return n + (size_t)snprintf(out + n, size - n, " +%d", (int)((int64_t)(a->deadline_ns - now_ns) / (int64_t)MS));
+    case GROUP_DO_REPLACE:
+    case GROUP_DO_KILL_CONDEMNED:
+        return n + write_workers(g, a->kind, out + n, size - n);
+    case GROUP_DO_SIGNAL:
+    case GROUP_DO_FINISH:
+    case GROUP_DO_NOTIFY_FAILED:
+    case GROUP_DO_NOTIFY_STOP:
+    case GROUP_DO_FAILED:
+    case GROUP_DO_LEAVE:
+        return n + (size_t)snprintf(out + n, size - n, " %d", a->value);
+    default:
+        return n;
+    }
+}
+
+static inline void write_actions(const struct group *g, const struct group_actions *actions, uint64_t now_ns, char *out,
+                                 size_t size)
+{
+    size_t n = 0;
+
+    out[0] = '\0';
+    for (size_t i = 0; i < actions->n_items; i++) {
+        n += (size_t)snprintf(out + n, size - n, "%s", i ? ", " : "");
+        n += write_action(g, &actions->items[i], now_ns, out + n, size - n);
+    }
+}
+
+/* Lines end with an answer of NULL; the value of GROUP_START is the generation and the restarts so far. */
+static inline void converse_as(struct group *g, const struct group_config *config, const struct line *lines)
+{
+    assert_int_equal(group_init(g, config), 0);
+    for (const struct line *line = lines; line->answer; line++) {
+        const struct group_event event = {.kind = line->kind,
+                                          .now_ns = (uint64_t)line->at_ms * MS + 1,
+                                          .worker = line->worker,
+                                          .pid = line->kind == GROUP_STARTED ? 100 + line->worker : 0,
+                                          .value = line->value,
+                                          .generation = (uint32_t)line->value,
+                                          .restarts = line->value};
+        struct group_actions actions;
+        char answer[256];
+
+        group_step(g, &event, &actions);
+        write_actions(g, &actions, event.now_ns, answer, sizeof(answer));
+        if (strcmp(answer, line->answer) != 0)
+            fail_msg("line %d: answered '%s', expected '%s'", (int)(line - lines) + 1, answer, line->answer);
+    }
+}
