@@ -250,9 +250,9 @@ int span_receive(struct span *s, void *data, size_t n_bytes, int from)
     int rank = world_rank(s, from), r;
     uint64_t size;
 
-    r = net_take(s->net, s->group, rank, &size, sizeof(size), s->wait.timeout_ms, is_over, s);
+    r = net_take(s->net, &s->wait, s->group, rank, &size, sizeof(size), is_over, s);
     if (r == 0)
-        r = net_take(s->net, s->group, rank, size == n_bytes ? data : NULL, size, s->wait.timeout_ms, is_over, s);
+        r = net_take(s->net, &s->wait, s->group, rank, size == n_bytes ? data : NULL, size, is_over, s);
     if (r == 0 && size != n_bytes)
         return crw_fail(CRW_E_ARGUMENT, "rank %d sent %zu bytes where rank %d expected %zu; the message was dropped",
                         from, (size_t)size, shm_name_of(s->shm, s->shm->rank), n_bytes);

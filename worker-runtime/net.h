@@ -58,10 +58,11 @@ int net_await_controls(struct net *n, const struct net_wait *wait, int n_control
 void net_wake(struct net *n);
 
 /*
- * Takes n_bytes (data NULL: to nowhere) that rank sent to us in a group. is_over: asked after the bytes
- * that are there were looked at. 0; NET_E_LOST (it closed), NET_E_INTERRUPTED (is_over), NET_E_TIMEOUT.
+ * Takes n_bytes (data NULL: to nowhere) that rank sent to us in a group; one taker at a time. is_over: asked after the
+ * bytes that are there were looked at; whoever makes it true makes the interrupt readable and calls net_wake(). 0;
+ * NET_E_LOST (it closed), NET_E_INTERRUPTED (is_over), NET_E_TIMEOUT.
  */
-int net_take(struct net *n, uint32_t group, int from, void *data, size_t n_bytes, int timeout_ms,
+int net_take(struct net *n, const struct net_wait *wait, uint32_t group, int from, void *data, size_t n_bytes,
              bool (*is_over)(void *data), void *over_data);
 /* Forgets what came for a group and was not claimed or taken. */
 void net_forget_group(struct net *n, uint32_t group);

@@ -50,6 +50,8 @@ struct net_inbox {
     int fd; /* -1: at its end */
     uint8_t *room;
     uint64_t came, taken; /* bytes; the difference is at most NET_MESSAGE_ROOM */
+    bool reading;         /* the thread is at it */
+    bool lent;            /* a taker reads the connection itself: the thread keeps off */
     bool forgotten;       /* the thread frees it */
     struct net_inbox *next;
 };

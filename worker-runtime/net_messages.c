@@ -2,14 +2,18 @@
 
 /*
  * What ranks of other hosts sent us waits in an inbox, a ring of bytes, one for each sender and group. The thread fills
- * it, whoever receives empties it.
+ * it, whoever receives empties it. Who waits for something long borrows the connection, and receives where the bytes
+ * belong, without the thread and without a second copy.
  */
 
 #include "proto/wait_sock.h"
 
+#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
+enum { BORROW_MIN = 128 * 1024 }; /* bytes that are worth the thread's waking up twice */
 
 static size_t stretch(uint64_t position, size_t n)
 {
@@ -18,32 +22,44 @@ static size_t stretch(uint64_t position, size_t n)
     return n < to_end ? n : to_end;
 }
 
+/* What the thread may read now, if anything; then it is reading until it says otherwise. */
+static size_t begin_reading(struct net *n, struct net_inbox *in)
+{
+    size_t room;
+
+    pthread_mutex_lock(&n->lock);
+    room = in->lent ? 0 : NET_MESSAGE_ROOM - (size_t)(in->came - in->taken);
+    in->reading = room > 0;
+    pthread_mutex_unlock(&n->lock);
+    return room;
+}
+
+static void end_reading(struct net *n, struct net_inbox *in, ssize_t got)
+{
+    pthread_mutex_lock(&n->lock);
+    in->reading = false;
+    if (got > 0) {
+        in->came += (uint64_t)got;
+    } else if (got < 0) {
+        (void)close(in->fd); /* read to its end */
+        in->fd = -1;
+    }
+    pthread_cond_broadcast(&n->changed);
+    pthread_mutex_unlock(&n->lock);
+}
+
 /* Only the thread writes to the room, so that needs no lock. */
 void net_read_inbox(struct net *n, struct net_inbox *in)
 {
-    for (;;) {
-        size_t room;
-        ssize_t got;
+    ssize_t got = 1;
 
-        pthread_mutex_lock(&n->lock);
-        room = NET_MESSAGE_ROOM - (size_t)(in->came - in->taken);
-        pthread_mutex_unlock(&n->lock);
+    while (got > 0) {
+        size_t room = begin_reading(n, in);
+
         if (room == 0)
             return;
         got = net_receive(in->fd, in->room + in->came % NET_MESSAGE_ROOM, stretch(in->came, room));
-        if (got == 0)
-            return;
-        pthread_mutex_lock(&n->lock);
-        if (got > 0) {
-            in->came += (uint64_t)got;
-        } else {
-            (void)close(in->fd); /* read to its end */
-            in->fd = -1;
-        }
-        pthread_cond_broadcast(&n->changed);
-        pthread_mutex_unlock(&n->lock);
-        if (got < 0)
-            return;
+        end_reading(n, in, got);
     }
 }
 
@@ -79,24 +95,35 @@ static struct net_inbox *find_inbox(struct net *n, uint32_t group, int from)
     return NULL;
 }
 
+struct taking {
+    struct net *n;
+    const struct net_wait *wait;
+    uint32_t group;
+    int from;
+    uint8_t *data; /* NULL: to nowhere */
+    size_t done;
+    bool (*is_over)(void *data);
+    void *over_data;
+};
+
 /* With the lock: until there is something in the inbox. */
-static int await_bytes(struct net *n, uint32_t group, int from, int timeout_ms, bool (*is_over)(void *data),
-                       void *over_data, struct net_inbox **ret_inbox)
+static int await_bytes(const struct taking *t, struct net_inbox **ret_inbox)
 {
-    int64_t deadline_ns = sock_deadline_ns(timeout_ms);
+    struct net *n = t->n;
+    int64_t deadline_ns = sock_deadline_ns(t->wait->timeout_ms);
     const struct timespec until = net_timespec(deadline_ns);
 
     for (;;) {
-        struct net_inbox *in = find_inbox(n, group, from);
+        struct net_inbox *in = find_inbox(n, t->group, t->from);
 
         if (in && in->came > in->taken) {
             *ret_inbox = in;
             return 0;
         }
-        if (is_over(over_data))
+        if (t->is_over(t->over_data))
             return NET_E_INTERRUPTED;
         /* What it sent before it left comes on another connection, until that ends, too. */
-        if (in ? in->fd < 0 : n->left[from])
+        if (in ? in->fd < 0 : n->left[t->from])
             return NET_E_LOST;
         if (sock_now_ns() >= deadline_ns)
             return NET_E_TIMEOUT;
@@ -110,33 +137,94 @@ static void give_room(struct net *n, struct net_inbox *in, size_t taken)
     bool was_full = in->came - in->taken == NET_MESSAGE_ROOM;
 
     in->taken += taken;
-    if (was_full)
+    if (was_full && !in->lent)
         net_signal(n->wake_fd);
 }
 
-int net_take(struct net *n, uint32_t group, int from, void *data, size_t n_bytes, int timeout_ms,
+/* With the lock: out of the inbox, until t->done is `end`. */
+static int take_stored(struct taking *t, size_t end)
+{
+    while (t->done < end) {
+        struct net_inbox *in;
+        int r = await_bytes(t, &in);
+        size_t there, piece;
+
+        if (r != 0)
+            return r;
+        there = (size_t)(in->came - in->taken);
+        piece = stretch(in->taken, end - t->done < there ? end - t->done : there);
+        pthread_mutex_unlock(&t->n->lock); /* one taker at a time, and the thread does not write here */
+        if (t->data)
+            memcpy(t->data + t->done, in->room + in->taken % NET_MESSAGE_ROOM, piece);
+        pthread_mutex_lock(&t->n->lock);
+        give_room(t->n, in, piece);
+        t->done += piece;
+    }
+    return 0;
+}
+
+/* With the lock. From now on the inbox gets nothing more; NULL: there is no connection to borrow. */
+static struct net_inbox *borrow(const struct taking *t)
+{
+    struct net_inbox *in = find_inbox(t->n, t->group, t->from);
+
+    if (!in || in->fd < 0)
+        return NULL;
+    in->lent = true;
+    while (in->reading) /* it does not wait for anything there */
+        (void)pthread_cond_wait(&t->n->changed, &t->n->lock);
+    return in;
+}
+
+/* What is there comes before what ends the waiting. */
+static int receive(struct taking *t, int fd, size_t end)
+{
+    struct pollfd polled = {.fd = fd, .events = POLLIN};
+    int r = 0;
+
+    while (t->done < end) {
+        ssize_t got = net_receive(fd, t->data + t->done, end - t->done);
+
+        if (got < 0)
+            return net_result(got);
+        if (got == 0 && r != 0)
+            return r;
+        t->done += (size_t)got;
+        r = got == 0 ? net_poll(t->wait, &polled, 1) : 0;
+    }
+    return 0;
+}
+
+/* With the lock: what is stored, and the rest from the connection. */
+static int take_borrowed(struct taking *t, struct net_inbox *in, size_t end)
+{
+    size_t stored = (size_t)(in->came - in->taken);
+    int r = take_stored(t, stored < end ? stored : end);
+
+    if (r == 0 && t->done < end && in->fd >= 0) {
+        pthread_mutex_unlock(&t->n->lock);
+        r = receive(t, in->fd, end);
+        pthread_mutex_lock(&t->n->lock);
+    }
+    in->lent = false; /* its end is for the thread to find */
+    net_signal(t->n->wake_fd);
+    return r;
+}
+
+int net_take(struct net *n, const struct net_wait *wait, uint32_t group, int from, void *data, size_t n_bytes,
              bool (*is_over)(void *data), void *over_data)
 {
-    size_t done = 0;
+    struct taking t = {.n = n, .wait = wait, .group = group, .from = from, .data = data, .is_over = is_over,
+                       .over_data = over_data};
+    struct net_inbox *in;
     int r = 0;
 
     pthread_mutex_lock(&n->lock);
-    while (r == 0 && done < n_bytes) {
-        struct net_inbox *in;
-        size_t there, piece;
-
-        r = await_bytes(n, group, from, timeout_ms, is_over, over_data, &in);
-        if (r != 0)
-            break;
-        there = (size_t)(in->came - in->taken);
-        piece = stretch(in->taken, n_bytes - done < there ? n_bytes - done : there);
-        pthread_mutex_unlock(&n->lock); /* one taker at a time, and the thread does not write here */
-        if (data)
-            memcpy((uint8_t *)data + done, in->room + in->taken % NET_MESSAGE_ROOM, piece);
-        pthread_mutex_lock(&n->lock);
-        give_room(n, in, piece);
-        done += piece;
-    }
+    in = data && n_bytes >= BORROW_MIN ? borrow(&t) : NULL;
+    if (in)
+        r = take_borrowed(&t, in, n_bytes);
+    if (r == 0)
+        r = take_stored(&t, n_bytes);
     pthread_mutex_unlock(&n->lock);
     return r;
 }

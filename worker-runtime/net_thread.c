@@ -120,7 +120,7 @@ static bool collect(struct net *n, struct turn *t)
     for (struct control *c = t->first_control; c; c = c->next)
         add_poll(n, t, c->fd);
     for (struct net_inbox *in = t->first_inbox; in; in = in->next)
-        add_poll(n, t, in->came - in->taken < NET_MESSAGE_ROOM ? in->fd : -1);
+        add_poll(n, t, !in->lent && in->came - in->taken < NET_MESSAGE_ROOM ? in->fd : -1);
     pthread_mutex_unlock(&n->lock);
     return goes_on;
 }

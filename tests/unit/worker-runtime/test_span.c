@@ -499,6 +499,27 @@ static void wait_for_message(struct crw_group *group)
     _exit(7);
 }
 
+/* The last rank sends to the first one for as long as there is a group; one of all dies in the middle of it. */
+static void stream_messages(struct crw_group *group)
+{
+    int rank = crw_rank(group), last = crw_world_size(group) - 1, r = 0;
+
+    CHECK(crw_barrier(group) == 0);
+    for (int i = 0; r == 0; i++) {
+        if (rank == last)
+            r = crw_send(group, mine, sizeof(mine), 0);
+        else if (rank == 0)
+            r = crw_recv(group, result, sizeof(result), last);
+        if (i == 0)
+            say_ready();
+        if (rank != 0 && rank != last)
+            pause();
+    }
+    CHECK(r == CRW_E_PEER);
+    CHECK(crw_barrier(group) == CRW_E_PEER);
+    _exit(7);
+}
+
 static double now_ms(void)
 {
     struct timespec t;
@@ -539,6 +560,9 @@ static void a_death_frees_everybody(void **state)
     kill_one((struct shape){{3, 1, 2}}, 2, wait_for_victim);
     kill_one((struct shape){{3, 1, 2}}, 5, wait_for_message);
     kill_one((struct shape){{1, 1, 1}}, 0, wait_for_message);
+    kill_one((struct shape){{1, 1}}, 1, stream_messages);
+    kill_one((struct shape){{1, 1}}, 0, stream_messages);
+    kill_one((struct shape){{1, 1, 1}}, 1, stream_messages);
 }
 
 static void leave_early(struct crw_group *group)
