@@ -15,7 +15,11 @@ FASHION_MNIST = pathlib.Path("/usr/share/datasets/fashion-mnist")
 
 
 def pytest_configure(config):
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # or under nohup the programs would start with it ignored
+    # Under nohup or in the background of a shell some signals are ignored, and every process would inherit that. One
+    # that is caught here has its default action there.
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM):
+        if signal.getsignal(number) == signal.SIG_IGN:
+            signal.signal(number, lambda *_: None)
     config.addinivalue_line("markers", "sanitize: also run against programs built with AddressSanitizer")
 
 

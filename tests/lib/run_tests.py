@@ -96,7 +96,8 @@ def meson_results(folder, args, env):
     """Runs meson test; [(name, ok, output)], or None when it did not get to run any."""
     log = folder / "meson-logs" / "testlog.json"
     log.unlink(missing_ok=True)
-    code, out, _ = run(["meson", "test", "-C", str(folder), "--no-rebuild", "--print-errorlogs", *args], env)
+    code, out, _ = run(["meson", "test", "-C", str(folder), "--no-rebuild", "--print-errorlogs",
+                        "--timeout-multiplier=3", *args], env)
     if not log.exists():
         return None if "No suitable tests defined" in out or "no tests" in out.lower() else [("run", code == 0, out)]
     results = []

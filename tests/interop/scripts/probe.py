@@ -51,10 +51,14 @@ def write_down(what):
     os.rename(name + ".new", name)
 
 
+def has_spoken(rank):
+    """The name of the file that says so."""
+    return f"{os.environ['PROBE_DIR']}/{os.environ['TORCHELASTIC_RESTART_COUNT']}.{rank}.spoken"
+
+
 def wait_for_others():
-    """A failure ends the others: not before they have written down what there is."""
-    attempt = os.environ["TORCHELASTIC_RESTART_COUNT"]
-    names = [f"{os.environ['PROBE_DIR']}/{attempt}.{rank}.json" for rank in range(int(os.environ["WORLD_SIZE"]))]
+    """A failure ends the others: not before they have written down what there is, and said what they had to."""
+    names = [has_spoken(rank) for rank in range(int(os.environ["WORLD_SIZE"]))]
     while not all(map(os.path.exists, names)):
         time.sleep(0.01)
 
@@ -109,6 +113,7 @@ def main():
             for out, name in ((sys.stdout, "out"), (sys.stderr, "err")):
                 out.write(text.replace("text", name))
                 out.flush()
+    open(has_spoken(os.environ["RANK"]), "w").close()
     attempts = next((int(word[6:]) for word in words if word.startswith("first=")), 1 << 30)
     if int(os.environ["TORCHELASTIC_RESTART_COUNT"]) < attempts:
         for word in words:
