@@ -14,6 +14,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "rendezvous/thin_os.h"
+
 enum { LINGER_MS = 1000, CHUNK = 16384 };
 
 struct link {
@@ -28,6 +30,7 @@ struct link {
     char why[160];
     bool has_tcp, connected, closing;
     unsigned n_handles;
+    uint32_t n_segments; /* that had come when it was looked whether it stirs */
     uint8_t chunk[CHUNK];
 };
 
@@ -213,6 +216,15 @@ void link_own_address(const struct link *l, char *ret, size_t size)
         (void)uv_inet_ntop(AF_INET, &own.v4.sin_addr, ret, size);
 }
 
+bool link_stirs(struct link *l)
+{
+    uint32_t n_segments = l->n_segments;
+    uv_os_fd_t fd;
+
+    return l->connected && uv_fileno((const uv_handle_t *)&l->tcp, &fd) == 0 &&
+           thin_stirs(fd, &l->n_segments) && l->n_segments != n_segments;
+}
+
 /* ------------------------------------------------------------------ connecting */
 
 static void on_connect(uv_connect_t *request, int status)
@@ -228,6 +240,9 @@ static void on_connect(uv_connect_t *request, int status)
     }
     l->connected = true;
     (void)uv_tcp_nodelay(&l->tcp, 1); /* slower without, not wrong */
+    uv_os_fd_t fd;
+    if (uv_fileno((const uv_handle_t *)&l->tcp, &fd) == 0)
+        thin_tune(fd);
     int r = uv_read_start((uv_stream_t *)&l->tcp, on_room, on_read);
     if (r < 0)
         lose(l, uv_strerror(r));

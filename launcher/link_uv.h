@@ -4,6 +4,7 @@
  * One outgoing TCP connection on a libuv loop: a name is looked up until it has addresses, these are tried in turn, and what is sent on it is sent in order. It ends once: by on_lost, or by link_close().
  */
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/socket.h>
@@ -39,6 +40,9 @@ void link_send(struct link *l, const void *bytes, size_t n);
 
 /* Whom it has reached, as uv_tcp_getpeername(); -ENOTCONN: nobody yet. */
 int link_peer(const struct link *l, struct sockaddr_storage *ret, int *size);
+
+/* Something has come since this was asked before, and cannot be read: see thin_stirs(). */
+bool link_stirs(struct link *l);
 
 /* Nothing is called back any more. What was sent is still delivered, for a second at most. NULL is fine. */
 void link_close(struct link *l);

@@ -223,7 +223,11 @@ static void carry_out(struct session_uv *s, enum session_action action, const st
 
 static void on_timer(uv_timer_t *timer)
 {
-    step(timer->data, (struct session_event){.kind = SESSION_EVENT_TIMER});
+    struct session_uv *s = timer->data;
+
+    if (s->link && session_is_overdue(&s->machine, uv_hrtime()) && link_stirs(s->link))
+        step(s, (struct session_event){.kind = SESSION_EVENT_STIRRED});
+    step(s, (struct session_event){.kind = SESSION_EVENT_TIMER});
 }
 
 static void arm(struct session_uv *s)

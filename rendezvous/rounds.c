@@ -437,6 +437,10 @@ void rounds_step(struct rounds *r, const struct rounds_event *event)
             node_want_alive(n);
         }
         break;
+    case ROUNDS_STIRRED:
+        if (n)
+            node_stirred(n, event->now_ns);
+        break;
     case ROUNDS_GONE:
         step_gone(event->session, event->now_ns);
         break;
@@ -449,6 +453,15 @@ void rounds_step(struct rounds *r, const struct rounds_event *event)
     case ROUNDS_EVENT_COUNT:
         break;
     }
+}
+
+size_t rounds_overdue(const struct rounds *r, uint64_t now_ns, struct rounds_session **ret, size_t max)
+{
+    size_t n = 0;
+
+    list_for_each(i, &r->jobs) n +=
+        job_overdue(list_entry(i, struct rounds_job, in_rounds), now_ns, ret + n, max - n);
+    return n;
 }
 
 /* ---- views ---- */

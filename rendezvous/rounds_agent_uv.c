@@ -27,6 +27,7 @@
 #include "rendezvous/rounds_uv.h"
 #include "rendezvous/server_impl_uv.h"
 #include "rendezvous/session_json.h"
+#include "rendezvous/thin_os.h"
 
 static void on_poll(uv_poll_t *poll, int status, int events);
 
@@ -45,6 +46,15 @@ static void __attribute__((format(printf, 2, 3))) say_about(struct agent *a, con
     va_end(arguments);
     server_format_peer(a->fd, who, sizeof(who));
     server_log(a->server, NULL, "agent, %s %s", who, what);
+}
+
+/* ---- the network ---- */
+
+bool agent_stirs(struct agent *a)
+{
+    uint32_t n_segments = a->n_segments;
+
+    return thin_stirs(a->fd, &a->n_segments) && a->n_segments != n_segments;
 }
 
 /* ---- polling ---- */
@@ -509,6 +519,7 @@ void agent_adopt(struct server *s, int fd, struct buf *said)
         server_peer_gone(s);
         return;
     }
+    thin_tune(fd);
     a->poll.data = a;
     a->server = s;
     a->fd = fd;

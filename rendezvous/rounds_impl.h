@@ -41,6 +41,9 @@ void node_classify(struct rounds_node *n);
 /* The node was heard: it is alive for another while. */
 void node_heard(struct rounds_node *n, uint64_t now_ns);
 
+/* Its words are on the way: it is waited for a while longer, and for two node timeouts at most. */
+void node_stirred(struct rounds_node *n, uint64_t now_ns);
+
 void node_want_view(struct rounds_node *n);
 void node_want_alive(struct rounds_node *n);
 void job_want_save(struct rounds_job *job);
@@ -81,3 +84,6 @@ void job_advance(struct rounds_job *job, uint64_t now_ns);
 void job_tick(struct rounds_job *job, uint64_t now_ns, uint64_t late_ns);
 
 uint64_t job_deadline(const struct rounds_job *job);
+
+/* The nodes that job_tick() would take for dead, see rounds_overdue(). */
+size_t job_overdue(const struct rounds_job *job, uint64_t now_ns, struct rounds_session **ret, size_t max);

@@ -364,6 +364,22 @@ static void bury_silent(struct rounds_job *job, uint64_t now_ns)
     }
 }
 
+size_t job_overdue(const struct rounds_job *job, uint64_t now_ns, struct rounds_session **ret, size_t max)
+{
+    size_t n = 0;
+
+    list_for_each(i, &job->silence)
+    {
+        const struct rounds_node *node = list_entry(i, struct rounds_node, in_silence);
+
+        if (n == max || now_ns < node->deadline_ns)
+            break;
+        if (node->session)
+            ret[n++] = node->session;
+    }
+    return n;
+}
+
 /* Node ranks nobody has asked for, while everybody who is here has asked for one. */
 static void find_missing(struct rounds_job *job)
 {

@@ -247,6 +247,26 @@ void node_heard(struct rounds_node *n, uint64_t now_ns)
     list_append(&job->silence, &n->in_silence);
 }
 
+void node_stirred(struct rounds_node *n, uint64_t now_ns)
+{
+    uint64_t timeout_ns = ms_to_ns(n->job->params.node_timeout_ms);
+    uint64_t until_ns = now_ns + timeout_ns / 2, limit_ns = n->heard_ns + 2 * timeout_ns;
+    struct list *before = &n->in_silence;
+
+    if (until_ns > limit_ns)
+        until_ns = limit_ns;
+    if (until_ns <= n->deadline_ns)
+        return;
+    n->deadline_ns = until_ns;
+    while (before->next != &n->job->silence &&
+           list_entry(before->next, struct rounds_node, in_silence)->deadline_ns < until_ns)
+        before = before->next;
+    if (before == &n->in_silence)
+        return;
+    list_unlink(&n->in_silence);
+    list_append(before->next, &n->in_silence); /* in front of that one */
+}
+
 /* ---- what is to be done ---- */
 
 static void node_want(struct rounds_node *n)

@@ -9,7 +9,7 @@
  *
  * Silence is judged only after every socket was read: whatever kept this process from listening, an agent
  * whose words lie in a socket has not been silent. So the timer starts a check handle, which runs behind the
- * reading in the same turn of the loop.
+ * reading in the same turn of the loop. Nor has one whose words have come and wait for a lost packet.
  */
 
 #include "rendezvous/rounds_uv.h"
@@ -27,7 +27,7 @@
 #include "rendezvous/server_impl_uv.h"
 #include "rendezvous/session_json.h"
 
-enum { LOG_LINES_PER_S = 50, LOG_BURST = 200, NS_PER_MS = 1000000 };
+enum { LOG_LINES_PER_S = 50, LOG_BURST = 200, NS_PER_MS = 1000000, OVERDUE_MAX = 64 };
 
 /* ---- log ---- */
 
@@ -220,12 +220,26 @@ static void on_idle(uv_idle_t *idle)
     /* It is there for the loop not to sleep before the check. */
 }
 
+/* Who is about to be taken for dead may have spoken: TCP keeps words back until what was lost before them has
+ * been sent again. When so many are silent at once, it is not for single packets. */
+static void look_who_stirs(struct rounds_shell *r)
+{
+    struct rounds_session *overdue[OVERDUE_MAX];
+    size_t n = rounds_overdue(&r->core, uv_hrtime(), overdue, OVERDUE_MAX);
+
+    for (size_t i = 0; n < OVERDUE_MAX && i < n; i++)
+        if (agent_stirs(list_entry(overdue[i], struct agent, session)))
+            rounds_shell_step(r, &(struct rounds_event){.kind = ROUNDS_STIRRED, .session = overdue[i]});
+}
+
 static void on_check(uv_check_t *check)
 {
     struct rounds_shell *r = check->data;
 
     (void)uv_check_stop(&r->check); /* both always succeed */
     (void)uv_idle_stop(&r->idle);
+    if (!r->over)
+        look_who_stirs(r);
     if (rounds_deadline(&r->core) <= uv_hrtime())
         rounds_shell_step(r, &(struct rounds_event){.kind = ROUNDS_TIMER});
     else if (!r->over)

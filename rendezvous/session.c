@@ -362,12 +362,32 @@ static void give_up(struct session *s, struct session_actions *out)
     finish(s, SESSION_END_UNREACHABLE, out);
 }
 
+static uint64_t silent_ns(const struct session *s)
+{
+    uint64_t silent_ns = s->heard_ns + node_timeout_ns(s);
+
+    return silent_ns > s->stirred_until_ns ? silent_ns : s->stirred_until_ns;
+}
+
+bool session_is_overdue(const struct session *s, uint64_t now_ns)
+{
+    return s->link == SESSION_LINK_UP && now_ns >= silent_ns(s);
+}
+
+/* Its words are on the way: the rendezvous is waited for a while longer, and for two node timeouts at most. */
+static void stirred(struct session *s, uint64_t now_ns)
+{
+    uint64_t until_ns = now_ns + node_timeout_ns(s) / 2, limit_ns = s->heard_ns + 2 * node_timeout_ns(s);
+
+    s->stirred_until_ns = until_ns < limit_ns ? until_ns : limit_ns;
+}
+
 static void tick_up(struct session *s, uint64_t now_ns, uint64_t late_ns, struct session_actions *out)
 {
     /* We may have been the ones who did not listen. */
     if (late_ns > node_timeout_ns(s) / ALIVES_PER_TIMEOUT)
         s->heard_ns = s->heard_ns + late_ns < now_ns ? s->heard_ns + late_ns : now_ns;
-    if (now_ns >= s->heard_ns + node_timeout_ns(s)) {
+    if (now_ns >= silent_ns(s)) {
         act(out, SESSION_DO_CLOSE);
         fall_back(s, now_ns);
         complain(s, now_ns, "has gone silent", out);
@@ -417,12 +437,10 @@ static void step_timer(struct session *s, uint64_t now_ns, struct session_action
 
 uint64_t session_deadline(const struct session *s)
 {
-    uint64_t silent_ns = s->heard_ns + node_timeout_ns(s);
-
     if (s->link == SESSION_LINK_OVER || s->hello.attempt == 0)
         return UINT64_MAX;
     if (s->link == SESSION_LINK_UP)
-        return s->alive_ns < silent_ns ? s->alive_ns : silent_ns;
+        return s->alive_ns < silent_ns(s) ? s->alive_ns : silent_ns(s);
     return s->link_until_ns < alone_until_ns(s) ? s->link_until_ns : alone_until_ns(s);
 }
 
@@ -456,6 +474,9 @@ static void step_link(struct session *s, const struct session_event *event, stru
         break;
     case SESSION_EVENT_ALIVE:
         s->heard_ns = event->now_ns;
+        break;
+    case SESSION_EVENT_STIRRED:
+        stirred(s, event->now_ns);
         break;
     case SESSION_EVENT_VIEW:
         step_view(s, event, out);

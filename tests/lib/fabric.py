@@ -87,8 +87,8 @@ class Fabric:
         sh(f"ip netns exec {self.space(host)} nft '{rules}'")
 
     def lose(self, host, percent):
-        for hook in ("input", "output"):
-            self.drop(host, hook, f"numgen random mod 100 lt {percent}")
+        """Of what arrives there. On all hosts: of every packet, once."""
+        self.drop(host, "input", f"numgen random mod 100 lt {percent}")
 
     def heal(self, host):
         sh(f"ip netns exec {self.space(host)} nft 'delete table inet test'", check=False)

@@ -1,16 +1,20 @@
 #!/usr/bin/env python3
 """What nodes_campaign.py does, with real training: train or PyTorch DDP under crun, PyTorch DDP under torchrun.
 
-    nodes_jobs_campaign.py train|torch|torchrun ROUNDS [FAULT...]
+    nodes_jobs_campaign.py [train|torch|torchrun [ROUNDS [FAULT...]]]
 
-Per round: ms from the fault until the survivors' old workers are gone, and until the next generation runs: for train
-until its processes are started, for PyTorch until every rank has done a step. A round that has not come that far after
-60 s is given up and counted.
+Without arguments: 50 rounds of each fault with train, 10 with PyTorch, 3 with torchrun. Per round, ms from the fault
+    noticed    until the workers of the survivors have ended, so they have heard of it before
+    started    until the processes of the next generation are there (crun's part of what follows; torchrun does not tell)
+    running    until it has done training steps on every rank (PyTorch: one, and it has imported torch before that)
+A round that has not come that far after 60 s is given up and counted. A false alarm is a node said to be lost to which
+nothing was done.
 """
 
 import json
 import os
 import pathlib
+import re
 import signal
 import statistics
 import sys
@@ -24,6 +28,8 @@ from nodes_campaign import N_HOSTS, VICTIM, percentile
 
 LIB = pathlib.Path(__file__).resolve().parent
 BOUND_S = 60
+ROUNDS = {"train": 50, "torch": 10, "torchrun": 3}
+EPOCHS = "1000000"
 FAULTS = ["kill -9 a worker", "kill -9 an agent", "link down", "SIGSTOP an agent", "5 % loss, worker dies",
           "one-way partition"]
 
@@ -38,6 +44,7 @@ class Job:
         self.nodes = lib.Nodes(folder)
         self.told = self.folder / "told"
         self.told.touch()
+        self.read = {}
 
     def __enter__(self):
         self.hosts = [self.start(host) for host in range(N_HOSTS)]
@@ -64,21 +71,45 @@ class Job:
             conf += f",is_host={int(host == 0)}"
             return self.nodes.torchrun(*options, f"--rdzv-conf={conf}", *script, prefix=prefix, env=environment)
         if self.kind == "train":
-            script = [jobs.train(), "toy", "--epochs", "1000000"]
+            script = [jobs.train(), "toy", "--epochs", EPOCHS]
         return self.nodes.crun(*options, f"--rdzv-conf={conf}", f"--event-log={self.folder}/events{host}", *script,
                                prefix=prefix, env=environment)
 
-    def running(self, world, since_ns):
-        """When the last rank of a world of that size began, if all have since then."""
-        if self.kind == "train":
-            times = self.ready_times(world, since_ns)
-        else:
-            times = {}
-            for line in self.told.read_text().splitlines():
-                _, rank, size, ns, _ = line.split()
-                if int(ns) > since_ns and int(size) == world:
-                    times[rank] = int(ns)
+    def started(self, world, since_ns):
+        """When the last process of a generation of that size was there."""
+        times = self.ready_times(world, since_ns)
         return max(times.values()) if len(times) == world else None
+
+    def running(self, world, since_ns):
+        """When the last rank of a world of that size had done a step, if all have since then."""
+        if self.kind == "train":
+            return self.trained(world, since_ns)
+        times = {}
+        for line in self.told.read_text().splitlines():
+            _, rank, size, ns, _ = line.split()
+            if int(ns) > since_ns and int(size) == world:
+                times[rank] = int(ns)
+        return max(times.values()) if len(times) == world else None
+
+    def trained(self, world, since_ns):
+        """Now, if rank 0 has printed an epoch of a world that began since then: each rank takes part in each step."""
+        begun = f"toy: 1000 samples, {world} workers"
+        for node in self.nodes:
+            with open(node.out, errors="replace") as out:
+                out.seek(self.read.get(node.out, 0))
+                _, found, rest = out.read().rpartition(begun)
+            if found and re.search(f"epoch \\d+/{EPOCHS}", rest) and self.started(world, since_ns):
+                return time.monotonic_ns()
+        return None
+
+    def mark(self):
+        """What was printed so far is of the past."""
+        self.read = {node.out: node.out.stat().st_size for node in self.nodes}
+
+    def lost(self):
+        """{(generation, host)} that crun said to be lost, as the survivors of each tell it."""
+        return {(int(m[2]), m[1]) for node in self.nodes
+                for m in re.finditer(r"(host\d+) \(node \d+\) was lost.*goes on as generation (\d+)", node.text())}
 
     def ready_times(self, world, since_ns):
         times = {}
@@ -141,7 +172,9 @@ def inflict(job, name):
 
 
 def one_round(job, name):
+    """(noticed, started or None, running) in ms"""
     old = [pid for host in range(2) for pid in job.workers(host)]
+    job.mark()
     since = time.monotonic_ns()
     world, undo = inflict(job, name)
     gone = running = None
@@ -149,19 +182,26 @@ def one_round(job, name):
     while time.monotonic() < deadline and running is None:
         if gone is None and all(map(is_gone, old)):
             gone = time.monotonic_ns()
-        running = job.running(world, since)
+        if gone is not None:
+            running = job.running(world, since)
         time.sleep(0.001 if gone is None else 0.005)
+    started = job.started(world, since) if job.kind != "torchrun" else None
     undo()
     if running is None or gone is None:
         raise GivenUp
     if world < N_HOSTS:
         job.wait_running(N_HOSTS, since)
-    return (gone - since) / 1e6, (running - since) / 1e6
+    return [(at - since) / 1e6 if at else None for at in (gone, started, running)]
+
+
+def false_alarms(job, name):
+    worker = "worker" in name
+    return sum(worker or host != f"host{VICTIM}" for _, host in job.lost())
 
 
 def measure(fabric, kind, name, rounds):
-    """A job lasts until it has to be given up; then another one is begun."""
-    results, given_up = [], 0
+    """A job lasts until it has to be given up; then another one is begun. (results, given up, false alarms)"""
+    results, given_up, alarms = [], 0, 0
     while len(results) + given_up < rounds:
         with tempfile.TemporaryDirectory() as folder, Job(fabric, kind, folder) as job:
             try:
@@ -171,22 +211,46 @@ def measure(fabric, kind, name, rounds):
                     results.append(one_round(job, name))
             except GivenUp:
                 given_up += 1
+                if kind != "torchrun":
+                    print(job.nodes.texts(), file=sys.stderr)
+            alarms += false_alarms(job, name) if kind != "torchrun" else 0
             for host in range(N_HOSTS):
                 fabric.heal(host)
                 fabric.link(host, "up")
-    return results, given_up
+    return results, given_up, alarms
+
+
+HEAD = (f"{'program':9}{'fault':22}{'rounds':>7}{'given up':>9}{'false alarms':>13}"
+        + "".join(f"{what + ' ms':>12}{'p99':>9}" for what in ("noticed", "started", "running")))
+
+
+def show(column):
+    return f"{statistics.median(column):12.1f}{percentile(column, 99):9.1f}" if column and None not in column else f"{'-':>12}{'-':>9}"
+
+
+def row(kind, name, rounds, results, given_up, alarms):
+    columns = list(zip(*results)) or [(), (), ()]
+    return (f"{kind:9}{name:22}{rounds:7}{given_up:9}{alarms if kind != 'torchrun' else '-':>13}"
+            + "".join(map(show, columns)))
 
 
 def main():
-    kind, rounds = sys.argv[1], int(sys.argv[2])
-    print(f"{kind}: {'fault':22} {'rounds':>6} {'given up':>9}   ms until survivors' workers are gone   ms to the next generation",
-          flush=True)
+    kinds = sys.argv[1:2] or list(ROUNDS)
+    if reason := fabrics.missing():
+        sys.exit(f"nodes_jobs_campaign.py: {reason}")
+    rows, alarms = [HEAD], 0
+    print(HEAD, flush=True)
     with fabrics.Fabric(N_HOSTS) as fabric:
-        for name in sys.argv[3:] or FAULTS:
-            results, given_up = measure(fabric, kind, name, rounds)
-            columns = [f"{statistics.median(c):10.1f} (p99 {percentile(c, 99):.1f})" if results else "         -"
-                       for c in (zip(*results) if results else ([], []))]
-            print(f"{kind}: {name:22} {rounds:6} {given_up:9}   {columns[0]:>30}   {columns[1]:>30}", flush=True)
+        for kind in kinds:
+            rounds = int(sys.argv[2]) if len(sys.argv) > 2 else ROUNDS[kind]
+            for name in sys.argv[3:] or FAULTS:
+                measured = measure(fabric, kind, name, rounds)
+                alarms += measured[2]
+                rows.append(row(kind, name, rounds, *measured))
+                print(rows[-1], flush=True)
+    if len(rows) > 2:
+        print("", *rows, sep="\n")
+    sys.exit(alarms > 0)
 
 
 if __name__ == "__main__":

@@ -246,7 +246,7 @@ void agent_kill(struct sim *sim, unsigned agent, bool silently)
     disturb(sim, agent, sim->now_ns);
     if (a->group == GROUP_RUNNING)
         check_death(sim, agent);
-    if (a->group != GROUP_NONE && !silently && !a->ended && random_percent(&sim->random, 70))
+    if (a->group != GROUP_NONE && !silently && !a->ended && random_percent(&sim->random, sim->scenario.last_word_percent))
         leave_last_word(sim, agent);
     a->alive = false;
     a->group = GROUP_NONE;
@@ -291,6 +291,9 @@ void agent_timer(struct sim *sim, unsigned agent)
     struct sim_agent *a = &sim->agents[agent];
 
     a->timer_ns = 0;
+    if (session_is_overdue(&a->session, clock_of(sim, a)) && a->connection >= 0 &&
+        network_stirs(sim, (unsigned)a->connection, SIM_AGENT_END))
+        step(sim, agent, &(struct session_event){.kind = SESSION_EVENT_STIRRED});
     if (session_deadline(&a->session) <= clock_of(sim, a))
         step(sim, agent, &(struct session_event){.kind = SESSION_EVENT_TIMER});
     else

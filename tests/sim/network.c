@@ -294,6 +294,13 @@ void network_pump(struct sim *sim, unsigned connection, enum sim_end to)
     free(m);
 }
 
+bool network_stirs(struct sim *sim, unsigned connection, enum sim_end at)
+{
+    const struct sim_connection *c = connection_at(sim, connection);
+
+    return c->first[at] && !c->first[at]->stuck && !is_blocked(sim, c, at) && random_percent(&sim->random, 50);
+}
+
 void network_finish(struct sim *sim)
 {
     for (size_t i = 0; i < sim->n_connections; i++) {

@@ -86,6 +86,7 @@ struct sim_scenario {
     uint64_t cutoff_ns;
     uint64_t stop_max_ns;    /* how long workers take to stop */
     unsigned return_percent; /* of killed agents that come back */
+    unsigned last_word_percent; /* of killed agents whose guardian says so */
 };
 
 enum sim_end { SIM_AGENT_END, SIM_DAEMON_END }; /* also directions: towards that end */
@@ -242,6 +243,7 @@ void network_close(struct sim *sim, unsigned connection, enum sim_end end);  /* 
 void network_vanish(struct sim *sim, unsigned connection, enum sim_end end); /* without a word */
 void network_pump(struct sim *sim, unsigned connection, enum sim_end to);
 void network_break(struct sim *sim, unsigned connection, enum sim_end end);
+bool network_stirs(struct sim *sim, unsigned connection, enum sim_end at); /* a packet before others was lost */
 void network_finish(struct sim *sim);
 
 /* daemon.c */

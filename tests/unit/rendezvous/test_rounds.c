@@ -634,6 +634,74 @@ static void a_silent_node_is_lost_after_its_timeout(void **state)
     assert_true(t->agents[1].closed);
 }
 
+/* Asks at the moment when silent nodes are taken for dead, and says of these (a bit each) that they stir. */
+static size_t look_who_stirs(struct table *t, unsigned agents)
+{
+    struct rounds_session *overdue[AGENTS_MAX];
+    size_t n = rounds_overdue(&t->rounds, t->now_ns, overdue, AGENTS_MAX);
+
+    for (size_t i = 0; i < n; i++)
+        if (agents & 1u << (list_entry(overdue[i], struct agent, session) - t->agents))
+            step(t, (struct rounds_event){.kind = ROUNDS_STIRRED, .session = overdue[i]});
+    return n;
+}
+
+static void a_node_whose_words_are_on_the_way_is_not_lost_yet(void **state)
+{
+    struct table *t = *state;
+
+    run(t, 3, 1, 3);
+    pass(t, 999);
+    assert_int_equal(look_who_stirs(t, 0), 0);
+    t->now_ns += MS;
+    assert_int_equal(look_who_stirs(t, 4), 3);
+    alive(t, 0);
+    pass_alive(t, 250, 1);
+    assert_view(t, 0, SESSION_VIEW_STOP); /* node 1 did not stir */
+    assert_string_equal(t->agents[0].view.cause.host, "node1");
+    assert_false(t->agents[2].closed);
+    alive(t, 2);
+    pass_alive(t, 900, 1);
+    assert_false(t->agents[2].closed); /* it has been heard, and has its whole time again */
+    pass_alive(t, 100, 1);
+    assert_true(t->agents[2].closed);
+}
+
+static void nobody_stirs_for_ever(void **state)
+{
+    struct table *t = *state;
+    unsigned ms = 0;
+
+    run(t, 2, 1, 2);
+    for (; ms < 5000 && !t->agents[1].closed; ms += 250) {
+        t->now_ns += 250 * MS;
+        alive(t, 0);
+        (void)look_who_stirs(t, 2);
+        step(t, (struct rounds_event){.kind = ROUNDS_TIMER});
+    }
+    assert_int_equal(ms, 2000);
+}
+
+static void who_stirs_keeps_nobody_else_alive(void **state)
+{
+    struct table *t = *state;
+
+    run(t, 4, 1, 4);
+    for (unsigned i = 0; i < 4; i++) {
+        alive(t, i);
+        pass(t, 100);
+    }
+    t->now_ns += 600 * MS;
+    alive(t, 3);
+    assert_int_equal(look_who_stirs(t, 15), 1); /* node 0, for half a second */
+    pass(t, 499);
+    assert_true(t->agents[1].closed && t->agents[2].closed);
+    assert_false(t->agents[0].closed);
+    pass(t, 1);
+    assert_true(t->agents[0].closed);
+    assert_false(t->agents[3].closed);
+}
+
 static void a_node_that_returns_in_time_goes_on(void **state)
 {
     struct table *t = *state;
@@ -1237,6 +1305,9 @@ int main(void)
         TEST(the_first_failure_in_time_is_the_cause),
         TEST(a_failure_that_follows_from_a_lost_node_is_not_charged),
         TEST(a_silent_node_is_lost_after_its_timeout),
+        TEST(a_node_whose_words_are_on_the_way_is_not_lost_yet),
+        TEST(nobody_stirs_for_ever),
+        TEST(who_stirs_keeps_nobody_else_alive),
         TEST(a_node_that_returns_in_time_goes_on),
         TEST(a_node_that_returns_later_stops_and_joins),
         TEST(below_min_survivors_wait_for_another_node),

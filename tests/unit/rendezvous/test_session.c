@@ -312,6 +312,28 @@ static void signs_of_life_go_out_four_times_in_a_node_timeout(void **state)
     }
 }
 
+static void words_on_the_way_are_waited_for(void **state)
+{
+    struct table *t = *state;
+
+    come_up(t);
+    pass(t, 999, false);
+    assert_false(session_is_overdue(&t->session, t->now_ns));
+    t->now_ns += MS;
+    assert_true(session_is_overdue(&t->session, t->now_ns));
+    happens(t, SESSION_EVENT_STIRRED);
+    pass(t, 499, false);
+    assert_null(strchr(t->did, 'c'));
+    t->now_ns += MS;
+    happens(t, SESSION_EVENT_STIRRED);
+    pass(t, 499, false);
+    assert_null(strchr(t->did, 'c'));
+    t->now_ns += MS;
+    happens(t, SESSION_EVENT_STIRRED); /* but not for ever */
+    pass(t, 0, false);
+    assert_non_null(strstr(t->did, "csd"));
+}
+
 static void workers_live_on_while_the_rendezvous_is_away(void **state)
 {
     struct table *t = *state;
@@ -504,6 +526,7 @@ int main(void)
         TEST(a_stranger_on_a_lost_endpoint_does_not_end_a_running_job),
         TEST(what_happened_meanwhile_is_in_the_next_hello),
         TEST(our_own_absence_is_not_the_rendezvous_fault),
+        TEST(words_on_the_way_are_waited_for),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

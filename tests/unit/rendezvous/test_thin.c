@@ -1,0 +1,90 @@
+/*
+ * What the kernel knows of a connection whose words have come and were not read. That words which wait for a lost packet
+ * count alike needs a network that loses some: `tests/long rounds-loss`.
+ */
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "rendezvous/thin_os.h"
+
+struct pair {
+    int listener, near, far;
+};
+
+static void set_up(struct pair *p)
+{
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t size = sizeof(at);
+
+    p->listener = socket(AF_INET, SOCK_STREAM, 0);
+    p->near = socket(AF_INET, SOCK_STREAM, 0);
+    assert_return_code(bind(p->listener, (struct sockaddr *)&at, sizeof(at)), 0);
+    assert_return_code(listen(p->listener, 1), 0);
+    assert_return_code(getsockname(p->listener, (struct sockaddr *)&at, &size), 0);
+    assert_return_code(connect(p->near, (struct sockaddr *)&at, sizeof(at)), 0);
+    p->far = accept(p->listener, NULL, NULL);
+    assert_return_code(p->far, 0);
+    thin_tune(p->near);
+    thin_tune(p->far);
+}
+
+static void tear_down(struct pair *p)
+{
+    (void)close(p->far);
+    (void)close(p->near);
+    (void)close(p->listener);
+}
+
+static void what_was_not_read_stirs(void **state)
+{
+    uint32_t n_segments = 0, before;
+    char byte = 'x';
+    struct pair p;
+
+    set_up(&p);
+    assert_false(thin_stirs(p.near, &n_segments));
+    for (int i = 0; i < 3; i++) {
+        before = n_segments;
+        assert_int_equal(write(p.far, &byte, 1), 1);
+        assert_int_equal(recv(p.near, &byte, 1, MSG_PEEK), 1); /* it has come */
+        assert_true(thin_stirs(p.near, &n_segments));
+        assert_true(n_segments > before);
+        assert_int_equal(read(p.near, &byte, 1), 1);
+        before = n_segments;
+        assert_false(thin_stirs(p.near, &n_segments));
+        assert_int_equal(n_segments, before);
+    }
+    tear_down(&p);
+}
+
+static void what_is_no_socket_does_not_stir(void **state)
+{
+    uint32_t n_segments = 7;
+    int pipes[2];
+
+    assert_return_code(pipe(pipes), 0);
+    thin_tune(pipes[0]);
+    assert_false(thin_stirs(pipes[0], &n_segments));
+    assert_int_equal(n_segments, 0);
+    (void)close(pipes[0]);
+    (void)close(pipes[1]);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_was_not_read_stirs),
+        cmocka_unit_test(what_is_no_socket_does_not_stir),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
