@@ -216,13 +216,14 @@ void link_own_address(const struct link *l, char *ret, size_t size)
         (void)uv_inet_ntop(AF_INET, &own.v4.sin_addr, ret, size);
 }
 
-bool link_stirs(struct link *l)
+bool link_stirs(struct link *l, uint32_t within_ms)
 {
     uint32_t n_segments = l->n_segments;
     uv_os_fd_t fd;
 
-    return l->connected && uv_fileno((const uv_handle_t *)&l->tcp, &fd) == 0 &&
-           thin_stirs(fd, &l->n_segments) && l->n_segments != n_segments;
+    if (!l->connected || uv_fileno((const uv_handle_t *)&l->tcp, &fd) < 0)
+        return false;
+    return (thin_stirs(fd, &l->n_segments) && l->n_segments != n_segments) || thin_acknowledged_ms(fd) < within_ms;
 }
 
 /* ------------------------------------------------------------------ connecting */

@@ -12,12 +12,18 @@ void thin_tune(int fd)
     (void)setsockopt(fd, IPPROTO_TCP, TCP_THIN_LINEAR_TIMEOUTS, &yes, sizeof(yes)); /* see above */
 }
 
-static uint32_t count_segments(int fd)
+static struct tcp_info get_info(int fd)
 {
-    struct tcp_info info = {0};
+    struct tcp_info info = {.tcpi_last_ack_recv = UINT32_MAX};
     socklen_t size = sizeof(info);
 
-    return getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) == 0 ? info.tcpi_data_segs_in : 0;
+    (void)getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size); /* then it is as above */
+    return info;
+}
+
+uint32_t thin_acknowledged_ms(int fd)
+{
+    return get_info(fd).tcpi_last_ack_recv;
 }
 
 bool thin_stirs(int fd, uint32_t *ret_segments)
@@ -25,6 +31,6 @@ bool thin_stirs(int fd, uint32_t *ret_segments)
     uint32_t memory[SK_MEMINFO_VARS] = {0};
     socklen_t size = sizeof(memory);
 
-    *ret_segments = count_segments(fd);
+    *ret_segments = get_info(fd).tcpi_data_segs_in;
     return getsockopt(fd, SOL_SOCKET, SO_MEMINFO, memory, &size) == 0 && memory[SK_MEMINFO_RMEM_ALLOC] > 0;
 }

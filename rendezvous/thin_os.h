@@ -15,3 +15,7 @@ void thin_tune(int fd);
 /* Something has come that cannot be read yet, as a packet before it was lost; or nobody has read it yet.
  * *ret_segments: how many segments with data have come so far, 0 if that is not known. */
 bool thin_stirs(int fd, uint32_t *ret_segments);
+
+/* How long ago the peer's kernel has acknowledged something, in ms; UINT32_MAX if that is not known. It does so also for
+ * words that its process cannot read yet, and for a process that is stopped. */
+uint32_t thin_acknowledged_ms(int fd);

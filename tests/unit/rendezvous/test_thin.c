@@ -66,6 +66,18 @@ static void what_was_not_read_stirs(void **state)
     tear_down(&p);
 }
 
+static void what_was_acknowledged_was_so_not_long_ago(void **state)
+{
+    char byte = 'x';
+    struct pair p;
+
+    set_up(&p);
+    assert_int_equal(write(p.near, &byte, 1), 1);
+    assert_int_equal(read(p.far, &byte, 1), 1);
+    assert_true(thin_acknowledged_ms(p.near) < 60000);
+    tear_down(&p);
+}
+
 static void what_is_no_socket_does_not_stir(void **state)
 {
     uint32_t n_segments = 7;
@@ -75,6 +87,7 @@ static void what_is_no_socket_does_not_stir(void **state)
     thin_tune(pipes[0]);
     assert_false(thin_stirs(pipes[0], &n_segments));
     assert_int_equal(n_segments, 0);
+    assert_int_equal(thin_acknowledged_ms(pipes[0]), UINT32_MAX);
     (void)close(pipes[0]);
     (void)close(pipes[1]);
 }
@@ -83,6 +96,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_was_not_read_stirs),
+        cmocka_unit_test(what_was_acknowledged_was_so_not_long_ago),
         cmocka_unit_test(what_is_no_socket_does_not_stir),
     };
 
