@@ -133,7 +133,8 @@ static void on_report(void *data, const struct guardian_report *report)
                                      .now_ns = report->time_ns,
                                      .worker = report->worker,
                                      .pid = report->pid,
-                                     .value = report->value});
+                                     .value = report->value,
+                                     .unasked = report->unasked});
 }
 
 static void on_ready(void *data, int worker, uint32_t generation)

@@ -340,7 +340,7 @@ static int begin_attempt(struct generation *g)
 static void say_cannot_start(const struct generation *g, int r)
 {
     if (r && r != -EINVAL)
-        say("cannot start %d workers: %s%s", g->n_workers, strerror(-r),
+        say("cannot start %d worker%s: %s%s", g->n_workers, g->n_workers == 1 ? "" : "s", strerror(-r),
             r == -EMFILE || r == -ENFILE ? "; raise the limit of open files (ulimit -n)" : "");
 }
 

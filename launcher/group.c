@@ -328,6 +328,7 @@ static void on_exited(struct group *g, const struct group_event *event, struct g
     w->status = event->value;
     w->ended_ns = event->now_ns;
     w->order = g->n_ended++;
+    w->stopped = w->stopped && !event->unasked; /* the order was on its way when it failed by itself */
     bool is_failure = event->value != 0 || w->condemned;
     if (is_failure && (g->state == GROUP_REPLACING || (g->state == GROUP_RUNNING && g->config.replace)))
         lose(g, event, out);

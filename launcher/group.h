@@ -67,6 +67,7 @@ struct group_event {
     int worker;
     pid_t pid;
     int value;
+    bool unasked; /* GROUP_EXITED: before any signal had been sent to it */
     uint32_t generation;
     int restarts;
 };
@@ -120,7 +121,7 @@ struct group_worker {
     int status; /* wait status, or errno when exec failed */
     uint64_t started_ns, ended_ns;
     int order;    /* it was the order-th of its generation to end, from 0 */
-    bool stopped; /* it ended after it had been told to */
+    bool stopped; /* it has been told to end; of one that has ended: before it did */
     bool ready;     /* in this generation */
     bool capable;   /* it has been ready in one */
     bool lost;      /* it failed, and a new process takes its place */

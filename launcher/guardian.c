@@ -187,6 +187,7 @@ static void reap(struct guardian *g, pid_t pid)
 
     if (wait4(pid, &status, WNOHANG, &usage) != pid || !w)
         return;
+    bool asked = w->asked;
     if (w->pidfd >= 0)
         (void)close(w->pidfd); /* leaves the epoll set by this */
     *w = (struct guardian_worker){.pidfd = -1, .ended = pid};
@@ -195,6 +196,7 @@ static void reap(struct guardian *g, pid_t pid)
                                        .worker = (int)(w - g->setup->state),
                                        .pid = pid,
                                        .value = status,
+                                       .unasked = !asked,
                                        .max_rss_kib = usage.ru_maxrss,
                                        .user_us = microseconds(usage.ru_utime),
                                        .system_us = microseconds(usage.ru_stime)});
@@ -223,12 +225,27 @@ static bool reap_others(struct guardian *g)
 
 /* ------------------------------------------------------------------ orders */
 
-/* Signals each worker's group, which is named by the worker and cannot be another's before we wait for it. */
+static bool has_ended(pid_t pid)
+{
+    siginfo_t info = {0};
+
+    return waitid(P_PID, (id_t)pid, &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid == pid;
+}
+
+/* Signals the worker's group, which is named by the worker and cannot be another's before we wait for it. One that has
+ * ended already, and is not waited for yet, was not asked to. */
+static void signal_worker(struct guardian_worker *w, int signal)
+{
+    if (w->pid <= 0)
+        return;
+    w->asked = w->asked || !has_ended(w->pid);
+    (void)kill(-w->pid, signal); /* ESRCH: between its end and our wait */
+}
+
 static void signal_groups(struct guardian *g, int signal)
 {
     for (size_t i = 0; i < g->setup->n_workers; i++)
-        if (g->setup->state[i].pid > 0)
-            (void)kill(-g->setup->state[i].pid, signal); /* ESRCH: between its end and our wait */
+        signal_worker(&g->setup->state[i], signal);
 }
 
 /* Signals what our workers left behind and became ours. */
@@ -314,8 +331,7 @@ static void obey_order(struct guardian *g, const struct guardian_order *order, c
         g->killing = true;
         break;
     case GUARDIAN_KILL_WORKER:
-        if (g->setup->state[order->worker].pid > 0)
-            (void)kill(-g->setup->state[order->worker].pid, SIGKILL); /* ESRCH: between its end and our wait */
+        signal_worker(&g->setup->state[order->worker], SIGKILL);
         break;
     case GUARDIAN_START:
         start_replacement(g, order, r);

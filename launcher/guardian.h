@@ -45,6 +45,7 @@ struct guardian_report {
     int32_t worker;
     int32_t pid;
     int32_t value;
+    int32_t unasked;  /* EXITED: by itself, before any signal was sent to it */
     uint64_t time_ns; /* CLOCK_MONOTONIC, when the guardian saw it */
     int64_t max_rss_kib, user_us, system_us;
 };
@@ -53,6 +54,7 @@ struct guardian_report {
 struct guardian_worker {
     pid_t pid; /* 0: not started, or waited for */
     int pidfd; /* -1: none, or the kernel has none */
+    bool asked;  /* the guardian has sent it a signal */
     pid_t ended; /* the one before, and its session; 0: none */
     bool sweep;  /* what is left of that session is being killed */
 };

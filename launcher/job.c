@@ -75,6 +75,8 @@ static void take_signals(struct job_builder *b)
     const char *text = job_text(b, OPTION_SIGNALS_TO_HANDLE);
 
     b->job->signals_text = text;
+    if (!*text)
+        text_add(&b->warnings, "crun: --signals-to-handle is empty: crun ends at once by any signal, without a report\n");
     for (const char *name = text; *name; name += *name == ',') {
         const char *from = name, *to = name + strcspn(name, ",");
 
@@ -201,6 +203,27 @@ bool job_parse_streams(const char *text, uint8_t *map, int n_workers)
     }
 }
 
+/* As torchrun has it, that is no mistake: a command line may be meant for nodes of different sizes. */
+static void warn_of_rank(struct job_builder *b, enum option_id id, long long rank)
+{
+    if (b->job->n_workers == 1)
+        text_add(&b->warnings, "crun: --%s: there is no local rank %lld on this node, only 0; ignored\n",
+                 options_table[id].name, rank);
+    else
+        text_add(&b->warnings, "crun: --%s: there is no local rank %lld on this node, only 0 to %d; ignored\n",
+                 options_table[id].name, rank, b->job->n_workers - 1);
+}
+
+/* text has been parsed. */
+static void warn_of_stream_ranks(struct job_builder *b, enum option_id id, const char *text)
+{
+    for (; text && strchr(text, ':'); text = strchr(text, ',')) {
+        text += *text == ',';
+        if (atol(text) >= b->job->n_workers)
+            warn_of_rank(b, id, atol(text));
+    }
+}
+
 static int take_streams(struct job_builder *b, enum option_id id, uint8_t **map)
 {
     *map = calloc((size_t)b->job->n_workers, 1);
@@ -209,6 +232,7 @@ static int take_streams(struct job_builder *b, enum option_id id, uint8_t **map)
     if (!job_parse_streams(job_text(b, id), *map, b->job->n_workers))
         return job_refuse(b, "--%s: %s does not match: one digit 0 to 3, or RANK:DIGIT,...",
                       options_table[id].name, job_text(b, id));
+    warn_of_stream_ranks(b, id, job_text(b, id));
     return 0;
 }
 
@@ -243,6 +267,8 @@ static int take_listed_ranks(struct job_builder *b)
                              "--local_ranks_filter=0,1,2");
         if (rank >= 0 && rank < job->n_workers)
             job->listed[rank] = 1;
+        else
+            warn_of_rank(b, OPTION_LOCAL_RANKS_FILTER, rank);
         entry += n;
         if (!*entry)
             return 0;
@@ -294,6 +320,8 @@ static int take_output(struct job_builder *b)
     if (!job->event_console && strcmp(handler, "null") != 0)
         return job_refuse(b, "--event-log-handler: event log handler '%s' is not registered; there are null and console", handler);
     job->event_log = job_text(b, OPTION_EVENT_LOG);
+    if (job->event_log && !*job->event_log)
+        return job_refuse(b, "--event-log= names no file; give one, or leave the option out");
     job->log_dir = job_text(b, OPTION_LOG_DIR);
     int r = take_streams(b, OPTION_REDIRECTS, &job->redirects);
     if (!r)
@@ -347,11 +375,28 @@ static int warn_of_switches(struct job_builder *b)
     return 0;
 }
 
+/* What stands against --restart-policy=replace, known before anything has started. */
+static int warn_of_replacing(struct job_builder *b)
+{
+    const struct job *job = b->job;
+
+    if (!job->replace || job->max_restarts == 0)
+        return 0;
+    if (job->meeting != JOB_ALONE)
+        text_add(&b->warnings, "crun: --restart-policy=replace is for one node; after a failure on one of several all "
+                               "workers are restarted, as with all\n");
+    else if (job->worker_has_store)
+        text_add(&b->warnings, "crun: --restart-policy=replace needs the store that crun serves; with "
+                               "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 all workers are restarted, as with all\n");
+    return 0;
+}
+
 static int build(struct job_builder *b)
 {
     static int (*const steps[])(struct job_builder *) = {
         job_check_nodes,     take_supervision, count_workers, job_take_conf,      job_take_rendezvous,
         take_program,        take_output,      refuse_unsupported, warn_of_switches,
+        warn_of_replacing,
     };
 
     for (size_t i = 0; i < ARRAY_SIZE(steps); i++) {

@@ -11,6 +11,7 @@ struct job_builder {
     char *const *environment;
     const struct job_machine *machine;
     struct text warnings;
+    char conf_fault[160]; /* of a setting that only torchrun uses, and checks with c10d; "": none */
     char *error;
 };
 

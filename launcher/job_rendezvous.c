@@ -73,7 +73,11 @@ enum conf_kind {
     CONF_SECONDS,  /* positive; kept in ms */
     CONF_NUMBER,   /* from min */
     CONF_BOOL,
-    CONF_ACCEPTED, /* torchrun's, for which there is nothing to set here */
+    /* torchrun's, for which there is nothing to set here; with c10d it checks them all the same */
+    CONF_ACCEPTED_POSITIVE,
+    CONF_ACCEPTED_NUMBER,
+    CONF_ACCEPTED_STORE,
+    CONF_ACCEPTED_ANY,
 };
 
 struct conf_key {
@@ -82,7 +86,7 @@ struct conf_key {
     size_t offset; /* in struct job: uint32_t, or enum job_hosting for CONF_BOOL */
     long long min;
     const char *title; /* what the value is, in a sentence */
-    const char *instead; /* CONF_ACCEPTED: what crun does */
+    const char *instead; /* CONF_ACCEPTED_*: what crun does */
 };
 
 #define PARAM(member) offsetof(struct job, params.member)
@@ -94,13 +98,13 @@ static const struct conf_key conf_keys[] = {
     {"node_timeout_ms", CONF_NUMBER, PARAM(node_timeout_ms), SESSION_NODE_TIMEOUT_MS_MIN, NULL, NULL},
     {"max_changes", CONF_NUMBER, PARAM(max_changes), 0, NULL, NULL},
     {"is_host", CONF_BOOL, offsetof(struct job, hosting), 0, NULL, NULL},
-    {"close_timeout", CONF_ACCEPTED, 0, 0, NULL, "closing needs no time"},
-    {"read_timeout", CONF_ACCEPTED, 0, 0, NULL, "join_timeout is the one limit for joining"},
-    {"heartbeat_timeout", CONF_ACCEPTED, 0, 0, NULL, "node_timeout_ms tells when a silent node is dead"},
-    {"keep_alive_interval", CONF_ACCEPTED, 0, 0, NULL, "node_timeout_ms tells when a silent node is dead"},
-    {"keep_alive_max_attempt", CONF_ACCEPTED, 0, 0, NULL, "node_timeout_ms tells when a silent node is dead"},
-    {"store_type", CONF_ACCEPTED, 0, 0, NULL, "the store is always tcp"},
-    {"rank", CONF_ACCEPTED, 0, 0, NULL, "--node-rank is"},
+    {"close_timeout", CONF_ACCEPTED_POSITIVE, 0, 0, NULL, "closing needs no time"},
+    {"read_timeout", CONF_ACCEPTED_POSITIVE, 0, 0, NULL, "join_timeout is the one limit for joining"},
+    {"heartbeat_timeout", CONF_ACCEPTED_POSITIVE, 0, 0, NULL, "node_timeout_ms tells when a silent node is dead"},
+    {"keep_alive_interval", CONF_ACCEPTED_NUMBER, 0, 0, NULL, "node_timeout_ms tells when a silent node is dead"},
+    {"keep_alive_max_attempt", CONF_ACCEPTED_NUMBER, 0, 0, NULL, "node_timeout_ms tells when a silent node is dead"},
+    {"store_type", CONF_ACCEPTED_STORE, 0, 0, NULL, "the store is always tcp"},
+    {"rank", CONF_ACCEPTED_ANY, 0, 0, NULL, "--node-rank is"},
 };
 
 static const struct conf_key *find_conf_key(const char *key, size_t n)
@@ -147,6 +151,24 @@ static int set_conf_bool(struct job_builder *b, const struct conf_key *key, cons
     return 0;
 }
 
+static void accept_conf(struct job_builder *b, const struct conf_key *key, const char *value)
+{
+    long long number = 1;
+    bool is_number = options_int(value, &number);
+    const char *fault = NULL;
+
+    if (key->kind == CONF_ACCEPTED_STORE)
+        fault = strcasecmp(value, "tcp") == 0 || strcasecmp(value, "file") == 0 ? NULL : "is neither tcp nor file";
+    else if (key->kind != CONF_ACCEPTED_ANY && !is_number)
+        fault = "is not a number";
+    else if (key->kind == CONF_ACCEPTED_POSITIVE && number <= 0)
+        fault = "must be positive";
+    if (fault && !b->conf_fault[0])
+        (void)snprintf(b->conf_fault, sizeof(b->conf_fault), "%s=%s %s", key->name, value, fault); /* fits */
+    if (!fault && b->job->max_nodes > 1 && strcmp(value, "tcp") != 0)
+        text_add(&b->warnings, "crun: --rdzv-conf: %s has no effect: %s\n", key->name, key->instead);
+}
+
 static int set_conf(struct job_builder *b, const struct conf_key *key, const char *value)
 {
     switch (key->kind) {
@@ -155,9 +177,8 @@ static int set_conf(struct job_builder *b, const struct conf_key *key, const cha
         return set_conf_number(b, key, value);
     case CONF_BOOL:
         return set_conf_bool(b, key, value);
-    case CONF_ACCEPTED:
-        if (b->job->max_nodes > 1 && strcmp(value, "tcp") != 0)
-            text_add(&b->warnings, "crun: --rdzv-conf: %s has no effect: %s\n", key->name, key->instead);
+    default:
+        accept_conf(b, key, value);
         break;
     }
     return 0;
@@ -430,5 +451,7 @@ int job_take_rendezvous(struct job_builder *b)
         r = take_node_rank(b);
     if (!r)
         r = check_static(b);
+    if (!r && b->conf_fault[0] && strcmp(job->rdzv_backend, "c10d") == 0)
+        return job_refuse(b, "--rdzv-conf: %s", b->conf_fault);
     return !r && job->meeting == JOB_ROUNDS ? check_rounds(b) : r;
 }

@@ -99,8 +99,9 @@ static void on_linger_end(uv_timer_t *timer)
 {
     struct nodes *n = timer->data;
 
-    say("%zu nodes have not asked how the job ended; the rendezvous does not wait for them any longer",
-        server_n_nodes(n->rendezvous));
+    size_t n_nodes = server_n_nodes(n->rendezvous);
+    say("%zu node%s not asked how the job ended; the rendezvous does not wait any longer", n_nodes,
+        n_nodes == 1 ? " has" : "s have");
     close_rest(n);
 }
 
@@ -209,8 +210,8 @@ static void start(struct nodes *n, const struct session_view *view)
     n->is_ready = false;
     if (view->generation > 0 && view->cause.kind != SESSION_CAUSE_NONE) {
         session_cause_describe(&view->cause, why, sizeof(why));
-        say("%s; goes on as generation %lld with %u nodes (%u/%u restarts used)", why, (long long)view->generation,
-            view->place.group_world_size, view->restarts, n->host.job->params.max_restarts);
+        say("%s; goes on as generation %lld with %u node%s (%u/%u restarts used)", why, (long long)view->generation,
+            view->place.group_world_size, view->place.group_world_size == 1 ? "" : "s", view->restarts, n->host.job->params.max_restarts);
     }
     if (view->place.group_rank != 0 && store) {
         server_stop(store, NULL, NULL);

@@ -179,6 +179,22 @@ static void add_others(struct text *out, const struct report *r, bool own, const
         text_add(out, "\n");
 }
 
+/* Why everybody has to start again, though those that did not fail were to stay. */
+static void add_why_not_replaced(struct text *out, const struct report *r)
+{
+    const struct group *g = r->group;
+
+    if (!g->config.replace || g->cause != GROUP_CAUSE_WORKER)
+        return;
+    for (int i = 0; i < g->config.n_workers; i++)
+        if (i != g->cause_worker && !g->workers[i].capable) {
+            text_add(out, "crun: rank %d has not said that it can go on while another is replaced, as programs on "
+                          "libcrw can; so all are started again\n",
+                     r->rank_base + i);
+            return;
+        }
+}
+
 static void add_decision(struct text *out, const struct report *r)
 {
     const struct group *g = r->group;
@@ -189,10 +205,13 @@ static void add_decision(struct text *out, const struct report *r)
     if (g->will_replace)
         text_add(out, "crun: %d/%d attempts left; will replace what has failed, the other workers go on\n",
                  max - g->restarts - 1, max);
-    else if (g->will_restart)
+    else if (g->will_restart) {
+        add_why_not_replaced(out, r);
         text_add(out, "crun: %d/%d attempts left; will restart worker group\n", max - g->restarts - 1, max);
+    }
     else if (!g->interrupt && g->cause != GROUP_CAUSE_EXEC && max > 0)
-        text_add(out, "crun: all %d restarts are used; the job has failed\n", max);
+        text_add(out, max == 1 ? "crun: the only restart is used; the job has failed\n"
+                               : "crun: all %d restarts are used; the job has failed\n", max);
 }
 
 static void add_last_lines(struct text *out, const char *lines)

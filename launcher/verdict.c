@@ -43,7 +43,8 @@ char *verdict_compose(const struct verdict *v)
         text_add(&out, "crun: the job has failed on all nodes: %s\n", what);
     if (v->kind == SESSION_VERDICT_FAILURE && v->max_restarts > 0 && v->restarts >= v->max_restarts &&
         v->cause->kind == SESSION_CAUSE_WORKER)
-        text_add(&out, "crun: all %u restarts are used\n", v->max_restarts);
+        text_add(&out, v->max_restarts == 1 ? "crun: the only restart is used\n" : "crun: all %u restarts are used\n",
+                 v->max_restarts);
     if (v->kind == SESSION_VERDICT_FAILURE && v->cause->kind == SESSION_CAUSE_WORKER && v->cause->rank >= 0)
         add_table(&out, v);
     return text_steal(&out);

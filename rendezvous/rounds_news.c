@@ -53,8 +53,9 @@ static void say_settled(struct line *l, const struct rounds_job *job)
 
 static void say_formed(struct line *l, const struct rounds_job *job)
 {
-    say(l, "generation %lld runs: %u nodes, %u workers, MASTER_ADDR %s", (long long)job->generation,
-        (unsigned)job->n_members, (unsigned)job->world_size, job->master_addr);
+    say(l, "generation %lld runs: %u node%s, %u worker%s, MASTER_ADDR %s", (long long)job->generation,
+        (unsigned)job->n_members, job->n_members == 1 ? "" : "s", (unsigned)job->world_size,
+        job->world_size == 1 ? "" : "s", job->master_addr);
     say_budgets(l, job);
 }
 

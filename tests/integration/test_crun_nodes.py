@@ -89,7 +89,7 @@ def test_a_failure_restarts_all_and_the_budget_is_the_jobs(tmp_path):
         assert stores[0] != stores[1] and len(stores[1]) == 1
         summaries = [n.text()[n.text().index("crun: the job has failed on all nodes"):] for n in nodes]
         assert re.match(rf"crun: the job has failed on all nodes: rank 2 \(local rank 0\) on {socket.gethostname()} "
-                        r"failed with exit code 42\ncrun: all 1 restarts are used\n", summaries[0]), summaries[0]
+                        r"failed with exit code 42\ncrun: the only restart is used\n", summaries[0]), summaries[0]
         assert "rank      : 2 (local_rank: 0)" in summaries[0] and "exitcode  : 42 (pid: " in summaries[0]
         # The same words everywhere, but for the second in which a node heard of it.
         assert len({re.sub(r"time +: \S+", "", text) for text in summaries}) == 1

@@ -61,6 +61,22 @@ def test_kill_from_outside_is_told_apart():
     assert p.returncode == 143 and "that signal did not come from crun" in p.stderr_text
 
 
+def test_who_fails_at_the_same_time_was_not_stopped():
+    """crun stands still meanwhile, so it can have told nobody to stop before all three had failed."""
+    p = launches.start(["--standalone", "--nproc-per-node=4", "--no-python", "sleep", "60"], stderr=subprocess.PIPE, text=True)
+    workers = jobs.wait_for(lambda: len(w := jobs.workers_named(p.pid, "sleep")) == 4 and w)
+    os.kill(p.pid, signal.SIGSTOP)
+    for rank in range(3):
+        os.kill(workers[rank], signal.SIGKILL)
+    jobs.wait_for(lambda: not any(os.path.exists(f"/proc/{workers[rank]}") for rank in range(3)))
+    os.kill(p.pid, signal.SIGCONT)
+    _, err = p.communicate(timeout=60)
+    assert err.count("killed by signal 9") == 3, err
+    after, stopped = (line for line in err.splitlines() if line.startswith(("crun: failed after that:", "crun: stopped by")))
+    assert after.count("killed by signal 9 (SIGKILL)") == 2 and "rank 3" not in after, err
+    assert stopped == "crun: stopped by crun because of it: rank 3 (killed by signal 15 (SIGTERM))", err
+
+
 def test_who_told_crun_to_stop():
     p = launches.start(["--standalone", "--no-python", "sleep", "60"], stderr=subprocess.PIPE, text=True)
     jobs.wait_for(lambda: jobs.workers(p.pid))

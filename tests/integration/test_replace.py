@@ -170,6 +170,16 @@ def test_a_worker_that_cannot_stay_turns_it_into_all(tmp_path):
     assert p.returncode == 0, p.stderr
     assert sorted(p.stdout.split()) == [f"{attempt}.{rank}" for attempt in (0, 1) for rank in range(3)]
     assert "will restart worker group" in p.stderr and "will replace" not in p.stderr
+    assert "crun: rank 0 has not said that it can go on while another is replaced" in p.stderr, p.stderr
+
+
+@pytest.mark.parametrize("where", ["several nodes", "a worker's store"])
+def test_where_it_cannot_be_that_is_said_at_the_start(where):
+    args = ["--nnodes=1:2", "--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:0", "--rdzv-conf=last_call_timeout=1"]
+    p = jobs.run([jobs.crun(), *(args if where == "several nodes" else ["--standalone"]), "--restart-policy=replace",
+                  "--max-restarts=1", "--no-python", "true"],
+                 env={**os.environ, "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1" if where == "a worker's store" else "0"})
+    jobs.assert_one_sentence(p, 0, "--restart-policy=replace", "all workers are restarted, as with all")
 
 
 def test_one_that_does_not_answer_turns_it_into_all(job, calm):

@@ -63,7 +63,7 @@ def test_same_curve_as_on_the_cpu(tmp_path, gpu, program, n, args):
     for backend in ("cuda", "cpu"):
         p = jobs.run(job(program, n, "--backend", backend, "--metrics", tmp_path / backend, *args), env=gpu())
         assert p.returncode == 0, p.stderr
-        assert ("workers on GPUs" if backend == "cuda" else "workers on CPUs") in p.stdout
+        assert (" on GPUs, " if backend == "cuda" else " on CPUs, ") in p.stdout
     assert_same_curve(epochs_of(tmp_path / "cuda"), epochs_of(tmp_path / "cpu"))
 
 

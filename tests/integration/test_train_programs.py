@@ -126,6 +126,11 @@ def test_unwritable_outputs(tmp_path, option):
 
 # ---- the drawing
 
+def test_plot_is_svg_alone(tmp_path):
+    assert_one_sentence(train("toy", "--plot", tmp_path / "p.png"), 2, "p.png", "give a name that ends in .svg")
+    assert not list(tmp_path.iterdir())
+
+
 SVG = "{http://www.w3.org/2000/svg}"
 
 
@@ -190,7 +195,7 @@ def test_resume_of_every_program_with_every_optimizer(small_data):
 
 
 def test_fault_of_a_rank_that_is_not(tmp_path):
-    assert_one_sentence(train("toy", "--fault", "rank=1,step=1,kind=kill"), 1, "no rank 1 among 1 workers")
+    assert_one_sentence(train("toy", "--fault", "rank=1,step=1,kind=kill"), 1, "no rank 1 among 1 worker")
 
 
 @pytest.mark.sanitize

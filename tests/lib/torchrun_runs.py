@@ -56,6 +56,12 @@ RENDEZVOUS = [
     run("conf of spaces", "--rdzv-backend=c10d --rdzv-endpoint=localhost:0 '--rdzv-conf= timeout = 5 ' probe.py"),
     run("conf with a comma too many", "--rdzv-conf=timeout=5, probe.py"),
     run("conf, negative timeout", "--rdzv-backend=c10d --rdzv-endpoint=localhost:0 --rdzv-conf=join_timeout=-1 probe.py"),
+    run("conf, close timeout is no number", "--rdzv-backend=c10d --rdzv-endpoint=localhost:0 --rdzv-conf=close_timeout=x probe.py"),
+    run("conf, heartbeat timeout 0", "--rdzv-backend=c10d --rdzv-endpoint=localhost:0 --rdzv-conf=heartbeat_timeout=0 probe.py"),
+    run("conf, read timeout 0", "--rdzv-backend=c10d --rdzv-endpoint=localhost:0 --rdzv-conf=read_timeout=0 probe.py"),
+    run("conf, keep-alive is no number", "--rdzv-backend=c10d --rdzv-endpoint=localhost:0 --rdzv-conf=keep_alive_interval=x probe.py"),
+    run("conf, unknown store", "--rdzv-backend=c10d --rdzv-endpoint=localhost:0 --rdzv-conf=store_type=etcd probe.py"),
+    run("conf of c10d with static", "--master-port=@PORT@ --rdzv-conf=close_timeout=x,read_timeout=-1,store_type=etcd probe.py"),
     run("local address alone", "--local-addr=127.0.0.1 probe.py"),
 ]
 
@@ -140,6 +146,8 @@ OUTPUT = [
     run("filter of ranks", "--nproc-per-node=3 --local-ranks-filter=0,2 --log-dir=logs probe.py say"),
     run("filter of ranks, tee", "--nproc-per-node=3 -t 3 --local-ranks-filter=1 --log-dir=logs probe.py say", ci=True),
     run("filter of ranks that are not there", "--nproc-per-node=2 --local-ranks-filter=7 probe.py say"),
+    run("redirects of ranks that are not there", "--nproc-per-node=2 --log-dir=logs -r 7:3,0:1 probe.py say"),
+    run("signals, none", "--signals-to-handle= probe.py", differs=("Python inside",)),
     run("filter of ranks, bad", "--local-ranks-filter=a probe.py", says="must be a comma-separated list of integers"),
     run("duplicates", "--nproc-per-node=2 -t 3 --duplicate-stdout-filters=apple,pear --duplicate-stderr-filters=plum "
         "--log-dir=logs probe.py 'say=an apple\\na plum\\n'", shuffles=True),

@@ -3,6 +3,7 @@
 #include <getopt.h>
 #include <stdio.h>
 #include <string.h>
+#include <strings.h>
 
 #include "worker-runtime/programs/numbers.h"
 
@@ -246,6 +247,15 @@ static int parse_program(const char *name, enum train_program *ret, char *error,
     return -1;
 }
 
+/* Another suffix would promise another format. */
+static bool is_svg_name(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    const char *dot = strrchr(slash ? slash + 1 : path, '.');
+
+    return !dot || strcasecmp(dot, ".svg") == 0;
+}
+
 static int parse_arguments(int argc, char **argv, struct train_options *o, char *error, size_t n)
 {
     if (optind < argc && parse_program(argv[optind++], &o->program, error, n) < 0)
@@ -256,6 +266,10 @@ static int parse_arguments(int argc, char **argv, struct train_options *o, char 
     }
     if (o->program != TRAIN_MNIST && o->data) {
         snprintf(error, n, "--data is for mnist; %s makes up its samples", program_names[o->program]);
+        return -1;
+    }
+    if (o->plot && !is_svg_name(o->plot)) {
+        snprintf(error, n, "--plot %s: the drawing is SVG; give a name that ends in .svg", o->plot);
         return -1;
     }
     if (o->program != TRAIN_TOY && o->shape != TRAIN_SHAPE_UNSAID) {

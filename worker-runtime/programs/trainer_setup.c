@@ -56,8 +56,8 @@ static int check_options(struct trainer *t)
     if (t->on_device && o->fault.kind == FAULT_NAN)
         return trainer_fail(t, "--fault kind=nan is for the CPU; use --backend cpu");
     if (o->fault.kind != FAULT_NONE && o->fault.rank >= crw_world_size(t->group))
-        return trainer_fail(t, "--fault: there is no rank %d among %d workers", o->fault.rank,
-                    crw_world_size(t->group));
+        return trainer_fail(t, "--fault: there is no rank %d among %d worker%s", o->fault.rank,
+                    crw_world_size(t->group), crw_world_size(t->group) == 1 ? "" : "s");
     return 0;
 }
 
@@ -247,8 +247,9 @@ int trainer_set_up(struct trainer *t)
     t->reduced = shared;
     if (trainer_agree(t, set_up_alone(t)) != 0)
         return -1;
-    report_say(&t->report, "%s: %" PRIu32 " %s, %d workers on %s, %" PRIu64 " %s per step, %zu parameters", p->name,
-               t->n_training, p->samples_name, crw_world_size(t->group), t->on_device ? "GPUs" : "CPUs",
+    report_say(&t->report, "%s: %" PRIu32 " %s, %d worker%s on %s, %" PRIu64 " %s per step, %zu parameters", p->name,
+               t->n_training, p->samples_name, crw_world_size(t->group),
+               crw_world_size(t->group) == 1 ? "" : "s", t->on_device ? "GPUs" : "CPUs",
                t->options->batch_size * t->options->accumulate * (uint64_t)crw_world_size(t->group),
                p->samples_name, t->n_parameters);
     t->recovering = t->env->restart_count > 0;

@@ -51,6 +51,28 @@ static void test_all_end_well(void **state)
     group_finish(&g);
 }
 
+/* The order to stop was on its way when the other one failed, too. */
+static void test_failed_by_itself_at_the_same_time(void **state)
+{
+    static const struct line lines[] = {
+        STARTED_BOTH,
+        {5, GROUP_EXITED, 1, EXIT(7), "failed 1, signal 15, arm +30000"},
+        {0},
+    };
+    struct group_event event = {
+        .kind = GROUP_EXITED, .now_ns = 6 * MS, .worker = 0, .value = EXIT(8), .unasked = true};
+    struct group_actions actions;
+    struct group g;
+
+    converse(&g, 0, lines);
+    assert_true(g.workers[0].stopped);
+    group_step(&g, &event, &actions);
+    assert_int_equal(actions.n_items, 0);
+    assert_false(g.workers[0].stopped);
+    assert_int_equal(g.cause_worker, 1);
+    group_finish(&g);
+}
+
 static void test_left_behind_after_success(void **state)
 {
     static const struct line lines[] = {
@@ -502,6 +524,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_all_end_well),
+        cmocka_unit_test(test_failed_by_itself_at_the_same_time),
         cmocka_unit_test(test_left_behind_after_success),
         cmocka_unit_test(test_failure_without_restart),
         cmocka_unit_test(test_restarts_within_the_budget),
