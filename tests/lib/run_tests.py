@@ -27,7 +27,7 @@ FUZZ_SECONDS = int(os.environ.get("CRUN_FUZZ_SECONDS", "10"))
 SANITIZER_ENV = {
     "ASAN_OPTIONS": "detect_leaks=1:abort_on_error=1:allocator_may_return_null=1",
     "UBSAN_OPTIONS": "print_stacktrace=1:halt_on_error=1",
-    "TSAN_OPTIONS": "halt_on_error=1",
+    "TSAN_OPTIONS": "halt_on_error=1:atexit_sleep_ms=50",  # a second where nothing is said, for every process
 }
 
 RETRIES_MAX = 3
