@@ -127,6 +127,8 @@ static void read_exactly(int fd, void *to, size_t n)
     while (n > 0) {
         ssize_t got = recv(fd, p, n, 0);
 
+        if (got < 0 && errno == EINTR)
+            continue; /* this process was stopped for a while */
         if (got <= 0)
             die("a good client was not answered");
         p += got;
