@@ -3,12 +3,19 @@
 Needs root and iproute2; loss needs nftables. Everything is gone when the `with` ends, or with the last process in it.
 """
 
+import ctypes
+import fcntl
+import heapq
 import itertools
 import os
+import random
+import selectors
 import shutil
 import socket
+import struct
 import subprocess
 import threading
+import time
 
 counter = itertools.count()
 
@@ -92,6 +99,69 @@ class Fabric:
 
     def heal(self, host):
         sh(f"ip netns exec {self.space(host)} nft 'delete table inet test'", check=False)
+
+
+def missing_lines():
+    """Why there can be no LongLine here, or None."""
+    return None if os.access("/dev/net/tun", os.R_OK | os.W_OK) else "/dev/net/tun is not there"
+
+
+class LongLine:
+    """A line of its own between two hosts of a fabric, that holds every packet back and loses .percent of them. The
+    kernels at both ends see a slow network, as the packets themselves are relayed."""
+
+    def __init__(self, fabric, a, b, number, delay_s, percent):
+        self.addresses = (f"10.78.{number}.1", f"10.78.{number}.2")
+        self.delay_s, self.percent = delay_s, percent
+        self.ends = [self.open_end(fabric.space(host), f"line{number}", own, peer)
+                     for host, own, peer in ((a, *self.addresses), (b, *self.addresses[::-1]))]
+        self.stopping = False
+        self.thread = threading.Thread(target=self.relay, daemon=True)
+        self.thread.start()
+
+    @staticmethod
+    def open_end(space, name, own, peer):
+        made = []
+
+        def make():  # in a thread, which may be in another network namespace than the process
+            with open(f"/var/run/netns/{space}") as there:
+                if ctypes.CDLL(None, use_errno=True).setns(there.fileno(), 0x40000000) != 0:  # CLONE_NEWNET
+                    return
+            fd = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+            fcntl.ioctl(fd, 0x400454ca, struct.pack("16sH14x", name.encode(), 0x1001))  # TUNSETIFF: bare packets
+            made.append(fd)
+        thread = threading.Thread(target=make)
+        thread.start()
+        thread.join()
+        sh(f"ip -n {space} addr add {own} peer {peer} dev {name} && ip -n {space} link set {name} up")
+        return made[0]
+
+    def relay(self):
+        on_the_way, order = [], itertools.count()
+        selector = selectors.DefaultSelector()
+        for i, fd in enumerate(self.ends):
+            selector.register(fd, selectors.EVENT_READ, self.ends[1 - i])
+        while not self.stopping:
+            wait = on_the_way[0][0] - time.monotonic() if on_the_way else 0.1
+            for key, _ in selector.select(max(0, min(wait, 0.1))):
+                packet = os.read(key.fd, 65536)
+                if random.random() * 100 >= self.percent:
+                    heapq.heappush(on_the_way, (time.monotonic() + self.delay_s, next(order), key.data, packet))
+            while on_the_way and on_the_way[0][0] <= time.monotonic():
+                _, _, end, packet = heapq.heappop(on_the_way)
+                try:
+                    os.write(end, packet)
+                except OSError:
+                    pass  # the end is down: the packet is lost
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.stopping = True
+        self.thread.join()
+        for fd in self.ends:
+            os.close(fd)
 
 
 class FaultProxy:
