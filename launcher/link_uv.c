@@ -30,7 +30,6 @@ struct link {
     char why[160];
     bool has_tcp, connected, closing;
     unsigned n_handles;
-    uint32_t n_segments; /* that had come when it was looked whether it stirs */
     uint8_t chunk[CHUNK];
 };
 
@@ -216,14 +215,13 @@ void link_own_address(const struct link *l, char *ret, size_t size)
         (void)uv_inet_ntop(AF_INET, &own.v4.sin_addr, ret, size);
 }
 
-bool link_stirs(struct link *l, uint32_t within_ms)
+uint64_t link_slack_ns(const struct link *l, uint32_t within_ms)
 {
-    uint32_t n_segments = l->n_segments;
     uv_os_fd_t fd;
 
     if (!l->connected || uv_fileno((const uv_handle_t *)&l->tcp, &fd) < 0)
-        return false;
-    return (thin_stirs(fd, &l->n_segments) && l->n_segments != n_segments) || thin_acknowledged_ms(fd) < within_ms;
+        return 0;
+    return thin_acknowledged_ms(fd) < within_ms ? UINT64_MAX : thin_slack_ns(fd);
 }
 
 /* ------------------------------------------------------------------ connecting */

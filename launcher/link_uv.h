@@ -4,7 +4,6 @@
  * One outgoing TCP connection on a libuv loop: a name is looked up until it has addresses, these are tried in turn, and what is sent on it is sent in order. It ends once: by on_lost, or by link_close().
  */
 
-#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/socket.h>
@@ -41,9 +40,9 @@ void link_send(struct link *l, const void *bytes, size_t n);
 /* Whom it has reached, as uv_tcp_getpeername(); -ENOTCONN: nobody yet. */
 int link_peer(const struct link *l, struct sockaddr_storage *ret, int *size);
 
-/* Something has come since this was asked before, and cannot be read (see thin_stirs()), or what we said is acknowledged by
- * the peer's kernel, less than that long ago: its process may be unable to read it yet. */
-bool link_stirs(struct link *l, uint32_t within_ms);
+/* See thin_slack_ns(); UINT64_MAX also if what we said was acknowledged by the peer's kernel less than that long ago: its
+ * process may be unable to read it yet, for a lost packet. */
+uint64_t link_slack_ns(const struct link *l, uint32_t within_ms);
 
 /* Nothing is called back any more. What was sent is still delivered, for a second at most. NULL is fine. */
 void link_close(struct link *l);

@@ -225,9 +225,10 @@ static void on_timer(uv_timer_t *timer)
 {
     struct session_uv *s = timer->data;
 
-    if (s->link && session_is_overdue(&s->machine, uv_hrtime()) &&
-        link_stirs(s->link, s->machine.hello.params.node_timeout_ms / 2))
-        step(s, (struct session_event){.kind = SESSION_EVENT_STIRRED});
+    if (s->link && session_is_overdue(&s->machine, uv_hrtime()))
+        step(s, (struct session_event){
+                    .kind = SESSION_EVENT_SLOW,
+                    .slack_ns = link_slack_ns(s->link, s->machine.hello.params.node_timeout_ms / 2)});
     step(s, (struct session_event){.kind = SESSION_EVENT_TIMER});
 }
 

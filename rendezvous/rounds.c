@@ -437,9 +437,9 @@ void rounds_step(struct rounds *r, const struct rounds_event *event)
             node_want_alive(n);
         }
         break;
-    case ROUNDS_STIRRED:
+    case ROUNDS_SLOW:
         if (n)
-            node_stirred(n, event->now_ns);
+            node_slow(n, event->slack_ns);
         break;
     case ROUNDS_GONE:
         step_gone(event->session, event->now_ns);

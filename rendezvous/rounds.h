@@ -156,7 +156,7 @@ enum rounds_event_kind {
     ROUNDS_HELLO,  /* session, hello, peer, local */
     ROUNDS_REPORT, /* session, report */
     ROUNDS_ALIVE,  /* session: an empty frame */
-    ROUNDS_STIRRED, /* session: something has come that cannot be read yet, as what was sent before it is lost */
+    ROUNDS_SLOW,   /* session, slack_ns: its silence may be the network's, and is no death before that */
     ROUNDS_GONE,   /* session: the connection is closed; the session may be freed afterwards */
     ROUNDS_TIMER,  /* rounds_deadline() has passed */
     ROUNDS_CLOSE,  /* every job is to end, for `reason` */
@@ -171,6 +171,7 @@ struct rounds_event {
     const struct session_report *report;
     const char *peer, *local; /* numeric addresses of both ends of the connection */
     const char *reason;
+    uint64_t slack_ns; /* beyond the node timeout; another node timeout counts at most */
 };
 
 enum rounds_action_kind {
@@ -239,8 +240,8 @@ static inline uint64_t rounds_deadline(const struct rounds *r)
     return r->deadline_ns;
 }
 
-/* Sessions whose nodes are dead with the next ROUNDS_TIMER, for the shell to look whether they stir: up to max of
- * them. Returns how many. */
+/* Sessions whose nodes are dead with the next ROUNDS_TIMER, for the shell to look whether it is the network: up to
+ * max of them. Returns how many. */
 size_t rounds_overdue(const struct rounds *r, uint64_t now_ns, struct rounds_session **ret, size_t max);
 
 /* What this node is told now. */

@@ -50,11 +50,9 @@ static void __attribute__((format(printf, 2, 3))) say_about(struct agent *a, con
 
 /* ---- the network ---- */
 
-bool agent_stirs(struct agent *a)
+uint64_t agent_slack_ns(const struct agent *a)
 {
-    uint32_t n_segments = a->n_segments;
-
-    return thin_stirs(a->fd, &a->n_segments) && a->n_segments != n_segments;
+    return thin_slack_ns(a->fd);
 }
 
 /* ---- polling ---- */

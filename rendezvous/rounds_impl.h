@@ -41,8 +41,8 @@ void node_classify(struct rounds_node *n);
 /* The node was heard: it is alive for another while. */
 void node_heard(struct rounds_node *n, uint64_t now_ns);
 
-/* Its words are on the way: it is waited for a while longer, and for two node timeouts at most. */
-void node_stirred(struct rounds_node *n, uint64_t now_ns);
+/* See ROUNDS_SLOW. */
+void node_slow(struct rounds_node *n, uint64_t slack_ns);
 
 void node_want_view(struct rounds_node *n);
 void node_want_alive(struct rounds_node *n);

@@ -247,14 +247,12 @@ void node_heard(struct rounds_node *n, uint64_t now_ns)
     list_append(&job->silence, &n->in_silence);
 }
 
-void node_stirred(struct rounds_node *n, uint64_t now_ns)
+void node_slow(struct rounds_node *n, uint64_t slack_ns)
 {
     uint64_t timeout_ns = ms_to_ns(n->job->params.node_timeout_ms);
-    uint64_t until_ns = now_ns + timeout_ns / 2, limit_ns = n->heard_ns + 2 * timeout_ns;
+    uint64_t until_ns = n->heard_ns + timeout_ns + (slack_ns < timeout_ns ? slack_ns : timeout_ns);
     struct list *before = &n->in_silence;
 
-    if (until_ns > limit_ns)
-        until_ns = limit_ns;
     if (until_ns <= n->deadline_ns)
         return;
     n->deadline_ns = until_ns;

@@ -221,15 +221,17 @@ static void on_idle(uv_idle_t *idle)
 }
 
 /* Who is about to be taken for dead may have spoken: TCP keeps words back until what was lost before them has
- * been sent again. When so many are silent at once, it is not for single packets. */
-static void look_who_stirs(struct rounds_shell *r)
+ * been sent again, which takes round trips. When so many are silent at once, it is not for single packets. */
+static void look_who_is_slow(struct rounds_shell *r)
 {
     struct rounds_session *overdue[OVERDUE_MAX];
     size_t n = rounds_overdue(&r->core, uv_hrtime(), overdue, OVERDUE_MAX);
 
     for (size_t i = 0; n < OVERDUE_MAX && i < n; i++)
-        if (agent_stirs(list_entry(overdue[i], struct agent, session)))
-            rounds_shell_step(r, &(struct rounds_event){.kind = ROUNDS_STIRRED, .session = overdue[i]});
+        rounds_shell_step(
+            r, &(struct rounds_event){.kind = ROUNDS_SLOW,
+                                      .session = overdue[i],
+                                      .slack_ns = agent_slack_ns(list_entry(overdue[i], struct agent, session))});
 }
 
 static void on_check(uv_check_t *check)
@@ -239,7 +241,7 @@ static void on_check(uv_check_t *check)
     (void)uv_check_stop(&r->check); /* both always succeed */
     (void)uv_idle_stop(&r->idle);
     if (!r->over)
-        look_who_stirs(r);
+        look_who_is_slow(r);
     if (rounds_deadline(&r->core) <= uv_hrtime())
         rounds_shell_step(r, &(struct rounds_event){.kind = ROUNDS_TIMER});
     else if (!r->over)

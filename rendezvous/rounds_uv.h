@@ -64,7 +64,6 @@ struct agent {
     struct buf out;     /* what the socket did not take yet */
     struct buf held;    /* what follows when the job's state is on disk */
     uint64_t held_mark; /* when that is: rounds_disk_mark() */
-    uint32_t n_segments; /* that had come when it was looked whether it stirs */
     size_t charged_input;
     int fd;
     uint8_t events; /* what is polled for */
@@ -102,8 +101,8 @@ void agent_adopt(struct server *s, int fd, struct buf *said);
  * told, because memory is out or it does not read, is cut off: it learns where it stands when it is back. */
 void agent_say(struct agent *a, const struct buf *frame, uint64_t mark);
 void agent_say_alive(struct agent *a);
-/* Something has come since this was asked before, and cannot be read: a packet before it was lost. */
-bool agent_stirs(struct agent *a);
+/* See thin_slack_ns(). */
+uint64_t agent_slack_ns(const struct agent *a);
 void agent_cut(struct agent *a);
 
 /* Sends what it can. */

@@ -366,7 +366,7 @@ static uint64_t silent_ns(const struct session *s)
 {
     uint64_t silent_ns = s->heard_ns + node_timeout_ns(s);
 
-    return silent_ns > s->stirred_until_ns ? silent_ns : s->stirred_until_ns;
+    return silent_ns > s->slow_until_ns ? silent_ns : s->slow_until_ns;
 }
 
 bool session_is_overdue(const struct session *s, uint64_t now_ns)
@@ -374,12 +374,11 @@ bool session_is_overdue(const struct session *s, uint64_t now_ns)
     return s->link == SESSION_LINK_UP && now_ns >= silent_ns(s);
 }
 
-/* Its words are on the way: the rendezvous is waited for a while longer, and for two node timeouts at most. */
-static void stirred(struct session *s, uint64_t now_ns)
+static void step_slow(struct session *s, uint64_t slack_ns)
 {
-    uint64_t until_ns = now_ns + node_timeout_ns(s) / 2, limit_ns = s->heard_ns + 2 * node_timeout_ns(s);
+    uint64_t timeout_ns = node_timeout_ns(s);
 
-    s->stirred_until_ns = until_ns < limit_ns ? until_ns : limit_ns;
+    s->slow_until_ns = s->heard_ns + timeout_ns + (slack_ns < timeout_ns ? slack_ns : timeout_ns);
 }
 
 static void tick_up(struct session *s, uint64_t now_ns, uint64_t late_ns, struct session_actions *out)
@@ -475,8 +474,8 @@ static void step_link(struct session *s, const struct session_event *event, stru
     case SESSION_EVENT_ALIVE:
         s->heard_ns = event->now_ns;
         break;
-    case SESSION_EVENT_STIRRED:
-        stirred(s, event->now_ns);
+    case SESSION_EVENT_SLOW:
+        step_slow(s, event->slack_ns);
         break;
     case SESSION_EVENT_VIEW:
         step_view(s, event, out);

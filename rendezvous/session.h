@@ -45,7 +45,7 @@ enum session_event_kind {
     SESSION_EVENT_FOREIGN, /* what it says is not our protocol; text: what is wrong with it */
     SESSION_EVENT_VERSION, /* it speaks another version; text: which */
     SESSION_EVENT_ALIVE,
-    SESSION_EVENT_STIRRED, /* something has come that cannot be read yet, as what was sent before it is lost */
+    SESSION_EVENT_SLOW, /* slack_ns: the silence may be the network's, and is no end before that */
     SESSION_EVENT_VIEW,
     SESSION_EVENT_TIMER, /* session_deadline() has passed */
     /* The worker group. */
@@ -64,6 +64,7 @@ struct session_event {
     const struct session_view *view;
     const struct session_cause *cause;
     uint64_t when_ns;
+    uint64_t slack_ns; /* beyond the node timeout; another node timeout counts at most */
     uint16_t port;
 };
 
@@ -118,7 +119,7 @@ struct session {
     uint64_t link_until_ns; /* DOWN: dial then; DIALING to OPENING: not waited for longer */
     uint64_t alone_ns;      /* since when nobody was reached */
     uint64_t heard_ns;      /* UP */
-    uint64_t stirred_until_ns; /* UP: not taken for silent before */
+    uint64_t slow_until_ns; /* UP: not taken for silent before */
     uint64_t alive_ns;      /* UP: say that we are there */
     uint64_t say_ns;        /* not to repeat the same complaint before */
     uint64_t patience_ns;   /* of the next greeting */
@@ -153,7 +154,7 @@ void session_step(struct session *s, const struct session_event *event, struct s
 void session_hello(const struct session *s, uint64_t now_ns, struct session_hello *ret);
 void session_report(const struct session *s, uint64_t now_ns, struct session_report *ret);
 
-/* The next SESSION_EVENT_TIMER takes the rendezvous for gone: time to look whether something stirs. */
+/* The next SESSION_EVENT_TIMER takes the rendezvous for gone: time to look whether it is the network. */
 bool session_is_overdue(const struct session *s, uint64_t now_ns);
 
 /* When SESSION_EVENT_TIMER is wanted, at the latest; UINT64_MAX: not at all. */

@@ -5,6 +5,9 @@
 #include <netinet/in.h>
 #include <sys/socket.h>
 
+/* A lost packet is sent again after two, and after as many again. */
+enum { ROUND_TRIPS = 4 };
+
 void thin_tune(int fd)
 {
     const int yes = 1;
@@ -26,11 +29,15 @@ uint32_t thin_acknowledged_ms(int fd)
     return get_info(fd).tcpi_last_ack_recv;
 }
 
-bool thin_stirs(int fd, uint32_t *ret_segments)
+static bool has_unread(int fd)
 {
     uint32_t memory[SK_MEMINFO_VARS] = {0};
     socklen_t size = sizeof(memory);
 
-    *ret_segments = get_info(fd).tcpi_data_segs_in;
     return getsockopt(fd, SOL_SOCKET, SO_MEMINFO, memory, &size) == 0 && memory[SK_MEMINFO_RMEM_ALLOC] > 0;
+}
+
+uint64_t thin_slack_ns(int fd)
+{
+    return has_unread(fd) ? UINT64_MAX : get_info(fd).tcpi_rtt * UINT64_C(1000) * ROUND_TRIPS;
 }

@@ -12,9 +12,10 @@
 /* Packets that were lost again are sent again at steady intervals, not at ever longer ones. */
 void thin_tune(int fd);
 
-/* Something has come that cannot be read yet, as a packet before it was lost; or nobody has read it yet.
- * *ret_segments: how many segments with data have come so far, 0 if that is not known. */
-bool thin_stirs(int fd, uint32_t *ret_segments);
+/* How much longer than elsewhere this connection may be silent for nothing but lost packets: a few round trips, in
+ * which they are sent again; UINT64_MAX where something has come and cannot be read, as a packet before it was lost
+ * (or nobody has read it yet). 0 where the kernel does not tell. */
+uint64_t thin_slack_ns(int fd);
 
 /* How long ago the peer's kernel has acknowledged something, in ms; UINT32_MAX if that is not known. It does so also for
  * words that its process cannot read yet, and for a process that is stopped. */

@@ -291,9 +291,10 @@ void agent_timer(struct sim *sim, unsigned agent)
     struct sim_agent *a = &sim->agents[agent];
 
     a->timer_ns = 0;
-    if (session_is_overdue(&a->session, clock_of(sim, a)) && a->connection >= 0 &&
-        network_stirs(sim, (unsigned)a->connection, SIM_AGENT_END))
-        step(sim, agent, &(struct session_event){.kind = SESSION_EVENT_STIRRED});
+    if (session_is_overdue(&a->session, clock_of(sim, a)) && a->connection >= 0)
+        step(sim, agent,
+             &(struct session_event){.kind = SESSION_EVENT_SLOW,
+                                     .slack_ns = network_slack_ns(sim, (unsigned)a->connection, SIM_AGENT_END)});
     if (session_deadline(&a->session) <= clock_of(sim, a))
         step(sim, agent, &(struct session_event){.kind = SESSION_EVENT_TIMER});
     else

@@ -164,14 +164,15 @@ static void step(struct sim *sim, struct rounds_event *event)
 
 /* ---- events ---- */
 
-static void look_who_stirs(struct sim *sim)
+static void look_who_is_slow(struct sim *sim)
 {
     struct rounds_session *overdue[16];
     size_t n = rounds_overdue(&sim->daemon.rounds, clock_of(sim), overdue, sizeof(overdue) / sizeof(overdue[0]));
 
     for (size_t i = 0; i < n; i++)
-        if (network_stirs(sim, number_of(overdue[i]), SIM_DAEMON_END))
-            step(sim, &(struct rounds_event){.kind = ROUNDS_STIRRED, .session = overdue[i]});
+        step(sim, &(struct rounds_event){.kind = ROUNDS_SLOW,
+                                         .session = overdue[i],
+                                         .slack_ns = network_slack_ns(sim, number_of(overdue[i]), SIM_DAEMON_END)});
 }
 
 void daemon_timer(struct sim *sim)
@@ -183,7 +184,7 @@ void daemon_timer(struct sim *sim)
         arm(sim);
         return;
     }
-    look_who_stirs(sim);
+    look_who_is_slow(sim);
     step(sim, &(struct rounds_event){.kind = ROUNDS_TIMER});
     if (d->alive && rounds_deadline(&d->rounds) <= clock_of(sim))
         violated(sim, "the rendezvous wants to be woken again at once, for ever");

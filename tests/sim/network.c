@@ -294,11 +294,13 @@ void network_pump(struct sim *sim, unsigned connection, enum sim_end to)
     free(m);
 }
 
-bool network_stirs(struct sim *sim, unsigned connection, enum sim_end at)
+/* What is on the way may have come and wait for a packet that was lost. */
+uint64_t network_slack_ns(struct sim *sim, unsigned connection, enum sim_end at)
 {
     const struct sim_connection *c = connection_at(sim, connection);
+    bool waits = c->first[at] && !c->first[at]->stuck && !is_blocked(sim, c, at);
 
-    return c->first[at] && !c->first[at]->stuck && !is_blocked(sim, c, at) && random_percent(&sim->random, 50);
+    return waits && random_percent(&sim->random, 50) ? UINT64_MAX : 8 * sim->scenario.latency_max_ns;
 }
 
 void network_finish(struct sim *sim)

@@ -243,7 +243,7 @@ void network_close(struct sim *sim, unsigned connection, enum sim_end end);  /* 
 void network_vanish(struct sim *sim, unsigned connection, enum sim_end end); /* without a word */
 void network_pump(struct sim *sim, unsigned connection, enum sim_end to);
 void network_break(struct sim *sim, unsigned connection, enum sim_end end);
-bool network_stirs(struct sim *sim, unsigned connection, enum sim_end at); /* a packet before others was lost */
+uint64_t network_slack_ns(struct sim *sim, unsigned connection, enum sim_end at);
 void network_finish(struct sim *sim);
 
 /* daemon.c */

@@ -634,15 +634,15 @@ static void a_silent_node_is_lost_after_its_timeout(void **state)
     assert_true(t->agents[1].closed);
 }
 
-/* Asks at the moment when silent nodes are taken for dead, and says of these (a bit each) that they stir. */
-static size_t look_who_stirs(struct table *t, unsigned agents)
+/* Asks at the moment when silent nodes are taken for dead, and says of these (a bit each) that it is the network. */
+static size_t look_who_is_slow(struct table *t, unsigned agents, uint64_t slack_ns)
 {
     struct rounds_session *overdue[AGENTS_MAX];
     size_t n = rounds_overdue(&t->rounds, t->now_ns, overdue, AGENTS_MAX);
 
     for (size_t i = 0; i < n; i++)
         if (agents & 1u << (list_entry(overdue[i], struct agent, session) - t->agents))
-            step(t, (struct rounds_event){.kind = ROUNDS_STIRRED, .session = overdue[i]});
+            step(t, (struct rounds_event){.kind = ROUNDS_SLOW, .session = overdue[i], .slack_ns = slack_ns});
     return n;
 }
 
@@ -652,12 +652,12 @@ static void a_node_whose_words_are_on_the_way_is_not_lost_yet(void **state)
 
     run(t, 3, 1, 3);
     pass(t, 999);
-    assert_int_equal(look_who_stirs(t, 0), 0);
+    assert_int_equal(look_who_is_slow(t, 0, UINT64_MAX), 0);
     t->now_ns += MS;
-    assert_int_equal(look_who_stirs(t, 4), 3);
+    assert_int_equal(look_who_is_slow(t, 4, UINT64_MAX), 3);
     alive(t, 0);
     pass_alive(t, 250, 1);
-    assert_view(t, 0, SESSION_VIEW_STOP); /* node 1 did not stir */
+    assert_view(t, 0, SESSION_VIEW_STOP); /* node 1 is really gone */
     assert_string_equal(t->agents[0].view.cause.host, "node1");
     assert_false(t->agents[2].closed);
     alive(t, 2);
@@ -667,7 +667,7 @@ static void a_node_whose_words_are_on_the_way_is_not_lost_yet(void **state)
     assert_true(t->agents[2].closed);
 }
 
-static void nobody_stirs_for_ever(void **state)
+static void nobody_is_slow_for_ever(void **state)
 {
     struct table *t = *state;
     unsigned ms = 0;
@@ -676,13 +676,13 @@ static void nobody_stirs_for_ever(void **state)
     for (; ms < 5000 && !t->agents[1].closed; ms += 250) {
         t->now_ns += 250 * MS;
         alive(t, 0);
-        (void)look_who_stirs(t, 2);
+        (void)look_who_is_slow(t, 2, UINT64_MAX);
         step(t, (struct rounds_event){.kind = ROUNDS_TIMER});
     }
     assert_int_equal(ms, 2000);
 }
 
-static void who_stirs_keeps_nobody_else_alive(void **state)
+static void who_is_slow_keeps_nobody_else_alive(void **state)
 {
     struct table *t = *state;
 
@@ -693,7 +693,7 @@ static void who_stirs_keeps_nobody_else_alive(void **state)
     }
     t->now_ns += 600 * MS;
     alive(t, 3);
-    assert_int_equal(look_who_stirs(t, 15), 1); /* node 0, for half a second */
+    assert_int_equal(look_who_is_slow(t, 15, 500 * MS), 1); /* node 0 */
     pass(t, 499);
     assert_true(t->agents[1].closed && t->agents[2].closed);
     assert_false(t->agents[0].closed);
@@ -1306,8 +1306,8 @@ int main(void)
         TEST(a_failure_that_follows_from_a_lost_node_is_not_charged),
         TEST(a_silent_node_is_lost_after_its_timeout),
         TEST(a_node_whose_words_are_on_the_way_is_not_lost_yet),
-        TEST(nobody_stirs_for_ever),
-        TEST(who_stirs_keeps_nobody_else_alive),
+        TEST(nobody_is_slow_for_ever),
+        TEST(who_is_slow_keeps_nobody_else_alive),
         TEST(a_node_that_returns_in_time_goes_on),
         TEST(a_node_that_returns_later_stops_and_joins),
         TEST(below_min_survivors_wait_for_another_node),
