@@ -19,6 +19,8 @@ enum {
     /* A rendezvous that is being restarted may close a connection, too; not so often in a row. */
     REBUFFS_MAX = 3,
     ALIVES_PER_TIMEOUT = 4,
+    /* Who has been told to stop is killed by the one who told it, after a while. */
+    DRAIN_ALONE_MS = 5000,
 };
 
 static const char *const link_names[SESSION_LINK_COUNT] = {
@@ -145,7 +147,10 @@ static void dial(struct session *s, uint64_t now_ns, struct session_actions *out
 
 static uint64_t alone_until_ns(const struct session *s)
 {
-    return s->alone_ns + (s->was_up ? s->cutoff_ns : s->hello.params.join_timeout_ms * MS);
+    uint64_t until_ns = s->alone_ns + (s->was_up ? s->cutoff_ns : s->hello.params.join_timeout_ms * MS);
+    uint64_t drain_ns = (s->drain_ns > s->alone_ns ? s->drain_ns : s->alone_ns) + DRAIN_ALONE_MS * MS;
+
+    return s->drain && drain_ns < until_ns ? drain_ns : until_ns;
 }
 
 /* The connection is gone, or was never there. The next attempt begins at most a second after the last. */
@@ -508,6 +513,7 @@ void session_step(struct session *s, const struct session_event *event, struct s
         break;
     case SESSION_EVENT_DRAIN:
         s->drain = true;
+        s->drain_ns = event->now_ns;
         report(s, out);
         break;
     case SESSION_EVENT_LEAVE:

@@ -135,6 +135,7 @@ struct session {
     uint16_t port;
     uint32_t restarts, changes;
     bool drain;   /* we asked for it */
+    uint64_t drain_ns;
     bool drained; /* the workers were told */
     uint64_t failed_ns;
 

@@ -385,6 +385,26 @@ static void a_rendezvous_that_stays_away_is_given_up(void **state)
     assert_says(t, "was lost and could not be reached again for 30 s");
 }
 
+/* Whoever told it to stop kills it soon. */
+static void a_node_that_has_to_go_away_waits_5_s_for_a_rendezvous(void **state)
+{
+    struct table *t = *state;
+    uint64_t drained_ns;
+
+    come_up(t);
+    run_generation(t, 0);
+    lost(t, "reset");
+    pass(t, 2000, false);
+    happens(t, SESSION_EVENT_DRAIN);
+    drained_ns = t->now_ns;
+    for (unsigned ms = 0; ms < 31000 && t->session.link != SESSION_LINK_OVER; ms += 100) {
+        t->did[0] = 0;
+        pass(t, 100, false);
+    }
+    assert_int_equal(t->session.end, SESSION_END_UNREACHABLE);
+    assert_in_range(t->now_ns - drained_ns, 5000 * MS, 5100 * MS);
+}
+
 static void nobody_there_is_said_and_tried_until_the_join_timeout(void **state)
 {
     struct table *t = *state;
@@ -524,6 +544,7 @@ int main(void)
         TEST(signs_of_life_go_out_four_times_in_a_node_timeout),
         TEST(workers_live_on_while_the_rendezvous_is_away),
         TEST(a_rendezvous_that_stays_away_is_given_up),
+        TEST(a_node_that_has_to_go_away_waits_5_s_for_a_rendezvous),
         TEST(nobody_there_is_said_and_tried_until_the_join_timeout),
         TEST(a_tcpstore_is_named_when_it_closes_on_our_opening),
         TEST(another_kind_of_server_is_named_at_once),
