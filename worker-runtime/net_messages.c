@@ -44,7 +44,8 @@ static void end_reading(struct net *n, struct net_inbox *in, ssize_t got)
         (void)close(in->fd); /* read to its end */
         in->fd = -1;
     }
-    pthread_cond_broadcast(&n->changed);
+    if (got != 0 || in->lent)
+        pthread_cond_broadcast(&n->changed);
     pthread_mutex_unlock(&n->lock);
 }
 
