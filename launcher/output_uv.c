@@ -339,6 +339,16 @@ static bool has_something_to_show(const struct stream *s)
     return !is_shown(s) || (s->over && !s->ended);
 }
 
+/* True when it was full and is not any more: a stream was passed over, and if nothing is left in the console nobody
+ * would ever tell that there is room. */
+static bool make_room(struct console *c)
+{
+    bool was_full = buf_size(&c->pending) >= CONSOLE_FULL;
+
+    console_write(c);
+    return was_full && buf_size(&c->pending) < CONSOLE_FULL;
+}
+
 /* One piece of each stream whose turn it is. */
 static bool show_each(struct output *o)
 {
@@ -357,7 +367,8 @@ static bool show_each(struct output *o)
         if (!is_blocked[which] && buf_size(&s->console->pending) < CONSOLE_FULL && !is_shown(s) &&
             (s->is_words ? show_words(s) : show_lines(s)))
             progress = true;
-        console_write(s->console);
+        if (make_room(s->console))
+            progress = true;
         if (s->console->broken)
             drop_unseen(s);
         is_behind[which] = is_behind[which] || (s->over && has_something_to_show(s));
