@@ -12,12 +12,18 @@ import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests" / "lib"))
+import jobs
 
 
 def skip(reason):
     if os.environ.get("CRUN_TESTS_STRICT") == "1":
         pytest.fail(f"{reason} (CRUN_TESTS_STRICT=1)", pytrace=False)
     pytest.skip(reason)
+
+
+@pytest.fixture(autouse=True)
+def not_for_ever():
+    yield from jobs.within(240)
 
 
 @pytest.fixture(scope="session")

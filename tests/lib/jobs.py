@@ -12,6 +12,18 @@ MNIST_FILES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte",
                "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
 
 
+def within(seconds):
+    """A fixture's body: a test that hangs fails, instead of all that come behind it."""
+    def give_up(*_):
+        raise TimeoutError(f"the test has not ended within {seconds} s")
+
+    before = signal.signal(signal.SIGALRM, give_up)
+    signal.alarm(seconds)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
+
+
 def build_folder():
     return pathlib.Path(os.environ.get("CRUN_BUILD", ROOT / "build")).resolve()
 
