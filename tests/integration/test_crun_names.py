@@ -156,7 +156,7 @@ def test_a_name_that_comes_late(fabric, tmp_path, resolver, round_):
         with lib.Nodes(tmp_path) as nodes:
             for host in range(N_HOSTS):
                 nodes.crun(f"--nnodes={N_HOSTS}", "--rdzv-backend=c10d", f"--rdzv-endpoint=node0:{PORT}", "--rdzv-id=job",
-                           "--rdzv-conf=join_timeout=120", "--no-python",
+                           f"--rdzv-conf=join_timeout=120,{PATIENT}", "--no-python",
                            jobs.build_folder() / "tests" / "lib" / "notice_watcher", told,
                            prefix=fabric.prefix_with_etc(host, etcs[host]))
             for node in nodes:
