@@ -358,7 +358,8 @@ static int begin(struct generation *g, const struct session_place *place, int re
     if (!r)
         r = open_descriptors(g, &start);
     if (!r)
-        r = spawn_guardian(start.workers, (size_t)start.n_workers, g->host->last_word, &g->guardian, &g->link);
+        r = spawn_guardian(start.workers, (size_t)start.n_workers, g->host->last_word, g->host->logs, &g->guardian,
+                           &g->link);
     start_finish(&start);
     say_cannot_start(g, r);
     return r;

@@ -41,6 +41,7 @@
 
 #include "launcher/children.h"
 #include "launcher/last_word_sock.h"
+#include "launcher/logs_os.h"
 #include "launcher/replacement.h"
 #include "launcher/spawn.h"
 
@@ -445,7 +446,11 @@ _Noreturn void guardian_run(const struct guardian_setup *setup)
         wait_for_something(&g);
     }
     report(&g, (struct guardian_report){.kind = GUARDIAN_EMPTY});
-    if (g.orphaned && !g.helpless && setup->last_word && is_dead(setup->crun))
-        last_word_say(setup->last_word);
+    if (g.orphaned && !g.helpless && is_dead(setup->crun)) {
+        if (setup->last_word)
+            last_word_say(setup->last_word);
+        if (setup->logs)
+            logs_remove_empty(setup->logs);
+    }
     _exit(0);
 }

@@ -14,6 +14,7 @@
 #include <sys/types.h>
 
 struct last_word;
+struct logs;
 struct spawn_worker;
 
 enum guardian_order_kind {
@@ -67,7 +68,9 @@ struct guardian_setup {
     int *keep; /* descriptors the workers need, ascending; all others above 2 but link are closed */
     size_t n_keep;
     pid_t crun;
-    const struct last_word *last_word; /* for when crun ends before us; NULL: nobody is to be told */
+    /* For when crun ends before us: */
+    const struct last_word *last_word; /* NULL: nobody is to be told */
+    const struct logs *logs;           /* what crun would have removed; NULL: nothing */
 };
 
 /* The guardian's life, in the forked process. Ends in _exit(). */

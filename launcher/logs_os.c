@@ -160,6 +160,30 @@ void logs_remove_temporary(struct logs *logs)
     }
 }
 
+/* Whether it was there. As above, what cannot be removed stays. */
+static bool remove_empty_attempt(const struct logs *logs, int attempt)
+{
+    char path[4096];
+
+    for (int i = 0; i < logs->n_workers; i++) {
+        (void)snprintf(path, sizeof(path), "%s/attempt_%d/%d", logs->run, attempt, i);
+        (void)rmdir(path);
+    }
+    (void)snprintf(path, sizeof(path), "%s/attempt_%d", logs->run, attempt);
+    return rmdir(path) == 0 || errno == ENOTEMPTY;
+}
+
+void logs_remove_empty(const struct logs *logs)
+{
+    if (!logs->temporary || !logs->run)
+        return;
+    /* There may be more of them than this copy of the struct knows of. */
+    for (int i = 0; remove_empty_attempt(logs, i) || i < logs->n_attempts; i++)
+        continue;
+    (void)rmdir(logs->run);
+    (void)rmdir(logs->base);
+}
+
 /* Up to n_max bytes of an open regular file, from its beginning or up to its end. */
 static char *read_part(int fd, size_t n_max, bool from_end, size_t *ret_n_bytes)
 {

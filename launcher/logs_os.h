@@ -28,6 +28,10 @@ int logs_begin_attempt(struct logs *logs, const char *run_id, int attempt, char 
 /* Removes a temporary tree, with the files crun and error handlers put there and nothing else. */
 void logs_remove_temporary(struct logs *logs);
 
+/* For the guardian, when crun is gone: of a temporary tree, the folders in which nobody has left anything. Allocates
+ * nothing. */
+void logs_remove_empty(const struct logs *logs);
+
 /* Reads a whole small file, at most max bytes of it. Malloc'ed bytes, or NULL. */
 char *logs_read_file(const char *path, size_t max, size_t *ret_n_bytes);
 

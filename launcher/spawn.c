@@ -150,7 +150,7 @@ static size_t collect_descriptors(const struct spawn_worker *workers, size_t n_w
 }
 
 int spawn_guardian(const struct spawn_worker *workers, size_t n_workers, const struct last_word *last_word,
-                   pid_t *ret_pid, int *ret_link)
+                   const struct logs *logs, pid_t *ret_pid, int *ret_link)
 {
     _cleanup_free_ struct guardian_worker *state = calloc(n_workers, sizeof(*state));
     _cleanup_free_ int *keep = calloc(6 * n_workers + 1, sizeof(*keep));
@@ -162,7 +162,7 @@ int spawn_guardian(const struct spawn_worker *workers, size_t n_workers, const s
         return -errno;
     struct guardian_setup setup = {
         .workers = workers, .state = state, .n_workers = n_workers, .link = link[1], .keep = keep,
-        .crun = getpid(), .last_word = last_word};
+        .crun = getpid(), .last_word = last_word, .logs = logs};
     setup.n_keep = collect_descriptors(workers, n_workers, keep);
     keep[setup.n_keep++] = link[1];
     qsort(keep, setup.n_keep, sizeof(*keep), compare_ints);

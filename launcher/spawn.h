@@ -23,6 +23,7 @@ enum {
 int spawn_raise_open_files(size_t *ret_limit);
 
 struct last_word;
+struct logs;
 struct numa_cpus;
 
 /* How one worker is started. Descriptors are borrowed; stdio entries of -1 mean: as crun's own, others: none. */
@@ -37,12 +38,12 @@ struct spawn_worker {
 };
 
 /*
- * Forks a guardian that starts the workers, and says the last word (NULL: none) if we are killed. Returns 0
- * with the guardian's process id and crun's end of the link to it (see guardian.h; non-blocking,
+ * Forks a guardian that starts the workers, and if we are killed says the last word (NULL: none) and removes empty
+ * folders of the logs (NULL: none). Returns 0 with the guardian's process id and crun's end of the link to it (see guardian.h; non-blocking,
  * close-on-exec), or -errno. The workers' descriptors may be closed afterwards.
  */
 int spawn_guardian(const struct spawn_worker *workers, size_t n_workers, const struct last_word *last_word,
-                   pid_t *ret_pid, int *ret_link);
+                   const struct logs *logs, pid_t *ret_pid, int *ret_link);
 
 /* For the guardian: starts one worker. 0 with its pid, or -errno, with nothing left running. */
 int spawn_worker(const struct spawn_worker *worker, pid_t *ret_pid);

@@ -152,3 +152,26 @@ def test_nodes_in_a_hurry_do_not_stretch_the_budget(tmp_path, round_):
             assert "crun: the job has failed on all nodes: " in node.text(), nodes.texts()
             assert f"crun: all {MAX_RESTARTS} restarts are used" in node.text(), nodes.texts()
         assert max(int(n) for n in re.findall(r"^AT \d+ (\d+) ", nodes.texts(), re.M)) == MAX_RESTARTS
+
+
+# ---------------------------------------------------------------- what a killed crun leaves
+
+
+@pytest.mark.parametrize("tee", [False, True])
+def test_killed_crun_leaves_no_empty_folders(tmp_path, tee):
+    """The folder for logs and error files goes with it, unless there is something in it for people to read."""
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    script = "[ $TORCHELASTIC_RESTART_COUNT = 0 ] && exit 3; echo HERE; exec sleep 600"
+    with lib.Nodes(tmp_path) as nodes:
+        nodes.crun("--standalone", "--nproc-per-node=2", "--max-restarts=1", *(["--tee=3"] if tee else []), "--no-python", "sh", "-c",
+                   script, env={"TMPDIR": str(temporary)})
+        jobs.wait_for(lambda: nodes[0].text().count("HERE") == 2, 60, 0.01)
+        assert len(list(temporary.iterdir())) == 1
+        below = jobs.descendants(nodes[0].pid)
+        nodes[0].signal(signal.SIGKILL)
+        jobs.wait_for(lambda: not any(map(is_alive, below)), 60, 0.01)
+        if tee:
+            assert any(f.read_text() == "HERE\n" for f in temporary.rglob("stdout.log"))
+        else:
+            assert list(temporary.iterdir()) == []
