@@ -140,7 +140,7 @@ void crw_group_destroy(struct crw_group *group)
     for (int i = 0; group->lanes && i < 2 * group->world_size; i++)
         lane_finish(&group->lanes[i]);
     if (group->stop_acquired)
-        stop_release();
+        stop_release(stop_requested() || (group->watch && watch_stop_requested(group->watch)));
     if (group->watch)
         watch_remove_group(group->watch, &group->watched);
     if (group->span)

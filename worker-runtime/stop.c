@@ -30,12 +30,12 @@ void stop_acquire(void)
     pthread_mutex_unlock(&lock);
 }
 
-void stop_release(void)
+void stop_release(bool asked)
 {
     struct sigaction now, standard = {.sa_handler = SIG_DFL};
 
     pthread_mutex_lock(&lock);
-    if (--n_users == 0 && installed) {
+    if (--n_users == 0 && installed && !asked) {
         installed = false;
         if (sigaction(SIGTERM, NULL, &now) == 0 && now.sa_handler == on_sigterm)
             (void)sigaction(SIGTERM, &standard, NULL); /* cannot fail for a signal that exists */

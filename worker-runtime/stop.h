@@ -10,8 +10,9 @@
  * of the program's own, or an ignored signal, stays what it is. */
 void stop_acquire(void);
 
-/* The last user gives SIGTERM its default action back, unless somebody changed it since. */
-void stop_release(void);
+/* The last user gives SIGTERM its default action back, unless somebody changed it since, or a stop has been asked for,
+ * in this way or another: the same request may still come as a signal, and must not end who is obeying it. */
+void stop_release(bool asked);
 
 /* SIGTERM came while the handler was there. */
 bool stop_requested(void);

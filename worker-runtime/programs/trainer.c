@@ -5,6 +5,7 @@
 #include "worker-runtime/programs/trainer.h"
 
 #include <math.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
@@ -184,10 +185,18 @@ static int leave_failed(struct trainer *t)
     return TRAIN_FAILED;
 }
 
+/* All ranks end alike from here on. A request to stop that others heard first may still come, and is not to kill
+ * one that has done what it asks for. */
+static void ignore_requests(void)
+{
+    (void)signal(SIGTERM, SIG_IGN); /* cannot fail for a signal that exists */
+}
+
 static int leave_stopped(struct trainer *t)
 {
     unsigned long long step = t->state.position.step;
 
+    ignore_requests();
     trainer_save(t);
     trainer_finish_saves(t);
     if (t->options->snapshot_dir) {
@@ -216,6 +225,7 @@ static int write_model(struct trainer *t)
 
 static int leave_done(struct trainer *t)
 {
+    ignore_requests();
     trainer_save(t);
     trainer_finish_saves(t);
     return write_model(t);

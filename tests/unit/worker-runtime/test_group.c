@@ -576,6 +576,26 @@ static void the_launcher_may_ask(void **state)
     finish_ranks(&r);
 }
 
+/* It has obeyed the notice already when the signal comes. */
+static void stop_and_be_asked_again(struct crw_group *group)
+{
+    while (!crw_stop_requested(group))
+        usleep(1000);
+    crw_group_destroy(group);
+    raise(SIGTERM);
+    _exit(0);
+}
+
+static void a_signal_behind_the_notice_kills_nobody(void **state)
+{
+    struct ranks r;
+
+    start_ranks(&r, 1, true, stop_and_be_asked_again);
+    notify(&r, 0, (struct notice){NOTICE_STOP, (uint32_t)generation, -1, SIGTERM});
+    expect_exit(r.pids[0], 0);
+    finish_ranks(&r);
+}
+
 static int n_own;
 
 static void own_handler(int signal_number)
@@ -642,6 +662,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(a_notice_ends_the_meeting),
         cmocka_unit_test(sigterm_is_a_request),
         cmocka_unit_test(the_launcher_may_ask),
+        cmocka_unit_test(a_signal_behind_the_notice_kills_nobody),
         cmocka_unit_test(a_handler_of_the_program_stays),
         cmocka_unit_test(a_descriptor_of_another_kind_is_left_alone),
     };
