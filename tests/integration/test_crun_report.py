@@ -66,6 +66,7 @@ def test_who_fails_at_the_same_time_was_not_stopped():
     p = launches.start(["--standalone", "--nproc-per-node=4", "--no-python", "sleep", "60"], stderr=subprocess.PIPE, text=True)
     workers = jobs.wait_for(lambda: len(w := jobs.workers_named(p.pid, "sleep")) == 4 and w)
     os.kill(p.pid, signal.SIGSTOP)
+    jobs.wait_for(lambda: launches.state(p.pid)[1] == "T")
     for rank in range(3):
         os.kill(workers[rank], signal.SIGKILL)
     jobs.wait_for(lambda: not any(os.path.exists(f"/proc/{workers[rank]}") for rank in range(3)))
