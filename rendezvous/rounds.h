@@ -171,7 +171,7 @@ struct rounds_event {
     const struct session_report *report;
     const char *peer, *local; /* numeric addresses of both ends of the connection */
     const char *reason;
-    uint64_t slack_ns; /* beyond the node timeout; another node timeout counts at most */
+    uint64_t slack_ns; /* beyond the node timeout; SESSION_SLACK_TIMEOUTS of these count at most */
 };
 
 enum rounds_action_kind {

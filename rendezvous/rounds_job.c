@@ -9,8 +9,9 @@
 
 enum {
     PROGRESS_NS = 1000000000,
-    /* Members that are alive and do not answer are waited for that many node timeouts. */
-    ENDING_NODE_TIMEOUTS = 2,
+    /* Members that are alive and do not answer are waited for that many node timeouts: longer than the silence of
+     * one that is dead, whose end may be the cause. */
+    ENDING_NODE_TIMEOUTS = 2 + SESSION_SLACK_TIMEOUTS,
     /* Of the node timeout; see stall_ns(). */
     STALL_PART = 4,
 };

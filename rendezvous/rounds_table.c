@@ -243,14 +243,22 @@ void node_heard(struct rounds_node *n, uint64_t now_ns)
     /* Nobody's deadline is before the end of the grace, so the list stays in order. */
     if (n->deadline_ns < job->grace_until_ns)
         n->deadline_ns = job->grace_until_ns;
+    /* At the end, but for those whose silence is the network's: they have more time. */
+    struct list *after = &job->silence;
     list_unlink(&n->in_silence);
-    list_append(&job->silence, &n->in_silence);
+    while (after->prev != &job->silence &&
+           list_entry(after->prev, struct rounds_node, in_silence)->deadline_ns > n->deadline_ns)
+        after = after->prev;
+    list_append(after, &n->in_silence);
+    if (n->deadline_ns < job->rounds->deadline_ns)
+        job->rounds->deadline_ns = n->deadline_ns;
 }
 
 void node_slow(struct rounds_node *n, uint64_t slack_ns)
 {
     uint64_t timeout_ns = ms_to_ns(n->job->params.node_timeout_ms);
-    uint64_t until_ns = n->heard_ns + timeout_ns + (slack_ns < timeout_ns ? slack_ns : timeout_ns);
+    uint64_t most_ns = SESSION_SLACK_TIMEOUTS * timeout_ns;
+    uint64_t until_ns = n->heard_ns + timeout_ns + (slack_ns < most_ns ? slack_ns : most_ns);
     struct list *before = &n->in_silence;
 
     if (until_ns <= n->deadline_ns)

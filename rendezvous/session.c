@@ -381,9 +381,9 @@ bool session_is_overdue(const struct session *s, uint64_t now_ns)
 
 static void step_slow(struct session *s, uint64_t slack_ns)
 {
-    uint64_t timeout_ns = node_timeout_ns(s);
+    uint64_t most_ns = SESSION_SLACK_TIMEOUTS * node_timeout_ns(s);
 
-    s->slow_until_ns = s->heard_ns + timeout_ns + (slack_ns < timeout_ns ? slack_ns : timeout_ns);
+    s->slow_until_ns = s->heard_ns + node_timeout_ns(s) + (slack_ns < most_ns ? slack_ns : most_ns);
 }
 
 static void tick_up(struct session *s, uint64_t now_ns, uint64_t late_ns, struct session_actions *out)

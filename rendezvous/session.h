@@ -64,7 +64,7 @@ struct session_event {
     const struct session_view *view;
     const struct session_cause *cause;
     uint64_t when_ns;
-    uint64_t slack_ns; /* beyond the node timeout; another node timeout counts at most */
+    uint64_t slack_ns; /* beyond the node timeout; SESSION_SLACK_TIMEOUTS of these count at most */
     uint16_t port;
 };
 

@@ -59,6 +59,8 @@ enum {
         30 * 24 * 3600 * 1000u / 2, /* fits the arithmetic, and more than anybody waits */
     SESSION_NODE_TIMEOUT_MS_MIN = 100,
     SESSION_COUNT_MAX = 1000000,
+    /* For how many node timeouts more the network may be the reason of a silence. */
+    SESSION_SLACK_TIMEOUTS = 2,
 };
 
 /* One life of one agent. A restarted agent is another. */

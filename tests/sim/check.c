@@ -228,13 +228,15 @@ static void check_worker_cause(struct sim *sim, const struct sim_world *w, const
                  (int)c->group_rank);
 }
 
-static void check_lost_cause(struct sim *sim, const struct sim_world *w, const struct session_cause *c)
+/* It may be settled much later, by a rendezvous that was paused or restarted meanwhile. */
+static void check_lost_cause(struct sim *sim, const struct sim_world *w, const struct rounds_job *job)
 {
-    const struct sim_member *m = blamed(sim, w, c);
+    const struct sim_member *m = blamed(sim, w, &job->cause);
     const struct sim_agent *a = m && m->present ? &sim->agents[m->agent] : NULL;
+    uint64_t at_ns = job->cause_ns - sim->daemon.clock_ns;
 
-    if (a && a->alive && !a->ended && a->life == m->life && sim->now_ns > a->endangered_until_ns)
-        violated(sim, "%s is said to be lost, and nothing happened to it", c->host);
+    if (a && a->alive && !a->ended && a->life == m->life && at_ns > a->endangered_until_ns)
+        violated(sim, "%s is said to be lost, and nothing happened to it", job->cause.host);
 }
 
 /* A generation was settled: its cause has to be true. */
@@ -252,7 +254,7 @@ static void check_cause(struct sim *sim, const struct rounds_job *job)
     if (job->cause.kind == SESSION_CAUSE_WORKER)
         check_worker_cause(sim, w, &job->cause);
     if (job->cause.kind == SESSION_CAUSE_LOST)
-        check_lost_cause(sim, w, &job->cause);
+        check_lost_cause(sim, w, job);
 }
 
 void check_news(struct sim *sim, const struct rounds_job *job, unsigned news)

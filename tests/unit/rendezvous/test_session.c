@@ -332,7 +332,7 @@ static void a_slow_network_is_waited_for(void **state)
     t->now_ns += MS;
     assert_true(session_is_overdue(&t->session, t->now_ns));
     slow(t, UINT64_MAX);
-    pass(t, 499, false);
+    pass(t, 1499, false);
     assert_null(strchr(t->did, 'c'));
     t->now_ns += MS;
     slow(t, UINT64_MAX); /* but not for ever */
