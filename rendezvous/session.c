@@ -465,6 +465,8 @@ static void step_link(struct session *s, const struct session_event *event, stru
         break;
     case SESSION_EVENT_ECHOED:
         s->link = SESSION_LINK_OPENING;
+        if (s->was_up) /* it was busy, and has come to us: who dials anew now is at the end of the queue */
+            s->link_until_ns = event->now_ns + s->patience_ns;
         act(out, SESSION_DO_HELLO);
         break;
     case SESSION_EVENT_LOST:
