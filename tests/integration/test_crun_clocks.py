@@ -83,7 +83,8 @@ def test_wall_clocks_that_are_hours_apart_and_jump(tmp_path):
         assert abs(apart - 2 * HOUR) < 300, apart  # else the clocks were right, and nothing is shown
         for skew, seconds in zip(skews, (HOUR, -HOUR, -10 * 365 * 24 * HOUR)):
             skew.set(seconds)
-        jobs.kill(jobs.workers(nodes[1].pid)[1])
+        # Waited for: one that is just executing another program shows no environment.
+        jobs.kill(jobs.wait_for(lambda: jobs.workers(nodes[1].pid).get(1), 60))
         jobs.wait_for(lambda: running(nodes, 1, 3), 60, 0.02)
         for skew, seconds in zip(skews, (-HOUR, HOUR, 10 * 365 * 24 * HOUR)):
             skew.set(seconds)

@@ -144,7 +144,8 @@ def test_nodes_in_a_hurry_do_not_stretch_the_budget(tmp_path, round_):
                 start(nodes)  # at once
                 generation = settle(nodes, generation, failures - 1)
             victim = chance.choice([nodes[0], nodes[1], nodes[-1]])
-            jobs.kill(next(iter(jobs.workers(victim.pid).values())))
+            # Waited for: one that is just executing another program shows no environment.
+            jobs.kill(next(iter(jobs.wait_for(lambda: jobs.workers(victim.pid), 60).values())))
             if failures <= MAX_RESTARTS:
                 generation = settle(nodes, generation, failures)
         for node in (nodes[0], nodes[1], nodes[-1]):
