@@ -98,8 +98,13 @@ def descendants(pid):
 
 
 def environment(pid):
+    """Waits a moment for one that is just executing another program: it shows none."""
     try:
-        raw = pathlib.Path(f"/proc/{pid}/environ").read_bytes()
+        for _ in range(100):
+            raw = pathlib.Path(f"/proc/{pid}/environ").read_bytes()
+            if raw or pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX":
+                break
+            time.sleep(0.001)
     except (FileNotFoundError, ProcessLookupError, PermissionError):
         return {}
     return dict(e.split("=", 1) for e in raw.decode(errors="replace").split("\0") if "=" in e)
