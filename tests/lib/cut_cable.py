@@ -22,6 +22,7 @@ def cut_once(network):
         codes = job.wait(100)
         took = time.monotonic() - cut
         network.set_link(2, "up")
+        network.forget_neighbours()
     if any(code == 0 for code in codes):
         sys.exit(f"cut_cable.py: somebody thinks that all went well: {codes}")
     return took

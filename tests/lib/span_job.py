@@ -37,6 +37,11 @@ class Network:
     def set_link(self, host, state):
         self.ip("-n", self.switch, "link", "set", f"p{host}", state)
 
+    def forget_neighbours(self):
+        """That a host was not there while its link was down is remembered for seconds: "No route to host"."""
+        for name in self.names:
+            self.ip("-n", name, "neigh", "flush", "all")
+
     def __enter__(self):
         try:
             for name in (self.switch, *self.names):

@@ -26,7 +26,7 @@ assert s.recv(size, socket.MSG_WAITALL) == value
 open(f"{sys.argv[1]}/{os.getpid()}", "w").close()
 while len(os.listdir(sys.argv[1])) < int(sys.argv[2]):
     time.sleep(0.1)
-print(os.environ["MASTER_PORT"], os.environ["RANK"])
+sys.stdout.write(os.environ["MASTER_PORT"] + " " + os.environ["RANK"] + "\n")  # whole also where nothing is buffered
 '''
 
 
