@@ -194,7 +194,7 @@ def is_refused(c):
     try:
         Client("127.0.0.1", c.port, validate=False).close()
         return False
-    except ConnectionRefusedError:
+    except (ConnectionRefusedError, ConnectionResetError):  # reset: it was closed between the two halves of connecting
         return True
 
 
