@@ -1,7 +1,6 @@
 """Three hosts in network namespaces, and what happens to one of them: the short form of `tests/long nodes`. A
 network that misbehaves between agents and their rendezvous."""
 
-import os
 import pathlib
 import signal
 import sys
@@ -15,14 +14,13 @@ import jobs
 import nodes as lib
 import nodes_campaign as campaign
 from crund import Crund
+from strict import skip
 
 
 @pytest.fixture(scope="module")
 def fabric():
     if reason := fabrics.missing():
-        if os.environ.get("CRUN_TESTS_STRICT") == "1":
-            pytest.fail(f"{reason} (CRUN_TESTS_STRICT=1)", pytrace=False)
-        pytest.skip(reason)
+        skip(reason)
     with fabrics.Fabric(campaign.N_HOSTS) as made:
         yield made
 

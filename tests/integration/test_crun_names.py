@@ -15,6 +15,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "lib"))
 import fabric as fabrics
 import jobs
 import nodes as lib
+from strict import skip
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 MEETS = ROOT / "tests" / "lib" / "meets.py"
@@ -31,9 +32,7 @@ WITH_DNS = "hosts: files dns\n"
 def fabric():
     """The first host has a second network card, which leads nowhere."""
     if reason := fabrics.missing():
-        if os.environ.get("CRUN_TESTS_STRICT") == "1":
-            pytest.fail(f"{reason} (CRUN_TESTS_STRICT=1)", pytrace=False)
-        pytest.skip(reason)
+        skip(reason)
     with fabrics.Fabric(N_HOSTS) as made:
         space = made.space(0)
         fabrics.sh(f"ip -n {space} link add eth1 type veth peer name nowhere && ip -n {space} link set eth1 up && "
@@ -45,9 +44,7 @@ def fabric():
 def fabric6():
     """The same hosts without IPv4."""
     if reason := fabrics.missing():
-        if os.environ.get("CRUN_TESTS_STRICT") == "1":
-            pytest.fail(f"{reason} (CRUN_TESTS_STRICT=1)", pytrace=False)
-        pytest.skip(reason)
+        skip(reason)
     with fabrics.Fabric(N_HOSTS) as made:
         for host in range(N_HOSTS):
             fabrics.sh(f"ip -n {made.space(host)} addr del {made.address(host)}/24 dev eth0")
@@ -217,9 +214,7 @@ def test_static_with_a_name_that_comes_late(fabric, tmp_path, resolver):
 def translated():
     """Hosts 1 and 2 are behind host 0 of another network, which masquerades: everybody else sees its address."""
     if reason := fabrics.missing():
-        if os.environ.get("CRUN_TESTS_STRICT") == "1":
-            pytest.fail(f"{reason} (CRUN_TESTS_STRICT=1)", pytrace=False)
-        pytest.skip(reason)
+        skip(reason)
     with fabrics.Fabric(2) as outside, fabrics.Fabric(2, network=78) as inside:
         router = outside.space(1)
         fabrics.sh(f"ip -n {inside.hub} link add way type veth peer name inner netns {router} && "

@@ -13,12 +13,7 @@ import pytest
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests" / "lib"))
 import jobs
-
-
-def skip(reason):
-    if os.environ.get("CRUN_TESTS_STRICT") == "1":
-        pytest.fail(f"{reason} (CRUN_TESTS_STRICT=1)", pytrace=False)
-    pytest.skip(reason)
+from strict import skip
 
 
 @pytest.fixture(autouse=True)
