@@ -15,17 +15,17 @@
 #include <sys/signalfd.h>
 #include <unistd.h>
 
-#include "launcher/agent_uv.h"
-#include "launcher/environment.h"
-#include "launcher/job.h"
-#include "launcher/machine_os.h"
-#include "launcher/numa_os.h"
-#include "launcher/options.h"
-#include "launcher/plan.h"
-#include "launcher/program_os.h"
-#include "launcher/say.h"
-#include "launcher/spawn.h"
-#include "proto/base/cleanup.h"
+#include "launcher/agent/agent_uv.h"
+#include "launcher/util/envp.h"
+#include "launcher/cli/job.h"
+#include "launcher/host/machine_os.h"
+#include "launcher/host/numa_os.h"
+#include "launcher/cli/options.h"
+#include "launcher/cli/plan.h"
+#include "launcher/host/program_os.h"
+#include "launcher/util/log_os.h"
+#include "launcher/supervise/spawn_os.h"
+#include "base/cleanup.h"
 
 enum { OPEN_FILES_MIN = 32 };
 

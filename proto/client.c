@@ -18,7 +18,7 @@
 #include <assert.h>
 #include <stdlib.h>
 
-#include "proto/base/err.h"
+#include "base/err.h"
 
 struct client_pending {
     enum wire_op op;

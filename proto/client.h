@@ -17,7 +17,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "proto/base/buf.h"
+#include "base/buf.h"
 #include "proto/wire.h"
 
 /* Results of this module and of client_sock.h. */

@@ -23,8 +23,8 @@
 #include <sys/random.h>
 #include <sys/socket.h>
 
-#include "proto/base/cleanup.h"
-#include "proto/base/err.h"
+#include "base/cleanup.h"
+#include "base/err.h"
 #include "proto/connect_sock.h"
 
 enum {

@@ -4,7 +4,7 @@
 #include <errno.h>
 #include <stdint.h>
 
-#include "proto/base/buf.h"
+#include "base/buf.h"
 
 enum { ECHO_SIZE = 4 };
 

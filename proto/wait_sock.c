@@ -10,7 +10,7 @@
 #include <stdbool.h>
 #include <time.h>
 
-#include "proto/base/err.h"
+#include "base/err.h"
 #include "proto/client.h"
 
 enum { NS_PER_MS = 1000000 };

@@ -18,7 +18,7 @@
 
 #include "proto/wire.h"
 
-#include "proto/base/err.h"
+#include "base/err.h"
 
 enum { LENGTH_SIZE = 8, AMOUNT_SIZE = 8, WORD_SIZE = 4 };
 

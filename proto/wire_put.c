@@ -7,8 +7,8 @@
 
 #include <string.h>
 
-#include "proto/base/buf.h"
-#include "proto/base/err.h"
+#include "base/buf.h"
+#include "base/err.h"
 
 enum { LENGTH_SIZE = 8, AMOUNT_SIZE = 8, WORD_SIZE = 4 };
 

@@ -14,7 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "proto/base/err.h"
+#include "base/err.h"
 #include "rendezvous/server_rounds.h"
 #include "rendezvous/session_message.h"
 

@@ -18,7 +18,7 @@
 #include <sys/stat.h>
 #include <sys/un.h>
 
-#include "proto/base/cleanup.h"
+#include "base/cleanup.h"
 #include "rendezvous/server_impl_uv.h"
 
 enum {

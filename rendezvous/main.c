@@ -15,9 +15,9 @@
 #include <unistd.h>
 #include <uv.h>
 
-#include "proto/base/err.h"
+#include "base/err.h"
 #include "rendezvous/daemon_options.h"
-#include "rendezvous/ready_sock.h"
+#include "rendezvous/sd_notify_sock.h"
 #include "rendezvous/server_uv.h"
 
 enum { EXIT_USAGE = 2 };

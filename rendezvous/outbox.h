@@ -11,7 +11,7 @@
 #include <stdint.h>
 #include <sys/uio.h>
 
-#include "proto/base/buf.h"
+#include "base/buf.h"
 
 struct blob;
 

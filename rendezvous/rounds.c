@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "proto/base/err.h"
+#include "base/err.h"
 #include "rendezvous/rounds_impl.h"
 
 /* A failure cannot have been longer ago than this; a peer's number is not to be trusted. */

@@ -31,7 +31,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "proto/base/list.h"
+#include "base/list.h"
 #include "rendezvous/session_message.h"
 
 struct rounds_node;

@@ -27,7 +27,7 @@
 #include "rendezvous/rounds_uv.h"
 #include "rendezvous/server_impl_uv.h"
 #include "rendezvous/session_json.h"
-#include "rendezvous/thin_os.h"
+#include "rendezvous/tcp_liveness_os.h"
 
 static void on_poll(uv_poll_t *poll, int status, int events);
 

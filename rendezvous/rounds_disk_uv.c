@@ -16,8 +16,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "proto/base/cleanup.h"
-#include "rendezvous/rounds_file.h"
+#include "base/cleanup.h"
+#include "rendezvous/rounds_file_os.h"
 #include "rendezvous/rounds_json.h"
 #include "rendezvous/rounds_uv.h"
 #include "rendezvous/server_impl_uv.h"

@@ -1,7 +1,7 @@
 #pragma once
 
 /*
- * The rounds' state on disk: a directory with one file for each job (rounds_file.h). A file is written
+ * The rounds' state on disk: a directory with one file for each job (rounds_file_os.h). A file is written
  * beside, synced, renamed, and the directory synced, so that a crash leaves the old or the new one.
  *
  * Writing is done by a thread of the loop's pool, one batch at a time: jobs that are saved meanwhile go with

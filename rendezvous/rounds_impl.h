@@ -1,7 +1,7 @@
 #pragma once
 
 /*
- * Inside of the rounds: what rounds.c (events and actions), rounds_job.c (the life of a job), rounds_place.c
+ * Inside of the rounds: what rounds.c (events and actions), rounds_job.c (the life of a job), rounds_ranks.c
  * (who gets which rank) and rounds_table.c (jobs and nodes in memory) share, and rounds_json.c restores.
  */
 
@@ -52,7 +52,7 @@ void job_want_news(struct rounds_job *job, enum rounds_news news);
 /* Nobody listens to this connection any more. */
 void session_end(struct rounds *r, struct rounds_session *s);
 
-/* ---- rounds_place.c ---- */
+/* ---- rounds_ranks.c ---- */
 
 /* Makes the best of the STANDING nodes members and gives them their ranks. */
 void job_place(struct rounds_job *job);

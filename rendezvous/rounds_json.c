@@ -4,9 +4,9 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "proto/base/buf.h"
-#include "proto/base/cleanup.h"
-#include "proto/base/err.h"
+#include "base/buf.h"
+#include "base/cleanup.h"
+#include "base/err.h"
 #include "rendezvous/rounds_impl.h"
 #include "rendezvous/session_json.h"
 

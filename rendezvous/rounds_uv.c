@@ -23,7 +23,7 @@
 #include <sys/random.h>
 
 #include "rendezvous/rounds_disk_uv.h"
-#include "rendezvous/rounds_news.h"
+#include "rendezvous/rounds_log.h"
 #include "rendezvous/server_impl_uv.h"
 #include "rendezvous/session_json.h"
 

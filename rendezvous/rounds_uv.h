@@ -11,8 +11,8 @@
 #include <stdint.h>
 #include <uv.h>
 
-#include "proto/base/buf.h"
-#include "proto/base/list.h"
+#include "base/buf.h"
+#include "base/list.h"
 #include "proto/frame.h"
 #include "rendezvous/rounds.h"
 #include "rendezvous/server_uv.h"

@@ -8,8 +8,8 @@
 #include <stdbool.h>
 #include <uv.h>
 
-#include "proto/base/buf.h"
-#include "proto/base/list.h"
+#include "base/buf.h"
+#include "base/list.h"
 #include "rendezvous/outbox.h"
 #include "rendezvous/server_uv.h"
 #include "rendezvous/store.h"

@@ -4,8 +4,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "proto/base/cleanup.h"
-#include "proto/base/err.h"
+#include "base/cleanup.h"
+#include "base/err.h"
 #include "proto/frame.h"
 
 static const struct field cause_fields[] = {

@@ -10,8 +10,8 @@
 
 #include <errno.h>
 
-#include "proto/base/cleanup.h"
-#include "proto/base/err.h"
+#include "base/cleanup.h"
+#include "base/err.h"
 #include "rendezvous/decimal.h"
 
 /* Room for every reply of fixed size, with the release of the caller's own wait ahead of it. */

@@ -15,10 +15,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "proto/base/list.h"
+#include "base/list.h"
 #include "proto/wire.h"
 #include "rendezvous/blob.h"
-#include "rendezvous/name_table.h"
+#include "rendezvous/store_table.h"
 #include "rendezvous/outbox.h"
 
 struct name;

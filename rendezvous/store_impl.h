@@ -11,8 +11,8 @@
 #include <stdbool.h>
 #include <string.h>
 
-#include "proto/base/buf.h"
-#include "rendezvous/name.h"
+#include "base/buf.h"
+#include "rendezvous/store_entry.h"
 #include "rendezvous/store.h"
 
 /* One request under way. */

@@ -13,7 +13,7 @@
 #include <errno.h>
 #include <stdlib.h>
 
-#include "proto/base/cleanup.h"
+#include "base/cleanup.h"
 
 struct wait_link {
     struct list entry; /* in name.waiters, or unlinked: this name was written */

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "launcher/completions.h"
+#include "launcher/cli/completions.h"
 
 int main(int argc, char **argv)
 {

@@ -9,7 +9,7 @@
  * together.
  */
 
-#include "worker-runtime/comm_cpu.h"
+#include "worker-runtime/shm/shm_collectives.h"
 
 #include <stdio.h>
 #include <stdlib.h>

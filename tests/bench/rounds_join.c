@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <time.h>
 
-#include "proto/base/buf.h"
+#include "base/buf.h"
 #include "proto/frame.h"
 #include "rendezvous/rounds.h"
 #include "rendezvous/rounds_json.h"

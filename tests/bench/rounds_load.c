@@ -24,7 +24,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "proto/base/buf.h"
+#include "base/buf.h"
 #include "proto/frame.h"
 #include "rendezvous/session.h"
 #include "rendezvous/session_json.h"

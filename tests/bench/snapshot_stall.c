@@ -8,7 +8,7 @@
  * the thread that writes takes from the core besides is in the steps of the two kinds of seconds.
  */
 
-#include "proto/base/err.h"
+#include "base/err.h"
 #include "tests/lib/mnist_net.h"
 
 #include <stdio.h>

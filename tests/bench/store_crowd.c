@@ -16,7 +16,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "proto/base/buf.h"
+#include "base/buf.h"
 #include "proto/wire.h"
 #include "rendezvous/store.h"
 

@@ -30,7 +30,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "proto/base/buf.h"
+#include "base/buf.h"
 #include "proto/wire.h"
 
 enum { RING = 256, LATENCIES_MAX = 1 << 20, EVENTS = 256 };

@@ -12,10 +12,10 @@
 #include <string.h>
 #include <time.h>
 
-#include "proto/base/err.h"
+#include "base/err.h"
 #include "tests/lib/mnist_net.h"
 #include "worker-runtime/crw.h"
-#include "worker-runtime/model.h"
+#include "worker-runtime/model/model.h"
 
 enum { BATCH = 64, CLASSES = MNIST_CLASSES };
 

@@ -9,8 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "worker-runtime/comm_table.h"
-#include "worker-runtime/net_frame.h"
+#include "worker-runtime/net/peer_table.h"
+#include "worker-runtime/net/net_frame.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -9,8 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "proto/base/buf.h"
-#include "proto/base/cleanup.h"
+#include "base/buf.h"
+#include "base/cleanup.h"
 #include "rendezvous/rounds.h"
 #include "rendezvous/rounds_json.h"
 #include "rendezvous/session_json.h"

@@ -8,9 +8,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "proto/base/buf.h"
-#include "proto/base/cleanup.h"
-#include "worker-runtime/snapshot_image.h"
+#include "base/buf.h"
+#include "base/cleanup.h"
+#include "worker-runtime/checkpoint/snapshot_image.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -10,7 +10,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 
-#include "rendezvous/name.h"
+#include "rendezvous/store_entry.h"
 #include "tests/lib/store_harness.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

@@ -8,8 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "proto/base/buf.h"
-#include "proto/base/cleanup.h"
+#include "base/buf.h"
+#include "base/cleanup.h"
 #include "proto/client.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

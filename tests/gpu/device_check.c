@@ -14,10 +14,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "proto/base/err.h"
-#include "worker-runtime/backend.h"
+#include "base/err.h"
+#include "worker-runtime/cuda/backend_os.h"
 #include "worker-runtime/kernels/cuda/kernels.h"
-#include "worker-runtime/model.h"
+#include "worker-runtime/model/model.h"
 
 enum { TIMEOUT_MS = 60000 };
 

@@ -12,9 +12,9 @@
 #include <string.h>
 #include <time.h>
 
-#include "proto/base/err.h"
-#include "worker-runtime/backend.h"
-#include "worker-runtime/model.h"
+#include "base/err.h"
+#include "worker-runtime/cuda/backend_os.h"
+#include "worker-runtime/model/model.h"
 
 enum { BATCH = 64, N_ITEMS = 4096, N_PIXELS = 784, N_COMPARED = 30, N_RESUMED = 10, TIMEOUT_MS = 60000 };
 

@@ -13,7 +13,7 @@ import jobs
 from nodes import Nodes, free_port
 
 MANIFEST = jobs.ROOT / "launcher" / "kubernetes" / "jobset.yaml"
-PORT_FIRST, PORTS = 20000, 12000  # launcher/slurm.h
+PORT_FIRST, PORTS = 20000, 12000  # launcher/cli/slurm.h
 PATIENT = "--rdzv-conf=node_timeout_ms=10000"  # this machine may be busy with something else
 TOY = ("--no-python", jobs.train(), "toy", "--epochs", "2")
 

@@ -18,8 +18,8 @@
 
 #include <zlib.h>
 
-#include "proto/base/cleanup.h"
-#include "proto/base/err.h"
+#include "base/cleanup.h"
+#include "base/err.h"
 #include "proto/client_sock.h"
 
 enum { WORDS_MAX = 70000 };

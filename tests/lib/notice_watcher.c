@@ -16,7 +16,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "proto/notice.h"
+#include "proto/worker_notice.h"
 
 static int out;
 

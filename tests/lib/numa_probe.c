@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "launcher/numa_os.h"
+#include "launcher/host/numa_os.h"
 
 static void print_mode(const struct numa_topology *t, const char *name, int n_workers)
 {

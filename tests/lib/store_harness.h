@@ -9,7 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "proto/base/buf.h"
+#include "base/buf.h"
 #include "proto/wire.h"
 #include "rendezvous/outbox.h"
 #include "rendezvous/store.h"

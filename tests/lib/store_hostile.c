@@ -26,8 +26,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "proto/base/buf.h"
-#include "proto/base/err.h"
+#include "base/buf.h"
+#include "base/err.h"
 #include "proto/wire.h"
 
 enum { LATENCIES_MAX = 1 << 20, ADDRESSES = 64, BIG = 4 << 20, REPORT_S = 20, CLEAN_EVERY = 5000 };

@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "proto/base/cleanup.h"
+#include "base/cleanup.h"
 
 static void cleanup_file(FILE **f)
 {

@@ -19,7 +19,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "proto/base/buf.h"
+#include "base/buf.h"
 #include "proto/frame.h"
 #include "rendezvous/rounds.h"
 #include "rendezvous/session.h"

@@ -5,7 +5,7 @@
  * told from the right snapshot. Also the folder that they lie in.
  */
 
-#include "worker-runtime/snapshot.h"
+#include "worker-runtime/checkpoint/snapshot.h"
 
 #include <stdbool.h>
 #include <stdint.h>

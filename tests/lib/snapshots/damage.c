@@ -11,7 +11,7 @@
 
 #include "tests/lib/snapshots/content.h"
 #include "tests/lib/snapshots/faulty_io.h"
-#include "worker-runtime/snapshot_image.h"
+#include "worker-runtime/checkpoint/snapshot_image.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -4,7 +4,7 @@
  * The system calls of the snapshot writer, one of which fails, or is the last thing that the process does.
  */
 
-#include "worker-runtime/snapshot_file.h"
+#include "worker-runtime/checkpoint/snapshot_file_os.h"
 
 #include <stdbool.h>
 

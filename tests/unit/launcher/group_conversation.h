@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "launcher/group.h"
+#include "launcher/supervise/worker_group.h"
 
 #include "cmocka_fixed.h"
 

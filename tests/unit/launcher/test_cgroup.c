@@ -5,8 +5,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "launcher/cgroup_os.h"
-#include "proto/base/err.h"
+#include "launcher/host/cgroup_os.h"
+#include "base/err.h"
 
 #include "cmocka_fixed.h"
 

@@ -4,8 +4,8 @@
 #include <string.h>
 #include <sys/socket.h>
 
-#include "launcher/endpoint_os.h"
-#include "proto/base/err.h"
+#include "launcher/host/local_address_os.h"
+#include "base/err.h"
 
 #include "cmocka_fixed.h"
 

@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "launcher/events.h"
-#include "proto/base/err.h"
+#include "launcher/report/events.h"
+#include "base/err.h"
 
 #include "cmocka_fixed.h"
 

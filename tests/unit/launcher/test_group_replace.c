@@ -4,7 +4,7 @@
 
 #include <signal.h>
 
-#include "proto/base/err.h"
+#include "base/err.h"
 #include "tests/unit/launcher/group_conversation.h"
 
 #define KILLED 9

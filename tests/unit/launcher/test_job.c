@@ -4,9 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "launcher/grace.h"
-#include "launcher/job.h"
-#include "proto/base/err.h"
+#include "launcher/cli/scheduler_grace.h"
+#include "launcher/cli/job.h"
+#include "base/err.h"
 
 #include "cmocka_fixed.h"
 

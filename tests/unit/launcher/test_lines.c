@@ -3,10 +3,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "launcher/lines.h"
-#include "launcher/strlist.h"
-#include "proto/base/buf.h"
-#include "proto/base/err.h"
+#include "launcher/output/line_prefix.h"
+#include "launcher/util/strlist.h"
+#include "base/buf.h"
+#include "base/err.h"
 
 #include "cmocka_fixed.h"
 

@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-#include "proto/notice.h"
+#include "proto/worker_notice.h"
 
 #include "cmocka_fixed.h"
 

@@ -3,8 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "launcher/numa.h"
-#include "proto/base/err.h"
+#include "launcher/cli/numa.h"
+#include "base/err.h"
 
 #include "cmocka_fixed.h"
 

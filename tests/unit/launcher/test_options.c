@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "launcher/options.h"
-#include "proto/base/err.h"
+#include "launcher/cli/options.h"
+#include "base/err.h"
 
 #include "cmocka_fixed.h"
 

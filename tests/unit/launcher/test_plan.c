@@ -3,9 +3,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "launcher/environment.h"
-#include "launcher/plan.h"
-#include "proto/base/err.h"
+#include "launcher/util/envp.h"
+#include "launcher/cli/plan.h"
+#include "base/err.h"
 
 #include "cmocka_fixed.h"
 

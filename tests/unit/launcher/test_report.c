@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "launcher/group.h"
-#include "launcher/report.h"
+#include "launcher/supervise/worker_group.h"
+#include "launcher/report/report.h"
 
 #include "cmocka_fixed.h"
 

@@ -3,8 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "launcher/report_json.h"
-#include "proto/base/err.h"
+#include "launcher/report/report_json.h"
+#include "base/err.h"
 
 #include "cmocka_fixed.h"
 

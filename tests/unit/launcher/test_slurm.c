@@ -3,9 +3,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "launcher/job.h"
-#include "launcher/slurm.h"
-#include "proto/base/err.h"
+#include "launcher/cli/job.h"
+#include "launcher/cli/slurm.h"
+#include "base/err.h"
 
 #include "cmocka_fixed.h"
 

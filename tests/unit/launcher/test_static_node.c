@@ -12,8 +12,8 @@
 #include <string.h>
 #include <cmocka.h>
 
-#include "launcher/static_json.h"
-#include "launcher/static_node.h"
+#include "launcher/rdzv/rdzv_static_json.h"
+#include "launcher/rdzv/rdzv_static.h"
 
 static void put(struct static_node *n, const void *bytes, size_t size)
 {

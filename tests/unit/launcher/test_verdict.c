@@ -3,8 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "launcher/verdict.h"
-#include "proto/base/err.h"
+#include "launcher/report/job_result.h"
+#include "base/err.h"
 
 #include "cmocka_fixed.h"
 

@@ -24,8 +24,8 @@
 #include <unistd.h>
 #include <cmocka.h>
 
-#include "proto/base/cleanup.h"
-#include "proto/base/err.h"
+#include "base/cleanup.h"
+#include "base/err.h"
 #include "proto/client_sock.h"
 
 #define SPAN(text) ((struct wire_span){(const uint8_t *)(text), sizeof(text) - 1})

@@ -12,9 +12,9 @@
 #include <string.h>
 #include <cmocka.h>
 
-#include "proto/base/buf.h"
-#include "proto/base/cleanup.h"
-#include "proto/base/err.h"
+#include "base/buf.h"
+#include "base/cleanup.h"
+#include "base/err.h"
 #include "proto/wire.h"
 #include "tests/lib/transcript.h"
 

@@ -9,7 +9,7 @@
 #include <string.h>
 #include <cmocka.h>
 
-#include "proto/base/err.h"
+#include "base/err.h"
 #include "rendezvous/daemon_options.h"
 
 static struct daemon_options options;

@@ -13,7 +13,7 @@
 #include <errno.h>
 #include <stdio.h>
 
-#include "proto/base/err.h"
+#include "base/err.h"
 #include "rendezvous/decimal.h"
 
 /* What std::stoll() does with the text: throws (false) or returns. */

@@ -12,8 +12,8 @@
 
 #include <stdio.h>
 
-#include "rendezvous/name.h"
-#include "rendezvous/name_table.h"
+#include "rendezvous/store_entry.h"
+#include "rendezvous/store_table.h"
 
 enum { N_NAMES = 6000 };
 

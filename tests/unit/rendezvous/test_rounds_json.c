@@ -12,8 +12,8 @@
 #include <string.h>
 #include <cmocka.h>
 
-#include "proto/base/buf.h"
-#include "proto/base/cleanup.h"
+#include "base/buf.h"
+#include "base/cleanup.h"
 #include "rendezvous/rounds.h"
 #include "rendezvous/rounds_json.h"
 

@@ -9,11 +9,11 @@
 #include <string.h>
 #include <cmocka.h>
 
-#include "proto/base/buf.h"
+#include "base/buf.h"
 #include "rendezvous/rounds.h"
-#include "rendezvous/rounds_file.h"
+#include "rendezvous/rounds_file_os.h"
 #include "rendezvous/rounds_json.h"
-#include "rendezvous/rounds_news.h"
+#include "rendezvous/rounds_log.h"
 
 static struct rounds_job example(void)
 {

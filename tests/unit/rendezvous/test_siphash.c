@@ -11,7 +11,7 @@
 #include <string.h>
 #include <cmocka.h>
 
-#include "proto/base/err.h"
+#include "base/err.h"
 #include "rendezvous/siphash.h"
 
 static const struct {

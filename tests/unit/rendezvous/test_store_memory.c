@@ -13,7 +13,7 @@
 #include <string.h>
 #include <cmocka.h>
 
-#include "proto/base/err.h"
+#include "base/err.h"
 #include "tests/lib/failing_alloc.h"
 #include "tests/lib/store_harness.h"
 

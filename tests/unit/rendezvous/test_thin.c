@@ -14,7 +14,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "rendezvous/thin_os.h"
+#include "rendezvous/tcp_liveness_os.h"
 
 struct pair {
     int listener, near, far;

@@ -14,8 +14,8 @@
 #include <string.h>
 #include <cmocka.h>
 
-#include "proto/base/cleanup.h"
-#include "proto/base/err.h"
+#include "base/cleanup.h"
+#include "base/err.h"
 #include "tests/lib/store_harness.h"
 #include "tests/lib/transcript.h"
 

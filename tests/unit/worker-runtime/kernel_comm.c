@@ -6,7 +6,7 @@
  * argv[1]: the fake libnccl, argv[2]: a shared object that is no NCCL.
  */
 
-#include "worker-runtime/backend.h"
+#include "worker-runtime/cuda/backend_os.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -24,7 +24,7 @@
 
 #include <cuda_runtime_api.h>
 
-#include "proto/base/err.h"
+#include "base/err.h"
 #include "tests/lib/fake_nccl.h"
 #include "worker-runtime/crw.h"
 

@@ -10,7 +10,7 @@
 #include <string.h>
 #include <cmocka.h>
 
-#include "proto/base/err.h"
+#include "base/err.h"
 
 static const struct cpu_kernels *const twin = &cpu_kernels_ref;
 

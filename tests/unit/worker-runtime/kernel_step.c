@@ -11,7 +11,7 @@
 #include <string.h>
 #include <cmocka.h>
 
-#include "proto/base/err.h"
+#include "base/err.h"
 #include "worker-runtime/crw.h"
 
 enum { N_STEPS = 5, N_SAMPLES = 64 };

@@ -6,7 +6,7 @@
  * The emulation runs work as late and as badly ordered as streams allow, so a wait that is missing is seen.
  */
 
-#include "worker-runtime/backend.h"
+#include "worker-runtime/cuda/backend_os.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -17,8 +17,8 @@
 
 #include <cuda_runtime_api.h>
 
-#include "proto/base/err.h"
-#include "worker-runtime/model.h"
+#include "base/err.h"
+#include "worker-runtime/model/model.h"
 
 enum { N_ITEMS = 40, BATCH = 6, N_STATES = 2, TIMEOUT_MS = 10000 };
 

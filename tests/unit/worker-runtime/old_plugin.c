@@ -1,6 +1,6 @@
 /* A plugin of another version, for test_backend. */
 
-#include "worker-runtime/backend.h"
+#include "worker-runtime/cuda/backend_os.h"
 
 const struct backend *crw_backend(void);
 

@@ -4,7 +4,7 @@
  * shared object that is none.
  */
 
-#include "worker-runtime/backend.h"
+#include "worker-runtime/cuda/backend_os.h"
 
 #include <dlfcn.h>
 #include <setjmp.h>

@@ -4,9 +4,9 @@
  * in the plainest way, and compared bit for bit.
  */
 
-#include "worker-runtime/comm_cpu.h"
-#include "worker-runtime/comm_p2p.h"
-#include "worker-runtime/comm_reduce.h"
+#include "worker-runtime/shm/shm_collectives.h"
+#include "worker-runtime/shm/shm_p2p.h"
+#include "worker-runtime/shm/reduce_ops.h"
 
 #include <errno.h>
 #include <math.h>

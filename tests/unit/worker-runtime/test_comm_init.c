@@ -2,7 +2,7 @@
  * How a communicator comes into being: what is said to the machine, and what it answers.
  */
 
-#include "worker-runtime/cuda_comm_init.h"
+#include "worker-runtime/cuda/cuda_comm_init.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -10,7 +10,7 @@
 #include <string.h>
 #include <cmocka.h>
 
-#include "proto/base/err.h"
+#include "base/err.h"
 
 enum { WORLD = 4 };
 

@@ -7,7 +7,7 @@
 
 #include <string.h>
 
-#include "worker-runtime/crc32c.h"
+#include "worker-runtime/base/crc32c.h"
 #include "worker-runtime/crw.h"
 
 static void test_known_answers(void **state)

@@ -4,7 +4,7 @@
  */
 
 #include "worker-runtime/crw.h"
-#include "worker-runtime/env.h"
+#include "worker-runtime/base/env_os.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -13,7 +13,7 @@
 
 #include <cmocka.h>
 
-#include "worker-runtime/error.h"
+#include "worker-runtime/base/error.h"
 
 static char folder[] = "/tmp/test_error_file_XXXXXX", path[64];
 

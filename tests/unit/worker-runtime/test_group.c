@@ -4,7 +4,7 @@
  * killing ranks and by playing the launcher on the notice socket.
  */
 
-#include "proto/notice.h"
+#include "proto/worker_notice.h"
 #include "worker-runtime/crw.h"
 #include "tests/lib/daemon_process.h"
 

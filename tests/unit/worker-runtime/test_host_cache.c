@@ -3,7 +3,7 @@
  * what is no cache is left alone.
  */
 
-#include "worker-runtime/host_cache.h"
+#include "worker-runtime/data/host_cache_os.h"
 
 #include <errno.h>
 #include <setjmp.h>
@@ -17,7 +17,7 @@
 #include <unistd.h>
 #include <cmocka.h>
 
-#include "proto/holdings.h"
+#include "proto/worker_memory.h"
 
 enum { SIZE = 10000 };
 

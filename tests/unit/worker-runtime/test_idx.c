@@ -18,7 +18,7 @@
 #include <zlib.h>
 #include <cmocka.h>
 
-#include "proto/holdings.h"
+#include "proto/worker_memory.h"
 
 enum { N_IMAGES = 3, ROWS = 4, COLUMNS = 5, IMAGE_FILE = 16 + N_IMAGES * ROWS * COLUMNS };
 

@@ -14,7 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "proto/base/err.h"
+#include "base/err.h"
 #include "worker-runtime/crw.h"
 #include "worker-runtime/kernels/cpu/kernels.h"
 

@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "proto/base/err.h"
+#include "base/err.h"
 #include "worker-runtime/crw.h"
 
 enum { N_SAMPLES = 103, BATCH = 8, WORLD = 2 };

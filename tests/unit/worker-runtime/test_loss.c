@@ -12,10 +12,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "proto/base/err.h"
+#include "base/err.h"
 #include "tests/unit/worker-runtime/torch_vectors.h"
 #include "worker-runtime/crw.h"
-#include "worker-runtime/model.h"
+#include "worker-runtime/model/model.h"
 
 enum { N = 6, CLASSES = 5 };
 

@@ -20,8 +20,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "proto/holdings.h"
-#include "worker-runtime/group.h"
+#include "proto/worker_memory.h"
+#include "worker-runtime/group/group_os.h"
 
 enum { N_BYTES = 100000, KIND = 7, KILLS = 60 };
 

@@ -13,11 +13,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "proto/base/err.h"
+#include "base/err.h"
 #include "tests/lib/mnist_net.h"
 #include "tests/unit/worker-runtime/torch_vectors.h"
 #include "worker-runtime/crw.h"
-#include "worker-runtime/model.h"
+#include "worker-runtime/model/model.h"
 
 static const struct crw_layer odd[] = {
     {CRW_LAYER_CONV2D, "c1", 3, 5, 3},

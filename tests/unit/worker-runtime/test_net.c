@@ -3,11 +3,11 @@
  * in steps, and a chain of hosts whose links are socket pairs.
  */
 
-#include "worker-runtime/comm_hosts.h"
-#include "worker-runtime/comm_reduce.h"
-#include "worker-runtime/comm_stream.h"
-#include "worker-runtime/comm_table.h"
-#include "worker-runtime/net_frame.h"
+#include "worker-runtime/shm/topology.h"
+#include "worker-runtime/shm/reduce_ops.h"
+#include "worker-runtime/net/chain_reduce.h"
+#include "worker-runtime/net/peer_table.h"
+#include "worker-runtime/net/net_frame.h"
 #include "tests/unit/worker-runtime/elements.h"
 
 #include <pthread.h>

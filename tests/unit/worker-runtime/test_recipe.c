@@ -10,7 +10,7 @@
 
 #include <math.h>
 
-#include "proto/base/err.h"
+#include "base/err.h"
 #include "worker-runtime/programs/fault.h"
 #include "worker-runtime/programs/schedule.h"
 

@@ -9,7 +9,7 @@
 #include <string.h>
 #include <zlib.h>
 
-#include "proto/base/err.h"
+#include "base/err.h"
 #include "tests/unit/worker-runtime/torch_vectors.h"
 #include "worker-runtime/crw.h"
 

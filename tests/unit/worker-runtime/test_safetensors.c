@@ -2,7 +2,7 @@
  * The safetensors codec: what we write we read, and each rule of the format has headers that break it.
  */
 
-#include "worker-runtime/safetensors.h"
+#include "worker-runtime/checkpoint/safetensors.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "proto/base/err.h"
+#include "base/err.h"
 #include "worker-runtime/crw.h"
 
 static struct crw_sampler *sampler_for(struct crw_sampler_options options)

@@ -6,8 +6,8 @@
 
 #include "tests/lib/snapshots/content.h"
 #include "tests/lib/snapshots/faulty_io.h"
-#include "worker-runtime/snapshot.h"
-#include "worker-runtime/snapshot_image.h"
+#include "worker-runtime/checkpoint/snapshot.h"
+#include "worker-runtime/checkpoint/snapshot_image.h"
 
 #include <errno.h>
 #include <fcntl.h>

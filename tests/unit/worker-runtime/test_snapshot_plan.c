@@ -2,7 +2,7 @@
  * Names of snapshots, and which of them may be deleted.
  */
 
-#include "worker-runtime/snapshot_plan.h"
+#include "worker-runtime/checkpoint/snapshot_plan.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -4,9 +4,9 @@
  * first argument is its path). Results are compared bit by bit with those of one host.
  */
 
-#include "proto/notice.h"
-#include "worker-runtime/comm_reduce.h"
-#include "worker-runtime/comm_table.h"
+#include "proto/worker_notice.h"
+#include "worker-runtime/shm/reduce_ops.h"
+#include "worker-runtime/net/peer_table.h"
 #include "worker-runtime/crw.h"
 #include "tests/lib/daemon_process.h"
 #include "tests/unit/worker-runtime/elements.h"

@@ -1,0 +1,23 @@
+#pragma once
+
+/*
+ * The agent: runs one job on this node from its first worker to its exit code. A libuv loop around the group
+ * machine (worker_group.h): it turns signals, reports of the guardian and timers into events, and carries out the
+ * actions that come back. It decides nothing.
+ */
+
+struct job;
+struct numa_cpus;
+struct plan_command;
+
+struct agent_config {
+    const struct job *job;
+    const struct plan_command *command;
+    const char *file;         /* path of the program */
+    char *const *environment; /* of crun */
+    const struct numa_cpus *bindings; /* where each worker runs, or NULL: anywhere */
+    int signal_fd;            /* signalfd of the handled signals and SIGCHLD, which are blocked */
+};
+
+/* Returns crun's exit code. Whatever fails is said on stderr. */
+int agent_run(const struct agent_config *config);

@@ -1,0 +1,471 @@
+/*
+ * Happy path of a start: folders for error files, a notice socket for each worker, arguments and environments
+ * with their place in the job, then one fork: the guardian starts the workers from the memory it inherits.
+ *
+ * Ways it fails: no folder (full disk, unwritable TMPDIR), no descriptors, no process. Each is a sentence
+ * with the way out.
+ */
+
+#include "launcher/agent/generation_uv.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "launcher/agent/agent_uv.h"
+#include "launcher/supervise/guardian_os.h"
+#include "launcher/host/worker_memory_os.h"
+#include "launcher/cli/job.h"
+#include "launcher/output/logs_os.h"
+#include "launcher/cli/numa.h"
+#include "launcher/output/output_uv.h"
+#include "launcher/cli/plan.h"
+#include "launcher/supervise/replacement_os.h"
+#include "launcher/util/log_os.h"
+#include "launcher/supervise/spawn_os.h"
+#include "launcher/rdzv/worker_store_uv.h"
+#include "base/err.h"
+#include "proto/worker_notice.h"
+#include "rendezvous/server_uv.h"
+#include "rendezvous/session_message.h"
+
+/* ------------------------------------------------------------------ what workers are started with */
+
+/* Everything a guardian is forked with; ours only until then. */
+struct start {
+    struct spawn_worker *workers;
+    struct strlist *arguments, *environments;
+    int n_workers;
+    const bool *wanted; /* NULL: all */
+};
+
+static bool is_wanted(const struct start *s, int i)
+{
+    return !s->wanted || s->wanted[i];
+}
+
+/* The worker has its own by now. */
+static void close_worker_fds(const struct spawn_worker *w)
+{
+    const int fds[] = {w->stdio[1], w->stdio[2], w->notice_fd};
+
+    for (size_t i = 0; i < ARRAY_SIZE(fds); i++)
+        if (fds[i] >= 0)
+            (void)close(fds[i]);
+}
+
+static void start_finish(struct start *s)
+{
+    for (int i = 0; i < s->n_workers; i++) {
+        if (s->arguments)
+            strlist_finish(&s->arguments[i]);
+        if (s->environments)
+            strlist_finish(&s->environments[i]);
+        if (s->workers)
+            close_worker_fds(&s->workers[i]);
+    }
+    free(s->arguments);
+    free(s->environments);
+    free(s->workers);
+}
+
+static int start_init(struct start *s, const struct agent_config *config)
+{
+    size_t n = (size_t)config->job->n_workers;
+
+    *s = (struct start){.n_workers = config->job->n_workers};
+    s->workers = calloc(n, sizeof(*s->workers));
+    s->arguments = calloc(n, sizeof(*s->arguments));
+    s->environments = calloc(n, sizeof(*s->environments));
+    for (size_t i = 0; s->workers && i < n; i++)
+        s->workers[i] = (struct spawn_worker){
+            .file = config->file, .stdio = {-1, -1, -1}, .notice_fd = -1, .state_fd = -1, .cache_fd = -1};
+    return s->workers && s->arguments && s->environments ? 0 : -ENOMEM;
+}
+
+static int describe_worker(struct start *s, const struct agent_config *config, const struct plan *plan, int i)
+{
+    if (plan_environment(plan, i, &s->environments[i]) == PLAN_E_DEVICES) {
+        say("--virtual-local-rank: local_rank %d exceeds available GPUs in CUDA_VISIBLE_DEVICES; name one "
+            "for each "
+            "of the %d workers",
+            i, plan->local_world_size);
+        return -EINVAL;
+    }
+    plan_arguments(config->command, i, &s->arguments[i]);
+    if (s->environments[i].failed || s->arguments[i].failed)
+        return -ENOMEM;
+    s->workers[i].argv = s->arguments[i].items;
+    s->workers[i].environment = s->environments[i].items;
+    s->workers[i].cpus = config->bindings ? &config->bindings[i] : NULL;
+    return 0;
+}
+
+static int describe_workers(struct generation *g, struct start *s, const struct agent_config *config,
+                            const struct session_place *place, int restarts)
+{
+    const struct job *job = config->job;
+    struct plan plan = {
+        .local_world_size = job->n_workers,
+        .group_rank = (int)place->group_rank,
+        .group_world_size = (int)place->group_world_size,
+        .rank_base = (int)place->rank_base,
+        .world_size = (int)place->world_size,
+        .role_rank_base = (int)place->role_rank_base,
+        .role_world_size = (int)place->role_world_size,
+        .role = job->role,
+        .run_id = job->run_id_text,
+        .master_addr = place->master_addr,
+        .master_port = place->master_port,
+        .worker_has_store = job->worker_has_store,
+        .generation = g->number,
+        .restart_count = restarts,
+        .max_restarts = job->max_restarts,
+        .virtual_local_rank = job->virtual_local_rank,
+        .signals = job->signals_text,
+        .attempt_dir = g->attempt_dir,
+        .notice_fd = SPAWN_NOTICE_FD,
+        .local_addr = place->group_world_size > 1 && job->local_addr && is_numeric_address(job->local_addr)
+                          ? job->local_addr
+                          : NULL,
+        .cache_fd = g->host->holdings->cache < 0 ? 0 : SPAWN_CACHE_FD,
+        .environment = config->environment,
+    };
+
+    if (g->number == 0 && plan_limits_threads(&plan))
+        say("OMP_NUM_THREADS is not set; each of the %d workers gets OMP_NUM_THREADS=1", job->n_workers);
+    for (int i = 0; i < job->n_workers; i++) {
+        if (!is_wanted(s, i))
+            continue;
+        plan.state_fd = g->host->holdings->states[i] < 0 ? 0 : SPAWN_STATE_FD;
+        int r = describe_worker(s, config, &plan, i);
+        if (r)
+            return r;
+    }
+    return 0;
+}
+
+static int open_descriptors(struct generation *g, struct start *s)
+{
+    for (int i = 0; i < g->n_workers; i++) {
+        int pair[2];
+
+        if (!is_wanted(s, i))
+            continue;
+        int r = output_open_worker(g->host->output, g->attempt_dir, i, s->workers[i].stdio);
+        if (r)
+            return r;
+        if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
+            return -errno;
+        g->notice_fds[i] = pair[0];
+        s->workers[i].notice_fd = pair[1];
+        s->workers[i].state_fd = g->host->holdings->states[i]; /* these two stay ours */
+        s->workers[i].cache_fd = g->host->holdings->cache;
+    }
+    return 0;
+}
+
+/* ------------------------------------------------------------------ what workers say */
+
+/* Listens to one worker. Lives until libuv has let go of it, which may be longer than the generation. */
+struct ear {
+    uv_poll_t poll;
+    struct generation *generation;
+    int worker;
+};
+
+static void on_word(uv_poll_t *poll, int status, int events)
+{
+    struct ear *ear = poll->data;
+    struct generation *g = ear->generation;
+    uint8_t record[NOTICE_SIZE];
+    struct notice notice;
+    ssize_t n;
+
+    while ((n = recv(g->notice_fds[ear->worker], record, sizeof(record), MSG_DONTWAIT)) > 0)
+        if (notice_decode(record, (size_t)n, &notice) && notice.kind == NOTICE_READY)
+            g->host->on_ready(g->host->data, ear->worker, notice.generation);
+    if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR))
+        (void)uv_poll_stop(poll); /* the worker has closed it, or is gone */
+}
+
+static void free_ear(uv_handle_t *handle)
+{
+    free(handle->data);
+}
+
+static void stop_listening(struct generation *g, int worker)
+{
+    if (g->ears && g->ears[worker])
+        uv_close((uv_handle_t *)&g->ears[worker]->poll, free_ear);
+    if (g->ears)
+        g->ears[worker] = NULL;
+}
+
+static int listen_to(struct generation *g, int worker)
+{
+    struct ear *ear = calloc(1, sizeof(*ear));
+
+    if (!ear)
+        return -ENOMEM;
+    *ear = (struct ear){.generation = g, .worker = worker};
+    int r = uv_poll_init(g->host->loop, &ear->poll, g->notice_fds[worker]);
+    if (r) {
+        free(ear);
+        return r;
+    }
+    ear->poll.data = ear;
+    g->ears[worker] = ear;
+    return uv_poll_start(&ear->poll, UV_READABLE | UV_DISCONNECT, on_word);
+}
+
+static int listen_to_all(struct generation *g)
+{
+    if (!g->host->config->job->replace)
+        return 0;
+    g->ears = calloc((size_t)g->n_workers, sizeof(*g->ears));
+    if (!g->ears)
+        return -ENOMEM;
+    for (int i = 0; i < g->n_workers; i++) {
+        int r = listen_to(g, i);
+        if (r)
+            return r;
+    }
+    return 0;
+}
+
+/* ------------------------------------------------------------------ link */
+
+/*
+ * A guardian that dies with an order unread makes the first recv() fail with ECONNRESET, once; what it had
+ * reported before, GUARDIAN_EMPTY perhaps, is still there behind that, and then the end.
+ */
+static ssize_t receive_report(struct generation *g, struct guardian_report *report)
+{
+    for (bool was_reset = false;;) {
+        ssize_t n = recv(g->link, report, sizeof(*report), MSG_DONTWAIT);
+        if (n >= 0 || (errno != EINTR && (errno != ECONNRESET || was_reset)))
+            return n < 0 ? -errno : n;
+        was_reset = was_reset || errno == ECONNRESET;
+    }
+}
+
+/* status is negative when the kernel reports an error on the socket; libuv has stopped watching it then. */
+static void on_link(uv_poll_t *poll, int status, int events)
+{
+    struct generation *g = poll->data;
+    struct guardian_report report;
+    ssize_t n = 0;
+
+    while (!g->empty && (n = receive_report(g, &report)) == sizeof(report)) {
+        g->empty = report.kind == GUARDIAN_EMPTY;
+        g->host->on_report(g->host->data,
+                           &report); /* with GUARDIAN_EMPTY the last time; g may be closing afterwards */
+    }
+    if (g->empty || (n == -EAGAIN && status >= 0))
+        return;
+    (void)uv_poll_stop(poll);
+    g->host->on_lost(g->host->data);
+}
+
+void generation_order(struct generation *g, const struct guardian_order *order)
+{
+    /* A stopped guardian would not read it. It is our child until it has been waited for. */
+    if (g->guardian)
+        (void)kill(g->guardian, SIGCONT);
+    /* Fails only when the guardian is gone, which the link's end tells as well. */
+    (void)send(g->link, order, sizeof(*order), MSG_NOSIGNAL);
+}
+
+void generation_notify(struct generation *g, int worker, const struct notice *notice)
+{
+    uint8_t record[NOTICE_SIZE];
+
+    notice_encode(notice, record);
+    (void)send(g->notice_fds[worker], record, sizeof(record), MSG_NOSIGNAL | MSG_DONTWAIT); /* see worker_notice.h */
+}
+
+/* ------------------------------------------------------------------ life */
+
+static void free_generation(struct generation *g)
+{
+    for (int i = 0; g->notice_fds && i < g->n_workers; i++)
+        if (g->notice_fds[i] >= 0)
+            (void)close(g->notice_fds[i]);
+    if (g->link >= 0)
+        (void)close(g->link);
+    if (g->held_port >= 0)
+        (void)close(g->held_port);
+    free(g->notice_fds);
+    free(g->ears);
+    free(g->attempt_dir);
+    free(g);
+}
+
+static void on_closed(uv_handle_t *handle)
+{
+    free_generation(handle->data);
+}
+
+void generation_destroy(struct generation *g)
+{
+    if (!g)
+        return;
+    generation_close_store(g);
+    for (int i = 0; i < g->n_workers; i++)
+        stop_listening(g, i);
+    uv_close((uv_handle_t *)&g->poll, on_closed);
+}
+
+static int begin_attempt(struct generation *g)
+{
+    struct logs *logs = g->host->logs;
+    char *dir = NULL;
+
+    int r = logs_begin_attempt(logs, g->host->config->job->run_id_text, (int)g->number, &dir);
+    if (r) {
+        say("cannot create the folders for error files under %s: %s; choose another place with --log-dir or "
+            "TMPDIR",
+            logs->run ? logs->run : logs->base, strerror(-r));
+        return r;
+    }
+    free(g->attempt_dir);
+    g->attempt_dir = dir;
+    return 0;
+}
+
+static void say_cannot_start(const struct generation *g, int r)
+{
+    if (r && r != -EINVAL)
+        say("cannot start %d worker%s: %s%s", g->n_workers, g->n_workers == 1 ? "" : "s", strerror(-r),
+            r == -EMFILE || r == -ENFILE ? "; raise the limit of open files (ulimit -n)" : "");
+}
+
+static int begin(struct generation *g, const struct session_place *place, int restarts)
+{
+    const struct agent_config *config = g->host->config;
+    struct start start;
+
+    int r = begin_attempt(g);
+    if (r)
+        return r;
+    r = start_init(&start, config);
+    if (!r)
+        r = describe_workers(g, &start, config, place, restarts);
+    if (!r)
+        r = open_descriptors(g, &start);
+    if (!r)
+        r = spawn_guardian(start.workers, (size_t)start.n_workers, g->host->last_word, g->host->logs, &g->guardian,
+                           &g->link);
+    start_finish(&start);
+    say_cannot_start(g, r);
+    return r;
+}
+
+int generation_create(struct generation **ret, const struct generation_host *host, uint32_t number,
+                      int restarts, const struct session_place *place, struct server *store)
+{
+    struct generation *g = calloc(1, sizeof(*g));
+    int n_workers = host->config->job->n_workers;
+
+    if (!g)
+        return -ENOMEM;
+    *g = (struct generation){.host = host, .number = number, .n_workers = n_workers, .link = -1, .held_port = -1};
+    g->notice_fds = malloc((size_t)n_workers * sizeof(*g->notice_fds));
+    for (int i = 0; g->notice_fds && i < n_workers; i++)
+        g->notice_fds[i] = -1;
+    int r = g->notice_fds ? begin(g, place, restarts) : -ENOMEM;
+    if (!r)
+        r = uv_poll_init(host->loop, &g->poll, g->link);
+    if (r) {
+        free_generation(g); /* closes the link, which ends a guardian that was already there */
+        return r;
+    }
+    g->poll.data = g;
+    r = uv_poll_start(&g->poll, UV_READABLE | UV_DISCONNECT, on_link);
+    if (!r)
+        r = listen_to_all(g);
+    if (r) {
+        generation_destroy(g);
+        return r;
+    }
+    g->server = store;
+    *ret = g;
+    return 0;
+}
+
+/* ------------------------------------------------------------------ replacing */
+
+/* What a lost worker had here. */
+static void forget_worker(struct generation *g, int worker)
+{
+    stop_listening(g, worker);
+    if (g->notice_fds[worker] >= 0)
+        (void)close(g->notice_fds[worker]); /* its other end went with the process */
+    g->notice_fds[worker] = -1;
+}
+
+static int start_lost(struct generation *g, const struct start *start)
+{
+    if (g->guardian)
+        (void)kill(g->guardian, SIGCONT); /* as with every order */
+    for (int i = 0; i < g->n_workers; i++) {
+        if (!is_wanted(start, i))
+            continue;
+        int r = listen_to(g, i);
+        if (!r)
+            r = replacement_send(g->link, i, &start->workers[i]);
+        if (r)
+            return r;
+    }
+    return 0;
+}
+
+static void tell_others(struct generation *g, const bool *lost, int first_lost, uint16_t port)
+{
+    const struct notice notice = {
+        .kind = NOTICE_GENERATION, .generation = g->number, .rank = first_lost, .detail = port};
+
+    for (int i = 0; i < g->n_workers; i++)
+        if (!lost[i])
+            generation_notify(g, i, &notice);
+}
+
+void generation_close_store(struct generation *g)
+{
+    if (g->server)
+        server_stop(g->server, NULL, NULL);
+    g->server = NULL;
+}
+
+int generation_replace(struct generation *g, uint32_t number, int restarts, const struct session_place *place,
+                       struct server *store, const bool *lost, int first_lost)
+{
+    const struct agent_config *config = g->host->config;
+    struct start start;
+
+    g->number = number;
+    g->server = store;
+    for (int i = 0; i < g->n_workers; i++)
+        if (lost[i])
+            forget_worker(g, i);
+    int r = begin_attempt(g);
+    if (r)
+        return r;
+    r = start_init(&start, config);
+    start.wanted = lost;
+    if (!r)
+        r = describe_workers(g, &start, config, place, restarts);
+    if (!r)
+        r = open_descriptors(g, &start);
+    if (!r) /* before the forks: they have their own part to do */
+        tell_others(g, lost, (int)place->rank_base + first_lost, place->master_port);
+    if (!r)
+        r = start_lost(g, &start);
+    start_finish(&start);
+    say_cannot_start(g, r);
+    return r;
+}

@@ -1,0 +1,291 @@
+/*
+ * All three know where the options end: behind the program everything is the program's, and what the shell offers
+ * for any command. Values are offered where an option has a fixed choice of words (its choices, or the words in small
+ * letters of its placeholder), or wants a file or a folder.
+ */
+
+#include "launcher/cli/completions.h"
+
+#include <stdbool.h>
+#include <string.h>
+
+#include "launcher/cli/options.h"
+#include "launcher/util/strbuf.h"
+
+static const char head[] = "# Completion of crun(1) for %s. Made from its table of options: do not edit.\n\n";
+
+static bool is_in_small_letters(const char *word, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (!((word[i] >= 'a' && word[i] <= 'z') || (i > 0 && (word[i] == '-' || (word[i] >= '0' && word[i] <= '9')))))
+            return false;
+    return n > 0;
+}
+
+/* The words an option's value may be, each with `before` in front but for the first. */
+static void add_values(struct text *out, const struct option_spec *spec)
+{
+    const char *from = spec->choices ? spec->choices : spec->placeholder ? spec->placeholder : "";
+    bool is_first = true;
+
+    while (*from) {
+        size_t n = strcspn(from, " |");
+        if (is_in_small_letters(from, n)) {
+            text_add(out, "%s%.*s", is_first ? "" : " ", (int)n, from);
+            is_first = false;
+        }
+        from += n + (from[n] != '\0');
+    }
+}
+
+static bool has_values(const struct option_spec *spec)
+{
+    struct text values = {0};
+
+    add_values(&values, spec);
+    bool any = buf_size(&values.buf) > 0;
+    text_finish(&values);
+    return any;
+}
+
+static bool wants(const struct option_spec *spec, const char *placeholder)
+{
+    return spec->placeholder && strcmp(spec->placeholder, placeholder) == 0;
+}
+
+/* The name, with another character for its dashes. */
+static void add_name(struct text *out, const struct option_spec *spec, char dash)
+{
+    text_add(out, "--");
+    for (const char *c = spec->name; *c; c++)
+        text_add(out, "%c", *c == '-' ? dash : *c);
+}
+
+/* text with a backslash before each character of `special`, and single quotes as `quote`. */
+static void add_quoted(struct text *out, const char *text, const char *special, const char *quote)
+{
+    for (; *text; text++) {
+        if (*text == '\'')
+            text_add(out, "%s", quote);
+        else
+            text_add(out, "%s%c", strchr(special, *text) ? "\\" : "", *text);
+    }
+}
+
+/* ------------------------------------------------------------------ bash */
+
+/* Names of the options that take a value, or of all, in one spelling. */
+static void add_names(struct text *out, char dash, bool with_value_only)
+{
+    bool is_first = true;
+
+    for (enum option_id id = 0; id < OPTION_COUNT; id++) {
+        const struct option_spec *spec = &options_table[id];
+        if (with_value_only && spec->kind == OPTION_FLAG)
+            continue;
+        text_add(out, "%s", is_first ? "" : " ");
+        add_name(out, spec, dash);
+        is_first = false;
+    }
+}
+
+static void add_letters(struct text *out, bool with_value_only, const char *before)
+{
+    for (enum option_id id = 0; id < OPTION_COUNT; id++)
+        if (options_table[id].letter && (!with_value_only || options_table[id].kind != OPTION_FLAG))
+            text_add(out, "%s%c", before, options_table[id].letter);
+}
+
+static void add_bash_values(struct text *out)
+{
+    text_add(out, "# What may stand behind an option: words, or a kind of file.\n_crun_values()\n{\n    case $1 in\n");
+    for (enum option_id id = 0; id < OPTION_COUNT; id++) {
+        const struct option_spec *spec = &options_table[id];
+        bool is_folder = wants(spec, "DIR"), is_file = wants(spec, "FILE");
+        if (!has_values(spec) && !is_folder && !is_file)
+            continue;
+        text_add(out, "    --%s)\n        ", spec->name);
+        if (is_folder || is_file) {
+            text_add(out, "compgen -%c -- \"$2\" ;;\n", is_folder ? 'd' : 'f');
+            continue;
+        }
+        text_add(out, "compgen -W '");
+        add_values(out, spec);
+        text_add(out, "' -- \"$2\" ;;\n");
+    }
+    text_add(out, "    esac\n}\n\n");
+}
+
+/* bash splits words at "=", unless somebody has taken it out of COMP_WORDBREAKS; both are dealt with. */
+static const char bash_walk[] =
+    "    local word name=\"\" prefix=\"\" i=1\n"
+    "    COMPREPLY=()\n"
+    "    while [ \"$i\" -lt \"$COMP_CWORD\" ]; do\n"
+    "        word=${COMP_WORDS[i]}\n"
+    "        name=\"\"\n"
+    "        case $word in\n"
+    "        --) return ;;\n"
+    "        --*=*) ;;\n"
+    "        --*)\n"
+    "            if [[ \" $with_value \" == *\" ${word//_/-} \"* ]]; then\n"
+    "                name=${word//_/-}\n"
+    "                [ \"${COMP_WORDS[i + 1]}\" = \"=\" ] && i=$((i + 1))\n"
+    "                i=$((i + 1))\n"
+    "            fi ;;\n"
+    "        -*[$letters_with_value]) name=letter i=$((i + 1)) ;;\n"
+    "        -*) ;;\n"
+    "        *) return ;; # the program: the rest is its own, files are offered\n"
+    "        esac\n"
+    "        [ \"$i\" -lt \"$COMP_CWORD\" ] && name=\"\"\n"
+    "        i=$((i + 1))\n"
+    "    done\n"
+    "    local cur=${COMP_WORDS[COMP_CWORD]}\n"
+    "    if [ -z \"$name\" ] && [[ $cur == --*=* ]]; then\n"
+    "        prefix=${cur%%=*} cur=${cur#*=}\n"
+    "        name=${prefix//_/-} prefix=$prefix=\n"
+    "    fi\n"
+    "    [ -n \"$name\" ] && [ \"$cur\" = \"=\" ] && cur=\"\"\n"
+    "    if [ -n \"$name\" ]; then\n"
+    "        mapfile -t COMPREPLY < <(_crun_values \"$name\" \"$cur\")\n"
+    "        COMPREPLY=(\"${COMPREPLY[@]/#/$prefix}\")\n"
+    "    elif [[ $cur == -*_* ]]; then\n"
+    "        mapfile -t COMPREPLY < <(compgen -W \"$underscored\" -- \"$cur\")\n"
+    "    elif [[ $cur == -* ]]; then\n"
+    "        mapfile -t COMPREPLY < <(compgen -W \"$dashed\" -- \"$cur\")\n"
+    "    fi\n"
+    "}\n\n"
+    "complete -o default -o bashdefault -F _crun crun\n";
+
+char *completions_bash(void)
+{
+    struct text out = {0};
+
+    text_add(&out, head, "bash");
+    add_bash_values(&out);
+    text_add(&out, "_crun()\n{\n    local with_value='");
+    add_names(&out, '-', true);
+    text_add(&out, "'\n    local letters_with_value='");
+    add_letters(&out, true, "");
+    text_add(&out, "'\n    local dashed='");
+    add_names(&out, '-', false);
+    add_letters(&out, false, " -");
+    text_add(&out, "'\n    local underscored='");
+    add_names(&out, '_', false);
+    text_add(&out, "'\n%s", bash_walk);
+    return text_steal(&out);
+}
+
+/* ------------------------------------------------------------------ zsh */
+
+static void add_zsh_value(struct text *out, const struct option_spec *spec)
+{
+    text_add(out, ":");
+    add_quoted(out, spec->placeholder ? spec->placeholder : "value", ":\\", "'\\''");
+    text_add(out, ":");
+    if (wants(spec, "DIR"))
+        text_add(out, "_files -/");
+    else if (wants(spec, "FILE"))
+        text_add(out, "_files");
+    else if (has_values(spec)) {
+        text_add(out, "(");
+        add_values(out, spec);
+        text_add(out, ")");
+    } else {
+        text_add(out, " ");
+    }
+}
+
+static void add_zsh_option(struct text *out, const struct option_spec *spec)
+{
+    bool takes_value = spec->kind != OPTION_FLAG;
+
+    text_add(out, "    ");
+    if (spec->letter)
+        text_add(out, "'(-%c --%s)'{-%c%s,--%s%s}'[", spec->letter, spec->name, spec->letter, takes_value ? "+" : "",
+                 spec->name, takes_value ? "=" : "");
+    else
+        text_add(out, "'--%s%s[", spec->name, takes_value ? "=" : "");
+    add_quoted(out, spec->help, "[]:\\", "'\\''");
+    text_add(out, "]");
+    if (takes_value)
+        add_zsh_value(out, spec);
+    text_add(out, "' \\\n");
+}
+
+char *completions_zsh(void)
+{
+    struct text out = {0};
+
+    text_add(&out, "#compdef crun\n");
+    text_add(&out, head, "zsh");
+    text_add(&out, "_arguments -s -S : \\\n");
+    for (enum option_id id = 0; id < OPTION_COUNT; id++)
+        add_zsh_option(&out, &options_table[id]);
+    text_add(&out, "    '(-):program:_files' \\\n    '*::argument:_default'\n");
+    return text_steal(&out);
+}
+
+/* ------------------------------------------------------------------ fish */
+
+static void add_fish_walk(struct text *out)
+{
+    text_add(out, "# Whether the program is still to come: behind it everything is the program's.\n"
+                  "function __crun_before_program\n"
+                  "    set -l words (commandline -opc)\n"
+                  "    set -l is_value 0\n"
+                  "    for word in $words[2..-1]\n"
+                  "        if test $is_value = 1\n"
+                  "            set is_value 0\n"
+                  "            continue\n"
+                  "        end\n"
+                  "        switch $word\n"
+                  "            case --\n"
+                  "                return 1\n"
+                  "            case ");
+    add_names(out, '-', true);
+    text_add(out, " ");
+    add_names(out, '_', true);
+    for (enum option_id id = 0; id < OPTION_COUNT; id++)
+        if (options_table[id].letter && options_table[id].kind != OPTION_FLAG)
+            text_add(out, " '-*%c'", options_table[id].letter);
+    text_add(out, "\n"
+                  "                set is_value 1\n"
+                  "            case '-*'\n"
+                  "            case '*'\n"
+                  "                return 1\n"
+                  "        end\n"
+                  "    end\n"
+                  "    return 0\n"
+                  "end\n\n");
+}
+
+static void add_fish_option(struct text *out, const struct option_spec *spec)
+{
+    text_add(out, "complete -c crun -n __crun_before_program");
+    if (spec->letter)
+        text_add(out, " -s %c", spec->letter);
+    text_add(out, " -l %s", spec->name);
+    if (spec->kind != OPTION_FLAG)
+        text_add(out, wants(spec, "DIR") || wants(spec, "FILE") ? " -r -F" : " -x");
+    if (wants(spec, "DIR"))
+        text_add(out, " -a '(__fish_complete_directories)'");
+    if (has_values(spec)) {
+        text_add(out, " -a '");
+        add_values(out, spec);
+        text_add(out, "'");
+    }
+    text_add(out, " -d '");
+    add_quoted(out, spec->help, "\\", "\\'");
+    text_add(out, "'\n");
+}
+
+char *completions_fish(void)
+{
+    struct text out = {0};
+
+    text_add(&out, head, "fish");
+    add_fish_walk(&out);
+    for (enum option_id id = 0; id < OPTION_COUNT; id++)
+        add_fish_option(&out, &options_table[id]);
+    return text_steal(&out);
+}

@@ -1,0 +1,437 @@
+#include "launcher/cli/job.h"
+
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "launcher/util/envp.h"
+#include "launcher/cli/scheduler_grace.h"
+#include "launcher/cli/job_impl.h"
+#include "launcher/util/strbuf.h"
+#include "base/err.h"
+
+enum { DEFAULT_SHUTDOWN_S = 30, REPLACE_TIMEOUT_MAX_S = 86400 };
+
+int job_refuse(struct job_builder *b, const char *format, ...)
+{
+    va_list args;
+
+    va_start(args, format);
+    (void)vsnprintf(b->error, JOB_ERROR_SIZE, format, args); /* a cut sentence is still the best we have */
+    va_end(args);
+    return 1;
+}
+
+/* ------------------------------------------------------------------ workers */
+
+static int count_workers(struct job_builder *b)
+{
+    const char *text = job_text(b, OPTION_NPROC_PER_NODE);
+    const struct job_machine *m = b->machine;
+    long long n;
+
+    if (options_int(text, &n)) {
+        if (n <= 0 || n > JOB_WORKERS_MAX)
+            return job_refuse(b, "--nproc-per-node=%s: the number of workers must be between 1 and %d", text,
+                          JOB_WORKERS_MAX);
+    } else if (strcmp(text, "cpu") == 0) {
+        n = m->count_cpus(m->data);
+    } else if (strcmp(text, "gpu") == 0) {
+        n = m->count_gpus(m->data);
+        if (n <= 0)
+            return job_refuse(b,
+                          "--nproc-per-node=gpu: no usable NVIDIA GPU on this node (Cuda is not available); "
+                          "look at nvidia-smi and CUDA_VISIBLE_DEVICES, or give a number, cpu or auto");
+    } else if (strcmp(text, "auto") == 0) {
+        n = m->count_gpus(m->data);
+        if (n <= 0)
+            n = m->count_cpus(m->data);
+    } else {
+        return job_refuse(
+            b, "--nproc-per-node: Unsupported nproc_per_node value: %s (a number, cpu, gpu or auto)", text);
+    }
+    b->job->n_workers = (int)(n > JOB_WORKERS_MAX ? JOB_WORKERS_MAX : n);
+    return 0;
+}
+
+/* ------------------------------------------------------------------ supervision */
+
+/* "SIGTERM" -> 15; 0 for a name that is no signal or cannot be handled. */
+static int signal_number(const char *name, size_t n)
+{
+    for (int s = 1; s < 32; s++) {
+        const char *abbreviation = sigabbrev_np(s);
+        if (abbreviation && n == strlen(abbreviation) + 3 && strncmp(name, "SIG", 3) == 0 &&
+            strncmp(name + 3, abbreviation, n - 3) == 0)
+            return s == SIGKILL || s == SIGSTOP || s == SIGCHLD ? 0 : s;
+    }
+    return 0;
+}
+
+static void take_signals(struct job_builder *b)
+{
+    const char *text = job_text(b, OPTION_SIGNALS_TO_HANDLE);
+
+    b->job->signals_text = text;
+    if (!*text)
+        text_add(&b->warnings, "crun: --signals-to-handle is empty: crun ends at once by any signal, without a report\n");
+    for (const char *name = text; *name; name += *name == ',') {
+        const char *from = name, *to = name + strcspn(name, ",");
+
+        name = to;
+        job_trim(&from, &to);
+        int s = signal_number(from, (size_t)(to - from));
+        if (s)
+            b->job->signals |= UINT64_C(1) << (s - 1);
+        else
+            text_add(&b->warnings,
+                     "crun: --signals-to-handle: no signal '%.*s' that can be handled; ignored\n",
+                     (int)(to - from), from);
+    }
+}
+
+/* A timeout of the user's own stands against a grace that is only guessed. */
+static int fit_timeout_into_grace(struct job_builder *b, bool is_chosen)
+{
+    struct grace grace;
+
+    if (grace_find(b->environment, b->machine->slurm_conf, &grace) != 0)
+        return job_refuse(b, "CRUN_GRACE_SECONDS='%s' in the environment is not a number of seconds greater than 0",
+                      environment_get(b->environment, "CRUN_GRACE_SECONDS"));
+    int max = grace_timeout_max(&grace);
+    if (b->job->shutdown_timeout_s <= max || (is_chosen && !grace.is_certain))
+        return 0;
+    if (is_chosen)
+        text_add(&b->warnings,
+                 "crun: a shutdown timeout of %d s does not fit into %s (%d s); %d s are used\n",
+                 b->job->shutdown_timeout_s, grace.source, grace.seconds, max);
+    b->job->shutdown_timeout_s = max;
+    return 0;
+}
+
+static int take_timeout(struct job_builder *b)
+{
+    const struct option_value *option = job_value(b, OPTION_SHUTDOWN_TIMEOUT);
+    const char *from_environment = environment_get(b->environment, "TORCH_ELASTIC_SHUTDOWN_TIMEOUT");
+    long long seconds = DEFAULT_SHUTDOWN_S;
+
+    if (option->text)
+        seconds = option->number;
+    else if (from_environment && !options_int(from_environment, &seconds))
+        return job_refuse(b, "TORCH_ELASTIC_SHUTDOWN_TIMEOUT='%s' in the environment is not a number of seconds",
+                      from_environment);
+    if (seconds < 0)
+        return job_refuse(b, "--shutdown-timeout: shutdown_timeout must be non-negative, got %lld", seconds);
+    b->job->shutdown_timeout_s = (int)(seconds > INT32_MAX / 1000 ? INT32_MAX / 1000 : seconds);
+    return fit_timeout_into_grace(b, option->text || from_environment);
+}
+
+static int take_supervision(struct job_builder *b)
+{
+    long long restarts = job_value(b, OPTION_MAX_RESTARTS)->number;
+
+    if (restarts < 0)
+        return job_refuse(b, "--max-restarts: max_restarts must be >= 0, got %lld", restarts);
+    b->job->max_restarts = (int)(restarts > INT32_MAX ? INT32_MAX : restarts);
+    if (!(job_value(b, OPTION_MONITOR_INTERVAL)->seconds > 0))
+        return job_refuse(b, "--monitor-interval: must be greater than 0");
+    b->job->replace = strcmp(job_text(b, OPTION_RESTART_POLICY), "replace") == 0;
+    long long seconds = job_value(b, OPTION_REPLACE_TIMEOUT)->number;
+    if (seconds < 1 || seconds > REPLACE_TIMEOUT_MAX_S)
+        return job_refuse(b, "--replace-timeout=%lld: a number of seconds from 1 to %d", seconds,
+                          REPLACE_TIMEOUT_MAX_S);
+    b->job->replace_timeout_s = (int)seconds;
+    b->job->exit_code_of_worker = strcmp(job_text(b, OPTION_EXIT_CODE), "worker") == 0;
+    take_signals(b);
+    return take_timeout(b);
+}
+
+/* ------------------------------------------------------------------ program and output */
+
+static int take_program(struct job_builder *b)
+{
+    struct job *job = b->job;
+
+    job->program_name = b->options->program;
+    job->program_args = b->options->program_args;
+    job->role = job_text(b, OPTION_ROLE);
+    job->virtual_local_rank = job_flag(b, OPTION_VIRTUAL_LOCAL_RANK);
+    if (job_text(b, OPTION_NUMA_BINDING) && !numa_mode_parse(job_text(b, OPTION_NUMA_BINDING), &job->numa))
+        return job_refuse(b, "--numa-binding=%s: no such mode", job_text(b, OPTION_NUMA_BINDING));
+    if (job_flag(b, OPTION_RUN_PATH))
+        job->program = JOB_PROGRAM_RUN_PATH;
+    else if (job_flag(b, OPTION_NO_PYTHON) && job_flag(b, OPTION_MODULE))
+        return job_refuse(b, "Don't use both the '--no-python' flag and the '--module' flag at the same time.");
+    else if (job_flag(b, OPTION_NO_PYTHON))
+        job->program = JOB_PROGRAM_EXECUTABLE;
+    else if (job_flag(b, OPTION_MODULE))
+        job->program = JOB_PROGRAM_MODULE;
+    return 0;
+}
+
+/* RANK:DIGIT at *text; moves behind it. */
+static bool parse_stream_pair(const char **text, uint8_t *map, int n_workers)
+{
+    size_t n = strspn(*text, "0123456789");
+    const char *digit = *text + n + 1;
+
+    if (n == 0 || n > 9 || (*text)[n] != ':' || *digit < '0' || *digit > '3')
+        return false;
+    long rank = atol(*text);
+    if (rank < n_workers)
+        map[rank] = (uint8_t)(*digit - '0');
+    *text = digit + 1;
+    return true;
+}
+
+bool job_parse_streams(const char *text, uint8_t *map, int n_workers)
+{
+    if (*text >= '0' && *text <= '3' && !text[1]) {
+        memset(map, *text - '0', (size_t)n_workers);
+        return true;
+    }
+    memset(map, 0, (size_t)n_workers);
+    for (;;) {
+        if (!parse_stream_pair(&text, map, n_workers))
+            return false;
+        if (!*text)
+            return true;
+        if (*text++ != ',')
+            return false;
+    }
+}
+
+/* As torchrun has it, that is no mistake: a command line may be meant for nodes of different sizes. */
+static void warn_of_rank(struct job_builder *b, enum option_id id, long long rank)
+{
+    if (b->job->n_workers == 1)
+        text_add(&b->warnings, "crun: --%s: there is no local rank %lld on this node, only 0; ignored\n",
+                 options_table[id].name, rank);
+    else
+        text_add(&b->warnings, "crun: --%s: there is no local rank %lld on this node, only 0 to %d; ignored\n",
+                 options_table[id].name, rank, b->job->n_workers - 1);
+}
+
+/* text has been parsed. */
+static void warn_of_stream_ranks(struct job_builder *b, enum option_id id, const char *text)
+{
+    for (; text && strchr(text, ':'); text = strchr(text, ',')) {
+        text += *text == ',';
+        if (atol(text) >= b->job->n_workers)
+            warn_of_rank(b, id, atol(text));
+    }
+}
+
+static int take_streams(struct job_builder *b, enum option_id id, uint8_t **map)
+{
+    *map = calloc((size_t)b->job->n_workers, 1);
+    if (!*map)
+        return job_refuse(b, "out of memory");
+    if (!job_parse_streams(job_text(b, id), *map, b->job->n_workers))
+        return job_refuse(b, "--%s: %s does not match: one digit 0 to 3, or RANK:DIGIT,...",
+                      options_table[id].name, job_text(b, id));
+    warn_of_stream_ranks(b, id, job_text(b, id));
+    return 0;
+}
+
+bool job_has_logs(const struct job *job)
+{
+    for (int i = 0; i < job->n_workers; i++)
+        if (job->redirects[i] || job->tees[i])
+            return true;
+    return false;
+}
+
+/* A comma separated list of local ranks. */
+static int take_listed_ranks(struct job_builder *b)
+{
+    const char *text = job_text(b, OPTION_LOCAL_RANKS_FILTER);
+    struct job *job = b->job;
+
+    if (!*text)
+        return 0;
+    job->listed = calloc((size_t)job->n_workers, 1);
+    if (!job->listed)
+        return job_refuse(b, "out of memory");
+    for (const char *entry = text;; entry++) {
+        size_t n = strcspn(entry, ",");
+        char number[32] = "";
+        long long rank;
+
+        if (n < sizeof(number))
+            memcpy(number, entry, n);
+        if (!options_int(number, &rank))
+            return job_refuse(b, "--local_ranks_filter must be a comma-separated list of integers e.g. "
+                             "--local_ranks_filter=0,1,2");
+        if (rank >= 0 && rank < job->n_workers)
+            job->listed[rank] = 1;
+        else
+            warn_of_rank(b, OPTION_LOCAL_RANKS_FILTER, rank);
+        entry += n;
+        if (!*entry)
+            return 0;
+    }
+}
+
+/* A comma separated list of texts; two commas stand for one in a text. */
+static int take_filter(struct job_builder *b, enum option_id id, struct strlist *filter)
+{
+    const char *text = job_text(b, id);
+    struct text entry = {0};
+
+    if (!*text)
+        return 0;
+    for (;; text++) {
+        if (*text == ',' && text[1] == ',') {
+            text_add(&entry, ",");
+            text++;
+        } else if (*text && *text != ',') {
+            text_add(&entry, "%c", *text);
+        } else {
+            strlist_add_owned(filter, text_steal(&entry));
+            if (!*text)
+                return filter->failed ? job_refuse(b, "out of memory") : 0;
+        }
+    }
+}
+
+/* The option, else torchrun's variable, else NULL. */
+static const char *find_prefix(const struct job_builder *b)
+{
+    const char *said = job_text(b, OPTION_LINE_PREFIX);
+
+    if (!said)
+        return environment_get(b->environment, "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE");
+    if (strcmp(said, "host") == 0)
+        return "[${role_name} ${rank}@${host}]: ";
+    return strcmp(said, "torchrun") == 0 ? NULL : said;
+}
+
+static int take_output(struct job_builder *b)
+{
+    struct job *job = b->job;
+
+    job->line_prefix = find_prefix(b);
+
+    const char *handler = job_text(b, OPTION_EVENT_LOG_HANDLER);
+    job->event_console = strcmp(handler, "console") == 0;
+    if (!job->event_console && strcmp(handler, "null") != 0)
+        return job_refuse(b, "--event-log-handler: event log handler '%s' is not registered; there are null and console", handler);
+    job->event_log = job_text(b, OPTION_EVENT_LOG);
+    if (job->event_log && !*job->event_log)
+        return job_refuse(b, "--event-log= names no file; give one, or leave the option out");
+    job->log_dir = job_text(b, OPTION_LOG_DIR);
+    int r = take_streams(b, OPTION_REDIRECTS, &job->redirects);
+    if (!r)
+        r = take_streams(b, OPTION_TEE, &job->tees);
+    if (!r)
+        r = take_listed_ranks(b);
+    if (!r)
+        r = take_filter(b, OPTION_DUPLICATE_STDOUT_FILTERS, &job->filters[0]);
+    if (!r)
+        r = take_filter(b, OPTION_DUPLICATE_STDERR_FILTERS, &job->filters[1]);
+    return r;
+}
+
+/* Options of torchrun that crun knows and does not do: refused when they would change anything. */
+static int refuse_unsupported(struct job_builder *b)
+{
+    static const struct {
+        enum option_id id;
+        const char *harmless; /* value that asks for nothing, or NULL */
+        const char *reason;
+    } refused[] = {
+        {OPTION_LOGS_SPECS, NULL, "is a Python plug-in of torchrun, and crun runs no Python of its own"},
+    };
+
+    for (size_t i = 0; i < ARRAY_SIZE(refused); i++) {
+        const char *text = job_text(b, refused[i].id);
+        if (text && (!refused[i].harmless || strcmp(text, refused[i].harmless) != 0))
+            return job_refuse(b, "--%s=%s %s", options_table[refused[i].id].name, text, refused[i].reason);
+    }
+    return 0;
+}
+
+/* Switches of torchrun's agent that ask for something crun does not do. */
+static int warn_of_switches(struct job_builder *b)
+{
+    static const struct {
+        const char *name, *value; /* NULL: anything but 0 */
+        const char *consequence;
+    } switches[] = {
+        {"TORCHELASTIC_ENABLE_FILE_TIMER", "1", "there is no watchdog on a FIFO"},
+        {"TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT", NULL,
+         "a worker that sits in the kernel is named when it cannot be killed, not before"},
+    };
+
+    for (size_t i = 0; i < ARRAY_SIZE(switches); i++) {
+        const char *value = environment_get(b->environment, switches[i].name);
+        if (value && (switches[i].value ? strcmp(value, switches[i].value) == 0 : strcmp(value, "0") != 0))
+            text_add(&b->warnings, "crun: %s=%s has no effect: %s\n", switches[i].name, value,
+                     switches[i].consequence);
+    }
+    return 0;
+}
+
+/* What stands against --restart-policy=replace, known before anything has started. */
+static int warn_of_replacing(struct job_builder *b)
+{
+    const struct job *job = b->job;
+
+    if (!job->replace || job->max_restarts == 0)
+        return 0;
+    if (job->meeting != JOB_ALONE)
+        text_add(&b->warnings, "crun: --restart-policy=replace is for one node; after a failure on one of several all "
+                               "workers are restarted, as with all\n");
+    else if (job->worker_has_store)
+        text_add(&b->warnings, "crun: --restart-policy=replace needs the store that crun serves; with "
+                               "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 all workers are restarted, as with all\n");
+    return 0;
+}
+
+static int build(struct job_builder *b)
+{
+    static int (*const steps[])(struct job_builder *) = {
+        job_check_nodes,     take_supervision, count_workers, job_take_conf,      job_take_rendezvous,
+        take_program,        take_output,      refuse_unsupported, warn_of_switches,
+        warn_of_replacing,
+    };
+
+    for (size_t i = 0; i < ARRAY_SIZE(steps); i++) {
+        int r = steps[i](b);
+        if (r)
+            return r;
+    }
+    return 0;
+}
+
+int job_init(struct job *job, const struct options *options, char *const *environment,
+             const struct job_machine *machine, char **ret_warnings, char error[JOB_ERROR_SIZE])
+{
+    struct job_builder b = {
+        .job = job, .options = options, .environment = environment, .machine = machine, .error = error};
+
+    *job = (struct job){0};
+    int r = build(&b);
+    if (r) {
+        text_finish(&b.warnings);
+        job_finish(job);
+        return r;
+    }
+    *ret_warnings = buf_size(&b.warnings.buf) ? text_steal(&b.warnings) : NULL;
+    return 0;
+}
+
+void job_finish(struct job *job)
+{
+    free(job->master_addr);
+    free(job->endpoint_host);
+    free(job->redirects);
+    free(job->tees);
+    free(job->listed);
+    strlist_finish(&job->filters[0]);
+    strlist_finish(&job->filters[1]);
+    *job = (struct job){0};
+}

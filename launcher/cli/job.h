@@ -1,0 +1,116 @@
+#pragma once
+
+/*
+ * What a command line means: struct options, checked and turned into the settings of one job on one node.
+ *
+ * Pure. What only the machine can tell (its CPUs and GPUs, a random id) comes in through struct job_machine.
+ * Every refusal is one sentence; what is accepted but has no effect here is said in a warning, never
+ * swallowed.
+ */
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "launcher/cli/numa.h"
+#include "launcher/cli/options.h"
+#include "launcher/util/strlist.h"
+#include "rendezvous/session_message.h"
+
+enum {
+    JOB_WORKERS_MAX =
+        4096,         /* on one node; a bound so that a slip of the finger does not fork the machine dead */
+    JOB_ID_SIZE = 40, /* a UUID in text and its NUL */
+};
+
+enum job_program {
+    JOB_PROGRAM_FILE,       /* a path: itself when ELF or "#!", else a Python script */
+    JOB_PROGRAM_MODULE,     /* python -m */
+    JOB_PROGRAM_EXECUTABLE, /* --no-python: a command found on PATH */
+    JOB_PROGRAM_RUN_PATH,   /* runpy.run_path inside Python */
+    JOB_PROGRAM_COUNT
+};
+
+enum { JOB_STDOUT = 1, JOB_STDERR = 2 };
+
+/* How this node finds the others. */
+enum job_meeting {
+    JOB_ALONE,  /* there are none */
+    JOB_STATIC, /* everybody knows its place; they meet in a store that node 0 serves */
+    JOB_ROUNDS, /* a rendezvous tells everybody its place */
+    JOB_MEETING_COUNT
+};
+
+/* Whether this node serves the rendezvous. */
+enum job_hosting {
+    JOB_HOSTS_IF_LOCAL, /* if the endpoint's address is its own and the port is free */
+    JOB_HOSTS,
+    JOB_HOSTS_NOT,
+};
+
+/* Facts about the machine. A count of 0 GPUs also says that they cannot be counted. */
+struct job_machine {
+    int (*count_cpus)(void *data);
+    int (*count_gpus)(void *data);
+    void *data;
+    const char *slurm_conf; /* text of Slurm's configuration inside a job of it; NULL: cannot be read */
+    const char *random_id; /* a fresh UUID for jobs that have no name of their own */
+};
+
+struct job {
+    int n_workers;
+    const char *role;
+    char run_id[JOB_ID_SIZE]; /* used when run_id_text points here */
+    const char *run_id_text;
+    enum job_meeting meeting;
+    int min_nodes, max_nodes;
+    int node_rank;        /* ROUNDS: the one it would like, -1: any */
+    char *master_addr;    /* ALONE, STATIC: what workers get; the store listens there */
+    uint16_t master_port; /* ALONE: 0 is a free one, new for each generation */
+    bool worker_has_store; /* ALONE: the first worker opens it, crun only keeps its port free */
+    uint32_t static_timeout_ms; /* STATIC: for all nodes to come */
+    char *endpoint_host;        /* ROUNDS */
+    uint16_t endpoint_port;
+    const char *local_addr; /* where others reach this node; NULL: not told */
+    enum job_hosting hosting;
+    struct session_params params; /* ROUNDS */
+    int max_restarts;
+    int shutdown_timeout_s;
+    bool replace; /* the failed workers alone, where the others can stay */
+    int replace_timeout_s;
+    uint64_t signals; /* bit s-1: signal s is passed on and ends the job */
+    const char *signals_text;
+    bool exit_code_of_worker;
+    enum job_program program;
+    const char *program_name;
+    char *const *program_args;
+    bool virtual_local_rank;
+    enum numa_mode numa;
+    const char *rdzv_backend; /* "c10d" for a job that has none of its own */
+    const char *event_log; /* file, or NULL */
+    bool event_console;
+    const char *log_dir;       /* NULL: a temporary one; "/dev/null": none at all */
+    const char *line_prefix; /* template for the lines of -t; NULL: torchrun's */
+    uint8_t *redirects, *tees; /* for each worker, JOB_STDOUT | JOB_STDERR */
+    uint8_t *listed;           /* for each worker, whether its output is shown; NULL: all are */
+    struct strlist filters[2]; /* of tee'd stdout and stderr */
+};
+
+#define JOB_ERROR_SIZE 1024
+
+/*
+ * Fills *job, which borrows from options and environment. 0, or 1 with a sentence in error (exit code 1).
+ * *ret_warnings: lines to show, each ending in a newline; malloc'ed, NULL when there are none; set on
+ * success only.
+ */
+int job_init(struct job *job, const struct options *options, char *const *environment,
+             const struct job_machine *machine, char **ret_warnings, char error[JOB_ERROR_SIZE]);
+void job_finish(struct job *job);
+
+/*
+ * Parses -r and -t: one digit for all, or RANK:DIGIT,...; fills map[n_workers]. False when malformed.
+ * Ranks beyond n_workers are ignored, the last mention of a rank counts.
+ */
+bool job_parse_streams(const char *text, uint8_t *map, int n_workers);
+
+/* Whether any output of any worker goes through crun or into files. */
+bool job_has_logs(const struct job *job);

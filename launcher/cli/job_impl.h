@@ -1,0 +1,48 @@
+#pragma once
+
+/* What the files behind job.h share. */
+
+#include "launcher/cli/job.h"
+#include "launcher/util/strbuf.h"
+
+struct job_builder {
+    struct job *job;
+    const struct options *options;
+    char *const *environment;
+    const struct job_machine *machine;
+    struct text warnings;
+    char conf_fault[160]; /* of a setting that only torchrun uses, and checks with c10d; "": none */
+    char *error;
+};
+
+/* Writes the sentence and returns 1. */
+__attribute__((format(printf, 2, 3))) int job_refuse(struct job_builder *b, const char *format, ...);
+
+static inline const struct option_value *job_value(const struct job_builder *b, enum option_id id)
+{
+    return &b->options->value[id];
+}
+
+static inline const char *job_text(const struct job_builder *b, enum option_id id)
+{
+    return b->options->value[id].text;
+}
+
+static inline bool job_flag(const struct job_builder *b, enum option_id id)
+{
+    return b->options->value[id].flag;
+}
+
+/* [*from, *to) without the spaces at its ends. */
+static inline void job_trim(const char **from, const char **to)
+{
+    while (*from < *to && **from == ' ')
+        (*from)++;
+    while (*to > *from && (*to)[-1] == ' ')
+        (*to)--;
+}
+
+/* Steps of job_init() that are in job_rendezvous.c; each 0, or 1 with the sentence written. */
+int job_check_nodes(struct job_builder *b);
+int job_take_conf(struct job_builder *b);
+int job_take_rendezvous(struct job_builder *b);

@@ -1,0 +1,457 @@
+/*
+ * The part of a command line that says how the nodes of a job find each other (torchrun's contract, sections
+ * 1.4 and 5.1). What comes out is one of three ways to meet: alone, static, rounds.
+ */
+
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+#include "launcher/util/envp.h"
+#include "launcher/cli/job_impl.h"
+#include "launcher/cli/slurm.h"
+#include "base/err.h"
+
+enum { DEFAULT_MASTER_PORT = 29500, DEFAULT_ROUNDS_PORT = 29400, DEFAULT_STATIC_TIMEOUT_S = 900 };
+
+/* ------------------------------------------------------------------ nodes */
+
+static bool parse_nnodes(const char *text, long long *ret_min, long long *ret_max)
+{
+    const char *colon = strchr(text, ':');
+    char min[32];
+
+    if (!colon)
+        return options_int(text, ret_min) && (*ret_max = *ret_min, true);
+    if ((size_t)(colon - text) >= sizeof(min))
+        return false;
+    (void)snprintf(min, sizeof(min), "%.*s", (int)(colon - text), text); /* fits, see above */
+    return options_int(min, ret_min) && options_int(colon + 1, ret_max);
+}
+
+int job_check_nodes(struct job_builder *b)
+{
+    const char *text = job_text(b, OPTION_NNODES);
+    long long min, max;
+
+    if (!parse_nnodes(text, &min, &max))
+        return job_refuse(b, "--nnodes: nnodes=%s is not in \"MIN:MAX\" format", text);
+    if (min <= 0 || min > max)
+        return job_refuse(
+            b, "--nnodes: min_nodes must be > 0 and <= max_nodes, got min_nodes=%lld, max_nodes=%lld", min,
+            max);
+    if (max > SESSION_NODES_MAX)
+        return job_refuse(b, "--nnodes=%s: a job has at most %d nodes", text, SESSION_NODES_MAX);
+    b->job->min_nodes = (int)min;
+    b->job->max_nodes = (int)max;
+    return 0;
+}
+
+/* A place for static rendezvous, a wish for rounds. */
+static int take_node_rank(struct job_builder *b)
+{
+    const struct option_value *option = job_value(b, OPTION_NODE_RANK);
+    long long rank = option->number;
+    struct job *job = b->job;
+
+    if (job->meeting == JOB_ALONE && rank != 0 && strcmp(job_text(b, OPTION_RDZV_BACKEND), "static") == 0)
+        return job_refuse(b, "--node-rank=%lld: a job of one node has only node 0", rank);
+    if (job->meeting == JOB_ALONE && rank != 0)
+        text_add(&b->warnings, "crun: --node-rank has no effect on a job of one node\n");
+    if (job->meeting != JOB_ALONE && (rank < 0 || rank >= job->max_nodes))
+        return job_refuse(b, "--node-rank=%lld: the nodes of a job with --nnodes=%s are 0 to %d", rank,
+                          job_text(b, OPTION_NNODES), job->max_nodes - 1);
+    job->node_rank = job->meeting == JOB_ROUNDS && !option->set ? -1 : (int)rank;
+    return 0;
+}
+
+/* ------------------------------------------------------------------ --rdzv-conf */
+
+enum conf_kind {
+    CONF_SECONDS,  /* positive; kept in ms */
+    CONF_NUMBER,   /* from min */
+    CONF_BOOL,
+    /* torchrun's, for which there is nothing to set here; with c10d it checks them all the same */
+    CONF_ACCEPTED_POSITIVE,
+    CONF_ACCEPTED_NUMBER,
+    CONF_ACCEPTED_STORE,
+    CONF_ACCEPTED_ANY,
+};
+
+struct conf_key {
+    const char *name;
+    enum conf_kind kind;
+    size_t offset; /* in struct job: uint32_t, or enum job_hosting for CONF_BOOL */
+    long long min;
+    const char *title; /* what the value is, in a sentence */
+    const char *instead; /* CONF_ACCEPTED_*: what crun does */
+};
+
+#define PARAM(member) offsetof(struct job, params.member)
+
+static const struct conf_key conf_keys[] = {
+    {"join_timeout", CONF_SECONDS, PARAM(join_timeout_ms), 0, "join timeout", NULL},
+    {"last_call_timeout", CONF_SECONDS, PARAM(last_call_ms), 0, "last call timeout", NULL},
+    {"timeout", CONF_SECONDS, offsetof(struct job, static_timeout_ms), 0, "timeout", NULL},
+    {"node_timeout_ms", CONF_NUMBER, PARAM(node_timeout_ms), SESSION_NODE_TIMEOUT_MS_MIN, NULL, NULL},
+    {"max_changes", CONF_NUMBER, PARAM(max_changes), 0, NULL, NULL},
+    {"is_host", CONF_BOOL, offsetof(struct job, hosting), 0, NULL, NULL},
+    {"close_timeout", CONF_ACCEPTED_POSITIVE, 0, 0, NULL, "closing needs no time"},
+    {"read_timeout", CONF_ACCEPTED_POSITIVE, 0, 0, NULL, "join_timeout is the one limit for joining"},
+    {"heartbeat_timeout", CONF_ACCEPTED_POSITIVE, 0, 0, NULL, "node_timeout_ms tells when a silent node is dead"},
+    {"keep_alive_interval", CONF_ACCEPTED_NUMBER, 0, 0, NULL, "node_timeout_ms tells when a silent node is dead"},
+    {"keep_alive_max_attempt", CONF_ACCEPTED_NUMBER, 0, 0, NULL, "node_timeout_ms tells when a silent node is dead"},
+    {"store_type", CONF_ACCEPTED_STORE, 0, 0, NULL, "the store is always tcp"},
+    {"rank", CONF_ACCEPTED_ANY, 0, 0, NULL, "--node-rank is"},
+};
+
+static const struct conf_key *find_conf_key(const char *key, size_t n)
+{
+    for (size_t i = 0; i < ARRAY_SIZE(conf_keys); i++)
+        if (strlen(conf_keys[i].name) == n && strncmp(conf_keys[i].name, key, n) == 0)
+            return &conf_keys[i];
+    return NULL;
+}
+
+static int set_conf_number(struct job_builder *b, const struct conf_key *key, const char *value)
+{
+    long long number, min = key->kind == CONF_SECONDS ? 1 : key->min;
+    long long max = key->kind == CONF_SECONDS ? SESSION_TIMEOUT_MS_MAX / 1000 : SESSION_TIMEOUT_MS_MAX;
+
+    if (!options_int(value, &number))
+        return job_refuse(b, "--rdzv-conf: %s=%s is not a number", key->name, value);
+    if (key->kind == CONF_SECONDS && number <= 0)
+        return job_refuse(b, "--rdzv-conf: The %s (%s) must be positive.", key->title, value);
+    if (number < min || number > max)
+        return job_refuse(b, "--rdzv-conf: %s=%s must be between %lld and %lld", key->name, value, min, max);
+    uint32_t kept = (uint32_t)(key->kind == CONF_SECONDS ? number * 1000 : number);
+    memcpy((char *)b->job + key->offset, &kept, sizeof(kept));
+    return 0;
+}
+
+static bool is_one_of(const char *word, const char *const *words)
+{
+    for (; *words; words++)
+        if (strcasecmp(word, *words) == 0)
+            return true;
+    return false;
+}
+
+static int set_conf_bool(struct job_builder *b, const struct conf_key *key, const char *value)
+{
+    static const char *const yes[] = {"1", "true", "t", "yes", "y", NULL};
+    static const char *const no[] = {"0", "false", "f", "no", "n", NULL};
+
+    if (!is_one_of(value, yes) && !is_one_of(value, no))
+        return job_refuse(b, "--rdzv-conf: %s=%s is neither yes nor no", key->name, value);
+    enum job_hosting kept = is_one_of(value, yes) ? JOB_HOSTS : JOB_HOSTS_NOT;
+    memcpy((char *)b->job + key->offset, &kept, sizeof(kept));
+    return 0;
+}
+
+static void accept_conf(struct job_builder *b, const struct conf_key *key, const char *value)
+{
+    long long number = 1;
+    bool is_number = options_int(value, &number);
+    const char *fault = NULL;
+
+    if (key->kind == CONF_ACCEPTED_STORE)
+        fault = strcasecmp(value, "tcp") == 0 || strcasecmp(value, "file") == 0 ? NULL : "is neither tcp nor file";
+    else if (key->kind != CONF_ACCEPTED_ANY && !is_number)
+        fault = "is not a number";
+    else if (key->kind == CONF_ACCEPTED_POSITIVE && number <= 0)
+        fault = "must be positive";
+    if (fault && !b->conf_fault[0])
+        (void)snprintf(b->conf_fault, sizeof(b->conf_fault), "%s=%s %s", key->name, value, fault); /* fits */
+    if (!fault && b->job->max_nodes > 1 && strcmp(value, "tcp") != 0)
+        text_add(&b->warnings, "crun: --rdzv-conf: %s has no effect: %s\n", key->name, key->instead);
+}
+
+static int set_conf(struct job_builder *b, const struct conf_key *key, const char *value)
+{
+    switch (key->kind) {
+    case CONF_SECONDS:
+    case CONF_NUMBER:
+        return set_conf_number(b, key, value);
+    case CONF_BOOL:
+        return set_conf_bool(b, key, value);
+    default:
+        accept_conf(b, key, value);
+        break;
+    }
+    return 0;
+}
+
+static int take_conf_pair(struct job_builder *b, const char *pair, const char *end)
+{
+    const char *equals = memchr(pair, '=', (size_t)(end - pair));
+    const char *key = pair, *key_end = equals ? equals : end;
+    const char *value = equals ? equals + 1 : end, *value_end = end;
+    char text[64];
+
+    job_trim(&key, &key_end);
+    job_trim(&value, &value_end);
+    if (key == key_end)
+        return job_refuse(b, "--rdzv-conf: the rendezvous configuration string must be in format "
+                             "<key1>=<value1>,...,<keyN>=<valueN>");
+    int n = (int)(key_end - key);
+    if (value == value_end)
+        return job_refuse(
+            b, "--rdzv-conf: the rendezvous configuration option '%.*s' must have a value specified", n, key);
+    const struct conf_key *known = find_conf_key(key, (size_t)n);
+    if (!known) {
+        text_add(&b->warnings, "crun: --rdzv-conf: no setting is called '%.*s'; ignored\n", n, key);
+        return 0;
+    }
+    (void)snprintf(text, sizeof(text), "%.*s", (int)(value_end - value), value); /* no number is longer */
+    return set_conf(b, known, text);
+}
+
+int job_take_conf(struct job_builder *b)
+{
+    static const struct session_params defaults = SESSION_PARAMS_DEFAULT;
+    const char *pair = job_text(b, OPTION_RDZV_CONF);
+
+    b->job->params = defaults;
+    b->job->params.min_nodes = (uint32_t)b->job->min_nodes;
+    b->job->params.max_nodes = (uint32_t)b->job->max_nodes;
+    b->job->params.max_restarts = (uint32_t)b->job->max_restarts;
+    b->job->static_timeout_ms = DEFAULT_STATIC_TIMEOUT_S * 1000;
+    if (!pair[strspn(pair, " ")])
+        return 0;
+    for (;; pair++) {
+        size_t n = strcspn(pair, ",");
+        int r = take_conf_pair(b, pair, pair + n);
+        if (r)
+            return r;
+        pair += n;
+        if (!*pair)
+            return 0;
+    }
+}
+
+/* ------------------------------------------------------------------ endpoint */
+
+/* The endpoint's port, with *ret_host_size set to the length of the host in front of it; -1 when there is
+ * none, -2 when it is malformed. */
+static long endpoint_port(const char *endpoint, size_t *ret_host_size)
+{
+    const char *colon = strrchr(endpoint, ':');
+    const char *bracket = strrchr(endpoint, ']');
+
+    *ret_host_size = strlen(endpoint);
+    if (!colon || (bracket && colon < bracket))
+        return -1;
+    *ret_host_size = (size_t)(colon - endpoint);
+    size_t n = strspn(colon + 1, "0123456789");
+    if (n == 0 || n > 5 || colon[1 + n] || atol(colon + 1) > UINT16_MAX)
+        return -2;
+    return atol(colon + 1);
+}
+
+static bool is_host_text(const char *host)
+{
+    return *host && host[strspn(host, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.:-")] == 0;
+}
+
+/* Splits the text of --rdzv-endpoint, which is not empty. *ret_port is fallback when it names none. */
+static int split_endpoint(struct job_builder *b, long fallback, char **ret_host, uint16_t *ret_port)
+{
+    const char *from = job_text(b, OPTION_RDZV_ENDPOINT), *to = from + strlen(from);
+    size_t host_size;
+
+    job_trim(&from, &to);
+    char *host = strndup(from, (size_t)(to - from));
+    *ret_host = host; /* the job's from here on */
+    if (!host)
+        return job_refuse(b, "out of memory");
+    long number = endpoint_port(host, &host_size);
+    if (number == -1)
+        number = fallback;
+    if (number == -1)
+        return job_refuse(b, "--rdzv-endpoint: port is missing in endpoint: %s. Try to specify --master-port", host);
+    if (number < 0)
+        return job_refuse(b,
+                          "--rdzv-endpoint: The port number of the rendezvous endpoint '%s' must be an integer "
+                          "between 0 and 65535.",
+                          host);
+    *ret_port = (uint16_t)number;
+    host[host_size] = '\0';
+    if (host_size >= 2 && host[0] == '[' && host[host_size - 1] == ']') {
+        memmove(host, host + 1, host_size - 2);
+        host[host_size - 2] = '\0';
+    }
+    if (!is_host_text(host))
+        return job_refuse(b,
+                          "--rdzv-endpoint: The hostname of the rendezvous endpoint '%s' must be a dot-separated "
+                          "list of labels, an IPv4 address, or an IPv6 address.",
+                          job_text(b, OPTION_RDZV_ENDPOINT));
+    return 0;
+}
+
+/* Static rendezvous with an address of the user's choice: workers get exactly that. */
+static int take_static(struct job_builder *b)
+{
+    const struct option_value *port = job_value(b, OPTION_MASTER_PORT);
+    struct job *job = b->job;
+
+    job->meeting = job->max_nodes > 1 ? JOB_STATIC : JOB_ALONE;
+    if (*job_text(b, OPTION_RDZV_ENDPOINT))
+        return split_endpoint(b, -1, &job->master_addr, &job->master_port);
+    long long number = port->text ? port->number : DEFAULT_MASTER_PORT;
+    if (number < 0 || number > UINT16_MAX)
+        return job_refuse(b, "--master-port=%lld: a port is a number from 0 to 65535", number);
+    job->master_port = (uint16_t)number;
+    job->master_addr = strdup(job_text(b, OPTION_MASTER_ADDR));
+    return job->master_addr ? 0 : job_refuse(b, "out of memory");
+}
+
+static int check_static(struct job_builder *b)
+{
+    const struct job *job = b->job;
+
+    if (job->meeting == JOB_STATIC && job->master_port == 0)
+        return job_refuse(b, "port 0: nodes that meet at a fixed address need a fixed port; give one with "
+                             "--master-port or in --rdzv-endpoint");
+    return 0;
+}
+
+/* Nobody said where the nodes meet: is this a step of Slurm? A whole static address counts as having said it. */
+static int find_step(const struct job_builder *b, struct slurm *ret)
+{
+    const char *variable;
+
+    if (b->job->max_nodes == 1 || *job_text(b, OPTION_RDZV_ENDPOINT) || job_value(b, OPTION_MASTER_ADDR)->set ||
+        job_value(b, OPTION_MASTER_PORT)->set || job_flag(b, OPTION_STANDALONE))
+        return SLURM_E_NONE;
+    if (job_value(b, OPTION_RDZV_BACKEND)->set && strcmp(job_text(b, OPTION_RDZV_BACKEND), "c10d") != 0)
+        return SLURM_E_NONE;
+    return slurm_find(b->environment, ret, &variable);
+}
+
+/* The first host of the step, and the step's own name unless the user gave one. */
+static int take_step(struct job_builder *b, const struct slurm *step)
+{
+    struct job *job = b->job;
+
+    job->endpoint_host = strdup(step->host);
+    job->endpoint_port = step->port;
+    if (!job_value(b, OPTION_RDZV_ID)->set) {
+        (void)snprintf(job->run_id, sizeof(job->run_id), "slurm-%.15s.%.15s", step->job_id, step->step_id);
+        job->run_id_text = job->run_id;
+    }
+    text_add(&b->warnings, "crun: step %s.%s of Slurm: the nodes meet at %s:%u, its first host\n", step->job_id,
+             step->step_id, step->host, step->port);
+    return job->endpoint_host ? 0 : job_refuse(b, "out of memory");
+}
+
+static int take_rounds(struct job_builder *b)
+{
+    struct job *job = b->job;
+    struct slurm step;
+    int r = find_step(b, &step);
+
+    job->meeting = JOB_ROUNDS;
+    job->endpoint_port = DEFAULT_ROUNDS_PORT;
+    if (*job_text(b, OPTION_RDZV_ENDPOINT))
+        return split_endpoint(b, DEFAULT_ROUNDS_PORT, &job->endpoint_host, &job->endpoint_port);
+    if (r == 0)
+        return take_step(b, &step);
+    if (r == SLURM_E_BAD)
+        return job_refuse(b, "Slurm's list of this step's nodes (SLURM_STEP_NODELIST or SLURM_JOB_NODELIST) cannot be "
+                             "read; say with --rdzv-endpoint=HOST:PORT where they meet");
+    job->endpoint_host = strdup("localhost");
+    text_add(&b->warnings,
+             "crun: --rdzv-endpoint is not given, so the nodes of this job have to be on this machine "
+             "(localhost:%d)\n",
+             DEFAULT_ROUNDS_PORT);
+    return job->endpoint_host ? 0 : job_refuse(b, "out of memory");
+}
+
+static int check_rounds(struct job_builder *b)
+{
+    const struct job *job = b->job;
+    const char *fault = session_params_fault(&job->params);
+
+    if (strlen(job->run_id_text) >= SESSION_JOB_SIZE)
+        return job_refuse(b, "--rdzv-id: at most %d bytes", SESSION_JOB_SIZE - 1);
+    if (strlen(job_text(b, OPTION_ROLE)) >= SESSION_ROLE_SIZE)
+        return job_refuse(b, "--role: at most %d bytes in a job of several nodes", SESSION_ROLE_SIZE - 1);
+    if (job->local_addr && strlen(job->local_addr) >= SESSION_ADDR_SIZE)
+        return job_refuse(b, "--local-addr: at most %d bytes", SESSION_ADDR_SIZE - 1);
+    return fault ? job_refuse(b, "--rdzv-conf: %s", fault) : 0;
+}
+
+/* One node: its workers meet on loopback, unless the user names an address. The endpoint is not used, but has to be
+ * one: with the next node it would be. */
+static int take_alone(struct job_builder *b, bool has_endpoint)
+{
+    const char *local = b->job->local_addr;
+
+    if (has_endpoint && split_endpoint(b, DEFAULT_ROUNDS_PORT, &b->job->endpoint_host, &b->job->endpoint_port) != 0)
+        return 1;
+
+    b->job->master_addr = strdup(local ? local : "127.0.0.1");
+    return b->job->master_addr ? 0 : job_refuse(b, "out of memory");
+}
+
+static int take_meeting(struct job_builder *b, bool alone)
+{
+    const char *backend = b->job->rdzv_backend;
+
+    if (!alone && strcmp(backend, "static") == 0)
+        return take_static(b);
+    if (!alone && strcmp(backend, "c10d") != 0)
+        return job_refuse(b, "--rdzv-backend: rendezvous backend '%s' is not registered; crun has c10d and static",
+                          backend);
+    if (!alone && b->job->max_nodes > 1)
+        return take_rounds(b);
+    return take_alone(b, !alone && *job_text(b, OPTION_RDZV_ENDPOINT));
+}
+
+/* Whether the first worker opens the store, as torchrun has it but for static. */
+static void take_store(struct job_builder *b, bool may)
+{
+    const char *unshared = environment_get(b->environment, "TORCH_DISABLE_SHARE_RDZV_TCP_STORE");
+
+    if (!unshared || strcmp(unshared, "1") != 0)
+        return;
+    b->job->worker_has_store = may && b->job->meeting == JOB_ALONE;
+    if (b->job->meeting == JOB_ROUNDS)
+        text_add(&b->warnings, "crun: TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 has no effect on several nodes: node 0 "
+                               "serves an empty store for each generation\n");
+}
+
+/* contract 1.4: which name the job has, and where its nodes meet. */
+int job_take_rendezvous(struct job_builder *b)
+{
+    struct slurm step;
+    bool in_step = find_step(b, &step) != SLURM_E_NONE;
+    bool is_static = !in_step && strcmp(job_text(b, OPTION_RDZV_BACKEND), "static") == 0;
+    bool has_endpoint = *job_text(b, OPTION_RDZV_ENDPOINT) != '\0';
+    struct job *job = b->job;
+
+    (void)snprintf(job->run_id, sizeof(job->run_id), "%s", b->machine->random_id); /* a UUID fits */
+    job->run_id_text = job_text(b, OPTION_RDZV_ID);
+    job->local_addr = job_text(b, OPTION_LOCAL_ADDR);
+    bool alone = job_flag(b, OPTION_STANDALONE) ||
+                 (is_static && !has_endpoint && !job_value(b, OPTION_MASTER_PORT)->text && job->max_nodes == 1);
+    if (alone && job->min_nodes > 1)
+        return job_refuse(b, "--standalone is for one node, and --nnodes=%s asks for more; give --rdzv-endpoint "
+                             "(or --master-addr and --master-port) instead of --standalone",
+                          job_text(b, OPTION_NNODES));
+    job->rdzv_backend = alone || in_step ? "c10d" : job_text(b, OPTION_RDZV_BACKEND);
+    if (alone || !*job->run_id_text)
+        job->run_id_text = job->run_id;
+    int r = take_meeting(b, alone);
+    take_store(b, alone || !is_static);
+    if (!r)
+        r = take_node_rank(b);
+    if (!r)
+        r = check_static(b);
+    if (!r && b->conf_fault[0] && strcmp(job->rdzv_backend, "c10d") == 0)
+        return job_refuse(b, "--rdzv-conf: %s", b->conf_fault);
+    return !r && job->meeting == JOB_ROUNDS ? check_rounds(b) : r;
+}

@@ -1,0 +1,494 @@
+/*
+ * Reads a command line as Python's argparse reads torchrun's: values behind "=" or in the next word, unique
+ * prefixes, grouped letters, everything from the first other word on for the program.
+ *
+ * Happy path: defaults, then PET_*, then the words from left to right; the last occurrence wins.
+ * Ways it fails: a word before the program that is no option, a missing or malformed value, an ambiguous
+ * prefix, no program. Each is one sentence, naming the option with all its spellings as argparse does.
+ *
+ * Intended difference: argparse also judges the words *after* the program (a script's own "--nproc" stops
+ * torchrun). Here they are the program's.
+ */
+
+#include "launcher/cli/options.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "launcher/util/envp.h"
+#include "launcher/util/strbuf.h"
+#include "base/err.h"
+
+#define NAME_SIZE 64
+
+const char options_usage[] = "usage: crun [options] program [argument ...]\n";
+
+struct parser {
+    struct options *options;
+    char *const *next; /* word to look at */
+    char *error;
+    struct text unknown; /* options nobody knows, for one message at the end */
+    enum option_id hint; /* nearest to the first of them, or OPTION_COUNT */
+};
+
+__attribute__((format(printf, 3, 4))) static int fail(char *error, int result, const char *format, ...)
+{
+    va_list args;
+
+    va_start(args, format);
+    (void)vsnprintf(error, OPTIONS_ERROR_SIZE, format, args); /* a cut sentence is still the best we have */
+    va_end(args);
+    return result;
+}
+
+/* "--nproc-per-node" or, with underscores, "--nproc_per_node". */
+static void spell(const struct option_spec *spec, char separator, char out[NAME_SIZE])
+{
+    (void)snprintf(out, NAME_SIZE, "--%s", spec->name); /* names in the table are short */
+    for (char *p = out + 2; *p; p++)
+        if (*p == '-')
+            *p = separator;
+}
+
+/* All spellings, joined by "/", the way argparse names an option in its errors. */
+static const char *all_spellings(enum option_id id, char out[3 * NAME_SIZE])
+{
+    const struct option_spec *spec = &options_table[id];
+    char dashes[NAME_SIZE], underscores[NAME_SIZE], letter[4] = "";
+
+    spell(spec, '-', dashes);
+    spell(spec, '_', underscores);
+    if (spec->letter)
+        (void)snprintf(letter, sizeof(letter), "-%c/", spec->letter);
+    bool two = strcmp(dashes, underscores) != 0;
+    (void)snprintf(out, 3 * NAME_SIZE, "%s%s%s%s", letter, dashes, two ? "/" : "", two ? underscores : "");
+    return out;
+}
+
+static int fail_about(struct parser *p, enum option_id id, const char *what, const char *value)
+{
+    char names[3 * NAME_SIZE];
+
+    return fail(p->error, OPTIONS_E_USAGE, "argument %s: %s%s%s%s", all_spellings(id, names), what,
+                value ? "'" : "", value ? value : "", value ? "'" : "");
+}
+
+/* ------------------------------------------------------------------ values */
+
+static const char *skip_space(const char *s)
+{
+    while (*s == ' ' || (*s >= '\t' && *s <= '\r'))
+        s++;
+    return s;
+}
+
+bool options_int(const char *text, long long *ret)
+{
+    const char *s = skip_space(text);
+    bool negative = *s == '-';
+    long long value = 0;
+
+    s += *s == '-' || *s == '+';
+    if (*s < '0' || *s > '9')
+        return false;
+    for (; (*s >= '0' && *s <= '9') || (*s == '_' && s[1] >= '0' && s[1] <= '9'); s++)
+        if (*s != '_' &&
+            (__builtin_mul_overflow(value, 10, &value) || __builtin_add_overflow(value, *s - '0', &value)))
+            return false;
+    if (*skip_space(s))
+        return false;
+    *ret = negative ? -value : value;
+    return true;
+}
+
+static bool parse_seconds(const char *text, double *ret)
+{
+    char *end;
+
+    text = skip_space(text);
+    double value = strtod(text, &end);
+    if (end == text || *skip_space(end))
+        return false;
+    *ret = value;
+    return true;
+}
+
+static bool is_choice(const char *choices, const char *value)
+{
+    size_t n = strlen(value);
+
+    for (const char *c = choices; n && *c; c += strcspn(c, " "), c += *c == ' ')
+        if (strcspn(c, " ") == n && strncmp(c, value, n) == 0)
+            return true;
+    return false;
+}
+
+/* Converts text for the option. NULL, or what is wrong with it. */
+static const char *value_set(struct option_value *value, enum option_id id, const char *text)
+{
+    value->text = text;
+    switch (options_table[id].kind) {
+    case OPTION_INT:
+        return options_int(text, &value->number) ? NULL : "invalid int value: ";
+    case OPTION_SECONDS:
+        return parse_seconds(text, &value->seconds) ? NULL : "invalid float value: ";
+    default:
+        return NULL;
+    }
+}
+
+static int take_value(struct parser *p, enum option_id id, const char *text)
+{
+    struct option_value value = {.set = true};
+    const struct option_spec *spec = &options_table[id];
+
+    const char *wrong = value_set(&value, id, text);
+    if (wrong)
+        return fail_about(p, id, wrong, text);
+    if (spec->choices && !is_choice(spec->choices, text)) {
+        char names[3 * NAME_SIZE];
+        return fail(p->error, OPTIONS_E_USAGE, "argument %s: invalid choice: '%s' (choose from: %s)",
+                    all_spellings(id, names), text, spec->choices);
+    }
+    p->options->value[id] = value;
+    return 0;
+}
+
+/* ------------------------------------------------------------------ finding an option */
+
+struct match {
+    enum option_id id;
+    const char *value; /* behind "=", or NULL */
+};
+
+/* How a word reads as a long option. */
+enum { MATCH_NONE, MATCH_ONE, MATCH_AMBIGUOUS };
+
+static bool is_underscored(const struct option_spec *spec, char underscores[NAME_SIZE])
+{
+    spell(spec, '_', underscores);
+    return strchr(spec->name, '-') != NULL;
+}
+
+/* Exact spellings first, then prefixes; like argparse, a prefix that fits both spellings of one option is
+ * ambiguous. candidates (may be NULL) receives what an ambiguous word could mean. */
+static int match_long(const char *word, struct match *ret, struct text *candidates)
+{
+    size_t n = strcspn(word, "=");
+    int n_found = 0;
+
+    ret->value = word[n] ? word + n + 1 : NULL;
+    for (enum option_id id = 0; id < OPTION_COUNT; id++) {
+        char names[2][NAME_SIZE];
+
+        spell(&options_table[id], '-', names[0]);
+        int n_names = 1 + is_underscored(&options_table[id], names[1]);
+        for (int i = 0; i < n_names; i++) {
+            if (strncmp(names[i], word, n) != 0)
+                continue;
+            if (!names[i][n]) {
+                ret->id = id;
+                return MATCH_ONE;
+            }
+            if (options_table[id].ours)
+                continue;
+            ret->id = id;
+            if (candidates)
+                text_add(candidates, "%s%s", n_found ? ", " : "", names[i]);
+            n_found++;
+        }
+    }
+    return n_found > 1 ? MATCH_AMBIGUOUS : n_found ? MATCH_ONE : MATCH_NONE;
+}
+
+static bool match_letter(char letter, enum option_id *ret)
+{
+    for (enum option_id id = 0; id < OPTION_COUNT; id++)
+        if (options_table[id].letter && options_table[id].letter == letter) {
+            *ret = id;
+            return true;
+        }
+    return false;
+}
+
+/* -5, -0.5, -.5: argparse takes these for words, not options. */
+static bool is_negative_number(const char *word)
+{
+    const char *s = word + 1;
+
+    s += strspn(s, "0123456789");
+    if (!*s)
+        return s > word + 1;
+    size_t n_fraction = *s == '.' ? strspn(s + 1, "0123456789") : 0;
+    return n_fraction > 0 && !s[1 + n_fraction];
+}
+
+/* Whether argparse would see an option (or a mistyped one) in this word. */
+static bool looks_like_option(const char *word)
+{
+    struct match match;
+    enum option_id id;
+
+    if (word[0] != '-' || !word[1])
+        return false;
+    if (word[1] == '-' ? match_long(word, &match, NULL) != MATCH_NONE : match_letter(word[1], &id))
+        return true;
+    return !is_negative_number(word) && !strchr(word, ' ');
+}
+
+/* ------------------------------------------------------------------ did you mean */
+
+/* Edits (insert, delete, replace) between two short words; NAME_SIZE when one is too long to compare. */
+static int edit_distance(const char *a, size_t n_a, const char *b)
+{
+    int row[NAME_SIZE];
+    size_t n_b = strlen(b);
+
+    if (n_a >= NAME_SIZE || n_b >= NAME_SIZE)
+        return NAME_SIZE;
+    for (size_t j = 0; j <= n_b; j++)
+        row[j] = (int)j;
+    for (size_t i = 1; i <= n_a; i++) {
+        int diagonal = row[0];
+
+        row[0] = (int)i;
+        for (size_t j = 1; j <= n_b; j++) {
+            bool same = a[i - 1] == b[j - 1] || (a[i - 1] == '_' && b[j - 1] == '-');
+            int best = diagonal + !same;
+
+            diagonal = row[j];
+            if (row[j] + 1 < best)
+                best = row[j] + 1;
+            if (row[j - 1] + 1 < best)
+                best = row[j - 1] + 1;
+            row[j] = best;
+        }
+    }
+    return row[n_b];
+}
+
+/* How far a word is from an option's name, or from as much of that as the word is long: prefixes are
+ * options, too. */
+static int distance_to(const char *word, size_t n, char name[NAME_SIZE])
+{
+    int whole = edit_distance(word, n, name);
+
+    if (strlen(name) <= n)
+        return whole;
+    name[n] = '\0';
+    int part = edit_distance(word, n, name);
+    return part < whole ? part : whole;
+}
+
+/* The option nearest to a word "--something[=...]", or OPTION_COUNT when none is near. */
+static enum option_id nearest(const char *word)
+{
+    enum option_id best = OPTION_COUNT;
+    size_t n = strcspn(word, "=");
+    int best_distance = 3; /* one more than what still looks like a slip of the finger */
+
+    for (enum option_id id = 0; id < OPTION_COUNT; id++) {
+        char name[NAME_SIZE];
+
+        spell(&options_table[id], '-', name);
+        int distance = distance_to(word, n, name);
+        if (distance < best_distance && 3 * distance <= (int)n) {
+            best = id;
+            best_distance = distance;
+        }
+    }
+    return best;
+}
+
+static int unknown_option(struct parser *p, const char *word)
+{
+    if (!buf_size(&p->unknown.buf))
+        p->hint = nearest(word);
+    text_add(&p->unknown, "%s%s", buf_size(&p->unknown.buf) ? " " : "", word);
+    return 0;
+}
+
+static int fail_unknown(struct parser *p)
+{
+    char *words = text_steal(&p->unknown);
+    char hint[NAME_SIZE + 32] = "";
+
+    if (p->hint < OPTION_COUNT)
+        (void)snprintf(hint, sizeof(hint), "; did you mean --%s?", options_table[p->hint].name);
+    int r = fail(p->error, OPTIONS_E_USAGE, "unrecognized arguments: %s%s", words ? words : "", hint);
+    free(words);
+    return r;
+}
+
+/* ------------------------------------------------------------------ the words */
+
+static int take_flag(struct parser *p, enum option_id id)
+{
+    p->options->value[id] = (struct option_value){.set = true, .flag = true};
+    return id == OPTION_HELP ? OPTIONS_E_HELP : id == OPTION_VERSION ? OPTIONS_E_VERSION : 0;
+}
+
+/* The option's value: given with it, or the next word. */
+static int take_option(struct parser *p, enum option_id id, const char *value)
+{
+    if (options_table[id].kind == OPTION_FLAG)
+        return value ? fail_about(p, id, "ignored explicit argument ", value) : take_flag(p, id);
+    if (!value) {
+        if (!*p->next || looks_like_option(*p->next))
+            return fail_about(p, id, "expected one argument", NULL);
+        value = *p->next++;
+    }
+    return take_value(p, id, value);
+}
+
+/* -r3, -r=3, -r 3, -mt3 ... */
+static int take_letters(struct parser *p, const char *word)
+{
+    enum option_id id;
+
+    if (!match_letter(word[1], &id))
+        return unknown_option(p, word);
+    for (const char *rest = word + 2;; rest++) {
+        if (options_table[id].kind != OPTION_FLAG)
+            return take_option(p, id, *rest ? rest + (rest == word + 2 && *rest == '=') : NULL);
+        if (*rest == '=' && rest == word + 2)
+            return take_option(p, id, rest + 1);
+        enum option_id next_id = OPTION_COUNT;
+        if (*rest && !match_letter(*rest, &next_id))
+            return take_option(p, id, rest); /* the complaint about an explicit argument */
+        int r = take_flag(p, id);
+        if (r || !*rest)
+            return r;
+        id = next_id;
+    }
+}
+
+static int take_long(struct parser *p, const char *word)
+{
+    struct text candidates = {0};
+    struct match match;
+    int r;
+
+    switch (match_long(word, &match, &candidates)) {
+    case MATCH_ONE:
+        r = take_option(p, match.id, match.value);
+        break;
+    case MATCH_AMBIGUOUS: {
+        char *list = text_steal(&candidates);
+        r = fail(p->error, OPTIONS_E_USAGE, "ambiguous option: %s could match %s", word,
+                 list ? list : "several");
+        free(list);
+        break;
+    }
+    default:
+        r = unknown_option(p, word);
+    }
+    text_finish(&candidates);
+    return r;
+}
+
+static int take_program(struct parser *p, bool after_dashes)
+{
+    if (!*p->next)
+        return fail(p->error, OPTIONS_E_USAGE,
+                    "the following arguments are required: training_script, training_script_args");
+    p->options->program = *p->next++;
+    if (!after_dashes && *p->next && strcmp(*p->next, "--") == 0)
+        p->next++;
+    p->options->program_args = p->next;
+    return buf_size(&p->unknown.buf) ? fail_unknown(p) : 0;
+}
+
+static int take_words(struct parser *p)
+{
+    while (*p->next) {
+        const char *word = *p->next;
+
+        if (strcmp(word, "--") == 0) {
+            p->next++;
+            return take_program(p, true);
+        }
+        if (!looks_like_option(word))
+            break;
+        p->next++;
+        int r = word[1] == '-' ? take_long(p, word) : take_letters(p, word);
+        if (r)
+            return r;
+    }
+    return take_program(p, false);
+}
+
+/* ------------------------------------------------------------------ defaults */
+
+/* The value PET_<NAME> gives the option, or NULL. */
+static const char *pet_value(const struct option_spec *spec, char *const *environment, char name[NAME_SIZE])
+{
+    if (spec->no_pet)
+        return NULL;
+    (void)snprintf(name, NAME_SIZE, "PET_%s", spec->name); /* names in the table are short */
+    for (char *p = name + 4; *p; p++)
+        *p = *p == '-' ? '_' : *p >= 'a' && *p <= 'z' ? (char)(*p - 'a' + 'A') : *p;
+    return environment_get(environment, name);
+}
+
+static int pet_flag(struct option_value *value, const char *name, const char *text, char *error)
+{
+    long long number;
+
+    if (!options_int(text, &number))
+        return fail(error, OPTIONS_E_PET, "%s='%s' in the environment is not a number; use 1 or 0", name,
+                    text);
+    *value = (struct option_value){.set = true, .flag = number != 0};
+    return 0;
+}
+
+/* Flags are read at once. A text is noted and converted after the words, as only then it is known whether it
+ * is used. */
+static int take_defaults(struct parser *p, char *const *environment)
+{
+    for (enum option_id id = 0; id < OPTION_COUNT; id++) {
+        struct option_value *value = &p->options->value[id];
+        char name[NAME_SIZE];
+
+        const char *pet = pet_value(&options_table[id], environment, name);
+        if (pet && options_table[id].kind == OPTION_FLAG) {
+            int r = pet_flag(value, name, pet, p->error);
+            if (r)
+                return r;
+            continue;
+        }
+        *value = (struct option_value){.text = pet ? pet : options_table[id].fallback, .set = pet != NULL};
+    }
+    return 0;
+}
+
+static int convert_defaults(struct parser *p)
+{
+    for (enum option_id id = 0; id < OPTION_COUNT; id++) {
+        struct option_value *value = &p->options->value[id];
+        const char *wrong = value->text ? value_set(value, id, value->text) : NULL;
+
+        if (wrong)
+            return fail_about(p, id, wrong, value->text);
+    }
+    return 0;
+}
+
+int options_parse(char *const *words, char *const *environment, struct options *ret_options,
+                  char error[OPTIONS_ERROR_SIZE])
+{
+    struct parser p = {.options = ret_options, .next = words, .error = error, .hint = OPTION_COUNT};
+
+    *ret_options = (struct options){0};
+    int r = take_defaults(&p, environment);
+    if (!r)
+        r = take_words(&p);
+    if (!r)
+        r = convert_defaults(&p);
+    text_finish(&p.unknown);
+    return r;
+}

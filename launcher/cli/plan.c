@@ -1,0 +1,188 @@
+#include "launcher/cli/plan.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "launcher/util/envp.h"
+#include "launcher/util/strbuf.h"
+#include "base/err.h"
+#include "proto/worker_memory.h"
+#include "proto/worker_notice.h"
+
+/* ------------------------------------------------------------------ arguments */
+
+static size_t identifier_size(const char *s)
+{
+    size_t n = 0;
+
+    while (s[n] == '_' || (s[n] >= 'a' && s[n] <= 'z') || (s[n] >= 'A' && s[n] <= 'Z') ||
+           (n > 0 && s[n] >= '0' && s[n] <= '9'))
+        n++;
+    return n;
+}
+
+static bool is_local_rank(const char *name, size_t n)
+{
+    return n == strlen("local_rank") && strncmp(name, "local_rank", n) == 0;
+}
+
+/* Appends what stands for the text behind a "$" and returns how much of that text it stands for. */
+static size_t substitute_one(struct text *out, const char *s, int local_rank)
+{
+    if (*s == '$') {
+        text_add(out, "$");
+        return 1;
+    }
+    size_t braces = *s == '{';
+    size_t n = identifier_size(s + braces);
+    if (is_local_rank(s + braces, n) && (!braces || s[1 + n] == '}')) {
+        text_add(out, "%d", local_rank);
+        return n + 2 * braces;
+    }
+    text_add(out, "$");
+    return 0;
+}
+
+char *plan_substitute(const char *text, int local_rank)
+{
+    struct text out = {0};
+
+    while (*text) {
+        size_t n = strcspn(text, "$");
+        text_add(&out, "%.*s", (int)n, text);
+        text += n;
+        if (*text)
+            text += 1 + substitute_one(&out, text + 1, local_rank);
+    }
+    return text_steal(&out);
+}
+
+void plan_arguments(const struct plan_command *command, int local_rank, struct strlist *out)
+{
+    for (size_t i = 0; i < command->head.n_items; i++)
+        strlist_add_copy(out, command->head.items[i]);
+    if (command->script)
+        strlist_add_owned(out, plan_substitute(command->script, local_rank));
+    for (char *const *arg = command->args; *arg; arg++)
+        strlist_add_owned(out, plan_substitute(*arg, local_rank));
+}
+
+/* ------------------------------------------------------------------ environment */
+
+bool plan_limits_threads(const struct plan *plan)
+{
+    return plan->local_world_size > 1 && !environment_get(plan->environment, "OMP_NUM_THREADS");
+}
+
+/* Entry i of a comma separated list without the spaces around it; false when the list is shorter. */
+static bool list_entry_at(const char *list, int i, const char **ret_entry, int *ret_size)
+{
+    for (; i > 0; i--) {
+        list = strchr(list, ',');
+        if (!list)
+            return false;
+        list++;
+    }
+    list += strspn(list, " ");
+    size_t n = strcspn(list, ",");
+    while (n > 0 && list[n - 1] == ' ')
+        n--;
+    *ret_entry = list;
+    *ret_size = (int)n;
+    return true;
+}
+
+static int add_virtual_device(const struct plan *plan, int local_rank, struct strlist *out)
+{
+    const char *visible = environment_get(plan->environment, "CUDA_VISIBLE_DEVICES");
+    const char *entry;
+    int n;
+
+    if (!visible) {
+        strlist_add(out, "CUDA_VISIBLE_DEVICES=%d", local_rank);
+        return 0;
+    }
+    if (!list_entry_at(visible, local_rank, &entry, &n))
+        return PLAN_E_DEVICES;
+    strlist_add(out, "CUDA_VISIBLE_DEVICES=%.*s", n, entry);
+    return 0;
+}
+
+static void add_error_file(const struct plan *plan, int local_rank, struct strlist *out)
+{
+    if (plan->attempt_dir)
+        strlist_add(out, "TORCHELASTIC_ERROR_FILE=%s/%d/error.json", plan->attempt_dir, local_rank);
+    else
+        strlist_add(out, "TORCHELASTIC_ERROR_FILE=");
+}
+
+/* The variables that are ours to set. */
+static int add_worker_variables(const struct plan *plan, int local_rank, struct strlist *out)
+{
+    strlist_add(out, "LOCAL_RANK=%d", plan->virtual_local_rank ? 0 : local_rank);
+    strlist_add(out, "RANK=%d", plan->rank_base + local_rank);
+    strlist_add(out, "WORLD_SIZE=%d", plan->world_size);
+    strlist_add(out, "LOCAL_WORLD_SIZE=%d", plan->local_world_size);
+    strlist_add(out, "GROUP_RANK=%d", plan->group_rank);
+    strlist_add(out, "GROUP_WORLD_SIZE=%d", plan->group_world_size);
+    strlist_add(out, "ROLE_NAME=%s", plan->role);
+    strlist_add(out, "ROLE_RANK=%d", plan->role_rank_base + local_rank);
+    strlist_add(out, "ROLE_WORLD_SIZE=%d", plan->role_world_size);
+    strlist_add(out, "MASTER_ADDR=%s", plan->master_addr);
+    strlist_add(out, "MASTER_PORT=%u", plan->master_port);
+    strlist_add(out, "TORCHELASTIC_RESTART_COUNT=%d", plan->restart_count);
+    strlist_add(out, "TORCHELASTIC_MAX_RESTARTS=%d", plan->max_restarts);
+    strlist_add(out, "TORCHELASTIC_RUN_ID=%s", plan->run_id);
+    strlist_add(out, "TORCHELASTIC_USE_AGENT_STORE=%s", plan->worker_has_store ? "False" : "True");
+    strlist_add(out, "TORCHELASTIC_SIGNALS_TO_HANDLE=%s", plan->signals);
+    strlist_add(out, NOTICE_ENVIRONMENT "=%d", plan->notice_fd);
+    strlist_add(out, NOTICE_GENERATION_ENVIRONMENT "=%u", plan->generation);
+    if (plan->local_addr)
+        strlist_add(out, "CRUN_LOCAL_ADDR=%s", plan->local_addr);
+    if (plan->state_fd)
+        strlist_add(out, HOLDINGS_STATE_ENVIRONMENT "=%d", plan->state_fd);
+    if (plan->cache_fd)
+        strlist_add(out, HOLDINGS_CACHE_ENVIRONMENT "=%d", plan->cache_fd);
+    add_error_file(plan, local_rank, out);
+    if (!environment_get(plan->environment, "TORCH_NCCL_ASYNC_ERROR_HANDLING"))
+        strlist_add(out, "TORCH_NCCL_ASYNC_ERROR_HANDLING=1");
+    if (plan_limits_threads(plan))
+        strlist_add(out, "OMP_NUM_THREADS=1");
+    return plan->virtual_local_rank ? add_virtual_device(plan, local_rank, out) : 0;
+}
+
+/* Whether one of the first n_items of the list sets the same name as variable. */
+static bool has_name_of(const struct strlist *list, size_t n_items, const char *variable)
+{
+    size_t n = strcspn(variable, "=") + 1;
+
+    for (size_t i = 0; i < n_items; i++)
+        if (strncmp(list->items[i], variable, n) == 0)
+            return true;
+    return false;
+}
+
+/* Of a crun around this one: they would name its descriptors and its address. */
+static bool is_only_ours(const char *variable)
+{
+    static const char *const names[] = {"CRUN_LOCAL_ADDR=", HOLDINGS_STATE_ENVIRONMENT "=", HOLDINGS_CACHE_ENVIRONMENT "="};
+
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+        if (strncmp(variable, names[i], strlen(names[i])) == 0)
+            return true;
+    return false;
+}
+
+int plan_environment(const struct plan *plan, int local_rank, struct strlist *out)
+{
+    int r = add_worker_variables(plan, local_rank, out);
+    if (r)
+        return r;
+
+    size_t n_ours = out->n_items; /* the inherited values of these are left out */
+    for (char *const *e = plan->environment; *e; e++)
+        if (!has_name_of(out, n_ours, *e) && !is_only_ours(*e))
+            strlist_add_copy(out, *e);
+    return 0;
+}

@@ -1,0 +1,56 @@
+#pragma once
+
+/*
+ * From a job and one generation of it to what each worker is started with: its arguments and its
+ * environment (torchrun's contract, sections 2 and 3). Pure.
+ */
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "launcher/util/strlist.h"
+
+/* The command all workers of a job share; found once, before anything starts. */
+struct plan_command {
+    struct strlist head; /* argv in front of the script: {"python3", "-u"}; or the program itself */
+    const char *script;  /* subject to ${local_rank}; NULL when head is the whole command */
+    char *const *args;   /* subject to ${local_rank}; NULL-terminated */
+};
+
+/* One generation of workers on one node. */
+struct plan {
+    int local_world_size;
+    int group_rank, group_world_size;
+    int rank_base, world_size; /* global ranks of this node begin at rank_base */
+    int role_rank_base, role_world_size;
+    const char *role;
+    const char *run_id;
+    const char *master_addr;
+    uint16_t master_port;
+    bool worker_has_store; /* crun serves none: the first worker opens it at this address */
+    uint32_t generation; /* counts restarts and changes of membership; restart_count, restarts alone */
+    int restart_count, max_restarts;
+    bool virtual_local_rank;
+    const char *signals;      /* text of --signals-to-handle */
+    const char *attempt_dir;  /* folder with one folder for each local rank, or NULL */
+    int notice_fd;            /* number the worker finds its notice socket under */
+    const char *local_addr;  /* numeric, where ranks of other nodes reach this one; NULL: they find out */
+    int state_fd, cache_fd;   /* the same for what crun holds for it (proto/worker_memory.h); 0: nothing */
+    char *const *environment; /* of crun itself */
+};
+
+/* Appends one worker's arguments; check out->failed. */
+void plan_arguments(const struct plan_command *command, int local_rank, struct strlist *out);
+
+enum {
+    PLAN_E_DEVICES = 1, /* --virtual-local-rank, and CUDA_VISIBLE_DEVICES has no entry for this worker */
+};
+
+/* Appends one worker's environment; check out->failed. */
+int plan_environment(const struct plan *plan, int local_rank, struct strlist *out);
+
+/* Whether workers of this plan get OMP_NUM_THREADS=1 because nobody set it. */
+bool plan_limits_threads(const struct plan *plan);
+
+/* text with ${local_rank}, $local_rank and $$ replaced as Python's string.Template does; malloc'ed. */
+char *plan_substitute(const char *text, int local_rank);

@@ -1,0 +1,58 @@
+#include "launcher/cli/scheduler_grace.h"
+
+#include <limits.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+#include "launcher/util/envp.h"
+#include "launcher/cli/options.h"
+
+enum { SCHEDULER_DEFAULT_S = 30 }; /* KillWait of Slurm, terminationGracePeriodSeconds of Kubernetes */
+
+/* The value behind "KillWait=" on a line of its own or among other words; the last one counts, as in Slurm. -1:
+ * there is none. */
+static int kill_wait(const char *conf)
+{
+    static const char name[] = "KillWait=";
+    int found = -1;
+
+    for (const char *line = conf; *line;) {
+        size_t n_line = strcspn(line, "\n"), n = strcspn(line, "#\n");
+        for (size_t i = 0; i + strlen(name) < n; i++)
+            if ((i == 0 || strchr(" \t", line[i - 1])) && strncasecmp(line + i, name, strlen(name)) == 0 &&
+                line[i + strlen(name)] >= '0' && line[i + strlen(name)] <= '9')
+                found = atoi(line + i + strlen(name));
+        line += n_line + (line[n_line] == '\n');
+    }
+    return found;
+}
+
+int grace_find(char *const *environment, const char *slurm_conf, struct grace *ret)
+{
+    const char *said = environment_get(environment, "CRUN_GRACE_SECONDS");
+    long long seconds;
+
+    *ret = (struct grace){0};
+    if (said) {
+        if (!options_int(said, &seconds) || seconds <= 0 || seconds > INT_MAX)
+            return GRACE_E_BAD;
+        *ret = (struct grace){.seconds = (int)seconds, .is_certain = true, .source = "CRUN_GRACE_SECONDS"};
+    } else if (environment_get(environment, "SLURM_JOB_ID")) {
+        int wait = slurm_conf ? kill_wait(slurm_conf) : -1;
+        *ret = (struct grace){.seconds = wait > 0 ? wait : SCHEDULER_DEFAULT_S,
+                              .is_certain = wait > 0,
+                              .source = "KillWait of Slurm"};
+    } else if (environment_get(environment, "KUBERNETES_SERVICE_HOST")) {
+        *ret = (struct grace){.seconds = SCHEDULER_DEFAULT_S, .source = "terminationGracePeriodSeconds of Kubernetes"};
+    }
+    return 0;
+}
+
+int grace_timeout_max(const struct grace *grace)
+{
+    if (grace->seconds == 0)
+        return INT_MAX;
+    return grace->seconds > GRACE_RESERVE_S ? grace->seconds - GRACE_RESERVE_S : 0;
+}

@@ -1,0 +1,49 @@
+#include "launcher/cli/slurm.h"
+
+/*
+ * A step, not merely a job: in an interactive allocation the shell has the job's variables too, and who starts
+ * crun there means that machine. A step of one node needs no rendezvous over the network either.
+ *
+ * The port is the same on every node without a word between them. It lies below those that Linux hands out for
+ * connections (32768 and up), and is another one for the next step of the job, whose nodes may still be there.
+ */
+
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "launcher/util/envp.h"
+
+static uint64_t number_of(const char *text)
+{
+    return text ? strtoull(text, NULL, 10) : 0;
+}
+
+static uint16_t derive_port(const char *job_id, const char *step_id)
+{
+    return (uint16_t)(SLURM_PORT_FIRST + (number_of(job_id) * 16 + number_of(step_id) % 16) % SLURM_PORTS);
+}
+
+int slurm_find(char *const *environment, struct slurm *ret, const char **ret_variable)
+{
+    const char *variable = "SLURM_STEP_NODELIST", *list = environment_get(environment, variable);
+    struct slurm found = {.job_id = environment_get(environment, "SLURM_JOB_ID"),
+                          .step_id = environment_get(environment, "SLURM_STEP_ID")};
+    struct hostlist_reader reader;
+
+    if (!list) {
+        variable = "SLURM_JOB_NODELIST";
+        list = environment_get(environment, variable);
+    }
+    if (!found.job_id || !found.step_id || !list || !environment_get(environment, "SLURM_PROCID"))
+        return SLURM_E_NONE;
+    *ret_variable = variable;
+    found.n_nodes = hostlist_count(list);
+    if (found.n_nodes < 0 || !hostlist_begin(&reader, list) || !hostlist_next(&reader, found.host))
+        return SLURM_E_BAD;
+    if (found.n_nodes == 1)
+        return SLURM_E_NONE;
+    found.port = derive_port(found.job_id, found.step_id);
+    *ret = found;
+    return 0;
+}

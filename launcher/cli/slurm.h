@@ -1,0 +1,27 @@
+#pragma once
+
+/*
+ * What crun takes from Slurm's environment, when srun started it on each node of a step. Pure.
+ */
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "launcher/cli/hostlist.h"
+
+struct slurm {
+    char host[HOSTLIST_NAME_SIZE]; /* the first of the step's, or of the job's */
+    uint16_t port;                 /* derived from the job and the step */
+    int n_nodes;                   /* in that list */
+    const char *job_id, *step_id;  /* point into the environment */
+};
+
+enum { SLURM_PORT_FIRST = 20000, SLURM_PORTS = 12000 };
+
+enum {
+    SLURM_E_NONE = 1, /* this is no task of a step over several nodes */
+    SLURM_E_BAD,      /* it says it is, but its list of nodes cannot be read */
+};
+
+/* 0: the fields are set. *ret_variable: of SLURM_E_BAD, the name of the variable. */
+int slurm_find(char *const *environment, struct slurm *ret, const char **ret_variable);

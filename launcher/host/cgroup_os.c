@@ -1,0 +1,84 @@
+/*
+ * /proc/self/cgroup names the cgroup: "0::/a/b" in v2, "4:memory:/a/b" in v1, both on machines with both, where the
+ * memory controller is v1's if it is named at all. Inside a container that has its cgroup mounted as the root, but no
+ * cgroup namespace, the name is the host's and leads nowhere: then the mount's own root is ours.
+ */
+
+#include "launcher/host/cgroup_os.h"
+
+#include <fcntl.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+
+enum { TEXT_SIZE = 4096, PATH_SIZE = 3 * TEXT_SIZE };
+
+static bool read_text(const char *path, char out[TEXT_SIZE])
+{
+    _cleanup_close_ int fd = open(path, O_RDONLY | O_CLOEXEC);
+    ssize_t n = fd < 0 ? -1 : read(fd, out, TEXT_SIZE - 1);
+
+    out[n > 0 ? n : 0] = '\0';
+    return n > 0;
+}
+
+/* The number behind "oom_kill " at the beginning of a line; "oom_kill_disable" is something else. */
+static long oom_kills_in(const char *root, const char *mount, int n_name, const char *name, const char *file)
+{
+    char path[PATH_SIZE], text[TEXT_SIZE];
+
+    (void)snprintf(path, sizeof(path), "%s/sys/fs/cgroup%s%.*s/%s", root, mount, n_name, name, file);
+    if (!read_text(path, text))
+        return -1;
+    for (const char *line = text; line; line = strchr(line, '\n')) {
+        line += *line == '\n';
+        if (strncmp(line, "oom_kill ", 9) == 0)
+            return atol(line + 9);
+    }
+    return -1;
+}
+
+static long ask(const char *root, const char *mount, const char *name, const char *file)
+{
+    int n = (int)strcspn(name, "\n");
+
+    long kills = oom_kills_in(root, mount, n, name, file);
+    return kills >= 0 ? kills : oom_kills_in(root, mount, 0, "", file);
+}
+
+/* The name on the line of v1's memory controller, which may be mounted together with others ("3:cpu,memory:/a"). */
+static const char *memory_name(const char *cgroups)
+{
+    for (const char *line = cgroups; *line; line += strcspn(line, "\n"), line += *line == '\n') {
+        const char *controllers = strchr(line, ':');
+        const char *name = controllers ? strchr(controllers + 1, ':') : NULL;
+        if (!name)
+            return NULL;
+        for (const char *c = controllers + 1; c < name; c += strcspn(c, ",:") + 1)
+            if (strcspn(c, ",:") == strlen("memory") && strncmp(c, "memory", strlen("memory")) == 0)
+                return name + 1;
+    }
+    return NULL;
+}
+
+long cgroup_oom_kills(const char *root)
+{
+    char path[PATH_SIZE], cgroups[TEXT_SIZE];
+
+    (void)snprintf(path, sizeof(path), "%s/proc/self/cgroup", root);
+    if (!read_text(path, cgroups))
+        return -1;
+    const char *name = memory_name(cgroups);
+    if (name)
+        return ask(root, "/memory", name, "memory.oom_control");
+    const char *v2 = strncmp(cgroups, "0::", 3) == 0 ? cgroups : strstr(cgroups, "\n0::");
+    if (!v2)
+        return -1;
+    name = strchr(v2 + 1, ':') + 2;
+    long kills = ask(root, "", name, "memory.events");
+    return kills >= 0 ? kills : ask(root, "/unified", name, "memory.events");
+}

@@ -1,0 +1,58 @@
+#include "launcher/host/local_address_os.h"
+
+#include <arpa/inet.h>
+#include <ifaddrs.h>
+#include <netinet/in.h>
+#include <stddef.h>
+#include <string.h>
+#include <sys/socket.h>
+
+/* The IPv4 address in it, also when it is written as IPv6 (::ffff:10.0.0.1). */
+static bool ipv4_of(const struct sockaddr *address, uint32_t *ret)
+{
+    const struct sockaddr_in6 *v6 = (const void *)address;
+
+    if (address->sa_family == AF_INET) {
+        *ret = ntohl(((const struct sockaddr_in *)(const void *)address)->sin_addr.s_addr);
+        return true;
+    }
+    if (address->sa_family != AF_INET6 || !IN6_IS_ADDR_V4MAPPED(&v6->sin6_addr))
+        return false;
+    memcpy(ret, &v6->sin6_addr.s6_addr[12], sizeof(*ret));
+    *ret = ntohl(*ret);
+    return true;
+}
+
+bool endpoint_is_loopback(const struct sockaddr *address)
+{
+    uint32_t v4;
+
+    if (ipv4_of(address, &v4))
+        return v4 >> 24 == 127;
+    return address->sa_family == AF_INET6 &&
+           IN6_IS_ADDR_LOOPBACK(&((const struct sockaddr_in6 *)(const void *)address)->sin6_addr);
+}
+
+static bool is_same(const struct sockaddr *a, const struct sockaddr *b)
+{
+    uint32_t v4_a, v4_b;
+
+    if (ipv4_of(a, &v4_a))
+        return ipv4_of(b, &v4_b) && v4_a == v4_b;
+    return a->sa_family == AF_INET6 && b->sa_family == AF_INET6 &&
+           IN6_ARE_ADDR_EQUAL(&((const struct sockaddr_in6 *)(const void *)a)->sin6_addr,
+                              &((const struct sockaddr_in6 *)(const void *)b)->sin6_addr);
+}
+
+bool endpoint_is_own(const struct sockaddr *address)
+{
+    struct ifaddrs *list;
+    bool found = endpoint_is_loopback(address);
+
+    if (found || getifaddrs(&list) < 0)
+        return found;
+    for (const struct ifaddrs *i = list; i && !found; i = i->ifa_next)
+        found = i->ifa_addr && is_same(address, i->ifa_addr);
+    freeifaddrs(list);
+    return found;
+}

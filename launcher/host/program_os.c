@@ -1,0 +1,309 @@
+/*
+ * Which program runs, in the order of asking:
+ *   --no-python        the command, found on PATH
+ *   -m                 Python, with a module's name nobody checks but Python
+ *   -, -c, ...         Python: no file, but what its own command line makes of it ("-- -m module")
+ *   *.py               Python, whatever the file looks like
+ *   "#!" with python   Python, as torchrun has it, executable or not: unbuffered, and of the environment the
+ *                      user is in rather than that of /usr/bin; a line with options is obeyed as below
+ *   ELF or other "#!"  the file itself, which must be executable
+ *   anything else      Python (a folder or a zip with __main__.py, a script without a suffix)
+ *
+ * Python is $PYTHON_EXEC, else for a script that a "#!" line ties to the python in its own folder (what pip
+ * installs) that one, else the one beside us when we were called as .../torchrun (a link in the environment's
+ * folder, where torchrun would take its own), else bin/python of the active virtual environment, else python3 or
+ * python on PATH.
+ */
+
+#include "launcher/host/program_os.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "launcher/util/envp.h"
+#include "launcher/cli/job.h"
+#include "launcher/cli/plan.h"
+#include "base/cleanup.h"
+
+__attribute__((format(printf, 2, 3))) static int refuse(char *error, const char *format, ...)
+{
+    va_list args;
+
+    va_start(args, format);
+    (void)vsnprintf(error, PROGRAM_ERROR_SIZE, format, args); /* a cut sentence is still the best we have */
+    va_end(args);
+    return 1;
+}
+
+static bool is_folder(const char *path)
+{
+    struct stat info;
+
+    return stat(path, &info) == 0 && S_ISDIR(info.st_mode);
+}
+
+/* The path execvp() would take: name itself with a slash in it, else the first executable file on PATH.
+ * *ret_error tells why there is none. */
+static char *find_on_path(const char *name, char *const *environment, int *ret_error)
+{
+    const char *path = environment_get(environment, "PATH");
+
+    *ret_error = ENOENT;
+    if (strchr(name, '/')) {
+        *ret_error = access(name, X_OK) < 0 ? errno : is_folder(name) ? EISDIR : 0;
+        return *ret_error ? NULL : strdup(name);
+    }
+    if (!*name)
+        return NULL;
+    for (const char *dir = path ? path : "/bin:/usr/bin";; dir++) {
+        size_t n = strcspn(dir, ":");
+        char *file = NULL;
+
+        if (asprintf(&file, "%.*s/%s", n ? (int)n : 1, n ? dir : ".", name) < 0)
+            return NULL;
+        if (access(file, X_OK) == 0 && !is_folder(file))
+            return file;
+        if (errno == EACCES)
+            *ret_error = EACCES;
+        free(file);
+        dir += n;
+        if (!*dir)
+            return NULL;
+    }
+}
+
+/* ------------------------------------------------------------------ kinds */
+
+enum file_kind { FILE_PROGRAM, FILE_SCRIPT_OF_PYTHON, FILE_OTHER };
+
+enum { LINE_SIZE = 256 }; /* what the kernel reads of a "#!" line */
+
+static bool ends_with(const char *text, const char *end)
+{
+    size_t n = strlen(text), n_end = strlen(end);
+
+    return n >= n_end && strcmp(text + n - n_end, end) == 0;
+}
+
+static const char *base_name(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+
+    return slash ? slash + 1 : path;
+}
+
+/* Cuts the next word off *rest; "" at the end. */
+static const char *next_word(char **rest)
+{
+    char *word = *rest + strspn(*rest, " \t\r");
+    size_t n = strcspn(word, " \t\r");
+
+    *rest = word + n + (word[n] != '\0');
+    word[n] = '\0';
+    return word;
+}
+
+/* Whether a "#!" line, behind these two letters, asks for Python and nothing but Python: "/usr/bin/python3" or
+ * "/usr/bin/env python3". The line is cut up; its first word stays at *ret_interpreter. */
+static bool is_line_of_python(char *line, const char **ret_interpreter)
+{
+    const char *name = *ret_interpreter = next_word(&line);
+
+    if (strcmp(base_name(name), "env") == 0)
+        name = next_word(&line);
+    return strncmp(base_name(name), "python", strlen("python")) == 0 && !*next_word(&line);
+}
+
+/* What the first bytes say, which are left in head. An unreadable file can still be executed: only the kernel
+ * knows. */
+static enum file_kind kind_of(const char *path, char head[LINE_SIZE], const char **ret_interpreter)
+{
+    *head = '\0';
+
+    if (ends_with(path, ".py") || is_folder(path))
+        return FILE_OTHER;
+    _cleanup_close_ int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
+    if (fd < 0)
+        return errno == EACCES && access(path, X_OK) == 0 ? FILE_PROGRAM : FILE_OTHER;
+    ssize_t n = read(fd, head, LINE_SIZE - 1);
+    head[n > 0 ? n : 0] = '\0';
+    if (n >= 4 && memcmp(head, "\177ELF", 4) == 0)
+        return FILE_PROGRAM;
+    if (n < 2 || memcmp(head, "#!", 2) != 0)
+        return FILE_OTHER;
+    head[strcspn(head, "\n")] = '\0';
+    return is_line_of_python(head + 2, ret_interpreter) ? FILE_SCRIPT_OF_PYTHON : FILE_PROGRAM;
+}
+
+/* ------------------------------------------------------------------ commands */
+
+/* The interpreter in the folder of the link ".../torchrun" that we were called by; malloc'ed or NULL. */
+static char *python_beside_torchrun(void)
+{
+    const char *called = program_invocation_name;
+    char *file = NULL;
+
+    if (strcmp(base_name(called), "torchrun") != 0 || !strchr(called, '/'))
+        return NULL;
+    if (asprintf(&file, "%.*spython3", (int)(base_name(called) - called), called) < 0)
+        return NULL;
+    if (access(file, X_OK) == 0)
+        return file;
+    free(file);
+    return NULL;
+}
+
+/* home: an interpreter to be preferred to all but PYTHON_EXEC, or NULL. */
+static int find_python(char *const *environment, const char *home, struct plan_command *command,
+                       char **ret_file, char *error)
+{
+    const char *chosen = environment_get(environment, "PYTHON_EXEC");
+    const char *venv = environment_get(environment, "VIRTUAL_ENV");
+    char *in_venv = NULL;
+    int why = 0;
+
+    if (chosen) {
+        *ret_file = find_on_path(chosen, environment, &why);
+        if (!*ret_file)
+            return refuse(error, "cannot run Python: PYTHON_EXEC=%s: %s", chosen, strerrordesc_np(why));
+        strlist_add_copy(&command->head, chosen);
+        return 0;
+    }
+    *ret_file = home ? strdup(home) : python_beside_torchrun();
+    if (*ret_file) {
+        strlist_add_copy(&command->head, *ret_file);
+        return 0;
+    }
+    if (venv && *venv && asprintf(&in_venv, "%s/bin/python", venv) >= 0 && access(in_venv, X_OK) == 0) {
+        *ret_file = in_venv;
+    } else {
+        free(in_venv);
+        *ret_file = find_on_path("python3", environment, &why);
+        if (!*ret_file)
+            *ret_file = find_on_path("python", environment, &why);
+    }
+    if (!*ret_file)
+        return refuse(error, "no Python found (PYTHON_EXEC, VIRTUAL_ENV, python3 and python on PATH); set "
+                             "PYTHON_EXEC, or use --no-python for a program that is not a Python script");
+    strlist_add_copy(&command->head, *ret_file);
+    return 0;
+}
+
+/* What PYTHON -c executes for --run-path: the script as __main__, errors recorded as by @record. */
+static const char run_path_code[] = "import runpy, sys; "
+                                    "from torch.distributed.elastic.multiprocessing.errors import record; "
+                                    "sys.argv = sys.argv[1:]; "
+                                    "record(runpy.run_path)(sys.argv[0], run_name='__main__')";
+
+static int take_python(const struct job *job, char *const *environment, const char *home,
+                       struct plan_command *command, char **ret_file, char *error)
+{
+    int r = find_python(environment, home, command, ret_file, error);
+
+    if (r)
+        return r;
+    strlist_add_copy(&command->head, "-u");
+    if (job->program == JOB_PROGRAM_MODULE)
+        strlist_add_copy(&command->head, "-m");
+    if (job->program == JOB_PROGRAM_RUN_PATH) {
+        strlist_add_copy(&command->head, "-c");
+        strlist_add_copy(&command->head, run_path_code);
+    }
+    command->script = job->program_name;
+    return 0;
+}
+
+static int take_executable(const struct job *job, char *const *environment, struct plan_command *command,
+                           char **ret_file, char *error)
+{
+    int why;
+
+    *ret_file = find_on_path(job->program_name, environment, &why);
+    if (!*ret_file && why == EACCES)
+        return refuse(error, "%s: it is not executable: Permission denied; chmod +x it", job->program_name);
+    if (!*ret_file)
+        return refuse(error, "%s: %s%s", job->program_name, strerrordesc_np(why),
+                      strchr(job->program_name, '/') ? "" : " on PATH");
+    strlist_add_copy(&command->head, job->program_name);
+    return 0;
+}
+
+/* The script of one worker must be there; the name may contain ${local_rank}. */
+static int check_script(const struct job *job, int local_rank, char *error)
+{
+    _cleanup_free_ char *path = plan_substitute(job->program_name, local_rank);
+
+    if (!path)
+        return refuse(error, "out of memory");
+    if (access(path, F_OK) == 0)
+        return 0;
+    return refuse(error, "%s: %s%s", path, strerrordesc_np(errno),
+                  strchr(path, '/') ? "" : "; for a command on PATH use --no-python, for a module -m");
+}
+
+/* pip ties the scripts it installs to the interpreter beside them. */
+static bool are_in_one_folder(const char *a, const char *b)
+{
+    size_t n_a = (size_t)(base_name(a) - a), n_b = (size_t)(base_name(b) - b);
+
+    return n_a > 0 && n_a == n_b && strncmp(a, b, n_a) == 0;
+}
+
+static int take_file(const struct job *job, char *const *environment, struct plan_command *command,
+                     char **ret_file, char *error)
+{
+    bool varies = strchr(job->program_name, '$') != NULL;
+
+    if (*job->program_name == '-')
+        return take_python(job, environment, NULL, command, ret_file, error);
+    for (int i = 0; i < (varies ? job->n_workers : 1); i++) {
+        int r = check_script(job, i, error);
+        if (r)
+            return r;
+    }
+    char head[LINE_SIZE];
+    const char *interpreter = "";
+    enum file_kind kind = varies ? FILE_OTHER : kind_of(job->program_name, head, &interpreter);
+    if (kind != FILE_PROGRAM) {
+        bool at_home = kind == FILE_SCRIPT_OF_PYTHON && are_in_one_folder(interpreter, job->program_name) &&
+                       access(interpreter, X_OK) == 0;
+        return take_python(job, environment, at_home ? interpreter : NULL, command, ret_file, error);
+    }
+    if (access(job->program_name, X_OK) < 0)
+        return refuse(error, "%s: it is not executable: Permission denied; chmod +x it", job->program_name);
+    strlist_add_copy(&command->head, job->program_name);
+    *ret_file = strdup(job->program_name);
+    return *ret_file ? 0 : refuse(error, "out of memory");
+}
+
+int program_find(const struct job *job, char *const *environment, struct plan_command *ret_command,
+                 char **ret_file, char error[PROGRAM_ERROR_SIZE])
+{
+    struct plan_command command = {.args = job->program_args};
+    char *file = NULL;
+    int r;
+
+    if (job->program == JOB_PROGRAM_EXECUTABLE)
+        r = take_executable(job, environment, &command, &file, error);
+    else if (job->program == JOB_PROGRAM_FILE)
+        r = take_file(job, environment, &command, &file, error);
+    else
+        r = take_python(job, environment, NULL, &command, &file, error);
+    if (!r && command.head.failed)
+        r = refuse(error, "out of memory");
+    if (r) {
+        strlist_finish(&command.head);
+        free(file);
+        return r;
+    }
+    *ret_command = command;
+    *ret_file = file;
+    return 0;
+}

@@ -1,0 +1,37 @@
+#include "launcher/host/worker_memory_os.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+int holdings_init(struct holdings *h, int n_workers)
+{
+    *h = (struct holdings){.cache = -1};
+    h->states = malloc((size_t)n_workers * sizeof(*h->states));
+    if (!h->states)
+        return -ENOMEM;
+    h->n_workers = n_workers;
+    /* Without one (no descriptor left, no such call) a worker is started without it. */
+    for (int i = 0; i < n_workers; i++)
+        h->states[i] = memfd_create("crun-state", MFD_CLOEXEC);
+    h->cache = memfd_create("crun-cache", MFD_CLOEXEC);
+    return 0;
+}
+
+static void close_one(int fd)
+{
+    if (fd >= 0)
+        (void)close(fd); /* memory: nothing is pending */
+}
+
+void holdings_finish(struct holdings *h)
+{
+    if (!h->states)
+        return;
+    for (int i = 0; i < h->n_workers; i++)
+        close_one(h->states[i]);
+    close_one(h->cache);
+    free(h->states);
+    *h = (struct holdings){.cache = -1};
+}

@@ -1,0 +1,582 @@
+/*
+ * Happy path: the endpoint's name is looked up; if the address is ours and its port is free, the rendezvous
+ * is served here; the session dials it, ours or another's, and says that this node is ready, with the port
+ * of an empty worker store that it would serve; a place comes; and so on until the verdict.
+ *
+ * Ways it fails: the name does not resolve (asked again until the join timeout: names may come late), and
+ * what session.h names: unreachable, something else there, another version, refused.
+ */
+
+#include "launcher/rdzv/membership_uv.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "launcher/host/local_address_os.h"
+#include "launcher/cli/job.h"
+#include "launcher/supervise/death_notice_sock.h"
+#include "launcher/rdzv/resolver_uv.h"
+#include "launcher/rdzv/probe_uv.h"
+#include "launcher/util/log_os.h"
+#include "launcher/rdzv/session_uv.h"
+#include "launcher/report/job_result.h"
+#include "launcher/rdzv/worker_store_uv.h"
+#include "rendezvous/server_uv.h"
+
+enum {
+    LOOKUP_WATCH_MS = 500,
+    LOOKUP_PATIENCE_MS = 2000, /* with a resolver that says nothing */
+    LOOKUP_COMPLAIN_MS = 10000,
+    QUIET_MS = 900, /* of waiting, before the count of nodes is said */
+    LINGER_MS = 10000,
+    DRAIN_MS = 1000,
+    ENDPOINT_SIZE = 300,
+};
+
+struct nodes {
+    struct nodes_host host;
+    struct session_uv *session;
+    struct server *rendezvous; /* hosted here, or NULL */
+    struct server *store;      /* of the next generation */
+    struct last_word last_word;
+    struct probe *probe;       /* of the present one's store, on another node */
+    char probed[ENDPOINT_SIZE];
+    struct lookup *lookup;     /* of the endpoint's name */
+    struct lookup_addresses addresses; /* of the endpoint, as this node dials it */
+    uv_timer_t timer; /* begin, watch the lookup, or linger */
+    char endpoint[ENDPOINT_SIZE];
+    uint64_t began_ms, complain_ms, waiting_ms;
+    time_t ended_s;
+    const char *dial_host; /* where the session goes */
+    uint16_t rendezvous_port;
+    bool is_ready, leaving, closing, timer_closed;
+};
+
+static void begin_session(struct nodes *n);
+
+/* ------------------------------------------------------------------ end */
+
+static void free_if_done(struct nodes *n)
+{
+    if (!n->timer_closed || n->rendezvous)
+        return;
+    n->host.on_gone(n->host.data);
+    free(n);
+}
+
+static void on_timer_closed(uv_handle_t *handle)
+{
+    struct nodes *n = handle->data;
+
+    n->timer_closed = true;
+    free_if_done(n);
+}
+
+static void on_rendezvous_stopped(void *data)
+{
+    struct nodes *n = data;
+
+    n->rendezvous = NULL;
+    free_if_done(n);
+}
+
+/* The last step: the rendezvous is not waited for any longer. */
+static void close_rest(struct nodes *n)
+{
+    if (uv_is_closing((uv_handle_t *)&n->timer))
+        return;
+    if (n->rendezvous)
+        server_drain(n->rendezvous, DRAIN_MS, on_rendezvous_stopped, n);
+    uv_close((uv_handle_t *)&n->timer, on_timer_closed);
+}
+
+static void on_linger_end(uv_timer_t *timer)
+{
+    struct nodes *n = timer->data;
+
+    size_t n_nodes = server_n_nodes(n->rendezvous);
+    say("%zu node%s not asked how the job ended; the rendezvous does not wait any longer", n_nodes,
+        n_nodes == 1 ? " has" : "s have");
+    close_rest(n);
+}
+
+static void stop_probe(struct nodes *n)
+{
+    probe_stop(n->probe);
+    n->probe = NULL;
+}
+
+static void on_deserted(void *data)
+{
+    struct nodes *n = data;
+
+    if (n->closing)
+        close_rest(n);
+}
+
+void nodes_hurry(struct nodes *n)
+{
+    close_rest(n);
+}
+
+void nodes_destroy(struct nodes *n)
+{
+    if (!n || n->closing)
+        return;
+    n->closing = true;
+    session_uv_destroy(n->session);
+    n->session = NULL;
+    if (n->store)
+        server_stop(n->store, NULL, NULL);
+    n->store = NULL;
+    lookup_stop(n->lookup);
+    n->lookup = NULL;
+    stop_probe(n);
+    if (!n->rendezvous || server_n_nodes(n->rendezvous) == 0)
+        close_rest(n);
+    else
+        (void)uv_timer_start(&n->timer, on_linger_end, LINGER_MS, 0); /* fails only without a callback */
+}
+
+static void end(struct nodes *n, int exit_code, const struct session_cause *cause)
+{
+    n->host.on_end(n->host.data, exit_code, cause);
+}
+
+/* ------------------------------------------------------------------ the session's wishes */
+
+static void say_progress(struct nodes *n, const struct session_view *view)
+{
+    char missing[128] = "";
+    size_t size = 0;
+
+    if (uv_now(n->host.loop) < n->waiting_ms + QUIET_MS)
+        return;
+    if (view->standby) {
+        say("the job has all the nodes it can use; this one waits for a place");
+        return;
+    }
+    for (uint32_t i = 0; i < view->n_missing && size < sizeof(missing) - 16; i++)
+        size += (size_t)snprintf(missing + size, sizeof(missing) - size, "%s%u",
+                                 i ? ", " : ", missing: node rank ", view->missing[i]);
+    if (view->min_nodes == view->max_nodes)
+        say("%u/%u nodes%s", view->n_ready, view->max_nodes, missing);
+    else
+        say("%u/%u nodes (at least %u)%s", view->n_ready, view->max_nodes, view->min_nodes, missing);
+}
+
+static void format_endpoint(char *to, const char *host, unsigned port)
+{
+    (void)snprintf(to, ENDPOINT_SIZE, strchr(host, ':') ? "[%.256s]:%u" : "%.256s:%u", host, port); /* for sentences */
+}
+
+static void on_unreachable(void *data, const char *why)
+{
+    struct nodes *n = data;
+
+    stop_probe(n);
+    say("the worker store of this generation cannot be reached from this node at %s (%s), so its workers wait in "
+        "vain; that address is what --local-addr says on node 0, or else where node 0 came from to the rendezvous: "
+        "start node 0 with --local-addr=ADDRESS, one at which all nodes reach it, and look for a firewall between",
+        n->probed, why);
+}
+
+/* Workers say nothing for minutes when their store is out of reach. */
+static void probe_store(struct nodes *n, const struct session_place *place)
+{
+    const struct probe_config config = {.loop = n->host.loop,
+                                        .host = place->master_addr,
+                                        .port = place->master_port,
+                                        .on_unreachable = on_unreachable,
+                                        .data = n};
+
+    stop_probe(n);
+    format_endpoint(n->probed, place->master_addr, place->master_port);
+    if (place->group_rank != 0 && probe_start(&n->probe, &config) != 0)
+        n->probe = NULL; /* then the workers have to tell it */
+}
+
+static void start(struct nodes *n, const struct session_view *view)
+{
+    struct server *store = n->store;
+    char why[SESSION_TEXT_SIZE + 256];
+
+    n->store = NULL;
+    n->is_ready = false;
+    if (view->generation > 0 && view->cause.kind != SESSION_CAUSE_NONE) {
+        session_cause_describe(&view->cause, why, sizeof(why));
+        say("%s; goes on as generation %lld with %u node%s (%u/%u restarts used)", why, (long long)view->generation,
+            view->place.group_world_size, view->place.group_world_size == 1 ? "" : "s", view->restarts, n->host.job->params.max_restarts);
+    }
+    if (view->place.group_rank != 0 && store) {
+        server_stop(store, NULL, NULL);
+        store = NULL;
+    }
+    probe_store(n, &view->place);
+    n->host.on_start(n->host.data, (uint32_t)view->generation, (int)view->restarts, &view->place, store);
+}
+
+static struct verdict verdict_of(const struct nodes *n, const struct session *s, const char *time_text)
+{
+    return (struct verdict){.kind = s->verdict,
+                            .cause = &s->cause,
+                            .title = n->host.job->program_name,
+                            .time_text = time_text,
+                            .restarts = s->restarts,
+                            .max_restarts = n->host.job->params.max_restarts};
+}
+
+static void on_session_end(struct nodes *n)
+{
+    const struct session *s = session_uv_machine(n->session);
+
+    if (s->end != SESSION_END_VERDICT) {
+        end(n, 1, NULL);
+        return;
+    }
+    const struct verdict verdict = verdict_of(n, s, "");
+    n->ended_s = time(NULL);
+    end(n, verdict_code(&verdict, n->host.job->exit_code_of_worker), &s->cause);
+}
+
+void nodes_tell_end(struct nodes *n)
+{
+    const struct session *s = n->session ? session_uv_machine(n->session) : NULL;
+    char time_text[32] = "";
+    struct tm local;
+
+    if (!s || s->end == SESSION_END_NONE)
+        return;
+    if (s->end != SESSION_END_VERDICT) {
+        say("%s", s->text);
+        return;
+    }
+    if (localtime_r(&n->ended_s, &local))
+        (void)strftime(time_text, sizeof(time_text), "%Y-%m-%d_%H:%M:%S", &local); /* fits */
+    const struct verdict verdict = verdict_of(n, s, time_text);
+    char *text = verdict_compose(&verdict);
+    say_lines(text ? text : "crun: the job has ended, and memory is too short to say how\n");
+    free(text);
+}
+
+static void on_action(void *data, enum session_action action, const struct session_view *view)
+{
+    struct nodes *n = data;
+
+    switch (action) {
+    case SESSION_DO_START:
+        start(n, view);
+        break;
+    case SESSION_DO_STOP:
+        stop_probe(n);
+        n->host.on_stop(n->host.data, &session_uv_machine(n->session)->cause);
+        break;
+    case SESSION_DO_DRAIN:
+        n->host.on_drain(n->host.data);
+        break;
+    case SESSION_DO_PROGRESS:
+        say_progress(n, view);
+        break;
+    case SESSION_DO_SAY:
+        say("%s", session_uv_machine(n->session)->text);
+        break;
+    case SESSION_DO_END:
+        stop_probe(n);
+        on_session_end(n);
+        break;
+    default:
+        break;
+    }
+}
+
+/* ------------------------------------------------------------------ what became of the workers */
+
+/* An empty store, held from now on, whoever will be node 0. */
+static int offer_store(struct nodes *n, uint16_t *ret_port)
+{
+    int r = n->store ? 0 : worker_store_open(&n->store, n->host.loop, NULL, 0, ret_port);
+
+    if (r)
+        say("cannot open a worker store for the next generation: %s", strerror(-r));
+    return r;
+}
+
+void nodes_ready(struct nodes *n)
+{
+    uint16_t port = 0;
+
+    n->is_ready = true;
+    n->waiting_ms = uv_now(n->host.loop);
+    if (!n->session)
+        return; /* said when there is one */
+    if (offer_store(n, &port) == 0)
+        session_uv_step(n->session, (struct session_event){.kind = SESSION_EVENT_GROUP_READY, .port = port});
+    else
+        end(n, 1, NULL);
+}
+
+void nodes_failed(struct nodes *n, const struct session_cause *cause, uint64_t when_ns)
+{
+    session_uv_step(n->session, (struct session_event){
+                                    .kind = SESSION_EVENT_GROUP_FAILED, .cause = cause, .when_ns = when_ns});
+}
+
+void nodes_done(struct nodes *n)
+{
+    session_uv_step(n->session, (struct session_event){.kind = SESSION_EVENT_GROUP_DONE});
+}
+
+void nodes_drain(struct nodes *n)
+{
+    session_uv_step(n->session, (struct session_event){.kind = SESSION_EVENT_DRAIN});
+}
+
+const struct last_word *nodes_last_word(struct nodes *n)
+{
+    return n->session && session_uv_last_word(n->session, &n->last_word) ? &n->last_word : NULL;
+}
+
+void nodes_leave(struct nodes *n, const char *why)
+{
+    char reason[SESSION_TEXT_SIZE];
+
+    n->leaving = true;
+    if (n->session)
+        session_uv_step(n->session, (struct session_event){.kind = SESSION_EVENT_LEAVE, .text = why});
+    if (!n->rendezvous)
+        return;
+    (void)snprintf(reason, sizeof(reason), "the node that serves the rendezvous goes away: %.300s", why);
+    server_close_jobs(n->rendezvous, reason);
+}
+
+/* ------------------------------------------------------------------ beginning */
+
+static void say_for_rendezvous(void *data, const char *line)
+{
+    say("rendezvous: %s", line);
+}
+
+/* How this node knows the endpoint. */
+struct endpoint_kind {
+    bool is_name;
+    bool is_own;      /* the address is on an interface of this machine */
+    bool is_loopback; /* meant for nodes on this machine alone */
+};
+
+static int listen_everywhere(struct server *server, uint16_t port, uint16_t *ret_port)
+{
+    int r = server_listen_tcp(server, "::", port, ret_port);
+
+    return r == -EAFNOSUPPORT ? server_listen_tcp(server, "0.0.0.0", port, ret_port) : r;
+}
+
+/* Listens at the endpoint: at its address, or everywhere if it is a name, which others may resolve to
+ * another address of this machine, or an address that only leads here (a service's, one in front of NAT). */
+static int listen_here(struct server *server, const struct nodes *n, const struct endpoint_kind *kind,
+                       uint16_t *ret_port)
+{
+    const struct job *job = n->host.job;
+
+    if (!kind->is_name && kind->is_own)
+        return server_listen_tcp(server, job->endpoint_host, job->endpoint_port, ret_port);
+    if (!kind->is_loopback)
+        return listen_everywhere(server, job->endpoint_port, ret_port);
+    int r = server_listen_tcp(server, "127.0.0.1", job->endpoint_port, ret_port);
+    if (!r)
+        (void)server_listen_tcp(server, "::1", *ret_port, ret_port); /* where there is none, nobody asks */
+    return r;
+}
+
+/* Somebody else on this machine may serve it already: then this node is a guest like others. */
+static int host_rendezvous(struct nodes *n, const struct endpoint_kind *kind)
+{
+    const struct job *job = n->host.job;
+    const struct server_rounds rounds = {.deserted = on_deserted, .data = n};
+    const struct server_config config = {.rounds = &rounds, .log = say_for_rendezvous};
+    struct server *server;
+    uint16_t port = job->endpoint_port;
+
+    int r = server_create(&server, n->host.loop, &config);
+    if (r)
+        return r;
+    r = listen_here(server, n, kind, &port);
+    if (r) {
+        server_stop(server, NULL, NULL);
+        return r;
+    }
+    n->rendezvous = server;
+    n->rendezvous_port = port;
+    if (!kind->is_own) /* the way out and in again need not exist */
+        n->dial_host = "127.0.0.1";
+    return 0;
+}
+
+static void settle_host(struct nodes *n, const struct endpoint_kind *kind)
+{
+    const struct job *job = n->host.job;
+    bool must = job->hosting == JOB_HOSTS, may = job->hosting != JOB_HOSTS_NOT;
+
+    int r = must || (may && kind->is_own) ? host_rendezvous(n, kind) : 0;
+    if (r && (must || r != -EADDRINUSE)) {
+        say("cannot serve the rendezvous at %s: %s%s", n->endpoint, strerror(-r),
+            must && r == -EADDRINUSE ? "; another program has the port" : "");
+        if (must) {
+            end(n, 1, NULL);
+            return;
+        }
+    }
+    begin_session(n);
+}
+
+/* ------------------------------------------------------------------ the endpoint's name */
+
+static const char names_advice[] =
+    "the name has to be known on every node (/etc/hosts, the resolver in /etc/resolv.conf): correct it, or give an "
+    "address in --rdzv-endpoint";
+
+static void complain_of_name(struct nodes *n, const char *why)
+{
+    uint64_t now_ms = uv_now(n->host.loop), until_ms = n->began_ms + n->host.job->params.join_timeout_ms;
+
+    if (now_ms < n->complain_ms)
+        return;
+    n->complain_ms = now_ms + LOOKUP_COMPLAIN_MS;
+    say("the name in --rdzv-endpoint %s cannot be looked up: %s; trying again for %llu s; %s", n->endpoint, why,
+        (unsigned long long)(until_ms > now_ms ? (until_ms - now_ms) / 1000 : 0), names_advice);
+}
+
+static void on_trouble(void *data, const char *why)
+{
+    complain_of_name(data, why);
+}
+
+static void on_watch(uv_timer_t *timer)
+{
+    struct nodes *n = timer->data;
+    uint64_t now_ms = uv_now(n->host.loop);
+
+    if (n->leaving || now_ms < n->began_ms + n->host.job->params.join_timeout_ms) {
+        if (now_ms >= n->began_ms + LOOKUP_PATIENCE_MS)
+            complain_of_name(n, lookup_why(n->lookup));
+        return;
+    }
+    (void)uv_timer_stop(timer); /* cannot fail on a timer that exists */
+    say("the rendezvous at %s could not be reached for %u s (the join timeout): the name cannot be looked up: %s; %s",
+        n->endpoint, n->host.job->params.join_timeout_ms / 1000, lookup_why(n->lookup), names_advice);
+    end(n, 1, NULL);
+}
+
+static struct endpoint_kind kind_of(const struct lookup_addresses *a, bool is_name)
+{
+    struct endpoint_kind kind = {.is_name = is_name, .is_loopback = true};
+
+    for (size_t i = 0; i < a->n; i++) {
+        kind.is_own = kind.is_own || endpoint_is_own(&a->items[i].any);
+        kind.is_loopback = kind.is_loopback && endpoint_is_loopback(&a->items[i].any);
+    }
+    return kind;
+}
+
+static void on_found(void *data, const struct lookup_addresses *found)
+{
+    struct nodes *n = data;
+    struct endpoint_kind kind = kind_of(found, true);
+
+    (void)uv_timer_stop(&n->timer); /* as above */
+    lookup_stop(n->lookup);
+    n->lookup = NULL;
+    if (n->leaving)
+        return;
+    n->addresses = *found;
+    /* A machine's own name is often a loopback address on that machine alone (127.0.1.1). */
+    kind.is_loopback = kind.is_loopback && strcmp(n->host.job->endpoint_host, "localhost") == 0;
+    settle_host(n, &kind);
+}
+
+static void look_up(struct nodes *n)
+{
+    const struct lookup_config config = {.loop = n->host.loop,
+                                         .host = n->host.job->endpoint_host,
+                                         .port = n->host.job->endpoint_port,
+                                         .on_found = on_found,
+                                         .on_trouble = on_trouble,
+                                         .data = n};
+
+    int r = lookup_start(&n->lookup, &config);
+    if (r) {
+        say("cannot look up the name in --rdzv-endpoint %s: %s", n->endpoint, strerror(-r));
+        end(n, 1, NULL);
+        return;
+    }
+    (void)uv_timer_start(&n->timer, on_watch, LOOKUP_WATCH_MS, LOOKUP_WATCH_MS); /* fails only without a callback */
+}
+
+static void on_begin(uv_timer_t *timer)
+{
+    struct nodes *n = timer->data;
+    const struct job *job = n->host.job;
+
+    if (!lookup_numeric(job->endpoint_host, job->endpoint_port, &n->addresses)) {
+        look_up(n);
+        return;
+    }
+    const struct endpoint_kind kind = kind_of(&n->addresses, false);
+    settle_host(n, &kind);
+}
+
+static void begin_session(struct nodes *n)
+{
+    const struct job *job = n->host.job;
+    const struct session_uv_host host = {.loop = n->host.loop,
+                                         .host = n->dial_host,
+                                         .port = n->rendezvous_port,
+                                         .addresses = &n->addresses,
+                                         .on_action = on_action,
+                                         .data = n};
+    struct session_config config = {.endpoint = n->endpoint,
+                                    .cutoff_ns = SESSION_CUTOFF_MS * UINT64_C(1000000),
+                                    .hello = {.params = job->params,
+                                              .n_workers = (uint32_t)job->n_workers,
+                                              .node_rank = job->node_rank}};
+
+    session_copy_text(config.hello.job, sizeof(config.hello.job), job->run_id_text);
+    session_copy_text(config.hello.role, sizeof(config.hello.role), job->role);
+    session_copy_text(config.hello.addr, sizeof(config.hello.addr), job->local_addr ? job->local_addr : "");
+    (void)gethostname(config.hello.host, sizeof(config.hello.host) - 1); /* stays empty if it fails */
+    (void)lookup_numeric(n->dial_host, n->rendezvous_port, &n->addresses); /* a name has been looked up */
+    for (size_t i = 0; i < n->addresses.n; i++)
+        n->addresses.items[i].v4.sin_port = htons(n->rendezvous_port); /* at the same place in both */
+    int r = getrandom(&config.hello.nonce, sizeof(config.hello.nonce), 0) == sizeof(config.hello.nonce)
+                ? session_uv_create(&n->session, &host, &config)
+                : -EIO;
+    if (r) {
+        say("cannot begin a session with the rendezvous: %s", strerror(-r));
+        end(n, 1, NULL);
+    } else if (n->is_ready) {
+        nodes_ready(n);
+    }
+}
+
+int nodes_create(struct nodes **ret, const struct nodes_host *host)
+{
+    struct nodes *n = calloc(1, sizeof(*n));
+    const struct job *job = host->job;
+
+    if (!n)
+        return -ENOMEM;
+    n->host = *host;
+    n->began_ms = uv_now(host->loop);
+    n->dial_host = job->endpoint_host;
+    n->rendezvous_port = job->endpoint_port;
+    format_endpoint(n->endpoint, job->endpoint_host, job->endpoint_port);
+    (void)uv_timer_init(host->loop, &n->timer); /* these two cannot fail */
+    n->timer.data = n;
+    (void)uv_timer_start(&n->timer, on_begin, 0, 0);
+    *ret = n;
+    return 0;
+}

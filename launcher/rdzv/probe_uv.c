@@ -1,0 +1,124 @@
+/* Connected: done, and silent until it is stopped. Refused, or no answer: again, until the time is up. */
+
+#include "launcher/rdzv/probe_uv.h"
+
+#include <errno.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "launcher/rdzv/tcp_client_uv.h"
+
+enum { DELAY_MS = 1000, AGAIN_MS = 250, PATIENCE_MS = 4000 };
+
+struct probe {
+    struct probe_config config;
+    struct link *link;
+    uv_timer_t timer;
+    uint64_t until_ms;
+    unsigned n_dials;
+    bool stopped;
+    char host[256];
+    char why[160];
+};
+
+static void dial(struct probe *p);
+
+static void hang_up(struct probe *p)
+{
+    link_close(p->link);
+    p->link = NULL;
+}
+
+static void on_timer(uv_timer_t *timer)
+{
+    struct probe *p = timer->data;
+
+    if (uv_now(p->config.loop) < p->until_ms) {
+        dial(p);
+        return;
+    }
+    if (p->link && *link_trouble(p->link))
+        (void)snprintf(p->why, sizeof(p->why), "the name cannot be looked up: %s", link_trouble(p->link)); /* cut */
+    hang_up(p);
+    p->config.on_unreachable(p->config.data, p->why);
+}
+
+static void arm(struct probe *p, uint64_t ms)
+{
+    (void)uv_timer_start(&p->timer, on_timer, ms, 0); /* fails only without a callback */
+}
+
+static void on_connected(void *data)
+{
+    struct probe *p = data;
+
+    (void)uv_timer_stop(&p->timer); /* cannot fail on a timer that exists */
+    hang_up(p);
+}
+
+static void on_bytes(void *data, const uint8_t *bytes, size_t n)
+{
+    /* Nothing was asked. */
+}
+
+static void on_lost(void *data, const char *why)
+{
+    struct probe *p = data;
+
+    p->link = NULL;
+    (void)snprintf(p->why, sizeof(p->why), "%s", why); /* cut: still the best we have */
+    arm(p, AGAIN_MS);
+}
+
+static void dial(struct probe *p)
+{
+    const struct link_config config = {.loop = p->config.loop,
+                                       .host = p->host,
+                                       .port = p->config.port,
+                                       .turn = p->n_dials++,
+                                       .on_connected = on_connected,
+                                       .on_bytes = on_bytes,
+                                       .on_lost = on_lost,
+                                       .data = p};
+    uint64_t now_ms = uv_now(p->config.loop);
+
+    int r = link_dial(&p->link, &config);
+    if (r)
+        on_lost(p, strerror(-r));
+    else
+        arm(p, p->until_ms > now_ms ? p->until_ms - now_ms : 0); /* nobody may answer at all */
+}
+
+static void on_closed(uv_handle_t *handle)
+{
+    free(handle->data);
+}
+
+void probe_stop(struct probe *p)
+{
+    if (!p || p->stopped)
+        return;
+    p->stopped = true;
+    hang_up(p);
+    uv_close((uv_handle_t *)&p->timer, on_closed);
+}
+
+int probe_start(struct probe **ret, const struct probe_config *config)
+{
+    struct probe *p = calloc(1, sizeof(*p));
+
+    if (!p)
+        return -ENOMEM;
+    p->config = *config;
+    p->config.host = NULL;
+    (void)snprintf(p->host, sizeof(p->host), "%s", config->host); /* no name is longer */
+    (void)snprintf(p->why, sizeof(p->why), "no answer"); /* fits */
+    p->until_ms = uv_now(config->loop) + PATIENCE_MS;
+    (void)uv_timer_init(config->loop, &p->timer); /* cannot fail */
+    p->timer.data = p;
+    arm(p, DELAY_MS);
+    *ret = p;
+    return 0;
+}

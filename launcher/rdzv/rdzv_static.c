@@ -1,0 +1,283 @@
+#include "launcher/rdzv/rdzv_static.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "launcher/rdzv/rdzv_static_json.h"
+#include "launcher/util/strbuf.h"
+
+static const char count_key[] = "init/"; /* of the store itself: without "/" and prefix */
+
+void static_node_init(struct static_node *n, const struct static_node_config *config)
+{
+    *n = (struct static_node){.config = *config};
+    client_init(&n->client, NULL);
+}
+
+void static_node_finish(struct static_node *n)
+{
+    client_finish(&n->client);
+}
+
+/* ------------------------------------------------------------------ requests */
+
+static struct wire_span span_of(const char *text)
+{
+    return wire_span(text, strlen(text));
+}
+
+/* "/<run_id>/torchelastic/..." */
+__attribute__((format(printf, 2, 3))) static char *key_of(const struct static_node *n, const char *format, ...)
+{
+    struct text key = {0};
+    char name[96];
+    va_list args;
+
+    va_start(args, format);
+    (void)vsnprintf(name, sizeof(name), format, args); /* our own names fit */
+    va_end(args);
+    text_add(&key, "/%s/torchelastic/%s", n->config.run_id, name);
+    return text_steal(&key);
+}
+
+/* Frees the key. */
+static int ask(struct static_node *n, enum wire_op op, char *key)
+{
+    struct wire_span span;
+
+    if (!key)
+        return -ENOMEM;
+    span = span_of(key);
+    int r = op == WIRE_OP_ADD    ? client_key_amount(&n->client, op, span, 1)
+            : op == WIRE_OP_WAIT ? client_keys(&n->client, op, &span, 1)
+                                 : client_key(&n->client, op, span);
+    free(key);
+    return r;
+}
+
+/* Frees both. */
+static int set(struct static_node *n, char *key, char *value)
+{
+    int r = key && value ? client_key_value(&n->client, WIRE_OP_SET, span_of(key), span_of(value)) : -ENOMEM;
+
+    free(key);
+    free(value);
+    return r;
+}
+
+int static_node_join(struct static_node *n)
+{
+    int r = client_word(&n->client, WIRE_OP_VALIDATE, WIRE_VALIDATE_MAGIC);
+
+    n->stage = STATIC_GREETING;
+    if (!r)
+        r = client_word(&n->client, WIRE_OP_PING, n->config.rank);
+    if (!r)
+        r = client_key_amount(&n->client, WIRE_OP_ADD, span_of(count_key), 1);
+    return r;
+}
+
+/* Asks op about a list of one key for each node. */
+static int ask_roles(struct static_node *n, enum wire_op op)
+{
+    uint32_t n_nodes = n->config.n_nodes;
+    struct wire_span *keys = calloc(n_nodes, sizeof(*keys));
+    char **names = calloc(n_nodes, sizeof(*names));
+    int r = keys && names ? 0 : -ENOMEM;
+
+    for (uint32_t i = 0; r == 0 && i < n_nodes; i++) {
+        names[i] = key_of(n, "role_info/%u", i);
+        if (names[i])
+            keys[i] = span_of(names[i]);
+        else
+            r = -ENOMEM;
+    }
+    if (r == 0)
+        r = client_keys(&n->client, op, keys, n_nodes);
+    for (uint32_t i = 0; names && i < n_nodes; i++)
+        free(names[i]);
+    free(names);
+    free(keys);
+    return r;
+}
+
+static int wait_for_others(struct static_node *n)
+{
+    n->stage = STATIC_GATHERING;
+    return n->config.rank == 0 ? ask_roles(n, WIRE_OP_WAIT)
+                               : ask(n, WIRE_OP_WAIT, key_of(n, "assigned_ranks/%u", n->config.rank));
+}
+
+static int read_what_came(struct static_node *n)
+{
+    n->stage = STATIC_READING;
+    return n->config.rank == 0 ? ask_roles(n, WIRE_OP_MULTI_GET)
+                               : ask(n, WIRE_OP_GET, key_of(n, "assigned_ranks/%u", n->config.rank));
+}
+
+int static_node_count(struct static_node *n)
+{
+    if (n->stage != STATIC_GATHERING)
+        return 0;
+    int r = client_cancel(&n->client); /* its answer is not waited for */
+    if (!r)
+        r = client_key(&n->client, WIRE_OP_GET, span_of(count_key));
+    return r ? r : wait_for_others(n);
+}
+
+int static_node_leave(struct static_node *n)
+{
+    n->stage = STATIC_LEAVING;
+    return ask(n, WIRE_OP_ADD, key_of(n, "agent/terminal_state/num_members"));
+}
+
+/* ------------------------------------------------------------------ places */
+
+static int placed(struct static_node *n)
+{
+    n->place.group_rank = n->config.rank;
+    n->place.group_world_size = n->config.n_nodes;
+    n->n_there = n->config.n_nodes;
+    n->stage = STATIC_PLACED;
+    return 0;
+}
+
+static int place_by_rank(struct static_node *n)
+{
+    n->place.rank_base = n->place.role_rank_base = n->config.rank * n->config.n_workers;
+    n->place.world_size = n->place.role_world_size = n->config.n_nodes * n->config.n_workers;
+    return placed(n);
+}
+
+static uint32_t role_size(const struct static_role *roles, uint32_t n_roles, const char *role)
+{
+    uint32_t size = 0;
+
+    for (uint32_t i = 0; i < n_roles; i++)
+        size += strcmp(roles[i].role, role) == 0 ? roles[i].n_workers : 0;
+    return size;
+}
+
+/* Everybody's ranks: in order of the nodes, and the same within each role. */
+static int assign(struct static_node *n, const struct static_role *roles)
+{
+    struct session_place place = {0};
+
+    for (uint32_t i = 0; i < n->config.n_nodes; i++)
+        place.world_size += roles[i].n_workers;
+    for (uint32_t i = 0; i < n->config.n_nodes; i++) {
+        place.role_rank_base = role_size(roles, i, roles[i].role);
+        place.role_world_size = role_size(roles, n->config.n_nodes, roles[i].role);
+        if (i == n->config.rank)
+            n->place = place;
+        int r = set(n, key_of(n, "assigned_ranks/%u", i), static_json_ranks(&place));
+        if (r)
+            return r;
+        place.rank_base += roles[i].n_workers;
+    }
+    return placed(n);
+}
+
+static int hear_roles(struct static_node *n, const struct wire_reply *reply)
+{
+    struct static_role *roles = calloc(n->config.n_nodes, sizeof(*roles));
+    struct wire_span list = reply->items, value;
+    uint32_t n_read = 0;
+
+    if (!roles)
+        return -ENOMEM;
+    while (n_read < n->config.n_nodes && wire_next_key(&list, &value) &&
+           static_json_read_role(value.data, value.size, &roles[n_read]))
+        n_read++;
+    n->error = "the store holds something else than the description of a node under role_info";
+    int r = n_read == n->config.n_nodes ? assign(n, roles) : STATIC_E_BAD;
+    for (uint32_t i = 0; i < n_read; i++)
+        free(roles[i].role);
+    free(roles);
+    return r;
+}
+
+static int hear_ranks(struct static_node *n, const struct wire_reply *reply)
+{
+    if (static_json_read_ranks(reply->value.data, reply->value.size, &n->place))
+        return placed(n);
+    n->error = "the store holds something else than four numbers under assigned_ranks";
+    return STATIC_E_BAD;
+}
+
+/* ------------------------------------------------------------------ replies */
+
+static void hear_count(struct static_node *n, int64_t count)
+{
+    n->n_there = count > n->config.n_nodes ? n->config.n_nodes : count > 0 ? (uint32_t)count : 0;
+}
+
+static int inform(struct static_node *n)
+{
+    if (n->config.identical)
+        return place_by_rank(n);
+    int r = set(n, key_of(n, "role_info/%u", n->config.rank),
+                static_json_role(n->config.role, n->config.rank, n->config.n_workers));
+    return r ? r : wait_for_others(n);
+}
+
+static int hear_members(struct static_node *n, int64_t count)
+{
+    if (count < n->config.n_nodes)
+        return ask(n, WIRE_OP_WAIT, key_of(n, "agent/terminal_state/last_member"));
+    int r = set(n, key_of(n, "agent/terminal_state/last_member"), strdup("<val_ignored>"));
+    /* A SET is not answered; this is, and behind it. */
+    return r ? r : ask(n, WIRE_OP_WAIT, key_of(n, "agent/terminal_state/last_member"));
+}
+
+static int hear_wait(struct static_node *n, int64_t status)
+{
+    if (status == WIRE_WAIT_CANCELED)
+        return 0; /* to count; it was asked anew */
+    if (n->stage == STATIC_GATHERING)
+        return client_abandon(&n->client) ? -ENOMEM : read_what_came(n);
+    if (n->stage == STATIC_LEAVING)
+        n->stage = STATIC_LEFT;
+    return 0;
+}
+
+static int hear_one(struct static_node *n, const struct wire_reply *reply)
+{
+    char text[24] = "";
+
+    switch (reply->op) {
+    case WIRE_OP_ADD:
+        if (n->stage == STATIC_LEAVING)
+            return hear_members(n, reply->number);
+        hear_count(n, reply->number);
+        return inform(n);
+    case WIRE_OP_WAIT:
+        return hear_wait(n, reply->number);
+    case WIRE_OP_GET:
+        if (n->stage != STATIC_GATHERING)
+            return hear_ranks(n, reply);
+        (void)snprintf(text, sizeof(text), "%.*s", (int)reply->value.size, (const char *)reply->value.data);
+        hear_count(n, atoll(text));
+        return 0;
+    case WIRE_OP_MULTI_GET:
+        return hear_roles(n, reply);
+    default: /* PING */
+        return 0;
+    }
+}
+
+int static_node_hear(struct static_node *n)
+{
+    struct wire_reply reply;
+    int r;
+
+    while ((r = client_next(&n->client, &reply)) == 0) {
+        r = hear_one(n, &reply);
+        if (r)
+            return r;
+    }
+    return r == CLIENT_E_MORE ? 0 : r;
+}

@@ -1,0 +1,383 @@
+/*
+ * Happy path: node 0 opens the store at the endpoint; everybody connects to it, waits for the others and is
+ * placed; the workers run; static_uv_leave() waits for the others once more.
+ *
+ * Ways it fails: the port is taken (node 0); nobody answers at the endpoint, or not all nodes come in time;
+ * what answers is no TCPStore. After the start a lost store is the workers' trouble: they will say so by
+ * failing, and nothing here needs it before the end.
+ */
+
+#include "launcher/rdzv/rdzv_static_uv.h"
+
+#include <errno.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "launcher/util/envp.h"
+#include "launcher/cli/job.h"
+#include "launcher/rdzv/tcp_client_uv.h"
+#include "launcher/util/log_os.h"
+#include "launcher/rdzv/rdzv_static.h"
+#include "launcher/rdzv/worker_store_uv.h"
+#include "rendezvous/server_uv.h"
+
+enum {
+    REDIAL_MS = 100,
+    TICK_MS = 1000,
+    ANSWER_MS = 4000, /* something else at the endpoint is to be named within 5 s */
+    CONNECT_MS = 5000, /* then it is the next address's turn */
+    LEAVE_MS = 300000,
+    /* torchrun's agents ask once more after the last one has ended; the store stays until they have gone. */
+    FAREWELL_MS = 3000,
+    FAREWELL_PACE_MS = 20,
+    STORE_DRAIN_MS = 1000,
+};
+
+struct static_uv {
+    struct static_host host;
+    struct server *store; /* node 0 */
+    struct link *link;
+    struct static_node node;
+    const char *dial_host;
+    uint16_t dial_port;
+    uv_timer_t redial, tick, deadline;
+    unsigned n_dials, n_handles;
+    uint64_t dialed_ms, connected_ms, farewell_until_ms;
+    bool placed, over;
+    char why[160]; /* the last attempt failed */
+};
+
+static void dial(struct static_uv *s);
+
+static void fail(struct static_uv *s)
+{
+    if (s->over)
+        return;
+    s->over = true;
+    s->host.on_failed(s->host.data);
+}
+
+/* ------------------------------------------------------------------ leaving */
+
+static void left(struct static_uv *s)
+{
+    if (s->over)
+        return;
+    s->over = true;
+    s->host.on_left(s->host.data);
+}
+
+static void on_farewell(uv_timer_t *timer)
+{
+    struct static_uv *s = timer->data;
+
+    if (server_n_clients(s->store) <= (s->link ? 1 : 0) || uv_now(s->host.loop) >= s->farewell_until_ms)
+        left(s);
+}
+
+static void everybody_left(struct static_uv *s)
+{
+    if (!s->store) {
+        left(s);
+        return;
+    }
+    (void)uv_timer_stop(&s->deadline); /* as below, cannot fail */
+    s->farewell_until_ms = uv_now(s->host.loop) + FAREWELL_MS;
+    (void)uv_timer_start(&s->tick, on_farewell, 0, FAREWELL_PACE_MS);
+}
+
+static void on_leave_timeout(uv_timer_t *timer)
+{
+    struct static_uv *s = timer->data;
+
+    say("other nodes are not done %d s after this one; it does not wait for them any longer", LEAVE_MS / 1000);
+    left(s);
+}
+
+/* ------------------------------------------------------------------ the conversation */
+
+static void send_out(struct static_uv *s)
+{
+    struct buf *out = &s->node.client.out;
+
+    if (buf_size(out) == 0)
+        return;
+    link_send(s->link, buf_bytes(out), buf_size(out));
+    buf_consume(out, buf_size(out));
+}
+
+static void say_progress(const struct static_uv *s)
+{
+    if (s->node.stage == STATIC_GATHERING)
+        say("%u/%u nodes", s->node.n_there, s->node.config.n_nodes);
+}
+
+static void placed(struct static_uv *s)
+{
+    const struct job *job = s->host.job;
+
+    s->placed = true;
+    (void)uv_timer_stop(&s->tick); /* cannot fail on timers that exist */
+    (void)uv_timer_stop(&s->deadline);
+    session_copy_text(s->node.place.master_addr, sizeof(s->node.place.master_addr), job->master_addr);
+    s->node.place.master_port = job->master_port;
+    s->host.on_placed(s->host.data, &s->node.place);
+}
+
+static void on_bad(struct static_uv *s, int r)
+{
+    const char *what = r == STATIC_E_BAD          ? s->node.error
+                       : r == CLIENT_E_PROTOCOL ? "what answers there is no TCPStore"
+                                                : strerror(ENOMEM);
+
+    if (s->placed)
+        return; /* the workers will have noticed */
+    say("cannot meet the other nodes at %s port %u: %s; check --master-addr, --master-port and that all nodes "
+        "have the same --rdzv-id",
+        s->host.job->master_addr, s->host.job->master_port, what);
+    fail(s);
+}
+
+static void on_bytes(void *data, const uint8_t *bytes, size_t n)
+{
+    struct static_uv *s = data;
+    enum static_stage before = s->node.stage;
+
+    int r = buf_append(&s->node.client.in, bytes, n);
+    if (!r)
+        r = static_node_hear(&s->node);
+    if (r) {
+        on_bad(s, r);
+        return;
+    }
+    send_out(s);
+    if (s->node.stage == STATIC_PLACED && before < STATIC_PLACED)
+        placed(s);
+    else if (s->node.stage == STATIC_LEFT && before < STATIC_LEFT)
+        everybody_left(s);
+}
+
+static void begin_conversation(struct static_uv *s)
+{
+    const struct job *job = s->host.job;
+    const char *identical = environment_get(s->host.environment, "TORCH_ELASTIC_WORKER_IDENTICAL");
+    const struct static_node_config config = {.run_id = job->run_id_text,
+                                              .role = job->role,
+                                              .rank = (uint32_t)job->node_rank,
+                                              .n_nodes = (uint32_t)job->max_nodes,
+                                              .n_workers = (uint32_t)job->n_workers,
+                                              .identical = identical && strcmp(identical, "1") == 0};
+
+    static_node_finish(&s->node);
+    static_node_init(&s->node, &config);
+}
+
+static void on_connected(void *data)
+{
+    struct static_uv *s = data;
+
+    begin_conversation(s);
+    s->connected_ms = uv_now(s->host.loop);
+    int r = static_node_join(&s->node);
+    if (r)
+        on_bad(s, r);
+    else
+        send_out(s);
+}
+
+static void on_redial(uv_timer_t *timer)
+{
+    dial(timer->data);
+}
+
+static void on_lost(void *data, const char *why)
+{
+    struct static_uv *s = data;
+
+    s->link = NULL;
+    if (s->node.stage == STATIC_LEAVING) { /* node 0 has gone: there is nobody to wait for */
+        everybody_left(s);
+        return;
+    }
+    if (s->placed || s->over)
+        return;
+    session_copy_text(s->why, sizeof(s->why), why);
+    s->node.stage = STATIC_GREETING;
+    (void)uv_timer_start(&s->redial, on_redial, REDIAL_MS, 0); /* fails only without a callback */
+}
+
+static void dial(struct static_uv *s)
+{
+    const struct link_config config = {.loop = s->host.loop,
+                                       .host = s->dial_host,
+                                       .port = s->dial_port,
+                                       .turn = s->n_dials++,
+                                       .on_connected = on_connected,
+                                       .on_bytes = on_bytes,
+                                       .on_lost = on_lost,
+                                       .data = s};
+
+    s->dialed_ms = uv_now(s->host.loop);
+    s->connected_ms = 0;
+    int r = link_dial(&s->link, &config);
+    if (r)
+        on_lost(s, strerror(-r));
+}
+
+/* ------------------------------------------------------------------ time */
+
+/* A listener that never answers is no store. */
+static bool is_mute(const struct static_uv *s)
+{
+    return s->link && s->connected_ms && s->node.stage == STATIC_GREETING &&
+           uv_now(s->host.loop) >= s->connected_ms + ANSWER_MS;
+}
+
+/* A host that is switched off, or behind a wall that drops packets: the kernel would try for two minutes. */
+static bool is_stuck(const struct static_uv *s)
+{
+    return s->link && !s->connected_ms && !*link_trouble(s->link) &&
+           uv_now(s->host.loop) >= s->dialed_ms + CONNECT_MS;
+}
+
+/* Why there is no conversation yet; may be "". */
+static const char *trouble(const struct static_uv *s)
+{
+    return s->link && *link_trouble(s->link) ? link_trouble(s->link) : s->why;
+}
+
+static const char *advice(const struct static_uv *s)
+{
+    return s->link && *link_trouble(s->link)
+               ? "; the name in --master-addr has to be known on every node (/etc/hosts, the resolver in "
+                 "/etc/resolv.conf): correct it, or give an address"
+               : "; check that it is running and that --master-addr and --master-port are its";
+}
+
+static void on_tick(uv_timer_t *timer)
+{
+    struct static_uv *s = timer->data;
+
+    if (is_mute(s)) {
+        say("something listens at %s port %u, but it does not answer as a TCPStore does; check --master-addr "
+            "and --master-port",
+            s->host.job->master_addr, s->host.job->master_port);
+        fail(s);
+        return;
+    }
+    if (s->node.stage == STATIC_GREETING)
+        say("waiting for node 0 at %s port %u%s%s", s->host.job->master_addr, s->host.job->master_port,
+            *trouble(s) ? ": " : "", trouble(s));
+    say_progress(s);
+    if (is_stuck(s)) {
+        link_close(s->link);
+        on_lost(s, "no answer");
+    }
+    if (s->link && static_node_count(&s->node) == 0)
+        send_out(s);
+}
+
+static void on_deadline(uv_timer_t *timer)
+{
+    struct static_uv *s = timer->data;
+    const struct job *job = s->host.job;
+    unsigned timeout_s = job->static_timeout_ms / 1000;
+
+    if (s->node.stage == STATIC_GREETING)
+        say("node 0 could not be reached at %s port %u for %u s%s%s%s", job->master_addr, job->master_port,
+            timeout_s, *trouble(s) ? ": " : "", trouble(s), advice(s));
+    else
+        say("timed out after %u s waiting for the nodes of this job: %u of %d are there; all of them need the "
+            "same --nnodes, --rdzv-id and address, and a --node-rank of their own",
+            timeout_s, s->node.n_there, job->max_nodes);
+    fail(s);
+}
+
+/* ------------------------------------------------------------------ life */
+
+/* Where workers expect it; but an address that only leads here (a service's, one behind NAT) cannot be bound. */
+static int open_store(struct static_uv *s)
+{
+    const struct job *job = s->host.job;
+    uint16_t port;
+
+    int r = worker_store_open(&s->store, s->host.loop, job->master_addr, job->master_port, &port);
+    if (r == -EADDRNOTAVAIL) {
+        s->dial_host = "localhost";
+        r = worker_store_open(&s->store, s->host.loop, NULL, job->master_port, &port);
+    }
+    if (r)
+        say("cannot open the store of this job at %s port %u: %s%s", job->master_addr, job->master_port,
+            strerror(-r),
+            r == -EADDRINUSE ? "; another program has it, choose another --master-port on all nodes" : "");
+    return r;
+}
+
+static void on_handle_closed(uv_handle_t *handle)
+{
+    struct static_uv *s = handle->data;
+
+    if (--s->n_handles > 0)
+        return;
+    static_node_finish(&s->node);
+    free(s);
+}
+
+static void init_timer(struct static_uv *s, uv_timer_t *timer)
+{
+    (void)uv_timer_init(s->host.loop, timer); /* cannot fail */
+    timer->data = s;
+    s->n_handles++;
+}
+
+int static_uv_create(struct static_uv **ret, const struct static_host *host)
+{
+    struct static_uv *s = calloc(1, sizeof(*s));
+
+    if (!s)
+        return -ENOMEM;
+    s->host = *host;
+    s->dial_host = host->job->master_addr;
+    s->dial_port = host->job->master_port;
+    begin_conversation(s);
+    int r = host->job->node_rank == 0 ? open_store(s) : 0;
+    if (r) {
+        static_node_finish(&s->node);
+        free(s);
+        return r;
+    }
+    init_timer(s, &s->redial);
+    init_timer(s, &s->tick);
+    init_timer(s, &s->deadline);
+    /* These fail only without a callback. */
+    (void)uv_timer_start(&s->redial, on_redial, 0, 0);
+    (void)uv_timer_start(&s->tick, on_tick, TICK_MS, TICK_MS);
+    (void)uv_timer_start(&s->deadline, on_deadline, host->job->static_timeout_ms, 0);
+    *ret = s;
+    return 0;
+}
+
+void static_uv_leave(struct static_uv *s)
+{
+    (void)uv_timer_start(&s->deadline, on_leave_timeout, LEAVE_MS, 0); /* as above */
+    if (!s->link || static_node_leave(&s->node) != 0) {
+        everybody_left(s);
+        return;
+    }
+    send_out(s);
+}
+
+void static_uv_destroy(struct static_uv *s)
+{
+    if (!s)
+        return;
+    s->over = true;
+    link_close(s->link);
+    s->link = NULL;
+    if (s->store)
+        server_drain(s->store, STORE_DRAIN_MS, NULL, NULL);
+    uv_close((uv_handle_t *)&s->redial, on_handle_closed);
+    uv_close((uv_handle_t *)&s->tick, on_handle_closed);
+    uv_close((uv_handle_t *)&s->deadline, on_handle_closed);
+}

@@ -1,0 +1,330 @@
+/*
+ * Life: looking up -> connecting, address after address -> connected -> lost or closed. A link frees itself
+ * when its handles are closed.
+ *
+ * Closing sends the end behind what was sent, and reads on until the peer has closed too: a socket that is
+ * closed with bytes unread is reset, which can take away what the peer has not read yet.
+ */
+
+#include "launcher/rdzv/tcp_client_uv.h"
+
+#include <errno.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "rendezvous/tcp_liveness_os.h"
+
+enum { LINGER_MS = 1000, CHUNK = 16384 };
+
+struct link {
+    struct link_config config;
+    struct lookup *lookup; /* while it is looked up */
+    uv_connect_t connecting;
+    uv_shutdown_t ending;
+    uv_tcp_t tcp;
+    uv_timer_t timer; /* to be lost later, or to linger */
+    struct lookup_addresses addresses;
+    size_t tried;
+    char why[160];
+    bool has_tcp, connected, closing;
+    unsigned n_handles;
+    uint8_t chunk[CHUNK];
+};
+
+struct sending {
+    uv_write_t request;
+    uint8_t bytes[];
+};
+
+static void try_next(struct link *l);
+
+/* ------------------------------------------------------------------ end */
+
+static void free_if_done(struct link *l)
+{
+    if (l->closing && l->n_handles == 0)
+        free(l);
+}
+
+static void on_timer_closed(uv_handle_t *handle)
+{
+    struct link *l = handle->data;
+
+    l->n_handles--;
+    free_if_done(l);
+}
+
+static void on_tcp_closed(uv_handle_t *handle)
+{
+    struct link *l = handle->data;
+
+    l->n_handles--;
+    l->has_tcp = false;
+    if (l->closing)
+        free_if_done(l);
+    else
+        try_next(l);
+}
+
+static void close_handle(uv_handle_t *handle, uv_close_cb closed)
+{
+    if (!uv_is_closing(handle))
+        uv_close(handle, closed);
+}
+
+static void close_now(struct link *l)
+{
+    l->closing = true;
+    lookup_stop(l->lookup);
+    l->lookup = NULL;
+    if (l->has_tcp)
+        close_handle((uv_handle_t *)&l->tcp, on_tcp_closed);
+    close_handle((uv_handle_t *)&l->timer, on_timer_closed);
+}
+
+static void lose(struct link *l, const char *why)
+{
+    if (l->closing)
+        return;
+    void (*on_lost)(void *, const char *) = l->config.on_lost;
+    void *data = l->config.data;
+    char copy[sizeof(l->why)];
+
+    (void)snprintf(copy, sizeof(copy), "%s", why); /* cut: still the best we have */
+    close_now(l);
+    on_lost(data, copy);
+}
+
+static void on_lost_later(uv_timer_t *timer)
+{
+    struct link *l = timer->data;
+
+    lose(l, l->why);
+}
+
+static void lose_later(struct link *l, const char *why)
+{
+    (void)snprintf(l->why, sizeof(l->why), "%s", why); /* as above */
+    (void)uv_timer_start(&l->timer, on_lost_later, 0, 0); /* fails only without a callback */
+}
+
+static void on_lingered(uv_timer_t *timer)
+{
+    close_now(timer->data);
+}
+
+static void on_ended(uv_shutdown_t *ending, int status)
+{
+    struct link *l = ending->handle->data;
+
+    if (status < 0 && status != UV_ECANCELED)
+        close_now(l);
+}
+
+void link_close(struct link *l)
+{
+    if (!l || l->closing)
+        return;
+    l->closing = true;
+    if (l->has_tcp && l->connected && !uv_is_closing((uv_handle_t *)&l->tcp) &&
+        uv_shutdown(&l->ending, (uv_stream_t *)&l->tcp, on_ended) == 0)
+        (void)uv_timer_start(&l->timer, on_lingered, LINGER_MS, 0); /* fails only without a callback */
+    else
+        close_now(l);
+}
+
+/* ------------------------------------------------------------------ bytes */
+
+static void on_room(uv_handle_t *handle, size_t suggested, uv_buf_t *ret)
+{
+    struct link *l = handle->data;
+
+    *ret = uv_buf_init((char *)l->chunk, CHUNK);
+}
+
+static void on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *buf)
+{
+    struct link *l = stream->data;
+
+    if (n == 0)
+        return;
+    if (l->closing) {
+        if (n < 0)
+            close_now(l);
+    } else if (n > 0) {
+        l->config.on_bytes(l->config.data, (const uint8_t *)buf->base, (size_t)n);
+    } else {
+        lose(l, n == UV_EOF ? "closed" : uv_strerror((int)n));
+    }
+}
+
+static void on_sent(uv_write_t *request, int status)
+{
+    struct link *l = request->handle->data;
+
+    free(request->data);
+    if (status < 0 && status != UV_ECANCELED)
+        lose(l, uv_strerror(status));
+}
+
+void link_send(struct link *l, const void *bytes, size_t n)
+{
+    uv_buf_t buf = uv_buf_init((char *)(uintptr_t)bytes, (unsigned)n);
+
+    if (l->closing || !l->connected)
+        return;
+    int sent = uv_try_write((uv_stream_t *)&l->tcp, &buf, 1);
+    size_t done = sent > 0 ? (size_t)sent : 0;
+    if (done == n)
+        return;
+    struct sending *s = malloc(sizeof(*s) + (n - done));
+    if (!s) {
+        lose_later(l, "out of memory");
+        return;
+    }
+    memcpy(s->bytes, (const uint8_t *)bytes + done, n - done);
+    s->request.data = s;
+    buf = uv_buf_init((char *)s->bytes, (unsigned)(n - done));
+    int r = uv_write(&s->request, (uv_stream_t *)&l->tcp, &buf, 1, on_sent);
+    if (r < 0) {
+        free(s);
+        lose_later(l, uv_strerror(r));
+    }
+}
+
+int link_peer(const struct link *l, struct sockaddr_storage *ret, int *size)
+{
+    return l->connected ? uv_tcp_getpeername(&l->tcp, (struct sockaddr *)ret, size) : -ENOTCONN;
+}
+
+void link_own_address(const struct link *l, char *ret, size_t size)
+{
+    union lookup_address own = {0};
+    int n = sizeof(own);
+
+    ret[0] = '\0';
+    if (!l->connected || uv_tcp_getsockname(&l->tcp, (struct sockaddr *)&own, &n) < 0)
+        return;
+    if (own.any.sa_family == AF_INET6 && IN6_IS_ADDR_V4MAPPED(&own.v6.sin6_addr))
+        (void)uv_inet_ntop(AF_INET, &own.v6.sin6_addr.s6_addr[12], ret, size);
+    else if (own.any.sa_family == AF_INET6)
+        (void)uv_inet_ntop(AF_INET6, &own.v6.sin6_addr, ret, size); /* "" where it does not fit */
+    else
+        (void)uv_inet_ntop(AF_INET, &own.v4.sin_addr, ret, size);
+}
+
+uint64_t link_slack_ns(const struct link *l, uint32_t within_ms)
+{
+    uv_os_fd_t fd;
+
+    if (!l->connected || uv_fileno((const uv_handle_t *)&l->tcp, &fd) < 0)
+        return 0;
+    return thin_acknowledged_ms(fd) < within_ms ? UINT64_MAX : thin_slack_ns(fd);
+}
+
+/* ------------------------------------------------------------------ connecting */
+
+static void on_connect(uv_connect_t *request, int status)
+{
+    struct link *l = request->handle->data;
+
+    if (l->closing || status == UV_ECANCELED)
+        return;
+    if (status < 0) {
+        (void)snprintf(l->why, sizeof(l->why), "%s", uv_strerror(status)); /* as above */
+        close_handle((uv_handle_t *)&l->tcp, on_tcp_closed);
+        return;
+    }
+    l->connected = true;
+    (void)uv_tcp_nodelay(&l->tcp, 1); /* slower without, not wrong */
+    uv_os_fd_t fd;
+    if (uv_fileno((const uv_handle_t *)&l->tcp, &fd) == 0)
+        thin_tune(fd);
+    int r = uv_read_start((uv_stream_t *)&l->tcp, on_room, on_read);
+    if (r < 0)
+        lose(l, uv_strerror(r));
+    else
+        l->config.on_connected(l->config.data);
+}
+
+static int start_connecting(struct link *l, const struct sockaddr *address)
+{
+    int r = uv_tcp_init(l->config.loop, &l->tcp);
+
+    if (r < 0)
+        return r;
+    l->tcp.data = l;
+    l->has_tcp = true;
+    l->n_handles++;
+    return uv_tcp_connect(&l->connecting, &l->tcp, address, on_connect);
+}
+
+static void try_next(struct link *l)
+{
+    const struct lookup_addresses *a = &l->addresses;
+
+    if (l->tried == a->n) {
+        lose(l, l->why);
+        return;
+    }
+    int r = start_connecting(l, &a->items[(l->config.turn + l->tried++) % a->n].any);
+    if (r < 0)
+        lose_later(l, uv_strerror(r));
+}
+
+static void on_found(void *data, const struct lookup_addresses *found)
+{
+    struct link *l = data;
+
+    l->addresses = *found;
+    lookup_stop(l->lookup);
+    l->lookup = NULL;
+    try_next(l);
+}
+
+const char *link_trouble(const struct link *l)
+{
+    return l->lookup ? lookup_why(l->lookup) : "";
+}
+
+static int look_up(struct link *l)
+{
+    const struct lookup_config config = {
+        .loop = l->config.loop, .host = l->config.host, .port = l->config.port, .on_found = on_found, .data = l};
+
+    return lookup_start(&l->lookup, &config);
+}
+
+static void on_begin(uv_timer_t *timer)
+{
+    try_next(timer->data);
+}
+
+int link_dial(struct link **ret, const struct link_config *config)
+{
+    struct link *l = calloc(1, sizeof(*l));
+
+    if (!l)
+        return -ENOMEM;
+    l->config = *config;
+    (void)uv_timer_init(config->loop, &l->timer); /* cannot fail */
+    l->timer.data = l;
+    l->n_handles = 1;
+    int r = 0;
+    if (config->addresses)
+        l->addresses = *config->addresses;
+    if (config->addresses || lookup_numeric(config->host, config->port, &l->addresses))
+        (void)uv_timer_start(&l->timer, on_begin, 0, 0); /* fails only without a callback */
+    else
+        r = look_up(l);
+    l->config.host = NULL;
+    l->config.addresses = NULL;
+    if (r < 0) {
+        close_now(l);
+        return r;
+    }
+    *ret = l;
+    return 0;
+}

@@ -1,0 +1,190 @@
+/*
+ * Happy path: write() appends to `pending` and wakes the thread, which takes all of it and writes it with one
+ * system call, so that several nodes can share a file.
+ *
+ * Ways it goes wrong: the file cannot be written (said by the next caller, as only the loop's thread may speak;
+ * later lines are tried again, behind a line's end if half of one is there), the file takes nothing for long (past
+ * PENDING_MAX lines are dropped and counted), or for ever (close() leaves the thread behind: the process ends).
+ */
+
+#include "launcher/report/event_file_os.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "launcher/util/log_os.h"
+#include "base/buf.h"
+
+enum { PENDING_MAX = 1 << 20, CLOSE_PATIENCE_S = 2 };
+
+struct event_file {
+    int fd;
+    char *path;
+    pthread_t thread;
+    pthread_mutex_t lock; /* of what follows */
+    pthread_cond_t changed;
+    struct buf pending;
+    bool ending, ended;
+    int error;      /* of a write, not yet said */
+    bool told;      /* it has been said */
+    size_t dropped; /* lines that found no room */
+};
+
+/* Returns 0 or errno. *torn: half a line has been written. */
+static int write_all(int fd, const char *bytes, size_t n, bool *torn)
+{
+    if (*torn && write(fd, "\n", 1) == 1)
+        *torn = false;
+    while (n > 0) {
+        ssize_t written = write(fd, bytes, n);
+        if (written < 0 && errno == EINTR)
+            continue;
+        if (written < 0)
+            return errno;
+        *torn = (size_t)written < n;
+        bytes += written;
+        n -= (size_t)written;
+    }
+    return 0;
+}
+
+static void *live(void *data)
+{
+    struct event_file *f = data;
+    bool torn = false;
+
+    (void)pthread_mutex_lock(&f->lock); /* neither this nor its like can fail on a mutex that is sound */
+    for (;;) {
+        while (buf_size(&f->pending) == 0 && !f->ending)
+            (void)pthread_cond_wait(&f->changed, &f->lock);
+        if (buf_size(&f->pending) == 0)
+            break;
+        struct buf taken = f->pending;
+        f->pending = (struct buf){0};
+        (void)pthread_mutex_unlock(&f->lock);
+        int error = write_all(f->fd, (const char *)buf_bytes(&taken), buf_size(&taken), &torn);
+        buf_finish(&taken);
+        (void)pthread_mutex_lock(&f->lock);
+        if (error)
+            f->error = error;
+    }
+    f->ended = true;
+    (void)pthread_cond_broadcast(&f->changed);
+    (void)pthread_mutex_unlock(&f->lock);
+    return NULL;
+}
+
+static int start_thread(struct event_file *f)
+{
+    pthread_condattr_t attributes;
+    sigset_t all, before;
+
+    (void)pthread_mutex_init(&f->lock, NULL); /* these do not fail on Linux */
+    (void)pthread_condattr_init(&attributes);
+    (void)pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    (void)pthread_cond_init(&f->changed, &attributes);
+    (void)pthread_condattr_destroy(&attributes);
+    (void)sigfillset(&all); /* signals are the loop's */
+    (void)pthread_sigmask(SIG_SETMASK, &all, &before);
+    int r = pthread_create(&f->thread, NULL, live, f);
+    (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return -r;
+}
+
+static void event_file_free(struct event_file *f)
+{
+    if (f->fd >= 0)
+        (void)close(f->fd);
+    buf_finish(&f->pending);
+    free(f->path);
+    free(f);
+}
+
+/* O_NONBLOCK only so that a pipe without a reader is an error here and no endless wait. */
+static int open_file(struct event_file *f)
+{
+    f->fd = open(f->path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK, 0666);
+    if (f->fd < 0)
+        return -errno;
+    return fcntl(f->fd, F_SETFL, O_APPEND) < 0 ? -errno : 0;
+}
+
+int event_file_open(struct event_file **ret, const char *path)
+{
+    struct event_file *f = calloc(1, sizeof(*f));
+
+    if (!f)
+        return -ENOMEM;
+    f->fd = -1;
+    f->path = strdup(path);
+    int r = f->path ? open_file(f) : -ENOMEM;
+    if (!r)
+        r = start_thread(f);
+    if (r) {
+        say("cannot open the event log %s: %s; the job goes on without it", path, strerror(-r));
+        event_file_free(f);
+        return r;
+    }
+    *ret = f;
+    return 0;
+}
+
+/* Says what has gone wrong since the last time; the lock is ours. */
+static void tell(struct event_file *f)
+{
+    int error = f->error;
+    bool is_full = f->dropped > 0;
+
+    if (f->told || (!error && !is_full))
+        return;
+    f->told = true;
+    (void)pthread_mutex_unlock(&f->lock);
+    if (error)
+        say("cannot write the event log %s: %s; the job goes on without it", f->path, strerror(error));
+    else
+        say("the event log %s takes nothing; events are dropped", f->path);
+    (void)pthread_mutex_lock(&f->lock);
+}
+
+void event_file_write(struct event_file *f, const char *lines)
+{
+    if (!f)
+        return;
+    (void)pthread_mutex_lock(&f->lock);
+    if (buf_size(&f->pending) + strlen(lines) > PENDING_MAX || buf_append(&f->pending, lines, strlen(lines)) < 0)
+        f->dropped++;
+    (void)pthread_cond_broadcast(&f->changed);
+    tell(f);
+    (void)pthread_mutex_unlock(&f->lock);
+}
+
+void event_file_close(struct event_file *f)
+{
+    struct timespec until;
+
+    if (!f)
+        return;
+    (void)clock_gettime(CLOCK_MONOTONIC, &until); /* cannot fail for this clock */
+    until.tv_sec += CLOSE_PATIENCE_S;
+    (void)pthread_mutex_lock(&f->lock);
+    f->ending = true;
+    (void)pthread_cond_broadcast(&f->changed);
+    for (int r = 0; !f->ended && r == 0;)
+        r = pthread_cond_timedwait(&f->changed, &f->lock, &until);
+    bool ended = f->ended;
+    if (!ended)
+        f->dropped++;
+    tell(f);
+    (void)pthread_mutex_unlock(&f->lock);
+    if (!ended)
+        return; /* the thread still has it, and the process is about to end */
+    (void)pthread_join(f->thread, NULL);
+    event_file_free(f);
+}

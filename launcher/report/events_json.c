@@ -1,0 +1,163 @@
+/* Lines of --event-log. A field that is added is fine for every reader; one that changes its meaning is not. */
+
+#include <cjson/cJSON.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "launcher/report/events.h"
+#include "base/utf8.h"
+
+static const char *const names[EVENT_KIND_COUNT] = {
+    [EVENT_START] = "start", [EVENT_READY] = "ready",     [EVENT_EXIT] = "exit", [EVENT_FAILURE] = "failure",
+    [EVENT_STOP] = "stop",   [EVENT_RESTART] = "restart", [EVENT_END] = "end",
+};
+
+/* RFC 3339 in UTC, with nanoseconds. */
+static void format_time(int64_t time_ns, char *out, size_t out_size)
+{
+    time_t s = (time_t)(time_ns / 1000000000);
+    char day[32] = "";
+    struct tm utc;
+
+    if (gmtime_r(&s, &utc))
+        (void)strftime(day, sizeof(day), "%Y-%m-%dT%H:%M:%S", &utc); /* stays empty beyond the year 9999 */
+    (void)snprintf(out, out_size, "%s.%09dZ", day, (int)(time_ns % 1000000000)); /* fits */
+}
+
+/* Whole numbers as they are: a double has room for 53 bits only. Room is for an int64. */
+static void add_integer(cJSON *line, const char *name, int64_t value)
+{
+    char text[24];
+
+    (void)snprintf(text, sizeof(text), "%lld", (long long)value); /* fits */
+    (void)cJSON_AddRawToObject(line, name, text);                  /* a field that finds no memory is left out */
+}
+
+static void add_signal(cJSON *line, const char *name, int signal)
+{
+    const char *abbreviation = sigabbrev_np(signal);
+    char text[32];
+
+    (void)snprintf(text, sizeof(text), abbreviation ? "SIG%s" : "%.0s%d", abbreviation ? abbreviation : "", signal);
+    (void)cJSON_AddStringToObject(line, name, text);
+}
+
+/* Bytes that are no UTF-8 (in a program's name, at the end of a cut sentence) would make the line no JSON. */
+void events_add_text(cJSON *object, const char *name, const char *text)
+{
+    char *copy = strdup(text);
+
+    for (unsigned char *s = (unsigned char *)copy; s && *s;) {
+        size_t n = utf8_sequence(s);
+        if (n == 0)
+            *s = '?';
+        s += n ? n : 1;
+    }
+    (void)cJSON_AddStringToObject(object, name, copy ? copy : ""); /* a field that finds no memory is left out */
+    free(copy);
+}
+
+static void add_ending(cJSON *line, const struct event_job *job, const struct event_ending *e)
+{
+    add_integer(line, "local_rank", e->local_rank);
+    add_integer(line, "rank", job->rank_base + e->local_rank);
+    if (e->pid <= 0)
+        return; /* it never ran */
+    add_integer(line, "pid", e->pid);
+    if (e->code >= 0)
+        add_integer(line, "exit_code", e->code);
+    else
+        add_signal(line, "signal", -e->code);
+    if (e->core_dumped)
+        (void)cJSON_AddTrueToObject(line, "core_dumped");
+    (void)cJSON_AddBoolToObject(line, "stopped_by_crun", e->stopped);
+    add_integer(line, "max_rss_kib", e->max_rss_kib);
+    add_integer(line, "ran_ns", (int64_t)e->ran_ns);
+}
+
+static void add_pids(cJSON *line, const pid_t *pids, int n)
+{
+    cJSON *list = cJSON_AddArrayToObject(line, "pids");
+
+    for (int i = 0; list && i < n; i++)
+        (void)cJSON_AddItemToArray(list, cJSON_CreateNumber(pids[i]));
+}
+
+static void add_start(cJSON *line, const struct event_job *job)
+{
+    add_integer(line, "crun_pid", job->crun);
+    events_add_text(line, "program", job->program);
+    events_add_text(line, "role", job->role);
+    add_integer(line, "local_world_size", job->n_workers);
+    add_integer(line, "world_size", job->world_size);
+    add_integer(line, "group_world_size", job->group_world_size);
+    add_integer(line, "max_restarts", job->max_restarts);
+}
+
+static void add_own_fields(cJSON *line, const struct event_job *job, const struct event *e)
+{
+    switch (e->kind) {
+    case EVENT_START:
+        add_start(line, job);
+        break;
+    case EVENT_READY:
+        add_pids(line, e->pids, job->n_workers);
+        add_integer(line, "took_ns", (int64_t)e->took_ns);
+        break;
+    case EVENT_FAILURE:
+        (void)cJSON_AddStringToObject(line, "cause", e->cause);
+        if (e->number)
+            add_integer(line, "errno", e->number);
+        break;
+    case EVENT_STOP:
+        add_signal(line, "signal", e->number);
+        if (e->sender > 0)
+            add_integer(line, "sender_pid", e->sender);
+        break;
+    case EVENT_RESTART:
+        add_integer(line, "restarts_left", e->left);
+        break;
+    case EVENT_END:
+        (void)cJSON_AddStringToObject(line, "result", e->cause);
+        add_integer(line, "exit_code", e->number);
+        add_integer(line, "took_ns", (int64_t)e->took_ns);
+        break;
+    default:
+        break;
+    }
+}
+
+char *events_print(cJSON *line)
+{
+    char *text = line ? cJSON_PrintUnformatted(line) : NULL;
+    char *with_end = text ? realloc(text, strlen(text) + 2) : NULL;
+
+    cJSON_Delete(line);
+    if (!with_end)
+        free(text);
+    return with_end ? strcat(with_end, "\n") : NULL;
+}
+
+char *events_json_line(const struct event_job *job, const struct event *event)
+{
+    cJSON *line = cJSON_CreateObject();
+    char time[64];
+
+    format_time(event->time_ns, time, sizeof(time));
+    (void)cJSON_AddStringToObject(line, "time", time);
+    add_integer(line, "monotonic_ns", (int64_t)event->monotonic_ns);
+    (void)cJSON_AddStringToObject(line, "event", names[event->kind]);
+    events_add_text(line, "run_id", job->run_id);
+    events_add_text(line, "host", job->host);
+    add_integer(line, "group_rank", job->group_rank);
+    add_integer(line, "generation", event->generation);
+    add_integer(line, "restarts", event->restarts);
+    add_own_fields(line, job, event);
+    if (event->ending)
+        add_ending(line, job, event->ending);
+    if (event->reason)
+        events_add_text(line, "reason", event->reason);
+    return events_print(line);
+}

@@ -1,0 +1,306 @@
+#include "launcher/report/events_os.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "launcher/report/event_file_os.h"
+#include "launcher/report/events.h"
+#include "launcher/report/failures_os.h"
+#include "launcher/supervise/worker_group.h"
+#include "launcher/cli/job.h"
+#include "launcher/output/logs_os.h"
+#include "launcher/util/log_os.h"
+#include "base/cleanup.h"
+
+enum { ERROR_FILE_MAX = 64 << 10 };
+
+struct events {
+    struct event_job job;
+    char host[256];
+    struct event_file *file; /* NULL: nobody wants it */
+    bool console;
+    uint64_t begin_ns; /* of generation 0 */
+    int n_told;        /* exits of this generation that have been told */
+    bool told_ready, told_failure;
+};
+
+static uint64_t clock_ns(clockid_t clock)
+{
+    struct timespec t;
+
+    (void)clock_gettime(clock, &t); /* cannot fail for the clocks used here */
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+/* ------------------------------------------------------------------ --event-log */
+
+static void tell(struct events *e, const struct group *g, struct event event, uint64_t at_ns)
+{
+    if (!e->file)
+        return;
+    event.monotonic_ns = at_ns;
+    event.time_ns = (int64_t)(clock_ns(CLOCK_REALTIME) - (clock_ns(CLOCK_MONOTONIC) - at_ns));
+    event.generation = g->generation;
+    event.restarts = g->restarts;
+    _cleanup_free_ char *line = events_json_line(&e->job, &event);
+    event_file_write(e->file, line ? line : "{\"event\":\"lost\",\"reason\":\"out of memory\"}\n");
+}
+
+static struct event_ending ending_of(const struct group *g, int local_rank)
+{
+    const struct group_worker *w = &g->workers[local_rank];
+
+    return (struct event_ending){.local_rank = local_rank,
+                                 .pid = w->pid,
+                                 .code = group_worker_code(w),
+                                 .core_dumped = WIFSIGNALED(w->status) && WCOREDUMP(w->status),
+                                 .stopped = w->stopped,
+                                 .max_rss_kib = w->max_rss_kib,
+                                 .ran_ns = w->ended_ns - w->started_ns};
+}
+
+static void tell_ready(struct events *e, const struct group *g, uint64_t at_ns)
+{
+    _cleanup_free_ pid_t *pids = calloc((size_t)g->config.n_workers, sizeof(*pids));
+
+    for (int i = 0; i < g->config.n_workers; i++) {
+        if (g->workers[i].state == GROUP_WORKER_NONE || !pids)
+            return;
+        pids[i] = g->workers[i].pid;
+    }
+    e->told_ready = true;
+    tell(e, g, (struct event){.kind = EVENT_READY, .pids = pids, .took_ns = at_ns - g->started_ns}, at_ns);
+}
+
+/* In the order in which they ended. */
+static void tell_exits(struct events *e, const struct group *g)
+{
+    for (int i = 0; e->n_told < g->n_ended && i < g->config.n_workers; i++) {
+        if (g->workers[i].state != GROUP_WORKER_ENDED || g->workers[i].order != e->n_told)
+            continue;
+        const struct event_ending ending = ending_of(g, i);
+        tell(e, g, (struct event){.kind = EVENT_EXIT, .ending = &ending}, g->workers[i].ended_ns);
+        e->n_told++;
+        i = -1;
+    }
+}
+
+static void tell_failure(struct events *e, const struct group *g, uint64_t at_ns)
+{
+    static const char *const causes[] = {
+        [GROUP_CAUSE_WORKER] = "worker",
+        [GROUP_CAUSE_EXEC] = "exec",
+        [GROUP_CAUSE_GUARDIAN] = "guardian",
+        [GROUP_CAUSE_START] = "start",
+    };
+    struct event_ending ending;
+    struct event event = {.kind = EVENT_FAILURE};
+
+    if (g->cause >= sizeof(causes) / sizeof(causes[0]) || !causes[g->cause])
+        return; /* nothing has failed */
+    e->told_failure = true;
+    event.cause = causes[g->cause];
+    if (g->cause == GROUP_CAUSE_WORKER || g->cause == GROUP_CAUSE_EXEC) {
+        ending = ending_of(g, g->cause_worker);
+        event.ending = &ending;
+    }
+    if (g->cause == GROUP_CAUSE_EXEC) {
+        event.number = g->workers[g->cause_worker].status;
+        event.reason = strerrordesc_np(event.number);
+    }
+    tell(e, g, event, at_ns);
+}
+
+/* ------------------------------------------------------------------ --event-log-handler=console */
+
+static void print_torch(struct events *e, const struct group *g, struct event_torch event)
+{
+    if (!e->console)
+        return;
+    event.restarts = g->restarts;
+    _cleanup_free_ char *line = events_torch_line(&e->job, &event);
+    if (line)
+        say_lines(line);
+}
+
+static void print_rendezvous(struct events *e, const struct group *g)
+{
+    bool is_first = g->generation == 0;
+
+    print_torch(e, g, (struct event_torch){.state = "RENDEZVOUS", .is_first = is_first});
+    print_torch(e, g, (struct event_torch){.state = "ASSIGN_WORKER_RANKS", .is_first = is_first});
+}
+
+/* The error file of a worker, or what torchrun says of one that left none. Malloc'ed. */
+static char *raw_error(const char *attempt_dir, int local_rank)
+{
+    _cleanup_free_ char *path = NULL;
+    size_t n;
+
+    if (!attempt_dir || asprintf(&path, "%s/%d/error.json", attempt_dir, local_rank) < 0)
+        path = NULL;
+    char *bytes = path ? logs_read_file(path, ERROR_FILE_MAX, &n) : NULL;
+    if (!bytes)
+        return strdup("{\"message\": \"<NONE>\", \"errorTraits\": {\"category\": \"system_terminated_error\", "
+                      "\"retryability\": \"False\"}}");
+    char *text = strndup(bytes, n);
+    free(bytes);
+    return text;
+}
+
+static void print_worker_end(struct events *e, const struct group *g, int local_rank, int64_t run_s,
+                             const char *attempt_dir)
+{
+    const struct event_ending ending = ending_of(g, local_rank);
+    bool failed = ending.code != 0;
+    _cleanup_free_ char *error = failed ? raw_error(attempt_dir, local_rank) : NULL;
+
+    print_torch(e, g,
+                (struct event_torch){.state = failed                         ? "FAILED"
+                                              : g->cause == GROUP_CAUSE_NONE ? "SUCCEEDED"
+                                                                             : "TERMINATED",
+                                     .worker = &ending,
+                                     .knows_ending = failed,
+                                     .raw_error = error,
+                                     .run_s = run_s,
+                                     .duration_ms = -1});
+}
+
+/* The agent has "succeeded" when it came to its end, whatever became of the workers. */
+static void print_end(struct events *e, const struct group *g, int64_t run_s, const char *attempt_dir)
+{
+    bool came_to_its_end = !g->interrupt && g->cause != GROUP_CAUSE_EXEC && g->cause != GROUP_CAUSE_START;
+
+    for (int i = 0; came_to_its_end && i < g->config.n_workers; i++)
+        print_worker_end(e, g, i, run_s, attempt_dir);
+    print_torch(e, g,
+                (struct event_torch){
+                    .state = came_to_its_end ? "SUCCEEDED" : "FAILED", .run_s = run_s, .duration_ms = -1});
+}
+
+/* ------------------------------------------------------------------ steps */
+
+static void begin_generation(struct events *e, const struct group *g, uint64_t at_ns)
+{
+    e->n_told = 0;
+    e->told_ready = e->told_failure = false;
+    if (!e->begin_ns)
+        e->begin_ns = at_ns;
+    tell(e, g, (struct event){.kind = EVENT_START}, at_ns);
+    print_rendezvous(e, g);
+}
+
+static bool has_action(const struct group_actions *actions, enum group_action_kind kind)
+{
+    for (size_t i = 0; i < actions->n_items; i++)
+        if (actions->items[i].kind == kind)
+            return true;
+    return false;
+}
+
+void events_step(struct events *e, const struct group *g, const struct group_event *event,
+                 const struct group_actions *actions)
+{
+    if (!e)
+        return;
+    if (has_action(actions, GROUP_DO_SPAWN) || has_action(actions, GROUP_DO_REPLACE))
+        begin_generation(e, g, event->now_ns);
+    if (event->kind == GROUP_STARTED) {
+        const struct event_ending started = {.local_rank = event->worker, .pid = event->pid};
+        print_torch(e, g, (struct event_torch){.state = "START", .worker = &started, .duration_ms = -1});
+    }
+    if (event->kind == GROUP_STARTED && !e->told_ready)
+        tell_ready(e, g, event->now_ns);
+    tell_exits(e, g);
+    if (!e->told_failure)
+        tell_failure(e, g, event->now_ns);
+    if (event->kind == GROUP_SIGNAL)
+        tell(e, g, (struct event){.kind = EVENT_STOP, .number = event->value, .sender = event->pid}, event->now_ns);
+}
+
+void events_restart(struct events *e, const struct group *g, const struct failures_outcome *outcome)
+{
+    if (!e)
+        return;
+    tell(e, g,
+         (struct event){.kind = EVENT_RESTART,
+                        .reason = *outcome->reason ? outcome->reason : NULL,
+                        .left = g->config.max_restarts - g->restarts - 1},
+         clock_ns(CLOCK_MONOTONIC));
+}
+
+void events_end(struct events *e, const struct group *g, const struct failures_outcome *outcome, int exit_code,
+                const char *attempt_dir)
+{
+    if (!e)
+        return;
+    uint64_t now = clock_ns(CLOCK_MONOTONIC), took = e->begin_ns ? now - e->begin_ns : 0;
+    bool failed = g->cause != GROUP_CAUSE_NONE && g->cause != GROUP_CAUSE_SIGNAL;
+
+    tell(e, g,
+         (struct event){.kind = EVENT_END,
+                        .cause = failed || (exit_code && !g->interrupt) ? "failed"
+                                 : g->interrupt                         ? "stopped"
+                                                                        : "succeeded",
+                        .reason = exit_code && *outcome->reason ? outcome->reason : NULL,
+                        .number = exit_code,
+                        .took_ns = took},
+         now);
+    print_end(e, g, (int64_t)(took / 1000000000u), attempt_dir);
+}
+
+/* ------------------------------------------------------------------ life */
+
+struct events *events_create(const struct job *job, const char *program)
+{
+    const char *slash = strrchr(program, '/');
+
+    if (!job->event_log && !job->event_console)
+        return NULL;
+    struct events *e = calloc(1, sizeof(*e));
+    if (!e) {
+        say("too little memory for the event log; the job goes on without it");
+        return NULL;
+    }
+    (void)gethostname(e->host, sizeof(e->host) - 1); /* stays empty if it fails */
+    e->job = (struct event_job){.run_id = job->run_id_text,
+                                .host = e->host,
+                                .role = job->role,
+                                .program = slash ? slash + 1 : program,
+                                .rdzv_backend = job->rdzv_backend,
+                                .n_workers = job->n_workers,
+                                .max_restarts = job->max_restarts,
+                                .crun = getpid(),
+                                .group_world_size = 1,
+                                .world_size = job->n_workers,
+                                .role_world_size = job->n_workers};
+    e->console = job->event_console;
+    if (job->event_log)
+        (void)event_file_open(&e->file, job->event_log); /* it has said why not */
+    return e;
+}
+
+void events_place(struct events *e, const struct event_place *place)
+{
+    if (!e)
+        return;
+    e->job.group_rank = place->group_rank;
+    e->job.group_world_size = place->group_world_size;
+    e->job.rank_base = place->rank_base;
+    e->job.world_size = place->world_size;
+    e->job.role_rank_base = place->role_rank_base;
+    e->job.role_world_size = place->role_world_size;
+}
+
+void events_destroy(struct events *e)
+{
+    if (!e)
+        return;
+    event_file_close(e->file);
+    free(e);
+}

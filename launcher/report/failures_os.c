@@ -1,0 +1,300 @@
+#include "launcher/report/failures_os.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "launcher/util/envp.h"
+#include "launcher/supervise/worker_group.h"
+#include "launcher/cli/job.h"
+#include "launcher/output/logs_os.h"
+#include "launcher/host/machine_os.h"
+#include "launcher/report/report.h"
+#include "launcher/report/report_json.h"
+#include "launcher/util/log_os.h"
+#include "base/cleanup.h"
+
+enum {
+    ERROR_FILE_MAX = 1 << 20,
+    LAST_LINES = 4,
+    LAST_BYTES = 1024,
+};
+
+/* What report_failure borrows. */
+struct strings {
+    char *path, *message, *bytes;
+    size_t n_bytes;
+};
+
+/* Wall clock at a moment of the monotonic clock. */
+static int64_t wall_clock_s(uint64_t at_ns)
+{
+    struct timespec wall, monotonic;
+
+    (void)clock_gettime(CLOCK_REALTIME, &wall); /* cannot fail for these clocks */
+    (void)clock_gettime(CLOCK_MONOTONIC, &monotonic);
+    int64_t ago_ns = (int64_t)monotonic.tv_sec * 1000000000 + monotonic.tv_nsec - (int64_t)at_ns;
+    return ((int64_t)wall.tv_sec * 1000000000 + wall.tv_nsec - ago_ns) / 1000000000;
+}
+
+/* In the folder of the generation that it was started in, which is not the last one when others were replaced
+ * since. Malloc'ed or NULL. */
+static char *worker_file(const struct failures_source *source, int local_rank, const char *name)
+{
+    const struct group_worker *w = &source->group->workers[local_rank];
+    char *path = NULL;
+
+    if (!source->run_dir ||
+        asprintf(&path, "%s/attempt_%u/%d/%s", source->run_dir, w->generation, local_rank, name) < 0)
+        return NULL;
+    return path;
+}
+
+static void read_error_file(const struct failures_source *source, struct report_failure *f, struct strings *s)
+{
+    int64_t time_s = 0;
+
+    s->path = worker_file(source, f->local_rank, "error.json");
+    if (!s->path)
+        return;
+    s->bytes = logs_read_file(s->path, ERROR_FILE_MAX, &s->n_bytes);
+    if (!s->bytes)
+        return;
+    f->error_file = s->path;
+    if (report_json_read(s->bytes, s->n_bytes, &s->message, &time_s) != 0)
+        return; /* the file is named, what is in it cannot be shown */
+    f->message = s->message;
+    if (time_s > 0)
+        f->time_s = time_s;
+}
+
+static void describe(const struct failures_source *source, int local_rank, struct report_failure *f,
+                     struct strings *s)
+{
+    const struct group_worker *w = &source->group->workers[local_rank];
+    struct tm local;
+
+    *f = (struct report_failure){
+        .local_rank = local_rank,
+        .rank = source->rank_base + local_rank,
+        .pid = w->pid,
+        .exit_code = group_worker_code(w),
+        .core_dumped = WIFSIGNALED(w->status) && WCOREDUMP(w->status),
+        .stopped = w->stopped,
+        .ended_ns = w->ended_ns,
+        .time_s = wall_clock_s(w->ended_ns),
+        .max_rss_kib = w->max_rss_kib,
+    };
+    read_error_file(source, f, s);
+    time_t t = (time_t)f->time_s;
+    if (!localtime_r(&t, &local) ||
+        strftime(f->time_text, sizeof(f->time_text), "%Y-%m-%d_%H:%M:%S", &local) == 0)
+        (void)snprintf(f->time_text, sizeof(f->time_text), "%lld", (long long)t);
+}
+
+/* The end of the worker's stderr.log, when that is the only place where it can be read: whole lines, at most
+ * LAST_LINES of them. Malloc'ed or NULL. */
+static char *last_stderr_lines(const struct failures_source *source, int local_rank)
+{
+    const struct job *job = source->job;
+    _cleanup_free_ char *path = NULL;
+    char *bytes;
+    size_t n;
+
+    bool is_shown = job->tees[local_rank] & JOB_STDERR && (!job->listed || job->listed[local_rank]);
+    if (is_shown || !((job->redirects[local_rank] | job->tees[local_rank]) & JOB_STDERR))
+        return NULL;
+    path = worker_file(source, local_rank, "stderr.log");
+    if (!path)
+        return NULL;
+    bytes = logs_read_end(path, LAST_BYTES, &n);
+    if (!bytes)
+        return NULL;
+    while (n > 0 && bytes[n - 1] == '\n')
+        n--;
+    bytes[n] = '\0';
+    size_t from = n;
+    for (int lines = 0; from > 0; from--)
+        if (bytes[from - 1] == '\n' && ++lines == LAST_LINES)
+            break;
+    memmove(bytes, bytes + from, n - from + 1);
+    return bytes;
+}
+
+/* In the order in which they ended. */
+static size_t collect(const struct failures_source *source, struct report_failure *failures,
+                      struct strings *strings)
+{
+    const struct group *g = source->group;
+    size_t n = 0;
+
+    for (int order = 0; order < g->n_ended; order++)
+        for (int i = 0; i < g->config.n_workers; i++) {
+            const struct group_worker *w = &g->workers[i];
+            if (w->state != GROUP_WORKER_ENDED || w->order != order || w->status == 0)
+                continue;
+            describe(source, i, &failures[n], &strings[n]);
+            n++;
+        }
+    return n;
+}
+
+/* torchrun's nesting: a launcher that was itself started with an error file hands the first cause up. */
+static void copy_error_file(const struct failures_source *source, const struct strings *s, int exit_code)
+{
+    const char *to = environment_get(source->environment, "TORCHELASTIC_ERROR_FILE");
+
+    if (!to || !*to || !s->bytes)
+        return;
+    _cleanup_free_ char *text = report_json_with_code(s->bytes, s->n_bytes, exit_code);
+    if (!text)
+        return;
+    _cleanup_close_ int fd = open(to, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    if (fd < 0 || write(fd, text, strlen(text)) != (ssize_t)strlen(text))
+        say("cannot write the error file %s: %s", to, strerror(errno));
+}
+
+static int code_like_a_shell(int exit_code)
+{
+    return exit_code < 0 ? 128 - exit_code : exit_code;
+}
+
+static int worker_code(const struct group *g, const struct report_failure *failures, int root)
+{
+    if (g->cause == GROUP_CAUSE_EXEC)
+        return g->workers[g->cause_worker].status == ENOENT ? 127 : 126;
+    if (g->interrupt)
+        return 128 + g->interrupt;
+    return root < 0 ? 1 : code_like_a_shell(failures[root].exit_code);
+}
+
+/* ENOENT and EACCES of an exec mean the file itself or what its first line names. Malloc'ed; NULL: the file. */
+static char *bad_interpreter(const struct failures_source *source)
+{
+    const struct group *g = source->group;
+    size_t n;
+
+    if (g->cause != GROUP_CAUSE_EXEC || access(source->program, X_OK) < 0)
+        return NULL;
+    int error = g->workers[g->cause_worker].status;
+    char *head = error == ENOENT || error == EACCES ? logs_read_file(source->program, 256, &n) : NULL;
+    if (!head)
+        return NULL;
+    head[n] = '\0';
+    if (strncmp(head, "#!", 2) != 0) {
+        free(head);
+        return NULL;
+    }
+    const char *name = head + 2 + strspn(head + 2, " \t");
+    size_t length = strcspn(name, " \t\n");
+    memmove(head, name, length);
+    head[length] = '\0';
+    return head;
+}
+
+/* "rank 1 (pid 4711): exit code 3: ValueError: boom". */
+static void set_reason(const struct failures_source *source, const struct report_failure *f, char *out, size_t out_size)
+{
+    const struct group *g = source->group;
+    char end[96];
+
+    *out = '\0';
+    if (g->cause == GROUP_CAUSE_EXEC)
+        (void)snprintf(out, out_size, "%s: %s", source->program, strerrordesc_np(g->workers[g->cause_worker].status));
+    if (g->cause == GROUP_CAUSE_GUARDIAN)
+        (void)snprintf(out, out_size, "the guardian was killed from outside");
+    if (g->cause != GROUP_CAUSE_WORKER || !f)
+        return;
+    report_describe_end(f, end, sizeof(end));
+    const char *last = f->message ? strrchr(f->message, '\n') : NULL; /* a traceback ends in the exception */
+    last = last && last[1] ? last + 1 : f->message;
+    (void)snprintf(out, out_size, "rank %d (pid %d): %s%s%.*s", f->rank, f->pid, end, last ? ": " : "",
+                   last ? (int)strcspn(last, "\n") : 0, last ? last : ""); /* cut when it is long */
+}
+
+static void tell(const struct failures_source *source, struct report_failure *failures,
+                 struct strings *strings, struct failures_outcome *outcome)
+{
+    const struct group *g = source->group;
+    char host[256] = "", core_pattern[128];
+
+    machine_core_pattern(core_pattern, sizeof(core_pattern));
+    size_t n = collect(source, failures, strings);
+    int root = report_find_root(failures, n);
+    (void)gethostname(host, sizeof(host) - 1); /* stays empty if it fails */
+    outcome->worker_code = worker_code(g, failures, root);
+    set_reason(source, root < 0 ? NULL : &failures[root], outcome->reason, sizeof(outcome->reason));
+    outcome->has_files = outcome->has_files || job_has_logs(source->job);
+    for (size_t i = 0; i < n; i++)
+        outcome->has_files = outcome->has_files || failures[i].error_file;
+    _cleanup_free_ char *stderr_lines =
+        root < 0 ? NULL : last_stderr_lines(source, failures[root].local_rank);
+    _cleanup_free_ char *interpreter = bad_interpreter(source);
+    const struct report report = {
+        .group = g,
+        .rank_base = source->rank_base,
+        .failures = failures,
+        .n_failures = n,
+        .root = root,
+        .title = source->job->program_name,
+        .host = host,
+        .program = source->program,
+        .interpreter = interpreter,
+        .log_dir = outcome->has_files || source->job->log_dir ? source->log_dir : NULL,
+        .oom_kills = source->oom_kills,
+        .core_pattern = core_pattern,
+        .sender = source->sender,
+        .gave_up = source->gave_up,
+        .last_lines = stderr_lines,
+    };
+    _cleanup_free_ char *text = report_compose(&report);
+    say_lines(text ? text : "crun: the job has failed, and memory is too short to say how\n");
+    if (root >= 0 && !g->will_restart)
+        copy_error_file(source, &strings[root], failures[root].exit_code);
+}
+
+void failures_tell(const struct failures_source *source, struct failures_outcome *outcome)
+{
+    size_t n = (size_t)source->group->config.n_workers;
+    struct report_failure *failures = calloc(n, sizeof(*failures));
+    struct strings *strings = calloc(n, sizeof(*strings));
+
+    if (failures && strings)
+        tell(source, failures, strings, outcome);
+    for (size_t i = 0; strings && i < n; i++) {
+        free(strings[i].path);
+        free(strings[i].message);
+        free(strings[i].bytes);
+    }
+    free(strings);
+    free(failures);
+}
+
+void failures_read_message(const char *attempt_dir, int local_rank, char *ret, size_t size)
+{
+    _cleanup_free_ char *path = NULL, *bytes = NULL, *message = NULL;
+    int64_t time_s;
+    size_t n;
+
+    ret[0] = '\0';
+    if (!attempt_dir || asprintf(&path, "%s/%d/error.json", attempt_dir, local_rank) < 0) {
+        path = NULL;
+        return;
+    }
+    bytes = logs_read_file(path, ERROR_FILE_MAX, &n);
+    if (!bytes || report_json_read(bytes, n, &message, &time_s) != 0)
+        return;
+    const char *end = message + strlen(message);
+    while (end > message && end[-1] == '\n')
+        end--;
+    /* Of a traceback the last line is the one that tells. */
+    const char *line = end;
+    while (line > message && line[-1] != '\n')
+        line--;
+    (void)snprintf(ret, size, "%.*s", (int)(end - line), line); /* a cut one still helps */
+}

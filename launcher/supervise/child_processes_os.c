@@ -1,0 +1,117 @@
+/*
+ * Happy path: /proc/thread-self/children, one read. A kernel built without it makes us look at the parent
+ * of every process in /proc instead. Both may miss a child that appears while they look; whoever must not
+ * miss one asks again until wait() says that there is none.
+ */
+
+#include "launcher/supervise/child_processes_os.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+
+#include "base/cleanup.h"
+
+/* What one directory read gives; glibc's readdir() would allocate. */
+struct entry {
+    uint64_t inode;
+    int64_t offset;
+    uint16_t size;
+    uint8_t type;
+    char name[];
+};
+
+static pid_t parent_of(const char *name)
+{
+    char path[64], stat[512];
+
+    (void)snprintf(path, sizeof(path), "/proc/%.20s/stat", name); /* a process id is short */
+    _cleanup_close_ int fd = open(path, O_RDONLY | O_CLOEXEC);
+    ssize_t n = fd < 0 ? -1 : read(fd, stat, sizeof(stat) - 1);
+    if (n <= 0)
+        return -1;
+    stat[n] = '\0';
+    /* "pid (name) state parent ...", and the name may hold anything, brackets too. */
+    const char *after_name = strrchr(stat, ')');
+    return after_name && strlen(after_name) > 4 ? (pid_t)atol(after_name + 4) : -1;
+}
+
+static int list_by_parent(pid_t *pids, int n_max)
+{
+    _Alignas(struct entry) char block[4096];
+    pid_t self = getpid();
+    int n_found = 0;
+
+    _cleanup_close_ int fd = open("/proc", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0)
+        return -errno;
+    for (;;) {
+        long n = syscall(SYS_getdents64, fd, block, sizeof(block));
+        if (n <= 0)
+            return n < 0 ? -errno : n_found;
+        const struct entry *e;
+        for (long at = 0; at < n && n_found < n_max; at += e->size) {
+            e = (const void *)(block + at);
+            if (e->name[0] >= '1' && e->name[0] <= '9' && parent_of(e->name) == self)
+                pids[n_found++] = (pid_t)atol(e->name);
+        }
+    }
+}
+
+/* Numbers separated by spaces. A number cut by the end of a block goes on in the next one. */
+static int list_by_file(int fd, pid_t *pids, int n_max)
+{
+    char block[1024];
+    pid_t number = 0;
+    int n_found = 0;
+    ssize_t n;
+
+    while ((n = read(fd, block, sizeof(block))) > 0)
+        for (ssize_t i = 0; i < n && n_found < n_max; i++) {
+            if (block[i] >= '0' && block[i] <= '9') {
+                number = number * 10 + (block[i] - '0');
+            } else if (number) {
+                pids[n_found++] = number;
+                number = 0;
+            }
+        }
+    return n < 0 ? -errno : n_found;
+}
+
+int children_list(pid_t *pids, int n_max)
+{
+    _cleanup_close_ int fd = open("/proc/thread-self/children", O_RDONLY | O_CLOEXEC);
+
+    if (fd >= 0)
+        return list_by_file(fd, pids, n_max);
+    return list_by_parent(pids, n_max);
+}
+
+static bool contains(const pid_t *pids, size_t n, pid_t pid)
+{
+    for (size_t i = 0; i < n; i++)
+        if (pids[i] == pid)
+            return true;
+    return false;
+}
+
+int children_signal(int signal, const pid_t *except, size_t n_except)
+{
+    pid_t pids[1024];
+    int n_signalled = 0;
+
+    int n = children_list(pids, (int)(sizeof(pids) / sizeof(pids[0])));
+    for (int i = 0; i < n; i++)
+        if (!contains(except, n_except, pids[i])) {
+            (void)kill(pids[i], signal); /* ended meanwhile, or setuid: nothing better can be done */
+            n_signalled++;
+        }
+    return n < 0 ? n : n_signalled;
+}

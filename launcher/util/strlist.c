@@ -1,0 +1,55 @@
+#include "launcher/util/strlist.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static bool make_room(struct strlist *list)
+{
+    if (list->n_items + 1 < list->capacity)
+        return true;
+    size_t capacity = list->capacity ? 2 * list->capacity : 32;
+    char **items = reallocarray(list->items, capacity, sizeof(*items));
+    if (!items)
+        return false;
+    list->items = items;
+    list->capacity = capacity;
+    return true;
+}
+
+void strlist_add_owned(struct strlist *list, char *string)
+{
+    if (!string || !make_room(list)) {
+        free(string);
+        list->failed = true;
+        return;
+    }
+    list->items[list->n_items++] = string;
+    list->items[list->n_items] = NULL;
+}
+
+void strlist_add_copy(struct strlist *list, const char *string)
+{
+    strlist_add_owned(list, strdup(string));
+}
+
+void strlist_add(struct strlist *list, const char *format, ...)
+{
+    char *string = NULL;
+    va_list args;
+
+    va_start(args, format);
+    if (vasprintf(&string, format, args) < 0)
+        string = NULL;
+    va_end(args);
+    strlist_add_owned(list, string);
+}
+
+void strlist_finish(struct strlist *list)
+{
+    for (size_t i = 0; i < list->n_items; i++)
+        free(list->items[i]);
+    free(list->items);
+    *list = (struct strlist){0};
+}

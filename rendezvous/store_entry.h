@@ -1,0 +1,40 @@
+#pragma once
+
+/*
+ * Whatever the store knows under one name: a value, a queue, who waits for it and who was promised an item
+ * of the queue. It exists as long as one of these does.
+ */
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "base/list.h"
+#include "proto/wire.h"
+
+struct blob;
+
+struct name {
+    uint64_t hash;
+    struct blob *value;      /* NULL: not a key */
+    struct blob *queue_head; /* linked by blob.next */
+    struct blob *queue_tail;
+    uint64_t queue_size;
+    struct list waiters; /* of struct wait_link, in the order in which they began to wait */
+    uint32_t n_waiters;
+    uint32_t n_promised; /* clients whose store_client.promised this is */
+    uint32_t key_size;
+    uint8_t key[];
+};
+
+static inline bool name_is(const struct name *name, struct wire_span key)
+{
+    return name->key_size == key.size && (key.size == 0 || memcmp(name->key, key.data, key.size) == 0);
+}
+
+/* As CHECK and WAIT see it. */
+static inline bool name_exists(const struct name *name)
+{
+    return name && (name->value || name->queue_head);
+}

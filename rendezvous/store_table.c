@@ -1,0 +1,200 @@
+/*
+ * Two arrays while a move is under way: new names go to `now`; `old` only loses names. A slot of `old`
+ * that lost its name keeps a mark so that longer probe chains across it stay whole; in `now` a removal
+ * pulls the chain together instead, so no marks ever pile up there.
+ *
+ * A move visits MOVE_STEP slots with every change. Growth happens at 3/4 load to twice the size and
+ * shrinking at 1/8 to half, so the next resize cannot be due before old is empty; were it, the rest is
+ * moved at once.
+ */
+
+#include "rendezvous/store_table.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "rendezvous/store_entry.h"
+
+enum { SLOTS_MIN = 64, MOVE_STEP = 8 };
+
+/* What a slot of `old` holds after its name left. Never dereferenced. */
+static struct name moved_name;
+#define MOVED (&moved_name)
+
+static int slots_init(struct name_slots *s, size_t n)
+{
+    s->slots = calloc(n, sizeof(*s->slots));
+    if (!s->slots)
+        return -ENOMEM;
+    s->mask = n - 1;
+    return 0;
+}
+
+static void slots_finish(struct name_slots *s)
+{
+    free(s->slots);
+    *s = (struct name_slots){0};
+}
+
+int name_table_init(struct name_table *t, const uint8_t seed[SIPHASH_SEED_SIZE])
+{
+    *t = (struct name_table){0};
+    memcpy(t->seed, seed, SIPHASH_SEED_SIZE);
+    return slots_init(&t->now, SLOTS_MIN);
+}
+
+void name_table_finish(struct name_table *t)
+{
+    slots_finish(&t->now);
+    slots_finish(&t->old);
+}
+
+uint64_t name_table_hash(const struct name_table *t, struct wire_span key)
+{
+    return siphash13(t->seed, key.data, key.size);
+}
+
+static struct name *slots_find(const struct name_slots *s, struct wire_span key, uint64_t hash)
+{
+    for (size_t i = hash & s->mask; s->slots[i].name; i = (i + 1) & s->mask) {
+        struct name *name = s->slots[i].name;
+
+        if (s->slots[i].hash == hash && name != MOVED && name_is(name, key))
+            return name;
+    }
+    return NULL;
+}
+
+struct name *name_table_find(const struct name_table *t, struct wire_span key, uint64_t hash)
+{
+    struct name *name = slots_find(&t->now, key, hash);
+
+    if (!name && t->old.slots)
+        name = slots_find(&t->old, key, hash);
+    return name;
+}
+
+static void slots_put(struct name_slots *s, struct name *name, uint64_t hash)
+{
+    size_t i = hash & s->mask;
+
+    while (s->slots[i].name)
+        i = (i + 1) & s->mask;
+    s->slots[i] = (struct name_slot){.hash = hash, .name = name};
+}
+
+static void move_some(struct name_table *t, size_t n)
+{
+    for (; t->old.slots && n > 0; n--) {
+        struct name_slot *slot = &t->old.slots[t->old_next];
+
+        if (slot->name && slot->name != MOVED) {
+            slots_put(&t->now, slot->name, slot->hash);
+            slot->name = MOVED;
+        }
+        if (t->old_next++ == t->old.mask)
+            slots_finish(&t->old);
+    }
+}
+
+static int resize(struct name_table *t, size_t n)
+{
+    struct name_slots fresh;
+    int r;
+
+    move_some(t, SIZE_MAX);
+    r = slots_init(&fresh, n);
+    if (r < 0)
+        return r;
+    t->old = t->now;
+    t->old_next = 0;
+    t->now = fresh;
+    return 0;
+}
+
+int name_table_insert(struct name_table *t, struct name *name, uint64_t hash)
+{
+    size_t n = t->now.mask + 1;
+
+    if (t->used >= n - n / 4) {
+        int r = resize(t, n * 2);
+
+        /* Without memory it goes on with longer chains, but one slot must stay free: it ends them. */
+        if (r < 0 && t->used + 1 >= n)
+            return r;
+    }
+    slots_put(&t->now, name, hash);
+    t->used++;
+    move_some(t, MOVE_STEP);
+    return 0;
+}
+
+/* Empties slot i and moves back whatever its absence would hide. */
+static void slots_pull(struct name_slots *s, size_t i)
+{
+    for (size_t j = (i + 1) & s->mask; s->slots[j].name; j = (j + 1) & s->mask) {
+        size_t home = s->slots[j].hash & s->mask;
+
+        if (((j - home) & s->mask) >= ((j - i) & s->mask)) {
+            s->slots[i] = s->slots[j];
+            i = j;
+        }
+    }
+    s->slots[i].name = NULL;
+}
+
+static struct name_slot *slots_locate(const struct name_slots *s, const struct name *name, uint64_t hash)
+{
+    for (size_t i = hash & s->mask; s->slots[i].name; i = (i + 1) & s->mask) {
+        if (s->slots[i].name == name)
+            return &s->slots[i];
+    }
+    return NULL;
+}
+
+void name_table_remove(struct name_table *t, const struct name *name, uint64_t hash)
+{
+    struct name_slot *slot = slots_locate(&t->now, name, hash);
+
+    if (slot) {
+        slots_pull(&t->now, (size_t)(slot - t->now.slots));
+    } else {
+        assert(t->old.slots);
+        slot = slots_locate(&t->old, name, hash);
+        assert(slot);
+        slot->name = MOVED;
+    }
+    t->used--;
+    move_some(t, MOVE_STEP);
+    if (!t->old.slots && t->now.mask >= SLOTS_MIN && t->used < (t->now.mask + 1) / 8)
+        (void)resize(t, (t->now.mask + 1) / 2); /* a table too large is no failure */
+}
+
+static struct name *slots_next(const struct name_slots *s, size_t *i)
+{
+    while (*i <= s->mask) {
+        struct name *name = s->slots[(*i)++].name;
+
+        if (name && name != MOVED)
+            return name;
+    }
+    return NULL;
+}
+
+struct name *name_table_next(const struct name_table *t, size_t *cursor)
+{
+    size_t n = t->now.mask + 1;
+    struct name *name = NULL;
+
+    if (*cursor < n)
+        name = slots_next(&t->now, cursor);
+    if (!name && t->old.slots) {
+        size_t i = *cursor - n;
+
+        name = slots_next(&t->old, &i);
+        *cursor = n + i;
+    }
+    return name;
+}

@@ -1,0 +1,14 @@
+#pragma once
+
+/*
+ * What the two halves of snapshots (snapshot_write_os.c, snapshot_read_os.c) and their tests know beyond crw.h.
+ */
+
+#include "worker-runtime/crw.h"
+#include "worker-runtime/checkpoint/snapshot_file_os.h"
+
+/* As crw_snapshots_create(), with other system calls. io must outlive the object. */
+int snapshots_create(const char *folder, int keep, const struct snapshot_io *io, struct crw_snapshots **ret);
+
+/* Reads and checks one file of a folder; path is only for sentences. Results of crw_snapshot_open(). */
+int snapshot_load(int folder_fd, const char *name, const char *path, struct crw_snapshot **ret);

@@ -1,0 +1,375 @@
+#include "worker-runtime/checkpoint/snapshot_file_os.h"
+
+/*
+ * A snapshot is written under a temporary name in its own folder, given its length first (a full disk
+ * shows itself before the work), written, synced, closed, renamed, and then the folder is synced: only
+ * after that is the name itself known to survive a power cut.
+ *
+ * Ways to die: any call fails, then the temporary is removed and the sentence says which call and why. A
+ * failed fsync is final for that file: the kernel may have dropped the pages and would report success the
+ * next time. A crash leaves at most a temporary, which snapshot_folder_prepare() removes.
+ */
+
+#include "base/cleanup.h"
+#include "worker-runtime/base/error.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { LOCK_WAIT_MS = 2000, LOCK_PAUSE_MS = 20 };
+
+/* ------------------------------------------------------------------ the system */
+
+static int system_result(int r)
+{
+    return r < 0 ? -errno : r;
+}
+
+static int system_create(void *data, int folder_fd, const char *name)
+{
+    return system_result(openat(folder_fd, name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
+}
+
+/* Not every file system can; then a full disk shows itself when writing. posix_fallocate() would write the
+ * whole length as zeros there. */
+static int system_reserve(void *data, int fd, uint64_t n_bytes)
+{
+    if (fallocate(fd, 0, 0, (off_t)n_bytes) == 0 || errno == EOPNOTSUPP || errno == ENOSYS)
+        return 0;
+    return -errno;
+}
+
+static ssize_t system_write(void *data, int fd, const void *bytes, size_t n_bytes)
+{
+    ssize_t n = write(fd, bytes, n_bytes);
+
+    return n < 0 ? -errno : n;
+}
+
+static int system_sync(void *data, int fd)
+{
+    return system_result(fsync(fd));
+}
+
+static int system_close(void *data, int fd)
+{
+    return system_result(close(fd));
+}
+
+static int system_rename(void *data, int folder_fd, const char *from, const char *to)
+{
+    return system_result(renameat(folder_fd, from, folder_fd, to));
+}
+
+static int system_remove(void *data, int folder_fd, const char *name)
+{
+    return system_result(unlinkat(folder_fd, name, 0));
+}
+
+const struct snapshot_io snapshot_io_system = {
+    .create = system_create,
+    .reserve = system_reserve,
+    .write = system_write,
+    .sync = system_sync,
+    .close = system_close,
+    .rename = system_rename,
+    .remove = system_remove,
+    .retry_ms = 100, /* then 400 and 1600 */
+};
+
+/* ------------------------------------------------------------------ the folder */
+
+/* Makes the folders above path. What cannot be made shows itself when the last one is opened. */
+static void make_parents(const char *path)
+{
+    char above[PATH_MAX];
+
+    for (const char *slash = strchr(path + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
+        (void)snprintf(above, sizeof(above), "%.*s", (int)(slash - path), path);
+        (void)mkdir(above, 0777); /* most of them exist */
+    }
+}
+
+/* The new folder's own name must survive a power cut like the files in it. */
+static void sync_parent(int folder_fd)
+{
+    _cleanup_close_ int parent_fd = openat(folder_fd, "..", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+
+    if (parent_fd >= 0)
+        (void)fsync(parent_fd); /* a parent that we may not read belongs to somebody else */
+}
+
+int snapshot_folder_create(const char *folder)
+{
+    bool made;
+    int fd;
+
+    if (!*folder || strlen(folder) >= PATH_MAX)
+        return crw_fail_errno(*folder ? -ENAMETOOLONG : -ENOENT, "cannot make the snapshot folder \"%s\"",
+                              folder);
+    make_parents(folder);
+    made = mkdir(folder, 0777) == 0;
+    if (!made && errno != EEXIST)
+        return crw_fail_errno(-errno, "cannot make the snapshot folder %s", folder);
+    fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0)
+        return crw_fail_errno(-errno, "cannot open the snapshot folder %s", folder);
+    if (made)
+        sync_parent(fd);
+    return fd;
+}
+
+int snapshot_folder_lock(int folder_fd, const char *folder)
+{
+    const struct timespec pause = {.tv_nsec = LOCK_PAUSE_MS * 1000000L};
+
+    for (int waited_ms = 0;; waited_ms += LOCK_PAUSE_MS) {
+        if (flock(folder_fd, LOCK_EX | LOCK_NB) == 0)
+            return 0;
+        if (errno != EWOULDBLOCK && errno != EINTR)
+            return 0; /* a file system without locks: nothing is known of others, as everywhere without this */
+        if (waited_ms >= LOCK_WAIT_MS)
+            return crw_fail_errno(-EBUSY,
+                                  "another run is saving to the snapshot folder %s: wait for its end, or "
+                                  "give this one a folder of its own",
+                                  folder);
+        (void)nanosleep(&pause, NULL);
+    }
+}
+
+/* Calls entry for each name until it returns non-zero; that, or 0, or -errno of reading the folder. */
+static int for_each_name(int folder_fd, const char *folder, int (*entry)(const char *name, void *data),
+                         void *data)
+{
+    int fd = openat(folder_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    struct dirent *found;
+    DIR *dir;
+    int r = 0;
+
+    if (fd < 0)
+        return crw_fail_errno(-errno, "cannot list the snapshot folder %s", folder);
+    dir = fdopendir(fd);
+    if (!dir) {
+        r = crw_fail_errno(-errno, "cannot list the snapshot folder %s", folder);
+        (void)close(fd);
+        return r;
+    }
+    for (errno = 0; r == 0 && (found = readdir(dir)); errno = 0)
+        r = entry(found->d_name, data);
+    if (r == 0 && errno != 0)
+        r = crw_fail_errno(-errno, "cannot list the snapshot folder %s", folder);
+    (void)closedir(dir); /* only read */
+    return r;
+}
+
+struct cleaning {
+    const struct snapshot_io *io;
+    int folder_fd;
+};
+
+static int remove_temporary(const char *name, void *data)
+{
+    struct cleaning *c = data;
+
+    if (snapshot_name_is_temporary(name))
+        (void)c->io->remove(c->io->data, c->folder_fd, name); /* it only takes room: try again next time */
+    return 0;
+}
+
+int snapshot_folder_prepare(const struct snapshot_io *io, int folder_fd, const char *folder)
+{
+    struct cleaning c = {io, folder_fd};
+    char name[SNAPSHOT_NAME_SIZE];
+    int r = for_each_name(folder_fd, folder, remove_temporary, &c);
+    int fd;
+
+    if (r != 0)
+        return r;
+    snapshot_temporary_name(0, getpid(), name);
+    fd = io->create(io->data, folder_fd, name);
+    if (fd < 0)
+        return crw_fail_errno(fd, "cannot write to the snapshot folder %s", folder);
+    (void)io->close(io->data, fd);               /* nothing was written */
+    (void)io->remove(io->data, folder_fd, name); /* the next start removes it */
+    return 0;
+}
+
+struct listing {
+    struct snapshot_entry *entries;
+    size_t n, capacity;
+};
+
+static int list_snapshot(const char *name, void *data)
+{
+    struct listing *l = data;
+    uint64_t step;
+
+    if (!snapshot_name_parse(name, &step))
+        return 0;
+    if (l->n == l->capacity) {
+        size_t capacity = l->capacity ? l->capacity * 2 : 16;
+        struct snapshot_entry *larger = reallocarray(l->entries, capacity, sizeof(*larger));
+
+        if (!larger)
+            return crw_fail_errno(-ENOMEM, "cannot list the snapshots");
+        l->entries = larger;
+        l->capacity = capacity;
+    }
+    l->entries[l->n++] = (struct snapshot_entry){.step = step, .state = SNAPSHOT_UNKNOWN};
+    return 0;
+}
+
+int snapshot_folder_list(int folder_fd, const char *folder, struct snapshot_entry **ret, size_t *ret_n)
+{
+    struct listing l = {0};
+    int r = for_each_name(folder_fd, folder, list_snapshot, &l);
+
+    if (r != 0) {
+        free(l.entries);
+        return r;
+    }
+    snapshot_sort(l.entries, l.n);
+    *ret = l.entries;
+    *ret_n = l.n;
+    return 0;
+}
+
+/* ------------------------------------------------------------------ one file */
+
+static int write_all(const struct snapshot_io *io, int fd, const uint8_t *bytes, size_t n_bytes)
+{
+    while (n_bytes > 0) {
+        ssize_t n = io->write(io->data, fd, bytes, n_bytes);
+
+        if (n == -EINTR)
+            continue;
+        if (n <= 0)
+            return n < 0 ? (int)n : -EIO;
+        bytes += n;
+        n_bytes -= (size_t)n;
+    }
+    return 0;
+}
+
+/* Fills the new file and closes it in any case. */
+static int fill_file(const struct snapshot_io *io, int fd, const char *what, const void *bytes,
+                     size_t n_bytes)
+{
+    const char *doing = "reserve room for";
+    int r = io->reserve(io->data, fd, n_bytes);
+    int closed;
+
+    if (r == 0) {
+        doing = "write";
+        r = write_all(io, fd, bytes, n_bytes);
+    }
+    if (r == 0) {
+        doing = "sync";
+        r = io->sync(io->data, fd);
+    }
+    closed = io->close(io->data, fd);
+    if (r == 0) {
+        doing = "close";
+        r = closed;
+    }
+    return r < 0 ? crw_fail_errno(r, "cannot %s %s", doing, what) : 0;
+}
+
+int snapshot_file_replace(const struct snapshot_io *io, int folder_fd, const char *what,
+                          const char *temporary, const char *name, const void *bytes, size_t n_bytes)
+{
+    int fd = io->create(io->data, folder_fd, temporary);
+    int r;
+
+    if (fd < 0)
+        return crw_fail_errno(fd, "cannot create a file for %s", what);
+    r = fill_file(io, fd, what, bytes, n_bytes);
+    if (r == 0) {
+        r = io->rename(io->data, folder_fd, temporary, name);
+        if (r < 0)
+            (void)crw_fail_errno(r, "cannot give %s its name", what);
+    }
+    if (r < 0) {
+        (void)io->remove(io->data, folder_fd, temporary); /* the next start removes it */
+        return r;
+    }
+    r = io->sync(io->data, folder_fd);
+    return r < 0 ? crw_fail_errno(r, "%s was written, but its folder cannot be synced", what) : 0;
+}
+
+int snapshot_file_write(const struct snapshot_io *io, int folder_fd, const char *folder, uint64_t step,
+                        const void *bytes, size_t n_bytes)
+{
+    char name[SNAPSHOT_NAME_SIZE], temporary[SNAPSHOT_NAME_SIZE];
+    char what[PATH_MAX + SNAPSHOT_NAME_SIZE + 16];
+
+    snapshot_name(step, name);
+    snapshot_temporary_name(step, getpid(), temporary);
+    (void)snprintf(what, sizeof(what), "snapshot %s/%s", folder, name);
+    return snapshot_file_replace(io, folder_fd, what, temporary, name, bytes, n_bytes);
+}
+
+static int read_all(int fd, const char *path, uint8_t *bytes, size_t n_bytes, size_t *ret_n)
+{
+    size_t done = 0;
+
+    while (done < n_bytes) {
+        ssize_t n = read(fd, bytes + done, n_bytes - done);
+
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0)
+            return crw_fail_errno(-errno, "cannot read snapshot %s", path);
+        if (n == 0)
+            break; /* cut while we read: what is missing will be noticed */
+        done += (size_t)n;
+    }
+    *ret_n = done;
+    return 0;
+}
+
+int snapshot_file_open(int folder_fd, const char *name, const char *path, int *ret_fd, uint64_t *ret_size)
+{
+    /* Not blocking: a pipe of that name must not hold us. */
+    _cleanup_close_ int fd = openat(folder_fd, name, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    struct stat st;
+
+    if (fd < 0 && errno == ENOENT)
+        return crw_fail(CRW_E_NOT_FOUND, "there is no snapshot %s", path);
+    if (fd < 0)
+        return crw_fail_errno(-errno, "cannot open snapshot %s", path);
+    if (fstat(fd, &st) < 0)
+        return crw_fail_errno(-errno, "cannot examine snapshot %s", path);
+    if (!S_ISREG(st.st_mode))
+        return crw_fail(CRW_E_DAMAGED, "snapshot %s is not a regular file", path);
+    *ret_size = (uint64_t)st.st_size;
+    *ret_fd = steal_fd(&fd);
+    return 0;
+}
+
+int snapshot_file_read(int fd, const char *path, uint64_t n_bytes, uint8_t **ret_bytes, size_t *ret_n_bytes)
+{
+    _cleanup_free_ uint8_t *bytes = NULL;
+    int r;
+
+    if (n_bytes < SIZE_MAX)
+        bytes = malloc(n_bytes > 0 ? (size_t)n_bytes : 1);
+    if (!bytes)
+        return crw_fail_errno(-ENOMEM, "cannot hold the %" PRIu64 " bytes of snapshot %s", n_bytes, path);
+    if (lseek(fd, 0, SEEK_SET) < 0)
+        return crw_fail_errno(-errno, "cannot read snapshot %s", path);
+    r = read_all(fd, path, bytes, (size_t)n_bytes, ret_n_bytes);
+    if (r == 0)
+        *ret_bytes = steal_ptr(bytes);
+    return r;
+}

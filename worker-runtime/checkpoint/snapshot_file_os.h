@@ -1,0 +1,66 @@
+#pragma once
+
+/*
+ * Snapshots as files of one folder: writing one so that it survives a crash at any point, reading one,
+ * listing them. The system calls that change the folder go through a table, so that a test can let each of
+ * them fail, be cut short, or be the last thing that the process does.
+ *
+ * Failures are said by crw_fail(); `folder` is only for those sentences, the work is done on folder_fd.
+ */
+
+#include "worker-runtime/checkpoint/snapshot_plan.h"
+
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+/* Each returns 0 or more, or a negative errno. */
+struct snapshot_io {
+    int (*create)(void *data, int folder_fd, const char *name); /* fails when it exists; an fd */
+    int (*reserve)(void *data, int fd, uint64_t n_bytes);
+    ssize_t (*write)(void *data, int fd, const void *bytes, size_t n_bytes);
+    int (*sync)(void *data, int fd); /* of a file or of the folder */
+    int (*close)(void *data, int fd);
+    int (*rename)(void *data, int folder_fd, const char *from, const char *to);
+    int (*remove)(void *data, int folder_fd, const char *name);
+    void *data;
+    unsigned retry_ms; /* before a failed save is tried again, and longer each time; 0: it is not */
+};
+
+/* The system itself. */
+extern const struct snapshot_io snapshot_io_system;
+
+/* Opens a folder, making it and those above it when missing. Its fd or -errno. */
+int snapshot_folder_create(const char *folder);
+
+/*
+ * Keeps other runs from saving to the same folder for as long as this descriptor is open; the kernel drops
+ * the lock with the process, however it ends. Waits a moment for one that is about to end. 0 or -EBUSY.
+ */
+int snapshot_folder_lock(int folder_fd, const char *folder);
+
+/* Proves that files can be made here, and removes what unfinished writers left. 0 or -errno. */
+int snapshot_folder_prepare(const struct snapshot_io *io, int folder_fd, const char *folder);
+
+/* Snapshots by name, newest first, nothing known of their content; free() the array. 0 or -errno. */
+int snapshot_folder_list(int folder_fd, const char *folder, struct snapshot_entry **ret, size_t *ret_n);
+
+/*
+ * Writes a file so that `name` holds either what it held before or all of the bytes, whatever happens.
+ * what: its name in sentences. 0: it is on disk for good. -errno: it is not known to be.
+ */
+int snapshot_file_replace(const struct snapshot_io *io, int folder_fd, const char *what, const char *temporary,
+                          const char *name, const void *bytes, size_t n_bytes);
+
+/*
+ * Writes a sealed image under the name of its step. 0: it is on disk for good. -errno: it is not known to
+ * be; what was there under that name before is there still, or the new one is.
+ */
+int snapshot_file_write(const struct snapshot_io *io, int folder_fd, const char *folder, uint64_t step,
+                        const void *bytes, size_t n_bytes);
+
+/* Opens a regular file and tells its length. 0, CRW_E_NOT_FOUND, CRW_E_DAMAGED (it is no file), -errno. */
+int snapshot_file_open(int folder_fd, const char *name, const char *path, int *ret_fd, uint64_t *ret_size);
+
+/* Reads the first n_bytes of it, or as many as there are; free() the bytes. 0 or -errno. */
+int snapshot_file_read(int fd, const char *path, uint64_t n_bytes, uint8_t **ret_bytes, size_t *ret_n_bytes);

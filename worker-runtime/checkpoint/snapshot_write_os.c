@@ -1,0 +1,356 @@
+/*
+ * Saving snapshots beside the training. crw_snapshots_save() copies the tensors into a staging buffer and
+ * returns; one thread of the object computes checksums, writes, syncs, and then removes what is no longer
+ * needed. There is one buffer, so a save waits for the one before it.
+ *
+ * A save that fails is tried again from the staged bytes, each time after a longer pause: a full or stalled
+ * disk is often one for a moment. A newer save ends the pauses, its state is worth more, and so does the end.
+ * What failed for good, and what succeeded only later, is a sentence in a short queue, never the end of the
+ * training. The newest step that is known to be on disk for good only grows when all of
+ * snapshot_file_write() succeeded.
+ *
+ * Removing comes last and looks before it removes: a file of an earlier run counts as one of the last
+ * `keep` only after it was read and checked, which happens here and not on the training's time.
+ */
+
+#include "base/buf.h"
+#include "base/cleanup.h"
+#include "worker-runtime/base/error.h"
+#include "worker-runtime/checkpoint/snapshot.h"
+#include "worker-runtime/checkpoint/snapshot_image.h"
+#include "worker-runtime/base/thread_os.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+enum { FAILURES_MAX = 8, SENTENCE_MAX = 1024, ATTEMPTS_MAX = 4, PAUSE_GROWTH = 4 };
+
+struct crw_snapshots {
+    /* Set once. */
+    const struct snapshot_io *io;
+    char *folder;
+    int folder_fd;
+    int keep;
+    pthread_t thread;
+
+    pthread_mutex_t lock;
+    pthread_cond_t changed; /* in_flight, superseded or closing */
+    bool in_flight, closing;
+    bool superseded; /* a newer state waits for the buffer */
+    uint64_t durable_step;
+    char failures[FAILURES_MAX][SENTENCE_MAX]; /* oldest first */
+    int n_failures;
+
+    /* The caller's while nothing is in flight, the thread's while something is. */
+    uint64_t step;
+    struct buf image;
+
+    /* The thread's: what it knows of the files in the folder, newest first. */
+    struct snapshot_entry *known;
+    size_t n_known;
+
+    /* The caller's. */
+    char reported[SENTENCE_MAX];
+};
+
+/* ------------------------------------------------------------------ the thread */
+
+/* Keeps this thread's last sentence, and what follows it, for crw_snapshots_status(). When nobody asks, the oldest
+ * goes. */
+static void note_failure(struct crw_snapshots *s, const char *more)
+{
+    pthread_mutex_lock(&s->lock);
+    if (s->n_failures == FAILURES_MAX) {
+        memmove(s->failures[0], s->failures[1], sizeof(s->failures) - sizeof(s->failures[0]));
+        s->n_failures--;
+    }
+    (void)snprintf(s->failures[s->n_failures++], SENTENCE_MAX, "%s%s", crw_error_message(), more);
+    pthread_mutex_unlock(&s->lock);
+}
+
+static enum snapshot_state known_state(const struct crw_snapshots *s, uint64_t step)
+{
+    for (size_t i = 0; i < s->n_known; i++)
+        if (s->known[i].step == step)
+            return s->known[i].state;
+    return SNAPSHOT_UNKNOWN;
+}
+
+static enum snapshot_state examine(const struct crw_snapshots *s, uint64_t step)
+{
+    char name[SNAPSHOT_NAME_SIZE], path[PATH_MAX + SNAPSHOT_NAME_SIZE + 1];
+    struct crw_snapshot *found = NULL;
+    bool valid;
+
+    snapshot_name(step, name);
+    (void)snprintf(path, sizeof(path), "%s/%s", s->folder, name);
+    valid = snapshot_load(s->folder_fd, name, path, &found) == 0 && crw_snapshot_step(found) == step;
+    crw_snapshot_close(found);
+    return valid ? SNAPSHOT_VALID : SNAPSHOT_DAMAGED;
+}
+
+/* Replaces what is known by what is there, the file just saved included. */
+static int refresh_known(struct crw_snapshots *s)
+{
+    struct snapshot_entry *entries;
+    size_t n;
+    int r = snapshot_folder_list(s->folder_fd, s->folder, &entries, &n);
+
+    if (r != 0)
+        return r;
+    for (size_t i = 0; i < n; i++)
+        entries[i].state = entries[i].step == s->step ? SNAPSHOT_VALID : known_state(s, entries[i].step);
+    free(s->known);
+    s->known = entries;
+    s->n_known = n;
+    return 0;
+}
+
+static int remove_snapshot(const struct crw_snapshots *s, uint64_t step)
+{
+    char name[SNAPSHOT_NAME_SIZE];
+    int r;
+
+    snapshot_name(step, name);
+    r = s->io->remove(s->io->data, s->folder_fd, name);
+    if (r < 0 && r != -ENOENT)
+        return crw_fail_errno(r, "the snapshot of step %" PRIu64 " was saved, but the old %s/%s cannot be removed",
+                              s->step, s->folder, name);
+    return 0;
+}
+
+/* What was just saved stays even where older numbers are newer: a run that began again in this folder. */
+static int remove_old(struct crw_snapshots *s)
+{
+    size_t n_keep, unknown;
+    int r = refresh_known(s);
+
+    if (r != 0)
+        return r;
+    while (n_keep = snapshot_plan(s->known, s->n_known, s->keep, &unknown), unknown < s->n_known)
+        s->known[unknown].state = examine(s, s->known[unknown].step);
+    for (size_t i = s->n_known; r == 0 && i > n_keep; i--)
+        if (s->known[i - 1].step != s->step)
+            r = remove_snapshot(s, s->known[i - 1].step);
+    return r;
+}
+
+/* Waits before a save is tried again. False: it is not worth it any more. */
+static bool pause_for(struct crw_snapshots *s, unsigned ms)
+{
+    struct timespec until;
+    bool go_on;
+
+    (void)clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_sec += ms / 1000;
+    until.tv_nsec += (long)(ms % 1000) * 1000000;
+    if (until.tv_nsec >= 1000000000) {
+        until.tv_sec++;
+        until.tv_nsec -= 1000000000;
+    }
+    pthread_mutex_lock(&s->lock);
+    while (!s->superseded && !s->closing && pthread_cond_timedwait(&s->changed, &s->lock, &until) != ETIMEDOUT)
+        ;
+    go_on = !s->superseded && !s->closing;
+    pthread_mutex_unlock(&s->lock);
+    return go_on;
+}
+
+/* Nothing outside the writer can tell how long a disk stays full: a few attempts, then the next save is one. */
+static int write_staged(struct crw_snapshots *s)
+{
+    unsigned pause_ms = s->io->retry_ms;
+    int n_attempts = 0, r;
+    char more[64] = "";
+
+    do {
+        r = snapshot_file_write(s->io, s->folder_fd, s->folder, s->step, buf_bytes(&s->image), buf_size(&s->image));
+        n_attempts++;
+        if (r >= 0)
+            break;
+        if (n_attempts > 1)
+            (void)snprintf(more, sizeof(more), "; tried %d times", n_attempts);
+        if (n_attempts == ATTEMPTS_MAX || pause_ms == 0 || !pause_for(s, pause_ms)) {
+            note_failure(s, more);
+            return r;
+        }
+        pause_ms *= PAUSE_GROWTH;
+    } while (true);
+    if (n_attempts > 1) {
+        (void)snprintf(more, sizeof(more), "; attempt %d succeeded", n_attempts);
+        note_failure(s, more); /* why the one before it did not */
+    }
+    return 0;
+}
+
+static void save_staged(struct crw_snapshots *s)
+{
+    int r = snapshot_image_seal(buf_bytes(&s->image), buf_size(&s->image));
+
+    if (r < 0) {
+        (void)crw_fail_errno(r, "cannot save the snapshot of step %" PRIu64, s->step);
+        note_failure(s, "");
+        return;
+    }
+    if (write_staged(s) < 0)
+        return;
+    pthread_mutex_lock(&s->lock);
+    s->durable_step = s->step;
+    pthread_mutex_unlock(&s->lock);
+    if (remove_old(s) < 0)
+        note_failure(s, "");
+}
+
+static void *run(void *data)
+{
+    struct crw_snapshots *s = data;
+
+    pthread_mutex_lock(&s->lock);
+    while (s->in_flight || !s->closing) {
+        if (!s->in_flight) {
+            pthread_cond_wait(&s->changed, &s->lock);
+            continue;
+        }
+        pthread_mutex_unlock(&s->lock);
+        save_staged(s);
+        pthread_mutex_lock(&s->lock);
+        s->in_flight = false;
+        pthread_cond_broadcast(&s->changed);
+    }
+    pthread_mutex_unlock(&s->lock);
+    return NULL;
+}
+
+/* ------------------------------------------------------------------ the caller's side */
+
+static void snapshots_free(struct crw_snapshots *s)
+{
+    pthread_cond_destroy(&s->changed);
+    pthread_mutex_destroy(&s->lock);
+    if (s->folder_fd >= 0)
+        (void)close(s->folder_fd); /* only ever read */
+    buf_finish(&s->image);
+    free(s->known);
+    free(s->folder);
+    free(s);
+}
+
+int snapshots_create(const char *folder, int keep, const struct snapshot_io *io, struct crw_snapshots **ret)
+{
+    pthread_condattr_t monotonic;
+    struct crw_snapshots *s;
+    int r;
+
+    if (keep < 1)
+        return crw_fail(CRW_E_ARGUMENT, "at least one snapshot must be kept, not %d", keep);
+    s = calloc(1, sizeof(*s));
+    if (!s)
+        return crw_fail_errno(-ENOMEM, "cannot prepare to save snapshots");
+    s->io = io;
+    s->keep = keep;
+    s->folder_fd = -1;
+    pthread_mutex_init(&s->lock, NULL);
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(&s->changed, &monotonic);
+    pthread_condattr_destroy(&monotonic);
+    s->folder = strdup(folder);
+    if (!s->folder) {
+        r = crw_fail_errno(-ENOMEM, "cannot prepare to save snapshots");
+        goto failed;
+    }
+    r = s->folder_fd = snapshot_folder_create(folder);
+    if (r < 0)
+        goto failed;
+    r = snapshot_folder_lock(s->folder_fd, folder);
+    if (r < 0)
+        goto failed;
+    r = snapshot_folder_prepare(io, s->folder_fd, folder);
+    if (r < 0)
+        goto failed;
+    r = thread_start(&s->thread, run, s);
+    if (r < 0) {
+        (void)crw_fail_errno(r, "cannot start a thread to save snapshots");
+        goto failed;
+    }
+    *ret = s;
+    return 0;
+
+failed:
+    snapshots_free(s);
+    return r;
+}
+
+int crw_snapshots_create(const char *folder, int keep, struct crw_snapshots **ret)
+{
+    return snapshots_create(folder, keep, &snapshot_io_system, ret);
+}
+
+void crw_snapshots_destroy(struct crw_snapshots *s)
+{
+    if (!s)
+        return;
+    pthread_mutex_lock(&s->lock);
+    s->closing = true;
+    pthread_cond_broadcast(&s->changed);
+    pthread_mutex_unlock(&s->lock);
+    pthread_join(s->thread, NULL);
+    snapshots_free(s);
+}
+
+void crw_snapshots_wait(struct crw_snapshots *s)
+{
+    pthread_mutex_lock(&s->lock);
+    while (s->in_flight)
+        pthread_cond_wait(&s->changed, &s->lock);
+    pthread_mutex_unlock(&s->lock);
+}
+
+int crw_snapshots_save(struct crw_snapshots *s, uint64_t step, const struct crw_tensor *tensors, size_t n_tensors,
+                       const struct crw_pair *meta, size_t n_meta)
+{
+    char why[SNAPSHOT_WHY_MAX];
+    int r;
+
+    pthread_mutex_lock(&s->lock);
+    s->superseded = true;
+    pthread_cond_broadcast(&s->changed);
+    while (s->in_flight)
+        pthread_cond_wait(&s->changed, &s->lock);
+    s->superseded = false;
+    pthread_mutex_unlock(&s->lock);
+    buf_consume(&s->image, buf_size(&s->image)); /* keeps the memory */
+    r = snapshot_image_stage(step, tensors, n_tensors, meta, n_meta, &s->image, why);
+    if (r == SNAPSHOT_IMAGE_E_BAD)
+        return crw_fail(CRW_E_ARGUMENT, "step %" PRIu64 " cannot be saved: %s", step, why);
+    if (r < 0)
+        return crw_fail_errno(r, "cannot copy step %" PRIu64 " for saving", step);
+    pthread_mutex_lock(&s->lock);
+    s->step = step;
+    s->in_flight = true;
+    pthread_cond_broadcast(&s->changed);
+    pthread_mutex_unlock(&s->lock);
+    return 0;
+}
+
+uint64_t crw_snapshots_status(struct crw_snapshots *s, const char **ret_failure)
+{
+    uint64_t durable_step;
+
+    pthread_mutex_lock(&s->lock);
+    durable_step = s->durable_step;
+    *ret_failure = NULL;
+    if (s->n_failures > 0) {
+        memcpy(s->reported, s->failures[0], SENTENCE_MAX);
+        memmove(s->failures[0], s->failures[1], sizeof(s->failures) - sizeof(s->failures[0]));
+        s->n_failures--;
+        *ret_failure = s->reported;
+    }
+    pthread_mutex_unlock(&s->lock);
+    return durable_step;
+}

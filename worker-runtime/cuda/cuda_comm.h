@@ -1,0 +1,70 @@
+#pragma once
+
+/*
+ * A communicator of GPUs over NCCL: struct backend_comm of backend_os.h. cuda_comm_init.h decides how it comes
+ * into being, cuda_comm_start.c carries that out, cuda_comm.c uses it, watches it and ends it.
+ */
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "worker-runtime/cuda/backend_os.h"
+#include "worker-runtime/cuda/cuda_comm_init.h"
+#include "worker-runtime/cuda/cuda_nccl_api.h"
+
+/* How the first attempt gets its communicator; all later ones are fresh. */
+enum comm_origin {
+    COMM_FRESH,
+    COMM_SHRUNK, /* from a parent, without the excluded */
+    COMM_GROWN,  /* from a parent, or from nothing into somebody's */
+    COMM_ORIGIN_COUNT
+};
+
+struct backend_comm {
+    struct backend_comm_options options; /* name and library are ours */
+    struct nccl_api api;
+    int rank, world_size;
+    nccl_comm nccl; /* NULL: alone, or broken off */
+
+    cudaStream_t stream; /* of the probe */
+    cudaEvent_t probed;
+    float *probe;
+
+    pthread_t watcher;
+    bool watching;
+    atomic_bool stop;
+
+    pthread_mutex_t lock; /* of what is below */
+    bool failed;
+    char why[256];
+    struct backend_trainer *guarded;
+};
+
+/* What comm_start() begins from. */
+struct comm_start {
+    enum comm_origin origin;
+    nccl_comm parent; /* stays the caller's; NULL for who joins */
+    const int *excluded;
+    int n_excluded;
+};
+
+/* Runs the machine to its end. 0, or a sentence and nothing left. */
+int comm_start(struct backend_comm *c, const struct comm_start *start);
+
+/* Ends an NCCL communicator whatever state it is in; gives up waiting for that after a while (the library can
+ * hang in it; the process must then end). NULL is fine. */
+void comm_release(const struct nccl_api *api, nccl_comm nccl);
+
+bool comm_fd_failed(int fd);
+int64_t comm_now_ns(void);
+void comm_sleep_ms(int ms);
+
+int cuda_comm_create(const struct backend_comm_options *options, struct backend_comm **ret);
+void cuda_comm_destroy(struct backend_comm *c);
+int cuda_comm_average(void *comm, float *values, size_t count, void *stream);
+void cuda_comm_guard(struct backend_comm *c, struct backend_trainer *trainer);
+int cuda_comm_check(struct backend_comm *c);
+int cuda_comm_shrink(struct backend_comm *c, const int *excluded, int n_excluded,
+                     const struct backend_comm_options *options, struct backend_comm **ret);
+int cuda_comm_grow(struct backend_comm *c, int n_before, const struct backend_comm_options *options,
+                   struct backend_comm **ret);

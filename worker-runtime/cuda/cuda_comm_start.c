@@ -1,0 +1,363 @@
+/*
+ * Carries out what cuda_comm_init.c decides: ids and votes through the worker store, NCCL's calls, the clock.
+ *
+ * Keys, all below nccl/<name>/<attempt>/: id (of rank 0), here/<rank>, yes and no (counters).
+ *
+ * Ways it dies: each ends in a sentence that says which ranks never came, or if all did, what usually keeps
+ * NCCL from connecting them.
+ */
+
+#include "worker-runtime/cuda/cuda_comm.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "worker-runtime/base/error.h"
+
+enum { POLL_MS = 1, FETCH_MS = 50, VOTES_MS = 20, RELEASE_MS = 2000, MISSING_MAX = 8, PROBE_FLOATS = 16 };
+
+struct run {
+    struct backend_comm *c;
+    const struct comm_start *start;
+    struct comm_init machine;
+    struct nccl_id id;
+    int64_t votes_due_ns;
+    int64_t n_yes, n_no;
+    int nccl_error; /* the last, for the sentence */
+};
+
+int64_t comm_now_ns(void)
+{
+    struct timespec t;
+    (void)clock_gettime(CLOCK_MONOTONIC, &t); /* cannot fail for this clock */
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+void comm_sleep_ms(int ms)
+{
+    (void)nanosleep(&(struct timespec){.tv_nsec = ms * 1000000L}, NULL); /* shorter is fine, too */
+}
+
+bool comm_fd_failed(int fd)
+{
+    struct pollfd p = {.fd = fd, .events = POLLIN};
+    return fd >= 0 && poll(&p, 1, 0) > 0;
+}
+
+/* ------------------------------------------------------------------ releasing */
+
+struct releasing {
+    int (*abort)(nccl_comm);
+    nccl_comm nccl;
+    atomic_bool done;
+};
+
+static void *release_main(void *data)
+{
+    struct releasing *r = data;
+    (void)r->abort(r->nccl); /* nothing can be done about a failure of the last call */
+    atomic_store(&r->done, true);
+    return NULL;
+}
+
+void comm_release(const struct nccl_api *api, nccl_comm nccl)
+{
+    pthread_t thread;
+    struct releasing *r = nccl ? malloc(sizeof(*r)) : NULL;
+    if (!r)
+        return;
+    *r = (struct releasing){.abort = api->comm_abort, .nccl = nccl};
+    if (pthread_create(&thread, NULL, release_main, r) != 0) {
+        free(r);
+        return;
+    }
+    (void)pthread_detach(thread);
+    for (int waited = 0; waited < RELEASE_MS && !atomic_load(&r->done); waited += POLL_MS)
+        comm_sleep_ms(POLL_MS);
+    if (atomic_load(&r->done))
+        free(r); /* else it is still the thread's */
+}
+
+/* ------------------------------------------------------------------ keys */
+
+static void key_of(const struct run *r, int attempt, const char *what, char key[256])
+{
+    (void)snprintf(key, 256, "nccl/%s/%d/%s", r->c->options.name, attempt, what);
+}
+
+/* Adds to a counter of an attempt and reads it; false: the store is gone. */
+static bool count(const struct run *r, int attempt, const char *what, int64_t amount, int64_t *ret)
+{
+    const struct backend_store *store = &r->c->options.store;
+    char key[256];
+    key_of(r, attempt, what, key);
+    return store->add(store->data, key, amount, ret) == 0;
+}
+
+static bool arrive(const struct run *r)
+{
+    char what[32];
+    int64_t n;
+    (void)snprintf(what, sizeof(what), "here/%d", r->machine.rank);
+    return count(r, r->machine.attempt, what, 1, &n);
+}
+
+/* ------------------------------------------------------------------ actions */
+
+static bool is_first(const struct run *r)
+{
+    return r->machine.attempt == 0;
+}
+
+static enum comm_event_kind judge(struct run *r, int nccl_result, enum comm_event_kind success)
+{
+    if (nccl_result == NCCL_SUCCESS)
+        return success;
+    if (nccl_result == NCCL_IN_PROGRESS)
+        return COMM_EVENT_BUSY;
+    r->nccl_error = nccl_result;
+    return COMM_EVENT_ERROR;
+}
+
+static enum comm_event_kind make_id(struct run *r)
+{
+    const struct backend_store *store = &r->c->options.store;
+    const struct nccl_api *api = &r->c->api;
+    const bool of_parent = is_first(r) && r->start->origin == COMM_GROWN;
+    int result = of_parent ? api->comm_unique_id(r->start->parent, &r->id) : api->get_unique_id(&r->id);
+    char key[256];
+    if (judge(r, result, COMM_EVENT_DONE) != COMM_EVENT_DONE)
+        return COMM_EVENT_ERROR;
+    key_of(r, r->machine.attempt, "id", key);
+    return store->set(store->data, key, &r->id, sizeof(r->id)) == 0 ? COMM_EVENT_ID : COMM_EVENT_OVER;
+}
+
+static enum comm_event_kind fetch_id(struct run *r)
+{
+    const struct backend_store *store = &r->c->options.store;
+    char key[256];
+    void *value = NULL;
+    size_t n_bytes = 0;
+    key_of(r, r->machine.attempt, "id", key);
+    int result = store->get(store->data, key, FETCH_MS, &value, &n_bytes);
+    if (result == CRW_E_TIMEOUT)
+        return COMM_EVENT_BUSY;
+    const bool usable = result == 0 && n_bytes == sizeof(r->id);
+    if (usable)
+        memcpy(&r->id, value, sizeof(r->id));
+    free(value);
+    return usable ? COMM_EVENT_ID : COMM_EVENT_OVER;
+}
+
+static int shrink(struct run *r, struct nccl_config *config)
+{
+    int *excluded = calloc((size_t)r->start->n_excluded, sizeof(*excluded)); /* NCCL sorts it where it lies */
+    if (!excluded)
+        return NCCL_INVALID_USAGE;
+    memcpy(excluded, r->start->excluded, (size_t)r->start->n_excluded * sizeof(*excluded));
+    int result =
+        r->c->api.comm_shrink(r->start->parent, excluded, r->start->n_excluded, &r->c->nccl, config, 0);
+    free(excluded);
+    return result;
+}
+
+static enum comm_event_kind init(struct run *r)
+{
+    struct backend_comm *c = r->c;
+    struct nccl_config config = nccl_config_nonblocking();
+    const enum comm_origin origin = is_first(r) ? r->start->origin : COMM_FRESH;
+    const bool has_id = r->start->parent && c->rank > 0;
+    int result;
+    if (origin == COMM_SHRUNK)
+        result = shrink(r, &config);
+    else if (origin == COMM_GROWN)
+        result = c->api.comm_grow(r->start->parent, c->world_size, has_id ? NULL : &r->id,
+                                  r->start->parent ? -1 : c->rank, &c->nccl, &config);
+    else
+        result = c->api.comm_init(&c->nccl, c->world_size, r->id, c->rank, &config);
+    return judge(r, result, COMM_EVENT_BUSY);
+}
+
+static enum comm_event_kind poll_nccl(struct run *r)
+{
+    int error = NCCL_SUCCESS;
+    comm_sleep_ms(POLL_MS);
+    enum comm_event_kind kind = judge(r, r->c->api.comm_error(r->c->nccl, &error), COMM_EVENT_DONE);
+    if (kind == COMM_EVENT_DONE)
+        kind = judge(r, error, COMM_EVENT_DONE);
+    if (kind != COMM_EVENT_DONE || r->machine.state != COMM_PROBING)
+        return kind;
+    cudaError_t probed = cudaEventQuery(r->c->probed);
+    if (probed == cudaErrorNotReady)
+        return COMM_EVENT_BUSY;
+    return probed == cudaSuccess ? COMM_EVENT_DONE : COMM_EVENT_ERROR;
+}
+
+static enum comm_event_kind vote_yes(struct run *r)
+{
+    r->votes_due_ns = 0;
+    return count(r, r->machine.attempt, "yes", 1, &r->n_yes) ? COMM_EVENT_DONE : COMM_EVENT_OVER;
+}
+
+static enum comm_event_kind count_votes(struct run *r)
+{
+    comm_sleep_ms(POLL_MS);
+    return COMM_EVENT_BUSY;
+}
+
+static void abandon(struct run *r)
+{
+    comm_release(&r->c->api, r->c->nccl);
+    r->c->nccl = NULL;
+    r->n_yes = r->n_no = 0;
+    r->votes_due_ns = 0;
+}
+
+/* The machine is in the next attempt already. */
+static enum comm_event_kind vote_no(struct run *r)
+{
+    int64_t n;
+    bool said = count(r, r->machine.attempt - 1, "no", 1, &n); /* before the abort, which may take long */
+    abandon(r);
+    return said ? COMM_EVENT_BEGIN : COMM_EVENT_OVER;
+}
+
+static enum comm_event_kind retreat(struct run *r)
+{
+    abandon(r);
+    return COMM_EVENT_BEGIN;
+}
+
+static enum comm_event_kind probe(struct run *r)
+{
+    struct backend_comm *c = r->c;
+    if (cudaMemsetAsync(c->probe, 0, PROBE_FLOATS * sizeof(*c->probe), c->stream) != cudaSuccess)
+        return COMM_EVENT_ERROR;
+    int result =
+        c->api.all_reduce(c->probe, c->probe, PROBE_FLOATS, NCCL_FLOAT32, NCCL_AVG, c->nccl, c->stream);
+    enum comm_event_kind kind = judge(r, result, COMM_EVENT_BUSY);
+    /* A call that is in progress has not put anything on the stream yet: the event would mean nothing. */
+    for (int error = result; kind == COMM_EVENT_BUSY && error == NCCL_IN_PROGRESS;) {
+        comm_sleep_ms(POLL_MS);
+        if (comm_now_ns() >= r->machine.deadline_ns)
+            return COMM_EVENT_ERROR;
+        kind = judge(r, c->api.comm_error(c->nccl, &error), COMM_EVENT_BUSY);
+        if (kind == COMM_EVENT_BUSY)
+            kind = judge(r, error, COMM_EVENT_BUSY);
+    }
+    if (kind != COMM_EVENT_ERROR && cudaEventRecord(c->probed, c->stream) != cudaSuccess)
+        return COMM_EVENT_ERROR;
+    return kind;
+}
+
+static enum comm_event_kind (*const actions[COMM_ACTION_COUNT])(struct run *) = {
+    [COMM_MAKE_ID] = make_id, [COMM_FETCH_ID] = fetch_id, [COMM_INIT] = init,
+    [COMM_POLL] = poll_nccl,  [COMM_VOTE_YES] = vote_yes, [COMM_COUNT_VOTES] = count_votes,
+    [COMM_VOTE_NO] = vote_no, [COMM_RETREAT] = retreat,   [COMM_PROBE] = probe,
+};
+
+/* Not at every turn: the store serves many. The noes first: whoever says no after all have said yes is seen so. */
+static bool look_at_votes(struct run *r, int64_t now_ns)
+{
+    if (now_ns < r->votes_due_ns)
+        return true;
+    r->votes_due_ns = now_ns + VOTES_MS * (int64_t)1000000;
+    return count(r, r->machine.attempt, "no", 0, &r->n_no) &&
+           count(r, r->machine.attempt, "yes", 0, &r->n_yes);
+}
+
+static struct comm_event act(struct run *r, enum comm_action action)
+{
+    struct comm_event e = {.kind = actions[action](r), .now_ns = comm_now_ns()};
+    if (comm_fd_failed(r->c->options.failed_fd))
+        e.kind = COMM_EVENT_OVER;
+    if (e.kind == COMM_EVENT_BEGIN && r->machine.state == COMM_IDLE && !arrive(r))
+        e.kind = COMM_EVENT_OVER;
+    if (e.kind != COMM_EVENT_BEGIN && e.kind != COMM_EVENT_OVER && !look_at_votes(r, e.now_ns))
+        e.kind = COMM_EVENT_OVER;
+    e.n_yes = r->n_yes;
+    e.n_no = r->n_no;
+    return e;
+}
+
+/* ------------------------------------------------------------------ sentences */
+
+/* Ranks that never came to the last attempt, as " 3, 5, ..."; false: all came, or it cannot be told. */
+static bool name_missing(const struct run *r, int attempt, char text[128])
+{
+    size_t used = 0;
+    int n = 0;
+    text[0] = '\0';
+    for (int rank = 0; rank < r->machine.world_size && n <= MISSING_MAX; rank++) {
+        char what[32];
+        int64_t here = 1;
+        (void)snprintf(what, sizeof(what), "here/%d", rank);
+        if (!count(r, attempt, what, 0, &here) || here > 0)
+            continue;
+        int more = n < MISSING_MAX ? snprintf(text + used, 128 - used, "%s%d", n ? ", " : " ", rank)
+                                   : snprintf(text + used, 128 - used, ", ...");
+        used += (size_t)more;
+        n++;
+    }
+    return n > 0;
+}
+
+static int fail_start(const struct run *r)
+{
+    const struct comm_init *m = &r->machine;
+    const char *why = comm_why_name(m->why), *when = comm_state_name(m->when);
+    const int attempt = m->attempt < m->n_attempts_max ? m->attempt : m->n_attempts_max - 1;
+    const int result = m->why == COMM_WHY_TIMEOUT ? CRW_E_TIMEOUT : m->why == COMM_WHY_ERROR ? -EIO : CRW_E_PEER;
+    char missing[128];
+    if (m->why == COMM_WHY_TIMEOUT && name_missing(r, attempt, missing))
+        return crw_fail(result,
+                        "rank %d cannot connect to its peers (%s): %s %s after %lld ms; missing:%s; their "
+                        "own output says why",
+                        m->rank, r->c->options.name, why, when, (long long)(m->timeout_ns / 1000000),
+                        missing);
+    if (m->why == COMM_WHY_TIMEOUT)
+        return crw_fail(result,
+                        "rank %d cannot connect to its peers (%s): %s %s after %lld ms, though all %d ranks "
+                        "came; run with NCCL_DEBUG=INFO to see the transport; between GPUs of one host try "
+                        "NCCL_P2P_DISABLE=1, then NCCL_SHM_DISABLE=1; between hosts set NCCL_SOCKET_IFNAME",
+                        m->rank, r->c->options.name, why, when, (long long)(m->timeout_ns / 1000000),
+                        m->world_size);
+    return crw_fail(result, "rank %d cannot connect to its peers (%s): %s %s%s%s", m->rank,
+                    r->c->options.name, why, when, r->nccl_error ? ": " : "",
+                    r->nccl_error ? r->c->api.error_string(r->nccl_error) : "");
+}
+
+int comm_start(struct backend_comm *c, const struct comm_start *start)
+{
+    /* Who is in already needs no id to grow by, except that rank 0 hands it to those who come. */
+    const bool has_id =
+        start->origin == COMM_SHRUNK || (start->origin == COMM_GROWN && start->parent && c->rank > 0);
+    struct run r = {
+        .c = c,
+        .start = start,
+        .machine =
+            {
+                .rank = c->rank,
+                .world_size = c->world_size,
+                .n_attempts_max = c->options.n_attempts,
+                .timeout_ns = c->options.timeout_ms * (int64_t)1000000,
+                .first_has_id = has_id,
+            },
+    };
+    struct comm_event e = {.kind = arrive(&r) ? COMM_EVENT_BEGIN : COMM_EVENT_OVER, .now_ns = comm_now_ns()};
+    for (;;) {
+        enum comm_action action = comm_init_step(&r.machine, &e);
+        if (action == COMM_FINISH)
+            return 0;
+        if (action == COMM_GIVE_UP)
+            break;
+        e = act(&r, action);
+    }
+    abandon(&r);
+    return fail_start(&r);
+}

@@ -1,0 +1,78 @@
+/*
+ * Finding NCCL's calls. Dies with a sentence when the library is not there, lacks a call that every version
+ * has, or is older than what we know how to use.
+ */
+
+#include "worker-runtime/cuda/cuda_nccl_api.h"
+
+#include <dlfcn.h>
+#include <limits.h>
+#include <string.h>
+
+#include "worker-runtime/crw.h"
+#include "worker-runtime/base/error.h"
+
+struct nccl_config nccl_config_nonblocking(void)
+{
+    return (struct nccl_config){
+        .size = sizeof(struct nccl_config),
+        .magic = 0xcafebeef,
+        .version = NCCL_VERSION_MIN,
+        .cga_cluster_size = INT_MIN, /* INT_MIN: as the library likes */
+        .min_ctas = INT_MIN,
+        .max_ctas = INT_MIN,
+        .split_share = INT_MIN,
+    };
+}
+
+/* A function pointer is a data pointer here, as POSIX promises for dlsym(). */
+static bool find(void *library, const char *name, void *function)
+{
+    void *symbol = dlsym(library, name);
+    memcpy(function, &symbol, sizeof(symbol));
+    return symbol;
+}
+
+static bool find_needed(struct nccl_api *api)
+{
+    void *l = api->library;
+    return find(l, "ncclGetVersion", &api->get_version) && find(l, "ncclGetUniqueId", &api->get_unique_id) &&
+           find(l, "ncclCommInitRankConfig", &api->comm_init) &&
+           find(l, "ncclCommGetAsyncError", &api->comm_error) && find(l, "ncclCommAbort", &api->comm_abort) &&
+           find(l, "ncclAllReduce", &api->all_reduce) && find(l, "ncclGetErrorString", &api->error_string) &&
+           find(l, "ncclGetLastError", &api->last_error);
+}
+
+/* What a version introduced is used from that version on, even if an earlier one has the symbol. */
+static void find_tiers(struct nccl_api *api)
+{
+    if (api->version >= NCCL_VERSION_SHRINK)
+        (void)find(api->library, "ncclCommShrink", &api->comm_shrink);
+    if (api->version >= NCCL_VERSION_REVOKE)
+        (void)find(api->library, "ncclCommRevoke", &api->comm_revoke);
+    if (api->version >= NCCL_VERSION_GROW && find(api->library, "ncclCommGetUniqueId", &api->comm_unique_id))
+        (void)find(api->library, "ncclCommGrow", &api->comm_grow);
+}
+
+int nccl_api_open(const char *path, struct nccl_api *ret)
+{
+    const char *name = path ? path : "libnccl.so.2";
+    struct nccl_api api = {.library = dlopen(name, RTLD_NOW | RTLD_LOCAL)};
+    if (!api.library)
+        return crw_fail(CRW_E_NOT_FOUND,
+                        "NCCL cannot be loaded: %s; install it and put the folder of libnccl.so.2 into LD_LIBRARY_PATH",
+                        dlerror());
+    if (!find_needed(&api) || api.get_version(&api.version) != NCCL_SUCCESS)
+        return crw_fail(CRW_E_MISMATCH, "%s is no NCCL that this program can use", name);
+    if (api.version < NCCL_VERSION_MIN)
+        return crw_fail(CRW_E_MISMATCH, "NCCL %d.%d.%d in %s is too old; 2.18.1 or later is needed",
+                        api.version / 10000, api.version / 100 % 100, api.version % 100, name);
+    find_tiers(&api);
+    *ret = api;
+    return 0;
+}
+
+void nccl_api_close(struct nccl_api *api)
+{
+    *api = (struct nccl_api){0};
+}

@@ -1,0 +1,401 @@
+/*
+ * A training step on the device: what is queued on which stream, and the graph of it.
+ *
+ *   compute: gather - forward - loss - backward ............. wait - (check) - latch - optimizer, statistics
+ *   comm:                              bucket by bucket, as they become ready
+ *
+ * Nothing changes state before the latch, and everything that does looks at it. The first step of a batch size
+ * is captured while it is queued and replayed from then on; a batch of another size (the last of an epoch) is
+ * queued piece by piece.
+ *
+ * A step of several batches adds their gradients up and is reduced behind the last; each of them changes a copy
+ * of the running statistics, which becomes the state's behind the latch.
+ */
+
+#include "worker-runtime/cuda/cuda_trainer.h"
+
+#include <string.h>
+
+static int pixels(const struct activation *a)
+{
+    return a->height * a->width;
+}
+
+/* ------------------------------------------------------------------ layers */
+
+static cudaError_t conv_forward(const struct cuda_queue *q, const struct cuda_layer *l, int n, bool training)
+{
+    return cuda_conv_forward(q, n, &l->plan->conv.shape, l->x, l->weight, l->bias, l->y);
+}
+
+static cudaError_t conv_backward(const struct cuda_queue *q, const struct cuda_layer *l, int n)
+{
+    const struct conv_shape *shape = &l->plan->conv.shape;
+    cudaError_t r = cuda_conv_backward_weights(q, n, shape, l->x, l->dy, l->d_weight, l->d_bias);
+    if (r == cudaSuccess && l->dx)
+        r = cuda_conv_backward_input(q, n, shape, l->dy, l->weight, l->dx);
+    return r;
+}
+
+static cudaError_t norm_coefficients(const struct cuda_queue *q, const struct cuda_layer *l, int n,
+                                     bool training)
+{
+    const struct activation *in = &l->plan->in;
+    if (!training)
+        return cuda_norm_recall(q, in->channels, in->stored, l->running_mean, l->running_var, l->weight,
+                                l->bias, &l->norm);
+    return cuda_norm_observe(q, n * pixels(in), in->channels, in->stored, l->x, l->weight, l->bias, &l->norm);
+}
+
+static cudaError_t norm_forward(const struct cuda_queue *q, const struct cuda_layer *l, int n, bool training)
+{
+    const struct activation *in = &l->plan->in;
+    cudaError_t r = norm_coefficients(q, l, n, training);
+    if (r == cudaSuccess)
+        r = cuda_norm_forward(q, n * pixels(in), in->stored, l->x, &l->norm, l->plan->norm.relu, l->y);
+    return r;
+}
+
+static cudaError_t norm_backward(const struct cuda_queue *q, const struct cuda_layer *l, int n)
+{
+    const struct activation *in = &l->plan->in;
+    const int rows = n * pixels(in);
+    const bool relu = l->plan->norm.relu;
+    cudaError_t r = cuda_norm_backward_sums(q, rows, in->channels, in->stored, l->dy, l->x, l->y, &l->norm,
+                                            relu, l->d_weight, l->d_bias);
+    if (r == cudaSuccess && l->dx)
+        r = cuda_norm_backward_input(q, rows, in->stored, l->dy, l->x, l->y, &l->norm, relu, l->dx);
+    return r;
+}
+
+static cudaError_t norm_relu_pool_forward(const struct cuda_queue *q, const struct cuda_layer *l, int n,
+                                          bool training)
+{
+    cudaError_t r = norm_coefficients(q, l, n, training);
+    if (r == cudaSuccess)
+        r = cuda_norm_relu_pool_forward(q, n, &l->plan->pool, l->x, &l->norm, l->y, l->which, l->centred);
+    return r;
+}
+
+static cudaError_t norm_relu_pool_backward(const struct cuda_queue *q, const struct cuda_layer *l, int n)
+{
+    const struct pool_shape *pool = &l->plan->pool;
+    cudaError_t r = cuda_norm_relu_pool_backward_sums(q, n, pool, l->plan->in.channels, l->dy, l->which,
+                                                      l->centred, &l->norm, l->d_weight, l->d_bias);
+    if (r == cudaSuccess && l->dx)
+        r = cuda_norm_relu_pool_backward_input(q, n, pool, l->dy, l->which, l->x, &l->norm, l->dx);
+    return r;
+}
+
+static cudaError_t relu_forward(const struct cuda_queue *q, const struct cuda_layer *l, int n, bool training)
+{
+    return cuda_relu_forward(q, (size_t)n * l->plan->out.size, l->x, l->y);
+}
+
+static cudaError_t relu_backward(const struct cuda_queue *q, const struct cuda_layer *l, int n)
+{
+    return l->dx ? cuda_relu_backward(q, (size_t)n * l->plan->out.size, l->y, l->dy, l->dx) : cudaSuccess;
+}
+
+static cudaError_t pool_forward(const struct cuda_queue *q, const struct cuda_layer *l, int n, bool training)
+{
+    return cuda_pool_forward(q, n, &l->plan->pool, l->x, l->y, l->which);
+}
+
+static cudaError_t pool_backward(const struct cuda_queue *q, const struct cuda_layer *l, int n)
+{
+    return l->dx ? cuda_pool_backward(q, n, &l->plan->pool, l->dy, l->which, l->dx) : cudaSuccess;
+}
+
+static cudaError_t copy_floats(const struct cuda_queue *q, float *to, const float *from, size_t count)
+{
+    return cudaMemcpyAsync(to, from, count * sizeof(*to), cudaMemcpyDeviceToDevice, q->stream);
+}
+
+static cudaError_t flatten_forward(const struct cuda_queue *q, const struct cuda_layer *l, int n,
+                                   bool training)
+{
+    const struct activation *in = &l->plan->in;
+    if (in->flat)
+        return copy_floats(q, l->y, l->x, (size_t)n * in->size);
+    return cuda_flatten(q, n, pixels(in), in->channels, in->stored, l->x, l->y);
+}
+
+static cudaError_t flatten_backward(const struct cuda_queue *q, const struct cuda_layer *l, int n)
+{
+    const struct activation *in = &l->plan->in;
+    if (!l->dx)
+        return cudaSuccess;
+    if (in->flat)
+        return copy_floats(q, l->dx, l->dy, (size_t)n * in->size);
+    return cuda_unflatten(q, n, pixels(in), in->channels, in->stored, l->dy, l->dx);
+}
+
+static cudaError_t linear_forward(const struct cuda_queue *q, const struct cuda_layer *l, int n,
+                                  bool training)
+{
+    return cuda_linear_forward(q, n, l->plan->in.channels, l->plan->out.channels, l->x, l->weight, l->bias,
+                               l->y);
+}
+
+static cudaError_t linear_backward(const struct cuda_queue *q, const struct cuda_layer *l, int n)
+{
+    const int in = l->plan->in.channels, out = l->plan->out.channels;
+    cudaError_t r = cuda_linear_backward_weights(q, n, in, out, l->x, l->dy, l->d_weight, l->d_bias);
+    if (r == cudaSuccess && l->dx)
+        r = cuda_linear_backward_input(q, n, in, out, l->dy, l->weight, l->dx);
+    return r;
+}
+
+static cudaError_t log_softmax_forward(const struct cuda_queue *q, const struct cuda_layer *l, int n,
+                                       bool training)
+{
+    return cuda_log_softmax_forward(q, n, l->plan->out.channels, l->x, l->y);
+}
+
+static cudaError_t log_softmax_backward(const struct cuda_queue *q, const struct cuda_layer *l, int n)
+{
+    return l->dx ? cuda_log_softmax_backward(q, n, l->plan->out.channels, l->y, l->dy, l->dx) : cudaSuccess;
+}
+
+static const struct {
+    cudaError_t (*forward)(const struct cuda_queue *, const struct cuda_layer *, int n, bool training);
+    cudaError_t (*backward)(const struct cuda_queue *, const struct cuda_layer *, int n);
+} passes[STEP_KIND_COUNT] = {
+    [STEP_CONV] = {conv_forward, conv_backward},
+    [STEP_NORM] = {norm_forward, norm_backward},
+    [STEP_NORM_RELU_POOL] = {norm_relu_pool_forward, norm_relu_pool_backward},
+    [STEP_RELU] = {relu_forward, relu_backward},
+    [STEP_POOL] = {pool_forward, pool_backward},
+    [STEP_FLATTEN] = {flatten_forward, flatten_backward},
+    [STEP_LINEAR] = {linear_forward, linear_backward},
+    [STEP_LOG_SOFTMAX] = {log_softmax_forward, log_softmax_backward},
+};
+
+/* ------------------------------------------------------------------ the parts of a step */
+
+/* A batch out of the data set, in the first layer's order. */
+static cudaError_t take_batch(struct backend_trainer *t, const struct cuda_data *data, const uint32_t *list,
+                              const uint64_t *cursor, int n)
+{
+    const struct activation *a = &t->model->x_shape;
+    const int n_features = a->channels * pixels(a);
+    float *to = t->raw ? t->raw : t->x;
+    cudaError_t r =
+        data->bytes
+            ? cuda_gather(&t->q, n, n_features, data->inputs, NULL, t->table, list, cursor, to, NULL)
+            : cuda_gather_rows(&t->q, n, (size_t)n_features * sizeof(float), data->inputs, list, cursor, to);
+    if (r == cudaSuccess)
+        r = cuda_gather_rows(&t->q, n, t->target_bytes, data->targets, list, cursor, t->targets);
+    if (r == cudaSuccess && t->raw)
+        r = cuda_unflatten(&t->q, n, pixels(a), a->channels, a->stored, t->raw, t->x);
+    return r;
+}
+
+/* Layers that are passed one by one: all, but for a log_softmax in front of its loss, which are one pass. */
+static size_t n_passed(const struct backend_trainer *t)
+{
+    return t->model->n_steps - (t->options.loss == BACKEND_NLL);
+}
+
+static cudaError_t forward(struct backend_trainer *t, int n, bool training)
+{
+    cudaError_t r = cudaSuccess;
+    for (size_t i = 0; r == cudaSuccess && i < n_passed(t); i++)
+        r = passes[t->layers[i].plan->kind].forward(&t->q, &t->layers[i], n, training);
+    return r;
+}
+
+/* add: on top of what the tally holds. */
+static cudaError_t loss(struct backend_trainer *t, int n, bool training, bool add, struct cuda_tally *tally)
+{
+    const struct cuda_layer *last = &t->layers[n_passed(t) - 1];
+    const int n_outputs = last->plan->out.channels;
+    const bool classes = t->options.loss != BACKEND_MSE;
+    float *dy = training ? last->dy : NULL;
+    cudaError_t r = classes ? cuda_nll(&t->q, n, n_outputs, last->y, t->targets, NULL, t->losses, t->correct, dy)
+                            : cuda_mse(&t->q, n * n_outputs, last->y, t->targets, t->losses, dy);
+    if (r == cudaSuccess)
+        r = cuda_tally(&t->q, n * t->n_losses_of_sample, t->losses, classes ? t->correct : NULL, add, tally);
+    return r;
+}
+
+/* The bucket goes to the other ranks as soon as compute has come here. */
+static cudaError_t reduce_bucket(struct backend_trainer *t, struct cuda_bucket *b)
+{
+    const struct backend_reducer *reducer = t->options.reducer;
+    cudaError_t r = cudaEventRecord(b->ready, t->q.stream);
+    if (r == cudaSuccess)
+        r = cudaStreamWaitEvent(t->comm, b->ready, 0);
+    if (r == cudaSuccess && reducer->average(reducer->data, t->sums + b->begin, b->count, t->comm) != 0)
+        t->reducer_failed = true; /* it has poisoned the step: what follows changes nothing */
+    if (r == cudaSuccess)
+        r = cudaEventRecord(b->reduced, t->comm);
+    return r;
+}
+
+static cudaError_t wait_for_buckets(struct backend_trainer *t)
+{
+    cudaError_t r = cudaSuccess;
+    for (size_t b = 0; r == cudaSuccess && b < t->n_buckets; b++)
+        r = cudaStreamWaitEvent(t->q.stream, t->buckets[b].reduced, 0);
+    return r;
+}
+
+/* reduce: each bucket, as soon as it is ready. */
+static cudaError_t backward(struct backend_trainer *t, int n, bool reduce)
+{
+    cudaError_t r = cudaSuccess;
+    size_t bucket = 0;
+    for (size_t i = n_passed(t); r == cudaSuccess && i-- > t->model->first_trained;) {
+        r = passes[t->layers[i].plan->kind].backward(&t->q, &t->layers[i], n);
+        while (r == cudaSuccess && reduce && bucket < t->n_buckets && t->buckets[bucket].layer == i)
+            r = reduce_bucket(t, &t->buckets[bucket++]);
+    }
+    return r;
+}
+
+/* The batch's gradients onto those of the step's earlier ones; with the last, all are reduced. */
+static cudaError_t accumulate(struct backend_trainer *t, bool last)
+{
+    const size_t count = t->model->n_parameters;
+    cudaError_t r = t->n_pending_batches ? cuda_add(&t->q, count, t->sums, t->gradients)
+                                         : copy_floats(&t->q, t->sums, t->gradients, count);
+    for (size_t b = 0; r == cudaSuccess && last && b < t->n_buckets; b++)
+        r = reduce_bucket(t, &t->buckets[b]);
+    return r;
+}
+
+static cudaError_t track_statistics(struct backend_trainer *t)
+{
+    /* A copy may change whether the step goes or not. */
+    const struct cuda_commit *latch = t->options.accumulates ? NULL : &t->progress->commit;
+    cudaError_t r = cudaSuccess;
+    for (size_t i = 0; r == cudaSuccess && i < t->model->n_steps; i++) {
+        const struct cuda_layer *l = &t->layers[i];
+        if (l->running_mean)
+            r = cuda_norm_track(&t->q, latch, l->plan->in.channels, &l->norm, l->running_mean,
+                                l->running_var, l->n_batches_tracked);
+    }
+    return r;
+}
+
+/* The copy of the running statistics becomes what the state says. */
+static cudaError_t recall_statistics(struct backend_trainer *t)
+{
+    if (!t->statistics)
+        return cudaSuccess;
+    return cudaMemcpyAsync(t->statistics, t->state + t->statistics_offset, t->n_state_bytes - t->statistics_offset,
+                           cudaMemcpyDeviceToDevice, t->q.stream);
+}
+
+static cudaError_t commit_statistics(struct backend_trainer *t)
+{
+    if (!t->options.accumulates)
+        return track_statistics(t);
+    if (!t->statistics)
+        return cudaSuccess;
+    return cuda_copy_committed(&t->q, &t->progress->commit, t->n_state_bytes - t->statistics_offset, t->statistics,
+                               t->state + t->statistics_offset);
+}
+
+static cudaError_t commit(struct backend_trainer *t, int n_samples, int n_batches)
+{
+    const bool checked = t->options.skip_not_finite || t->options.clip_norm > 0;
+    struct cuda_gradient_check *check = checked ? t->check : NULL;
+    const size_t count = t->model->n_parameters;
+    cudaError_t r = cudaSuccess;
+    if (check)
+        r = cuda_gradient_check(&t->q, count, t->sums, check);
+    if (r == cudaSuccess)
+        r = cuda_commit_latch(&t->q, t->device_poison, check, t->device_options, n_samples, n_batches,
+                              &t->progress->commit);
+    if (r == cudaSuccess)
+        r = cuda_optimizer_step(&t->q, t->optimizer, &t->progress->commit, count, t->parameters, t->sums,
+                                t->states[0], t->states[1]);
+    if (r == cudaSuccess)
+        r = commit_statistics(t);
+    if (r == cudaSuccess)
+        r = cudaMemcpyAsync(t->host_progress, t->progress, sizeof(*t->progress), cudaMemcpyDeviceToHost,
+                            t->q.stream);
+    return r;
+}
+
+static cudaError_t queue_pieces(struct backend_trainer *t, int n, bool last)
+{
+    const bool accumulates = t->options.accumulates;
+    cudaError_t r = take_batch(t, &t->data[BACKEND_TRAIN], t->list + t->n_pending_samples,
+                               &t->progress->commit.cursor, n);
+    if (r == cudaSuccess)
+        r = forward(t, n, true);
+    if (r == cudaSuccess)
+        r = loss(t, n, true, t->n_pending_batches > 0, &t->progress->tally);
+    if (r == cudaSuccess)
+        r = backward(t, n, !accumulates);
+    if (r == cudaSuccess && accumulates)
+        r = track_statistics(t);
+    if (r == cudaSuccess && accumulates)
+        r = accumulate(t, last);
+    if (r == cudaSuccess && last)
+        r = wait_for_buckets(t);
+    if (r == cudaSuccess && last)
+        r = commit(t, t->n_pending_samples + n, t->n_pending_batches + 1);
+    return r;
+}
+
+/* ------------------------------------------------------------------ the graph */
+
+/* Ends the capture in any case: a stream left in it would refuse everything from then on. */
+static cudaError_t capture(struct backend_trainer *t, int n)
+{
+    cudaGraph_t graph = NULL;
+    cudaError_t r = cudaStreamBeginCapture(t->q.stream, cudaStreamCaptureModeThreadLocal);
+    if (r != cudaSuccess)
+        return r;
+    r = queue_pieces(t, n, true);
+    cudaError_t ended = cudaStreamEndCapture(t->q.stream, &graph);
+    if (r == cudaSuccess)
+        r = ended;
+    if (r == cudaSuccess)
+        r = cudaGraphInstantiate(&t->graph, graph, 0);
+    if (graph)
+        (void)cudaGraphDestroy(graph); /* the executable graph has its own copy */
+    if (r == cudaSuccess)
+        t->graph_n = n;
+    return r;
+}
+
+static cudaError_t queue_accumulated(struct backend_trainer *t, int n, bool last)
+{
+    cudaError_t r = t->n_pending_batches == 0 ? recall_statistics(t) : cudaSuccess;
+    if (r == cudaSuccess)
+        r = queue_pieces(t, n, last);
+    t->n_pending_samples = last ? 0 : t->n_pending_samples + n;
+    t->n_pending_batches = last ? 0 : t->n_pending_batches + 1;
+    return r;
+}
+
+cudaError_t cuda_step_queue(struct backend_trainer *t, int n, bool last)
+{
+    cudaError_t r = cudaSuccess;
+    if (t->options.accumulates)
+        return queue_accumulated(t, n, last);
+    if (!t->graph)
+        r = capture(t, n);
+    if (r != cudaSuccess)
+        return r;
+    return n == t->graph_n ? cudaGraphLaunch(t->graph, t->q.stream) : queue_pieces(t, n, true);
+}
+
+cudaError_t cuda_step_evaluate(struct backend_trainer *t, uint32_t first, int n)
+{
+    const struct cuda_data *data = &t->data[BACKEND_EVALUATE];
+    cudaError_t r = recall_statistics(t);
+    if (r == cudaSuccess)
+        r = take_batch(t, data, data->numbers + first, NULL, n);
+    if (r == cudaSuccess)
+        r = forward(t, n, false);
+    if (r == cudaSuccess)
+        r = loss(t, n, false, true, t->evaluation);
+    return r;
+}

@@ -1,0 +1,642 @@
+/*
+ * A trainer's memory, and the ways in and out of it.
+ *
+ * Happy path: create makes everything; data, list and state are copied in; steps are queued and waited for;
+ * state is staged and downloaded now and then. Ways it dies: a device without enough memory (create says so),
+ * an error of the device, which every later call then reports, and a step that does not end in time because a
+ * peer of its collective is gone. Nothing here waits without a deadline, except for copies in a stream where
+ * no collective can be.
+ */
+
+#include "worker-runtime/cuda/cuda_trainer.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "worker-runtime/base/error.h"
+
+enum { ALIGNMENT = 256, POLL_NS = 20000 };
+
+/* As DistributedDataParallel: a small first bucket, so that the reduction begins early. */
+static const size_t first_bucket_bytes = 1 << 20, bucket_bytes = 25 << 20;
+
+int cuda_fail(cudaError_t error, const char *what)
+{
+    return crw_fail(-EIO, "%s: %s", what, cudaGetErrorString(error));
+}
+
+/* ------------------------------------------------------------------ memory */
+
+/* The first failure is kept; after it nothing more is tried. */
+struct maker {
+    struct backend_trainer *t;
+    cudaError_t error;
+};
+
+static bool remember(void ***list, size_t *n, void *memory)
+{
+    void **longer = realloc(*list, (*n + 1) * sizeof(*longer));
+    if (!longer)
+        return false;
+    *list = longer;
+    longer[(*n)++] = memory;
+    return true;
+}
+
+static void *on_device(struct maker *m, size_t n_bytes)
+{
+    void *memory = NULL;
+    if (m->error == cudaSuccess)
+        m->error = cudaMalloc(&memory, n_bytes);
+    if (memory && !remember(&m->t->owned, &m->t->n_owned, memory)) {
+        (void)cudaFree(memory); /* out of memory is what is reported */
+        m->error = cudaErrorMemoryAllocation;
+        return NULL;
+    }
+    return memory;
+}
+
+static float *floats(struct maker *m, size_t count)
+{
+    return on_device(m, count * sizeof(float));
+}
+
+/* Pinned, and mapped for the device. */
+static void *on_host(struct maker *m, size_t n_bytes)
+{
+    void *memory = NULL;
+    if (m->error == cudaSuccess)
+        m->error = cudaHostAlloc(&memory, n_bytes, cudaHostAllocMapped);
+    if (memory && !remember(&m->t->owned_host, &m->t->n_owned_host, memory)) {
+        (void)cudaFreeHost(memory);
+        m->error = cudaErrorMemoryAllocation;
+        return NULL;
+    }
+    if (memory)
+        memset(memory, 0, n_bytes);
+    return memory;
+}
+
+static void make_stream(struct maker *m, cudaStream_t *ret, bool urgent)
+{
+    int least = 0, greatest = 0;
+    if (m->error == cudaSuccess)
+        m->error = cudaDeviceGetStreamPriorityRange(&least, &greatest);
+    if (m->error == cudaSuccess)
+        m->error = cudaStreamCreateWithPriority(ret, cudaStreamNonBlocking, urgent ? greatest : least);
+}
+
+static void make_event(struct maker *m, cudaEvent_t *ret)
+{
+    if (m->error == cudaSuccess)
+        m->error = cudaEventCreateWithFlags(ret, cudaEventDisableTiming);
+}
+
+/* ------------------------------------------------------------------ state */
+
+static size_t tensor_bytes(const struct crw_tensor *b)
+{
+    size_t n_bytes = b->dtype == CRW_I64 ? sizeof(int64_t) : sizeof(float);
+    for (int d = 0; d < b->n_dims; d++)
+        n_bytes *= (size_t)b->dims[d];
+    return n_bytes;
+}
+
+static void add_part(struct backend_trainer *t, void *host, size_t n_bytes)
+{
+    t->parts[t->n_parts++] = (struct cuda_part){.offset = t->n_state_bytes, .n_bytes = n_bytes, .host = host};
+    t->n_state_bytes += (n_bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+}
+
+/* Parameters first, then the optimizer's states, then the model's buffers. */
+static void make_state(struct maker *m)
+{
+    struct backend_trainer *t = m->t;
+    const struct crw_model *model = t->model;
+    size_t arena = model->n_parameters * sizeof(float);
+
+    t->parts = calloc(1 + CUDA_STATES_MAX + model->n_buffers, sizeof(*t->parts));
+    if (!t->parts) {
+        m->error = cudaErrorMemoryAllocation;
+        return;
+    }
+    add_part(t, model->parameters, arena);
+    for (int i = 0; i < CUDA_STATES_MAX; i++)
+        if (t->options.states[i])
+            add_part(t, t->options.states[i], arena);
+    t->statistics_offset = t->n_state_bytes;
+    for (size_t i = 0; i < model->n_buffers; i++)
+        add_part(t, model->buffers[i].data, tensor_bytes(&model->buffers[i]));
+
+    t->state = on_device(m, t->n_state_bytes);
+    t->snapshot = on_device(m, t->n_state_bytes);
+    if (t->options.accumulates && model->n_buffers > 0)
+        t->statistics = on_device(m, t->n_state_bytes - t->statistics_offset);
+    t->host_state = on_host(m, t->n_state_bytes);
+    t->gradients = on_device(m, arena);
+    t->sums = t->options.accumulates ? on_device(m, arena) : t->gradients;
+}
+
+/* Where a piece of the host's state lies on the device. */
+static void *device_copy(const struct backend_trainer *t, const void *host)
+{
+    for (size_t i = 0; host && t->state && i < t->n_parts; i++)
+        if (t->parts[i].host == host)
+            return t->state + t->parts[i].offset;
+    return NULL;
+}
+
+/* The same for a buffer, as steps see it. */
+static void *statistics_copy(const struct backend_trainer *t, const void *host)
+{
+    uint8_t *in_state = device_copy(t, host);
+    if (!in_state || !t->statistics)
+        return in_state;
+    return t->statistics + (in_state - t->state - t->statistics_offset);
+}
+
+/* ------------------------------------------------------------------ layers */
+
+static void make_norm(struct maker *m, struct cuda_layer *l)
+{
+    const struct norm_step *plan = &l->plan->norm;
+    float **of_channels[] = {&l->norm.mean,
+                             &l->norm.inverse_deviation,
+                             &l->norm.unbiased_variance,
+                             &l->norm.scale,
+                             &l->norm.shift,
+                             &l->norm.a,
+                             &l->norm.b,
+                             &l->norm.c};
+    for (size_t i = 0; i < sizeof(of_channels) / sizeof(of_channels[0]); i++)
+        *of_channels[i] = floats(m, (size_t)l->plan->in.stored);
+    l->running_mean = statistics_copy(m->t, plan->running_mean);
+    l->running_var = statistics_copy(m->t, plan->running_var);
+    l->n_batches_tracked = statistics_copy(m->t, plan->n_batches_tracked);
+}
+
+static void make_layer(struct maker *m, size_t i)
+{
+    struct backend_trainer *t = m->t;
+    const struct crw_model *model = t->model;
+    struct cuda_layer *l = &t->layers[i];
+    const struct step *plan = &model->steps[i];
+    const size_t n = (size_t)model->max_batch;
+
+    l->plan = plan;
+    l->x = i ? t->layers[i - 1].y : t->x;
+    l->y = floats(m, n * plan->out.size);
+    if (i >= model->first_trained)
+        l->dy = floats(m, n * plan->out.size);
+    l->dx = i > model->first_trained ? t->layers[i - 1].dy : NULL;
+    if (plan->weight && m->error == cudaSuccess) {
+        l->weight = t->parameters + (plan->weight - model->parameters);
+        l->bias = t->parameters + (plan->bias - model->parameters);
+        l->d_weight = t->gradients + (plan->weight - model->parameters);
+        l->d_bias = t->gradients + (plan->bias - model->parameters);
+    }
+    if (plan->kind == STEP_NORM || plan->kind == STEP_NORM_RELU_POOL)
+        make_norm(m, l);
+    if (plan->kind == STEP_POOL || plan->kind == STEP_NORM_RELU_POOL)
+        l->which = on_device(m, n * plan->out.size);
+    if (plan->kind == STEP_NORM_RELU_POOL)
+        l->centred = floats(m, n * plan->out.size);
+}
+
+/* The batch, as the data set stores it and as the first layer wants it. */
+static void make_input(struct maker *m)
+{
+    struct backend_trainer *t = m->t;
+    const struct activation *a = &t->model->x_shape;
+    const size_t n = (size_t)t->model->max_batch;
+    t->x = floats(m, n * a->size);
+    if (!a->flat && a->stored > 1)
+        t->raw = floats(m, n * (size_t)(a->channels * a->height * a->width));
+    t->targets = on_device(m, n * t->target_bytes);
+    t->correct = on_device(m, n);
+    t->losses = floats(m, n * (size_t)t->n_losses_of_sample);
+    t->table = floats(m, 256);
+}
+
+/*
+ * Buckets from the end of the arena: the last layers' gradients come first. A bucket closes when it has
+ * become large enough, as DDP's does, and is ready when the first layer it reaches into is done.
+ */
+static void make_buckets(struct maker *m)
+{
+    struct backend_trainer *t = m->t;
+    const struct crw_model *model = t->model;
+    size_t end = model->n_parameters;
+    for (size_t i = model->n_steps; t->options.reducer && i-- > model->first_trained;) {
+        if (!model->steps[i].weight)
+            continue;
+        size_t begin = (size_t)(model->steps[i].weight - model->parameters);
+        size_t enough = t->n_buckets ? bucket_bytes : first_bucket_bytes;
+        bool last = begin == 0 || t->n_buckets + 1 == CUDA_BUCKETS_MAX;
+        if (last) { /* takes all there is */
+            begin = 0;
+            i = model->first_trained;
+        }
+        if (!last && (end - begin) * sizeof(float) < enough)
+            continue;
+        struct cuda_bucket *b = &t->buckets[t->n_buckets++];
+        *b = (struct cuda_bucket){.begin = begin, .count = end - begin, .layer = i};
+        make_event(m, &b->ready);
+        make_event(m, &b->reduced);
+        end = begin;
+    }
+}
+
+/* ------------------------------------------------------------------ making and ending */
+
+static void make_control(struct maker *m)
+{
+    struct backend_trainer *t = m->t;
+    t->device_options = on_device(m, sizeof(*t->device_options));
+    t->host_options = on_host(m, sizeof(*t->host_options));
+    t->progress = on_device(m, sizeof(*t->progress));
+    t->host_progress = on_host(m, sizeof(*t->host_progress));
+    t->evaluation = on_device(m, sizeof(*t->evaluation));
+    t->host_evaluation = on_host(m, sizeof(*t->host_evaluation));
+    t->check = on_device(m, sizeof(*t->check));
+    t->q.workspace = floats(m, CUDA_WORKSPACE_FLOATS);
+    void *poison = on_host(m, sizeof(*t->poison));
+    t->poison = poison;
+    if (m->error == cudaSuccess)
+        m->error = cudaHostGetDevicePointer((void **)&t->device_poison, poison, 0);
+    make_stream(m, &t->q.stream, false);
+    make_stream(m, &t->comm, true);
+    make_stream(m, &t->copy, false);
+    make_event(m, &t->stepped);
+    make_event(m, &t->snapped);
+    make_event(m, &t->staged);
+}
+
+static struct cuda_optimizer_options device_options(const struct crw_optimizer_options *o,
+                                                    enum cuda_optimizer_kind kind, double clip_norm)
+{
+    return (struct cuda_optimizer_options){
+        .kind = kind,
+        .lr = o->lr,
+        .weight_decay = o->weight_decay,
+        .momentum = o->momentum,
+        .dampening = o->dampening,
+        .nesterov = o->nesterov,
+        .beta1 = o->beta1,
+        .beta2 = o->beta2,
+        .rho = o->rho,
+        .eps = o->eps,
+        .clip_norm = clip_norm,
+    };
+}
+
+static cudaError_t make(struct backend_trainer *t)
+{
+    static const enum cuda_optimizer_kind kinds[CRW_OPTIMIZER_KIND_COUNT] = {
+        [CRW_SGD] = CUDA_SGD, [CRW_ADAMW] = CUDA_ADAMW, [CRW_ADADELTA] = CUDA_ADADELTA};
+    static const enum cuda_precision precisions[BACKEND_PRECISION_COUNT] = {
+        [BACKEND_EXACT] = CUDA_EXACT, [BACKEND_TF32] = CUDA_TF32, [BACKEND_BF16] = CUDA_BF16};
+    struct maker m = {.t = t, .error = cudaSetDevice(t->options.device)};
+
+    t->optimizer = kinds[t->options.optimizer.kind];
+    t->q.precision = precisions[t->options.precision];
+    make_control(&m);
+    make_state(&m);
+    make_input(&m);
+    if (m.error != cudaSuccess)
+        return m.error;
+    t->parameters = device_copy(t, t->model->parameters);
+    for (int i = 0; i < CUDA_STATES_MAX; i++)
+        t->states[i] = device_copy(t, t->options.states[i]);
+    t->layers = calloc(t->model->n_steps, sizeof(*t->layers));
+    if (!t->layers)
+        return cudaErrorMemoryAllocation;
+    for (size_t i = 0; i < t->model->n_steps; i++)
+        make_layer(&m, i);
+    make_buckets(&m);
+    *t->host_options = device_options(&t->options.optimizer, t->optimizer, t->options.clip_norm);
+    return m.error;
+}
+
+static int check_options(const struct backend_trainer_options *o)
+{
+    const struct crw_model *model = o->model;
+    const struct step *last = &model->steps[model->n_steps - 1];
+    if (model->first_trained == model->n_steps)
+        return crw_fail(CRW_E_ARGUMENT, "a network to be trained on a device has parameters; this one has none");
+    if (!last->in.flat || !last->out.flat)
+        return crw_fail(CRW_E_ARGUMENT, "a network to be trained on a device ends in a vector; flatten the image first");
+    if ((o->loss == BACKEND_NLL) != (last->kind == STEP_LOG_SOFTMAX))
+        return crw_fail(CRW_E_ARGUMENT, "on a device the network ends in log_softmax for the negative log-likelihood, "
+                                        "and in nothing of that kind for other losses");
+    return 0;
+}
+
+int cuda_trainer_create(const struct backend_trainer_options *options, struct backend_trainer **ret)
+{
+    int r = check_options(options);
+    if (r)
+        return r;
+    struct backend_trainer *t = calloc(1, sizeof(*t));
+    if (!t)
+        return crw_fail_errno(-ENOMEM, "cannot make a trainer");
+    t->model = options->model;
+    t->options = *options;
+    const int n_outputs = t->model->steps[t->model->n_steps - 1].out.channels;
+    t->n_losses_of_sample = options->loss == BACKEND_MSE ? n_outputs : 1;
+    t->target_bytes = options->loss == BACKEND_MSE ? (size_t)n_outputs * sizeof(float) : sizeof(uint8_t);
+    cudaError_t made = make(t);
+    if (made != cudaSuccess) {
+        cuda_trainer_destroy(t);
+        return cuda_fail(made, "cannot make a trainer on the device");
+    }
+    r = cuda_trainer_upload(t, 0);
+    if (r) {
+        cuda_trainer_destroy(t);
+        return r;
+    }
+    *ret = t;
+    return 0;
+}
+
+/* Errors while everything ends have nowhere to go: the process is done with the device. */
+static void destroy_event(cudaEvent_t event)
+{
+    if (event)
+        (void)cudaEventDestroy(event);
+}
+
+static void destroy_stream(cudaStream_t stream)
+{
+    if (stream)
+        (void)cudaStreamDestroy(stream);
+}
+
+void cuda_trainer_destroy(struct backend_trainer *t)
+{
+    if (!t)
+        return;
+    if (t->graph)
+        (void)cudaGraphExecDestroy(t->graph);
+    for (size_t i = 0; i < t->n_buckets; i++) {
+        destroy_event(t->buckets[i].ready);
+        destroy_event(t->buckets[i].reduced);
+    }
+    destroy_stream(t->copy);
+    destroy_stream(t->comm);
+    destroy_stream(t->q.stream);
+    destroy_event(t->stepped);
+    destroy_event(t->snapped);
+    destroy_event(t->staged);
+    for (size_t i = 0; i < t->n_owned; i++)
+        (void)cudaFree(t->owned[i]);
+    for (size_t i = 0; i < t->n_owned_host; i++)
+        (void)cudaFreeHost(t->owned_host[i]);
+    free(t->owned);
+    free(t->owned_host);
+    free(t->layers);
+    free(t->parts);
+    free(t);
+}
+
+/* ------------------------------------------------------------------ in */
+
+/* Copies and waits: what is copied from may be the caller's, and changed as soon as we return. */
+static cudaError_t copy_in(struct backend_trainer *t, void *to, const void *from, size_t n_bytes)
+{
+    cudaError_t r = cudaMemcpyAsync(to, from, n_bytes, cudaMemcpyHostToDevice, t->q.stream);
+    return r == cudaSuccess ? cudaStreamSynchronize(t->q.stream) : r;
+}
+
+static int copy_numbers(struct backend_trainer *t, struct cuda_data *data)
+{
+    uint32_t *numbers = malloc(data->n_items * sizeof(*numbers));
+    if (!numbers)
+        return crw_fail_errno(-ENOMEM, "cannot number %u samples", data->n_items);
+    for (uint32_t i = 0; i < data->n_items; i++)
+        numbers[i] = i;
+    cudaError_t r = copy_in(t, data->numbers, numbers, data->n_items * sizeof(*numbers));
+    free(numbers);
+    return r == cudaSuccess ? 0 : cuda_fail(r, "cannot number samples on the device");
+}
+
+int cuda_trainer_set_data(struct backend_trainer *t, enum backend_data which,
+                          const struct backend_samples *samples)
+{
+    const struct activation *a = &t->model->x_shape;
+    const size_t n = samples->n, n_features = (size_t)(a->channels * a->height * a->width);
+    const size_t input_bytes = n * n_features * (samples->table ? 1 : sizeof(float));
+    struct maker m = {.t = t, .error = cudaSuccess};
+    struct cuda_data *data = &t->data[which];
+
+    if (n == 0 || data->inputs)
+        return crw_fail(CRW_E_ARGUMENT, "a trainer takes each data set once, and none that is empty");
+    data->bytes = samples->table != NULL;
+    data->inputs = on_device(&m, input_bytes);
+    data->targets = on_device(&m, n * t->target_bytes);
+    data->numbers = on_device(&m, n * sizeof(*data->numbers));
+    if (m.error == cudaSuccess)
+        m.error = copy_in(t, data->inputs, samples->inputs, input_bytes);
+    if (m.error == cudaSuccess)
+        m.error = copy_in(t, data->targets, samples->targets, n * t->target_bytes);
+    if (m.error == cudaSuccess && samples->table)
+        m.error = copy_in(t, t->table, samples->table, 256 * sizeof(*samples->table));
+    if (m.error != cudaSuccess)
+        return cuda_fail(m.error, "cannot copy the data set to the device");
+    data->n_items = samples->n;
+    return copy_numbers(t, data);
+}
+
+int cuda_trainer_start(struct backend_trainer *t, const uint32_t *list, size_t count, uint64_t cursor)
+{
+    struct maker m = {.t = t, .error = cudaSuccess};
+    for (size_t i = 0; i < count; i++)
+        if (list[i] >= t->data[BACKEND_TRAIN].n_items)
+            return crw_fail(CRW_E_ARGUMENT, "sample %u is not one of %u", list[i],
+                            t->data[BACKEND_TRAIN].n_items);
+    if (cursor > count)
+        return crw_fail(CRW_E_ARGUMENT, "an epoch of %zu samples cannot begin at number %llu", count,
+                        (unsigned long long)cursor);
+    /* The captured step knows where the list lies, so it can grow only before the first one. */
+    if (count > t->list_capacity) {
+        if (t->graph)
+            return crw_fail(CRW_E_ARGUMENT, "a list of %zu samples; after the first step none may be longer than %zu",
+                            count, t->list_capacity);
+        const size_t n_items = t->data[BACKEND_TRAIN].n_items;
+        t->list_capacity = count > n_items ? count : n_items;
+        t->list = on_device(&m, t->list_capacity * sizeof(*list));
+    }
+    if (m.error == cudaSuccess && count)
+        m.error = copy_in(t, t->list, list, count * sizeof(*list));
+    if (m.error == cudaSuccess)
+        m.error = copy_in(t, &t->progress->commit.cursor, &cursor, sizeof(cursor));
+    if (m.error != cudaSuccess)
+        return cuda_fail(m.error, "cannot begin an epoch on the device");
+    t->n_listed = count - (size_t)cursor;
+    t->n_pending_samples = t->n_pending_batches = 0;
+    return 0;
+}
+
+int cuda_trainer_upload(struct backend_trainer *t, uint64_t steps)
+{
+    struct cuda_progress start = {.commit = {.step = steps}};
+    for (size_t i = 0; i < t->n_parts; i++)
+        memcpy(t->host_state + t->parts[i].offset, t->parts[i].host, t->parts[i].n_bytes);
+    cudaError_t r = copy_in(t, t->state, t->host_state, t->n_state_bytes);
+    if (r == cudaSuccess)
+        r = copy_in(t, t->progress, &start, sizeof(start));
+    if (r == cudaSuccess)
+        r = copy_in(t, t->device_options, t->host_options, sizeof(*t->host_options));
+    t->n_listed = 0;
+    return r == cudaSuccess ? 0 : cuda_fail(r, "cannot copy the state to the device");
+}
+
+int cuda_trainer_set_lr(struct backend_trainer *t, double lr)
+{
+    t->host_options->lr = lr;
+    cudaError_t r = copy_in(t, t->device_options, t->host_options, sizeof(*t->host_options));
+    return r == cudaSuccess ? 0 : cuda_fail(r, "cannot change the learning rate on the device");
+}
+
+/* ------------------------------------------------------------------ steps */
+
+int cuda_trainer_step(struct backend_trainer *t, int n, bool last)
+{
+    if (!last && !t->options.accumulates)
+        return crw_fail(CRW_E_ARGUMENT, "a step of several batches, by a trainer that was not made for them");
+    if (n < 1 || n > t->model->max_batch || (size_t)n > t->n_listed)
+        return crw_fail(CRW_E_ARGUMENT, "a step over %d samples: the model takes up to %d, and %zu are left",
+                        n, t->model->max_batch, t->n_listed);
+    cudaError_t r = cuda_step_queue(t, n, last);
+    if (r == cudaSuccess)
+        r = cudaEventRecord(t->stepped, t->q.stream);
+    if (r != cudaSuccess)
+        return cuda_fail(r, "cannot queue a training step");
+    if (t->reducer_failed)
+        return crw_fail(CRW_E_PEER, "a training step was not reduced over the ranks; the group is over");
+    t->n_listed -= (size_t)n;
+    return 0;
+}
+
+static int64_t now_ns(void)
+{
+    struct timespec t;
+    (void)clock_gettime(CLOCK_MONOTONIC, &t); /* cannot fail for this clock */
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+/* Never cudaEventSynchronize(): behind a collective whose peer is gone it would not return. */
+static int wait_for(cudaEvent_t event, int timeout_ms, const char *what)
+{
+    const int64_t deadline = now_ns() + (int64_t)timeout_ms * 1000000;
+    for (;;) {
+        cudaError_t r = cudaEventQuery(event);
+        if (r == cudaSuccess)
+            return 0;
+        if (r != cudaErrorNotReady)
+            return cuda_fail(r, what);
+        if (now_ns() >= deadline)
+            return crw_fail(CRW_E_TIMEOUT, "%s: not done after %d ms", what, timeout_ms);
+        (void)nanosleep(&(struct timespec){.tv_nsec = POLL_NS}, NULL); /* shorter is fine, too */
+    }
+}
+
+static void report(const struct backend_trainer *t, const struct cuda_tally *tally,
+                   struct backend_progress *ret)
+{
+    ret->n_samples = tally->n_losses / (uint64_t)t->n_losses_of_sample;
+    ret->n_correct = tally->n_correct;
+}
+
+int cuda_trainer_wait(struct backend_trainer *t, int timeout_ms, struct backend_progress *ret)
+{
+    int r = wait_for(t->stepped, timeout_ms, "training on the device");
+    if (r)
+        return r;
+    const struct cuda_commit *commit = &t->host_progress->commit;
+    const struct cuda_tally *tally = &t->host_progress->tally;
+    *ret = (struct backend_progress){
+        .step = commit->step, .cursor = commit->cursor, .committed = commit->go, .norm = commit->norm};
+    report(t, tally, ret);
+    ret->loss = tally->n_batches ? tally->mean_sum / (double)tally->n_batches : 0;
+    return 0;
+}
+
+void cuda_trainer_poison(struct backend_trainer *t)
+{
+    *t->poison = 1;
+}
+
+/* ------------------------------------------------------------------ out */
+
+int cuda_trainer_stage(struct backend_trainer *t)
+{
+    cudaError_t r = cudaSuccess;
+    if (t->staging) /* the copy to the host still reads where the state is put aside */
+        r = cudaStreamWaitEvent(t->q.stream, t->staged, 0);
+    if (r == cudaSuccess)
+        r = cudaMemcpyAsync(t->snapshot, t->state, t->n_state_bytes, cudaMemcpyDeviceToDevice, t->q.stream);
+    if (r == cudaSuccess)
+        r = cudaEventRecord(t->snapped, t->q.stream);
+    if (r == cudaSuccess)
+        r = cudaStreamWaitEvent(t->copy, t->snapped, 0);
+    if (r == cudaSuccess)
+        r = cudaMemcpyAsync(t->host_state, t->snapshot, t->n_state_bytes, cudaMemcpyDeviceToHost, t->copy);
+    if (r == cudaSuccess)
+        r = cudaEventRecord(t->staged, t->copy);
+    if (r != cudaSuccess)
+        return cuda_fail(r, "cannot stage the state");
+    t->staging = true;
+    return 0;
+}
+
+int cuda_trainer_download(struct backend_trainer *t, int timeout_ms)
+{
+    if (!t->staging)
+        return crw_fail(CRW_E_ARGUMENT, "no state was staged");
+    int r = wait_for(t->staged, timeout_ms, "staging the state");
+    if (r)
+        return r;
+    t->staging = false;
+    for (size_t i = 0; i < t->n_parts; i++)
+        memcpy(t->parts[i].host, t->host_state + t->parts[i].offset, t->parts[i].n_bytes);
+    return 0;
+}
+
+static cudaError_t queue_evaluation(struct backend_trainer *t, uint32_t first, uint32_t count)
+{
+    const uint32_t batch = (uint32_t)t->model->max_batch;
+    cudaError_t r = cudaMemsetAsync(t->evaluation, 0, sizeof(*t->evaluation), t->q.stream);
+    for (uint32_t at = 0; r == cudaSuccess && at < count; at += batch)
+        r = cuda_step_evaluate(t, first + at, (int)(count - at < batch ? count - at : batch));
+    if (r == cudaSuccess)
+        r = cudaMemcpyAsync(t->host_evaluation, t->evaluation, sizeof(*t->evaluation), cudaMemcpyDeviceToHost,
+                            t->q.stream);
+    if (r == cudaSuccess)
+        r = cudaEventRecord(t->snapped, t->q.stream);
+    return r;
+}
+
+int cuda_trainer_evaluate(struct backend_trainer *t, uint32_t first, uint32_t count, int timeout_ms,
+                          struct backend_progress *ret)
+{
+    const uint32_t n_items = t->data[BACKEND_EVALUATE].n_items;
+    if (first > n_items || count > n_items - first)
+        return crw_fail(CRW_E_ARGUMENT,
+                        "samples %u and the %u behind it are not all of the evaluation set's %u", first,
+                        count, n_items);
+    cudaError_t queued = queue_evaluation(t, first, count);
+    if (queued != cudaSuccess)
+        return cuda_fail(queued, "cannot queue an evaluation");
+    int r = wait_for(t->snapped, timeout_ms, "evaluation on the device");
+    if (r)
+        return r;
+    const struct cuda_tally *tally = t->host_evaluation;
+    *ret = (struct backend_progress){0};
+    report(t, tally, ret);
+    ret->loss = tally->n_losses ? tally->loss_sum / (double)tally->n_losses : 0;
+    return 0;
+}

@@ -1,0 +1,135 @@
+#pragma once
+
+/*
+ * Training on one device: the counterpart of crw_model and crw_optimizer. Inside of the CUDA plugin; what the
+ * rest of the library sees is struct backend_trainer in backend_os.h, whose functions these are.
+ *
+ * cuda_trainer.c makes the memory, moves state in and out and waits; cuda_step.c queues the work of a step.
+ *
+ * Streams: compute has everything in order; comm reduces gradient buckets as they become ready; copy takes
+ * staged state to the host. State (parameters, optimizer, running statistics) is one piece of memory, so that
+ * it is staged by one copy on the device, behind which training goes on.
+ */
+
+#include <cuda_runtime_api.h>
+
+#include "worker-runtime/cuda/backend_os.h"
+#include "worker-runtime/kernels/cuda/kernels.h"
+#include "worker-runtime/model/model.h"
+
+enum { CUDA_BUCKETS_MAX = 64, CUDA_STATES_MAX = 2 };
+
+/* What a step of the model has on the device. */
+struct cuda_layer {
+    const struct step *plan;
+    const float *x;
+    float *y, *dy; /* dy: NULL where nobody before it learns */
+    float *dx;     /* the layer before's dy, or NULL */
+    float *weight, *bias, *d_weight, *d_bias;
+    struct cuda_norm norm;
+    float *running_mean, *running_var;
+    int64_t *n_batches_tracked;
+    uint8_t *which;
+    float *centred;
+};
+
+/* A range of the gradient arena that is reduced at once, and after which layer's backward pass it is ready.
+ */
+struct cuda_bucket {
+    size_t begin, count;
+    size_t layer;
+    cudaEvent_t ready, reduced;
+};
+
+/* A piece of the state: where it lies, and the host's copy. */
+struct cuda_part {
+    size_t offset, n_bytes;
+    void *host;
+};
+
+/* What the host learns of a finished step. */
+struct cuda_progress {
+    struct cuda_commit commit;
+    struct cuda_tally tally;
+};
+
+struct cuda_data {
+    void *inputs, *targets;
+    bool bytes;        /* inputs are, and the table says what they stand for */
+    uint32_t *numbers; /* 0, 1, 2, ... */
+    uint32_t n_items;
+};
+
+struct backend_trainer {
+    const struct crw_model *model;
+    struct backend_trainer_options options;
+    enum cuda_optimizer_kind optimizer;
+
+    struct cuda_queue q;
+    cudaStream_t comm, copy;
+    cudaEvent_t stepped, snapped, staged; /* the last step; state copied on the device; and to the host */
+    bool staging;
+
+    uint8_t *state, *snapshot, *host_state; /* n_state_bytes: live, staged, on the host */
+    size_t n_state_bytes;
+    struct cuda_part *parts;
+    size_t n_parts;
+    float *parameters, *gradients, *states[CUDA_STATES_MAX];
+    uint8_t *statistics; /* accumulates: a copy of what the state has from here on, the model's buffers */
+    size_t statistics_offset;
+    float *sums; /* of the gradients of a step's batches; the gradients themselves where each has only one */
+
+    struct cuda_layer *layers;
+    struct cuda_bucket buckets[CUDA_BUCKETS_MAX];
+    bool reducer_failed;
+    size_t n_buckets;
+    float *x, *raw; /* the batch as the first layer reads it; as it is stored, if that differs */
+    void *targets;
+    size_t target_bytes;     /* of a sample */
+    int n_losses_of_sample;
+    uint8_t *correct;
+    float *losses, *table;
+    uint32_t *list;
+    size_t n_listed, list_capacity;
+    int n_pending_samples, n_pending_batches; /* of the step being queued */
+    struct cuda_data data[BACKEND_DATA_COUNT];
+
+    struct cuda_optimizer_options *device_options, *host_options;
+    struct cuda_progress *progress, *host_progress; /* progress: on the device */
+    struct cuda_tally *evaluation, *host_evaluation;
+    struct cuda_gradient_check *check;
+    volatile int32_t *poison; /* mapped */
+    int32_t *device_poison;
+
+    cudaGraphExec_t graph; /* of a step of graph_n samples; NULL: not captured yet */
+    int graph_n;
+
+    void **owned; /* on the device */
+    size_t n_owned;
+    void **owned_host;
+    size_t n_owned_host;
+};
+
+/* "what: CUDA's words", as -EIO. */
+int cuda_fail(cudaError_t error, const char *what);
+
+/* cuda_step.c. Queues a batch of n samples; last: and the end of the step. Steps of one batch are captured once
+ * and replayed from then on. */
+cudaError_t cuda_step_queue(struct backend_trainer *t, int n, bool last);
+/* Forward pass over n samples from number `first` of the evaluation set, and their tally on top. */
+cudaError_t cuda_step_evaluate(struct backend_trainer *t, uint32_t first, int n);
+
+int cuda_trainer_create(const struct backend_trainer_options *options, struct backend_trainer **ret);
+void cuda_trainer_destroy(struct backend_trainer *t);
+int cuda_trainer_set_data(struct backend_trainer *t, enum backend_data which,
+                          const struct backend_samples *samples);
+int cuda_trainer_start(struct backend_trainer *t, const uint32_t *list, size_t count, uint64_t cursor);
+int cuda_trainer_upload(struct backend_trainer *t, uint64_t steps);
+int cuda_trainer_set_lr(struct backend_trainer *t, double lr);
+int cuda_trainer_step(struct backend_trainer *t, int n, bool last);
+int cuda_trainer_wait(struct backend_trainer *t, int timeout_ms, struct backend_progress *ret);
+int cuda_trainer_stage(struct backend_trainer *t);
+int cuda_trainer_download(struct backend_trainer *t, int timeout_ms);
+int cuda_trainer_evaluate(struct backend_trainer *t, uint32_t first, uint32_t count, int timeout_ms,
+                          struct backend_progress *ret);
+void cuda_trainer_poison(struct backend_trainer *t);

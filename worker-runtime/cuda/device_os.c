@@ -1,0 +1,361 @@
+/*
+ * Training on a GPU, as programs see it: the plugin's trainer and communicator, tied to this rank's group.
+ *
+ * Happy path: the plugin is opened, this rank's device chosen, a communicator made through the worker store (no
+ * NCCL for a world of one), a trainer that averages over it, and each guards the other: the communicator's thread
+ * closes the trainer's latch before it breaks a collective off.
+ *
+ * Ways it dies: no plugin, no driver, fewer devices than ranks, no NCCL, a rank that does not come; and a peer
+ * that fails in a step, which crw_trainer_wait() reports while the state stays that of the step before.
+ */
+
+#include <errno.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "worker-runtime/cuda/backend_os.h"
+#include "worker-runtime/base/env_os.h"
+#include "worker-runtime/base/error.h"
+#include "worker-runtime/group/group_os.h"
+#include "worker-runtime/model/optimizer.h"
+
+enum { TIMEOUT_DEFAULT_MS = 300000, WAIT_SLICE_MS = 200, BREAK_OFF_MS = 10000, CONNECT_MS = 60000, N_ATTEMPTS = 2, N_STATES_MAX = 2, NAME_SIZE = 64 };
+
+struct crw_trainer {
+    struct crw_group *group;
+    struct crw_optimizer *optimizer;
+    struct backend_plugin plugin;
+    struct backend_comm *comm; /* NULL: alone */
+    struct backend_reducer reducer;
+    struct backend_trainer *trainer;
+    int timeout_ms;
+};
+
+/* Trainers made by this process so far; all ranks make theirs in the same order. */
+static atomic_int n_trainers;
+
+/* The plugin has its own copy of the sentences. */
+static int fail_as(const struct backend *b, int result)
+{
+    return result ? crw_fail(result, "%s", b->error_message()) : 0;
+}
+
+int crw_device_count(const char **ret_why)
+{
+    static _Thread_local char why_not[512];
+    struct backend_plugin plugin;
+    const char *why = "";
+    int n = 0;
+
+    if (backend_open("crw-cuda", &plugin) != 0) {
+        (void)snprintf(why_not, sizeof(why_not), "%s", crw_error_message());
+    } else {
+        n = plugin.backend->count_devices(&why);
+        (void)snprintf(why_not, sizeof(why_not), "%s", why);
+        backend_close(&plugin);
+    }
+    if (ret_why)
+        *ret_why = why_not;
+    return n;
+}
+
+/* ------------------------------------------------------------------ choosing a device */
+
+static int choose_device(const struct crw_trainer *t, bool oversubscribe, int *ret_device)
+{
+    const struct crw_env *env = &t->group->env;
+    const char *why;
+    int n = t->plugin.backend->count_devices(&why);
+
+    if (n == 0)
+        return crw_fail(CRW_E_NOT_FOUND, "there is no GPU for rank %d: %s", env->rank, why);
+    if (env->local_rank >= n && !oversubscribe)
+        return crw_fail(CRW_E_NOT_FOUND,
+                        "there is no GPU for rank %d: it is number %d on its host, and %d of them may be used there "
+                        "(CUDA_VISIBLE_DEVICES); start as many workers as GPUs, or let them share one for a test "
+                        "(train --oversubscribe-gpu)",
+                        env->rank, env->local_rank, n);
+    *ret_device = env->local_rank % n;
+    return 0;
+}
+
+/* Before NCCL is opened, and in this process alone: a launcher that set them would change other programs. */
+static void set_nccl_defaults(const struct crw_env *env, bool oversubscribe)
+{
+    env_set_default("NCCL_DEBUG", "WARN");
+    env_set_default("NCCL_RAS_ENABLE", "0"); /* a socket that nobody asked for */
+    if (env->group_world_size == 1)
+        env_set_default("NCCL_SOCKET_IFNAME", "lo"); /* it prefers any other, even one that leads nowhere */
+    if (!oversubscribe)
+        return;
+    env_set_default("NCCL_MULTI_RANK_GPU_ENABLE", "1");
+    env_set_default("NCCL_NVLS_ENABLE", "0");
+    env_set_default("NCCL_MAX_CTAS", "1");
+}
+
+/* ------------------------------------------------------------------ the communicator */
+
+static int set_key(void *data, const char *key, const void *value, size_t n_bytes)
+{
+    return store_set(data, key, value, n_bytes);
+}
+
+static int get_key(void *data, const char *key, int timeout_ms, void **ret_value, size_t *ret_n_bytes)
+{
+    return store_get(data, key, timeout_ms, ret_value, ret_n_bytes);
+}
+
+static int add_key(void *data, const char *key, int64_t amount, int64_t *ret_value)
+{
+    return store_add(data, key, amount, ret_value);
+}
+
+static int connect_ranks(struct crw_trainer *t, int device)
+{
+    const struct backend *b = t->plugin.backend;
+    struct crw_group *group = t->group;
+    char name[NAME_SIZE];
+    const struct backend_comm_options options = {
+        .library = env_nccl_library(),
+        .store = {.set = set_key, .get = get_key, .add = add_key, .data = &group->store},
+        .name = name,
+        .rank = crw_rank(group),
+        .world_size = crw_world_size(group),
+        .device = device,
+        .timeout_ms = t->timeout_ms < CONNECT_MS ? t->timeout_ms : CONNECT_MS,
+        .n_attempts = N_ATTEMPTS,
+        .failed_fd = group->watch ? watch_failed_fd(group->watch) : -1,
+    };
+
+    (void)snprintf(name, sizeof(name), "%d.%d", group->env.restart_count, atomic_fetch_add(&n_trainers, 1));
+    if (options.world_size == 1)
+        return 0;
+    return fail_as(b, b->comm_create(&options, &t->comm));
+}
+
+/* ------------------------------------------------------------------ making and ending */
+
+static int make_trainer(struct crw_trainer *t, const struct crw_trainer_options *o, int device)
+{
+    static const enum backend_loss losses[CRW_LOSS_COUNT] = {
+        [CRW_NLL] = BACKEND_NLL, [CRW_CROSS_ENTROPY] = BACKEND_CROSS_ENTROPY, [CRW_MSE] = BACKEND_MSE};
+    static const enum backend_precision precisions[CRW_PRODUCTS_COUNT] = {
+        [CRW_PRODUCTS_F32] = BACKEND_EXACT, [CRW_PRODUCTS_TF32] = BACKEND_TF32, [CRW_PRODUCTS_BF16] = BACKEND_BF16};
+    const struct backend *b = t->plugin.backend;
+    struct backend_trainer_options options = {
+        .model = o->model,
+        .loss = losses[o->loss],
+        .optimizer = *optimizer_options(o->optimizer),
+        .device = device,
+        .precision = precisions[o->products],
+        .skip_not_finite = true,
+        .clip_norm = o->clip_norm,
+        .accumulates = o->accumulates,
+        .reducer = t->comm ? &t->reducer : NULL,
+    };
+
+    for (size_t i = 0; i < crw_optimizer_n_states(o->optimizer); i++)
+        options.states[i] = crw_optimizer_state(o->optimizer, i, NULL);
+    t->reducer = (struct backend_reducer){.average = b->comm_average, .data = t->comm};
+    int r = fail_as(b, b->trainer_create(&options, &t->trainer));
+    if (r == 0 && t->comm)
+        b->comm_guard(t->comm, t->trainer);
+    return r;
+}
+
+static int check_options(const struct crw_trainer_options *o)
+{
+    if (o->loss < 0 || o->loss >= CRW_LOSS_COUNT || o->products < 0 || o->products >= CRW_PRODUCTS_COUNT)
+        return crw_fail(CRW_E_ARGUMENT, "a trainer with loss %d and products %d; there is no such thing", (int)o->loss,
+                        (int)o->products);
+    if (!(o->clip_norm >= 0) || o->timeout_ms < 0)
+        return crw_fail(CRW_E_ARGUMENT, "a trainer with clip_norm %g and a timeout of %d ms; neither may be negative",
+                        o->clip_norm, o->timeout_ms);
+    return 0;
+}
+
+/*
+ * A rank that fails must not leave the others waiting in NCCL: all fail with it, and with its sentence. Of several
+ * the lowest rank's, but one that only heard of another's failure (CRW_E_PEER) comes last. Collective.
+ */
+static int vote(struct crw_group *group, int result)
+{
+    const int64_t heard = result == CRW_E_PEER ? (int64_t)1 << 32 : 0;
+    int64_t first = result ? -(int64_t)crw_rank(group) - 1 - heard : INT64_MIN;
+    char why[512];
+
+    (void)snprintf(why, sizeof(why), "%s", crw_error_message());
+    int r = crw_all_reduce(group, &first, 1, CRW_I64, CRW_MAX);
+    if (r == 0 && first != INT64_MIN)
+        r = crw_broadcast(group, why, sizeof(why), (int)((-first - 1) & UINT32_MAX));
+    if (r)
+        return r;
+    return first == INT64_MIN ? 0 : crw_fail(result ? result : CRW_E_PEER, "%s", why);
+}
+
+static int make(struct crw_trainer *t, const struct crw_trainer_options *options)
+{
+    int device = 0;
+    int r = backend_open("crw-cuda", &t->plugin);
+
+    if (r == 0)
+        r = choose_device(t, options->oversubscribe, &device);
+    r = vote(t->group, r);
+    if (r == 0)
+        set_nccl_defaults(&t->group->env, options->oversubscribe);
+    if (r == 0)
+        r = vote(t->group, connect_ranks(t, device));
+    return r == 0 ? make_trainer(t, options, device) : r;
+}
+
+int crw_trainer_create(const struct crw_trainer_options *options, struct crw_trainer **ret)
+{
+    int r = check_options(options);
+    struct crw_trainer *t;
+
+    if (r)
+        return r;
+    t = calloc(1, sizeof(*t));
+    if (!t)
+        return crw_fail_errno(-ENOMEM, "cannot make a trainer");
+    t->group = options->group;
+    t->optimizer = options->optimizer;
+    t->timeout_ms = options->timeout_ms ? options->timeout_ms : TIMEOUT_DEFAULT_MS;
+    r = make(t, options);
+    if (r) {
+        crw_trainer_destroy(t);
+        return r;
+    }
+    *ret = t;
+    return 0;
+}
+
+/* A collective that hangs keeps the device busy: it is broken off before the trainer's memory goes. */
+void crw_trainer_destroy(struct crw_trainer *t)
+{
+    if (!t)
+        return;
+    if (t->comm) {
+        t->plugin.backend->comm_guard(t->comm, NULL);
+        t->plugin.backend->comm_destroy(t->comm);
+    }
+    if (t->trainer)
+        t->plugin.backend->trainer_destroy(t->trainer);
+    backend_close(&t->plugin);
+    free(t);
+}
+
+/* ------------------------------------------------------------------ in and out */
+
+static int set_data(struct crw_trainer *t, enum backend_data which, const struct crw_samples *s)
+{
+    const struct backend *b = t->plugin.backend;
+    const struct backend_samples samples = {
+        .inputs = s->inputs, .table = s->table, .targets = s->targets, .n = s->n};
+
+    return fail_as(b, b->trainer_set_data(t->trainer, which, &samples));
+}
+
+int crw_trainer_set_data(struct crw_trainer *t, const struct crw_samples *training, const struct crw_samples *test)
+{
+    int r = set_data(t, BACKEND_TRAIN, training);
+
+    return r == 0 && test ? set_data(t, BACKEND_EVALUATE, test) : r;
+}
+
+int crw_trainer_load(struct crw_trainer *t)
+{
+    const struct backend *b = t->plugin.backend;
+
+    return fail_as(b, b->trainer_upload(t->trainer, crw_optimizer_steps(t->optimizer)));
+}
+
+int crw_trainer_set_lr(struct crw_trainer *t, double lr)
+{
+    const struct backend *b = t->plugin.backend;
+
+    crw_optimizer_set_lr(t->optimizer, lr);
+    return fail_as(b, b->trainer_set_lr(t->trainer, lr));
+}
+
+int crw_trainer_start(struct crw_trainer *t, const uint32_t *samples, size_t count)
+{
+    const struct backend *b = t->plugin.backend;
+
+    return fail_as(b, b->trainer_start(t->trainer, samples, count, 0));
+}
+
+int crw_trainer_step(struct crw_trainer *t, int n, bool last)
+{
+    const struct backend *b = t->plugin.backend;
+
+    return fail_as(b, b->trainer_step(t->trainer, n, last));
+}
+
+/* ------------------------------------------------------------------ waiting */
+
+static struct crw_trained told(const struct backend_progress *p)
+{
+    return (struct crw_trained){
+        .steps = p->step,
+        .committed = p->committed,
+        .loss = p->loss,
+        .norm = p->norm,
+        .n_samples = p->n_samples,
+        .n_correct = p->n_correct,
+    };
+}
+
+/* In slices: once the communicator has failed, what it broke off is soon done or never. */
+static int wait_for_step(struct crw_trainer *t, struct backend_progress *progress)
+{
+    const struct backend *b = t->plugin.backend;
+    int left = t->timeout_ms, r;
+
+    do {
+        r = b->trainer_wait(t->trainer, WAIT_SLICE_MS, progress);
+        left -= WAIT_SLICE_MS;
+        if (left > BREAK_OFF_MS && t->comm && b->comm_check(t->comm) != 0)
+            left = BREAK_OFF_MS;
+    } while (r == CRW_E_TIMEOUT && left > 0);
+    return fail_as(b, r);
+}
+
+int crw_trainer_wait(struct crw_trainer *t, struct crw_trained *ret)
+{
+    const struct backend *b = t->plugin.backend;
+    struct backend_progress progress;
+    int r = wait_for_step(t, &progress);
+
+    if (t->comm && (r || !progress.committed)) {
+        int failed = b->comm_check(t->comm);
+        if (failed)
+            return fail_as(b, failed);
+    }
+    if (r)
+        return r;
+    crw_optimizer_set_steps(t->optimizer, progress.step);
+    *ret = told(&progress);
+    return 0;
+}
+
+int crw_trainer_save(struct crw_trainer *t)
+{
+    const struct backend *b = t->plugin.backend;
+    int r = b->trainer_stage(t->trainer);
+
+    return fail_as(b, r == 0 ? b->trainer_download(t->trainer, t->timeout_ms) : r);
+}
+
+int crw_trainer_test(struct crw_trainer *t, uint32_t first, uint32_t count, struct crw_trained *ret)
+{
+    const struct backend *b = t->plugin.backend;
+    struct backend_progress progress;
+    int r = fail_as(b, b->trainer_evaluate(t->trainer, first, count, t->timeout_ms, &progress));
+
+    if (r == 0)
+        *ret = told(&progress);
+    return r;
+}

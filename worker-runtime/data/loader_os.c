@@ -1,0 +1,217 @@
+/*
+ * Batches gathered ahead.
+ *
+ * A ring of n_ahead + 1 slots: one is in the caller's hands, the thread fills the others and waits when all
+ * are full. `made` counts batches gathered, `handed` those given out, both of this epoch; slot k % n_slots
+ * holds batch k. The thread may fill batch `made` while made < handed + n_ahead: then its slot is neither
+ * waiting to be handed out nor the one last handed out, which is handed - 1.
+ *
+ * The sampler belongs to whoever may gather: to the thread while an epoch is open, to the caller while it is
+ * not. crw_loader_start() closes the epoch and waits for the batch in the making before it touches it.
+ */
+
+#include "worker-runtime/crw.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+
+#include "worker-runtime/base/error.h"
+
+struct slot {
+    struct crw_batch batch;
+    uint32_t *samples;
+    float *input;
+    uint8_t *targets;
+};
+
+struct crw_loader {
+    struct crw_loader_options options;
+    struct slot *slots;
+    size_t n_slots;
+
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    pthread_t thread;
+    bool has_thread;
+
+    /* Under the lock. */
+    uint64_t made, handed;
+    bool open;    /* batches of this epoch are still to be made */
+    bool making;  /* the thread is gathering one, without the lock */
+    bool closing; /* the thread shall end */
+};
+
+static void fill_slot(const struct crw_loader *l, struct slot *slot)
+{
+    const struct crw_loader_options *o = &l->options;
+    size_t n = crw_sampler_next(o->sampler, slot->samples, o->batch_size);
+
+    if (n > 0)
+        o->gather(o->data, slot->samples, n, slot->input, slot->targets);
+    slot->batch = (struct crw_batch){
+        .n = n,
+        .samples = slot->samples,
+        .input = slot->input,
+        .targets = slot->targets,
+        .consumed = crw_sampler_consumed(o->sampler),
+    };
+}
+
+/* ------------------------------------------------------------------ the thread */
+
+static bool has_room(const struct crw_loader *l)
+{
+    return l->open && l->made < l->handed + (uint64_t)l->options.n_ahead;
+}
+
+static void *run(void *data)
+{
+    struct crw_loader *l = data;
+
+    pthread_mutex_lock(&l->lock);
+    while (!l->closing) {
+        struct slot *slot = &l->slots[l->made % l->n_slots];
+
+        if (!has_room(l)) {
+            pthread_cond_wait(&l->changed, &l->lock);
+            continue;
+        }
+        l->making = true;
+        pthread_mutex_unlock(&l->lock);
+        fill_slot(l, slot);
+        pthread_mutex_lock(&l->lock);
+        l->making = false;
+        l->made++;
+        if (slot->batch.n == 0)
+            l->open = false;
+        pthread_cond_broadcast(&l->changed);
+    }
+    pthread_mutex_unlock(&l->lock);
+    return NULL;
+}
+
+/* Signals are the program's: its handlers must not run on a thread that it does not know. */
+static int start_thread(struct crw_loader *l)
+{
+    sigset_t all, before;
+    int e;
+
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    e = pthread_create(&l->thread, NULL, run, l);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    l->has_thread = e == 0;
+    return -e;
+}
+
+/* ------------------------------------------------------------------ the caller's side */
+
+static bool make_slots(struct crw_loader *l)
+{
+    const struct crw_loader_options *o = &l->options;
+
+    l->slots = calloc(l->n_slots, sizeof(*l->slots));
+    for (size_t i = 0; l->slots && i < l->n_slots; i++) {
+        struct slot *slot = &l->slots[i];
+
+        slot->samples = calloc(o->batch_size, sizeof(*slot->samples));
+        slot->input = calloc(o->batch_size, o->input_size * sizeof(*slot->input));
+        slot->targets = calloc(o->batch_size, o->target_size);
+        if (!slot->samples || !slot->input || !slot->targets)
+            return false;
+    }
+    return l->slots != NULL;
+}
+
+int crw_loader_create(const struct crw_loader_options *options, struct crw_loader **ret)
+{
+    struct crw_loader *l;
+    int r = -ENOMEM;
+
+    if (options->batch_size < 1 || options->input_size < 1 || options->target_size < 1 ||
+        options->n_ahead < 0)
+        return crw_fail(CRW_E_ARGUMENT,
+                        "a loader cannot make %d batches ahead of %zu samples of %zu floats and "
+                        "%zu bytes",
+                        options->n_ahead, options->batch_size, options->input_size, options->target_size);
+    l = calloc(1, sizeof(*l));
+    if (!l)
+        return crw_fail_errno(-ENOMEM, "cannot make a loader");
+    l->options = *options;
+    l->n_slots = (size_t)options->n_ahead + 1;
+    pthread_mutex_init(&l->lock, NULL); /* these two cannot fail on Linux */
+    pthread_cond_init(&l->changed, NULL);
+    if (make_slots(l))
+        r = options->n_ahead > 0 ? start_thread(l) : 0;
+    if (r < 0) {
+        crw_loader_destroy(l);
+        return crw_fail_errno(r, "cannot make a loader of batches of %zu samples", options->batch_size);
+    }
+    *ret = l;
+    return 0;
+}
+
+void crw_loader_destroy(struct crw_loader *l)
+{
+    if (!l)
+        return;
+    if (l->has_thread) {
+        pthread_mutex_lock(&l->lock);
+        l->closing = true;
+        pthread_cond_broadcast(&l->changed);
+        pthread_mutex_unlock(&l->lock);
+        pthread_join(l->thread, NULL);
+    }
+    for (size_t i = 0; l->slots && i < l->n_slots; i++) {
+        free(l->slots[i].samples);
+        free(l->slots[i].input);
+        free(l->slots[i].targets);
+    }
+    free(l->slots);
+    pthread_cond_destroy(&l->changed);
+    pthread_mutex_destroy(&l->lock);
+    free(l);
+}
+
+int crw_loader_start(struct crw_loader *l, uint64_t epoch, uint64_t consumed)
+{
+    int r;
+
+    pthread_mutex_lock(&l->lock);
+    l->open = false;
+    while (l->making)
+        pthread_cond_wait(&l->changed, &l->lock);
+    r = crw_sampler_start(l->options.sampler, epoch, consumed);
+    l->made = 0;
+    l->handed = 0;
+    l->open = r == 0;
+    pthread_cond_broadcast(&l->changed);
+    pthread_mutex_unlock(&l->lock);
+    return r;
+}
+
+struct crw_batch crw_loader_next(struct crw_loader *l)
+{
+    struct crw_batch batch = {0};
+
+    if (!l->has_thread) { /* nobody to share anything with */
+        if (l->open) {
+            fill_slot(l, &l->slots[0]);
+            batch = l->slots[0].batch;
+            l->open = batch.n > 0;
+        }
+        return batch;
+    }
+    pthread_mutex_lock(&l->lock);
+    while (l->handed == l->made && (l->open || l->making))
+        pthread_cond_wait(&l->changed, &l->lock);
+    if (l->handed < l->made) {
+        batch = l->slots[l->handed % l->n_slots].batch;
+        l->handed++;
+        pthread_cond_broadcast(&l->changed);
+    }
+    pthread_mutex_unlock(&l->lock);
+    return batch;
+}

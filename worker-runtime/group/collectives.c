@@ -1,0 +1,353 @@
+/*
+ * Collectives and messages as programs call them: arguments checked, then done now or started.
+ *
+ * A call is a record of what is to be done (struct call), made by one function for both ways of doing it. Done
+ * now, it runs on the caller's thread after what is under way on its lane; started, it goes to the lane's
+ * end. Arguments are refused before anything is said to the peers.
+ */
+
+#include "worker-runtime/shm/shm_collectives.h"
+#include "worker-runtime/shm/reduce_ops.h"
+#include "worker-runtime/base/error.h"
+#include "worker-runtime/group/group_os.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+
+/* ------------------------------------------------------------------ doing */
+
+static int do_now(struct crw_group *group, struct lane *lane, const struct call *call)
+{
+    if (lane)
+        lane_drain(lane);
+    return call->run(group, call);
+}
+
+static int collective(struct crw_group *group, int checked, const struct call *call)
+{
+    return checked == 0 ? do_now(group, &group->collectives, call) : checked;
+}
+
+static int collective_start(struct crw_group *group, int checked, const struct call *call, struct crw_work **ret_work)
+{
+    return checked == 0 ? lane_start(&group->collectives, call, ret_work) : checked;
+}
+
+/* ------------------------------------------------------------------ checking */
+
+static int check_size(uint64_t n, const char *what)
+{
+    if (n >> SHM_SIZE_BITS)
+        return crw_fail(CRW_E_ARGUMENT, "%" PRIu64 " %s are impossible", n, what);
+    return 0;
+}
+
+static int check_root(const struct crw_group *group, int root)
+{
+    if (root < 0 || root >= group->world_size)
+        return crw_fail(CRW_E_ARGUMENT, "rank %d cannot be the root: there are %d ranks", root, group->world_size);
+    return 0;
+}
+
+static int check_reduction(size_t count, enum crw_dtype dtype, enum crw_op op)
+{
+    if (!reduce_supports(dtype, op))
+        return crw_fail(CRW_E_ARGUMENT, "type %d with operation %d cannot be reduced; CRW_F32, CRW_F64, CRW_BF16, "
+                                        "CRW_I64 and CRW_I32 can", (int)dtype, (int)op);
+    return check_size(count, "elements");
+}
+
+static int check_rooted_reduction(const struct crw_group *group, size_t count, enum crw_dtype dtype, enum crw_op op,
+                                  int root)
+{
+    int r = check_reduction(count, dtype, op);
+
+    return r == 0 ? check_root(group, root) : r;
+}
+
+static int check_rooted(const struct crw_group *group, size_t n_bytes, int root)
+{
+    int r = check_size(n_bytes, "bytes");
+
+    return r == 0 ? check_root(group, root) : r;
+}
+
+static int check_peer(const struct crw_group *group, size_t n_bytes, int peer)
+{
+    if (peer < 0 || peer >= group->world_size || peer == group->rank)
+        return crw_fail(CRW_E_ARGUMENT, "rank %d cannot exchange messages with rank %d: there are %d ranks",
+                        group->rank, peer, group->world_size);
+    return check_size(n_bytes, "bytes");
+}
+
+/* ------------------------------------------------------------------ reductions */
+
+static int run_all_reduce(struct crw_group *group, const struct call *c)
+{
+    return group->span ? span_all_reduce(group->span, c->out, c->n, c->dtype, c->op)
+                       : comm_cpu_all_reduce(&group->shm, c->out, c->n, c->dtype, c->op);
+}
+
+int crw_all_reduce(struct crw_group *group, void *data, size_t count, enum crw_dtype dtype, enum crw_op op)
+{
+    const struct call call = {.run = run_all_reduce, .out = data, .n = count, .dtype = dtype, .op = op};
+
+    return collective(group, check_reduction(count, dtype, op), &call);
+}
+
+int crw_all_reduce_start(struct crw_group *group, void *data, size_t count, enum crw_dtype dtype,
+                         enum crw_op op, struct crw_work **ret_work)
+{
+    const struct call call = {.run = run_all_reduce, .out = data, .n = count, .dtype = dtype, .op = op};
+
+    return collective_start(group, check_reduction(count, dtype, op), &call, ret_work);
+}
+
+static int run_reduce(struct crw_group *group, const struct call *c)
+{
+    return group->span ? span_reduce(group->span, c->out, c->n, c->dtype, c->op, c->peer)
+                       : comm_cpu_reduce(&group->shm, c->out, c->n, c->dtype, c->op, c->peer);
+}
+
+int crw_reduce(struct crw_group *group, void *data, size_t count, enum crw_dtype dtype, enum crw_op op,
+               int root)
+{
+    const struct call call = {.run = run_reduce,
+                              .out = data, .n = count, .dtype = dtype, .op = op, .peer = root};
+
+    return collective(group, check_rooted_reduction(group, count, dtype, op, root), &call);
+}
+
+int crw_reduce_start(struct crw_group *group, void *data, size_t count, enum crw_dtype dtype, enum crw_op op,
+                     int root, struct crw_work **ret_work)
+{
+    const struct call call = {.run = run_reduce,
+                              .out = data, .n = count, .dtype = dtype, .op = op, .peer = root};
+
+    return collective_start(group, check_rooted_reduction(group, count, dtype, op, root), &call, ret_work);
+}
+
+static int run_reduce_scatter(struct crw_group *group, const struct call *c)
+{
+    return group->span ? span_reduce_scatter(group->span, c->in, c->out, c->n, c->dtype, c->op)
+                       : comm_cpu_reduce_scatter(&group->shm, c->in, c->out, c->n, c->dtype, c->op);
+}
+
+int crw_reduce_scatter(struct crw_group *group, const void *data, void *result, size_t count,
+                       enum crw_dtype dtype, enum crw_op op)
+{
+    const struct call call = {.run = run_reduce_scatter,
+                              .in = data, .out = result, .n = count, .dtype = dtype, .op = op};
+
+    return collective(group, check_reduction(count, dtype, op), &call);
+}
+
+int crw_reduce_scatter_start(struct crw_group *group, const void *data, void *result, size_t count,
+                             enum crw_dtype dtype, enum crw_op op, struct crw_work **ret_work)
+{
+    const struct call call = {.run = run_reduce_scatter,
+                              .in = data, .out = result, .n = count, .dtype = dtype, .op = op};
+
+    return collective_start(group, check_reduction(count, dtype, op), &call, ret_work);
+}
+
+/* ------------------------------------------------------------------ moves */
+
+static int run_broadcast(struct crw_group *group, const struct call *c)
+{
+    return group->span ? span_broadcast(group->span, c->out, c->n, c->peer)
+                       : comm_cpu_broadcast(&group->shm, c->out, c->n, c->peer);
+}
+
+int crw_broadcast(struct crw_group *group, void *data, size_t n_bytes, int root)
+{
+    const struct call call = {.run = run_broadcast, .out = data, .n = n_bytes, .peer = root};
+
+    return collective(group, check_rooted(group, n_bytes, root), &call);
+}
+
+int crw_broadcast_start(struct crw_group *group, void *data, size_t n_bytes, int root,
+                        struct crw_work **ret_work)
+{
+    const struct call call = {.run = run_broadcast, .out = data, .n = n_bytes, .peer = root};
+
+    return collective_start(group, check_rooted(group, n_bytes, root), &call, ret_work);
+}
+
+static int run_all_gather(struct crw_group *group, const struct call *c)
+{
+    return group->span ? span_all_gather(group->span, c->in, c->n, c->out)
+                       : comm_cpu_all_gather(&group->shm, c->in, c->n, c->out);
+}
+
+int crw_all_gather(struct crw_group *group, const void *data, size_t n_bytes, void *all)
+{
+    const struct call call = {.run = run_all_gather, .in = data, .out = all, .n = n_bytes};
+
+    return collective(group, check_size(n_bytes, "bytes"), &call);
+}
+
+int crw_all_gather_start(struct crw_group *group, const void *data, size_t n_bytes, void *all,
+                         struct crw_work **ret_work)
+{
+    const struct call call = {.run = run_all_gather, .in = data, .out = all, .n = n_bytes};
+
+    return collective_start(group, check_size(n_bytes, "bytes"), &call, ret_work);
+}
+
+static int run_gather(struct crw_group *group, const struct call *c)
+{
+    return group->span ? span_gather(group->span, c->in, c->n, c->out, c->peer)
+                       : comm_cpu_gather(&group->shm, c->in, c->n, c->out, c->peer);
+}
+
+int crw_gather(struct crw_group *group, const void *data, size_t n_bytes, void *all, int root)
+{
+    const struct call call = {.run = run_gather, .in = data, .out = all, .n = n_bytes, .peer = root};
+
+    return collective(group, check_rooted(group, n_bytes, root), &call);
+}
+
+int crw_gather_start(struct crw_group *group, const void *data, size_t n_bytes, void *all, int root,
+                     struct crw_work **ret_work)
+{
+    const struct call call = {.run = run_gather, .in = data, .out = all, .n = n_bytes, .peer = root};
+
+    return collective_start(group, check_rooted(group, n_bytes, root), &call, ret_work);
+}
+
+static int run_scatter(struct crw_group *group, const struct call *c)
+{
+    return group->span ? span_scatter(group->span, c->in, c->n, c->out, c->peer)
+                       : comm_cpu_scatter(&group->shm, c->in, c->n, c->out, c->peer);
+}
+
+int crw_scatter(struct crw_group *group, const void *all, size_t n_bytes, void *data, int root)
+{
+    const struct call call = {.run = run_scatter, .in = all, .out = data, .n = n_bytes, .peer = root};
+
+    return collective(group, check_rooted(group, n_bytes, root), &call);
+}
+
+int crw_scatter_start(struct crw_group *group, const void *all, size_t n_bytes, void *data, int root,
+                      struct crw_work **ret_work)
+{
+    const struct call call = {.run = run_scatter, .in = all, .out = data, .n = n_bytes, .peer = root};
+
+    return collective_start(group, check_rooted(group, n_bytes, root), &call, ret_work);
+}
+
+static int run_barrier(struct crw_group *group, const struct call *c)
+{
+    return group->span ? span_barrier(group->span)
+                       : comm_cpu_barrier(&group->shm);
+}
+
+int crw_barrier(struct crw_group *group)
+{
+    const struct call call = {.run = run_barrier};
+
+    return collective(group, 0, &call);
+}
+
+int crw_barrier_start(struct crw_group *group, struct crw_work **ret_work)
+{
+    const struct call call = {.run = run_barrier};
+
+    return collective_start(group, 0, &call, ret_work);
+}
+
+int crw_shared_alloc(struct crw_group *group, size_t n_bytes, void **ret_data)
+{
+    lane_drain(&group->collectives);
+    return group->span ? span_alloc(group->span, n_bytes, ret_data) : shm_alloc(&group->shm, n_bytes, ret_data);
+}
+
+/* ------------------------------------------------------------------ messages */
+
+enum direction { OUT, IN };
+
+/* Who is on another host is reached over the network. */
+static bool is_far(const struct crw_group *group, int peer)
+{
+    return group->span && group->span->hosts.host_of[peer] != group->span->hosts.host;
+}
+
+/* What one of this host is called in its memory. */
+static int near_number(const struct crw_group *group, int peer)
+{
+    return group->span ? group->span->hosts.local_of[peer] : peer;
+}
+
+/* NULL as long as nothing was started. */
+static struct lane *message_lane(struct crw_group *group, int peer, enum direction direction)
+{
+    return group->lanes ? &group->lanes[2 * peer + (int)direction] : NULL;
+}
+
+static int make_lanes(struct crw_group *group)
+{
+    int n = 2 * group->world_size;
+
+    if (group->lanes)
+        return 0;
+    group->lanes = calloc((size_t)n, sizeof(*group->lanes));
+    if (!group->lanes)
+        return crw_fail_errno(-ENOMEM, "cannot start a message");
+    for (int i = 0; i < n; i++)
+        lane_init(&group->lanes[i], group);
+    return 0;
+}
+
+static int message_start(struct crw_group *group, int checked, const struct call *call, enum direction direction,
+                         struct crw_work **ret_work)
+{
+    int r = checked == 0 ? make_lanes(group) : checked;
+
+    return r == 0 ? lane_start(message_lane(group, call->peer, direction), call, ret_work) : r;
+}
+
+static int run_send(struct crw_group *group, const struct call *c)
+{
+    if (is_far(group, c->peer))
+        return span_send(group->span, c->in, c->n, c->peer);
+    return comm_p2p_send(&group->p2p, c->in, c->n, near_number(group, c->peer));
+}
+
+int crw_send(struct crw_group *group, const void *data, size_t n_bytes, int to)
+{
+    const struct call call = {.run = run_send, .in = data, .n = n_bytes, .peer = to};
+    int r = check_peer(group, n_bytes, to);
+
+    return r == 0 ? do_now(group, message_lane(group, to, OUT), &call) : r;
+}
+
+int crw_send_start(struct crw_group *group, const void *data, size_t n_bytes, int to, struct crw_work **ret_work)
+{
+    const struct call call = {.run = run_send, .in = data, .n = n_bytes, .peer = to};
+
+    return message_start(group, check_peer(group, n_bytes, to), &call, OUT, ret_work);
+}
+
+static int run_recv(struct crw_group *group, const struct call *c)
+{
+    if (is_far(group, c->peer))
+        return span_receive(group->span, c->out, c->n, c->peer);
+    return comm_p2p_receive(&group->p2p, c->out, c->n, near_number(group, c->peer));
+}
+
+int crw_recv(struct crw_group *group, void *data, size_t n_bytes, int from)
+{
+    const struct call call = {.run = run_recv, .out = data, .n = n_bytes, .peer = from};
+    int r = check_peer(group, n_bytes, from);
+
+    return r == 0 ? do_now(group, message_lane(group, from, IN), &call) : r;
+}
+
+int crw_recv_start(struct crw_group *group, void *data, size_t n_bytes, int from, struct crw_work **ret_work)
+{
+    const struct call call = {.run = run_recv, .out = data, .n = n_bytes, .peer = from};
+
+    return message_start(group, check_peer(group, n_bytes, from), &call, IN, ret_work);
+}

@@ -1,0 +1,211 @@
+/*
+ * A program that starts its own workers: crw_launch().
+ *
+ * The shared memory is made before the forks and inherited, so the ranks meet in it without a store. From
+ * there on the group is one like any other: ranks watch each other by pidfd.
+ *
+ * Happy path: all workers end with 0. Ways it dies: one ends otherwise; the others learn it from the group and
+ * are asked to stop, and killed when they do not; a fork fails, which ends those that were made. A worker
+ * whose result is not 0 leaves its group by ending, not before: so the others end after it, and the cause is
+ * told and not its consequences.
+ */
+
+#include "base/cleanup.h"
+#include "proto/wait_sock.h"
+#include "worker-runtime/base/error.h"
+#include "worker-runtime/group/group_os.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { GRACE_MS = 5000, EXIT_NO_GROUP = 125 };
+
+struct worker {
+    pid_t pid;
+    int status; /* of waitpid(), once it ended */
+};
+
+struct launch {
+    int n, n_running;
+    struct worker *workers;
+    struct pollfd *fds;  /* by rank; -1: ended or not started */
+    int culprit;         /* -1: none so far */
+    int64_t deadline_ns; /* of those that were asked to stop; 0: nobody was; INT64_MAX: they were killed */
+};
+
+/* ------------------------------------------------------------------ a worker */
+
+static int exit_code(int result)
+{
+    return result >= 0 && result <= 255 ? result : 1;
+}
+
+/* stdio was flushed before the fork; exit() would run what the parent registered for itself. */
+__attribute__((noreturn)) static void leave(int code)
+{
+    (void)fflush(NULL); /* nobody is there to tell */
+    _exit(code);
+}
+
+__attribute__((noreturn)) static void be_worker(int rank, int n, int fd, int (*function)(struct crw_group *, void *),
+                                                void *data)
+{
+    const struct crw_env env = {
+        .rank = rank,
+        .world_size = n,
+        .local_rank = rank,
+        .local_world_size = n,
+        .group_world_size = 1,
+        .run_id = "none",
+        .notice_fd = -1,
+    };
+    struct crw_group *group;
+    int r;
+
+    if (group_create_on(&env, fd, &group) != 0)
+        leave(EXIT_NO_GROUP);
+    r = function(group, data);
+    if (r == 0)
+        crw_group_destroy(group);
+    leave(exit_code(r));
+}
+
+/* ------------------------------------------------------------------ the launcher */
+
+static int start_worker(struct launch *l, int rank, int fd, int (*function)(struct crw_group *, void *), void *data)
+{
+    pid_t parent = getpid(), pid = fork();
+
+    if (pid < 0)
+        return crw_fail_errno(-errno, "cannot start worker %d of %d", rank, l->n);
+    if (pid == 0) {
+        (void)prctl(PR_SET_PDEATHSIG, SIGKILL); /* cannot fail for a signal that exists */
+        if (getppid() != parent)
+            _exit(EXIT_NO_GROUP); /* it died in between */
+        for (int i = 0; i < rank; i++)
+            (void)close(l->fds[i].fd); /* pidfds: nothing is pending */
+        be_worker(rank, l->n, fd, function, data);
+    }
+    l->workers[rank].pid = pid;
+    l->n_running++;
+    l->fds[rank].fd = (int)syscall(SYS_pidfd_open, pid, 0);
+    return l->fds[rank].fd < 0 ? crw_fail_errno(-errno, "cannot watch worker %d of %d", rank, l->n) : 0;
+}
+
+static void send_to_all(const struct launch *l, int signal_number)
+{
+    for (int i = 0; i < l->n; i++)
+        if (l->fds[i].fd >= 0)
+            (void)syscall(SYS_pidfd_send_signal, l->fds[i].fd, signal_number, NULL, 0); /* ended by now: fine */
+}
+
+/* One that only says that a peer failed. */
+static bool is_consequence(int status)
+{
+    return WIFEXITED(status) && WEXITSTATUS(status) == CRW_E_PEER;
+}
+
+static void take_end(struct launch *l, int rank)
+{
+    struct worker *w = &l->workers[rank];
+
+    while (waitpid(w->pid, &w->status, 0) < 0 && errno == EINTR)
+        continue;
+    (void)close(l->fds[rank].fd); /* a pidfd: nothing is pending */
+    l->fds[rank].fd = -1;
+    l->n_running--;
+    if (w->status == 0 || l->deadline_ns != 0)
+        return;
+    if (l->culprit < 0 || (is_consequence(l->workers[l->culprit].status) && !is_consequence(w->status)))
+        l->culprit = rank;
+}
+
+static int time_left_ms(const struct launch *l)
+{
+    int64_t left_ns = l->deadline_ns - sock_now_ns();
+
+    if (l->deadline_ns == 0 || l->deadline_ns == INT64_MAX)
+        return -1;
+    return left_ns > 0 ? (int)(left_ns / 1000000) + 1 : 0;
+}
+
+/* Whoever ended at the same time is looked at together, before it is said who failed first. */
+static void wait_for_ends(struct launch *l)
+{
+    int n = poll(l->fds, (nfds_t)l->n, time_left_ms(l));
+    bool failed_before = l->culprit >= 0;
+
+    for (int i = 0; n > 0 && i < l->n; i++)
+        if (l->fds[i].fd >= 0 && l->fds[i].revents)
+            take_end(l, i);
+    if (!failed_before && l->culprit >= 0) {
+        send_to_all(l, SIGTERM);
+        l->deadline_ns = sock_deadline_ns(GRACE_MS);
+    } else if (n == 0) {
+        send_to_all(l, SIGKILL);
+        l->deadline_ns = INT64_MAX;
+    }
+}
+
+static int tell(const struct launch *l)
+{
+    int status;
+
+    if (l->culprit < 0)
+        return 0;
+    status = l->workers[l->culprit].status;
+    if (WIFSIGNALED(status))
+        return crw_fail(CRW_E_PEER, "worker %d of %d was killed by signal %d", l->culprit, l->n, WTERMSIG(status));
+    if (WEXITSTATUS(status) == EXIT_NO_GROUP)
+        return crw_fail(CRW_E_PEER, "worker %d of %d could not join the group", l->culprit, l->n);
+    return crw_fail(CRW_E_PEER, "worker %d of %d ended with %d", l->culprit, l->n, WEXITSTATUS(status));
+}
+
+/* After a start that failed: nobody can do anything useful. */
+static void end_all(struct launch *l)
+{
+    for (int i = 0; i < l->n; i++) {
+        if (l->workers[i].pid > 0) {
+            (void)kill(l->workers[i].pid, SIGKILL); /* ours until waited for */
+            (void)waitpid(l->workers[i].pid, NULL, 0);
+        }
+        if (l->fds[i].fd >= 0)
+            (void)close(l->fds[i].fd);
+    }
+}
+
+int crw_launch(int (*function)(struct crw_group *group, void *data), void *data, int n)
+{
+    _cleanup_free_ struct worker *workers = NULL;
+    _cleanup_free_ struct pollfd *fds = NULL;
+    _cleanup_close_ int fd = -1;
+    struct launch l = {.n = n, .culprit = -1};
+    int r;
+
+    if (n < 1 || n > SHM_WORLD_MAX)
+        return crw_fail(CRW_E_ARGUMENT, "%d workers are impossible; 1 to %d are supported", n, SHM_WORLD_MAX);
+    l.workers = workers = calloc((size_t)n, sizeof(*workers));
+    l.fds = fds = calloc((size_t)n, sizeof(*fds));
+    if (!workers || !fds)
+        return crw_fail_errno(-ENOMEM, "cannot start %d workers", n);
+    for (int i = 0; i < n; i++)
+        fds[i] = (struct pollfd){.fd = -1, .events = POLLIN};
+    r = shm_create_memory(n, &fd);
+    (void)fflush(NULL); /* what is in the buffers is written once, here */
+    for (int i = 0; r == 0 && i < n; i++)
+        r = start_worker(&l, i, fd, function, data);
+    if (r != 0) {
+        end_all(&l);
+        return r;
+    }
+    while (l.n_running > 0)
+        wait_for_ends(&l);
+    return tell(&l);
+}

@@ -1,0 +1,244 @@
+/*
+ * Groups of some ranks of a group.
+ *
+ *   1. The first member makes shared memory; over several hosts, the first on each of them.
+ *   2. All ranks of the old group say in one collective what they were asked for and, those first members, where
+ *      the memory is.
+ *   3. Members map it, connect to those of other hosts, and all ranks say how that went: either the group is there for all of them or nobody
+ *      has it. Until then the first member keeps the memory open.
+ *
+ * Dies as any collective of the old group does.
+ */
+
+#include "base/cleanup.h"
+#include "worker-runtime/base/error.h"
+#include "worker-runtime/group/group_os.h"
+#include "worker-runtime/base/stop_os.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* What every rank tells the others. */
+struct offer {
+    int32_t result;
+    uint32_t members_crc32c;
+    uint32_t next_id;
+    char place[GROUP_PLACE_SIZE]; /* of the first member, or of the first on its host */
+};
+
+static int check_members(const struct crw_group *from, const int *members, int n_members)
+{
+    int world_size = crw_world_size(from);
+
+    if (n_members < 1 || n_members > world_size)
+        return crw_fail(CRW_E_ARGUMENT, "%d of %d ranks are no group", n_members, world_size);
+    for (int i = 0; i < n_members; i++) {
+        if (members[i] < 0 || members[i] >= world_size)
+            return crw_fail(CRW_E_ARGUMENT, "rank %d cannot be a member: there are %d ranks", members[i], world_size);
+        for (int j = 0; j < i; j++)
+            if (members[j] == members[i])
+                return crw_fail(CRW_E_ARGUMENT, "rank %d cannot be a member twice", members[i]);
+    }
+    return 0;
+}
+
+/* -1: none. */
+static int number_of(int rank, const int *members, int n_members)
+{
+    for (int i = 0; i < n_members; i++)
+        if (members[i] == rank)
+            return i;
+    return -1;
+}
+
+/* Own failures have a sentence already: they are looked at first. */
+static int result_of_rank(const struct crw_group *from, int rank, int result)
+{
+    if (result != 0 && rank != crw_rank(from))
+        return crw_fail(result, "rank %d cannot make a group: see its own message", rank);
+    return result;
+}
+
+static int exchange_offers(struct crw_group *from, const struct offer *mine, struct offer *offers)
+{
+    int r = crw_all_gather(from, mine, sizeof(*mine), offers);
+
+    if (r == 0)
+        r = mine->result;
+    for (int i = 0; r == 0 && i < crw_world_size(from); i++)
+        r = result_of_rank(from, i, offers[i].result);
+    for (int i = 0; r == 0 && i < crw_world_size(from); i++)
+        if (offers[i].members_crc32c != mine->members_crc32c)
+            r = crw_fail(CRW_E_ARGUMENT, "rank %d and rank %d want groups of different members: all ranks must ask "
+                                         "for the same one", crw_rank(from), i);
+    return r;
+}
+
+/* Only after everybody's success anybody has the group. */
+static int agree(struct crw_group *from, int result)
+{
+    int32_t mine = result;
+    _cleanup_free_ int32_t *results = calloc((size_t)crw_world_size(from), sizeof(mine));
+    int r;
+
+    if (!results)
+        return crw_fail_errno(-ENOMEM, "cannot make a group");
+    r = crw_all_gather(from, &mine, sizeof(mine), results);
+    if (r == 0)
+        r = mine;
+    for (int i = 0; r == 0 && i < crw_world_size(from); i++)
+        r = result_of_rank(from, i, results[i]);
+    return r;
+}
+
+/* ------------------------------------------------------------------ over several hosts */
+
+/* -1: there is but one. */
+static int host_of(const struct crw_group *from, int rank)
+{
+    return from->span ? from->span->hosts.host_of[rank] : -1;
+}
+
+/* The first member on the same host: who makes its memory. */
+static int first_neighbour(const struct crw_group *from, int rank, const int *members, int n_members)
+{
+    for (int i = 0; i < n_members; i++)
+        if (host_of(from, members[i]) == host_of(from, rank))
+            return members[i];
+    return -1;
+}
+
+/* How many of them are on this host, up to (not including) member number `end`. */
+static int count_neighbours(const struct crw_group *from, const int *members, int end)
+{
+    int n = 0;
+
+    for (int i = 0; i < end; i++)
+        n += host_of(from, members[i]) == host_of(from, crw_rank(from));
+    return n;
+}
+
+/* A number for the group that none of the ranks has used. */
+static uint32_t agreed_id(const struct crw_group *from, const struct offer *offers)
+{
+    uint32_t id = 0;
+
+    for (int i = 0; i < crw_world_size(from); i++)
+        if (offers[i].next_id > id)
+            id = offers[i].next_id;
+    return id;
+}
+
+/* The memory is mapped. */
+static int span_members(struct crw_group *group, const struct crw_group *from, uint32_t id, const int *members,
+                        int n_members)
+{
+    _cleanup_free_ int *keys = calloc((size_t)n_members, sizeof(*keys));
+
+    if (!keys)
+        return crw_fail_errno(-ENOMEM, "cannot make a group");
+    for (int i = 0; i < n_members; i++)
+        keys[i] = host_of(from, members[i]);
+    return group_span(group, from->span->net, id, keys, from->span->hosts.n_hosts,
+                      number_of(crw_rank(from), members, n_members), n_members);
+}
+
+/* Numbers in the world, for the watch. */
+static int *world_ranks(const struct crw_group *from, const int *members, int n_members)
+{
+    int *ranks = calloc((size_t)n_members, sizeof(*ranks));
+
+    for (int i = 0; ranks && i < n_members; i++)
+        ranks[i] = from->members ? from->members[members[i]] : members[i];
+    return ranks;
+}
+
+static int become_member(struct crw_group *group, const struct crw_group *from, const struct offer *offers,
+                         const int *members, int n_members)
+{
+    int number = number_of(crw_rank(from), members, n_members), n_here = count_neighbours(from, members, n_members);
+    const char *place = offers[first_neighbour(from, crw_rank(from), members, n_members)].place;
+    int fd, r;
+
+    group->members = world_ranks(from, members, n_members);
+    if (!group->members)
+        return crw_fail_errno(-ENOMEM, "cannot make a group");
+    r = group_open_memory(place, &fd);
+    if (r == 0)
+        r = group_map(group, fd, count_neighbours(from, members, number), n_here);
+    if (r == 0 && n_here < n_members)
+        r = span_members(group, from, agreed_id(from, offers), members, n_members);
+    if (r != 0)
+        return r;
+    group->watched.members = group->members;
+    group->watch = watch_share(from->watch);
+    watch_add_group(group->watch, &group->watched);
+    store_set_interrupt(&group->store, watch_failed_fd(group->watch));
+    stop_acquire();
+    group->stop_acquired = true;
+    return group->span ? span_connect(group->span, watch_failed_fd(group->watch)) : 0;
+}
+
+/* A rank that is no member has nothing to do but to agree. */
+static int join(const struct crw_group *from, const struct offer *offers, const int *members, int n_members,
+                struct crw_group **ret_group)
+{
+    struct crw_group *group;
+    int r;
+
+    *ret_group = NULL;
+    if (number_of(crw_rank(from), members, n_members) < 0)
+        return 0;
+    group = group_new(&from->env, from->timeout_ms);
+    if (!group)
+        return crw_fail_errno(-ENOMEM, "cannot make a group");
+    r = become_member(group, from, offers, members, n_members);
+    if (r != 0)
+        crw_group_destroy(group);
+    else
+        *ret_group = group;
+    return r;
+}
+
+/* Whatever goes wrong is part of the offer. *ret_fd is written on the first member only. */
+static void make_offer(const struct crw_group *from, const int *members, int n_members, struct offer *ret_offer,
+                      int *ret_fd)
+{
+    int r = check_members(from, members, n_members);
+
+    if (r == 0 && first_neighbour(from, crw_rank(from), members, n_members) == crw_rank(from)) {
+        r = shm_create_memory(count_neighbours(from, members, n_members), ret_fd);
+        if (r == 0)
+            r = group_describe_memory(*ret_fd, ret_offer->place);
+    }
+    if (from->span)
+        ret_offer->next_id = net_next_group(from->span->net);
+    if (r == 0)
+        ret_offer->members_crc32c = crw_crc32c(0, members, (size_t)n_members * sizeof(*members));
+    ret_offer->result = r;
+}
+
+int crw_group_new(struct crw_group *from, const int *members, int n_members, struct crw_group **ret_group)
+{
+    _cleanup_free_ struct offer *offers = calloc((size_t)crw_world_size(from), sizeof(*offers));
+    _cleanup_close_ int fd = -1;
+    struct crw_group *group = NULL;
+    struct offer mine = {0};
+    int r;
+
+    if (!offers)
+        return crw_fail_errno(-ENOMEM, "cannot make a group");
+    make_offer(from, members, n_members, &mine, &fd);
+    r = exchange_offers(from, &mine, offers);
+    if (r != 0)
+        return r;
+    if (from->span)
+        net_use_group(from->span->net, agreed_id(from, offers));
+    r = agree(from, join(from, offers, members, n_members, &group));
+    if (r != 0)
+        crw_group_destroy(group);
+    else
+        *ret_group = group;
+    return r;
+}

@@ -1,0 +1,367 @@
+/*
+ * How a group comes to be and ends.
+ *
+ *   1. The watch starts: from here on a failed peer breaks off whatever this rank waits for.
+ *   2. Rank 0 makes the shared memory and puts "host pid fd device inode" into the worker store, under a key
+ *      with the generation (torchrun keeps one store for all generations) and the number of the group in
+ *      this process. The others open it through /proc/PID/fd/FD and compare host, device and inode, so that a
+ *      number that means something else by now, or elsewhere, is not taken for it.
+ *   3. All meet in the memory; each takes the others under watch by pidfd; all meet again, which shows
+ *      that those watched were the ranks.
+ *   4. SIGTERM becomes a request.
+ *
+ * A world of one does the same with itself and needs no store. Where no launcher gave the ranks a store of
+ * their own (crw_init() with an address), the key may be left over from a job before: rank 0 removes it after
+ * the meeting, and the others take one that leads nowhere for not yet written.
+ *
+ * Groups of some ranks: group_members.c; from a fork: fork_group_os.c; over several hosts: group_hosts_os.c.
+ */
+
+#include "worker-runtime/group/group_os.h"
+
+#include "base/cleanup.h"
+#include "proto/wait_sock.h"
+#include "worker-runtime/shm/shm_collectives.h"
+#include "worker-runtime/base/env_os.h"
+#include "worker-runtime/base/error.h"
+#include "worker-runtime/base/stop_os.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+/* Groups made by this process so far. All ranks make theirs in the same order. */
+static atomic_int n_groups;
+
+/* ------------------------------------------------------------------ memory */
+
+/* This boot of this machine, and the namespace that numbers its processes: who agrees in both finds the other's
+ * memory. "-" for what cannot be told. */
+enum { HOST_NAME_SIZE = 64 };
+
+static void name_host(char name[HOST_NAME_SIZE])
+{
+    char boot[37] = "-";
+    struct stat st = {0};
+    int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
+
+    if (fd >= 0) {
+        ssize_t n = read(fd, boot, sizeof(boot) - 1);
+
+        boot[n > 0 ? n : 1] = '\0';
+        (void)close(fd); /* only read */
+    }
+    boot[strcspn(boot, " \n")] = '\0';
+    (void)stat("/proc/self/ns/pid", &st); /* 0 where it cannot be told */
+    (void)snprintf(name, HOST_NAME_SIZE, "%s/%ju", boot, (uintmax_t)st.st_ino);
+}
+
+int group_describe_memory(int fd, char place[GROUP_PLACE_SIZE])
+{
+    char host[HOST_NAME_SIZE];
+    struct stat st;
+
+    if (fstat(fd, &st) < 0)
+        return crw_fail_errno(-errno, "cannot examine the group's shared memory");
+    name_host(host);
+    (void)snprintf(place, GROUP_PLACE_SIZE, "%s %d %d %ju %ju", host, getpid(), fd, (uintmax_t)st.st_dev,
+                   (uintmax_t)st.st_ino);
+    return 0;
+}
+
+int group_open_memory(const char *place, int *ret_fd)
+{
+    _cleanup_close_ int fd = -1;
+    char path[64], host[HOST_NAME_SIZE], own_host[HOST_NAME_SIZE];
+    uintmax_t device, inode;
+    int pid, number;
+    struct stat st;
+
+    if (sscanf(place, "%63s %d %d %ju %ju", host, &pid, &number, &device, &inode) != 5)
+        return crw_fail(CRW_E_STORE, "\"%.100s\" is said to be where the group's shared memory is", place);
+    name_host(own_host);
+    if (strcmp(host, own_host) != 0)
+        return crw_fail(CRW_E_ENVIRONMENT, "the rank that made the group's shared memory is on another host (%s, this is "
+                                           "%s), or in another PID namespace; ranks with the same GROUP_RANK, and all where "
+                                           "LOCAL_WORLD_SIZE is WORLD_SIZE, must be on one", host, own_host);
+    (void)snprintf(path, sizeof(path), "/proc/%d/fd/%d", pid, number);
+    fd = open(path, O_RDWR | O_CLOEXEC);
+    if (fd < 0 && errno == ENOENT)
+        return crw_fail(CRW_E_PEER, "the rank that made the group's shared memory is gone: there is no %s", path);
+    if (fd < 0)
+        return crw_fail_errno(-errno, "cannot open the group's shared memory at %s; all ranks must run on one host, "
+                                      "under one user and in one PID namespace", path);
+    if (fstat(fd, &st) < 0 || st.st_dev != device || st.st_ino != inode)
+        return crw_fail(CRW_E_PEER, "the rank that made the group's shared memory is gone: %s is something else", path);
+    *ret_fd = steal_fd(&fd);
+    return 0;
+}
+
+/* ------------------------------------------------------------------ parts */
+
+struct crw_group *group_new(const struct crw_env *env, int timeout_ms)
+{
+    struct crw_group *group = calloc(1, sizeof(*group));
+
+    if (!group)
+        return NULL;
+    group->env = *env;
+    group->timeout_ms = timeout_ms;
+    group->shm.fd = -1;
+    group->watched.shm = &group->shm;
+    lane_init(&group->collectives, group);
+    store_init(&group->store, group->env.master_addr, env->master_port, timeout_ms);
+    return group;
+}
+
+int group_map(struct crw_group *group, int fd, int rank, int world_size)
+{
+    _cleanup_close_ int own_fd = fd;
+    struct shm_head *head;
+    int r = shm_map_memory(own_fd, world_size, &head);
+
+    group->rank = rank;
+    group->world_size = world_size;
+    if (r == 0)
+        r = shm_init(&group->shm, steal_fd(&own_fd), head, true, rank, world_size, group->timeout_ms);
+    return r == 0 ? p2p_init(&group->p2p, &group->shm) : r;
+}
+
+/* The calls that are under way come to their end first; then nobody tells of failures any more, and then
+ * there is no memory. */
+void crw_group_destroy(struct crw_group *group)
+{
+    if (!group)
+        return;
+    lane_finish(&group->collectives);
+    for (int i = 0; group->lanes && i < 2 * group->world_size; i++)
+        lane_finish(&group->lanes[i]);
+    if (group->stop_acquired)
+        stop_release(stop_requested() || (group->watch && watch_stop_requested(group->watch)));
+    if (group->watch)
+        watch_remove_group(group->watch, &group->watched);
+    if (group->span)
+        span_finish(group->span);
+    free(group->span);
+    watch_destroy(group->watch);
+    p2p_finish(&group->p2p);
+    shm_finish(&group->shm);
+    store_finish(&group->store);
+    free(group->lanes);
+    free(group->members);
+    free(group);
+}
+
+int crw_rank(const struct crw_group *group)
+{
+    return group->rank;
+}
+
+int crw_world_size(const struct crw_group *group)
+{
+    return group->world_size;
+}
+
+bool crw_is_primary(const struct crw_group *group)
+{
+    return group->rank == 0;
+}
+
+bool crw_stop_requested(const struct crw_group *group)
+{
+    return stop_requested() || watch_stop_requested(group->watch);
+}
+
+/* ------------------------------------------------------------------ coming to be */
+
+enum { KEY_SIZE = 64, STALE_PAUSE_MS = 10 };
+
+static void meeting_key(const struct crw_group *group, int number, char key[KEY_SIZE])
+{
+    (void)snprintf(key, KEY_SIZE, "crw/group/%d/%d", group->env.generation, number);
+}
+
+static int publish_memory(struct crw_group *group, const char *key, int fd)
+{
+    char place[GROUP_PLACE_SIZE];
+    int r = group_describe_memory(fd, place);
+
+    return r == 0 ? store_set(&group->store, key, place, strlen(place)) : r;
+}
+
+static int find_published(struct crw_group *group, const char *key, int *ret_fd)
+{
+    _cleanup_free_ void *place = NULL;
+    size_t n_bytes;
+    int r = store_get(&group->store, key, -1, &place, &n_bytes);
+
+    return r == 0 ? group_open_memory(place, ret_fd) : r;
+}
+
+/* Where the store is not ours alone, what leads nowhere is of a job before: rank 0 has not been here yet. */
+static int find_memory(struct crw_group *group, const char *key, int *ret_fd)
+{
+    int64_t deadline_ns = sock_deadline_ns(group->timeout_ms);
+    int r;
+
+    for (;;) {
+        r = find_published(group, key, ret_fd);
+        if ((r != CRW_E_PEER && r != CRW_E_ENVIRONMENT) || group->env.launched || sock_now_ns() >= deadline_ns)
+            return r;
+        if (store_pause(&group->store, STALE_PAUSE_MS) != 0)
+            return r;
+    }
+}
+
+int group_get_memory(struct crw_group *group, const char *key, bool makes_it, int n_ranks, int *ret_fd)
+{
+    _cleanup_close_ int fd = -1;
+    int r;
+
+    if (!makes_it)
+        return find_memory(group, key, ret_fd);
+    r = shm_create_memory(n_ranks, &fd);
+    if (r == 0 && group->env.world_size > 1)
+        r = publish_memory(group, key, fd);
+    if (r == 0)
+        *ret_fd = steal_fd(&fd);
+    return r;
+}
+
+/* Takes over fd. */
+static int join_on(struct crw_group *group, int fd)
+{
+    int r = group_map(group, fd, group->env.rank, group->env.world_size);
+
+    if (r != 0)
+        return r;
+    watch_add_group(group->watch, &group->watched);
+    r = comm_cpu_barrier(&group->shm);
+    if (r == 0)
+        r = watch_peers(group->watch, &group->shm, NULL);
+    return r == 0 ? comm_cpu_barrier(&group->shm) : r;
+}
+
+static int join(struct crw_group *group)
+{
+    int number = atomic_fetch_add(&n_groups, 1);
+    char key[KEY_SIZE];
+    int fd, r;
+
+    if (group->env.local_world_size != group->env.world_size)
+        return group_join_hosts(group, number);
+    meeting_key(group, number, key);
+    r = group_get_memory(group, key, group->env.rank == 0, group->env.world_size, &fd);
+    if (r == 0)
+        r = join_on(group, fd);
+    if (r == 0 && !group->env.launched && group->env.rank == 0 && group->env.world_size > 1)
+        r = store_delete(&group->store, key);
+    return r;
+}
+
+int group_join_again(struct crw_group *group)
+{
+    atomic_store(&n_groups, 0); /* the new processes begin there, too */
+    return join(group);
+}
+
+static int check_env(const struct crw_env *env)
+{
+    if (env->world_size < 1 || env->rank < 0 || env->rank >= env->world_size)
+        return crw_fail(CRW_E_ARGUMENT, "rank %d of %d ranks is impossible", env->rank, env->world_size);
+    if (env->local_world_size > SHM_WORLD_MAX)
+        return crw_fail(CRW_E_ENVIRONMENT, "%d ranks on one host are more than the %d that are supported",
+                        env->local_world_size, SHM_WORLD_MAX);
+    if (env->local_world_size == env->world_size)
+        return 0;
+    if (env->group_world_size < 2 || env->group_world_size > 1 << HOSTS_ROUNDS_MAX)
+        return crw_fail(CRW_E_ENVIRONMENT, "%d of %d ranks are on this host, but GROUP_WORLD_SIZE says that there are %d "
+                                           "nodes (of 2 to %d): start the program by crun or torchrun",
+                        env->local_world_size, env->world_size, env->group_world_size, 1 << HOSTS_ROUNDS_MAX);
+    return 0;
+}
+
+/* fd -1: the ranks meet through the store. */
+static int start(struct crw_group *group, int fd)
+{
+    _cleanup_close_ int own_fd = fd;
+    int r = watch_create(group->env.notice_fd, group->env.generation, group->env.world_size, &group->watch);
+
+    if (r != 0)
+        return r;
+    store_set_interrupt(&group->store, watch_failed_fd(group->watch));
+    r = fd < 0 ? join(group) : join_on(group, steal_fd(&own_fd));
+    if (r == 0) {
+        stop_acquire();
+        group->stop_acquired = true;
+    }
+    return r;
+}
+
+int group_create_on(const struct crw_env *env, int fd, struct crw_group **ret_group)
+{
+    _cleanup_close_ int own_fd = fd;
+    struct crw_group *group;
+    int timeout_ms, r = check_env(env);
+
+    if (r == 0)
+        r = env_timeout_ms(&timeout_ms);
+    if (r != 0)
+        return r;
+    group = group_new(env, timeout_ms);
+    if (!group)
+        return crw_fail_errno(-ENOMEM, "cannot make a group");
+    r = start(group, steal_fd(&own_fd));
+    if (r != 0)
+        crw_group_destroy(group);
+    else
+        *ret_group = group;
+    return r;
+}
+
+int crw_group_create(const struct crw_env *env, struct crw_group **ret_group)
+{
+    return group_create_on(env, -1, ret_group);
+}
+
+int crw_init(const char *address, int rank, int world_size, struct crw_group **ret_group)
+{
+    struct crw_env env;
+    int r = address ? env_from_address(address, rank, world_size, &env) : crw_env_read(&env);
+
+    return r == 0 ? crw_group_create(&env, ret_group) : r;
+}
+
+int crw_finish(struct crw_group *group)
+{
+    int r = group ? crw_barrier(group) : 0;
+
+    crw_group_destroy(group);
+    return r;
+}
+
+/* ------------------------------------------------------------------ store */
+
+/* The store only knows that a wait was broken off; the group knows by whom. */
+static int store_result(const struct crw_group *group, int r)
+{
+    return r == CRW_E_PEER ? shm_fail_result(&group->shm, group->shm.rank) : r;
+}
+
+int crw_store_set(struct crw_group *group, const char *key, const void *value, size_t n_bytes)
+{
+    return store_result(group, store_set(&group->store, key, value, n_bytes));
+}
+
+int crw_store_get(struct crw_group *group, const char *key, int timeout_ms, void **ret_value, size_t *ret_n_bytes)
+{
+    return store_result(group, store_get(&group->store, key, timeout_ms, ret_value, ret_n_bytes));
+}
+
+int crw_store_add(struct crw_group *group, const char *key, int64_t amount, int64_t *ret_value)
+{
+    return store_result(group, store_add(&group->store, key, amount, ret_value));
+}

@@ -1,0 +1,95 @@
+/*
+ * A group goes on although a peer has died: crw_group_ready() and crw_group_reform().
+ *
+ *   1. A collective fails. The program comes here, and waits for the launcher's word (failure_detector_os.h).
+ *   2. The word is a new generation: what belonged to the old one is let go of, the group becomes one of the
+ *      new generation, and meets at its store just as a new process does (group_os.c).
+ *   3. Whatever goes wrong there (another one died) is waited out in the same way, for the generation after.
+ *
+ * Ways to die: the word is that it is over, or nobody gives one: no launcher, one that does not know of it, or one
+ * for whom nothing has failed (a peer that hangs, or that ended well). The launcher speaks within milliseconds of
+ * a failure; after some seconds without a word it has none.
+ */
+
+#include "worker-runtime/base/error.h"
+#include "worker-runtime/group/group_os.h"
+
+#include <errno.h>
+#include <stdlib.h>
+
+int crw_group_ready(struct crw_group *group)
+{
+    if (group->members)
+        return crw_fail(CRW_E_ARGUMENT, "only the group of all ranks can be formed again");
+    if (group->span) /* the launchers of several hosts do not know of it */
+        return 0;
+    watch_say_ready(group->watch, group->env.rank);
+    return 0;
+}
+
+int crw_group_restart_count(const struct crw_group *group)
+{
+    return group->env.restart_count;
+}
+
+static void finish_lanes(struct crw_group *group)
+{
+    lane_finish(&group->collectives);
+    for (int i = 0; group->lanes && i < 2 * group->env.world_size; i++)
+        lane_finish(&group->lanes[i]);
+    free(group->lanes);
+    group->lanes = NULL;
+}
+
+/* Lets go of everything that is of one generation; fine after a meeting that failed half-way, too. */
+static void leave_generation(struct crw_group *group)
+{
+    finish_lanes(group);
+    watch_remove_group(group->watch, &group->watched);
+    p2p_finish(&group->p2p);
+    shm_finish(&group->shm);
+    store_finish(&group->store);
+    group->shm = (struct shm){.fd = -1};
+}
+
+static int enter_generation(struct crw_group *group, const struct watch_word *word)
+{
+    int r;
+
+    group->env.restart_count += word->generation - group->env.generation; /* each was one */
+    group->env.generation = word->generation;
+    group->env.master_port = word->port;
+    watch_renew(group->watch, word->generation);
+    lane_init(&group->collectives, group);
+    store_init(&group->store, group->env.master_addr, group->env.master_port, group->timeout_ms);
+    store_set_interrupt(&group->store, watch_failed_fd(group->watch));
+    r = group_join_again(group);
+    if (r == 0)
+        watch_note_formed(group->watch);
+    return r;
+}
+
+/* The peers' fault, or the end of the store: both come from a death, and the launcher knows more. */
+static bool is_worth_waiting(int result)
+{
+    return result > 0 || result == -ECONNREFUSED || result == -ECONNRESET || result == -EPIPE;
+}
+
+int crw_group_reform(struct crw_group *group)
+{
+    struct watch_word word;
+    int r;
+
+    if (group->members)
+        return crw_fail(CRW_E_ARGUMENT, "only the group of all ranks can be formed again");
+    if (group->span)
+        return crw_fail(CRW_E_PEER, "a peer failed, and a group over several hosts is not formed again");
+    do {
+        r = watch_wait_for_word(group->watch, &word);
+        if (r != 0)
+            return r;
+        leave_generation(group);
+        r = enter_generation(group, &word);
+    } while (is_worth_waiting(r));
+    return r;
+}

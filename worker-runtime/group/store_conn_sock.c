@@ -1,0 +1,118 @@
+#include "worker-runtime/group/store_conn_sock.h"
+
+/*
+ * A thin layer over the blocking client: when to connect, and what its results are called in crw.h.
+ */
+
+#include "worker-runtime/base/error.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+void store_init(struct store *s, const char *host, uint16_t port, int timeout_ms)
+{
+    *s = (struct store){.host = host, .port = port, .timeout_ms = timeout_ms};
+    client_sock_init(&s->client);
+    s->client.timeout_ms = timeout_ms;
+}
+
+void store_set_interrupt(struct store *s, int fd)
+{
+    s->client.interrupt.wake_fd = fd;
+}
+
+void store_finish(struct store *s)
+{
+    client_sock_finish(&s->client);
+}
+
+static struct wire_span text_span(const char *text)
+{
+    return (struct wire_span){.data = (const uint8_t *)text, .size = strlen(text)};
+}
+
+/* The client's sentence is complete: it names the peer, the key and the time. */
+static int result(const struct store *s, int r)
+{
+    const char *sentence = client_sock_error(&s->client);
+
+    switch (r) {
+    case 0:
+        return 0;
+    case CLIENT_E_TIMEOUT:
+        return crw_fail(CRW_E_TIMEOUT, "%s", sentence);
+    case CLIENT_E_INTERRUPTED:
+        return crw_fail(CRW_E_PEER, "a peer failed while this rank waited for the worker store");
+    default:
+        return crw_fail(r < 0 ? r : CRW_E_STORE, "%s", sentence);
+    }
+}
+
+static int connect_once(struct store *s)
+{
+    int r;
+
+    if (s->connected)
+        return 0;
+    if (!s->host[0])
+        return crw_fail(CRW_E_ENVIRONMENT, "MASTER_ADDR is not set, so there is no worker store; start the program "
+                                           "by crun or torchrun");
+    r = result(s, client_sock_connect(&s->client, s->host, s->port, s->timeout_ms));
+    s->connected = r == 0;
+    return r;
+}
+
+int store_set(struct store *s, const char *key, const void *value, size_t n_bytes)
+{
+    const struct wire_span span = {.data = value, .size = n_bytes};
+    int r = connect_once(s);
+
+    if (r == 0)
+        r = result(s, client_sock_set(&s->client, text_span(key), span));
+    /* A reply to anything shows that it was carried out. */
+    return r == 0 ? result(s, client_sock_ping(&s->client)) : r;
+}
+
+int store_get(struct store *s, const char *key, int timeout_ms, void **ret_value, size_t *ret_n_bytes)
+{
+    struct wire_span span;
+    char *copy;
+    int r = connect_once(s);
+
+    if (r == 0)
+        r = result(s, client_sock_get(&s->client, text_span(key), timeout_ms, &span));
+    if (r != 0)
+        return r;
+    copy = malloc(span.size + 1);
+    if (!copy)
+        return crw_fail_errno(-ENOMEM, "cannot hold the value of store key %s", key);
+    if (span.size > 0)
+        memcpy(copy, span.data, span.size);
+    copy[span.size] = '\0';
+    *ret_value = copy;
+    *ret_n_bytes = span.size;
+    return 0;
+}
+
+int store_add(struct store *s, const char *key, int64_t amount, int64_t *ret_value)
+{
+    int r = connect_once(s);
+
+    return r == 0 ? result(s, client_sock_add(&s->client, text_span(key), amount, ret_value)) : r;
+}
+
+int store_delete(struct store *s, const char *key)
+{
+    bool deleted;
+    int r = connect_once(s);
+
+    return r == 0 ? result(s, client_sock_delete(&s->client, text_span(key), &deleted)) : r;
+}
+
+int store_pause(struct store *s, int pause_ms)
+{
+    int r = sock_wait(&s->client.interrupt, -1, 0, sock_deadline_ns(pause_ms));
+
+    return r == CLIENT_E_TIMEOUT ? 0 : result(s, r);
+}

@@ -1,0 +1,267 @@
+#include "worker-runtime/net/chain_reduce.h"
+
+/*
+ * Everything here is positions that only grow, and each step moves those that can be moved:
+ *
+ *   up, bytes of partial results    came >= combined >= went: received into the ring, combined with this
+ *                       host's ranks, sent on; what went makes room in the ring
+ *   down, bytes of results          arrived >= copied, passed: received into targets[0], copied to the
+ *                       other ranks of the host, sent on
+ *
+ * The first host has nothing to receive on the way up, the last one turns: what it combines arrives. Where the first
+ * host has one rank and nothing to convert, its array is sent as it is.
+ *
+ * A result may overwrite what it was made from: it arrives after that went up.
+ *
+ * Ways to die: a socket ends, nothing moves for too long, the interrupt. The caller ends the group.
+ */
+
+#include "worker-runtime/shm/reduce_ops.h"
+
+#include <assert.h>
+#include <string.h>
+
+enum {
+    BLOCK = 64 * 1024, /* bytes that are combined at once */
+    SEND_MAX = 256 * 1024, /* at once: do not keep the other direction waiting */
+};
+
+static_assert(STREAM_RING % BLOCK == 0, "blocks do not wrap");
+
+struct state {
+    struct stream *s;
+    const struct stream_arrays *arrays; /* NULL: there is no way up */
+    void *const *targets;
+    int n_targets;
+    size_t partial, element; /* bytes of each */
+    const uint8_t *direct;   /* the first host's array, when it is sent as it is */
+    size_t n_up, n_down;     /* bytes in all */
+    size_t came, combined, went;
+    size_t arrived, copied, passed;
+    bool moved;
+};
+
+static size_t min_size(size_t a, size_t b)
+{
+    return a < b ? a : b;
+}
+
+static bool is_first(const struct state *st)
+{
+    return st->s->before < 0;
+}
+
+static bool is_last(const struct state *st)
+{
+    return st->s->after < 0;
+}
+
+/* ------------------------------------------------------------------ sockets */
+
+/* Moves *position by what went without waiting. */
+static int push(struct state *st, int fd, const uint8_t *data, size_t n, size_t *position)
+{
+    ssize_t moved = n > 0 ? net_send(fd, data, min_size(n, SEND_MAX)) : 0;
+
+    if (moved < 0) {
+        st->s->failed_fd = fd;
+        return net_result(moved);
+    }
+    *position += (size_t)moved;
+    st->moved = st->moved || moved > 0;
+    return 0;
+}
+
+static int pull(struct state *st, int fd, uint8_t *data, size_t n, size_t *position)
+{
+    ssize_t moved = n > 0 ? net_receive(fd, data, min_size(n, SEND_MAX)) : 0;
+
+    if (moved < 0) {
+        st->s->failed_fd = fd;
+        return net_result(moved);
+    }
+    *position += (size_t)moved;
+    st->moved = st->moved || moved > 0;
+    return 0;
+}
+
+/* ------------------------------------------------------------------ up */
+
+/* Bytes from position on that lie in one stretch of the ring. */
+static size_t stretch(size_t position, size_t n)
+{
+    return min_size(n, STREAM_RING - position % STREAM_RING);
+}
+
+static size_t came_room(const struct state *st)
+{
+    return min_size(st->n_up - st->came, STREAM_RING - (st->came - st->went));
+}
+
+static int receive_up(struct state *st)
+{
+    if (is_first(st) || !st->arrays)
+        return 0;
+    return pull(st, st->s->before, st->s->ring + st->came % STREAM_RING, stretch(st->came, came_room(st)), &st->came);
+}
+
+/* Bytes that can be combined now: a whole block, or what is left. */
+static size_t combinable(const struct state *st)
+{
+    size_t n = min_size(BLOCK, st->n_up - st->combined);
+
+    if (st->direct || n == 0)
+        return 0;
+    if (is_first(st))
+        return STREAM_RING - (st->combined - st->went) >= n ? n : 0;
+    return st->came - st->combined >= n ? n : 0;
+}
+
+static void combine(struct state *st)
+{
+    const struct stream_arrays *a = st->arrays;
+    size_t n = combinable(st), begin, end;
+    uint8_t *at;
+
+    if (n == 0)
+        return;
+    begin = st->combined / st->partial;
+    end = (st->combined + n) / st->partial;
+    at = st->s->ring + st->combined % STREAM_RING;
+    if (is_first(st))
+        reduce_begin(a->dtype, a->op, a->sources, a->n_sources, begin, end, at);
+    else
+        reduce_more(a->dtype, a->op, a->sources, a->n_sources, begin, end, at);
+    st->combined += n;
+    if (is_last(st)) {
+        reduce_end(a->dtype, a->op, at, a->n_ranks, a->targets, a->n_targets, begin, end);
+        st->went = st->combined;
+        st->arrived = st->copied = end * st->element;
+    }
+    st->moved = true;
+}
+
+static int send_up(struct state *st)
+{
+    if (is_last(st) || !st->arrays)
+        return 0;
+    if (st->direct)
+        return push(st, st->s->after, st->direct + st->went, st->n_up - st->went, &st->went);
+    return push(st, st->s->after, st->s->ring + st->went % STREAM_RING,
+                stretch(st->went, st->combined - st->went), &st->went);
+}
+
+/* ------------------------------------------------------------------ down */
+
+static int receive_down(struct state *st)
+{
+    if (is_last(st))
+        return 0;
+    return pull(st, st->s->after, (uint8_t *)st->targets[0] + st->arrived, st->n_down - st->arrived, &st->arrived);
+}
+
+static int send_down(struct state *st)
+{
+    if (is_first(st))
+        return 0;
+    return push(st, st->s->before, (uint8_t *)st->targets[0] + st->passed, st->arrived - st->passed, &st->passed);
+}
+
+static void copy_down(struct state *st)
+{
+    size_t n = min_size(BLOCK, st->arrived - st->copied);
+
+    if (n == 0 || (n < BLOCK && st->arrived < st->n_down))
+        return;
+    for (int t = 1; t < st->n_targets; t++)
+        memcpy((uint8_t *)st->targets[t] + st->copied, (uint8_t *)st->targets[0] + st->copied, n);
+    st->copied += n;
+    st->moved = true;
+}
+
+/* ------------------------------------------------------------------ both */
+
+static bool is_done(const struct state *st)
+{
+    return st->copied == st->n_down && (is_first(st) || st->passed == st->n_down);
+}
+
+static int step(struct state *st)
+{
+    int r = receive_up(st);
+
+    if (r == 0) {
+        combine(st);
+        r = send_up(st);
+    }
+    if (r == 0)
+        r = receive_down(st);
+    if (r == 0)
+        r = send_down(st);
+    if (r == 0)
+        copy_down(st);
+    return r;
+}
+
+static short events(bool in, bool out)
+{
+    return (short)((in ? POLLIN : 0) | (out ? POLLOUT : 0));
+}
+
+/* Nothing can be moved before one of the sockets is ready. */
+static int wait_for_sockets(struct state *st)
+{
+    struct pollfd fds[2] = {
+        {.fd = st->s->before, .events = events(!is_first(st) && st->arrays && came_room(st) > 0, st->arrived > st->passed)},
+        {.fd = st->s->after, .events = events(st->arrived < st->n_down,
+                                              (st->direct ? st->n_up : st->combined) > st->went)},
+    };
+
+    if (is_first(st))
+        fds[0].events = 0;
+    if (is_last(st))
+        fds[1].events = 0;
+    return net_poll(st->s->wait, fds, 2);
+}
+
+static int run(struct state *st)
+{
+    int r = 0;
+
+    st->s->failed_fd = -1;
+    while (r == 0 && !is_done(st)) {
+        st->moved = false;
+        r = step(st);
+        if (r == 0 && !st->moved)
+            r = wait_for_sockets(st);
+    }
+    return r;
+}
+
+int stream_reduce(struct stream *s, const struct stream_arrays *arrays)
+{
+    struct state st = {
+        .s = s,
+        .arrays = arrays,
+        .targets = arrays->targets,
+        .n_targets = arrays->n_targets,
+        .partial = reduce_partial_size(arrays->dtype),
+        .element = reduce_element_size(arrays->dtype),
+    };
+
+    assert(arrays->n_targets >= 1 && arrays->n_sources >= 1);
+    st.n_up = arrays->count * st.partial;
+    st.n_down = arrays->count * st.element;
+    if (s->before < 0 && s->after >= 0 && arrays->n_sources == 1 && st.partial == st.element)
+        st.direct = arrays->sources[0];
+    return run(&st);
+}
+
+int stream_spread(struct stream *s, void *const *targets, int n_targets, size_t n_bytes)
+{
+    struct state st = {.s = s, .targets = targets, .n_targets = n_targets, .n_down = n_bytes};
+
+    if (s->after < 0) /* here it comes from */
+        st.arrived = n_bytes;
+    return run(&st);
+}

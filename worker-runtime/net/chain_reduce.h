@@ -1,0 +1,48 @@
+#pragma once
+
+/*
+ * Long data through a chain of hosts, as one lane carries it: each host is connected to the one before and to
+ * the one after.
+ *
+ * A reduction goes up the chain and down again. The first host sends the partial result of its ranks, each
+ * that follows puts its own ranks on top and sends it on, the last one has the result and sends it back.
+ * So elements are combined in rank order whatever the number of hosts is, with the bits of one host, and
+ * each element goes over each link once in each direction, which is what a ring takes as well. Both
+ * directions are under way at the same time, in blocks that stay in the cache.
+ *
+ * Spreading is the way down alone, from any host.
+ *
+ * Data of the host's ranks is shared memory, or there is one rank only.
+ */
+
+#include "worker-runtime/crw.h"
+#include "worker-runtime/net/tcp_sock.h"
+
+enum { STREAM_RING = 512 * 1024 }; /* bytes that a host holds of what is on its way up */
+
+struct stream {
+    const struct net_wait *wait;
+    int before, after; /* sockets; before -1: the first host, after -1: the last. (Down: the last to get it, the first.) */
+    uint8_t *ring;     /* STREAM_RING bytes, line-aligned */
+    int failed_fd;     /* after NET_E_LOST and errors: which */
+};
+
+/*
+ * sources, targets: where the host's ranks have the count elements and want them, in rank order; targets[0] is where
+ * results come in, n_targets >= 1. n_ranks: of all hosts. 0, NET_E_..., -errno.
+ */
+struct stream_arrays {
+    enum crw_dtype dtype;
+    enum crw_op op;
+    int n_ranks;
+    const void *const *sources;
+    int n_sources;
+    void *const *targets;
+    int n_targets;
+    size_t count;
+};
+int stream_reduce(struct stream *s, const struct stream_arrays *arrays);
+
+/* n_bytes from the host whose after is -1 to all before it, into targets[0] and from there into the others.
+ * There targets[0] is the source. */
+int stream_spread(struct stream *s, void *const *targets, int n_targets, size_t n_bytes);

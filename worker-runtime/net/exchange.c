@@ -1,0 +1,201 @@
+#include "worker-runtime/net/exchange.h"
+
+/*
+ * A round is a message in each direction: a head, then the blocks from the own one backwards. What comes in
+ * is the continuation of what is there already, so it is received where it belongs.
+ *
+ * The hosts are known to each other by the token, but a message is checked all the same: a rank that is out
+ * of step must not make others write past their memory.
+ */
+
+#include "proto/wait_sock.h"
+
+#include <errno.h>
+#include <string.h>
+
+#define MAGIC 0x67686378u
+
+enum { SPIN_NS = 20 * 1000 }; /* how long to ask before sleeping: a round trip in a rack */
+
+struct head {
+    uint32_t magic, number, n_blocks, n_bytes;
+};
+
+size_t exchange_capacity(const struct hosts *hosts)
+{
+    size_t heads = (size_t)hosts->n_hosts * sizeof(struct exchange_block);
+
+    return heads < EXCHANGE_MAX ? (EXCHANGE_MAX - heads) / (size_t)hosts->world_size : 0;
+}
+
+struct round {
+    struct exchange *x;
+    int ahead, back;
+    struct head out, in;
+    size_t n_out, n_in; /* bytes done, heads included */
+    size_t at;          /* where what comes in begins */
+    bool moved;
+};
+
+static int fail(struct round *r, int fd, ssize_t error)
+{
+    r->x->failed_fd = fd;
+    return net_result(error);
+}
+
+static bool is_sent(const struct round *r)
+{
+    return r->n_out == sizeof(r->out) + r->out.n_bytes;
+}
+
+static bool has_head(const struct round *r)
+{
+    return r->n_in >= sizeof(r->in);
+}
+
+static bool is_received(const struct round *r)
+{
+    return has_head(r) && r->n_in == sizeof(r->in) + r->in.n_bytes;
+}
+
+/* Head and blocks go in one packet if they can. */
+static int push(struct round *r)
+{
+    struct iovec parts[2];
+    struct msghdr message = {.msg_iov = parts};
+    size_t head = r->n_out < sizeof(r->out) ? sizeof(r->out) - r->n_out : 0;
+    size_t done = head ? 0 : r->n_out - sizeof(r->out);
+    ssize_t n;
+
+    if (is_sent(r))
+        return 0;
+    if (head)
+        parts[message.msg_iovlen++] = (struct iovec){(uint8_t *)&r->out + r->n_out, head};
+    if (r->out.n_bytes > done)
+        parts[message.msg_iovlen++] = (struct iovec){r->x->blocks + done, r->out.n_bytes - done};
+    n = net_send_message(r->ahead, &message);
+    if (n < 0)
+        return fail(r, r->ahead, n);
+    r->n_out += (size_t)n;
+    r->moved = r->moved || n > 0;
+    return 0;
+}
+
+static bool is_sane(const struct round *r)
+{
+    return r->in.magic == MAGIC && r->in.number == r->out.number && r->in.n_blocks == r->out.n_blocks &&
+           r->in.n_bytes <= EXCHANGE_MAX - r->at;
+}
+
+static int pull(struct round *r)
+{
+    ssize_t n;
+
+    if (is_received(r))
+        return 0;
+    if (!has_head(r))
+        n = net_receive(r->back, (uint8_t *)&r->in + r->n_in, sizeof(r->in) - r->n_in);
+    else
+        n = net_receive(r->back, r->x->blocks + r->at + (r->n_in - sizeof(r->in)),
+                        r->in.n_bytes - (r->n_in - sizeof(r->in)));
+    if (n < 0)
+        return fail(r, r->back, n);
+    r->moved = r->moved || n > 0;
+    r->n_in += (size_t)n;
+    if (has_head(r) && !is_sane(r)) {
+        r->x->failed_fd = r->back;
+        return -EPROTO;
+    }
+    return 0;
+}
+
+static int wait_for_sockets(struct round *r)
+{
+    struct pollfd fds[2] = {
+        {.fd = r->ahead, .events = is_sent(r) ? 0 : POLLOUT},
+        {.fd = r->back, .events = is_received(r) ? 0 : POLLIN},
+    };
+
+    return net_poll(r->x->wait, fds, 2);
+}
+
+static int run(struct round *r)
+{
+    int64_t asleep_ns = sock_now_ns() + SPIN_NS;
+    int result = 0;
+
+    while (result == 0 && !(is_sent(r) && is_received(r))) {
+        r->moved = false;
+        result = push(r);
+        if (result == 0)
+            result = pull(r);
+        if (result == 0 && !r->moved && sock_now_ns() >= asleep_ns)
+            result = wait_for_sockets(r);
+    }
+    return result;
+}
+
+/* Finds out where the blocks that came begin. */
+static int index_blocks(struct exchange *x, int first, int n_blocks, size_t end)
+{
+    for (int i = first; i < first + n_blocks; i++) {
+        struct exchange_block block;
+
+        if (end - x->begins[i] < sizeof(block))
+            return -EPROTO;
+        memcpy(&block, x->blocks + x->begins[i], sizeof(block));
+        if (block.host != (uint32_t)hosts_ahead(x->hosts, x->hosts->host, -i) ||
+            block.n_bytes > end - x->begins[i] - sizeof(block))
+            return -EPROTO;
+        x->begins[i + 1] = x->begins[i] + sizeof(block) + block.n_bytes;
+    }
+    return x->begins[first + n_blocks] == end ? 0 : -EPROTO;
+}
+
+static int run_round(struct exchange *x, int number, int *n_have)
+{
+    int n_blocks = hosts_n_blocks(x->hosts->n_hosts, number);
+    struct round r = {
+        .x = x,
+        .ahead = x->links->ahead[number],
+        .back = x->links->back[number],
+        .out = {MAGIC, x->number, (uint32_t)n_blocks, (uint32_t)x->begins[n_blocks]},
+        .at = x->begins[*n_have],
+    };
+    int result = run(&r);
+
+    if (result == 0) {
+        result = index_blocks(x, *n_have, n_blocks, r.at + r.in.n_bytes);
+        x->failed_fd = r.back;
+    }
+    *n_have += n_blocks;
+    return result;
+}
+
+int exchange_run(struct exchange *x, uint64_t what, const void *data, size_t n_bytes)
+{
+    const struct exchange_block own = {.what = what, .host = (uint32_t)x->hosts->host, .n_bytes = (uint32_t)n_bytes};
+    int n_have = 1, result = 0;
+
+    if (n_bytes > EXCHANGE_MAX - sizeof(own))
+        return -EMSGSIZE;
+    memcpy(x->blocks, &own, sizeof(own));
+    if (n_bytes > 0)
+        memcpy(x->blocks + sizeof(own), data, n_bytes);
+    x->begins[0] = 0;
+    x->begins[1] = sizeof(own) + n_bytes;
+    for (int i = 0; result == 0 && n_have < x->hosts->n_hosts; i++)
+        result = run_round(x, i, &n_have);
+    x->number++;
+    return result;
+}
+
+struct exchange_block exchange_block_of(const struct exchange *x, int host, const uint8_t **ret_data)
+{
+    int i = hosts_ahead(x->hosts, x->hosts->host, -host);
+    struct exchange_block block;
+
+    memcpy(&block, x->blocks + x->begins[i], sizeof(block));
+    *ret_data = x->blocks + x->begins[i] + sizeof(block);
+    return block;
+}

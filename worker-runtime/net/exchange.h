@@ -1,0 +1,45 @@
+#pragma once
+
+/*
+ * Every host says something short and hears what all others say, in as few steps as there are
+ * doublings to the number of hosts: in each round a host sends what it has heard so far.
+ *
+ * It says with it which call it is in, and how long its block is, so that hosts that are not in the same
+ * call find out, all of them, and stay in step for the next one.
+ */
+
+#include "worker-runtime/shm/topology.h"
+#include "worker-runtime/net/tcp_sock.h"
+
+#include <stdint.h>
+
+enum { EXCHANGE_MAX = 128 * 1024 }; /* bytes that all hosts say together, their heads included */
+
+struct exchange_links {
+    int ahead[HOSTS_ROUNDS_MAX], back[HOSTS_ROUNDS_MAX]; /* sockets: 1 << round hosts ahead, and back */
+};
+
+struct exchange_block {
+    uint64_t what;
+    uint32_t host;
+    uint32_t n_bytes; /* that follow */
+};
+
+struct exchange {
+    const struct net_wait *wait;
+    const struct hosts *hosts;
+    const struct exchange_links *links;
+    uint32_t number; /* of exchanges so far: both ends must be at the same one */
+    uint8_t *blocks; /* EXCHANGE_MAX bytes; own block first, then backwards round the ring */
+    size_t *begins;  /* by block; one more at the end; n_hosts + 1 of them */
+    int failed_fd;   /* after NET_E_LOST and errors: which */
+};
+
+/* The most bytes for each rank, with as many ranks as there are, that fit. */
+size_t exchange_capacity(const struct hosts *hosts);
+
+/* n_bytes of this host. 0, NET_E_..., -EPROTO (the others say what cannot be), other -errno. */
+int exchange_run(struct exchange *x, uint64_t what, const void *data, size_t n_bytes);
+
+/* After that: what a host said. The data is in x->blocks until the next exchange. */
+struct exchange_block exchange_block_of(const struct exchange *x, int host, const uint8_t **ret_data);

@@ -1,0 +1,260 @@
+/*
+ * How the links of a span are made and how it ends, and messages between two ranks.
+ *
+ * Both ends of a link know it from who they are; the one further back connects, the one ahead claims. All
+ * ranks connect before they claim, and each rank's thread lets others in meanwhile, so nobody waits for
+ * anybody in a circle.
+ */
+
+#include "worker-runtime/net/inter_host_sock.h"
+
+#include "worker-runtime/base/error.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+/* Numbers of links between two ranks. */
+enum { LINK_LANE = HOSTS_ROUNDS_MAX }; /* below: that round of the exchange */
+
+static int world_rank(const struct span *s, int rank)
+{
+    return s->world ? s->world[rank] : rank;
+}
+
+/* ------------------------------------------------------------------ coming to be */
+
+static bool allocate(struct span *s, size_t world_size, size_t n_hosts)
+{
+    s->out = malloc(world_size * sizeof(*s->out));
+    s->own = malloc(EXCHANGE_MAX);
+    s->table = malloc(EXCHANGE_MAX);
+    s->exchange.blocks = malloc(EXCHANGE_MAX);
+    s->exchange.begins = calloc(n_hosts + 1, sizeof(*s->exchange.begins));
+    s->locations = calloc(world_size, sizeof(*s->locations));
+    s->views = calloc(world_size, sizeof(*s->views));
+    s->targets = calloc(world_size, sizeof(*s->targets));
+    return s->out && s->own && s->table && s->exchange.blocks && s->exchange.begins && s->locations && s->views && s->targets;
+}
+
+static void no_links(struct span *s)
+{
+    s->before = s->after = -1;
+    for (int i = 0; i < HOSTS_ROUNDS_MAX; i++)
+        s->links.ahead[i] = s->links.back[i] = -1;
+    for (int i = 0; s->out && i < s->hosts.world_size; i++)
+        s->out[i] = -1;
+}
+
+static int begin(struct span *s)
+{
+    bool enough = allocate(s, (size_t)s->hosts.world_size, (size_t)s->hosts.n_hosts);
+
+    no_links(s);
+    if (!enough)
+        return -ENOMEM;
+    s->interrupt_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    return s->interrupt_fd < 0 ? -errno : 0;
+}
+
+int span_init(struct span *s, struct net *net, uint32_t group, struct shm *shm, const int *keys, int n_keys, int rank,
+              int world_size, const int *world)
+{
+    int r;
+
+    *s = (struct span){.shm = shm, .net = net_share(net), .group = group, .world = world, .interrupt_fd = -1};
+    no_links(s);
+    r = hosts_init(&s->hosts, keys, n_keys, world_size, rank);
+    if (r == 0)
+        r = begin(s);
+    if (r < 0) {
+        span_finish(s);
+        return crw_fail_errno(r, "cannot make a group of %d ranks", world_size);
+    }
+    s->wait = (struct net_wait){.interrupt_fd = s->interrupt_fd, .timeout_ms = shm->timeout_ms};
+    s->exchange.wait = &s->wait;
+    s->exchange.hosts = &s->hosts;
+    s->exchange.links = &s->links;
+    shm->names = s->hosts.ranks + s->hosts.first[s->hosts.host];
+    return 0;
+}
+
+static void hang_up(int fd)
+{
+    if (fd >= 0)
+        (void)close(fd); /* what was sent goes its way */
+}
+
+void span_finish(struct span *s)
+{
+    if (!s->net)
+        return;
+    for (int i = 0; i < HOSTS_ROUNDS_MAX; i++) {
+        hang_up(s->links.ahead[i]);
+        hang_up(s->links.back[i]);
+    }
+    if (s->hosts.local > 0) { /* else these are links of the exchange */
+        hang_up(s->before);
+        hang_up(s->after);
+    }
+    for (int i = 0; s->out && i < s->hosts.world_size; i++)
+        hang_up(s->out[i]);
+    net_forget_group(s->net, s->group);
+    net_destroy(s->net);
+    if (s->interrupt_fd >= 0)
+        (void)close(s->interrupt_fd); /* an eventfd: nothing is pending */
+    if (s->shm->names)
+        s->shm->names = NULL;
+    if (s->shm->world_size == 1)
+        free(s->staging);
+    free(s->out);
+    free(s->own);
+    free(s->table);
+    free(s->exchange.blocks);
+    free(s->exchange.begins);
+    free(s->locations);
+    free(s->views);
+    free(s->targets);
+    free(s->ring);
+    hosts_finish(&s->hosts);
+    *s = (struct span){0};
+}
+
+/* ------------------------------------------------------------------ links */
+
+/* The rank of that host that is this one's partner, where hosts differ in size. */
+static int partner(const struct hosts *h, int host, int local)
+{
+    return hosts_rank(h, host, local % hosts_size(h, host));
+}
+
+/* How many ranks of a host further back have this one as their partner. */
+static int n_partners(const struct hosts *h, int host)
+{
+    int own = hosts_size(h, h->host), theirs = hosts_size(h, host);
+
+    return h->local < theirs ? (theirs - 1 - h->local) / own + 1 : 0;
+}
+
+int span_connect_controls(struct span *s, int interrupt_fd)
+{
+    const struct net_wait wait = {.interrupt_fd = interrupt_fd, .timeout_ms = s->wait.timeout_ms};
+    const struct hosts *h = &s->hosts;
+    int n_expected = 0, r = 0;
+
+    for (int i = 0; r == 0 && i < hosts_n_rounds(h->n_hosts); i++) {
+        int rank = world_rank(s, partner(h, hosts_ahead(h, h->host, 1 << i), h->local)), fd;
+
+        n_expected += n_partners(h, hosts_ahead(h, h->host, -(1 << i)));
+        r = net_connect(s->net, &wait, (struct net_hello){.purpose = NET_CONTROL}, rank, &fd);
+        if (r == 0)
+            r = net_add_control(s->net, rank, fd);
+    }
+    return r == 0 ? net_await_controls(s->net, &wait, n_expected) : r;
+}
+
+/* ahead: we connect; else we claim. */
+static int make_link(struct span *s, const struct net_wait *wait, int number, int distance, bool ahead, int *ret_fd)
+{
+    const struct hosts *h = &s->hosts;
+    const struct net_hello hello = {.purpose = NET_DATA, .group = s->group, .link = (uint32_t)number};
+    int local = number == LINK_LANE ? h->local : 0;
+    int rank = world_rank(s, hosts_rank(h, hosts_ahead(h, h->host, ahead ? distance : -distance), local));
+
+    return ahead ? net_connect(s->net, wait, hello, rank, ret_fd) : net_claim(s->net, wait, hello, rank, ret_fd);
+}
+
+static int link_leader(struct span *s, const struct net_wait *wait)
+{
+    int n = hosts_n_rounds(s->hosts.n_hosts), r = 0;
+
+    for (int i = 0; r == 0 && i < n; i++)
+        r = make_link(s, wait, i, 1 << i, true, &s->links.ahead[i]);
+    for (int i = 0; r == 0 && i < n; i++)
+        r = make_link(s, wait, i, 1 << i, false, &s->links.back[i]);
+    s->after = s->links.ahead[0];
+    s->before = s->links.back[0];
+    return r;
+}
+
+static int link_lane(struct span *s, const struct net_wait *wait)
+{
+    int r = make_link(s, wait, LINK_LANE, 1, true, &s->after);
+
+    return r == 0 ? make_link(s, wait, LINK_LANE, 1, false, &s->before) : r;
+}
+
+int span_connect(struct span *s, int interrupt_fd)
+{
+    const struct net_wait wait = {.interrupt_fd = interrupt_fd, .timeout_ms = s->wait.timeout_ms};
+
+    if (s->hosts.local == 0)
+        return link_leader(s, &wait);
+    return s->hosts.local < s->hosts.n_lanes ? link_lane(s, &wait) : 0;
+}
+
+/* ------------------------------------------------------------------ messages */
+
+static bool is_over(void *data)
+{
+    const struct span *s = data;
+
+    return shm_is_over(s->shm, s->shm->rank);
+}
+
+/* Messages fail for themselves: what has gone before is still read. */
+static int message_result(struct span *s, int r, int peer)
+{
+    switch (r) {
+    case 0:
+        return 0;
+    case NET_E_INTERRUPTED:
+        return shm_fail_result(s->shm, s->shm->rank);
+    case NET_E_LOST:
+        return crw_fail(CRW_E_PEER, "rank %d left the group while rank %d still waits for it", peer,
+                        shm_name_of(s->shm, s->shm->rank));
+    case NET_E_TIMEOUT:
+        shm_fail(s->shm, (struct shm_failure){.kind = SHM_FAILURE_TIMEOUT, .rank = shm_name_of(s->shm, s->shm->rank)});
+        span_interrupt(s);
+        return span_break(s, crw_fail(CRW_E_TIMEOUT, "rank %d did not come within %d ms, so this group is over", peer,
+                                      s->wait.timeout_ms));
+    default:
+        return crw_fail_errno(r, "cannot exchange messages with rank %d", peer);
+    }
+}
+
+static int open_out(struct span *s, int to)
+{
+    const struct net_hello hello = {.purpose = NET_MESSAGES, .group = s->group};
+
+    return s->out[to] >= 0 ? 0 : net_connect(s->net, &s->wait, hello, world_rank(s, to), &s->out[to]);
+}
+
+int span_send(struct span *s, const void *data, size_t n_bytes, int to)
+{
+    const uint64_t size = n_bytes;
+    int r = is_over(s) ? shm_fail_result(s->shm, s->shm->rank) : open_out(s, to);
+
+    if (r != 0)
+        return r;
+    r = net_send_all(&s->wait, s->out[to], &size, sizeof(size));
+    if (r == 0)
+        r = net_send_all(&s->wait, s->out[to], data, n_bytes);
+    return message_result(s, r, to);
+}
+
+int span_receive(struct span *s, void *data, size_t n_bytes, int from)
+{
+    int rank = world_rank(s, from), r;
+    uint64_t size;
+
+    r = net_take(s->net, &s->wait, s->group, rank, &size, sizeof(size), is_over, s);
+    if (r == 0)
+        r = net_take(s->net, &s->wait, s->group, rank, size == n_bytes ? data : NULL, size, is_over, s);
+    if (r == 0 && size != n_bytes)
+        return crw_fail(CRW_E_ARGUMENT, "rank %d sent %zu bytes where rank %d expected %zu; the message was dropped",
+                        from, (size_t)size, shm_name_of(s->shm, s->shm->rank), n_bytes);
+    return message_result(s, r, from);
+}

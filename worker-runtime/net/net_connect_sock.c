@@ -1,0 +1,174 @@
+#include "worker-runtime/net/net_impl_sock.h"
+
+/*
+ * Connections to other ranks: those that we make, and those that were made to us and wait until somebody asks
+ * for them.
+ */
+
+#include "base/cleanup.h"
+#include "proto/client.h"
+#include "proto/connect_sock.h"
+#include "proto/wait_sock.h"
+#include "worker-runtime/base/error.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static int result(int r, int rank, const char *what)
+{
+    switch (r) {
+    case 0:
+        return 0;
+    case NET_E_INTERRUPTED:
+        return crw_fail(CRW_E_PEER, "a peer failed while this rank %s rank %d", what, rank);
+    case NET_E_TIMEOUT:
+        return crw_fail(CRW_E_TIMEOUT, "this rank %s rank %d in vain for too long", what, rank);
+    case NET_E_LOST:
+        return crw_fail(CRW_E_PEER, "rank %d closed the connection while this rank %s it: it ended, or is not of "
+                                    "this job", rank, what);
+    default:
+        return crw_fail_errno(r, "this rank cannot connect to rank %d", rank);
+    }
+}
+
+static int connect_to(const struct net_peer *peer, const struct net_wait *wait, int rank, int *ret_fd)
+{
+    struct sock_interrupt interrupt = {.wake_fd = wait->interrupt_fd};
+    char why[256] = "";
+    int r = sock_connect(peer->address, peer->port, &interrupt, sock_deadline_ns(wait->timeout_ms), ret_fd, why,
+                         sizeof(why));
+
+    switch (r) {
+    case CLIENT_E_CLOSED:
+        return crw_fail(CRW_E_PEER, "cannot connect to rank %d at %s port %u: %s; the hosts of a job must reach each "
+                                    "other at the addresses that their ranks listen on (see CRUN_LOCAL_ADDR)",
+                        rank, peer->address, peer->port, why);
+    case CLIENT_E_TIMEOUT:
+        return result(NET_E_TIMEOUT, rank, "tried to reach");
+    case CLIENT_E_INTERRUPTED:
+        return result(NET_E_INTERRUPTED, rank, "connected to");
+    default:
+        return result(r, rank, "connected to");
+    }
+}
+
+static int greet(const struct net *n, const struct net_wait *wait, const struct net_hello *hello, int fd)
+{
+    uint8_t bytes[NET_HELLO_SIZE], answer[NET_TOKEN_HALF];
+    int r;
+
+    net_hello_encode(hello, bytes);
+    r = net_send_all(wait, fd, bytes, sizeof(bytes));
+    if (r == 0)
+        r = net_receive_all(wait, fd, answer, sizeof(answer));
+    if (r == 0 && !net_token_equal(answer, n->token + NET_TOKEN_HALF))
+        r = NET_E_LOST;
+    return r;
+}
+
+int net_connect(struct net *n, const struct net_wait *wait, struct net_hello hello, int to, int *ret_fd)
+{
+    _cleanup_close_ int fd = -1;
+    int r = connect_to(&n->peers[to], wait, to, &fd);
+
+    if (r != 0)
+        return r;
+    net_tune(fd);
+    hello.from = (uint32_t)n->rank;
+    hello.to = (uint32_t)to;
+    memcpy(hello.token, n->token, sizeof(hello.token));
+    r = result(greet(n, wait, &hello, fd), to, "greeted");
+    if (r == 0)
+        *ret_fd = steal_fd(&fd);
+    return r;
+}
+
+static int take_waiting(struct net *n, const struct net_hello *hello, int from)
+{
+    for (struct waiting **at = &n->waiting; *at; at = &(*at)->next) {
+        struct waiting *w = *at;
+        int fd = w->fd;
+
+        if (w->hello.purpose != hello->purpose || w->hello.group != hello->group || w->hello.link != hello->link ||
+            (int)w->hello.from != from)
+            continue;
+        *at = w->next;
+        free(w);
+        return fd;
+    }
+    return -1;
+}
+
+bool net_keep_waiting(struct net *n, const struct net_hello *hello, int fd)
+{
+    struct waiting *w = calloc(1, sizeof(*w));
+
+    if (!w)
+        return false;
+    *w = (struct waiting){.hello = *hello, .fd = fd, .next = n->waiting};
+    n->waiting = w;
+    return true;
+}
+
+bool net_is_interrupted(const struct net_wait *wait)
+{
+    struct pollfd polled = {.fd = wait->interrupt_fd, .events = POLLIN};
+
+    return poll(&polled, 1, 0) > 0;
+}
+
+struct timespec net_timespec(int64_t ns)
+{
+    return (struct timespec){.tv_sec = ns / 1000000000, .tv_nsec = ns % 1000000000};
+}
+
+/* The interrupt is a descriptor, the rest a condition: who makes the first readable also wakes us by
+ * net_wake(), and the pause is for those that cannot. */
+enum { PAUSE_MS = 50 };
+
+void net_wait_a_while(struct net *n, int64_t deadline_ns)
+{
+    int64_t pause_ns = sock_deadline_ns(PAUSE_MS);
+    const struct timespec until = net_timespec(pause_ns < deadline_ns ? pause_ns : deadline_ns);
+
+    (void)pthread_cond_timedwait(&n->changed, &n->lock, &until); /* the caller looks again, whatever it was */
+}
+
+int net_claim(struct net *n, const struct net_wait *wait, struct net_hello hello, int from, int *ret_fd)
+{
+    int64_t deadline_ns = sock_deadline_ns(wait->timeout_ms);
+    int fd = -1, r = 0;
+
+    pthread_mutex_lock(&n->lock);
+    while (r == 0 && (fd = take_waiting(n, &hello, from)) < 0) {
+        if (net_is_interrupted(wait))
+            r = NET_E_INTERRUPTED;
+        else if (n->ended[from] || n->left[from])
+            r = NET_E_LOST;
+        else if (sock_now_ns() >= deadline_ns)
+            r = NET_E_TIMEOUT;
+        else
+            net_wait_a_while(n, deadline_ns);
+    }
+    pthread_mutex_unlock(&n->lock);
+    if (r == 0)
+        *ret_fd = fd;
+    return result(r, from, "waited for");
+}
+
+void net_forget_waiting(struct net *n, uint32_t group)
+{
+    for (struct waiting **at = &n->waiting; *at;) {
+        struct waiting *w = *at;
+
+        if (w->hello.group != group) {
+            at = &w->next;
+            continue;
+        }
+        *at = w->next;
+        (void)close(w->fd); /* nobody will ask for it */
+        free(w);
+    }
+}

@@ -1,0 +1,96 @@
+#include "worker-runtime/net/net_frame.h"
+
+#include <assert.h>
+#include <string.h>
+
+/*
+ *   bytes  field of a hello
+ *   0..7   magic
+ *   8..11  version
+ *   12..15 mark of the byte order
+ *   16..19 purpose
+ *   20..23 group
+ *   24..27 from
+ *   28..31 to
+ *   32..35 link
+ *   36..51 first half of the token
+ *   52..55 zero
+ */
+enum { AT_VERSION = 8, AT_ORDER = 12, AT_PURPOSE = 16, AT_GROUP = 20, AT_FROM = 24, AT_TO = 28, AT_LINK = 32,
+       AT_TOKEN = 36, AT_ZERO = 52 };
+
+static_assert(AT_TOKEN + NET_TOKEN_HALF == AT_ZERO && AT_ZERO + 4 == NET_HELLO_SIZE, "as in the table");
+
+static const uint8_t magic[AT_VERSION] = {'c', 'r', 'w', '-', 'n', 'e', 't', '\n'};
+static const uint32_t order_mark = 0x01020304;
+
+static void put_u32(uint8_t *p, uint32_t v)
+{
+    for (int i = 0; i < 4; i++)
+        p[i] = (uint8_t)(v >> (8 * i));
+}
+
+static uint32_t get_u32(const uint8_t *p)
+{
+    return (uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
+}
+
+void net_hello_encode(const struct net_hello *hello, uint8_t out[NET_HELLO_SIZE])
+{
+    memset(out, 0, NET_HELLO_SIZE);
+    memcpy(out, magic, sizeof(magic));
+    put_u32(out + AT_VERSION, NET_VERSION);
+    memcpy(out + AT_ORDER, &order_mark, sizeof(order_mark));
+    put_u32(out + AT_PURPOSE, hello->purpose);
+    put_u32(out + AT_GROUP, hello->group);
+    put_u32(out + AT_FROM, hello->from);
+    put_u32(out + AT_TO, hello->to);
+    put_u32(out + AT_LINK, hello->link);
+    memcpy(out + AT_TOKEN, hello->token, NET_TOKEN_HALF);
+}
+
+bool net_hello_decode(const uint8_t in[NET_HELLO_SIZE], uint32_t world_size, struct net_hello *ret)
+{
+    uint32_t purpose = get_u32(in + AT_PURPOSE), from = get_u32(in + AT_FROM), to = get_u32(in + AT_TO);
+
+    if (memcmp(in, magic, sizeof(magic)) != 0 || get_u32(in + AT_VERSION) != NET_VERSION ||
+        memcmp(in + AT_ORDER, &order_mark, sizeof(order_mark)) != 0 || get_u32(in + AT_ZERO) != 0)
+        return false;
+    if (purpose < NET_CONTROL || purpose >= NET_PURPOSE_COUNT || from >= world_size || to >= world_size || from == to)
+        return false;
+    *ret = (struct net_hello){
+        .purpose = (enum net_purpose)purpose,
+        .group = get_u32(in + AT_GROUP),
+        .from = from,
+        .to = to,
+        .link = get_u32(in + AT_LINK),
+    };
+    memcpy(ret->token, in + AT_TOKEN, NET_TOKEN_HALF);
+    return true;
+}
+
+bool net_token_equal(const uint8_t a[NET_TOKEN_HALF], const uint8_t b[NET_TOKEN_HALF])
+{
+    unsigned different = 0;
+
+    for (int i = 0; i < NET_TOKEN_HALF; i++)
+        different |= (unsigned)a[i] ^ b[i];
+    return different == 0;
+}
+
+void net_news_encode(const struct net_news *news, uint8_t out[NET_NEWS_SIZE])
+{
+    put_u32(out, news->kind);
+    put_u32(out + 4, (uint32_t)news->rank);
+    put_u32(out + 8, (uint32_t)news->detail);
+}
+
+bool net_news_decode(const uint8_t in[NET_NEWS_SIZE], uint32_t world_size, struct net_news *ret)
+{
+    uint32_t kind = get_u32(in), rank = get_u32(in + 4);
+
+    if (kind < NET_NEWS_ENDED || kind >= NET_NEWS_KIND_COUNT || rank >= world_size)
+        return false;
+    *ret = (struct net_news){(enum net_news_kind)kind, (int32_t)rank, (int32_t)get_u32(in + 8)};
+    return true;
+}

@@ -1,0 +1,241 @@
+#include "worker-runtime/net/net_impl_sock.h"
+
+/*
+ * What ranks of other hosts sent us waits in an inbox, a ring of bytes, one for each sender and group. The thread fills
+ * it, whoever receives empties it. Who waits for something long borrows the connection, and receives where the bytes
+ * belong, without the thread and without a second copy.
+ */
+
+#include "proto/wait_sock.h"
+
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { BORROW_MIN = 128 * 1024 }; /* bytes that are worth the thread's waking up twice */
+
+static size_t stretch(uint64_t position, size_t n)
+{
+    size_t to_end = NET_MESSAGE_ROOM - (size_t)(position % NET_MESSAGE_ROOM);
+
+    return n < to_end ? n : to_end;
+}
+
+/* What the thread may read now, if anything; then it is reading until it says otherwise. */
+static size_t begin_reading(struct net *n, struct net_inbox *in)
+{
+    size_t room;
+
+    pthread_mutex_lock(&n->lock);
+    room = in->lent ? 0 : NET_MESSAGE_ROOM - (size_t)(in->came - in->taken);
+    in->reading = room > 0;
+    pthread_mutex_unlock(&n->lock);
+    return room;
+}
+
+static void end_reading(struct net *n, struct net_inbox *in, ssize_t got)
+{
+    pthread_mutex_lock(&n->lock);
+    in->reading = false;
+    if (got > 0) {
+        in->came += (uint64_t)got;
+    } else if (got < 0) {
+        (void)close(in->fd); /* read to its end */
+        in->fd = -1;
+    }
+    if (got != 0 || in->lent)
+        pthread_cond_broadcast(&n->changed);
+    pthread_mutex_unlock(&n->lock);
+}
+
+/* Only the thread writes to the room, so that needs no lock. */
+void net_read_inbox(struct net *n, struct net_inbox *in)
+{
+    ssize_t got = 1;
+
+    while (got > 0) {
+        size_t room = begin_reading(n, in);
+
+        if (room == 0)
+            return;
+        got = net_receive(in->fd, in->room + in->came % NET_MESSAGE_ROOM, stretch(in->came, room));
+        end_reading(n, in, got);
+    }
+}
+
+void net_free_inbox(struct net_inbox *in)
+{
+    if (in->fd >= 0)
+        (void)close(in->fd); /* nobody wants what comes */
+    free(in->room);
+    free(in);
+}
+
+bool net_keep_inbox(struct net *n, const struct net_hello *hello, int fd)
+{
+    struct net_inbox *in = calloc(1, sizeof(*in));
+    uint8_t *room = malloc(NET_MESSAGE_ROOM);
+
+    if (!in || !room) {
+        free(in);
+        free(room);
+        return false;
+    }
+    *in = (struct net_inbox){
+        .group = hello->group, .from = (int)hello->from, .fd = fd, .room = room, .next = n->inboxes};
+    n->inboxes = in;
+    return true;
+}
+
+static struct net_inbox *find_inbox(struct net *n, uint32_t group, int from)
+{
+    for (struct net_inbox *in = n->inboxes; in; in = in->next)
+        if (in->group == group && in->from == from && !in->forgotten)
+            return in;
+    return NULL;
+}
+
+struct taking {
+    struct net *n;
+    const struct net_wait *wait;
+    uint32_t group;
+    int from;
+    uint8_t *data; /* NULL: to nowhere */
+    size_t done;
+    bool (*is_over)(void *data);
+    void *over_data;
+};
+
+/* With the lock: until there is something in the inbox. */
+static int await_bytes(const struct taking *t, struct net_inbox **ret_inbox)
+{
+    struct net *n = t->n;
+    int64_t deadline_ns = sock_deadline_ns(t->wait->timeout_ms);
+    const struct timespec until = net_timespec(deadline_ns);
+
+    for (;;) {
+        struct net_inbox *in = find_inbox(n, t->group, t->from);
+
+        if (in && in->came > in->taken) {
+            *ret_inbox = in;
+            return 0;
+        }
+        if (t->is_over(t->over_data))
+            return NET_E_INTERRUPTED;
+        /* What it sent before it left comes on another connection, until that ends, too. */
+        if (in ? in->fd < 0 : n->left[t->from])
+            return NET_E_LOST;
+        if (sock_now_ns() >= deadline_ns)
+            return NET_E_TIMEOUT;
+        (void)pthread_cond_timedwait(&n->changed, &n->lock, &until); /* looks again, whatever it was */
+    }
+}
+
+/* What was full is polled again. */
+static void give_room(struct net *n, struct net_inbox *in, size_t taken)
+{
+    bool was_full = in->came - in->taken == NET_MESSAGE_ROOM;
+
+    in->taken += taken;
+    if (was_full && !in->lent)
+        net_signal(n->wake_fd);
+}
+
+/* With the lock: out of the inbox, until t->done is `end`. */
+static int take_stored(struct taking *t, size_t end)
+{
+    while (t->done < end) {
+        struct net_inbox *in;
+        int r = await_bytes(t, &in);
+        size_t there, piece;
+
+        if (r != 0)
+            return r;
+        there = (size_t)(in->came - in->taken);
+        piece = stretch(in->taken, end - t->done < there ? end - t->done : there);
+        pthread_mutex_unlock(&t->n->lock); /* one taker at a time, and the thread does not write here */
+        if (t->data)
+            memcpy(t->data + t->done, in->room + in->taken % NET_MESSAGE_ROOM, piece);
+        pthread_mutex_lock(&t->n->lock);
+        give_room(t->n, in, piece);
+        t->done += piece;
+    }
+    return 0;
+}
+
+/* With the lock. From now on the inbox gets nothing more; NULL: there is no connection to borrow. */
+static struct net_inbox *borrow(const struct taking *t)
+{
+    struct net_inbox *in = find_inbox(t->n, t->group, t->from);
+
+    if (!in || in->fd < 0)
+        return NULL;
+    in->lent = true;
+    while (in->reading) /* it does not wait for anything there */
+        (void)pthread_cond_wait(&t->n->changed, &t->n->lock);
+    return in;
+}
+
+/* What is there comes before what ends the waiting. */
+static int receive(struct taking *t, int fd, size_t end)
+{
+    struct pollfd polled = {.fd = fd, .events = POLLIN};
+    int r = 0;
+
+    while (t->done < end) {
+        ssize_t got = net_receive(fd, t->data + t->done, end - t->done);
+
+        if (got < 0)
+            return net_result(got);
+        if (got == 0 && r != 0)
+            return r;
+        t->done += (size_t)got;
+        r = got == 0 ? net_poll(t->wait, &polled, 1) : 0;
+    }
+    return 0;
+}
+
+/* With the lock: what is stored, and the rest from the connection. */
+static int take_borrowed(struct taking *t, struct net_inbox *in, size_t end)
+{
+    size_t stored = (size_t)(in->came - in->taken);
+    int r = take_stored(t, stored < end ? stored : end);
+
+    if (r == 0 && t->done < end && in->fd >= 0) {
+        pthread_mutex_unlock(&t->n->lock);
+        r = receive(t, in->fd, end);
+        pthread_mutex_lock(&t->n->lock);
+    }
+    in->lent = false; /* its end is for the thread to find */
+    net_signal(t->n->wake_fd);
+    return r;
+}
+
+int net_take(struct net *n, const struct net_wait *wait, uint32_t group, int from, void *data, size_t n_bytes,
+             bool (*is_over)(void *data), void *over_data)
+{
+    struct taking t = {.n = n, .wait = wait, .group = group, .from = from, .data = data, .is_over = is_over,
+                       .over_data = over_data};
+    struct net_inbox *in;
+    int r = 0;
+
+    pthread_mutex_lock(&n->lock);
+    in = data && n_bytes >= BORROW_MIN ? borrow(&t) : NULL;
+    if (in)
+        r = take_borrowed(&t, in, n_bytes);
+    if (r == 0)
+        r = take_stored(&t, n_bytes);
+    pthread_mutex_unlock(&n->lock);
+    return r;
+}
+
+void net_forget_group(struct net *n, uint32_t group)
+{
+    pthread_mutex_lock(&n->lock);
+    for (struct net_inbox *in = n->inboxes; in; in = in->next)
+        in->forgotten = in->forgotten || in->group == group;
+    net_forget_waiting(n, group);
+    pthread_mutex_unlock(&n->lock);
+    net_signal(n->wake_fd);
+}

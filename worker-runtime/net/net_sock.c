@@ -1,0 +1,169 @@
+#include "worker-runtime/net/net_impl_sock.h"
+
+/*
+ * How a rank's place in the network comes to be, who uses it, and its end. The other files: net_impl_sock.h.
+ */
+
+#include "worker-runtime/base/error.h"
+#include "worker-runtime/base/thread_os.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+static void net_free(struct net *n)
+{
+    for (struct control *c = n->controls; c; c = c->next)
+        c->gone = true;
+    for (struct net_inbox *in = n->inboxes; in; in = in->next)
+        in->forgotten = true;
+    net_forget_gone(n);
+    while (n->waiting) {
+        struct waiting *w = n->waiting;
+
+        n->waiting = w->next;
+        (void)close(w->fd); /* nobody asked for it */
+        free(w);
+    }
+    for (int i = 0; i < STRANGERS_MAX; i++)
+        if (n->strangers[i].fd >= 0)
+            net_drop_stranger(&n->strangers[i]);
+    if (n->listen_fd >= 0)
+        (void)close(n->listen_fd);
+    if (n->wake_fd >= 0)
+        (void)close(n->wake_fd); /* an eventfd: nothing is pending */
+    free(n->peers);
+    free(n->polled);
+    free(n->ended);
+    free(n->left);
+    pthread_cond_destroy(&n->changed);
+    pthread_mutex_destroy(&n->lock);
+    free(n);
+}
+
+static struct net *net_new(int rank, int world_size, struct watch *watch)
+{
+    struct net *n = calloc(1, sizeof(*n));
+    pthread_condattr_t attributes;
+
+    if (!n)
+        return NULL;
+    *n = (struct net){
+        .rank = rank, .world_size = world_size, .watch = watch, .n_users = 1, .next_group = 1,
+        .listen_fd = -1, .wake_fd = -1,
+        .peers = calloc((size_t)world_size, sizeof(*n->peers)),
+        .ended = calloc((size_t)world_size, 1),
+        .left = calloc((size_t)world_size, 1),
+    };
+    for (int i = 0; i < STRANGERS_MAX; i++)
+        n->strangers[i].fd = -1;
+    pthread_mutex_init(&n->lock, NULL);
+    pthread_condattr_init(&attributes);
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    pthread_cond_init(&n->changed, &attributes);
+    pthread_condattr_destroy(&attributes);
+    if (n->peers && n->ended && n->left)
+        return n;
+    net_free(n);
+    return NULL;
+}
+
+static int begin(struct net *n, const char *address)
+{
+    int r;
+
+    n->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (n->wake_fd < 0)
+        return crw_fail_errno(-errno, "cannot listen for ranks of other hosts");
+    r = net_listen(address, &n->listen_fd, &n->self.port);
+    if (r < 0)
+        return crw_fail_errno(r, "cannot listen for ranks of other hosts on address %s", address);
+    (void)stpncpy(n->self.address, address, sizeof(n->self.address) - 1);
+    return 0;
+}
+
+int net_create(const char *address, int rank, int world_size, struct watch *watch, struct net **ret)
+{
+    struct net *n = net_new(rank, world_size, watch);
+    int r;
+
+    if (!n)
+        return crw_fail_errno(-ENOMEM, "cannot listen for ranks of other hosts");
+    r = begin(n, address);
+    if (r != 0)
+        net_free(n);
+    else
+        *ret = n;
+    return r;
+}
+
+struct net *net_share(struct net *n)
+{
+    pthread_mutex_lock(&n->lock);
+    n->n_users++;
+    pthread_mutex_unlock(&n->lock);
+    return n;
+}
+
+/* The end of the connections says no more than the goodbye before it. */
+void net_destroy(struct net *n)
+{
+    const struct net_news goodbye = {NET_NEWS_LEAVES, n ? n->rank : 0, 0};
+    bool last;
+
+    if (!n)
+        return;
+    pthread_mutex_lock(&n->lock);
+    last = --n->n_users == 0;
+    n->closing = last;
+    if (last)
+        net_tell_all(n, &goodbye);
+    pthread_mutex_unlock(&n->lock);
+    if (!last)
+        return;
+    watch_set_teller(n->watch, NULL, NULL);
+    if (n->running) {
+        net_signal(n->wake_fd);
+        pthread_join(n->thread, NULL);
+    }
+    net_free(n);
+}
+
+const struct net_peer *net_self(const struct net *n)
+{
+    return &n->self;
+}
+
+int net_start(struct net *n, const struct net_peer *peers, const uint8_t *token)
+{
+    int r;
+
+    memcpy(n->peers, peers, (size_t)n->world_size * sizeof(*peers));
+    memcpy(n->token, token, NET_TOKEN);
+    r = thread_start(&n->thread, net_run, n);
+    if (r < 0)
+        return crw_fail_errno(r, "cannot start a thread for ranks of other hosts");
+    n->running = true;
+    watch_set_teller(n->watch, net_tell_end, n);
+    return 0;
+}
+
+uint32_t net_next_group(const struct net *n)
+{
+    return n->next_group;
+}
+
+void net_use_group(struct net *n, uint32_t group)
+{
+    if (group >= n->next_group)
+        n->next_group = group + 1;
+}
+
+void net_wake(struct net *n)
+{
+    pthread_mutex_lock(&n->lock);
+    pthread_cond_broadcast(&n->changed);
+    pthread_mutex_unlock(&n->lock);
+}

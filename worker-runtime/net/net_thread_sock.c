@@ -1,0 +1,172 @@
+#include "worker-runtime/net/net_impl_sock.h"
+
+/*
+ * The thread polls everything that it has without a time-out, except that a stranger who connects and says
+ * nothing is dropped after a while. It learns of changes through an eventfd. Nothing here blocks it: news
+ * are a dozen bytes, and a control connection that does not take them is as good as dead.
+ */
+
+#include "proto/wait_sock.h"
+
+#include <poll.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+void net_signal(int wake_fd)
+{
+    const uint64_t one = 1;
+
+    (void)!write(wake_fd, &one, sizeof(one)); /* an eventfd far from its maximum takes it */
+}
+
+/* What a slot of the poll list belongs to is found again by walking in the same order; only the thread takes
+ * out of the lists, and what is added is added in front: `first` is where it began. */
+struct turn {
+    struct control *first_control;
+    struct net_inbox *first_inbox;
+    size_t n;
+    int timeout_ms;
+};
+
+void net_forget_gone(struct net *n)
+{
+    for (struct control **at = &n->controls; *at;) {
+        struct control *c = *at;
+
+        if (!c->gone) {
+            at = &c->next;
+            continue;
+        }
+        *at = c->next;
+        (void)close(c->fd); /* at its end */
+        free(c);
+    }
+    for (struct net_inbox **at = &n->inboxes; *at;) {
+        struct net_inbox *in = *at;
+
+        if (!in->forgotten) {
+            at = &in->next;
+            continue;
+        }
+        *at = in->next;
+        net_free_inbox(in);
+    }
+}
+
+static bool make_room(struct net *n)
+{
+    size_t wanted = 2 + STRANGERS_MAX;
+    struct pollfd *larger;
+
+    for (struct control *c = n->controls; c; c = c->next)
+        wanted++;
+    for (struct net_inbox *in = n->inboxes; in; in = in->next)
+        wanted++;
+    if (wanted <= n->n_polled_max)
+        return true;
+    larger = reallocarray(n->polled, 2 * wanted, sizeof(*larger));
+    if (!larger)
+        return false;
+    n->polled = larger;
+    n->n_polled_max = 2 * wanted;
+    return true;
+}
+
+static int time_left_ms(int64_t deadline_ns)
+{
+    int64_t left_ns = deadline_ns - sock_now_ns();
+
+    return left_ns > 0 ? (int)(left_ns / 1000000) + 1 : 0;
+}
+
+static void add_poll(struct net *n, struct turn *t, int fd)
+{
+    n->polled[t->n++] = (struct pollfd){.fd = fd, .events = POLLIN};
+}
+
+static void poll_strangers(struct net *n, struct turn *t)
+{
+    for (int i = 0; i < STRANGERS_MAX; i++) {
+        int left_ms;
+
+        add_poll(n, t, n->strangers[i].fd);
+        if (n->strangers[i].fd < 0)
+            continue;
+        left_ms = time_left_ms(n->strangers[i].deadline_ns);
+        if (t->timeout_ms < 0 || left_ms < t->timeout_ms)
+            t->timeout_ms = left_ms;
+    }
+}
+
+/* False when the thread shall end. */
+static bool collect(struct net *n, struct turn *t)
+{
+    bool accepts = n->no_accept_ns == 0 || sock_now_ns() >= n->no_accept_ns;
+    bool goes_on;
+
+    *t = (struct turn){.timeout_ms = accepts ? -1 : NO_ACCEPT_MS};
+    pthread_mutex_lock(&n->lock);
+    net_forget_gone(n);
+    goes_on = !n->closing;
+    if (make_room(n)) { /* without memory the newest go unheard until there is some */
+        t->first_control = n->controls;
+        t->first_inbox = n->inboxes;
+    } else {
+        t->timeout_ms = NO_ACCEPT_MS;
+    }
+    add_poll(n, t, n->wake_fd);
+    add_poll(n, t, accepts ? n->listen_fd : -1);
+    poll_strangers(n, t);
+    for (struct control *c = t->first_control; c; c = c->next)
+        add_poll(n, t, c->fd);
+    for (struct net_inbox *in = t->first_inbox; in; in = in->next)
+        add_poll(n, t, !in->lent && in->came - in->taken < NET_MESSAGE_ROOM ? in->fd : -1);
+    pthread_mutex_unlock(&n->lock);
+    return goes_on;
+}
+
+static void handle_strangers(struct net *n, const struct pollfd *fds)
+{
+    for (int i = 0; i < STRANGERS_MAX; i++) {
+        if (fds[i].fd < 0)
+            continue;
+        if (fds[i].revents)
+            net_read_stranger(n, &n->strangers[i]);
+        else if (time_left_ms(n->strangers[i].deadline_ns) == 0)
+            net_drop_stranger(&n->strangers[i]);
+    }
+}
+
+static void handle(struct net *n, const struct turn *t)
+{
+    const struct pollfd *fds = n->polled;
+    size_t at = 2 + STRANGERS_MAX;
+
+    if (fds[0].revents) {
+        uint64_t count;
+
+        (void)!read(n->wake_fd, &count, sizeof(count)); /* only to empty it */
+    }
+    handle_strangers(n, fds + 2);
+    for (struct control *c = t->first_control; c; c = c->next)
+        if (fds[at++].revents)
+            net_read_control(n, c);
+    for (struct net_inbox *in = t->first_inbox; in; in = in->next)
+        if (fds[at++].revents)
+            net_read_inbox(n, in);
+    if (fds[1].revents) /* last: it may take slots from those that were polled */
+        net_accept_all(n);
+}
+
+void *net_run(void *data)
+{
+    struct net *n = data;
+    struct turn turn;
+
+    while (collect(n, &turn)) {
+        if (poll(n->polled, turn.n, turn.timeout_ms) < 0)
+            continue; /* interrupted: signals are blocked here, but a debugger may stop us */
+        handle(n, &turn);
+    }
+    return NULL;
+}

@@ -1,0 +1,109 @@
+#include "worker-runtime/net/peer_table.h"
+
+/*
+ *   bytes  field
+ *   0..3   magic
+ *   4..35  token
+ *   then for each rank
+ *   0..3   rank
+ *   4..5   port
+ *   6..69  address, zero-filled, at least one zero
+ *
+ * Numbers are little-endian. Ranks of another build are found out by the magic: change it with the format.
+ */
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { HEAD = 4 + NET_TOKEN, ENTRY = 4 + 2 + NET_ADDRESS_SIZE };
+
+static const uint8_t magic[4] = {'c', 'r', 'w', '1'};
+
+int table_init(struct table *t, int world_size)
+{
+    *t = (struct table){
+        .world_size = world_size,
+        .peers = calloc((size_t)world_size, sizeof(*t->peers)),
+        .keys = calloc((size_t)world_size, sizeof(*t->keys)),
+    };
+    if (!t->peers || !t->keys) {
+        table_finish(t);
+        return -ENOMEM;
+    }
+    for (int i = 0; i < world_size; i++)
+        t->keys[i] = -1;
+    return 0;
+}
+
+void table_finish(struct table *t)
+{
+    free(t->peers);
+    free(t->keys);
+    *t = (struct table){0};
+}
+
+static void put(uint8_t *p, uint32_t v, int n)
+{
+    for (int i = 0; i < n; i++)
+        p[i] = (uint8_t)(v >> (8 * i));
+}
+
+static uint32_t get(const uint8_t *p, int n)
+{
+    uint32_t v = 0;
+
+    for (int i = 0; i < n; i++)
+        v |= (uint32_t)p[i] << (8 * i);
+    return v;
+}
+
+uint8_t *table_encode(const struct table_entry *entries, int n, const uint8_t token[NET_TOKEN], size_t *ret_size)
+{
+    size_t size = HEAD + (size_t)n * ENTRY;
+    uint8_t *data = calloc(1, size), *at = data + HEAD;
+
+    if (!data)
+        return NULL;
+    memcpy(data, magic, sizeof(magic));
+    memcpy(data + sizeof(magic), token, NET_TOKEN);
+    for (int i = 0; i < n; i++, at += ENTRY) {
+        put(at, (uint32_t)entries[i].rank, 4);
+        put(at + 4, entries[i].peer.port, 2);
+        memcpy(at + 6, entries[i].peer.address, strnlen(entries[i].peer.address, NET_ADDRESS_SIZE - 1));
+    }
+    *ret_size = size;
+    return data;
+}
+
+static bool add_entry(struct table *t, int host, const uint8_t *at)
+{
+    uint32_t rank = get(at, 4);
+
+    if (rank >= (uint32_t)t->world_size || t->keys[rank] >= 0 || at[ENTRY - 1] != 0 || at[6] == 0 || get(at + 4, 2) == 0)
+        return false;
+    t->keys[rank] = host;
+    t->peers[rank].port = (uint16_t)get(at + 4, 2);
+    memcpy(t->peers[rank].address, at + 6, NET_ADDRESS_SIZE);
+    return true;
+}
+
+bool table_add(struct table *t, int host, const uint8_t *data, size_t size)
+{
+    if (size < HEAD + ENTRY || (size - HEAD) % ENTRY != 0 || memcmp(data, magic, sizeof(magic)) != 0)
+        return false;
+    for (size_t at = HEAD; at < size; at += ENTRY)
+        if (!add_entry(t, host, data + at))
+            return false;
+    if (host == 0)
+        memcpy(t->token, data + sizeof(magic), NET_TOKEN);
+    return true;
+}
+
+bool table_is_complete(const struct table *t)
+{
+    for (int i = 0; i < t->world_size; i++)
+        if (t->keys[i] < 0)
+            return false;
+    return true;
+}

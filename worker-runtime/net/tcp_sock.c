@@ -1,0 +1,230 @@
+#include "worker-runtime/net/tcp_sock.h"
+
+/*
+ * An address that is only reachable from this machine is fine: then all ranks are on it, in namespaces or
+ * as several "nodes" of one. The listener is bound to that one address, so nobody else even meets it.
+ */
+
+#include "base/cleanup.h"
+#include "proto/wait_sock.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <stdbool.h>
+#include <string.h>
+#include <sys/socket.h>
+
+enum { BACKLOG = 4096, FDS_MAX = 4 };
+
+static void set_option(int fd, int level, int option, int value)
+{
+    /* Each of these only makes things better; the connection works without. */
+    (void)setsockopt(fd, level, option, &value, sizeof(value));
+}
+
+static const void *address_of(const struct sockaddr_storage *a, size_t *ret_size)
+{
+    if (a->ss_family == AF_INET6) {
+        *ret_size = sizeof(struct in6_addr);
+        return &((const struct sockaddr_in6 *)a)->sin6_addr;
+    }
+    *ret_size = sizeof(struct in_addr);
+    return &((const struct sockaddr_in *)a)->sin_addr;
+}
+
+static const char near_control[] = "reno";
+
+/* Both ends have one address: nothing goes over a wire. */
+static bool is_near(int fd)
+{
+    struct sockaddr_storage own, other;
+    socklen_t own_size = sizeof(own), other_size = sizeof(other);
+    size_t n_own, n_other;
+    const void *a, *b;
+
+    if (getsockname(fd, (struct sockaddr *)&own, &own_size) < 0 ||
+        getpeername(fd, (struct sockaddr *)&other, &other_size) < 0 || own.ss_family != other.ss_family)
+        return false;
+    a = address_of(&own, &n_own);
+    b = address_of(&other, &n_other);
+    return n_own == n_other && memcmp(a, b, n_own) == 0;
+}
+
+/*
+ * Probes find a dead host also while nothing is to be sent. A frozen process is no dead host: its kernel answers.
+ *
+ * What stays on the machine meets no congestion, and a control that paces what is sent (BBR is the default of many
+ * hosts) only makes it wait: long messages take twice as long, and their copies fall out of the caches. Every
+ * kernel has Reno and lets everybody use it. What goes over a network is for the host to decide.
+ */
+void net_tune(int fd)
+{
+    set_option(fd, IPPROTO_TCP, TCP_NODELAY, 1);
+    set_option(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
+    set_option(fd, IPPROTO_TCP, TCP_KEEPIDLE, 2);
+    set_option(fd, IPPROTO_TCP, TCP_KEEPINTVL, 2);
+    set_option(fd, IPPROTO_TCP, TCP_KEEPCNT, 4);
+    set_option(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, NET_SILENCE_MS);
+    if (is_near(fd))
+        (void)setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, near_control, sizeof(near_control) - 1); /* as above */
+}
+
+static uint16_t port_of(const struct sockaddr_storage *address)
+{
+    return ntohs(address->ss_family == AF_INET6 ? ((const struct sockaddr_in6 *)address)->sin6_port
+                                                : ((const struct sockaddr_in *)address)->sin_port);
+}
+
+int net_listen(const char *address, int *ret_fd, uint16_t *ret_port)
+{
+    const struct addrinfo hints = {.ai_flags = AI_NUMERICHOST | AI_NUMERICSERV | AI_PASSIVE,
+                                   .ai_socktype = SOCK_STREAM};
+    struct sockaddr_storage bound;
+    socklen_t size = sizeof(bound);
+    _cleanup_close_ int fd = -1;
+    struct addrinfo *list;
+    int r;
+
+    if (getaddrinfo(address, "0", &hints, &list) != 0)
+        return -EINVAL;
+    fd = socket(list->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    r = fd < 0 || bind(fd, list->ai_addr, list->ai_addrlen) < 0 || listen(fd, BACKLOG) < 0 ||
+                getsockname(fd, (struct sockaddr *)&bound, &size) < 0
+            ? -errno
+            : 0;
+    freeaddrinfo(list);
+    if (r < 0)
+        return r;
+    *ret_port = port_of(&bound);
+    *ret_fd = steal_fd(&fd);
+    return 0;
+}
+
+int net_own_address(int fd, char address[NET_ADDRESS_SIZE])
+{
+    struct sockaddr_storage own;
+    socklen_t size = sizeof(own);
+
+    if (getsockname(fd, (struct sockaddr *)&own, &size) < 0)
+        return -errno;
+    if (getnameinfo((struct sockaddr *)&own, size, address, NET_ADDRESS_SIZE, NULL, 0, NI_NUMERICHOST) != 0)
+        return -EAFNOSUPPORT;
+    return 0;
+}
+
+static bool passes(int error)
+{
+    return error == EAGAIN || error == EWOULDBLOCK || error == EINTR;
+}
+
+ssize_t net_send(int fd, const void *data, size_t n_bytes)
+{
+    ssize_t n = send(fd, data, n_bytes, MSG_DONTWAIT | MSG_NOSIGNAL);
+
+    if (n >= 0)
+        return n;
+    return passes(errno) ? 0 : -errno;
+}
+
+ssize_t net_send_message(int fd, const struct msghdr *message)
+{
+    ssize_t n = sendmsg(fd, message, MSG_DONTWAIT | MSG_NOSIGNAL);
+
+    if (n >= 0)
+        return n;
+    return passes(errno) ? 0 : -errno;
+}
+
+ssize_t net_receive(int fd, void *data, size_t n_bytes)
+{
+    ssize_t n = recv(fd, data, n_bytes, MSG_DONTWAIT);
+
+    if (n > 0)
+        return n;
+    if (n == 0)
+        return -EPIPE; /* the other end has closed */
+    return passes(errno) ? 0 : -errno;
+}
+
+int net_result(ssize_t negative_errno)
+{
+    switch (-negative_errno) {
+    case EPIPE:
+    case ECONNRESET:
+    case ECONNABORTED:
+    case ETIMEDOUT:
+    case EHOSTUNREACH:
+    case ENETUNREACH:
+    case ENETDOWN:
+    case EHOSTDOWN:
+        return NET_E_LOST;
+    default:
+        return (int)negative_errno;
+    }
+}
+
+int net_poll(const struct net_wait *wait, struct pollfd *fds, int n_fds)
+{
+    struct pollfd all[FDS_MAX + 1];
+    int64_t deadline_ns = sock_deadline_ns(wait->timeout_ms);
+
+    assert(n_fds <= FDS_MAX);
+    all[0] = (struct pollfd){.fd = wait->interrupt_fd, .events = POLLIN};
+    for (int i = 0; i < n_fds; i++)
+        all[1 + i] = (struct pollfd){.fd = fds[i].events ? fds[i].fd : -1, .events = fds[i].events};
+    for (;;) {
+        int64_t left_ns = deadline_ns - sock_now_ns();
+        struct timespec left = {.tv_sec = left_ns / 1000000000, .tv_nsec = left_ns % 1000000000};
+        int n;
+
+        if (left_ns <= 0)
+            return NET_E_TIMEOUT;
+        n = ppoll(all, 1 + (nfds_t)n_fds, &left, NULL);
+        if (n < 0 && errno != EINTR)
+            return -errno;
+        if (n > 0)
+            break;
+    }
+    for (int i = 0; i < n_fds; i++)
+        fds[i].revents = all[1 + i].revents;
+    return all[0].revents ? NET_E_INTERRUPTED : 0;
+}
+
+int net_send_all(const struct net_wait *wait, int fd, const void *data, size_t n_bytes)
+{
+    struct pollfd polled = {.fd = fd, .events = POLLOUT};
+
+    for (size_t done = 0; done < n_bytes;) {
+        ssize_t n = net_send(fd, (const uint8_t *)data + done, n_bytes - done);
+        int r;
+
+        if (n < 0)
+            return net_result(n);
+        done += (size_t)n;
+        r = n == 0 ? net_poll(wait, &polled, 1) : 0;
+        if (r != 0)
+            return r;
+    }
+    return 0;
+}
+
+int net_receive_all(const struct net_wait *wait, int fd, void *data, size_t n_bytes)
+{
+    struct pollfd polled = {.fd = fd, .events = POLLIN};
+
+    for (size_t done = 0; done < n_bytes;) {
+        ssize_t n = net_receive(fd, (uint8_t *)data + done, n_bytes - done);
+        int r;
+
+        if (n < 0)
+            return net_result(n);
+        done += (size_t)n;
+        r = n == 0 ? net_poll(wait, &polled, 1) : 0;
+        if (r != 0)
+            return r;
+    }
+    return 0;
+}

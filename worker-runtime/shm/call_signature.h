@@ -1,0 +1,30 @@
+#pragma once
+
+/*
+ * What ranks that meet are about, in one number: all must say the same, or they are not in the same call.
+ */
+
+#include "worker-runtime/shm/shm_os.h"
+
+#include <assert.h>
+
+enum operation {
+    OP_BARRIER = 1,
+    OP_BROADCAST,
+    OP_ALL_GATHER,
+    OP_GATHER,
+    OP_SCATTER,
+    OP_ALL_REDUCE,
+    OP_REDUCE_SCATTER,
+    /* One for each type and operation, because the detail is the root: the last. */
+    OP_REDUCE,
+};
+
+static_assert((int)OP_REDUCE + (int)CRW_DTYPE_COUNT * (int)CRW_OP_COUNT < SHM_WHAT_ALLOC, "one byte for all");
+static_assert(SHM_WORLD_MAX <= 1 << (SHM_WHAT_SHIFT - SHM_SIZE_BITS), "a rank is the largest detail");
+
+/* operation: one of the above, or OP_REDUCE and something. n: fits into SHM_SIZE_BITS. */
+static inline uint64_t describe(unsigned operation, unsigned detail, uint64_t n)
+{
+    return (uint64_t)operation << SHM_WHAT_SHIFT | (uint64_t)detail << SHM_SIZE_BITS | n;
+}

@@ -1,0 +1,492 @@
+#include "worker-runtime/shm/failure_detector_os.h"
+
+/*
+ * The thread polls a few descriptors without any time-out. It learns of new ones, and of its end, through
+ * an eventfd. Every rank watches all others itself: no death is missed because the one who should have
+ * told it died as well.
+ *
+ * A peer that destroyed its group before it ended is no failure: who still waits for it is freed by the
+ * mark that it left (shm_finish()).
+ */
+
+#include "proto/worker_notice.h"
+#include "worker-runtime/base/error.h"
+#include "worker-runtime/base/thread_os.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+struct watch {
+    pthread_t thread;
+    int notice_fd; /* the launcher's; never closed here. The thread's: -1 once it is at its end */
+    int launcher_fd; /* the same, to speak to it */
+    bool has_launcher;
+    int generation;
+    int world_size;
+    int wake_fd;           /* to the thread */
+    int failed_fd;         /* from the thread */
+    struct pollfd *polled; /* the thread's */
+
+    pthread_mutex_t lock; /* for all below */
+    pthread_cond_t changed; /* the word */
+    struct watch_word word; /* the newest generation that was heard of */
+    bool over;              /* there will be no other */
+    bool forming;           /* the ranks of this one have not all met */
+    unsigned n_renewed;     /* so that the thread knows what it has polled before */
+    int n_users;
+    bool closing, failed;
+    bool told; /* by the launcher: that is for all groups, also later ones */
+    struct shm_failure failure; /* the first one; rank: of the world */
+    struct watched *groups;
+    void (*tell)(void *data, int rank);
+    void *tell_data;
+    struct pollfd *peers; /* by rank of the world; fd -1: not watched, or not any more */
+
+    atomic_bool stop_requested;
+};
+
+static void signal_fd(int fd)
+{
+    const uint64_t one = 1;
+
+    (void)!write(fd, &one, sizeof(one)); /* an eventfd far from its maximum takes it */
+}
+
+/* ------------------------------------------------------------------ the thread */
+
+static int size_of(const struct watched *group)
+{
+    return group->hosts ? group->hosts->world_size : group->shm->world_size;
+}
+
+/* What a rank of the world is called in the group; -1: it is no member. The launcher may speak of ranks on
+ * other hosts. */
+static int member_number(const struct watched *group, int rank)
+{
+    if (!group->members)
+        return rank;
+    for (int i = 0; i < size_of(group); i++)
+        if (group->members[i] == rank)
+            return i;
+    return -1;
+}
+
+/* A rank of another host never counts as left: it says so to the net, which does not ask then. */
+static bool has_left(const struct watched *group, int number)
+{
+    if (!group->hosts)
+        return shm_has_left(group->shm, number);
+    return group->hosts->host_of[number] == group->hosts->host && shm_has_left(group->shm, group->hosts->local_of[number]);
+}
+
+static void end_group(struct watched *group, struct shm_failure failure)
+{
+    failure.rank = member_number(group, failure.rank);
+    shm_fail(group->shm, failure);
+    if (group->ended)
+        group->ended(group->data);
+}
+
+/* With the lock held, after the groups were told: who wakes from it asks a group for the reason. */
+static void keep_failure(struct watch *w, struct shm_failure failure)
+{
+    if (!w->failed) {
+        w->failed = true;
+        w->failure = failure;
+        signal_fd(w->failed_fd);
+    }
+}
+
+/* With the lock held. The launcher's word ends all groups: it is about to end all ranks, or to replace some. */
+static void note_failure(struct watch *w, struct shm_failure failure)
+{
+    w->told = true;
+    for (struct watched *group = w->groups; group; group = group->next)
+        end_group(group, failure);
+    keep_failure(w, failure);
+}
+
+static void note_over(struct watch *w)
+{
+    w->over = true;
+    pthread_cond_broadcast(&w->changed);
+}
+
+/* The launcher may speak of the generation that is, or of one that is about to be here. */
+static bool is_current(const struct watch *w, const struct notice *notice)
+{
+    return (int)notice->generation == w->generation || (int)notice->generation == w->word.generation;
+}
+
+/* In one piece, as seen from the other side of the lock: who has the word begins anew, and a failure that was
+ * noted behind it would end the new beginning. */
+static void note_generation(struct watch *w, const struct notice *notice)
+{
+    if ((int)notice->generation <= w->word.generation)
+        return;
+    w->word = (struct watch_word){.generation = (int)notice->generation, .port = (uint16_t)notice->detail};
+    pthread_cond_broadcast(&w->changed);
+    note_failure(w, (struct shm_failure){SHM_FAILURE_DIED, notice->rank, 0});
+}
+
+static void take_notice(struct watch *w, const struct notice *notice)
+{
+    pthread_mutex_lock(&w->lock);
+    if (notice->kind == NOTICE_GENERATION) {
+        note_generation(w, notice);
+    } else if (notice->kind == NOTICE_PEER_FAILED && is_current(w, notice)) {
+        note_over(w);
+        note_failure(w, (struct shm_failure){SHM_FAILURE_DIED, notice->rank, notice->detail});
+    } else if (notice->kind == NOTICE_STOP && is_current(w, notice)) {
+        note_over(w);
+        atomic_store(&w->stop_requested, true);
+        if (w->forming) /* whom we wait for may have ended by the signal before anybody watched it */
+            note_failure(w, (struct shm_failure){SHM_FAILURE_DIED, -1, 0});
+    }
+    pthread_mutex_unlock(&w->lock);
+}
+
+/* Reads what has come; the socket is not watched any more when it is at its end. */
+static void read_notices(struct watch *w)
+{
+    for (;;) {
+        uint8_t record[NOTICE_SIZE];
+        struct notice notice;
+        ssize_t n = recv(w->notice_fd, record, sizeof(record), MSG_DONTWAIT);
+
+        if (n < 0 && (errno == EAGAIN || errno == EINTR))
+            return;
+        if (n <= 0) {
+            w->notice_fd = -1; /* the launcher is gone, and we will be soon */
+            pthread_mutex_lock(&w->lock);
+            note_over(w);
+            pthread_mutex_unlock(&w->lock);
+            return;
+        }
+        if (notice_decode(record, (size_t)n, &notice))
+            take_notice(w, &notice);
+    }
+}
+
+/* With the lock held. The end of a process ends the groups that it was a member of and had not left; whether
+ * there was one. */
+static bool end_groups_of(struct watch *w, struct shm_failure failure)
+{
+    bool any = false;
+
+    for (struct watched *group = w->groups; group; group = group->next) {
+        int number = member_number(group, failure.rank);
+
+        if (number >= 0 && !has_left(group, number)) {
+            end_group(group, failure);
+            keep_failure(w, failure);
+            any = true;
+        }
+    }
+    return any;
+}
+
+static void note_end_of_peer(struct watch *w, int rank, unsigned n_renewed)
+{
+    const struct shm_failure failure = {.kind = SHM_FAILURE_DIED, .rank = rank};
+
+    pthread_mutex_lock(&w->lock);
+    if (w->n_renewed != n_renewed) { /* of a process of the generation before */
+        pthread_mutex_unlock(&w->lock);
+        return;
+    }
+    if (w->peers[rank].fd >= 0)
+        (void)close(w->peers[rank].fd); /* a pidfd: nothing is pending */
+    w->peers[rank].fd = -1;
+    if (end_groups_of(w, failure) && w->tell)
+        w->tell(w->tell_data, rank);
+    pthread_mutex_unlock(&w->lock);
+}
+
+void watch_note_end(struct watch *w, struct shm_failure failure)
+{
+    pthread_mutex_lock(&w->lock);
+    (void)end_groups_of(w, failure); /* the net has told it on already */
+    pthread_mutex_unlock(&w->lock);
+}
+
+void watch_set_teller(struct watch *w, void (*tell)(void *data, int rank), void *data)
+{
+    pthread_mutex_lock(&w->lock);
+    w->tell = tell;
+    w->tell_data = data;
+    pthread_mutex_unlock(&w->lock);
+}
+
+/* The launcher's word about a failure comes within milliseconds; this is for a machine that stands still. */
+enum { WORD_S = 10 };
+
+enum { SLOT_WAKE, SLOT_NOTICE, SLOT_PEERS };
+
+/* Fills in what to poll: wake, notice, then the peers by rank. False when the thread shall end. */
+static bool collect(struct watch *w, struct pollfd *fds, unsigned *ret_n_renewed)
+{
+    bool closing;
+
+    fds[SLOT_WAKE] = (struct pollfd){.fd = w->wake_fd, .events = POLLIN};
+    fds[SLOT_NOTICE] = (struct pollfd){.fd = w->notice_fd, .events = POLLIN};
+    pthread_mutex_lock(&w->lock);
+    closing = w->closing;
+    *ret_n_renewed = w->n_renewed;
+    memcpy(fds + SLOT_PEERS, w->peers, (size_t)w->world_size * sizeof(*fds));
+    pthread_mutex_unlock(&w->lock);
+    return !closing;
+}
+
+static void *run(void *data)
+{
+    struct watch *w = data;
+    struct pollfd *fds = w->polled;
+    unsigned n_renewed;
+
+    while (collect(w, fds, &n_renewed)) {
+        if (poll(fds, SLOT_PEERS + (nfds_t)w->world_size, -1) < 0)
+            continue; /* interrupted: signals are blocked here, but a debugger may stop us */
+        if (fds[SLOT_WAKE].revents) {
+            uint64_t count;
+
+            (void)!read(w->wake_fd, &count, sizeof(count)); /* only to empty it */
+        }
+        if (fds[SLOT_NOTICE].revents)
+            read_notices(w);
+        for (int rank = 0; rank < w->world_size; rank++)
+            if (fds[SLOT_PEERS + rank].revents)
+                note_end_of_peer(w, rank, n_renewed);
+    }
+    return NULL;
+}
+
+/* ------------------------------------------------------------------ the caller's side */
+
+/* The number may be left over from a parent, and the descriptor somebody else's by now. */
+static bool is_notice_socket(int fd)
+{
+    int type = 0, domain = 0;
+    socklen_t size = sizeof(int);
+
+    return fd >= 0 && getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &size) == 0 && type == SOCK_SEQPACKET &&
+           getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &size) == 0 && domain == AF_UNIX;
+}
+
+static void watch_free(struct watch *w)
+{
+    if (w->wake_fd >= 0)
+        (void)close(w->wake_fd); /* an eventfd: nothing is pending */
+    if (w->failed_fd >= 0)
+        (void)close(w->failed_fd);
+    for (int i = 0; w->peers && i < w->world_size; i++)
+        if (w->peers[i].fd >= 0)
+            (void)close(w->peers[i].fd);
+    free(w->peers);
+    free(w->polled);
+    pthread_cond_destroy(&w->changed);
+    pthread_mutex_destroy(&w->lock);
+    free(w);
+}
+
+/* What can fail, in order; watch_free() undoes as much as was done. */
+static int watch_start(struct watch *w)
+{
+    w->polled = calloc(SLOT_PEERS + (size_t)w->world_size, sizeof(*w->polled));
+    w->peers = calloc((size_t)w->world_size, sizeof(*w->peers));
+    if (!w->polled || !w->peers)
+        return -ENOMEM;
+    for (int i = 0; i < w->world_size; i++)
+        w->peers[i] = (struct pollfd){.fd = -1, .events = POLLIN};
+    w->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (w->wake_fd < 0)
+        return -errno;
+    w->failed_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (w->failed_fd < 0)
+        return -errno;
+    /* What this process starts is not told the launcher's news. */
+    if (w->notice_fd >= 0 && fcntl(w->notice_fd, F_SETFD, FD_CLOEXEC) < 0)
+        return -errno;
+    return thread_start(&w->thread, run, w);
+}
+
+int watch_create(int notice_fd, int generation, int world_size, struct watch **ret)
+{
+    struct watch *w = calloc(1, sizeof(*w));
+    int r;
+
+    if (!w)
+        return crw_fail_errno(-ENOMEM, "cannot watch for failures of peers");
+    w->notice_fd = w->launcher_fd = is_notice_socket(notice_fd) ? notice_fd : -1;
+    w->has_launcher = w->notice_fd >= 0;
+    w->generation = generation;
+    w->world_size = world_size;
+    w->n_users = 1;
+    w->wake_fd = w->failed_fd = -1;
+    pthread_mutex_init(&w->lock, NULL);
+    pthread_cond_init(&w->changed, NULL);
+    w->word.generation = generation;
+    r = watch_start(w);
+    if (r < 0) {
+        watch_free(w);
+        return crw_fail_errno(r, "cannot watch for failures of peers");
+    }
+    *ret = w;
+    return 0;
+}
+
+struct watch *watch_share(struct watch *w)
+{
+    pthread_mutex_lock(&w->lock);
+    w->n_users++;
+    pthread_mutex_unlock(&w->lock);
+    return w;
+}
+
+void watch_destroy(struct watch *w)
+{
+    bool last;
+
+    if (!w)
+        return;
+    pthread_mutex_lock(&w->lock);
+    last = --w->n_users == 0;
+    w->closing = last;
+    pthread_mutex_unlock(&w->lock);
+    if (!last)
+        return;
+    signal_fd(w->wake_fd);
+    pthread_join(w->thread, NULL);
+    watch_free(w);
+}
+
+void watch_add_group(struct watch *w, struct watched *group)
+{
+    pthread_mutex_lock(&w->lock);
+    group->next = w->groups;
+    w->groups = group;
+    if (w->failed && (w->told || member_number(group, w->failure.rank) >= 0))
+        end_group(group, w->failure);
+    pthread_mutex_unlock(&w->lock);
+}
+
+void watch_remove_group(struct watch *w, struct watched *group)
+{
+    pthread_mutex_lock(&w->lock);
+    for (struct watched **at = &w->groups; *at; at = &(*at)->next) {
+        if (*at == group) {
+            *at = group->next;
+            break;
+        }
+    }
+    pthread_mutex_unlock(&w->lock);
+}
+
+int watch_peers(struct watch *w, const struct shm *world, const int *ranks)
+{
+    for (int i = 0; i < world->world_size; i++) {
+        int rank = ranks ? ranks[i] : i, fd;
+
+        if (i == world->rank)
+            continue;
+        fd = (int)syscall(SYS_pidfd_open, shm_pid_of(world, i), 0);
+        if (fd < 0 && errno == ESRCH) {
+            note_end_of_peer(w, rank, w->n_renewed); /* only we change it */
+            return shm_fail_result(world, i);
+        }
+        if (fd < 0)
+            return crw_fail_errno(-errno, "cannot watch the process of rank %d", rank);
+        pthread_mutex_lock(&w->lock);
+        w->peers[rank].fd = fd;
+        pthread_mutex_unlock(&w->lock);
+    }
+    signal_fd(w->wake_fd);
+    return 0;
+}
+
+int watch_wait_for_word(struct watch *w, struct watch_word *ret)
+{
+    struct timespec until;
+    bool has_word;
+    int r = 0;
+
+    (void)clock_gettime(CLOCK_MONOTONIC, &until); /* cannot fail for this clock */
+    until.tv_sec += WORD_S;
+    pthread_mutex_lock(&w->lock);
+    if (!w->has_launcher)
+        w->over = true;
+    while (!w->over && w->word.generation <= w->generation && r != ETIMEDOUT)
+        r = pthread_cond_clockwait(&w->changed, &w->lock, CLOCK_MONOTONIC, &until);
+    if (!w->over && w->word.generation <= w->generation) {
+        pthread_mutex_unlock(&w->lock);
+        return crw_fail(CRW_E_PEER, "a peer is gone, and the launcher has not said within %d s what becomes of the group",
+                        WORD_S);
+    }
+    has_word = !w->over;
+    *ret = w->word;
+    pthread_mutex_unlock(&w->lock);
+    return has_word ? 0 : crw_fail(CRW_E_PEER, "a peer failed and the launcher replaces nobody, so the group is over");
+}
+
+void watch_renew(struct watch *w, int generation)
+{
+    uint64_t count;
+
+    pthread_mutex_lock(&w->lock);
+    w->generation = generation;
+    w->n_renewed++;
+    w->forming = true;
+    w->failed = w->told = false;
+    for (int i = 0; i < w->world_size; i++) {
+        if (w->peers[i].fd >= 0)
+            (void)close(w->peers[i].fd); /* a pidfd: nothing is pending */
+        w->peers[i].fd = -1;
+    }
+    (void)!read(w->failed_fd, &count, sizeof(count)); /* only to empty it */
+    /* What was said of a generation after that one is still to be heeded. */
+    if (w->over || w->word.generation > generation) {
+        w->failed = w->told = true;
+        w->failure = (struct shm_failure){SHM_FAILURE_DIED, -1, 0};
+        signal_fd(w->failed_fd);
+    }
+    pthread_mutex_unlock(&w->lock);
+    signal_fd(w->wake_fd);
+}
+
+void watch_note_formed(struct watch *w)
+{
+    pthread_mutex_lock(&w->lock);
+    w->forming = false;
+    pthread_mutex_unlock(&w->lock);
+}
+
+void watch_say_ready(struct watch *w, int rank)
+{
+    const struct notice notice = {.kind = NOTICE_READY, .generation = (uint32_t)w->generation, .rank = rank};
+    uint8_t record[NOTICE_SIZE];
+
+    if (!w->has_launcher)
+        return;
+    notice_encode(&notice, record);
+    /* One that does not listen replaces nobody. */
+    (void)send(w->launcher_fd, record, sizeof(record), MSG_DONTWAIT | MSG_NOSIGNAL);
+}
+
+int watch_failed_fd(const struct watch *w)
+{
+    return w->failed_fd;
+}
+
+bool watch_stop_requested(const struct watch *w)
+{
+    return atomic_load(&w->stop_requested);
+}

@@ -1,0 +1,190 @@
+#include "worker-runtime/shm/shm_collectives.h"
+
+/*
+ * Collectives that only move bytes. How, by size and place:
+ *   broadcast    piece by piece through root's bounce buffers, or from root's arena at once.
+ *   all_gather, gather   piece by piece through everybody's bounce buffers, or from the arenas.
+ *   scatter      piece by piece, one for each rank, through root's bounce buffers, or from root's arena.
+ *
+ * A piece takes one meeting: what was staged before it is read after it, and by the time that a rank stages
+ * into a buffer again, a meeting later, everybody has done reading the one before. What is read in place
+ * takes one meeting more at the end, before its owner may change it; hence small arrays are copied even from
+ * arenas.
+ */
+
+#include "worker-runtime/shm/call_signature.h"
+
+#include <string.h>
+
+static size_t min_size(size_t a, size_t b)
+{
+    return a < b ? a : b;
+}
+
+int comm_cpu_barrier(struct shm *shm)
+{
+    const struct shm_post post = {.what = describe(OP_BARRIER, 0, 0)};
+
+    return shm_meet(shm, &post);
+}
+
+/* ------------------------------------------------------------------ broadcast */
+
+/* Root's array is in an arena. The second meeting keeps root from changing it too early. */
+static int broadcast_direct(struct shm *shm, uint8_t *data, size_t n_bytes, const struct shm_post *post)
+{
+    const struct shm_post *root_post = shm_post_of(shm, (int)post->b);
+
+    if (shm->rank != (int)post->b)
+        memcpy(data, shm_at(shm, root_post->a), n_bytes);
+    return shm_meet(shm, post);
+}
+
+static int broadcast_pieces(struct shm *shm, uint8_t *data, size_t n_bytes, const struct shm_post *post)
+{
+    int root = (int)post->b;
+    size_t offset = 0;
+
+    do {
+        size_t n = min_size(n_bytes - offset, SHM_BOUNCE);
+        int parity = shm_parity(shm);
+        int result;
+
+        if (shm->rank == root && post->a == SHM_NOWHERE && n > 0)
+            memcpy(shm_bounce(shm, root, parity), data + offset, n);
+        result = shm_meet(shm, post);
+        if (result != 0)
+            return result;
+        if (offset == 0 && shm_post_of(shm, root)->a != SHM_NOWHERE)
+            return broadcast_direct(shm, data, n_bytes, post);
+        if (shm->rank != root && n > 0)
+            memcpy(data + offset, shm_bounce(shm, root, parity), n);
+        offset += n;
+    } while (offset < n_bytes);
+    return 0;
+}
+
+int comm_cpu_broadcast(struct shm *shm, void *data, size_t n_bytes, int root)
+{
+    struct shm_post post = {.what = describe(OP_BROADCAST, (unsigned)root, n_bytes), .b = (uint64_t)root};
+
+    int r = shm_begin(shm);
+
+    if (r != 0)
+        return r;
+    post.a = n_bytes <= SHM_BOUNCE ? SHM_NOWHERE : shm_locate(shm, data, n_bytes);
+    return broadcast_pieces(shm, data, n_bytes, &post);
+}
+
+/* ------------------------------------------------------------------ gather, all_gather */
+
+/* Copies the pieces at offset of all ranks to where they belong; how many were read in place. They are all of
+ * what is left when all were: *n is set to that. all NULL: only counts. */
+static int collect(const struct shm *shm, uint8_t *all, size_t n_bytes, size_t offset, int parity, size_t *n)
+{
+    int n_located = 0;
+
+    for (int i = 0; i < shm->world_size; i++)
+        n_located += shm_post_of(shm, i)->a != SHM_NOWHERE;
+    if (n_located == shm->world_size)
+        *n = n_bytes;
+    for (int i = 0; all && *n > 0 && i < shm->world_size; i++) {
+        uint64_t location = shm_post_of(shm, i)->a;
+        const uint8_t *from = location == SHM_NOWHERE ? shm_bounce(shm, i, parity)
+                                                      : (uint8_t *)shm_at(shm, location) + offset;
+        uint8_t *to = all + (size_t)i * n_bytes + offset;
+
+        if (to != from) /* a rank's own part may be in its place already */
+            memcpy(to, from, *n);
+    }
+    return n_located;
+}
+
+/* all NULL: this rank only gives. */
+static int gather(struct shm *shm, const uint8_t *data, size_t n_bytes, uint8_t *all, struct shm_post *post)
+{
+    size_t offset = 0;
+    int n_located, begun = shm_begin(shm);
+
+    if (begun != 0)
+        return begun;
+    post->a = n_bytes <= SHM_BOUNCE ? SHM_NOWHERE : shm_locate(shm, data, n_bytes);
+    do {
+        size_t n = min_size(n_bytes - offset, SHM_BOUNCE);
+        int parity = shm_parity(shm), r;
+
+        if (post->a == SHM_NOWHERE && n > 0)
+            memcpy(shm_bounce(shm, shm->rank, parity), data + offset, n);
+        r = shm_meet(shm, post);
+        if (r != 0)
+            return r;
+        n_located = collect(shm, all, n_bytes, offset, parity, &n);
+        offset += n;
+    } while (offset < n_bytes);
+    return n_located > 0 ? shm_meet(shm, post) : 0;
+}
+
+int comm_cpu_all_gather(struct shm *shm, const void *data, size_t n_bytes, void *all)
+{
+    struct shm_post post = {.what = describe(OP_ALL_GATHER, 0, n_bytes)};
+
+    return gather(shm, data, n_bytes, all, &post);
+}
+
+int comm_cpu_gather(struct shm *shm, const void *data, size_t n_bytes, void *all, int root)
+{
+    struct shm_post post = {.what = describe(OP_GATHER, (unsigned)root, n_bytes)};
+
+    return gather(shm, data, n_bytes, shm->rank == root ? all : NULL, &post);
+}
+
+/* ------------------------------------------------------------------ scatter */
+
+/* A piece for each rank, into root's own bounce buffer: the others may still be reading theirs. */
+static void stage_chunks(const struct shm *shm, const uint8_t *all, size_t n_bytes, size_t offset, size_t n)
+{
+    uint8_t *bounce = shm_bounce(shm, shm->rank, shm_parity(shm));
+
+    for (int i = 0; n > 0 && i < shm->world_size; i++)
+        memcpy(bounce + (size_t)i * n, all + (size_t)i * n_bytes + offset, n);
+}
+
+static int scatter_pieces(struct shm *shm, const uint8_t *all, size_t n_bytes, uint8_t *data, int root,
+                          const struct shm_post *post)
+{
+    size_t chunk = SHM_BOUNCE / (size_t)shm->world_size, offset = 0;
+
+    do {
+        size_t n = min_size(n_bytes - offset, chunk);
+        int parity = shm_parity(shm), r;
+        uint64_t location;
+
+        if (shm->rank == root && post->a == SHM_NOWHERE)
+            stage_chunks(shm, all, n_bytes, offset, n);
+        r = shm_meet(shm, post);
+        if (r != 0)
+            return r;
+        location = shm_post_of(shm, root)->a;
+        if (location != SHM_NOWHERE) {
+            memmove(data, (uint8_t *)shm_at(shm, location) + (size_t)shm->rank * n_bytes, n_bytes);
+            return shm_meet(shm, post);
+        }
+        if (n > 0)
+            memcpy(data + offset, (uint8_t *)shm_bounce(shm, root, parity) + (size_t)shm->rank * n, n);
+        offset += n;
+    } while (offset < n_bytes);
+    return 0;
+}
+
+int comm_cpu_scatter(struct shm *shm, const void *all, size_t n_bytes, void *data, int root)
+{
+    struct shm_post post = {.what = describe(OP_SCATTER, (unsigned)root, n_bytes), .a = SHM_NOWHERE};
+
+    int r = shm_begin(shm);
+
+    if (r != 0)
+        return r;
+    if (shm->rank == root && n_bytes > SHM_BOUNCE / (size_t)shm->world_size)
+        post.a = shm_locate(shm, all, n_bytes * (size_t)shm->world_size);
+    return scatter_pieces(shm, all, n_bytes, data, root, &post);
+}

@@ -1,0 +1,557 @@
+#include "worker-runtime/shm/shm_os.h"
+
+/*
+ * Orders that matter
+ *   - Arriving is one atomic addition on the own line. It publishes the post and the bounce buffer
+ *     (release), and it comes before the look at the sleepers in everybody's order (seq_cst): either the
+ *     sleeper sees the new count before it sleeps, or we see the sleeper and wake it.
+ *   - Adding instead of storing keeps a failure bit that comes between.
+ *   - A failure is written into the head before the bits are set, so that who sees a bit finds the reason.
+ *   - A rank that has arrived counts as arrived, whatever happened since: what was waited for is there.
+ *
+ * Ways to die: a rank does not come. Whoever knows (the launcher's notice, a pidfd, a deadline) calls
+ * shm_fail(); all waits return at once and the group stays failed.
+ */
+
+#include "base/cleanup.h"
+#include "proto/wait_sock.h"
+#include "worker-runtime/base/error.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <sched.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <time.h>
+
+/* Ranks of one job run the same build; the number is for those that do not. */
+#define MAGIC 0x32306d6877726331ull
+
+enum {
+    PAGE = 4096,
+    SPINS_PER_LOOK = 64, /* pauses between two looks at the clock */
+    SPIN_NS = 50 * 1000,
+    SPIN_CROWDED_NS = 1000, /* more ranks than cores: whoever we wait for may need ours */
+};
+
+enum { FAILURE_BIT = 1, PHASE = 2 };
+
+/* Failures are packed into one word, so that the first one wins whole. */
+enum { FAILURE_KIND_SHIFT = 56, FAILURE_DETAIL_SHIFT = 32 };
+
+struct shm_head {
+    uint64_t magic;
+    uint64_t world_size;
+    _Alignas(SHM_LINE) _Atomic uint64_t failure; /* packed; 0: none */
+    _Alignas(SHM_LINE) struct shm_line lines[];
+};
+
+struct shm_arena {
+    uint64_t at; /* in the memfd */
+    uint8_t *data;
+    size_t part; /* bytes of one rank, padding included */
+};
+
+static size_t round_up(size_t n, size_t unit)
+{
+    return (n + unit - 1) / unit * unit;
+}
+
+static size_t bounce_at(int world_size)
+{
+    return round_up(sizeof(struct shm_head) +
+                        (size_t)world_size * (sizeof(struct shm_line) + sizeof(struct shm_bell)), PAGE);
+}
+
+static size_t head_size(int world_size)
+{
+    return bounce_at(world_size) + (size_t)world_size * 2 * SHM_BOUNCE;
+}
+
+/* Channels are behind the head; only arenas are counted by the end of the memory that is in use. */
+static uint64_t channel_at(int world_size, int from, int to)
+{
+    return head_size(world_size) + ((uint64_t)from * (uint64_t)world_size + (uint64_t)to) * SHM_CHANNEL;
+}
+
+static uint64_t arenas_at(int world_size)
+{
+    return channel_at(world_size, world_size, 0);
+}
+
+/* ------------------------------------------------------------------ memory */
+
+/* fallocate() and not only a length: a lack of memory is an error now, not a SIGBUS in a loop later. */
+static int claim(int fd, uint64_t at, uint64_t size)
+{
+    int r;
+
+    do
+        r = fallocate(fd, 0, (off_t)at, (off_t)size);
+    while (r < 0 && errno == EINTR);
+    return r < 0 ? -errno : 0;
+}
+
+/* NULL with errno set when it cannot. Populated, so that no page fault falls into somebody's step. */
+static void *map_range(int fd, uint64_t at, size_t size)
+{
+    void *data = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd, (off_t)at);
+
+    return data == MAP_FAILED ? NULL : data;
+}
+
+int shm_create_memory(int world_size, int *ret_fd)
+{
+    _cleanup_close_ int fd = memfd_create("crw-group", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    struct shm_head *head;
+    int r;
+
+    assert(world_size >= 1 && world_size <= SHM_WORLD_MAX);
+    if (fd < 0)
+        return crw_fail_errno(-errno, "cannot make shared memory for %d ranks", world_size);
+    r = claim(fd, 0, head_size(world_size));
+    if (r < 0)
+        return crw_fail_errno(r, "cannot get %zu bytes of shared memory for %d ranks", head_size(world_size),
+                              world_size);
+    head = map_range(fd, 0, head_size(world_size));
+    if (!head)
+        return crw_fail_errno(-errno, "cannot map shared memory for %d ranks", world_size);
+    head->magic = MAGIC;
+    head->world_size = (uint64_t)world_size;
+    (void)munmap(head, head_size(world_size)); /* our own mapping: cannot fail */
+    /* Nobody can pull the memory away from under the others. */
+    if (fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK) < 0)
+        return crw_fail_errno(-errno, "cannot seal shared memory");
+    *ret_fd = steal_fd(&fd);
+    return 0;
+}
+
+int shm_map_memory(int fd, int world_size, struct shm_head **ret_head)
+{
+    struct shm_head *head;
+    struct stat st;
+
+    if (fstat(fd, &st) < 0)
+        return crw_fail_errno(-errno, "cannot examine the group's shared memory");
+    if ((uint64_t)st.st_size < head_size(world_size))
+        return crw_fail(CRW_E_STORE, "the group's shared memory is too small for %d ranks: the ranks run different "
+                                     "builds or disagree about the world size", world_size);
+    head = map_range(fd, 0, head_size(world_size));
+    if (!head)
+        return crw_fail_errno(-errno, "cannot map the group's shared memory");
+    if (head->magic != MAGIC || head->world_size != (uint64_t)world_size) {
+        (void)munmap(head, head_size(world_size)); /* our own mapping: cannot fail */
+        return crw_fail(CRW_E_STORE, "the group's shared memory is not one for %d ranks: the ranks run different "
+                                     "builds or disagree about the world size", world_size);
+    }
+    *ret_head = head;
+    return 0;
+}
+
+static uint32_t *word(_Atomic uint32_t *atomic)
+{
+    return (uint32_t *)(uintptr_t)atomic; /* the kernel's view of it */
+}
+
+static void wake_sleepers(_Atomic uint32_t *on)
+{
+    (void)syscall(SYS_futex, word(on), FUTEX_WAKE, INT_MAX, NULL, NULL, 0); /* cannot fail on our memory */
+}
+
+static void unmap_last_arena(struct shm *shm)
+{
+    struct shm_arena *arena = &shm->arenas[--shm->n_arenas];
+
+    (void)munmap(arena->data, arena->part * (size_t)shm->world_size); /* our own mapping: cannot fail */
+}
+
+void shm_finish(struct shm *shm)
+{
+    if (!shm || !shm->head)
+        return;
+    atomic_store(&shm->lines[shm->rank].left, 1);
+    atomic_fetch_or(&shm->lines[shm->rank].arrived, FAILURE_BIT);
+    wake_sleepers(&shm->lines[shm->rank].arrived);
+    for (int i = 0; i < shm->world_size; i++)
+        shm_ring(shm, i);
+    while (shm->n_arenas > 0)
+        unmap_last_arena(shm);
+    free(shm->arenas);
+    free(shm->views);
+    if (shm->mapped_size)
+        (void)munmap(shm->head, shm->mapped_size); /* cannot fail */
+    if (shm->fd >= 0)
+        (void)close(shm->fd); /* memory: nothing is pending */
+    *shm = (struct shm){.fd = -1};
+}
+
+static int count_cores(void)
+{
+    cpu_set_t set;
+
+    return sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 1;
+}
+
+int shm_init(struct shm *shm, int fd, struct shm_head *head, bool unmap, int rank, int world_size,
+             int timeout_ms)
+{
+    *shm = (struct shm){
+        .rank = rank,
+        .world_size = world_size,
+        .timeout_ms = timeout_ms,
+        .head = head,
+        .mapped_size = unmap ? head_size(world_size) : 0,
+        .lines = head->lines,
+        .bells = (struct shm_bell *)(head->lines + world_size),
+        .spin_ns = world_size <= count_cores() ? SPIN_NS : SPIN_CROWDED_NS,
+        .end = arenas_at(world_size),
+        .fd = fd,
+        .views = calloc((size_t)world_size, sizeof(void *)),
+    };
+    head->lines[rank].pid = getpid();
+    if (!shm->views) {
+        shm_finish(shm);
+        return crw_fail_errno(-ENOMEM, "cannot join the group");
+    }
+    return 0;
+}
+
+/* ------------------------------------------------------------------ failure */
+
+int shm_name_of(const struct shm *shm, int rank)
+{
+    return shm->names ? shm->names[rank] : rank;
+}
+
+void shm_fail(struct shm *shm, struct shm_failure failure)
+{
+    uint64_t none = 0;
+    uint64_t packed = (uint64_t)failure.kind << FAILURE_KIND_SHIFT |
+                      (uint64_t)((uint32_t)failure.detail & 0xffffff) << FAILURE_DETAIL_SHIFT |
+                      (uint32_t)failure.rank;
+
+    (void)atomic_compare_exchange_strong(&shm->head->failure, &none, packed); /* the first one is told */
+    for (int i = 0; i < shm->world_size; i++) {
+        atomic_fetch_or(&shm->lines[i].arrived, FAILURE_BIT);
+        wake_sleepers(&shm->lines[i].arrived);
+        shm_ring(shm, i);
+    }
+}
+
+static struct shm_failure unpack(uint64_t packed)
+{
+    return (struct shm_failure){
+        .kind = (enum shm_failure_kind)(packed >> FAILURE_KIND_SHIFT),
+        .rank = (int)(uint32_t)packed,
+        .detail = (int32_t)(packed >> FAILURE_DETAIL_SHIFT << 8) >> 8, /* 24 bits with a sign */
+    };
+}
+
+int shm_fail_result(const struct shm *shm, int absent)
+{
+    struct shm_failure failure = unpack(atomic_load(&shm->head->failure));
+
+    if (failure.kind == SHM_FAILURE_DIED && failure.rank < 0)
+        return crw_fail(CRW_E_PEER, "a peer failed, so this group is over");
+    if (failure.kind == SHM_FAILURE_DIED && failure.detail > 0)
+        return crw_fail(CRW_E_PEER, "rank %d exited with code %d, so this group is over", failure.rank,
+                        failure.detail);
+    if (failure.kind == SHM_FAILURE_DIED && failure.detail < 0)
+        return crw_fail(CRW_E_PEER, "rank %d was killed by signal %d, so this group is over", failure.rank,
+                        -failure.detail);
+    if (failure.kind == SHM_FAILURE_DIED)
+        return crw_fail(CRW_E_PEER, "rank %d ended, so this group is over", failure.rank);
+    if (failure.kind == SHM_FAILURE_TIMEOUT)
+        return crw_fail(CRW_E_PEER, "rank %d waited too long for a peer, so this group is over", failure.rank);
+    if (failure.kind == SHM_FAILURE_LOST)
+        return crw_fail(CRW_E_PEER, "rank %d closed its connections, so this group is over", failure.rank);
+    return crw_fail(CRW_E_PEER, "rank %d left the group while rank %d still waits for it", shm_name_of(shm, absent),
+                    shm_name_of(shm, shm->rank));
+}
+
+/* ------------------------------------------------------------------ phases */
+
+static bool has_arrived(uint32_t arrived, uint32_t wanted)
+{
+    return (int32_t)(arrived - wanted) >= 0; /* the counter wraps */
+}
+
+void shm_pause(void)
+{
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
+/* Sleeps until the word is not `seen` any more, or something else happens: the caller looks again. */
+static void sleep_on(_Atomic uint32_t *on, uint32_t seen, int64_t left_ns)
+{
+    struct timespec timeout = {.tv_sec = left_ns / 1000000000, .tv_nsec = left_ns % 1000000000};
+
+    /* Whatever the result (woken, changed before, interrupted, time over), the caller's loop decides. */
+    (void)syscall(SYS_futex, word(on), FUTEX_WAIT, seen, &timeout, NULL, 0);
+}
+
+int shm_fail_timeout(struct shm *shm, int absent)
+{
+    shm_fail(shm, (struct shm_failure){.kind = SHM_FAILURE_TIMEOUT, .rank = shm_name_of(shm, shm->rank)});
+    return crw_fail(CRW_E_TIMEOUT, "rank %d did not come within %d ms, so this group is over",
+                    shm_name_of(shm, absent), shm->timeout_ms);
+}
+
+static int wait_asleep(struct shm *shm, int rank, uint32_t wanted)
+{
+    struct shm_line *line = &shm->lines[rank];
+    int64_t deadline_ns = sock_deadline_ns(shm->timeout_ms);
+    int r = -1;
+
+    atomic_fetch_add(&line->n_sleepers, 1);
+    while (r < 0) {
+        uint32_t arrived = atomic_load(&line->arrived);
+        int64_t left_ns = deadline_ns - sock_now_ns();
+
+        if (has_arrived(arrived, wanted))
+            r = 0;
+        else if (arrived & FAILURE_BIT)
+            r = shm_fail_result(shm, rank);
+        else if (left_ns <= 0)
+            r = shm_fail_timeout(shm, rank);
+        else
+            sleep_on(&line->arrived, arrived, left_ns);
+    }
+    atomic_fetch_sub(&line->n_sleepers, 1);
+    return r;
+}
+
+static int wait_for(struct shm *shm, int rank, uint32_t wanted)
+{
+    struct shm_line *line = &shm->lines[rank];
+    int64_t asleep_ns = 0;
+
+    for (;;) {
+        for (int i = 0; i < SPINS_PER_LOOK; i++) {
+            uint32_t arrived = atomic_load_explicit(&line->arrived, memory_order_acquire);
+
+            if (has_arrived(arrived, wanted))
+                return 0;
+            if (arrived & FAILURE_BIT)
+                return shm_fail_result(shm, rank);
+            shm_pause();
+        }
+        if (asleep_ns == 0)
+            asleep_ns = sock_now_ns() + shm->spin_ns;
+        else if (sock_now_ns() >= asleep_ns)
+            return wait_asleep(shm, rank, wanted);
+    }
+}
+
+static int fail_different(const struct shm *shm, int rank)
+{
+    return crw_fail(CRW_E_ARGUMENT, "rank %d and rank %d called different collectives, or with different counts or "
+                                    "types: all ranks must make the same calls in the same order",
+                    shm_name_of(shm, shm->rank), shm_name_of(shm, rank));
+}
+
+static int be_over(struct shm *shm, int absent, int r)
+{
+    shm->over = true;
+    shm->absent = absent;
+    return r;
+}
+
+int shm_meet(struct shm *shm, const struct shm_post *post)
+{
+    struct shm_line *mine = &shm->lines[shm->rank];
+    uint32_t before;
+    int r = shm_begin(shm);
+
+    if (r != 0)
+        return r;
+    mine->posts[shm_parity(shm)] = *post;
+    shm->arrived += PHASE;
+    before = atomic_fetch_add(&mine->arrived, PHASE);
+    if (before & FAILURE_BIT)
+        return be_over(shm, shm->rank, shm_fail_result(shm, shm->rank));
+    if (atomic_load(&mine->n_sleepers) > 0)
+        wake_sleepers(&mine->arrived);
+    for (int i = 1; r == 0 && i < shm->world_size; i++) {
+        int rank = (shm->rank + i) % shm->world_size;
+
+        r = wait_for(shm, rank, shm->arrived);
+        if (r != 0)
+            return be_over(shm, rank, r);
+    }
+    for (int i = 0; r == 0 && i < shm->world_size; i++)
+        if (shm_post_of(shm, i)->what != post->what)
+            r = fail_different(shm, i);
+    return r;
+}
+
+const struct shm_post *shm_post_of(const struct shm *shm, int rank)
+{
+    return &shm->lines[rank].posts[!shm_parity(shm)];
+}
+
+void *shm_bounce(const struct shm *shm, int rank, int parity)
+{
+    return (uint8_t *)shm->head + bounce_at(shm->world_size) + ((size_t)rank * 2 + (size_t)parity) * SHM_BOUNCE;
+}
+
+/* ------------------------------------------------------------------ arenas */
+
+static int map_arena(struct shm *shm, struct shm_arena *arena)
+{
+    struct shm_arena *larger = reallocarray(shm->arenas, shm->n_arenas + 1, sizeof(*larger));
+
+    if (!larger)
+        return -ENOMEM;
+    shm->arenas = larger;
+    arena->data = map_range(shm->fd, arena->at, arena->part * (size_t)shm->world_size);
+    if (!arena->data)
+        return -errno;
+    shm->arenas[shm->n_arenas++] = *arena;
+    return 0;
+}
+
+/* Tells the others how it went here; the first failure in rank order is everybody's result. */
+static int agree(struct shm *shm, uint64_t what, int status)
+{
+    const struct shm_post post = {.what = what, .a = (uint64_t)(int64_t)status};
+    int r = shm_meet(shm, &post);
+
+    for (int i = 0; r == 0 && i < shm->world_size; i++)
+        r = (int)(int64_t)shm_post_of(shm, i)->a;
+    return r;
+}
+
+int shm_alloc(struct shm *shm, size_t n_bytes, void **ret_data)
+{
+    /* An odd number of lines apart: parts that begin at the same place of their pages would be mistaken
+     * for each other by the processor's store buffer. */
+    size_t part = round_up(n_bytes, PAGE) + SHM_LINE;
+    size_t size = round_up(part * (size_t)shm->world_size, PAGE);
+    struct shm_arena arena = {.at = shm->end, .part = part};
+    uint64_t what = (uint64_t)SHM_WHAT_ALLOC << SHM_WHAT_SHIFT | n_bytes;
+    int status, r;
+
+    if (n_bytes >> SHM_SIZE_BITS)
+        return crw_fail(CRW_E_ARGUMENT, "%zu bytes of shared memory for each rank are impossible", n_bytes);
+    r = agree(shm, what, shm->rank == 0 ? claim(shm->fd, shm->end, size) : 0);
+    if (r == 0) {
+        status = map_arena(shm, &arena);
+        r = agree(shm, what, status);
+        if (r != 0 && status == 0)
+            unmap_last_arena(shm);
+    }
+    if (r < 0)
+        return crw_fail_errno(r, "cannot get %zu bytes of shared memory for %d ranks", size, shm->world_size);
+    if (r == 0) {
+        shm->end += size;
+        *ret_data = arena.data + (size_t)shm->rank * part;
+    }
+    return r;
+}
+
+void *shm_neighbour(const struct shm *shm, void *data, int rank)
+{
+    const struct shm_arena *arena = shm->arenas;
+
+    while ((uint8_t *)data < arena->data || (uint8_t *)data >= arena->data + arena->part * (size_t)shm->world_size)
+        arena++; /* it is in one */
+    return (uint8_t *)data + ((ptrdiff_t)rank - shm->rank) * (ptrdiff_t)arena->part;
+}
+
+uint64_t shm_locate(const struct shm *shm, const void *data, size_t n_bytes)
+{
+    uintptr_t begin = (uintptr_t)data;
+
+    for (size_t i = 0; i < shm->n_arenas; i++) {
+        uintptr_t first = (uintptr_t)shm->arenas[i].data;
+        size_t size = shm->arenas[i].part * (size_t)shm->world_size;
+
+        if (begin >= first && begin - first <= size && n_bytes <= size - (begin - first))
+            return shm->arenas[i].at + (begin - first);
+    }
+    return SHM_NOWHERE;
+}
+
+void *shm_at(const struct shm *shm, uint64_t location)
+{
+    size_t i = 0;
+
+    /* There is one: what a rank located was mapped by all before. */
+    while (i + 1 < shm->n_arenas && shm->arenas[i + 1].at <= location)
+        i++;
+    assert(i < shm->n_arenas && location >= shm->arenas[i].at);
+    return shm->arenas[i].data + (location - shm->arenas[i].at);
+}
+
+/* ------------------------------------------------------------------ channels */
+
+int shm_map_channel(const struct shm *shm, int from, int to, void **ret_room)
+{
+    uint64_t at = channel_at(shm->world_size, from, to);
+    int r = claim(shm->fd, at, SHM_CHANNEL);
+    void *room;
+
+    if (r < 0)
+        return r;
+    room = map_range(shm->fd, at, SHM_CHANNEL);
+    if (!room)
+        return -errno;
+    *ret_room = room;
+    return 0;
+}
+
+void shm_unmap_channel(void *room)
+{
+    if (room)
+        (void)munmap(room, SHM_CHANNEL); /* our own mapping: cannot fail */
+}
+
+/* As with arrivals: either the sleeper sees the new count before it sleeps, or we see the sleeper. */
+void shm_ring(struct shm *shm, int rank)
+{
+    struct shm_bell *bell = &shm->bells[rank];
+
+    atomic_fetch_add(&bell->n_rung, 1);
+    if (atomic_load(&bell->n_sleepers) > 0)
+        wake_sleepers(&bell->n_rung);
+}
+
+uint32_t shm_bell(const struct shm *shm)
+{
+    return atomic_load(&shm->bells[shm->rank].n_rung);
+}
+
+void shm_sleep_on_bell(struct shm *shm, uint32_t seen, int64_t left_ns)
+{
+    struct shm_bell *bell = &shm->bells[shm->rank];
+
+    atomic_fetch_add(&bell->n_sleepers, 1);
+    sleep_on(&bell->n_rung, seen, left_ns);
+    atomic_fetch_sub(&bell->n_sleepers, 1);
+}
+
+bool shm_is_over(const struct shm *shm, int rank)
+{
+    return atomic_load(&shm->lines[rank].arrived) & FAILURE_BIT;
+}
+
+pid_t shm_pid_of(const struct shm *shm, int rank)
+{
+    return shm->lines[rank].pid;
+}
+
+bool shm_has_left(const struct shm *shm, int rank)
+{
+    return atomic_load(&shm->lines[rank].left);
+}

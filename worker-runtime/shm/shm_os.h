@@ -1,0 +1,188 @@
+#pragma once
+
+/*
+ * The memory that the ranks of one host share, and how they wait for each other in it.
+ *
+ * One memfd: a head with two cache lines for each rank, two bounce buffers for each rank, room for a channel
+ * from each rank to each other one, and behind them the arenas that crw_shared_alloc() adds. It has no name
+ * in any file system, so whatever dies leaves nothing behind. Room for channels takes no memory before a
+ * channel is used.
+ *
+ * Everything is built on the phase: each rank says something (a post) and may have put data into its bounce
+ * buffer of this phase; shm_meet() returns when all have; then each reads what the others said. Posts and
+ * bounce buffers exist twice and phases alternate between them: a rank can be one phase ahead of another,
+ * never two, so what is read is never overwritten meanwhile and one meeting per phase is enough.
+ *
+ * Beside the phases each rank has a bell: a word that others change to say "look at your channels again"
+ * (shm_p2p.h). Threads of one rank may wait for it at once, and at the same time as another one in a phase.
+ *
+ * That holds as long as phases end well. A rank whose phase failed may be ahead of ranks that are still reading
+ * what it said in the one before: it must not write any more (shm_begin()).
+ *
+ * Failure is a bit in each rank's arrival counter, so that whoever waits for it looks at it anyway, and is
+ * woken by a change of the very word that it sleeps on. It never goes away: a group that failed is over.
+ */
+
+#include "worker-runtime/crw.h"
+
+#include <assert.h>
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+enum {
+    SHM_LINE = 64,
+    SHM_BOUNCE = 256 * 1024, /* bytes of one bounce buffer */
+    SHM_CHANNEL = 516 * 1024, /* bytes of room for a channel, whole pages */
+    SHM_WORLD_MAX = 4096,
+};
+
+#define SHM_NOWHERE UINT64_MAX
+
+/* The top byte of a post's `what`; the users of phases have the numbers below. */
+enum { SHM_WHAT_SHIFT = 56, SHM_WHAT_ALLOC = 0xff };
+
+/* Sizes that a collective can be about. */
+enum { SHM_SIZE_BITS = 44 };
+
+/* What a rank says when it arrives at a phase. */
+struct shm_post {
+    uint64_t what; /* which operation, of what: must be the same on all ranks */
+    uint64_t a, b; /* belongs to the operation */
+};
+
+/* Written by its rank, except for the failure bit and the sleepers. */
+struct shm_line {
+    _Alignas(SHM_LINE) _Atomic uint32_t arrived; /* 2 * phases arrived at; bit 0: do not wait any longer */
+    _Atomic uint32_t n_sleepers;                 /* on the word above */
+    struct shm_post posts[2];                    /* by parity of the phase */
+    int32_t pid;
+    _Atomic uint32_t left; /* this rank destroyed its group */
+};
+
+static_assert(sizeof(struct shm_line) == SHM_LINE, "one line, one writer");
+
+/* Written by everybody. */
+struct shm_bell {
+    _Alignas(SHM_LINE) _Atomic uint32_t n_rung;
+    _Atomic uint32_t n_sleepers; /* on the word above */
+};
+
+enum shm_failure_kind {
+    SHM_FAILURE_DIED = 1, /* rank ended; detail: exit code, or minus its signal, where known, else 0 */
+    SHM_FAILURE_TIMEOUT,  /* rank waited in vain */
+    SHM_FAILURE_LOST,     /* the connection to rank, on another host, closed */
+    SHM_FAILURE_KIND_COUNT
+};
+
+struct shm_failure {
+    enum shm_failure_kind kind;
+    int rank; /* its name */
+    int detail;
+};
+
+struct shm_arena;
+
+/* One rank's view. */
+struct shm {
+    int rank, world_size;
+    int timeout_ms;
+    struct shm_head *head;
+    size_t mapped_size;
+    struct shm_line *lines;
+    struct shm_bell *bells;
+    uint32_t arrived;  /* 2 * phases this rank arrived at */
+    bool over;         /* a phase of this rank failed */
+    int absent;        /* then: the rank that it waited for */
+    int64_t spin_ns;   /* how long to look before sleeping */
+    struct shm_arena *arenas; /* by place */
+    size_t n_arenas;
+    void **views; /* scratch of the collectives: a pointer for each rank */
+    const int *names;  /* in sentences, and in failures: what its ranks are called; NULL: as they are */
+    uint64_t end;      /* of the memfd; the same on all ranks */
+    int fd;
+};
+
+/* Makes the memory for so many ranks. *ret_fd is close-on-exec. 0 or -errno. */
+int shm_create_memory(int world_size, int *ret_fd);
+
+/* Maps the head, checking that it is one for world_size ranks. 0, CRW_E_STORE (it is not), -errno. */
+int shm_map_memory(int fd, int world_size, struct shm_head **ret_head);
+
+/*
+ * Becomes a rank in mapped memory; takes over fd and the mapping, success or not. (Ranks that are threads
+ * of one process may share a mapping: then none but the last to finish passes unmap.)
+ * 0 or -ENOMEM.
+ */
+int shm_init(struct shm *shm, int fd, struct shm_head *head, bool unmap, int rank, int world_size,
+             int timeout_ms);
+
+/* Says to the others that this rank will not come any more, and lets go of the memory. NULL and zeroed are
+ * fine. */
+void shm_finish(struct shm *shm);
+
+/* 0 or 1: the posts and bounce buffers of the phase that the next shm_meet() completes. */
+static inline int shm_parity(const struct shm *shm)
+{
+    return (shm->arrived >> 1) & 1;
+}
+
+/* The sentence and CRW_E_PEER for what ended the group; absent: the rank that was waited for. */
+int shm_fail_result(const struct shm *shm, int absent);
+
+/* Asked before anything is put into a bounce buffer. 0, or the result of the phase that failed. */
+static inline int shm_begin(const struct shm *shm)
+{
+    return shm->over ? shm_fail_result(shm, shm->absent) : 0;
+}
+
+/*
+ * Arrives at a phase and waits until all ranks have. 0: what they posted is readable until this rank's next
+ * shm_meet(). CRW_E_PEER, CRW_E_TIMEOUT: the group is over. CRW_E_ARGUMENT: everybody came, but not all
+ * posted the same `what`; the group stays usable.
+ */
+int shm_meet(struct shm *shm, const struct shm_post *post);
+
+/* Of the phase that was completed last. */
+const struct shm_post *shm_post_of(const struct shm *shm, int rank);
+
+/* rank's bounce buffer of that parity. */
+void *shm_bounce(const struct shm *shm, int rank, int parity);
+
+/* Collective: n_bytes for each rank, zeroed. *ret_data is this rank's part. Results of shm_meet(), -errno. */
+int shm_alloc(struct shm *shm, size_t n_bytes, void **ret_data);
+
+/* Another rank's part of the same arena, at the place that corresponds to data in this rank's. */
+void *shm_neighbour(const struct shm *shm, void *data, int rank);
+
+/* Where this rank's data lies in the shared memory, in terms that other ranks understand; SHM_NOWHERE when
+ * it is not wholly inside an arena. */
+uint64_t shm_locate(const struct shm *shm, const void *data, size_t n_bytes);
+/* Here, what another rank located. */
+void *shm_at(const struct shm *shm, uint64_t location);
+
+/* Maps the room for a channel, zeroed the first time; both ends may. It is the caller's to unmap. 0 or
+ * -errno, without a sentence. */
+int shm_map_channel(const struct shm *shm, int from, int to, void **ret_room);
+void shm_unmap_channel(void *room);
+
+/* Changes rank's bell. Whatever was written before is visible to who sees the change. */
+void shm_ring(struct shm *shm, int rank);
+/* How often this rank's bell has rung. */
+uint32_t shm_bell(const struct shm *shm);
+/* Sleeps until this rank's bell is not at `seen` any more, the time is over, or for no reason: look again. */
+void shm_sleep_on_bell(struct shm *shm, uint32_t seen, int64_t left_ns);
+/* The group failed, or that rank left it. */
+bool shm_is_over(const struct shm *shm, int rank);
+/* Ends the group because `absent` did not come in time; CRW_E_TIMEOUT and its sentence. */
+int shm_fail_timeout(struct shm *shm, int absent);
+void shm_pause(void);
+
+int shm_name_of(const struct shm *shm, int rank);
+pid_t shm_pid_of(const struct shm *shm, int rank);
+bool shm_has_left(const struct shm *shm, int rank);
+
+/* Ends the group for all its ranks: every wait returns, now and from now on. The first failure is the one
+ * that is told. Any thread. */
+void shm_fail(struct shm *shm, struct shm_failure failure);

@@ -1,0 +1,211 @@
+#include "worker-runtime/shm/shm_p2p.h"
+
+/*
+ * A channel is a ring of bytes with one writer and one reader: two counters that only grow, each written by
+ * one side. A message is its size and its bytes, in as many pieces as it takes, so that the reader copies one
+ * piece out while the writer copies the next one in.
+ *
+ * Whoever has moved its counter rings the other's bell; whoever cannot go on looks for a while and then
+ * sleeps on its own bell. The bell is read before the ring is looked at, so that what happens in between is
+ * not slept over.
+ *
+ * Ways to die: the peer's end, told by the failure bit, which also rings every bell; the deadline. What the
+ * peer had written before it left is read first: it may send and leave.
+ */
+
+#include "proto/wait_sock.h"
+#include "worker-runtime/base/error.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    RING_BYTES = 512 * 1024,
+    PIECE = 64 * 1024,
+};
+
+struct channel {
+    _Alignas(SHM_LINE) _Atomic uint64_t written;
+    _Alignas(SHM_LINE) _Atomic uint64_t read;
+    _Alignas(SHM_LINE) uint8_t ring[RING_BYTES];
+};
+
+static_assert(sizeof(struct channel) <= SHM_CHANNEL, "the room that there is for one");
+
+static size_t min_size(size_t a, size_t b)
+{
+    return a < b ? a : b;
+}
+
+static size_t filled(const struct channel *c)
+{
+    return (size_t)(atomic_load(&c->written) - atomic_load(&c->read));
+}
+
+static bool has_room(const struct channel *c)
+{
+    return filled(c) < RING_BYTES;
+}
+
+static bool has_data(const struct channel *c)
+{
+    return filled(c) > 0;
+}
+
+/* ------------------------------------------------------------------ waiting */
+
+static bool look_for(struct shm *shm, const struct channel *c, bool (*is_ready)(const struct channel *c))
+{
+    int64_t asleep_ns = sock_now_ns() + shm->spin_ns;
+
+    while (!is_ready(c)) {
+        if (sock_now_ns() >= asleep_ns)
+            return false;
+        shm_pause();
+    }
+    return true;
+}
+
+static int wait_asleep(struct shm *shm, const struct channel *c, int peer,
+                       bool (*is_ready)(const struct channel *c))
+{
+    int64_t deadline_ns = sock_deadline_ns(shm->timeout_ms);
+
+    for (;;) {
+        uint32_t seen = shm_bell(shm);
+        bool over = shm_is_over(shm, peer); /* before the look: what it left behind is there by now */
+        int64_t left_ns = deadline_ns - sock_now_ns();
+
+        if (is_ready(c))
+            return 0;
+        if (over)
+            return shm_fail_result(shm, peer);
+        if (left_ns <= 0)
+            return shm_fail_timeout(shm, peer);
+        shm_sleep_on_bell(shm, seen, left_ns);
+    }
+}
+
+static int wait_until(struct shm *shm, const struct channel *c, int peer, bool (*is_ready)(const struct channel *c))
+{
+    if (is_ready(c) || look_for(shm, c, is_ready))
+        return 0;
+    return wait_asleep(shm, c, peer, is_ready);
+}
+
+/* ------------------------------------------------------------------ bytes */
+
+/* Bytes from `position` on that lie in one stretch of the ring. */
+static size_t stretch(uint64_t position, size_t n)
+{
+    return min_size(min_size(n, PIECE), RING_BYTES - (size_t)(position % RING_BYTES));
+}
+
+static int put(struct shm *shm, struct channel *c, const void *data, size_t n_bytes, int to)
+{
+    for (size_t done = 0; done < n_bytes;) {
+        uint64_t at = atomic_load_explicit(&c->written, memory_order_relaxed); /* only we write it */
+        int r = wait_until(shm, c, to, has_room);
+        size_t n;
+
+        if (r != 0)
+            return r;
+        n = stretch(at, min_size(n_bytes - done, RING_BYTES - filled(c)));
+        memcpy(c->ring + at % RING_BYTES, (const uint8_t *)data + done, n);
+        atomic_store(&c->written, at + n);
+        shm_ring(shm, to);
+        done += n;
+    }
+    return 0;
+}
+
+/* data NULL: to nowhere. */
+static int take(struct shm *shm, struct channel *c, void *data, size_t n_bytes, int from)
+{
+    for (size_t done = 0; done < n_bytes;) {
+        uint64_t at = atomic_load_explicit(&c->read, memory_order_relaxed); /* only we write it */
+        int r = wait_until(shm, c, from, has_data);
+        size_t n;
+
+        if (r != 0)
+            return r;
+        n = stretch(at, min_size(n_bytes - done, filled(c)));
+        if (data)
+            memcpy((uint8_t *)data + done, c->ring + at % RING_BYTES, n);
+        atomic_store(&c->read, at + n);
+        shm_ring(shm, from);
+        done += n;
+    }
+    return 0;
+}
+
+/* ------------------------------------------------------------------ messages */
+
+static int open_channel(struct p2p *p, int from, int to, struct channel **at)
+{
+    void *room;
+    int r;
+
+    if (*at)
+        return 0;
+    r = shm_map_channel(p->shm, from, to, &room);
+    if (r < 0)
+        return crw_fail_errno(r, "cannot get memory for messages from rank %d to rank %d",
+                              shm_name_of(p->shm, from), shm_name_of(p->shm, to));
+    *at = room;
+    return 0;
+}
+
+int comm_p2p_send(struct p2p *p, const void *data, size_t n_bytes, int to)
+{
+    const uint64_t size = n_bytes;
+    int r = open_channel(p, p->shm->rank, to, &p->out[to]);
+
+    if (r == 0 && shm_is_over(p->shm, to))
+        r = shm_fail_result(p->shm, to); /* room is no use without a reader */
+    if (r == 0)
+        r = put(p->shm, p->out[to], &size, sizeof(size), to);
+    return r == 0 ? put(p->shm, p->out[to], data, n_bytes, to) : r;
+}
+
+int comm_p2p_receive(struct p2p *p, void *data, size_t n_bytes, int from)
+{
+    uint64_t size;
+    int r = open_channel(p, from, p->shm->rank, &p->in[from]);
+
+    if (r == 0)
+        r = take(p->shm, p->in[from], &size, sizeof(size), from);
+    if (r != 0)
+        return r;
+    r = take(p->shm, p->in[from], size == n_bytes ? data : NULL, size, from);
+    if (r == 0 && size != n_bytes)
+        r = crw_fail(CRW_E_ARGUMENT, "rank %d sent %zu bytes where rank %d expected %zu; the message was dropped",
+                     shm_name_of(p->shm, from), (size_t)size, shm_name_of(p->shm, p->shm->rank), n_bytes);
+    return r;
+}
+
+int p2p_init(struct p2p *p, struct shm *shm)
+{
+    *p = (struct p2p){
+        .shm = shm,
+        .out = calloc((size_t)shm->world_size, sizeof(struct channel *)),
+        .in = calloc((size_t)shm->world_size, sizeof(struct channel *)),
+    };
+    if (p->out && p->in)
+        return 0;
+    p2p_finish(p);
+    return crw_fail_errno(-ENOMEM, "cannot join the group");
+}
+
+void p2p_finish(struct p2p *p)
+{
+    for (int i = 0; p->out && p->in && i < p->shm->world_size; i++) {
+        shm_unmap_channel(p->out[i]);
+        shm_unmap_channel(p->in[i]);
+    }
+    free(p->out);
+    free(p->in);
+    *p = (struct p2p){0};
+}
