@@ -125,9 +125,12 @@ static int run(const struct job *job, const sigset_t *before)
         strlist_finish(&command.head);
         return 1;
     }
-    const struct agent_config config = {
-        .job = job, .command = &command, .file = file, .environment = environ,
-        .bindings = bindings, .signal_fd = signal_fd};
+    const struct agent_config config = {.job = job,
+                                        .command = &command,
+                                        .file = file,
+                                        .environment = environ,
+                                        .bindings = bindings,
+                                        .signal_fd = signal_fd};
     int code = agent_run(&config);
     (void)close(signal_fd);
     strlist_finish(&command.head);
@@ -174,7 +177,8 @@ static bool has_descriptors(void)
 
     if (spawn_raise_open_files(&limit) < 0 || limit >= OPEN_FILES_MIN)
         return true;
-    say("the limit of open files is %zu, crun needs at least %d; raise it (ulimit -n)", limit, OPEN_FILES_MIN);
+    say("the limit of open files is %zu, crun needs at least %d; raise it (ulimit -n)", limit,
+        OPEN_FILES_MIN);
     return false;
 }
 

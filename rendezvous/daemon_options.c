@@ -70,10 +70,8 @@ static_assert(ARRAY_SIZE(numbers) == DAEMON_NUMBER_COUNT, "every number has its 
 enum { OPT_LISTEN = DAEMON_NUMBER_COUNT, OPT_LISTEN_UNIX, OPT_STATE, OPT_HELP, OPT_VERSION, OPT_COUNT };
 
 static const char *const other_options[] = {
-    [OPT_LISTEN - DAEMON_NUMBER_COUNT] = "listen",
-    [OPT_LISTEN_UNIX - DAEMON_NUMBER_COUNT] = "listen-unix",
-    [OPT_STATE - DAEMON_NUMBER_COUNT] = "state",
-    [OPT_HELP - DAEMON_NUMBER_COUNT] = "help",
+    [OPT_LISTEN - DAEMON_NUMBER_COUNT] = "listen",   [OPT_LISTEN_UNIX - DAEMON_NUMBER_COUNT] = "listen-unix",
+    [OPT_STATE - DAEMON_NUMBER_COUNT] = "state",     [OPT_HELP - DAEMON_NUMBER_COUNT] = "help",
     [OPT_VERSION - DAEMON_NUMBER_COUNT] = "version",
 };
 

@@ -71,9 +71,9 @@ struct rounds_node {
     uint32_t attempt;
     uint64_t serial; /* by order of arrival */
     char host[SESSION_HOST_SIZE];
-    char addr[SESSION_ADDR_SIZE];  /* what it wants to be called, or "" */
-    char peer[SESSION_ADDR_SIZE];  /* where it comes from */
-    char local[SESSION_ADDR_SIZE]; /* where it found us */
+    char addr[SESSION_ADDR_SIZE];   /* what it wants to be called, or "" */
+    char peer[SESSION_ADDR_SIZE];   /* where it comes from */
+    char local[SESSION_ADDR_SIZE];  /* where it found us */
     char own[SESSION_NUMERIC_SIZE]; /* where it comes from as it sees that itself, or "" */
     char role[SESSION_ROLE_SIZE];
     uint32_t n_workers;
@@ -197,8 +197,8 @@ struct rounds_config {
     uint32_t max_jobs;
     uint32_t max_nodes;     /* of one job */
     uint32_t max_nodes_all; /* of all jobs together */
-    uint64_t grace_ns;  /* for agents to return after a restart of the daemon */
-    uint64_t linger_ns; /* how long a closed job is remembered: longer than an agent redials */
+    uint64_t grace_ns;      /* for agents to return after a restart of the daemon */
+    uint64_t linger_ns;     /* how long a closed job is remembered: longer than an agent redials */
 };
 
 #define ROUNDS_CONFIG_DEFAULT                                                                                \

@@ -335,9 +335,9 @@ static void hear_body(struct agent *a, struct wire_span body)
     else if (message.kind == SESSION_JSON_HELLO)
         hear_hello(a, &message.hello);
     else
-        rounds_shell_step(shell_of(a), &(struct rounds_event){.kind = ROUNDS_REPORT,
-                                                              .session = &a->session,
-                                                              .report = &message.report});
+        rounds_shell_step(
+            shell_of(a),
+            &(struct rounds_event){.kind = ROUNDS_REPORT, .session = &a->session, .report = &message.report});
 }
 
 static void open_session(struct agent *a)
@@ -355,8 +355,7 @@ static void hear(struct agent *a, const struct frame *frame)
         open_session(a);
         break;
     case FRAME_ALIVE:
-        rounds_shell_step(shell_of(a),
-                          &(struct rounds_event){.kind = ROUNDS_ALIVE, .session = &a->session});
+        rounds_shell_step(shell_of(a), &(struct rounds_event){.kind = ROUNDS_ALIVE, .session = &a->session});
         break;
     case FRAME_BODY:
         hear_body(a, frame->body);
@@ -452,7 +451,8 @@ static uint8_t *reading_place(struct agent *a, size_t *ret_size)
     charge_input(a);
     if (place && s->input_bytes <= s->limits.input_all_max)
         return place;
-    say_about(a, "closed: no memory for the rest of its frame, or incomplete ones of all clients are too many");
+    say_about(a,
+              "closed: no memory for the rest of its frame, or incomplete ones of all clients are too many");
     agent_close(a);
     return NULL;
 }

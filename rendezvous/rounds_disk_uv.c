@@ -35,9 +35,9 @@ struct change {
 struct rounds_disk {
     struct rounds_shell *shell;
     int dir;
-    uint64_t mark, done;  /* given last; written last */
-    struct list waiting;  /* changes for the next batch */
-    struct list writing;  /* the thread's, while work is under way */
+    uint64_t mark, done; /* given last; written last */
+    struct list waiting; /* changes for the next batch */
+    struct list writing; /* the thread's, while work is under way */
     uv_work_t work;
     bool busy;
     uint64_t complained_ns;

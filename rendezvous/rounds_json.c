@@ -138,7 +138,8 @@ static bool has_place(const struct rounds_job *job, const struct rounds_node *n)
     }
     return n->group_rank >= 0 && (uint32_t)n->group_rank < job->n_members &&
            (uint64_t)n->rank_base + n->n_workers <= job->world_size &&
-           (uint64_t)n->role_rank_base + n->n_workers <= n->role_world_size && n->role_world_size <= job->world_size;
+           (uint64_t)n->role_rank_base + n->n_workers <= n->role_world_size &&
+           n->role_world_size <= job->world_size;
 }
 
 static bool load_node(struct rounds_job *job, const cJSON *json, char error[ROUNDS_JSON_ERROR_SIZE])

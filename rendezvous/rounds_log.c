@@ -99,8 +99,9 @@ static const struct {
     unsigned bit;
     void (*say)(struct line *l, const struct rounds_job *job);
 } kinds[] = {
-    {ROUNDS_NEWS_DRAIN, say_drain},   {ROUNDS_NEWS_OVER, say_over},         {ROUNDS_NEWS_SETTLED, say_settled},
-    {ROUNDS_NEWS_CLOSED, say_closed}, {ROUNDS_NEWS_PROGRESS, say_progress}, {ROUNDS_NEWS_FORMED, say_formed},
+    {ROUNDS_NEWS_DRAIN, say_drain},       {ROUNDS_NEWS_OVER, say_over},
+    {ROUNDS_NEWS_SETTLED, say_settled},   {ROUNDS_NEWS_CLOSED, say_closed},
+    {ROUNDS_NEWS_PROGRESS, say_progress}, {ROUNDS_NEWS_FORMED, say_formed},
 };
 
 enum { NEWS_END = ROUNDS_NEWS_OVER | ROUNDS_NEWS_SETTLED };

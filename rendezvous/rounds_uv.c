@@ -151,7 +151,7 @@ static void arm_timer(struct rounds_shell *r)
     if (deadline_ns == UINT64_MAX || uv_is_active((uv_handle_t *)&r->check))
         return;
     if (uv_is_active((uv_handle_t *)&r->timer) && uv_timer_get_due_in(&r->timer) <= ms)
-        return; /* that one will ask again */
+        return;                                       /* that one will ask again */
     (void)uv_timer_start(&r->timer, on_timer, ms, 0); /* cannot fail: has a callback */
 }
 
@@ -225,13 +225,14 @@ static void on_idle(uv_idle_t *idle)
 static void look_who_is_slow(struct rounds_shell *r)
 {
     struct rounds_session *overdue[OVERDUE_MAX];
-    size_t n = rounds_overdue(&r->core, uv_hrtime() + NS_PER_MS, overdue, OVERDUE_MAX); /* until we have looked */
+    size_t n =
+        rounds_overdue(&r->core, uv_hrtime() + NS_PER_MS, overdue, OVERDUE_MAX); /* until we have looked */
 
     for (size_t i = 0; n < OVERDUE_MAX && i < n; i++)
-        rounds_shell_step(
-            r, &(struct rounds_event){.kind = ROUNDS_SLOW,
-                                      .session = overdue[i],
-                                      .slack_ns = agent_slack_ns(list_entry(overdue[i], struct agent, session))});
+        rounds_shell_step(r, &(struct rounds_event){
+                                 .kind = ROUNDS_SLOW,
+                                 .session = overdue[i],
+                                 .slack_ns = agent_slack_ns(list_entry(overdue[i], struct agent, session))});
 }
 
 static void on_check(uv_check_t *check)

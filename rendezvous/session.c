@@ -287,7 +287,8 @@ static void heard(struct session *s, uint64_t now_ns)
     s->was_up = true;
     s->n_rebuffs = 0;
     s->say_ns = 0;
-    s->alive_ns = now_ns; /* at once: the answer may have been long on its way, and the silence counts from the hello */
+    s->alive_ns =
+        now_ns; /* at once: the answer may have been long on its way, and the silence counts from the hello */
 }
 
 static void step_view(struct session *s, const struct session_event *event, struct session_actions *out)

@@ -134,7 +134,7 @@ struct session {
     int32_t group_rank;
     uint16_t port;
     uint32_t restarts, changes;
-    bool drain;   /* we asked for it */
+    bool drain; /* we asked for it */
     uint64_t drain_ns;
     bool drained; /* the workers were told */
     uint64_t failed_ns;

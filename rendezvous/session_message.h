@@ -128,7 +128,8 @@ struct session_hello {
     uint32_t attempt; /* counts this agent's connections: an older one may arrive later */
     char host[SESSION_HOST_SIZE];
     char addr[SESSION_ADDR_SIZE]; /* where peers shall reach this node; "": where it comes from */
-    char own[SESSION_NUMERIC_SIZE]; /* where it comes from, as it sees that itself: before any NAT; may be "" */
+    char own
+        [SESSION_NUMERIC_SIZE]; /* where it comes from, as it sees that itself: before any NAT; may be "" */
     char role[SESSION_ROLE_SIZE];
     uint32_t n_workers;
     int32_t node_rank; /* the group rank it would like; -1: any */

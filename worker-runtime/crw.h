@@ -118,7 +118,8 @@ CRW_EXPORT int crw_launch(int (*function)(struct crw_group *group, void *data), 
  * 0. Calls of different groups do not disturb each other, but the end of a member's process ends every group
  * that it was in. It may outlive `from`, and uses its notices and store.
  */
-CRW_EXPORT int crw_group_new(struct crw_group *from, const int *members, int n_members, struct crw_group **ret_group);
+CRW_EXPORT int crw_group_new(struct crw_group *from, const int *members, int n_members,
+                             struct crw_group **ret_group);
 
 CRW_EXPORT int crw_rank(const struct crw_group *group);
 CRW_EXPORT int crw_world_size(const struct crw_group *group);
@@ -148,8 +149,8 @@ CRW_EXPORT int crw_shared_alloc(struct crw_group *group, size_t n_bytes, void **
 CRW_EXPORT int crw_all_reduce(struct crw_group *group, void *data, size_t count, enum crw_dtype dtype,
                               enum crw_op op);
 /* The same on root; the others' data stays as it is. */
-CRW_EXPORT int crw_reduce(struct crw_group *group, void *data, size_t count, enum crw_dtype dtype, enum crw_op op,
-                          int root);
+CRW_EXPORT int crw_reduce(struct crw_group *group, void *data, size_t count, enum crw_dtype dtype,
+                          enum crw_op op, int root);
 /* result[0..count) becomes the sum (average, maximum) over ranks of data[r * count ..], r being this rank. */
 CRW_EXPORT int crw_reduce_scatter(struct crw_group *group, const void *data, void *result, size_t count,
                                   enum crw_dtype dtype, enum crw_op op);
@@ -189,10 +190,10 @@ CRW_EXPORT int crw_broadcast_start(struct crw_group *group, void *data, size_t n
                                    struct crw_work **ret_work);
 CRW_EXPORT int crw_all_gather_start(struct crw_group *group, const void *data, size_t n_bytes, void *all,
                                     struct crw_work **ret_work);
-CRW_EXPORT int crw_gather_start(struct crw_group *group, const void *data, size_t n_bytes, void *all, int root,
-                                struct crw_work **ret_work);
-CRW_EXPORT int crw_scatter_start(struct crw_group *group, const void *all, size_t n_bytes, void *data, int root,
-                                 struct crw_work **ret_work);
+CRW_EXPORT int crw_gather_start(struct crw_group *group, const void *data, size_t n_bytes, void *all,
+                                int root, struct crw_work **ret_work);
+CRW_EXPORT int crw_scatter_start(struct crw_group *group, const void *all, size_t n_bytes, void *data,
+                                 int root, struct crw_work **ret_work);
 CRW_EXPORT int crw_barrier_start(struct crw_group *group, struct crw_work **ret_work);
 CRW_EXPORT int crw_send_start(struct crw_group *group, const void *data, size_t n_bytes, int to,
                               struct crw_work **ret_work);
@@ -253,7 +254,8 @@ struct crw_memory;
 
 /* kind: what another layout of the bytes must not be mistaken for; slots of another size or kind are gone.
  * CRW_E_NOT_FOUND: there is none, or n_bytes are too many for it (a quarter of the machine's memory for all ranks). */
-CRW_EXPORT int crw_memory_open(const struct crw_group *group, size_t n_bytes, uint32_t kind, struct crw_memory **ret);
+CRW_EXPORT int crw_memory_open(const struct crw_group *group, size_t n_bytes, uint32_t kind,
+                               struct crw_memory **ret);
 /* What is in it stays. */
 CRW_EXPORT void crw_memory_close(struct crw_memory *m);
 /* The slot to write next, 64-byte aligned: the older one, which is gone by this. */
@@ -336,7 +338,7 @@ struct crw_loader_options {
     size_t batch_size;
     size_t input_size;  /* floats of a sample */
     size_t target_size; /* bytes of a sample */
-    int n_ahead;        /* at most so many batches ahead; 0: no thread, a batch is gathered when it is asked for */
+    int n_ahead; /* at most so many batches ahead; 0: no thread, a batch is gathered when it is asked for */
     /* Fills input[n][input_size] and targets[n][target_size] with these samples. Runs on the thread. */
     void (*gather)(void *data, const uint32_t *samples, size_t n, float *input, void *targets);
     void *data;
@@ -478,8 +480,8 @@ struct crw_reducer;
  * Collective. gradients should be from crw_shared_alloc(); they are cleared. bucket_bytes: the size of a bucket,
  * the same on all ranks (at most 64 buckets are made); 0: chosen by cost, which takes a few reductions.
  */
-CRW_EXPORT int crw_reducer_create(struct crw_group *group, float *gradients, size_t count, size_t bucket_bytes,
-                                  struct crw_reducer **ret);
+CRW_EXPORT int crw_reducer_create(struct crw_group *group, float *gradients, size_t count,
+                                  size_t bucket_bytes, struct crw_reducer **ret);
 CRW_EXPORT void crw_reducer_destroy(struct crw_reducer *r);
 CRW_EXPORT size_t crw_reducer_n_buckets(const struct crw_reducer *r);
 /* Gradients from number `begin` to the end are final: they belong to the reducer until the end of the step. Does
@@ -596,7 +598,8 @@ struct crw_trained {
 /* Waits for the last step queued. CRW_E_PEER: a rank failed, the step was not taken; CRW_E_TIMEOUT. */
 CRW_EXPORT int crw_trainer_wait(struct crw_trainer *t, struct crw_trained *ret);
 /* Test samples [first, first + count), with the running statistics. */
-CRW_EXPORT int crw_trainer_test(struct crw_trainer *t, uint32_t first, uint32_t count, struct crw_trained *ret);
+CRW_EXPORT int crw_trainer_test(struct crw_trainer *t, uint32_t first, uint32_t count,
+                                struct crw_trained *ret);
 
 /* ------------------------------------------------------------------ snapshots */
 

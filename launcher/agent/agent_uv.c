@@ -66,21 +66,21 @@ struct agent {
     struct output *output;
     struct events *events; /* NULL: nobody wants them */
     struct generation_host host;
-    struct generation *generation; /* NULL before the first */
-    struct session_place place;    /* of the current or next generation */
-    struct server *store;          /* for the next generation to take; or NULL */
-    int held_port;                 /* the same: a port that is kept free; or -1 */
-    struct static_uv *fixed;       /* JOB_STATIC */
-    struct nodes *nodes;           /* JOB_ROUNDS */
+    struct generation *generation;   /* NULL before the first */
+    struct session_place place;      /* of the current or next generation */
+    struct server *store;            /* for the next generation to take; or NULL */
+    int held_port;                   /* the same: a port that is kept free; or -1 */
+    struct static_uv *fixed;         /* JOB_STATIC */
+    struct nodes *nodes;             /* JOB_ROUNDS */
     struct session_cause peer_cause; /* why the generation is over, if it is because of another node */
-    bool is_leaving; /* JOB_STATIC: only waiting for the other nodes */
+    bool is_leaving;                 /* JOB_STATIC: only waiting for the other nodes */
     pid_t strangers[64]; /* children we were born with (a shell's that exec'ed crun): not the job's */
     size_t n_strangers;
     long oom_kills_before;
     char sender[80]; /* of the first signal that told us to stop, in words; "" when unknown */
     bool start_failed;
     bool replace_failed;
-    bool gave_up; /* something cannot be killed */
+    bool gave_up;                    /* something cannot be killed */
     struct failures_outcome outcome; /* of the reports so far */
     int exit_code;
 };
@@ -334,7 +334,8 @@ static void notify_all(struct agent *a, struct notice notice)
     notice.generation = a->group.generation;
     for (int i = 0; i < a->group.config.n_workers; i++)
         /* One of whose start nothing is known yet has its socket all the same, and reads it when it is there. */
-        if (a->group.workers[i].state == GROUP_WORKER_RUNNING || a->group.workers[i].state == GROUP_WORKER_NONE)
+        if (a->group.workers[i].state == GROUP_WORKER_RUNNING ||
+            a->group.workers[i].state == GROUP_WORKER_NONE)
             generation_notify(a->generation, i, &notice);
 }
 
@@ -374,8 +375,8 @@ static void do_replace(struct agent *a)
     if (!r)
         r = make_place(a);
     if (!r)
-        r = generation_replace(a->generation, a->group.generation, a->group.restarts, &a->place, a->store, lost,
-                               a->group.cause_worker);
+        r = generation_replace(a->generation, a->group.generation, a->group.restarts, &a->place, a->store,
+                               lost, a->group.cause_worker);
     a->store = NULL; /* the generation's */
     a->replace_failed = r != 0;
     free(lost);
@@ -489,7 +490,8 @@ static void do_failed(struct agent *a, int worker)
         cause.fatal = w->state == GROUP_WORKER_EXEC_FAILED;
     } else {
         cause.exit_code = -SIGKILL;
-        session_copy_text(cause.text, sizeof(cause.text), "the parent process of the workers was killed from outside");
+        session_copy_text(cause.text, sizeof(cause.text),
+                          "the parent process of the workers was killed from outside");
     }
     if (cause.fatal)
         (void)snprintf(cause.text, sizeof(cause.text), "%.300s could not be started: %s", a->config->file,
@@ -497,7 +499,8 @@ static void do_failed(struct agent *a, int worker)
     else if (w)
         failures_read_message(a->generation->attempt_dir, worker, cause.text, sizeof(cause.text));
     if (a->group.is_draining && !cause.text[0])
-        session_copy_text(cause.text, sizeof(cause.text), "it had been asked to stop, as a node has to go away");
+        session_copy_text(cause.text, sizeof(cause.text),
+                          "it had been asked to stop, as a node has to go away");
     nodes_failed(a->nodes, &cause, w ? w->ended_ns : now_ns());
 }
 
@@ -544,7 +547,8 @@ static void on_end(void *data, int exit_code, const struct session_cause *cause)
     struct agent *a = data;
 
     a->peer_cause = cause ? *cause : (struct session_cause){.rank = -1};
-    dispatch(a, (struct group_event){.kind = GROUP_END, .now_ns = now_ns(), .worker = -1, .value = exit_code});
+    dispatch(a,
+             (struct group_event){.kind = GROUP_END, .now_ns = now_ns(), .worker = -1, .value = exit_code});
 }
 
 static void on_placed(void *data, const struct session_place *place)
@@ -633,7 +637,8 @@ static void finish(struct agent *a)
         (void)waitpid(a->generation->guardian, NULL, 0);
     }
     (void)uv_timer_stop(&a->sweep); /* cannot fail on a timer that exists */
-    events_end(a->events, &a->group, &a->outcome, a->exit_code, a->generation ? a->generation->attempt_dir : NULL);
+    events_end(a->events, &a->group, &a->outcome, a->exit_code,
+               a->generation ? a->generation->attempt_dir : NULL);
     end_generation(a);
     drop_store(a);
     static_uv_destroy(a->fixed);

@@ -13,10 +13,10 @@ struct plan_command;
 struct agent_config {
     const struct job *job;
     const struct plan_command *command;
-    const char *file;         /* path of the program */
-    char *const *environment; /* of crun */
+    const char *file;                 /* path of the program */
+    char *const *environment;         /* of crun */
     const struct numa_cpus *bindings; /* where each worker runs, or NULL: anywhere */
-    int signal_fd;            /* signalfd of the handled signals and SIGCHLD, which are blocked */
+    int signal_fd;                    /* signalfd of the handled signals and SIGCHLD, which are blocked */
 };
 
 /* Returns crun's exit code. Whatever fails is said on stderr. */

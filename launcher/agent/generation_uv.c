@@ -285,7 +285,8 @@ void generation_notify(struct generation *g, int worker, const struct notice *no
     uint8_t record[NOTICE_SIZE];
 
     notice_encode(notice, record);
-    (void)send(g->notice_fds[worker], record, sizeof(record), MSG_NOSIGNAL | MSG_DONTWAIT); /* see worker_notice.h */
+    (void)send(g->notice_fds[worker], record, sizeof(record),
+               MSG_NOSIGNAL | MSG_DONTWAIT); /* see worker_notice.h */
 }
 
 /* ------------------------------------------------------------------ life */
@@ -358,8 +359,8 @@ static int begin(struct generation *g, const struct session_place *place, int re
     if (!r)
         r = open_descriptors(g, &start);
     if (!r)
-        r = spawn_guardian(start.workers, (size_t)start.n_workers, g->host->last_word, g->host->logs, &g->guardian,
-                           &g->link);
+        r = spawn_guardian(start.workers, (size_t)start.n_workers, g->host->last_word, g->host->logs,
+                           &g->guardian, &g->link);
     start_finish(&start);
     say_cannot_start(g, r);
     return r;
@@ -373,7 +374,8 @@ int generation_create(struct generation **ret, const struct generation_host *hos
 
     if (!g)
         return -ENOMEM;
-    *g = (struct generation){.host = host, .number = number, .n_workers = n_workers, .link = -1, .held_port = -1};
+    *g = (struct generation){
+        .host = host, .number = number, .n_workers = n_workers, .link = -1, .held_port = -1};
     g->notice_fds = malloc((size_t)n_workers * sizeof(*g->notice_fds));
     for (int i = 0; g->notice_fds && i < n_workers; i++)
         g->notice_fds[i] = -1;

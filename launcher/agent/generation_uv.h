@@ -38,10 +38,10 @@ struct generation_host {
 struct generation {
     const struct generation_host *host;
     uint32_t number;
-    char *attempt_dir; /* NULL: no files */
+    char *attempt_dir;     /* NULL: no files */
     struct server *server; /* the worker store, if this node serves it for this generation alone; or NULL */
-    int held_port;         /* a socket that keeps a port free for a store that the first worker opens; or -1 */
-    int *notice_fds; /* our ends, one for each worker */
+    int held_port;     /* a socket that keeps a port free for a store that the first worker opens; or -1 */
+    int *notice_fds;   /* our ends, one for each worker */
     struct ear **ears; /* what listens to them, where workers may be replaced; NULL: nobody listens */
     int n_workers;
     pid_t guardian; /* 0 once waited for */

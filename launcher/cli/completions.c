@@ -17,7 +17,8 @@ static const char head[] = "# Completion of crun(1) for %s. Made from its table 
 static bool is_in_small_letters(const char *word, size_t n)
 {
     for (size_t i = 0; i < n; i++)
-        if (!((word[i] >= 'a' && word[i] <= 'z') || (i > 0 && (word[i] == '-' || (word[i] >= '0' && word[i] <= '9')))))
+        if (!((word[i] >= 'a' && word[i] <= 'z') ||
+              (i > 0 && (word[i] == '-' || (word[i] >= '0' && word[i] <= '9')))))
             return false;
     return n > 0;
 }
@@ -98,7 +99,9 @@ static void add_letters(struct text *out, bool with_value_only, const char *befo
 
 static void add_bash_values(struct text *out)
 {
-    text_add(out, "# What may stand behind an option: words, or a kind of file.\n_crun_values()\n{\n    case $1 in\n");
+    text_add(
+        out,
+        "# What may stand behind an option: words, or a kind of file.\n_crun_values()\n{\n    case $1 in\n");
     for (enum option_id id = 0; id < OPTION_COUNT; id++) {
         const struct option_spec *spec = &options_table[id];
         bool is_folder = wants(spec, "DIR"), is_file = wants(spec, "FILE");
@@ -201,8 +204,8 @@ static void add_zsh_option(struct text *out, const struct option_spec *spec)
 
     text_add(out, "    ");
     if (spec->letter)
-        text_add(out, "'(-%c --%s)'{-%c%s,--%s%s}'[", spec->letter, spec->name, spec->letter, takes_value ? "+" : "",
-                 spec->name, takes_value ? "=" : "");
+        text_add(out, "'(-%c --%s)'{-%c%s,--%s%s}'[", spec->letter, spec->name, spec->letter,
+                 takes_value ? "+" : "", spec->name, takes_value ? "=" : "");
     else
         text_add(out, "'--%s%s[", spec->name, takes_value ? "=" : "");
     add_quoted(out, spec->help, "[]:\\", "'\\''");
@@ -229,34 +232,36 @@ char *completions_zsh(void)
 
 static void add_fish_walk(struct text *out)
 {
-    text_add(out, "# Whether the program is still to come: behind it everything is the program's.\n"
-                  "function __crun_before_program\n"
-                  "    set -l words (commandline -opc)\n"
-                  "    set -l is_value 0\n"
-                  "    for word in $words[2..-1]\n"
-                  "        if test $is_value = 1\n"
-                  "            set is_value 0\n"
-                  "            continue\n"
-                  "        end\n"
-                  "        switch $word\n"
-                  "            case --\n"
-                  "                return 1\n"
-                  "            case ");
+    text_add(out,
+             "# Whether the program is still to come: behind it everything is the program's.\n"
+             "function __crun_before_program\n"
+             "    set -l words (commandline -opc)\n"
+             "    set -l is_value 0\n"
+             "    for word in $words[2..-1]\n"
+             "        if test $is_value = 1\n"
+             "            set is_value 0\n"
+             "            continue\n"
+             "        end\n"
+             "        switch $word\n"
+             "            case --\n"
+             "                return 1\n"
+             "            case ");
     add_names(out, '-', true);
     text_add(out, " ");
     add_names(out, '_', true);
     for (enum option_id id = 0; id < OPTION_COUNT; id++)
         if (options_table[id].letter && options_table[id].kind != OPTION_FLAG)
             text_add(out, " '-*%c'", options_table[id].letter);
-    text_add(out, "\n"
-                  "                set is_value 1\n"
-                  "            case '-*'\n"
-                  "            case '*'\n"
-                  "                return 1\n"
-                  "        end\n"
-                  "    end\n"
-                  "    return 0\n"
-                  "end\n\n");
+    text_add(out,
+             "\n"
+             "                set is_value 1\n"
+             "            case '-*'\n"
+             "            case '*'\n"
+             "                return 1\n"
+             "        end\n"
+             "    end\n"
+             "    return 0\n"
+             "end\n\n");
 }
 
 static void add_fish_option(struct text *out, const struct option_spec *spec)

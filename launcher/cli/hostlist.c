@@ -21,7 +21,8 @@ static bool is_digit(char c)
 /* What host names are made of; the rest is syntax, or a slip. */
 static bool is_in_name(char c)
 {
-    return is_digit(c) || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '-' || c == '.' || c == '_';
+    return is_digit(c) || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '-' || c == '.' ||
+           c == '_';
 }
 
 /* ------------------------------------------------------------------ brackets */

@@ -11,16 +11,17 @@
 #include <stddef.h>
 
 enum {
-    HOSTLIST_MAX = 65536,    /* hosts in a list */
-    HOSTLIST_NAME_SIZE = 256, /* of a name, with its NUL */
+    HOSTLIST_MAX = 65536,      /* hosts in a list */
+    HOSTLIST_NAME_SIZE = 256,  /* of a name, with its NUL */
     HOSTLIST_BRACKETS_MAX = 8, /* in a name */
 };
 
 struct hostlist_reader {
-    const char *text;  /* the name that is being counted through */
-    const char *next;  /* what follows it */
-    size_t n_left;     /* of HOSTLIST_MAX */
-    size_t at[HOSTLIST_BRACKETS_MAX], n[HOSTLIST_BRACKETS_MAX]; /* which element of each bracket, of how many */
+    const char *text; /* the name that is being counted through */
+    const char *next; /* what follows it */
+    size_t n_left;    /* of HOSTLIST_MAX */
+    size_t at[HOSTLIST_BRACKETS_MAX],
+        n[HOSTLIST_BRACKETS_MAX]; /* which element of each bracket, of how many */
     int n_brackets;
 };
 

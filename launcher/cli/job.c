@@ -35,15 +35,16 @@ static int count_workers(struct job_builder *b)
     if (options_int(text, &n)) {
         if (n <= 0 || n > JOB_WORKERS_MAX)
             return job_refuse(b, "--nproc-per-node=%s: the number of workers must be between 1 and %d", text,
-                          JOB_WORKERS_MAX);
+                              JOB_WORKERS_MAX);
     } else if (strcmp(text, "cpu") == 0) {
         n = m->count_cpus(m->data);
     } else if (strcmp(text, "gpu") == 0) {
         n = m->count_gpus(m->data);
         if (n <= 0)
-            return job_refuse(b,
-                          "--nproc-per-node=gpu: no usable NVIDIA GPU on this node (Cuda is not available); "
-                          "look at nvidia-smi and CUDA_VISIBLE_DEVICES, or give a number, cpu or auto");
+            return job_refuse(
+                b,
+                "--nproc-per-node=gpu: no usable NVIDIA GPU on this node (Cuda is not available); "
+                "look at nvidia-smi and CUDA_VISIBLE_DEVICES, or give a number, cpu or auto");
     } else if (strcmp(text, "auto") == 0) {
         n = m->count_gpus(m->data);
         if (n <= 0)
@@ -76,7 +77,8 @@ static void take_signals(struct job_builder *b)
 
     b->job->signals_text = text;
     if (!*text)
-        text_add(&b->warnings, "crun: --signals-to-handle is empty: crun ends at once by any signal, without a report\n");
+        text_add(&b->warnings,
+                 "crun: --signals-to-handle is empty: crun ends at once by any signal, without a report\n");
     for (const char *name = text; *name; name += *name == ',') {
         const char *from = name, *to = name + strcspn(name, ",");
 
@@ -98,8 +100,9 @@ static int fit_timeout_into_grace(struct job_builder *b, bool is_chosen)
     struct grace grace;
 
     if (grace_find(b->environment, b->machine->slurm_conf, &grace) != 0)
-        return job_refuse(b, "CRUN_GRACE_SECONDS='%s' in the environment is not a number of seconds greater than 0",
-                      environment_get(b->environment, "CRUN_GRACE_SECONDS"));
+        return job_refuse(
+            b, "CRUN_GRACE_SECONDS='%s' in the environment is not a number of seconds greater than 0",
+            environment_get(b->environment, "CRUN_GRACE_SECONDS"));
     int max = grace_timeout_max(&grace);
     if (b->job->shutdown_timeout_s <= max || (is_chosen && !grace.is_certain))
         return 0;
@@ -120,8 +123,9 @@ static int take_timeout(struct job_builder *b)
     if (option->text)
         seconds = option->number;
     else if (from_environment && !options_int(from_environment, &seconds))
-        return job_refuse(b, "TORCH_ELASTIC_SHUTDOWN_TIMEOUT='%s' in the environment is not a number of seconds",
-                      from_environment);
+        return job_refuse(b,
+                          "TORCH_ELASTIC_SHUTDOWN_TIMEOUT='%s' in the environment is not a number of seconds",
+                          from_environment);
     if (seconds < 0)
         return job_refuse(b, "--shutdown-timeout: shutdown_timeout must be non-negative, got %lld", seconds);
     b->job->shutdown_timeout_s = (int)(seconds > INT32_MAX / 1000 ? INT32_MAX / 1000 : seconds);
@@ -163,7 +167,8 @@ static int take_program(struct job_builder *b)
     if (job_flag(b, OPTION_RUN_PATH))
         job->program = JOB_PROGRAM_RUN_PATH;
     else if (job_flag(b, OPTION_NO_PYTHON) && job_flag(b, OPTION_MODULE))
-        return job_refuse(b, "Don't use both the '--no-python' flag and the '--module' flag at the same time.");
+        return job_refuse(b,
+                          "Don't use both the '--no-python' flag and the '--module' flag at the same time.");
     else if (job_flag(b, OPTION_NO_PYTHON))
         job->program = JOB_PROGRAM_EXECUTABLE;
     else if (job_flag(b, OPTION_MODULE))
@@ -210,7 +215,8 @@ static void warn_of_rank(struct job_builder *b, enum option_id id, long long ran
         text_add(&b->warnings, "crun: --%s: there is no local rank %lld on this node, only 0; ignored\n",
                  options_table[id].name, rank);
     else
-        text_add(&b->warnings, "crun: --%s: there is no local rank %lld on this node, only 0 to %d; ignored\n",
+        text_add(&b->warnings,
+                 "crun: --%s: there is no local rank %lld on this node, only 0 to %d; ignored\n",
                  options_table[id].name, rank, b->job->n_workers - 1);
 }
 
@@ -231,7 +237,7 @@ static int take_streams(struct job_builder *b, enum option_id id, uint8_t **map)
         return job_refuse(b, "out of memory");
     if (!job_parse_streams(job_text(b, id), *map, b->job->n_workers))
         return job_refuse(b, "--%s: %s does not match: one digit 0 to 3, or RANK:DIGIT,...",
-                      options_table[id].name, job_text(b, id));
+                          options_table[id].name, job_text(b, id));
     warn_of_stream_ranks(b, id, job_text(b, id));
     return 0;
 }
@@ -263,8 +269,9 @@ static int take_listed_ranks(struct job_builder *b)
         if (n < sizeof(number))
             memcpy(number, entry, n);
         if (!options_int(number, &rank))
-            return job_refuse(b, "--local_ranks_filter must be a comma-separated list of integers e.g. "
-                             "--local_ranks_filter=0,1,2");
+            return job_refuse(b,
+                              "--local_ranks_filter must be a comma-separated list of integers e.g. "
+                              "--local_ranks_filter=0,1,2");
         if (rank >= 0 && rank < job->n_workers)
             job->listed[rank] = 1;
         else
@@ -318,7 +325,9 @@ static int take_output(struct job_builder *b)
     const char *handler = job_text(b, OPTION_EVENT_LOG_HANDLER);
     job->event_console = strcmp(handler, "console") == 0;
     if (!job->event_console && strcmp(handler, "null") != 0)
-        return job_refuse(b, "--event-log-handler: event log handler '%s' is not registered; there are null and console", handler);
+        return job_refuse(
+            b, "--event-log-handler: event log handler '%s' is not registered; there are null and console",
+            handler);
     job->event_log = job_text(b, OPTION_EVENT_LOG);
     if (job->event_log && !*job->event_log)
         return job_refuse(b, "--event-log= names no file; give one, or leave the option out");
@@ -383,20 +392,21 @@ static int warn_of_replacing(struct job_builder *b)
     if (!job->replace || job->max_restarts == 0)
         return 0;
     if (job->meeting != JOB_ALONE)
-        text_add(&b->warnings, "crun: --restart-policy=replace is for one node; after a failure on one of several all "
-                               "workers are restarted, as with all\n");
+        text_add(&b->warnings,
+                 "crun: --restart-policy=replace is for one node; after a failure on one of several all "
+                 "workers are restarted, as with all\n");
     else if (job->worker_has_store)
-        text_add(&b->warnings, "crun: --restart-policy=replace needs the store that crun serves; with "
-                               "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 all workers are restarted, as with all\n");
+        text_add(&b->warnings,
+                 "crun: --restart-policy=replace needs the store that crun serves; with "
+                 "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 all workers are restarted, as with all\n");
     return 0;
 }
 
 static int build(struct job_builder *b)
 {
     static int (*const steps[])(struct job_builder *) = {
-        job_check_nodes,     take_supervision, count_workers, job_take_conf,      job_take_rendezvous,
-        take_program,        take_output,      refuse_unsupported, warn_of_switches,
-        warn_of_replacing,
+        job_check_nodes, take_supervision, count_workers,      job_take_conf,    job_take_rendezvous,
+        take_program,    take_output,      refuse_unsupported, warn_of_switches, warn_of_replacing,
     };
 
     for (size_t i = 0; i < ARRAY_SIZE(steps); i++) {

@@ -53,7 +53,7 @@ struct job_machine {
     int (*count_gpus)(void *data);
     void *data;
     const char *slurm_conf; /* text of Slurm's configuration inside a job of it; NULL: cannot be read */
-    const char *random_id; /* a fresh UUID for jobs that have no name of their own */
+    const char *random_id;  /* a fresh UUID for jobs that have no name of their own */
 };
 
 struct job {
@@ -63,10 +63,10 @@ struct job {
     const char *run_id_text;
     enum job_meeting meeting;
     int min_nodes, max_nodes;
-    int node_rank;        /* ROUNDS: the one it would like, -1: any */
-    char *master_addr;    /* ALONE, STATIC: what workers get; the store listens there */
-    uint16_t master_port; /* ALONE: 0 is a free one, new for each generation */
-    bool worker_has_store; /* ALONE: the first worker opens it, crun only keeps its port free */
+    int node_rank;              /* ROUNDS: the one it would like, -1: any */
+    char *master_addr;          /* ALONE, STATIC: what workers get; the store listens there */
+    uint16_t master_port;       /* ALONE: 0 is a free one, new for each generation */
+    bool worker_has_store;      /* ALONE: the first worker opens it, crun only keeps its port free */
     uint32_t static_timeout_ms; /* STATIC: for all nodes to come */
     char *endpoint_host;        /* ROUNDS */
     uint16_t endpoint_port;
@@ -86,10 +86,10 @@ struct job {
     bool virtual_local_rank;
     enum numa_mode numa;
     const char *rdzv_backend; /* "c10d" for a job that has none of its own */
-    const char *event_log; /* file, or NULL */
+    const char *event_log;    /* file, or NULL */
     bool event_console;
     const char *log_dir;       /* NULL: a temporary one; "/dev/null": none at all */
-    const char *line_prefix; /* template for the lines of -t; NULL: torchrun's */
+    const char *line_prefix;   /* template for the lines of -t; NULL: torchrun's */
     uint8_t *redirects, *tees; /* for each worker, JOB_STDOUT | JOB_STDERR */
     uint8_t *listed;           /* for each worker, whether its output is shown; NULL: all are */
     struct strlist filters[2]; /* of tee'd stdout and stderr */

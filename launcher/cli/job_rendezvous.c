@@ -70,8 +70,8 @@ static int take_node_rank(struct job_builder *b)
 /* ------------------------------------------------------------------ --rdzv-conf */
 
 enum conf_kind {
-    CONF_SECONDS,  /* positive; kept in ms */
-    CONF_NUMBER,   /* from min */
+    CONF_SECONDS, /* positive; kept in ms */
+    CONF_NUMBER,  /* from min */
     CONF_BOOL,
     /* torchrun's, for which there is nothing to set here; with c10d it checks them all the same */
     CONF_ACCEPTED_POSITIVE,
@@ -85,7 +85,7 @@ struct conf_key {
     enum conf_kind kind;
     size_t offset; /* in struct job: uint32_t, or enum job_hosting for CONF_BOOL */
     long long min;
-    const char *title; /* what the value is, in a sentence */
+    const char *title;   /* what the value is, in a sentence */
     const char *instead; /* CONF_ACCEPTED_*: what crun does */
 };
 
@@ -100,9 +100,12 @@ static const struct conf_key conf_keys[] = {
     {"is_host", CONF_BOOL, offsetof(struct job, hosting), 0, NULL, NULL},
     {"close_timeout", CONF_ACCEPTED_POSITIVE, 0, 0, NULL, "closing needs no time"},
     {"read_timeout", CONF_ACCEPTED_POSITIVE, 0, 0, NULL, "join_timeout is the one limit for joining"},
-    {"heartbeat_timeout", CONF_ACCEPTED_POSITIVE, 0, 0, NULL, "node_timeout_ms tells when a silent node is dead"},
-    {"keep_alive_interval", CONF_ACCEPTED_NUMBER, 0, 0, NULL, "node_timeout_ms tells when a silent node is dead"},
-    {"keep_alive_max_attempt", CONF_ACCEPTED_NUMBER, 0, 0, NULL, "node_timeout_ms tells when a silent node is dead"},
+    {"heartbeat_timeout", CONF_ACCEPTED_POSITIVE, 0, 0, NULL,
+     "node_timeout_ms tells when a silent node is dead"},
+    {"keep_alive_interval", CONF_ACCEPTED_NUMBER, 0, 0, NULL,
+     "node_timeout_ms tells when a silent node is dead"},
+    {"keep_alive_max_attempt", CONF_ACCEPTED_NUMBER, 0, 0, NULL,
+     "node_timeout_ms tells when a silent node is dead"},
     {"store_type", CONF_ACCEPTED_STORE, 0, 0, NULL, "the store is always tcp"},
     {"rank", CONF_ACCEPTED_ANY, 0, 0, NULL, "--node-rank is"},
 };
@@ -158,7 +161,8 @@ static void accept_conf(struct job_builder *b, const struct conf_key *key, const
     const char *fault = NULL;
 
     if (key->kind == CONF_ACCEPTED_STORE)
-        fault = strcasecmp(value, "tcp") == 0 || strcasecmp(value, "file") == 0 ? NULL : "is neither tcp nor file";
+        fault = strcasecmp(value, "tcp") == 0 || strcasecmp(value, "file") == 0 ? NULL
+                                                                                : "is neither tcp nor file";
     else if (key->kind != CONF_ACCEPTED_ANY && !is_number)
         fault = "is not a number";
     else if (key->kind == CONF_ACCEPTED_POSITIVE && number <= 0)
@@ -194,8 +198,9 @@ static int take_conf_pair(struct job_builder *b, const char *pair, const char *e
     job_trim(&key, &key_end);
     job_trim(&value, &value_end);
     if (key == key_end)
-        return job_refuse(b, "--rdzv-conf: the rendezvous configuration string must be in format "
-                             "<key1>=<value1>,...,<keyN>=<valueN>");
+        return job_refuse(b,
+                          "--rdzv-conf: the rendezvous configuration string must be in format "
+                          "<key1>=<value1>,...,<keyN>=<valueN>");
     int n = (int)(key_end - key);
     if (value == value_end)
         return job_refuse(
@@ -253,7 +258,8 @@ static long endpoint_port(const char *endpoint, size_t *ret_host_size)
 
 static bool is_host_text(const char *host)
 {
-    return *host && host[strspn(host, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.:-")] == 0;
+    return *host &&
+           host[strspn(host, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.:-")] == 0;
 }
 
 /* Splits the text of --rdzv-endpoint, which is not empty. *ret_port is fallback when it names none. */
@@ -271,12 +277,14 @@ static int split_endpoint(struct job_builder *b, long fallback, char **ret_host,
     if (number == -1)
         number = fallback;
     if (number == -1)
-        return job_refuse(b, "--rdzv-endpoint: port is missing in endpoint: %s. Try to specify --master-port", host);
-    if (number < 0)
-        return job_refuse(b,
-                          "--rdzv-endpoint: The port number of the rendezvous endpoint '%s' must be an integer "
-                          "between 0 and 65535.",
+        return job_refuse(b, "--rdzv-endpoint: port is missing in endpoint: %s. Try to specify --master-port",
                           host);
+    if (number < 0)
+        return job_refuse(
+            b,
+            "--rdzv-endpoint: The port number of the rendezvous endpoint '%s' must be an integer "
+            "between 0 and 65535.",
+            host);
     *ret_port = (uint16_t)number;
     host[host_size] = '\0';
     if (host_size >= 2 && host[0] == '[' && host[host_size - 1] == ']') {
@@ -284,10 +292,11 @@ static int split_endpoint(struct job_builder *b, long fallback, char **ret_host,
         host[host_size - 2] = '\0';
     }
     if (!is_host_text(host))
-        return job_refuse(b,
-                          "--rdzv-endpoint: The hostname of the rendezvous endpoint '%s' must be a dot-separated "
-                          "list of labels, an IPv4 address, or an IPv6 address.",
-                          job_text(b, OPTION_RDZV_ENDPOINT));
+        return job_refuse(
+            b,
+            "--rdzv-endpoint: The hostname of the rendezvous endpoint '%s' must be a dot-separated "
+            "list of labels, an IPv4 address, or an IPv6 address.",
+            job_text(b, OPTION_RDZV_ENDPOINT));
     return 0;
 }
 
@@ -313,8 +322,9 @@ static int check_static(struct job_builder *b)
     const struct job *job = b->job;
 
     if (job->meeting == JOB_STATIC && job->master_port == 0)
-        return job_refuse(b, "port 0: nodes that meet at a fixed address need a fixed port; give one with "
-                             "--master-port or in --rdzv-endpoint");
+        return job_refuse(b,
+                          "port 0: nodes that meet at a fixed address need a fixed port; give one with "
+                          "--master-port or in --rdzv-endpoint");
     return 0;
 }
 
@@ -323,8 +333,9 @@ static int find_step(const struct job_builder *b, struct slurm *ret)
 {
     const char *variable;
 
-    if (b->job->max_nodes == 1 || *job_text(b, OPTION_RDZV_ENDPOINT) || job_value(b, OPTION_MASTER_ADDR)->set ||
-        job_value(b, OPTION_MASTER_PORT)->set || job_flag(b, OPTION_STANDALONE))
+    if (b->job->max_nodes == 1 || *job_text(b, OPTION_RDZV_ENDPOINT) ||
+        job_value(b, OPTION_MASTER_ADDR)->set || job_value(b, OPTION_MASTER_PORT)->set ||
+        job_flag(b, OPTION_STANDALONE))
         return SLURM_E_NONE;
     if (job_value(b, OPTION_RDZV_BACKEND)->set && strcmp(job_text(b, OPTION_RDZV_BACKEND), "c10d") != 0)
         return SLURM_E_NONE;
@@ -342,8 +353,8 @@ static int take_step(struct job_builder *b, const struct slurm *step)
         (void)snprintf(job->run_id, sizeof(job->run_id), "slurm-%.15s.%.15s", step->job_id, step->step_id);
         job->run_id_text = job->run_id;
     }
-    text_add(&b->warnings, "crun: step %s.%s of Slurm: the nodes meet at %s:%u, its first host\n", step->job_id,
-             step->step_id, step->host, step->port);
+    text_add(&b->warnings, "crun: step %s.%s of Slurm: the nodes meet at %s:%u, its first host\n",
+             step->job_id, step->step_id, step->host, step->port);
     return job->endpoint_host ? 0 : job_refuse(b, "out of memory");
 }
 
@@ -360,8 +371,10 @@ static int take_rounds(struct job_builder *b)
     if (r == 0)
         return take_step(b, &step);
     if (r == SLURM_E_BAD)
-        return job_refuse(b, "Slurm's list of this step's nodes (SLURM_STEP_NODELIST or SLURM_JOB_NODELIST) cannot be "
-                             "read; say with --rdzv-endpoint=HOST:PORT where they meet");
+        return job_refuse(
+            b,
+            "Slurm's list of this step's nodes (SLURM_STEP_NODELIST or SLURM_JOB_NODELIST) cannot be "
+            "read; say with --rdzv-endpoint=HOST:PORT where they meet");
     job->endpoint_host = strdup("localhost");
     text_add(&b->warnings,
              "crun: --rdzv-endpoint is not given, so the nodes of this job have to be on this machine "
@@ -390,7 +403,8 @@ static int take_alone(struct job_builder *b, bool has_endpoint)
 {
     const char *local = b->job->local_addr;
 
-    if (has_endpoint && split_endpoint(b, DEFAULT_ROUNDS_PORT, &b->job->endpoint_host, &b->job->endpoint_port) != 0)
+    if (has_endpoint &&
+        split_endpoint(b, DEFAULT_ROUNDS_PORT, &b->job->endpoint_host, &b->job->endpoint_port) != 0)
         return 1;
 
     b->job->master_addr = strdup(local ? local : "127.0.0.1");
@@ -404,8 +418,9 @@ static int take_meeting(struct job_builder *b, bool alone)
     if (!alone && strcmp(backend, "static") == 0)
         return take_static(b);
     if (!alone && strcmp(backend, "c10d") != 0)
-        return job_refuse(b, "--rdzv-backend: rendezvous backend '%s' is not registered; crun has c10d and static",
-                          backend);
+        return job_refuse(
+            b, "--rdzv-backend: rendezvous backend '%s' is not registered; crun has c10d and static",
+            backend);
     if (!alone && b->job->max_nodes > 1)
         return take_rounds(b);
     return take_alone(b, !alone && *job_text(b, OPTION_RDZV_ENDPOINT));
@@ -420,8 +435,9 @@ static void take_store(struct job_builder *b, bool may)
         return;
     b->job->worker_has_store = may && b->job->meeting == JOB_ALONE;
     if (b->job->meeting == JOB_ROUNDS)
-        text_add(&b->warnings, "crun: TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 has no effect on several nodes: node 0 "
-                               "serves an empty store for each generation\n");
+        text_add(&b->warnings,
+                 "crun: TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 has no effect on several nodes: node 0 "
+                 "serves an empty store for each generation\n");
 }
 
 /* contract 1.4: which name the job has, and where its nodes meet. */
@@ -436,11 +452,13 @@ int job_take_rendezvous(struct job_builder *b)
     (void)snprintf(job->run_id, sizeof(job->run_id), "%s", b->machine->random_id); /* a UUID fits */
     job->run_id_text = job_text(b, OPTION_RDZV_ID);
     job->local_addr = job_text(b, OPTION_LOCAL_ADDR);
-    bool alone = job_flag(b, OPTION_STANDALONE) ||
-                 (is_static && !has_endpoint && !job_value(b, OPTION_MASTER_PORT)->text && job->max_nodes == 1);
+    bool alone =
+        job_flag(b, OPTION_STANDALONE) ||
+        (is_static && !has_endpoint && !job_value(b, OPTION_MASTER_PORT)->text && job->max_nodes == 1);
     if (alone && job->min_nodes > 1)
-        return job_refuse(b, "--standalone is for one node, and --nnodes=%s asks for more; give --rdzv-endpoint "
-                             "(or --master-addr and --master-port) instead of --standalone",
+        return job_refuse(b,
+                          "--standalone is for one node, and --nnodes=%s asks for more; give --rdzv-endpoint "
+                          "(or --master-addr and --master-port) instead of --standalone",
                           job_text(b, OPTION_NNODES));
     job->rdzv_backend = alone || in_step ? "c10d" : job_text(b, OPTION_RDZV_BACKEND);
     if (alone || !*job->run_id_text)

@@ -251,11 +251,12 @@ static int bind_exclusive(const struct numa_topology *t, const struct numa_cpus 
     free(cores.groups);
     if (share > 0)
         return 0;
-    return impossible(error,
-                      "--numa-binding=exclusive: NUMA node %d has %d physical core%s that crun may use, and %d "
-                      "%s to share them; use node or core-complex",
-                      t->places[place], cores.n_groups, cores.n_groups == 1 ? "" : "s", n_places,
-                      t->has_gpus ? "GPUs" : "workers");
+    return impossible(
+        error,
+        "--numa-binding=exclusive: NUMA node %d has %d physical core%s that crun may use, and %d "
+        "%s to share them; use node or core-complex",
+        t->places[place], cores.n_groups, cores.n_groups == 1 ? "" : "s", n_places,
+        t->has_gpus ? "GPUs" : "workers");
 }
 
 static int bind_core_complex(const struct numa_topology *t, const struct numa_cpus *own, int place,
@@ -283,17 +284,19 @@ int numa_bind(const struct numa_topology *t, enum numa_mode mode, int local_rank
     int r = 0;
 
     if (local_rank >= t->n_places)
-        return impossible(error,
-                          "--numa-binding: there is no GPU for local rank %d, only %d can be used here; start at "
-                          "most one worker for each",
-                          local_rank, t->n_places);
+        return impossible(
+            error,
+            "--numa-binding: there is no GPU for local rank %d, only %d can be used here; start at "
+            "most one worker for each",
+            local_rank, t->n_places);
     int node = t->places[local_rank];
     struct numa_cpus own = allowed_of(t, node);
     if (numa_cpus_count(&own) == 0)
-        return impossible(error,
-                          "--numa-binding: crun may use no CPU of NUMA node %d, where the GPU of local rank %d "
-                          "is; look at the CPUs crun itself is bound to (taskset -cp $$)",
-                          node, local_rank);
+        return impossible(
+            error,
+            "--numa-binding: crun may use no CPU of NUMA node %d, where the GPU of local rank %d "
+            "is; look at the CPUs crun itself is bound to (taskset -cp $$)",
+            node, local_rank);
     if (mode == NUMA_SOCKET)
         r = bind_socket(t, &own, &cpus);
     else if (mode == NUMA_EXCLUSIVE)

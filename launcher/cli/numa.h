@@ -39,7 +39,7 @@ struct numa_cpu {
 };
 
 struct numa_topology {
-    struct numa_cpus allowed; /* what this process may use */
+    struct numa_cpus allowed;    /* what this process may use */
     struct numa_cpus *node_cpus; /* of each node, by its number; empty: no such node, or memory only */
     int n_nodes;
     struct numa_cpu *cpus; /* by number; filled for allowed CPUs only */

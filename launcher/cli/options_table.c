@@ -170,9 +170,10 @@ const struct option_spec options_table[OPTION_COUNT] = {
                             .no_pet = true,
                             .ours = true,
                             .placeholder = "torchrun|host|TEXT",
-                            .help = "what stands before each line that -t shows: [role0]: as in torchrun, "
-                                    "[role 0@host]: with the rank in the whole job, or a text with ${role_name}, "
-                                    "${local_rank}, ${rank}, ${host}"},
+                            .help =
+                                "what stands before each line that -t shows: [role0]: as in torchrun, "
+                                "[role 0@host]: with the rank in the whole job, or a text with ${role_name}, "
+                                "${local_rank}, ${rank}, ${host}"},
     [OPTION_LOCAL_RANKS_FILTER] = {.name = "local-ranks-filter",
                                    .kind = OPTION_TEXT,
                                    .fallback = "",
@@ -199,14 +200,16 @@ const struct option_spec options_table[OPTION_COUNT] = {
                           .no_pet = true,
                           .ours = true,
                           .placeholder = "FILE",
-                          .help = "append what happens to this file, one JSON object in a line: starts, ends, "
-                                  "failures and their causes"},
-    [OPTION_EVENT_LOG_HANDLER] = {.name = "event-log-handler",
-                                  .kind = OPTION_TEXT,
-                                  .fallback = "null",
-                                  .placeholder = "null|console",
-                                  .help = "console prints torchrun's event records to stderr, one JSON object in a "
-                                          "line"},
+                          .help =
+                              "append what happens to this file, one JSON object in a line: starts, ends, "
+                              "failures and their causes"},
+    [OPTION_EVENT_LOG_HANDLER] =
+        {.name = "event-log-handler",
+         .kind = OPTION_TEXT,
+         .fallback = "null",
+         .placeholder = "null|console",
+         .help = "console prints torchrun's event records to stderr, one JSON object in a "
+                 "line"},
 
     [OPTION_HELP] = {.name = "help",
                      .letter = 'h',

@@ -166,7 +166,8 @@ static bool has_name_of(const struct strlist *list, size_t n_items, const char *
 /* Of a crun around this one: they would name its descriptors and its address. */
 static bool is_only_ours(const char *variable)
 {
-    static const char *const names[] = {"CRUN_LOCAL_ADDR=", HOLDINGS_STATE_ENVIRONMENT "=", HOLDINGS_CACHE_ENVIRONMENT "="};
+    static const char *const names[] = {"CRUN_LOCAL_ADDR=", HOLDINGS_STATE_ENVIRONMENT "=",
+                                        HOLDINGS_CACHE_ENVIRONMENT "="};
 
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
         if (strncmp(variable, names[i], strlen(names[i])) == 0)

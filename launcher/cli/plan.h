@@ -28,13 +28,13 @@ struct plan {
     const char *master_addr;
     uint16_t master_port;
     bool worker_has_store; /* crun serves none: the first worker opens it at this address */
-    uint32_t generation; /* counts restarts and changes of membership; restart_count, restarts alone */
+    uint32_t generation;   /* counts restarts and changes of membership; restart_count, restarts alone */
     int restart_count, max_restarts;
     bool virtual_local_rank;
     const char *signals;      /* text of --signals-to-handle */
     const char *attempt_dir;  /* folder with one folder for each local rank, or NULL */
     int notice_fd;            /* number the worker finds its notice socket under */
-    const char *local_addr;  /* numeric, where ranks of other nodes reach this one; NULL: they find out */
+    const char *local_addr;   /* numeric, where ranks of other nodes reach this one; NULL: they find out */
     int state_fd, cache_fd;   /* the same for what crun holds for it (proto/worker_memory.h); 0: nothing */
     char *const *environment; /* of crun itself */
 };

@@ -45,7 +45,8 @@ int grace_find(char *const *environment, const char *slurm_conf, struct grace *r
                               .is_certain = wait > 0,
                               .source = "KillWait of Slurm"};
     } else if (environment_get(environment, "KUBERNETES_SERVICE_HOST")) {
-        *ret = (struct grace){.seconds = SCHEDULER_DEFAULT_S, .source = "terminationGracePeriodSeconds of Kubernetes"};
+        *ret = (struct grace){.seconds = SCHEDULER_DEFAULT_S,
+                              .source = "terminationGracePeriodSeconds of Kubernetes"};
     }
     return 0;
 }

@@ -178,7 +178,8 @@ void machine_describe_sender(int pid, unsigned user, char *out, size_t out_size)
     name[strcspn(name, "\n")] = '\0';
     if (user != getuid())
         (void)snprintf(of_user, sizeof(of_user), " of user %u", user);
-    (void)snprintf(out, out_size, "process %d%s%s%s%s", pid, *name ? " (" : "", name, *name ? ")" : "", of_user);
+    (void)snprintf(out, out_size, "process %d%s%s%s%s", pid, *name ? " (" : "", name, *name ? ")" : "",
+                   of_user);
 }
 
 /* ------------------------------------------------------------------ names */

@@ -44,7 +44,8 @@ struct gpus {
 };
 
 /* False when it cannot be read; then out is "". */
-__attribute__((format(printf, 3, 4))) static bool read_file(char *out, size_t out_size, const char *format, ...)
+__attribute__((format(printf, 3, 4))) static bool read_file(char *out, size_t out_size, const char *format,
+                                                            ...)
 {
     char path[PATH_SIZE];
     va_list args;
@@ -85,18 +86,20 @@ static int read_cache(const char *root, int cpu)
     int found = cpu, best = -1;
 
     for (int index = 0; index < 16; index++) {
-        if (!read_file(text, sizeof(text), "%s/sys/devices/system/cpu/cpu%d/cache/index%d/type", root, cpu, index))
+        if (!read_file(text, sizeof(text), "%s/sys/devices/system/cpu/cpu%d/cache/index%d/type", root, cpu,
+                       index))
             continue;
         bool holds_data = strncmp(text, "Unified", 7) == 0 || strncmp(text, "Data", 4) == 0;
         if (!holds_data ||
-            !read_file(text, sizeof(text), "%s/sys/devices/system/cpu/cpu%d/cache/index%d/level", root, cpu, index))
+            !read_file(text, sizeof(text), "%s/sys/devices/system/cpu/cpu%d/cache/index%d/level", root, cpu,
+                       index))
             continue;
         int level = atoi(text);
         if (level <= best)
             continue;
         best = level;
-        (void)read_file(text, sizeof(text), "%s/sys/devices/system/cpu/cpu%d/cache/index%d/shared_cpu_list", root,
-                        cpu, index);
+        (void)read_file(text, sizeof(text), "%s/sys/devices/system/cpu/cpu%d/cache/index%d/shared_cpu_list",
+                        root, cpu, index);
         found = lowest_in_list(text, cpu);
     }
     return found;
@@ -107,9 +110,11 @@ static struct numa_cpu read_cpu(const char *root, int cpu)
     struct numa_cpu c = {.core = cpu, .cache = read_cache(root, cpu)};
     char text[TEXT_SIZE];
 
-    if (read_file(text, sizeof(text), "%s/sys/devices/system/cpu/cpu%d/topology/physical_package_id", root, cpu))
+    if (read_file(text, sizeof(text), "%s/sys/devices/system/cpu/cpu%d/topology/physical_package_id", root,
+                  cpu))
         c.package = atoi(text);
-    if (read_file(text, sizeof(text), "%s/sys/devices/system/cpu/cpu%d/topology/thread_siblings_list", root, cpu))
+    if (read_file(text, sizeof(text), "%s/sys/devices/system/cpu/cpu%d/topology/thread_siblings_list", root,
+                  cpu))
         c.core = lowest_in_list(text, cpu);
     return c;
 }
@@ -141,8 +146,9 @@ static int read_nodes(const struct numa_machine *m, struct numa_topology *t, cha
 
     if (!read_file(text, sizeof(text), "%s/sys/devices/system/node/possible", m->root) ||
         !numa_cpus_parse(text, &possible))
-        return fail(error, "--numa-binding: this machine tells nothing of its NUMA nodes (there is no "
-                           "/sys/devices/system/node); leave the option out");
+        return fail(error,
+                    "--numa-binding: this machine tells nothing of its NUMA nodes (there is no "
+                    "/sys/devices/system/node); leave the option out");
     for (int node = 0; node < NUMA_NODES_MAX; node++)
         if (numa_cpus_has(&possible, node))
             t->n_nodes = node + 1;
@@ -187,7 +193,8 @@ static bool is_shown(const char *root, const char *minor)
 
     if (!*minor)
         return true;
-    (void)snprintf(path, sizeof(path), "%s/dev/nvidia%s", root, minor); /* a path that is cut does not exist */
+    (void)snprintf(path, sizeof(path), "%s/dev/nvidia%s", root,
+                   minor); /* a path that is cut does not exist */
     return access(path, F_OK) == 0;
 }
 
@@ -256,7 +263,8 @@ static int add_place(struct numa_topology *t, const struct gpu *gpu, char *error
 
 /* As CUDA reads the list: up to the first entry that names no device. Only an entry that could be one, and that
  * a worker would get, makes us give up. */
-static int take_visible(const struct numa_machine *m, const struct gpus *gpus, struct numa_topology *t, char *error)
+static int take_visible(const struct numa_machine *m, const struct gpus *gpus, struct numa_topology *t,
+                        char *error)
 {
     for (const char *entry = m->visible_devices; t->n_places < NUMA_GPUS_MAX; entry++) {
         entry += strspn(entry, " ");
@@ -264,10 +272,11 @@ static int take_visible(const struct numa_machine *m, const struct gpus *gpus, s
         int i = find_gpu(gpus, entry, n);
         if (i < 0 && n > 4 && (strncmp(entry, "MIG-", 4) == 0 || strncmp(entry, "GPU-", 4) == 0) &&
             t->n_places < m->n_workers) {
-            (void)snprintf(error, NUMA_ERROR_SIZE,
-                           "--numa-binding: which GPU '%.*s' in CUDA_VISIBLE_DEVICES belongs to cannot be told from "
-                           "/proc/driver/nvidia; name GPUs by their numbers",
-                           (int)(n < UUID_SIZE ? n : UUID_SIZE), entry);
+            (void)snprintf(
+                error, NUMA_ERROR_SIZE,
+                "--numa-binding: which GPU '%.*s' in CUDA_VISIBLE_DEVICES belongs to cannot be told from "
+                "/proc/driver/nvidia; name GPUs by their numbers",
+                (int)(n < UUID_SIZE ? n : UUID_SIZE), entry);
             return NUMA_E_IMPOSSIBLE;
         }
         if (i < 0)
@@ -300,8 +309,9 @@ static int read_places(const struct numa_machine *m, struct numa_topology *t, ch
         return fail(error, "--numa-binding: out of memory");
     read_gpus(m->root, gpus);
     if (gpus->n_items == 0 && m->n_gpus_counted > 0)
-        return fail(error, "--numa-binding: there are GPUs, but the NVIDIA driver lists none in "
-                           "/proc/driver/nvidia/gpus: where they are cannot be known");
+        return fail(error,
+                    "--numa-binding: there are GPUs, but the NVIDIA driver lists none in "
+                    "/proc/driver/nvidia/gpus: where they are cannot be known");
     t->places = calloc(NUMA_GPUS_MAX, sizeof(*t->places));
     if (!t->places)
         return fail(error, "--numa-binding: out of memory");

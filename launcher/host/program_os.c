@@ -190,17 +190,19 @@ static int find_python(char *const *environment, const char *home, struct plan_c
             *ret_file = find_on_path("python", environment, &why);
     }
     if (!*ret_file)
-        return refuse(error, "no Python found (PYTHON_EXEC, VIRTUAL_ENV, python3 and python on PATH); set "
-                             "PYTHON_EXEC, or use --no-python for a program that is not a Python script");
+        return refuse(error,
+                      "no Python found (PYTHON_EXEC, VIRTUAL_ENV, python3 and python on PATH); set "
+                      "PYTHON_EXEC, or use --no-python for a program that is not a Python script");
     strlist_add_copy(&command->head, *ret_file);
     return 0;
 }
 
 /* What PYTHON -c executes for --run-path: the script as __main__, errors recorded as by @record. */
-static const char run_path_code[] = "import runpy, sys; "
-                                    "from torch.distributed.elastic.multiprocessing.errors import record; "
-                                    "sys.argv = sys.argv[1:]; "
-                                    "record(runpy.run_path)(sys.argv[0], run_name='__main__')";
+static const char run_path_code[] =
+    "import runpy, sys; "
+    "from torch.distributed.elastic.multiprocessing.errors import record; "
+    "sys.argv = sys.argv[1:]; "
+    "record(runpy.run_path)(sys.argv[0], run_name='__main__')";
 
 static int take_python(const struct job *job, char *const *environment, const char *home,
                        struct plan_command *command, char **ret_file, char *error)

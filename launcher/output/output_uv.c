@@ -52,8 +52,8 @@ struct stream {
     bool ended;  /* the pipe has */
     bool paused; /* not read until the console has taken some of the tail */
     bool closing;
-    bool over;     /* its generation is: sentences wait until it has been shown */
-    bool is_words; /* crun's own sentences, all of them in `tail`; there is no pipe */
+    bool over;               /* its generation is: sentences wait until it has been shown */
+    bool is_words;           /* crun's own sentences, all of them in `tail`; there is no pipe */
     char *path;              /* of the log file; NULL: none */
     int file;                /* -1: none, or it could not be written */
     uint64_t written, shown; /* bytes in the file, and how many of them are on the console */
@@ -352,7 +352,8 @@ static bool make_room(struct console *c)
 /* One piece of each stream whose turn it is. */
 static bool show_each(struct output *o)
 {
-    bool is_behind[2] = {false, false}; /* a stream of a generation that is over still has something to show */
+    bool is_behind[2] = {false,
+                         false}; /* a stream of a generation that is over still has something to show */
     bool is_blocked[2] = {false, false}; /* sentences wait for such a stream: nothing overtakes them */
     bool progress = false;
 
@@ -599,7 +600,8 @@ static int queue_words(struct output *o, const char *text)
 
     if (!s)
         return r ? r : -ENOMEM;
-    *s = (struct stream){.output = o, .file = -1, .pipe = -1, .filtered = -1, .ended = true, .is_words = true};
+    *s =
+        (struct stream){.output = o, .file = -1, .pipe = -1, .filtered = -1, .ended = true, .is_words = true};
     s->console = o->console_of[1];
     list_init(&s->entry);
     r = buf_append(&s->tail, text, strlen(text));

@@ -44,11 +44,11 @@ struct nodes {
     struct server *rendezvous; /* hosted here, or NULL */
     struct server *store;      /* of the next generation */
     struct last_word last_word;
-    struct probe *probe;       /* of the present one's store, on another node */
+    struct probe *probe; /* of the present one's store, on another node */
     char probed[ENDPOINT_SIZE];
-    struct lookup *lookup;     /* of the endpoint's name */
+    struct lookup *lookup;             /* of the endpoint's name */
     struct lookup_addresses addresses; /* of the endpoint, as this node dials it */
-    uv_timer_t timer; /* begin, watch the lookup, or linger */
+    uv_timer_t timer;                  /* begin, watch the lookup, or linger */
     char endpoint[ENDPOINT_SIZE];
     uint64_t began_ms, complain_ms, waiting_ms;
     time_t ended_s;
@@ -172,7 +172,8 @@ static void say_progress(struct nodes *n, const struct session_view *view)
 
 static void format_endpoint(char *to, const char *host, unsigned port)
 {
-    (void)snprintf(to, ENDPOINT_SIZE, strchr(host, ':') ? "[%.256s]:%u" : "%.256s:%u", host, port); /* for sentences */
+    (void)snprintf(to, ENDPOINT_SIZE, strchr(host, ':') ? "[%.256s]:%u" : "%.256s:%u", host,
+                   port); /* for sentences */
 }
 
 static void on_unreachable(void *data, const char *why)
@@ -210,8 +211,9 @@ static void start(struct nodes *n, const struct session_view *view)
     n->is_ready = false;
     if (view->generation > 0 && view->cause.kind != SESSION_CAUSE_NONE) {
         session_cause_describe(&view->cause, why, sizeof(why));
-        say("%s; goes on as generation %lld with %u node%s (%u/%u restarts used)", why, (long long)view->generation,
-            view->place.group_world_size, view->place.group_world_size == 1 ? "" : "s", view->restarts, n->host.job->params.max_restarts);
+        say("%s; goes on as generation %lld with %u node%s (%u/%u restarts used)", why,
+            (long long)view->generation, view->place.group_world_size,
+            view->place.group_world_size == 1 ? "" : "s", view->restarts, n->host.job->params.max_restarts);
     }
     if (view->place.group_rank != 0 && store) {
         server_stop(store, NULL, NULL);
@@ -446,8 +448,8 @@ static void complain_of_name(struct nodes *n, const char *why)
     if (now_ms < n->complain_ms)
         return;
     n->complain_ms = now_ms + LOOKUP_COMPLAIN_MS;
-    say("the name in --rdzv-endpoint %s cannot be looked up: %s; trying again for %llu s; %s", n->endpoint, why,
-        (unsigned long long)(until_ms > now_ms ? (until_ms - now_ms) / 1000 : 0), names_advice);
+    say("the name in --rdzv-endpoint %s cannot be looked up: %s; trying again for %llu s; %s", n->endpoint,
+        why, (unsigned long long)(until_ms > now_ms ? (until_ms - now_ms) / 1000 : 0), names_advice);
 }
 
 static void on_trouble(void *data, const char *why)
@@ -513,7 +515,8 @@ static void look_up(struct nodes *n)
         end(n, 1, NULL);
         return;
     }
-    (void)uv_timer_start(&n->timer, on_watch, LOOKUP_WATCH_MS, LOOKUP_WATCH_MS); /* fails only without a callback */
+    (void)uv_timer_start(&n->timer, on_watch, LOOKUP_WATCH_MS,
+                         LOOKUP_WATCH_MS); /* fails only without a callback */
 }
 
 static void on_begin(uv_timer_t *timer)
@@ -538,16 +541,15 @@ static void begin_session(struct nodes *n)
                                          .addresses = &n->addresses,
                                          .on_action = on_action,
                                          .data = n};
-    struct session_config config = {.endpoint = n->endpoint,
-                                    .cutoff_ns = SESSION_CUTOFF_MS * UINT64_C(1000000),
-                                    .hello = {.params = job->params,
-                                              .n_workers = (uint32_t)job->n_workers,
-                                              .node_rank = job->node_rank}};
+    struct session_config config = {
+        .endpoint = n->endpoint,
+        .cutoff_ns = SESSION_CUTOFF_MS * UINT64_C(1000000),
+        .hello = {.params = job->params, .n_workers = (uint32_t)job->n_workers, .node_rank = job->node_rank}};
 
     session_copy_text(config.hello.job, sizeof(config.hello.job), job->run_id_text);
     session_copy_text(config.hello.role, sizeof(config.hello.role), job->role);
     session_copy_text(config.hello.addr, sizeof(config.hello.addr), job->local_addr ? job->local_addr : "");
-    (void)gethostname(config.hello.host, sizeof(config.hello.host) - 1); /* stays empty if it fails */
+    (void)gethostname(config.hello.host, sizeof(config.hello.host) - 1);   /* stays empty if it fails */
     (void)lookup_numeric(n->dial_host, n->rendezvous_port, &n->addresses); /* a name has been looked up */
     for (size_t i = 0; i < n->addresses.n; i++)
         n->addresses.items[i].v4.sin_port = htons(n->rendezvous_port); /* at the same place in both */

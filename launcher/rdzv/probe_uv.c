@@ -40,7 +40,8 @@ static void on_timer(uv_timer_t *timer)
         return;
     }
     if (p->link && *link_trouble(p->link))
-        (void)snprintf(p->why, sizeof(p->why), "the name cannot be looked up: %s", link_trouble(p->link)); /* cut */
+        (void)snprintf(p->why, sizeof(p->why), "the name cannot be looked up: %s",
+                       link_trouble(p->link)); /* cut */
     hang_up(p);
     p->config.on_unreachable(p->config.data, p->why);
 }
@@ -114,7 +115,7 @@ int probe_start(struct probe **ret, const struct probe_config *config)
     p->config = *config;
     p->config.host = NULL;
     (void)snprintf(p->host, sizeof(p->host), "%s", config->host); /* no name is longer */
-    (void)snprintf(p->why, sizeof(p->why), "no answer"); /* fits */
+    (void)snprintf(p->why, sizeof(p->why), "no answer");          /* fits */
     p->until_ms = uv_now(config->loop) + PATIENCE_MS;
     (void)uv_timer_init(config->loop, &p->timer); /* cannot fail */
     p->timer.data = p;

@@ -30,7 +30,8 @@ static struct wire_span span_of(const char *text)
 }
 
 /* "/<run_id>/torchelastic/..." */
-__attribute__((format(printf, 2, 3))) static char *key_of(const struct static_node *n, const char *format, ...)
+__attribute__((format(printf, 2, 3))) static char *key_of(const struct static_node *n, const char *format,
+                                                          ...)
 {
     struct text key = {0};
     char name[96];

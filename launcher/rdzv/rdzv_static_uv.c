@@ -25,7 +25,7 @@
 enum {
     REDIAL_MS = 100,
     TICK_MS = 1000,
-    ANSWER_MS = 4000, /* something else at the endpoint is to be named within 5 s */
+    ANSWER_MS = 4000,  /* something else at the endpoint is to be named within 5 s */
     CONNECT_MS = 5000, /* then it is the next address's turn */
     LEAVE_MS = 300000,
     /* torchrun's agents ask once more after the last one has ended; the store stays until they have gone. */
@@ -91,7 +91,8 @@ static void on_leave_timeout(uv_timer_t *timer)
 {
     struct static_uv *s = timer->data;
 
-    say("other nodes are not done %d s after this one; it does not wait for them any longer", LEAVE_MS / 1000);
+    say("other nodes are not done %d s after this one; it does not wait for them any longer",
+        LEAVE_MS / 1000);
     left(s);
 }
 
@@ -127,7 +128,7 @@ static void placed(struct static_uv *s)
 
 static void on_bad(struct static_uv *s, int r)
 {
-    const char *what = r == STATIC_E_BAD          ? s->node.error
+    const char *what = r == STATIC_E_BAD        ? s->node.error
                        : r == CLIENT_E_PROTOCOL ? "what answers there is no TCPStore"
                                                 : strerror(ENOMEM);
 

@@ -16,8 +16,8 @@ struct static_host {
     const struct job *job;
     char *const *environment;
     void (*on_placed)(void *data, const struct session_place *place); /* all nodes are there */
-    void (*on_failed)(void *data); /* instead; a sentence has been said */
-    void (*on_left)(void *data);   /* the end of static_uv_leave(), however it came */
+    void (*on_failed)(void *data);                                    /* instead; a sentence has been said */
+    void (*on_left)(void *data); /* the end of static_uv_leave(), however it came */
     void *data;
 };
 

@@ -121,7 +121,8 @@ static int start_thread(void *(*body)(void *), void *data)
     int r = pthread_attr_init(&attributes);
     if (r)
         return -r;
-    (void)pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED); /* neither can fail with such values */
+    (void)pthread_attr_setdetachstate(&attributes,
+                                      PTHREAD_CREATE_DETACHED); /* neither can fail with such values */
     (void)pthread_attr_setstacksize(&attributes, STACK_SIZE);
     (void)sigfillset(&all);
     (void)pthread_sigmask(SIG_SETMASK, &all, &before);

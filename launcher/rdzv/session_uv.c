@@ -17,7 +17,7 @@ struct session_uv {
     struct link *link;
     struct lookup_addresses addresses; /* as they were found last */
     struct lookup *lookup;             /* whether they still are those of the name */
-    unsigned n_dials; /* which connection it is, while things are called that may close it */
+    unsigned n_dials;                  /* which connection it is, while things are called that may close it */
     struct frame_reader reader;
     struct buf in;
     uv_timer_t timer;
@@ -126,11 +126,8 @@ static void on_found(void *data, const struct lookup_addresses *found)
  * or gone does not keep us from an address that we know. */
 static void look_again(struct session_uv *s)
 {
-    const struct lookup_config config = {.loop = s->host.loop,
-                                         .host = s->host.host,
-                                         .port = s->host.port,
-                                         .on_found = on_found,
-                                         .data = s};
+    const struct lookup_config config = {
+        .loop = s->host.loop, .host = s->host.host, .port = s->host.port, .on_found = on_found, .data = s};
     struct lookup_addresses numeric;
 
     if (s->n_dials == 0 || s->lookup || lookup_numeric(s->host.host, s->host.port, &numeric))

@@ -106,7 +106,7 @@ static void on_lost_later(uv_timer_t *timer)
 
 static void lose_later(struct link *l, const char *why)
 {
-    (void)snprintf(l->why, sizeof(l->why), "%s", why); /* as above */
+    (void)snprintf(l->why, sizeof(l->why), "%s", why);    /* as above */
     (void)uv_timer_start(&l->timer, on_lost_later, 0, 0); /* fails only without a callback */
 }
 
@@ -291,8 +291,11 @@ const char *link_trouble(const struct link *l)
 
 static int look_up(struct link *l)
 {
-    const struct lookup_config config = {
-        .loop = l->config.loop, .host = l->config.host, .port = l->config.port, .on_found = on_found, .data = l};
+    const struct lookup_config config = {.loop = l->config.loop,
+                                         .host = l->config.host,
+                                         .port = l->config.port,
+                                         .on_found = on_found,
+                                         .data = l};
 
     return lookup_start(&l->lookup, &config);
 }

@@ -21,7 +21,8 @@ struct link_config {
     unsigned turn; /* with which of several addresses to begin, modulo their number */
     void (*on_connected)(void *data);
     void (*on_bytes)(void *data, const uint8_t *bytes, size_t n);
-    void (*on_lost)(void *data, const char *why); /* the link is closed by itself; why: a part of a sentence */
+    void (*on_lost)(void *data,
+                    const char *why); /* the link is closed by itself; why: a part of a sentence */
     void *data;
 };
 

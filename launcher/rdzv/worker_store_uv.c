@@ -78,8 +78,8 @@ int worker_store_hold(int *ret_fd, uint16_t *ret_port)
         size = sizeof(any4);
         fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     }
-    if (fd < 0 || setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) < 0 || bind(fd, address, size) < 0 ||
-        getsockname(fd, address, &size) < 0)
+    if (fd < 0 || setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) < 0 ||
+        bind(fd, address, size) < 0 || getsockname(fd, address, &size) < 0)
         return -errno;
     /* The port is at the same place in both. */
     *ret_port = ntohs(address == (struct sockaddr *)&any ? any.sin6_port : any4.sin_port);

@@ -158,7 +158,8 @@ void event_file_write(struct event_file *f, const char *lines)
     if (!f)
         return;
     (void)pthread_mutex_lock(&f->lock);
-    if (buf_size(&f->pending) + strlen(lines) > PENDING_MAX || buf_append(&f->pending, lines, strlen(lines)) < 0)
+    if (buf_size(&f->pending) + strlen(lines) > PENDING_MAX ||
+        buf_append(&f->pending, lines, strlen(lines)) < 0)
         f->dropped++;
     (void)pthread_cond_broadcast(&f->changed);
     tell(f);

@@ -32,7 +32,7 @@ static void add_integer(cJSON *line, const char *name, int64_t value)
     char text[24];
 
     (void)snprintf(text, sizeof(text), "%lld", (long long)value); /* fits */
-    (void)cJSON_AddRawToObject(line, name, text);                  /* a field that finds no memory is left out */
+    (void)cJSON_AddRawToObject(line, name, text); /* a field that finds no memory is left out */
 }
 
 static void add_signal(cJSON *line, const char *name, int signal)
@@ -40,7 +40,8 @@ static void add_signal(cJSON *line, const char *name, int signal)
     const char *abbreviation = sigabbrev_np(signal);
     char text[32];
 
-    (void)snprintf(text, sizeof(text), abbreviation ? "SIG%s" : "%.0s%d", abbreviation ? abbreviation : "", signal);
+    (void)snprintf(text, sizeof(text), abbreviation ? "SIG%s" : "%.0s%d", abbreviation ? abbreviation : "",
+                   signal);
     (void)cJSON_AddStringToObject(line, name, text);
 }
 
@@ -55,7 +56,8 @@ void events_add_text(cJSON *object, const char *name, const char *text)
             *s = '?';
         s += n ? n : 1;
     }
-    (void)cJSON_AddStringToObject(object, name, copy ? copy : ""); /* a field that finds no memory is left out */
+    (void)cJSON_AddStringToObject(object, name,
+                                  copy ? copy : ""); /* a field that finds no memory is left out */
     free(copy);
 }
 

@@ -146,8 +146,9 @@ static char *raw_error(const char *attempt_dir, int local_rank)
         path = NULL;
     char *bytes = path ? logs_read_file(path, ERROR_FILE_MAX, &n) : NULL;
     if (!bytes)
-        return strdup("{\"message\": \"<NONE>\", \"errorTraits\": {\"category\": \"system_terminated_error\", "
-                      "\"retryability\": \"False\"}}");
+        return strdup(
+            "{\"message\": \"<NONE>\", \"errorTraits\": {\"category\": \"system_terminated_error\", "
+            "\"retryability\": \"False\"}}");
     char *text = strndup(bytes, n);
     free(bytes);
     return text;
@@ -220,7 +221,8 @@ void events_step(struct events *e, const struct group *g, const struct group_eve
     if (!e->told_failure)
         tell_failure(e, g, event->now_ns);
     if (event->kind == GROUP_SIGNAL)
-        tell(e, g, (struct event){.kind = EVENT_STOP, .number = event->value, .sender = event->pid}, event->now_ns);
+        tell(e, g, (struct event){.kind = EVENT_STOP, .number = event->value, .sender = event->pid},
+             event->now_ns);
 }
 
 void events_restart(struct events *e, const struct group *g, const struct failures_outcome *outcome)
@@ -234,8 +236,8 @@ void events_restart(struct events *e, const struct group *g, const struct failur
          clock_ns(CLOCK_MONOTONIC));
 }
 
-void events_end(struct events *e, const struct group *g, const struct failures_outcome *outcome, int exit_code,
-                const char *attempt_dir)
+void events_end(struct events *e, const struct group *g, const struct failures_outcome *outcome,
+                int exit_code, const char *attempt_dir)
 {
     if (!e)
         return;

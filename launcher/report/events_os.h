@@ -35,7 +35,7 @@ void events_step(struct events *e, const struct group *g, const struct group_eve
 void events_restart(struct events *e, const struct group *g, const struct failures_outcome *outcome);
 
 /* The job is over. attempt_dir: of its last generation, or NULL. */
-void events_end(struct events *e, const struct group *g, const struct failures_outcome *outcome, int exit_code,
-                const char *attempt_dir);
+void events_end(struct events *e, const struct group *g, const struct failures_outcome *outcome,
+                int exit_code, const char *attempt_dir);
 
 void events_destroy(struct events *e);

@@ -53,7 +53,8 @@ static void add_text_or_null(cJSON *object, const char *name, const char *text)
         (void)cJSON_AddNullToObject(object, name);
 }
 
-static void add_metadata(cJSON *metadata, const struct event_job *job, const struct event_torch *e, const char *inner)
+static void add_metadata(cJSON *metadata, const struct event_job *job, const struct event_torch *e,
+                         const char *inner)
 {
     char id[16] = "";
 

@@ -198,14 +198,16 @@ static char *bad_interpreter(const struct failures_source *source)
 }
 
 /* "rank 1 (pid 4711): exit code 3: ValueError: boom". */
-static void set_reason(const struct failures_source *source, const struct report_failure *f, char *out, size_t out_size)
+static void set_reason(const struct failures_source *source, const struct report_failure *f, char *out,
+                       size_t out_size)
 {
     const struct group *g = source->group;
     char end[96];
 
     *out = '\0';
     if (g->cause == GROUP_CAUSE_EXEC)
-        (void)snprintf(out, out_size, "%s: %s", source->program, strerrordesc_np(g->workers[g->cause_worker].status));
+        (void)snprintf(out, out_size, "%s: %s", source->program,
+                       strerrordesc_np(g->workers[g->cause_worker].status));
     if (g->cause == GROUP_CAUSE_GUARDIAN)
         (void)snprintf(out, out_size, "the guardian was killed from outside");
     if (g->cause != GROUP_CAUSE_WORKER || !f)

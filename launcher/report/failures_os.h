@@ -15,18 +15,18 @@ struct failures_source {
     const struct group *group;
     const struct job *job;
     char *const *environment;
-    const char *program;     /* path that was executed */
-    const char *run_dir;     /* with a folder for each generation; NULL: no files */
-    const char *log_dir;     /* to be named as the place where files are kept; NULL: none */
-    int rank_base;           /* global rank of local rank 0 */
-    long oom_kills;          /* since the start; -1 when unknown */
-    const char *sender;      /* who told crun to stop; "" when unknown */
-    bool gave_up;            /* something cannot be killed */
+    const char *program; /* path that was executed */
+    const char *run_dir; /* with a folder for each generation; NULL: no files */
+    const char *log_dir; /* to be named as the place where files are kept; NULL: none */
+    int rank_base;       /* global rank of local rank 0 */
+    long oom_kills;      /* since the start; -1 when unknown */
+    const char *sender;  /* who told crun to stop; "" when unknown */
+    bool gave_up;        /* something cannot be killed */
 };
 
 struct failures_outcome {
-    bool has_files;  /* there are error files or logs to keep, of any generation so far */
-    int worker_code; /* exit code in the style of --exit-code=worker */
+    bool has_files;   /* there are error files or logs to keep, of any generation so far */
+    int worker_code;  /* exit code in the style of --exit-code=worker */
     char reason[256]; /* of the last report: the first cause in a few words */
 };
 

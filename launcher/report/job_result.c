@@ -15,8 +15,8 @@ static void add_table(struct text *out, const struct verdict *v)
     const char *name = c->exit_code < 0 ? report_signal_name(-c->exit_code) : NULL;
 
     text_add(out, "%s\n%s FAILED\n%s\n", rule, v->title, thin_rule);
-    text_add(out, "Root Cause (first observed failure):\n[0]:\n  time      : %s\n  host      : %s\n", v->time_text,
-             c->host);
+    text_add(out, "Root Cause (first observed failure):\n[0]:\n  time      : %s\n  host      : %s\n",
+             v->time_text, c->host);
     text_add(out, "  rank      : %d (local_rank: %d)\n", c->rank, c->local_rank);
     text_add(out, "  exitcode  : %d (pid: %lld) %s%s%s\n", c->exit_code, (long long)c->pid, name ? " (" : "",
              name ? name : "", name ? ")" : "");
@@ -24,7 +24,8 @@ static void add_table(struct text *out, const struct verdict *v)
     if (c->text[0])
         text_add(out, "%s\n", c->text);
     else if (c->exit_code < 0)
-        text_add(out, "Signal %d (%s) received by PID %lld\n", -c->exit_code, name ? name : "<N/A>", (long long)c->pid);
+        text_add(out, "Signal %d (%s) received by PID %lld\n", -c->exit_code, name ? name : "<N/A>",
+                 (long long)c->pid);
     else
         text_add(out, "To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html\n");
     text_add(out, "%s\n", rule);
@@ -43,7 +44,9 @@ char *verdict_compose(const struct verdict *v)
         text_add(&out, "crun: the job has failed on all nodes: %s\n", what);
     if (v->kind == SESSION_VERDICT_FAILURE && v->max_restarts > 0 && v->restarts >= v->max_restarts &&
         v->cause->kind == SESSION_CAUSE_WORKER)
-        text_add(&out, v->max_restarts == 1 ? "crun: the only restart is used\n" : "crun: all %u restarts are used\n",
+        text_add(&out,
+                 v->max_restarts == 1 ? "crun: the only restart is used\n"
+                                      : "crun: all %u restarts are used\n",
                  v->max_restarts);
     if (v->kind == SESSION_VERDICT_FAILURE && v->cause->kind == SESSION_CAUSE_WORKER && v->cause->rank >= 0)
         add_table(&out, v);

@@ -10,8 +10,8 @@
 struct verdict {
     enum session_verdict kind;
     const struct session_cause *cause;
-    const char *title;      /* script, module or command */
-    const char *time_text;  /* local time, as the table shows it */
+    const char *title;     /* script, module or command */
+    const char *time_text; /* local time, as the table shows it */
     unsigned restarts, max_restarts;
 };
 

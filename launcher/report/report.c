@@ -69,7 +69,8 @@ static double seconds(uint64_t ns)
 /* Signals that do not come from a mistake of the program itself. */
 static bool is_sent_by_people(int signal)
 {
-    return signal == SIGKILL || signal == SIGTERM || signal == SIGINT || signal == SIGHUP || signal == SIGQUIT;
+    return signal == SIGKILL || signal == SIGTERM || signal == SIGINT || signal == SIGHUP ||
+           signal == SIGQUIT;
 }
 
 static void add_cause_worker(struct text *out, const struct report *r)
@@ -102,14 +103,15 @@ static void add_cause_exec(struct text *out, const struct report *r)
 
     int rank = r->rank_base + r->group->cause_worker;
     if (r->interpreter) {
-        text_add(out, "crun: rank %d could not be started: %s: its \"#!\" line names %s, which cannot be run: %s\n",
-                 rank, r->program, r->interpreter, strerrordesc_np(w->status));
+        text_add(
+            out,
+            "crun: rank %d could not be started: %s: its \"#!\" line names %s, which cannot be run: %s\n",
+            rank, r->program, r->interpreter, strerrordesc_np(w->status));
         return;
     }
-    text_add(out, "crun: rank %d could not be started: %s: %s%s\n", rank, r->program,
-             strerrordesc_np(w->status),
-             w->status == ENOEXEC ? "; the file is neither a program of this machine nor begins with \"#!\""
-                                  : "");
+    text_add(
+        out, "crun: rank %d could not be started: %s: %s%s\n", rank, r->program, strerrordesc_np(w->status),
+        w->status == ENOEXEC ? "; the file is neither a program of this machine nor begins with \"#!\"" : "");
 }
 
 static int count_unready(const struct group *g)
@@ -134,8 +136,10 @@ static void add_cause(struct text *out, const struct report *r)
         add_cause_exec(out, r);
         break;
     case GROUP_CAUSE_REFORM:
-        text_add(out, "crun: after a failed worker had been replaced, %d of %d workers were not ready within %.0f s\n",
-                 count_unready(g), g->config.n_workers, seconds(g->config.reform_ns));
+        text_add(
+            out,
+            "crun: after a failed worker had been replaced, %d of %d workers were not ready within %.0f s\n",
+            count_unready(g), g->config.n_workers, seconds(g->config.reform_ns));
         break;
     case GROUP_CAUSE_GUARDIAN:
         text_add(out,
@@ -188,8 +192,9 @@ static void add_why_not_replaced(struct text *out, const struct report *r)
         return;
     for (int i = 0; i < g->config.n_workers; i++)
         if (i != g->cause_worker && !g->workers[i].capable) {
-            text_add(out, "crun: rank %d has not said that it can go on while another is replaced, as programs on "
-                          "libcrw can; so all are started again\n",
+            text_add(out,
+                     "crun: rank %d has not said that it can go on while another is replaced, as programs on "
+                     "libcrw can; so all are started again\n",
                      r->rank_base + i);
             return;
         }
@@ -208,10 +213,11 @@ static void add_decision(struct text *out, const struct report *r)
     else if (g->will_restart) {
         add_why_not_replaced(out, r);
         text_add(out, "crun: %d/%d attempts left; will restart worker group\n", max - g->restarts - 1, max);
-    }
-    else if (!g->interrupt && g->cause != GROUP_CAUSE_EXEC && max > 0)
-        text_add(out, max == 1 ? "crun: the only restart is used; the job has failed\n"
-                               : "crun: all %d restarts are used; the job has failed\n", max);
+    } else if (!g->interrupt && g->cause != GROUP_CAUSE_EXEC && max > 0)
+        text_add(out,
+                 max == 1 ? "crun: the only restart is used; the job has failed\n"
+                          : "crun: all %d restarts are used; the job has failed\n",
+                 max);
 }
 
 static void add_last_lines(struct text *out, const char *lines)
@@ -233,7 +239,8 @@ static void add_lines(struct text *out, const struct report *r)
         add_others(out, r, false, "stopped by crun because of it:");
     }
     if (r->gave_up)
-        text_add(out, "crun: not everything could be killed, see above; end it before you start the job again\n");
+        text_add(out,
+                 "crun: not everything could be killed, see above; end it before you start the job again\n");
     else if (r->group->escalated && r->group->cause != GROUP_CAUSE_GUARDIAN)
         text_add(out, "crun: not everything had ended in time; what was left has been killed\n");
     if (r->log_dir && !r->group->will_restart)

@@ -34,14 +34,14 @@ struct report {
     int root;          /* index of the first cause; -1 when there are no failures */
     const char *title; /* script, module or command */
     const char *host;
-    const char *program;    /* what could not be executed, for GROUP_CAUSE_EXEC */
-    const char *interpreter; /* the one its "#!" line names, when that is what is missing; else NULL */
-    const char *log_dir;    /* files that are kept are below; NULL: none */
-    const char *last_lines; /* of the first cause's stderr, where nobody has seen them; NULL: none */
-    long oom_kills;         /* the kernel's count for this cgroup since the start; -1 when unknown */
+    const char *program;      /* what could not be executed, for GROUP_CAUSE_EXEC */
+    const char *interpreter;  /* the one its "#!" line names, when that is what is missing; else NULL */
+    const char *log_dir;      /* files that are kept are below; NULL: none */
+    const char *last_lines;   /* of the first cause's stderr, where nobody has seen them; NULL: none */
+    long oom_kills;           /* the kernel's count for this cgroup since the start; -1 when unknown */
     const char *core_pattern; /* what the kernel does with core dumps; NULL or "": unknown */
-    const char *sender;     /* "process 7 (bash)": who told crun to stop; NULL or "": unknown */
-    bool gave_up;           /* something is left that cannot be killed */
+    const char *sender;       /* "process 7 (bash)": who told crun to stop; NULL or "": unknown */
+    bool gave_up;             /* something is left that cannot be killed */
 };
 
 /*

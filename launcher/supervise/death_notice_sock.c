@@ -93,8 +93,8 @@ void last_word_say(const struct last_word *w)
         return;
     set_patience(fd);
     if (connect(fd, (const struct sockaddr *)&w->to, w->to_size) < 0 ||
-        !say(fd, w->greeting, w->greeting_size) ||
-        recv(fd, answer, ECHO_SIZE, MSG_WAITALL) != ECHO_SIZE || !say(fd, w->words, w->words_size))
+        !say(fd, w->greeting, w->greeting_size) || recv(fd, answer, ECHO_SIZE, MSG_WAITALL) != ECHO_SIZE ||
+        !say(fd, w->words, w->words_size))
         return;
     /* A socket that is closed with bytes unread is reset, and what was said may go with it. */
     while (recv(fd, answer, sizeof(answer), 0) > 0)

@@ -310,7 +310,8 @@ static void sweep_sessions(struct guardian *g)
         g->setup->state[i].sweep = false;
 }
 
-static void start_replacement(struct guardian *g, const struct guardian_order *order, const struct replacement *r)
+static void start_replacement(struct guardian *g, const struct guardian_order *order,
+                              const struct replacement *r)
 {
     struct guardian_worker *w = &g->setup->state[order->worker];
 

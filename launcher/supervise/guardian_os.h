@@ -18,10 +18,10 @@ struct logs;
 struct spawn_worker;
 
 enum guardian_order_kind {
-    GUARDIAN_SIGNAL = 1, /* to the process group of every worker, and to whatever was left behind */
-    GUARDIAN_KILL,       /* SIGKILL to everything, again and again until nothing is left */
+    GUARDIAN_SIGNAL = 1,  /* to the process group of every worker, and to whatever was left behind */
+    GUARDIAN_KILL,        /* SIGKILL to everything, again and again until nothing is left */
     GUARDIAN_KILL_WORKER, /* SIGKILL to that worker's process group */
-    GUARDIAN_START,      /* worker, which has ended: start a new one in its place (replacement_os.h); what the one
+    GUARDIAN_START, /* worker, which has ended: start a new one in its place (replacement_os.h); what the one
                             before left in its session is killed */
 };
 
@@ -53,8 +53,8 @@ struct guardian_report {
 
 /* What the guardian keeps of a worker; allocated by crun, as the guardian itself allocates nothing. */
 struct guardian_worker {
-    pid_t pid; /* 0: not started, or waited for */
-    int pidfd; /* -1: none, or the kernel has none */
+    pid_t pid;   /* 0: not started, or waited for */
+    int pidfd;   /* -1: none, or the kernel has none */
     bool asked;  /* the guardian has sent it a signal */
     pid_t ended; /* the one before, and its session; 0: none */
     bool sweep;  /* what is left of that session is being killed */

@@ -155,7 +155,9 @@ int replacement_send(int link, int worker, const struct spawn_worker *w)
             order.descriptors |= 1u << i;
             fds[n++] = *places[i];
         }
-    struct msghdr message = {.msg_iov = &data, .msg_iovlen = 1, .msg_control = control.bytes,
+    struct msghdr message = {.msg_iov = &data,
+                             .msg_iovlen = 1,
+                             .msg_control = control.bytes,
                              .msg_controllen = CMSG_SPACE((size_t)n * sizeof(int))};
     struct cmsghdr *c = CMSG_FIRSTHDR(&message);
     c->cmsg_level = SOL_SOCKET;
@@ -179,11 +181,14 @@ ssize_t replacement_receive(int link, struct guardian_order *order, struct repla
 {
     struct iovec data = {.iov_base = order, .iov_len = sizeof(*order)};
     union control control;
-    struct msghdr message = {.msg_iov = &data, .msg_iovlen = 1, .msg_control = control.bytes,
+    struct msghdr message = {.msg_iov = &data,
+                             .msg_iovlen = 1,
+                             .msg_control = control.bytes,
                              .msg_controllen = sizeof(control.bytes)};
     int fds[N_SENT_MAX], n = 0;
 
-    *ret = (struct replacement){.worker = {.stdio = {-1, -1, -1}, .notice_fd = -1, .state_fd = -1, .cache_fd = -1}};
+    *ret = (struct replacement){
+        .worker = {.stdio = {-1, -1, -1}, .notice_fd = -1, .state_fd = -1, .cache_fd = -1}};
     ssize_t got = recvmsg(link, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
     if (got <= 0 || order->kind != GUARDIAN_START)
         return got;

@@ -160,9 +160,14 @@ int spawn_guardian(const struct spawn_worker *workers, size_t n_workers, const s
         return -ENOMEM;
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, link) < 0)
         return -errno;
-    struct guardian_setup setup = {
-        .workers = workers, .state = state, .n_workers = n_workers, .link = link[1], .keep = keep,
-        .crun = getpid(), .last_word = last_word, .logs = logs};
+    struct guardian_setup setup = {.workers = workers,
+                                   .state = state,
+                                   .n_workers = n_workers,
+                                   .link = link[1],
+                                   .keep = keep,
+                                   .crun = getpid(),
+                                   .last_word = last_word,
+                                   .logs = logs};
     setup.n_keep = collect_descriptors(workers, n_workers, keep);
     keep[setup.n_keep++] = link[1];
     qsort(keep, setup.n_keep, sizeof(*keep), compare_ints);

@@ -33,7 +33,7 @@ struct spawn_worker {
     char *const *environment;
     int stdio[3];
     int notice_fd;
-    int state_fd, cache_fd; /* see proto/worker_memory.h */
+    int state_fd, cache_fd;       /* see proto/worker_memory.h */
     const struct numa_cpus *cpus; /* it runs on these only; NULL: wherever crun may */
 };
 

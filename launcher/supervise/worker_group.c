@@ -352,9 +352,9 @@ static void on_left(struct group *g, const struct group_event *event, struct gro
 
 static bool can_restart(const struct group *g)
 {
-    return (g->cause == GROUP_CAUSE_WORKER || g->cause == GROUP_CAUSE_GUARDIAN || g->cause == GROUP_CAUSE_REFORM) &&
-           !g->interrupt &&
-           g->restarts < g->config.max_restarts;
+    return (g->cause == GROUP_CAUSE_WORKER || g->cause == GROUP_CAUSE_GUARDIAN ||
+            g->cause == GROUP_CAUSE_REFORM) &&
+           !g->interrupt && g->restarts < g->config.max_restarts;
 }
 
 /* Draining, a worker's bad end is not told when it comes: others may be about to save what they have. */
@@ -536,14 +536,21 @@ void group_step(struct group *g, const struct group_event *event, struct group_a
 {
     static void (*const handlers[GROUP_EVENT_COUNT])(struct group *, const struct group_event *,
                                                      struct group_actions *) = {
-        [GROUP_START] = on_start,     [GROUP_START_FAILED] = on_start_failed,
-        [GROUP_STARTED] = on_started, [GROUP_EXEC_FAILED] = on_exec_failed,
-        [GROUP_EXITED] = on_exited,   [GROUP_LEFT] = on_left,
-        [GROUP_EMPTY] = on_empty,     [GROUP_GUARDIAN_LOST] = on_guardian_lost,
-        [GROUP_SIGNAL] = on_signal,   [GROUP_TIMER] = on_timer,
-        [GROUP_STOP] = on_stop,       [GROUP_END] = on_end,
+        [GROUP_START] = on_start,
+        [GROUP_START_FAILED] = on_start_failed,
+        [GROUP_STARTED] = on_started,
+        [GROUP_EXEC_FAILED] = on_exec_failed,
+        [GROUP_EXITED] = on_exited,
+        [GROUP_LEFT] = on_left,
+        [GROUP_EMPTY] = on_empty,
+        [GROUP_GUARDIAN_LOST] = on_guardian_lost,
+        [GROUP_SIGNAL] = on_signal,
+        [GROUP_TIMER] = on_timer,
+        [GROUP_STOP] = on_stop,
+        [GROUP_END] = on_end,
         [GROUP_DRAIN] = on_drain,
-        [GROUP_READY] = on_ready,     [GROUP_REPLACE_FAILED] = on_replace_failed,
+        [GROUP_READY] = on_ready,
+        [GROUP_REPLACE_FAILED] = on_replace_failed,
     };
 
     out->n_items = 0;

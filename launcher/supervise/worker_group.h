@@ -54,9 +54,9 @@ enum group_event_kind {
     GROUP_TIMER,         /* the armed deadline may have passed */
     GROUP_STOP,          /* placed: this generation is over, because of another node */
     GROUP_END,           /* placed: the job is over; value: exit code */
-    GROUP_DRAIN,         /* placed: all nodes are to stop at a common point, for good; value, pid: as GROUP_SIGNAL if
+    GROUP_DRAIN, /* placed: all nodes are to stop at a common point, for good; value, pid: as GROUP_SIGNAL if
                             it is for the sake of this node, else 0 */
-    GROUP_READY,         /* worker is in its place and can go on when another is replaced; value: its generation */
+    GROUP_READY, /* worker is in its place and can go on when another is replaced; value: its generation */
     GROUP_REPLACE_FAILED, /* what GROUP_DO_REPLACE asks for cannot be done */
     GROUP_EVENT_COUNT
 };
@@ -80,18 +80,18 @@ enum group_action_kind {
     GROUP_DO_KILL,          /* SIGKILL to everything of the generation until nothing is left */
     GROUP_DO_ARM,           /* wake me (GROUP_TIMER) at deadline_ns; replaces an earlier deadline */
     GROUP_DO_DISARM,
-    GROUP_DO_REPORT,      /* the generation failed: say why, and what happens next */
-    GROUP_DO_START_AGAIN, /* answer with GROUP_START */
+    GROUP_DO_REPORT,        /* the generation failed: say why, and what happens next */
+    GROUP_DO_START_AGAIN,   /* answer with GROUP_START */
     GROUP_DO_KILL_GUARDIAN, /* it does not do what it is told to: SIGKILL, what it had falls to crun */
-    GROUP_DO_GIVE_UP,     /* some process cannot be killed: name it */
-    GROUP_DO_FINISH,      /* end with exit code value */
-    GROUP_DO_REPLACE,     /* open the next generation for the workers that run; start those that do not in it */
+    GROUP_DO_GIVE_UP,       /* some process cannot be killed: name it */
+    GROUP_DO_FINISH,        /* end with exit code value */
+    GROUP_DO_REPLACE, /* open the next generation for the workers that run; start those that do not in it */
     GROUP_DO_KILL_CONDEMNED, /* SIGKILL to these workers, and to nobody else */
     /* Placed: tell the other nodes */
     GROUP_DO_FAILED, /* that worker failed (-1: all are gone, the guardian was killed); the rest is being stopped */
-    GROUP_DO_DONE,   /* that all workers here ended well */
-    GROUP_DO_READY,  /* that nothing is left here and a place in the next generation is wanted */
-    GROUP_DO_LEAVE,  /* that this node goes away: signal value, or 0 if it cannot go on */
+    GROUP_DO_DONE,        /* that all workers here ended well */
+    GROUP_DO_READY,       /* that nothing is left here and a place in the next generation is wanted */
+    GROUP_DO_LEAVE,       /* that this node goes away: signal value, or 0 if it cannot go on */
     GROUP_DO_NOTIFY_PEER, /* tell workers over their notice sockets: another node's part has failed */
 };
 
@@ -120,8 +120,8 @@ struct group_worker {
     pid_t pid;
     int status; /* wait status, or errno when exec failed */
     uint64_t started_ns, ended_ns;
-    int order;    /* it was the order-th of its generation to end, from 0 */
-    bool stopped; /* it has been told to end; of one that has ended: before it did */
+    int order;      /* it was the order-th of its generation to end, from 0 */
+    bool stopped;   /* it has been told to end; of one that has ended: before it did */
     bool ready;     /* in this generation */
     bool capable;   /* it has been ready in one */
     bool lost;      /* it failed, and a new process takes its place */
@@ -145,8 +145,8 @@ enum group_cause {
 struct group_config {
     int n_workers;
     int max_restarts;
-    uint64_t grace_ns; /* between a stop signal and SIGKILL */
-    bool placed;       /* one node of several: max_restarts is for the job, and not watched here */
+    uint64_t grace_ns;  /* between a stop signal and SIGKILL */
+    bool placed;        /* one node of several: max_restarts is for the job, and not watched here */
     bool replace;       /* keep the workers that can stay when one fails */
     uint64_t reform_ns; /* for all to be ready after a replacement */
 };
@@ -157,17 +157,17 @@ struct group {
     enum group_state state;
     enum group_cause cause;
     int cause_worker;
-    int interrupt;       /* first signal crun was told to stop by, or 0 */
-    pid_t interrupt_pid; /* who sent it */
-    bool will_restart;   /* the next GROUP_START begins another generation, charged to the budget; placed: it
+    int interrupt;        /* first signal crun was told to stop by, or 0 */
+    pid_t interrupt_pid;  /* who sent it */
+    bool will_restart;    /* the next GROUP_START begins another generation, charged to the budget; placed: it
                             may, and the budget is kept elsewhere */
-    bool will_replace;   /* the same, with the workers that are there */
-    bool forming;        /* replacing: the new ones are ordered, all have to get ready */
-    uint64_t lost_ns;    /* replacing: when the last one failed */
+    bool will_replace;    /* the same, with the workers that are there */
+    bool forming;         /* replacing: the new ones are ordered, all have to get ready */
+    uint64_t lost_ns;     /* replacing: when the last one failed */
     bool guardian_killed; /* by us, as it had not killed everything in time, or it is lost anyway */
-    bool escalated;      /* this generation had to be killed */
-    bool is_draining;    /* placed: workers that end well now are done, others have failed */
-    bool is_ending;      /* placed: the job is over, with end_code */
+    bool escalated;       /* this generation had to be killed */
+    bool is_draining;     /* placed: workers that end well now are done, others have failed */
+    bool is_ending;       /* placed: the job is over, with end_code */
     int end_code;
     uint32_t generation;
     int restarts; /* charged so far */

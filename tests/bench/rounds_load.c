@@ -35,7 +35,8 @@ static struct settings {
     const char *host;
     uint16_t port;
     unsigned n_agents, n_rounds, node_timeout_ms, per_address;
-} settings = {.host = "127.0.0.1", .n_agents = 1000, .n_rounds = 20, .node_timeout_ms = 1000, .per_address = 5000};
+} settings = {
+    .host = "127.0.0.1", .n_agents = 1000, .n_rounds = 20, .node_timeout_ms = 1000, .per_address = 5000};
 
 struct agent {
     int fd;
@@ -98,7 +99,8 @@ static void bind_source(int fd, unsigned i)
     if (strncmp(settings.host, "127.", 4) != 0)
         return;
     from.sin_addr.s_addr = htonl(INADDR_LOOPBACK + i / settings.per_address);
-    (void)setsockopt(fd, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &on, sizeof(on)); /* else ports run out sooner */
+    (void)setsockopt(fd, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &on,
+                     sizeof(on)); /* else ports run out sooner */
     if (bind(fd, (struct sockaddr *)&from, sizeof(from)) < 0)
         die("bind");
 }
@@ -357,15 +359,14 @@ static void wait_for(const unsigned *counter, unsigned n, const char *what)
 
 static void init_agent(struct agent *a, unsigned i)
 {
-    struct session_config config = {
-        .endpoint = "the rendezvous",
-        .cutoff_ns = SESSION_CUTOFF_MS * UINT64_C(1000000),
-        .hello = {.job = "load",
-                  .role = "default",
-                  .nonce = {.high = (uint64_t)getpid(), .low = i + 1},
-                  .n_workers = WORKERS,
-                  .node_rank = -1,
-                  .params = SESSION_PARAMS_DEFAULT}};
+    struct session_config config = {.endpoint = "the rendezvous",
+                                    .cutoff_ns = SESSION_CUTOFF_MS * UINT64_C(1000000),
+                                    .hello = {.job = "load",
+                                              .role = "default",
+                                              .nonce = {.high = (uint64_t)getpid(), .low = i + 1},
+                                              .n_workers = WORKERS,
+                                              .node_rank = -1,
+                                              .params = SESSION_PARAMS_DEFAULT}};
 
     config.hello.params.min_nodes = config.hello.params.max_nodes = settings.n_agents;
     config.hello.params.max_restarts = SESSION_COUNT_MAX;
@@ -403,7 +404,8 @@ static struct round fail_one(unsigned i)
     step(a, (struct session_event){.kind = SESSION_EVENT_GROUP_FAILED, .cause = &cause, .when_ns = begin_ns});
     flush(a);
     only_reading = true;
-    wait_for(&n_told, settings.n_agents, "not everybody was told in time"); /* the failed one is told as well */
+    wait_for(&n_told, settings.n_agents,
+             "not everybody was told in time"); /* the failed one is told as well */
     only_reading = false;
     work_all();
     step(a, (struct session_event){.kind = SESSION_EVENT_GROUP_READY, .port = 40000});
@@ -448,8 +450,8 @@ static void run(void)
     uint64_t join_ns = join_all(), in, out;
     double n = settings.n_agents;
 
-    printf("{\"agents\":%u,\"join_ms\":%.1f,\"join_bytes_to\":%.0f,\"join_bytes_from\":%.0f", settings.n_agents,
-           (double)join_ns / 1e6, (double)n_bytes_in / n, (double)n_bytes_out / n);
+    printf("{\"agents\":%u,\"join_ms\":%.1f,\"join_bytes_to\":%.0f,\"join_bytes_from\":%.0f",
+           settings.n_agents, (double)join_ns / 1e6, (double)n_bytes_in / n, (double)n_bytes_out / n);
     in = n_bytes_in;
     out = n_bytes_out;
     for (unsigned i = 0; i < settings.n_rounds; i++) {
@@ -473,9 +475,12 @@ static void run(void)
 static void parse(int argc, char **argv)
 {
     static const struct option options[] = {
-        {"port", required_argument, NULL, 'p'},         {"host", required_argument, NULL, 'h'},
-        {"agents", required_argument, NULL, 'n'},       {"rounds", required_argument, NULL, 'r'},
-        {"node-timeout", required_argument, NULL, 't'}, {"per-address", required_argument, NULL, 'a'},
+        {"port", required_argument, NULL, 'p'},
+        {"host", required_argument, NULL, 'h'},
+        {"agents", required_argument, NULL, 'n'},
+        {"rounds", required_argument, NULL, 'r'},
+        {"node-timeout", required_argument, NULL, 't'},
+        {"per-address", required_argument, NULL, 'a'},
         {NULL, 0, NULL, 0},
     };
     int c;

@@ -130,8 +130,9 @@ static void measure(struct training *t, struct crw_snapshots *s, int n)
     }
     printf("%d snapshots of %.2f MB, one each second, %d durable within theirs; %.0f steps/s\n", n,
            (double)t->n_bytes / 1e6, n_durable, with / n);
-    printf("a save keeps the step waiting for %.3f ms, at most %.3f ms: %.3f %% of the time, goal %.0f %%: %s\n",
-           sum_s / n * 1e3, worst_s * 1e3, sum_s / n * 100, GOAL * 100, sum_s / n <= GOAL ? "met" : "not met");
+    printf(
+        "a save keeps the step waiting for %.3f ms, at most %.3f ms: %.3f %% of the time, goal %.0f %%: %s\n",
+        sum_s / n * 1e3, worst_s * 1e3, sum_s / n * 100, GOAL * 100, sum_s / n <= GOAL ? "met" : "not met");
     printf("steps in seconds with a snapshot beside those without: %+.2f %%\n", (with / without - 1) * 100);
 }
 
@@ -143,7 +144,10 @@ int main(int argc, char **argv)
     struct training t = {0};
     struct crw_snapshots *s;
 
-    (void)snprintf(folder, sizeof(folder), "%s/snapshot-stall-XXXXXX", argc > 2 ? argv[2] : tmp ? tmp : "/tmp");
+    (void)snprintf(folder, sizeof(folder), "%s/snapshot-stall-XXXXXX",
+                   argc > 2 ? argv[2]
+                   : tmp    ? tmp
+                            : "/tmp");
     if (n < 1 || !mkdtemp(folder)) {
         fprintf(stderr, "usage: %s [SNAPSHOTS [FOLDER]]\n", argv[0]);
         return 2;

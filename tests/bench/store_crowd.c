@@ -180,7 +180,8 @@ int main(int argc, char *argv[])
     meet_in_barrier();
     barrier_s = now_s() - started;
     check_everybody(2);
-    (void)printf("{\"clients\": %" PRIu64 ", \"add_wait_set_s\": %.3f, \"barrier_s\": %.3f, \"memory_kib\": %zu, "
+    (void)printf("{\"clients\": %" PRIu64
+                 ", \"add_wait_set_s\": %.3f, \"barrier_s\": %.3f, \"memory_kib\": %zu, "
                  "\"bytes_per_client\": %.0f}\n",
                  n_clients, door_s, barrier_s, (largest - before) / 1024,
                  (double)(largest - before) / (double)n_clients);

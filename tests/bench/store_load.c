@@ -409,7 +409,8 @@ static void load(void)
     spent = now_ns() - started;
     cpu = cpu_ns(settings.pid) - cpu;
     qsort(latencies, n_latencies, sizeof(latencies[0]), compare_u64);
-    (void)printf("{\"ops\": %" PRIu64 ", \"ops_per_s\": %.0f, \"cpu_us_per_op\": %.3f, \"server_cpu\": %.2f, "
+    (void)printf("{\"ops\": %" PRIu64
+                 ", \"ops_per_s\": %.0f, \"cpu_us_per_op\": %.3f, \"server_cpu\": %.2f, "
                  "\"p50_us\": %.1f, \"p99_us\": %.1f, \"max_us\": %.1f, \"rss_kib\": %ld}\n",
                  n_done, (double)n_done * 1e9 / (double)spent,
                  n_done ? (double)cpu / 1000 / (double)n_done : 0, (double)cpu / (double)spent,
@@ -490,10 +491,11 @@ static void many_clients(void)
     connected = connect_all(fds);
     idle = resident_kib(settings.pid);
     barrier = pass_barrier(fds);
-    (void)printf("{\"clients\": %u, \"connect_s\": %.3f, \"barrier_s\": %.3f, \"rss_before_kib\": %ld, "
-                 "\"rss_idle_kib\": %ld, \"rss_kib\": %ld, \"cpu_s\": %.3f}\n",
-                 settings.n_connections, connected, barrier, before, idle, resident_kib(settings.pid),
-                 (double)(cpu_ns(settings.pid) - cpu) / 1e9);
+    (void)printf(
+        "{\"clients\": %u, \"connect_s\": %.3f, \"barrier_s\": %.3f, \"rss_before_kib\": %ld, "
+        "\"rss_idle_kib\": %ld, \"rss_kib\": %ld, \"cpu_s\": %.3f}\n",
+        settings.n_connections, connected, barrier, before, idle, resident_kib(settings.pid),
+        (double)(cpu_ns(settings.pid) - cpu) / 1e9);
     free(fds);
 }
 

@@ -55,7 +55,8 @@ static void try_table(const uint8_t *data, size_t size)
     require(table_init(&table, WORLD_SIZE) == 0);
     if (table_add(&table, 0, data, size)) {
         for (int i = 0; i < WORLD_SIZE; i++)
-            require(table.keys[i] < 0 || (strlen(table.peers[i].address) < NET_ADDRESS_SIZE && table.peers[i].port > 0));
+            require(table.keys[i] < 0 ||
+                    (strlen(table.peers[i].address) < NET_ADDRESS_SIZE && table.peers[i].port > 0));
         require(!table_add(&table, 1, data, size));
     }
     table_finish(&table);

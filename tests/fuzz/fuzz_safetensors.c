@@ -60,7 +60,8 @@ static void require_same(const struct safetensors *a, const struct safetensors *
     for (size_t i = 0; i < a->n_tensors; i++) {
         const struct safetensors_tensor *x = &a->tensors[i], *y = safetensors_find_tensor(b, x->name);
 
-        require(y && x->dtype == y->dtype && x->n_dims == y->n_dims && x->end - x->begin == y->end - y->begin);
+        require(y && x->dtype == y->dtype && x->n_dims == y->n_dims &&
+                x->end - x->begin == y->end - y->begin);
     }
 }
 

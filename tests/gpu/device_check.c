@@ -75,7 +75,8 @@ static uint8_t classes[N_ITEMS];
 static uint32_t list[N_ITEMS];
 
 /* Three steps with planted NaN; whether any step was committed, and whether the parameters have every bit still. */
-static void train(const struct backend *b, bool poisons, bool *ret_committed, bool *ret_same, bool *ret_finite)
+static void train(const struct backend *b, bool poisons, bool *ret_committed, bool *ret_same,
+                  bool *ret_finite)
 {
     struct crw_model *model;
     struct crw_optimizer *optimizer;
@@ -83,7 +84,8 @@ static void train(const struct backend *b, bool poisons, bool *ret_committed, bo
     const struct backend_reducer reducer = {plant, &planter};
     struct backend_progress progress;
 
-    if (crw_model_create(layers, ARRAY_SIZE(layers), (struct crw_shape){N_INPUTS, 1, 1}, BATCH, NULL, &model) != 0)
+    if (crw_model_create(layers, ARRAY_SIZE(layers), (struct crw_shape){N_INPUTS, 1, 1}, BATCH, NULL,
+                         &model) != 0)
         exit(1);
     crw_model_init(model, 1);
     const struct crw_optimizer_options sgd = crw_optimizer_defaults(CRW_SGD);
@@ -124,7 +126,8 @@ static int check_poison(const struct backend *b)
     train(b, false, &committed, &same, &finite);
     train(b, true, &poisoned_committed, &poisoned_same, &poisoned_finite);
     (void)printf("{\"planted_nan_reaches_parameters\": %s, \"poisoned_state_is_unchanged\": %s}\n",
-                 committed && !finite ? "true" : "false", !poisoned_committed && poisoned_same ? "true" : "false");
+                 committed && !finite ? "true" : "false",
+                 !poisoned_committed && poisoned_same ? "true" : "false");
     return committed && !finite && !poisoned_committed && poisoned_same && poisoned_finite ? 0 : 1;
 }
 
@@ -181,21 +184,24 @@ static double time_copy(struct arena *a)
     for (int i = -2; i < N_TIMED; i++) {
         if (i == 0)
             must(cudaEventRecord(a->begin, a->q.stream), "cannot record");
-        must(cudaMemcpyAsync(a->states[1], a->g, n_bytes, cudaMemcpyDeviceToDevice, a->q.stream), "cannot copy");
+        must(cudaMemcpyAsync(a->states[1], a->g, n_bytes, cudaMemcpyDeviceToDevice, a->q.stream),
+             "cannot copy");
     }
     return bandwidth(a, 2.0 * N_TIMED * (double)n_bytes);
 }
 
 /* n_arrays: read and written, each. */
-static double time_optimizer(struct arena *a, const struct cuda_optimizer_options *options, int n_states, int n_arrays)
+static double time_optimizer(struct arena *a, const struct cuda_optimizer_options *options, int n_states,
+                             int n_arrays)
 {
     must(cudaMemcpy(a->options, options, sizeof(*options), cudaMemcpyHostToDevice), "cannot set options");
     must(cuda_commit_latch(&a->q, a->poison, NULL, a->options, 1, 1, a->commit), "cannot open the latch");
     for (int i = -2; i < N_TIMED; i++) {
         if (i == 0)
             must(cudaEventRecord(a->begin, a->q.stream), "cannot record");
-        must(cuda_optimizer_step(&a->q, (enum cuda_optimizer_kind)options->kind, a->commit, n_parameters, a->p, a->g,
-                                 n_states > 0 ? a->states[0] : NULL, n_states > 1 ? a->states[1] : NULL),
+        must(cuda_optimizer_step(&a->q, (enum cuda_optimizer_kind)options->kind, a->commit, n_parameters,
+                                 a->p, a->g, n_states > 0 ? a->states[0] : NULL,
+                                 n_states > 1 ? a->states[1] : NULL),
              "cannot step");
     }
     return bandwidth(a, (double)n_arrays * N_TIMED * (double)(n_parameters * sizeof(float)));

@@ -212,10 +212,11 @@ int main(int argc, char **argv)
     const int n_timed = argc > 1 ? atoi(argv[1]) : 2000;
     const double exact = compare_curves(b, BACKEND_EXACT), tf32 = compare_curves(b, BACKEND_TF32);
     const bool same = resumes(b), close = exact < 1e-3 && tf32 < 2e-2;
-    (void)printf("{\"loss_distance_exact\": %.3g, \"loss_distance_tf32\": %.3g, \"resumes_bit_exact\": %s, "
-                 "\"step_us_exact\": %.1f, \"step_us_tf32\": %.1f, \"step_us_bf16\": %.1f}\n",
-                 exact, tf32, same ? "true" : "false", time_steps(b, BACKEND_EXACT, n_timed),
-                 time_steps(b, BACKEND_TF32, n_timed), time_steps(b, BACKEND_BF16, n_timed));
+    (void)printf(
+        "{\"loss_distance_exact\": %.3g, \"loss_distance_tf32\": %.3g, \"resumes_bit_exact\": %s, "
+        "\"step_us_exact\": %.1f, \"step_us_tf32\": %.1f, \"step_us_bf16\": %.1f}\n",
+        exact, tf32, same ? "true" : "false", time_steps(b, BACKEND_EXACT, n_timed),
+        time_steps(b, BACKEND_TF32, n_timed), time_steps(b, BACKEND_BF16, n_timed));
     backend_close(&plugin);
     return same && close ? 0 : 1;
 }

@@ -27,8 +27,9 @@ int main(int argc, char **argv)
         {"model.halves", CRW_BF16, 2, {2, 2}, halves},
         {"model.empty", CRW_F32, 2, {0, 3}, NULL},
     };
-    const struct crw_pair meta[] = {
-        {"epoch", "3"}, {"note", "quote \" backslash \\ tab \t"}, {"name", "Fran\xc3\xa7oise \xe2\x82\xac \xf0\x9f\x98\x80"}};
+    const struct crw_pair meta[] = {{"epoch", "3"},
+                                    {"note", "quote \" backslash \\ tab \t"},
+                                    {"name", "Fran\xc3\xa7oise \xe2\x82\xac \xf0\x9f\x98\x80"}};
     struct crw_snapshots *s;
     const char *failure;
 
@@ -45,8 +46,8 @@ int main(int argc, char **argv)
     for (int i = 0; i < 7; i++)
         bytes[i] = (uint8_t)i;
     if (crw_snapshots_create(argv[1], 2, &s) != 0 ||
-        crw_snapshots_save(s, strtoull(argv[2], NULL, 10), tensors, sizeof(tensors) / sizeof(tensors[0]), meta,
-                           sizeof(meta) / sizeof(meta[0])) != 0) {
+        crw_snapshots_save(s, strtoull(argv[2], NULL, 10), tensors, sizeof(tensors) / sizeof(tensors[0]),
+                           meta, sizeof(meta) / sizeof(meta[0])) != 0) {
         fprintf(stderr, "%s: %s\n", argv[0], crw_error_message());
         return 1;
     }

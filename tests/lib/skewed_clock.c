@@ -46,7 +46,7 @@ int gettimeofday(struct timeval *ret, void *zone)
 {
     struct timespec t;
 
-    (void)zone; /* obsolete */
+    (void)zone;                              /* obsolete */
     (void)clock_gettime(CLOCK_REALTIME, &t); /* as above */
     *ret = (struct timeval){.tv_sec = t.tv_sec, .tv_usec = t.tv_nsec / 1000};
     return 0;

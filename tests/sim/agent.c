@@ -246,7 +246,8 @@ void agent_kill(struct sim *sim, unsigned agent, bool silently)
     disturb(sim, agent, sim->now_ns);
     if (a->group == GROUP_RUNNING)
         check_death(sim, agent);
-    if (a->group != GROUP_NONE && !silently && !a->ended && random_percent(&sim->random, sim->scenario.last_word_percent))
+    if (a->group != GROUP_NONE && !silently && !a->ended &&
+        random_percent(&sim->random, sim->scenario.last_word_percent))
         leave_last_word(sim, agent);
     a->alive = false;
     a->group = GROUP_NONE;
@@ -294,7 +295,8 @@ void agent_timer(struct sim *sim, unsigned agent)
     if (session_is_overdue(&a->session, clock_of(sim, a)) && a->connection >= 0)
         step(sim, agent,
              &(struct session_event){.kind = SESSION_EVENT_SLOW,
-                                     .slack_ns = network_slack_ns(sim, (unsigned)a->connection, SIM_AGENT_END)});
+                                     .slack_ns =
+                                         network_slack_ns(sim, (unsigned)a->connection, SIM_AGENT_END)});
     if (session_deadline(&a->session) <= clock_of(sim, a))
         step(sim, agent, &(struct session_event){.kind = SESSION_EVENT_TIMER});
     else

@@ -167,12 +167,14 @@ static void step(struct sim *sim, struct rounds_event *event)
 static void look_who_is_slow(struct sim *sim)
 {
     struct rounds_session *overdue[16];
-    size_t n = rounds_overdue(&sim->daemon.rounds, clock_of(sim), overdue, sizeof(overdue) / sizeof(overdue[0]));
+    size_t n =
+        rounds_overdue(&sim->daemon.rounds, clock_of(sim), overdue, sizeof(overdue) / sizeof(overdue[0]));
 
     for (size_t i = 0; i < n; i++)
         step(sim, &(struct rounds_event){.kind = ROUNDS_SLOW,
                                          .session = overdue[i],
-                                         .slack_ns = network_slack_ns(sim, number_of(overdue[i]), SIM_DAEMON_END)});
+                                         .slack_ns =
+                                             network_slack_ns(sim, number_of(overdue[i]), SIM_DAEMON_END)});
 }
 
 void daemon_timer(struct sim *sim)

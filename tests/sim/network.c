@@ -152,7 +152,8 @@ void network_dial(struct sim *sim, unsigned agent)
     sim->agents[agent].connection = dial(sim, agent, 0)->number;
 }
 
-void network_dial_last_word(struct sim *sim, unsigned agent, const struct session_hello *hello, uint64_t delay_ns)
+void network_dial_last_word(struct sim *sim, unsigned agent, const struct session_hello *hello,
+                            uint64_t delay_ns)
 {
     struct sim_connection *c = dial(sim, agent, delay_ns);
 

@@ -84,8 +84,8 @@ struct sim_scenario {
     unsigned late_failure_percent; /* of groups that fail when others are done already */
     uint64_t finish_spread_ns;     /* between the first that are done and the last */
     uint64_t cutoff_ns;
-    uint64_t stop_max_ns;    /* how long workers take to stop */
-    unsigned return_percent; /* of killed agents that come back */
+    uint64_t stop_max_ns;       /* how long workers take to stop */
+    unsigned return_percent;    /* of killed agents that come back */
     unsigned last_word_percent; /* of killed agents whose guardian says so */
 };
 
@@ -122,7 +122,8 @@ struct sim_connection {
     struct sim_message *first[2], *last[2]; /* by direction */
     uint64_t last_ns[2];
     struct rounds_session session; /* the daemon's part */
-    struct session_hello *last_word; /* the guardian of an agent that was killed says it; NULL: it is an agent's */
+    struct session_hello
+        *last_word; /* the guardian of an agent that was killed says it; NULL: it is an agent's */
     struct frame_reader reader[2]; /* with codec: at that end */
     struct buf in[2];
 };
@@ -235,7 +236,8 @@ const char *sim_fault_name(unsigned fault);
 
 /* network.c */
 void network_dial(struct sim *sim, unsigned agent);
-void network_dial_last_word(struct sim *sim, unsigned agent, const struct session_hello *hello, uint64_t delay_ns);
+void network_dial_last_word(struct sim *sim, unsigned agent, const struct session_hello *hello,
+                            uint64_t delay_ns);
 void network_say_last_word(struct sim *sim, unsigned connection);
 void network_send(struct sim *sim, unsigned connection, enum sim_end to, enum sim_message_kind kind,
                   const void *data, size_t size);

@@ -43,11 +43,13 @@ static int read_number(const char *name, int min, int max, int *ret_value)
     int value;
 
     if (!text)
-        return crw_fail(CRW_E_ENVIRONMENT, "RANK is set but %s is not; start the program by crun or torchrun, "
-                                           "or unset RANK to run it alone", name);
+        return crw_fail(CRW_E_ENVIRONMENT,
+                        "RANK is set but %s is not; start the program by crun or torchrun, "
+                        "or unset RANK to run it alone",
+                        name);
     if (!parse_number(text, max, &value) || value < min)
-        return crw_fail(CRW_E_ENVIRONMENT, "%s is \"%s\"; it must be a whole number from %d to %d", name, text,
-                        min, max);
+        return crw_fail(CRW_E_ENVIRONMENT, "%s is \"%s\"; it must be a whole number from %d to %d", name,
+                        text, min, max);
     *ret_value = value;
     return 0;
 }
@@ -64,8 +66,8 @@ static int read_text(const char *name, char *ret_text, size_t capacity)
     if (!text)
         return 0;
     if (strlen(text) >= capacity)
-        return crw_fail(CRW_E_ENVIRONMENT, "%s is %zu bytes long; at most %zu are possible", name, strlen(text),
-                        capacity - 1);
+        return crw_fail(CRW_E_ENVIRONMENT, "%s is %zu bytes long; at most %zu are possible", name,
+                        strlen(text), capacity - 1);
     memcpy(ret_text, text, strlen(text) + 1);
     return 0;
 }
@@ -94,9 +96,11 @@ static int check_served_store(void)
     const char *served = getenv("TORCHELASTIC_USE_AGENT_STORE");
 
     if (served && strcmp(served, "True") != 0)
-        return crw_fail(CRW_E_ENVIRONMENT, "TORCHELASTIC_USE_AGENT_STORE is \"%s\", so the launcher serves no store "
-                                           "and the ranks cannot meet; start the program by crun, or by torchrun "
-                                           "without TORCH_DISABLE_SHARE_RDZV_TCP_STORE", served);
+        return crw_fail(CRW_E_ENVIRONMENT,
+                        "TORCHELASTIC_USE_AGENT_STORE is \"%s\", so the launcher serves no store "
+                        "and the ranks cannot meet; start the program by crun, or by torchrun "
+                        "without TORCH_DISABLE_SHARE_RDZV_TCP_STORE",
+                        served);
     return 0;
 }
 
@@ -112,8 +116,9 @@ static int read_store(struct crw_env *env)
         return r;
     env->master_port = (uint16_t)port;
     if (env->world_size > 1 && (!env->master_addr[0] || port == 0))
-        return crw_fail(CRW_E_ENVIRONMENT, "WORLD_SIZE is %d but %s is not set, so the ranks cannot meet; "
-                                           "start the program by crun or torchrun",
+        return crw_fail(CRW_E_ENVIRONMENT,
+                        "WORLD_SIZE is %d but %s is not set, so the ranks cannot meet; "
+                        "start the program by crun or torchrun",
                         env->world_size, env->master_addr[0] ? "MASTER_PORT" : "MASTER_ADDR");
     return env->world_size > 1 ? check_served_store() : 0;
 }
@@ -137,7 +142,11 @@ static int read_job(struct crw_env *env)
 static struct crw_env alone(void)
 {
     return (struct crw_env){
-        .world_size = 1, .local_world_size = 1, .group_world_size = 1, .run_id = "none", .notice_fd = -1,
+        .world_size = 1,
+        .local_world_size = 1,
+        .group_world_size = 1,
+        .run_id = "none",
+        .notice_fd = -1,
     };
 }
 
@@ -187,8 +196,10 @@ int env_from_address(const char *address, int rank, int world_size, struct crw_e
     struct crw_env env = alone();
 
     if (strncmp(address, scheme, strlen(scheme)) != 0 || !parse_endpoint(address + strlen(scheme), &env))
-        return crw_fail(CRW_E_ARGUMENT, "\"%.300s\" is no address of a worker store; it has to be like "
-                                        "tcp://127.0.0.1:29500 or tcp://[::1]:29500", address);
+        return crw_fail(CRW_E_ARGUMENT,
+                        "\"%.300s\" is no address of a worker store; it has to be like "
+                        "tcp://127.0.0.1:29500 or tcp://[::1]:29500",
+                        address);
     if (world_size < 1 || rank < 0 || rank >= world_size)
         return crw_fail(CRW_E_ARGUMENT, "rank %d of %d ranks is impossible", rank, world_size);
     env.rank = env.local_rank = rank;
@@ -203,8 +214,10 @@ int env_timeout_ms(int *ret_timeout_ms)
     int value = TIMEOUT_DEFAULT_MS;
 
     if (text && (!parse_number(text, INT_MAX, &value) || value < 1))
-        return crw_fail(CRW_E_ENVIRONMENT, "CRW_TIMEOUT_MS is \"%s\"; it must be a whole number of "
-                                           "milliseconds, at least 1", text);
+        return crw_fail(CRW_E_ENVIRONMENT,
+                        "CRW_TIMEOUT_MS is \"%s\"; it must be a whole number of "
+                        "milliseconds, at least 1",
+                        text);
     *ret_timeout_ms = value;
     return 0;
 }

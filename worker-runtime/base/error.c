@@ -53,7 +53,8 @@ int crw_fail_errno(int negative_errno, const char *format, ...)
     va_start(arguments, format);
     n = sentence_set(format, arguments);
     va_end(arguments);
-    (void)snprintf(sentence + n, sizeof(sentence) - n, ": %s", strerror_r(-negative_errno, words, sizeof(words)));
+    (void)snprintf(sentence + n, sizeof(sentence) - n, ": %s",
+                   strerror_r(-negative_errno, words, sizeof(words)));
     return negative_errno;
 }
 

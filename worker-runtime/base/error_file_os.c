@@ -69,9 +69,10 @@ int crw_error_record(const char *message)
     if (!escaped)
         return crw_fail_errno(-ENOMEM, "cannot write the error file %s", path);
     escape(message ? message : crw_error_message(), escaped);
-    n = asprintf(&text,
-                 "{\"message\": {\"message\": \"%s\", \"extraInfo\": {\"py_callstack\": \"%s\", \"timestamp\": \"%lld\"}}}",
-                 escaped, escaped, (long long)time(NULL));
+    n = asprintf(
+        &text,
+        "{\"message\": {\"message\": \"%s\", \"extraInfo\": {\"py_callstack\": \"%s\", \"timestamp\": \"%lld\"}}}",
+        escaped, escaped, (long long)time(NULL));
     r = n < 0 ? -ENOMEM : write_file(path, text, (size_t)n);
     if (n >= 0)
         free(text);

@@ -63,7 +63,7 @@ static int find_file(void)
     struct stat st;
 
     if (fd < 0 || fstat(fd, &st) < 0 || !S_ISREG(st.st_mode) || st.st_nlink != 0)
-        return -1; /* a number left over from a parent */
+        return -1;                        /* a number left over from a parent */
     (void)fcntl(fd, F_SETFD, FD_CLOEXEC); /* what this process starts has no use for it */
     return fd;
 }
@@ -131,8 +131,10 @@ int crw_memory_open(const struct crw_group *group, size_t n_bytes, uint32_t kind
     if (fd < 0)
         return crw_fail(CRW_E_NOT_FOUND, "no launcher holds memory for this rank's state");
     if (is_too_much(n_bytes, group->env.local_world_size))
-        return crw_fail(CRW_E_NOT_FOUND, "the state has %zu bytes, which is too much to be held in memory twice for "
-                                         "each of %d ranks", n_bytes, group->env.local_world_size);
+        return crw_fail(CRW_E_NOT_FOUND,
+                        "the state has %zu bytes, which is too much to be held in memory twice for "
+                        "each of %d ranks",
+                        n_bytes, group->env.local_world_size);
     r = map_as(fd, n_bytes, kind, m);
     if (r < 0)
         return crw_fail_errno(r, "cannot hold %zu bytes of state in memory twice", n_bytes);

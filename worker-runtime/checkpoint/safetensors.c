@@ -12,8 +12,8 @@ static const struct {
     const char *name;
     size_t size;
 } dtypes[] = {
-    [CRW_F32] = {"F32", 4}, [CRW_F64] = {"F64", 8}, [CRW_F16] = {"F16", 2}, [CRW_BF16] = {"BF16", 2},
-    [CRW_I64] = {"I64", 8}, [CRW_I32] = {"I32", 4}, [CRW_I16] = {"I16", 2}, [CRW_I8] = {"I8", 1},
+    [CRW_F32] = {"F32", 4}, [CRW_F64] = {"F64", 8},   [CRW_F16] = {"F16", 2}, [CRW_BF16] = {"BF16", 2},
+    [CRW_I64] = {"I64", 8}, [CRW_I32] = {"I32", 4},   [CRW_I16] = {"I16", 2}, [CRW_I8] = {"I8", 1},
     [CRW_U8] = {"U8", 1},   [CRW_BOOL] = {"BOOL", 1},
 };
 

@@ -18,8 +18,8 @@
 #include <stdint.h>
 
 enum {
-    SAFETENSORS_DIMS_MAX = 4,            /* what struct crw_tensor can hold */
-    SAFETENSORS_HEADER_MAX = 100000000,  /* bytes; the format's own bound */
+    SAFETENSORS_DIMS_MAX = 4,           /* what struct crw_tensor can hold */
+    SAFETENSORS_HEADER_MAX = 100000000, /* bytes; the format's own bound */
 };
 
 enum safetensors_result {

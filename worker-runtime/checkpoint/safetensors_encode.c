@@ -107,8 +107,8 @@ static const char *find_fault_of_tensor(const struct crw_tensor *t, uint64_t *da
 }
 
 /* NULL when the format can hold it all. texts: room for as many as there are tensors or strings. */
-static const char *find_fault(const struct crw_tensor *tensors, size_t n_tensors, const struct crw_pair *strings,
-                              size_t n_strings, const char **texts)
+static const char *find_fault(const struct crw_tensor *tensors, size_t n_tensors,
+                              const struct crw_pair *strings, size_t n_strings, const char **texts)
 {
     uint64_t data_size = 0;
 

@@ -49,8 +49,8 @@ int snapshot_folder_list(int folder_fd, const char *folder, struct snapshot_entr
  * Writes a file so that `name` holds either what it held before or all of the bytes, whatever happens.
  * what: its name in sentences. 0: it is on disk for good. -errno: it is not known to be.
  */
-int snapshot_file_replace(const struct snapshot_io *io, int folder_fd, const char *what, const char *temporary,
-                          const char *name, const void *bytes, size_t n_bytes);
+int snapshot_file_replace(const struct snapshot_io *io, int folder_fd, const char *what,
+                          const char *temporary, const char *name, const void *bytes, size_t n_bytes);
 
 /*
  * Writes a sealed image under the name of its step. 0: it is on disk for good. -errno: it is not known to

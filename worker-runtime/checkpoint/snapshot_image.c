@@ -239,7 +239,8 @@ static int check_tensors(const uint8_t *image, const struct safetensors *st, cha
     for (size_t i = 0; i < st->n_strings; i++)
         n_keys += is_tensor_key(st->strings[i].key);
     if (n_keys != st->n_tensors)
-        return say(SNAPSHOT_IMAGE_E_DAMAGED, why, "it has %zu tensors and %zu checksums", st->n_tensors, n_keys);
+        return say(SNAPSHOT_IMAGE_E_DAMAGED, why, "it has %zu tensors and %zu checksums", st->n_tensors,
+                   n_keys);
     for (size_t i = 0; i < st->n_tensors; i++) {
         const struct safetensors_tensor *t = &st->tensors[i];
         const struct safetensors_string *string;

@@ -32,7 +32,8 @@ bool snapshot_name_parse(const char *name, uint64_t *ret_step)
     if (strncmp(name, PREFIX, strlen(PREFIX)) != 0)
         return false;
     for (; *at >= '0' && *at <= '9' && at - name < STEP_DIGITS_MAX + (int)strlen(PREFIX); at++)
-        if (__builtin_mul_overflow(step, 10, &step) || __builtin_add_overflow(step, (uint64_t)(*at - '0'), &step))
+        if (__builtin_mul_overflow(step, 10, &step) ||
+            __builtin_add_overflow(step, (uint64_t)(*at - '0'), &step))
             return false;
     snapshot_name(step, canonical);
     if (strcmp(name, canonical) != 0)
@@ -43,8 +44,8 @@ bool snapshot_name_parse(const char *name, uint64_t *ret_step)
 
 void snapshot_temporary_name(uint64_t step, int process, char ret_name[SNAPSHOT_NAME_SIZE])
 {
-    (void)snprintf(ret_name, SNAPSHOT_NAME_SIZE, TEMPORARY_PREFIX "%0*" PRIu64 ".%d" TEMPORARY_SUFFIX, STEP_DIGITS,
-                   step, process);
+    (void)snprintf(ret_name, SNAPSHOT_NAME_SIZE, TEMPORARY_PREFIX "%0*" PRIu64 ".%d" TEMPORARY_SUFFIX,
+                   STEP_DIGITS, step, process);
 }
 
 bool snapshot_name_is_temporary(const char *name)

@@ -139,8 +139,10 @@ static int check_meta(const struct crw_snapshot *s, const char *folder, const ch
 
     if (!key || (found && value && strcmp(found, value) == 0))
         return 0;
-    return crw_fail(CRW_E_MISMATCH, "the newest snapshot in %s, of step %" PRIu64 ", was made by another program or "
-                                    "network: its %s is \"%s\" and \"%s\" is needed; use another folder",
+    return crw_fail(CRW_E_MISMATCH,
+                    "the newest snapshot in %s, of step %" PRIu64
+                    ", was made by another program or "
+                    "network: its %s is \"%s\" and \"%s\" is needed; use another folder",
                     folder, s->step, key, found ? found : "", value ? value : "");
 }
 
@@ -150,7 +152,8 @@ static bool is_the_files_fault(int r)
 }
 
 static int load_newest(int folder_fd, const char *folder, const struct snapshot_entry *entries, size_t n,
-                       void (*warn)(void *data, const char *sentence), void *warn_data, struct crw_snapshot **ret)
+                       void (*warn)(void *data, const char *sentence), void *warn_data,
+                       struct crw_snapshot **ret)
 {
     size_t n_damaged = 0;
 
@@ -231,14 +234,15 @@ int crw_snapshot_read(const struct crw_snapshot *s, const struct crw_tensor *t)
     char has[128], wants[128];
 
     if (!found)
-        return crw_fail(CRW_E_MISMATCH, "the snapshot of step %" PRIu64 " has no tensor %s", s->step, t->name);
+        return crw_fail(CRW_E_MISMATCH, "the snapshot of step %" PRIu64 " has no tensor %s", s->step,
+                        t->name);
     if ((unsigned)t->dtype >= CRW_DTYPE_COUNT || t->n_dims < 0 || t->n_dims > SAFETENSORS_DIMS_MAX)
         return crw_fail(CRW_E_ARGUMENT, "tensor %s has no type or an impossible shape", t->name);
     if (found->dtype != t->dtype || found->n_dims != t->n_dims ||
         memcmp(found->dims, t->dims, (size_t)t->n_dims * sizeof(*t->dims)) != 0)
-        return crw_fail(CRW_E_MISMATCH, "tensor %s is %s in the snapshot of step %" PRIu64 " and %s here", t->name,
-                        shape_text(found->dtype, found->n_dims, found->dims, has, sizeof(has)), s->step,
-                        shape_text(t->dtype, t->n_dims, t->dims, wants, sizeof(wants)));
+        return crw_fail(CRW_E_MISMATCH, "tensor %s is %s in the snapshot of step %" PRIu64 " and %s here",
+                        t->name, shape_text(found->dtype, found->n_dims, found->dims, has, sizeof(has)),
+                        s->step, shape_text(t->dtype, t->n_dims, t->dims, wants, sizeof(wants)));
     if (found->end > found->begin)
         memcpy(t->data, s->bytes + s->st.data_at + found->begin, (size_t)(found->end - found->begin));
     return 0;

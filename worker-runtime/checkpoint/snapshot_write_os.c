@@ -119,8 +119,9 @@ static int remove_snapshot(const struct crw_snapshots *s, uint64_t step)
     snapshot_name(step, name);
     r = s->io->remove(s->io->data, s->folder_fd, name);
     if (r < 0 && r != -ENOENT)
-        return crw_fail_errno(r, "the snapshot of step %" PRIu64 " was saved, but the old %s/%s cannot be removed",
-                              s->step, s->folder, name);
+        return crw_fail_errno(
+            r, "the snapshot of step %" PRIu64 " was saved, but the old %s/%s cannot be removed", s->step,
+            s->folder, name);
     return 0;
 }
 
@@ -154,7 +155,8 @@ static bool pause_for(struct crw_snapshots *s, unsigned ms)
         until.tv_nsec -= 1000000000;
     }
     pthread_mutex_lock(&s->lock);
-    while (!s->superseded && !s->closing && pthread_cond_timedwait(&s->changed, &s->lock, &until) != ETIMEDOUT)
+    while (!s->superseded && !s->closing &&
+           pthread_cond_timedwait(&s->changed, &s->lock, &until) != ETIMEDOUT)
         ;
     go_on = !s->superseded && !s->closing;
     pthread_mutex_unlock(&s->lock);
@@ -169,7 +171,8 @@ static int write_staged(struct crw_snapshots *s)
     char more[64] = "";
 
     do {
-        r = snapshot_file_write(s->io, s->folder_fd, s->folder, s->step, buf_bytes(&s->image), buf_size(&s->image));
+        r = snapshot_file_write(s->io, s->folder_fd, s->folder, s->step, buf_bytes(&s->image),
+                                buf_size(&s->image));
         n_attempts++;
         if (r >= 0)
             break;
@@ -311,8 +314,8 @@ void crw_snapshots_wait(struct crw_snapshots *s)
     pthread_mutex_unlock(&s->lock);
 }
 
-int crw_snapshots_save(struct crw_snapshots *s, uint64_t step, const struct crw_tensor *tensors, size_t n_tensors,
-                       const struct crw_pair *meta, size_t n_meta)
+int crw_snapshots_save(struct crw_snapshots *s, uint64_t step, const struct crw_tensor *tensors,
+                       size_t n_tensors, const struct crw_pair *meta, size_t n_meta)
 {
     char why[SNAPSHOT_WHY_MAX];
     int r;

@@ -72,7 +72,8 @@ int backend_open(const char *file, struct backend_plugin *ret_plugin)
     if (r)
         return r;
 
-    void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE); /* CUDA leaves threads and exit handlers behind */
+    void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL |
+                                     RTLD_NODELETE); /* CUDA leaves threads and exit handlers behind */
     if (!library)
         return crw_fail(CRW_E_MISMATCH, "%s cannot be loaded: %s", path, dlerror());
     /* POSIX wants this to work; ISO C has no word for it. */

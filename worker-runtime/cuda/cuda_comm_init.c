@@ -119,7 +119,8 @@ static enum comm_action refuse(struct comm_init *m, enum comm_why why)
 /* A no although all have said yes is the probe's, and the end. */
 static enum comm_action told_no(struct comm_init *m, const struct comm_event *e)
 {
-    const bool all_said_yes = m->state == COMM_PROBING || (m->state == COMM_VOTING && e->n_yes >= m->world_size);
+    const bool all_said_yes =
+        m->state == COMM_PROBING || (m->state == COMM_VOTING && e->n_yes >= m->world_size);
     return all_said_yes ? give_up(m, COMM_WHY_VOTED_DOWN) : end_attempt(m, COMM_WHY_VOTED_DOWN, COMM_RETREAT);
 }
 

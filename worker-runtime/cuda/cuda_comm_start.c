@@ -312,7 +312,9 @@ static int fail_start(const struct run *r)
     const struct comm_init *m = &r->machine;
     const char *why = comm_why_name(m->why), *when = comm_state_name(m->when);
     const int attempt = m->attempt < m->n_attempts_max ? m->attempt : m->n_attempts_max - 1;
-    const int result = m->why == COMM_WHY_TIMEOUT ? CRW_E_TIMEOUT : m->why == COMM_WHY_ERROR ? -EIO : CRW_E_PEER;
+    const int result = m->why == COMM_WHY_TIMEOUT ? CRW_E_TIMEOUT
+                       : m->why == COMM_WHY_ERROR ? -EIO
+                                                  : CRW_E_PEER;
     char missing[128];
     if (m->why == COMM_WHY_TIMEOUT && name_missing(r, attempt, missing))
         return crw_fail(result,

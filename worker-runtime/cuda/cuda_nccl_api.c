@@ -59,9 +59,10 @@ int nccl_api_open(const char *path, struct nccl_api *ret)
     const char *name = path ? path : "libnccl.so.2";
     struct nccl_api api = {.library = dlopen(name, RTLD_NOW | RTLD_LOCAL)};
     if (!api.library)
-        return crw_fail(CRW_E_NOT_FOUND,
-                        "NCCL cannot be loaded: %s; install it and put the folder of libnccl.so.2 into LD_LIBRARY_PATH",
-                        dlerror());
+        return crw_fail(
+            CRW_E_NOT_FOUND,
+            "NCCL cannot be loaded: %s; install it and put the folder of libnccl.so.2 into LD_LIBRARY_PATH",
+            dlerror());
     if (!find_needed(&api) || api.get_version(&api.version) != NCCL_SUCCESS)
         return crw_fail(CRW_E_MISMATCH, "%s is no NCCL that this program can use", name);
     if (api.version < NCCL_VERSION_MIN)

@@ -213,8 +213,9 @@ static cudaError_t loss(struct backend_trainer *t, int n, bool training, bool ad
     const int n_outputs = last->plan->out.channels;
     const bool classes = t->options.loss != BACKEND_MSE;
     float *dy = training ? last->dy : NULL;
-    cudaError_t r = classes ? cuda_nll(&t->q, n, n_outputs, last->y, t->targets, NULL, t->losses, t->correct, dy)
-                            : cuda_mse(&t->q, n * n_outputs, last->y, t->targets, t->losses, dy);
+    cudaError_t r = classes
+                        ? cuda_nll(&t->q, n, n_outputs, last->y, t->targets, NULL, t->losses, t->correct, dy)
+                        : cuda_mse(&t->q, n * n_outputs, last->y, t->targets, t->losses, dy);
     if (r == cudaSuccess)
         r = cuda_tally(&t->q, n * t->n_losses_of_sample, t->losses, classes ? t->correct : NULL, add, tally);
     return r;
@@ -274,8 +275,8 @@ static cudaError_t track_statistics(struct backend_trainer *t)
     for (size_t i = 0; r == cudaSuccess && i < t->model->n_steps; i++) {
         const struct cuda_layer *l = &t->layers[i];
         if (l->running_mean)
-            r = cuda_norm_track(&t->q, latch, l->plan->in.channels, &l->norm, l->running_mean,
-                                l->running_var, l->n_batches_tracked);
+            r = cuda_norm_track(&t->q, latch, l->plan->in.channels, &l->norm, l->running_mean, l->running_var,
+                                l->n_batches_tracked);
     }
     return r;
 }
@@ -285,8 +286,8 @@ static cudaError_t recall_statistics(struct backend_trainer *t)
 {
     if (!t->statistics)
         return cudaSuccess;
-    return cudaMemcpyAsync(t->statistics, t->state + t->statistics_offset, t->n_state_bytes - t->statistics_offset,
-                           cudaMemcpyDeviceToDevice, t->q.stream);
+    return cudaMemcpyAsync(t->statistics, t->state + t->statistics_offset,
+                           t->n_state_bytes - t->statistics_offset, cudaMemcpyDeviceToDevice, t->q.stream);
 }
 
 static cudaError_t commit_statistics(struct backend_trainer *t)
@@ -295,8 +296,8 @@ static cudaError_t commit_statistics(struct backend_trainer *t)
         return track_statistics(t);
     if (!t->statistics)
         return cudaSuccess;
-    return cuda_copy_committed(&t->q, &t->progress->commit, t->n_state_bytes - t->statistics_offset, t->statistics,
-                               t->state + t->statistics_offset);
+    return cuda_copy_committed(&t->q, &t->progress->commit, t->n_state_bytes - t->statistics_offset,
+                               t->statistics, t->state + t->statistics_offset);
 }
 
 static cudaError_t commit(struct backend_trainer *t, int n_samples, int n_batches)

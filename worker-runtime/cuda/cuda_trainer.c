@@ -326,12 +326,15 @@ static int check_options(const struct backend_trainer_options *o)
     const struct crw_model *model = o->model;
     const struct step *last = &model->steps[model->n_steps - 1];
     if (model->first_trained == model->n_steps)
-        return crw_fail(CRW_E_ARGUMENT, "a network to be trained on a device has parameters; this one has none");
+        return crw_fail(CRW_E_ARGUMENT,
+                        "a network to be trained on a device has parameters; this one has none");
     if (!last->in.flat || !last->out.flat)
-        return crw_fail(CRW_E_ARGUMENT, "a network to be trained on a device ends in a vector; flatten the image first");
+        return crw_fail(CRW_E_ARGUMENT,
+                        "a network to be trained on a device ends in a vector; flatten the image first");
     if ((o->loss == BACKEND_NLL) != (last->kind == STEP_LOG_SOFTMAX))
-        return crw_fail(CRW_E_ARGUMENT, "on a device the network ends in log_softmax for the negative log-likelihood, "
-                                        "and in nothing of that kind for other losses");
+        return crw_fail(CRW_E_ARGUMENT,
+                        "on a device the network ends in log_softmax for the negative log-likelihood, "
+                        "and in nothing of that kind for other losses");
     return 0;
 }
 
@@ -463,8 +466,9 @@ int cuda_trainer_start(struct backend_trainer *t, const uint32_t *list, size_t c
     /* The captured step knows where the list lies, so it can grow only before the first one. */
     if (count > t->list_capacity) {
         if (t->graph)
-            return crw_fail(CRW_E_ARGUMENT, "a list of %zu samples; after the first step none may be longer than %zu",
-                            count, t->list_capacity);
+            return crw_fail(CRW_E_ARGUMENT,
+                            "a list of %zu samples; after the first step none may be longer than %zu", count,
+                            t->list_capacity);
         const size_t n_items = t->data[BACKEND_TRAIN].n_items;
         t->list_capacity = count > n_items ? count : n_items;
         t->list = on_device(&m, t->list_capacity * sizeof(*list));

@@ -85,7 +85,7 @@ struct backend_trainer {
     size_t n_buckets;
     float *x, *raw; /* the batch as the first layer reads it; as it is stored, if that differs */
     void *targets;
-    size_t target_bytes;     /* of a sample */
+    size_t target_bytes; /* of a sample */
     int n_losses_of_sample;
     uint8_t *correct;
     float *losses, *table;

@@ -21,7 +21,15 @@
 #include "worker-runtime/group/group_os.h"
 #include "worker-runtime/model/optimizer.h"
 
-enum { TIMEOUT_DEFAULT_MS = 300000, WAIT_SLICE_MS = 200, BREAK_OFF_MS = 10000, CONNECT_MS = 60000, N_ATTEMPTS = 2, N_STATES_MAX = 2, NAME_SIZE = 64 };
+enum {
+    TIMEOUT_DEFAULT_MS = 300000,
+    WAIT_SLICE_MS = 200,
+    BREAK_OFF_MS = 10000,
+    CONNECT_MS = 60000,
+    N_ATTEMPTS = 2,
+    N_STATES_MAX = 2,
+    NAME_SIZE = 64
+};
 
 struct crw_trainer {
     struct crw_group *group;
@@ -72,11 +80,12 @@ static int choose_device(const struct crw_trainer *t, bool oversubscribe, int *r
     if (n == 0)
         return crw_fail(CRW_E_NOT_FOUND, "there is no GPU for rank %d: %s", env->rank, why);
     if (env->local_rank >= n && !oversubscribe)
-        return crw_fail(CRW_E_NOT_FOUND,
-                        "there is no GPU for rank %d: it is number %d on its host, and %d of them may be used there "
-                        "(CUDA_VISIBLE_DEVICES); start as many workers as GPUs, or let them share one for a test "
-                        "(train --oversubscribe-gpu)",
-                        env->rank, env->local_rank, n);
+        return crw_fail(
+            CRW_E_NOT_FOUND,
+            "there is no GPU for rank %d: it is number %d on its host, and %d of them may be used there "
+            "(CUDA_VISIBLE_DEVICES); start as many workers as GPUs, or let them share one for a test "
+            "(train --oversubscribe-gpu)",
+            env->rank, env->local_rank, n);
     *ret_device = env->local_rank % n;
     return 0;
 }
@@ -141,8 +150,9 @@ static int make_trainer(struct crw_trainer *t, const struct crw_trainer_options 
 {
     static const enum backend_loss losses[CRW_LOSS_COUNT] = {
         [CRW_NLL] = BACKEND_NLL, [CRW_CROSS_ENTROPY] = BACKEND_CROSS_ENTROPY, [CRW_MSE] = BACKEND_MSE};
-    static const enum backend_precision precisions[CRW_PRODUCTS_COUNT] = {
-        [CRW_PRODUCTS_F32] = BACKEND_EXACT, [CRW_PRODUCTS_TF32] = BACKEND_TF32, [CRW_PRODUCTS_BF16] = BACKEND_BF16};
+    static const enum backend_precision precisions[CRW_PRODUCTS_COUNT] = {[CRW_PRODUCTS_F32] = BACKEND_EXACT,
+                                                                          [CRW_PRODUCTS_TF32] = BACKEND_TF32,
+                                                                          [CRW_PRODUCTS_BF16] = BACKEND_BF16};
     const struct backend *b = t->plugin.backend;
     struct backend_trainer_options options = {
         .model = o->model,
@@ -168,10 +178,11 @@ static int make_trainer(struct crw_trainer *t, const struct crw_trainer_options 
 static int check_options(const struct crw_trainer_options *o)
 {
     if (o->loss < 0 || o->loss >= CRW_LOSS_COUNT || o->products < 0 || o->products >= CRW_PRODUCTS_COUNT)
-        return crw_fail(CRW_E_ARGUMENT, "a trainer with loss %d and products %d; there is no such thing", (int)o->loss,
-                        (int)o->products);
+        return crw_fail(CRW_E_ARGUMENT, "a trainer with loss %d and products %d; there is no such thing",
+                        (int)o->loss, (int)o->products);
     if (!(o->clip_norm >= 0) || o->timeout_ms < 0)
-        return crw_fail(CRW_E_ARGUMENT, "a trainer with clip_norm %g and a timeout of %d ms; neither may be negative",
+        return crw_fail(CRW_E_ARGUMENT,
+                        "a trainer with clip_norm %g and a timeout of %d ms; neither may be negative",
                         o->clip_norm, o->timeout_ms);
     return 0;
 }
@@ -258,7 +269,8 @@ static int set_data(struct crw_trainer *t, enum backend_data which, const struct
     return fail_as(b, b->trainer_set_data(t->trainer, which, &samples));
 }
 
-int crw_trainer_set_data(struct crw_trainer *t, const struct crw_samples *training, const struct crw_samples *test)
+int crw_trainer_set_data(struct crw_trainer *t, const struct crw_samples *training,
+                         const struct crw_samples *test)
 {
     int r = set_data(t, BACKEND_TRAIN, training);
 

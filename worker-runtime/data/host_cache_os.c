@@ -106,7 +106,7 @@ static int open_file(void)
     struct stat st;
 
     if (inherited < 0 || fstat(inherited, &st) < 0 || !S_ISREG(st.st_mode) || st.st_nlink != 0)
-        return -1; /* not what crun lends: a number left over from a parent */
+        return -1;                               /* not what crun lends: a number left over from a parent */
     (void)fcntl(inherited, F_SETFD, FD_CLOEXEC); /* what this process starts has no use for it */
     (void)snprintf(path, sizeof(path), "/proc/self/fd/%d", inherited);
     return open(path, O_RDWR | O_CLOEXEC);
@@ -226,7 +226,8 @@ static bool reserve(struct host_cache_item *item, struct entry *e, size_t n_byte
 
     if (e->n_bytes == n_bytes)
         return true; /* by one that has died over it */
-    if (n_bytes == 0 || n_bytes > max || at > max - room || fallocate(item->fd, 0, (off_t)at, (off_t)room) < 0)
+    if (n_bytes == 0 || n_bytes > max || at > max - room ||
+        fallocate(item->fd, 0, (off_t)at, (off_t)room) < 0)
         return false;
     item->head->end = at + room;
     e->at = at;

@@ -69,8 +69,8 @@ static int parse_header(const char *path, const uint8_t *header, int n_dims, str
         return crw_fail(CRW_E_DATA, "%s is not an IDX file: it starts with bytes %02x %02x, not 00 00", path,
                         header[0], header[1]);
     if (header[2] != TYPE_BYTES)
-        return crw_fail(CRW_E_DATA, "%s holds elements of IDX type 0x%02x; only bytes (0x08) are supported", path,
-                        header[2]);
+        return crw_fail(CRW_E_DATA, "%s holds elements of IDX type 0x%02x; only bytes (0x08) are supported",
+                        path, header[2]);
     if (header[3] != n_dims + 1)
         return crw_fail(CRW_E_DATA, "%s has %d dimensions, expected %d: %s", path, header[3], n_dims + 1,
                         n_dims == 0 ? "it is not a file of labels" : "it is not a file of images");
@@ -100,7 +100,8 @@ static int open_plain(const char *path, int fd, uint64_t file_size, int n_dims, 
     int r;
 
     if (file_size < header_size(n_dims))
-        return crw_fail(CRW_E_DATA, "%s is truncated: %" PRIu64 " bytes are not even a header", path, file_size);
+        return crw_fail(CRW_E_DATA, "%s is truncated: %" PRIu64 " bytes are not even a header", path,
+                        file_size);
     mapping = mmap(NULL, file_size, PROT_READ, MAP_PRIVATE, fd, 0);
     if (mapping == MAP_FAILED)
         return crw_fail_errno(-errno, "cannot map %s", path);
@@ -189,8 +190,11 @@ static int inflate_all(const char *path, gzFile gz, uint64_t file_size, int n_di
     if (r != 0)
         return r;
     if (n_bytes / DEFLATE_RATIO_MAX > file_size)
-        return crw_fail(CRW_E_DATA, "%s is truncated: its header promises %" PRIu64 " bytes, which cannot come "
-                                    "out of %" PRIu64, path, n_bytes, file_size);
+        return crw_fail(CRW_E_DATA,
+                        "%s is truncated: its header promises %" PRIu64
+                        " bytes, which cannot come "
+                        "out of %" PRIu64,
+                        path, n_bytes, file_size);
     to = host_cache_reserve(item, header_size(n_dims) + n_bytes);
     if (!to)
         to = memory = malloc(header_size(n_dims) + n_bytes);
@@ -208,8 +212,9 @@ static int inflate_all(const char *path, gzFile gz, uint64_t file_size, int n_di
     if (r != 0)
         return r;
     if (n != 0)
-        return crw_fail(CRW_E_DATA, "%s is too long: data follows the %" PRIu64 " bytes that its header promises",
-                        path, header_size(n_dims) + n_bytes);
+        return crw_fail(CRW_E_DATA,
+                        "%s is too long: data follows the %" PRIu64 " bytes that its header promises", path,
+                        header_size(n_dims) + n_bytes);
     idx->data = to;
     owner->memory = steal_ptr(memory);
     return 0;

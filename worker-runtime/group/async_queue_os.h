@@ -26,9 +26,9 @@ struct call {
 
 struct lane {
     struct crw_group *group;
-    atomic_int n_waiting;    /* calls not yet done; the only field that is looked at without the lock */
-    pthread_mutex_t lock;    /* for all below */
-    pthread_cond_t changed;  /* something to do, something done, or closing */
+    atomic_int n_waiting;   /* calls not yet done; the only field that is looked at without the lock */
+    pthread_mutex_t lock;   /* for all below */
+    pthread_cond_t changed; /* something to do, something done, or closing */
     struct crw_work *first, **last;
     pthread_t thread;
     bool running, closing;

@@ -29,7 +29,8 @@ static int collective(struct crw_group *group, int checked, const struct call *c
     return checked == 0 ? do_now(group, &group->collectives, call) : checked;
 }
 
-static int collective_start(struct crw_group *group, int checked, const struct call *call, struct crw_work **ret_work)
+static int collective_start(struct crw_group *group, int checked, const struct call *call,
+                            struct crw_work **ret_work)
 {
     return checked == 0 ? lane_start(&group->collectives, call, ret_work) : checked;
 }
@@ -46,20 +47,23 @@ static int check_size(uint64_t n, const char *what)
 static int check_root(const struct crw_group *group, int root)
 {
     if (root < 0 || root >= group->world_size)
-        return crw_fail(CRW_E_ARGUMENT, "rank %d cannot be the root: there are %d ranks", root, group->world_size);
+        return crw_fail(CRW_E_ARGUMENT, "rank %d cannot be the root: there are %d ranks", root,
+                        group->world_size);
     return 0;
 }
 
 static int check_reduction(size_t count, enum crw_dtype dtype, enum crw_op op)
 {
     if (!reduce_supports(dtype, op))
-        return crw_fail(CRW_E_ARGUMENT, "type %d with operation %d cannot be reduced; CRW_F32, CRW_F64, CRW_BF16, "
-                                        "CRW_I64 and CRW_I32 can", (int)dtype, (int)op);
+        return crw_fail(CRW_E_ARGUMENT,
+                        "type %d with operation %d cannot be reduced; CRW_F32, CRW_F64, CRW_BF16, "
+                        "CRW_I64 and CRW_I32 can",
+                        (int)dtype, (int)op);
     return check_size(count, "elements");
 }
 
-static int check_rooted_reduction(const struct crw_group *group, size_t count, enum crw_dtype dtype, enum crw_op op,
-                                  int root)
+static int check_rooted_reduction(const struct crw_group *group, size_t count, enum crw_dtype dtype,
+                                  enum crw_op op, int root)
 {
     int r = check_reduction(count, dtype, op);
 
@@ -113,8 +117,8 @@ static int run_reduce(struct crw_group *group, const struct call *c)
 int crw_reduce(struct crw_group *group, void *data, size_t count, enum crw_dtype dtype, enum crw_op op,
                int root)
 {
-    const struct call call = {.run = run_reduce,
-                              .out = data, .n = count, .dtype = dtype, .op = op, .peer = root};
+    const struct call call = {
+        .run = run_reduce, .out = data, .n = count, .dtype = dtype, .op = op, .peer = root};
 
     return collective(group, check_rooted_reduction(group, count, dtype, op, root), &call);
 }
@@ -122,8 +126,8 @@ int crw_reduce(struct crw_group *group, void *data, size_t count, enum crw_dtype
 int crw_reduce_start(struct crw_group *group, void *data, size_t count, enum crw_dtype dtype, enum crw_op op,
                      int root, struct crw_work **ret_work)
 {
-    const struct call call = {.run = run_reduce,
-                              .out = data, .n = count, .dtype = dtype, .op = op, .peer = root};
+    const struct call call = {
+        .run = run_reduce, .out = data, .n = count, .dtype = dtype, .op = op, .peer = root};
 
     return collective_start(group, check_rooted_reduction(group, count, dtype, op, root), &call, ret_work);
 }
@@ -137,8 +141,8 @@ static int run_reduce_scatter(struct crw_group *group, const struct call *c)
 int crw_reduce_scatter(struct crw_group *group, const void *data, void *result, size_t count,
                        enum crw_dtype dtype, enum crw_op op)
 {
-    const struct call call = {.run = run_reduce_scatter,
-                              .in = data, .out = result, .n = count, .dtype = dtype, .op = op};
+    const struct call call = {
+        .run = run_reduce_scatter, .in = data, .out = result, .n = count, .dtype = dtype, .op = op};
 
     return collective(group, check_reduction(count, dtype, op), &call);
 }
@@ -146,8 +150,8 @@ int crw_reduce_scatter(struct crw_group *group, const void *data, void *result, 
 int crw_reduce_scatter_start(struct crw_group *group, const void *data, void *result, size_t count,
                              enum crw_dtype dtype, enum crw_op op, struct crw_work **ret_work)
 {
-    const struct call call = {.run = run_reduce_scatter,
-                              .in = data, .out = result, .n = count, .dtype = dtype, .op = op};
+    const struct call call = {
+        .run = run_reduce_scatter, .in = data, .out = result, .n = count, .dtype = dtype, .op = op};
 
     return collective_start(group, check_reduction(count, dtype, op), &call, ret_work);
 }
@@ -240,8 +244,7 @@ int crw_scatter_start(struct crw_group *group, const void *all, size_t n_bytes, 
 
 static int run_barrier(struct crw_group *group, const struct call *c)
 {
-    return group->span ? span_barrier(group->span)
-                       : comm_cpu_barrier(&group->shm);
+    return group->span ? span_barrier(group->span) : comm_cpu_barrier(&group->shm);
 }
 
 int crw_barrier(struct crw_group *group)
@@ -261,7 +264,8 @@ int crw_barrier_start(struct crw_group *group, struct crw_work **ret_work)
 int crw_shared_alloc(struct crw_group *group, size_t n_bytes, void **ret_data)
 {
     lane_drain(&group->collectives);
-    return group->span ? span_alloc(group->span, n_bytes, ret_data) : shm_alloc(&group->shm, n_bytes, ret_data);
+    return group->span ? span_alloc(group->span, n_bytes, ret_data)
+                       : shm_alloc(&group->shm, n_bytes, ret_data);
 }
 
 /* ------------------------------------------------------------------ messages */
@@ -300,8 +304,8 @@ static int make_lanes(struct crw_group *group)
     return 0;
 }
 
-static int message_start(struct crw_group *group, int checked, const struct call *call, enum direction direction,
-                         struct crw_work **ret_work)
+static int message_start(struct crw_group *group, int checked, const struct call *call,
+                         enum direction direction, struct crw_work **ret_work)
 {
     int r = checked == 0 ? make_lanes(group) : checked;
 
@@ -323,7 +327,8 @@ int crw_send(struct crw_group *group, const void *data, size_t n_bytes, int to)
     return r == 0 ? do_now(group, message_lane(group, to, OUT), &call) : r;
 }
 
-int crw_send_start(struct crw_group *group, const void *data, size_t n_bytes, int to, struct crw_work **ret_work)
+int crw_send_start(struct crw_group *group, const void *data, size_t n_bytes, int to,
+                   struct crw_work **ret_work)
 {
     const struct call call = {.run = run_send, .in = data, .n = n_bytes, .peer = to};
 

@@ -54,8 +54,8 @@ __attribute__((noreturn)) static void leave(int code)
     _exit(code);
 }
 
-__attribute__((noreturn)) static void be_worker(int rank, int n, int fd, int (*function)(struct crw_group *, void *),
-                                                void *data)
+__attribute__((noreturn)) static void be_worker(int rank, int n, int fd,
+                                                int (*function)(struct crw_group *, void *), void *data)
 {
     const struct crw_env env = {
         .rank = rank,
@@ -79,7 +79,8 @@ __attribute__((noreturn)) static void be_worker(int rank, int n, int fd, int (*f
 
 /* ------------------------------------------------------------------ the launcher */
 
-static int start_worker(struct launch *l, int rank, int fd, int (*function)(struct crw_group *, void *), void *data)
+static int start_worker(struct launch *l, int rank, int fd, int (*function)(struct crw_group *, void *),
+                        void *data)
 {
     pid_t parent = getpid(), pid = fork();
 
@@ -103,7 +104,8 @@ static void send_to_all(const struct launch *l, int signal_number)
 {
     for (int i = 0; i < l->n; i++)
         if (l->fds[i].fd >= 0)
-            (void)syscall(SYS_pidfd_send_signal, l->fds[i].fd, signal_number, NULL, 0); /* ended by now: fine */
+            (void)syscall(SYS_pidfd_send_signal, l->fds[i].fd, signal_number, NULL,
+                          0); /* ended by now: fine */
 }
 
 /* One that only says that a peer failed. */
@@ -162,7 +164,8 @@ static int tell(const struct launch *l)
         return 0;
     status = l->workers[l->culprit].status;
     if (WIFSIGNALED(status))
-        return crw_fail(CRW_E_PEER, "worker %d of %d was killed by signal %d", l->culprit, l->n, WTERMSIG(status));
+        return crw_fail(CRW_E_PEER, "worker %d of %d was killed by signal %d", l->culprit, l->n,
+                        WTERMSIG(status));
     if (WEXITSTATUS(status) == EXIT_NO_GROUP)
         return crw_fail(CRW_E_PEER, "worker %d of %d could not join the group", l->culprit, l->n);
     return crw_fail(CRW_E_PEER, "worker %d of %d ended with %d", l->culprit, l->n, WEXITSTATUS(status));

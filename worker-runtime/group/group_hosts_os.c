@@ -28,7 +28,8 @@
 
 enum { KEY_SIZE = 96 };
 
-static void host_key(const struct crw_group *group, int number, int host, const char *what, char key[KEY_SIZE])
+static void host_key(const struct crw_group *group, int number, int host, const char *what,
+                     char key[KEY_SIZE])
 {
     (void)snprintf(key, KEY_SIZE, "crw/group/%d/%d/%s/%d", group->env.generation, number, what, host);
 }
@@ -79,8 +80,10 @@ static int fetch(struct crw_group *group, int number, struct table *table)
         if (r != 0)
             return r;
         if (!table_add(table, host, data, size))
-            return crw_fail(CRW_E_STORE, "what store key %s says about the ranks of node %d makes no sense: the nodes run "
-                                         "different builds, or two of them have the same number", key, host);
+            return crw_fail(CRW_E_STORE,
+                            "what store key %s says about the ranks of node %d makes no sense: the nodes run "
+                            "different builds, or two of them have the same number",
+                            key, host);
     }
     if (!table_is_complete(table))
         return crw_fail(CRW_E_STORE, "the %d nodes do not have all %d ranks", group->env.group_world_size,
@@ -141,7 +144,8 @@ int group_span(struct crw_group *group, struct net *net, uint32_t id, const int 
 static int connect_all(struct crw_group *group, struct net *net, const struct table *table)
 {
     int interrupt_fd = watch_failed_fd(group->watch);
-    int r = group_span(group, net, 0, table->keys, group->env.group_world_size, group->env.rank, group->env.world_size);
+    int r = group_span(group, net, 0, table->keys, group->env.group_world_size, group->env.rank,
+                       group->env.world_size);
 
     if (r != 0)
         return r;

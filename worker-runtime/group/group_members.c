@@ -35,7 +35,8 @@ static int check_members(const struct crw_group *from, const int *members, int n
         return crw_fail(CRW_E_ARGUMENT, "%d of %d ranks are no group", n_members, world_size);
     for (int i = 0; i < n_members; i++) {
         if (members[i] < 0 || members[i] >= world_size)
-            return crw_fail(CRW_E_ARGUMENT, "rank %d cannot be a member: there are %d ranks", members[i], world_size);
+            return crw_fail(CRW_E_ARGUMENT, "rank %d cannot be a member: there are %d ranks", members[i],
+                            world_size);
         for (int j = 0; j < i; j++)
             if (members[j] == members[i])
                 return crw_fail(CRW_E_ARGUMENT, "rank %d cannot be a member twice", members[i]);
@@ -70,8 +71,10 @@ static int exchange_offers(struct crw_group *from, const struct offer *mine, str
         r = result_of_rank(from, i, offers[i].result);
     for (int i = 0; r == 0 && i < crw_world_size(from); i++)
         if (offers[i].members_crc32c != mine->members_crc32c)
-            r = crw_fail(CRW_E_ARGUMENT, "rank %d and rank %d want groups of different members: all ranks must ask "
-                                         "for the same one", crw_rank(from), i);
+            r = crw_fail(CRW_E_ARGUMENT,
+                         "rank %d and rank %d want groups of different members: all ranks must ask "
+                         "for the same one",
+                         crw_rank(from), i);
     return r;
 }
 
@@ -131,8 +134,8 @@ static uint32_t agreed_id(const struct crw_group *from, const struct offer *offe
 }
 
 /* The memory is mapped. */
-static int span_members(struct crw_group *group, const struct crw_group *from, uint32_t id, const int *members,
-                        int n_members)
+static int span_members(struct crw_group *group, const struct crw_group *from, uint32_t id,
+                        const int *members, int n_members)
 {
     _cleanup_free_ int *keys = calloc((size_t)n_members, sizeof(*keys));
 
@@ -157,7 +160,8 @@ static int *world_ranks(const struct crw_group *from, const int *members, int n_
 static int become_member(struct crw_group *group, const struct crw_group *from, const struct offer *offers,
                          const int *members, int n_members)
 {
-    int number = number_of(crw_rank(from), members, n_members), n_here = count_neighbours(from, members, n_members);
+    int number = number_of(crw_rank(from), members, n_members),
+        n_here = count_neighbours(from, members, n_members);
     const char *place = offers[first_neighbour(from, crw_rank(from), members, n_members)].place;
     int fd, r;
 
@@ -202,8 +206,8 @@ static int join(const struct crw_group *from, const struct offer *offers, const 
 }
 
 /* Whatever goes wrong is part of the offer. *ret_fd is written on the first member only. */
-static void make_offer(const struct crw_group *from, const int *members, int n_members, struct offer *ret_offer,
-                      int *ret_fd)
+static void make_offer(const struct crw_group *from, const int *members, int n_members,
+                       struct offer *ret_offer, int *ret_fd)
 {
     int r = check_members(from, members, n_members);
 

@@ -84,18 +84,24 @@ int group_open_memory(const char *place, int *ret_fd)
         return crw_fail(CRW_E_STORE, "\"%.100s\" is said to be where the group's shared memory is", place);
     name_host(own_host);
     if (strcmp(host, own_host) != 0)
-        return crw_fail(CRW_E_ENVIRONMENT, "the rank that made the group's shared memory is on another host (%s, this is "
-                                           "%s), or in another PID namespace; ranks with the same GROUP_RANK, and all where "
-                                           "LOCAL_WORLD_SIZE is WORLD_SIZE, must be on one", host, own_host);
+        return crw_fail(CRW_E_ENVIRONMENT,
+                        "the rank that made the group's shared memory is on another host (%s, this is "
+                        "%s), or in another PID namespace; ranks with the same GROUP_RANK, and all where "
+                        "LOCAL_WORLD_SIZE is WORLD_SIZE, must be on one",
+                        host, own_host);
     (void)snprintf(path, sizeof(path), "/proc/%d/fd/%d", pid, number);
     fd = open(path, O_RDWR | O_CLOEXEC);
     if (fd < 0 && errno == ENOENT)
-        return crw_fail(CRW_E_PEER, "the rank that made the group's shared memory is gone: there is no %s", path);
+        return crw_fail(CRW_E_PEER, "the rank that made the group's shared memory is gone: there is no %s",
+                        path);
     if (fd < 0)
-        return crw_fail_errno(-errno, "cannot open the group's shared memory at %s; all ranks must run on one host, "
-                                      "under one user and in one PID namespace", path);
+        return crw_fail_errno(-errno,
+                              "cannot open the group's shared memory at %s; all ranks must run on one host, "
+                              "under one user and in one PID namespace",
+                              path);
     if (fstat(fd, &st) < 0 || st.st_dev != device || st.st_ino != inode)
-        return crw_fail(CRW_E_PEER, "the rank that made the group's shared memory is gone: %s is something else", path);
+        return crw_fail(CRW_E_PEER,
+                        "the rank that made the group's shared memory is gone: %s is something else", path);
     *ret_fd = steal_fd(&fd);
     return 0;
 }
@@ -209,7 +215,8 @@ static int find_memory(struct crw_group *group, const char *key, int *ret_fd)
 
     for (;;) {
         r = find_published(group, key, ret_fd);
-        if ((r != CRW_E_PEER && r != CRW_E_ENVIRONMENT) || group->env.launched || sock_now_ns() >= deadline_ns)
+        if ((r != CRW_E_PEER && r != CRW_E_ENVIRONMENT) || group->env.launched ||
+            sock_now_ns() >= deadline_ns)
             return r;
         if (store_pause(&group->store, STALE_PAUSE_MS) != 0)
             return r;
@@ -278,8 +285,9 @@ static int check_env(const struct crw_env *env)
     if (env->local_world_size == env->world_size)
         return 0;
     if (env->group_world_size < 2 || env->group_world_size > 1 << HOSTS_ROUNDS_MAX)
-        return crw_fail(CRW_E_ENVIRONMENT, "%d of %d ranks are on this host, but GROUP_WORLD_SIZE says that there are %d "
-                                           "nodes (of 2 to %d): start the program by crun or torchrun",
+        return crw_fail(CRW_E_ENVIRONMENT,
+                        "%d of %d ranks are on this host, but GROUP_WORLD_SIZE says that there are %d "
+                        "nodes (of 2 to %d): start the program by crun or torchrun",
                         env->local_world_size, env->world_size, env->group_world_size, 1 << HOSTS_ROUNDS_MAX);
     return 0;
 }
@@ -356,7 +364,8 @@ int crw_store_set(struct crw_group *group, const char *key, const void *value, s
     return store_result(group, store_set(&group->store, key, value, n_bytes));
 }
 
-int crw_store_get(struct crw_group *group, const char *key, int timeout_ms, void **ret_value, size_t *ret_n_bytes)
+int crw_store_get(struct crw_group *group, const char *key, int timeout_ms, void **ret_value,
+                  size_t *ret_n_bytes)
 {
     return store_result(group, store_get(&group->store, key, timeout_ms, ret_value, ret_n_bytes));
 }

@@ -24,8 +24,8 @@
 
 enum {
     BUCKETS_MAX = 64,
-    LINE = 16,            /* elements: cuts are at lines of the cache */
-    PROBES = 5,           /* the fastest of so many counts */
+    LINE = 16,           /* elements: cuts are at lines of the cache */
+    PROBES = 5,          /* the fastest of so many counts */
     COST_SHARE_MAX = 10, /* a bucket's fixed cost is at most one part in so many of what it takes */
 };
 

@@ -56,8 +56,9 @@ static int connect_once(struct store *s)
     if (s->connected)
         return 0;
     if (!s->host[0])
-        return crw_fail(CRW_E_ENVIRONMENT, "MASTER_ADDR is not set, so there is no worker store; start the program "
-                                           "by crun or torchrun");
+        return crw_fail(CRW_E_ENVIRONMENT,
+                        "MASTER_ADDR is not set, so there is no worker store; start the program "
+                        "by crun or torchrun");
     r = result(s, client_sock_connect(&s->client, s->host, s->port, s->timeout_ms));
     s->connected = r == 0;
     return r;

@@ -164,7 +164,8 @@ void step_observed(const struct crw_model *model, struct step *step)
         norm->inverse_deviation[c] = 1 / sqrtf(norm->running_var[c] + (float)norm_eps);
         if (model->training) {
             norm->mean[c] = (float)norm->moments[c].mean;
-            norm->inverse_deviation[c] = (float)(1 / sqrt((double)((float)norm->moments[c].m2 / (float)m) + norm_eps));
+            norm->inverse_deviation[c] =
+                (float)(1 / sqrt((double)((float)norm->moments[c].m2 / (float)m) + norm_eps));
             track(norm, c, norm->moments[c].mean, norm->moments[c].m2 / (m - 1));
         }
         norm->scale[c] = step->weight[c] * norm->inverse_deviation[c];
@@ -178,8 +179,8 @@ static void norm_forward(const struct crw_model *model, struct step *step, int f
 {
     const struct norm_step *norm = &step->norm;
     for (int s = first; s < first + count; s++)
-        model->kernels->norm_forward(pixels(&step->in), step->in.stored, x_of(step, s), norm->scale, norm->shift,
-                                     norm->relu, y_of(step, s));
+        model->kernels->norm_forward(pixels(&step->in), step->in.stored, x_of(step, s), norm->scale,
+                                     norm->shift, norm->relu, y_of(step, s));
 }
 
 static void norm_relu_pool_forward(const struct crw_model *model, struct step *step, int first, int count)

@@ -22,7 +22,7 @@
 #include <string.h>
 
 enum {
-    BLOCK = 64 * 1024, /* bytes that are combined at once */
+    BLOCK = 64 * 1024,     /* bytes that are combined at once */
     SEND_MAX = 256 * 1024, /* at once: do not keep the other direction waiting */
 };
 
@@ -102,7 +102,8 @@ static int receive_up(struct state *st)
 {
     if (is_first(st) || !st->arrays)
         return 0;
-    return pull(st, st->s->before, st->s->ring + st->came % STREAM_RING, stretch(st->came, came_room(st)), &st->came);
+    return pull(st, st->s->before, st->s->ring + st->came % STREAM_RING, stretch(st->came, came_room(st)),
+                &st->came);
 }
 
 /* Bytes that can be combined now: a whole block, or what is left. */
@@ -157,14 +158,16 @@ static int receive_down(struct state *st)
 {
     if (is_last(st))
         return 0;
-    return pull(st, st->s->after, (uint8_t *)st->targets[0] + st->arrived, st->n_down - st->arrived, &st->arrived);
+    return pull(st, st->s->after, (uint8_t *)st->targets[0] + st->arrived, st->n_down - st->arrived,
+                &st->arrived);
 }
 
 static int send_down(struct state *st)
 {
     if (is_first(st))
         return 0;
-    return push(st, st->s->before, (uint8_t *)st->targets[0] + st->passed, st->arrived - st->passed, &st->passed);
+    return push(st, st->s->before, (uint8_t *)st->targets[0] + st->passed, st->arrived - st->passed,
+                &st->passed);
 }
 
 static void copy_down(struct state *st)
@@ -212,9 +215,10 @@ static short events(bool in, bool out)
 static int wait_for_sockets(struct state *st)
 {
     struct pollfd fds[2] = {
-        {.fd = st->s->before, .events = events(!is_first(st) && st->arrays && came_room(st) > 0, st->arrived > st->passed)},
-        {.fd = st->s->after, .events = events(st->arrived < st->n_down,
-                                              (st->direct ? st->n_up : st->combined) > st->went)},
+        {.fd = st->s->before,
+         .events = events(!is_first(st) && st->arrays && came_room(st) > 0, st->arrived > st->passed)},
+        {.fd = st->s->after,
+         .events = events(st->arrived<st->n_down, (st->direct ? st->n_up : st->combined)> st->went)},
     };
 
     if (is_first(st))

@@ -22,9 +22,10 @@ enum { STREAM_RING = 512 * 1024 }; /* bytes that a host holds of what is on its 
 
 struct stream {
     const struct net_wait *wait;
-    int before, after; /* sockets; before -1: the first host, after -1: the last. (Down: the last to get it, the first.) */
-    uint8_t *ring;     /* STREAM_RING bytes, line-aligned */
-    int failed_fd;     /* after NET_E_LOST and errors: which */
+    int before,
+        after; /* sockets; before -1: the first host, after -1: the last. (Down: the last to get it, the first.) */
+    uint8_t *ring; /* STREAM_RING bytes, line-aligned */
+    int failed_fd; /* after NET_E_LOST and errors: which */
 };
 
 /*

@@ -174,7 +174,8 @@ static int run_round(struct exchange *x, int number, int *n_have)
 
 int exchange_run(struct exchange *x, uint64_t what, const void *data, size_t n_bytes)
 {
-    const struct exchange_block own = {.what = what, .host = (uint32_t)x->hosts->host, .n_bytes = (uint32_t)n_bytes};
+    const struct exchange_block own = {
+        .what = what, .host = (uint32_t)x->hosts->host, .n_bytes = (uint32_t)n_bytes};
     int n_have = 1, result = 0;
 
     if (n_bytes > EXCHANGE_MAX - sizeof(own))

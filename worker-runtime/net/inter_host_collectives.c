@@ -55,11 +55,11 @@ struct reduction {
     size_t count;
     enum crw_dtype dtype;
     enum crw_op op;
-    uint8_t *out;               /* takes the bytes begin..end of the result; NULL: not wanted */
+    uint8_t *out; /* takes the bytes begin..end of the result; NULL: not wanted */
     size_t begin, end;
-    bool in_place;              /* the result may go where the data is: in and out are one */
+    bool in_place; /* the result may go where the data is: in and out are one */
     int n_lanes;
-    size_t share;               /* bytes of a lane in a piece */
+    size_t share; /* bytes of a lane in a piece */
 };
 
 static size_t size_of(const struct reduction *r)
@@ -80,7 +80,8 @@ static int reduce_short(const struct reduction *r)
     for (int i = 0; i < s->hosts.world_size; i++)
         s->views[i] = (void *)(uintptr_t)(table + (size_t)i * n_bytes + r->begin); /* only read */
     target = r->out;
-    reduce(r->dtype, r->op, (const void *const *)s->views, s->hosts.world_size, &target, 1, 0, (r->end - r->begin) / size);
+    reduce(r->dtype, r->op, (const void *const *)s->views, s->hosts.world_size, &target, 1, 0,
+           (r->end - r->begin) / size);
     return 0;
 }
 
@@ -125,7 +126,8 @@ static int reduce_in_place(const struct reduction *r)
     if (s->shm->rank < r->n_lanes) {
         slice = hosts_slice(size_of(r), r->n_lanes, s->shm->rank);
         for (int i = 0; i < s->shm->world_size; i++)
-            s->views[i] = (span_is_alone(s) ? r->out : (uint8_t *)shm_at(s->shm, s->locations[i])) + slice.begin;
+            s->views[i] =
+                (span_is_alone(s) ? r->out : (uint8_t *)shm_at(s->shm, s->locations[i])) + slice.begin;
         result = reduce_lane(r, slice.end - slice.begin);
     }
     return result == 0 ? span_meet(s, &piece_post) : result;
@@ -160,8 +162,8 @@ static void copy_out(const struct reduction *r, size_t number)
         size_t end = range.end < r->end ? range.end : r->end;
 
         if (begin < end)
-            memcpy(r->out + (begin - r->begin), r->s->staging + (size_t)lane * r->share + (begin - range.begin),
-                   end - begin);
+            memcpy(r->out + (begin - r->begin),
+                   r->s->staging + (size_t)lane * r->share + (begin - range.begin), end - begin);
     }
 }
 
@@ -231,7 +233,13 @@ static int reduce_any(struct reduction *r)
 int span_all_reduce(struct span *s, void *data, size_t count, enum crw_dtype dtype, enum crw_op op)
 {
     struct reduction r = {
-        .s = s, .in = data, .out = data, .count = count, .dtype = dtype, .op = op, .in_place = true,
+        .s = s,
+        .in = data,
+        .out = data,
+        .count = count,
+        .dtype = dtype,
+        .op = op,
+        .in_place = true,
         .end = count * reduce_element_size(dtype),
         .what = describe(OP_ALL_REDUCE, kind_of(dtype, op), count),
     };
@@ -242,7 +250,12 @@ int span_all_reduce(struct span *s, void *data, size_t count, enum crw_dtype dty
 int span_reduce(struct span *s, void *data, size_t count, enum crw_dtype dtype, enum crw_op op, int root)
 {
     struct reduction r = {
-        .s = s, .in = data, .out = own_rank(s) == root ? data : NULL, .count = count, .dtype = dtype, .op = op,
+        .s = s,
+        .in = data,
+        .out = own_rank(s) == root ? data : NULL,
+        .count = count,
+        .dtype = dtype,
+        .op = op,
         .end = count * reduce_element_size(dtype),
         .what = describe(OP_REDUCE + kind_of(dtype, op), (unsigned)root, count),
     };
@@ -250,12 +263,19 @@ int span_reduce(struct span *s, void *data, size_t count, enum crw_dtype dtype, 
     return reduce_any(&r);
 }
 
-int span_reduce_scatter(struct span *s, const void *data, void *result, size_t count, enum crw_dtype dtype, enum crw_op op)
+int span_reduce_scatter(struct span *s, const void *data, void *result, size_t count, enum crw_dtype dtype,
+                        enum crw_op op)
 {
     size_t n_bytes = count * reduce_element_size(dtype), rank = (size_t)own_rank(s);
     struct reduction r = {
-        .s = s, .in = data, .out = result, .count = count * (size_t)s->hosts.world_size, .dtype = dtype, .op = op,
-        .begin = rank * n_bytes, .end = (rank + 1) * n_bytes,
+        .s = s,
+        .in = data,
+        .out = result,
+        .count = count * (size_t)s->hosts.world_size,
+        .dtype = dtype,
+        .op = op,
+        .begin = rank * n_bytes,
+        .end = (rank + 1) * n_bytes,
         .what = describe(OP_REDUCE_SCATTER, kind_of(dtype, op), count),
     };
 
@@ -322,7 +342,8 @@ int span_all_gather(struct span *s, const void *data, size_t n_bytes, void *all)
 
 int span_gather(struct span *s, const void *data, size_t n_bytes, void *all, int root)
 {
-    return gather(s, describe(OP_GATHER, (unsigned)root, n_bytes), data, n_bytes, own_rank(s) == root ? all : NULL, root);
+    return gather(s, describe(OP_GATHER, (unsigned)root, n_bytes), data, n_bytes,
+                  own_rank(s) == root ? all : NULL, root);
 }
 
 /* The exchange would carry as much from everybody as root has for everybody: it is never short. */
@@ -333,8 +354,8 @@ int span_scatter(struct span *s, const void *all, size_t n_bytes, void *data, in
 
     for (int i = 0; r == 0 && i < s->hosts.world_size; i++)
         if (i != root)
-            r = span_spread(s, rank == root ? (const uint8_t *)all + (size_t)i * n_bytes : NULL, rank == i ? data : NULL,
-                            n_bytes, root, s->hosts.host_of[i]);
+            r = span_spread(s, rank == root ? (const uint8_t *)all + (size_t)i * n_bytes : NULL,
+                            rank == i ? data : NULL, n_bytes, root, s->hosts.host_of[i]);
     if (r == 0 && rank == root && n_bytes > 0)
         memmove(data, (const uint8_t *)all + (size_t)root * n_bytes, n_bytes);
     return r;
@@ -363,7 +384,10 @@ int span_alloc(struct span *s, size_t n_bytes, void **ret_data)
     for (int i = 0; r == 0 && other == 0 && i < s->hosts.world_size; i++)
         memcpy(&other, table + (size_t)i * sizeof(other), sizeof(other));
     if (r == 0 && other != 0)
-        r = status != 0 ? status : crw_fail_errno(other, "another host cannot get %zu bytes of shared memory for each rank", n_bytes);
+        r = status != 0
+                ? status
+                : crw_fail_errno(other, "another host cannot get %zu bytes of shared memory for each rank",
+                                 n_bytes);
     if (r == 0)
         *ret_data = data;
     return r;

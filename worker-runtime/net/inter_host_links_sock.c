@@ -36,7 +36,8 @@ static bool allocate(struct span *s, size_t world_size, size_t n_hosts)
     s->locations = calloc(world_size, sizeof(*s->locations));
     s->views = calloc(world_size, sizeof(*s->views));
     s->targets = calloc(world_size, sizeof(*s->targets));
-    return s->out && s->own && s->table && s->exchange.blocks && s->exchange.begins && s->locations && s->views && s->targets;
+    return s->out && s->own && s->table && s->exchange.blocks && s->exchange.begins && s->locations &&
+           s->views && s->targets;
 }
 
 static void no_links(struct span *s)
@@ -59,8 +60,8 @@ static int begin(struct span *s)
     return s->interrupt_fd < 0 ? -errno : 0;
 }
 
-int span_init(struct span *s, struct net *net, uint32_t group, struct shm *shm, const int *keys, int n_keys, int rank,
-              int world_size, const int *world)
+int span_init(struct span *s, struct net *net, uint32_t group, struct shm *shm, const int *keys, int n_keys,
+              int rank, int world_size, const int *world)
 {
     int r;
 
@@ -156,14 +157,16 @@ int span_connect_controls(struct span *s, int interrupt_fd)
 }
 
 /* ahead: we connect; else we claim. */
-static int make_link(struct span *s, const struct net_wait *wait, int number, int distance, bool ahead, int *ret_fd)
+static int make_link(struct span *s, const struct net_wait *wait, int number, int distance, bool ahead,
+                     int *ret_fd)
 {
     const struct hosts *h = &s->hosts;
     const struct net_hello hello = {.purpose = NET_DATA, .group = s->group, .link = (uint32_t)number};
     int local = number == LINK_LANE ? h->local : 0;
     int rank = world_rank(s, hosts_rank(h, hosts_ahead(h, h->host, ahead ? distance : -distance), local));
 
-    return ahead ? net_connect(s->net, wait, hello, rank, ret_fd) : net_claim(s->net, wait, hello, rank, ret_fd);
+    return ahead ? net_connect(s->net, wait, hello, rank, ret_fd)
+                 : net_claim(s->net, wait, hello, rank, ret_fd);
 }
 
 static int link_leader(struct span *s, const struct net_wait *wait)
@@ -216,10 +219,12 @@ static int message_result(struct span *s, int r, int peer)
         return crw_fail(CRW_E_PEER, "rank %d left the group while rank %d still waits for it", peer,
                         shm_name_of(s->shm, s->shm->rank));
     case NET_E_TIMEOUT:
-        shm_fail(s->shm, (struct shm_failure){.kind = SHM_FAILURE_TIMEOUT, .rank = shm_name_of(s->shm, s->shm->rank)});
+        shm_fail(s->shm, (struct shm_failure){.kind = SHM_FAILURE_TIMEOUT,
+                                              .rank = shm_name_of(s->shm, s->shm->rank)});
         span_interrupt(s);
-        return span_break(s, crw_fail(CRW_E_TIMEOUT, "rank %d did not come within %d ms, so this group is over", peer,
-                                      s->wait.timeout_ms));
+        return span_break(s,
+                          crw_fail(CRW_E_TIMEOUT, "rank %d did not come within %d ms, so this group is over",
+                                   peer, s->wait.timeout_ms));
     default:
         return crw_fail_errno(r, "cannot exchange messages with rank %d", peer);
     }
@@ -254,7 +259,8 @@ int span_receive(struct span *s, void *data, size_t n_bytes, int from)
     if (r == 0)
         r = net_take(s->net, &s->wait, s->group, rank, size == n_bytes ? data : NULL, size, is_over, s);
     if (r == 0 && size != n_bytes)
-        return crw_fail(CRW_E_ARGUMENT, "rank %d sent %zu bytes where rank %d expected %zu; the message was dropped",
-                        from, (size_t)size, shm_name_of(s->shm, s->shm->rank), n_bytes);
+        return crw_fail(CRW_E_ARGUMENT,
+                        "rank %d sent %zu bytes where rank %d expected %zu; the message was dropped", from,
+                        (size_t)size, shm_name_of(s->shm, s->shm->rank), n_bytes);
     return message_result(s, r, from);
 }

@@ -88,11 +88,14 @@ int span_fail(struct span *s, int r, int fd)
         return fail_lost(s, rank_behind(s, fd));
     case NET_E_TIMEOUT:
         shm_fail(s->shm, (struct shm_failure){.kind = SHM_FAILURE_TIMEOUT, .rank = own_name(s)});
-        return span_break(s, crw_fail(CRW_E_TIMEOUT, "ranks of other hosts did not come within %d ms, so this group is "
-                                                     "over", s->wait.timeout_ms));
+        return span_break(s, crw_fail(CRW_E_TIMEOUT,
+                                      "ranks of other hosts did not come within %d ms, so this group is "
+                                      "over",
+                                      s->wait.timeout_ms));
     default:
         shm_fail(s->shm, (struct shm_failure){.kind = SHM_FAILURE_LOST, .rank = own_name(s)});
-        return span_break(s, crw_fail_errno(r, "cannot exchange data with ranks of other hosts, so this group is over"));
+        return span_break(
+            s, crw_fail_errno(r, "cannot exchange data with ranks of other hosts, so this group is over"));
     }
 }
 
@@ -134,7 +137,8 @@ static int check_sizes(const struct span *s, size_t n_bytes)
     for (int host = 0; host < s->hosts.n_hosts; host++) {
         const uint8_t *data;
 
-        if (exchange_block_of(&s->exchange, host, &data).n_bytes != n_bytes * (size_t)hosts_size(&s->hosts, host))
+        if (exchange_block_of(&s->exchange, host, &data).n_bytes !=
+            n_bytes * (size_t)hosts_size(&s->hosts, host))
             return -EPROTO;
     }
     return 0;
@@ -147,14 +151,15 @@ static void sort_table(const struct span *s, size_t n_bytes, uint8_t *table)
 
         (void)exchange_block_of(&s->exchange, host, &data); /* its head was looked at */
         for (int i = 0; i < hosts_size(&s->hosts, host); i++)
-            memcpy(table + (size_t)hosts_rank(&s->hosts, host, i) * n_bytes, data + (size_t)i * n_bytes, n_bytes);
+            memcpy(table + (size_t)hosts_rank(&s->hosts, host, i) * n_bytes, data + (size_t)i * n_bytes,
+                   n_bytes);
     }
 }
 
 /* The leader's part between the meetings; same: this host's ranks are in one call. *ret_different: of
  * find_different(). */
-static int exchange(struct span *s, uint64_t what, bool same, const void *data, size_t n_bytes, uint8_t *table,
-                    int *ret_different)
+static int exchange(struct span *s, uint64_t what, bool same, const void *data, size_t n_bytes,
+                    uint8_t *table, int *ret_different)
 {
     uint64_t nothing = (uint64_t)WHAT_NOTHING << SHM_WHAT_SHIFT;
     size_t n = same ? n_bytes * (size_t)s->shm->world_size : 0;
@@ -176,8 +181,9 @@ static int fail_different(const struct span *s, int host)
 {
     if (host == s->hosts.host)
         return CRW_E_ARGUMENT; /* the sentence is there */
-    return crw_fail(CRW_E_ARGUMENT, "rank %d and rank %d called different collectives, or with different counts or "
-                                    "types: all ranks must make the same calls in the same order",
+    return crw_fail(CRW_E_ARGUMENT,
+                    "rank %d and rank %d called different collectives, or with different counts or "
+                    "types: all ranks must make the same calls in the same order",
                     own_name(s), hosts_rank(&s->hosts, host, 0));
 }
 

@@ -30,23 +30,23 @@ struct span {
     struct net_wait wait;
     int interrupt_fd; /* an eventfd */
 
-    struct exchange_links links;  /* the leader's; else -1 */
-    struct exchange exchange;     /* the leader's */
-    int before, after;            /* of this rank's lane, round the ring; -1: it has none */
-    int *out;                     /* by rank: messages to it; -1: none so far */
-    uint8_t *own;                 /* the leader's: what its host says */
-    uint8_t *table;               /* what all ranks say, where nobody else of this host needs it */
-    uint8_t *ring;                /* the lane's */
-    uint8_t *staging;             /* this rank's; NULL: not used so far */
-    unsigned n_spread;            /* pieces that went through the leader's room so far */
-    uint64_t *locations;          /* by number here: where its array is */
-    void **views, **targets;      /* scratch */
+    struct exchange_links links; /* the leader's; else -1 */
+    struct exchange exchange;    /* the leader's */
+    int before, after;           /* of this rank's lane, round the ring; -1: it has none */
+    int *out;                    /* by rank: messages to it; -1: none so far */
+    uint8_t *own;                /* the leader's: what its host says */
+    uint8_t *table;              /* what all ranks say, where nobody else of this host needs it */
+    uint8_t *ring;               /* the lane's */
+    uint8_t *staging;            /* this rank's; NULL: not used so far */
+    unsigned n_spread;           /* pieces that went through the leader's room so far */
+    uint64_t *locations;         /* by number here: where its array is */
+    void **views, **targets;     /* scratch */
 };
 
 /* keys: by rank of the group, the same for those on one host. Takes a share of net, not shm. 0 or -errno, with a
  * sentence; then it is zeroed. */
-int span_init(struct span *s, struct net *net, uint32_t group, struct shm *shm, const int *keys, int n_keys, int rank,
-              int world_size, const int *world);
+int span_init(struct span *s, struct net *net, uint32_t group, struct shm *shm, const int *keys, int n_keys,
+              int rank, int world_size, const int *world);
 /* Makes the links; all ranks at the same time. Results of crw.h. interrupt_fd: of the watch. */
 int span_connect(struct span *s, int interrupt_fd);
 /* The control connections of the world; before the links. */
@@ -58,7 +58,8 @@ void span_interrupt(void *span);
 
 int span_all_reduce(struct span *s, void *data, size_t count, enum crw_dtype dtype, enum crw_op op);
 int span_reduce(struct span *s, void *data, size_t count, enum crw_dtype dtype, enum crw_op op, int root);
-int span_reduce_scatter(struct span *s, const void *data, void *result, size_t count, enum crw_dtype dtype, enum crw_op op);
+int span_reduce_scatter(struct span *s, const void *data, void *result, size_t count, enum crw_dtype dtype,
+                        enum crw_op op);
 int span_broadcast(struct span *s, void *data, size_t n_bytes, int root);
 int span_all_gather(struct span *s, const void *data, size_t n_bytes, void *all);
 int span_gather(struct span *s, const void *data, size_t n_bytes, void *all, int root);

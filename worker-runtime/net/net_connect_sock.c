@@ -26,8 +26,10 @@ static int result(int r, int rank, const char *what)
     case NET_E_TIMEOUT:
         return crw_fail(CRW_E_TIMEOUT, "this rank %s rank %d in vain for too long", what, rank);
     case NET_E_LOST:
-        return crw_fail(CRW_E_PEER, "rank %d closed the connection while this rank %s it: it ended, or is not of "
-                                    "this job", rank, what);
+        return crw_fail(CRW_E_PEER,
+                        "rank %d closed the connection while this rank %s it: it ended, or is not of "
+                        "this job",
+                        rank, what);
     default:
         return crw_fail_errno(r, "this rank cannot connect to rank %d", rank);
     }
@@ -37,13 +39,14 @@ static int connect_to(const struct net_peer *peer, const struct net_wait *wait, 
 {
     struct sock_interrupt interrupt = {.wake_fd = wait->interrupt_fd};
     char why[256] = "";
-    int r = sock_connect(peer->address, peer->port, &interrupt, sock_deadline_ns(wait->timeout_ms), ret_fd, why,
-                         sizeof(why));
+    int r = sock_connect(peer->address, peer->port, &interrupt, sock_deadline_ns(wait->timeout_ms), ret_fd,
+                         why, sizeof(why));
 
     switch (r) {
     case CLIENT_E_CLOSED:
-        return crw_fail(CRW_E_PEER, "cannot connect to rank %d at %s port %u: %s; the hosts of a job must reach each "
-                                    "other at the addresses that their ranks listen on (see CRUN_LOCAL_ADDR)",
+        return crw_fail(CRW_E_PEER,
+                        "cannot connect to rank %d at %s port %u: %s; the hosts of a job must reach each "
+                        "other at the addresses that their ranks listen on (see CRUN_LOCAL_ADDR)",
                         rank, peer->address, peer->port, why);
     case CLIENT_E_TIMEOUT:
         return result(NET_E_TIMEOUT, rank, "tried to reach");
@@ -91,8 +94,8 @@ static int take_waiting(struct net *n, const struct net_hello *hello, int from)
         struct waiting *w = *at;
         int fd = w->fd;
 
-        if (w->hello.purpose != hello->purpose || w->hello.group != hello->group || w->hello.link != hello->link ||
-            (int)w->hello.from != from)
+        if (w->hello.purpose != hello->purpose || w->hello.group != hello->group ||
+            w->hello.link != hello->link || (int)w->hello.from != from)
             continue;
         *at = w->next;
         free(w);

@@ -16,8 +16,17 @@
  *   36..51 first half of the token
  *   52..55 zero
  */
-enum { AT_VERSION = 8, AT_ORDER = 12, AT_PURPOSE = 16, AT_GROUP = 20, AT_FROM = 24, AT_TO = 28, AT_LINK = 32,
-       AT_TOKEN = 36, AT_ZERO = 52 };
+enum {
+    AT_VERSION = 8,
+    AT_ORDER = 12,
+    AT_PURPOSE = 16,
+    AT_GROUP = 20,
+    AT_FROM = 24,
+    AT_TO = 28,
+    AT_LINK = 32,
+    AT_TOKEN = 36,
+    AT_ZERO = 52
+};
 
 static_assert(AT_TOKEN + NET_TOKEN_HALF == AT_ZERO && AT_ZERO + 4 == NET_HELLO_SIZE, "as in the table");
 
@@ -56,7 +65,8 @@ bool net_hello_decode(const uint8_t in[NET_HELLO_SIZE], uint32_t world_size, str
     if (memcmp(in, magic, sizeof(magic)) != 0 || get_u32(in + AT_VERSION) != NET_VERSION ||
         memcmp(in + AT_ORDER, &order_mark, sizeof(order_mark)) != 0 || get_u32(in + AT_ZERO) != 0)
         return false;
-    if (purpose < NET_CONTROL || purpose >= NET_PURPOSE_COUNT || from >= world_size || to >= world_size || from == to)
+    if (purpose < NET_CONTROL || purpose >= NET_PURPOSE_COUNT || from >= world_size || to >= world_size ||
+        from == to)
         return false;
     *ret = (struct net_hello){
         .purpose = (enum net_purpose)purpose,

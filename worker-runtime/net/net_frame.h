@@ -36,7 +36,7 @@ enum net_purpose {
 
 struct net_hello {
     enum net_purpose purpose;
-    uint32_t group; /* 0: the world */
+    uint32_t group;    /* 0: the world */
     uint32_t from, to; /* ranks of the world */
     uint32_t link;
     uint8_t token[NET_TOKEN_HALF];

@@ -149,5 +149,6 @@ int net_await_controls(struct net *n, const struct net_wait *wait, int n_control
     pthread_mutex_unlock(&n->lock);
     if (r == NET_E_INTERRUPTED)
         return crw_fail(CRW_E_PEER, "a peer failed while this rank waited for ranks of other hosts");
-    return r ? crw_fail(CRW_E_TIMEOUT, "ranks of other hosts did not connect within %d ms", wait->timeout_ms) : 0;
+    return r ? crw_fail(CRW_E_TIMEOUT, "ranks of other hosts did not connect within %d ms", wait->timeout_ms)
+             : 0;
 }

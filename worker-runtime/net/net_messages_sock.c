@@ -215,7 +215,12 @@ static int take_borrowed(struct taking *t, struct net_inbox *in, size_t end)
 int net_take(struct net *n, const struct net_wait *wait, uint32_t group, int from, void *data, size_t n_bytes,
              bool (*is_over)(void *data), void *over_data)
 {
-    struct taking t = {.n = n, .wait = wait, .group = group, .from = from, .data = data, .is_over = is_over,
+    struct taking t = {.n = n,
+                       .wait = wait,
+                       .group = group,
+                       .from = from,
+                       .data = data,
+                       .is_over = is_over,
                        .over_data = over_data};
     struct net_inbox *in;
     int r = 0;

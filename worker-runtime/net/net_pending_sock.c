@@ -47,7 +47,8 @@ static void receive_stranger(struct net *n, struct stranger *s)
     }
     net_tune(s->fd);
     /* A new connection has room for the answer. */
-    if (net_send(s->fd, n->token + NET_TOKEN_HALF, NET_TOKEN_HALF) != NET_TOKEN_HALF || !keep(n, &hello, s->fd))
+    if (net_send(s->fd, n->token + NET_TOKEN_HALF, NET_TOKEN_HALF) != NET_TOKEN_HALF ||
+        !keep(n, &hello, s->fd))
         net_drop_stranger(s);
     else
         s->fd = -1;

@@ -51,8 +51,13 @@ static struct net *net_new(int rank, int world_size, struct watch *watch)
     if (!n)
         return NULL;
     *n = (struct net){
-        .rank = rank, .world_size = world_size, .watch = watch, .n_users = 1, .next_group = 1,
-        .listen_fd = -1, .wake_fd = -1,
+        .rank = rank,
+        .world_size = world_size,
+        .watch = watch,
+        .n_users = 1,
+        .next_group = 1,
+        .listen_fd = -1,
+        .wake_fd = -1,
         .peers = calloc((size_t)world_size, sizeof(*n->peers)),
         .ended = calloc((size_t)world_size, 1),
         .left = calloc((size_t)world_size, 1),

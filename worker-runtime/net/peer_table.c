@@ -58,7 +58,8 @@ static uint32_t get(const uint8_t *p, int n)
     return v;
 }
 
-uint8_t *table_encode(const struct table_entry *entries, int n, const uint8_t token[NET_TOKEN], size_t *ret_size)
+uint8_t *table_encode(const struct table_entry *entries, int n, const uint8_t token[NET_TOKEN],
+                      size_t *ret_size)
 {
     size_t size = HEAD + (size_t)n * ENTRY;
     uint8_t *data = calloc(1, size), *at = data + HEAD;
@@ -80,7 +81,8 @@ static bool add_entry(struct table *t, int host, const uint8_t *at)
 {
     uint32_t rank = get(at, 4);
 
-    if (rank >= (uint32_t)t->world_size || t->keys[rank] >= 0 || at[ENTRY - 1] != 0 || at[6] == 0 || get(at + 4, 2) == 0)
+    if (rank >= (uint32_t)t->world_size || t->keys[rank] >= 0 || at[ENTRY - 1] != 0 || at[6] == 0 ||
+        get(at + 4, 2) == 0)
         return false;
     t->keys[rank] = host;
     t->peers[rank].port = (uint16_t)get(at + 4, 2);

@@ -19,8 +19,8 @@ struct table_entry {
 /* Of a whole job. */
 struct table {
     int world_size;
-    struct net_peer *peers; /* by rank */
-    int *keys;              /* by rank: the number of its host; -1: not told yet */
+    struct net_peer *peers;   /* by rank */
+    int *keys;                /* by rank: the number of its host; -1: not told yet */
     uint8_t token[NET_TOKEN]; /* by the host with number 0 */
 };
 
@@ -30,7 +30,8 @@ int table_init(struct table *t, int world_size);
 void table_finish(struct table *t);
 
 /* The bytes that a host puts into the store, malloc'ed; NULL: no memory. token: zeroes but for host 0. */
-uint8_t *table_encode(const struct table_entry *entries, int n, const uint8_t token[NET_TOKEN], size_t *ret_size);
+uint8_t *table_encode(const struct table_entry *entries, int n, const uint8_t token[NET_TOKEN],
+                      size_t *ret_size);
 
 /* Adds what the host with that number told. False: that is no such table, or a rank is impossible or on
  * two hosts; the table is as good as lost then. */

@@ -69,7 +69,8 @@ void net_tune(int fd)
     set_option(fd, IPPROTO_TCP, TCP_KEEPCNT, 4);
     set_option(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, NET_SILENCE_MS);
     if (is_near(fd))
-        (void)setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, near_control, sizeof(near_control) - 1); /* as above */
+        (void)setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, near_control,
+                         sizeof(near_control) - 1); /* as above */
 }
 
 static uint16_t port_of(const struct sockaddr_storage *address)

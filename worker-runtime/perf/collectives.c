@@ -277,8 +277,9 @@ static const struct perf_collective collectives[] = {
     {"copy", 1, 1, false, factor_one, fill_bytes, call_copy, check_copy},
 };
 
-const char perf_collective_names[] = "allreduce, broadcast, allgather, gather, reduce, reducescatter, scatter, "
-                                     "sendrecv, pingpong, barrier, copy";
+const char perf_collective_names[] =
+    "allreduce, broadcast, allgather, gather, reduce, reducescatter, scatter, "
+    "sendrecv, pingpong, barrier, copy";
 
 static bool is_separator(char c)
 {

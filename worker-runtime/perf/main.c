@@ -24,7 +24,7 @@ enum { EXIT_STOPPED = 128 + SIGTERM };
 enum {
     BATCHES_MIN = 5,
     BATCHES_MAX = 200,
-    BATCH_US = 1000,      /* so that the clock and the barrier do not count */
+    BATCH_US = 1000, /* so that the clock and the barrier do not count */
     MEASURE_US = 300000,
     PROBES = 5, /* calls that tell how long one takes */
 };
@@ -167,10 +167,11 @@ static void print_line(const struct perf *p, const struct line *line)
     if (p->run.rank != 0)
         return;
     if (p->options->json)
-        printf("{\"collective\": \"%s\", \"ranks\": %d, \"memory\": \"%s\", \"bytes\": %zu, \"time_us\": %.3f, "
-               "\"algbw\": %.6g, \"busbw\": %.6g, \"checked\": %lld}\n",
-               p->options->collective->name, p->run.n_ranks, p->options->private_memory ? "private" : "shared",
-               p->run.bytes, line->time_us, algbw, busbw, (long long)line->n_wrong);
+        printf(
+            "{\"collective\": \"%s\", \"ranks\": %d, \"memory\": \"%s\", \"bytes\": %zu, \"time_us\": %.3f, "
+            "\"algbw\": %.6g, \"busbw\": %.6g, \"checked\": %lld}\n",
+            p->options->collective->name, p->run.n_ranks, p->options->private_memory ? "private" : "shared",
+            p->run.bytes, line->time_us, algbw, busbw, (long long)line->n_wrong);
     else
         printf("%14zu %12.2f %12.2f %12.2f %12lld\n", p->run.bytes, line->time_us, algbw, busbw,
                (long long)line->n_wrong);
@@ -240,8 +241,10 @@ static int run_rank(struct crw_group *group, void *data)
     int code;
 
     if (p.run.n_ranks < p.options->collective->min_ranks) {
-        fprintf(stderr, "crw-perf: %s needs at least %d ranks; start it under crun --nproc-per-node=2, or with "
-                        "--ranks 2\n", p.options->collective->name, p.options->collective->min_ranks);
+        fprintf(stderr,
+                "crw-perf: %s needs at least %d ranks; start it under crun --nproc-per-node=2, or with "
+                "--ranks 2\n",
+                p.options->collective->name, p.options->collective->min_ranks);
         return 2;
     }
     if (allocate(&p) != 0) {
@@ -303,8 +306,9 @@ int main(int argc, char **argv)
         break;
     }
     if (options.n_ranks > 0 && crw_env_read(&env) == 0 && env.launched) {
-        fprintf(stderr, "crw-perf: --ranks starts ranks, but RANK is set and this is one already; leave out one of "
-                        "both\n");
+        fprintf(stderr,
+                "crw-perf: --ranks starts ranks, but RANK is set and this is one already; leave out one of "
+                "both\n");
         return 2;
     }
     return options.n_ranks > 0 ? run_launched(&options) : run_here(&options);

@@ -128,18 +128,23 @@ static enum perf_options_result parse_option(int id, struct perf_options *o)
 {
     switch (id) {
     case OPT_BYTES:
-        return parse_sizes(optarg, o) ? PERF_RUN
-                                      : refuse("--bytes", optarg, "up to 64 sizes like 4,64K,26000000, at most 1024G");
+        return parse_sizes(optarg, o)
+                   ? PERF_RUN
+                   : refuse("--bytes", optarg, "up to 64 sizes like 4,64K,26000000, at most 1024G");
     case OPT_ITERS:
-        return parse_count(optarg, 1, ITERS_MAX, &o->iters) ? PERF_RUN
-                                                            : refuse("--iters", optarg, "from 1 to 1000000000");
+        return parse_count(optarg, 1, ITERS_MAX, &o->iters)
+                   ? PERF_RUN
+                   : refuse("--iters", optarg, "from 1 to 1000000000");
     case OPT_WARMUP:
-        return parse_count(optarg, 0, ITERS_MAX, &o->warmup) ? PERF_RUN
-                                                             : refuse("--warmup", optarg, "from 0 to 1000000000");
+        return parse_count(optarg, 0, ITERS_MAX, &o->warmup)
+                   ? PERF_RUN
+                   : refuse("--warmup", optarg, "from 0 to 1000000000");
     case OPT_MEMORY:
-        return parse_memory(optarg, &o->private_memory) ? PERF_RUN : refuse("--memory", optarg, "shared or private");
+        return parse_memory(optarg, &o->private_memory) ? PERF_RUN
+                                                        : refuse("--memory", optarg, "shared or private");
     case OPT_RANKS:
-        return parse_count(optarg, 1, RANKS_MAX, &o->n_ranks) ? PERF_RUN : refuse("--ranks", optarg, "from 1 to 4096");
+        return parse_count(optarg, 1, RANKS_MAX, &o->n_ranks) ? PERF_RUN
+                                                              : refuse("--ranks", optarg, "from 1 to 4096");
     case OPT_JSON:
         o->json = true;
         return PERF_RUN;

@@ -14,7 +14,7 @@ struct device {
     struct batch {
         int n;
         uint64_t consumed; /* where the batch leaves the epoch */
-    } *batches;
+    } * batches;
     size_t n_batches, next;
     size_t capacity; /* of both, in batches */
 };

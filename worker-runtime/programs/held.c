@@ -44,8 +44,13 @@ static float *arena(const struct trainer *t, size_t i)
 
 static uint32_t layout_of(const struct trainer *t)
 {
-    const uint64_t facts[] = {crw_model_hash(t->model), n_arenas(t), (uint64_t)t->held.part, (uint64_t)t->held.n_parts,
-                              (uint64_t)crw_world_size(t->group), (uint64_t)crw_rank(t->group), t->options->batch_size};
+    const uint64_t facts[] = {crw_model_hash(t->model),
+                              n_arenas(t),
+                              (uint64_t)t->held.part,
+                              (uint64_t)t->held.n_parts,
+                              (uint64_t)crw_world_size(t->group),
+                              (uint64_t)crw_rank(t->group),
+                              t->options->batch_size};
     uint32_t crc = crw_crc32c(0, facts, sizeof(facts));
 
     for (size_t i = 0; i < t->state.recipe.n; i++)
@@ -67,7 +72,8 @@ int held_open(struct trainer *t)
     if (!h->own)
         return -1;
     /* Without it a failure costs the steps since the last snapshot, as anywhere else. */
-    (void)crw_memory_open(t->group, parts_at(t) + n_arenas(t) * n_floats * sizeof(float), layout_of(t), &h->memory);
+    (void)crw_memory_open(t->group, parts_at(t) + n_arenas(t) * n_floats * sizeof(float), layout_of(t),
+                          &h->memory);
     return 0;
 }
 
@@ -137,7 +143,8 @@ struct recovery_offer held_offer(const struct trainer *t, bool alive)
 /* ------------------------------------------------------------------ back */
 
 /* Of this rank, before anything is overwritten: false when it has none of that number. */
-static bool save_own(struct trainer *t, const struct recovery_choice *choice, const struct recovery_offer *mine)
+static bool save_own(struct trainer *t, const struct recovery_choice *choice,
+                     const struct recovery_offer *mine)
 {
     const uint8_t *slot;
 
@@ -158,7 +165,8 @@ static int gather_parts(struct trainer *t, const struct recovery_choice *choice,
     const uint8_t *slot = t->held.memory ? crw_memory_find(t->held.memory, (uint64_t)choice->number) : NULL;
 
     for (int part = 0; part < choice->n_parts; part++) {
-        size_t begin = begin_of(t, part, choice->n_parts), count = begin_of(t, part + 1, choice->n_parts) - begin;
+        size_t begin = begin_of(t, part, choice->n_parts),
+               count = begin_of(t, part + 1, choice->n_parts) - begin;
         int r;
 
         if (part == crw_rank(t->group))

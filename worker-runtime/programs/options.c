@@ -20,7 +20,8 @@ const char options_help[] =
     "  mnist                     convolutional network on images in MNIST's format (the default)\n"
     "\n"
     "      --data DIR            mnist: folder of the four IDX files, .gz or not\n"
-    "                            (default " DEFAULT_DATA ")\n"
+    "                            (default " DEFAULT_DATA
+    ")\n"
     "      --shape 10x2|20x1     toy: inputs and outputs (10x2)\n"
     "      --limit N             use the first N training samples only\n"
     "      --seed N              initial weights and order of the samples (0)\n"

@@ -38,14 +38,14 @@ struct train_options {
 
     enum train_backend backend;
     bool oversubscribe_gpu; /* workers of a host may share a GPU */
-    uint64_t prefetch; /* batches gathered ahead */
+    uint64_t prefetch;      /* batches gathered ahead */
 
     /* What is written, and where; NULL: not at all. */
     const char *snapshot_dir;
     uint64_t snapshot_every;    /* steps; 0: at the ends of epochs only */
     uint64_t save_every_epochs; /* a snapshot at the end of every so many epochs, and of the last */
     uint64_t keep;
-    bool save_on_every_host;    /* not only rank 0 saves, but the first rank of each host */
+    bool save_on_every_host; /* not only rank 0 saves, but the first rank of each host */
     const char *save_model;
     const char *metrics;
     const char *plot;

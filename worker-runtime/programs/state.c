@@ -279,7 +279,8 @@ static int read_state(struct train_state *s, const struct crw_snapshot *snapshot
     r = read_position(snapshot, &position, &optimizer_steps);
     if (r != 0) {
         snprintf(error, n,
-                 "the snapshot of step %" PRIu64 " in %s lacks its counters; remove it to continue "
+                 "the snapshot of step %" PRIu64
+                 " in %s lacks its counters; remove it to continue "
                  "from the one before",
                  crw_snapshot_step(snapshot), folder);
         return r;

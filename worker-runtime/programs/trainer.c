@@ -281,7 +281,8 @@ static void follow(const struct trainer *t)
 {
     const struct timespec pause = {.tv_nsec = FOLLOW_PAUSE_MS * 1000000L};
 
-    for (int ms = 0; t->env->launched && ms < FOLLOW_MS && !crw_stop_requested(t->group); ms += FOLLOW_PAUSE_MS)
+    for (int ms = 0; t->env->launched && ms < FOLLOW_MS && !crw_stop_requested(t->group);
+         ms += FOLLOW_PAUSE_MS)
         (void)nanosleep(&pause, NULL);
 }
 

@@ -81,11 +81,11 @@ struct trainer {
     struct crw_sampler *sampler;
     struct crw_loader *loader;
     struct crw_snapshots *snapshots; /* who saves, with --snapshot-dir; else NULL */
-    struct device *device; /* NULL: the CPU trains */
+    struct device *device;           /* NULL: the CPU trains */
     struct train_state state;
     struct held held;
-    bool alive;      /* the state is whole, and is that of the last commit */
-    bool recovering; /* no step was committed since the group was formed again */
+    bool alive;          /* the state is whole, and is that of the last commit */
+    bool recovering;     /* no step was committed since the group was formed again */
     uint64_t saved_step; /* step of the newest save that was started */
 
     uint32_t n_training, n_test;
@@ -99,7 +99,7 @@ struct trainer {
     void *test_targets;
 
     char error[1024];
-    bool follows; /* it fails because another rank did */
+    bool follows;   /* it fails because another rank did */
     bool timed_out; /* a peer hangs: nobody is about to replace it */
 };
 

@@ -133,7 +133,8 @@ int trainer_resume(struct trainer *t)
     t->alive = false;
     if (trainer_agree(t, load_newest(t, &found)) < 0 || find_holder(t, &found, &holder, &newest) < 0)
         return -1;
-    if (choice.kind == RECOVERY_MEMORY && (!newest.any || choice.number > (int64_t)(newest.step + newest.epoch)))
+    if (choice.kind == RECOVERY_MEMORY &&
+        (!newest.any || choice.number > (int64_t)(newest.step + newest.epoch)))
         return restore(t, &choice, &mine);
     if (resume_from_disk(t, holder) < 0)
         return trainer_agree(t, trainer_fail(t, "%s", crw_error_message()));

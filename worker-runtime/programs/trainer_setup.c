@@ -57,7 +57,7 @@ static int check_options(struct trainer *t)
         return trainer_fail(t, "--fault kind=nan is for the CPU; use --backend cpu");
     if (o->fault.kind != FAULT_NONE && o->fault.rank >= crw_world_size(t->group))
         return trainer_fail(t, "--fault: there is no rank %d among %d worker%s", o->fault.rank,
-                    crw_world_size(t->group), crw_world_size(t->group) == 1 ? "" : "s");
+                            crw_world_size(t->group), crw_world_size(t->group) == 1 ? "" : "s");
     return 0;
 }
 
@@ -217,7 +217,7 @@ static int start_device(struct trainer *t)
         return 0;
     if (n_on_device < crw_world_size(t->group))
         result = trainer_fail(t, "%d of %d workers have a GPU; use --backend cpu", (int)n_on_device,
-                      crw_world_size(t->group));
+                              crw_world_size(t->group));
     else
         result = device_create(t, &t->device);
     if (result == 0 && device_load(t->device) != 0)
@@ -247,8 +247,8 @@ int trainer_set_up(struct trainer *t)
     t->reduced = shared;
     if (trainer_agree(t, set_up_alone(t)) != 0)
         return -1;
-    report_say(&t->report, "%s: %" PRIu32 " %s, %d worker%s on %s, %" PRIu64 " %s per step, %zu parameters", p->name,
-               t->n_training, p->samples_name, crw_world_size(t->group),
+    report_say(&t->report, "%s: %" PRIu32 " %s, %d worker%s on %s, %" PRIu64 " %s per step, %zu parameters",
+               p->name, t->n_training, p->samples_name, crw_world_size(t->group),
                crw_world_size(t->group) == 1 ? "" : "s", t->on_device ? "GPUs" : "CPUs",
                t->options->batch_size * t->options->accumulate * (uint64_t)crw_world_size(t->group),
                p->samples_name, t->n_parameters);

@@ -89,12 +89,14 @@ static int refuse_step(struct trainer *t, const struct step *s, double norm)
     t->follows = isfinite(s->loss) && !isfinite(s->loss_all);
     if (!isfinite(s->loss))
         snprintf(t->error, sizeof(t->error),
-                 "the loss of step %" PRIu64 " is %f, so the step is not taken: a lower "
+                 "the loss of step %" PRIu64
+                 " is %f, so the step is not taken: a lower "
                  "--lr or --clip-norm may help",
                  step, (double)s->loss);
     else
         snprintf(t->error, sizeof(t->error),
-                 "a loss or gradient of step %" PRIu64 " is no finite number on some rank "
+                 "a loss or gradient of step %" PRIu64
+                 " is no finite number on some rank "
                  "(mean loss %f, gradient norm %f), so the step is not taken",
                  step, s->loss_all, norm);
     return -1;

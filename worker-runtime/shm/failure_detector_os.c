@@ -27,7 +27,7 @@
 
 struct watch {
     pthread_t thread;
-    int notice_fd; /* the launcher's; never closed here. The thread's: -1 once it is at its end */
+    int notice_fd;   /* the launcher's; never closed here. The thread's: -1 once it is at its end */
     int launcher_fd; /* the same, to speak to it */
     bool has_launcher;
     int generation;
@@ -36,7 +36,7 @@ struct watch {
     int failed_fd;         /* from the thread */
     struct pollfd *polled; /* the thread's */
 
-    pthread_mutex_t lock; /* for all below */
+    pthread_mutex_t lock;   /* for all below */
     pthread_cond_t changed; /* the word */
     struct watch_word word; /* the newest generation that was heard of */
     bool over;              /* there will be no other */
@@ -44,7 +44,7 @@ struct watch {
     unsigned n_renewed;     /* so that the thread knows what it has polled before */
     int n_users;
     bool closing, failed;
-    bool told; /* by the launcher: that is for all groups, also later ones */
+    bool told;                  /* by the launcher: that is for all groups, also later ones */
     struct shm_failure failure; /* the first one; rank: of the world */
     struct watched *groups;
     void (*tell)(void *data, int rank);
@@ -85,7 +85,8 @@ static bool has_left(const struct watched *group, int number)
 {
     if (!group->hosts)
         return shm_has_left(group->shm, number);
-    return group->hosts->host_of[number] == group->hosts->host && shm_has_left(group->shm, group->hosts->local_of[number]);
+    return group->hosts->host_of[number] == group->hosts->host &&
+           shm_has_left(group->shm, group->hosts->local_of[number]);
 }
 
 static void end_group(struct watched *group, struct shm_failure failure)
@@ -428,13 +429,16 @@ int watch_wait_for_word(struct watch *w, struct watch_word *ret)
         r = pthread_cond_clockwait(&w->changed, &w->lock, CLOCK_MONOTONIC, &until);
     if (!w->over && w->word.generation <= w->generation) {
         pthread_mutex_unlock(&w->lock);
-        return crw_fail(CRW_E_PEER, "a peer is gone, and the launcher has not said within %d s what becomes of the group",
+        return crw_fail(CRW_E_PEER,
+                        "a peer is gone, and the launcher has not said within %d s what becomes of the group",
                         WORD_S);
     }
     has_word = !w->over;
     *ret = w->word;
     pthread_mutex_unlock(&w->lock);
-    return has_word ? 0 : crw_fail(CRW_E_PEER, "a peer failed and the launcher replaces nobody, so the group is over");
+    return has_word
+               ? 0
+               : crw_fail(CRW_E_PEER, "a peer failed and the launcher replaces nobody, so the group is over");
 }
 
 void watch_renew(struct watch *w, int generation)

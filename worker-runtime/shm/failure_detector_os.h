@@ -27,9 +27,11 @@ void watch_destroy(struct watch *w);
 /* A group of ranks, in the memory of whoever adds it. */
 struct watched {
     struct shm *shm;
-    const int *members;        /* their ranks in the world, in order; NULL: the world itself */
-    const struct hosts *hosts; /* of a group over several hosts, of which shm is this host's part; else NULL */
-    void (*ended)(void *data); /* called after the group was ended here, by any thread; NULL: nobody waits elsewhere */
+    const int *members; /* their ranks in the world, in order; NULL: the world itself */
+    const struct hosts
+        *hosts; /* of a group over several hosts, of which shm is this host's part; else NULL */
+    void (*ended)(
+        void *data); /* called after the group was ended here, by any thread; NULL: nobody waits elsewhere */
     void *data;
     struct watched *next;
 };

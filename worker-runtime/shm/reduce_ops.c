@@ -18,7 +18,7 @@
 #include <string.h>
 
 /* Sanitizers cannot run before the linker has chosen, and not every compiler knows the attribute. */
-#if defined(__x86_64__) && defined(__has_attribute) && !defined(__SANITIZE_ADDRESS__) &&                    \
+#if defined(__x86_64__) && defined(__has_attribute) && !defined(__SANITIZE_ADDRESS__) &&                     \
     !defined(__SANITIZE_THREAD__) && !defined(__clang__)
 #if __has_attribute(target_clones)
 #define FAST __attribute__((target_clones("avx2", "default")))
@@ -104,8 +104,8 @@ DEFINE_KERNELS(i32, int32_t, ADD_I32, MAX_INTEGER)
 
 /* A type that is added up in another one comes with the ways there and back. */
 struct reducible {
-    size_t size;     /* of an element */
-    size_t acc_size; /* of a partial sum */
+    size_t size;                                       /* of an element */
+    size_t acc_size;                                   /* of a partial sum */
     void (*widen)(void *acc, const void *a, size_t n); /* NULL: the same type */
     void (*narrow)(void *out, const void *acc, size_t n);
     struct kernel kernels[CRW_OP_COUNT]; /* of partial sums */
@@ -154,8 +154,8 @@ size_t reduce_element_size(enum crw_dtype dtype)
 }
 
 /* n elements of all sources from that byte on, combined into acc. */
-static void reduce_block(const struct reducible *type, const struct kernel *kernel, const void *const *sources,
-                         int n_sources, size_t offset, size_t n, uint8_t *acc)
+static void reduce_block(const struct reducible *type, const struct kernel *kernel,
+                         const void *const *sources, int n_sources, size_t offset, size_t n, uint8_t *acc)
 {
     if (n_sources == 1)
         memcpy(acc, (const uint8_t *)sources[0] + offset, n * type->size);
@@ -169,7 +169,8 @@ static void reduce_block(const struct reducible *type, const struct kernel *kern
 
 /* The same for a type that is added up in another one; acc begins with the elements in the end. */
 static void reduce_wide_block(const struct reducible *type, const struct kernel *kernel,
-                              const void *const *sources, int n_sources, size_t offset, size_t n, uint8_t *acc)
+                              const void *const *sources, int n_sources, size_t offset, size_t n,
+                              uint8_t *acc)
 {
     _Alignas(64) uint8_t sums[BLOCK_BYTES], next[BLOCK_BYTES];
 
@@ -183,8 +184,8 @@ static void reduce_wide_block(const struct reducible *type, const struct kernel 
     type->narrow(acc, sums, n);
 }
 
-void reduce(enum crw_dtype dtype, enum crw_op op, const void *const *sources, int n_sources, void *const *targets,
-            int n_targets, size_t begin, size_t end)
+void reduce(enum crw_dtype dtype, enum crw_op op, const void *const *sources, int n_sources,
+            void *const *targets, int n_targets, size_t begin, size_t end)
 {
     const struct reducible *type = &reducibles[dtype];
     const struct kernel *kernel = &type->kernels[op];
@@ -192,7 +193,8 @@ void reduce(enum crw_dtype dtype, enum crw_op op, const void *const *sources, in
     _Alignas(64) uint8_t acc[BLOCK_BYTES];
 
     assert(reduce_supports(dtype, op) && n_sources >= 1 && begin <= end);
-    if (!type->widen && n_sources == 2 && n_targets == 2 && sources[0] == targets[0] && sources[1] == targets[1]) {
+    if (!type->widen && n_sources == 2 && n_targets == 2 && sources[0] == targets[0] &&
+        sources[1] == targets[1]) {
         kernel->pair((uint8_t *)targets[0] + begin * size, (uint8_t *)targets[1] + begin * size, end - begin);
         return;
     }
@@ -213,8 +215,8 @@ size_t reduce_partial_size(enum crw_dtype dtype)
 }
 
 /* A source's n elements onto the partial sums, or, the first one, in their place. */
-static void take_source(const struct reducible *type, const struct kernel *kernel, const uint8_t *source, size_t n,
-                        uint8_t *partial, bool first)
+static void take_source(const struct reducible *type, const struct kernel *kernel, const uint8_t *source,
+                        size_t n, uint8_t *partial, bool first)
 {
     _Alignas(64) uint8_t wide[BLOCK_BYTES];
 
@@ -230,8 +232,8 @@ static void take_source(const struct reducible *type, const struct kernel *kerne
     }
 }
 
-static void take_sources(enum crw_dtype dtype, enum crw_op op, const void *const *sources, int n_sources, size_t begin,
-                         size_t end, uint8_t *partial, bool first)
+static void take_sources(enum crw_dtype dtype, enum crw_op op, const void *const *sources, int n_sources,
+                         size_t begin, size_t end, uint8_t *partial, bool first)
 {
     const struct reducible *type = &reducibles[dtype];
     size_t block = BLOCK_BYTES / type->acc_size;
@@ -246,21 +248,21 @@ static void take_sources(enum crw_dtype dtype, enum crw_op op, const void *const
     }
 }
 
-void reduce_begin(enum crw_dtype dtype, enum crw_op op, const void *const *sources, int n_sources, size_t begin,
-                  size_t end, void *partial)
+void reduce_begin(enum crw_dtype dtype, enum crw_op op, const void *const *sources, int n_sources,
+                  size_t begin, size_t end, void *partial)
 {
     assert(n_sources >= 1);
     take_sources(dtype, op, sources, n_sources, begin, end, partial, true);
 }
 
-void reduce_more(enum crw_dtype dtype, enum crw_op op, const void *const *sources, int n_sources, size_t begin,
-                 size_t end, void *partial)
+void reduce_more(enum crw_dtype dtype, enum crw_op op, const void *const *sources, int n_sources,
+                 size_t begin, size_t end, void *partial)
 {
     take_sources(dtype, op, sources, n_sources, begin, end, partial, false);
 }
 
-void reduce_end(enum crw_dtype dtype, enum crw_op op, void *partial, int n_sources, void *const *targets, int n_targets,
-                size_t begin, size_t end)
+void reduce_end(enum crw_dtype dtype, enum crw_op op, void *partial, int n_sources, void *const *targets,
+                int n_targets, size_t begin, size_t end)
 {
     const struct reducible *type = &reducibles[dtype];
     const struct kernel *kernel = &type->kernels[op];

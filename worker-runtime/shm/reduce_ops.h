@@ -20,8 +20,8 @@ size_t reduce_element_size(enum crw_dtype dtype);
  * arrays, each of which may be one of the sources but must not overlap one otherwise. CRW_MAX: NaN wins.
  * CRW_AVG of integers rounds to zero.
  */
-void reduce(enum crw_dtype dtype, enum crw_op op, const void *const *sources, int n_sources, void *const *targets,
-            int n_targets, size_t begin, size_t end);
+void reduce(enum crw_dtype dtype, enum crw_op op, const void *const *sources, int n_sources,
+            void *const *targets, int n_targets, size_t begin, size_t end);
 
 /*
  * The same in steps, for sources that are not all here: reduce_begin() with the first ones, reduce_more() with
@@ -29,10 +29,10 @@ void reduce(enum crw_dtype dtype, enum crw_op op, const void *const *sources, in
  * partial: reduce_partial_size() bytes for each of end - begin elements.
  */
 size_t reduce_partial_size(enum crw_dtype dtype);
-void reduce_begin(enum crw_dtype dtype, enum crw_op op, const void *const *sources, int n_sources, size_t begin,
-                  size_t end, void *partial);
-void reduce_more(enum crw_dtype dtype, enum crw_op op, const void *const *sources, int n_sources, size_t begin,
-                 size_t end, void *partial);
+void reduce_begin(enum crw_dtype dtype, enum crw_op op, const void *const *sources, int n_sources,
+                  size_t begin, size_t end, void *partial);
+void reduce_more(enum crw_dtype dtype, enum crw_op op, const void *const *sources, int n_sources,
+                 size_t begin, size_t end, void *partial);
 /* Leaves partial undefined. */
-void reduce_end(enum crw_dtype dtype, enum crw_op op, void *partial, int n_sources, void *const *targets, int n_targets,
-                size_t begin, size_t end);
+void reduce_end(enum crw_dtype dtype, enum crw_op op, void *partial, int n_sources, void *const *targets,
+                int n_targets, size_t begin, size_t end);

@@ -90,8 +90,8 @@ static int collect(const struct shm *shm, uint8_t *all, size_t n_bytes, size_t o
         *n = n_bytes;
     for (int i = 0; all && *n > 0 && i < shm->world_size; i++) {
         uint64_t location = shm_post_of(shm, i)->a;
-        const uint8_t *from = location == SHM_NOWHERE ? shm_bounce(shm, i, parity)
-                                                      : (uint8_t *)shm_at(shm, location) + offset;
+        const uint8_t *from =
+            location == SHM_NOWHERE ? shm_bounce(shm, i, parity) : (uint8_t *)shm_at(shm, location) + offset;
         uint8_t *to = all + (size_t)i * n_bytes + offset;
 
         if (to != from) /* a rank's own part may be in its place already */

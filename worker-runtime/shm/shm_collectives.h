@@ -11,9 +11,10 @@ int comm_cpu_barrier(struct shm *shm);
 
 /* shm_reduce.c */
 int comm_cpu_all_reduce(struct shm *shm, void *data, size_t count, enum crw_dtype dtype, enum crw_op op);
-int comm_cpu_reduce(struct shm *shm, void *data, size_t count, enum crw_dtype dtype, enum crw_op op, int root);
-int comm_cpu_reduce_scatter(struct shm *shm, const void *data, void *result, size_t count, enum crw_dtype dtype,
-                            enum crw_op op);
+int comm_cpu_reduce(struct shm *shm, void *data, size_t count, enum crw_dtype dtype, enum crw_op op,
+                    int root);
+int comm_cpu_reduce_scatter(struct shm *shm, const void *data, void *result, size_t count,
+                            enum crw_dtype dtype, enum crw_op op);
 
 /* shm_collectives.c */
 int comm_cpu_broadcast(struct shm *shm, void *data, size_t n_bytes, int root);

@@ -66,7 +66,8 @@ static size_t round_up(size_t n, size_t unit)
 static size_t bounce_at(int world_size)
 {
     return round_up(sizeof(struct shm_head) +
-                        (size_t)world_size * (sizeof(struct shm_line) + sizeof(struct shm_bell)), PAGE);
+                        (size_t)world_size * (sizeof(struct shm_line) + sizeof(struct shm_bell)),
+                    PAGE);
 }
 
 static size_t head_size(int world_size)
@@ -140,15 +141,19 @@ int shm_map_memory(int fd, int world_size, struct shm_head **ret_head)
     if (fstat(fd, &st) < 0)
         return crw_fail_errno(-errno, "cannot examine the group's shared memory");
     if ((uint64_t)st.st_size < head_size(world_size))
-        return crw_fail(CRW_E_STORE, "the group's shared memory is too small for %d ranks: the ranks run different "
-                                     "builds or disagree about the world size", world_size);
+        return crw_fail(CRW_E_STORE,
+                        "the group's shared memory is too small for %d ranks: the ranks run different "
+                        "builds or disagree about the world size",
+                        world_size);
     head = map_range(fd, 0, head_size(world_size));
     if (!head)
         return crw_fail_errno(-errno, "cannot map the group's shared memory");
     if (head->magic != MAGIC || head->world_size != (uint64_t)world_size) {
         (void)munmap(head, head_size(world_size)); /* our own mapping: cannot fail */
-        return crw_fail(CRW_E_STORE, "the group's shared memory is not one for %d ranks: the ranks run different "
-                                     "builds or disagree about the world size", world_size);
+        return crw_fail(CRW_E_STORE,
+                        "the group's shared memory is not one for %d ranks: the ranks run different "
+                        "builds or disagree about the world size",
+                        world_size);
     }
     *ret_head = head;
     return 0;
@@ -268,11 +273,12 @@ int shm_fail_result(const struct shm *shm, int absent)
     if (failure.kind == SHM_FAILURE_DIED)
         return crw_fail(CRW_E_PEER, "rank %d ended, so this group is over", failure.rank);
     if (failure.kind == SHM_FAILURE_TIMEOUT)
-        return crw_fail(CRW_E_PEER, "rank %d waited too long for a peer, so this group is over", failure.rank);
+        return crw_fail(CRW_E_PEER, "rank %d waited too long for a peer, so this group is over",
+                        failure.rank);
     if (failure.kind == SHM_FAILURE_LOST)
         return crw_fail(CRW_E_PEER, "rank %d closed its connections, so this group is over", failure.rank);
-    return crw_fail(CRW_E_PEER, "rank %d left the group while rank %d still waits for it", shm_name_of(shm, absent),
-                    shm_name_of(shm, shm->rank));
+    return crw_fail(CRW_E_PEER, "rank %d left the group while rank %d still waits for it",
+                    shm_name_of(shm, absent), shm_name_of(shm, shm->rank));
 }
 
 /* ------------------------------------------------------------------ phases */
@@ -355,8 +361,9 @@ static int wait_for(struct shm *shm, int rank, uint32_t wanted)
 
 static int fail_different(const struct shm *shm, int rank)
 {
-    return crw_fail(CRW_E_ARGUMENT, "rank %d and rank %d called different collectives, or with different counts or "
-                                    "types: all ranks must make the same calls in the same order",
+    return crw_fail(CRW_E_ARGUMENT,
+                    "rank %d and rank %d called different collectives, or with different counts or "
+                    "types: all ranks must make the same calls in the same order",
                     shm_name_of(shm, shm->rank), shm_name_of(shm, rank));
 }
 
@@ -402,7 +409,8 @@ const struct shm_post *shm_post_of(const struct shm *shm, int rank)
 
 void *shm_bounce(const struct shm *shm, int rank, int parity)
 {
-    return (uint8_t *)shm->head + bounce_at(shm->world_size) + ((size_t)rank * 2 + (size_t)parity) * SHM_BOUNCE;
+    return (uint8_t *)shm->head + bounce_at(shm->world_size) +
+           ((size_t)rank * 2 + (size_t)parity) * SHM_BOUNCE;
 }
 
 /* ------------------------------------------------------------------ arenas */
@@ -464,7 +472,8 @@ void *shm_neighbour(const struct shm *shm, void *data, int rank)
 {
     const struct shm_arena *arena = shm->arenas;
 
-    while ((uint8_t *)data < arena->data || (uint8_t *)data >= arena->data + arena->part * (size_t)shm->world_size)
+    while ((uint8_t *)data < arena->data ||
+           (uint8_t *)data >= arena->data + arena->part * (size_t)shm->world_size)
         arena++; /* it is in one */
     return (uint8_t *)data + ((ptrdiff_t)rank - shm->rank) * (ptrdiff_t)arena->part;
 }

@@ -33,7 +33,7 @@
 
 enum {
     SHM_LINE = 64,
-    SHM_BOUNCE = 256 * 1024, /* bytes of one bounce buffer */
+    SHM_BOUNCE = 256 * 1024,  /* bytes of one bounce buffer */
     SHM_CHANNEL = 516 * 1024, /* bytes of room for a channel, whole pages */
     SHM_WORLD_MAX = 4096,
 };
@@ -92,15 +92,15 @@ struct shm {
     size_t mapped_size;
     struct shm_line *lines;
     struct shm_bell *bells;
-    uint32_t arrived;  /* 2 * phases this rank arrived at */
-    bool over;         /* a phase of this rank failed */
-    int absent;        /* then: the rank that it waited for */
-    int64_t spin_ns;   /* how long to look before sleeping */
+    uint32_t arrived;         /* 2 * phases this rank arrived at */
+    bool over;                /* a phase of this rank failed */
+    int absent;               /* then: the rank that it waited for */
+    int64_t spin_ns;          /* how long to look before sleeping */
     struct shm_arena *arenas; /* by place */
     size_t n_arenas;
-    void **views; /* scratch of the collectives: a pointer for each rank */
-    const int *names;  /* in sentences, and in failures: what its ranks are called; NULL: as they are */
-    uint64_t end;      /* of the memfd; the same on all ranks */
+    void **views;     /* scratch of the collectives: a pointer for each rank */
+    const int *names; /* in sentences, and in failures: what its ranks are called; NULL: as they are */
+    uint64_t end;     /* of the memfd; the same on all ranks */
     int fd;
 };
 

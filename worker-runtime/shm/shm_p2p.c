@@ -88,7 +88,8 @@ static int wait_asleep(struct shm *shm, const struct channel *c, int peer,
     }
 }
 
-static int wait_until(struct shm *shm, const struct channel *c, int peer, bool (*is_ready)(const struct channel *c))
+static int wait_until(struct shm *shm, const struct channel *c, int peer,
+                      bool (*is_ready)(const struct channel *c))
 {
     if (is_ready(c) || look_for(shm, c, is_ready))
         return 0;
@@ -181,7 +182,8 @@ int comm_p2p_receive(struct p2p *p, void *data, size_t n_bytes, int from)
         return r;
     r = take(p->shm, p->in[from], size == n_bytes ? data : NULL, size, from);
     if (r == 0 && size != n_bytes)
-        r = crw_fail(CRW_E_ARGUMENT, "rank %d sent %zu bytes where rank %d expected %zu; the message was dropped",
+        r = crw_fail(CRW_E_ARGUMENT,
+                     "rank %d sent %zu bytes where rank %d expected %zu; the message was dropped",
                      shm_name_of(p->shm, from), (size_t)size, shm_name_of(p->shm, p->shm->rank), n_bytes);
     return r;
 }

@@ -251,7 +251,8 @@ static int find_chunks(const struct scattering *s, size_t offset, int parity)
 
 /* One meeting for each piece, as all read what was staged before it; and one more where arrays were read in
  * place, before their owners may change them. */
-static int reduce_and_scatter(const struct scattering *s, uint8_t *result, enum crw_dtype dtype, enum crw_op op)
+static int reduce_and_scatter(const struct scattering *s, uint8_t *result, enum crw_dtype dtype,
+                              enum crw_op op)
 {
     size_t size = reduce_element_size(dtype), offset = 0;
     int n_located, begun = shm_begin(s->shm);
@@ -272,14 +273,15 @@ static int reduce_and_scatter(const struct scattering *s, uint8_t *result, enum 
         if (n_located == s->shm->world_size)
             n = s->n_bytes;
         if (n > 0)
-            reduce(dtype, op, (const void *const *)s->shm->views, s->shm->world_size, &target, 1, 0, n / size);
+            reduce(dtype, op, (const void *const *)s->shm->views, s->shm->world_size, &target, 1, 0,
+                   n / size);
         offset += n;
     } while (offset < s->n_bytes);
     return n_located > 0 ? shm_meet(s->shm, &s->post) : 0;
 }
 
-int comm_cpu_reduce_scatter(struct shm *shm, const void *data, void *result, size_t count, enum crw_dtype dtype,
-                            enum crw_op op)
+int comm_cpu_reduce_scatter(struct shm *shm, const void *data, void *result, size_t count,
+                            enum crw_dtype dtype, enum crw_op op)
 {
     size_t n_bytes = count * reduce_element_size(dtype);
     const struct scattering s = {

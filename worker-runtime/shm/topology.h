@@ -14,19 +14,19 @@
 #include <stddef.h>
 
 enum {
-    HOSTS_ROUNDS_MAX = 12, /* 1 << HOSTS_ROUNDS_MAX hosts */
+    HOSTS_ROUNDS_MAX = 12,       /* 1 << HOSTS_ROUNDS_MAX hosts */
     HOSTS_LANE_MIN = 128 * 1024, /* bytes that are worth a lane of their own */
-    HOSTS_SLICE_UNIT = 64, /* shares begin at lines */
+    HOSTS_SLICE_UNIT = 64,       /* shares begin at lines */
 };
 
 struct hosts {
     int world_size, n_hosts;
-    int host, local;        /* of this rank: its host, its number there */
-    int n_lanes;            /* ranks of the smallest host */
-    bool in_order;          /* the ranks of each host follow each other */
+    int host, local;         /* of this rank: its host, its number there */
+    int n_lanes;             /* ranks of the smallest host */
+    bool in_order;           /* the ranks of each host follow each other */
     int *host_of, *local_of; /* by rank */
-    int *ranks;             /* host by host, in ascending order */
-    int *first;             /* by host: where its ranks begin there; one more at the end */
+    int *ranks;              /* host by host, in ascending order */
+    int *first;              /* by host: where its ranks begin there; one more at the end */
 };
 
 /* keys: by rank, the same number for those on one host, 0 <= key < n_keys. 0 or -ENOMEM. */

@@ -67,7 +67,8 @@ static void count_warning(void *data, const char *sentence)
     w->unnamed |= !strstr(sentence, w->folder);
 }
 
-int content_load_newest(const char *folder, uint64_t *ret_step, int *ret_n_warnings, char why[CONTENT_WHY_MAX])
+int content_load_newest(const char *folder, uint64_t *ret_step, int *ret_n_warnings,
+                        char why[CONTENT_WHY_MAX])
 {
     struct crw_snapshot *s;
     struct warnings warnings = {.folder = folder};
@@ -124,7 +125,8 @@ const char *content_path(const char *folder, const char *name)
     return path;
 }
 
-void folder_for_each(const char *folder, void (*file)(const char *folder, const char *name, void *data), void *data)
+void folder_for_each(const char *folder, void (*file)(const char *folder, const char *name, void *data),
+                     void *data)
 {
     DIR *dir = opendir(folder);
     struct dirent *found;

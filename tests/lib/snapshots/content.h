@@ -22,7 +22,8 @@ bool content_matches(const struct crw_snapshot *s);
  * Loads the newest of the folder. *ret_step: its step, 0 when there is none. ret_n_warnings: how many were
  * skipped; may be NULL. -1 with the reason in why when it cannot be loaded or is not what was saved.
  */
-int content_load_newest(const char *folder, uint64_t *ret_step, int *ret_n_warnings, char why[CONTENT_WHY_MAX]);
+int content_load_newest(const char *folder, uint64_t *ret_step, int *ret_n_warnings,
+                        char why[CONTENT_WHY_MAX]);
 
 /* Saves one step and waits until it is durable. -1 with the reason in why. */
 int content_save_durably(const char *folder, int keep, uint64_t step, char why[CONTENT_WHY_MAX]);
@@ -31,6 +32,7 @@ int content_save_durably(const char *folder, int keep, uint64_t step, char why[C
 const char *content_path(const char *folder, const char *name);
 
 /* Calls file for each name; or counts them; or removes them all. */
-void folder_for_each(const char *folder, void (*file)(const char *folder, const char *name, void *data), void *data);
+void folder_for_each(const char *folder, void (*file)(const char *folder, const char *name, void *data),
+                     void *data);
 int folder_count(const char *folder);
 void folder_empty(const char *folder);

@@ -170,9 +170,10 @@ static void flip_random_bits(long n, unsigned seed)
         }
     }
     must_be_whole();
-    printf("random: %ld single bits of %zu bytes flipped, %ld of them in a file (seed %u): all found, the snapshot "
-           "before loaded\n",
-           n, v.n_bytes, n_on_disk, seed);
+    printf(
+        "random: %ld single bits of %zu bytes flipped, %ld of them in a file (seed %u): all found, the snapshot "
+        "before loaded\n",
+        n, v.n_bytes, n_on_disk, seed);
 }
 
 static void truncate_everywhere(void)
@@ -234,8 +235,8 @@ static int fail_at_every_call(enum fault_mode mode, int error, int *n_saved)
         durable = save_with(&f, first, &n_failures);
         step = load(NULL);
         if (step < durable || step < OLDER)
-            broken("call %d fails with %s: step %d was durable, step %d loads", at, strerror(-error), (int)durable,
-                   (int)step);
+            broken("call %d fails with %s: step %d was durable, step %d loads", at, strerror(-error),
+                   (int)durable, (int)step);
         if (f.met && n_failures == 0 && f.met != CALL_REMOVE && f.met != CALL_CLOSE)
             broken("call %d fails with %s, and nobody says so", at, strerror(-error));
         *n_saved += durable == first + SAVES - 1;
@@ -257,9 +258,10 @@ static void refuse(void)
     for (size_t i = 0; i < sizeof(errors) / sizeof(errors[0]); i++)
         for (int mode = FAULT_ERROR; mode <= FAULT_ERROR_STAYS; mode++)
             n += fail_at_every_call((enum fault_mode)mode, errors[i], &n_saved);
-    printf("errors: %d runs with a call that fails (ENOSPC, EIO, EDQUOT, EROFS; once, or from then on): a valid "
-           "snapshot loaded after each, none older than the last durable one; %d had their last step saved\n",
-           n, n_saved);
+    printf(
+        "errors: %d runs with a call that fails (ENOSPC, EIO, EDQUOT, EROFS; once, or from then on): a valid "
+        "snapshot loaded after each, none older than the last durable one; %d had their last step saved\n",
+        n, n_saved);
 }
 
 int main(int argc, char **argv)
@@ -273,7 +275,8 @@ int main(int argc, char **argv)
     if (strcmp(what, "bits") == 0)
         flip_every_bit_of_the_header();
     else if (strcmp(what, "random") == 0 && argc > 2)
-        flip_random_bits(atol(argv[2]), argc > 3 ? (unsigned)strtoul(argv[3], NULL, 10) : (unsigned)time(NULL));
+        flip_random_bits(atol(argv[2]),
+                         argc > 3 ? (unsigned)strtoul(argv[3], NULL, 10) : (unsigned)time(NULL));
     else if (strcmp(what, "truncation") == 0)
         truncate_everywhere();
     else if (strcmp(what, "errors") == 0)

@@ -132,9 +132,10 @@ static void forget(void)
 
 static void say(const char *what, int n, const struct seen *seen)
 {
-    printf("%s: %d kills in %s; %d while the folder was prepared, %d left an unfinished file, %d between the new "
-           "name and its report; a valid snapshot loaded each time, none older than the last durable one\n",
-           what, n, folder, seen->n_killed_in_preparation, seen->n_with_temporary, seen->n_newer_than_told);
+    printf(
+        "%s: %d kills in %s; %d while the folder was prepared, %d left an unfinished file, %d between the new "
+        "name and its report; a valid snapshot loaded each time, none older than the last durable one\n",
+        what, n, folder, seen->n_killed_in_preparation, seen->n_with_temporary, seen->n_newer_than_told);
 }
 
 /* ------------------------------------------------------------------ at random times */

@@ -24,7 +24,15 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { KEEP = 2, PIECE = 2048, FILES_MAX = 256, ENTRIES_MAX = 4096, NAMES_MAX = 16, CHANGES_MAX = 10, FDS_MAX = 64 };
+enum {
+    KEEP = 2,
+    PIECE = 2048,
+    FILES_MAX = 256,
+    ENTRIES_MAX = 4096,
+    NAMES_MAX = 16,
+    CHANGES_MAX = 10,
+    FDS_MAX = 64
+};
 
 enum kind { MADE, WROTE, SYNCED_FILE, SYNCED_FOLDER, RENAMED, REMOVED, REPORTED };
 
@@ -303,7 +311,8 @@ static void look(int cut, const int *changes, int n_changes, unsigned mask, enum
             write_file(&d.names[i], cut, loss);
     if (content_load_newest(cut_folder, &step, NULL, why) == 0 && step >= reported_before(cut))
         return;
-    fprintf(stderr, "snapshot-power: cut before call %d, lost names %x, loss %d: step %llu was durable, %llu loads\n",
+    fprintf(stderr,
+            "snapshot-power: cut before call %d, lost names %x, loss %d: step %llu was durable, %llu loads\n",
             cut, mask, (int)loss, (unsigned long long)reported_before(cut), (unsigned long long)step);
     exit(1);
 }
@@ -346,8 +355,9 @@ int main(int argc, char **argv)
     write_down(n_saves);
     for (int cut = 0; cut <= n_entries; cut++)
         n += cut_at(cut);
-    printf("%d saves, %d calls: %ld disks after a power cut, a valid snapshot on each, none older than the last "
-           "durable one\n",
-           n_saves, n_entries, n);
+    printf(
+        "%d saves, %d calls: %ld disks after a power cut, a valid snapshot on each, none older than the last "
+        "durable one\n",
+        n_saves, n_entries, n);
     return 0;
 }

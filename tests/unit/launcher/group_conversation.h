@@ -23,16 +23,25 @@ struct line {
 };
 
 static const char *const action_names[] = {
-    [GROUP_DO_SPAWN] = "spawn",       [GROUP_DO_NOTIFY_FAILED] = "failed",
-    [GROUP_DO_NOTIFY_STOP] = "stop",  [GROUP_DO_SIGNAL] = "signal",
-    [GROUP_DO_KILL] = "kill",         [GROUP_DO_ARM] = "arm",
-    [GROUP_DO_DISARM] = "disarm",     [GROUP_DO_REPORT] = "report",
-    [GROUP_DO_START_AGAIN] = "again", [GROUP_DO_GIVE_UP] = "give up",
+    [GROUP_DO_SPAWN] = "spawn",
+    [GROUP_DO_NOTIFY_FAILED] = "failed",
+    [GROUP_DO_NOTIFY_STOP] = "stop",
+    [GROUP_DO_SIGNAL] = "signal",
+    [GROUP_DO_KILL] = "kill",
+    [GROUP_DO_ARM] = "arm",
+    [GROUP_DO_DISARM] = "disarm",
+    [GROUP_DO_REPORT] = "report",
+    [GROUP_DO_START_AGAIN] = "again",
+    [GROUP_DO_GIVE_UP] = "give up",
     [GROUP_DO_KILL_GUARDIAN] = "kill guardian",
-    [GROUP_DO_FINISH] = "finish",     [GROUP_DO_FAILED] = "tell failed",
-    [GROUP_DO_DONE] = "tell done",    [GROUP_DO_READY] = "tell ready",
-    [GROUP_DO_LEAVE] = "leave",       [GROUP_DO_NOTIFY_PEER] = "peer",
-    [GROUP_DO_REPLACE] = "replace",   [GROUP_DO_KILL_CONDEMNED] = "condemn",
+    [GROUP_DO_FINISH] = "finish",
+    [GROUP_DO_FAILED] = "tell failed",
+    [GROUP_DO_DONE] = "tell done",
+    [GROUP_DO_READY] = "tell ready",
+    [GROUP_DO_LEAVE] = "leave",
+    [GROUP_DO_NOTIFY_PEER] = "peer",
+    [GROUP_DO_REPLACE] = "replace",
+    [GROUP_DO_KILL_CONDEMNED] = "condemn",
 };
 
 /* Whom such an action is about is written in the group. */
@@ -50,14 +59,15 @@ static inline size_t write_workers(const struct group *g, enum group_action_kind
     return n;
 }
 
-static inline size_t write_action(const struct group *g, const struct group_action *a, uint64_t now_ns, char *out,
-                                  size_t size)
+static inline size_t write_action(const struct group *g, const struct group_action *a, uint64_t now_ns,
+                                  char *out, size_t size)
 {
     size_t n = (size_t)snprintf(out, size, "%s", action_names[a->kind]);
 
     switch (a->kind) {
     case GROUP_DO_ARM:
-        return n + (size_t)snprintf(out + n, size - n, " +%d", (int)((int64_t)(a->deadline_ns - now_ns) / (int64_t)MS));
+        return n + (size_t)snprintf(out + n, size - n, " +%d",
+                                    (int)((int64_t)(a->deadline_ns - now_ns) / (int64_t)MS));
     case GROUP_DO_REPLACE:
     case GROUP_DO_KILL_CONDEMNED:
         return n + write_workers(g, a->kind, out + n, size - n);
@@ -73,8 +83,8 @@ static inline size_t write_action(const struct group *g, const struct group_acti
     }
 }
 
-static inline void write_actions(const struct group *g, const struct group_actions *actions, uint64_t now_ns, char *out,
-                                 size_t size)
+static inline void write_actions(const struct group *g, const struct group_actions *actions, uint64_t now_ns,
+                                 char *out, size_t size)
 {
     size_t n = 0;
 

@@ -42,7 +42,8 @@ static void test_mounts(void **state)
         {"12:cpu,memory:/a\n0::/\n", "sys/fs/cgroup/memory/a/memory.oom_control", V1, 5},
         {"4:memory:/docker/12ab\n", "sys/fs/cgroup/memory/memory.oom_control", V1, 5},
         {"9:name=systemd:/x\n0::/y\n", "sys/fs/cgroup/unified/y/memory.events", V2, 3},
-        {"4:memory:/a\n", "sys/fs/cgroup/memory/a/memory.oom_control", "oom_kill_disable 0\n", -1}, /* old kernel */
+        {"4:memory:/a\n", "sys/fs/cgroup/memory/a/memory.oom_control", "oom_kill_disable 0\n",
+         -1}, /* old kernel */
         {"0::/a\n", "sys/fs/cgroup/a/memory.events", "oom_kill 7\n", 7},
         {"0::/a\n", "sys/fs/cgroup/b/memory.events", V2, -1},
         {"nonsense", "sys/fs/cgroup/memory.events", V2, -1},

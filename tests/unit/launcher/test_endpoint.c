@@ -28,9 +28,9 @@ static void test_addresses(void **state)
         const char *address;
         bool is_loopback, is_own;
     } cases[] = {
-        {"127.0.0.1", true, true},      {"127.1.2.3", true, true},         {"::1", true, true},
+        {"127.0.0.1", true, true},        {"127.1.2.3", true, true},          {"::1", true, true},
         {"::ffff:127.0.0.1", true, true}, {"192.0.2.1", false, false}, /* for documentation: nobody has it */
-        {"2001:db8::1", false, false},  {"::ffff:192.0.2.1", false, false},
+        {"2001:db8::1", false, false},    {"::ffff:192.0.2.1", false, false},
     };
 
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {

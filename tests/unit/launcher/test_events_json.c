@@ -28,7 +28,8 @@ static const struct event_job job = {.run_id = "job",
 
 static void assert_line(const struct event *event, const char *after_monotonic)
 {
-    static const char head[] = "{\"time\":\"2009-02-13T23:31:30.000000123Z\",\"monotonic_ns\":9007199254740993,";
+    static const char head[] =
+        "{\"time\":\"2009-02-13T23:31:30.000000123Z\",\"monotonic_ns\":9007199254740993,";
     struct event e = *event;
 
     e.time_ns = 1234567890 * INT64_C(1000000000) + 123;
@@ -53,26 +54,35 @@ static void test_every_kind(void **state)
     const pid_t pids[] = {7, 8};
 
     assert_line(&(struct event){.kind = EVENT_START},
-                "\"event\":\"start\"," USUAL ",\"crun_pid\":100,\"program\":\"train\",\"role\":\"trainer\","
+                "\"event\":\"start\"," USUAL
+                ",\"crun_pid\":100,\"program\":\"train\",\"role\":\"trainer\","
                 "\"local_world_size\":2,\"world_size\":6,\"group_world_size\":2,\"max_restarts\":3}\n");
     assert_line(&(struct event){.kind = EVENT_READY, .pids = pids, .took_ns = 9},
                 "\"event\":\"ready\"," USUAL ",\"pids\":[7,8],\"took_ns\":9}\n");
     assert_line(&(struct event){.kind = EVENT_EXIT, .ending = &died},
-                "\"event\":\"exit\"," USUAL ",\"local_rank\":1,\"rank\":5,\"pid\":7,\"signal\":\"SIGSEGV\","
+                "\"event\":\"exit\"," USUAL
+                ",\"local_rank\":1,\"rank\":5,\"pid\":7,\"signal\":\"SIGSEGV\","
                 "\"core_dumped\":true,\"stopped_by_crun\":false,\"max_rss_kib\":5,\"ran_ns\":11}\n");
     assert_line(&(struct event){.kind = EVENT_EXIT, .ending = &left},
-                "\"event\":\"exit\"," USUAL ",\"local_rank\":0,\"rank\":4,\"pid\":8,\"exit_code\":3,"
+                "\"event\":\"exit\"," USUAL
+                ",\"local_rank\":0,\"rank\":4,\"pid\":8,\"exit_code\":3,"
                 "\"stopped_by_crun\":true,\"max_rss_kib\":0,\"ran_ns\":0}\n");
-    assert_line(&(struct event){.kind = EVENT_FAILURE, .cause = "exec", .number = 2, .ending = &never_ran, .reason = "no"},
-                "\"event\":\"failure\"," USUAL ",\"cause\":\"exec\",\"errno\":2,\"local_rank\":0,\"rank\":4,"
-                "\"reason\":\"no\"}\n");
+    assert_line(
+        &(struct event){
+            .kind = EVENT_FAILURE, .cause = "exec", .number = 2, .ending = &never_ran, .reason = "no"},
+        "\"event\":\"failure\"," USUAL
+        ",\"cause\":\"exec\",\"errno\":2,\"local_rank\":0,\"rank\":4,"
+        "\"reason\":\"no\"}\n");
     assert_line(&(struct event){.kind = EVENT_STOP, .number = SIGTERM, .sender = 12},
                 "\"event\":\"stop\"," USUAL ",\"signal\":\"SIGTERM\",\"sender_pid\":12}\n");
     assert_line(&(struct event){.kind = EVENT_STOP, .number = 63},
                 "\"event\":\"stop\"," USUAL ",\"signal\":\"63\"}\n");
-    assert_line(&(struct event){.kind = EVENT_RESTART, .left = 2}, "\"event\":\"restart\"," USUAL ",\"restarts_left\":2}\n");
-    assert_line(&(struct event){.kind = EVENT_END, .cause = "failed", .number = 1, .took_ns = 10, .reason = "r"},
-                "\"event\":\"end\"," USUAL ",\"result\":\"failed\",\"exit_code\":1,\"took_ns\":10,\"reason\":\"r\"}\n");
+    assert_line(&(struct event){.kind = EVENT_RESTART, .left = 2},
+                "\"event\":\"restart\"," USUAL ",\"restarts_left\":2}\n");
+    assert_line(
+        &(struct event){.kind = EVENT_END, .cause = "failed", .number = 1, .took_ns = 10, .reason = "r"},
+        "\"event\":\"end\"," USUAL
+        ",\"result\":\"failed\",\"exit_code\":1,\"took_ns\":10,\"reason\":\"r\"}\n");
 }
 
 static void test_text_of_any_origin(void **state)
@@ -80,9 +90,18 @@ static void test_text_of_any_origin(void **state)
     static const struct {
         const char *text, *answer;
     } cases[] = {
-        {"a\n\"b\\", "a\\n\\\"b\\\\"}, {"\xc3\xa9", "\xc3\xa9"}, {"\xe2\x82", "??"},       {"\xff" "x", "?x"},
-        {"\xc0\xaf", "??"},            {"\xed\xa0\x80", "???"},  {"\xf0\x9f\x92\xa9", "\xf0\x9f\x92\xa9"},
-        {"\xf4\x90\x80\x80", "????"},  {"\x1b", "\\u001b"},      {"", ""},
+        {"a\n\"b\\", "a\\n\\\"b\\\\"},
+        {"\xc3\xa9", "\xc3\xa9"},
+        {"\xe2\x82", "??"},
+        {"\xff"
+         "x",
+         "?x"},
+        {"\xc0\xaf", "??"},
+        {"\xed\xa0\x80", "???"},
+        {"\xf0\x9f\x92\xa9", "\xf0\x9f\x92\xa9"},
+        {"\xf4\x90\x80\x80", "????"},
+        {"\x1b", "\\u001b"},
+        {"", ""},
     };
 
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
@@ -109,14 +128,16 @@ static void test_torch_lines(void **state)
                                                                .duration_ms = -1});
 
     assert_string_equal(
-        line, "{\"name\":\"torchelastic.worker.status.FAILED\",\"source\":\"WORKER\",\"timestamp\":0,\"metadata\":{"
-              "\"run_id\":\"job\",\"global_rank\":5,\"group_rank\":1,\"worker_id\":\"7\",\"role\":\"trainer\","
-              "\"hostname\":\"node1\",\"state\":\"FAILED\",\"total_run_time\":4,\"rdzv_backend\":\"c10d\","
-              "\"raw_error\":\"{}\",\"metadata\":\"{\\\"group_world_size\\\":2,\\\"entry_point\\\":\\\"train\\\","
-              "\\\"local_rank\\\":[1],\\\"role_rank\\\":[2],\\\"role_world_size\\\":[3],\\\"exit_code\\\":[3],"
-              "\\\"worker_pid\\\":[7]}\",\"agent_restarts\":2,\"duration_ms\":null}}\n");
+        line,
+        "{\"name\":\"torchelastic.worker.status.FAILED\",\"source\":\"WORKER\",\"timestamp\":0,\"metadata\":{"
+        "\"run_id\":\"job\",\"global_rank\":5,\"group_rank\":1,\"worker_id\":\"7\",\"role\":\"trainer\","
+        "\"hostname\":\"node1\",\"state\":\"FAILED\",\"total_run_time\":4,\"rdzv_backend\":\"c10d\","
+        "\"raw_error\":\"{}\",\"metadata\":\"{\\\"group_world_size\\\":2,\\\"entry_point\\\":\\\"train\\\","
+        "\\\"local_rank\\\":[1],\\\"role_rank\\\":[2],\\\"role_world_size\\\":[3],\\\"exit_code\\\":[3],"
+        "\\\"worker_pid\\\":[7]}\",\"agent_restarts\":2,\"duration_ms\":null}}\n");
     free(line);
-    line = events_torch_line(&job, &(struct event_torch){.state = "RENDEZVOUS", .is_first = true, .duration_ms = 1.5});
+    line = events_torch_line(
+        &job, &(struct event_torch){.state = "RENDEZVOUS", .is_first = true, .duration_ms = 1.5});
     assert_non_null(strstr(line, "\"source\":\"AGENT\""));
     assert_non_null(strstr(line, "\"global_rank\":null,\"group_rank\":null,\"worker_id\":null"));
     assert_non_null(strstr(line, "{\\\"group_world_size\\\":null,\\\"entry_point\\\":\\\"train\\\"}"));

@@ -341,13 +341,17 @@ static void test_random_events(void **state)
             struct group_actions actions;
             enum group_state before = g.state;
 
-            if (event.kind == GROUP_SIGNAL || event.kind == GROUP_START_FAILED || event.kind == GROUP_GUARDIAN_LOST)
+            if (event.kind == GROUP_SIGNAL || event.kind == GROUP_START_FAILED ||
+                event.kind == GROUP_GUARDIAN_LOST)
                 event.kind = (bits >> 20) % 8 ? GROUP_TIMER : event.kind; /* rarely: they end it */
             if (event.kind == GROUP_READY)
                 event.value = (int)g.generation;
             if (step < 7) /* all there and ready */
-                event = (struct group_event){.kind = step == 0 ? GROUP_START : step < 4 ? GROUP_STARTED : GROUP_READY,
-                                             .worker = (step - 1) % N, .pid = 100};
+                event = (struct group_event){.kind = step == 0  ? GROUP_START
+                                                     : step < 4 ? GROUP_STARTED
+                                                                : GROUP_READY,
+                                             .worker = (step - 1) % N,
+                                             .pid = 100};
             if (again) /* which is answered at once */
                 event.kind = GROUP_START;
             if (before == GROUP_IDLE && event.kind != GROUP_START && event.kind != GROUP_SIGNAL)

@@ -13,10 +13,24 @@ static void test_lists(void **state)
     static const struct {
         const char *list, *answer; /* NULL: malformed */
     } cases[] = {
-        {"0-2,4,6-7\n", "0-2,4,6-7"}, {"", ""},         {"\n", ""},      {"5", "5"},     {"3,1,2", "1-3"},
-        {"0 , 2-3", "0,2-3"},         {"8191", "8191"}, {"8192", NULL},  {"1-", NULL},   {"-1", NULL},
-        {"1-9999", NULL},             {"a", NULL},      {"1;2", NULL},   {"1,,2", NULL}, {"99999999999", NULL},
-        {"4-2", ""},                  {"62-65", "62-65"}, {"0-8191", "0-8191"},
+        {"0-2,4,6-7\n", "0-2,4,6-7"},
+        {"", ""},
+        {"\n", ""},
+        {"5", "5"},
+        {"3,1,2", "1-3"},
+        {"0 , 2-3", "0,2-3"},
+        {"8191", "8191"},
+        {"8192", NULL},
+        {"1-", NULL},
+        {"-1", NULL},
+        {"1-9999", NULL},
+        {"a", NULL},
+        {"1;2", NULL},
+        {"1,,2", NULL},
+        {"99999999999", NULL},
+        {"4-2", ""},
+        {"62-65", "62-65"},
+        {"0-8191", "0-8191"},
     };
 
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
@@ -71,7 +85,8 @@ static struct numa_topology five_cores(int n_places)
     return t;
 }
 
-static void assert_binds(const struct numa_topology *t, enum numa_mode mode, int local_rank, const char *answer)
+static void assert_binds(const struct numa_topology *t, enum numa_mode mode, int local_rank,
+                         const char *answer)
 {
     char error[NUMA_ERROR_SIZE] = "", text[64];
     struct numa_cpus cpus;

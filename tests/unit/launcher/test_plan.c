@@ -148,7 +148,8 @@ static void test_outer_variables_end_here(void **state)
 
     plan.local_addr = NULL;
     plan.state_fd = plan.cache_fd = 0;
-    plan.environment = ENVIRONMENT("CRUN_LOCAL_ADDR=10.9.9.9", "CRUN_STATE_FD=7", "CRUN_CACHE_FD=8", "HOME=/root");
+    plan.environment =
+        ENVIRONMENT("CRUN_LOCAL_ADDR=10.9.9.9", "CRUN_STATE_FD=7", "CRUN_CACHE_FD=8", "HOME=/root");
     assert_int_equal(plan_environment(&plan, 0, &environment), 0);
     assert_null(environment_get(environment.items, "CRUN_LOCAL_ADDR"));
     assert_null(environment_get(environment.items, "CRUN_STATE_FD"));

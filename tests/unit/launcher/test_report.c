@@ -133,10 +133,8 @@ static void test_restart_has_no_table(void **state)
 
 static void test_signal(void **state)
 {
-    const struct group g = {.workers = workers,
-                            .cause = GROUP_CAUSE_SIGNAL,
-                            .interrupt = SIGTERM,
-                            .escalated = true};
+    const struct group g = {
+        .workers = workers, .cause = GROUP_CAUSE_SIGNAL, .interrupt = SIGTERM, .escalated = true};
     const struct report_failure failures[] = {victim};
     struct report report = {.group = &g,
                             .failures = failures,
@@ -146,12 +144,14 @@ static void test_signal(void **state)
                             .host = "h",
                             .sender = "process 77 (bash)"};
 
-    expect(&report, "crun: told to stop by SIGTERM from process 77 (bash)\n"
-                    "crun: not everything had ended in time; what was left has been killed\n");
+    expect(&report,
+           "crun: told to stop by SIGTERM from process 77 (bash)\n"
+           "crun: not everything had ended in time; what was left has been killed\n");
     report.sender = "";
     report.gave_up = true;
-    expect(&report, "crun: told to stop by SIGTERM\n"
-                    "crun: not everything could be killed, see above; end it before you start the job again\n");
+    expect(&report,
+           "crun: told to stop by SIGTERM\n"
+           "crun: not everything could be killed, see above; end it before you start the job again\n");
 }
 
 /* What is known of a signal that ended the first worker. */
@@ -163,8 +163,10 @@ static void test_where_a_signal_came_from(void **state)
         long oom_kills;
         const char *core_pattern, *line;
     } cases[] = {
-        {SIGKILL, false, false, 0, "", "that signal did not come from crun, nor has the kernel's OOM killer killed anything"},
-        {SIGKILL, false, false, -1, "", "did not come from crun; whether the kernel's OOM killer sent it cannot be known"},
+        {SIGKILL, false, false, 0, "",
+         "that signal did not come from crun, nor has the kernel's OOM killer killed anything"},
+        {SIGKILL, false, false, -1, "",
+         "did not come from crun; whether the kernel's OOM killer sent it cannot be known"},
         {SIGKILL, false, false, 2, "", "OOM killer has killed 2 processes of this cgroup"},
         {SIGTERM, false, false, 0, "", "that signal did not come from crun\n"},
         {SIGTERM, true, false, 0, "", NULL},
@@ -194,7 +196,8 @@ static void test_where_a_signal_came_from(void **state)
                                       .core_pattern = cases[i].core_pattern};
         char *text = report_compose(&report);
         const char *second = strchr(text, '\n') + 1;
-        bool has_line = strncmp(second, "crun: 0/0 attempts", 18) != 0 && strncmp(second, "crun: -1/0 attempts", 19) != 0;
+        bool has_line =
+            strncmp(second, "crun: 0/0 attempts", 18) != 0 && strncmp(second, "crun: -1/0 attempts", 19) != 0;
         if (has_line != (cases[i].line != NULL) || (cases[i].line && !strstr(second, cases[i].line)))
             fail_msg("case %zu: %s", i, text);
         free(text);
@@ -255,8 +258,9 @@ static void test_exec_of_a_bad_interpreter(void **state)
     const struct report report = {
         .group = &g, .root = -1, .title = "x", .host = "h", .program = "./x", .interpreter = "/no/sh"};
 
-    expect(&report, "crun: rank 0 could not be started: ./x: its \"#!\" line names /no/sh, which cannot be "
-                    "run: No such file or directory\n");
+    expect(&report,
+           "crun: rank 0 could not be started: ./x: its \"#!\" line names /no/sh, which cannot be "
+           "run: No such file or directory\n");
 }
 
 static void test_root(void **state)

@@ -120,7 +120,8 @@ static void test_steps(void **state)
         const char *variable;
         struct slurm found;
 
-        assert_int_equal(slurm_find((char *const *)(uintptr_t)cases[i].environment, &found, &variable), cases[i].result);
+        assert_int_equal(slurm_find((char *const *)(uintptr_t)cases[i].environment, &found, &variable),
+                         cases[i].result);
         if (cases[i].result != 0)
             continue;
         assert_string_equal(found.host, cases[i].host);
@@ -148,8 +149,11 @@ static struct outcome make_job(const char *const *words, const char *const *envi
     struct options options;
     struct outcome o = {.result = 0};
 
-    assert_int_equal(options_parse((char *const *)(uintptr_t)words, (char *const *)(uintptr_t)environment, &options, usage), 0);
-    o.result = job_init(&o.job, &options, (char *const *)(uintptr_t)environment, &machine, &o.warnings, o.error);
+    assert_int_equal(options_parse((char *const *)(uintptr_t)words, (char *const *)(uintptr_t)environment,
+                                   &options, usage),
+                     0);
+    o.result =
+        job_init(&o.job, &options, (char *const *)(uintptr_t)environment, &machine, &o.warnings, o.error);
     return o;
 }
 
@@ -179,7 +183,8 @@ static void test_what_the_user_says_wins(void **state)
 {
     static const char *const environment[] = {STEP, "SLURM_STEP_NODELIST=n[1-2]", NULL};
     struct outcome o = make_job((const char *[]){"--nnodes=2", "--rdzv-backend=c10d", "--rdzv-endpoint=h:7",
-                                                 "--rdzv-id=mine", "x", NULL}, environment);
+                                                 "--rdzv-id=mine", "x", NULL},
+                                environment);
 
     assert_int_equal(o.result, 0);
     assert_string_equal(o.job.endpoint_host, "h");
@@ -190,7 +195,8 @@ static void test_what_the_user_says_wins(void **state)
     assert_string_equal(o.job.endpoint_host, "n1");
     assert_string_equal(o.job.run_id_text, "mine");
     part(&o);
-    o = make_job((const char *[]){"--nnodes=2", "--master-addr=h", "--master-port=7", "x", NULL}, environment);
+    o = make_job((const char *[]){"--nnodes=2", "--master-addr=h", "--master-port=7", "x", NULL},
+                 environment);
     assert_int_equal(o.job.meeting, JOB_STATIC);
     part(&o);
     o = make_job((const char *[]){"--standalone", "x", NULL}, environment);

@@ -43,8 +43,9 @@ static enum wire_op next_request(struct static_node *n, char key[128], char valu
     struct wire_request request;
     size_t size;
 
-    assert_int_equal(wire_decode(&scanner, &limits, buf_bytes(&n->client.out), buf_size(&n->client.out), &request, &size),
-                     0);
+    assert_int_equal(
+        wire_decode(&scanner, &limits, buf_bytes(&n->client.out), buf_size(&n->client.out), &request, &size),
+        0);
     struct wire_span list = request.items, name = request.key;
     if (request.n_items > 0)
         assert_true(wire_next_key(&list, &name));
@@ -94,7 +95,8 @@ static void join(struct static_node *n, uint32_t rank, const char *role, uint64_
     hear(n, STATIC_GATHERING);
     assert_int_equal(n->n_there, connected);
     (void)snprintf(key, sizeof(key), "/job/torchelastic/role_info/%u", rank);
-    (void)snprintf(value, sizeof(value), "{\"role\":\"%s\",\"rank\":%u,\"local_world_size\":%u}", role, rank, rank + 2);
+    (void)snprintf(value, sizeof(value), "{\"role\":\"%s\",\"rank\":%u,\"local_world_size\":%u}", role, rank,
+                   rank + 2);
     expect(n, WIRE_OP_SET, key, value);
 }
 
@@ -215,9 +217,10 @@ static void the_last_one_lets_all_go(void **state)
 
 static void nonsense_in_the_store_is_refused(void **state)
 {
-    static const char *const ranks[] = {"", "[1, 2, 3]", "[1, 2, 3, -4]", "{}", "[1, 2, 3, \"4\"]", "[1e99, 1, 1, 1]"};
-    static const char *const roles[] = {"", "[]", "{\"role\": 1, \"local_world_size\": 1}", "{\"role\": \"a\"}",
-                                        "{\"role\": \"a\", \"local_world_size\": 1e9}"};
+    static const char *const ranks[] = {"",   "[1, 2, 3]",        "[1, 2, 3, -4]",
+                                        "{}", "[1, 2, 3, \"4\"]", "[1e99, 1, 1, 1]"};
+    static const char *const roles[] = {"", "[]", "{\"role\": 1, \"local_world_size\": 1}",
+                                        "{\"role\": \"a\"}", "{\"role\": \"a\", \"local_world_size\": 1e9}"};
     struct session_place place;
     struct static_role role;
     struct static_node n;

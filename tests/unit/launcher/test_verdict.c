@@ -27,19 +27,20 @@ static void test_worker(void **state)
     char *text = verdict_compose(&v);
 
     assert_string_equal(
-        text, "crun: the job has failed on all nodes: rank 9 (local rank 1) on gpu7 was ended by signal 9\n"
-              "crun: all 3 restarts are used\n"
-              "============================================================\n"
-              "train.py FAILED\n"
-              "------------------------------------------------------------\n"
-              "Root Cause (first observed failure):\n"
-              "[0]:\n"
-              "  time      : 2026-11-21_07:40:17\n"
-              "  host      : gpu7\n"
-              "  rank      : 9 (local_rank: 1)\n"
-              "  exitcode  : -9 (pid: 4711)  (SIGKILL)\n"
-              "  traceback : Signal 9 (SIGKILL) received by PID 4711\n"
-              "============================================================\n");
+        text,
+        "crun: the job has failed on all nodes: rank 9 (local rank 1) on gpu7 was ended by signal 9\n"
+        "crun: all 3 restarts are used\n"
+        "============================================================\n"
+        "train.py FAILED\n"
+        "------------------------------------------------------------\n"
+        "Root Cause (first observed failure):\n"
+        "[0]:\n"
+        "  time      : 2026-11-21_07:40:17\n"
+        "  host      : gpu7\n"
+        "  rank      : 9 (local_rank: 1)\n"
+        "  exitcode  : -9 (pid: 4711)  (SIGKILL)\n"
+        "  traceback : Signal 9 (SIGKILL) received by PID 4711\n"
+        "============================================================\n");
     free(text);
     assert_int_equal(verdict_code(&v, false), 1);
     assert_int_equal(verdict_code(&v, true), 137);
@@ -47,7 +48,10 @@ static void test_worker(void **state)
 
 static void test_others(void **state)
 {
-    static const struct session_cause lost = {.kind = SESSION_CAUSE_LOST, .group_rank = 2, .rank = -1, .host = "a"},
+    static const struct session_cause lost = {.kind = SESSION_CAUSE_LOST,
+                                              .group_rank = 2,
+                                              .rank = -1,
+                                              .host = "a"},
                                       none = {.rank = -1};
     static const struct {
         enum session_verdict kind;
@@ -62,7 +66,8 @@ static void test_others(void **state)
     };
 
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
-        const struct verdict v = {.kind = cases[i].kind, .cause = cases[i].cause, .title = "x", .time_text = ""};
+        const struct verdict v = {
+            .kind = cases[i].kind, .cause = cases[i].cause, .title = "x", .time_text = ""};
         char *text = verdict_compose(&v);
         assert_string_equal(text, cases[i].text);
         assert_int_equal(verdict_code(&v, true), cases[i].code);

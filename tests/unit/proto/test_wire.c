@@ -125,8 +125,9 @@ static const struct {
     MESSAGE(WIRE_OP_DELETE_KEY, "\x08\x00\0\0\0\0\0\0\0"),
     MESSAGE(WIRE_OP_APPEND, "\x09\x02\0\0\0\0\0\0\0/k\x00\0\0\0\0\0\0\0"),
     MESSAGE(WIRE_OP_MULTI_GET, "\x0a\x00\0\0\0\0\0\0\0"),
-    MESSAGE(WIRE_OP_MULTI_SET, "\x0b\x02\0\0\0\0\0\0\0\x01\0\0\0\0\0\0\0a\x01\0\0\0\0\0\0\0"
-                               "1\x01\0\0\0\0\0\0\0b\x00\0\0\0\0\0\0\0"),
+    MESSAGE(WIRE_OP_MULTI_SET,
+            "\x0b\x02\0\0\0\0\0\0\0\x01\0\0\0\0\0\0\0a\x01\0\0\0\0\0\0\0"
+            "1\x01\0\0\0\0\0\0\0b\x00\0\0\0\0\0\0\0"),
     MESSAGE(WIRE_OP_CANCEL_WAIT, "\x0c"),
     MESSAGE(WIRE_OP_PING, "\x0d\x13\x55\x00\x00"),
     MESSAGE(WIRE_OP_QUEUE_PUSH, "\x0e\x02\0\0\0\0\0\0\0/q\x03\0\0\0\0\0\0\0one"),

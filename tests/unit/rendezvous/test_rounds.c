@@ -979,8 +979,8 @@ static void say_last_word(struct table *t, unsigned i)
     struct session_hello *h = &t->agents[GUARDIAN].hello;
 
     *h = t->agents[i].hello;
-    h->report =
-        (struct session_report){.phase = SESSION_LEFT, .generation = 0, .cause = {.kind = SESSION_CAUSE_LOST}};
+    h->report = (struct session_report){
+        .phase = SESSION_LEFT, .generation = 0, .cause = {.kind = SESSION_CAUSE_LOST}};
     session_copy_text(h->report.cause.text, sizeof(h->report.cause.text), "it was killed");
     hello(t, GUARDIAN);
     assert_true(t->agents[GUARDIAN].closed);

@@ -363,15 +363,16 @@ static void a_place_outside_its_world_is_refused(void **state)
         memcpy(v, good, sizeof(v));
         if (i >= 0)
             v[bad[i].which] = bad[i].value;
-        (void)snprintf(text, sizeof(text),
-                       "{\"crun_rounds\":1,\"job\":\"a\",\"instance\":\"0000000000000001\",\"state\":\"running\","
-                       "\"generation\":0,\"members\":%s,\"world_size\":%s,"
-                       "\"params\":{\"min_nodes\":1,\"max_nodes\":3,\"max_restarts\":0,\"max_changes\":0,"
-                       "\"join_timeout_ms\":1,\"last_call_ms\":0,\"node_timeout_ms\":1000},\"nodes\":["
-                       "{\"nonce_high\":\"0000000000000001\",\"nonce_low\":\"0000000000000001\",\"workers\":2,"
-                       "\"member\":true,\"group_rank\":%s,\"rank_base\":%s,\"role_rank_base\":%s,"
-                       "\"role_world_size\":%s}]}",
-                       v[0], v[1], v[2], v[3], v[4], v[5]);
+        (void)snprintf(
+            text, sizeof(text),
+            "{\"crun_rounds\":1,\"job\":\"a\",\"instance\":\"0000000000000001\",\"state\":\"running\","
+            "\"generation\":0,\"members\":%s,\"world_size\":%s,"
+            "\"params\":{\"min_nodes\":1,\"max_nodes\":3,\"max_restarts\":0,\"max_changes\":0,"
+            "\"join_timeout_ms\":1,\"last_call_ms\":0,\"node_timeout_ms\":1000},\"nodes\":["
+            "{\"nonce_high\":\"0000000000000001\",\"nonce_low\":\"0000000000000001\",\"workers\":2,"
+            "\"member\":true,\"group_rank\":%s,\"rank_base\":%s,\"role_rank_base\":%s,"
+            "\"role_world_size\":%s}]}",
+            v[0], v[1], v[2], v[3], v[4], v[5]);
         if (i >= 0)
             assert_refused(t, text, strlen(text), "no place in the world");
         else if (!rounds_json_load(&t->rounds, (const uint8_t *)text, strlen(text), t->now_ns, error))

@@ -26,7 +26,8 @@ static struct rounds_job example(void)
         .n_members = 16,
         .world_size = 128,
         .master_addr = "10.0.0.1",
-        .cause = {.kind = SESSION_CAUSE_WORKER, .rank = 25, .local_rank = 1, .exit_code = -9, .host = "node3"},
+        .cause =
+            {.kind = SESSION_CAUSE_WORKER, .rank = 25, .local_rank = 1, .exit_code = -9, .host = "node3"},
     };
 
     return job;
@@ -54,8 +55,8 @@ static void test_each_kind(void **state)
     check(&job, ROUNDS_NEWS_SETTLED,
           (const char *[]){"job 'train': generation 3 has ended because " CAUSE BUDGETS, NULL});
     check(&job, ROUNDS_NEWS_FORMED,
-          (const char *[]){"job 'train': generation 3 runs: 16 nodes, 128 workers, MASTER_ADDR 10.0.0.1" BUDGETS,
-                           NULL});
+          (const char *[]){
+              "job 'train': generation 3 runs: 16 nodes, 128 workers, MASTER_ADDR 10.0.0.1" BUDGETS, NULL});
     check(&job, ROUNDS_NEWS_DRAIN,
           (const char *[]){"job 'train': generation 3 is asked to snapshot and end: a node goes away", NULL});
     job.verdict = SESSION_VERDICT_FAILURE;
@@ -160,9 +161,9 @@ static void test_damage_is_seen(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_each_kind),          cmocka_unit_test(test_progress),
-        cmocka_unit_test(test_together),           cmocka_unit_test(test_names_of_strangers),
-        cmocka_unit_test(test_file_names),         cmocka_unit_test(test_damage_is_seen),
+        cmocka_unit_test(test_each_kind),  cmocka_unit_test(test_progress),
+        cmocka_unit_test(test_together),   cmocka_unit_test(test_names_of_strangers),
+        cmocka_unit_test(test_file_names), cmocka_unit_test(test_damage_is_seen),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -455,11 +455,14 @@ static int tear_down(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_idle_agent_is_small),    cmocka_unit_test(test_closed_jobs_are_told_and_left),
-        cmocka_unit_test(test_stopped_from_within),    cmocka_unit_test(test_drain_ends_with_agents),
+        cmocka_unit_test(test_idle_agent_is_small),
+        cmocka_unit_test(test_closed_jobs_are_told_and_left),
+        cmocka_unit_test(test_stopped_from_within),
+        cmocka_unit_test(test_drain_ends_with_agents),
         cmocka_unit_test(test_slow_disk_holds_back_what_it_must),
         cmocka_unit_test(test_stopped_while_writing),
-        cmocka_unit_test(test_memory_runs_out),        cmocka_unit_test(test_memory_runs_out_with_state),
+        cmocka_unit_test(test_memory_runs_out),
+        cmocka_unit_test(test_memory_runs_out_with_state),
     };
 
     return cmocka_run_group_tests(tests, set_up, tear_down);

@@ -175,9 +175,8 @@ static void begin(struct pair *p, const struct net *net, const struct backend_re
     p->host = new_model(net);
     p->cpu_optimizer = new_optimizer(p->cpu);
     p->host_optimizer = new_optimizer(p->host);
-    p->options =
-        (struct backend_trainer_options){
-            .model = p->host, .loss = net->loss, .optimizer = adadelta, .reducer = reducer};
+    p->options = (struct backend_trainer_options){
+        .model = p->host, .loss = net->loss, .optimizer = adadelta, .reducer = reducer};
     for (size_t i = 0; i < N_STATES; i++)
         p->options.states[i] = crw_optimizer_state(p->host_optimizer, i, NULL);
     p->trainer = new_trainer(p);
@@ -218,7 +217,8 @@ static float cpu_loss(struct pair *p, const uint32_t *numbers, int n, const uint
     if (p->net->loss == BACKEND_CROSS_ENTROPY)
         return crw_model_cross_entropy_loss(p->cpu, targets);
     for (int s = 0; s < n; s++)
-        memcpy(outputs + (size_t)s * n_outputs, p->outputs + numbers[s] * n_outputs, n_outputs * sizeof(float));
+        memcpy(outputs + (size_t)s * n_outputs, p->outputs + numbers[s] * n_outputs,
+               n_outputs * sizeof(float));
     return crw_model_mse_loss(p->cpu, outputs);
 }
 

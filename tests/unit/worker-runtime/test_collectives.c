@@ -177,7 +177,8 @@ static int gather_now(struct crw_group *group, struct arrays *a, int root)
 
 static int gather_start(struct crw_group *group, struct arrays *a, int root, struct crw_work **work)
 {
-    return crw_gather_start(group, a->mine, sizeof(a->mine), crw_rank(group) == root ? a->all : NULL, root, work);
+    return crw_gather_start(group, a->mine, sizeof(a->mine), crw_rank(group) == root ? a->all : NULL, root,
+                            work);
 }
 
 static void gather_check(struct crw_group *group, const struct arrays *a, int root)
@@ -193,7 +194,8 @@ static int scatter_now(struct crw_group *group, struct arrays *a, int root)
 
 static int scatter_start(struct crw_group *group, struct arrays *a, int root, struct crw_work **work)
 {
-    return crw_scatter_start(group, crw_rank(group) == root ? a->all : NULL, sizeof(a->result), a->result, root, work);
+    return crw_scatter_start(group, crw_rank(group) == root ? a->all : NULL, sizeof(a->result), a->result,
+                             root, work);
 }
 
 static void scatter_check(struct crw_group *group, const struct arrays *a, int root)
@@ -735,7 +737,8 @@ static int hang_on(struct crw_group *group, void *data)
 }
 
 /* Who has to be killed is killed after five seconds. A busy machine may need as long, but not every time. */
-static void expect_nobody_is_killed(int (*worker)(struct crw_group *group, void *data), int n_workers, const char *message)
+static void expect_nobody_is_killed(int (*worker)(struct crw_group *group, void *data), int n_workers,
+                                    const char *message)
 {
     double took_ms = 1e9;
 

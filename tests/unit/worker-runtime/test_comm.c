@@ -129,9 +129,9 @@ static void run_threads(int world_size, body_fn body)
     assert_int_equal(shm_create_memory(world_size, &fd), 0);
     assert_int_equal(shm_map_memory(fd, world_size, &head), 0);
     for (int rank = 0; rank < world_size; rank++) {
-        assert_int_equal(shm_init(&ranks[rank].shm, dup(fd), head, rank == world_size - 1, rank, world_size,
-                                  TIMEOUT_MS),
-                         0);
+        assert_int_equal(
+            shm_init(&ranks[rank].shm, dup(fd), head, rank == world_size - 1, rank, world_size, TIMEOUT_MS),
+            0);
         ranks[rank].body = body;
     }
     for (int rank = 0; rank < world_size; rank++)
@@ -185,7 +185,9 @@ static uint16_t to_bf16(float x)
     memcpy(&above, &bits_above, 4);
     if (fabs((double)x - (double)below) == fabs((double)above - (double)x))
         return (uint16_t)((bits & 0x10000 ? bits_above : bits) >> 16);
-    return (uint16_t)((fabs((double)x - (double)below) < fabs((double)above - (double)x) ? bits : bits_above) >> 16);
+    return (
+        uint16_t)((fabs((double)x - (double)below) < fabs((double)above - (double)x) ? bits : bits_above) >>
+                  16);
 }
 
 static float from_bf16(uint16_t x)
@@ -508,7 +510,8 @@ static uint8_t *place_for(struct shm *shm, uint8_t *const places[2], int round)
 
 static void gather_to_a_root(struct shm *shm)
 {
-    uint8_t *places[2] = {malloc(SIZE_LARGEST)}, *all = malloc((size_t)SIZE_LARGEST * (size_t)shm->world_size);
+    uint8_t *places[2] = {malloc(SIZE_LARGEST)},
+            *all = malloc((size_t)SIZE_LARGEST * (size_t)shm->world_size);
 
     CHECK(places[0] && all && shm_alloc(shm, SIZE_LARGEST, (void **)&places[1]) == 0);
     for (int round = 0; round < 21; round++) {
@@ -554,7 +557,8 @@ static void gather_in_place(struct shm *shm)
 {
     uint8_t *places[2] = {malloc((size_t)SIZE_LARGEST * (size_t)shm->world_size)};
 
-    CHECK(places[0] && shm_alloc(shm, (size_t)SIZE_LARGEST * (size_t)shm->world_size, (void **)&places[1]) == 0);
+    CHECK(places[0] &&
+          shm_alloc(shm, (size_t)SIZE_LARGEST * (size_t)shm->world_size, (void **)&places[1]) == 0);
     for (int round = 0; round < 21; round++) {
         size_t n = sizes[round % 7];
         uint8_t *all = place_for(shm, places, round), *own = all + n * (size_t)shm->rank;
@@ -796,7 +800,8 @@ static void call_different_things(struct shm *shm)
     CHECK(comm_cpu_broadcast(shm, data, 10, shm->rank ? 1 : 0) == CRW_E_ARGUMENT);
     CHECK(comm_cpu_reduce(shm, data, 100, CRW_F32, shm->rank ? CRW_SUM : CRW_AVG, 0) == CRW_E_ARGUMENT);
     CHECK(comm_cpu_reduce(shm, data, 100, CRW_F32, CRW_SUM, shm->rank ? 1 : 0) == CRW_E_ARGUMENT);
-    CHECK(comm_cpu_reduce_scatter(shm, data, data, 1, shm->rank ? CRW_I32 : CRW_F32, CRW_SUM) == CRW_E_ARGUMENT);
+    CHECK(comm_cpu_reduce_scatter(shm, data, data, 1, shm->rank ? CRW_I32 : CRW_F32, CRW_SUM) ==
+          CRW_E_ARGUMENT);
     CHECK(comm_cpu_gather(shm, data, 4, data, shm->rank ? 1 : 0) == CRW_E_ARGUMENT);
     CHECK(comm_cpu_scatter(shm, data, shm->rank ? 4 : 8, data, 0) == CRW_E_ARGUMENT);
     CHECK(strstr(crw_error_message(), "same order"));

@@ -214,9 +214,22 @@ static void reads_addresses(void **state)
 static void refuses_other_addresses(void **state)
 {
     static const char *const wrong[] = {
-        "",           "tcp://",        "tcp://host",      "host:1",      "tcp://:1",       "tcp://host:",
-        "tcp://h:0",  "tcp://h:65536", "tcp://h:1x",      "tcp://h:-1",  "tcp://[]:1",     "tcp://[::1:1",
-        "tcp://::1:1", "udp://h:1",    "TCP://host:1",    "tcp://[x]y:1",
+        "",
+        "tcp://",
+        "tcp://host",
+        "host:1",
+        "tcp://:1",
+        "tcp://host:",
+        "tcp://h:0",
+        "tcp://h:65536",
+        "tcp://h:1x",
+        "tcp://h:-1",
+        "tcp://[]:1",
+        "tcp://[::1:1",
+        "tcp://::1:1",
+        "udp://h:1",
+        "TCP://host:1",
+        "tcp://[x]y:1",
     };
     struct crw_env env;
 

@@ -52,29 +52,33 @@ static void expect_file(const char *before_time)
 static void test_schema(void **state)
 {
     assert_int_equal(crw_error_record("no data"), 0);
-    expect_file("{\"message\": {\"message\": \"no data\", \"extraInfo\": {\"py_callstack\": \"no data\", \"timestamp\": \"");
+    expect_file(
+        "{\"message\": {\"message\": \"no data\", \"extraInfo\": {\"py_callstack\": \"no data\", \"timestamp\": \"");
 }
 
 static void test_the_last_failure_is_the_default(void **state)
 {
     (void)crw_fail(CRW_E_DATA, "%s ends early", "x");
     assert_int_equal(crw_error_record(NULL), 0);
-    expect_file("{\"message\": {\"message\": \"x ends early\", \"extraInfo\": {\"py_callstack\": \"x ends early\", "
-                "\"timestamp\": \"");
+    expect_file(
+        "{\"message\": {\"message\": \"x ends early\", \"extraInfo\": {\"py_callstack\": \"x ends early\", "
+        "\"timestamp\": \"");
 }
 
 static void test_any_text_becomes_json(void **state)
 {
     assert_int_equal(crw_error_record("a \"b\"\\\n\x1b \xc3\xa9 \xff\xc3"), 0);
-    expect_file("{\"message\": {\"message\": \"a \\\"b\\\"\\\\\\u000a\\u001b \xc3\xa9 ??\", \"extraInfo\": {\"py_callstack\": \""
-                "a \\\"b\\\"\\\\\\u000a\\u001b \xc3\xa9 ??\", \"timestamp\": \"");
+    expect_file(
+        "{\"message\": {\"message\": \"a \\\"b\\\"\\\\\\u000a\\u001b \xc3\xa9 ??\", \"extraInfo\": {\"py_callstack\": \""
+        "a \\\"b\\\"\\\\\\u000a\\u001b \xc3\xa9 ??\", \"timestamp\": \"");
 }
 
 static void test_the_first_reason_stays(void **state)
 {
     assert_int_equal(crw_error_record("first"), 0);
     assert_int_equal(crw_error_record("second"), 0);
-    expect_file("{\"message\": {\"message\": \"first\", \"extraInfo\": {\"py_callstack\": \"first\", \"timestamp\": \"");
+    expect_file(
+        "{\"message\": {\"message\": \"first\", \"extraInfo\": {\"py_callstack\": \"first\", \"timestamp\": \"");
 }
 
 static void test_endless_text_is_cut(void **state)

@@ -228,9 +228,9 @@ static void refuses_wrong_headers(void **state)
         uint8_t value;
         const char *words;
     } cases[] = {
-        {0, 1, "not an IDX file"},   {1, 0x50, "not an IDX file"}, {2, 0x0d, "type 0x0d"},
-        {3, 1, "1 dimensions"},      {3, 4, "4 dimensions"},       {4, 0xff, "truncated"},
-        {7, 2, "too long"},          {11, 0, "no size"},           {15, 6, "truncated"},
+        {0, 1, "not an IDX file"}, {1, 0x50, "not an IDX file"}, {2, 0x0d, "type 0x0d"},
+        {3, 1, "1 dimensions"},    {3, 4, "4 dimensions"},       {4, 0xff, "truncated"},
+        {7, 2, "too long"},        {11, 0, "no size"},           {15, 6, "truncated"},
     };
 
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {

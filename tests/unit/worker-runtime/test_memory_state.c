@@ -229,7 +229,8 @@ static void test_writer_is_killed_at_any_instant(void **state)
         if (pid == 0)
             write_for_ever();
         /* It has written something new; then any moment is as good as another. */
-        for (time_t end = time(NULL) + 60; (crw_memory_list(m, numbers) == 0 || numbers[0] <= newest) && time(NULL) < end;)
+        for (time_t end = time(NULL) + 60;
+             (crw_memory_list(m, numbers) == 0 || numbers[0] <= newest) && time(NULL) < end;)
             (void)usleep(100);
         (void)usleep((useconds_t)(i * 53 % 700));
         assert_int_equal(kill(pid, SIGKILL), 0);
@@ -249,9 +250,12 @@ static void test_writer_is_killed_at_any_instant(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(test_the_last_two_are_there),       TEST(test_what_was_begun_does_not_count),
-        TEST(test_another_size_or_kind_is_gone), TEST(test_foreign_bytes_are_gone),
-        TEST(test_nobody_lends_any),             TEST(test_too_much_is_refused),
+        TEST(test_the_last_two_are_there),
+        TEST(test_what_was_begun_does_not_count),
+        TEST(test_another_size_or_kind_is_gone),
+        TEST(test_foreign_bytes_are_gone),
+        TEST(test_nobody_lends_any),
+        TEST(test_too_much_is_refused),
         TEST(test_writer_is_killed_at_any_instant),
     };
 

@@ -300,7 +300,8 @@ static void test_backward_writes_instead_of_adding(void **state)
 
 static void test_initialisation_to_the_last_bit(void **state)
 {
-    struct crw_model *model = model_for(mnist_layers, ARRAY_SIZE(mnist_layers), mnist_input, 1, cpu_kernels_best());
+    struct crw_model *model =
+        model_for(mnist_layers, ARRAY_SIZE(mnist_layers), mnist_input, 1, cpu_kernels_best());
     for (size_t i = 0; i < ARRAY_SIZE(mnist_init); i++) {
         crw_model_init(model, mnist_init[i].seed);
         assert_int_equal(crw_model_crc32c(model), mnist_init[i].crc);
@@ -337,7 +338,8 @@ static void test_names_and_places(void **state)
     size_t count, at = 0;
 
     assert_int_equal(crw_model_count_parameters(mnist_layers, ARRAY_SIZE(mnist_layers)), MNIST_PARAMETERS);
-    assert_int_equal(crw_model_create(mnist_layers, ARRAY_SIZE(mnist_layers), mnist_input, 2, gradients, &model), 0);
+    assert_int_equal(
+        crw_model_create(mnist_layers, ARRAY_SIZE(mnist_layers), mnist_input, 2, gradients, &model), 0);
     float *parameters = crw_model_parameters(model, &count);
     assert_int_equal(count, 225226);
     assert_ptr_equal(crw_model_gradients(model), gradients);

@@ -170,7 +170,8 @@ static void news_come_back(void **state)
 
 static void tables_come_together(void **state)
 {
-    const struct table_entry first[] = {{0, {"10.0.0.1", 4000}}, {2, {"10.0.0.1", 4001}}}, second[] = {{1, {"fe80::1", 9}}};
+    const struct table_entry first[] = {{0, {"10.0.0.1", 4000}}, {2, {"10.0.0.1", 4001}}},
+                             second[] = {{1, {"fe80::1", 9}}};
     const uint8_t token[NET_TOKEN] = "a token of the job", none[NET_TOKEN] = {0};
     size_t n_first, n_second;
     uint8_t *a = table_encode(first, 2, token, &n_first), *b = table_encode(second, 1, none, &n_second);
@@ -205,7 +206,8 @@ static void tables_come_together(void **state)
 enum { RANKS = 5, COUNT = 5003 };
 
 /* What reduce() makes of all of them at once. */
-static void expect_all(enum crw_dtype dtype, enum crw_op op, uint8_t data[RANKS][COUNT * 8], uint8_t *expected)
+static void expect_all(enum crw_dtype dtype, enum crw_op op, uint8_t data[RANKS][COUNT * 8],
+                       uint8_t *expected)
 {
     const void *sources[RANKS];
     void *target = expected;
@@ -255,11 +257,18 @@ static void *be_member(void *arg)
 {
     struct member *m = arg;
     const struct net_wait wait = {.interrupt_fd = -1, .timeout_ms = 60000};
-    struct stream s = {.wait = &wait, .before = m->before, .after = m->after, .ring = aligned_alloc(64, STREAM_RING)};
+    struct stream s = {
+        .wait = &wait, .before = m->before, .after = m->after, .ring = aligned_alloc(64, STREAM_RING)};
     void *arrays[RANKS];
     struct stream_arrays a = {
-        .dtype = m->dtype, .op = m->op, .n_ranks = RANKS, .count = COUNT, .n_sources = m->n, .n_targets = m->n,
-        .sources = (const void *const *)arrays, .targets = arrays,
+        .dtype = m->dtype,
+        .op = m->op,
+        .n_ranks = RANKS,
+        .count = COUNT,
+        .n_sources = m->n,
+        .n_targets = m->n,
+        .sources = (const void *const *)arrays,
+        .targets = arrays,
     };
 
     for (int i = 0; i < m->n; i++)
@@ -277,7 +286,8 @@ static void run_chain(const int *sizes, enum crw_dtype dtype, enum crw_op op)
 
     expect_all(dtype, op, data, expected);
     for (; sizes[n] > 0; first += sizes[n++]) {
-        members[n] = (struct member){.before = fds[1], .after = -1, .first = first, .n = sizes[n], .dtype = dtype, .op = op};
+        members[n] = (struct member){
+            .before = fds[1], .after = -1, .first = first, .n = sizes[n], .dtype = dtype, .op = op};
         fds[0] = fds[1] = -1;
         if (sizes[n + 1] == 0)
             continue;

@@ -17,7 +17,7 @@
 #define CHECK(condition)                                                                                     \
     do {                                                                                                     \
         if (!(condition)) {                                                                                  \
-            fprintf(stderr, "%s:%d: rank %d: %s: %s\n", __FILE__, __LINE__, run.rank, c->name, #condition);   \
+            fprintf(stderr, "%s:%d: rank %d: %s: %s\n", __FILE__, __LINE__, run.rank, c->name, #condition);  \
             _exit(99);                                                                                       \
         }                                                                                                    \
     } while (0)
@@ -47,7 +47,8 @@ static int damage_one(struct crw_group *group, void *data_)
     CHECK(c->count_wrong(&run, 5) == 0);
     if (root_only && run.rank != 0)
         return 0;
-    CHECK(c->count_wrong(&run, 6) > BYTES / c->unit / 4); /* of the data that was there before, nothing is right */
+    CHECK(c->count_wrong(&run, 6) >
+          BYTES / c->unit / 4); /* of the data that was there before, nothing is right */
     result[1001] ^= 0x40;
     CHECK(c->count_wrong(&run, 5) == 1);
     result[1001] ^= 0x40;

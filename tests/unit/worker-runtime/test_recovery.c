@@ -13,8 +13,8 @@
 
 enum { NONE = RECOVERY_NONE };
 
-static void check(const struct recovery_offer *offers, int n, enum recovery_kind kind, int64_t number, int from,
-                  int n_parts)
+static void check(const struct recovery_offer *offers, int n, enum recovery_kind kind, int64_t number,
+                  int from, int n_parts)
 {
     struct recovery_choice c = recovery_choose(offers, n);
 
@@ -37,8 +37,7 @@ static void test_nobody_has_anything(void **state)
 /* The dead rank's successor has what it left in memory, which may be a commit behind or ahead. */
 static void test_the_living_have_it(void **state)
 {
-    static const struct recovery_offer offers[] = {
-        {NONE, {41, 40}, 3}, {40, {40, 39}, 3}, {41, {41, 40}, 3}};
+    static const struct recovery_offer offers[] = {{NONE, {41, 40}, 3}, {40, {40, 39}, 3}, {41, {41, 40}, 3}};
 
     check(offers, 3, RECOVERY_ALIVE, 41, 2, 0);
     assert_true(recovery_has(&offers[0], 41));
@@ -110,7 +109,8 @@ static void check_choice(const struct recovery_offer *offers, int n)
 /* Each rank has one of 3 x 7 things: dead or alive at 1 or 2; nothing, one or two of states 0 to 2 in memory. */
 static void test_every_combination(void **state)
 {
-    static const int64_t memories[][2] = {{NONE, NONE}, {0, NONE}, {NONE, 1}, {2, NONE}, {0, 1}, {2, 1}, {1, 2}};
+    static const int64_t memories[][2] = {{NONE, NONE}, {0, NONE}, {NONE, 1}, {2, NONE},
+                                          {0, 1},       {2, 1},    {1, 2}};
     static const int64_t alive[] = {NONE, 1, 2};
     enum { KINDS = 21, RANKS = 4 };
     struct recovery_offer offers[RANKS];
@@ -129,9 +129,12 @@ static void test_every_combination(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_nobody_has_anything),    cmocka_unit_test(test_the_living_have_it),
-        cmocka_unit_test(test_a_part_is_missing),      cmocka_unit_test(test_all_died_and_one_was_a_commit_behind),
-        cmocka_unit_test(test_one_host_has_all_parts), cmocka_unit_test(test_parts_that_cannot_be),
+        cmocka_unit_test(test_nobody_has_anything),
+        cmocka_unit_test(test_the_living_have_it),
+        cmocka_unit_test(test_a_part_is_missing),
+        cmocka_unit_test(test_all_died_and_one_was_a_commit_behind),
+        cmocka_unit_test(test_one_host_has_all_parts),
+        cmocka_unit_test(test_parts_that_cannot_be),
         cmocka_unit_test(test_every_combination),
     };
 

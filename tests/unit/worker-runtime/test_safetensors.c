@@ -75,7 +75,8 @@ static void reads_what_the_format_allows(void **state)
 
 static void decodes_escapes(void **state)
 {
-    static const char json[] = "{\"__metadata__\":{\"k\\u00e9y\":\"\\\"\\\\\\/\\b\\f\\n\\r\\t\\u0041\\u20ac\\ud83d\\ude00\"}}";
+    static const char json[] =
+        "{\"__metadata__\":{\"k\\u00e9y\":\"\\\"\\\\\\/\\b\\f\\n\\r\\t\\u0041\\u20ac\\ud83d\\ude00\"}}";
     const struct safetensors_string *string;
     struct safetensors st;
     const char *why;

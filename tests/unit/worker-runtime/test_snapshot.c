@@ -145,7 +145,8 @@ static void says_that_there_is_none(void **state)
     struct crw_snapshot *s;
 
     assert_int_equal(crw_snapshot_open_newest(folder, NULL, NULL, NULL, NULL, &s), CRW_E_NOT_FOUND);
-    assert_int_equal(crw_snapshot_open_newest(path_of("nowhere"), NULL, NULL, NULL, NULL, &s), CRW_E_NOT_FOUND);
+    assert_int_equal(crw_snapshot_open_newest(path_of("nowhere"), NULL, NULL, NULL, NULL, &s),
+                     CRW_E_NOT_FOUND);
     assert_int_equal(crw_snapshot_open(path_of("nothing"), &s), CRW_E_NOT_FOUND);
     assert_int_equal(crw_snapshot_open(folder, &s), CRW_E_DAMAGED);
     assert_int_equal(crw_snapshot_open_newest("/dev/null", NULL, NULL, NULL, NULL, &s), -ENOTDIR);
@@ -154,8 +155,8 @@ static void says_that_there_is_none(void **state)
 static void refuses_other_tensors(void **state)
 {
     static const struct crw_tensor others[] = {
-        {"model.bias", CRW_F32, 2, {10, 100}, NULL},     {"model.weights", CRW_F64, 2, {10, 100}, NULL},
-        {"model.weights", CRW_F32, 1, {1000}, NULL},     {"model.weights", CRW_F32, 2, {100, 10}, NULL},
+        {"model.bias", CRW_F32, 2, {10, 100}, NULL},       {"model.weights", CRW_F64, 2, {10, 100}, NULL},
+        {"model.weights", CRW_F32, 1, {1000}, NULL},       {"model.weights", CRW_F32, 2, {100, 10}, NULL},
         {"model.weights", CRW_F32, 3, {10, 10, 10}, NULL},
     };
     const struct crw_tensor impossible = {"model.weights", CRW_F32, -1, {0}, NULL};

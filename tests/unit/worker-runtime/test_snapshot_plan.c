@@ -76,10 +76,10 @@ static void plans(void **state)
         int examine; /* -1: enough is known */
         size_t n_keep;
     } cases[] = {
-        {"", 1, -1, 0},      {"v", 1, -1, 1},    {"vv", 1, -1, 1},     {"vvv", 2, -1, 2},
-        {"vvv", 5, -1, 3},   {"dv", 1, -1, 2},   {"ddd", 1, -1, 3},    {"vdv", 1, -1, 1},
-        {"vdvdv", 2, -1, 3}, {"v?", 1, -1, 1},   {"?v", 1, 0, 2},      {"v?v", 2, 1, 3},
-        {"d?", 1, 1, 2},     {"vd??", 2, 2, 4},  {"vdv??", 2, -1, 3},  {"dvvd?", 3, 4, 5},
+        {"", 1, -1, 0},      {"v", 1, -1, 1},   {"vv", 1, -1, 1},    {"vvv", 2, -1, 2},
+        {"vvv", 5, -1, 3},   {"dv", 1, -1, 2},  {"ddd", 1, -1, 3},   {"vdv", 1, -1, 1},
+        {"vdvdv", 2, -1, 3}, {"v?", 1, -1, 1},  {"?v", 1, 0, 2},     {"v?v", 2, 1, 3},
+        {"d?", 1, 1, 2},     {"vd??", 2, 2, 4}, {"vdv??", 2, -1, 3}, {"dvvd?", 3, 4, 5},
     };
 
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
@@ -90,7 +90,9 @@ static void plans(void **state)
             char file = cases[i].files[k];
 
             entries[k].step = 100 - k;
-            entries[k].state = file == 'v' ? SNAPSHOT_VALID : file == 'd' ? SNAPSHOT_DAMAGED : SNAPSHOT_UNKNOWN;
+            entries[k].state = file == 'v'   ? SNAPSHOT_VALID
+                               : file == 'd' ? SNAPSHOT_DAMAGED
+                                             : SNAPSHOT_UNKNOWN;
         }
         if (snapshot_plan(entries, n, cases[i].keep, &examine) != cases[i].n_keep)
             fail_msg("\"%s\" keeping %d", cases[i].files, cases[i].keep);
@@ -113,10 +115,8 @@ static void sorts_newest_first(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(names_and_steps_agree),
-        cmocka_unit_test(other_names_are_not_snapshots),
-        cmocka_unit_test(temporaries_are_recognised),
-        cmocka_unit_test(plans),
+        cmocka_unit_test(names_and_steps_agree),      cmocka_unit_test(other_names_are_not_snapshots),
+        cmocka_unit_test(temporaries_are_recognised), cmocka_unit_test(plans),
         cmocka_unit_test(sorts_newest_first),
     };
 

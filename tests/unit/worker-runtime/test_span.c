@@ -308,7 +308,8 @@ static void differ(struct crw_group *group)
     for (int odd = 0; odd <= last; odd++) {
         bool is_odd = rank == odd;
 
-        CHECK((is_odd ? crw_barrier(group) : crw_all_reduce(group, data, 1, CRW_F32, CRW_SUM)) == CRW_E_ARGUMENT);
+        CHECK((is_odd ? crw_barrier(group) : crw_all_reduce(group, data, 1, CRW_F32, CRW_SUM)) ==
+              CRW_E_ARGUMENT);
         CHECK(crw_all_reduce(group, data, is_odd ? 9999 : 10000, CRW_F32, CRW_SUM) == CRW_E_ARGUMENT);
         CHECK(crw_broadcast(group, data, is_odd ? 4 : 40000, 0) == CRW_E_ARGUMENT);
         CHECK(crw_reduce(group, data, 10, CRW_F32, CRW_SUM, is_odd ? 0 : last) == CRW_E_ARGUMENT);
@@ -543,8 +544,8 @@ static void kill_one(struct shape shape, int rank, body_fn body)
     for (int i = 0; i < r.n; i++)
         if (i != rank)
             expect_exit(r.pids[i], 7);
-    print_message("rank %d of %d on %d hosts killed: the others were gone after %.1f ms\n", rank, r.n, count_hosts(shape),
-                  now_ms() - killed);
+    print_message("rank %d of %d on %d hosts killed: the others were gone after %.1f ms\n", rank, r.n,
+                  count_hosts(shape), now_ms() - killed);
     assert_int_equal(waitpid(r.pids[rank], NULL, 0), r.pids[rank]);
     close(r.ready[0]);
     close(r.ready[1]);

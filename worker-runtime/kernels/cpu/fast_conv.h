@@ -80,8 +80,8 @@ static void conv_forward_block(const struct conv_shape *s, int begin, const floa
         p.b_segment = s->kernel * p.b_part;
         for (int row = 0; row < s->out_height; row++) {
             p.a = x + row * in_row + begin;
-            product_rows(&p, s->out_width, vectors, packed + (ptrdiff_t)begin * columns, y + row * out_row + first,
-                         begin == 0 ? bias + first : NULL, BY_ROW);
+            product_rows(&p, s->out_width, vectors, packed + (ptrdiff_t)begin * columns,
+                         y + row * out_row + first, begin == 0 ? bias + first : NULL, BY_ROW);
         }
         packed += s->kernel * p.b_segment;
         first += columns;

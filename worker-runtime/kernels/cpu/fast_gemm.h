@@ -91,7 +91,7 @@ INLINE void tile(const struct product *p, const float *a, const float *b, float 
 #define TILE(rows, vectors, by_row, name)                                                                    \
     static void name(const struct product *p, const float *a, const float *b, float *c, const float *bias)   \
     {                                                                                                        \
-        tile(p, a, b, c, bias, rows, vectors, by_row);                                                      \
+        tile(p, a, b, c, bias, rows, vectors, by_row);                                                       \
     }
 #define TILES(rows)                                                                                          \
     TILE(rows, 1, true, tile_by_row_##rows##x1)                                                              \

@@ -59,8 +59,8 @@ static void moments_add(size_t n_pixels, int channels, const float *x, size_t n_
     }
 }
 
-static void norm_forward(size_t n_pixels, int channels, const float *x, const float *scale, const float *shift,
-                         bool with_relu, float *y)
+static void norm_forward(size_t n_pixels, int channels, const float *x, const float *scale,
+                         const float *shift, bool with_relu, float *y)
 {
     for (int c = 0; c < channels; c += CPU_LANES) {
         vf a = load(scale + c), b = load(shift + c);

@@ -115,8 +115,8 @@ struct cpu_kernels {
     void (*moments_add)(size_t n_pixels, int channels, const float *x, size_t n_before,
                         struct moments *moments);
     /* y = scale * x + shift in one rounding, then max(0, .) if relu. */
-    void (*norm_forward)(size_t n_pixels, int channels, const float *x, const float *scale, const float *shift,
-                         bool relu, float *y);
+    void (*norm_forward)(size_t n_pixels, int channels, const float *x, const float *scale,
+                         const float *shift, bool relu, float *y);
     /* sum_dy += dy, sum_dy_x += dy * (x - mean), where y > 0 if relu. */
     void (*norm_backward_sums)(size_t n_pixels, int channels, const float *dy, const float *x, const float *y,
                                const float *mean, bool relu, double *sum_dy, double *sum_dy_x);

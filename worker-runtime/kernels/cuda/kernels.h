@@ -131,8 +131,8 @@ cudaError_t cuda_mse(const struct cuda_queue *q, int count, const float *y, cons
                      float *dy);
 
 struct cuda_tally {
-    double loss_sum;  /* of all */
-    double mean_sum;  /* of the batches' means */
+    double loss_sum; /* of all */
+    double mean_sum; /* of the batches' means */
     uint64_t n_losses, n_correct, n_batches;
 };
 

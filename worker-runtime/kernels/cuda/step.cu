@@ -217,11 +217,13 @@ __global__ void __launch_bounds__(ELEMENT_THREADS)
     const size_t last = count / 4 * 4 + first_element();
     if (last < count) {
         float none = 0;
-        step(&p[last], g[last] * scale, n_states > 0 ? &state0[last] : &none, n_states > 1 ? &state1[last] : &none);
+        step(&p[last], g[last] * scale, n_states > 0 ? &state0[last] : &none,
+             n_states > 1 ? &state1[last] : &none);
     }
 }
 
-__global__ void copy_kernel(const struct cuda_commit *commit, size_t count, const uint32_t *from, uint32_t *to)
+__global__ void copy_kernel(const struct cuda_commit *commit, size_t count, const uint32_t *from,
+                            uint32_t *to)
 {
     if (!commit->go)
         return;
@@ -263,7 +265,8 @@ cudaError_t cuda_commit_latch(const struct cuda_queue *q, const volatile int32_t
                               const struct cuda_optimizer_options *options, int n_samples, int n_batches,
                               struct cuda_commit *commit)
 {
-    return launch(q->stream, dim3(1), WARP, latch_kernel, poison, check, options, n_samples, n_batches, commit);
+    return launch(q->stream, dim3(1), WARP, latch_kernel, poison, check, options, n_samples, n_batches,
+                  commit);
 }
 
 cudaError_t cuda_copy_committed(const struct cuda_queue *q, const struct cuda_commit *commit, size_t n_bytes,
