@@ -95,12 +95,12 @@ static int find_bindings(const struct job *job, struct numa_cpus **ret)
     if (job->numa == NUMA_NONE)
         return 0;
     const struct numa_machine machine = {.root = "",
-                                         .visible_devices = environment_get(environ, "CUDA_VISIBLE_DEVICES"),
+                                         .visible_devices = envp_get(environ, "CUDA_VISIBLE_DEVICES"),
                                          .n_workers = job->n_workers,
                                          .n_gpus_counted = machine_count_gpus(environ)};
     int r = numa_read_bindings(&machine, job->numa, ret, error);
     if (r)
-        say("%s", error);
+        log_line("%s", error);
     return r;
 }
 
@@ -112,7 +112,7 @@ static int run(const struct job *job, const sigset_t *before)
     _cleanup_free_ char *file = NULL;
 
     if (program_find(job, environ, &command, &file, error) != 0) {
-        say("%s", error);
+        log_line("%s", error);
         return 1;
     }
     if (find_bindings(job, &bindings) != 0) {
@@ -121,7 +121,7 @@ static int run(const struct job *job, const sigset_t *before)
     }
     int signal_fd = open_signals(job, before);
     if (signal_fd < 0) {
-        say("cannot watch for signals: %s", strerror(-signal_fd));
+        log_line("cannot watch for signals: %s", strerror(-signal_fd));
         strlist_finish(&command.head);
         return 1;
     }
@@ -151,11 +151,11 @@ static int run_options(const struct options *options, const sigset_t *before)
 
     machine_uuid(uuid);
     if (job_init(&job, options, environ, &machine, &warnings, error) != 0) {
-        say("%s", error);
+        log_line("%s", error);
         return 1;
     }
     if (warnings)
-        say_lines(warnings);
+        log_lines(warnings);
     free(warnings);
     int code = run(&job, before);
     job_finish(&job);
@@ -166,7 +166,7 @@ static int print(const char *text)
 {
     if (text && fputs(text, stdout) >= 0 && fflush(stdout) == 0)
         return 0;
-    say("cannot write to standard output: %s", strerror(errno));
+    log_line("cannot write to standard output: %s", strerror(errno));
     return 1;
 }
 
@@ -177,8 +177,8 @@ static bool has_descriptors(void)
 
     if (spawn_raise_open_files(&limit) < 0 || limit >= OPEN_FILES_MIN)
         return true;
-    say("the limit of open files is %zu, crun needs at least %d; raise it (ulimit -n)", limit,
-        OPEN_FILES_MIN);
+    log_line("the limit of open files is %zu, crun needs at least %d; raise it (ulimit -n)", limit,
+             OPEN_FILES_MIN);
     return false;
 }
 
@@ -201,11 +201,11 @@ int main(int argc, char **argv)
     case OPTIONS_E_VERSION:
         return print("crun " CRUN_VERSION "\n");
     case OPTIONS_E_PET:
-        say("%s", error);
+        log_line("%s", error);
         return 1;
     default:
-        say_lines(options_usage);
-        say("error: %s", error);
+        log_lines(options_usage);
+        log_line("error: %s", error);
         return 2;
     }
 }

@@ -10,6 +10,6 @@
  */
 
 /* The worker's own: whoever has its rank on this node in a later generation of the job gets the same file. */
-#define HOLDINGS_STATE_ENVIRONMENT "CRUN_STATE_FD"
+#define WORKER_MEMORY_STATE_ENVIRONMENT "CRUN_STATE_FD"
 /* One for all workers of the node. */
-#define HOLDINGS_CACHE_ENVIRONMENT "CRUN_CACHE_FD"
+#define WORKER_MEMORY_CACHE_ENVIRONMENT "CRUN_CACHE_FD"

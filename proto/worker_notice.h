@@ -9,7 +9,7 @@
  *
  *   bytes  field
  *   0..3   size of the record, this field included (u32)
- *   4..7   kind, enum notice_kind (u32)
+ *   4..7   kind, enum worker_notice_kind (u32)
  *   8..11  generation the record is about (u32): a worker drops records of another generation than its own
  *   12..15 global rank it is about, -1 for none (i32)
  *   16..19 detail: see the kind (i32)
@@ -36,7 +36,7 @@
 #define NOTICE_GENERATION_ENVIRONMENT "CRUN_GENERATION"
 #define NOTICE_SIZE 20u
 
-enum notice_kind {
+enum worker_notice_kind {
     /* A peer ended badly and this generation is over: leave collectives at once, do not wait for timeouts.
      * rank: which one; detail: its exit code, or the negative number of the signal that ended it. */
     NOTICE_PEER_FAILED = 1,
@@ -50,41 +50,41 @@ enum notice_kind {
     NOTICE_READY = 4,
 };
 
-struct notice {
+struct worker_notice {
     uint32_t kind;
     uint32_t generation;
     int32_t rank;
     int32_t detail;
 };
 
-static inline void notice_store_u32(uint8_t *p, uint32_t v)
+static inline void worker_notice_store_u32(uint8_t *p, uint32_t v)
 {
     for (int i = 0; i < 4; i++)
         p[i] = (uint8_t)(v >> (8 * i));
 }
 
-static inline uint32_t notice_load_u32(const uint8_t *p)
+static inline uint32_t worker_notice_load_u32(const uint8_t *p)
 {
     return (uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
 }
 
-static inline void notice_encode(const struct notice *n, uint8_t out[NOTICE_SIZE])
+static inline void worker_notice_encode(const struct worker_notice *n, uint8_t out[NOTICE_SIZE])
 {
-    notice_store_u32(out, NOTICE_SIZE);
-    notice_store_u32(out + 4, n->kind);
-    notice_store_u32(out + 8, n->generation);
-    notice_store_u32(out + 12, (uint32_t)n->rank);
-    notice_store_u32(out + 16, (uint32_t)n->detail);
+    worker_notice_store_u32(out, NOTICE_SIZE);
+    worker_notice_store_u32(out + 4, n->kind);
+    worker_notice_store_u32(out + 8, n->generation);
+    worker_notice_store_u32(out + 12, (uint32_t)n->rank);
+    worker_notice_store_u32(out + 16, (uint32_t)n->detail);
 }
 
 /* data: what one recv() gave. False, and *ret untouched, when it is too short to be a record. */
-static inline bool notice_decode(const uint8_t *data, size_t n_bytes, struct notice *ret)
+static inline bool worker_notice_decode(const uint8_t *data, size_t n_bytes, struct worker_notice *ret)
 {
-    if (n_bytes < NOTICE_SIZE || notice_load_u32(data) < NOTICE_SIZE)
+    if (n_bytes < NOTICE_SIZE || worker_notice_load_u32(data) < NOTICE_SIZE)
         return false;
-    ret->kind = notice_load_u32(data + 4);
-    ret->generation = notice_load_u32(data + 8);
-    ret->rank = (int32_t)notice_load_u32(data + 12);
-    ret->detail = (int32_t)notice_load_u32(data + 16);
+    ret->kind = worker_notice_load_u32(data + 4);
+    ret->generation = worker_notice_load_u32(data + 8);
+    ret->rank = (int32_t)worker_notice_load_u32(data + 12);
+    ret->detail = (int32_t)worker_notice_load_u32(data + 16);
     return true;
 }

@@ -110,7 +110,7 @@ static void on_signal(uv_signal_t *handle, int number)
         return;
     d->stopping = true;
     (void)fprintf(stderr, "crund: %s: stopping\n", strsignal(number));
-    r = ready_notify("STOPPING=1");
+    r = sd_notify_send("STOPPING=1");
     if (r < 0)
         log_failure("cannot notify", "the service manager", r);
     server_drain(d->server, (unsigned)d->options.numbers[DAEMON_DRAIN_MS], on_server_stopped, d);
@@ -194,7 +194,7 @@ static int run(struct daemon *d)
         (void)uv_run(&d->loop, UV_RUN_DEFAULT);
         return EXIT_FAILURE;
     }
-    r = ready_notify("READY=1");
+    r = sd_notify_send("READY=1");
     if (r < 0)
         log_failure("cannot notify", "the service manager", r);
     (void)uv_run(&d->loop, UV_RUN_DEFAULT); /* returns when no handle is left */

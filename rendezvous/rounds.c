@@ -482,7 +482,7 @@ static void view_wait(const struct rounds_node *n, struct session_view *ret)
 static void view_start(const struct rounds_node *n, struct session_view *ret)
 {
     const struct rounds_job *job = n->job;
-    struct session_place *place = &ret->place;
+    struct rank_assignment *place = &ret->place;
 
     ret->kind = SESSION_VIEW_START;
     ret->restarts = job->restarts;

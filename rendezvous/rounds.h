@@ -144,12 +144,12 @@ struct rounds_job {
 
 /* What happened to a job, for the log; bits. */
 enum rounds_news {
-    ROUNDS_NEWS_PROGRESS = 1, /* GATHERING: a second has passed */
-    ROUNDS_NEWS_FORMED = 2,   /* a generation runs */
-    ROUNDS_NEWS_OVER = 4,     /* a generation is over; its cause may still be replaced by an earlier one */
-    ROUNDS_NEWS_SETTLED = 8,  /* its cause is decided */
-    ROUNDS_NEWS_CLOSED = 16,
-    ROUNDS_NEWS_DRAIN = 32,
+    ROUNDS_LOG_PROGRESS = 1, /* GATHERING: a second has passed */
+    ROUNDS_LOG_FORMED = 2,   /* a generation runs */
+    ROUNDS_LOG_OVER = 4,     /* a generation is over; its cause may still be replaced by an earlier one */
+    ROUNDS_LOG_SETTLED = 8,  /* its cause is decided */
+    ROUNDS_LOG_CLOSED = 16,
+    ROUNDS_LOG_DRAIN = 32,
 };
 
 enum rounds_event_kind {

@@ -52,7 +52,7 @@ static void __attribute__((format(printf, 2, 3))) say_about(struct agent *a, con
 
 uint64_t agent_slack_ns(const struct agent *a)
 {
-    return thin_slack_ns(a->fd);
+    return tcp_liveness_slack_ns(a->fd);
 }
 
 /* ---- polling ---- */
@@ -517,7 +517,7 @@ void agent_adopt(struct server *s, int fd, struct buf *said)
         server_peer_gone(s);
         return;
     }
-    thin_tune(fd);
+    tcp_liveness_tune(fd);
     a->poll.data = a;
     a->server = s;
     a->fd = fd;

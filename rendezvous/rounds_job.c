@@ -44,7 +44,7 @@ void job_blame(struct rounds_job *job, const struct session_cause *cause, uint64
     job->cause_ns = when_ns;
     job->ending_until_ns = now_ns + ENDING_NODE_TIMEOUTS * ms_to_ns(job->params.node_timeout_ms);
     each_node(job, tell_end);
-    job_want_news(job, ROUNDS_NEWS_OVER);
+    job_want_news(job, ROUNDS_LOG_OVER);
 }
 
 static void retire(struct rounds_node *n)
@@ -91,7 +91,7 @@ static bool is_drained(const struct rounds_job *job)
 /* Every member has answered or is gone: nothing earlier can turn up any more. */
 static void settle(struct rounds_job *job, uint64_t now_ns)
 {
-    job_want_news(job, ROUNDS_NEWS_SETTLED);
+    job_want_news(job, ROUNDS_LOG_SETTLED);
     if (is_drained(job)) {
         job_close(job, SESSION_VERDICT_DRAINED, &job->cause, now_ns);
     } else if (job->drain || !charge(job)) { /* who drains does not want another generation */
@@ -116,7 +116,7 @@ void job_close(struct rounds_job *job, enum session_verdict verdict, const struc
     each_node(job, retire);
     each_node(job, node_want_view);
     job_want_save(job); /* a daemon that forgot it would take those that leave now for lost */
-    job_want_news(job, ROUNDS_NEWS_CLOSED);
+    job_want_news(job, ROUNDS_LOG_CLOSED);
 }
 
 void job_drain(struct rounds_job *job)
@@ -126,7 +126,7 @@ void job_drain(struct rounds_job *job)
     job->drain = true;
     each_node(job, node_want_view);
     job_want_save(job);
-    job_want_news(job, ROUNDS_NEWS_DRAIN);
+    job_want_news(job, ROUNDS_LOG_DRAIN);
 }
 
 /* ---- the next generation ---- */
@@ -144,7 +144,7 @@ static void form(struct rounds_job *job)
     job->state = ROUNDS_RUNNING;
     each_node(job, report_place);
     job_want_save(job); /* before anybody starts: the same number must never name another world */
-    job_want_news(job, ROUNDS_NEWS_FORMED);
+    job_want_news(job, ROUNDS_LOG_FORMED);
 }
 
 /*
@@ -420,7 +420,7 @@ void job_tick(struct rounds_job *job, uint64_t now_ns, uint64_t late_ns)
         job->progress_ns = now_ns + PROGRESS_NS;
         find_missing(job);
         each_node(job, tell_progress);
-        job_want_news(job, ROUNDS_NEWS_PROGRESS);
+        job_want_news(job, ROUNDS_LOG_PROGRESS);
     }
     job_advance(job, now_ns);
 }

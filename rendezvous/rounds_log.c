@@ -13,7 +13,7 @@ struct line {
 
 static void __attribute__((format(printf, 2, 3))) say(struct line *l, const char *format, ...)
 {
-    size_t room = ROUNDS_NEWS_SIZE - l->n;
+    size_t room = ROUNDS_LOG_SIZE - l->n;
     va_list arguments;
     int n;
 
@@ -99,24 +99,23 @@ static const struct {
     unsigned bit;
     void (*say)(struct line *l, const struct rounds_job *job);
 } kinds[] = {
-    {ROUNDS_NEWS_DRAIN, say_drain},       {ROUNDS_NEWS_OVER, say_over},
-    {ROUNDS_NEWS_SETTLED, say_settled},   {ROUNDS_NEWS_CLOSED, say_closed},
-    {ROUNDS_NEWS_PROGRESS, say_progress}, {ROUNDS_NEWS_FORMED, say_formed},
+    {ROUNDS_LOG_DRAIN, say_drain},   {ROUNDS_LOG_OVER, say_over},         {ROUNDS_LOG_SETTLED, say_settled},
+    {ROUNDS_LOG_CLOSED, say_closed}, {ROUNDS_LOG_PROGRESS, say_progress}, {ROUNDS_LOG_FORMED, say_formed},
 };
 
-enum { NEWS_END = ROUNDS_NEWS_OVER | ROUNDS_NEWS_SETTLED };
+enum { NEWS_END = ROUNDS_LOG_OVER | ROUNDS_LOG_SETTLED };
 
 /* A generation that has ended, and its successor in the same step: the job knows the number of the new one
  * only, whose line then tells why there is one. */
 static bool is_replaced(unsigned news)
 {
-    return news & ROUNDS_NEWS_FORMED && news & NEWS_END;
+    return news & ROUNDS_LOG_FORMED && news & NEWS_END;
 }
 
 static unsigned first_of(unsigned news)
 {
-    if (news & ROUNDS_NEWS_SETTLED)
-        news &= ~(unsigned)ROUNDS_NEWS_OVER; /* the same and more */
+    if (news & ROUNDS_LOG_SETTLED)
+        news &= ~(unsigned)ROUNDS_LOG_OVER; /* the same and more */
     for (unsigned i = 0; i < ARRAY_SIZE(kinds); i++)
         if (news & kinds[i].bit)
             return i;
@@ -131,7 +130,7 @@ static void sanitise(char *text)
             *text = '?';
 }
 
-bool rounds_news_next(const struct rounds_job *job, unsigned *news, char line[ROUNDS_NEWS_SIZE])
+bool rounds_log_next(const struct rounds_job *job, unsigned *news, char line[ROUNDS_LOG_SIZE])
 {
     struct line l = {.to = line};
     bool replaced = is_replaced(*news);
@@ -140,14 +139,14 @@ bool rounds_news_next(const struct rounds_job *job, unsigned *news, char line[RO
     if (i == ARRAY_SIZE(kinds))
         return false;
     say(&l, "job '%.100s': ", job->id);
-    if (kinds[i].bit == ROUNDS_NEWS_FORMED && replaced) {
+    if (kinds[i].bit == ROUNDS_LOG_FORMED && replaced) {
         say(&l, "after ");
         say_cause(&l, job);
         say(&l, ": ");
     }
     kinds[i].say(&l, job);
     *news &= ~kinds[i].bit;
-    if (kinds[i].bit == ROUNDS_NEWS_SETTLED || kinds[i].bit == ROUNDS_NEWS_FORMED)
+    if (kinds[i].bit == ROUNDS_LOG_SETTLED || kinds[i].bit == ROUNDS_LOG_FORMED)
         *news &= ~(unsigned)NEWS_END;
     sanitise(line);
     return true;

@@ -65,7 +65,7 @@ static void log_line(struct rounds_shell *r, const char *line)
 
 void rounds_log(struct rounds_shell *r, const char *format, ...)
 {
-    char line[ROUNDS_NEWS_SIZE];
+    char line[ROUNDS_LOG_SIZE];
     va_list arguments;
 
     va_start(arguments, format);
@@ -76,9 +76,9 @@ void rounds_log(struct rounds_shell *r, const char *format, ...)
 
 static void log_news(struct rounds_shell *r, const struct rounds_job *job, unsigned news)
 {
-    char line[ROUNDS_NEWS_SIZE];
+    char line[ROUNDS_LOG_SIZE];
 
-    while (rounds_news_next(job, &news, line))
+    while (rounds_log_next(job, &news, line))
         log_line(r, line);
 }
 

@@ -101,7 +101,7 @@ void agent_adopt(struct server *s, int fd, struct buf *said);
  * told, because memory is out or it does not read, is cut off: it learns where it stands when it is back. */
 void agent_say(struct agent *a, const struct buf *frame, uint64_t mark);
 void agent_say_alive(struct agent *a);
-/* See thin_slack_ns(). */
+/* See tcp_liveness_slack_ns(). */
 uint64_t agent_slack_ns(const struct agent *a);
 void agent_cut(struct agent *a);
 

@@ -9,7 +9,7 @@
 
 #include "base/cleanup.h"
 
-int ready_notify(const char *state)
+int sd_notify_send(const char *state)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     const char *path = getenv("NOTIFY_SOCKET");

@@ -5,4 +5,4 @@
  */
 
 /* state: "READY=1", "STOPPING=1". Nothing happens without $NOTIFY_SOCKET. Returns 0 or -errno. */
-int ready_notify(const char *state);
+int sd_notify_send(const char *state);

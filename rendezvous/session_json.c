@@ -80,16 +80,18 @@ static const struct field view_fields[] = {
 };
 
 static const struct field place_fields[] = {
-    {"group_rank", FIELD_U32_AT(struct session_place, group_rank, 0, SESSION_NODES_MAX), .required = true},
-    {"group_world_size", FIELD_U32_AT(struct session_place, group_world_size, 1, SESSION_NODES_MAX),
+    {"group_rank", FIELD_U32_AT(struct rank_assignment, group_rank, 0, SESSION_NODES_MAX), .required = true},
+    {"group_world_size", FIELD_U32_AT(struct rank_assignment, group_world_size, 1, SESSION_NODES_MAX),
      .required = true},
-    {"rank_base", FIELD_U32_AT(struct session_place, rank_base, 0, INT32_MAX), .required = true},
-    {"world_size", FIELD_U32_AT(struct session_place, world_size, 1, INT32_MAX), .required = true},
-    {"role_rank_base", FIELD_U32_AT(struct session_place, role_rank_base, 0, INT32_MAX), .required = true},
-    {"role_world_size", FIELD_U32_AT(struct session_place, role_world_size, 1, INT32_MAX), .required = true},
-    {"master_addr", FIELD_TEXT, offsetof(struct session_place, master_addr), .size = SESSION_ADDR_SIZE,
+    {"rank_base", FIELD_U32_AT(struct rank_assignment, rank_base, 0, INT32_MAX), .required = true},
+    {"world_size", FIELD_U32_AT(struct rank_assignment, world_size, 1, INT32_MAX), .required = true},
+    {"role_rank_base", FIELD_U32_AT(struct rank_assignment, role_rank_base, 0, INT32_MAX), .required = true},
+    {"role_world_size", FIELD_U32_AT(struct rank_assignment, role_world_size, 1, INT32_MAX),
      .required = true},
-    {"master_port", FIELD_U16, offsetof(struct session_place, master_port), 0, UINT16_MAX, .required = true},
+    {"master_addr", FIELD_TEXT, offsetof(struct rank_assignment, master_addr), .size = SESSION_ADDR_SIZE,
+     .required = true},
+    {"master_port", FIELD_U16, offsetof(struct rank_assignment, master_port), 0, UINT16_MAX,
+     .required = true},
 };
 
 static void cleanup_json(cJSON **json)
@@ -286,7 +288,7 @@ static bool read_missing(const cJSON *json, struct session_view *ret, char error
 
 static bool read_place(const cJSON *json, struct session_view *ret, char error[FIELDS_ERROR_SIZE])
 {
-    ret->place = (struct session_place){0};
+    ret->place = (struct rank_assignment){0};
     if (ret->kind != SESSION_VIEW_START)
         return true;
     return fields_read(cJSON_GetObjectItemCaseSensitive(json, "place"), place_fields,

@@ -155,7 +155,7 @@ enum session_verdict {
 };
 
 /* One node's part of a generation. */
-struct session_place {
+struct rank_assignment {
     uint32_t group_rank, group_world_size;
     uint32_t rank_base, world_size; /* global ranks of this node begin at rank_base */
     uint32_t role_rank_base, role_world_size;
@@ -174,7 +174,7 @@ struct session_view {
     uint32_t missing[SESSION_MISSING_MAX]; /* node ranks nobody asked for, when all others asked for one */
     uint32_t n_missing;
     /* START */
-    struct session_place place;
+    struct rank_assignment place;
     uint32_t restarts, changes; /* charged so far */
     /* END */
     enum session_verdict verdict;

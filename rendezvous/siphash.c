@@ -47,7 +47,7 @@ static inline void sip_word(struct sip *s, uint64_t word)
 }
 
 /* The last word: what is left of the data, and the length in the top byte. */
-static inline uint64_t last_word(const uint8_t *p, size_t n)
+static inline uint64_t death_notice(const uint8_t *p, size_t n)
 {
     uint64_t word = (uint64_t)n << 56;
 
@@ -69,7 +69,7 @@ uint64_t siphash13(const uint8_t seed[SIPHASH_SEED_SIZE], const void *data, size
 
     for (size_t left = n; left >= 8; left -= 8, p += 8)
         sip_word(&s, load_word(p));
-    sip_word(&s, last_word(p, n));
+    sip_word(&s, death_notice(p, n));
     s.v2 ^= 0xff;
     sip_round(&s);
     sip_round(&s);

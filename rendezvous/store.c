@@ -17,7 +17,7 @@
 /* Room for every reply of fixed size, with the release of the caller's own wait ahead of it. */
 enum { FIXED_REPLY_MAX = 32 };
 
-static int reply_value(struct call *call, struct name *name)
+static int reply_value(struct call *call, struct store_entry *name)
 {
     if (name && name->value)
         return outbox_put_blob(call->out, name->value);
@@ -28,9 +28,9 @@ static int reply_value(struct call *call, struct name *name)
 
 /* Writes with store_write_value() or store_append_value() and releases who waited. */
 static int write_key(struct call *call, struct wire_span key, struct wire_span value,
-                     int (*write)(struct store *, struct name *, struct wire_span))
+                     int (*write)(struct store *, struct store_entry *, struct wire_span))
 {
-    struct name *name;
+    struct store_entry *name;
     int r = store_obtain(call->store, key, &name);
 
     if (r != 0)
@@ -93,7 +93,7 @@ static bool span_equals(struct wire_span a, struct wire_span b)
 static int do_compare_set(struct call *call)
 {
     const struct wire_request *q = call->request;
-    struct name *name = store_find(call->store, q->key);
+    struct store_entry *name = store_find(call->store, q->key);
     struct blob *current = name ? name->value : NULL;
     int r;
 
@@ -111,11 +111,11 @@ static int do_compare_set(struct call *call)
 }
 
 /* Adds to the number in the value, text in base 10; *ret_name and *ret_sum are set on success only. */
-static int add_to_key(struct store *s, struct wire_span key, int64_t amount, struct name **ret_name,
+static int add_to_key(struct store *s, struct wire_span key, int64_t amount, struct store_entry **ret_name,
                       int64_t *ret_sum)
 {
     char text[DECIMAL_MAX];
-    struct name *name;
+    struct store_entry *name;
     int64_t old = 0, sum;
     int r = store_obtain(s, key, &name);
 
@@ -137,7 +137,7 @@ static int add_to_key(struct store *s, struct wire_span key, int64_t amount, str
 
 static int do_add(struct call *call)
 {
-    struct name *name;
+    struct store_entry *name;
     int64_t sum;
     int r = add_to_key(call->store, call->request->key, call->request->amount, &name, &sum);
 
@@ -151,7 +151,7 @@ static int do_add(struct call *call)
 /* The count is never reset: who comes after completion passes at once and counts on. */
 static int do_barrier(struct call *call)
 {
-    struct name *name;
+    struct store_entry *name;
     int64_t arrived;
     int r = add_to_key(call->store, call->request->key, 1, &name, &arrived);
 
@@ -170,7 +170,7 @@ static int do_check(struct call *call)
     uint8_t status = WIRE_CHECK_READY;
 
     while (wire_next_key(&list, &key)) {
-        if (!name_exists(store_find(call->store, key))) {
+        if (!store_entry_exists(store_find(call->store, key))) {
             status = WIRE_CHECK_NOT_READY;
             break;
         }
@@ -182,7 +182,7 @@ static int do_check(struct call *call)
 static int do_delete_key(struct call *call)
 {
     struct store *s = call->store;
-    struct name *name = store_find(s, call->request->key);
+    struct store_entry *name = store_find(s, call->request->key);
     bool is_key = name && name->value;
 
     if (is_key) {
@@ -203,11 +203,11 @@ static int do_getnumkeys(struct call *call)
 static int do_list_keys(struct call *call)
 {
     struct store *s = call->store;
-    struct name *name;
+    struct store_entry *name;
     size_t cursor = 0;
 
     call_reply_i64(call, (int64_t)s->n_keys);
-    while ((name = name_table_next(&s->names, &cursor))) {
+    while ((name = store_table_next(&s->names, &cursor))) {
         int r = name->value ? wire_put_vec(&call->out->bytes, wire_span(name->key, name->key_size)) : 0;
 
         if (r < 0)
@@ -242,7 +242,7 @@ static int do_cancel_wait(struct call *call)
 static int do_queue_push(struct call *call)
 {
     struct store *s = call->store;
-    struct name *name;
+    struct store_entry *name;
     struct blob *b;
     int r = store_obtain(s, call->request->key, &name);
 
@@ -265,7 +265,7 @@ static int do_queue_push(struct call *call)
 }
 
 /* Takes the first item off. */
-static void shift_queue(struct name *name)
+static void shift_queue(struct store_entry *name)
 {
     struct blob *b = name->queue_head;
 
@@ -279,7 +279,7 @@ static void shift_queue(struct name *name)
 
 static int do_queue_pop(struct call *call)
 {
-    struct name *name = store_find(call->store, call->request->key);
+    struct store_entry *name = store_find(call->store, call->request->key);
     int r = 0;
 
     call_reply_i64(call, name ? (int64_t)name->queue_size : 0);
@@ -299,7 +299,7 @@ static int do_queue_pop(struct call *call)
 
 static int do_queue_len(struct call *call)
 {
-    struct name *name = store_find(call->store, call->request->key);
+    struct store_entry *name = store_find(call->store, call->request->key);
 
     call_reply_i64(call, name ? (int64_t)name->queue_size : 0);
     return 0;
@@ -374,20 +374,20 @@ int store_init(struct store *s, const struct store_limits *limits, const uint8_t
 {
     *s = (struct store){.limits = *limits};
     list_init(&s->released);
-    return name_table_init(&s->names, seed);
+    return store_table_init(&s->names, seed);
 }
 
 void store_finish(struct store *s)
 {
-    struct name *name;
+    struct store_entry *name;
     size_t cursor = 0;
 
     if (!s->names.now.slots)
         return;
     assert(s->n_waiting == 0);
-    while ((name = name_table_next(&s->names, &cursor)))
+    while ((name = store_table_next(&s->names, &cursor)))
         store_free_name(s, name);
-    name_table_finish(&s->names);
+    store_table_finish(&s->names);
     assert(s->account.bytes == 0);
     *s = (struct store){0};
 }

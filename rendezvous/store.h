@@ -21,7 +21,7 @@
 #include "rendezvous/store_table.h"
 #include "rendezvous/outbox.h"
 
-struct name;
+struct store_entry;
 struct store_wait;
 
 /* Results of store_apply(): the request was refused and the client's stream cannot be continued, since
@@ -48,7 +48,7 @@ struct store_limits {
 
 struct store {
     struct store_limits limits;
-    struct name_table names;
+    struct store_table names;
     struct blob_account account;
     uint64_t n_keys;
     uint64_t n_waiting; /* clients */
@@ -60,7 +60,7 @@ struct store {
 /* What the store keeps for each client; embedded in the shell's connection. */
 struct store_client {
     struct store_wait *wait;
-    struct name
+    struct store_entry
         *promised; /* the queue whose push ended its wait; until it pops, or turns to something else */
     struct list released;
 };

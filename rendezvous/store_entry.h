@@ -15,7 +15,7 @@
 
 struct blob;
 
-struct name {
+struct store_entry {
     uint64_t hash;
     struct blob *value;      /* NULL: not a key */
     struct blob *queue_head; /* linked by blob.next */
@@ -28,13 +28,13 @@ struct name {
     uint8_t key[];
 };
 
-static inline bool name_is(const struct name *name, struct wire_span key)
+static inline bool store_entry_is(const struct store_entry *name, struct wire_span key)
 {
     return name->key_size == key.size && (key.size == 0 || memcmp(name->key, key.data, key.size) == 0);
 }
 
 /* As CHECK and WAIT see it. */
-static inline bool name_exists(const struct name *name)
+static inline bool store_entry_exists(const struct store_entry *name)
 {
     return name && (name->value || name->queue_head);
 }

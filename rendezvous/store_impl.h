@@ -47,22 +47,22 @@ static inline void call_reply_i64(struct call *call, int64_t v)
 bool store_has_room(const struct store *s, uint64_t n);
 
 /* NULL when there is none. */
-struct name *store_find(struct store *s, struct wire_span key);
+struct store_entry *store_find(struct store *s, struct wire_span key);
 
 /* Finds or creates. */
-int store_obtain(struct store *s, struct wire_span key, struct name **ret);
+int store_obtain(struct store *s, struct wire_span key, struct store_entry **ret);
 
 /* Frees the name if nothing hangs on it. */
-void store_tidy(struct store *s, struct name *name);
+void store_tidy(struct store *s, struct store_entry *name);
 
 /* Frees the name, value and queue; it is out of the table, or the table is on its way out. */
-void store_free_name(struct store *s, struct name *name);
+void store_free_name(struct store *s, struct store_entry *name);
 
 int store_create_blob(struct store *s, size_t capacity, struct blob **ret);
 
 /* These do not release waiters. A refused one changed nothing. */
-int store_write_value(struct store *s, struct name *name, struct wire_span value);
-int store_append_value(struct store *s, struct name *name, struct wire_span value);
+int store_write_value(struct store *s, struct store_entry *name, struct wire_span value);
+int store_append_value(struct store *s, struct store_entry *name, struct wire_span value);
 
 static inline void blob_fill(struct blob *b, struct wire_span value)
 {
@@ -77,11 +77,11 @@ static inline void blob_fill(struct blob *b, struct wire_span value)
 int store_wait_for_keys(struct call *call, struct wire_span list, bool *ret_waits);
 
 /* The caller waits until this one is written, whether it is there or not. */
-int store_wait_for_name(struct call *call, struct name *name);
+int store_wait_for_name(struct call *call, struct store_entry *name);
 
 /* The name was written: for all who wait for it, or for the first. */
-void store_wake_all(struct call *call, struct name *name);
-void store_wake_first(struct call *call, struct name *name);
+void store_wake_all(struct call *call, struct store_entry *name);
+void store_wake_first(struct call *call, struct store_entry *name);
 
 /* Nobody waits for w any more; it is freed. */
 void store_drop_wait(struct store *s, struct store_wait *w);

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 
 /* What is charged for a name on top of its bytes: the allocation and its share of the table. */
-#define NAME_CHARGE (sizeof(struct name) + 2 * sizeof(struct name_slot))
+#define NAME_CHARGE (sizeof(struct store_entry) + 2 * sizeof(struct store_slot))
 
 /* Small values get room to grow, so that a counter is updated in place. */
 enum { VALUE_CAPACITY_MIN = 24 };
@@ -21,15 +21,15 @@ bool store_has_room(const struct store *s, uint64_t n)
     return s->account.bytes <= s->limits.bytes_max && n <= s->limits.bytes_max - s->account.bytes;
 }
 
-struct name *store_find(struct store *s, struct wire_span key)
+struct store_entry *store_find(struct store *s, struct wire_span key)
 {
-    return name_table_find(&s->names, key, name_table_hash(&s->names, key));
+    return store_table_find(&s->names, key, store_table_hash(&s->names, key));
 }
 
-static int create_name(struct store *s, struct wire_span key, uint64_t hash, struct name **ret)
+static int create_name(struct store *s, struct wire_span key, uint64_t hash, struct store_entry **ret)
 {
     uint64_t charge = NAME_CHARGE + key.size;
-    struct name *name;
+    struct store_entry *name;
     int r;
 
     if (key.size > UINT32_MAX || !store_has_room(s, charge))
@@ -37,11 +37,11 @@ static int create_name(struct store *s, struct wire_span key, uint64_t hash, str
     name = malloc(sizeof(*name) + key.size);
     if (!name)
         return -ENOMEM;
-    *name = (struct name){.hash = hash, .key_size = (uint32_t)key.size};
+    *name = (struct store_entry){.hash = hash, .key_size = (uint32_t)key.size};
     list_init(&name->waiters);
     if (key.size > 0)
         memcpy(name->key, key.data, key.size);
-    r = name_table_insert(&s->names, name, hash);
+    r = store_table_insert(&s->names, name, hash);
     if (r < 0) {
         free(name);
         return r;
@@ -51,10 +51,10 @@ static int create_name(struct store *s, struct wire_span key, uint64_t hash, str
     return 0;
 }
 
-int store_obtain(struct store *s, struct wire_span key, struct name **ret)
+int store_obtain(struct store *s, struct wire_span key, struct store_entry **ret)
 {
-    uint64_t hash = name_table_hash(&s->names, key);
-    struct name *name = name_table_find(&s->names, key, hash);
+    uint64_t hash = store_table_hash(&s->names, key);
+    struct store_entry *name = store_table_find(&s->names, key, hash);
 
     if (!name)
         return create_name(s, key, hash, ret);
@@ -62,7 +62,7 @@ int store_obtain(struct store *s, struct wire_span key, struct name **ret)
     return 0;
 }
 
-void store_free_name(struct store *s, struct name *name)
+void store_free_name(struct store *s, struct store_entry *name)
 {
     blob_unref(name->value);
     for (struct blob *b = name->queue_head, *next; b; b = next) {
@@ -74,11 +74,11 @@ void store_free_name(struct store *s, struct name *name)
 }
 
 /* A name that nothing hangs on is none. */
-void store_tidy(struct store *s, struct name *name)
+void store_tidy(struct store *s, struct store_entry *name)
 {
     if (name->value || name->queue_head || name->n_waiters > 0 || name->n_promised > 0)
         return;
-    name_table_remove(&s->names, name, name->hash);
+    store_table_remove(&s->names, name, name->hash);
     store_free_name(s, name);
 }
 
@@ -100,7 +100,7 @@ static bool fits_in_place(const struct blob *b, size_t size)
     return b && b->refs == 1 && b->capacity >= size && b->capacity / 4 <= size + VALUE_CAPACITY_MIN;
 }
 
-int store_write_value(struct store *s, struct name *name, struct wire_span value)
+int store_write_value(struct store *s, struct store_entry *name, struct wire_span value)
 {
     struct blob *b;
     int r;
@@ -130,7 +130,7 @@ static size_t appended_capacity(size_t capacity, size_t needed)
     return capacity + step > needed ? capacity + step : needed;
 }
 
-int store_append_value(struct store *s, struct name *name, struct wire_span value)
+int store_append_value(struct store *s, struct store_entry *name, struct wire_span value)
 {
     struct blob *old = name->value, *b;
     int r;

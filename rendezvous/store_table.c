@@ -20,10 +20,10 @@
 enum { SLOTS_MIN = 64, MOVE_STEP = 8 };
 
 /* What a slot of `old` holds after its name left. Never dereferenced. */
-static struct name moved_name;
+static struct store_entry moved_name;
 #define MOVED (&moved_name)
 
-static int slots_init(struct name_slots *s, size_t n)
+static int slots_init(struct store_slots *s, size_t n)
 {
     s->slots = calloc(n, sizeof(*s->slots));
     if (!s->slots)
@@ -32,63 +32,63 @@ static int slots_init(struct name_slots *s, size_t n)
     return 0;
 }
 
-static void slots_finish(struct name_slots *s)
+static void slots_finish(struct store_slots *s)
 {
     free(s->slots);
-    *s = (struct name_slots){0};
+    *s = (struct store_slots){0};
 }
 
-int name_table_init(struct name_table *t, const uint8_t seed[SIPHASH_SEED_SIZE])
+int store_table_init(struct store_table *t, const uint8_t seed[SIPHASH_SEED_SIZE])
 {
-    *t = (struct name_table){0};
+    *t = (struct store_table){0};
     memcpy(t->seed, seed, SIPHASH_SEED_SIZE);
     return slots_init(&t->now, SLOTS_MIN);
 }
 
-void name_table_finish(struct name_table *t)
+void store_table_finish(struct store_table *t)
 {
     slots_finish(&t->now);
     slots_finish(&t->old);
 }
 
-uint64_t name_table_hash(const struct name_table *t, struct wire_span key)
+uint64_t store_table_hash(const struct store_table *t, struct wire_span key)
 {
     return siphash13(t->seed, key.data, key.size);
 }
 
-static struct name *slots_find(const struct name_slots *s, struct wire_span key, uint64_t hash)
+static struct store_entry *slots_find(const struct store_slots *s, struct wire_span key, uint64_t hash)
 {
     for (size_t i = hash & s->mask; s->slots[i].name; i = (i + 1) & s->mask) {
-        struct name *name = s->slots[i].name;
+        struct store_entry *name = s->slots[i].name;
 
-        if (s->slots[i].hash == hash && name != MOVED && name_is(name, key))
+        if (s->slots[i].hash == hash && name != MOVED && store_entry_is(name, key))
             return name;
     }
     return NULL;
 }
 
-struct name *name_table_find(const struct name_table *t, struct wire_span key, uint64_t hash)
+struct store_entry *store_table_find(const struct store_table *t, struct wire_span key, uint64_t hash)
 {
-    struct name *name = slots_find(&t->now, key, hash);
+    struct store_entry *name = slots_find(&t->now, key, hash);
 
     if (!name && t->old.slots)
         name = slots_find(&t->old, key, hash);
     return name;
 }
 
-static void slots_put(struct name_slots *s, struct name *name, uint64_t hash)
+static void slots_put(struct store_slots *s, struct store_entry *name, uint64_t hash)
 {
     size_t i = hash & s->mask;
 
     while (s->slots[i].name)
         i = (i + 1) & s->mask;
-    s->slots[i] = (struct name_slot){.hash = hash, .name = name};
+    s->slots[i] = (struct store_slot){.hash = hash, .name = name};
 }
 
-static void move_some(struct name_table *t, size_t n)
+static void move_some(struct store_table *t, size_t n)
 {
     for (; t->old.slots && n > 0; n--) {
-        struct name_slot *slot = &t->old.slots[t->old_next];
+        struct store_slot *slot = &t->old.slots[t->old_next];
 
         if (slot->name && slot->name != MOVED) {
             slots_put(&t->now, slot->name, slot->hash);
@@ -99,9 +99,9 @@ static void move_some(struct name_table *t, size_t n)
     }
 }
 
-static int resize(struct name_table *t, size_t n)
+static int resize(struct store_table *t, size_t n)
 {
-    struct name_slots fresh;
+    struct store_slots fresh;
     int r;
 
     move_some(t, SIZE_MAX);
@@ -114,7 +114,7 @@ static int resize(struct name_table *t, size_t n)
     return 0;
 }
 
-int name_table_insert(struct name_table *t, struct name *name, uint64_t hash)
+int store_table_insert(struct store_table *t, struct store_entry *name, uint64_t hash)
 {
     size_t n = t->now.mask + 1;
 
@@ -132,7 +132,7 @@ int name_table_insert(struct name_table *t, struct name *name, uint64_t hash)
 }
 
 /* Empties slot i and moves back whatever its absence would hide. */
-static void slots_pull(struct name_slots *s, size_t i)
+static void slots_pull(struct store_slots *s, size_t i)
 {
     for (size_t j = (i + 1) & s->mask; s->slots[j].name; j = (j + 1) & s->mask) {
         size_t home = s->slots[j].hash & s->mask;
@@ -145,7 +145,8 @@ static void slots_pull(struct name_slots *s, size_t i)
     s->slots[i].name = NULL;
 }
 
-static struct name_slot *slots_locate(const struct name_slots *s, const struct name *name, uint64_t hash)
+static struct store_slot *slots_locate(const struct store_slots *s, const struct store_entry *name,
+                                       uint64_t hash)
 {
     for (size_t i = hash & s->mask; s->slots[i].name; i = (i + 1) & s->mask) {
         if (s->slots[i].name == name)
@@ -154,9 +155,9 @@ static struct name_slot *slots_locate(const struct name_slots *s, const struct n
     return NULL;
 }
 
-void name_table_remove(struct name_table *t, const struct name *name, uint64_t hash)
+void store_table_remove(struct store_table *t, const struct store_entry *name, uint64_t hash)
 {
-    struct name_slot *slot = slots_locate(&t->now, name, hash);
+    struct store_slot *slot = slots_locate(&t->now, name, hash);
 
     if (slot) {
         slots_pull(&t->now, (size_t)(slot - t->now.slots));
@@ -172,10 +173,10 @@ void name_table_remove(struct name_table *t, const struct name *name, uint64_t h
         (void)resize(t, (t->now.mask + 1) / 2); /* a table too large is no failure */
 }
 
-static struct name *slots_next(const struct name_slots *s, size_t *i)
+static struct store_entry *slots_next(const struct store_slots *s, size_t *i)
 {
     while (*i <= s->mask) {
-        struct name *name = s->slots[(*i)++].name;
+        struct store_entry *name = s->slots[(*i)++].name;
 
         if (name && name != MOVED)
             return name;
@@ -183,10 +184,10 @@ static struct name *slots_next(const struct name_slots *s, size_t *i)
     return NULL;
 }
 
-struct name *name_table_next(const struct name_table *t, size_t *cursor)
+struct store_entry *store_table_next(const struct store_table *t, size_t *cursor)
 {
     size_t n = t->now.mask + 1;
-    struct name *name = NULL;
+    struct store_entry *name = NULL;
 
     if (*cursor < n)
         name = slots_next(&t->now, cursor);

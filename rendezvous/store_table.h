@@ -13,40 +13,40 @@
 #include "proto/wire.h"
 #include "rendezvous/siphash.h"
 
-struct name;
+struct store_entry;
 
-struct name_slot {
+struct store_slot {
     uint64_t hash;
-    struct name *name; /* NULL: free */
+    struct store_entry *name; /* NULL: free */
 };
 
-struct name_slots {
-    struct name_slot *slots;
+struct store_slots {
+    struct store_slot *slots;
     size_t mask; /* number of slots - 1 */
 };
 
-struct name_table {
-    struct name_slots now;
-    struct name_slots old; /* being emptied into now; slots NULL: no move under way */
-    size_t old_next;       /* first slot of old that was not moved yet */
-    size_t used;           /* names in both */
+struct store_table {
+    struct store_slots now;
+    struct store_slots old; /* being emptied into now; slots NULL: no move under way */
+    size_t old_next;        /* first slot of old that was not moved yet */
+    size_t used;            /* names in both */
     uint8_t seed[SIPHASH_SEED_SIZE];
 };
 
 /* Returns 0 or -ENOMEM. */
-int name_table_init(struct name_table *t, const uint8_t seed[SIPHASH_SEED_SIZE]);
-void name_table_finish(struct name_table *t);
+int store_table_init(struct store_table *t, const uint8_t seed[SIPHASH_SEED_SIZE]);
+void store_table_finish(struct store_table *t);
 
-uint64_t name_table_hash(const struct name_table *t, struct wire_span key);
+uint64_t store_table_hash(const struct store_table *t, struct wire_span key);
 
 /* NULL when there is none. */
-struct name *name_table_find(const struct name_table *t, struct wire_span key, uint64_t hash);
+struct store_entry *store_table_find(const struct store_table *t, struct wire_span key, uint64_t hash);
 
 /* The name must not be in the table. Returns 0 or -ENOMEM (unchanged). */
-int name_table_insert(struct name_table *t, struct name *name, uint64_t hash);
+int store_table_insert(struct store_table *t, struct store_entry *name, uint64_t hash);
 
 /* The name must be in the table. */
-void name_table_remove(struct name_table *t, const struct name *name, uint64_t hash);
+void store_table_remove(struct store_table *t, const struct store_entry *name, uint64_t hash);
 
 /* Walks all names: start with *cursor = 0; NULL at the end. The table must not change meanwhile. */
-struct name *name_table_next(const struct name_table *t, size_t *cursor);
+struct store_entry *store_table_next(const struct store_table *t, size_t *cursor);

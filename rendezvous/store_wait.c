@@ -17,7 +17,7 @@
 
 struct wait_link {
     struct list entry; /* in name.waiters, or unlinked: this name was written */
-    struct name *name;
+    struct store_entry *name;
     struct store_wait *wait;
 };
 
@@ -78,13 +78,13 @@ static void satisfy_link(struct call *call, struct wait_link *link)
 }
 
 /* A wait has at most one link for a name, so releasing one never frees its neighbour in the list. */
-void store_wake_all(struct call *call, struct name *name)
+void store_wake_all(struct call *call, struct store_entry *name)
 {
     list_for_each_safe(pos, &name->waiters) satisfy_link(call, list_entry(pos, struct wait_link, entry));
 }
 
 /* One waiter, for one item of the queue. */
-void store_wake_first(struct call *call, struct name *name)
+void store_wake_first(struct call *call, struct store_entry *name)
 {
     struct wait_link *link;
     struct store_client *client;
@@ -103,9 +103,9 @@ void store_wake_first(struct call *call, struct name *name)
 }
 
 /* The queue that the client was promised an item of, and is not any more. */
-static struct name *take_promise(struct store_client *client)
+static struct store_entry *take_promise(struct store_client *client)
 {
-    struct name *name = steal_ptr(client->promised);
+    struct store_entry *name = steal_ptr(client->promised);
 
     if (name)
         name->n_promised--;
@@ -120,7 +120,7 @@ void store_end_promise(struct store_client *client)
 /* The client was released for an item that it did not pop: the next one may. */
 void store_pass_on(struct call *call, struct store_client *client)
 {
-    struct name *name = take_promise(client);
+    struct store_entry *name = take_promise(client);
 
     if (!name)
         return;
@@ -153,12 +153,12 @@ static int create_wait(struct call *call, size_t n_links, struct store_wait **re
 }
 
 /* Waits of one client are linked one after another, so a repeated name finds its own link last. */
-static bool is_linked(const struct name *name, const struct store_wait *w)
+static bool is_linked(const struct store_entry *name, const struct store_wait *w)
 {
     return name->n_waiters > 0 && list_entry(name->waiters.prev, struct wait_link, entry)->wait == w;
 }
 
-static int link_wait(struct store *s, struct store_wait *w, struct wait_link *link, struct name *name)
+static int link_wait(struct store *s, struct store_wait *w, struct wait_link *link, struct store_entry *name)
 {
     if (name->n_waiters >= s->limits.waiters_max) {
         store_tidy(s, name); /* it may have been made for this link */
@@ -171,7 +171,7 @@ static int link_wait(struct store *s, struct store_wait *w, struct wait_link *li
     return 0;
 }
 
-int store_wait_for_name(struct call *call, struct name *name)
+int store_wait_for_name(struct call *call, struct store_entry *name)
 {
     struct store_wait *w;
     int r = create_wait(call, 1, &w);
@@ -190,7 +190,7 @@ static size_t count_missing(struct store *s, struct wire_span list)
     size_t n = 0;
 
     while (wire_next_key(&list, &key))
-        n += !name_exists(store_find(s, key));
+        n += !store_entry_exists(store_find(s, key));
     return n;
 }
 
@@ -200,10 +200,10 @@ static int link_missing(struct store *s, struct store_wait *w, struct wire_span 
     size_t n = 0;
 
     while (wire_next_key(&list, &key)) {
-        struct name *name = store_find(s, key);
+        struct store_entry *name = store_find(s, key);
         int r = 0;
 
-        if (name_exists(name) || (name && is_linked(name, w)))
+        if (store_entry_exists(name) || (name && is_linked(name, w)))
             continue;
         if (!name)
             r = store_obtain(s, key, &name);

@@ -8,7 +8,7 @@
 /* A lost packet is sent again after two, and after as many again. */
 enum { ROUND_TRIPS = 4 };
 
-void thin_tune(int fd)
+void tcp_liveness_tune(int fd)
 {
     const int yes = 1;
 
@@ -24,7 +24,7 @@ static struct tcp_info get_info(int fd)
     return info;
 }
 
-uint32_t thin_acknowledged_ms(int fd)
+uint32_t tcp_liveness_acknowledged_ms(int fd)
 {
     return get_info(fd).tcpi_last_ack_recv;
 }
@@ -37,7 +37,7 @@ static bool has_unread(int fd)
     return getsockopt(fd, SOL_SOCKET, SO_MEMINFO, memory, &size) == 0 && memory[SK_MEMINFO_RMEM_ALLOC] > 0;
 }
 
-uint64_t thin_slack_ns(int fd)
+uint64_t tcp_liveness_slack_ns(int fd)
 {
     return has_unread(fd) ? UINT64_MAX : get_info(fd).tcpi_rtt * UINT64_C(1000) * ROUND_TRIPS;
 }

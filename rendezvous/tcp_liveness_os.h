@@ -10,13 +10,13 @@
 #include <stdint.h>
 
 /* Packets that were lost again are sent again at steady intervals, not at ever longer ones. */
-void thin_tune(int fd);
+void tcp_liveness_tune(int fd);
 
 /* How much longer than elsewhere this connection may be silent for nothing but lost packets: a few round trips, in
  * which they are sent again; UINT64_MAX where something has come and cannot be read, as a packet before it was lost
  * (or nobody has read it yet). 0 where the kernel does not tell. */
-uint64_t thin_slack_ns(int fd);
+uint64_t tcp_liveness_slack_ns(int fd);
 
 /* How long ago the peer's kernel has acknowledged something, in ms; UINT32_MAX if that is not known. It does so also for
  * words that its process cannot read yet, and for a process that is stopped. */
-uint32_t thin_acknowledged_ms(int fd);
+uint32_t tcp_liveness_acknowledged_ms(int fd);

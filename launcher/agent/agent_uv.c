@@ -56,9 +56,9 @@ enum {
 
 struct agent {
     const struct agent_config *config;
-    struct group group;
+    struct worker_group group;
     struct logs logs;
-    struct holdings holdings;
+    struct worker_memory worker_memory;
     uv_loop_t loop;
     uv_poll_t signals;
     uv_timer_t deadline; /* of the group */
@@ -67,11 +67,11 @@ struct agent {
     struct events *events; /* NULL: nobody wants them */
     struct generation_host host;
     struct generation *generation;   /* NULL before the first */
-    struct session_place place;      /* of the current or next generation */
+    struct rank_assignment place;    /* of the current or next generation */
     struct server *store;            /* for the next generation to take; or NULL */
     int held_port;                   /* the same: a port that is kept free; or -1 */
-    struct static_uv *fixed;         /* JOB_STATIC */
-    struct nodes *nodes;             /* JOB_ROUNDS */
+    struct rdzv_static_uv *fixed;    /* JOB_STATIC */
+    struct membership *nodes;        /* JOB_ROUNDS */
     struct session_cause peer_cause; /* why the generation is over, if it is because of another node */
     bool is_leaving;                 /* JOB_STATIC: only waiting for the other nodes */
     pid_t strangers[64]; /* children we were born with (a shell's that exec'ed crun): not the job's */
@@ -177,7 +177,7 @@ static void on_sweep(uv_timer_t *timer)
     bool has_children = reap(a);
     if (a->generation->guardian)
         return;
-    int n = children_signal(SIGKILL, a->strangers, a->n_strangers);
+    int n = child_processes_signal(SIGKILL, a->strangers, a->n_strangers);
     if (n > 0 || (n < 0 && has_children))
         return;
     (void)uv_timer_stop(timer); /* cannot fail on a timer that exists */
@@ -225,7 +225,7 @@ static void hurry(struct agent *a)
         return;
     }
     if (a->nodes)
-        nodes_hurry(a->nodes);
+        membership_hurry(a->nodes);
     output_abandon(a->output);
 }
 
@@ -245,7 +245,7 @@ static void on_signals(uv_poll_t *poll, int status, int events)
         }
         note_sender(a, &info);
         if (wants_drain(a, (int)info.ssi_signo)) {
-            nodes_drain(a->nodes);
+            membership_drain(a->nodes);
             dispatch(a, (struct group_event){.kind = GROUP_DRAIN,
                                              .now_ns = now_ns(),
                                              .worker = -1,
@@ -269,20 +269,21 @@ static int make_place(struct agent *a)
     const struct job *job = a->config->job;
     uint32_t n = (uint32_t)job->n_workers;
 
-    a->place = (struct session_place){.group_world_size = 1, .world_size = n, .role_world_size = n};
+    a->place = (struct rank_assignment){.group_world_size = 1, .world_size = n, .role_world_size = n};
     session_copy_text(a->place.master_addr, sizeof(a->place.master_addr), job->master_addr);
     if (job->worker_has_store) {
         int r = worker_store_hold(&a->held_port, &a->place.master_port);
         if (r)
-            say("cannot find a free port for the store of the workers: %s", strerror(-r));
+            log_line("cannot find a free port for the store of the workers: %s", strerror(-r));
         return r;
     }
     int r = worker_store_open(&a->store, &a->loop, job->master_addr, job->master_port, &a->place.master_port);
     if (r)
-        say("cannot open the worker store at %s port %u: %s%s", job->master_addr, job->master_port,
-            strerror(-r),
-            r == -EADDRINUSE ? "; another program has it, choose another --master-port or use --standalone"
-                             : "");
+        log_line("cannot open the worker store at %s port %u: %s%s", job->master_addr, job->master_port,
+                 strerror(-r),
+                 r == -EADDRINUSE
+                     ? "; another program has it, choose another --master-port or use --standalone"
+                     : "");
     return r;
 }
 
@@ -298,7 +299,7 @@ static void drop_store(struct agent *a)
 
 static void tell_place(struct agent *a)
 {
-    const struct session_place *p = &a->place;
+    const struct rank_assignment *p = &a->place;
 
     events_place(a->events, &(struct event_place){.group_rank = (int)p->group_rank,
                                                   .group_world_size = (int)p->group_world_size,
@@ -313,7 +314,7 @@ static void do_spawn(struct agent *a)
     end_generation(a); /* its workers are gone, so nobody misses its store */
     int r = a->config->job->meeting == JOB_ALONE ? make_place(a) : 0;
 
-    a->host.last_word = a->nodes ? nodes_last_word(a->nodes) : NULL;
+    a->host.death_notice = a->nodes ? membership_death_notice(a->nodes) : NULL;
     if (!r)
         r = generation_create(&a->generation, &a->host, a->group.generation, a->group.restarts, &a->place,
                               a->store);
@@ -329,7 +330,7 @@ static void do_spawn(struct agent *a)
         a->oom_kills_before = cgroup_oom_kills(""); /* behind the start, where nobody waits for it */
 }
 
-static void notify_all(struct agent *a, struct notice notice)
+static void notify_all(struct agent *a, struct worker_notice notice)
 {
     notice.generation = a->group.generation;
     for (int i = 0; i < a->group.config.n_workers; i++)
@@ -341,9 +342,9 @@ static void notify_all(struct agent *a, struct notice notice)
 
 static void do_notify_failed(struct agent *a, int worker)
 {
-    notify_all(a, (struct notice){.kind = NOTICE_PEER_FAILED,
-                                  .rank = (int)a->place.rank_base + worker,
-                                  .detail = group_worker_code(&a->group.workers[worker])});
+    notify_all(a, (struct worker_notice){.kind = NOTICE_PEER_FAILED,
+                                         .rank = (int)a->place.rank_base + worker,
+                                         .detail = group_worker_code(&a->group.workers[worker])});
 }
 
 static void do_signal(struct agent *a, int signal)
@@ -429,7 +430,8 @@ static void do_kill_guardian(struct agent *a)
 {
     if (!a->generation->guardian)
         return;
-    say("the guardian (process %d) has not ended everything in time; crun kills it and does the rest itself",
+    log_line(
+        "the guardian (process %d) has not ended everything in time; crun kills it and does the rest itself",
         (int)a->generation->guardian);
     (void)kill(a->generation->guardian, SIGKILL);
 }
@@ -456,12 +458,13 @@ static void do_give_up(struct agent *a)
 {
     pid_t pids[STUCK_NAMED_MAX];
 
-    int n = children_list(pids, STUCK_NAMED_MAX);
+    int n = child_processes_list(pids, STUCK_NAMED_MAX);
     for (int i = 0; i < n; i++)
         if (!is_stranger(a, pids[i]))
             machine_say_stuck(pids[i], local_rank_of(a, pids[i]));
     a->gave_up = true;
-    say("some processes of the job do not end on SIGKILL; crun ends without them, they go as soon as the kernel "
+    log_line(
+        "some processes of the job do not end on SIGKILL; crun ends without them, they go as soon as the kernel "
         "lets them");
 }
 
@@ -469,9 +472,9 @@ static void do_give_up(struct agent *a)
 
 static void do_notify_peer(struct agent *a)
 {
-    notify_all(a, (struct notice){.kind = NOTICE_PEER_FAILED,
-                                  .rank = a->peer_cause.rank,
-                                  .detail = a->peer_cause.exit_code});
+    notify_all(a, (struct worker_notice){.kind = NOTICE_PEER_FAILED,
+                                         .rank = a->peer_cause.rank,
+                                         .detail = a->peer_cause.exit_code});
 }
 
 static void do_failed(struct agent *a, int worker)
@@ -501,7 +504,7 @@ static void do_failed(struct agent *a, int worker)
     if (a->group.is_draining && !cause.text[0])
         session_copy_text(cause.text, sizeof(cause.text),
                           "it had been asked to stop, as a node has to go away");
-    nodes_failed(a->nodes, &cause, w ? w->ended_ns : now_ns());
+    membership_failed(a->nodes, &cause, w ? w->ended_ns : now_ns());
 }
 
 static void do_leave(struct agent *a, int signal)
@@ -511,10 +514,10 @@ static void do_leave(struct agent *a, int signal)
 
     if (signal)
         (void)snprintf(why, sizeof(why), "it was told to stop by SIG%s", name ? name : "?"); /* fits */
-    nodes_leave(a->nodes, why);
+    membership_leave(a->nodes, why);
 }
 
-static void on_start(void *data, uint32_t generation, int restarts, const struct session_place *place,
+static void on_start(void *data, uint32_t generation, int restarts, const struct rank_assignment *place,
                      struct server *store)
 {
     struct agent *a = data;
@@ -551,7 +554,7 @@ static void on_end(void *data, int exit_code, const struct session_cause *cause)
              (struct group_event){.kind = GROUP_END, .now_ns = now_ns(), .worker = -1, .value = exit_code});
 }
 
-static void on_placed(void *data, const struct session_place *place)
+static void on_placed(void *data, const struct rank_assignment *place)
 {
     struct agent *a = data;
 
@@ -577,27 +580,27 @@ static void on_left(void *data);
 static int meet(struct agent *a)
 {
     const struct job *job = a->config->job;
-    const struct static_host fixed = {.loop = &a->loop,
-                                      .job = job,
-                                      .environment = a->config->environment,
-                                      .on_placed = on_placed,
-                                      .on_failed = on_not_placed,
-                                      .on_left = on_left,
-                                      .data = a};
-    const struct nodes_host nodes = {.loop = &a->loop,
-                                     .job = job,
-                                     .on_start = on_start,
-                                     .on_stop = on_stop,
-                                     .on_drain = on_drain,
-                                     .on_end = on_end,
-                                     .on_gone = on_nodes_gone,
-                                     .data = a};
+    const struct rdzv_static_host fixed = {.loop = &a->loop,
+                                           .job = job,
+                                           .environment = a->config->environment,
+                                           .on_placed = on_placed,
+                                           .on_failed = on_not_placed,
+                                           .on_left = on_left,
+                                           .data = a};
+    const struct membership_host nodes = {.loop = &a->loop,
+                                          .job = job,
+                                          .on_start = on_start,
+                                          .on_stop = on_stop,
+                                          .on_drain = on_drain,
+                                          .on_end = on_end,
+                                          .on_gone = on_nodes_gone,
+                                          .data = a};
 
     if (job->meeting == JOB_STATIC)
-        return static_uv_create(&a->fixed, &fixed);
-    int r = nodes_create(&a->nodes, &nodes);
+        return rdzv_static_uv_create(&a->fixed, &fixed);
+    int r = membership_create(&a->nodes, &nodes);
     if (!r)
-        nodes_ready(a->nodes);
+        membership_ready(a->nodes);
     return r;
 }
 
@@ -641,9 +644,9 @@ static void finish(struct agent *a)
                a->generation ? a->generation->attempt_dir : NULL);
     end_generation(a);
     drop_store(a);
-    static_uv_destroy(a->fixed);
+    rdzv_static_uv_destroy(a->fixed);
     a->fixed = NULL;
-    nodes_destroy(a->nodes);
+    membership_destroy(a->nodes);
     if (a->group.interrupt) /* whoever told us to stop does not wait for a slow console */
         (void)uv_timer_start(&a->deadline, on_console_patience, CONSOLE_PATIENCE_MS, 0);
     if (!a->gave_up)
@@ -676,14 +679,14 @@ static void do_finish(struct agent *a, int code)
     a->exit_code = is_worker_s ? a->outcome.worker_code : code;
     if (a->nodes && a->group.is_ending) {
         a->exit_code = code;
-        nodes_tell_end(a->nodes);
+        membership_tell_end(a->nodes);
     }
     if (!a->fixed || code != 0) {
         finish(a);
         return;
     }
     a->is_leaving = true;
-    static_uv_leave(a->fixed);
+    rdzv_static_uv_leave(a->fixed);
 }
 
 static void perform(struct agent *a, const struct group_action *action)
@@ -696,7 +699,7 @@ static void perform(struct agent *a, const struct group_action *action)
         do_notify_failed(a, action->value);
         break;
     case GROUP_DO_NOTIFY_STOP:
-        notify_all(a, (struct notice){.kind = NOTICE_STOP, .rank = -1, .detail = action->value});
+        notify_all(a, (struct worker_notice){.kind = NOTICE_STOP, .rank = -1, .detail = action->value});
         break;
     case GROUP_DO_SIGNAL:
         do_signal(a, action->value);
@@ -736,10 +739,10 @@ static void perform(struct agent *a, const struct group_action *action)
         do_failed(a, action->value);
         break;
     case GROUP_DO_DONE:
-        nodes_done(a->nodes);
+        membership_done(a->nodes);
         break;
     case GROUP_DO_READY:
-        nodes_ready(a->nodes);
+        membership_ready(a->nodes);
         break;
     case GROUP_DO_LEAVE:
         do_leave(a, action->value);
@@ -799,24 +802,25 @@ static int agent_init(struct agent *a, const struct agent_config *config)
     };
 
     *a = (struct agent){.config = config, .oom_kills_before = -1, .held_port = -1};
-    int n_strangers = children_list(a->strangers, (int)ARRAY_SIZE(a->strangers));
+    int n_strangers = child_processes_list(a->strangers, (int)ARRAY_SIZE(a->strangers));
     a->n_strangers = n_strangers > 0 ? (size_t)n_strangers : 0;
     if (n_strangers < 0)
-        say("there is no /proc here: what workers leave behind in sessions of their own cannot be found and ended");
+        log_line(
+            "there is no /proc here: what workers leave behind in sessions of their own cannot be found and ended");
     if (prctl(PR_SET_CHILD_SUBREAPER, 1) < 0)
         return -errno;
     int r = group_init(&a->group, &group_config);
     if (!r)
         r = logs_init(&a->logs, job->log_dir, config->environment, job->n_workers);
     if (!r)
-        r = holdings_init(&a->holdings, job->n_workers);
+        r = worker_memory_init(&a->worker_memory, job->n_workers);
     if (!r)
         r = open_loop(a);
     if (!r)
         r = output_create(&a->output, &a->loop, job, config->environment, on_output_end, a);
     a->host = (struct generation_host){.loop = &a->loop,
                                        .config = config,
-                                       .holdings = &a->holdings,
+                                       .worker_memory = &a->worker_memory,
                                        .logs = &a->logs,
                                        .output = a->output,
                                        .on_report = on_report,
@@ -839,23 +843,23 @@ int agent_run(const struct agent_config *config)
 
     int r = agent_init(&a, config);
     if (r) { /* the process is about to exit: what was opened goes with it */
-        say("cannot start: %s", strerror(-r));
+        log_line("cannot start: %s", strerror(-r));
         return 1;
     }
     a.events = events_create(config->job, config->file);
-    say_through(say_in_order, &a);
+    log_redirect(say_in_order, &a);
     on_signals(&a.signals, 0, UV_READABLE); /* told to stop before anything was started? */
     if (a.group.state == GROUP_IDLE)
         begin(&a);
     (void)uv_run(&a.loop, UV_RUN_DEFAULT); /* ends when the last handle is closed */
     (void)uv_loop_close(&a.loop);          /* nothing is open any more */
-    say_through(NULL, NULL);
+    log_redirect(NULL, NULL);
     events_destroy(a.events);
     if (a.exit_code == 0 || !a.outcome.has_files)
         logs_remove_temporary(&a.logs);
     output_destroy(a.output);
     group_finish(&a.group);
-    holdings_finish(&a.holdings);
+    worker_memory_finish(&a.worker_memory);
     logs_finish(&a.logs);
     return a.exit_code;
 }

@@ -89,7 +89,8 @@ static int start_init(struct start *s, const struct agent_config *config)
 static int describe_worker(struct start *s, const struct agent_config *config, const struct plan *plan, int i)
 {
     if (plan_environment(plan, i, &s->environments[i]) == PLAN_E_DEVICES) {
-        say("--virtual-local-rank: local_rank %d exceeds available GPUs in CUDA_VISIBLE_DEVICES; name one "
+        log_line(
+            "--virtual-local-rank: local_rank %d exceeds available GPUs in CUDA_VISIBLE_DEVICES; name one "
             "for each "
             "of the %d workers",
             i, plan->local_world_size);
@@ -105,7 +106,7 @@ static int describe_worker(struct start *s, const struct agent_config *config, c
 }
 
 static int describe_workers(struct generation *g, struct start *s, const struct agent_config *config,
-                            const struct session_place *place, int restarts)
+                            const struct rank_assignment *place, int restarts)
 {
     const struct job *job = config->job;
     struct plan plan = {
@@ -131,16 +132,16 @@ static int describe_workers(struct generation *g, struct start *s, const struct 
         .local_addr = place->group_world_size > 1 && job->local_addr && is_numeric_address(job->local_addr)
                           ? job->local_addr
                           : NULL,
-        .cache_fd = g->host->holdings->cache < 0 ? 0 : SPAWN_CACHE_FD,
+        .cache_fd = g->host->worker_memory->cache < 0 ? 0 : SPAWN_CACHE_FD,
         .environment = config->environment,
     };
 
     if (g->number == 0 && plan_limits_threads(&plan))
-        say("OMP_NUM_THREADS is not set; each of the %d workers gets OMP_NUM_THREADS=1", job->n_workers);
+        log_line("OMP_NUM_THREADS is not set; each of the %d workers gets OMP_NUM_THREADS=1", job->n_workers);
     for (int i = 0; i < job->n_workers; i++) {
         if (!is_wanted(s, i))
             continue;
-        plan.state_fd = g->host->holdings->states[i] < 0 ? 0 : SPAWN_STATE_FD;
+        plan.state_fd = g->host->worker_memory->states[i] < 0 ? 0 : SPAWN_STATE_FD;
         int r = describe_worker(s, config, &plan, i);
         if (r)
             return r;
@@ -162,8 +163,8 @@ static int open_descriptors(struct generation *g, struct start *s)
             return -errno;
         g->notice_fds[i] = pair[0];
         s->workers[i].notice_fd = pair[1];
-        s->workers[i].state_fd = g->host->holdings->states[i]; /* these two stay ours */
-        s->workers[i].cache_fd = g->host->holdings->cache;
+        s->workers[i].state_fd = g->host->worker_memory->states[i]; /* these two stay ours */
+        s->workers[i].cache_fd = g->host->worker_memory->cache;
     }
     return 0;
 }
@@ -182,11 +183,11 @@ static void on_word(uv_poll_t *poll, int status, int events)
     struct ear *ear = poll->data;
     struct generation *g = ear->generation;
     uint8_t record[NOTICE_SIZE];
-    struct notice notice;
+    struct worker_notice notice;
     ssize_t n;
 
     while ((n = recv(g->notice_fds[ear->worker], record, sizeof(record), MSG_DONTWAIT)) > 0)
-        if (notice_decode(record, (size_t)n, &notice) && notice.kind == NOTICE_READY)
+        if (worker_notice_decode(record, (size_t)n, &notice) && notice.kind == NOTICE_READY)
             g->host->on_ready(g->host->data, ear->worker, notice.generation);
     if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR))
         (void)uv_poll_stop(poll); /* the worker has closed it, or is gone */
@@ -280,11 +281,11 @@ void generation_order(struct generation *g, const struct guardian_order *order)
     (void)send(g->link, order, sizeof(*order), MSG_NOSIGNAL);
 }
 
-void generation_notify(struct generation *g, int worker, const struct notice *notice)
+void generation_notify(struct generation *g, int worker, const struct worker_notice *notice)
 {
     uint8_t record[NOTICE_SIZE];
 
-    notice_encode(notice, record);
+    worker_notice_encode(notice, record);
     (void)send(g->notice_fds[worker], record, sizeof(record),
                MSG_NOSIGNAL | MSG_DONTWAIT); /* see worker_notice.h */
 }
@@ -328,7 +329,8 @@ static int begin_attempt(struct generation *g)
 
     int r = logs_begin_attempt(logs, g->host->config->job->run_id_text, (int)g->number, &dir);
     if (r) {
-        say("cannot create the folders for error files under %s: %s; choose another place with --log-dir or "
+        log_line(
+            "cannot create the folders for error files under %s: %s; choose another place with --log-dir or "
             "TMPDIR",
             logs->run ? logs->run : logs->base, strerror(-r));
         return r;
@@ -341,11 +343,11 @@ static int begin_attempt(struct generation *g)
 static void say_cannot_start(const struct generation *g, int r)
 {
     if (r && r != -EINVAL)
-        say("cannot start %d worker%s: %s%s", g->n_workers, g->n_workers == 1 ? "" : "s", strerror(-r),
-            r == -EMFILE || r == -ENFILE ? "; raise the limit of open files (ulimit -n)" : "");
+        log_line("cannot start %d worker%s: %s%s", g->n_workers, g->n_workers == 1 ? "" : "s", strerror(-r),
+                 r == -EMFILE || r == -ENFILE ? "; raise the limit of open files (ulimit -n)" : "");
 }
 
-static int begin(struct generation *g, const struct session_place *place, int restarts)
+static int begin(struct generation *g, const struct rank_assignment *place, int restarts)
 {
     const struct agent_config *config = g->host->config;
     struct start start;
@@ -359,7 +361,7 @@ static int begin(struct generation *g, const struct session_place *place, int re
     if (!r)
         r = open_descriptors(g, &start);
     if (!r)
-        r = spawn_guardian(start.workers, (size_t)start.n_workers, g->host->last_word, g->host->logs,
+        r = spawn_guardian(start.workers, (size_t)start.n_workers, g->host->death_notice, g->host->logs,
                            &g->guardian, &g->link);
     start_finish(&start);
     say_cannot_start(g, r);
@@ -367,7 +369,7 @@ static int begin(struct generation *g, const struct session_place *place, int re
 }
 
 int generation_create(struct generation **ret, const struct generation_host *host, uint32_t number,
-                      int restarts, const struct session_place *place, struct server *store)
+                      int restarts, const struct rank_assignment *place, struct server *store)
 {
     struct generation *g = calloc(1, sizeof(*g));
     int n_workers = host->config->job->n_workers;
@@ -428,7 +430,7 @@ static int start_lost(struct generation *g, const struct start *start)
 
 static void tell_others(struct generation *g, const bool *lost, int first_lost, uint16_t port)
 {
-    const struct notice notice = {
+    const struct worker_notice notice = {
         .kind = NOTICE_GENERATION, .generation = g->number, .rank = first_lost, .detail = port};
 
     for (int i = 0; i < g->n_workers; i++)
@@ -443,8 +445,9 @@ void generation_close_store(struct generation *g)
     g->server = NULL;
 }
 
-int generation_replace(struct generation *g, uint32_t number, int restarts, const struct session_place *place,
-                       struct server *store, const bool *lost, int first_lost)
+int generation_replace(struct generation *g, uint32_t number, int restarts,
+                       const struct rank_assignment *place, struct server *store, const bool *lost,
+                       int first_lost)
 {
     const struct agent_config *config = g->host->config;
     struct start start;

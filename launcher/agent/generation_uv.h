@@ -12,23 +12,24 @@
 
 struct guardian_order;
 struct guardian_report;
-struct holdings;
-struct last_word;
+struct worker_memory;
+struct death_notice;
 struct logs;
 struct agent_config;
-struct notice;
+struct worker_notice;
 struct output;
 struct server;
-struct session_place;
+struct rank_assignment;
 
 /* What generations of a job share, and whom they tell. */
 struct generation_host {
     uv_loop_t *loop;
     const struct agent_config *config;
-    const struct holdings *holdings;
+    const struct worker_memory *worker_memory;
     struct logs *logs;
     struct output *output;
-    const struct last_word *last_word; /* of the next generation's guardian; NULL: it has nobody to tell */
+    const struct death_notice
+        *death_notice; /* of the next generation's guardian; NULL: it has nobody to tell */
     void (*on_report)(void *data, const struct guardian_report *report);
     void (*on_lost)(void *data); /* once, if the link ends before GUARDIAN_EMPTY */
     void (*on_ready)(void *data, int worker, uint32_t generation); /* NOTICE_READY of a worker */
@@ -56,7 +57,7 @@ struct generation {
  * is still the caller's.
  */
 int generation_create(struct generation **ret, const struct generation_host *host, uint32_t number,
-                      int restarts, const struct session_place *place, struct server *store);
+                      int restarts, const struct rank_assignment *place, struct server *store);
 
 void generation_order(struct generation *g, const struct guardian_order *order);
 
@@ -69,11 +70,12 @@ void generation_close_store(struct generation *g);
  * reports the new ones as it did the first. Returns 0, or -errno with a sentence said: some of it may have been
  * done, the workers have to be stopped.
  */
-int generation_replace(struct generation *g, uint32_t number, int restarts, const struct session_place *place,
-                       struct server *store, const bool *lost, int first_lost);
+int generation_replace(struct generation *g, uint32_t number, int restarts,
+                       const struct rank_assignment *place, struct server *store, const bool *lost,
+                       int first_lost);
 
 /* To one worker; dropped when it does not read. */
-void generation_notify(struct generation *g, int worker, const struct notice *notice);
+void generation_notify(struct generation *g, int worker, const struct worker_notice *notice);
 
 /* Stops the store and closes everything. Frees itself when libuv has closed its handles. NULL is fine. */
 void generation_destroy(struct generation *g);

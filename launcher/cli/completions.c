@@ -24,7 +24,7 @@ static bool is_in_small_letters(const char *word, size_t n)
 }
 
 /* The words an option's value may be, each with `before` in front but for the first. */
-static void add_values(struct text *out, const struct option_spec *spec)
+static void add_values(struct strbuf *out, const struct option_spec *spec)
 {
     const char *from = spec->choices ? spec->choices : spec->placeholder ? spec->placeholder : "";
     bool is_first = true;
@@ -32,7 +32,7 @@ static void add_values(struct text *out, const struct option_spec *spec)
     while (*from) {
         size_t n = strcspn(from, " |");
         if (is_in_small_letters(from, n)) {
-            text_add(out, "%s%.*s", is_first ? "" : " ", (int)n, from);
+            strbuf_add(out, "%s%.*s", is_first ? "" : " ", (int)n, from);
             is_first = false;
         }
         from += n + (from[n] != '\0');
@@ -41,11 +41,11 @@ static void add_values(struct text *out, const struct option_spec *spec)
 
 static bool has_values(const struct option_spec *spec)
 {
-    struct text values = {0};
+    struct strbuf values = {0};
 
     add_values(&values, spec);
     bool any = buf_size(&values.buf) > 0;
-    text_finish(&values);
+    strbuf_finish(&values);
     return any;
 }
 
@@ -55,28 +55,28 @@ static bool wants(const struct option_spec *spec, const char *placeholder)
 }
 
 /* The name, with another character for its dashes. */
-static void add_name(struct text *out, const struct option_spec *spec, char dash)
+static void add_name(struct strbuf *out, const struct option_spec *spec, char dash)
 {
-    text_add(out, "--");
+    strbuf_add(out, "--");
     for (const char *c = spec->name; *c; c++)
-        text_add(out, "%c", *c == '-' ? dash : *c);
+        strbuf_add(out, "%c", *c == '-' ? dash : *c);
 }
 
 /* text with a backslash before each character of `special`, and single quotes as `quote`. */
-static void add_quoted(struct text *out, const char *text, const char *special, const char *quote)
+static void add_quoted(struct strbuf *out, const char *text, const char *special, const char *quote)
 {
     for (; *text; text++) {
         if (*text == '\'')
-            text_add(out, "%s", quote);
+            strbuf_add(out, "%s", quote);
         else
-            text_add(out, "%s%c", strchr(special, *text) ? "\\" : "", *text);
+            strbuf_add(out, "%s%c", strchr(special, *text) ? "\\" : "", *text);
     }
 }
 
 /* ------------------------------------------------------------------ bash */
 
 /* Names of the options that take a value, or of all, in one spelling. */
-static void add_names(struct text *out, char dash, bool with_value_only)
+static void add_names(struct strbuf *out, char dash, bool with_value_only)
 {
     bool is_first = true;
 
@@ -84,22 +84,22 @@ static void add_names(struct text *out, char dash, bool with_value_only)
         const struct option_spec *spec = &options_table[id];
         if (with_value_only && spec->kind == OPTION_FLAG)
             continue;
-        text_add(out, "%s", is_first ? "" : " ");
+        strbuf_add(out, "%s", is_first ? "" : " ");
         add_name(out, spec, dash);
         is_first = false;
     }
 }
 
-static void add_letters(struct text *out, bool with_value_only, const char *before)
+static void add_letters(struct strbuf *out, bool with_value_only, const char *before)
 {
     for (enum option_id id = 0; id < OPTION_COUNT; id++)
         if (options_table[id].letter && (!with_value_only || options_table[id].kind != OPTION_FLAG))
-            text_add(out, "%s%c", before, options_table[id].letter);
+            strbuf_add(out, "%s%c", before, options_table[id].letter);
 }
 
-static void add_bash_values(struct text *out)
+static void add_bash_values(struct strbuf *out)
 {
-    text_add(
+    strbuf_add(
         out,
         "# What may stand behind an option: words, or a kind of file.\n_crun_values()\n{\n    case $1 in\n");
     for (enum option_id id = 0; id < OPTION_COUNT; id++) {
@@ -107,16 +107,16 @@ static void add_bash_values(struct text *out)
         bool is_folder = wants(spec, "DIR"), is_file = wants(spec, "FILE");
         if (!has_values(spec) && !is_folder && !is_file)
             continue;
-        text_add(out, "    --%s)\n        ", spec->name);
+        strbuf_add(out, "    --%s)\n        ", spec->name);
         if (is_folder || is_file) {
-            text_add(out, "compgen -%c -- \"$2\" ;;\n", is_folder ? 'd' : 'f');
+            strbuf_add(out, "compgen -%c -- \"$2\" ;;\n", is_folder ? 'd' : 'f');
             continue;
         }
-        text_add(out, "compgen -W '");
+        strbuf_add(out, "compgen -W '");
         add_values(out, spec);
-        text_add(out, "' -- \"$2\" ;;\n");
+        strbuf_add(out, "' -- \"$2\" ;;\n");
     }
-    text_add(out, "    esac\n}\n\n");
+    strbuf_add(out, "    esac\n}\n\n");
 }
 
 /* bash splits words at "=", unless somebody has taken it out of COMP_WORDBREAKS; both are dealt with. */
@@ -161,136 +161,136 @@ static const char bash_walk[] =
 
 char *completions_bash(void)
 {
-    struct text out = {0};
+    struct strbuf out = {0};
 
-    text_add(&out, head, "bash");
+    strbuf_add(&out, head, "bash");
     add_bash_values(&out);
-    text_add(&out, "_crun()\n{\n    local with_value='");
+    strbuf_add(&out, "_crun()\n{\n    local with_value='");
     add_names(&out, '-', true);
-    text_add(&out, "'\n    local letters_with_value='");
+    strbuf_add(&out, "'\n    local letters_with_value='");
     add_letters(&out, true, "");
-    text_add(&out, "'\n    local dashed='");
+    strbuf_add(&out, "'\n    local dashed='");
     add_names(&out, '-', false);
     add_letters(&out, false, " -");
-    text_add(&out, "'\n    local underscored='");
+    strbuf_add(&out, "'\n    local underscored='");
     add_names(&out, '_', false);
-    text_add(&out, "'\n%s", bash_walk);
-    return text_steal(&out);
+    strbuf_add(&out, "'\n%s", bash_walk);
+    return strbuf_steal(&out);
 }
 
 /* ------------------------------------------------------------------ zsh */
 
-static void add_zsh_value(struct text *out, const struct option_spec *spec)
+static void add_zsh_value(struct strbuf *out, const struct option_spec *spec)
 {
-    text_add(out, ":");
+    strbuf_add(out, ":");
     add_quoted(out, spec->placeholder ? spec->placeholder : "value", ":\\", "'\\''");
-    text_add(out, ":");
+    strbuf_add(out, ":");
     if (wants(spec, "DIR"))
-        text_add(out, "_files -/");
+        strbuf_add(out, "_files -/");
     else if (wants(spec, "FILE"))
-        text_add(out, "_files");
+        strbuf_add(out, "_files");
     else if (has_values(spec)) {
-        text_add(out, "(");
+        strbuf_add(out, "(");
         add_values(out, spec);
-        text_add(out, ")");
+        strbuf_add(out, ")");
     } else {
-        text_add(out, " ");
+        strbuf_add(out, " ");
     }
 }
 
-static void add_zsh_option(struct text *out, const struct option_spec *spec)
+static void add_zsh_option(struct strbuf *out, const struct option_spec *spec)
 {
     bool takes_value = spec->kind != OPTION_FLAG;
 
-    text_add(out, "    ");
+    strbuf_add(out, "    ");
     if (spec->letter)
-        text_add(out, "'(-%c --%s)'{-%c%s,--%s%s}'[", spec->letter, spec->name, spec->letter,
-                 takes_value ? "+" : "", spec->name, takes_value ? "=" : "");
+        strbuf_add(out, "'(-%c --%s)'{-%c%s,--%s%s}'[", spec->letter, spec->name, spec->letter,
+                   takes_value ? "+" : "", spec->name, takes_value ? "=" : "");
     else
-        text_add(out, "'--%s%s[", spec->name, takes_value ? "=" : "");
+        strbuf_add(out, "'--%s%s[", spec->name, takes_value ? "=" : "");
     add_quoted(out, spec->help, "[]:\\", "'\\''");
-    text_add(out, "]");
+    strbuf_add(out, "]");
     if (takes_value)
         add_zsh_value(out, spec);
-    text_add(out, "' \\\n");
+    strbuf_add(out, "' \\\n");
 }
 
 char *completions_zsh(void)
 {
-    struct text out = {0};
+    struct strbuf out = {0};
 
-    text_add(&out, "#compdef crun\n");
-    text_add(&out, head, "zsh");
-    text_add(&out, "_arguments -s -S : \\\n");
+    strbuf_add(&out, "#compdef crun\n");
+    strbuf_add(&out, head, "zsh");
+    strbuf_add(&out, "_arguments -s -S : \\\n");
     for (enum option_id id = 0; id < OPTION_COUNT; id++)
         add_zsh_option(&out, &options_table[id]);
-    text_add(&out, "    '(-):program:_files' \\\n    '*::argument:_default'\n");
-    return text_steal(&out);
+    strbuf_add(&out, "    '(-):program:_files' \\\n    '*::argument:_default'\n");
+    return strbuf_steal(&out);
 }
 
 /* ------------------------------------------------------------------ fish */
 
-static void add_fish_walk(struct text *out)
+static void add_fish_walk(struct strbuf *out)
 {
-    text_add(out,
-             "# Whether the program is still to come: behind it everything is the program's.\n"
-             "function __crun_before_program\n"
-             "    set -l words (commandline -opc)\n"
-             "    set -l is_value 0\n"
-             "    for word in $words[2..-1]\n"
-             "        if test $is_value = 1\n"
-             "            set is_value 0\n"
-             "            continue\n"
-             "        end\n"
-             "        switch $word\n"
-             "            case --\n"
-             "                return 1\n"
-             "            case ");
+    strbuf_add(out,
+               "# Whether the program is still to come: behind it everything is the program's.\n"
+               "function __crun_before_program\n"
+               "    set -l words (commandline -opc)\n"
+               "    set -l is_value 0\n"
+               "    for word in $words[2..-1]\n"
+               "        if test $is_value = 1\n"
+               "            set is_value 0\n"
+               "            continue\n"
+               "        end\n"
+               "        switch $word\n"
+               "            case --\n"
+               "                return 1\n"
+               "            case ");
     add_names(out, '-', true);
-    text_add(out, " ");
+    strbuf_add(out, " ");
     add_names(out, '_', true);
     for (enum option_id id = 0; id < OPTION_COUNT; id++)
         if (options_table[id].letter && options_table[id].kind != OPTION_FLAG)
-            text_add(out, " '-*%c'", options_table[id].letter);
-    text_add(out,
-             "\n"
-             "                set is_value 1\n"
-             "            case '-*'\n"
-             "            case '*'\n"
-             "                return 1\n"
-             "        end\n"
-             "    end\n"
-             "    return 0\n"
-             "end\n\n");
+            strbuf_add(out, " '-*%c'", options_table[id].letter);
+    strbuf_add(out,
+               "\n"
+               "                set is_value 1\n"
+               "            case '-*'\n"
+               "            case '*'\n"
+               "                return 1\n"
+               "        end\n"
+               "    end\n"
+               "    return 0\n"
+               "end\n\n");
 }
 
-static void add_fish_option(struct text *out, const struct option_spec *spec)
+static void add_fish_option(struct strbuf *out, const struct option_spec *spec)
 {
-    text_add(out, "complete -c crun -n __crun_before_program");
+    strbuf_add(out, "complete -c crun -n __crun_before_program");
     if (spec->letter)
-        text_add(out, " -s %c", spec->letter);
-    text_add(out, " -l %s", spec->name);
+        strbuf_add(out, " -s %c", spec->letter);
+    strbuf_add(out, " -l %s", spec->name);
     if (spec->kind != OPTION_FLAG)
-        text_add(out, wants(spec, "DIR") || wants(spec, "FILE") ? " -r -F" : " -x");
+        strbuf_add(out, wants(spec, "DIR") || wants(spec, "FILE") ? " -r -F" : " -x");
     if (wants(spec, "DIR"))
-        text_add(out, " -a '(__fish_complete_directories)'");
+        strbuf_add(out, " -a '(__fish_complete_directories)'");
     if (has_values(spec)) {
-        text_add(out, " -a '");
+        strbuf_add(out, " -a '");
         add_values(out, spec);
-        text_add(out, "'");
+        strbuf_add(out, "'");
     }
-    text_add(out, " -d '");
+    strbuf_add(out, " -d '");
     add_quoted(out, spec->help, "\\", "\\'");
-    text_add(out, "'\n");
+    strbuf_add(out, "'\n");
 }
 
 char *completions_fish(void)
 {
-    struct text out = {0};
+    struct strbuf out = {0};
 
-    text_add(&out, head, "fish");
+    strbuf_add(&out, head, "fish");
     add_fish_walk(&out);
     for (enum option_id id = 0; id < OPTION_COUNT; id++)
         add_fish_option(&out, &options_table[id]);
-    return text_steal(&out);
+    return strbuf_steal(&out);
 }

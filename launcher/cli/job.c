@@ -77,8 +77,8 @@ static void take_signals(struct job_builder *b)
 
     b->job->signals_text = text;
     if (!*text)
-        text_add(&b->warnings,
-                 "crun: --signals-to-handle is empty: crun ends at once by any signal, without a report\n");
+        strbuf_add(&b->warnings,
+                   "crun: --signals-to-handle is empty: crun ends at once by any signal, without a report\n");
     for (const char *name = text; *name; name += *name == ',') {
         const char *from = name, *to = name + strcspn(name, ",");
 
@@ -88,28 +88,28 @@ static void take_signals(struct job_builder *b)
         if (s)
             b->job->signals |= UINT64_C(1) << (s - 1);
         else
-            text_add(&b->warnings,
-                     "crun: --signals-to-handle: no signal '%.*s' that can be handled; ignored\n",
-                     (int)(to - from), from);
+            strbuf_add(&b->warnings,
+                       "crun: --signals-to-handle: no signal '%.*s' that can be handled; ignored\n",
+                       (int)(to - from), from);
     }
 }
 
 /* A timeout of the user's own stands against a grace that is only guessed. */
 static int fit_timeout_into_grace(struct job_builder *b, bool is_chosen)
 {
-    struct grace grace;
+    struct scheduler_grace grace;
 
-    if (grace_find(b->environment, b->machine->slurm_conf, &grace) != 0)
+    if (scheduler_grace_find(b->environment, b->machine->slurm_conf, &grace) != 0)
         return job_refuse(
             b, "CRUN_GRACE_SECONDS='%s' in the environment is not a number of seconds greater than 0",
-            environment_get(b->environment, "CRUN_GRACE_SECONDS"));
-    int max = grace_timeout_max(&grace);
+            envp_get(b->environment, "CRUN_GRACE_SECONDS"));
+    int max = scheduler_grace_timeout_max(&grace);
     if (b->job->shutdown_timeout_s <= max || (is_chosen && !grace.is_certain))
         return 0;
     if (is_chosen)
-        text_add(&b->warnings,
-                 "crun: a shutdown timeout of %d s does not fit into %s (%d s); %d s are used\n",
-                 b->job->shutdown_timeout_s, grace.source, grace.seconds, max);
+        strbuf_add(&b->warnings,
+                   "crun: a shutdown timeout of %d s does not fit into %s (%d s); %d s are used\n",
+                   b->job->shutdown_timeout_s, grace.source, grace.seconds, max);
     b->job->shutdown_timeout_s = max;
     return 0;
 }
@@ -117,7 +117,7 @@ static int fit_timeout_into_grace(struct job_builder *b, bool is_chosen)
 static int take_timeout(struct job_builder *b)
 {
     const struct option_value *option = job_value(b, OPTION_SHUTDOWN_TIMEOUT);
-    const char *from_environment = environment_get(b->environment, "TORCH_ELASTIC_SHUTDOWN_TIMEOUT");
+    const char *from_environment = envp_get(b->environment, "TORCH_ELASTIC_SHUTDOWN_TIMEOUT");
     long long seconds = DEFAULT_SHUTDOWN_S;
 
     if (option->text)
@@ -212,12 +212,12 @@ bool job_parse_streams(const char *text, uint8_t *map, int n_workers)
 static void warn_of_rank(struct job_builder *b, enum option_id id, long long rank)
 {
     if (b->job->n_workers == 1)
-        text_add(&b->warnings, "crun: --%s: there is no local rank %lld on this node, only 0; ignored\n",
-                 options_table[id].name, rank);
+        strbuf_add(&b->warnings, "crun: --%s: there is no local rank %lld on this node, only 0; ignored\n",
+                   options_table[id].name, rank);
     else
-        text_add(&b->warnings,
-                 "crun: --%s: there is no local rank %lld on this node, only 0 to %d; ignored\n",
-                 options_table[id].name, rank, b->job->n_workers - 1);
+        strbuf_add(&b->warnings,
+                   "crun: --%s: there is no local rank %lld on this node, only 0 to %d; ignored\n",
+                   options_table[id].name, rank, b->job->n_workers - 1);
 }
 
 /* text has been parsed. */
@@ -286,18 +286,18 @@ static int take_listed_ranks(struct job_builder *b)
 static int take_filter(struct job_builder *b, enum option_id id, struct strlist *filter)
 {
     const char *text = job_text(b, id);
-    struct text entry = {0};
+    struct strbuf entry = {0};
 
     if (!*text)
         return 0;
     for (;; text++) {
         if (*text == ',' && text[1] == ',') {
-            text_add(&entry, ",");
+            strbuf_add(&entry, ",");
             text++;
         } else if (*text && *text != ',') {
-            text_add(&entry, "%c", *text);
+            strbuf_add(&entry, "%c", *text);
         } else {
-            strlist_add_owned(filter, text_steal(&entry));
+            strlist_add_owned(filter, strbuf_steal(&entry));
             if (!*text)
                 return filter->failed ? job_refuse(b, "out of memory") : 0;
         }
@@ -310,7 +310,7 @@ static const char *find_prefix(const struct job_builder *b)
     const char *said = job_text(b, OPTION_LINE_PREFIX);
 
     if (!said)
-        return environment_get(b->environment, "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE");
+        return envp_get(b->environment, "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE");
     if (strcmp(said, "host") == 0)
         return "[${role_name} ${rank}@${host}]: ";
     return strcmp(said, "torchrun") == 0 ? NULL : said;
@@ -376,10 +376,10 @@ static int warn_of_switches(struct job_builder *b)
     };
 
     for (size_t i = 0; i < ARRAY_SIZE(switches); i++) {
-        const char *value = environment_get(b->environment, switches[i].name);
+        const char *value = envp_get(b->environment, switches[i].name);
         if (value && (switches[i].value ? strcmp(value, switches[i].value) == 0 : strcmp(value, "0") != 0))
-            text_add(&b->warnings, "crun: %s=%s has no effect: %s\n", switches[i].name, value,
-                     switches[i].consequence);
+            strbuf_add(&b->warnings, "crun: %s=%s has no effect: %s\n", switches[i].name, value,
+                       switches[i].consequence);
     }
     return 0;
 }
@@ -392,13 +392,13 @@ static int warn_of_replacing(struct job_builder *b)
     if (!job->replace || job->max_restarts == 0)
         return 0;
     if (job->meeting != JOB_ALONE)
-        text_add(&b->warnings,
-                 "crun: --restart-policy=replace is for one node; after a failure on one of several all "
-                 "workers are restarted, as with all\n");
+        strbuf_add(&b->warnings,
+                   "crun: --restart-policy=replace is for one node; after a failure on one of several all "
+                   "workers are restarted, as with all\n");
     else if (job->worker_has_store)
-        text_add(&b->warnings,
-                 "crun: --restart-policy=replace needs the store that crun serves; with "
-                 "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 all workers are restarted, as with all\n");
+        strbuf_add(&b->warnings,
+                   "crun: --restart-policy=replace needs the store that crun serves; with "
+                   "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 all workers are restarted, as with all\n");
     return 0;
 }
 
@@ -426,11 +426,11 @@ int job_init(struct job *job, const struct options *options, char *const *enviro
     *job = (struct job){0};
     int r = build(&b);
     if (r) {
-        text_finish(&b.warnings);
+        strbuf_finish(&b.warnings);
         job_finish(job);
         return r;
     }
-    *ret_warnings = buf_size(&b.warnings.buf) ? text_steal(&b.warnings) : NULL;
+    *ret_warnings = buf_size(&b.warnings.buf) ? strbuf_steal(&b.warnings) : NULL;
     return 0;
 }
 

@@ -10,7 +10,7 @@ struct job_builder {
     const struct options *options;
     char *const *environment;
     const struct job_machine *machine;
-    struct text warnings;
+    struct strbuf warnings;
     char conf_fault[160]; /* of a setting that only torchrun uses, and checks with c10d; "": none */
     char *error;
 };

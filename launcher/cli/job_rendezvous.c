@@ -59,7 +59,7 @@ static int take_node_rank(struct job_builder *b)
     if (job->meeting == JOB_ALONE && rank != 0 && strcmp(job_text(b, OPTION_RDZV_BACKEND), "static") == 0)
         return job_refuse(b, "--node-rank=%lld: a job of one node has only node 0", rank);
     if (job->meeting == JOB_ALONE && rank != 0)
-        text_add(&b->warnings, "crun: --node-rank has no effect on a job of one node\n");
+        strbuf_add(&b->warnings, "crun: --node-rank has no effect on a job of one node\n");
     if (job->meeting != JOB_ALONE && (rank < 0 || rank >= job->max_nodes))
         return job_refuse(b, "--node-rank=%lld: the nodes of a job with --nnodes=%s are 0 to %d", rank,
                           job_text(b, OPTION_NNODES), job->max_nodes - 1);
@@ -170,7 +170,7 @@ static void accept_conf(struct job_builder *b, const struct conf_key *key, const
     if (fault && !b->conf_fault[0])
         (void)snprintf(b->conf_fault, sizeof(b->conf_fault), "%s=%s %s", key->name, value, fault); /* fits */
     if (!fault && b->job->max_nodes > 1 && strcmp(value, "tcp") != 0)
-        text_add(&b->warnings, "crun: --rdzv-conf: %s has no effect: %s\n", key->name, key->instead);
+        strbuf_add(&b->warnings, "crun: --rdzv-conf: %s has no effect: %s\n", key->name, key->instead);
 }
 
 static int set_conf(struct job_builder *b, const struct conf_key *key, const char *value)
@@ -207,7 +207,7 @@ static int take_conf_pair(struct job_builder *b, const char *pair, const char *e
             b, "--rdzv-conf: the rendezvous configuration option '%.*s' must have a value specified", n, key);
     const struct conf_key *known = find_conf_key(key, (size_t)n);
     if (!known) {
-        text_add(&b->warnings, "crun: --rdzv-conf: no setting is called '%.*s'; ignored\n", n, key);
+        strbuf_add(&b->warnings, "crun: --rdzv-conf: no setting is called '%.*s'; ignored\n", n, key);
         return 0;
     }
     (void)snprintf(text, sizeof(text), "%.*s", (int)(value_end - value), value); /* no number is longer */
@@ -353,8 +353,8 @@ static int take_step(struct job_builder *b, const struct slurm *step)
         (void)snprintf(job->run_id, sizeof(job->run_id), "slurm-%.15s.%.15s", step->job_id, step->step_id);
         job->run_id_text = job->run_id;
     }
-    text_add(&b->warnings, "crun: step %s.%s of Slurm: the nodes meet at %s:%u, its first host\n",
-             step->job_id, step->step_id, step->host, step->port);
+    strbuf_add(&b->warnings, "crun: step %s.%s of Slurm: the nodes meet at %s:%u, its first host\n",
+               step->job_id, step->step_id, step->host, step->port);
     return job->endpoint_host ? 0 : job_refuse(b, "out of memory");
 }
 
@@ -376,10 +376,10 @@ static int take_rounds(struct job_builder *b)
             "Slurm's list of this step's nodes (SLURM_STEP_NODELIST or SLURM_JOB_NODELIST) cannot be "
             "read; say with --rdzv-endpoint=HOST:PORT where they meet");
     job->endpoint_host = strdup("localhost");
-    text_add(&b->warnings,
-             "crun: --rdzv-endpoint is not given, so the nodes of this job have to be on this machine "
-             "(localhost:%d)\n",
-             DEFAULT_ROUNDS_PORT);
+    strbuf_add(&b->warnings,
+               "crun: --rdzv-endpoint is not given, so the nodes of this job have to be on this machine "
+               "(localhost:%d)\n",
+               DEFAULT_ROUNDS_PORT);
     return job->endpoint_host ? 0 : job_refuse(b, "out of memory");
 }
 
@@ -429,15 +429,15 @@ static int take_meeting(struct job_builder *b, bool alone)
 /* Whether the first worker opens the store, as torchrun has it but for static. */
 static void take_store(struct job_builder *b, bool may)
 {
-    const char *unshared = environment_get(b->environment, "TORCH_DISABLE_SHARE_RDZV_TCP_STORE");
+    const char *unshared = envp_get(b->environment, "TORCH_DISABLE_SHARE_RDZV_TCP_STORE");
 
     if (!unshared || strcmp(unshared, "1") != 0)
         return;
     b->job->worker_has_store = may && b->job->meeting == JOB_ALONE;
     if (b->job->meeting == JOB_ROUNDS)
-        text_add(&b->warnings,
-                 "crun: TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 has no effect on several nodes: node 0 "
-                 "serves an empty store for each generation\n");
+        strbuf_add(&b->warnings,
+                   "crun: TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 has no effect on several nodes: node 0 "
+                   "serves an empty store for each generation\n");
 }
 
 /* contract 1.4: which name the job has, and where its nodes meet. */

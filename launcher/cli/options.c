@@ -31,8 +31,8 @@ struct parser {
     struct options *options;
     char *const *next; /* word to look at */
     char *error;
-    struct text unknown; /* options nobody knows, for one message at the end */
-    enum option_id hint; /* nearest to the first of them, or OPTION_COUNT */
+    struct strbuf unknown; /* options nobody knows, for one message at the end */
+    enum option_id hint;   /* nearest to the first of them, or OPTION_COUNT */
 };
 
 __attribute__((format(printf, 3, 4))) static int fail(char *error, int result, const char *format, ...)
@@ -176,7 +176,7 @@ static bool is_underscored(const struct option_spec *spec, char underscores[NAME
 
 /* Exact spellings first, then prefixes; like argparse, a prefix that fits both spellings of one option is
  * ambiguous. candidates (may be NULL) receives what an ambiguous word could mean. */
-static int match_long(const char *word, struct match *ret, struct text *candidates)
+static int match_long(const char *word, struct match *ret, struct strbuf *candidates)
 {
     size_t n = strcspn(word, "=");
     int n_found = 0;
@@ -198,7 +198,7 @@ static int match_long(const char *word, struct match *ret, struct text *candidat
                 continue;
             ret->id = id;
             if (candidates)
-                text_add(candidates, "%s%s", n_found ? ", " : "", names[i]);
+                strbuf_add(candidates, "%s%s", n_found ? ", " : "", names[i]);
             n_found++;
         }
     }
@@ -308,13 +308,13 @@ static int unknown_option(struct parser *p, const char *word)
 {
     if (!buf_size(&p->unknown.buf))
         p->hint = nearest(word);
-    text_add(&p->unknown, "%s%s", buf_size(&p->unknown.buf) ? " " : "", word);
+    strbuf_add(&p->unknown, "%s%s", buf_size(&p->unknown.buf) ? " " : "", word);
     return 0;
 }
 
 static int fail_unknown(struct parser *p)
 {
-    char *words = text_steal(&p->unknown);
+    char *words = strbuf_steal(&p->unknown);
     char hint[NAME_SIZE + 32] = "";
 
     if (p->hint < OPTION_COUNT)
@@ -369,7 +369,7 @@ static int take_letters(struct parser *p, const char *word)
 
 static int take_long(struct parser *p, const char *word)
 {
-    struct text candidates = {0};
+    struct strbuf candidates = {0};
     struct match match;
     int r;
 
@@ -378,7 +378,7 @@ static int take_long(struct parser *p, const char *word)
         r = take_option(p, match.id, match.value);
         break;
     case MATCH_AMBIGUOUS: {
-        char *list = text_steal(&candidates);
+        char *list = strbuf_steal(&candidates);
         r = fail(p->error, OPTIONS_E_USAGE, "ambiguous option: %s could match %s", word,
                  list ? list : "several");
         free(list);
@@ -387,7 +387,7 @@ static int take_long(struct parser *p, const char *word)
     default:
         r = unknown_option(p, word);
     }
-    text_finish(&candidates);
+    strbuf_finish(&candidates);
     return r;
 }
 
@@ -432,7 +432,7 @@ static const char *pet_value(const struct option_spec *spec, char *const *enviro
     (void)snprintf(name, NAME_SIZE, "PET_%s", spec->name); /* names in the table are short */
     for (char *p = name + 4; *p; p++)
         *p = *p == '-' ? '_' : *p >= 'a' && *p <= 'z' ? (char)(*p - 'a' + 'A') : *p;
-    return environment_get(environment, name);
+    return envp_get(environment, name);
 }
 
 static int pet_flag(struct option_value *value, const char *name, const char *text, char *error)
@@ -489,6 +489,6 @@ int options_parse(char *const *words, char *const *environment, struct options *
         r = take_words(&p);
     if (!r)
         r = convert_defaults(&p);
-    text_finish(&p.unknown);
+    strbuf_finish(&p.unknown);
     return r;
 }

@@ -9,62 +9,63 @@
 enum { HELP_COLUMN = 30, HELP_WIDTH = 100 };
 
 /* Appends words of text, broken before HELP_WIDTH, each line starting at HELP_COLUMN. */
-static void add_wrapped(struct text *out, const char *text)
+static void add_wrapped(struct strbuf *out, const char *text)
 {
     int column = HELP_COLUMN;
 
     while (*text) {
         int n = (int)strcspn(text, " ");
         if (column + n > HELP_WIDTH) {
-            text_add(out, "\n%*s", HELP_COLUMN, "");
+            strbuf_add(out, "\n%*s", HELP_COLUMN, "");
             column = HELP_COLUMN;
         }
-        text_add(out, "%s%.*s", column > HELP_COLUMN ? " " : "", n, text);
+        strbuf_add(out, "%s%.*s", column > HELP_COLUMN ? " " : "", n, text);
         column += n + 1;
         text += n + (text[n] == ' ');
     }
 }
 
-static void add_option(struct text *out, const struct option_spec *spec)
+static void add_option(struct strbuf *out, const struct option_spec *spec)
 {
-    struct text left = {0}, right = {0};
+    struct strbuf left = {0}, right = {0};
 
     if (spec->letter)
-        text_add(&left, "  -%c, --%s", spec->letter, spec->name);
+        strbuf_add(&left, "  -%c, --%s", spec->letter, spec->name);
     else
-        text_add(&left, "  --%s", spec->name);
+        strbuf_add(&left, "  --%s", spec->name);
     if (spec->placeholder)
-        text_add(&left, " %s", spec->placeholder);
+        strbuf_add(&left, " %s", spec->placeholder);
     size_t n = buf_size(&left.buf);
-    text_add(out, "%.*s", (int)n, (const char *)buf_bytes(&left.buf));
+    strbuf_add(out, "%.*s", (int)n, (const char *)buf_bytes(&left.buf));
     if (n + 2 > HELP_COLUMN)
-        text_add(out, "\n%*s", HELP_COLUMN, "");
+        strbuf_add(out, "\n%*s", HELP_COLUMN, "");
     else
-        text_add(out, "%*s", HELP_COLUMN - (int)n, "");
+        strbuf_add(out, "%*s", HELP_COLUMN - (int)n, "");
     bool has_default = spec->fallback && *spec->fallback;
-    text_add(&right, "%s%s%s%s", spec->help, has_default ? " (" : "", has_default ? spec->fallback : "",
-             has_default ? ")" : "");
-    char *description = text_steal(&right);
+    strbuf_add(&right, "%s%s%s%s", spec->help, has_default ? " (" : "", has_default ? spec->fallback : "",
+               has_default ? ")" : "");
+    char *description = strbuf_steal(&right);
     add_wrapped(out, description ? description : spec->help);
-    text_add(out, "\n");
+    strbuf_add(out, "\n");
     free(description);
-    text_finish(&left);
+    strbuf_finish(&left);
 }
 
 char *options_help(void)
 {
-    struct text out = {0};
+    struct strbuf out = {0};
 
-    text_add(&out,
-             "%s\nStarts the workers of a training job on this node, watches over them and restarts them.\n\n"
-             "options:\n",
-             options_usage);
+    strbuf_add(
+        &out,
+        "%s\nStarts the workers of a training job on this node, watches over them and restarts them.\n\n"
+        "options:\n",
+        options_usage);
     for (enum option_id id = 0; id < OPTION_COUNT; id++)
         add_option(&out, &options_table[id]);
-    text_add(
+    strbuf_add(
         &out,
         "\nOptions take dashes or underscores, \"--name value\" or \"--name=value\", and defaults from\n"
         "PET_<NAME> in the environment. A program that is an ELF file or begins with \"#!\" runs as itself,\n"
         "another is given to Python. See crun(1).\n");
-    return text_steal(&out);
+    return strbuf_steal(&out);
 }

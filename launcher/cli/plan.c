@@ -28,34 +28,34 @@ static bool is_local_rank(const char *name, size_t n)
 }
 
 /* Appends what stands for the text behind a "$" and returns how much of that text it stands for. */
-static size_t substitute_one(struct text *out, const char *s, int local_rank)
+static size_t substitute_one(struct strbuf *out, const char *s, int local_rank)
 {
     if (*s == '$') {
-        text_add(out, "$");
+        strbuf_add(out, "$");
         return 1;
     }
     size_t braces = *s == '{';
     size_t n = identifier_size(s + braces);
     if (is_local_rank(s + braces, n) && (!braces || s[1 + n] == '}')) {
-        text_add(out, "%d", local_rank);
+        strbuf_add(out, "%d", local_rank);
         return n + 2 * braces;
     }
-    text_add(out, "$");
+    strbuf_add(out, "$");
     return 0;
 }
 
 char *plan_substitute(const char *text, int local_rank)
 {
-    struct text out = {0};
+    struct strbuf out = {0};
 
     while (*text) {
         size_t n = strcspn(text, "$");
-        text_add(&out, "%.*s", (int)n, text);
+        strbuf_add(&out, "%.*s", (int)n, text);
         text += n;
         if (*text)
             text += 1 + substitute_one(&out, text + 1, local_rank);
     }
-    return text_steal(&out);
+    return strbuf_steal(&out);
 }
 
 void plan_arguments(const struct plan_command *command, int local_rank, struct strlist *out)
@@ -72,7 +72,7 @@ void plan_arguments(const struct plan_command *command, int local_rank, struct s
 
 bool plan_limits_threads(const struct plan *plan)
 {
-    return plan->local_world_size > 1 && !environment_get(plan->environment, "OMP_NUM_THREADS");
+    return plan->local_world_size > 1 && !envp_get(plan->environment, "OMP_NUM_THREADS");
 }
 
 /* Entry i of a comma separated list without the spaces around it; false when the list is shorter. */
@@ -95,7 +95,7 @@ static bool list_entry_at(const char *list, int i, const char **ret_entry, int *
 
 static int add_virtual_device(const struct plan *plan, int local_rank, struct strlist *out)
 {
-    const char *visible = environment_get(plan->environment, "CUDA_VISIBLE_DEVICES");
+    const char *visible = envp_get(plan->environment, "CUDA_VISIBLE_DEVICES");
     const char *entry;
     int n;
 
@@ -141,11 +141,11 @@ static int add_worker_variables(const struct plan *plan, int local_rank, struct 
     if (plan->local_addr)
         strlist_add(out, "CRUN_LOCAL_ADDR=%s", plan->local_addr);
     if (plan->state_fd)
-        strlist_add(out, HOLDINGS_STATE_ENVIRONMENT "=%d", plan->state_fd);
+        strlist_add(out, WORKER_MEMORY_STATE_ENVIRONMENT "=%d", plan->state_fd);
     if (plan->cache_fd)
-        strlist_add(out, HOLDINGS_CACHE_ENVIRONMENT "=%d", plan->cache_fd);
+        strlist_add(out, WORKER_MEMORY_CACHE_ENVIRONMENT "=%d", plan->cache_fd);
     add_error_file(plan, local_rank, out);
-    if (!environment_get(plan->environment, "TORCH_NCCL_ASYNC_ERROR_HANDLING"))
+    if (!envp_get(plan->environment, "TORCH_NCCL_ASYNC_ERROR_HANDLING"))
         strlist_add(out, "TORCH_NCCL_ASYNC_ERROR_HANDLING=1");
     if (plan_limits_threads(plan))
         strlist_add(out, "OMP_NUM_THREADS=1");
@@ -166,8 +166,8 @@ static bool has_name_of(const struct strlist *list, size_t n_items, const char *
 /* Of a crun around this one: they would name its descriptors and its address. */
 static bool is_only_ours(const char *variable)
 {
-    static const char *const names[] = {"CRUN_LOCAL_ADDR=", HOLDINGS_STATE_ENVIRONMENT "=",
-                                        HOLDINGS_CACHE_ENVIRONMENT "="};
+    static const char *const names[] = {"CRUN_LOCAL_ADDR=", WORKER_MEMORY_STATE_ENVIRONMENT "=",
+                                        WORKER_MEMORY_CACHE_ENVIRONMENT "="};
 
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
         if (strncmp(variable, names[i], strlen(names[i])) == 0)

@@ -29,29 +29,30 @@ static int kill_wait(const char *conf)
     return found;
 }
 
-int grace_find(char *const *environment, const char *slurm_conf, struct grace *ret)
+int scheduler_grace_find(char *const *environment, const char *slurm_conf, struct scheduler_grace *ret)
 {
-    const char *said = environment_get(environment, "CRUN_GRACE_SECONDS");
+    const char *said = envp_get(environment, "CRUN_GRACE_SECONDS");
     long long seconds;
 
-    *ret = (struct grace){0};
+    *ret = (struct scheduler_grace){0};
     if (said) {
         if (!options_int(said, &seconds) || seconds <= 0 || seconds > INT_MAX)
             return GRACE_E_BAD;
-        *ret = (struct grace){.seconds = (int)seconds, .is_certain = true, .source = "CRUN_GRACE_SECONDS"};
-    } else if (environment_get(environment, "SLURM_JOB_ID")) {
+        *ret = (struct scheduler_grace){
+            .seconds = (int)seconds, .is_certain = true, .source = "CRUN_GRACE_SECONDS"};
+    } else if (envp_get(environment, "SLURM_JOB_ID")) {
         int wait = slurm_conf ? kill_wait(slurm_conf) : -1;
-        *ret = (struct grace){.seconds = wait > 0 ? wait : SCHEDULER_DEFAULT_S,
-                              .is_certain = wait > 0,
-                              .source = "KillWait of Slurm"};
-    } else if (environment_get(environment, "KUBERNETES_SERVICE_HOST")) {
-        *ret = (struct grace){.seconds = SCHEDULER_DEFAULT_S,
-                              .source = "terminationGracePeriodSeconds of Kubernetes"};
+        *ret = (struct scheduler_grace){.seconds = wait > 0 ? wait : SCHEDULER_DEFAULT_S,
+                                        .is_certain = wait > 0,
+                                        .source = "KillWait of Slurm"};
+    } else if (envp_get(environment, "KUBERNETES_SERVICE_HOST")) {
+        *ret = (struct scheduler_grace){.seconds = SCHEDULER_DEFAULT_S,
+                                        .source = "terminationGracePeriodSeconds of Kubernetes"};
     }
     return 0;
 }
 
-int grace_timeout_max(const struct grace *grace)
+int scheduler_grace_timeout_max(const struct scheduler_grace *grace)
 {
     if (grace->seconds == 0)
         return INT_MAX;

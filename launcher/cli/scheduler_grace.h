@@ -11,7 +11,7 @@ enum {
     GRACE_RESERVE_S = 5, /* for what follows the shutdown timeout: kill, report, exit */
 };
 
-struct grace {
+struct scheduler_grace {
     int seconds;     /* 0: nothing is known of any */
     bool is_certain; /* false: the scheduler's default, which its administrator may have changed */
     const char *source;
@@ -23,7 +23,7 @@ enum { GRACE_E_BAD = 1 }; /* CRUN_GRACE_SECONDS is not a number of seconds */
  * CRUN_GRACE_SECONDS, where somebody has said it; else KillWait in the job of a Slurm whose configuration can be read
  * (slurm_conf: its text or NULL), else the default of Slurm or Kubernetes inside one of these.
  */
-int grace_find(char *const *environment, const char *slurm_conf, struct grace *ret);
+int scheduler_grace_find(char *const *environment, const char *slurm_conf, struct scheduler_grace *ret);
 
 /* The longest shutdown timeout that fits. */
-int grace_timeout_max(const struct grace *grace);
+int scheduler_grace_timeout_max(const struct scheduler_grace *grace);

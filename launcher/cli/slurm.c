@@ -26,16 +26,16 @@ static uint16_t derive_port(const char *job_id, const char *step_id)
 
 int slurm_find(char *const *environment, struct slurm *ret, const char **ret_variable)
 {
-    const char *variable = "SLURM_STEP_NODELIST", *list = environment_get(environment, variable);
-    struct slurm found = {.job_id = environment_get(environment, "SLURM_JOB_ID"),
-                          .step_id = environment_get(environment, "SLURM_STEP_ID")};
+    const char *variable = "SLURM_STEP_NODELIST", *list = envp_get(environment, variable);
+    struct slurm found = {.job_id = envp_get(environment, "SLURM_JOB_ID"),
+                          .step_id = envp_get(environment, "SLURM_STEP_ID")};
     struct hostlist_reader reader;
 
     if (!list) {
         variable = "SLURM_JOB_NODELIST";
-        list = environment_get(environment, variable);
+        list = envp_get(environment, variable);
     }
-    if (!found.job_id || !found.step_id || !list || !environment_get(environment, "SLURM_PROCID"))
+    if (!found.job_id || !found.step_id || !list || !envp_get(environment, "SLURM_PROCID"))
         return SLURM_E_NONE;
     *ret_variable = variable;
     found.n_nodes = hostlist_count(list);

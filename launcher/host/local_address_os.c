@@ -23,7 +23,7 @@ static bool ipv4_of(const struct sockaddr *address, uint32_t *ret)
     return true;
 }
 
-bool endpoint_is_loopback(const struct sockaddr *address)
+bool local_address_is_loopback(const struct sockaddr *address)
 {
     uint32_t v4;
 
@@ -44,10 +44,10 @@ static bool is_same(const struct sockaddr *a, const struct sockaddr *b)
                               &((const struct sockaddr_in6 *)(const void *)b)->sin6_addr);
 }
 
-bool endpoint_is_own(const struct sockaddr *address)
+bool local_address_is_own(const struct sockaddr *address)
 {
     struct ifaddrs *list;
-    bool found = endpoint_is_loopback(address);
+    bool found = local_address_is_loopback(address);
 
     if (found || getifaddrs(&list) < 0)
         return found;

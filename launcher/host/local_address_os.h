@@ -9,7 +9,7 @@
 
 struct sockaddr;
 
-bool endpoint_is_loopback(const struct sockaddr *address);
+bool local_address_is_loopback(const struct sockaddr *address);
 
 /* On one of the interfaces of this machine; all of 127.0.0.0/8 is. */
-bool endpoint_is_own(const struct sockaddr *address);
+bool local_address_is_own(const struct sockaddr *address);

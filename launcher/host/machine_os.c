@@ -108,7 +108,7 @@ int machine_count_gpus(void *environment)
 {
     int n = count_devices();
 
-    return n > 0 ? machine_visible_gpus(environment_get(environment, "CUDA_VISIBLE_DEVICES"), n) : 0;
+    return n > 0 ? machine_visible_gpus(envp_get(environment, "CUDA_VISIBLE_DEVICES"), n) : 0;
 }
 
 static ssize_t read_text(const char *path, char *out, size_t out_size)
@@ -134,20 +134,20 @@ void machine_say_stuck(int pid, int local_rank)
     char rank[32] = "";
     if (local_rank >= 0)
         (void)snprintf(rank, sizeof(rank), " (local rank %d)", local_rank);
-    say("process %d%s does not end on SIGKILL: state %c, in %s", pid, rank,
-        after_name && after_name[1] ? after_name[2] : '?',
-        *where && *where != '0' ? where : "an unknown place");
+    log_line("process %d%s does not end on SIGKILL: state %c, in %s", pid, rank,
+             after_name && after_name[1] ? after_name[2] : '?',
+             *where && *where != '0' ? where : "an unknown place");
 }
 
 /* ------------------------------------------------------------------ scheduler */
 
 char *machine_slurm_conf(char *const *environment)
 {
-    const char *places[] = {environment_get(environment, "SLURM_CONF"), "/run/slurm/conf/slurm.conf",
+    const char *places[] = {envp_get(environment, "SLURM_CONF"), "/run/slurm/conf/slurm.conf",
                             "/etc/slurm/slurm.conf", "/etc/slurm-llnl/slurm.conf"};
     size_t n;
 
-    if (!environment_get(environment, "SLURM_JOB_ID"))
+    if (!envp_get(environment, "SLURM_JOB_ID"))
         return NULL;
     for (size_t i = 0; i < sizeof(places) / sizeof(places[0]); i++) {
         char *bytes = places[i] ? logs_read_file(places[i], SLURM_CONF_MAX, &n) : NULL;

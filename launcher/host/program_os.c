@@ -53,7 +53,7 @@ static bool is_folder(const char *path)
  * *ret_error tells why there is none. */
 static char *find_on_path(const char *name, char *const *environment, int *ret_error)
 {
-    const char *path = environment_get(environment, "PATH");
+    const char *path = envp_get(environment, "PATH");
 
     *ret_error = ENOENT;
     if (strchr(name, '/')) {
@@ -164,8 +164,8 @@ static char *python_beside_torchrun(void)
 static int find_python(char *const *environment, const char *home, struct plan_command *command,
                        char **ret_file, char *error)
 {
-    const char *chosen = environment_get(environment, "PYTHON_EXEC");
-    const char *venv = environment_get(environment, "VIRTUAL_ENV");
+    const char *chosen = envp_get(environment, "PYTHON_EXEC");
+    const char *venv = envp_get(environment, "VIRTUAL_ENV");
     char *in_venv = NULL;
     int why = 0;
 

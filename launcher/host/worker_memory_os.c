@@ -5,9 +5,9 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-int holdings_init(struct holdings *h, int n_workers)
+int worker_memory_init(struct worker_memory *h, int n_workers)
 {
-    *h = (struct holdings){.cache = -1};
+    *h = (struct worker_memory){.cache = -1};
     h->states = malloc((size_t)n_workers * sizeof(*h->states));
     if (!h->states)
         return -ENOMEM;
@@ -25,7 +25,7 @@ static void close_one(int fd)
         (void)close(fd); /* memory: nothing is pending */
 }
 
-void holdings_finish(struct holdings *h)
+void worker_memory_finish(struct worker_memory *h)
 {
     if (!h->states)
         return;
@@ -33,5 +33,5 @@ void holdings_finish(struct holdings *h)
         close_one(h->states[i]);
     close_one(h->cache);
     free(h->states);
-    *h = (struct holdings){.cache = -1};
+    *h = (struct worker_memory){.cache = -1};
 }

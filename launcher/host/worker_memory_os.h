@@ -9,12 +9,12 @@
  * crun never looks into them; what is in them is libcrw's (worker-runtime/memory_state.h, host_cache_os.h).
  */
 
-struct holdings {
+struct worker_memory {
     int n_workers;
     int *states; /* for each worker; -1: the system has none to give, the job goes without */
     int cache;   /* the same */
 };
 
-/* Zeroed before; also after a failure holdings_finish() is fine. 0 or -ENOMEM. */
-int holdings_init(struct holdings *h, int n_workers);
-void holdings_finish(struct holdings *h);
+/* Zeroed before; also after a failure worker_memory_finish() is fine. 0 or -ENOMEM. */
+int worker_memory_init(struct worker_memory *h, int n_workers);
+void worker_memory_finish(struct worker_memory *h);

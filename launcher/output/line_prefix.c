@@ -7,7 +7,7 @@
 #include "launcher/util/strbuf.h"
 #include "base/err.h"
 
-bool lines_find_end(const char *data, size_t n_bytes, bool final, size_t *ret_length, size_t *ret_next)
+bool line_prefix_find_end(const char *data, size_t n_bytes, bool final, size_t *ret_length, size_t *ret_next)
 {
     const char *lf = memchr(data, '\n', n_bytes);
     const char *cr = memchr(data, '\r', lf ? (size_t)(lf - data) : n_bytes);
@@ -39,7 +39,7 @@ static int append_line(struct buf *out, const char *prefix, const char *line, si
     return r ? r : buf_append(out, "\n", 1);
 }
 
-static int take_line(const struct lines *l, const char *line, size_t n, struct buf *console,
+static int take_line(const struct line_prefix *l, const char *line, size_t n, struct buf *console,
                      struct buf *filtered)
 {
     int r = append_line(console, l->prefix, line, n);
@@ -49,14 +49,15 @@ static int take_line(const struct lines *l, const char *line, size_t n, struct b
     return r;
 }
 
-ptrdiff_t lines_take(const struct lines *lines, const char *data, size_t n_bytes, bool final,
-                     struct buf *console, struct buf *filtered)
+ptrdiff_t line_prefix_take(const struct line_prefix *lines, const char *data, size_t n_bytes, bool final,
+                           struct buf *console, struct buf *filtered)
 {
     const size_t console_size = buf_size(console), filtered_size = filtered ? buf_size(filtered) : 0;
     size_t taken = 0, length, next;
     int r = 0;
 
-    while (!r && taken < n_bytes && lines_find_end(data + taken, n_bytes - taken, final, &length, &next)) {
+    while (!r && taken < n_bytes &&
+           line_prefix_find_end(data + taken, n_bytes - taken, final, &length, &next)) {
         r = take_line(lines, data + taken, length, console, filtered);
         taken += next;
     }
@@ -83,7 +84,7 @@ struct variable {
 };
 
 /* Appends what stands for the variable at *s and returns its length there; 0 when there is none. */
-static size_t add_variable(struct text *out, const char *s, const struct variable *variables,
+static size_t add_variable(struct strbuf *out, const char *s, const struct variable *variables,
                            size_t n_variables)
 {
     for (size_t i = 0; i < n_variables; i++) {
@@ -91,15 +92,15 @@ static size_t add_variable(struct text *out, const char *s, const struct variabl
         if (strncmp(s, variables[i].name, n) != 0)
             continue;
         if (variables[i].text)
-            text_add(out, "%s", variables[i].text);
+            strbuf_add(out, "%s", variables[i].text);
         else
-            text_add(out, "%d", variables[i].number);
+            strbuf_add(out, "%d", variables[i].number);
         return n;
     }
     return 0;
 }
 
-char *lines_prefix(const char *template, const char *role, int local_rank, int rank, const char *host)
+char *line_prefix_prefix(const char *template, const char *role, int local_rank, int rank, const char *host)
 {
     const struct variable variables[] = {
         {"${role_name}", role, 0},
@@ -107,13 +108,13 @@ char *lines_prefix(const char *template, const char *role, int local_rank, int r
         {"${rank}", NULL, rank},
         {"${host}", host, 0},
     };
-    struct text out = {0};
+    struct strbuf out = {0};
 
     while (*template) {
         size_t n = add_variable(&out, template, variables, ARRAY_SIZE(variables));
         if (n == 0)
-            text_add(&out, "%c", *template);
+            strbuf_add(&out, "%c", *template);
         template += n ? n : 1;
     }
-    return text_steal(&out);
+    return strbuf_steal(&out);
 }

@@ -16,7 +16,7 @@ enum {
     LINES_PIECE = 64 << 10, /* a line that is longer is broken into lines of this many bytes */
 };
 
-struct lines {
+struct line_prefix {
     const char *prefix;           /* in front of each line */
     const char *prefix_plain;     /* the same without colour, for `filtered` */
     const struct strlist *filter; /* lines that contain one of these texts go to `filtered`, too */
@@ -27,12 +27,12 @@ struct lines {
  * nobody wants them). A rest without a line's end is taken only if `final` says that nothing follows, or if
  * it is LINES_PIECE long. Returns how many bytes were taken, or -ENOMEM (then nothing was).
  */
-ptrdiff_t lines_take(const struct lines *lines, const char *data, size_t n_bytes, bool final,
-                     struct buf *console, struct buf *filtered);
+ptrdiff_t line_prefix_take(const struct line_prefix *lines, const char *data, size_t n_bytes, bool final,
+                           struct buf *console, struct buf *filtered);
 
 /* Where the line that begins at data ends: its length, and *ret_next behind its end mark; false when it does
  * not end within n_bytes. */
-bool lines_find_end(const char *data, size_t n_bytes, bool final, size_t *ret_length, size_t *ret_next);
+bool line_prefix_find_end(const char *data, size_t n_bytes, bool final, size_t *ret_length, size_t *ret_next);
 
 /* template with ${role_name}, ${local_rank}, ${rank} and ${host} replaced; malloc'ed or NULL. */
-char *lines_prefix(const char *template, const char *role, int local_rank, int rank, const char *host);
+char *line_prefix_prefix(const char *template, const char *role, int local_rank, int rank, const char *host);

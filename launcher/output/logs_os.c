@@ -19,7 +19,7 @@ static const char *const attempt_files[] = {"filtered_stdout.log", "filtered_std
 
 int logs_init(struct logs *logs, const char *log_dir, char *const *environment, int n_workers)
 {
-    const char *tmp = environment_get(environment, "TMPDIR");
+    const char *tmp = envp_get(environment, "TMPDIR");
 
     *logs = (struct logs){.n_workers = n_workers};
     if (log_dir && strcmp(log_dir, "/dev/null") == 0)

@@ -150,8 +150,8 @@ static void close_done(struct output *o)
 
 static void give_up_file(struct stream *s, int error)
 {
-    say("cannot write %s: %s; local rank %d goes on without this log", s->path, strerror(error),
-        s->local_rank);
+    log_line("cannot write %s: %s; local rank %d goes on without this log", s->path, strerror(error),
+             s->local_rank);
     /* What is in it can still be shown: the descriptor stays until the stream ends. */
     free(s->path);
     s->path = NULL;
@@ -256,8 +256,8 @@ static void write_filtered(struct stream *s, struct buf *lines)
     size_t n = buf_size(lines);
 
     if (n > 0 && write(s->filtered, buf_bytes(lines), n) != (ssize_t)n) {
-        say("cannot write the filtered %s log: %s", names[s->console == s->output->console_of[1]],
-            strerror(errno));
+        log_line("cannot write the filtered %s log: %s", names[s->console == s->output->console_of[1]],
+                 strerror(errno));
         (void)close(s->filtered);
         s->filtered = -1;
     }
@@ -291,13 +291,14 @@ static bool show_lines(struct stream *s)
 
     if (is_shown(s) || (!s->has_line && !s->ended && !long_line))
         return false;
-    const struct lines lines = {.prefix = s->prefix, .prefix_plain = s->prefix_plain, .filter = s->filter};
+    const struct line_prefix lines = {
+        .prefix = s->prefix, .prefix_plain = s->prefix_plain, .filter = s->filter};
     bool from_file = s->shown < s->written;
     size_t n = next_piece(s, &data, &final);
     if (n == 0)
         return false;
     ptrdiff_t taken =
-        lines_take(&lines, data, n, final, &s->console->pending, s->filtered >= 0 ? &filtered : NULL);
+        line_prefix_take(&lines, data, n, final, &s->console->pending, s->filtered >= 0 ? &filtered : NULL);
     if (s->filtered >= 0)
         write_filtered(s, &filtered);
     if (taken == 0 && from_file && buf_size(&s->tail) > 0) {
@@ -418,8 +419,8 @@ static int open_consoles(struct output *o)
 
 static bool wants_colour(const struct output *o, const struct console *c)
 {
-    const char *no_colour = environment_get(o->environment, "NO_COLOR");
-    const char *term = environment_get(o->environment, "TERM");
+    const char *no_colour = envp_get(o->environment, "NO_COLOR");
+    const char *term = envp_get(o->environment, "TERM");
 
     return c->is_terminal && !(no_colour && *no_colour) && term && strcmp(term, "dumb") != 0;
 }
@@ -431,8 +432,8 @@ static int make_prefixes(struct stream *s)
     char host[256] = "";
 
     (void)gethostname(host, sizeof(host) - 1); /* stays empty if it fails */
-    s->prefix_plain = lines_prefix(template ? template : default_template, o->job->role, s->local_rank,
-                                   s->local_rank, host);
+    s->prefix_plain = line_prefix_prefix(template ? template : default_template, o->job->role, s->local_rank,
+                                         s->local_rank, host);
     if (!s->prefix_plain)
         return -ENOMEM;
     if (!wants_colour(o, s->console))
@@ -449,7 +450,7 @@ static int open_log(const char *path, int flags)
     if (fd >= 0)
         return fd;
     int r = -errno;
-    say("cannot open the log file %s: %s", path, strerror(errno));
+    log_line("cannot open the log file %s: %s", path, strerror(errno));
     return r;
 }
 

@@ -29,26 +29,26 @@
 #include "rendezvous/server_uv.h"
 
 enum {
-    LOOKUP_WATCH_MS = 500,
-    LOOKUP_PATIENCE_MS = 2000, /* with a resolver that says nothing */
-    LOOKUP_COMPLAIN_MS = 10000,
+    RESOLVER_WATCH_MS = 500,
+    RESOLVER_PATIENCE_MS = 2000, /* with a resolver that says nothing */
+    RESOLVER_COMPLAIN_MS = 10000,
     QUIET_MS = 900, /* of waiting, before the count of nodes is said */
     LINGER_MS = 10000,
     DRAIN_MS = 1000,
     ENDPOINT_SIZE = 300,
 };
 
-struct nodes {
-    struct nodes_host host;
+struct membership {
+    struct membership_host host;
     struct session_uv *session;
     struct server *rendezvous; /* hosted here, or NULL */
     struct server *store;      /* of the next generation */
-    struct last_word last_word;
+    struct death_notice death_notice;
     struct probe *probe; /* of the present one's store, on another node */
     char probed[ENDPOINT_SIZE];
-    struct lookup *lookup;             /* of the endpoint's name */
-    struct lookup_addresses addresses; /* of the endpoint, as this node dials it */
-    uv_timer_t timer;                  /* begin, watch the lookup, or linger */
+    struct resolver *resolver;           /* of the endpoint's name */
+    struct resolver_addresses addresses; /* of the endpoint, as this node dials it */
+    uv_timer_t timer;                    /* begin, watch the lookup, or linger */
     char endpoint[ENDPOINT_SIZE];
     uint64_t began_ms, complain_ms, waiting_ms;
     time_t ended_s;
@@ -57,11 +57,11 @@ struct nodes {
     bool is_ready, leaving, closing, timer_closed;
 };
 
-static void begin_session(struct nodes *n);
+static void begin_session(struct membership *n);
 
 /* ------------------------------------------------------------------ end */
 
-static void free_if_done(struct nodes *n)
+static void free_if_done(struct membership *n)
 {
     if (!n->timer_closed || n->rendezvous)
         return;
@@ -71,7 +71,7 @@ static void free_if_done(struct nodes *n)
 
 static void on_timer_closed(uv_handle_t *handle)
 {
-    struct nodes *n = handle->data;
+    struct membership *n = handle->data;
 
     n->timer_closed = true;
     free_if_done(n);
@@ -79,14 +79,14 @@ static void on_timer_closed(uv_handle_t *handle)
 
 static void on_rendezvous_stopped(void *data)
 {
-    struct nodes *n = data;
+    struct membership *n = data;
 
     n->rendezvous = NULL;
     free_if_done(n);
 }
 
 /* The last step: the rendezvous is not waited for any longer. */
-static void close_rest(struct nodes *n)
+static void close_rest(struct membership *n)
 {
     if (uv_is_closing((uv_handle_t *)&n->timer))
         return;
@@ -97,15 +97,15 @@ static void close_rest(struct nodes *n)
 
 static void on_linger_end(uv_timer_t *timer)
 {
-    struct nodes *n = timer->data;
+    struct membership *n = timer->data;
 
     size_t n_nodes = server_n_nodes(n->rendezvous);
-    say("%zu node%s not asked how the job ended; the rendezvous does not wait any longer", n_nodes,
-        n_nodes == 1 ? " has" : "s have");
+    log_line("%zu node%s not asked how the job ended; the rendezvous does not wait any longer", n_nodes,
+             n_nodes == 1 ? " has" : "s have");
     close_rest(n);
 }
 
-static void stop_probe(struct nodes *n)
+static void stop_probe(struct membership *n)
 {
     probe_stop(n->probe);
     n->probe = NULL;
@@ -113,18 +113,18 @@ static void stop_probe(struct nodes *n)
 
 static void on_deserted(void *data)
 {
-    struct nodes *n = data;
+    struct membership *n = data;
 
     if (n->closing)
         close_rest(n);
 }
 
-void nodes_hurry(struct nodes *n)
+void membership_hurry(struct membership *n)
 {
     close_rest(n);
 }
 
-void nodes_destroy(struct nodes *n)
+void membership_destroy(struct membership *n)
 {
     if (!n || n->closing)
         return;
@@ -134,8 +134,8 @@ void nodes_destroy(struct nodes *n)
     if (n->store)
         server_stop(n->store, NULL, NULL);
     n->store = NULL;
-    lookup_stop(n->lookup);
-    n->lookup = NULL;
+    resolver_stop(n->resolver);
+    n->resolver = NULL;
     stop_probe(n);
     if (!n->rendezvous || server_n_nodes(n->rendezvous) == 0)
         close_rest(n);
@@ -143,14 +143,14 @@ void nodes_destroy(struct nodes *n)
         (void)uv_timer_start(&n->timer, on_linger_end, LINGER_MS, 0); /* fails only without a callback */
 }
 
-static void end(struct nodes *n, int exit_code, const struct session_cause *cause)
+static void end(struct membership *n, int exit_code, const struct session_cause *cause)
 {
     n->host.on_end(n->host.data, exit_code, cause);
 }
 
 /* ------------------------------------------------------------------ the session's wishes */
 
-static void say_progress(struct nodes *n, const struct session_view *view)
+static void say_progress(struct membership *n, const struct session_view *view)
 {
     char missing[128] = "";
     size_t size = 0;
@@ -158,16 +158,16 @@ static void say_progress(struct nodes *n, const struct session_view *view)
     if (uv_now(n->host.loop) < n->waiting_ms + QUIET_MS)
         return;
     if (view->standby) {
-        say("the job has all the nodes it can use; this one waits for a place");
+        log_line("the job has all the nodes it can use; this one waits for a place");
         return;
     }
     for (uint32_t i = 0; i < view->n_missing && size < sizeof(missing) - 16; i++)
         size += (size_t)snprintf(missing + size, sizeof(missing) - size, "%s%u",
                                  i ? ", " : ", missing: node rank ", view->missing[i]);
     if (view->min_nodes == view->max_nodes)
-        say("%u/%u nodes%s", view->n_ready, view->max_nodes, missing);
+        log_line("%u/%u nodes%s", view->n_ready, view->max_nodes, missing);
     else
-        say("%u/%u nodes (at least %u)%s", view->n_ready, view->max_nodes, view->min_nodes, missing);
+        log_line("%u/%u nodes (at least %u)%s", view->n_ready, view->max_nodes, view->min_nodes, missing);
 }
 
 static void format_endpoint(char *to, const char *host, unsigned port)
@@ -178,17 +178,18 @@ static void format_endpoint(char *to, const char *host, unsigned port)
 
 static void on_unreachable(void *data, const char *why)
 {
-    struct nodes *n = data;
+    struct membership *n = data;
 
     stop_probe(n);
-    say("the worker store of this generation cannot be reached from this node at %s (%s), so its workers wait in "
+    log_line(
+        "the worker store of this generation cannot be reached from this node at %s (%s), so its workers wait in "
         "vain; that address is what --local-addr says on node 0, or else where node 0 came from to the rendezvous: "
         "start node 0 with --local-addr=ADDRESS, one at which all nodes reach it, and look for a firewall between",
         n->probed, why);
 }
 
 /* Workers say nothing for minutes when their store is out of reach. */
-static void probe_store(struct nodes *n, const struct session_place *place)
+static void probe_store(struct membership *n, const struct rank_assignment *place)
 {
     const struct probe_config config = {.loop = n->host.loop,
                                         .host = place->master_addr,
@@ -202,7 +203,7 @@ static void probe_store(struct nodes *n, const struct session_place *place)
         n->probe = NULL; /* then the workers have to tell it */
 }
 
-static void start(struct nodes *n, const struct session_view *view)
+static void start(struct membership *n, const struct session_view *view)
 {
     struct server *store = n->store;
     char why[SESSION_TEXT_SIZE + 256];
@@ -211,9 +212,10 @@ static void start(struct nodes *n, const struct session_view *view)
     n->is_ready = false;
     if (view->generation > 0 && view->cause.kind != SESSION_CAUSE_NONE) {
         session_cause_describe(&view->cause, why, sizeof(why));
-        say("%s; goes on as generation %lld with %u node%s (%u/%u restarts used)", why,
-            (long long)view->generation, view->place.group_world_size,
-            view->place.group_world_size == 1 ? "" : "s", view->restarts, n->host.job->params.max_restarts);
+        log_line("%s; goes on as generation %lld with %u node%s (%u/%u restarts used)", why,
+                 (long long)view->generation, view->place.group_world_size,
+                 view->place.group_world_size == 1 ? "" : "s", view->restarts,
+                 n->host.job->params.max_restarts);
     }
     if (view->place.group_rank != 0 && store) {
         server_stop(store, NULL, NULL);
@@ -223,17 +225,18 @@ static void start(struct nodes *n, const struct session_view *view)
     n->host.on_start(n->host.data, (uint32_t)view->generation, (int)view->restarts, &view->place, store);
 }
 
-static struct verdict verdict_of(const struct nodes *n, const struct session *s, const char *time_text)
+static struct job_result verdict_of(const struct membership *n, const struct session *s,
+                                    const char *time_text)
 {
-    return (struct verdict){.kind = s->verdict,
-                            .cause = &s->cause,
-                            .title = n->host.job->program_name,
-                            .time_text = time_text,
-                            .restarts = s->restarts,
-                            .max_restarts = n->host.job->params.max_restarts};
+    return (struct job_result){.kind = s->verdict,
+                               .cause = &s->cause,
+                               .title = n->host.job->program_name,
+                               .time_text = time_text,
+                               .restarts = s->restarts,
+                               .max_restarts = n->host.job->params.max_restarts};
 }
 
-static void on_session_end(struct nodes *n)
+static void on_session_end(struct membership *n)
 {
     const struct session *s = session_uv_machine(n->session);
 
@@ -241,12 +244,12 @@ static void on_session_end(struct nodes *n)
         end(n, 1, NULL);
         return;
     }
-    const struct verdict verdict = verdict_of(n, s, "");
+    const struct job_result verdict = verdict_of(n, s, "");
     n->ended_s = time(NULL);
-    end(n, verdict_code(&verdict, n->host.job->exit_code_of_worker), &s->cause);
+    end(n, job_result_code(&verdict, n->host.job->exit_code_of_worker), &s->cause);
 }
 
-void nodes_tell_end(struct nodes *n)
+void membership_tell_end(struct membership *n)
 {
     const struct session *s = n->session ? session_uv_machine(n->session) : NULL;
     char time_text[32] = "";
@@ -255,20 +258,20 @@ void nodes_tell_end(struct nodes *n)
     if (!s || s->end == SESSION_END_NONE)
         return;
     if (s->end != SESSION_END_VERDICT) {
-        say("%s", s->text);
+        log_line("%s", s->text);
         return;
     }
     if (localtime_r(&n->ended_s, &local))
         (void)strftime(time_text, sizeof(time_text), "%Y-%m-%d_%H:%M:%S", &local); /* fits */
-    const struct verdict verdict = verdict_of(n, s, time_text);
-    char *text = verdict_compose(&verdict);
-    say_lines(text ? text : "crun: the job has ended, and memory is too short to say how\n");
+    const struct job_result verdict = verdict_of(n, s, time_text);
+    char *text = job_result_compose(&verdict);
+    log_lines(text ? text : "crun: the job has ended, and memory is too short to say how\n");
     free(text);
 }
 
 static void on_action(void *data, enum session_action action, const struct session_view *view)
 {
-    struct nodes *n = data;
+    struct membership *n = data;
 
     switch (action) {
     case SESSION_DO_START:
@@ -285,7 +288,7 @@ static void on_action(void *data, enum session_action action, const struct sessi
         say_progress(n, view);
         break;
     case SESSION_DO_SAY:
-        say("%s", session_uv_machine(n->session)->text);
+        log_line("%s", session_uv_machine(n->session)->text);
         break;
     case SESSION_DO_END:
         stop_probe(n);
@@ -299,16 +302,16 @@ static void on_action(void *data, enum session_action action, const struct sessi
 /* ------------------------------------------------------------------ what became of the workers */
 
 /* An empty store, held from now on, whoever will be node 0. */
-static int offer_store(struct nodes *n, uint16_t *ret_port)
+static int offer_store(struct membership *n, uint16_t *ret_port)
 {
     int r = n->store ? 0 : worker_store_open(&n->store, n->host.loop, NULL, 0, ret_port);
 
     if (r)
-        say("cannot open a worker store for the next generation: %s", strerror(-r));
+        log_line("cannot open a worker store for the next generation: %s", strerror(-r));
     return r;
 }
 
-void nodes_ready(struct nodes *n)
+void membership_ready(struct membership *n)
 {
     uint16_t port = 0;
 
@@ -322,28 +325,28 @@ void nodes_ready(struct nodes *n)
         end(n, 1, NULL);
 }
 
-void nodes_failed(struct nodes *n, const struct session_cause *cause, uint64_t when_ns)
+void membership_failed(struct membership *n, const struct session_cause *cause, uint64_t when_ns)
 {
     session_uv_step(n->session, (struct session_event){
                                     .kind = SESSION_EVENT_GROUP_FAILED, .cause = cause, .when_ns = when_ns});
 }
 
-void nodes_done(struct nodes *n)
+void membership_done(struct membership *n)
 {
     session_uv_step(n->session, (struct session_event){.kind = SESSION_EVENT_GROUP_DONE});
 }
 
-void nodes_drain(struct nodes *n)
+void membership_drain(struct membership *n)
 {
     session_uv_step(n->session, (struct session_event){.kind = SESSION_EVENT_DRAIN});
 }
 
-const struct last_word *nodes_last_word(struct nodes *n)
+const struct death_notice *membership_death_notice(struct membership *n)
 {
-    return n->session && session_uv_last_word(n->session, &n->last_word) ? &n->last_word : NULL;
+    return n->session && session_uv_last_word(n->session, &n->death_notice) ? &n->death_notice : NULL;
 }
 
-void nodes_leave(struct nodes *n, const char *why)
+void membership_leave(struct membership *n, const char *why)
 {
     char reason[SESSION_TEXT_SIZE];
 
@@ -360,7 +363,7 @@ void nodes_leave(struct nodes *n, const char *why)
 
 static void say_for_rendezvous(void *data, const char *line)
 {
-    say("rendezvous: %s", line);
+    log_line("rendezvous: %s", line);
 }
 
 /* How this node knows the endpoint. */
@@ -379,7 +382,7 @@ static int listen_everywhere(struct server *server, uint16_t port, uint16_t *ret
 
 /* Listens at the endpoint: at its address, or everywhere if it is a name, which others may resolve to
  * another address of this machine, or an address that only leads here (a service's, one in front of NAT). */
-static int listen_here(struct server *server, const struct nodes *n, const struct endpoint_kind *kind,
+static int listen_here(struct server *server, const struct membership *n, const struct endpoint_kind *kind,
                        uint16_t *ret_port)
 {
     const struct job *job = n->host.job;
@@ -395,7 +398,7 @@ static int listen_here(struct server *server, const struct nodes *n, const struc
 }
 
 /* Somebody else on this machine may serve it already: then this node is a guest like others. */
-static int host_rendezvous(struct nodes *n, const struct endpoint_kind *kind)
+static int host_rendezvous(struct membership *n, const struct endpoint_kind *kind)
 {
     const struct job *job = n->host.job;
     const struct server_rounds rounds = {.deserted = on_deserted, .data = n};
@@ -418,15 +421,15 @@ static int host_rendezvous(struct nodes *n, const struct endpoint_kind *kind)
     return 0;
 }
 
-static void settle_host(struct nodes *n, const struct endpoint_kind *kind)
+static void settle_host(struct membership *n, const struct endpoint_kind *kind)
 {
     const struct job *job = n->host.job;
     bool must = job->hosting == JOB_HOSTS, may = job->hosting != JOB_HOSTS_NOT;
 
     int r = must || (may && kind->is_own) ? host_rendezvous(n, kind) : 0;
     if (r && (must || r != -EADDRINUSE)) {
-        say("cannot serve the rendezvous at %s: %s%s", n->endpoint, strerror(-r),
-            must && r == -EADDRINUSE ? "; another program has the port" : "");
+        log_line("cannot serve the rendezvous at %s: %s%s", n->endpoint, strerror(-r),
+                 must && r == -EADDRINUSE ? "; another program has the port" : "");
         if (must) {
             end(n, 1, NULL);
             return;
@@ -441,15 +444,16 @@ static const char names_advice[] =
     "the name has to be known on every node (/etc/hosts, the resolver in /etc/resolv.conf): correct it, or give an "
     "address in --rdzv-endpoint";
 
-static void complain_of_name(struct nodes *n, const char *why)
+static void complain_of_name(struct membership *n, const char *why)
 {
     uint64_t now_ms = uv_now(n->host.loop), until_ms = n->began_ms + n->host.job->params.join_timeout_ms;
 
     if (now_ms < n->complain_ms)
         return;
-    n->complain_ms = now_ms + LOOKUP_COMPLAIN_MS;
-    say("the name in --rdzv-endpoint %s cannot be looked up: %s; trying again for %llu s; %s", n->endpoint,
-        why, (unsigned long long)(until_ms > now_ms ? (until_ms - now_ms) / 1000 : 0), names_advice);
+    n->complain_ms = now_ms + RESOLVER_COMPLAIN_MS;
+    log_line("the name in --rdzv-endpoint %s cannot be looked up: %s; trying again for %llu s; %s",
+             n->endpoint, why, (unsigned long long)(until_ms > now_ms ? (until_ms - now_ms) / 1000 : 0),
+             names_advice);
 }
 
 static void on_trouble(void *data, const char *why)
@@ -459,39 +463,40 @@ static void on_trouble(void *data, const char *why)
 
 static void on_watch(uv_timer_t *timer)
 {
-    struct nodes *n = timer->data;
+    struct membership *n = timer->data;
     uint64_t now_ms = uv_now(n->host.loop);
 
     if (n->leaving || now_ms < n->began_ms + n->host.job->params.join_timeout_ms) {
-        if (now_ms >= n->began_ms + LOOKUP_PATIENCE_MS)
-            complain_of_name(n, lookup_why(n->lookup));
+        if (now_ms >= n->began_ms + RESOLVER_PATIENCE_MS)
+            complain_of_name(n, resolver_why(n->resolver));
         return;
     }
     (void)uv_timer_stop(timer); /* cannot fail on a timer that exists */
-    say("the rendezvous at %s could not be reached for %u s (the join timeout): the name cannot be looked up: %s; %s",
-        n->endpoint, n->host.job->params.join_timeout_ms / 1000, lookup_why(n->lookup), names_advice);
+    log_line(
+        "the rendezvous at %s could not be reached for %u s (the join timeout): the name cannot be looked up: %s; %s",
+        n->endpoint, n->host.job->params.join_timeout_ms / 1000, resolver_why(n->resolver), names_advice);
     end(n, 1, NULL);
 }
 
-static struct endpoint_kind kind_of(const struct lookup_addresses *a, bool is_name)
+static struct endpoint_kind kind_of(const struct resolver_addresses *a, bool is_name)
 {
     struct endpoint_kind kind = {.is_name = is_name, .is_loopback = true};
 
     for (size_t i = 0; i < a->n; i++) {
-        kind.is_own = kind.is_own || endpoint_is_own(&a->items[i].any);
-        kind.is_loopback = kind.is_loopback && endpoint_is_loopback(&a->items[i].any);
+        kind.is_own = kind.is_own || local_address_is_own(&a->items[i].any);
+        kind.is_loopback = kind.is_loopback && local_address_is_loopback(&a->items[i].any);
     }
     return kind;
 }
 
-static void on_found(void *data, const struct lookup_addresses *found)
+static void on_found(void *data, const struct resolver_addresses *found)
 {
-    struct nodes *n = data;
+    struct membership *n = data;
     struct endpoint_kind kind = kind_of(found, true);
 
     (void)uv_timer_stop(&n->timer); /* as above */
-    lookup_stop(n->lookup);
-    n->lookup = NULL;
+    resolver_stop(n->resolver);
+    n->resolver = NULL;
     if (n->leaving)
         return;
     n->addresses = *found;
@@ -500,31 +505,31 @@ static void on_found(void *data, const struct lookup_addresses *found)
     settle_host(n, &kind);
 }
 
-static void look_up(struct nodes *n)
+static void look_up(struct membership *n)
 {
-    const struct lookup_config config = {.loop = n->host.loop,
-                                         .host = n->host.job->endpoint_host,
-                                         .port = n->host.job->endpoint_port,
-                                         .on_found = on_found,
-                                         .on_trouble = on_trouble,
-                                         .data = n};
+    const struct resolver_config config = {.loop = n->host.loop,
+                                           .host = n->host.job->endpoint_host,
+                                           .port = n->host.job->endpoint_port,
+                                           .on_found = on_found,
+                                           .on_trouble = on_trouble,
+                                           .data = n};
 
-    int r = lookup_start(&n->lookup, &config);
+    int r = resolver_start(&n->resolver, &config);
     if (r) {
-        say("cannot look up the name in --rdzv-endpoint %s: %s", n->endpoint, strerror(-r));
+        log_line("cannot look up the name in --rdzv-endpoint %s: %s", n->endpoint, strerror(-r));
         end(n, 1, NULL);
         return;
     }
-    (void)uv_timer_start(&n->timer, on_watch, LOOKUP_WATCH_MS,
-                         LOOKUP_WATCH_MS); /* fails only without a callback */
+    (void)uv_timer_start(&n->timer, on_watch, RESOLVER_WATCH_MS,
+                         RESOLVER_WATCH_MS); /* fails only without a callback */
 }
 
 static void on_begin(uv_timer_t *timer)
 {
-    struct nodes *n = timer->data;
+    struct membership *n = timer->data;
     const struct job *job = n->host.job;
 
-    if (!lookup_numeric(job->endpoint_host, job->endpoint_port, &n->addresses)) {
+    if (!resolver_numeric(job->endpoint_host, job->endpoint_port, &n->addresses)) {
         look_up(n);
         return;
     }
@@ -532,7 +537,7 @@ static void on_begin(uv_timer_t *timer)
     settle_host(n, &kind);
 }
 
-static void begin_session(struct nodes *n)
+static void begin_session(struct membership *n)
 {
     const struct job *job = n->host.job;
     const struct session_uv_host host = {.loop = n->host.loop,
@@ -549,24 +554,24 @@ static void begin_session(struct nodes *n)
     session_copy_text(config.hello.job, sizeof(config.hello.job), job->run_id_text);
     session_copy_text(config.hello.role, sizeof(config.hello.role), job->role);
     session_copy_text(config.hello.addr, sizeof(config.hello.addr), job->local_addr ? job->local_addr : "");
-    (void)gethostname(config.hello.host, sizeof(config.hello.host) - 1);   /* stays empty if it fails */
-    (void)lookup_numeric(n->dial_host, n->rendezvous_port, &n->addresses); /* a name has been looked up */
+    (void)gethostname(config.hello.host, sizeof(config.hello.host) - 1);     /* stays empty if it fails */
+    (void)resolver_numeric(n->dial_host, n->rendezvous_port, &n->addresses); /* a name has been looked up */
     for (size_t i = 0; i < n->addresses.n; i++)
         n->addresses.items[i].v4.sin_port = htons(n->rendezvous_port); /* at the same place in both */
     int r = getrandom(&config.hello.nonce, sizeof(config.hello.nonce), 0) == sizeof(config.hello.nonce)
                 ? session_uv_create(&n->session, &host, &config)
                 : -EIO;
     if (r) {
-        say("cannot begin a session with the rendezvous: %s", strerror(-r));
+        log_line("cannot begin a session with the rendezvous: %s", strerror(-r));
         end(n, 1, NULL);
     } else if (n->is_ready) {
-        nodes_ready(n);
+        membership_ready(n);
     }
 }
 
-int nodes_create(struct nodes **ret, const struct nodes_host *host)
+int membership_create(struct membership **ret, const struct membership_host *host)
 {
-    struct nodes *n = calloc(1, sizeof(*n));
+    struct membership *n = calloc(1, sizeof(*n));
     const struct job *job = host->job;
 
     if (!n)

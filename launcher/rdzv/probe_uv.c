@@ -14,7 +14,7 @@ enum { DELAY_MS = 1000, AGAIN_MS = 250, PATIENCE_MS = 4000 };
 
 struct probe {
     struct probe_config config;
-    struct link *link;
+    struct tcp_client *link;
     uv_timer_t timer;
     uint64_t until_ms;
     unsigned n_dials;
@@ -27,7 +27,7 @@ static void dial(struct probe *p);
 
 static void hang_up(struct probe *p)
 {
-    link_close(p->link);
+    tcp_client_close(p->link);
     p->link = NULL;
 }
 
@@ -39,9 +39,9 @@ static void on_timer(uv_timer_t *timer)
         dial(p);
         return;
     }
-    if (p->link && *link_trouble(p->link))
+    if (p->link && *tcp_client_trouble(p->link))
         (void)snprintf(p->why, sizeof(p->why), "the name cannot be looked up: %s",
-                       link_trouble(p->link)); /* cut */
+                       tcp_client_trouble(p->link)); /* cut */
     hang_up(p);
     p->config.on_unreachable(p->config.data, p->why);
 }
@@ -75,17 +75,17 @@ static void on_lost(void *data, const char *why)
 
 static void dial(struct probe *p)
 {
-    const struct link_config config = {.loop = p->config.loop,
-                                       .host = p->host,
-                                       .port = p->config.port,
-                                       .turn = p->n_dials++,
-                                       .on_connected = on_connected,
-                                       .on_bytes = on_bytes,
-                                       .on_lost = on_lost,
-                                       .data = p};
+    const struct tcp_client_config config = {.loop = p->config.loop,
+                                             .host = p->host,
+                                             .port = p->config.port,
+                                             .turn = p->n_dials++,
+                                             .on_connected = on_connected,
+                                             .on_bytes = on_bytes,
+                                             .on_lost = on_lost,
+                                             .data = p};
     uint64_t now_ms = uv_now(p->config.loop);
 
-    int r = link_dial(&p->link, &config);
+    int r = tcp_client_dial(&p->link, &config);
     if (r)
         on_lost(p, strerror(-r));
     else

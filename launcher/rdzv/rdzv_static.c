@@ -11,13 +11,13 @@
 
 static const char count_key[] = "init/"; /* of the store itself: without "/" and prefix */
 
-void static_node_init(struct static_node *n, const struct static_node_config *config)
+void rdzv_static_init(struct rdzv_static *n, const struct rdzv_static_config *config)
 {
-    *n = (struct static_node){.config = *config};
+    *n = (struct rdzv_static){.config = *config};
     client_init(&n->client, NULL);
 }
 
-void static_node_finish(struct static_node *n)
+void rdzv_static_finish(struct rdzv_static *n)
 {
     client_finish(&n->client);
 }
@@ -30,22 +30,22 @@ static struct wire_span span_of(const char *text)
 }
 
 /* "/<run_id>/torchelastic/..." */
-__attribute__((format(printf, 2, 3))) static char *key_of(const struct static_node *n, const char *format,
+__attribute__((format(printf, 2, 3))) static char *key_of(const struct rdzv_static *n, const char *format,
                                                           ...)
 {
-    struct text key = {0};
+    struct strbuf key = {0};
     char name[96];
     va_list args;
 
     va_start(args, format);
     (void)vsnprintf(name, sizeof(name), format, args); /* our own names fit */
     va_end(args);
-    text_add(&key, "/%s/torchelastic/%s", n->config.run_id, name);
-    return text_steal(&key);
+    strbuf_add(&key, "/%s/torchelastic/%s", n->config.run_id, name);
+    return strbuf_steal(&key);
 }
 
 /* Frees the key. */
-static int ask(struct static_node *n, enum wire_op op, char *key)
+static int ask(struct rdzv_static *n, enum wire_op op, char *key)
 {
     struct wire_span span;
 
@@ -60,7 +60,7 @@ static int ask(struct static_node *n, enum wire_op op, char *key)
 }
 
 /* Frees both. */
-static int set(struct static_node *n, char *key, char *value)
+static int set(struct rdzv_static *n, char *key, char *value)
 {
     int r = key && value ? client_key_value(&n->client, WIRE_OP_SET, span_of(key), span_of(value)) : -ENOMEM;
 
@@ -69,7 +69,7 @@ static int set(struct static_node *n, char *key, char *value)
     return r;
 }
 
-int static_node_join(struct static_node *n)
+int rdzv_static_join(struct rdzv_static *n)
 {
     int r = client_word(&n->client, WIRE_OP_VALIDATE, WIRE_VALIDATE_MAGIC);
 
@@ -82,7 +82,7 @@ int static_node_join(struct static_node *n)
 }
 
 /* Asks op about a list of one key for each node. */
-static int ask_roles(struct static_node *n, enum wire_op op)
+static int ask_roles(struct rdzv_static *n, enum wire_op op)
 {
     uint32_t n_nodes = n->config.n_nodes;
     struct wire_span *keys = calloc(n_nodes, sizeof(*keys));
@@ -105,21 +105,21 @@ static int ask_roles(struct static_node *n, enum wire_op op)
     return r;
 }
 
-static int wait_for_others(struct static_node *n)
+static int wait_for_others(struct rdzv_static *n)
 {
     n->stage = STATIC_GATHERING;
     return n->config.rank == 0 ? ask_roles(n, WIRE_OP_WAIT)
                                : ask(n, WIRE_OP_WAIT, key_of(n, "assigned_ranks/%u", n->config.rank));
 }
 
-static int read_what_came(struct static_node *n)
+static int read_what_came(struct rdzv_static *n)
 {
     n->stage = STATIC_READING;
     return n->config.rank == 0 ? ask_roles(n, WIRE_OP_MULTI_GET)
                                : ask(n, WIRE_OP_GET, key_of(n, "assigned_ranks/%u", n->config.rank));
 }
 
-int static_node_count(struct static_node *n)
+int rdzv_static_count(struct rdzv_static *n)
 {
     if (n->stage != STATIC_GATHERING)
         return 0;
@@ -129,7 +129,7 @@ int static_node_count(struct static_node *n)
     return r ? r : wait_for_others(n);
 }
 
-int static_node_leave(struct static_node *n)
+int rdzv_static_leave(struct rdzv_static *n)
 {
     n->stage = STATIC_LEAVING;
     return ask(n, WIRE_OP_ADD, key_of(n, "agent/terminal_state/num_members"));
@@ -137,7 +137,7 @@ int static_node_leave(struct static_node *n)
 
 /* ------------------------------------------------------------------ places */
 
-static int placed(struct static_node *n)
+static int placed(struct rdzv_static *n)
 {
     n->place.group_rank = n->config.rank;
     n->place.group_world_size = n->config.n_nodes;
@@ -146,14 +146,14 @@ static int placed(struct static_node *n)
     return 0;
 }
 
-static int place_by_rank(struct static_node *n)
+static int place_by_rank(struct rdzv_static *n)
 {
     n->place.rank_base = n->place.role_rank_base = n->config.rank * n->config.n_workers;
     n->place.world_size = n->place.role_world_size = n->config.n_nodes * n->config.n_workers;
     return placed(n);
 }
 
-static uint32_t role_size(const struct static_role *roles, uint32_t n_roles, const char *role)
+static uint32_t role_size(const struct rdzv_static_role *roles, uint32_t n_roles, const char *role)
 {
     uint32_t size = 0;
 
@@ -163,9 +163,9 @@ static uint32_t role_size(const struct static_role *roles, uint32_t n_roles, con
 }
 
 /* Everybody's ranks: in order of the nodes, and the same within each role. */
-static int assign(struct static_node *n, const struct static_role *roles)
+static int assign(struct rdzv_static *n, const struct rdzv_static_role *roles)
 {
-    struct session_place place = {0};
+    struct rank_assignment place = {0};
 
     for (uint32_t i = 0; i < n->config.n_nodes; i++)
         place.world_size += roles[i].n_workers;
@@ -174,7 +174,7 @@ static int assign(struct static_node *n, const struct static_role *roles)
         place.role_world_size = role_size(roles, n->config.n_nodes, roles[i].role);
         if (i == n->config.rank)
             n->place = place;
-        int r = set(n, key_of(n, "assigned_ranks/%u", i), static_json_ranks(&place));
+        int r = set(n, key_of(n, "assigned_ranks/%u", i), rdzv_static_json_ranks(&place));
         if (r)
             return r;
         place.rank_base += roles[i].n_workers;
@@ -182,16 +182,16 @@ static int assign(struct static_node *n, const struct static_role *roles)
     return placed(n);
 }
 
-static int hear_roles(struct static_node *n, const struct wire_reply *reply)
+static int hear_roles(struct rdzv_static *n, const struct wire_reply *reply)
 {
-    struct static_role *roles = calloc(n->config.n_nodes, sizeof(*roles));
+    struct rdzv_static_role *roles = calloc(n->config.n_nodes, sizeof(*roles));
     struct wire_span list = reply->items, value;
     uint32_t n_read = 0;
 
     if (!roles)
         return -ENOMEM;
     while (n_read < n->config.n_nodes && wire_next_key(&list, &value) &&
-           static_json_read_role(value.data, value.size, &roles[n_read]))
+           rdzv_static_json_read_role(value.data, value.size, &roles[n_read]))
         n_read++;
     n->error = "the store holds something else than the description of a node under role_info";
     int r = n_read == n->config.n_nodes ? assign(n, roles) : STATIC_E_BAD;
@@ -201,9 +201,9 @@ static int hear_roles(struct static_node *n, const struct wire_reply *reply)
     return r;
 }
 
-static int hear_ranks(struct static_node *n, const struct wire_reply *reply)
+static int hear_ranks(struct rdzv_static *n, const struct wire_reply *reply)
 {
-    if (static_json_read_ranks(reply->value.data, reply->value.size, &n->place))
+    if (rdzv_static_json_read_ranks(reply->value.data, reply->value.size, &n->place))
         return placed(n);
     n->error = "the store holds something else than four numbers under assigned_ranks";
     return STATIC_E_BAD;
@@ -211,21 +211,21 @@ static int hear_ranks(struct static_node *n, const struct wire_reply *reply)
 
 /* ------------------------------------------------------------------ replies */
 
-static void hear_count(struct static_node *n, int64_t count)
+static void hear_count(struct rdzv_static *n, int64_t count)
 {
     n->n_there = count > n->config.n_nodes ? n->config.n_nodes : count > 0 ? (uint32_t)count : 0;
 }
 
-static int inform(struct static_node *n)
+static int inform(struct rdzv_static *n)
 {
     if (n->config.identical)
         return place_by_rank(n);
     int r = set(n, key_of(n, "role_info/%u", n->config.rank),
-                static_json_role(n->config.role, n->config.rank, n->config.n_workers));
+                rdzv_static_json_role(n->config.role, n->config.rank, n->config.n_workers));
     return r ? r : wait_for_others(n);
 }
 
-static int hear_members(struct static_node *n, int64_t count)
+static int hear_members(struct rdzv_static *n, int64_t count)
 {
     if (count < n->config.n_nodes)
         return ask(n, WIRE_OP_WAIT, key_of(n, "agent/terminal_state/last_member"));
@@ -234,7 +234,7 @@ static int hear_members(struct static_node *n, int64_t count)
     return r ? r : ask(n, WIRE_OP_WAIT, key_of(n, "agent/terminal_state/last_member"));
 }
 
-static int hear_wait(struct static_node *n, int64_t status)
+static int hear_wait(struct rdzv_static *n, int64_t status)
 {
     if (status == WIRE_WAIT_CANCELED)
         return 0; /* to count; it was asked anew */
@@ -245,7 +245,7 @@ static int hear_wait(struct static_node *n, int64_t status)
     return 0;
 }
 
-static int hear_one(struct static_node *n, const struct wire_reply *reply)
+static int hear_one(struct rdzv_static *n, const struct wire_reply *reply)
 {
     char text[24] = "";
 
@@ -270,7 +270,7 @@ static int hear_one(struct static_node *n, const struct wire_reply *reply)
     }
 }
 
-int static_node_hear(struct static_node *n)
+int rdzv_static_hear(struct rdzv_static *n)
 {
     struct wire_reply reply;
     int r;

@@ -20,13 +20,13 @@
 #include "proto/client.h"
 #include "rendezvous/session_message.h"
 
-struct static_node_config {
+struct rdzv_static_config {
     const char *run_id, *role;
     uint32_t rank, n_nodes, n_workers;
     bool identical; /* TORCH_ELASTIC_WORKER_IDENTICAL=1: all nodes are alike, nothing is exchanged */
 };
 
-enum static_stage {
+enum rdzv_static_stage {
     STATIC_GREETING,
     STATIC_GATHERING, /* node 0: for all role_infos; others: for their ranks */
     STATIC_READING,   /* what was waited for */
@@ -35,26 +35,26 @@ enum static_stage {
     STATIC_LEFT,    /* and so have all */
 };
 
-struct static_node {
-    struct static_node_config config;
+struct rdzv_static {
+    struct rdzv_static_config config;
     struct client client;
-    enum static_stage stage;
-    uint32_t n_there;           /* nodes seen so far */
-    struct session_place place; /* from STATIC_PLACED on; without the master's address */
-    const char *error;          /* a part of a sentence */
+    enum rdzv_static_stage stage;
+    uint32_t n_there;             /* nodes seen so far */
+    struct rank_assignment place; /* from STATIC_PLACED on; without the master's address */
+    const char *error;            /* a part of a sentence */
 };
 
 /* The strings must live as long. */
-void static_node_init(struct static_node *n, const struct static_node_config *config);
-void static_node_finish(struct static_node *n);
+void rdzv_static_init(struct rdzv_static *n, const struct rdzv_static_config *config);
+void rdzv_static_finish(struct rdzv_static *n);
 
 /* Each appends to client.out; 0, -ENOMEM or CLIENT_E_*. */
-int static_node_join(struct static_node *n);  /* the connection is there */
-int static_node_count(struct static_node *n); /* refreshes n_there */
-int static_node_leave(struct static_node *n); /* its workers are done */
+int rdzv_static_join(struct rdzv_static *n);  /* the connection is there */
+int rdzv_static_count(struct rdzv_static *n); /* refreshes n_there */
+int rdzv_static_leave(struct rdzv_static *n); /* its workers are done */
 
 enum { STATIC_E_BAD = 100 }; /* besides CLIENT_E_*: n->error says what is wrong with what the store holds */
 
 /* Works on what was appended to client.in, and appends to client.out. 0: look at the stage; -ENOMEM,
  * CLIENT_E_PROTOCOL (client.error), STATIC_E_BAD: over. */
-int static_node_hear(struct static_node *n);
+int rdzv_static_hear(struct rdzv_static *n);

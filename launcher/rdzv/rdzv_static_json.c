@@ -8,7 +8,7 @@
 
 enum { RANKS_MAX = 1 << 30 }; /* of all workers of a job */
 
-char *static_json_role(const char *role, uint32_t rank, uint32_t n_workers)
+char *rdzv_static_json_role(const char *role, uint32_t rank, uint32_t n_workers)
 {
     cJSON *object = cJSON_CreateObject();
     char *text = NULL;
@@ -20,7 +20,7 @@ char *static_json_role(const char *role, uint32_t rank, uint32_t n_workers)
     return text;
 }
 
-char *static_json_ranks(const struct session_place *p)
+char *rdzv_static_json_ranks(const struct rank_assignment *p)
 {
     char *text;
 
@@ -38,11 +38,11 @@ static bool read_count(const cJSON *item, uint32_t max, uint32_t *ret)
     return true;
 }
 
-bool static_json_read_role(const void *bytes, size_t n, struct static_role *ret)
+bool rdzv_static_json_read_role(const void *bytes, size_t n, struct rdzv_static_role *ret)
 {
     cJSON *object = cJSON_ParseWithLength(bytes, n);
     const char *role = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(object, "role"));
-    struct static_role read = {0};
+    struct rdzv_static_role read = {0};
     bool good = role && read_count(cJSON_GetObjectItemCaseSensitive(object, "local_world_size"),
                                    SESSION_WORKERS_MAX, &read.n_workers);
 
@@ -55,7 +55,7 @@ bool static_json_read_role(const void *bytes, size_t n, struct static_role *ret)
     return true;
 }
 
-bool static_json_read_ranks(const void *bytes, size_t n, struct session_place *ret)
+bool rdzv_static_json_read_ranks(const void *bytes, size_t n, struct rank_assignment *ret)
 {
     cJSON *list = cJSON_ParseWithLength(bytes, n);
     uint32_t numbers[4];

@@ -12,17 +12,17 @@
 #include <stddef.h>
 #include <stdint.h>
 
-struct session_place;
+struct rank_assignment;
 
-struct static_role {
+struct rdzv_static_role {
     char *role; /* malloc'ed */
     uint32_t n_workers;
 };
 
 /* Malloc'ed text; NULL without memory. */
-char *static_json_role(const char *role, uint32_t rank, uint32_t n_workers);
-char *static_json_ranks(const struct session_place *place);
+char *rdzv_static_json_role(const char *role, uint32_t rank, uint32_t n_workers);
+char *rdzv_static_json_ranks(const struct rank_assignment *place);
 
 /* False: it is not what it should be, or memory is out. The role is the caller's on success. */
-bool static_json_read_role(const void *bytes, size_t n, struct static_role *ret);
-bool static_json_read_ranks(const void *bytes, size_t n, struct session_place *ret);
+bool rdzv_static_json_read_role(const void *bytes, size_t n, struct rdzv_static_role *ret);
+bool rdzv_static_json_read_ranks(const void *bytes, size_t n, struct rank_assignment *ret);

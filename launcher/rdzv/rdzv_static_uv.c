@@ -1,6 +1,6 @@
 /*
  * Happy path: node 0 opens the store at the endpoint; everybody connects to it, waits for the others and is
- * placed; the workers run; static_uv_leave() waits for the others once more.
+ * placed; the workers run; rdzv_static_uv_leave() waits for the others once more.
  *
  * Ways it fails: the port is taken (node 0); nobody answers at the endpoint, or not all nodes come in time;
  * what answers is no TCPStore. After the start a lost store is the workers' trouble: they will say so by
@@ -34,11 +34,11 @@ enum {
     STORE_DRAIN_MS = 1000,
 };
 
-struct static_uv {
-    struct static_host host;
+struct rdzv_static_uv {
+    struct rdzv_static_host host;
     struct server *store; /* node 0 */
-    struct link *link;
-    struct static_node node;
+    struct tcp_client *link;
+    struct rdzv_static node;
     const char *dial_host;
     uint16_t dial_port;
     uv_timer_t redial, tick, deadline;
@@ -48,9 +48,9 @@ struct static_uv {
     char why[160]; /* the last attempt failed */
 };
 
-static void dial(struct static_uv *s);
+static void dial(struct rdzv_static_uv *s);
 
-static void fail(struct static_uv *s)
+static void fail(struct rdzv_static_uv *s)
 {
     if (s->over)
         return;
@@ -60,7 +60,7 @@ static void fail(struct static_uv *s)
 
 /* ------------------------------------------------------------------ leaving */
 
-static void left(struct static_uv *s)
+static void left(struct rdzv_static_uv *s)
 {
     if (s->over)
         return;
@@ -70,13 +70,13 @@ static void left(struct static_uv *s)
 
 static void on_farewell(uv_timer_t *timer)
 {
-    struct static_uv *s = timer->data;
+    struct rdzv_static_uv *s = timer->data;
 
     if (server_n_clients(s->store) <= (s->link ? 1 : 0) || uv_now(s->host.loop) >= s->farewell_until_ms)
         left(s);
 }
 
-static void everybody_left(struct static_uv *s)
+static void everybody_left(struct rdzv_static_uv *s)
 {
     if (!s->store) {
         left(s);
@@ -89,32 +89,32 @@ static void everybody_left(struct static_uv *s)
 
 static void on_leave_timeout(uv_timer_t *timer)
 {
-    struct static_uv *s = timer->data;
+    struct rdzv_static_uv *s = timer->data;
 
-    say("other nodes are not done %d s after this one; it does not wait for them any longer",
-        LEAVE_MS / 1000);
+    log_line("other nodes are not done %d s after this one; it does not wait for them any longer",
+             LEAVE_MS / 1000);
     left(s);
 }
 
 /* ------------------------------------------------------------------ the conversation */
 
-static void send_out(struct static_uv *s)
+static void send_out(struct rdzv_static_uv *s)
 {
     struct buf *out = &s->node.client.out;
 
     if (buf_size(out) == 0)
         return;
-    link_send(s->link, buf_bytes(out), buf_size(out));
+    tcp_client_send(s->link, buf_bytes(out), buf_size(out));
     buf_consume(out, buf_size(out));
 }
 
-static void say_progress(const struct static_uv *s)
+static void say_progress(const struct rdzv_static_uv *s)
 {
     if (s->node.stage == STATIC_GATHERING)
-        say("%u/%u nodes", s->node.n_there, s->node.config.n_nodes);
+        log_line("%u/%u nodes", s->node.n_there, s->node.config.n_nodes);
 }
 
-static void placed(struct static_uv *s)
+static void placed(struct rdzv_static_uv *s)
 {
     const struct job *job = s->host.job;
 
@@ -126,7 +126,7 @@ static void placed(struct static_uv *s)
     s->host.on_placed(s->host.data, &s->node.place);
 }
 
-static void on_bad(struct static_uv *s, int r)
+static void on_bad(struct rdzv_static_uv *s, int r)
 {
     const char *what = r == STATIC_E_BAD        ? s->node.error
                        : r == CLIENT_E_PROTOCOL ? "what answers there is no TCPStore"
@@ -134,7 +134,8 @@ static void on_bad(struct static_uv *s, int r)
 
     if (s->placed)
         return; /* the workers will have noticed */
-    say("cannot meet the other nodes at %s port %u: %s; check --master-addr, --master-port and that all nodes "
+    log_line(
+        "cannot meet the other nodes at %s port %u: %s; check --master-addr, --master-port and that all nodes "
         "have the same --rdzv-id",
         s->host.job->master_addr, s->host.job->master_port, what);
     fail(s);
@@ -142,12 +143,12 @@ static void on_bad(struct static_uv *s, int r)
 
 static void on_bytes(void *data, const uint8_t *bytes, size_t n)
 {
-    struct static_uv *s = data;
-    enum static_stage before = s->node.stage;
+    struct rdzv_static_uv *s = data;
+    enum rdzv_static_stage before = s->node.stage;
 
     int r = buf_append(&s->node.client.in, bytes, n);
     if (!r)
-        r = static_node_hear(&s->node);
+        r = rdzv_static_hear(&s->node);
     if (r) {
         on_bad(s, r);
         return;
@@ -159,28 +160,28 @@ static void on_bytes(void *data, const uint8_t *bytes, size_t n)
         everybody_left(s);
 }
 
-static void begin_conversation(struct static_uv *s)
+static void begin_conversation(struct rdzv_static_uv *s)
 {
     const struct job *job = s->host.job;
-    const char *identical = environment_get(s->host.environment, "TORCH_ELASTIC_WORKER_IDENTICAL");
-    const struct static_node_config config = {.run_id = job->run_id_text,
+    const char *identical = envp_get(s->host.environment, "TORCH_ELASTIC_WORKER_IDENTICAL");
+    const struct rdzv_static_config config = {.run_id = job->run_id_text,
                                               .role = job->role,
                                               .rank = (uint32_t)job->node_rank,
                                               .n_nodes = (uint32_t)job->max_nodes,
                                               .n_workers = (uint32_t)job->n_workers,
                                               .identical = identical && strcmp(identical, "1") == 0};
 
-    static_node_finish(&s->node);
-    static_node_init(&s->node, &config);
+    rdzv_static_finish(&s->node);
+    rdzv_static_init(&s->node, &config);
 }
 
 static void on_connected(void *data)
 {
-    struct static_uv *s = data;
+    struct rdzv_static_uv *s = data;
 
     begin_conversation(s);
     s->connected_ms = uv_now(s->host.loop);
-    int r = static_node_join(&s->node);
+    int r = rdzv_static_join(&s->node);
     if (r)
         on_bad(s, r);
     else
@@ -194,7 +195,7 @@ static void on_redial(uv_timer_t *timer)
 
 static void on_lost(void *data, const char *why)
 {
-    struct static_uv *s = data;
+    struct rdzv_static_uv *s = data;
 
     s->link = NULL;
     if (s->node.stage == STATIC_LEAVING) { /* node 0 has gone: there is nobody to wait for */
@@ -208,20 +209,20 @@ static void on_lost(void *data, const char *why)
     (void)uv_timer_start(&s->redial, on_redial, REDIAL_MS, 0); /* fails only without a callback */
 }
 
-static void dial(struct static_uv *s)
+static void dial(struct rdzv_static_uv *s)
 {
-    const struct link_config config = {.loop = s->host.loop,
-                                       .host = s->dial_host,
-                                       .port = s->dial_port,
-                                       .turn = s->n_dials++,
-                                       .on_connected = on_connected,
-                                       .on_bytes = on_bytes,
-                                       .on_lost = on_lost,
-                                       .data = s};
+    const struct tcp_client_config config = {.loop = s->host.loop,
+                                             .host = s->dial_host,
+                                             .port = s->dial_port,
+                                             .turn = s->n_dials++,
+                                             .on_connected = on_connected,
+                                             .on_bytes = on_bytes,
+                                             .on_lost = on_lost,
+                                             .data = s};
 
     s->dialed_ms = uv_now(s->host.loop);
     s->connected_ms = 0;
-    int r = link_dial(&s->link, &config);
+    int r = tcp_client_dial(&s->link, &config);
     if (r)
         on_lost(s, strerror(-r));
 }
@@ -229,28 +230,28 @@ static void dial(struct static_uv *s)
 /* ------------------------------------------------------------------ time */
 
 /* A listener that never answers is no store. */
-static bool is_mute(const struct static_uv *s)
+static bool is_mute(const struct rdzv_static_uv *s)
 {
     return s->link && s->connected_ms && s->node.stage == STATIC_GREETING &&
            uv_now(s->host.loop) >= s->connected_ms + ANSWER_MS;
 }
 
 /* A host that is switched off, or behind a wall that drops packets: the kernel would try for two minutes. */
-static bool is_stuck(const struct static_uv *s)
+static bool is_stuck(const struct rdzv_static_uv *s)
 {
-    return s->link && !s->connected_ms && !*link_trouble(s->link) &&
+    return s->link && !s->connected_ms && !*tcp_client_trouble(s->link) &&
            uv_now(s->host.loop) >= s->dialed_ms + CONNECT_MS;
 }
 
 /* Why there is no conversation yet; may be "". */
-static const char *trouble(const struct static_uv *s)
+static const char *trouble(const struct rdzv_static_uv *s)
 {
-    return s->link && *link_trouble(s->link) ? link_trouble(s->link) : s->why;
+    return s->link && *tcp_client_trouble(s->link) ? tcp_client_trouble(s->link) : s->why;
 }
 
-static const char *advice(const struct static_uv *s)
+static const char *advice(const struct rdzv_static_uv *s)
 {
-    return s->link && *link_trouble(s->link)
+    return s->link && *tcp_client_trouble(s->link)
                ? "; the name in --master-addr has to be known on every node (/etc/hosts, the resolver in "
                  "/etc/resolv.conf): correct it, or give an address"
                : "; check that it is running and that --master-addr and --master-port are its";
@@ -258,38 +259,40 @@ static const char *advice(const struct static_uv *s)
 
 static void on_tick(uv_timer_t *timer)
 {
-    struct static_uv *s = timer->data;
+    struct rdzv_static_uv *s = timer->data;
 
     if (is_mute(s)) {
-        say("something listens at %s port %u, but it does not answer as a TCPStore does; check --master-addr "
+        log_line(
+            "something listens at %s port %u, but it does not answer as a TCPStore does; check --master-addr "
             "and --master-port",
             s->host.job->master_addr, s->host.job->master_port);
         fail(s);
         return;
     }
     if (s->node.stage == STATIC_GREETING)
-        say("waiting for node 0 at %s port %u%s%s", s->host.job->master_addr, s->host.job->master_port,
-            *trouble(s) ? ": " : "", trouble(s));
+        log_line("waiting for node 0 at %s port %u%s%s", s->host.job->master_addr, s->host.job->master_port,
+                 *trouble(s) ? ": " : "", trouble(s));
     say_progress(s);
     if (is_stuck(s)) {
-        link_close(s->link);
+        tcp_client_close(s->link);
         on_lost(s, "no answer");
     }
-    if (s->link && static_node_count(&s->node) == 0)
+    if (s->link && rdzv_static_count(&s->node) == 0)
         send_out(s);
 }
 
 static void on_deadline(uv_timer_t *timer)
 {
-    struct static_uv *s = timer->data;
+    struct rdzv_static_uv *s = timer->data;
     const struct job *job = s->host.job;
     unsigned timeout_s = job->static_timeout_ms / 1000;
 
     if (s->node.stage == STATIC_GREETING)
-        say("node 0 could not be reached at %s port %u for %u s%s%s%s", job->master_addr, job->master_port,
-            timeout_s, *trouble(s) ? ": " : "", trouble(s), advice(s));
+        log_line("node 0 could not be reached at %s port %u for %u s%s%s%s", job->master_addr,
+                 job->master_port, timeout_s, *trouble(s) ? ": " : "", trouble(s), advice(s));
     else
-        say("timed out after %u s waiting for the nodes of this job: %u of %d are there; all of them need the "
+        log_line(
+            "timed out after %u s waiting for the nodes of this job: %u of %d are there; all of them need the "
             "same --nnodes, --rdzv-id and address, and a --node-rank of their own",
             timeout_s, s->node.n_there, job->max_nodes);
     fail(s);
@@ -298,7 +301,7 @@ static void on_deadline(uv_timer_t *timer)
 /* ------------------------------------------------------------------ life */
 
 /* Where workers expect it; but an address that only leads here (a service's, one behind NAT) cannot be bound. */
-static int open_store(struct static_uv *s)
+static int open_store(struct rdzv_static_uv *s)
 {
     const struct job *job = s->host.job;
     uint16_t port;
@@ -309,32 +312,33 @@ static int open_store(struct static_uv *s)
         r = worker_store_open(&s->store, s->host.loop, NULL, job->master_port, &port);
     }
     if (r)
-        say("cannot open the store of this job at %s port %u: %s%s", job->master_addr, job->master_port,
-            strerror(-r),
-            r == -EADDRINUSE ? "; another program has it, choose another --master-port on all nodes" : "");
+        log_line("cannot open the store of this job at %s port %u: %s%s", job->master_addr, job->master_port,
+                 strerror(-r),
+                 r == -EADDRINUSE ? "; another program has it, choose another --master-port on all nodes"
+                                  : "");
     return r;
 }
 
 static void on_handle_closed(uv_handle_t *handle)
 {
-    struct static_uv *s = handle->data;
+    struct rdzv_static_uv *s = handle->data;
 
     if (--s->n_handles > 0)
         return;
-    static_node_finish(&s->node);
+    rdzv_static_finish(&s->node);
     free(s);
 }
 
-static void init_timer(struct static_uv *s, uv_timer_t *timer)
+static void init_timer(struct rdzv_static_uv *s, uv_timer_t *timer)
 {
     (void)uv_timer_init(s->host.loop, timer); /* cannot fail */
     timer->data = s;
     s->n_handles++;
 }
 
-int static_uv_create(struct static_uv **ret, const struct static_host *host)
+int rdzv_static_uv_create(struct rdzv_static_uv **ret, const struct rdzv_static_host *host)
 {
-    struct static_uv *s = calloc(1, sizeof(*s));
+    struct rdzv_static_uv *s = calloc(1, sizeof(*s));
 
     if (!s)
         return -ENOMEM;
@@ -344,7 +348,7 @@ int static_uv_create(struct static_uv **ret, const struct static_host *host)
     begin_conversation(s);
     int r = host->job->node_rank == 0 ? open_store(s) : 0;
     if (r) {
-        static_node_finish(&s->node);
+        rdzv_static_finish(&s->node);
         free(s);
         return r;
     }
@@ -359,22 +363,22 @@ int static_uv_create(struct static_uv **ret, const struct static_host *host)
     return 0;
 }
 
-void static_uv_leave(struct static_uv *s)
+void rdzv_static_uv_leave(struct rdzv_static_uv *s)
 {
     (void)uv_timer_start(&s->deadline, on_leave_timeout, LEAVE_MS, 0); /* as above */
-    if (!s->link || static_node_leave(&s->node) != 0) {
+    if (!s->link || rdzv_static_leave(&s->node) != 0) {
         everybody_left(s);
         return;
     }
     send_out(s);
 }
 
-void static_uv_destroy(struct static_uv *s)
+void rdzv_static_uv_destroy(struct rdzv_static_uv *s)
 {
     if (!s)
         return;
     s->over = true;
-    link_close(s->link);
+    tcp_client_close(s->link);
     s->link = NULL;
     if (s->store)
         server_drain(s->store, STORE_DRAIN_MS, NULL, NULL);

@@ -1,6 +1,6 @@
 /*
  * Two parts: `lookup` belongs to the loop, `desk` is what it shares with its threads. A thread leaves its answer at
- * the desk and wakes the loop; one that comes back after lookup_stop() finds the desk deserted and only gives its
+ * the desk and wakes the loop; one that comes back after resolver_stop() finds the desk deserted and only gives its
  * share up. Whoever is the last there frees it.
  */
 
@@ -28,15 +28,15 @@ struct desk {
     unsigned n_shares, n_asking;
     bool deserted;
     bool has_found, has_error;
-    struct lookup_addresses found;
+    struct resolver_addresses found;
     int error;
     uv_async_t *bell; /* valid until it is deserted */
     uint16_t port;
     char host[];
 };
 
-struct lookup {
-    struct lookup_config config;
+struct resolver {
+    struct resolver_config config;
     struct desk *desk;
     uv_async_t bell;
     uv_timer_t pace;
@@ -59,7 +59,7 @@ static void give_up_share(struct desk *d)
     free(d);
 }
 
-static struct desk *desk_create(const struct lookup_config *config)
+static struct desk *desk_create(const struct resolver_config *config)
 {
     size_t size = strlen(config->host) + 1;
     struct desk *d = calloc(1, sizeof(*d) + size);
@@ -73,10 +73,10 @@ static struct desk *desk_create(const struct lookup_config *config)
     return d;
 }
 
-static void copy_addresses(const struct addrinfo *list, struct lookup_addresses *ret)
+static void copy_addresses(const struct addrinfo *list, struct resolver_addresses *ret)
 {
     ret->n = 0;
-    for (const struct addrinfo *a = list; a && ret->n < LOOKUP_ADDRESSES_MAX; a = a->ai_next)
+    for (const struct addrinfo *a = list; a && ret->n < RESOLVER_ADDRESSES_MAX; a = a->ai_next)
         if (a->ai_addrlen <= sizeof(ret->items[0]))
             memcpy(&ret->items[ret->n++], a->ai_addr, a->ai_addrlen);
 }
@@ -85,7 +85,7 @@ static void copy_addresses(const struct addrinfo *list, struct lookup_addresses 
 static void *ask(void *data)
 {
     const struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICSERV};
-    struct lookup_addresses found = {0};
+    struct resolver_addresses found = {0};
     struct addrinfo *list = NULL;
     struct desk *d = data;
     char port[8];
@@ -134,7 +134,7 @@ static int start_thread(void *(*body)(void *), void *data)
 
 /* ------------------------------------------------------------------ the loop's side */
 
-static void trouble(struct lookup *l, const char *why)
+static void trouble(struct resolver *l, const char *why)
 {
     (void)snprintf(l->why, sizeof(l->why), "%s", why); /* cut: still the best we have */
     if (l->config.on_trouble)
@@ -143,7 +143,7 @@ static void trouble(struct lookup *l, const char *why)
 
 static void on_pace(uv_timer_t *timer)
 {
-    struct lookup *l = timer->data;
+    struct resolver *l = timer->data;
     struct desk *d = l->desk;
 
     (void)pthread_mutex_lock(&d->lock);
@@ -164,9 +164,9 @@ static void on_pace(uv_timer_t *timer)
 
 static void on_bell(uv_async_t *bell)
 {
-    struct lookup *l = bell->data;
+    struct resolver *l = bell->data;
     struct desk *d = l->desk;
-    struct lookup_addresses found;
+    struct resolver_addresses found;
 
     if (l->stopped)
         return;
@@ -186,13 +186,13 @@ static void on_bell(uv_async_t *bell)
 
 static void on_closed(uv_handle_t *handle)
 {
-    struct lookup *l = handle->data;
+    struct resolver *l = handle->data;
 
     if (--l->n_handles == 0)
         free(l);
 }
 
-void lookup_stop(struct lookup *l)
+void resolver_stop(struct resolver *l)
 {
     if (!l || l->stopped)
         return;
@@ -204,14 +204,14 @@ void lookup_stop(struct lookup *l)
     uv_close((uv_handle_t *)&l->pace, on_closed);
 }
 
-const char *lookup_why(const struct lookup *l)
+const char *resolver_why(const struct resolver *l)
 {
     return l->why;
 }
 
-bool lookup_numeric(const char *host, uint16_t port, struct lookup_addresses *ret)
+bool resolver_numeric(const char *host, uint16_t port, struct resolver_addresses *ret)
 {
-    union lookup_address a = {0};
+    union resolver_address a = {0};
 
     if (uv_ip4_addr(host, port, &a.v4) != 0 && uv_ip6_addr(host, port, &a.v6) != 0)
         return false;
@@ -220,9 +220,9 @@ bool lookup_numeric(const char *host, uint16_t port, struct lookup_addresses *re
     return true;
 }
 
-int lookup_start(struct lookup **ret, const struct lookup_config *config)
+int resolver_start(struct resolver **ret, const struct resolver_config *config)
 {
-    struct lookup *l = calloc(1, sizeof(*l));
+    struct resolver *l = calloc(1, sizeof(*l));
 
     if (!l)
         return -ENOMEM;

@@ -13,38 +13,38 @@
 #include <stdint.h>
 #include <uv.h>
 
-enum { LOOKUP_ADDRESSES_MAX = 8 };
+enum { RESOLVER_ADDRESSES_MAX = 8 };
 
-struct lookup_addresses {
+struct resolver_addresses {
     size_t n;
-    union lookup_address {
+    union resolver_address {
         struct sockaddr any;
         struct sockaddr_in v4;
         struct sockaddr_in6 v6;
-    } items[LOOKUP_ADDRESSES_MAX];
+    } items[RESOLVER_ADDRESSES_MAX];
 };
 
-struct lookup;
+struct resolver;
 
-struct lookup_config {
+struct resolver_config {
     uv_loop_t *loop;
     const char *host; /* needed for the call only, as is the rest */
     uint16_t port;
     /* Once; then it asks no more. It may be stopped from within, or from on_trouble. */
-    void (*on_found)(void *data, const struct lookup_addresses *found);
+    void (*on_found)(void *data, const struct resolver_addresses *found);
     /* A question was answered with an error, or could not be asked; NULL is fine. why: a part of a sentence. */
     void (*on_trouble)(void *data, const char *why);
     void *data;
 };
 
 /* An address needs no asking: true, and in *ret. False: *ret is unchanged. */
-bool lookup_numeric(const char *host, uint16_t port, struct lookup_addresses *ret);
+bool resolver_numeric(const char *host, uint16_t port, struct resolver_addresses *ret);
 
 /* 0 or -errno. Never calls back from within. */
-int lookup_start(struct lookup **ret, const struct lookup_config *config);
+int resolver_start(struct resolver **ret, const struct resolver_config *config);
 
 /* Why there is no address yet. */
-const char *lookup_why(const struct lookup *l);
+const char *resolver_why(const struct resolver *l);
 
 /* Nothing is called back any more; it frees itself. NULL is fine. */
-void lookup_stop(struct lookup *l);
+void resolver_stop(struct resolver *l);

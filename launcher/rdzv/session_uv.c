@@ -14,10 +14,10 @@
 struct session_uv {
     struct session_uv_host host;
     struct session machine;
-    struct link *link;
-    struct lookup_addresses addresses; /* as they were found last */
-    struct lookup *lookup;             /* whether they still are those of the name */
-    unsigned n_dials;                  /* which connection it is, while things are called that may close it */
+    struct tcp_client *link;
+    struct resolver_addresses addresses; /* as they were found last */
+    struct resolver *resolver;           /* whether they still are those of the name */
+    unsigned n_dials; /* which connection it is, while things are called that may close it */
     struct frame_reader reader;
     struct buf in;
     uv_timer_t timer;
@@ -74,7 +74,7 @@ static void on_bytes(void *data, const uint8_t *bytes, size_t n)
     int r = buf_append(&s->in, bytes, n);
 
     if (r) {
-        link_close(s->link);
+        tcp_client_close(s->link);
         s->link = NULL;
         step(s, (struct session_event){.kind = SESSION_EVENT_LOST, .text = "out of memory"});
         return;
@@ -113,49 +113,49 @@ static void on_lost(void *data, const char *why)
     step(s, (struct session_event){.kind = SESSION_EVENT_LOST, .text = why});
 }
 
-static void on_found(void *data, const struct lookup_addresses *found)
+static void on_found(void *data, const struct resolver_addresses *found)
 {
     struct session_uv *s = data;
 
     s->addresses = *found;
-    lookup_stop(s->lookup);
-    s->lookup = NULL;
+    resolver_stop(s->resolver);
+    s->resolver = NULL;
 }
 
 /* The rendezvous may have moved. No attempt waits for the answer: it is for the next one, and a resolver that is slow
  * or gone does not keep us from an address that we know. */
 static void look_again(struct session_uv *s)
 {
-    const struct lookup_config config = {
+    const struct resolver_config config = {
         .loop = s->host.loop, .host = s->host.host, .port = s->host.port, .on_found = on_found, .data = s};
-    struct lookup_addresses numeric;
+    struct resolver_addresses numeric;
 
-    if (s->n_dials == 0 || s->lookup || lookup_numeric(s->host.host, s->host.port, &numeric))
+    if (s->n_dials == 0 || s->resolver || resolver_numeric(s->host.host, s->host.port, &numeric))
         return;
-    if (lookup_start(&s->lookup, &config) != 0)
-        s->lookup = NULL; /* the next attempt asks again */
+    if (resolver_start(&s->resolver, &config) != 0)
+        s->resolver = NULL; /* the next attempt asks again */
 }
 
 static void dial(struct session_uv *s)
 {
     look_again(s);
-    const struct link_config config = {.loop = s->host.loop,
-                                       .addresses = &s->addresses,
-                                       .turn = s->n_dials++,
-                                       .on_connected = on_connected,
-                                       .on_bytes = on_bytes,
-                                       .on_lost = on_lost,
-                                       .data = s};
+    const struct tcp_client_config config = {.loop = s->host.loop,
+                                             .addresses = &s->addresses,
+                                             .turn = s->n_dials++,
+                                             .on_connected = on_connected,
+                                             .on_bytes = on_bytes,
+                                             .on_lost = on_lost,
+                                             .data = s};
 
     buf_reset(&s->in);
     frame_reader_init_agent(&s->reader, greeting_nonce(s));
-    if (link_dial(&s->link, &config) != 0)
+    if (tcp_client_dial(&s->link, &config) != 0)
         s->link = NULL; /* the machine gives this attempt up in time, as one that nobody answers */
 }
 
 static void hang_up(struct session_uv *s)
 {
-    link_close(s->link);
+    tcp_client_close(s->link);
     s->link = NULL;
 }
 
@@ -165,7 +165,7 @@ static void send_hello(struct session_uv *s, struct buf *out)
 
     session_hello(&s->machine, uv_hrtime(), &hello);
     if (s->link)
-        link_own_address(s->link, hello.own, sizeof(hello.own));
+        tcp_client_own_address(s->link, hello.own, sizeof(hello.own));
     if (frame_put_opening(out) == 0)
         (void)session_json_put_hello(out, &hello); /* without memory it is not answered, and said anew */
 }
@@ -191,7 +191,7 @@ static void speak(struct session_uv *s, enum session_action action)
     else
         (void)frame_put_alive(&out); /* as above */
     if (s->link && buf_size(&out) > 0)
-        link_send(s->link, buf_bytes(&out), buf_size(&out));
+        tcp_client_send(s->link, buf_bytes(&out), buf_size(&out));
     buf_finish(&out);
 }
 
@@ -225,7 +225,7 @@ static void on_timer(uv_timer_t *timer)
     if (s->link && session_is_overdue(&s->machine, uv_hrtime()))
         step(s, (struct session_event){
                     .kind = SESSION_EVENT_SLOW,
-                    .slack_ns = link_slack_ns(s->link, s->machine.hello.params.node_timeout_ms / 2)});
+                    .slack_ns = tcp_client_slack_ns(s->link, s->machine.hello.params.node_timeout_ms / 2)});
     step(s, (struct session_event){.kind = SESSION_EVENT_TIMER});
 }
 
@@ -266,16 +266,16 @@ const struct session *session_uv_machine(const struct session_uv *s)
     return &s->machine;
 }
 
-bool session_uv_last_word(const struct session_uv *s, struct last_word *ret)
+bool session_uv_last_word(const struct session_uv *s, struct death_notice *ret)
 {
     struct sockaddr_storage to;
     int size = sizeof(to);
     struct session_hello hello;
 
-    if (!s->link || link_peer(s->link, &to, &size) < 0)
+    if (!s->link || tcp_client_peer(s->link, &to, &size) < 0)
         return false;
     session_hello(&s->machine, uv_hrtime(), &hello);
-    return last_word_write(ret, &hello, (const struct sockaddr *)&to, (socklen_t)size);
+    return death_notice_write(ret, &hello, (const struct sockaddr *)&to, (socklen_t)size);
 }
 
 /* ------------------------------------------------------------------ life */
@@ -312,7 +312,7 @@ void session_uv_destroy(struct session_uv *s)
         return;
     s->closing = true;
     hang_up(s);
-    lookup_stop(s->lookup);
-    s->lookup = NULL;
+    resolver_stop(s->resolver);
+    s->resolver = NULL;
     uv_close((uv_handle_t *)&s->timer, on_closed);
 }

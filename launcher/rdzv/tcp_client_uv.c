@@ -18,14 +18,14 @@
 
 enum { LINGER_MS = 1000, CHUNK = 16384 };
 
-struct link {
-    struct link_config config;
-    struct lookup *lookup; /* while it is looked up */
+struct tcp_client {
+    struct tcp_client_config config;
+    struct resolver *resolver; /* while it is looked up */
     uv_connect_t connecting;
     uv_shutdown_t ending;
     uv_tcp_t tcp;
     uv_timer_t timer; /* to be lost later, or to linger */
-    struct lookup_addresses addresses;
+    struct resolver_addresses addresses;
     size_t tried;
     char why[160];
     bool has_tcp, connected, closing;
@@ -38,11 +38,11 @@ struct sending {
     uint8_t bytes[];
 };
 
-static void try_next(struct link *l);
+static void try_next(struct tcp_client *l);
 
 /* ------------------------------------------------------------------ end */
 
-static void free_if_done(struct link *l)
+static void free_if_done(struct tcp_client *l)
 {
     if (l->closing && l->n_handles == 0)
         free(l);
@@ -50,7 +50,7 @@ static void free_if_done(struct link *l)
 
 static void on_timer_closed(uv_handle_t *handle)
 {
-    struct link *l = handle->data;
+    struct tcp_client *l = handle->data;
 
     l->n_handles--;
     free_if_done(l);
@@ -58,7 +58,7 @@ static void on_timer_closed(uv_handle_t *handle)
 
 static void on_tcp_closed(uv_handle_t *handle)
 {
-    struct link *l = handle->data;
+    struct tcp_client *l = handle->data;
 
     l->n_handles--;
     l->has_tcp = false;
@@ -74,17 +74,17 @@ static void close_handle(uv_handle_t *handle, uv_close_cb closed)
         uv_close(handle, closed);
 }
 
-static void close_now(struct link *l)
+static void close_now(struct tcp_client *l)
 {
     l->closing = true;
-    lookup_stop(l->lookup);
-    l->lookup = NULL;
+    resolver_stop(l->resolver);
+    l->resolver = NULL;
     if (l->has_tcp)
         close_handle((uv_handle_t *)&l->tcp, on_tcp_closed);
     close_handle((uv_handle_t *)&l->timer, on_timer_closed);
 }
 
-static void lose(struct link *l, const char *why)
+static void lose(struct tcp_client *l, const char *why)
 {
     if (l->closing)
         return;
@@ -99,12 +99,12 @@ static void lose(struct link *l, const char *why)
 
 static void on_lost_later(uv_timer_t *timer)
 {
-    struct link *l = timer->data;
+    struct tcp_client *l = timer->data;
 
     lose(l, l->why);
 }
 
-static void lose_later(struct link *l, const char *why)
+static void lose_later(struct tcp_client *l, const char *why)
 {
     (void)snprintf(l->why, sizeof(l->why), "%s", why);    /* as above */
     (void)uv_timer_start(&l->timer, on_lost_later, 0, 0); /* fails only without a callback */
@@ -117,13 +117,13 @@ static void on_lingered(uv_timer_t *timer)
 
 static void on_ended(uv_shutdown_t *ending, int status)
 {
-    struct link *l = ending->handle->data;
+    struct tcp_client *l = ending->handle->data;
 
     if (status < 0 && status != UV_ECANCELED)
         close_now(l);
 }
 
-void link_close(struct link *l)
+void tcp_client_close(struct tcp_client *l)
 {
     if (!l || l->closing)
         return;
@@ -139,14 +139,14 @@ void link_close(struct link *l)
 
 static void on_room(uv_handle_t *handle, size_t suggested, uv_buf_t *ret)
 {
-    struct link *l = handle->data;
+    struct tcp_client *l = handle->data;
 
     *ret = uv_buf_init((char *)l->chunk, CHUNK);
 }
 
 static void on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *buf)
 {
-    struct link *l = stream->data;
+    struct tcp_client *l = stream->data;
 
     if (n == 0)
         return;
@@ -162,14 +162,14 @@ static void on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *buf)
 
 static void on_sent(uv_write_t *request, int status)
 {
-    struct link *l = request->handle->data;
+    struct tcp_client *l = request->handle->data;
 
     free(request->data);
     if (status < 0 && status != UV_ECANCELED)
         lose(l, uv_strerror(status));
 }
 
-void link_send(struct link *l, const void *bytes, size_t n)
+void tcp_client_send(struct tcp_client *l, const void *bytes, size_t n)
 {
     uv_buf_t buf = uv_buf_init((char *)(uintptr_t)bytes, (unsigned)n);
 
@@ -194,14 +194,14 @@ void link_send(struct link *l, const void *bytes, size_t n)
     }
 }
 
-int link_peer(const struct link *l, struct sockaddr_storage *ret, int *size)
+int tcp_client_peer(const struct tcp_client *l, struct sockaddr_storage *ret, int *size)
 {
     return l->connected ? uv_tcp_getpeername(&l->tcp, (struct sockaddr *)ret, size) : -ENOTCONN;
 }
 
-void link_own_address(const struct link *l, char *ret, size_t size)
+void tcp_client_own_address(const struct tcp_client *l, char *ret, size_t size)
 {
-    union lookup_address own = {0};
+    union resolver_address own = {0};
     int n = sizeof(own);
 
     ret[0] = '\0';
@@ -215,20 +215,20 @@ void link_own_address(const struct link *l, char *ret, size_t size)
         (void)uv_inet_ntop(AF_INET, &own.v4.sin_addr, ret, size);
 }
 
-uint64_t link_slack_ns(const struct link *l, uint32_t within_ms)
+uint64_t tcp_client_slack_ns(const struct tcp_client *l, uint32_t within_ms)
 {
     uv_os_fd_t fd;
 
     if (!l->connected || uv_fileno((const uv_handle_t *)&l->tcp, &fd) < 0)
         return 0;
-    return thin_acknowledged_ms(fd) < within_ms ? UINT64_MAX : thin_slack_ns(fd);
+    return tcp_liveness_acknowledged_ms(fd) < within_ms ? UINT64_MAX : tcp_liveness_slack_ns(fd);
 }
 
 /* ------------------------------------------------------------------ connecting */
 
 static void on_connect(uv_connect_t *request, int status)
 {
-    struct link *l = request->handle->data;
+    struct tcp_client *l = request->handle->data;
 
     if (l->closing || status == UV_ECANCELED)
         return;
@@ -241,7 +241,7 @@ static void on_connect(uv_connect_t *request, int status)
     (void)uv_tcp_nodelay(&l->tcp, 1); /* slower without, not wrong */
     uv_os_fd_t fd;
     if (uv_fileno((const uv_handle_t *)&l->tcp, &fd) == 0)
-        thin_tune(fd);
+        tcp_liveness_tune(fd);
     int r = uv_read_start((uv_stream_t *)&l->tcp, on_room, on_read);
     if (r < 0)
         lose(l, uv_strerror(r));
@@ -249,7 +249,7 @@ static void on_connect(uv_connect_t *request, int status)
         l->config.on_connected(l->config.data);
 }
 
-static int start_connecting(struct link *l, const struct sockaddr *address)
+static int start_connecting(struct tcp_client *l, const struct sockaddr *address)
 {
     int r = uv_tcp_init(l->config.loop, &l->tcp);
 
@@ -261,9 +261,9 @@ static int start_connecting(struct link *l, const struct sockaddr *address)
     return uv_tcp_connect(&l->connecting, &l->tcp, address, on_connect);
 }
 
-static void try_next(struct link *l)
+static void try_next(struct tcp_client *l)
 {
-    const struct lookup_addresses *a = &l->addresses;
+    const struct resolver_addresses *a = &l->addresses;
 
     if (l->tried == a->n) {
         lose(l, l->why);
@@ -274,30 +274,30 @@ static void try_next(struct link *l)
         lose_later(l, uv_strerror(r));
 }
 
-static void on_found(void *data, const struct lookup_addresses *found)
+static void on_found(void *data, const struct resolver_addresses *found)
 {
-    struct link *l = data;
+    struct tcp_client *l = data;
 
     l->addresses = *found;
-    lookup_stop(l->lookup);
-    l->lookup = NULL;
+    resolver_stop(l->resolver);
+    l->resolver = NULL;
     try_next(l);
 }
 
-const char *link_trouble(const struct link *l)
+const char *tcp_client_trouble(const struct tcp_client *l)
 {
-    return l->lookup ? lookup_why(l->lookup) : "";
+    return l->resolver ? resolver_why(l->resolver) : "";
 }
 
-static int look_up(struct link *l)
+static int look_up(struct tcp_client *l)
 {
-    const struct lookup_config config = {.loop = l->config.loop,
-                                         .host = l->config.host,
-                                         .port = l->config.port,
-                                         .on_found = on_found,
-                                         .data = l};
+    const struct resolver_config config = {.loop = l->config.loop,
+                                           .host = l->config.host,
+                                           .port = l->config.port,
+                                           .on_found = on_found,
+                                           .data = l};
 
-    return lookup_start(&l->lookup, &config);
+    return resolver_start(&l->resolver, &config);
 }
 
 static void on_begin(uv_timer_t *timer)
@@ -305,9 +305,9 @@ static void on_begin(uv_timer_t *timer)
     try_next(timer->data);
 }
 
-int link_dial(struct link **ret, const struct link_config *config)
+int tcp_client_dial(struct tcp_client **ret, const struct tcp_client_config *config)
 {
-    struct link *l = calloc(1, sizeof(*l));
+    struct tcp_client *l = calloc(1, sizeof(*l));
 
     if (!l)
         return -ENOMEM;
@@ -318,7 +318,7 @@ int link_dial(struct link **ret, const struct link_config *config)
     int r = 0;
     if (config->addresses)
         l->addresses = *config->addresses;
-    if (config->addresses || lookup_numeric(config->host, config->port, &l->addresses))
+    if (config->addresses || resolver_numeric(config->host, config->port, &l->addresses))
         (void)uv_timer_start(&l->timer, on_begin, 0, 0); /* fails only without a callback */
     else
         r = look_up(l);

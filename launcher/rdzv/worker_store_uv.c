@@ -43,7 +43,7 @@ static int listen_for(struct server *server, const char *host, uint16_t port, ui
 
 static void say_for_store(void *data, const char *line)
 {
-    say("worker store: %s", line);
+    log_line("worker store: %s", line);
 }
 
 int worker_store_open(struct server **ret, uv_loop_t *loop, const char *host, uint16_t port,

@@ -128,7 +128,7 @@ int event_file_open(struct event_file **ret, const char *path)
     if (!r)
         r = start_thread(f);
     if (r) {
-        say("cannot open the event log %s: %s; the job goes on without it", path, strerror(-r));
+        log_line("cannot open the event log %s: %s; the job goes on without it", path, strerror(-r));
         event_file_free(f);
         return r;
     }
@@ -147,9 +147,9 @@ static void tell(struct event_file *f)
     f->told = true;
     (void)pthread_mutex_unlock(&f->lock);
     if (error)
-        say("cannot write the event log %s: %s; the job goes on without it", f->path, strerror(error));
+        log_line("cannot write the event log %s: %s; the job goes on without it", f->path, strerror(error));
     else
-        say("the event log %s takes nothing; events are dropped", f->path);
+        log_line("the event log %s takes nothing; events are dropped", f->path);
     (void)pthread_mutex_lock(&f->lock);
 }
 

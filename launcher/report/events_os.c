@@ -39,7 +39,7 @@ static uint64_t clock_ns(clockid_t clock)
 
 /* ------------------------------------------------------------------ --event-log */
 
-static void tell(struct events *e, const struct group *g, struct event event, uint64_t at_ns)
+static void tell(struct events *e, const struct worker_group *g, struct event event, uint64_t at_ns)
 {
     if (!e->file)
         return;
@@ -51,7 +51,7 @@ static void tell(struct events *e, const struct group *g, struct event event, ui
     event_file_write(e->file, line ? line : "{\"event\":\"lost\",\"reason\":\"out of memory\"}\n");
 }
 
-static struct event_ending ending_of(const struct group *g, int local_rank)
+static struct event_ending ending_of(const struct worker_group *g, int local_rank)
 {
     const struct group_worker *w = &g->workers[local_rank];
 
@@ -64,7 +64,7 @@ static struct event_ending ending_of(const struct group *g, int local_rank)
                                  .ran_ns = w->ended_ns - w->started_ns};
 }
 
-static void tell_ready(struct events *e, const struct group *g, uint64_t at_ns)
+static void tell_ready(struct events *e, const struct worker_group *g, uint64_t at_ns)
 {
     _cleanup_free_ pid_t *pids = calloc((size_t)g->config.n_workers, sizeof(*pids));
 
@@ -78,7 +78,7 @@ static void tell_ready(struct events *e, const struct group *g, uint64_t at_ns)
 }
 
 /* In the order in which they ended. */
-static void tell_exits(struct events *e, const struct group *g)
+static void tell_exits(struct events *e, const struct worker_group *g)
 {
     for (int i = 0; e->n_told < g->n_ended && i < g->config.n_workers; i++) {
         if (g->workers[i].state != GROUP_WORKER_ENDED || g->workers[i].order != e->n_told)
@@ -90,7 +90,7 @@ static void tell_exits(struct events *e, const struct group *g)
     }
 }
 
-static void tell_failure(struct events *e, const struct group *g, uint64_t at_ns)
+static void tell_failure(struct events *e, const struct worker_group *g, uint64_t at_ns)
 {
     static const char *const causes[] = {
         [GROUP_CAUSE_WORKER] = "worker",
@@ -118,17 +118,17 @@ static void tell_failure(struct events *e, const struct group *g, uint64_t at_ns
 
 /* ------------------------------------------------------------------ --event-log-handler=console */
 
-static void print_torch(struct events *e, const struct group *g, struct event_torch event)
+static void print_torch(struct events *e, const struct worker_group *g, struct event_torch event)
 {
     if (!e->console)
         return;
     event.restarts = g->restarts;
     _cleanup_free_ char *line = events_torch_line(&e->job, &event);
     if (line)
-        say_lines(line);
+        log_lines(line);
 }
 
-static void print_rendezvous(struct events *e, const struct group *g)
+static void print_rendezvous(struct events *e, const struct worker_group *g)
 {
     bool is_first = g->generation == 0;
 
@@ -154,7 +154,7 @@ static char *raw_error(const char *attempt_dir, int local_rank)
     return text;
 }
 
-static void print_worker_end(struct events *e, const struct group *g, int local_rank, int64_t run_s,
+static void print_worker_end(struct events *e, const struct worker_group *g, int local_rank, int64_t run_s,
                              const char *attempt_dir)
 {
     const struct event_ending ending = ending_of(g, local_rank);
@@ -173,7 +173,7 @@ static void print_worker_end(struct events *e, const struct group *g, int local_
 }
 
 /* The agent has "succeeded" when it came to its end, whatever became of the workers. */
-static void print_end(struct events *e, const struct group *g, int64_t run_s, const char *attempt_dir)
+static void print_end(struct events *e, const struct worker_group *g, int64_t run_s, const char *attempt_dir)
 {
     bool came_to_its_end = !g->interrupt && g->cause != GROUP_CAUSE_EXEC && g->cause != GROUP_CAUSE_START;
 
@@ -186,7 +186,7 @@ static void print_end(struct events *e, const struct group *g, int64_t run_s, co
 
 /* ------------------------------------------------------------------ steps */
 
-static void begin_generation(struct events *e, const struct group *g, uint64_t at_ns)
+static void begin_generation(struct events *e, const struct worker_group *g, uint64_t at_ns)
 {
     e->n_told = 0;
     e->told_ready = e->told_failure = false;
@@ -204,7 +204,7 @@ static bool has_action(const struct group_actions *actions, enum group_action_ki
     return false;
 }
 
-void events_step(struct events *e, const struct group *g, const struct group_event *event,
+void events_step(struct events *e, const struct worker_group *g, const struct group_event *event,
                  const struct group_actions *actions)
 {
     if (!e)
@@ -225,7 +225,7 @@ void events_step(struct events *e, const struct group *g, const struct group_eve
              event->now_ns);
 }
 
-void events_restart(struct events *e, const struct group *g, const struct failures_outcome *outcome)
+void events_restart(struct events *e, const struct worker_group *g, const struct failures_outcome *outcome)
 {
     if (!e)
         return;
@@ -236,7 +236,7 @@ void events_restart(struct events *e, const struct group *g, const struct failur
          clock_ns(CLOCK_MONOTONIC));
 }
 
-void events_end(struct events *e, const struct group *g, const struct failures_outcome *outcome,
+void events_end(struct events *e, const struct worker_group *g, const struct failures_outcome *outcome,
                 int exit_code, const char *attempt_dir)
 {
     if (!e)
@@ -266,7 +266,7 @@ struct events *events_create(const struct job *job, const char *program)
         return NULL;
     struct events *e = calloc(1, sizeof(*e));
     if (!e) {
-        say("too little memory for the event log; the job goes on without it");
+        log_line("too little memory for the event log; the job goes on without it");
         return NULL;
     }
     (void)gethostname(e->host, sizeof(e->host) - 1); /* stays empty if it fails */

@@ -10,7 +10,7 @@
 
 struct events;
 struct failures_outcome;
-struct group;
+struct worker_group;
 struct group_actions;
 struct group_event;
 struct job;
@@ -28,14 +28,14 @@ struct event_place {
 void events_place(struct events *e, const struct event_place *place);
 
 /* After each group_step(), before its actions are carried out. */
-void events_step(struct events *e, const struct group *g, const struct group_event *event,
+void events_step(struct events *e, const struct worker_group *g, const struct group_event *event,
                  const struct group_actions *actions);
 
 /* The report on a generation is out and another one follows. */
-void events_restart(struct events *e, const struct group *g, const struct failures_outcome *outcome);
+void events_restart(struct events *e, const struct worker_group *g, const struct failures_outcome *outcome);
 
 /* The job is over. attempt_dir: of its last generation, or NULL. */
-void events_end(struct events *e, const struct group *g, const struct failures_outcome *outcome,
+void events_end(struct events *e, const struct worker_group *g, const struct failures_outcome *outcome,
                 int exit_code, const char *attempt_dir);
 
 void events_destroy(struct events *e);

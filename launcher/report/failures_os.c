@@ -130,7 +130,7 @@ static char *last_stderr_lines(const struct failures_source *source, int local_r
 static size_t collect(const struct failures_source *source, struct report_failure *failures,
                       struct strings *strings)
 {
-    const struct group *g = source->group;
+    const struct worker_group *g = source->group;
     size_t n = 0;
 
     for (int order = 0; order < g->n_ended; order++)
@@ -147,7 +147,7 @@ static size_t collect(const struct failures_source *source, struct report_failur
 /* torchrun's nesting: a launcher that was itself started with an error file hands the first cause up. */
 static void copy_error_file(const struct failures_source *source, const struct strings *s, int exit_code)
 {
-    const char *to = environment_get(source->environment, "TORCHELASTIC_ERROR_FILE");
+    const char *to = envp_get(source->environment, "TORCHELASTIC_ERROR_FILE");
 
     if (!to || !*to || !s->bytes)
         return;
@@ -156,7 +156,7 @@ static void copy_error_file(const struct failures_source *source, const struct s
         return;
     _cleanup_close_ int fd = open(to, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
     if (fd < 0 || write(fd, text, strlen(text)) != (ssize_t)strlen(text))
-        say("cannot write the error file %s: %s", to, strerror(errno));
+        log_line("cannot write the error file %s: %s", to, strerror(errno));
 }
 
 static int code_like_a_shell(int exit_code)
@@ -164,7 +164,7 @@ static int code_like_a_shell(int exit_code)
     return exit_code < 0 ? 128 - exit_code : exit_code;
 }
 
-static int worker_code(const struct group *g, const struct report_failure *failures, int root)
+static int worker_code(const struct worker_group *g, const struct report_failure *failures, int root)
 {
     if (g->cause == GROUP_CAUSE_EXEC)
         return g->workers[g->cause_worker].status == ENOENT ? 127 : 126;
@@ -176,7 +176,7 @@ static int worker_code(const struct group *g, const struct report_failure *failu
 /* ENOENT and EACCES of an exec mean the file itself or what its first line names. Malloc'ed; NULL: the file. */
 static char *bad_interpreter(const struct failures_source *source)
 {
-    const struct group *g = source->group;
+    const struct worker_group *g = source->group;
     size_t n;
 
     if (g->cause != GROUP_CAUSE_EXEC || access(source->program, X_OK) < 0)
@@ -201,7 +201,7 @@ static char *bad_interpreter(const struct failures_source *source)
 static void set_reason(const struct failures_source *source, const struct report_failure *f, char *out,
                        size_t out_size)
 {
-    const struct group *g = source->group;
+    const struct worker_group *g = source->group;
     char end[96];
 
     *out = '\0';
@@ -222,7 +222,7 @@ static void set_reason(const struct failures_source *source, const struct report
 static void tell(const struct failures_source *source, struct report_failure *failures,
                  struct strings *strings, struct failures_outcome *outcome)
 {
-    const struct group *g = source->group;
+    const struct worker_group *g = source->group;
     char host[256] = "", core_pattern[128];
 
     machine_core_pattern(core_pattern, sizeof(core_pattern));
@@ -255,7 +255,7 @@ static void tell(const struct failures_source *source, struct report_failure *fa
         .last_lines = stderr_lines,
     };
     _cleanup_free_ char *text = report_compose(&report);
-    say_lines(text ? text : "crun: the job has failed, and memory is too short to say how\n");
+    log_lines(text ? text : "crun: the job has failed, and memory is too short to say how\n");
     if (root >= 0 && !g->will_restart)
         copy_error_file(source, &strings[root], failures[root].exit_code);
 }

@@ -8,11 +8,11 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-struct group;
+struct worker_group;
 struct job;
 
 struct failures_source {
-    const struct group *group;
+    const struct worker_group *group;
     const struct job *job;
     char *const *environment;
     const char *program; /* path that was executed */

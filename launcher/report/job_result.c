@@ -9,51 +9,51 @@
 static const char rule[] = "============================================================";
 static const char thin_rule[] = "------------------------------------------------------------";
 
-static void add_table(struct text *out, const struct verdict *v)
+static void add_table(struct strbuf *out, const struct job_result *v)
 {
     const struct session_cause *c = v->cause;
     const char *name = c->exit_code < 0 ? report_signal_name(-c->exit_code) : NULL;
 
-    text_add(out, "%s\n%s FAILED\n%s\n", rule, v->title, thin_rule);
-    text_add(out, "Root Cause (first observed failure):\n[0]:\n  time      : %s\n  host      : %s\n",
-             v->time_text, c->host);
-    text_add(out, "  rank      : %d (local_rank: %d)\n", c->rank, c->local_rank);
-    text_add(out, "  exitcode  : %d (pid: %lld) %s%s%s\n", c->exit_code, (long long)c->pid, name ? " (" : "",
-             name ? name : "", name ? ")" : "");
-    text_add(out, "  traceback : ");
+    strbuf_add(out, "%s\n%s FAILED\n%s\n", rule, v->title, thin_rule);
+    strbuf_add(out, "Root Cause (first observed failure):\n[0]:\n  time      : %s\n  host      : %s\n",
+               v->time_text, c->host);
+    strbuf_add(out, "  rank      : %d (local_rank: %d)\n", c->rank, c->local_rank);
+    strbuf_add(out, "  exitcode  : %d (pid: %lld) %s%s%s\n", c->exit_code, (long long)c->pid,
+               name ? " (" : "", name ? name : "", name ? ")" : "");
+    strbuf_add(out, "  traceback : ");
     if (c->text[0])
-        text_add(out, "%s\n", c->text);
+        strbuf_add(out, "%s\n", c->text);
     else if (c->exit_code < 0)
-        text_add(out, "Signal %d (%s) received by PID %lld\n", -c->exit_code, name ? name : "<N/A>",
-                 (long long)c->pid);
+        strbuf_add(out, "Signal %d (%s) received by PID %lld\n", -c->exit_code, name ? name : "<N/A>",
+                   (long long)c->pid);
     else
-        text_add(out, "To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html\n");
-    text_add(out, "%s\n", rule);
+        strbuf_add(out, "To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html\n");
+    strbuf_add(out, "%s\n", rule);
 }
 
-char *verdict_compose(const struct verdict *v)
+char *job_result_compose(const struct job_result *v)
 {
     char what[SESSION_TEXT_SIZE + 256];
-    struct text out = {0};
+    struct strbuf out = {0};
 
     session_cause_describe(v->cause, what, sizeof(what));
     if (v->kind == SESSION_VERDICT_DRAINED)
-        text_add(&out, "crun: all nodes have stopped, as %s was told to; start the job again to go on\n",
-                 v->cause->host[0] ? v->cause->host : "one of them");
+        strbuf_add(&out, "crun: all nodes have stopped, as %s was told to; start the job again to go on\n",
+                   v->cause->host[0] ? v->cause->host : "one of them");
     else if (v->kind == SESSION_VERDICT_FAILURE)
-        text_add(&out, "crun: the job has failed on all nodes: %s\n", what);
+        strbuf_add(&out, "crun: the job has failed on all nodes: %s\n", what);
     if (v->kind == SESSION_VERDICT_FAILURE && v->max_restarts > 0 && v->restarts >= v->max_restarts &&
         v->cause->kind == SESSION_CAUSE_WORKER)
-        text_add(&out,
-                 v->max_restarts == 1 ? "crun: the only restart is used\n"
-                                      : "crun: all %u restarts are used\n",
-                 v->max_restarts);
+        strbuf_add(&out,
+                   v->max_restarts == 1 ? "crun: the only restart is used\n"
+                                        : "crun: all %u restarts are used\n",
+                   v->max_restarts);
     if (v->kind == SESSION_VERDICT_FAILURE && v->cause->kind == SESSION_CAUSE_WORKER && v->cause->rank >= 0)
         add_table(&out, v);
-    return text_steal(&out);
+    return strbuf_steal(&out);
 }
 
-int verdict_code(const struct verdict *v, bool of_worker)
+int job_result_code(const struct job_result *v, bool of_worker)
 {
     int code = v->cause->exit_code;
 

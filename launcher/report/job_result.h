@@ -7,7 +7,7 @@
 
 #include "rendezvous/session_message.h"
 
-struct verdict {
+struct job_result {
     enum session_verdict kind;
     const struct session_cause *cause;
     const char *title;     /* script, module or command */
@@ -17,7 +17,7 @@ struct verdict {
 
 /* Lines, each "crun: ...\n", and the table if a worker was the cause. Malloc'ed; NULL without memory, and ""
  * when there is nothing to say. */
-char *verdict_compose(const struct verdict *v);
+char *job_result_compose(const struct job_result *v);
 
 /* crun's exit code; of_worker: --exit-code=worker. */
-int verdict_code(const struct verdict *v, bool of_worker);
+int job_result_code(const struct job_result *v, bool of_worker);

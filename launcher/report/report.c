@@ -73,48 +73,49 @@ static bool is_sent_by_people(int signal)
            signal == SIGQUIT;
 }
 
-static void add_cause_worker(struct text *out, const struct report *r)
+static void add_cause_worker(struct strbuf *out, const struct report *r)
 {
     const struct report_failure *f = &r->failures[r->root];
     const struct group_worker *w = &r->group->workers[f->local_rank];
     char end[96];
 
     report_describe_end(f, end, sizeof(end));
-    text_add(out, "crun: rank %d (local rank %d, pid %d) failed first, %.3f s after its start: %s\n", f->rank,
-             f->local_rank, f->pid, seconds(f->ended_ns - w->started_ns), end);
+    strbuf_add(out, "crun: rank %d (local rank %d, pid %d) failed first, %.3f s after its start: %s\n",
+               f->rank, f->local_rank, f->pid, seconds(f->ended_ns - w->started_ns), end);
     if (f->exit_code == -SIGKILL && r->oom_kills > 0)
-        text_add(out,
-                 "crun: the kernel's OOM killer has killed %ld process%s of this cgroup; rank %d had used "
-                 "%.0f MiB\n",
-                 r->oom_kills, r->oom_kills == 1 ? "" : "es", f->rank, (double)f->max_rss_kib / 1024);
+        strbuf_add(out,
+                   "crun: the kernel's OOM killer has killed %ld process%s of this cgroup; rank %d had used "
+                   "%.0f MiB\n",
+                   r->oom_kills, r->oom_kills == 1 ? "" : "es", f->rank, (double)f->max_rss_kib / 1024);
     else if (is_sent_by_people(-f->exit_code) && !f->stopped)
-        text_add(out, "crun: that signal did not come from crun%s\n",
-                 f->exit_code != -SIGKILL ? ""
-                 : r->oom_kills == 0      ? ", nor has the kernel's OOM killer killed anything in this cgroup"
-                                          : "; whether the kernel's OOM killer sent it cannot be known here");
+        strbuf_add(out, "crun: that signal did not come from crun%s\n",
+                   f->exit_code != -SIGKILL ? ""
+                   : r->oom_kills == 0 ? ", nor has the kernel's OOM killer killed anything in this cgroup"
+                                       : "; whether the kernel's OOM killer sent it cannot be known here");
     if (f->core_dumped && r->core_pattern && *r->core_pattern)
-        text_add(out, "crun: its core dump went to %s%s (/proc/sys/kernel/core_pattern)\n",
-                 *r->core_pattern == '|' ? "the program " : "", r->core_pattern + (*r->core_pattern == '|'));
+        strbuf_add(out, "crun: its core dump went to %s%s (/proc/sys/kernel/core_pattern)\n",
+                   *r->core_pattern == '|' ? "the program " : "",
+                   r->core_pattern + (*r->core_pattern == '|'));
 }
 
-static void add_cause_exec(struct text *out, const struct report *r)
+static void add_cause_exec(struct strbuf *out, const struct report *r)
 {
     const struct group_worker *w = &r->group->workers[r->group->cause_worker];
 
     int rank = r->rank_base + r->group->cause_worker;
     if (r->interpreter) {
-        text_add(
+        strbuf_add(
             out,
             "crun: rank %d could not be started: %s: its \"#!\" line names %s, which cannot be run: %s\n",
             rank, r->program, r->interpreter, strerrordesc_np(w->status));
         return;
     }
-    text_add(
+    strbuf_add(
         out, "crun: rank %d could not be started: %s: %s%s\n", rank, r->program, strerrordesc_np(w->status),
         w->status == ENOEXEC ? "; the file is neither a program of this machine nor begins with \"#!\"" : "");
 }
 
-static int count_unready(const struct group *g)
+static int count_unready(const struct worker_group *g)
 {
     int n = 0;
 
@@ -123,9 +124,9 @@ static int count_unready(const struct group *g)
     return n;
 }
 
-static void add_cause(struct text *out, const struct report *r)
+static void add_cause(struct strbuf *out, const struct report *r)
 {
-    const struct group *g = r->group;
+    const struct worker_group *g = r->group;
 
     switch (g->cause) {
     case GROUP_CAUSE_WORKER:
@@ -136,16 +137,16 @@ static void add_cause(struct text *out, const struct report *r)
         add_cause_exec(out, r);
         break;
     case GROUP_CAUSE_REFORM:
-        text_add(
+        strbuf_add(
             out,
             "crun: after a failed worker had been replaced, %d of %d workers were not ready within %.0f s\n",
             count_unready(g), g->config.n_workers, seconds(g->config.reform_ns));
         break;
     case GROUP_CAUSE_GUARDIAN:
-        text_add(out,
-                 "crun: the guardian, the parent process of the workers, was killed from outside%s; its "
-                 "workers are gone\n",
-                 r->oom_kills > 0 ? " (the kernel's OOM killer was at work in this cgroup)" : "");
+        strbuf_add(out,
+                   "crun: the guardian, the parent process of the workers, was killed from outside%s; its "
+                   "workers are gone\n",
+                   r->oom_kills > 0 ? " (the kernel's OOM killer was at work in this cgroup)" : "");
         break;
     default:
         break;
@@ -153,13 +154,13 @@ static void add_cause(struct text *out, const struct report *r)
     if (g->interrupt) {
         const char *name = report_signal_name(g->interrupt);
         bool is_known = r->sender && *r->sender;
-        text_add(out, "crun: told to stop by %s%s%s\n", name ? name : "a signal", is_known ? " from " : "",
-                 is_known ? r->sender : "");
+        strbuf_add(out, "crun: told to stop by %s%s%s\n", name ? name : "a signal", is_known ? " from " : "",
+                   is_known ? r->sender : "");
     }
 }
 
 /* "rank 0 (exit code 1), rank 2 (...) and 5 more" of those failures that were (or were not) stopped by us. */
-static void add_others(struct text *out, const struct report *r, bool own, const char *what)
+static void add_others(struct strbuf *out, const struct report *r, bool own, const char *what)
 {
     size_t n = 0;
 
@@ -172,64 +173,65 @@ static void add_others(struct text *out, const struct report *r, bool own, const
         if (n < NAMED_MAX) {
             report_describe_end(f, end, sizeof(end));
             if (n == 0)
-                text_add(out, "crun: %s", what);
-            text_add(out, "%s rank %d (%s)", n ? "," : "", f->rank, end);
+                strbuf_add(out, "crun: %s", what);
+            strbuf_add(out, "%s rank %d (%s)", n ? "," : "", f->rank, end);
         }
         n++;
     }
     if (n > NAMED_MAX)
-        text_add(out, " and %zu more", n - NAMED_MAX);
+        strbuf_add(out, " and %zu more", n - NAMED_MAX);
     if (n > 0)
-        text_add(out, "\n");
+        strbuf_add(out, "\n");
 }
 
 /* Why everybody has to start again, though those that did not fail were to stay. */
-static void add_why_not_replaced(struct text *out, const struct report *r)
+static void add_why_not_replaced(struct strbuf *out, const struct report *r)
 {
-    const struct group *g = r->group;
+    const struct worker_group *g = r->group;
 
     if (!g->config.replace || g->cause != GROUP_CAUSE_WORKER)
         return;
     for (int i = 0; i < g->config.n_workers; i++)
         if (i != g->cause_worker && !g->workers[i].capable) {
-            text_add(out,
-                     "crun: rank %d has not said that it can go on while another is replaced, as programs on "
-                     "libcrw can; so all are started again\n",
-                     r->rank_base + i);
+            strbuf_add(
+                out,
+                "crun: rank %d has not said that it can go on while another is replaced, as programs on "
+                "libcrw can; so all are started again\n",
+                r->rank_base + i);
             return;
         }
 }
 
-static void add_decision(struct text *out, const struct report *r)
+static void add_decision(struct strbuf *out, const struct report *r)
 {
-    const struct group *g = r->group;
+    const struct worker_group *g = r->group;
     int max = g->config.max_restarts;
 
     if (g->config.placed)
         return; /* it is not made here */
     if (g->will_replace)
-        text_add(out, "crun: %d/%d attempts left; will replace what has failed, the other workers go on\n",
-                 max - g->restarts - 1, max);
+        strbuf_add(out, "crun: %d/%d attempts left; will replace what has failed, the other workers go on\n",
+                   max - g->restarts - 1, max);
     else if (g->will_restart) {
         add_why_not_replaced(out, r);
-        text_add(out, "crun: %d/%d attempts left; will restart worker group\n", max - g->restarts - 1, max);
+        strbuf_add(out, "crun: %d/%d attempts left; will restart worker group\n", max - g->restarts - 1, max);
     } else if (!g->interrupt && g->cause != GROUP_CAUSE_EXEC && max > 0)
-        text_add(out,
-                 max == 1 ? "crun: the only restart is used; the job has failed\n"
-                          : "crun: all %d restarts are used; the job has failed\n",
-                 max);
+        strbuf_add(out,
+                   max == 1 ? "crun: the only restart is used; the job has failed\n"
+                            : "crun: all %d restarts are used; the job has failed\n",
+                   max);
 }
 
-static void add_last_lines(struct text *out, const char *lines)
+static void add_last_lines(struct strbuf *out, const char *lines)
 {
     while (lines && *lines) {
         size_t n = strcspn(lines, "\n");
-        text_add(out, "crun:   | %.*s\n", (int)n, lines);
+        strbuf_add(out, "crun:   | %.*s\n", (int)n, lines);
         lines += n + (lines[n] == '\n');
     }
 }
 
-static void add_lines(struct text *out, const struct report *r)
+static void add_lines(struct strbuf *out, const struct report *r)
 {
     add_cause(out, r);
     if (r->group->cause == GROUP_CAUSE_WORKER)
@@ -239,12 +241,12 @@ static void add_lines(struct text *out, const struct report *r)
         add_others(out, r, false, "stopped by crun because of it:");
     }
     if (r->gave_up)
-        text_add(out,
-                 "crun: not everything could be killed, see above; end it before you start the job again\n");
+        strbuf_add(
+            out, "crun: not everything could be killed, see above; end it before you start the job again\n");
     else if (r->group->escalated && r->group->cause != GROUP_CAUSE_GUARDIAN)
-        text_add(out, "crun: not everything had ended in time; what was left has been killed\n");
+        strbuf_add(out, "crun: not everything had ended in time; what was left has been killed\n");
     if (r->log_dir && !r->group->will_restart)
-        text_add(out, "crun: error files and logs are kept in %s\n", r->log_dir);
+        strbuf_add(out, "crun: error files and logs are kept in %s\n", r->log_dir);
     add_decision(out, r);
 }
 
@@ -264,56 +266,56 @@ static size_t longest_line(const char *text)
 }
 
 /* text, with every further line indented by two spaces. */
-static void add_indented(struct text *out, const char *text)
+static void add_indented(struct strbuf *out, const char *text)
 {
     for (;;) {
         size_t n = strcspn(text, "\n");
-        text_add(out, "%.*s", (int)n, text);
+        strbuf_add(out, "%.*s", (int)n, text);
         if (!text[n])
             return;
-        text_add(out, "\n  ");
+        strbuf_add(out, "\n  ");
         text += n + 1;
     }
 }
 
-static void add_message(struct text *out, const struct report_failure *f)
+static void add_message(struct strbuf *out, const struct report_failure *f)
 {
     const char *name = f->exit_code < 0 ? report_signal_name(-f->exit_code) : NULL;
 
     if (f->message)
         add_indented(out, f->message);
     else if (f->exit_code < 0)
-        text_add(out, "Signal %d (%s) received by PID %d", -f->exit_code, name ? name : "<N/A>", f->pid);
+        strbuf_add(out, "Signal %d (%s) received by PID %d", -f->exit_code, name ? name : "<N/A>", f->pid);
     else
-        text_add(out, "%s", table_hint);
+        strbuf_add(out, "%s", table_hint);
 }
 
 static char *format_failure(const struct report *r, size_t i)
 {
     const struct report_failure *f = &r->failures[i];
     const char *name = f->exit_code < 0 ? report_signal_name(-f->exit_code) : NULL;
-    struct text out = {0};
+    struct strbuf out = {0};
 
-    text_add(&out, "[%zu]:\n  time      : %s\n  host      : %s\n  rank      : %d (local_rank: %d)\n", i,
-             f->time_text, r->host, f->rank, f->local_rank);
-    text_add(&out, "  exitcode  : %d (pid: %d) %s%s%s\n  error_file: %s\n  traceback : ", f->exit_code,
-             f->pid, name ? " (" : "", name ? name : "", name ? ")" : "",
-             f->error_file ? f->error_file : "<N/A>");
+    strbuf_add(&out, "[%zu]:\n  time      : %s\n  host      : %s\n  rank      : %d (local_rank: %d)\n", i,
+               f->time_text, r->host, f->rank, f->local_rank);
+    strbuf_add(&out, "  exitcode  : %d (pid: %d) %s%s%s\n  error_file: %s\n  traceback : ", f->exit_code,
+               f->pid, name ? " (" : "", name ? name : "", name ? ")" : "",
+               f->error_file ? f->error_file : "<N/A>");
     add_message(&out, f);
-    return text_steal(&out);
+    return strbuf_steal(&out);
 }
 
-static void add_rule(struct text *out, char c, size_t width)
+static void add_rule(struct strbuf *out, char c, size_t width)
 {
     char rule[TABLE_WIDTH_MAX + 1];
 
     memset(rule, c, width);
     rule[width] = '\0';
-    text_add(out, "%s\n", rule);
+    strbuf_add(out, "%s\n", rule);
 }
 
 /* blocks: the formatted failures, some of which may be NULL without memory. */
-static void add_table(struct text *out, const struct report *r, char *const *blocks)
+static void add_table(struct strbuf *out, const struct report *r, char *const *blocks)
 {
     size_t width = longest_line(r->title) + strlen(" FAILED");
 
@@ -324,23 +326,23 @@ static void add_table(struct text *out, const struct report *r, char *const *blo
         width = TABLE_WIDTH_MAX;
 
     add_rule(out, '=', width);
-    text_add(out, "%s FAILED\n", r->title);
+    strbuf_add(out, "%s FAILED\n", r->title);
     add_rule(out, '-', width);
-    text_add(out, "Failures:\n");
+    strbuf_add(out, "Failures:\n");
     for (size_t i = 0; i < r->n_failures; i++)
         if ((int)i != r->root && blocks[i])
-            text_add(out, "%s\n", blocks[i]);
+            strbuf_add(out, "%s\n", blocks[i]);
     if (r->n_failures == 1)
-        text_add(out, "  <NO_OTHER_FAILURES>\n");
+        strbuf_add(out, "  <NO_OTHER_FAILURES>\n");
     add_rule(out, '-', width);
-    text_add(out, "Root Cause (first observed failure):\n%s\n",
-             blocks[r->root] ? blocks[r->root] : "out of memory");
+    strbuf_add(out, "Root Cause (first observed failure):\n%s\n",
+               blocks[r->root] ? blocks[r->root] : "out of memory");
     add_rule(out, '=', width);
 }
 
 char *report_compose(const struct report *r)
 {
-    struct text out = {0};
+    struct strbuf out = {0};
 
     add_lines(&out, r);
     bool over = !r->group->will_restart && !r->group->config.placed && r->root >= 0;
@@ -355,5 +357,5 @@ char *report_compose(const struct report *r)
             free(blocks[i]);
         free(blocks);
     }
-    return text_steal(&out);
+    return strbuf_steal(&out);
 }

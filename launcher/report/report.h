@@ -10,7 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-struct group;
+struct worker_group;
 
 /* A worker that ended badly. */
 struct report_failure {
@@ -27,7 +27,7 @@ struct report_failure {
 };
 
 struct report {
-    const struct group *group;
+    const struct worker_group *group;
     int rank_base;
     const struct report_failure *failures; /* in the order in which the workers ended */
     size_t n_failures;

@@ -85,7 +85,7 @@ static int list_by_file(int fd, pid_t *pids, int n_max)
     return n < 0 ? -errno : n_found;
 }
 
-int children_list(pid_t *pids, int n_max)
+int child_processes_list(pid_t *pids, int n_max)
 {
     _cleanup_close_ int fd = open("/proc/thread-self/children", O_RDONLY | O_CLOEXEC);
 
@@ -102,12 +102,12 @@ static bool contains(const pid_t *pids, size_t n, pid_t pid)
     return false;
 }
 
-int children_signal(int signal, const pid_t *except, size_t n_except)
+int child_processes_signal(int signal, const pid_t *except, size_t n_except)
 {
     pid_t pids[1024];
     int n_signalled = 0;
 
-    int n = children_list(pids, (int)(sizeof(pids) / sizeof(pids[0])));
+    int n = child_processes_list(pids, (int)(sizeof(pids) / sizeof(pids[0])));
     for (int i = 0; i < n; i++)
         if (!contains(except, n_except, pids[i])) {
             (void)kill(pids[i], signal); /* ended meanwhile, or setuid: nothing better can be done */

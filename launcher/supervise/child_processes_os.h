@@ -18,7 +18,7 @@
  * may mean that there are more, which show up once these are gone. Negative errno when the kernel tells
  * neither way (no /proc).
  */
-int children_list(pid_t *pids, int n_max);
+int child_processes_list(pid_t *pids, int n_max);
 
 /* Sends a signal to every child but those in except[n_except] (may be none). Returns how many there were. */
-int children_signal(int signal, const pid_t *except, size_t n_except);
+int child_processes_signal(int signal, const pid_t *except, size_t n_except);

@@ -38,13 +38,13 @@ static bool take(struct buf *from, uint8_t *to, size_t room, size_t *ret_size)
     return n > 0 && n <= room;
 }
 
-bool last_word_write(struct last_word *w, const struct session_hello *hello, const struct sockaddr *to,
-                     socklen_t to_size)
+bool death_notice_write(struct death_notice *w, const struct session_hello *hello, const struct sockaddr *to,
+                        socklen_t to_size)
 {
     struct session_hello last = *hello;
     struct buf greeting = {0}, words = {0};
 
-    *w = (struct last_word){.to_size = to_size};
+    *w = (struct death_notice){.to_size = to_size};
     if (to_size > sizeof(w->to))
         return false;
     memcpy(&w->to, to, to_size);
@@ -79,12 +79,12 @@ static void set_patience(int fd)
     (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof(yes)); /* slower without, not wrong */
 }
 
-static bool say(int fd, const uint8_t *bytes, size_t n)
+static bool log_line(int fd, const uint8_t *bytes, size_t n)
 {
     return send(fd, bytes, n, MSG_NOSIGNAL) == (ssize_t)n; /* an empty socket has room for it */
 }
 
-void last_word_say(const struct last_word *w)
+void death_notice_say(const struct death_notice *w)
 {
     _cleanup_close_ int fd = socket(w->to.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
     uint8_t answer[256];
@@ -93,8 +93,8 @@ void last_word_say(const struct last_word *w)
         return;
     set_patience(fd);
     if (connect(fd, (const struct sockaddr *)&w->to, w->to_size) < 0 ||
-        !say(fd, w->greeting, w->greeting_size) || recv(fd, answer, ECHO_SIZE, MSG_WAITALL) != ECHO_SIZE ||
-        !say(fd, w->words, w->words_size))
+        !log_line(fd, w->greeting, w->greeting_size) ||
+        recv(fd, answer, ECHO_SIZE, MSG_WAITALL) != ECHO_SIZE || !log_line(fd, w->words, w->words_size))
         return;
     /* A socket that is closed with bytes unread is reset, and what was said may go with it. */
     while (recv(fd, answer, sizeof(answer), 0) > 0)

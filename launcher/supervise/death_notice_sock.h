@@ -14,7 +14,7 @@
 
 struct session_hello;
 
-struct last_word {
+struct death_notice {
     struct sockaddr_storage to;
     socklen_t to_size;
     uint8_t greeting[64], words[2048];
@@ -22,8 +22,8 @@ struct last_word {
 };
 
 /* Of the agent with this hello, to where it is connected. False: there is none. */
-bool last_word_write(struct last_word *w, const struct session_hello *hello, const struct sockaddr *to,
-                     socklen_t to_size);
+bool death_notice_write(struct death_notice *w, const struct session_hello *hello, const struct sockaddr *to,
+                        socklen_t to_size);
 
 /* Says it, or gives up after some seconds: silence has told the same by then. */
-void last_word_say(const struct last_word *w);
+void death_notice_say(const struct death_notice *w);

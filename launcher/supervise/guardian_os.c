@@ -254,7 +254,7 @@ static void signal_left(struct guardian *g, int signal)
 {
     pid_t pids[1024];
 
-    int n = children_list(pids, (int)(sizeof(pids) / sizeof(pids[0])));
+    int n = child_processes_list(pids, (int)(sizeof(pids) / sizeof(pids[0])));
     for (int i = 0; i < n; i++)
         if (!find_worker(g, pids[i]))
             (void)kill(pids[i], signal);
@@ -273,7 +273,7 @@ static void wake_stopped(struct guardian *g)
 {
     pid_t pids[1024];
 
-    int n = children_list(pids, (int)(sizeof(pids) / sizeof(pids[0])));
+    int n = child_processes_list(pids, (int)(sizeof(pids) / sizeof(pids[0])));
     for (int i = 0; i < n; i++)
         if (is_stopped(pids[i]))
             (void)kill(find_worker(g, pids[i]) ? -pids[i] : pids[i], SIGCONT);
@@ -297,7 +297,7 @@ static void sweep_sessions(struct guardian *g)
     pid_t pids[1024];
     bool any = false;
 
-    int n = children_list(pids, (int)(sizeof(pids) / sizeof(pids[0])));
+    int n = child_processes_list(pids, (int)(sizeof(pids) / sizeof(pids[0])));
     for (int i = 0; i < n; i++)
         if (!find_worker(g, pids[i]) && find_session(g, getsid(pids[i]))) {
             (void)kill(pids[i], SIGKILL);
@@ -397,7 +397,7 @@ static void kill_everything(struct guardian *g)
     signal_groups(g, SIGKILL);
     /* How many there were shows in the next wait. Without /proc nobody can tell who they are: once the workers
      * have ended, there is nothing left that we could do. */
-    if (children_signal(SIGKILL, NULL, 0) < 0 && g->n_live == 0)
+    if (child_processes_signal(SIGKILL, NULL, 0) < 0 && g->n_live == 0)
         g->helpless = true;
 }
 
@@ -406,7 +406,7 @@ static void tell_left(struct guardian *g)
     pid_t pids[1024];
 
     g->told_left = true;
-    int n = children_list(pids, (int)(sizeof(pids) / sizeof(pids[0])));
+    int n = child_processes_list(pids, (int)(sizeof(pids) / sizeof(pids[0])));
     report(g, (struct guardian_report){.kind = GUARDIAN_LEFT, .value = n < 0 ? 0 : n});
 }
 
@@ -448,8 +448,8 @@ _Noreturn void guardian_run(const struct guardian_setup *setup)
     }
     report(&g, (struct guardian_report){.kind = GUARDIAN_EMPTY});
     if (g.orphaned && !g.helpless && is_dead(setup->crun)) {
-        if (setup->last_word)
-            last_word_say(setup->last_word);
+        if (setup->death_notice)
+            death_notice_say(setup->death_notice);
         if (setup->logs)
             logs_remove_empty(setup->logs);
     }

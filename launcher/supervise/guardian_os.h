@@ -13,7 +13,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-struct last_word;
+struct death_notice;
 struct logs;
 struct spawn_worker;
 
@@ -69,8 +69,8 @@ struct guardian_setup {
     size_t n_keep;
     pid_t crun;
     /* For when crun ends before us: */
-    const struct last_word *last_word; /* NULL: nobody is to be told */
-    const struct logs *logs;           /* what crun would have removed; NULL: nothing */
+    const struct death_notice *death_notice; /* NULL: nobody is to be told */
+    const struct logs *logs;                 /* what crun would have removed; NULL: nothing */
 };
 
 /* The guardian's life, in the forked process. Ends in _exit(). */

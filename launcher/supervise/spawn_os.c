@@ -149,8 +149,9 @@ static size_t collect_descriptors(const struct spawn_worker *workers, size_t n_w
     return n;
 }
 
-int spawn_guardian(const struct spawn_worker *workers, size_t n_workers, const struct last_word *last_word,
-                   const struct logs *logs, pid_t *ret_pid, int *ret_link)
+int spawn_guardian(const struct spawn_worker *workers, size_t n_workers,
+                   const struct death_notice *death_notice, const struct logs *logs, pid_t *ret_pid,
+                   int *ret_link)
 {
     _cleanup_free_ struct guardian_worker *state = calloc(n_workers, sizeof(*state));
     _cleanup_free_ int *keep = calloc(6 * n_workers + 1, sizeof(*keep));
@@ -166,7 +167,7 @@ int spawn_guardian(const struct spawn_worker *workers, size_t n_workers, const s
                                    .link = link[1],
                                    .keep = keep,
                                    .crun = getpid(),
-                                   .last_word = last_word,
+                                   .death_notice = death_notice,
                                    .logs = logs};
     setup.n_keep = collect_descriptors(workers, n_workers, keep);
     keep[setup.n_keep++] = link[1];

@@ -22,7 +22,7 @@ enum {
  */
 int spawn_raise_open_files(size_t *ret_limit);
 
-struct last_word;
+struct death_notice;
 struct logs;
 struct numa_cpus;
 
@@ -42,8 +42,9 @@ struct spawn_worker {
  * folders of the logs (NULL: none). Returns 0 with the guardian's process id and crun's end of the link to it (see guardian_os.h; non-blocking,
  * close-on-exec), or -errno. The workers' descriptors may be closed afterwards.
  */
-int spawn_guardian(const struct spawn_worker *workers, size_t n_workers, const struct last_word *last_word,
-                   const struct logs *logs, pid_t *ret_pid, int *ret_link);
+int spawn_guardian(const struct spawn_worker *workers, size_t n_workers,
+                   const struct death_notice *death_notice, const struct logs *logs, pid_t *ret_pid,
+                   int *ret_link);
 
 /* For the guardian: starts one worker. 0 with its pid, or -errno, with nothing left running. */
 int spawn_worker(const struct spawn_worker *worker, pid_t *ret_pid);

@@ -21,17 +21,17 @@ int group_worker_code(const struct group_worker *worker)
     return WIFSIGNALED(worker->status) ? -WTERMSIG(worker->status) : WEXITSTATUS(worker->status);
 }
 
-int group_init(struct group *g, const struct group_config *config)
+int group_init(struct worker_group *g, const struct group_config *config)
 {
-    *g = (struct group){.config = *config, .cause_worker = -1};
+    *g = (struct worker_group){.config = *config, .cause_worker = -1};
     g->workers = calloc((size_t)config->n_workers, sizeof(*g->workers));
     return g->workers ? 0 : -ENOMEM;
 }
 
-void group_finish(struct group *g)
+void group_finish(struct worker_group *g)
 {
     free(g->workers);
-    *g = (struct group){0};
+    *g = (struct worker_group){0};
 }
 
 /* ------------------------------------------------------------------ actions */
@@ -44,20 +44,20 @@ static struct group_action *act(struct group_actions *out, enum group_action_kin
     return action;
 }
 
-static void arm(struct group *g, struct group_actions *out, uint64_t deadline_ns)
+static void arm(struct worker_group *g, struct group_actions *out, uint64_t deadline_ns)
 {
     g->deadline_ns = deadline_ns;
     act(out, GROUP_DO_ARM, 0)->deadline_ns = deadline_ns;
 }
 
-static void disarm(struct group *g, struct group_actions *out)
+static void disarm(struct worker_group *g, struct group_actions *out)
 {
     if (g->deadline_ns)
         act(out, GROUP_DO_DISARM, 0);
     g->deadline_ns = 0;
 }
 
-static void finish(struct group *g, struct group_actions *out, int code)
+static void finish(struct worker_group *g, struct group_actions *out, int code)
 {
     g->state = GROUP_DONE;
     act(out, GROUP_DO_FINISH, code);
@@ -65,7 +65,7 @@ static void finish(struct group *g, struct group_actions *out, int code)
 
 /* Starts a generation. What is known of the one before is forgotten here, not earlier: until then it can be
  * reported. */
-static void spawn(struct group *g, const struct group_event *event, struct group_actions *out)
+static void spawn(struct worker_group *g, const struct group_event *event, struct group_actions *out)
 {
     if (g->config.placed) {
         g->restarts = event->restarts;
@@ -90,14 +90,14 @@ static void spawn(struct group *g, const struct group_event *event, struct group
 /* ------------------------------------------------------------------ stopping */
 
 /* From here on a worker that ends may have done so because it was told to. */
-static void mark_stopped(struct group *g)
+static void mark_stopped(struct worker_group *g)
 {
     for (int i = 0; i < g->config.n_workers; i++)
         if (g->workers[i].state == GROUP_WORKER_RUNNING)
             g->workers[i].stopped = true;
 }
 
-static void stop(struct group *g, uint64_t now_ns, int signal, struct group_actions *out)
+static void stop(struct worker_group *g, uint64_t now_ns, int signal, struct group_actions *out)
 {
     g->state = GROUP_STOPPING;
     mark_stopped(g);
@@ -105,7 +105,7 @@ static void stop(struct group *g, uint64_t now_ns, int signal, struct group_acti
     arm(g, out, now_ns + g->config.grace_ns);
 }
 
-static void kill_all(struct group *g, uint64_t now_ns, struct group_actions *out)
+static void kill_all(struct worker_group *g, uint64_t now_ns, struct group_actions *out)
 {
     g->state = GROUP_KILLING;
     g->escalated = true;
@@ -114,7 +114,7 @@ static void kill_all(struct group *g, uint64_t now_ns, struct group_actions *out
     arm(g, out, now_ns + KILL_PATIENCE_NS);
 }
 
-static void fail(struct group *g, enum group_cause cause, const struct group_event *event,
+static void fail(struct worker_group *g, enum group_cause cause, const struct group_event *event,
                  struct group_actions *out)
 {
     if (g->state != GROUP_RUNNING && g->state != GROUP_REPLACING)
@@ -135,7 +135,7 @@ static bool is_staying(const struct group_worker *w)
 }
 
 /* Whether all that have not failed can stay, and there is somebody to stay. */
-static bool is_replaceable(const struct group *g)
+static bool is_replaceable(const struct worker_group *g)
 {
     int n_staying = 0;
 
@@ -153,7 +153,7 @@ static bool is_replaceable(const struct group *g)
 }
 
 /* As with the policy that replaces nobody: the cause that is known stays. */
-static void give_up_replacing(struct group *g, uint64_t now_ns, struct group_actions *out)
+static void give_up_replacing(struct worker_group *g, uint64_t now_ns, struct group_actions *out)
 {
     g->will_restart = g->will_replace = g->forming = false;
     act(out, GROUP_DO_NOTIFY_FAILED, g->cause_worker);
@@ -162,7 +162,7 @@ static void give_up_replacing(struct group *g, uint64_t now_ns, struct group_act
 
 /* A worker that was started for this generation and is not ready in it yet cannot be taken to the next one: it
  * does not know that it would have to. */
-static void condemn_newcomers(struct group *g, struct group_actions *out)
+static void condemn_newcomers(struct worker_group *g, struct group_actions *out)
 {
     bool any = false;
 
@@ -177,7 +177,7 @@ static void condemn_newcomers(struct group *g, struct group_actions *out)
 }
 
 /* A worker has failed: it is replaced, or everything is stopped. */
-static void lose(struct group *g, const struct group_event *event, struct group_actions *out)
+static void lose(struct worker_group *g, const struct group_event *event, struct group_actions *out)
 {
     struct group_worker *w = &g->workers[event->worker];
 
@@ -201,7 +201,7 @@ static void lose(struct group *g, const struct group_event *event, struct group_
 }
 
 /* Opens the next generation for those that stay. */
-static void replace(struct group *g, uint64_t now_ns, struct group_actions *out)
+static void replace(struct worker_group *g, uint64_t now_ns, struct group_actions *out)
 {
     g->restarts++;
     g->generation++;
@@ -220,7 +220,7 @@ static void replace(struct group *g, uint64_t now_ns, struct group_actions *out)
 }
 
 /* All that failed at once are known; those that were killed with them have to be gone first. */
-static void on_collected(struct group *g, uint64_t now_ns, struct group_actions *out)
+static void on_collected(struct worker_group *g, uint64_t now_ns, struct group_actions *out)
 {
     for (int i = 0; i < g->config.n_workers; i++)
         if (g->workers[i].condemned && !g->workers[i].lost) {
@@ -236,7 +236,7 @@ static void on_collected(struct group *g, uint64_t now_ns, struct group_actions 
 }
 
 /* Somebody is not ready in time: not all of them can be brought together this way. */
-static void on_reform_timeout(struct group *g, uint64_t now_ns, struct group_actions *out)
+static void on_reform_timeout(struct worker_group *g, uint64_t now_ns, struct group_actions *out)
 {
     g->cause = GROUP_CAUSE_REFORM;
     for (int i = g->config.n_workers - 1; i >= 0; i--)
@@ -245,7 +245,7 @@ static void on_reform_timeout(struct group *g, uint64_t now_ns, struct group_act
     give_up_replacing(g, now_ns, out);
 }
 
-static void look_whether_formed(struct group *g, struct group_actions *out)
+static void look_whether_formed(struct worker_group *g, struct group_actions *out)
 {
     if (g->state != GROUP_REPLACING || !g->forming)
         return;
@@ -259,7 +259,7 @@ static void look_whether_formed(struct group *g, struct group_actions *out)
     disarm(g, out);
 }
 
-static void on_ready(struct group *g, const struct group_event *event, struct group_actions *out)
+static void on_ready(struct worker_group *g, const struct group_event *event, struct group_actions *out)
 {
     struct group_worker *w = &g->workers[event->worker];
 
@@ -269,7 +269,8 @@ static void on_ready(struct group *g, const struct group_event *event, struct gr
     look_whether_formed(g, out);
 }
 
-static void on_replace_failed(struct group *g, const struct group_event *event, struct group_actions *out)
+static void on_replace_failed(struct worker_group *g, const struct group_event *event,
+                              struct group_actions *out)
 {
     if (g->state != GROUP_REPLACING)
         return;
@@ -279,7 +280,7 @@ static void on_replace_failed(struct group *g, const struct group_event *event, 
 
 /* ------------------------------------------------------------------ events */
 
-static void on_start(struct group *g, const struct group_event *event, struct group_actions *out)
+static void on_start(struct worker_group *g, const struct group_event *event, struct group_actions *out)
 {
     if (g->state == GROUP_IDLE)
         spawn(g, event, out);
@@ -287,7 +288,8 @@ static void on_start(struct group *g, const struct group_event *event, struct gr
         replace(g, event->now_ns, out);
 }
 
-static void on_start_failed(struct group *g, const struct group_event *event, struct group_actions *out)
+static void on_start_failed(struct worker_group *g, const struct group_event *event,
+                            struct group_actions *out)
 {
     g->cause = GROUP_CAUSE_START;
     if (g->config.placed)
@@ -296,7 +298,7 @@ static void on_start_failed(struct group *g, const struct group_event *event, st
     finish(g, out, 1);
 }
 
-static void on_started(struct group *g, const struct group_event *event, struct group_actions *out)
+static void on_started(struct worker_group *g, const struct group_event *event, struct group_actions *out)
 {
     struct group_worker *w = &g->workers[event->worker];
 
@@ -309,7 +311,7 @@ static void on_started(struct group *g, const struct group_event *event, struct 
     look_whether_formed(g, out); /* its own word may have been faster than the guardian's */
 }
 
-static void on_exec_failed(struct group *g, const struct group_event *event, struct group_actions *out)
+static void on_exec_failed(struct worker_group *g, const struct group_event *event, struct group_actions *out)
 {
     struct group_worker *w = &g->workers[event->worker];
 
@@ -320,7 +322,7 @@ static void on_exec_failed(struct group *g, const struct group_event *event, str
     fail(g, GROUP_CAUSE_EXEC, event, out);
 }
 
-static void on_exited(struct group *g, const struct group_event *event, struct group_actions *out)
+static void on_exited(struct worker_group *g, const struct group_event *event, struct group_actions *out)
 {
     struct group_worker *w = &g->workers[event->worker];
 
@@ -338,7 +340,7 @@ static void on_exited(struct group *g, const struct group_event *event, struct g
         give_up_replacing(g, event->now_ns, out); /* it went its own way: not all come together again */
 }
 
-static void on_left(struct group *g, const struct group_event *event, struct group_actions *out)
+static void on_left(struct worker_group *g, const struct group_event *event, struct group_actions *out)
 {
     if (g->state != GROUP_RUNNING && g->state != GROUP_REPLACING && g->state != GROUP_STOPPING)
         return;
@@ -350,7 +352,7 @@ static void on_left(struct group *g, const struct group_event *event, struct gro
     arm(g, out, deadline_ns);
 }
 
-static bool can_restart(const struct group *g)
+static bool can_restart(const struct worker_group *g)
 {
     return (g->cause == GROUP_CAUSE_WORKER || g->cause == GROUP_CAUSE_GUARDIAN ||
             g->cause == GROUP_CAUSE_REFORM) &&
@@ -358,7 +360,7 @@ static bool can_restart(const struct group *g)
 }
 
 /* Draining, a worker's bad end is not told when it comes: others may be about to save what they have. */
-static void judge_drain(struct group *g, struct group_actions *out)
+static void judge_drain(struct worker_group *g, struct group_actions *out)
 {
     for (int i = 0; i < g->config.n_workers && g->cause == GROUP_CAUSE_NONE; i++) {
         if (g->workers[i].state != GROUP_WORKER_ENDED || g->workers[i].status == 0)
@@ -370,7 +372,7 @@ static void judge_drain(struct group *g, struct group_actions *out)
 }
 
 /* This node's part is over; what comes next is decided elsewhere. */
-static void await_decision(struct group *g, struct group_actions *out)
+static void await_decision(struct worker_group *g, struct group_actions *out)
 {
     if (g->is_draining)
         judge_drain(g, out);
@@ -385,7 +387,7 @@ static void await_decision(struct group *g, struct group_actions *out)
     act(out, g->cause == GROUP_CAUSE_NONE ? GROUP_DO_DONE : GROUP_DO_READY, 0);
 }
 
-static void on_empty(struct group *g, const struct group_event *event, struct group_actions *out)
+static void on_empty(struct worker_group *g, const struct group_event *event, struct group_actions *out)
 {
     if (g->state == GROUP_DONE || g->state == GROUP_IDLE)
         return;
@@ -406,7 +408,8 @@ static void on_empty(struct group *g, const struct group_event *event, struct gr
     finish(g, out, g->cause != GROUP_CAUSE_NONE || g->interrupt);
 }
 
-static void on_guardian_lost(struct group *g, const struct group_event *event, struct group_actions *out)
+static void on_guardian_lost(struct worker_group *g, const struct group_event *event,
+                             struct group_actions *out)
 {
     if (g->state == GROUP_DONE || g->state == GROUP_IDLE)
         return;
@@ -430,7 +433,7 @@ static void on_guardian_lost(struct group *g, const struct group_event *event, s
 }
 
 /* The first signal asks, the second one hurries. */
-static void on_signal(struct group *g, const struct group_event *event, struct group_actions *out)
+static void on_signal(struct worker_group *g, const struct group_event *event, struct group_actions *out)
 {
     bool first = !g->interrupt;
 
@@ -467,7 +470,7 @@ static void on_signal(struct group *g, const struct group_event *event, struct g
     }
 }
 
-static void on_timer(struct group *g, const struct group_event *event, struct group_actions *out)
+static void on_timer(struct worker_group *g, const struct group_event *event, struct group_actions *out)
 {
     if (!g->deadline_ns)
         return;
@@ -497,7 +500,7 @@ static void on_timer(struct group *g, const struct group_event *event, struct gr
 }
 
 /* Another node's part of the generation is over. Here it may be as well: then the next one can come. */
-static void on_stop(struct group *g, const struct group_event *event, struct group_actions *out)
+static void on_stop(struct worker_group *g, const struct group_event *event, struct group_actions *out)
 {
     if (g->state == GROUP_IDLE)
         act(out, GROUP_DO_READY, 0);
@@ -509,7 +512,7 @@ static void on_stop(struct group *g, const struct group_event *event, struct gro
     stop(g, event->now_ns, SIGTERM, out);
 }
 
-static void on_drain(struct group *g, const struct group_event *event, struct group_actions *out)
+static void on_drain(struct worker_group *g, const struct group_event *event, struct group_actions *out)
 {
     if (g->state != GROUP_RUNNING)
         return;
@@ -522,7 +525,7 @@ static void on_drain(struct group *g, const struct group_event *event, struct gr
     stop(g, event->now_ns, SIGTERM, out);
 }
 
-static void on_end(struct group *g, const struct group_event *event, struct group_actions *out)
+static void on_end(struct worker_group *g, const struct group_event *event, struct group_actions *out)
 {
     g->is_ending = true;
     g->end_code = event->value;
@@ -532,9 +535,9 @@ static void on_end(struct group *g, const struct group_event *event, struct grou
         on_stop(g, event, out);
 }
 
-void group_step(struct group *g, const struct group_event *event, struct group_actions *out)
+void group_step(struct worker_group *g, const struct group_event *event, struct group_actions *out)
 {
-    static void (*const handlers[GROUP_EVENT_COUNT])(struct group *, const struct group_event *,
+    static void (*const handlers[GROUP_EVENT_COUNT])(struct worker_group *, const struct group_event *,
                                                      struct group_actions *) = {
         [GROUP_START] = on_start,
         [GROUP_START_FAILED] = on_start_failed,

@@ -151,7 +151,7 @@ struct group_config {
     uint64_t reform_ns; /* for all to be ready after a replacement */
 };
 
-struct group {
+struct worker_group {
     struct group_config config;
     struct group_worker *workers; /* of the current or last generation */
     enum group_state state;
@@ -181,8 +181,8 @@ struct group {
 int group_worker_code(const struct group_worker *worker);
 
 /* Returns 0 or -ENOMEM. */
-int group_init(struct group *g, const struct group_config *config);
-void group_finish(struct group *g);
+int group_init(struct worker_group *g, const struct group_config *config);
+void group_finish(struct worker_group *g);
 
 /* Takes one event and answers with what to do now, in that order. */
-void group_step(struct group *g, const struct group_event *event, struct group_actions *out);
+void group_step(struct worker_group *g, const struct group_event *event, struct group_actions *out);

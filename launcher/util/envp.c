@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-const char *environment_get(char *const *environment, const char *name)
+const char *envp_get(char *const *environment, const char *name)
 {
     size_t n = strlen(name);
 

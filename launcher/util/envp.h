@@ -6,4 +6,4 @@
  */
 
 /* The value of name, or NULL. */
-const char *environment_get(char *const *environment, const char *name);
+const char *envp_get(char *const *environment, const char *name);

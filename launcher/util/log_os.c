@@ -9,13 +9,13 @@
 static bool (*queue)(void *data, const char *lines);
 static void *queue_data;
 
-void say_through(bool (*through)(void *data, const char *lines), void *data)
+void log_redirect(bool (*through)(void *data, const char *lines), void *data)
 {
     queue = through;
     queue_data = data;
 }
 
-void say_lines(const char *lines)
+void log_lines(const char *lines)
 {
     size_t n = strlen(lines);
 
@@ -32,7 +32,7 @@ void say_lines(const char *lines)
     }
 }
 
-void say(const char *format, ...)
+void log_line(const char *format, ...)
 {
     char line[2048] = "crun: ";
     const size_t n_prefix = strlen(line);
@@ -43,5 +43,5 @@ void say(const char *format, ...)
     va_end(args);
     line[strlen(line) + 1] = '\0';
     line[strlen(line)] = '\n';
-    say_lines(line);
+    log_lines(line);
 }

@@ -4,11 +4,11 @@
 
 #include <stdbool.h>
 
-__attribute__((format(printf, 1, 2))) void say(const char *format, ...);
+__attribute__((format(printf, 1, 2))) void log_line(const char *format, ...);
 
 /* Text that already consists of whole lines. */
-void say_lines(const char *lines);
+void log_lines(const char *lines);
 
 /* From now on `through` gets the lines, so that nobody waits for stderr; those that it refuses (false) are
  * written at once, as before. NULL: as in the beginning. */
-void say_through(bool (*through)(void *data, const char *lines), void *data);
+void log_redirect(bool (*through)(void *data, const char *lines), void *data);

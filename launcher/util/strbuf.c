@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-void text_add(struct text *t, const char *format, ...)
+void strbuf_add(struct strbuf *t, const char *format, ...)
 {
     va_list args;
 
@@ -23,23 +23,23 @@ void text_add(struct text *t, const char *format, ...)
     buf_commit(&t->buf, (size_t)n);
 }
 
-char *text_steal(struct text *t)
+char *strbuf_steal(struct strbuf *t)
 {
     char *out = NULL;
 
-    text_add(t, "%c", '\0');
+    strbuf_add(t, "%c", '\0');
     if (!t->failed) {
         size_t n = buf_size(&t->buf);
         out = malloc(n);
         if (out)
             memcpy(out, buf_bytes(&t->buf), n);
     }
-    text_finish(t);
+    strbuf_finish(t);
     return out;
 }
 
-void text_finish(struct text *t)
+void strbuf_finish(struct strbuf *t)
 {
     buf_finish(&t->buf);
-    *t = (struct text){0};
+    *t = (struct strbuf){0};
 }

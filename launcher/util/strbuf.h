@@ -1,8 +1,8 @@
 #pragma once
 
 /*
- * Formatted text that grows, kept in a struct buf. Whoever builds a text calls text_add() as often as it
- * likes and looks at the outcome once, in text_steal(): after one allocation failed the text is lost as a
+ * Formatted text that grows, kept in a struct buf. Whoever builds a text calls strbuf_add() as often as it
+ * likes and looks at the outcome once, in strbuf_steal(): after one allocation failed the text is lost as a
  * whole, never cut silently in the middle.
  */
 
@@ -11,15 +11,15 @@
 
 #include "base/buf.h"
 
-struct text {
+struct strbuf {
     struct buf buf;
     bool failed; /* memory ran out at some point */
 };
 
-__attribute__((format(printf, 2, 3))) void text_add(struct text *t, const char *format, ...);
+__attribute__((format(printf, 2, 3))) void strbuf_add(struct strbuf *t, const char *format, ...);
 
 /* The text as a NUL-terminated string that the caller frees, or NULL if any part of it was lost.
  * The text is empty again. */
-char *text_steal(struct text *t);
+char *strbuf_steal(struct strbuf *t);
 
-void text_finish(struct text *t);
+void strbuf_finish(struct strbuf *t);

@@ -1,7 +1,7 @@
 #pragma once
 
 /*
- * A NULL-terminated array of strings that owns them: argument vectors and environments. Like struct text it
+ * A NULL-terminated array of strings that owns them: argument vectors and environments. Like struct strbuf it
  * remembers a failed allocation, so that a caller builds the whole list and asks once (list->failed).
  */
 

@@ -47,11 +47,11 @@ static void check(const struct harness *h)
 {
     const struct store *s = &h->store;
     size_t cursor = 0, n_keys = 0, n_names = 0, n_waiting = 0, n_promised = 0;
-    struct name *name;
+    struct store_entry *name;
 
     require(s->account.bytes <= s->limits.bytes_max);
     require(list_is_empty(&s->released)); /* the harness told them */
-    while ((name = name_table_next(&s->names, &cursor))) {
+    while ((name = store_table_next(&s->names, &cursor))) {
         n_names++;
         n_keys += name->value != NULL;
         require(name->value || name->queue_head || name->n_waiters > 0 || name->n_promised > 0);

@@ -42,13 +42,13 @@ static void tell(const char *what, const char *detail)
 static int watch_notices(int fd, bool *is_told)
 {
     uint8_t record[64];
-    struct notice notice;
+    struct worker_notice notice;
     char kind[16];
 
     ssize_t n = recv(fd, record, sizeof(record), 0);
     if (n <= 0)
         return n == 0 ? -1 : fd;
-    if (!*is_told && notice_decode(record, (size_t)n, &notice)) {
+    if (!*is_told && worker_notice_decode(record, (size_t)n, &notice)) {
         (void)snprintf(kind, sizeof(kind), "%u", notice.kind); /* fits */
         tell("notice", kind);
         *is_told = true;

@@ -247,7 +247,7 @@ void agent_kill(struct sim *sim, unsigned agent, bool silently)
     if (a->group == GROUP_RUNNING)
         check_death(sim, agent);
     if (a->group != GROUP_NONE && !silently && !a->ended &&
-        random_percent(&sim->random, sim->scenario.last_word_percent))
+        random_percent(&sim->random, sim->scenario.death_notice_percent))
         leave_last_word(sim, agent);
     a->alive = false;
     a->group = GROUP_NONE;

@@ -122,7 +122,7 @@ static void check_ranks(struct sim *sim, const struct sim_world *w, uint32_t at)
         violated(sim, "ranks of node %u do not join what follows", at);
 }
 
-static void check_roles(struct sim *sim, const struct sim_world *w, const struct session_place *place)
+static void check_roles(struct sim *sim, const struct sim_world *w, const struct rank_assignment *place)
 {
     uint32_t sizes[2] = {0, 0};
     bool complete = true;
@@ -267,11 +267,11 @@ void check_news(struct sim *sim, const struct rounds_job *job, unsigned news)
                   news, rounds_job_state_name(job->state), (long long)job->generation,
                   rounds_job_n_nodes(job), job->restarts, job->changes, cause);
     }
-    if (news & ROUNDS_NEWS_SETTLED)
+    if (news & ROUNDS_LOG_SETTLED)
         check_cause(sim, job);
     /* Each generation is there because the one before was charged. (Not when an agent came from another
      * instance of the job: then numbers are skipped.) */
-    if (news & ROUNDS_NEWS_FORMED && job->floor < 0 &&
+    if (news & ROUNDS_LOG_FORMED && job->floor < 0 &&
         job->generation != (int64_t)job->restarts + job->changes)
         violated(sim, "generation %lld begins with %u restarts and %u changes: one has no cause",
                  (long long)job->generation, job->restarts, job->changes);

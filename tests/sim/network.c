@@ -157,8 +157,8 @@ void network_dial_last_word(struct sim *sim, unsigned agent, const struct sessio
 {
     struct sim_connection *c = dial(sim, agent, delay_ns);
 
-    c->last_word = sim_allocate(sizeof(*hello));
-    *c->last_word = *hello;
+    c->death_notice = sim_allocate(sizeof(*hello));
+    *c->death_notice = *hello;
 }
 
 void network_say_last_word(struct sim *sim, unsigned connection)
@@ -166,7 +166,7 @@ void network_say_last_word(struct sim *sim, unsigned connection)
     struct sim_connection *c = connection_at(sim, connection);
 
     network_send(sim, connection, SIM_DAEMON_END, MESSAGE_GREETING, NULL, 0);
-    network_send(sim, connection, SIM_DAEMON_END, MESSAGE_HELLO, c->last_word, sizeof(*c->last_word));
+    network_send(sim, connection, SIM_DAEMON_END, MESSAGE_HELLO, c->death_notice, sizeof(*c->death_notice));
     network_close(sim, connection, SIM_AGENT_END);
 }
 
@@ -240,7 +240,7 @@ static void deliver(struct sim *sim, unsigned connection, enum sim_end to, const
         give_up_later(sim, connection, !to, m->sent_ns + USER_TIMEOUT_MS * SIM_MS); /* no acknowledgement */
     if (m->kind == MESSAGE_FIN)
         c->open[to] = false;
-    if (to == SIM_DAEMON_END && m->kind != MESSAGE_FIN && !c->last_word)
+    if (to == SIM_DAEMON_END && m->kind != MESSAGE_FIN && !c->death_notice)
         check_heard(sim, c->agent, c->agent_life);
     if (to == SIM_DAEMON_END)
         m->kind == MESSAGE_FIN ? daemon_lost(sim, connection) : daemon_hear(sim, connection, m);
@@ -313,7 +313,7 @@ void network_finish(struct sim *sim)
             drop_all(c, (enum sim_end)to);
             buf_finish(&c->in[to]);
         }
-        free(c->last_word);
+        free(c->death_notice);
         free(c);
     }
     free(sim->connections);

@@ -84,7 +84,7 @@ static void choose_times(struct sim_scenario *sc, struct random *r)
     sc->stop_max_ns = random_percent(r, 70) ? 100 * SIM_MS : 3 * SIM_S;
     sc->cutoff_ns = random_percent(r, 30) ? 30 * SIM_S : 8 * SIM_S;
     sc->return_percent = (unsigned)random_between(r, 40, 100);
-    sc->last_word_percent = random_percent(r, 50) ? 80 : 0;
+    sc->death_notice_percent = random_percent(r, 50) ? 80 : 0;
     sc->calm_ns = random_between(r, 5, sc->n_agents > 300 ? 15 : 150) * SIM_S;
     sc->finish_ns = sc->calm_ns + 30 * SIM_S + sc->cutoff_ns + 4 * sc->stop_max_ns +
                     2 * sc->params.last_call_ms * SIM_MS + 4 * sc->params.node_timeout_ms * SIM_MS;

@@ -73,10 +73,10 @@ static void connected(struct sim *sim, unsigned connection, bool accepted)
         return; /* it did not wait */
     if (accepted && sim->daemon.alive) {
         c->open[SIM_DAEMON_END] = true;
-        c->last_word ? network_say_last_word(sim, connection) : agent_connected(sim, connection);
+        c->death_notice ? network_say_last_word(sim, connection) : agent_connected(sim, connection);
     } else {
         c->open[SIM_AGENT_END] = false;
-        if (!c->last_word)
+        if (!c->death_notice)
             agent_lost(sim, connection, "connection refused");
     }
 }

@@ -84,9 +84,9 @@ struct sim_scenario {
     unsigned late_failure_percent; /* of groups that fail when others are done already */
     uint64_t finish_spread_ns;     /* between the first that are done and the last */
     uint64_t cutoff_ns;
-    uint64_t stop_max_ns;       /* how long workers take to stop */
-    unsigned return_percent;    /* of killed agents that come back */
-    unsigned last_word_percent; /* of killed agents whose guardian says so */
+    uint64_t stop_max_ns;          /* how long workers take to stop */
+    unsigned return_percent;       /* of killed agents that come back */
+    unsigned death_notice_percent; /* of killed agents whose guardian says so */
 };
 
 enum sim_end { SIM_AGENT_END, SIM_DAEMON_END }; /* also directions: towards that end */
@@ -123,7 +123,7 @@ struct sim_connection {
     uint64_t last_ns[2];
     struct rounds_session session; /* the daemon's part */
     struct session_hello
-        *last_word; /* the guardian of an agent that was killed says it; NULL: it is an agent's */
+        *death_notice; /* the guardian of an agent that was killed says it; NULL: it is an agent's */
     struct frame_reader reader[2]; /* with codec: at that end */
     struct buf in[2];
 };

@@ -59,7 +59,7 @@ static void *slot_at(const struct crw_memory *m, int slot)
 /* -1: crun lends none. */
 static int find_file(void)
 {
-    int fd = env_inherited_fd(HOLDINGS_STATE_ENVIRONMENT);
+    int fd = env_inherited_fd(WORKER_MEMORY_STATE_ENVIRONMENT);
     struct stat st;
 
     if (fd < 0 || fstat(fd, &st) < 0 || !S_ISREG(st.st_mode) || st.st_nlink != 0)

@@ -101,7 +101,7 @@ static bool lock_item(int fd, int number)
 
 static int open_file(void)
 {
-    int inherited = env_inherited_fd(HOLDINGS_CACHE_ENVIRONMENT);
+    int inherited = env_inherited_fd(WORKER_MEMORY_CACHE_ENVIRONMENT);
     char path[48];
     struct stat st;
 

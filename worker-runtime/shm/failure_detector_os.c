@@ -123,14 +123,14 @@ static void note_over(struct watch *w)
 }
 
 /* The launcher may speak of the generation that is, or of one that is about to be here. */
-static bool is_current(const struct watch *w, const struct notice *notice)
+static bool is_current(const struct watch *w, const struct worker_notice *notice)
 {
     return (int)notice->generation == w->generation || (int)notice->generation == w->word.generation;
 }
 
 /* In one piece, as seen from the other side of the lock: who has the word begins anew, and a failure that was
  * noted behind it would end the new beginning. */
-static void note_generation(struct watch *w, const struct notice *notice)
+static void note_generation(struct watch *w, const struct worker_notice *notice)
 {
     if ((int)notice->generation <= w->word.generation)
         return;
@@ -139,7 +139,7 @@ static void note_generation(struct watch *w, const struct notice *notice)
     note_failure(w, (struct shm_failure){SHM_FAILURE_DIED, notice->rank, 0});
 }
 
-static void take_notice(struct watch *w, const struct notice *notice)
+static void take_notice(struct watch *w, const struct worker_notice *notice)
 {
     pthread_mutex_lock(&w->lock);
     if (notice->kind == NOTICE_GENERATION) {
@@ -161,7 +161,7 @@ static void read_notices(struct watch *w)
 {
     for (;;) {
         uint8_t record[NOTICE_SIZE];
-        struct notice notice;
+        struct worker_notice notice;
         ssize_t n = recv(w->notice_fd, record, sizeof(record), MSG_DONTWAIT);
 
         if (n < 0 && (errno == EAGAIN || errno == EINTR))
@@ -173,7 +173,7 @@ static void read_notices(struct watch *w)
             pthread_mutex_unlock(&w->lock);
             return;
         }
-        if (notice_decode(record, (size_t)n, &notice))
+        if (worker_notice_decode(record, (size_t)n, &notice))
             take_notice(w, &notice);
     }
 }
@@ -475,12 +475,13 @@ void watch_note_formed(struct watch *w)
 
 void watch_say_ready(struct watch *w, int rank)
 {
-    const struct notice notice = {.kind = NOTICE_READY, .generation = (uint32_t)w->generation, .rank = rank};
+    const struct worker_notice notice = {
+        .kind = NOTICE_READY, .generation = (uint32_t)w->generation, .rank = rank};
     uint8_t record[NOTICE_SIZE];
 
     if (!w->has_launcher)
         return;
-    notice_encode(&notice, record);
+    worker_notice_encode(&notice, record);
     /* One that does not listen replaces nobody. */
     (void)send(w->launcher_fd, record, sizeof(record), MSG_DONTWAIT | MSG_NOSIGNAL);
 }

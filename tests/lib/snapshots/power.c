@@ -167,17 +167,17 @@ static void write_down(int n_saves)
 
 /* ------------------------------------------------------------------ the disk after a cut */
 
-struct name {
+struct store_entry {
     char name[SNAPSHOT_NAME_SIZE];
     int file; /* -1: not there */
 };
 
 struct disk {
-    struct name names[NAMES_MAX];
+    struct store_entry names[NAMES_MAX];
     int n_names;
 };
 
-static struct name *find_name(struct disk *d, const char *name)
+static struct store_entry *find_name(struct disk *d, const char *name)
 {
     for (int i = 0; i < d->n_names; i++)
         if (strcmp(d->names[i].name, name) == 0)
@@ -191,7 +191,7 @@ static struct name *find_name(struct disk *d, const char *name)
         fprintf(stderr, "snapshot-power: more names than there is room for\n");
         exit(2);
     }
-    d->names[d->n_names] = (struct name){.file = -1};
+    d->names[d->n_names] = (struct store_entry){.file = -1};
     (void)snprintf(d->names[d->n_names].name, SNAPSHOT_NAME_SIZE, "%s", name);
     return &d->names[d->n_names++];
 }
@@ -253,7 +253,7 @@ static size_t written_bytes(int file, int cut)
 }
 
 /* Its content with what the loss took from it. */
-static void write_file(const struct name *n, int cut, enum loss loss)
+static void write_file(const struct store_entry *n, int cut, enum loss loss)
 {
     size_t synced = synced_bytes(n->file, cut), written = written_bytes(n->file, cut), size = written;
     uint8_t *bytes = calloc(1, written + 1);

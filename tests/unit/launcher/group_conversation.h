@@ -45,7 +45,8 @@ static const char *const action_names[] = {
 };
 
 /* Whom such an action is about is written in the group. */
-static inline size_t write_workers(const struct group *g, enum group_action_kind kind, char *out, size_t size)
+static inline size_t write_workers(const struct worker_group *g, enum group_action_kind kind, char *out,
+                                   size_t size)
 {
     size_t n = 0;
 
@@ -59,7 +60,7 @@ static inline size_t write_workers(const struct group *g, enum group_action_kind
     return n;
 }
 
-static inline size_t write_action(const struct group *g, const struct group_action *a, uint64_t now_ns,
+static inline size_t write_action(const struct worker_group *g, const struct group_action *a, uint64_t now_ns,
                                   char *out, size_t size)
 {
     size_t n = (size_t)snprintf(out, size, "%s", action_names[a->kind]);
@@ -83,8 +84,8 @@ static inline size_t write_action(const struct group *g, const struct group_acti
     }
 }
 
-static inline void write_actions(const struct group *g, const struct group_actions *actions, uint64_t now_ns,
-                                 char *out, size_t size)
+static inline void write_actions(const struct worker_group *g, const struct group_actions *actions,
+                                 uint64_t now_ns, char *out, size_t size)
 {
     size_t n = 0;
 
@@ -96,7 +97,8 @@ static inline void write_actions(const struct group *g, const struct group_actio
 }
 
 /* Lines end with an answer of NULL; the value of GROUP_START is the generation and the restarts so far. */
-static inline void converse_as(struct group *g, const struct group_config *config, const struct line *lines)
+static inline void converse_as(struct worker_group *g, const struct group_config *config,
+                               const struct line *lines)
 {
     assert_int_equal(group_init(g, config), 0);
     for (const struct line *line = lines; line->answer; line++) {

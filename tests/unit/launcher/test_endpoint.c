@@ -34,8 +34,8 @@ static void test_addresses(void **state)
     };
 
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
-        if (endpoint_is_loopback(address_of(cases[i].address)) != cases[i].is_loopback ||
-            endpoint_is_own(address_of(cases[i].address)) != cases[i].is_own)
+        if (local_address_is_loopback(address_of(cases[i].address)) != cases[i].is_loopback ||
+            local_address_is_own(address_of(cases[i].address)) != cases[i].is_own)
             fail_msg("%s", cases[i].address);
     }
 }

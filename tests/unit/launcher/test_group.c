@@ -10,7 +10,7 @@
 #define EXIT(code) ((code) << 8)
 
 /* Holds the conversation with a group of two workers; lines end with an answer of NULL. */
-static void converse(struct group *g, int max_restarts, const struct line *lines)
+static void converse(struct worker_group *g, int max_restarts, const struct line *lines)
 {
     const struct group_config config = {.n_workers = 2, .max_restarts = max_restarts, .grace_ns = 30000 * MS};
 
@@ -18,7 +18,7 @@ static void converse(struct group *g, int max_restarts, const struct line *lines
 }
 
 /* The same as one node of several. */
-static void converse_placed(struct group *g, const struct line *lines)
+static void converse_placed(struct worker_group *g, const struct line *lines)
 {
     const struct group_config config = {.n_workers = 2, .grace_ns = 30000 * MS, .placed = true};
 
@@ -42,7 +42,7 @@ static void test_all_end_well(void **state)
         {10, GROUP_SIGNAL, -1, SIGTERM, ""},
         {0},
     };
-    struct group g;
+    struct worker_group g;
 
     converse(&g, 0, lines);
     assert_int_equal(g.workers[1].order, 0);
@@ -62,7 +62,7 @@ static void test_failed_by_itself_at_the_same_time(void **state)
     struct group_event event = {
         .kind = GROUP_EXITED, .now_ns = 6 * MS, .worker = 0, .value = EXIT(8), .unasked = true};
     struct group_actions actions;
-    struct group g;
+    struct worker_group g;
 
     converse(&g, 0, lines);
     assert_true(g.workers[0].stopped);
@@ -85,7 +85,7 @@ static void test_left_behind_after_success(void **state)
         {1010, GROUP_EMPTY, -1, 0, "disarm, finish 0"},
         {0},
     };
-    struct group g;
+    struct worker_group g;
 
     converse(&g, 0, lines);
     group_finish(&g);
@@ -100,7 +100,7 @@ static void test_failure_without_restart(void **state)
         {6, GROUP_EMPTY, -1, 0, "disarm, report, finish 1"},
         {0},
     };
-    struct group g;
+    struct worker_group g;
 
     converse(&g, 0, lines);
     assert_int_equal(g.cause, GROUP_CAUSE_WORKER);
@@ -127,7 +127,7 @@ static void test_restarts_within_the_budget(void **state)
         {10, GROUP_EMPTY, -1, 0, "disarm, report, finish 1"},
         {0},
     };
-    struct group g;
+    struct worker_group g;
 
     converse(&g, 1, lines);
     assert_int_equal(g.restarts, 1);
@@ -146,7 +146,7 @@ static void test_stubborn_workers_are_killed(void **state)
         {30006, GROUP_EMPTY, -1, 0, "disarm, report, finish 1"},
         {0},
     };
-    struct group g;
+    struct worker_group g;
 
     converse(&g, 0, lines);
     assert_true(g.escalated);
@@ -165,7 +165,7 @@ static void test_sweep_keeps_an_earlier_deadline(void **state)
         {30001, GROUP_EMPTY, -1, 0, "disarm, report, finish 1"},
         {0},
     };
-    struct group g;
+    struct worker_group g;
 
     converse(&g, 3, lines);
     group_finish(&g);
@@ -183,7 +183,7 @@ static void test_nothing_kills_it(void **state)
         {10002, GROUP_TIMER, -1, 0, "give up, report, finish 1"},
         {0},
     };
-    struct group g;
+    struct worker_group g;
 
     converse(&g, 3, lines);
     group_finish(&g);
@@ -196,7 +196,7 @@ static void test_signal_before_the_start(void **state)
         {0, GROUP_START, -1, 0, ""},
         {0},
     };
-    struct group g;
+    struct worker_group g;
 
     converse(&g, 3, lines);
     group_finish(&g);
@@ -214,7 +214,7 @@ static void test_signal_after_a_failure(void **state)
         {12, GROUP_EMPTY, -1, 0, "disarm, report, finish 1"},
         {0},
     };
-    struct group g;
+    struct worker_group g;
 
     converse(&g, 3, lines);
     assert_int_equal(g.interrupt, SIGINT);
@@ -233,7 +233,7 @@ static void test_signal_while_sweeping(void **state)
         {7, GROUP_EMPTY, -1, 0, "disarm, report, finish 1"},
         {0},
     };
-    struct group g;
+    struct worker_group g;
 
     converse(&g, 3, lines);
     group_finish(&g);
@@ -249,7 +249,7 @@ static void test_exec_failure_is_final(void **state)
         {2, GROUP_EMPTY, -1, 0, "disarm, report, finish 1"},
         {0},
     };
-    struct group g;
+    struct worker_group g;
 
     converse(&g, 3, lines);
     assert_int_equal(g.cause, GROUP_CAUSE_EXEC);
@@ -269,7 +269,7 @@ static void test_lost_guardian(void **state)
         {9, GROUP_EMPTY, -1, 0, "disarm, report, finish 1"},
         {0},
     };
-    struct group g;
+    struct worker_group g;
 
     converse(&g, 1, lines);
     assert_int_equal(g.cause, GROUP_CAUSE_GUARDIAN);
@@ -283,7 +283,7 @@ static void test_start_failed(void **state)
         {0, GROUP_START_FAILED, -1, 0, "finish 1"},
         {0},
     };
-    struct group g;
+    struct worker_group g;
 
     converse(&g, 1, lines);
     group_finish(&g);
@@ -306,7 +306,7 @@ static void test_placed_failure_and_next_generation(void **state)
         {11, GROUP_END, -1, 0, "finish 0"},
         {0},
     };
-    struct group g;
+    struct worker_group g;
 
     converse_placed(&g, lines);
     assert_int_equal(g.generation, 4);
@@ -325,7 +325,7 @@ static void test_placed_stopped_for_another_node(void **state)
         {7, GROUP_START, -1, 1, "spawn"},
         {0},
     };
-    struct group g;
+    struct worker_group g;
 
     converse_placed(&g, lines);
     assert_int_equal(g.cause, GROUP_CAUSE_NONE);
@@ -352,7 +352,7 @@ static void test_placed_stopped_when_done(void **state)
         {11, GROUP_START, -1, 2, "spawn"},
         {0},
     };
-    struct group g;
+    struct worker_group g;
 
     converse_placed(&g, lines);
     group_finish(&g);
@@ -368,7 +368,7 @@ static void test_placed_end_while_running(void **state)
         {6, GROUP_EMPTY, -1, 0, "disarm, finish 3"},
         {0},
     };
-    struct group g;
+    struct worker_group g;
 
     converse_placed(&g, lines);
     group_finish(&g);
@@ -388,7 +388,7 @@ static void test_placed_told_to_stop(void **state)
         {5, GROUP_SIGNAL, -1, SIGTERM, "leave 15, report, finish 1"},
         {0},
     };
-    struct group g;
+    struct worker_group g;
 
     converse_placed(&g, lines);
     group_finish(&g);
@@ -428,7 +428,7 @@ static void test_placed_drain(void **state)
         {7, GROUP_EMPTY, -1, 0, "disarm, report, finish 1"},
         {0},
     };
-    struct group g;
+    struct worker_group g;
 
     converse_placed(&g, well);
     group_finish(&g);
@@ -445,7 +445,7 @@ static void test_placed_cannot_start(void **state)
         {0, GROUP_START_FAILED, -1, 0, "leave 0, finish 1"},
         {0},
     };
-    struct group g;
+    struct worker_group g;
 
     converse_placed(&g, lines);
     group_finish(&g);
@@ -468,7 +468,7 @@ static void check_random_events(unsigned seed, bool placed)
         .n_workers = 3, .max_restarts = 2, .grace_ns = 1000 * MS, .placed = placed};
     unsigned long long random = seed * 6364136223846793005ull + 1442695040888963407ull;
     int n_spawned = 0;
-    struct group g;
+    struct worker_group g;
 
     assert_int_equal(group_init(&g, &config), 0);
     for (int step = 0; step < 40; step++) {

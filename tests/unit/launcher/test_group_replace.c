@@ -14,7 +14,7 @@ enum { N = 3 };
 static const struct group_config usual = {
     .n_workers = N, .max_restarts = 2, .grace_ns = 30000 * MS, .replace = true, .reform_ns = 10000 * MS};
 
-static void converse(struct group *g, const struct line *lines)
+static void converse(struct worker_group *g, const struct line *lines)
 {
     converse_as(g, &usual, lines);
 }
@@ -49,7 +49,7 @@ static void test_one_is_replaced(void **state)
         {16, GROUP_READY, 1, 1, "disarm"},
         {0},
     };
-    struct group g;
+    struct worker_group g;
 
     converse(&g, lines);
     assert_int_equal(g.state, GROUP_RUNNING);
@@ -73,7 +73,7 @@ static void test_its_own_word_is_faster_than_the_guardian(void **state)
         {16, GROUP_STARTED, 1, 0, "disarm"},
         {0},
     };
-    struct group g;
+    struct worker_group g;
 
     converse(&g, lines);
     assert_int_equal(g.state, GROUP_RUNNING);
@@ -92,7 +92,7 @@ static void test_two_at_once_are_one_restart(void **state)
         {13, GROUP_START, -1, 0, "replace 0 1, arm +10000"},
         {0},
     };
-    struct group g;
+    struct worker_group g;
 
     converse(&g, lines);
     assert_int_equal(g.restarts, 1);
@@ -112,7 +112,7 @@ static void test_all_at_once_are_restarted(void **state)
         {11, GROUP_START, -1, 0, "spawn"},
         {0},
     };
-    struct group g;
+    struct worker_group g;
 
     converse(&g, lines);
     assert_int_equal(g.restarts, 1);
@@ -132,7 +132,7 @@ static void test_who_cannot_stay(void **state)
         {12, GROUP_START, -1, 0, "spawn"},
         {0},
     };
-    struct group g;
+    struct worker_group g;
 
     converse(&g, lines);
     group_finish(&g);
@@ -147,7 +147,7 @@ static void test_who_has_ended_well_cannot_stay(void **state)
         {10, GROUP_EXITED, 1, KILLED, "failed 1, signal 15, arm +30000"},
         {0},
     };
-    struct group g;
+    struct worker_group g;
 
     converse(&g, lines);
     group_finish(&g);
@@ -162,7 +162,7 @@ static void test_who_ends_well_meanwhile_ends_it(void **state)
         {11, GROUP_EXITED, 2, 0, "failed 1, signal 15, arm +30000"},
         {0},
     };
-    struct group g;
+    struct worker_group g;
 
     converse(&g, lines);
     group_finish(&g);
@@ -183,7 +183,7 @@ static void test_second_failure_while_forming(void **state)
         {18, GROUP_START, -1, 0, "replace 0 1, arm +10000"},
         {0},
     };
-    struct group g;
+    struct worker_group g;
 
     converse(&g, lines);
     assert_int_equal(g.generation, 2);
@@ -208,7 +208,7 @@ static void test_the_new_one_fails_again(void **state)
         {19, GROUP_EMPTY, -1, 0, "disarm, report, finish 1"},
         {0},
     };
-    struct group g;
+    struct worker_group g;
 
     converse(&g, lines);
     group_finish(&g);
@@ -225,7 +225,7 @@ static void test_condemned_that_does_not_die(void **state)
         {5015, GROUP_TIMER, -1, 0, "failed 0, signal 15, arm +30000"},
         {0},
     };
-    struct group g;
+    struct worker_group g;
 
     converse(&g, lines);
     group_finish(&g);
@@ -245,7 +245,7 @@ static void test_somebody_is_not_ready_in_time(void **state)
         {10013, GROUP_START, -1, 0, "spawn"},
         {0},
     };
-    struct group g;
+    struct worker_group g;
 
     converse(&g, lines);
     assert_int_equal(g.restarts, 2);
@@ -262,7 +262,7 @@ static void test_what_cannot_be_done(void **state)
         {13, GROUP_EMPTY, -1, 0, "disarm, report, again"},
         {0},
     };
-    struct group g;
+    struct worker_group g;
 
     converse(&g, lines);
     group_finish(&g);
@@ -278,7 +278,7 @@ static void test_told_to_stop_meanwhile(void **state)
         {14, GROUP_EMPTY, -1, 0, "disarm, report, finish 1"},
         {0},
     };
-    struct group g;
+    struct worker_group g;
 
     converse(&g, lines);
     group_finish(&g);
@@ -295,7 +295,7 @@ static void test_guardian_lost_meanwhile(void **state)
         {12, GROUP_START, -1, 0, "spawn"},
         {0},
     };
-    struct group g;
+    struct worker_group g;
 
     converse(&g, lines);
     assert_int_equal(g.restarts, 1);
@@ -312,7 +312,7 @@ static void test_new_one_cannot_be_executed(void **state)
         {14, GROUP_EMPTY, -1, 0, "disarm, report, finish 1"},
         {0},
     };
-    struct group g;
+    struct worker_group g;
 
     converse(&g, lines);
     group_finish(&g);
@@ -327,7 +327,7 @@ static void test_random_events(void **state)
     for (unsigned seed = 1; seed <= 20000; seed++) {
         unsigned long long random = seed * 6364136223846793005ull + 1442695040888963407ull;
         bool again = false;
-        struct group g;
+        struct worker_group g;
 
         assert_int_equal(group_init(&g, &usual), 0);
         for (int step = 0; step < 60; step++) {

@@ -406,8 +406,8 @@ static void test_slurm_s_configuration(void **state)
     static const char *const in_slurm[] = {"SLURM_JOB_ID=7", NULL};
 
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
-        struct grace grace;
-        assert_int_equal(grace_find((char *const *)(uintptr_t)in_slurm, cases[i].conf, &grace), 0);
+        struct scheduler_grace grace;
+        assert_int_equal(scheduler_grace_find((char *const *)(uintptr_t)in_slurm, cases[i].conf, &grace), 0);
         if (grace.seconds != cases[i].seconds || grace.is_certain != cases[i].is_certain)
             fail_msg("case %zu: %d", i, grace.seconds);
     }

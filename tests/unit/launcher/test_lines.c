@@ -37,12 +37,12 @@ static void test_take(void **state)
         {"a\r", true, 2, "p:a\n"},
         {"a\n\rb\n", false, 5, "p:a\np:\np:b\n"},
     };
-    const struct lines lines = {.prefix = "p:"};
+    const struct line_prefix lines = {.prefix = "p:"};
 
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
         struct buf console = {0};
         ptrdiff_t taken =
-            lines_take(&lines, cases[i].data, strlen(cases[i].data), cases[i].final, &console, NULL);
+            line_prefix_take(&lines, cases[i].data, strlen(cases[i].data), cases[i].final, &console, NULL);
         assert_int_equal(taken, cases[i].taken);
         expect_buf(&console, cases[i].console);
         buf_finish(&console);
@@ -51,14 +51,14 @@ static void test_take(void **state)
 
 static void test_long_line_is_broken(void **state)
 {
-    const struct lines lines = {.prefix = "p:"};
+    const struct line_prefix lines = {.prefix = "p:"};
     char *data = malloc(LINES_PIECE);
     struct buf console = {0};
 
     assert_non_null(data);
     memset(data, 'x', LINES_PIECE);
-    assert_int_equal(lines_take(&lines, data, LINES_PIECE - 1, false, &console, NULL), 0);
-    assert_int_equal(lines_take(&lines, data, LINES_PIECE, false, &console, NULL), LINES_PIECE);
+    assert_int_equal(line_prefix_take(&lines, data, LINES_PIECE - 1, false, &console, NULL), 0);
+    assert_int_equal(line_prefix_take(&lines, data, LINES_PIECE, false, &console, NULL), LINES_PIECE);
     assert_int_equal(buf_size(&console), 2 + LINES_PIECE + 1);
     buf_finish(&console);
     free(data);
@@ -71,9 +71,9 @@ static void test_filter(void **state)
 
     strlist_add_copy(&filter, "apple");
     strlist_add_copy(&filter, "pear");
-    const struct lines lines = {.prefix = "\033[31mp:", .prefix_plain = "p:", .filter = &filter};
+    const struct line_prefix lines = {.prefix = "\033[31mp:", .prefix_plain = "p:", .filter = &filter};
     const char data[] = "an apple\na plum\npears\n";
-    assert_int_equal(lines_take(&lines, data, strlen(data), false, &console, &filtered), strlen(data));
+    assert_int_equal(line_prefix_take(&lines, data, strlen(data), false, &console, &filtered), strlen(data));
     expect_buf(&filtered, "p:an apple\np:pears\n");
     buf_finish(&console);
     buf_finish(&filtered);
@@ -84,7 +84,7 @@ static void test_filter(void **state)
 static void test_any_cut(void **state)
 {
     static const char text[] = "one\r\ntwo\rthree\n\r\n\rfour\n\nfive";
-    const struct lines lines = {.prefix = ">"};
+    const struct line_prefix lines = {.prefix = ">"};
 
     for (size_t cut = 0; cut < (1u << 12); cut++) {
         struct buf console = {0}, waiting = {0};
@@ -93,8 +93,8 @@ static void test_any_cut(void **state)
             bool final = i + 1 == strlen(text);
             if (!final && !(cut >> (i % 12) & 1))
                 continue;
-            ptrdiff_t taken = lines_take(&lines, (const char *)buf_bytes(&waiting), buf_size(&waiting), final,
-                                         &console, NULL);
+            ptrdiff_t taken = line_prefix_take(&lines, (const char *)buf_bytes(&waiting), buf_size(&waiting),
+                                               final, &console, NULL);
             assert_true(taken >= 0);
             buf_consume(&waiting, (size_t)taken);
         }
@@ -118,7 +118,7 @@ static void test_prefix(void **state)
     };
 
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
-        char *prefix = lines_prefix(cases[i].template, "trainer", 3, 11, "node7");
+        char *prefix = line_prefix_prefix(cases[i].template, "trainer", 3, 11, "node7");
         assert_string_equal(prefix, cases[i].prefix);
         free(prefix);
     }

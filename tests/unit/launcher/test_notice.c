@@ -12,19 +12,19 @@ static const uint8_t record[NOTICE_SIZE] = {
 
 static void test_encode(void **state)
 {
-    const struct notice n = {.kind = NOTICE_PEER_FAILED, .generation = 258, .rank = 3, .detail = -9};
+    const struct worker_notice n = {.kind = NOTICE_PEER_FAILED, .generation = 258, .rank = 3, .detail = -9};
     uint8_t out[NOTICE_SIZE];
 
-    notice_encode(&n, out);
+    worker_notice_encode(&n, out);
     assert_memory_equal(out, record, NOTICE_SIZE);
 }
 
 static void test_decode(void **state)
 {
     uint8_t newer[NOTICE_SIZE + 4];
-    struct notice n;
+    struct worker_notice n;
 
-    assert_true(notice_decode(record, sizeof(record), &n));
+    assert_true(worker_notice_decode(record, sizeof(record), &n));
     assert_int_equal(n.kind, NOTICE_PEER_FAILED);
     assert_int_equal(n.generation, 258);
     assert_int_equal(n.rank, 3);
@@ -33,20 +33,21 @@ static void test_decode(void **state)
     memcpy(newer, record, sizeof(record));
     memset(newer + NOTICE_SIZE, 0xAA, 4);
     newer[0] = sizeof(newer);
-    assert_true(notice_decode(newer, sizeof(newer), &n)); /* a newer crun's record, longer by a field */
-    assert_true(notice_decode(newer, NOTICE_SIZE, &n));   /* and as the socket cuts it */
+    assert_true(
+        worker_notice_decode(newer, sizeof(newer), &n));       /* a newer crun's record, longer by a field */
+    assert_true(worker_notice_decode(newer, NOTICE_SIZE, &n)); /* and as the socket cuts it */
 }
 
 static void test_refuses_short(void **state)
 {
     uint8_t small[NOTICE_SIZE];
-    struct notice n;
+    struct worker_notice n;
 
     for (size_t size = 0; size < NOTICE_SIZE; size++)
-        assert_false(notice_decode(record, size, &n));
+        assert_false(worker_notice_decode(record, size, &n));
     memcpy(small, record, sizeof(record));
     small[0] = NOTICE_SIZE - 1;
-    assert_false(notice_decode(small, sizeof(small), &n));
+    assert_false(worker_notice_decode(small, sizeof(small), &n));
 }
 
 int main(void)

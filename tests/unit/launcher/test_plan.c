@@ -94,7 +94,7 @@ static void expect_variable(const struct strlist *environment, const char *varia
     memcpy(name, variable, strcspn(variable, "="));
     for (size_t i = 0; i < environment->n_items; i++)
         n += strncmp(environment->items[i], variable, strlen(name) + 1) == 0;
-    const char *value = environment_get(environment->items, name);
+    const char *value = envp_get(environment->items, name);
     if (n != 1 || !value || strcmp(value, variable + strlen(name) + 1) != 0)
         fail_msg("expected %s once, found %zu, value %s", variable, n, value ? value : "(none)");
 }
@@ -151,9 +151,9 @@ static void test_outer_variables_end_here(void **state)
     plan.environment =
         ENVIRONMENT("CRUN_LOCAL_ADDR=10.9.9.9", "CRUN_STATE_FD=7", "CRUN_CACHE_FD=8", "HOME=/root");
     assert_int_equal(plan_environment(&plan, 0, &environment), 0);
-    assert_null(environment_get(environment.items, "CRUN_LOCAL_ADDR"));
-    assert_null(environment_get(environment.items, "CRUN_STATE_FD"));
-    assert_null(environment_get(environment.items, "CRUN_CACHE_FD"));
+    assert_null(envp_get(environment.items, "CRUN_LOCAL_ADDR"));
+    assert_null(envp_get(environment.items, "CRUN_STATE_FD"));
+    assert_null(envp_get(environment.items, "CRUN_CACHE_FD"));
     expect_variable(&environment, "HOME=/root");
     strlist_finish(&environment);
 }
@@ -181,7 +181,7 @@ static void test_one_worker_keeps_its_threads(void **state)
     plan.environment = ENVIRONMENT("A=1");
     plan.local_world_size = 1;
     assert_int_equal(plan_environment(&plan, 0, &out), 0);
-    assert_null(environment_get(out.items, "OMP_NUM_THREADS"));
+    assert_null(envp_get(out.items, "OMP_NUM_THREADS"));
     strlist_finish(&out);
 }
 

@@ -42,7 +42,7 @@ static void expect(const struct report *report, const char *expected)
 
 static void test_table(void **state)
 {
-    const struct group g = {
+    const struct worker_group g = {
         .workers = workers, .cause = GROUP_CAUSE_WORKER, .cause_worker = 1, .config.n_workers = 2};
     const struct report_failure failures[] = {crash, victim};
     const struct report report = {.group = &g,
@@ -81,7 +81,7 @@ static void test_table(void **state)
 static void test_narrow_table_and_traceback(void **state)
 {
     struct report_failure f = crash;
-    const struct group g = {
+    const struct worker_group g = {
         .workers = workers, .cause = GROUP_CAUSE_WORKER, .cause_worker = 1, .config.n_workers = 2};
     const struct report report = {
         .group = &g, .failures = &f, .n_failures = 1, .root = 0, .title = "x", .host = "h", .log_dir = "/l"};
@@ -113,12 +113,12 @@ static void test_narrow_table_and_traceback(void **state)
 static void test_restart_has_no_table(void **state)
 {
     struct report_failure f = crash;
-    const struct group g = {.workers = workers,
-                            .cause = GROUP_CAUSE_WORKER,
-                            .cause_worker = 1,
-                            .config = {.n_workers = 2, .max_restarts = 3},
-                            .restarts = 1,
-                            .will_restart = true};
+    const struct worker_group g = {.workers = workers,
+                                   .cause = GROUP_CAUSE_WORKER,
+                                   .cause_worker = 1,
+                                   .config = {.n_workers = 2, .max_restarts = 3},
+                                   .restarts = 1,
+                                   .will_restart = true};
     const struct report report = {
         .group = &g, .failures = &f, .n_failures = 1, .root = 0, .title = "x", .host = "h", .oom_kills = 1};
 
@@ -133,7 +133,7 @@ static void test_restart_has_no_table(void **state)
 
 static void test_signal(void **state)
 {
-    const struct group g = {
+    const struct worker_group g = {
         .workers = workers, .cause = GROUP_CAUSE_SIGNAL, .interrupt = SIGTERM, .escalated = true};
     const struct report_failure failures[] = {victim};
     struct report report = {.group = &g,
@@ -175,11 +175,11 @@ static void test_where_a_signal_came_from(void **state)
         {SIGABRT, false, true, 0, "|/lib/collect %P", "its core dump went to the program /lib/collect %P ("},
         {SIGABRT, false, true, 0, "", NULL},
     };
-    const struct group g = {.workers = workers,
-                            .cause = GROUP_CAUSE_WORKER,
-                            .cause_worker = 1,
-                            .config = {.n_workers = 2},
-                            .will_restart = true};
+    const struct worker_group g = {.workers = workers,
+                                   .cause = GROUP_CAUSE_WORKER,
+                                   .cause_worker = 1,
+                                   .config = {.n_workers = 2},
+                                   .will_restart = true};
 
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct report_failure f = crash;
@@ -209,12 +209,12 @@ static void test_twelve_lines_at_most(void **state)
 {
     struct report_failure failures[20];
     struct group_worker many[20] = {{0}};
-    const struct group g = {.workers = many,
-                            .cause = GROUP_CAUSE_WORKER,
-                            .cause_worker = 1,
-                            .config = {.n_workers = 20, .max_restarts = 1},
-                            .restarts = 1,
-                            .escalated = true};
+    const struct worker_group g = {.workers = many,
+                                   .cause = GROUP_CAUSE_WORKER,
+                                   .cause_worker = 1,
+                                   .config = {.n_workers = 20, .max_restarts = 1},
+                                   .restarts = 1,
+                                   .escalated = true};
 
     for (int i = 0; i < 20; i++) {
         failures[i] = i < 10 ? crash : victim;
@@ -243,7 +243,7 @@ static void test_twelve_lines_at_most(void **state)
 static void test_exec(void **state)
 {
     struct group_worker failed[1] = {{.state = GROUP_WORKER_EXEC_FAILED, .status = 8 /* ENOEXEC */}};
-    const struct group g = {.workers = failed, .cause = GROUP_CAUSE_EXEC, .config.n_workers = 1};
+    const struct worker_group g = {.workers = failed, .cause = GROUP_CAUSE_EXEC, .config.n_workers = 1};
     const struct report report = {.group = &g, .root = -1, .title = "x", .host = "h", .program = "./x"};
 
     expect(&report,
@@ -254,7 +254,7 @@ static void test_exec(void **state)
 static void test_exec_of_a_bad_interpreter(void **state)
 {
     struct group_worker failed[1] = {{.state = GROUP_WORKER_EXEC_FAILED, .status = 2 /* ENOENT */}};
-    const struct group g = {.workers = failed, .cause = GROUP_CAUSE_EXEC, .config.n_workers = 1};
+    const struct worker_group g = {.workers = failed, .cause = GROUP_CAUSE_EXEC, .config.n_workers = 1};
     const struct report report = {
         .group = &g, .root = -1, .title = "x", .host = "h", .program = "./x", .interpreter = "/no/sh"};
 

@@ -15,12 +15,12 @@
 #include "launcher/rdzv/rdzv_static_json.h"
 #include "launcher/rdzv/rdzv_static.h"
 
-static void put(struct static_node *n, const void *bytes, size_t size)
+static void put(struct rdzv_static *n, const void *bytes, size_t size)
 {
     assert_int_equal(buf_append(&n->client.in, bytes, size), 0);
 }
 
-static void put_u64(struct static_node *n, uint64_t v)
+static void put_u64(struct rdzv_static *n, uint64_t v)
 {
     uint8_t bytes[8];
 
@@ -29,14 +29,14 @@ static void put_u64(struct static_node *n, uint64_t v)
     put(n, bytes, sizeof(bytes));
 }
 
-static void put_value(struct static_node *n, const char *text)
+static void put_value(struct rdzv_static *n, const char *text)
 {
     put_u64(n, strlen(text));
     put(n, text, strlen(text));
 }
 
 /* The next request that the node wants to send; its key is at *ret_key. */
-static enum wire_op next_request(struct static_node *n, char key[128], char value[256])
+static enum wire_op next_request(struct rdzv_static *n, char key[128], char value[256])
 {
     static const struct wire_limits limits = WIRE_LIMITS_DEFAULT;
     struct wire_scanner scanner = {0};
@@ -55,7 +55,7 @@ static enum wire_op next_request(struct static_node *n, char key[128], char valu
     return request.op;
 }
 
-static void expect(struct static_node *n, enum wire_op op, const char *key, const char *value)
+static void expect(struct rdzv_static *n, enum wire_op op, const char *key, const char *value)
 {
     char got_key[128], got_value[256];
 
@@ -67,26 +67,26 @@ static void expect(struct static_node *n, enum wire_op op, const char *key, cons
         assert_string_equal(got_value, value);
 }
 
-static void expect_nothing(struct static_node *n)
+static void expect_nothing(struct rdzv_static *n)
 {
     assert_int_equal(buf_size(&n->client.out), 0);
 }
 
-static void hear(struct static_node *n, enum static_stage stage)
+static void hear(struct rdzv_static *n, enum rdzv_static_stage stage)
 {
-    assert_int_equal(static_node_hear(n), 0);
+    assert_int_equal(rdzv_static_hear(n), 0);
     assert_int_equal(n->stage, stage);
 }
 
 /* Up to the point where all have to wait for others. */
-static void join(struct static_node *n, uint32_t rank, const char *role, uint64_t connected)
+static void join(struct rdzv_static *n, uint32_t rank, const char *role, uint64_t connected)
 {
-    const struct static_node_config config = {
+    const struct rdzv_static_config config = {
         .run_id = "job", .role = role, .rank = rank, .n_nodes = 2, .n_workers = rank + 2};
     char key[64], value[96];
 
-    static_node_init(n, &config);
-    assert_int_equal(static_node_join(n), 0);
+    rdzv_static_init(n, &config);
+    assert_int_equal(rdzv_static_join(n), 0);
     expect(n, WIRE_OP_VALIDATE, NULL, NULL);
     expect(n, WIRE_OP_PING, NULL, NULL);
     expect(n, WIRE_OP_ADD, "init/", NULL);
@@ -102,7 +102,7 @@ static void join(struct static_node *n, uint32_t rank, const char *role, uint64_
 
 static void node_0_places_everybody(void **state)
 {
-    struct static_node n;
+    struct rdzv_static n;
 
     join(&n, 0, "a", 1);
     expect(&n, WIRE_OP_WAIT, "/job/torchelastic/role_info/0", NULL);
@@ -119,12 +119,12 @@ static void node_0_places_everybody(void **state)
     assert_int_equal(n.place.world_size, 5);
     assert_int_equal(n.place.role_world_size, 2);
     assert_int_equal(n.place.group_world_size, 2);
-    static_node_finish(&n);
+    rdzv_static_finish(&n);
 }
 
 static void others_read_their_place(void **state)
 {
-    struct static_node n;
+    struct rdzv_static n;
 
     join(&n, 1, "a", 2);
     expect(&n, WIRE_OP_WAIT, "/job/torchelastic/assigned_ranks/1", NULL);
@@ -136,18 +136,18 @@ static void others_read_their_place(void **state)
     assert_int_equal(n.place.group_rank, 1);
     assert_int_equal(n.place.rank_base, 2);
     assert_int_equal(n.place.role_rank_base, 2);
-    static_node_finish(&n);
+    rdzv_static_finish(&n);
 }
 
 /* The release of what is waited for may cross the question how many are there. */
 static void counting_does_not_lose_the_release(void **state)
 {
     for (int crossed = 0; crossed < 2; crossed++) {
-        struct static_node n;
+        struct rdzv_static n;
 
         join(&n, 1, "a", 2);
         expect(&n, WIRE_OP_WAIT, NULL, NULL);
-        assert_int_equal(static_node_count(&n), 0);
+        assert_int_equal(rdzv_static_count(&n), 0);
         expect(&n, WIRE_OP_CANCEL_WAIT, NULL, NULL);
         expect(&n, WIRE_OP_GET, "init/", NULL);
         expect(&n, WIRE_OP_WAIT, "/job/torchelastic/assigned_ranks/1", NULL);
@@ -159,18 +159,18 @@ static void counting_does_not_lose_the_release(void **state)
         }
         put(&n, "\0", 1);
         hear(&n, STATIC_READING);
-        static_node_finish(&n);
+        rdzv_static_finish(&n);
     }
 }
 
 static void identical_nodes_ask_nothing(void **state)
 {
-    const struct static_node_config config = {
+    const struct rdzv_static_config config = {
         .run_id = "job", .role = "a", .rank = 2, .n_nodes = 4, .n_workers = 8, .identical = true};
-    struct static_node n;
+    struct rdzv_static n;
 
-    static_node_init(&n, &config);
-    assert_int_equal(static_node_join(&n), 0);
+    rdzv_static_init(&n, &config);
+    assert_int_equal(rdzv_static_join(&n), 0);
     buf_consume(&n.client.out, buf_size(&n.client.out));
     put(&n, "\2\0\0\0", 4);
     put_u64(&n, 3);
@@ -178,10 +178,10 @@ static void identical_nodes_ask_nothing(void **state)
     expect_nothing(&n);
     assert_int_equal(n.place.rank_base, 16);
     assert_int_equal(n.place.world_size, 32);
-    static_node_finish(&n);
+    rdzv_static_finish(&n);
 }
 
-static void leave(struct static_node *n, uint64_t count)
+static void leave(struct rdzv_static *n, uint64_t count)
 {
     join(n, 0, "a", 2);
     buf_consume(&n->client.out, buf_size(&n->client.out));
@@ -191,7 +191,7 @@ static void leave(struct static_node *n, uint64_t count)
     put_value(n, "{\"role\": \"a\", \"rank\": 1, \"local_world_size\": 3}");
     hear(n, STATIC_PLACED);
     buf_consume(&n->client.out, buf_size(&n->client.out));
-    assert_int_equal(static_node_leave(n), 0);
+    assert_int_equal(rdzv_static_leave(n), 0);
     expect(n, WIRE_OP_ADD, "/job/torchelastic/agent/terminal_state/num_members", NULL);
     put_u64(n, count);
     hear(n, STATIC_LEAVING);
@@ -199,20 +199,20 @@ static void leave(struct static_node *n, uint64_t count)
 
 static void the_last_one_lets_all_go(void **state)
 {
-    struct static_node n;
+    struct rdzv_static n;
 
     leave(&n, 1);
     expect(&n, WIRE_OP_WAIT, "/job/torchelastic/agent/terminal_state/last_member", NULL);
     put(&n, "\0", 1);
     hear(&n, STATIC_LEFT);
-    static_node_finish(&n);
+    rdzv_static_finish(&n);
 
     leave(&n, 2);
     expect(&n, WIRE_OP_SET, "/job/torchelastic/agent/terminal_state/last_member", "<val_ignored>");
     expect(&n, WIRE_OP_WAIT, "/job/torchelastic/agent/terminal_state/last_member", NULL);
     put(&n, "\0", 1);
     hear(&n, STATIC_LEFT);
-    static_node_finish(&n);
+    rdzv_static_finish(&n);
 }
 
 static void nonsense_in_the_store_is_refused(void **state)
@@ -221,20 +221,20 @@ static void nonsense_in_the_store_is_refused(void **state)
                                         "{}", "[1, 2, 3, \"4\"]", "[1e99, 1, 1, 1]"};
     static const char *const roles[] = {"", "[]", "{\"role\": 1, \"local_world_size\": 1}",
                                         "{\"role\": \"a\"}", "{\"role\": \"a\", \"local_world_size\": 1e9}"};
-    struct session_place place;
-    struct static_role role;
-    struct static_node n;
+    struct rank_assignment place;
+    struct rdzv_static_role role;
+    struct rdzv_static n;
 
     for (size_t i = 0; i < sizeof(ranks) / sizeof(*ranks); i++)
-        assert_false(static_json_read_ranks(ranks[i], strlen(ranks[i]), &place));
+        assert_false(rdzv_static_json_read_ranks(ranks[i], strlen(ranks[i]), &place));
     for (size_t i = 0; i < sizeof(roles) / sizeof(*roles); i++)
-        assert_false(static_json_read_role(roles[i], strlen(roles[i]), &role));
+        assert_false(rdzv_static_json_read_role(roles[i], strlen(roles[i]), &role));
     join(&n, 1, "a", 2);
     put(&n, "\0", 1);
     hear(&n, STATIC_READING);
     put_value(&n, "[1, 2]");
-    assert_int_equal(static_node_hear(&n), STATIC_E_BAD);
-    static_node_finish(&n);
+    assert_int_equal(rdzv_static_hear(&n), STATIC_E_BAD);
+    rdzv_static_finish(&n);
 }
 
 int main(void)

@@ -18,13 +18,13 @@ static const struct session_cause worker = {.kind = SESSION_CAUSE_WORKER,
 
 static void test_worker(void **state)
 {
-    const struct verdict v = {.kind = SESSION_VERDICT_FAILURE,
-                              .cause = &worker,
-                              .title = "train.py",
-                              .time_text = "2026-11-21_07:40:17",
-                              .restarts = 3,
-                              .max_restarts = 3};
-    char *text = verdict_compose(&v);
+    const struct job_result v = {.kind = SESSION_VERDICT_FAILURE,
+                                 .cause = &worker,
+                                 .title = "train.py",
+                                 .time_text = "2026-11-21_07:40:17",
+                                 .restarts = 3,
+                                 .max_restarts = 3};
+    char *text = job_result_compose(&v);
 
     assert_string_equal(
         text,
@@ -42,8 +42,8 @@ static void test_worker(void **state)
         "  traceback : Signal 9 (SIGKILL) received by PID 4711\n"
         "============================================================\n");
     free(text);
-    assert_int_equal(verdict_code(&v, false), 1);
-    assert_int_equal(verdict_code(&v, true), 137);
+    assert_int_equal(job_result_code(&v, false), 1);
+    assert_int_equal(job_result_code(&v, true), 137);
 }
 
 static void test_others(void **state)
@@ -66,11 +66,11 @@ static void test_others(void **state)
     };
 
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
-        const struct verdict v = {
+        const struct job_result v = {
             .kind = cases[i].kind, .cause = cases[i].cause, .title = "x", .time_text = ""};
-        char *text = verdict_compose(&v);
+        char *text = job_result_compose(&v);
         assert_string_equal(text, cases[i].text);
-        assert_int_equal(verdict_code(&v, true), cases[i].code);
+        assert_int_equal(job_result_code(&v, true), cases[i].code);
         free(text);
     }
 }

@@ -18,26 +18,26 @@
 enum { N_NAMES = 6000 };
 
 static const uint8_t seed[SIPHASH_SEED_SIZE] = "names";
-static struct name *names[N_NAMES];
+static struct store_entry *names[N_NAMES];
 static bool present[N_NAMES];
 static bool seen[N_NAMES];
 
-static struct wire_span key_of(const struct name *n)
+static struct wire_span key_of(const struct store_entry *n)
 {
     return wire_span(n->key, n->key_size);
 }
 
-static void make_names(const struct name_table *t)
+static void make_names(const struct store_table *t)
 {
     for (int i = 0; i < N_NAMES; i++) {
         char text[16];
         int n = snprintf(text, sizeof(text), "/%d", i);
 
-        names[i] = calloc(1, sizeof(struct name) + (size_t)n);
+        names[i] = calloc(1, sizeof(struct store_entry) + (size_t)n);
         assert_non_null(names[i]);
         names[i]->key_size = (uint32_t)n;
         memcpy(names[i]->key, text, (size_t)n);
-        names[i]->hash = name_table_hash(t, key_of(names[i]));
+        names[i]->hash = store_table_hash(t, key_of(names[i]));
         present[i] = false;
     }
 }
@@ -48,22 +48,22 @@ static void free_names(void)
         free(names[i]);
 }
 
-static void toggle(struct name_table *t, int i)
+static void toggle(struct store_table *t, int i)
 {
     if (present[i])
-        name_table_remove(t, names[i], names[i]->hash);
+        store_table_remove(t, names[i], names[i]->hash);
     else
-        assert_int_equal(name_table_insert(t, names[i], names[i]->hash), 0);
+        assert_int_equal(store_table_insert(t, names[i], names[i]->hash), 0);
     present[i] = !present[i];
 }
 
-static void check_all(const struct name_table *t)
+static void check_all(const struct store_table *t)
 {
     size_t cursor = 0, n = 0;
-    struct name *name;
+    struct store_entry *name;
 
     memset(seen, 0, sizeof(seen));
-    while ((name = name_table_next(t, &cursor))) {
+    while ((name = store_table_next(t, &cursor))) {
         char text[16] = {0};
         int i;
 
@@ -75,7 +75,7 @@ static void check_all(const struct name_table *t)
     }
     assert_int_equal(n, t->used);
     for (int i = 0; i < N_NAMES; i++) {
-        struct name *found = name_table_find(t, key_of(names[i]), names[i]->hash);
+        struct store_entry *found = store_table_find(t, key_of(names[i]), names[i]->hash);
 
         assert_ptr_equal(found, present[i] ? names[i] : NULL);
         assert_int_equal(seen[i], present[i]);
@@ -85,10 +85,10 @@ static void check_all(const struct name_table *t)
 /* Fills and empties again and again, to different depths, so that both resizes are met half done. */
 static void test_random(void **state)
 {
-    struct name_table t;
+    struct store_table t;
 
     srandom(7);
-    assert_int_equal(name_table_init(&t, seed), 0);
+    assert_int_equal(store_table_init(&t, seed), 0);
     make_names(&t);
     for (int round = 0; round < 60; round++) {
         int upto = 1 + (int)(random() % N_NAMES);
@@ -102,16 +102,16 @@ static void test_random(void **state)
         }
         check_all(&t);
     }
-    name_table_finish(&t);
+    store_table_finish(&t);
     free_names();
 }
 
 static void test_shrinks(void **state)
 {
-    struct name_table t;
+    struct store_table t;
     size_t largest;
 
-    assert_int_equal(name_table_init(&t, seed), 0);
+    assert_int_equal(store_table_init(&t, seed), 0);
     make_names(&t);
     for (int i = 0; i < N_NAMES; i++)
         toggle(&t, i);
@@ -125,7 +125,7 @@ static void test_shrinks(void **state)
     assert_int_equal(t.used, 0);
     assert_int_equal(t.now.mask + 1, 64);
     check_all(&t);
-    name_table_finish(&t);
+    store_table_finish(&t);
     free_names();
 }
 

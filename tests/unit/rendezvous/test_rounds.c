@@ -353,7 +353,7 @@ static void who_waits_is_told_once_a_second_how_many_there_are(void **state)
     assert_int_equal(t->agents[0].view.n_ready, 3);
     assert_int_equal(t->agents[0].view.n_missing, 1);
     assert_int_equal(t->agents[0].view.missing[0], 2);
-    assert_true(t->news & ROUNDS_NEWS_PROGRESS);
+    assert_true(t->news & ROUNDS_LOG_PROGRESS);
 }
 
 static void only_an_agent_that_is_ready_counts(void **state)
@@ -424,7 +424,7 @@ static void roles_and_sizes_differ_between_nodes(void **state)
         hello(t, i);
     }
     for (unsigned i = 0; i < ARRAY_SIZE(nodes); i++) {
-        const struct session_place *place = &t->agents[i].view.place;
+        const struct rank_assignment *place = &t->agents[i].view.place;
 
         assert_started(t, i, 0, i, ARRAY_SIZE(nodes));
         assert_int_equal(place->rank_base, nodes[i].rank_base);
@@ -577,7 +577,7 @@ static void the_last_failure_is_final_for_everybody(void **state)
         assert_int_equal(t->agents[i].view.cause.rank, 5);
         assert_string_equal(t->agents[i].view.cause.host, "node2");
     }
-    assert_true(t->news & ROUNDS_NEWS_CLOSED);
+    assert_true(t->news & ROUNDS_LOG_CLOSED);
 }
 
 static void what_no_restart_helps_against_is_final(void **state)
@@ -713,7 +713,7 @@ static void a_node_that_returns_in_time_goes_on(void **state)
     assert_view(t, 1, SESSION_VIEW_CONTINUE);
     pass_alive(t, 5000, 3);
     assert_view(t, 0, SESSION_VIEW_START);
-    assert_false(t->news & ROUNDS_NEWS_OVER);
+    assert_false(t->news & ROUNDS_LOG_OVER);
 }
 
 static void a_node_that_returns_later_stops_and_joins(void **state)
@@ -805,7 +805,7 @@ static void who_is_about_to_start_is_not_ready(void **state)
 
     end_before_node_0_starts(t);
     pass_alive(t, 5000, 3);
-    assert_true(t->news & ROUNDS_NEWS_SETTLED);
+    assert_true(t->news & ROUNDS_LOG_SETTLED);
     assert_view(t, 1, SESSION_VIEW_WAIT);
     assert_int_equal(t->agents[1].view.n_ready, 1);
     say(t, 0, SESSION_READY); /* before it heard of its start */
@@ -938,7 +938,7 @@ static void a_node_that_goes_when_done_was_done(void **state)
     say(t, 1, SESSION_DONE);
     say(t, 1, SESSION_LEFT);
     pass_alive(t, 1500, 4); /* and node 0 is lost */
-    assert_false(t->news & ROUNDS_NEWS_OVER);
+    assert_false(t->news & ROUNDS_LOG_OVER);
     say(t, 2, SESSION_DONE);
     assert_int_equal(t->agents[2].view.verdict, SESSION_VERDICT_SUCCESS);
 }
@@ -1207,7 +1207,7 @@ static void a_new_connection_replaces_the_old_one(void **state)
     assert_true(t->agents[1].closed);
     lose_connection(t, 1); /* its end is no news */
     pass_alive(t, 2000, 1u << 0 | 1u << 9);
-    assert_false(t->news & ROUNDS_NEWS_OVER);
+    assert_false(t->news & ROUNDS_LOG_OVER);
 }
 
 static void a_hello_that_was_on_its_way_for_too_long_is_ignored(void **state)

@@ -161,7 +161,7 @@ static void agents_that_return_go_on(void **state)
         assert_int_equal(t->views[i].generation, 0);
     }
     pass(t, 10000);
-    assert_false(t->news & ROUNDS_NEWS_OVER);
+    assert_false(t->news & ROUNDS_LOG_OVER);
     for (int i = 0; i < N_NODES; i++)
         report(t, i, SESSION_DONE);
     assert_int_equal(t->views[0].verdict, SESSION_VERDICT_SUCCESS);
@@ -204,7 +204,7 @@ static void an_absence_during_the_grace_is_not_the_agents_fault(void **state)
     hello(t, 1);
     assert_int_equal(t->views[1].kind, SESSION_VIEW_CONTINUE);
     pass(t, 2000);
-    assert_false(t->news & ROUNDS_NEWS_OVER);
+    assert_false(t->news & ROUNDS_LOG_OVER);
 }
 
 static void a_start_that_was_not_heard_is_said_again(void **state)

@@ -35,13 +35,13 @@ static struct rounds_job example(void)
 
 static void check(const struct rounds_job *job, unsigned news, const char *const *lines)
 {
-    char line[ROUNDS_NEWS_SIZE];
+    char line[ROUNDS_LOG_SIZE];
 
     for (; *lines; lines++) {
-        assert_true(rounds_news_next(job, &news, line));
+        assert_true(rounds_log_next(job, &news, line));
         assert_string_equal(line, *lines);
     }
-    assert_false(rounds_news_next(job, &news, line));
+    assert_false(rounds_log_next(job, &news, line));
 }
 
 #define BUDGETS " (restarts 2 of 5, membership changes 1 of 9)"
@@ -51,18 +51,18 @@ static void test_each_kind(void **state)
 {
     struct rounds_job job = example();
 
-    check(&job, ROUNDS_NEWS_OVER, (const char *[]){"job 'train': generation 3 is over: " CAUSE, NULL});
-    check(&job, ROUNDS_NEWS_SETTLED,
+    check(&job, ROUNDS_LOG_OVER, (const char *[]){"job 'train': generation 3 is over: " CAUSE, NULL});
+    check(&job, ROUNDS_LOG_SETTLED,
           (const char *[]){"job 'train': generation 3 has ended because " CAUSE BUDGETS, NULL});
-    check(&job, ROUNDS_NEWS_FORMED,
+    check(&job, ROUNDS_LOG_FORMED,
           (const char *[]){
               "job 'train': generation 3 runs: 16 nodes, 128 workers, MASTER_ADDR 10.0.0.1" BUDGETS, NULL});
-    check(&job, ROUNDS_NEWS_DRAIN,
+    check(&job, ROUNDS_LOG_DRAIN,
           (const char *[]){"job 'train': generation 3 is asked to snapshot and end: a node goes away", NULL});
     job.verdict = SESSION_VERDICT_FAILURE;
-    check(&job, ROUNDS_NEWS_CLOSED, (const char *[]){"job 'train': failed: " CAUSE BUDGETS, NULL});
+    check(&job, ROUNDS_LOG_CLOSED, (const char *[]){"job 'train': failed: " CAUSE BUDGETS, NULL});
     job.verdict = SESSION_VERDICT_SUCCESS;
-    check(&job, ROUNDS_NEWS_CLOSED, (const char *[]){"job 'train': succeeded" BUDGETS, NULL});
+    check(&job, ROUNDS_LOG_CLOSED, (const char *[]){"job 'train': succeeded" BUDGETS, NULL});
 }
 
 static void test_progress(void **state)
@@ -70,16 +70,16 @@ static void test_progress(void **state)
     struct rounds_job job = example();
 
     job.n_nodes[ROUNDS_STANDING] = 13;
-    check(&job, ROUNDS_NEWS_PROGRESS, (const char *[]){"job 'train': 13/16 nodes", NULL});
+    check(&job, ROUNDS_LOG_PROGRESS, (const char *[]){"job 'train': 13/16 nodes", NULL});
     job.n_missing = 2;
     job.missing[0] = 3;
     job.missing[1] = 7;
-    check(&job, ROUNDS_NEWS_PROGRESS,
+    check(&job, ROUNDS_LOG_PROGRESS,
           (const char *[]){"job 'train': 13/16 nodes; missing node ranks: 3, 7", NULL});
     job.n_missing = 0;
     job.params.min_nodes = 14;
     job.n_nodes[ROUNDS_AWAITED] = 1;
-    check(&job, ROUNDS_NEWS_PROGRESS,
+    check(&job, ROUNDS_LOG_PROGRESS,
           (const char *[]){"job 'train': 13/16 nodes, at least 14 wanted, 1 still stopping", NULL});
 }
 
@@ -89,14 +89,14 @@ static void test_together(void **state)
 {
     struct rounds_job job = example();
 
-    check(&job, ROUNDS_NEWS_OVER | ROUNDS_NEWS_SETTLED,
+    check(&job, ROUNDS_LOG_OVER | ROUNDS_LOG_SETTLED,
           (const char *[]){"job 'train': generation 3 has ended because " CAUSE BUDGETS, NULL});
-    check(&job, ROUNDS_NEWS_OVER | ROUNDS_NEWS_SETTLED | ROUNDS_NEWS_FORMED,
+    check(&job, ROUNDS_LOG_OVER | ROUNDS_LOG_SETTLED | ROUNDS_LOG_FORMED,
           (const char *[]){"job 'train': after " CAUSE
                            ": generation 3 runs: 16 nodes, 128 workers, MASTER_ADDR 10.0.0.1" BUDGETS,
                            NULL});
     job.verdict = SESSION_VERDICT_FAILURE;
-    check(&job, ROUNDS_NEWS_OVER | ROUNDS_NEWS_SETTLED | ROUNDS_NEWS_CLOSED,
+    check(&job, ROUNDS_LOG_OVER | ROUNDS_LOG_SETTLED | ROUNDS_LOG_CLOSED,
           (const char *[]){"job 'train': generation 3 has ended because " CAUSE BUDGETS,
                            "job 'train': failed: " CAUSE BUDGETS, NULL});
 }
@@ -104,13 +104,13 @@ static void test_together(void **state)
 static void test_names_of_strangers(void **state)
 {
     struct rounds_job job = example();
-    char line[ROUNDS_NEWS_SIZE];
-    unsigned news = ROUNDS_NEWS_OVER;
+    char line[ROUNDS_LOG_SIZE];
+    unsigned news = ROUNDS_LOG_OVER;
 
     memset(job.id, 'j', sizeof(job.id) - 1);
     memset(job.cause.text, '\n', sizeof(job.cause.text) - 1);
     memcpy(job.cause.host, "\x1b[2J", 5);
-    assert_true(rounds_news_next(&job, &news, line));
+    assert_true(rounds_log_next(&job, &news, line));
     assert_null(strpbrk(line, "\n\x1b"));
     assert_non_null(strstr(line, "?[2J"));
 }

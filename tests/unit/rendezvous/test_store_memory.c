@@ -78,9 +78,9 @@ static void check_store(struct harness *h)
 {
     struct buf out = {0};
     size_t cursor = 0, n_keys = 0;
-    struct name *name;
+    struct store_entry *name;
 
-    while ((name = name_table_next(&h->store.names, &cursor)))
+    while ((name = store_table_next(&h->store.names, &cursor)))
         n_keys++;
     assert_true(h->store.n_keys <= n_keys);
     harness_close(h, 5);

@@ -33,8 +33,8 @@ static void set_up(struct pair *p)
     assert_return_code(connect(p->near, (struct sockaddr *)&at, sizeof(at)), 0);
     p->far = accept(p->listener, NULL, NULL);
     assert_return_code(p->far, 0);
-    thin_tune(p->near);
-    thin_tune(p->far);
+    tcp_liveness_tune(p->near);
+    tcp_liveness_tune(p->far);
 }
 
 static void tear_down(struct pair *p)
@@ -50,13 +50,13 @@ static void what_was_not_read_is_seen(void **state)
     struct pair p;
 
     set_up(&p);
-    assert_true(thin_slack_ns(p.near) < UINT64_MAX);
+    assert_true(tcp_liveness_slack_ns(p.near) < UINT64_MAX);
     for (int i = 0; i < 3; i++) {
         assert_int_equal(write(p.far, &byte, 1), 1);
         assert_int_equal(recv(p.near, &byte, 1, MSG_PEEK), 1); /* it has come */
-        assert_true(thin_slack_ns(p.near) == UINT64_MAX);
+        assert_true(tcp_liveness_slack_ns(p.near) == UINT64_MAX);
         assert_int_equal(read(p.near, &byte, 1), 1);
-        assert_true(thin_slack_ns(p.near) < UINT64_MAX);
+        assert_true(tcp_liveness_slack_ns(p.near) < UINT64_MAX);
     }
     tear_down(&p);
 }
@@ -69,7 +69,7 @@ static void what_was_acknowledged_was_so_not_long_ago(void **state)
     set_up(&p);
     assert_int_equal(write(p.near, &byte, 1), 1);
     assert_int_equal(read(p.far, &byte, 1), 1);
-    assert_true(thin_acknowledged_ms(p.near) < 60000);
+    assert_true(tcp_liveness_acknowledged_ms(p.near) < 60000);
     tear_down(&p);
 }
 
@@ -78,9 +78,9 @@ static void what_is_no_socket_tells_nothing(void **state)
     int pipes[2];
 
     assert_return_code(pipe(pipes), 0);
-    thin_tune(pipes[0]);
-    assert_int_equal(thin_slack_ns(pipes[0]), 0);
-    assert_int_equal(thin_acknowledged_ms(pipes[0]), UINT32_MAX);
+    tcp_liveness_tune(pipes[0]);
+    assert_int_equal(tcp_liveness_slack_ns(pipes[0]), 0);
+    assert_int_equal(tcp_liveness_acknowledged_ms(pipes[0]), UINT32_MAX);
     (void)close(pipes[0]);
     (void)close(pipes[1]);
 }

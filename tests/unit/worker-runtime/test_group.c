@@ -152,11 +152,11 @@ static void run_ranks(int world_size, body_fn body)
     finish_ranks(&r);
 }
 
-static void notify(const struct ranks *r, int rank, struct notice notice)
+static void notify(const struct ranks *r, int rank, struct worker_notice notice)
 {
     uint8_t record[NOTICE_SIZE];
 
-    notice_encode(&notice, record);
+    worker_notice_encode(&notice, record);
     /* A rank that another one freed may have ended already. */
     if (send(r->notice_fds[rank], record, sizeof(record), MSG_NOSIGNAL) < 0)
         assert_true(errno == EPIPE || errno == ECONNRESET);
@@ -446,7 +446,7 @@ static double tell_of_a_failure(void)
     wait_ready(3);
     told_ms = now_ms();
     for (int rank = 0; rank < 3; rank++)
-        notify(&r, rank, (struct notice){NOTICE_PEER_FAILED, (uint32_t)generation, 17, -11});
+        notify(&r, rank, (struct worker_notice){NOTICE_PEER_FAILED, (uint32_t)generation, 17, -11});
     freed_ms = expect_freed(&r, told_ms);
     kill(r.pids[2], SIGKILL);
     waitpid(r.pids[2], NULL, 0);
@@ -477,8 +477,8 @@ static void notices_of_other_generations_are_dropped(void **state)
     assert_int_equal(pipe(go), 0);
     start_ranks(&r, 2, true, meet_when_told);
     wait_ready(2);
-    notify(&r, 0, (struct notice){NOTICE_PEER_FAILED, (uint32_t)generation + 1, 1, 1});
-    notify(&r, 1, (struct notice){99, (uint32_t)generation, 1, 1});
+    notify(&r, 0, (struct worker_notice){NOTICE_PEER_FAILED, (uint32_t)generation + 1, 1, 1});
+    notify(&r, 1, (struct worker_notice){99, (uint32_t)generation, 1, 1});
     assert_int_equal(send(r.notice_fds[0], "short", 5, MSG_NOSIGNAL), 5);
     assert_int_equal(write(go[1], "go", 2), 2);
     expect_exit(r.pids[0], 0);
@@ -530,7 +530,7 @@ static void a_notice_ends_the_meeting(void **state)
 
         _exit(crw_group_create(&env, &group) == CRW_E_PEER ? 7 : 1);
     }
-    notice_encode(&(struct notice){NOTICE_PEER_FAILED, (uint32_t)generation, 1, 1}, record);
+    worker_notice_encode(&(struct worker_notice){NOTICE_PEER_FAILED, (uint32_t)generation, 1, 1}, record);
     assert_int_equal(send(fds[0], record, sizeof(record), MSG_NOSIGNAL), sizeof(record));
     assert_int_equal(waitpid(pid, &status, 0), pid);
     assert_true(WIFEXITED(status));
@@ -570,7 +570,7 @@ static void the_launcher_may_ask(void **state)
 
     start_ranks(&r, 2, true, work_until_stopped);
     wait_ready(2);
-    notify(&r, 0, (struct notice){NOTICE_STOP, (uint32_t)generation, -1, SIGTERM});
+    notify(&r, 0, (struct worker_notice){NOTICE_STOP, (uint32_t)generation, -1, SIGTERM});
     expect_exit(r.pids[0], 0);
     expect_exit(r.pids[1], 0);
     finish_ranks(&r);
@@ -591,7 +591,7 @@ static void a_signal_behind_the_notice_kills_nobody(void **state)
     struct ranks r;
 
     start_ranks(&r, 1, true, stop_and_be_asked_again);
-    notify(&r, 0, (struct notice){NOTICE_STOP, (uint32_t)generation, -1, SIGTERM});
+    notify(&r, 0, (struct worker_notice){NOTICE_STOP, (uint32_t)generation, -1, SIGTERM});
     expect_exit(r.pids[0], 0);
     finish_ranks(&r);
 }

@@ -29,13 +29,13 @@ static int lend_cache(void **state)
     fd = memfd_create("crun-cache", MFD_CLOEXEC);
     (void)snprintf(number, sizeof(number), "%d", fd);
     *state = &fd;
-    return fd < 0 ? -1 : setenv(HOLDINGS_CACHE_ENVIRONMENT, number, 1);
+    return fd < 0 ? -1 : setenv(WORKER_MEMORY_CACHE_ENVIRONMENT, number, 1);
 }
 
 static int take_cache_away(void **state)
 {
     (void)close(*(int *)*state);
-    return unsetenv(HOLDINGS_CACHE_ENVIRONMENT);
+    return unsetenv(WORKER_MEMORY_CACHE_ENVIRONMENT);
 }
 
 static struct stat file_number(unsigned n)
@@ -169,14 +169,14 @@ static void without_one_everybody_is_alone(void **state)
     char path[] = "/tmp/crw-test-cache-XXXXXX", number[16];
     int fd;
 
-    assert_int_equal(unsetenv(HOLDINGS_CACHE_ENVIRONMENT), 0);
+    assert_int_equal(unsetenv(WORKER_MEMORY_CACHE_ENVIRONMENT), 0);
     assert_int_equal(use(1, 1), HOST_CACHE_NONE);
-    assert_int_equal(setenv(HOLDINGS_CACHE_ENVIRONMENT, "4711", 1), 0);
+    assert_int_equal(setenv(WORKER_MEMORY_CACHE_ENVIRONMENT, "4711", 1), 0);
     assert_int_equal(use(1, 1), HOST_CACHE_NONE);
     fd = mkstemp(path); /* a number that means somebody's file */
     assert_true(fd >= 0);
     (void)snprintf(number, sizeof(number), "%d", fd);
-    assert_int_equal(setenv(HOLDINGS_CACHE_ENVIRONMENT, number, 1), 0);
+    assert_int_equal(setenv(WORKER_MEMORY_CACHE_ENVIRONMENT, number, 1), 0);
     assert_int_equal(use(1, 1), HOST_CACHE_NONE);
     assert_int_equal(lseek(fd, 0, SEEK_END), 0);
     (void)close(fd);

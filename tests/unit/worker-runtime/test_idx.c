@@ -310,6 +310,6 @@ int main(void)
     /* All of it holds as well where ranks share what one of them has inflated. */
     (void)snprintf(folder, sizeof(folder), "/tmp/crw-test-idx-XXXXXX");
     (void)snprintf(cache, sizeof(cache), "%d", memfd_create("crun-cache", 0));
-    (void)setenv(HOLDINGS_CACHE_ENVIRONMENT, cache, 1);
+    (void)setenv(WORKER_MEMORY_CACHE_ENVIRONMENT, cache, 1);
     return n_failed + cmocka_run_group_tests_name("sharing", tests, make_folder, remove_folder);
 }

@@ -33,7 +33,7 @@ static int lend(int fd)
     char number[16];
 
     (void)snprintf(number, sizeof(number), "%d", fd);
-    return setenv(HOLDINGS_STATE_ENVIRONMENT, number, 1);
+    return setenv(WORKER_MEMORY_STATE_ENVIRONMENT, number, 1);
 }
 
 static int make_file(void **state)
@@ -44,7 +44,7 @@ static int make_file(void **state)
 
 static int remove_file(void **state)
 {
-    (void)unsetenv(HOLDINGS_STATE_ENVIRONMENT);
+    (void)unsetenv(WORKER_MEMORY_STATE_ENVIRONMENT);
     return close(file);
 }
 
@@ -195,9 +195,9 @@ static void test_nobody_lends_any(void **state)
     check_there_is_none(N_BYTES, "no launcher holds");
     (void)close(ends[0]);
     (void)close(ends[1]);
-    assert_int_equal(setenv(HOLDINGS_STATE_ENVIRONMENT, "three", 1), 0);
+    assert_int_equal(setenv(WORKER_MEMORY_STATE_ENVIRONMENT, "three", 1), 0);
     check_there_is_none(N_BYTES, "no launcher holds");
-    assert_int_equal(unsetenv(HOLDINGS_STATE_ENVIRONMENT), 0);
+    assert_int_equal(unsetenv(WORKER_MEMORY_STATE_ENVIRONMENT), 0);
     check_there_is_none(N_BYTES, "no launcher holds");
 }
 
