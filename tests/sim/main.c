@@ -1,17 +1,19 @@
 /*
  * sim: runs seeds of the simulator.
  *
- *     sim [--seeds A..B] [--agents N] [--seconds S] [--trace | --quiet]
+ *     sim [--seeds A..B | --fresh N] [--agents N] [--seconds S] [--trace | --quiet]
  *
  * Each seed is a whole history of one rendezvous and its agents. At the first violation the seed is printed
- * and run again with a trace of everything that happened, and the exit code is 1. --seconds: stops after
- * that time even if seeds are left. --quiet: only the line about a violation.
+ * and run again with a trace of everything that happened, and the exit code is 1. --fresh: N seeds that begin at
+ * a random number, or at the environment's CRUN_SIM_BLOCK; prints which. --seconds: stops after that time even if
+ * seeds are left. --quiet: only the line about a violation.
  */
 
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 #include <time.h>
 
 #include "tests/sim/sim.h"
@@ -48,6 +50,23 @@ static bool parse_seeds(const char *text, struct arguments *a)
     return *end == 0 && a->first <= a->last;
 }
 
+/* Below 2^32, so that the number is easy to copy. */
+static bool choose_block(const char *n_text, struct arguments *a)
+{
+    const char *block = getenv("CRUN_SIM_BLOCK");
+    uint64_t n = strtoull(n_text, NULL, 10);
+    uint32_t first = 0;
+
+    if (n == 0 || ((!block || !*block) && getrandom(&first, sizeof(first), 0) != sizeof(first)))
+        return false;
+    a->first = block && *block ? strtoull(block, NULL, 10) : first;
+    a->last = a->first + n - 1;
+    printf("seeds %" PRIu64 "..%" PRIu64 " (again: CRUN_SIM_BLOCK=%" PRIu64 ")\n", a->first, a->last,
+           a->first);
+    (void)fflush(stdout);
+    return true;
+}
+
 static bool parse(int argc, char **argv, struct arguments *a)
 {
     *a = (struct arguments){.last = 299};
@@ -59,6 +78,8 @@ static bool parse(int argc, char **argv, struct arguments *a)
         else if (i + 1 == argc)
             return false;
         else if (strcmp(argv[i], "--seeds") == 0 && parse_seeds(argv[i + 1], a))
+            i++;
+        else if (strcmp(argv[i], "--fresh") == 0 && choose_block(argv[i + 1], a))
             i++;
         else if (strcmp(argv[i], "--agents") == 0 &&
                  (a->n_agents = (unsigned)strtoul(argv[i + 1], NULL, 10)) > 0)
@@ -110,7 +131,8 @@ int main(int argc, char **argv)
     double begin = now_s();
 
     if (!parse(argc, argv, &a)) {
-        fputs("usage: sim [--seeds A..B] [--agents N] [--seconds S] [--trace | --quiet]\n", stderr);
+        fputs("usage: sim [--seeds A..B | --fresh N] [--agents N] [--seconds S] [--trace | --quiet]\n",
+              stderr);
         return 2;
     }
     for (uint64_t seed = a.first; seed <= a.last; seed++) {
