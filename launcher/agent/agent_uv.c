@@ -21,7 +21,6 @@
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 #include <uv.h>
 
@@ -44,6 +43,7 @@
 #include "launcher/rdzv/rdzv_static_uv.h"
 #include "launcher/rdzv/worker_store_uv.h"
 #include "base/err.h"
+#include "base/time.h"
 #include "proto/worker_notice.h"
 #include "rendezvous/server_uv.h"
 #include "rendezvous/session_message.h"
@@ -86,14 +86,6 @@ struct agent {
 };
 
 static void dispatch(struct agent *a, struct group_event event);
-
-static uint64_t now_ns(void)
-{
-    struct timespec t;
-
-    (void)clock_gettime(CLOCK_MONOTONIC, &t); /* cannot fail for this clock; the guardian's times are of it */
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
 
 static void dispatch_kind(struct agent *a, enum group_event_kind kind)
 {

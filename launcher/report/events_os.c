@@ -5,7 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "launcher/report/event_file_os.h"
@@ -16,6 +15,7 @@
 #include "launcher/output/logs_os.h"
 #include "launcher/util/log_os.h"
 #include "base/cleanup.h"
+#include "base/time.h"
 
 enum { ERROR_FILE_MAX = 64 << 10 };
 
@@ -29,14 +29,6 @@ struct events {
     bool told_ready, told_failure;
 };
 
-static uint64_t clock_ns(clockid_t clock)
-{
-    struct timespec t;
-
-    (void)clock_gettime(clock, &t); /* cannot fail for the clocks used here */
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
-
 /* ------------------------------------------------------------------ --event-log */
 
 static void tell(struct events *e, const struct worker_group *g, struct event event, uint64_t at_ns)
@@ -44,7 +36,7 @@ static void tell(struct events *e, const struct worker_group *g, struct event ev
     if (!e->file)
         return;
     event.monotonic_ns = at_ns;
-    event.time_ns = (int64_t)(clock_ns(CLOCK_REALTIME) - (clock_ns(CLOCK_MONOTONIC) - at_ns));
+    event.time_ns = wall_clock_ns(at_ns);
     event.generation = g->generation;
     event.restarts = g->restarts;
     _cleanup_free_ char *line = events_json_line(&e->job, &event);
@@ -233,7 +225,7 @@ void events_restart(struct events *e, const struct worker_group *g, const struct
          (struct event){.kind = EVENT_RESTART,
                         .reason = *outcome->reason ? outcome->reason : NULL,
                         .left = g->config.max_restarts - g->restarts - 1},
-         clock_ns(CLOCK_MONOTONIC));
+         now_ns());
 }
 
 void events_end(struct events *e, const struct worker_group *g, const struct failures_outcome *outcome,
@@ -241,7 +233,7 @@ void events_end(struct events *e, const struct worker_group *g, const struct fai
 {
     if (!e)
         return;
-    uint64_t now = clock_ns(CLOCK_MONOTONIC), took = e->begin_ns ? now - e->begin_ns : 0;
+    uint64_t now = now_ns(), took = e->begin_ns ? now - e->begin_ns : 0;
     bool failed = g->cause != GROUP_CAUSE_NONE && g->cause != GROUP_CAUSE_SIGNAL;
 
     tell(e, g,

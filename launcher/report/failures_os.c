@@ -18,6 +18,7 @@
 #include "launcher/report/report_json.h"
 #include "launcher/util/log_os.h"
 #include "base/cleanup.h"
+#include "base/time.h"
 
 enum {
     ERROR_FILE_MAX = 1 << 20,
@@ -30,17 +31,6 @@ struct strings {
     char *path, *message, *bytes;
     size_t n_bytes;
 };
-
-/* Wall clock at a moment of the monotonic clock. */
-static int64_t wall_clock_s(uint64_t at_ns)
-{
-    struct timespec wall, monotonic;
-
-    (void)clock_gettime(CLOCK_REALTIME, &wall); /* cannot fail for these clocks */
-    (void)clock_gettime(CLOCK_MONOTONIC, &monotonic);
-    int64_t ago_ns = (int64_t)monotonic.tv_sec * 1000000000 + monotonic.tv_nsec - (int64_t)at_ns;
-    return ((int64_t)wall.tv_sec * 1000000000 + wall.tv_nsec - ago_ns) / 1000000000;
-}
 
 /* In the folder of the generation that it was started in, which is not the last one when others were replaced
  * since. Malloc'ed or NULL. */
@@ -87,7 +77,7 @@ static void describe(const struct failures_source *source, int local_rank, struc
         .core_dumped = WIFSIGNALED(w->status) && WCOREDUMP(w->status),
         .stopped = w->stopped,
         .ended_ns = w->ended_ns,
-        .time_s = wall_clock_s(w->ended_ns),
+        .time_s = wall_clock_ns(w->ended_ns) / 1000000000,
         .max_rss_kib = w->max_rss_kib,
     };
     read_error_file(source, f, s);

@@ -44,6 +44,7 @@
 #include "launcher/output/logs_os.h"
 #include "launcher/supervise/replacement_os.h"
 #include "launcher/supervise/spawn_os.h"
+#include "base/time.h"
 
 enum {
     KILL_PACE_MS = 10,
@@ -63,14 +64,6 @@ struct guardian {
     bool helpless; /* something is left that cannot be found */
     bool sweeping; /* for some worker */
 };
-
-static uint64_t now_ns(void)
-{
-    struct timespec t;
-
-    (void)clock_gettime(CLOCK_MONOTONIC, &t); /* cannot fail for this clock */
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
 
 static void report(struct guardian *g, struct guardian_report r)
 {
