@@ -1,0 +1,116 @@
+#!/usr/bin/env python3
+"""The language of the C and CUDA sources outside tests, measured.
+
+ - Dialect: words of the list below per 1,000 words of comment, for each folder and in total. Comments are
+   technical English: they name the actor (worker, agent, guardian, crund) instead of "who" and the system's verb
+   instead of "says" or "hears".
+ - Shared names: the share of the functions that have the name of a function in another file. Such functions
+   cannot be told apart in a backtrace or found with grep.
+ - External functions and structs that are defined twice.
+
+Usage: check_language.py [--words] [--names]     --words and --names list each finding with its place
+"""
+
+import argparse
+import collections
+import os
+import re
+import sys
+
+from tree import ROOT, sources
+
+DIALECT = re.compile(r"\b(?:who|whom|whose|whoever|nobody|somebody|everybody|anybody|says?|said|tells?|told|hears?|heard|"
+                     r"strangers?|neighbours?)\b", re.I)
+DIALECT_MAX = 3.0      # per 1,000 words of comment
+SHARED_MAX = 9.0       # per cent of the functions
+
+# A comment, or a string or character literal, which may hold what looks like one.
+TOKEN = re.compile(r'/\*.*?\*/|//[^\n]*|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'', re.S)
+WORD = re.compile(r"[A-Za-z][A-Za-z']*")
+# A definition at the start of a line, as clang-format leaves it: the brace of a function has a line of its own.
+FUNCTION = re.compile(r"^(?!\s|#|/|\*|typedef|struct \w+ \{|enum)([A-Za-z_][\w\s\*]*?[\s\*])(\w+)\([^;{}]*\)\s*\n\{", re.M)
+STRUCT = re.compile(r"^struct (\w+) \{$", re.M)
+
+
+def comments(text):
+    """(line, text) of each comment."""
+    return [(text.count("\n", 0, m.start()) + 1, m.group()) for m in TOKEN.finditer(text) if m.group()[0] == "/"]
+
+
+def dialect(texts, listing):
+    folders = collections.defaultdict(lambda: [0, 0])
+    for path, text in texts.items():
+        folder = folders[os.path.dirname(path)]
+        for line, comment in comments(text):
+            folder[1] += len(WORD.findall(comment))
+            for m in DIALECT.finditer(comment):
+                folder[0] += 1
+                if listing:
+                    print(f"{path}:{line + comment.count(chr(10), 0, m.start())}: {m.group()}")
+    return folders
+
+
+def print_dialect(folders):
+    total = [sum(f[i] for f in folders.values()) for i in (0, 1)]
+    for name, (found, words) in sorted(folders.items()):
+        print(f"  {name:30} {found:5} of {words:6} words  {1000 * found / max(words, 1):5.1f}")
+    rate = 1000 * total[0] / max(total[1], 1)
+    print(f"dialect: {total[0]} of {total[1]} words of comment, {rate:.1f} per 1,000 (fewer than {DIALECT_MAX:g})")
+    return rate < DIALECT_MAX
+
+
+def functions(texts):
+    """name -> {path: is static}"""
+    found = collections.defaultdict(dict)
+    for path, text in texts.items():
+        if path.endswith((".c", ".cu")):
+            for m in FUNCTION.finditer(text):
+                found[m.group(2)][path] = "static" in m.group(1).split()
+    return found
+
+
+def print_shared(found, listing):
+    n = sum(len(places) for places in found.values())
+    shared = {name: places for name, places in found.items() if len(places) > 1 and name != "main"}
+    n_shared = sum(len(places) for places in shared.values())
+    if listing:
+        for name, places in sorted(shared.items(), key=lambda item: -len(item[1])):
+            print(f"  {len(places)} {name}: {' '.join(sorted(places))}")
+    share = 100 * n_shared / max(n, 1)
+    print(f"shared names: {n_shared} of {n} functions, {share:.1f} % (fewer than {SHARED_MAX:g} %)")
+    return share < SHARED_MAX
+
+
+def print_twice(texts, found):
+    """External names that two files define. A struct in a .c file is private to it, but gdb and grep find both."""
+    twice = []
+    for name, places in found.items():
+        external = sorted(path for path, is_static in places.items() if not is_static)
+        if len(external) > 1 and name != "main":
+            twice.append(f"function {name}: {' '.join(external)}")
+    structs = collections.defaultdict(set)
+    for path, text in texts.items():
+        for name in STRUCT.findall(text):
+            structs[name].add(path)
+    for name, paths in structs.items():
+        if len(paths) > 1 and any(path.endswith((".h", ".cuh")) for path in paths):
+            twice.append(f"struct {name}: {' '.join(sorted(paths))}")
+    for line in sorted(twice):
+        print(f"  twice: {line}")
+    print(f"defined twice: {len(twice)} external functions and structs (0)")
+    return not twice
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--words", action="store_true", help="list each word of the dialect with its place")
+    parser.add_argument("--names", action="store_true", help="list each shared name with its files")
+    args = parser.parse_args()
+    texts = {path: (ROOT / path).read_text() for path in sources()}
+    found = functions(texts)
+    checks = [print_dialect(dialect(texts, args.words)), print_shared(found, args.names), print_twice(texts, found)]
+    return 0 if all(checks) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
