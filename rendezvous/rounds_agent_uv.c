@@ -31,12 +31,12 @@
 
 static void on_poll(uv_poll_t *poll, int status, int events);
 
-static struct rounds_shell *shell_of(const struct agent *a)
+static struct rounds_shell *shell_of(const struct agent_conn *a)
 {
     return a->server->rounds;
 }
 
-static void __attribute__((format(printf, 2, 3))) say_about(struct agent *a, const char *format, ...)
+static void __attribute__((format(printf, 2, 3))) say_about(struct agent_conn *a, const char *format, ...)
 {
     char what[SESSION_JSON_ERROR_SIZE], who[INET6_ADDRSTRLEN + 32];
     va_list arguments;
@@ -50,14 +50,14 @@ static void __attribute__((format(printf, 2, 3))) say_about(struct agent *a, con
 
 /* ---- the network ---- */
 
-uint64_t agent_slack_ns(const struct agent *a)
+uint64_t agent_slack_ns(const struct agent_conn *a)
 {
     return tcp_liveness_slack_ns(a->fd);
 }
 
 /* ---- polling ---- */
 
-static void update_polling(struct agent *a)
+static void update_polling(struct agent_conn *a)
 {
     uint8_t events = UV_READABLE | (buf_size(&a->out) > 0 ? UV_WRITABLE : 0);
 
@@ -78,12 +78,12 @@ static void arm_hasty(struct rounds_shell *r)
 
     if (list_is_empty(&r->hasty) || uv_is_active((uv_handle_t *)&r->hasty_timer))
         return;
-    at_ms = list_entry(r->hasty.next, struct agent, hasty_link)->deadline_ms;
+    at_ms = list_entry(r->hasty.next, struct agent_conn, hasty_link)->deadline_ms;
     /* Cannot fail: has a callback. */
     (void)uv_timer_start(&r->hasty_timer, on_hasty, at_ms > now_ms ? at_ms - now_ms : 0, 0);
 }
 
-static void hasten(struct agent *a)
+static void hasten(struct agent_conn *a)
 {
     struct rounds_shell *r = shell_of(a);
 
@@ -98,7 +98,7 @@ static void on_hasty(uv_timer_t *timer)
     struct rounds_shell *r = timer->data;
 
     while (!list_is_empty(&r->hasty)) {
-        struct agent *a = list_entry(r->hasty.next, struct agent, hasty_link);
+        struct agent_conn *a = list_entry(r->hasty.next, struct agent_conn, hasty_link);
 
         if (a->deadline_ms > uv_now(r->server->loop))
             break;
@@ -113,7 +113,7 @@ static void on_hasty(uv_timer_t *timer)
 /* ---- sending ---- */
 
 /* Nothing more can be said. What it said before is still read, and the end of that ends it. */
-static void go_deaf(struct agent *a)
+static void go_deaf(struct agent_conn *a)
 {
     a->deaf = true;
     buf_reset(&a->out);
@@ -121,13 +121,13 @@ static void go_deaf(struct agent *a)
 }
 
 /* As if the network had broken it: its end is noticed when the socket is read. */
-void agent_cut(struct agent *a)
+void agent_cut(struct agent_conn *a)
 {
     go_deaf(a);
     (void)shutdown(a->fd, SHUT_RDWR); /* fails when it is broken already */
 }
 
-static bool keep(struct agent *a, struct buf *to, const struct buf *frame)
+static bool keep(struct agent_conn *a, struct buf *to, const struct buf *frame)
 {
     if (buf_size(&a->out) + buf_size(&a->held) + buf_size(frame) > AGENT_OUTPUT_MAX) {
         say_about(a, "does not read what it is told: closed");
@@ -139,13 +139,13 @@ static bool keep(struct agent *a, struct buf *to, const struct buf *frame)
     return false;
 }
 
-static void want_flush(struct agent *a)
+static void want_flush(struct agent_conn *a)
 {
     if (list_is_empty(&a->unsent_link))
         list_append(&shell_of(a)->unsent, &a->unsent_link);
 }
 
-void agent_say(struct agent *a, const struct buf *frame, uint64_t mark)
+void agent_say(struct agent_conn *a, const struct buf *frame, uint64_t mark)
 {
     bool hold = mark > 0 || buf_size(&a->held) > 0;
 
@@ -161,7 +161,7 @@ void agent_say(struct agent *a, const struct buf *frame, uint64_t mark)
         want_flush(a);
 }
 
-void agent_say_alive(struct agent *a)
+void agent_say_alive(struct agent_conn *a)
 {
     if (a->deaf || a->leaving || a->closing || buf_size(&a->out) > 0)
         return; /* it hears that we are here from what waits to be sent */
@@ -171,7 +171,7 @@ void agent_say_alive(struct agent *a)
         want_flush(a);
 }
 
-void agent_unhold(struct agent *a, uint64_t mark)
+void agent_unhold(struct agent_conn *a, uint64_t mark)
 {
     if (a->held_mark > mark)
         return;
@@ -182,12 +182,12 @@ void agent_unhold(struct agent *a, uint64_t mark)
     want_flush(a);
 }
 
-static bool is_all_said(const struct agent *a)
+static bool is_all_said(const struct agent_conn *a)
 {
     return buf_size(&a->out) == 0 && buf_size(&a->held) == 0;
 }
 
-void agent_flush(struct agent *a)
+void agent_flush(struct agent_conn *a)
 {
     ssize_t n = 0;
 
@@ -212,7 +212,7 @@ void agent_flush(struct agent *a)
 
 /* ---- the end ---- */
 
-void agent_leave(struct agent *a)
+void agent_leave(struct agent_conn *a)
 {
     if (a->leaving || a->closing)
         return;
@@ -223,21 +223,21 @@ void agent_leave(struct agent *a)
 
 static void on_agent_closed(uv_handle_t *handle)
 {
-    struct agent *a = handle->data;
+    struct agent_conn *a = handle->data;
     struct server *s = a->server;
 
     free(a);
     server_handle_closed(s);
 }
 
-static void charge_input(struct agent *a)
+static void charge_input(struct agent_conn *a)
 {
     a->server->input_bytes += a->in.capacity;
     a->server->input_bytes -= a->charged_input;
     a->charged_input = a->in.capacity;
 }
 
-void agent_close(struct agent *a)
+void agent_close(struct agent_conn *a)
 {
     struct rounds_event gone = {.kind = ROUNDS_GONE, .session = &a->session};
     struct server *s = a->server;
@@ -260,7 +260,7 @@ void agent_close(struct agent *a)
 /* ---- what it says ---- */
 
 /* The reason goes to the agent, which ends with it: trying again would not help. */
-static void refuse(struct agent *a, const char *why)
+static void refuse(struct agent_conn *a, const char *why)
 {
     struct session_view view = {
         .kind = SESSION_VIEW_REFUSED,
@@ -311,7 +311,7 @@ static int ask_local(int fd, struct sockaddr *to, socklen_t *size)
     return getsockname(fd, to, size);
 }
 
-static void hear_hello(struct agent *a, const struct session_hello *hello)
+static void hear_hello(struct agent_conn *a, const struct session_hello *hello)
 {
     char peer[INET6_ADDRSTRLEN], local[INET6_ADDRSTRLEN];
 
@@ -325,7 +325,7 @@ static void hear_hello(struct agent *a, const struct session_hello *hello)
         list_unlink(&a->hasty_link); /* from now on silence is what ends it */
 }
 
-static void hear_body(struct agent *a, struct wire_span body)
+static void hear_body(struct agent_conn *a, struct wire_span body)
 {
     struct session_json_message message;
     char error[SESSION_JSON_ERROR_SIZE];
@@ -340,7 +340,7 @@ static void hear_body(struct agent *a, struct wire_span body)
             &(struct rounds_event){.kind = ROUNDS_REPORT, .session = &a->session, .report = &message.report});
 }
 
-static void open_session(struct agent *a)
+static void open_session(struct agent_conn *a)
 {
     if (frame_put_opening(&a->out) < 0)
         agent_cut(a);
@@ -348,7 +348,7 @@ static void open_session(struct agent *a)
         want_flush(a);
 }
 
-static void hear(struct agent *a, const struct frame *frame)
+static void hear(struct agent_conn *a, const struct frame *frame)
 {
     switch (frame->kind) {
     case FRAME_OPENED:
@@ -366,7 +366,7 @@ static void hear(struct agent *a, const struct frame *frame)
 }
 
 /* No frame can follow. */
-static void break_off(struct agent *a, int result)
+static void break_off(struct agent_conn *a, int result)
 {
     switch (result) {
     case FRAME_E_VERSION:
@@ -386,7 +386,7 @@ static void break_off(struct agent *a, int result)
 }
 
 /* Takes what is complete; returns how many bytes that was. */
-static size_t take_frames(struct agent *a, const uint8_t *data, size_t n)
+static size_t take_frames(struct agent_conn *a, const uint8_t *data, size_t n)
 {
     size_t done = 0, size;
     struct frame frame;
@@ -408,7 +408,7 @@ static size_t take_frames(struct agent *a, const uint8_t *data, size_t n)
 
 /* ---- receiving ---- */
 
-static bool take(struct agent *a, const uint8_t *data, size_t n)
+static bool take(struct agent_conn *a, const uint8_t *data, size_t n)
 {
     size_t done = take_frames(a, data, n);
 
@@ -424,7 +424,7 @@ static bool take(struct agent *a, const uint8_t *data, size_t n)
 }
 
 /* The frame whose start was kept has grown. */
-static bool take_kept(struct agent *a)
+static bool take_kept(struct agent_conn *a)
 {
     size_t done = take_frames(a, buf_bytes(&a->in), buf_size(&a->in));
 
@@ -438,7 +438,7 @@ static bool take_kept(struct agent *a)
 }
 
 /* Where to read to, and how much; NULL: a is closed. */
-static uint8_t *reading_place(struct agent *a, size_t *ret_size)
+static uint8_t *reading_place(struct agent_conn *a, size_t *ret_size)
 {
     struct server *s = a->server;
     uint8_t *place;
@@ -458,7 +458,7 @@ static uint8_t *reading_place(struct agent *a, size_t *ret_size)
 }
 
 /* Reads once; false: a is closed, or there is nothing to read. */
-static bool receive(struct agent *a)
+static bool receive(struct agent_conn *a)
 {
     size_t size;
     uint8_t *place = reading_place(a, &size);
@@ -483,7 +483,7 @@ static bool receive(struct agent *a)
 
 static void on_poll(uv_poll_t *poll, int status, int events)
 {
-    struct agent *a = poll->data;
+    struct agent_conn *a = poll->data;
 
     if (a->closing)
         return;
@@ -506,7 +506,7 @@ static void on_poll(uv_poll_t *poll, int status, int events)
 
 void agent_adopt(struct server *s, int fd, struct buf *said)
 {
-    struct agent *a = calloc(1, sizeof(*a));
+    struct agent_conn *a = calloc(1, sizeof(*a));
     int r = a ? uv_poll_init(s->loop, &a->poll, fd) : -ENOMEM;
 
     if (r < 0) {

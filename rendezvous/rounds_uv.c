@@ -100,7 +100,7 @@ static const struct buf *frame_of(struct rounds_shell *r, const struct session_v
 
 static void send_view(struct rounds_shell *r, const struct rounds_action *action)
 {
-    struct agent *a = list_entry(action->session, struct agent, session);
+    struct agent_conn *a = list_entry(action->session, struct agent_conn, session);
     const struct buf *frame = frame_of(r, &action->view);
 
     if (frame)
@@ -122,10 +122,10 @@ static void carry_out(struct rounds_shell *r, const struct rounds_action *action
         send_view(r, action);
         break;
     case ROUNDS_DO_ALIVE:
-        agent_say_alive(list_entry(action->session, struct agent, session));
+        agent_say_alive(list_entry(action->session, struct agent_conn, session));
         break;
     case ROUNDS_DO_CLOSE:
-        agent_leave(list_entry(action->session, struct agent, session));
+        agent_leave(list_entry(action->session, struct agent_conn, session));
         break;
     case ROUNDS_DO_FORGET:
         rounds_disk_forget(r->disk, action->job);
@@ -138,7 +138,7 @@ static void carry_out(struct rounds_shell *r, const struct rounds_action *action
 static void flush_unsent(struct rounds_shell *r)
 {
     while (!list_is_empty(&r->unsent))
-        agent_flush(list_entry(r->unsent.next, struct agent, unsent_link));
+        agent_flush(list_entry(r->unsent.next, struct agent_conn, unsent_link));
 }
 
 static void on_timer(uv_timer_t *timer);
@@ -205,7 +205,7 @@ void rounds_shell_saved(struct rounds_shell *r)
 {
     list_for_each(i, &r->agents)
     {
-        struct agent *a = list_entry(i, struct agent, link);
+        struct agent_conn *a = list_entry(i, struct agent_conn, link);
 
         if (buf_size(&a->held) > 0)
             agent_unhold(a, rounds_disk_done(r->disk));
@@ -229,10 +229,10 @@ static void look_who_is_slow(struct rounds_shell *r)
         rounds_overdue(&r->core, uv_hrtime() + NS_PER_MS, overdue, OVERDUE_MAX); /* until we have looked */
 
     for (size_t i = 0; n < OVERDUE_MAX && i < n; i++)
-        rounds_shell_step(r, &(struct rounds_event){
-                                 .kind = ROUNDS_SLOW,
-                                 .session = overdue[i],
-                                 .slack_ns = agent_slack_ns(list_entry(overdue[i], struct agent, session))});
+        rounds_shell_step(r, &(struct rounds_event){.kind = ROUNDS_SLOW,
+                                                    .session = overdue[i],
+                                                    .slack_ns = agent_slack_ns(
+                                                        list_entry(overdue[i], struct agent_conn, session))});
 }
 
 static void on_check(uv_check_t *check)
@@ -331,7 +331,7 @@ void rounds_shell_drain(struct rounds_shell *r)
         return;
     r->over = true;
     (void)uv_timer_stop(&r->timer); /* always succeeds */
-    list_for_each_safe(i, &r->agents) agent_leave(list_entry(i, struct agent, link));
+    list_for_each_safe(i, &r->agents) agent_leave(list_entry(i, struct agent_conn, link));
     flush_unsent(r);
 }
 
@@ -340,7 +340,7 @@ void rounds_shell_stop(struct rounds_shell *r)
     if (!r)
         return;
     r->over = true;
-    list_for_each_safe(i, &r->agents) agent_close(list_entry(i, struct agent, link));
+    list_for_each_safe(i, &r->agents) agent_close(list_entry(i, struct agent_conn, link));
     uv_close((uv_handle_t *)&r->timer, on_handle_closed);
     uv_close((uv_handle_t *)&r->hasty_timer, on_handle_closed);
     uv_close((uv_handle_t *)&r->check, on_handle_closed);

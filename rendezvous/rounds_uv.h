@@ -51,7 +51,7 @@ struct rounds_shell {
 };
 
 /* An agent's connection. A few hundred bytes while idle: buffers exist only while bytes are pending. */
-struct agent {
+struct agent_conn {
     uv_poll_t poll;
     struct server *server;
     struct list link;        /* in rounds_shell.agents */
@@ -99,17 +99,17 @@ void agent_adopt(struct server *s, int fd, struct buf *said);
 
 /* To be sent at the end of the step; mark: not before that is on disk, 0: at once. An agent that cannot be
  * told, because memory is out or it does not read, is cut off: it learns where it stands when it is back. */
-void agent_say(struct agent *a, const struct buf *frame, uint64_t mark);
-void agent_say_alive(struct agent *a);
+void agent_say(struct agent_conn *a, const struct buf *frame, uint64_t mark);
+void agent_say_alive(struct agent_conn *a);
 /* See tcp_liveness_slack_ns(). */
-uint64_t agent_slack_ns(const struct agent *a);
-void agent_cut(struct agent *a);
+uint64_t agent_slack_ns(const struct agent_conn *a);
+void agent_cut(struct agent_conn *a);
 
 /* Sends what it can. */
-void agent_flush(struct agent *a);
+void agent_flush(struct agent_conn *a);
 /* What was held until this mark may go out. */
-void agent_unhold(struct agent *a, uint64_t mark);
+void agent_unhold(struct agent_conn *a, uint64_t mark);
 /* Closes it after what was said, once it has closed its own end. */
-void agent_leave(struct agent *a);
+void agent_leave(struct agent_conn *a);
 /* The connection is over, and the core hears it. a is freed when the loop has turned. */
-void agent_close(struct agent *a);
+void agent_close(struct agent_conn *a);

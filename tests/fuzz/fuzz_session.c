@@ -49,7 +49,7 @@ static void check_agents(const struct server *s)
 
     list_for_each(i, &s->rounds->agents)
     {
-        struct agent *a = list_entry(i, struct agent, link);
+        struct agent_conn *a = list_entry(i, struct agent_conn, link);
 
         require(!a->closing && list_is_empty(&a->unsent_link));
         require(!a->session.node || a->session.node->session == &a->session);

@@ -33,7 +33,7 @@ enum {
     MEMORY_SHARE = 4, /* of the machine's memory, one part in so many for all ranks */
 };
 
-struct head {
+struct memory_head {
     _Atomic uint64_t magic;
     uint64_t n_bytes;
     uint32_t kind;
@@ -41,7 +41,7 @@ struct head {
 };
 
 struct crw_memory {
-    struct head *head;
+    struct memory_head *head;
     size_t size; /* of the mapping */
     int writing; /* the slot that was begun */
 };
@@ -84,12 +84,12 @@ static int make_anew(int fd, size_t size)
     return 0;
 }
 
-static bool is_of(const struct head *head, size_t n_bytes, uint32_t kind)
+static bool is_of(const struct memory_head *head, size_t n_bytes, uint32_t kind)
 {
     return head->magic == MAGIC && head->n_bytes == n_bytes && head->kind == kind;
 }
 
-static struct head *map_file(int fd, size_t size)
+static struct memory_head *map_file(int fd, size_t size)
 {
     void *head = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd, 0);
 

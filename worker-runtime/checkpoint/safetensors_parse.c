@@ -66,7 +66,7 @@ static int read_string_entry(void *data, const char *key)
 
 enum field { FIELD_DTYPE = 1, FIELD_SHAPE = 2, FIELD_OFFSETS = 4, FIELD_ALL = 7 };
 
-struct entry {
+struct header_entry {
     struct reader *r;
     struct safetensors_tensor tensor;
     unsigned seen; /* set of enum field */
@@ -129,7 +129,7 @@ static int read_field(void *data, const char *key)
         {"shape", FIELD_SHAPE, read_shape},
         {"data_offsets", FIELD_OFFSETS, read_offsets},
     };
-    struct entry *entry = data;
+    struct header_entry *entry = data;
     struct reader *r = entry->r;
 
     for (size_t i = 0; i < sizeof(fields) / sizeof(fields[0]); i++) {
@@ -145,7 +145,7 @@ static int read_field(void *data, const char *key)
 
 static int read_tensor_entry(struct reader *r, const char *key)
 {
-    struct entry entry = {.r = r, .tensor = {.name = key}};
+    struct header_entry entry = {.r = r, .tensor = {.name = key}};
     struct safetensors *st = r->st;
     void *array = st->tensors;
     uint64_t n_bytes;

@@ -183,7 +183,7 @@ static void make_layer(struct maker *m, size_t i)
     struct backend_trainer *t = m->t;
     const struct crw_model *model = t->model;
     struct cuda_layer *l = &t->layers[i];
-    const struct step *plan = &model->steps[i];
+    const struct model_step *plan = &model->steps[i];
     const size_t n = (size_t)model->max_batch;
 
     l->plan = plan;
@@ -324,7 +324,7 @@ static cudaError_t make(struct backend_trainer *t)
 static int check_options(const struct backend_trainer_options *o)
 {
     const struct crw_model *model = o->model;
-    const struct step *last = &model->steps[model->n_steps - 1];
+    const struct model_step *last = &model->steps[model->n_steps - 1];
     if (model->first_trained == model->n_steps)
         return crw_fail(CRW_E_ARGUMENT,
                         "a network to be trained on a device has parameters; this one has none");

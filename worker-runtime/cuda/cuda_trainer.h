@@ -21,7 +21,7 @@ enum { CUDA_BUCKETS_MAX = 64, CUDA_STATES_MAX = 2 };
 
 /* What a step of the model has on the device. */
 struct cuda_layer {
-    const struct step *plan;
+    const struct model_step *plan;
     const float *x;
     float *y, *dy; /* dy: NULL where nobody before it learns */
     float *dx;     /* the layer before's dy, or NULL */

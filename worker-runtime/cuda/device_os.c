@@ -108,17 +108,17 @@ static void set_nccl_defaults(const struct crw_env *env, bool oversubscribe)
 
 static int set_key(void *data, const char *key, const void *value, size_t n_bytes)
 {
-    return store_set(data, key, value, n_bytes);
+    return store_conn_set(data, key, value, n_bytes);
 }
 
 static int get_key(void *data, const char *key, int timeout_ms, void **ret_value, size_t *ret_n_bytes)
 {
-    return store_get(data, key, timeout_ms, ret_value, ret_n_bytes);
+    return store_conn_get(data, key, timeout_ms, ret_value, ret_n_bytes);
 }
 
 static int add_key(void *data, const char *key, int64_t amount, int64_t *ret_value)
 {
-    return store_add(data, key, amount, ret_value);
+    return store_conn_add(data, key, amount, ret_value);
 }
 
 static int connect_ranks(struct crw_trainer *t, int device)

@@ -40,7 +40,7 @@ struct key {
     int64_t modified_s, modified_ns, changed_s, changed_ns;
 };
 
-struct entry {
+struct cache_entry {
     struct key key;
     uint64_t at, n_bytes; /* 0: nothing reserved */
     _Atomic uint32_t ready;
@@ -50,7 +50,7 @@ struct host_cache_head {
     _Atomic uint64_t magic;
     uint64_t end; /* of what is reserved */
     uint32_t n_entries;
-    struct entry entries[N_ITEMS];
+    struct cache_entry entries[N_ITEMS];
 };
 
 static_assert(sizeof(struct host_cache_head) <= HEAD_SIZE, "the head fits in front of the items");
@@ -150,7 +150,7 @@ static int find_or_add(struct host_cache_head *head, const struct key *key)
 
 static uint8_t *map_item(const struct host_cache_item *item, int protection)
 {
-    const struct entry *e = &item->head->entries[item->number];
+    const struct cache_entry *e = &item->head->entries[item->number];
     void *data = mmap(NULL, e->n_bytes, protection, MAP_SHARED, item->fd, (off_t)e->at);
 
     return data == MAP_FAILED ? NULL : data;
@@ -186,7 +186,7 @@ static bool look_up(struct host_cache_item *item, const struct stat *of)
 void host_cache_open(const struct stat *of, struct host_cache_item *ret)
 {
     struct host_cache_item item = {.fd = -1};
-    struct entry *e;
+    struct cache_entry *e;
 
     *ret = item;
     if (!look_up(&item, of)) {
@@ -220,7 +220,7 @@ static uint64_t memory_share(void)
 }
 
 /* fallocate(): a lack of memory is an error now, not a SIGBUS later. */
-static bool reserve(struct host_cache_item *item, struct entry *e, size_t n_bytes)
+static bool reserve(struct host_cache_item *item, struct cache_entry *e, size_t n_bytes)
 {
     uint64_t room = (n_bytes + PAGE - 1) / PAGE * PAGE, at = item->head->end, max = memory_share();
 

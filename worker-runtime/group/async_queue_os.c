@@ -18,7 +18,7 @@
 struct crw_work {
     struct lane *lane;
     struct crw_work *next;
-    struct call call;
+    struct queued_call call;
     bool done;
     int result;
     char *sentence; /* of a failure; NULL when there was no memory for it */
@@ -91,7 +91,7 @@ static void append(struct lane *lane, struct crw_work *work)
     pthread_mutex_unlock(&lane->lock);
 }
 
-int lane_start(struct lane *lane, const struct call *call, struct crw_work **ret_work)
+int lane_start(struct lane *lane, const struct queued_call *call, struct crw_work **ret_work)
 {
     struct crw_work *work;
     int r;

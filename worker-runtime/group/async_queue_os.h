@@ -14,8 +14,8 @@
 #include <stdatomic.h>
 
 /* One call of a collective: the function and what it is about. */
-struct call {
-    int (*run)(struct crw_group *group, const struct call *call);
+struct queued_call {
+    int (*run)(struct crw_group *group, const struct queued_call *call);
     const void *in;
     void *out;
     size_t n; /* elements or bytes, as the function has it */
@@ -39,7 +39,7 @@ void lane_init(struct lane *lane, struct crw_group *group);
 void lane_finish(struct lane *lane);
 
 /* Puts the call there. *ret_work is for crw_work_wait(). 0 or -errno. */
-int lane_start(struct lane *lane, const struct call *call, struct crw_work **ret_work);
+int lane_start(struct lane *lane, const struct queued_call *call, struct crw_work **ret_work);
 
 void lane_wait_until_empty(struct lane *lane);
 

@@ -1,7 +1,7 @@
 /*
  * Collectives and messages as programs call them: arguments checked, then done now or started.
  *
- * A call is a record of what is to be done (struct call), made by one function for both ways of doing it. Done
+ * A call is a record of what is to be done (struct queued_call), made by one function for both ways of doing it. Done
  * now, it runs on the caller's thread after what is under way on its lane; started, it goes to the lane's
  * end. Arguments are refused before anything is said to the peers.
  */
@@ -17,19 +17,19 @@
 
 /* ------------------------------------------------------------------ doing */
 
-static int do_now(struct crw_group *group, struct lane *lane, const struct call *call)
+static int do_now(struct crw_group *group, struct lane *lane, const struct queued_call *call)
 {
     if (lane)
         lane_drain(lane);
     return call->run(group, call);
 }
 
-static int collective(struct crw_group *group, int checked, const struct call *call)
+static int collective(struct crw_group *group, int checked, const struct queued_call *call)
 {
     return checked == 0 ? do_now(group, &group->collectives, call) : checked;
 }
 
-static int collective_start(struct crw_group *group, int checked, const struct call *call,
+static int collective_start(struct crw_group *group, int checked, const struct queued_call *call,
                             struct crw_work **ret_work)
 {
     return checked == 0 ? lane_start(&group->collectives, call, ret_work) : checked;
@@ -87,7 +87,7 @@ static int check_peer(const struct crw_group *group, size_t n_bytes, int peer)
 
 /* ------------------------------------------------------------------ reductions */
 
-static int run_all_reduce(struct crw_group *group, const struct call *c)
+static int run_all_reduce(struct crw_group *group, const struct queued_call *c)
 {
     return group->span ? span_all_reduce(group->span, c->out, c->n, c->dtype, c->op)
                        : comm_cpu_all_reduce(&group->shm, c->out, c->n, c->dtype, c->op);
@@ -95,7 +95,8 @@ static int run_all_reduce(struct crw_group *group, const struct call *c)
 
 int crw_all_reduce(struct crw_group *group, void *data, size_t count, enum crw_dtype dtype, enum crw_op op)
 {
-    const struct call call = {.run = run_all_reduce, .out = data, .n = count, .dtype = dtype, .op = op};
+    const struct queued_call call = {
+        .run = run_all_reduce, .out = data, .n = count, .dtype = dtype, .op = op};
 
     return collective(group, check_reduction(count, dtype, op), &call);
 }
@@ -103,12 +104,13 @@ int crw_all_reduce(struct crw_group *group, void *data, size_t count, enum crw_d
 int crw_all_reduce_start(struct crw_group *group, void *data, size_t count, enum crw_dtype dtype,
                          enum crw_op op, struct crw_work **ret_work)
 {
-    const struct call call = {.run = run_all_reduce, .out = data, .n = count, .dtype = dtype, .op = op};
+    const struct queued_call call = {
+        .run = run_all_reduce, .out = data, .n = count, .dtype = dtype, .op = op};
 
     return collective_start(group, check_reduction(count, dtype, op), &call, ret_work);
 }
 
-static int run_reduce(struct crw_group *group, const struct call *c)
+static int run_reduce(struct crw_group *group, const struct queued_call *c)
 {
     return group->span ? span_reduce(group->span, c->out, c->n, c->dtype, c->op, c->peer)
                        : comm_cpu_reduce(&group->shm, c->out, c->n, c->dtype, c->op, c->peer);
@@ -117,7 +119,7 @@ static int run_reduce(struct crw_group *group, const struct call *c)
 int crw_reduce(struct crw_group *group, void *data, size_t count, enum crw_dtype dtype, enum crw_op op,
                int root)
 {
-    const struct call call = {
+    const struct queued_call call = {
         .run = run_reduce, .out = data, .n = count, .dtype = dtype, .op = op, .peer = root};
 
     return collective(group, check_rooted_reduction(group, count, dtype, op, root), &call);
@@ -126,13 +128,13 @@ int crw_reduce(struct crw_group *group, void *data, size_t count, enum crw_dtype
 int crw_reduce_start(struct crw_group *group, void *data, size_t count, enum crw_dtype dtype, enum crw_op op,
                      int root, struct crw_work **ret_work)
 {
-    const struct call call = {
+    const struct queued_call call = {
         .run = run_reduce, .out = data, .n = count, .dtype = dtype, .op = op, .peer = root};
 
     return collective_start(group, check_rooted_reduction(group, count, dtype, op, root), &call, ret_work);
 }
 
-static int run_reduce_scatter(struct crw_group *group, const struct call *c)
+static int run_reduce_scatter(struct crw_group *group, const struct queued_call *c)
 {
     return group->span ? span_reduce_scatter(group->span, c->in, c->out, c->n, c->dtype, c->op)
                        : comm_cpu_reduce_scatter(&group->shm, c->in, c->out, c->n, c->dtype, c->op);
@@ -141,7 +143,7 @@ static int run_reduce_scatter(struct crw_group *group, const struct call *c)
 int crw_reduce_scatter(struct crw_group *group, const void *data, void *result, size_t count,
                        enum crw_dtype dtype, enum crw_op op)
 {
-    const struct call call = {
+    const struct queued_call call = {
         .run = run_reduce_scatter, .in = data, .out = result, .n = count, .dtype = dtype, .op = op};
 
     return collective(group, check_reduction(count, dtype, op), &call);
@@ -150,7 +152,7 @@ int crw_reduce_scatter(struct crw_group *group, const void *data, void *result, 
 int crw_reduce_scatter_start(struct crw_group *group, const void *data, void *result, size_t count,
                              enum crw_dtype dtype, enum crw_op op, struct crw_work **ret_work)
 {
-    const struct call call = {
+    const struct queued_call call = {
         .run = run_reduce_scatter, .in = data, .out = result, .n = count, .dtype = dtype, .op = op};
 
     return collective_start(group, check_reduction(count, dtype, op), &call, ret_work);
@@ -158,7 +160,7 @@ int crw_reduce_scatter_start(struct crw_group *group, const void *data, void *re
 
 /* ------------------------------------------------------------------ moves */
 
-static int run_broadcast(struct crw_group *group, const struct call *c)
+static int run_broadcast(struct crw_group *group, const struct queued_call *c)
 {
     return group->span ? span_broadcast(group->span, c->out, c->n, c->peer)
                        : comm_cpu_broadcast(&group->shm, c->out, c->n, c->peer);
@@ -166,7 +168,7 @@ static int run_broadcast(struct crw_group *group, const struct call *c)
 
 int crw_broadcast(struct crw_group *group, void *data, size_t n_bytes, int root)
 {
-    const struct call call = {.run = run_broadcast, .out = data, .n = n_bytes, .peer = root};
+    const struct queued_call call = {.run = run_broadcast, .out = data, .n = n_bytes, .peer = root};
 
     return collective(group, check_rooted(group, n_bytes, root), &call);
 }
@@ -174,12 +176,12 @@ int crw_broadcast(struct crw_group *group, void *data, size_t n_bytes, int root)
 int crw_broadcast_start(struct crw_group *group, void *data, size_t n_bytes, int root,
                         struct crw_work **ret_work)
 {
-    const struct call call = {.run = run_broadcast, .out = data, .n = n_bytes, .peer = root};
+    const struct queued_call call = {.run = run_broadcast, .out = data, .n = n_bytes, .peer = root};
 
     return collective_start(group, check_rooted(group, n_bytes, root), &call, ret_work);
 }
 
-static int run_all_gather(struct crw_group *group, const struct call *c)
+static int run_all_gather(struct crw_group *group, const struct queued_call *c)
 {
     return group->span ? span_all_gather(group->span, c->in, c->n, c->out)
                        : comm_cpu_all_gather(&group->shm, c->in, c->n, c->out);
@@ -187,7 +189,7 @@ static int run_all_gather(struct crw_group *group, const struct call *c)
 
 int crw_all_gather(struct crw_group *group, const void *data, size_t n_bytes, void *all)
 {
-    const struct call call = {.run = run_all_gather, .in = data, .out = all, .n = n_bytes};
+    const struct queued_call call = {.run = run_all_gather, .in = data, .out = all, .n = n_bytes};
 
     return collective(group, check_size(n_bytes, "bytes"), &call);
 }
@@ -195,12 +197,12 @@ int crw_all_gather(struct crw_group *group, const void *data, size_t n_bytes, vo
 int crw_all_gather_start(struct crw_group *group, const void *data, size_t n_bytes, void *all,
                          struct crw_work **ret_work)
 {
-    const struct call call = {.run = run_all_gather, .in = data, .out = all, .n = n_bytes};
+    const struct queued_call call = {.run = run_all_gather, .in = data, .out = all, .n = n_bytes};
 
     return collective_start(group, check_size(n_bytes, "bytes"), &call, ret_work);
 }
 
-static int run_gather(struct crw_group *group, const struct call *c)
+static int run_gather(struct crw_group *group, const struct queued_call *c)
 {
     return group->span ? span_gather(group->span, c->in, c->n, c->out, c->peer)
                        : comm_cpu_gather(&group->shm, c->in, c->n, c->out, c->peer);
@@ -208,7 +210,7 @@ static int run_gather(struct crw_group *group, const struct call *c)
 
 int crw_gather(struct crw_group *group, const void *data, size_t n_bytes, void *all, int root)
 {
-    const struct call call = {.run = run_gather, .in = data, .out = all, .n = n_bytes, .peer = root};
+    const struct queued_call call = {.run = run_gather, .in = data, .out = all, .n = n_bytes, .peer = root};
 
     return collective(group, check_rooted(group, n_bytes, root), &call);
 }
@@ -216,12 +218,12 @@ int crw_gather(struct crw_group *group, const void *data, size_t n_bytes, void *
 int crw_gather_start(struct crw_group *group, const void *data, size_t n_bytes, void *all, int root,
                      struct crw_work **ret_work)
 {
-    const struct call call = {.run = run_gather, .in = data, .out = all, .n = n_bytes, .peer = root};
+    const struct queued_call call = {.run = run_gather, .in = data, .out = all, .n = n_bytes, .peer = root};
 
     return collective_start(group, check_rooted(group, n_bytes, root), &call, ret_work);
 }
 
-static int run_scatter(struct crw_group *group, const struct call *c)
+static int run_scatter(struct crw_group *group, const struct queued_call *c)
 {
     return group->span ? span_scatter(group->span, c->in, c->n, c->out, c->peer)
                        : comm_cpu_scatter(&group->shm, c->in, c->n, c->out, c->peer);
@@ -229,7 +231,7 @@ static int run_scatter(struct crw_group *group, const struct call *c)
 
 int crw_scatter(struct crw_group *group, const void *all, size_t n_bytes, void *data, int root)
 {
-    const struct call call = {.run = run_scatter, .in = all, .out = data, .n = n_bytes, .peer = root};
+    const struct queued_call call = {.run = run_scatter, .in = all, .out = data, .n = n_bytes, .peer = root};
 
     return collective(group, check_rooted(group, n_bytes, root), &call);
 }
@@ -237,26 +239,26 @@ int crw_scatter(struct crw_group *group, const void *all, size_t n_bytes, void *
 int crw_scatter_start(struct crw_group *group, const void *all, size_t n_bytes, void *data, int root,
                       struct crw_work **ret_work)
 {
-    const struct call call = {.run = run_scatter, .in = all, .out = data, .n = n_bytes, .peer = root};
+    const struct queued_call call = {.run = run_scatter, .in = all, .out = data, .n = n_bytes, .peer = root};
 
     return collective_start(group, check_rooted(group, n_bytes, root), &call, ret_work);
 }
 
-static int run_barrier(struct crw_group *group, const struct call *c)
+static int run_barrier(struct crw_group *group, const struct queued_call *c)
 {
     return group->span ? span_barrier(group->span) : comm_cpu_barrier(&group->shm);
 }
 
 int crw_barrier(struct crw_group *group)
 {
-    const struct call call = {.run = run_barrier};
+    const struct queued_call call = {.run = run_barrier};
 
     return collective(group, 0, &call);
 }
 
 int crw_barrier_start(struct crw_group *group, struct crw_work **ret_work)
 {
-    const struct call call = {.run = run_barrier};
+    const struct queued_call call = {.run = run_barrier};
 
     return collective_start(group, 0, &call, ret_work);
 }
@@ -304,7 +306,7 @@ static int make_lanes(struct crw_group *group)
     return 0;
 }
 
-static int message_start(struct crw_group *group, int checked, const struct call *call,
+static int message_start(struct crw_group *group, int checked, const struct queued_call *call,
                          enum direction direction, struct crw_work **ret_work)
 {
     int r = checked == 0 ? make_lanes(group) : checked;
@@ -312,7 +314,7 @@ static int message_start(struct crw_group *group, int checked, const struct call
     return r == 0 ? lane_start(message_lane(group, call->peer, direction), call, ret_work) : r;
 }
 
-static int run_send(struct crw_group *group, const struct call *c)
+static int run_send(struct crw_group *group, const struct queued_call *c)
 {
     if (is_far(group, c->peer))
         return span_send(group->span, c->in, c->n, c->peer);
@@ -321,7 +323,7 @@ static int run_send(struct crw_group *group, const struct call *c)
 
 int crw_send(struct crw_group *group, const void *data, size_t n_bytes, int to)
 {
-    const struct call call = {.run = run_send, .in = data, .n = n_bytes, .peer = to};
+    const struct queued_call call = {.run = run_send, .in = data, .n = n_bytes, .peer = to};
     int r = check_peer(group, n_bytes, to);
 
     return r == 0 ? do_now(group, message_lane(group, to, OUT), &call) : r;
@@ -330,12 +332,12 @@ int crw_send(struct crw_group *group, const void *data, size_t n_bytes, int to)
 int crw_send_start(struct crw_group *group, const void *data, size_t n_bytes, int to,
                    struct crw_work **ret_work)
 {
-    const struct call call = {.run = run_send, .in = data, .n = n_bytes, .peer = to};
+    const struct queued_call call = {.run = run_send, .in = data, .n = n_bytes, .peer = to};
 
     return message_start(group, check_peer(group, n_bytes, to), &call, OUT, ret_work);
 }
 
-static int run_recv(struct crw_group *group, const struct call *c)
+static int run_recv(struct crw_group *group, const struct queued_call *c)
 {
     if (is_far(group, c->peer))
         return span_receive(group->span, c->out, c->n, c->peer);
@@ -344,7 +346,7 @@ static int run_recv(struct crw_group *group, const struct call *c)
 
 int crw_recv(struct crw_group *group, void *data, size_t n_bytes, int from)
 {
-    const struct call call = {.run = run_recv, .out = data, .n = n_bytes, .peer = from};
+    const struct queued_call call = {.run = run_recv, .out = data, .n = n_bytes, .peer = from};
     int r = check_peer(group, n_bytes, from);
 
     return r == 0 ? do_now(group, message_lane(group, from, IN), &call) : r;
@@ -352,7 +354,7 @@ int crw_recv(struct crw_group *group, void *data, size_t n_bytes, int from)
 
 int crw_recv_start(struct crw_group *group, void *data, size_t n_bytes, int from, struct crw_work **ret_work)
 {
-    const struct call call = {.run = run_recv, .out = data, .n = n_bytes, .peer = from};
+    const struct queued_call call = {.run = run_recv, .out = data, .n = n_bytes, .peer = from};
 
     return message_start(group, check_peer(group, n_bytes, from), &call, IN, ret_work);
 }

@@ -64,7 +64,7 @@ static int publish(struct crw_group *group, int number, const struct table_entry
     if (!data)
         return crw_fail_errno(-ENOMEM, "cannot tell other hosts of the ranks of this one");
     host_key(group, number, group->env.group_rank, "host", key);
-    return store_set(&group->store, key, data, size);
+    return store_conn_set(&group->store, key, data, size);
 }
 
 static int fetch(struct crw_group *group, int number, struct table *table)
@@ -76,7 +76,7 @@ static int fetch(struct crw_group *group, int number, struct table *table)
         int r;
 
         host_key(group, number, host, "host", key);
-        r = store_get(&group->store, key, -1, &data, &size);
+        r = store_conn_get(&group->store, key, -1, &data, &size);
         if (r != 0)
             return r;
         if (!table_add(table, host, data, size))

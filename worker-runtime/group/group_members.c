@@ -178,7 +178,7 @@ static int become_member(struct crw_group *group, const struct crw_group *from, 
     group->watched.members = group->members;
     group->watch = watch_share(from->watch);
     watch_add_group(group->watch, &group->watched);
-    store_set_interrupt(&group->store, watch_failed_fd(group->watch));
+    store_conn_set_interrupt(&group->store, watch_failed_fd(group->watch));
     stop_acquire();
     group->stop_acquired = true;
     return group->span ? span_connect(group->span, watch_failed_fd(group->watch)) : 0;

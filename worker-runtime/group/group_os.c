@@ -119,7 +119,7 @@ struct crw_group *group_new(const struct crw_env *env, int timeout_ms)
     group->shm.fd = -1;
     group->watched.shm = &group->shm;
     lane_init(&group->collectives, group);
-    store_init(&group->store, group->env.master_addr, env->master_port, timeout_ms);
+    store_conn_init(&group->store, group->env.master_addr, env->master_port, timeout_ms);
     return group;
 }
 
@@ -155,7 +155,7 @@ void crw_group_destroy(struct crw_group *group)
     watch_destroy(group->watch);
     p2p_finish(&group->p2p);
     shm_finish(&group->shm);
-    store_finish(&group->store);
+    store_conn_finish(&group->store);
     free(group->lanes);
     free(group->members);
     free(group);
@@ -195,14 +195,14 @@ static int publish_memory(struct crw_group *group, const char *key, int fd)
     char place[GROUP_PLACE_SIZE];
     int r = group_describe_memory(fd, place);
 
-    return r == 0 ? store_set(&group->store, key, place, strlen(place)) : r;
+    return r == 0 ? store_conn_set(&group->store, key, place, strlen(place)) : r;
 }
 
 static int find_published(struct crw_group *group, const char *key, int *ret_fd)
 {
     _cleanup_free_ void *place = NULL;
     size_t n_bytes;
-    int r = store_get(&group->store, key, -1, &place, &n_bytes);
+    int r = store_conn_get(&group->store, key, -1, &place, &n_bytes);
 
     return r == 0 ? group_open_memory(place, ret_fd) : r;
 }
@@ -218,7 +218,7 @@ static int find_memory(struct crw_group *group, const char *key, int *ret_fd)
         if ((r != CRW_E_PEER && r != CRW_E_ENVIRONMENT) || group->env.launched ||
             sock_now_ns() >= deadline_ns)
             return r;
-        if (store_pause(&group->store, STALE_PAUSE_MS) != 0)
+        if (store_conn_pause(&group->store, STALE_PAUSE_MS) != 0)
             return r;
     }
 }
@@ -265,7 +265,7 @@ static int join(struct crw_group *group)
     if (r == 0)
         r = join_on(group, fd);
     if (r == 0 && !group->env.launched && group->env.rank == 0 && group->env.world_size > 1)
-        r = store_delete(&group->store, key);
+        r = store_conn_delete(&group->store, key);
     return r;
 }
 
@@ -300,7 +300,7 @@ static int start(struct crw_group *group, int fd)
 
     if (r != 0)
         return r;
-    store_set_interrupt(&group->store, watch_failed_fd(group->watch));
+    store_conn_set_interrupt(&group->store, watch_failed_fd(group->watch));
     r = fd < 0 ? join(group) : join_on(group, steal_fd(&own_fd));
     if (r == 0) {
         stop_acquire();
@@ -361,16 +361,16 @@ static int store_result(const struct crw_group *group, int r)
 
 int crw_store_set(struct crw_group *group, const char *key, const void *value, size_t n_bytes)
 {
-    return store_result(group, store_set(&group->store, key, value, n_bytes));
+    return store_result(group, store_conn_set(&group->store, key, value, n_bytes));
 }
 
 int crw_store_get(struct crw_group *group, const char *key, int timeout_ms, void **ret_value,
                   size_t *ret_n_bytes)
 {
-    return store_result(group, store_get(&group->store, key, timeout_ms, ret_value, ret_n_bytes));
+    return store_result(group, store_conn_get(&group->store, key, timeout_ms, ret_value, ret_n_bytes));
 }
 
 int crw_store_add(struct crw_group *group, const char *key, int64_t amount, int64_t *ret_value)
 {
-    return store_result(group, store_add(&group->store, key, amount, ret_value));
+    return store_result(group, store_conn_add(&group->store, key, amount, ret_value));
 }

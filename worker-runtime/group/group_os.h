@@ -17,7 +17,7 @@ struct crw_group {
     int timeout_ms;
     struct watch *watch; /* shared with the groups that were made from this one */
     struct watched watched;
-    struct store store;
+    struct store_conn store;
     int rank, world_size; /* of this group */
     struct shm shm;       /* the ranks of this host */
     struct p2p p2p;       /* between them */

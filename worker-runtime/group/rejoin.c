@@ -48,7 +48,7 @@ static void leave_generation(struct crw_group *group)
     watch_remove_group(group->watch, &group->watched);
     p2p_finish(&group->p2p);
     shm_finish(&group->shm);
-    store_finish(&group->store);
+    store_conn_finish(&group->store);
     group->shm = (struct shm){.fd = -1};
 }
 
@@ -61,8 +61,8 @@ static int enter_generation(struct crw_group *group, const struct watch_word *wo
     group->env.master_port = word->port;
     watch_renew(group->watch, word->generation);
     lane_init(&group->collectives, group);
-    store_init(&group->store, group->env.master_addr, group->env.master_port, group->timeout_ms);
-    store_set_interrupt(&group->store, watch_failed_fd(group->watch));
+    store_conn_init(&group->store, group->env.master_addr, group->env.master_port, group->timeout_ms);
+    store_conn_set_interrupt(&group->store, watch_failed_fd(group->watch));
     r = group_join_again(group);
     if (r == 0)
         watch_note_formed(group->watch);

@@ -10,19 +10,19 @@
 #include <stdlib.h>
 #include <string.h>
 
-void store_init(struct store *s, const char *host, uint16_t port, int timeout_ms)
+void store_conn_init(struct store_conn *s, const char *host, uint16_t port, int timeout_ms)
 {
-    *s = (struct store){.host = host, .port = port, .timeout_ms = timeout_ms};
+    *s = (struct store_conn){.host = host, .port = port, .timeout_ms = timeout_ms};
     client_sock_init(&s->client);
     s->client.timeout_ms = timeout_ms;
 }
 
-void store_set_interrupt(struct store *s, int fd)
+void store_conn_set_interrupt(struct store_conn *s, int fd)
 {
     s->client.interrupt.wake_fd = fd;
 }
 
-void store_finish(struct store *s)
+void store_conn_finish(struct store_conn *s)
 {
     client_sock_finish(&s->client);
 }
@@ -33,7 +33,7 @@ static struct wire_span text_span(const char *text)
 }
 
 /* The client's sentence is complete: it names the peer, the key and the time. */
-static int result(const struct store *s, int r)
+static int result(const struct store_conn *s, int r)
 {
     const char *sentence = client_sock_error(&s->client);
 
@@ -49,7 +49,7 @@ static int result(const struct store *s, int r)
     }
 }
 
-static int connect_once(struct store *s)
+static int connect_once(struct store_conn *s)
 {
     int r;
 
@@ -64,7 +64,7 @@ static int connect_once(struct store *s)
     return r;
 }
 
-int store_set(struct store *s, const char *key, const void *value, size_t n_bytes)
+int store_conn_set(struct store_conn *s, const char *key, const void *value, size_t n_bytes)
 {
     const struct wire_span span = {.data = value, .size = n_bytes};
     int r = connect_once(s);
@@ -75,7 +75,8 @@ int store_set(struct store *s, const char *key, const void *value, size_t n_byte
     return r == 0 ? result(s, client_sock_ping(&s->client)) : r;
 }
 
-int store_get(struct store *s, const char *key, int timeout_ms, void **ret_value, size_t *ret_n_bytes)
+int store_conn_get(struct store_conn *s, const char *key, int timeout_ms, void **ret_value,
+                   size_t *ret_n_bytes)
 {
     struct wire_span span;
     char *copy;
@@ -96,14 +97,14 @@ int store_get(struct store *s, const char *key, int timeout_ms, void **ret_value
     return 0;
 }
 
-int store_add(struct store *s, const char *key, int64_t amount, int64_t *ret_value)
+int store_conn_add(struct store_conn *s, const char *key, int64_t amount, int64_t *ret_value)
 {
     int r = connect_once(s);
 
     return r == 0 ? result(s, client_sock_add(&s->client, text_span(key), amount, ret_value)) : r;
 }
 
-int store_delete(struct store *s, const char *key)
+int store_conn_delete(struct store_conn *s, const char *key)
 {
     bool deleted;
     int r = connect_once(s);
@@ -111,7 +112,7 @@ int store_delete(struct store *s, const char *key)
     return r == 0 ? result(s, client_sock_delete(&s->client, text_span(key), &deleted)) : r;
 }
 
-int store_pause(struct store *s, int pause_ms)
+int store_conn_pause(struct store_conn *s, int pause_ms)
 {
     int r = sock_wait(&s->client.interrupt, -1, 0, sock_deadline_ns(pause_ms));
 

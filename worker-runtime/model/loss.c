@@ -12,7 +12,7 @@
 
 #include "worker-runtime/base/error.h"
 
-static const struct step *last_step(const struct crw_model *model)
+static const struct model_step *last_step(const struct crw_model *model)
 {
     return &model->steps[model->n_steps - 1];
 }

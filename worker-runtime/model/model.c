@@ -355,7 +355,7 @@ static size_t end_of_samplewise(const struct crw_model *model, size_t first)
     return end;
 }
 
-static void observe_all(struct crw_model *model, struct step *norm)
+static void observe_all(struct crw_model *model, struct model_step *norm)
 {
     for (int s = 0; model->training && s < model->n; s++)
         step_observe(model, norm, s);
@@ -365,7 +365,8 @@ static void observe_all(struct crw_model *model, struct step *norm)
 /* Steps [first, end) for all samples, one after the other, and the statistics of the normalisation behind. */
 static void forward_samplewise(struct crw_model *model, size_t first, size_t end)
 {
-    struct step *norm = end < model->n_steps && step_is_norm(&model->steps[end]) ? &model->steps[end] : NULL;
+    struct model_step *norm =
+        end < model->n_steps && step_is_norm(&model->steps[end]) ? &model->steps[end] : NULL;
     for (int s = 0; s < model->n; s++) {
         for (size_t i = first; i < end; i++)
             step_forward(model, &model->steps[i], s, 1);
@@ -383,7 +384,7 @@ static int check_batch(const struct crw_model *model, int n, bool training)
         return crw_fail(CRW_E_ARGUMENT, "a batch of %d does not fit a model made for batches of 1 to %d", n,
                         model->max_batch);
     for (size_t i = 0; training && i < model->n_steps; i++) {
-        const struct step *step = &model->steps[i];
+        const struct model_step *step = &model->steps[i];
         if (step_is_norm(step) && n * step->in.height * step->in.width == 1)
             return crw_fail(CRW_E_ARGUMENT,
                             "batch normalisation needs more than one value per channel to train "
@@ -421,7 +422,8 @@ const float *crw_model_forward(struct crw_model *model, const float *input, int 
 /* Steps [first, end) for all samples, last step first, and the sums of the normalisation in front. */
 static void backward_samplewise(struct crw_model *model, size_t first, size_t end)
 {
-    struct step *norm = first > 0 && step_is_norm(&model->steps[first - 1]) ? &model->steps[first - 1] : NULL;
+    struct model_step *norm =
+        first > 0 && step_is_norm(&model->steps[first - 1]) ? &model->steps[first - 1] : NULL;
     for (int s = 0; s < model->n; s++) {
         for (size_t i = end; i-- > first;)
             step_backward(model, &model->steps[i], s, 1);

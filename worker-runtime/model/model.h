@@ -56,7 +56,7 @@ struct rounded {
     float *dy;     /* linear, [max_batch][out.size]; a convolution rounds its frame */
 };
 
-struct step {
+struct model_step {
     enum step_kind kind;
     struct activation in, out;
     const float *x;   /* [max_batch][in.size]: the step before's y */
@@ -92,7 +92,7 @@ struct crw_model {
     struct crw_tensor *buffers;
     size_t n_buffers;
 
-    struct step *steps;
+    struct model_step *steps;
     size_t n_steps;
     size_t first_trained; /* the first step with parameters; n_steps without any */
     float *x;             /* the input, in our layout */
@@ -128,13 +128,13 @@ int model_plan_rounding(struct crw_model *model);
  *
  * and the same for gradients on the way back.
  */
-void step_prepare(const struct crw_model *model, struct step *step);
-void step_prepare_backward(const struct crw_model *model, struct step *step);
-bool step_is_norm(const struct step *step);
-void step_observe(const struct crw_model *model, struct step *step, int sample);
-void step_observed(const struct crw_model *model, struct step *step);
-void step_forward(const struct crw_model *model, struct step *step, int first, int count);
-void step_observe_backward(const struct crw_model *model, struct step *step, int sample);
-void step_observed_backward(const struct crw_model *model, struct step *step);
-void step_backward(const struct crw_model *model, struct step *step, int first, int count);
-void step_finish_backward(const struct crw_model *model, struct step *step);
+void step_prepare(const struct crw_model *model, struct model_step *step);
+void step_prepare_backward(const struct crw_model *model, struct model_step *step);
+bool step_is_norm(const struct model_step *step);
+void step_observe(const struct crw_model *model, struct model_step *step, int sample);
+void step_observed(const struct crw_model *model, struct model_step *step);
+void step_forward(const struct crw_model *model, struct model_step *step, int first, int count);
+void step_observe_backward(const struct crw_model *model, struct model_step *step, int sample);
+void step_observed_backward(const struct crw_model *model, struct model_step *step);
+void step_backward(const struct crw_model *model, struct model_step *step, int first, int count);
+void step_finish_backward(const struct crw_model *model, struct model_step *step);

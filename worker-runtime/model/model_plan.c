@@ -194,7 +194,7 @@ static float *take_floats(struct allocator *a, size_t count)
     return take(a, count, sizeof(float));
 }
 
-static void plan_conv(struct allocator *a, struct step *step, int kernel)
+static void plan_conv(struct allocator *a, struct model_step *step, int kernel)
 {
     struct conv_step *conv = &step->conv;
     conv->shape = (struct conv_shape){
@@ -218,7 +218,8 @@ static void plan_conv(struct allocator *a, struct step *step, int kernel)
 }
 
 /* buffers: running_mean, running_var, num_batches_tracked of the layer. */
-static void plan_norm(struct allocator *a, struct step *step, bool relu, const struct crw_tensor *buffers)
+static void plan_norm(struct allocator *a, struct model_step *step, bool relu,
+                      const struct crw_tensor *buffers)
 {
     size_t stored = (size_t)step->in.stored;
     step->norm = (struct norm_step){
@@ -239,7 +240,7 @@ static void plan_norm(struct allocator *a, struct step *step, bool relu, const s
     };
 }
 
-static void plan_pool(struct allocator *a, struct step *step)
+static void plan_pool(struct allocator *a, struct model_step *step)
 {
     size_t count = (size_t)a->model->max_batch * step->out.size;
     step->pool = (struct pool_shape){
@@ -255,7 +256,7 @@ static void plan_pool(struct allocator *a, struct step *step)
 }
 
 /* tensor: the first of the layer's own, weight and bias. */
-static void plan_parameters(struct crw_model *model, struct step *step, size_t tensor)
+static void plan_parameters(struct crw_model *model, struct model_step *step, size_t tensor)
 {
     step->weight = model->tensors[tensor].data;
     step->bias = model->tensors[tensor + 1].data;
@@ -267,7 +268,7 @@ void crw_model_set_gradients(struct crw_model *model, float *gradients)
 {
     model->gradients = gradients;
     for (size_t i = 0; i < model->n_steps; i++) {
-        struct step *step = &model->steps[i];
+        struct model_step *step = &model->steps[i];
 
         if (!step->weight)
             continue;
@@ -289,8 +290,8 @@ static void plan_gradients(struct allocator *a)
 {
     struct crw_model *model = a->model;
     for (size_t i = 0; i < model->n_steps; i++) {
-        struct step *step = &model->steps[i];
-        struct step *next = i + 1 < model->n_steps ? &model->steps[i + 1] : NULL;
+        struct model_step *step = &model->steps[i];
+        struct model_step *next = i + 1 < model->n_steps ? &model->steps[i + 1] : NULL;
         if (step->kind == STEP_CONV && next && is_norm(next->kind)) {
             next->dx = step->conv.frame + conv_frame_offset(&step->conv.shape);
             next->dx_stride = conv_frame_stride(&step->conv.shape);
@@ -322,7 +323,7 @@ int model_plan(struct crw_model *model)
 
     const float *x = model->x;
     for (size_t i = 0, n_layers; i < model->n_layers; i += n_layers) {
-        struct step *step = &model->steps[model->n_steps];
+        struct model_step *step = &model->steps[model->n_steps];
         const struct crw_layer *layer = &model->layers[i];
         step->kind = step_at(model, i, &n_layers);
         step->in = in;
@@ -363,7 +364,7 @@ int model_plan_rounding(struct crw_model *model)
 {
     struct allocator a = {.model = model};
     for (size_t i = 0; i < model->n_steps; i++) {
-        struct step *step = &model->steps[i];
+        struct model_step *step = &model->steps[i];
         if (step->kind != STEP_LINEAR && step->kind != STEP_CONV)
             continue;
         step->rounded.x = take_floats(&a, (size_t)model->max_batch * step->in.size);

@@ -10,22 +10,22 @@
 
 static const double norm_eps = 1e-5, norm_momentum = 0.1; /* PyTorch's defaults */
 
-static const float *x_of(const struct step *step, int sample)
+static const float *x_of(const struct model_step *step, int sample)
 {
     return step->x + (size_t)sample * step->in.size;
 }
 
-static float *y_of(const struct step *step, int sample)
+static float *y_of(const struct model_step *step, int sample)
 {
     return step->y + (size_t)sample * step->out.size;
 }
 
-static const float *dy_of(const struct step *step, int sample)
+static const float *dy_of(const struct model_step *step, int sample)
 {
     return step->dy + (size_t)sample * step->out.size;
 }
 
-static float *dx_of(const struct step *step, int sample)
+static float *dx_of(const struct model_step *step, int sample)
 {
     return step->dx_is_frame ? step->dx : step->dx + (size_t)sample * step->in.size;
 }
@@ -35,13 +35,14 @@ static size_t pixels(const struct activation *a)
     return (size_t)a->height * (size_t)a->width;
 }
 
-bool step_is_norm(const struct step *step)
+bool step_is_norm(const struct model_step *step)
 {
     return step->kind == STEP_NORM || step->kind == STEP_NORM_RELU_POOL;
 }
 
 /* The step's input as it is, or rounded. */
-static const float *rounded_x(const struct crw_model *model, const struct step *step, int first, int count)
+static const float *rounded_x(const struct crw_model *model, const struct model_step *step, int first,
+                              int count)
 {
     if (!model->bf16)
         return x_of(step, first);
@@ -51,7 +52,7 @@ static const float *rounded_x(const struct crw_model *model, const struct step *
 }
 
 /* What rounded_x() answered in this batch's forward. */
-static const float *seen_x(const struct crw_model *model, const struct step *step, int sample)
+static const float *seen_x(const struct crw_model *model, const struct model_step *step, int sample)
 {
     return model->bf16 ? step->rounded.x + (size_t)sample * step->in.size : x_of(step, sample);
 }
@@ -64,7 +65,7 @@ static void round_in_place(const struct crw_model *model, float *x, size_t count
 
 /* ------------------------------------------------------------------ convolution */
 
-static void conv_forward(const struct crw_model *model, struct step *step, int first, int count)
+static void conv_forward(const struct crw_model *model, struct model_step *step, int first, int count)
 {
     for (int s = first; s < first + count; s++)
         model->kernels->conv_forward(&step->conv.shape, rounded_x(model, step, s, 1), step->conv.packed,
@@ -72,7 +73,7 @@ static void conv_forward(const struct crw_model *model, struct step *step, int f
 }
 
 /* Where the step after could not write into the frame itself. */
-static void copy_into_frame(const struct step *step, const float *dy)
+static void copy_into_frame(const struct model_step *step, const float *dy)
 {
     const struct conv_shape *shape = &step->conv.shape;
     size_t row = (size_t)shape->out_width * (size_t)shape->out_stored;
@@ -81,7 +82,7 @@ static void copy_into_frame(const struct step *step, const float *dy)
         memcpy(first + (size_t)r * conv_frame_stride(shape), dy + (size_t)r * row, row * sizeof(*dy));
 }
 
-static void conv_backward(const struct crw_model *model, struct step *step, int first, int count)
+static void conv_backward(const struct crw_model *model, struct model_step *step, int first, int count)
 {
     const struct conv_step *conv = &step->conv;
     for (int s = first; s < first + count; s++) {
@@ -96,7 +97,7 @@ static void conv_backward(const struct crw_model *model, struct step *step, int 
     }
 }
 
-static void conv_prepare(const struct crw_model *model, struct step *step)
+static void conv_prepare(const struct crw_model *model, struct model_step *step)
 {
     struct conv_step *conv = &step->conv;
     model->kernels->conv_pack_forward(&conv->shape, step->weight, conv->packed);
@@ -104,7 +105,7 @@ static void conv_prepare(const struct crw_model *model, struct step *step)
     memcpy(conv->bias, step->bias, (size_t)step->out.channels * sizeof(float));
 }
 
-static void conv_prepare_backward(const struct crw_model *model, struct step *step)
+static void conv_prepare_backward(const struct crw_model *model, struct model_step *step)
 {
     struct conv_step *conv = &step->conv;
     if (step->dx) {
@@ -118,7 +119,7 @@ static void conv_prepare_backward(const struct crw_model *model, struct step *st
 }
 
 /* [row][column][in][out] to PyTorch's [out][in][row][column]. */
-static void conv_finish_backward(struct step *step)
+static void conv_finish_backward(struct model_step *step)
 {
     const struct conv_shape *s = &step->conv.shape;
     int area = s->kernel * s->kernel;
@@ -133,14 +134,14 @@ static void conv_finish_backward(struct step *step)
 
 /* ------------------------------------------------------------------ batch normalisation */
 
-static void norm_prepare_backward(struct step *step)
+static void norm_prepare_backward(struct model_step *step)
 {
     size_t stored = (size_t)step->in.stored;
     memset(step->norm.sum_dy, 0, stored * sizeof(double));
     memset(step->norm.sum_dy_x, 0, stored * sizeof(double));
 }
 
-void step_observe(const struct crw_model *model, struct step *step, int sample)
+void step_observe(const struct crw_model *model, struct model_step *step, int sample)
 {
     size_t n = pixels(&step->in);
     model->kernels->moments_add(n, step->in.stored, x_of(step, sample), n * (size_t)sample,
@@ -155,7 +156,7 @@ static void track(struct norm_step *norm, int c, double mean, double unbiased)
 }
 
 /* Rounded where PyTorch rounds, so that the normalised values are the same bits. */
-void step_observed(const struct crw_model *model, struct step *step)
+void step_observed(const struct crw_model *model, struct model_step *step)
 {
     struct norm_step *norm = &step->norm;
     double m = (double)pixels(&step->in) * model->n;
@@ -175,7 +176,7 @@ void step_observed(const struct crw_model *model, struct step *step)
         ++*norm->n_batches_tracked;
 }
 
-static void norm_forward(const struct crw_model *model, struct step *step, int first, int count)
+static void norm_forward(const struct crw_model *model, struct model_step *step, int first, int count)
 {
     const struct norm_step *norm = &step->norm;
     for (int s = first; s < first + count; s++)
@@ -183,7 +184,8 @@ static void norm_forward(const struct crw_model *model, struct step *step, int f
                                      norm->shift, norm->relu, y_of(step, s));
 }
 
-static void norm_relu_pool_forward(const struct crw_model *model, struct step *step, int first, int count)
+static void norm_relu_pool_forward(const struct crw_model *model, struct model_step *step, int first,
+                                   int count)
 {
     const struct norm_step *norm = &step->norm;
     for (int s = first; s < first + count; s++) {
@@ -194,7 +196,7 @@ static void norm_relu_pool_forward(const struct crw_model *model, struct step *s
     }
 }
 
-void step_observe_backward(const struct crw_model *model, struct step *step, int sample)
+void step_observe_backward(const struct crw_model *model, struct model_step *step, int sample)
 {
     struct norm_step *norm = &step->norm;
     if (step->kind == STEP_NORM_RELU_POOL) {
@@ -212,7 +214,7 @@ void step_observe_backward(const struct crw_model *model, struct step *step, int
  * With d = 1 / deviation: dgamma = d * sum(dy * (x - mean)), dbeta = sum(dy), and
  * dx = gamma * d / m * (m * dy - dbeta - (x - mean) * d * dgamma), here as a * dy + b * (x - mean) + c.
  */
-void step_observed_backward(const struct crw_model *model, struct step *step)
+void step_observed_backward(const struct crw_model *model, struct model_step *step)
 {
     struct norm_step *norm = &step->norm;
     double m = (double)pixels(&step->in) * model->n;
@@ -226,7 +228,7 @@ void step_observed_backward(const struct crw_model *model, struct step *step)
     }
 }
 
-static void norm_backward(const struct crw_model *model, struct step *step, int first, int count)
+static void norm_backward(const struct crw_model *model, struct model_step *step, int first, int count)
 {
     const struct norm_step *norm = &step->norm;
     for (int s = first; step->dx && s < first + count; s++)
@@ -235,7 +237,8 @@ static void norm_backward(const struct crw_model *model, struct step *step, int 
                                             norm->c, norm->relu, dx_of(step, s), step->dx_stride);
 }
 
-static void norm_relu_pool_backward(const struct crw_model *model, struct step *step, int first, int count)
+static void norm_relu_pool_backward(const struct crw_model *model, struct model_step *step, int first,
+                                    int count)
 {
     const struct norm_step *norm = &step->norm;
     for (int s = first; step->dx && s < first + count; s++)
@@ -246,26 +249,26 @@ static void norm_relu_pool_backward(const struct crw_model *model, struct step *
 
 /* ------------------------------------------------------------------ relu, pooling, flatten */
 
-static void relu_forward(const struct crw_model *model, struct step *step, int first, int count)
+static void relu_forward(const struct crw_model *model, struct model_step *step, int first, int count)
 {
     model->kernels->relu_forward((size_t)count * step->out.size, x_of(step, first), y_of(step, first));
 }
 
-static void relu_backward(const struct crw_model *model, struct step *step, int first, int count)
+static void relu_backward(const struct crw_model *model, struct model_step *step, int first, int count)
 {
     if (step->dx)
         model->kernels->relu_backward((size_t)count * step->out.size, y_of(step, first), dy_of(step, first),
                                       dx_of(step, first));
 }
 
-static void pool_forward(const struct crw_model *model, struct step *step, int first, int count)
+static void pool_forward(const struct crw_model *model, struct model_step *step, int first, int count)
 {
     for (int s = first; s < first + count; s++)
         model->kernels->pool_forward(&step->pool, x_of(step, s), y_of(step, s),
                                      step->which + (size_t)s * step->out.size);
 }
 
-static void pool_backward(const struct crw_model *model, struct step *step, int first, int count)
+static void pool_backward(const struct crw_model *model, struct model_step *step, int first, int count)
 {
     for (int s = first; step->dx && s < first + count; s++)
         model->kernels->pool_backward(&step->pool, dy_of(step, s), step->which + (size_t)s * step->out.size,
@@ -273,7 +276,7 @@ static void pool_backward(const struct crw_model *model, struct step *step, int 
 }
 
 /* Pixel by pixel to channel by channel, PyTorch's order of features. */
-static void flatten_forward(const struct crw_model *model, struct step *step, int first, int count)
+static void flatten_forward(const struct crw_model *model, struct model_step *step, int first, int count)
 {
     if (step->in.flat) {
         memcpy(y_of(step, first), x_of(step, first), (size_t)count * step->in.size * sizeof(float));
@@ -289,7 +292,7 @@ static void flatten_forward(const struct crw_model *model, struct step *step, in
     }
 }
 
-static void flatten_backward(const struct crw_model *model, struct step *step, int first, int count)
+static void flatten_backward(const struct crw_model *model, struct model_step *step, int first, int count)
 {
     if (!step->dx)
         return;
@@ -309,30 +312,30 @@ static void flatten_backward(const struct crw_model *model, struct step *step, i
 
 /* ------------------------------------------------------------------ linear, log_softmax */
 
-static size_t n_weights(const struct step *step)
+static size_t n_weights(const struct model_step *step)
 {
     return (size_t)step->in.channels * (size_t)step->out.channels;
 }
 
-static void linear_prepare(const struct crw_model *model, struct step *step)
+static void linear_prepare(const struct crw_model *model, struct model_step *step)
 {
     if (model->bf16)
         model->kernels->round_bf16(n_weights(step), step->weight, step->rounded.weight);
 }
 
-static const float *rounded_weight(const struct crw_model *model, const struct step *step)
+static const float *rounded_weight(const struct crw_model *model, const struct model_step *step)
 {
     return model->bf16 ? step->rounded.weight : step->weight;
 }
 
-static void linear_forward(const struct crw_model *model, struct step *step, int first, int count)
+static void linear_forward(const struct crw_model *model, struct model_step *step, int first, int count)
 {
     model->kernels->linear_forward(count, step->in.channels, step->out.channels,
                                    rounded_x(model, step, first, count), rounded_weight(model, step),
                                    step->bias, y_of(step, first));
 }
 
-static void linear_backward(const struct crw_model *model, struct step *step, int first, int count)
+static void linear_backward(const struct crw_model *model, struct model_step *step, int first, int count)
 {
     int in = step->in.channels, out = step->out.channels;
     const float *dy = dy_of(step, first);
@@ -347,12 +350,12 @@ static void linear_backward(const struct crw_model *model, struct step *step, in
                                               dx_of(step, first));
 }
 
-static void log_softmax_forward(const struct crw_model *model, struct step *step, int first, int count)
+static void log_softmax_forward(const struct crw_model *model, struct model_step *step, int first, int count)
 {
     model->kernels->log_softmax_forward(count, step->out.channels, x_of(step, first), y_of(step, first));
 }
 
-static void log_softmax_backward(const struct crw_model *model, struct step *step, int first, int count)
+static void log_softmax_backward(const struct crw_model *model, struct model_step *step, int first, int count)
 {
     if (step->dx)
         model->kernels->log_softmax_backward(count, step->out.channels, y_of(step, first), dy_of(step, first),
@@ -362,8 +365,8 @@ static void log_softmax_backward(const struct crw_model *model, struct step *ste
 /* ------------------------------------------------------------------ by kind */
 
 static const struct {
-    void (*forward)(const struct crw_model *, struct step *, int first, int count);
-    void (*backward)(const struct crw_model *, struct step *, int first, int count);
+    void (*forward)(const struct crw_model *, struct model_step *, int first, int count);
+    void (*backward)(const struct crw_model *, struct model_step *, int first, int count);
 } steps[STEP_KIND_COUNT] = {
     [STEP_CONV] = {conv_forward, conv_backward},
     [STEP_NORM] = {norm_forward, norm_backward},
@@ -375,7 +378,7 @@ static const struct {
     [STEP_LOG_SOFTMAX] = {log_softmax_forward, log_softmax_backward},
 };
 
-void step_prepare(const struct crw_model *model, struct step *step)
+void step_prepare(const struct crw_model *model, struct model_step *step)
 {
     if (step->kind == STEP_CONV)
         conv_prepare(model, step);
@@ -385,7 +388,7 @@ void step_prepare(const struct crw_model *model, struct step *step)
         memset(step->norm.moments, 0, (size_t)step->in.stored * sizeof(struct moments));
 }
 
-void step_prepare_backward(const struct crw_model *model, struct step *step)
+void step_prepare_backward(const struct crw_model *model, struct model_step *step)
 {
     if (step->kind == STEP_CONV)
         conv_prepare_backward(model, step);
@@ -393,17 +396,17 @@ void step_prepare_backward(const struct crw_model *model, struct step *step)
         norm_prepare_backward(step);
 }
 
-void step_forward(const struct crw_model *model, struct step *step, int first, int count)
+void step_forward(const struct crw_model *model, struct model_step *step, int first, int count)
 {
     steps[step->kind].forward(model, step, first, count);
 }
 
-void step_backward(const struct crw_model *model, struct step *step, int first, int count)
+void step_backward(const struct crw_model *model, struct model_step *step, int first, int count)
 {
     steps[step->kind].backward(model, step, first, count);
 }
 
-void step_finish_backward(const struct crw_model *model, struct step *step)
+void step_finish_backward(const struct crw_model *model, struct model_step *step)
 {
     if (step->kind == STEP_CONV)
         conv_finish_backward(step);

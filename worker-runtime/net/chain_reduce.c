@@ -29,7 +29,7 @@ enum {
 static_assert(STREAM_RING % BLOCK == 0, "blocks do not wrap");
 
 struct state {
-    struct stream *s;
+    struct chain_stream *s;
     const struct stream_arrays *arrays; /* NULL: there is no way up */
     void *const *targets;
     int n_targets;
@@ -242,7 +242,7 @@ static int run(struct state *st)
     return r;
 }
 
-int stream_reduce(struct stream *s, const struct stream_arrays *arrays)
+int stream_reduce(struct chain_stream *s, const struct stream_arrays *arrays)
 {
     struct state st = {
         .s = s,
@@ -261,7 +261,7 @@ int stream_reduce(struct stream *s, const struct stream_arrays *arrays)
     return run(&st);
 }
 
-int stream_spread(struct stream *s, void *const *targets, int n_targets, size_t n_bytes)
+int stream_spread(struct chain_stream *s, void *const *targets, int n_targets, size_t n_bytes)
 {
     struct state st = {.s = s, .targets = targets, .n_targets = n_targets, .n_down = n_bytes};
 

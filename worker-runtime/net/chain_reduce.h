@@ -20,7 +20,7 @@
 
 enum { STREAM_RING = 512 * 1024 }; /* bytes that a host holds of what is on its way up */
 
-struct stream {
+struct chain_stream {
     const struct net_wait *wait;
     int before,
         after; /* sockets; before -1: the first host, after -1: the last. (Down: the last to get it, the first.) */
@@ -42,8 +42,8 @@ struct stream_arrays {
     int n_targets;
     size_t count;
 };
-int stream_reduce(struct stream *s, const struct stream_arrays *arrays);
+int stream_reduce(struct chain_stream *s, const struct stream_arrays *arrays);
 
 /* n_bytes from the host whose after is -1 to all before it, into targets[0] and from there into the others.
  * There targets[0] is the source. */
-int stream_spread(struct stream *s, void *const *targets, int n_targets, size_t n_bytes);
+int stream_spread(struct chain_stream *s, void *const *targets, int n_targets, size_t n_bytes);

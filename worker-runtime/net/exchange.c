@@ -17,7 +17,7 @@
 
 enum { SPIN_NS = 20 * 1000 }; /* how long to ask before sleeping: a round trip in a rack */
 
-struct head {
+struct exchange_head {
     uint32_t magic, number, n_blocks, n_bytes;
 };
 
@@ -31,7 +31,7 @@ size_t exchange_capacity(const struct hosts *hosts)
 struct round {
     struct exchange *x;
     int ahead, back;
-    struct head out, in;
+    struct exchange_head out, in;
     size_t n_out, n_in; /* bytes done, heads included */
     size_t at;          /* where what comes in begins */
     bool moved;

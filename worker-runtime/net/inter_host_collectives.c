@@ -48,7 +48,7 @@ int span_barrier(struct span *s)
 
 /* ------------------------------------------------------------------ reductions */
 
-struct reduction {
+struct inter_host_reduction {
     struct span *s;
     uint64_t what;
     const uint8_t *in;
@@ -62,12 +62,12 @@ struct reduction {
     size_t share; /* bytes of a lane in a piece */
 };
 
-static size_t size_of(const struct reduction *r)
+static size_t size_of(const struct inter_host_reduction *r)
 {
     return r->count * reduce_element_size(r->dtype);
 }
 
-static int reduce_short(const struct reduction *r)
+static int reduce_short(const struct inter_host_reduction *r)
 {
     struct span *s = r->s;
     size_t n_bytes = size_of(r), size = reduce_element_size(r->dtype);
@@ -86,11 +86,11 @@ static int reduce_short(const struct reduction *r)
 }
 
 /* This lane's share of arrays that lie at views of this host's ranks, from their begin on. */
-static int reduce_lane(const struct reduction *r, size_t n_bytes)
+static int reduce_lane(const struct inter_host_reduction *r, size_t n_bytes)
 {
     struct span *s = r->s;
     const struct hosts *h = &s->hosts;
-    struct stream stream = {
+    struct chain_stream stream = {
         .wait = &s->wait,
         .before = h->host == 0 ? -1 : s->before,
         .after = h->host == h->n_hosts - 1 ? -1 : s->after,
@@ -117,7 +117,7 @@ static int reduce_lane(const struct reduction *r, size_t n_bytes)
 static const struct shm_post piece_post = {.what = (uint64_t)OP_BARRIER << SHM_WHAT_SHIFT};
 
 /* All arrays of this host are where all its ranks see them. */
-static int reduce_in_place(const struct reduction *r)
+static int reduce_in_place(const struct inter_host_reduction *r)
 {
     struct span *s = r->s;
     struct hosts_slice slice;
@@ -134,7 +134,7 @@ static int reduce_in_place(const struct reduction *r)
 }
 
 /* The bytes of a lane that are in this piece. */
-static struct hosts_slice range_of(const struct reduction *r, size_t number, int lane)
+static struct hosts_slice range_of(const struct inter_host_reduction *r, size_t number, int lane)
 {
     struct hosts_slice slice = hosts_slice(size_of(r), r->n_lanes, lane);
     size_t begin = slice.begin + number * r->share, end;
@@ -144,7 +144,7 @@ static struct hosts_slice range_of(const struct reduction *r, size_t number, int
     return (struct hosts_slice){begin, end};
 }
 
-static void copy_in(const struct reduction *r, size_t number)
+static void copy_in(const struct inter_host_reduction *r, size_t number)
 {
     for (int lane = 0; lane < r->n_lanes; lane++) {
         struct hosts_slice range = range_of(r, number, lane);
@@ -154,7 +154,7 @@ static void copy_in(const struct reduction *r, size_t number)
 }
 
 /* What of it is this rank's. */
-static void copy_out(const struct reduction *r, size_t number)
+static void copy_out(const struct inter_host_reduction *r, size_t number)
 {
     for (int lane = 0; r->out && lane < r->n_lanes; lane++) {
         struct hosts_slice range = range_of(r, number, lane);
@@ -167,7 +167,7 @@ static void copy_out(const struct reduction *r, size_t number)
     }
 }
 
-static int reduce_piece(const struct reduction *r, size_t number)
+static int reduce_piece(const struct inter_host_reduction *r, size_t number)
 {
     struct span *s = r->s;
     int lane = s->shm->rank, result;
@@ -188,7 +188,7 @@ static int reduce_piece(const struct reduction *r, size_t number)
     return result;
 }
 
-static int reduce_pieces(struct reduction *r)
+static int reduce_pieces(struct inter_host_reduction *r)
 {
     struct hosts_slice longest = hosts_slice(size_of(r), r->n_lanes, r->n_lanes - 1);
     int result = span_stage(r->s);
@@ -207,7 +207,7 @@ static bool all_located(const struct span *s)
     return true;
 }
 
-static int reduce_long(struct reduction *r)
+static int reduce_long(struct inter_host_reduction *r)
 {
     struct span *s = r->s;
     uint64_t location = SHM_NOWHERE;
@@ -225,14 +225,14 @@ static int reduce_long(struct reduction *r)
     return all_located(s) ? reduce_in_place(r) : reduce_pieces(r);
 }
 
-static int reduce_any(struct reduction *r)
+static int reduce_any(struct inter_host_reduction *r)
 {
     return is_short(r->s, size_of(r)) ? reduce_short(r) : reduce_long(r);
 }
 
 int span_all_reduce(struct span *s, void *data, size_t count, enum crw_dtype dtype, enum crw_op op)
 {
-    struct reduction r = {
+    struct inter_host_reduction r = {
         .s = s,
         .in = data,
         .out = data,
@@ -249,7 +249,7 @@ int span_all_reduce(struct span *s, void *data, size_t count, enum crw_dtype dty
 
 int span_reduce(struct span *s, void *data, size_t count, enum crw_dtype dtype, enum crw_op op, int root)
 {
-    struct reduction r = {
+    struct inter_host_reduction r = {
         .s = s,
         .in = data,
         .out = own_rank(s) == root ? data : NULL,
@@ -267,7 +267,7 @@ int span_reduce_scatter(struct span *s, const void *data, void *result, size_t c
                         enum crw_op op)
 {
     size_t n_bytes = count * reduce_element_size(dtype), rank = (size_t)own_rank(s);
-    struct reduction r = {
+    struct inter_host_reduction r = {
         .s = s,
         .in = data,
         .out = result,

@@ -297,12 +297,12 @@ struct spreading {
     bool is_root;
     int n_lanes;
     size_t share; /* bytes of a lane in a piece */
-    struct stream stream;
+    struct chain_stream stream;
 };
 
-static struct stream make_stream(const struct span *s, int distance, int last)
+static struct chain_stream make_stream(const struct span *s, int distance, int last)
 {
-    return (struct stream){
+    return (struct chain_stream){
         .wait = &s->wait,
         .before = distance == last ? -1 : s->before,
         .after = distance == 0 ? -1 : s->after,

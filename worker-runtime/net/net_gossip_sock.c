@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-static void send_news(const struct control *c, const struct net_news *news)
+static void send_news(const struct net_control *c, const struct net_news *news)
 {
     uint8_t bytes[NET_NEWS_SIZE];
 
@@ -23,7 +23,7 @@ static void send_news(const struct control *c, const struct net_news *news)
 
 void net_tell_all(struct net *n, const struct net_news *news)
 {
-    for (struct control *c = n->controls; c; c = c->next)
+    for (struct net_control *c = n->controls; c; c = c->next)
         send_news(c, news);
 }
 
@@ -63,7 +63,7 @@ void net_tell_end(void *data, int rank)
     pthread_mutex_unlock(&n->lock);
 }
 
-static void hear_goodbye(struct net *n, struct control *c)
+static void hear_goodbye(struct net *n, struct net_control *c)
 {
     pthread_mutex_lock(&n->lock);
     c->left = true;
@@ -72,7 +72,7 @@ static void hear_goodbye(struct net *n, struct control *c)
     pthread_mutex_unlock(&n->lock);
 }
 
-static void hear(struct net *n, struct control *c)
+static void hear(struct net *n, struct net_control *c)
 {
     struct net_news news;
 
@@ -85,7 +85,7 @@ static void hear(struct net *n, struct control *c)
         hear_of_end(n, news.rank, news.detail);
 }
 
-void net_read_control(struct net *n, struct control *c)
+void net_read_control(struct net *n, struct net_control *c)
 {
     for (;;) {
         ssize_t got = net_receive(c->fd, c->bytes + c->n, sizeof(c->bytes) - c->n);
@@ -107,11 +107,11 @@ void net_read_control(struct net *n, struct control *c)
 
 bool net_keep_control(struct net *n, int rank, int fd, bool ours)
 {
-    struct control *c = calloc(1, sizeof(*c));
+    struct net_control *c = calloc(1, sizeof(*c));
 
     if (!c)
         return false;
-    *c = (struct control){.fd = fd, .rank = rank, .next = n->controls};
+    *c = (struct net_control){.fd = fd, .rank = rank, .next = n->controls};
     n->controls = c;
     n->n_came += !ours;
     return true;

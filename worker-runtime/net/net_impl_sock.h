@@ -27,14 +27,14 @@ struct stranger {
     size_t n;
 };
 
-struct control {
+struct net_control {
     int fd;
     int rank;
     bool left; /* it said goodbye: its end means nothing */
     bool gone; /* the thread is done with it */
     uint8_t bytes[NET_NEWS_SIZE];
     size_t n;
-    struct control *next;
+    struct net_control *next;
 };
 
 /* Connected, verified, not yet asked for. */
@@ -75,7 +75,7 @@ struct net {
     int n_users;
     bool closing;
     uint32_t next_group;
-    struct control *controls;
+    struct net_control *controls;
     int n_came; /* control connections that others made */
     struct waiting *waiting;
     struct net_inbox *inboxes;
@@ -95,7 +95,7 @@ void net_drop_stranger(struct stranger *s);
 
 /* net_gossip_sock.c. The thread: something came. With the lock: all that we are connected to hear it; a connection more, false:
  * no memory. net_tell_end: for the watch, which has its lock; a process of this host ended. */
-void net_read_control(struct net *n, struct control *c);
+void net_read_control(struct net *n, struct net_control *c);
 void net_tell_all(struct net *n, const struct net_news *news);
 bool net_keep_control(struct net *n, int rank, int fd, bool ours);
 void net_tell_end(void *net, int rank);

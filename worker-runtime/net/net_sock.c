@@ -15,7 +15,7 @@
 
 static void net_free(struct net *n)
 {
-    for (struct control *c = n->controls; c; c = c->next)
+    for (struct net_control *c = n->controls; c; c = c->next)
         c->gone = true;
     for (struct net_inbox *in = n->inboxes; in; in = in->next)
         in->forgotten = true;

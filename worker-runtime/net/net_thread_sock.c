@@ -22,7 +22,7 @@ void net_signal(int wake_fd)
 /* What a slot of the poll list belongs to is found again by walking in the same order; only the thread takes
  * out of the lists, and what is added is added in front: `first` is where it began. */
 struct turn {
-    struct control *first_control;
+    struct net_control *first_control;
     struct net_inbox *first_inbox;
     size_t n;
     int timeout_ms;
@@ -30,8 +30,8 @@ struct turn {
 
 void net_forget_gone(struct net *n)
 {
-    for (struct control **at = &n->controls; *at;) {
-        struct control *c = *at;
+    for (struct net_control **at = &n->controls; *at;) {
+        struct net_control *c = *at;
 
         if (!c->gone) {
             at = &c->next;
@@ -58,7 +58,7 @@ static bool make_room(struct net *n)
     size_t wanted = 2 + STRANGERS_MAX;
     struct pollfd *larger;
 
-    for (struct control *c = n->controls; c; c = c->next)
+    for (struct net_control *c = n->controls; c; c = c->next)
         wanted++;
     for (struct net_inbox *in = n->inboxes; in; in = in->next)
         wanted++;
@@ -117,7 +117,7 @@ static bool collect(struct net *n, struct turn *t)
     add_poll(n, t, n->wake_fd);
     add_poll(n, t, accepts ? n->listen_fd : -1);
     poll_strangers(n, t);
-    for (struct control *c = t->first_control; c; c = c->next)
+    for (struct net_control *c = t->first_control; c; c = c->next)
         add_poll(n, t, c->fd);
     for (struct net_inbox *in = t->first_inbox; in; in = in->next)
         add_poll(n, t, !in->lent && in->came - in->taken < NET_MESSAGE_ROOM ? in->fd : -1);
@@ -148,7 +148,7 @@ static void handle(struct net *n, const struct turn *t)
         (void)!read(n->wake_fd, &count, sizeof(count)); /* only to empty it */
     }
     handle_strangers(n, fds + 2);
-    for (struct control *c = t->first_control; c; c = c->next)
+    for (struct net_control *c = t->first_control; c; c = c->next)
         if (fds[at++].revents)
             net_read_control(n, c);
     for (struct net_inbox *in = t->first_inbox; in; in = in->next)

@@ -34,7 +34,7 @@ struct perf {
     struct perf_run run;
 };
 
-struct line {
+struct result_line {
     double time_us;
     int64_t n_wrong;
 };
@@ -63,13 +63,13 @@ static int run_batch(const struct perf *p, int n_calls, double *ret_us)
 }
 
 /* How many batches of how many calls: rank 0's choice, so that all do the same. */
-struct plan {
+struct measure_plan {
     int32_t n_batches, n_calls;
 };
 
-static struct plan plan_for(const struct perf_options *options, double once_us)
+static struct measure_plan plan_for(const struct perf_options *options, double once_us)
 {
-    struct plan plan = {.n_batches = options->iters < BATCHES_MIN ? options->iters : BATCHES_MIN};
+    struct measure_plan plan = {.n_batches = options->iters < BATCHES_MIN ? options->iters : BATCHES_MIN};
     double n;
 
     if (options->iters > 0) {
@@ -92,7 +92,7 @@ static int compare(const void *a, const void *b)
 static int measure(const struct perf *p, double *ret_us)
 {
     double batches[BATCHES_MAX], once_us;
-    struct plan plan;
+    struct measure_plan plan;
     int r = 0;
 
     for (int i = 0; r == 0 && i < p->options->warmup; i++)
@@ -132,9 +132,9 @@ static int check(const struct perf *p, unsigned seed, int64_t *n_wrong)
 }
 
 /* Zeros in between: sums of sums would end as infinity. */
-static int run_size(const struct perf *p, struct line *ret)
+static int run_size(const struct perf *p, struct result_line *ret)
 {
-    struct line line = {0};
+    struct result_line line = {0};
     int r = check(p, 1, &line.n_wrong);
 
     memset(p->run.in, 0, p->run.bytes);
@@ -159,7 +159,7 @@ static void print_head(const struct perf *p)
     printf("#%13s %12s %12s %12s %12s\n", "", "(us)", "(GB/s)", "(GB/s)", "(wrong)");
 }
 
-static void print_line(const struct perf *p, const struct line *line)
+static void print_line(const struct perf *p, const struct result_line *line)
 {
     double algbw = (double)p->run.bytes / line->time_us / 1e3;
     double busbw = algbw * p->options->collective->bus_factor(p->run.n_ranks);
@@ -216,7 +216,7 @@ static int run_sizes(struct perf *p)
 
     print_head(p);
     for (int i = 0; i < p->options->n_sizes; i++) {
-        struct line line;
+        struct result_line line;
         bool stopped;
 
         p->run.bytes = perf_round_size(p->options->collective, p->options->bytes[i], p->run.n_ranks);

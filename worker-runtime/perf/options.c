@@ -37,7 +37,7 @@ static const char help[] =
     "\n"
     "See crw-perf(1).\n";
 
-enum option_id { OPT_BYTES = 256, OPT_ITERS, OPT_WARMUP, OPT_MEMORY, OPT_RANKS, OPT_JSON, OPT_VERSION };
+enum perf_option_id { OPT_BYTES = 256, OPT_ITERS, OPT_WARMUP, OPT_MEMORY, OPT_RANKS, OPT_JSON, OPT_VERSION };
 
 static const struct option long_options[] = {
     {"bytes", required_argument, NULL, OPT_BYTES},

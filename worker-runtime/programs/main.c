@@ -51,10 +51,10 @@ int main(int argc, char **argv)
         (void)crw_error_record(NULL); /* it has been said in any case, as wherever this is called */
         return TRAIN_FAILED;
     }
-    if (options_parse(argc, argv, &options, error, sizeof(error)) < 0)
+    if (train_options_parse(argc, argv, &options, error, sizeof(error)) < 0)
         return usage_error(&env, error);
     if (options.help) {
-        fputs(options_help, stdout);
+        fputs(train_options_help, stdout);
         return finish_output(TRAIN_DONE);
     }
     if (options.version) {

@@ -9,7 +9,7 @@
 
 #define DEFAULT_DATA "/usr/share/datasets/fashion-mnist"
 
-const char options_help[] =
+const char train_options_help[] =
     "Usage: train [toy|classifier|mnist] [options]\n"
     "\n"
     "Trains a small network. Under crun (or torchrun) each worker trains on its share of the samples;\n"
@@ -88,7 +88,7 @@ enum { UNSAID_OPTIMIZER = CRW_OPTIMIZER_KIND_COUNT };
 
 /* ------------------------------------------------------------------ what there is */
 
-enum option_kind {
+enum train_option_kind {
     OPTION_COUNT,    /* uint64_t */
     OPTION_POSITIVE, /* double */
     OPTION_TEXT,     /* const char * */
@@ -99,9 +99,9 @@ enum option_kind {
 };
 
 /* A multi-word option has a spelling with underscores, too: torchrun's users expect that. */
-struct option_spec {
+struct train_option_spec {
     const char *name, *other_name;
-    enum option_kind kind;
+    enum train_option_kind kind;
     size_t offset; /* in struct train_options */
     uint64_t min, max;
     const char *const *names;
@@ -111,7 +111,7 @@ struct option_spec {
 #define FIELD(field) .offset = offsetof(struct train_options, field)
 #define NAMES(array) .names = array, .n_names = (int)(sizeof(array) / sizeof((array)[0]))
 
-static const struct option_spec specs[] = {
+static const struct train_option_spec specs[] = {
     {"data", NULL, OPTION_TEXT, FIELD(data)},
     {"shape", NULL, OPTION_CHOICE, FIELD(shape), NAMES(shape_names)},
     {"limit", NULL, OPTION_COUNT, FIELD(limit), 1, 200000000},
@@ -143,7 +143,7 @@ static const struct option_spec specs[] = {
 };
 enum { N_SPECS = sizeof(specs) / sizeof(specs[0]), FIRST_ID = 256 };
 
-static bool has_value(const struct option_spec *spec)
+static bool has_value(const struct train_option_spec *spec)
 {
     return spec->kind != OPTION_FLAG;
 }
@@ -163,7 +163,7 @@ static void fill_long_options(struct option options[2 * N_SPECS + 1])
 
 /* ------------------------------------------------------------------ one option */
 
-static int fail_choice(const struct option_spec *spec, const char *text, char *error, size_t n)
+static int fail_choice(const struct train_option_spec *spec, const char *text, char *error, size_t n)
 {
     size_t at = (size_t)snprintf(error, n, "--%s %s: expected ", spec->name, text);
 
@@ -177,7 +177,8 @@ static int fail_choice(const struct option_spec *spec, const char *text, char *e
     return -1;
 }
 
-static int parse_choice(const struct option_spec *spec, const char *text, void *field, char *error, size_t n)
+static int parse_choice(const struct train_option_spec *spec, const char *text, void *field, char *error,
+                        size_t n)
 {
     for (int i = 0; i < spec->n_names; i++) {
         if (spec->names[i][0] && strcmp(text, spec->names[i]) == 0) {
@@ -188,7 +189,7 @@ static int parse_choice(const struct option_spec *spec, const char *text, void *
     return fail_choice(spec, text, error, n);
 }
 
-static int parse_count(const struct option_spec *spec, const char *text, uint64_t *field, char *error,
+static int parse_count(const struct train_option_spec *spec, const char *text, uint64_t *field, char *error,
                        size_t n)
 {
     if (number_parse_count(text, spec->min, spec->max, field))
@@ -198,7 +199,7 @@ static int parse_count(const struct option_spec *spec, const char *text, uint64_
     return -1;
 }
 
-static int parse_option(struct train_options *o, const struct option_spec *spec, const char *text,
+static int parse_option(struct train_options *o, const struct train_option_spec *spec, const char *text,
                         char *error, size_t n)
 {
     void *field = (char *)o + spec->offset;
@@ -304,7 +305,7 @@ static void fill_in(struct train_options *o)
         o->schedule.epochs = o->epochs;
 }
 
-int options_parse(int argc, char **argv, struct train_options *ret, char *error, size_t n)
+int train_options_parse(int argc, char **argv, struct train_options *ret, char *error, size_t n)
 {
     struct option long_options[2 * N_SPECS + 1];
     struct train_options o = {

@@ -58,9 +58,9 @@ struct train_options {
 /*
  * 0, or -1 with one sentence in error[0..n). The strings of ret point into argv.
  */
-int options_parse(int argc, char **argv, struct train_options *ret, char *error, size_t n);
+int train_options_parse(int argc, char **argv, struct train_options *ret, char *error, size_t n);
 
-extern const char options_help[];
+extern const char train_options_help[];
 
 /* As on the command line. */
 extern const char *const program_names[TRAIN_PROGRAM_COUNT];

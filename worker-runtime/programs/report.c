@@ -18,9 +18,10 @@ double report_now(void)
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
-int report_open(struct report *r, bool primary, const char *metrics_path, const char *samples_name)
+int report_open(struct train_report *r, bool primary, const char *metrics_path, const char *samples_name)
 {
-    *r = (struct report){.primary = primary, .metrics_path = metrics_path, .samples_name = samples_name};
+    *r =
+        (struct train_report){.primary = primary, .metrics_path = metrics_path, .samples_name = samples_name};
     if (!primary)
         return 0;
     r->bar = isatty(STDERR_FILENO) == 1;
@@ -34,23 +35,23 @@ int report_open(struct report *r, bool primary, const char *metrics_path, const 
     return 0;
 }
 
-void report_close(struct report *r)
+void report_close(struct train_report *r)
 {
     if (r->bar_open)
         fputc('\n', stderr);
     if (r->metrics)
         fclose(r->metrics);
-    *r = (struct report){0};
+    *r = (struct train_report){0};
 }
 
-static void clear_bar(struct report *r)
+static void clear_bar(struct train_report *r)
 {
     if (r->bar_open)
         fputs("\r\033[K", stderr);
     r->bar_open = false;
 }
 
-void report_say(struct report *r, const char *format, ...)
+void report_say(struct train_report *r, const char *format, ...)
 {
     va_list args;
 
@@ -63,7 +64,7 @@ void report_say(struct report *r, const char *format, ...)
     fputc('\n', stdout);
 }
 
-void report_warn(struct report *r, const char *format, ...)
+void report_warn(struct train_report *r, const char *format, ...)
 {
     va_list args;
 
@@ -77,12 +78,12 @@ void report_warn(struct report *r, const char *format, ...)
     fputc('\n', stderr);
 }
 
-bool report_wants_progress(const struct report *r)
+bool report_wants_progress(const struct train_report *r)
 {
     return r->bar;
 }
 
-void report_progress(struct report *r, uint64_t epoch, uint64_t n_epochs, uint64_t done, uint64_t all,
+void report_progress(struct train_report *r, uint64_t epoch, uint64_t n_epochs, uint64_t done, uint64_t all,
                      double loss, double samples_per_s)
 {
     double now;
@@ -101,7 +102,7 @@ void report_progress(struct report *r, uint64_t epoch, uint64_t n_epochs, uint64
 }
 
 /* One fwrite of a whole line, flushed: a reader never sees half a line, short of a full disk. */
-static void write_metrics(struct report *r, const char *line)
+static void write_metrics(struct train_report *r, const char *line)
 {
     if (!r->metrics)
         return;
@@ -121,7 +122,7 @@ static const char *json_number(char *text, size_t n, double v)
     return text;
 }
 
-void report_step(struct report *r, uint64_t step, double loss, double accuracy)
+void report_step(struct train_report *r, uint64_t step, double loss, double accuracy)
 {
     char line[256], loss_text[32], accuracy_text[32];
     unsigned long long n = step;
@@ -138,7 +139,7 @@ void report_step(struct report *r, uint64_t step, double loss, double accuracy)
     write_metrics(r, line);
 }
 
-void report_max_steps(struct report *r, uint64_t step, uint32_t param_crc32c)
+void report_max_steps(struct train_report *r, uint64_t step, uint32_t param_crc32c)
 {
     char line[128];
 
@@ -149,7 +150,7 @@ void report_max_steps(struct report *r, uint64_t step, uint32_t param_crc32c)
     write_metrics(r, line);
 }
 
-void report_epoch(struct report *r, const struct epoch_report *e)
+void report_epoch(struct train_report *r, const struct epoch_report *e)
 {
     char line[512], accuracy_said[48] = "", loss[32], loss_all[32], accuracy[32];
     unsigned long long epoch = e->epoch, n_epochs = e->n_epochs, step = e->step;
@@ -186,7 +187,7 @@ static void json_string(char *text, size_t n, const char *from)
     text[at] = '\0';
 }
 
-void report_failed_save(struct report *r, const char *sentence)
+void report_failed_save(struct train_report *r, const char *sentence)
 {
     char text[1200], line[1280];
 
@@ -196,7 +197,7 @@ void report_failed_save(struct report *r, const char *sentence)
     write_metrics(r, line);
 }
 
-void report_resume(struct report *r, const char *from, const char *key, uint64_t step, uint64_t epoch,
+void report_resume(struct train_report *r, const char *from, const char *key, uint64_t step, uint64_t epoch,
                    uint64_t consumed, int restart_count)
 {
     char line[256];
@@ -212,7 +213,7 @@ void report_resume(struct report *r, const char *from, const char *key, uint64_t
     write_metrics(r, line);
 }
 
-void report_recommit(struct report *r, uint64_t step)
+void report_recommit(struct train_report *r, uint64_t step)
 {
     char line[128];
 

@@ -9,7 +9,7 @@
 #include <stdint.h>
 #include <stdio.h>
 
-struct report {
+struct train_report {
     bool primary;
     bool bar;                 /* stderr is a terminal */
     bool bar_open;            /* a bar stands on the current line */
@@ -27,29 +27,29 @@ struct epoch_report {
 };
 
 /* metrics_path may be NULL. 0 or -errno when the file cannot be opened for appending. */
-int report_open(struct report *r, bool primary, const char *metrics_path, const char *samples_name);
-void report_close(struct report *r);
+int report_open(struct train_report *r, bool primary, const char *metrics_path, const char *samples_name);
+void report_close(struct train_report *r);
 
 /* One line for people. */
-void report_say(struct report *r, const char *format, ...) __attribute__((format(printf, 2, 3)));
+void report_say(struct train_report *r, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /* Something went wrong and the training goes on: one line on stderr. */
-void report_warn(struct report *r, const char *format, ...) __attribute__((format(printf, 2, 3)));
+void report_warn(struct train_report *r, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /* False: report_progress() would do nothing. */
-bool report_wants_progress(const struct report *r);
-void report_progress(struct report *r, uint64_t epoch, uint64_t n_epochs, uint64_t done, uint64_t all,
+bool report_wants_progress(const struct train_report *r);
+void report_progress(struct train_report *r, uint64_t epoch, uint64_t n_epochs, uint64_t done, uint64_t all,
                      double loss, double samples_per_s);
 /* accuracy NAN: nobody asked. */
-void report_step(struct report *r, uint64_t step, double loss, double accuracy);
-void report_max_steps(struct report *r, uint64_t step, uint32_t param_crc32c);
-void report_epoch(struct report *r, const struct epoch_report *e);
+void report_step(struct train_report *r, uint64_t step, double loss, double accuracy);
+void report_max_steps(struct train_report *r, uint64_t step, uint32_t param_crc32c);
+void report_epoch(struct train_report *r, const struct epoch_report *e);
 /* A snapshot that could not be saved: a warning, and a line of metrics. */
-void report_failed_save(struct report *r, const char *sentence);
+void report_failed_save(struct train_report *r, const char *sentence);
 /* from: "the snapshot", or whatever else holds the state; key: the same for the metrics. */
-void report_resume(struct report *r, const char *from, const char *key, uint64_t step, uint64_t epoch,
+void report_resume(struct train_report *r, const char *from, const char *key, uint64_t step, uint64_t epoch,
                    uint64_t consumed, int restart_count);
 /* The first step that was committed after ranks were replaced. */
-void report_recommit(struct report *r, uint64_t step);
+void report_recommit(struct train_report *r, uint64_t step);
 
 /* Seconds on a clock that only goes forward. */
 double report_now(void);

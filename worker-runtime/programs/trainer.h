@@ -74,7 +74,7 @@ struct trainer {
     bool primary;
     bool on_device; /* this rank has a GPU to train on, and may */
 
-    struct report report;
+    struct train_report report;
     struct plot plot;
     struct crw_model *model;
     struct crw_optimizer *optimizer;

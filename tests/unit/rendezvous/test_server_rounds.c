@@ -239,7 +239,7 @@ static void test_idle_agent_is_small(void **state)
     static struct client clients[N_CROWD];
     size_t live;
 
-    assert_true(sizeof(struct agent) < 600);
+    assert_true(sizeof(struct agent_conn) < 600);
     assert_int_equal(start(NULL), 0);
     for (unsigned i = 0; i < N_CROWD; i++)
         client_init(&clients[i], i, N_CROWD + 1);

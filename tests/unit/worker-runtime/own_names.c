@@ -8,6 +8,7 @@
 int reduce(void);
 int net_send(void);
 int store_set(void);
+int store_conn_set(void);
 int buf_append(void);
 int fail(void);
 
@@ -29,6 +30,11 @@ int store_set(void)
 int buf_append(void)
 {
     return 4;
+}
+
+int store_conn_set(void)
+{
+    return 6;
 }
 
 int fail(void)
@@ -53,7 +59,7 @@ static int average_ranks(struct crw_group *group, void *data)
 
 int main(void)
 {
-    if (reduce() + net_send() + store_set() + buf_append() + fail() != 15)
+    if (reduce() + net_send() + store_set() + buf_append() + fail() + store_conn_set() != 21)
         return 1;
     if (crw_launch(average_ranks, NULL, 2)) {
         fprintf(stderr, "%s\n", crw_error_message());

@@ -257,7 +257,7 @@ static void *be_member(void *arg)
 {
     struct member *m = arg;
     const struct net_wait wait = {.interrupt_fd = -1, .timeout_ms = 60000};
-    struct stream s = {
+    struct chain_stream s = {
         .wait = &wait, .before = m->before, .after = m->after, .ring = aligned_alloc(64, STREAM_RING)};
     void *arrays[RANKS];
     struct stream_arrays a = {
@@ -322,7 +322,7 @@ static void chains_make_the_bits_of_one_host(void **state)
 static void a_broken_chain_is_told(void **state)
 {
     const struct net_wait wait = {.interrupt_fd = -1, .timeout_ms = 60000};
-    struct stream s = {.wait = &wait, .before = -1};
+    struct chain_stream s = {.wait = &wait, .before = -1};
     void *target = data[0];
     int fds[2];
 
@@ -337,7 +337,7 @@ static void a_broken_chain_is_told(void **state)
 static void a_silent_chain_is_left(void **state)
 {
     struct net_wait wait = {.interrupt_fd = -1, .timeout_ms = 20};
-    struct stream s = {.wait = &wait, .before = -1};
+    struct chain_stream s = {.wait = &wait, .before = -1};
     void *target = data[0];
     int fds[2], interrupt[2];
 
