@@ -28,7 +28,7 @@ static size_t grown_capacity(size_t capacity, size_t needed)
 }
 
 /* Moves the content to the front of a larger allocation. */
-static int grow(struct buf *b, size_t capacity)
+static int buf_grow(struct buf *b, size_t capacity)
 {
     uint8_t *data;
 
@@ -60,7 +60,7 @@ uint8_t *buf_reserve(struct buf *b, size_t n)
     /* Moving costs size bytes; doing it only when at least as much was consumed keeps it linear. */
     if (b->begin >= size && b->capacity - size >= n && b->data)
         memmove(b->data, b->data + b->begin, size);
-    else if (grow(b, grown_capacity(b->capacity, size + n)) < 0)
+    else if (buf_grow(b, grown_capacity(b->capacity, size + n)) < 0)
         return NULL;
     b->begin = 0;
     b->end = size;

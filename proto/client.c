@@ -87,9 +87,9 @@ static void pending_pop(struct client *c)
 
 /* ------------------------------------------------------------------ requests */
 
-/* May a request be made now? Also takes the room for its entry, so that expect() cannot fail; one entry
+/* May a request be made now? Also takes the room for its entry, so that client_expect() cannot fail; one entry
  * more, so that a cancel of what waits needs no memory for its own. */
-static int admit(struct client *c)
+static int client_admit(struct client *c)
 {
     if (c->error)
         return CLIENT_E_PROTOCOL;
@@ -99,7 +99,7 @@ static int admit(struct client *c)
 }
 
 /* The message is in `out` if encoded is 0: remember what it will be answered with. */
-static int expect(struct client *c, enum wire_op op, size_t n_items, int encoded)
+static int client_expect(struct client *c, enum wire_op op, size_t n_items, int encoded)
 {
     if (encoded || !wire_has_reply(op))
         return encoded;
@@ -110,61 +110,63 @@ static int expect(struct client *c, enum wire_op op, size_t n_items, int encoded
 
 int client_word(struct client *c, enum wire_op op, uint32_t word)
 {
-    int r = admit(c);
+    int r = client_admit(c);
 
-    return r ? r : expect(c, op, 0, wire_put_word(&c->out, op, word));
+    return r ? r : client_expect(c, op, 0, wire_put_word(&c->out, op, word));
 }
 
 int client_plain(struct client *c, enum wire_op op)
 {
-    int r = admit(c);
+    int r = client_admit(c);
 
     assert(op != WIRE_OP_CANCEL_WAIT);
-    return r ? r : expect(c, op, 0, wire_put_plain(&c->out, op));
+    return r ? r : client_expect(c, op, 0, wire_put_plain(&c->out, op));
 }
 
 int client_key(struct client *c, enum wire_op op, struct wire_span key)
 {
-    int r = admit(c);
+    int r = client_admit(c);
 
-    return r ? r : expect(c, op, 0, wire_put_key(&c->out, op, key));
+    return r ? r : client_expect(c, op, 0, wire_put_key(&c->out, op, key));
 }
 
 int client_key_amount(struct client *c, enum wire_op op, struct wire_span key, int64_t amount)
 {
-    int r = admit(c);
+    int r = client_admit(c);
 
-    return r ? r : expect(c, op, 0, wire_put_key_amount(&c->out, op, key, amount));
+    return r ? r : client_expect(c, op, 0, wire_put_key_amount(&c->out, op, key, amount));
 }
 
 int client_key_value(struct client *c, enum wire_op op, struct wire_span key, struct wire_span value)
 {
-    int r = admit(c);
+    int r = client_admit(c);
 
-    return r ? r : expect(c, op, 0, wire_put_key_value(&c->out, op, key, value));
+    return r ? r : client_expect(c, op, 0, wire_put_key_value(&c->out, op, key, value));
 }
 
 int client_compare_set(struct client *c, struct wire_span key, struct wire_span expected,
                        struct wire_span desired)
 {
-    int r = admit(c);
+    int r = client_admit(c);
 
-    return r ? r : expect(c, WIRE_OP_COMPARE_SET, 0, wire_put_compare_set(&c->out, key, expected, desired));
+    return r ? r
+             : client_expect(c, WIRE_OP_COMPARE_SET, 0,
+                             wire_put_compare_set(&c->out, key, expected, desired));
 }
 
 int client_keys(struct client *c, enum wire_op op, const struct wire_span *keys, size_t n_keys)
 {
-    int r = admit(c);
+    int r = client_admit(c);
 
-    return r ? r : expect(c, op, n_keys, wire_put_keys(&c->out, op, keys, n_keys));
+    return r ? r : client_expect(c, op, n_keys, wire_put_keys(&c->out, op, keys, n_keys));
 }
 
 int client_multi_set(struct client *c, const struct wire_span *keys, const struct wire_span *values,
                      size_t n_pairs)
 {
-    int r = admit(c);
+    int r = client_admit(c);
 
-    return r ? r : expect(c, WIRE_OP_MULTI_SET, 0, wire_put_multi_set(&c->out, keys, values, n_pairs));
+    return r ? r : client_expect(c, WIRE_OP_MULTI_SET, 0, wire_put_multi_set(&c->out, keys, values, n_pairs));
 }
 
 int client_cancel(struct client *c)
@@ -194,7 +196,7 @@ int client_abandon(struct client *c)
 
 /* ------------------------------------------------------------------ replies */
 
-static int give_up(struct client *c, const char *error, uint64_t value)
+static int client_give_up(struct client *c, const char *error, uint64_t value)
 {
     c->error = error;
     c->error_value = value;
@@ -208,10 +210,10 @@ static int answered(struct client *c, const struct wire_reply *reply)
     bool canceled = c->n_pending > 1 && pending_at(c, 1)->op == WIRE_OP_CANCEL_WAIT;
 
     if (reply->op == WIRE_OP_CANCEL_WAIT && reply->number != WIRE_WAIT_CANCELED)
-        return give_up(c, "a wait released after its cancellation", (uint64_t)reply->number);
+        return client_give_up(c, "a wait released after its cancellation", (uint64_t)reply->number);
     if (is_wait && reply->number == WIRE_WAIT_CANCELED) {
         if (!canceled)
-            return give_up(c, "a wait cancelled that nobody cancelled", (uint64_t)reply->number);
+            return client_give_up(c, "a wait cancelled that nobody cancelled", (uint64_t)reply->number);
         pending_pop(c); /* this one byte answers the CANCEL_WAIT as well */
     }
     pending_pop(c);
@@ -221,7 +223,7 @@ static int answered(struct client *c, const struct wire_reply *reply)
 }
 
 /* The reply to the oldest entry, wanted or not. */
-static int take_reply(struct client *c, struct wire_reply *ret_reply, bool *ret_dropped)
+static int client_take_reply(struct client *c, struct wire_reply *ret_reply, bool *ret_dropped)
 {
     const struct client_pending *oldest = pending_at(c, 0);
     bool dropped = oldest->dropped;
@@ -232,7 +234,7 @@ static int take_reply(struct client *c, struct wire_reply *ret_reply, bool *ret_
     if (r == WIRE_E_MORE)
         return CLIENT_E_MORE;
     if (r == WIRE_E_BAD)
-        return give_up(c, c->scanner.error, c->scanner.error_value);
+        return client_give_up(c, c->scanner.error, c->scanner.error_value);
     r = answered(c, &reply);
     if (r)
         return r;
@@ -254,11 +256,11 @@ int client_next(struct client *c, struct wire_reply *ret_reply)
         c->taken = 0;
         if (c->n_pending == 0) {
             if (buf_size(&c->in) > 0)
-                return give_up(c, "bytes that answer nothing", buf_size(&c->in));
+                return client_give_up(c, "bytes that answer nothing", buf_size(&c->in));
             c->scanner.need = 1;
             return CLIENT_E_MORE;
         }
-        r = take_reply(c, &reply, &dropped);
+        r = client_take_reply(c, &reply, &dropped);
         if (r)
             return r;
     }

@@ -1,8 +1,8 @@
 /*
  * The blocking client: the client machine (client.h) and a socket, with sock_wait() between them.
  *
- * The happy path of a call: begin() sees to what an earlier call left unfinished, the operation puts its
- * message into the machine, pump() moves bytes until the machine has the reply, end() says how it went.
+ * The happy path of a call: start_attempt() sees to what an earlier call left unfinished, the operation puts its
+ * message into the machine, client_pump() moves bytes until the machine has the reply, end_attempt() says how it went.
  *
  * A call that runs out of time leaves its request behind as abandoned: the machine cancels it if it waits
  * (the CANCEL_WAIT is sent at once if the socket takes it) and drops its reply when that arrives. The next
@@ -178,7 +178,7 @@ static int receive_some(struct client_sock *s)
  * Moves bytes both ways until the next reply is there, or, without ret_reply, until everything is sent and
  * no reply is due any more. 0, CLIENT_E_*, -errno.
  */
-static int pump(struct client_sock *s, struct wire_reply *ret_reply)
+static int client_pump(struct client_sock *s, struct wire_reply *ret_reply)
 {
     struct client *c = &s->machine;
     struct wire_reply reply;
@@ -229,7 +229,7 @@ static int refuse_unasked(struct client_sock *s)
 }
 
 /* A call starts: the connection is there, and nothing from an earlier call is in the way. */
-static int begin(struct client_sock *s, struct client_sock_call call)
+static int start_attempt(struct client_sock *s, struct client_sock_call call)
 {
     int r;
 
@@ -239,14 +239,14 @@ static int begin(struct client_sock *s, struct client_sock_call call)
         call.timeout_ms = s->timeout_ms;
     call.deadline_ns = sock_deadline_ns(call.timeout_ms);
     s->call = call;
-    r = pump(s, NULL);
+    r = client_pump(s, NULL);
     release_large(&s->machine.in);
     release_large(&s->machine.out);
     return r ? r : refuse_unasked(s);
 }
 
 /* A call ends with r. What it left behind is abandoned, or the connection closed. */
-static int end(struct client_sock *s, int r)
+static int end_attempt(struct client_sock *s, int r)
 {
     if (r == 0 || r == CLIENT_E_CLOSED || r == CLIENT_E_EMPTY || r == -EMSGSIZE)
         return r; /* nothing left behind, or already described */
@@ -283,7 +283,7 @@ static int shake_hands(struct client_sock *s)
     if (!r)
         r = client_word(&s->machine, WIRE_OP_PING, nonce);
     if (!r)
-        r = pump(s, &reply);
+        r = client_pump(s, &reply);
     if (r)
         return r;
     if (reply.number != nonce)
@@ -292,7 +292,7 @@ static int shake_hands(struct client_sock *s)
 }
 
 /* A fresh machine on a fresh connection. */
-static int connect_once(struct client_sock *s, const char *host, uint16_t port)
+static int connect_address(struct client_sock *s, const char *host, uint16_t port)
 {
     struct wire_limits limits = s->machine.limits;
     char why[160] = "no address";
@@ -333,7 +333,7 @@ static int connect_until(struct client_sock *s, const char *host, uint16_t port,
 
     for (int n = 1;; n++) {
         *ret_n_attempts = n;
-        r = connect_once(s, host, port);
+        r = connect_address(s, host, port);
         if (r != CLIENT_E_CLOSED && r != CLIENT_E_PROTOCOL)
             return r;
         r = pause_between(s, pause_ms);
@@ -418,16 +418,16 @@ static int name_keys(struct client_sock *s, const struct wire_span *keys, size_t
     return 0;
 }
 
-/* As begin(), for calls on one key; *key becomes the name on the wire. */
+/* As start_attempt(), for calls on one key; *key becomes the name on the wire. */
 static int begin_key(struct client_sock *s, enum wire_op op, int timeout_ms, struct wire_span *key)
 {
     struct client_sock_call call = {.op = op, .key = *key, .n_keys = 1, .timeout_ms = timeout_ms};
-    int r = begin(s, call);
+    int r = start_attempt(s, call);
 
     return r ? r : name_keys(s, key, 1, key);
 }
 
-/* As begin(), for calls on a list; *ret_keys is the caller's to free. */
+/* As start_attempt(), for calls on a list; *ret_keys is the caller's to free. */
 static int begin_keys(struct client_sock *s, enum wire_op op, int timeout_ms, const struct wire_span *keys,
                       size_t n_keys, struct wire_span **ret_keys)
 {
@@ -437,7 +437,7 @@ static int begin_keys(struct client_sock *s, enum wire_op op, int timeout_ms, co
 
     if (n_keys > 0)
         call.key = keys[0];
-    r = begin(s, call);
+    r = start_attempt(s, call);
     if (r)
         return r;
     if (n_keys > s->limits.keys_max)
@@ -460,15 +460,15 @@ int client_sock_ping(struct client_sock *s)
     struct client_sock_call call = {.op = WIRE_OP_PING, .timeout_ms = -1};
     uint32_t nonce = random_u32();
     struct wire_reply reply;
-    int r = begin(s, call);
+    int r = start_attempt(s, call);
 
     if (!r)
         r = client_word(&s->machine, WIRE_OP_PING, nonce);
     if (!r)
-        r = pump(s, &reply);
+        r = client_pump(s, &reply);
     if (!r && reply.number != nonce)
         r = lost(s, "the answer to PING has another number");
-    return end(s, r);
+    return end_attempt(s, r);
 }
 
 int client_sock_join(struct client_sock *s, int64_t *ret_n_joined)
@@ -476,15 +476,15 @@ int client_sock_join(struct client_sock *s, int64_t *ret_n_joined)
     struct wire_span key = wire_span("init/", 5); /* the one name without "/" in front */
     struct client_sock_call call = {.op = WIRE_OP_ADD, .key = key, .n_keys = 1, .timeout_ms = -1};
     struct wire_reply reply;
-    int r = begin(s, call);
+    int r = start_attempt(s, call);
 
     if (!r)
         r = client_key_amount(&s->machine, WIRE_OP_ADD, key, 1);
     if (!r)
-        r = pump(s, &reply);
+        r = client_pump(s, &reply);
     if (!r)
         *ret_n_joined = reply.number;
-    return end(s, r);
+    return end_attempt(s, r);
 }
 
 /* SET, APPEND, QUEUE_PUSH */
@@ -497,8 +497,8 @@ static int put_value(struct client_sock *s, enum wire_op op, struct wire_span ke
     if (!r)
         r = client_key_value(&s->machine, op, key, value);
     if (!r)
-        r = pump(s, NULL);
-    return end(s, r);
+        r = client_pump(s, NULL);
+    return end_attempt(s, r);
 }
 
 int client_sock_set(struct client_sock *s, struct wire_span key, struct wire_span value)
@@ -527,8 +527,8 @@ int client_sock_multi_set(struct client_sock *s, const struct wire_span *keys, c
     if (!r)
         r = client_multi_set(&s->machine, named, values, n_pairs);
     if (!r)
-        r = pump(s, NULL);
-    return end(s, r);
+        r = client_pump(s, NULL);
+    return end_attempt(s, r);
 }
 
 /* WAIT and its reply; can only be released, as a cancelled one is abandoned and its reply dropped. */
@@ -537,7 +537,7 @@ static int await_keys(struct client_sock *s, const struct wire_span *named, size
     struct wire_reply reply;
     int r = client_keys(&s->machine, WIRE_OP_WAIT, named, n_keys);
 
-    return r ? r : pump(s, &reply);
+    return r ? r : client_pump(s, &reply);
 }
 
 int client_sock_wait(struct client_sock *s, const struct wire_span *keys, size_t n_keys, int timeout_ms)
@@ -547,7 +547,7 @@ int client_sock_wait(struct client_sock *s, const struct wire_span *keys, size_t
 
     if (!r)
         r = await_keys(s, named, n_keys);
-    return end(s, r);
+    return end_attempt(s, r);
 }
 
 int client_sock_check(struct client_sock *s, const struct wire_span *keys, size_t n_keys, bool *ret_all)
@@ -559,10 +559,10 @@ int client_sock_check(struct client_sock *s, const struct wire_span *keys, size_
     if (!r)
         r = client_keys(&s->machine, WIRE_OP_CHECK, named, n_keys);
     if (!r)
-        r = pump(s, &reply);
+        r = client_pump(s, &reply);
     if (!r)
         *ret_all = reply.number == WIRE_CHECK_READY;
-    return end(s, r);
+    return end_attempt(s, r);
 }
 
 int client_sock_get(struct client_sock *s, struct wire_span key, int timeout_ms, struct wire_span *ret_value)
@@ -575,10 +575,10 @@ int client_sock_get(struct client_sock *s, struct wire_span key, int timeout_ms,
     if (!r)
         r = client_key(&s->machine, WIRE_OP_GET, key);
     if (!r)
-        r = pump(s, &reply);
+        r = client_pump(s, &reply);
     if (!r)
         *ret_value = reply.value;
-    return end(s, r);
+    return end_attempt(s, r);
 }
 
 int client_sock_multi_get(struct client_sock *s, const struct wire_span *keys, size_t n_keys, int timeout_ms,
@@ -589,15 +589,15 @@ int client_sock_multi_get(struct client_sock *s, const struct wire_span *keys, s
     int r = begin_keys(s, WIRE_OP_MULTI_GET, timeout_ms, keys, n_keys, &named);
 
     if (r || n_keys == 0)
-        return end(s, r);
+        return end_attempt(s, r);
     r = await_keys(s, named, n_keys);
     if (!r)
         r = client_keys(&s->machine, WIRE_OP_MULTI_GET, named, n_keys);
     if (!r)
-        r = pump(s, &reply);
+        r = client_pump(s, &reply);
     for (size_t i = 0; !r && i < n_keys; i++)
         (void)wire_next_key(&reply.items, &ret_values[i]); /* the decoder has counted them */
-    return end(s, r);
+    return end_attempt(s, r);
 }
 
 int client_sock_add(struct client_sock *s, struct wire_span key, int64_t amount, int64_t *ret_value)
@@ -608,10 +608,10 @@ int client_sock_add(struct client_sock *s, struct wire_span key, int64_t amount,
     if (!r)
         r = client_key_amount(&s->machine, WIRE_OP_ADD, key, amount);
     if (!r)
-        r = pump(s, &reply);
+        r = client_pump(s, &reply);
     if (!r)
         *ret_value = reply.number;
-    return end(s, r);
+    return end_attempt(s, r);
 }
 
 int client_sock_compare_set(struct client_sock *s, struct wire_span key, struct wire_span expected,
@@ -627,10 +627,10 @@ int client_sock_compare_set(struct client_sock *s, struct wire_span key, struct 
     if (!r)
         r = client_compare_set(&s->machine, key, expected, desired);
     if (!r)
-        r = pump(s, &reply);
+        r = client_pump(s, &reply);
     if (!r)
         *ret_value = reply.value;
-    return end(s, r);
+    return end_attempt(s, r);
 }
 
 /* DELETE_KEY, QUEUE_LEN */
@@ -642,10 +642,10 @@ static int ask_number(struct client_sock *s, enum wire_op op, struct wire_span k
     if (!r)
         r = client_key(&s->machine, op, key);
     if (!r)
-        r = pump(s, &reply);
+        r = client_pump(s, &reply);
     if (!r)
         *ret_number = reply.number;
-    return end(s, r);
+    return end_attempt(s, r);
 }
 
 int client_sock_delete(struct client_sock *s, struct wire_span key, bool *ret_deleted)
@@ -667,13 +667,13 @@ int client_sock_queue_len(struct client_sock *s, struct wire_span key, int64_t *
 static int ask_plain(struct client_sock *s, enum wire_op op, struct wire_reply *ret_reply)
 {
     struct client_sock_call call = {.op = op, .timeout_ms = -1};
-    int r = begin(s, call);
+    int r = start_attempt(s, call);
 
     if (!r)
         r = client_plain(&s->machine, op);
     if (!r)
-        r = pump(s, ret_reply);
-    return end(s, r);
+        r = client_pump(s, ret_reply);
+    return end_attempt(s, r);
 }
 
 int client_sock_num_keys(struct client_sock *s, int64_t *ret_n_keys)
@@ -721,12 +721,12 @@ int client_sock_queue_pop(struct client_sock *s, struct wire_span key, int timeo
     if (!r)
         r = client_key(&s->machine, WIRE_OP_QUEUE_POP, key);
     if (!r)
-        r = pump(s, &reply);
+        r = client_pump(s, &reply);
     if (!r && reply.number == 0)
         r = fail(s, CLIENT_E_EMPTY, "store %s: the queue is empty", s->peer);
     if (!r)
         *ret_value = reply.value;
-    return end(s, r);
+    return end_attempt(s, r);
 }
 
 int client_sock_barrier(struct client_sock *s, struct wire_span key, int64_t world_size, int timeout_ms)
@@ -737,6 +737,6 @@ int client_sock_barrier(struct client_sock *s, struct wire_span key, int64_t wor
     if (!r)
         r = client_key_amount(&s->machine, WIRE_OP_BARRIER, key, world_size);
     if (!r)
-        r = pump(s, &reply);
-    return end(s, r);
+        r = client_pump(s, &reply);
+    return end_attempt(s, r);
 }

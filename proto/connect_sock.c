@@ -29,7 +29,8 @@ static void cleanup_addrinfo(struct addrinfo **list)
         freeaddrinfo(*list);
 }
 
-static int look_up(const char *host, uint16_t port, struct addrinfo **ret_list, char *why, size_t why_size)
+static int resolve_host(const char *host, uint16_t port, struct addrinfo **ret_list, char *why,
+                        size_t why_size)
 {
     struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM};
     char service[8];
@@ -52,21 +53,21 @@ static int look_up(const char *host, uint16_t port, struct addrinfo **ret_list, 
     return 0;
 }
 
-static void set_option(int fd, int level, int option, int value)
+static void set_int_option(int fd, int level, int option, int value)
 {
     /* Each of these only makes things better; the connection works without. */
     (void)setsockopt(fd, level, option, &value, sizeof(value));
 }
 
 /* A blocked WAIT says nothing for minutes. Without probes a peer that lost its power would look the same. */
-static void set_options(int fd)
+static void set_socket_options(int fd)
 {
-    set_option(fd, IPPROTO_TCP, TCP_NODELAY, 1);
-    set_option(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
-    set_option(fd, IPPROTO_TCP, TCP_KEEPIDLE, 10);
-    set_option(fd, IPPROTO_TCP, TCP_KEEPINTVL, 4);
-    set_option(fd, IPPROTO_TCP, TCP_KEEPCNT, 5);
-    set_option(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, 30000);
+    set_int_option(fd, IPPROTO_TCP, TCP_NODELAY, 1);
+    set_int_option(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
+    set_int_option(fd, IPPROTO_TCP, TCP_KEEPIDLE, 10);
+    set_int_option(fd, IPPROTO_TCP, TCP_KEEPINTVL, 4);
+    set_int_option(fd, IPPROTO_TCP, TCP_KEEPCNT, 5);
+    set_int_option(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, 30000);
 }
 
 /* connect() is under way: how did it end? */
@@ -91,7 +92,7 @@ static int connect_address(const struct addrinfo *address, struct sock_interrupt
 
     if (fd < 0)
         return -errno;
-    set_options(fd);
+    set_socket_options(fd);
     if (connect(fd, address->ai_addr, address->ai_addrlen) < 0)
         r = errno == EINPROGRESS ? await_connection(fd, interrupt, deadline_ns) : -errno;
     if (r)
@@ -110,7 +111,7 @@ int sock_connect(const char *host, uint16_t port, struct sock_interrupt *interru
                  int *ret_fd, char *why, size_t why_size)
 {
     _cleanup_(cleanup_addrinfo) struct addrinfo *list = NULL;
-    int r = look_up(host, port, &list, why, why_size);
+    int r = resolve_host(host, port, &list, why, why_size);
 
     if (r)
         return r;

@@ -20,7 +20,7 @@ void frame_reader_init_server(struct frame_reader *f)
     *f = (struct frame_reader){.stage = FRAME_STAGE_OPENING};
 }
 
-static int more(struct frame_reader *f, size_t need)
+static int frame_need(struct frame_reader *f, size_t need)
 {
     f->need = need;
     return FRAME_E_MORE;
@@ -32,7 +32,7 @@ static int decode_echo(struct frame_reader *f, const uint8_t *data, size_t n, si
         if (data[i] != (uint8_t)(f->nonce >> (8 * i)))
             return FRAME_E_FOREIGN;
     if (n < ECHO_SIZE)
-        return more(f, ECHO_SIZE);
+        return frame_need(f, ECHO_SIZE);
     f->stage = FRAME_STAGE_OPENING;
     *ret_size = ECHO_SIZE;
     return 0;
@@ -45,7 +45,7 @@ static int decode_opening(struct frame_reader *f, const uint8_t *data, size_t n,
         if (i != FRAME_OPENING_VERSION_AT && data[i] != (uint8_t)FRAME_OPENING[i])
             return FRAME_E_FOREIGN;
     if (n < FRAME_OPENING_SIZE)
-        return more(f, FRAME_OPENING_SIZE);
+        return frame_need(f, FRAME_OPENING_SIZE);
     if (data[FRAME_OPENING_VERSION_AT] != (uint8_t)FRAME_OPENING[FRAME_OPENING_VERSION_AT]) {
         uint8_t version = data[FRAME_OPENING_VERSION_AT];
 
@@ -63,14 +63,14 @@ static int decode_frame(struct frame_reader *f, const uint8_t *data, size_t n, s
     uint32_t length;
 
     if (n < FRAME_HEADER_SIZE)
-        return more(f, FRAME_HEADER_SIZE);
+        return frame_need(f, FRAME_HEADER_SIZE);
     length = wire_load_u32(data);
     if (length > FRAME_BODY_MAX) {
         f->need = length;
         return FRAME_E_LONG;
     }
     if (n - FRAME_HEADER_SIZE < length)
-        return more(f, FRAME_HEADER_SIZE + (size_t)length);
+        return frame_need(f, FRAME_HEADER_SIZE + (size_t)length);
     ret->kind = length > 0 ? FRAME_BODY : FRAME_ALIVE;
     ret->body = wire_span(data + FRAME_HEADER_SIZE, length);
     *ret_size = FRAME_HEADER_SIZE + (size_t)length;

@@ -92,13 +92,13 @@ struct walk {
     size_t position; /* <= n */
 };
 
-static int more(const struct walk *w, uint64_t need)
+static int wire_need(const struct walk *w, uint64_t need)
 {
     w->scanner->need = need;
     return WIRE_E_MORE;
 }
 
-static int bad(const struct walk *w, const char *error, uint64_t value)
+static int wire_bad(const struct walk *w, const char *error, uint64_t value)
 {
     w->scanner->error = error;
     w->scanner->error_value = value;
@@ -109,7 +109,7 @@ static int bad(const struct walk *w, const char *error, uint64_t value)
 static inline int take_fixed(struct walk *w, size_t n_bytes, const uint8_t **ret_field)
 {
     if (w->n - w->position < n_bytes)
-        return more(w, w->position + n_bytes);
+        return wire_need(w, w->position + n_bytes);
     *ret_field = w->data + w->position;
     w->position += n_bytes;
     return 0;
@@ -123,26 +123,26 @@ static inline int take_vec(struct walk *w, uint64_t max, const char *too_long, u
     uint64_t size, end;
 
     if (n_left < LENGTH_SIZE)
-        return more(w, w->position + LENGTH_SIZE + n_behind);
+        return wire_need(w, w->position + LENGTH_SIZE + n_behind);
     size = wire_load_u64(w->data + w->position);
     if (size > max)
-        return bad(w, too_long, size);
+        return wire_bad(w, too_long, size);
     end = w->position + LENGTH_SIZE + size;
     if (end + n_behind > w->limits->message_max)
-        return bad(w, "message longer than the limit", end + n_behind);
+        return wire_bad(w, "message longer than the limit", end + n_behind);
     if (n_left - LENGTH_SIZE < size)
-        return more(w, end + n_behind);
+        return wire_need(w, end + n_behind);
     *ret_vec = wire_span(w->data + w->position + LENGTH_SIZE, (size_t)size);
     w->position = (size_t)end;
     return 0;
 }
 
-static inline int take_key(struct walk *w, uint64_t n_behind, struct wire_span *ret_key)
+static inline int scan_key(struct walk *w, uint64_t n_behind, struct wire_span *ret_key)
 {
     return take_vec(w, w->limits->key_max, "key longer than the limit", n_behind, ret_key);
 }
 
-static inline int take_value(struct walk *w, uint64_t n_behind, struct wire_span *ret_value)
+static inline int scan_value(struct walk *w, uint64_t n_behind, struct wire_span *ret_value)
 {
     return take_vec(w, w->limits->value_max, "value longer than the limit", n_behind, ret_value);
 }
@@ -161,7 +161,7 @@ static inline int take_word(struct walk *w, uint32_t *ret_word)
 static inline int take_key_amount(struct walk *w, struct wire_request *request)
 {
     const uint8_t *field;
-    int r = take_key(w, AMOUNT_SIZE, &request->key);
+    int r = scan_key(w, AMOUNT_SIZE, &request->key);
 
     if (!r)
         r = take_fixed(w, AMOUNT_SIZE, &field);
@@ -173,18 +173,18 @@ static inline int take_key_amount(struct walk *w, struct wire_request *request)
 
 static inline int take_key_value(struct walk *w, struct wire_request *request)
 {
-    int r = take_key(w, LENGTH_SIZE, &request->key);
+    int r = scan_key(w, LENGTH_SIZE, &request->key);
 
-    return r ? r : take_value(w, 0, &request->value);
+    return r ? r : scan_value(w, 0, &request->value);
 }
 
 static int take_compare_set(struct walk *w, struct wire_request *request)
 {
-    int r = take_key(w, 2 * LENGTH_SIZE, &request->key);
+    int r = scan_key(w, 2 * LENGTH_SIZE, &request->key);
 
     if (!r)
-        r = take_value(w, LENGTH_SIZE, &request->value);
-    return r ? r : take_value(w, 0, &request->desired);
+        r = scan_value(w, LENGTH_SIZE, &request->value);
+    return r ? r : scan_value(w, 0, &request->desired);
 }
 
 /* The count of a list is read once; from then on the scanner holds the place. */
@@ -199,10 +199,10 @@ static int start_list(struct walk *w, unsigned vecs_per_item)
         return r;
     count = wire_load_u64(field);
     if (count > w->limits->keys_max)
-        return bad(w, "more keys than the limit", count);
+        return wire_bad(w, "more keys than the limit", count);
     end = w->position + count * vecs_per_item * LENGTH_SIZE; /* if all of them are empty */
     if (end > w->limits->message_max)
-        return bad(w, "message longer than the limit", end);
+        return wire_bad(w, "message longer than the limit", end);
     s->position = w->position;
     s->items_left = count * vecs_per_item;
     return 0;
@@ -227,7 +227,7 @@ static int take_list(struct walk *w, unsigned vecs_per_item, struct wire_request
         uint64_t n_behind = (s->items_left - 1) * LENGTH_SIZE;
         bool is_value = vecs_per_item == 2 && s->items_left % 2 == 1;
 
-        r = is_value ? take_value(w, n_behind, &vec) : take_key(w, n_behind, &vec);
+        r = is_value ? scan_value(w, n_behind, &vec) : scan_key(w, n_behind, &vec);
         if (r)
             return r;
         s->position = w->position;
@@ -246,7 +246,7 @@ static inline int take_fields(struct walk *w, enum shape shape, struct wire_requ
     case SHAPE_WORD:
         return take_word(w, &request->word);
     case SHAPE_KEY:
-        return take_key(w, 0, &request->key);
+        return scan_key(w, 0, &request->key);
     case SHAPE_KEY_AMOUNT:
         return take_key_amount(w, request);
     case SHAPE_KEY_VALUE:
@@ -269,9 +269,9 @@ int wire_decode(struct wire_scanner *s, const struct wire_limits *limits, const 
     int r;
 
     if (n == 0)
-        return more(&w, 1);
+        return wire_need(&w, 1);
     if (data[0] >= WIRE_OP_COUNT)
-        return bad(&w, "unknown operation", data[0]);
+        return wire_bad(&w, "unknown operation", data[0]);
     request.op = (enum wire_op)data[0];
     r = take_fields(&w, layouts[data[0]].shape, &request);
     if (r)
@@ -292,12 +292,12 @@ static int take_status(struct walk *w, struct wire_reply *reply)
     if (r)
         return r;
     if (*field > 1)
-        return bad(w, "unknown status", *field);
+        return wire_bad(w, "unknown status", *field);
     reply->number = *field;
     return 0;
 }
 
-static int take_number(struct walk *w, struct wire_reply *reply)
+static int scan_number(struct walk *w, struct wire_reply *reply)
 {
     const uint8_t *field;
     int r = take_fixed(w, AMOUNT_SIZE, &field);
@@ -321,13 +321,13 @@ static int take_nonce(struct walk *w, struct wire_reply *reply)
 
 static int take_popped(struct walk *w, struct wire_reply *reply)
 {
-    int r = take_number(w, reply);
+    int r = scan_number(w, reply);
 
     if (r)
         return r;
     if (reply->number < 0)
-        return bad(w, "negative queue length", (uint64_t)reply->number);
-    return reply->number > 0 ? take_value(w, 0, &reply->value) : 0;
+        return wire_bad(w, "negative queue length", (uint64_t)reply->number);
+    return reply->number > 0 ? scan_value(w, 0, &reply->value) : 0;
 }
 
 /* The vectors of a reply, from where the last call stopped. The first of them is at `start`. */
@@ -341,7 +341,7 @@ static int take_reply_list(struct walk *w, size_t start, bool keys, struct wire_
     while (s->items_left > 0) {
         uint64_t n_behind = (s->items_left - 1) * LENGTH_SIZE;
 
-        r = keys ? take_key(w, n_behind, &vec) : take_value(w, n_behind, &vec);
+        r = keys ? scan_key(w, n_behind, &vec) : scan_value(w, n_behind, &vec);
         if (r)
             return r;
         s->position = w->position;
@@ -375,7 +375,7 @@ static int take_count_keys(struct walk *w, struct wire_reply *reply)
     return take_reply_list(w, LENGTH_SIZE, true, reply);
 }
 
-static int take_reply(struct walk *w, size_t n_items, struct wire_reply *reply)
+static int scan_reply(struct walk *w, size_t n_items, struct wire_reply *reply)
 {
     switch (layouts[reply->op].reply) {
     case REPLY_NONE:
@@ -383,11 +383,11 @@ static int take_reply(struct walk *w, size_t n_items, struct wire_reply *reply)
     case REPLY_WORD:
         return take_nonce(w, reply);
     case REPLY_NUMBER:
-        return take_number(w, reply);
+        return scan_number(w, reply);
     case REPLY_STATUS:
         return take_status(w, reply);
     case REPLY_VALUE:
-        return take_value(w, 0, &reply->value);
+        return scan_value(w, 0, &reply->value);
     case REPLY_POPPED:
         return take_popped(w, reply);
     case REPLY_VALUES:
@@ -404,7 +404,7 @@ int wire_decode_reply(struct wire_scanner *s, const struct wire_limits *limits, 
 {
     struct walk w = {.scanner = s, .limits = limits, .data = data, .n = n};
     struct wire_reply reply = {.op = op};
-    int r = take_reply(&w, n_items, &reply);
+    int r = scan_reply(&w, n_items, &reply);
 
     if (r)
         return r;

@@ -81,7 +81,7 @@ enum { VALUE_BASE = 256 };
 /* ---- numbers ---- */
 
 /* A decimal number with a fraction only where that makes sense; *end is what follows it. */
-static bool parse_seconds(const char *text, uint64_t *ret_ms)
+static bool parse_limit_seconds(const char *text, uint64_t *ret_ms)
 {
     char *end;
     double seconds;
@@ -97,7 +97,7 @@ static bool parse_seconds(const char *text, uint64_t *ret_ms)
     return true;
 }
 
-static bool parse_count(const char *text, bool size, uint64_t *ret)
+static bool parse_limit(const char *text, bool size, uint64_t *ret)
 {
     static const char units[] = "KMG";
     const char *unit;
@@ -137,14 +137,14 @@ static void format_number(const struct number_option *o, uint64_t value, char *t
     (void)snprintf(text, n, "%llu%.*s", (unsigned long long)value, unit > 0, &" KMG"[unit]);
 }
 
-static int parse_number(struct daemon_options *options, unsigned which, const char *text, char *error,
-                        size_t error_size)
+static int parse_limit_number(struct daemon_options *options, unsigned which, const char *text, char *error,
+                              size_t error_size)
 {
     const struct number_option *o = &numbers[which];
     char min[32], max[32];
     uint64_t value;
-    bool ok = o->kind == KIND_SECONDS ? parse_seconds(text, &value)
-                                      : parse_count(text, o->kind == KIND_SIZE, &value);
+    bool ok = o->kind == KIND_SECONDS ? parse_limit_seconds(text, &value)
+                                      : parse_limit(text, o->kind == KIND_SIZE, &value);
 
     if (ok && value >= o->min && value <= o->max) {
         options->numbers[which] = value;
@@ -173,7 +173,7 @@ static bool parse_port(const char *text, uint16_t *ret)
 {
     uint64_t port;
 
-    if (!parse_count(text, false, &port) || port > UINT16_MAX)
+    if (!parse_limit(text, false, &port) || port > UINT16_MAX)
         return false;
     *ret = (uint16_t)port;
     return true;
@@ -239,7 +239,7 @@ static int parse_listen(struct daemon_options *options, const char *text, char *
 
 /* ---- the command line ---- */
 
-static void fill_long_options(struct option *to)
+static void daemon_long_options(struct option *to)
 {
     for (int i = 0; i < OPT_COUNT; i++) {
         bool is_number = i < DAEMON_NUMBER_COUNT;
@@ -253,8 +253,8 @@ static void fill_long_options(struct option *to)
     to[OPT_COUNT] = (struct option){0};
 }
 
-static int take_option(struct daemon_options *options, int which, char *const argv[], char *error,
-                       size_t error_size)
+static int take_daemon_option(struct daemon_options *options, int which, char *const argv[], char *error,
+                              size_t error_size)
 {
     struct daemon_address address = {0};
 
@@ -273,7 +273,7 @@ static int take_option(struct daemon_options *options, int which, char *const ar
         return DAEMON_E_VERSION;
     }
     if (which >= 0 && which < DAEMON_NUMBER_COUNT)
-        return parse_number(options, (unsigned)which, optarg, error, error_size);
+        return parse_limit_number(options, (unsigned)which, optarg, error, error_size);
     (void)snprintf(error, error_size, "%s: unknown option, or its value is missing", argv[optind - 1]);
     return DAEMON_E_USAGE;
 }
@@ -292,11 +292,11 @@ int daemon_options_parse(struct daemon_options *ret, int argc, char *const argv[
     int value, r = 0;
 
     set_defaults(ret);
-    fill_long_options(long_options);
+    daemon_long_options(long_options);
     opterr = 0;
     optind = 0; /* so that it may be called again */
     while (r == 0 && (value = getopt_long(argc, argv, "", long_options, NULL)) != -1)
-        r = take_option(ret, value - VALUE_BASE, argv, error, error_size);
+        r = take_daemon_option(ret, value - VALUE_BASE, argv, error, error_size);
     if (r == 0 && optind < argc) {
         (void)snprintf(error, error_size, "%s: crund takes options only", argv[optind]);
         r = DAEMON_E_USAGE;

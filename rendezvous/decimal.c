@@ -7,7 +7,7 @@ static bool is_space(uint8_t c)
     return c == ' ' || (c >= '\t' && c <= '\r');
 }
 
-static bool is_digit(uint8_t c)
+static bool is_decimal_digit(uint8_t c)
 {
     return c >= '0' && c <= '9';
 }
@@ -24,9 +24,9 @@ bool decimal_parse(const uint8_t *text, size_t n, int64_t *ret)
         negative = *p++ == '-';
     if (negative)
         limit++;
-    if (p == end || !is_digit(*p))
+    if (p == end || !is_decimal_digit(*p))
         return false;
-    for (; p < end && is_digit(*p); p++) {
+    for (; p < end && is_decimal_digit(*p); p++) {
         unsigned digit = *p - '0';
 
         if (value > (limit - digit) / 10)

@@ -90,7 +90,7 @@ static void store(const struct field *f, void *to, int64_t value)
     }
 }
 
-static bool read_number(const cJSON *item, const struct field *f, void *to)
+static bool read_json_number(const cJSON *item, const struct field *f, void *to)
 {
     double value = cJSON_IsNumber(item) ? item->valuedouble : 0.5;
 
@@ -110,7 +110,7 @@ static bool read_hex(const cJSON *item, const struct field *f, void *to)
     return true;
 }
 
-static bool read_text(const cJSON *item, const struct field *f, void *to)
+static bool read_json_text(const cJSON *item, const struct field *f, void *to)
 {
     const char *text = cJSON_GetStringValue(item);
 
@@ -133,7 +133,7 @@ static bool read_word(const cJSON *item, const struct field *f, void *to)
     return false;
 }
 
-static bool read_field(const cJSON *item, const struct field *f, void *to)
+static bool read_json_field(const cJSON *item, const struct field *f, void *to)
 {
     switch (f->type) {
     case FIELD_BOOL:
@@ -142,15 +142,15 @@ static bool read_field(const cJSON *item, const struct field *f, void *to)
     case FIELD_HEX:
         return read_hex(item, f, to);
     case FIELD_TEXT:
-        return read_text(item, f, to);
+        return read_json_text(item, f, to);
     case FIELD_WORD:
         return read_word(item, f, to);
     default:
-        return read_number(item, f, to);
+        return read_json_number(item, f, to);
     }
 }
 
-static bool expect(const struct field *f, char error[FIELDS_ERROR_SIZE])
+static bool field_fault(const struct field *f, char error[FIELDS_ERROR_SIZE])
 {
     switch (f->type) {
     case FIELD_BOOL:
@@ -174,7 +174,7 @@ static bool expect(const struct field *f, char error[FIELDS_ERROR_SIZE])
     return false;
 }
 
-static bool read_missing(const struct field *f, void *to, char error[FIELDS_ERROR_SIZE])
+static bool set_missing_field(const struct field *f, void *to, char error[FIELDS_ERROR_SIZE])
 {
     if (f->required) {
         (void)snprintf(error, FIELDS_ERROR_SIZE, "'%s' is missing", f->name);
@@ -189,7 +189,7 @@ static bool read_missing(const struct field *f, void *to, char error[FIELDS_ERRO
 
 /* The fields of a body come in the order of the table when it was written here: look behind the last one
  * before searching all. */
-static const cJSON *find(const cJSON *object, const cJSON **last, const char *name)
+static const cJSON *find_word(const cJSON *object, const cJSON **last, const char *name)
 {
     const cJSON *next = *last ? (*last)->next : object->child;
 
@@ -210,13 +210,13 @@ bool fields_read(const struct cJSON *object, const struct field *fields, size_t 
         return false;
     }
     for (size_t i = 0; i < n_fields; i++) {
-        const cJSON *item = find(object, &last, fields[i].name);
+        const cJSON *item = find_word(object, &last, fields[i].name);
 
         if (!item) {
-            if (!read_missing(&fields[i], to, error))
+            if (!set_missing_field(&fields[i], to, error))
                 return false;
-        } else if (!read_field(item, &fields[i], to)) {
-            return expect(&fields[i], error);
+        } else if (!read_json_field(item, &fields[i], to)) {
+            return field_fault(&fields[i], error);
         }
     }
     return true;

@@ -92,7 +92,7 @@ static bool is_last_fd(const struct server *s, int fd)
            (rlim_t)fd + (rlim_t)s->reserve_fds + 1 >= limit.rlim_cur;
 }
 
-static void admit(struct server *s, int fd)
+static void admit_client(struct server *s, int fd)
 {
     bool last = is_last_fd(s, fd);
     int r;
@@ -118,7 +118,7 @@ static void on_connection(uv_poll_t *poll, int status, int events)
         int fd = accept4(l->fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
 
         if (fd >= 0)
-            admit(s, fd);
+            admit_client(s, fd);
         else if (is_shortage(errno))
             listeners_pause(s, strerror(errno));
         else if (errno == EAGAIN)
@@ -129,7 +129,7 @@ static void on_connection(uv_poll_t *poll, int status, int events)
 
 /* ---- opening ---- */
 
-static int set_options(int fd)
+static int set_listener_options(int fd)
 {
     static const struct {
         int level, name, value;
@@ -235,7 +235,7 @@ static int open_dual_stack(int fd)
     return setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof(off)) < 0 ? -errno : 0;
 }
 
-static int listen_tcp(struct server *s, const char *host, uint16_t port, uint16_t *ret_port)
+static int listen_on_address(struct server *s, const char *host, uint16_t port, uint16_t *ret_port)
 {
     _cleanup_close_ int fd = -1;
     struct sockaddr_storage address;
@@ -248,7 +248,7 @@ static int listen_tcp(struct server *s, const char *host, uint16_t port, uint16_
     fd = socket(address.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     if (fd < 0)
         return -errno;
-    r = set_options(fd);
+    r = set_listener_options(fd);
     if (r == 0 && strcmp(host, "::") == 0)
         r = open_dual_stack(fd);
     if (r == 0)
@@ -267,11 +267,11 @@ static int listen_tcp(struct server *s, const char *host, uint16_t port, uint16_
 
 int server_listen_tcp(struct server *s, const char *host, uint16_t port, uint16_t *ret_port)
 {
-    int r = listen_tcp(s, host, port, ret_port);
+    int r = listen_on_address(s, host, port, ret_port);
 
     /* IPv6 is not built into this kernel, or switched off. */
     if ((r == -EAFNOSUPPORT || r == -EADDRNOTAVAIL) && strcmp(host, "::") == 0)
-        r = listen_tcp(s, "0.0.0.0", port, ret_port);
+        r = listen_on_address(s, "0.0.0.0", port, ret_port);
     return r;
 }
 

@@ -42,7 +42,7 @@ static bool may_write_log(void)
     return poll(&p, 1, 0) == 1 && p.revents & POLLOUT;
 }
 
-static void log_line(void *data, const char *line)
+static void print_log_line(void *data, const char *line)
 {
     static uint64_t n_lost;
 
@@ -101,7 +101,7 @@ static void on_server_stopped(void *data)
         uv_close((uv_handle_t *)&d->signals[i], NULL);
 }
 
-static void on_signal(uv_signal_t *handle, int number)
+static void on_daemon_signal(uv_signal_t *handle, int number)
 {
     struct daemon *d = handle->data;
     int r;
@@ -125,7 +125,7 @@ static int watch_signals(struct daemon *d)
         d->signals[i].data = d;
         r = uv_signal_init(&d->loop, &d->signals[i]);
         if (r == 0)
-            r = uv_signal_start(&d->signals[i], on_signal, numbers[i]);
+            r = uv_signal_start(&d->signals[i], on_daemon_signal, numbers[i]);
     }
     return r;
 }
@@ -173,14 +173,14 @@ static int start_listening(struct daemon *d)
     return -EIO;
 }
 
-static int run(struct daemon *d)
+static int run_daemon(struct daemon *d)
 {
     struct server_limits limits = daemon_options_limits(&d->options);
     struct server_rounds rounds = daemon_options_rounds(&d->options);
-    struct server_config config = {.limits = &limits, .rounds = &rounds, .log = log_line};
+    struct server_config config = {.limits = &limits, .rounds = &rounds, .log = print_log_line};
     int r = uv_loop_init(&d->loop);
 
-    rounds.log = log_line;
+    rounds.log = print_log_line;
     if (r == 0)
         r = watch_signals(d);
     if (r == 0)
@@ -223,5 +223,5 @@ int main(int argc, char *argv[])
     (void)signal(SIGPIPE, SIG_IGN); /* a client that left is a result of write() */
     raise_fd_limit();
     warn_small_backlog();
-    return run(&daemon);
+    return run_daemon(&daemon);
 }

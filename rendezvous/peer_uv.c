@@ -43,11 +43,11 @@ enum {
     FRAME_PROGRESS = 1 << 20,
 };
 
-static void on_poll(uv_poll_t *poll, int status, int events);
+static void on_peer_poll(uv_poll_t *poll, int status, int events);
 
 /* ---- accounts ---- */
 
-static void charge(uint64_t *total, size_t *charged, size_t now)
+static void set_charge(uint64_t *total, size_t *charged, size_t now)
 {
     *total += now;
     *total -= *charged;
@@ -58,9 +58,9 @@ static void charge(uint64_t *total, size_t *charged, size_t now)
  * store's account, not here. */
 static void charge_buffers(struct peer *p)
 {
-    charge(&p->server->input_bytes, &p->charged_input, p->in.capacity);
-    charge(&p->server->output_bytes, &p->charged_output,
-           p->out.bytes.capacity + p->out.refs_capacity * sizeof(struct outbox_ref));
+    set_charge(&p->server->input_bytes, &p->charged_input, p->in.capacity);
+    set_charge(&p->server->output_bytes, &p->charged_output,
+               p->out.bytes.capacity + p->out.refs_capacity * sizeof(struct outbox_ref));
 }
 
 static size_t output_limit(const struct server *s)
@@ -94,7 +94,7 @@ static bool only_asks(enum wire_op op)
 
 /* ---- polling ---- */
 
-static void update_polling(struct peer *p)
+static void update_peer_polling(struct peer *p)
 {
     uint8_t events = 0;
 
@@ -107,16 +107,16 @@ static void update_polling(struct peer *p)
     p->events = events;
     /* Both fail only when another handle watches the same fd, and the fd is ours. */
     if (events)
-        (void)uv_poll_start(&p->poll, events, on_poll);
+        (void)uv_poll_start(&p->poll, events, on_peer_poll);
     else
         (void)uv_poll_stop(&p->poll);
 }
 
 /* ---- sending ---- */
 
-static void go_deaf(struct peer *p)
+static void peer_drop_output(struct peer *p)
 {
-    p->deaf = true;
+    p->write_failed = true;
     outbox_finish(&p->out);
     charge_buffers(p);
 }
@@ -139,12 +139,12 @@ static bool send_outbox(struct peer *p, struct outbox *o)
 }
 
 /* What waits in p->out, once the socket can take it. */
-static void flush(struct peer *p)
+static void flush_peer(struct peer *p)
 {
     if (outbox_size(&p->out) == 0)
         return;
     if (!send_outbox(p, &p->out))
-        go_deaf(p);
+        peer_drop_output(p);
     else if (outbox_size(&p->out) == 0)
         outbox_finish(&p->out);
     charge_buffers(p);
@@ -157,9 +157,9 @@ static size_t flush_shared(struct peer *p)
     struct outbox *o = &p->server->out;
     size_t size = outbox_size(o);
 
-    if (outbox_size(o) > 0 && (p->deaf || !send_outbox(p, o))) {
+    if (outbox_size(o) > 0 && (p->write_failed || !send_outbox(p, o))) {
         outbox_finish(o);
-        go_deaf(p);
+        peer_drop_output(p);
     }
     if (outbox_size(o) > 0) {
         p->out = *o;
@@ -183,7 +183,7 @@ enum run_result {
 
 /* The five bytes that every TCPStore client says first, in any slices. Nothing is kept until they are right.
  */
-static enum run_result greet(struct peer *p, const uint8_t *data, size_t n, size_t *done)
+static enum run_result check_greeting(struct peer *p, const uint8_t *data, size_t n, size_t *done)
 {
     static const uint8_t greeting[HANDSHAKE_SIZE] = {
         WIRE_OP_VALIDATE,
@@ -204,7 +204,7 @@ static enum run_result greet(struct peer *p, const uint8_t *data, size_t n, size
     return RUN_MORE;
 }
 
-static enum run_result refuse(struct peer *p, enum wire_op op, int result)
+static enum run_result refuse_request(struct peer *p, enum wire_op op, int result)
 {
     server_log(p->server, p, "%s in %s: closed", store_error(result), wire_op_name(op));
     return RUN_BROKEN;
@@ -234,12 +234,12 @@ static enum run_result run_messages(struct peer *p, const uint8_t *data, size_t 
                        (unsigned long long)p->scanner.error_value);
             return RUN_BROKEN;
         }
-        if (may_be_huge(&request) && !p->deaf && s->output_bytes >= s->limits.output_all_max)
+        if (may_be_huge(&request) && !p->write_failed && s->output_bytes >= s->limits.output_all_max)
             return RUN_DEFERRED;
-        if (!p->deaf || !only_asks(request.op))
+        if (!p->write_failed || !only_asks(request.op))
             r = store_apply(&s->store, &p->client, &request, out);
         if (r != 0)
-            return refuse(p, request.op, r);
+            return refuse_request(p, request.op, r);
         *done += size;
     }
     return RUN_MORE;
@@ -248,7 +248,7 @@ static enum run_result run_messages(struct peer *p, const uint8_t *data, size_t 
 static void peer_release(struct peer *p);
 
 /* The connection goes on as an agent's, with these bytes; p is closed. */
-static void hand_over(struct peer *p, const uint8_t *data, size_t n)
+static void hand_over_agent(struct peer *p, const uint8_t *data, size_t n)
 {
     struct server *s = p->server;
     struct buf rest = {0};
@@ -262,7 +262,7 @@ static void hand_over(struct peer *p, const uint8_t *data, size_t n)
         peer_close(p);
     } else {
         peer_release(p);
-        agent_adopt(s, fd, &rest);
+        agent_conn_adopt(s, fd, &rest);
     }
 }
 
@@ -274,7 +274,7 @@ static size_t serve(struct peer *p, const uint8_t *data, size_t n)
     size_t done = 0, n_answered = 0;
 
     if (p->n_greeted < HANDSHAKE_SIZE)
-        r = greet(p, data, n, &done);
+        r = check_greeting(p, data, n, &done);
     for (;;) {
         bool shared = outbox_size(&p->out) == 0;
 
@@ -289,7 +289,7 @@ static size_t serve(struct peer *p, const uint8_t *data, size_t n)
         r = RUN_MORE; /* the socket took it all */
     }
     if (r == RUN_AGENT) {
-        hand_over(p, data + done, n - done);
+        hand_over_agent(p, data + done, n - done);
         return SIZE_MAX;
     }
     p->held = r == RUN_FULL || r == RUN_DEFERRED;
@@ -297,7 +297,7 @@ static size_t serve(struct peer *p, const uint8_t *data, size_t n)
         list_append(&s->deferred, &p->deferred_link);
     if (r != RUN_BROKEN)
         return done;
-    flush(p); /* what was answered before the bad message, if the socket takes it */
+    flush_peer(p); /* what was answered before the bad message, if the socket takes it */
     peer_close(p);
     return SIZE_MAX;
 }
@@ -322,14 +322,14 @@ static void watch_frame(struct peer *p)
 }
 
 /* Something of p changed: decide whether it ends, and what to wait for. */
-static void settle(struct peer *p)
+static void peer_update(struct peer *p)
 {
     if (p->eof && !p->held && outbox_size(&p->out) == 0) {
         peer_close(p);
         return;
     }
     watch_frame(p);
-    update_polling(p);
+    update_peer_polling(p);
 }
 
 /* Executes what p->in holds; false when p is closed. */
@@ -368,7 +368,7 @@ static bool serve_scratch(struct peer *p, size_t n)
 }
 
 /* Where to read to: behind the incomplete message, or the scratch buffer. NULL: p is closed. */
-static uint8_t *reading_place(struct peer *p, size_t *ret_size)
+static uint8_t *peer_read_buffer(struct peer *p, size_t *ret_size)
 {
     struct server *s = p->server;
     uint8_t *place;
@@ -396,10 +396,10 @@ static uint8_t *reading_place(struct peer *p, size_t *ret_size)
 }
 
 /* Reads once; false when p is closed or has nothing to read. */
-static bool receive(struct peer *p)
+static bool peer_read(struct peer *p)
 {
     size_t size;
-    uint8_t *place = reading_place(p, &size);
+    uint8_t *place = peer_read_buffer(p, &size);
     ssize_t n;
 
     if (!place)
@@ -412,8 +412,8 @@ static bool receive(struct peer *p)
     if (n <= 0) {
         p->eof = true;
         if (n < 0)
-            go_deaf(p); /* a reset: nobody is there to read */
-        settle(p);
+            peer_drop_output(p); /* a reset: nobody is there to read */
+        peer_update(p);
         return false;
     }
     if (place == p->server->scratch) {
@@ -424,7 +424,7 @@ static bool receive(struct peer *p)
         if (!serve_buffered(p))
             return false;
     }
-    settle(p);
+    peer_update(p);
     return true;
 }
 
@@ -433,8 +433,8 @@ bool peer_catch_up(struct peer *p)
     uint64_t deadline_ms = p->deadline_ms;
 
     if (p->server->draining)
-        return false; /* nothing more is executed */
-    (void)receive(p); /* whatever came of it is settled */
+        return false;   /* nothing more is executed */
+    (void)peer_read(p); /* whatever came of it is settled */
     return p->closing || list_is_empty(&p->deadline_link) || p->deadline_ms != deadline_ms;
 }
 
@@ -446,24 +446,24 @@ void peer_continue(struct peer *p)
         if (!serve_buffered(p))
             return;
     }
-    settle(p);
+    peer_update(p);
 }
 
 /* ---- releases ---- */
 
-static void tell_released(struct peer *p)
+static void send_wait_stop(struct peer *p)
 {
     static const uint8_t stop = WIRE_WAIT_STOP;
     ssize_t n = -1;
 
-    if (p->deaf)
+    if (p->write_failed)
         return;
     if (outbox_size(&p->out) == 0) {
         n = write(p->fd, &stop, 1);
         if (n == 1)
             return;
         if (errno != EAGAIN && errno != EINTR) {
-            go_deaf(p);
+            peer_drop_output(p);
             return;
         }
     }
@@ -473,7 +473,7 @@ static void tell_released(struct peer *p)
         return;
     }
     charge_buffers(p);
-    update_polling(p);
+    update_peer_polling(p);
 }
 
 /* ---- events ---- */
@@ -482,24 +482,24 @@ static void tell_released(struct peer *p)
  * of it at a time, between the requests of others: the kernel may hold megabytes. */
 static void read_rest(struct peer *p)
 {
-    go_deaf(p);
+    peer_drop_output(p);
     if (p->held) {
         p->held = false;
         if (!serve_buffered(p))
             return;
     }
-    if (!receive(p) && !p->closing)
+    if (!peer_read(p) && !p->closing)
         peer_close(p); /* nothing to read, and nothing would wake us */
 }
 
-static void on_poll(uv_poll_t *poll, int status, int events)
+static void on_peer_poll(uv_poll_t *poll, int status, int events)
 {
     struct peer *p = poll->data;
     struct server *s = p->server;
 
     if (!list_is_empty(&p->client.released)) {
         list_unlink(&p->client.released);
-        tell_released(p); /* its 00 goes ahead of whatever it is answered next */
+        send_wait_stop(p); /* its 00 goes ahead of whatever it is answered next */
     }
     if (p->closing)
         return;
@@ -508,11 +508,11 @@ static void on_poll(uv_poll_t *poll, int status, int events)
         read_rest(p);
     } else {
         if (events & UV_WRITABLE) {
-            flush(p);
+            flush_peer(p);
             peer_continue(p);
         }
         if (events & UV_READABLE && !p->closing && p->events & UV_READABLE)
-            (void)receive(p); /* whatever came of it is settled */
+            (void)peer_read(p); /* whatever came of it is settled */
     }
     server_work_off(s);
 }
@@ -524,7 +524,7 @@ void peers_release(struct server *s, unsigned max)
         struct store_client *client = list_entry(entry, struct store_client, released);
 
         list_unlink(entry);
-        tell_released(list_entry(client, struct peer, client));
+        send_wait_stop(list_entry(client, struct peer, client));
     }
 }
 
@@ -569,7 +569,7 @@ int peer_create(struct server *s, int fd)
     list_append(&s->peers, &p->link);
     s->n_peers++;
     server_set_deadline(s, p, &s->greeting, s->limits.handshake_ms);
-    update_polling(p);
+    update_peer_polling(p);
     return 0;
 }
 
@@ -603,5 +603,5 @@ void peer_drain(struct peer *p)
 {
     p->eof = true;
     p->held = false;
-    settle(p);
+    peer_update(p);
 }

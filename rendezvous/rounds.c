@@ -31,9 +31,9 @@ const char *rounds_job_state_name(unsigned state)
 
 /* ---- life ---- */
 
-void rounds_session_init(struct rounds_session *s)
+void rounds_conn_init(struct rounds_conn *s)
 {
-    *s = (struct rounds_session){0};
+    *s = (struct rounds_conn){0};
     list_init(&s->ending);
 }
 
@@ -49,7 +49,7 @@ void rounds_init(struct rounds *r, const struct rounds_config *config)
 }
 
 /* Jobs whose end was shown to the shell. */
-static void free_shown(struct rounds *r)
+static void free_forgotten_job(struct rounds *r)
 {
     job_destroy(r->shown);
     r->shown = NULL;
@@ -59,7 +59,7 @@ void rounds_finish(struct rounds *r)
 {
     list_for_each_safe(i, &r->jobs) job_forget(list_entry(i, struct rounds_job, in_rounds));
     list_for_each_safe(i, &r->forgotten) job_destroy(list_entry(i, struct rounds_job, in_pending));
-    free_shown(r);
+    free_forgotten_job(r);
     free(r->buckets);
     *r = (struct rounds){0};
 }
@@ -67,7 +67,7 @@ void rounds_finish(struct rounds *r)
 /* ---- refusals ---- */
 
 static void __attribute__((format(printf, 3, 4)))
-refuse(struct rounds *r, struct rounds_session *s, const char *format, ...)
+refuse_hello(struct rounds *r, struct rounds_conn *s, const char *format, ...)
 {
     char text[sizeof(r->refusal) + 64];
     va_list arguments;
@@ -99,20 +99,21 @@ static_assert(sizeof(param_names) / sizeof(param_names[0]) * sizeof(uint32_t) ==
                   sizeof(struct session_params),
               "every parameter has to be compared");
 
-static uint32_t param(const struct session_params *p, const struct param_name *name)
+static uint32_t param_value(const struct session_params *p, const struct param_name *name)
 {
     return *(const uint32_t *)(const void *)((const char *)p + name->offset);
 }
 
 /* False, and refused: the nodes of a job must want the same job. */
-static bool check_params(struct rounds *r, const struct rounds_job *job, const struct rounds_event *event)
+static bool check_params_match(struct rounds *r, const struct rounds_job *job,
+                               const struct rounds_event *event)
 {
     for (size_t i = 0; i < ARRAY_SIZE(param_names); i++) {
-        uint32_t ours = param(&job->params, &param_names[i]);
-        uint32_t theirs = param(&event->hello->params, &param_names[i]);
+        uint32_t ours = param_value(&job->params, &param_names[i]);
+        uint32_t theirs = param_value(&event->hello->params, &param_names[i]);
 
         if (ours != theirs) {
-            refuse(
+            refuse_hello(
                 r, event->session,
                 "job '%.200s' has begun with other parameters: %s is %u here and %u on %.100s; use the same "
                 "command line on all nodes, or another --rdzv-id for another job",
@@ -128,17 +129,18 @@ static void refuse_closed(struct rounds *r, const struct rounds_job *job, const 
     char cause[200];
 
     session_cause_describe(&job->cause, cause, sizeof(cause));
-    refuse(r, event->session, "job '%.100s' is over (%s%s%s); use another --rdzv-id, or try again in %llu s",
-           job->id, session_verdict_name(job->verdict), job->verdict == SESSION_VERDICT_FAILURE ? ": " : "",
-           job->verdict == SESSION_VERDICT_FAILURE ? cause : "",
-           (unsigned long long)((job->forget_ns > event->now_ns ? job->forget_ns - event->now_ns : 0) /
-                                    1000000000 +
-                                1));
+    refuse_hello(r, event->session,
+                 "job '%.100s' is over (%s%s%s); use another --rdzv-id, or try again in %llu s", job->id,
+                 session_verdict_name(job->verdict), job->verdict == SESSION_VERDICT_FAILURE ? ": " : "",
+                 job->verdict == SESSION_VERDICT_FAILURE ? cause : "",
+                 (unsigned long long)((job->forget_ns > event->now_ns ? job->forget_ns - event->now_ns : 0) /
+                                          1000000000 +
+                                      1));
 }
 
 /* ---- reports ---- */
 
-static void raise_to(uint32_t *value, uint32_t other, uint32_t limit)
+static void raise_count(uint32_t *value, uint32_t other, uint32_t limit)
 {
     if (other > *value)
         *value = other < limit ? other : limit;
@@ -146,7 +148,7 @@ static void raise_to(uint32_t *value, uint32_t other, uint32_t limit)
 
 /* An agent may know generations and charges that we do not, when our state was lost. Charges count for what
  * is not begun yet: those of a running generation were told to its members. */
-static void learn(struct rounds_job *job, const struct session_report *report)
+static void learn_from_report(struct rounds_job *job, const struct session_report *report)
 {
     bool foreign = report->instance != job->instance;
 
@@ -155,18 +157,18 @@ static void learn(struct rounds_job *job, const struct session_report *report)
     if (report->generation > job->floor)
         job->floor = report->generation;
     if (foreign && job->state == ROUNDS_GATHERING) {
-        raise_to(&job->restarts, report->restarts, job->params.max_restarts);
-        raise_to(&job->changes, report->changes, job->params.max_changes);
+        raise_count(&job->restarts, report->restarts, job->params.max_restarts);
+        raise_count(&job->changes, report->changes, job->params.max_changes);
     }
 }
 
-static void take_report(struct rounds_node *n, const struct session_report *report)
+static void store_report(struct rounds_node *n, const struct session_report *report)
 {
     n->phase = report->phase;
     n->foreign = report->generation >= 0 && report->instance != n->job->instance;
     n->generation = report->generation;
-    if (report->generation >= n->start_due)
-        n->start_due = -1;
+    if (report->generation >= n->pending_start)
+        n->pending_start = -1;
     if (report->port > 0)
         n->port = report->port;
     if (n->group_rank < 0)
@@ -174,8 +176,8 @@ static void take_report(struct rounds_node *n, const struct session_report *repo
 }
 
 /* What happened to this member, as it says; false: nothing. */
-static bool own_cause(const struct rounds_node *n, const struct session_report *report,
-                      struct session_cause *ret)
+static bool member_failure(const struct rounds_node *n, const struct session_report *report,
+                           struct session_cause *ret)
 {
     if (report->phase != SESSION_FAILED && report->phase != SESSION_STOPPING &&
         report->phase != SESSION_READY)
@@ -192,7 +194,7 @@ static bool own_cause(const struct rounds_node *n, const struct session_report *
     return true;
 }
 
-static uint64_t time_of(const struct session_report *report, uint64_t now_ns)
+static uint64_t failure_time_ns(const struct session_report *report, uint64_t now_ns)
 {
     uint64_t age_ns = report->age_ns < AGE_MAX_NS ? report->age_ns : AGE_MAX_NS;
 
@@ -200,20 +202,20 @@ static uint64_t time_of(const struct session_report *report, uint64_t now_ns)
 }
 
 /* A member speaks about the present generation. */
-static void hear_member(struct rounds_node *n, const struct session_report *report, uint64_t now_ns)
+static void take_member_report(struct rounds_node *n, const struct session_report *report, uint64_t now_ns)
 {
     struct session_cause cause;
 
-    if (!own_cause(n, report, &cause))
+    if (!member_failure(n, report, &cause))
         return;
     /* Being told to stop is no news to us, but for a daemon that was restarted before it wrote it down. */
     if (report->phase == SESSION_FAILED || n->job->state == ROUNDS_RUNNING)
-        job_blame(n->job, &cause, time_of(report, now_ns), now_ns);
+        job_end_generation(n->job, &cause, failure_time_ns(report, now_ns), now_ns);
     n->answered = n->job->state == ROUNDS_ENDING;
 }
 
 /* It runs workers of a generation that is over: what was sent to start it was on its way when that ended. */
-static bool is_astray(const struct rounds_node *n)
+static bool runs_stale_generation(const struct rounds_node *n)
 {
     bool plays = n->phase == SESSION_RUNNING || n->phase == SESSION_DONE;
 
@@ -221,23 +223,24 @@ static bool is_astray(const struct rounds_node *n)
 }
 
 /* May free n. */
-static void hear(struct rounds_node *n, const struct session_report *report, bool hello, uint64_t now_ns)
+static void node_take_report(struct rounds_node *n, const struct session_report *report, bool hello,
+                             uint64_t now_ns)
 {
     struct rounds_job *job = n->job;
 
-    learn(job, report);
+    learn_from_report(job, report);
     if (report->phase == SESSION_LEFT) {
         job_lose(n, SESSION_CAUSE_LEFT, report->cause.text, now_ns);
         job_advance(job, now_ns);
         return;
     }
-    take_report(n, report);
+    store_report(n, report);
     if (n->member && node_is_current(n))
-        hear_member(n, report, now_ns);
+        take_member_report(n, report, now_ns);
     else if (n->member && job->state == ROUNDS_ENDING && report->phase == SESSION_READY)
         n->answered = true; /* it was not even told to start */
-    node_classify(n);
-    if (hello || report->phase == SESSION_READY || is_astray(n))
+    node_update_state(n);
+    if (hello || report->phase == SESSION_READY || runs_stale_generation(n))
         node_want_view(n);
     if (report->drain && n->member && job->state != ROUNDS_CLOSED)
         job_drain(job);
@@ -253,7 +256,7 @@ static struct rounds_job *find_job(struct rounds *r, const struct rounds_event *
     struct rounds_job *job = job_find(r, hello->job);
 
     if (job) {
-        if (!check_params(r, job, event))
+        if (!check_params_match(r, job, event))
             return NULL;
         if (job->state == ROUNDS_CLOSED && hello->report.generation < 0 && !node_find(job, hello->nonce)) {
             refuse_closed(r, job, event);
@@ -262,12 +265,12 @@ static struct rounds_job *find_job(struct rounds *r, const struct rounds_event *
         return job;
     }
     if (r->n_jobs >= r->config.max_jobs) {
-        refuse(r, event->session, "the rendezvous has %zu jobs already, which is its limit", r->n_jobs);
+        refuse_hello(r, event->session, "the rendezvous has %zu jobs already, which is its limit", r->n_jobs);
         return NULL;
     }
     job = job_create(r, hello->job, &hello->params);
     if (!job)
-        refuse(r, event->session, "the rendezvous has no memory for another job");
+        refuse_hello(r, event->session, "the rendezvous has no memory for another job");
     else
         job_begin(job, event->now_ns);
     return job;
@@ -280,35 +283,35 @@ static struct rounds_node *add_node(struct rounds *r, struct rounds_job *job,
     struct rounds_node *n;
 
     if (rounds_job_n_nodes(job) >= r->config.max_nodes) {
-        refuse(r, event->session, "job '%.200s' has %u nodes already, which is the limit", job->id,
-               (unsigned)rounds_job_n_nodes(job));
+        refuse_hello(r, event->session, "job '%.200s' has %u nodes already, which is the limit", job->id,
+                     (unsigned)rounds_job_n_nodes(job));
         return NULL;
     }
     if (r->n_nodes >= r->config.max_nodes_all) {
-        refuse(r, event->session, "the rendezvous has %zu nodes in all jobs already, which is its limit",
-               r->n_nodes);
+        refuse_hello(r, event->session,
+                     "the rendezvous has %zu nodes in all jobs already, which is its limit", r->n_nodes);
         return NULL;
     }
     n = node_create(job, hello->nonce);
     if (!n) {
-        refuse(r, event->session, "the rendezvous has no memory for another node");
+        refuse_hello(r, event->session, "the rendezvous has no memory for another node");
         return NULL;
     }
     session_copy_text(n->host, sizeof(n->host), hello->host);
     session_copy_text(n->role, sizeof(n->role), hello->role);
     n->n_workers = hello->n_workers;
     n->node_rank = hello->node_rank;
-    job->deserted = false;
+    job->empty = false;
     return n;
 }
 
 /* The node is heard over this connection from now on. */
-static void attach(struct rounds *r, struct rounds_node *n, const struct rounds_event *event)
+static void attach_connection(struct rounds *r, struct rounds_node *n, const struct rounds_event *event)
 {
     if (n->session)
-        session_end(r, n->session);
+        conn_end(r, n->session);
     n->session = event->session;
-    n->start_due = -1; /* its hello knows what came over the old one, and nothing more comes over that */
+    n->pending_start = -1; /* its hello knows what came over the old one, and nothing more comes over that */
     n->attempt = event->hello->attempt;
     session_copy_text(n->addr, sizeof(n->addr), event->hello->addr);
     session_copy_text(n->peer, sizeof(n->peer), event->peer);
@@ -320,13 +323,13 @@ static void attach(struct rounds *r, struct rounds_node *n, const struct rounds_
 
 /* Said by who outlived an agent that was killed. It is no sign of life: the node was heard last before, and
  * what others suffered from its death comes after that. */
-static void step_last_word(struct rounds *r, const struct rounds_event *event)
+static void step_death_notice(struct rounds *r, const struct rounds_event *event)
 {
     const struct session_hello *hello = event->hello;
     struct rounds_job *job = job_find(r, hello->job);
     struct rounds_node *n = job ? node_find(job, hello->nonce) : NULL;
 
-    session_end(r, event->session); /* there is nobody to answer to */
+    conn_end(r, event->session); /* there is nobody to answer to */
     if (!n)
         return;
     job_lose(n, SESSION_CAUSE_LOST, hello->report.cause.text, event->now_ns);
@@ -340,11 +343,11 @@ static void step_hello(struct rounds *r, const struct rounds_event *event)
     struct rounds_node *n;
 
     if (fault) {
-        refuse(r, event->session, "%s", fault);
+        refuse_hello(r, event->session, "%s", fault);
         return;
     }
     if (event->hello->report.phase == SESSION_LEFT) {
-        step_last_word(r, event);
+        step_death_notice(r, event);
         return;
     }
     job = find_job(r, event);
@@ -352,14 +355,14 @@ static void step_hello(struct rounds *r, const struct rounds_event *event)
         return;
     n = node_find(job, event->hello->nonce);
     if (n && event->hello->attempt <= n->attempt) {
-        session_end(r, event->session); /* an older connection, whose hello was on its way for longer */
+        conn_end(r, event->session); /* an older connection, whose hello was on its way for longer */
         return;
     }
     if (!n)
         n = add_node(r, job, event);
     if (n) {
-        attach(r, n, event);
-        hear(n, &event->hello->report, true, event->now_ns);
+        attach_connection(r, n, event);
+        node_take_report(n, &event->hello->report, true, event->now_ns);
     } else if (list_is_empty(&job->nodes)) {
         job_forget(job);
     }
@@ -367,7 +370,7 @@ static void step_hello(struct rounds *r, const struct rounds_event *event)
 
 /* ---- other events ---- */
 
-static void step_gone(struct rounds_session *s, uint64_t now_ns)
+static void step_disconnected(struct rounds_conn *s, uint64_t now_ns)
 {
     struct rounds_node *n = s->node;
     struct rounds_job *job;
@@ -378,13 +381,13 @@ static void step_gone(struct rounds_session *s, uint64_t now_ns)
         return;
     job = n->job;
     n->session = NULL;
-    node_classify(n);
-    if (job->state == ROUNDS_CLOSED && n->told)
+    node_update_state(n);
+    if (job->state == ROUNDS_CLOSED && n->verdict_sent)
         node_destroy(n);
     job_advance(job, now_ns);
 }
 
-static void step_timer(struct rounds *r, uint64_t now_ns)
+static void step_rounds_timer(struct rounds *r, uint64_t now_ns)
 {
     uint64_t late_ns = now_ns > r->deadline_ns ? now_ns - r->deadline_ns : 0;
 
@@ -419,7 +422,7 @@ void rounds_step(struct rounds *r, const struct rounds_event *event)
 {
     struct rounds_node *n = event->session ? event->session->node : NULL;
 
-    free_shown(r);
+    free_forgotten_job(r);
     switch (event->kind) {
     case ROUNDS_HELLO:
         if (!n) /* a connection has one hello */
@@ -428,7 +431,7 @@ void rounds_step(struct rounds *r, const struct rounds_event *event)
     case ROUNDS_REPORT:
         if (n) {
             node_heard(n, event->now_ns);
-            hear(n, event->report, false, event->now_ns);
+            node_take_report(n, event->report, false, event->now_ns);
         }
         break;
     case ROUNDS_ALIVE:
@@ -441,11 +444,11 @@ void rounds_step(struct rounds *r, const struct rounds_event *event)
         if (n)
             node_slow(n, event->slack_ns);
         break;
-    case ROUNDS_GONE:
-        step_gone(event->session, event->now_ns);
+    case ROUNDS_DISCONNECTED:
+        step_disconnected(event->session, event->now_ns);
         break;
     case ROUNDS_TIMER:
-        step_timer(r, event->now_ns);
+        step_rounds_timer(r, event->now_ns);
         break;
     case ROUNDS_CLOSE:
         step_close(r, event->reason, event->now_ns);
@@ -455,7 +458,7 @@ void rounds_step(struct rounds *r, const struct rounds_event *event)
     }
 }
 
-size_t rounds_overdue(const struct rounds *r, uint64_t now_ns, struct rounds_session **ret, size_t max)
+size_t rounds_overdue(const struct rounds *r, uint64_t now_ns, struct rounds_conn **ret, size_t max)
 {
     size_t n = 0;
 
@@ -472,7 +475,7 @@ static void view_wait(const struct rounds_node *n, struct session_view *ret)
 
     ret->kind = SESSION_VIEW_WAIT;
     ret->standby = job->state == ROUNDS_RUNNING;
-    ret->n_ready = job->n_nodes[ROUNDS_STANDING];
+    ret->n_ready = job->n_nodes[ROUNDS_NODE_READY];
     ret->min_nodes = job->params.min_nodes;
     ret->max_nodes = job->params.max_nodes;
     ret->n_missing = job->n_missing;
@@ -526,14 +529,14 @@ void rounds_view(const struct rounds_node *n, struct session_view *ret)
 
 /* ---- actions ---- */
 
-static struct list *first(const struct list *head)
+static struct list *first_of_list(const struct list *head)
 {
     return list_is_empty(head) ? NULL : head->next;
 }
 
 static bool next_of_job(struct rounds *r, struct rounds_action *ret)
 {
-    struct list *at = first(&r->pending_jobs);
+    struct list *at = first_of_list(&r->pending_jobs);
     struct rounds_job *job;
 
     if (!at)
@@ -543,13 +546,13 @@ static bool next_of_job(struct rounds *r, struct rounds_action *ret)
     if (job->wants_save) {
         job->wants_save = false;
         ret->kind = ROUNDS_DO_SAVE;
-        if (job->news == 0)
+        if (job->log_kinds == 0)
             list_unlink(at);
         return true;
     }
     ret->kind = ROUNDS_DO_REPORT;
-    ret->news = job->news;
-    job->news = 0;
+    ret->log_kinds = job->log_kinds;
+    job->log_kinds = 0;
     list_unlink(at);
     return true;
 }
@@ -558,7 +561,7 @@ static struct rounds_node *next_pending(struct rounds *r)
 {
     struct list *at;
 
-    while ((at = first(&r->pending))) {
+    while ((at = first_of_list(&r->pending))) {
         struct rounds_node *n = list_entry(at, struct rounds_node, in_pending);
 
         list_unlink(at);
@@ -581,9 +584,9 @@ static bool next_of_node(struct rounds *r, struct rounds_action *ret)
     if (n->wants_view) {
         ret->kind = ROUNDS_DO_SEND;
         rounds_view(n, &ret->view);
-        n->told = n->told || ret->view.kind == SESSION_VIEW_END;
+        n->verdict_sent = n->verdict_sent || ret->view.kind == SESSION_VIEW_END;
         if (ret->view.kind == SESSION_VIEW_START)
-            n->start_due = ret->view.generation;
+            n->pending_start = ret->view.generation;
     } else {
         ret->kind = ROUNDS_DO_ALIVE; /* any view would have said as much */
     }
@@ -594,11 +597,11 @@ static bool next_of_node(struct rounds *r, struct rounds_action *ret)
 
 static bool next_of_session(struct rounds *r, struct rounds_action *ret)
 {
-    struct list *at = first(&r->refused);
+    struct list *at = first_of_list(&r->refused);
 
     if (at) {
         ret->kind = ROUNDS_DO_SEND;
-        ret->session = list_entry(at, struct rounds_session, ending);
+        ret->session = list_entry(at, struct rounds_conn, ending);
         ret->view = (struct session_view){
             .kind = SESSION_VIEW_REFUSED,
             .generation = -1,
@@ -608,18 +611,18 @@ static bool next_of_session(struct rounds *r, struct rounds_action *ret)
         list_append(&r->closing, at);
         return true;
     }
-    at = first(&r->closing);
+    at = first_of_list(&r->closing);
     if (!at)
         return false;
     ret->kind = ROUNDS_DO_CLOSE;
-    ret->session = list_entry(at, struct rounds_session, ending);
+    ret->session = list_entry(at, struct rounds_conn, ending);
     list_unlink(at);
     return true;
 }
 
 static bool next_forgotten(struct rounds *r, struct rounds_action *ret)
 {
-    struct list *at = first(&r->forgotten);
+    struct list *at = first_of_list(&r->forgotten);
 
     if (!at)
         return false;
@@ -632,9 +635,9 @@ static bool next_forgotten(struct rounds *r, struct rounds_action *ret)
 
 bool rounds_next(struct rounds *r, struct rounds_action *ret)
 {
-    free_shown(r);
+    free_forgotten_job(r);
     ret->session = NULL;
     ret->job = NULL;
-    ret->news = 0;
+    ret->log_kinds = 0;
     return next_of_job(r, ret) || next_of_node(r, ret) || next_of_session(r, ret) || next_forgotten(r, ret);
 }

@@ -36,8 +36,8 @@
 
 struct rounds_node;
 
-/* The core's part of a connection; lives in the shell's. Zeroed by rounds_session_init(). */
-struct rounds_session {
+/* The core's part of a connection; lives in the shell's. Zeroed by rounds_conn_init(). */
+struct rounds_conn {
     struct rounds_node *node; /* whose it is; NULL before the hello, and after being replaced */
     struct list ending;       /* in rounds.refused or rounds.closing */
 };
@@ -51,13 +51,13 @@ enum rounds_job_state {
 };
 
 /* What a node is to its job now; rounds_job.n_nodes[] counts them. */
-enum rounds_class {
-    ROUNDS_PLAYING,  /* member of the present generation; ENDING: has not answered yet */
-    ROUNDS_FINISHED, /* member, and all of its workers ended well */
-    ROUNDS_STANDING, /* ready for the next generation */
-    ROUNDS_AWAITED,  /* was member of the last generation and is not ready yet: its place is kept */
-    ROUNDS_COMING,   /* not ready yet */
-    ROUNDS_CLASS_COUNT
+enum rounds_node_state {
+    ROUNDS_NODE_RUNNING,  /* member of the present generation; ENDING: has not answered yet */
+    ROUNDS_NODE_DONE,     /* member, and all of its workers ended well */
+    ROUNDS_NODE_READY,    /* ready for the next generation */
+    ROUNDS_NODE_STOPPING, /* was member of the last generation and is not ready yet: its place is kept */
+    ROUNDS_NODE_JOINING,  /* not ready yet */
+    ROUNDS_NODE_STATE_COUNT
 };
 
 struct rounds_node {
@@ -66,7 +66,7 @@ struct rounds_node {
     struct list in_silence; /* of job.silence, by deadline */
     struct list in_pending; /* of rounds.pending, while something is to be sent */
     struct rounds_node *next_in_bucket;
-    struct rounds_session *session; /* NULL: the connection is lost */
+    struct rounds_conn *session; /* NULL: the connection is lost */
     struct session_nonce nonce;
     uint32_t attempt;
     uint64_t serial; /* by order of arrival */
@@ -84,19 +84,19 @@ struct rounds_node {
     bool foreign; /* the generation it names is of another instance of the job */
     int64_t generation;
     uint16_t port;
-    int64_t start_due; /* told to start it over this connection, and has not spoken of it yet; -1: none */
+    int64_t pending_start; /* told to start it over this connection, and has not spoken of it yet; -1: none */
 
-    enum rounds_class class;
-    bool member;        /* of the present generation */
-    bool answered;      /* member, and the generation is ENDING: has said that it knows */
-    bool veteran;       /* was member of the last generation */
-    int32_t group_rank; /* in the present or last generation; as it says itself after it was away; -1 */
+    enum rounds_node_state state;
+    bool member;          /* of the present generation */
+    bool answered;        /* member, and the generation is ENDING: has said that it knows */
+    bool previous_member; /* was member of the last generation */
+    int32_t group_rank;   /* in the present or last generation; as it says itself after it was away; -1 */
     uint32_t rank_base, role_rank_base, role_world_size;
 
     uint64_t heard_ns;
     uint64_t deadline_ns; /* dead if silent until then */
     bool wants_view, wants_alive;
-    bool told; /* that the job is over */
+    bool verdict_sent; /* that the job is over */
 };
 
 struct rounds_job {
@@ -114,12 +114,12 @@ struct rounds_job {
 
     struct list nodes;   /* in order of arrival */
     struct list silence; /* the same, by deadline */
-    uint32_t n_nodes[ROUNDS_CLASS_COUNT];
+    uint32_t n_nodes[ROUNDS_NODE_STATE_COUNT];
     struct rounds_node **by_rank, **by_role; /* room for all nodes */
     size_t n_slots;
 
     /* The present or last generation. */
-    uint32_t n_members, n_finished_gone; /* members; those that went away after they were done */
+    uint32_t n_members, n_done_left; /* members; those that went away after they were done */
     uint32_t world_size;
     char master_addr[SESSION_ADDR_SIZE];
     uint16_t master_port;
@@ -136,14 +136,14 @@ struct rounds_job {
     uint64_t grace_until_ns;     /* after a restart of the daemon: nobody is dead before */
     uint64_t tick_ns;            /* until then: we look whether we were there to listen */
     uint64_t forget_ns;          /* CLOSED: nobody asks any more */
-    uint64_t scattered_until_ns; /* a node that was lost may still be alive and ask until then */
-    bool deserted;               /* the last node said goodbye: nobody will ask */
+    uint64_t tombstone_until_ns; /* a node that was lost may still be alive and ask until then */
+    bool empty;                  /* the last node said goodbye: nobody will ask */
     bool wants_save;
-    unsigned news; /* enum rounds_news */
+    unsigned log_kinds; /* enum rounds_log_kind */
 };
 
 /* What happened to a job, for the log; bits. */
-enum rounds_news {
+enum rounds_log_kind {
     ROUNDS_LOG_PROGRESS = 1, /* GATHERING: a second has passed */
     ROUNDS_LOG_FORMED = 2,   /* a generation runs */
     ROUNDS_LOG_OVER = 4,     /* a generation is over; its cause may still be replaced by an earlier one */
@@ -157,16 +157,16 @@ enum rounds_event_kind {
     ROUNDS_REPORT, /* session, report */
     ROUNDS_ALIVE,  /* session: an empty frame */
     ROUNDS_SLOW,   /* session, slack_ns: its silence may be the network's, and is no death before that */
-    ROUNDS_GONE,   /* session: the connection is closed; the session may be freed afterwards */
-    ROUNDS_TIMER,  /* rounds_deadline() has passed */
-    ROUNDS_CLOSE,  /* every job is to end, for `reason` */
+    ROUNDS_DISCONNECTED, /* session: the connection is closed; the session may be freed afterwards */
+    ROUNDS_TIMER,        /* rounds_deadline() has passed */
+    ROUNDS_CLOSE,        /* every job is to end, for `reason` */
     ROUNDS_EVENT_COUNT
 };
 
 struct rounds_event {
     enum rounds_event_kind kind;
     uint64_t now_ns; /* monotonic */
-    struct rounds_session *session;
+    struct rounds_conn *session;
     const struct session_hello *hello; /* session_hello_fault() is asked here */
     const struct session_report *report;
     const char *peer, *local; /* numeric addresses of both ends of the connection */
@@ -186,9 +186,9 @@ enum rounds_action_kind {
 
 struct rounds_action {
     enum rounds_action_kind kind;
-    unsigned news;
+    unsigned log_kinds;
     const struct rounds_job *job; /* valid until the next call */
-    struct rounds_session *session;
+    struct rounds_conn *session;
     struct session_view view;
 };
 
@@ -223,7 +223,7 @@ struct rounds {
     char refusal[SESSION_TEXT_SIZE]; /* of the last refused hello */
 };
 
-void rounds_session_init(struct rounds_session *s);
+void rounds_conn_init(struct rounds_conn *s);
 
 void rounds_init(struct rounds *r, const struct rounds_config *config);
 void rounds_finish(struct rounds *r);
@@ -242,7 +242,7 @@ static inline uint64_t rounds_deadline(const struct rounds *r)
 
 /* Sessions whose nodes are dead with the next ROUNDS_TIMER, for the shell to look whether it is the network: up to
  * max of them. Returns how many. */
-size_t rounds_overdue(const struct rounds *r, uint64_t now_ns, struct rounds_session **ret, size_t max);
+size_t rounds_overdue(const struct rounds *r, uint64_t now_ns, struct rounds_conn **ret, size_t max);
 
 /* What this node is told now. */
 void rounds_view(const struct rounds_node *n, struct session_view *ret);
@@ -254,7 +254,7 @@ static inline uint32_t rounds_job_n_nodes(const struct rounds_job *job)
 {
     uint32_t n = 0;
 
-    for (int i = 0; i < ROUNDS_CLASS_COUNT; i++)
+    for (int i = 0; i < ROUNDS_NODE_STATE_COUNT; i++)
         n += job->n_nodes[i];
     return n;
 }

@@ -29,14 +29,15 @@
 #include "rendezvous/session_json.h"
 #include "rendezvous/tcp_liveness_os.h"
 
-static void on_poll(uv_poll_t *poll, int status, int events);
+static void on_agent_poll(uv_poll_t *poll, int status, int events);
 
 static struct rounds_shell *shell_of(const struct agent_conn *a)
 {
     return a->server->rounds;
 }
 
-static void __attribute__((format(printf, 2, 3))) say_about(struct agent_conn *a, const char *format, ...)
+static void __attribute__((format(printf, 2, 3)))
+agent_conn_log(struct agent_conn *a, const char *format, ...)
 {
     char what[SESSION_JSON_ERROR_SIZE], who[INET6_ADDRSTRLEN + 32];
     va_list arguments;
@@ -50,144 +51,145 @@ static void __attribute__((format(printf, 2, 3))) say_about(struct agent_conn *a
 
 /* ---- the network ---- */
 
-uint64_t agent_slack_ns(const struct agent_conn *a)
+uint64_t agent_conn_slack_ns(const struct agent_conn *a)
 {
     return tcp_liveness_slack_ns(a->fd);
 }
 
 /* ---- polling ---- */
 
-static void update_polling(struct agent_conn *a)
+static void update_agent_polling(struct agent_conn *a)
 {
     uint8_t events = UV_READABLE | (buf_size(&a->out) > 0 ? UV_WRITABLE : 0);
 
     if (events == a->events || a->closing)
         return;
     a->events = events;
-    (void)uv_poll_start(&a->poll, events, on_poll); /* fails only when another handle watches the same fd */
+    (void)uv_poll_start(&a->poll, events,
+                        on_agent_poll); /* fails only when another handle watches the same fd */
 }
 
 /* ---- deadlines: to say hello, and to go ---- */
 
-static void on_hasty(uv_timer_t *timer);
+static void on_hello_timeout(uv_timer_t *timer);
 
 /* Everybody in the list has the same time, so the first expires first. */
-static void arm_hasty(struct rounds_shell *r)
+static void arm_hello_timer(struct rounds_shell *r)
 {
     uint64_t now_ms = uv_now(r->server->loop), at_ms;
 
-    if (list_is_empty(&r->hasty) || uv_is_active((uv_handle_t *)&r->hasty_timer))
+    if (list_is_empty(&r->pending_hello) || uv_is_active((uv_handle_t *)&r->hello_timer))
         return;
-    at_ms = list_entry(r->hasty.next, struct agent_conn, hasty_link)->deadline_ms;
+    at_ms = list_entry(r->pending_hello.next, struct agent_conn, pending_hello_link)->deadline_ms;
     /* Cannot fail: has a callback. */
-    (void)uv_timer_start(&r->hasty_timer, on_hasty, at_ms > now_ms ? at_ms - now_ms : 0, 0);
+    (void)uv_timer_start(&r->hello_timer, on_hello_timeout, at_ms > now_ms ? at_ms - now_ms : 0, 0);
 }
 
-static void hasten(struct agent_conn *a)
+static void start_hello_timeout(struct agent_conn *a)
 {
     struct rounds_shell *r = shell_of(a);
 
-    list_unlink(&a->hasty_link);
-    list_append(&r->hasty, &a->hasty_link);
+    list_unlink(&a->pending_hello_link);
+    list_append(&r->pending_hello, &a->pending_hello_link);
     a->deadline_ms = uv_now(r->server->loop) + r->server->limits.handshake_ms;
-    arm_hasty(r);
+    arm_hello_timer(r);
 }
 
-static void on_hasty(uv_timer_t *timer)
+static void on_hello_timeout(uv_timer_t *timer)
 {
     struct rounds_shell *r = timer->data;
 
-    while (!list_is_empty(&r->hasty)) {
-        struct agent_conn *a = list_entry(r->hasty.next, struct agent_conn, hasty_link);
+    while (!list_is_empty(&r->pending_hello)) {
+        struct agent_conn *a = list_entry(r->pending_hello.next, struct agent_conn, pending_hello_link);
 
         if (a->deadline_ms > uv_now(r->server->loop))
             break;
-        if (!a->leaving)
-            say_about(a, "said no hello in time: closed");
-        agent_close(a);
+        if (!a->shutting_down)
+            agent_conn_log(a, "said no hello in time: closed");
+        agent_conn_close(a);
     }
     if (!uv_is_closing((uv_handle_t *)timer))
-        arm_hasty(r);
+        arm_hello_timer(r);
 }
 
 /* ---- sending ---- */
 
 /* Nothing more can be said. What it said before is still read, and the end of that ends it. */
-static void go_deaf(struct agent_conn *a)
+static void agent_conn_drop_output(struct agent_conn *a)
 {
-    a->deaf = true;
+    a->write_failed = true;
     buf_reset(&a->out);
     buf_reset(&a->held);
 }
 
 /* As if the network had broken it: its end is noticed when the socket is read. */
-void agent_cut(struct agent_conn *a)
+void agent_conn_cut(struct agent_conn *a)
 {
-    go_deaf(a);
+    agent_conn_drop_output(a);
     (void)shutdown(a->fd, SHUT_RDWR); /* fails when it is broken already */
 }
 
-static bool keep(struct agent_conn *a, struct buf *to, const struct buf *frame)
+static bool agent_conn_queue(struct agent_conn *a, struct buf *to, const struct buf *frame)
 {
-    if (buf_size(&a->out) + buf_size(&a->held) + buf_size(frame) > AGENT_OUTPUT_MAX) {
-        say_about(a, "does not read what it is told: closed");
+    if (buf_size(&a->out) + buf_size(&a->held) + buf_size(frame) > AGENT_CONN_OUTPUT_MAX) {
+        agent_conn_log(a, "does not read what it is told: closed");
         return false;
     }
     if (buf_append(to, buf_bytes(frame), buf_size(frame)) == 0)
         return true;
-    say_about(a, "closed: no memory for what it was to be told");
+    agent_conn_log(a, "closed: no memory for what it was to be told");
     return false;
 }
 
-static void want_flush(struct agent_conn *a)
+static void agent_conn_want_flush(struct agent_conn *a)
 {
     if (list_is_empty(&a->unsent_link))
         list_append(&shell_of(a)->unsent, &a->unsent_link);
 }
 
-void agent_say(struct agent_conn *a, const struct buf *frame, uint64_t mark)
+void agent_conn_send(struct agent_conn *a, const struct buf *frame, uint64_t mark)
 {
     bool hold = mark > 0 || buf_size(&a->held) > 0;
 
-    if (a->deaf || a->leaving || a->closing)
+    if (a->write_failed || a->shutting_down || a->closing)
         return;
-    if (!keep(a, hold ? &a->held : &a->out, frame)) {
-        agent_cut(a);
+    if (!agent_conn_queue(a, hold ? &a->held : &a->out, frame)) {
+        agent_conn_cut(a);
         return;
     }
     if (mark > a->held_mark)
         a->held_mark = mark;
     if (!hold)
-        want_flush(a);
+        agent_conn_want_flush(a);
 }
 
-void agent_say_alive(struct agent_conn *a)
+void agent_conn_send_alive(struct agent_conn *a)
 {
-    if (a->deaf || a->leaving || a->closing || buf_size(&a->out) > 0)
+    if (a->write_failed || a->shutting_down || a->closing || buf_size(&a->out) > 0)
         return; /* it hears that we are here from what waits to be sent */
     if (frame_put_alive(&a->out) < 0)
-        agent_cut(a);
+        agent_conn_cut(a);
     else
-        want_flush(a);
+        agent_conn_want_flush(a);
 }
 
-void agent_unhold(struct agent_conn *a, uint64_t mark)
+void agent_conn_release(struct agent_conn *a, uint64_t mark)
 {
     if (a->held_mark > mark)
         return;
     if (buf_append(&a->out, buf_bytes(&a->held), buf_size(&a->held)) < 0)
-        agent_cut(a);
+        agent_conn_cut(a);
     buf_reset(&a->held);
     a->held_mark = 0;
-    want_flush(a);
+    agent_conn_want_flush(a);
 }
 
-static bool is_all_said(const struct agent_conn *a)
+static bool is_output_empty(const struct agent_conn *a)
 {
     return buf_size(&a->out) == 0 && buf_size(&a->held) == 0;
 }
 
-void agent_flush(struct agent_conn *a)
+void agent_conn_flush(struct agent_conn *a)
 {
     ssize_t n = 0;
 
@@ -197,28 +199,28 @@ void agent_flush(struct agent_conn *a)
             n = write(a->fd, buf_bytes(&a->out), buf_size(&a->out));
         while (n < 0 && errno == EINTR);
         if (n < 0 && errno != EAGAIN)
-            go_deaf(a);
+            agent_conn_drop_output(a);
         else if (n > 0)
             buf_consume(&a->out, (size_t)n);
         if (buf_size(&a->out) == 0)
             buf_reset(&a->out);
     }
-    if (a->leaving && !a->shut && is_all_said(a)) {
+    if (a->shutting_down && !a->shut && is_output_empty(a)) {
         a->shut = true;
         (void)shutdown(a->fd, SHUT_WR); /* fails when it is broken already */
     }
-    update_polling(a);
+    update_agent_polling(a);
 }
 
 /* ---- the end ---- */
 
-void agent_leave(struct agent_conn *a)
+void agent_conn_shutdown(struct agent_conn *a)
 {
-    if (a->leaving || a->closing)
+    if (a->shutting_down || a->closing)
         return;
-    a->leaving = true;
-    hasten(a);
-    want_flush(a);
+    a->shutting_down = true;
+    start_hello_timeout(a);
+    agent_conn_want_flush(a);
 }
 
 static void on_agent_closed(uv_handle_t *handle)
@@ -230,16 +232,16 @@ static void on_agent_closed(uv_handle_t *handle)
     server_handle_closed(s);
 }
 
-static void charge_input(struct agent_conn *a)
+static void agent_conn_charge_input(struct agent_conn *a)
 {
     a->server->input_bytes += a->in.capacity;
     a->server->input_bytes -= a->charged_input;
     a->charged_input = a->in.capacity;
 }
 
-void agent_close(struct agent_conn *a)
+void agent_conn_close(struct agent_conn *a)
 {
-    struct rounds_event gone = {.kind = ROUNDS_GONE, .session = &a->session};
+    struct rounds_event gone = {.kind = ROUNDS_DISCONNECTED, .session = &a->session};
     struct server *s = a->server;
 
     assert(!a->closing);
@@ -247,9 +249,9 @@ void agent_close(struct agent_conn *a)
     buf_finish(&a->in);
     buf_finish(&a->out);
     buf_finish(&a->held);
-    charge_input(a);
+    agent_conn_charge_input(a);
     list_unlink(&a->link);
-    list_unlink(&a->hasty_link);
+    list_unlink(&a->pending_hello_link);
     list_unlink(&a->unsent_link);
     uv_close((uv_handle_t *)&a->poll, on_agent_closed);
     (void)close(a->fd); /* the poll handle let go of it above */
@@ -260,7 +262,7 @@ void agent_close(struct agent_conn *a)
 /* ---- what it says ---- */
 
 /* The reason goes to the agent, which ends with it: trying again would not help. */
-static void refuse(struct agent_conn *a, const char *why)
+static void refuse_agent(struct agent_conn *a, const char *why)
 {
     struct session_view view = {
         .kind = SESSION_VIEW_REFUSED,
@@ -269,16 +271,17 @@ static void refuse(struct agent_conn *a, const char *why)
     };
     struct buf frame = {0};
 
-    say_about(a, "was refused: %s", why);
+    agent_conn_log(a, "was refused: %s", why);
     session_copy_text(view.cause.text, sizeof(view.cause.text), why);
     if (session_json_put_view(&frame, &view) == 0)
-        agent_say(a, &frame, 0);
+        agent_conn_send(a, &frame, 0);
     buf_finish(&frame);
-    agent_leave(a);
+    agent_conn_shutdown(a);
 }
 
 /* Both ends, as numeric addresses. On a unix socket it is on our own machine, as it is on loopback. */
-static void numeric(int fd, int (*ask)(int fd, struct sockaddr *to, socklen_t *size), char *text, socklen_t n)
+static void format_endpoint(int fd, int (*ask)(int fd, struct sockaddr *to, socklen_t *size), char *text,
+                            socklen_t n)
 {
     union {
         struct sockaddr any;
@@ -311,29 +314,29 @@ static int ask_local(int fd, struct sockaddr *to, socklen_t *size)
     return getsockname(fd, to, size);
 }
 
-static void hear_hello(struct agent_conn *a, const struct session_hello *hello)
+static void receive_hello(struct agent_conn *a, const struct session_hello *hello)
 {
     char peer[INET6_ADDRSTRLEN], local[INET6_ADDRSTRLEN];
 
-    numeric(a->fd, ask_peer, peer, sizeof(peer));
-    numeric(a->fd, ask_local, local, sizeof(local));
+    format_endpoint(a->fd, ask_peer, peer, sizeof(peer));
+    format_endpoint(a->fd, ask_local, local, sizeof(local));
     rounds_shell_step(
         shell_of(a),
         &(struct rounds_event){
             .kind = ROUNDS_HELLO, .session = &a->session, .hello = hello, .peer = peer, .local = local});
     if (a->session.node && !a->closing)
-        list_unlink(&a->hasty_link); /* from now on silence is what ends it */
+        list_unlink(&a->pending_hello_link); /* from now on silence is what ends it */
 }
 
-static void hear_body(struct agent_conn *a, struct wire_span body)
+static void receive_body(struct agent_conn *a, struct wire_span body)
 {
     struct session_json_message message;
     char error[SESSION_JSON_ERROR_SIZE];
 
     if (!session_json_get_message(body.data, body.size, &message, error))
-        refuse(a, error);
+        refuse_agent(a, error);
     else if (message.kind == SESSION_JSON_HELLO)
-        hear_hello(a, &message.hello);
+        receive_hello(a, &message.hello);
     else
         rounds_shell_step(
             shell_of(a),
@@ -343,12 +346,12 @@ static void hear_body(struct agent_conn *a, struct wire_span body)
 static void open_session(struct agent_conn *a)
 {
     if (frame_put_opening(&a->out) < 0)
-        agent_cut(a);
+        agent_conn_cut(a);
     else
-        want_flush(a);
+        agent_conn_want_flush(a);
 }
 
-static void hear(struct agent_conn *a, const struct frame *frame)
+static void receive_frame(struct agent_conn *a, const struct frame *frame)
 {
     switch (frame->kind) {
     case FRAME_OPENED:
@@ -358,7 +361,7 @@ static void hear(struct agent_conn *a, const struct frame *frame)
         rounds_shell_step(shell_of(a), &(struct rounds_event){.kind = ROUNDS_ALIVE, .session = &a->session});
         break;
     case FRAME_BODY:
-        hear_body(a, frame->body);
+        receive_body(a, frame->body);
         break;
     default: /* an echo is for agents */
         break;
@@ -366,23 +369,23 @@ static void hear(struct agent_conn *a, const struct frame *frame)
 }
 
 /* No frame can follow. */
-static void break_off(struct agent_conn *a, int result)
+static void reject_bytes(struct agent_conn *a, int result)
 {
     switch (result) {
     case FRAME_E_VERSION:
-        say_about(a, "speaks version %c of the agent session and this rendezvous version %c: closed",
-                  a->reader.version, FRAME_OPENING[FRAME_OPENING_VERSION_AT]);
+        agent_conn_log(a, "speaks version %c of the agent session and this rendezvous version %c: closed",
+                       a->reader.version, FRAME_OPENING[FRAME_OPENING_VERSION_AT]);
         open_session(a); /* which tells it */
         break;
     case FRAME_E_LONG:
-        say_about(a, "sent a frame of %zu bytes, and at most %d are allowed: closed", a->reader.need,
-                  FRAME_BODY_MAX);
+        agent_conn_log(a, "sent a frame of %zu bytes, and at most %d are allowed: closed", a->reader.need,
+                       FRAME_BODY_MAX);
         break;
     default:
-        say_about(a, "began like an agent of crun and went on otherwise: closed");
+        agent_conn_log(a, "began like an agent of crun and went on otherwise: closed");
         break;
     }
-    agent_leave(a);
+    agent_conn_shutdown(a);
 }
 
 /* Takes what is complete; returns how many bytes that was. */
@@ -392,39 +395,39 @@ static size_t take_frames(struct agent_conn *a, const uint8_t *data, size_t n)
     struct frame frame;
     int r = 0;
 
-    while (r == 0 && !a->leaving && !a->closing) {
+    while (r == 0 && !a->shutting_down && !a->closing) {
         r = frame_decode(&a->reader, data + done, n - done, &frame, &size);
         if (r == 0) {
-            hear(a, &frame);
+            receive_frame(a, &frame);
             done += size;
         }
     }
     if (r > FRAME_E_MORE)
-        break_off(a, r);
+        reject_bytes(a, r);
     if (!list_is_empty(&a->unsent_link))
-        agent_flush(a); /* also what no step of the core has brought */
-    return a->leaving ? n : done;
+        agent_conn_flush(a); /* also what no step of the core has brought */
+    return a->shutting_down ? n : done;
 }
 
 /* ---- receiving ---- */
 
-static bool take(struct agent_conn *a, const uint8_t *data, size_t n)
+static bool agent_conn_take(struct agent_conn *a, const uint8_t *data, size_t n)
 {
     size_t done = take_frames(a, data, n);
 
     if (a->closing || done == n)
         return !a->closing;
     if (buf_append(&a->in, data + done, n - done) < 0) {
-        say_about(a, "closed: no memory for what it says");
-        agent_close(a);
+        agent_conn_log(a, "closed: no memory for what it says");
+        agent_conn_close(a);
         return false;
     }
-    charge_input(a);
+    agent_conn_charge_input(a);
     return true;
 }
 
 /* The frame whose start was kept has grown. */
-static bool take_kept(struct agent_conn *a)
+static bool agent_conn_take_kept(struct agent_conn *a)
 {
     size_t done = take_frames(a, buf_bytes(&a->in), buf_size(&a->in));
 
@@ -433,12 +436,12 @@ static bool take_kept(struct agent_conn *a)
     buf_consume(&a->in, done);
     if (buf_size(&a->in) == 0)
         buf_reset(&a->in);
-    charge_input(a);
+    agent_conn_charge_input(a);
     return true;
 }
 
 /* Where to read to, and how much; NULL: a is closed. */
-static uint8_t *reading_place(struct agent_conn *a, size_t *ret_size)
+static uint8_t *agent_conn_read_buffer(struct agent_conn *a, size_t *ret_size)
 {
     struct server *s = a->server;
     uint8_t *place;
@@ -448,20 +451,20 @@ static uint8_t *reading_place(struct agent_conn *a, size_t *ret_size)
         return s->scratch;
     *ret_size = a->reader.need - buf_size(&a->in);
     place = buf_reserve(&a->in, *ret_size);
-    charge_input(a);
+    agent_conn_charge_input(a);
     if (place && s->input_bytes <= s->limits.input_all_max)
         return place;
-    say_about(a,
-              "closed: no memory for the rest of its frame, or incomplete ones of all clients are too many");
-    agent_close(a);
+    agent_conn_log(
+        a, "closed: no memory for the rest of its frame, or incomplete ones of all clients are too many");
+    agent_conn_close(a);
     return NULL;
 }
 
 /* Reads once; false: a is closed, or there is nothing to read. */
-static bool receive(struct agent_conn *a)
+static bool agent_conn_read(struct agent_conn *a)
 {
     size_t size;
-    uint8_t *place = reading_place(a, &size);
+    uint8_t *place = agent_conn_read_buffer(a, &size);
     ssize_t n;
 
     if (!place)
@@ -472,16 +475,16 @@ static bool receive(struct agent_conn *a)
     if (n < 0 && errno == EAGAIN)
         return false;
     if (n <= 0) {
-        agent_close(a);
+        agent_conn_close(a);
         return false;
     }
     if (place == a->server->scratch)
-        return take(a, place, (size_t)n);
+        return agent_conn_take(a, place, (size_t)n);
     buf_commit(&a->in, (size_t)n);
-    return take_kept(a);
+    return agent_conn_take_kept(a);
 }
 
-static void on_poll(uv_poll_t *poll, int status, int events)
+static void on_agent_poll(uv_poll_t *poll, int status, int events)
 {
     struct agent_conn *a = poll->data;
 
@@ -489,22 +492,22 @@ static void on_poll(uv_poll_t *poll, int status, int events)
         return;
     if (status < 0) { /* it broke; what arrived before still counts */
         a->events = 0;
-        go_deaf(a);
-        while (receive(a))
+        agent_conn_drop_output(a);
+        while (agent_conn_read(a))
             ;
         if (!a->closing)
-            agent_close(a);
+            agent_conn_close(a);
         return;
     }
     if (events & UV_WRITABLE)
-        agent_flush(a);
+        agent_conn_flush(a);
     if (events & UV_READABLE && !a->closing)
-        (void)receive(a); /* whatever came of it is done */
+        (void)agent_conn_read(a); /* whatever came of it is done */
 }
 
 /* ---- the beginning ---- */
 
-void agent_adopt(struct server *s, int fd, struct buf *said)
+void agent_conn_adopt(struct server *s, int fd, struct buf *said)
 {
     struct agent_conn *a = calloc(1, sizeof(*a));
     int r = a ? uv_poll_init(s->loop, &a->poll, fd) : -ENOMEM;
@@ -521,14 +524,14 @@ void agent_adopt(struct server *s, int fd, struct buf *said)
     a->poll.data = a;
     a->server = s;
     a->fd = fd;
-    list_init(&a->hasty_link);
+    list_init(&a->pending_hello_link);
     list_init(&a->unsent_link);
-    rounds_session_init(&a->session);
+    rounds_conn_init(&a->session);
     frame_reader_init_server(&a->reader);
     server_handle_opened(s);
     list_append(&s->rounds->agents, &a->link);
-    hasten(a);
-    update_polling(a);
-    (void)take(a, buf_bytes(said), buf_size(said));
+    start_hello_timeout(a);
+    update_agent_polling(a);
+    (void)agent_conn_take(a, buf_bytes(said), buf_size(said));
     buf_finish(said);
 }

@@ -45,7 +45,7 @@ struct rounds_disk {
 
 /* ---- writing, in the thread ---- */
 
-static int write_all(int fd, const uint8_t *data, size_t n)
+static int write_state_bytes(int fd, const uint8_t *data, size_t n)
 {
     while (n > 0) {
         ssize_t done = write(fd, data, n);
@@ -60,7 +60,7 @@ static int write_all(int fd, const uint8_t *data, size_t n)
     return 0;
 }
 
-static int write_file(int dir, const char *name, const struct buf *text)
+static int write_state_file(int dir, const char *name, const struct buf *text)
 {
     char beside[ROUNDS_FILE_NAME_SIZE + 4];
     _cleanup_close_ int fd = -1;
@@ -70,7 +70,7 @@ static int write_file(int dir, const char *name, const struct buf *text)
     fd = openat(dir, beside, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
     if (fd < 0)
         return -errno;
-    r = write_all(fd, buf_bytes(text), buf_size(text));
+    r = write_state_bytes(fd, buf_bytes(text), buf_size(text));
     if (r == 0 && fsync(fd) < 0)
         r = -errno;
     if (r == 0 && renameat(dir, beside, dir, name) < 0)
@@ -86,7 +86,7 @@ static int make_change(int dir, const struct change *c)
 
     rounds_file_name(c->instance, name);
     if (buf_size(&c->text) > 0)
-        return write_file(dir, name, &c->text);
+        return write_state_file(dir, name, &c->text);
     return unlinkat(dir, name, 0) < 0 && errno != ENOENT ? -errno : 0;
 }
 
@@ -115,7 +115,7 @@ static void change_destroy(struct change *c)
     free(c);
 }
 
-static void complain(struct rounds_disk *d, int error)
+static void log_write_error(struct rounds_disk *d, int error)
 {
     uint64_t now_ns = uv_hrtime();
 
@@ -140,7 +140,7 @@ static void on_written(uv_work_t *work, int status)
         struct change *c = list_entry(i, struct change, link);
 
         if (c->error < 0)
-            complain(d, c->error);
+            log_write_error(d, c->error);
         if (c->mark > d->done)
             d->done = c->mark;
         change_destroy(c);
@@ -207,7 +207,7 @@ void rounds_disk_save(struct rounds_disk *d, const struct rounds_job *job)
     r = c ? rounds_file_put(&c->text, job) : -ENOMEM;
     if (r == 0)
         return;
-    complain(d, r);
+    log_write_error(d, r);
     if (c)
         change_destroy(c); /* the file stays as it is */
 }
@@ -215,7 +215,7 @@ void rounds_disk_save(struct rounds_disk *d, const struct rounds_job *job)
 void rounds_disk_forget(struct rounds_disk *d, const struct rounds_job *job)
 {
     if (d && !want_change(d, job->instance))
-        complain(d, -ENOMEM);
+        log_write_error(d, -ENOMEM);
 }
 
 uint64_t rounds_disk_mark(const struct rounds_disk *d, const struct rounds_job *job)
@@ -235,7 +235,7 @@ uint64_t rounds_disk_done(const struct rounds_disk *d)
 /* ---- reading ---- */
 
 /* 0, -errno, or 1: it is larger than any of ours. */
-static int read_file(int dir, const char *name, struct buf *to)
+static int read_state_file(int dir, const char *name, struct buf *to)
 {
     _cleanup_close_ int fd = openat(dir, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
     ssize_t n = 1;
@@ -274,13 +274,13 @@ static int set_aside(struct rounds_disk *d, const char *name)
     return 0;
 }
 
-static int load_file(struct rounds_disk *d, struct rounds *rounds, const char *name, uint64_t now_ns)
+static int load_state_file(struct rounds_disk *d, struct rounds *rounds, const char *name, uint64_t now_ns)
 {
     _cleanup_(buf_finish) struct buf file = {0};
     char error[ROUNDS_JSON_ERROR_SIZE];
     const uint8_t *rest;
     size_t n;
-    int r = read_file(d->dir, name, &file);
+    int r = read_state_file(d->dir, name, &file);
 
     if (r < 0) {
         rounds_log(d->shell, "the saved state in %s cannot be read: %s", name, strerror(-r));
@@ -297,12 +297,12 @@ static int load_file(struct rounds_disk *d, struct rounds *rounds, const char *n
     return 0;
 }
 
-static int load_entry(struct rounds_disk *d, struct rounds *rounds, const char *name, uint64_t now_ns)
+static int load_state_entry(struct rounds_disk *d, struct rounds *rounds, const char *name, uint64_t now_ns)
 {
     size_t n = strlen(name);
 
     if (rounds_file_is_name(name))
-        return load_file(d, rounds, name, now_ns);
+        return load_state_file(d, rounds, name, now_ns);
     if (n > 4 && strncmp(name, "job-", 4) == 0 && strcmp(name + n - 4, ".new") == 0)
         (void)unlinkat(d->dir, name, 0); /* a crash left it behind, half-written */
     return 0;
@@ -322,7 +322,7 @@ int rounds_disk_load(struct rounds_disk *d, struct rounds *rounds, uint64_t now_
         return r;
     }
     while (r == 0 && (entry = readdir(list)))
-        r = load_entry(d, rounds, entry->d_name, now_ns);
+        r = load_state_entry(d, rounds, entry->d_name, now_ns);
     (void)closedir(list); /* only read */
     if (r == 0 && rounds->n_jobs > 0)
         rounds_log(d->shell, "%zu jobs with %zu nodes were restored; nodes have %g s to return",

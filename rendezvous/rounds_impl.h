@@ -36,7 +36,7 @@ struct rounds_node *node_find(struct rounds_job *job, struct session_nonce nonce
 void node_destroy(struct rounds_node *n);
 
 /* Decides n->class anew after something it depends on changed, and keeps the job's counts. */
-void node_classify(struct rounds_node *n);
+void node_update_state(struct rounds_node *n);
 
 /* The node was heard: it is alive for another while. */
 void node_heard(struct rounds_node *n, uint64_t now_ns);
@@ -47,10 +47,10 @@ void node_slow(struct rounds_node *n, uint64_t slack_ns);
 void node_want_view(struct rounds_node *n);
 void node_want_alive(struct rounds_node *n);
 void job_want_save(struct rounds_job *job);
-void job_want_news(struct rounds_job *job, enum rounds_news news);
+void job_want_log(struct rounds_job *job, enum rounds_log_kind log_kinds);
 
 /* Nobody listens to this connection any more. */
-void session_end(struct rounds *r, struct rounds_session *s);
+void conn_end(struct rounds *r, struct rounds_conn *s);
 
 /* ---- rounds_ranks.c ---- */
 
@@ -66,7 +66,8 @@ void job_resume(struct rounds_job *job, uint64_t now_ns);
 
 /* The present generation cannot go on because of what happened at when_ns. While it is ENDING: an earlier
  * cause replaces a later one. */
-void job_blame(struct rounds_job *job, const struct session_cause *cause, uint64_t when_ns, uint64_t now_ns);
+void job_end_generation(struct rounds_job *job, const struct session_cause *cause, uint64_t when_ns,
+                        uint64_t now_ns);
 
 void job_close(struct rounds_job *job, enum session_verdict verdict, const struct session_cause *cause,
                uint64_t now_ns);
@@ -86,4 +87,4 @@ void job_tick(struct rounds_job *job, uint64_t now_ns, uint64_t late_ns);
 uint64_t job_deadline(const struct rounds_job *job);
 
 /* The nodes that job_tick() would take for dead, see rounds_overdue(). */
-size_t job_overdue(const struct rounds_job *job, uint64_t now_ns, struct rounds_session **ret, size_t max);
+size_t job_overdue(const struct rounds_job *job, uint64_t now_ns, struct rounds_conn **ret, size_t max);

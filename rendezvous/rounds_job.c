@@ -16,22 +16,23 @@ enum {
     STALL_PART = 4,
 };
 
-static void each_node(struct rounds_job *job, void (*what)(struct rounds_node *n))
+static void for_each_node(struct rounds_job *job, void (*what)(struct rounds_node *n))
 {
     list_for_each(i, &job->nodes) what(list_entry(i, struct rounds_node, in_job));
 }
 
 /* ---- the end of a generation ---- */
 
-static void tell_end(struct rounds_node *n)
+static void notify_generation_end(struct rounds_node *n)
 {
     n->answered = false;
-    node_classify(n);
+    node_update_state(n);
     if (n->member)
         node_want_view(n);
 }
 
-void job_blame(struct rounds_job *job, const struct session_cause *cause, uint64_t when_ns, uint64_t now_ns)
+void job_end_generation(struct rounds_job *job, const struct session_cause *cause, uint64_t when_ns,
+                        uint64_t now_ns)
 {
     if (job->state == ROUNDS_ENDING && when_ns < job->cause_ns) {
         job->cause = *cause;
@@ -43,16 +44,16 @@ void job_blame(struct rounds_job *job, const struct session_cause *cause, uint64
     job->cause = *cause;
     job->cause_ns = when_ns;
     job->ending_until_ns = now_ns + ENDING_NODE_TIMEOUTS * ms_to_ns(job->params.node_timeout_ms);
-    each_node(job, tell_end);
-    job_want_news(job, ROUNDS_LOG_OVER);
+    for_each_node(job, notify_generation_end);
+    job_want_log(job, ROUNDS_LOG_OVER);
 }
 
-static void retire(struct rounds_node *n)
+static void end_membership(struct rounds_node *n)
 {
-    n->veteran = n->member;
+    n->previous_member = n->member;
     n->member = false;
     n->answered = false;
-    node_classify(n);
+    node_update_state(n);
 }
 
 static void open_round(struct rounds_job *job, uint64_t now_ns)
@@ -62,15 +63,15 @@ static void open_round(struct rounds_job *job, uint64_t now_ns)
     job->progress_ns = now_ns + PROGRESS_NS;
 }
 
-static void gather(struct rounds_job *job, uint64_t now_ns)
+static void start_gathering(struct rounds_job *job, uint64_t now_ns)
 {
     job->state = ROUNDS_GATHERING;
     open_round(job, now_ns);
-    each_node(job, retire);
+    for_each_node(job, end_membership);
 }
 
 /* Charges the generation to its budget. False: that is used up, or a restart would not help. */
-static bool charge(struct rounds_job *job)
+static bool charge_budget(struct rounds_job *job)
 {
     bool worker = job->cause.kind == SESSION_CAUSE_WORKER;
     uint32_t *spent = worker ? &job->restarts : &job->changes;
@@ -89,15 +90,15 @@ static bool is_drained(const struct rounds_job *job)
 }
 
 /* Every member has answered or is gone: nothing earlier can turn up any more. */
-static void settle(struct rounds_job *job, uint64_t now_ns)
+static void settle_generation(struct rounds_job *job, uint64_t now_ns)
 {
-    job_want_news(job, ROUNDS_LOG_SETTLED);
+    job_want_log(job, ROUNDS_LOG_SETTLED);
     if (is_drained(job)) {
         job_close(job, SESSION_VERDICT_DRAINED, &job->cause, now_ns);
-    } else if (job->drain || !charge(job)) { /* who drains does not want another generation */
+    } else if (job->drain || !charge_budget(job)) { /* who drains does not want another generation */
         job_close(job, SESSION_VERDICT_FAILURE, &job->cause, now_ns);
     } else {
-        gather(job, now_ns);
+        start_gathering(job, now_ns);
         job_want_save(job);
     }
 }
@@ -113,10 +114,10 @@ void job_close(struct rounds_job *job, enum session_verdict verdict, const struc
     job->verdict = verdict;
     job->cause = copy;
     job->forget_ns = now_ns + job->rounds->config.linger_ns;
-    each_node(job, retire);
-    each_node(job, node_want_view);
+    for_each_node(job, end_membership);
+    for_each_node(job, node_want_view);
     job_want_save(job); /* a daemon that forgot it would take those that leave now for lost */
-    job_want_news(job, ROUNDS_LOG_CLOSED);
+    job_want_log(job, ROUNDS_LOG_CLOSED);
 }
 
 void job_drain(struct rounds_job *job)
@@ -124,27 +125,27 @@ void job_drain(struct rounds_job *job)
     if (job->drain)
         return;
     job->drain = true;
-    each_node(job, node_want_view);
+    for_each_node(job, node_want_view);
     job_want_save(job);
-    job_want_news(job, ROUNDS_LOG_DRAIN);
+    job_want_log(job, ROUNDS_LOG_DRAIN);
 }
 
 /* ---- the next generation ---- */
 
-static void report_place(struct rounds_node *n)
+static void send_rank_assignment(struct rounds_node *n)
 {
-    node_classify(n);
+    node_update_state(n);
     node_want_view(n);
 }
 
-static void form(struct rounds_job *job)
+static void form_generation(struct rounds_job *job)
 {
     job->generation = (job->generation > job->floor ? job->generation : job->floor) + 1;
     job_place(job);
     job->state = ROUNDS_RUNNING;
-    each_node(job, report_place);
+    for_each_node(job, send_rank_assignment);
     job_want_save(job); /* before anybody starts: the same number must never name another world */
-    job_want_news(job, ROUNDS_LOG_FORMED);
+    job_want_log(job, ROUNDS_LOG_FORMED);
 }
 
 /*
@@ -153,46 +154,46 @@ static void form(struct rounds_job *job)
  * first round waits for MAX or the end of the last call, as more are expected; a later one only for whoever
  * is on the way, as training stands still.
  */
-static bool is_complete(const struct rounds_job *job, uint64_t now_ns)
+static bool is_round_complete(const struct rounds_job *job, uint64_t now_ns)
 {
-    if (job->n_nodes[ROUNDS_AWAITED] > 0)
+    if (job->n_nodes[ROUNDS_NODE_STOPPING] > 0)
         return now_ns >= job->gather_until_ns;
-    if (job->n_nodes[ROUNDS_STANDING] >= job->params.max_nodes || now_ns >= job->last_call_until_ns)
+    if (job->n_nodes[ROUNDS_NODE_READY] >= job->params.max_nodes || now_ns >= job->last_call_until_ns)
         return true;
-    return job->generation >= 0 && job->n_nodes[ROUNDS_COMING] == 0;
+    return job->generation >= 0 && job->n_nodes[ROUNDS_NODE_JOINING] == 0;
 }
 
-static void give_up(struct rounds_job *job, uint64_t now_ns)
+static void fail_join_timeout(struct rounds_job *job, uint64_t now_ns)
 {
     struct session_cause cause = {
         .kind = SESSION_CAUSE_CLOSED, .group_rank = -1, .rank = -1, .local_rank = -1};
 
     (void)snprintf(cause.text, sizeof(cause.text),
                    "%u of at least %u nodes were there when the join timeout of %g s ran out",
-                   (unsigned)job->n_nodes[ROUNDS_STANDING], (unsigned)job->params.min_nodes,
+                   (unsigned)job->n_nodes[ROUNDS_NODE_READY], (unsigned)job->params.min_nodes,
                    job->params.join_timeout_ms / 1000.0);
     job_close(job, SESSION_VERDICT_FAILURE, &cause, now_ns);
 }
 
 static void advance_gathering(struct rounds_job *job, uint64_t now_ns)
 {
-    uint32_t n = job->n_nodes[ROUNDS_STANDING];
+    uint32_t n = job->n_nodes[ROUNDS_NODE_READY];
 
     if (n < job->params.min_nodes) {
         job->last_call_until_ns = 0;
         if (now_ns >= job->gather_until_ns)
-            give_up(job, now_ns);
+            fail_join_timeout(job, now_ns);
         return;
     }
     if (job->last_call_until_ns == 0)
         job->last_call_until_ns = now_ns + ms_to_ns(job->params.last_call_ms);
-    if (is_complete(job, now_ns))
-        form(job);
+    if (is_round_complete(job, now_ns))
+        form_generation(job);
 }
 
 /* ---- a running generation ---- */
 
-static void grow(struct rounds_job *job, uint64_t now_ns)
+static void admit_newcomer(struct rounds_job *job, uint64_t now_ns)
 {
     struct session_cause cause = {
         .kind = SESSION_CAUSE_JOINED, .group_rank = -1, .rank = -1, .local_rank = -1};
@@ -201,19 +202,19 @@ static void grow(struct rounds_job *job, uint64_t now_ns)
     {
         const struct rounds_node *n = list_entry(i, struct rounds_node, in_job);
 
-        if (n->class == ROUNDS_STANDING) {
+        if (n->state == ROUNDS_NODE_READY) {
             session_copy_text(cause.host, sizeof(cause.host), n->host);
             break;
         }
     }
-    job_blame(job, &cause, now_ns, now_ns);
+    job_end_generation(job, &cause, now_ns, now_ns);
 }
 
 /* There is room for a node that came later. Not when members are done: the job is about to end. */
-static bool can_grow(const struct rounds_job *job)
+static bool can_admit_newcomer(const struct rounds_job *job)
 {
-    return job->n_nodes[ROUNDS_STANDING] > 0 && job->n_members < job->params.max_nodes &&
-           job->n_nodes[ROUNDS_FINISHED] == 0 && job->n_finished_gone == 0 &&
+    return job->n_nodes[ROUNDS_NODE_READY] > 0 && job->n_members < job->params.max_nodes &&
+           job->n_nodes[ROUNDS_NODE_DONE] == 0 && job->n_done_left == 0 &&
            job->changes < job->params.max_changes && !job->drain;
 }
 
@@ -222,10 +223,10 @@ static void advance_running(struct rounds_job *job, uint64_t now_ns)
     static const struct session_cause none = {
         .kind = SESSION_CAUSE_NONE, .group_rank = -1, .rank = -1, .local_rank = -1};
 
-    if (job->n_nodes[ROUNDS_PLAYING] == 0)
+    if (job->n_nodes[ROUNDS_NODE_RUNNING] == 0)
         job_close(job, job->drain ? SESSION_VERDICT_DRAINED : SESSION_VERDICT_SUCCESS, &none, now_ns);
-    else if (can_grow(job))
-        grow(job, now_ns);
+    else if (can_admit_newcomer(job))
+        admit_newcomer(job, now_ns);
 }
 
 /* ---- nodes that go ---- */
@@ -234,19 +235,19 @@ void job_lose(struct rounds_node *n, enum session_cause_kind kind, const char *t
 {
     struct rounds_job *job = n->job;
     struct session_cause cause = {.kind = kind, .group_rank = n->group_rank, .rank = -1, .local_rank = -1};
-    enum rounds_class class = n->class;
+    enum rounds_node_state state = n->state;
     uint64_t when_ns = kind == SESSION_CAUSE_LOST ? n->heard_ns : now_ns;
 
     session_copy_text(cause.host, sizeof(cause.host), n->host);
     session_copy_text(cause.text, sizeof(cause.text), text);
     node_destroy(n);
     if (kind == SESSION_CAUSE_LOST)
-        job->scattered_until_ns = now_ns + job->rounds->config.linger_ns;
-    job->deserted = kind == SESSION_CAUSE_LEFT && list_is_empty(&job->nodes);
-    if (class == ROUNDS_PLAYING) {
-        job_blame(job, &cause, when_ns, now_ns);
-    } else if (class == ROUNDS_FINISHED) {
-        job->n_finished_gone++;
+        job->tombstone_until_ns = now_ns + job->rounds->config.linger_ns;
+    job->empty = kind == SESSION_CAUSE_LEFT && list_is_empty(&job->nodes);
+    if (state == ROUNDS_NODE_RUNNING) {
+        job_end_generation(job, &cause, when_ns, now_ns);
+    } else if (state == ROUNDS_NODE_DONE) {
+        job->n_done_left++;
         job_want_save(job); /* nobody can report again that it was done */
     }
 }
@@ -256,12 +257,12 @@ static uint64_t forget_time(const struct rounds_job *job)
 {
     if (!list_is_empty(&job->nodes) || job->params.min_nodes < job->params.max_nodes)
         return job->forget_ns;
-    return job->scattered_until_ns;
+    return job->tombstone_until_ns;
 }
 
 /* ---- time ---- */
 
-static enum rounds_job_state step_on(struct rounds_job *job, uint64_t now_ns)
+static enum rounds_job_state advance_once(struct rounds_job *job, uint64_t now_ns)
 {
     switch (job->state) {
     case ROUNDS_GATHERING:
@@ -271,8 +272,8 @@ static enum rounds_job_state step_on(struct rounds_job *job, uint64_t now_ns)
         advance_running(job, now_ns);
         break;
     case ROUNDS_ENDING:
-        if (job->n_nodes[ROUNDS_PLAYING] == 0 || now_ns >= job->ending_until_ns)
-            settle(job, now_ns);
+        if (job->n_nodes[ROUNDS_NODE_RUNNING] == 0 || now_ns >= job->ending_until_ns)
+            settle_generation(job, now_ns);
         break;
     default:
         break;
@@ -288,7 +289,7 @@ static uint64_t stall_ns(const struct rounds_job *job)
 
 void job_begin(struct rounds_job *job, uint64_t now_ns)
 {
-    gather(job, now_ns);
+    start_gathering(job, now_ns);
 }
 
 void job_resume(struct rounds_job *job, uint64_t now_ns)
@@ -299,12 +300,12 @@ void job_resume(struct rounds_job *job, uint64_t now_ns)
     job->tick_ns = now_ns + stall_ns(job);
     open_round(job, now_ns);
     job->forget_ns = linger_until_ns;
-    job->scattered_until_ns = linger_until_ns; /* nobody knows who was told what */
+    job->tombstone_until_ns = linger_until_ns; /* nobody knows who was told what */
     list_for_each(i, &job->nodes)
     {
         struct rounds_node *n = list_entry(i, struct rounds_node, in_job);
 
-        node_classify(n);
+        node_update_state(n);
         node_heard(n, now_ns);
     }
     job_advance(job, now_ns);
@@ -317,8 +318,8 @@ void job_advance(struct rounds_job *job, uint64_t now_ns)
 
     do
         before = job->state;
-    while (step_on(job, now_ns) != before);
-    if ((job->state == ROUNDS_GATHERING && job->deserted) ||
+    while (advance_once(job, now_ns) != before);
+    if ((job->state == ROUNDS_GATHERING && job->empty) ||
         (job->state == ROUNDS_CLOSED && now_ns >= forget_time(job))) {
         job_forget(job);
         return;
@@ -329,7 +330,7 @@ void job_advance(struct rounds_job *job, uint64_t now_ns)
 }
 
 /* We were not there to listen, for late_ns at least: nodes get the time to be heard again. */
-static void excuse_silence(struct rounds_job *job, uint64_t now_ns, uint64_t late_ns)
+static void extend_deadlines_after_stall(struct rounds_job *job, uint64_t now_ns, uint64_t late_ns)
 {
     uint64_t timeout_ns = ms_to_ns(job->params.node_timeout_ms);
 
@@ -346,17 +347,17 @@ static void excuse_silence(struct rounds_job *job, uint64_t now_ns, uint64_t lat
     job->ending_until_ns += late_ns;
 }
 
-static struct rounds_node *most_silent(const struct rounds_job *job)
+static struct rounds_node *next_silent_node(const struct rounds_job *job)
 {
     return list_is_empty(&job->silence) ? NULL
                                         : list_entry(job->silence.next, struct rounds_node, in_silence);
 }
 
-static void bury_silent(struct rounds_job *job, uint64_t now_ns)
+static void expire_silent_nodes(struct rounds_job *job, uint64_t now_ns)
 {
     struct rounds_node *n;
 
-    while ((n = most_silent(job)) && now_ns >= n->deadline_ns) {
+    while ((n = next_silent_node(job)) && now_ns >= n->deadline_ns) {
         char text[80];
 
         (void)snprintf(text, sizeof(text), "nothing was heard of it for %llu ms",
@@ -365,7 +366,7 @@ static void bury_silent(struct rounds_job *job, uint64_t now_ns)
     }
 }
 
-size_t job_overdue(const struct rounds_job *job, uint64_t now_ns, struct rounds_session **ret, size_t max)
+size_t job_overdue(const struct rounds_job *job, uint64_t now_ns, struct rounds_conn **ret, size_t max)
 {
     size_t n = 0;
 
@@ -404,28 +405,28 @@ static void find_missing(struct rounds_job *job)
             job->missing[job->n_missing++] = i;
 }
 
-static void tell_progress(struct rounds_node *n)
+static void send_progress(struct rounds_node *n)
 {
-    if (n->class == ROUNDS_STANDING)
+    if (n->state == ROUNDS_NODE_READY)
         node_want_view(n);
 }
 
 void job_tick(struct rounds_job *job, uint64_t now_ns, uint64_t late_ns)
 {
-    excuse_silence(job, now_ns, late_ns);
+    extend_deadlines_after_stall(job, now_ns, late_ns);
     if (now_ns >= job->tick_ns)
         job->tick_ns = now_ns + stall_ns(job);
-    bury_silent(job, now_ns);
+    expire_silent_nodes(job, now_ns);
     if (job->state == ROUNDS_GATHERING && now_ns >= job->progress_ns) {
         job->progress_ns = now_ns + PROGRESS_NS;
         find_missing(job);
-        each_node(job, tell_progress);
-        job_want_news(job, ROUNDS_LOG_PROGRESS);
+        for_each_node(job, send_progress);
+        job_want_log(job, ROUNDS_LOG_PROGRESS);
     }
     job_advance(job, now_ns);
 }
 
-static void sooner(uint64_t *deadline_ns, uint64_t other_ns)
+static void lower_deadline(uint64_t *deadline_ns, uint64_t other_ns)
 {
     if (other_ns < *deadline_ns)
         *deadline_ns = other_ns;
@@ -433,26 +434,26 @@ static void sooner(uint64_t *deadline_ns, uint64_t other_ns)
 
 uint64_t job_deadline(const struct rounds_job *job)
 {
-    const struct rounds_node *n = most_silent(job);
+    const struct rounds_node *n = next_silent_node(job);
     uint64_t deadline_ns = n ? n->deadline_ns : UINT64_MAX;
 
     /* Nobody is heard regularly during the grace, so nothing else would tell that we were away for most of it. */
     if (job->tick_ns < job->grace_until_ns)
-        sooner(&deadline_ns, job->tick_ns);
+        lower_deadline(&deadline_ns, job->tick_ns);
     switch (job->state) {
     case ROUNDS_GATHERING:
         /* Enough nodes of which none is awaited: the last call may go on beyond the join timeout. */
-        if (job->n_nodes[ROUNDS_STANDING] < job->params.min_nodes || job->n_nodes[ROUNDS_AWAITED] > 0)
-            sooner(&deadline_ns, job->gather_until_ns);
-        sooner(&deadline_ns, job->progress_ns);
-        if (job->last_call_until_ns > 0 && job->n_nodes[ROUNDS_AWAITED] == 0)
-            sooner(&deadline_ns, job->last_call_until_ns);
+        if (job->n_nodes[ROUNDS_NODE_READY] < job->params.min_nodes || job->n_nodes[ROUNDS_NODE_STOPPING] > 0)
+            lower_deadline(&deadline_ns, job->gather_until_ns);
+        lower_deadline(&deadline_ns, job->progress_ns);
+        if (job->last_call_until_ns > 0 && job->n_nodes[ROUNDS_NODE_STOPPING] == 0)
+            lower_deadline(&deadline_ns, job->last_call_until_ns);
         break;
     case ROUNDS_ENDING:
-        sooner(&deadline_ns, job->ending_until_ns);
+        lower_deadline(&deadline_ns, job->ending_until_ns);
         break;
     case ROUNDS_CLOSED:
-        sooner(&deadline_ns, forget_time(job));
+        lower_deadline(&deadline_ns, forget_time(job));
         break;
     default:
         break;

@@ -23,7 +23,7 @@ static const struct field job_fields[] = {
     {"changes", FIELD_U32_AT(struct rounds_job, changes, 0, SESSION_COUNT_MAX)},
     {"drain", FIELD_BOOL, offsetof(struct rounds_job, drain)},
     {"members", FIELD_U32_AT(struct rounds_job, n_members, 0, SESSION_NODES_MAX)},
-    {"finished_gone", FIELD_U32_AT(struct rounds_job, n_finished_gone, 0, SESSION_NODES_MAX)},
+    {"done_left", FIELD_U32_AT(struct rounds_job, n_done_left, 0, SESSION_NODES_MAX)},
     {"world_size", FIELD_U32_AT(struct rounds_job, world_size, 0, INT32_MAX)},
     {"master_addr", FIELD_TEXT, offsetof(struct rounds_job, master_addr), .size = SESSION_ADDR_SIZE},
     {"master_port", FIELD_U16, offsetof(struct rounds_job, master_port), 0, UINT16_MAX},
@@ -44,7 +44,7 @@ static const struct field node_fields[] = {
     {"node_rank", FIELD_I32, offsetof(struct rounds_node, node_rank), -1, SESSION_NODES_MAX - 1,
      .missing = -1},
     {"member", FIELD_BOOL, offsetof(struct rounds_node, member)},
-    {"veteran", FIELD_BOOL, offsetof(struct rounds_node, veteran)},
+    {"previous_member", FIELD_BOOL, offsetof(struct rounds_node, previous_member)},
     {"group_rank", FIELD_I32, offsetof(struct rounds_node, group_rank), -1, INT32_MAX, .missing = -1},
     {"rank_base", FIELD_U32_AT(struct rounds_node, rank_base, 0, INT32_MAX)},
     {"role_rank_base", FIELD_U32_AT(struct rounds_node, role_rank_base, 0, INT32_MAX)},
@@ -119,7 +119,7 @@ int rounds_json_save(struct buf *out, const struct rounds_job *job)
 
 /* ---- loading ---- */
 
-static bool fail(char error[ROUNDS_JSON_ERROR_SIZE], const char *what, const char *part)
+static bool load_error(char error[ROUNDS_JSON_ERROR_SIZE], const char *what, const char *part)
 {
     (void)snprintf(error, ROUNDS_JSON_ERROR_SIZE, "the saved state of a job cannot be used: %s%s", what,
                    part);
@@ -148,14 +148,14 @@ static bool load_node(struct rounds_job *job, const cJSON *json, char error[ROUN
     char part[FIELDS_ERROR_SIZE];
 
     if (!fields_read(json, node_fields, ARRAY_SIZE(node_fields), &saved, part))
-        return fail(error, "in a node, ", part);
+        return load_error(error, "in a node, ", part);
     if (node_find(job, saved.nonce))
-        return fail(error, "a node is there twice", "");
+        return load_error(error, "a node is there twice", "");
     if (rounds_job_n_nodes(job) >= job->rounds->config.max_nodes)
-        return fail(error, "it has too many nodes", "");
+        return load_error(error, "it has too many nodes", "");
     n = node_create(job, saved.nonce);
     if (!n)
-        return fail(error, "memory is out", "");
+        return load_error(error, "memory is out", "");
     memcpy(n->host, saved.host, sizeof(n->host));
     memcpy(n->addr, saved.addr, sizeof(n->addr));
     memcpy(n->peer, saved.peer, sizeof(n->peer));
@@ -165,14 +165,14 @@ static bool load_node(struct rounds_job *job, const cJSON *json, char error[ROUN
     n->n_workers = saved.n_workers;
     n->node_rank = saved.node_rank;
     n->member = saved.member && job->state == ROUNDS_RUNNING;
-    n->veteran = saved.veteran;
+    n->previous_member = saved.previous_member;
     n->group_rank = saved.group_rank;
     n->rank_base = saved.rank_base;
     n->role_rank_base = saved.role_rank_base;
     n->role_world_size = saved.role_world_size;
     n->phase = SESSION_STOPPING; /* until it says where it is */
     if (n->member && !has_place(job, n))
-        return fail(error, "a node has no place in the world that it is in", "");
+        return load_error(error, "a node has no place in the world that it is in", "");
     return true;
 }
 
@@ -193,26 +193,26 @@ static struct rounds_job *load_head(struct rounds *r, const cJSON *json, char er
     char part[FIELDS_ERROR_SIZE];
 
     if (!cJSON_IsNumber(version) || version->valuedouble != ROUNDS_JSON_VERSION) {
-        (void)fail(error, "its version is not the one this release knows", "");
+        (void)load_error(error, "its version is not the one this release knows", "");
         return NULL;
     }
     if (!fields_read(json, job_fields, ARRAY_SIZE(job_fields), &saved, part) ||
         !session_json_read_params(json, &saved.params, part) ||
         !session_json_read_cause(json, &saved.cause, part)) {
-        (void)fail(error, "", part);
+        (void)load_error(error, "", part);
         return NULL;
     }
     if (session_params_fault(&saved.params)) {
-        (void)fail(error, session_params_fault(&saved.params), "");
+        (void)load_error(error, session_params_fault(&saved.params), "");
         return NULL;
     }
     if (saved.restarts > saved.params.max_restarts || saved.changes > saved.params.max_changes) {
-        (void)fail(error, "it has been restarted more often than it may be", "");
+        (void)load_error(error, "it has been restarted more often than it may be", "");
         return NULL;
     }
     if (job_find(r, saved.id) || r->n_jobs >= r->config.max_jobs ||
         !(job = job_create(r, saved.id, &saved.params))) {
-        (void)fail(error, "the job is there already, or there are too many, or memory is out", "");
+        (void)load_error(error, "the job is there already, or there are too many, or memory is out", "");
         return NULL;
     }
     job->instance = saved.instance;
@@ -223,7 +223,7 @@ static struct rounds_job *load_head(struct rounds *r, const cJSON *json, char er
     job->changes = saved.changes;
     job->drain = saved.drain;
     job->n_members = saved.n_members;
-    job->n_finished_gone = saved.n_finished_gone;
+    job->n_done_left = saved.n_done_left;
     job->world_size = saved.world_size;
     memcpy(job->master_addr, saved.master_addr, sizeof(job->master_addr));
     job->master_port = saved.master_port;
@@ -239,7 +239,7 @@ bool rounds_json_load(struct rounds *r, const uint8_t *text, size_t n, uint64_t 
     struct rounds_job *job;
 
     if (!json)
-        return fail(error, "it is not JSON, or memory is out", "");
+        return load_error(error, "it is not JSON, or memory is out", "");
     job = load_head(r, json, error);
     if (!job)
         return false;

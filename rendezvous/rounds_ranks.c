@@ -64,7 +64,7 @@ enum claim { CLAIM_HAS, CLAIM_HAD, CLAIM_WISH, CLAIM_NONE };
 
 static enum claim claim_of(const struct rounds_node *n)
 {
-    if (n->veteran && n->group_rank >= 0)
+    if (n->previous_member && n->group_rank >= 0)
         return CLAIM_HAS;
     if (n->group_rank >= 0)
         return CLAIM_HAD;
@@ -101,8 +101,8 @@ static int compare_seniority(const void *x, const void *y)
 {
     const struct rounds_node *a = *(struct rounds_node *const *)x, *b = *(struct rounds_node *const *)y;
 
-    if (a->veteran != b->veteran)
-        return a->veteran ? -1 : 1;
+    if (a->previous_member != b->previous_member)
+        return a->previous_member ? -1 : 1;
     return compare_serials(a, b);
 }
 
@@ -116,7 +116,7 @@ static size_t choose_members(struct rounds_job *job)
     {
         struct rounds_node *node = list_entry(i, struct rounds_node, in_job);
 
-        if (node->class == ROUNDS_STANDING)
+        if (node->state == ROUNDS_NODE_READY)
             candidates[n++] = node;
     }
     if (n > job->params.max_nodes) {
@@ -221,7 +221,7 @@ void job_place(struct rounds_job *job)
     assign_group_ranks(job, n);
     job->world_size = 0;
     job->n_members = (uint32_t)n;
-    job->n_finished_gone = 0;
+    job->n_done_left = 0;
     for (size_t i = 0; i < n; i++) {
         struct rounds_node *node = job->by_rank[i];
 

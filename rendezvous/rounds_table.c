@@ -185,9 +185,9 @@ struct rounds_node *node_create(struct rounds_job *job, struct session_nonce non
     n->node_rank = -1;
     n->group_rank = -1;
     n->generation = -1;
-    n->start_due = -1;
-    n->class = ROUNDS_COMING;
-    job->n_nodes[n->class]++;
+    n->pending_start = -1;
+    n->state = ROUNDS_NODE_JOINING;
+    job->n_nodes[n->state]++;
     list_append(&job->nodes, &n->in_job);
     list_init(&n->in_silence);
     list_init(&n->in_pending);
@@ -202,36 +202,36 @@ void node_destroy(struct rounds_node *n)
     struct rounds *r = job->rounds;
 
     if (n->session)
-        session_end(r, n->session);
+        conn_end(r, n->session);
     bucket_remove(r, n);
     r->n_nodes--;
-    job->n_nodes[n->class]--;
+    job->n_nodes[n->state]--;
     list_unlink(&n->in_job);
     list_unlink(&n->in_silence);
     list_unlink(&n->in_pending);
     free(n);
 }
 
-static enum rounds_class node_class(const struct rounds_node *n)
+static enum rounds_node_state node_state_now(const struct rounds_node *n)
 {
     enum rounds_job_state state = n->job->state;
 
     if (n->member && state == ROUNDS_RUNNING)
-        return n->phase == SESSION_DONE && node_is_current(n) ? ROUNDS_FINISHED : ROUNDS_PLAYING;
+        return n->phase == SESSION_DONE && node_is_current(n) ? ROUNDS_NODE_DONE : ROUNDS_NODE_RUNNING;
     if (n->member && state == ROUNDS_ENDING && !n->answered)
-        return ROUNDS_PLAYING;
+        return ROUNDS_NODE_RUNNING;
     /* Who is about to obey a start is not ready any more: it will run that generation's workers first, and
      * then be ready with another port. */
-    if (n->phase == SESSION_READY && n->session && n->start_due < 0)
-        return ROUNDS_STANDING;
-    return n->veteran || n->member ? ROUNDS_AWAITED : ROUNDS_COMING;
+    if (n->phase == SESSION_READY && n->session && n->pending_start < 0)
+        return ROUNDS_NODE_READY;
+    return n->previous_member || n->member ? ROUNDS_NODE_STOPPING : ROUNDS_NODE_JOINING;
 }
 
-void node_classify(struct rounds_node *n)
+void node_update_state(struct rounds_node *n)
 {
-    n->job->n_nodes[n->class]--;
-    n->class = node_class(n);
-    n->job->n_nodes[n->class]++;
+    n->job->n_nodes[n->state]--;
+    n->state = node_state_now(n);
+    n->job->n_nodes[n->state]++;
 }
 
 void node_heard(struct rounds_node *n, uint64_t now_ns)
@@ -307,13 +307,13 @@ void job_want_save(struct rounds_job *job)
     job_want(job);
 }
 
-void job_want_news(struct rounds_job *job, enum rounds_news news)
+void job_want_log(struct rounds_job *job, enum rounds_log_kind log_kinds)
 {
-    job->news |= news;
+    job->log_kinds |= log_kinds;
     job_want(job);
 }
 
-void session_end(struct rounds *r, struct rounds_session *s)
+void conn_end(struct rounds *r, struct rounds_conn *s)
 {
     if (s->node)
         s->node->session = NULL;

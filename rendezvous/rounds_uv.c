@@ -48,7 +48,7 @@ static bool may_log(struct rounds_shell *r)
     return true;
 }
 
-static void log_line(struct rounds_shell *r, const char *line)
+static void rounds_log_line(struct rounds_shell *r, const char *line)
 {
     char left_out[64];
 
@@ -71,61 +71,61 @@ void rounds_log(struct rounds_shell *r, const char *format, ...)
     va_start(arguments, format);
     (void)vsnprintf(line, sizeof(line), format, arguments);
     va_end(arguments);
-    log_line(r, line);
+    rounds_log_line(r, line);
 }
 
-static void log_news(struct rounds_shell *r, const struct rounds_job *job, unsigned news)
+static void log_job_lines(struct rounds_shell *r, const struct rounds_job *job, unsigned log_kinds)
 {
     char line[ROUNDS_LOG_SIZE];
 
-    while (rounds_log_next(job, &news, line))
-        log_line(r, line);
+    while (rounds_log_next(job, &log_kinds, line))
+        rounds_log_line(r, line);
 }
 
 /* ---- actions ---- */
 
 /* The frame of a view; NULL: memory is out. */
-static const struct buf *frame_of(struct rounds_shell *r, const struct session_view *view)
+static const struct buf *view_frame(struct rounds_shell *r, const struct session_view *view)
 {
-    bool same = buf_size(&r->said_frame) > 0 && memcmp(view, &r->said, sizeof(*view)) == 0;
+    bool same = buf_size(&r->last_view_frame) > 0 && memcmp(view, &r->last_view, sizeof(*view)) == 0;
 
     if (same)
-        return &r->said_frame;
-    buf_consume(&r->said_frame, buf_size(&r->said_frame));
-    if (session_json_put_view(&r->said_frame, view) < 0)
+        return &r->last_view_frame;
+    buf_consume(&r->last_view_frame, buf_size(&r->last_view_frame));
+    if (session_json_put_view(&r->last_view_frame, view) < 0)
         return NULL;
-    r->said = *view;
-    return &r->said_frame;
+    r->last_view = *view;
+    return &r->last_view_frame;
 }
 
 static void send_view(struct rounds_shell *r, const struct rounds_action *action)
 {
     struct agent_conn *a = list_entry(action->session, struct agent_conn, session);
-    const struct buf *frame = frame_of(r, &action->view);
+    const struct buf *frame = view_frame(r, &action->view);
 
     if (frame)
-        agent_say(a, frame, rounds_disk_mark(r->disk, action->job));
+        agent_conn_send(a, frame, rounds_disk_mark(r->disk, action->job));
     else
-        agent_cut(a); /* its next hello is answered with the view */
+        agent_conn_cut(a); /* its next hello is answered with the view */
 }
 
-static void carry_out(struct rounds_shell *r, const struct rounds_action *action)
+static void run_action(struct rounds_shell *r, const struct rounds_action *action)
 {
     switch (action->kind) {
     case ROUNDS_DO_SAVE:
         rounds_disk_save(r->disk, action->job);
         break;
     case ROUNDS_DO_REPORT:
-        log_news(r, action->job, action->news);
+        log_job_lines(r, action->job, action->log_kinds);
         break;
     case ROUNDS_DO_SEND:
         send_view(r, action);
         break;
     case ROUNDS_DO_ALIVE:
-        agent_say_alive(list_entry(action->session, struct agent_conn, session));
+        agent_conn_send_alive(list_entry(action->session, struct agent_conn, session));
         break;
     case ROUNDS_DO_CLOSE:
-        agent_leave(list_entry(action->session, struct agent_conn, session));
+        agent_conn_shutdown(list_entry(action->session, struct agent_conn, session));
         break;
     case ROUNDS_DO_FORGET:
         rounds_disk_forget(r->disk, action->job);
@@ -138,12 +138,12 @@ static void carry_out(struct rounds_shell *r, const struct rounds_action *action
 static void flush_unsent(struct rounds_shell *r)
 {
     while (!list_is_empty(&r->unsent))
-        agent_flush(list_entry(r->unsent.next, struct agent_conn, unsent_link));
+        agent_conn_flush(list_entry(r->unsent.next, struct agent_conn, unsent_link));
 }
 
-static void on_timer(uv_timer_t *timer);
+static void on_rounds_timer(uv_timer_t *timer);
 
-static void arm_timer(struct rounds_shell *r)
+static void arm_rounds_timer(struct rounds_shell *r)
 {
     uint64_t deadline_ns = rounds_deadline(&r->core), now_ns = uv_hrtime();
     uint64_t ms = deadline_ns > now_ns ? (deadline_ns - now_ns + NS_PER_MS - 1) / NS_PER_MS : 0;
@@ -151,39 +151,39 @@ static void arm_timer(struct rounds_shell *r)
     if (deadline_ns == UINT64_MAX || uv_is_active((uv_handle_t *)&r->check))
         return;
     if (uv_is_active((uv_handle_t *)&r->timer) && uv_timer_get_due_in(&r->timer) <= ms)
-        return;                                       /* that one will ask again */
-    (void)uv_timer_start(&r->timer, on_timer, ms, 0); /* cannot fail: has a callback */
+        return;                                              /* that one will ask again */
+    (void)uv_timer_start(&r->timer, on_rounds_timer, ms, 0); /* cannot fail: has a callback */
 }
 
-static void tell_deserted(struct rounds_shell *r)
+static void notify_empty(struct rounds_shell *r)
 {
     bool populated = r->core.n_nodes > 0;
-    bool deserted = r->was_populated && !populated;
+    bool empty = r->was_populated && !populated;
 
     r->was_populated = populated;
-    if (deserted && r->deserted)
-        r->deserted(r->data);
+    if (empty && r->empty)
+        r->empty(r->data);
 }
 
 /* What the core wants done, the connections, and the time for it to be asked again. */
-static void follow(struct rounds_shell *r)
+static void run_actions(struct rounds_shell *r)
 {
     struct rounds_action action;
 
     while (rounds_next(&r->core, &action))
-        carry_out(r, &action);
+        run_action(r, &action);
     rounds_disk_start(r->disk);
     flush_unsent(r);
-    arm_timer(r);
-    tell_deserted(r);
+    arm_rounds_timer(r);
+    notify_empty(r);
 }
 
 /* Nothing is carried out any more, but the core must not keep a connection that is gone. */
-static void step_over(struct rounds_shell *r, const struct rounds_event *event)
+static void drop_event(struct rounds_shell *r, const struct rounds_event *event)
 {
     struct rounds_action action;
 
-    if (event->kind != ROUNDS_GONE)
+    if (event->kind != ROUNDS_DISCONNECTED)
         return;
     rounds_step(&r->core, event);
     while (rounds_next(&r->core, &action))
@@ -194,11 +194,11 @@ void rounds_shell_step(struct rounds_shell *r, struct rounds_event *event)
 {
     event->now_ns = uv_hrtime();
     if (r->over) {
-        step_over(r, event);
+        drop_event(r, event);
         return;
     }
     rounds_step(&r->core, event);
-    follow(r);
+    run_actions(r);
 }
 
 void rounds_shell_saved(struct rounds_shell *r)
@@ -208,58 +208,58 @@ void rounds_shell_saved(struct rounds_shell *r)
         struct agent_conn *a = list_entry(i, struct agent_conn, link);
 
         if (buf_size(&a->held) > 0)
-            agent_unhold(a, rounds_disk_done(r->disk));
+            agent_conn_release(a, rounds_disk_done(r->disk));
     }
     flush_unsent(r);
 }
 
 /* ---- time ---- */
 
-static void on_idle(uv_idle_t *idle)
+static void on_rounds_idle(uv_idle_t *idle)
 {
     /* It is there for the loop not to sleep before the check. */
 }
 
 /* Who is about to be taken for dead may have spoken: TCP keeps words back until what was lost before them has
  * been sent again, which takes round trips. When so many are silent at once, it is not for single packets. */
-static void look_who_is_slow(struct rounds_shell *r)
+static void extend_slow_sessions(struct rounds_shell *r)
 {
-    struct rounds_session *overdue[OVERDUE_MAX];
+    struct rounds_conn *overdue[OVERDUE_MAX];
     size_t n =
         rounds_overdue(&r->core, uv_hrtime() + NS_PER_MS, overdue, OVERDUE_MAX); /* until we have looked */
 
     for (size_t i = 0; n < OVERDUE_MAX && i < n; i++)
         rounds_shell_step(r, &(struct rounds_event){.kind = ROUNDS_SLOW,
                                                     .session = overdue[i],
-                                                    .slack_ns = agent_slack_ns(
+                                                    .slack_ns = agent_conn_slack_ns(
                                                         list_entry(overdue[i], struct agent_conn, session))});
 }
 
-static void on_check(uv_check_t *check)
+static void on_rounds_check(uv_check_t *check)
 {
     struct rounds_shell *r = check->data;
 
     (void)uv_check_stop(&r->check); /* both always succeed */
     (void)uv_idle_stop(&r->idle);
     if (!r->over)
-        look_who_is_slow(r);
+        extend_slow_sessions(r);
     if (rounds_deadline(&r->core) <= uv_hrtime())
         rounds_shell_step(r, &(struct rounds_event){.kind = ROUNDS_TIMER});
     else if (!r->over)
-        arm_timer(r);
+        arm_rounds_timer(r);
 }
 
-static void on_timer(uv_timer_t *timer)
+static void on_rounds_timer(uv_timer_t *timer)
 {
     struct rounds_shell *r = timer->data;
 
-    (void)uv_check_start(&r->check, on_check); /* cannot fail: they have callbacks */
-    (void)uv_idle_start(&r->idle, on_idle);
+    (void)uv_check_start(&r->check, on_rounds_check); /* cannot fail: they have callbacks */
+    (void)uv_idle_start(&r->idle, on_rounds_idle);
 }
 
 /* ---- life ---- */
 
-static int read_state(struct rounds_shell *r, const char *dir)
+static int open_state_dir(struct rounds_shell *r, const char *dir)
 {
     int error = dir ? rounds_disk_open(&r->disk, r, dir) : 0;
 
@@ -285,14 +285,14 @@ int rounds_shell_create(struct server *s, const struct server_rounds *config)
     rounds_init(&r->core, &core);
     r->server = s;
     r->log = config->log;
-    r->deserted = config->deserted;
+    r->empty = config->empty;
     r->data = config->data;
     r->log_tokens = LOG_BURST;
     r->log_refilled_ns = uv_hrtime();
     list_init(&r->agents);
-    list_init(&r->hasty);
+    list_init(&r->pending_hello);
     list_init(&r->unsent);
-    error = read_state(r, config->state_dir);
+    error = open_state_dir(r, config->state_dir);
     if (error < 0) {
         rounds_shell_destroy(r);
         return error;
@@ -301,7 +301,7 @@ int rounds_shell_create(struct server *s, const struct server_rounds *config)
     return 0;
 }
 
-static void on_handle_closed(uv_handle_t *handle)
+static void on_rounds_handle_closed(uv_handle_t *handle)
 {
     struct rounds_shell *r = handle->data;
 
@@ -316,13 +316,13 @@ void rounds_shell_start(struct rounds_shell *r)
         return;
     /* These cannot fail: they only fill in the handle. */
     (void)uv_timer_init(s->loop, &r->timer);
-    (void)uv_timer_init(s->loop, &r->hasty_timer);
+    (void)uv_timer_init(s->loop, &r->hello_timer);
     (void)uv_check_init(s->loop, &r->check);
     (void)uv_idle_init(s->loop, &r->idle);
-    r->timer.data = r->hasty_timer.data = r->check.data = r->idle.data = r;
+    r->timer.data = r->hello_timer.data = r->check.data = r->idle.data = r;
     for (int i = 0; i < 4; i++)
         server_handle_opened(s);
-    follow(r); /* what was read from disk may want something */
+    run_actions(r); /* what was read from disk may want something */
 }
 
 void rounds_shell_drain(struct rounds_shell *r)
@@ -331,7 +331,7 @@ void rounds_shell_drain(struct rounds_shell *r)
         return;
     r->over = true;
     (void)uv_timer_stop(&r->timer); /* always succeeds */
-    list_for_each_safe(i, &r->agents) agent_leave(list_entry(i, struct agent_conn, link));
+    list_for_each_safe(i, &r->agents) agent_conn_shutdown(list_entry(i, struct agent_conn, link));
     flush_unsent(r);
 }
 
@@ -340,11 +340,11 @@ void rounds_shell_stop(struct rounds_shell *r)
     if (!r)
         return;
     r->over = true;
-    list_for_each_safe(i, &r->agents) agent_close(list_entry(i, struct agent_conn, link));
-    uv_close((uv_handle_t *)&r->timer, on_handle_closed);
-    uv_close((uv_handle_t *)&r->hasty_timer, on_handle_closed);
-    uv_close((uv_handle_t *)&r->check, on_handle_closed);
-    uv_close((uv_handle_t *)&r->idle, on_handle_closed);
+    list_for_each_safe(i, &r->agents) agent_conn_close(list_entry(i, struct agent_conn, link));
+    uv_close((uv_handle_t *)&r->timer, on_rounds_handle_closed);
+    uv_close((uv_handle_t *)&r->hello_timer, on_rounds_handle_closed);
+    uv_close((uv_handle_t *)&r->check, on_rounds_handle_closed);
+    uv_close((uv_handle_t *)&r->idle, on_rounds_handle_closed);
 }
 
 void rounds_shell_destroy(struct rounds_shell *r)
@@ -353,7 +353,7 @@ void rounds_shell_destroy(struct rounds_shell *r)
         return;
     rounds_disk_close(r->disk);
     rounds_finish(&r->core);
-    buf_finish(&r->said_frame);
+    buf_finish(&r->last_view_frame);
     free(r);
 }
 

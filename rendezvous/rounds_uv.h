@@ -21,30 +21,30 @@ struct rounds_disk;
 
 /* What an agent has not read. A view is a few hundred bytes; who leaves that many unread is hung or hostile,
  * and finds its present view after it has connected again. */
-enum { AGENT_OUTPUT_MAX = 64 * 1024 };
+enum { AGENT_CONN_OUTPUT_MAX = 64 * 1024 };
 
 struct rounds_shell {
     struct server *server;
     struct rounds core;
     struct rounds_disk *disk; /* NULL: nothing is kept */
     void (*log)(void *data, const char *line);
-    void (*deserted)(void *data);
+    void (*empty)(void *data);
     void *data;
     double log_tokens; /* lines that may be logged now */
     uint64_t log_refilled_ns;
     uint64_t log_suppressed;
 
     struct list agents;
-    struct list hasty;  /* agents that have not said hello or are to leave, by deadline */
-    struct list unsent; /* agents with something to be sent at the end of this step */
-    uv_timer_t hasty_timer;
+    struct list pending_hello; /* agents that have not said hello or are to leave, by deadline */
+    struct list unsent;        /* agents with something to be sent at the end of this step */
+    uv_timer_t hello_timer;
     uv_timer_t timer;
     uv_check_t check; /* active: the timer is due, once all sockets are read */
     uv_idle_t idle;   /* beside it, so that the loop does not sleep first */
 
     /* The last view that is not a START: the same goes to many agents. */
-    struct session_view said;
-    struct buf said_frame;
+    struct session_view last_view;
+    struct buf last_view_frame;
 
     bool was_populated; /* there was a node after the last step */
     bool over;          /* the core is not asked any more */
@@ -54,11 +54,11 @@ struct rounds_shell {
 struct agent_conn {
     uv_poll_t poll;
     struct server *server;
-    struct list link;        /* in rounds_shell.agents */
-    struct list hasty_link;  /* in rounds_shell.hasty */
-    struct list unsent_link; /* in rounds_shell.unsent */
+    struct list link;               /* in rounds_shell.agents */
+    struct list pending_hello_link; /* in rounds_shell.hasty */
+    struct list unsent_link;        /* in rounds_shell.unsent */
     uint64_t deadline_ms;
-    struct rounds_session session;
+    struct rounds_conn session;
     struct frame_reader reader;
     struct buf in;      /* the start of a frame that is incomplete */
     struct buf out;     /* what the socket did not take yet */
@@ -66,10 +66,10 @@ struct agent_conn {
     uint64_t held_mark; /* when that is: rounds_disk_mark() */
     size_t charged_input;
     int fd;
-    uint8_t events; /* what is polled for */
-    bool leaving;   /* is told nothing more, and not listened to */
-    bool shut;      /* leaving, and everything is sent */
-    bool deaf;      /* it cannot be written to; what it sent before still counts */
+    uint8_t events;     /* what is polled for */
+    bool shutting_down; /* is told nothing more, and not listened to */
+    bool shut;          /* leaving, and everything is sent */
+    bool write_failed;  /* it cannot be written to; what it sent before still counts */
     bool closing;
 };
 
@@ -95,21 +95,21 @@ void rounds_shell_saved(struct rounds_shell *r);
 /* ---- rounds_agent_uv.c ---- */
 
 /* A client that turned out to be an agent: takes the socket, and what it said from its opening on. */
-void agent_adopt(struct server *s, int fd, struct buf *said);
+void agent_conn_adopt(struct server *s, int fd, struct buf *last_view);
 
 /* To be sent at the end of the step; mark: not before that is on disk, 0: at once. An agent that cannot be
  * told, because memory is out or it does not read, is cut off: it learns where it stands when it is back. */
-void agent_say(struct agent_conn *a, const struct buf *frame, uint64_t mark);
-void agent_say_alive(struct agent_conn *a);
+void agent_conn_send(struct agent_conn *a, const struct buf *frame, uint64_t mark);
+void agent_conn_send_alive(struct agent_conn *a);
 /* See tcp_liveness_slack_ns(). */
-uint64_t agent_slack_ns(const struct agent_conn *a);
-void agent_cut(struct agent_conn *a);
+uint64_t agent_conn_slack_ns(const struct agent_conn *a);
+void agent_conn_cut(struct agent_conn *a);
 
 /* Sends what it can. */
-void agent_flush(struct agent_conn *a);
+void agent_conn_flush(struct agent_conn *a);
 /* What was held until this mark may go out. */
-void agent_unhold(struct agent_conn *a, uint64_t mark);
+void agent_conn_release(struct agent_conn *a, uint64_t mark);
 /* Closes it after what was said, once it has closed its own end. */
-void agent_leave(struct agent_conn *a);
+void agent_conn_shutdown(struct agent_conn *a);
 /* The connection is over, and the core hears it. a is freed when the loop has turned. */
-void agent_close(struct agent_conn *a);
+void agent_conn_close(struct agent_conn *a);

@@ -83,7 +83,7 @@ struct peer {
     uint8_t events;    /* what is polled for */
     bool held;         /* `in` has requests that wait until replies were read */
     bool eof;          /* nothing more will come */
-    bool deaf;         /* the client cannot be written to; what it sent before still counts */
+    bool write_failed; /* the client cannot be written to; what it sent before still counts */
     bool closing;
 };
 

@@ -17,6 +17,6 @@ struct server_rounds {
     void (*log)(void *data, const char *line);
     /* The last node of the last job is gone: everybody was told how the job ended, or left, or is lost. From
      * within the loop; server_drain() and server_stop() may be called from it. NULL: nobody. */
-    void (*deserted)(void *data);
+    void (*empty)(void *data);
     void *data;
 };

@@ -108,7 +108,7 @@ void server_log(struct server *s, const struct peer *p, const char *format, ...)
 
 /* ---- deadlines ---- */
 
-static void on_deadline(uv_timer_t *timer);
+static void on_client_deadline(uv_timer_t *timer);
 
 static void arm_deadline(struct server *s, uint64_t at_ms)
 {
@@ -118,7 +118,7 @@ static void arm_deadline(struct server *s, uint64_t at_ms)
         return;
     s->deadline_ms = at_ms;
     /* Fails only for a closing handle or without a callback. */
-    (void)uv_timer_start(&s->deadline_timer, on_deadline, at_ms > now ? at_ms - now : 0, 0);
+    (void)uv_timer_start(&s->deadline_timer, on_client_deadline, at_ms > now ? at_ms - now : 0, 0);
 }
 
 void server_set_deadline(struct server *s, struct peer *p, struct list *list, unsigned timeout_ms)
@@ -149,7 +149,7 @@ static void expire(struct server *s, struct list *list, const char *why)
     }
 }
 
-static void on_deadline(uv_timer_t *timer)
+static void on_client_deadline(uv_timer_t *timer)
 {
     struct server *s = timer->data;
 
@@ -185,7 +185,7 @@ void server_handle_closed(struct server *s)
         server_free(s);
 }
 
-static void on_handle_closed(uv_handle_t *handle)
+static void on_server_handle_closed(uv_handle_t *handle)
 {
     server_handle_closed(handle->data);
 }
@@ -198,7 +198,7 @@ static void adopt_handle(struct server *s, uv_handle_t *handle)
 
 /* ---- life ---- */
 
-static void on_rest(uv_idle_t *idle)
+static void on_rest_idle(uv_idle_t *idle)
 {
     server_work_off(idle->data);
 }
@@ -219,7 +219,7 @@ void server_work_off(struct server *s)
         return;
     /* Both cannot fail: the handle has a callback. */
     if (is_work_left(s))
-        (void)uv_idle_start(&s->rest_idle, on_rest);
+        (void)uv_idle_start(&s->rest_idle, on_rest_idle);
     else
         (void)uv_idle_stop(&s->rest_idle);
 }
@@ -300,10 +300,10 @@ static void close_all(struct server *s)
     while (!list_is_empty(&s->peers))
         peer_close(list_entry(s->peers.next, struct peer, link));
     rounds_shell_stop(s->rounds);
-    uv_close((uv_handle_t *)&s->deadline_timer, on_handle_closed);
-    uv_close((uv_handle_t *)&s->accept_timer, on_handle_closed);
-    uv_close((uv_handle_t *)&s->drain_timer, on_handle_closed);
-    uv_close((uv_handle_t *)&s->rest_idle, on_handle_closed);
+    uv_close((uv_handle_t *)&s->deadline_timer, on_server_handle_closed);
+    uv_close((uv_handle_t *)&s->accept_timer, on_server_handle_closed);
+    uv_close((uv_handle_t *)&s->drain_timer, on_server_handle_closed);
+    uv_close((uv_handle_t *)&s->rest_idle, on_server_handle_closed);
 }
 
 void server_stop(struct server *s, void (*stopped)(void *data), void *data)
@@ -353,5 +353,5 @@ void server_peer_gone(struct server *s)
     else if (s->accept_paused)
         listeners_resume(s);
     if (!s->stopping && is_work_left(s))
-        (void)uv_idle_start(&s->rest_idle, on_rest); /* it may have made room for a deferred one */
+        (void)uv_idle_start(&s->rest_idle, on_rest_idle); /* it may have made room for a deferred one */
 }

@@ -20,7 +20,7 @@ enum {
     REBUFFS_MAX = 3,
     ALIVES_PER_TIMEOUT = 4,
     /* Who has been told to stop is killed by the one who told it, after a while. */
-    DRAIN_ALONE_MS = 5000,
+    DRAIN_UNREACHABLE_MS = 5000,
 };
 
 static const char *const link_names[SESSION_LINK_COUNT] = {
@@ -29,7 +29,7 @@ static const char *const link_names[SESSION_LINK_COUNT] = {
     [SESSION_LINK_GREETING] = "greeting",
     [SESSION_LINK_OPENING] = "opening",
     [SESSION_LINK_UP] = "up",
-    [SESSION_LINK_OVER] = "over",
+    [SESSION_LINK_CLOSED] = "over",
 };
 
 const char *session_link_name(unsigned link)
@@ -39,7 +39,7 @@ const char *session_link_name(unsigned link)
 
 static const struct session_cause no_cause = {.group_rank = -1, .rank = -1, .local_rank = -1};
 
-static void act(struct session_actions *out, enum session_action action)
+static void add_action(struct session_actions *out, enum session_action action)
 {
     assert(out->n_items < SESSION_ACTIONS_MAX);
     out->items[out->n_items++] = action;
@@ -102,10 +102,10 @@ void session_hello(const struct session *s, uint64_t now_ns, struct session_hell
 }
 
 /* Whoever is not connected says it in the next hello. */
-static void report(struct session *s, struct session_actions *out)
+static void send_report_action(struct session *s, struct session_actions *out)
 {
     if (s->link == SESSION_LINK_UP || s->link == SESSION_LINK_OPENING)
-        act(out, SESSION_DO_REPORT);
+        add_action(out, SESSION_DO_REPORT);
 }
 
 /* ---- the end ---- */
@@ -116,13 +116,13 @@ static bool has_connection(const struct session *s)
            s->link == SESSION_LINK_OPENING || s->link == SESSION_LINK_UP;
 }
 
-static void finish(struct session *s, enum session_end end, struct session_actions *out)
+static void session_finish(struct session *s, enum conn_end end, struct session_actions *out)
 {
     if (has_connection(s))
-        act(out, SESSION_DO_CLOSE);
-    s->link = SESSION_LINK_OVER;
+        add_action(out, SESSION_DO_CLOSE);
+    s->link = SESSION_LINK_CLOSED;
     s->end = end;
-    act(out, SESSION_DO_END);
+    add_action(out, SESSION_DO_END);
 }
 
 /* ---- the link ---- */
@@ -136,30 +136,32 @@ static uint64_t jitter_ns(struct session *s, uint32_t ms)
     return (ms / 2 + s->random % (ms / 2 + 1)) * MS;
 }
 
-static void dial(struct session *s, uint64_t now_ns, struct session_actions *out)
+static void session_dial(struct session *s, uint64_t now_ns, struct session_actions *out)
 {
     s->link = SESSION_LINK_DIALING;
     s->dialed_ns = now_ns;
     s->link_until_ns = now_ns + DIAL_MS * MS;
     s->hello.attempt++;
-    act(out, SESSION_DO_DIAL);
+    add_action(out, SESSION_DO_DIAL);
 }
 
-static uint64_t alone_until_ns(const struct session *s)
+static uint64_t unreachable_until_ns(const struct session *s)
 {
-    uint64_t until_ns = s->alone_ns + (s->was_up ? s->cutoff_ns : s->hello.params.join_timeout_ms * MS);
-    uint64_t drain_ns = (s->drain_ns > s->alone_ns ? s->drain_ns : s->alone_ns) + DRAIN_ALONE_MS * MS;
+    uint64_t until_ns =
+        s->unreachable_since_ns + (s->was_up ? s->cutoff_ns : s->hello.params.join_timeout_ms * MS);
+    uint64_t drain_ns = (s->drain_ns > s->unreachable_since_ns ? s->drain_ns : s->unreachable_since_ns) +
+                        DRAIN_UNREACHABLE_MS * MS;
 
     return s->drain && drain_ns < until_ns ? drain_ns : until_ns;
 }
 
 /* The connection is gone, or was never there. The next attempt begins at most a second after the last. */
-static void fall_back(struct session *s, uint64_t now_ns)
+static void session_fall_back(struct session *s, uint64_t now_ns)
 {
     uint64_t wait_ns;
 
     if (s->link == SESSION_LINK_UP) {
-        s->alone_ns = now_ns;
+        s->unreachable_since_ns = now_ns;
         s->backoff_ms = 0;
         s->patience_ns = GREETING_AGAIN_MS * MS;
     }
@@ -171,22 +173,23 @@ static void fall_back(struct session *s, uint64_t now_ns)
         s->backoff_ms = BACKOFF_MAX_MS;
 }
 
-static void complain(struct session *s, uint64_t now_ns, const char *what, struct session_actions *out)
+static void session_complain(struct session *s, uint64_t now_ns, const char *what,
+                             struct session_actions *out)
 {
-    if (now_ns < s->say_ns)
+    if (now_ns < s->next_complaint_ns)
         return;
-    s->say_ns = now_ns + COMPLAIN_MS * MS;
-    set_text(
-        s, "the rendezvous at %.200s %s; trying again for %llu s", s->endpoint, what,
-        (unsigned long long)((alone_until_ns(s) > now_ns ? alone_until_ns(s) - now_ns : 0) / (1000 * MS)));
-    act(out, SESSION_DO_SAY);
+    s->next_complaint_ns = now_ns + COMPLAIN_MS * MS;
+    set_text(s, "the rendezvous at %.200s %s; trying again for %llu s", s->endpoint, what,
+             (unsigned long long)((unreachable_until_ns(s) > now_ns ? unreachable_until_ns(s) - now_ns : 0) /
+                                  (1000 * MS)));
+    add_action(out, SESSION_DO_LOG);
 }
 
 static void finish_foreign(struct session *s, const char *what, struct session_actions *out)
 {
     set_text(s, "%.200s is not a rendezvous of crun: %.200s; check --rdzv-endpoint and what listens there",
              s->endpoint, what);
-    finish(s, SESSION_END_FOREIGN, out);
+    session_finish(s, SESSION_END_FOREIGN, out);
 }
 
 static void step_lost(struct session *s, const struct session_event *event, struct session_actions *out)
@@ -205,16 +208,16 @@ static void step_lost(struct session *s, const struct session_event *event, stru
     }
     (void)snprintf(what, sizeof(what), "%s (%.100s)", s->was_up ? "was lost" : "cannot be reached",
                    event->text ? event->text : "closed");
-    fall_back(s, event->now_ns);
-    complain(s, event->now_ns, what, out);
+    session_fall_back(s, event->now_ns);
+    session_complain(s, event->now_ns, what, out);
 }
 
 static void step_foreign(struct session *s, const struct session_event *event, struct session_actions *out)
 {
     if (s->was_up) { /* somebody took the port of a rendezvous that is gone; it may come back */
-        act(out, SESSION_DO_CLOSE);
-        fall_back(s, event->now_ns);
-        complain(s, event->now_ns, "was lost, and something else answers there now", out);
+        add_action(out, SESSION_DO_CLOSE);
+        session_fall_back(s, event->now_ns);
+        session_complain(s, event->now_ns, "was lost, and something else answers there now", out);
         return;
     }
     finish_foreign(s, event->text ? event->text : "it does not speak the protocol", out);
@@ -227,12 +230,12 @@ static void step_version(struct session *s, const struct session_event *event, s
         "the rendezvous at %.200s speaks version %.20s of the agent session and this crun version %d; use "
         "the same release of crun on all nodes",
         s->endpoint, event->text ? event->text : "?", SESSION_VERSION);
-    finish(s, SESSION_END_FOREIGN, out);
+    session_finish(s, SESSION_END_FOREIGN, out);
 }
 
 /* ---- views ---- */
 
-static void see_start(struct session *s, const struct session_event *event, struct session_actions *out)
+static void take_start(struct session *s, const struct session_event *event, struct session_actions *out)
 {
     const struct session_view *view = event->view;
 
@@ -246,39 +249,39 @@ static void see_start(struct session *s, const struct session_event *event, stru
     s->changes = view->changes;
     s->cause = no_cause;
     s->drain = s->drained = false;
-    act(out, SESSION_DO_START);
-    report(s, out);
+    add_action(out, SESSION_DO_START);
+    send_report_action(s, out);
 }
 
-static void see_stop(struct session *s, const struct session_view *view, struct session_actions *out)
+static void take_stop(struct session *s, const struct session_view *view, struct session_actions *out)
 {
     if (view->generation != s->generation || (s->phase != SESSION_RUNNING && s->phase != SESSION_DONE))
         return;
     s->phase = SESSION_STOPPING;
     s->cause = view->cause;
-    act(out, SESSION_DO_STOP);
-    report(s, out);
+    add_action(out, SESSION_DO_STOP);
+    send_report_action(s, out);
 }
 
-static void see_drain(struct session *s, const struct session_view *view, struct session_actions *out)
+static void take_drain(struct session *s, const struct session_view *view, struct session_actions *out)
 {
     if (!view->drain || s->drained || s->phase != SESSION_RUNNING || view->generation != s->generation)
         return;
     s->drained = true;
-    act(out, SESSION_DO_DRAIN);
+    add_action(out, SESSION_DO_DRAIN);
 }
 
-static void see_end(struct session *s, const struct session_view *view, struct session_actions *out)
+static void take_end(struct session *s, const struct session_view *view, struct session_actions *out)
 {
     s->verdict = view->verdict;
     s->cause = view->cause;
     s->restarts = view->restarts;
     s->changes = view->changes;
     session_cause_describe(&view->cause, s->text, sizeof(s->text));
-    finish(s, SESSION_END_VERDICT, out);
+    session_finish(s, SESSION_END_VERDICT, out);
 }
 
-static void heard(struct session *s, uint64_t now_ns)
+static void session_set_up(struct session *s, uint64_t now_ns)
 {
     s->heard_ns = now_ns;
     if (s->link == SESSION_LINK_UP)
@@ -286,7 +289,7 @@ static void heard(struct session *s, uint64_t now_ns)
     s->link = SESSION_LINK_UP;
     s->was_up = true;
     s->n_rebuffs = 0;
-    s->say_ns = 0;
+    s->next_complaint_ns = 0;
     s->alive_ns =
         now_ns; /* at once: the answer may have been long on its way, and the silence counts from the hello */
 }
@@ -295,27 +298,27 @@ static void step_view(struct session *s, const struct session_event *event, stru
 {
     const struct session_view *view = event->view;
 
-    heard(s, event->now_ns);
+    session_set_up(s, event->now_ns);
     switch (view->kind) {
     case SESSION_VIEW_WAIT:
         if (s->phase == SESSION_READY)
-            act(out, SESSION_DO_PROGRESS);
+            add_action(out, SESSION_DO_PROGRESS);
         break;
     case SESSION_VIEW_START:
-        see_start(s, event, out);
+        take_start(s, event, out);
         break;
     case SESSION_VIEW_CONTINUE:
-        see_drain(s, view, out);
+        take_drain(s, view, out);
         break;
     case SESSION_VIEW_STOP:
-        see_stop(s, view, out);
+        take_stop(s, view, out);
         break;
     case SESSION_VIEW_END:
-        see_end(s, view, out);
+        take_end(s, view, out);
         break;
     case SESSION_VIEW_REFUSED:
         set_text(s, "the rendezvous at %.200s refuses this node: %.300s", s->endpoint, view->cause.text);
-        finish(s, SESSION_END_REFUSED, out);
+        session_finish(s, SESSION_END_REFUSED, out);
         break;
     case SESSION_VIEW_COUNT:
         break;
@@ -334,7 +337,7 @@ static void step_group_failed(struct session *s, const struct session_event *eve
     s->cause = *event->cause;
     s->cause.kind = SESSION_CAUSE_WORKER;
     s->failed_ns = event->when_ns;
-    report(s, out);
+    send_report_action(s, out);
 }
 
 static void step_group_ready(struct session *s, const struct session_event *event,
@@ -344,28 +347,29 @@ static void step_group_ready(struct session *s, const struct session_event *even
         return;
     s->phase = SESSION_READY;
     s->port = event->port;
-    report(s, out);
+    send_report_action(s, out);
 }
 
 static void step_leave(struct session *s, const struct session_event *event, struct session_actions *out)
 {
     s->phase = SESSION_LEFT;
     set_text(s, "%s", event->text ? event->text : "");
-    report(s, out);
+    send_report_action(s, out);
     if (has_connection(s))
-        act(out, SESSION_DO_CLOSE);
-    s->link = SESSION_LINK_OVER;
+        add_action(out, SESSION_DO_CLOSE);
+    s->link = SESSION_LINK_CLOSED;
 }
 
 /* ---- time ---- */
 
-static void give_up(struct session *s, struct session_actions *out)
+static void session_give_up(struct session *s, struct session_actions *out)
 {
     set_text(s,
              s->was_up ? "the rendezvous at %.200s was lost and could not be reached again for %llu s"
                        : "the rendezvous at %.200s could not be reached for %llu s (the join timeout)",
-             s->endpoint, (unsigned long long)((alone_until_ns(s) - s->alone_ns) / (1000 * MS)));
-    finish(s, SESSION_END_UNREACHABLE, out);
+             s->endpoint,
+             (unsigned long long)((unreachable_until_ns(s) - s->unreachable_since_ns) / (1000 * MS)));
+    session_finish(s, SESSION_END_UNREACHABLE, out);
 }
 
 static uint64_t silent_ns(const struct session *s)
@@ -393,14 +397,14 @@ static void tick_up(struct session *s, uint64_t now_ns, uint64_t late_ns, struct
     if (late_ns > node_timeout_ns(s) / ALIVES_PER_TIMEOUT)
         s->heard_ns = s->heard_ns + late_ns < now_ns ? s->heard_ns + late_ns : now_ns;
     if (now_ns >= silent_ns(s)) {
-        act(out, SESSION_DO_CLOSE);
-        fall_back(s, now_ns);
-        complain(s, now_ns, "has gone silent", out);
+        add_action(out, SESSION_DO_CLOSE);
+        session_fall_back(s, now_ns);
+        session_complain(s, now_ns, "has gone silent", out);
         return;
     }
     if (now_ns >= s->alive_ns) {
         s->alive_ns = now_ns + node_timeout_ns(s) / ALIVES_PER_TIMEOUT;
-        act(out, SESSION_DO_ALIVE);
+        add_action(out, SESSION_DO_ALIVE);
     }
 }
 
@@ -409,20 +413,20 @@ static void tick_stuck(struct session *s, uint64_t now_ns, struct session_action
 {
     bool connected = s->link != SESSION_LINK_DIALING;
 
-    act(out, SESSION_DO_CLOSE);
+    add_action(out, SESSION_DO_CLOSE);
     if (connected && s->was_up && s->patience_ns < GREETING_MS * MS)
         s->patience_ns *= 2;
     s->n_rebuffs = 0;
-    fall_back(s, now_ns);
-    complain(s, now_ns,
-             connected
-                 ? "accepts the connection and then says nothing: something else may be listening there, or "
-                   "it is overloaded"
-                 : "cannot be reached (no answer)",
-             out);
+    session_fall_back(s, now_ns);
+    session_complain(
+        s, now_ns,
+        connected ? "accepts the connection and then says nothing: something else may be listening there, or "
+                    "it is overloaded"
+                  : "cannot be reached (no answer)",
+        out);
 }
 
-static void step_timer(struct session *s, uint64_t now_ns, struct session_actions *out)
+static void step_session_timer(struct session *s, uint64_t now_ns, struct session_actions *out)
 {
     uint64_t deadline_ns = session_deadline(s);
 
@@ -430,23 +434,23 @@ static void step_timer(struct session *s, uint64_t now_ns, struct session_action
         return;
     if (s->link == SESSION_LINK_UP) {
         tick_up(s, now_ns, now_ns - deadline_ns, out);
-    } else if (now_ns >= alone_until_ns(s)) {
-        give_up(s, out);
+    } else if (now_ns >= unreachable_until_ns(s)) {
+        session_give_up(s, out);
         return;
     } else if (s->link != SESSION_LINK_DOWN) {
         tick_stuck(s, now_ns, out);
     }
     if (s->link == SESSION_LINK_DOWN && now_ns >= s->link_until_ns)
-        dial(s, now_ns, out);
+        session_dial(s, now_ns, out);
 }
 
 uint64_t session_deadline(const struct session *s)
 {
-    if (s->link == SESSION_LINK_OVER || s->hello.attempt == 0)
+    if (s->link == SESSION_LINK_CLOSED || s->hello.attempt == 0)
         return UINT64_MAX;
     if (s->link == SESSION_LINK_UP)
         return s->alive_ns < silent_ns(s) ? s->alive_ns : silent_ns(s);
-    return s->link_until_ns < alone_until_ns(s) ? s->link_until_ns : alone_until_ns(s);
+    return s->link_until_ns < unreachable_until_ns(s) ? s->link_until_ns : unreachable_until_ns(s);
 }
 
 /* ---- events ---- */
@@ -455,20 +459,20 @@ static void step_link(struct session *s, const struct session_event *event, stru
 {
     switch (event->kind) {
     case SESSION_EVENT_START:
-        s->alone_ns = event->now_ns;
+        s->unreachable_since_ns = event->now_ns;
         s->patience_ns = GREETING_MS * MS;
-        dial(s, event->now_ns, out);
+        session_dial(s, event->now_ns, out);
         break;
     case SESSION_EVENT_CONNECTED:
         s->link = SESSION_LINK_GREETING;
         s->link_until_ns = event->now_ns + s->patience_ns;
-        act(out, SESSION_DO_GREET);
+        add_action(out, SESSION_DO_GREET);
         break;
     case SESSION_EVENT_ECHOED:
         s->link = SESSION_LINK_OPENING;
         if (s->was_up) /* it was busy, and has come to us: who dials anew now is at the end of the queue */
             s->link_until_ns = event->now_ns + s->patience_ns;
-        act(out, SESSION_DO_HELLO);
+        add_action(out, SESSION_DO_HELLO);
         break;
     case SESSION_EVENT_LOST:
         step_lost(s, event, out);
@@ -489,7 +493,7 @@ static void step_link(struct session *s, const struct session_event *event, stru
         step_view(s, event, out);
         break;
     case SESSION_EVENT_TIMER:
-        step_timer(s, event->now_ns, out);
+        step_session_timer(s, event->now_ns, out);
         break;
     default: /* OPENED: the first view follows at once */
         break;
@@ -499,7 +503,7 @@ static void step_link(struct session *s, const struct session_event *event, stru
 void session_step(struct session *s, const struct session_event *event, struct session_actions *out)
 {
     out->n_items = 0;
-    if (s->link == SESSION_LINK_OVER)
+    if (s->link == SESSION_LINK_CLOSED)
         return;
     switch (event->kind) {
     case SESSION_EVENT_GROUP_READY:
@@ -511,13 +515,13 @@ void session_step(struct session *s, const struct session_event *event, struct s
     case SESSION_EVENT_GROUP_DONE:
         if (s->phase == SESSION_RUNNING) {
             s->phase = SESSION_DONE;
-            report(s, out);
+            send_report_action(s, out);
         }
         break;
     case SESSION_EVENT_DRAIN:
         s->drain = true;
         s->drain_ns = event->now_ns;
-        report(s, out);
+        send_report_action(s, out);
         break;
     case SESSION_EVENT_LEAVE:
         step_leave(s, event, out);

@@ -31,7 +31,7 @@ enum session_link {
     SESSION_LINK_GREETING, /* VALIDATE and PING are said */
     SESSION_LINK_OPENING,  /* the hello is said */
     SESSION_LINK_UP,       /* the hello was answered */
-    SESSION_LINK_OVER,
+    SESSION_LINK_CLOSED,
     SESSION_LINK_COUNT
 };
 
@@ -79,7 +79,7 @@ enum session_action {
     SESSION_DO_STOP,     /* the generation is over (s->cause): stop the workers, then GROUP_READY */
     SESSION_DO_DRAIN,    /* have the workers snapshot and end */
     SESSION_DO_PROGRESS, /* event.view tells how many nodes are there */
-    SESSION_DO_SAY,      /* s->text is for people */
+    SESSION_DO_LOG,      /* s->text is for people */
     SESSION_DO_END,      /* stop the workers, exit: s->end, s->verdict, s->cause, s->text */
     SESSION_ACTION_COUNT
 };
@@ -91,7 +91,7 @@ struct session_actions {
     size_t n_items;
 };
 
-enum session_end {
+enum conn_end {
     SESSION_END_NONE,
     SESSION_END_VERDICT,     /* the job is over: verdict, cause */
     SESSION_END_REFUSED,     /* text: why */
@@ -115,14 +115,14 @@ struct session {
     uint64_t cutoff_ns;
 
     enum session_link link;
-    uint64_t dialed_ns;     /* start of the last attempt */
-    uint64_t link_until_ns; /* DOWN: dial then; DIALING to OPENING: not waited for longer */
-    uint64_t alone_ns;      /* since when nobody was reached */
-    uint64_t heard_ns;      /* UP */
-    uint64_t slow_until_ns; /* UP: not taken for silent before */
-    uint64_t alive_ns;      /* UP: say that we are there */
-    uint64_t say_ns;        /* not to repeat the same complaint before */
-    uint64_t patience_ns;   /* of the next greeting */
+    uint64_t dialed_ns;            /* start of the last attempt */
+    uint64_t link_until_ns;        /* DOWN: dial then; DIALING to OPENING: not waited for longer */
+    uint64_t unreachable_since_ns; /* since when nobody was reached */
+    uint64_t heard_ns;             /* UP */
+    uint64_t slow_until_ns;        /* UP: not taken for silent before */
+    uint64_t alive_ns;             /* UP: say that we are there */
+    uint64_t next_complaint_ns;    /* not to repeat the same complaint before */
+    uint64_t patience_ns;          /* of the next greeting */
     uint32_t backoff_ms;
     uint64_t random;
     bool was_up;
@@ -141,7 +141,7 @@ struct session {
 
     /* FAILED: our own failure. Otherwise why the last generation is over; after SESSION_DO_END, the job. */
     struct session_cause cause;
-    enum session_end end;
+    enum conn_end end;
     enum session_verdict verdict;
     char text[SESSION_TEXT_SIZE];
 };

@@ -142,7 +142,7 @@ bool session_json_read_params(const struct cJSON *object, struct session_params 
 /* ---- writing ---- */
 
 /* The texts are bounded, so that with every byte escaped a body stays below FRAME_BODY_MAX. */
-static int put(struct buf *out, cJSON *json)
+static int put_json_frame(struct buf *out, cJSON *json)
 {
     char body[FRAME_BODY_MAX];
 
@@ -171,7 +171,7 @@ int session_json_put_hello(struct buf *out, const struct session_hello *hello)
         r = session_json_add_params(json, &hello->params);
     if (r == 0)
         r = add_report(json, &hello->report);
-    return r < 0 ? r : put(out, json);
+    return r < 0 ? r : put_json_frame(out, json);
 }
 
 int session_json_put_report(struct buf *out, const struct session_report *report)
@@ -179,7 +179,7 @@ int session_json_put_report(struct buf *out, const struct session_report *report
     _cleanup_json_ cJSON *json = cJSON_CreateObject();
     int r = json ? add_report(json, report) : -ENOMEM;
 
-    return r < 0 ? r : put(out, json);
+    return r < 0 ? r : put_json_frame(out, json);
 }
 
 static int add_missing(cJSON *json, const struct session_view *view)
@@ -206,12 +206,12 @@ int session_json_put_view(struct buf *out, const struct session_view *view)
         r = add_missing(json, view);
     if (r == 0)
         r = session_json_add_cause(json, &view->cause);
-    return r < 0 ? r : put(out, json);
+    return r < 0 ? r : put_json_frame(out, json);
 }
 
 /* ---- reading ---- */
 
-static cJSON *parse(const uint8_t *body, size_t n, char error[SESSION_JSON_ERROR_SIZE])
+static cJSON *parse_object(const uint8_t *body, size_t n, char error[SESSION_JSON_ERROR_SIZE])
 {
     cJSON *json = cJSON_ParseWithLength((const char *)body, n);
 
@@ -221,7 +221,8 @@ static cJSON *parse(const uint8_t *body, size_t n, char error[SESSION_JSON_ERROR
     return json;
 }
 
-static bool bad(const char *what, const char part[FIELDS_ERROR_SIZE], char error[SESSION_JSON_ERROR_SIZE])
+static bool json_fault(const char *what, const char part[FIELDS_ERROR_SIZE],
+                       char error[SESSION_JSON_ERROR_SIZE])
 {
     (void)snprintf(error, SESSION_JSON_ERROR_SIZE, "a %s cannot be understood: %s", what, part);
     return false;
@@ -250,13 +251,13 @@ static bool read_hello(const cJSON *json, const cJSON *version, struct session_h
     }
     return (fields_read(json, hello_fields, ARRAY_SIZE(hello_fields), ret, part) &&
             session_json_read_params(json, &ret->params, part) && read_report(json, &ret->report, part)) ||
-           bad("hello", part, error);
+           json_fault("hello", part, error);
 }
 
 bool session_json_get_message(const uint8_t *body, size_t n, struct session_json_message *ret,
                               char error[SESSION_JSON_ERROR_SIZE])
 {
-    _cleanup_json_ cJSON *json = parse(body, n, error);
+    _cleanup_json_ cJSON *json = parse_object(body, n, error);
     const cJSON *version;
     char part[FIELDS_ERROR_SIZE];
 
@@ -266,10 +267,10 @@ bool session_json_get_message(const uint8_t *body, size_t n, struct session_json
     ret->kind = version ? SESSION_JSON_HELLO : SESSION_JSON_REPORT;
     if (version)
         return read_hello(json, version, &ret->hello, error);
-    return read_report(json, &ret->report, part) || bad("report", part, error);
+    return read_report(json, &ret->report, part) || json_fault("report", part, error);
 }
 
-static bool read_missing(const cJSON *json, struct session_view *ret, char error[FIELDS_ERROR_SIZE])
+static bool read_missing_ranks(const cJSON *json, struct session_view *ret, char error[FIELDS_ERROR_SIZE])
 {
     const cJSON *list = cJSON_GetObjectItemCaseSensitive(json, "missing"), *item;
 
@@ -286,7 +287,7 @@ static bool read_missing(const cJSON *json, struct session_view *ret, char error
     return true;
 }
 
-static bool read_place(const cJSON *json, struct session_view *ret, char error[FIELDS_ERROR_SIZE])
+static bool read_assignment(const cJSON *json, struct session_view *ret, char error[FIELDS_ERROR_SIZE])
 {
     ret->place = (struct rank_assignment){0};
     if (ret->kind != SESSION_VIEW_START)
@@ -298,13 +299,13 @@ static bool read_place(const cJSON *json, struct session_view *ret, char error[F
 bool session_json_get_view(const uint8_t *body, size_t n, struct session_view *ret,
                            char error[SESSION_JSON_ERROR_SIZE])
 {
-    _cleanup_json_ cJSON *json = parse(body, n, error);
+    _cleanup_json_ cJSON *json = parse_object(body, n, error);
     char part[FIELDS_ERROR_SIZE];
 
     if (!json)
         return false;
     return (fields_read(json, view_fields, ARRAY_SIZE(view_fields), ret, part) &&
-            read_place(json, ret, part) && read_missing(json, ret, part) &&
+            read_assignment(json, ret, part) && read_missing_ranks(json, ret, part) &&
             session_json_read_cause(json, &ret->cause, part)) ||
-           bad("view", part, error);
+           json_fault("view", part, error);
 }

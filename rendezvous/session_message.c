@@ -109,12 +109,12 @@ static void __attribute__((format(printf, 2, 3))) say(struct sentence *s, const 
         s->n = (size_t)n < s->size - s->n ? s->n + (size_t)n : s->size - 1;
 }
 
-static const char *host_of(const struct session_cause *c)
+static const char *cause_host(const struct session_cause *c)
 {
     return c->host[0] ? c->host : "a node";
 }
 
-static void describe_worker(struct sentence *s, const struct session_cause *c)
+static void describe_worker_cause(struct sentence *s, const struct session_cause *c)
 {
     if (c->rank >= 0)
         say(s, "rank %d", (int)c->rank);
@@ -122,7 +122,7 @@ static void describe_worker(struct sentence *s, const struct session_cause *c)
         say(s, "a worker");
     if (c->local_rank >= 0)
         say(s, " (local rank %d)", (int)c->local_rank);
-    say(s, " on %s", host_of(c));
+    say(s, " on %s", cause_host(c));
     if (c->exit_code < 0)
         say(s, " was ended by signal %d", -(int)c->exit_code);
     else
@@ -136,16 +136,16 @@ void session_cause_describe(const struct session_cause *c, char *ret, size_t siz
     ret[0] = 0;
     switch (c->kind) {
     case SESSION_CAUSE_WORKER:
-        describe_worker(&s, c);
+        describe_worker_cause(&s, c);
         break;
     case SESSION_CAUSE_LOST:
-        say(&s, "%s (node %d) was lost", host_of(c), (int)c->group_rank);
+        say(&s, "%s (node %d) was lost", cause_host(c), (int)c->group_rank);
         break;
     case SESSION_CAUSE_LEFT:
-        say(&s, "%s (node %d) left", host_of(c), (int)c->group_rank);
+        say(&s, "%s (node %d) left", cause_host(c), (int)c->group_rank);
         break;
     case SESSION_CAUSE_JOINED:
-        say(&s, "%s joined", host_of(c));
+        say(&s, "%s joined", cause_host(c));
         break;
     case SESSION_CAUSE_CLOSED:
         say(&s, "%s", c->text[0] ? c->text : "it was closed");

@@ -287,7 +287,7 @@ static void on_action(void *data, enum session_action action, const struct sessi
     case SESSION_DO_PROGRESS:
         say_progress(n, view);
         break;
-    case SESSION_DO_SAY:
+    case SESSION_DO_LOG:
         log_line("%s", session_uv_machine(n->session)->text);
         break;
     case SESSION_DO_END:
@@ -401,7 +401,7 @@ static int listen_here(struct server *server, const struct membership *n, const 
 static int host_rendezvous(struct membership *n, const struct endpoint_kind *kind)
 {
     const struct job *job = n->host.job;
-    const struct server_rounds rounds = {.deserted = on_deserted, .data = n};
+    const struct server_rounds rounds = {.empty = on_deserted, .data = n};
     const struct server_config config = {.rounds = &rounds, .log = say_for_rendezvous};
     struct server *server;
     uint16_t port = job->endpoint_port;

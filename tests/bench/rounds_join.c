@@ -18,7 +18,7 @@
 
 struct bench {
     struct rounds rounds;
-    struct rounds_session *sessions;
+    struct rounds_conn *sessions;
     struct session_view *views;
     struct session_hello hello;
     unsigned n;
@@ -124,7 +124,7 @@ static void run(unsigned n)
     b.views = calloc(n, sizeof(*b.views));
     require(b.sessions && b.views, "no memory");
     for (unsigned i = 0; i < n; i++)
-        rounds_session_init(&b.sessions[i]);
+        rounds_conn_init(&b.sessions[i]);
     b.hello = (struct session_hello){.job = "bench",
                                      .attempt = 1,
                                      .role = "default",

@@ -21,7 +21,7 @@ enum { N_SESSIONS = 10, N_JOBS_MAX = 4 };
 
 struct bench {
     struct rounds rounds;
-    struct rounds_session sessions[N_SESSIONS];
+    struct rounds_conn sessions[N_SESSIONS];
     struct buf disk; /* one job after the other */
     size_t saved[N_JOBS_MAX];
     size_t n_saved;
@@ -43,7 +43,7 @@ static void start(struct bench *b)
     config.max_nodes = 5;
     rounds_init(&b->rounds, &config);
     for (int i = 0; i < N_SESSIONS; i++)
-        rounds_session_init(&b->sessions[i]);
+        rounds_conn_init(&b->sessions[i]);
 }
 
 /* Counts are kept, and every view can be said and understood. */
@@ -86,7 +86,7 @@ static void step(struct bench *b, struct rounds_event event)
     drain(b);
 }
 
-static void say(struct bench *b, struct rounds_session *s, const uint8_t *body, size_t n)
+static void say(struct bench *b, struct rounds_conn *s, const uint8_t *body, size_t n)
 {
     static struct session_json_message message;
     char error[SESSION_JSON_ERROR_SIZE];
@@ -152,7 +152,7 @@ static void run_line(struct bench *b, const uint8_t *line, size_t n)
         for (size_t i = 0; i < n && i < 1000; i++)
             pass(b);
     else if (line[0] == '-' && n > 1 && line[1] >= '0' && line[1] <= '9')
-        step(b, (struct rounds_event){.kind = ROUNDS_GONE, .session = &b->sessions[line[1] - '0']});
+        step(b, (struct rounds_event){.kind = ROUNDS_DISCONNECTED, .session = &b->sessions[line[1] - '0']});
     else if (line[0] == '=')
         restart(b);
     else

@@ -30,7 +30,7 @@ struct bench {
     uv_loop_t loop;
     struct server *server;
     int fds[N_CONNECTIONS]; /* the clients' ends; -1: not connected */
-    bool deaf[N_CONNECTIONS];
+    bool write_failed[N_CONNECTIONS];
     bool stopped;
 };
 
@@ -53,7 +53,7 @@ static void check_agents(const struct server *s)
 
         require(!a->closing && list_is_empty(&a->unsent_link));
         require(!a->session.node || a->session.node->session == &a->session);
-        require(buf_size(&a->out) + buf_size(&a->held) <= AGENT_OUTPUT_MAX + FRAME_OPENING_SIZE);
+        require(buf_size(&a->out) + buf_size(&a->held) <= AGENT_CONN_OUTPUT_MAX + FRAME_OPENING_SIZE);
         require(buf_size(&a->in) < FRAME_BODY_MAX + FRAME_HEADER_SIZE);
         input += a->charged_input;
         n++;
@@ -82,7 +82,7 @@ static void connect_client(struct bench *b, unsigned i)
 
     require(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, pair) == 0);
     b->fds[i] = pair[1];
-    b->deaf[i] = false;
+    b->write_failed[i] = false;
     require(peer_create(b->server, pair[0]) == 0);
 }
 
@@ -98,7 +98,7 @@ static void hear(struct bench *b)
     uint8_t heard[4096];
 
     for (unsigned i = 0; i < N_CONNECTIONS; i++)
-        while (b->fds[i] >= 0 && !b->deaf[i] && read(b->fds[i], heard, sizeof(heard)) > 0)
+        while (b->fds[i] >= 0 && !b->write_failed[i] && read(b->fds[i], heard, sizeof(heard)) > 0)
             ;
 }
 
@@ -134,7 +134,7 @@ static void run_record(struct bench *b, unsigned head, const uint8_t *data, size
     if (what == BEGIN)
         require(frame_put_greeting(&bytes, 7) == 0 && frame_put_opening(&bytes) == 0);
     if (what == FRAME_DEAF)
-        b->deaf[i] = true;
+        b->write_failed[i] = true;
     if (what == FRAME || what == FRAME_DEAF)
         require(buf_append_u32(&bytes, (uint32_t)n) == 0);
     require(buf_append(&bytes, data, n) == 0);

@@ -12,7 +12,7 @@
 
 enum { GREETING_NONCE = 0x04030201 };
 
-static uint64_t clock_of(const struct sim *sim, const struct sim_agent *a)
+static uint64_t agent_clock(const struct sim *sim, const struct sim_agent *a)
 {
     return sim->now_ns + a->clock_ns;
 }
@@ -66,9 +66,9 @@ void agent_fail_later(struct sim *sim, unsigned agent, uint64_t delay_ns)
 
 /* ---- actions ---- */
 
-static void step(struct sim *sim, unsigned agent, struct session_event *event);
+static void step_agent(struct sim *sim, unsigned agent, struct session_event *event);
 
-static void arm(struct sim *sim, unsigned agent)
+static void arm_agent(struct sim *sim, unsigned agent)
 {
     struct sim_agent *a = &sim->agents[agent];
     uint64_t deadline_ns = session_deadline(&a->session);
@@ -76,37 +76,37 @@ static void arm(struct sim *sim, unsigned agent)
 
     if (deadline_ns == UINT64_MAX)
         return;
-    at_ns = deadline_ns > clock_of(sim, a) ? deadline_ns - a->clock_ns : sim->now_ns;
+    at_ns = deadline_ns > agent_clock(sim, a) ? deadline_ns - a->clock_ns : sim->now_ns;
     if (a->timer_ns > 0 && a->timer_ns <= at_ns)
         return;
     a->timer_ns = at_ns;
     schedule_add(&sim->schedule, at_ns, SIM_AGENT_TIMER, agent, a->life);
 }
 
-static void send_hello(struct sim *sim, const struct sim_agent *a)
+static void send_sim_hello(struct sim *sim, const struct sim_agent *a)
 {
     struct session_hello hello;
 
-    session_hello(&a->session, clock_of(sim, a), &hello);
+    session_hello(&a->session, agent_clock(sim, a), &hello);
     network_send(sim, (unsigned)a->connection, SIM_DAEMON_END, MESSAGE_HELLO, &hello, sizeof(hello));
 }
 
-static void send_report(struct sim *sim, const struct sim_agent *a)
+static void send_sim_report(struct sim *sim, const struct sim_agent *a)
 {
     struct session_report report;
 
-    session_report(&a->session, clock_of(sim, a), &report);
+    session_report(&a->session, agent_clock(sim, a), &report);
     network_send(sim, (unsigned)a->connection, SIM_DAEMON_END, MESSAGE_REPORT, &report, sizeof(report));
 }
 
-static void hang_up(struct sim *sim, struct sim_agent *a)
+static void close_connection(struct sim *sim, struct sim_agent *a)
 {
     if (a->connection >= 0)
         network_close(sim, (unsigned)a->connection, SIM_AGENT_END);
     a->connection = -1;
 }
 
-static void end(struct sim *sim, unsigned agent, const struct session_view *view)
+static void agent_end(struct sim *sim, unsigned agent, const struct session_view *view)
 {
     struct sim_agent *a = &sim->agents[agent];
 
@@ -118,8 +118,8 @@ static void end(struct sim *sim, unsigned agent, const struct session_view *view
                  SIM_AGENT_EXIT, agent, a->life);
 }
 
-static void carry_out(struct sim *sim, unsigned agent, enum session_action action,
-                      const struct session_event *event)
+static void run_session_action(struct sim *sim, unsigned agent, enum session_action action,
+                               const struct session_event *event)
 {
     struct sim_agent *a = &sim->agents[agent];
 
@@ -131,16 +131,16 @@ static void carry_out(struct sim *sim, unsigned agent, enum session_action actio
         network_send(sim, (unsigned)a->connection, SIM_DAEMON_END, MESSAGE_GREETING, NULL, 0);
         break;
     case SESSION_DO_HELLO:
-        send_hello(sim, a);
+        send_sim_hello(sim, a);
         break;
     case SESSION_DO_REPORT:
-        send_report(sim, a);
+        send_sim_report(sim, a);
         break;
     case SESSION_DO_ALIVE:
         network_send(sim, (unsigned)a->connection, SIM_DAEMON_END, MESSAGE_ALIVE, NULL, 0);
         break;
     case SESSION_DO_CLOSE:
-        hang_up(sim, a);
+        close_connection(sim, a);
         break;
     case SESSION_DO_START:
         check_start(sim, agent, event->view);
@@ -150,7 +150,7 @@ static void carry_out(struct sim *sim, unsigned agent, enum session_action actio
         group_stop(sim, agent);
         break;
     case SESSION_DO_END:
-        end(sim, agent, event->view);
+        agent_end(sim, agent, event->view);
         break;
     case SESSION_DO_DRAIN: /* workers snapshot and end soon */
         group_later(sim, agent, SIM_GROUP_DONE, random_between(&sim->random, 0, SIM_S));
@@ -160,23 +160,23 @@ static void carry_out(struct sim *sim, unsigned agent, enum session_action actio
     }
 }
 
-static void step(struct sim *sim, unsigned agent, struct session_event *event)
+static void step_agent(struct sim *sim, unsigned agent, struct session_event *event)
 {
     struct sim_agent *a = &sim->agents[agent];
     struct session_actions actions;
 
-    event->now_ns = clock_of(sim, a);
+    event->now_ns = agent_clock(sim, a);
     if (event->kind == SESSION_EVENT_VIEW || event->kind == SESSION_EVENT_ALIVE)
         a->contact_ns = sim->now_ns;
     session_step(&a->session, event, &actions);
     for (size_t i = 0; i < actions.n_items; i++)
-        carry_out(sim, agent, actions.items[i], event);
+        run_session_action(sim, agent, actions.items[i], event);
     if (sim->trace && event->kind != SESSION_EVENT_ALIVE && event->kind != SESSION_EVENT_TIMER)
         sim_trace(sim, "agent %u: event %d%s%s -> %s, %s, generation %lld", agent, (int)event->kind,
                   event->view ? " " : "", event->view ? session_view_name(event->view->kind) : "",
                   session_link_name(a->session.link), session_phase_name(a->session.phase),
                   (long long)a->session.generation);
-    arm(sim, agent);
+    arm_agent(sim, agent);
 }
 
 /* ---- life ---- */
@@ -211,7 +211,7 @@ void agent_boot(struct sim *sim, unsigned agent)
     session_copy_text(hello->role, sizeof(hello->role), agent_role(agent));
     sim_trace(sim, "agent %u: boots, nonce %llu", agent, (unsigned long long)hello->nonce.low);
     session_init(&a->session, &config);
-    step(sim, agent, &(struct session_event){.kind = SESSION_EVENT_START});
+    step_agent(sim, agent, &(struct session_event){.kind = SESSION_EVENT_START});
     group_later(sim, agent, SIM_GROUP_READY, random_between(&sim->random, 0, 50 * SIM_MS));
 }
 
@@ -223,17 +223,17 @@ static void come_back_later(struct sim *sim, unsigned agent)
 }
 
 /* Its guardian kills the workers, which takes a while, and tells the rendezvous. */
-static void leave_last_word(struct sim *sim, unsigned agent)
+static void send_death_notice(struct sim *sim, unsigned agent)
 {
     struct sim_agent *a = &sim->agents[agent];
     struct session_hello hello;
 
-    session_hello(&a->session, clock_of(sim, a), &hello);
+    session_hello(&a->session, agent_clock(sim, a), &hello);
     hello.attempt = UINT32_MAX;
     hello.report = (struct session_report){
         .phase = SESSION_LEFT, .generation = hello.report.generation, .cause = {.kind = SESSION_CAUSE_LOST}};
     session_copy_text(hello.report.cause.text, sizeof(hello.report.cause.text), "it was killed");
-    network_dial_last_word(sim, agent, &hello, random_between(&sim->random, 0, sim->scenario.stop_max_ns));
+    network_dial_death_notice(sim, agent, &hello, random_between(&sim->random, 0, sim->scenario.stop_max_ns));
 }
 
 void agent_kill(struct sim *sim, unsigned agent, bool silently)
@@ -248,14 +248,14 @@ void agent_kill(struct sim *sim, unsigned agent, bool silently)
         check_death(sim, agent);
     if (a->group != GROUP_NONE && !silently && !a->ended &&
         random_percent(&sim->random, sim->scenario.death_notice_percent))
-        leave_last_word(sim, agent);
+        send_death_notice(sim, agent);
     a->alive = false;
     a->group = GROUP_NONE;
     a->turn++;
     if (a->connection >= 0 && silently)
         network_vanish(sim, (unsigned)a->connection, SIM_AGENT_END);
     else
-        hang_up(sim, a);
+        close_connection(sim, a);
     a->connection = -1;
     if (!a->ended)
         come_back_later(sim, agent);
@@ -270,7 +270,7 @@ void agent_leave(struct sim *sim, unsigned agent)
     sim_trace(sim, "agent %u: is told to leave", agent);
     disturb(sim, agent, sim->now_ns);
     a->left_world = a->world;
-    step(sim, agent, &(struct session_event){.kind = SESSION_EVENT_LEAVE, .text = "received SIGTERM"});
+    step_agent(sim, agent, &(struct session_event){.kind = SESSION_EVENT_LEAVE, .text = "received SIGTERM"});
     a->ended = true;
     a->turn++;
     schedule_add(&sim->schedule, sim->now_ns + random_between(&sim->random, 0, sim->scenario.stop_max_ns),
@@ -282,7 +282,7 @@ void agent_drain(struct sim *sim, unsigned agent)
     struct sim_agent *a = &sim->agents[agent];
 
     if (a->alive && !a->ended && a->group == GROUP_RUNNING)
-        step(sim, agent, &(struct session_event){.kind = SESSION_EVENT_DRAIN});
+        step_agent(sim, agent, &(struct session_event){.kind = SESSION_EVENT_DRAIN});
 }
 
 /* ---- events ---- */
@@ -292,15 +292,15 @@ void agent_timer(struct sim *sim, unsigned agent)
     struct sim_agent *a = &sim->agents[agent];
 
     a->timer_ns = 0;
-    if (session_is_overdue(&a->session, clock_of(sim, a)) && a->connection >= 0)
-        step(sim, agent,
-             &(struct session_event){.kind = SESSION_EVENT_SLOW,
-                                     .slack_ns =
-                                         network_slack_ns(sim, (unsigned)a->connection, SIM_AGENT_END)});
-    if (session_deadline(&a->session) <= clock_of(sim, a))
-        step(sim, agent, &(struct session_event){.kind = SESSION_EVENT_TIMER});
+    if (session_is_overdue(&a->session, agent_clock(sim, a)) && a->connection >= 0)
+        step_agent(sim, agent,
+                   &(struct session_event){
+                       .kind = SESSION_EVENT_SLOW,
+                       .slack_ns = network_slack_ns(sim, (unsigned)a->connection, SIM_AGENT_END)});
+    if (session_deadline(&a->session) <= agent_clock(sim, a))
+        step_agent(sim, agent, &(struct session_event){.kind = SESSION_EVENT_TIMER});
     else
-        arm(sim, agent);
+        arm_agent(sim, agent);
 }
 
 void agent_connected(struct sim *sim, unsigned connection)
@@ -308,7 +308,7 @@ void agent_connected(struct sim *sim, unsigned connection)
     struct sim_connection *c = sim->connections[connection];
 
     frame_reader_init_agent(&c->reader[SIM_AGENT_END], GREETING_NONCE);
-    step(sim, c->agent, &(struct session_event){.kind = SESSION_EVENT_CONNECTED});
+    step_agent(sim, c->agent, &(struct session_event){.kind = SESSION_EVENT_CONNECTED});
 }
 
 void agent_lost(struct sim *sim, unsigned connection, const char *why)
@@ -316,21 +316,21 @@ void agent_lost(struct sim *sim, unsigned connection, const char *why)
     unsigned agent = sim->connections[connection]->agent;
 
     sim->agents[agent].connection = -1;
-    step(sim, agent, &(struct session_event){.kind = SESSION_EVENT_LOST, .text = why});
+    step_agent(sim, agent, &(struct session_event){.kind = SESSION_EVENT_LOST, .text = why});
 }
 
-static void hear_body(struct sim *sim, unsigned agent, struct wire_span body)
+static void receive_view(struct sim *sim, unsigned agent, struct wire_span body)
 {
     struct session_view view;
     char error[SESSION_JSON_ERROR_SIZE];
 
     if (session_json_get_view(body.data, body.size, &view, error))
-        step(sim, agent, &(struct session_event){.kind = SESSION_EVENT_VIEW, .view = &view});
+        step_agent(sim, agent, &(struct session_event){.kind = SESSION_EVENT_VIEW, .view = &view});
     else
         violated(sim, "an agent does not understand the rendezvous: %s", error);
 }
 
-static void hear_bytes(struct sim *sim, unsigned connection, const struct sim_message *m)
+static void agent_take_bytes(struct sim *sim, unsigned connection, const struct sim_message *m)
 {
     static const enum session_event_kind kinds[FRAME_KIND_COUNT] = {
         [FRAME_ECHO] = SESSION_EVENT_ECHOED,
@@ -347,29 +347,30 @@ static void hear_bytes(struct sim *sim, unsigned connection, const struct sim_me
     while (c->open[SIM_AGENT_END] &&
            frame_decode(&c->reader[SIM_AGENT_END], buf_bytes(in), buf_size(in), &frame, &size) == 0) {
         if (frame.kind == FRAME_BODY)
-            hear_body(sim, c->agent, frame.body);
+            receive_view(sim, c->agent, frame.body);
         else
-            step(sim, c->agent, &(struct session_event){.kind = kinds[frame.kind]});
+            step_agent(sim, c->agent, &(struct session_event){.kind = kinds[frame.kind]});
         buf_consume(in, size);
     }
 }
 
-void agent_hear(struct sim *sim, unsigned connection, const struct sim_message *m)
+void agent_receive(struct sim *sim, unsigned connection, const struct sim_message *m)
 {
     unsigned agent = sim->connections[connection]->agent;
 
     switch (m->kind) {
     case MESSAGE_BYTES:
-        hear_bytes(sim, connection, m);
+        agent_take_bytes(sim, connection, m);
         break;
     case MESSAGE_ECHO:
-        step(sim, agent, &(struct session_event){.kind = SESSION_EVENT_ECHOED});
+        step_agent(sim, agent, &(struct session_event){.kind = SESSION_EVENT_ECHOED});
         break;
     case MESSAGE_ALIVE:
-        step(sim, agent, &(struct session_event){.kind = SESSION_EVENT_ALIVE});
+        step_agent(sim, agent, &(struct session_event){.kind = SESSION_EVENT_ALIVE});
         break;
     case MESSAGE_VIEW:
-        step(sim, agent, &(struct session_event){.kind = SESSION_EVENT_VIEW, .view = (const void *)m->data});
+        step_agent(sim, agent,
+                   &(struct session_event){.kind = SESSION_EVENT_VIEW, .view = (const void *)m->data});
         break;
     default:
         break;
@@ -384,9 +385,9 @@ static void group_ready(struct sim *sim, unsigned agent)
 
     a->group = GROUP_NONE;
     a->world = -1;
-    step(sim, agent,
-         &(struct session_event){.kind = SESSION_EVENT_GROUP_READY,
-                                 .port = (uint16_t)random_between(&sim->random, 1024, 65535)});
+    step_agent(sim, agent,
+               &(struct session_event){.kind = SESSION_EVENT_GROUP_READY,
+                                       .port = (uint16_t)random_between(&sim->random, 1024, 65535)});
 }
 
 static void group_fail(struct sim *sim, unsigned agent)
@@ -409,9 +410,10 @@ static void group_fail(struct sim *sim, unsigned agent)
     sim_trace(sim, "agent %u: a worker of generation %lld fails%s", agent, (long long)w->generation,
               member->victim ? ", as another node is gone" : "");
     schedule_add(&sim->schedule, sim->now_ns + SIM_S, SIM_CHECK_NOTICE, agent, (uint64_t)a->world);
-    step(sim, agent,
-         &(struct session_event){
-             .kind = SESSION_EVENT_GROUP_FAILED, .cause = &a->failure, .when_ns = clock_of(sim, a) - ago_ns});
+    step_agent(sim, agent,
+               &(struct session_event){.kind = SESSION_EVENT_GROUP_FAILED,
+                                       .cause = &a->failure,
+                                       .when_ns = agent_clock(sim, a) - ago_ns});
     group_stop(sim, agent);
 }
 
@@ -426,6 +428,6 @@ void agent_group(struct sim *sim, unsigned agent, enum sim_moment moment)
     } else if (a->group == GROUP_RUNNING) {
         a->group = GROUP_ENDED;
         sim->worlds[a->world].members[a->session.group_rank].done = true;
-        step(sim, agent, &(struct session_event){.kind = SESSION_EVENT_GROUP_DONE});
+        step_agent(sim, agent, &(struct session_event){.kind = SESSION_EVENT_GROUP_DONE});
     }
 }

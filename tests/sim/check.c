@@ -87,7 +87,7 @@ static struct sim_world *add_world(struct sim *sim, const struct session_view *v
     return w;
 }
 
-static void check_sizes(struct sim *sim, const struct sim_world *w)
+static void check_world_sizes(struct sim *sim, const struct sim_world *w)
 {
     const struct session_params *p = &sim->scenario.params;
 
@@ -164,7 +164,7 @@ void check_start(struct sim *sim, unsigned agent, const struct session_view *vie
     if (!w) {
         w = add_world(sim, view);
         sim->n_generations++;
-        check_sizes(sim, w);
+        check_world_sizes(sim, w);
     } else if (!same_world(w, view)) {
         violated(sim, "two different worlds in generation %lld", (long long)view->generation);
         return;
@@ -221,7 +221,7 @@ static void check_worker_cause(struct sim *sim, const struct sim_world *w, const
         violated(sim, "node %d is blamed for a failure of generation %lld it did not have",
                  (int)c->group_rank, (long long)w->generation);
     /* On a quick and quiet network what came first is known. */
-    if (m->victim && !w->heard_dead && sim->now_ns > sim->daemon.disturbed_until_ns &&
+    if (m->victim && !w->heard_after_death && sim->now_ns > sim->daemon.disturbed_until_ns &&
         sim->scenario.spike_percent == 0 && sim->scenario.latency_max_ns <= 2 * SIM_MS &&
         w->death_ns + 200 * SIM_MS < sim->now_ns - SIM_S)
         violated(sim, "node %d is blamed for a failure that followed from another node's death",
@@ -257,21 +257,21 @@ static void check_cause(struct sim *sim, const struct rounds_job *job)
         check_lost_cause(sim, w, job);
 }
 
-void check_news(struct sim *sim, const struct rounds_job *job, unsigned news)
+void check_log(struct sim *sim, const struct rounds_job *job, unsigned log_kinds)
 {
     if (sim->trace) {
         char cause[300];
 
         session_cause_describe(&job->cause, cause, sizeof(cause));
         sim_trace(sim, "job %s: news %u, %s, generation %lld, %u nodes, %u/%u charged, cause: %s", job->id,
-                  news, rounds_job_state_name(job->state), (long long)job->generation,
+                  log_kinds, rounds_job_state_name(job->state), (long long)job->generation,
                   rounds_job_n_nodes(job), job->restarts, job->changes, cause);
     }
-    if (news & ROUNDS_LOG_SETTLED)
+    if (log_kinds & ROUNDS_LOG_SETTLED)
         check_cause(sim, job);
     /* Each generation is there because the one before was charged. (Not when an agent came from another
      * instance of the job: then numbers are skipped.) */
-    if (news & ROUNDS_LOG_FORMED && job->floor < 0 &&
+    if (log_kinds & ROUNDS_LOG_FORMED && job->floor < 0 &&
         job->generation != (int64_t)job->restarts + job->changes)
         violated(sim, "generation %lld begins with %u restarts and %u changes: one has no cause",
                  (long long)job->generation, job->restarts, job->changes);
@@ -316,7 +316,7 @@ void check_death(struct sim *sim, unsigned agent)
 }
 
 /* A process that died behind a partition seems to live until its machine has sent all it had to say. */
-void check_heard(struct sim *sim, unsigned agent, uint64_t life)
+void check_received(struct sim *sim, unsigned agent, uint64_t life)
 {
     const struct sim_agent *a = &sim->agents[agent];
 
@@ -329,7 +329,7 @@ void check_heard(struct sim *sim, unsigned agent, uint64_t life)
             const struct sim_member *m = &w->members[rank];
 
             if (m->present && m->agent == agent && m->life == life) {
-                w->heard_dead = true;
+                w->heard_after_death = true;
                 return; /* the last one it was in */
             }
         }
@@ -460,7 +460,7 @@ void check_calm(struct sim *sim)
         check_agent_calm(sim, i, n_alive[daemon_job_of(sim, i)]);
 }
 
-void check_gone(struct sim *sim)
+void check_all_ended(struct sim *sim)
 {
     for (unsigned i = 0; i < sim->scenario.n_agents; i++) {
         const struct sim_agent *a = &sim->agents[i];

@@ -10,7 +10,7 @@
 #include "rendezvous/session_json.h"
 #include "tests/sim/sim.h"
 
-static uint64_t clock_of(const struct sim *sim)
+static uint64_t daemon_clock(const struct sim *sim)
 {
     return sim->now_ns + sim->daemon.clock_ns;
 }
@@ -20,7 +20,7 @@ unsigned daemon_job_of(const struct sim *sim, unsigned agent)
     return agent % sim->scenario.n_jobs;
 }
 
-static unsigned number_of(struct rounds_session *s)
+static unsigned connection_number(struct rounds_conn *s)
 {
     return list_entry(s, struct sim_connection, session)->number;
 }
@@ -36,7 +36,7 @@ static void forget_connections(struct sim *sim, bool silently)
             network_vanish(sim, (unsigned)i, SIM_DAEMON_END);
         else
             network_close(sim, (unsigned)i, SIM_DAEMON_END);
-        rounds_session_init(&sim->connections[i]->session);
+        rounds_conn_init(&sim->connections[i]->session);
     }
 }
 
@@ -60,7 +60,7 @@ void daemon_crash(struct sim *sim, bool keeps_state)
                  SIM_DAEMON_BOOT, 0, 0);
 }
 
-static void arm(struct sim *sim)
+static void arm_daemon(struct sim *sim)
 {
     struct sim_daemon *d = &sim->daemon;
     uint64_t deadline_ns = rounds_deadline(&d->rounds);
@@ -68,7 +68,7 @@ static void arm(struct sim *sim)
 
     if (deadline_ns == UINT64_MAX)
         return;
-    at_ns = deadline_ns > clock_of(sim) ? deadline_ns - d->clock_ns : sim->now_ns;
+    at_ns = deadline_ns > daemon_clock(sim) ? deadline_ns - d->clock_ns : sim->now_ns;
     if (d->timer_ns > 0 && d->timer_ns <= at_ns)
         return; /* that one will ask again */
     d->timer_ns = at_ns;
@@ -88,10 +88,10 @@ void daemon_boot(struct sim *sim)
     rounds_init(&d->rounds, &config);
     for (unsigned i = 0; i < SIM_JOBS_MAX; i++)
         if (buf_size(&d->disk[i]) > 0 && !rounds_json_load(&d->rounds, buf_bytes(&d->disk[i]),
-                                                           buf_size(&d->disk[i]), clock_of(sim), error))
+                                                           buf_size(&d->disk[i]), daemon_clock(sim), error))
             violated(sim, "the daemon cannot read what it wrote: %s", error);
     sim_trace(sim, "daemon runs, with %zu jobs", d->rounds.n_jobs);
-    arm(sim);
+    arm_daemon(sim);
 }
 
 void daemon_finish(struct sim *sim)
@@ -118,24 +118,24 @@ static void save(struct sim *sim, const struct rounds_job *job)
         abort();
 }
 
-static void carry_out(struct sim *sim, const struct rounds_action *action)
+static void run_rounds_action(struct sim *sim, const struct rounds_action *action)
 {
     switch (action->kind) {
     case ROUNDS_DO_SAVE:
         save(sim, action->job);
         break;
     case ROUNDS_DO_REPORT:
-        check_news(sim, action->job, action->news);
+        check_log(sim, action->job, action->log_kinds);
         break;
     case ROUNDS_DO_SEND:
-        network_send(sim, number_of(action->session), SIM_AGENT_END, MESSAGE_VIEW, &action->view,
+        network_send(sim, connection_number(action->session), SIM_AGENT_END, MESSAGE_VIEW, &action->view,
                      sizeof(action->view));
         break;
     case ROUNDS_DO_ALIVE:
-        network_send(sim, number_of(action->session), SIM_AGENT_END, MESSAGE_ALIVE, NULL, 0);
+        network_send(sim, connection_number(action->session), SIM_AGENT_END, MESSAGE_ALIVE, NULL, 0);
         break;
     case ROUNDS_DO_CLOSE:
-        network_close(sim, number_of(action->session), SIM_DAEMON_END);
+        network_close(sim, connection_number(action->session), SIM_DAEMON_END);
         break;
     case ROUNDS_DO_FORGET:
         buf_reset(disk_of(sim, action->job));
@@ -145,36 +145,36 @@ static void carry_out(struct sim *sim, const struct rounds_action *action)
     }
 }
 
-static void step(struct sim *sim, struct rounds_event *event)
+static void step_daemon(struct sim *sim, struct rounds_event *event)
 {
     struct sim_daemon *d = &sim->daemon;
     struct rounds_action action;
 
-    event->now_ns = clock_of(sim);
+    event->now_ns = daemon_clock(sim);
     rounds_step(&d->rounds, event);
     while (rounds_next(&d->rounds, &action)) {
         if (d->crash_after > 0 && --d->crash_after == 0) {
             daemon_crash(sim, d->keeps_state);
             return;
         }
-        carry_out(sim, &action);
+        run_rounds_action(sim, &action);
     }
-    arm(sim);
+    arm_daemon(sim);
 }
 
 /* ---- events ---- */
 
-static void look_who_is_slow(struct sim *sim)
+static void extend_slow_sessions(struct sim *sim)
 {
-    struct rounds_session *overdue[16];
+    struct rounds_conn *overdue[16];
     size_t n =
-        rounds_overdue(&sim->daemon.rounds, clock_of(sim), overdue, sizeof(overdue) / sizeof(overdue[0]));
+        rounds_overdue(&sim->daemon.rounds, daemon_clock(sim), overdue, sizeof(overdue) / sizeof(overdue[0]));
 
     for (size_t i = 0; i < n; i++)
-        step(sim, &(struct rounds_event){.kind = ROUNDS_SLOW,
-                                         .session = overdue[i],
-                                         .slack_ns =
-                                             network_slack_ns(sim, number_of(overdue[i]), SIM_DAEMON_END)});
+        step_daemon(sim, &(struct rounds_event){.kind = ROUNDS_SLOW,
+                                                .session = overdue[i],
+                                                .slack_ns = network_slack_ns(
+                                                    sim, connection_number(overdue[i]), SIM_DAEMON_END)});
 }
 
 void daemon_timer(struct sim *sim)
@@ -182,35 +182,36 @@ void daemon_timer(struct sim *sim)
     struct sim_daemon *d = &sim->daemon;
 
     d->timer_ns = 0;
-    if (rounds_deadline(&d->rounds) > clock_of(sim)) {
-        arm(sim);
+    if (rounds_deadline(&d->rounds) > daemon_clock(sim)) {
+        arm_daemon(sim);
         return;
     }
-    look_who_is_slow(sim);
-    step(sim, &(struct rounds_event){.kind = ROUNDS_TIMER});
-    if (d->alive && rounds_deadline(&d->rounds) <= clock_of(sim))
+    extend_slow_sessions(sim);
+    step_daemon(sim, &(struct rounds_event){.kind = ROUNDS_TIMER});
+    if (d->alive && rounds_deadline(&d->rounds) <= daemon_clock(sim))
         violated(sim, "the rendezvous wants to be woken again at once, for ever");
 }
 
 void daemon_lost(struct sim *sim, unsigned connection)
 {
-    step(sim, &(struct rounds_event){.kind = ROUNDS_GONE, .session = &sim->connections[connection]->session});
+    step_daemon(sim, &(struct rounds_event){.kind = ROUNDS_DISCONNECTED,
+                                            .session = &sim->connections[connection]->session});
 }
 
-static void hear_hello(struct sim *sim, struct sim_connection *c, const struct session_hello *hello)
+static void receive_sim_hello(struct sim *sim, struct sim_connection *c, const struct session_hello *hello)
 {
     char peer[32];
 
     (void)snprintf(peer, sizeof(peer), c->agent == 0 ? "127.0.0.1" : "10.0.%u.%u", c->agent / 250,
                    c->agent % 250 + 1);
-    step(sim, &(struct rounds_event){.kind = ROUNDS_HELLO,
-                                     .session = &c->session,
-                                     .hello = hello,
-                                     .peer = peer,
-                                     .local = c->agent == 0 ? "127.0.0.1" : "10.9.9.9"});
+    step_daemon(sim, &(struct rounds_event){.kind = ROUNDS_HELLO,
+                                            .session = &c->session,
+                                            .hello = hello,
+                                            .peer = peer,
+                                            .local = c->agent == 0 ? "127.0.0.1" : "10.9.9.9"});
 }
 
-static void hear_body(struct sim *sim, struct sim_connection *c, struct wire_span body)
+static void receive_message(struct sim *sim, struct sim_connection *c, struct wire_span body)
 {
     struct session_json_message message;
     char error[SESSION_JSON_ERROR_SIZE];
@@ -218,13 +219,13 @@ static void hear_body(struct sim *sim, struct sim_connection *c, struct wire_spa
     if (!session_json_get_message(body.data, body.size, &message, error))
         violated(sim, "the rendezvous does not understand an agent: %s", error);
     else if (message.kind == SESSION_JSON_HELLO)
-        hear_hello(sim, c, &message.hello);
+        receive_sim_hello(sim, c, &message.hello);
     else
-        step(sim, &(struct rounds_event){
-                      .kind = ROUNDS_REPORT, .session = &c->session, .report = &message.report});
+        step_daemon(sim, &(struct rounds_event){
+                             .kind = ROUNDS_REPORT, .session = &c->session, .report = &message.report});
 }
 
-static void hear_bytes(struct sim *sim, unsigned connection, const struct sim_message *m)
+static void daemon_take_bytes(struct sim *sim, unsigned connection, const struct sim_message *m)
 {
     struct sim_connection *c = sim->connections[connection];
     struct buf *in = &c->in[SIM_DAEMON_END];
@@ -239,14 +240,14 @@ static void hear_bytes(struct sim *sim, unsigned connection, const struct sim_me
         if (frame.kind == FRAME_OPENED)
             network_send(sim, connection, SIM_AGENT_END, MESSAGE_ECHO, FRAME_OPENING, FRAME_OPENING_SIZE);
         else if (frame.kind == FRAME_ALIVE)
-            step(sim, &(struct rounds_event){.kind = ROUNDS_ALIVE, .session = &c->session});
+            step_daemon(sim, &(struct rounds_event){.kind = ROUNDS_ALIVE, .session = &c->session});
         else
-            hear_body(sim, c, frame.body);
+            receive_message(sim, c, frame.body);
         buf_consume(in, size);
     }
 }
 
-void daemon_hear(struct sim *sim, unsigned connection, const struct sim_message *m)
+void daemon_receive(struct sim *sim, unsigned connection, const struct sim_message *m)
 {
     static const uint32_t nonce = 0x04030201;
     struct sim_connection *c = sim->connections[connection];
@@ -257,17 +258,17 @@ void daemon_hear(struct sim *sim, unsigned connection, const struct sim_message 
         network_send(sim, connection, SIM_AGENT_END, MESSAGE_ECHO, &nonce, sizeof(nonce));
         break;
     case MESSAGE_BYTES:
-        hear_bytes(sim, connection, m);
+        daemon_take_bytes(sim, connection, m);
         break;
     case MESSAGE_HELLO:
-        hear_hello(sim, c, (const void *)m->data);
+        receive_sim_hello(sim, c, (const void *)m->data);
         break;
     case MESSAGE_REPORT:
-        step(sim, &(struct rounds_event){
-                      .kind = ROUNDS_REPORT, .session = &c->session, .report = (const void *)m->data});
+        step_daemon(sim, &(struct rounds_event){
+                             .kind = ROUNDS_REPORT, .session = &c->session, .report = (const void *)m->data});
         break;
     case MESSAGE_ALIVE:
-        step(sim, &(struct rounds_event){.kind = ROUNDS_ALIVE, .session = &c->session});
+        step_daemon(sim, &(struct rounds_event){.kind = ROUNDS_ALIVE, .session = &c->session});
         break;
     default:
         break;

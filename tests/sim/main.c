@@ -67,7 +67,7 @@ static bool choose_block(const char *n_text, struct arguments *a)
     return true;
 }
 
-static bool parse(int argc, char **argv, struct arguments *a)
+static bool parse_arguments(int argc, char **argv, struct arguments *a)
 {
     *a = (struct arguments){.last = 299};
     for (int i = 1; i < argc; i++) {
@@ -92,7 +92,7 @@ static bool parse(int argc, char **argv, struct arguments *a)
     return true;
 }
 
-static void count(struct totals *t, const struct sim *sim)
+static void add_totals(struct totals *t, const struct sim *sim)
 {
     t->n_seeds++;
     t->n_events += sim->n_events;
@@ -117,7 +117,7 @@ static bool run_seed(uint64_t seed, const struct arguments *a, bool trace, struc
     static struct sim sim;
     bool fine = sim_run(&sim, seed, a->n_agents, trace);
 
-    count(t, &sim);
+    add_totals(t, &sim);
     if (!fine)
         printf("seed %" PRIu64 ": %s\n", seed, sim.failure);
     sim_finish(&sim);
@@ -130,7 +130,7 @@ int main(int argc, char **argv)
     struct totals totals = {0};
     double begin = now_s();
 
-    if (!parse(argc, argv, &a)) {
+    if (!parse_arguments(argc, argv, &a)) {
         fputs("usage: sim [--seeds A..B | --fresh N] [--agents N] [--seconds S] [--trace | --quiet]\n",
               stderr);
         return 2;

@@ -71,7 +71,7 @@ static void enqueue(struct sim *sim, unsigned connection, enum sim_end to, struc
 }
 
 /* What the message is on the wire. */
-static void encode(struct buf *out, enum sim_message_kind kind, const void *data, size_t size)
+static void encode_message(struct buf *out, enum sim_message_kind kind, const void *data, size_t size)
 {
     int r = 0;
 
@@ -110,7 +110,7 @@ void network_send(struct sim *sim, unsigned connection, enum sim_end to, enum si
     if (sim->scenario.codec && kind != MESSAGE_GREETING && kind != MESSAGE_FIN) {
         struct buf bytes = {0};
 
-        encode(&bytes, kind, data, size);
+        encode_message(&bytes, kind, data, size);
         send_bytes(sim, connection, to, buf_bytes(&bytes), buf_size(&bytes));
         buf_finish(&bytes);
         return;
@@ -121,7 +121,7 @@ void network_send(struct sim *sim, unsigned connection, enum sim_end to, enum si
 /* ---- the ends ---- */
 
 /* Established later_ns from now, if nothing is in the way. */
-static struct sim_connection *dial(struct sim *sim, unsigned agent, uint64_t later_ns)
+static struct sim_connection *sim_dial(struct sim *sim, unsigned agent, uint64_t later_ns)
 {
     struct sim_agent *a = &sim->agents[agent];
     struct sim_connection *c = sim_allocate(sizeof(*c));
@@ -139,7 +139,7 @@ static struct sim_connection *dial(struct sim *sim, unsigned agent, uint64_t lat
     c->agent = agent;
     c->agent_life = a->life;
     c->open[SIM_AGENT_END] = true;
-    rounds_session_init(&c->session);
+    rounds_conn_init(&c->session);
     if (is_blocked(sim, c, SIM_DAEMON_END) || is_blocked(sim, c, SIM_AGENT_END))
         return c; /* the agent will not wait for the kernel's second try */
     schedule_add(&sim->schedule, sim->now_ns + rtt_ns, sim->daemon.alive ? SIM_CONNECTED : SIM_REFUSED, id,
@@ -149,19 +149,19 @@ static struct sim_connection *dial(struct sim *sim, unsigned agent, uint64_t lat
 
 void network_dial(struct sim *sim, unsigned agent)
 {
-    sim->agents[agent].connection = dial(sim, agent, 0)->number;
+    sim->agents[agent].connection = sim_dial(sim, agent, 0)->number;
 }
 
-void network_dial_last_word(struct sim *sim, unsigned agent, const struct session_hello *hello,
-                            uint64_t delay_ns)
+void network_dial_death_notice(struct sim *sim, unsigned agent, const struct session_hello *hello,
+                               uint64_t delay_ns)
 {
-    struct sim_connection *c = dial(sim, agent, delay_ns);
+    struct sim_connection *c = sim_dial(sim, agent, delay_ns);
 
     c->death_notice = sim_allocate(sizeof(*hello));
     *c->death_notice = *hello;
 }
 
-void network_say_last_word(struct sim *sim, unsigned connection)
+void network_send_death_notice(struct sim *sim, unsigned connection)
 {
     struct sim_connection *c = connection_at(sim, connection);
 
@@ -241,12 +241,12 @@ static void deliver(struct sim *sim, unsigned connection, enum sim_end to, const
     if (m->kind == MESSAGE_FIN)
         c->open[to] = false;
     if (to == SIM_DAEMON_END && m->kind != MESSAGE_FIN && !c->death_notice)
-        check_heard(sim, c->agent, c->agent_life);
+        check_received(sim, c->agent, c->agent_life);
     if (to == SIM_DAEMON_END)
-        m->kind == MESSAGE_FIN ? daemon_lost(sim, connection) : daemon_hear(sim, connection, m);
+        m->kind == MESSAGE_FIN ? daemon_lost(sim, connection) : daemon_receive(sim, connection, m);
     else
         m->kind == MESSAGE_FIN ? agent_lost(sim, connection, "closed by the peer")
-                               : agent_hear(sim, connection, m);
+                               : agent_receive(sim, connection, m);
 }
 
 static void drop_all(struct sim_connection *c, enum sim_end to)

@@ -161,7 +161,7 @@ static void partition(struct sim *sim, unsigned agent, bool many)
             block(sim, i, ways, until_ns);
 }
 
-static void cut(struct sim *sim, unsigned agent)
+static void cut_connection(struct sim *sim, unsigned agent)
 {
     const struct sim_agent *a = &sim->agents[agent];
     unsigned ends = (unsigned)random_between(&sim->random, 1, 3);
@@ -241,7 +241,7 @@ static void inflict(struct sim *sim, enum sim_fault fault)
         pause_daemon(sim);
         break;
     case FAULT_CUT:
-        cut(sim, agent);
+        cut_connection(sim, agent);
         break;
     case FAULT_PARTITION:
         partition(sim, agent, false);

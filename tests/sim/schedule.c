@@ -15,7 +15,7 @@ static size_t before(const struct moment *a, const struct moment *b)
     return (size_t)((a->at_ns < b->at_ns) | ((a->at_ns == b->at_ns) & (a->serial < b->serial)));
 }
 
-static void make_room(struct schedule *s)
+static void grow_schedule(struct schedule *s)
 {
     if (s->n < s->capacity)
         return;
@@ -43,7 +43,7 @@ void schedule_add(struct schedule *s, uint64_t at_ns, uint32_t kind, uint32_t wh
 {
     struct moment m = {.at_ns = at_ns, .serial = s->n_serials++, .kind = kind, .who = who, .detail = detail};
 
-    make_room(s);
+    grow_schedule(s);
     rise(s, s->n++, &m);
 }
 

@@ -73,7 +73,7 @@ static void connected(struct sim *sim, unsigned connection, bool accepted)
         return; /* it did not wait */
     if (accepted && sim->daemon.alive) {
         c->open[SIM_DAEMON_END] = true;
-        c->death_notice ? network_say_last_word(sim, connection) : agent_connected(sim, connection);
+        c->death_notice ? network_send_death_notice(sim, connection) : agent_connected(sim, connection);
     } else {
         c->open[SIM_AGENT_END] = false;
         if (!c->death_notice)
@@ -157,7 +157,7 @@ static bool anybody_there(const struct sim *sim)
     return false;
 }
 
-static void run(struct sim *sim)
+static void run_schedule(struct sim *sim)
 {
     struct moment m;
 
@@ -177,7 +177,7 @@ static void run(struct sim *sim)
             break;
     }
     if (!sim->failed)
-        check_gone(sim);
+        check_all_ended(sim);
 }
 
 bool sim_run(struct sim *sim, uint64_t seed, unsigned n_agents, bool trace)
@@ -189,7 +189,7 @@ bool sim_run(struct sim *sim, uint64_t seed, unsigned n_agents, bool trace)
     for (unsigned i = 0; i < sim->scenario.n_agents; i++)
         sim->agents[i].connection = -1;
     scenario_begin(sim);
-    run(sim);
+    run_schedule(sim);
     return !sim->failed;
 }
 

@@ -121,7 +121,7 @@ struct sim_connection {
     bool broken;                            /* the end of one side is scheduled */
     struct sim_message *first[2], *last[2]; /* by direction */
     uint64_t last_ns[2];
-    struct rounds_session session; /* the daemon's part */
+    struct rounds_conn session; /* the daemon's part */
     struct session_hello
         *death_notice; /* the guardian of an agent that was killed says it; NULL: it is an agent's */
     struct frame_reader reader[2]; /* with codec: at that end */
@@ -172,8 +172,8 @@ struct sim_world {
     uint16_t master_port;
     struct sim_member *members; /* by group rank */
     bool settled;
-    uint64_t death_ns; /* when a member's process died first; 0: none */
-    bool heard_dead;   /* what a member had sent before it died arrived afterwards */
+    uint64_t death_ns;      /* when a member's process died first; 0: none */
+    bool heard_after_death; /* what a member had sent before it died arrived afterwards */
 };
 
 /* What the agents of one instance of a job were told in the end. */
@@ -236,9 +236,9 @@ const char *sim_fault_name(unsigned fault);
 
 /* network.c */
 void network_dial(struct sim *sim, unsigned agent);
-void network_dial_last_word(struct sim *sim, unsigned agent, const struct session_hello *hello,
-                            uint64_t delay_ns);
-void network_say_last_word(struct sim *sim, unsigned connection);
+void network_dial_death_notice(struct sim *sim, unsigned agent, const struct session_hello *hello,
+                               uint64_t delay_ns);
+void network_send_death_notice(struct sim *sim, unsigned connection);
 void network_send(struct sim *sim, unsigned connection, enum sim_end to, enum sim_message_kind kind,
                   const void *data, size_t size);
 void network_close(struct sim *sim, unsigned connection, enum sim_end end);  /* after what was sent */
@@ -252,7 +252,7 @@ void network_finish(struct sim *sim);
 void daemon_boot(struct sim *sim);
 void daemon_crash(struct sim *sim, bool keeps_state);
 void daemon_timer(struct sim *sim);
-void daemon_hear(struct sim *sim, unsigned connection, const struct sim_message *message);
+void daemon_receive(struct sim *sim, unsigned connection, const struct sim_message *message);
 void daemon_lost(struct sim *sim, unsigned connection);
 void daemon_finish(struct sim *sim);
 unsigned daemon_job_of(const struct sim *sim, unsigned agent);
@@ -264,7 +264,7 @@ void agent_leave(struct sim *sim, unsigned agent);
 void agent_drain(struct sim *sim, unsigned agent);
 void agent_timer(struct sim *sim, unsigned agent);
 void agent_connected(struct sim *sim, unsigned connection);
-void agent_hear(struct sim *sim, unsigned connection, const struct sim_message *message);
+void agent_receive(struct sim *sim, unsigned connection, const struct sim_message *message);
 void agent_lost(struct sim *sim, unsigned connection, const char *why);
 void agent_group(struct sim *sim, unsigned agent, enum sim_moment moment);
 void agent_fail_later(struct sim *sim, unsigned agent, uint64_t delay_ns);
@@ -278,10 +278,10 @@ void disturb_all(struct sim *sim, uint64_t until_ns);
 void disturb_daemon(struct sim *sim, uint64_t until_ns); /* this must not make a node look dead */
 void check_start(struct sim *sim, unsigned agent, const struct session_view *view);
 void check_end(struct sim *sim, unsigned agent, const struct session_view *view); /* NULL: it was not told */
-void check_news(struct sim *sim, const struct rounds_job *job, unsigned news);
+void check_log(struct sim *sim, const struct rounds_job *job, unsigned log_kinds);
 void check_notice(struct sim *sim, unsigned agent, unsigned world);
 void check_calm(struct sim *sim);
-void check_gone(struct sim *sim);
+void check_all_ended(struct sim *sim);
 void check_death(struct sim *sim, unsigned agent);
-void check_heard(struct sim *sim, unsigned agent, uint64_t life); /* by the rendezvous */
+void check_received(struct sim *sim, unsigned agent, uint64_t life); /* by the rendezvous */
 void check_finish(struct sim *sim);

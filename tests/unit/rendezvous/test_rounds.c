@@ -19,7 +19,7 @@
 enum { AGENTS_MAX = 16 };
 
 struct agent {
-    struct rounds_session session;
+    struct rounds_conn session;
     struct session_hello hello;
     struct session_view view; /* the last one */
     unsigned n_views, n_alive;
@@ -31,7 +31,7 @@ struct table {
     struct agent agents[AGENTS_MAX];
     uint64_t now_ns;
     struct session_params params;
-    unsigned news;        /* all there were */
+    unsigned log_kinds;   /* all there were */
     bool saved;           /* since the last news */
     bool started_unsaved; /* somebody was told to start before the generation was on disk */
     bool forgotten;
@@ -51,7 +51,7 @@ static int set_up(void **state)
     t->params = (struct session_params)SESSION_PARAMS_DEFAULT;
     rounds_init(&t->rounds, &config);
     for (unsigned i = 0; i < AGENTS_MAX; i++)
-        rounds_session_init(&t->agents[i].session);
+        rounds_conn_init(&t->agents[i].session);
     *state = t;
     return 0;
 }
@@ -74,7 +74,7 @@ static void take(struct table *t, const struct rounds_action *action)
         t->saved = true;
         break;
     case ROUNDS_DO_REPORT:
-        t->news |= action->news;
+        t->log_kinds |= action->log_kinds;
         break;
     case ROUNDS_DO_SEND:
         a->view = action->view;
@@ -159,7 +159,7 @@ static void hello(struct table *t, unsigned i)
     (void)snprintf(peer, sizeof(peer), "10.0.0.%u", i + 1);
     t->agents[i].hello.attempt++;
     t->agents[i].closed = false;
-    rounds_session_init(&t->agents[i].session);
+    rounds_conn_init(&t->agents[i].session);
     step(t, (struct rounds_event){.kind = ROUNDS_HELLO,
                                   .session = &t->agents[i].session,
                                   .hello = &t->agents[i].hello,
@@ -204,7 +204,7 @@ static void fail_worker(struct table *t, unsigned i, unsigned ago_ms)
 
 static void lose_connection(struct table *t, unsigned i)
 {
-    step(t, (struct rounds_event){.kind = ROUNDS_GONE, .session = &t->agents[i].session});
+    step(t, (struct rounds_event){.kind = ROUNDS_DISCONNECTED, .session = &t->agents[i].session});
 }
 
 static void assert_view(const struct table *t, unsigned i, enum session_view_kind kind)
@@ -353,7 +353,7 @@ static void who_waits_is_told_once_a_second_how_many_there_are(void **state)
     assert_int_equal(t->agents[0].view.n_ready, 3);
     assert_int_equal(t->agents[0].view.n_missing, 1);
     assert_int_equal(t->agents[0].view.missing[0], 2);
-    assert_true(t->news & ROUNDS_LOG_PROGRESS);
+    assert_true(t->log_kinds & ROUNDS_LOG_PROGRESS);
 }
 
 static void only_an_agent_that_is_ready_counts(void **state)
@@ -484,7 +484,7 @@ static void join_between(struct table *t, unsigned i, const char *peer, const ch
 
     h->attempt = 1;
     session_copy_text(h->own, sizeof(h->own), own);
-    rounds_session_init(&t->agents[i].session);
+    rounds_conn_init(&t->agents[i].session);
     step(t, (struct rounds_event){.kind = ROUNDS_HELLO,
                                   .session = &t->agents[i].session,
                                   .hello = h,
@@ -577,7 +577,7 @@ static void the_last_failure_is_final_for_everybody(void **state)
         assert_int_equal(t->agents[i].view.cause.rank, 5);
         assert_string_equal(t->agents[i].view.cause.host, "node2");
     }
-    assert_true(t->news & ROUNDS_LOG_CLOSED);
+    assert_true(t->log_kinds & ROUNDS_LOG_CLOSED);
 }
 
 static void what_no_restart_helps_against_is_final(void **state)
@@ -635,9 +635,9 @@ static void a_silent_node_is_lost_after_its_timeout(void **state)
 }
 
 /* Asks at the moment when silent nodes are taken for dead, and says of these (a bit each) that it is the network. */
-static size_t look_who_is_slow(struct table *t, unsigned agents, uint64_t slack_ns)
+static size_t extend_slow_sessions(struct table *t, unsigned agents, uint64_t slack_ns)
 {
-    struct rounds_session *overdue[AGENTS_MAX];
+    struct rounds_conn *overdue[AGENTS_MAX];
     size_t n = rounds_overdue(&t->rounds, t->now_ns, overdue, AGENTS_MAX);
 
     for (size_t i = 0; i < n; i++)
@@ -652,9 +652,9 @@ static void a_node_whose_words_are_on_the_way_is_not_lost_yet(void **state)
 
     run(t, 3, 1, 3);
     pass(t, 999);
-    assert_int_equal(look_who_is_slow(t, 0, UINT64_MAX), 0);
+    assert_int_equal(extend_slow_sessions(t, 0, UINT64_MAX), 0);
     t->now_ns += MS;
-    assert_int_equal(look_who_is_slow(t, 4, UINT64_MAX), 3);
+    assert_int_equal(extend_slow_sessions(t, 4, UINT64_MAX), 3);
     alive(t, 0);
     pass_alive(t, 250, 1);
     assert_view(t, 0, SESSION_VIEW_STOP); /* node 1 is really gone */
@@ -676,7 +676,7 @@ static void nobody_is_slow_for_ever(void **state)
     for (; ms < 5000 && !t->agents[1].closed; ms += 250) {
         t->now_ns += 250 * MS;
         alive(t, 0);
-        (void)look_who_is_slow(t, 2, UINT64_MAX);
+        (void)extend_slow_sessions(t, 2, UINT64_MAX);
         step(t, (struct rounds_event){.kind = ROUNDS_TIMER});
     }
     assert_int_equal(ms, 3000);
@@ -693,7 +693,7 @@ static void who_is_slow_keeps_nobody_else_alive(void **state)
     }
     t->now_ns += 600 * MS;
     alive(t, 3);
-    assert_int_equal(look_who_is_slow(t, 15, 500 * MS), 1); /* node 0 */
+    assert_int_equal(extend_slow_sessions(t, 15, 500 * MS), 1); /* node 0 */
     pass(t, 499);
     assert_true(t->agents[1].closed && t->agents[2].closed);
     assert_false(t->agents[0].closed);
@@ -713,7 +713,7 @@ static void a_node_that_returns_in_time_goes_on(void **state)
     assert_view(t, 1, SESSION_VIEW_CONTINUE);
     pass_alive(t, 5000, 3);
     assert_view(t, 0, SESSION_VIEW_START);
-    assert_false(t->news & ROUNDS_LOG_OVER);
+    assert_false(t->log_kinds & ROUNDS_LOG_OVER);
 }
 
 static void a_node_that_returns_later_stops_and_joins(void **state)
@@ -805,7 +805,7 @@ static void who_is_about_to_start_is_not_ready(void **state)
 
     end_before_node_0_starts(t);
     pass_alive(t, 5000, 3);
-    assert_true(t->news & ROUNDS_LOG_SETTLED);
+    assert_true(t->log_kinds & ROUNDS_LOG_SETTLED);
     assert_view(t, 1, SESSION_VIEW_WAIT);
     assert_int_equal(t->agents[1].view.n_ready, 1);
     say(t, 0, SESSION_READY); /* before it heard of its start */
@@ -938,7 +938,7 @@ static void a_node_that_goes_when_done_was_done(void **state)
     say(t, 1, SESSION_DONE);
     say(t, 1, SESSION_LEFT);
     pass_alive(t, 1500, 4); /* and node 0 is lost */
-    assert_false(t->news & ROUNDS_LOG_OVER);
+    assert_false(t->log_kinds & ROUNDS_LOG_OVER);
     say(t, 2, SESSION_DONE);
     assert_int_equal(t->agents[2].view.verdict, SESSION_VERDICT_SUCCESS);
 }
@@ -1207,7 +1207,7 @@ static void a_new_connection_replaces_the_old_one(void **state)
     assert_true(t->agents[1].closed);
     lose_connection(t, 1); /* its end is no news */
     pass_alive(t, 2000, 1u << 0 | 1u << 9);
-    assert_false(t->news & ROUNDS_LOG_OVER);
+    assert_false(t->log_kinds & ROUNDS_LOG_OVER);
 }
 
 static void a_hello_that_was_on_its_way_for_too_long_is_ignored(void **state)

@@ -23,12 +23,12 @@ enum { N_NODES = 3 };
 
 struct table {
     struct rounds rounds;
-    struct rounds_session sessions[N_NODES];
+    struct rounds_conn sessions[N_NODES];
     struct session_view views[N_NODES];
     struct session_hello hellos[N_NODES];
     struct buf disk; /* as of the last save */
     uint64_t now_ns;
-    unsigned news;
+    unsigned log_kinds;
 };
 
 static void start_daemon(struct table *t, uint64_t seed)
@@ -38,7 +38,7 @@ static void start_daemon(struct table *t, uint64_t seed)
     config.seed = seed;
     rounds_init(&t->rounds, &config);
     for (int i = 0; i < N_NODES; i++)
-        rounds_session_init(&t->sessions[i]);
+        rounds_conn_init(&t->sessions[i]);
 }
 
 static int set_up(void **state)
@@ -76,7 +76,7 @@ static void step(struct table *t, struct rounds_event event)
         } else if (action.kind == ROUNDS_DO_SEND) {
             t->views[action.session - t->sessions] = action.view;
         } else if (action.kind == ROUNDS_DO_REPORT) {
-            t->news |= action.news;
+            t->log_kinds |= action.log_kinds;
         }
     }
 }
@@ -122,7 +122,7 @@ static void run(struct table *t)
     }
     for (int i = 0; i < N_NODES; i++)
         report(t, i, SESSION_RUNNING);
-    t->news = 0;
+    t->log_kinds = 0;
 }
 
 static void restart(struct table *t)
@@ -161,7 +161,7 @@ static void agents_that_return_go_on(void **state)
         assert_int_equal(t->views[i].generation, 0);
     }
     pass(t, 10000);
-    assert_false(t->news & ROUNDS_LOG_OVER);
+    assert_false(t->log_kinds & ROUNDS_LOG_OVER);
     for (int i = 0; i < N_NODES; i++)
         report(t, i, SESSION_DONE);
     assert_int_equal(t->views[0].verdict, SESSION_VERDICT_SUCCESS);
@@ -204,7 +204,7 @@ static void an_absence_during_the_grace_is_not_the_agents_fault(void **state)
     hello(t, 1);
     assert_int_equal(t->views[1].kind, SESSION_VIEW_CONTINUE);
     pass(t, 2000);
-    assert_false(t->news & ROUNDS_LOG_OVER);
+    assert_false(t->log_kinds & ROUNDS_LOG_OVER);
 }
 
 static void a_start_that_was_not_heard_is_said_again(void **state)

@@ -25,7 +25,7 @@ enum { N_NODES = 70 }; /* the tables grow on the way */
 
 struct crowd {
     struct rounds rounds;
-    struct rounds_session sessions[N_NODES];
+    struct rounds_conn sessions[N_NODES];
     unsigned n_started, n_refused;
 };
 
@@ -93,7 +93,7 @@ static void crowd_join(struct crowd *c, unsigned i)
 {
     struct session_hello hello = hello_of(i);
 
-    rounds_session_init(&c->sessions[i]);
+    rounds_conn_init(&c->sessions[i]);
     crowd_step(c, (struct rounds_event){.kind = ROUNDS_HELLO,
                                         .session = &c->sessions[i],
                                         .hello = &hello,

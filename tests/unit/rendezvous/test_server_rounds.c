@@ -66,7 +66,7 @@ static void note_deserted(void *data)
 
 static int start(const char *state_dir)
 {
-    struct server_rounds rounds = {.state_dir = state_dir, .log = count_line, .deserted = note_deserted};
+    struct server_rounds rounds = {.state_dir = state_dir, .log = count_line, .empty = note_deserted};
     struct server_config config = {.rounds = &rounds};
 
     stopped = stop_when_deserted = false;

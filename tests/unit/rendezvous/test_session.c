@@ -24,7 +24,7 @@ static const char letters[SESSION_ACTION_COUNT] = {
     [SESSION_DO_DIAL] = 'd',     [SESSION_DO_GREET] = 'g', [SESSION_DO_HELLO] = 'h',
     [SESSION_DO_REPORT] = 'r',   [SESSION_DO_ALIVE] = 'a', [SESSION_DO_CLOSE] = 'c',
     [SESSION_DO_START] = 'S',    [SESSION_DO_STOP] = 'X',  [SESSION_DO_DRAIN] = 'D',
-    [SESSION_DO_PROGRESS] = 'p', [SESSION_DO_SAY] = 's',   [SESSION_DO_END] = 'E',
+    [SESSION_DO_PROGRESS] = 'p', [SESSION_DO_LOG] = 's',   [SESSION_DO_END] = 'E',
 };
 
 static int set_up(void **state)
@@ -376,7 +376,7 @@ static void a_rendezvous_that_stays_away_is_given_up(void **state)
     lost(t, "reset");
     for (unsigned ms = 0; ms < 31000; ms += 100) {
         pass(t, 100, false);
-        if (t->session.link == SESSION_LINK_OVER)
+        if (t->session.link == SESSION_LINK_CLOSED)
             break;
         t->did[0] = 0;
     }
@@ -397,7 +397,7 @@ static void a_node_that_has_to_go_away_waits_5_s_for_a_rendezvous(void **state)
     pass(t, 2000, false);
     happens(t, SESSION_EVENT_DRAIN);
     drained_ns = t->now_ns;
-    for (unsigned ms = 0; ms < 31000 && t->session.link != SESSION_LINK_OVER; ms += 100) {
+    for (unsigned ms = 0; ms < 31000 && t->session.link != SESSION_LINK_CLOSED; ms += 100) {
         t->did[0] = 0;
         pass(t, 100, false);
     }
@@ -411,7 +411,7 @@ static void nobody_there_is_said_and_tried_until_the_join_timeout(void **state)
     unsigned n_said = 0;
 
     happens(t, SESSION_EVENT_START);
-    for (unsigned ms = 0; ms < 610000 && t->session.link != SESSION_LINK_OVER; ms += 10) {
+    for (unsigned ms = 0; ms < 610000 && t->session.link != SESSION_LINK_CLOSED; ms += 10) {
         if (t->session.link == SESSION_LINK_DIALING)
             lost(t, "connection refused");
         pass(t, 10, false);

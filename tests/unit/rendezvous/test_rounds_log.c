@@ -33,15 +33,15 @@ static struct rounds_job example(void)
     return job;
 }
 
-static void check(const struct rounds_job *job, unsigned news, const char *const *lines)
+static void check(const struct rounds_job *job, unsigned log_kinds, const char *const *lines)
 {
     char line[ROUNDS_LOG_SIZE];
 
     for (; *lines; lines++) {
-        assert_true(rounds_log_next(job, &news, line));
+        assert_true(rounds_log_next(job, &log_kinds, line));
         assert_string_equal(line, *lines);
     }
-    assert_false(rounds_log_next(job, &news, line));
+    assert_false(rounds_log_next(job, &log_kinds, line));
 }
 
 #define BUDGETS " (restarts 2 of 5, membership changes 1 of 9)"
@@ -69,7 +69,7 @@ static void test_progress(void **state)
 {
     struct rounds_job job = example();
 
-    job.n_nodes[ROUNDS_STANDING] = 13;
+    job.n_nodes[ROUNDS_NODE_READY] = 13;
     check(&job, ROUNDS_LOG_PROGRESS, (const char *[]){"job 'train': 13/16 nodes", NULL});
     job.n_missing = 2;
     job.missing[0] = 3;
@@ -78,7 +78,7 @@ static void test_progress(void **state)
           (const char *[]){"job 'train': 13/16 nodes; missing node ranks: 3, 7", NULL});
     job.n_missing = 0;
     job.params.min_nodes = 14;
-    job.n_nodes[ROUNDS_AWAITED] = 1;
+    job.n_nodes[ROUNDS_NODE_STOPPING] = 1;
     check(&job, ROUNDS_LOG_PROGRESS,
           (const char *[]){"job 'train': 13/16 nodes, at least 14 wanted, 1 still stopping", NULL});
 }
@@ -105,12 +105,12 @@ static void test_names_of_strangers(void **state)
 {
     struct rounds_job job = example();
     char line[ROUNDS_LOG_SIZE];
-    unsigned news = ROUNDS_LOG_OVER;
+    unsigned log_kinds = ROUNDS_LOG_OVER;
 
     memset(job.id, 'j', sizeof(job.id) - 1);
     memset(job.cause.text, '\n', sizeof(job.cause.text) - 1);
     memcpy(job.cause.host, "\x1b[2J", 5);
-    assert_true(rounds_log_next(&job, &news, line));
+    assert_true(rounds_log_next(&job, &log_kinds, line));
     assert_null(strpbrk(line, "\n\x1b"));
     assert_non_null(strstr(line, "?[2J"));
 }
