@@ -18,6 +18,7 @@
 #include "launcher/agent/agent_uv.h"
 #include "launcher/util/envp.h"
 #include "launcher/cli/job.h"
+#include "launcher/host/gpu_count_os.h"
 #include "launcher/host/machine_os.h"
 #include "launcher/host/numa_os.h"
 #include "launcher/cli/options.h"
@@ -97,7 +98,7 @@ static int find_bindings(const struct job *job, struct numa_cpus **ret)
     const struct numa_machine machine = {.root = "",
                                          .visible_devices = envp_get(environ, "CUDA_VISIBLE_DEVICES"),
                                          .n_workers = job->n_workers,
-                                         .n_gpus_counted = machine_count_gpus(environ)};
+                                         .n_gpus_counted = gpu_count(environ)};
     int r = numa_read_bindings(&machine, job->numa, ret, error);
     if (r)
         log_line("%s", error);
@@ -137,12 +138,17 @@ static int run(const struct job *job, const sigset_t *before)
     return code;
 }
 
+static int count_gpus(void *environment)
+{
+    return gpu_count(environment);
+}
+
 static int run_options(const struct options *options, const sigset_t *before)
 {
     _cleanup_free_ char *slurm_conf = machine_slurm_conf(environ);
     char uuid[37], error[JOB_ERROR_SIZE];
     struct job_machine machine = {.count_cpus = machine_count_cpus,
-                                  .count_gpus = machine_count_gpus,
+                                  .count_gpus = count_gpus,
                                   .data = environ,
                                   .slurm_conf = slurm_conf,
                                   .random_id = uuid};

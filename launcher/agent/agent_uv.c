@@ -35,11 +35,12 @@
 #include "launcher/host/worker_memory_os.h"
 #include "launcher/cli/job.h"
 #include "launcher/output/logs_os.h"
-#include "launcher/host/machine_os.h"
+#include "launcher/host/proc_info_os.h"
 #include "launcher/rdzv/membership_uv.h"
 #include "launcher/output/output_uv.h"
 #include "launcher/report/report.h"
 #include "launcher/util/log_os.h"
+#include "launcher/util/signal_name.h"
 #include "launcher/rdzv/rdzv_static_uv.h"
 #include "launcher/rdzv/worker_store_uv.h"
 #include "base/err.h"
@@ -195,7 +196,7 @@ static void note_sender(struct agent *a, const struct signalfd_siginfo *info)
     if (a->group.interrupt)
         return;
     if (is_from_process(info) && info->ssi_pid)
-        machine_describe_sender((int)info->ssi_pid, info->ssi_uid, a->sender, sizeof(a->sender));
+        proc_info_sender((int)info->ssi_pid, info->ssi_uid, a->sender, sizeof(a->sender));
     else if (info->ssi_code == SI_KERNEL)
         (void)snprintf(a->sender, sizeof(a->sender), "the terminal");
 }
@@ -452,8 +453,11 @@ static void do_give_up(struct agent *a)
 
     int n = child_processes_list(pids, STUCK_NAMED_MAX);
     for (int i = 0; i < n; i++)
-        if (!is_stranger(a, pids[i]))
-            machine_say_stuck(pids[i], local_rank_of(a, pids[i]));
+        if (!is_stranger(a, pids[i])) {
+            char text[256];
+            proc_info_stuck(pids[i], local_rank_of(a, pids[i]), text, sizeof(text));
+            log_line("%s", text);
+        }
     a->gave_up = true;
     log_line(
         "some processes of the job do not end on SIGKILL; crun ends without them, they go as soon as the kernel "
@@ -477,7 +481,7 @@ static void do_failed(struct agent *a, int worker)
                                   .rank = -1,
                                   .local_rank = worker};
 
-    (void)gethostname(cause.host, sizeof(cause.host) - 1); /* stays empty if it fails */
+    proc_info_host_name(cause.host, sizeof(cause.host));
     if (w) {
         cause.rank = (int32_t)a->place.rank_base + worker;
         cause.pid = w->pid;
@@ -502,10 +506,11 @@ static void do_failed(struct agent *a, int worker)
 static void do_leave(struct agent *a, int signal)
 {
     char why[64] = "it cannot go on";
-    const char *name = signal ? sigabbrev_np(signal) : NULL;
+    char name[SIGNAL_NAME_SIZE];
 
     if (signal)
-        (void)snprintf(why, sizeof(why), "it was told to stop by SIG%s", name ? name : "?"); /* fits */
+        (void)snprintf(why, sizeof(why), "it was told to stop by %s",
+                       signal_name(signal, name) ? name : "a signal"); /* fits */
     membership_leave(a->nodes, why);
 }
 

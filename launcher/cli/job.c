@@ -9,6 +9,7 @@
 #include "launcher/util/envp.h"
 #include "launcher/cli/scheduler_grace.h"
 #include "launcher/cli/job_impl.h"
+#include "launcher/util/signal_name.h"
 #include "launcher/util/strbuf.h"
 #include "base/err.h"
 
@@ -59,18 +60,6 @@ static int count_workers(struct job_builder *b)
 
 /* ------------------------------------------------------------------ supervision */
 
-/* "SIGTERM" -> 15; 0 for a name that is no signal or cannot be handled. */
-static int signal_number(const char *name, size_t n)
-{
-    for (int s = 1; s < 32; s++) {
-        const char *abbreviation = sigabbrev_np(s);
-        if (abbreviation && n == strlen(abbreviation) + 3 && strncmp(name, "SIG", 3) == 0 &&
-            strncmp(name + 3, abbreviation, n - 3) == 0)
-            return s == SIGKILL || s == SIGSTOP || s == SIGCHLD ? 0 : s;
-    }
-    return 0;
-}
-
 static void take_signals(struct job_builder *b)
 {
     const char *text = job_text(b, OPTION_SIGNALS_TO_HANDLE);
@@ -85,7 +74,7 @@ static void take_signals(struct job_builder *b)
         name = to;
         job_trim(&from, &to);
         int s = signal_number(from, (size_t)(to - from));
-        if (s)
+        if (s && s != SIGKILL && s != SIGSTOP && s != SIGCHLD)
             b->job->signals |= UINT64_C(1) << (s - 1);
         else
             strbuf_add(&b->warnings,

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "launcher/cli/visible_devices.h"
 #include "launcher/util/envp.h"
 #include "launcher/util/strbuf.h"
 #include "base/err.h"
@@ -75,37 +76,20 @@ bool plan_limits_threads(const struct plan *plan)
     return plan->local_world_size > 1 && !envp_get(plan->environment, "OMP_NUM_THREADS");
 }
 
-/* Entry i of a comma separated list without the spaces around it; false when the list is shorter. */
-static bool list_entry_at(const char *list, int i, const char **ret_entry, int *ret_size)
-{
-    for (; i > 0; i--) {
-        list = strchr(list, ',');
-        if (!list)
-            return false;
-        list++;
-    }
-    list += strspn(list, " ");
-    size_t n = strcspn(list, ",");
-    while (n > 0 && list[n - 1] == ' ')
-        n--;
-    *ret_entry = list;
-    *ret_size = (int)n;
-    return true;
-}
-
 static int add_virtual_device(const struct plan *plan, int local_rank, struct strlist *out)
 {
     const char *visible = envp_get(plan->environment, "CUDA_VISIBLE_DEVICES");
     const char *entry;
-    int n;
+    size_t n;
 
     if (!visible) {
         strlist_add(out, "CUDA_VISIBLE_DEVICES=%d", local_rank);
         return 0;
     }
-    if (!list_entry_at(visible, local_rank, &entry, &n))
-        return PLAN_E_DEVICES;
-    strlist_add(out, "CUDA_VISIBLE_DEVICES=%.*s", n, entry);
+    for (int i = 0; i <= local_rank; i++)
+        if (!visible_devices_next(&visible, &entry, &n))
+            return PLAN_E_DEVICES;
+    strlist_add(out, "CUDA_VISIBLE_DEVICES=%.*s", (int)n, entry);
     return 0;
 }
 
@@ -169,7 +153,7 @@ static bool is_only_ours(const char *variable)
     static const char *const names[] = {"CRUN_LOCAL_ADDR=", WORKER_MEMORY_STATE_ENVIRONMENT "=",
                                         WORKER_MEMORY_CACHE_ENVIRONMENT "="};
 
-    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+    for (size_t i = 0; i < ARRAY_SIZE(names); i++)
         if (strncmp(variable, names[i], strlen(names[i])) == 0)
             return true;
     return false;

@@ -6,25 +6,14 @@
 
 #include "launcher/host/cgroup_os.h"
 
-#include <fcntl.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
-#include "base/cleanup.h"
+#include "launcher/util/read_file_os.h"
 
 enum { TEXT_SIZE = 4096, PATH_SIZE = 3 * TEXT_SIZE };
-
-static bool read_text(const char *path, char out[TEXT_SIZE])
-{
-    _cleanup_close_ int fd = open(path, O_RDONLY | O_CLOEXEC);
-    ssize_t n = fd < 0 ? -1 : read(fd, out, TEXT_SIZE - 1);
-
-    out[n > 0 ? n : 0] = '\0';
-    return n > 0;
-}
 
 /* The number behind "oom_kill " at the beginning of a line; "oom_kill_disable" is something else. */
 static long oom_kills_in(const char *root, const char *mount, int n_name, const char *name, const char *file)
@@ -32,7 +21,7 @@ static long oom_kills_in(const char *root, const char *mount, int n_name, const 
     char path[PATH_SIZE], text[TEXT_SIZE];
 
     (void)snprintf(path, sizeof(path), "%s/sys/fs/cgroup%s%.*s/%s", root, mount, n_name, name, file);
-    if (!read_text(path, text))
+    if (!read_file_text(path, text, sizeof(text)))
         return -1;
     for (const char *line = text; line; line = strchr(line, '\n')) {
         line += *line == '\n';
@@ -42,7 +31,7 @@ static long oom_kills_in(const char *root, const char *mount, int n_name, const 
     return -1;
 }
 
-static long ask(const char *root, const char *mount, const char *name, const char *file)
+static long oom_kills_below(const char *root, const char *mount, const char *name, const char *file)
 {
     int n = (int)strcspn(name, "\n");
 
@@ -70,15 +59,15 @@ long cgroup_oom_kills(const char *root)
     char path[PATH_SIZE], cgroups[TEXT_SIZE];
 
     (void)snprintf(path, sizeof(path), "%s/proc/self/cgroup", root);
-    if (!read_text(path, cgroups))
+    if (!read_file_text(path, cgroups, sizeof(cgroups)))
         return -1;
     const char *name = memory_name(cgroups);
     if (name)
-        return ask(root, "/memory", name, "memory.oom_control");
+        return oom_kills_below(root, "/memory", name, "memory.oom_control");
     const char *v2 = strncmp(cgroups, "0::", 3) == 0 ? cgroups : strstr(cgroups, "\n0::");
     if (!v2)
         return -1;
     name = strchr(v2 + 1, ':') + 2;
-    long kills = ask(root, "", name, "memory.events");
-    return kills >= 0 ? kills : ask(root, "/unified", name, "memory.events");
+    long kills = oom_kills_below(root, "", name, "memory.events");
+    return kills >= 0 ? kills : oom_kills_below(root, "/unified", name, "memory.events");
 }

@@ -15,7 +15,6 @@
 
 #include <dirent.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <sched.h>
 #include <stdarg.h>
 #include <stdbool.h>
@@ -24,6 +23,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "launcher/cli/visible_devices.h"
+#include "launcher/util/read_file_os.h"
 #include "base/cleanup.h"
 
 enum {
@@ -44,8 +45,8 @@ struct gpus {
 };
 
 /* False when it cannot be read; then out is "". */
-__attribute__((format(printf, 3, 4))) static bool read_file(char *out, size_t out_size, const char *format,
-                                                            ...)
+__attribute__((format(printf, 3, 4))) static bool read_sys_text(char *out, size_t out_size,
+                                                                const char *format, ...)
 {
     char path[PATH_SIZE];
     va_list args;
@@ -53,10 +54,7 @@ __attribute__((format(printf, 3, 4))) static bool read_file(char *out, size_t ou
     va_start(args, format);
     (void)vsnprintf(path, sizeof(path), format, args); /* a path that is cut does not exist */
     va_end(args);
-    _cleanup_close_ int fd = open(path, O_RDONLY | O_CLOEXEC);
-    ssize_t n = fd < 0 ? -1 : read(fd, out, out_size - 1);
-    out[n > 0 ? n : 0] = '\0';
-    return n > 0;
+    return read_file_text(path, out, out_size);
 }
 
 static int fail(char *error, const char *sentence)
@@ -86,20 +84,21 @@ static int read_cache(const char *root, int cpu)
     int found = cpu, best = -1;
 
     for (int index = 0; index < 16; index++) {
-        if (!read_file(text, sizeof(text), "%s/sys/devices/system/cpu/cpu%d/cache/index%d/type", root, cpu,
-                       index))
+        if (!read_sys_text(text, sizeof(text), "%s/sys/devices/system/cpu/cpu%d/cache/index%d/type", root,
+                           cpu, index))
             continue;
         bool holds_data = strncmp(text, "Unified", 7) == 0 || strncmp(text, "Data", 4) == 0;
         if (!holds_data ||
-            !read_file(text, sizeof(text), "%s/sys/devices/system/cpu/cpu%d/cache/index%d/level", root, cpu,
-                       index))
+            !read_sys_text(text, sizeof(text), "%s/sys/devices/system/cpu/cpu%d/cache/index%d/level", root,
+                           cpu, index))
             continue;
         int level = atoi(text);
         if (level <= best)
             continue;
         best = level;
-        (void)read_file(text, sizeof(text), "%s/sys/devices/system/cpu/cpu%d/cache/index%d/shared_cpu_list",
-                        root, cpu, index);
+        (void)read_sys_text(text, sizeof(text),
+                            "%s/sys/devices/system/cpu/cpu%d/cache/index%d/shared_cpu_list", root, cpu,
+                            index);
         found = lowest_in_list(text, cpu);
     }
     return found;
@@ -110,11 +109,11 @@ static struct numa_cpu read_cpu(const char *root, int cpu)
     struct numa_cpu c = {.core = cpu, .cache = read_cache(root, cpu)};
     char text[TEXT_SIZE];
 
-    if (read_file(text, sizeof(text), "%s/sys/devices/system/cpu/cpu%d/topology/physical_package_id", root,
-                  cpu))
+    if (read_sys_text(text, sizeof(text), "%s/sys/devices/system/cpu/cpu%d/topology/physical_package_id",
+                      root, cpu))
         c.package = atoi(text);
-    if (read_file(text, sizeof(text), "%s/sys/devices/system/cpu/cpu%d/topology/thread_siblings_list", root,
-                  cpu))
+    if (read_sys_text(text, sizeof(text), "%s/sys/devices/system/cpu/cpu%d/topology/thread_siblings_list",
+                      root, cpu))
         c.core = lowest_in_list(text, cpu);
     return c;
 }
@@ -144,7 +143,7 @@ static int read_nodes(const struct numa_machine *m, struct numa_topology *t, cha
     struct numa_cpus possible; /* node numbers, in fact */
     char text[TEXT_SIZE];
 
-    if (!read_file(text, sizeof(text), "%s/sys/devices/system/node/possible", m->root) ||
+    if (!read_sys_text(text, sizeof(text), "%s/sys/devices/system/node/possible", m->root) ||
         !numa_cpus_parse(text, &possible))
         return fail(error,
                     "--numa-binding: this machine tells nothing of its NUMA nodes (there is no "
@@ -156,7 +155,7 @@ static int read_nodes(const struct numa_machine *m, struct numa_topology *t, cha
     if (!t->node_cpus)
         return fail(error, "--numa-binding: out of memory");
     for (int node = 0; node < t->n_nodes; node++)
-        if (read_file(text, sizeof(text), "%s/sys/devices/system/node/node%d/cpulist", m->root, node))
+        if (read_sys_text(text, sizeof(text), "%s/sys/devices/system/node/node%d/cpulist", m->root, node))
             (void)numa_cpus_parse(text, &t->node_cpus[node]); /* malformed: as if it had none */
     return 0;
 }
@@ -181,7 +180,7 @@ static int read_node_of(const char *root, const char *address)
 {
     char text[64];
 
-    if (!read_file(text, sizeof(text), "%s/sys/bus/pci/devices/%s/numa_node", root, address))
+    if (!read_sys_text(text, sizeof(text), "%s/sys/bus/pci/devices/%s/numa_node", root, address))
         return -1;
     int node = atoi(text);
     return node > 0 ? node : 0;
@@ -217,7 +216,7 @@ static void read_gpus(const char *root, struct gpus *gpus)
 
         if (entry->d_name[0] == '.' || strlen(entry->d_name) >= sizeof(gpu->address))
             continue;
-        (void)read_file(text, sizeof(text), "%s/%s/information", path, entry->d_name);
+        (void)read_sys_text(text, sizeof(text), "%s/%s/information", path, entry->d_name);
         find_value(text, "Device Minor", minor, sizeof(minor));
         if (!is_shown(root, minor))
             continue;
@@ -235,8 +234,10 @@ static void read_gpus(const char *root, struct gpus *gpus)
  * "MIG-GPU-UUID/instance/instance". -1: none of these. */
 static int find_gpu(const struct gpus *gpus, const char *entry, size_t n)
 {
-    if (n > 0 && strspn(entry, "0123456789") >= n)
-        return n < 6 && atoi(entry) < gpus->n_items ? atoi(entry) : -1;
+    int number = visible_devices_number(entry, n);
+
+    if (number >= 0)
+        return number < gpus->n_items ? number : -1;
     if (strncmp(entry, "MIG-GPU-", 8) == 0) {
         const char *slash = memchr(entry, '/', n);
         entry += 4;
@@ -266,9 +267,10 @@ static int add_place(struct numa_topology *t, const struct gpu *gpu, char *error
 static int take_visible(const struct numa_machine *m, const struct gpus *gpus, struct numa_topology *t,
                         char *error)
 {
-    for (const char *entry = m->visible_devices; t->n_places < NUMA_GPUS_MAX; entry++) {
-        entry += strspn(entry, " ");
-        size_t n = strcspn(entry, ", ");
+    const char *rest = m->visible_devices, *entry;
+    size_t n;
+
+    while (t->n_places < NUMA_GPUS_MAX && visible_devices_next(&rest, &entry, &n)) {
         int i = find_gpu(gpus, entry, n);
         if (i < 0 && n > 4 && (strncmp(entry, "MIG-", 4) == 0 || strncmp(entry, "GPU-", 4) == 0) &&
             t->n_places < m->n_workers) {
@@ -284,10 +286,6 @@ static int take_visible(const struct numa_machine *m, const struct gpus *gpus, s
         int r = add_place(t, &gpus->items[i], error);
         if (r)
             return r;
-        entry += n;
-        entry += strspn(entry, " ");
-        if (*entry != ',')
-            return 0;
     }
     return 0;
 }

@@ -31,9 +31,3 @@ void logs_remove_temporary(struct logs *logs);
 /* For the guardian, when crun is gone: of a temporary tree, the folders in which nobody has left anything. Allocates
  * nothing. */
 void logs_remove_empty(const struct logs *logs);
-
-/* Reads a whole small file, at most max bytes of it. Malloc'ed bytes, or NULL. */
-char *logs_read_file(const char *path, size_t max, size_t *ret_n_bytes);
-
-/* Reads the last n_max bytes of a file. Malloc'ed bytes with room for a NUL behind them, or NULL. */
-char *logs_read_end(const char *path, size_t n_max, size_t *ret_n_bytes);

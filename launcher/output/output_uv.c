@@ -22,6 +22,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "launcher/host/proc_info_os.h"
 #include "launcher/output/console_uv.h"
 #include "launcher/util/envp.h"
 #include "launcher/cli/job.h"
@@ -429,9 +430,9 @@ static int make_prefixes(struct stream *s)
 {
     const struct output *o = s->output;
     const char *template = o->job->line_prefix;
-    char host[256] = "";
+    char host[256];
 
-    (void)gethostname(host, sizeof(host) - 1); /* stays empty if it fails */
+    proc_info_host_name(host, sizeof(host));
     s->prefix_plain = line_prefix_prefix(template ? template : default_template, o->job->role, s->local_rank,
                                          s->local_rank, host);
     if (!s->prefix_plain)

@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #include "launcher/host/local_address_os.h"
+#include "launcher/host/proc_info_os.h"
 #include "launcher/cli/job.h"
 #include "launcher/supervise/death_notice_sock.h"
 #include "launcher/rdzv/resolver_uv.h"
@@ -554,7 +555,7 @@ static void begin_session(struct membership *n)
     session_copy_text(config.hello.job, sizeof(config.hello.job), job->run_id_text);
     session_copy_text(config.hello.role, sizeof(config.hello.role), job->role);
     session_copy_text(config.hello.addr, sizeof(config.hello.addr), job->local_addr ? job->local_addr : "");
-    (void)gethostname(config.hello.host, sizeof(config.hello.host) - 1);     /* stays empty if it fails */
+    proc_info_host_name(config.hello.host, sizeof(config.hello.host));
     (void)resolver_numeric(n->dial_host, n->rendezvous_port, &n->addresses); /* a name has been looked up */
     for (size_t i = 0; i < n->addresses.n; i++)
         n->addresses.items[i].v4.sin_port = htons(n->rendezvous_port); /* at the same place in both */

@@ -7,6 +7,7 @@
 #include <time.h>
 
 #include "launcher/report/events.h"
+#include "launcher/util/signal_name.h"
 #include "base/utf8.h"
 
 static const char *const names[EVENT_KIND_COUNT] = {
@@ -37,11 +38,10 @@ static void add_integer(cJSON *line, const char *name, int64_t value)
 
 static void add_signal(cJSON *line, const char *name, int signal)
 {
-    const char *abbreviation = sigabbrev_np(signal);
-    char text[32];
+    char text[SIGNAL_NAME_SIZE];
 
-    (void)snprintf(text, sizeof(text), abbreviation ? "SIG%s" : "%.0s%d", abbreviation ? abbreviation : "",
-                   signal);
+    if (!signal_name(signal, text))
+        (void)snprintf(text, sizeof(text), "%d", signal); /* fits */
     (void)cJSON_AddStringToObject(line, name, text);
 }
 

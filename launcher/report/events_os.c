@@ -12,8 +12,9 @@
 #include "launcher/report/failures_os.h"
 #include "launcher/supervise/worker_group.h"
 #include "launcher/cli/job.h"
-#include "launcher/output/logs_os.h"
+#include "launcher/host/proc_info_os.h"
 #include "launcher/util/log_os.h"
+#include "launcher/util/read_file_os.h"
 #include "base/cleanup.h"
 #include "base/time.h"
 
@@ -136,7 +137,7 @@ static char *raw_error(const char *attempt_dir, int local_rank)
 
     if (!attempt_dir || asprintf(&path, "%s/%d/error.json", attempt_dir, local_rank) < 0)
         path = NULL;
-    char *bytes = path ? logs_read_file(path, ERROR_FILE_MAX, &n) : NULL;
+    char *bytes = path ? read_file_start(path, ERROR_FILE_MAX, &n) : NULL;
     if (!bytes)
         return strdup(
             "{\"message\": \"<NONE>\", \"errorTraits\": {\"category\": \"system_terminated_error\", "
@@ -261,7 +262,7 @@ struct events *events_create(const struct job *job, const char *program)
         log_line("too little memory for the event log; the job goes on without it");
         return NULL;
     }
-    (void)gethostname(e->host, sizeof(e->host) - 1); /* stays empty if it fails */
+    proc_info_host_name(e->host, sizeof(e->host));
     e->job = (struct event_job){.run_id = job->run_id_text,
                                 .host = e->host,
                                 .role = job->role,

@@ -12,11 +12,11 @@
 #include "launcher/util/envp.h"
 #include "launcher/supervise/worker_group.h"
 #include "launcher/cli/job.h"
-#include "launcher/output/logs_os.h"
-#include "launcher/host/machine_os.h"
+#include "launcher/host/proc_info_os.h"
 #include "launcher/report/report.h"
 #include "launcher/report/report_json.h"
 #include "launcher/util/log_os.h"
+#include "launcher/util/read_file_os.h"
 #include "base/cleanup.h"
 #include "base/time.h"
 
@@ -52,7 +52,7 @@ static void read_error_file(const struct failures_source *source, struct report_
     s->path = worker_file(source, f->local_rank, "error.json");
     if (!s->path)
         return;
-    s->bytes = logs_read_file(s->path, ERROR_FILE_MAX, &s->n_bytes);
+    s->bytes = read_file_start(s->path, ERROR_FILE_MAX, &s->n_bytes);
     if (!s->bytes)
         return;
     f->error_file = s->path;
@@ -102,7 +102,7 @@ static char *last_stderr_lines(const struct failures_source *source, int local_r
     path = worker_file(source, local_rank, "stderr.log");
     if (!path)
         return NULL;
-    bytes = logs_read_end(path, LAST_BYTES, &n);
+    bytes = read_file_end(path, LAST_BYTES, &n);
     if (!bytes)
         return NULL;
     while (n > 0 && bytes[n - 1] == '\n')
@@ -172,7 +172,7 @@ static char *bad_interpreter(const struct failures_source *source)
     if (g->cause != GROUP_CAUSE_EXEC || access(source->program, X_OK) < 0)
         return NULL;
     int error = g->workers[g->cause_worker].status;
-    char *head = error == ENOENT || error == EACCES ? logs_read_file(source->program, 256, &n) : NULL;
+    char *head = error == ENOENT || error == EACCES ? read_file_start(source->program, 256, &n) : NULL;
     if (!head)
         return NULL;
     head[n] = '\0';
@@ -213,12 +213,12 @@ static void tell(const struct failures_source *source, struct report_failure *fa
                  struct strings *strings, struct failures_outcome *outcome)
 {
     const struct worker_group *g = source->group;
-    char host[256] = "", core_pattern[128];
+    char host[256], core_pattern[128];
 
-    machine_core_pattern(core_pattern, sizeof(core_pattern));
+    proc_info_core_pattern(core_pattern, sizeof(core_pattern));
     size_t n = collect(source, failures, strings);
     int root = report_find_root(failures, n);
-    (void)gethostname(host, sizeof(host) - 1); /* stays empty if it fails */
+    proc_info_host_name(host, sizeof(host));
     outcome->worker_code = worker_code(g, failures, root);
     set_reason(source, root < 0 ? NULL : &failures[root], outcome->reason, sizeof(outcome->reason));
     outcome->has_files = outcome->has_files || job_has_logs(source->job);
@@ -278,7 +278,7 @@ void failures_read_message(const char *attempt_dir, int local_rank, char *ret, s
         path = NULL;
         return;
     }
-    bytes = logs_read_file(path, ERROR_FILE_MAX, &n);
+    bytes = read_file_start(path, ERROR_FILE_MAX, &n);
     if (!bytes || report_json_read(bytes, n, &message, &time_s) != 0)
         return;
     const char *end = message + strlen(message);

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "launcher/report/report.h"
+#include "launcher/util/signal_name.h"
 #include "launcher/util/strbuf.h"
 
 static const char rule[] = "============================================================";
@@ -12,7 +13,8 @@ static const char thin_rule[] = "-----------------------------------------------
 static void add_table(struct strbuf *out, const struct job_result *v)
 {
     const struct session_cause *c = v->cause;
-    const char *name = c->exit_code < 0 ? report_signal_name(-c->exit_code) : NULL;
+    char text[SIGNAL_NAME_SIZE];
+    const char *name = c->exit_code < 0 ? signal_name(-c->exit_code, text) : NULL;
 
     strbuf_add(out, "%s\n%s FAILED\n%s\n", rule, v->title, thin_rule);
     strbuf_add(out, "Root Cause (first observed failure):\n[0]:\n  time      : %s\n  host      : %s\n",

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "launcher/supervise/worker_group.h"
+#include "launcher/util/signal_name.h"
 #include "launcher/util/strbuf.h"
 
 enum {
@@ -17,27 +18,14 @@ enum {
 static const char table_hint[] =
     "To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html";
 
-const char *report_signal_name(int signal)
-{
-    static char name[32];
-    const char *abbreviation = sigabbrev_np(signal);
-
-    if (abbreviation)
-        (void)snprintf(name, sizeof(name), "SIG%s", abbreviation);
-    else if (signal >= SIGRTMIN && signal <= SIGRTMAX)
-        (void)snprintf(name, sizeof(name), "SIGRTMIN+%d", signal - SIGRTMIN);
-    else
-        return NULL;
-    return name;
-}
-
 void report_describe_end(const struct report_failure *f, char *out, size_t out_size)
 {
     if (f->exit_code >= 0) {
         (void)snprintf(out, out_size, "exit code %d", f->exit_code); /* cut when the caller wants it short */
         return;
     }
-    const char *name = report_signal_name(-f->exit_code);
+    char text[SIGNAL_NAME_SIZE];
+    const char *name = signal_name(-f->exit_code, text);
     (void)snprintf(out, out_size, "killed by signal %d%s%s%s%s", -f->exit_code, name ? " (" : "",
                    name ? name : "", name ? ")" : "", f->core_dumped ? ", core dumped" : "");
 }
@@ -152,7 +140,8 @@ static void add_cause(struct strbuf *out, const struct report *r)
         break;
     }
     if (g->interrupt) {
-        const char *name = report_signal_name(g->interrupt);
+        char text[SIGNAL_NAME_SIZE];
+        const char *name = signal_name(g->interrupt, text);
         bool is_known = r->sender && *r->sender;
         strbuf_add(out, "crun: told to stop by %s%s%s\n", name ? name : "a signal", is_known ? " from " : "",
                    is_known ? r->sender : "");
@@ -280,7 +269,8 @@ static void add_indented(struct strbuf *out, const char *text)
 
 static void add_message(struct strbuf *out, const struct report_failure *f)
 {
-    const char *name = f->exit_code < 0 ? report_signal_name(-f->exit_code) : NULL;
+    char text[SIGNAL_NAME_SIZE];
+    const char *name = f->exit_code < 0 ? signal_name(-f->exit_code, text) : NULL;
 
     if (f->message)
         add_indented(out, f->message);
@@ -293,7 +283,8 @@ static void add_message(struct strbuf *out, const struct report_failure *f)
 static char *format_failure(const struct report *r, size_t i)
 {
     const struct report_failure *f = &r->failures[i];
-    const char *name = f->exit_code < 0 ? report_signal_name(-f->exit_code) : NULL;
+    char text[SIGNAL_NAME_SIZE];
+    const char *name = f->exit_code < 0 ? signal_name(-f->exit_code, text) : NULL;
     struct strbuf out = {0};
 
     strbuf_add(&out, "[%zu]:\n  time      : %s\n  host      : %s\n  rank      : %d (local_rank: %d)\n", i,

@@ -56,6 +56,3 @@ char *report_compose(const struct report *report);
 
 /* "exit code 7", "signal 11 (SIGSEGV), core dumped". */
 void report_describe_end(const struct report_failure *f, char *out, size_t out_size);
-
-/* "SIGTERM", or NULL for a number without a name. Points into a static buffer for real-time signals. */
-const char *report_signal_name(int signal);

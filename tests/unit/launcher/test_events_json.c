@@ -76,7 +76,7 @@ static void test_every_kind(void **state)
     assert_line(&(struct event){.kind = EVENT_STOP, .number = SIGTERM, .sender = 12},
                 "\"event\":\"stop\"," USUAL ",\"signal\":\"SIGTERM\",\"sender_pid\":12}\n");
     assert_line(&(struct event){.kind = EVENT_STOP, .number = 63},
-                "\"event\":\"stop\"," USUAL ",\"signal\":\"63\"}\n");
+                "\"event\":\"stop\"," USUAL ",\"signal\":\"SIGRTMIN+29\"}\n");
     assert_line(&(struct event){.kind = EVENT_RESTART, .left = 2},
                 "\"event\":\"restart\"," USUAL ",\"restarts_left\":2}\n");
     assert_line(

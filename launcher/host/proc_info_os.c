@@ -1,0 +1,49 @@
+#include "launcher/host/proc_info_os.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "launcher/util/read_file_os.h"
+
+void proc_info_core_pattern(char *out, size_t out_size)
+{
+    (void)read_file_text("/proc/sys/kernel/core_pattern", out, out_size); /* "" when it fails */
+    out[strcspn(out, "\n")] = '\0';
+}
+
+void proc_info_host_name(char *out, size_t out_size)
+{
+    *out = '\0';
+    (void)gethostname(out, out_size - 1); /* stays "" if it fails, and is cut if it is too long */
+    out[out_size - 1] = '\0';
+}
+
+void proc_info_sender(int pid, unsigned user, char *out, size_t out_size)
+{
+    char path[64], name[32], of_user[32] = "";
+
+    (void)snprintf(path, sizeof(path), "/proc/%d/comm", pid);
+    (void)read_file_text(path, name, sizeof(name)); /* "" when the process has ended */
+    name[strcspn(name, "\n")] = '\0';
+    if (user != getuid())
+        (void)snprintf(of_user, sizeof(of_user), " of user %u", user);
+    (void)snprintf(out, out_size, "process %d%s%s%s%s", pid, *name ? " (" : "", name, *name ? ")" : "",
+                   of_user);
+}
+
+void proc_info_stuck(int pid, int local_rank, char *out, size_t out_size)
+{
+    char path[64], stat[512], where[128], rank[32] = "";
+
+    (void)snprintf(path, sizeof(path), "/proc/%d/stat", pid);
+    (void)read_file_text(path, stat, sizeof(stat)); /* "" when it fails, as is the next */
+    (void)snprintf(path, sizeof(path), "/proc/%d/wchan", pid);
+    (void)read_file_text(path, where, sizeof(where));
+    const char *after_name = strrchr(stat, ')');
+    if (local_rank >= 0)
+        (void)snprintf(rank, sizeof(rank), " (local rank %d)", local_rank);
+    (void)snprintf(out, out_size, "process %d%s does not end on SIGKILL: state %c, in %s", pid, rank,
+                   after_name && after_name[1] ? after_name[2] : '?',
+                   *where && *where != '0' ? where : "an unknown place");
+}
