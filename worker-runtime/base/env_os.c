@@ -10,6 +10,7 @@
  */
 
 #include "worker-runtime/crw.h"
+#include "base/decimal.h"
 #include "worker-runtime/base/error.h"
 
 #include <fcntl.h>
@@ -19,25 +20,17 @@
 
 enum { TIMEOUT_DEFAULT_MS = 30 * 60 * 1000 };
 
-/* Decimal digits and nothing else, at most max. */
-static bool parse_number(const char *text, int max, int *ret_value)
+static bool parse_int(const char *text, int max, int *ret_value)
 {
-    int value = 0;
+    uint64_t value;
 
-    if (!*text)
+    if (!decimal_parse(text, 0, (uint64_t)max, &value))
         return false;
-    for (; *text; text++) {
-        int digit = *text - '0';
-
-        if (digit < 0 || digit > 9 || digit > max || value > (max - digit) / 10)
-            return false;
-        value = value * 10 + digit;
-    }
-    *ret_value = value;
+    *ret_value = (int)value;
     return true;
 }
 
-static int read_number(const char *name, int min, int max, int *ret_value)
+static int read_env_number(const char *name, int min, int max, int *ret_value)
 {
     const char *text = getenv(name);
     int value;
@@ -47,19 +40,19 @@ static int read_number(const char *name, int min, int max, int *ret_value)
                         "RANK is set but %s is not; start the program by crun or torchrun, "
                         "or unset RANK to run it alone",
                         name);
-    if (!parse_number(text, max, &value) || value < min)
+    if (!parse_int(text, max, &value) || value < min)
         return crw_fail(CRW_E_ENVIRONMENT, "%s is \"%s\"; it must be a whole number from %d to %d", name,
                         text, min, max);
     *ret_value = value;
     return 0;
 }
 
-static int read_optional_number(const char *name, int min, int max, int *ret_value)
+static int read_optional_env_number(const char *name, int min, int max, int *ret_value)
 {
-    return getenv(name) ? read_number(name, min, max, ret_value) : 0;
+    return getenv(name) ? read_env_number(name, min, max, ret_value) : 0;
 }
 
-static int read_text(const char *name, char *ret_text, size_t capacity)
+static int read_env_text(const char *name, char *ret_text, size_t capacity)
 {
     const char *text = getenv(name);
 
@@ -73,20 +66,20 @@ static int read_text(const char *name, char *ret_text, size_t capacity)
 }
 
 /* Sizes first: each bounds the rank that goes with it. */
-static int read_place(struct crw_env *env)
+static int read_ranks(struct crw_env *env)
 {
-    int r = read_number("WORLD_SIZE", 1, INT_MAX, &env->world_size);
+    int r = read_env_number("WORLD_SIZE", 1, INT_MAX, &env->world_size);
 
     if (r == 0)
-        r = read_number("RANK", 0, env->world_size - 1, &env->rank);
+        r = read_env_number("RANK", 0, env->world_size - 1, &env->rank);
     if (r == 0)
-        r = read_number("LOCAL_WORLD_SIZE", 1, env->world_size, &env->local_world_size);
+        r = read_env_number("LOCAL_WORLD_SIZE", 1, env->world_size, &env->local_world_size);
     if (r == 0)
-        r = read_number("LOCAL_RANK", 0, env->local_world_size - 1, &env->local_rank);
+        r = read_env_number("LOCAL_RANK", 0, env->local_world_size - 1, &env->local_rank);
     if (r == 0)
-        r = read_optional_number("GROUP_WORLD_SIZE", 1, env->world_size, &env->group_world_size);
+        r = read_optional_env_number("GROUP_WORLD_SIZE", 1, env->world_size, &env->group_world_size);
     if (r == 0)
-        r = read_optional_number("GROUP_RANK", 0, env->group_world_size - 1, &env->group_rank);
+        r = read_optional_env_number("GROUP_RANK", 0, env->group_world_size - 1, &env->group_rank);
     return r;
 }
 
@@ -108,10 +101,10 @@ static int check_served_store(void)
 static int read_store(struct crw_env *env)
 {
     int port = 0;
-    int r = read_text("MASTER_ADDR", env->master_addr, sizeof(env->master_addr));
+    int r = read_env_text("MASTER_ADDR", env->master_addr, sizeof(env->master_addr));
 
     if (r == 0)
-        r = read_optional_number("MASTER_PORT", 1, UINT16_MAX, &port);
+        r = read_optional_env_number("MASTER_PORT", 1, UINT16_MAX, &port);
     if (r != 0)
         return r;
     env->master_port = (uint16_t)port;
@@ -125,17 +118,17 @@ static int read_store(struct crw_env *env)
 
 static int read_job(struct crw_env *env)
 {
-    int r = read_optional_number("TORCHELASTIC_RESTART_COUNT", 0, INT_MAX, &env->restart_count);
+    int r = read_optional_env_number("TORCHELASTIC_RESTART_COUNT", 0, INT_MAX, &env->restart_count);
 
     if (r == 0)
-        r = read_optional_number("TORCHELASTIC_MAX_RESTARTS", 0, INT_MAX, &env->max_restarts);
+        r = read_optional_env_number("TORCHELASTIC_MAX_RESTARTS", 0, INT_MAX, &env->max_restarts);
     if (r == 0)
-        r = read_text("TORCHELASTIC_RUN_ID", env->run_id, sizeof(env->run_id));
+        r = read_env_text("TORCHELASTIC_RUN_ID", env->run_id, sizeof(env->run_id));
     if (r == 0)
-        r = read_optional_number("CRUN_NOTICE_FD", 0, INT_MAX, &env->notice_fd);
+        r = read_optional_env_number("CRUN_NOTICE_FD", 0, INT_MAX, &env->notice_fd);
     env->generation = env->restart_count;
     if (r == 0)
-        r = read_optional_number("CRUN_GENERATION", 0, INT_MAX, &env->generation);
+        r = read_optional_env_number("CRUN_GENERATION", 0, INT_MAX, &env->generation);
     return r;
 }
 
@@ -157,7 +150,7 @@ int crw_env_read(struct crw_env *ret_env)
 
     if (getenv("RANK")) {
         env.launched = true;
-        r = read_place(&env);
+        r = read_ranks(&env);
         if (r == 0)
             r = read_store(&env);
         if (r == 0)
@@ -176,7 +169,7 @@ static bool parse_endpoint(const char *text, struct crw_env *env)
     size_t n;
     int port;
 
-    if (!colon || !parse_number(colon + 1, UINT16_MAX, &port) || port < 1)
+    if (!colon || !parse_int(colon + 1, UINT16_MAX, &port) || port < 1)
         return false;
     n = (size_t)(colon - text);
     if (brackets && (n < 3 || text[n - 1] != ']'))
@@ -213,7 +206,7 @@ int env_timeout_ms(int *ret_timeout_ms)
     const char *text = getenv("CRW_TIMEOUT_MS");
     int value = TIMEOUT_DEFAULT_MS;
 
-    if (text && (!parse_number(text, INT_MAX, &value) || value < 1))
+    if (text && (!parse_int(text, INT_MAX, &value) || value < 1))
         return crw_fail(CRW_E_ENVIRONMENT,
                         "CRW_TIMEOUT_MS is \"%s\"; it must be a whole number of "
                         "milliseconds, at least 1",
@@ -227,7 +220,7 @@ int env_inherited_fd(const char *name)
     const char *text = getenv(name);
     int fd;
 
-    return text && parse_number(text, INT_MAX, &fd) && fcntl(fd, F_GETFD) >= 0 ? fd : -1;
+    return text && parse_int(text, INT_MAX, &fd) && fcntl(fd, F_GETFD) >= 0 ? fd : -1;
 }
 
 const char *env_local_address(void)

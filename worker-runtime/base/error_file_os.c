@@ -39,7 +39,7 @@ static void escape(const char *text, char out[ESCAPED_MAX])
     *out = '\0';
 }
 
-static int write_file(const char *path, const char *bytes, size_t n)
+static int write_error_file(const char *path, const char *bytes, size_t n)
 {
     int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666), r = 0;
 
@@ -73,7 +73,7 @@ int crw_error_record(const char *message)
         &text,
         "{\"message\": {\"message\": \"%s\", \"extraInfo\": {\"py_callstack\": \"%s\", \"timestamp\": \"%lld\"}}}",
         escaped, escaped, (long long)time(NULL));
-    r = n < 0 ? -ENOMEM : write_file(path, text, (size_t)n);
+    r = n < 0 ? -ENOMEM : write_error_file(path, text, (size_t)n);
     if (n >= 0)
         free(text);
     free(escaped);

@@ -150,14 +150,14 @@ void crw_memory_close(struct crw_memory *m)
     free(m);
 }
 
-static uint64_t number_of(const struct crw_memory *m, int slot)
+static uint64_t slot_number(const struct crw_memory *m, int slot)
 {
     return atomic_load_explicit(&m->head->numbers[slot], memory_order_relaxed);
 }
 
 void *crw_memory_begin(struct crw_memory *m)
 {
-    uint64_t a = number_of(m, 0), b = number_of(m, 1);
+    uint64_t a = slot_number(m, 0), b = slot_number(m, 1);
 
     m->writing = a == NO_NUMBER || (b != NO_NUMBER && a < b) ? 0 : 1;
     atomic_store_explicit(&m->head->numbers[m->writing], NO_NUMBER, memory_order_relaxed);
@@ -175,8 +175,8 @@ size_t crw_memory_list(const struct crw_memory *m, uint64_t ret_numbers[2])
     size_t n = 0;
 
     for (int slot = 0; slot < 2; slot++)
-        if (number_of(m, slot) != NO_NUMBER)
-            ret_numbers[n++] = number_of(m, slot);
+        if (slot_number(m, slot) != NO_NUMBER)
+            ret_numbers[n++] = slot_number(m, slot);
     if (n == 2 && ret_numbers[0] < ret_numbers[1]) {
         uint64_t older = ret_numbers[0];
 
@@ -189,7 +189,7 @@ size_t crw_memory_list(const struct crw_memory *m, uint64_t ret_numbers[2])
 const void *crw_memory_find(const struct crw_memory *m, uint64_t number)
 {
     for (int slot = 0; slot < 2 && number != NO_NUMBER; slot++)
-        if (number_of(m, slot) == number)
+        if (slot_number(m, slot) == number)
             return slot_at(m, slot);
     return NULL;
 }

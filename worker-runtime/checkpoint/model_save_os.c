@@ -42,7 +42,7 @@ static int encode(const struct crw_model *model, const char *path, struct buf *o
 }
 
 /* The folder of path, "." without one, and the name in it. */
-static int split(const char *path, char folder[PATH_MAX], const char **ret_name)
+static int split_path(const char *path, char folder[PATH_MAX], const char **ret_name)
 {
     const char *slash = strrchr(path, '/');
 
@@ -61,7 +61,7 @@ static int write_durably(const char *path, const struct buf *bytes)
     _cleanup_close_ int folder_fd = -1;
     char folder[PATH_MAX], temporary[NAME_MAX + 1], what[PATH_MAX + 8];
     const char *name;
-    int r = split(path, folder, &name);
+    int r = split_path(path, folder, &name);
 
     if (r != 0)
         return r;

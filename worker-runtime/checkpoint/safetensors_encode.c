@@ -129,7 +129,7 @@ static const char *find_fault(const struct crw_tensor *tensors, size_t n_tensors
     return has_duplicate(texts, n_strings) ? "two strings have one key" : NULL;
 }
 
-static uint64_t count_bytes(const struct crw_tensor *t)
+static uint64_t count_tensor_bytes(const struct crw_tensor *t)
 {
     uint64_t n = 0;
 
@@ -151,8 +151,8 @@ static int put_header(struct buf *b, const struct crw_tensor *tensors, size_t n_
                 continue;
             r = put_text(b, ",");
             if (r == 0)
-                r = put_tensor(b, &tensors[i], at, at + count_bytes(&tensors[i]));
-            at += count_bytes(&tensors[i]);
+                r = put_tensor(b, &tensors[i], at, at + count_tensor_bytes(&tensors[i]));
+            at += count_tensor_bytes(&tensors[i]);
         }
     }
     if (r == 0)
@@ -169,7 +169,7 @@ static void put_data(struct buf *out, const struct crw_tensor *tensors, size_t n
     for (size_t width = 8; width > 0; width /= 2) {
         for (size_t i = 0; i < n_tensors; i++) {
             if (safetensors_dtype_size(tensors[i].dtype) == width)
-                (void)buf_append(out, tensors[i].data, (size_t)count_bytes(&tensors[i]));
+                (void)buf_append(out, tensors[i].data, (size_t)count_tensor_bytes(&tensors[i]));
         }
     }
 }

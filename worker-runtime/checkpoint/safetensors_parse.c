@@ -24,7 +24,7 @@ struct reader {
     struct safetensors *st;
 };
 
-static int bad(struct reader *r, const char *why)
+static int refuse_header(struct reader *r, const char *why)
 {
     return scan_refuse(&r->scan, why);
 }
@@ -32,7 +32,7 @@ static int bad(struct reader *r, const char *why)
 /* ------------------------------------------------------------------ entries */
 
 /* Room for one more in a growing array. */
-static int grow(void **array, size_t n, size_t *capacity, size_t size)
+static int grow_header(void **array, size_t n, size_t *capacity, size_t size)
 {
     size_t more = *capacity ? *capacity * 2 : 16;
     void *larger;
@@ -56,7 +56,7 @@ static int read_string_entry(void *data, const char *key)
     int result = scan_string(&r->scan, &string.value, &string.at, &string.size);
 
     if (result == 0)
-        result = grow(&array, st->n_strings, &r->strings_capacity, sizeof(string));
+        result = grow_header(&array, st->n_strings, &r->strings_capacity, sizeof(string));
     if (result != 0)
         return result;
     st->strings = array;
@@ -86,7 +86,7 @@ static int read_dtype(struct reader *r, struct safetensors_tensor *tensor)
             return 0;
         }
     }
-    return bad(r, "it has a tensor of an unknown type");
+    return refuse_header(r, "it has a tensor of an unknown type");
 }
 
 static int read_shape(struct reader *r, struct safetensors_tensor *tensor)
@@ -98,7 +98,7 @@ static int read_shape(struct reader *r, struct safetensors_tensor *tensor)
         return result;
     for (int i = 0; i < tensor->n_dims; i++) {
         if (dims[i] > INT64_MAX)
-            return bad(r, "its header has a number that is too large");
+            return refuse_header(r, "its header has a number that is too large");
         tensor->dims[i] = (int64_t)dims[i];
     }
     return 0;
@@ -112,13 +112,13 @@ static int read_offsets(struct reader *r, struct safetensors_tensor *tensor)
     if (result != 0)
         return result;
     if (n != 2 || offsets[0] > offsets[1])
-        return bad(r, "it has a tensor that ends before it begins");
+        return refuse_header(r, "it has a tensor that ends before it begins");
     tensor->begin = offsets[0];
     tensor->end = offsets[1];
     return 0;
 }
 
-static int read_field(void *data, const char *key)
+static int read_tensor_field(void *data, const char *key)
 {
     static const struct {
         const char *key;
@@ -136,11 +136,11 @@ static int read_field(void *data, const char *key)
         if (strcmp(key, fields[i].key) != 0)
             continue;
         if (entry->seen & fields[i].field)
-            return bad(r, "it describes a tensor twice");
+            return refuse_header(r, "it describes a tensor twice");
         entry->seen |= fields[i].field;
         return fields[i].read(r, &entry->tensor);
     }
-    return bad(r, "it says something unknown about a tensor");
+    return refuse_header(r, "it says something unknown about a tensor");
 }
 
 static int read_tensor_entry(struct reader *r, const char *key)
@@ -149,16 +149,16 @@ static int read_tensor_entry(struct reader *r, const char *key)
     struct safetensors *st = r->st;
     void *array = st->tensors;
     uint64_t n_bytes;
-    int result = scan_object(&r->scan, read_field, &entry);
+    int result = scan_object(&r->scan, read_tensor_field, &entry);
 
     if (result != 0)
         return result;
     if (entry.seen != FIELD_ALL)
-        return bad(r, "it does not say all about a tensor");
+        return refuse_header(r, "it does not say all about a tensor");
     if (!safetensors_count_bytes(entry.tensor.dtype, entry.tensor.n_dims, entry.tensor.dims, &n_bytes) ||
         n_bytes != entry.tensor.end - entry.tensor.begin)
-        return bad(r, "it has a tensor whose bytes do not fit its shape");
-    result = grow(&array, st->n_tensors, &r->tensors_capacity, sizeof(entry.tensor));
+        return refuse_header(r, "it has a tensor whose bytes do not fit its shape");
+    result = grow_header(&array, st->n_tensors, &r->tensors_capacity, sizeof(entry.tensor));
     if (result != 0)
         return result;
     st->tensors = array;
@@ -179,14 +179,14 @@ static int read_entry(void *data, const char *key)
     if (strcmp(key, "__metadata__") != 0)
         return read_tensor_entry(r, key);
     if (whole->seen_metadata)
-        return bad(r, "it has two sets of metadata");
+        return refuse_header(r, "it has two sets of metadata");
     whole->seen_metadata = true;
     return scan_object(&r->scan, read_string_entry, r);
 }
 
 /* ------------------------------------------------------------------ the whole */
 
-static int compare_names(const void *a, const void *b)
+static int compare_tensor_names(const void *a, const void *b)
 {
     return strcmp(((const struct safetensors_tensor *)a)->name, ((const struct safetensors_tensor *)b)->name);
 }
@@ -212,15 +212,15 @@ static int check_unique(struct reader *r)
     struct safetensors *st = r->st;
 
     if (st->n_tensors > 0)
-        qsort(st->tensors, st->n_tensors, sizeof(*st->tensors), compare_names);
+        qsort(st->tensors, st->n_tensors, sizeof(*st->tensors), compare_tensor_names);
     for (size_t i = 1; i < st->n_tensors; i++)
-        if (compare_names(&st->tensors[i - 1], &st->tensors[i]) == 0)
-            return bad(r, "it has two tensors of one name");
+        if (compare_tensor_names(&st->tensors[i - 1], &st->tensors[i]) == 0)
+            return refuse_header(r, "it has two tensors of one name");
     if (st->n_strings > 0)
         qsort(st->strings, st->n_strings, sizeof(*st->strings), compare_keys);
     for (size_t i = 1; i < st->n_strings; i++)
         if (compare_keys(&st->strings[i - 1], &st->strings[i]) == 0)
-            return bad(r, "it has two strings of one key");
+            return refuse_header(r, "it has two strings of one key");
     return 0;
 }
 
@@ -234,13 +234,13 @@ static int check_tiling(struct reader *r, uint64_t data_size)
         qsort(st->tensors, st->n_tensors, sizeof(*st->tensors), compare_places);
     for (size_t i = 0; i < st->n_tensors; i++) {
         if (st->tensors[i].begin != at)
-            return bad(r, "its tensors overlap or leave a hole");
+            return refuse_header(r, "its tensors overlap or leave a hole");
         at = st->tensors[i].end;
     }
     if (at > data_size)
-        return bad(r, "it is truncated");
+        return refuse_header(r, "it is truncated");
     if (at < data_size)
-        return bad(r, "it goes on behind its last tensor");
+        return refuse_header(r, "it goes on behind its last tensor");
     return 0;
 }
 
@@ -297,7 +297,7 @@ static int read_header(struct reader *r, size_t size)
         return result;
     scan_space(s);
     if (s->at != s->end)
-        return bad(r, "its header goes on behind its JSON");
+        return refuse_header(r, "its header goes on behind its JSON");
     /* Two quotes became one NUL, and no escape is shorter than what it means. */
     assert(s->text_size <= s->end - 8);
     result = check_unique(r);

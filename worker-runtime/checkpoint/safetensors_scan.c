@@ -15,7 +15,7 @@ void scan_space(struct scan *s)
 }
 
 /* Takes the character if it comes next, after any space. */
-static bool take(struct scan *s, char c)
+static bool take_char(struct scan *s, char c)
 {
     scan_space(s);
     if (s->at == s->end || s->file[s->at] != (uint8_t)c)
@@ -121,7 +121,7 @@ int scan_string(struct scan *s, const char **ret_text, size_t *ret_at, size_t *r
 {
     size_t begin = s->text_size, at;
 
-    if (!take(s, '"'))
+    if (!take_char(s, '"'))
         return scan_refuse(s, "its header is no JSON of the expected form");
     at = s->at;
     while (s->at < s->end && s->file[s->at] != '"') {
@@ -144,17 +144,17 @@ int scan_string(struct scan *s, const char **ret_text, size_t *ret_at, size_t *r
     return 0;
 }
 
-static int take_key(struct scan *s, const char **ret_key)
+static int take_object_key(struct scan *s, const char **ret_key)
 {
     size_t at, size;
     int result = scan_string(s, ret_key, &at, &size);
 
-    if (result == 0 && !take(s, ':'))
+    if (result == 0 && !take_char(s, ':'))
         return scan_refuse(s, "its header is no JSON of the expected form");
     return result;
 }
 
-static int take_number(struct scan *s, uint64_t *ret_value)
+static int take_array_number(struct scan *s, uint64_t *ret_value)
 {
     uint64_t value = 0;
     size_t at;
@@ -178,19 +178,19 @@ int scan_numbers(struct scan *s, uint64_t *numbers, int max, int *ret_n)
 {
     int n = 0;
 
-    if (!take(s, '['))
+    if (!take_char(s, '['))
         return scan_refuse(s, "its header has something else where a list must be");
-    if (!take(s, ']')) {
+    if (!take_char(s, ']')) {
         do {
             int result;
 
             if (n == max)
                 return scan_refuse(s, "its header has a list that is too long");
-            result = take_number(s, &numbers[n++]);
+            result = take_array_number(s, &numbers[n++]);
             if (result != 0)
                 return result;
-        } while (take(s, ','));
-        if (!take(s, ']'))
+        } while (take_char(s, ','));
+        if (!take_char(s, ']'))
             return scan_refuse(s, "its header has a list without end");
     }
     *ret_n = n;
@@ -199,20 +199,20 @@ int scan_numbers(struct scan *s, uint64_t *numbers, int max, int *ret_n)
 
 int scan_object(struct scan *s, int (*entry)(void *data, const char *key), void *data)
 {
-    if (!take(s, '{'))
+    if (!take_char(s, '{'))
         return scan_refuse(s, "its header has something else where an object must be");
-    if (take(s, '}'))
+    if (take_char(s, '}'))
         return 0;
     do {
         const char *key;
-        int result = take_key(s, &key);
+        int result = take_object_key(s, &key);
 
         if (result == 0)
             result = entry(data, key);
         if (result != 0)
             return result;
-    } while (take(s, ','));
-    if (!take(s, '}'))
+    } while (take_char(s, ','));
+    if (!take_char(s, '}'))
         return scan_refuse(s, "its header has an object without end");
     return 0;
 }

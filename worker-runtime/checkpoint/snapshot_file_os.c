@@ -246,7 +246,7 @@ int snapshot_folder_list(int folder_fd, const char *folder, struct snapshot_entr
 
 /* ------------------------------------------------------------------ one file */
 
-static int write_all(const struct snapshot_io *io, int fd, const uint8_t *bytes, size_t n_bytes)
+static int write_snapshot_bytes(const struct snapshot_io *io, int fd, const uint8_t *bytes, size_t n_bytes)
 {
     while (n_bytes > 0) {
         ssize_t n = io->write(io->data, fd, bytes, n_bytes);
@@ -271,7 +271,7 @@ static int fill_file(const struct snapshot_io *io, int fd, const char *what, con
 
     if (r == 0) {
         doing = "write";
-        r = write_all(io, fd, bytes, n_bytes);
+        r = write_snapshot_bytes(io, fd, bytes, n_bytes);
     }
     if (r == 0) {
         doing = "sync";

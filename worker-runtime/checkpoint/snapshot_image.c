@@ -27,10 +27,10 @@
 enum { N_FIXED = 3, CRC_DIGITS = 8 };
 static const char no_crc[CRC_DIGITS + 1] = "00000000";
 
-static int say(int result, char why[SNAPSHOT_WHY_MAX], const char *format, ...)
+static int explain(int result, char why[SNAPSHOT_WHY_MAX], const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
-static int say(int result, char why[SNAPSHOT_WHY_MAX], const char *format, ...)
+static int explain(int result, char why[SNAPSHOT_WHY_MAX], const char *format, ...)
 {
     va_list arguments;
 
@@ -87,11 +87,11 @@ static int check_arguments(const struct crw_tensor *tensors, size_t n_tensors, c
 {
     for (size_t i = 0; i < n_tensors; i++)
         if (!tensors[i].name)
-            return say(SNAPSHOT_IMAGE_E_BAD, why, "tensor %zu has no name", i);
+            return explain(SNAPSHOT_IMAGE_E_BAD, why, "tensor %zu has no name", i);
     for (size_t i = 0; i < n_meta; i++)
         if (!meta[i].key || strncmp(meta[i].key, OURS, strlen(OURS)) == 0)
-            return say(SNAPSHOT_IMAGE_E_BAD, why, "the key \"%s\" is reserved for the library",
-                       meta[i].key ? meta[i].key : "");
+            return explain(SNAPSHOT_IMAGE_E_BAD, why, "the key \"%s\" is reserved for the library",
+                           meta[i].key ? meta[i].key : "");
     return 0;
 }
 
@@ -116,7 +116,7 @@ int snapshot_image_stage(uint64_t step, const struct crw_tensor *tensors, size_t
         return r;
     r = safetensors_encode(tensors, n_tensors, pairs, n_pairs, image, &why);
     free_tensor_keys(pairs + N_FIXED, n_tensors);
-    return r == SAFETENSORS_E_BAD ? say(SNAPSHOT_IMAGE_E_BAD, ret_why, "%s", why) : r;
+    return r == SAFETENSORS_E_BAD ? explain(SNAPSHOT_IMAGE_E_BAD, ret_why, "%s", why) : r;
 }
 
 /* ------------------------------------------------------------------ checksums */
@@ -201,18 +201,18 @@ int snapshot_image_seal(uint8_t *image, size_t size)
 
 /* ------------------------------------------------------------------ checking */
 
-static int check_header(const uint8_t *image, const struct safetensors *st, char why[SNAPSHOT_WHY_MAX])
+static int check_image_header(const uint8_t *image, const struct safetensors *st, char why[SNAPSHOT_WHY_MAX])
 {
     const struct safetensors_string *crc = safetensors_find_string(st, KEY_HEADER);
     const struct safetensors_string *format = safetensors_find_string(st, KEY_FORMAT);
 
     if (!crc || crc->size != CRC_DIGITS)
-        return say(SNAPSHOT_IMAGE_E_DAMAGED, why, "it has no checksum over its header");
+        return explain(SNAPSHOT_IMAGE_E_DAMAGED, why, "it has no checksum over its header");
     if (!crc_matches(header_crc(image, st->data_at, crc->at), image, crc))
-        return say(SNAPSHOT_IMAGE_E_DAMAGED, why, "the checksum of its header is wrong");
+        return explain(SNAPSHOT_IMAGE_E_DAMAGED, why, "the checksum of its header is wrong");
     if (!format || strcmp(format->value, FORMAT) != 0)
-        return say(SNAPSHOT_IMAGE_E_FORMAT, why, "its format is \"%s\" and only \"" FORMAT "\" is known",
-                   format ? format->value : "");
+        return explain(SNAPSHOT_IMAGE_E_FORMAT, why, "its format is \"%s\" and only \"" FORMAT "\" is known",
+                       format ? format->value : "");
     return 0;
 }
 
@@ -223,11 +223,11 @@ static int check_step(const struct safetensors *st, uint64_t *ret_step, char why
     uint64_t step = 0;
 
     if (!*at)
-        return say(SNAPSHOT_IMAGE_E_DAMAGED, why, "it does not say its step");
+        return explain(SNAPSHOT_IMAGE_E_DAMAGED, why, "it does not explain its step");
     for (; *at; at++)
         if (*at < '0' || *at > '9' || __builtin_mul_overflow(step, 10, &step) ||
             __builtin_add_overflow(step, (uint64_t)(*at - '0'), &step))
-            return say(SNAPSHOT_IMAGE_E_DAMAGED, why, "its step is no number");
+            return explain(SNAPSHOT_IMAGE_E_DAMAGED, why, "its step is no number");
     *ret_step = step;
     return 0;
 }
@@ -239,8 +239,8 @@ static int check_tensors(const uint8_t *image, const struct safetensors *st, cha
     for (size_t i = 0; i < st->n_strings; i++)
         n_keys += is_tensor_key(st->strings[i].key);
     if (n_keys != st->n_tensors)
-        return say(SNAPSHOT_IMAGE_E_DAMAGED, why, "it has %zu tensors and %zu checksums", st->n_tensors,
-                   n_keys);
+        return explain(SNAPSHOT_IMAGE_E_DAMAGED, why, "it has %zu tensors and %zu checksums", st->n_tensors,
+                       n_keys);
     for (size_t i = 0; i < st->n_tensors; i++) {
         const struct safetensors_tensor *t = &st->tensors[i];
         const struct safetensors_string *string;
@@ -250,9 +250,9 @@ static int check_tensors(const uint8_t *image, const struct safetensors *st, cha
         if (r != 0)
             return r;
         if (!string)
-            return say(SNAPSHOT_IMAGE_E_DAMAGED, why, "tensor %.100s has no checksum", t->name);
+            return explain(SNAPSHOT_IMAGE_E_DAMAGED, why, "tensor %.100s has no checksum", t->name);
         if (!crc_matches(tensor_crc(image, st, t), image, string))
-            return say(SNAPSHOT_IMAGE_E_DAMAGED, why, "the checksum of tensor %.100s is wrong", t->name);
+            return explain(SNAPSHOT_IMAGE_E_DAMAGED, why, "the checksum of tensor %.100s is wrong", t->name);
     }
     return 0;
 }
@@ -266,10 +266,10 @@ int snapshot_image_check(const uint8_t *image, size_t size, struct safetensors *
     int r = safetensors_parse(image, size, &st, &why);
 
     if (r == SAFETENSORS_E_BAD)
-        return say(SNAPSHOT_IMAGE_E_DAMAGED, ret_why, "%s", why);
+        return explain(SNAPSHOT_IMAGE_E_DAMAGED, ret_why, "%s", why);
     if (r != 0)
         return r;
-    r = check_header(image, &st, ret_why);
+    r = check_image_header(image, &st, ret_why);
     if (r == 0)
         r = check_step(&st, &step, ret_why);
     if (r == 0)

@@ -50,7 +50,7 @@ static int check_content(struct crw_snapshot *s, size_t n_bytes, const char *pat
  * Looks at the length and the header alone, which together say how long the file must be: a file that only
  * claims to be huge is found out before there is memory for it, and the one before it can be used.
  */
-static int check_header(int fd, uint64_t size, const char *path)
+static int check_file_header(int fd, uint64_t size, const char *path)
 {
     _cleanup_free_ uint8_t *first = NULL, *head = NULL;
     struct safetensors st = {0};
@@ -84,7 +84,7 @@ static int load_content(struct crw_snapshot *s, int folder_fd, const char *name,
 
     r = snapshot_file_open(folder_fd, name, path, &fd, &size);
     if (r == 0)
-        r = check_header(fd, size, path);
+        r = check_file_header(fd, size, path);
     if (r == 0)
         r = snapshot_file_read(fd, path, size, &s->bytes, &n_bytes);
     return r == 0 ? check_content(s, n_bytes, path) : r;
@@ -113,7 +113,7 @@ int crw_snapshot_open(const char *path, struct crw_snapshot **ret)
 
 /* ------------------------------------------------------------------ the newest of a folder */
 
-static int load_entry(int folder_fd, const char *folder, uint64_t step, struct crw_snapshot **ret)
+static int load_snapshot_entry(int folder_fd, const char *folder, uint64_t step, struct crw_snapshot **ret)
 {
     char name[SNAPSHOT_NAME_SIZE], path[PATH_MAX + SNAPSHOT_NAME_SIZE + 1];
     struct crw_snapshot *s = NULL;
@@ -151,14 +151,14 @@ static bool is_the_files_fault(int r)
     return r == CRW_E_DAMAGED || r == -EIO;
 }
 
-static int load_newest(int folder_fd, const char *folder, const struct snapshot_entry *entries, size_t n,
-                       void (*warn)(void *data, const char *sentence), void *warn_data,
-                       struct crw_snapshot **ret)
+static int load_newest_snapshot(int folder_fd, const char *folder, const struct snapshot_entry *entries,
+                                size_t n, void (*warn)(void *data, const char *sentence), void *warn_data,
+                                struct crw_snapshot **ret)
 {
     size_t n_damaged = 0;
 
     for (size_t i = 0; i < n; i++) {
-        int r = load_entry(folder_fd, folder, entries[i].step, ret);
+        int r = load_snapshot_entry(folder_fd, folder, entries[i].step, ret);
 
         if (r == CRW_E_NOT_FOUND)
             continue; /* removed since the folder was listed */
@@ -190,7 +190,7 @@ int crw_snapshot_open_newest(const char *folder, const char *meta_key, const cha
         return crw_fail_errno(-errno, "cannot open the snapshot folder %s", folder);
     r = snapshot_folder_list(folder_fd, folder, &entries, &n);
     if (r == 0)
-        r = load_newest(folder_fd, folder, entries, n, warn, warn_data, &s);
+        r = load_newest_snapshot(folder_fd, folder, entries, n, warn, warn_data, &s);
     if (r != 0)
         return r;
     r = check_meta(s, folder, meta_key, meta_value);

@@ -62,7 +62,7 @@ struct crw_snapshots {
 
 /* Keeps this thread's last sentence, and what follows it, for crw_snapshots_status(). When nobody asks, the oldest
  * goes. */
-static void note_failure(struct crw_snapshots *s, const char *more)
+static void queue_failure(struct crw_snapshots *s, const char *more)
 {
     pthread_mutex_lock(&s->lock);
     if (s->n_failures == FAILURES_MAX) {
@@ -179,14 +179,14 @@ static int write_staged(struct crw_snapshots *s)
         if (n_attempts > 1)
             (void)snprintf(more, sizeof(more), "; tried %d times", n_attempts);
         if (n_attempts == ATTEMPTS_MAX || pause_ms == 0 || !pause_for(s, pause_ms)) {
-            note_failure(s, more);
+            queue_failure(s, more);
             return r;
         }
         pause_ms *= PAUSE_GROWTH;
     } while (true);
     if (n_attempts > 1) {
         (void)snprintf(more, sizeof(more), "; attempt %d succeeded", n_attempts);
-        note_failure(s, more); /* why the one before it did not */
+        queue_failure(s, more); /* why the one before it did not */
     }
     return 0;
 }
@@ -197,7 +197,7 @@ static void save_staged(struct crw_snapshots *s)
 
     if (r < 0) {
         (void)crw_fail_errno(r, "cannot save the snapshot of step %" PRIu64, s->step);
-        note_failure(s, "");
+        queue_failure(s, "");
         return;
     }
     if (write_staged(s) < 0)
@@ -206,10 +206,10 @@ static void save_staged(struct crw_snapshots *s)
     s->durable_step = s->step;
     pthread_mutex_unlock(&s->lock);
     if (remove_old(s) < 0)
-        note_failure(s, "");
+        queue_failure(s, "");
 }
 
-static void *run(void *data)
+static void *save_in_turn(void *data)
 {
     struct crw_snapshots *s = data;
 
@@ -276,7 +276,7 @@ int snapshots_create(const char *folder, int keep, const struct snapshot_io *io,
     r = snapshot_folder_prepare(io, s->folder_fd, folder);
     if (r < 0)
         goto failed;
-    r = thread_start(&s->thread, run, s);
+    r = thread_start(&s->thread, save_in_turn, s);
     if (r < 0) {
         (void)crw_fail_errno(r, "cannot start a thread to save snapshots");
         goto failed;

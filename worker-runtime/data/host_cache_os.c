@@ -55,7 +55,7 @@ struct host_cache_head {
 
 static_assert(sizeof(struct host_cache_head) <= HEAD_SIZE, "the head fits in front of the items");
 
-static struct key key_of(const struct stat *st)
+static struct key item_key(const struct stat *st)
 {
     return (struct key){
         .device = st->st_dev,
@@ -99,7 +99,7 @@ static bool lock_item(int fd, int number)
 
 /* ------------------------------------------------------------------ the table */
 
-static int open_file(void)
+static int open_cache_file(void)
 {
     int inherited = env_inherited_fd(WORKER_MEMORY_CACHE_ENVIRONMENT);
     char path[48];
@@ -168,11 +168,11 @@ static void leave(struct host_cache_item *item)
     *item = (struct host_cache_item){.state = HOST_CACHE_NONE, .fd = -1};
 }
 
-static bool look_up(struct host_cache_item *item, const struct stat *of)
+static bool find_item(struct host_cache_item *item, const struct stat *of)
 {
-    const struct key key = key_of(of);
+    const struct key key = item_key(of);
 
-    item->fd = open_file();
+    item->fd = open_cache_file();
     if (item->fd < 0)
         return false;
     item->head = map_head(item->fd);
@@ -189,7 +189,7 @@ void host_cache_open(const struct stat *of, struct host_cache_item *ret)
     struct cache_entry *e;
 
     *ret = item;
-    if (!look_up(&item, of)) {
+    if (!find_item(&item, of)) {
         leave(&item);
         return;
     }

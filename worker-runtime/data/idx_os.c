@@ -50,7 +50,7 @@ static size_t header_size(int n_dims)
 }
 
 /* Product of all dimensions; false when it does not fit. */
-static bool count_bytes(const struct crw_idx *idx, uint64_t *ret_n_bytes)
+static bool count_item_bytes(const struct crw_idx *idx, uint64_t *ret_n_bytes)
 {
     uint64_t n = idx->n_items;
 
@@ -81,7 +81,7 @@ static int parse_header(const char *path, const uint8_t *header, int n_dims, str
         if (idx->dims[i] == 0)
             return crw_fail(CRW_E_DATA, "%s says that its items have no size: the header is damaged", path);
     }
-    if (!count_bytes(idx, ret_n_bytes))
+    if (!count_item_bytes(idx, ret_n_bytes))
         return crw_fail(CRW_E_DATA, "%s promises more bytes than there can be: the header is damaged", path);
     return 0;
 }

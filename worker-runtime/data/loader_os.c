@@ -14,10 +14,10 @@
 
 #include <errno.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdlib.h>
 
 #include "worker-runtime/base/error.h"
+#include "worker-runtime/base/thread_os.h"
 
 struct slot {
     struct crw_batch batch;
@@ -61,12 +61,12 @@ static void fill_slot(const struct crw_loader *l, struct slot *slot)
 
 /* ------------------------------------------------------------------ the thread */
 
-static bool has_room(const struct crw_loader *l)
+static bool loader_has_room(const struct crw_loader *l)
 {
     return l->open && l->made < l->handed + (uint64_t)l->options.n_ahead;
 }
 
-static void *run(void *data)
+static void *gather_ahead(void *data)
 {
     struct crw_loader *l = data;
 
@@ -74,7 +74,7 @@ static void *run(void *data)
     while (!l->closing) {
         struct slot *slot = &l->slots[l->made % l->n_slots];
 
-        if (!has_room(l)) {
+        if (!loader_has_room(l)) {
             pthread_cond_wait(&l->changed, &l->lock);
             continue;
         }
@@ -90,20 +90,6 @@ static void *run(void *data)
     }
     pthread_mutex_unlock(&l->lock);
     return NULL;
-}
-
-/* Signals are the program's: its handlers must not run on a thread that it does not know. */
-static int start_thread(struct crw_loader *l)
-{
-    sigset_t all, before;
-    int e;
-
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    e = pthread_create(&l->thread, NULL, run, l);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    l->has_thread = e == 0;
-    return -e;
 }
 
 /* ------------------------------------------------------------------ the caller's side */
@@ -144,7 +130,8 @@ int crw_loader_create(const struct crw_loader_options *options, struct crw_loade
     pthread_mutex_init(&l->lock, NULL); /* these two cannot fail on Linux */
     pthread_cond_init(&l->changed, NULL);
     if (make_slots(l))
-        r = options->n_ahead > 0 ? start_thread(l) : 0;
+        r = options->n_ahead > 0 ? thread_start(&l->thread, gather_ahead, l) : 0;
+    l->has_thread = r == 0 && options->n_ahead > 0;
     if (r < 0) {
         crw_loader_destroy(l);
         return crw_fail_errno(r, "cannot make a loader of batches of %zu samples", options->batch_size);

@@ -23,7 +23,7 @@ struct gradient {
     double slope, offset, loss;
 };
 
-static double x_of(uint32_t sample)
+static double input_of(uint32_t sample)
 {
     return (double)sample / N_SAMPLES;
 }
@@ -33,7 +33,7 @@ static void compute(const uint32_t *samples, size_t n, double slope, double offs
 {
     *g = (struct gradient){0};
     for (size_t i = 0; i < n; i++) {
-        double x = x_of(samples[i]), error = slope * x + offset - (3 * x + 1);
+        double x = input_of(samples[i]), error = slope * x + offset - (3 * x + 1);
 
         g->slope += 2 * error * x / (double)n;
         g->offset += 2 * error / (double)n;
@@ -41,7 +41,7 @@ static void compute(const uint32_t *samples, size_t n, double slope, double offs
     }
 }
 
-static int train(struct crw_group *group, void *data)
+static int fit_line(struct crw_group *group, void *data)
 {
     struct crw_sampler_options options = {
         .n_samples = N_SAMPLES,
@@ -86,7 +86,7 @@ int main(int argc, char **argv)
     int code;
 
     if (argc > 1) {
-        if (crw_launch(train, NULL, atoi(argv[1])) == 0)
+        if (crw_launch(fit_line, NULL, atoi(argv[1])) == 0)
             return 0;
         fprintf(stderr, "average: %s\n", crw_error_message());
         return 1;
@@ -95,7 +95,7 @@ int main(int argc, char **argv)
         fprintf(stderr, "average: %s\n", crw_error_message());
         return 1;
     }
-    code = train(group, NULL);
+    code = fit_line(group, NULL);
     crw_group_destroy(group);
     return code;
 }

@@ -22,7 +22,7 @@ enum { TENSOR_MAX = 1 << 29 };
 
 static int fail_layer(size_t i, const struct crw_layer *layer, struct activation in, const char *why)
 {
-    return crw_fail(CRW_E_ARGUMENT, "layer %zu (%s%s%s) cannot take %d x %d x %d: %s", i,
+    return crw_fail(CRW_E_ARGUMENT, "layer %zu (%s%s%s) cannot plan_alloc %d x %d x %d: %s", i,
                     kind_names[layer->kind], layer->name ? " " : "", layer->name ? layer->name : "",
                     in.channels, in.height, in.width, why);
 }
@@ -126,8 +126,8 @@ int model_check(const struct crw_layer *layers, size_t n_layers, struct crw_shap
         return crw_fail(CRW_E_ARGUMENT, "a model needs at least one layer");
     if (max_batch < 1 || input.channels < 1 || input.height < 1 || input.width < 1 ||
         too_large((double)max_batch * (input.channels + CPU_LANES_MAX), input.height, input.width))
-        return crw_fail(CRW_E_ARGUMENT, "a model cannot take batches of %d inputs of %d x %d x %d", max_batch,
-                        input.channels, input.height, input.width);
+        return crw_fail(CRW_E_ARGUMENT, "a model cannot plan_alloc batches of %d inputs of %d x %d x %d",
+                        max_batch, input.channels, input.height, input.width);
     struct activation a = input_activation(layers, n_layers, input);
     for (size_t i = 0; i < n_layers; i++) {
         const struct crw_layer *layer = &layers[i];
@@ -181,7 +181,7 @@ struct allocator {
     bool failed;
 };
 
-static void *take(struct allocator *a, size_t count, size_t size)
+static void *plan_alloc(struct allocator *a, size_t count, size_t size)
 {
     void *memory = model_alloc(a->model, count, size);
     if (!memory)
@@ -191,7 +191,7 @@ static void *take(struct allocator *a, size_t count, size_t size)
 
 static float *take_floats(struct allocator *a, size_t count)
 {
-    return take(a, count, sizeof(float));
+    return plan_alloc(a, count, sizeof(float));
 }
 
 static void plan_conv(struct allocator *a, struct model_step *step, int kernel)
@@ -224,13 +224,13 @@ static void plan_norm(struct allocator *a, struct model_step *step, bool relu,
     size_t stored = (size_t)step->in.stored;
     step->norm = (struct norm_step){
         .relu = relu,
-        .moments = take(a, stored, sizeof(struct moments)),
+        .moments = plan_alloc(a, stored, sizeof(struct moments)),
         .mean = take_floats(a, stored),
         .inverse_deviation = take_floats(a, stored),
         .scale = take_floats(a, stored),
         .shift = take_floats(a, stored),
-        .sum_dy = take(a, stored, sizeof(double)),
-        .sum_dy_x = take(a, stored, sizeof(double)),
+        .sum_dy = plan_alloc(a, stored, sizeof(double)),
+        .sum_dy_x = plan_alloc(a, stored, sizeof(double)),
         .a = take_floats(a, stored),
         .b = take_floats(a, stored),
         .c = take_floats(a, stored),
@@ -250,7 +250,7 @@ static void plan_pool(struct allocator *a, struct model_step *step)
         .out_height = step->out.height,
         .out_width = step->out.width,
     };
-    step->which = take(a, count, 1);
+    step->which = plan_alloc(a, count, 1);
     if (step->kind == STEP_NORM_RELU_POOL)
         step->centred = take_floats(a, count);
 }
@@ -317,7 +317,7 @@ int model_plan(struct crw_model *model)
 
     model->x_shape = in;
     model->x = take_floats(&a, (size_t)model->max_batch * in.size);
-    model->steps = take(&a, model->n_layers, sizeof(*model->steps));
+    model->steps = plan_alloc(&a, model->n_layers, sizeof(*model->steps));
     if (a.failed)
         goto no_memory;
 

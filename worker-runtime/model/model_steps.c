@@ -10,27 +10,27 @@
 
 static const double norm_eps = 1e-5, norm_momentum = 0.1; /* PyTorch's defaults */
 
-static const float *x_of(const struct model_step *step, int sample)
+static const float *step_x(const struct model_step *step, int sample)
 {
     return step->x + (size_t)sample * step->in.size;
 }
 
-static float *y_of(const struct model_step *step, int sample)
+static float *step_y(const struct model_step *step, int sample)
 {
     return step->y + (size_t)sample * step->out.size;
 }
 
-static const float *dy_of(const struct model_step *step, int sample)
+static const float *step_dy(const struct model_step *step, int sample)
 {
     return step->dy + (size_t)sample * step->out.size;
 }
 
-static float *dx_of(const struct model_step *step, int sample)
+static float *step_dx(const struct model_step *step, int sample)
 {
     return step->dx_is_frame ? step->dx : step->dx + (size_t)sample * step->in.size;
 }
 
-static size_t pixels(const struct activation *a)
+static size_t count_pixels(const struct activation *a)
 {
     return (size_t)a->height * (size_t)a->width;
 }
@@ -45,16 +45,16 @@ static const float *rounded_x(const struct crw_model *model, const struct model_
                               int count)
 {
     if (!model->bf16)
-        return x_of(step, first);
+        return step_x(step, first);
     float *x = step->rounded.x + (size_t)first * step->in.size;
-    model->kernels->round_bf16((size_t)count * step->in.size, x_of(step, first), x);
+    model->kernels->round_bf16((size_t)count * step->in.size, step_x(step, first), x);
     return x;
 }
 
 /* What rounded_x() answered in this batch's forward. */
 static const float *seen_x(const struct crw_model *model, const struct model_step *step, int sample)
 {
-    return model->bf16 ? step->rounded.x + (size_t)sample * step->in.size : x_of(step, sample);
+    return model->bf16 ? step->rounded.x + (size_t)sample * step->in.size : step_x(step, sample);
 }
 
 static void round_in_place(const struct crw_model *model, float *x, size_t count)
@@ -65,11 +65,11 @@ static void round_in_place(const struct crw_model *model, float *x, size_t count
 
 /* ------------------------------------------------------------------ convolution */
 
-static void conv_forward(const struct crw_model *model, struct model_step *step, int first, int count)
+static void forward_conv(const struct crw_model *model, struct model_step *step, int first, int count)
 {
     for (int s = first; s < first + count; s++)
         model->kernels->conv_forward(&step->conv.shape, rounded_x(model, step, s, 1), step->conv.packed,
-                                     step->conv.bias, y_of(step, s));
+                                     step->conv.bias, step_y(step, s));
 }
 
 /* Where the step after could not write into the frame itself. */
@@ -82,18 +82,18 @@ static void copy_into_frame(const struct model_step *step, const float *dy)
         memcpy(first + (size_t)r * conv_frame_stride(shape), dy + (size_t)r * row, row * sizeof(*dy));
 }
 
-static void conv_backward(const struct crw_model *model, struct model_step *step, int first, int count)
+static void backward_conv(const struct crw_model *model, struct model_step *step, int first, int count)
 {
     const struct conv_step *conv = &step->conv;
     for (int s = first; s < first + count; s++) {
         if (step->dy)
-            copy_into_frame(step, dy_of(step, s));
+            copy_into_frame(step, step_dy(step, s));
         round_in_place(model, conv->frame, conv_frame_size(&conv->shape));
         model->kernels->conv_backward_weights(&conv->shape, seen_x(model, step, s), conv->frame, conv->dw,
                                               conv->db);
         if (step->dx)
             model->kernels->conv_backward_input(&conv->shape, conv->frame, conv->packed_backward,
-                                                dx_of(step, s));
+                                                step_dx(step, s));
     }
 }
 
@@ -143,8 +143,8 @@ static void norm_prepare_backward(struct model_step *step)
 
 void step_observe(const struct crw_model *model, struct model_step *step, int sample)
 {
-    size_t n = pixels(&step->in);
-    model->kernels->moments_add(n, step->in.stored, x_of(step, sample), n * (size_t)sample,
+    size_t n = count_pixels(&step->in);
+    model->kernels->moments_add(n, step->in.stored, step_x(step, sample), n * (size_t)sample,
                                 step->norm.moments);
 }
 
@@ -159,7 +159,7 @@ static void track(struct norm_step *norm, int c, double mean, double unbiased)
 void step_observed(const struct crw_model *model, struct model_step *step)
 {
     struct norm_step *norm = &step->norm;
-    double m = (double)pixels(&step->in) * model->n;
+    double m = (double)count_pixels(&step->in) * model->n;
     for (int c = 0; c < step->in.channels; c++) {
         norm->mean[c] = norm->running_mean[c];
         norm->inverse_deviation[c] = 1 / sqrtf(norm->running_var[c] + (float)norm_eps);
@@ -176,21 +176,21 @@ void step_observed(const struct crw_model *model, struct model_step *step)
         ++*norm->n_batches_tracked;
 }
 
-static void norm_forward(const struct crw_model *model, struct model_step *step, int first, int count)
+static void forward_norm(const struct crw_model *model, struct model_step *step, int first, int count)
 {
     const struct norm_step *norm = &step->norm;
     for (int s = first; s < first + count; s++)
-        model->kernels->norm_forward(pixels(&step->in), step->in.stored, x_of(step, s), norm->scale,
-                                     norm->shift, norm->relu, y_of(step, s));
+        model->kernels->norm_forward(count_pixels(&step->in), step->in.stored, step_x(step, s), norm->scale,
+                                     norm->shift, norm->relu, step_y(step, s));
 }
 
-static void norm_relu_pool_forward(const struct crw_model *model, struct model_step *step, int first,
+static void forward_norm_relu_pool(const struct crw_model *model, struct model_step *step, int first,
                                    int count)
 {
     const struct norm_step *norm = &step->norm;
     for (int s = first; s < first + count; s++) {
         size_t at = (size_t)s * step->out.size;
-        model->kernels->norm_relu_pool_forward(&step->pool, x_of(step, s), norm->mean, norm->scale,
+        model->kernels->norm_relu_pool_forward(&step->pool, step_x(step, s), norm->mean, norm->scale,
                                                norm->shift, step->y + at, step->which + at,
                                                step->centred + at);
     }
@@ -205,8 +205,8 @@ void step_observe_backward(const struct crw_model *model, struct model_step *ste
                                                      step->centred + at, norm->sum_dy, norm->sum_dy_x);
         return;
     }
-    model->kernels->norm_backward_sums(pixels(&step->in), step->in.stored, dy_of(step, sample),
-                                       x_of(step, sample), y_of(step, sample), norm->mean, norm->relu,
+    model->kernels->norm_backward_sums(count_pixels(&step->in), step->in.stored, step_dy(step, sample),
+                                       step_x(step, sample), step_y(step, sample), norm->mean, norm->relu,
                                        norm->sum_dy, norm->sum_dy_x);
 }
 
@@ -217,7 +217,7 @@ void step_observe_backward(const struct crw_model *model, struct model_step *ste
 void step_observed_backward(const struct crw_model *model, struct model_step *step)
 {
     struct norm_step *norm = &step->norm;
-    double m = (double)pixels(&step->in) * model->n;
+    double m = (double)count_pixels(&step->in) * model->n;
     for (int c = 0; c < step->in.channels; c++) {
         double d = norm->inverse_deviation[c], scale = norm->scale[c];
         step->weight_gradient[c] = (float)(d * norm->sum_dy_x[c]);
@@ -228,82 +228,83 @@ void step_observed_backward(const struct crw_model *model, struct model_step *st
     }
 }
 
-static void norm_backward(const struct crw_model *model, struct model_step *step, int first, int count)
+static void backward_norm(const struct crw_model *model, struct model_step *step, int first, int count)
 {
     const struct norm_step *norm = &step->norm;
     for (int s = first; step->dx && s < first + count; s++)
-        model->kernels->norm_backward_input(step->in.height, step->in.width, step->in.stored, dy_of(step, s),
-                                            x_of(step, s), y_of(step, s), norm->mean, norm->a, norm->b,
-                                            norm->c, norm->relu, dx_of(step, s), step->dx_stride);
+        model->kernels->norm_backward_input(step->in.height, step->in.width, step->in.stored,
+                                            step_dy(step, s), step_x(step, s), step_y(step, s), norm->mean,
+                                            norm->a, norm->b, norm->c, norm->relu, step_dx(step, s),
+                                            step->dx_stride);
 }
 
-static void norm_relu_pool_backward(const struct crw_model *model, struct model_step *step, int first,
+static void backward_norm_relu_pool(const struct crw_model *model, struct model_step *step, int first,
                                     int count)
 {
     const struct norm_step *norm = &step->norm;
     for (int s = first; step->dx && s < first + count; s++)
         model->kernels->norm_relu_pool_backward_input(
-            &step->pool, dy_of(step, s), step->which + (size_t)s * step->out.size, x_of(step, s), norm->mean,
-            norm->a, norm->b, norm->c, dx_of(step, s), step->dx_stride);
+            &step->pool, step_dy(step, s), step->which + (size_t)s * step->out.size, step_x(step, s),
+            norm->mean, norm->a, norm->b, norm->c, step_dx(step, s), step->dx_stride);
 }
 
 /* ------------------------------------------------------------------ relu, pooling, flatten */
 
-static void relu_forward(const struct crw_model *model, struct model_step *step, int first, int count)
+static void forward_relu(const struct crw_model *model, struct model_step *step, int first, int count)
 {
-    model->kernels->relu_forward((size_t)count * step->out.size, x_of(step, first), y_of(step, first));
+    model->kernels->relu_forward((size_t)count * step->out.size, step_x(step, first), step_y(step, first));
 }
 
-static void relu_backward(const struct crw_model *model, struct model_step *step, int first, int count)
+static void backward_relu(const struct crw_model *model, struct model_step *step, int first, int count)
 {
     if (step->dx)
-        model->kernels->relu_backward((size_t)count * step->out.size, y_of(step, first), dy_of(step, first),
-                                      dx_of(step, first));
+        model->kernels->relu_backward((size_t)count * step->out.size, step_y(step, first),
+                                      step_dy(step, first), step_dx(step, first));
 }
 
-static void pool_forward(const struct crw_model *model, struct model_step *step, int first, int count)
+static void forward_pool(const struct crw_model *model, struct model_step *step, int first, int count)
 {
     for (int s = first; s < first + count; s++)
-        model->kernels->pool_forward(&step->pool, x_of(step, s), y_of(step, s),
+        model->kernels->pool_forward(&step->pool, step_x(step, s), step_y(step, s),
                                      step->which + (size_t)s * step->out.size);
 }
 
-static void pool_backward(const struct crw_model *model, struct model_step *step, int first, int count)
+static void backward_pool(const struct crw_model *model, struct model_step *step, int first, int count)
 {
     for (int s = first; step->dx && s < first + count; s++)
-        model->kernels->pool_backward(&step->pool, dy_of(step, s), step->which + (size_t)s * step->out.size,
-                                      dx_of(step, s));
+        model->kernels->pool_backward(&step->pool, step_dy(step, s), step->which + (size_t)s * step->out.size,
+                                      step_dx(step, s));
 }
 
 /* Pixel by pixel to channel by channel, PyTorch's order of features. */
-static void flatten_forward(const struct crw_model *model, struct model_step *step, int first, int count)
+static void forward_flatten(const struct crw_model *model, struct model_step *step, int first, int count)
 {
     if (step->in.flat) {
-        memcpy(y_of(step, first), x_of(step, first), (size_t)count * step->in.size * sizeof(float));
+        memcpy(step_y(step, first), step_x(step, first), (size_t)count * step->in.size * sizeof(float));
         return;
     }
-    size_t n_pixels = pixels(&step->in), stored = (size_t)step->in.stored;
+    size_t n_pixels = count_pixels(&step->in), stored = (size_t)step->in.stored;
     for (int s = first; s < first + count; s++) {
-        const float *x = x_of(step, s);
-        float *y = y_of(step, s);
+        const float *x = step_x(step, s);
+        float *y = step_y(step, s);
         for (int c = 0; c < step->in.channels; c++)
             for (size_t p = 0; p < n_pixels; p++)
                 *y++ = x[p * stored + (size_t)c];
     }
 }
 
-static void flatten_backward(const struct crw_model *model, struct model_step *step, int first, int count)
+static void backward_flatten(const struct crw_model *model, struct model_step *step, int first, int count)
 {
     if (!step->dx)
         return;
     if (step->in.flat) {
-        memcpy(dx_of(step, first), dy_of(step, first), (size_t)count * step->in.size * sizeof(float));
+        memcpy(step_dx(step, first), step_dy(step, first), (size_t)count * step->in.size * sizeof(float));
         return;
     }
-    size_t n_pixels = pixels(&step->in), stored = (size_t)step->in.stored;
+    size_t n_pixels = count_pixels(&step->in), stored = (size_t)step->in.stored;
     for (int s = first; s < first + count; s++) {
-        const float *dy = dy_of(step, s);
-        float *dx = dx_of(step, s);
+        const float *dy = step_dy(step, s);
+        float *dx = step_dx(step, s);
         for (int c = 0; c < step->in.channels; c++)
             for (size_t p = 0; p < n_pixels; p++)
                 dx[p * stored + (size_t)c] = *dy++;
@@ -328,17 +329,17 @@ static const float *rounded_weight(const struct crw_model *model, const struct m
     return model->bf16 ? step->rounded.weight : step->weight;
 }
 
-static void linear_forward(const struct crw_model *model, struct model_step *step, int first, int count)
+static void forward_linear(const struct crw_model *model, struct model_step *step, int first, int count)
 {
     model->kernels->linear_forward(count, step->in.channels, step->out.channels,
                                    rounded_x(model, step, first, count), rounded_weight(model, step),
-                                   step->bias, y_of(step, first));
+                                   step->bias, step_y(step, first));
 }
 
-static void linear_backward(const struct crw_model *model, struct model_step *step, int first, int count)
+static void backward_linear(const struct crw_model *model, struct model_step *step, int first, int count)
 {
     int in = step->in.channels, out = step->out.channels;
-    const float *dy = dy_of(step, first);
+    const float *dy = step_dy(step, first);
     if (model->bf16) {
         model->kernels->round_bf16((size_t)count * step->out.size, dy, step->rounded.dy);
         dy = step->rounded.dy;
@@ -347,19 +348,19 @@ static void linear_backward(const struct crw_model *model, struct model_step *st
                                             step->weight_gradient, step->bias_gradient);
     if (step->dx)
         model->kernels->linear_backward_input(count, in, out, dy, rounded_weight(model, step),
-                                              dx_of(step, first));
+                                              step_dx(step, first));
 }
 
-static void log_softmax_forward(const struct crw_model *model, struct model_step *step, int first, int count)
+static void forward_log_softmax(const struct crw_model *model, struct model_step *step, int first, int count)
 {
-    model->kernels->log_softmax_forward(count, step->out.channels, x_of(step, first), y_of(step, first));
+    model->kernels->log_softmax_forward(count, step->out.channels, step_x(step, first), step_y(step, first));
 }
 
-static void log_softmax_backward(const struct crw_model *model, struct model_step *step, int first, int count)
+static void backward_log_softmax(const struct crw_model *model, struct model_step *step, int first, int count)
 {
     if (step->dx)
-        model->kernels->log_softmax_backward(count, step->out.channels, y_of(step, first), dy_of(step, first),
-                                             dx_of(step, first));
+        model->kernels->log_softmax_backward(count, step->out.channels, step_y(step, first),
+                                             step_dy(step, first), step_dx(step, first));
 }
 
 /* ------------------------------------------------------------------ by kind */
@@ -368,14 +369,14 @@ static const struct {
     void (*forward)(const struct crw_model *, struct model_step *, int first, int count);
     void (*backward)(const struct crw_model *, struct model_step *, int first, int count);
 } steps[STEP_KIND_COUNT] = {
-    [STEP_CONV] = {conv_forward, conv_backward},
-    [STEP_NORM] = {norm_forward, norm_backward},
-    [STEP_NORM_RELU_POOL] = {norm_relu_pool_forward, norm_relu_pool_backward},
-    [STEP_RELU] = {relu_forward, relu_backward},
-    [STEP_POOL] = {pool_forward, pool_backward},
-    [STEP_FLATTEN] = {flatten_forward, flatten_backward},
-    [STEP_LINEAR] = {linear_forward, linear_backward},
-    [STEP_LOG_SOFTMAX] = {log_softmax_forward, log_softmax_backward},
+    [STEP_CONV] = {forward_conv, backward_conv},
+    [STEP_NORM] = {forward_norm, backward_norm},
+    [STEP_NORM_RELU_POOL] = {forward_norm_relu_pool, backward_norm_relu_pool},
+    [STEP_RELU] = {forward_relu, backward_relu},
+    [STEP_POOL] = {forward_pool, backward_pool},
+    [STEP_FLATTEN] = {forward_flatten, backward_flatten},
+    [STEP_LINEAR] = {forward_linear, backward_linear},
+    [STEP_LOG_SOFTMAX] = {forward_log_softmax, backward_log_softmax},
 };
 
 void step_prepare(const struct crw_model *model, struct model_step *step)

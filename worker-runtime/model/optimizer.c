@@ -56,7 +56,7 @@ static bool within(double x, double low, double below)
 }
 
 /* What PyTorch's constructors refuse. */
-static int check_options(const struct crw_optimizer_options *o)
+static int check_optimizer_options(const struct crw_optimizer_options *o)
 {
     if (o->kind < 0 || o->kind >= CRW_OPTIMIZER_KIND_COUNT)
         return crw_fail(CRW_E_ARGUMENT, "there is no optimizer of kind %d", (int)o->kind);
@@ -87,7 +87,7 @@ static size_t count_states(const struct crw_optimizer_options *o)
 int crw_optimizer_create(const struct crw_optimizer_options *options, size_t count,
                          struct crw_optimizer **ret)
 {
-    int r = check_options(options);
+    int r = check_optimizer_options(options);
     if (r)
         return r;
 

@@ -9,6 +9,7 @@
  * line; 143 when it was asked to stop.
  */
 
+#include "base/time.h"
 #include "worker-runtime/perf/perf.h"
 
 #include <errno.h>
@@ -17,7 +18,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 enum { EXIT_STOPPED = 128 + SIGTERM };
 
@@ -26,7 +26,7 @@ enum {
     BATCHES_MAX = 200,
     BATCH_US = 1000, /* so that the clock and the barrier do not count */
     MEASURE_US = 300000,
-    PROBES = 5, /* calls that tell how long one takes */
+    PROBES = 5, /* calls from whose time the number of calls of a batch follows */
 };
 
 struct perf {
@@ -39,12 +39,9 @@ struct result_line {
     int64_t n_wrong;
 };
 
-static double now_us(void)
+static double perf_now_us(void)
 {
-    struct timespec t;
-
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec * 1e6 + (double)t.tv_nsec / 1e3;
+    return (double)now_ns() / 1e3;
 }
 
 /* ------------------------------------------------------------------ measuring */
@@ -55,10 +52,10 @@ static int run_batch(const struct perf *p, int n_calls, double *ret_us)
     double began_us;
     int r = crw_barrier(p->run.group);
 
-    began_us = now_us();
+    began_us = perf_now_us();
     for (int i = 0; r == 0 && i < n_calls; i++)
         r = p->options->collective->call(&p->run);
-    *ret_us = (now_us() - began_us) / n_calls;
+    *ret_us = (perf_now_us() - began_us) / n_calls;
     return r;
 }
 
@@ -113,7 +110,7 @@ static int measure(const struct perf *p, double *ret_us)
 }
 
 /* Adds to *n_wrong. All ranks come even if one found something. */
-static int check(const struct perf *p, unsigned seed, int64_t *n_wrong)
+static int check_result(const struct perf *p, unsigned seed, int64_t *n_wrong)
 {
     const struct perf_collective *c = p->options->collective;
     int64_t here;
@@ -135,14 +132,14 @@ static int check(const struct perf *p, unsigned seed, int64_t *n_wrong)
 static int run_size(const struct perf *p, struct result_line *ret)
 {
     struct result_line line = {0};
-    int r = check(p, 1, &line.n_wrong);
+    int r = check_result(p, 1, &line.n_wrong);
 
     memset(p->run.in, 0, p->run.bytes);
     memset(p->run.out, 0, p->run.bytes);
     if (r == 0)
         r = measure(p, &line.time_us);
     if (r == 0)
-        r = check(p, 2, &line.n_wrong);
+        r = check_result(p, 2, &line.n_wrong);
     *ret = line;
     return r;
 }
@@ -175,12 +172,12 @@ static void print_line(const struct perf *p, const struct result_line *line)
     else
         printf("%14zu %12.2f %12.2f %12.2f %12lld\n", p->run.bytes, line->time_us, algbw, busbw,
                (long long)line->n_wrong);
-    (void)fflush(stdout); /* a line is told at once; main() looks for errors */
+    (void)fflush(stdout); /* each line appears at once; run_sizes() looks for errors */
 }
 
 /* ------------------------------------------------------------------ a rank */
 
-static int allocate(struct perf *p)
+static int allocate_buffers(struct perf *p)
 {
     size_t largest = 0;
     int r;
@@ -199,8 +196,8 @@ static int allocate(struct perf *p)
     return r == 0 ? crw_shared_alloc(p->run.group, largest, &p->run.out) : r;
 }
 
-/* The ranks may hear of it at different times. */
-static int is_stopped(struct crw_group *group, bool *ret_stopped)
+/* Collective: ranks may receive the request at different times, and all have to end together. */
+static int is_stop_requested(struct crw_group *group, bool *ret_stopped)
 {
     int32_t stop = crw_stop_requested(group);
     int r = crw_all_reduce(group, &stop, 1, CRW_I32, CRW_MAX);
@@ -220,7 +217,7 @@ static int run_sizes(struct perf *p)
         bool stopped;
 
         p->run.bytes = perf_round_size(p->options->collective, p->options->bytes[i], p->run.n_ranks);
-        if (is_stopped(p->run.group, &stopped) != 0)
+        if (is_stop_requested(p->run.group, &stopped) != 0)
             return -1;
         if (stopped)
             return EXIT_STOPPED;
@@ -247,7 +244,7 @@ static int run_rank(struct crw_group *group, void *data)
                 p.options->collective->name, p.options->collective->min_ranks);
         return 2;
     }
-    if (allocate(&p) != 0) {
+    if (allocate_buffers(&p) != 0) {
         fprintf(stderr, "crw-perf: rank %d: no memory for the buffers%s%s\n", p.run.rank,
                 p.options->private_memory ? "" : ": ", p.options->private_memory ? "" : crw_error_message());
         return 1;
@@ -264,7 +261,7 @@ static int run_rank(struct crw_group *group, void *data)
 
 /* ------------------------------------------------------------------ */
 
-/* Nobody launched us and we launch. */
+/* --ranks: no launcher started this process, so it starts the ranks itself. */
 static int run_launched(struct perf_options *options)
 {
     if (crw_launch(run_rank, options, options->n_ranks) == 0)

@@ -41,7 +41,8 @@ static void make_sample(struct crw_rng *rng, float centres[N_CLASSES][N_INPUTS],
         input[i] += centres[*ret_class][i];
 }
 
-static int make_samples(void *data, uint32_t *ret_n_training, uint32_t *ret_n_test, char *error, size_t n)
+static int classifier_make_samples(void *data, uint32_t *ret_n_training, uint32_t *ret_n_test, char *error,
+                                   size_t n)
 {
     struct classifier *c = data;
     float centres[N_CLASSES][N_INPUTS];
@@ -68,7 +69,8 @@ static void free_flags(void *data)
     free(c->all_flags);
 }
 
-static void gather(void *data, enum part part, const uint32_t *samples, size_t n, float *input, void *targets)
+static void classifier_gather(void *data, enum part part, const uint32_t *samples, size_t n, float *input,
+                              void *targets)
 {
     const struct classifier *c = data;
     uint32_t first = part == PART_TEST ? N_TRAINING : 0;
@@ -80,7 +82,7 @@ static void gather(void *data, enum part part, const uint32_t *samples, size_t n
     }
 }
 
-static void resident(void *data, enum part part, struct crw_samples *ret)
+static void classifier_resident(void *data, enum part part, struct crw_samples *ret)
 {
     const struct classifier *c = data;
     uint32_t first = part == PART_TEST ? N_TRAINING : 0;
@@ -90,7 +92,7 @@ static void resident(void *data, enum part part, struct crw_samples *ret)
                                 .n = part == PART_TEST ? N_TEST : N_TRAINING};
 }
 
-static float loss(struct crw_model *model, const void *targets)
+static float classifier_loss(struct crw_model *model, const void *targets)
 {
     return crw_model_cross_entropy_loss(model, targets);
 }
@@ -126,12 +128,12 @@ int classifier_run(const struct train_options *options, const struct crw_env *en
         .n_layers = sizeof(layers) / sizeof(layers[0]),
         .input = {.channels = N_INPUTS, .height = 1, .width = 1},
         .target_size = sizeof(uint8_t),
-        .open = make_samples,
+        .open = classifier_make_samples,
         .close = free_flags,
-        .gather = gather,
-        .loss = loss,
+        .gather = classifier_gather,
+        .loss = classifier_loss,
         .loss_kind = CRW_CROSS_ENTROPY,
-        .resident = resident,
+        .resident = classifier_resident,
         .accuracy = accuracy,
         .data = &classifier,
     };

@@ -8,6 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/decimal.h"
 #include "worker-runtime/programs/numbers.h"
 
 static const char *const kind_names[FAULT_KIND_COUNT] = {
@@ -31,9 +32,9 @@ static bool parse_kind(const char *text, enum fault_kind *ret)
 static bool parse_field(const char *field, struct fault *f, uint64_t *rank)
 {
     if (strncmp(field, "rank=", 5) == 0)
-        return number_parse_count(field + 5, 0, INT_MAX, rank);
+        return decimal_parse(field + 5, 0, INT_MAX, rank);
     if (strncmp(field, "step=", 5) == 0)
-        return number_parse_count(field + 5, 1, UINT64_MAX, &f->step);
+        return decimal_parse(field + 5, 1, UINT64_MAX, &f->step);
     if (strncmp(field, "kind=", 5) == 0)
         return parse_kind(field + 5, &f->kind);
     return false;

@@ -40,9 +40,9 @@ struct mnist {
     float normalized[256];    /* pixel -> input value */
 };
 
-static int fail(char *error, size_t n, const char *format, ...) __attribute__((format(printf, 3, 4)));
+static int mnist_fail(char *error, size_t n, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
-static int fail(char *error, size_t n, const char *format, ...)
+static int mnist_fail(char *error, size_t n, const char *format, ...)
 {
     va_list args;
 
@@ -58,28 +58,29 @@ static int open_idx(const char *folder, const char *name, int n_dims, struct crw
     char path[PATH_MAX];
 
     if (snprintf(path, sizeof(path), "%s/%s", folder, name) >= (int)sizeof(path))
-        return fail(error, n, "--data %s: the path is too long", folder);
+        return mnist_fail(error, n, "--data %s: the path is too long", folder);
     if (crw_idx_open(path, n_dims, ret) != 0)
-        return fail(error, n, "%s", crw_error_message());
+        return mnist_fail(error, n, "%s", crw_error_message());
     return 0;
 }
 
-static int check(const char *folder, const struct labelled *part, const char *what, char *error, size_t n)
+static int mnist_check(const char *folder, const struct labelled *part, const char *what, char *error,
+                       size_t n)
 {
     const struct crw_idx *images = &part->images, *labels = &part->labels;
 
     if (images->dims[0] != ROWS || images->dims[1] != COLUMNS)
-        return fail(error, n, "the %s images in %s are %u x %u, expected 28 x 28", what, folder,
-                    images->dims[0], images->dims[1]);
+        return mnist_fail(error, n, "the %s images in %s are %u x %u, expected 28 x 28", what, folder,
+                          images->dims[0], images->dims[1]);
     if (images->n_items != labels->n_items)
-        return fail(error, n, "%s has %u %s images but %u labels", folder, images->n_items, what,
-                    labels->n_items);
+        return mnist_fail(error, n, "%s has %u %s images but %u labels", folder, images->n_items, what,
+                          labels->n_items);
     if (images->n_items == 0)
-        return fail(error, n, "%s has no %s images", folder, what);
+        return mnist_fail(error, n, "%s has no %s images", folder, what);
     for (uint32_t i = 0; i < labels->n_items; i++) {
         if (labels->data[i] > 9)
-            return fail(error, n, "%s: label %u of the %s images is %u, expected 0 to 9", folder, i, what,
-                        labels->data[i]);
+            return mnist_fail(error, n, "%s: label %u of the %s images is %u, expected 0 to 9", folder, i,
+                              what, labels->data[i]);
     }
     return 0;
 }
@@ -93,7 +94,8 @@ static int open_mnist(void *data, uint32_t *ret_n_training, uint32_t *ret_n_test
         open_idx(m->folder, "train-labels-idx1-ubyte", 0, &training->labels, error, n) < 0 ||
         open_idx(m->folder, "t10k-images-idx3-ubyte", 2, &test->images, error, n) < 0 ||
         open_idx(m->folder, "t10k-labels-idx1-ubyte", 0, &test->labels, error, n) < 0 ||
-        check(m->folder, training, "training", error, n) < 0 || check(m->folder, test, "test", error, n) < 0)
+        mnist_check(m->folder, training, "training", error, n) < 0 ||
+        mnist_check(m->folder, test, "test", error, n) < 0)
         return -1;
     for (int i = 0; i < 256; i++)
         m->normalized[i] = ((float)i / 255.0f - 0.1307f) / 0.3081f;
@@ -112,7 +114,8 @@ static void close_mnist(void *data)
     }
 }
 
-static void gather(void *data, enum part part, const uint32_t *samples, size_t n, float *input, void *targets)
+static void mnist_gather(void *data, enum part part, const uint32_t *samples, size_t n, float *input,
+                         void *targets)
 {
     const struct mnist *m = data;
     const struct labelled *from = &m->parts[part];
@@ -127,7 +130,7 @@ static void gather(void *data, enum part part, const uint32_t *samples, size_t n
     }
 }
 
-static void resident(void *data, enum part part, struct crw_samples *ret)
+static void mnist_resident(void *data, enum part part, struct crw_samples *ret)
 {
     const struct mnist *m = data;
     const struct labelled *from = &m->parts[part];
@@ -138,7 +141,7 @@ static void resident(void *data, enum part part, struct crw_samples *ret)
                                 .n = from->images.n_items};
 }
 
-static float loss(struct crw_model *model, const void *targets)
+static float mnist_loss(struct crw_model *model, const void *targets)
 {
     return crw_model_nll_loss(model, targets);
 }
@@ -155,10 +158,10 @@ int mnist_run(const struct train_options *options, const struct crw_env *env, st
         .target_size = sizeof(uint8_t),
         .open = open_mnist,
         .close = close_mnist,
-        .gather = gather,
-        .loss = loss,
+        .gather = mnist_gather,
+        .loss = mnist_loss,
         .loss_kind = CRW_NLL,
-        .resident = resident,
+        .resident = mnist_resident,
         .data = &mnist,
     };
 

@@ -5,6 +5,7 @@
 #include <string.h>
 #include <strings.h>
 
+#include "base/decimal.h"
 #include "worker-runtime/programs/numbers.h"
 
 #define DEFAULT_DATA "/usr/share/datasets/fashion-mnist"
@@ -149,7 +150,7 @@ static bool has_value(const struct train_option_spec *spec)
 }
 
 /* For getopt_long(): the number of an option is FIRST_ID + its place in specs. */
-static void fill_long_options(struct option options[2 * N_SPECS + 1])
+static void fill_train_options(struct option options[2 * N_SPECS + 1])
 {
     for (int i = 0; i < N_SPECS; i++) {
         int argument = has_value(&specs[i]) ? required_argument : no_argument;
@@ -189,25 +190,25 @@ static int parse_choice(const struct train_option_spec *spec, const char *text, 
     return fail_choice(spec, text, error, n);
 }
 
-static int parse_count(const struct train_option_spec *spec, const char *text, uint64_t *field, char *error,
-                       size_t n)
+static int parse_count_option(const struct train_option_spec *spec, const char *text, uint64_t *field,
+                              char *error, size_t n)
 {
-    if (number_parse_count(text, spec->min, spec->max, field))
+    if (decimal_parse(text, spec->min, spec->max, field))
         return 0;
     snprintf(error, n, "--%s %s: expected a whole number from %llu to %llu", spec->name, text,
              (unsigned long long)spec->min, (unsigned long long)spec->max);
     return -1;
 }
 
-static int parse_option(struct train_options *o, const struct train_option_spec *spec, const char *text,
-                        char *error, size_t n)
+static int parse_train_option(struct train_options *o, const struct train_option_spec *spec, const char *text,
+                              char *error, size_t n)
 {
     void *field = (char *)o + spec->offset;
     const char *expected = NULL;
 
     switch (spec->kind) {
     case OPTION_COUNT:
-        return parse_count(spec, text, field, error, n);
+        return parse_count_option(spec, text, field, error, n);
     case OPTION_CHOICE:
         return parse_choice(spec, text, field, error, n);
     case OPTION_TEXT:
@@ -321,7 +322,7 @@ int train_options_parse(int argc, char **argv, struct train_options *ret, char *
     };
     int id;
 
-    fill_long_options(long_options);
+    fill_train_options(long_options);
     opterr = 0;
     optind = 0;
     while ((id = getopt_long(argc, argv, ":h", long_options, NULL)) != -1) {
@@ -338,7 +339,7 @@ int train_options_parse(int argc, char **argv, struct train_options *ret, char *
         }
         if (id == 'h')
             o.help = true;
-        else if (parse_option(&o, &specs[id - FIRST_ID], optarg, error, n) < 0)
+        else if (parse_train_option(&o, &specs[id - FIRST_ID], optarg, error, n) < 0)
             return -1;
     }
     if (parse_arguments(argc, argv, &o, error, n) < 0)

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/decimal.h"
 #include "worker-runtime/programs/numbers.h"
 
 static const uint64_t EPOCHS_MAX = 1000000;
@@ -17,7 +18,7 @@ static const char *const kind_names[SCHEDULE_KIND_COUNT] = {
 static const int n_values[SCHEDULE_KIND_COUNT] = {[SCHEDULE_STEP] = 2, [SCHEDULE_COSINE] = 1};
 
 /* Cuts text at its first two colons; returns how many values follow what comes before them. */
-static int split(char *text, char *values[2])
+static int split_fields(char *text, char *values[2])
 {
     (void)strsep(&text, ":");
     values[0] = strsep(&text, ":");
@@ -33,13 +34,13 @@ int schedule_parse(const char *text, struct schedule *ret)
 
     if (strlen(text) >= sizeof(kind))
         return -1;
-    n = split(strcpy(kind, text), values);
+    n = split_fields(strcpy(kind, text), values);
     while (s.kind < SCHEDULE_KIND_COUNT && strcmp(kind, kind_names[s.kind]) != 0)
         s.kind++;
     if (s.kind == SCHEDULE_KIND_COUNT || n > n_values[s.kind])
         return -1;
     s.epochs = s.kind == SCHEDULE_STEP ? 1 : 0;
-    if (n > 0 && !number_parse_count(values[0], 1, EPOCHS_MAX, &s.epochs))
+    if (n > 0 && !decimal_parse(values[0], 1, EPOCHS_MAX, &s.epochs))
         return -1;
     if (n > 1 && !number_parse_positive(values[1], &s.gamma))
         return -1;

@@ -36,7 +36,7 @@ static struct crw_tensor *add_tensor(struct train_state *s, struct crw_tensor li
     return t;
 }
 
-static char *name_of(struct crw_tensor *t)
+static char *tensor_name(struct crw_tensor *t)
 {
     return (char *)(uintptr_t)t->name; /* points into s->names, which is ours to write */
 }
@@ -50,11 +50,11 @@ static void add_optimizer_states(struct train_state *s, struct crw_tensor parame
         struct crw_tensor *t = add_tensor(s, parameter);
 
         t->data = state + offset;
-        snprintf(name_of(t), NAME_SIZE, "optim.%s.%s", parameter.name, state_name);
+        snprintf(tensor_name(t), NAME_SIZE, "optim.%s.%s", parameter.name, state_name);
     }
 }
 
-static size_t tensor_bytes(const struct crw_tensor *t)
+static size_t state_tensor_bytes(const struct crw_tensor *t)
 {
     size_t n = t->dtype == CRW_I64 ? 8 : 4;
 
@@ -70,7 +70,7 @@ static size_t all_buffer_bytes(const struct crw_model *model)
     for (size_t i = 0; i < crw_model_n_buffers(model); i++) {
         struct crw_tensor buffer = crw_model_buffer(model, i);
 
-        n += tensor_bytes(&buffer);
+        n += state_tensor_bytes(&buffer);
     }
     return n;
 }
@@ -82,7 +82,7 @@ static void copy_buffers(struct train_state *s, bool commit)
 
     for (size_t i = 0; i < crw_model_n_buffers(s->model); i++) {
         struct crw_tensor buffer = crw_model_buffer(s->model, i);
-        size_t n = tensor_bytes(&buffer);
+        size_t n = state_tensor_bytes(&buffer);
 
         if (commit)
             memcpy(at, buffer.data, n);
@@ -129,7 +129,7 @@ int state_create(struct train_state *ret, struct crw_model *model, struct crw_op
         struct crw_tensor parameter = crw_model_tensor(model, i);
         struct crw_tensor *t = add_tensor(&s, parameter);
 
-        snprintf(name_of(t), NAME_SIZE, "model.%s", parameter.name);
+        snprintf(tensor_name(t), NAME_SIZE, "model.%s", parameter.name);
         add_optimizer_states(&s, parameter, (size_t)((float *)parameter.data - arena));
     }
     committed = s.committed;
@@ -137,9 +137,9 @@ int state_create(struct train_state *ret, struct crw_model *model, struct crw_op
         struct crw_tensor buffer = crw_model_buffer(model, i);
         struct crw_tensor *t = add_tensor(&s, buffer);
 
-        snprintf(name_of(t), NAME_SIZE, "buffer.%s", buffer.name);
+        snprintf(tensor_name(t), NAME_SIZE, "buffer.%s", buffer.name);
         t->data = committed;
-        committed += tensor_bytes(t);
+        committed += state_tensor_bytes(t);
     }
     state_commit(&s);
     *ret = s;
@@ -266,8 +266,8 @@ static int check_recipe(const struct train_recipe *recipe, const struct crw_snap
     return 0;
 }
 
-static int read_state(struct train_state *s, const struct crw_snapshot *snapshot, const char *folder,
-                      char *error, size_t n)
+static int read_snapshot(struct train_state *s, const struct crw_snapshot *snapshot, const char *folder,
+                         char *error, size_t n)
 {
     struct train_position position;
     uint64_t optimizer_steps;
@@ -310,7 +310,7 @@ int state_load(struct train_state *s, const char *folder, void (*warn)(void *dat
         snprintf(error, n, "%s", crw_error_message());
         return r;
     }
-    r = read_state(s, snapshot, folder, error, n);
+    r = read_snapshot(s, snapshot, folder, error, n);
     crw_snapshot_close(snapshot);
     return r;
 }
@@ -321,7 +321,7 @@ int state_broadcast(struct train_state *s, struct crw_group *group, int from)
     int r;
 
     for (size_t i = 0; i < s->n_tensors; i++) {
-        r = crw_broadcast(group, s->tensors[i].data, tensor_bytes(&s->tensors[i]), from);
+        r = crw_broadcast(group, s->tensors[i].data, state_tensor_bytes(&s->tensors[i]), from);
         if (r != 0)
             return r;
     }

@@ -20,7 +20,7 @@ struct toy {
     float *inputs, *outputs; /* [N_SAMPLES][n_inputs], [N_SAMPLES][n_outputs] */
 };
 
-static int make_samples(void *data, uint32_t *ret_n_training, uint32_t *ret_n_test, char *error, size_t n)
+static int toy_make_samples(void *data, uint32_t *ret_n_training, uint32_t *ret_n_test, char *error, size_t n)
 {
     struct toy *toy = data;
     size_t n_in = (size_t)toy->n_inputs, n_out = (size_t)toy->n_outputs;
@@ -54,7 +54,8 @@ static void free_samples(void *data)
     free(toy->outputs);
 }
 
-static void gather(void *data, enum part part, const uint32_t *samples, size_t n, float *input, void *targets)
+static void toy_gather(void *data, enum part part, const uint32_t *samples, size_t n, float *input,
+                       void *targets)
 {
     const struct toy *toy = data;
     size_t n_in = (size_t)toy->n_inputs, n_out = (size_t)toy->n_outputs;
@@ -66,14 +67,14 @@ static void gather(void *data, enum part part, const uint32_t *samples, size_t n
     }
 }
 
-static void resident(void *data, enum part part, struct crw_samples *ret)
+static void toy_resident(void *data, enum part part, struct crw_samples *ret)
 {
     const struct toy *toy = data;
 
     *ret = (struct crw_samples){.inputs = toy->inputs, .targets = toy->outputs, .n = N_SAMPLES};
 }
 
-static float loss(struct crw_model *model, const void *targets)
+static float toy_loss(struct crw_model *model, const void *targets)
 {
     return crw_model_mse_loss(model, targets);
 }
@@ -92,12 +93,12 @@ int toy_run(const struct train_options *options, const struct crw_env *env, stru
         .n_layers = 1,
         .input = {.channels = toy.n_inputs, .height = 1, .width = 1},
         .target_size = (size_t)toy.n_outputs * sizeof(float),
-        .open = make_samples,
+        .open = toy_make_samples,
         .close = free_samples,
-        .gather = gather,
-        .loss = loss,
+        .gather = toy_gather,
+        .loss = toy_loss,
         .loss_kind = CRW_MSE,
-        .resident = resident,
+        .resident = toy_resident,
         .data = &toy,
     };
 

@@ -18,10 +18,10 @@
 
 #include "worker-runtime/crw.h"
 #include "worker-runtime/programs/device.h"
-#include "worker-runtime/programs/held.h"
+#include "worker-runtime/programs/memory_checkpoint.h"
 #include "worker-runtime/programs/options.h"
-#include "worker-runtime/programs/plot.h"
-#include "worker-runtime/programs/report.h"
+#include "worker-runtime/programs/plot_os.h"
+#include "worker-runtime/programs/report_os.h"
 #include "worker-runtime/programs/state.h"
 
 /* Exit codes of train. */
@@ -83,7 +83,7 @@ struct trainer {
     struct crw_snapshots *snapshots; /* who saves, with --snapshot-dir; else NULL */
     struct device *device;           /* NULL: the CPU trains */
     struct train_state state;
-    struct held held;
+    struct memory_checkpoint checkpoint;
     bool alive;          /* the state is whole, and is that of the last commit */
     bool recovering;     /* no step was committed since the group was formed again */
     uint64_t saved_step; /* step of the newest save that was started */

@@ -71,7 +71,7 @@ static int resume_from_disk(struct trainer *t, int holder)
 {
     if (state_broadcast(&t->state, t->group, holder) != 0)
         return -1;
-    held_commit(t);
+    memory_checkpoint_commit(t);
     t->saved_step = t->state.position.step;
     if (holder != 0)
         report_say(&t->report, "the newest snapshot is on the host of rank %d", holder);
@@ -106,7 +106,7 @@ static void report_where_from(struct trainer *t, const char *from, const char *k
 static int restore(struct trainer *t, const struct recovery_choice *choice, const struct recovery_offer *mine)
 {
     t->alive = mine->alive == choice->number; /* else it is overwritten from here on */
-    if (held_restore(t, choice, mine) != 0)
+    if (memory_checkpoint_restore(t, choice, mine) != 0)
         return trainer_agree(t, trainer_fail(t, "%s", crw_error_message()));
     t->alive = true;
     t->saved_step = UINT64_MAX;
@@ -121,7 +121,7 @@ static int restore(struct trainer *t, const struct recovery_choice *choice, cons
 
 int trainer_resume(struct trainer *t)
 {
-    const struct recovery_offer mine = held_offer(t, t->alive);
+    const struct recovery_offer mine = memory_checkpoint_offer(t, t->alive);
     struct recovery_choice choice;
     struct found found, newest = {0};
     int holder;

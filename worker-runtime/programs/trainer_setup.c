@@ -157,7 +157,7 @@ static int create_state(struct trainer *t)
     recipe_add(&recipe, "precision", "%s", precision_names[o->precision]);
     if (state_create(&t->state, t->model, t->optimizer, &recipe) != 0)
         return trainer_fail(t, "out of memory for the training state");
-    if (held_open(t) < 0)
+    if (memory_checkpoint_open(t) < 0)
         return trainer_fail(t, "out of memory for a copy of the training state");
     return 0;
 }
@@ -294,7 +294,7 @@ void trainer_tear_down(struct trainer *t)
     crw_snapshots_destroy(t->snapshots);
     device_destroy(t->device);
     report_close(&t->report);
-    held_close(&t->held);
+    memory_checkpoint_close(&t->checkpoint);
     state_finish(&t->state);
     crw_loader_destroy(t->loader);
     crw_sampler_destroy(t->sampler);

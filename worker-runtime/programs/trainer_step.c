@@ -128,7 +128,7 @@ static void commit(struct trainer *t, const struct step *s)
     p->loss_sum += (double)s->loss * (double)s->n_batches;
     p->loss_all_sum += s->loss_all * (double)s->n_batches;
     p->consumed = s->consumed;
-    held_commit(t);
+    memory_checkpoint_commit(t);
 }
 
 /* ------------------------------------------------------------------ on a device */

@@ -3,9 +3,9 @@
  * because none knows yet which it is.
  */
 
+#include "base/decimal.h"
 #include "worker-runtime/perf/perf.h"
 
-#include <errno.h>
 #include <getopt.h>
 #include <limits.h>
 #include <stdint.h>
@@ -51,39 +51,24 @@ static const struct option long_options[] = {
     {NULL, 0, NULL, 0},
 };
 
-static bool parse_number(const char *text, uint64_t max, uint64_t *ret, char **ret_end)
-{
-    unsigned long long value;
-
-    if (*text < '0' || *text > '9')
-        return false;
-    errno = 0;
-    value = strtoull(text, ret_end, 10);
-    if (errno != 0 || value > max)
-        return false;
-    *ret = value;
-    return true;
-}
-
-static bool parse_count(const char *text, int min, int max, int *ret)
+static bool parse_int_option(const char *text, int min, int max, int *ret)
 {
     uint64_t value;
-    char *end;
 
-    if (!parse_number(text, (uint64_t)max, &value, &end) || *end != '\0' || value < (uint64_t)min)
+    if (!decimal_parse(text, (uint64_t)min, (uint64_t)max, &value))
         return false;
     *ret = (int)value;
     return true;
 }
 
 /* Leaves *text behind the size. */
-static bool parse_size(char **text, size_t *ret)
+static bool parse_size(const char **text, size_t *ret)
 {
     static const char suffixes[] = "KMG";
     const char *suffix;
     uint64_t value;
 
-    if (!parse_number(*text, BYTES_MAX, &value, text))
+    if (!decimal_scan(text, BYTES_MAX, &value))
         return false;
     suffix = **text ? strchr(suffixes, **text) : NULL;
     if (suffix) {
@@ -98,7 +83,7 @@ static bool parse_size(char **text, size_t *ret)
     return true;
 }
 
-static bool parse_sizes(char *text, struct perf_options *o)
+static bool parse_sizes(const char *text, struct perf_options *o)
 {
     o->n_sizes = 0;
     for (;;) {
@@ -118,33 +103,35 @@ static bool parse_memory(const char *text, bool *ret_private)
     return *ret_private || strcmp(text, "shared") == 0;
 }
 
-static enum perf_options_result refuse(const char *option, const char *value, const char *wanted)
+static enum perf_options_result refuse_value(const char *option, const char *value, const char *wanted)
 {
     fprintf(stderr, "crw-perf: %s is \"%s\"; it must be %s\n", option, value, wanted);
     return PERF_USAGE;
 }
 
-static enum perf_options_result parse_option(int id, struct perf_options *o)
+static enum perf_options_result parse_perf_option(int id, struct perf_options *o)
 {
     switch (id) {
     case OPT_BYTES:
         return parse_sizes(optarg, o)
                    ? PERF_RUN
-                   : refuse("--bytes", optarg, "up to 64 sizes like 4,64K,26000000, at most 1024G");
+                   : refuse_value("--bytes", optarg, "up to 64 sizes like 4,64K,26000000, at most 1024G");
     case OPT_ITERS:
-        return parse_count(optarg, 1, ITERS_MAX, &o->iters)
+        return parse_int_option(optarg, 1, ITERS_MAX, &o->iters)
                    ? PERF_RUN
-                   : refuse("--iters", optarg, "from 1 to 1000000000");
+                   : refuse_value("--iters", optarg, "from 1 to 1000000000");
     case OPT_WARMUP:
-        return parse_count(optarg, 0, ITERS_MAX, &o->warmup)
+        return parse_int_option(optarg, 0, ITERS_MAX, &o->warmup)
                    ? PERF_RUN
-                   : refuse("--warmup", optarg, "from 0 to 1000000000");
+                   : refuse_value("--warmup", optarg, "from 0 to 1000000000");
     case OPT_MEMORY:
-        return parse_memory(optarg, &o->private_memory) ? PERF_RUN
-                                                        : refuse("--memory", optarg, "shared or private");
+        return parse_memory(optarg, &o->private_memory)
+                   ? PERF_RUN
+                   : refuse_value("--memory", optarg, "shared or private");
     case OPT_RANKS:
-        return parse_count(optarg, 1, RANKS_MAX, &o->n_ranks) ? PERF_RUN
-                                                              : refuse("--ranks", optarg, "from 1 to 4096");
+        return parse_int_option(optarg, 1, RANKS_MAX, &o->n_ranks)
+                   ? PERF_RUN
+                   : refuse_value("--ranks", optarg, "from 1 to 4096");
     case OPT_JSON:
         o->json = true;
         return PERF_RUN;
@@ -186,7 +173,7 @@ enum perf_options_result perf_options_parse(int argc, char **argv, struct perf_o
     int id;
 
     while (result == PERF_RUN && (id = getopt_long(argc, argv, "h", long_options, NULL)) != -1)
-        result = parse_option(id, &o);
+        result = parse_perf_option(id, &o);
     if (result == PERF_RUN)
         result = take_collective(argc, argv, &o);
     if (result == PERF_RUN && o.collective->unit == 0)

@@ -7,7 +7,7 @@
  * and counts once.
  */
 
-#include "worker-runtime/programs/plot.h"
+#include "worker-runtime/programs/plot_os.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -19,7 +19,7 @@
 enum { LINE_MAX_SIZE = 1024 };
 
 /* The number behind "key": in a line of JSON; NAN when there is none, as for null. */
-static double number_of(const char *line, const char *key)
+static double metric_number(const char *line, const char *key)
 {
     char quoted[32], *end;
     const char *at;
@@ -41,8 +41,8 @@ struct recalled {
 
 static void recall_line(struct plot *p, const char *line, double until, struct recalled *r)
 {
-    double step = number_of(line, "step"), step_loss = number_of(line, "step_loss");
-    double loss = number_of(line, "loss_all");
+    double step = metric_number(line, "step"), step_loss = metric_number(line, "step_loss");
+    double loss = metric_number(line, "loss_all");
 
     if (!(step >= 1 && step <= until))
         return;
@@ -55,7 +55,7 @@ static void recall_line(struct plot *p, const char *line, double until, struct r
         return;
     if (!r->has_steps) /* the means of the epochs are better than nothing */
         plot_step(p, (uint64_t)step, loss);
-    plot_epoch(p, (uint64_t)step, number_of(line, "test_accuracy"));
+    plot_epoch(p, (uint64_t)step, metric_number(line, "test_accuracy"));
     r->epoch_step = step;
 }
 

@@ -1,10 +1,10 @@
-#include "worker-runtime/programs/report.h"
+#include "base/time.h"
+#include "worker-runtime/programs/report_os.h"
 
 #include <errno.h>
 #include <math.h>
 #include <stdarg.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 enum { BAR_WIDTH = 30 };
@@ -12,10 +12,7 @@ static const double BAR_INTERVAL_S = 0.1;
 
 double report_now(void)
 {
-    struct timespec t;
-
-    (void)clock_gettime(CLOCK_MONOTONIC, &t); /* cannot fail for this clock */
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+    return (double)now_ns() * 1e-9;
 }
 
 int report_open(struct train_report *r, bool primary, const char *metrics_path, const char *samples_name)

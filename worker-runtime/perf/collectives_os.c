@@ -6,11 +6,11 @@
  * the rank and the place. Neither repeats at a power of two: a piece in a wrong place is seen.
  */
 
+#include "base/time.h"
 #include "worker-runtime/perf/perf.h"
 
 #include <stdint.h>
 #include <string.h>
-#include <time.h>
 
 enum { ROOT = 0 };
 
@@ -216,14 +216,6 @@ static size_t check_pingpong(const struct perf_run *run, unsigned seed)
 
 /* ------------------------------------------------------------------ without data */
 
-static int64_t now_ns(void)
-{
-    struct timespec t;
-
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
-}
-
 static void fill_nothing(const struct perf_run *run, unsigned seed)
 {
 }
@@ -233,15 +225,15 @@ static int call_barrier(const struct perf_run *run)
     return crw_barrier(run->group);
 }
 
-/* Nobody may leave a barrier before everybody has come: those who did, by the clock that they share. A rank
- * that cannot ask the others counts as wrong. */
+/* No rank may leave a barrier before the last one has entered it, by the clock that the ranks of a host share. 1: this
+ * rank did, or the check itself failed. */
 static size_t check_barrier(const struct perf_run *run, unsigned seed)
 {
-    int64_t came_ns = now_ns(), left_ns, last_ns = came_ns;
+    int64_t last_ns = (int64_t)now_ns(), left_ns;
 
     if (crw_barrier(run->group) != 0)
         return 1;
-    left_ns = now_ns();
+    left_ns = (int64_t)now_ns();
     if (crw_all_reduce(run->group, &last_ns, 1, CRW_I64, CRW_MAX) != 0)
         return 1;
     return left_ns < last_ns;
@@ -249,7 +241,7 @@ static size_t check_barrier(const struct perf_run *run, unsigned seed)
 
 /* ------------------------------------------------------------------ no collective */
 
-/* All ranks copy at the same time and nobody waits: what the memory can do. */
+/* All ranks copy at the same time without waiting for each other: the bandwidth of the memory. */
 static int call_copy(const struct perf_run *run)
 {
     memcpy(run->out, run->in, run->bytes);

@@ -1,4 +1,4 @@
-#include "worker-runtime/programs/plot.h"
+#include "worker-runtime/programs/plot_os.h"
 
 #include <errno.h>
 #include <math.h>
