@@ -1,12 +1,12 @@
 #pragma once
 
 /*
- * A value: bytes with a reference count. The store holds one reference; a reply that is being sent
- * holds another, so a large value leaves from where it is stored, and may be replaced meanwhile.
+ * A value: bytes with a reference count. The store holds one reference; a reply that is being sent holds
+ * another, so a large value is sent from where it is stored, and may be replaced meanwhile.
  *
- * Every blob is charged to an account until its last reference is gone. A value that was replaced but
- * is still being sent to a client that does not read therefore counts against the store's limit.
- * One thread only: the count is not atomic.
+ * Every blob is charged to an account until its last reference is dropped. A value that was replaced but is
+ * still being sent to a client that does not read therefore counts against the store's limit. One thread
+ * only: the count is not atomic.
  */
 
 #include <stddef.h>

@@ -1,6 +1,5 @@
 /*
- * One table says what each option is called, what it means and within which bounds; the help text and
- * the parser both come from it.
+ * One table holds name, meaning and bounds of each option; the help text and the parser both come from it.
  */
 
 #include "rendezvous/daemon_options.h"

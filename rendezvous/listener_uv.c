@@ -1,10 +1,10 @@
 /*
- * Sockets that listen. Accepting costs no name look-up and little else: what every connection should
- * have (TCP_NODELAY, keep-alive) is set once on the listener, and the kernel passes it on.
+ * Sockets that listen. Accepting costs no name look-up and little else: what every connection should have
+ * (TCP_NODELAY, keep-alive) is set once on the listener, and the kernel passes it on.
  *
- * Connections are taken in batches, so that ten thousand that arrive together do not stall those that are
- * being served. When file descriptors run out, accepting pauses: who connects then waits in the kernel's
- * queue until somebody leaves, instead of being thrown out.
+ * Connections are accepted in batches, so that ten thousand that arrive together do not stall those that
+ * are being served. When file descriptors run out, accepting pauses: a new connection then waits in the
+ * kernel's queue until another one is closed, instead of being closed at once.
  */
 
 #include <arpa/inet.h>
@@ -83,7 +83,8 @@ static bool is_shortage(int error)
     return error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM;
 }
 
-/* Is the table of file descriptors nearly full? Numbers are given from below, so the newest tells. */
+/* Is the table of file descriptors nearly full? The kernel gives the lowest free number, so the newest one
+ * shows it. */
 static bool is_last_fd(const struct server *s, int fd)
 {
     struct rlimit limit;
@@ -200,7 +201,7 @@ void listeners_close(struct server *s)
 
         list_unlink(&l->link);
         if (l->unix_path)
-            (void)unlink(l->unix_path); /* it may be gone already */
+            (void)unlink(l->unix_path); /* it may have been removed already */
         uv_close((uv_handle_t *)&l->poll, on_listener_closed);
         (void)close(l->fd); /* not polled any more */
     }
@@ -275,7 +276,7 @@ int server_listen_tcp(struct server *s, const char *host, uint16_t port, uint16_
     return r;
 }
 
-/* Removes a socket file that nobody listens behind; other files are left alone. */
+/* Removes a socket file without a listener behind it; other files are left alone. */
 static int remove_stale(const struct sockaddr_un *address)
 {
     _cleanup_close_ int fd = -1;

@@ -1,5 +1,5 @@
 /*
- * crund: the rendezvous daemon. Parse, listen, say so, run, drain, exit.
+ * crund: the rendezvous daemon. Parses its options, listens, prints the address, runs, drains, exits.
  *
  * Exit codes: 0 stopped by SIGTERM or SIGINT, 1 could not start, 2 wrong usage.
  */
@@ -33,8 +33,8 @@ struct daemon {
     bool stopping;
 };
 
-/* A pipe that is ready takes a line whole. One whose reader has stopped is not: a line must not hold up the
- * clients. */
+/* poll() before write(): a pipe that is writable takes a whole line. A pipe whose reader has stopped is not
+ * writable, and a log line must not block the clients. */
 static bool may_write_log(void)
 {
     struct pollfd p = {.fd = STDERR_FILENO, .events = POLLOUT};
@@ -64,7 +64,7 @@ static void log_failure(const char *what, const char *where, int error)
 
 /* ---- surroundings ---- */
 
-/* As many file descriptors as we may have; the manual says how to be allowed more. */
+/* Raises the limit of file descriptors to its hard limit; crund(8) explains how to raise that. */
 static void raise_fd_limit(void)
 {
     struct rlimit limit;

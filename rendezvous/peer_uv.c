@@ -35,8 +35,8 @@ enum {
      * sent little, so that thousands of them do not use up what all may hold, and while all hold too much. */
     IN_STEP = SCRATCH_SIZE,
     IN_STEP_SMALL = 4 * 1024,
-    /* Replies for one client in one turn: who pipelines large ones and reads them fast enough that the socket
-     * never fills would be served alone otherwise. */
+    /* Replies for one client in one turn of the loop: a client that pipelines large requests and reads the
+     * replies so fast that the socket never fills would otherwise be the only one that is served. */
     TURN_OUTPUT_MAX = 256 * 1024,
     /* An incomplete message that grew by this much is making progress: a large one on a slow network has
      * the time it needs, one byte a second does not. */
@@ -75,7 +75,7 @@ static bool may_be_huge(const struct wire_request *request)
            (request->op == WIRE_OP_COMPARE_SET && request->value.size > OUTBOX_COPY_MAX);
 }
 
-/* Requests that change nothing: without anybody to read the answer there is no point in them. */
+/* Requests that change nothing: they need not be executed when the reply cannot be sent. */
 static bool only_asks(enum wire_op op)
 {
     switch (op) {
@@ -181,8 +181,8 @@ enum run_result {
     RUN_BROKEN,   /* logged; the client is to be closed */
 };
 
-/* The five bytes that every TCPStore client says first, in any slices. Nothing is kept until they are right.
- */
+/* The five bytes that every TCPStore client sends first, in any slices. Nothing is kept until they are
+ * right. */
 static enum run_result check_greeting(struct peer *p, const uint8_t *data, size_t n, size_t *done)
 {
     static const uint8_t greeting[HANDSHAKE_SIZE] = {
@@ -412,7 +412,7 @@ static bool peer_read(struct peer *p)
     if (n <= 0) {
         p->eof = true;
         if (n < 0)
-            peer_drop_output(p); /* a reset: nobody is there to read */
+            peer_drop_output(p); /* a reset: the client does not read any more */
         peer_update(p);
         return false;
     }
@@ -478,8 +478,8 @@ static void send_wait_stop(struct peer *p)
 
 /* ---- events ---- */
 
-/* The socket broke (a reset): what arrived before still counts, and read() tells when that is over. One piece
- * of it at a time, between the requests of others: the kernel may hold megabytes. */
+/* The socket broke (a reset): what arrived before it still counts, and read() returns the end behind it.
+ * One piece per turn, between the requests of other clients: the kernel may hold megabytes. */
 static void read_rest(struct peer *p)
 {
     peer_drop_output(p);

@@ -48,7 +48,7 @@ void rounds_init(struct rounds *r, const struct rounds_config *config)
     list_init(&r->forgotten);
 }
 
-/* Jobs whose end was shown to the shell. */
+/* Frees the forgotten job that the last action referred to. */
 static void free_forgotten_job(struct rounds *r)
 {
     job_destroy(r->shown);
@@ -146,8 +146,8 @@ static void raise_count(uint32_t *value, uint32_t other, uint32_t limit)
         *value = other < limit ? other : limit;
 }
 
-/* An agent may know generations and charges that we do not, when our state was lost. Charges count for what
- * is not begun yet: those of a running generation were told to its members. */
+/* An agent may know generations and charges that the daemon lost with its state. Charges are taken only
+ * while no generation runs: those of a running one were sent to its members. */
 static void learn_from_report(struct rounds_job *job, const struct session_report *report)
 {
     bool foreign = report->instance != job->instance;
@@ -175,7 +175,7 @@ static void store_report(struct rounds_node *n, const struct session_report *rep
         n->group_rank = report->group_rank;
 }
 
-/* What happened to this member, as it says; false: nothing. */
+/* The failure that this member reports; false: none. */
 static bool member_failure(const struct rounds_node *n, const struct session_report *report,
                            struct session_cause *ret)
 {
@@ -184,7 +184,7 @@ static bool member_failure(const struct rounds_node *n, const struct session_rep
         return false;
     *ret = report->cause;
     if (report->phase == SESSION_FAILED || ret->kind == SESSION_CAUSE_NONE) {
-        /* Also a member that stopped and does not know why: its workers are gone, and that is a failure. */
+        /* Also a member that stopped without a known cause: its workers have ended, and that is a failure. */
         ret->kind = SESSION_CAUSE_WORKER;
         ret->group_rank = n->group_rank;
         if (ret->rank < (int32_t)n->rank_base || ret->rank >= (int32_t)(n->rank_base + n->n_workers))
@@ -208,7 +208,8 @@ static void take_member_report(struct rounds_node *n, const struct session_repor
 
     if (!member_failure(n, report, &cause))
         return;
-    /* Being told to stop is no news to us, but for a daemon that was restarted before it wrote it down. */
+    /* A cause that came with STOP is known already, except by a daemon that was restarted before it had
+     * saved it. */
     if (report->phase == SESSION_FAILED || n->job->state == ROUNDS_RUNNING)
         job_end_generation(n->job, &cause, failure_time_ns(report, now_ns), now_ns);
     n->answered = n->job->state == ROUNDS_ENDING;
@@ -238,7 +239,7 @@ static void node_take_report(struct rounds_node *n, const struct session_report 
     if (n->member && node_is_current(n))
         take_member_report(n, report, now_ns);
     else if (n->member && job->state == ROUNDS_ENDING && report->phase == SESSION_READY)
-        n->answered = true; /* it was not even told to start */
+        n->answered = true; /* its START was never sent */
     node_update_state(n);
     if (hello || report->phase == SESSION_READY || runs_stale_generation(n))
         node_want_view(n);
@@ -305,7 +306,7 @@ static struct rounds_node *add_node(struct rounds *r, struct rounds_job *job,
     return n;
 }
 
-/* The node is heard over this connection from now on. */
+/* From now on this is the node's connection; an older one is closed. */
 static void attach_connection(struct rounds *r, struct rounds_node *n, const struct rounds_event *event)
 {
     if (n->session)
@@ -321,15 +322,15 @@ static void attach_connection(struct rounds *r, struct rounds_node *n, const str
     node_heard(n, event->now_ns);
 }
 
-/* Said by who outlived an agent that was killed. It is no sign of life: the node was heard last before, and
- * what others suffered from its death comes after that. */
+/* The death notice: sent by the guardian of an agent that was killed. It is no sign of life: the node was
+ * heard last before it, and failures that its death caused in other nodes are later than that. */
 static void step_death_notice(struct rounds *r, const struct rounds_event *event)
 {
     const struct session_hello *hello = event->hello;
     struct rounds_job *job = job_find(r, hello->job);
     struct rounds_node *n = job ? node_find(job, hello->nonce) : NULL;
 
-    conn_end(r, event->session); /* there is nobody to answer to */
+    conn_end(r, event->session); /* the guardian does not read an answer */
     if (!n)
         return;
     job_lose(n, SESSION_CAUSE_LOST, hello->report.cause.text, event->now_ns);
@@ -355,7 +356,7 @@ static void step_hello(struct rounds *r, const struct rounds_event *event)
         return;
     n = node_find(job, event->hello->nonce);
     if (n && event->hello->attempt <= n->attempt) {
-        conn_end(r, event->session); /* an older connection, whose hello was on its way for longer */
+        conn_end(r, event->session); /* the hello of an older connection, which arrived late */
         return;
     }
     if (!n)
@@ -588,7 +589,7 @@ static bool next_of_node(struct rounds *r, struct rounds_action *ret)
         if (ret->view.kind == SESSION_VIEW_START)
             n->pending_start = ret->view.generation;
     } else {
-        ret->kind = ROUNDS_DO_ALIVE; /* any view would have said as much */
+        ret->kind = ROUNDS_DO_ALIVE; /* any view is a sign of life, too */
     }
     n->wants_view = false;
     n->wants_alive = false;

@@ -1,8 +1,8 @@
 #pragma once
 
 /*
- * The rounds: who is in which generation of which job. A pure machine: told what happened and when, it
- * answers with what to do; rounds_uv.c moves the bytes.
+ * The rounds: which nodes are in which generation of which job. A pure state machine: it takes events with
+ * their time and answers with actions; rounds_uv.c does the I/O.
  *
  *              enough nodes are ready                a member failed, was lost, left; a node joined
  *   GATHERING ------------------------> RUNNING ------------------------------------------+
@@ -12,19 +12,19 @@
  *       +--------------------+          CLOSED <------------------------------------------+
  *       |                    |             ^        the budget is used up, or no restart helps
  *       |                    +-------------|----------------------------------------------+
- *       |                                  |        every member has answered or is dead: charged
+ *       |                                  |        every member has answered or is lost: charged
  *       +----------------------------------+  join timeout, drained
  *
- * A generation is over the moment something happens to it, and its members are told at once. Why it is over
- * is decided when each of them has answered or is known to be dead: whoever answers brings along a failure
- * of its own, and the one that came first in time is the cause; the others followed from it. Only then is
- * it charged, and the next generation may form.
+ * A generation ends with the first event that breaks it, and its members are notified at once. The cause is
+ * decided when each of them has answered or is known to be lost: each answer may carry a failure of that
+ * node, and the earliest failure is the cause; the others followed from it. Only then is the budget
+ * charged, and the next generation may form.
  *
- * What a node is told is a function of the job and of the node's last report (rounds_view()), so a lost
- * connection needs nothing but the next hello. Reports about a generation that is not the present one
- * change nothing but what the node itself is told.
+ * The view of a node is a function of the job and of the node's last report (rounds_view()), so after a
+ * lost connection the next hello is all that is needed. Reports about a generation that is not the present
+ * one change nothing but that node's view.
  *
- * How it dies: without memory for a new job or node that node is refused. Nothing else allocates.
+ * Failure: without memory for a new job or node that node is refused. Nothing else allocates.
  */
 
 #include <stdbool.h>
@@ -38,8 +38,9 @@ struct rounds_node;
 
 /* The core's part of a connection; lives in the shell's. Zeroed by rounds_conn_init(). */
 struct rounds_conn {
-    struct rounds_node *node; /* whose it is; NULL before the hello, and after being replaced */
-    struct list ending;       /* in rounds.refused or rounds.closing */
+    struct rounds_node
+        *node;          /* its node; NULL before the hello, and after a newer connection has replaced it */
+    struct list ending; /* in rounds.refused or rounds.closing */
 };
 
 enum rounds_job_state {
@@ -84,13 +85,15 @@ struct rounds_node {
     bool foreign; /* the generation it names is of another instance of the job */
     int64_t generation;
     uint16_t port;
-    int64_t pending_start; /* told to start it over this connection, and has not spoken of it yet; -1: none */
+    int64_t
+        pending_start; /* START of this generation was sent over this connection, and no report about it has come yet; -1: none */
 
     enum rounds_node_state state;
     bool member;          /* of the present generation */
-    bool answered;        /* member, and the generation is ENDING: has said that it knows */
+    bool answered;        /* member, and the generation is ENDING: it has reported its end */
     bool previous_member; /* was member of the last generation */
-    int32_t group_rank;   /* in the present or last generation; as it says itself after it was away; -1 */
+    int32_t
+        group_rank; /* in the present or last generation; from its own report if the daemon did not know it; -1: none */
     uint32_t rank_base, role_rank_base, role_world_size;
 
     uint64_t heard_ns;
@@ -125,19 +128,19 @@ struct rounds_job {
     uint16_t master_port;
     /* Why the last generation is over or, CLOSED, the job. */
     struct session_cause cause;
-    uint64_t cause_ns; /* when it happened, as far as can be told */
+    uint64_t cause_ns; /* when it happened, as far as is known */
     enum session_verdict verdict;
 
     uint64_t gather_until_ns;                         /* GATHERING: fails then */
     uint64_t last_call_until_ns;                      /* GATHERING with MIN nodes: forms then; 0: not set */
     uint64_t ending_until_ns;                         /* ENDING: decided then at the latest */
-    uint64_t progress_ns;                             /* GATHERING: everybody is told how many are there */
+    uint64_t progress_ns;                             /* GATHERING: the next progress view, once a second */
     uint32_t missing[SESSION_MISSING_MAX], n_missing; /* as of the last progress; see session_view */
-    uint64_t grace_until_ns;     /* after a restart of the daemon: nobody is dead before */
+    uint64_t grace_until_ns;     /* after a restart of the daemon: no node is declared lost before */
     uint64_t tick_ns;            /* until then: we look whether we were there to listen */
-    uint64_t forget_ns;          /* CLOSED: nobody asks any more */
+    uint64_t forget_ns;          /* CLOSED: forgotten then */
     uint64_t tombstone_until_ns; /* a node that was lost may still be alive and ask until then */
-    bool empty;                  /* the last node said goodbye: nobody will ask */
+    bool empty;                  /* the last node has left: no agent will ask for the job again */
     bool wants_save;
     unsigned log_kinds; /* enum rounds_log_kind */
 };
@@ -176,11 +179,11 @@ struct rounds_event {
 
 enum rounds_action_kind {
     ROUNDS_DO_SAVE,   /* job: must be on disk before the next action is carried out */
-    ROUNDS_DO_REPORT, /* job, news: for the log */
+    ROUNDS_DO_REPORT, /* job, log_kinds: lines for the log */
     ROUNDS_DO_SEND,   /* session, view */
     ROUNDS_DO_ALIVE,  /* session: send an empty frame */
-    ROUNDS_DO_CLOSE,  /* session, after what was sent; it is nobody's any more */
-    ROUNDS_DO_FORGET, /* job: its saved state is to be removed; it is gone with the next call */
+    ROUNDS_DO_CLOSE,  /* session, after its output was sent; it belongs to no node any more */
+    ROUNDS_DO_FORGET, /* job: its saved state is to be removed; it is freed with the next call */
     ROUNDS_ACTION_COUNT
 };
 
@@ -228,23 +231,24 @@ void rounds_conn_init(struct rounds_conn *s);
 void rounds_init(struct rounds *r, const struct rounds_config *config);
 void rounds_finish(struct rounds *r);
 
-/* Takes one event. Then ask rounds_next() for what to do, until it says false, before the next event. */
+/* Takes one event. Then call rounds_next() until it returns false, before the next event. */
 void rounds_step(struct rounds *r, const struct rounds_event *event);
 
 /* The next thing to do, in that order; false: nothing. */
 bool rounds_next(struct rounds *r, struct rounds_action *ret);
 
-/* When ROUNDS_TIMER is wanted, at the latest; UINT64_MAX: not at all. Ask after rounds_next() said false. */
+/* When ROUNDS_TIMER is wanted, at the latest; UINT64_MAX: not at all. Valid after rounds_next() has
+ * returned false. */
 static inline uint64_t rounds_deadline(const struct rounds *r)
 {
     return r->deadline_ns;
 }
 
-/* Sessions whose nodes are dead with the next ROUNDS_TIMER, for the shell to look whether it is the network: up to
- * max of them. Returns how many. */
+/* Connections whose nodes will be declared lost by a ROUNDS_TIMER at now_ns, so that the shell can ask the
+ * kernel whether the network is the reason: up to max of them. Returns how many. */
 size_t rounds_overdue(const struct rounds *r, uint64_t now_ns, struct rounds_conn **ret, size_t max);
 
-/* What this node is told now. */
+/* The view of this node. */
 void rounds_view(const struct rounds_node *n, struct session_view *ret);
 
 /* "gathering", ...; NULL beyond the table. */

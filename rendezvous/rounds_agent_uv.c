@@ -1,17 +1,18 @@
 /*
- * One agent's connection, from the byte that told it from a client of the store.
+ * One agent's connection, from the byte that distinguishes it from a client of the store.
  *
- * The happy path: opening and hello arrive in one read, are answered with opening and view in one write, and
- * then a frame comes and goes now and then. Frames are decoded where they were read; only the start of one
- * that is incomplete is kept, and no more is read than completes it.
+ * The happy path: opening and hello arrive in one read, are answered with opening and view in one write,
+ * and then a frame comes and goes now and then. Frames are decoded where they were read; only the start of
+ * an incomplete one is kept, and no more is read than completes it.
  *
- * The ways it dies: another version or something that is no frame; a body that cannot be understood (the agent
- * is told which); no hello in time; an agent that does not read; the end of the stream or an error; the core
- * closes it, because the node is dead, has left, or came again over another connection. A dead network is not
- * noticed here but by the core, as silence.
+ * Ways it fails: another version or bytes that are no frame; a body that cannot be parsed (the reason is
+ * sent to the agent); no hello in time; an agent that does not read; the end of the stream or an error; the
+ * core closes it because the node is lost, has left, or came again over another connection. A dead network
+ * is not noticed here but by the core, as silence.
  *
- * Whoever is to leave is told why first: what is left to say is sent, our end is shut, and the agent's words
- * are read into nowhere until it has closed, as a close with unread words would destroy what we said.
+ * A connection that crund closes is shut down in order: queued output is sent, our end is shut, and input
+ * is discarded until the agent has closed its end, because a close with unread input makes the kernel send
+ * a reset that destroys the output.
  */
 
 #include <arpa/inet.h>
@@ -69,11 +70,11 @@ static void update_agent_polling(struct agent_conn *a)
                         on_agent_poll); /* fails only when another handle watches the same fd */
 }
 
-/* ---- deadlines: to say hello, and to go ---- */
+/* ---- deadlines: for the hello, and for the end ---- */
 
 static void on_hello_timeout(uv_timer_t *timer);
 
-/* Everybody in the list has the same time, so the first expires first. */
+/* All connections in the list have the same time to live, so the first expires first. */
 static void arm_hello_timer(struct rounds_shell *r)
 {
     uint64_t now_ms = uv_now(r->server->loop), at_ms;
@@ -114,7 +115,8 @@ static void on_hello_timeout(uv_timer_t *timer)
 
 /* ---- sending ---- */
 
-/* Nothing more can be said. What it said before is still read, and the end of that ends it. */
+/* The agent cannot be written to: discards queued output. Input is still read to its end, which closes the
+ * connection. */
 static void agent_conn_drop_output(struct agent_conn *a)
 {
     a->write_failed = true;
@@ -166,7 +168,7 @@ void agent_conn_send(struct agent_conn *a, const struct buf *frame, uint64_t mar
 void agent_conn_send_alive(struct agent_conn *a)
 {
     if (a->write_failed || a->shutting_down || a->closing || buf_size(&a->out) > 0)
-        return; /* it hears that we are here from what waits to be sent */
+        return; /* what waits to be sent is a sign of life, too */
     if (frame_put_alive(&a->out) < 0)
         agent_conn_cut(a);
     else
@@ -259,7 +261,7 @@ void agent_conn_close(struct agent_conn *a)
     server_peer_gone(s);
 }
 
-/* ---- what it says ---- */
+/* ---- frames ---- */
 
 /* The reason goes to the agent, which ends with it: trying again would not help. */
 static void refuse_agent(struct agent_conn *a, const char *why)
@@ -293,7 +295,7 @@ static void format_endpoint(int fd, int (*ask)(int fd, struct sockaddr *to, sock
 
     text[0] = 0;
     if (ask(fd, &at.any, &size) < 0)
-        return; /* it is gone: nobody will need its address */
+        return; /* the peer has disconnected: its address is not needed */
     if (at.any.sa_family == AF_INET6 && IN6_IS_ADDR_V4MAPPED(&at.v6.sin6_addr))
         (void)inet_ntop(AF_INET, &at.v6.sin6_addr.s6_addr[12], text, n);
     else if (at.any.sa_family == AF_INET6)
@@ -375,7 +377,7 @@ static void reject_bytes(struct agent_conn *a, int result)
     case FRAME_E_VERSION:
         agent_conn_log(a, "speaks version %c of the agent session and this rendezvous version %c: closed",
                        a->reader.version, FRAME_OPENING[FRAME_OPENING_VERSION_AT]);
-        open_session(a); /* which tells it */
+        open_session(a); /* with our version in it */
         break;
     case FRAME_E_LONG:
         agent_conn_log(a, "sent a frame of %zu bytes, and at most %d are allowed: closed", a->reader.need,

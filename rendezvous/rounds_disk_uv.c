@@ -133,7 +133,7 @@ static void on_written(uv_work_t *work, int status)
     struct rounds_disk *d = work->data;
     struct server *s = d->shell->server;
 
-    assert(status == 0); /* nobody cancels it */
+    assert(status == 0); /* it is never cancelled */
     d->busy = false;
     list_for_each_safe(i, &d->writing)
     {

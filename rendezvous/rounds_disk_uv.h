@@ -2,13 +2,15 @@
 
 /*
  * The rounds' state on disk: a directory with one file for each job (rounds_file_os.h). A file is written
- * beside, synced, renamed, and the directory synced, so that a crash leaves the old or the new one.
+ * under a temporary name, synced and renamed, and the directory synced, so that a crash leaves the old or
+ * the new one.
  *
- * Writing is done by a thread of the loop's pool, one batch at a time: jobs that are saved meanwhile go with
- * the next one, each with its last state. So a slow disk delays what depends on it and nothing else.
+ * A thread of the loop's pool writes, one batch at a time: jobs that are saved meanwhile go into the next
+ * batch, each with its last state. So a slow disk delays what depends on it and nothing else.
  *
- * When the disk fails (full, unplugged), the log says so and the rounds go on: a job that stops because of
- * its notes would be the worse failure, and agents that come back tell what the notes lack.
+ * When the disk fails (full, unplugged), a line is logged and the rounds go on: stopping a job because its
+ * state cannot be saved would be the worse failure, and agents that reconnect report what the saved state
+ * lacks.
  *
  * All functions but open take a disk that is NULL where nothing is kept, and then do nothing.
  */
@@ -24,9 +26,9 @@ struct rounds_shell;
 int rounds_disk_open(struct rounds_disk **ret, struct rounds_shell *shell, const char *dir);
 
 /*
- * Restores what is there. A file that is not whole is moved aside (its name ends in .damaged then) and its job
- * begins anew with what agents tell; one that is whole and cannot be used stops us, as somebody has to decide.
- * 0 or -errno; a sentence was logged.
+ * Restores the saved jobs. A file that is not whole is renamed (its name ends in .damaged then) and its job
+ * begins anew with what agents report; one that is whole and cannot be used is an error, which the
+ * administrator has to resolve. 0 or -errno; a sentence was logged.
  */
 int rounds_disk_load(struct rounds_disk *d, struct rounds *rounds, uint64_t now_ns);
 

@@ -1,11 +1,11 @@
 #pragma once
 
 /*
- * A saved job as a file: one line that tells whether the rest is whole, and the rest (rounds_json.h).
+ * A saved job as a file: one line with a checksum, and the body (rounds_json.h).
  *
- *     crun-rounds 1 <checksum, 16 hexadecimal digits> <its bytes, 8 hexadecimal digits>\n
+ *     crun-rounds 1 <checksum, 16 hexadecimal digits> <bytes of the body, 8 hexadecimal digits>\n
  *
- * The number is this line's version; what follows has its own.
+ * The number is the version of this line; the body has its own.
  */
 
 #include <stdbool.h>

@@ -1,8 +1,9 @@
 #pragma once
 
 /*
- * Inside of the rounds: what rounds.c (events and actions), rounds_job.c (the life of a job), rounds_ranks.c
- * (who gets which rank) and rounds_table.c (jobs and nodes in memory) share, and rounds_json.c restores.
+ * Internal to the rounds: what rounds.c (events and actions), rounds_job.c (the life of a job),
+ * rounds_ranks.c (rank assignment) and rounds_table.c (jobs and nodes in memory) share, and what
+ * rounds_json.c restores.
  */
 
 #include "rendezvous/rounds.h"
@@ -25,7 +26,7 @@ struct rounds_job *job_create(struct rounds *r, const char *id, const struct ses
 struct rounds_job *job_find(struct rounds *r, const char *id);
 /* Takes the job and all of its nodes out of the rounds; ROUNDS_DO_FORGET follows. */
 void job_forget(struct rounds_job *job);
-/* As if it had never been there. */
+/* Frees the job without ROUNDS_DO_FORGET (a load that failed). */
 void job_discard(struct rounds_job *job);
 void job_destroy(struct rounds_job *job);
 
@@ -38,7 +39,7 @@ void node_destroy(struct rounds_node *n);
 /* Decides n->class anew after something it depends on changed, and keeps the job's counts. */
 void node_update_state(struct rounds_node *n);
 
-/* The node was heard: it is alive for another while. */
+/* A frame of the node arrived: restarts its silence timer. */
 void node_heard(struct rounds_node *n, uint64_t now_ns);
 
 /* See ROUNDS_SLOW. */
@@ -49,7 +50,7 @@ void node_want_alive(struct rounds_node *n);
 void job_want_save(struct rounds_job *job);
 void job_want_log(struct rounds_job *job, enum rounds_log_kind log_kinds);
 
-/* Nobody listens to this connection any more. */
+/* Separates the connection from its node and closes it. */
 void conn_end(struct rounds *r, struct rounds_conn *s);
 
 /* ---- rounds_ranks.c ---- */
@@ -75,7 +76,7 @@ void job_close(struct rounds_job *job, enum session_verdict verdict, const struc
 /* A node asks that all workers snapshot and end. */
 void job_drain(struct rounds_job *job);
 
-/* The node is dead or gone. */
+/* The node is lost or has left. */
 void job_lose(struct rounds_node *n, enum session_cause_kind kind, const char *text, uint64_t now_ns);
 
 /* Something changed: carries the job on as far as it goes. The job may be forgotten afterwards. */

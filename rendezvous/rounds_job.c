@@ -9,8 +9,8 @@
 
 enum {
     PROGRESS_NS = 1000000000,
-    /* Members that are alive and do not answer are waited for that many node timeouts: longer than the silence of
-     * one that is dead, whose end may be the cause. */
+    /* Live members that have not answered are waited for that many node timeouts: longer than the silence
+     * of a dead member, whose end may be the earlier cause. */
     ENDING_NODE_TIMEOUTS = 2 + SESSION_SLACK_TIMEOUTS,
     /* Of the node timeout; see stall_ns(). */
     STALL_PART = 4,
@@ -83,19 +83,20 @@ static bool charge_budget(struct rounds_job *job)
     return true;
 }
 
-/* A node asked for the end of the job, and nothing has gone wrong. */
+/* A node asked for the end of the job, and nothing has failed. */
 static bool is_drained(const struct rounds_job *job)
 {
     return job->drain && job->cause.kind != SESSION_CAUSE_WORKER && job->cause.kind != SESSION_CAUSE_LOST;
 }
 
-/* Every member has answered or is gone: nothing earlier can turn up any more. */
+/* Every member has answered or is lost: no earlier cause can come. */
 static void settle_generation(struct rounds_job *job, uint64_t now_ns)
 {
     job_want_log(job, ROUNDS_LOG_SETTLED);
     if (is_drained(job)) {
         job_close(job, SESSION_VERDICT_DRAINED, &job->cause, now_ns);
-    } else if (job->drain || !charge_budget(job)) { /* who drains does not want another generation */
+    } else if (job->drain ||
+               !charge_budget(job)) { /* a job that is being drained gets no further generation */
         job_close(job, SESSION_VERDICT_FAILURE, &job->cause, now_ns);
     } else {
         start_gathering(job, now_ns);
@@ -144,15 +145,15 @@ static void form_generation(struct rounds_job *job)
     job_place(job);
     job->state = ROUNDS_RUNNING;
     for_each_node(job, send_rank_assignment);
-    job_want_save(job); /* before anybody starts: the same number must never name another world */
+    job_want_save(job); /* before any START is sent: the same number must never name another world */
     job_want_log(job, ROUNDS_LOG_FORMED);
 }
 
 /*
- * MIN nodes are there. Members of the last generation that are alive are always waited for: they are stopping
- * their workers, and a world without them would be torn down again as soon as they are done. Beyond that the
- * first round waits for MAX or the end of the last call, as more are expected; a later one only for whoever
- * is on the way, as training stands still.
+ * MIN nodes are ready. Members of the last generation that are alive are always waited for, as long as
+ * there is room: they are stopping their workers, and a world without them would be ended again as soon as
+ * they are ready. Beyond that the first round waits for MAX or the end of the last call, as more are
+ * expected; a later one only for nodes that are joining, as training stands still.
  */
 static bool is_round_complete(const struct rounds_job *job, uint64_t now_ns)
 {
@@ -248,7 +249,7 @@ void job_lose(struct rounds_node *n, enum session_cause_kind kind, const char *t
         job_end_generation(job, &cause, when_ns, now_ns);
     } else if (state == ROUNDS_NODE_DONE) {
         job->n_done_left++;
-        job_want_save(job); /* nobody can report again that it was done */
+        job_want_save(job); /* no agent can report again that it was done */
     }
 }
 
@@ -281,7 +282,7 @@ static enum rounds_job_state advance_once(struct rounds_job *job, uint64_t now_n
     return job->state;
 }
 
-/* A timer that is late by so much says more about us than about nodes. */
+/* A timer that is late by this much: the daemon itself was stopped or overloaded. */
 static uint64_t stall_ns(const struct rounds_job *job)
 {
     return ms_to_ns(job->params.node_timeout_ms) / STALL_PART;
@@ -300,7 +301,7 @@ void job_resume(struct rounds_job *job, uint64_t now_ns)
     job->tick_ns = now_ns + stall_ns(job);
     open_round(job, now_ns);
     job->forget_ns = linger_until_ns;
-    job->tombstone_until_ns = linger_until_ns; /* nobody knows who was told what */
+    job->tombstone_until_ns = linger_until_ns; /* it is not known which agents have received the result */
     list_for_each(i, &job->nodes)
     {
         struct rounds_node *n = list_entry(i, struct rounds_node, in_job);
@@ -329,7 +330,7 @@ void job_advance(struct rounds_job *job, uint64_t now_ns)
         job->rounds->deadline_ns = deadline_ns;
 }
 
-/* We were not there to listen, for late_ns at least: nodes get the time to be heard again. */
+/* The daemon did not run for late_ns at least: gives nodes another node timeout to be heard. */
 static void extend_deadlines_after_stall(struct rounds_job *job, uint64_t now_ns, uint64_t late_ns)
 {
     uint64_t timeout_ns = ms_to_ns(job->params.node_timeout_ms);
@@ -382,7 +383,7 @@ size_t job_overdue(const struct rounds_job *job, uint64_t now_ns, struct rounds_
     return n;
 }
 
-/* Node ranks nobody has asked for, while everybody who is here has asked for one. */
+/* Node ranks that no agent has asked for, if all agents that are there have asked for one. */
 static void find_missing(struct rounds_job *job)
 {
     struct rounds_node **by_rank = job->by_rank;
@@ -390,7 +391,7 @@ static void find_missing(struct rounds_job *job)
 
     job->n_missing = 0;
     if (job->params.min_nodes != max || max > job->n_slots)
-        return; /* nobody in particular has to come; or there are far fewer yet than could be named */
+        return; /* no particular rank is missing; or far fewer nodes are there than could be named */
     memset(by_rank, 0, max * sizeof(struct rounds_node *));
     list_for_each(i, &job->nodes)
     {
@@ -437,7 +438,8 @@ uint64_t job_deadline(const struct rounds_job *job)
     const struct rounds_node *n = next_silent_node(job);
     uint64_t deadline_ns = n ? n->deadline_ns : UINT64_MAX;
 
-    /* Nobody is heard regularly during the grace, so nothing else would tell that we were away for most of it. */
+    /* No deadline of a node falls into the grace, so without these ticks a stop of the daemon would go
+     * unnoticed. */
     if (job->tick_ns < job->grace_until_ns)
         lower_deadline(&deadline_ns, job->tick_ns);
     switch (job->state) {

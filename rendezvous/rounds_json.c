@@ -126,7 +126,7 @@ static bool load_error(char error[ROUNDS_JSON_ERROR_SIZE], const char *what, con
     return false;
 }
 
-/* What it will be told of its place has to make sense to it. */
+/* The rank assignment that will be sent to it has to be consistent. */
 static bool has_place(const struct rounds_job *job, const struct rounds_node *n)
 {
     list_for_each(i, &job->nodes)
@@ -170,7 +170,7 @@ static bool load_node(struct rounds_job *job, const cJSON *json, char error[ROUN
     n->rank_base = saved.rank_base;
     n->role_rank_base = saved.role_rank_base;
     n->role_world_size = saved.role_world_size;
-    n->phase = SESSION_STOPPING; /* until it says where it is */
+    n->phase = SESSION_STOPPING; /* until its next hello */
     if (n->member && !has_place(job, n))
         return load_error(error, "a node has no place in the world that it is in", "");
     return true;

@@ -1,8 +1,8 @@
 #pragma once
 
 /*
- * A job's state on disk: who is in its generation, and what its budgets have been charged with. Sessions
- * are not in it (agents return and say where they are), and keys of stores neither.
+ * A job's state on disk: the members of its generation, and the charges to its budgets. Connections are not
+ * in it (agents reconnect and report their state), and keys of stores neither.
  */
 
 #include <stdbool.h>

@@ -105,8 +105,8 @@ static const struct {
 
 enum { LOG_END = ROUNDS_LOG_OVER | ROUNDS_LOG_SETTLED };
 
-/* A generation that has ended, and its successor in the same step: the job knows the number of the new one
- * only, whose line then tells why there is one. */
+/* A generation ended and its successor formed in the same step: the job has the number of the new one only,
+ * whose line then includes the cause. */
 static bool is_replaced(unsigned log_kinds)
 {
     return log_kinds & ROUNDS_LOG_FORMED && log_kinds & LOG_END;
@@ -122,7 +122,7 @@ static unsigned first_of(unsigned log_kinds)
     return ARRAY_SIZE(kinds);
 }
 
-/* Names come from strangers: a line stays one line, and moves no cursor. */
+/* Names come from the network: a line stays one line, and moves no cursor. */
 static void sanitise(char *text)
 {
     for (; *text; text++)

@@ -1,8 +1,8 @@
 /*
- * Who gets which rank in a new generation.
+ * Rank assignment of a new generation.
  *
  * Group ranks: a node keeps the one it had, as long as it is below the new number of nodes. Then come nodes
- * that were away, with the rank they say they had; then those with a --node-rank, which is a wish; then all
+ * that were away, with the rank that they report; then those with a --node-rank, which is a wish; then all
  * others, by host name with numbers read as numbers (node2 before node10), in the places that are left.
  *
  * Global ranks follow from the group ranks: each node's begin where those of the node before end. The same
@@ -96,7 +96,7 @@ static int compare_claims(const void *x, const void *y)
     return order != 0 ? order : compare_serials(a, b);
 }
 
-/* Who comes along when there are more nodes than places: those that were there, then by arrival. */
+/* Which nodes become members when more are ready than MAX: previous members first, then by arrival. */
 static int compare_seniority(const void *x, const void *y)
 {
     const struct rounds_node *a = *(struct rounds_node *const *)x, *b = *(struct rounds_node *const *)y;
@@ -188,8 +188,8 @@ static bool is_neighbour(const struct rounds_node *n)
     return is_loopback(n->peer) || (n->peer[0] && strcmp(n->peer, n->local) == 0);
 }
 
-/* All of them came through one NAT, so they reach each other behind it. An agent that does not say where it thinks it
- * comes from has none that we know of. */
+/* All of them came through one NAT, so they reach each other behind it. An agent that does not report the
+ * address that it sees itself has none that is known. */
 static bool share_nat(struct rounds_node *const *nodes, size_t n_nodes)
 {
     for (size_t i = 0; i < n_nodes; i++)

@@ -24,7 +24,7 @@ static uint64_t mix(uint64_t x)
 static struct rounds_node **bucket_of(const struct rounds *r, const struct rounds_job *job,
                                       struct session_nonce nonce)
 {
-    /* The seed is secret and the job's instance differs from others: nobody can choose a bucket. */
+    /* The seed is secret and the instance differs between jobs: a client cannot choose a bucket. */
     uint64_t hash = mix(mix(r->config.seed ^ nonce.high) ^ job->instance ^ nonce.low);
 
     return &r->buckets[hash & (r->n_buckets - 1)];
@@ -220,8 +220,8 @@ static enum rounds_node_state node_state_now(const struct rounds_node *n)
         return n->phase == SESSION_DONE && node_is_current(n) ? ROUNDS_NODE_DONE : ROUNDS_NODE_RUNNING;
     if (n->member && state == ROUNDS_ENDING && !n->answered)
         return ROUNDS_NODE_RUNNING;
-    /* Who is about to obey a start is not ready any more: it will run that generation's workers first, and
-     * then be ready with another port. */
+    /* A node that is about to obey a START is not ready any more: it will run that generation's workers
+     * first, and then be ready with another port. */
     if (n->phase == SESSION_READY && n->session && n->pending_start < 0)
         return ROUNDS_NODE_READY;
     return n->previous_member || n->member ? ROUNDS_NODE_STOPPING : ROUNDS_NODE_JOINING;
@@ -240,10 +240,10 @@ void node_heard(struct rounds_node *n, uint64_t now_ns)
 
     n->heard_ns = now_ns;
     n->deadline_ns = now_ns + ms_to_ns(job->params.node_timeout_ms);
-    /* Nobody's deadline is before the end of the grace, so the list stays in order. */
+    /* No deadline is before the end of the grace, so the list stays in order. */
     if (n->deadline_ns < job->grace_until_ns)
         n->deadline_ns = job->grace_until_ns;
-    /* At the end, but for those whose silence is the network's: they have more time. */
+    /* Insert by deadline; nodes that were granted slack for the network stay behind this one. */
     struct list *after = &job->silence;
     list_unlink(&n->in_silence);
     while (after->prev != &job->silence &&

@@ -1,15 +1,15 @@
 /*
- * The shell around the rounds: one core for all jobs, one timer, and the agents' connections.
+ * The libuv shell of the rounds: one core for all jobs, one timer, and the agents' connections.
  *
- * The happy path: a frame of an agent -> an event -> rounds_step() -> actions, which put frames into agents'
- * buffers -> one write for each agent that has something. Nothing is decided here.
+ * The happy path: a frame of an agent -> an event -> rounds_step() -> actions, which put frames into
+ * agents' buffers -> one write for each agent that has something. Nothing is decided here.
  *
- * With a state directory the write comes later for whoever is told something that is being written down: what
- * was said must still be true after a crash (rounds_disk_uv.h). "I am here" is never held back.
+ * With a state directory this is a write-ahead rule: a view that depends on unsaved state is held until the
+ * save is durable (rounds_disk_uv.h). Signs of life are never held back.
  *
- * Silence is judged only after every socket was read: whatever kept this process from listening, an agent
- * whose words lie in a socket has not been silent. So the timer starts a check handle, which runs behind the
- * reading in the same turn of the loop. Nor has one whose words have come and wait for a lost packet.
+ * Silence is judged only after every socket was read: while this process was stopped or busy, frames of an
+ * agent may lie unread in its socket. So the timer starts a check handle, which runs behind the reads of
+ * the same turn of the loop. Frames that wait in the kernel behind a lost packet count as well.
  */
 
 #include "rendezvous/rounds_uv.h"
@@ -31,7 +31,7 @@ enum { LOG_LINES_PER_S = 50, LOG_BURST = 200, NS_PER_MS = 1000000, OVERDUE_MAX =
 
 /* ---- log ---- */
 
-/* A job's lines are few, but a stranger may open as many jobs as it likes. */
+/* A job has few lines, but any client may open as many jobs as it likes. */
 static bool may_log(struct rounds_shell *r)
 {
     uint64_t now_ns = uv_hrtime();
@@ -178,7 +178,7 @@ static void run_actions(struct rounds_shell *r)
     notify_empty(r);
 }
 
-/* Nothing is carried out any more, but the core must not keep a connection that is gone. */
+/* Actions are dropped, but the core must not keep a closed connection. */
 static void drop_event(struct rounds_shell *r, const struct rounds_event *event)
 {
     struct rounds_action action;
@@ -220,8 +220,9 @@ static void on_rounds_idle(uv_idle_t *idle)
     /* It is there for the loop not to sleep before the check. */
 }
 
-/* Who is about to be taken for dead may have spoken: TCP keeps words back until what was lost before them has
- * been sent again, which takes round trips. When so many are silent at once, it is not for single packets. */
+/* Asks the kernel about nodes that are about to be declared lost: TCP holds received data back until a lost
+ * segment before it has been sent again, which takes round trips. Only for a few: if OVERDUE_MAX nodes are
+ * overdue together, per-connection loss is not the reason. */
 static void extend_slow_sessions(struct rounds_shell *r)
 {
     struct rounds_conn *overdue[OVERDUE_MAX];

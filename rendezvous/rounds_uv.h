@@ -19,8 +19,8 @@
 
 struct rounds_disk;
 
-/* What an agent has not read. A view is a few hundred bytes; who leaves that many unread is hung or hostile,
- * and finds its present view after it has connected again. */
+/* Output that an agent has not read. A view is a few hundred bytes; an agent that leaves that many unread
+ * is hung or hostile, and gets its present view after it has reconnected. */
 enum { AGENT_CONN_OUTPUT_MAX = 64 * 1024 };
 
 struct rounds_shell {
@@ -35,7 +35,7 @@ struct rounds_shell {
     uint64_t log_suppressed;
 
     struct list agents;
-    struct list pending_hello; /* agents that have not said hello or are to leave, by deadline */
+    struct list pending_hello; /* connections without a hello, or being shut down, by deadline */
     struct list unsent;        /* agents with something to be sent at the end of this step */
     uv_timer_t hello_timer;
     uv_timer_t timer;
@@ -67,7 +67,7 @@ struct agent_conn {
     size_t charged_input;
     int fd;
     uint8_t events;     /* what is polled for */
-    bool shutting_down; /* is told nothing more, and not listened to */
+    bool shutting_down; /* no further output, and input is discarded */
     bool shut;          /* leaving, and everything is sent */
     bool write_failed;  /* it cannot be written to; what it sent before still counts */
     bool closing;
@@ -82,8 +82,8 @@ void rounds_shell_drain(struct rounds_shell *r); /* nothing is decided any more;
 void rounds_shell_stop(struct rounds_shell *r);  /* closes all handles and agents */
 void rounds_shell_destroy(struct rounds_shell *r);
 
-/* Something happened: asks the core, and carries out what it says. Time is filled in. When the last node is
- * gone, the server may be stopped from within, and all agents closed; none is freed before the loop turns. */
+/* Steps the core with this event, whose time is filled in, and runs its actions. When the last node has
+ * left, the server may be stopped from within, and all agents closed; none is freed before the loop turns. */
 void rounds_shell_step(struct rounds_shell *r, struct rounds_event *event);
 
 /* A line for the log about the rounds. */
@@ -94,11 +94,11 @@ void rounds_shell_saved(struct rounds_shell *r);
 
 /* ---- rounds_agent_uv.c ---- */
 
-/* A client that turned out to be an agent: takes the socket, and what it said from its opening on. */
+/* A client that turned out to be an agent: takes the socket, and the bytes it has sent from its opening on. */
 void agent_conn_adopt(struct server *s, int fd, struct buf *last_view);
 
-/* To be sent at the end of the step; mark: not before that is on disk, 0: at once. An agent that cannot be
- * told, because memory is out or it does not read, is cut off: it learns where it stands when it is back. */
+/* Queues a frame for the end of the step; mark: not before that mark is on disk, 0: at once. An agent that
+ * does not read, or for which memory is out, is cut off: it gets its view after it has reconnected. */
 void agent_conn_send(struct agent_conn *a, const struct buf *frame, uint64_t mark);
 void agent_conn_send_alive(struct agent_conn *a);
 /* See tcp_liveness_slack_ns(). */
@@ -109,7 +109,7 @@ void agent_conn_cut(struct agent_conn *a);
 void agent_conn_flush(struct agent_conn *a);
 /* What was held until this mark may go out. */
 void agent_conn_release(struct agent_conn *a, uint64_t mark);
-/* Closes it after what was said, once it has closed its own end. */
+/* Sends queued output, shuts our end, and closes once the agent has closed its end. */
 void agent_conn_shutdown(struct agent_conn *a);
-/* The connection is over, and the core hears it. a is freed when the loop has turned. */
+/* Closes the connection and steps the core with ROUNDS_DISCONNECTED. a is freed when the loop has turned. */
 void agent_conn_close(struct agent_conn *a);

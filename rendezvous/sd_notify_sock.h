@@ -1,7 +1,7 @@
 #pragma once
 
 /*
- * Tells the service manager how we are: the sd_notify(3) datagram, without its library.
+ * Notifies the service manager: the sd_notify(3) datagram, without its library.
  */
 
 /* state: "READY=1", "STOPPING=1". Nothing happens without $NOTIFY_SOCKET. Returns 0 or -errno. */

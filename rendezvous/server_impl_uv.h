@@ -1,8 +1,8 @@
 #pragma once
 
 /*
- * Inside of the server: what server_uv.c (life, deadlines, log), listener_uv.c (accepting), peer_uv.c (one
- * client) and the rounds' files (rounds_uv.h) share. Nobody else includes this.
+ * Internal to the server: what server_uv.c (life, deadlines, log), listener_uv.c (accepting), peer_uv.c
+ * (one client) and the rounds' files (rounds_uv.h) share. No other file includes this.
  */
 
 #include <stdbool.h>
@@ -101,8 +101,8 @@ void server_set_deadline(struct server *s, struct peer *p, struct list *list, un
 void server_handle_opened(struct server *s);
 void server_handle_closed(struct server *s);
 
-/* After requests were executed: releases who waited and lets deferred peers go on, a bounded part of it
- * now and the rest in the next turns of the loop, between other clients' requests. */
+/* After requests were executed: releases waiting clients and lets deferred peers go on, a bounded part of
+ * it now and the rest in the next turns of the loop, between other clients' requests. */
 void server_work_off(struct server *s);
 
 /* A peer or agent went away. */
@@ -127,7 +127,7 @@ bool peer_catch_up(struct peer *p);
 /* Closes p as soon as its replies are sent; it is not read any more. */
 void peer_drain(struct peer *p);
 
-/* Tells up to `max` clients that their wait is over. */
+/* Notifies up to `max` clients that their wait is over. */
 void peers_release(struct server *s, unsigned max);
 
 /* Lets peers that were deferred go on when there is room again. */

@@ -10,8 +10,8 @@
 #include "proto/limits.h"
 #include "rendezvous/store.h"
 
-/* Bounds on what clients can ask for. Whoever goes past one is told nothing (the wire has no words for
- * it) and cut off, with a line in the log; others are not affected. man/crund.8 has a flag for each. */
+/* Bounds on what clients can ask for. A client that exceeds one is cut off without a reply (the wire has
+ * none for it), with a line in the log; others are not affected. man/crund.8 has a flag for each. */
 struct server_limits {
     struct wire_limits wire;
     struct store_limits store;

@@ -1,9 +1,9 @@
 /*
- * Life of the server: creation, deadlines, log, end. Clients are in peer_uv.c, sockets that listen in
+ * Life of the server: creation, deadlines, log, end. Clients are in peer_uv.c, listening sockets in
  * listener_uv.c.
  *
- * Deadlines: peers that have not said VALIDATE and peers with half a message stand in one list each. All
- * in a list have the same time to live, so the head is the next to expire and one timer does for all.
+ * Deadlines: peers that have not completed VALIDATE and peers with half a message are in one list each. All
+ * in a list have the same time to live, so the head is the next to expire and one timer serves all.
  *
  * It ends by server_stop(): every handle is closed, and the last close callback frees the server.
  */
@@ -141,7 +141,8 @@ static void expire(struct server *s, struct list *list, const char *why)
             arm_deadline(s, p->deadline_ms > now ? p->deadline_ms : now + 1);
             return;
         }
-        /* When it is we who were late (stopped, or out of CPU time), what the client sent lies unread. */
+        /* If the server itself was late (stopped, or out of CPU time), the client's bytes lie unread in the
+         * socket. */
         if (peer_catch_up(p))
             continue;
         server_log(s, p, "%s: closed", why);

@@ -23,7 +23,7 @@ struct server_config {
     const struct server_rounds *rounds;
     const struct server_limits *limits; /* NULL: defaults. Copied. */
     /* Receives one line (no newline) for each client that was refused or cut off; at most a few a second,
-     * the rest is counted. NULL: nobody. */
+     * the rest is counted. NULL: no log. */
     void (*log)(void *data, const char *line);
     void *log_data;
 };
@@ -32,25 +32,25 @@ struct server_config {
 int server_create(struct server **ret, uv_loop_t *loop, const struct server_config *config);
 
 /*
- * Binds and listens: host is a numeric address ("127.0.0.1", "::1", "::" for dual stack, "0.0.0.0");
- * port 0 takes a free one, told by *ret_port. The port is held from here until server_stop().
- * "::" on a host without IPv6 means "0.0.0.0".
- * Returns 0 or -errno (-EADDRINUSE, -EADDRNOTAVAIL, -EINVAL for a host that is not numeric, ...).
+ * Binds and listens: host is a numeric address ("127.0.0.1", "::1", "::" for dual stack, "0.0.0.0"); port 0
+ * takes a free one, returned in *ret_port. The port is held from here until server_stop(). "::" on a host
+ * without IPv6 means "0.0.0.0". Returns 0 or -errno (-EADDRINUSE, -EADDRNOTAVAIL, -EINVAL for a host that
+ * is not numeric, ...).
  */
 int server_listen_tcp(struct server *s, const char *host, uint16_t port, uint16_t *ret_port);
 
 /* Listens on a unix socket; a stale socket file without a listener behind it is replaced. The file is
- * removed when the server stops. Returns 0 or -errno (-EADDRINUSE: somebody listens there). */
+ * removed when the server stops. Returns 0 or -errno (-EADDRINUSE: another process listens there). */
 int server_listen_unix(struct server *s, const char *path);
 
 /* Connections that are open, those of agents included. */
 unsigned server_n_clients(const struct server *s);
 
-/* Nodes that have not been told yet how their job ended, or whose job goes on. */
+/* Nodes that have not received their job's result yet, or whose job goes on. */
 size_t server_n_nodes(const struct server *s);
 
-/* Ends every job of the rounds with a failure for that reason, a sentence without a full stop; agents are told
- * at once. deserted() is called when all are gone. Without rounds: does nothing. */
+/* Ends every job of the rounds with a failure for that reason, a sentence without a full stop; agents are
+ * notified at once. empty() is called when all have left. Without rounds: does nothing. */
 void server_close_jobs(struct server *s, const char *reason);
 
 /*
@@ -60,8 +60,8 @@ void server_close_jobs(struct server *s, const char *reason);
 void server_stop(struct server *s, void (*stopped)(void *data), void *data);
 
 /*
- * The same, but replies that wait to be read are sent first, for timeout_ms at most. No further request
- * is executed. Agents get what was to be said to them; their jobs are not ended by this: they go on
- * without a rendezvous and look for it for a while (session.h).
+ * The same, but replies that wait to be read are sent first, for timeout_ms at most. No further request is
+ * executed. Queued views are sent to agents; their jobs are not ended by this: they go on without a
+ * rendezvous and redial it for a while (session.h).
  */
 void server_drain(struct server *s, unsigned timeout_ms, void (*stopped)(void *data), void *data);

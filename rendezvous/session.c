@@ -19,7 +19,7 @@ enum {
     /* A rendezvous that is being restarted may close a connection, too; not so often in a row. */
     REBUFFS_MAX = 3,
     ALIVES_PER_TIMEOUT = 4,
-    /* Who has been told to stop is killed by the one who told it, after a while. */
+    /* After SIGTERM the scheduler sends SIGKILL: do not spend its grace period redialling. */
     DRAIN_UNREACHABLE_MS = 5000,
 };
 
@@ -73,7 +73,7 @@ void session_init(struct session *s, const struct session_config *config)
     s->hello.attempt = 0;
 }
 
-/* ---- what is said ---- */
+/* ---- hellos and reports ---- */
 
 void session_report(const struct session *s, uint64_t now_ns, struct session_report *ret)
 {
@@ -101,7 +101,7 @@ void session_hello(const struct session *s, uint64_t now_ns, struct session_hell
     session_report(s, now_ns, &ret->report);
 }
 
-/* Whoever is not connected says it in the next hello. */
+/* Without a connection the next hello carries the report. */
 static void send_report_action(struct session *s, struct session_actions *out)
 {
     if (s->link == SESSION_LINK_UP || s->link == SESSION_LINK_OPENING)
@@ -155,7 +155,7 @@ static uint64_t unreachable_until_ns(const struct session *s)
     return s->drain && drain_ns < until_ns ? drain_ns : until_ns;
 }
 
-/* The connection is gone, or was never there. The next attempt begins at most a second after the last. */
+/* The connection is lost, or was never there. The next attempt begins at most a second after the last. */
 static void session_fall_back(struct session *s, uint64_t now_ns)
 {
     uint64_t wait_ns;
@@ -214,7 +214,7 @@ static void step_lost(struct session *s, const struct session_event *event, stru
 
 static void step_foreign(struct session *s, const struct session_event *event, struct session_actions *out)
 {
-    if (s->was_up) { /* somebody took the port of a rendezvous that is gone; it may come back */
+    if (s->was_up) { /* another process took the port of a rendezvous that has ended; it may be restarted */
         add_action(out, SESSION_DO_CLOSE);
         session_fall_back(s, event->now_ns);
         session_complain(s, event->now_ns, "was lost, and something else answers there now", out);
@@ -240,7 +240,7 @@ static void take_start(struct session *s, const struct session_event *event, str
     const struct session_view *view = event->view;
 
     if (s->phase != SESSION_READY || view->generation <= s->generation)
-        return; /* heard before */
+        return; /* a repetition */
     s->phase = SESSION_RUNNING;
     s->instance = view->instance;
     s->generation = view->generation;
@@ -393,7 +393,7 @@ static void step_slow(struct session *s, uint64_t slack_ns)
 
 static void tick_up(struct session *s, uint64_t now_ns, uint64_t late_ns, struct session_actions *out)
 {
-    /* We may have been the ones who did not listen. */
+    /* A late timer: this process itself may not have run. */
     if (late_ns > node_timeout_ns(s) / ALIVES_PER_TIMEOUT)
         s->heard_ns = s->heard_ns + late_ns < now_ns ? s->heard_ns + late_ns : now_ns;
     if (now_ns >= silent_ns(s)) {
@@ -470,7 +470,7 @@ static void step_link(struct session *s, const struct session_event *event, stru
         break;
     case SESSION_EVENT_ECHOED:
         s->link = SESSION_LINK_OPENING;
-        if (s->was_up) /* it was busy, and has come to us: who dials anew now is at the end of the queue */
+        if (s->was_up) /* The daemon has just accepted us; hanging up would put us at the back of its accept queue. */
             s->link_until_ns = event->now_ns + s->patience_ns;
         add_action(out, SESSION_DO_HELLO);
         break;

@@ -1,22 +1,22 @@
 #pragma once
 
 /*
- * The agent's side of its session with the rendezvous: a pure machine between the node's worker group and
- * one connection that may break at any time. It is told what happened and when, and answers with what to do.
+ * The agent's side of its session with the rendezvous: a pure state machine between the node's worker group
+ * and one connection that may break at any time. It takes events with their time and answers with actions.
  *
  * Two things are kept apart, because they fail apart:
  *
- *   the link    DOWN -> DIALING -> GREETING -> OPENING -> UP, back to DOWN whenever it breaks, and OVER
+ *   the link    DOWN -> DIALING -> GREETING -> OPENING -> UP, back to DOWN whenever it breaks, and CLOSED
  *   the phase   what this node does (enum session_phase):
  *               STOPPING -> READY -> RUNNING -> DONE
  *                   ^                   |  \--> FAILED -> READY
  *                   +-------------------+
  *
  * A link that breaks changes nothing about the workers. The agent redials, at least once a second, for
- * cutoff_ns; its hello says in which phase it is, and the answer says what is wanted of it.
+ * cutoff_ns; its hello carries its phase, and the answer is what it has to do.
  *
- * How it ends (SESSION_DO_END): with the job's verdict; refused; the endpoint belongs to another kind of
- * server; nobody could be reached for too long. Or the agent leaves by itself.
+ * How it ends (SESSION_DO_END): with the job's result; refused; the endpoint belongs to another kind of
+ * server; the rendezvous could not be reached for too long. Or the agent leaves by itself.
  */
 
 #include <stdbool.h>
@@ -28,8 +28,8 @@
 enum session_link {
     SESSION_LINK_DOWN,     /* between two attempts */
     SESSION_LINK_DIALING,  /* the connection is being established */
-    SESSION_LINK_GREETING, /* VALIDATE and PING are said */
-    SESSION_LINK_OPENING,  /* the hello is said */
+    SESSION_LINK_GREETING, /* VALIDATE and PING are sent */
+    SESSION_LINK_OPENING,  /* the hello is sent */
     SESSION_LINK_UP,       /* the hello was answered */
     SESSION_LINK_CLOSED,
     SESSION_LINK_COUNT
@@ -42,7 +42,7 @@ enum session_event_kind {
     SESSION_EVENT_LOST,    /* text: why it could not be established, or broke, or was closed */
     SESSION_EVENT_ECHOED,  /* frame.h: FRAME_ECHO */
     SESSION_EVENT_OPENED,  /* frame.h: FRAME_OPENED */
-    SESSION_EVENT_FOREIGN, /* what it says is not our protocol; text: what is wrong with it */
+    SESSION_EVENT_FOREIGN, /* its bytes are not our protocol; text: what is wrong with them */
     SESSION_EVENT_VERSION, /* it speaks another version; text: which */
     SESSION_EVENT_ALIVE,
     SESSION_EVENT_SLOW, /* slack_ns: the silence may be the network's, and is no end before that */
@@ -74,11 +74,11 @@ enum session_action {
     SESSION_DO_HELLO,    /* send frame_put_opening() and session_hello() */
     SESSION_DO_REPORT,   /* send session_report() */
     SESSION_DO_ALIVE,    /* send an empty frame */
-    SESSION_DO_CLOSE,    /* the connection, after what was sent; nothing more is heard of it */
+    SESSION_DO_CLOSE,    /* the connection, after its output was sent; no further event of it comes */
     SESSION_DO_START,    /* start the workers: event.view has the place */
     SESSION_DO_STOP,     /* the generation is over (s->cause): stop the workers, then GROUP_READY */
     SESSION_DO_DRAIN,    /* have the workers snapshot and end */
-    SESSION_DO_PROGRESS, /* event.view tells how many nodes are there */
+    SESSION_DO_PROGRESS, /* event.view has the number of nodes that are ready */
     SESSION_DO_LOG,      /* s->text is for people */
     SESSION_DO_END,      /* stop the workers, exit: s->end, s->verdict, s->cause, s->text */
     SESSION_ACTION_COUNT
@@ -96,7 +96,7 @@ enum conn_end {
     SESSION_END_VERDICT,     /* the job is over: verdict, cause */
     SESSION_END_REFUSED,     /* text: why */
     SESSION_END_FOREIGN,     /* text: what is at the endpoint instead */
-    SESSION_END_UNREACHABLE, /* text: for how long nobody was reached */
+    SESSION_END_UNREACHABLE, /* text: for how long the rendezvous was not reached */
     SESSION_END_COUNT
 };
 
@@ -110,17 +110,17 @@ struct session_config {
 enum { SESSION_CUTOFF_MS = 30000 };
 
 struct session {
-    struct session_hello hello; /* who we are */
+    struct session_hello hello; /* identity of this agent */
     const char *endpoint;
     uint64_t cutoff_ns;
 
     enum session_link link;
     uint64_t dialed_ns;            /* start of the last attempt */
     uint64_t link_until_ns;        /* DOWN: dial then; DIALING to OPENING: not waited for longer */
-    uint64_t unreachable_since_ns; /* since when nobody was reached */
+    uint64_t unreachable_since_ns; /* since when the rendezvous has not been reached */
     uint64_t heard_ns;             /* UP */
     uint64_t slow_until_ns;        /* UP: not taken for silent before */
-    uint64_t alive_ns;             /* UP: say that we are there */
+    uint64_t alive_ns;             /* OPENING, UP: the next sign of life */
     uint64_t next_complaint_ns;    /* not to repeat the same complaint before */
     uint64_t patience_ns;          /* of the next greeting */
     uint32_t backoff_ms;
@@ -136,7 +136,7 @@ struct session {
     uint32_t restarts, changes;
     bool drain; /* we asked for it */
     uint64_t drain_ns;
-    bool drained; /* the workers were told */
+    bool drained; /* SESSION_DO_DRAIN was given */
     uint64_t failed_ns;
 
     /* FAILED: our own failure. Otherwise why the last generation is over; after SESSION_DO_END, the job. */
@@ -151,11 +151,12 @@ void session_init(struct session *s, const struct session_config *config);
 /* Takes one event and answers with what to do now, in that order. */
 void session_step(struct session *s, const struct session_event *event, struct session_actions *out);
 
-/* What to say in a hello or a report sent now. */
+/* The contents of a hello or a report sent now. */
 void session_hello(const struct session *s, uint64_t now_ns, struct session_hello *ret);
 void session_report(const struct session *s, uint64_t now_ns, struct session_report *ret);
 
-/* The next SESSION_EVENT_TIMER takes the rendezvous for gone: time to look whether it is the network. */
+/* The next SESSION_EVENT_TIMER declares the rendezvous lost: ask the kernel first whether the network is
+ * the reason. */
 bool session_is_overdue(const struct session *s, uint64_t now_ns);
 
 /* When SESSION_EVENT_TIMER is wanted, at the latest; UINT64_MAX: not at all. */

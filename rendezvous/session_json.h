@@ -29,7 +29,7 @@ struct session_json_message {
     struct session_report report; /* SESSION_JSON_REPORT */
 };
 
-/* False: error says in a sentence what is wrong with the body; memory that ran out is one of the reasons. */
+/* False: error is a sentence about what is wrong with the body; memory that ran out is one of the reasons. */
 bool session_json_get_message(const uint8_t *body, size_t n, struct session_json_message *ret,
                               char error[SESSION_JSON_ERROR_SIZE]);
 bool session_json_get_view(const uint8_t *body, size_t n, struct session_view *ret,

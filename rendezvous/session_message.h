@@ -1,15 +1,15 @@
 #pragma once
 
 /*
- * What agents and the rendezvous tell each other, as structs; session_json.h has their bodies on the wire,
+ * The messages between agents and the rendezvous, as structs; session_json.h has their bodies on the wire,
  * and PROTOCOL.md the conversation.
  *
  * Both sides state facts, not changes: a report is all that an agent knows about itself, and a view is all
  * that the rendezvous wants of it now. So a connection may break anywhere: the agent's first message on the
  * next one is a hello with its report in it, it is answered with the view, and both are where they would
- * have been. Nothing needs to be remembered as "sent", and hearing the same twice changes nothing.
+ * have been. Nothing needs to be remembered as "sent", and a repeated message changes nothing.
  *
- *   agent -> rendezvous   hello {who and what job, report}, report, report, ...
+ *   agent -> rendezvous   hello {identity and job, report}, report, report, ...
  *   rendezvous -> agent   view, view, ...
  */
 
@@ -56,7 +56,7 @@ struct session_params {
 /* Bounds that session_params_fault() checks. */
 enum {
     SESSION_TIMEOUT_MS_MAX =
-        30 * 24 * 3600 * 1000u / 2, /* fits the arithmetic, and more than anybody waits */
+        30 * 24 * 3600 * 1000u / 2, /* fits the arithmetic, and is longer than any useful timeout */
     SESSION_NODE_TIMEOUT_MS_MIN = 100,
     SESSION_COUNT_MAX = 1000000,
     /* For how many node timeouts more the network may be the reason of a silence. */
@@ -78,9 +78,9 @@ enum session_cause_kind {
     SESSION_CAUSE_NONE,
     SESSION_CAUSE_WORKER, /* a worker failed */
     SESSION_CAUSE_LOST,   /* a node was silent for node_timeout_ms */
-    SESSION_CAUSE_LEFT,   /* an agent was told to stop, and said so */
+    SESSION_CAUSE_LEFT,   /* an agent received a signal to stop, and reported it */
     SESSION_CAUSE_JOINED, /* there was room for a node that came later */
-    SESSION_CAUSE_CLOSED, /* text says why */
+    SESSION_CAUSE_CLOSED, /* see text */
     SESSION_CAUSE_COUNT
 };
 
@@ -116,7 +116,7 @@ struct session_report {
     uint32_t restarts, changes; /* of the job, as learned with the last generation */
     bool drain;                 /* the node will go away: all workers of the job should snapshot and end */
     uint64_t age_ns;            /* FAILED: how long ago the failure was */
-    /* FAILED: the failure. STOPPING and READY: why `generation` is over, as far as this agent was told; a
+    /* FAILED: the failure. STOPPING and READY: why `generation` ended, as far as this agent knows; a
      * rendezvous that was restarted in between may not know it. LEFT: the reason, in text. */
     struct session_cause cause;
 };
@@ -142,7 +142,7 @@ enum session_view_kind {
     SESSION_VIEW_CONTINUE, /* you are where you should be */
     SESSION_VIEW_STOP,     /* that generation is over: stop its workers, then report READY */
     SESSION_VIEW_END,      /* the job is over: stop, and exit with this verdict */
-    SESSION_VIEW_REFUSED,  /* cause.text says why you cannot take part */
+    SESSION_VIEW_REFUSED,  /* cause.text: why this node cannot take part */
     SESSION_VIEW_COUNT
 };
 
@@ -171,7 +171,8 @@ struct session_view {
     /* WAIT */
     bool standby; /* the job runs without this node, which is a spare */
     uint32_t n_ready, min_nodes, max_nodes;
-    uint32_t missing[SESSION_MISSING_MAX]; /* node ranks nobody asked for, when all others asked for one */
+    uint32_t
+        missing[SESSION_MISSING_MAX]; /* node ranks that no agent asked for, when all others asked for one */
     uint32_t n_missing;
     /* START */
     struct rank_assignment place;

@@ -1,8 +1,8 @@
 #pragma once
 
 /*
- * SipHash-1-3: a keyed hash. Whoever does not know the seed cannot choose names that all land in one
- * bucket, which is what a table that strangers fill needs.
+ * SipHash-1-3: a keyed hash. Without the seed a client cannot choose names that all land in one bucket,
+ * which is what a table that untrusted clients fill needs.
  */
 
 #include <stddef.h>

@@ -1,9 +1,9 @@
 /*
- * Requests: find the name, do it, append the reply, release who waited. Names and values are in
+ * Requests: find the entry, change it, append the reply, release waiting clients. Names and values are in
  * store_names.c, waiting in store_wait.c.
  *
- * How it dies: an allocation fails or a limit is reached. Replies of fixed size have their room reserved
- * before anything is changed, so a request either happens and is answered, or does not happen.
+ * Failure: an allocation fails or a limit is reached. Replies of fixed size have their room reserved before
+ * anything is changed, so a request either is executed and answered, or is not executed.
  */
 
 #include "rendezvous/store_impl.h"
@@ -26,7 +26,7 @@ static int reply_value(struct call *call, struct store_entry *name)
 
 /* ---- keys ---- */
 
-/* Writes with store_write_value() or store_append_value() and releases who waited. */
+/* Writes with store_write_value() or store_append_value() and releases waiting clients. */
 static int write_key(struct call *call, struct wire_span key, struct wire_span value,
                      int (*write)(struct store *, struct store_entry *, struct wire_span))
 {
@@ -148,7 +148,7 @@ static int do_add(struct call *call)
     return 0;
 }
 
-/* The count is never reset: who comes after completion passes at once and counts on. */
+/* The count is never reset: a client that comes after completion passes at once and counts on. */
 static int do_barrier(struct call *call)
 {
     struct store_entry *name;
@@ -288,7 +288,7 @@ static int do_queue_pop(struct call *call)
     if (name->queue_head)
         r = outbox_put_blob(call->out, name->queue_head);
     if (r < 0)
-        return r; /* the item stays for somebody who can be answered */
+        return r; /* the item stays for a client that can be answered */
     if (name->queue_head)
         shift_queue(name);
     if (call->client->promised == name)

@@ -65,10 +65,10 @@ struct store_client {
     struct list released;
 };
 
-/* Returns 0 or -ENOMEM. The seed keys the hash of names: random bytes where strangers connect. */
+/* Returns 0 or -ENOMEM. The seed keys the hash of names: random bytes where untrusted clients connect. */
 int store_init(struct store *s, const struct store_limits *limits, const uint8_t seed[SIPHASH_SEED_SIZE]);
 
-/* All clients must be gone and all outboxes finished. Accepts a zeroed store. */
+/* All clients must be finished and all outboxes, too. Accepts a zeroed store. */
 void store_finish(struct store *s);
 
 void store_client_init(struct store_client *c);

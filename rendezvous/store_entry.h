@@ -1,8 +1,8 @@
 #pragma once
 
 /*
- * Whatever the store knows under one name: a value, a queue, who waits for it and who was promised an item
- * of the queue. It exists as long as one of these does.
+ * What the store has under one name: a value, a queue, waiting clients, and clients that were released for
+ * an item of the queue. It exists as long as one of these does.
  */
 
 #include <stdbool.h>

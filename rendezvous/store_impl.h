@@ -1,8 +1,8 @@
 #pragma once
 
 /*
- * Inside of the store core: what store.c (requests), store_names.c (names and values) and store_wait.c
- * (waiting) share. Nobody else includes this.
+ * Internal to the store core: what store.c (requests), store_names.c (names and values) and store_wait.c
+ * (waiting) share. No other file includes this.
  *
  * Results are 0, -ENOMEM and STORE_E_... throughout.
  */
@@ -79,11 +79,11 @@ int store_wait_for_keys(struct call *call, struct wire_span list, bool *ret_wait
 /* The caller waits until this one is written, whether it is there or not. */
 int store_wait_for_name(struct call *call, struct store_entry *name);
 
-/* The name was written: for all who wait for it, or for the first. */
+/* The name was written: releases all waiting clients, or one. */
 void store_wake_all(struct call *call, struct store_entry *name);
 void store_wake_first(struct call *call, struct store_entry *name);
 
-/* Nobody waits for w any more; it is freed. */
+/* The wait w is given up; it is freed. */
 void store_drop_wait(struct store *s, struct store_wait *w);
 
 /* The client popped the item that it was released for. The caller tidies the name. */

@@ -1,6 +1,6 @@
 /*
- * Names and values of the store. What a client can make it hold is charged to one account, whose limit is
- * asked before anything is allocated.
+ * Names and values of the store. Everything that a client can make it hold is charged to one account, whose
+ * limit is checked before anything is allocated.
  */
 
 #include "rendezvous/store_impl.h"

@@ -77,7 +77,7 @@ static void satisfy_link(struct call *call, struct wait_link *link)
         release(call, w);
 }
 
-/* A wait has at most one link for a name, so releasing one never frees its neighbour in the list. */
+/* A wait has at most one link for a name, so releasing one never frees the next link of the list. */
 void store_wake_all(struct call *call, struct store_entry *name)
 {
     list_for_each_safe(pos, &name->waiters) satisfy_link(call, list_entry(pos, struct wait_link, entry));

@@ -12,9 +12,9 @@
 /* Packets that were lost again are sent again at steady intervals, not at ever longer ones. */
 void tcp_liveness_tune(int fd);
 
-/* How much longer than elsewhere this connection may be silent for nothing but lost packets: a few round trips, in
- * which they are sent again; UINT64_MAX where something has come and cannot be read, as a packet before it was lost
- * (or nobody has read it yet). 0 where the kernel does not tell. */
+/* Extra silence to tolerate on this connection: four round trips, in which lost packets are sent again;
+ * UINT64_MAX if the receive queue is not empty (data behind a lost segment, or not read yet). 0 where the
+ * kernel does not report it. */
 uint64_t tcp_liveness_slack_ns(int fd);
 
 /* How long ago the peer's kernel has acknowledged something, in ms; UINT32_MAX if that is not known. It does so also for
