@@ -13,7 +13,6 @@ with gloo: what the network code costs, not what a network does."""
 
 import json
 import os
-import pathlib
 import socket
 import statistics
 import subprocess
@@ -65,7 +64,6 @@ def gloo_rank():
     import torch
     import torch.distributed as dist
 
-    sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "lib"))
     import torch_trainer
 
     torch.set_num_threads(1)
@@ -117,7 +115,6 @@ def run_crw(build, name, memory):
 
 def run_hosts(build, name):
     os.environ["CRUN_BUILD"] = build
-    sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "lib"))
     from span_job import SpanJob
 
     command = [f"{build}/worker-runtime/crw-perf", name, "--json", "--bytes", ",".join(map(str, SIZES))]

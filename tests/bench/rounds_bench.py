@@ -21,9 +21,9 @@ import tempfile
 import threading
 import time
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "tests" / "lib"))
 from crund import Crund
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 SERVER_CORE, LOAD_CORE = 0, 1
 # Agents: everybody has its rank (s), everybody knows of a failure (ms).

@@ -21,10 +21,10 @@ import sys
 import threading
 import time
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "tests" / "lib"))
 import hosts_ns
 from crund import Client, message, multi_set
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 SERVER_CORE, LOAD_CORE = 0, 1
 CONNECTIONS = 50

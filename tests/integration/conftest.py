@@ -4,11 +4,9 @@ import gzip
 import pathlib
 import signal
 import struct
-import sys
 
 import pytest
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "lib"))
 import jobs
 
 FASHION_MNIST = pathlib.Path("/usr/share/datasets/fashion-mnist")

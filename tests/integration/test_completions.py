@@ -1,18 +1,15 @@
 """Completion scripts: made of the table of options, understood by the shells, and right where it matters."""
 
 import os
-import pathlib
 import pty
 import re
 import select
 import shutil
 import subprocess
-import sys
 import time
 
 import pytest
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "lib"))
 import jobs
 
 FOLDER = jobs.build_folder() / "launcher" / "completions"

@@ -11,7 +11,6 @@ import time
 
 import pytest
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "lib"))
 import jobs
 import launches
 import nodes
@@ -504,16 +503,12 @@ def rounds(name, default):
     return int(os.environ.get(name, default))
 
 
-def lib(name):
-    return str(pathlib.Path(__file__).resolve().parents[1] / "lib" / name)
-
-
 @pytest.mark.parametrize("program, args", [
     ("orphan_rounds.py", ["--patience=30", "--rounds", rounds("CRUN_TEST_ORPHAN_ROUNDS", 60)]),
     ("sigterm_rounds.py", ["--rounds", rounds("CRUN_TEST_SIGTERM_ROUNDS", 40)]),
 ])
 def test_rounds(program, args):
-    p = jobs.run([sys.executable, lib(program), *map(str, args)])
+    p = jobs.run_soak(program, *args)
     assert p.returncode == 0, p.stdout + p.stderr
     print(p.stdout)
 
@@ -609,7 +604,7 @@ def test_no_zombies_as_process_1(tmp_path):
 @pytest.mark.parametrize("mode", ["spawns", "reuse"])
 def test_many_generations(mode):
     """The short form of the campaigns spawns and pid-reuse."""
-    p = jobs.run([sys.executable, str(jobs.ROOT / "tests/lib/spawn_rounds.py"), mode, "--workers=8", "--restarts=9"])
+    p = jobs.run_soak("spawn_rounds.py", mode, "--workers=8", "--restarts=9")
     if "unshare failed" in p.stderr or "Read-only file system" in p.stderr:
         pytest.skip("no process namespace with a limit of its own: " + p.stderr.strip()[-200:])
     assert p.returncode == 0, p.stdout + p.stderr

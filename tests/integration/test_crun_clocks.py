@@ -3,16 +3,13 @@
 import datetime
 import json
 import os
-import pathlib
 import re
 import shutil
 import signal
 import subprocess
-import sys
 
 import pytest
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "lib"))
 import jobs
 import nodes as lib
 

@@ -1,14 +1,11 @@
 """Three hosts in network namespaces, and what happens to one of them: the short form of `tests/long nodes`. A
 network that misbehaves between agents and their rendezvous."""
 
-import pathlib
 import signal
-import sys
 import time
 
 import pytest
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "lib"))
 import fabric as fabrics
 import jobs
 import nodes as lib

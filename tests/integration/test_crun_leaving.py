@@ -5,12 +5,10 @@ import pathlib
 import random
 import re
 import signal
-import sys
 import time
 
 import pytest
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "lib"))
 import fabric as fabrics
 import jobs
 import nodes as lib

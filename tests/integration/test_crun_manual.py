@@ -1,11 +1,8 @@
 """The manual page of crun has every option, variable, signal and exit code that the program has."""
 
-import pathlib
 import re
 import subprocess
-import sys
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "lib"))
 import jobs
 
 PAGE = (jobs.ROOT / "man" / "crun.1").read_text()

@@ -1,16 +1,13 @@
 """crun on several nodes that meet at a rendezvous: three launchers on this machine, one of which serves it."""
 
 import os
-import pathlib
 import re
 import signal
 import socket
 import sys
-import time
 
 import pytest
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "lib"))
 import jobs
 import nodes as lib
 from crund import Crund

@@ -3,11 +3,9 @@
 import os
 import pathlib
 import subprocess
-import sys
 
 import pytest
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "lib"))
 import jobs
 import numa_machines
 from numa_machines import Machine

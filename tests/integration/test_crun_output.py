@@ -5,13 +5,11 @@ import pathlib
 import pty
 import select
 import subprocess
-import sys
 import threading
 import time
 
 import pytest
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "lib"))
 import jobs
 import launches
 import output_volume

@@ -13,7 +13,6 @@ import time
 
 import pytest
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "lib"))
 import cgroups
 import jobs
 import launches

@@ -1,15 +1,11 @@
 """crun on several nodes with a static rendezvous: everybody knows its place, node 0 serves the store."""
 
-import os
-import pathlib
 import signal
 import socket
-import sys
 import time
 
 import pytest
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "lib"))
 import jobs
 import nodes as lib
 

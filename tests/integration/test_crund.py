@@ -12,12 +12,11 @@ import signal
 import socket
 import struct
 import subprocess
-import sys
 import time
 
 import pytest
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "lib"))
+import jobs
 from crund import VALIDATE, Client, Closed, Crund, message, multi_set, wait_until
 from strict import skip
 
@@ -661,9 +660,7 @@ def test_resolver_that_loses_half_is_never_asked():
     """2,000 clients here; tests/long store-resolver has 10,000, and PyTorch's server beside it."""
     if subprocess.run(["unshare", "--net", "--mount", "true"], capture_output=True).returncode != 0:
         skip("no right to make network and mount namespaces")
-    lib = pathlib.Path(__file__).resolve().parents[1] / "lib"
-    p = subprocess.run([sys.executable, lib / "store_resolver.py", "2000", "lossy", "--only-crund"],
-                       env=dict(os.environ, CRUN_BUILD=str(BUILD)), capture_output=True, text=True, timeout=300)
+    p = jobs.run_soak("store_resolver.py", 2000, "lossy", "--only-crund", timeout=300)
     assert p.returncode == 0, p.stdout + p.stderr
     assert "2000 clients" in p.stdout and "0 look-ups in strace, 0 queries at the resolver" in p.stdout
 

@@ -1,14 +1,11 @@
 """crw-perf under crun and alone: what it prints, and what it says of wrong command lines."""
 
 import json
-import pathlib
 import signal
 import subprocess
-import sys
 
 import pytest
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "lib"))
 import jobs
 
 COLLECTIVES = ("allreduce", "broadcast", "allgather", "gather", "reduce", "reducescatter", "scatter", "sendrecv",

@@ -1,15 +1,12 @@
 """worker-runtime/example as a user has it: libcrw installed to a prefix, the example built outside the tree."""
 
 import os
-import pathlib
 import re
 import shutil
 import subprocess
-import sys
 
 import pytest
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "lib"))
 import jobs
 
 EXAMPLE = jobs.ROOT / "worker-runtime" / "example"

@@ -5,7 +5,6 @@ import pathlib
 import random
 import signal
 import subprocess
-import time
 
 import pytest
 

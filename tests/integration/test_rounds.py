@@ -7,13 +7,11 @@ import re
 import signal
 import socket
 import struct
-import sys
 import time
 
 import pytest
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "lib"))
-from crund import Client, Closed, Crund, message, wait_until
+from crund import Closed, Crund, message, wait_until
 from session_agent import OPENING, Agent
 
 BUILD = pathlib.Path(os.environ.get("CRUN_BUILD", pathlib.Path(__file__).resolve().parents[2] / "build"))

@@ -8,13 +8,11 @@ import random
 import re
 import shutil
 import subprocess
-import sys
 import threading
 import time
 
 import pytest
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "lib"))
 import nodes as lib
 from crund import Closed, Crund, wait_until
 from session_agent import Agent

@@ -1,14 +1,11 @@
 """crun under Slurm and Kubernetes, as far as their environments go. Slurm itself: tests/long slurm."""
 
-import pathlib
 import random
 import re
 import socket
-import sys
 
 import yaml
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "lib"))
 import jobs
 from nodes import Nodes, free_port
 

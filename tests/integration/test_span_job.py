@@ -2,16 +2,12 @@
 
 import json
 import os
-import pathlib
 import re
 import signal
-import subprocess
-import sys
 import time
 
 import pytest
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "lib"))
 import jobs
 from span_job import Network, SpanJob
 

@@ -1,12 +1,9 @@
 """`train` under one crun for each of two nodes: ranks of a node share memory, nodes speak over TCP."""
 
-import pathlib
 import re
-import sys
 
 import pytest
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "lib"))
 import jobs
 from nodes import Nodes, free_port
 

@@ -3,7 +3,6 @@
 import json
 import re
 import subprocess
-import sys
 import xml.etree.ElementTree
 
 import pytest
@@ -188,8 +187,7 @@ def test_plot_of_a_long_run_is_bounded(tmp_path):
 
 def test_resume_of_every_program_with_every_optimizer(small_data):
     """The short form of the campaign resume-matrix: two kills of each."""
-    p = jobs.run([sys.executable, str(jobs.ROOT / "tests/lib/train_resume.py"), "--rounds", "2", "--data",
-                  str(small_data)], timeout=900)
+    p = jobs.run_soak("train_resume.py", "--rounds", 2, "--data", small_data, timeout=900)
     assert p.returncode == 0, p.stdout + p.stderr
     print(p.stdout)
 

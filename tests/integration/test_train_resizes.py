@@ -1,12 +1,11 @@
 """The short form of the campaign resize-histories, and that its counter can say no."""
 
-import sys
 
 import jobs
 
 
 def campaign(*args):
-    p = jobs.run([sys.executable, str(jobs.ROOT / "tests/lib/train_resizes.py"), *map(str, args)], timeout=600)
+    p = jobs.run_soak("train_resizes.py", *args, timeout=600)
     print(p.stdout)
     return p
 

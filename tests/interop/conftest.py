@@ -6,12 +6,10 @@
 
 import os
 import pathlib
-import sys
 
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "tests" / "lib"))
 import jobs
 from strict import skip
 

@@ -2,14 +2,11 @@
 
 import builtins
 import os
-import pathlib
 import random
-import sys
 import types
 
 import pytest
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "lib"))
 from numa_machines import Machine
 
 

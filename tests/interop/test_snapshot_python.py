@@ -5,7 +5,8 @@ import struct
 import subprocess
 
 import pytest
-from conftest import skip
+
+from strict import skip
 
 STEP = 1234
 TENSORS = {

@@ -1,12 +1,9 @@
 """A static rendezvous of two nodes, each a real torchrun or a crun, with real gloo workers."""
 
-import pathlib
 import sys
 
 import pytest
 
-LIB = pathlib.Path(__file__).resolve().parents[1] / "lib"
-sys.path.insert(0, str(LIB))
 import nodes as lib
 
 WORKER = """

@@ -1,11 +1,9 @@
 """Hosts that have IPv6 alone: real gloo workers meet at a numeric MASTER_ADDR of that kind."""
 
-import pathlib
 import sys
 
 import pytest
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "lib"))
 import fabric as fabrics
 import nodes as lib
 from strict import skip

@@ -1,14 +1,11 @@
 """PyTorch's own TCPStore client against crund: every operation, errors and time-outs included."""
 
 import datetime
-import pathlib
-import sys
 import threading
 import time
 
 import pytest
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "lib"))
 from crund import Crund
 
 

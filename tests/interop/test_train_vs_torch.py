@@ -1,12 +1,10 @@
 """`train` beside PyTorch 2.13 DDP: the same seed gives the same loss curve."""
 
 import os
-import pathlib
 import sys
 
 import pytest
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "lib"))
 import jobs
 
 OPTIONS = ("--limit", "6400", "--epochs", "2", "--seed", "0", "--log-every", "1")

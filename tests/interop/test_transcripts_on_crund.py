@@ -4,20 +4,17 @@ tests/unit/rendezvous/test_transcripts.c does the same with the store core; here
 greeting, slices, and the closing of connections.
 """
 
-import pathlib
 import re
 import struct
-import sys
 
 import pytest
 
-LIB = pathlib.Path(__file__).resolve().parents[1] / "lib"
-sys.path.insert(0, str(LIB))
+import jobs
 from crund import Client, Closed, Crund
 
 # What the recordings' README calls defects of the reference.
 DEFECTS = ("06b-", "15b-", "err-no-validate", "err-validate-split", "legacy-")
-FILES = sorted(p for p in (LIB / "transcripts").glob("*.txt") if not p.name.startswith(DEFECTS))
+FILES = sorted(p for p in (jobs.ROOT / "tests/lib/transcripts").glob("*.txt") if not p.name.startswith(DEFECTS))
 LIST_KEYS = b"\x11"
 
 

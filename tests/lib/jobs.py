@@ -5,9 +5,12 @@ import os
 import pathlib
 import signal
 import subprocess
+import sys
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+SUPPORT = ROOT / "tests/lib"
+SOAK = ROOT / "tests/lib"
 MNIST_FILES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte",
                "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
 
@@ -50,6 +53,13 @@ def torch_job(n_workers, *train_args, program="mnist"):
 def run(args, timeout=300, **more):
     return subprocess.run(args, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                           timeout=timeout, **more)
+
+
+def run_soak(name, *args, **more):
+    """Runs a soak test's program by its file name."""
+    path = os.pathsep.join(filter(None, [str(SUPPORT), os.environ.get("PYTHONPATH")]))
+    return run([sys.executable, str(SOAK / name), *map(str, args)],
+               env={**os.environ, "CRUN_BUILD": str(build_folder()), "PYTHONPATH": path}, **more)
 
 
 def assert_one_sentence(p, code, *words):

@@ -18,7 +18,6 @@ import sys
 import tempfile
 import time
 
-sys.path.insert(0, str(pathlib.Path(__file__).parent))
 import jobs
 
 NO_NUMBER = (1 << 64) - 1

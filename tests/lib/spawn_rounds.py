@@ -16,7 +16,6 @@ import tempfile
 import threading
 import time
 
-sys.path.insert(0, str(pathlib.Path(__file__).parent))
 import jobs
 
 # What ls has open: 0, 1, 2, the notice socket, two memory files, and the folder that it lists. (The shell's own are close-on-exec.)

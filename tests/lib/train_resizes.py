@@ -18,7 +18,6 @@ import sys
 import tempfile
 import time
 
-sys.path.insert(0, str(pathlib.Path(__file__).parent))
 import jobs
 
 N_SAMPLES, EPOCHS, WORLDS = 211, 3, (1, 2, 3, 4)
