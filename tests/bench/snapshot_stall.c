@@ -9,7 +9,7 @@
  */
 
 #include "base/err.h"
-#include "tests/lib/mnist_net.h"
+#include "tests/support/c/mnist_net.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -13,7 +13,7 @@
 #include <time.h>
 
 #include "base/err.h"
-#include "tests/lib/mnist_net.h"
+#include "tests/support/c/mnist_net.h"
 #include "worker-runtime/crw.h"
 #include "worker-runtime/model/model.h"
 

@@ -11,7 +11,7 @@
 #include <stdlib.h>
 
 #include "rendezvous/store_entry.h"
-#include "tests/lib/store_harness.h"
+#include "tests/support/c/store_harness.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

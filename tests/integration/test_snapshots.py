@@ -11,7 +11,7 @@ IN_MEMORY = {"TMPDIR": "/dev/shm"} if os.access("/dev/shm", os.W_OK) else {}
 
 def run(name, *args, on_disk=False, code=0):
     env = dict(os.environ, **({} if on_disk else IN_MEMORY))
-    p = jobs.run([str(jobs.build_folder() / "tests/lib/snapshots" / f"snapshot-{name}"), *map(str, args)], timeout=300, env=env)
+    p = jobs.run([str(jobs.build_folder() / "tests/support/c/snapshots" / f"snapshot-{name}"), *map(str, args)], timeout=300, env=env)
     print(p.stdout + p.stderr)
     assert p.returncode == code, p.stdout + p.stderr
     return p.stdout

@@ -3,7 +3,7 @@ continued with another number of workers, other batches and other snapshots. At 
 epoch must have been committed exactly once, but for the pads that make the last samples of an epoch equally many
 for all ranks: fewer than there are ranks in any launch.
 
-Who counts is the network (tests/lib/counter/count_samples.c): its weights, as they are in the snapshots at the ends of
+Who counts is the network (tests/support/c/counter/count_samples.c): its weights, as they are in the snapshots at the ends of
 the epochs, read here from the file's bytes."""
 
 import argparse
@@ -65,7 +65,7 @@ def job(folder, draw, more=(), env=ENV):
     w = draw.choice(WORLDS)
     crun_args = [f"--max-restarts={draw.randrange(3)}"]
     command = [jobs.crun(), "--standalone", f"--nproc-per-node={w}", *crun_args,
-               str(jobs.build_folder() / "tests/lib/counter/count-samples"), "toy", "--epochs", str(EPOCHS),
+               str(jobs.build_folder() / "tests/support/c/counter/count-samples"), "toy", "--epochs", str(EPOCHS),
                "--batch-size", str(draw.randint(1, 9)), "--prefetch", str(draw.randrange(3)),
                "--snapshot-dir", str(folder), "--snapshot-every", str(draw.randrange(6)), "--keep", "100000", *more]
     return w, subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,

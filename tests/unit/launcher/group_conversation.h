@@ -11,7 +11,7 @@
 
 #include "launcher/supervise/worker_group.h"
 
-#include "cmocka_fixed.h"
+#include "tests/support/c/cmocka_fixed.h"
 
 #define MS UINT64_C(1000000)
 

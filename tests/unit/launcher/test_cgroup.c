@@ -8,7 +8,7 @@
 #include "launcher/host/cgroup_os.h"
 #include "base/err.h"
 
-#include "cmocka_fixed.h"
+#include "tests/support/c/cmocka_fixed.h"
 
 #define V2 "low 0\nhigh 0\nmax 4\noom 2\noom_kill 3\noom_group_kill 0\n"
 #define V1 "oom_kill_disable 0\nunder_oom 0\noom_kill 5\n"

@@ -7,7 +7,7 @@
 #include "launcher/host/local_address_os.h"
 #include "base/err.h"
 
-#include "cmocka_fixed.h"
+#include "tests/support/c/cmocka_fixed.h"
 
 static const struct sockaddr *address_of(const char *text)
 {

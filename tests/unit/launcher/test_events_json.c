@@ -9,7 +9,7 @@
 #include "launcher/report/events.h"
 #include "base/err.h"
 
-#include "cmocka_fixed.h"
+#include "tests/support/c/cmocka_fixed.h"
 
 static const struct event_job job = {.run_id = "job",
                                      .host = "node1",

@@ -8,7 +8,7 @@
 #include "launcher/cli/job.h"
 #include "base/err.h"
 
-#include "cmocka_fixed.h"
+#include "tests/support/c/cmocka_fixed.h"
 
 static int n_cpus(void *data)
 {

@@ -8,7 +8,7 @@
 #include "base/buf.h"
 #include "base/err.h"
 
-#include "cmocka_fixed.h"
+#include "tests/support/c/cmocka_fixed.h"
 
 static void expect_buf(const struct buf *b, const char *expected)
 {

@@ -4,7 +4,7 @@
 
 #include "proto/worker_notice.h"
 
-#include "cmocka_fixed.h"
+#include "tests/support/c/cmocka_fixed.h"
 
 static const uint8_t record[NOTICE_SIZE] = {
     20, 0, 0, 0, 1, 0, 0, 0, 2, 1, 0, 0, 3, 0, 0, 0, 0xF7, 0xFF, 0xFF, 0xFF,

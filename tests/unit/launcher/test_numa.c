@@ -6,7 +6,7 @@
 #include "launcher/cli/numa.h"
 #include "base/err.h"
 
-#include "cmocka_fixed.h"
+#include "tests/support/c/cmocka_fixed.h"
 
 static void test_lists(void **state)
 {

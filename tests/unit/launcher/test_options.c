@@ -9,7 +9,7 @@
 #include "launcher/cli/options.h"
 #include "base/err.h"
 
-#include "cmocka_fixed.h"
+#include "tests/support/c/cmocka_fixed.h"
 
 enum { WORDS_MAX = 12 };
 

@@ -7,7 +7,7 @@
 #include "launcher/cli/plan.h"
 #include "base/err.h"
 
-#include "cmocka_fixed.h"
+#include "tests/support/c/cmocka_fixed.h"
 
 static void test_substitute(void **state)
 {

@@ -7,7 +7,7 @@
 #include "launcher/supervise/worker_group.h"
 #include "launcher/report/report.h"
 
-#include "cmocka_fixed.h"
+#include "tests/support/c/cmocka_fixed.h"
 
 static struct group_worker workers[2] = {{.started_ns = 1000000000}, {.started_ns = 1000000000}};
 

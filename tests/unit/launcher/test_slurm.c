@@ -7,7 +7,7 @@
 #include "launcher/cli/slurm.h"
 #include "base/err.h"
 
-#include "cmocka_fixed.h"
+#include "tests/support/c/cmocka_fixed.h"
 
 /* ------------------------------------------------------------------ host lists */
 

@@ -6,7 +6,7 @@
 #include "launcher/report/job_result.h"
 #include "base/err.h"
 
-#include "cmocka_fixed.h"
+#include "tests/support/c/cmocka_fixed.h"
 
 static const struct session_cause worker = {.kind = SESSION_CAUSE_WORKER,
                                             .group_rank = 1,

@@ -15,7 +15,7 @@
 #include "base/cleanup.h"
 #include "base/err.h"
 #include "proto/client.h"
-#include "tests/lib/transcript.h"
+#include "tests/support/c/transcript.h"
 
 #define SPAN(text) ((struct wire_span){(const uint8_t *)(text), sizeof(text) - 1})
 #define KEY "\x02\0\0\0\0\0\0\0/k"

@@ -15,7 +15,7 @@
 #include "base/cleanup.h"
 #include "base/err.h"
 #include "proto/client.h"
-#include "tests/lib/failing_alloc.h"
+#include "tests/support/c/failing_alloc.h"
 
 #define N_KEYS 40
 

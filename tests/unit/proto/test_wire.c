@@ -16,7 +16,7 @@
 #include "base/cleanup.h"
 #include "base/err.h"
 #include "proto/wire.h"
-#include "tests/lib/transcript.h"
+#include "tests/support/c/transcript.h"
 
 static const struct wire_limits default_limits = WIRE_LIMITS_DEFAULT;
 

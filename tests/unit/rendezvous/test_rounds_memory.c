@@ -19,7 +19,7 @@
 #include "rendezvous/rounds.h"
 #include "rendezvous/rounds_json.h"
 #include "rendezvous/session_json.h"
-#include "tests/lib/failing_alloc.h"
+#include "tests/support/c/failing_alloc.h"
 
 enum { N_NODES = 70 }; /* the tables grow on the way */
 

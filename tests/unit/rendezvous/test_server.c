@@ -22,7 +22,7 @@
 #include <unistd.h>
 
 #include "rendezvous/server_impl_uv.h"
-#include "tests/lib/failing_alloc.h"
+#include "tests/support/c/failing_alloc.h"
 
 enum { TURNS = 8, BIG = 300000 };
 

@@ -23,7 +23,7 @@
 #include "rendezvous/rounds_uv.h"
 #include "rendezvous/server_impl_uv.h"
 #include "rendezvous/session_json.h"
-#include "tests/lib/failing_alloc.h"
+#include "tests/support/c/failing_alloc.h"
 
 enum { TURNS = 4, PATIENCE_MS = 20000, N_CROWD = 40 };
 

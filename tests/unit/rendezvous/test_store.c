@@ -17,7 +17,7 @@
 
 #include "base/cleanup.h"
 #include "base/err.h"
-#include "tests/lib/store_harness.h"
+#include "tests/support/c/store_harness.h"
 
 struct line {
     unsigned client;

@@ -14,8 +14,8 @@
 #include <cmocka.h>
 
 #include "base/err.h"
-#include "tests/lib/failing_alloc.h"
-#include "tests/lib/store_harness.h"
+#include "tests/support/c/failing_alloc.h"
+#include "tests/support/c/store_harness.h"
 
 enum { BIG = 40000, N_CLIENTS = 4 };
 

@@ -15,7 +15,7 @@
 #include <string.h>
 #include <cmocka.h>
 
-#include "tests/lib/store_harness.h"
+#include "tests/support/c/store_harness.h"
 
 enum { N_CLIENTS = 5, N_NAMES = 6, VALUE_MAX = 600, QUEUE_MAX = 64, REPLY_MAX = 1 << 16, N_STEPS = 4000 };
 

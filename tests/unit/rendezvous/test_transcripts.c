@@ -16,8 +16,8 @@
 
 #include "base/cleanup.h"
 #include "base/err.h"
-#include "tests/lib/store_harness.h"
-#include "tests/lib/transcript.h"
+#include "tests/support/c/store_harness.h"
+#include "tests/support/c/transcript.h"
 
 static const char *const defects[] = {
     "06b-",               /* COMPARE_SET that stores nothing releases waiters */

@@ -6,7 +6,7 @@
 
 #include "proto/worker_notice.h"
 #include "worker-runtime/crw.h"
-#include "tests/lib/daemon_process.h"
+#include "tests/support/c/daemon_process.h"
 
 #include <errno.h>
 #include <fcntl.h>

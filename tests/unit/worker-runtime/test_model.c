@@ -14,7 +14,7 @@
 #include <string.h>
 
 #include "base/err.h"
-#include "tests/lib/mnist_net.h"
+#include "tests/support/c/mnist_net.h"
 #include "tests/unit/worker-runtime/torch_vectors.h"
 #include "worker-runtime/crw.h"
 #include "worker-runtime/model/model.h"

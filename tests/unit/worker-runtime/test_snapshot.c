@@ -4,8 +4,8 @@
  * afterwards and it is not older than the last one that was reported durable.
  */
 
-#include "tests/lib/snapshots/content.h"
-#include "tests/lib/snapshots/faulty_io.h"
+#include "tests/support/c/snapshots/content.h"
+#include "tests/support/c/snapshots/faulty_io.h"
 #include "worker-runtime/checkpoint/snapshot.h"
 #include "worker-runtime/checkpoint/snapshot_image.h"
 

@@ -8,7 +8,7 @@
 #include "worker-runtime/shm/reduce_ops.h"
 #include "worker-runtime/net/peer_table.h"
 #include "worker-runtime/crw.h"
-#include "tests/lib/daemon_process.h"
+#include "tests/support/c/daemon_process.h"
 #include "tests/unit/worker-runtime/elements.h"
 
 #include <arpa/inet.h>

@@ -9,7 +9,7 @@
  * are what the next one begins with. Prints what it saw; exits with 1 at the first broken promise.
  */
 
-#include "tests/lib/snapshots/content.h"
+#include "tests/support/c/snapshots/content.h"
 
 #include <errno.h>
 #include <signal.h>

@@ -14,7 +14,7 @@
  * changes since then may be missing by itself.
  */
 
-#include "tests/lib/snapshots/content.h"
+#include "tests/support/c/snapshots/content.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -1,4 +1,4 @@
-#include "tests/lib/store_harness.h"
+#include "tests/support/c/store_harness.h"
 
 #include <errno.h>
 #include <string.h>

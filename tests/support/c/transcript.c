@@ -4,7 +4,7 @@
  * skips what it cannot read would prove less than it says.
  */
 
-#include "tests/lib/transcript.h"
+#include "tests/support/c/transcript.h"
 
 #include <dirent.h>
 #include <errno.h>

@@ -1,4 +1,4 @@
-#include "tests/lib/snapshots/content.h"
+#include "tests/support/c/snapshots/content.h"
 
 #include <dirent.h>
 #include <stdio.h>

@@ -9,8 +9,8 @@
  * For the first three the damaged file is the newer of two, and the older one must load in its place.
  */
 
-#include "tests/lib/snapshots/content.h"
-#include "tests/lib/snapshots/faulty_io.h"
+#include "tests/support/c/snapshots/content.h"
+#include "tests/support/c/snapshots/faulty_io.h"
 #include "worker-runtime/checkpoint/snapshot_image.h"
 
 #include <errno.h>

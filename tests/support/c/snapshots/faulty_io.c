@@ -1,4 +1,4 @@
-#include "tests/lib/snapshots/faulty_io.h"
+#include "tests/support/c/snapshots/faulty_io.h"
 
 #include <errno.h>
 #include <unistd.h>

@@ -1,4 +1,4 @@
-#include "tests/lib/failing_alloc.h"
+#include "tests/support/c/failing_alloc.h"
 
 #include <errno.h>
 #include <stdint.h>
