@@ -40,7 +40,7 @@ class Skew:
         new.rename(self.file)
 
     def env(self):
-        return {"LD_PRELOAD": str(jobs.build_folder() / "tests" / "lib" / "libskewed_clock.so"),
+        return {"LD_PRELOAD": str(jobs.build_folder() / "tests" / "fakes" / "libskewed_clock.so"),
                 "CRUN_TEST_SKEW_FILE": str(self.file)}
 
 

@@ -13,7 +13,7 @@ from jobs import assert_one_sentence
 
 
 def plugin_folder():
-    return jobs.build_folder() / "tests" / "lib" / "cuda_host" / "plugin"
+    return jobs.build_folder() / "tests" / "fakes" / "cuda_host" / "plugin"
 
 
 pytestmark = pytest.mark.skipif(not (plugin_folder() / "libcrw-cuda.so").exists(),

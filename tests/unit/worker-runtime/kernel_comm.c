@@ -25,7 +25,7 @@
 #include <cuda_runtime_api.h>
 
 #include "base/err.h"
-#include "tests/lib/fake_nccl.h"
+#include "tests/fakes/fake_nccl.h"
 #include "worker-runtime/crw.h"
 
 enum { WORLD = 3, BATCH = 4, N_ITEMS = 64, N_FEATURES = 20, TIMEOUT_MS = 20000, N_ENTRIES = 256, KILLED = 2 };

@@ -43,5 +43,5 @@ static __device__ inline unsigned round_to_bf16_pair(float low, float high)
 }
 
 #else
-#include "tests/lib/cuda_host/cuda_mma.h"
+#include "tests/fakes/cuda_host/cuda_mma.h"
 #endif

@@ -9,7 +9,7 @@
  * eight rows below.
  */
 
-#include "tests/lib/cuda_host/cuda_runtime.h"
+#include "tests/fakes/cuda_host/cuda_runtime.h"
 
 /* What a lane gives: four words of A, two of B. */
 enum { CUDA_HOST_A = 0, CUDA_HOST_B = 4, CUDA_HOST_FRAGMENT = 6 };

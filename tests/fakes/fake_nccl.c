@@ -4,7 +4,7 @@
  * as the real one leaves garbage.
  */
 
-#include "tests/lib/fake_nccl.h"
+#include "tests/fakes/fake_nccl.h"
 
 #include <cuda_runtime_api.h>
 #include <errno.h>

@@ -10,7 +10,7 @@
  * waiting for an event of the capture and must be joined back; counters per stream check it.
  */
 
-#include "tests/lib/cuda_host/cuda_runtime.h"
+#include "tests/fakes/cuda_host/cuda_runtime.h"
 
 #include <deque>
 #include <memory>

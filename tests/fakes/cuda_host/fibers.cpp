@@ -9,7 +9,7 @@
  * others have ended, or the lanes of a warp wait for different things.
  */
 
-#include "tests/lib/cuda_host/cuda_runtime.h"
+#include "tests/fakes/cuda_host/cuda_runtime.h"
 
 #include <cstdio>
 

@@ -9,7 +9,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "tests/lib/fake_nccl.h"
+#include "tests/fakes/fake_nccl.h"
 
 enum { VERSION = 23007 };
 
