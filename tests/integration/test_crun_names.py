@@ -17,7 +17,7 @@ import nodes as lib
 from strict import skip
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-MEETS = ROOT / "tests" / "lib" / "meets.py"
+MEETS = ROOT / "tests" / "workers" / "meets.py"
 LONG = os.environ.get("CRUN_TESTS_LONG") == "1"  # tests/long names
 N_HOSTS = 3
 PORT = 29400
@@ -154,7 +154,7 @@ def test_a_name_that_comes_late(fabric, tmp_path, resolver, round_):
             for host in range(N_HOSTS):
                 nodes.crun(f"--nnodes={N_HOSTS}", "--rdzv-backend=c10d", f"--rdzv-endpoint=node0:{PORT}", "--rdzv-id=job",
                            f"--rdzv-conf=join_timeout=120,{PATIENT}", "--no-python",
-                           jobs.build_folder() / "tests" / "lib" / "notice_watcher", told,
+                           jobs.build_folder() / "tests" / "workers" / "notice_watcher", told,
                            prefix=fabric.prefix_with_etc(host, etcs[host]))
             for node in nodes:
                 node.wait_for("cannot be looked up")

@@ -132,7 +132,7 @@ def test_much_output():
 
 def test_slow_console_holds_nobody_up(tmp_path):
     """Nobody reads crun's stdout, and still the worker writes 20 MB and ends; then all of it is there."""
-    chatter = str(jobs.build_folder() / "tests" / "lib" / "chatter")
+    chatter = str(jobs.build_folder() / "tests" / "workers" / "chatter")
     p = launches.start(["--standalone", "-t1", f"--log-dir={tmp_path}", "--no-python", "sh", "-c",
                         f"{chatter} 20000000 && touch {tmp_path}/written; sleep 0.2"], stdout=subprocess.PIPE)
     jobs.wait_for((tmp_path / "written").exists)
@@ -206,7 +206,7 @@ tmpfs_works = subprocess.run(["unshare", "-m", "true"], stderr=subprocess.DEVNUL
 @pytest.mark.parametrize("option", ["-t1", "-r1"])
 def test_full_disk(tmp_path, option):
     """The log's disk is full after 1 MiB: the job goes on, this is said once, the console loses nothing."""
-    chatter = str(jobs.build_folder() / "tests" / "lib" / "chatter")
+    chatter = str(jobs.build_folder() / "tests" / "workers" / "chatter")
     script = (f"mount -t tmpfs -o size=1m none {tmp_path} && exec {jobs.crun()} --standalone {option} --log-dir={tmp_path} "
               f"--no-python {chatter} 5000000")
     p = subprocess.Popen(["unshare", "-m", "sh", "-c", script], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
@@ -222,7 +222,7 @@ def test_full_disk(tmp_path, option):
 @pytest.mark.skipif(not tmpfs_works, reason="no permission for a mount namespace")
 def test_full_disk_and_a_reader_that_goes(tmp_path):
     """The worker waits for the console because the log cannot be written; when the console's reader goes, it goes on."""
-    chatter = str(jobs.build_folder() / "tests" / "lib" / "chatter")
+    chatter = str(jobs.build_folder() / "tests" / "workers" / "chatter")
     script = (f"set -o pipefail; mount -t tmpfs -o size=1m none {tmp_path} && {jobs.crun()} --standalone -t1 "
               f"--log-dir={tmp_path} --no-python {chatter} 5000000 | (sleep 0.5; head -1)")
     p = jobs.run(["unshare", "-m", "bash", "-c", script], timeout=60)

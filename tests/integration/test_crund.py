@@ -666,8 +666,8 @@ def test_resolver_that_loses_half_is_never_asked():
 
 
 def hostile(mode, count, crund, good=100):
-    """Runs tests/lib/store_hostile.c; its figures."""
-    p = subprocess.run([BUILD / "tests" / "lib" / "store_hostile", mode, str(crund.port), str(crund.pid), str(count),
+    """Runs tests/workers/store_hostile.c; its figures."""
+    p = subprocess.run([BUILD / "tests" / "workers" / "store_hostile", mode, str(crund.port), str(crund.pid), str(count),
                         str(good)], capture_output=True, text=True, timeout=300)
     assert p.returncode == 0, p.stderr + crund.log()
     return json.loads(p.stdout)

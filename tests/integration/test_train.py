@@ -312,7 +312,7 @@ def test_two_runs_do_not_share_a_snapshot_folder(small_data, tmp_path):
 def test_snapshot_of_another_network(small_data, tmp_path):
     """A whole and valid snapshot, of a smaller network: refused, and not touched."""
     folder = tmp_path / "other"
-    p = jobs.run([str(jobs.build_folder() / "tests/lib/write-other-network"), str(folder)])
+    p = jobs.run([str(jobs.build_folder() / "tests/workers/write-other-network"), str(folder)])
     assert p.returncode == 0, p.stderr
     before = contents(folder)
     assert len(before) == 1

@@ -25,7 +25,7 @@ def test_four_gloo_ranks(build, torch_distributed, extra):
         for rank in range(4):
             env = dict(os.environ, **QUIET, **extra, RANK=str(rank), WORLD_SIZE="4", MASTER_ADDR="127.0.0.1",
                        MASTER_PORT=str(crund.port), TORCHELASTIC_USE_AGENT_STORE="True")
-            ranks.append(subprocess.Popen([sys.executable, str(jobs.ROOT / "tests/lib/torch_collectives.py")], env=env,
+            ranks.append(subprocess.Popen([sys.executable, str(jobs.ROOT / "tests/workers/torch_collectives.py")], env=env,
                                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True))
         try:
             for rank, p in enumerate(ranks):

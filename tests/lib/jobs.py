@@ -46,7 +46,7 @@ def train_job(n_workers, *train_args, program="mnist", crun_args=()):
 
 def torch_job(n_workers, *train_args, program="mnist"):
     """The same recipe in PyTorch DDP, started by crun, too."""
-    return [crun(), "--standalone", f"--nproc-per-node={n_workers}", str(ROOT / f"tests/lib/torch_{program}.py"),
+    return [crun(), "--standalone", f"--nproc-per-node={n_workers}", str(ROOT / f"tests/workers/torch_{program}.py"),
             *map(str, train_args)]
 
 

@@ -14,7 +14,7 @@ TAG = "TEST_LAUNCH"
 
 
 def family():
-    return str(jobs.build_folder() / "tests" / "lib" / "family")
+    return str(jobs.build_folder() / "tests" / "workers" / "family")
 
 
 def start(args, environment=None, **more):

@@ -28,7 +28,7 @@ PATIENCE_S = 60
 
 
 def lib_program(name):
-    return str(jobs.build_folder() / "tests" / "lib" / name)
+    return str(jobs.build_folder() / "tests" / "workers" / name)
 
 
 class Job:

@@ -63,7 +63,7 @@ class Job:
         options = ["--nnodes=2:3", "--nproc-per-node=1", "--rdzv-backend=c10d", "--rdzv-id=job", "--max-restarts=100",
                    f"--rdzv-endpoint={address}:29400", f"--local-addr={self.fabric.address(host)}"]
         environment = {"GLOO_SOCKET_IFNAME": "eth0", "PYTHON_EXEC": sys.executable}
-        script = [str(jobs.ROOT / "tests/lib/torch_ddp_loop.py"), str(self.told)]
+        script = [str(jobs.ROOT / "tests/workers/torch_ddp_loop.py"), str(self.told)]
         conf = "last_call_timeout=1,join_timeout=60"
         prefix = self.fabric.prefix(host)
         if self.kind == "torchrun":

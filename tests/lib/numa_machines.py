@@ -67,7 +67,7 @@ class Machine:
 
     def decide(self, n_workers, allowed=None, visible=None, environment=None):
         """{(mode, local rank): set of CPUs, or a sentence}, or a sentence."""
-        probe = jobs.build_folder() / "tests" / "lib" / "numa_probe"
+        probe = jobs.build_folder() / "tests" / "workers" / "numa_probe"
         args = [str(probe), str(self.root), ranges(allowed if allowed is not None else range(self.n_cpus)), str(n_workers)]
         out = subprocess.run(args + ([visible] if visible is not None else []), stdout=subprocess.PIPE, text=True, timeout=60,
                              env=environment).stdout

@@ -38,7 +38,7 @@ def read_lines(crun, n_workers):
 
 def run(n_bytes, n_workers=2, pause_s=0):
     """What was seen of n_bytes written by all workers together, read after a pause."""
-    chatter = str(jobs.build_folder() / "tests" / "lib" / "chatter")
+    chatter = str(jobs.build_folder() / "tests" / "workers" / "chatter")
     with tempfile.TemporaryDirectory() as folder:
         begin = time.monotonic()
         crun = subprocess.Popen([jobs.crun(), "--standalone", f"--nproc-per-node={n_workers}", "-t", "3", f"--log-dir={folder}",

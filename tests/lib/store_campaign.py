@@ -44,7 +44,7 @@ def hostile(n_frames, n_slow, n_deaf):
     good = True
     for mode, count in (("frames", n_frames), ("slow", n_slow), ("deaf", n_deaf)):
         with Crund(BUILD) as c:
-            program = BUILD / "tests" / "lib" / "store_hostile"
+            program = BUILD / "tests" / "workers" / "store_hostile"
             if mode == "frames":
                 run(program, mode, c.port, c.pid, 20000)  # what the first ones touch stays allocated
             figures = run(program, mode, c.port, c.pid, count)

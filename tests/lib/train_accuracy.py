@@ -31,7 +31,7 @@ def main():
         ours, our_s = measure(jobs.train_job(a.workers, *options, "--metrics", f"{folder}/ours"), f"{folder}/ours")
         theirs, their_s = measure(
             [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={a.workers}",
-             str(jobs.ROOT / "tests/lib/torch_mnist.py"), *options, "--metrics", f"{folder}/theirs"],
+             str(jobs.ROOT / "tests/workers/torch_mnist.py"), *options, "--metrics", f"{folder}/theirs"],
             f"{folder}/theirs")
     print("epoch       loss: train  PyTorch      test accuracy: train  PyTorch      images/s: train  PyTorch")
     for o, t in zip(ours, theirs):

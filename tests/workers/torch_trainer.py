@@ -3,7 +3,7 @@
 The peers torch_toy.py, torch_classifier.py and torch_mnist.py bring a network and samples; options and
 metrics are those of `train`. Run under torchrun or crun:
 
-    crun --standalone --nproc-per-node 2 tests/lib/torch_toy.py --epochs 2 --metrics out.jsonl
+    crun --standalone --nproc-per-node 2 tests/workers/torch_toy.py --epochs 2 --metrics out.jsonl
 
 Rank 0 appends one JSON line per epoch, and with --log-every one per step, with the fields of `train --metrics`.
 """
