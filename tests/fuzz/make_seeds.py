@@ -18,7 +18,7 @@ SIZE_MAX = 700
 SLICES = 7  # the byte that chooses slices; any will do
 
 ROOT = pathlib.Path(__file__).resolve().parent
-TRANSCRIPTS = ROOT.parent / "lib" / "transcripts"
+TRANSCRIPTS = ROOT.parent / "data" / "transcripts"
 LINE = re.compile(r"([CS])(\d*): ([0-9a-f]+)$")
 
 

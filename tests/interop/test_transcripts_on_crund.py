@@ -14,7 +14,7 @@ from crund import Client, Closed, Crund
 
 # What the recordings' README calls defects of the reference.
 DEFECTS = ("06b-", "15b-", "err-no-validate", "err-validate-split", "legacy-")
-FILES = sorted(p for p in (jobs.ROOT / "tests/lib/transcripts").glob("*.txt") if not p.name.startswith(DEFECTS))
+FILES = sorted(p for p in (jobs.ROOT / "tests/data/transcripts").glob("*.txt") if not p.name.startswith(DEFECTS))
 LIST_KEYS = b"\x11"
 
 

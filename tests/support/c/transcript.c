@@ -24,7 +24,7 @@ const char *transcript_folder(void)
 {
     const char *folder = getenv("CRUN_TRANSCRIPTS");
 
-    return folder ? folder : "tests/lib/transcripts";
+    return folder ? folder : "tests/data/transcripts";
 }
 
 void transcript_finish(struct transcript *t)

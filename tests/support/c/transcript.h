@@ -1,7 +1,7 @@
 #pragma once
 
 /*
- * Recorded TCPStore conversations (tests/lib/transcripts/, format in the README there) as lists of events.
+ * Recorded TCPStore conversations (tests/data/transcripts/, format in the README there) as lists of events.
  */
 
 #include <stdbool.h>
