@@ -3,4 +3,5 @@
 import pathlib
 import sys
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "lib"))
+TESTS = pathlib.Path(__file__).resolve().parent
+sys.path[:0] = [str(TESTS / "support" / "py"), str(TESTS / "workers"), str(TESTS / "lib")]
