@@ -4,4 +4,4 @@ import pathlib
 import sys
 
 TESTS = pathlib.Path(__file__).resolve().parent
-sys.path[:0] = [str(TESTS / "support" / "py"), str(TESTS / "workers"), str(TESTS / "lib")]
+sys.path[:0] = [str(TESTS / "support" / "py"), str(TESTS / "workers"), str(TESTS / "soak.d")]

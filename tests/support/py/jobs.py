@@ -10,7 +10,7 @@ import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 SUPPORT = ROOT / "tests/support/py"
-SOAK = ROOT / "tests/lib"
+SOAK = ROOT / "tests/soak.d"
 MNIST_FILES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte",
                "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
 
