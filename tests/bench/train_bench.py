@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """`train` and PyTorch DDP over gloo on the same recipes, two workers each, in turns; prints the ratios.
 
-    PYTHONPATH=tests/support/py python3 tests/bench/train_bench.py [--rounds N] [toy|classifier|mnist ...]
-    PYTHONPATH=tests/support/py python3 tests/bench/train_bench.py --held [--rounds N] [toy|classifier|mnist ...]
+    tests/bench/run train_bench.py [--rounds N] [toy|classifier|mnist ...]
+    tests/bench/run train_bench.py --held [--rounds N] [toy|classifier|mnist ...]
 
 Speed is that of the training loop, the median over all epochs but the first of each run, which in PyTorch
 also makes its buckets. The classifier prints every step in both.

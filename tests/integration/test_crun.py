@@ -603,7 +603,7 @@ def test_no_zombies_as_process_1(tmp_path):
 
 @pytest.mark.parametrize("mode", ["spawns", "reuse"])
 def test_many_generations(mode):
-    """The short form of the campaigns spawns and pid-reuse."""
+    """The short form of the soak tests spawns and pid-reuse."""
     p = jobs.run_soak("spawn_rounds.py", mode, "--workers=8", "--restarts=9")
     if "unshare failed" in p.stderr or "Read-only file system" in p.stderr:
         pytest.skip("no process namespace with a limit of its own: " + p.stderr.strip()[-200:])

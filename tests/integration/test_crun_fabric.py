@@ -1,4 +1,4 @@
-"""Three hosts in network namespaces, and what happens to one of them: the short form of `tests/long nodes`. A
+"""Three hosts in network namespaces, and what happens to one of them: the short form of `tests/soak nodes`. A
 network that misbehaves between agents and their rendezvous."""
 
 import signal

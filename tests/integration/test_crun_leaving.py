@@ -14,7 +14,7 @@ import jobs
 import nodes as lib
 from strict import skip
 
-LONG = os.environ.get("CRUN_TESTS_LONG") == "1"  # tests/long leaving
+LONG = os.environ.get("CRUN_TESTS_SOAK") == "1"  # tests/soak leaving
 GONE_S = 20 if LONG else 28  # schedulers kill after 30, and the machine of a short test may be busy
 
 

@@ -18,7 +18,7 @@ from strict import skip
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 MEETS = ROOT / "tests" / "workers" / "meets.py"
-LONG = os.environ.get("CRUN_TESTS_LONG") == "1"  # tests/long names
+LONG = os.environ.get("CRUN_TESTS_SOAK") == "1"  # tests/soak names
 N_HOSTS = 3
 PORT = 29400
 SECOND_NIC = "10.88.0.1"

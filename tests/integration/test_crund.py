@@ -657,7 +657,7 @@ def test_no_name_is_ever_looked_up(tmp_path):
 
 
 def test_resolver_that_loses_half_is_never_asked():
-    """2,000 clients here; tests/long store-resolver has 10,000, and PyTorch's server beside it."""
+    """2,000 clients here; tests/soak store-resolver has 10,000, and PyTorch's server beside it."""
     if subprocess.run(["unshare", "--net", "--mount", "true"], capture_output=True).returncode != 0:
         skip("no right to make network and mount namespaces")
     p = jobs.run_soak("store_resolver.py", 2000, "lossy", "--only-crund", timeout=300)
@@ -675,7 +675,7 @@ def hostile(mode, count, crund, good=100):
 
 @pytest.mark.sanitize
 def test_broken_messages_hurt_nobody(crund):
-    """100,000 here; tests/long store-hostile has the full count."""
+    """100,000 here; tests/soak store-hostile has the full count."""
     hostile("frames", 20000, crund)  # what the first ones touch stays allocated
     figures = hostile("frames", 80000, crund)
     assert figures["good_operations"] > 100
@@ -700,7 +700,7 @@ def test_deaf_clients_hurt_nobody(crund):
 
 
 def test_load_program_many_clients():
-    """2,000 here; tests/long store-crowd has the full count."""
+    """2,000 here; tests/soak store-crowd has the full count."""
     load = BUILD / "tests" / "bench" / "store_load"
     with Crund(BUILD) as c:
         p = subprocess.run([load, "--port", str(c.port), "--pid", str(c.pid), "--op", "connect", "--connections", "2000"],

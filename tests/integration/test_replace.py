@@ -51,7 +51,7 @@ def stop(j):
     assert "has been killed" not in j.errors.read_text()
 
 
-# ---- the short forms of the campaign
+# ---- the short forms of the soak test
 
 @pytest.mark.parametrize("program, options, policy, at_once", [
     ("toy", TOY, "replace", 1),

@@ -1,4 +1,4 @@
-"""crun under Slurm and Kubernetes, as far as their environments go. Slurm itself: tests/long slurm."""
+"""crun under Slurm and Kubernetes, as far as their environments go. Slurm itself: tests/soak slurm."""
 
 import random
 import re

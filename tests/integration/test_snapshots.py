@@ -1,4 +1,4 @@
-"""Snapshots that cannot be lost: short forms of the campaigns snapshot-kills and snapshot-damage."""
+"""Snapshots that cannot be lost: short forms of the soak tests snapshot-kills and snapshot-damage."""
 
 import os
 

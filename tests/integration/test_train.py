@@ -135,7 +135,7 @@ def test_another_world_size_resumes(small_data, tmp_path):
 
 
 def test_killed_workers(small_data):
-    """The short form of the campaign train-kills: 5 rounds with little data."""
+    """The short form of the soak test train-kills: 5 rounds with little data."""
     p = jobs.run_soak("train_kills.py", "--rounds", 5, "--data", small_data, "--limit", 640, "--epochs", 5, timeout=600)
     assert p.returncode == 0, p.stdout + p.stderr
     print(p.stdout)

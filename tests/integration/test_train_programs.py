@@ -186,7 +186,7 @@ def test_plot_of_a_long_run_is_bounded(tmp_path):
 # ---- failures on request
 
 def test_resume_of_every_program_with_every_optimizer(small_data):
-    """The short form of the campaign resume-matrix: two kills of each."""
+    """The short form of the soak test resume-matrix: two kills of each."""
     p = jobs.run_soak("train_resume.py", "--rounds", 2, "--data", small_data, timeout=900)
     assert p.returncode == 0, p.stdout + p.stderr
     print(p.stdout)

@@ -34,14 +34,14 @@ def test_collectives_by_env():
 
 @pytest.mark.parametrize("unshared", ["0", "1"])
 def test_crash_and_resume(monkeypatch, unshared):
-    """tests/long torch-resume does 100 of these. unshared: the first worker opens the store."""
+    """tests/soak torch-resume does 100 of these. unshared: the first worker opens the store."""
     monkeypatch.setitem(torch_rounds.ENVIRONMENT, "TORCH_DISABLE_SHARE_RDZV_TCP_STORE", unshared)
     outcome, err = torch_rounds.resume_round([jobs.crun()])
     assert outcome == "recovered", err
 
 
 def test_restart_with_skewed_ranks():
-    """tests/long restart-skew does 200 of these."""
+    """tests/soak restart-skew does 200 of these."""
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
         for outcome, err in pool.map(lambda _: torch_rounds.skew_round([jobs.crun()], 1), range(2)):
             assert outcome == "recovered", err

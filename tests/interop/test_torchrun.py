@@ -1,6 +1,6 @@
 """crun in place of torchrun 2.13: the same command lines give the same, but for what crun(1) says is different.
 
-tests/long torchrun compares all rows of tests/support/py/torchrun_runs.py; here are those marked `ci`, two at once.
+tests/soak torchrun compares all rows of tests/support/py/torchrun_runs.py; here are those marked `ci`, two at once.
 """
 
 import pathlib

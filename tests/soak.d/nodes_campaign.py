@@ -38,7 +38,7 @@ class Job:
         self.endpoint = f"{fabric.address(0)}:{port}"
         self.fabric, self.folder = fabric, pathlib.Path(folder)
         self.nnodes, self.max_restarts = nnodes, max_restarts
-        # A test gives a busy machine more time; what the campaign measures is the default.
+        # A test gives a busy machine more time; what the soak test measures is the default.
         self.conf = CONF + (f",node_timeout_ms={node_timeout_ms}" if node_timeout_ms else "")
         self.told = self.folder / "told"
         self.told.touch()

@@ -1,4 +1,4 @@
-"""The long campaigns against crund: tests/long store-hostile, tests/long store-crowd."""
+"""The soak tests of crund: tests/soak store-hostile, tests/soak store-crowd."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""The comparison of crun with torchrun as a whole (tests/long torchrun): every row, a table, a count."""
+"""The comparison of crun with torchrun as a whole (tests/soak torchrun): every row, a table, a count."""
 
 import argparse
 import collections

@@ -1,4 +1,4 @@
-"""Running `crun ... train ...` and looking at what it left: shared by tests and campaigns."""
+"""Running `crun ... train ...` and looking at what it left: shared by tests and soak tests."""
 
 import json
 import os

@@ -1,6 +1,6 @@
 /*
  * What the kernel knows of a connection whose words have come and were not read. That words which wait for a lost packet
- * count alike needs a network that loses some: `tests/long rounds-loss`.
+ * count alike needs a network that loses some: `tests/soak rounds-loss`.
  */
 
 #include <setjmp.h>
