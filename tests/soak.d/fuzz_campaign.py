@@ -1,4 +1,4 @@
-"""A long fuzz run: tests/long fuzz [SECONDS [TARGET...]]. Each target for that long, one after another.
+"""The soak test fuzz: tests/soak fuzz [SECONDS [TARGET...]]. Each target for that long, one after another.
 
 Builds with clang into build-fuzz (CRUN_FUZZ_BUILD). What a run finds interesting stays in corpus/TARGET there, and
 the next one starts from it; what crashes a target stays in findings/TARGET. Prints executions and findings.
@@ -14,7 +14,7 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BUILD = pathlib.Path(os.environ.get("CRUN_FUZZ_BUILD", ROOT / "build-fuzz"))
 SEEDS = ROOT / "tests" / "fuzz" / "seeds"
-OPTIONS = ["-Dfuzz=enabled", "-Dbuildtype=debugoptimized", "-Dcuda=disabled", "-Db_lundef=false"]
+OPTIONS = ["-Dtests=enabled", "-Dfuzz=enabled", "-Dbuildtype=debugoptimized", "-Dcuda=disabled", "-Db_lundef=false"]
 SANITIZERS = {
     "ASAN_OPTIONS": "detect_leaks=1:abort_on_error=1:allocator_may_return_null=1",
     "UBSAN_OPTIONS": "print_stacktrace=1:halt_on_error=1",

@@ -79,10 +79,10 @@ def run(args, env=None, timeout=900):
         return 124, out.decode(errors="replace") + f"\ntimed out after {timeout} s", time.monotonic() - started
 
 
-def build(name, options, env=None):
+def build(name, options=(), env=None):
     """Configures and builds build-NAME; None when that fails (counted)."""
     folder = ROOT / name
-    options = list(options) + ([f"-Dwerror=true"] if WERROR else [])
+    options = ["-Dtests=enabled", *options, *(["-Dwerror=true"] if WERROR else [])]
     verb = ["--reconfigure"] if (folder / "build.ninja").exists() else []
     code, out, _ = run(["meson", "setup", *verb, str(folder), *options], env)
     if code == 0:
@@ -170,7 +170,7 @@ def pytest(folder, paths, env=None, markers=None, timeout=1800):
 
 def step_release():
     """gcc, release: unit tests, seeds of the fuzzers, then the programs and their real peers."""
-    folder = build("build", [])
+    folder = build("build")
     if folder:
         meson_tests(folder)
         pytest(folder, ["tests/integration"])
