@@ -1,6 +1,6 @@
 #pragma once
 
-/* cmocka.h needs these before it and says so nowhere. */
+/* cmocka.h uses what these define, and does not include them. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

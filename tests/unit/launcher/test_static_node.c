@@ -3,17 +3,14 @@
  * the node asks then, which has to be what torchrun's agents ask.
  */
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <cmocka.h>
 
 #include "launcher/rdzv/rdzv_static_json.h"
 #include "launcher/rdzv/rdzv_static.h"
+
+#include "tests/support/c/cmocka_fixed.h"
 
 static void put(struct rdzv_static *n, const void *bytes, size_t size)
 {

@@ -2,20 +2,17 @@
  * The client machine: conversations as said and answered, and every capture of a real client spoken again.
  */
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <cmocka.h>
 
 #include "base/buf.h"
 #include "base/cleanup.h"
 #include "base/err.h"
 #include "proto/client.h"
 #include "tests/support/c/transcript.h"
+
+#include "tests/support/c/cmocka_fixed.h"
 
 #define SPAN(text) ((struct wire_span){(const uint8_t *)(text), sizeof(text) - 1})
 #define KEY "\x02\0\0\0\0\0\0\0/k"

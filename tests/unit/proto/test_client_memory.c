@@ -3,19 +3,16 @@
  * not made, nothing of it is in the output, and what was there before goes on.
  */
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-#include <cmocka.h>
 
 #include "base/buf.h"
 #include "base/cleanup.h"
 #include "base/err.h"
 #include "proto/client.h"
 #include "tests/support/c/failing_alloc.h"
+
+#include "tests/support/c/cmocka_fixed.h"
 
 #define N_KEYS 40
 

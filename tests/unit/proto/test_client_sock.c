@@ -11,22 +11,19 @@
 #include <netinet/in.h>
 #include <poll.h>
 #include <pthread.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
-#include <cmocka.h>
 
 #include "base/cleanup.h"
 #include "base/err.h"
 #include "proto/client_sock.h"
+
+#include "tests/support/c/cmocka_fixed.h"
 
 #define SPAN(text) ((struct wire_span){(const uint8_t *)(text), sizeof(text) - 1})
 

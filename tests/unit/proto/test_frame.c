@@ -3,18 +3,15 @@
  * ours at its first wrong byte; nothing above the bound is waited for.
  */
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-#include <cmocka.h>
 
 #include "base/buf.h"
 #include "base/cleanup.h"
 #include "base/err.h"
 #include "proto/frame.h"
+
+#include "tests/support/c/cmocka_fixed.h"
 
 static const uint32_t nonce = 0x04030201;
 

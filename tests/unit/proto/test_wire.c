@@ -3,20 +3,17 @@
  * refused as soon as its length is there.
  */
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <cmocka.h>
 
 #include "base/buf.h"
 #include "base/cleanup.h"
 #include "base/err.h"
 #include "proto/wire.h"
 #include "tests/support/c/transcript.h"
+
+#include "tests/support/c/cmocka_fixed.h"
 
 static const struct wire_limits default_limits = WIRE_LIMITS_DEFAULT;
 

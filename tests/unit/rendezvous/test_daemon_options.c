@@ -2,15 +2,12 @@
  * crund's command line: what is taken, what is refused, and that the defaults are those of the library.
  */
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
-#include <cmocka.h>
 
 #include "base/err.h"
 #include "rendezvous/daemon_options.h"
+
+#include "tests/support/c/cmocka_fixed.h"
 
 static struct daemon_options options;
 static char error[512];

@@ -2,19 +2,15 @@
  * Counters as text: exactly what strtoll() accepts, checked against it.
  */
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-#include <cmocka.h>
-
 #include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 #include "base/err.h"
 #include "rendezvous/decimal.h"
+
+#include "tests/support/c/cmocka_fixed.h"
 
 /* What std::stoll() does with the text: throws (false) or returns. */
 static bool reference(const char *text, int64_t *ret)

@@ -2,18 +2,14 @@
  * The table of names against an array of flags: random insertions and removals across many resizes.
  */
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <cmocka.h>
-
-#include <stdio.h>
 
 #include "rendezvous/store_entry.h"
 #include "rendezvous/store_table.h"
+
+#include "tests/support/c/cmocka_fixed.h"
 
 enum { N_NAMES = 6000 };
 

@@ -3,16 +3,13 @@
  * referred to and let go.
  */
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-#include <cmocka.h>
 
 #include "rendezvous/blob.h"
 #include "rendezvous/outbox.h"
+
+#include "tests/support/c/cmocka_fixed.h"
 
 static struct blob *make_blob(struct blob_account *account, size_t size, uint8_t fill)
 {

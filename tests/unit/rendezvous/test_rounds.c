@@ -2,17 +2,14 @@
  * The rounds core, as conversations in virtual time: what agents say, and what each is told.
  */
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <cmocka.h>
 
 #include "base/err.h"
 #include "rendezvous/rounds.h"
+
+#include "tests/support/c/cmocka_fixed.h"
 
 #define MS UINT64_C(1000000)
 

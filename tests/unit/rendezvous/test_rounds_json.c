@@ -3,19 +3,16 @@
  * that is damaged is refused whole.
  */
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <cmocka.h>
 
 #include "base/buf.h"
 #include "base/cleanup.h"
 #include "rendezvous/rounds.h"
 #include "rendezvous/rounds_json.h"
+
+#include "tests/support/c/cmocka_fixed.h"
 
 #define MS UINT64_C(1000000)
 

@@ -2,18 +2,15 @@
  * What is said about jobs, and what of it on disk counts as whole.
  */
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
-#include <cmocka.h>
 
 #include "base/buf.h"
 #include "rendezvous/rounds.h"
 #include "rendezvous/rounds_file_os.h"
 #include "rendezvous/rounds_json.h"
 #include "rendezvous/rounds_log.h"
+
+#include "tests/support/c/cmocka_fixed.h"
 
 static struct rounds_job example(void)
 {

@@ -3,14 +3,9 @@
  * one message is not made, and everything else goes on.
  */
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include <cjson/cJSON.h>
-#include <cmocka.h>
 
 #include "base/buf.h"
 #include "base/cleanup.h"
@@ -20,6 +15,8 @@
 #include "rendezvous/rounds_json.h"
 #include "rendezvous/session_json.h"
 #include "tests/support/c/failing_alloc.h"
+
+#include "tests/support/c/cmocka_fixed.h"
 
 enum { N_NODES = 70 }; /* the tables grow on the way */
 

@@ -4,17 +4,11 @@
  * processes on real networks is in tests/integration/test_crund.py.
  */
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-#include <cmocka.h>
-
 #include <arpa/inet.h>
 #include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -23,6 +17,8 @@
 
 #include "rendezvous/server_impl_uv.h"
 #include "tests/support/c/failing_alloc.h"
+
+#include "tests/support/c/cmocka_fixed.h"
 
 enum { TURNS = 8, BIG = 300000 };
 

@@ -4,19 +4,13 @@
  * daemons are in tests/integration/test_rounds.py and test_rounds_state.py.
  */
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <cmocka.h>
-
 #include <dirent.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -24,6 +18,8 @@
 #include "rendezvous/server_impl_uv.h"
 #include "rendezvous/session_json.h"
 #include "tests/support/c/failing_alloc.h"
+
+#include "tests/support/c/cmocka_fixed.h"
 
 enum { TURNS = 4, PATIENCE_MS = 20000, N_CROWD = 40 };
 

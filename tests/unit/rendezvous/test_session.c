@@ -2,15 +2,12 @@
  * The agent's session core, as conversations in virtual time: what happens, and what the agent does then.
  */
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-#include <cmocka.h>
 
 #include "rendezvous/session.h"
+
+#include "tests/support/c/cmocka_fixed.h"
 
 #define MS UINT64_C(1000000)
 

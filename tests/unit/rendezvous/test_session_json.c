@@ -3,19 +3,16 @@
  * wrong is named.
  */
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
-#include <cmocka.h>
 
 #include "base/buf.h"
 #include "base/cleanup.h"
 #include "base/err.h"
 #include "proto/frame.h"
 #include "rendezvous/session_json.h"
+
+#include "tests/support/c/cmocka_fixed.h"
 
 #define A_CAUSE                                                                                              \
     {                                                                                                        \

@@ -3,16 +3,13 @@
  * and PYTHONHASHSEED=1.
  */
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-#include <cmocka.h>
 
 #include "base/err.h"
 #include "rendezvous/siphash.h"
+
+#include "tests/support/c/cmocka_fixed.h"
 
 static const struct {
     const char *text;

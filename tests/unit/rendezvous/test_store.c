@@ -6,18 +6,15 @@
  * stands for an empty word.
  */
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <cmocka.h>
 
 #include "base/cleanup.h"
 #include "base/err.h"
 #include "tests/support/c/store_harness.h"
+
+#include "tests/support/c/cmocka_fixed.h"
 
 struct line {
     unsigned client;

@@ -4,18 +4,15 @@
  * gives everything back.
  */
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <cmocka.h>
 
 #include "base/err.h"
 #include "tests/support/c/failing_alloc.h"
 #include "tests/support/c/store_harness.h"
+
+#include "tests/support/c/cmocka_fixed.h"
 
 enum { BIG = 40000, N_CLIENTS = 4 };
 

@@ -6,16 +6,13 @@
  */
 
 #include <errno.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <cmocka.h>
 
 #include "tests/support/c/store_harness.h"
+
+#include "tests/support/c/cmocka_fixed.h"
 
 enum { N_CLIENTS = 5, N_NAMES = 6, VALUE_MAX = 600, QUEUE_MAX = 64, REPLY_MAX = 1 << 16, N_STEPS = 4000 };
 

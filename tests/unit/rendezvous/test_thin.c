@@ -3,18 +3,14 @@
  * count alike needs a network that loses some: `tests/soak rounds-loss`.
  */
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include "rendezvous/tcp_liveness_os.h"
+
+#include "tests/support/c/cmocka_fixed.h"
 
 struct pair {
     int listener, near, far;

@@ -5,19 +5,16 @@
  * of keys in a LIST_KEYS reply is free.
  */
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <cmocka.h>
 
 #include "base/cleanup.h"
 #include "base/err.h"
 #include "tests/support/c/store_harness.h"
 #include "tests/support/c/transcript.h"
+
+#include "tests/support/c/cmocka_fixed.h"
 
 static const char *const defects[] = {
     "06b-",               /* COMPARE_SET that stores nothing releases waiters */

@@ -10,9 +10,7 @@
 
 #include <errno.h>
 #include <poll.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,13 +18,14 @@
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
-#include <cmocka.h>
 
 #include <cuda_runtime_api.h>
 
 #include "base/err.h"
 #include "tests/fakes/fake_nccl.h"
 #include "worker-runtime/crw.h"
+
+#include "tests/support/c/cmocka_fixed.h"
 
 enum { WORLD = 3, BATCH = 4, N_ITEMS = 64, N_FEATURES = 20, TIMEOUT_MS = 20000, N_ENTRIES = 256, KILLED = 2 };
 

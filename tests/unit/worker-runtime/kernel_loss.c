@@ -5,12 +5,11 @@
 #include "tests/unit/worker-runtime/kernel_support.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <string.h>
-#include <cmocka.h>
 
 #include "base/err.h"
+
+#include "tests/support/c/cmocka_fixed.h"
 
 static const struct cpu_kernels *const twin = &cpu_kernels_ref;
 

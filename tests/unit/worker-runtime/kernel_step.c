@@ -6,13 +6,12 @@
 #include "tests/unit/worker-runtime/kernel_support.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <string.h>
-#include <cmocka.h>
 
 #include "base/err.h"
 #include "worker-runtime/crw.h"
+
+#include "tests/support/c/cmocka_fixed.h"
 
 enum { N_STEPS = 5, N_SAMPLES = 64 };
 

@@ -1,14 +1,13 @@
 #include "tests/unit/worker-runtime/kernel_support.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <cmocka.h>
 
 #include "worker-runtime/crw.h"
+
+#include "tests/support/c/cmocka_fixed.h"
 
 enum { N_BLOCKS_MAX = 4096, N_RESULTS_MAX = 65536 };
 

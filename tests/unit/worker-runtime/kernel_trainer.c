@@ -9,16 +9,15 @@
 #include "worker-runtime/cuda/backend_os.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
-#include <cmocka.h>
 
 #include <cuda_runtime_api.h>
 
 #include "base/err.h"
 #include "worker-runtime/model/model.h"
+
+#include "tests/support/c/cmocka_fixed.h"
 
 enum { N_ITEMS = 40, BATCH = 6, N_STATES = 2, TIMEOUT_MS = 10000 };
 

@@ -7,14 +7,13 @@
 #include "worker-runtime/cuda/backend_os.h"
 
 #include <dlfcn.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <cmocka.h>
 
 #include "worker-runtime/crw.h"
+
+#include "tests/support/c/cmocka_fixed.h"
 
 static const char *cuda_folder, *other_folder;
 

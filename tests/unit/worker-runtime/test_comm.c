@@ -12,10 +12,7 @@
 #include <math.h>
 #include <poll.h>
 #include <pthread.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,7 +22,8 @@
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
-#include <cmocka.h>
+
+#include "tests/support/c/cmocka_fixed.h"
 
 enum { TIMEOUT_MS = 20000, RANKS_MAX = 8 };
 

@@ -4,13 +4,11 @@
 
 #include "worker-runtime/cuda/cuda_comm_init.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <string.h>
-#include <cmocka.h>
 
 #include "base/err.h"
+
+#include "tests/support/c/cmocka_fixed.h"
 
 enum { WORLD = 4 };
 

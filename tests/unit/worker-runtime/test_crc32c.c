@@ -1,14 +1,11 @@
 /* CRC-32C: known answers, and the instruction against the table. */
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <cmocka.h>
-
 #include <string.h>
 
 #include "worker-runtime/base/crc32c.h"
 #include "worker-runtime/crw.h"
+
+#include "tests/support/c/cmocka_fixed.h"
 
 static void test_known_answers(void **state)
 {

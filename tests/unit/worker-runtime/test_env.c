@@ -6,13 +6,11 @@
 #include "worker-runtime/crw.h"
 #include "worker-runtime/base/env_os.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <cmocka.h>
+
+#include "tests/support/c/cmocka_fixed.h"
 
 static const char *const torchrun_variables[][2] = {
     {"RANK", "5"},

@@ -2,18 +2,14 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <setjmp.h>
 #include <string.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "worker-runtime/base/error.h"
+
+#include "tests/support/c/cmocka_fixed.h"
 
 static char folder[] = "/tmp/test_error_file_XXXXXX", path[64];
 

@@ -6,18 +6,17 @@
 #include "worker-runtime/data/host_cache_os.h"
 
 #include <errno.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
-#include <cmocka.h>
 
 #include "proto/worker_memory.h"
+
+#include "tests/support/c/cmocka_fixed.h"
 
 enum { SIZE = 10000 };
 

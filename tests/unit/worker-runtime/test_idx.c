@@ -6,9 +6,6 @@
 #include "worker-runtime/crw.h"
 
 #include <errno.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,9 +13,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include <zlib.h>
-#include <cmocka.h>
 
 #include "proto/worker_memory.h"
+
+#include "tests/support/c/cmocka_fixed.h"
 
 enum { N_IMAGES = 3, ROWS = 4, COLUMNS = 5, IMAGE_FILE = 16 + N_IMAGES * ROWS * COLUMNS };
 

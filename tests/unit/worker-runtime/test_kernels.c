@@ -4,11 +4,6 @@
  * optimizers: to the last bit.
  */
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <cmocka.h>
-
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,6 +12,8 @@
 #include "base/err.h"
 #include "worker-runtime/crw.h"
 #include "worker-runtime/kernels/cpu/kernels.h"
+
+#include "tests/support/c/cmocka_fixed.h"
 
 static const double tolerance = 1e-5;
 

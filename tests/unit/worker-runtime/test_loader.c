@@ -2,17 +2,14 @@
  * The prefetching loader: what it hands out is what the sampler says, however far ahead it works.
  */
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <cmocka.h>
-
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/err.h"
 #include "worker-runtime/crw.h"
+
+#include "tests/support/c/cmocka_fixed.h"
 
 enum { N_SAMPLES = 103, BATCH = 8, WORLD = 2 };
 

@@ -3,11 +3,6 @@
  * with every table of kernels that this processor can run.
  */
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <cmocka.h>
-
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,6 +11,8 @@
 #include "tests/unit/worker-runtime/torch_vectors.h"
 #include "worker-runtime/crw.h"
 #include "worker-runtime/model/model.h"
+
+#include "tests/support/c/cmocka_fixed.h"
 
 enum { N = 6, CLASSES = 5 };
 

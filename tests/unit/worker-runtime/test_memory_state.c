@@ -3,12 +3,6 @@
  * is killed at any instant, and what is no longer to be used.
  */
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -22,6 +16,8 @@
 
 #include "proto/worker_memory.h"
 #include "worker-runtime/group/group_os.h"
+
+#include "tests/support/c/cmocka_fixed.h"
 
 enum { N_BYTES = 100000, KIND = 7, KILLS = 60 };
 

@@ -4,11 +4,6 @@
  * processor can run has to pass.
  */
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <cmocka.h>
-
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,6 +13,8 @@
 #include "tests/unit/worker-runtime/torch_vectors.h"
 #include "worker-runtime/crw.h"
 #include "worker-runtime/model/model.h"
+
+#include "tests/support/c/cmocka_fixed.h"
 
 static const struct crw_layer odd[] = {
     {CRW_LAYER_CONV2D, "c1", 3, 5, 3},

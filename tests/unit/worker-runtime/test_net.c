@@ -11,14 +11,12 @@
 #include "tests/unit/worker-runtime/elements.h"
 
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
-#include <cmocka.h>
+
+#include "tests/support/c/cmocka_fixed.h"
 
 /* ------------------------------------------------------------------ hosts */
 

@@ -3,11 +3,6 @@
  * square roots come from a vector library in PyTorch).
  */
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <cmocka.h>
-
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,6 +10,8 @@
 #include "base/err.h"
 #include "tests/unit/worker-runtime/torch_vectors.h"
 #include "worker-runtime/crw.h"
+
+#include "tests/support/c/cmocka_fixed.h"
 
 static void draw(uint64_t seed, float *out, size_t count, float a, float b)
 {

@@ -5,14 +5,12 @@
 
 #include "worker-runtime/perf/perf.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-#include <cmocka.h>
+
+#include "tests/support/c/cmocka_fixed.h"
 
 #define CHECK(condition)                                                                                     \
     do {                                                                                                     \

@@ -3,16 +3,13 @@
  * failures on request.
  */
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <cmocka.h>
-
 #include <math.h>
 
 #include "base/err.h"
 #include "worker-runtime/programs/fault.h"
 #include "worker-runtime/programs/schedule.h"
+
+#include "tests/support/c/cmocka_fixed.h"
 
 static struct schedule schedule_of(const char *text)
 {

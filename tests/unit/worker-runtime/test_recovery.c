@@ -3,13 +3,9 @@
  * ranks can have, against a plain reading of the rules.
  */
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include "worker-runtime/programs/recovery.h"
+
+#include "tests/support/c/cmocka_fixed.h"
 
 enum { NONE = RECOVERY_NONE };
 

@@ -5,15 +5,13 @@
 
 #include "worker-runtime/crw.h"
 
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-#include <cmocka.h>
+
+#include "tests/support/c/cmocka_fixed.h"
 
 enum { COUNT = 10007 };
 

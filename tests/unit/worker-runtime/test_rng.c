@@ -1,10 +1,5 @@
 /* Random numbers and permutations against PyTorch's own output. */
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <cmocka.h>
-
 #include <stdlib.h>
 #include <string.h>
 #include <zlib.h>
@@ -12,6 +7,8 @@
 #include "base/err.h"
 #include "tests/unit/worker-runtime/torch_vectors.h"
 #include "worker-runtime/crw.h"
+
+#include "tests/support/c/cmocka_fixed.h"
 
 static void test_uniform(void **state)
 {

@@ -4,12 +4,10 @@
 
 #include "worker-runtime/checkpoint/safetensors.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-#include <cmocka.h>
+
+#include "tests/support/c/cmocka_fixed.h"
 
 /* A file with this JSON and so many bytes of data; in memory of exactly its size, for the sanitizer. */
 static uint8_t *make_file(const char *json, size_t data_size, size_t *ret_size)

@@ -1,16 +1,13 @@
 /* Who takes which samples: PyTorch's DistributedSampler, and what ours adds, going on at another world size.
  */
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <cmocka.h>
-
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/err.h"
 #include "worker-runtime/crw.h"
+
+#include "tests/support/c/cmocka_fixed.h"
 
 static struct crw_sampler *sampler_for(struct crw_sampler_options options)
 {

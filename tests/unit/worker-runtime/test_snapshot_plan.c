@@ -4,11 +4,9 @@
 
 #include "worker-runtime/checkpoint/snapshot_plan.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdint.h>
 #include <string.h>
-#include <cmocka.h>
+
+#include "tests/support/c/cmocka_fixed.h"
 
 static void names_and_steps_agree(void **state)
 {
