@@ -11,13 +11,12 @@ import jobs
 import nodes as lib
 import nodes_campaign as campaign
 from crund import Crund
-from strict import skip
+from strict import skip_if
 
 
 @pytest.fixture(scope="module")
 def fabric():
-    if reason := fabrics.missing():
-        skip(reason)
+    skip_if(fabrics.missing())
     with fabrics.Fabric(campaign.N_HOSTS) as made:
         yield made
 

@@ -12,7 +12,7 @@ import pytest
 import fabric as fabrics
 import jobs
 import nodes as lib
-from strict import skip
+from strict import skip_if
 
 LONG = os.environ.get("CRUN_TESTS_SOAK") == "1"  # tests/soak leaving
 GONE_S = 20 if LONG else 28  # schedulers kill after 30, and the machine of a short test may be busy
@@ -20,8 +20,7 @@ GONE_S = 20 if LONG else 28  # schedulers kill after 30, and the machine of a sh
 
 @pytest.fixture(scope="module")
 def fabric():
-    if reason := fabrics.missing():
-        skip(reason)
+    skip_if(fabrics.missing())
     with fabrics.Fabric(2) as made:
         yield made
 

@@ -14,7 +14,7 @@ import pytest
 import fabric as fabrics
 import jobs
 import nodes as lib
-from strict import skip
+from strict import skip_if
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 MEETS = ROOT / "tests" / "workers" / "meets.py"
@@ -30,8 +30,7 @@ WITH_DNS = "hosts: files dns\n"
 @pytest.fixture(scope="module")
 def fabric():
     """The first host has a second network card, which leads nowhere."""
-    if reason := fabrics.missing():
-        skip(reason)
+    skip_if(fabrics.missing())
     with fabrics.Fabric(N_HOSTS) as made:
         space = made.space(0)
         fabrics.sh(f"ip -n {space} link add eth1 type veth peer name nowhere && ip -n {space} link set eth1 up && "
@@ -42,8 +41,7 @@ def fabric():
 @pytest.fixture
 def fabric6():
     """The same hosts without IPv4."""
-    if reason := fabrics.missing():
-        skip(reason)
+    skip_if(fabrics.missing())
     with fabrics.Fabric(N_HOSTS) as made:
         for host in range(N_HOSTS):
             fabrics.sh(f"ip -n {made.space(host)} addr del {made.address(host)}/24 dev eth0")
@@ -212,8 +210,7 @@ def test_static_with_a_name_that_comes_late(fabric, tmp_path, resolver):
 @pytest.fixture
 def translated():
     """Hosts 1 and 2 are behind host 0 of another network, which masquerades: everybody else sees its address."""
-    if reason := fabrics.missing():
-        skip(reason)
+    skip_if(fabrics.missing())
     with fabrics.Fabric(2) as outside, fabrics.Fabric(2, network=78) as inside:
         router = outside.space(1)
         fabrics.sh(f"ip -n {inside.hub} link add way type veth peer name inner netns {router} && "

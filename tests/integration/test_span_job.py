@@ -1,15 +1,16 @@
 """libcrw's ranks on several hosts, without a launcher: the same numbers as on one, and deaths that are heard."""
 
 import json
-import os
 import re
 import signal
 import time
 
 import pytest
 
+import fabric as fabrics
 import jobs
-from span_job import Network, SpanJob
+from span_job import SpanJob
+from strict import skip_if
 
 PERF = str(jobs.build_folder() / "worker-runtime" / "crw-perf")
 
@@ -17,13 +18,9 @@ PERF = str(jobs.build_folder() / "worker-runtime" / "crw-perf")
 @pytest.fixture(scope="module")
 def network():
     """Three hosts."""
-    try:
-        with Network(3) as n:
-            yield n
-    except (RuntimeError, FileNotFoundError) as error:
-        if os.environ.get("CRUN_TESTS_STRICT") == "1":
-            raise
-        pytest.skip(f"cannot make network namespaces: {error}")
+    skip_if(fabrics.missing())
+    with fabrics.Fabric(3) as made:
+        yield made
 
 
 def parameters(sizes, program, *args, network=None):

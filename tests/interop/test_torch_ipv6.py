@@ -6,7 +6,7 @@ import pytest
 
 import fabric as fabrics
 import nodes as lib
-from strict import skip
+from strict import skip_if
 from test_static_nodes import WORKER
 
 ETC = {"hosts": "::1 localhost\n", "nsswitch.conf": "hosts: files\n"}
@@ -14,8 +14,7 @@ ETC = {"hosts": "::1 localhost\n", "nsswitch.conf": "hosts: files\n"}
 
 @pytest.fixture
 def fabric():
-    if reason := fabrics.missing():
-        skip(reason)
+    skip_if(fabrics.missing())
     with fabrics.Fabric(2) as made:
         for host in range(2):
             fabrics.sh(f"ip -n {made.space(host)} addr del {made.address(host)}/24 dev eth0")

@@ -87,6 +87,11 @@ class Fabric:
         """"down": the cable is pulled at the switch; "up"."""
         sh(f"ip -n {self.hub} link set p{host} {state}")
 
+    def forget_neighbours(self):
+        """Else a host that was not there while its link was down has "No route to host" for seconds."""
+        for host in range(self.n_hosts):
+            sh(f"ip -n {self.space(host)} neigh flush all")
+
     def drop(self, host, hook, condition=""):
         """Packets at that host's "input" or "output" vanish, if the condition (of nft) holds."""
         rules = (f"add table inet test; add chain inet test {hook} {{ type filter hook {hook} priority 0; }};"

@@ -10,3 +10,9 @@ def skip(reason):
     if os.environ.get("CRUN_TESTS_STRICT") == "1":
         pytest.fail(f"{reason} (CRUN_TESTS_STRICT=1)", pytrace=False)
     pytest.skip(reason)
+
+
+def skip_if(reason):
+    """The same, unless there is no reason."""
+    if reason:
+        skip(reason)
