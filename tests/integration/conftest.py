@@ -21,11 +21,6 @@ def pytest_configure(config):
     config.addinivalue_line("markers", "sanitize: also run against programs built with AddressSanitizer")
 
 
-@pytest.fixture(autouse=True)
-def not_for_ever():
-    yield from jobs.within(240)
-
-
 @pytest.fixture(scope="session")
 def small_data(tmp_path_factory):
     """The first 640 training and 200 test images, plain: tests that start often need not inflate 70,000."""

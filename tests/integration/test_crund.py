@@ -17,7 +17,8 @@ import time
 import pytest
 
 import jobs
-from crund import VALIDATE, Client, Closed, Crund, message, multi_set, wait_until
+from crund import VALIDATE, Client, Closed, Crund, message, multi_set
+from jobs import wait_until
 from strict import skip
 
 BUILD = pathlib.Path(os.environ.get("CRUN_BUILD", pathlib.Path(__file__).resolve().parents[2] / "build"))

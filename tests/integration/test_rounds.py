@@ -11,7 +11,8 @@ import time
 
 import pytest
 
-from crund import Closed, Crund, message, wait_until
+from crund import Closed, Crund, message
+from jobs import wait_until
 from session_agent import OPENING, Agent
 
 BUILD = pathlib.Path(os.environ.get("CRUN_BUILD", pathlib.Path(__file__).resolve().parents[2] / "build"))

@@ -14,7 +14,8 @@ import time
 import pytest
 
 import nodes as lib
-from crund import Closed, Crund, wait_until
+from crund import Closed, Crund
+from jobs import wait_until
 from session_agent import Agent
 
 BUILD = pathlib.Path(os.environ.get("CRUN_BUILD", pathlib.Path(__file__).resolve().parents[2] / "build"))

@@ -11,7 +11,8 @@ import time
 import pytest
 
 import jobs
-from crund import Crund, wait_until
+from crund import Crund
+from jobs import wait_until
 
 # The launching side does not import torch, so its threads cannot disturb the jobs.
 PATIENCE_S = 300  # six processes import PyTorch at once, on a machine that may be busy with something else

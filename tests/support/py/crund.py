@@ -107,7 +107,31 @@ class Closed(Exception):
     """The server ended the connection."""
 
 
-class Client:
+class Stream:
+    """A socket whose end is the exception Closed, however it ends."""
+
+    socket = None
+
+    def send(self, data):
+        try:
+            self.socket.sendall(data)
+        except (ConnectionResetError, BrokenPipeError) as e:
+            raise Closed from e
+
+    def read(self, n):
+        out = b""
+        while len(out) < n:
+            try:
+                piece = self.socket.recv(n - len(out))
+            except ConnectionResetError as e:
+                raise Closed from e
+            if not piece:
+                raise Closed
+            out += piece
+        return out
+
+
+class Client(Stream):
     """A validated connection, unless told otherwise."""
 
     def __init__(self, host, port, validate=True, timeout=60, path=None, rcvbuf=None):
@@ -132,24 +156,6 @@ class Client:
 
     def close(self):
         self.socket.close()
-
-    def send(self, data):
-        try:
-            self.socket.sendall(data)
-        except (ConnectionResetError, BrokenPipeError) as e:
-            raise Closed from e
-
-    def read(self, n):
-        out = b""
-        while len(out) < n:
-            try:
-                piece = self.socket.recv(n - len(out))
-            except ConnectionResetError as e:
-                raise Closed from e
-            if not piece:
-                raise Closed
-            out += piece
-        return out
 
     def read_vec(self):
         return self.read(struct.unpack("<Q", self.read(8))[0])
@@ -197,12 +203,3 @@ class Client:
             return True
         except TimeoutError:
             return False
-
-
-def wait_until(condition, timeout=60, step=0.01):
-    deadline = time.monotonic() + timeout
-    while time.monotonic() < deadline:
-        if condition():
-            return True
-        time.sleep(step)
-    return False

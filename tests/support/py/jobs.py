@@ -142,14 +142,18 @@ def workers_named(crun_pid, name):
     return found
 
 
-def wait_for(condition, timeout=60, interval=0.002):
+def wait_until(condition, timeout=60, interval=0.01):
+    """What the condition returned at last: False or the like where it never held."""
     deadline = time.monotonic() + timeout
-    while time.monotonic() < deadline:
-        value = condition()
-        if value:
-            return value
+    while not (value := condition()) and time.monotonic() < deadline:
         time.sleep(interval)
-    raise AssertionError("waited too long")
+    return value
+
+
+def wait_for(condition, timeout=60, interval=0.002):
+    if value := wait_until(condition, timeout, interval):
+        return value
+    raise AssertionError(f"waited for {timeout} s")
 
 
 def kill(pid, sig=signal.SIGKILL):

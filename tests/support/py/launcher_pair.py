@@ -11,17 +11,16 @@ import dataclasses
 import json
 import os
 import pathlib
-import random
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
 
 import jobs
 import launches
+from nodes import free_port
 
 SCRIPTS = jobs.ROOT / "tests" / "interop" / "scripts"
 TORCHRUN_SCRIPT = pathlib.Path(sys.executable).parent / "torchrun"
@@ -117,14 +116,6 @@ def send_signals(process, box, row):
             process.wait(5)
 
 
-def free_port():
-    """One that nobody gets by chance: below those that the kernel hands out."""
-    while True:
-        port = random.randrange(15000, 32000)
-        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
-            return str(port)
-
-
 def with_port(row, port):
     return dataclasses.replace(row, words=[word.replace("@PORT@", port) for word in row.words],
                                env={name: value.replace("@PORT@", port) for name, value in row.env.items()})
@@ -135,7 +126,7 @@ def start_signals(row):
 
 
 def run(launcher, row, box):
-    port = free_port()
+    port = str(free_port())
     row = with_port(row, port)
     box.fill(row)
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err, tempfile.TemporaryFile() as given:

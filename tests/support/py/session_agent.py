@@ -7,7 +7,7 @@ import socket
 import struct
 import time
 
-from crund import VALIDATE, Closed, message
+from crund import VALIDATE, Stream, message
 
 OPENING = b"\xc5crun/1\n"
 PARAMS = {
@@ -16,7 +16,7 @@ PARAMS = {
 }
 
 
-class Agent:
+class Agent(Stream):
     """One node. Every connection of it says the same nonce; `report` is what it would say about itself now."""
 
     names = itertools.count()
@@ -59,24 +59,6 @@ class Agent:
         self.send(VALIDATE + message("PING", 4711))
         assert self.read(4) == struct.pack("<I", 4711)
         return self
-
-    def send(self, data):
-        try:
-            self.socket.sendall(data)
-        except (ConnectionResetError, BrokenPipeError) as e:
-            raise Closed from e
-
-    def read(self, n):
-        out = b""
-        while len(out) < n:
-            try:
-                piece = self.socket.recv(n - len(out))
-            except ConnectionResetError as e:
-                raise Closed from e
-            if not piece:
-                raise Closed
-            out += piece
-        return out
 
     def send_body(self, body):
         text = body if isinstance(body, bytes) else json.dumps(body).encode()
