@@ -15,20 +15,13 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
+
+#include "tests/support/c/clock.h"
 
 enum { ROUNDS_MAX = 1000, TIMEOUT_MS = 60000 };
 
 static const size_t sizes[] = {4, 64, 1024, 2048, 4096, 8192, 65536, 900904, 4u << 20, 26000000, 32u << 20};
-
-static double now_s(void)
-{
-    struct timespec t;
-
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
-}
 
 static void must(int r)
 {

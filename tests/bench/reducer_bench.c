@@ -12,21 +12,14 @@
 
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
+
+#include "tests/support/c/clock.h"
 
 enum { LAYERS = 16, STEPS_MAX = 1000 };
 
 struct bench {
     int steps;
 };
-
-static double now_us(void)
-{
-    struct timespec t;
-
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec * 1e6 + (double)t.tv_nsec / 1e3;
-}
 
 static volatile float start = 1; /* what the compiler cannot know */
 

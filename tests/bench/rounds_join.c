@@ -8,13 +8,14 @@
 
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
 
 #include "base/buf.h"
 #include "proto/frame.h"
 #include "rendezvous/rounds.h"
 #include "rendezvous/rounds_json.h"
 #include "rendezvous/session_json.h"
+
+#include "tests/support/c/clock.h"
 
 struct bench {
     struct rounds rounds;
@@ -25,14 +26,6 @@ struct bench {
     uint64_t n_in, n_out; /* bytes */
     struct buf disk;
 };
-
-static double now_ms(void)
-{
-    struct timespec t;
-
-    (void)clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec * 1e3 + (double)t.tv_nsec / 1e6;
-}
 
 static void require(bool holds, const char *what)
 {

@@ -14,8 +14,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
+
+#include "tests/support/c/clock.h"
 
 enum { BATCH = 64, TENSORS_MAX = 32 };
 static const double GOAL = 0.01;
@@ -29,14 +30,6 @@ struct training {
     size_t n_tensors, n_bytes;
     uint64_t step;
 };
-
-static double now_s(void)
-{
-    struct timespec t;
-
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
-}
 
 static void must(int r)
 {

@@ -14,11 +14,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "base/buf.h"
 #include "proto/wire.h"
 #include "rendezvous/store.h"
+
+#include "tests/support/c/clock.h"
 
 struct sim_client {
     struct store_client client;
@@ -36,14 +37,6 @@ static _Noreturn void die(const char *what)
 {
     (void)fprintf(stderr, "store_crowd: %s\n", what);
     exit(1);
-}
-
-static double now_s(void)
-{
-    struct timespec t;
-
-    (void)clock_gettime(CLOCK_MONOTONIC, &t); /* cannot fail */
-    return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
 }
 
 /* The answer to one client's request leaves the outbox: size bytes, which are copied to `to`. */

@@ -11,9 +11,9 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "tests/support/c/clock.h"
 #include "tests/support/c/cmocka_fixed.h"
 
 enum { RANKS_MAX = 8, CHECK_FAILED = 99 };
@@ -28,14 +28,6 @@ enum { RANKS_MAX = 8, CHECK_FAILED = 99 };
     } while (0)
 
 typedef int (*worker_fn)(struct crw_group *group, void *data);
-
-static double now_ms(void)
-{
-    struct timespec t;
-
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec * 1e3 + (double)t.tv_nsec / 1e6;
-}
 
 static void run(int world_size, worker_fn function)
 {

@@ -20,9 +20,9 @@
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "tests/support/c/clock.h"
 #include "tests/support/c/cmocka_fixed.h"
 
 enum { TIMEOUT_MS = 20000, RANKS_MAX = 8 };
@@ -38,14 +38,6 @@ enum { TIMEOUT_MS = 20000, RANKS_MAX = 8 };
     } while (0)
 
 typedef void (*body_fn)(struct shm *shm);
-
-static double now_ms(void)
-{
-    struct timespec t;
-
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec * 1e3 + (double)t.tv_nsec / 1e6;
-}
 
 /* ------------------------------------------------------------------ ranks as processes */
 

@@ -18,31 +18,15 @@
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "tests/support/c/clock.h"
 #include "tests/support/c/cmocka_fixed.h"
+#include "tests/support/c/rank_check.h"
 
 enum { RANKS_MAX = 4 };
 
 static int generation; /* of the test that runs: each has keys of its own */
-
-/* In a rank a failed check ends the rank; the test sees it in the exit code. */
-#define CHECK(condition)                                                                                     \
-    do {                                                                                                     \
-        if (!(condition)) {                                                                                  \
-            fprintf(stderr, "%s:%d: %s (%s)\n", __FILE__, __LINE__, #condition, crw_error_message());        \
-            _exit(1);                                                                                        \
-        }                                                                                                    \
-    } while (0)
-
-static double now_ms(void)
-{
-    struct timespec t;
-
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec * 1e3 + (double)t.tv_nsec / 1e6;
-}
 
 /* ------------------------------------------------------------------ ranks */
 
