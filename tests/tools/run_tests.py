@@ -118,13 +118,13 @@ def fuzz():
 
 @step
 def documents():
-    """Manual pages without a warning; the README names commands that exist."""
+    """Manual pages without a warning; the README files name commands that exist."""
     for page in sorted((ROOT / "man").glob("*.[1-8]")):
         code, out, _ = run(["mandoc", "-T", "lint", "-W", "warning", str(page)])
         count(f"mandoc {page.name}", code == 0 and not out.strip(), out)
-    readme = (ROOT / "README.md").read_text()
-    for command in re.findall(r"^(tests/\S+)", readme, re.M):
-        count(f"README command {command}", os.access(ROOT / command, os.X_OK))
+    for readme in ("README.md", "tests/README.md"):
+        for command in sorted(set(re.findall(r"^ *(tests/\S+)", (ROOT / readme).read_text(), re.M))):
+            count(f"{readme}: command {command}", os.access(ROOT / command, os.X_OK))
 
 
 def main():
