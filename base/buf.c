@@ -41,6 +41,7 @@ static int buf_grow(struct buf *b, size_t capacity)
         data = malloc(capacity);
         if (!data)
             return -ENOMEM;
+        assert(b->data); /* begin is past something */
         memcpy(data, b->data + b->begin, buf_size(b));
         free(b->data);
     }

@@ -47,6 +47,7 @@ void client_finish(struct client *c)
 
 static struct client_pending *pending_at(struct client *c, size_t i)
 {
+    assert(c->pending_capacity > 0);
     return &c->pending[(c->first_pending + i) % c->pending_capacity];
 }
 

@@ -678,7 +678,7 @@ static int ask_plain(struct client_sock *s, enum wire_op op, struct wire_reply *
 
 int client_sock_num_keys(struct client_sock *s, int64_t *ret_n_keys)
 {
-    struct wire_reply reply;
+    struct wire_reply reply = {0};
     int r = ask_plain(s, WIRE_OP_GETNUMKEYS, &reply);
 
     if (!r)

@@ -209,14 +209,16 @@ void listeners_close(struct server *s)
 
 static uint16_t bound_port(int fd)
 {
-    struct sockaddr_storage address;
+    union {
+        struct sockaddr any;
+        struct sockaddr_in v4;
+        struct sockaddr_in6 v6;
+    } address = {0};
     socklen_t size = sizeof(address);
 
-    if (getsockname(fd, (struct sockaddr *)&address, &size) < 0)
+    if (getsockname(fd, &address.any, &size) < 0)
         return 0;
-    if (address.ss_family == AF_INET6)
-        return ntohs(((struct sockaddr_in6 *)&address)->sin6_port);
-    return ntohs(((struct sockaddr_in *)&address)->sin_port);
+    return ntohs(address.any.sa_family == AF_INET6 ? address.v6.sin6_port : address.v4.sin_port);
 }
 
 static int parse_address(const char *host, uint16_t port, struct sockaddr_storage *ret, socklen_t *ret_size)

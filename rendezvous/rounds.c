@@ -426,6 +426,7 @@ void rounds_step(struct rounds *r, const struct rounds_event *event)
     free_forgotten_job(r);
     switch (event->kind) {
     case ROUNDS_HELLO:
+        assert(event->session);
         if (!n) /* a connection has one hello */
             step_hello(r, event);
         break;
@@ -446,6 +447,7 @@ void rounds_step(struct rounds *r, const struct rounds_event *event)
             node_slow(n, event->slack_ns);
         break;
     case ROUNDS_DISCONNECTED:
+        assert(event->session);
         step_disconnected(event->session, event->now_ns);
         break;
     case ROUNDS_TIMER:

@@ -87,6 +87,7 @@ static void log_job_lines(struct rounds_shell *r, const struct rounds_job *job, 
 /* The frame of a view; NULL: memory is out. */
 static const struct buf *view_frame(struct rounds_shell *r, const struct session_view *view)
 {
+    /* Where padding differs, an equal view is encoded once more. NOLINTNEXTLINE(bugprone-suspicious-memory-comparison) */
     bool same = buf_size(&r->last_view_frame) > 0 && memcmp(view, &r->last_view, sizeof(*view)) == 0;
 
     if (same)

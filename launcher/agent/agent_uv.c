@@ -492,7 +492,7 @@ static void do_failed(struct agent *a, int worker)
         session_copy_text(cause.text, sizeof(cause.text),
                           "the parent process of the workers was killed from outside");
     }
-    if (cause.fatal)
+    if (w && cause.fatal)
         (void)snprintf(cause.text, sizeof(cause.text), "%.300s could not be started: %s", a->config->file,
                        strerror(w->status)); /* a cut one still helps */
     else if (w)

@@ -1,5 +1,6 @@
 #include "launcher/cli/numa.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <limits.h>
 #include <stdarg.h>
@@ -241,6 +242,8 @@ static int bind_exclusive(const struct numa_topology *t, const struct numa_cpus 
 {
     struct grouping cores = group_cpus(t, own, false);
     int index = 0, n_places = places_of_node(t, place, &index);
+
+    assert(n_places > 0); /* its own at least */
     int share = cores.n_groups / n_places, rest = cores.n_groups % n_places;
     int from = index * share + (index < rest ? index : rest);
 

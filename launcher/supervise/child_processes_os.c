@@ -104,7 +104,7 @@ static bool contains(const pid_t *pids, size_t n, pid_t pid)
 
 int child_processes_signal(int signal, const pid_t *except, size_t n_except)
 {
-    pid_t pids[1024];
+    pid_t pids[1024] = {0};
     int n_signalled = 0;
 
     int n = child_processes_list(pids, (int)(sizeof(pids) / sizeof(pids[0])));

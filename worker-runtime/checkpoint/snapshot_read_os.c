@@ -12,6 +12,7 @@
 #include "worker-runtime/checkpoint/snapshot.h"
 #include "worker-runtime/checkpoint/snapshot_image.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -124,6 +125,7 @@ static int load_snapshot_entry(int folder_fd, const char *folder, uint64_t step,
     r = snapshot_load(folder_fd, name, path, &s);
     if (r != 0)
         return r;
+    assert(s);
     if (s->step != step) {
         r = crw_fail(CRW_E_DAMAGED, "snapshot %s holds step %" PRIu64 ": it was renamed", path, s->step);
         crw_snapshot_close(s);
@@ -193,6 +195,7 @@ int crw_snapshot_open_newest(const char *folder, const char *meta_key, const cha
         r = load_newest_snapshot(folder_fd, folder, entries, n, warn, warn_data, &s);
     if (r != 0)
         return r;
+    assert(s);
     r = check_meta(s, folder, meta_key, meta_value);
     if (r != 0) {
         crw_snapshot_close(s);

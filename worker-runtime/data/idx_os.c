@@ -95,7 +95,7 @@ static int fail_length(const char *path, uint64_t actual, uint64_t expected)
 static int open_plain(const char *path, int fd, uint64_t file_size, int n_dims, struct crw_idx *idx,
                       struct idx_owner *owner)
 {
-    uint64_t n_bytes;
+    uint64_t n_bytes = 0;
     void *mapping;
     int r;
 
@@ -158,7 +158,7 @@ static int read_gz(const char *path, gzFile gz, uint8_t *to, size_t n, size_t *r
 /* The content of an IDX file that is already known, inflated, by whichever rank. */
 static int use_content(const char *path, uint8_t *content, size_t size, int n_dims, struct crw_idx *idx)
 {
-    uint64_t n_bytes;
+    uint64_t n_bytes = 0;
     int r;
 
     if (size < header_size(n_dims))
@@ -177,7 +177,7 @@ static int inflate_all(const char *path, gzFile gz, uint64_t file_size, int n_di
 {
     _cleanup_free_ uint8_t *memory = NULL;
     uint8_t header[HEADER_MAX], beyond, *to;
-    uint64_t n_bytes;
+    uint64_t n_bytes = 0;
     size_t n;
     int r;
 

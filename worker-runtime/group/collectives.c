@@ -11,6 +11,7 @@
 #include "worker-runtime/base/error.h"
 #include "worker-runtime/group/group_os.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
@@ -19,6 +20,7 @@
 
 static int do_now(struct crw_group *group, struct lane *lane, const struct queued_call *call)
 {
+    assert(group);
     if (lane)
         lane_drain(lane);
     return call->run(group, call);

@@ -15,6 +15,7 @@
 #include "worker-runtime/group/group_os.h"
 #include "worker-runtime/base/stop_os.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -139,6 +140,7 @@ static int span_members(struct crw_group *group, const struct crw_group *from, u
 {
     _cleanup_free_ int *keys = calloc((size_t)n_members, sizeof(*keys));
 
+    assert(from->span);
     if (!keys)
         return crw_fail_errno(-ENOMEM, "cannot make a group");
     for (int i = 0; i < n_members; i++)

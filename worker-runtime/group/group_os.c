@@ -256,7 +256,7 @@ static int join(struct crw_group *group)
 {
     int number = atomic_fetch_add(&n_groups, 1);
     char key[KEY_SIZE];
-    int fd, r;
+    int fd = -1, r;
 
     if (group->env.local_world_size != group->env.world_size)
         return group_join_hosts(group, number);

@@ -236,8 +236,8 @@ void crw_model_init(struct crw_model *model, uint64_t seed)
         struct crw_tensor weight, bias;
         parameter_dims(layer, &weight, &bias);
         if (layer->kind == CRW_LAYER_LINEAR || layer->kind == CRW_LAYER_CONV2D) {
-            size_t n_outputs = tensor_count(&bias);
-            double fan_in = (double)(tensor_count(&weight) / n_outputs);
+            size_t n_outputs = tensor_count(&bias), n_inputs = tensor_count(&weight) / n_outputs;
+            double fan_in = (double)n_inputs;
             double gain = sqrt(2.0 / (1 + 5));
             double weight_bound = sqrt(3.0) * (gain / sqrt(fan_in)), bias_bound = 1 / sqrt(fan_in);
             crw_rng_uniform(&rng, model->tensors[tensor].data, tensor_count(&weight), (float)-weight_bound,

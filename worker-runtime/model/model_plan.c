@@ -303,7 +303,7 @@ static void plan_gradients(struct allocator *a)
         step->dy = take_floats(a, (size_t)model->max_batch * step->out.size);
         if (next) {
             next->dx = step->dy;
-            next->dx_stride = (size_t)(step->out.width * step->out.stored);
+            next->dx_stride = (size_t)step->out.width * (size_t)step->out.stored;
         }
     }
     model->d_output = model->steps[model->n_steps - 1].dy;

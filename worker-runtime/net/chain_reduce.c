@@ -126,6 +126,7 @@ static void combine(struct state *st)
 
     if (n == 0)
         return;
+    assert(st->partial > 0);
     begin = st->combined / st->partial;
     end = (st->combined + n) / st->partial;
     at = st->s->ring + st->combined % STREAM_RING;

@@ -78,7 +78,7 @@ void ref_norm_backward_input(int height, int width, int channels, const float *d
 static size_t window_index(const struct pool_shape *s, int row, int column, int place, int c)
 {
     int in_row = 2 * row + place / 2, in_column = 2 * column + place % 2;
-    return (size_t)((in_row * s->in_width + in_column) * s->channels + c);
+    return (size_t)(in_row * s->in_width + in_column) * (size_t)s->channels + (size_t)c;
 }
 
 /* The first largest wins; a NaN wins over everything, and the first NaN stays. */
