@@ -5,7 +5,7 @@
 #include "launcher/cli/visible_devices.h"
 #include "base/err.h"
 
-#include "cmocka_fixed.h"
+#include "tests/support/c/cmocka_fixed.h"
 
 static void test_count(void **state)
 {
