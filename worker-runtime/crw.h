@@ -48,7 +48,7 @@ CRW_EXPORT int crw_error_record(const char *message);
 /* "0.1.0" */
 CRW_EXPORT const char *crw_version(void);
 
-/* ------------------------------------------------------------------ launch environment */
+/* ---- launch environment ---- */
 
 struct crw_env {
     bool launched; /* RANK was set: somebody launched us; else a world of one */
@@ -66,7 +66,7 @@ struct crw_env {
 /* Reads the variables that crun (and torchrun) set. Without RANK: rank 0 of 1. CRW_E_ENVIRONMENT. */
 CRW_EXPORT int crw_env_read(struct crw_env *ret_env);
 
-/* ------------------------------------------------------------------ process group */
+/* ---- process group ---- */
 
 struct crw_group;
 
@@ -133,7 +133,7 @@ CRW_EXPORT bool crw_is_primary(const struct crw_group *group);
  */
 CRW_EXPORT int crw_shared_alloc(struct crw_group *group, size_t n_bytes, void **ret_data);
 
-/* ------------------------------------------------------------------ collectives */
+/* ---- collectives ---- */
 
 /*
  * All ranks of the group make the same calls in the same order; a call that differs (another function, count,
@@ -205,7 +205,7 @@ CRW_EXPORT bool crw_work_test(struct crw_work *work);
 /* Waits, frees the work and returns the call's result; its sentence becomes this thread's. */
 CRW_EXPORT int crw_work_wait(struct crw_work *work);
 
-/* ------------------------------------------------------------------ worker store and stopping */
+/* ---- worker store and stopping ---- */
 
 /* Worker store: the TCPStore at MASTER_ADDR:MASTER_PORT, keys as PyTorch's client writes them. */
 CRW_EXPORT int crw_store_set(struct crw_group *group, const char *key, const void *value, size_t n_bytes);
@@ -218,7 +218,7 @@ CRW_EXPORT int crw_store_add(struct crw_group *group, const char *key, int64_t a
  * action) or the launcher asked for a stop. Ranks may see it at different times: reduce it before acting. */
 CRW_EXPORT bool crw_stop_requested(const struct crw_group *group);
 
-/* ------------------------------------------------------------------ going on after a failure */
+/* ---- going on after a failure ---- */
 
 /*
  * Under crun --restart-policy=replace a rank that died is started again while the others go on. For that a program
@@ -267,7 +267,7 @@ CRW_EXPORT size_t crw_memory_list(const struct crw_memory *m, uint64_t ret_numbe
 /* The slot with that number; NULL when it is not there. */
 CRW_EXPORT const void *crw_memory_find(const struct crw_memory *m, uint64_t number);
 
-/* ------------------------------------------------------------------ random numbers */
+/* ---- random numbers ---- */
 
 /* PyTorch's CPU generator: MT19937, seeded with the low 32 bits. */
 struct crw_rng {
@@ -282,7 +282,7 @@ CRW_EXPORT void crw_rng_uniform(struct crw_rng *rng, float *out, size_t count, f
 /* torch.randperm(n, generator seeded with seed): bit for bit. n below 2^32 / 20. */
 CRW_EXPORT int crw_randperm(uint64_t seed, uint32_t n, uint32_t *out);
 
-/* ------------------------------------------------------------------ data sharding */
+/* ---- data sharding ---- */
 
 /*
  * torch.utils.data.DistributedSampler, resumable. The whole position is `consumed`: how many samples of
@@ -309,7 +309,7 @@ CRW_EXPORT uint64_t crw_sampler_consumed(const struct crw_sampler *s);
 /* Batches of batch_size left in this epoch for this rank. */
 CRW_EXPORT size_t crw_sampler_batches_left(const struct crw_sampler *s, size_t batch_size);
 
-/* ------------------------------------------------------------------ data files */
+/* ---- data files ---- */
 
 /* An IDX file of bytes (MNIST family), .gz or plain. */
 struct crw_idx {
@@ -325,7 +325,7 @@ struct crw_idx {
 CRW_EXPORT int crw_idx_open(const char *path, int n_dims, struct crw_idx *ret);
 CRW_EXPORT void crw_idx_close(struct crw_idx *idx);
 
-/* ------------------------------------------------------------------ batches */
+/* ---- batches ---- */
 
 /*
  * Batches in a sampler's order, gathered by a thread while the caller computes with the one before. How many
@@ -359,7 +359,7 @@ CRW_EXPORT int crw_loader_start(struct crw_loader *loader, uint64_t epoch, uint6
 /* The next batch; its arrays are the caller's to read until the next call. */
 CRW_EXPORT struct crw_batch crw_loader_next(struct crw_loader *loader);
 
-/* ------------------------------------------------------------------ models */
+/* ---- models ---- */
 
 enum crw_layer_kind {
     CRW_LAYER_LINEAR,      /* in, out */
@@ -461,7 +461,7 @@ CRW_EXPORT size_t crw_model_correct(const struct crw_model *model, const uint8_t
  * have been one with training set. */
 CRW_EXPORT void crw_model_backward(struct crw_model *model);
 
-/* ------------------------------------------------------------------ gradients */
+/* ---- gradients ---- */
 
 /* L2 norm of all of them, as torch.nn.utils.clip_grad_norm_ measures it; no finite number when one is not. */
 CRW_EXPORT double crw_gradients_norm(const float *gradients, size_t count);
@@ -492,7 +492,7 @@ CRW_EXPORT int crw_reducer_finish(struct crw_reducer *r);
 /* Between steps. false: ready and finish do nothing, as in torch's no_sync(). The same on all ranks. */
 CRW_EXPORT void crw_reducer_set_sync(struct crw_reducer *r, bool sync);
 
-/* ------------------------------------------------------------------ optimizers */
+/* ---- optimizers ---- */
 
 enum crw_optimizer_kind { CRW_SGD, CRW_ADAMW, CRW_ADADELTA, CRW_OPTIMIZER_KIND_COUNT };
 
@@ -524,7 +524,7 @@ CRW_EXPORT float *crw_optimizer_state(const struct crw_optimizer *o, size_t i, c
 CRW_EXPORT uint64_t crw_optimizer_steps(const struct crw_optimizer *o);
 CRW_EXPORT void crw_optimizer_set_steps(struct crw_optimizer *o, uint64_t steps);
 
-/* ------------------------------------------------------------------ devices */
+/* ---- devices ---- */
 
 /* How many GPUs this process may use (CUDA_VISIBLE_DEVICES counts). Without any, *ret_why says why, until this
  * thread's next call; otherwise it is "". */
@@ -601,7 +601,7 @@ CRW_EXPORT int crw_trainer_wait(struct crw_trainer *t, struct crw_trained *ret);
 CRW_EXPORT int crw_trainer_test(struct crw_trainer *t, uint32_t first, uint32_t count,
                                 struct crw_trained *ret);
 
-/* ------------------------------------------------------------------ snapshots */
+/* ---- snapshots ---- */
 
 /*
  * A snapshot is one safetensors file snap-<step, 12 digits>.safetensors with a CRC-32C of every tensor and

@@ -1,16 +1,16 @@
-#include "worker-runtime/base/env_os.h"
-
 /*
- * The launch environment: the variables that crun and torchrun set for a worker, read strictly. A launcher
- * does not write " 3" or "3x", so neither means 3: it means that something else wrote the variable.
+ * The launch environment: the variables that crun and torchrun set for a worker, read strictly. A
+ * launcher does not write " 3" or "3x", so neither means 3: it means that something else wrote the
+ * variable.
  *
- * Without RANK nobody launched us, and the rest is not looked at: a stray WORLD_SIZE of the user's shell
- * must not stop a program that runs by itself. With RANK, what places the process (ranks and sizes) must
- * be there; what only describes the job has torchrun's own default.
+ * Without RANK no launcher started the process, and the other variables are ignored: a stray WORLD_SIZE
+ * of the user's shell must not stop a program that runs alone. With RANK, ranks and sizes are required;
+ * variables that only describe the job default to torchrun's values.
  */
 
-#include "worker-runtime/crw.h"
+#include "worker-runtime/base/env_os.h"
 #include "base/decimal.h"
+#include "worker-runtime/crw.h"
 #include "worker-runtime/base/error.h"
 
 #include <fcntl.h>
@@ -83,7 +83,8 @@ static int read_ranks(struct crw_env *env)
     return r;
 }
 
-/* torchrun can be told to serve no store (TORCH_DISABLE_SHARE_RDZV_TCP_STORE): rank 0 would have to. */
+/* With TORCH_DISABLE_SHARE_RDZV_TCP_STORE torchrun serves no store and expects rank 0 to, which libcrw
+ * does not. */
 static int check_served_store(void)
 {
     const char *served = getenv("TORCHELASTIC_USE_AGENT_STORE");
@@ -97,7 +98,7 @@ static int check_served_store(void)
     return 0;
 }
 
-/* A world of one may go without a store: nobody is there to meet. */
+/* A world of one needs no store: it has no peers to meet. */
 static int read_store(struct crw_env *env)
 {
     int port = 0;
@@ -105,7 +106,7 @@ static int read_store(struct crw_env *env)
 
     if (r == 0)
         r = read_optional_env_number("MASTER_PORT", 1, UINT16_MAX, &port);
-    if (r != 0)
+    if (r)
         return r;
     env->master_port = (uint16_t)port;
     if (env->world_size > 1 && (!env->master_addr[0] || port == 0))
@@ -243,5 +244,5 @@ const char *env_nccl_library(void)
 
 void env_set_default(const char *name, const char *value)
 {
-    (void)setenv(name, value, 0); /* without memory for it, what was meant to help is missing */
+    (void)setenv(name, value, 0); /* fails only without memory, and the default is only a convenience */
 }

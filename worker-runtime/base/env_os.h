@@ -6,8 +6,8 @@
 
 #include "worker-runtime/crw.h"
 
-/* What a launcher would have said to that rank, all ranks on this host; address is "tcp://HOST:PORT".
- * CRW_E_ARGUMENT. */
+/* The environment that a launcher would give to that rank, with all ranks on this host; address is
+ * "tcp://HOST:PORT". CRW_E_ARGUMENT. */
 int env_from_address(const char *address, int rank, int world_size, struct crw_env *ret_env);
 
 /* How long a collective or the meeting of the group may wait, from CRW_TIMEOUT_MS; 30 minutes when unset.
@@ -17,7 +17,7 @@ int env_timeout_ms(int *ret_timeout_ms);
 /* The numeric address that this host has for the other hosts, from CRUN_LOCAL_ADDR; NULL when unset. */
 const char *env_local_address(void);
 
-/* The descriptor whose number that variable holds; -1: there is none, or none that is open. */
+/* The open descriptor with the number in that variable; -1: the variable or the descriptor is missing. */
 int env_inherited_fd(const char *name);
 
 /* The only folder to look for backend plugins in, from CRW_PLUGIN_DIR; NULL when unset. */
@@ -26,5 +26,5 @@ const char *env_plugin_folder(void);
 /* CRW_NCCL_LIBRARY: path of NCCL's library; NULL when unset: the loader finds libnccl.so.2. */
 const char *env_nccl_library(void);
 
-/* What libraries that are opened later shall find, where nobody said anything else. */
+/* Sets a variable for libraries that are opened later, unless it is set already. */
 void env_set_default(const char *name, const char *value);

@@ -1,9 +1,9 @@
-#include "worker-runtime/base/error.h"
-
 /*
  * The sentence of the last failure, one buffer for each thread: nothing to free, nothing to lock, and a
- * failure for want of memory can still be said. A sentence longer than the buffer loses its end.
+ * failure for want of memory can still be reported. A sentence longer than the buffer loses its end.
  */
+
+#include "worker-runtime/base/error.h"
 
 #include <assert.h>
 #include <stdarg.h>

@@ -5,9 +5,9 @@
  *
  *     return crw_fail(CRW_E_DATA, "%s ends after %zu bytes; its header promises %zu", path, n, expected);
  *
- * The sentence is this thread's until its next failure and is what crw_error_message() returns. It says
- * what failed, where, why, and where it helps what to do; it has no newline and no final period, so that
- * a program can put it behind its own name.
+ * The sentence stays until the thread's next failure; crw_error_message() returns it. It names what
+ * failed, where, why and, where it helps, the remedy. It has no newline and no final period, so that a
+ * program can put it behind its own name.
  */
 
 #include "worker-runtime/crw.h"

@@ -1,6 +1,7 @@
 /*
- * error.json: where a worker says why it fails, in the form that PyTorch's @record writes and that crun and torchrun
- * read. The first reason stays: what fails afterwards is a consequence.
+ * error.json: the file in which a worker leaves the reason of its failure, in the form that PyTorch's
+ * @record writes and that crun and torchrun read. The first reason stays: what fails afterwards is a
+ * consequence.
  */
 
 #include <errno.h>

@@ -1,9 +1,9 @@
-#include "worker-runtime/base/stop_os.h"
-
 /*
  * The handler sets a flag and nothing else. Interrupted system calls of the program go on (SA_RESTART),
  * because it did not expect to be interrupted; our own waits poll and look again by themselves.
  */
+
+#include "worker-runtime/base/stop_os.h"
 
 #include <pthread.h>
 #include <signal.h>

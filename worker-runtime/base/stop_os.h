@@ -10,8 +10,9 @@
  * of the program's own, or an ignored signal, stays what it is. */
 void stop_acquire(void);
 
-/* The last user gives SIGTERM its default action back, unless somebody changed it since, or a stop has been asked for,
- * in this way or another: the same request may still come as a signal, and must not end who is obeying it. */
+/* The last user restores SIGTERM's default action, unless the program has changed it since or a stop was
+ * requested by any path: the same request may still arrive as a signal, and must not kill a process that
+ * is already stopping. */
 void stop_release(bool asked);
 
 /* SIGTERM came while the handler was there. */

@@ -1,12 +1,13 @@
 /*
- * The state of a rank in memory that outlives its process (proto/worker_memory.h).
+ * In-memory checkpoint: the state of a rank in memory that outlives its process (proto/worker_memory.h).
  *
- * A head and two slots. The number of a slot is its commit word: taken away before the first byte of the slot
- * is written, given when the last one is there. The process writes in this order, and whoever reads comes after
- * its end, so no more is needed than that the compiler keeps the order.
+ * A head and two slots. The number of a slot is its commit word: cleared before the first byte of the
+ * slot is written, set after the last one. A reader starts only after the writer's process has ended, so
+ * the compiler has to keep this order and no more is needed.
  *
- * Ways to die: in the middle of a slot: it has no number, the other one is whole. In the middle of the head,
- * before its magic: the next one makes it anew. Of another layout, or written by nobody we know: made anew.
+ * Ways it fails: killed while a slot is written: it has no number, and the other slot is whole. Killed
+ * while the head is written, before its magic: the next process initialises the file. Another layout or
+ * unknown bytes: the same.
  */
 
 #include "base/cleanup.h"
@@ -56,7 +57,7 @@ static void *slot_at(const struct crw_memory *m, int slot)
     return (uint8_t *)m->head + HEAD_SIZE + (size_t)slot * slot_size(m->head->n_bytes);
 }
 
-/* -1: crun lends none. */
+/* The worker memory that crun lends to this rank; -1: none. */
 static int find_file(void)
 {
     int fd = env_inherited_fd(WORKER_MEMORY_STATE_ENVIRONMENT);
@@ -76,7 +77,8 @@ static bool is_too_much(size_t n_bytes, int n_ranks)
     return n_bytes > all / MEMORY_SHARE / 2 / (uint64_t)n_ranks;
 }
 
-/* What was there is gone. fallocate(): a lack of memory is an error now, not a SIGBUS in a step. */
+/* Drops the old content. fallocate(): a lack of memory is an error here instead of a SIGBUS in a later
+ * step. */
 static int make_anew(int fd, size_t size)
 {
     if (ftruncate(fd, 0) < 0 || fallocate(fd, 0, 0, (off_t)size) < 0)

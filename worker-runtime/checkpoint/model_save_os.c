@@ -19,7 +19,7 @@
 #include "worker-runtime/checkpoint/safetensors.h"
 #include "worker-runtime/checkpoint/snapshot_file_os.h"
 
-/* What PyTorch's own files say; transformers refuses a file without it. */
+/* The metadata of PyTorch's own files; transformers refuses a file without it. */
 static const struct crw_pair format = {"format", "pt"};
 
 static int encode(const struct crw_model *model, const char *path, struct buf *out)
@@ -63,7 +63,7 @@ static int write_durably(const char *path, const struct buf *bytes)
     const char *name;
     int r = split_path(path, folder, &name);
 
-    if (r != 0)
+    if (r)
         return r;
     folder_fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (folder_fd < 0)

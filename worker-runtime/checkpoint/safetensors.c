@@ -1,8 +1,8 @@
-#include "worker-runtime/checkpoint/safetensors.h"
-
 /*
  * What reading and writing the container share: types, sizes, text.
  */
+
+#include "worker-runtime/checkpoint/safetensors.h"
 
 #include <assert.h>
 #include <stdlib.h>

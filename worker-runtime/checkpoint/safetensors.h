@@ -1,9 +1,9 @@
 #pragma once
 
 /*
- * The safetensors container: u64 little-endian length N of a JSON header, the header, then the bytes of the
- * tensors. Pure: bytes in, bytes out. What the checksums in a snapshot's metadata mean is none of its
- * business: see snapshot_image.h.
+ * The safetensors container: u64 little-endian length N of a JSON header, the header, then the bytes of
+ * the tensors. Pure: bytes in, bytes out. The checksums in a snapshot's metadata are strings here;
+ * snapshot_image.h gives them their meaning.
  *
  *   header    {"__metadata__":{"key":"value",...},"name":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]},...}
  *             UTF-8, begins with "{", padded with spaces so that 8 + N is a multiple of 8
@@ -23,7 +23,7 @@ enum {
 };
 
 enum safetensors_result {
-    SAFETENSORS_E_BAD = 1, /* not what the format allows; *ret_why says what */
+    SAFETENSORS_E_BAD = 1, /* the format does not allow it; *ret_why is the reason */
 };
 
 struct safetensors_tensor {
@@ -58,7 +58,8 @@ int safetensors_header_length(const uint8_t *file, uint64_t size, uint64_t *ret_
 
 /*
  * Reads the header of a whole file of untrusted bytes and checks everything that the format promises; the
- * content of the tensors is not looked at, only the first 8 + N bytes have to be there. 0, -ENOMEM, or SAFETENSORS_E_BAD with *ret_why (a literal).
+ * content of the tensors is not looked at, only the first 8 + N bytes have to be there.
+ * 0, -ENOMEM, or SAFETENSORS_E_BAD with *ret_why (a literal).
  */
 int safetensors_parse(const uint8_t *file, size_t size, struct safetensors *ret, const char **ret_why);
 

@@ -1,9 +1,9 @@
-#include "worker-runtime/checkpoint/safetensors.h"
-
 /*
  * Writes a safetensors file into memory. The arguments are the caller's, so what the format cannot hold
  * is refused and not written: a reader of it would refuse it later, when it matters.
  */
+
+#include "worker-runtime/checkpoint/safetensors.h"
 
 #include <errno.h>
 #include <inttypes.h>

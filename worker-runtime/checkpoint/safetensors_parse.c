@@ -1,5 +1,3 @@
-#include "worker-runtime/checkpoint/safetensors_scan.h"
-
 /*
  * Reads the header of a safetensors file. The bytes are not trusted.
  *
@@ -12,6 +10,8 @@
  * tile the data, and the file ends there. The first thing that is otherwise ends it, with a literal that
  * says what.
  */
+
+#include "worker-runtime/checkpoint/safetensors_scan.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -29,7 +29,7 @@ static int refuse_header(struct reader *r, const char *why)
     return scan_refuse(&r->scan, why);
 }
 
-/* ------------------------------------------------------------------ entries */
+/* ---- entries ---- */
 
 /* Room for one more in a growing array. */
 static int grow_header(void **array, size_t n, size_t *capacity, size_t size)
@@ -140,7 +140,7 @@ static int read_tensor_field(void *data, const char *key)
         entry->seen |= fields[i].field;
         return fields[i].read(r, &entry->tensor);
     }
-    return refuse_header(r, "it says something unknown about a tensor");
+    return refuse_header(r, "a tensor has an unknown field");
 }
 
 static int read_tensor_entry(struct reader *r, const char *key)
@@ -154,7 +154,7 @@ static int read_tensor_entry(struct reader *r, const char *key)
     if (result != 0)
         return result;
     if (entry.seen != FIELD_ALL)
-        return refuse_header(r, "it does not say all about a tensor");
+        return refuse_header(r, "a tensor lacks a field");
     if (!safetensors_count_bytes(entry.tensor.dtype, entry.tensor.n_dims, entry.tensor.dims, &n_bytes) ||
         n_bytes != entry.tensor.end - entry.tensor.begin)
         return refuse_header(r, "it has a tensor whose bytes do not fit its shape");
@@ -184,7 +184,7 @@ static int read_entry(void *data, const char *key)
     return scan_object(&r->scan, read_string_entry, r);
 }
 
-/* ------------------------------------------------------------------ the whole */
+/* ---- the whole ---- */
 
 static int compare_tensor_names(const void *a, const void *b)
 {

@@ -1,8 +1,9 @@
 #pragma once
 
 /*
- * The pieces of JSON that a header of safetensors is made of: strings, lists of whole numbers, objects. A scan goes
- * over untrusted bytes once, from `at` to `end`; whatever is not expected is refused where it stands.
+ * The pieces of JSON that a header of safetensors is made of: strings, lists of whole numbers, objects. A
+ * scan goes over untrusted bytes once, from `at` to `end`; whatever is not expected is refused where it
+ * stands.
  */
 
 #include "worker-runtime/checkpoint/safetensors.h"

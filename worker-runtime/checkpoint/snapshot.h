@@ -1,7 +1,8 @@
 #pragma once
 
 /*
- * What the two halves of snapshots (snapshot_write_os.c, snapshot_read_os.c) and their tests know beyond crw.h.
+ * What the two halves of snapshots (snapshot_write_os.c, snapshot_read_os.c) and their tests know beyond
+ * crw.h.
  */
 
 #include "worker-runtime/crw.h"

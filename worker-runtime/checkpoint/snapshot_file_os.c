@@ -1,14 +1,14 @@
-#include "worker-runtime/checkpoint/snapshot_file_os.h"
-
 /*
  * A snapshot is written under a temporary name in its own folder, given its length first (a full disk
  * shows itself before the work), written, synced, closed, renamed, and then the folder is synced: only
  * after that is the name itself known to survive a power cut.
  *
- * Ways to die: any call fails, then the temporary is removed and the sentence says which call and why. A
+ * Ways it fails: any call fails, then the temporary is removed and the sentence names the call and its error. A
  * failed fsync is final for that file: the kernel may have dropped the pages and would report success the
  * next time. A crash leaves at most a temporary, which snapshot_folder_prepare() removes.
  */
+
+#include "worker-runtime/checkpoint/snapshot_file_os.h"
 
 #include "base/cleanup.h"
 #include "worker-runtime/base/error.h"
@@ -28,7 +28,7 @@
 
 enum { LOCK_WAIT_MS = 2000, LOCK_PAUSE_MS = 20 };
 
-/* ------------------------------------------------------------------ the system */
+/* ---- the system ---- */
 
 static int system_result(int r)
 {
@@ -87,7 +87,7 @@ const struct snapshot_io snapshot_io_system = {
     .retry_ms = 100, /* then 400 and 1600 */
 };
 
-/* ------------------------------------------------------------------ the folder */
+/* ---- the folder ---- */
 
 /* Makes the folders above path. What cannot be made shows itself when the last one is opened. */
 static void make_parents(const char *path)
@@ -106,7 +106,7 @@ static void sync_parent(int folder_fd)
     _cleanup_close_ int parent_fd = openat(folder_fd, "..", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 
     if (parent_fd >= 0)
-        (void)fsync(parent_fd); /* a parent that we may not read belongs to somebody else */
+        (void)fsync(parent_fd); /* best effort: the parent may be of another user */
 }
 
 int snapshot_folder_create(const char *folder)
@@ -193,7 +193,7 @@ int snapshot_folder_prepare(const struct snapshot_io *io, int folder_fd, const c
     int r = for_each_name(folder_fd, folder, remove_temporary, &c);
     int fd;
 
-    if (r != 0)
+    if (r)
         return r;
     snapshot_temporary_name(0, getpid(), name);
     fd = io->create(io->data, folder_fd, name);
@@ -234,7 +234,7 @@ int snapshot_folder_list(int folder_fd, const char *folder, struct snapshot_entr
     struct listing l = {0};
     int r = for_each_name(folder_fd, folder, list_snapshot, &l);
 
-    if (r != 0) {
+    if (r) {
         free(l.entries);
         return r;
     }
@@ -244,7 +244,7 @@ int snapshot_folder_list(int folder_fd, const char *folder, struct snapshot_entr
     return 0;
 }
 
-/* ------------------------------------------------------------------ one file */
+/* ---- one file ---- */
 
 static int write_snapshot_bytes(const struct snapshot_io *io, int fd, const uint8_t *bytes, size_t n_bytes)
 {

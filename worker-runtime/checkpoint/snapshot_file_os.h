@@ -5,7 +5,7 @@
  * listing them. The system calls that change the folder go through a table, so that a test can let each of
  * them fail, be cut short, or be the last thing that the process does.
  *
- * Failures are said by crw_fail(); `folder` is only for those sentences, the work is done on folder_fd.
+ * Failures are reported by crw_fail(); `folder` is only for those sentences, the work is done on folder_fd.
  */
 
 #include "worker-runtime/checkpoint/snapshot_plan.h"
@@ -59,7 +59,7 @@ int snapshot_file_replace(const struct snapshot_io *io, int folder_fd, const cha
 int snapshot_file_write(const struct snapshot_io *io, int folder_fd, const char *folder, uint64_t step,
                         const void *bytes, size_t n_bytes);
 
-/* Opens a regular file and tells its length. 0, CRW_E_NOT_FOUND, CRW_E_DAMAGED (it is no file), -errno. */
+/* Opens a regular file and returns its length. 0, CRW_E_NOT_FOUND, CRW_E_DAMAGED (it is no file), -errno. */
 int snapshot_file_open(int folder_fd, const char *name, const char *path, int *ret_fd, uint64_t *ret_size);
 
 /* Reads the first n_bytes of it, or as many as there are; free() the bytes. 0 or -errno. */

@@ -1,5 +1,3 @@
-#include "worker-runtime/checkpoint/snapshot_image.h"
-
 /*
  * Staging writes the checksums' places as zeros, sealing finds them again with the reader that will check
  * them later: writer and checker cannot disagree about what is covered.
@@ -7,6 +5,8 @@
  * The header's checksum is looked at before anything else in the metadata, the format's number included:
  * a flipped bit must not look like a newer format.
  */
+
+#include "worker-runtime/checkpoint/snapshot_image.h"
 
 #include "base/cleanup.h"
 
@@ -55,7 +55,7 @@ static bool is_tensor_key(const char *key)
     return strncmp(key, KEY_TENSOR, strlen(KEY_TENSOR)) == 0;
 }
 
-/* ------------------------------------------------------------------ staging */
+/* ---- staging ---- */
 
 static void free_tensor_keys(struct crw_pair *pairs, size_t n)
 {
@@ -105,21 +105,21 @@ int snapshot_image_stage(uint64_t step, const struct crw_tensor *tensors, size_t
     const char *why;
     int r = check_arguments(tensors, n_tensors, meta, n_meta, ret_why);
 
-    if (r != 0)
+    if (r)
         return r;
     pairs = calloc(n_pairs, sizeof(*pairs));
     if (!pairs)
         return -ENOMEM;
     (void)snprintf(step_text, sizeof(step_text), "%" PRIu64, step);
     r = make_pairs(step_text, tensors, n_tensors, meta, n_meta, pairs);
-    if (r != 0)
+    if (r)
         return r;
     r = safetensors_encode(tensors, n_tensors, pairs, n_pairs, image, &why);
     free_tensor_keys(pairs + N_FIXED, n_tensors);
     return r == SAFETENSORS_E_BAD ? explain(SNAPSHOT_IMAGE_E_BAD, ret_why, "%s", why) : r;
 }
 
-/* ------------------------------------------------------------------ checksums */
+/* ---- checksums ---- */
 
 /* Over the length and the header, with zeros for the eight digits at `at`. */
 static uint32_t header_crc(const uint8_t *image, size_t header_end, size_t at)
@@ -168,7 +168,7 @@ static int seal_tensors(uint8_t *image, const struct safetensors *st)
         int r;
 
         string = find_tensor_string(st, st->tensors[i].name, &r);
-        if (r != 0)
+        if (r)
             return r;
         assert(string && string->size == CRC_DIGITS); /* staging wrote it */
         crc_to_digits(tensor_crc(image, st, &st->tensors[i]), digits);
@@ -186,7 +186,7 @@ int snapshot_image_seal(uint8_t *image, size_t size)
     int r = safetensors_parse(image, size, &st, &why);
 
     assert(r != SAFETENSORS_E_BAD); /* staging wrote it */
-    if (r != 0)
+    if (r)
         return r;
     r = seal_tensors(image, &st);
     if (r == 0) {
@@ -199,7 +199,7 @@ int snapshot_image_seal(uint8_t *image, size_t size)
     return r;
 }
 
-/* ------------------------------------------------------------------ checking */
+/* ---- checking ---- */
 
 static int check_image_header(const uint8_t *image, const struct safetensors *st, char why[SNAPSHOT_WHY_MAX])
 {
@@ -247,7 +247,7 @@ static int check_tensors(const uint8_t *image, const struct safetensors *st, cha
         int r;
 
         string = find_tensor_string(st, t->name, &r);
-        if (r != 0)
+        if (r)
             return r;
         if (!string)
             return explain(SNAPSHOT_IMAGE_E_DAMAGED, why, "tensor %.100s has no checksum", t->name);
@@ -267,14 +267,14 @@ int snapshot_image_check(const uint8_t *image, size_t size, struct safetensors *
 
     if (r == SAFETENSORS_E_BAD)
         return explain(SNAPSHOT_IMAGE_E_DAMAGED, ret_why, "%s", why);
-    if (r != 0)
+    if (r)
         return r;
     r = check_image_header(image, &st, ret_why);
     if (r == 0)
         r = check_step(&st, &step, ret_why);
     if (r == 0)
         r = check_tensors(image, &st, ret_why);
-    if (r != 0) {
+    if (r) {
         safetensors_finish(&st);
         return r;
     }

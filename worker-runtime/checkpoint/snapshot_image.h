@@ -1,7 +1,7 @@
 #pragma once
 
 /*
- * The bytes of a snapshot: a safetensors file whose metadata proves the rest. Pure.
+ * The bytes of a snapshot: a safetensors file with checksums of all tensors in its metadata. Pure.
  *
  * Keys that begin with "crw." are ours, all others the caller's:
  *   crw.format           "1"
@@ -17,8 +17,8 @@
 #include "worker-runtime/checkpoint/safetensors.h"
 
 enum snapshot_image_result {
-    SNAPSHOT_IMAGE_E_BAD = 1, /* the caller's arguments do not make a snapshot; *ret_why says why */
-    SNAPSHOT_IMAGE_E_DAMAGED, /* structure or checksum wrong; *ret_why says what */
+    SNAPSHOT_IMAGE_E_BAD = 1, /* the caller's arguments do not make a snapshot; *ret_why is the reason */
+    SNAPSHOT_IMAGE_E_DAMAGED, /* structure or checksum wrong; *ret_why names it */
     SNAPSHOT_IMAGE_E_FORMAT,  /* whole, but of a format that we do not know */
 };
 

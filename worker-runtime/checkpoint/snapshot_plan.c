@@ -1,9 +1,9 @@
-#include "worker-runtime/checkpoint/snapshot_plan.h"
-
 /*
  * Retention counts valid snapshots, not files: a folder whose newest files are all damaged keeps the valid
  * ones behind them, however many files that makes.
  */
+
+#include "worker-runtime/checkpoint/snapshot_plan.h"
 
 #include <inttypes.h>
 #include <stdio.h>

@@ -13,7 +13,7 @@ enum {
 };
 
 enum snapshot_state {
-    SNAPSHOT_UNKNOWN, /* nobody has looked inside */
+    SNAPSHOT_UNKNOWN, /* not examined yet */
     SNAPSHOT_VALID,
     SNAPSHOT_DAMAGED,
     SNAPSHOT_STATE_COUNT
@@ -37,8 +37,8 @@ void snapshot_sort(struct snapshot_entry *entries, size_t n);
 
 /*
  * What may be deleted so that the newest `keep` >= 1 valid snapshots stay; entries are newest first.
- * Damaged ones go when they are older than those; newer ones stay for somebody to look at. Returns the
- * number of entries to keep: those behind may go. While an entry must be examined before that can be said,
- * *ret_examine is its index and the return value n; else *ret_examine is n.
+ * Damaged ones older than those are removed; newer ones stay for a person to examine. Returns the number
+ * of entries to keep; the entries behind may be removed. While an entry must be examined before that is
+ * known, *ret_examine is its index and the return value n; else *ret_examine is n.
  */
 size_t snapshot_plan(const struct snapshot_entry *entries, size_t n, int keep, size_t *ret_examine);

@@ -1,5 +1,5 @@
 /*
- * Loading snapshots: one file is read whole into memory and checked before anybody sees any of it; the
+ * Loading snapshots: one file is read whole into memory and checked before any of it is handed out; the
  * newest valid one of a folder is found by trying from the highest step down.
  *
  * A file that fails its checks, or that the disk cannot give back, is skipped with a sentence. What is not
@@ -48,7 +48,7 @@ static int check_content(struct crw_snapshot *s, size_t n_bytes, const char *pat
 }
 
 /*
- * Looks at the length and the header alone, which together say how long the file must be: a file that only
+ * Checks the length and the header alone, from which the length of the file follows: a file that only
  * claims to be huge is found out before there is memory for it, and the one before it can be used.
  */
 static int check_file_header(int fd, uint64_t size, const char *path)
@@ -61,7 +61,7 @@ static int check_file_header(int fd, uint64_t size, const char *path)
     int r;
 
     r = snapshot_file_read(fd, path, size < 8 ? size : 8, &first, &n);
-    if (r != 0)
+    if (r)
         return r;
     r = n < 8 && size >= 8 ? SAFETENSORS_E_BAD : safetensors_header_length(first, size, &n_header, &why);
     if (r == 0)
@@ -99,7 +99,7 @@ int snapshot_load(int folder_fd, const char *name, const char *path, struct crw_
     if (!s)
         return crw_fail_errno(-ENOMEM, "cannot open snapshot %s", path);
     r = load_content(s, folder_fd, name, path);
-    if (r != 0) {
+    if (r) {
         crw_snapshot_close(s);
         return r;
     }
@@ -112,7 +112,7 @@ int crw_snapshot_open(const char *path, struct crw_snapshot **ret)
     return snapshot_load(AT_FDCWD, path, path, ret);
 }
 
-/* ------------------------------------------------------------------ the newest of a folder */
+/* ---- the newest of a folder ---- */
 
 static int load_snapshot_entry(int folder_fd, const char *folder, uint64_t step, struct crw_snapshot **ret)
 {
@@ -123,7 +123,7 @@ static int load_snapshot_entry(int folder_fd, const char *folder, uint64_t step,
     snapshot_name(step, name);
     (void)snprintf(path, sizeof(path), "%s/%s", folder, name);
     r = snapshot_load(folder_fd, name, path, &s);
-    if (r != 0)
+    if (r)
         return r;
     assert(s);
     if (s->step != step) {
@@ -193,11 +193,11 @@ int crw_snapshot_open_newest(const char *folder, const char *meta_key, const cha
     r = snapshot_folder_list(folder_fd, folder, &entries, &n);
     if (r == 0)
         r = load_newest_snapshot(folder_fd, folder, entries, n, warn, warn_data, &s);
-    if (r != 0)
+    if (r)
         return r;
     assert(s);
     r = check_meta(s, folder, meta_key, meta_value);
-    if (r != 0) {
+    if (r) {
         crw_snapshot_close(s);
         return r;
     }
@@ -205,7 +205,7 @@ int crw_snapshot_open_newest(const char *folder, const char *meta_key, const cha
     return 0;
 }
 
-/* ------------------------------------------------------------------ content */
+/* ---- content ---- */
 
 uint64_t crw_snapshot_step(const struct crw_snapshot *s)
 {

@@ -58,10 +58,10 @@ struct crw_snapshots {
     char reported[SENTENCE_MAX];
 };
 
-/* ------------------------------------------------------------------ the thread */
+/* ---- the thread ---- */
 
-/* Keeps this thread's last sentence, and what follows it, for crw_snapshots_status(). When nobody asks, the oldest
- * goes. */
+/* Queues this thread's last sentence, with `more` behind it, for crw_snapshots_status(). A full queue
+ * drops its oldest sentence. */
 static void queue_failure(struct crw_snapshots *s, const char *more)
 {
     pthread_mutex_lock(&s->lock);
@@ -101,7 +101,7 @@ static int refresh_known(struct crw_snapshots *s)
     size_t n;
     int r = snapshot_folder_list(s->folder_fd, s->folder, &entries, &n);
 
-    if (r != 0)
+    if (r)
         return r;
     for (size_t i = 0; i < n; i++)
         entries[i].state = entries[i].step == s->step ? SNAPSHOT_VALID : known_state(s, entries[i].step);
@@ -131,7 +131,7 @@ static int remove_old(struct crw_snapshots *s)
     size_t n_keep, unknown;
     int r = refresh_known(s);
 
-    if (r != 0)
+    if (r)
         return r;
     while (n_keep = snapshot_plan(s->known, s->n_known, s->keep, &unknown), unknown < s->n_known)
         s->known[unknown].state = examine(s, s->known[unknown].step);
@@ -163,7 +163,7 @@ static bool pause_for(struct crw_snapshots *s, unsigned ms)
     return go_on;
 }
 
-/* Nothing outside the writer can tell how long a disk stays full: a few attempts, then the next save is one. */
+/* How long a disk stays full is unknown: a few attempts, and after them the next save is one. */
 static int write_staged(struct crw_snapshots *s)
 {
     unsigned pause_ms = s->io->retry_ms;
@@ -229,7 +229,7 @@ static void *save_in_turn(void *data)
     return NULL;
 }
 
-/* ------------------------------------------------------------------ the caller's side */
+/* ---- the caller's side ---- */
 
 static void snapshots_free(struct crw_snapshots *s)
 {

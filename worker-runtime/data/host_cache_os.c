@@ -1,16 +1,16 @@
-#include "worker-runtime/data/host_cache_os.h"
-
 /*
  * A head of one page group, then the items, each on whole pages. Two kinds of locks on bytes of the file:
- *   byte 0       the table: who adds an item or reserves room. Held for an instant.
- *   byte 1 + n   item n: held by whoever makes it, for as long as that takes.
- * They are locks of an open file, which a dead process cannot hold; so each rank opens the file
- * anew: the descriptor that it inherited is one and the same for all.
+ *   byte 0       the table: locked by a process that adds an item or reserves room. Held for an instant.
+ *   byte 1 + n   item n: locked by the process that makes it, for as long as that takes.
+ * They are locks of an open file, which a dead process cannot hold; so each rank opens the file anew: the
+ * descriptor that it inherited is one and the same for all.
  *
- * Ways to die: the rank that makes an item is killed; the lock falls to the next, which finds the item not
- * ready and makes it, in the room that is reserved already. Bytes of another version or of nobody's making: the
- * magic is wrong, there is no cache.
+ * Ways it fails: the rank that makes an item is killed; the lock falls to the next, which finds the item
+ * not ready and makes it, in the room that is reserved already. Bytes of another version or of unknown
+ * origin: the magic is wrong, there is no cache.
  */
+
+#include "worker-runtime/data/host_cache_os.h"
 
 #include "base/cleanup.h"
 #include "proto/worker_memory.h"
@@ -68,7 +68,7 @@ static struct key item_key(const struct stat *st)
     };
 }
 
-/* ------------------------------------------------------------------ locks */
+/* ---- locks ---- */
 
 /* n_bytes 0: to the end of all files. */
 static bool set_lock(int fd, short type, off_t byte, off_t n_bytes)
@@ -97,7 +97,7 @@ static bool lock_item(int fd, int number)
     return set_lock(fd, F_WRLCK, 1 + number, 1);
 }
 
-/* ------------------------------------------------------------------ the table */
+/* ---- the table ---- */
 
 static int open_cache_file(void)
 {
@@ -210,7 +210,7 @@ void host_cache_open(const struct stat *of, struct host_cache_item *ret)
     *ret = item;
 }
 
-/* ------------------------------------------------------------------ making one */
+/* ---- making one ---- */
 
 static uint64_t memory_share(void)
 {
@@ -255,7 +255,8 @@ void host_cache_close(struct host_cache_item *item, bool complete, uint8_t **ret
 
     if (keep && item->state == HOST_CACHE_CLAIMED) {
         atomic_store_explicit(&item->head->entries[item->number].ready, 1, memory_order_release);
-        (void)mprotect(item->data, item->n_bytes, PROT_READ); /* from now on it is everybody's */
+        (void)mprotect(item->data, item->n_bytes,
+                       PROT_READ); /* from now on all processes of the host read it */
     }
     if (!keep)
         host_cache_unmap(item->data, item->n_bytes);

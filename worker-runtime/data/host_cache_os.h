@@ -1,14 +1,15 @@
 #pragma once
 
 /*
- * Data that the ranks of a host share and that one of them has made: today, files that one rank has inflated.
- * It lies in the file that crun holds for all workers of the node (proto/worker_memory.h), so a worker that replaces
- * another one finds it ready. Only a process under crun has one; everybody else gets HOST_CACHE_NONE.
+ * Data that the ranks of a host share and that one of them has made: today, files that one rank has
+ * inflated. It lies in the file that crun holds for all workers of the node (proto/worker_memory.h), so a
+ * worker that replaces another one finds it ready. Only a process under crun has one; others get
+ * HOST_CACHE_NONE.
  *
  *   host_cache_open()    ready: map it and be done. Claimed: this rank is the one that has to make it; the
  *                        others wait in here until it has, has given up, or has died, and then it is their turn.
  *   host_cache_reserve() memory to write it to
- *   host_cache_close()   tells the others that it is ready, or not
+ *   host_cache_close()   publishes it as ready, or as not made
  */
 
 #include <stdbool.h>

@@ -2,10 +2,11 @@
  * IDX files of bytes (the MNIST family): big-endian magic 00 00 08 <dimensions>, one u32 for each
  * dimension, then the bytes, nothing behind them.
  *
- * A plain file is mapped, so that the ranks of a host share its pages. A gzip file is inflated by one rank of the
- * host into memory that they all map (host_cache_os.h), or, where there is none, into this process's own. What decides is the first two bytes, not the name. The header is not trusted:
- * the length that it promises is compared with the file before anything is allocated, exactly for a plain
- * file, and by the best ratio that deflate can reach for a compressed one.
+ * A plain file is mapped, so that the ranks of a host share its pages. A gzip file is inflated by one
+ * rank of the host into memory that they all map (host_cache_os.h), or, where there is none, into this
+ * process's own. What decides is the first two bytes, not the name. The header is not trusted: the length
+ * that it promises is compared with the file before anything is allocated, exactly for a plain file, and
+ * by the best ratio that deflate can reach for a compressed one.
  */
 
 #include "base/cleanup.h"
@@ -79,7 +80,7 @@ static int parse_header(const char *path, const uint8_t *header, int n_dims, str
     for (int i = 0; i < n_dims; i++) {
         idx->dims[i] = read_u32(header + 8 + 4 * i);
         if (idx->dims[i] == 0)
-            return crw_fail(CRW_E_DATA, "%s says that its items have no size: the header is damaged", path);
+            return crw_fail(CRW_E_DATA, "the header of %s is damaged: its items have no size", path);
     }
     if (!count_item_bytes(idx, ret_n_bytes))
         return crw_fail(CRW_E_DATA, "%s promises more bytes than there can be: the header is damaged", path);
@@ -108,7 +109,7 @@ static int open_plain(const char *path, int fd, uint64_t file_size, int n_dims, 
     r = parse_header(path, mapping, n_dims, idx, &n_bytes);
     if (r == 0 && header_size(n_dims) + n_bytes != file_size)
         r = fail_length(path, file_size, header_size(n_dims) + n_bytes);
-    if (r != 0) {
+    if (r) {
         (void)munmap(mapping, file_size); /* our own mapping: cannot fail */
         return r;
     }
@@ -182,12 +183,12 @@ static int inflate_all(const char *path, gzFile gz, uint64_t file_size, int n_di
     int r;
 
     r = read_gz(path, gz, header, header_size(n_dims), &n);
-    if (r != 0)
+    if (r)
         return r;
     if (n < header_size(n_dims))
         return crw_fail(CRW_E_DATA, "%s is truncated: %zu bytes are not even a header", path, n);
     r = parse_header(path, header, n_dims, idx, &n_bytes);
-    if (r != 0)
+    if (r)
         return r;
     if (n_bytes / DEFLATE_RATIO_MAX > file_size)
         return crw_fail(CRW_E_DATA,
@@ -203,13 +204,13 @@ static int inflate_all(const char *path, gzFile gz, uint64_t file_size, int n_di
     memcpy(to, header, header_size(n_dims));
     to += header_size(n_dims);
     r = read_gz(path, gz, to, n_bytes, &n);
-    if (r != 0)
+    if (r)
         return r;
     if (n < n_bytes)
         return fail_length(path, header_size(n_dims) + n, header_size(n_dims) + n_bytes);
     /* Asking for one byte more also makes zlib check the sum behind the data. */
     r = read_gz(path, gz, &beyond, 1, &n);
-    if (r != 0)
+    if (r)
         return r;
     if (n != 0)
         return crw_fail(CRW_E_DATA,
@@ -241,7 +242,7 @@ static int inflate_file(const char *path, int fd, uint64_t file_size, int n_dims
 }
 
 /* The first rank of the host to come inflates, the others wait for it and share. A damaged file is never
- * shared: each finds out and says so itself. */
+ * shared: each process finds the damage and reports it itself. */
 static int open_gz(const char *path, int fd, const struct stat *st, int n_dims, struct crw_idx *idx,
                    struct idx_owner *owner)
 {
@@ -254,7 +255,7 @@ static int open_gz(const char *path, int fd, const struct stat *st, int n_dims, 
     else
         r = inflate_file(path, fd, (uint64_t)st->st_size, n_dims, idx, owner, &item);
     host_cache_close(&item, r == 0 && !owner->memory, &owner->shared, &owner->shared_size);
-    if (r != 0)
+    if (r)
         host_cache_unmap(owner->shared, owner->shared_size);
     return r;
 }
@@ -322,13 +323,13 @@ int crw_idx_open(const char *path, int n_dims, struct crw_idx *ret)
         return crw_fail_errno(-ENAMETOOLONG, "cannot open %s", path);
     spell_otherwise(path, other, sizeof(other));
     r = open_either(path, other, &found, &fd);
-    if (r != 0)
+    if (r)
         return r;
     owner = calloc(1, sizeof(*owner));
     if (!owner)
         return crw_fail_errno(-ENOMEM, "cannot open %s", found);
     r = open_content(found, fd, n_dims, &idx, owner);
-    if (r != 0)
+    if (r)
         return r;
     idx.owner = steal_ptr(owner);
     *ret = idx;

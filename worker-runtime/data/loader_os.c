@@ -1,13 +1,14 @@
 /*
  * Batches gathered ahead.
  *
- * A ring of n_ahead + 1 slots: one is in the caller's hands, the thread fills the others and waits when all
- * are full. `made` counts batches gathered, `handed` those given out, both of this epoch; slot k % n_slots
- * holds batch k. The thread may fill batch `made` while made < handed + n_ahead: then its slot is neither
- * waiting to be handed out nor the one last handed out, which is handed - 1.
+ * A ring of n_ahead + 1 slots: one is in the caller's hands, the thread fills the others and waits when
+ * all are full. `made` counts batches gathered, `handed` those given out, both of this epoch; slot k %
+ * n_slots holds batch k. The thread may fill batch `made` while made < handed + n_ahead: then its slot is
+ * neither waiting to be handed out nor the one last handed out, which is handed - 1.
  *
- * The sampler belongs to whoever may gather: to the thread while an epoch is open, to the caller while it is
- * not. crw_loader_start() closes the epoch and waits for the batch in the making before it touches it.
+ * The sampler belongs to the thread that gathers: the loader's while an epoch is open, the caller's while
+ * it is not. crw_loader_start() closes the epoch and waits for the batch in the making before it touches
+ * it.
  */
 
 #include "worker-runtime/crw.h"
@@ -36,11 +37,11 @@ struct crw_loader {
     pthread_t thread;
     bool has_thread;
 
-    /* Under the lock. */
+    /* Protected by lock. */
     uint64_t made, handed;
     bool open;    /* batches of this epoch are still to be made */
     bool making;  /* the thread is gathering one, without the lock */
-    bool closing; /* the thread shall end */
+    bool closing; /* the thread has to end */
 };
 
 static void fill_slot(const struct crw_loader *l, struct slot *slot)
@@ -59,7 +60,7 @@ static void fill_slot(const struct crw_loader *l, struct slot *slot)
     };
 }
 
-/* ------------------------------------------------------------------ the thread */
+/* ---- the thread ---- */
 
 static bool loader_has_room(const struct crw_loader *l)
 {
@@ -92,7 +93,7 @@ static void *gather_ahead(void *data)
     return NULL;
 }
 
-/* ------------------------------------------------------------------ the caller's side */
+/* ---- the caller's side ---- */
 
 static bool make_slots(struct crw_loader *l)
 {
@@ -183,7 +184,7 @@ struct crw_batch crw_loader_next(struct crw_loader *l)
 {
     struct crw_batch batch = {0};
 
-    if (!l->has_thread) { /* nobody to share anything with */
+    if (!l->has_thread) { /* no thread, so no lock is needed */
         if (l->open) {
             fill_slot(l, &l->slots[0]);
             batch = l->slots[0].batch;

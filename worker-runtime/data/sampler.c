@@ -1,11 +1,12 @@
 /*
- * Which samples this rank trains on, in which order: torch.utils.data.DistributedSampler that can go on in
- * the middle of an epoch, at another world size.
+ * Which samples this rank trains on, in which order: torch.utils.data.DistributedSampler that can go on
+ * in the middle of an epoch, at another world size.
  *
- * An epoch has one permuted list. Ranks take turns, so that at every moment all ranks together have used a
- * prefix of it. The length of that prefix, `consumed`, is the whole position; who used it does not matter.
- * From there the rest of the list is dealt anew: rank r of W takes rest[r], rest[r + W], ... Where the rest
- * does not divide by W, the last turn is filled up from the start of the list, as PyTorch does, or dropped.
+ * An epoch has one permuted list. Ranks take turns, so that at every moment all ranks together have used
+ * a prefix of it. The length of that prefix, `consumed`, is the whole position; which rank used which
+ * sample does not matter. From there the rest of the list is dealt anew: rank r of W takes rest[r],
+ * rest[r + W], ... Where the rest does not divide by W, the last turn is filled up from the start of the
+ * list, as PyTorch does, or dropped.
  */
 
 #include "worker-runtime/crw.h"

@@ -1,7 +1,7 @@
 /*
- * Data-parallel training with libcrw, from beginning to end in one page: fits y = 3 x + 1 by gradient descent.
- * Every rank takes its share of the samples, the gradients are averaged over all ranks, and all of them take
- * the same step.
+ * Data-parallel training with libcrw, from beginning to end in one page: fits y = 3 x + 1 by gradient
+ * descent. Every rank takes its share of the samples, the gradients are averaged over all ranks, and all
+ * of them take the same step.
  *
  *     make
  *     crun --standalone --nproc-per-node=2 ./average     # or torchrun --no-python
@@ -57,7 +57,7 @@ static int fit_line(struct crw_group *group, void *data)
     r = crw_shared_alloc(group, sizeof(*g), (void **)&g);
     if (r == 0)
         r = crw_sampler_create(&options, &sampler);
-    if (r != 0)
+    if (r)
         goto failed;
     for (uint64_t epoch = 0; r == 0 && epoch < EPOCHS; epoch++) {
         uint32_t samples[BATCH];
@@ -75,7 +75,7 @@ static int fit_line(struct crw_group *group, void *data)
     }
     crw_sampler_destroy(sampler);
 failed:
-    if (r != 0)
+    if (r)
         fprintf(stderr, "average: rank %d: %s\n", crw_rank(group), crw_error_message());
     return r == 0 ? 0 : 1;
 }

@@ -20,7 +20,7 @@
 
 enum { ALIGNMENT = 64, N_BUFFERS_OF_NORM = 3 };
 
-/* ------------------------------------------------------------------ memory */
+/* ---- memory ---- */
 
 void *model_alloc(struct crw_model *model, size_t count, size_t size)
 {
@@ -47,7 +47,7 @@ void crw_model_destroy(struct crw_model *model)
     free(model);
 }
 
-/* ------------------------------------------------------------------ parameters */
+/* ---- parameters ---- */
 
 /* Weight (or gamma) and bias (or beta) of a layer, with their dimensions; n_dims 0: it has none. */
 static void parameter_dims(const struct crw_layer *layer, struct crw_tensor *weight, struct crw_tensor *bias)
@@ -327,7 +327,7 @@ int crw_model_set_precision(struct crw_model *model, enum crw_dtype precision)
     return 0;
 }
 
-/* ------------------------------------------------------------------ forward */
+/* ---- forward ---- */
 
 /* From PyTorch's [n][channels][height][width] to ours. */
 static void take_input(struct crw_model *model, const float *input, int n)
@@ -417,7 +417,7 @@ const float *crw_model_forward(struct crw_model *model, const float *input, int 
     return model->steps[model->n_steps - 1].y;
 }
 
-/* ------------------------------------------------------------------ backward */
+/* ---- backward ---- */
 
 /* Steps [first, end) for all samples, last step first, and the sums of the normalisation in front. */
 static void backward_samplewise(struct crw_model *model, size_t first, size_t end)

@@ -62,7 +62,7 @@ struct model_step {
     const float *x;   /* [max_batch][in.size]: the step before's y */
     float *y;         /* [max_batch][out.size] */
     float *dy;        /* gradient of y; NULL where the step after writes into conv.frame */
-    float *dx;        /* gradient of x, or NULL when nobody wants it */
+    float *dx;        /* gradient of x, or NULL when no step before this one needs it */
     size_t dx_stride; /* for norm steps: floats from row to row of dx */
     bool dx_is_frame; /* dx is the frame of the conv step before: room for one sample */
 

@@ -299,7 +299,7 @@ static void plan_gradients(struct allocator *a)
             continue;
         }
         if (next && i < model->first_trained)
-            continue; /* nobody before it learns from its gradient */
+            continue; /* no step before it has parameters, so none needs its gradient */
         step->dy = take_floats(a, (size_t)model->max_batch * step->out.size);
         if (next) {
             next->dx = step->dy;

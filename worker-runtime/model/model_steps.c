@@ -63,7 +63,7 @@ static void round_in_place(const struct crw_model *model, float *x, size_t count
         model->kernels->round_bf16(count, x, x);
 }
 
-/* ------------------------------------------------------------------ convolution */
+/* ---- convolution ---- */
 
 static void forward_conv(const struct crw_model *model, struct model_step *step, int first, int count)
 {
@@ -132,7 +132,7 @@ static void conv_finish_backward(struct model_step *step)
     memcpy(step->bias_gradient, step->conv.db, (size_t)s->out_channels * sizeof(float));
 }
 
-/* ------------------------------------------------------------------ batch normalisation */
+/* ---- batch normalisation ---- */
 
 static void norm_prepare_backward(struct model_step *step)
 {
@@ -248,7 +248,7 @@ static void backward_norm_relu_pool(const struct crw_model *model, struct model_
             norm->mean, norm->a, norm->b, norm->c, step_dx(step, s), step->dx_stride);
 }
 
-/* ------------------------------------------------------------------ relu, pooling, flatten */
+/* ---- relu, pooling, flatten ---- */
 
 static void forward_relu(const struct crw_model *model, struct model_step *step, int first, int count)
 {
@@ -311,7 +311,7 @@ static void backward_flatten(const struct crw_model *model, struct model_step *s
     }
 }
 
-/* ------------------------------------------------------------------ linear, log_softmax */
+/* ---- linear, log_softmax ---- */
 
 static size_t n_weights(const struct model_step *step)
 {
@@ -363,7 +363,7 @@ static void backward_log_softmax(const struct crw_model *model, struct model_ste
                                              step_dy(step, first), step_dx(step, first));
 }
 
-/* ------------------------------------------------------------------ by kind */
+/* ---- by kind ---- */
 
 static const struct {
     void (*forward)(const struct crw_model *, struct model_step *, int first, int count);

@@ -1,9 +1,9 @@
 /*
- * What can be measured. Sizes are those of nccl-tests: of the larger of the two buffers, so that the bandwidth
- * of a collective with a part for each rank is about all parts.
+ * What can be measured. Sizes are those of nccl-tests: of the larger of the two buffers, so that the
+ * bandwidth of a collective with a part for each rank is about all parts.
  *
- * Reductions add up small whole numbers, which is exact in any order. What is moved are bytes that depend on
- * the rank and the place. Neither repeats at a power of two: a piece in a wrong place is seen.
+ * Reductions add up small whole numbers, which is exact in any order. What is moved are bytes that depend
+ * on the rank and the place. Neither repeats at a power of two: a piece in a wrong place is seen.
  */
 
 #include "base/time.h"
@@ -14,7 +14,7 @@
 
 enum { ROOT = 0 };
 
-/* ------------------------------------------------------------------ values */
+/* ---- values ---- */
 
 static float number_at(int rank, size_t i, unsigned seed)
 {
@@ -95,7 +95,7 @@ static double factor_twice_others(int n_ranks)
     return 2 * factor_others(n_ranks);
 }
 
-/* ------------------------------------------------------------------ reductions */
+/* ---- reductions ---- */
 
 static int call_allreduce(const struct perf_run *run)
 {
@@ -129,7 +129,7 @@ static size_t check_reducescatter(const struct perf_run *run, unsigned seed)
     return count_wrong_sums(run, run->out, (size_t)run->rank * count, count, seed);
 }
 
-/* ------------------------------------------------------------------ moves */
+/* ---- moves ---- */
 
 static int call_broadcast(const struct perf_run *run)
 {
@@ -182,7 +182,7 @@ static int call_sendrecv(const struct perf_run *run)
     int r = crw_send_start(run->group, run->in, run->bytes, (run->rank + 1) % run->n_ranks, &send);
     int received, sent;
 
-    if (r != 0)
+    if (r)
         return r;
     received = crw_recv(run->group, run->out, run->bytes, (run->rank + run->n_ranks - 1) % run->n_ranks);
     sent = crw_work_wait(send);
@@ -214,7 +214,7 @@ static size_t check_pingpong(const struct perf_run *run, unsigned seed)
     return run->rank > 1 ? 0 : count_wrong_bytes(run->out, 0, 0, run->bytes, seed);
 }
 
-/* ------------------------------------------------------------------ without data */
+/* ---- without data ---- */
 
 static void fill_nothing(const struct perf_run *run, unsigned seed)
 {
@@ -225,8 +225,8 @@ static int call_barrier(const struct perf_run *run)
     return crw_barrier(run->group);
 }
 
-/* No rank may leave a barrier before the last one has entered it, by the clock that the ranks of a host share. 1: this
- * rank did, or the check itself failed. */
+/* No rank may leave a barrier before the last one has entered it, by the clock that the ranks of a host
+ * share. 1: this rank did, or the check itself failed. */
 static size_t check_barrier(const struct perf_run *run, unsigned seed)
 {
     int64_t last_ns = (int64_t)now_ns(), left_ns;
@@ -239,7 +239,7 @@ static size_t check_barrier(const struct perf_run *run, unsigned seed)
     return left_ns < last_ns;
 }
 
-/* ------------------------------------------------------------------ no collective */
+/* ---- no collective ---- */
 
 /* All ranks copy at the same time without waiting for each other: the bandwidth of the memory. */
 static int call_copy(const struct perf_run *run)
@@ -253,7 +253,7 @@ static size_t check_copy(const struct perf_run *run, unsigned seed)
     return count_wrong_bytes(run->out, run->rank, 0, run->bytes, seed);
 }
 
-/* ------------------------------------------------------------------ table */
+/* ---- table ---- */
 
 static const struct perf_collective collectives[] = {
     {"allreduce", 1, 4, false, factor_twice_others, fill_numbers, call_allreduce, check_allreduce},

@@ -44,7 +44,7 @@ static double perf_now_us(void)
     return (double)now_ns() / 1e3;
 }
 
-/* ------------------------------------------------------------------ measuring */
+/* ---- measuring ---- */
 
 /* The time of one call. */
 static int run_batch(const struct perf *p, int n_calls, double *ret_us)
@@ -96,13 +96,13 @@ static int measure(const struct perf *p, double *ret_us)
         r = p->options->collective->call(&p->run);
     if (r == 0)
         r = run_batch(p, PROBES, &once_us);
-    if (r != 0)
+    if (r)
         return r;
     plan = plan_for(p->options, once_us);
     r = crw_broadcast(p->run.group, &plan, sizeof(plan), 0);
     for (int i = 0; r == 0 && i < plan.n_batches; i++)
         r = run_batch(p, plan.n_calls, &batches[i]);
-    if (r != 0)
+    if (r)
         return r;
     qsort(batches, (size_t)plan.n_batches, sizeof(*batches), compare);
     *ret_us = batches[plan.n_batches / 2];
@@ -120,7 +120,7 @@ static int check_result(const struct perf *p, unsigned seed, int64_t *n_wrong)
     r = crw_barrier(p->run.group); /* a rank that fills late must not spoil what another one brought */
     if (r == 0)
         r = c->call(&p->run);
-    if (r != 0)
+    if (r)
         return r;
     here = (int64_t)c->count_wrong(&p->run, seed);
     r = crw_all_reduce(p->run.group, &here, 1, CRW_I64, CRW_SUM);
@@ -144,7 +144,7 @@ static int run_size(const struct perf *p, struct result_line *ret)
     return r;
 }
 
-/* ------------------------------------------------------------------ printing */
+/* ---- printing ---- */
 
 static void print_head(const struct perf *p)
 {
@@ -175,7 +175,7 @@ static void print_line(const struct perf *p, const struct result_line *line)
     (void)fflush(stdout); /* each line appears at once; run_sizes() looks for errors */
 }
 
-/* ------------------------------------------------------------------ a rank */
+/* ---- a rank ---- */
 
 static int allocate_buffers(struct perf *p)
 {
@@ -258,8 +258,6 @@ static int run_rank(struct crw_group *group, void *data)
     }
     return code == -1 ? 1 : code;
 }
-
-/* ------------------------------------------------------------------ */
 
 /* --ranks: no launcher started this process, so it starts the ranks itself. */
 static int run_launched(struct perf_options *options)

@@ -9,7 +9,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* ------------------------------------------------------------------ options */
+/* ---- options ---- */
 
 enum { PERF_SIZES_MAX = 64 };
 
@@ -31,7 +31,7 @@ enum perf_options_result { PERF_RUN, PERF_DONE, PERF_USAGE };
 /* Prints help, version and complaints itself. */
 enum perf_options_result perf_options_parse(int argc, char **argv, struct perf_options *ret);
 
-/* ------------------------------------------------------------------ collectives */
+/* ---- collectives ---- */
 
 /* One rank's buffers; both hold `bytes`. */
 struct perf_run {
@@ -44,7 +44,8 @@ struct perf_run {
 struct perf_collective {
     const char *name;
     int min_ranks;
-    /* Sizes are multiples of this many bytes, and of it times the ranks if each has a part. 0: there is no size. */
+    /* Sizes are multiples of this many bytes, and of it times the ranks if each has a part. 0: there is
+     * no size. */
     size_t unit;
     bool parts;
     /* What of algbw goes through a rank's memory or wire, as nccl-tests has it. */

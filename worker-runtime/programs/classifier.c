@@ -4,7 +4,7 @@
  *
  * The samples, so that another program can make the same: from one generator with seed 1, first a centre
  * for each class, [class][input], uniform in [-1, 1). Then for each sample, the training ones first: one
- * number u, uniform in [0, 1), whose class is the whole part of u * 10; and its inputs, uniform in [-1, 1),
+ * number u, uniform in [0, 1), and the class is the whole part of u * 10; and its inputs, uniform in [-1, 1),
  * each added to its class's centre.
  */
 
@@ -107,7 +107,7 @@ static int accuracy(void *data, struct crw_group *group, struct crw_model *model
 
     (void)crw_model_correct(model, batch->targets, c->flags);
     r = crw_all_gather(group, c->flags, batch->n, c->all_flags);
-    if (r != 0)
+    if (r)
         return r;
     for (size_t i = 0; i < n_all; i++)
         n_correct += c->all_flags[i];

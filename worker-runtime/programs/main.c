@@ -15,8 +15,8 @@ static int (*const programs[TRAIN_PROGRAM_COUNT])(const struct train_options *, 
     [TRAIN_MNIST] = mnist_run,
 };
 
-/* Every worker of a job gets the same command line: rank 0 says what is wrong with it, and nobody exits
- * before it has (the launcher stops the others as soon as the first is gone). */
+/* Every worker of a job gets the same command line: rank 0 prints what is wrong with it. No rank exits
+ * before that: the launcher stops the others as soon as the first one has ended. */
 static int usage_error(const struct crw_env *env, const char *error)
 {
     struct crw_group *group = NULL;
@@ -29,7 +29,7 @@ static int usage_error(const struct crw_env *env, const char *error)
     return TRAIN_USAGE;
 }
 
-/* Output that went nowhere is a failure, said once. */
+/* Output that could not be written is a failure, reported once. */
 static int finish_output(int exit_code)
 {
     if (fflush(stdout) == 0 && !ferror(stdout))
@@ -48,7 +48,7 @@ int main(int argc, char **argv)
 
     if (crw_env_read(&env) != 0) {
         fprintf(stderr, "train: %s\n", crw_error_message());
-        (void)crw_error_record(NULL); /* it has been said in any case, as wherever this is called */
+        (void)crw_error_record(NULL); /* best effort: the sentence is on stderr already */
         return TRAIN_FAILED;
     }
     if (train_options_parse(argc, argv, &options, error, sizeof(error)) < 0)
@@ -69,7 +69,7 @@ int main(int argc, char **argv)
         return TRAIN_FAILED;
     }
     exit_code = programs[options.program](&options, &env, group);
-    /* Who failed leaves the group by ending: the others learn of it from that, and end later. */
+    /* A rank that failed leaves the group by ending: its peers notice that, and end after it. */
     if (exit_code == TRAIN_DONE)
         crw_group_destroy(group);
     return finish_output(exit_code);

@@ -72,8 +72,8 @@ int memory_checkpoint_open(struct trainer *t)
     c->own = malloc(2 * own_size(t)); /* the second half is for memory_checkpoint_restore() */
     if (!c->own)
         return -1;
-    /* A failure here is not one of the training: without a checkpoint in memory a failed rank costs the steps since
-     * the last snapshot. */
+    /* A failure here is not one of the training: without a checkpoint in memory a failed rank costs the
+     * steps since the last snapshot. */
     (void)crw_memory_open(t->group, parts_at(t) + n_arenas(t) * n_floats * sizeof(float), layout_of(t),
                           &c->memory);
     return 0;
@@ -144,8 +144,8 @@ struct recovery_offer memory_checkpoint_offer(const struct trainer *t, bool aliv
 
 /* ---- restoring ---- */
 
-/* Copies what is this rank's own out of the chosen state, before anything is overwritten. False: this rank has no state
- * of that number. */
+/* Copies what is this rank's own out of the chosen state, before anything is overwritten. False: this
+ * rank has no state of that number. */
 static bool save_own(struct trainer *t, const struct recovery_choice *choice,
                      const struct recovery_offer *mine)
 {
@@ -162,8 +162,8 @@ static bool save_own(struct trainer *t, const struct recovery_choice *choice,
     return true;
 }
 
-/* Rank k of a host has part k of arena i, at slot_offset of its slot: each broadcasts its part, so all ranks get the
- * whole arena. */
+/* Rank k of a host has part k of arena i, at slot_offset of its slot: each broadcasts its part, so all
+ * ranks get the whole arena. */
 static int gather_parts(struct trainer *t, const struct recovery_choice *choice, size_t i, size_t slot_offset)
 {
     const uint8_t *slot =
@@ -177,7 +177,7 @@ static int gather_parts(struct trainer *t, const struct recovery_choice *choice,
         if (part == crw_rank(t->group))
             memcpy(arena(t, i) + begin, slot + slot_offset, count * sizeof(float));
         r = crw_broadcast(t->group, arena(t, i) + begin, count * sizeof(float), part);
-        if (r != 0)
+        if (r)
             return r;
     }
     return 0;
@@ -191,7 +191,7 @@ static int restore_from_memory(struct trainer *t, const struct recovery_choice *
 
     for (size_t i = 0; i < n_arenas(t); i++) {
         int r = gather_parts(t, choice, i, parts_at(t) + i * count * sizeof(float));
-        if (r != 0)
+        if (r)
             return r;
     }
     slot = crw_rank(t->group) == 0 ? crw_memory_find(c->memory, (uint64_t)choice->number) : NULL;
@@ -204,7 +204,7 @@ static int restore_alive(struct trainer *t, const struct recovery_choice *choice
 {
     for (size_t i = 0; i < n_arenas(t); i++) {
         int r = crw_broadcast(t->group, arena(t, i), t->n_parameters * sizeof(float), choice->from);
-        if (r != 0)
+        if (r)
             return r;
     }
     if (crw_rank(t->group) == choice->from)

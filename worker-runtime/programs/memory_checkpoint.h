@@ -1,12 +1,12 @@
 #pragma once
 
 /*
- * The in-memory checkpoint: the training state in memory that crun keeps for each rank (crw_memory_open()), so that a
- * rank that failed costs no step.
+ * The in-memory checkpoint: the training state in memory that crun keeps for each rank
+ * (crw_memory_open()), so that a rank that failed costs no step.
  *
- * Parameters and optimizer state are the same on all ranks, so each rank of a host writes its part of them alone:
- * a commit copies one part in local_world_size instead of everything. What differs between ranks (the position with its
- * sums, the running statistics) each writes whole.
+ * Parameters and optimizer state are the same on all ranks, so each rank of a host writes its part of
+ * them alone: a commit copies one part in local_world_size instead of everything. What differs between
+ * ranks (the position with its sums, the running statistics) each writes whole.
  */
 
 #include <stdbool.h>
@@ -37,8 +37,8 @@ void memory_checkpoint_commit(struct trainer *t);
 struct recovery_offer memory_checkpoint_offer(const struct trainer *t, bool alive);
 
 /*
- * Brings all ranks into the chosen state, which is alive or in memory. Collective. 0 or the failed collective's
- * result.
+ * Brings all ranks into the chosen state, which is alive or in memory. Collective. 0 or the failed
+ * collective's result.
  */
 int memory_checkpoint_restore(struct trainer *t, const struct recovery_choice *choice,
                               const struct recovery_offer *mine);

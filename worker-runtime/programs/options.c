@@ -71,7 +71,7 @@ static const char *const backend_names[] = {"auto", "cpu", "cuda"};
 const char *const precision_names[] = {"fp32", "bf16", "tf32"};
 static const char *const shape_names[] = {"", "10x2", "20x1"};
 
-/* What a program does when nothing else is said. */
+/* The options of a program where the command line sets none. */
 static const struct recipe {
     enum crw_optimizer_kind optimizer;
     double lr;
@@ -83,11 +83,11 @@ static const struct recipe {
 };
 enum { BATCH_SIZE_20X1 = 32 };
 
-/* Not said: to be filled in from the recipe. */
+/* Not set by the command line: filled in from the program's recipe. */
 #define UNSAID UINT64_MAX
 enum { UNSAID_OPTIMIZER = CRW_OPTIMIZER_KIND_COUNT };
 
-/* ------------------------------------------------------------------ what there is */
+/* ---- what there is ---- */
 
 enum train_option_kind {
     OPTION_COUNT,    /* uint64_t */
@@ -162,7 +162,7 @@ static void fill_train_options(struct option options[2 * N_SPECS + 1])
     *options = (struct option){0};
 }
 
-/* ------------------------------------------------------------------ one option */
+/* ---- one option ---- */
 
 static int fail_choice(const struct train_option_spec *spec, const char *text, char *error, size_t n)
 {
@@ -236,7 +236,7 @@ static int parse_train_option(struct train_options *o, const struct train_option
     return -1;
 }
 
-/* ------------------------------------------------------------------ the whole line */
+/* ---- the whole line ---- */
 
 static int parse_program(const char *name, enum train_program *ret, char *error, size_t n)
 {

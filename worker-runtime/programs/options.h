@@ -2,7 +2,7 @@
 
 /*
  * The command line of `train`: which program, and the options that all programs share. After parsing, what
- * was not said is filled in from the program's own recipe.
+ * was not given is filled in from the program's own recipe.
  */
 
 #include <stdbool.h>

@@ -17,7 +17,7 @@ enum {
     TEXT_DOWN = 4, /* from the middle of a letter to its foot */
 };
 
-/* ------------------------------------------------------------------ what is kept */
+/* ---- what is kept ---- */
 
 void plot_open(struct plot *p, const char *path)
 {
@@ -61,7 +61,7 @@ void plot_epoch(struct plot *p, uint64_t step, double accuracy)
         add(&p->accuracy, (double)step, 100 * accuracy);
 }
 
-/* ------------------------------------------------------------------ what is drawn */
+/* ---- what is drawn ---- */
 
 /* An axis from low to high, both multiples of tick. */
 struct axis {

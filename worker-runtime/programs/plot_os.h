@@ -35,8 +35,8 @@ void plot_open(struct plot *p, const char *path);
 void plot_step(struct plot *p, uint64_t step, double loss);
 void plot_epoch(struct plot *p, uint64_t step, double accuracy);
 
-/* What a metrics file says of the steps up to `until`, before this process goes on from there. Without path or
- * metrics nothing. 0 or -errno. */
+/* Reads the points of the steps up to `until` from a metrics file, before this process goes on from
+ * there. Without path or metrics nothing. 0 or -errno. */
 int plot_recall(struct plot *p, const char *metrics, uint64_t until);
 
 /* Draws what there is into the file. 0 or -errno. */

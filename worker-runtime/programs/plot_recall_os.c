@@ -1,10 +1,10 @@
 /*
- * The part of a run before it was resumed, from the metrics file that it appended to: so that the drawing shows
- * all of it.
+ * The part of a run before it was resumed, from the metrics file that it appended to: so that the drawing
+ * shows all of it.
  *
- * The lines are those that report.c writes, looked at one by one for the numbers that matter; lines of others, and
- * half a line that a full disk left, give none. A step that was taken again after a kill has the same loss again,
- * and counts once.
+ * The lines are those that report.c writes, looked at one by one for the numbers that matter; lines of
+ * others, and half a line that a full disk left, give none. A step that was taken again after a kill has
+ * the same loss again, and counts once.
  */
 
 #include "worker-runtime/programs/plot_os.h"

@@ -1,7 +1,7 @@
 #pragma once
 
 /*
- * The training programs, one file each. A program says what is particular to it; trainer.h does the rest.
+ * The training programs, one file each. A program brings what is particular to it; trainer.h has the rest.
  */
 
 #include "worker-runtime/programs/trainer.h"

@@ -1,7 +1,7 @@
 #pragma once
 
 /*
- * What `train` tells people and programs: lines on stdout, a progress bar on a terminal, JSON lines in the
+ * The output of `train`: lines on stdout, a progress bar on a terminal, JSON lines in the
  * metrics file. The primary rank reports; on the others every call does nothing.
  */
 
@@ -39,7 +39,7 @@ void report_warn(struct train_report *r, const char *format, ...) __attribute__(
 bool report_wants_progress(const struct train_report *r);
 void report_progress(struct train_report *r, uint64_t epoch, uint64_t n_epochs, uint64_t done, uint64_t all,
                      double loss, double samples_per_s);
-/* accuracy NAN: nobody asked. */
+/* accuracy NAN: not measured. */
 void report_step(struct train_report *r, uint64_t step, double loss, double accuracy);
 void report_max_steps(struct train_report *r, uint64_t step, uint32_t param_crc32c);
 void report_epoch(struct train_report *r, const struct epoch_report *e);

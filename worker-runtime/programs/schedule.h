@@ -14,7 +14,7 @@ enum schedule_kind { SCHEDULE_CONSTANT, SCHEDULE_STEP, SCHEDULE_COSINE, SCHEDULE
 
 struct schedule {
     enum schedule_kind kind;
-    uint64_t epochs; /* between two steps; of the half cosine, 0: not said */
+    uint64_t epochs; /* between two steps; of the half cosine, 0: all of them */
     double gamma;
 };
 
@@ -24,7 +24,7 @@ int schedule_parse(const char *text, struct schedule *ret);
 /* The learning rate of an epoch, counted from 0. */
 double schedule_lr(const struct schedule *s, double base, uint64_t epoch);
 
-/* The schedule in words that schedule_parse() reads, everything said. */
+/* The schedule as text that schedule_parse() reads, with no default left out. */
 struct schedule_text {
     char text[64];
 };

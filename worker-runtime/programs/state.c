@@ -274,10 +274,10 @@ static int read_snapshot(struct train_state *s, const struct crw_snapshot *snaps
     int r;
 
     r = check_recipe(&s->recipe, snapshot, folder, error, n);
-    if (r != 0)
+    if (r)
         return r;
     r = read_position(snapshot, &position, &optimizer_steps);
-    if (r != 0) {
+    if (r) {
         snprintf(error, n,
                  "the snapshot of step %" PRIu64
                  " in %s lacks its counters; remove it to continue "
@@ -287,7 +287,7 @@ static int read_snapshot(struct train_state *s, const struct crw_snapshot *snaps
     }
     for (size_t i = 0; i < s->n_tensors; i++) {
         r = crw_snapshot_read(snapshot, &s->tensors[i]);
-        if (r != 0) {
+        if (r) {
             snprintf(error, n, "%s", crw_error_message());
             return r;
         }
@@ -306,7 +306,7 @@ int state_load(struct train_state *s, const char *folder, void (*warn)(void *dat
     int r;
 
     r = crw_snapshot_open_newest(folder, "model_hash", hash.text, warn, warn_data, &snapshot);
-    if (r != 0) {
+    if (r) {
         snprintf(error, n, "%s", crw_error_message());
         return r;
     }
@@ -322,14 +322,14 @@ int state_broadcast(struct train_state *s, struct crw_group *group, int from)
 
     for (size_t i = 0; i < s->n_tensors; i++) {
         r = crw_broadcast(group, s->tensors[i].data, state_tensor_bytes(&s->tensors[i]), from);
-        if (r != 0)
+        if (r)
             return r;
     }
     r = crw_broadcast(group, &s->position, sizeof(s->position), from);
-    if (r != 0)
+    if (r)
         return r;
     r = crw_broadcast(group, &optimizer_steps, sizeof(optimizer_steps), from);
-    if (r != 0)
+    if (r)
         return r;
     copy_buffers(s, false);
     crw_optimizer_set_steps(s->optimizer, optimizer_steps);

@@ -73,7 +73,7 @@ int state_save(struct train_state *s, struct crw_snapshots *snapshots, int world
 
 /*
  * Fills the state from the newest valid snapshot of the folder. CRW_E_NOT_FOUND: there is none, the state
- * is as it was. CRW_E_MISMATCH: of another network or recipe; error[0..n) says what differs.
+ * is as it was. CRW_E_MISMATCH: of another network or recipe; error[0..n) names the difference.
  */
 int state_load(struct train_state *s, const char *folder, void (*warn)(void *data, const char *sentence),
                void *warn_data, char *error, size_t n);
