@@ -36,7 +36,10 @@ struct rounds_node *node_find(struct rounds_job *job, struct session_nonce nonce
 /* Frees it; its session is being closed. */
 void node_destroy(struct rounds_node *n);
 
-/* Decides n->class anew after something it depends on changed, and keeps the job's counts. */
+/* What n->state has to be now. */
+enum rounds_node_state node_state_now(const struct rounds_node *n);
+
+/* Decides n->state anew after something it depends on changed, and keeps the job's counts. */
 void node_update_state(struct rounds_node *n);
 
 /* A frame of the node arrived: restarts its silence timer. */
@@ -53,9 +56,14 @@ void job_want_log(struct rounds_job *job, enum rounds_log_kind log_kinds);
 /* Separates the connection from its node and closes it. */
 void conn_end(struct rounds *r, struct rounds_conn *s);
 
+/* ---- rounds_check.c ---- */
+
+/* Asserts the invariants; does nothing without assertions. */
+void rounds_check(struct rounds *r);
+
 /* ---- rounds_ranks.c ---- */
 
-/* Makes the best of the STANDING nodes members and gives them their ranks. */
+/* Makes the best of the ready nodes members and gives them their ranks. */
 void job_place(struct rounds_job *job);
 
 /* ---- rounds_job.c ---- */

@@ -185,6 +185,21 @@ static bool load_nodes(struct rounds_job *job, const cJSON *json, char error[ROU
     return true;
 }
 
+/* What the rounds take for granted of a job. */
+static const char *job_fault(const struct rounds_job *job)
+{
+    uint32_t n_members = job->n_done_left;
+
+    list_for_each(i, &job->nodes) n_members += list_entry(i, struct rounds_node, in_job)->member;
+    if ((job->state == ROUNDS_CLOSED) != (job->verdict != SESSION_VERDICT_NONE))
+        return "it is closed without a result, or has one while it goes on";
+    if (job->state == ROUNDS_RUNNING && job->generation < 0)
+        return "it runs no generation";
+    if (job->state == ROUNDS_RUNNING && n_members != job->n_members)
+        return "it has other members than it counts";
+    return NULL;
+}
+
 /* Everything but nodes; NULL: error is set. */
 static struct rounds_job *load_head(struct rounds *r, const cJSON *json, char error[ROUNDS_JSON_ERROR_SIZE])
 {
@@ -244,6 +259,11 @@ bool rounds_json_load(struct rounds *r, const uint8_t *text, size_t n, uint64_t 
     if (!job)
         return false;
     if (!load_nodes(job, json, error)) {
+        job_discard(job);
+        return false;
+    }
+    if (job_fault(job)) {
+        (void)load_error(error, job_fault(job), "");
         job_discard(job);
         return false;
     }

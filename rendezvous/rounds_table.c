@@ -212,7 +212,7 @@ void node_destroy(struct rounds_node *n)
     free(n);
 }
 
-static enum rounds_node_state node_state_now(const struct rounds_node *n)
+enum rounds_node_state node_state_now(const struct rounds_node *n)
 {
     enum rounds_job_state state = n->job->state;
 

@@ -500,6 +500,30 @@ static void step_link(struct session *s, const struct session_event *event, stru
     }
 }
 
+/* Invariants at the end of a step, in builds with assertions. */
+static void check_session(const struct session *s, const struct session_actions *out)
+{
+    bool has_assignment = s->generation >= 0 && s->instance != 0 && s->group_rank >= 0;
+    bool runs = s->phase == SESSION_RUNNING || s->phase == SESSION_FAILED || s->phase == SESSION_DONE;
+
+    assert(!runs || has_assignment);
+    assert(s->link != SESSION_LINK_UP || s->was_up);
+    assert(s->end == SESSION_END_NONE || s->link == SESSION_LINK_CLOSED);
+    assert(s->end == SESSION_END_NONE || s->text[0] != 0);
+    assert(s->link == SESSION_LINK_CLOSED || s->backoff_ms <= BACKOFF_MAX_MS);
+    assert(s->link == SESSION_LINK_CLOSED || s->hello.attempt == 0 || session_deadline(s) < UINT64_MAX);
+    for (size_t i = 0; i < out->n_items; i++) {
+        enum session_action action = out->items[i];
+
+        assert(action != SESSION_DO_END || i + 1 == out->n_items);
+        assert(action != SESSION_DO_DIAL || s->link == SESSION_LINK_DIALING);
+        assert(action != SESSION_DO_HELLO || s->link == SESSION_LINK_OPENING);
+        assert(action != SESSION_DO_ALIVE || s->link == SESSION_LINK_UP);
+    }
+    (void)has_assignment; /* without assertions */
+    (void)runs;
+}
+
 void session_step(struct session *s, const struct session_event *event, struct session_actions *out)
 {
     out->n_items = 0;
@@ -530,4 +554,5 @@ void session_step(struct session *s, const struct session_event *event, struct s
         step_link(s, event, out);
         break;
     }
+    check_session(s, out);
 }

@@ -381,6 +381,30 @@ static void a_place_outside_its_world_is_refused(void **state)
     }
 }
 
+static void a_state_that_contradicts_itself_is_refused(void **state)
+{
+    static const struct {
+        const char *head, *error;
+    } bad[] = {
+        {"\"state\":\"running\",\"generation\":0,\"members\":2", "other members"},
+        {"\"state\":\"running\",\"generation\":0,\"members\":0,\"done_left\":1", "other members"},
+        {"\"state\":\"running\"", "no generation"},
+        {"\"state\":\"closed\"", "without a result"},
+        {"\"state\":\"gathering\",\"verdict\":\"success\"", "without a result"},
+    };
+    struct table *t = *state;
+    char text[1000];
+
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+        (void)snprintf(text, sizeof(text),
+                       "{\"crun_rounds\":1,\"job\":\"a\",\"instance\":\"0000000000000001\",%s,"
+                       "\"params\":{\"min_nodes\":1,\"max_nodes\":3,\"max_restarts\":0,\"max_changes\":0,"
+                       "\"join_timeout_ms\":1,\"last_call_ms\":0,\"node_timeout_ms\":1000}}",
+                       bad[i].head);
+        assert_refused(t, text, strlen(text), bad[i].error);
+    }
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
 
 int main(void)
@@ -397,6 +421,7 @@ int main(void)
         TEST(a_file_that_was_cut_is_refused),
         TEST(what_is_wrong_in_a_file_is_named),
         TEST(a_place_outside_its_world_is_refused),
+        TEST(a_state_that_contradicts_itself_is_refused),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
