@@ -66,12 +66,20 @@ static const struct number_option numbers[] = {
 };
 static_assert(ARRAY_SIZE(numbers) == DAEMON_NUMBER_COUNT, "every number has its option");
 
-enum { OPT_LISTEN = DAEMON_NUMBER_COUNT, OPT_LISTEN_UNIX, OPT_STATE, OPT_HELP, OPT_VERSION, OPT_COUNT };
+enum {
+    OPT_LISTEN = DAEMON_NUMBER_COUNT,
+    OPT_LISTEN_UNIX,
+    OPT_STATE,
+    OPT_DEBUG,
+    OPT_HELP,
+    OPT_VERSION,
+    OPT_COUNT
+};
 
 static const char *const other_options[] = {
-    [OPT_LISTEN - DAEMON_NUMBER_COUNT] = "listen",   [OPT_LISTEN_UNIX - DAEMON_NUMBER_COUNT] = "listen-unix",
-    [OPT_STATE - DAEMON_NUMBER_COUNT] = "state",     [OPT_HELP - DAEMON_NUMBER_COUNT] = "help",
-    [OPT_VERSION - DAEMON_NUMBER_COUNT] = "version",
+    [OPT_LISTEN - DAEMON_NUMBER_COUNT] = "listen", [OPT_LISTEN_UNIX - DAEMON_NUMBER_COUNT] = "listen-unix",
+    [OPT_STATE - DAEMON_NUMBER_COUNT] = "state",   [OPT_DEBUG - DAEMON_NUMBER_COUNT] = "debug",
+    [OPT_HELP - DAEMON_NUMBER_COUNT] = "help",     [OPT_VERSION - DAEMON_NUMBER_COUNT] = "version",
 };
 
 /* getopt_long() values: behind every character, so that none is taken for a short option. */
@@ -240,12 +248,13 @@ static int parse_listen(struct daemon_options *options, const char *text, char *
 
 static void daemon_long_options(struct option *to)
 {
+    /* Those from OPT_DEBUG on take no value. */
     for (int i = 0; i < OPT_COUNT; i++) {
         bool is_number = i < DAEMON_NUMBER_COUNT;
 
         to[i] = (struct option){
             .name = is_number ? numbers[i].name : other_options[i - DAEMON_NUMBER_COUNT],
-            .has_arg = i == OPT_HELP || i == OPT_VERSION ? no_argument : required_argument,
+            .has_arg = i >= OPT_DEBUG ? no_argument : required_argument,
             .val = VALUE_BASE + i,
         };
     }
@@ -265,6 +274,9 @@ static int take_daemon_option(struct daemon_options *options, int which, char *c
         return add_address(options, &address, error, error_size);
     case OPT_STATE:
         options->state_dir = optarg;
+        return 0;
+    case OPT_DEBUG:
+        options->debug = true;
         return 0;
     case OPT_HELP:
         return DAEMON_E_HELP;
@@ -345,7 +357,8 @@ void daemon_options_help(FILE *out)
 
     (void)fprintf(
         out,
-        "usage: crund [--listen HOST:PORT]... [--listen-unix PATH]... [--state DIR] [limits]\n"
+        "usage: crund [--listen HOST:PORT]... [--listen-unix PATH]... [--state DIR] [--debug]\n"
+        "             [limits]\n"
         "Rendezvous daemon: where the agents of crun meet, and a key-value store that PyTorch's\n"
         "TCPStore clients can use.\n\n"
         "  --listen HOST:PORT          numeric address, [::]:PORT for all interfaces, port 0 takes a\n"
@@ -361,5 +374,9 @@ void daemon_options_help(FILE *out)
         (void)snprintf(left, sizeof(left), "--%s %s", o->name, units[o->kind]);
         (void)fprintf(out, "  %-27s %s (default %s)\n", left, o->help, value);
     }
-    (void)fprintf(out, "  --help, --version\n\nSee crund(8).\n");
+    (void)fprintf(
+        out,
+        "  --debug                     a line for each event and action of the rounds, on standard\n"
+        "                              error\n"
+        "  --help, --version\n\nSee crund(8).\n");
 }

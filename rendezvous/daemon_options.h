@@ -4,6 +4,7 @@
  * The command line of crund.
  */
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -48,6 +49,7 @@ struct daemon_options {
     struct daemon_address addresses[DAEMON_LISTEN_MAX];
     size_t n_addresses;
     const char *state_dir;                 /* NULL: nothing is kept */
+    bool debug;                            /* every event and action of the rounds */
     uint64_t numbers[DAEMON_NUMBER_COUNT]; /* bytes, counts, milliseconds */
 };
 

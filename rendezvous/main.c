@@ -181,6 +181,7 @@ static int run_daemon(struct daemon *d)
     int r = uv_loop_init(&d->loop);
 
     rounds.log = print_log_line;
+    rounds.debug = d->options.debug ? print_log_line : NULL;
     if (r == 0)
         r = watch_signals(d);
     if (r == 0)

@@ -29,6 +29,31 @@ const char *rounds_job_state_name(unsigned state)
     return state < ROUNDS_JOB_STATE_COUNT ? state_names[state] : NULL;
 }
 
+static const char *const event_names[ROUNDS_EVENT_COUNT] = {
+    [ROUNDS_HELLO] = "hello",
+    [ROUNDS_REPORT] = "report",
+    [ROUNDS_ALIVE] = "alive",
+    [ROUNDS_SLOW] = "slow",
+    [ROUNDS_DISCONNECTED] = "disconnected",
+    [ROUNDS_TIMER] = "timer",
+    [ROUNDS_CLOSE] = "close",
+};
+
+const char *rounds_event_name(unsigned kind)
+{
+    return kind < ROUNDS_EVENT_COUNT ? event_names[kind] : NULL;
+}
+
+static const char *const action_names[ROUNDS_ACTION_COUNT] = {
+    [ROUNDS_DO_SAVE] = "save",   [ROUNDS_DO_REPORT] = "log",  [ROUNDS_DO_SEND] = "send",
+    [ROUNDS_DO_ALIVE] = "alive", [ROUNDS_DO_CLOSE] = "close", [ROUNDS_DO_FORGET] = "forget",
+};
+
+const char *rounds_action_name(unsigned kind)
+{
+    return kind < ROUNDS_ACTION_COUNT ? action_names[kind] : NULL;
+}
+
 /* ---- life ---- */
 
 void rounds_conn_init(struct rounds_conn *s)
@@ -459,6 +484,7 @@ void rounds_step(struct rounds *r, const struct rounds_event *event)
     case ROUNDS_EVENT_COUNT:
         break;
     }
+    rounds_check(r);
 }
 
 size_t rounds_overdue(const struct rounds *r, uint64_t now_ns, struct rounds_conn **ret, size_t max)

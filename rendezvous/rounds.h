@@ -222,6 +222,7 @@ struct rounds {
     struct rounds_node **buckets;
     size_t n_buckets, n_nodes;
     uint64_t n_serials, n_instances;
+    uint64_t n_steps;                /* counted in builds with assertions */
     uint64_t deadline_ns;            /* not later than the earliest deadline of all jobs; UINT64_MAX: none */
     char refusal[SESSION_TEXT_SIZE]; /* of the last refused hello */
 };
@@ -251,8 +252,10 @@ size_t rounds_overdue(const struct rounds *r, uint64_t now_ns, struct rounds_con
 /* The view of this node. */
 void rounds_view(const struct rounds_node *n, struct session_view *ret);
 
-/* "gathering", ...; NULL beyond the table. */
+/* "gathering", "hello", "save", ...; NULL beyond the table. */
 const char *rounds_job_state_name(unsigned state);
+const char *rounds_event_name(unsigned kind);
+const char *rounds_action_name(unsigned kind);
 
 static inline uint32_t rounds_job_n_nodes(const struct rounds_job *job)
 {

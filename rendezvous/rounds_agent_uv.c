@@ -25,6 +25,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "rendezvous/rounds_debug_uv.h"
 #include "rendezvous/rounds_uv.h"
 #include "rendezvous/server_impl_uv.h"
 #include "rendezvous/session_json.h"
@@ -221,6 +222,7 @@ void agent_conn_shutdown(struct agent_conn *a)
     if (a->shutting_down || a->closing)
         return;
     a->shutting_down = true;
+    rounds_debug_conn(shell_of(a), a, "shut down");
     start_hello_timeout(a);
     agent_conn_want_flush(a);
 }
@@ -247,6 +249,7 @@ void agent_conn_close(struct agent_conn *a)
     struct server *s = a->server;
 
     assert(!a->closing);
+    rounds_debug_conn(s->rounds, a, "closed");
     a->closing = true;
     buf_finish(&a->in);
     buf_finish(&a->out);
@@ -532,6 +535,7 @@ void agent_conn_adopt(struct server *s, int fd, struct buf *said)
     frame_reader_init_server(&a->reader);
     server_handle_opened(s);
     list_append(&s->rounds->agents, &a->link);
+    rounds_debug_conn(s->rounds, a, "opened");
     start_hello_timeout(a);
     update_agent_polling(a);
     (void)agent_conn_take(a, buf_bytes(said), buf_size(said));

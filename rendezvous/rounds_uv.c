@@ -22,6 +22,7 @@
 #include <string.h>
 #include <sys/random.h>
 
+#include "rendezvous/rounds_debug_uv.h"
 #include "rendezvous/rounds_disk_uv.h"
 #include "rendezvous/rounds_log.h"
 #include "rendezvous/server_impl_uv.h"
@@ -112,6 +113,7 @@ static void send_view(struct rounds_shell *r, const struct rounds_action *action
 
 static void run_action(struct rounds_shell *r, const struct rounds_action *action)
 {
+    rounds_debug_action(r, action);
     switch (action->kind) {
     case ROUNDS_DO_SAVE:
         rounds_disk_save(r->disk, action->job);
@@ -194,6 +196,7 @@ static void drop_event(struct rounds_shell *r, const struct rounds_event *event)
 void rounds_shell_step(struct rounds_shell *r, struct rounds_event *event)
 {
     event->now_ns = uv_hrtime();
+    rounds_debug_event(r, event);
     if (r->over) {
         drop_event(r, event);
         return;
@@ -287,6 +290,7 @@ int rounds_shell_create(struct server *s, const struct server_rounds *config)
     rounds_init(&r->core, &core);
     r->server = s;
     r->log = config->log;
+    r->debug = config->debug;
     r->empty = config->empty;
     r->data = config->data;
     r->log_tokens = LOG_BURST;

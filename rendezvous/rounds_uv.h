@@ -28,6 +28,7 @@ struct rounds_shell {
     struct rounds core;
     struct rounds_disk *disk; /* NULL: nothing is kept */
     void (*log)(void *data, const char *line);
+    void (*debug)(void *data, const char *line); /* rounds_debug_uv.h; NULL: off */
     void (*empty)(void *data);
     void *data;
     double log_tokens; /* lines that may be logged now */

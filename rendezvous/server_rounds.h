@@ -15,6 +15,8 @@ struct server_rounds {
     /* Receives one line (no newline) for each event of a job; while it gathers, one a second. At most a few
      * dozen a second over all jobs, the rest is counted. NULL: no log. */
     void (*log)(void *data, const char *line);
+    /* Receives one line (no newline) for each event and action of the rounds, without a limit. NULL: off. */
+    void (*debug)(void *data, const char *line);
     /* The last node of the last job has left: each has received the result, or has left, or is lost. Called
      * from within the loop; may call server_drain() and server_stop(). NULL: not wanted. */
     void (*empty)(void *data);

@@ -318,6 +318,45 @@ def test_an_agent_after_unread_replies_is_no_agent(crund):
         assert c.is_closed(60)
 
 
+def debug_facts(crund):
+    """What --debug printed, without times, descriptors and addresses."""
+    lines = re.findall(r"^crund: \d+\.\d{6} (conn .*|event .*|action .*)$", crund.log(), re.M)
+    lines = [re.sub(r"conn \d+", "conn", re.sub(r" by client \S+| host \S+", "", line)) for line in lines]
+    return [line for line in lines if "alive" not in line and line != "event timer"]
+
+
+def test_debug_prints_every_event_and_action():
+    with Crund(BUILD, "--debug") as crund:
+        a = Agent(crund.port, min_nodes=1, max_nodes=1, job="d\x1bj")
+        a.join().start()
+        a.say("done")
+        assert a.view("end")["verdict"] == "success"
+        a.close()
+        assert wait_until(lambda: "event disconnected" in crund.log()), crund.log()
+        assert wait_until(lambda: "action forget" in crund.log()), crund.log()
+        assert debug_facts(crund) == [
+            "conn opened",
+            "event hello conn job d?j attempt 1 phase ready generation -1",
+            "action save job d?j running generation 0 nodes 1",
+            "action log job d?j running generation 0 nodes 1",
+            "action send conn start generation 0 group_rank 0",
+            "event report conn phase running generation 0",
+            "event report conn phase done generation 0",
+            "action save job d?j closed generation 0 nodes 1",
+            "action log job d?j closed generation 0 nodes 1",
+            "action send conn end generation 0 verdict success",
+            "conn closed",
+            "event disconnected conn",
+            "action forget job d?j closed generation 0 nodes 0",
+        ]
+
+
+def test_nothing_is_printed_for_debugging_by_default(crund):
+    a = Agent(crund.port, min_nodes=1, max_nodes=1)
+    a.join().start()
+    assert debug_facts(crund) == []
+
+
 def test_sigterm_does_not_end_jobs():
     with Crund(BUILD) as crund:
         a, b = agents(crund, 2)

@@ -1136,6 +1136,18 @@ static void the_rendezvous_may_end_it_for_a_reason(void **state)
 
 /* ---- hellos ---- */
 
+static void every_kind_has_a_name(void **state)
+{
+    for (unsigned i = 0; i < ROUNDS_EVENT_COUNT; i++)
+        assert_non_null(rounds_event_name(i));
+    for (unsigned i = 0; i < ROUNDS_ACTION_COUNT; i++)
+        assert_non_null(rounds_action_name(i));
+    for (unsigned i = 0; i < ROUNDS_JOB_STATE_COUNT; i++)
+        assert_non_null(rounds_job_state_name(i));
+    assert_null(rounds_event_name(ROUNDS_EVENT_COUNT));
+    assert_null(rounds_action_name(ROUNDS_ACTION_COUNT));
+}
+
 static void other_parameters_are_refused_by_name(void **state)
 {
     struct table *t = *state;
@@ -1330,6 +1342,7 @@ int main(void)
         TEST(draining_ends_a_job_between_two_steps),
         TEST(a_failure_while_draining_is_final),
         TEST(the_rendezvous_may_end_it_for_a_reason),
+        TEST(every_kind_has_a_name),
         TEST(other_parameters_are_refused_by_name),
         TEST(jobs_do_not_see_each_other),
         TEST(limits_of_jobs_and_nodes_are_told),
