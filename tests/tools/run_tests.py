@@ -116,9 +116,54 @@ def fuzz():
             count(f"fuzz {target.name}", code == 0, out)
 
 
+def check(name, *args, timeout=900):
+    """Runs tests/tools/check_NAME.py; its last line is the result in figures."""
+    code, out, _ = run([sys.executable, str(ROOT / "tests" / "tools" / f"check_{name}.py"), *args], timeout=timeout)
+    print(out.rstrip().rpartition("\n")[2], flush=True)
+    count(f"check {name}", code == 0, out)
+
+
+@step
+def includes():
+    """Directions between rooms and folders, and what a core may include."""
+    check("includes")
+
+
+@step
+def format():
+    """clang-format 14 on all C and CUDA sources."""
+    check("format")
+
+
+@step
+def language():
+    """Words of comments, functions that share a name, names that are defined twice."""
+    check("language")
+
+
+@step
+def commits():
+    """The form of the commits since these rules hold."""
+    check("commits")
+
+
+@step
+def tidy():
+    """clang-tidy on the changed files and a part of the others; tests/soak tidy looks at all."""
+    folder = ROOT / "build"
+    if not (folder / "compile_commands.json").exists():
+        folder = build("build")
+    if folder:
+        check("tidy", "--build", str(folder))
+
+
 @step
 def documents():
-    """Manual pages without a warning; the README files name commands that exist."""
+    """Manual pages without a warning; files, functions and commands that the documents name exist."""
+    check("documents")
+    workflow = (ROOT / ".github" / "workflows" / "ci.yml").read_text()
+    in_jobs = re.search(r"^ *step: \[(.*)\]$", workflow, re.M).group(1).replace(",", " ").split()
+    count("the jobs of ci.yml are the steps of tests/run", sorted(in_jobs) == sorted(STEPS), f"{in_jobs}\n{list(STEPS)}")
     for page in sorted((ROOT / "man").glob("*.[1-8]")):
         code, out, _ = run(["mandoc", "-T", "lint", "-W", "warning", str(page)])
         count(f"mandoc {page.name}", code == 0 and not out.strip(), out)

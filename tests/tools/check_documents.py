@@ -1,0 +1,93 @@
+#!/usr/bin/env python3
+"""What the documents name exists: linked files, paths in code spans, and each `file:function`.
+
+ - A relative link of Markdown leads to a file, and its anchor to a heading.
+ - A code span that begins with a folder of the tree and a slash is a file or folder there, or a file without its
+   suffix; * stands for any text.
+ - `path/file.c:function` names a function that the file defines (a declaration in a header, a def in Python).
+ - Commands in sh blocks that begin with tests/ or .ci/ are executable files.
+
+Documents that live beside their code (worker-runtime/README.md, tests/README.md) may name paths from their folder.
+"""
+
+import glob
+import os
+import re
+import sys
+
+from tree import ROOT, files
+
+SPAN = re.compile(r"`([^`\n]+)`")
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+PATH = re.compile(r"^(?:base|proto|rendezvous|launcher|worker-runtime|tests|man|docs|python|packaging|\.ci|\.github)/[\w.*/{},+-]*$")
+FUNCTION = re.compile(r"^([\w./-]+\.(?:c|h|cu|cuh|py)):(\w+)(?:\(\))?$")
+
+
+def documents():
+    return [p for p in files() if p.endswith(".md") and not p.startswith("tests/data/")]
+
+
+def exists(path, base):
+    patterns = [path]
+    brace = re.search(r"\{([^}]*)\}", path)
+    if brace:
+        patterns = [path.replace(brace.group(), part) for part in brace.group(1).split(",")]
+    return all(any(glob.glob(str(ROOT / folder / p)) or glob.glob(str(ROOT / folder / (p + ".*"))) for folder in ("", base))
+               for p in patterns)
+
+
+def defines(path, name, base):
+    for folder in ("", base):
+        file = ROOT / folder / path
+        if file.is_file():
+            text = file.read_text()
+            if path.endswith(".py"):
+                return re.search(rf"^\s*(?:def|class) {name}\b", text, re.M)
+            pattern = rf"^(?!\s|return\b|#)[^\n;=]*\b{name}\(" if not path.endswith(".h") else rf"\b{name}\("
+            return re.search(pattern, text, re.M)
+    return None
+
+
+def anchors(path):
+    headings = re.findall(r"^#+ (.*)$", (ROOT / path).read_text(), re.M)
+    return {re.sub(r"[^\w\- ]", "", h.lower()).strip().replace(" ", "-") for h in headings}
+
+
+def faults(document):
+    text, base = (ROOT / document).read_text(), os.path.dirname(document)
+    prose = re.sub(r"^```.*?^```", "", text, flags=re.M | re.S)
+    for line, target in [(prose.count("\n", 0, m.start()) + 1, m.group(1)) for m in LINK.finditer(prose)]:
+        path, _, anchor = target.partition("#")
+        if "://" in target:
+            continue
+        full = os.path.normpath(os.path.join(base, path)) if path else document
+        if not (ROOT / full).exists():
+            yield f"link to {target}: no such file"
+        elif anchor and full.endswith(".md") and anchor not in anchors(full):
+            yield f"link to {target}: no such heading"
+    for span in SPAN.findall(prose):
+        function = FUNCTION.match(span)
+        if function:
+            if not defines(*function.groups(), base):
+                yield f"`{span}`: no such function"
+        elif PATH.match(span) and not span.startswith("build") and not exists(span.split(" ")[0], base):
+            yield f"`{span}`: no such path"
+    for block in re.findall(r"^```sh\n(.*?)^```", text, re.M | re.S):
+        for command in re.findall(r"^((?:tests|\.ci)/\S+)", block, re.M):
+            if not os.access(ROOT / command, os.X_OK):
+                yield f"command {command} is no executable file"
+
+
+def main():
+    found, n = [], 0
+    for document in documents():
+        n += len(SPAN.findall((ROOT / document).read_text()))
+        found += [f"{document}: {fault}" for fault in faults(document)]
+    for line in found:
+        print(f"  {line}")
+    print(f"documents: {len(documents())} files, {n} code spans, {len(found)} of what they name is missing (0)")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
