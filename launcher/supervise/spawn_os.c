@@ -188,27 +188,3 @@ int spawn_guardian(const struct spawn_worker *workers, size_t n_workers,
     *ret_link = link[0];
     return 0;
 }
-
-/* ------------------------------------------------------------------ questions */
-
-int spawn_question(int (*question)(void))
-{
-    int pipe_fds[2];
-    uint16_t answer;
-
-    if (pipe2(pipe_fds, O_CLOEXEC) < 0)
-        return -errno;
-    pid_t pid = fork();
-    if (pid == 0) {
-        answer = (uint16_t)question();
-        _exit(write(pipe_fds[1], &answer, sizeof(answer)) == sizeof(answer) ? 0 : 1);
-    }
-    int r = pid < 0 ? -errno : 0;
-    (void)close(pipe_fds[1]);
-    if (!r)
-        r = read(pipe_fds[0], &answer, sizeof(answer)) == sizeof(answer) ? answer : -EIO;
-    (void)close(pipe_fds[0]);
-    if (pid > 0)
-        (void)waitpid(pid, NULL, 0); /* only to leave no zombie; the answer is all that counts */
-    return r;
-}

@@ -1,8 +1,8 @@
 #pragma once
 
 /*
- * The only place that forks. crun forks a guardian for each generation and, rarely, a short-lived process
- * that answers one question; the guardian starts the workers.
+ * Starts the processes of a job: crun forks a guardian for each generation, and the guardian starts the workers.
+ * (gpu_count_os.c forks a short-lived process that loads the GPU driver's library.)
  */
 
 #include <stddef.h>
@@ -48,9 +48,3 @@ int spawn_guardian(const struct spawn_worker *workers, size_t n_workers,
 
 /* For the guardian: starts one worker. 0 with its pid, or -errno, with nothing left running. */
 int spawn_worker(const struct spawn_worker *worker, pid_t *ret_pid);
-
-/*
- * Asks in a process of its own, so that whatever the question loads and leaves behind is gone with it.
- * Returns the answer (0 to 65535), or -errno (-EIO when the process ended without an answer).
- */
-int spawn_question(int (*question)(void));
