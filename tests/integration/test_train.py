@@ -85,10 +85,10 @@ def test_keep(small_data, tmp_path):
     assert sorted(f.name for f in tmp_path.iterdir()) == [f"snap-{n:012}.safetensors" for n in (18, 20)]
 
 
-def test_progress_bar_on_a_terminal_only(small_data):
+def drawn_on_a_terminal(*args):
+    """What train writes to a terminal as standard error."""
     master, slave = os.openpty()
-    p = subprocess.Popen([jobs.train(), "--data", str(small_data), "--epochs", "1"], stdin=subprocess.DEVNULL,
-                         stdout=subprocess.PIPE, stderr=slave)
+    p = subprocess.Popen([jobs.train(), *map(str, args)], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=slave)
     os.close(slave)
     drawn = b""
     while True:
@@ -98,9 +98,20 @@ def test_progress_bar_on_a_terminal_only(small_data):
             break
     p.communicate()
     os.close(master)
+    return drawn
+
+
+def test_progress_bar_on_a_terminal_only(small_data):
+    drawn = drawn_on_a_terminal("--data", small_data, "--epochs", 1)
     assert b"\r" in drawn and b"epoch 1/1" in drawn
     q = train_alone("--data", small_data, "--epochs", 1)
     assert "\r" not in q.stdout + q.stderr
+
+
+def test_progress_bar_is_cleared_before_an_error(small_data):
+    drawn = drawn_on_a_terminal("--data", small_data, "--epochs", 1, "--fault", "rank=0,step=3,kind=nan")
+    error = drawn.rindex(b"train: rank 0: ")  # behind the line of --fault
+    assert drawn[:error].endswith(b"\r\x1b[K"), drawn[error - 100:]
 
 
 @pytest.mark.parametrize("n_workers", [1, 2])

@@ -41,7 +41,7 @@ void report_close(struct train_report *r)
     *r = (struct train_report){0};
 }
 
-static void clear_bar(struct train_report *r)
+void report_clear_bar(struct train_report *r)
 {
     if (r->bar_open)
         fputs("\r\033[K", stderr);
@@ -54,7 +54,7 @@ void report_say(struct train_report *r, const char *format, ...)
 
     if (!r->primary)
         return;
-    clear_bar(r);
+    report_clear_bar(r);
     va_start(args, format);
     vfprintf(stdout, format, args);
     va_end(args);
@@ -67,7 +67,7 @@ void report_warn(struct train_report *r, const char *format, ...)
 
     if (!r->primary)
         return;
-    clear_bar(r);
+    report_clear_bar(r);
     fputs("train: warning: ", stderr);
     va_start(args, format);
     vfprintf(stderr, format, args);

@@ -35,6 +35,9 @@ void report_say(struct train_report *r, const char *format, ...) __attribute__((
 /* Something went wrong and the training goes on: one line on stderr. */
 void report_warn(struct train_report *r, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
+/* Before something else goes to stderr: takes the bar off its line. */
+void report_clear_bar(struct train_report *r);
+
 /* False: report_progress() would do nothing. */
 bool report_wants_progress(const struct train_report *r);
 void report_progress(struct train_report *r, uint64_t epoch, uint64_t n_epochs, uint64_t done, uint64_t all,

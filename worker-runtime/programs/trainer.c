@@ -177,6 +177,7 @@ static enum epoch_end train_epoch(struct trainer *t)
  * primary rank keeps it, so that only the step in flight is lost. */
 static int leave_failed(struct trainer *t)
 {
+    report_clear_bar(&t->report);
     fprintf(stderr, "train: rank %d: %s\n", crw_rank(t->group), t->error);
     if (!t->follows)
         (void)crw_error_record(t->error); /* it has been said in any case */
