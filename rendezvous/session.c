@@ -141,6 +141,7 @@ static void session_dial(struct session *s, uint64_t now_ns, struct session_acti
     s->link = SESSION_LINK_DIALING;
     s->dialed_ns = now_ns;
     s->link_until_ns = now_ns + DIAL_MS * MS;
+    s->opened = false;
     s->hello.attempt++;
     add_action(out, SESSION_DO_DIAL);
 }
@@ -194,7 +195,7 @@ static void finish_foreign(struct session *s, const char *what, struct session_a
 
 static void step_lost(struct session *s, const struct session_event *event, struct session_actions *out)
 {
-    bool rebuffed = s->link == SESSION_LINK_OPENING;
+    bool rebuffed = s->link == SESSION_LINK_OPENING && !s->opened;
     char what[160];
 
     s->n_rebuffs = rebuffed ? s->n_rebuffs + 1 : 0;
@@ -279,6 +280,16 @@ static void take_end(struct session *s, const struct session_view *view, struct 
     s->changes = view->changes;
     session_cause_describe(&view->cause, s->text, sizeof(s->text));
     session_finish(s, SESSION_END_VERDICT, out);
+}
+
+/* The rendezvous has shown in OPENING that it is there: its view may be held back until its state is on disk. */
+static void session_extend_opening(struct session *s, uint64_t now_ns)
+{
+    uint64_t until_ns = now_ns + node_timeout_ns(s);
+
+    s->unreachable_since_ns = now_ns;
+    if (s->link_until_ns < until_ns)
+        s->link_until_ns = until_ns;
 }
 
 static void session_set_up(struct session *s, uint64_t now_ns)
@@ -391,6 +402,14 @@ static void step_slow(struct session *s, uint64_t slack_ns)
     s->slow_until_ns = s->heard_ns + node_timeout_ns(s) + (slack_ns < most_ns ? slack_ns : most_ns);
 }
 
+static void send_alive_if_due(struct session *s, uint64_t now_ns, struct session_actions *out)
+{
+    if (now_ns < s->alive_ns)
+        return;
+    s->alive_ns = now_ns + node_timeout_ns(s) / ALIVES_PER_TIMEOUT;
+    add_action(out, SESSION_DO_ALIVE);
+}
+
 static void tick_up(struct session *s, uint64_t now_ns, uint64_t late_ns, struct session_actions *out)
 {
     /* A late timer: this process itself may not have run. */
@@ -402,10 +421,7 @@ static void tick_up(struct session *s, uint64_t now_ns, uint64_t late_ns, struct
         session_complain(s, now_ns, "has gone silent", out);
         return;
     }
-    if (now_ns >= s->alive_ns) {
-        s->alive_ns = now_ns + node_timeout_ns(s) / ALIVES_PER_TIMEOUT;
-        add_action(out, SESSION_DO_ALIVE);
-    }
+    send_alive_if_due(s, now_ns, out);
 }
 
 /* Nothing came of this attempt in time. */
@@ -437,6 +453,8 @@ static void step_session_timer(struct session *s, uint64_t now_ns, struct sessio
     } else if (now_ns >= unreachable_until_ns(s)) {
         session_give_up(s, out);
         return;
+    } else if (s->link == SESSION_LINK_OPENING && now_ns < s->link_until_ns) {
+        send_alive_if_due(s, now_ns, out);
     } else if (s->link != SESSION_LINK_DOWN) {
         tick_stuck(s, now_ns, out);
     }
@@ -446,11 +464,14 @@ static void step_session_timer(struct session *s, uint64_t now_ns, struct sessio
 
 uint64_t session_deadline(const struct session *s)
 {
+    uint64_t deadline_ns;
+
     if (s->link == SESSION_LINK_CLOSED || s->hello.attempt == 0)
         return UINT64_MAX;
     if (s->link == SESSION_LINK_UP)
         return s->alive_ns < silent_ns(s) ? s->alive_ns : silent_ns(s);
-    return s->link_until_ns < unreachable_until_ns(s) ? s->link_until_ns : unreachable_until_ns(s);
+    deadline_ns = s->link_until_ns < unreachable_until_ns(s) ? s->link_until_ns : unreachable_until_ns(s);
+    return s->link == SESSION_LINK_OPENING && s->alive_ns < deadline_ns ? s->alive_ns : deadline_ns;
 }
 
 /* ---- events ---- */
@@ -472,6 +493,7 @@ static void step_link(struct session *s, const struct session_event *event, stru
         s->link = SESSION_LINK_OPENING;
         if (s->was_up) /* The daemon has just accepted us; hanging up would put us at the back of its accept queue. */
             s->link_until_ns = event->now_ns + s->patience_ns;
+        s->alive_ns = event->now_ns + node_timeout_ns(s) / ALIVES_PER_TIMEOUT;
         add_action(out, SESSION_DO_HELLO);
         break;
     case SESSION_EVENT_LOST:
@@ -485,6 +507,8 @@ static void step_link(struct session *s, const struct session_event *event, stru
         break;
     case SESSION_EVENT_ALIVE:
         s->heard_ns = event->now_ns;
+        if (s->link == SESSION_LINK_OPENING)
+            session_extend_opening(s, event->now_ns);
         break;
     case SESSION_EVENT_SLOW:
         step_slow(s, event->slack_ns);
@@ -495,7 +519,10 @@ static void step_link(struct session *s, const struct session_event *event, stru
     case SESSION_EVENT_TIMER:
         step_session_timer(s, event->now_ns, out);
         break;
-    default: /* OPENED: the first view follows at once */
+    case SESSION_EVENT_OPENED:
+        s->opened = true;
+        break;
+    default:
         break;
     }
 }
@@ -518,7 +545,7 @@ static void check_session(const struct session *s, const struct session_actions 
         assert(action != SESSION_DO_END || i + 1 == out->n_items);
         assert(action != SESSION_DO_DIAL || s->link == SESSION_LINK_DIALING);
         assert(action != SESSION_DO_HELLO || s->link == SESSION_LINK_OPENING);
-        assert(action != SESSION_DO_ALIVE || s->link == SESSION_LINK_UP);
+        assert(action != SESSION_DO_ALIVE || s->link == SESSION_LINK_OPENING || s->link == SESSION_LINK_UP);
     }
     (void)has_assignment; /* without assertions */
     (void)runs;

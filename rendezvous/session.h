@@ -126,6 +126,7 @@ struct session {
     uint32_t backoff_ms;
     uint64_t random;
     bool was_up;
+    bool opened;        /* OPENING: the peer has answered our opening, so it is a rendezvous */
     unsigned n_rebuffs; /* times in a row that a TCPStore closed the connection on our opening */
 
     enum session_phase phase;

@@ -1,6 +1,10 @@
 /*
- * The rendezvous process: does for the core what rounds_uv.c does, with a disk that is as good as its last
- * completed write, and dies between any two actions if told so.
+ * The rendezvous process: does for the core what rounds_uv.c, rounds_agent_uv.c and rounds_disk_uv.c do. It may die
+ * between any two actions.
+ *
+ * The disk takes its time: jobs that are saved while a batch is being written go into the next one, each with its last
+ * state, and views of a job that is not on disk are held in their connection. A crash loses what waits, and of the batch
+ * that is being written any part.
  */
 
 #include <stdio.h>
@@ -25,6 +29,100 @@ static unsigned connection_number(struct rounds_conn *s)
     return list_entry(s, struct sim_connection, session)->number;
 }
 
+/* ---- the disk ---- */
+
+static void start_batch(struct sim *sim)
+{
+    struct sim_daemon *d = &sim->daemon;
+    uint64_t at_ns = sim->now_ns + random_between(&sim->random, 0, sim->scenario.disk_max_ns);
+
+    for (unsigned i = 0; i < SIM_JOBS_MAX && !d->disk_busy; i++)
+        d->disk_busy = d->waiting[i].pending;
+    if (!d->disk_busy)
+        return;
+    for (unsigned i = 0; i < SIM_JOBS_MAX; i++) {
+        struct sim_write free_one = d->writing[i];
+
+        d->writing[i] = d->waiting[i];
+        d->waiting[i] = free_one;
+    }
+    if (sim->scenario.disk_max_ns > 50 * SIM_MS)
+        disturb_daemon(sim, at_ns);
+    if (sim->scenario.disk_max_ns == 0)
+        daemon_written(sim);
+    else
+        schedule_add(&sim->schedule, at_ns, SIM_DISK, 0, d->life);
+}
+
+static void complete_write(struct sim_daemon *d, unsigned job)
+{
+    struct sim_write *w = &d->writing[job];
+
+    buf_reset(&d->disk[job]);
+    if (buf_append(&d->disk[job], buf_bytes(&w->text), buf_size(&w->text)) != 0)
+        abort();
+}
+
+static void drop_write(struct sim_write *w)
+{
+    buf_reset(&w->text);
+    w->pending = false;
+}
+
+/* The mark of the job's last save; 0: it is on disk. */
+static uint64_t mark_of(const struct sim_daemon *d, unsigned job)
+{
+    return d->waiting[job].pending   ? d->waiting[job].mark
+           : d->writing[job].pending ? d->writing[job].mark
+                                     : 0;
+}
+
+static void release_held(struct sim *sim, struct sim_connection *c)
+{
+    size_t n = buf_size(&c->held) / sizeof(struct session_view);
+    const struct session_view *views = (const void *)buf_bytes(&c->held);
+
+    for (size_t i = 0; i < n; i++)
+        network_send(sim, c->number, SIM_AGENT_END, MESSAGE_VIEW, &views[i], sizeof(views[i]));
+    buf_reset(&c->held);
+    c->held_mark = 0;
+    if (c->closing)
+        network_close(sim, c->number, SIM_DAEMON_END);
+}
+
+void daemon_written(struct sim *sim)
+{
+    struct sim_daemon *d = &sim->daemon;
+    uint64_t done = 0;
+
+    for (unsigned i = 0; i < SIM_JOBS_MAX; i++) {
+        if (!d->writing[i].pending)
+            continue;
+        complete_write(d, i);
+        done = d->writing[i].mark > done ? d->writing[i].mark : done;
+        drop_write(&d->writing[i]);
+    }
+    d->disk_busy = false;
+    for (size_t i = 0; i < sim->n_connections; i++)
+        if (buf_size(&sim->connections[i]->held) > 0 && sim->connections[i]->held_mark <= done)
+            release_held(sim, sim->connections[i]);
+    start_batch(sim);
+}
+
+/* The process dies: each file of the batch has been renamed, or not. */
+static void lose_writes(struct sim *sim)
+{
+    struct sim_daemon *d = &sim->daemon;
+
+    for (unsigned i = 0; i < SIM_JOBS_MAX; i++) {
+        if (d->writing[i].pending && random_percent(&sim->random, 50))
+            complete_write(d, i);
+        drop_write(&d->writing[i]);
+        drop_write(&d->waiting[i]);
+    }
+    d->disk_busy = false;
+}
+
 /* ---- life ---- */
 
 static void forget_connections(struct sim *sim, bool silently)
@@ -37,6 +135,7 @@ static void forget_connections(struct sim *sim, bool silently)
         else
             network_close(sim, (unsigned)i, SIM_DAEMON_END);
         rounds_conn_init(&sim->connections[i]->session);
+        buf_reset(&sim->connections[i]->held);
     }
 }
 
@@ -49,6 +148,7 @@ void daemon_crash(struct sim *sim, bool keeps_state)
     d->crash_after = 0;
     d->timer_ns = 0;
     d->paused_until_ns = 0;
+    lose_writes(sim);
     rounds_finish(&d->rounds);
     forget_connections(sim, random_percent(&sim->random, 20));
     if (!keeps_state) {
@@ -98,47 +198,70 @@ void daemon_finish(struct sim *sim)
 {
     if (sim->daemon.alive)
         rounds_finish(&sim->daemon.rounds);
-    for (unsigned i = 0; i < SIM_JOBS_MAX; i++)
+    for (unsigned i = 0; i < SIM_JOBS_MAX; i++) {
         buf_finish(&sim->daemon.disk[i]);
+        buf_finish(&sim->daemon.waiting[i].text);
+        buf_finish(&sim->daemon.writing[i].text);
+    }
 }
 
 /* ---- actions ---- */
 
-static struct buf *disk_of(struct sim *sim, const struct rounds_job *job)
+static void want_write(struct sim *sim, const struct rounds_job *job, bool forget)
 {
-    return &sim->daemon.disk[job->id[0] - 'A'];
+    struct sim_daemon *d = &sim->daemon;
+    struct sim_write *w = &d->waiting[job->id[0] - 'A'];
+
+    buf_reset(&w->text);
+    w->pending = true;
+    w->mark = ++d->mark;
+    if (!forget && rounds_json_save(&w->text, job) != 0)
+        abort();
 }
 
-static void save(struct sim *sim, const struct rounds_job *job)
+static void send_view(struct sim *sim, const struct rounds_action *action)
 {
-    struct buf *disk = disk_of(sim, job);
+    struct sim_connection *c = list_entry(action->session, struct sim_connection, session);
+    uint64_t mark = action->job ? mark_of(&sim->daemon, (unsigned)(action->job->id[0] - 'A')) : 0;
 
-    buf_reset(disk);
-    if (rounds_json_save(disk, job) != 0)
+    if (mark == 0 && buf_size(&c->held) == 0) {
+        network_send(sim, c->number, SIM_AGENT_END, MESSAGE_VIEW, &action->view, sizeof(action->view));
+        return;
+    }
+    c->held_mark = mark > c->held_mark ? mark : c->held_mark;
+    if (buf_append(&c->held, &action->view, sizeof(action->view)) != 0)
         abort();
+}
+
+static void close_after_views(struct sim *sim, struct rounds_conn *session)
+{
+    struct sim_connection *c = list_entry(session, struct sim_connection, session);
+
+    c->closing = true;
+    if (buf_size(&c->held) == 0)
+        network_close(sim, c->number, SIM_DAEMON_END);
 }
 
 static void run_rounds_action(struct sim *sim, const struct rounds_action *action)
 {
     switch (action->kind) {
     case ROUNDS_DO_SAVE:
-        save(sim, action->job);
+        want_write(sim, action->job, false);
         break;
     case ROUNDS_DO_REPORT:
         check_log(sim, action->job, action->log_kinds);
         break;
     case ROUNDS_DO_SEND:
-        network_send(sim, connection_number(action->session), SIM_AGENT_END, MESSAGE_VIEW, &action->view,
-                     sizeof(action->view));
+        send_view(sim, action);
         break;
     case ROUNDS_DO_ALIVE:
         network_send(sim, connection_number(action->session), SIM_AGENT_END, MESSAGE_ALIVE, NULL, 0);
         break;
     case ROUNDS_DO_CLOSE:
-        network_close(sim, connection_number(action->session), SIM_DAEMON_END);
+        close_after_views(sim, action->session);
         break;
     case ROUNDS_DO_FORGET:
-        buf_reset(disk_of(sim, action->job));
+        want_write(sim, action->job, true);
         break;
     case ROUNDS_ACTION_COUNT:
         break;
@@ -159,6 +282,9 @@ static void step_daemon(struct sim *sim, struct rounds_event *event)
         }
         run_rounds_action(sim, &action);
     }
+    if (!d->disk_busy)
+        start_batch(sim);
+
     arm_daemon(sim);
 }
 
@@ -194,6 +320,7 @@ void daemon_timer(struct sim *sim)
 
 void daemon_lost(struct sim *sim, unsigned connection)
 {
+    buf_reset(&sim->connections[connection]->held);
     step_daemon(sim, &(struct rounds_event){.kind = ROUNDS_DISCONNECTED,
                                             .session = &sim->connections[connection]->session});
 }

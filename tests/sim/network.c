@@ -313,6 +313,7 @@ void network_finish(struct sim *sim)
             drop_all(c, (enum sim_end)to);
             buf_finish(&c->in[to]);
         }
+        buf_finish(&c->held);
         free(c->death_notice);
         free(c);
     }

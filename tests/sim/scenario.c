@@ -76,6 +76,14 @@ static void choose_network(struct sim_scenario *sc, struct random *r)
     sc->codec = random_percent(r, 12);
 }
 
+/* Longer than a node timeout in some seeds: a disk that is shared, or about to fail. */
+static void choose_disk(struct sim_scenario *sc, struct random *r)
+{
+    unsigned dice = (unsigned)random_between(r, 0, 99);
+
+    sc->disk_max_ns = dice < 50 ? 0 : dice < 75 ? 50 * SIM_MS : random_between(r, 100, 4000) * SIM_MS;
+}
+
 static void choose_times(struct sim_scenario *sc, struct random *r)
 {
     static const uint64_t every_ms[] = {300, 1000, 3000, 10000};
@@ -104,6 +112,7 @@ void scenario_choose(struct sim *sim, unsigned n_agents)
     sc->hints = random_percent(r, 30);
     choose_params(sc, r);
     choose_network(sc, r);
+    choose_disk(sc, r);
     choose_times(sc, r);
     for (unsigned i = 0; i < FAULT_COUNT; i++)
         sc->fault_percent[i] = random_percent(r, fault_chances[i]) ? (unsigned)random_between(r, 5, 100) : 0;

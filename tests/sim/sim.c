@@ -57,6 +57,7 @@ static uint64_t postponed_ns(const struct sim *sim, const struct moment *m)
         until_ns = sim->agents[m->who].paused_until_ns;
         break;
     case SIM_DAEMON_TIMER:
+    case SIM_DISK:
         until_ns = sim->daemon.paused_until_ns;
         break;
     default:
@@ -134,6 +135,10 @@ static void happen(struct sim *sim, const struct moment *m)
         break;
     case SIM_DAEMON_BOOT:
         daemon_boot(sim);
+        break;
+    case SIM_DISK:
+        if (sim->daemon.alive && sim->daemon.life == m->detail)
+            daemon_written(sim);
         break;
     case SIM_FAULT:
         scenario_fault(sim);

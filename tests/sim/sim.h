@@ -44,6 +44,7 @@ enum sim_moment {
     SIM_AGENT_EXIT,   /* who: agent, detail: life */
     SIM_DAEMON_TIMER, /* detail: life */
     SIM_DAEMON_BOOT,
+    SIM_DISK, /* detail: life of the daemon; a batch is on disk */
     SIM_FAULT,
     SIM_CHECK_NOTICE, /* who: agent that failed, detail: index of the world */
     SIM_CHECK_CALM,   /* everybody has to be in a world now, or ended */
@@ -84,6 +85,7 @@ struct sim_scenario {
     unsigned late_failure_percent; /* of groups that fail when others are done already */
     uint64_t finish_spread_ns;     /* between the first that are done and the last */
     uint64_t cutoff_ns;
+    uint64_t disk_max_ns;          /* how long a batch of saved jobs takes to reach the disk; 0: no time */
     uint64_t stop_max_ns;          /* how long workers take to stop */
     unsigned return_percent;       /* of killed agents that come back */
     unsigned death_notice_percent; /* of killed agents whose guardian says so */
@@ -123,7 +125,10 @@ struct sim_connection {
     uint64_t last_ns[2];
     struct rounds_conn session; /* the daemon's part */
     struct session_hello
-        *death_notice; /* the guardian of an agent that was killed says it; NULL: it is an agent's */
+        *death_notice;  /* the guardian of an agent that was killed says it; NULL: it is an agent's */
+    struct buf held;    /* views that wait for the disk, in order */
+    uint64_t held_mark; /* until that is on disk */
+    bool closing;       /* the daemon's end is closed after them */
     struct frame_reader reader[2]; /* with codec: at that end */
     struct buf in[2];
 };
@@ -176,6 +181,13 @@ struct sim_world {
     bool heard_after_death; /* what a member had sent before it died arrived afterwards */
 };
 
+/* A job's state on its way to the disk. */
+struct sim_write {
+    bool pending;
+    uint64_t mark;
+    struct buf text; /* empty: the job is forgotten */
+};
+
 /* What the agents of one instance of a job were told in the end. */
 struct sim_verdict {
     uint64_t instance;
@@ -194,6 +206,9 @@ struct sim_daemon {
     bool keeps_state;
     bool amnesia; /* it has lost its state at least once */
     struct buf disk[SIM_JOBS_MAX];
+    struct sim_write waiting[SIM_JOBS_MAX], writing[SIM_JOBS_MAX];
+    uint64_t mark; /* of the last save */
+    bool disk_busy;
     uint64_t disturbed_until_ns;
 };
 
@@ -252,6 +267,7 @@ void network_finish(struct sim *sim);
 void daemon_boot(struct sim *sim);
 void daemon_crash(struct sim *sim, bool keeps_state);
 void daemon_timer(struct sim *sim);
+void daemon_written(struct sim *sim);
 void daemon_receive(struct sim *sim, unsigned connection, const struct sim_message *message);
 void daemon_lost(struct sim *sim, unsigned connection);
 void daemon_finish(struct sim *sim);

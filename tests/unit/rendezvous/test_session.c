@@ -309,6 +309,37 @@ static void signs_of_life_go_out_four_times_in_a_node_timeout(void **state)
     }
 }
 
+/* The first view may be held back until the daemon has saved its state: the node must not look dead meanwhile. */
+static void signs_of_life_go_out_from_the_hello_on(void **state)
+{
+    struct table *t = *state;
+
+    happens(t, SESSION_EVENT_START);
+    happens(t, SESSION_EVENT_GROUP_READY);
+    assert_did(t, "d");
+    connect_and_greet(t);
+    for (int i = 0; i < 3; i++) {
+        pass(t, 250, false);
+        assert_did(t, "a");
+    }
+}
+
+static void a_rendezvous_that_answers_signs_of_life_is_there(void **state)
+{
+    struct table *t = *state;
+
+    come_up(t);
+    lost(t, "reset");
+    pass(t, 0, false);
+    assert_did(t, "sd");
+    connect_and_greet(t);
+    pass(t, 100000, true); /* longer than any other patience */
+    assert_did(t, "");
+    assert_int_equal(t->session.link, SESSION_LINK_OPENING);
+    pass(t, 5000, false); /* it has stopped answering */
+    assert_non_null(strchr(t->did, 'c'));
+}
+
 static void slow(struct table *t, uint64_t slack_ns)
 {
     step(t, (struct session_event){.kind = SESSION_EVENT_SLOW, .slack_ns = slack_ns});
@@ -550,6 +581,8 @@ int main(void)
         TEST(a_stranger_on_a_lost_endpoint_does_not_end_a_running_job),
         TEST(what_happened_meanwhile_is_in_the_next_hello),
         TEST(our_own_absence_is_not_the_rendezvous_fault),
+        TEST(signs_of_life_go_out_from_the_hello_on),
+        TEST(a_rendezvous_that_answers_signs_of_life_is_there),
         TEST(a_slow_network_is_waited_for),
     };
 
