@@ -1,7 +1,15 @@
 /*
  * The fake libnccl.so.2; see fake_nccl.h. An id is the number of a group in shared memory. An all-reduce is
- * work on the emulated stream that is done when every rank has come; one that is aborted leaves NaN behind,
- * as the real one leaves garbage.
+ * work on the emulated stream that is done when every rank has come.
+ *
+ * What NCCL's sources say of a collective that is broken off, and what is therefore so here:
+ *   - Its kernel does not stop sending when it sees the abort flag: it hands on what its buffers hold, with valid
+ *     flags. So the peers' part of the collective completes too, with the values of an earlier one: finite numbers,
+ *     and no error (struct fake_group, cut).
+ *   - Revoke raises the flag for the kernels that run, waits for them, and lowers it again: a kernel that starts
+ *     later waits for its dead peer until the communicator is aborted.
+ *   - Abort keeps the flag up, waits until no graph holds a captured collective, and frees the communicator; after
+ *     a revoke it frees it at once, and a graph that goes later touches freed memory.
  */
 
 #include "tests/fakes/fake_nccl.h"
@@ -9,7 +17,6 @@
 #include <cuda_runtime_api.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,13 +32,19 @@ enum {
     IN_PROGRESS = 7
 };
 
+enum { SLOW_US = 300000, GRAPHS_MS = 200 };
+
 typedef struct ncclComm {
     struct fake_group *group;
     int rank, n_ranks;
     int state; /* what ncclCommGetAsyncError() says */
     bool revoked, aborted;
     uint64_t n_reduces;
-    int n_asked; /* how often it said "in progress" */
+    uint64_t n_cut; /* all-reduces up to this one were released by revoking */
+    int n_asked;    /* how often it said "in progress" */
+    int n_works;    /* all-reduces that a stream or a graph holds; the memory stays as long */
+    int n_captured; /* those that were captured */
+    bool freed;
 } * ncclComm_t;
 
 typedef struct {
@@ -156,6 +169,9 @@ int ncclCommInitRankConfig(ncclComm_t *comm, int n_ranks, ncclUniqueId id, int r
 
 int ncclCommGetAsyncError(ncclComm_t comm, int *error)
 {
+    const struct fake_nccl *f = fake();
+    if (f->fault == FAULT_SLOW_ERROR && f->fault_rank == comm->rank && comm->n_reduces > f->fault_from)
+        (void)usleep(SLOW_US);
     lock();
     if (comm->state == IN_PROGRESS && strikes(FAULT_INIT_ERROR, comm->rank))
         comm->state = SYSTEM_ERROR;
@@ -169,13 +185,49 @@ int ncclCommGetAsyncError(ncclComm_t comm, int *error)
     return SUCCESS;
 }
 
-/* The memory of a communicator stays: work that was queued still looks at it. */
+/* With the lock held. Whoever waits for this rank's part of an all-reduce that runs gets what the buffers hold. */
+static void cut_off(ncclComm_t comm)
+{
+    if (fake()->fault == FAULT_DEAF && fake()->fault_rank == comm->rank)
+        return;
+    if (comm->n_reduces > comm->group->cut && !comm->group->arrived[comm->rank])
+        comm->group->cut = comm->n_reduces;
+}
+
+static void free_if_unused(ncclComm_t comm)
+{
+    if (comm->freed && comm->n_works == 0)
+        free(comm);
+}
+
+/* A launch that the flag has released lets go of its graph soon; a graph that the program keeps does not. */
+static void wait_for_graphs(ncclComm_t comm)
+{
+    for (int ms = 0; !comm->revoked && comm->n_captured > 0; ms++) {
+        if (ms == GRAPHS_MS) {
+            fake()->n_waits_for_graphs++;
+            (void)fprintf(stderr, "fake NCCL: rank %d: abort waits for %d captured collectives in graphs\n",
+                          comm->rank, comm->n_captured);
+        }
+        unlock();
+        cuda_host_run();
+        (void)usleep(1000);
+        lock();
+    }
+}
+
 int ncclCommAbort(ncclComm_t comm)
 {
     lock();
+    bool hangs = strikes(FAULT_ABORT_HANGS, comm->rank);
+    cut_off(comm);
     comm->aborted = true;
     fake()->n_aborts++;
-    bool hangs = strikes(FAULT_ABORT_HANGS, comm->rank);
+    if (!hangs) {
+        wait_for_graphs(comm);
+        comm->freed = true;
+        free_if_unused(comm);
+    }
     unlock();
     while (hangs)
         pause();
@@ -187,7 +239,9 @@ int ncclCommRevoke(ncclComm_t comm, int flags)
     lock();
     bool refused = strikes(FAULT_REVOKE, comm->rank) || comm->revoked || flags != 0;
     if (!refused) {
+        cut_off(comm);
         comm->revoked = true;
+        comm->n_cut = comm->n_reduces;
         comm->state = IN_PROGRESS;
         comm->n_asked = 0;
         fake()->n_revokes++;
@@ -246,11 +300,12 @@ int ncclCommGrow(ncclComm_t comm, int n_ranks, const ncclUniqueId *id, int rank,
 
 /* ------------------------------------------------------------------ all-reduce */
 
-/* Lives as long as the process: graphs replay it. */
+/* One for each call; graphs replay it. */
 struct reduce {
     ncclComm_t comm;
     float *values;
     size_t count;
+    bool mean, captured;
     uint64_t number; /* of the one in flight; 0: none */
 };
 
@@ -262,39 +317,49 @@ static bool all_have_come(const struct reduce *r)
     return true;
 }
 
-static void average(const struct reduce *r)
+/* Where a rank has not come, with what it left in an earlier all-reduce. */
+static void sum_up(const struct reduce *r)
 {
     const ncclComm_t comm = r->comm;
     for (size_t i = 0; i < r->count; i++) {
         float sum = 0;
         for (int rank = 0; rank < comm->n_ranks; rank++)
             sum += comm->group->data[rank][r->number % 2][i];
-        r->values[i] = sum / (float)comm->n_ranks;
+        r->values[i] = r->mean ? sum / (float)comm->n_ranks : sum;
     }
+}
+
+/* With the lock held. False: it waits for ever. */
+static bool begin(struct reduce *r)
+{
+    const ncclComm_t comm = r->comm;
+    struct fake_nccl *f = fake();
+    if (comm->n_reduces >= f->fault_from && strikes(FAULT_REDUCE_HANGS, comm->rank))
+        f->fault_rank = comm->rank + FAKE_RANKS; /* it stays away from here on */
+    if (f->fault == FAULT_REDUCE_HANGS && f->fault_rank == comm->rank + FAKE_RANKS)
+        return false;
+    r->number = ++comm->n_reduces;
+    memcpy(comm->group->data[comm->rank][r->number % 2], r->values, r->count * sizeof(float));
+    comm->group->posted[comm->rank] = r->number;
+    comm->group->arrived[comm->rank] = false;
+    return true;
 }
 
 /* With the lock held. */
 static bool go_on(struct reduce *r)
 {
     const ncclComm_t comm = r->comm;
-    if (comm->aborted || comm->revoked) {
-        for (size_t i = 0; i < r->count; i++)
-            r->values[i] = NAN;
-        return true;
-    }
-    if (r->number == 0) {
-        struct fake_nccl *f = fake();
-        if (comm->n_reduces >= f->fault_from && strikes(FAULT_REDUCE_HANGS, comm->rank))
-            f->fault_rank = comm->rank + FAKE_RANKS; /* it stays away from here on */
-        if (f->fault == FAULT_REDUCE_HANGS && f->fault_rank == comm->rank + FAKE_RANKS)
-            return false;
-        r->number = ++comm->n_reduces;
-        memcpy(comm->group->data[comm->rank][r->number % 2], r->values, r->count * sizeof(float));
-        comm->group->posted[comm->rank] = r->number;
-    }
-    if (!all_have_come(r))
+    const bool deaf = fake()->fault == FAULT_DEAF && fake()->fault_rank == comm->rank;
+    if (r->number == 0 && comm->revoked && !comm->aborted)
+        return false; /* its flag is down again */
+    if (r->number == 0 && !comm->aborted && !begin(r))
         return false;
-    average(r);
+    const bool released = comm->aborted || (comm->revoked && r->number <= comm->n_cut);
+    if (!(released && !deaf) && !all_have_come(r) && comm->group->cut < r->number)
+        return false;
+    if (r->number)
+        sum_up(r);
+    comm->group->arrived[comm->rank] = true;
     return true;
 }
 
@@ -309,23 +374,46 @@ static bool poll_reduce(void *data)
     return done;
 }
 
+/* No stream and no graph holds it any more. */
+static void release_reduce(void *data)
+{
+    struct reduce *r = data;
+    lock();
+    if (r->captured && r->comm->freed) {
+        (void)fprintf(stderr,
+                      "fake NCCL: rank %d: a graph with captured collectives goes behind its communicator, "
+                      "which is freed\n",
+                      r->comm->rank);
+        abort();
+    }
+    r->comm->n_works--;
+    r->comm->n_captured -= r->captured;
+    free_if_unused(r->comm);
+    unlock();
+    free(r);
+}
+
 int ncclAllReduce(const void *from, void *to, size_t count, int type, int op, ncclComm_t comm,
                   cudaStream_t stream)
 {
-    if (from != to || type != 7 || op != 4 || count > FAKE_FLOATS)
+    if (from != to || type != 7 || (op != 0 && op != 4) || count > FAKE_FLOATS)
         return INVALID_ARGUMENT;
-    lock();
-    bool refused = comm->n_reduces >= fake()->fault_from && strikes(FAULT_REDUCE_REFUSED, comm->rank);
-    unlock();
-    if (refused)
-        return SYSTEM_ERROR;
-    if (comm->revoked || comm->aborted || comm->state != SUCCESS)
-        return INVALID_USAGE;
     struct reduce *r = calloc(1, sizeof(*r));
     if (!r)
         return SYSTEM_ERROR;
-    *r = (struct reduce){comm, to, count, 0};
-    return cuda_host_enqueue(stream, poll_reduce, r) == cudaSuccess ? SUCCESS : SYSTEM_ERROR;
+    *r = (struct reduce){comm, to, count, .mean = op == 4, .captured = cuda_host_is_capturing(stream)};
+    lock();
+    bool refused = comm->n_reduces >= fake()->fault_from && strikes(FAULT_REDUCE_REFUSED, comm->rank);
+    bool usable = !comm->revoked && !comm->aborted && comm->state == SUCCESS;
+    comm->n_works += !refused && usable;
+    comm->n_captured += !refused && usable && r->captured;
+    unlock();
+    if (refused || !usable) {
+        free(r);
+        return refused ? SYSTEM_ERROR : INVALID_USAGE;
+    }
+    return cuda_host_enqueue_owned(stream, poll_reduce, release_reduce, r) == cudaSuccess ? SUCCESS
+                                                                                          : SYSTEM_ERROR;
 }
 
 const char *ncclGetErrorString(int result)

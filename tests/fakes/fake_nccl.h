@@ -29,6 +29,8 @@ enum fake_fault {
     FAULT_SHRINK,
     FAULT_GROW,
     FAULT_ABORT_HANGS, /* aborting never returns */
+    FAULT_SLOW_ERROR,  /* asking for the error takes long once the communicator is in use */
+    FAULT_DEAF,        /* a collective that waits is released by nothing: its kernel hangs */
     FAULT_COUNT
 };
 
@@ -38,6 +40,8 @@ struct fake_group {
     int child; /* the group that its ranks shrink or grow into; 0: none yet */
     bool joined[FAKE_RANKS];
     uint64_t posted[FAKE_RANKS]; /* all-reduces this rank has come to */
+    bool arrived[FAKE_RANKS];    /* the last of them is complete on this rank */
+    uint64_t cut;                /* all-reduces up to this one complete with what the buffers hold */
     float data[FAKE_RANKS][2][FAKE_FLOATS];
 };
 
@@ -53,4 +57,5 @@ struct fake_nccl {
     struct fake_group groups[FAKE_GROUPS];
     /* What happened, for the tests. */
     int n_ids, n_aborts, n_revokes, n_shrinks, n_grows;
+    int n_waits_for_graphs; /* aborts that had to wait for graphs with captured collectives */
 };

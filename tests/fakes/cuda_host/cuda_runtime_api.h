@@ -5,8 +5,9 @@
  * Test code only: the include path puts this folder first, and the project's own sources compile unchanged.
  *
  * What it is: streams with queues, events, graphs and memory, with the order rules of the real thing. Work
- * runs late (when somebody asks whether it is done) and in the least convenient order that the rules allow,
- * so that a missing dependency shows as a wrong result. Fresh memory is full of NaN.
+ * runs as late as it may and in the least convenient order that the rules allow, so that a missing dependency
+ * shows as a wrong result; or, with CUDA_HOST_SCHEDULE, at once, or in between (runtime.cpp). Fresh memory is
+ * full of NaN.
  * What it is not: a GPU. Nothing here says anything about speed, and memory is coherent everywhere.
  *
  * The second header, cuda_runtime.h, adds the language of kernels.
@@ -88,6 +89,13 @@ void cuda_host_set_devices(int n_devices);
 /* Work for a stream that may be asked more than once: poll returns false while it is not done yet. How the
  * fake NCCL queues its collectives. In a graph, poll starts anew with each launch. */
 cudaError_t cuda_host_enqueue(cudaStream_t stream, bool (*poll)(void *data), void *data);
+/* The same; released(data) is called when no stream and no graph holds the work any more, with the lock of the
+ * emulation held. */
+cudaError_t cuda_host_enqueue_owned(cudaStream_t stream, bool (*poll)(void *data),
+                                    void (*released)(void *data), void *data);
+bool cuda_host_is_capturing(cudaStream_t stream);
+/* Lets the device do whatever it can, as time does. */
+void cuda_host_run(void);
 
 #ifdef __cplusplus
 }

@@ -2,9 +2,13 @@
  * Streams, events, graphs and memory of the emulated CUDA runtime. Test code only; the rules are those of
  * the real runtime as far as cuda_runtime_api.h declares it.
  *
- * Every stream is a queue. Nothing runs when it is queued: work runs when somebody asks about an event or a
- * stream, and then from the youngest stream to the oldest, each as far as its waits allow. Whoever forgot to
- * wait for another stream reads memory that is not written yet.
+ * Every stream is a queue. When its work runs is set by CUDA_HOST_SCHEDULE:
+ *   late    (the default) only inside a call that asks about an event or a stream, and then from the youngest
+ *           stream to the oldest, each as far as its waits allow: a missing wait reads memory that is not
+ *           written yet, and a process that is killed behind a launch has run nothing of it.
+ *   early   inside the call that queues it, and in a thread from then on while it waits for another process:
+ *           a process that is killed behind a launch has run all of it, as a GPU mostly has.
+ *   NUMBER  in between: each call runs a random part of what may run, drawn from this seed.
  *
  * Capture: what is queued goes into the graph's list instead, in the order of the calls. Streams join by
  * waiting for an event of the capture and must be joined back; counters per stream check it.
@@ -12,9 +16,13 @@
 
 #include "tests/fakes/cuda_host/cuda_runtime.h"
 
+#include <atomic>
+#include <condition_variable>
+#include <cstdlib>
 #include <deque>
 #include <memory>
 #include <mutex>
+#include <thread>
 #include <vector>
 
 typedef std::shared_ptr<cuda_host_work> work_ptr;
@@ -70,6 +78,39 @@ CUstream_st *stream_of(cudaStream_t stream)
     return default_stream;
 }
 
+/* ------------------------------------------------------------------ when work runs */
+
+enum schedule { SCHEDULE_LATE, SCHEDULE_EARLY, SCHEDULE_SEEDED };
+
+struct schedule_choice {
+    enum schedule kind = SCHEDULE_LATE;
+    uint64_t random = 0;
+    schedule_choice(void)
+    {
+        const char *text = std::getenv("CUDA_HOST_SCHEDULE");
+        if (!text || !text[0] || std::strcmp(text, "late") == 0)
+            return;
+        kind = std::strcmp(text, "early") == 0 ? SCHEDULE_EARLY : SCHEDULE_SEEDED;
+        random = std::strtoull(text, nullptr, 0) * 2 + 1;
+    }
+};
+
+/* Read at the first use: a test may set the variable itself. */
+schedule_choice &chosen(void)
+{
+    static schedule_choice choice;
+    return choice;
+}
+
+/* splitmix64 */
+unsigned draw(unsigned n)
+{
+    uint64_t z = chosen().random += 0x9e3779b97f4a7c15u;
+    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
+    return (unsigned)((z ^ z >> 31) % n);
+}
+
 /* Runs whatever can run. */
 void pump(void)
 {
@@ -86,6 +127,86 @@ void pump(void)
             }
         }
     }
+}
+
+/* A few pieces of work, from a stream that is drawn on; at least one, if any can run. */
+void pump_some(void)
+{
+    const size_t n = streams.size(), first = n ? draw((unsigned)n) : 0;
+    unsigned budget = 1 + draw(6);
+    for (size_t i = 0; i < n && budget; i++) {
+        CUstream_st *stream = streams[(first + i) % n];
+        while (stream && budget && !stream->queue.empty()) {
+            work_ptr work = stream->queue.front();
+            if (!work->run())
+                break;
+            stream->queue.pop_front();
+            budget--;
+        }
+    }
+}
+
+bool anything_queued(void)
+{
+    for (CUstream_st *stream : streams)
+        if (stream && !stream->queue.empty())
+            return true;
+    return false;
+}
+
+/* Early: goes on with work that waits for another process while the host does something else. */
+class device_thread
+{
+    std::thread thread_;
+    std::atomic<bool> stop_{false};
+
+    void main(void)
+    {
+        while (!stop_) {
+            {
+                guard g(lock_);
+                if (anything_queued())
+                    pump();
+            }
+            std::this_thread::sleep_for(std::chrono::microseconds(200));
+        }
+    }
+
+  public:
+    void start(void)
+    {
+        if (!thread_.joinable())
+            thread_ = std::thread(&device_thread::main, this);
+    }
+
+    ~device_thread()
+    {
+        stop_ = true;
+        if (thread_.joinable())
+            thread_.join();
+    }
+};
+
+device_thread device_thread_; /* last of all here: it ends before what it works on */
+
+/* Behind each piece of work that was queued. */
+void after_queueing(void)
+{
+    if (chosen().kind == SCHEDULE_EARLY) {
+        pump();
+        device_thread_.start();
+    } else if (chosen().kind == SCHEDULE_SEEDED && draw(2)) {
+        pump_some();
+    }
+}
+
+/* Where the host asks whether something is done. */
+void when_asked(void)
+{
+    if (chosen().kind == SCHEDULE_SEEDED)
+        pump_some();
+    else
+        pump();
 }
 
 size_t &clock_at(capture_clock &clock, size_t number)
@@ -145,10 +266,16 @@ struct wait_work final : cuda_host_work {
 
 struct poll_work final : cuda_host_work {
     bool (*poll)(void *data);
+    void (*released)(void *data) = nullptr;
     void *data;
     bool run(void) override
     {
         return poll(data);
+    }
+    ~poll_work() override
+    {
+        if (released)
+            released(data);
     }
 };
 
@@ -162,6 +289,8 @@ struct graph_work final : cuda_host_work {
             if (!nodes[next]->run())
                 return false;
             next++;
+            if (chosen().kind == SCHEDULE_SEEDED && draw(8) == 0 && next < nodes.size())
+                return false;
         }
         next = 0;
         return true;
@@ -177,6 +306,7 @@ cudaError_t cuda_host_submit(cudaStream_t handle, cuda_host_work *work)
     CUstream_st *stream = stream_of(handle);
     if (!stream->capture) {
         stream->queue.push_back(owned);
+        after_queueing();
         return cudaSuccess;
     }
     stream->capture->nodes.push_back(owned);
@@ -186,10 +316,29 @@ cudaError_t cuda_host_submit(cudaStream_t handle, cuda_host_work *work)
 
 cudaError_t cuda_host_enqueue(cudaStream_t stream, bool (*poll)(void *data), void *data)
 {
+    return cuda_host_enqueue_owned(stream, poll, nullptr, data);
+}
+
+cudaError_t cuda_host_enqueue_owned(cudaStream_t stream, bool (*poll)(void *data),
+                                    void (*released)(void *data), void *data)
+{
     poll_work *work = new poll_work;
     work->poll = poll;
+    work->released = released;
     work->data = data;
     return cuda_host_submit(stream, work);
+}
+
+void cuda_host_run(void)
+{
+    guard g(lock_);
+    pump();
+}
+
+bool cuda_host_is_capturing(cudaStream_t stream)
+{
+    guard g(lock_);
+    return stream_of(stream)->capture != nullptr;
 }
 
 void cuda_host_set_devices(int n)
@@ -388,7 +537,7 @@ cudaError_t cudaEventQuery(cudaEvent_t event)
     guard g(lock_);
     if (event->capture)
         return cudaErrorStreamCaptureUnsupported;
-    pump();
+    when_asked();
     return event->n_reached == event->n_recorded ? cudaSuccess : cudaErrorNotReady;
 }
 
@@ -445,14 +594,15 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream)
 
 cudaError_t cudaGraphDestroy(cudaGraph_t graph)
 {
+    guard g(lock_);
     delete graph;
     return cudaSuccess;
 }
 
+/* A launch that is in flight keeps its nodes until it is done. */
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec)
 {
     guard g(lock_);
-    pump();
     delete exec;
     return cudaSuccess;
 }
