@@ -531,10 +531,10 @@ CRW_EXPORT void crw_optimizer_set_steps(struct crw_optimizer *o, uint64_t steps)
 CRW_EXPORT int crw_device_count(const char **ret_why);
 
 /*
- * Training on a GPU: data set, model, optimizer and gradients live there, and a step - batch, forward, loss,
- * backward, average over the ranks by NCCL, optimizer - runs without the host. It changes the state all at once,
- * or not at all when a peer fails in it. Model and optimizer given to it are the host's copy of that state, which
- * changes only when it is asked for.
+ * Training on a GPU: data set, model, optimizer and gradients live there. A step has two halves: batch, forward, loss,
+ * backward and the sum over the ranks by NCCL; then, when all ranks have agreed that theirs is complete, the optimizer.
+ * It changes the state all at once, or not at all when a peer fails in it. Model and optimizer given to it are the
+ * host's copy of that state, which changes only when it is asked for.
  */
 struct crw_trainer;
 
@@ -578,25 +578,36 @@ CRW_EXPORT int crw_trainer_set_data(struct crw_trainer *t, const struct crw_samp
                                     const struct crw_samples *test);
 /* The host's copy of the state to the device. */
 CRW_EXPORT int crw_trainer_load(struct crw_trainer *t);
-/* And back: the state behind the last step. Waits for it. */
+/* And back: the state behind the last step committed. Waits for it, but not for gradients in flight. CRW_E_MISMATCH: the
+ * device has the state of another step than the optimizer counts, and the host's copy is as it was. */
 CRW_EXPORT int crw_trainer_save(struct crw_trainer *t);
 CRW_EXPORT int crw_trainer_set_lr(struct crw_trainer *t, double lr);
 
 /* An epoch: the numbers of this rank's samples in the order of their use, at most as many as there are. */
 CRW_EXPORT int crw_trainer_start(struct crw_trainer *t, const uint32_t *samples, size_t count);
-/* Queues a batch of the next n of them. last: the step is complete, over the batches since the last one. */
+/* Queues the gradients of a batch of the next n of them. last: those of the step are complete, over the batches since the
+ * last one, and are summed over the ranks. The state does not change. Batches must be of the same sizes in the same order
+ * on all ranks. CRW_E_PEER: a rank failed, and nothing was queued. */
 CRW_EXPORT int crw_trainer_step(struct crw_trainer *t, int n, bool last);
 
 struct crw_trained {
-    uint64_t steps; /* committed since the state was loaded, and before it was */
-    bool committed; /* the last step queued is one of them; else its gradients were not finite */
-    double loss;    /* mean over its batches; of crw_trainer_test(), over the samples */
-    double norm;    /* of its gradient, before clipping */
+    bool finite; /* its loss and all gradients are */
+    double loss; /* mean over its batches; of crw_trainer_test(), over the samples */
+    double norm; /* of the mean gradient over batches and ranks, before clipping */
     uint64_t n_samples, n_correct;
 };
 
-/* Waits for the last step queued. CRW_E_PEER: a rank failed, the step was not taken; CRW_E_TIMEOUT. */
+/* Waits for the gradients of a complete step. CRW_E_PEER: a rank failed, and they may be wrong; CRW_E_TIMEOUT. */
 CRW_EXPORT int crw_trainer_wait(struct crw_trainer *t, struct crw_trained *ret);
+enum { CRW_COMMIT_VALUES_MAX = 7 };
+/*
+ * Collective, behind a successful crw_trainer_wait(): where all ranks come here, and all gradients are finite, each takes
+ * the step. Queues that and returns; the next crw_trainer_step() may follow at once. values, as many on each rank, become
+ * their means over the ranks. *ret_committed false: gradients of some rank were not finite, the step is dropped and its
+ * samples are the next step's. CRW_E_PEER, CRW_E_TIMEOUT: a rank did not come, and this one has not taken the step; others
+ * may have.
+ */
+CRW_EXPORT int crw_trainer_commit(struct crw_trainer *t, double *values, size_t count, bool *ret_committed);
 /* Test samples [first, first + count), with the running statistics. */
 CRW_EXPORT int crw_trainer_test(struct crw_trainer *t, uint32_t first, uint32_t count,
                                 struct crw_trained *ret);

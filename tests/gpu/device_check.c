@@ -1,11 +1,10 @@
 /*
- * On a real device: device_check poison | memory. Prints one JSON object; exits 0 when all checks hold, 1 when
+ * On a real device: device_check drop | memory. Prints one JSON object; exits 0 when all checks hold, 1 when
  * not, 77 when there is no device.
  *
- *   poison  NaN is planted where a broken-off collective leaves garbage. Without the poison word it reaches the
- *           parameters (so the planting works); with the word written just before it, on the same stream, the
- *           state keeps every bit.
- *   memory  the optimizers over 1e8 parameters: bytes per second beside a copy's.
+ *   drop    NaN is planted where a broken-off collective leaves garbage. Steps that are taken carry it into the
+ *           parameters (so the planting works); behind steps that are dropped the state has every bit still.
+ *   memory  the optimizers over 1e8 parameters of random values: bytes per second beside a copy's.
  */
 
 #include <cuda_runtime_api.h>
@@ -37,7 +36,7 @@ static void must_backend(int r, const struct backend *b)
     exit(1);
 }
 
-/* ------------------------------------------------------------------ poison */
+/* ---- drop ---- */
 
 enum { BATCH = 8, N_ITEMS = 64, N_INPUTS = 20, N_OUTPUTS = 4 };
 
@@ -49,23 +48,17 @@ static const struct crw_layer layers[] = {
 };
 
 /* What stands in for NCCL. */
-struct planter {
-    const struct backend *b;
-    struct backend_trainer *trainer;
-    bool poisons; /* first, as whoever breaks a collective off has to */
-};
-
-static void CUDART_CB poison(void *data)
+static int enter_planting(void *data)
 {
-    struct planter *p = data;
-    p->b->trainer_poison(p->trainer);
+    return 0;
+}
+
+static void leave_planting(void *data)
+{
 }
 
 static int plant(void *data, float *values, size_t count, void *stream)
 {
-    struct planter *p = data;
-    if (p->poisons)
-        must(cudaLaunchHostFunc(stream, poison, p), "cannot queue the poison");
     must(cudaMemsetAsync(values, 0xff, count * sizeof(*values), stream), "cannot plant NaN");
     return 0;
 }
@@ -74,14 +67,14 @@ static float inputs[N_ITEMS * N_INPUTS];
 static uint8_t classes[N_ITEMS];
 static uint32_t list[N_ITEMS];
 
-/* Three steps with planted NaN; whether any step was committed, and whether the parameters have every bit still. */
-static void train(const struct backend *b, bool poisons, bool *ret_committed, bool *ret_same,
-                  bool *ret_finite)
+/* Three steps with planted NaN; whether the parameters have every bit still, and are finite. */
+static void train(const struct backend *b, bool take, bool *ret_same, bool *ret_finite)
 {
     struct crw_model *model;
     struct crw_optimizer *optimizer;
-    struct planter planter = {.b = b, .poisons = poisons};
-    const struct backend_reducer reducer = {plant, &planter};
+    struct backend_trainer *trainer;
+    const struct backend_reducer reducer = {
+        .enter = enter_planting, .sum = plant, .leave = leave_planting, .n_ranks = 1};
     struct backend_progress progress;
 
     if (crw_model_create(layers, ARRAY_SIZE(layers), (struct crw_shape){N_INPUTS, 1, 1}, BATCH, NULL,
@@ -94,27 +87,26 @@ static void train(const struct backend *b, bool poisons, bool *ret_committed, bo
     const uint32_t before = crw_model_crc32c(model);
     const struct backend_trainer_options options = {.model = model, .optimizer = sgd, .reducer = &reducer};
     const struct backend_samples samples = {.inputs = inputs, .targets = classes, .n = N_ITEMS};
-    must_backend(b->trainer_create(&options, &planter.trainer), b);
-    must_backend(b->trainer_set_data(planter.trainer, BACKEND_TRAIN, &samples), b);
-    must_backend(b->trainer_start(planter.trainer, list, N_ITEMS, 0), b);
-    *ret_committed = false;
+    must_backend(b->trainer_create(&options, &trainer), b);
+    must_backend(b->trainer_set_data(trainer, BACKEND_TRAIN, &samples), b);
+    must_backend(b->trainer_start(trainer, list, N_ITEMS, 0), b);
     for (int i = 0; i < 3; i++) {
-        must_backend(b->trainer_step(planter.trainer, BATCH, true), b);
-        must_backend(b->trainer_wait(planter.trainer, TIMEOUT_MS, &progress), b);
-        *ret_committed |= progress.committed;
+        must_backend(b->trainer_step(trainer, BATCH, true), b);
+        must_backend(b->trainer_wait(trainer, TIMEOUT_MS, &progress), b);
+        must_backend(b->trainer_end_step(trainer, take), b);
     }
-    must_backend(b->trainer_stage(planter.trainer), b);
-    must_backend(b->trainer_download(planter.trainer, TIMEOUT_MS), b);
+    must_backend(b->trainer_stage(trainer), b);
+    must_backend(b->trainer_download(trainer, TIMEOUT_MS, take ? 3 : 0), b);
     *ret_same = crw_model_crc32c(model) == before;
     *ret_finite = isfinite(crw_gradients_norm(model->parameters, model->n_parameters));
-    b->trainer_destroy(planter.trainer);
+    b->trainer_destroy(trainer);
     crw_optimizer_destroy(optimizer);
     crw_model_destroy(model);
 }
 
-static int check_poison(const struct backend *b)
+static int check_drop(const struct backend *b)
 {
-    bool committed, same, finite, poisoned_committed, poisoned_same, poisoned_finite;
+    bool taken_same, taken_finite, dropped_same, dropped_finite;
     struct crw_rng rng;
 
     crw_rng_seed(&rng, 1);
@@ -123,12 +115,12 @@ static int check_poison(const struct backend *b)
         classes[i] = (uint8_t)(i % N_OUTPUTS);
         list[i] = i;
     }
-    train(b, false, &committed, &same, &finite);
-    train(b, true, &poisoned_committed, &poisoned_same, &poisoned_finite);
-    (void)printf("{\"planted_nan_reaches_parameters\": %s, \"poisoned_state_is_unchanged\": %s}\n",
-                 committed && !finite ? "true" : "false",
-                 !poisoned_committed && poisoned_same ? "true" : "false");
-    return committed && !finite && !poisoned_committed && poisoned_same && poisoned_finite ? 0 : 1;
+    train(b, true, &taken_same, &taken_finite);
+    train(b, false, &dropped_same, &dropped_finite);
+    (void)printf(
+        "{\"planted_nan_reaches_parameters\": %s, \"state_behind_dropped_steps_is_unchanged\": %s}\n",
+        !taken_same && !taken_finite ? "true" : "false", dropped_same ? "true" : "false");
+    return !taken_same && !taken_finite && dropped_same && dropped_finite ? 0 : 1;
 }
 
 /* ------------------------------------------------------------------ memory */
@@ -139,10 +131,10 @@ static const size_t n_parameters = 100000000;
 struct arena {
     struct cuda_queue q;
     cudaEvent_t begin, end;
-    float *p, *g, *states[2];
+    float *p, *g, *states[2], *copy;
     struct cuda_commit *commit;
     struct cuda_optimizer_options *options;
-    int32_t *poison;
+    struct cuda_tally *tally;
 };
 
 static void *on_device(size_t n_bytes)
@@ -153,19 +145,39 @@ static void *on_device(size_t n_bytes)
     return memory;
 }
 
+/* Zeros would take the slow paths of division and square root in every element. */
+static float *random_floats(size_t count, float from, float to)
+{
+    enum { N_PIECE = 1 << 20 };
+    static float piece[N_PIECE];
+    float *values = on_device(count * sizeof(float));
+    struct crw_rng rng;
+
+    crw_rng_seed(&rng, count + (uint64_t)(to * 100));
+    for (size_t i = 0; i < count; i += N_PIECE) {
+        const size_t n = count - i < N_PIECE ? count - i : N_PIECE;
+        crw_rng_uniform(&rng, piece, n, from, to);
+        must(cudaMemcpy(values + i, piece, n * sizeof(float), cudaMemcpyHostToDevice), "cannot fill memory");
+    }
+    return values;
+}
+
 static void make_arena(struct arena *a)
 {
     must(cudaStreamCreate(&a->q.stream), "cannot make a stream");
     must(cudaEventCreate(&a->begin), "cannot make an event");
     must(cudaEventCreate(&a->end), "cannot make an event");
     a->q.workspace = on_device(CUDA_WORKSPACE_FLOATS * sizeof(float));
-    a->p = on_device(n_parameters * sizeof(float));
-    a->g = on_device(n_parameters * sizeof(float));
-    a->states[0] = on_device(n_parameters * sizeof(float));
-    a->states[1] = on_device(n_parameters * sizeof(float));
+    a->p = random_floats(n_parameters, -1, 1);
+    a->g = random_floats(n_parameters, -0.1f, 0.1f);
+    a->states[0] = random_floats(n_parameters, 1e-4f, 1e-2f); /* squares, for one optimizer or the other */
+    a->states[1] = random_floats(n_parameters, 1e-4f, 2e-2f);
+    a->copy = on_device(n_parameters * sizeof(float));
     a->commit = on_device(sizeof(*a->commit));
     a->options = on_device(sizeof(*a->options));
-    a->poison = on_device(sizeof(*a->poison));
+    a->tally = on_device(sizeof(*a->tally));
+    const struct cuda_tally one = {.n_losses = 1, .n_batches = 1};
+    must(cudaMemcpy(a->tally, &one, sizeof(one), cudaMemcpyHostToDevice), "cannot set the tally");
 }
 
 /* Bytes per second of what was queued between begin and now. */
@@ -184,8 +196,7 @@ static double time_copy(struct arena *a)
     for (int i = -2; i < N_TIMED; i++) {
         if (i == 0)
             must(cudaEventRecord(a->begin, a->q.stream), "cannot record");
-        must(cudaMemcpyAsync(a->states[1], a->g, n_bytes, cudaMemcpyDeviceToDevice, a->q.stream),
-             "cannot copy");
+        must(cudaMemcpyAsync(a->copy, a->g, n_bytes, cudaMemcpyDeviceToDevice, a->q.stream), "cannot copy");
     }
     return bandwidth(a, 2.0 * N_TIMED * (double)n_bytes);
 }
@@ -195,7 +206,7 @@ static double time_optimizer(struct arena *a, const struct cuda_optimizer_option
                              int n_arrays)
 {
     must(cudaMemcpy(a->options, options, sizeof(*options), cudaMemcpyHostToDevice), "cannot set options");
-    must(cuda_commit_latch(&a->q, a->poison, NULL, a->options, 1, 1, a->commit), "cannot open the latch");
+    must(cuda_commit_begin(&a->q, NULL, a->options, a->tally, 1, 1, a->commit), "cannot begin a step");
     for (int i = -2; i < N_TIMED; i++) {
         if (i == 0)
             must(cudaEventRecord(a->begin, a->q.stream), "cannot record");
@@ -243,8 +254,8 @@ int main(int argc, char **argv)
     if (plugin.backend->count_devices(&why) == 0) {
         (void)fprintf(stderr, "device_check: no device: %s\n", why);
         code = 77;
-    } else if (argc == 2 && strcmp(argv[1], "poison") == 0) {
-        code = check_poison(plugin.backend);
+    } else if (argc == 2 && strcmp(argv[1], "drop") == 0) {
+        code = check_drop(plugin.backend);
     } else if (argc == 2 && strcmp(argv[1], "memory") == 0) {
         code = check_memory();
     }

@@ -46,6 +46,7 @@ struct side {
     struct crw_model *model;
     struct crw_optimizer *optimizer;
     struct backend_trainer *trainer;
+    uint64_t steps; /* that the device took */
 };
 
 static void must(int r, const struct backend *b)
@@ -73,6 +74,7 @@ static void fill(void)
 static void make(struct side *s, const struct backend *b, enum backend_precision precision)
 {
     struct crw_shape input = {1, 28, 28};
+    *s = (struct side){0};
     must(crw_model_create(mnist, ARRAY_SIZE(mnist), input, BATCH, NULL, &s->model), NULL);
     crw_model_init(s->model, 1);
     must(crw_optimizer_create(&adadelta, s->model->n_parameters, &s->optimizer), NULL);
@@ -93,12 +95,16 @@ static void destroy(struct side *s, const struct backend *b)
     crw_model_destroy(s->model);
 }
 
+/* As train takes its steps: each is waited for before it is taken. */
 static double device_steps(struct side *s, const struct backend *b, int n)
 {
     struct backend_progress progress = {0};
-    for (int i = 0; i < n; i++)
+    for (int i = 0; i < n; i++) {
         must(b->trainer_step(s->trainer, BATCH, true), b);
-    must(b->trainer_wait(s->trainer, TIMEOUT_MS, &progress), b);
+        must(b->trainer_wait(s->trainer, TIMEOUT_MS, &progress), b);
+        must(b->trainer_end_step(s->trainer, true), b);
+        s->steps++;
+    }
     return progress.loss;
 }
 
@@ -137,7 +143,7 @@ static double compare_curves(const struct backend *b, enum backend_precision pre
 static void download(struct side *s, const struct backend *b)
 {
     must(b->trainer_stage(s->trainer), b);
-    must(b->trainer_download(s->trainer, TIMEOUT_MS), b);
+    must(b->trainer_download(s->trainer, TIMEOUT_MS, s->steps), b);
 }
 
 static void copy_state(struct side *to, const struct side *from)
@@ -164,6 +170,7 @@ static bool resumes(const struct backend *b)
     download(&first, b);
     copy_state(&second, &first);
     must(b->trainer_upload(second.trainer, N_RESUMED), b);
+    second.steps = N_RESUMED;
     must(b->trainer_start(second.trainer, list, N_ITEMS, N_RESUMED * BATCH), b);
     device_steps(&first, b, N_RESUMED);
     device_steps(&second, b, N_RESUMED);
@@ -175,7 +182,7 @@ static bool resumes(const struct backend *b)
     return same;
 }
 
-/* Microseconds of a step, over whole epochs queued ahead. */
+/* Microseconds of a step. */
 static double time_steps(const struct backend *b, enum backend_precision precision, int n_steps)
 {
     enum { STEPS_OF_EPOCH = N_ITEMS / BATCH };

@@ -5,6 +5,7 @@ import json
 import os
 import re
 import subprocess
+import time
 
 import pytest
 
@@ -19,18 +20,21 @@ def plugin_folder():
 pytestmark = pytest.mark.skipif(not (plugin_folder() / "libcrw-cuda.so").exists(),
                                 reason="the emulation of CUDA needs a C++ compiler that fits the C compiler")
 
-FAULT_REDUCE_REFUSED, FAULT_ASYNC_ERROR = 5, 7  # enum fake_fault
+# enum fake_fault
+FAULT_REDUCE_REFUSED, FAULT_ASYNC_ERROR, FAULT_SLOW_ERROR, FAULT_DEAF = 5, 7, 12, 13
 
 
 @pytest.fixture
 def gpu(tmp_path):
-    """Environment of a job whose GPU is emulated; call with a fault to have one."""
-    def environment(*fault):
+    """Environment of a job whose GPU is emulated; call with a fault to have one. schedule: when the device's work runs
+    (tests/fakes/cuda_host/runtime.cpp)."""
+    def environment(*fault, schedule="late"):
         memory = tmp_path / f"nccl-{len(list(tmp_path.iterdir()))}"
         subprocess.run([plugin_folder() / "fake-nccl-memory", memory, *map(str, fault)], check=True)
-        # The fake NCCL keeps its communicators, because graphs that were captured go on looking at them.
+        # A device that hangs keeps its memory, and what refers to it, until the process ends.
         sanitizer = os.environ.get("ASAN_OPTIONS", "") + ":detect_leaks=0"
         return {**os.environ, "ASAN_OPTIONS": sanitizer, "CRW_PLUGIN_DIR": str(plugin_folder()), "FAKE_NCCL_FILE": str(memory),
+                "CUDA_HOST_SCHEDULE": schedule,
                 "CRW_NCCL_LIBRARY": str(plugin_folder() / "libfake-nccl.so")}
     return environment
 
@@ -78,18 +82,41 @@ def test_first_steps_of_mnist(small_data, gpu):
     assert losses["cuda"] == pytest.approx(losses["cpu"], rel=1e-4)
 
 
-def test_killed_rank_and_resume(tmp_path, gpu):
-    """Killed inside a step: the other rank's step is not taken, it saves, and the end is the undisturbed one's."""
-    def run(name, *args):
-        p = jobs.run(job("classifier", 2, "--backend", "cuda", "--epochs", 2, "--log-every", 0, "--metrics",
-                         tmp_path / name, *args, crun_args=("--max-restarts=1",)), env=gpu())
-        assert p.returncode == 0, p.stderr
-        return p, epochs_of(tmp_path / name)[-1]["param_crc32c"]
+def classifier(tmp_path, name, n, environment, *args):
+    """A job of n ranks that may be restarted once: what it wrote, and the parameters at its end."""
+    p = jobs.run(job("classifier", n, "--backend", "cuda", "--epochs", 2, "--log-every", 0, "--metrics", tmp_path / name,
+                     *args, crun_args=("--max-restarts=1",)), env=environment)
+    assert p.returncode == 0, p.stderr
+    assert "fake NCCL" not in p.stderr, p.stderr  # a graph that outlives its communicator, or an abort that waits for it
+    return p, epochs_of(tmp_path / name)[-1]["param_crc32c"]
 
-    _, expected = run("undisturbed")
-    p, crc = run("killed", "--snapshot-dir", tmp_path / "s", "--fault", "rank=1,step=40,kind=kill")
-    assert "resumed from the snapshot of step 39" in p.stdout
+
+def assert_lost_nothing(tmp_path, n, step, environment, faulty=None):
+    """Killed inside a step: the other ranks' step is not taken, the first one saves, and the end is the undisturbed one's."""
+    _, expected = classifier(tmp_path, "undisturbed", n, environment())
+    p, crc = classifier(tmp_path, "killed", n, faulty or environment(), "--snapshot-dir", tmp_path / "s",
+                        "--fault", f"rank={n - 1},step={step},kind=kill")
+    assert f"resumed from the snapshot of step {step - 1}" in p.stdout
     assert crc == expected
+
+
+@pytest.mark.parametrize("n, schedule", [(2, "late"), (2, "early"), (2, "11"), (3, "late"), (3, "early"), (4, "12")])
+def test_killed_rank_and_resume(tmp_path, gpu, n, schedule):
+    """Early: the killed rank's part of the all-reduce completes, so the other device has all it needs for the step."""
+    assert_lost_nothing(tmp_path, n, 40, lambda: gpu(schedule=schedule))
+
+
+def test_aborting_peer(tmp_path, gpu):
+    """Rank 1 breaks the collective off that rank 2 left, which completes it on rank 0 with stale numbers before rank 0
+    knows of the failure."""
+    assert_lost_nothing(tmp_path, 3, 40, gpu, gpu(FAULT_SLOW_ERROR, 0, 3))
+
+
+def test_collective_that_nothing_releases(tmp_path, gpu):
+    """The state is saved behind the back of a kernel that hangs, and the process ends."""
+    started = time.monotonic()
+    assert_lost_nothing(tmp_path, 2, 40, gpu, gpu(FAULT_DEAF, 0, 0))
+    assert time.monotonic() - started < 60
 
 
 @pytest.mark.parametrize("fault, n_good, sentence", [

@@ -13,7 +13,7 @@
 
 #include "worker-runtime/crw.h"
 
-#define BACKEND_ABI 4u
+#define BACKEND_ABI 5u
 
 /* The symbol: const struct backend *crw_backend(void). */
 #define BACKEND_SYMBOL "crw_backend"
@@ -39,12 +39,18 @@ struct backend_samples {
 };
 
 /*
- * Sums floats over ranks, in place, on the trainer's communication stream: queues the work and returns. On
- * any failure the trainer has been poisoned first (trainer_poison()).
+ * Sums gradients over ranks. Between enter and leave, and only there, the trainer captures and launches work that
+ * contains collectives: nothing is broken off meanwhile, and after a break-off enter refuses. So no collective is
+ * ever launched that nothing will release.
  */
 struct backend_reducer {
-    int (*average)(void *data, float *values, size_t count, void *stream);
+    /* CRW_E_PEER, and not entered: the communicator was broken off. */
+    int (*enter)(void *data);
+    /* Queues a sum over the ranks, in place, and returns. CRW_E_PEER: nothing was queued, and leave breaks off. */
+    int (*sum)(void *data, float *values, size_t count, void *stream);
+    void (*leave)(void *data);
     void *data;
+    int n_ranks;
 };
 
 struct backend_trainer_options {
@@ -91,10 +97,9 @@ struct backend_comm;
 /* ------------------------------------------------------------------ what the device did */
 
 struct backend_progress {
-    uint64_t step, cursor; /* steps committed, and samples of the list that they used */
-    bool committed;        /* the last step queued is one of them */
-    double loss;           /* mean of the last step's batches, or of what was evaluated */
-    double norm;           /* of the last step's gradient, before clipping, where it was checked */
+    bool finite; /* the loss is, and the step's gradients are, where they were checked */
+    double loss; /* mean of the step's batches, or of what was evaluated */
+    double norm; /* of the step's mean gradient, before clipping, where it was checked */
     uint64_t n_samples, n_correct;
 };
 
@@ -120,19 +125,29 @@ struct backend {
     /* The host's copy of the state, and the number of steps that made it, to the device. */
     int (*trainer_upload)(struct backend_trainer *t, uint64_t steps);
     int (*trainer_set_lr)(struct backend_trainer *t, double lr);
-    /* (These, like everything above that copies to the device, behind a trainer_wait(): they wait for the
-     * copy, and would wait for a collective in front of it without end.) */
+    /* (These, like everything above that copies to the device, wait for the copy. While a step's gradients are in
+     * flight they return CRW_E_ARGUMENT instead: a collective in front of the copy may never end.) */
 
-    /* Queues a batch of the next n samples of the list and returns at once. last: with it the step is complete:
-     * its gradients, with those of the batches before, are reduced and taken. */
+    /*
+     * A step has two halves, so that ranks can agree between them.
+     *
+     * trainer_step queues a batch of the next n samples of the list and returns at once. last: the step's gradients
+     * are complete with it, and are reduced over the ranks and checked. Nothing changes the state. CRW_E_PEER: the
+     * communicator was broken off, and nothing was launched.
+     * trainer_wait waits for a complete step's gradients. CRW_E_TIMEOUT: they are not there in time, or never will be.
+     * trainer_end_step, behind a successful wait: take: queues the change of the state and returns; the next step may
+     * be queued behind it at once. Else the step is dropped, and the next one begins with the same samples.
+     */
     int (*trainer_step)(struct backend_trainer *t, int n, bool last);
-    /* Waits for the last step queued. CRW_E_TIMEOUT when it is not done in time: it may never be. */
     int (*trainer_wait)(struct backend_trainer *t, int timeout_ms, struct backend_progress *ret);
+    int (*trainer_end_step)(struct backend_trainer *t, bool take);
 
-    /* Sets the state behind the last step queued aside, without waiting; steps may follow at once. */
+    /* Copies the state behind the last step taken aside, without waiting; steps may follow at once. Not held up by
+     * gradients in flight, be they stuck. */
     int (*trainer_stage)(struct backend_trainer *t);
-    /* Waits for what was staged and puts it into the host's copy. */
-    int (*trainer_download)(struct backend_trainer *t, int timeout_ms);
+    /* Waits for what was staged and puts it into the host's copy, if it is the state behind so many steps; else
+     * CRW_E_MISMATCH, and the host's copy is as it was. */
+    int (*trainer_download)(struct backend_trainer *t, int timeout_ms, uint64_t steps);
 
     /* Samples [first, first + count) of the evaluation set, with the running statistics. */
     int (*trainer_evaluate)(struct backend_trainer *t, uint32_t first, uint32_t count, int timeout_ms,
@@ -140,15 +155,16 @@ struct backend {
 
     /*
      * Collective over all ranks of the name. Then a thread watches for errors, and for failed_fd: on either
-     * the guarded trainer is poisoned before the communicator is broken off. CRW_E_TIMEOUT, CRW_E_PEER: the
-     * sentence says who is missing and what to try. CRW_E_NOT_FOUND: no NCCL.
+     * the communicator is broken off, which ends its collectives, with wrong sums. CRW_E_TIMEOUT, CRW_E_PEER: the
+     * message names the ranks that are missing and what to try. CRW_E_NOT_FOUND: no NCCL.
      */
     int (*comm_create)(const struct backend_comm_options *options, struct backend_comm **ret);
     /* Breaks off what is in flight. */
     void (*comm_destroy)(struct backend_comm *comm);
-    /* trainer_options.reducer, with the communicator as its data. */
-    int (*comm_average)(void *comm, float *values, size_t count, void *stream);
-    /* Whom to poison; NULL: nobody any more. */
+    /* trainer_options.reducer. */
+    void (*comm_reducer)(struct backend_comm *comm, struct backend_reducer *ret);
+    /* The trainer that reduces over it: its graphs hold collectives of the communicator, and are destroyed first. NULL,
+     * before that trainer is destroyed: none any more. */
     void (*comm_guard)(struct backend_comm *comm, struct backend_trainer *trainer);
     /* 0 while all is well, else CRW_E_PEER and why. */
     int (*comm_check)(struct backend_comm *comm);
@@ -163,10 +179,6 @@ struct backend {
      * come give NULL and a rank behind them. All give the old size. */
     int (*comm_grow)(struct backend_comm *comm, int n_before, const struct backend_comm_options *options,
                      struct backend_comm **ret);
-
-    /* From any thread: no step whose gradients are not all there yet will change the state. Before a
-     * collective is broken off; there is no way back. */
-    void (*trainer_poison)(struct backend_trainer *t);
 };
 
 typedef const struct backend *(*backend_function)(void);

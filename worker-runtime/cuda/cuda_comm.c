@@ -1,10 +1,19 @@
 /*
  * Using, watching and ending a communicator.
  *
- * Happy path: created, averages gradients on the trainer's stream, destroyed. Ways it dies: NCCL reports an
- * error, or failed_fd says that the group is over (a killed peer on the same host produces no error at all:
- * only the launcher sees it). The order is then always the same: first the trainer's poison word, then the
- * collective is broken off. The other way round an optimizer behind it would run on garbage.
+ * Happy path: created, sums gradients on the trainer's stream, destroyed. Ways it fails: NCCL reports an error, or
+ * failed_fd becomes readable because the group is over (a killed peer on the same host produces no error at all: only
+ * the launcher sees it). From then on nothing is launched, and what was launched is broken off: revoked, and aborted
+ * where that does not release it. Sums that were broken off are wrong, here and on every peer: taking a step needs the
+ * agreement of all ranks that theirs were complete before any of them failed (device_os.c).
+ *
+ * Revoking raises NCCL's abort flag, waits for the kernels that run and lowers the flag again; it keeps a communicator
+ * to shrink. A kernel that starts later is released by nothing. So a step that was launched a moment before gets some
+ * time to come to its collective. If it hangs all the same, it and the communicator stay as they are until the process
+ * ends: the trainer's state can be saved behind its back.
+ *
+ * Captured collectives refer to the communicator, so its graphs are destroyed before it is, always: abort would wait for
+ * them, and behind a revoke it would free what they refer to, without waiting.
  */
 
 #include "worker-runtime/cuda/cuda_comm.h"
@@ -17,63 +26,117 @@
 #include "worker-runtime/cuda/cuda_trainer.h"
 #include "worker-runtime/base/error.h"
 
-enum { WATCH_MS = 10, REVOKE_MS = 5000, PROBE_BYTES = 64 };
+enum {
+    WATCH_MS = 10,
+    REVOKE_MS = 5000,
+    ARRIVE_MS = 100, /* for a step that was launched to come to its collective */
+    STUCK_MS = 1000, /* for a collective that was released to end */
+    GRAPHS_MS = 20,
+    SPIN_NS = 200000,
+    PROBE_BYTES = 64
+};
 
-/* ------------------------------------------------------------------ failing */
+/* ---- failing ---- */
 
-/* Waits until a call that returned at once has finished, or failed_fd says that it never will; what NCCL says
- * then. */
+struct comm_error_text comm_error_text(const struct backend_comm *c, int result)
+{
+    struct comm_error_text t;
+    const char *last = c->api.last_error(c->nccl);
+    bool more = last && last[0];
+    (void)snprintf(t.text, sizeof(t.text), "%s%s%s%s", c->api.error_string(result), more ? " (" : "",
+                   more ? last : "", more ? ")" : "");
+    t.text[strcspn(t.text, "\n")] = '\0'; /* one message is one line */
+    return t;
+}
+
+/* Waits until a call that returned at once has finished, or failed_fd is readable because it never will: NCCL's result
+ * then. Without a pause at first: every call is in progress when it returns, and most are done within microseconds. */
 static int settle(const struct backend_comm *c, int result, int timeout_ms, int failed_fd)
 {
-    for (int waited = 0; result == NCCL_IN_PROGRESS && waited < timeout_ms && !comm_fd_failed(failed_fd);
-         waited++) {
+    const int64_t began = comm_now_ns(), deadline = began + timeout_ms * (int64_t)1000000;
+    while (result == NCCL_IN_PROGRESS && !comm_fd_failed(failed_fd)) {
         int asked = c->api.comm_error(c->nccl, &result);
+        const int64_t now = comm_now_ns();
         if (asked != NCCL_SUCCESS)
             return asked;
-        if (result == NCCL_IN_PROGRESS)
+        if (now >= deadline)
+            break;
+        if (result == NCCL_IN_PROGRESS && now - began > SPIN_NS)
             comm_sleep_ms(1);
     }
     return result;
 }
 
-/* Releases kernels that wait for a peer. Revoking keeps a communicator to shrink; where the library cannot,
- * it is aborted, and what comes after begins afresh. */
-static void break_off(struct backend_comm *c)
+/* Caller holds the lock. */
+static void release(struct backend_comm *c)
 {
-    if (c->nccl && c->api.comm_revoke &&
-        settle(c, c->api.comm_revoke(c->nccl, 0), REVOKE_MS, -1) == NCCL_SUCCESS)
-        return;
-    comm_release(&c->api, c->nccl);
+    const bool had_graphs = c->guarded && cuda_trainer_forget_graphs(c->guarded);
+    if (had_graphs)
+        comm_sleep_ms(GRAPHS_MS); /* CUDA runs their destructors, which are NCCL's, a moment later */
+    if (!c->stuck)
+        comm_release(&c->api, c->nccl, c->options.device);
     c->nccl = NULL;
 }
 
-/* No step is taken any more. With the lock held. */
-static void close_down(struct backend_comm *c, const char *what, const char *detail)
+/* Caller holds the lock. */
+static bool ends_within(const struct backend_comm *c, int ms)
 {
-    c->failed = true;
-    (void)snprintf(c->why, sizeof(c->why), "%s%s%s", what, detail[0] ? ": " : "", detail);
-    if (c->guarded)
-        cuda_trainer_poison(c->guarded);
+    for (int waited = 0; c->guarded && cuda_trainer_is_reducing(c->guarded); waited++) {
+        if (waited == ms)
+            return false;
+        comm_sleep_ms(1);
+    }
+    return true;
 }
 
-/* With the lock held. */
-static void fail(struct backend_comm *c, const char *what, const char *detail)
+/* True: NCCL took the call, whatever became of it. Caller holds the lock. */
+static bool revoke(struct backend_comm *c)
 {
-    close_down(c, what, detail);
-    break_off(c);
+    if (!c->nccl || !c->api.comm_revoke)
+        return false;
+    const int result = c->api.comm_revoke(c->nccl, 0);
+    if (result != NCCL_SUCCESS && result != NCCL_IN_PROGRESS)
+        return false;
+    c->stuck = settle(c, result, REVOKE_MS, -1) != NCCL_SUCCESS || !ends_within(c, STUCK_MS);
+    return true;
+}
+
+/* Releases kernels that wait for a peer: revokes, or aborts where the library cannot, and what comes after begins
+ * afresh. Caller holds the lock. */
+static void break_off(struct backend_comm *c)
+{
+    if (c->broken_off)
+        return;
+    c->broken_off = true;
+    (void)ends_within(c, ARRIVE_MS); /* mostly not: it comes to its collective and waits there */
+    if (!revoke(c))
+        release(c);
+}
+
+/* From here on no step is launched. Caller holds the lock. */
+static void close_down(struct backend_comm *c, const char *what, const char *detail)
+{
+    if (atomic_load(&c->failed))
+        return;
+    (void)snprintf(c->why, sizeof(c->why), "%s%s%s", what, detail[0] ? ": " : "", detail);
+    atomic_store(&c->failed, true);
 }
 
 static void *watch_main(void *data)
 {
     struct backend_comm *c = data;
+    if (c->world_size > 1)
+        (void)cudaSetDevice(c->options.device); /* else NCCL's calls here make a context on device 0 */
     while (!atomic_load(&c->stop)) {
         int error = NCCL_SUCCESS;
         pthread_mutex_lock(&c->lock);
-        if (!c->failed && comm_fd_failed(c->options.failed_fd))
-            fail(c, "the group is over", "");
-        if (!c->failed && c->nccl && c->api.comm_error(c->nccl, &error) == NCCL_SUCCESS &&
+        if (!atomic_load(&c->failed) && comm_fd_failed(c->options.failed_fd))
+            close_down(c, "the group is over", "");
+        if (!atomic_load(&c->failed) && c->nccl && c->api.comm_error(c->nccl, &error) == NCCL_SUCCESS &&
             error != NCCL_SUCCESS && error != NCCL_IN_PROGRESS)
-            fail(c, "NCCL reports an error", c->api.error_string(error));
+            close_down(c, "NCCL reports an error", comm_error_text(c, error).text);
+        if (atomic_load(&c->failed))
+            break_off(c);
         pthread_mutex_unlock(&c->lock);
         comm_sleep_ms(WATCH_MS);
     }
@@ -109,7 +172,9 @@ static cudaError_t make_probe(struct backend_comm *c)
 static void discard(struct backend_comm *c)
 {
     stop_watching(c);
-    comm_release(&c->api, c->nccl);
+    pthread_mutex_lock(&c->lock);
+    release(c);
+    pthread_mutex_unlock(&c->lock);
     if (c->stream)
         (void)cudaStreamDestroy(c->stream); /* errors at the end have nowhere to go */
     if (c->probed)
@@ -202,48 +267,69 @@ void cuda_comm_destroy(struct backend_comm *c)
 
 /* ------------------------------------------------------------------ using */
 
-static int fail_average(struct backend_comm *c)
+static int fail_reduce(const struct backend_comm *c)
 {
-    return crw_fail(CRW_E_PEER, "rank %d cannot average gradients (%s): %s", c->rank, c->options.name,
-                    c->why);
+    return crw_fail(CRW_E_PEER, "rank %d cannot sum gradients (%s): %s", c->rank, c->options.name, c->why);
 }
 
-int cuda_comm_average(void *comm, float *values, size_t count, void *stream)
+/* reducer->enter: keeps the lock on success. */
+static int reduce_enter(void *comm)
 {
     struct backend_comm *c = comm;
-    int r = 0;
+    if (atomic_load(&c->failed)) /* not behind a break-off, which may take seconds */
+        return fail_reduce(c);
     pthread_mutex_lock(&c->lock);
-    if (!c->failed && c->world_size > 1) {
-        int result =
-            settle(c, c->api.all_reduce(values, values, count, NCCL_FLOAT32, NCCL_AVG, c->nccl, stream),
-                   c->options.timeout_ms, c->options.failed_fd);
-        if (result != NCCL_SUCCESS)
-            fail(c, "NCCL refused an all-reduce", c->api.error_string(result));
-    }
-    if (c->failed)
-        r = fail_average(c);
+    if (!atomic_load(&c->failed))
+        return 0;
     pthread_mutex_unlock(&c->lock);
-    return r;
+    return fail_reduce(c);
+}
+
+static void reduce_leave(void *comm)
+{
+    struct backend_comm *c = comm;
+    if (atomic_load(&c->failed))
+        break_off(c);
+    pthread_mutex_unlock(&c->lock);
+}
+
+/* Caller holds the lock, from enter. A failure is broken off by leave only: the stream may be in a capture. */
+static int reduce_sum(void *comm, float *values, size_t count, void *stream)
+{
+    struct backend_comm *c = comm;
+    if (c->world_size == 1)
+        return 0;
+    if (atomic_load(&c->failed))
+        return fail_reduce(c);
+    int result = settle(c, c->api.all_reduce(values, values, count, NCCL_FLOAT32, NCCL_SUM, c->nccl, stream),
+                        c->options.timeout_ms, c->options.failed_fd);
+    if (result == NCCL_SUCCESS)
+        return 0;
+    close_down(c, "NCCL refused an all-reduce", comm_error_text(c, result).text);
+    return fail_reduce(c);
+}
+
+void cuda_comm_reducer(struct backend_comm *c, struct backend_reducer *ret)
+{
+    *ret = (struct backend_reducer){
+        .enter = reduce_enter, .sum = reduce_sum, .leave = reduce_leave, .data = c, .n_ranks = c->world_size};
 }
 
 void cuda_comm_guard(struct backend_comm *c, struct backend_trainer *trainer)
 {
     pthread_mutex_lock(&c->lock);
+    if (c->guarded && c->guarded != trainer)
+        (void)cuda_trainer_forget_graphs(c->guarded); /* whether there were any */
     c->guarded = trainer;
-    if (trainer && c->failed)
-        cuda_trainer_poison(trainer);
     pthread_mutex_unlock(&c->lock);
 }
 
 int cuda_comm_check(struct backend_comm *c)
 {
-    int r = 0;
-    pthread_mutex_lock(&c->lock);
-    if (c->failed)
-        r = crw_fail(CRW_E_PEER, "the communicator of rank %d (%s) is over: %s", c->rank, c->options.name,
-                     c->why);
-    pthread_mutex_unlock(&c->lock);
-    return r;
+    if (!atomic_load(&c->failed))
+        return 0;
+    return crw_fail(CRW_E_PEER, "the communicator of rank %d (%s) is over: %s", c->rank, c->options.name,
+                    c->why);
 }
 
 /* ------------------------------------------------------------------ other sizes */

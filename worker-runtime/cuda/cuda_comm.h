@@ -34,9 +34,13 @@ struct backend_comm {
     bool watching;
     atomic_bool stop;
 
-    pthread_mutex_t lock; /* of what is below */
-    bool failed;
-    char why[256];
+    pthread_mutex_t
+        lock; /* of what is below, and of the guarded trainer's graphs; held from enter to leave */
+    atomic_bool
+        failed; /* nothing is launched any more; read without the lock, too, which a break-off holds long */
+    char why[320];   /* does not change once failed is set */
+    bool broken_off; /* what was launched has been released, or never will be: */
+    bool stuck;      /* a step that is in flight refers to the communicator, which stays */
     struct backend_trainer *guarded;
 };
 
@@ -52,8 +56,14 @@ struct comm_start {
 int comm_start(struct backend_comm *c, const struct comm_start *start);
 
 /* Ends an NCCL communicator whatever state it is in; gives up waiting for that after a while (the library can
- * hang in it; the process must then end). NULL is fine. */
-void comm_release(const struct nccl_api *api, nccl_comm nccl);
+ * hang in it; the process must then end). No graph may hold its collectives any more: NCCL waits for such a graph, or
+ * frees what the graph's end touches. NULL is fine. */
+void comm_release(const struct nccl_api *api, nccl_comm nccl, int device);
+
+/* NCCL's result and, where it keeps one, the text of its last error. */
+struct comm_error_text {
+    char text[256];
+} comm_error_text(const struct backend_comm *c, int result);
 
 bool comm_fd_failed(int fd);
 int64_t comm_now_ns(void);
@@ -61,7 +71,7 @@ void comm_sleep_ms(int ms);
 
 int cuda_comm_create(const struct backend_comm_options *options, struct backend_comm **ret);
 void cuda_comm_destroy(struct backend_comm *c);
-int cuda_comm_average(void *comm, float *values, size_t count, void *stream);
+void cuda_comm_reducer(struct backend_comm *c, struct backend_reducer *ret);
 void cuda_comm_guard(struct backend_comm *c, struct backend_trainer *trainer);
 int cuda_comm_check(struct backend_comm *c);
 int cuda_comm_shrink(struct backend_comm *c, const int *excluded, int n_excluded,

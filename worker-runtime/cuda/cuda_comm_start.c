@@ -54,24 +54,26 @@ bool comm_fd_failed(int fd)
 struct releasing {
     int (*abort)(nccl_comm);
     nccl_comm nccl;
+    int device;
     atomic_bool done;
 };
 
 static void *release_main(void *data)
 {
     struct releasing *r = data;
-    (void)r->abort(r->nccl); /* nothing can be done about a failure of the last call */
+    (void)cudaSetDevice(r->device); /* else NCCL makes a context on device 0 */
+    (void)r->abort(r->nccl);        /* nothing can be done about a failure of the last call */
     atomic_store(&r->done, true);
     return NULL;
 }
 
-void comm_release(const struct nccl_api *api, nccl_comm nccl)
+void comm_release(const struct nccl_api *api, nccl_comm nccl, int device)
 {
     pthread_t thread;
     struct releasing *r = nccl ? malloc(sizeof(*r)) : NULL;
     if (!r)
         return;
-    *r = (struct releasing){.abort = api->comm_abort, .nccl = nccl};
+    *r = (struct releasing){.abort = api->comm_abort, .nccl = nccl, .device = device};
     if (pthread_create(&thread, NULL, release_main, r) != 0) {
         free(r);
         return;
@@ -212,7 +214,7 @@ static enum comm_event_kind count_votes(struct run *r)
 
 static void abandon(struct run *r)
 {
-    comm_release(&r->c->api, r->c->nccl);
+    comm_release(&r->c->api, r->c->nccl, r->c->options.device);
     r->c->nccl = NULL;
     r->n_yes = r->n_no = 0;
     r->votes_due_ns = 0;
@@ -239,7 +241,7 @@ static enum comm_event_kind probe(struct run *r)
     if (cudaMemsetAsync(c->probe, 0, PROBE_FLOATS * sizeof(*c->probe), c->stream) != cudaSuccess)
         return COMM_EVENT_ERROR;
     int result =
-        c->api.all_reduce(c->probe, c->probe, PROBE_FLOATS, NCCL_FLOAT32, NCCL_AVG, c->nccl, c->stream);
+        c->api.all_reduce(c->probe, c->probe, PROBE_FLOATS, NCCL_FLOAT32, NCCL_SUM, c->nccl, c->stream);
     enum comm_event_kind kind = judge(r, result, COMM_EVENT_BUSY);
     /* A call that is in progress has not put anything on the stream yet: the event would mean nothing. */
     for (int error = result; kind == COMM_EVENT_BUSY && error == NCCL_IN_PROGRESS;) {
@@ -331,7 +333,7 @@ static int fail_start(const struct run *r)
                         m->world_size);
     return crw_fail(result, "rank %d cannot connect to its peers (%s): %s %s%s%s", m->rank,
                     r->c->options.name, why, when, r->nccl_error ? ": " : "",
-                    r->nccl_error ? r->c->api.error_string(r->nccl_error) : "");
+                    r->nccl_error ? comm_error_text(r->c, r->nccl_error).text : "");
 }
 
 int comm_start(struct backend_comm *c, const struct comm_start *start)

@@ -23,7 +23,7 @@ enum nccl_result {
     NCCL_IN_PROGRESS = 7,
 };
 
-enum { NCCL_FLOAT32 = 7, NCCL_AVG = 4, NCCL_SHRINK_ABORT = 1, NCCL_ID_BYTES = 128 };
+enum { NCCL_FLOAT32 = 7, NCCL_SUM = 0, NCCL_SHRINK_ABORT = 1, NCCL_ID_BYTES = 128 };
 
 /* major * 10000 + minor * 100 + patch */
 enum {

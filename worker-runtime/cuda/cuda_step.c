@@ -1,15 +1,20 @@
 /*
- * A training step on the device: what is queued on which stream, and the graph of it.
+ * A training step on the device: what is queued on which stream, and its two graphs.
  *
- *   compute: gather - forward - loss - backward ............. wait - (check) - latch - optimizer, statistics
+ *              gradients                                                            change of the state
+ *   compute: gather - forward - loss - backward ............. wait - (check) ||| count - optimizer, statistics
  *   comm:                              bucket by bucket, as they become ready
  *
- * Nothing changes state before the latch, and everything that does looks at it. The first step of a batch size
- * is captured while it is queued and replayed from then on; a batch of another size (the last of an epoch) is
- * queued piece by piece.
+ * At ||| the host of each rank has seen its own gradients complete, and all ranks have agreed that they are, before
+ * any of them queues the change. A device cannot decide that alone: a peer that breaks its collective off hands on
+ * what its buffers hold, so this rank's part of the same collective may complete with wrong, finite sums and without
+ * an error.
+ *
+ * The gradients of a batch size are captured when it is first used and replayed from then on, for CUDA_GRAPHS_MAX
+ * sizes; batches of more sizes are queued piece by piece. The change of the state is one graph for all sizes.
  *
  * A step of several batches adds their gradients up and is reduced behind the last; each of them changes a copy
- * of the running statistics, which becomes the state's behind the latch.
+ * of the running statistics, which becomes the state's with the change.
  */
 
 #include "worker-runtime/cuda/cuda_trainer.h"
@@ -228,8 +233,8 @@ static cudaError_t reduce_bucket(struct backend_trainer *t, struct cuda_bucket *
     cudaError_t r = cudaEventRecord(b->ready, t->q.stream);
     if (r == cudaSuccess)
         r = cudaStreamWaitEvent(t->comm, b->ready, 0);
-    if (r == cudaSuccess && reducer->average(reducer->data, t->sums + b->begin, b->count, t->comm) != 0)
-        t->reducer_failed = true; /* it has poisoned the step: what follows changes nothing */
+    if (r == cudaSuccess && reducer->sum(reducer->data, t->sums + b->begin, b->count, t->comm) != 0)
+        t->reducer_failed = true; /* what follows is never waited for with success */
     if (r == cudaSuccess)
         r = cudaEventRecord(b->reduced, t->comm);
     return r;
@@ -269,14 +274,14 @@ static cudaError_t accumulate(struct backend_trainer *t, bool last)
 
 static cudaError_t track_statistics(struct backend_trainer *t)
 {
-    /* A copy may change whether the step goes or not. */
-    const struct cuda_commit *latch = t->options.accumulates ? NULL : &t->progress->commit;
+    /* A copy may change whether the step is taken or not. */
+    const struct cuda_commit *commit = t->options.accumulates ? NULL : t->commit;
     cudaError_t r = cudaSuccess;
     for (size_t i = 0; r == cudaSuccess && i < t->model->n_steps; i++) {
         const struct cuda_layer *l = &t->layers[i];
         if (l->running_mean)
-            r = cuda_norm_track(&t->q, latch, l->plan->in.channels, &l->norm, l->running_mean, l->running_var,
-                                l->n_batches_tracked);
+            r = cuda_norm_track(&t->q, commit, l->plan->in.channels, &l->norm, l->running_mean,
+                                l->running_var, l->n_batches_tracked);
     }
     return r;
 }
@@ -296,37 +301,41 @@ static cudaError_t commit_statistics(struct backend_trainer *t)
         return track_statistics(t);
     if (!t->statistics)
         return cudaSuccess;
-    return cuda_copy_committed(&t->q, &t->progress->commit, t->n_state_bytes - t->statistics_offset,
-                               t->statistics, t->state + t->statistics_offset);
+    return cuda_copy_committed(&t->q, t->commit, t->n_state_bytes - t->statistics_offset, t->statistics,
+                               t->state + t->statistics_offset);
 }
 
-static cudaError_t commit(struct backend_trainer *t, int n_samples, int n_batches)
+/* Behind the last bucket: what the host needs to know of the gradients. */
+static cudaError_t report_gradients(struct backend_trainer *t)
 {
-    const bool checked = t->options.skip_not_finite || t->options.clip_norm > 0;
-    struct cuda_gradient_check *check = checked ? t->check : NULL;
-    const size_t count = t->model->n_parameters;
-    cudaError_t r = cudaSuccess;
-    if (check)
-        r = cuda_gradient_check(&t->q, count, t->sums, check);
-    if (r == cudaSuccess)
-        r = cuda_commit_latch(&t->q, t->device_poison, check, t->device_options, n_samples, n_batches,
-                              &t->progress->commit);
-    if (r == cudaSuccess)
-        r = cuda_optimizer_step(&t->q, t->optimizer, &t->progress->commit, count, t->parameters, t->sums,
-                                t->states[0], t->states[1]);
-    if (r == cudaSuccess)
-        r = commit_statistics(t);
+    cudaError_t r = wait_for_buckets(t);
+    if (r == cudaSuccess && t->checked)
+        r = cuda_gradient_check(&t->q, t->model->n_parameters, t->sums, &t->progress->check);
     if (r == cudaSuccess)
         r = cudaMemcpyAsync(t->host_progress, t->progress, sizeof(*t->progress), cudaMemcpyDeviceToHost,
                             t->q.stream);
     return r;
 }
 
+static cudaError_t queue_commit(struct backend_trainer *t)
+{
+    const struct backend_reducer *reducer = t->options.reducer;
+    cudaError_t r = cuda_commit_begin(&t->q, t->checked ? &t->progress->check : NULL, t->device_options,
+                                      &t->progress->tally, t->n_losses_of_sample,
+                                      reducer ? reducer->n_ranks : 1, t->commit);
+    if (r == cudaSuccess)
+        r = cuda_optimizer_step(&t->q, t->optimizer, t->commit, t->model->n_parameters, t->parameters,
+                                t->sums, t->states[0], t->states[1]);
+    if (r == cudaSuccess)
+        r = commit_statistics(t);
+    return r;
+}
+
 static cudaError_t queue_pieces(struct backend_trainer *t, int n, bool last)
 {
     const bool accumulates = t->options.accumulates;
-    cudaError_t r = take_batch(t, &t->data[BACKEND_TRAIN], t->list + t->n_pending_samples,
-                               &t->progress->commit.cursor, n);
+    cudaError_t r =
+        take_batch(t, &t->data[BACKEND_TRAIN], t->list + t->n_pending_samples, &t->commit->cursor, n);
     if (r == cudaSuccess)
         r = forward(t, n, true);
     if (r == cudaSuccess)
@@ -338,31 +347,52 @@ static cudaError_t queue_pieces(struct backend_trainer *t, int n, bool last)
     if (r == cudaSuccess && accumulates)
         r = accumulate(t, last);
     if (r == cudaSuccess && last)
-        r = wait_for_buckets(t);
-    if (r == cudaSuccess && last)
-        r = commit(t, t->n_pending_samples + n, t->n_pending_batches + 1);
+        r = report_gradients(t);
     return r;
 }
 
-/* ------------------------------------------------------------------ the graph */
+/* ---- graphs ---- */
 
-/* Ends the capture in any case: a stream left in it would refuse everything from then on. */
-static cudaError_t capture(struct backend_trainer *t, int n)
+/* Ends the capture in any case: a stream left in it would refuse everything from then on. queued: what became of what
+ * was to be captured. */
+static cudaError_t end_capture(struct backend_trainer *t, cudaError_t queued, cudaGraphExec_t *ret)
 {
     cudaGraph_t graph = NULL;
-    cudaError_t r = cudaStreamBeginCapture(t->q.stream, cudaStreamCaptureModeThreadLocal);
-    if (r != cudaSuccess)
-        return r;
-    r = queue_pieces(t, n, true);
     cudaError_t ended = cudaStreamEndCapture(t->q.stream, &graph);
+    cudaError_t r = queued == cudaSuccess ? ended : queued;
+    if (r == cudaSuccess && t->reducer_failed)
+        r = cudaErrorInvalidValue; /* a graph without its collectives; the caller knows why */
     if (r == cudaSuccess)
-        r = ended;
-    if (r == cudaSuccess)
-        r = cudaGraphInstantiate(&t->graph, graph, 0);
+        r = cudaGraphInstantiate(ret, graph, 0);
     if (graph)
         (void)cudaGraphDestroy(graph); /* the executable graph has its own copy */
+    return r;
+}
+
+static cudaError_t capture_gradients(struct backend_trainer *t, int n, cudaGraphExec_t *ret)
+{
+    cudaError_t r = cudaStreamBeginCapture(t->q.stream, cudaStreamCaptureModeThreadLocal);
+    return r == cudaSuccess ? end_capture(t, queue_pieces(t, n, true), ret) : r;
+}
+
+static cudaError_t capture_commit(struct backend_trainer *t, cudaGraphExec_t *ret)
+{
+    cudaError_t r = cudaStreamBeginCapture(t->q.stream, cudaStreamCaptureModeThreadLocal);
+    return r == cudaSuccess ? end_capture(t, queue_commit(t), ret) : r;
+}
+
+/* The graph for batches of n samples, made if need be; NULL: there are enough already. */
+static cudaError_t find_graph(struct backend_trainer *t, int n, cudaGraphExec_t *ret)
+{
+    *ret = NULL;
+    for (size_t i = 0; i < t->n_graphs; i++)
+        if (t->graphs[i].n == n)
+            *ret = t->graphs[i].exec;
+    if (*ret || t->n_graphs == CUDA_GRAPHS_MAX)
+        return cudaSuccess;
+    cudaError_t r = capture_gradients(t, n, ret);
     if (r == cudaSuccess)
-        t->graph_n = n;
+        t->graphs[t->n_graphs++] = (struct cuda_step_graph){.n = n, .exec = *ret};
     return r;
 }
 
@@ -378,14 +408,19 @@ static cudaError_t queue_accumulated(struct backend_trainer *t, int n, bool last
 
 cudaError_t cuda_step_queue(struct backend_trainer *t, int n, bool last)
 {
-    cudaError_t r = cudaSuccess;
+    cudaGraphExec_t graph;
     if (t->options.accumulates)
         return queue_accumulated(t, n, last);
-    if (!t->graph)
-        r = capture(t, n);
+    cudaError_t r = find_graph(t, n, &graph);
     if (r != cudaSuccess)
         return r;
-    return n == t->graph_n ? cudaGraphLaunch(t->graph, t->q.stream) : queue_pieces(t, n, true);
+    return graph ? cudaGraphLaunch(graph, t->q.stream) : queue_pieces(t, n, true);
+}
+
+cudaError_t cuda_step_commit(struct backend_trainer *t)
+{
+    cudaError_t r = t->commit_graph ? cudaSuccess : capture_commit(t, &t->commit_graph);
+    return r == cudaSuccess ? cudaGraphLaunch(t->commit_graph, t->q.stream) : r;
 }
 
 cudaError_t cuda_step_evaluate(struct backend_trainer *t, uint32_t first, int n)

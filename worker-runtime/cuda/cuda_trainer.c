@@ -1,24 +1,24 @@
 /*
  * A trainer's memory, and the ways in and out of it.
  *
- * Happy path: create makes everything; data, list and state are copied in; steps are queued and waited for;
- * state is staged and downloaded now and then. Ways it dies: a device without enough memory (create says so),
- * an error of the device, which every later call then reports, and a step that does not end in time because a
- * peer of its collective is gone. Nothing here waits without a deadline, except for copies in a stream where
- * no collective can be.
+ * Happy path: create makes everything; data, list and state are copied in; a step's gradients are queued and waited
+ * for, then its change of the state is queued; state is staged and downloaded now and then. Ways it fails: a device
+ * without enough memory (create reports it), an error of the device, which every later call then reports, and
+ * gradients that never come because a peer of their collective died. Nothing here waits without a deadline, except
+ * for copies in a stream where no collective can be.
  */
 
 #include "worker-runtime/cuda/cuda_trainer.h"
 
-#include <assert.h>
 #include <errno.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
 #include "worker-runtime/base/error.h"
 
-enum { ALIGNMENT = 256, POLL_NS = 20000 };
+enum { ALIGNMENT = 256, POLL_NS = 20000, SPIN_NS = 200000, STUCK_MS = 1000 };
 
 /* As DistributedDataParallel: a small first bucket, so that the reduction begins early. */
 static const size_t first_bucket_bytes = 1 << 20, bucket_bytes = 25 << 20;
@@ -26,6 +26,34 @@ static const size_t first_bucket_bytes = 1 << 20, bucket_bytes = 25 << 20;
 int cuda_fail(cudaError_t error, const char *what)
 {
     return crw_fail(-EIO, "%s: %s", what, cudaGetErrorString(error));
+}
+
+/* ---- waiting ---- */
+
+static int64_t now_ns(void)
+{
+    struct timespec t;
+    (void)clock_gettime(CLOCK_MONOTONIC, &t); /* cannot fail for this clock */
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+/* Never cudaEventSynchronize(): behind a collective whose peer died it would not return. Polls without a pause at
+ * first: the kernel's timers are late by more than a short step takes. */
+static int wait_for(cudaEvent_t event, int timeout_ms, const char *what)
+{
+    const int64_t began = now_ns(), deadline = began + (int64_t)timeout_ms * 1000000;
+    for (;;) {
+        cudaError_t r = cudaEventQuery(event);
+        int64_t now = now_ns();
+        if (r == cudaSuccess)
+            return 0;
+        if (r != cudaErrorNotReady)
+            return cuda_fail(r, what);
+        if (now >= deadline)
+            return crw_fail(CRW_E_TIMEOUT, "%s: not done after %d ms", what, timeout_ms);
+        if (now - began > SPIN_NS)
+            (void)nanosleep(&(struct timespec){.tv_nsec = POLL_NS}, NULL); /* shorter is fine, too */
+    }
 }
 
 /* ------------------------------------------------------------------ memory */
@@ -111,7 +139,7 @@ static void add_part(struct backend_trainer *t, void *host, size_t n_bytes)
     t->n_state_bytes += (n_bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
 }
 
-/* Parameters first, then the optimizer's states, then the model's buffers. */
+/* Counters first, then parameters, the optimizer's states, the model's buffers. */
 static void make_state(struct maker *m)
 {
     struct backend_trainer *t = m->t;
@@ -123,6 +151,7 @@ static void make_state(struct maker *m)
         m->error = cudaErrorMemoryAllocation;
         return;
     }
+    t->n_state_bytes = (sizeof(*t->commit) + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
     add_part(t, model->parameters, arena);
     for (int i = 0; i < CUDA_STATES_MAX; i++)
         if (t->options.states[i])
@@ -132,6 +161,7 @@ static void make_state(struct maker *m)
         add_part(t, model->buffers[i].data, tensor_bytes(&model->buffers[i]));
 
     t->state = on_device(m, t->n_state_bytes);
+    t->commit = (struct cuda_commit *)(void *)t->state;
     t->snapshot = on_device(m, t->n_state_bytes);
     if (t->options.accumulates && model->n_buffers > 0)
         t->statistics = on_device(m, t->n_state_bytes - t->statistics_offset);
@@ -261,18 +291,15 @@ static void make_control(struct maker *m)
     t->host_progress = on_host(m, sizeof(*t->host_progress));
     t->evaluation = on_device(m, sizeof(*t->evaluation));
     t->host_evaluation = on_host(m, sizeof(*t->host_evaluation));
-    t->check = on_device(m, sizeof(*t->check));
     t->q.workspace = floats(m, CUDA_WORKSPACE_FLOATS);
-    void *poison = on_host(m, sizeof(*t->poison));
-    t->poison = poison;
-    if (m->error == cudaSuccess)
-        m->error = cudaHostGetDevicePointer((void **)&t->device_poison, poison, 0);
     make_stream(m, &t->q.stream, false);
     make_stream(m, &t->comm, true);
     make_stream(m, &t->copy, false);
-    make_event(m, &t->stepped);
+    make_event(m, &t->reduced);
+    make_event(m, &t->committed);
     make_event(m, &t->snapped);
     make_event(m, &t->staged);
+    make_event(m, &t->evaluated);
 }
 
 static struct cuda_optimizer_options device_options(const struct crw_optimizer_options *o,
@@ -348,6 +375,7 @@ int cuda_trainer_create(const struct backend_trainer_options *options, struct ba
         return crw_fail_errno(-ENOMEM, "cannot make a trainer");
     t->model = options->model;
     t->options = *options;
+    t->checked = options->skip_not_finite || options->clip_norm > 0;
     const int n_outputs = t->model->steps[t->model->n_steps - 1].out.channels;
     t->n_losses_of_sample = options->loss == BACKEND_MSE ? n_outputs : 1;
     t->target_bytes = options->loss == BACKEND_MSE ? (size_t)n_outputs * sizeof(float) : sizeof(uint8_t);
@@ -365,6 +393,8 @@ int cuda_trainer_create(const struct backend_trainer_options *options, struct ba
     return 0;
 }
 
+/* ---- ending ---- */
+
 /* Errors while everything ends have nowhere to go: the process is done with the device. */
 static void destroy_event(cudaEvent_t event)
 {
@@ -378,12 +408,37 @@ static void destroy_stream(cudaStream_t stream)
         (void)cudaStreamDestroy(stream);
 }
 
+bool cuda_trainer_is_reducing(struct backend_trainer *t)
+{
+    return cudaEventQuery(t->reduced) == cudaErrorNotReady;
+}
+
+bool cuda_trainer_forget_graphs(struct backend_trainer *t)
+{
+    const bool any = t->n_graphs > 0;
+    for (size_t i = 0; i < t->n_graphs; i++)
+        (void)cudaGraphExecDestroy(
+            t->graphs[i].exec); /* legal while it runs: it is destroyed behind the launch */
+    t->n_graphs = 0;
+    return any;
+}
+
+/* True: a collective does not end, though its communicator was broken off. */
+static bool is_stuck(struct backend_trainer *t)
+{
+    return t->options.reducer && t->reduced &&
+           wait_for(t->reduced, STUCK_MS, "a collective") == CRW_E_TIMEOUT;
+}
+
 void cuda_trainer_destroy(struct backend_trainer *t)
 {
     if (!t)
         return;
-    if (t->graph)
-        (void)cudaGraphExecDestroy(t->graph);
+    (void)cuda_trainer_forget_graphs(t); /* whether there were any */
+    if (is_stuck(t)) /* freeing memory would wait for it; the process ends, and the driver frees */
+        return;
+    if (t->commit_graph)
+        (void)cudaGraphExecDestroy(t->commit_graph);
     for (size_t i = 0; i < t->n_buckets; i++) {
         destroy_event(t->buckets[i].ready);
         destroy_event(t->buckets[i].reduced);
@@ -391,9 +446,11 @@ void cuda_trainer_destroy(struct backend_trainer *t)
     destroy_stream(t->copy);
     destroy_stream(t->comm);
     destroy_stream(t->q.stream);
-    destroy_event(t->stepped);
+    destroy_event(t->reduced);
+    destroy_event(t->committed);
     destroy_event(t->snapped);
     destroy_event(t->staged);
+    destroy_event(t->evaluated);
     for (size_t i = 0; i < t->n_owned; i++)
         (void)cudaFree(t->owned[i]);
     for (size_t i = 0; i < t->n_owned_host; i++)
@@ -406,6 +463,14 @@ void cuda_trainer_destroy(struct backend_trainer *t)
 }
 
 /* ------------------------------------------------------------------ in */
+
+/* Copying waits for the compute stream, where a collective in flight may hang. */
+static int check_not_reducing(const struct backend_trainer *t, const char *what)
+{
+    if (t->phase != CUDA_REDUCING)
+        return 0;
+    return crw_fail(CRW_E_ARGUMENT, "%s while a step's gradients are in flight; wait for them first", what);
+}
 
 /* Copies and waits: what is copied from may be the caller's, and changed as soon as we return. */
 static cudaError_t copy_in(struct backend_trainer *t, void *to, const void *from, size_t n_bytes)
@@ -437,6 +502,9 @@ int cuda_trainer_set_data(struct backend_trainer *t, enum backend_data which,
 
     if (n == 0 || data->inputs)
         return crw_fail(CRW_E_ARGUMENT, "a trainer takes each data set once, and none that is empty");
+    int r = check_not_reducing(t, "a data set cannot be copied");
+    if (r)
+        return r;
     data->bytes = samples->table != NULL;
     data->inputs = on_device(&m, input_bytes);
     data->targets = on_device(&m, n * t->target_bytes);
@@ -456,6 +524,9 @@ int cuda_trainer_set_data(struct backend_trainer *t, enum backend_data which,
 int cuda_trainer_start(struct backend_trainer *t, const uint32_t *list, size_t count, uint64_t cursor)
 {
     struct maker m = {.t = t, .error = cudaSuccess};
+    int r = check_not_reducing(t, "an epoch cannot begin");
+    if (r)
+        return r;
     for (size_t i = 0; i < count; i++)
         if (list[i] >= t->data[BACKEND_TRAIN].n_items)
             return crw_fail(CRW_E_ARGUMENT, "sample %u is not one of %u", list[i],
@@ -465,7 +536,7 @@ int cuda_trainer_start(struct backend_trainer *t, const uint32_t *list, size_t c
                         (unsigned long long)cursor);
     /* The captured step knows where the list lies, so it can grow only before the first one. */
     if (count > t->list_capacity) {
-        if (t->graph)
+        if (t->n_graphs)
             return crw_fail(CRW_E_ARGUMENT,
                             "a list of %zu samples; after the first step none may be longer than %zu", count,
                             t->list_capacity);
@@ -476,30 +547,42 @@ int cuda_trainer_start(struct backend_trainer *t, const uint32_t *list, size_t c
     if (m.error == cudaSuccess && count)
         m.error = copy_in(t, t->list, list, count * sizeof(*list));
     if (m.error == cudaSuccess)
-        m.error = copy_in(t, &t->progress->commit.cursor, &cursor, sizeof(cursor));
+        m.error = copy_in(t, &t->commit->cursor, &cursor, sizeof(cursor));
     if (m.error != cudaSuccess)
         return cuda_fail(m.error, "cannot begin an epoch on the device");
     t->n_listed = count - (size_t)cursor;
     t->n_pending_samples = t->n_pending_batches = 0;
+    t->n_step_samples = 0;
+    t->phase = CUDA_IDLE;
     return 0;
 }
 
 int cuda_trainer_upload(struct backend_trainer *t, uint64_t steps)
 {
-    struct cuda_progress start = {.commit = {.step = steps}};
+    const struct cuda_commit start = {.step = steps};
+    int checked = check_not_reducing(t, "the state cannot be copied to the device");
+    if (checked == 0 && t->staging) /* what is staged is read from, and written to where this copy begins */
+        checked = wait_for(t->staged, STUCK_MS, "the copy of the state to the host");
+    if (checked)
+        return checked;
+    memcpy(t->host_state, &start, sizeof(start));
     for (size_t i = 0; i < t->n_parts; i++)
         memcpy(t->host_state + t->parts[i].offset, t->parts[i].host, t->parts[i].n_bytes);
     cudaError_t r = copy_in(t, t->state, t->host_state, t->n_state_bytes);
     if (r == cudaSuccess)
-        r = copy_in(t, t->progress, &start, sizeof(start));
-    if (r == cudaSuccess)
         r = copy_in(t, t->device_options, t->host_options, sizeof(*t->host_options));
-    t->n_listed = 0;
+    t->staging = false;
+    t->n_listed = t->n_step_samples = 0;
+    t->n_pending_samples = t->n_pending_batches = 0;
+    t->phase = CUDA_IDLE;
     return r == cudaSuccess ? 0 : cuda_fail(r, "cannot copy the state to the device");
 }
 
 int cuda_trainer_set_lr(struct backend_trainer *t, double lr)
 {
+    int checked = check_not_reducing(t, "the learning rate cannot change");
+    if (checked)
+        return checked;
     t->host_options->lr = lr;
     cudaError_t r = copy_in(t, t->device_options, t->host_options, sizeof(*t->host_options));
     return r == cudaSuccess ? 0 : cuda_fail(r, "cannot change the learning rate on the device");
@@ -507,45 +590,47 @@ int cuda_trainer_set_lr(struct backend_trainer *t, double lr)
 
 /* ------------------------------------------------------------------ steps */
 
-int cuda_trainer_step(struct backend_trainer *t, int n, bool last)
+static int check_step(const struct backend_trainer *t, int n, bool last)
 {
     if (!last && !t->options.accumulates)
         return crw_fail(CRW_E_ARGUMENT, "a step of several batches, by a trainer that was not made for them");
+    if (t->phase != CUDA_IDLE)
+        return crw_fail(CRW_E_ARGUMENT, "a step before the one before it was taken or dropped");
     if (n < 1 || n > t->model->max_batch || (size_t)n > t->n_listed)
         return crw_fail(CRW_E_ARGUMENT, "a step over %d samples: the model takes up to %d, and %zu are left",
                         n, t->model->max_batch, t->n_listed);
-    cudaError_t r = cuda_step_queue(t, n, last);
-    if (r == cudaSuccess)
-        r = cudaEventRecord(t->stepped, t->q.stream);
-    if (r != cudaSuccess)
-        return cuda_fail(r, "cannot queue a training step");
-    if (t->reducer_failed)
-        return crw_fail(CRW_E_PEER, "a training step was not reduced over the ranks; the group is over");
-    t->n_listed -= (size_t)n;
     return 0;
 }
 
-static int64_t now_ns(void)
+/* Collectives are launched only between enter and leave: behind a break-off nothing would release them. */
+static int queue_batch(struct backend_trainer *t, int n, bool last)
 {
-    struct timespec t;
-    (void)clock_gettime(CLOCK_MONOTONIC, &t); /* cannot fail for this clock */
-    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+    const struct backend_reducer *reducer = last ? t->options.reducer : NULL;
+    int entered = reducer ? reducer->enter(reducer->data) : 0;
+    if (entered)
+        return entered;
+    cudaError_t r = cuda_step_queue(t, n, last);
+    if (r == cudaSuccess && last)
+        r = cudaEventRecord(t->reduced, t->q.stream);
+    if (reducer)
+        reducer->leave(reducer->data);
+    if (t->reducer_failed)
+        return crw_fail(CRW_E_PEER, "a step's gradients were not reduced over the ranks; the group is over");
+    return r == cudaSuccess ? 0 : cuda_fail(r, "cannot queue a training step");
 }
 
-/* Never cudaEventSynchronize(): behind a collective whose peer is gone it would not return. */
-static int wait_for(cudaEvent_t event, int timeout_ms, const char *what)
+int cuda_trainer_step(struct backend_trainer *t, int n, bool last)
 {
-    const int64_t deadline = now_ns() + (int64_t)timeout_ms * 1000000;
-    for (;;) {
-        cudaError_t r = cudaEventQuery(event);
-        if (r == cudaSuccess)
-            return 0;
-        if (r != cudaErrorNotReady)
-            return cuda_fail(r, what);
-        if (now_ns() >= deadline)
-            return crw_fail(CRW_E_TIMEOUT, "%s: not done after %d ms", what, timeout_ms);
-        (void)nanosleep(&(struct timespec){.tv_nsec = POLL_NS}, NULL); /* shorter is fine, too */
-    }
+    int r = check_step(t, n, last);
+    if (r == 0)
+        r = queue_batch(t, n, last);
+    if (r)
+        return r;
+    t->n_listed -= (size_t)n;
+    t->n_step_samples += (size_t)n;
+    if (last)
+        t->phase = CUDA_REDUCING;
+    return 0;
 }
 
 static void report(const struct backend_trainer *t, const struct cuda_tally *tally,
@@ -557,36 +642,58 @@ static void report(const struct backend_trainer *t, const struct cuda_tally *tal
 
 int cuda_trainer_wait(struct backend_trainer *t, int timeout_ms, struct backend_progress *ret)
 {
-    int r = wait_for(t->stepped, timeout_ms, "training on the device");
+    if (t->phase == CUDA_IDLE)
+        return crw_fail(CRW_E_ARGUMENT, "there is no complete step to wait for");
+    int r = wait_for(t->reduced, timeout_ms, "training on the device");
     if (r)
         return r;
-    const struct cuda_commit *commit = &t->host_progress->commit;
     const struct cuda_tally *tally = &t->host_progress->tally;
-    *ret = (struct backend_progress){
-        .step = commit->step, .cursor = commit->cursor, .committed = commit->go, .norm = commit->norm};
+    const struct cuda_gradient_check *check = &t->host_progress->check;
+    const int n_ranks = t->options.reducer ? t->options.reducer->n_ranks : 1;
+    const double loss = tally->n_batches ? tally->mean_sum / (double)tally->n_batches : 0;
+    *ret =
+        (struct backend_progress){.finite = !t->checked || (check->finite && isfinite(loss)), .loss = loss};
+    if (t->checked && tally->n_batches)
+        ret->norm = sqrt(check->sum_of_squares) / ((double)tally->n_batches * n_ranks);
     report(t, tally, ret);
-    ret->loss = tally->n_batches ? tally->mean_sum / (double)tally->n_batches : 0;
+    t->phase = CUDA_REDUCED;
     return 0;
 }
 
-void cuda_trainer_poison(struct backend_trainer *t)
-{
-    *t->poison = 1;
-}
-
-/* ------------------------------------------------------------------ out */
-
-int cuda_trainer_stage(struct backend_trainer *t)
+static cudaError_t take_step(struct backend_trainer *t)
 {
     cudaError_t r = cudaSuccess;
-    if (t->staging) /* the copy to the host still reads where the state is put aside */
-        r = cudaStreamWaitEvent(t->q.stream, t->staged, 0);
+    if (t->staging) /* the state is still copied aside */
+        r = cudaStreamWaitEvent(t->q.stream, t->snapped, 0);
     if (r == cudaSuccess)
-        r = cudaMemcpyAsync(t->snapshot, t->state, t->n_state_bytes, cudaMemcpyDeviceToDevice, t->q.stream);
+        r = cuda_step_commit(t);
     if (r == cudaSuccess)
-        r = cudaEventRecord(t->snapped, t->q.stream);
+        r = cudaEventRecord(t->committed, t->q.stream);
+    return r;
+}
+
+int cuda_trainer_end_step(struct backend_trainer *t, bool take)
+{
+    if (t->phase != CUDA_REDUCED)
+        return crw_fail(CRW_E_ARGUMENT, "a step can be taken or dropped when its gradients were waited for");
+    cudaError_t r = take ? take_step(t) : cudaSuccess;
+    if (!take)
+        t->n_listed += t->n_step_samples;
+    t->n_step_samples = 0;
+    t->phase = CUDA_IDLE;
+    return r == cudaSuccess ? 0 : cuda_fail(r, "cannot take a training step");
+}
+
+/* ---- out ---- */
+
+/* On the copy stream, behind the last change of the state and in front of the next: gradients do not touch it. */
+int cuda_trainer_stage(struct backend_trainer *t)
+{
+    cudaError_t r = cudaStreamWaitEvent(t->copy, t->committed, 0);
     if (r == cudaSuccess)
-        r = cudaStreamWaitEvent(t->copy, t->snapped, 0);
+        r = cudaMemcpyAsync(t->snapshot, t->state, t->n_state_bytes, cudaMemcpyDeviceToDevice, t->copy);
+    if (r == cudaSuccess)
+        r = cudaEventRecord(t->snapped, t->copy);
     if (r == cudaSuccess)
         r = cudaMemcpyAsync(t->host_state, t->snapshot, t->n_state_bytes, cudaMemcpyDeviceToHost, t->copy);
     if (r == cudaSuccess)
@@ -597,14 +704,19 @@ int cuda_trainer_stage(struct backend_trainer *t)
     return 0;
 }
 
-int cuda_trainer_download(struct backend_trainer *t, int timeout_ms)
+int cuda_trainer_download(struct backend_trainer *t, int timeout_ms, uint64_t steps)
 {
+    struct cuda_commit commit;
     if (!t->staging)
         return crw_fail(CRW_E_ARGUMENT, "no state was staged");
     int r = wait_for(t->staged, timeout_ms, "staging the state");
     if (r)
         return r;
     t->staging = false;
+    memcpy(&commit, t->host_state, sizeof(commit));
+    if (commit.step != steps)
+        return crw_fail(CRW_E_MISMATCH, "the device has the state of step %llu, not of step %llu",
+                        (unsigned long long)commit.step, (unsigned long long)steps);
     for (size_t i = 0; i < t->n_parts; i++)
         memcpy(t->parts[i].host, t->host_state + t->parts[i].offset, t->parts[i].n_bytes);
     return 0;
@@ -620,7 +732,7 @@ static cudaError_t queue_evaluation(struct backend_trainer *t, uint32_t first, u
         r = cudaMemcpyAsync(t->host_evaluation, t->evaluation, sizeof(*t->evaluation), cudaMemcpyDeviceToHost,
                             t->q.stream);
     if (r == cudaSuccess)
-        r = cudaEventRecord(t->snapped, t->q.stream);
+        r = cudaEventRecord(t->evaluated, t->q.stream);
     return r;
 }
 
@@ -632,10 +744,13 @@ int cuda_trainer_evaluate(struct backend_trainer *t, uint32_t first, uint32_t co
         return crw_fail(CRW_E_ARGUMENT,
                         "samples %u and the %u behind it are not all of the evaluation set's %u", first,
                         count, n_items);
+    int r = check_not_reducing(t, "the test samples cannot be passed");
+    if (r)
+        return r;
     cudaError_t queued = queue_evaluation(t, first, count);
     if (queued != cudaSuccess)
         return cuda_fail(queued, "cannot queue an evaluation");
-    int r = wait_for(t->snapped, timeout_ms, "evaluation on the device");
+    r = wait_for(t->evaluated, timeout_ms, "evaluation on the device");
     if (r)
         return r;
     const struct cuda_tally *tally = t->host_evaluation;

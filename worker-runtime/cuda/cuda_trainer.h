@@ -6,9 +6,14 @@
  *
  * cuda_trainer.c makes the memory, moves state in and out and waits; cuda_step.c queues the work of a step.
  *
- * Streams: compute has everything in order; comm reduces gradient buckets as they become ready; copy takes
- * staged state to the host. State (parameters, optimizer, running statistics) is one piece of memory, so that
- * it is staged by one copy on the device, behind which training goes on.
+ * Streams: compute has gradients and changes of the state in order; comm reduces gradient buckets as they become
+ * ready; copy takes staged state to the host, and waits for changes of the state only, never for a collective. State
+ * (counters, parameters, optimizer, running statistics) is one piece of memory, so that it is staged by one copy on
+ * the device, which the next change of the state waits for.
+ *
+ *   IDLE -- step(last) --> REDUCING -- wait --> REDUCED -- end_step --> IDLE
+ *
+ * In REDUCING the compute stream may hang in a collective; nothing is queued behind it.
  */
 
 #include <cuda_runtime_api.h>
@@ -17,7 +22,9 @@
 #include "worker-runtime/kernels/cuda/kernels.h"
 #include "worker-runtime/model/model.h"
 
-enum { CUDA_BUCKETS_MAX = 64, CUDA_STATES_MAX = 2 };
+enum { CUDA_BUCKETS_MAX = 64, CUDA_STATES_MAX = 2, CUDA_GRAPHS_MAX = 4 };
+
+enum cuda_phase { CUDA_IDLE, CUDA_REDUCING, CUDA_REDUCED };
 
 /* What a step of the model has on the device. */
 struct cuda_layer {
@@ -47,10 +54,16 @@ struct cuda_part {
     void *host;
 };
 
-/* What the host learns of a finished step. */
+/* What the host learns of a step's gradients. */
 struct cuda_progress {
-    struct cuda_commit commit;
     struct cuda_tally tally;
+    struct cuda_gradient_check check;
+};
+
+/* The gradients of a batch of n samples, captured. */
+struct cuda_step_graph {
+    int n;
+    cudaGraphExec_t exec;
 };
 
 struct cuda_data {
@@ -67,13 +80,17 @@ struct backend_trainer {
 
     struct cuda_queue q;
     cudaStream_t comm, copy;
-    cudaEvent_t stepped, snapped, staged; /* the last step; state copied on the device; and to the host */
+    enum cuda_phase phase;
+    cudaEvent_t reduced, committed; /* the last step's gradients; the last change of the state */
+    cudaEvent_t snapped, staged;    /* the state copied on the device; and to the host */
+    cudaEvent_t evaluated;
     bool staging;
 
     uint8_t *state, *snapshot, *host_state; /* n_state_bytes: live, staged, on the host */
     size_t n_state_bytes;
-    struct cuda_part *parts;
+    struct cuda_part *parts; /* behind the counters, which are the first thing in the state */
     size_t n_parts;
+    struct cuda_commit *commit;
     float *parameters, *gradients, *states[CUDA_STATES_MAX];
     uint8_t *statistics; /* accumulates: a copy of what the state has from here on, the model's buffers */
     size_t statistics_offset;
@@ -90,19 +107,20 @@ struct backend_trainer {
     uint8_t *correct;
     float *losses, *table;
     uint32_t *list;
-    size_t n_listed, list_capacity;
+    size_t n_listed, list_capacity;           /* n_listed: not used by a step yet */
     int n_pending_samples, n_pending_batches; /* of the step being queued */
+    size_t n_step_samples;                    /* of the step whose gradients are in flight or there */
     struct cuda_data data[BACKEND_DATA_COUNT];
 
     struct cuda_optimizer_options *device_options, *host_options;
     struct cuda_progress *progress, *host_progress; /* progress: on the device */
     struct cuda_tally *evaluation, *host_evaluation;
-    struct cuda_gradient_check *check;
-    volatile int32_t *poison; /* mapped */
-    int32_t *device_poison;
+    bool checked; /* gradients are looked at before they are taken */
 
-    cudaGraphExec_t graph; /* of a step of graph_n samples; NULL: not captured yet */
-    int graph_n;
+    struct cuda_step_graph
+        graphs[CUDA_GRAPHS_MAX];  /* they hold collectives: made and launched between the reducer's */
+    size_t n_graphs;              /* enter and leave, gone before its communicator is */
+    cudaGraphExec_t commit_graph; /* the change of the state, of any step; NULL: not captured yet */
 
     void **owned; /* on the device */
     size_t n_owned;
@@ -113,9 +131,11 @@ struct backend_trainer {
 /* "what: CUDA's words", as -EIO. */
 int cuda_fail(cudaError_t error, const char *what);
 
-/* cuda_step.c. Queues a batch of n samples; last: and the end of the step. Steps of one batch are captured once
- * and replayed from then on. */
+/* cuda_step.c. Queues the gradients of a batch of n samples; last: and their sum over the ranks, and the check. Steps
+ * of one batch are captured once for each of the first CUDA_GRAPHS_MAX sizes and replayed from then on. */
 cudaError_t cuda_step_queue(struct backend_trainer *t, int n, bool last);
+/* Queues the change of the state by the gradients. */
+cudaError_t cuda_step_commit(struct backend_trainer *t);
 /* Forward pass over n samples from number `first` of the evaluation set, and their tally on top. */
 cudaError_t cuda_step_evaluate(struct backend_trainer *t, uint32_t first, int n);
 
@@ -128,8 +148,13 @@ int cuda_trainer_upload(struct backend_trainer *t, uint64_t steps);
 int cuda_trainer_set_lr(struct backend_trainer *t, double lr);
 int cuda_trainer_step(struct backend_trainer *t, int n, bool last);
 int cuda_trainer_wait(struct backend_trainer *t, int timeout_ms, struct backend_progress *ret);
+int cuda_trainer_end_step(struct backend_trainer *t, bool take);
 int cuda_trainer_stage(struct backend_trainer *t);
-int cuda_trainer_download(struct backend_trainer *t, int timeout_ms);
+int cuda_trainer_download(struct backend_trainer *t, int timeout_ms, uint64_t steps);
 int cuda_trainer_evaluate(struct backend_trainer *t, uint32_t first, uint32_t count, int timeout_ms,
                           struct backend_progress *ret);
-void cuda_trainer_poison(struct backend_trainer *t);
+
+/* For the communicator, with its lock held, which is also held between enter and leave. */
+bool cuda_trainer_is_reducing(struct backend_trainer *t);
+/* False: there were none. */
+bool cuda_trainer_forget_graphs(struct backend_trainer *t);

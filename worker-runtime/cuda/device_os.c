@@ -2,11 +2,19 @@
  * Training on a GPU, as programs see it: the plugin's trainer and communicator, tied to this rank's group.
  *
  * Happy path: the plugin is opened, this rank's device chosen, a communicator made through the worker store (no
- * NCCL for a world of one), a trainer that averages over it, and each guards the other: the communicator's thread
- * closes the trainer's latch before it breaks a collective off.
+ * NCCL for a world of one), and a trainer that sums over it. A step is gradients, agreement, change of the state:
  *
- * Ways it dies: no plugin, no driver, fewer devices than ranks, no NCCL, a rank that does not come; and a peer
- * that fails in a step, which crw_trainer_wait() reports while the state stays that of the step before.
+ *   crw_trainer_step    queues gradients and their sum over the ranks
+ *   crw_trainer_wait    this device has completed them, and this rank's communicator had not failed by then
+ *   crw_trainer_commit  all ranks come here, through the group and not through NCCL; then each changes its state
+ *
+ * That every rank came to the agreement proves that every rank's part of the sums was complete before any rank broke
+ * a collective off. The order of the two looks in crw_trainer_wait matters: first the device, then the communicator;
+ * whoever breaks off marks the communicator as failed first.
+ *
+ * Ways it fails: no plugin, no driver, fewer devices than ranks, no NCCL, a rank that does not come; and a peer
+ * that fails in a step, which crw_trainer_wait() or crw_trainer_commit() reports while the state stays that of the
+ * step before. A rank that failed between those two calls may leave others one step ahead, and none more than that.
  */
 
 #include <errno.h>
@@ -14,6 +22,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "worker-runtime/cuda/backend_os.h"
 #include "worker-runtime/base/env_os.h"
@@ -23,13 +32,15 @@
 
 enum {
     TIMEOUT_DEFAULT_MS = 300000,
-    WAIT_SLICE_MS = 200,
+    WAIT_SLICE_MS = 20,
     BREAK_OFF_MS = 10000,
     CONNECT_MS = 60000,
     N_ATTEMPTS = 2,
     N_STATES_MAX = 2,
     NAME_SIZE = 64
 };
+
+_Static_assert(CRW_COMMIT_VALUES_MAX < 16, "they are copied to the stack");
 
 struct crw_trainer {
     struct crw_group *group;
@@ -39,6 +50,9 @@ struct crw_trainer {
     struct backend_reducer reducer;
     struct backend_trainer *trainer;
     int timeout_ms;
+    int64_t broken_ms; /* when the communicator was first seen to have failed; 0: not yet */
+    bool waited;       /* for the gradients of the last complete step, with success */
+    bool finite;       /* and they were */
 };
 
 /* Trainers made by this process so far; all ranks make theirs in the same order. */
@@ -168,7 +182,8 @@ static int make_trainer(struct crw_trainer *t, const struct crw_trainer_options 
 
     for (size_t i = 0; i < crw_optimizer_n_states(o->optimizer); i++)
         options.states[i] = crw_optimizer_state(o->optimizer, i, NULL);
-    t->reducer = (struct backend_reducer){.average = b->comm_average, .data = t->comm};
+    if (t->comm)
+        b->comm_reducer(t->comm, &t->reducer);
     int r = fail_as(b, b->trainer_create(&options, &t->trainer));
     if (r == 0 && t->comm)
         b->comm_guard(t->comm, t->trainer);
@@ -243,15 +258,14 @@ int crw_trainer_create(const struct crw_trainer_options *options, struct crw_tra
     return 0;
 }
 
-/* A collective that hangs keeps the device busy: it is broken off before the trainer's memory goes. */
+/* First the graphs, which refer to the communicator; then that, which breaks off a collective that hangs and would
+ * keep the device busy; then the trainer's memory. */
 void crw_trainer_destroy(struct crw_trainer *t)
 {
     if (!t)
         return;
-    if (t->comm) {
-        t->plugin.backend->comm_guard(t->comm, NULL);
+    if (t->comm)
         t->plugin.backend->comm_destroy(t->comm);
-    }
     if (t->trainer)
         t->plugin.backend->trainer_destroy(t->trainer);
     backend_close(&t->plugin);
@@ -281,6 +295,7 @@ int crw_trainer_load(struct crw_trainer *t)
 {
     const struct backend *b = t->plugin.backend;
 
+    t->waited = false;
     return fail_as(b, b->trainer_upload(t->trainer, crw_optimizer_steps(t->optimizer)));
 }
 
@@ -296,6 +311,7 @@ int crw_trainer_start(struct crw_trainer *t, const uint32_t *samples, size_t cou
 {
     const struct backend *b = t->plugin.backend;
 
+    t->waited = false;
     return fail_as(b, b->trainer_start(t->trainer, samples, count, 0));
 }
 
@@ -306,13 +322,12 @@ int crw_trainer_step(struct crw_trainer *t, int n, bool last)
     return fail_as(b, b->trainer_step(t->trainer, n, last));
 }
 
-/* ------------------------------------------------------------------ waiting */
+/* ---- waiting ---- */
 
-static struct crw_trained told(const struct backend_progress *p)
+static struct crw_trained trained_of(const struct backend_progress *p)
 {
     return (struct crw_trained){
-        .steps = p->step,
-        .committed = p->committed,
+        .finite = p->finite,
         .loss = p->loss,
         .norm = p->norm,
         .n_samples = p->n_samples,
@@ -320,18 +335,41 @@ static struct crw_trained told(const struct backend_progress *p)
     };
 }
 
-/* In slices: once the communicator has failed, what it broke off is soon done or never. */
-static int wait_for_step(struct crw_trainer *t, struct backend_progress *progress)
+static int64_t now_ms(void)
+{
+    struct timespec now;
+    (void)clock_gettime(CLOCK_MONOTONIC, &now); /* cannot fail for this clock */
+    return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
+
+/* 0, or the failure of the communicator. */
+static int check_comm(struct crw_trainer *t)
+{
+    int failed = t->comm ? t->plugin.backend->comm_check(t->comm) : 0;
+    if (failed && !t->broken_ms)
+        t->broken_ms = now_ms();
+    return failed;
+}
+
+/* When waiting ends: what a failed communicator has broken off is done soon, or never. */
+static int64_t deadline_of(struct crw_trainer *t, int64_t began_ms)
+{
+    int64_t deadline = began_ms + t->timeout_ms;
+    if (check_comm(t) && t->broken_ms + BREAK_OFF_MS < deadline)
+        deadline = t->broken_ms + BREAK_OFF_MS;
+    return deadline;
+}
+
+/* Not to the end where the communicator has failed: such gradients are not taken anyway. */
+static int wait_for_gradients(struct crw_trainer *t, struct backend_progress *progress)
 {
     const struct backend *b = t->plugin.backend;
-    int left = t->timeout_ms, r;
+    const int64_t deadline = now_ms() + t->timeout_ms;
+    int r;
 
-    do {
+    do
         r = b->trainer_wait(t->trainer, WAIT_SLICE_MS, progress);
-        left -= WAIT_SLICE_MS;
-        if (left > BREAK_OFF_MS && t->comm && b->comm_check(t->comm) != 0)
-            left = BREAK_OFF_MS;
-    } while (r == CRW_E_TIMEOUT && left > 0);
+    while (r == CRW_E_TIMEOUT && now_ms() < deadline && check_comm(t) == 0);
     return fail_as(b, r);
 }
 
@@ -339,26 +377,64 @@ int crw_trainer_wait(struct crw_trainer *t, struct crw_trained *ret)
 {
     const struct backend *b = t->plugin.backend;
     struct backend_progress progress;
-    int r = wait_for_step(t, &progress);
+    int r = wait_for_gradients(t, &progress), failed = check_comm(t);
 
-    if (t->comm && (r || !progress.committed)) {
-        int failed = b->comm_check(t->comm);
-        if (failed)
-            return fail_as(b, failed);
-    }
+    t->waited = false;
+    if (r == CRW_E_ARGUMENT)
+        return r;
+    if (failed) /* the gradients may be wrong, or are not there because of it */
+        return fail_as(b, failed);
     if (r)
         return r;
-    crw_optimizer_set_steps(t->optimizer, progress.step);
-    *ret = told(&progress);
+    t->waited = true;
+    t->finite = progress.finite;
+    *ret = trained_of(&progress);
     return 0;
 }
+
+/* ---- agreeing ---- */
+
+int crw_trainer_commit(struct crw_trainer *t, double *values, size_t count, bool *ret_committed)
+{
+    const struct backend *b = t->plugin.backend;
+    const int n_ranks = crw_world_size(t->group);
+    double sums[1 + CRW_COMMIT_VALUES_MAX];
+    int r;
+
+    if (count > CRW_COMMIT_VALUES_MAX || !t->waited)
+        return crw_fail(CRW_E_ARGUMENT,
+                        "a step is committed behind crw_trainer_wait(), with at most %d values",
+                        CRW_COMMIT_VALUES_MAX);
+    t->waited = false;
+    sums[0] = t->finite;
+    for (size_t i = 0; i < count; i++)
+        sums[1 + i] = values[i];
+    r = crw_all_reduce(t->group, sums, 1 + count, CRW_F64, CRW_SUM);
+    if (r)
+        return r;
+    for (size_t i = 0; i < count; i++)
+        values[i] = sums[1 + i] / n_ranks;
+    *ret_committed = sums[0] == n_ranks;
+    r = fail_as(b, b->trainer_end_step(t->trainer, *ret_committed));
+    if (r == 0 && *ret_committed)
+        crw_optimizer_set_steps(t->optimizer, crw_optimizer_steps(t->optimizer) + 1);
+    return r;
+}
+
+/* ---- out ---- */
 
 int crw_trainer_save(struct crw_trainer *t)
 {
     const struct backend *b = t->plugin.backend;
+    const int64_t began = now_ms();
     int r = b->trainer_stage(t->trainer);
 
-    return fail_as(b, r == 0 ? b->trainer_download(t->trainer, t->timeout_ms) : r);
+    if (r)
+        return fail_as(b, r);
+    do
+        r = b->trainer_download(t->trainer, WAIT_SLICE_MS, crw_optimizer_steps(t->optimizer));
+    while (r == CRW_E_TIMEOUT && now_ms() < deadline_of(t, began));
+    return fail_as(b, r);
 }
 
 int crw_trainer_test(struct crw_trainer *t, uint32_t first, uint32_t count, struct crw_trained *ret)
@@ -368,6 +444,6 @@ int crw_trainer_test(struct crw_trainer *t, uint32_t first, uint32_t count, stru
     int r = fail_as(b, b->trainer_evaluate(t->trainer, first, count, t->timeout_ms, &progress));
 
     if (r == 0)
-        *ret = told(&progress);
+        *ret = trained_of(&progress);
     return r;
 }

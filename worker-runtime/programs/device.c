@@ -160,18 +160,22 @@ int device_queue_step(struct device *d, struct device_step *ret, bool *ret_more)
     return 0;
 }
 
-int device_finish_step(struct device *d, struct device_step *step, bool *ret_committed)
+int device_wait_for_step(struct device *d, struct device_step *step)
 {
     struct crw_trained trained;
     int r = crw_trainer_wait(d->trainer, &trained);
 
-    if (r != 0)
+    if (r)
         return r;
     step->loss = trained.loss;
     step->norm = trained.norm;
     step->n_correct = trained.n_correct;
-    *ret_committed = trained.committed;
     return 0;
+}
+
+int device_commit_step(struct device *d, double *values, size_t count, bool *ret_committed)
+{
+    return crw_trainer_commit(d->trainer, values, count, ret_committed);
 }
 
 int device_test(struct device *d, uint32_t begin, uint32_t end, int64_t *ret_n_correct)

@@ -33,10 +33,12 @@ int device_fetch(struct device *d);
 
 /* The rest of the epoch that t->state.position is in. */
 int device_start_epoch(struct device *d, double lr);
-/* Queues the batches of a step; false: the epoch is over. */
+/* Queues the gradients of a step's batches; *ret_more false: the epoch is complete, and nothing was queued. */
 int device_queue_step(struct device *d, struct device_step *ret, bool *ret_more);
-/* Waits for it; *ret_committed: its gradients were finite. */
-int device_finish_step(struct device *d, struct device_step *step, bool *ret_committed);
+/* Waits for them. */
+int device_wait_for_step(struct device *d, struct device_step *step);
+/* As crw_trainer_commit(): collective; values become their means over the ranks, and the state changes. */
+int device_commit_step(struct device *d, double *values, size_t count, bool *ret_committed);
 
 /* Test samples [begin, end). */
 int device_test(struct device *d, uint32_t begin, uint32_t end, int64_t *ret_n_correct);

@@ -133,46 +133,31 @@ static void commit(struct trainer *t, const struct step *s)
 
 /* ------------------------------------------------------------------ on a device */
 
-/* Means over all ranks, of loss and wishes to stop. */
-static int agree_on_step(struct trainer *t, struct step *s)
-{
-    float *extra = t->reduced; /* the gradients are elsewhere */
+/* What the ranks exchange while they agree on a step. */
+enum { MEAN_LOSS, MEAN_STOP, MEAN_CORRECT, MEAN_SAMPLES, N_MEANS };
 
-    extra[EXTRA_LOSS] = s->loss;
-    extra[EXTRA_STOP] = crw_stop_requested(t->group) ? 1.0f : 0.0f;
-    if (crw_all_reduce(t->group, extra, N_EXTRA, CRW_F32, CRW_AVG) != 0)
-        return -1;
-    s->loss_all = extra[EXTRA_LOSS];
-    s->stop = extra[EXTRA_STOP] > 0.0f;
-    return 0;
-}
-
-/* Of all ranks' samples in the step. */
-static int count_accuracy(struct trainer *t, const struct device_step *d, double *ret_accuracy)
-{
-    int64_t counts[2] = {(int64_t)d->n_correct, (int64_t)d->n_samples};
-
-    if (crw_all_reduce(t->group, counts, 2, CRW_I64, CRW_SUM) != 0)
-        return -1;
-    *ret_accuracy = (double)counts[0] / (double)counts[1];
-    return 0;
-}
-
-/* The device commits the step by itself, as soon as all ranks' gradients are there. */
+/* As on the CPU: gradients of all ranks, the agreement of all ranks on them, then the change of the state. */
 static enum step_result finish_on_device(struct trainer *t, struct step *s, struct device_step *d)
 {
+    double means[N_MEANS];
     bool committed;
 
-    if (device_finish_step(t->device, d, &committed) != 0)
+    if (device_wait_for_step(t->device, d) != 0)
+        return STEP_FAILED;
+    means[MEAN_LOSS] = d->loss;
+    means[MEAN_STOP] = crw_stop_requested(t->group) ? 1 : 0;
+    means[MEAN_CORRECT] = (double)d->n_correct;
+    means[MEAN_SAMPLES] = (double)d->n_samples;
+    if (device_commit_step(t->device, means, N_MEANS, &committed) != 0)
         return STEP_FAILED;
     s->loss = (float)d->loss;
+    s->loss_all = means[MEAN_LOSS];
+    s->stop = means[MEAN_STOP] > 0;
     s->n_samples = d->n_samples;
     s->n_batches = d->n_batches;
     s->consumed = d->consumed;
-    s->accuracy = NAN;
-    if (agree_on_step(t, s) != 0 || (t->program->accuracy && count_accuracy(t, d, &s->accuracy) != 0))
-        return STEP_FAILED;
-    if (!committed || !isfinite(s->loss_all)) {
+    s->accuracy = t->program->accuracy ? means[MEAN_CORRECT] / means[MEAN_SAMPLES] : NAN;
+    if (!committed) {
         (void)refuse_step(t, s, d->norm);
         return STEP_FAILED;
     }

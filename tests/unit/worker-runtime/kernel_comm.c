@@ -230,7 +230,7 @@ static struct crw_model *new_model(void)
     return model;
 }
 
-/* A trainer for the model as it is, after so many steps, in a group; everybody's samples are other ones. */
+/* A trainer for the model as it is, after so many steps, in a group; each rank's samples are other ones. */
 static void train_in(struct training *t, struct backend_comm *comm, int rank)
 {
     static uint8_t items[N_ITEMS * N_FEATURES], labels[N_ITEMS];
@@ -246,7 +246,7 @@ static void train_in(struct training *t, struct backend_comm *comm, int rank)
         table[i] = (float)i / 255;
 
     t->comm = comm;
-    t->reducer = (struct backend_reducer){crw_backend()->comm_average, comm};
+    crw_backend()->comm_reducer(comm, &t->reducer);
     struct backend_trainer_options options = {
         .model = t->model,
         .optimizer = {.kind = CRW_SGD, .lr = 0.1},
@@ -260,24 +260,41 @@ static void train_in(struct training *t, struct backend_comm *comm, int rank)
     crw_backend()->comm_guard(comm, t->trainer);
 }
 
-/* False: the step was not taken. */
+/* All ranks of the communicator come here, or it fails: the host's agreement. */
+static bool agree(const struct training *t)
+{
+    char key[64];
+    int64_t n;
+    (void)snprintf(key, sizeof(key), "agree/%d/%d", t->reducer.n_ranks, (int)t->step);
+    CHECK(store_add(NULL, key, 1, &n) == 0);
+    while (n < t->reducer.n_ranks && crw_backend()->comm_check(t->comm) == 0) {
+        (void)nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+        CHECK(store_add(NULL, key, 0, &n) == 0);
+    }
+    return n >= t->reducer.n_ranks;
+}
+
+/* False: the step was not taken. As crw_trainer_wait() and crw_trainer_commit() do it. */
 static bool step(struct training *t)
 {
     struct backend_progress progress;
     int r = crw_backend()->trainer_step(t->trainer, BATCH, true);
     CHECK(r == 0 || r == CRW_E_PEER);
+    if (r)
+        return false;
     CHECK(crw_backend()->trainer_wait(t->trainer, TIMEOUT_MS, &progress) == 0);
-    CHECK(progress.committed == (progress.step == t->step + 1));
-    t->step = progress.step;
-    return progress.committed;
+    bool whole = crw_backend()->comm_check(t->comm) == 0 && agree(t);
+    CHECK(crw_backend()->trainer_end_step(t->trainer, whole) == 0);
+    t->step += whole;
+    return whole;
 }
 
 /* The state comes back to the host, and the trainer goes. */
 static void leave(struct training *t)
 {
-    crw_backend()->comm_guard(t->comm, NULL);
     CHECK(crw_backend()->trainer_stage(t->trainer) == 0);
-    CHECK(crw_backend()->trainer_download(t->trainer, TIMEOUT_MS) == 0);
+    CHECK(crw_backend()->trainer_download(t->trainer, TIMEOUT_MS, t->step) == 0);
+    crw_backend()->comm_guard(t->comm, NULL);
     crw_backend()->trainer_destroy(t->trainer);
 }
 
@@ -312,35 +329,41 @@ static void train_together(int rank)
     finish(&t, rank);
 }
 
-static void averages_over_ranks(void **state)
+static void trains_over_ranks(void **state)
 {
     begin(everything, FAULT_NONE, FAKE_NONE, 0);
     run(WORLD, train_together, 0);
     assert_same_parameters(WORLD, FAKE_NONE);
     assert_int_equal(fake->n_ids, 1);
+    assert_int_equal(fake->n_waits_for_graphs, 0); /* each would cost two seconds */
 
     struct crw_model *untrained = new_model();
     assert_int_not_equal(shared->crc[0], crw_model_crc32c(untrained));
     crw_model_destroy(untrained);
 }
 
-static void average_numbers(int rank)
+static void sum_numbers(int rank)
 {
+    struct backend_reducer reducer;
     struct backend_comm *comm;
     cudaStream_t stream;
     float values[3] = {(float)rank, 1, (float)(rank * rank)};
     CHECK(create("numbers", rank, WORLD, &comm) == 0);
     CHECK(cudaStreamCreateWithPriority(&stream, 0, 0) == cudaSuccess);
-    CHECK(crw_backend()->comm_average(comm, values, 3, stream) == 0);
+    crw_backend()->comm_reducer(comm, &reducer);
+    CHECK(reducer.n_ranks == WORLD && reducer.data == comm);
+    CHECK(reducer.enter(comm) == 0);
+    CHECK(reducer.sum(comm, values, 3, stream) == 0);
+    reducer.leave(comm);
     CHECK(cudaStreamSynchronize(stream) == cudaSuccess);
-    CHECK(values[0] == 1 && values[1] == 1 && values[2] == 5.0f / 3);
+    CHECK(values[0] == 3 && values[1] == 3 && values[2] == 5);
     crw_backend()->comm_destroy(comm);
 }
 
-static void averages_are_means(void **state)
+static void sums_over_ranks(void **state)
 {
     begin(everything, FAULT_NONE, FAKE_NONE, 0);
-    run(WORLD, average_numbers, 0);
+    run(WORLD, sum_numbers, 0);
 }
 
 static void alone(int rank)
@@ -453,7 +476,18 @@ static void die_behind_the_others(int rank)
         raise(SIGKILL);
 }
 
-/* Trains until a step is not taken; everybody but the killed goes on without it. */
+/* Waits for the communicator's failure. */
+static bool fails(struct backend_comm *comm)
+{
+    for (int waited = 0; waited < TIMEOUT_MS; waited++) {
+        if (crw_backend()->comm_check(comm) == CRW_E_PEER)
+            return true;
+        (void)nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+    }
+    return false;
+}
+
+/* Trains until a step is not taken; all but the killed rank go on without it. */
 static void survive(int rank)
 {
     struct training t = {.model = new_model()};
@@ -467,9 +501,10 @@ static void survive(int rank)
     uint32_t before = crw_model_crc32c(t.model);
     train_in(&t, comm, rank);
 
-    CHECK(!step(&t)); /* its all-reduce was broken off, and left NaN */
+    CHECK(!step(
+        &t)); /* its all-reduce was broken off, on this rank or on the other survivor, and left garbage */
     CHECK(t.step == 2);
-    CHECK(crw_backend()->comm_check(comm) == CRW_E_PEER);
+    CHECK(fails(comm));
     CHECK(strstr(crw_backend()->error_message(), "the group is over"));
     leave(&t);
     CHECK(crw_model_crc32c(t.model) == before);
@@ -490,6 +525,7 @@ static void survives_in(int version, enum fake_fault fault, int fault_rank)
     shared->timeout_ms = 3000;
     run(WORLD, survive, 1);
     assert_same_parameters(WORLD, KILLED);
+    assert_int_equal(fake->n_waits_for_graphs, 0);
 }
 
 static void a_killed_rank_costs_one_step(void **state)
@@ -531,6 +567,56 @@ static void a_hanging_abort_is_left_behind(void **state)
     survives_in(everything, FAULT_ABORT_HANGS, 0);
 }
 
+/* A peer dies while this rank is between two steps: the communicator is revoked before the next one is launched, and
+ * nothing would release that. It is refused, and the state is there. */
+static void step_behind_the_failure(int rank)
+{
+    struct training t = {.model = new_model()};
+    struct backend_comm *comm;
+    CHECK(create("first", rank, WORLD, &comm) == 0);
+    train_in(&t, comm, rank);
+    for (int s = 0; s < 2; s++)
+        CHECK(step(&t));
+    die_behind_the_others(rank);
+    CHECK(fails(comm));
+    CHECK(crw_backend()->trainer_step(t.trainer, BATCH, true) == CRW_E_PEER);
+    finish(&t, rank);
+}
+
+static void launches_nothing_on_what_was_revoked(void **state)
+{
+    begin(everything, FAULT_NONE, FAKE_NONE, 0);
+    run(WORLD, step_behind_the_failure, 1);
+    assert_same_parameters(WORLD, KILLED);
+    assert_int_equal(fake->n_waits_for_graphs, 0);
+}
+
+/* The trainer outlives the communicator, which was revoked: its graphs must not. */
+static void end_in_the_order_of_a_program(int rank)
+{
+    struct training t = {.model = new_model()};
+    struct backend_comm *comm;
+    CHECK(create("first", rank, WORLD, &comm) == 0);
+    train_in(&t, comm, rank);
+    CHECK(step(&t));
+    die_behind_the_others(rank);
+    while (step(&t))
+        continue;
+    crw_backend()->comm_destroy(comm);
+    crw_backend()->trainer_destroy(t.trainer);
+    crw_model_destroy(t.model);
+}
+
+static void graphs_go_before_their_communicator(void **state)
+{
+    static const int *const versions[] = {&everything, &no_revoke};
+    for (size_t i = 0; i < ARRAY_SIZE(versions); i++) {
+        begin(*versions[i], FAULT_NONE, FAKE_NONE, 0);
+        run(WORLD, end_in_the_order_of_a_program, 1);
+        assert_int_equal(fake->n_waits_for_graphs, 0);
+    }
+}
+
 /* A rank that never comes to the all-reduce, and an error that NCCL reports: the others are told by the
  * launcher, because the rank that notices leaves. */
 static void fail_in_use(int rank)
@@ -541,7 +627,7 @@ static void fail_in_use(int rank)
     train_in(&t, comm, rank);
     for (int s = 0; s < 50 && step(&t); s++)
         CHECK(s < 40 || fake->fault == FAULT_NONE);
-    CHECK(crw_backend()->comm_check(comm) == CRW_E_PEER);
+    CHECK(fails(comm));
     if (rank == fake->fault_rank % FAKE_RANKS) {
         CHECK(strstr(crw_backend()->error_message(),
                      fake->fault == FAULT_ASYNC_ERROR ? "remote process" : "refused"));
@@ -551,7 +637,7 @@ static void fail_in_use(int rank)
     shared->crc[rank] = (uint32_t)t.step;
 }
 
-static void errors_in_use_poison_the_step(void **state)
+static void errors_in_use_drop_the_step(void **state)
 {
     static const enum fake_fault faults[] = {FAULT_ASYNC_ERROR, FAULT_REDUCE_REFUSED};
     for (size_t i = 0; i < ARRAY_SIZE(faults); i++) {
@@ -575,7 +661,9 @@ static void hang(int rank)
     CHECK(crw_backend()->comm_check(comm) == 0);
     crw_backend()->comm_destroy(comm);
     CHECK(crw_backend()->trainer_wait(t.trainer, TIMEOUT_MS, &progress) == 0);
-    CHECK(!progress.committed && progress.step == 1);
+    CHECK(crw_backend()->trainer_end_step(t.trainer, false) == 0);
+    CHECK(crw_backend()->trainer_stage(t.trainer) == 0);
+    CHECK(crw_backend()->trainer_download(t.trainer, TIMEOUT_MS, 1) == 0);
     crw_backend()->trainer_destroy(t.trainer);
 }
 
@@ -670,8 +758,8 @@ static void *share(const char *name, size_t n_bytes, int *ret_fd)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(averages_over_ranks),
-        cmocka_unit_test(averages_are_means),
+        cmocka_unit_test(trains_over_ranks),
+        cmocka_unit_test(sums_over_ranks),
         cmocka_unit_test(one_rank_needs_no_nccl),
         cmocka_unit_test(connects_at_the_second_attempt),
         cmocka_unit_test(gives_up_after_the_last_attempt),
@@ -682,7 +770,9 @@ int main(int argc, char **argv)
         cmocka_unit_test(a_failed_shrink_begins_afresh),
         cmocka_unit_test(a_failed_revoke_aborts),
         cmocka_unit_test(a_hanging_abort_is_left_behind),
-        cmocka_unit_test(errors_in_use_poison_the_step),
+        cmocka_unit_test(errors_in_use_drop_the_step),
+        cmocka_unit_test(launches_nothing_on_what_was_revoked),
+        cmocka_unit_test(graphs_go_before_their_communicator),
         cmocka_unit_test(a_silent_hang_ends_with_the_deadline),
         cmocka_unit_test(grows),
         cmocka_unit_test(refuses_libraries),

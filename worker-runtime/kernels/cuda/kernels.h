@@ -169,12 +169,12 @@ struct cuda_optimizer_options {
     int nesterov;
 };
 
-/* What a step leaves behind. One in device memory for each trainer. */
+/* The part of the state that counts. One in device memory for each trainer. */
 struct cuda_commit {
     uint64_t step;   /* steps that were taken */
     uint64_t cursor; /* samples of this rank's list that they used */
-    double norm;     /* of the step's mean gradient, where it was checked */
-    int32_t go;      /* the latch: the step in flight may change state */
+    double norm;     /* of the last step's mean gradient, where it was checked */
+    int32_t go;      /* the last step's gradients were finite, or nothing checked them */
     float scale;     /* what its summed gradients are multiplied with: mean and clipping */
     union {
         struct sgd_step sgd;
@@ -192,27 +192,25 @@ cudaError_t cuda_gradient_check(const struct cuda_queue *q, size_t count, const 
                                 struct cuda_gradient_check *check);
 
 /*
- * Reads the poison word once, after the last gradient has arrived, and decides for the whole step: everything
- * behind it that changes state looks at commit->go only, so that a poison written a moment later cannot stop
- * one half of it. If the step goes, it is counted, and its scalars are made. check may be NULL unless gradients
- * are clipped; else gradients that are not finite stop the step, too. The gradients are sums over n_batches.
+ * The first kernel of the change of state: counts the step and makes its scalars. The gradients are sums over n_ranks
+ * ranks and over tally->n_batches batches, of tally->n_losses / losses_per_sample samples. check may be NULL unless
+ * gradients are clipped; else gradients that are not finite close commit->go, and nothing behind it changes state.
  */
-cudaError_t cuda_commit_latch(const struct cuda_queue *q, const volatile int32_t *poison,
-                              const struct cuda_gradient_check *check,
-                              const struct cuda_optimizer_options *options, int n_samples, int n_batches,
-                              struct cuda_commit *commit);
+cudaError_t cuda_commit_begin(const struct cuda_queue *q, const struct cuda_gradient_check *check,
+                              const struct cuda_optimizer_options *options, const struct cuda_tally *tally,
+                              int losses_per_sample, int n_ranks, struct cuda_commit *commit);
 
-/* One pass over the whole arena, with gradients commit->scale * g; nothing if the latch is closed. States as crw_optimizer_state() orders them,
- * NULL where the kind has none. p, g and the states must be 16-byte aligned. */
+/* One pass over the whole arena, with gradients commit->scale * g; nothing unless commit->go. States as
+ * crw_optimizer_state() orders them, NULL where the kind has none. p, g and the states must be 16-byte aligned. */
 cudaError_t cuda_optimizer_step(const struct cuda_queue *q, enum cuda_optimizer_kind kind,
                                 const struct cuda_commit *commit, size_t count, float *p, const float *g,
                                 float *state0, float *state1);
 
-/* to[0..n_bytes) = from, n_bytes a multiple of 4; nothing if the latch is closed. */
+/* to[0..n_bytes) = from, n_bytes a multiple of 4; nothing unless commit->go. */
 cudaError_t cuda_copy_committed(const struct cuda_queue *q, const struct cuda_commit *commit, size_t n_bytes,
                                 const void *from, void *to);
 
-/* The running statistics take the batch's in; nothing if the latch is closed. commit NULL: in any case. */
+/* The running statistics take the batch's in; nothing unless commit->go. commit NULL: in any case. */
 cudaError_t cuda_norm_track(const struct cuda_queue *q, const struct cuda_commit *commit, int channels,
                             const struct cuda_norm *norm, float *running_mean, float *running_var,
                             int64_t *n_batches_tracked);

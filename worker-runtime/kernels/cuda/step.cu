@@ -81,11 +81,11 @@ __device__ void make_adadelta(const struct cuda_optimizer_options &o, struct cud
     s->eps = (float)o.eps;
 }
 
-/* As torch.nn.utils.clip_grad_norm_, of the mean over the batches. Twin: scale_gradients() of train. */
+/* As torch.nn.utils.clip_grad_norm_, of the mean over n_summed gradients (ranks times batches). Twin: scale_gradients() of train. */
 __device__ void make_scale(const struct cuda_optimizer_options &o, const struct cuda_gradient_check *check,
-                           int n_batches, struct cuda_commit *commit)
+                           uint64_t n_summed, struct cuda_commit *commit)
 {
-    double scale = 1.0 / n_batches;
+    double scale = 1.0 / (double)n_summed;
     if (check)
         commit->norm = sqrt(check->sum_of_squares) * scale;
     if (o.clip_norm > 0 && o.clip_norm < commit->norm + 1e-6)
@@ -94,19 +94,20 @@ __device__ void make_scale(const struct cuda_optimizer_options &o, const struct 
 }
 
 /* One thread. */
-__global__ void latch_kernel(const volatile int32_t *poison, const struct cuda_gradient_check *check,
-                             const struct cuda_optimizer_options *options, int n_samples, int n_batches,
-                             struct cuda_commit *commit)
+__global__ void commit_begin_kernel(const struct cuda_gradient_check *check,
+                                    const struct cuda_optimizer_options *options,
+                                    const struct cuda_tally *tally, int losses_per_sample, int n_ranks,
+                                    struct cuda_commit *commit)
 {
     if (threadIdx.x != 0)
         return;
     const struct cuda_optimizer_options o = *options;
-    make_scale(o, check, n_batches, commit);
-    commit->go = *poison == 0 && (!check || check->finite);
+    make_scale(o, check, tally->n_batches * (uint64_t)n_ranks, commit);
+    commit->go = !check || check->finite;
     if (!commit->go)
         return;
     commit->step++;
-    commit->cursor += (uint64_t)n_samples;
+    commit->cursor += tally->n_losses / (uint64_t)losses_per_sample;
     if (o.kind == CUDA_SGD)
         make_sgd(o, commit);
     else if (o.kind == CUDA_ADAMW)
@@ -260,13 +261,12 @@ cudaError_t cuda_gradient_check(const struct cuda_queue *q, size_t count, const 
                   check);
 }
 
-cudaError_t cuda_commit_latch(const struct cuda_queue *q, const volatile int32_t *poison,
-                              const struct cuda_gradient_check *check,
-                              const struct cuda_optimizer_options *options, int n_samples, int n_batches,
-                              struct cuda_commit *commit)
+cudaError_t cuda_commit_begin(const struct cuda_queue *q, const struct cuda_gradient_check *check,
+                              const struct cuda_optimizer_options *options, const struct cuda_tally *tally,
+                              int losses_per_sample, int n_ranks, struct cuda_commit *commit)
 {
-    return launch(q->stream, dim3(1), WARP, latch_kernel, poison, check, options, n_samples, n_batches,
-                  commit);
+    return launch(q->stream, dim3(1), WARP, commit_begin_kernel, check, options, tally, losses_per_sample,
+                  n_ranks, commit);
 }
 
 cudaError_t cuda_copy_committed(const struct cuda_queue *q, const struct cuda_commit *commit, size_t n_bytes,
