@@ -12,7 +12,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,6 +19,7 @@
 #include <unistd.h>
 
 #include "launcher/util/log_os.h"
+#include "launcher/util/thread_os.h"
 #include "base/buf.h"
 
 enum { PENDING_MAX = 1 << 20, CLOSE_PATIENCE_S = 2 };
@@ -84,18 +84,13 @@ static void *live(void *data)
 static int start_thread(struct event_file *f)
 {
     pthread_condattr_t attributes;
-    sigset_t all, before;
 
     (void)pthread_mutex_init(&f->lock, NULL); /* these do not fail on Linux */
     (void)pthread_condattr_init(&attributes);
     (void)pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
     (void)pthread_cond_init(&f->changed, &attributes);
     (void)pthread_condattr_destroy(&attributes);
-    (void)sigfillset(&all); /* signals are the loop's */
-    (void)pthread_sigmask(SIG_SETMASK, &all, &before);
-    int r = pthread_create(&f->thread, NULL, live, f);
-    (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return -r;
+    return masked_thread_start(&f->thread, live, f);
 }
 
 static void event_file_free(struct event_file *f)

@@ -1,0 +1,701 @@
+/*
+ * Happy path of a line: the worker appends to its log file, inotify wakes the thread, which reads the file from where
+ * the console is, puts prefixes before whole lines (line_prefix.h) and writes the console. Each stream in turn gets one
+ * piece, while the console has room: a console that is slow or stopped holds no worker up, and memory stays the same,
+ * as the file is the buffer. Without log files a pipe takes the file's place, and the worker waits for the console.
+ *
+ * Sentences of crun stand in the same queue: behind what workers of generations that are over have written, before what
+ * later ones write.
+ *
+ * Ways it goes wrong: the file is truncated while it is followed (shown again from its new beginning), inotify cannot
+ * be had (the files are looked at every 100 ms), the file for filtered lines cannot be written (reported once), the
+ * console's reader is closed (the rest is dropped), the disk hangs (the thread hangs with it; see output_pump_leave()).
+ */
+
+#include "launcher/output/output_pump_os.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/inotify.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "launcher/output/console_os.h"
+#include "launcher/output/line_prefix.h"
+#include "launcher/output/output_stream_os.h"
+#include "launcher/util/thread_os.h"
+#include "base/err.h"
+#include "base/list.h"
+#include "base/time.h"
+
+enum {
+    TAIL_MAX = 256 << 10,    /* of a pipe, kept for the console */
+    READS_AT_ONCE = 16,      /* pieces taken from one pipe before the others have their turn */
+    ROUNDS_AT_ONCE = 64,     /* pieces shown of each stream before new requests are looked at */
+    LAST_SENTENCES_MS = 200, /* for a console that is slow when everything else has ended */
+    SAY_MS = 50,             /* how long output_pump_say() waits for the thread */
+    RETRY_MS = 100,          /* without inotify, and after memory was short */
+};
+
+struct output_pump {
+    void (*on_end)(void *data);
+    void *data;
+    pthread_t thread;
+    int wake;             /* eventfd, written after each change below */
+    pthread_mutex_t lock; /* of what follows */
+    pthread_cond_t pumped;
+    struct list incoming; /* streams for the thread to take */
+    uint32_t n_flushed;
+    uint64_t n_queued,
+        n_pumped; /* sentences queued, and of these those that went through a round of the thread */
+    bool ending, abandoned;
+    bool is_left; /* the process ends without the thread */
+
+    /* The thread's alone. */
+    struct list streams;
+    struct console consoles[2];
+    bool
+        one_console; /* standard output and standard error are the same file: one queue, so that lines stay whole */
+    int inotify;     /* -1: none */
+    int pipes;       /* epoll of all pipes, each for one event at a time; -1: none */
+    uint32_t n_over; /* streams with a smaller n_flushed are of generations that are over */
+    bool stop, drop; /* copies of ending and abandoned */
+    char piece[LINES_PIECE];
+};
+
+static struct console *console_of(struct output_pump *p, const struct output_stream *s)
+{
+    return &p->consoles[p->one_console ? 0 : s->which];
+}
+
+static bool is_shown(struct output_pump *p, const struct output_stream *s)
+{
+    return console_of(p, s)->broken || (s->shown == s->size && buf_size(&s->tail) == 0);
+}
+
+static bool is_over(const struct output_pump *p, const struct output_stream *s)
+{
+    return s->n_flushed < p->n_over;
+}
+
+/* ---- sources ---- */
+
+/* Looks how far the file is. One that has become shorter was truncated, and begins anew. */
+static void refresh_file(struct output_stream *s)
+{
+    struct stat info;
+
+    if (s->file < 0 || fstat(s->file, &info) < 0)
+        return;
+    s->size = (uint64_t)info.st_size;
+    if (s->size < s->shown)
+        s->shown = 0;
+    s->has_line = s->size > s->shown;
+}
+
+static void refresh_files(struct output_pump *p)
+{
+    list_for_each(pos, &p->streams)
+    {
+        refresh_file(list_entry(pos, struct output_stream, entry));
+    }
+}
+
+static void refresh_watched(struct output_pump *p, int watch)
+{
+    list_for_each(pos, &p->streams)
+    {
+        struct output_stream *s = list_entry(pos, struct output_stream, entry);
+        if (s->file >= 0 && s->watch == watch)
+            refresh_file(s);
+    }
+}
+
+static void read_inotify(struct output_pump *p)
+{
+    _Alignas(struct inotify_event) char bytes[4096];
+    ssize_t n;
+
+    while ((n = read(p->inotify, bytes, sizeof(bytes))) > 0)
+        for (const char *at = bytes; at < bytes + n;) {
+            const struct inotify_event *event = (const void *)at;
+
+            if (event->mask & IN_Q_OVERFLOW)
+                refresh_files(p);
+            else
+                refresh_watched(p, event->wd);
+            at += sizeof(*event) + event->len;
+        }
+}
+
+static void watch_file(struct output_pump *p, struct output_stream *s)
+{
+    char path[32];
+
+    if (s->file < 0 || p->inotify < 0)
+        return;
+    (void)snprintf(path, sizeof(path), "/proc/self/fd/%d", s->file); /* fits */
+    s->watch = inotify_add_watch(p->inotify, path, IN_MODIFY);       /* -1: looked at every RETRY_MS */
+}
+
+static bool is_paused(const struct output_stream *s)
+{
+    return buf_size(&s->tail) > TAIL_MAX;
+}
+
+/* Asks for the next event of the pipe; one that cannot be watched is read every RETRY_MS. */
+static void watch_pipe(struct output_pump *p, struct output_stream *s, int operation)
+{
+    struct epoll_event event = {.events = EPOLLIN | EPOLLONESHOT, .data.ptr = s};
+
+    if (s->pipe >= 0 && !is_paused(s))
+        s->is_watched = epoll_ctl(p->pipes, operation, s->pipe, &event) == 0;
+}
+
+static void end_pipe(struct output_stream *s)
+{
+    s->ended = true;
+    (void)close(s->pipe); /* read to its end, or not wanted any more */
+    s->pipe = -1;
+}
+
+/* Takes some of what is in the pipe. False when there is nothing more for now. */
+static bool read_pipe(struct output_pump *p, struct output_stream *s)
+{
+    for (int i = 0; i < READS_AT_ONCE && s->pipe >= 0 && !is_paused(s); i++) {
+        ssize_t n = read(s->pipe, p->piece, LINES_PIECE);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0 && errno == EAGAIN)
+            return false;
+        if (n <= 0) {
+            end_pipe(s);
+            return false;
+        }
+        s->has_line = true;
+        if (!console_of(p, s)->broken)
+            (void)buf_append(&s->tail, p->piece,
+                             (size_t)n); /* without memory these lines are lost; the job goes on */
+    }
+    return s->pipe >= 0 && !is_paused(s);
+}
+
+/* The generation of the stream is over. A process outside the job may still hold the other end. */
+static void end_stream(struct output_pump *p, struct output_stream *s)
+{
+    if (s->ended)
+        return;
+    refresh_file(s);
+    if (s->pipe >= 0) {
+        while (read_pipe(p, s))
+            continue;
+        if (is_paused(s) && !s->ended)
+            return; /* read on when the console has taken some of it */
+        if (!s->ended)
+            end_pipe(s);
+    }
+    s->ended = true;
+}
+
+/* ---- console ---- */
+
+/* The next bytes to show, and whether none can follow them in the same line. */
+static size_t next_piece(struct output_pump *p, struct output_stream *s, const char **ret_data,
+                         bool *ret_final)
+{
+    if (s->file < 0) {
+        *ret_data = (const char *)buf_bytes(&s->tail);
+        *ret_final = s->ended;
+        return buf_size(&s->tail);
+    }
+    ssize_t n = pread(s->file, p->piece, LINES_PIECE, (off_t)s->shown);
+    if (n <= 0) { /* truncated since it was looked at, or unreadable */
+        s->size = s->shown;
+        return 0;
+    }
+    *ret_data = p->piece;
+    *ret_final = s->ended && s->shown + (uint64_t)n >= s->size;
+    return (size_t)n;
+}
+
+/* The thread has no way to log_line(), which is for the thread that created the pump. */
+static void report_filtered(struct output_pump *p, const struct output_stream *s, int error)
+{
+    static const char *const names[2] = {"stdout", "stderr"};
+    char text[256];
+
+    (void)snprintf(text, sizeof(text), "crun: cannot write the filtered %s log: %s\n", names[s->which],
+                   strerror(error)); /* fits */
+    /* Without memory it is not reported. */
+    (void)buf_append(&p->consoles[p->one_console ? 0 : 1].pending, text, strlen(text));
+}
+
+static void write_filtered(struct output_pump *p, struct output_stream *s, struct buf *lines)
+{
+    size_t n = buf_size(lines);
+
+    if (n > 0 && write(s->filtered, buf_bytes(lines), n) != (ssize_t)n) {
+        report_filtered(p, s, errno);
+        (void)close(s->filtered);
+        s->filtered = -1;
+    }
+    buf_finish(lines);
+}
+
+/* The process is about to end, and what the streams borrow may be freed: only a thread that was stuck gets here. */
+static bool is_left_behind(struct output_pump *p)
+{
+    (void)pthread_mutex_lock(&p->lock);
+    bool is_left = p->is_left;
+    (void)pthread_mutex_unlock(&p->lock);
+    return is_left;
+}
+
+/* Moves one piece of the stream to its console. False when there is nothing to move. */
+static bool show_lines(struct output_pump *p, struct output_stream *s)
+{
+    bool is_long = s->size - s->shown >= LINES_PIECE || buf_size(&s->tail) >= LINES_PIECE;
+    struct buf filtered = {0};
+    const char *data;
+    bool final;
+
+    if (!s->has_line && !s->ended && !is_long)
+        return false;
+    size_t n = next_piece(p, s, &data, &final);
+    if (n == 0 || is_left_behind(p))
+        return false;
+    const struct line_prefix lines = {
+        .prefix = s->prefix, .prefix_plain = s->prefix_plain, .filter = s->filter};
+    ptrdiff_t taken = line_prefix_take(&lines, data, n, final, &console_of(p, s)->pending,
+                                       s->filtered >= 0 ? &filtered : NULL);
+    if (s->filtered >= 0)
+        write_filtered(p, s, &filtered);
+    if (taken <= 0) {
+        s->has_line = false; /* or no memory: the next bytes bring another try */
+        return false;
+    }
+    if (s->file >= 0)
+        s->shown += (uint64_t)taken;
+    else
+        buf_consume(&s->tail, (size_t)taken);
+    if (s->shown > s->size)
+        s->size = s->shown;
+    return true;
+}
+
+/* Sentences go to the console as they are. Without memory for that they stay for the next try. */
+static bool show_sentence(struct output_pump *p, struct output_stream *s)
+{
+    if (buf_append(&console_of(p, s)->pending, buf_bytes(&s->tail), buf_size(&s->tail)) != 0)
+        return false;
+    buf_finish(&s->tail);
+    return true;
+}
+
+static void drop_unseen(struct output_stream *s)
+{
+    buf_finish(&s->tail);
+    s->shown = s->size;
+}
+
+/* What one walk over the streams knows of a console. */
+struct walk {
+    uint32_t first_behind; /* smallest n_flushed of a stream that is over and not shown */
+    bool is_blocked;       /* a sentence waits for such a stream: nothing behind it is shown before it */
+};
+
+static bool show_one(struct output_pump *p, struct output_stream *s, struct walk *w)
+{
+    struct console *c = console_of(p, s);
+    bool was_full = buf_size(&c->pending) >= CONSOLE_FULL, progress = false;
+
+    if (!s->is_sentence && is_over(p, s))
+        end_stream(p, s);
+    if (s->is_sentence && w->first_behind < s->n_flushed)
+        w->is_blocked = true;
+    if (!w->is_blocked && !was_full && !is_shown(p, s))
+        progress = s->is_sentence ? show_sentence(p, s) : show_lines(p, s);
+    console_write(c);
+    if (was_full && buf_size(&c->pending) < CONSOLE_FULL)
+        progress = true; /* this stream was passed over, and has its turn now */
+    if (c->broken)
+        drop_unseen(s);
+    if (!s->is_sentence && is_over(p, s) && (!is_shown(p, s) || !s->ended) && s->n_flushed < w->first_behind)
+        w->first_behind = s->n_flushed;
+    if (s->is_sentence && !is_shown(p, s))
+        w->is_blocked = true;
+    return progress;
+}
+
+static void drop_stream(struct output_pump *p, struct output_stream *s)
+{
+    if (s->watch >= 0)
+        (void)inotify_rm_watch(p->inotify, s->watch); /* it was set */
+    output_stream_free(s);
+}
+
+/* One piece of each stream in turn. False when nothing was moved. */
+static bool show_each(struct output_pump *p)
+{
+    struct walk walks[2] = {{.first_behind = UINT32_MAX}, {.first_behind = UINT32_MAX}};
+    bool progress = false;
+
+    list_for_each_safe(pos, &p->streams)
+    {
+        struct output_stream *s = list_entry(pos, struct output_stream, entry);
+
+        if (show_one(p, s, &walks[p->one_console ? 0 : s->which]))
+            progress = true;
+        if (s->ended && is_shown(p, s))
+            drop_stream(p, s);
+    }
+    return progress;
+}
+
+/* Sentences that stand behind lines that nobody reads any more are shown all the same. */
+static void show_last_sentences(struct output_pump *p)
+{
+    struct console *c = &p->consoles[p->one_console ? 0 : 1];
+    uint64_t end_ns = now_ns() + LAST_SENTENCES_MS * UINT64_C(1000000);
+
+    list_for_each(pos, &p->streams)
+    {
+        struct output_stream *s = list_entry(pos, struct output_stream, entry);
+        if (s->is_sentence && !is_shown(p, s))
+            (void)show_sentence(p, s);
+    }
+    console_write(c);
+    for (uint64_t now; buf_size(&c->pending) > 0 && (now = now_ns()) < end_ns;) {
+        if (!console_wait(c, (int)((end_ns - now) / 1000000) + 1))
+            return;
+        console_write(c);
+    }
+}
+
+/* ---- the thread ---- */
+
+/* A worker that replaces another has streams of its own: those of the other have ended. */
+static void end_replaced(struct output_pump *p, const struct output_stream *added)
+{
+    list_for_each(pos, &p->streams)
+    {
+        struct output_stream *s = list_entry(pos, struct output_stream, entry);
+        if (!s->is_sentence && s->local_rank == added->local_rank && s->which == added->which)
+            end_stream(p, s);
+    }
+}
+
+static void take_stream(struct output_pump *p, struct output_stream *s)
+{
+    list_unlink(&s->entry);
+    if (!s->is_sentence)
+        end_replaced(p, s);
+    list_append(&p->streams, &s->entry);
+    watch_file(p, s);
+    watch_pipe(p, s, EPOLL_CTL_ADD);
+    refresh_file(s); /* after the watch was set: what was written before */
+}
+
+/* Takes what the other thread has asked for. Returns the number of sentences queued so far. */
+static uint64_t take_requests(struct output_pump *p)
+{
+    struct list taken;
+    uint64_t n_taken = 0;
+
+    if (read(p->wake, &n_taken, sizeof(n_taken)) < 0)
+        n_taken = 0; /* EAGAIN: nothing was asked for since the last time */
+    list_init(&taken);
+    (void)pthread_mutex_lock(&p->lock);
+    while (!list_is_empty(&p->incoming)) {
+        struct list *first = p->incoming.next;
+
+        list_unlink(first);
+        list_append(&taken, first);
+    }
+    uint32_t n_over = p->n_flushed;
+    uint64_t n_queued = p->n_queued;
+    p->stop = p->ending;
+    p->drop = p->abandoned;
+    (void)pthread_mutex_unlock(&p->lock);
+    while (!list_is_empty(&taken))
+        take_stream(p, list_entry(taken.next, struct output_stream, entry));
+    p->n_over = n_over;
+    return n_queued;
+}
+
+static void note_pumped(struct output_pump *p, uint64_t n_sentences)
+{
+    (void)pthread_mutex_lock(&p->lock);
+    p->n_pumped = n_sentences;
+    (void)pthread_cond_broadcast(&p->pumped);
+    (void)pthread_mutex_unlock(&p->lock);
+}
+
+/* Whether something has to be tried again without an event for it. */
+static bool needs_retry(struct output_pump *p)
+{
+    list_for_each(pos, &p->streams)
+    {
+        const struct output_stream *s = list_entry(pos, struct output_stream, entry);
+        bool is_deaf = (s->file >= 0 && s->watch < 0) || (s->pipe >= 0 && !s->is_watched && !is_paused(s));
+
+        if ((is_deaf && !s->ended) || s->is_sentence)
+            return true;
+    }
+    return false;
+}
+
+static void read_pipes(struct output_pump *p)
+{
+    struct epoll_event events[32];
+    int n = p->pipes < 0 ? 0 : epoll_wait(p->pipes, events, 32, 0);
+
+    for (int i = 0; i < n; i++) {
+        struct output_stream *s = events[i].data.ptr;
+
+        s->is_watched = false;
+        (void)read_pipe(p, s); /* what is left is an event again */
+    }
+}
+
+/* Waits for an event, not at all when there is more to show, and takes in what it brings. */
+static void wait_and_read(struct output_pump *p, bool has_more)
+{
+    struct pollfd polls[5] = {{.fd = p->wake, .events = POLLIN},
+                              {.fd = p->inotify, .events = POLLIN},
+                              {.fd = p->pipes, .events = POLLIN}};
+    bool retry = needs_retry(p);
+
+    for (int i = 0; i < 2; i++) {
+        short events = console_poll_events(&p->consoles[i]);
+        polls[3 + i] = (struct pollfd){.fd = events ? p->consoles[i].fd : -1, .events = events};
+    }
+    (void)poll(polls, 5, has_more ? 0 : retry ? RETRY_MS : -1); /* EINTR cannot be: signals are blocked */
+    if (polls[1].revents)
+        read_inotify(p);
+    if (polls[2].revents)
+        read_pipes(p);
+    list_for_each(pos, &p->streams)
+    {
+        struct output_stream *s = list_entry(pos, struct output_stream, entry);
+
+        if (retry && s->watch < 0)
+            refresh_file(s);
+        if (s->pipe >= 0 && !s->is_watched && !is_paused(s)) {
+            (void)read_pipe(p, s);
+            watch_pipe(p, s, EPOLL_CTL_MOD);
+        }
+    }
+}
+
+static bool is_finished(const struct output_pump *p)
+{
+    return p->drop || (p->stop && list_is_empty(&p->streams) && !console_poll_events(&p->consoles[0]) &&
+                       !console_poll_events(&p->consoles[1]));
+}
+
+static void free_all(struct list *streams)
+{
+    while (!list_is_empty(streams))
+        output_stream_free(list_entry(streams->next, struct output_stream, entry));
+}
+
+static void *pump_main(void *data)
+{
+    struct output_pump *p = data;
+
+    for (;;) {
+        uint64_t n_sentences = take_requests(p);
+        bool has_more = true;
+
+        for (int i = 0; has_more && i < ROUNDS_AT_ONCE && !p->drop; i++)
+            has_more = show_each(p);
+        for (int i = 0; i < 2; i++)
+            console_write(&p->consoles[i]);
+        note_pumped(p, n_sentences);
+        if (is_finished(p))
+            break;
+        wait_and_read(p, has_more);
+    }
+    if (p->drop)
+        show_last_sentences(p);
+    free_all(&p->streams);
+    for (int i = 0; i < 2; i++)
+        console_close(&p->consoles[i]);
+    (void)pthread_mutex_lock(&p->lock);
+    if (!p->is_left)
+        p->on_end(p->data);
+    (void)pthread_mutex_unlock(&p->lock);
+    return NULL;
+}
+
+/* ---- the other thread ---- */
+
+static bool is_same_file(int a, int b)
+{
+    struct stat info_a, info_b;
+
+    return fstat(a, &info_a) == 0 && fstat(b, &info_b) == 0 && info_a.st_dev == info_b.st_dev &&
+           info_a.st_ino == info_b.st_ino;
+}
+
+static int open_consoles(struct output_pump *p)
+{
+    int r = console_open(&p->consoles[0], STDOUT_FILENO);
+
+    if (r)
+        return r;
+    p->one_console = is_same_file(STDOUT_FILENO, STDERR_FILENO);
+    return p->one_console ? 0 : console_open(&p->consoles[1], STDERR_FILENO);
+}
+
+static void free_pump(struct output_pump *p)
+{
+    const int fds[] = {p->wake, p->inotify, p->pipes};
+
+    for (size_t i = 0; i < ARRAY_SIZE(fds); i++)
+        if (fds[i] >= 0)
+            (void)close(fds[i]);
+    for (int i = 0; i < 2; i++)
+        console_close(&p->consoles[i]);
+    free_all(&p->incoming);
+    (void)pthread_cond_destroy(&p->pumped);
+    (void)pthread_mutex_destroy(&p->lock);
+    free(p);
+}
+
+static void init_lock(struct output_pump *p)
+{
+    pthread_condattr_t attributes;
+
+    (void)pthread_mutex_init(&p->lock, NULL); /* these do not fail on Linux */
+    (void)pthread_condattr_init(&attributes);
+    (void)pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    (void)pthread_cond_init(&p->pumped, &attributes);
+    (void)pthread_condattr_destroy(&attributes);
+}
+
+int output_pump_create(struct output_pump **ret, void (*on_end)(void *data), void *data)
+{
+    struct output_pump *p = calloc(1, sizeof(*p));
+
+    if (!p)
+        return -ENOMEM;
+    p->on_end = on_end;
+    p->data = data;
+    list_init(&p->incoming);
+    list_init(&p->streams);
+    init_lock(p);
+    p->inotify = inotify_init1(IN_CLOEXEC | IN_NONBLOCK); /* the limit of a user's instances may be reached */
+    p->pipes = epoll_create1(EPOLL_CLOEXEC);
+    p->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    int r = p->wake < 0 ? -errno : open_consoles(p);
+    if (!r)
+        r = masked_thread_start(&p->thread, pump_main, p);
+    if (r) {
+        free_pump(p);
+        return r;
+    }
+    *ret = p;
+    return 0;
+}
+
+static void wake_thread(struct output_pump *p)
+{
+    const uint64_t one = 1;
+
+    if (write(p->wake, &one, sizeof(one)) < 0)
+        return; /* EAGAIN: it has 2^64 - 1 reasons already */
+}
+
+void output_pump_add(struct output_pump *p, struct output_stream *s)
+{
+    (void)pthread_mutex_lock(&p->lock);
+    s->n_flushed = p->n_flushed;
+    list_append(&p->incoming, &s->entry);
+    (void)pthread_mutex_unlock(&p->lock);
+    wake_thread(p);
+}
+
+void output_pump_say(struct output_pump *p, struct output_stream *sentence)
+{
+    uint64_t until_ns = now_ns() + SAY_MS * UINT64_C(1000000);
+    const struct timespec until = {.tv_sec = (time_t)(until_ns / 1000000000),
+                                   .tv_nsec = (long)(until_ns % 1000000000)};
+
+    (void)pthread_mutex_lock(&p->lock);
+    sentence->n_flushed = p->n_flushed;
+    list_append(&p->incoming, &sentence->entry);
+    uint64_t number = ++p->n_queued;
+    bool is_late = p->n_pumped + 1 < number; /* it has not taken the one before: it is stuck */
+    wake_thread(p);
+    for (int r = 0; !is_late && p->n_pumped < number && r == 0;)
+        r = pthread_cond_timedwait(&p->pumped, &p->lock, &until);
+    (void)pthread_mutex_unlock(&p->lock);
+}
+
+void output_pump_flush(struct output_pump *p)
+{
+    (void)pthread_mutex_lock(&p->lock);
+    p->n_flushed++;
+    (void)pthread_mutex_unlock(&p->lock);
+    wake_thread(p);
+}
+
+static void request_end(struct output_pump *p, bool abandon)
+{
+    (void)pthread_mutex_lock(&p->lock);
+    p->ending = true;
+    p->abandoned = p->abandoned || abandon;
+    (void)pthread_mutex_unlock(&p->lock);
+    wake_thread(p);
+}
+
+void output_pump_end(struct output_pump *p)
+{
+    request_end(p, false);
+}
+
+void output_pump_abandon(struct output_pump *p)
+{
+    request_end(p, true);
+}
+
+void output_pump_join(struct output_pump *p)
+{
+    (void)pthread_join(p->thread, NULL); /* it has called on_end, or is about to return */
+    free_pump(p);
+}
+
+/* The console itself may be what hangs: a file is not tried, a slow reader gets its moment. */
+static void write_sentence(const struct output_stream *s)
+{
+    struct pollfd console = {.fd = STDERR_FILENO, .events = POLLOUT};
+    struct stat info;
+
+    if (fstat(STDERR_FILENO, &info) < 0 || S_ISREG(info.st_mode) || poll(&console, 1, LAST_SENTENCES_MS) <= 0)
+        return;
+    if (write(STDERR_FILENO, buf_bytes(&s->tail), buf_size(&s->tail)) < 0)
+        return; /* there is no other place to report it */
+}
+
+void output_pump_leave(struct output_pump *p)
+{
+    (void)pthread_mutex_lock(&p->lock);
+    p->is_left = true;
+    list_for_each(pos, &p->incoming)
+    {
+        const struct output_stream *s = list_entry(pos, struct output_stream, entry);
+        if (s->is_sentence)
+            write_sentence(s);
+    }
+    list_init(&p->incoming);
+    (void)pthread_mutex_unlock(&p->lock);
+}

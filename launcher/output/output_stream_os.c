@@ -1,0 +1,207 @@
+/*
+ * Where a stream of a worker goes:
+ *
+ *   -r             the worker writes its log file itself; crun has no part in it
+ *   -t             the same, and the output thread follows the file and shows its lines
+ *   -t, no files   a pipe that the output thread reads
+ *   no files       -r redirects nothing
+ *   filtered out   (--local-ranks-filter) the file alone, /dev/null without files
+ *
+ * The file is opened with O_APPEND, so that a file that is truncated while the worker runs goes on at its new end.
+ */
+
+#include "launcher/output/output_stream_os.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "launcher/cli/job.h"
+#include "launcher/host/proc_info_os.h"
+#include "launcher/output/line_prefix.h"
+#include "launcher/util/envp.h"
+#include "launcher/util/log_os.h"
+#include "base/cleanup.h"
+#include "base/err.h"
+
+enum { PIPE_SIZE = 256 << 10 }; /* what a worker can write while the console is busy */
+
+static const char default_template[] = "[${role_name}${local_rank}]:";
+static const char *const stream_names[2] = {"stdout", "stderr"};
+
+static struct output_stream *new_stream(int local_rank, int which)
+{
+    struct output_stream *s = calloc(1, sizeof(*s));
+
+    if (!s)
+        return NULL;
+    *s = (struct output_stream){
+        .local_rank = local_rank, .which = which, .file = -1, .watch = -1, .pipe = -1, .filtered = -1};
+    list_init(&s->entry);
+    return s;
+}
+
+struct output_stream *output_stream_sentence(const char *text)
+{
+    struct output_stream *s = new_stream(-1, 1);
+
+    if (!s)
+        return NULL;
+    s->is_sentence = s->ended = true;
+    if (buf_append(&s->tail, text, strlen(text)) == 0)
+        return s;
+    output_stream_free(s);
+    return NULL;
+}
+
+void output_stream_free(struct output_stream *s)
+{
+    if (!s)
+        return;
+    const int fds[] = {s->pipe, s->file, s->filtered};
+
+    for (size_t i = 0; i < ARRAY_SIZE(fds); i++)
+        if (fds[i] >= 0)
+            (void)close(fds[i]); /* read to the end, or each write was checked */
+    buf_finish(&s->tail);
+    free(s->prefix);
+    free(s->prefix_plain);
+    list_unlink(&s->entry);
+    free(s);
+}
+
+/* ---- prefixes ---- */
+
+static bool wants_colour(char *const *environment, int which)
+{
+    const char *no_colour = envp_get(environment, "NO_COLOR");
+    const char *term = envp_get(environment, "TERM");
+
+    return isatty(which == 0 ? STDOUT_FILENO : STDERR_FILENO) && !(no_colour && *no_colour) && term &&
+           strcmp(term, "dumb") != 0;
+}
+
+static int make_prefixes(struct output_stream *s, const struct job *job, char *const *environment)
+{
+    const char *template = job->line_prefix ? job->line_prefix : default_template;
+    char host[256];
+
+    proc_info_host_name(host, sizeof(host));
+    s->prefix_plain = line_prefix_prefix(template, job->role, s->local_rank, s->local_rank, host);
+    if (!s->prefix_plain)
+        return -ENOMEM;
+    if (!wants_colour(environment, s->which))
+        s->prefix = strdup(s->prefix_plain);
+    else if (asprintf(&s->prefix, "\033[3%dm%s\033[0m", 1 + s->local_rank % 6, s->prefix_plain) < 0)
+        s->prefix = NULL;
+    return s->prefix ? 0 : -ENOMEM;
+}
+
+/* ---- files and pipes ---- */
+
+static int open_log(const char *path, int flags)
+{
+    int fd = open(path, flags | O_CLOEXEC | O_NOCTTY, 0666);
+
+    if (fd >= 0)
+        return fd;
+    int r = -errno;
+    log_line("cannot open the log file %s: %s", path, strerror(errno));
+    return r;
+}
+
+static int open_filtered(struct output_stream *s, const struct job *job, const char *attempt_dir)
+{
+    _cleanup_free_ char *path = NULL;
+
+    s->filter = &job->filters[s->which];
+    if (s->filter->n_items == 0)
+        return 0;
+    if (asprintf(&path, "%s/filtered_%s.log", attempt_dir, stream_names[s->which]) < 0) {
+        path = NULL;
+        return -ENOMEM;
+    }
+    s->filtered = open_log(path, O_WRONLY | O_CREAT | O_APPEND);
+    return s->filtered < 0 ? s->filtered : 0;
+}
+
+/* The worker's end in *ret_fd; with a stream (not NULL) crun's own in there. */
+static int open_file(struct output_stream *s, const struct job *job, const char *attempt_dir, int local_rank,
+                     int which, int *ret_fd)
+{
+    _cleanup_free_ char *path = NULL;
+    int fd;
+
+    if (asprintf(&path, "%s/%d/%s.log", attempt_dir, local_rank, stream_names[which]) < 0) {
+        path = NULL;
+        return -ENOMEM;
+    }
+    fd = open_log(path, O_WRONLY | O_CREAT | O_APPEND | O_TRUNC);
+    if (fd < 0)
+        return fd;
+    int r = 0;
+    if (s) {
+        s->file = open_log(path, O_RDONLY);
+        r = s->file < 0 ? s->file : open_filtered(s, job, attempt_dir);
+    }
+    if (r)
+        (void)close(fd); /* nothing has been written */
+    else
+        *ret_fd = fd;
+    return r;
+}
+
+static int open_pipe(struct output_stream *s, int *ret_fd)
+{
+    int fds[2];
+
+    if (pipe2(fds, O_CLOEXEC) < 0)
+        return -errno;
+    (void)fcntl(fds[0], F_SETPIPE_SZ, PIPE_SIZE); /* a smaller one works as well */
+    s->pipe = fds[0];
+    if (fcntl(fds[0], F_SETFL, O_NONBLOCK) < 0) {
+        int r = -errno;
+        (void)close(fds[1]);
+        return r;
+    }
+    *ret_fd = fds[1];
+    return 0;
+}
+
+static int open_shown(const struct job *job, char *const *environment, const char *attempt_dir,
+                      int local_rank, int which, int *ret_fd, struct output_stream **ret_stream)
+{
+    struct output_stream *s = new_stream(local_rank, which);
+
+    if (!s)
+        return -ENOMEM;
+    int r = make_prefixes(s, job, environment);
+    if (!r)
+        r = attempt_dir ? open_file(s, job, attempt_dir, local_rank, which, ret_fd) : open_pipe(s, ret_fd);
+    if (r)
+        output_stream_free(s);
+    else
+        *ret_stream = s;
+    return r;
+}
+
+int output_stream_open(const struct job *job, char *const *environment, const char *attempt_dir,
+                       int local_rank, int which, int *ret_fd, struct output_stream **ret_stream)
+{
+    int bit = which == 0 ? JOB_STDOUT : JOB_STDERR;
+    bool is_listed = !job->listed || job->listed[local_rank];
+    bool has_file = attempt_dir && ((job->redirects[local_rank] | job->tees[local_rank]) & bit);
+
+    *ret_stream = NULL;
+    if ((job->tees[local_rank] & bit) && is_listed)
+        return open_shown(job, environment, attempt_dir, local_rank, which, ret_fd, ret_stream);
+    if (has_file)
+        return open_file(NULL, job, attempt_dir, local_rank, which, ret_fd);
+    if (is_listed)
+        return 0;
+    *ret_fd = open("/dev/null", O_WRONLY | O_CLOEXEC);
+    return *ret_fd < 0 ? -errno : 0;
+}
