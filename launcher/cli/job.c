@@ -95,7 +95,7 @@ static int fit_timeout_into_grace(struct job_builder *b, bool is_chosen)
     int max = scheduler_grace_timeout_max(&grace);
     if (b->job->shutdown_timeout_s <= max || (is_chosen && !grace.is_certain))
         return 0;
-    if (is_chosen)
+    if (is_chosen || grace.is_certain)
         strbuf_add(&b->warnings,
                    "crun: a shutdown timeout of %d s does not fit into %s (%d s); %d s are used\n",
                    b->job->shutdown_timeout_s, grace.source, grace.seconds, max);

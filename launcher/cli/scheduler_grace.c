@@ -56,5 +56,7 @@ int scheduler_grace_timeout_max(const struct scheduler_grace *grace)
 {
     if (grace->seconds == 0)
         return INT_MAX;
-    return grace->seconds > GRACE_RESERVE_S ? grace->seconds - GRACE_RESERVE_S : 0;
+    int reserve = grace->seconds / 3 < GRACE_RESERVE_MAX_S ? grace->seconds / 3 : GRACE_RESERVE_MAX_S;
+    int max = grace->seconds - (reserve > 0 ? reserve : 1);
+    return max > 0 ? max : 1;
 }

@@ -8,7 +8,7 @@
 #include <stdbool.h>
 
 enum {
-    GRACE_RESERVE_S = 5, /* for what follows the shutdown timeout: kill, report, exit */
+    GRACE_RESERVE_MAX_S = 5, /* for what follows the shutdown timeout: kill, report, exit */
 };
 
 struct scheduler_grace {
@@ -25,5 +25,6 @@ enum { GRACE_E_BAD = 1 }; /* CRUN_GRACE_SECONDS is not a number of seconds */
  */
 int scheduler_grace_find(char *const *environment, const char *slurm_conf, struct scheduler_grace *ret);
 
-/* The longest shutdown timeout that fits. */
+/* The longest shutdown timeout that fits: a third of the grace, at most GRACE_RESERVE_MAX_S, is kept for what follows it.
+ * At least 1 s, so that workers are never killed in the moment in which they are asked to end. */
 int scheduler_grace_timeout_max(const struct scheduler_grace *grace);

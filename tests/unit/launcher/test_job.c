@@ -321,7 +321,7 @@ static void test_warnings(void **state)
          "UNINTERRUPTIBLE_STATE_TIMEOUT=5 has no effect"},
         {{{"x"}, {"TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT=0"}}, NULL},
         {{{"--shutdown-timeout=60", "x"}, {"CRUN_GRACE_SECONDS=40"}}, "(40 s); 35 s are used"},
-        {{{"x"}, {"CRUN_GRACE_SECONDS=20"}}, NULL},
+        {{{"x"}, {"CRUN_GRACE_SECONDS=20"}}, "(20 s); 15 s are used"},
         {{{"--shutdown-timeout=60", "x"}, {"KUBERNETES_SERVICE_HOST=10.0.0.1"}}, NULL},
     };
 
@@ -367,23 +367,31 @@ static void test_timeout_fits_into_the_scheduler_s_grace(void **state)
     static const struct {
         struct conversation said;
         int timeout_s;
+        bool is_reported; /* that it is shorter than it would be outside the scheduler */
     } cases[] = {
-        {{{"x"}, {"SLURM_JOB_ID=1"}}, 25},
-        {{{"x"}, {"KUBERNETES_SERVICE_HOST=10.0.0.1"}}, 25},
-        {{{"x"}, {"CRUN_GRACE_SECONDS=90"}}, 30},
-        {{{"x"}, {"CRUN_GRACE_SECONDS=12", "SLURM_JOB_ID=1"}}, 7},
-        {{{"x"}, {"CRUN_GRACE_SECONDS=3"}}, 0},
-        {{{"--shutdown-timeout=28", "x"}, {"SLURM_JOB_ID=1"}}, 28},
-        {{{"--shutdown-timeout=28", "x"}, {"CRUN_GRACE_SECONDS=30"}}, 25},
-        {{{"--shutdown-timeout=8", "x"}, {"CRUN_GRACE_SECONDS=30"}}, 8},
-        {{{"x"}, {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT=50", "CRUN_GRACE_SECONDS=30"}}, 25},
+        {{{"x"}, {"SLURM_JOB_ID=1"}}, 25, false},
+        {{{"x"}, {"KUBERNETES_SERVICE_HOST=10.0.0.1"}}, 25, false},
+        {{{"x"}, {"CRUN_GRACE_SECONDS=90"}}, 30, false},
+        {{{"x"}, {"CRUN_GRACE_SECONDS=12", "SLURM_JOB_ID=1"}}, 8, true},
+        {{{"x"}, {"CRUN_GRACE_SECONDS=15"}}, 10, true},
+        {{{"x"}, {"CRUN_GRACE_SECONDS=5"}}, 4, true},
+        {{{"x"}, {"CRUN_GRACE_SECONDS=3"}}, 2, true},
+        {{{"x"}, {"CRUN_GRACE_SECONDS=2"}}, 1, true},
+        {{{"x"}, {"CRUN_GRACE_SECONDS=1"}}, 1, true},
+        {{{"--shutdown-timeout=28", "x"}, {"SLURM_JOB_ID=1"}}, 28, false},
+        {{{"--shutdown-timeout=28", "x"}, {"CRUN_GRACE_SECONDS=30"}}, 25, true},
+        {{{"--shutdown-timeout=8", "x"}, {"CRUN_GRACE_SECONDS=30"}}, 8, false},
+        {{{"x"}, {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT=50", "CRUN_GRACE_SECONDS=30"}}, 25, true},
     };
 
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
         struct outcome o;
         hold(&cases[i].said, &o);
-        if (o.result != 0 || o.job.shutdown_timeout_s != cases[i].timeout_s)
-            fail_msg("case %zu: %d s", i, o.job.shutdown_timeout_s);
+        bool is_reported = o.warnings && strstr(o.warnings, "does not fit into CRUN_GRACE_SECONDS");
+        if (o.result != 0 || o.job.shutdown_timeout_s != cases[i].timeout_s ||
+            is_reported != cases[i].is_reported)
+            fail_msg("case %zu: %d s, %s", i, o.job.shutdown_timeout_s,
+                     o.warnings ? o.warnings : "no warning");
         part(&o);
     }
 }
