@@ -834,6 +834,19 @@ static bool say_in_order(void *data, const char *lines)
     return output_say(a->output, lines);
 }
 
+/* A temporary folder stays when the user asked for the files in it, or has to know why the job failed. */
+static void end_logs(const struct agent *a)
+{
+    const struct job *job = a->config->job;
+
+    if (!job_has_logs(job) && (a->exit_code == 0 || !a->outcome.has_files))
+        logs_remove_temporary(&a->logs);
+    else
+        logs_remove_empty(&a->logs);
+    if (a->logs.is_temporary && a->logs.run && a->exit_code == 0 && job_hides_output(job))
+        log_line("the workers' output is in %s", a->logs.run);
+}
+
 int agent_run(const struct agent_config *config)
 {
     struct agent a;
@@ -852,8 +865,7 @@ int agent_run(const struct agent_config *config)
     (void)uv_loop_close(&a.loop);          /* nothing is open any more */
     log_redirect(NULL, NULL);
     events_destroy(a.events);
-    if (a.exit_code == 0 || !a.outcome.has_files)
-        logs_remove_temporary(&a.logs);
+    end_logs(&a);
     output_destroy(a.output);
     group_finish(&a.group);
     worker_memory_finish(&a.worker_memory);

@@ -332,7 +332,10 @@ static int begin_attempt(struct generation *g)
         log_line(
             "cannot create the folders for error files under %s: %s; choose another place with --log-dir or "
             "TMPDIR",
-            logs->run ? logs->run : logs->base, strerror(-r));
+            logs->run    ? logs->run
+            : logs->base ? logs->base
+                         : "the folder for temporary files",
+            strerror(-r));
         return r;
     }
     free(g->attempt_dir);

@@ -239,6 +239,14 @@ bool job_has_logs(const struct job *job)
     return false;
 }
 
+bool job_hides_output(const struct job *job)
+{
+    for (int i = 0; i < job->n_workers; i++)
+        if (job->redirects[i] & ~job->tees[i])
+            return true;
+    return false;
+}
+
 /* A comma separated list of local ranks. */
 static int take_listed_ranks(struct job_builder *b)
 {

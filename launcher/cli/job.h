@@ -112,5 +112,8 @@ void job_finish(struct job *job);
  */
 bool job_parse_streams(const char *text, uint8_t *map, int n_workers);
 
-/* Whether any output of any worker goes through crun or into files. */
+/* Whether any output of any worker goes into files (-r, -t). */
 bool job_has_logs(const struct job *job);
+
+/* Whether some of it is in files only (-r without -t). */
+bool job_hides_output(const struct job *job);

@@ -1,7 +1,7 @@
 #include "launcher/output/logs_os.h"
 
+#include <dirent.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,19 +17,30 @@ static const char *const worker_files[] = {"error.json", "stdout.log", "stderr.l
 /* And into the folder above. */
 static const char *const attempt_files[] = {"filtered_stdout.log", "filtered_stderr.log"};
 
+/* Workers may change their working directory, so their paths are absolute. Malloc'ed, or NULL with errno set. */
+static char *absolute_path(const char *path)
+{
+    char *absolute = NULL;
+
+    if (*path == '/')
+        return strdup(path);
+    _cleanup_free_ char *here = getcwd(NULL, 0);
+    if (here && asprintf(&absolute, "%s/%s", strcmp(here, "/") == 0 ? "" : here, path) < 0)
+        absolute = NULL;
+    return absolute;
+}
+
 int logs_init(struct logs *logs, const char *log_dir, char *const *environment, int n_workers)
 {
-    const char *tmp = envp_get(environment, "TMPDIR");
-
     *logs = (struct logs){.n_workers = n_workers};
     if (log_dir && strcmp(log_dir, "/dev/null") == 0)
         return 0;
+    logs->is_temporary = !log_dir;
     if (log_dir)
-        logs->base = strdup(log_dir);
-    else if (asprintf(&logs->base, "%s/torchelastic_XXXXXX", tmp && *tmp ? tmp : "/tmp") < 0)
-        logs->base = NULL;
-    logs->temporary = !log_dir;
-    return logs->base ? 0 : -ENOMEM;
+        logs->base = absolute_path(log_dir);
+    else
+        logs->environment = environment;
+    return log_dir && !logs->base ? -errno : 0;
 }
 
 void logs_finish(struct logs *logs)
@@ -62,15 +73,41 @@ static int make_folders(const char *path)
                                                                                : -error;
 }
 
+/* Creates the temporary LOG_DIR in the first folder that takes it, in the order in which Python looks for one. */
+static int make_temporary(struct logs *logs)
+{
+    const char *folders[] = {envp_get(logs->environment, "TMPDIR"),
+                             envp_get(logs->environment, "TEMP"),
+                             envp_get(logs->environment, "TMP"),
+                             "/tmp",
+                             "/var/tmp",
+                             "/usr/tmp",
+                             "."};
+    int first_error = 0;
+
+    for (size_t i = 0; i < ARRAY_SIZE(folders); i++) {
+        _cleanup_free_ char *folder = folders[i] && *folders[i] ? absolute_path(folders[i]) : NULL;
+        char *base = NULL;
+
+        if (!folder)
+            continue;
+        if (asprintf(&base, "%s/torchelastic_XXXXXX", folder) < 0)
+            return -ENOMEM;
+        if (mkdtemp(base)) {
+            logs->base = base;
+            return 0;
+        }
+        first_error = first_error ? first_error : -errno;
+        free(base);
+    }
+    return first_error ? first_error : -ENOENT;
+}
+
 static int begin_run(struct logs *logs, const char *run_id)
 {
     char *run = NULL;
 
-    if (logs->temporary && !mkdtemp(logs->base)) {
-        logs->temporary = false; /* nothing was made, so nothing is to be removed */
-        return -errno;
-    }
-    int r = logs->temporary ? 0 : make_folders(logs->base);
+    int r = logs->base ? make_folders(logs->base) : make_temporary(logs);
     if (r)
         return r;
     if (asprintf(&run, "%s/%s_XXXXXX", logs->base, run_id) < 0)
@@ -107,79 +144,66 @@ int logs_begin_attempt(struct logs *logs, const char *run_id, int attempt, char 
 {
     _cleanup_free_ char *dir = NULL;
 
-    if (!logs->base) {
-        *ret_dir = NULL;
+    *ret_dir = NULL;
+    if (!logs->base && !logs->is_temporary)
         return 0;
-    }
     int r = logs->run ? 0 : begin_run(logs, run_id);
     if (r)
         return r;
     if (asprintf(&dir, "%s/attempt_%d", logs->run, attempt) < 0)
         return -ENOMEM;
     r = make_attempt(logs, dir);
-    logs->n_attempts = attempt + 1;
-    if (r)
-        return r;
-    *ret_dir = steal_ptr(dir);
-    return 0;
+    if (!r)
+        *ret_dir = steal_ptr(dir);
+    return r;
 }
 
-/* Failures below are ignored: what cannot be removed stays, and a job that went well does not fail by it. */
-static void remove_attempt(const struct logs *logs, int attempt)
+/* ---- removing: what cannot be removed stays, and a job that went well does not fail by it ---- */
+
+/* Files that crun and error handlers make; without `files` the folders only, where they are empty. */
+static void remove_attempt(const struct logs *logs, const char *attempt, bool files)
 {
     char path[4096];
 
     for (int i = 0; i < logs->n_workers; i++) {
-        (void)snprintf(path, sizeof(path), "%s/attempt_%d/%d", logs->run, attempt, i);
-        if (rmdir(path) == 0 || errno != ENOTEMPTY)
-            continue;
-        for (size_t f = 0; f < ARRAY_SIZE(worker_files); f++) {
-            (void)snprintf(path, sizeof(path), "%s/attempt_%d/%d/%s", logs->run, attempt, i, worker_files[f]);
+        for (size_t f = 0; files && f < ARRAY_SIZE(worker_files); f++) {
+            (void)snprintf(path, sizeof(path), "%s/%s/%d/%s", logs->run, attempt, i, worker_files[f]);
             (void)unlink(path);
         }
-        (void)snprintf(path, sizeof(path), "%s/attempt_%d/%d", logs->run, attempt, i);
+        (void)snprintf(path, sizeof(path), "%s/%s/%d", logs->run, attempt, i);
         (void)rmdir(path);
     }
-    for (size_t f = 0; f < ARRAY_SIZE(attempt_files); f++) {
-        (void)snprintf(path, sizeof(path), "%s/attempt_%d/%s", logs->run, attempt, attempt_files[f]);
+    for (size_t f = 0; files && f < ARRAY_SIZE(attempt_files); f++) {
+        (void)snprintf(path, sizeof(path), "%s/%s/%s", logs->run, attempt, attempt_files[f]);
         (void)unlink(path);
     }
-    (void)snprintf(path, sizeof(path), "%s/attempt_%d", logs->run, attempt);
+    (void)snprintf(path, sizeof(path), "%s/%s", logs->run, attempt);
     (void)rmdir(path);
 }
 
-void logs_remove_temporary(struct logs *logs)
+/* Goes by what is in the folder: the numbers of generations have gaps, and may be large. */
+static void remove_tree(const struct logs *logs, bool files)
 {
-    if (!logs->temporary)
+    const struct dirent *entry;
+
+    if (!logs->is_temporary || !logs->run)
         return;
-    for (int i = 0; logs->run && i < logs->n_attempts; i++)
-        remove_attempt(logs, i);
-    if (logs->run) {
-        (void)rmdir(logs->run);
-        (void)rmdir(logs->base);
-    }
+    DIR *folder = opendir(logs->run);
+    while (folder && (entry = readdir(folder)))
+        if (strncmp(entry->d_name, "attempt_", strlen("attempt_")) == 0)
+            remove_attempt(logs, entry->d_name, files);
+    if (folder)
+        (void)closedir(folder); /* only read from */
+    (void)rmdir(logs->run);
+    (void)rmdir(logs->base);
 }
 
-/* Whether it was there. As above, what cannot be removed stays. */
-static bool remove_empty_attempt(const struct logs *logs, int attempt)
+void logs_remove_temporary(const struct logs *logs)
 {
-    char path[4096];
-
-    for (int i = 0; i < logs->n_workers; i++) {
-        (void)snprintf(path, sizeof(path), "%s/attempt_%d/%d", logs->run, attempt, i);
-        (void)rmdir(path);
-    }
-    (void)snprintf(path, sizeof(path), "%s/attempt_%d", logs->run, attempt);
-    return rmdir(path) == 0 || errno == ENOTEMPTY;
+    remove_tree(logs, true);
 }
 
 void logs_remove_empty(const struct logs *logs)
 {
-    if (!logs->temporary || !logs->run)
-        return;
-    /* There may be more of them than this copy of the struct knows of. */
-    for (int i = 0; remove_empty_attempt(logs, i) || i < logs->n_attempts; i++)
-        continue;
-    (void)rmdir(logs->run);
-    (void)rmdir(logs->base);
+    remove_tree(logs, false);
 }

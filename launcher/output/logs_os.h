@@ -3,21 +3,22 @@
 /*
  * The folders of a job's logs and error files, laid out as torchrun does:
  *   LOG_DIR/RUN_ID_RANDOM/attempt_N/LOCAL_RANK/{stdout.log,stderr.log,error.json}
- * Without --log-dir, LOG_DIR is $TMPDIR/torchelastic_RANDOM, removed after success. Touches files only.
+ * Without --log-dir, LOG_DIR is torchelastic_RANDOM in the folder for temporary files, which is looked for as Python
+ * does. All paths are absolute. Touches files only.
  */
 
 #include <stdbool.h>
 #include <stddef.h>
 
 struct logs {
-    char *base;     /* LOG_DIR; NULL: no files at all */
-    char *run;      /* LOG_DIR/RUN_ID_RANDOM; NULL until the first attempt */
-    bool temporary; /* base is ours as well */
-    int n_attempts;
+    char *base;               /* LOG_DIR; NULL: no files at all, or temporary and not made yet */
+    char *run;                /* LOG_DIR/RUN_ID_RANDOM; NULL until the first attempt */
+    bool is_temporary;        /* base is crun's as well */
+    char *const *environment; /* borrowed, for a temporary base */
     int n_workers;
 };
 
-/* log_dir: of the option, or NULL; environment: for TMPDIR. Returns 0 or -errno; nothing is created yet. */
+/* log_dir: of the option, or NULL; environment must live as long. Returns 0 or -errno; nothing is created yet. */
 int logs_init(struct logs *logs, const char *log_dir, char *const *environment, int n_workers);
 void logs_finish(struct logs *logs);
 
@@ -26,8 +27,7 @@ void logs_finish(struct logs *logs);
 int logs_begin_attempt(struct logs *logs, const char *run_id, int attempt, char **ret_dir);
 
 /* Removes a temporary tree, with the files crun and error handlers put there and nothing else. */
-void logs_remove_temporary(struct logs *logs);
+void logs_remove_temporary(const struct logs *logs);
 
-/* For the guardian, when crun is gone: of a temporary tree, the folders in which nobody has left anything. Allocates
- * nothing. */
+/* Removes the folders of a temporary tree that are empty; also called by the guardian when crun was killed. */
 void logs_remove_empty(const struct logs *logs);

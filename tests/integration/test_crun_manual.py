@@ -6,7 +6,7 @@ import subprocess
 import jobs
 
 PAGE = (jobs.ROOT / "man" / "crun.1").read_text()
-SOURCES = "\n".join(path.read_text() for path in sorted((jobs.ROOT / "launcher").glob("*.c")))
+SOURCES = "\n".join(path.read_text() for path in sorted((jobs.ROOT / "launcher").rglob("*.c")))
 
 
 def section(name):
@@ -25,7 +25,7 @@ def test_every_option():
 
 
 def test_every_option_without_pet_is_said_so():
-    table = (jobs.ROOT / "launcher" / "options_table.c").read_text()
+    table = (jobs.ROOT / "launcher" / "cli" / "options_table.c").read_text()
     for entry in re.split(r"\n    \[OPTION_", table)[1:]:
         name = re.search(r'\.name = "([a-z-]+)"', entry).group(1)
         if name in ("help", "version"):
@@ -36,7 +36,7 @@ def test_every_option_without_pet_is_said_so():
 
 
 def test_every_variable():
-    read = set(re.findall(r'(?:getenv|environment_get)\([^"()]*(?:\([^()]*\))?[^"()]*"([A-Z_0-9]+)"\)', SOURCES))
+    read = set(re.findall(r'(?:getenv|envp_get)\([^"()]*(?:\([^()]*\))?[^"()]*"([A-Z_0-9]+)"\)', SOURCES))
     set_ = set(re.findall(r'strlist_add\(out, "([A-Z_0-9]+)=', SOURCES))
     assert {"NO_COLOR", "TMPDIR", "CRUN_GRACE_SECONDS"} <= read and {"RANK", "MASTER_PORT"} <= set_
     for name in sorted(read | set_):

@@ -4,6 +4,7 @@ import os
 import pathlib
 import pty
 import select
+import shutil
 import signal
 import subprocess
 import threading
@@ -87,11 +88,37 @@ def test_without_log_files():
 
 
 def test_temporary_logs(tmp_path):
+    """Kept where the user asked for files, with a line that names them when they hold the only copy of the output."""
     where = {"TMPDIR": str(tmp_path)}
-    assert crun("-r3", "--no-python", "sh", "-c", SAY, environment=where).returncode == 0
+    assert crun("--no-python", "sh", "-c", SAY, environment=where).returncode == 0
     assert os.listdir(tmp_path) == []
+    p = crun("-r3", "--no-python", "sh", "-c", SAY, environment=where)
+    assert p.returncode == 0 and f"crun: the workers' output is in {tmp_path}/torchelastic_" in p.stderr
+    assert logs(next(tmp_path.iterdir())) == {"attempt_0/0/stdout.log": "out 0\n", "attempt_0/0/stderr.log": "err 0\n"}
+    shutil.rmtree(next(tmp_path.iterdir()))
+    p = crun("-t1", "--no-python", "echo", "x", environment=where)
+    assert p.returncode == 0 and p.stderr == "" and logs(next(tmp_path.iterdir())) == {"attempt_0/0/stdout.log": "x\n"}
     p = crun("-r3", "--no-python", "sh", "-c", "echo the reason >&2; exit 1", environment=where)
     assert p.returncode == 1 and "crun:   | the reason\n" in p.stderr and f"kept in {tmp_path}" in p.stderr
+
+
+@pytest.mark.parametrize("environment, folder", [({"TMPDIR": "/nowhere", "TEMP": "HERE"}, "HERE"), ({"TMPDIR": "", "TMP": "HERE"}, "HERE"),
+                                                 ({"TMPDIR": "/nowhere", "TEMP": "/dev/null", "TMP": "/proc"}, "/tmp")])
+def test_folder_for_temporary_files(tmp_path, environment, folder):
+    """As Python looks for one: a TMPDIR that only the first node has does not stop the others."""
+    p = crun("--no-python", "sh", "-c", "echo $TORCHELASTIC_ERROR_FILE",
+             environment={name: value.replace("HERE", str(tmp_path)) for name, value in environment.items()})
+    assert p.returncode == 0, p.stderr
+    assert p.stdout.startswith(folder.replace("HERE", str(tmp_path)) + "/torchelastic_")
+
+
+def test_relative_log_dir(tmp_path):
+    """A worker that changes its working directory still finds its error file, and the report names whole paths."""
+    error = '{"message": {"message": "boom", "extraInfo": {"py_callstack": "the traceback", "timestamp": "1"}}}'
+    p = crun("--log-dir=logs", "-r2", "--no-python", "sh", "-c", f"cd /; echo '{error}' > $TORCHELASTIC_ERROR_FILE; exit 1",
+             cwd=tmp_path)
+    assert p.returncode == 1 and "traceback : the traceback" in p.stderr
+    assert f"error_file: {tmp_path}/logs/" in p.stderr and f"are kept in {tmp_path}/logs/" in p.stderr
 
 
 def test_report_comes_after_the_output():
@@ -120,8 +147,9 @@ def test_colours_on_a_terminal_only():
 
 
 def memory_is_crun_s():
-    """False when AddressSanitizer's own memory would be counted."""
-    return b"__asan_init" not in pathlib.Path(jobs.crun()).read_bytes()
+    """False when a sanitizer's own memory would be counted."""
+    program = pathlib.Path(jobs.crun()).read_bytes()
+    return b"__asan_init" not in program and b"__tsan_init" not in program
 
 
 def test_much_output():
@@ -226,7 +254,7 @@ def test_disk_that_hangs(tmp_path, option):
     """While the disk of the log files hangs, crun obeys a signal: SIGTERM reaches the worker, and crun ends."""
     slow_disk = jobs.build_folder() / "tests" / "fakes" / "libslow_disk.so"
     if not memory_is_crun_s():
-        pytest.skip("AddressSanitizer has to be the first library that is loaded")
+        pytest.skip("a sanitizer has to be the first library that is loaded")
     logs_folder = tmp_path / "logs"
     worker = f"trap 'touch {tmp_path}/asked; exit 0' TERM; echo begin; touch {tmp_path}/begun; while :; do sleep 0.1; echo x; done"
     p = subprocess.Popen([jobs.crun(), "--standalone", option, f"--log-dir={logs_folder}", "--no-python",
