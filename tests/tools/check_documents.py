@@ -5,6 +5,7 @@
  - A code span that begins with a folder of the tree and a slash is a file or folder there, or a file without its
    suffix; * stands for any text.
  - `path/file.c:function` names a function that the file defines (a declaration in a header, a def in Python).
+ - A name that begins with test_, fuzz_ or kernel_ is one of the tests.
  - Commands in sh blocks that begin with tests/ or .ci/ are executable files.
 
 Documents that live beside their code (worker-runtime/README.md, tests/README.md) may name paths from their folder.
@@ -20,6 +21,7 @@ from tree import ROOT, files
 SPAN = re.compile(r"`([^`\n]+)`")
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 PATH = re.compile(r"^(?:base|proto|rendezvous|launcher|worker-runtime|tests|man|docs|python|packaging|\.ci|\.github)/[\w.*/{},+-]*$")
+TEST = re.compile(r"^(?:test|fuzz|kernel)_[\w*]+(?:\.py)?$")   # a test by its name alone
 FUNCTION = re.compile(r"^([\w./-]+\.(?:c|h|cu|cuh|py)):(\w+)(?:\(\))?$")
 
 
@@ -70,6 +72,9 @@ def faults(document):
         if function:
             if not defines(*function.groups(), base):
                 yield f"`{span}`: no such function"
+        elif TEST.match(span) and not (glob.glob(str(ROOT / "tests" / "**" / span), recursive=True) or
+                                       glob.glob(str(ROOT / "tests" / "**" / f"{span}.*"), recursive=True)):
+            yield f"`{span}`: no such test"
         elif PATH.match(span) and not span.startswith("build") and not exists(span.split(" ")[0], base):
             yield f"`{span}`: no such path"
     for block in re.findall(r"^```sh\n(.*?)^```", text, re.M | re.S):

@@ -10,7 +10,8 @@ SOURCE = (".c", ".h", ".cu", ".cuh")
 
 def files():
     """Paths below ROOT, relative, sorted."""
-    listed = subprocess.run(["git", "-C", str(ROOT), "ls-files", "-z"], stdout=subprocess.PIPE,
+    listed = subprocess.run(["git", "-C", str(ROOT), "ls-files", "-z", "--cached", "--others",
+                             "--exclude-standard"], stdout=subprocess.PIPE,
                             stderr=subprocess.DEVNULL, text=True)
     if listed.returncode == 0:
         return sorted(p for p in listed.stdout.split("\0") if p and (ROOT / p).is_file())
