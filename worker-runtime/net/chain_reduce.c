@@ -26,7 +26,7 @@ enum {
     SEND_MAX = 256 * 1024, /* at once: do not keep the other direction waiting */
 };
 
-static_assert(STREAM_RING % BLOCK == 0, "blocks do not wrap");
+static_assert(STREAM_RING % sizeof(double) == 0, "elements do not wrap");
 
 struct state {
     struct chain_stream *s;
@@ -106,22 +106,32 @@ static int receive_up(struct state *st)
                 &st->came);
 }
 
-/* Bytes that can be combined now: a whole block, or what is left. */
+/* Bytes at `combined` that could be combined: room on the first host, what came on the others. */
 static size_t combinable(const struct state *st)
 {
-    size_t n = min_size(BLOCK, st->n_up - st->combined);
+    size_t n = is_first(st) ? STREAM_RING - (st->combined - st->went) : st->came - st->combined;
 
-    if (st->direct || n == 0)
+    if (st->direct)
         return 0;
-    if (is_first(st))
-        return STREAM_RING - (st->combined - st->went) >= n ? n : 0;
-    return st->came - st->combined >= n ? n : 0;
+    n = min_size(stretch(st->combined, n), min_size(BLOCK, st->n_up - st->combined));
+    return n / st->partial * st->partial;
 }
 
-static void combine(struct state *st)
+/*
+ * Whole blocks while they come: the fixed cost of a block is paid once. When nothing else can be moved (`any`), whatever
+ * there is: the host before may be one that sends the next bytes only after it has the result of these.
+ */
+static size_t next_block(const struct state *st, bool any)
+{
+    size_t n = st->arrays ? combinable(st) : 0, end = st->combined + n;
+
+    return any || n == BLOCK || end == st->n_up || end % STREAM_RING == 0 ? n : 0;
+}
+
+static void combine(struct state *st, bool any)
 {
     const struct stream_arrays *a = st->arrays;
-    size_t n = combinable(st), begin, end;
+    size_t n = next_block(st, any), begin, end;
     uint8_t *at;
 
     if (n == 0)
@@ -190,12 +200,12 @@ static bool is_done(const struct state *st)
     return st->copied == st->n_down && (is_first(st) || st->passed == st->n_down);
 }
 
-static int step(struct state *st)
+static int step(struct state *st, bool any)
 {
     int r = receive_up(st);
 
     if (r == 0) {
-        combine(st);
+        combine(st, any);
         r = send_up(st);
     }
     if (r == 0)
@@ -236,7 +246,9 @@ static int run(struct state *st)
     st->s->failed_fd = -1;
     while (r == 0 && !is_done(st)) {
         st->moved = false;
-        r = step(st);
+        r = step(st, false);
+        if (r == 0 && !st->moved)
+            r = step(st, true);
         if (r == 0 && !st->moved)
             r = wait_for_sockets(st);
     }

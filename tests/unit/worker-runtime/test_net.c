@@ -201,7 +201,7 @@ static void tables_come_together(void **state)
 
 /* ------------------------------------------------------------------ arithmetic in steps */
 
-enum { RANKS = 5, COUNT = 5003 };
+enum { RANKS = 5, COUNT = 20011 };
 
 /* What reduce() makes of all of them at once. */
 static void expect_all(enum crw_dtype dtype, enum crw_op op, uint8_t data[RANKS][COUNT * 8],
@@ -246,23 +246,20 @@ static void steps_make_the_same_bits(void **state)
 struct member {
     pthread_t thread;
     int before, after, first, n; /* ranks */
+    size_t piece;                /* elements that are reduced at once, the next ones after their result */
     enum crw_dtype dtype;
     enum crw_op op;
     int result;
 };
 
-static void *be_member(void *arg)
+static int reduce_piece(const struct member *m, struct stream *s, size_t first, size_t count)
 {
-    struct member *m = arg;
-    const struct net_wait wait = {.interrupt_fd = -1, .timeout_ms = 60000};
-    struct chain_stream s = {
-        .wait = &wait, .before = m->before, .after = m->after, .ring = aligned_alloc(64, STREAM_RING)};
     void *arrays[RANKS];
     struct stream_arrays a = {
         .dtype = m->dtype,
         .op = m->op,
         .n_ranks = RANKS,
-        .count = COUNT,
+        .count = count,
         .n_sources = m->n,
         .n_targets = m->n,
         .sources = (const void *const *)arrays,
@@ -270,14 +267,26 @@ static void *be_member(void *arg)
     };
 
     for (int i = 0; i < m->n; i++)
-        arrays[i] = data[m->first + i];
-    m->result = stream_reduce(&s, &a);
+        arrays[i] = data[m->first + i] + first * reduce_element_size(m->dtype);
+    return stream_reduce(s, &a);
+}
+
+static void *be_member(void *arg)
+{
+    struct member *m = arg;
+    const struct net_wait wait = {.interrupt_fd = -1, .timeout_ms = 20000};
+    struct stream s = {
+        .wait = &wait, .before = m->before, .after = m->after, .ring = aligned_alloc(64, STREAM_RING)};
+
+    for (size_t first = 0; m->result == 0 && first < COUNT; first += m->piece)
+        m->result = reduce_piece(m, &s, first, COUNT - first < m->piece ? COUNT - first : m->piece);
     free(s.ring);
     return NULL;
 }
 
-/* sizes: ranks of each host, zero-terminated. The buffers of the links are small, so that all goes in bits. */
-static void run_chain(const int *sizes, enum crw_dtype dtype, enum crw_op op)
+/* sizes: ranks of each host, zero-terminated; pieces: by host, 0: all at once. The buffers of the links are small, so
+ * that all goes in bits. */
+static void run_chain(const int *sizes, const size_t *pieces, enum crw_dtype dtype, enum crw_op op)
 {
     struct member members[RANKS];
     int n = 0, first = 0, fds[2] = {-1, -1}, small = 4096;
@@ -286,6 +295,7 @@ static void run_chain(const int *sizes, enum crw_dtype dtype, enum crw_op op)
     for (; sizes[n] > 0; first += sizes[n++]) {
         members[n] = (struct member){
             .before = fds[1], .after = -1, .first = first, .n = sizes[n], .dtype = dtype, .op = op};
+        members[n].piece = pieces[n] ? pieces[n] : COUNT;
         fds[0] = fds[1] = -1;
         if (sizes[n + 1] == 0)
             continue;
@@ -309,12 +319,25 @@ static void run_chain(const int *sizes, enum crw_dtype dtype, enum crw_op op)
 
 static void chains_make_the_bits_of_one_host(void **state)
 {
+    static const size_t all_at_once[RANKS];
     static const int shapes[][RANKS + 1] = {{5}, {4, 1}, {1, 4}, {2, 2, 1}, {1, 3, 1}, {1, 1, 1, 1, 1}};
 
     for (size_t s = 0; s < sizeof(shapes) / sizeof(shapes[0]); s++)
         for (size_t d = 0; d < sizeof(dtypes) / sizeof(dtypes[0]); d++)
             for (int op = 0; op < CRW_OP_COUNT; op++)
-                run_chain(shapes[s], dtypes[d], (enum crw_op)op);
+                run_chain(shapes[s], all_at_once, dtypes[d], (enum crw_op)op);
+}
+
+/* Hosts may differ in how much they reduce at once, down to the pieces of 32 rails, which are half a block: a host that
+ * takes everything at once must not keep a piece back until the next one comes. */
+static void hosts_may_reduce_in_different_pieces(void **state)
+{
+    static const int shape[] = {2, 1, 2, 0};
+    static const size_t pieces[][3] = {{1000, 0, 0}, {0, 1000, 0}, {8192, 0, 8192}, {24, 8192, 0}};
+
+    for (size_t i = 0; i < sizeof(pieces) / sizeof(pieces[0]); i++)
+        for (size_t d = 0; d < sizeof(dtypes) / sizeof(dtypes[0]); d++)
+            run_chain(shape, pieces[i], dtypes[d], CRW_AVG);
 }
 
 static void a_broken_chain_is_told(void **state)
@@ -366,6 +389,7 @@ int main(void)
         cmocka_unit_test(tables_come_together),
         cmocka_unit_test(steps_make_the_same_bits),
         cmocka_unit_test(chains_make_the_bits_of_one_host),
+        cmocka_unit_test(hosts_may_reduce_in_different_pieces),
         cmocka_unit_test(a_broken_chain_is_told),
         cmocka_unit_test(a_silent_chain_is_left),
     };
