@@ -107,11 +107,13 @@ static int reduce_lane(const struct inter_host_reduction *r, size_t n_bytes)
         .n_targets = s->shm->world_size,
         .count = n_bytes / reduce_element_size(r->dtype),
     };
+    int result;
 
     /* What comes in goes into this rank's own array first. */
     for (int i = 0; i < arrays.n_targets; i++)
         s->targets[i] = s->views[(s->shm->rank + i) % arrays.n_targets];
-    return span_fail(s, stream_reduce(&stream, &arrays), stream.failed_fd);
+    result = stream_reduce(&stream, &arrays); /* first: it sets failed_fd */
+    return span_fail(s, result, stream.failed_fd);
 }
 
 static const struct shm_post piece_post = {.what = (uint64_t)OP_BARRIER << SHM_WHAT_SHIFT};

@@ -49,17 +49,21 @@ int span_break(struct span *s, int r)
     return r;
 }
 
-/* Which rank is at the other end of a link. */
+/* The rank at the other end of a link; -1: fd is none of them. */
 static int rank_behind(const struct span *s, int fd)
 {
     const struct hosts *h = &s->hosts;
 
+    if (fd < 0)
+        return -1;
     for (int i = 0; i < HOSTS_ROUNDS_MAX; i++) {
         if (fd == s->links.ahead[i])
             return hosts_rank(h, hosts_ahead(h, h->host, 1 << i), 0);
         if (fd == s->links.back[i])
             return hosts_rank(h, hosts_ahead(h, h->host, -(1 << i)), 0);
     }
+    if (fd != s->after && fd != s->before)
+        return -1;
     return hosts_rank(h, hosts_ahead(h, h->host, fd == s->after ? 1 : -1), h->local);
 }
 

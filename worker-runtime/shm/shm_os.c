@@ -275,6 +275,8 @@ int shm_fail_result(const struct shm *shm, int absent)
     if (failure.kind == SHM_FAILURE_TIMEOUT)
         return crw_fail(CRW_E_PEER, "rank %d waited too long for a peer, so this group is over",
                         failure.rank);
+    if (failure.kind == SHM_FAILURE_LOST && failure.rank < 0)
+        return crw_fail(CRW_E_PEER, "a peer closed its connections, so this group is over");
     if (failure.kind == SHM_FAILURE_LOST)
         return crw_fail(CRW_E_PEER, "rank %d closed its connections, so this group is over", failure.rank);
     return crw_fail(CRW_E_PEER, "rank %d left the group while rank %d still waits for it",
