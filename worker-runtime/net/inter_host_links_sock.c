@@ -67,7 +67,9 @@ int span_init(struct span *s, struct net *net, uint32_t group, struct shm *shm, 
 
     *s = (struct span){.shm = shm, .net = net_share(net), .group = group, .world = world, .interrupt_fd = -1};
     no_links(s);
-    r = hosts_init(&s->hosts, keys, n_keys, world_size, rank);
+    r = net_add_group(net, group);
+    if (r == 0)
+        r = hosts_init(&s->hosts, keys, n_keys, world_size, rank);
     if (r == 0)
         r = begin(s);
     if (r < 0) {

@@ -6,8 +6,6 @@
  */
 
 #include "base/cleanup.h"
-#include "proto/client.h"
-#include "proto/connect_sock.h"
 #include "proto/wait_sock.h"
 #include "worker-runtime/base/error.h"
 
@@ -16,7 +14,7 @@
 #include <string.h>
 #include <unistd.h>
 
-static int result(int r, int rank, const char *what)
+static int peer_result(int r, int rank, const char *what)
 {
     switch (r) {
     case 0:
@@ -30,63 +28,126 @@ static int result(int r, int rank, const char *what)
                         "rank %d closed the connection while this rank %s it: it ended, or is not of "
                         "this job",
                         rank, what);
+    case NET_E_LEFT:
+        return crw_fail(CRW_E_PEER, "rank %d left the group before this rank %s it", rank, what);
     default:
         return crw_fail_errno(r, "this rank cannot connect to rank %d", rank);
     }
 }
 
-static int connect_to(const struct net_peer *peer, const struct net_wait *wait, int rank, int *ret_fd)
-{
-    struct sock_interrupt interrupt = {.wake_fd = wait->interrupt_fd};
-    char why[256] = "";
-    int r = sock_connect(peer->address, peer->port, &interrupt, sock_deadline_ns(wait->timeout_ms), ret_fd,
-                         why, sizeof(why));
+/* ---- connecting ---- */
 
-    switch (r) {
-    case CLIENT_E_CLOSED:
-        return crw_fail(CRW_E_PEER,
-                        "cannot connect to rank %d at %s port %u: %s; the hosts of a job must reach each "
-                        "other at the addresses that their ranks listen on (see CRUN_LOCAL_ADDR)",
-                        rank, peer->address, peer->port, why);
-    case CLIENT_E_TIMEOUT:
-        return result(NET_E_TIMEOUT, rank, "tried to reach");
-    case CLIENT_E_INTERRUPTED:
-        return result(NET_E_INTERRUPTED, rank, "connected to");
-    default:
-        return result(r, rank, "connected to");
-    }
-}
+enum {
+    ATTEMPT_MS = 5000,    /* for the network to answer */
+    RETRY_MS = 60 * 1000, /* after which a network that does not let a rank through is taken as it is */
+    RETRY_FIRST_MS = 20,
+    RETRY_LAST_MS = 1000,
+};
 
 static int greet(const struct net *n, const struct net_wait *wait, const struct net_hello *hello, int fd)
 {
     uint8_t bytes[NET_HELLO_SIZE], answer[NET_TOKEN_HALF];
+    bool left;
     int r;
 
     net_hello_encode(hello, bytes);
     r = net_send_all(wait, fd, bytes, sizeof(bytes));
     if (r == 0)
         r = net_receive_all(wait, fd, answer, sizeof(answer));
-    if (r == 0 && !net_token_equal(answer, n->token + NET_TOKEN_HALF))
-        r = NET_E_LOST;
-    return r;
+    if (r == 0 && !net_answer_decode(answer, n->token, &left))
+        return NET_E_LOST;
+    return r == 0 && left ? NET_E_LEFT : r;
+}
+
+static int min_ms(int a, int b)
+{
+    return a < b ? a : b;
+}
+
+/* The network has ATTEMPT_MS, the process at the other end all the time: it may be stopped. */
+int net_connect_once(struct net *n, const struct net_wait *wait, struct net_hello hello, int to, int *ret_fd)
+{
+    const struct net_wait attempt = {wait->interrupt_fd, min_ms(wait->timeout_ms, ATTEMPT_MS)};
+    _cleanup_close_ int fd = -1;
+    int r = net_dial(n->peers[to].address, n->peers[to].port, &attempt, &fd);
+
+    if (r == NET_E_TIMEOUT)
+        return -ETIMEDOUT;
+    if (r)
+        return r;
+    net_tune(fd);
+    net_limit_silence(fd, true);
+    hello.from = (uint32_t)n->rank;
+    hello.to = (uint32_t)to;
+    memcpy(hello.token, n->token, sizeof(hello.token));
+    r = greet(n, wait, &hello, fd);
+    if (r)
+        return r;
+    net_limit_silence(fd, hello.purpose == NET_CONTROL);
+    *ret_fd = steal_fd(&fd);
+    return 0;
+}
+
+/* Ranks listen before others learn their addresses, so a refused connection means that the rank has ended (or that the
+ * address is wrong). A closed one may have lost its slot in a burst. The rest is the network: a route, an ARP entry or an
+ * overlay that is not there yet. */
+static bool may_pass(int r)
+{
+    switch (r) {
+    case NET_E_LOST:
+    case -ECONNRESET:
+    case -ETIMEDOUT:
+    case -EHOSTUNREACH:
+    case -EHOSTDOWN:
+    case -ENETUNREACH:
+    case -ENETDOWN:
+    case -EADDRNOTAVAIL:
+    case -EAGAIN:
+        return true;
+    default:
+        return false;
+    }
+}
+
+static bool is_known_absent(struct net *n, int rank)
+{
+    bool absent;
+
+    pthread_mutex_lock(&n->lock);
+    absent = n->ended[rank] || n->left[rank];
+    pthread_mutex_unlock(&n->lock);
+    return absent;
+}
+
+static int connect_result(const struct net *n, int r, int to)
+{
+    if (r >= 0)
+        return peer_result(r, to, "connected to");
+    if (r == -ENOMEM || r == -EMFILE || r == -ENFILE || r == -ENOBUFS || r == -EINVAL)
+        return crw_fail_errno(r, "this rank cannot connect to rank %d", to);
+    return crw_fail(
+        CRW_E_PEER,
+        "cannot connect to rank %d at %s port %u: %s; the hosts of a job must reach each other at the "
+        "addresses that their ranks listen on (see CRUN_LOCAL_ADDR)",
+        to, n->peers[to].address, n->peers[to].port, strerror(-r));
 }
 
 int net_connect(struct net *n, const struct net_wait *wait, struct net_hello hello, int to, int *ret_fd)
 {
-    _cleanup_close_ int fd = -1;
-    int r = connect_to(&n->peers[to], wait, to, &fd);
+    int64_t give_up_ns = sock_deadline_ns(min_ms(wait->timeout_ms, RETRY_MS));
+    struct net_wait pause = {wait->interrupt_fd, RETRY_FIRST_MS};
+    int r = net_connect_once(n, wait, hello, to, ret_fd);
 
-    if (r != 0)
-        return r;
-    net_tune(fd);
-    hello.from = (uint32_t)n->rank;
-    hello.to = (uint32_t)to;
-    memcpy(hello.token, n->token, sizeof(hello.token));
-    r = result(greet(n, wait, &hello, fd), to, "greeted");
-    if (r == 0)
-        *ret_fd = steal_fd(&fd);
-    return r;
+    while (may_pass(r) && sock_now_ns() < give_up_ns && !is_known_absent(n, to)) {
+        int paused = net_poll(&pause, NULL, 0);
+
+        r = paused == NET_E_TIMEOUT ? net_connect_once(n, wait, hello, to, ret_fd) : paused;
+        pause.timeout_ms = min_ms(2 * pause.timeout_ms, RETRY_LAST_MS);
+    }
+    return connect_result(n, r, to);
 }
+
+/* ---- connections that other ranks made ---- */
 
 static int take_waiting(struct net *n, const struct net_hello *hello, int from)
 {
@@ -158,7 +219,7 @@ int net_claim(struct net *n, const struct net_wait *wait, struct net_hello hello
     pthread_mutex_unlock(&n->lock);
     if (r == 0)
         *ret_fd = fd;
-    return result(r, from, "waited for");
+    return peer_result(r, from, "waited for");
 }
 
 void net_forget_waiting(struct net *n, uint32_t group)

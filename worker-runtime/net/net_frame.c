@@ -88,6 +88,22 @@ bool net_token_equal(const uint8_t a[NET_TOKEN_HALF], const uint8_t b[NET_TOKEN_
     return different == 0;
 }
 
+void net_answer_encode(const uint8_t token[NET_TOKEN], bool left, uint8_t out[NET_TOKEN_HALF])
+{
+    for (int i = 0; i < NET_TOKEN_HALF; i++)
+        out[i] = (uint8_t)(token[NET_TOKEN_HALF + i] ^ (left ? 0xff : 0));
+}
+
+bool net_answer_decode(const uint8_t in[NET_TOKEN_HALF], const uint8_t token[NET_TOKEN], bool *ret_left)
+{
+    uint8_t stays[NET_TOKEN_HALF], left[NET_TOKEN_HALF];
+
+    net_answer_encode(token, false, stays);
+    net_answer_encode(token, true, left);
+    *ret_left = net_token_equal(in, left);
+    return *ret_left || net_token_equal(in, stays);
+}
+
 void net_news_encode(const struct net_news *news, uint8_t out[NET_NEWS_SIZE])
 {
     put_u32(out, news->kind);

@@ -6,7 +6,8 @@
  *
  *   hello    the first bytes of a connection: magic, version, a mark of the byte order, who wants to
  *            speak to whom for what, and the first half of the job's token
- *   answer   the other half: whoever connected knows that it is not talking to a stranger either
+ *   answer   the other half, so that the connecting rank knows that it speaks with its job; all bits of it inverted
+ *            when the rank has left the group that the hello names
  *   news     on control connections: a rank ended, or the sender leaves in order
  *
  * All fixed in size. Numbers are little-endian, except for the mark, which is the sender's own order: data
@@ -20,7 +21,7 @@
 #include <stdint.h>
 
 enum {
-    NET_VERSION = 1,
+    NET_VERSION = 2,
     NET_TOKEN_HALF = 16,
     NET_TOKEN = 2 * NET_TOKEN_HALF,
     NET_HELLO_SIZE = 56,
@@ -31,6 +32,7 @@ enum net_purpose {
     NET_CONTROL = 1, /* news, for all groups; link: nothing */
     NET_DATA,        /* a group's link: which one of those between two ranks */
     NET_MESSAGES,    /* of crw_send(), one way; link: nothing */
+    NET_PRESENCE,    /* open for as long as the accepting rank is in the group; link: nothing */
     NET_PURPOSE_COUNT
 };
 
@@ -61,6 +63,10 @@ bool net_hello_decode(const uint8_t in[NET_HELLO_SIZE], uint32_t world_size, str
 
 /* In a time that does not tell where they differ. */
 bool net_token_equal(const uint8_t a[NET_TOKEN_HALF], const uint8_t b[NET_TOKEN_HALF]);
+
+void net_answer_encode(const uint8_t token[NET_TOKEN], bool left, uint8_t out[NET_TOKEN_HALF]);
+/* False: not from a rank of this job. *ret_left: it has left the group. */
+bool net_answer_decode(const uint8_t in[NET_TOKEN_HALF], const uint8_t token[NET_TOKEN], bool *ret_left);
 
 void net_news_encode(const struct net_news *news, uint8_t out[NET_NEWS_SIZE]);
 bool net_news_decode(const uint8_t in[NET_NEWS_SIZE], uint32_t world_size, struct net_news *ret);

@@ -1,9 +1,9 @@
 #pragma once
 
 /*
- * What the files of net share: tcp_sock.c (coming to be, the end), net_thread_sock.c (what is polled), net_pending_sock.c (those
- * who come), net_gossip_sock.c (control connections), net_messages_sock.c (inboxes), net_connect_sock.c (links). Nobody else includes
- * this.
+ * What the files of net share: net_sock.c (creation and end), net_thread_sock.c (what is polled), net_pending_sock.c
+ * (accepting), net_gossip_sock.c (control connections), net_messages_sock.c (inboxes), net_presence_sock.c (which ranks
+ * have left a group), net_connect_sock.c (links). No other file includes this.
  *
  * Locks: the watch calls us with its lock held, and we take ours in it; so ours is never held when
  * we call the watch.
@@ -15,19 +15,35 @@
 #include <stdbool.h>
 #include <time.h>
 
-enum {
-    STRANGERS_MAX = 64,
-    NO_ACCEPT_MS = 100, /* after the system had no descriptor for us */
-};
+#define NS_PER_MS INT64_C(1000000)
 
-struct stranger {
+enum { NO_ACCEPT_MS = 100 }; /* after the system had no descriptor for us */
+
+struct net_pending {
     int fd; /* -1: free slot */
-    int64_t deadline_ns;
+    int64_t accepted_ns;
     uint8_t bytes[NET_HELLO_SIZE];
     size_t n;
 };
 
-struct net_control {
+/* A connection by which one rank watches that another one is in a group. */
+struct net_presence {
+    int fd;
+    uint32_t group;
+    int rank;   /* at the other end */
+    bool ours;  /* this rank watches, else it is watched */
+    bool ended; /* the thread closes it */
+    struct net_presence *next;
+};
+
+/* A group of which this rank is a member. */
+struct net_group {
+    uint32_t id;
+    struct net_group *next;
+    uint8_t left[]; /* by rank of the world: it has left this group */
+};
+
+struct control {
     int fd;
     int rank;
     bool left; /* it said goodbye: its end means nothing */
@@ -65,8 +81,9 @@ struct net {
     int listen_fd, wake_fd;
     pthread_t thread;
     bool running;
-    struct stranger strangers[STRANGERS_MAX]; /* the thread's */
-    struct pollfd *polled;                    /* the thread's */
+    struct net_pending *pending; /* the thread's */
+    int n_pending;
+    struct pollfd *polled; /* the thread's */
     size_t n_polled_max;
     int64_t no_accept_ns;
 
@@ -79,6 +96,8 @@ struct net {
     int n_came; /* control connections that others made */
     struct waiting *waiting;
     struct net_inbox *inboxes;
+    struct net_presence *presences;
+    struct net_group *groups;
     uint8_t *ended, *left; /* by rank: told already; said goodbye */
 };
 
@@ -88,10 +107,30 @@ void *net_run(void *net);
 void net_signal(int wake_fd);
 void net_forget_gone(struct net *n);
 
-/* net_pending_sock.c: the thread's. net_drop_stranger: its connection ends, the slot is free. */
+/* net_pending_sock.c. All but the first two are called by the thread only. net_pending_init(): false: no memory. */
+bool net_pending_init(struct net *n);
+void net_pending_finish(struct net *n);
 void net_accept_all(struct net *n);
-void net_read_stranger(struct net *n, struct stranger *s);
-void net_drop_stranger(struct stranger *s);
+void net_read_pending(struct net *n, struct net_pending *p);
+/* From when on another connection can be accepted; 0: now. */
+int64_t net_pending_free_ns(const struct net *n);
+/* When a pending connection has to be read again, at the latest. */
+int64_t net_pending_deadline_ns(const struct net_pending *p);
+
+/*
+ * net_presence_sock.c. Caller holds n->lock, except in net_read_presence(), which the thread calls when something came.
+ * net_keep_presence(): takes over fd; false: no memory. net_end_presences(): this rank leaves the group.
+ */
+bool net_keep_presence(struct net *n, uint32_t group, int rank, int fd, bool ours);
+bool net_watches_presence(const struct net *n, uint32_t group, int rank);
+void net_read_presence(struct net *n, struct net_presence *p);
+void net_end_presences(struct net *n, uint32_t group);
+void net_free_ended_presences(struct net *n);
+/* NULL: this rank is no member (any more). */
+struct net_group *net_find_group(const struct net *n, uint32_t id);
+void net_remove_group(struct net *n, uint32_t id);
+bool net_has_left(const struct net *n, uint32_t id, int rank);
+void net_mark_left(struct net *n, uint32_t id, int rank);
 
 /* net_gossip_sock.c. The thread: something came. With the lock: all that we are connected to hear it; a connection more, false:
  * no memory. net_tell_end: for the watch, which has its lock; a process of this host ended. */
@@ -109,6 +148,8 @@ void net_free_inbox(struct net_inbox *in);
  * claimed go. */
 bool net_keep_waiting(struct net *n, const struct net_hello *hello, int fd);
 void net_forget_waiting(struct net *n, uint32_t group);
+/* One attempt to connect, without a sentence: 0, NET_E_..., -errno. Caller does not hold n->lock. */
+int net_connect_once(struct net *n, const struct net_wait *wait, struct net_hello hello, int to, int *ret_fd);
 bool net_is_interrupted(const struct net_wait *wait);
 /* With the lock: until something has changed, or for a moment. */
 void net_wait_a_while(struct net *n, int64_t deadline_ns);

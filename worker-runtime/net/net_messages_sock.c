@@ -8,12 +8,22 @@
 
 #include "proto/wait_sock.h"
 
+#include <errno.h>
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 enum { BORROW_MIN = 128 * 1024 }; /* bytes that are worth the thread's waking up twice */
+
+/* Of the presence of a sender that has not connected so far (net_presence_sock.c). */
+enum {
+    PRESENCE_FIRST_MS = 100, /* senders that are on their way come within it */
+    PRESENCE_LAST_MS = 10 * 1000,
+    PRESENCE_ATTEMPT_MS = 1000,
+    REASON_MS =
+        500, /* a refused connection means the end of a process or of its group; the gossip knows which */
+};
 
 static size_t stretch(uint64_t position, size_t n)
 {
@@ -107,15 +117,53 @@ struct taking {
     void *over_data;
 };
 
-/* With the lock: until there is something in the inbox. */
+/* When to look after a sender that has not connected. */
+struct absence {
+    int64_t ask_ns, gone_ns; /* gone_ns: its listener is closed, and no reason came until then */
+    int pause_ms;
+};
+
+/* Caller holds the lock, which is released meanwhile: a live sender answers after a round trip. */
+static void ask_for_presence(const struct taking *t, struct absence *a)
+{
+    const struct net_wait wait = {.interrupt_fd = t->wait->interrupt_fd, .timeout_ms = PRESENCE_ATTEMPT_MS};
+    const struct net_hello hello = {.purpose = NET_PRESENCE, .group = t->group};
+    struct net *n = t->n;
+    int fd = -1, r;
+
+    pthread_mutex_unlock(&n->lock);
+    r = net_connect_once(n, &wait, hello, t->from, &fd);
+    pthread_mutex_lock(&n->lock);
+    if (r == 0 && net_keep_presence(n, t->group, t->from, fd, true))
+        net_signal(n->wake_fd);
+    else if (r == 0)
+        (void)close(fd); /* no memory: asked again later */
+    else if (r == NET_E_LEFT)
+        net_mark_left(n, t->group, t->from);
+    else if (r == -ECONNREFUSED && a->gone_ns == INT64_MAX)
+        a->gone_ns = sock_deadline_ns(REASON_MS);
+    a->ask_ns = sock_deadline_ns(a->pause_ms);
+    a->pause_ms = 2 * a->pause_ms < PRESENCE_LAST_MS ? 2 * a->pause_ms : PRESENCE_LAST_MS;
+}
+
+static int64_t min_ns(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+/* Caller holds the lock. What a rank sent before it left is in an inbox by now, since it waited for the answer to its
+ * hello. */
 static int await_bytes(const struct taking *t, struct net_inbox **ret_inbox)
 {
     struct net *n = t->n;
     int64_t deadline_ns = sock_deadline_ns(t->wait->timeout_ms);
-    const struct timespec until = net_timespec(deadline_ns);
+    struct absence absence = {sock_deadline_ns(PRESENCE_FIRST_MS), INT64_MAX, PRESENCE_FIRST_MS};
 
     for (;;) {
         struct net_inbox *in = find_inbox(n, t->group, t->from);
+        bool asks = !in && !net_watches_presence(n, t->group, t->from);
+        int64_t now_ns = sock_now_ns();
+        struct timespec until;
 
         if (in && in->came > in->taken) {
             *ret_inbox = in;
@@ -123,11 +171,16 @@ static int await_bytes(const struct taking *t, struct net_inbox **ret_inbox)
         }
         if (t->is_over(t->over_data))
             return NET_E_INTERRUPTED;
-        /* What it sent before it left comes on another connection, until that ends, too. */
-        if (in ? in->fd < 0 : n->left[t->from])
+        if (in ? in->fd < 0 : net_has_left(n, t->group, t->from) || now_ns >= absence.gone_ns)
             return NET_E_LOST;
-        if (sock_now_ns() >= deadline_ns)
+        if (now_ns >= deadline_ns)
             return NET_E_TIMEOUT;
+        if (asks && now_ns >= absence.ask_ns) {
+            ask_for_presence(t, &absence);
+            continue;
+        }
+        until =
+            net_timespec(asks ? min_ns(deadline_ns, min_ns(absence.ask_ns, absence.gone_ns)) : deadline_ns);
         (void)pthread_cond_timedwait(&n->changed, &n->lock, &until); /* looks again, whatever it was */
     }
 }
@@ -241,6 +294,8 @@ void net_forget_group(struct net *n, uint32_t group)
     for (struct net_inbox *in = n->inboxes; in; in = in->next)
         in->forgotten = in->forgotten || in->group == group;
     net_forget_waiting(n, group);
+    net_end_presences(n, group);
+    net_remove_group(n, group);
     pthread_mutex_unlock(&n->lock);
     net_signal(n->wake_fd);
 }

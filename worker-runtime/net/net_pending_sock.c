@@ -1,90 +1,156 @@
-#include "worker-runtime/net/net_impl_sock.h"
-
 /*
- * A connection counts once its hello has the token. Until then it is one of a few slots; when they are full
- * the oldest goes. It never gets an answer.
+ * Connections that were accepted and have not sent their whole hello yet (pending connections).
+ *
+ * A connection is used once its hello has the token; until then it holds one of a few slots. Whoever reaches the
+ * listener can connect, so the slots must not be a way to keep ranks out:
+ *
+ *   - No more connections are accepted than there are slots: the rest wait in the listener's backlog, where the kernel
+ *     keeps them and what they send.
+ *   - A slot is read before it is given to another connection, and only one that has been silent for EVICT_MS is. A rank
+ *     that loses its slot nevertheless, because its hello took longer, connects again (net_connect_sock.c).
+ *   - A connection without the token gets no answer.
  */
+
+#include "worker-runtime/net/net_impl_sock.h"
 
 #include "proto/wait_sock.h"
 
 #include <errno.h>
+#include <stdlib.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
-enum { STRANGER_MS = 5000 };
+enum {
+    SLOTS_MIN = 64,
+    SLOTS_MAX = 1024,
+    HELLO_MS = 5000, /* in which the whole hello has to come */
+    EVICT_MS = 200,  /* in which no other connection can take the slot: a round trip and a slow machine */
+};
 
-void net_drop_stranger(struct stranger *s)
+bool net_pending_init(struct net *n)
 {
-    (void)close(s->fd); /* a stranger's */
-    s->fd = -1;
+    n->n_pending = n->world_size < SLOTS_MAX - SLOTS_MIN ? SLOTS_MIN + n->world_size : SLOTS_MAX;
+    n->pending = calloc((size_t)n->n_pending, sizeof(*n->pending));
+    for (int i = 0; n->pending && i < n->n_pending; i++)
+        n->pending[i].fd = -1;
+    return n->pending;
 }
 
-static bool keep(struct net *n, const struct net_hello *hello, int fd)
+static void pending_drop(struct net_pending *p)
 {
-    bool kept = false;
-
-    pthread_mutex_lock(&n->lock);
-    if (hello->purpose == NET_CONTROL)
-        kept = net_keep_control(n, (int)hello->from, fd, false);
-    else if (hello->purpose == NET_MESSAGES)
-        kept = net_keep_inbox(n, hello, fd);
-    else
-        kept = net_keep_waiting(n, hello, fd);
-    pthread_cond_broadcast(&n->changed);
-    pthread_mutex_unlock(&n->lock);
-    return kept;
+    (void)close(p->fd); /* nothing of ours is on its way */
+    p->fd = -1;
 }
 
-/* The whole hello is here. */
-static void receive_stranger(struct net *n, struct stranger *s)
+void net_pending_finish(struct net *n)
+{
+    for (int i = 0; n->pending && i < n->n_pending; i++)
+        if (n->pending[i].fd >= 0)
+            pending_drop(&n->pending[i]);
+    free(n->pending);
+}
+
+static bool keep_connection(struct net *n, const struct net_hello *hello, int fd)
+{
+    switch (hello->purpose) {
+    case NET_CONTROL:
+        return net_keep_control(n, (int)hello->from, fd, false);
+    case NET_MESSAGES:
+        return net_keep_inbox(n, hello, fd);
+    case NET_PRESENCE:
+        return net_keep_presence(n, hello->group, (int)hello->from, fd, false);
+    default:
+        return net_keep_waiting(n, hello, fd);
+    }
+}
+
+/* Links of a group are made while it is formed, so its number may be unknown here yet. All else comes when every member has
+ * it: one that does not know the number has left. */
+static bool has_left_group(const struct net *n, const struct net_hello *hello)
+{
+    return (hello->purpose == NET_MESSAGES || hello->purpose == NET_PRESENCE) &&
+           !net_find_group(n, hello->group);
+}
+
+/* The answer goes first: another thread may use the connection as soon as it is kept. A new connection has room for
+ * it. False: the connection is of no use. */
+static bool answer_hello(struct net *n, const struct net_hello *hello, int fd)
+{
+    uint8_t answer[NET_TOKEN_HALF];
+    bool left = has_left_group(n, hello);
+
+    net_answer_encode(n->token, left, answer);
+    return net_send(fd, answer, sizeof(answer)) == sizeof(answer) && !left && keep_connection(n, hello, fd);
+}
+
+static void receive_hello(struct net *n, struct net_pending *p)
 {
     struct net_hello hello;
+    bool kept;
 
-    if (!net_hello_decode(s->bytes, (uint32_t)n->world_size, &hello) || hello.to != (uint32_t)n->rank ||
+    if (!net_hello_decode(p->bytes, (uint32_t)n->world_size, &hello) || hello.to != (uint32_t)n->rank ||
         !net_token_equal(hello.token, n->token)) {
-        net_drop_stranger(s);
+        pending_drop(p);
         return;
     }
-    net_tune(s->fd);
-    /* A new connection has room for the answer. */
-    if (net_send(s->fd, n->token + NET_TOKEN_HALF, NET_TOKEN_HALF) != NET_TOKEN_HALF ||
-        !keep(n, &hello, s->fd))
-        net_drop_stranger(s);
+    net_tune(p->fd);
+    net_limit_silence(p->fd, hello.purpose == NET_CONTROL);
+    pthread_mutex_lock(&n->lock);
+    kept = answer_hello(n, &hello, p->fd);
+    pthread_cond_broadcast(&n->changed);
+    pthread_mutex_unlock(&n->lock);
+    if (kept)
+        p->fd = -1;
     else
-        s->fd = -1;
+        pending_drop(p);
 }
 
-void net_read_stranger(struct net *n, struct stranger *s)
+void net_read_pending(struct net *n, struct net_pending *p)
 {
-    ssize_t got = net_receive(s->fd, s->bytes + s->n, sizeof(s->bytes) - s->n);
+    ssize_t got = net_receive(p->fd, p->bytes + p->n, sizeof(p->bytes) - p->n);
 
     if (got < 0) {
-        net_drop_stranger(s);
+        pending_drop(p);
         return;
     }
-    s->n += (size_t)got;
-    if (s->n == sizeof(s->bytes))
-        receive_stranger(n, s);
+    p->n += (size_t)got;
+    if (p->n == sizeof(p->bytes))
+        receive_hello(n, p);
+    else if (sock_now_ns() >= p->accepted_ns + HELLO_MS * NS_PER_MS)
+        pending_drop(p);
 }
 
-/* A free slot, or that of the oldest. */
-static struct stranger *find_slot(struct net *n)
+/* A free slot, else the oldest one. */
+static struct net_pending *find_slot(const struct net *n)
 {
-    struct stranger *oldest = &n->strangers[0];
+    struct net_pending *oldest = &n->pending[0];
 
-    for (int i = 0; i < STRANGERS_MAX; i++) {
-        if (n->strangers[i].fd < 0)
-            return &n->strangers[i];
-        if (n->strangers[i].deadline_ns < oldest->deadline_ns)
-            oldest = &n->strangers[i];
+    for (int i = 0; i < n->n_pending; i++) {
+        if (n->pending[i].fd < 0)
+            return &n->pending[i];
+        if (n->pending[i].accepted_ns < oldest->accepted_ns)
+            oldest = &n->pending[i];
     }
-    net_drop_stranger(oldest);
     return oldest;
 }
 
+int64_t net_pending_free_ns(const struct net *n)
+{
+    const struct net_pending *slot = find_slot(n);
+
+    return slot->fd < 0 ? 0 : slot->accepted_ns + EVICT_MS * NS_PER_MS;
+}
+
+int64_t net_pending_deadline_ns(const struct net_pending *p)
+{
+    return p->accepted_ns + HELLO_MS * NS_PER_MS;
+}
+
+/* At most as many as there are slots, so that other sockets get their turn. */
 void net_accept_all(struct net *n)
 {
-    for (;;) {
+    for (int i = 0; i < n->n_pending && sock_now_ns() >= net_pending_free_ns(n); i++) {
+        struct net_pending *slot = find_slot(n);
         int fd = accept4(n->listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
 
         if (fd < 0 && (errno == EINTR || errno == ECONNABORTED))
@@ -94,6 +160,11 @@ void net_accept_all(struct net *n)
                 n->no_accept_ns = sock_deadline_ns(NO_ACCEPT_MS);
             return;
         }
-        *find_slot(n) = (struct stranger){.fd = fd, .deadline_ns = sock_deadline_ns(STRANGER_MS)};
+        if (slot->fd >= 0)
+            net_read_pending(n, slot); /* its hello may have come since it was polled */
+        if (slot->fd >= 0)
+            pending_drop(slot);
+        *slot = (struct net_pending){.fd = fd, .accepted_ns = sock_now_ns()};
+        net_read_pending(n, slot);
     }
 }

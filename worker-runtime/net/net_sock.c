@@ -27,9 +27,12 @@ static void net_free(struct net *n)
         (void)close(w->fd); /* nobody asked for it */
         free(w);
     }
-    for (int i = 0; i < STRANGERS_MAX; i++)
-        if (n->strangers[i].fd >= 0)
-            net_drop_stranger(&n->strangers[i]);
+    for (struct net_presence *p = n->presences; p; p = p->next)
+        p->ended = true;
+    net_free_ended_presences(n);
+    while (n->groups)
+        net_remove_group(n, n->groups->id);
+    net_pending_finish(n);
     if (n->listen_fd >= 0)
         (void)close(n->listen_fd);
     if (n->wake_fd >= 0)
@@ -62,14 +65,12 @@ static struct net *net_new(int rank, int world_size, struct watch *watch)
         .ended = calloc((size_t)world_size, 1),
         .left = calloc((size_t)world_size, 1),
     };
-    for (int i = 0; i < STRANGERS_MAX; i++)
-        n->strangers[i].fd = -1;
     pthread_mutex_init(&n->lock, NULL);
     pthread_condattr_init(&attributes);
     pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
     pthread_cond_init(&n->changed, &attributes);
     pthread_condattr_destroy(&attributes);
-    if (n->peers && n->ended && n->left)
+    if (net_pending_init(n) && n->peers && n->ended && n->left)
         return n;
     net_free(n);
     return NULL;

@@ -44,6 +44,9 @@ uint32_t net_next_group(const struct net *n);
 /* From now on the next one is behind this one. */
 void net_use_group(struct net *n, uint32_t group);
 
+/* A group of which this rank is a member, before messages can be sent in it. 0 or -ENOMEM. */
+int net_add_group(struct net *n, uint32_t group);
+
 /* Connects to a rank of the world; hello->from, to and token are filled in. 0 or a result of crw.h, with a sentence. */
 int net_connect(struct net *n, const struct net_wait *wait, struct net_hello hello, int to, int *ret_fd);
 /* The connection that another rank made to us, waiting for it. The same results. */
@@ -64,5 +67,6 @@ void net_wake(struct net *n);
  */
 int net_take(struct net *n, const struct net_wait *wait, uint32_t group, int from, void *data, size_t n_bytes,
              bool (*is_over)(void *data), void *over_data);
-/* Forgets what came for a group and was not claimed or taken. */
+/* This rank leaves the group: forgets what came for it and was not claimed or taken, and notifies the ranks that wait for
+ * this one. */
 void net_forget_group(struct net *n, uint32_t group);

@@ -24,6 +24,7 @@ void net_signal(int wake_fd)
 struct turn {
     struct net_control *first_control;
     struct net_inbox *first_inbox;
+    struct net_presence *first_presence;
     size_t n;
     int timeout_ms;
 };
@@ -51,16 +52,19 @@ void net_forget_gone(struct net *n)
         *at = in->next;
         net_free_inbox(in);
     }
+    net_free_ended_presences(n);
 }
 
 static bool make_room(struct net *n)
 {
-    size_t wanted = 2 + STRANGERS_MAX;
+    size_t wanted = 2 + (size_t)n->n_pending;
     struct pollfd *larger;
 
     for (struct net_control *c = n->controls; c; c = c->next)
         wanted++;
     for (struct net_inbox *in = n->inboxes; in; in = in->next)
+        wanted++;
+    for (struct net_presence *p = n->presences; p; p = p->next)
         wanted++;
     if (wanted <= n->n_polled_max)
         return true;
@@ -84,76 +88,92 @@ static void add_poll(struct net *n, struct turn *t, int fd)
     n->polled[t->n++] = (struct pollfd){.fd = fd, .events = POLLIN};
 }
 
-static void poll_strangers(struct net *n, struct turn *t)
+static void wake_at(struct turn *t, int64_t deadline_ns)
 {
-    for (int i = 0; i < STRANGERS_MAX; i++) {
-        int left_ms;
+    int left_ms = time_left_ms(deadline_ns);
 
-        add_poll(n, t, n->strangers[i].fd);
-        if (n->strangers[i].fd < 0)
-            continue;
-        left_ms = time_left_ms(n->strangers[i].deadline_ns);
-        if (t->timeout_ms < 0 || left_ms < t->timeout_ms)
-            t->timeout_ms = left_ms;
+    if (t->timeout_ms < 0 || left_ms < t->timeout_ms)
+        t->timeout_ms = left_ms;
+}
+
+static void poll_pending(struct net *n, struct turn *t)
+{
+    for (int i = 0; i < n->n_pending; i++) {
+        add_poll(n, t, n->pending[i].fd);
+        if (n->pending[i].fd >= 0)
+            wake_at(t, net_pending_deadline_ns(&n->pending[i]));
     }
+}
+
+static void poll_listener(struct net *n, struct turn *t)
+{
+    int64_t accepts_ns = net_pending_free_ns(n);
+    bool accepts;
+
+    if (n->no_accept_ns > accepts_ns)
+        accepts_ns = n->no_accept_ns;
+    accepts = sock_now_ns() >= accepts_ns;
+    add_poll(n, t, accepts ? n->listen_fd : -1);
+    if (!accepts)
+        wake_at(t, accepts_ns);
 }
 
 /* False when the thread shall end. */
 static bool collect(struct net *n, struct turn *t)
 {
-    bool accepts = n->no_accept_ns == 0 || sock_now_ns() >= n->no_accept_ns;
     bool goes_on;
 
-    *t = (struct turn){.timeout_ms = accepts ? -1 : NO_ACCEPT_MS};
+    *t = (struct turn){.timeout_ms = -1};
     pthread_mutex_lock(&n->lock);
     net_forget_gone(n);
     goes_on = !n->closing;
     if (make_room(n)) { /* without memory the newest go unheard until there is some */
         t->first_control = n->controls;
         t->first_inbox = n->inboxes;
+        t->first_presence = n->presences;
     } else {
         t->timeout_ms = NO_ACCEPT_MS;
     }
     add_poll(n, t, n->wake_fd);
-    add_poll(n, t, accepts ? n->listen_fd : -1);
-    poll_strangers(n, t);
-    for (struct net_control *c = t->first_control; c; c = c->next)
+    poll_listener(n, t);
+    poll_pending(n, t);
+    for (struct control *c = t->first_control; c; c = c->next)
         add_poll(n, t, c->fd);
     for (struct net_inbox *in = t->first_inbox; in; in = in->next)
         add_poll(n, t, !in->lent && in->came - in->taken < NET_MESSAGE_ROOM ? in->fd : -1);
+    for (struct net_presence *p = t->first_presence; p; p = p->next)
+        add_poll(n, t, p->fd);
     pthread_mutex_unlock(&n->lock);
     return goes_on;
 }
 
-static void handle_strangers(struct net *n, const struct pollfd *fds)
+static void handle_pending(struct net *n, const struct pollfd *fds)
 {
-    for (int i = 0; i < STRANGERS_MAX; i++) {
-        if (fds[i].fd < 0)
-            continue;
-        if (fds[i].revents)
-            net_read_stranger(n, &n->strangers[i]);
-        else if (time_left_ms(n->strangers[i].deadline_ns) == 0)
-            net_drop_stranger(&n->strangers[i]);
-    }
+    for (int i = 0; i < n->n_pending; i++)
+        if (fds[i].fd >= 0 && (fds[i].revents || time_left_ms(net_pending_deadline_ns(&n->pending[i])) == 0))
+            net_read_pending(n, &n->pending[i]);
 }
 
 static void handle(struct net *n, const struct turn *t)
 {
     const struct pollfd *fds = n->polled;
-    size_t at = 2 + STRANGERS_MAX;
+    size_t at = 2 + (size_t)n->n_pending;
 
     if (fds[0].revents) {
         uint64_t count;
 
         (void)!read(n->wake_fd, &count, sizeof(count)); /* only to empty it */
     }
-    handle_strangers(n, fds + 2);
-    for (struct net_control *c = t->first_control; c; c = c->next)
+    handle_pending(n, fds + 2);
+    for (struct control *c = t->first_control; c; c = c->next)
         if (fds[at++].revents)
             net_read_control(n, c);
     for (struct net_inbox *in = t->first_inbox; in; in = in->next)
         if (fds[at++].revents)
             net_read_inbox(n, in);
+    for (struct net_presence *p = t->first_presence; p; p = p->next)
+        if (fds[at++].revents)
+            net_read_presence(n, p);
     if (fds[1].revents) /* last: it may take slots from those that were polled */
         net_accept_all(n);
 }

@@ -14,6 +14,7 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <stdbool.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
 
@@ -54,7 +55,7 @@ static bool is_near(int fd)
 }
 
 /*
- * Probes find a dead host also while nothing is to be sent. A frozen process is no dead host: its kernel answers.
+ * Probes find a dead host while nothing is to be sent. A stopped process is no dead host: its kernel answers.
  *
  * What stays on the machine meets no congestion, and a control that paces what is sent (BBR is the default of many
  * hosts) only makes it wait: long messages take twice as long, and their copies fall out of the caches. Every
@@ -67,10 +68,14 @@ void net_tune(int fd)
     set_option(fd, IPPROTO_TCP, TCP_KEEPIDLE, 2);
     set_option(fd, IPPROTO_TCP, TCP_KEEPINTVL, 2);
     set_option(fd, IPPROTO_TCP, TCP_KEEPCNT, 4);
-    set_option(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, NET_SILENCE_MS);
     if (is_near(fd))
         (void)setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, near_control,
                          sizeof(near_control) - 1); /* as above */
+}
+
+void net_limit_silence(int fd, bool on)
+{
+    set_option(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, on ? NET_SILENCE_MS : 0);
 }
 
 static uint16_t port_of(const struct sockaddr_storage *address)
@@ -103,6 +108,39 @@ int net_listen(const char *address, int *ret_fd, uint16_t *ret_port)
     *ret_port = port_of(&bound);
     *ret_fd = steal_fd(&fd);
     return 0;
+}
+
+static int await_dialled(int fd, const struct net_wait *wait)
+{
+    struct pollfd polled = {.fd = fd, .events = POLLOUT};
+    socklen_t size = sizeof(int);
+    int error, r = net_poll(wait, &polled, 1);
+
+    if (r == 0 && getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &size) < 0)
+        return -errno;
+    return r == 0 ? -error : r;
+}
+
+int net_dial(const char *address, uint16_t port, const struct net_wait *wait, int *ret_fd)
+{
+    const struct addrinfo hints = {.ai_flags = AI_NUMERICHOST | AI_NUMERICSERV, .ai_socktype = SOCK_STREAM};
+    _cleanup_close_ int fd = -1;
+    struct addrinfo *list;
+    char service[8];
+    int r = 0;
+
+    (void)snprintf(service, sizeof(service), "%u", port); /* always fits */
+    if (getaddrinfo(address, service, &hints, &list) != 0)
+        return -EINVAL;
+    fd = socket(list->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0 || connect(fd, list->ai_addr, list->ai_addrlen) < 0)
+        r = -errno;
+    freeaddrinfo(list);
+    if (r == -EINPROGRESS)
+        r = await_dialled(fd, wait);
+    if (r == 0)
+        *ret_fd = steal_fd(&fd);
+    return r;
 }
 
 int net_own_address(int fd, char address[NET_ADDRESS_SIZE])

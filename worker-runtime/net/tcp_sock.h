@@ -1,12 +1,18 @@
 #pragma once
 
 /*
- * TCP between ranks: how its sockets are made and waited for. Sockets here are non-blocking, without Nagle
- * delay, and end by themselves when the other side has been silent for NET_SILENCE_MS although it had to
- * answer.
+ * TCP between ranks: how its sockets are made and waited for. Sockets here are non-blocking, without Nagle delay, and
+ * probe an idle peer's host: one that has not answered for NET_SILENCE_MS ends the connection.
+ *
+ * Data that the peer's kernel does not take is limited by net_limit_silence() only, and only on control connections.
+ * TCP_USER_TIMEOUT also counts the time for which the peer's receive window is closed, although its kernel acknowledges
+ * every window probe: on a connection that carries data it would end the job of a rank that reads later than that
+ * (it computes, writes a checkpoint, is stopped by a debugger or migrated). A control connection carries a few records
+ * that a thread of its own reads, so its window never closes, and its end frees those who wait on the others.
  */
 
 #include <poll.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/socket.h>
@@ -19,6 +25,7 @@ enum {
     NET_E_LOST = 1,    /* the other end closed, or is silent */
     NET_E_INTERRUPTED, /* the interrupt is readable */
     NET_E_TIMEOUT,     /* nothing moved for that long */
+    NET_E_LEFT,        /* net_connect_once() only: the rank has left the group */
 };
 
 /* What a wait looks at beside its sockets. */
@@ -30,8 +37,13 @@ struct net_wait {
 /* address: numeric; a port is chosen. 0, -EINVAL (no address), -errno. */
 int net_listen(const char *address, int *ret_fd, uint16_t *ret_port);
 
+/* One attempt to connect to a numeric address. 0, NET_E_INTERRUPTED, NET_E_TIMEOUT, -errno (of the attempt, too: -ECONNREFUSED). */
+int net_dial(const char *address, uint16_t port, const struct net_wait *wait, int *ret_fd);
+
 /* The options that every socket of ours has. */
 void net_tune(int fd);
+/* Ends the connection when data has not been acknowledged for NET_SILENCE_MS (on), or removes that limit. */
+void net_limit_silence(int fd, bool on);
 
 /* This end's own address, as others can reach it if they can reach the other end's network. 0 or -errno. */
 int net_own_address(int fd, char address[NET_ADDRESS_SIZE]);

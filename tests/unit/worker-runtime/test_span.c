@@ -14,6 +14,9 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/tcp.h>
+#include <netinet/in.h>
+#include <setjmp.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -27,7 +30,7 @@
 #include "tests/support/c/cmocka_fixed.h"
 #include "tests/support/c/rank_check.h"
 
-enum { RANKS_MAX = 6, HOSTS_MAX = 6 };
+enum { RANKS_MAX = 160, HOSTS_MAX = 6 };
 
 static int generation; /* of the test that runs: each has keys of its own */
 
@@ -132,15 +135,20 @@ static void expect_exit(pid_t pid, int code)
     assert_int_equal(WEXITSTATUS(status), code);
 }
 
+static void end_ranks(const struct ranks *r)
+{
+    for (int rank = 0; rank < r->n; rank++)
+        expect_exit(r->pids[rank], 0);
+    close(r->ready[0]);
+    close(r->ready[1]);
+}
+
 static void run_ranks(struct shape shape, body_fn body)
 {
     struct ranks r;
 
     start_ranks(&r, shape, body);
-    for (int rank = 0; rank < r.n; rank++)
-        expect_exit(r.pids[rank], 0);
-    close(r.ready[0]);
-    close(r.ready[1]);
+    end_ranks(&r);
 }
 
 static const struct shape shapes[] = {
@@ -237,9 +245,13 @@ static void reduce_in_shared_memory(struct crw_group *group)
     CHECK(crw_barrier(group) == 0);
 }
 
+/* With three rails a piece is no multiple of what the chain combines at once. */
 static void arrays_are_used_where_they_lie(void **state)
 {
     run_shapes(reduce_in_shared_memory);
+    setenv("CRW_TIMEOUT_MS", "30000", 1);
+    run_ranks((struct shape){{3, 3}}, reduce_in_shared_memory);
+    unsetenv("CRW_TIMEOUT_MS");
 }
 
 /* ------------------------------------------------------------------ moves */
@@ -567,6 +579,202 @@ static void who_leaves_is_not_waited_for(void **state)
     run_ranks((struct shape){{1, 1, 1, 1, 1}}, leave_early);
 }
 
+static void receive_from_one_that_leaves(struct crw_group *group)
+{
+    char c;
+
+    CHECK(crw_barrier(group) == 0);
+    if (crw_rank(group) == 3)
+        return;
+    CHECK(crw_recv(group, &c, 1, 3) == CRW_E_PEER);
+    CHECK(strstr(crw_error_message(), "rank 3 left the group"));
+    CHECK(crw_send(group, &c, 1, 3) == CRW_E_PEER);
+    sleep(1); /* the others find rank 3, and not this one, missing */
+}
+
+/* Rank 3 goes on in another group, so its process and its connections stay. */
+static void receive_from_one_that_left_this_group(struct crw_group *group)
+{
+    const int members[] = {0, 1, 2, 3};
+    struct crw_group *second;
+    char c, text[4];
+
+    CHECK(crw_group_new(group, members, 4, &second) == 0);
+    if (crw_rank(group) == 3) {
+        crw_group_destroy(group);
+    } else {
+        CHECK(crw_recv(group, &c, 1, 3) == CRW_E_PEER);
+        CHECK(crw_send(group, &c, 1, 3) == CRW_E_PEER);
+    }
+    use_group(second);
+    if (crw_rank(second) == 0)
+        CHECK(crw_send(second, "bye", 4, 3) == 0); /* arrives although its sender leaves */
+    if (crw_rank(second) == 3) {
+        usleep(300000);
+        CHECK(crw_recv(second, text, 4, 0) == 0 && strcmp(text, "bye") == 0);
+        CHECK(crw_recv(second, text, 4, 0) == CRW_E_PEER);
+    }
+    crw_group_destroy(second);
+    _exit(0);
+}
+
+/* The ranks have different numbers on their hosts, so no connection between them exists before. */
+static void who_leaves_sends_nothing_more(void **state)
+{
+    setenv("CRW_TIMEOUT_MS", "20000", 1);
+    run_ranks((struct shape){{2, 2}}, receive_from_one_that_leaves);
+    run_ranks((struct shape){{2, 2}}, receive_from_one_that_left_this_group);
+    unsetenv("CRW_TIMEOUT_MS");
+}
+
+static void wait_for_a_message_in_vain(struct crw_group *group)
+{
+    struct crw_work *work;
+    char c;
+    int r = 0;
+
+    CHECK(crw_recv_start(group, &c, 1, 1 - crw_rank(group), &work) == 0);
+    while (r == 0)
+        r = crw_barrier(group);
+    CHECK(r == CRW_E_PEER || r == CRW_E_TIMEOUT);
+    r = crw_work_wait(work);
+    CHECK(r == CRW_E_PEER || r == CRW_E_TIMEOUT);
+}
+
+/* The time-out of a message ends the group under a collective of another thread. */
+static void a_message_that_never_comes_ends_the_group(void **state)
+{
+    setenv("CRW_TIMEOUT_MS", "500", 1);
+    run_ranks((struct shape){{1, 1}}, wait_for_a_message_in_vain);
+    unsetenv("CRW_TIMEOUT_MS");
+}
+
+/* ------------------------------------------------------------------ ranks that are slow */
+
+enum { SLOW_COUNT = 16 << 20, SLOW_S = 13 }; /* longer than a silent host is waited for */
+
+static void receive_late(struct crw_group *group)
+{
+    float *data = calloc(SLOW_COUNT, sizeof(*data));
+
+    CHECK(data);
+    if (crw_rank(group) == 0) {
+        data[SLOW_COUNT - 1] = 7;
+        CHECK(crw_send(group, data, SLOW_COUNT * sizeof(*data), 1) == 0);
+    } else {
+        sleep(SLOW_S);
+        CHECK(crw_recv(group, data, SLOW_COUNT * sizeof(*data), 0) == 0);
+        CHECK(data[SLOW_COUNT - 1] == 7);
+    }
+    CHECK(crw_barrier(group) == 0);
+    free(data);
+}
+
+/* Rank 1 stops in the middle of the call; the test lets it go on. */
+static void stop_in_a_collective(struct crw_group *group)
+{
+    float *data = calloc(SLOW_COUNT, sizeof(*data));
+    struct crw_work *work;
+
+    CHECK(data);
+    CHECK(crw_all_reduce_start(group, data, SLOW_COUNT, CRW_F32, CRW_SUM, &work) == 0);
+    usleep(10000);
+    if (crw_rank(group) == 1)
+        raise(SIGSTOP);
+    CHECK(crw_work_wait(work) == 0);
+    CHECK(crw_barrier(group) == 0);
+    free(data);
+}
+
+static void a_busy_rank_is_waited_for(void **state)
+{
+    struct ranks late, stopped;
+    int status;
+
+    start_ranks(&late, (struct shape){{1, 1}}, receive_late);
+    start_ranks(&stopped, (struct shape){{1, 1}}, stop_in_a_collective);
+    assert_int_equal(waitpid(stopped.pids[1], &status, WUNTRACED), stopped.pids[1]);
+    assert_true(WIFSTOPPED(status));
+    sleep(SLOW_S);
+    assert_int_equal(kill(stopped.pids[1], SIGCONT), 0);
+    end_ranks(&stopped);
+    end_ranks(&late);
+}
+
+/* The longest connection of this process has carried a part of a long call by now: shuts it down. */
+static bool cut_data_link(void)
+{
+    for (int fd = 3; fd < 64; fd++) {
+        struct tcp_info info = {0};
+        socklen_t size = sizeof(info);
+
+        if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) == 0 && info.tcpi_bytes_received > 1 << 20)
+            return shutdown(fd, SHUT_RDWR) == 0;
+    }
+    return false;
+}
+
+static void lose_a_link(struct crw_group *group)
+{
+    float *data = calloc(2 * SLOW_COUNT, sizeof(*data));
+    char expected_cause[64];
+    struct crw_work *work;
+
+    CHECK(data);
+    CHECK(crw_all_reduce_start(group, data, 2 * SLOW_COUNT, CRW_F32, CRW_SUM, &work) == 0);
+    while (crw_rank(group) == 1 && !cut_data_link())
+        usleep(100);
+    CHECK(crw_work_wait(work) == CRW_E_PEER);
+    (void)snprintf(expected_cause, sizeof(expected_cause), "rank %d closed its connections",
+                   1 - crw_rank(group));
+    CHECK(strstr(crw_error_message(), expected_cause));
+    sleep(1); /* the reason of the other rank must not be that this one left */
+}
+
+static void a_lost_link_names_the_rank_behind_it(void **state)
+{
+    run_ranks((struct shape){{1, 1}}, lose_a_link);
+}
+
+/* ------------------------------------------------------------------ many at once */
+
+static int go[2]; /* closed by the test: the senders may begin */
+
+static void send_to_rank_0(struct crw_group *group)
+{
+    int world_size = crw_world_size(group);
+    char c = 'c';
+
+    CHECK(close(go[1]) == 0);
+    CHECK(crw_barrier(group) == 0);
+    say_ready();
+    if (crw_rank(group) > 0) {
+        CHECK(read(go[0], &c, 1) == 0);
+        CHECK(crw_send(group, &c, 1, 0) == 0);
+    } else {
+        for (int from = 1; from < world_size; from++)
+            CHECK(crw_recv(group, &c, 1, from) == 0);
+    }
+    CHECK(crw_barrier(group) == 0);
+}
+
+/* All ranks of the larger host make their control connections to the same rank, and later all send to it while it
+ * stands still. */
+static void many_connect_to_one_rank(void **state)
+{
+    struct ranks r;
+
+    assert_int_equal(pipe2(go, O_CLOEXEC), 0);
+    start_ranks(&r, (struct shape){{1, 150}}, send_to_rank_0);
+    wait_ready(&r, r.n);
+    assert_int_equal(kill(r.pids[0], SIGSTOP), 0);
+    close(go[1]);
+    usleep(1500 * 1000);
+    assert_int_equal(kill(r.pids[0], SIGCONT), 0);
+    end_ranks(&r);
+    close(go[0]);
+}
+
 /* ------------------------------------------------------------------ strangers */
 
 static int call_rank_0(struct crw_group *group)
@@ -662,6 +870,11 @@ int main(int argc, char **argv)
         cmocka_unit_test(several_worlds_work),
         cmocka_unit_test(a_death_frees_everybody),
         cmocka_unit_test(who_leaves_is_not_waited_for),
+        cmocka_unit_test(who_leaves_sends_nothing_more),
+        cmocka_unit_test(a_message_that_never_comes_ends_the_group),
+        cmocka_unit_test(a_busy_rank_is_waited_for),
+        cmocka_unit_test(a_lost_link_names_the_rank_behind_it),
+        cmocka_unit_test(many_connect_to_one_rank),
         cmocka_unit_test(strangers_change_nothing),
         cmocka_unit_test(impossible_places_are_refused),
     };
@@ -671,5 +884,7 @@ int main(int argc, char **argv)
         return 2;
     }
     daemon_path = argv[1];
+    if (getenv("TEST_FILTER"))
+        cmocka_set_test_filter(getenv("TEST_FILTER"));
     return cmocka_run_group_tests(tests, start_daemon, stop_daemon);
 }
