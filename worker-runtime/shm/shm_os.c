@@ -15,6 +15,7 @@
 
 #include "base/cleanup.h"
 #include "proto/wait_sock.h"
+#include "worker-runtime/shm/cores_os.h"
 #include "worker-runtime/base/error.h"
 
 #include <assert.h>
@@ -31,7 +32,7 @@
 #include <time.h>
 
 /* Ranks of one job run the same build; the number is for those that do not. */
-#define MAGIC 0x32306d6877726331ull
+#define MAGIC 0x33306d6877726331ull
 
 enum {
     PAGE = 4096,
@@ -48,7 +49,8 @@ enum { FAILURE_KIND_SHIFT = 56, FAILURE_DETAIL_SHIFT = 32 };
 struct shm_head {
     uint64_t magic;
     uint64_t world_size;
-    _Alignas(SHM_LINE) _Atomic uint64_t failure; /* packed; 0: none */
+    _Alignas(SHM_LINE) _Atomic uint64_t failure;            /* packed; 0: none */
+    _Alignas(SHM_LINE) _Atomic uint64_t cores[CORES_WORDS]; /* that any rank may run on */
     _Alignas(SHM_LINE) struct shm_line lines[];
 };
 
@@ -196,11 +198,13 @@ void shm_finish(struct shm *shm)
     *shm = (struct shm){.fd = -1};
 }
 
-static int count_cores(void)
+/* After the first phase, when the cores of all ranks are known. */
+static void count_cores(struct shm *shm)
 {
-    cpu_set_t set;
+    int n_cores = cores_count(shm->head->cores), quota = cores_quota();
 
-    return sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 1;
+    shm->n_cores = n_cores < quota ? n_cores : quota;
+    shm->spin_ns = shm->world_size <= shm->n_cores ? SPIN_NS : SPIN_CROWDED_NS;
 }
 
 int shm_init(struct shm *shm, int fd, struct shm_head *head, bool unmap, int rank, int world_size,
@@ -214,16 +218,19 @@ int shm_init(struct shm *shm, int fd, struct shm_head *head, bool unmap, int ran
         .mapped_size = unmap ? head_size(world_size) : 0,
         .lines = head->lines,
         .bells = (struct shm_bell *)(head->lines + world_size),
-        .spin_ns = world_size <= count_cores() ? SPIN_NS : SPIN_CROWDED_NS,
+        .spin_ns = SPIN_CROWDED_NS,
         .end = arenas_at(world_size),
         .fd = fd,
         .views = calloc((size_t)world_size, sizeof(void *)),
     };
     head->lines[rank].pid = getpid();
+    cores_add_own(head->cores);
     if (!shm->views) {
         shm_finish(shm);
         return crw_fail_errno(-ENOMEM, "cannot join the group");
     }
+    if (world_size == 1)
+        count_cores(shm);
     return 0;
 }
 
@@ -371,8 +378,8 @@ static int fail_different(const struct shm *shm, int rank)
 
 static int be_over(struct shm *shm, int absent, int r)
 {
+    shm->absent = absent; /* first: who sees `over` reads it */
     shm->over = true;
-    shm->absent = absent;
     return r;
 }
 
@@ -398,6 +405,8 @@ int shm_meet(struct shm *shm, const struct shm_post *post)
         if (r != 0)
             return be_over(shm, rank, r);
     }
+    if (shm->n_cores == 0)
+        count_cores(shm);
     for (int i = 0; r == 0 && i < shm->world_size; i++)
         if (shm_post_of(shm, i)->what != post->what)
             r = fail_different(shm, i);

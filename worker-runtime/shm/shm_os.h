@@ -43,8 +43,8 @@ enum {
 /* The top byte of a post's `what`; the users of phases have the numbers below. */
 enum { SHM_WHAT_SHIFT = 56, SHM_WHAT_ALLOC = 0xff };
 
-/* Sizes that a collective can be about. */
-enum { SHM_SIZE_BITS = 44 };
+/* Elements or bytes of a collective: 1 TiB at most; the bits above them hold a rank (call_signature.h). */
+enum { SHM_SIZE_BITS = 40 };
 
 /* What a rank says when it arrives at a phase. */
 struct shm_post {
@@ -92,10 +92,11 @@ struct shm {
     size_t mapped_size;
     struct shm_line *lines;
     struct shm_bell *bells;
-    uint32_t arrived;         /* 2 * phases this rank arrived at */
-    bool over;                /* a phase of this rank failed */
-    int absent;               /* then: the rank that it waited for */
-    int64_t spin_ns;          /* how long to look before sleeping */
+    uint32_t arrived;  /* 2 * phases this rank arrived at */
+    atomic_bool over;  /* a phase of this rank failed, or a message to another host did, in another thread */
+    atomic_int absent; /* then: the rank that it waited for */
+    int n_cores;       /* of all ranks of this host together; 0: not known before the first phase */
+    int64_t spin_ns;   /* how long to look before sleeping */
     struct shm_arena *arenas; /* by place */
     size_t n_arenas;
     void **views;     /* scratch of the collectives: a pointer for each rank */

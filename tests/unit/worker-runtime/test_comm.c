@@ -12,6 +12,8 @@
 #include <math.h>
 #include <poll.h>
 #include <pthread.h>
+#include <sched.h>
+#include <setjmp.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -41,11 +43,33 @@ typedef void (*body_fn)(struct shm *shm);
 
 /* ------------------------------------------------------------------ ranks as processes */
 
+static bool pinned; /* each rank to a core of its own */
+
+/* To number `wanted` of the cores that this process may use. */
+static void pin_to_core(int wanted)
+{
+    cpu_set_t all, one;
+    int core = -1;
+
+    CPU_ZERO(&one);
+    if (sched_getaffinity(0, sizeof(all), &all) != 0)
+        _exit(3);
+    for (int i = 0; i <= wanted; i++)
+        do
+            core++;
+        while (core < CPU_SETSIZE && !CPU_ISSET(core, &all));
+    CPU_SET(core, &one);
+    if (sched_setaffinity(0, sizeof(one), &one) != 0)
+        _exit(3);
+}
+
 static void run_rank(int fd, int rank, int world_size, int timeout_ms, body_fn body)
 {
     struct shm_head *head;
     struct shm own, *shm = &own;
 
+    if (pinned)
+        pin_to_core(rank);
     if (shm_map_memory(fd, world_size, &head) != 0 ||
         shm_init(shm, fd, head, true, rank, world_size, timeout_ms) != 0)
         _exit(2);
@@ -1054,9 +1078,44 @@ static void failures_are_packed_whole(void **state)
     }
 }
 
+static void expect_spinning(struct shm *shm)
+{
+    CHECK(comm_cpu_barrier(shm) == 0);
+    CHECK(shm->spin_ns == 50 * 1000);
+}
+
+static void expect_no_spinning(struct shm *shm)
+{
+    CHECK(comm_cpu_barrier(shm) == 0);
+    CHECK(shm->spin_ns == 1000);
+}
+
+/* Each of them sees one core, and yet they are not more than the cores that they have. */
+static void pinned_ranks_are_not_crowded(void **state)
+{
+    pid_t pids[2];
+    cpu_set_t all;
+    int fd;
+
+    assert_int_equal(sched_getaffinity(0, sizeof(all), &all), 0);
+    if (CPU_COUNT(&all) < 2) {
+        print_message("skipped: there is one core\n");
+        skip();
+    }
+    pinned = true;
+    fd = start_ranks(2, TIMEOUT_MS, expect_spinning, pids);
+    pinned = false;
+    for (int rank = 0; rank < 2; rank++)
+        expect_exit(pids[rank], 0);
+    close(fd);
+    if (CPU_COUNT(&all) < RANKS_MAX)
+        run_processes(RANKS_MAX, expect_no_spinning);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(pinned_ranks_are_not_crowded),
         cmocka_unit_test(all_reduce_gives_what_it_must),
         cmocka_unit_test(all_reduce_works_in_arenas),
         cmocka_unit_test(all_reduce_works_in_mixed_places),
