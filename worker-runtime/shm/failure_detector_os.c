@@ -51,8 +51,17 @@ struct watch {
     void *tell_data;
     struct pollfd *peers; /* by rank of the world; fd -1: not watched, or not any more */
 
+    struct watch *next_launched; /* under launched_lock */
+
     atomic_bool stop_requested;
 };
+
+/*
+ * Several worlds of one process have the launcher's socket in common, and each record can be read only once: the detector
+ * that reads it passes it to all. Lock order: this one, then that of a detector.
+ */
+static pthread_mutex_t launched_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct watch *launched; /* the detectors that have a launcher */
 
 static void signal_fd(int fd)
 {
@@ -156,6 +165,15 @@ static void take_notice(struct watch *w, const struct worker_notice *notice)
     pthread_mutex_unlock(&w->lock);
 }
 
+static void pass_notice(const struct watch *reader, const struct worker_notice *notice)
+{
+    pthread_mutex_lock(&launched_lock);
+    for (struct watch *w = launched; w; w = w->next_launched)
+        if (w->launcher_fd == reader->launcher_fd)
+            take_notice(w, notice);
+    pthread_mutex_unlock(&launched_lock);
+}
+
 /* Reads what has come; the socket is not watched any more when it is at its end. */
 static void read_notices(struct watch *w)
 {
@@ -167,15 +185,52 @@ static void read_notices(struct watch *w)
         if (n < 0 && (errno == EAGAIN || errno == EINTR))
             return;
         if (n <= 0) {
-            w->notice_fd = -1; /* the launcher is gone, and we will be soon */
+            w->notice_fd = -1; /* the launcher has ended, and this process will soon */
             pthread_mutex_lock(&w->lock);
             note_over(w);
             pthread_mutex_unlock(&w->lock);
             return;
         }
         if (worker_notice_decode(record, (size_t)n, &notice))
-            take_notice(w, &notice);
+            pass_notice(w, &notice);
     }
+}
+
+/* What the launcher sent before this detector was there: its other worlds know. Caller holds launched_lock. */
+static void copy_notices(struct watch *w, struct watch *from)
+{
+    pthread_mutex_lock(&from->lock);
+    if (from->generation == w->generation) {
+        w->over = from->over;
+        w->word = from->word;
+        atomic_store(&w->stop_requested, atomic_load(&from->stop_requested));
+        if (from->told)
+            note_failure(w, from->failure);
+    }
+    pthread_mutex_unlock(&from->lock);
+}
+
+static void join_launched(struct watch *w)
+{
+    pthread_mutex_lock(&launched_lock);
+    for (struct watch *other = launched; other; other = other->next_launched)
+        if (other->launcher_fd == w->launcher_fd)
+            copy_notices(w, other);
+    w->next_launched = launched;
+    launched = w;
+    pthread_mutex_unlock(&launched_lock);
+}
+
+static void leave_launched(struct watch *w)
+{
+    pthread_mutex_lock(&launched_lock);
+    for (struct watch **at = &launched; *at; at = &(*at)->next_launched) {
+        if (*at == w) {
+            *at = w->next_launched;
+            break;
+        }
+    }
+    pthread_mutex_unlock(&launched_lock);
 }
 
 /* With the lock held. The end of a process ends the groups that it was a member of and had not left; whether
@@ -302,6 +357,8 @@ static void watch_free(struct watch *w)
 /* What can fail, in order; watch_free() undoes as much as was done. */
 static int watch_start(struct watch *w)
 {
+    int r;
+
     w->polled = calloc(SLOT_PEERS + (size_t)w->world_size, sizeof(*w->polled));
     w->peers = calloc((size_t)w->world_size, sizeof(*w->peers));
     if (!w->polled || !w->peers)
@@ -317,7 +374,12 @@ static int watch_start(struct watch *w)
     /* What this process starts is not told the launcher's news. */
     if (w->notice_fd >= 0 && fcntl(w->notice_fd, F_SETFD, FD_CLOEXEC) < 0)
         return -errno;
-    return thread_start(&w->thread, run, w);
+    if (w->has_launcher)
+        join_launched(w);
+    r = thread_start(&w->thread, run, w);
+    if (r < 0)
+        leave_launched(w);
+    return r;
 }
 
 int watch_create(int notice_fd, int generation, int world_size, struct watch **ret)
@@ -365,6 +427,7 @@ void watch_destroy(struct watch *w)
     pthread_mutex_unlock(&w->lock);
     if (!last)
         return;
+    leave_launched(w);
     signal_fd(w->wake_fd);
     pthread_join(w->thread, NULL);
     watch_free(w);
