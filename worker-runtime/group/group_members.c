@@ -58,7 +58,7 @@ static int number_of(int rank, const int *members, int n_members)
 static int result_of_rank(const struct crw_group *from, int rank, int result)
 {
     if (result != 0 && rank != crw_rank(from))
-        return crw_fail(result, "rank %d cannot make a group: see its own message", rank);
+        return crw_fail(result, "rank %d failed in the same call: see its own message", rank);
     return result;
 }
 
@@ -79,21 +79,15 @@ static int exchange_offers(struct crw_group *from, const struct offer *mine, str
     return r;
 }
 
-/* Only after everybody's success anybody has the group. */
-static int agree(struct crw_group *from, int result)
+int group_agree(struct crw_group *group, int result)
 {
-    int32_t mine = result;
-    _cleanup_free_ int32_t *results = calloc((size_t)crw_world_size(from), sizeof(mine));
-    int r;
+    /* The largest is that of the lowest rank that failed. */
+    int64_t first = result ? (int64_t)(crw_world_size(group) - crw_rank(group)) << 32 | (uint32_t)result : 0;
+    int r = crw_all_reduce(group, &first, 1, CRW_I64, CRW_MAX);
 
-    if (!results)
-        return crw_fail_errno(-ENOMEM, "cannot make a group");
-    r = crw_all_gather(from, &mine, sizeof(mine), results);
-    if (r == 0)
-        r = mine;
-    for (int i = 0; r == 0 && i < crw_world_size(from); i++)
-        r = result_of_rank(from, i, results[i]);
-    return r;
+    if (r || result)
+        return r ? r : result; /* a sentence of this rank is the better one */
+    return first ? result_of_rank(group, crw_world_size(group) - (int)(first >> 32), (int32_t)first) : 0;
 }
 
 /* ------------------------------------------------------------------ over several hosts */
@@ -231,18 +225,18 @@ int crw_group_new(struct crw_group *from, const int *members, int n_members, str
     _cleanup_close_ int fd = -1;
     struct crw_group *group = NULL;
     struct offer mine = {0};
-    int r;
+    int r = group_agree(from, offers ? 0 : crw_fail_errno(-ENOMEM, "cannot make a group"));
 
-    if (!offers)
-        return crw_fail_errno(-ENOMEM, "cannot make a group");
+    if (r)
+        return r;
     make_offer(from, members, n_members, &mine, &fd);
     r = exchange_offers(from, &mine, offers);
-    if (r != 0)
+    if (r)
         return r;
     if (from->span)
         net_use_group(from->span->net, agreed_id(from, offers));
-    r = agree(from, join(from, offers, members, n_members, &group));
-    if (r != 0)
+    r = group_agree(from, join(from, offers, members, n_members, &group));
+    if (r)
         crw_group_destroy(group);
     else
         *ret_group = group;

@@ -49,6 +49,10 @@ int group_join_hosts(struct crw_group *group, int number);
 int group_span(struct crw_group *group, struct net *net, uint32_t id, const int *keys, int n_keys, int rank,
                int world_size);
 
+/* Collective, needs no memory: 0 on all ranks when result is 0 on all; else this rank's own, or that of the lowest rank
+ * that failed. */
+int group_agree(struct crw_group *group, int result);
+
 /* "host pid fd device inode": where another process of this host finds the memory behind fd. 0 or -errno. */
 enum { GROUP_PLACE_SIZE = 160 };
 int group_describe_memory(int fd, char place[GROUP_PLACE_SIZE]);

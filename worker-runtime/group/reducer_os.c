@@ -15,9 +15,9 @@
 
 #include "worker-runtime/crw.h"
 #include "worker-runtime/base/error.h"
+#include "worker-runtime/group/group_os.h"
 
 #include <errno.h>
-#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -80,9 +80,7 @@ static int time_call(const struct crw_reducer *r, size_t count, double *ret_us)
 /* Every rank computes on one core, and its thread needs another one. */
 static bool has_spare_cores(const struct crw_group *group)
 {
-    cpu_set_t cores;
-
-    return sched_getaffinity(0, sizeof(cores), &cores) == 0 && CPU_COUNT(&cores) >= 2 * crw_world_size(group);
+    return group->shm.n_cores >= 2 * group->shm.world_size;
 }
 
 /* Elements of a bucket: so many that the time is (share - 1) parts data and one part fixed cost. */
@@ -139,18 +137,19 @@ int crw_reducer_create(struct crw_group *group, float *gradients, size_t count, 
 {
     struct crw_reducer *r;
     size_t bucket = bucket_bytes / sizeof(float);
-    int result = 0;
+    int result;
 
     if (count == 0)
         return crw_fail(CRW_E_ARGUMENT, "there are no gradients to reduce");
     r = calloc(1, sizeof(*r));
-    if (!r)
-        return crw_fail_errno(-ENOMEM, "cannot prepare the reduction of gradients");
-    *r = (struct crw_reducer){.group = group, .gradients = gradients, .count = count, .syncing = true};
-    memset(gradients, 0, count * sizeof(*gradients));
-    if (bucket_bytes == 0)
-        result = choose_bucket(r, &bucket);
-    if (result != 0) {
+    result = group_agree(group, r ? 0 : crw_fail_errno(-ENOMEM, "cannot prepare the reduction of gradients"));
+    if (result == 0) {
+        *r = (struct crw_reducer){.group = group, .gradients = gradients, .count = count, .syncing = true};
+        memset(gradients, 0, count * sizeof(*gradients));
+        if (bucket_bytes == 0)
+            result = choose_bucket(r, &bucket);
+    }
+    if (result) {
         free(r);
         return result;
     }

@@ -28,6 +28,40 @@ enum { RANKS_MAX = 4 };
 
 static int generation; /* of the test that runs: each has keys of its own */
 
+/* In a rank a failed check ends the rank; the test sees it in the exit code. */
+#define CHECK(condition)                                                                                     \
+    do {                                                                                                     \
+        if (!(condition)) {                                                                                  \
+            fprintf(stderr, "%s:%d: %s (%s)\n", __FILE__, __LINE__, #condition, crw_error_message());        \
+            _exit(1);                                                                                        \
+        }                                                                                                    \
+    } while (0)
+
+static double now_ms(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec * 1e3 + (double)t.tv_nsec / 1e6;
+}
+
+/* ------------------------------------------------------------------ memory that runs out */
+
+void *__real_calloc(size_t n, size_t size);
+void *__wrap_calloc(size_t n, size_t size);
+
+static _Thread_local bool next_calloc_fails;
+
+/* The linker sends calloc() here. */
+void *__wrap_calloc(size_t n, size_t size)
+{
+    if (!next_calloc_fails)
+        return __real_calloc(n, size);
+    next_calloc_fails = false;
+    errno = ENOMEM;
+    return NULL;
+}
+
 /* ------------------------------------------------------------------ ranks */
 
 static struct crw_env env_of(int rank, int world_size)
@@ -66,10 +100,13 @@ static void wait_ready(int n)
 
 typedef void (*body_fn)(struct crw_group *group);
 
+static struct crw_env own_env; /* of a rank */
+
 static void run_rank(struct crw_env env, body_fn body)
 {
     struct crw_group *group;
 
+    own_env = env;
     CHECK(crw_group_create(&env, &group) == 0);
     body(group);
     crw_group_destroy(group);
@@ -452,6 +489,60 @@ static void meet_when_told(struct crw_group *group)
     CHECK(crw_barrier(group) == 0);
 }
 
+static void run_out_of_memory(struct crw_group *group)
+{
+    const int members[] = {0, 1};
+    float gradients[100];
+    struct crw_group *second;
+    struct crw_reducer *reducer;
+
+    next_calloc_fails = crw_rank(group) == 1;
+    CHECK(crw_group_new(group, members, 2, &second) == -ENOMEM);
+    CHECK(!next_calloc_fails);
+    CHECK(crw_barrier(group) == 0);
+    next_calloc_fails = crw_rank(group) == 1;
+    CHECK(crw_reducer_create(group, gradients, 100, 0, &reducer) == -ENOMEM);
+    CHECK(!next_calloc_fails);
+    CHECK(crw_barrier(group) == 0);
+    CHECK(crw_group_new(group, members, 2, &second) == 0);
+    crw_group_destroy(second);
+}
+
+static void memory_that_runs_out_on_one_rank_fails_all(void **state)
+{
+    run_ranks(2, run_out_of_memory);
+}
+
+/* The notice says that rank 1 has ended, so that it ends the groups of both worlds. */
+static void wait_in_two_worlds(struct crw_group *group)
+{
+    struct crw_group *second;
+    char c;
+
+    CHECK(crw_group_create(&own_env, &second) == 0);
+    CHECK(crw_barrier(second) == 0);
+    say_ready();
+    CHECK(crw_recv(group, &c, 1, 1 - crw_rank(group)) == CRW_E_PEER);
+    CHECK(crw_recv(second, &c, 1, 1 - crw_rank(group)) == CRW_E_PEER);
+    crw_group_destroy(second);
+    CHECK(crw_group_create(&own_env, &second) == CRW_E_PEER); /* one that comes later knows it, too */
+}
+
+static void a_notice_ends_all_worlds(void **state)
+{
+    struct ranks r;
+
+    setenv("CRW_TIMEOUT_MS", "5000", 1);
+    start_ranks(&r, 2, true, wait_in_two_worlds);
+    unsetenv("CRW_TIMEOUT_MS");
+    wait_ready(2);
+    for (int rank = 0; rank < 2; rank++)
+        notify(&r, rank, (struct worker_notice){NOTICE_PEER_FAILED, (uint32_t)generation, 1, 9});
+    for (int rank = 0; rank < 2; rank++)
+        expect_exit(r.pids[rank], 0);
+    finish_ranks(&r);
+}
+
 static void notices_of_other_generations_are_dropped(void **state)
 {
     struct ranks r;
@@ -639,6 +730,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(no_address_is_the_environment),
         cmocka_unit_test(a_killed_peer_ends_the_collective),
         cmocka_unit_test(a_notice_ends_the_collective),
+        cmocka_unit_test(a_notice_ends_all_worlds),
+        cmocka_unit_test(memory_that_runs_out_on_one_rank_fails_all),
         cmocka_unit_test(notices_of_other_generations_are_dropped),
         cmocka_unit_test(a_killed_peer_ends_the_wait_for_the_store),
         cmocka_unit_test(a_notice_ends_the_meeting),
