@@ -165,12 +165,29 @@ static int meet(struct crw_group *group)
     return r == 0 ? span_barrier(group->span) : r;
 }
 
+/* All ranks have the same table and come to the same result. */
+static int check_addresses(const struct table *table)
+{
+    int rank = table_find_unreachable(table);
+
+    if (rank < 0)
+        return 0;
+    return crw_fail(
+        CRW_E_ENVIRONMENT,
+        "rank %d listens on %s, which ranks of other hosts cannot reach: MASTER_ADDR leads to a loopback "
+        "address on its host; set CRUN_LOCAL_ADDR there to an address of that host's network, or "
+        "MASTER_ADDR to a numeric one",
+        rank, table->peers[rank].address);
+}
+
 static int join(struct crw_group *group, int number, struct net *net)
 {
     struct table table = {0};
     int r = find_everybody(group, number, net, &table);
 
     watch_remove_group(group->watch, &group->watched);
+    if (r == 0)
+        r = check_addresses(&table);
     if (r == 0)
         r = connect_all(group, net, &table);
     table_finish(&table);

@@ -21,6 +21,7 @@
 
 #include "base/cleanup.h"
 #include "proto/wait_sock.h"
+#include "worker-runtime/shm/call_signature.h"
 #include "worker-runtime/shm/shm_collectives.h"
 #include "worker-runtime/base/env_os.h"
 #include "worker-runtime/base/error.h"
@@ -284,6 +285,9 @@ static int check_env(const struct crw_env *env)
                         env->local_world_size, SHM_WORLD_MAX);
     if (env->local_world_size == env->world_size)
         return 0;
+    if (env->world_size > WORLD_MAX)
+        return crw_fail(CRW_E_ENVIRONMENT, "%d ranks are more than the %d that are supported",
+                        env->world_size, WORLD_MAX);
     if (env->group_world_size < 2 || env->group_world_size > 1 << HOSTS_ROUNDS_MAX)
         return crw_fail(CRW_E_ENVIRONMENT,
                         "%d of %d ranks are on this host, but GROUP_WORLD_SIZE says that there are %d "

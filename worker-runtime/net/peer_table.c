@@ -109,3 +109,34 @@ bool table_is_complete(const struct table *t)
             return false;
     return true;
 }
+
+/* The addresses are those of getnameinfo() with NI_NUMERICHOST, or the user's. */
+static bool is_loopback(const char *address)
+{
+    static const char *const beginnings[] = {"127.", "::ffff:127."};
+
+    for (size_t i = 0; i < sizeof(beginnings) / sizeof(beginnings[0]); i++)
+        if (strncmp(address, beginnings[i], strlen(beginnings[i])) == 0)
+            return true;
+    return strcmp(address, "::1") == 0;
+}
+
+/* The first rank behind `from` that other hosts can reach and that is not on host `except`; world_size: none. */
+static int find_routable(const struct table *t, int from, int except)
+{
+    while (from < t->world_size && (is_loopback(t->peers[from].address) || t->keys[from] == except))
+        from++;
+    return from;
+}
+
+int table_find_unreachable(const struct table *t)
+{
+    int first = find_routable(t, 0, -1), second = t->world_size;
+
+    if (first < t->world_size) /* else they are all on one machine */
+        second = find_routable(t, first, t->keys[first]);
+    for (int i = 0; first < t->world_size && i < t->world_size; i++)
+        if (is_loopback(t->peers[i].address) && (t->keys[i] != t->keys[first] || second < t->world_size))
+            return i;
+    return -1;
+}

@@ -37,5 +37,9 @@ uint8_t *table_encode(const struct table_entry *entries, int n, const uint8_t to
  * two hosts; the table is as good as lost then. */
 bool table_add(struct table *t, int host, const uint8_t *data, size_t size);
 
+/* A rank that listens on a loopback address although a rank of another host does not, which can therefore not reach it;
+ * -1: there is none. */
+int table_find_unreachable(const struct table *t);
+
 /* Every rank is on some host. */
 bool table_is_complete(const struct table *t);

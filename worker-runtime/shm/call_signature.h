@@ -1,7 +1,12 @@
 #pragma once
 
 /*
- * What ranks that meet are about, in one number: all must say the same, or they are not in the same call.
+ * Signature of a collective call: operation, root or type, and count in one number. Ranks whose signatures differ get
+ * CRW_E_ARGUMENT.
+ *
+ *   bits 56..63  operation
+ *   bits 40..55  detail: the root, or data type and reduction
+ *   bits  0..39  elements or bytes
  */
 
 #include "worker-runtime/shm/shm_os.h"
@@ -21,7 +26,7 @@ enum operation {
 };
 
 static_assert((int)OP_REDUCE + (int)CRW_DTYPE_COUNT * (int)CRW_OP_COUNT < SHM_WHAT_ALLOC, "one byte for all");
-static_assert(SHM_WORLD_MAX <= 1 << (SHM_WHAT_SHIFT - SHM_SIZE_BITS), "a rank is the largest detail");
+enum { WORLD_MAX = 1 << (SHM_WHAT_SHIFT - SHM_SIZE_BITS) }; /* a rank is the largest detail */
 
 /* operation: one of the above, or OP_REDUCE and something. n: fits into SHM_SIZE_BITS. */
 static inline uint64_t describe(unsigned operation, unsigned detail, uint64_t n)

@@ -3,6 +3,7 @@
  * in steps, and a chain of hosts whose links are socket pairs.
  */
 
+#include "worker-runtime/shm/call_signature.h"
 #include "worker-runtime/shm/topology.h"
 #include "worker-runtime/shm/reduce_ops.h"
 #include "worker-runtime/net/chain_reduce.h"
@@ -11,6 +12,10 @@
 #include "tests/unit/worker-runtime/elements.h"
 
 #include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -197,6 +202,39 @@ static void tables_come_together(void **state)
     table_finish(&t);
     free(a);
     free(b);
+}
+
+/* A rank is named by what it is asked for, so no root may look like another operation. */
+static void signatures_of_different_calls_differ(void **state)
+{
+    assert_true(describe(OP_BROADCAST, 4096, 0) != describe(OP_ALL_GATHER, 0, 0));
+    assert_true(describe(OP_BROADCAST, WORLD_MAX - 1, (UINT64_C(1) << SHM_SIZE_BITS) - 1) >> SHM_WHAT_SHIFT ==
+                OP_BROADCAST);
+    assert_true(describe(OP_BROADCAST, 1, 0) !=
+                describe(OP_BROADCAST, 0, UINT64_C(1) << (SHM_SIZE_BITS - 1)));
+}
+
+static int unreachable_of(const char *a, const char *b, const char *c)
+{
+    struct net_peer peers[3] = {{.port = 1}, {.port = 2}, {.port = 3}};
+    int keys[] = {0, 0, 1};
+    const struct table t = {.world_size = 3, .peers = peers, .keys = keys};
+
+    (void)snprintf(peers[0].address, sizeof(peers[0].address), "%s", a);
+    (void)snprintf(peers[1].address, sizeof(peers[1].address), "%s", b);
+    (void)snprintf(peers[2].address, sizeof(peers[2].address), "%s", c);
+    return table_find_unreachable(&t);
+}
+
+static void loopback_addresses_are_for_one_machine(void **state)
+{
+    assert_int_equal(unreachable_of("10.0.0.1", "10.0.0.1", "10.0.0.2"), -1);
+    assert_int_equal(unreachable_of("127.0.0.1", "127.0.1.1", "::1"), -1);
+    assert_int_equal(unreachable_of("10.0.0.1", "127.0.0.1", "10.0.0.1"), 1);
+    assert_int_equal(unreachable_of("127.0.1.1", "127.0.1.1", "10.0.0.2"), 0);
+    assert_int_equal(unreachable_of("fd00::1", "fd00::1", "::1"), 2);
+    assert_int_equal(unreachable_of("fd00::1", "fd00::1", "::ffff:127.0.0.1"), 2);
+    assert_int_equal(unreachable_of("127.0.0.1", "10.0.0.1", "10.0.0.2"), 0);
 }
 
 /* ------------------------------------------------------------------ arithmetic in steps */
@@ -387,6 +425,8 @@ int main(void)
         cmocka_unit_test(tokens_are_compared_whole),
         cmocka_unit_test(news_come_back),
         cmocka_unit_test(tables_come_together),
+        cmocka_unit_test(signatures_of_different_calls_differ),
+        cmocka_unit_test(loopback_addresses_are_for_one_machine),
         cmocka_unit_test(steps_make_the_same_bits),
         cmocka_unit_test(chains_make_the_bits_of_one_host),
         cmocka_unit_test(hosts_may_reduce_in_different_pieces),
