@@ -43,7 +43,7 @@ struct net_group {
     uint8_t left[]; /* by rank of the world: it has left this group */
 };
 
-struct control {
+struct net_control {
     int fd;
     int rank;
     bool left; /* it said goodbye: its end means nothing */

@@ -137,7 +137,7 @@ static bool collect(struct net *n, struct turn *t)
     add_poll(n, t, n->wake_fd);
     poll_listener(n, t);
     poll_pending(n, t);
-    for (struct control *c = t->first_control; c; c = c->next)
+    for (struct net_control *c = t->first_control; c; c = c->next)
         add_poll(n, t, c->fd);
     for (struct net_inbox *in = t->first_inbox; in; in = in->next)
         add_poll(n, t, !in->lent && in->came - in->taken < NET_MESSAGE_ROOM ? in->fd : -1);
@@ -165,7 +165,7 @@ static void handle(struct net *n, const struct turn *t)
         (void)!read(n->wake_fd, &count, sizeof(count)); /* only to empty it */
     }
     handle_pending(n, fds + 2);
-    for (struct control *c = t->first_control; c; c = c->next)
+    for (struct net_control *c = t->first_control; c; c = c->next)
         if (fds[at++].revents)
             net_read_control(n, c);
     for (struct net_inbox *in = t->first_inbox; in; in = in->next)

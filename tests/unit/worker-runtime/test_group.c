@@ -28,23 +28,6 @@ enum { RANKS_MAX = 4 };
 
 static int generation; /* of the test that runs: each has keys of its own */
 
-/* In a rank a failed check ends the rank; the test sees it in the exit code. */
-#define CHECK(condition)                                                                                     \
-    do {                                                                                                     \
-        if (!(condition)) {                                                                                  \
-            fprintf(stderr, "%s:%d: %s (%s)\n", __FILE__, __LINE__, #condition, crw_error_message());        \
-            _exit(1);                                                                                        \
-        }                                                                                                    \
-    } while (0)
-
-static double now_ms(void)
-{
-    struct timespec t;
-
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec * 1e3 + (double)t.tv_nsec / 1e6;
-}
-
 /* ------------------------------------------------------------------ memory that runs out */
 
 void *__real_calloc(size_t n, size_t size);

@@ -12,8 +12,6 @@
 #include "tests/unit/worker-runtime/elements.h"
 
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -290,7 +288,7 @@ struct member {
     int result;
 };
 
-static int reduce_piece(const struct member *m, struct stream *s, size_t first, size_t count)
+static int reduce_piece(const struct member *m, struct chain_stream *s, size_t first, size_t count)
 {
     void *arrays[RANKS];
     struct stream_arrays a = {
@@ -313,7 +311,7 @@ static void *be_member(void *arg)
 {
     struct member *m = arg;
     const struct net_wait wait = {.interrupt_fd = -1, .timeout_ms = 20000};
-    struct stream s = {
+    struct chain_stream s = {
         .wait = &wait, .before = m->before, .after = m->after, .ring = aligned_alloc(64, STREAM_RING)};
 
     for (size_t first = 0; m->result == 0 && first < COUNT; first += m->piece)

@@ -18,7 +18,6 @@
 #include <linux/tcp.h>
 #include <net/if.h>
 #include <netinet/in.h>
-#include <setjmp.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
