@@ -7,7 +7,7 @@
  *
  * Conventions
  *   - Functions return 0, or a negative errno for what the system refused, or a positive CRW_E_...
- *     After a failure crw_error_message() holds one sentence that says what, where, why and what to do.
+ *     After a failure crw_error_message() is one sentence: what failed, where, why and the remedy.
  *   - Tensors are fp32, row-major, NCHW; counts are elements unless the name ends in _bytes.
  *   - Objects are opaque: *_create makes one, *_destroy (NULL is fine) ends it. One thread per object.
  *   - ret_ parameters are written only on success.
@@ -39,9 +39,9 @@ enum crw_result {
 CRW_EXPORT const char *crw_error_message(void);
 
 /*
- * Before a worker exits for a reason of its own (not for CRW_E_PEER): leaves that reason where the launcher looks for it,
- * in the file TORCHELASTIC_ERROR_FILE, in the form of PyTorch's @record. message NULL: crw_error_message(). The first
- * reason stays. 0 also without that variable; else -errno.
+ * Before a worker exits for a reason of its own (not for CRW_E_PEER): leaves that reason where the
+ * launcher looks for it, in the file TORCHELASTIC_ERROR_FILE, in the form of PyTorch's @record. message
+ * NULL: crw_error_message(). The first reason stays. 0 also without that variable; else -errno.
  */
 CRW_EXPORT int crw_error_record(const char *message);
 
@@ -51,7 +51,7 @@ CRW_EXPORT const char *crw_version(void);
 /* ---- launch environment ---- */
 
 struct crw_env {
-    bool launched; /* RANK was set: somebody launched us; else a world of one */
+    bool launched; /* RANK was set: a launcher started this process; else a world of one */
     int rank, world_size;
     int local_rank, local_world_size;
     int group_rank, group_world_size;
@@ -92,13 +92,13 @@ enum crw_op { CRW_SUM, CRW_AVG, CRW_MAX, CRW_OP_COUNT };
  * Errors: CRW_E_STORE, CRW_E_TIMEOUT, CRW_E_PEER, -errno.
  */
 CRW_EXPORT int crw_group_create(const struct crw_env *env, struct crw_group **ret_group);
-/* Wait for what was started first. A peer that still waits for this rank gets CRW_E_PEER. */
+/* Wait for all started calls before. A peer that still waits for this rank gets CRW_E_PEER. */
 CRW_EXPORT void crw_group_destroy(struct crw_group *group);
 
 /*
- * The short way in and out. address NULL: crw_env_read() and crw_group_create(); rank and world_size are not
- * looked at. "tcp://HOST:PORT": the worker store that is there, for example crund's, all ranks on this host;
- * nobody restarts them. CRW_E_ARGUMENT for anything else.
+ * The short way in and out. address NULL: crw_env_read() and crw_group_create(); rank and world_size are
+ * not looked at. "tcp://HOST:PORT": the worker store at that address, for example crund's, with all ranks
+ * on this host; without a launcher, none is restarted. CRW_E_ARGUMENT for anything else.
  */
 CRW_EXPORT int crw_init(const char *address, int rank, int world_size, struct crw_group **ret_group);
 /* Waits for all ranks, so that none is missed, and destroys the group in any case. The barrier's result. */
@@ -113,17 +113,18 @@ CRW_EXPORT int crw_finish(struct crw_group *group);
 CRW_EXPORT int crw_launch(int (*function)(struct crw_group *group, void *data), void *data, int n);
 
 /*
- * A group of some ranks of another group: members are their numbers there, in the order that gives them their
- * numbers in the new one. Collective over all of `from`, all with the same members; who is none gets NULL and
- * 0. Calls of different groups do not disturb each other, but the end of a member's process ends every group
- * that it was in. It may outlive `from`, and uses its notices and store.
+ * A group of some ranks of another group: members are their numbers there, in the order that gives them
+ * their numbers in the new one. Collective over all of `from`, all with the same members; ranks that are
+ * not members get *ret_group = NULL and the call returns 0. Calls of different groups do not disturb each
+ * other, but the end of a member's process ends every group that it was in. It may outlive `from`, and
+ * uses its notices and store.
  */
 CRW_EXPORT int crw_group_new(struct crw_group *from, const int *members, int n_members,
                              struct crw_group **ret_group);
 
 CRW_EXPORT int crw_rank(const struct crw_group *group);
 CRW_EXPORT int crw_world_size(const struct crw_group *group);
-/* Rank 0: who prints, writes and decides for all. */
+/* Rank 0: the one that prints, writes and decides for all. */
 CRW_EXPORT bool crw_is_primary(const struct crw_group *group);
 
 /*
@@ -136,14 +137,15 @@ CRW_EXPORT int crw_shared_alloc(struct crw_group *group, size_t n_bytes, void **
 /* ---- collectives ---- */
 
 /*
- * All ranks of the group make the same calls in the same order; a call that differs (another function, count,
- * type, operation or root) is CRW_E_ARGUMENT on all of them and the group stays usable. CRW_E_PEER: a rank
- * ended or left, CRW_E_TIMEOUT: one did not come; the group is over. After an error the content of what would
- * have been written is undefined: do not step an optimizer with it.
+ * All ranks of the group make the same calls in the same order; a call that differs (another function,
+ * count, type, operation or root) is CRW_E_ARGUMENT on all of them and the group stays usable.
+ * CRW_E_PEER: a rank ended or left, CRW_E_TIMEOUT: one did not come; the group is over. After an error
+ * the content of what would have been written is undefined: do not step an optimizer with it.
  *
  * Reductions know CRW_F32, CRW_F64, CRW_I64, CRW_I32 and CRW_BF16, which is added up in fp32 and rounded
- * once. Elements are combined in rank order 0..W-1, so the result is the same bits on every rank and in every
- * run, on one host or several. Arrays must not overlap, except that a rank's own part may already be where it belongs.
+ * once. Elements are combined in rank order 0..W-1, so the result is the same bits on every rank and in
+ * every run, on one host or several. Arrays must not overlap, except that a rank's own part may already
+ * be where it belongs.
  */
 /* In place: data[0..count) becomes the sum (average, maximum) over ranks. */
 CRW_EXPORT int crw_all_reduce(struct crw_group *group, void *data, size_t count, enum crw_dtype dtype,
@@ -154,7 +156,7 @@ CRW_EXPORT int crw_reduce(struct crw_group *group, void *data, size_t count, enu
 /* result[0..count) becomes the sum (average, maximum) over ranks of data[r * count ..], r being this rank. */
 CRW_EXPORT int crw_reduce_scatter(struct crw_group *group, const void *data, void *result, size_t count,
                                   enum crw_dtype dtype, enum crw_op op);
-/* root's n_bytes arrive in everybody's data. */
+/* data[0..n_bytes) of all ranks becomes root's. */
 CRW_EXPORT int crw_broadcast(struct crw_group *group, void *data, size_t n_bytes, int root);
 /* all[r * n_bytes ..] becomes rank r's data, on every rank. */
 CRW_EXPORT int crw_all_gather(struct crw_group *group, const void *data, size_t n_bytes, void *all);
@@ -214,30 +216,38 @@ CRW_EXPORT int crw_store_get(struct crw_group *group, const char *key, int timeo
                              size_t *ret_n_bytes);
 CRW_EXPORT int crw_store_add(struct crw_group *group, const char *key, int64_t amount, int64_t *ret_value);
 
-/* True once SIGTERM arrived (crw_group_create installs the handler when the signal has its default
- * action) or the launcher asked for a stop. Ranks may see it at different times: reduce it before acting. */
+/*
+ * Makes SIGTERM a request to stop: installs a handler, for the process, where the signal has its default
+ * action. Without this call the library installs no signal handler, and crw_stop_requested() knows the
+ * launcher's requests alone. The handler stays until the last group is destroyed, and stays after it
+ * where a stop was requested. -errno.
+ */
+CRW_EXPORT int crw_stop_enable(void);
+/* True once SIGTERM arrived, after crw_stop_enable(), or the launcher asked for a stop. Ranks may see it
+ * at different times: reduce it before acting. */
 CRW_EXPORT bool crw_stop_requested(const struct crw_group *group);
 
 /* ---- going on after a failure ---- */
 
 /*
- * Under crun --restart-policy=replace a rank that died is started again while the others go on. For that a program
+ * Under crun --restart-policy=replace a rank that died is started again while the others go on. For that
+ * a program
  *
  *   1. calls crw_group_ready() once it is set up: from here on its process is worth keeping;
  *   2. keeps its state when a collective returns CRW_E_PEER, and calls crw_group_reform() with no call of the
  *      group under way;
  *   3. does after it together with the new rank what that one does after crw_group_create(): allocates shared
- *      memory, agrees on whose state is the newest, sends it on; and calls crw_group_ready() again.
+ *      memory, agrees on which rank has the newest state, broadcasts it; and calls crw_group_ready() again.
  *
- * With any other policy or launcher crw_group_reform() returns CRW_E_PEER at once, or as soon as the launcher has
- * said so: then leave, as ever.
+ * With any other policy or launcher crw_group_reform() returns CRW_E_PEER at once, or as soon as the
+ * launcher has decided so: then leave, as after any CRW_E_PEER.
  */
 CRW_EXPORT int crw_group_ready(struct crw_group *group);
 
 /*
- * Waits until the launcher has opened the next generation, leaves the old one and meets all ranks again; ranks and
- * sizes are as before. What crw_shared_alloc() gave is gone, and groups of some ranks stay over. CRW_E_PEER: it is
- * over. Others as crw_group_create().
+ * Waits until the launcher has opened the next generation, leaves the old one and meets all ranks again;
+ * ranks and sizes are as before. Memory of crw_shared_alloc() is unmapped, and groups of some ranks stay
+ * failed. CRW_E_PEER: the launcher starts no further generation. Others as crw_group_create().
  */
 CRW_EXPORT int crw_group_reform(struct crw_group *group);
 
@@ -246,21 +256,22 @@ CRW_EXPORT int crw_group_reform(struct crw_group *group);
 CRW_EXPORT int crw_group_restart_count(const struct crw_group *group);
 
 /*
- * Memory that crun holds for this rank and hands to the process that takes its place, whatever happened to this one:
- * two slots of n_bytes. A slot that is being written does not count, so a process that is killed at any instant
- * leaves the other one whole.
+ * Memory that crun holds for this rank and hands to the process that takes its place, whatever happened
+ * to this one: two slots of n_bytes. A slot that is being written does not count, so a process that is
+ * killed at any instant leaves the other one whole.
  */
 struct crw_memory;
 
-/* kind: what another layout of the bytes must not be mistaken for; slots of another size or kind are gone.
- * CRW_E_NOT_FOUND: there is none, or n_bytes are too many for it (a quarter of the machine's memory for all ranks). */
+/* kind: what another layout of the bytes must not be mistaken for; slots of another size or kind are
+ * dropped. CRW_E_NOT_FOUND: there is none, or n_bytes are too many for it (a quarter of the machine's
+ * memory for all ranks). */
 CRW_EXPORT int crw_memory_open(const struct crw_group *group, size_t n_bytes, uint32_t kind,
                                struct crw_memory **ret);
-/* What is in it stays. */
+/* The slots keep their content. */
 CRW_EXPORT void crw_memory_close(struct crw_memory *m);
-/* The slot to write next, 64-byte aligned: the older one, which is gone by this. */
+/* The slot to write next, 64-byte aligned: the older one, its content is dropped. */
 CRW_EXPORT void *crw_memory_begin(struct crw_memory *m);
-/* It is whole, under this number (not UINT64_MAX). */
+/* Marks the slot as whole, under this number (not UINT64_MAX). */
 CRW_EXPORT void crw_memory_commit(struct crw_memory *m, uint64_t number);
 /* Numbers of the slots that are whole, the newest first; how many. */
 CRW_EXPORT size_t crw_memory_list(const struct crw_memory *m, uint64_t ret_numbers[2]);
@@ -299,7 +310,8 @@ struct crw_sampler_options {
 
 CRW_EXPORT int crw_sampler_create(const struct crw_sampler_options *options, struct crw_sampler **ret);
 CRW_EXPORT void crw_sampler_destroy(struct crw_sampler *s);
-/* Starts an epoch at consumed samples (0, or what a snapshot says; any world size may have consumed them). */
+/* Starts an epoch at consumed samples (0, or the number in a snapshot; any world size may have consumed
+ * them). */
 CRW_EXPORT int crw_sampler_start(struct crw_sampler *s, uint64_t epoch, uint64_t consumed);
 /* Up to batch_size sample numbers of this rank; returns how many, 0 at the end of the epoch. */
 CRW_EXPORT size_t crw_sampler_next(struct crw_sampler *s, uint32_t *indices, size_t batch_size);
@@ -334,13 +346,17 @@ CRW_EXPORT void crw_idx_close(struct crw_idx *idx);
 struct crw_loader;
 
 struct crw_loader_options {
-    struct crw_sampler *sampler; /* the loader's from the first crw_loader_start() on */
+    /* The caller's, to be destroyed after the loader. The loader alone uses it from the first
+     * crw_loader_start() on. */
+    struct crw_sampler *sampler;
     size_t batch_size;
     size_t input_size;  /* floats of a sample */
     size_t target_size; /* bytes of a sample */
     int n_ahead; /* at most so many batches ahead; 0: no thread, a batch is gathered when it is asked for */
-    /* Fills input[n][input_size] and targets[n][target_size] with these samples. Runs on the thread. */
-    void (*gather)(void *data, const uint32_t *samples, size_t n, float *input, void *targets);
+    /* Fills input[n][input_size] and targets[n][target_size] with these samples. Runs on the loader's
+     * thread. A result other than 0 ends the epoch: crw_loader_next() returns it in place of the batch.
+     * */
+    int (*gather)(void *data, const uint32_t *samples, size_t n, float *input, void *targets);
     void *data;
 };
 
@@ -356,8 +372,9 @@ CRW_EXPORT int crw_loader_create(const struct crw_loader_options *options, struc
 CRW_EXPORT void crw_loader_destroy(struct crw_loader *loader);
 /* As crw_sampler_start(). An epoch that is not over is given up. */
 CRW_EXPORT int crw_loader_start(struct crw_loader *loader, uint64_t epoch, uint64_t consumed);
-/* The next batch; its arrays are the caller's to read until the next call. */
-CRW_EXPORT struct crw_batch crw_loader_next(struct crw_loader *loader);
+/* The next batch; its arrays are the caller's to read until the next call. ret->n is 0 at the end of the
+ * epoch. A result other than 0 is that of gather(). */
+CRW_EXPORT int crw_loader_next(struct crw_loader *loader, struct crw_batch *ret);
 
 /* ---- models ---- */
 
@@ -384,7 +401,7 @@ struct crw_shape {
 
 struct crw_model;
 
-/* A named tensor that somebody else owns. */
+/* A named tensor; name and data belong to its maker. */
 struct crw_tensor {
     const char *name;
     enum crw_dtype dtype;
@@ -436,30 +453,57 @@ CRW_EXPORT int crw_model_set_precision(struct crw_model *model, enum crw_dtype p
 
 /*
  * Runs the chain over n inputs [n, channels, height, width]. training selects batch statistics and keeps
- * what backward needs. Returns the last layer's output [n, features], owned by the model, valid until the
- * next forward; NULL for an n that is not 1..max_batch, or where training would need the variance of a single value.
+ * what backward needs. *ret_output (ret_output may be NULL) is the last layer's output [n, features],
+ * owned by the model and valid until the next forward. CRW_E_ARGUMENT for an n that is not 1..max_batch,
+ * or where training would need the variance of a single value.
  */
-CRW_EXPORT const float *crw_model_forward(struct crw_model *model, const float *input, int n, bool training);
+CRW_EXPORT int crw_model_forward(struct crw_model *model, const float *input, int n, bool training,
+                                 const float **ret_output);
 
 /*
- * Losses of the last forward's output, averaged over the batch; each prepares backward. Targets are classes
- * (below the number of outputs; else NAN and a sentence) or numbers, as many as outputs.
+ * Losses of the last forward's output, averaged over the batch; each prepares crw_model_backward().
+ * targets[i] is the class of sample i, 0 or more and below the number of outputs; CRW_E_ARGUMENT for any
+ * other. A sample with the target ignore_index counts neither in the loss nor in the gradient; a batch of
+ * such samples alone has the loss NaN and the gradient 0, as in PyTorch.
  */
+#define CRW_IGNORE_INDEX (-100) /* PyTorch's default */
+
 /* torch.nn.functional.nll_loss: the outputs are log-probabilities. */
-CRW_EXPORT float crw_model_nll_loss(struct crw_model *model, const uint8_t *targets);
+CRW_EXPORT int crw_model_nll_loss(struct crw_model *model, const int64_t *targets, int64_t ignore_index,
+                                  float *ret_loss);
 /* torch.nn.functional.cross_entropy: the outputs are scores. */
-CRW_EXPORT float crw_model_cross_entropy_loss(struct crw_model *model, const uint8_t *targets);
-/* torch.nn.functional.mse_loss: averaged over all outputs of all samples. */
-CRW_EXPORT float crw_model_mse_loss(struct crw_model *model, const float *targets);
+CRW_EXPORT int crw_model_cross_entropy_loss(struct crw_model *model, const int64_t *targets,
+                                            int64_t ignore_index, float *ret_loss);
+/* torch.nn.functional.mse_loss: averaged over all outputs of all samples; targets are as many numbers as
+ * outputs. */
+CRW_EXPORT int crw_model_mse_loss(struct crw_model *model, const float *targets, float *ret_loss);
 /*
- * Which samples of the last forward have their largest output (torch.argmax: the first of equals) where
- * targets says: flags[i] becomes 1 or 0. Returns how many; flags may be NULL.
+ * Which samples of the last forward have their largest output (torch.argmax: the first of equals) at
+ * their target: flags[i] becomes 1 or 0. Returns how many; flags may be NULL. A target that is no class
+ * is never correct.
  */
-CRW_EXPORT size_t crw_model_correct(const struct crw_model *model, const uint8_t *targets, uint8_t *flags);
+CRW_EXPORT size_t crw_model_correct(const struct crw_model *model, const int64_t *targets, uint8_t *flags);
 
-/* Gradients of the loss prepared last, written (not added) to the gradient arena. The last forward has to
- * have been one with training set. */
-CRW_EXPORT void crw_model_backward(struct crw_model *model);
+/*
+ * Gradients of the loss computed last, written (not added) to the gradient arena. CRW_E_ARGUMENT unless
+ * the last forward had training set and a loss of its output has succeeded; else the result of the
+ * gradient hook.
+ */
+CRW_EXPORT int crw_model_backward(struct crw_model *model);
+/*
+ * The same from the gradient of the last forward's output, d_output [n, features], for a loss of the
+ * program's own or for layers of its own behind the chain. d_input [n, channels, height, width] (may be
+ * NULL) becomes the gradient of the input, for layers before the chain. CRW_E_ARGUMENT, -ENOMEM, or the
+ * result of the gradient hook.
+ */
+CRW_EXPORT int crw_model_backward_from(struct crw_model *model, const float *d_output, float *d_input);
+/*
+ * Makes backward call hook(data, begin) whenever the gradients from number `begin` to the end of the
+ * arena are final, with falling numbers and at last 0: from there to crw_reducer_ready() is one call. A
+ * result other than 0 ends backward, which returns it. NULL: no hook.
+ */
+CRW_EXPORT void crw_model_set_gradient_hook(struct crw_model *model, int (*hook)(void *data, size_t begin),
+                                            void *data);
 
 /* ---- gradients ---- */
 
@@ -470,22 +514,23 @@ CRW_EXPORT void crw_gradients_scale(float *gradients, size_t count, float factor
 CRW_EXPORT void crw_gradients_add(float *sums, const float *gradients, size_t count);
 
 /*
- * Averages an array of gradients over the ranks of a group, in buckets that are started while backward still
- * computes those before them. The bits are those of one crw_all_reduce(). Where cores are as many as ranks that
- * is slower than one call at the end, and there is one bucket then: see crw_group(3).
+ * Averages an array of gradients over the ranks of a group, in buckets that are started while backward
+ * still computes those before them. The bits are those of one crw_all_reduce(). Where cores are as many
+ * as ranks that is slower than one call at the end, and there is one bucket then: see crw_group(3).
  */
 struct crw_reducer;
 
 /*
- * Collective. gradients should be from crw_shared_alloc(); they are cleared. bucket_bytes: the size of a bucket,
- * the same on all ranks (at most 64 buckets are made); 0: chosen by cost, which takes a few reductions.
+ * Collective. gradients should be from crw_shared_alloc(); they are cleared. bucket_bytes: the size of a
+ * bucket, the same on all ranks (at most 64 buckets are made); 0: measured here, which takes about ten
+ * all-reduces.
  */
 CRW_EXPORT int crw_reducer_create(struct crw_group *group, float *gradients, size_t count,
                                   size_t bucket_bytes, struct crw_reducer **ret);
 CRW_EXPORT void crw_reducer_destroy(struct crw_reducer *r);
 CRW_EXPORT size_t crw_reducer_n_buckets(const struct crw_reducer *r);
-/* Gradients from number `begin` to the end are final: they belong to the reducer until the end of the step. Does
- * not wait and does not fail. Ranks may call it as often as they like, or never. */
+/* Gradients from number `begin` to the end are final: they belong to the reducer until the end of the
+ * step. Does not wait and does not fail. Ranks may call it as often as they like, or never. */
 CRW_EXPORT void crw_reducer_ready(struct crw_reducer *r, size_t begin);
 /* The end of the step: all are final. Returns when all are averaged; the first failure. */
 CRW_EXPORT int crw_reducer_finish(struct crw_reducer *r);
@@ -526,15 +571,16 @@ CRW_EXPORT void crw_optimizer_set_steps(struct crw_optimizer *o, uint64_t steps)
 
 /* ---- devices ---- */
 
-/* How many GPUs this process may use (CUDA_VISIBLE_DEVICES counts). Without any, *ret_why says why, until this
- * thread's next call; otherwise it is "". */
+/* How many GPUs this process may use (CUDA_VISIBLE_DEVICES counts). Without any, *ret_why is the reason,
+ * until this thread's next call; otherwise it is "". */
 CRW_EXPORT int crw_device_count(const char **ret_why);
 
 /*
- * Training on a GPU: data set, model, optimizer and gradients live there. A step has two halves: batch, forward, loss,
- * backward and the sum over the ranks by NCCL; then, when all ranks have agreed that theirs is complete, the optimizer.
- * It changes the state all at once, or not at all when a peer fails in it. Model and optimizer given to it are the
- * host's copy of that state, which changes only when it is asked for.
+ * Training on a GPU: data set, model, optimizer and gradients live there. A step has two halves: batch,
+ * forward, loss, backward and the sum over the ranks by NCCL; then, when all ranks have agreed that
+ * theirs is complete, the optimizer. It changes the state all at once, or not at all when a peer fails in
+ * it. Model and optimizer given to it are the host's copy of that state, which changes only when it is
+ * asked for.
  */
 struct crw_trainer;
 
@@ -553,19 +599,21 @@ struct crw_trainer_options {
     double clip_norm;   /* gradients are scaled down to it; 0: not at all */
     bool accumulates;   /* steps may be of several batches */
     bool oversubscribe; /* local ranks may share a GPU, for tests; else each has its own */
+    bool nccl_defaults; /* set NCCL's variables as below, where they are not set */
     int timeout_ms;     /* of connecting, and of a step; 0: five minutes */
 };
 
 /*
- * Collective. Takes the GPU of this rank's number on its host. Sets, where they are not set, NCCL_DEBUG=WARN,
- * NCCL_RAS_ENABLE=0, on one host NCCL_SOCKET_IFNAME=lo, and what NCCL needs for a shared GPU. CRW_E_NOT_FOUND:
- * no GPU, no plugin, no NCCL. CRW_E_ARGUMENT, CRW_E_PEER, CRW_E_TIMEOUT, -EIO: the device refused.
+ * Collective. Takes the GPU of this rank's number on its host. nccl_defaults: sets NCCL_DEBUG=WARN,
+ * NCCL_RAS_ENABLE=0 and, on one host, NCCL_SOCKET_IFNAME=lo. oversubscribe: sets what NCCL needs for a
+ * shared GPU. Without both, no variable is changed. CRW_E_NOT_FOUND: no GPU, no plugin, no NCCL.
+ * CRW_E_ARGUMENT, CRW_E_PEER, CRW_E_TIMEOUT, -EIO: the device refused.
  */
 CRW_EXPORT int crw_trainer_create(const struct crw_trainer_options *options, struct crw_trainer **ret);
 CRW_EXPORT void crw_trainer_destroy(struct crw_trainer *t);
 
-/* A data set to be copied to the device: inputs in PyTorch's order, floats, or bytes of which table says what
- * each of the 256 stands for. Targets as the loss wants them. */
+/* A data set to be copied to the device: inputs in PyTorch's order, floats, or bytes that
+ * table maps to floats. Targets: one byte for each sample, its class, or floats for CRW_MSE. */
 struct crw_samples {
     const void *inputs;
     const float *table; /* NULL: inputs are floats */
@@ -578,16 +626,17 @@ CRW_EXPORT int crw_trainer_set_data(struct crw_trainer *t, const struct crw_samp
                                     const struct crw_samples *test);
 /* The host's copy of the state to the device. */
 CRW_EXPORT int crw_trainer_load(struct crw_trainer *t);
-/* And back: the state behind the last step committed. Waits for it, but not for gradients in flight. CRW_E_MISMATCH: the
- * device has the state of another step than the optimizer counts, and the host's copy is as it was. */
+/* And back: the state behind the last step committed. Waits for it, but not for gradients in flight.
+ * CRW_E_MISMATCH: the device has the state of another step than the optimizer counts, and the host's copy
+ * is as it was. */
 CRW_EXPORT int crw_trainer_save(struct crw_trainer *t);
 CRW_EXPORT int crw_trainer_set_lr(struct crw_trainer *t, double lr);
 
 /* An epoch: the numbers of this rank's samples in the order of their use, at most as many as there are. */
 CRW_EXPORT int crw_trainer_start(struct crw_trainer *t, const uint32_t *samples, size_t count);
-/* Queues the gradients of a batch of the next n of them. last: those of the step are complete, over the batches since the
- * last one, and are summed over the ranks. The state does not change. Batches must be of the same sizes in the same order
- * on all ranks. CRW_E_PEER: a rank failed, and nothing was queued. */
+/* Queues the gradients of a batch of the next n of them. last: those of the step are complete, over the
+ * batches since the last one, and are summed over the ranks. The state does not change. Batches must be
+ * of the same sizes in the same order on all ranks. CRW_E_PEER: a rank failed, and nothing was queued. */
 CRW_EXPORT int crw_trainer_step(struct crw_trainer *t, int n, bool last);
 
 struct crw_trained {
@@ -597,15 +646,16 @@ struct crw_trained {
     uint64_t n_samples, n_correct;
 };
 
-/* Waits for the gradients of a complete step. CRW_E_PEER: a rank failed, and they may be wrong; CRW_E_TIMEOUT. */
+/* Waits for the gradients of a complete step. CRW_E_PEER: a rank failed, and they may be wrong;
+ * CRW_E_TIMEOUT. */
 CRW_EXPORT int crw_trainer_wait(struct crw_trainer *t, struct crw_trained *ret);
 enum { CRW_COMMIT_VALUES_MAX = 7 };
 /*
- * Collective, behind a successful crw_trainer_wait(): where all ranks come here, and all gradients are finite, each takes
- * the step. Queues that and returns; the next crw_trainer_step() may follow at once. values, as many on each rank, become
- * their means over the ranks. *ret_committed false: gradients of some rank were not finite, the step is dropped and its
- * samples are the next step's. CRW_E_PEER, CRW_E_TIMEOUT: a rank did not come, and this one has not taken the step; others
- * may have.
+ * Collective, behind a successful crw_trainer_wait(): where all ranks come here, and all gradients are
+ * finite, each takes the step. Queues that and returns; the next crw_trainer_step() may follow at once.
+ * values, as many on each rank, become their means over the ranks. *ret_committed false: gradients of
+ * some rank were not finite, the step is dropped and its samples are the next step's. CRW_E_PEER,
+ * CRW_E_TIMEOUT: a rank did not come, and this one has not taken the step; others may have.
  */
 CRW_EXPORT int crw_trainer_commit(struct crw_trainer *t, double *values, size_t count, bool *ret_committed);
 /* Test samples [first, first + count), with the running statistics. */

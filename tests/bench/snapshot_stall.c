@@ -25,7 +25,7 @@ struct training {
     struct crw_model *model;
     struct crw_optimizer *optimizer;
     float *input;
-    uint8_t targets[BATCH];
+    int64_t targets[BATCH];
     struct crw_tensor tensors[TENSORS_MAX];
     size_t n_tensors, n_bytes;
     uint64_t step;
@@ -62,7 +62,7 @@ static void start(struct training *t)
     crw_rng_seed(&rng, 1);
     crw_rng_uniform(&rng, t->input, (size_t)BATCH * 28 * 28, -1, 1);
     for (int i = 0; i < BATCH; i++)
-        t->targets[i] = (uint8_t)(i % MNIST_CLASSES);
+        t->targets[i] = (int64_t)(i % MNIST_CLASSES);
     for (size_t i = 0; i < crw_model_n_tensors(t->model); i++)
         add_tensor(t, crw_model_tensor(t->model, i));
     for (size_t i = 0; i < crw_model_n_buffers(t->model); i++)
@@ -77,9 +77,11 @@ static void start(struct training *t)
 
 static void take_step(struct training *t)
 {
-    (void)crw_model_forward(t->model, t->input, BATCH, true);
-    (void)crw_model_nll_loss(t->model, t->targets);
-    crw_model_backward(t->model);
+    float loss;
+
+    (void)crw_model_forward(t->model, t->input, BATCH, true, NULL);
+    (void)crw_model_nll_loss(t->model, t->targets, CRW_IGNORE_INDEX, &loss);
+    (void)crw_model_backward(t->model);
     crw_optimizer_step(t->optimizer, crw_model_parameters(t->model, NULL), crw_model_gradients(t->model));
     t->step++;
 }

@@ -65,20 +65,21 @@ struct training {
     struct crw_model *model;
     struct crw_optimizer *optimizer;
     float *x;
-    uint8_t targets[BATCH];
+    int64_t targets[BATCH];
 };
 
 static void forward(void *data)
 {
     struct training *t = data;
-    (void)crw_model_forward(t->model, t->x, BATCH, true);
-    (void)crw_model_nll_loss(t->model, t->targets);
+    float loss;
+    (void)crw_model_forward(t->model, t->x, BATCH, true, NULL);
+    (void)crw_model_nll_loss(t->model, t->targets, CRW_IGNORE_INDEX, &loss);
 }
 
 static void backward(void *data)
 {
     struct training *t = data;
-    crw_model_backward(t->model);
+    (void)crw_model_backward(t->model);
 }
 
 static void step_optimizer(void *data)
@@ -97,7 +98,7 @@ static void whole_step(void *data)
 static void evaluate(void *data)
 {
     struct training *t = data;
-    (void)crw_model_forward(t->model, t->x, BATCH, false);
+    (void)crw_model_forward(t->model, t->x, BATCH, false, NULL);
 }
 
 static int training_start(struct training *t, const struct cpu_kernels *kernels)

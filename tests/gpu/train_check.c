@@ -111,17 +111,17 @@ static double device_steps(struct side *s, const struct backend *b, int n)
 static double cpu_step(struct side *s, int number)
 {
     static float x[BATCH * N_PIXELS];
-    uint8_t targets[BATCH];
+    int64_t targets[BATCH];
+    float loss;
     for (int i = 0; i < BATCH; i++) {
         size_t item = (size_t)(number * BATCH + i);
         targets[i] = labels[item];
         for (size_t p = 0; p < N_PIXELS; p++)
             x[(size_t)i * N_PIXELS + p] = table[items[item * N_PIXELS + p]];
     }
-    if (!crw_model_forward(s->model, x, BATCH, true))
-        must(CRW_E_ARGUMENT, NULL);
-    double loss = crw_model_nll_loss(s->model, targets);
-    crw_model_backward(s->model);
+    must(crw_model_forward(s->model, x, BATCH, true, NULL), NULL);
+    must(crw_model_nll_loss(s->model, targets, CRW_IGNORE_INDEX, &loss), NULL);
+    must(crw_model_backward(s->model), NULL);
     crw_optimizer_step(s->optimizer, s->model->parameters, s->model->gradients);
     return loss;
 }

@@ -46,3 +46,20 @@ def test_every_function_is_described_as_it_is_declared():
 def test_a_function_leads_to_its_page(name):
     page = (jobs.build_folder() / "man" / f"{name}.3").read_text().strip()
     assert page.startswith(".so man3/") and name in documented(jobs.ROOT / "man" / page.split("/")[1]), page
+
+
+def members(text):
+    """structure -> its members, without comments"""
+    text = re.sub(r"/\*.*?\*/", "", text, flags=re.S)
+    return {m[1]: squeeze(m[2]) for m in re.finditer(r"^struct (crw_\w+) \{\n(.*?)^\};", text, re.S | re.M)}
+
+
+def test_every_structure_is_shown_with_its_members():
+    everything = members((jobs.ROOT / "worker-runtime" / "crw.h").read_text())
+    assert len(everything) > 10
+    found = {}
+    for page in PAGES:
+        for name, text in members(page.read_text()).items():
+            assert name not in found, f"struct {name} is in two pages"
+            found[name] = text
+    assert found == everything

@@ -145,6 +145,21 @@ def small_net(name, make, shape, n):
     array(f"{name}_eval", net(uniform(500, n * math.prod(shape), -0.5, 2.8).view(n, *shape)))
 
 
+def relu_first():
+    return nn.Sequential(nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(12, 5))
+
+
+def input_gradient(name, make, shape, n):
+    """Of the sum of the outputs, each times a number of its own."""
+    torch.manual_seed(3)
+    net = make().train()
+    x = uniform(600, n * math.prod(shape), -0.5, 2.8).view(n, *shape).requires_grad_()
+    out = net(x)
+    (out * uniform(601, out.numel(), -1, 1).view(out.shape)).sum().backward()
+    array(f"{name}_d_input", x.grad)
+    array(f"{name}_d_parameters", torch.cat([p.grad.flatten() for p in net.parameters()]))
+
+
 def mnist_net():
     torch.manual_seed(0)
     net = mnist().train()
@@ -233,12 +248,20 @@ def losses():
     for name, loss_of in (
         ("mse", lambda y: F.mse_loss(y, uniform(81, 6 * 5, -3, 3).view(6, 5))),
         ("cross_entropy", lambda y: F.cross_entropy(y, labels(82, 6, 5))),
+        ("cross_entropy_ignoring", lambda y: F.cross_entropy(y, labels(82, 6, 5).index_fill(0, torch.tensor([2, 4]), -100))),
+        ("nll_ignoring", lambda y: F.nll_loss(y, labels(82, 6, 5), ignore_index=3)),
     ):
         y = uniform(80, 6 * 5, -3, 3).view(6, 5).requires_grad_()
         loss = loss_of(y)
         loss.backward()
         array(f"{name}_loss", loss)
         array(f"{name}_gradient", y.grad)
+    y = uniform(84, 4 * 300, -3, 3).view(4, 300).requires_grad_()
+    loss = F.cross_entropy(y, torch.tensor([299, 256, 17, 255]))
+    loss.backward()
+    array("cross_entropy_wide_loss", loss)
+    array("cross_entropy_wide_norm", y.grad.norm())
+    array("cross_entropy_wide_of_targets", y.grad[range(4), [299, 256, 17, 255]])
     for name, count in (("few", 22), ("many", 5000)):
         p = nn.Parameter(torch.zeros(count))
         p.grad = uniform(83, count, -1, 1)
@@ -256,6 +279,9 @@ def main():
     losses()
     small_net("odd", odd, (3, 9, 8), 5)
     small_net("norm_first", norm_first, (2, 6, 7), 3)
+    input_gradient("odd", odd, (3, 9, 8), 5)
+    input_gradient("norm_first", norm_first, (2, 6, 7), 3)
+    input_gradient("relu_first", relu_first, (3, 4, 5), 2)
     mnist_net()
 
 

@@ -5,6 +5,9 @@
 
 #include "worker-runtime/base/stop_os.h"
 
+#include "worker-runtime/base/error.h"
+
+#include <errno.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -12,7 +15,7 @@
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static int n_users;
-static bool installed;
+static bool enabled, installed;
 static atomic_bool requested; /* lock-free, so a handler may write it */
 
 static void on_sigterm(int signal_number)
@@ -20,13 +23,37 @@ static void on_sigterm(int signal_number)
     atomic_store(&requested, true);
 }
 
-void stop_acquire(void)
+/* A handler of the program's own, or an ignored signal, stays what it is. Caller holds lock. */
+static int install_handler(void)
 {
     struct sigaction now, ours = {.sa_handler = on_sigterm, .sa_flags = SA_RESTART};
 
+    if (sigaction(SIGTERM, NULL, &now) < 0)
+        return -errno;
+    if (now.sa_handler != SIG_DFL)
+        return 0;
+    if (sigaction(SIGTERM, &ours, NULL) < 0)
+        return -errno;
+    installed = true;
+    return 0;
+}
+
+int crw_stop_enable(void)
+{
+    int r;
+
     pthread_mutex_lock(&lock);
-    if (n_users++ == 0 && sigaction(SIGTERM, NULL, &now) == 0 && now.sa_handler == SIG_DFL)
-        installed = sigaction(SIGTERM, &ours, NULL) == 0;
+    enabled = true;
+    r = install_handler();
+    pthread_mutex_unlock(&lock);
+    return r == 0 ? 0 : crw_fail_errno(r, "cannot make SIGTERM a request to stop");
+}
+
+void stop_acquire(void)
+{
+    pthread_mutex_lock(&lock);
+    if (n_users++ == 0 && enabled && !installed)
+        (void)install_handler(); /* worked in crw_stop_enable() */
     pthread_mutex_unlock(&lock);
 }
 

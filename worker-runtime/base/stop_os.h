@@ -6,8 +6,7 @@
 
 #include <stdbool.h>
 
-/* Counts a user; the first installs the handler, but only where SIGTERM has its default action: a handler
- * of the program's own, or an ignored signal, stays what it is. */
+/* Counts a user, a group. After crw_stop_enable() the first one installs the handler again. */
 void stop_acquire(void);
 
 /* The last user restores SIGTERM's default action, unless the program has changed it since or a stop was

@@ -223,7 +223,7 @@ static int check_step(const struct safetensors *st, uint64_t *ret_step, char why
     uint64_t step = 0;
 
     if (!*at)
-        return explain(SNAPSHOT_IMAGE_E_DAMAGED, why, "it does not explain its step");
+        return explain(SNAPSHOT_IMAGE_E_DAMAGED, why, "it has no step");
     for (; *at; at++)
         if (*at < '0' || *at > '9' || __builtin_mul_overflow(step, 10, &step) ||
             __builtin_add_overflow(step, (uint64_t)(*at - '0'), &step))

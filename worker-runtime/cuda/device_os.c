@@ -105,14 +105,17 @@ static int choose_device(const struct crw_trainer *t, bool oversubscribe, int *r
 }
 
 /* Before NCCL is opened, and in this process alone: a launcher that set them would change other programs. */
-static void set_nccl_defaults(const struct crw_env *env, bool oversubscribe)
+static void set_nccl_defaults(const struct crw_env *env)
 {
     env_set_default("NCCL_DEBUG", "WARN");
-    env_set_default("NCCL_RAS_ENABLE", "0"); /* a socket that nobody asked for */
+    env_set_default("NCCL_RAS_ENABLE", "0"); /* a listening socket for a tool */
     if (env->group_world_size == 1)
         env_set_default("NCCL_SOCKET_IFNAME", "lo"); /* it prefers any other, even one that leads nowhere */
-    if (!oversubscribe)
-        return;
+}
+
+/* What NCCL needs before it accepts two ranks on one GPU. */
+static void set_nccl_oversubscribed(void)
+{
     env_set_default("NCCL_MULTI_RANK_GPU_ENABLE", "1");
     env_set_default("NCCL_NVLS_ENABLE", "0");
     env_set_default("NCCL_MAX_CTAS", "1");
@@ -229,8 +232,10 @@ static int make(struct crw_trainer *t, const struct crw_trainer_options *options
     if (r == 0)
         r = choose_device(t, options->oversubscribe, &device);
     r = vote(t->group, r);
-    if (r == 0)
-        set_nccl_defaults(&t->group->env, options->oversubscribe);
+    if (r == 0 && options->nccl_defaults)
+        set_nccl_defaults(&t->group->env);
+    if (r == 0 && options->oversubscribe)
+        set_nccl_oversubscribed();
     if (r == 0)
         r = vote(t->group, connect_ranks(t, device));
     return r == 0 ? make_trainer(t, options, device) : r;

@@ -22,6 +22,7 @@
 
 struct slot {
     struct crw_batch batch;
+    int result; /* of gather() */
     uint32_t *samples;
     float *input;
     uint8_t *targets;
@@ -49,8 +50,9 @@ static void fill_slot(const struct crw_loader *l, struct slot *slot)
     const struct crw_loader_options *o = &l->options;
     size_t n = crw_sampler_next(o->sampler, slot->samples, o->batch_size);
 
-    if (n > 0)
-        o->gather(o->data, slot->samples, n, slot->input, slot->targets);
+    slot->result = n > 0 ? o->gather(o->data, slot->samples, n, slot->input, slot->targets) : 0;
+    if (slot->result)
+        n = 0;
     slot->batch = (struct crw_batch){
         .n = n,
         .samples = slot->samples,
@@ -180,26 +182,35 @@ int crw_loader_start(struct crw_loader *l, uint64_t epoch, uint64_t consumed)
     return r;
 }
 
-struct crw_batch crw_loader_next(struct crw_loader *l)
+/* The slot's batch; a failed one ends the epoch. */
+static int hand_out(const struct slot *slot, struct crw_batch *ret)
 {
-    struct crw_batch batch = {0};
+    *ret = slot->batch;
+    return slot->result;
+}
+
+int crw_loader_next(struct crw_loader *l, struct crw_batch *ret)
+{
+    int r = 0;
+
+    *ret = (struct crw_batch){0};
 
     if (!l->has_thread) { /* no thread, so no lock is needed */
         if (l->open) {
             fill_slot(l, &l->slots[0]);
-            batch = l->slots[0].batch;
-            l->open = batch.n > 0;
+            r = hand_out(&l->slots[0], ret);
+            l->open = ret->n > 0;
         }
-        return batch;
+        return r;
     }
     pthread_mutex_lock(&l->lock);
     while (l->handed == l->made && (l->open || l->making))
         pthread_cond_wait(&l->changed, &l->lock);
     if (l->handed < l->made) {
-        batch = l->slots[l->handed % l->n_slots].batch;
+        r = hand_out(&l->slots[l->handed % l->n_slots], ret);
         l->handed++;
         pthread_cond_broadcast(&l->changed);
     }
     pthread_mutex_unlock(&l->lock);
-    return batch;
+    return r;
 }

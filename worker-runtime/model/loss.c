@@ -7,6 +7,7 @@
 
 #include "worker-runtime/model/model.h"
 
+#include <inttypes.h>
 #include <math.h>
 #include <string.h>
 
@@ -17,55 +18,99 @@ static const struct model_step *last_step(const struct crw_model *model)
     return &model->steps[model->n_steps - 1];
 }
 
-/* Mean of what the targets' log-probabilities lack; sets their gradients in model->d_output. */
-static float nll(struct crw_model *model, const float *log_probabilities, const uint8_t *targets)
+static int check_forward(const struct crw_model *model)
 {
-    int features = last_step(model)->out.channels, n = model->n;
+    return model->n > 0 ? 0 : crw_fail(CRW_E_ARGUMENT, "a loss needs a forward before it");
+}
+
+/* How many samples count, or CRW_E_ARGUMENT as a negative number. */
+static int count_targets(const struct crw_model *model, const int64_t *targets, int64_t ignore_index)
+{
+    int classes = last_step(model)->out.channels, count = 0;
+
+    for (int s = 0; s < model->n; s++) {
+        if (targets[s] == ignore_index)
+            continue;
+        if (targets[s] < 0 || targets[s] >= classes)
+            return -crw_fail(CRW_E_ARGUMENT, "target %" PRId64 " of sample %d is not one of %d classes",
+                             targets[s], s, classes);
+        count++;
+    }
+    return count;
+}
+
+/*
+ * The mean of the targets' negative log-probabilities over the samples that count, and its gradient with respect to
+ * the log-probabilities in model->d_output. As in PyTorch the mean over no samples is NaN and its gradient zero.
+ */
+static int nll(struct crw_model *model, const float *log_probabilities, const int64_t *targets,
+               int64_t ignore_index, float *ret_loss)
+{
+    int features = last_step(model)->out.channels, count = count_targets(model, targets, ignore_index);
     double sum = 0;
 
-    memset(model->d_output, 0, (size_t)n * (size_t)features * sizeof(float));
-    for (int s = 0; s < n; s++) {
-        if (targets[s] >= features) {
-            (void)crw_fail(CRW_E_ARGUMENT, "target %d of sample %d is not one of %d classes", targets[s], s,
-                           features);
-            return NAN;
-        }
-        sum -= log_probabilities[s * features + targets[s]];
-        model->d_output[s * features + targets[s]] = -1.0f / (float)n;
+    if (count < 0)
+        return -count;
+    memset(model->d_output, 0, (size_t)model->n * (size_t)features * sizeof(float));
+    for (int s = 0; s < model->n; s++) {
+        ptrdiff_t at = (ptrdiff_t)s * features + (ptrdiff_t)targets[s];
+
+        if (targets[s] == ignore_index)
+            continue;
+        sum -= log_probabilities[at];
+        model->d_output[at] = -1.0f / (float)count;
     }
-    return (float)(sum / n);
+    *ret_loss = count > 0 ? (float)(sum / count) : NAN;
+    return 0;
 }
 
-float crw_model_nll_loss(struct crw_model *model, const uint8_t *targets)
+int crw_model_nll_loss(struct crw_model *model, const int64_t *targets, int64_t ignore_index, float *ret_loss)
 {
-    return nll(model, last_step(model)->y, targets);
+    int r = check_forward(model);
+
+    if (r == 0)
+        r = nll(model, last_step(model)->y, targets, ignore_index, ret_loss);
+    model->can_go_back = r == 0;
+    return r;
 }
 
-float crw_model_cross_entropy_loss(struct crw_model *model, const uint8_t *targets)
+int crw_model_cross_entropy_loss(struct crw_model *model, const int64_t *targets, int64_t ignore_index,
+                                 float *ret_loss)
 {
-    int features = last_step(model)->out.channels;
+    int features = last_step(model)->out.channels, r = check_forward(model);
 
+    model->can_go_back = false;
+    if (r)
+        return r;
     model->kernels->log_softmax_forward(model->n, features, last_step(model)->y, model->log_probabilities);
-    float loss = nll(model, model->log_probabilities, targets);
+    r = nll(model, model->log_probabilities, targets, ignore_index, ret_loss);
+    if (r)
+        return r;
     model->kernels->log_softmax_backward(model->n, features, model->log_probabilities, model->d_output,
                                          model->d_output);
-    return loss;
+    model->can_go_back = true;
+    return 0;
 }
 
-float crw_model_mse_loss(struct crw_model *model, const float *targets)
+int crw_model_mse_loss(struct crw_model *model, const float *targets, float *ret_loss)
 {
     const float *y = last_step(model)->y;
     size_t count = (size_t)model->n * (size_t)last_step(model)->out.channels;
     const float factor = (float)(2.0 / (double)count);
     double sum = 0;
+    int r = check_forward(model);
 
+    if (r)
+        return r;
     for (size_t i = 0; i < count; i++) {
         float difference = y[i] - targets[i];
         float square = difference * difference;
         sum += square;
         model->d_output[i] = factor * difference;
     }
-    return (float)(sum / (double)count);
+    *ret_loss = (float)(sum / (double)count);
+    model->can_go_back = true;
+    return 0;
 }
 
 /* As torch.argmax: the first of the largest; a NaN is larger than all, and the first one stays. */
@@ -80,7 +125,7 @@ static int first_largest(const float *row, int features)
     return best;
 }
 
-size_t crw_model_correct(const struct crw_model *model, const uint8_t *targets, uint8_t *flags)
+size_t crw_model_correct(const struct crw_model *model, const int64_t *targets, uint8_t *flags)
 {
     const float *y = last_step(model)->y;
     int features = last_step(model)->out.channels;

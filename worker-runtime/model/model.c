@@ -393,10 +393,14 @@ static int check_batch(const struct crw_model *model, int n, bool training)
     return 0;
 }
 
-const float *crw_model_forward(struct crw_model *model, const float *input, int n, bool training)
+int crw_model_forward(struct crw_model *model, const float *input, int n, bool training,
+                      const float **ret_output)
 {
-    if (check_batch(model, n, training))
-        return NULL;
+    int r = check_batch(model, n, training);
+
+    if (r)
+        return r;
+    model->can_go_back = false;
     model->n = n;
     model->training = training;
     take_input(model, input, n);
@@ -414,7 +418,9 @@ const float *crw_model_forward(struct crw_model *model, const float *input, int 
             forward_samplewise(model, i, end);
         }
     }
-    return model->steps[model->n_steps - 1].y;
+    if (ret_output)
+        *ret_output = model->steps[model->n_steps - 1].y;
+    return 0;
 }
 
 /* ---- backward ---- */
@@ -434,29 +440,116 @@ static void backward_samplewise(struct crw_model *model, size_t first, size_t en
         step_observed_backward(model, norm);
 }
 
-/* The first of the steps before end that a sample passes on its way back without waiting for the others. */
-static size_t start_of_samplewise(const struct crw_model *model, size_t end)
+/* The first of the steps before end, at least stop, that a sample passes on its way back without waiting for others. */
+static size_t start_of_samplewise(const struct crw_model *model, size_t stop, size_t end)
 {
     size_t first = end - 1;
-    while (first > model->first_trained && !step_is_norm(&model->steps[first - 1]))
+    while (first > stop && !step_is_norm(&model->steps[first - 1]))
         first--;
     return first;
 }
 
-void crw_model_backward(struct crw_model *model)
+/* Steps [first, end) are done: their gradients are in the arena, and all behind them were before. */
+static int finish_steps(struct crw_model *model, size_t first, size_t end)
 {
-    assert(model->training);
-    for (size_t i = model->first_trained; i < model->n_steps; i++)
-        step_prepare_backward(model, &model->steps[i]);
-    for (size_t end = model->n_steps; end > model->first_trained;) {
-        if (model->steps[end - 1].in.flat) {
-            step_backward(model, &model->steps[--end], 0, model->n);
-        } else {
-            size_t first = start_of_samplewise(model, end);
-            backward_samplewise(model, first, end);
-            end = first;
-        }
-    }
-    for (size_t i = model->first_trained; i < model->n_steps; i++)
+    const float *begin = NULL;
+
+    for (size_t i = end; i-- > first;) {
         step_finish_backward(model, &model->steps[i]);
+        if (model->steps[i].weight_gradient)
+            begin = model->steps[i].weight_gradient;
+    }
+    if (!begin || !model->gradient_hook)
+        return 0;
+    return model->gradient_hook(model->gradient_hook_data, (size_t)(begin - model->gradients));
+}
+
+/* From the last step to step `stop`, with the gradient of the output in d_output. */
+static int walk_back(struct crw_model *model, size_t stop)
+{
+    int r = 0;
+
+    for (size_t i = stop; i < model->n_steps; i++)
+        step_prepare_backward(model, &model->steps[i]);
+    for (size_t end = model->n_steps, first; r == 0 && end > stop; end = first) {
+        if (model->steps[end - 1].in.flat) {
+            first = end - 1;
+            step_backward(model, &model->steps[first], 0, model->n);
+        } else {
+            first = start_of_samplewise(model, stop, end);
+            backward_samplewise(model, first, end);
+        }
+        r = finish_steps(model, first, end);
+    }
+    return r;
+}
+
+static int check_training(const struct crw_model *model)
+{
+    if (model->n == 0 || !model->training)
+        return crw_fail(CRW_E_ARGUMENT, "backward needs a forward with `training` set before it");
+    return 0;
+}
+
+int crw_model_backward(struct crw_model *model)
+{
+    int r = check_training(model);
+
+    if (r)
+        return r;
+    if (!model->can_go_back)
+        return crw_fail(CRW_E_ARGUMENT, "backward needs a loss of the last forward's output");
+    return walk_back(model, model->first_trained);
+}
+
+/* Steps up to the first trained one compute the gradients of their inputs, or do not. */
+static void want_input_gradient(struct crw_model *model, bool wanted)
+{
+    for (size_t i = 0; i <= model->first_trained && i < model->n_steps; i++)
+        model->steps[i].dx = wanted ? model->steps[i].spare_dx : NULL;
+}
+
+/* From our layout to PyTorch's [n][channels][height][width]. */
+static void give_input_gradient(const struct crw_model *model, float *d_input)
+{
+    const struct model_step *step = &model->steps[0];
+    size_t n_pixels = (size_t)step->in.height * (size_t)step->in.width;
+
+    if (step->in.flat) {
+        memcpy(d_input, step->dx, (size_t)model->n * step->dx_size * sizeof(*d_input));
+        return;
+    }
+    size_t stored = step->dx_size / n_pixels;
+    for (int s = 0; s < model->n; s++) {
+        const float *dx = step->dx + (size_t)s * step->dx_size;
+        for (int c = 0; c < step->in.channels; c++)
+            for (size_t p = 0; p < n_pixels; p++)
+                *d_input++ = dx[p * stored + (size_t)c];
+    }
+}
+
+int crw_model_backward_from(struct crw_model *model, const float *d_output, float *d_input)
+{
+    const struct model_step *last = &model->steps[model->n_steps - 1];
+    int r = check_training(model);
+
+    if (r == 0 && d_input)
+        r = model_plan_input_gradient(model);
+    if (r)
+        return r;
+    memcpy(model->d_output, d_output, (size_t)model->n * last->out.size * sizeof(*d_output));
+    if (!d_input)
+        return walk_back(model, model->first_trained);
+    want_input_gradient(model, true);
+    r = walk_back(model, 0);
+    if (r == 0)
+        give_input_gradient(model, d_input);
+    want_input_gradient(model, false);
+    return r;
+}
+
+void crw_model_set_gradient_hook(struct crw_model *model, int (*hook)(void *data, size_t begin), void *data)
+{
+    model->gradient_hook = hook;
+    model->gradient_hook_data = data;
 }

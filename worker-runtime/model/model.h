@@ -31,10 +31,11 @@ struct activation {
 
 struct conv_step {
     struct conv_shape shape;
-    float *packed, *packed_backward; /* this step's weights, rearranged */
-    float *bias;                     /* [stored] */
-    float *dw, *db;                  /* gradients as the kernel leaves them */
-    float *frame;                    /* gradient of one sample's output, see conv_frame_stride() */
+    struct conv_shape backward_shape; /* of backward to the input: its channels are always padded */
+    float *packed, *packed_backward;  /* this step's weights, rearranged */
+    float *bias;                      /* [stored] */
+    float *dw, *db;                   /* gradients as the kernel leaves them */
+    float *frame;                     /* gradient of one sample's output, see conv_frame_stride() */
 };
 
 struct norm_step {
@@ -59,10 +60,13 @@ struct rounded {
 struct model_step {
     enum step_kind kind;
     struct activation in, out;
-    const float *x;   /* [max_batch][in.size]: the step before's y */
-    float *y;         /* [max_batch][out.size] */
-    float *dy;        /* gradient of y; NULL where the step after writes into conv.frame */
-    float *dx;        /* gradient of x, or NULL when no step before this one needs it */
+    const float *x; /* [max_batch][in.size]: the step before's y */
+    float *y;       /* [max_batch][out.size] */
+    float *dy;      /* gradient of y; NULL where the step after writes into conv.frame */
+    float *dx;      /* gradient of x, or NULL when no step before this one needs it */
+    float
+        *spare_dx;  /* dx of a step before the first trained one, while the gradient of the input is wanted */
+    size_t dx_size; /* floats of dx for one sample */
     size_t dx_stride; /* for norm steps: floats from row to row of dx */
     bool dx_is_frame; /* dx is the frame of the conv step before: room for one sample */
 
@@ -104,8 +108,13 @@ struct crw_model {
     /* Of the last forward. */
     int n;
     bool training;
+    bool can_go_back;         /* d_output holds a gradient of this forward's output */
     float *d_output;          /* gradient of the last step's y, set by the loss */
     float *log_probabilities; /* [max_batch][outputs]: scratch of cross-entropy */
+
+    int (*gradient_hook)(void *data, size_t begin); /* NULL: none */
+    void *gradient_hook_data;
+    bool has_spares; /* model_plan_input_gradient() was here */
 
     void **owned; /* everything allocated for this model */
     size_t n_owned;
@@ -117,6 +126,8 @@ void *model_alloc(struct crw_model *model, size_t count, size_t size);
 /* model_plan.c: checks the layers and makes the steps. The arenas and tensors exist. */
 int model_check(const struct crw_layer *layers, size_t n_layers, struct crw_shape input, int max_batch);
 int model_plan(struct crw_model *model);
+/* Allocates what the gradient of the input needs. 0 or -ENOMEM, as below. */
+int model_plan_input_gradient(struct crw_model *model);
 /* Allocates what rounding to bf16 needs. 0 or -ENOMEM; what is allocated then lives as long as the model. */
 int model_plan_rounding(struct crw_model *model);
 

@@ -22,7 +22,7 @@ enum { TENSOR_MAX = 1 << 29 };
 
 static int fail_layer(size_t i, const struct crw_layer *layer, struct activation in, const char *why)
 {
-    return crw_fail(CRW_E_ARGUMENT, "layer %zu (%s%s%s) cannot plan_alloc %d x %d x %d: %s", i,
+    return crw_fail(CRW_E_ARGUMENT, "layer %zu (%s%s%s) cannot take %d x %d x %d: %s", i,
                     kind_names[layer->kind], layer->name ? " " : "", layer->name ? layer->name : "",
                     in.channels, in.height, in.width, why);
 }
@@ -120,14 +120,23 @@ static bool weights_too_large(const struct crw_layer *layer)
     return too_large(layer->in + padding, layer->out + padding, kernel * kernel);
 }
 
+/* Names of parameters are those of their layers, so two of one name could not be told apart in a file. */
+static bool is_name_taken(const struct crw_layer *layers, size_t i)
+{
+    for (size_t k = 0; k < i; k++)
+        if (has_parameters(layers[k].kind) && strcmp(layers[k].name, layers[i].name) == 0)
+            return true;
+    return false;
+}
+
 int model_check(const struct crw_layer *layers, size_t n_layers, struct crw_shape input, int max_batch)
 {
     if (n_layers == 0)
         return crw_fail(CRW_E_ARGUMENT, "a model needs at least one layer");
     if (max_batch < 1 || input.channels < 1 || input.height < 1 || input.width < 1 ||
         too_large((double)max_batch * (input.channels + CPU_LANES_MAX), input.height, input.width))
-        return crw_fail(CRW_E_ARGUMENT, "a model cannot plan_alloc batches of %d inputs of %d x %d x %d",
-                        max_batch, input.channels, input.height, input.width);
+        return crw_fail(CRW_E_ARGUMENT, "a model cannot take batches of %d inputs of %d x %d x %d", max_batch,
+                        input.channels, input.height, input.width);
     struct activation a = input_activation(layers, n_layers, input);
     for (size_t i = 0; i < n_layers; i++) {
         const struct crw_layer *layer = &layers[i];
@@ -138,6 +147,8 @@ int model_check(const struct crw_layer *layers, size_t n_layers, struct crw_shap
             return fail_layer(i, layer, a, "it has parameters and needs a name for them");
         if (weights_too_large(layer))
             return fail_layer(i, layer, a, "its weights are too large");
+        if (has_parameters(layer->kind) && is_name_taken(layers, i))
+            return fail_layer(i, layer, a, "an earlier layer has this name");
         struct activation out = a;
         const char *why = layer_output(layer, a, &out);
         if (!why && too_large((double)max_batch * (out.channels + CPU_LANES_MAX), out.height, out.width))
@@ -208,9 +219,11 @@ static void plan_conv(struct allocator *a, struct model_step *step, int kernel)
         .out_height = step->out.height,
         .out_width = step->out.width,
     };
+    conv->backward_shape = conv->shape;
+    conv->backward_shape.in_stored = cpu_stored_channels(step->in.channels);
     size_t stored = (size_t)step->out.stored;
     conv->packed = take_floats(a, conv_packed_size(&conv->shape));
-    conv->packed_backward = take_floats(a, conv_packed_size(&conv->shape));
+    conv->packed_backward = take_floats(a, conv_packed_size(&conv->backward_shape));
     conv->bias = take_floats(a, stored);
     conv->dw = take_floats(a, (size_t)(kernel * kernel * step->in.stored) * stored);
     conv->db = take_floats(a, stored);
@@ -327,6 +340,7 @@ int model_plan(struct crw_model *model)
         const struct crw_layer *layer = &model->layers[i];
         step->kind = step_at(model, i, &n_layers);
         step->in = in;
+        step->dx_size = in.size;
         step->out = in;
         for (size_t k = 0; k < n_layers; k++)
             (void)layer_output(&layer[k], step->out, &step->out); /* fits: model_check() saw it */
@@ -358,6 +372,38 @@ int model_plan(struct crw_model *model)
         return 0;
 no_memory:
     return crw_fail_errno(-ENOMEM, "cannot make a model for batches of %d", model->max_batch);
+}
+
+/* The first convolution reads an input without padding, and the gradient that it writes is padded. */
+static void plan_input(struct allocator *a)
+{
+    struct model_step *step = &a->model->steps[0];
+    int stored = step->in.flat ? 1 : cpu_stored_channels(step->in.channels);
+
+    step->dx_size = (size_t)(step->in.flat ? step->in.channels : stored) * (size_t)step->in.height *
+                    (size_t)step->in.width;
+    step->dx_stride = (size_t)step->in.width * (size_t)stored;
+    step->spare_dx = take_floats(a, (size_t)a->model->max_batch * step->dx_size);
+}
+
+int model_plan_input_gradient(struct crw_model *model)
+{
+    struct allocator a = {.model = model};
+
+    if (model->has_spares)
+        return 0;
+    plan_input(&a);
+    for (size_t i = 0; i < model->first_trained && i + 1 < model->n_steps; i++) {
+        struct model_step *step = &model->steps[i], *next = &model->steps[i + 1];
+
+        step->dy = take_floats(&a, (size_t)model->max_batch * step->out.size);
+        next->spare_dx = step->dy;
+        next->dx_stride = (size_t)step->out.width * (size_t)step->out.stored;
+    }
+    if (a.failed)
+        return crw_fail_errno(-ENOMEM, "cannot make room for the gradient of a model's input");
+    model->has_spares = true;
+    return 0;
 }
 
 int model_plan_rounding(struct crw_model *model)

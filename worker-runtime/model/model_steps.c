@@ -27,7 +27,7 @@ static const float *step_dy(const struct model_step *step, int sample)
 
 static float *step_dx(const struct model_step *step, int sample)
 {
-    return step->dx_is_frame ? step->dx : step->dx + (size_t)sample * step->in.size;
+    return step->dx_is_frame ? step->dx : step->dx + (size_t)sample * step->dx_size;
 }
 
 static size_t count_pixels(const struct activation *a)
@@ -92,7 +92,7 @@ static void backward_conv(const struct crw_model *model, struct model_step *step
         model->kernels->conv_backward_weights(&conv->shape, seen_x(model, step, s), conv->frame, conv->dw,
                                               conv->db);
         if (step->dx)
-            model->kernels->conv_backward_input(&conv->shape, conv->frame, conv->packed_backward,
+            model->kernels->conv_backward_input(&conv->backward_shape, conv->frame, conv->packed_backward,
                                                 step_dx(step, s));
     }
 }
@@ -109,8 +109,8 @@ static void conv_prepare_backward(const struct crw_model *model, struct model_st
 {
     struct conv_step *conv = &step->conv;
     if (step->dx) {
-        model->kernels->conv_pack_backward(&conv->shape, step->weight, conv->packed_backward);
-        round_in_place(model, conv->packed_backward, conv_packed_size(&conv->shape));
+        model->kernels->conv_pack_backward(&conv->backward_shape, step->weight, conv->packed_backward);
+        round_in_place(model, conv->packed_backward, conv_packed_size(&conv->backward_shape));
     }
     size_t n_stored = (size_t)(conv->shape.kernel * conv->shape.kernel * conv->shape.in_stored) *
                       (size_t)conv->shape.out_stored;

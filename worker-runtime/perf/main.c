@@ -244,6 +244,10 @@ static int run_rank(struct crw_group *group, void *data)
                 p.options->collective->name, p.options->collective->min_ranks);
         return 2;
     }
+    if (crw_stop_enable()) {
+        fprintf(stderr, "crw-perf: rank %d: %s\n", p.run.rank, crw_error_message());
+        return 1;
+    }
     if (allocate_buffers(&p) != 0) {
         fprintf(stderr, "crw-perf: rank %d: no memory for the buffers%s%s\n", p.run.rank,
                 p.options->private_memory ? "" : ": ", p.options->private_memory ? "" : crw_error_message());

@@ -74,7 +74,7 @@ static void classifier_gather(void *data, enum part part, const uint32_t *sample
 {
     const struct classifier *c = data;
     uint32_t first = part == PART_TEST ? N_TRAINING : 0;
-    uint8_t *classes = targets;
+    int64_t *classes = targets;
 
     for (size_t i = 0; i < n; i++) {
         memcpy(input + i * N_INPUTS, c->inputs[first + samples[i]], sizeof(c->inputs[0]));
@@ -92,9 +92,9 @@ static void classifier_resident(void *data, enum part part, struct crw_samples *
                                 .n = part == PART_TEST ? N_TEST : N_TRAINING};
 }
 
-static float classifier_loss(struct crw_model *model, const void *targets)
+static int classifier_loss(struct crw_model *model, const void *targets, float *ret_loss)
 {
-    return crw_model_cross_entropy_loss(model, targets);
+    return crw_model_cross_entropy_loss(model, targets, CRW_IGNORE_INDEX, ret_loss);
 }
 
 /* Every rank learns which samples of all ranks were right; all ranks' batches are of one size. */
@@ -127,7 +127,7 @@ int classifier_run(const struct train_options *options, const struct crw_env *en
         .layers = layers,
         .n_layers = sizeof(layers) / sizeof(layers[0]),
         .input = {.channels = N_INPUTS, .height = 1, .width = 1},
-        .target_size = sizeof(uint8_t),
+        .target_size = sizeof(int64_t),
         .open = classifier_make_samples,
         .close = free_flags,
         .gather = classifier_gather,

@@ -63,6 +63,7 @@ static int make(struct device *d)
         .clip_norm = t->options->clip_norm,
         .accumulates = t->options->accumulate > 1,
         .oversubscribe = t->options->oversubscribe_gpu,
+        .nccl_defaults = true,
     };
 
     if (crw_trainer_create(&options, &d->trainer) != 0 || copy_samples(d) != 0)

@@ -62,7 +62,9 @@ int main(int argc, char **argv)
         return finish_output(TRAIN_DONE);
     }
     result = crw_group_create(&env, &group);
-    if (result != 0) {
+    if (result == 0)
+        result = crw_stop_enable(); /* not before: until there is a group, SIGTERM ends the process */
+    if (result) {
         fprintf(stderr, "train: rank %d: %s\n", env.rank, crw_error_message());
         if (result != CRW_E_PEER)
             (void)crw_error_record(NULL);

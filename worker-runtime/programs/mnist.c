@@ -119,7 +119,7 @@ static void mnist_gather(void *data, enum part part, const uint32_t *samples, si
 {
     const struct mnist *m = data;
     const struct labelled *from = &m->parts[part];
-    uint8_t *labels = targets;
+    int64_t *labels = targets;
 
     for (size_t i = 0; i < n; i++) {
         const uint8_t *pixels = from->images.data + (size_t)samples[i] * PIXELS;
@@ -141,9 +141,9 @@ static void mnist_resident(void *data, enum part part, struct crw_samples *ret)
                                 .n = from->images.n_items};
 }
 
-static float mnist_loss(struct crw_model *model, const void *targets)
+static int mnist_loss(struct crw_model *model, const void *targets, float *ret_loss)
 {
-    return crw_model_nll_loss(model, targets);
+    return crw_model_nll_loss(model, targets, CRW_IGNORE_INDEX, ret_loss);
 }
 
 int mnist_run(const struct train_options *options, const struct crw_env *env, struct crw_group *group)
@@ -155,7 +155,7 @@ int mnist_run(const struct train_options *options, const struct crw_env *env, st
         .layers = layers,
         .n_layers = sizeof(layers) / sizeof(layers[0]),
         .input = {.channels = 1, .height = ROWS, .width = COLUMNS},
-        .target_size = sizeof(uint8_t),
+        .target_size = sizeof(int64_t),
         .open = open_mnist,
         .close = close_mnist,
         .gather = mnist_gather,

@@ -74,9 +74,9 @@ static void toy_resident(void *data, enum part part, struct crw_samples *ret)
     *ret = (struct crw_samples){.inputs = toy->inputs, .targets = toy->outputs, .n = N_SAMPLES};
 }
 
-static float toy_loss(struct crw_model *model, const void *targets)
+static int toy_loss(struct crw_model *model, const void *targets, float *ret_loss)
 {
-    return crw_model_mse_loss(model, targets);
+    return crw_model_mse_loss(model, targets, ret_loss);
 }
 
 int toy_run(const struct train_options *options, const struct crw_env *env, struct crw_group *group)

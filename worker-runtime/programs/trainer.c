@@ -25,7 +25,7 @@ static int64_t count_correct(struct trainer *t, uint32_t begin, uint32_t end)
         for (uint32_t i = 0; i < n; i++)
             t->test_samples[i] = at + i;
         p->gather(p->data, PART_TEST, t->test_samples, n, t->test_input, t->test_targets);
-        (void)crw_model_forward(t->model, t->test_input, (int)n, false);
+        (void)crw_model_forward(t->model, t->test_input, (int)n, false, NULL); /* n fits */
         n_correct += (int64_t)crw_model_correct(t->model, t->test_targets, NULL);
     }
     return n_correct;

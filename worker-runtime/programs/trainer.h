@@ -48,8 +48,8 @@ struct program {
     void (*gather)(void *data, enum part part, const uint32_t *samples, size_t n, float *input,
                    void *targets);
 
-    /* The loss of the last forward; prepares backward. */
-    float (*loss)(struct crw_model *model, const void *targets);
+    /* The loss of the last forward; prepares backward. A result of crw.h. */
+    int (*loss)(struct crw_model *model, const void *targets, float *ret_loss);
 
     /* The same loss, and all samples of a part at once, for training on a GPU. */
     enum crw_loss loss_kind;

@@ -108,11 +108,12 @@ static int create_model(struct trainer *t)
     return 0;
 }
 
-static void gather_training(void *data, const uint32_t *samples, size_t n, float *input, void *targets)
+static int gather_training(void *data, const uint32_t *samples, size_t n, float *input, void *targets)
 {
     const struct program *p = data;
 
     p->gather(p->data, PART_TRAINING, samples, n, input, targets);
+    return 0;
 }
 
 static int create_loader(struct trainer *t)

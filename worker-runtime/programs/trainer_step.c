@@ -16,9 +16,12 @@ static int train_batch(struct trainer *t, const struct crw_batch *batch, struct 
     const struct program *p = t->program;
     double accuracy;
 
-    (void)crw_model_forward(t->model, batch->input, (int)batch->n, true);
-    s->loss += p->loss(t->model, batch->targets);
-    crw_model_backward(t->model);
+    float loss = NAN; /* where there is none, all ranks refuse the step together */
+
+    if (crw_model_forward(t->model, batch->input, (int)batch->n, true, NULL) == 0 &&
+        p->loss(t->model, batch->targets, &loss) == 0)
+        (void)crw_model_backward(t->model); /* cannot fail behind both */
+    s->loss += loss;
     if (t->batch_gradients != t->reduced) {
         if (s->n_batches == 0)
             memcpy(t->reduced, t->batch_gradients, t->n_parameters * sizeof(float));
@@ -40,8 +43,9 @@ static int train_batch(struct trainer *t, const struct crw_batch *batch, struct 
 static enum step_result train_batches(struct trainer *t, struct step *s)
 {
     while (s->n_batches < t->options->accumulate) {
-        struct crw_batch batch = crw_loader_next(t->loader);
+        struct crw_batch batch;
 
+        (void)crw_loader_next(t->loader, &batch); /* gather_training() does not fail */
         if (batch.n == 0)
             break;
         if (train_batch(t, &batch, s) != 0)

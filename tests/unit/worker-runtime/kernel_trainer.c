@@ -197,7 +197,7 @@ static void end(struct pair *p)
 
 /* ------------------------------------------------------------------ both sides */
 
-static const float *batch(const struct pair *p, const uint32_t *numbers, int n, uint8_t *targets)
+static const float *batch(const struct pair *p, const uint32_t *numbers, int n, int64_t *targets)
 {
     static float x[BATCH * 256];
     assert_true((size_t)n * p->n_features <= ARRAY_SIZE(x));
@@ -209,28 +209,31 @@ static const float *batch(const struct pair *p, const uint32_t *numbers, int n, 
     return x;
 }
 
-static float cpu_loss(struct pair *p, const uint32_t *numbers, int n, const uint8_t *targets)
+static float cpu_loss(struct pair *p, const uint32_t *numbers, int n, const int64_t *targets)
 {
-    float outputs[BATCH * 4];
+    float outputs[BATCH * 4], loss;
     const size_t n_outputs = (size_t)p->net->n_outputs;
     if (p->net->loss == BACKEND_NLL)
-        return crw_model_nll_loss(p->cpu, targets);
+        assert_int_equal(crw_model_nll_loss(p->cpu, targets, CRW_IGNORE_INDEX, &loss), 0);
     if (p->net->loss == BACKEND_CROSS_ENTROPY)
-        return crw_model_cross_entropy_loss(p->cpu, targets);
+        assert_int_equal(crw_model_cross_entropy_loss(p->cpu, targets, CRW_IGNORE_INDEX, &loss), 0);
+    if (p->net->loss != BACKEND_MSE)
+        return loss;
     for (int s = 0; s < n; s++)
         memcpy(outputs + (size_t)s * n_outputs, p->outputs + numbers[s] * n_outputs,
                n_outputs * sizeof(float));
-    return crw_model_mse_loss(p->cpu, outputs);
+    assert_int_equal(crw_model_mse_loss(p->cpu, outputs, &loss), 0);
+    return loss;
 }
 
 /* Forward, loss, backward of the next n samples. */
 static float cpu_batch(struct pair *p, int n)
 {
-    uint8_t targets[BATCH];
+    int64_t targets[BATCH];
     const uint32_t *numbers = p->list + p->next;
-    assert_non_null(crw_model_forward(p->cpu, batch(p, numbers, n, targets), n, true));
+    assert_int_equal(crw_model_forward(p->cpu, batch(p, numbers, n, targets), n, true, NULL), 0);
     float loss = cpu_loss(p, numbers, n, targets);
-    crw_model_backward(p->cpu);
+    assert_int_equal(crw_model_backward(p->cpu), 0);
     p->next += (size_t)n;
     return loss;
 }
@@ -439,8 +442,8 @@ static void evaluates(void **state)
         assert_int_equal(crw_backend()->trainer_evaluate(p.trainer, 1, N_ITEMS - 1, TIMEOUT_MS, &progress),
                          0);
         for (uint32_t number = 1; number < N_ITEMS; number++) {
-            uint8_t target;
-            assert_non_null(crw_model_forward(p.cpu, batch(&p, &number, 1, &target), 1, false));
+            int64_t target;
+            assert_int_equal(crw_model_forward(p.cpu, batch(&p, &number, 1, &target), 1, false, NULL), 0);
             sum += cpu_loss(&p, &number, 1, &target);
             if (nets[i].loss != BACKEND_MSE)
                 n_correct += crw_model_correct(p.cpu, &target, NULL);

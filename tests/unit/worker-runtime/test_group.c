@@ -601,6 +601,7 @@ static void work_until_stopped(struct crw_group *group)
 {
     int64_t stop;
 
+    CHECK(crw_stop_enable() == 0);
     say_ready();
     do {
         stop = crw_stop_requested(group);
@@ -635,6 +636,7 @@ static void the_launcher_may_ask(void **state)
 /* It has obeyed the notice already when the signal comes. */
 static void stop_and_be_asked_again(struct crw_group *group)
 {
+    CHECK(crw_stop_enable() == 0);
     while (!crw_stop_requested(group))
         usleep(1000);
     crw_group_destroy(group);
@@ -667,6 +669,7 @@ static void a_handler_of_the_program_stays(void **state)
 
     signal(SIGTERM, own_handler);
     assert_int_equal(crw_group_create(&env, &group), 0);
+    assert_int_equal(crw_stop_enable(), 0);
     raise(SIGTERM);
     assert_int_equal(n_own, 1);
     assert_false(crw_stop_requested(group));
@@ -678,6 +681,40 @@ static void a_handler_of_the_program_stays(void **state)
     crw_group_destroy(group);
     assert_int_equal(sigaction(SIGTERM, NULL, &now), 0);
     assert_true(now.sa_handler == SIG_DFL);
+}
+
+/* An embedded library changes no signal by itself: the first call of crw_stop_enable() in this process. */
+static void no_handler_unless_asked_for(void)
+{
+    struct crw_env env = {.world_size = 1, .local_world_size = 1, .group_world_size = 1, .notice_fd = -1};
+    struct crw_group *group;
+    struct sigaction now;
+
+    CHECK(crw_group_create(&env, &group) == 0);
+    CHECK(sigaction(SIGTERM, NULL, &now) == 0);
+    CHECK(now.sa_handler == SIG_DFL);
+    CHECK(crw_stop_enable() == 0);
+    CHECK(sigaction(SIGTERM, NULL, &now) == 0);
+    CHECK(now.sa_handler != SIG_DFL);
+    crw_group_destroy(group);
+    CHECK(sigaction(SIGTERM, NULL, &now) == 0);
+    CHECK(now.sa_handler == SIG_DFL);
+    CHECK(crw_group_create(&env, &group) == 0); /* asked for once, for the process */
+    raise(SIGTERM);
+    CHECK(crw_stop_requested(group));
+    crw_group_destroy(group);
+}
+
+static void no_handler_unless_asked(void **state)
+{
+    pid_t pid = fork();
+
+    assert_true(pid >= 0);
+    if (pid == 0) {
+        no_handler_unless_asked_for();
+        _exit(0);
+    }
+    expect_exit(pid, 0);
 }
 
 /* A number left in the environment by a parent may be anybody's descriptor. */
@@ -721,6 +758,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(sigterm_is_a_request),
         cmocka_unit_test(the_launcher_may_ask),
         cmocka_unit_test(a_signal_behind_the_notice_kills_nobody),
+        cmocka_unit_test(no_handler_unless_asked),
         cmocka_unit_test(a_handler_of_the_program_stays),
         cmocka_unit_test(a_descriptor_of_another_kind_is_left_alone),
     };

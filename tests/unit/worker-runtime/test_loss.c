@@ -40,7 +40,7 @@ static struct crw_model *identity_of(const float *outputs, int n, const struct c
     float *weight = crw_model_parameters(model, NULL);
     for (int c = 0; c < CLASSES; c++)
         weight[c * CLASSES + c] = 1;
-    assert_non_null(crw_model_forward(model, outputs, n, true));
+    assert_int_equal(crw_model_forward(model, outputs, n, true, NULL), 0);
     return model;
 }
 
@@ -59,36 +59,90 @@ static void test_mse(void **state)
     draw(81, targets, N * CLASSES, -3, 3);
     for (const struct cpu_kernels *const *kernels = cpu_kernels_all(); *kernels; kernels++) {
         struct crw_model *model = identity_of(y, N, *kernels);
-        float loss = crw_model_mse_loss(model, targets);
+        float loss;
+        assert_int_equal(crw_model_mse_loss(model, targets, &loss), 0);
         assert_near("loss", &loss, mse_loss, 1, 1e-7);
         assert_memory_equal(model->d_output, mse_gradient, sizeof(mse_gradient));
         crw_model_destroy(model);
     }
 }
 
-static void draw_classes(uint8_t *targets)
+static void draw_classes(int64_t *targets)
 {
     uint32_t order[N];
     assert_int_equal(crw_randperm(82, N, order), 0);
     for (int i = 0; i < N; i++)
-        targets[i] = (uint8_t)(order[i] % CLASSES);
+        targets[i] = order[i] % CLASSES;
 }
 
 static void test_cross_entropy(void **state)
 {
     float y[N * CLASSES];
-    uint8_t targets[N];
+    int64_t targets[N];
     draw(80, y, N * CLASSES, -3, 3);
     draw_classes(targets);
     for (const struct cpu_kernels *const *kernels = cpu_kernels_all(); *kernels; kernels++) {
         struct crw_model *model = identity_of(y, N, *kernels);
-        float loss = crw_model_cross_entropy_loss(model, targets);
+        float loss;
+        assert_int_equal(crw_model_cross_entropy_loss(model, targets, CRW_IGNORE_INDEX, &loss), 0);
         assert_near("loss", &loss, cross_entropy_loss, 1, 2e-7);
         assert_near("gradient", model->d_output, cross_entropy_gradient, N * CLASSES, 5e-7);
         targets[2] = CLASSES;
-        assert_true(isnan(crw_model_cross_entropy_loss(model, targets)));
+        assert_int_equal(crw_model_cross_entropy_loss(model, targets, CRW_IGNORE_INDEX, &loss),
+                         CRW_E_ARGUMENT);
         assert_non_null(strstr(crw_error_message(), "target 5 of sample 2"));
         draw_classes(targets);
+        crw_model_destroy(model);
+    }
+}
+
+/* Samples 2 and 4 count neither in the loss nor in the gradient; a batch of ignored samples has no mean. */
+static void test_ignored_targets(void **state)
+{
+    static const float zeros[N * CLASSES];
+    float y[N * CLASSES], loss;
+    int64_t targets[N];
+    draw(80, y, N * CLASSES, -3, 3);
+    for (const struct cpu_kernels *const *kernels = cpu_kernels_all(); *kernels; kernels++) {
+        struct crw_model *model = identity_of(y, N, *kernels);
+        draw_classes(targets);
+        assert_int_equal(crw_model_nll_loss(model, targets, 3, &loss), 0);
+        assert_near("loss", &loss, nll_ignoring_loss, 1, 2e-7);
+        assert_near("gradient", model->d_output, nll_ignoring_gradient, N * CLASSES, 2e-7);
+        targets[2] = targets[4] = CRW_IGNORE_INDEX;
+        assert_int_equal(crw_model_cross_entropy_loss(model, targets, CRW_IGNORE_INDEX, &loss), 0);
+        assert_near("loss", &loss, cross_entropy_ignoring_loss, 1, 2e-7);
+        assert_near("gradient", model->d_output, cross_entropy_ignoring_gradient, N * CLASSES, 5e-7);
+        for (int i = 0; i < N; i++)
+            targets[i] = CRW_IGNORE_INDEX;
+        assert_int_equal(crw_model_cross_entropy_loss(model, targets, CRW_IGNORE_INDEX, &loss), 0);
+        assert_true(isnan(loss));
+        assert_memory_equal(model->d_output, zeros, sizeof(zeros));
+        assert_int_equal(crw_model_backward(model), 0);
+        crw_model_destroy(model);
+    }
+}
+
+/* More classes than a byte can name. */
+static void test_many_classes(void **state)
+{
+    enum { SAMPLES = 4, WIDE = 300 };
+    static const int64_t targets[SAMPLES] = {299, 256, 17, 255};
+    static float y[SAMPLES * WIDE];
+    draw(84, y, SAMPLES * WIDE, -3, 3);
+    for (const struct cpu_kernels *const *kernels = cpu_kernels_all(); *kernels; kernels++) {
+        struct crw_model *model = linear_model(WIDE, WIDE, SAMPLES, *kernels);
+        float *weight = crw_model_parameters(model, NULL), loss, norm, of_targets[SAMPLES];
+        for (int c = 0; c < WIDE; c++)
+            weight[c * WIDE + c] = 1;
+        assert_int_equal(crw_model_forward(model, y, SAMPLES, true, NULL), 0);
+        assert_int_equal(crw_model_cross_entropy_loss(model, targets, CRW_IGNORE_INDEX, &loss), 0);
+        for (int s = 0; s < SAMPLES; s++)
+            of_targets[s] = model->d_output[s * WIDE + (int)targets[s]];
+        norm = (float)crw_gradients_norm(model->d_output, SAMPLES * WIDE);
+        assert_near("loss", &loss, cross_entropy_wide_loss, 1, 3e-7);
+        assert_near("norm", &norm, cross_entropy_wide_norm, 1, 1e-6);
+        assert_near("targets", of_targets, cross_entropy_wide_of_targets, SAMPLES, 5e-7);
         crw_model_destroy(model);
     }
 }
@@ -100,7 +154,7 @@ static void test_correct(void **state)
         0, 2,  1,   -1, 1,   5, 5, 5,         5,   5,  -4, -3, -2, -1, -1,
         9, 10, NAN, 0,  NAN, 0, 0, -INFINITY, -0., -1, 1,  2,  3,  4,  INFINITY,
     };
-    static const uint8_t all[N] = {1, 0, 3, 2, 0, 4}, some[N] = {1, 1, 4, 2, 3, 4};
+    static const int64_t all[N] = {1, 0, 3, 2, 0, 4}, some[N] = {1, 1, 256 + 3, 2, CRW_IGNORE_INDEX, 4};
     static const uint8_t expected[N] = {1, 0, 0, 1, 0, 1};
     uint8_t flags[N];
     struct crw_model *model = linear_model(CLASSES, CLASSES, N, cpu_kernels_best());
@@ -166,14 +220,19 @@ static void check_linear_in_bf16(const struct cpu_kernels *kernels)
     crw_model_init(plain, 1);
     round_all(parameters, (size_t)IN * OUT); /* weights, not the bias behind them */
     assert_int_equal(crw_model_set_precision(rounding, CRW_BF16), 0);
-    const float *y = crw_model_forward(rounding, x, BATCH, true);
+    const float *y, *plain_y;
+    assert_int_equal(crw_model_forward(rounding, x, BATCH, true, &y), 0);
     round_all(x, BATCH * IN);
-    assert_memory_equal(y, crw_model_forward(plain, x, BATCH, true), sizeof(targets));
+    assert_int_equal(crw_model_forward(plain, x, BATCH, true, &plain_y), 0);
+    assert_memory_equal(y, plain_y, sizeof(targets));
 
-    assert_true(crw_model_mse_loss(rounding, targets) == crw_model_mse_loss(plain, targets));
+    float loss, plain_loss;
+    assert_int_equal(crw_model_mse_loss(rounding, targets, &loss), 0);
+    assert_int_equal(crw_model_mse_loss(plain, targets, &plain_loss), 0);
+    assert_true(loss == plain_loss);
     round_all(plain->d_output, BATCH * OUT);
-    crw_model_backward(rounding);
-    crw_model_backward(plain);
+    assert_int_equal(crw_model_backward(rounding), 0);
+    assert_int_equal(crw_model_backward(plain), 0);
     assert_memory_equal(crw_model_gradients(rounding), crw_model_gradients(plain), count * sizeof(float));
     crw_model_destroy(rounding);
     crw_model_destroy(plain);
@@ -206,9 +265,11 @@ static void test_convolution_in_bf16(void **state)
     crw_model_init(model, 2);
     for (int turn = 0; turn < 3; turn++) {
         assert_int_equal(crw_model_set_precision(model, turn == 1 ? CRW_BF16 : CRW_F32), 0);
-        const float *y = crw_model_forward(model, x, BATCH, true), *g = crw_model_gradients(model);
-        (void)crw_model_mse_loss(model, targets);
-        crw_model_backward(model);
+        const float *y, *g = crw_model_gradients(model);
+        float loss;
+        assert_int_equal(crw_model_forward(model, x, BATCH, true, &y), 0);
+        assert_int_equal(crw_model_mse_loss(model, targets, &loss), 0);
+        assert_int_equal(crw_model_backward(model), 0);
         if (turn == 0) {
             memcpy(exact_y, y, sizeof(exact_y));
             memcpy(exact, g, count * sizeof(*exact));
@@ -233,6 +294,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_mse),
         cmocka_unit_test(test_cross_entropy),
+        cmocka_unit_test(test_ignored_targets),
+        cmocka_unit_test(test_many_classes),
         cmocka_unit_test(test_correct),
         cmocka_unit_test(test_clipping),
         cmocka_unit_test(test_adding_and_scaling),

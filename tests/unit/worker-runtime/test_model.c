@@ -5,6 +5,7 @@
  */
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -93,16 +94,16 @@ static float loss_of_step(struct crw_model *model, uint64_t seed, int n, struct 
                           const float **ret_output)
 {
     uint32_t order[64];
-    uint8_t targets[64];
+    int64_t targets[64];
     assert_int_equal(crw_randperm(seed, (uint32_t)n, order), 0);
     for (int i = 0; i < n; i++)
-        targets[i] = (uint8_t)(order[i] % (uint32_t)classes);
+        targets[i] = order[i] % (uint32_t)classes;
     float *x = inputs(seed, n, shape);
-    *ret_output = crw_model_forward(model, x, n, true);
-    assert_non_null(*ret_output);
+    float loss;
+    assert_int_equal(crw_model_forward(model, x, n, true, ret_output), 0);
     free(x);
-    float loss = crw_model_nll_loss(model, targets);
-    crw_model_backward(model);
+    assert_int_equal(crw_model_nll_loss(model, targets, CRW_IGNORE_INDEX, &loss), 0);
+    assert_int_equal(crw_model_backward(model), 0);
     return loss;
 }
 
@@ -171,7 +172,9 @@ static void check_small_net(const struct small_net *net, const struct cpu_kernel
     assert_close("parameters", parameters, net->parameters, count, 5e-6);
     check_running(model, net->running, net->n_running, 5e-6);
     float *x = inputs(500, net->n, net->input);
-    assert_close("eval", crw_model_forward(model, x, net->n, false), net->eval, net->n_outputs, 1e-5);
+    const float *eval;
+    assert_int_equal(crw_model_forward(model, x, net->n, false, &eval), 0);
+    assert_close("eval", eval, net->eval, net->n_outputs, 1e-5);
     free(x);
     crw_optimizer_destroy(optimizer);
     crw_model_destroy(model);
@@ -216,7 +219,9 @@ static void check_after_ten_steps(struct crw_model *model)
 {
     check_running(model, mnist_running, ARRAY_SIZE(mnist_running), 2e-3);
     float *x = inputs(2000, 5, mnist_input);
-    assert_close("eval", crw_model_forward(model, x, 5, false), mnist_eval, ARRAY_SIZE(mnist_eval), 2e-3);
+    const float *eval;
+    assert_int_equal(crw_model_forward(model, x, 5, false, &eval), 0);
+    assert_close("eval", eval, mnist_eval, ARRAY_SIZE(mnist_eval), 2e-3);
     free(x);
 }
 
@@ -289,7 +294,7 @@ static void test_backward_writes_instead_of_adding(void **state)
     float *once = calloc(count, sizeof(*once));
     assert_non_null(once);
     memcpy(once, crw_model_gradients(model), count * sizeof(*once));
-    crw_model_backward(model);
+    assert_int_equal(crw_model_backward(model), 0);
     assert_memory_equal(once, crw_model_gradients(model), count * sizeof(*once));
     free(once);
     crw_model_destroy(model);
@@ -380,10 +385,11 @@ static void test_log_softmax_and_loss(void **state)
         struct crw_model *model = model_for(layers, 2, (struct crw_shape){3, 1, 1}, 2, *kernels);
         float *p = crw_model_parameters(model, NULL);
         p[0] = p[4] = p[8] = 1;
-        assert_non_null(crw_model_forward(model, x, 2, true));
-        float loss = crw_model_nll_loss(model, (const uint8_t[]){2, 0});
+        float loss;
+        assert_int_equal(crw_model_forward(model, x, 2, true, NULL), 0);
+        assert_int_equal(crw_model_nll_loss(model, (const int64_t[]){2, 0}, CRW_IGNORE_INDEX, &loss), 0);
         assert_true(fabsf(loss - 0.407606006f) < 1e-7f);
-        crw_model_backward(model);
+        assert_int_equal(crw_model_backward(model), 0);
         assert_close("bias gradient", crw_model_gradients(model) + 9, expected, 3, 1e-7);
         crw_model_destroy(model);
     }
@@ -394,10 +400,103 @@ static void test_refuses_a_class_that_does_not_exist(void **state)
     static const struct crw_layer layers[] = {{CRW_LAYER_LINEAR, "f", 3, 3}, {CRW_LAYER_LOG_SOFTMAX}};
     static const float x[] = {1, 2, 3};
     struct crw_model *model = model_for(layers, 2, (struct crw_shape){3, 1, 1}, 1, cpu_kernels_best());
-    assert_non_null(crw_model_forward(model, x, 1, true));
-    assert_true(isnan(crw_model_nll_loss(model, (const uint8_t[]){3})));
-    assert_non_null(strstr(crw_error_message(), "target 3"));
+    static const int64_t wrong[] = {3, -1, 256, INT64_MIN, (int64_t)1 << 32};
+    float loss = 7;
+    assert_int_equal(crw_model_forward(model, x, 1, true, NULL), 0);
+    for (size_t i = 0; i < ARRAY_SIZE(wrong); i++) {
+        char expected[64];
+        (void)snprintf(expected, sizeof(expected), "target %lld of sample 0", (long long)wrong[i]);
+        assert_int_equal(crw_model_nll_loss(model, &wrong[i], CRW_IGNORE_INDEX, &loss), CRW_E_ARGUMENT);
+        assert_non_null(strstr(crw_error_message(), expected));
+        assert_int_equal(crw_model_backward(model), CRW_E_ARGUMENT);
+    }
+    assert_true(loss == 7);
     crw_model_destroy(model);
+}
+
+/* Gradients of a loss of the caller's own, to the parameters and to the input. */
+static void check_input_gradient(const struct crw_layer *layers, size_t n_layers, struct crw_shape input,
+                                 int n, const float *d_input, size_t n_inputs, const float *d_parameters,
+                                 const struct cpu_kernels *kernels)
+{
+    struct crw_model *model = model_for(layers, n_layers, input, n + 1, kernels);
+    float *x = calloc(n_inputs, sizeof(*x)), *found = calloc(n_inputs, sizeof(*found)), d_output[64];
+    size_t count, n_outputs;
+    (void)crw_model_parameters(model, &count);
+    n_outputs = (size_t)n * (size_t)model->steps[model->n_steps - 1].out.channels;
+    assert_true(x && found && n_outputs <= ARRAY_SIZE(d_output));
+    crw_model_init(model, 3);
+    draw(600, x, n_inputs, -0.5f, 2.8f);
+    draw(601, d_output, n_outputs, -1, 1);
+    for (int turn = 0; turn < 3; turn++) {
+        assert_int_equal(crw_model_forward(model, x, n, true, NULL), 0);
+        memset(found, 0, n_inputs * sizeof(*found));
+        assert_int_equal(crw_model_backward_from(model, d_output, turn == 1 ? NULL : found), 0);
+        assert_close("parameters", crw_model_gradients(model), d_parameters, count, 2e-6);
+        if (turn != 1)
+            assert_close("input", found, d_input, n_inputs, 2e-6);
+    }
+    free(x);
+    free(found);
+    crw_model_destroy(model);
+}
+
+static void test_backward_from_a_gradient(void **state)
+{
+    static const struct crw_layer relu_first[] = {
+        {CRW_LAYER_RELU}, {CRW_LAYER_MAXPOOL2D}, {CRW_LAYER_FLATTEN}, {CRW_LAYER_LINEAR, "f", 12, 5}};
+    for (const struct cpu_kernels *const *k = cpu_kernels_all(); *k; k++) {
+        check_input_gradient(odd, ARRAY_SIZE(odd), (struct crw_shape){3, 9, 8}, 5, odd_d_input,
+                             ARRAY_SIZE(odd_d_input), odd_d_parameters, *k);
+        check_input_gradient(norm_first, ARRAY_SIZE(norm_first), (struct crw_shape){2, 6, 7}, 3,
+                             norm_first_d_input, ARRAY_SIZE(norm_first_d_input), norm_first_d_parameters, *k);
+        check_input_gradient(relu_first, ARRAY_SIZE(relu_first), (struct crw_shape){3, 4, 5}, 2,
+                             relu_first_d_input, ARRAY_SIZE(relu_first_d_input), relu_first_d_parameters, *k);
+    }
+}
+
+/* What the hook is called for, and whether the gradients from there on were final. */
+struct hook_calls {
+    struct crw_model *model;
+    float *seen; /* gradients as they were when they were announced */
+    size_t begins[16], n, count;
+    int result_at_2;
+};
+
+static int note_call(void *data, size_t begin)
+{
+    struct hook_calls *h = data;
+    size_t end = h->n ? h->begins[h->n - 1] : h->count;
+
+    assert_true(begin < end && h->n < ARRAY_SIZE(h->begins));
+    memcpy(h->seen + begin, crw_model_gradients(h->model) + begin, (end - begin) * sizeof(float));
+    h->begins[h->n++] = begin;
+    return h->n == 2 ? h->result_at_2 : 0;
+}
+
+static void test_gradient_hook(void **state)
+{
+    struct hook_calls h = {
+        .model = model_for(odd, ARRAY_SIZE(odd), (struct crw_shape){3, 9, 8}, 5, cpu_kernels_best())};
+    const float *output;
+
+    (void)crw_model_parameters(h.model, &h.count);
+    h.seen = calloc(h.count, sizeof(*h.seen));
+    assert_non_null(h.seen);
+    crw_model_init(h.model, 1);
+    crw_model_set_gradient_hook(h.model, note_call, &h);
+    (void)loss_of_step(h.model, 1, 5, (struct crw_shape){3, 9, 8}, 4, &output);
+    assert_int_equal(h.n, 4); /* two linear layers; a convolution and what follows it; the first two layers */
+    assert_int_equal(h.begins[h.n - 1], 0);
+    assert_memory_equal(h.seen, crw_model_gradients(h.model), h.count * sizeof(*h.seen));
+    h.n = 0;
+    h.result_at_2 = -5;
+    assert_int_equal(crw_model_backward(h.model), -5);
+    assert_int_equal(h.n, 2);
+    crw_model_set_gradient_hook(h.model, NULL, NULL);
+    assert_int_equal(crw_model_backward(h.model), 0);
+    free(h.seen);
+    crw_model_destroy(h.model);
 }
 
 static void test_refuses_wrong_batches(void **state)
@@ -406,12 +505,17 @@ static void test_refuses_wrong_batches(void **state)
         {CRW_LAYER_CONV2D, "c", 1, 4, 3}, {CRW_LAYER_BATCHNORM2D, "n", 4}, {CRW_LAYER_FLATTEN}};
     static const float x[18] = {0};
     struct crw_model *model = model_for(one_pixel, 3, (struct crw_shape){1, 3, 3}, 2, cpu_kernels_best());
-    assert_null(crw_model_forward(model, x, 3, true));
-    assert_null(crw_model_forward(model, x, 0, true));
-    assert_null(crw_model_forward(model, x, 1, true)); /* one value has no variance */
+    assert_int_equal(crw_model_backward(model), CRW_E_ARGUMENT);
+    assert_int_equal(crw_model_mse_loss(model, x, &(float){0}), CRW_E_ARGUMENT);
+    assert_int_equal(crw_model_forward(model, x, 3, true, NULL), CRW_E_ARGUMENT);
+    assert_int_equal(crw_model_forward(model, x, 0, true, NULL), CRW_E_ARGUMENT);
+    assert_int_equal(crw_model_forward(model, x, 1, true, NULL),
+                     CRW_E_ARGUMENT); /* one value has no variance */
     assert_non_null(strstr(crw_error_message(), "larger batch"));
-    assert_non_null(crw_model_forward(model, x, 1, false));
-    assert_non_null(crw_model_forward(model, x, 2, true));
+    assert_int_equal(crw_model_forward(model, x, 1, false, NULL), 0);
+    assert_int_equal(crw_model_mse_loss(model, x, &(float){0}), 0);
+    assert_int_equal(crw_model_backward(model), CRW_E_ARGUMENT); /* not a forward to learn from */
+    assert_int_equal(crw_model_forward(model, x, 2, true, NULL), 0);
     crw_model_destroy(model);
 }
 
@@ -432,6 +536,10 @@ static void test_refuses_wrong_chains(void **state)
         {"does not fit", {1, 4, 4}, {{CRW_LAYER_CONV2D, "c", 1, 4, 5}}, 1},
         {"number of channels", {1, 4, 4}, {{CRW_LAYER_BATCHNORM2D, "n", 2}}, 1},
         {"smaller than", {1, 1, 4}, {{CRW_LAYER_MAXPOOL2D}}, 1},
+        {"cannot take 4 x 1 x 1: an earlier layer has this name",
+         {4, 1, 1},
+         {{CRW_LAYER_LINEAR, "f", 4, 4}, {CRW_LAYER_RELU, "f"}, {CRW_LAYER_LINEAR, "f", 4, 2}},
+         3},
         {"needs a name", {4, 1, 1}, {{CRW_LAYER_LINEAR, NULL, 4, 4}}, 1},
         {"end with a flatten", {1, 4, 4}, {{CRW_LAYER_RELU}}, 1},
         {"does not exist", {1, 4, 4}, {{CRW_LAYER_KIND_COUNT}}, 1},
@@ -479,6 +587,8 @@ int main(void)
         cmocka_unit_test(test_mnist_ten_steps),
         cmocka_unit_test(test_same_bits_every_time),
         cmocka_unit_test(test_backward_writes_instead_of_adding),
+        cmocka_unit_test(test_backward_from_a_gradient),
+        cmocka_unit_test(test_gradient_hook),
         cmocka_unit_test(test_refuses_a_class_that_does_not_exist),
         cmocka_unit_test(test_refuses_wrong_batches),
         cmocka_unit_test(test_refuses_wrong_chains),

@@ -15,6 +15,7 @@
 
 #include "worker-runtime/programs/trainer.h"
 
+#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -58,18 +59,19 @@ static void gather(void *data, enum part part, const uint32_t *samples, size_t n
 }
 
 /* The gradient of the mean of squares is 2 (output - target) / n. */
-static float loss(struct crw_model *model, const void *targets)
+static int loss(struct crw_model *model, const void *targets, float *ret_loss)
 {
     const struct target *target = targets;
     const float *weights = crw_model_parameters(model, NULL);
     uint32_t n = target[0].n;
-    float *numbers = calloc(n, sizeof(*numbers)), result;
+    float *numbers = calloc(n, sizeof(*numbers));
+    int result;
 
     if (!numbers)
-        return NAN;
+        return -ENOMEM;
     for (uint32_t i = 0; i < n; i++)
         numbers[i] = weights[target[i].sample] + weights[N_SAMPLES] - (float)n * (float)world_size / 2;
-    result = crw_model_mse_loss(model, numbers);
+    result = crw_model_mse_loss(model, numbers, ret_loss);
     free(numbers);
     return result;
 }
