@@ -1,8 +1,8 @@
 /*
  * crun: starts and supervises the workers of a training job on this node. See crun(1).
  *
- * main() blocks signals first of all: from then on they are read from a descriptor when it suits us, so
- * there is no instant in which one could end crun with workers half started.
+ * main() blocks signals first: from then on they are read from a descriptor by the event loop, so there is no moment at
+ * which one could end crun with only some workers started.
  */
 
 #include <errno.h>
@@ -25,28 +25,31 @@
 #include "launcher/cli/plan.h"
 #include "launcher/host/program_os.h"
 #include "launcher/util/log_os.h"
-#include "launcher/supervise/spawn_os.h"
+#include "launcher/util/trace_os.h"
+#include "launcher/supervise/guardian_release_os.h"
+#include "launcher/supervise/spawn_worker_os.h"
 #include "base/cleanup.h"
+#include "base/err.h"
 
 enum { OPEN_FILES_MIN = 32 };
 
 extern char **environ;
 
-/* Everything but what the kernel sends for our own mistakes; what turns out not to be handled is unblocked.
- */
+/* Blocks every signal except synchronous faults (SIGSEGV, SIGBUS, ...). open_signals() restores the inherited mask for
+ * signals that crun does not handle. */
 static void block_signals(sigset_t *ret_before)
 {
-    static const int own_mistakes[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGTRAP, SIGSYS};
+    static const int faults[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGTRAP, SIGSYS};
     sigset_t all;
 
     (void)sigfillset(&all); /* none of these can fail with such arguments */
-    for (size_t i = 0; i < sizeof(own_mistakes) / sizeof(own_mistakes[0]); i++)
-        (void)sigdelset(&all, own_mistakes[i]);
+    for (size_t i = 0; i < ARRAY_SIZE(faults); i++)
+        (void)sigdelset(&all, faults[i]);
     (void)sigprocmask(SIG_SETMASK, &all, ret_before);
 }
 
-/* A process may be started without some of its first three descriptors. A socket that got such a number
- * would be taken for stdout by a worker. */
+/* A process may be started without some of its first three descriptors. A socket that got such a number would be the
+ * stdout of a worker. */
 static int open_missing_stdio(void)
 {
     for (int fd = 0; fd <= 2; fd++)
@@ -55,33 +58,47 @@ static int open_missing_stdio(void)
     return 0;
 }
 
+/* Passed on to the workers, unless they are among the signals that end the job. */
+static const int passed_signals[] = {SIGUSR1, SIGUSR2};
+
+static void handle_signal(int signal, sigset_t *handled, sigset_t *blocked)
+{
+    const struct sigaction fresh = {.sa_handler = SIG_DFL};
+
+    (void)sigaction(signal, &fresh, NULL); /* none of these calls can fail */
+    (void)sigaddset(handled, signal);
+    (void)sigaddset(blocked, signal);
+}
+
+static bool is_ignored(int signal)
+{
+    struct sigaction was;
+
+    return sigaction(signal, NULL, &was) == 0 && was.sa_handler == SIG_IGN;
+}
+
 /*
- * Settles dispositions and returns a descriptor that tells of the handled signals and of children, or
- * -errno. An ignored SIGHUP stays ignored: that is what nohup is for. Other signals get back the mask crun
+ * Sets the actions of all signals and returns a signalfd of the handled ones and of SIGCHLD, or -errno. An ignored SIGHUP
+ * stays ignored: that is the purpose of nohup. So does an ignored SIGUSR1. Other signals get back the mask that crun
  * was started with.
  */
 static int open_signals(const struct job *job, const sigset_t *before)
 {
-    const struct sigaction fresh = {.sa_handler = SIG_DFL}, ignore = {.sa_handler = SIG_IGN};
-    struct sigaction was;
     sigset_t handled, blocked = *before;
 
-    (void)sigemptyset(&handled); /* as above, none of these calls can fail */
-    for (int s = 1; s < 32; s++) {
-        if (!(job->signals & UINT64_C(1) << (s - 1)))
-            continue;
-        (void)sigaction(s, NULL, &was);
-        if (s == SIGHUP && was.sa_handler == SIG_IGN)
-            continue;
-        (void)sigaction(s, &fresh, NULL);
-        (void)sigaddset(&handled, s);
-        (void)sigaddset(&blocked, s);
-    }
-    /* Inherited as ignored, children would vanish without a word. */
-    (void)sigaction(SIGCHLD, &fresh, NULL);
-    (void)sigaction(SIGPIPE, &ignore, NULL);
-    (void)sigaddset(&handled, SIGCHLD);
-    (void)sigaddset(&blocked, SIGCHLD);
+    (void)sigemptyset(&handled); /* cannot fail */
+    for (int s = 1; s < 32; s++)
+        if (job->signals & UINT64_C(1) << (s - 1) && !(s == SIGHUP && is_ignored(s)))
+            handle_signal(s, &handled, &blocked);
+    for (size_t i = 0; i < ARRAY_SIZE(passed_signals); i++)
+        if (sigismember(&handled, passed_signals[i]) == 0 && !is_ignored(passed_signals[i]))
+            handle_signal(passed_signals[i], &handled, &blocked);
+    handle_signal(SIGCHLD, &handled,
+                  &blocked); /* with an inherited SIG_IGN the kernel would reap children itself */
+    spawn_ignore_signal(SIGPIPE, true);
+    spawn_ignore_signal(
+        SIGXFSZ, false); /* a log file at the limit of file size is a failed write, not the end of crun */
+    guardian_release_on_signals(&handled);
     (void)sigprocmask(SIG_SETMASK, &blocked, NULL);
     int fd = signalfd(-1, &handled, SFD_CLOEXEC | SFD_NONBLOCK);
     return fd < 0 ? -errno : fd;
@@ -105,7 +122,7 @@ static int find_bindings(const struct job *job, struct numa_cpus **ret)
     return r;
 }
 
-static int run(const struct job *job, const sigset_t *before)
+static int run_job(const struct job *job, const sigset_t *before)
 {
     _cleanup_free_ struct numa_cpus *bindings = NULL;
     char error[PROGRAM_ERROR_SIZE];
@@ -122,7 +139,7 @@ static int run(const struct job *job, const sigset_t *before)
     }
     int signal_fd = open_signals(job, before);
     if (signal_fd < 0) {
-        log_line("cannot watch for signals: %s", strerror(-signal_fd));
+        log_line("cannot open a signalfd: %s", strerror(-signal_fd));
         strlist_finish(&command.head);
         return 1;
     }
@@ -141,6 +158,15 @@ static int run(const struct job *job, const sigset_t *before)
 static int count_gpus(void *environment)
 {
     return gpu_count(environment);
+}
+
+static int open_trace(const struct job *job)
+{
+    int r = job->debug ? trace_open(job->debug_file) : 0;
+
+    if (r)
+        log_line("--debug=%s: cannot open the file: %s", job->debug_file, strerror(-r));
+    return r;
 }
 
 static int run_options(const struct options *options, const sigset_t *before)
@@ -163,12 +189,12 @@ static int run_options(const struct options *options, const sigset_t *before)
     if (warnings)
         log_lines(warnings);
     free(warnings);
-    int code = run(&job, before);
+    int code = open_trace(&job) == 0 ? run_job(&job, before) : 1;
     job_finish(&job);
     return code;
 }
 
-static int print(const char *text)
+static int print_stdout(const char *text)
 {
     if (text && fputs(text, stdout) >= 0 && fflush(stdout) == 0)
         return 0;
@@ -176,7 +202,7 @@ static int print(const char *text)
     return 1;
 }
 
-/* Below this, libuv aborts the process for want of a descriptor instead of saying so. */
+/* Below this, libuv aborts the process for lack of a descriptor. */
 static bool has_descriptors(void)
 {
     size_t limit;
@@ -196,16 +222,16 @@ int main(int argc, char **argv)
 
     block_signals(&before);
     if (open_missing_stdio() < 0)
-        return 1; /* there is not even a place to say so */
+        return 1; /* there is no stderr to report it on */
     switch (options_parse(argv + (argc > 0), environ, &options, error)) {
     case 0:
         return has_descriptors() ? run_options(&options, &before) : 1;
     case OPTIONS_E_HELP: {
         _cleanup_free_ char *help = options_help();
-        return print(help);
+        return print_stdout(help);
     }
     case OPTIONS_E_VERSION:
-        return print("crun " CRUN_VERSION "\n");
+        return print_stdout("crun " CRUN_VERSION "\n");
     case OPTIONS_E_PET:
         log_line("%s", error);
         return 1;

@@ -3,7 +3,7 @@
 /*
  * The agent: runs one job on this node from its first worker to its exit code. A libuv loop around the group
  * machine (worker_group.h): it turns signals, reports of the guardian and timers into events, and carries out the
- * actions that come back. It decides nothing.
+ * actions that the machine answers. It decides nothing.
  */
 
 struct job;
@@ -16,8 +16,8 @@ struct agent_config {
     const char *file;                 /* path of the program */
     char *const *environment;         /* of crun */
     const struct numa_cpus *bindings; /* where each worker runs, or NULL: anywhere */
-    int signal_fd;                    /* signalfd of the handled signals and SIGCHLD, which are blocked */
+    int signal_fd; /* signalfd of SIGCHLD and of the signals that stop the job or are passed on; they are blocked */
 };
 
-/* Returns crun's exit code. Whatever fails is said on stderr. */
+/* Returns crun's exit code. Failures are reported on stderr. */
 int agent_run(const struct agent_config *config);

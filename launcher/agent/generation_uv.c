@@ -1,9 +1,8 @@
 /*
- * Happy path of a start: folders for error files, a notice socket for each worker, arguments and environments
- * with their place in the job, then one fork: the guardian starts the workers from the memory it inherits.
+ * Happy path of a start: folders for error files, a notice socket for each worker, arguments and environments with the
+ * ranks, then one fork: the guardian starts the workers from the memory it inherits.
  *
- * Ways it fails: no folder (full disk, unwritable TMPDIR), no descriptors, no process. Each is a sentence
- * with the way out.
+ * Ways it fails: no folder (full disk, unwritable TMPDIR), no descriptors, no process. Each is logged with its remedy.
  */
 
 #include "launcher/agent/generation_uv.h"
@@ -17,6 +16,7 @@
 
 #include "launcher/agent/agent_uv.h"
 #include "launcher/supervise/guardian_os.h"
+#include "launcher/supervise/guardian_release_os.h"
 #include "launcher/host/worker_memory_os.h"
 #include "launcher/cli/job.h"
 #include "launcher/output/logs_os.h"
@@ -25,29 +25,30 @@
 #include "launcher/cli/plan.h"
 #include "launcher/supervise/replacement_os.h"
 #include "launcher/util/log_os.h"
-#include "launcher/supervise/spawn_os.h"
-#include "launcher/rdzv/worker_store_uv.h"
+#include "launcher/supervise/spawn_guardian_os.h"
+#include "launcher/supervise/spawn_worker_os.h"
+#include "launcher/rdzv/listen_uv.h"
 #include "base/err.h"
 #include "proto/worker_notice.h"
 #include "rendezvous/server_uv.h"
 #include "rendezvous/session_message.h"
 
-/* ------------------------------------------------------------------ what workers are started with */
+/* ---- what workers are started with ---- */
 
-/* Everything a guardian is forked with; ours only until then. */
-struct start {
+/* Everything that a guardian is forked with; freed afterwards. */
+struct worker_starts {
     struct spawn_worker *workers;
     struct strlist *arguments, *environments;
     int n_workers;
-    const bool *wanted; /* NULL: all */
+    const bool *selected; /* NULL: all */
 };
 
-static bool is_wanted(const struct start *s, int i)
+static bool is_selected(const struct worker_starts *s, int i)
 {
-    return !s->wanted || s->wanted[i];
+    return !s->selected || s->selected[i];
 }
 
-/* The worker has its own by now. */
+/* The worker has its own copies. */
 static void close_worker_fds(const struct spawn_worker *w)
 {
     const int fds[] = {w->stdio[1], w->stdio[2], w->notice_fd};
@@ -57,7 +58,7 @@ static void close_worker_fds(const struct spawn_worker *w)
             (void)close(fds[i]);
 }
 
-static void start_finish(struct start *s)
+static void start_finish(struct worker_starts *s)
 {
     for (int i = 0; i < s->n_workers; i++) {
         if (s->arguments)
@@ -72,11 +73,11 @@ static void start_finish(struct start *s)
     free(s->workers);
 }
 
-static int start_init(struct start *s, const struct agent_config *config)
+static int start_init(struct worker_starts *s, const struct agent_config *config)
 {
     size_t n = (size_t)config->job->n_workers;
 
-    *s = (struct start){.n_workers = config->job->n_workers};
+    *s = (struct worker_starts){.n_workers = config->job->n_workers};
     s->workers = calloc(n, sizeof(*s->workers));
     s->arguments = calloc(n, sizeof(*s->arguments));
     s->environments = calloc(n, sizeof(*s->environments));
@@ -86,7 +87,8 @@ static int start_init(struct start *s, const struct agent_config *config)
     return s->workers && s->arguments && s->environments ? 0 : -ENOMEM;
 }
 
-static int describe_worker(struct start *s, const struct agent_config *config, const struct plan *plan, int i)
+static int describe_worker(struct worker_starts *s, const struct agent_config *config,
+                           const struct plan *plan, int i)
 {
     if (plan_environment(plan, i, &s->environments[i]) == PLAN_E_DEVICES) {
         log_line(
@@ -105,22 +107,22 @@ static int describe_worker(struct start *s, const struct agent_config *config, c
     return 0;
 }
 
-static int describe_workers(struct generation *g, struct start *s, const struct agent_config *config,
-                            const struct rank_assignment *place, int restarts)
+static int describe_workers(struct generation *g, struct worker_starts *s, const struct agent_config *config,
+                            const struct rank_assignment *assignment, int restarts)
 {
     const struct job *job = config->job;
     struct plan plan = {
         .local_world_size = job->n_workers,
-        .group_rank = (int)place->group_rank,
-        .group_world_size = (int)place->group_world_size,
-        .rank_base = (int)place->rank_base,
-        .world_size = (int)place->world_size,
-        .role_rank_base = (int)place->role_rank_base,
-        .role_world_size = (int)place->role_world_size,
+        .group_rank = (int)assignment->group_rank,
+        .group_world_size = (int)assignment->group_world_size,
+        .rank_base = (int)assignment->rank_base,
+        .world_size = (int)assignment->world_size,
+        .role_rank_base = (int)assignment->role_rank_base,
+        .role_world_size = (int)assignment->role_world_size,
         .role = job->role,
         .run_id = job->run_id_text,
-        .master_addr = place->master_addr,
-        .master_port = place->master_port,
+        .master_addr = assignment->master_addr,
+        .master_port = assignment->master_port,
         .worker_has_store = job->worker_has_store,
         .generation = g->number,
         .restart_count = restarts,
@@ -129,9 +131,10 @@ static int describe_workers(struct generation *g, struct start *s, const struct 
         .signals = job->signals_text,
         .attempt_dir = g->attempt_dir,
         .notice_fd = SPAWN_NOTICE_FD,
-        .local_addr = place->group_world_size > 1 && job->local_addr && is_numeric_address(job->local_addr)
-                          ? job->local_addr
-                          : NULL,
+        .local_addr =
+            assignment->group_world_size > 1 && job->local_addr && listen_is_numeric(job->local_addr)
+                ? job->local_addr
+                : NULL,
         .cache_fd = g->host->worker_memory->cache < 0 ? 0 : SPAWN_CACHE_FD,
         .environment = config->environment,
     };
@@ -139,7 +142,7 @@ static int describe_workers(struct generation *g, struct start *s, const struct 
     if (g->number == 0 && plan_limits_threads(&plan))
         log_line("OMP_NUM_THREADS is not set; each of the %d workers gets OMP_NUM_THREADS=1", job->n_workers);
     for (int i = 0; i < job->n_workers; i++) {
-        if (!is_wanted(s, i))
+        if (!is_selected(s, i))
             continue;
         plan.state_fd = g->host->worker_memory->states[i] < 0 ? 0 : SPAWN_STATE_FD;
         int r = describe_worker(s, config, &plan, i);
@@ -149,12 +152,12 @@ static int describe_workers(struct generation *g, struct start *s, const struct 
     return 0;
 }
 
-static int open_descriptors(struct generation *g, struct start *s)
+static int open_descriptors(struct generation *g, struct worker_starts *s)
 {
     for (int i = 0; i < g->n_workers; i++) {
         int pair[2];
 
-        if (!is_wanted(s, i))
+        if (!is_selected(s, i))
             continue;
         int r = output_open_worker(g->host->output, g->attempt_dir, i, s->workers[i].stdio);
         if (r)
@@ -163,86 +166,86 @@ static int open_descriptors(struct generation *g, struct start *s)
             return -errno;
         g->notice_fds[i] = pair[0];
         s->workers[i].notice_fd = pair[1];
-        s->workers[i].state_fd = g->host->worker_memory->states[i]; /* these two stay ours */
+        s->workers[i].state_fd = g->host->worker_memory->states[i]; /* not owned: struct worker_memory is */
         s->workers[i].cache_fd = g->host->worker_memory->cache;
     }
     return 0;
 }
 
-/* ------------------------------------------------------------------ what workers say */
+/* ---- notices from workers ---- */
 
-/* Listens to one worker. Lives until libuv has let go of it, which may be longer than the generation. */
-struct ear {
+/* Reads the notices of one worker. Freed when libuv has closed its handle, perhaps after the generation. */
+struct notice_listener {
     uv_poll_t poll;
     struct generation *generation;
     int worker;
 };
 
-static void on_word(uv_poll_t *poll, int status, int events)
+static void on_notice(uv_poll_t *poll, int status, int events)
 {
-    struct ear *ear = poll->data;
-    struct generation *g = ear->generation;
+    struct notice_listener *listener = poll->data;
+    struct generation *g = listener->generation;
     uint8_t record[NOTICE_SIZE];
     struct worker_notice notice;
     ssize_t n;
 
-    while ((n = recv(g->notice_fds[ear->worker], record, sizeof(record), MSG_DONTWAIT)) > 0)
+    while ((n = recv(g->notice_fds[listener->worker], record, sizeof(record), MSG_DONTWAIT)) > 0)
         if (worker_notice_decode(record, (size_t)n, &notice) && notice.kind == NOTICE_READY)
-            g->host->on_ready(g->host->data, ear->worker, notice.generation);
+            g->host->on_ready(g->host->data, listener->worker, notice.generation);
     if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR))
-        (void)uv_poll_stop(poll); /* the worker has closed it, or is gone */
+        (void)uv_poll_stop(poll); /* the worker has closed it, or has ended */
 }
 
-static void free_ear(uv_handle_t *handle)
+static void free_listener(uv_handle_t *handle)
 {
     free(handle->data);
 }
 
 static void stop_listening(struct generation *g, int worker)
 {
-    if (g->ears && g->ears[worker])
-        uv_close((uv_handle_t *)&g->ears[worker]->poll, free_ear);
-    if (g->ears)
-        g->ears[worker] = NULL;
+    if (g->listeners && g->listeners[worker])
+        uv_close((uv_handle_t *)&g->listeners[worker]->poll, free_listener);
+    if (g->listeners)
+        g->listeners[worker] = NULL;
 }
 
-static int listen_to(struct generation *g, int worker)
+static int listen_to_worker(struct generation *g, int worker)
 {
-    struct ear *ear = calloc(1, sizeof(*ear));
+    struct notice_listener *listener = calloc(1, sizeof(*listener));
 
-    if (!ear)
+    if (!listener)
         return -ENOMEM;
-    *ear = (struct ear){.generation = g, .worker = worker};
-    int r = uv_poll_init(g->host->loop, &ear->poll, g->notice_fds[worker]);
+    *listener = (struct notice_listener){.generation = g, .worker = worker};
+    int r = uv_poll_init(g->host->loop, &listener->poll, g->notice_fds[worker]);
     if (r) {
-        free(ear);
+        free(listener);
         return r;
     }
-    ear->poll.data = ear;
-    g->ears[worker] = ear;
-    return uv_poll_start(&ear->poll, UV_READABLE | UV_DISCONNECT, on_word);
+    listener->poll.data = listener;
+    g->listeners[worker] = listener;
+    return uv_poll_start(&listener->poll, UV_READABLE | UV_DISCONNECT, on_notice);
 }
 
 static int listen_to_all(struct generation *g)
 {
     if (!g->host->config->job->replace)
         return 0;
-    g->ears = calloc((size_t)g->n_workers, sizeof(*g->ears));
-    if (!g->ears)
+    g->listeners = calloc((size_t)g->n_workers, sizeof(*g->listeners));
+    if (!g->listeners)
         return -ENOMEM;
     for (int i = 0; i < g->n_workers; i++) {
-        int r = listen_to(g, i);
+        int r = listen_to_worker(g, i);
         if (r)
             return r;
     }
     return 0;
 }
 
-/* ------------------------------------------------------------------ link */
+/* ---- link ---- */
 
 /*
- * A guardian that dies with an order unread makes the first recv() fail with ECONNRESET, once; what it had
- * reported before, GUARDIAN_EMPTY perhaps, is still there behind that, and then the end.
+ * When a guardian ends with an order unread, the first recv() fails with ECONNRESET, once; the reports that it had sent
+ * before, perhaps GUARDIAN_EMPTY, can still be read after that, and then comes the end.
  */
 static ssize_t receive_report(struct generation *g, struct guardian_report *report)
 {
@@ -254,7 +257,7 @@ static ssize_t receive_report(struct generation *g, struct guardian_report *repo
     }
 }
 
-/* status is negative when the kernel reports an error on the socket; libuv has stopped watching it then. */
+/* status is negative when the kernel reports an error on the socket; libuv has stopped the poll handle then. */
 static void on_link(uv_poll_t *poll, int status, int events)
 {
     struct generation *g = poll->data;
@@ -274,10 +277,11 @@ static void on_link(uv_poll_t *poll, int status, int events)
 
 void generation_order(struct generation *g, const struct guardian_order *order)
 {
-    /* A stopped guardian would not read it. It is our child until it has been waited for. */
+    /* A stopped guardian would not read it. Its process id is valid until it has been reaped. */
     if (g->guardian)
         (void)kill(g->guardian, SIGCONT);
-    /* Fails only when the guardian is gone, which the link's end tells as well. */
+    /* Fails when the guardian has ended, which the end of the link shows as well. A full queue (a guardian that does not
+     * read) loses the order; the machine then kills the guardian when its deadline has passed. */
     (void)send(g->link, order, sizeof(*order), MSG_NOSIGNAL);
 }
 
@@ -290,7 +294,7 @@ void generation_notify(struct generation *g, int worker, const struct worker_not
                MSG_NOSIGNAL | MSG_DONTWAIT); /* see worker_notice.h */
 }
 
-/* ------------------------------------------------------------------ life */
+/* ---- life ---- */
 
 static void free_generation(struct generation *g)
 {
@@ -302,12 +306,12 @@ static void free_generation(struct generation *g)
     if (g->held_port >= 0)
         (void)close(g->held_port);
     free(g->notice_fds);
-    free(g->ears);
+    free(g->listeners);
     free(g->attempt_dir);
     free(g);
 }
 
-static void on_closed(uv_handle_t *handle)
+static void on_poll_closed(uv_handle_t *handle)
 {
     free_generation(handle->data);
 }
@@ -319,7 +323,8 @@ void generation_destroy(struct generation *g)
     generation_close_store(g);
     for (int i = 0; i < g->n_workers; i++)
         stop_listening(g, i);
-    uv_close((uv_handle_t *)&g->poll, on_closed);
+    guardian_release_set_link(-1);
+    uv_close((uv_handle_t *)&g->poll, on_poll_closed);
 }
 
 static int begin_attempt(struct generation *g)
@@ -343,36 +348,36 @@ static int begin_attempt(struct generation *g)
     return 0;
 }
 
-static void say_cannot_start(const struct generation *g, int r)
+static void log_cannot_start(const struct generation *g, int r)
 {
     if (r && r != -EINVAL)
         log_line("cannot start %d worker%s: %s%s", g->n_workers, g->n_workers == 1 ? "" : "s", strerror(-r),
                  r == -EMFILE || r == -ENFILE ? "; raise the limit of open files (ulimit -n)" : "");
 }
 
-static int begin(struct generation *g, const struct rank_assignment *place, int restarts)
+static int start_generation(struct generation *g, const struct rank_assignment *assignment, int restarts)
 {
     const struct agent_config *config = g->host->config;
-    struct start start;
+    struct worker_starts start;
 
     int r = begin_attempt(g);
     if (r)
         return r;
     r = start_init(&start, config);
     if (!r)
-        r = describe_workers(g, &start, config, place, restarts);
+        r = describe_workers(g, &start, config, assignment, restarts);
     if (!r)
         r = open_descriptors(g, &start);
     if (!r)
         r = spawn_guardian(start.workers, (size_t)start.n_workers, g->host->death_notice, g->host->logs,
-                           &g->guardian, &g->link);
+                           (uint32_t)config->job->shutdown_timeout_s * 1000u, &g->guardian, &g->link);
     start_finish(&start);
-    say_cannot_start(g, r);
+    log_cannot_start(g, r);
     return r;
 }
 
 int generation_create(struct generation **ret, const struct generation_host *host, uint32_t number,
-                      int restarts, const struct rank_assignment *place, struct server *store)
+                      int restarts, const struct rank_assignment *assignment, struct server *store)
 {
     struct generation *g = calloc(1, sizeof(*g));
     int n_workers = host->config->job->n_workers;
@@ -384,7 +389,7 @@ int generation_create(struct generation **ret, const struct generation_host *hos
     g->notice_fds = malloc((size_t)n_workers * sizeof(*g->notice_fds));
     for (int i = 0; g->notice_fds && i < n_workers; i++)
         g->notice_fds[i] = -1;
-    int r = g->notice_fds ? begin(g, place, restarts) : -ENOMEM;
+    int r = g->notice_fds ? start_generation(g, assignment, restarts) : -ENOMEM;
     if (!r)
         r = uv_poll_init(host->loop, &g->poll, g->link);
     if (r) {
@@ -399,30 +404,31 @@ int generation_create(struct generation **ret, const struct generation_host *hos
         generation_destroy(g);
         return r;
     }
+    guardian_release_set_link(g->link);
     g->server = store;
     *ret = g;
     return 0;
 }
 
-/* ------------------------------------------------------------------ replacing */
+/* ---- replacing ---- */
 
-/* What a lost worker had here. */
-static void forget_worker(struct generation *g, int worker)
+/* Closes what a failed worker had here. */
+static void close_worker(struct generation *g, int worker)
 {
     stop_listening(g, worker);
     if (g->notice_fds[worker] >= 0)
-        (void)close(g->notice_fds[worker]); /* its other end went with the process */
+        (void)close(g->notice_fds[worker]); /* the process that had the other end has ended */
     g->notice_fds[worker] = -1;
 }
 
-static int start_lost(struct generation *g, const struct start *start)
+static int start_replacements(struct generation *g, const struct worker_starts *start)
 {
     if (g->guardian)
-        (void)kill(g->guardian, SIGCONT); /* as with every order */
+        (void)kill(g->guardian, SIGCONT); /* as for every order */
     for (int i = 0; i < g->n_workers; i++) {
-        if (!is_wanted(start, i))
+        if (!is_selected(start, i))
             continue;
-        int r = listen_to(g, i);
+        int r = listen_to_worker(g, i);
         if (!r)
             r = replacement_send(g->link, i, &start->workers[i]);
         if (r)
@@ -431,13 +437,13 @@ static int start_lost(struct generation *g, const struct start *start)
     return 0;
 }
 
-static void tell_others(struct generation *g, const bool *lost, int first_lost, uint16_t port)
+static void notify_survivors(struct generation *g, const bool *failed, int first_failed, uint16_t port)
 {
     const struct worker_notice notice = {
-        .kind = NOTICE_GENERATION, .generation = g->number, .rank = first_lost, .detail = port};
+        .kind = NOTICE_GENERATION, .generation = g->number, .rank = first_failed, .detail = port};
 
     for (int i = 0; i < g->n_workers; i++)
-        if (!lost[i])
+        if (!failed[i])
             generation_notify(g, i, &notice);
 }
 
@@ -449,31 +455,31 @@ void generation_close_store(struct generation *g)
 }
 
 int generation_replace(struct generation *g, uint32_t number, int restarts,
-                       const struct rank_assignment *place, struct server *store, const bool *lost,
-                       int first_lost)
+                       const struct rank_assignment *assignment, struct server *store, const bool *failed,
+                       int first_failed)
 {
     const struct agent_config *config = g->host->config;
-    struct start start;
+    struct worker_starts start;
 
     g->number = number;
     g->server = store;
     for (int i = 0; i < g->n_workers; i++)
-        if (lost[i])
-            forget_worker(g, i);
+        if (failed[i])
+            close_worker(g, i);
     int r = begin_attempt(g);
     if (r)
         return r;
     r = start_init(&start, config);
-    start.wanted = lost;
+    start.selected = failed;
     if (!r)
-        r = describe_workers(g, &start, config, place, restarts);
+        r = describe_workers(g, &start, config, assignment, restarts);
     if (!r)
         r = open_descriptors(g, &start);
-    if (!r) /* before the forks: they have their own part to do */
-        tell_others(g, lost, (int)place->rank_base + first_lost, place->master_port);
+    if (!r) /* before the forks: the survivors start to prepare meanwhile */
+        notify_survivors(g, failed, (int)assignment->rank_base + first_failed, assignment->master_port);
     if (!r)
-        r = start_lost(g, &start);
+        r = start_replacements(g, &start);
     start_finish(&start);
-    say_cannot_start(g, r);
+    log_cannot_start(g, r);
     return r;
 }

@@ -1,8 +1,8 @@
 #pragma once
 
 /*
- * One generation of workers as crun holds it: the guardian that has them, the notice sockets, and the worker
- * store if it is served here. Begins with everything started, ends when nothing of it is left.
+ * One generation of workers on crun's side: its guardian, the notice sockets, and the worker store if it is served here.
+ * Created with all workers ordered, destroyed when no process of it is left.
  */
 
 #include <stdbool.h>
@@ -21,7 +21,7 @@ struct output;
 struct server;
 struct rank_assignment;
 
-/* What generations of a job share, and whom they tell. */
+/* What the generations of a job share, and their callbacks. */
 struct generation_host {
     uv_loop_t *loop;
     const struct agent_config *config;
@@ -29,7 +29,7 @@ struct generation_host {
     struct logs *logs;
     struct output *output;
     const struct death_notice
-        *death_notice; /* of the next generation's guardian; NULL: it has nobody to tell */
+        *death_notice; /* for the guardian of the next generation; NULL: no rendezvous */
     void (*on_report)(void *data, const struct guardian_report *report);
     void (*on_lost)(void *data); /* once, if the link ends before GUARDIAN_EMPTY */
     void (*on_ready)(void *data, int worker, uint32_t generation); /* NOTICE_READY of a worker */
@@ -41,40 +41,40 @@ struct generation {
     uint32_t number;
     char *attempt_dir;     /* NULL: no files */
     struct server *server; /* the worker store, if this node serves it for this generation alone; or NULL */
-    int held_port;     /* a socket that keeps a port free for a store that the first worker opens; or -1 */
-    int *notice_fds;   /* our ends, one for each worker */
-    struct ear **ears; /* what listens to them, where workers may be replaced; NULL: nobody listens */
+    int held_port;   /* a socket that keeps a port free for a store that the first worker opens; or -1 */
+    int *notice_fds; /* crun's ends, one for each worker */
+    struct notice_listener **listeners; /* of the notice sockets, where workers may be replaced; else NULL */
     int n_workers;
-    pid_t guardian; /* 0 once waited for */
+    pid_t guardian; /* 0 once reaped */
     int link;       /* -1 until it exists */
-    bool empty;     /* the guardian said so */
+    bool empty;     /* the guardian has reported it */
     uv_poll_t poll; /* of the link */
 };
 
 /*
- * Starts a generation in its place on the host's loop; the host must live as long. Takes over store, which
- * may be NULL. Returns 0, or -errno with a sentence said on stderr and nothing left behind; the store then
- * is still the caller's.
+ * Starts a generation with these ranks on the host's loop; the host must live as long. It owns store afterwards, which
+ * may be NULL. Returns 0, or -errno with a line logged and nothing left behind; the caller then still owns the store.
  */
 int generation_create(struct generation **ret, const struct generation_host *host, uint32_t number,
-                      int restarts, const struct rank_assignment *place, struct server *store);
+                      int restarts, const struct rank_assignment *assignment, struct server *store);
 
+/* Sends an order to the guardian. */
 void generation_order(struct generation *g, const struct guardian_order *order);
 
-/* Stops the store, where it is served here: whoever fixed its port needs that for the next one. */
+/* Stops the store, where it is served here: the next one may need its port. */
 void generation_close_store(struct generation *g);
 
 /*
- * Makes it the next generation, in the same place but for the store, which it takes over: a new process for each of
- * the workers that are `lost` (their processes have been waited for), and the others are told. The guardian
- * reports the new ones as it did the first. Returns 0, or -errno with a sentence said: some of it may have been
- * done, the workers have to be stopped.
+ * Makes it the next generation, with the same ranks and a new store, which it owns afterwards: a new process for each of
+ * the `failed` workers (their processes have been reaped), and a notice to the others. The guardian reports the new ones
+ * as it did the first. Returns 0, or -errno with a line logged: part of it may have been done, so the workers have to be
+ * stopped.
  */
 int generation_replace(struct generation *g, uint32_t number, int restarts,
-                       const struct rank_assignment *place, struct server *store, const bool *lost,
-                       int first_lost);
+                       const struct rank_assignment *assignment, struct server *store, const bool *failed,
+                       int first_failed);
 
-/* To one worker; dropped when it does not read. */
+/* Sends a notice to one worker; dropped when it does not read. */
 void generation_notify(struct generation *g, int worker, const struct worker_notice *notice);
 
 /* Stops the store and closes everything. Frees itself when libuv has closed its handles. NULL is fine. */

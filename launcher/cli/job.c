@@ -13,7 +13,7 @@
 #include "launcher/util/strbuf.h"
 #include "base/err.h"
 
-enum { DEFAULT_SHUTDOWN_S = 30, REPLACE_TIMEOUT_MAX_S = 86400 };
+enum { DEFAULT_SHUTDOWN_S = 30, REPLACE_TIMEOUT_MAX_S = 86400, RESTART_PAUSE_MAX_S = 3600 };
 
 int job_refuse(struct job_builder *b, const char *format, ...)
 {
@@ -136,6 +136,15 @@ static int take_supervision(struct job_builder *b)
         return job_refuse(b, "--replace-timeout=%lld: a number of seconds from 1 to %d", seconds,
                           REPLACE_TIMEOUT_MAX_S);
     b->job->replace_timeout_s = (int)seconds;
+    seconds = job_value(b, OPTION_RESTART_PAUSE)->number;
+    if (seconds < 0 || seconds > RESTART_PAUSE_MAX_S)
+        return job_refuse(b, "--restart-pause=%lld: a number of seconds from 0 to %d", seconds,
+                          RESTART_PAUSE_MAX_S);
+    b->job->restart_pause_s = (int)seconds;
+    b->job->debug = job_flag(b, OPTION_DEBUG);
+    b->job->debug_file = job_text(b, OPTION_DEBUG);
+    if (b->job->debug_file && !*b->job->debug_file)
+        return job_refuse(b, "--debug= names no file; give one, or write --debug alone");
     b->job->exit_code_of_worker = strcmp(job_text(b, OPTION_EXIT_CODE), "worker") == 0;
     take_signals(b);
     return take_timeout(b);

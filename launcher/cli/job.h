@@ -77,7 +77,10 @@ struct job {
     int shutdown_timeout_s;
     bool replace; /* the failed workers alone, where the others can stay */
     int replace_timeout_s;
-    uint64_t signals; /* bit s-1: signal s is passed on and ends the job */
+    int restart_pause_s; /* longest pause between restarts of short generations; 0: none */
+    uint64_t signals;    /* bit s-1: signal s is passed on and ends the job */
+    bool debug;
+    const char *debug_file; /* NULL: standard error */
     const char *signals_text;
     bool exit_code_of_worker;
     enum job_program program;

@@ -335,6 +335,10 @@ static int take_flag(struct parser *p, enum option_id id)
 /* The option's value: given with it, or the next word. */
 static int take_option(struct parser *p, enum option_id id, const char *value)
 {
+    if (value && options_table[id].optional_value) {
+        p->options->value[id] = (struct option_value){.set = true, .flag = true, .text = value};
+        return 0;
+    }
     if (options_table[id].kind == OPTION_FLAG)
         return value ? fail_about(p, id, "ignored explicit argument ", value) : take_flag(p, id);
     if (!value) {

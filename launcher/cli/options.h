@@ -37,6 +37,7 @@ enum option_id {
     OPTION_SHUTDOWN_TIMEOUT,
     OPTION_RESTART_POLICY,
     OPTION_REPLACE_TIMEOUT,
+    OPTION_RESTART_PAUSE,
     OPTION_EXIT_CODE,
     OPTION_ROLE,
     OPTION_MODULE,
@@ -55,6 +56,7 @@ enum option_id {
     OPTION_LOGS_SPECS,
     OPTION_EVENT_LOG,
     OPTION_EVENT_LOG_HANDLER,
+    OPTION_DEBUG,
     OPTION_HELP,
     OPTION_VERSION,
     OPTION_COUNT
@@ -64,8 +66,9 @@ struct option_spec {
     const char *name; /* long spelling with dashes; underscores are accepted as well */
     char letter;      /* short spelling, or 0 */
     enum option_kind kind;
-    bool no_pet; /* takes no default from PET_<NAME> */
-    bool ours;   /* not torchrun's: must be spelled out, so that no torchrun prefix becomes ambiguous */
+    bool optional_value; /* OPTION_FLAG: "--name=TEXT" gives a text as well */
+    bool no_pet;         /* takes no default from PET_<NAME> */
+    bool ours; /* not torchrun's: must be spelled out, so that no torchrun prefix becomes ambiguous */
     const char *fallback;    /* default as text; NULL: none */
     const char *placeholder; /* what --help calls the value */
     const char *choices;     /* space separated, or NULL; a PET default is not checked against them */

@@ -34,7 +34,7 @@ static void add_option(struct strbuf *out, const struct option_spec *spec)
     else
         strbuf_add(&left, "  --%s", spec->name);
     if (spec->placeholder)
-        strbuf_add(&left, " %s", spec->placeholder);
+        strbuf_add(&left, spec->optional_value ? "[=%s]" : " %s", spec->placeholder);
     size_t n = buf_size(&left.buf);
     strbuf_add(out, "%.*s", (int)n, (const char *)buf_bytes(&left.buf));
     if (n + 2 > HELP_COLUMN)

@@ -104,6 +104,15 @@ const struct option_spec options_table[OPTION_COUNT] = {
                                 .fallback = "30",
                                 .placeholder = "SECONDS",
                                 .help = "time for all workers to be together again after a replacement"},
+    [OPTION_RESTART_PAUSE] = {.name = "restart-pause",
+                              .kind = OPTION_INT,
+                              .no_pet = true,
+                              .ours = true,
+                              .fallback = "30",
+                              .placeholder = "SECONDS",
+                              .help =
+                                  "longest pause before a restart of workers that fail within 10 s of their "
+                                  "start again and again; the first restart is at once, 0: all are"},
     [OPTION_EXIT_CODE] = {.name = "exit-code",
                           .kind = OPTION_TEXT,
                           .no_pet = true,
@@ -210,6 +219,14 @@ const struct option_spec options_table[OPTION_COUNT] = {
          .placeholder = "null|console",
          .help = "console prints torchrun's event records to stderr, one JSON object in a "
                  "line"},
+    [OPTION_DEBUG] = {.name = "debug",
+                      .kind = OPTION_FLAG,
+                      .optional_value = true,
+                      .no_pet = true,
+                      .ours = true,
+                      .placeholder = "FILE",
+                      .help =
+                          "write every event and action of the supervision to stderr or to the end of FILE"},
 
     [OPTION_HELP] = {.name = "help",
                      .letter = 'h',

@@ -1,10 +1,10 @@
 /*
- * Happy path: the endpoint's name is looked up; if the address is ours and its port is free, the rendezvous
- * is served here; the session dials it, ours or another's, and says that this node is ready, with the port
- * of an empty worker store that it would serve; a place comes; and so on until the verdict.
+ * Happy path: the name of the endpoint is resolved; if the address is one of this machine and its port is free, the
+ * rendezvous is served here; the session connects to it, here or elsewhere, and reports that this node is ready, with
+ * the port of an empty worker store that it would serve; a rank assignment comes; and so on until the job result.
  *
- * Ways it fails: the name does not resolve (asked again until the join timeout: names may come late), and
- * what session.h names: unreachable, something else there, another version, refused.
+ * Ways it fails: the name does not resolve (tried again until the join timeout: it may be published late), and the ends
+ * that session.h lists: unreachable, another kind of server, another version, refused.
  */
 
 #include "launcher/rdzv/membership_uv.h"
@@ -15,12 +15,12 @@
 #include <string.h>
 #include <sys/random.h>
 #include <time.h>
-#include <unistd.h>
 
 #include "launcher/host/local_address_os.h"
 #include "launcher/host/proc_info_os.h"
 #include "launcher/cli/job.h"
 #include "launcher/supervise/death_notice_sock.h"
+#include "launcher/rdzv/listen_uv.h"
 #include "launcher/rdzv/resolver_uv.h"
 #include "launcher/rdzv/probe_uv.h"
 #include "launcher/util/log_os.h"
@@ -30,10 +30,10 @@
 #include "rendezvous/server_uv.h"
 
 enum {
-    RESOLVER_WATCH_MS = 500,
-    RESOLVER_PATIENCE_MS = 2000, /* with a resolver that says nothing */
-    RESOLVER_COMPLAIN_MS = 10000,
-    QUIET_MS = 900, /* of waiting, before the count of nodes is said */
+    RESOLVER_CHECK_MS = 500,
+    RESOLVER_PATIENCE_MS = 2000, /* before a silent resolver is reported */
+    RESOLVER_LOG_MS = 10000,
+    QUIET_MS = 900, /* of waiting, before the count of nodes is printed */
     LINGER_MS = 10000,
     DRAIN_MS = 1000,
     ENDPOINT_SIZE = 300,
@@ -45,37 +45,37 @@ struct membership {
     struct server *rendezvous; /* hosted here, or NULL */
     struct server *store;      /* of the next generation */
     struct death_notice death_notice;
-    struct probe *probe; /* of the present one's store, on another node */
+    struct probe *probe; /* of the store of the present generation, on another node */
     char probed[ENDPOINT_SIZE];
     struct resolver *resolver;           /* of the endpoint's name */
     struct resolver_addresses addresses; /* of the endpoint, as this node dials it */
-    uv_timer_t timer;                    /* begin, watch the lookup, or linger */
+    uv_timer_t timer;                    /* begin, check the resolution, or linger */
     char endpoint[ENDPOINT_SIZE];
-    uint64_t began_ms, complain_ms, waiting_ms;
+    uint64_t began_ms, trouble_ms, waiting_ms;
     time_t ended_s;
-    const char *dial_host; /* where the session goes */
+    const char *dial_host; /* that the session connects to */
     uint16_t rendezvous_port;
     bool is_ready, leaving, closing, timer_closed;
 };
 
 static void begin_session(struct membership *n);
 
-/* ------------------------------------------------------------------ end */
+/* ---- end ---- */
 
-static void free_if_done(struct membership *n)
+static void free_membership_if_closed(struct membership *n)
 {
     if (!n->timer_closed || n->rendezvous)
         return;
-    n->host.on_gone(n->host.data);
+    n->host.on_closed(n->host.data);
     free(n);
 }
 
-static void on_timer_closed(uv_handle_t *handle)
+static void on_membership_timer_closed(uv_handle_t *handle)
 {
     struct membership *n = handle->data;
 
     n->timer_closed = true;
-    free_if_done(n);
+    free_membership_if_closed(n);
 }
 
 static void on_rendezvous_stopped(void *data)
@@ -83,17 +83,17 @@ static void on_rendezvous_stopped(void *data)
     struct membership *n = data;
 
     n->rendezvous = NULL;
-    free_if_done(n);
+    free_membership_if_closed(n);
 }
 
-/* The last step: the rendezvous is not waited for any longer. */
-static void close_rest(struct membership *n)
+/* The last step: ends the wait for other nodes. */
+static void close_rendezvous(struct membership *n)
 {
     if (uv_is_closing((uv_handle_t *)&n->timer))
         return;
     if (n->rendezvous)
         server_drain(n->rendezvous, DRAIN_MS, on_rendezvous_stopped, n);
-    uv_close((uv_handle_t *)&n->timer, on_timer_closed);
+    uv_close((uv_handle_t *)&n->timer, on_membership_timer_closed);
 }
 
 static void on_linger_end(uv_timer_t *timer)
@@ -103,7 +103,7 @@ static void on_linger_end(uv_timer_t *timer)
     size_t n_nodes = server_n_nodes(n->rendezvous);
     log_line("%zu node%s not asked how the job ended; the rendezvous does not wait any longer", n_nodes,
              n_nodes == 1 ? " has" : "s have");
-    close_rest(n);
+    close_rendezvous(n);
 }
 
 static void stop_probe(struct membership *n)
@@ -112,17 +112,17 @@ static void stop_probe(struct membership *n)
     n->probe = NULL;
 }
 
-static void on_deserted(void *data)
+static void on_all_nodes_left(void *data)
 {
     struct membership *n = data;
 
     if (n->closing)
-        close_rest(n);
+        close_rendezvous(n);
 }
 
 void membership_hurry(struct membership *n)
 {
-    close_rest(n);
+    close_rendezvous(n);
 }
 
 void membership_destroy(struct membership *n)
@@ -139,19 +139,19 @@ void membership_destroy(struct membership *n)
     n->resolver = NULL;
     stop_probe(n);
     if (!n->rendezvous || server_n_nodes(n->rendezvous) == 0)
-        close_rest(n);
+        close_rendezvous(n);
     else
         (void)uv_timer_start(&n->timer, on_linger_end, LINGER_MS, 0); /* fails only without a callback */
 }
 
-static void end(struct membership *n, int exit_code, const struct session_cause *cause)
+static void report_end(struct membership *n, int exit_code, const struct session_cause *cause)
 {
     n->host.on_end(n->host.data, exit_code, cause);
 }
 
-/* ------------------------------------------------------------------ the session's wishes */
+/* ---- actions of the session ---- */
 
-static void say_progress(struct membership *n, const struct session_view *view)
+static void print_progress(struct membership *n, const struct session_view *view)
 {
     char missing[128] = "";
     size_t size = 0;
@@ -171,13 +171,13 @@ static void say_progress(struct membership *n, const struct session_view *view)
         log_line("%u/%u nodes (at least %u)%s", view->n_ready, view->max_nodes, view->min_nodes, missing);
 }
 
-static void format_endpoint(char *to, const char *host, unsigned port)
+static void format_host_port(char *to, const char *host, unsigned port)
 {
     (void)snprintf(to, ENDPOINT_SIZE, strchr(host, ':') ? "[%.256s]:%u" : "%.256s:%u", host,
-                   port); /* for sentences */
+                   port); /* for messages */
 }
 
-static void on_unreachable(void *data, const char *why)
+static void on_store_unreachable(void *data, const char *why)
 {
     struct membership *n = data;
 
@@ -189,22 +189,22 @@ static void on_unreachable(void *data, const char *why)
         n->probed, why);
 }
 
-/* Workers say nothing for minutes when their store is out of reach. */
-static void probe_store(struct membership *n, const struct rank_assignment *place)
+/* Workers wait silently for minutes when they cannot reach their store. */
+static void probe_store(struct membership *n, const struct rank_assignment *assignment)
 {
     const struct probe_config config = {.loop = n->host.loop,
-                                        .host = place->master_addr,
-                                        .port = place->master_port,
-                                        .on_unreachable = on_unreachable,
+                                        .host = assignment->master_addr,
+                                        .port = assignment->master_port,
+                                        .on_unreachable = on_store_unreachable,
                                         .data = n};
 
     stop_probe(n);
-    format_endpoint(n->probed, place->master_addr, place->master_port);
-    if (place->group_rank != 0 && probe_start(&n->probe, &config) != 0)
-        n->probe = NULL; /* then the workers have to tell it */
+    format_host_port(n->probed, assignment->master_addr, assignment->master_port);
+    if (assignment->group_rank != 0 && probe_start(&n->probe, &config) != 0)
+        n->probe = NULL; /* then the time-out of the workers reports it */
 }
 
-static void start(struct membership *n, const struct session_view *view)
+static void start_generation_here(struct membership *n, const struct session_view *view)
 {
     struct server *store = n->store;
     char why[SESSION_TEXT_SIZE + 256];
@@ -226,8 +226,8 @@ static void start(struct membership *n, const struct session_view *view)
     n->host.on_start(n->host.data, (uint32_t)view->generation, (int)view->restarts, &view->place, store);
 }
 
-static struct job_result verdict_of(const struct membership *n, const struct session *s,
-                                    const char *time_text)
+static struct job_result job_result_of(const struct membership *n, const struct session *s,
+                                       const char *time_text)
 {
     return (struct job_result){.kind = s->verdict,
                                .cause = &s->cause,
@@ -242,15 +242,15 @@ static void on_session_end(struct membership *n)
     const struct session *s = session_uv_machine(n->session);
 
     if (s->end != SESSION_END_VERDICT) {
-        end(n, 1, NULL);
+        report_end(n, 1, NULL);
         return;
     }
-    const struct job_result verdict = verdict_of(n, s, "");
+    const struct job_result result = job_result_of(n, s, "");
     n->ended_s = time(NULL);
-    end(n, job_result_code(&verdict, n->host.job->exit_code_of_worker), &s->cause);
+    report_end(n, job_result_code(&result, n->host.job->exit_code_of_worker), &s->cause);
 }
 
-void membership_tell_end(struct membership *n)
+void membership_print_end(struct membership *n)
 {
     const struct session *s = n->session ? session_uv_machine(n->session) : NULL;
     char time_text[32] = "";
@@ -264,19 +264,19 @@ void membership_tell_end(struct membership *n)
     }
     if (localtime_r(&n->ended_s, &local))
         (void)strftime(time_text, sizeof(time_text), "%Y-%m-%d_%H:%M:%S", &local); /* fits */
-    const struct job_result verdict = verdict_of(n, s, time_text);
-    char *text = job_result_compose(&verdict);
+    const struct job_result result = job_result_of(n, s, time_text);
+    char *text = job_result_compose(&result);
     log_lines(text ? text : "crun: the job has ended, and memory is too short to say how\n");
     free(text);
 }
 
-static void on_action(void *data, enum session_action action, const struct session_view *view)
+static void on_session_action(void *data, enum session_action action, const struct session_view *view)
 {
     struct membership *n = data;
 
     switch (action) {
     case SESSION_DO_START:
-        start(n, view);
+        start_generation_here(n, view);
         break;
     case SESSION_DO_STOP:
         stop_probe(n);
@@ -286,7 +286,7 @@ static void on_action(void *data, enum session_action action, const struct sessi
         n->host.on_drain(n->host.data);
         break;
     case SESSION_DO_PROGRESS:
-        say_progress(n, view);
+        print_progress(n, view);
         break;
     case SESSION_DO_LOG:
         log_line("%s", session_uv_machine(n->session)->text);
@@ -300,9 +300,9 @@ static void on_action(void *data, enum session_action action, const struct sessi
     }
 }
 
-/* ------------------------------------------------------------------ what became of the workers */
+/* ---- state of the workers of this node ---- */
 
-/* An empty store, held from now on, whoever will be node 0. */
+/* Opens an empty store, before it is known which node will be node 0. */
 static int offer_store(struct membership *n, uint16_t *ret_port)
 {
     int r = n->store ? 0 : worker_store_open(&n->store, n->host.loop, NULL, 0, ret_port);
@@ -319,11 +319,11 @@ void membership_ready(struct membership *n)
     n->is_ready = true;
     n->waiting_ms = uv_now(n->host.loop);
     if (!n->session)
-        return; /* said when there is one */
+        return; /* reported when there is one */
     if (offer_store(n, &port) == 0)
         session_uv_step(n->session, (struct session_event){.kind = SESSION_EVENT_GROUP_READY, .port = port});
     else
-        end(n, 1, NULL);
+        report_end(n, 1, NULL);
 }
 
 void membership_failed(struct membership *n, const struct session_cause *cause, uint64_t when_ns)
@@ -344,7 +344,7 @@ void membership_drain(struct membership *n)
 
 const struct death_notice *membership_death_notice(struct membership *n)
 {
-    return n->session && session_uv_last_word(n->session, &n->death_notice) ? &n->death_notice : NULL;
+    return n->session && session_uv_death_notice(n->session, &n->death_notice) ? &n->death_notice : NULL;
 }
 
 void membership_leave(struct membership *n, const char *why)
@@ -360,69 +360,59 @@ void membership_leave(struct membership *n, const char *why)
     server_close_jobs(n->rendezvous, reason);
 }
 
-/* ------------------------------------------------------------------ beginning */
+/* ---- beginning ---- */
 
-static void say_for_rendezvous(void *data, const char *line)
+static void log_for_rendezvous(void *data, const char *line)
 {
     log_line("rendezvous: %s", line);
 }
 
-/* How this node knows the endpoint. */
+/* What the endpoint is, seen from this node. */
 struct endpoint_kind {
     bool is_name;
     bool is_own;      /* the address is on an interface of this machine */
-    bool is_loopback; /* meant for nodes on this machine alone */
+    bool is_loopback; /* only nodes on this machine can reach it */
 };
 
-static int listen_everywhere(struct server *server, uint16_t port, uint16_t *ret_port)
-{
-    int r = server_listen_tcp(server, "::", port, ret_port);
-
-    return r == -EAFNOSUPPORT ? server_listen_tcp(server, "0.0.0.0", port, ret_port) : r;
-}
-
-/* Listens at the endpoint: at its address, or everywhere if it is a name, which others may resolve to
- * another address of this machine, or an address that only leads here (a service's, one in front of NAT). */
-static int listen_here(struct server *server, const struct membership *n, const struct endpoint_kind *kind,
-                       uint16_t *ret_port)
+/* Listens at the endpoint: at its address; or on all addresses if it is a name, which other nodes may resolve to another
+ * address of this machine, or an address that is translated to one of this machine (a service, NAT). */
+static int listen_at_endpoint(struct server *server, const struct membership *n,
+                              const struct endpoint_kind *kind, uint16_t *ret_port)
 {
     const struct job *job = n->host.job;
 
     if (!kind->is_name && kind->is_own)
         return server_listen_tcp(server, job->endpoint_host, job->endpoint_port, ret_port);
     if (!kind->is_loopback)
-        return listen_everywhere(server, job->endpoint_port, ret_port);
-    int r = server_listen_tcp(server, "127.0.0.1", job->endpoint_port, ret_port);
-    if (!r)
-        (void)server_listen_tcp(server, "::1", *ret_port, ret_port); /* where there is none, nobody asks */
-    return r;
+        return server_listen_tcp(server, "::", job->endpoint_port, ret_port);
+    return listen_on_loopback(server, job->endpoint_port, ret_port);
 }
 
-/* Somebody else on this machine may serve it already: then this node is a guest like others. */
+/* -EADDRINUSE: another process of this machine may serve it already; then this node connects like others. */
 static int host_rendezvous(struct membership *n, const struct endpoint_kind *kind)
 {
     const struct job *job = n->host.job;
-    const struct server_rounds rounds = {.empty = on_deserted, .data = n};
-    const struct server_config config = {.rounds = &rounds, .log = say_for_rendezvous};
+    const struct server_rounds rounds = {.empty = on_all_nodes_left, .data = n};
+    const struct server_config config = {.rounds = &rounds, .log = log_for_rendezvous};
     struct server *server;
     uint16_t port = job->endpoint_port;
 
     int r = server_create(&server, n->host.loop, &config);
     if (r)
         return r;
-    r = listen_here(server, n, kind, &port);
+    r = listen_at_endpoint(server, n, kind, &port);
     if (r) {
         server_stop(server, NULL, NULL);
         return r;
     }
     n->rendezvous = server;
     n->rendezvous_port = port;
-    if (!kind->is_own) /* the way out and in again need not exist */
+    if (!kind->is_own) /* the address may not be reachable from behind NAT */
         n->dial_host = "127.0.0.1";
     return 0;
 }
 
-static void settle_host(struct membership *n, const struct endpoint_kind *kind)
+static void host_or_join(struct membership *n, const struct endpoint_kind *kind)
 {
     const struct job *job = n->host.job;
     bool must = job->hosting == JOB_HOSTS, may = job->hosting != JOB_HOSTS_NOT;
@@ -432,54 +422,54 @@ static void settle_host(struct membership *n, const struct endpoint_kind *kind)
         log_line("cannot serve the rendezvous at %s: %s%s", n->endpoint, strerror(-r),
                  must && r == -EADDRINUSE ? "; another program has the port" : "");
         if (must) {
-            end(n, 1, NULL);
+            report_end(n, 1, NULL);
             return;
         }
     }
     begin_session(n);
 }
 
-/* ------------------------------------------------------------------ the endpoint's name */
+/* ---- name of the endpoint ---- */
 
 static const char names_advice[] =
     "the name has to be known on every node (/etc/hosts, the resolver in /etc/resolv.conf): correct it, or give an "
     "address in --rdzv-endpoint";
 
-static void complain_of_name(struct membership *n, const char *why)
+static void log_name_trouble(struct membership *n, const char *why)
 {
     uint64_t now_ms = uv_now(n->host.loop), until_ms = n->began_ms + n->host.job->params.join_timeout_ms;
 
-    if (now_ms < n->complain_ms)
+    if (now_ms < n->trouble_ms)
         return;
-    n->complain_ms = now_ms + RESOLVER_COMPLAIN_MS;
+    n->trouble_ms = now_ms + RESOLVER_LOG_MS;
     log_line("the name in --rdzv-endpoint %s cannot be looked up: %s; trying again for %llu s; %s",
              n->endpoint, why, (unsigned long long)(until_ms > now_ms ? (until_ms - now_ms) / 1000 : 0),
              names_advice);
 }
 
-static void on_trouble(void *data, const char *why)
+static void on_name_trouble(void *data, const char *why)
 {
-    complain_of_name(data, why);
+    log_name_trouble(data, why);
 }
 
-static void on_watch(uv_timer_t *timer)
+static void on_resolver_check(uv_timer_t *timer)
 {
     struct membership *n = timer->data;
     uint64_t now_ms = uv_now(n->host.loop);
 
     if (n->leaving || now_ms < n->began_ms + n->host.job->params.join_timeout_ms) {
         if (now_ms >= n->began_ms + RESOLVER_PATIENCE_MS)
-            complain_of_name(n, resolver_why(n->resolver));
+            log_name_trouble(n, resolver_why(n->resolver));
         return;
     }
     (void)uv_timer_stop(timer); /* cannot fail on a timer that exists */
     log_line(
         "the rendezvous at %s could not be reached for %u s (the join timeout): the name cannot be looked up: %s; %s",
         n->endpoint, n->host.job->params.join_timeout_ms / 1000, resolver_why(n->resolver), names_advice);
-    end(n, 1, NULL);
+    report_end(n, 1, NULL);
 }
 
-static struct endpoint_kind kind_of(const struct resolver_addresses *a, bool is_name)
+static struct endpoint_kind endpoint_kind_of(const struct resolver_addresses *a, bool is_name)
 {
     struct endpoint_kind kind = {.is_name = is_name, .is_loopback = true};
 
@@ -490,10 +480,10 @@ static struct endpoint_kind kind_of(const struct resolver_addresses *a, bool is_
     return kind;
 }
 
-static void on_found(void *data, const struct resolver_addresses *found)
+static void on_name_found(void *data, const struct resolver_addresses *found)
 {
     struct membership *n = data;
-    struct endpoint_kind kind = kind_of(found, true);
+    struct endpoint_kind kind = endpoint_kind_of(found, true);
 
     (void)uv_timer_stop(&n->timer); /* as above */
     resolver_stop(n->resolver);
@@ -503,39 +493,39 @@ static void on_found(void *data, const struct resolver_addresses *found)
     n->addresses = *found;
     /* A machine's own name is often a loopback address on that machine alone (127.0.1.1). */
     kind.is_loopback = kind.is_loopback && strcmp(n->host.job->endpoint_host, "localhost") == 0;
-    settle_host(n, &kind);
+    host_or_join(n, &kind);
 }
 
-static void look_up(struct membership *n)
+static void resolve_endpoint(struct membership *n)
 {
     const struct resolver_config config = {.loop = n->host.loop,
                                            .host = n->host.job->endpoint_host,
                                            .port = n->host.job->endpoint_port,
-                                           .on_found = on_found,
-                                           .on_trouble = on_trouble,
+                                           .on_found = on_name_found,
+                                           .on_trouble = on_name_trouble,
                                            .data = n};
 
     int r = resolver_start(&n->resolver, &config);
     if (r) {
         log_line("cannot look up the name in --rdzv-endpoint %s: %s", n->endpoint, strerror(-r));
-        end(n, 1, NULL);
+        report_end(n, 1, NULL);
         return;
     }
-    (void)uv_timer_start(&n->timer, on_watch, RESOLVER_WATCH_MS,
-                         RESOLVER_WATCH_MS); /* fails only without a callback */
+    (void)uv_timer_start(&n->timer, on_resolver_check, RESOLVER_CHECK_MS,
+                         RESOLVER_CHECK_MS); /* fails only without a callback */
 }
 
-static void on_begin(uv_timer_t *timer)
+static void on_membership_begin(uv_timer_t *timer)
 {
     struct membership *n = timer->data;
     const struct job *job = n->host.job;
 
     if (!resolver_numeric(job->endpoint_host, job->endpoint_port, &n->addresses)) {
-        look_up(n);
+        resolve_endpoint(n);
         return;
     }
-    const struct endpoint_kind kind = kind_of(&n->addresses, false);
-    settle_host(n, &kind);
+    const struct endpoint_kind kind = endpoint_kind_of(&n->addresses, false);
+    host_or_join(n, &kind);
 }
 
 static void begin_session(struct membership *n)
@@ -545,7 +535,7 @@ static void begin_session(struct membership *n)
                                          .host = n->dial_host,
                                          .port = n->rendezvous_port,
                                          .addresses = &n->addresses,
-                                         .on_action = on_action,
+                                         .on_action = on_session_action,
                                          .data = n};
     struct session_config config = {
         .endpoint = n->endpoint,
@@ -556,15 +546,16 @@ static void begin_session(struct membership *n)
     session_copy_text(config.hello.role, sizeof(config.hello.role), job->role);
     session_copy_text(config.hello.addr, sizeof(config.hello.addr), job->local_addr ? job->local_addr : "");
     proc_info_host_name(config.hello.host, sizeof(config.hello.host));
-    (void)resolver_numeric(n->dial_host, n->rendezvous_port, &n->addresses); /* a name has been looked up */
+    (void)resolver_numeric(n->dial_host, n->rendezvous_port, &n->addresses); /* a name has been resolved */
     for (size_t i = 0; i < n->addresses.n; i++)
-        n->addresses.items[i].v4.sin_port = htons(n->rendezvous_port); /* at the same place in both */
+        n->addresses.items[i].v4.sin_port =
+            htons(n->rendezvous_port); /* at the same offset in both structures */
     int r = getrandom(&config.hello.nonce, sizeof(config.hello.nonce), 0) == sizeof(config.hello.nonce)
                 ? session_uv_create(&n->session, &host, &config)
                 : -EIO;
     if (r) {
         log_line("cannot begin a session with the rendezvous: %s", strerror(-r));
-        end(n, 1, NULL);
+        report_end(n, 1, NULL);
     } else if (n->is_ready) {
         membership_ready(n);
     }
@@ -581,10 +572,10 @@ int membership_create(struct membership **ret, const struct membership_host *hos
     n->began_ms = uv_now(host->loop);
     n->dial_host = job->endpoint_host;
     n->rendezvous_port = job->endpoint_port;
-    format_endpoint(n->endpoint, job->endpoint_host, job->endpoint_port);
+    format_host_port(n->endpoint, job->endpoint_host, job->endpoint_port);
     (void)uv_timer_init(host->loop, &n->timer); /* these two cannot fail */
     n->timer.data = n;
-    (void)uv_timer_start(&n->timer, on_begin, 0, 0);
+    (void)uv_timer_start(&n->timer, on_membership_begin, 0, 0);
     *ret = n;
     return 0;
 }

@@ -1,8 +1,8 @@
 #pragma once
 
 /*
- * One node among several: its session with the rendezvous, the rendezvous itself if it is hosted here, and
- * the worker store that this node offers for the next generation.
+ * The membership of this node in a job of several nodes: its session with the rendezvous, the rendezvous itself if it is
+ * hosted here, and the worker store that this node offers for the next generation.
  */
 
 #include <stdbool.h>
@@ -19,42 +19,42 @@ struct server;
 struct membership_host {
     uv_loop_t *loop;
     const struct job *job;
-    /* A place in a generation; *store is the worker store if it is served here, and the callee's then. */
-    void (*on_start)(void *data, uint32_t generation, int restarts, const struct rank_assignment *place,
+    /* The ranks of this node in a generation; store: the worker store if it is served here, the callee owns it. */
+    void (*on_start)(void *data, uint32_t generation, int restarts, const struct rank_assignment *assignment,
                      struct server *store);
-    /* That generation is over, because of something elsewhere. */
+    /* That generation has ended because of another node. */
     void (*on_stop)(void *data, const struct session_cause *cause);
     /* All nodes are to stop at a common point, for good. */
     void (*on_drain)(void *data);
-    /* The job is over, as membership_tell_end() will say. cause: NULL if it is not known. */
+    /* The job has ended; membership_print_end() prints how. cause: NULL if it is not known. */
     void (*on_end)(void *data, int exit_code, const struct session_cause *cause);
     /* After membership_destroy(): it has freed itself. */
-    void (*on_gone)(void *data);
+    void (*on_closed)(void *data);
     void *data;
 };
 
-/* 0 or -errno, with a sentence said. Calls back from within the loop. */
+/* 0 or -errno. Callbacks come from the loop. */
 int membership_create(struct membership **ret, const struct membership_host *host);
 
-/* What became of the workers here; see session.h. A failure's time is monotonic. */
+/* The state of the workers of this node; see session.h. when_ns: monotonic. */
 void membership_ready(struct membership *n);
 void membership_failed(struct membership *n, const struct session_cause *cause, uint64_t when_ns);
 void membership_done(struct membership *n);
 void membership_leave(struct membership *n, const char *why);
 
-/* This node has to go away, and the job cannot go on without it: it should stop as a whole. */
+/* This node has to go away, and the job cannot go on without it: all nodes should stop at a common point. */
 void membership_drain(struct membership *n);
 
-/* What is to be said if this process is killed while workers run; NULL: nothing can be. Valid until the next
+/* The notice to send if this process is killed while workers run; NULL: there is no connection. Valid until the next
  * call. */
 const struct death_notice *membership_death_notice(struct membership *n);
 
-/* Says how the job ended, the same on all nodes. */
-void membership_tell_end(struct membership *n);
+/* Prints how the job ended, the same on all nodes. */
+void membership_print_end(struct membership *n);
 
-/* Ends it. A rendezvous that is hosted here stays until all nodes have heard how the job ended, for 10 s at
- * most. Frees itself. NULL is fine. */
+/* Ends it. A rendezvous that is hosted here stays until all nodes know how their job ended, for 10 s at most. Frees
+ * itself. NULL is fine. */
 void membership_destroy(struct membership *n);
 
-/* After membership_destroy(), before on_gone: do not wait for anybody. */
+/* After membership_destroy(), before on_closed: end the wait for other nodes. */
 void membership_hurry(struct membership *n);

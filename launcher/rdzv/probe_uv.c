@@ -1,4 +1,4 @@
-/* Connected: done, and silent until it is stopped. Refused, or no answer: again, until the time is up. */
+/* Connected: done, without a callback. Refused, or no answer: again, until the time is up. */
 
 #include "launcher/rdzv/probe_uv.h"
 
@@ -10,11 +10,11 @@
 
 #include "launcher/rdzv/tcp_client_uv.h"
 
-enum { DELAY_MS = 1000, AGAIN_MS = 250, PATIENCE_MS = 4000 };
+enum { DELAY_MS = 1000, REDIAL_MS = 250, TIMEOUT_MS = 4000 };
 
 struct probe {
     struct probe_config config;
-    struct tcp_client *link;
+    struct tcp_client *client;
     uv_timer_t timer;
     uint64_t until_ms;
     unsigned n_dials;
@@ -23,76 +23,77 @@ struct probe {
     char why[160];
 };
 
-static void dial(struct probe *p);
+static void probe_dial(struct probe *p);
 
-static void hang_up(struct probe *p)
+static void close_client(struct probe *p)
 {
-    tcp_client_close(p->link);
-    p->link = NULL;
+    tcp_client_close(p->client);
+    p->client = NULL;
 }
 
-static void on_timer(uv_timer_t *timer)
+static void on_probe_timer(uv_timer_t *timer)
 {
     struct probe *p = timer->data;
 
     if (uv_now(p->config.loop) < p->until_ms) {
-        dial(p);
+        probe_dial(p);
         return;
     }
-    if (p->link && *tcp_client_trouble(p->link))
+    if (p->client && *tcp_client_trouble(p->client))
         (void)snprintf(p->why, sizeof(p->why), "the name cannot be looked up: %s",
-                       tcp_client_trouble(p->link)); /* cut */
-    hang_up(p);
+                       tcp_client_trouble(p->client)); /* truncated if long */
+    close_client(p);
     p->config.on_unreachable(p->config.data, p->why);
 }
 
-static void arm(struct probe *p, uint64_t ms)
+static void start_probe_timer(struct probe *p, uint64_t ms)
 {
-    (void)uv_timer_start(&p->timer, on_timer, ms, 0); /* fails only without a callback */
+    (void)uv_timer_start(&p->timer, on_probe_timer, ms, 0); /* fails only without a callback */
 }
 
-static void on_connected(void *data)
+static void on_probe_connected(void *data)
 {
     struct probe *p = data;
 
     (void)uv_timer_stop(&p->timer); /* cannot fail on a timer that exists */
-    hang_up(p);
+    close_client(p);
 }
 
-static void on_bytes(void *data, const uint8_t *bytes, size_t n)
+static void on_probe_bytes(void *data, const uint8_t *bytes, size_t n)
 {
-    /* Nothing was asked. */
+    /* The probe sends no request. */
 }
 
-static void on_lost(void *data, const char *why)
+static void on_probe_lost(void *data, const char *why)
 {
     struct probe *p = data;
 
-    p->link = NULL;
-    (void)snprintf(p->why, sizeof(p->why), "%s", why); /* cut: still the best we have */
-    arm(p, AGAIN_MS);
+    p->client = NULL;
+    (void)snprintf(p->why, sizeof(p->why), "%s", why); /* truncated if long */
+    start_probe_timer(p, REDIAL_MS);
 }
 
-static void dial(struct probe *p)
+static void probe_dial(struct probe *p)
 {
     const struct tcp_client_config config = {.loop = p->config.loop,
                                              .host = p->host,
                                              .port = p->config.port,
                                              .turn = p->n_dials++,
-                                             .on_connected = on_connected,
-                                             .on_bytes = on_bytes,
-                                             .on_lost = on_lost,
+                                             .on_connected = on_probe_connected,
+                                             .on_bytes = on_probe_bytes,
+                                             .on_lost = on_probe_lost,
                                              .data = p};
     uint64_t now_ms = uv_now(p->config.loop);
 
-    int r = tcp_client_dial(&p->link, &config);
+    int r = tcp_client_dial(&p->client, &config);
     if (r)
-        on_lost(p, strerror(-r));
+        on_probe_lost(p, strerror(-r));
     else
-        arm(p, p->until_ms > now_ms ? p->until_ms - now_ms : 0); /* nobody may answer at all */
+        start_probe_timer(p, p->until_ms > now_ms ? p->until_ms - now_ms
+                                                  : 0); /* there may be no answer at all */
 }
 
-static void on_closed(uv_handle_t *handle)
+static void on_probe_closed(uv_handle_t *handle)
 {
     free(handle->data);
 }
@@ -102,8 +103,8 @@ void probe_stop(struct probe *p)
     if (!p || p->stopped)
         return;
     p->stopped = true;
-    hang_up(p);
-    uv_close((uv_handle_t *)&p->timer, on_closed);
+    close_client(p);
+    uv_close((uv_handle_t *)&p->timer, on_probe_closed);
 }
 
 int probe_start(struct probe **ret, const struct probe_config *config)
@@ -114,12 +115,12 @@ int probe_start(struct probe **ret, const struct probe_config *config)
         return -ENOMEM;
     p->config = *config;
     p->config.host = NULL;
-    (void)snprintf(p->host, sizeof(p->host), "%s", config->host); /* no name is longer */
+    (void)snprintf(p->host, sizeof(p->host), "%s", config->host); /* no host name is longer */
     (void)snprintf(p->why, sizeof(p->why), "no answer");          /* fits */
-    p->until_ms = uv_now(config->loop) + PATIENCE_MS;
+    p->until_ms = uv_now(config->loop) + TIMEOUT_MS;
     (void)uv_timer_init(config->loop, &p->timer); /* cannot fail */
     p->timer.data = p;
-    arm(p, DELAY_MS);
+    start_probe_timer(p, DELAY_MS);
     *ret = p;
     return 0;
 }

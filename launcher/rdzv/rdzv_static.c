@@ -9,7 +9,7 @@
 #include "launcher/rdzv/rdzv_static_json.h"
 #include "launcher/util/strbuf.h"
 
-static const char count_key[] = "init/"; /* of the store itself: without "/" and prefix */
+static const char count_key[] = "init/"; /* a key of the store itself: without "/" and prefix */
 
 void rdzv_static_init(struct rdzv_static *n, const struct rdzv_static_config *config)
 {
@@ -22,7 +22,7 @@ void rdzv_static_finish(struct rdzv_static *n)
     client_finish(&n->client);
 }
 
-/* ------------------------------------------------------------------ requests */
+/* ---- requests ---- */
 
 static struct wire_span span_of(const char *text)
 {
@@ -38,14 +38,14 @@ __attribute__((format(printf, 2, 3))) static char *key_of(const struct rdzv_stat
     va_list args;
 
     va_start(args, format);
-    (void)vsnprintf(name, sizeof(name), format, args); /* our own names fit */
+    (void)vsnprintf(name, sizeof(name), format, args); /* all names used here fit */
     va_end(args);
     strbuf_add(&key, "/%s/torchelastic/%s", n->config.run_id, name);
     return strbuf_steal(&key);
 }
 
 /* Frees the key. */
-static int ask(struct rdzv_static *n, enum wire_op op, char *key)
+static int request_key(struct rdzv_static *n, enum wire_op op, char *key)
 {
     struct wire_span span;
 
@@ -60,7 +60,7 @@ static int ask(struct rdzv_static *n, enum wire_op op, char *key)
 }
 
 /* Frees both. */
-static int set(struct rdzv_static *n, char *key, char *value)
+static int set_store_key(struct rdzv_static *n, char *key, char *value)
 {
     int r = key && value ? client_key_value(&n->client, WIRE_OP_SET, span_of(key), span_of(value)) : -ENOMEM;
 
@@ -81,22 +81,22 @@ int rdzv_static_join(struct rdzv_static *n)
     return r;
 }
 
-/* Asks op about a list of one key for each node. */
-static int ask_roles(struct rdzv_static *n, enum wire_op op)
+/* Requests op for a list of one role_info key for each node. */
+static int request_roles(struct rdzv_static *n, enum wire_op op)
 {
     uint32_t n_nodes = n->config.n_nodes;
     struct wire_span *keys = calloc(n_nodes, sizeof(*keys));
     char **names = calloc(n_nodes, sizeof(*names));
     int r = keys && names ? 0 : -ENOMEM;
 
-    for (uint32_t i = 0; r == 0 && i < n_nodes; i++) {
+    for (uint32_t i = 0; !r && i < n_nodes; i++) {
         names[i] = key_of(n, "role_info/%u", i);
         if (names[i])
             keys[i] = span_of(names[i]);
         else
             r = -ENOMEM;
     }
-    if (r == 0)
+    if (!r)
         r = client_keys(&n->client, op, keys, n_nodes);
     for (uint32_t i = 0; names && i < n_nodes; i++)
         free(names[i]);
@@ -108,22 +108,22 @@ static int ask_roles(struct rdzv_static *n, enum wire_op op)
 static int wait_for_others(struct rdzv_static *n)
 {
     n->stage = STATIC_GATHERING;
-    return n->config.rank == 0 ? ask_roles(n, WIRE_OP_WAIT)
-                               : ask(n, WIRE_OP_WAIT, key_of(n, "assigned_ranks/%u", n->config.rank));
+    return n->config.rank == 0 ? request_roles(n, WIRE_OP_WAIT)
+                               : request_key(n, WIRE_OP_WAIT, key_of(n, "assigned_ranks/%u", n->config.rank));
 }
 
-static int read_what_came(struct rdzv_static *n)
+static int read_awaited_keys(struct rdzv_static *n)
 {
     n->stage = STATIC_READING;
-    return n->config.rank == 0 ? ask_roles(n, WIRE_OP_MULTI_GET)
-                               : ask(n, WIRE_OP_GET, key_of(n, "assigned_ranks/%u", n->config.rank));
+    return n->config.rank == 0 ? request_roles(n, WIRE_OP_MULTI_GET)
+                               : request_key(n, WIRE_OP_GET, key_of(n, "assigned_ranks/%u", n->config.rank));
 }
 
 int rdzv_static_count(struct rdzv_static *n)
 {
     if (n->stage != STATIC_GATHERING)
         return 0;
-    int r = client_cancel(&n->client); /* its answer is not waited for */
+    int r = client_cancel(&n->client); /* its answer comes with the others */
     if (!r)
         r = client_key(&n->client, WIRE_OP_GET, span_of(count_key));
     return r ? r : wait_for_others(n);
@@ -132,25 +132,25 @@ int rdzv_static_count(struct rdzv_static *n)
 int rdzv_static_leave(struct rdzv_static *n)
 {
     n->stage = STATIC_LEAVING;
-    return ask(n, WIRE_OP_ADD, key_of(n, "agent/terminal_state/num_members"));
+    return request_key(n, WIRE_OP_ADD, key_of(n, "agent/terminal_state/num_members"));
 }
 
-/* ------------------------------------------------------------------ places */
+/* ---- rank assignment ---- */
 
-static int placed(struct rdzv_static *n)
+static int set_assigned(struct rdzv_static *n)
 {
-    n->place.group_rank = n->config.rank;
-    n->place.group_world_size = n->config.n_nodes;
+    n->assignment.group_rank = n->config.rank;
+    n->assignment.group_world_size = n->config.n_nodes;
     n->n_there = n->config.n_nodes;
-    n->stage = STATIC_PLACED;
+    n->stage = STATIC_ASSIGNED;
     return 0;
 }
 
-static int place_by_rank(struct rdzv_static *n)
+static int assign_by_node_rank(struct rdzv_static *n)
 {
-    n->place.rank_base = n->place.role_rank_base = n->config.rank * n->config.n_workers;
-    n->place.world_size = n->place.role_world_size = n->config.n_nodes * n->config.n_workers;
-    return placed(n);
+    n->assignment.rank_base = n->assignment.role_rank_base = n->config.rank * n->config.n_workers;
+    n->assignment.world_size = n->assignment.role_world_size = n->config.n_nodes * n->config.n_workers;
+    return set_assigned(n);
 }
 
 static uint32_t role_size(const struct rdzv_static_role *roles, uint32_t n_roles, const char *role)
@@ -162,27 +162,27 @@ static uint32_t role_size(const struct rdzv_static_role *roles, uint32_t n_roles
     return size;
 }
 
-/* Everybody's ranks: in order of the nodes, and the same within each role. */
-static int assign(struct rdzv_static *n, const struct rdzv_static_role *roles)
+/* The ranks of all nodes: in the order of the nodes, also within each role. */
+static int assign_ranks(struct rdzv_static *n, const struct rdzv_static_role *roles)
 {
-    struct rank_assignment place = {0};
+    struct rank_assignment next = {0};
 
     for (uint32_t i = 0; i < n->config.n_nodes; i++)
-        place.world_size += roles[i].n_workers;
+        next.world_size += roles[i].n_workers;
     for (uint32_t i = 0; i < n->config.n_nodes; i++) {
-        place.role_rank_base = role_size(roles, i, roles[i].role);
-        place.role_world_size = role_size(roles, n->config.n_nodes, roles[i].role);
+        next.role_rank_base = role_size(roles, i, roles[i].role);
+        next.role_world_size = role_size(roles, n->config.n_nodes, roles[i].role);
         if (i == n->config.rank)
-            n->place = place;
-        int r = set(n, key_of(n, "assigned_ranks/%u", i), rdzv_static_json_ranks(&place));
+            n->assignment = next;
+        int r = set_store_key(n, key_of(n, "assigned_ranks/%u", i), rdzv_static_json_ranks(&next));
         if (r)
             return r;
-        place.rank_base += roles[i].n_workers;
+        next.rank_base += roles[i].n_workers;
     }
-    return placed(n);
+    return set_assigned(n);
 }
 
-static int hear_roles(struct rdzv_static *n, const struct wire_reply *reply)
+static int take_roles(struct rdzv_static *n, const struct wire_reply *reply)
 {
     struct rdzv_static_role *roles = calloc(n->config.n_nodes, sizeof(*roles));
     struct wire_span list = reply->items, value;
@@ -194,89 +194,89 @@ static int hear_roles(struct rdzv_static *n, const struct wire_reply *reply)
            rdzv_static_json_read_role(value.data, value.size, &roles[n_read]))
         n_read++;
     n->error = "the store holds something else than the description of a node under role_info";
-    int r = n_read == n->config.n_nodes ? assign(n, roles) : STATIC_E_BAD;
+    int r = n_read == n->config.n_nodes ? assign_ranks(n, roles) : STATIC_E_BAD;
     for (uint32_t i = 0; i < n_read; i++)
         free(roles[i].role);
     free(roles);
     return r;
 }
 
-static int hear_ranks(struct rdzv_static *n, const struct wire_reply *reply)
+static int take_ranks(struct rdzv_static *n, const struct wire_reply *reply)
 {
-    if (rdzv_static_json_read_ranks(reply->value.data, reply->value.size, &n->place))
-        return placed(n);
+    if (rdzv_static_json_read_ranks(reply->value.data, reply->value.size, &n->assignment))
+        return set_assigned(n);
     n->error = "the store holds something else than four numbers under assigned_ranks";
     return STATIC_E_BAD;
 }
 
-/* ------------------------------------------------------------------ replies */
+/* ---- replies ---- */
 
-static void hear_count(struct rdzv_static *n, int64_t count)
+static void take_count(struct rdzv_static *n, int64_t count)
 {
     n->n_there = count > n->config.n_nodes ? n->config.n_nodes : count > 0 ? (uint32_t)count : 0;
 }
 
-static int inform(struct rdzv_static *n)
+static int publish_role(struct rdzv_static *n)
 {
     if (n->config.identical)
-        return place_by_rank(n);
-    int r = set(n, key_of(n, "role_info/%u", n->config.rank),
-                rdzv_static_json_role(n->config.role, n->config.rank, n->config.n_workers));
+        return assign_by_node_rank(n);
+    int r = set_store_key(n, key_of(n, "role_info/%u", n->config.rank),
+                          rdzv_static_json_role(n->config.role, n->config.rank, n->config.n_workers));
     return r ? r : wait_for_others(n);
 }
 
-static int hear_members(struct rdzv_static *n, int64_t count)
+static int take_members(struct rdzv_static *n, int64_t count)
 {
     if (count < n->config.n_nodes)
-        return ask(n, WIRE_OP_WAIT, key_of(n, "agent/terminal_state/last_member"));
-    int r = set(n, key_of(n, "agent/terminal_state/last_member"), strdup("<val_ignored>"));
-    /* A SET is not answered; this is, and behind it. */
-    return r ? r : ask(n, WIRE_OP_WAIT, key_of(n, "agent/terminal_state/last_member"));
+        return request_key(n, WIRE_OP_WAIT, key_of(n, "agent/terminal_state/last_member"));
+    int r = set_store_key(n, key_of(n, "agent/terminal_state/last_member"), strdup("<val_ignored>"));
+    /* A SET has no answer; this one has, and comes after it. */
+    return r ? r : request_key(n, WIRE_OP_WAIT, key_of(n, "agent/terminal_state/last_member"));
 }
 
-static int hear_wait(struct rdzv_static *n, int64_t status)
+static int take_wait(struct rdzv_static *n, int64_t status)
 {
     if (status == WIRE_WAIT_CANCELED)
-        return 0; /* to count; it was asked anew */
+        return 0; /* by rdzv_static_count(), which waits again */
     if (n->stage == STATIC_GATHERING)
-        return client_abandon(&n->client) ? -ENOMEM : read_what_came(n);
+        return client_abandon(&n->client) ? -ENOMEM : read_awaited_keys(n);
     if (n->stage == STATIC_LEAVING)
-        n->stage = STATIC_LEFT;
+        n->stage = STATIC_DEPARTED;
     return 0;
 }
 
-static int hear_one(struct rdzv_static *n, const struct wire_reply *reply)
+static int take_reply(struct rdzv_static *n, const struct wire_reply *reply)
 {
     char text[24] = "";
 
     switch (reply->op) {
     case WIRE_OP_ADD:
         if (n->stage == STATIC_LEAVING)
-            return hear_members(n, reply->number);
-        hear_count(n, reply->number);
-        return inform(n);
+            return take_members(n, reply->number);
+        take_count(n, reply->number);
+        return publish_role(n);
     case WIRE_OP_WAIT:
-        return hear_wait(n, reply->number);
+        return take_wait(n, reply->number);
     case WIRE_OP_GET:
         if (n->stage != STATIC_GATHERING)
-            return hear_ranks(n, reply);
+            return take_ranks(n, reply);
         (void)snprintf(text, sizeof(text), "%.*s", (int)reply->value.size, (const char *)reply->value.data);
-        hear_count(n, atoll(text));
+        take_count(n, atoll(text));
         return 0;
     case WIRE_OP_MULTI_GET:
-        return hear_roles(n, reply);
+        return take_roles(n, reply);
     default: /* PING */
         return 0;
     }
 }
 
-int rdzv_static_hear(struct rdzv_static *n)
+int rdzv_static_receive(struct rdzv_static *n)
 {
     struct wire_reply reply;
     int r;
 
     while ((r = client_next(&n->client, &reply)) == 0) {
-        r = hear_one(n, &reply);
+        r = take_reply(n, &reply);
         if (r)
             return r;
     }

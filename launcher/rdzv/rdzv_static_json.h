@@ -1,7 +1,7 @@
 #pragma once
 
 /*
- * What agents of a static rendezvous put into its store, as torchrun's agents write and read it:
+ * The values that agents of a static rendezvous write into its store, in the format of torchrun's agents:
  *
  *   torchelastic/role_info/<node>        {"role": "default", "rank": 1, "local_world_size": 8}
  *   torchelastic/assigned_ranks/<node>   [8, 16, 8, 16]
@@ -21,8 +21,8 @@ struct rdzv_static_role {
 
 /* Malloc'ed text; NULL without memory. */
 char *rdzv_static_json_role(const char *role, uint32_t rank, uint32_t n_workers);
-char *rdzv_static_json_ranks(const struct rank_assignment *place);
+char *rdzv_static_json_ranks(const struct rank_assignment *assignment);
 
-/* False: it is not what it should be, or memory is out. The role is the caller's on success. */
+/* False: another format, or no memory. On success the caller owns the role. */
 bool rdzv_static_json_read_role(const void *bytes, size_t n, struct rdzv_static_role *ret);
 bool rdzv_static_json_read_ranks(const void *bytes, size_t n, struct rank_assignment *ret);

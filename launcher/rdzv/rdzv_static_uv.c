@@ -1,10 +1,9 @@
 /*
- * Happy path: node 0 opens the store at the endpoint; everybody connects to it, waits for the others and is
- * placed; the workers run; rdzv_static_uv_leave() waits for the others once more.
+ * Happy path: node 0 opens the store at the endpoint; every node connects to it, waits for the others and gets its
+ * ranks; the workers run; rdzv_static_uv_leave() waits for the others once more.
  *
- * Ways it fails: the port is taken (node 0); nobody answers at the endpoint, or not all nodes come in time;
- * what answers is no TCPStore. After the start a lost store is the workers' trouble: they will say so by
- * failing, and nothing here needs it before the end.
+ * Ways it fails: the port is taken (node 0); no server answers at the endpoint, or not all nodes come in time; the server
+ * is no TCPStore. After the start a lost store makes the workers fail; nothing here needs it before the end.
  */
 
 #include "launcher/rdzv/rdzv_static_uv.h"
@@ -25,66 +24,66 @@
 enum {
     REDIAL_MS = 100,
     TICK_MS = 1000,
-    ANSWER_MS = 4000,  /* something else at the endpoint is to be named within 5 s */
-    CONNECT_MS = 5000, /* then it is the next address's turn */
+    ANSWER_MS = 4000,  /* a server that is no store is reported within 5 s */
+    CONNECT_MS = 5000, /* then the next address is tried */
     LEAVE_MS = 300000,
-    /* torchrun's agents ask once more after the last one has ended; the store stays until they have gone. */
+    /* Agents of torchrun send one more request after the last one has ended; the store stays until they have closed. */
     FAREWELL_MS = 3000,
-    FAREWELL_PACE_MS = 20,
+    FAREWELL_INTERVAL_MS = 20,
     STORE_DRAIN_MS = 1000,
 };
 
 struct rdzv_static_uv {
     struct rdzv_static_host host;
     struct server *store; /* node 0 */
-    struct tcp_client *link;
+    struct tcp_client *client;
     struct rdzv_static node;
     const char *dial_host;
     uint16_t dial_port;
     uv_timer_t redial, tick, deadline;
     unsigned n_dials, n_handles;
     uint64_t dialed_ms, connected_ms, farewell_until_ms;
-    bool placed, over;
-    char why[160]; /* the last attempt failed */
+    bool assigned, finished;
+    char why[160]; /* why the last attempt failed */
 };
 
-static void dial(struct rdzv_static_uv *s);
+static void dial_store(struct rdzv_static_uv *s);
 
-static void fail(struct rdzv_static_uv *s)
+static void report_failed(struct rdzv_static_uv *s)
 {
-    if (s->over)
+    if (s->finished)
         return;
-    s->over = true;
+    s->finished = true;
     s->host.on_failed(s->host.data);
 }
 
-/* ------------------------------------------------------------------ leaving */
+/* ---- leaving ---- */
 
-static void left(struct rdzv_static_uv *s)
+static void report_departed(struct rdzv_static_uv *s)
 {
-    if (s->over)
+    if (s->finished)
         return;
-    s->over = true;
-    s->host.on_left(s->host.data);
+    s->finished = true;
+    s->host.on_departed(s->host.data);
 }
 
 static void on_farewell(uv_timer_t *timer)
 {
     struct rdzv_static_uv *s = timer->data;
 
-    if (server_n_clients(s->store) <= (s->link ? 1 : 0) || uv_now(s->host.loop) >= s->farewell_until_ms)
-        left(s);
+    if (server_n_clients(s->store) <= (s->client ? 1 : 0) || uv_now(s->host.loop) >= s->farewell_until_ms)
+        report_departed(s);
 }
 
-static void everybody_left(struct rdzv_static_uv *s)
+static void on_all_departed(struct rdzv_static_uv *s)
 {
     if (!s->store) {
-        left(s);
+        report_departed(s);
         return;
     }
     (void)uv_timer_stop(&s->deadline); /* as below, cannot fail */
     s->farewell_until_ms = uv_now(s->host.loop) + FAREWELL_MS;
-    (void)uv_timer_start(&s->tick, on_farewell, 0, FAREWELL_PACE_MS);
+    (void)uv_timer_start(&s->tick, on_farewell, 0, FAREWELL_INTERVAL_MS);
 }
 
 static void on_leave_timeout(uv_timer_t *timer)
@@ -93,71 +92,72 @@ static void on_leave_timeout(uv_timer_t *timer)
 
     log_line("other nodes are not done %d s after this one; it does not wait for them any longer",
              LEAVE_MS / 1000);
-    left(s);
+    report_departed(s);
 }
 
-/* ------------------------------------------------------------------ the conversation */
+/* ---- the conversation ---- */
 
-static void send_out(struct rdzv_static_uv *s)
+static void send_requests(struct rdzv_static_uv *s)
 {
     struct buf *out = &s->node.client.out;
 
     if (buf_size(out) == 0)
         return;
-    tcp_client_send(s->link, buf_bytes(out), buf_size(out));
+    tcp_client_send(s->client, buf_bytes(out), buf_size(out));
     buf_consume(out, buf_size(out));
 }
 
-static void say_progress(const struct rdzv_static_uv *s)
+static void print_static_progress(const struct rdzv_static_uv *s)
 {
     if (s->node.stage == STATIC_GATHERING)
         log_line("%u/%u nodes", s->node.n_there, s->node.config.n_nodes);
 }
 
-static void placed(struct rdzv_static_uv *s)
+static void on_ranks(struct rdzv_static_uv *s)
 {
     const struct job *job = s->host.job;
 
-    s->placed = true;
+    s->assigned = true;
     (void)uv_timer_stop(&s->tick); /* cannot fail on timers that exist */
     (void)uv_timer_stop(&s->deadline);
-    session_copy_text(s->node.place.master_addr, sizeof(s->node.place.master_addr), job->master_addr);
-    s->node.place.master_port = job->master_port;
-    s->host.on_placed(s->host.data, &s->node.place);
+    session_copy_text(s->node.assignment.master_addr, sizeof(s->node.assignment.master_addr),
+                      job->master_addr);
+    s->node.assignment.master_port = job->master_port;
+    s->host.on_assigned(s->host.data, &s->node.assignment);
 }
 
-static void on_bad(struct rdzv_static_uv *s, int r)
+static void report_bad_answer(struct rdzv_static_uv *s, int r)
 {
     const char *what = r == STATIC_E_BAD        ? s->node.error
                        : r == CLIENT_E_PROTOCOL ? "what answers there is no TCPStore"
                                                 : strerror(ENOMEM);
 
-    if (s->placed)
-        return; /* the workers will have noticed */
+    if (s->assigned)
+        return; /* it concerns the workers, which notice it themselves */
     log_line(
         "cannot meet the other nodes at %s port %u: %s; check --master-addr, --master-port and that all nodes "
         "have the same --rdzv-id",
         s->host.job->master_addr, s->host.job->master_port, what);
-    fail(s);
+    report_failed(s);
 }
 
-static void on_bytes(void *data, const uint8_t *bytes, size_t n)
+static void on_static_bytes(void *data, const uint8_t *bytes, size_t n)
 {
     struct rdzv_static_uv *s = data;
     enum rdzv_static_stage before = s->node.stage;
 
     int r = buf_append(&s->node.client.in, bytes, n);
     if (!r)
-        r = rdzv_static_hear(&s->node);
+        r = rdzv_static_receive(&s->node);
     if (r) {
-        on_bad(s, r);
+        report_bad_answer(s, r);
         return;
     }
-    send_out(s);
-    if (s->node.stage == STATIC_PLACED && before < STATIC_PLACED)
-        placed(s);
-    else if (s->node.stage == STATIC_LEFT && before < STATIC_LEFT)
-        everybody_left(s);
+    send_requests(s);
+    if (s->node.stage == STATIC_ASSIGNED && before < STATIC_ASSIGNED)
+        on_ranks(s);
+    else if (s->node.stage == STATIC_DEPARTED && before < STATIC_DEPARTED)
+        on_all_departed(s);
 }
 
 static void begin_conversation(struct rdzv_static_uv *s)
@@ -175,7 +175,7 @@ static void begin_conversation(struct rdzv_static_uv *s)
     rdzv_static_init(&s->node, &config);
 }
 
-static void on_connected(void *data)
+static void on_static_connected(void *data)
 {
     struct rdzv_static_uv *s = data;
 
@@ -183,75 +183,75 @@ static void on_connected(void *data)
     s->connected_ms = uv_now(s->host.loop);
     int r = rdzv_static_join(&s->node);
     if (r)
-        on_bad(s, r);
+        report_bad_answer(s, r);
     else
-        send_out(s);
+        send_requests(s);
 }
 
 static void on_redial(uv_timer_t *timer)
 {
-    dial(timer->data);
+    dial_store(timer->data);
 }
 
-static void on_lost(void *data, const char *why)
+static void on_static_lost(void *data, const char *why)
 {
     struct rdzv_static_uv *s = data;
 
-    s->link = NULL;
-    if (s->node.stage == STATIC_LEAVING) { /* node 0 has gone: there is nobody to wait for */
-        everybody_left(s);
+    s->client = NULL;
+    if (s->node.stage == STATIC_LEAVING) { /* node 0 has ended: its store cannot report the others */
+        on_all_departed(s);
         return;
     }
-    if (s->placed || s->over)
+    if (s->assigned || s->finished)
         return;
     session_copy_text(s->why, sizeof(s->why), why);
     s->node.stage = STATIC_GREETING;
     (void)uv_timer_start(&s->redial, on_redial, REDIAL_MS, 0); /* fails only without a callback */
 }
 
-static void dial(struct rdzv_static_uv *s)
+static void dial_store(struct rdzv_static_uv *s)
 {
     const struct tcp_client_config config = {.loop = s->host.loop,
                                              .host = s->dial_host,
                                              .port = s->dial_port,
                                              .turn = s->n_dials++,
-                                             .on_connected = on_connected,
-                                             .on_bytes = on_bytes,
-                                             .on_lost = on_lost,
+                                             .on_connected = on_static_connected,
+                                             .on_bytes = on_static_bytes,
+                                             .on_lost = on_static_lost,
                                              .data = s};
 
     s->dialed_ms = uv_now(s->host.loop);
     s->connected_ms = 0;
-    int r = tcp_client_dial(&s->link, &config);
+    int r = tcp_client_dial(&s->client, &config);
     if (r)
-        on_lost(s, strerror(-r));
+        on_static_lost(s, strerror(-r));
 }
 
-/* ------------------------------------------------------------------ time */
+/* ---- time ---- */
 
 /* A listener that never answers is no store. */
 static bool is_mute(const struct rdzv_static_uv *s)
 {
-    return s->link && s->connected_ms && s->node.stage == STATIC_GREETING &&
+    return s->client && s->connected_ms && s->node.stage == STATIC_GREETING &&
            uv_now(s->host.loop) >= s->connected_ms + ANSWER_MS;
 }
 
-/* A host that is switched off, or behind a wall that drops packets: the kernel would try for two minutes. */
+/* A host that is switched off, or behind a firewall that drops packets: the kernel would try for two minutes. */
 static bool is_stuck(const struct rdzv_static_uv *s)
 {
-    return s->link && !s->connected_ms && !*tcp_client_trouble(s->link) &&
+    return s->client && !s->connected_ms && !*tcp_client_trouble(s->client) &&
            uv_now(s->host.loop) >= s->dialed_ms + CONNECT_MS;
 }
 
 /* Why there is no conversation yet; may be "". */
-static const char *trouble(const struct rdzv_static_uv *s)
+static const char *connection_trouble(const struct rdzv_static_uv *s)
 {
-    return s->link && *tcp_client_trouble(s->link) ? tcp_client_trouble(s->link) : s->why;
+    return s->client && *tcp_client_trouble(s->client) ? tcp_client_trouble(s->client) : s->why;
 }
 
-static const char *advice(const struct rdzv_static_uv *s)
+static const char *connection_advice(const struct rdzv_static_uv *s)
 {
-    return s->link && *tcp_client_trouble(s->link)
+    return s->client && *tcp_client_trouble(s->client)
                ? "; the name in --master-addr has to be known on every node (/etc/hosts, the resolver in "
                  "/etc/resolv.conf): correct it, or give an address"
                : "; check that it is running and that --master-addr and --master-port are its";
@@ -266,22 +266,22 @@ static void on_tick(uv_timer_t *timer)
             "something listens at %s port %u, but it does not answer as a TCPStore does; check --master-addr "
             "and --master-port",
             s->host.job->master_addr, s->host.job->master_port);
-        fail(s);
+        report_failed(s);
         return;
     }
     if (s->node.stage == STATIC_GREETING)
         log_line("waiting for node 0 at %s port %u%s%s", s->host.job->master_addr, s->host.job->master_port,
-                 *trouble(s) ? ": " : "", trouble(s));
-    say_progress(s);
+                 *connection_trouble(s) ? ": " : "", connection_trouble(s));
+    print_static_progress(s);
     if (is_stuck(s)) {
-        tcp_client_close(s->link);
-        on_lost(s, "no answer");
+        tcp_client_close(s->client);
+        on_static_lost(s, "no answer");
     }
-    if (s->link && rdzv_static_count(&s->node) == 0)
-        send_out(s);
+    if (s->client && rdzv_static_count(&s->node) == 0)
+        send_requests(s);
 }
 
-static void on_deadline(uv_timer_t *timer)
+static void on_static_deadline(uv_timer_t *timer)
 {
     struct rdzv_static_uv *s = timer->data;
     const struct job *job = s->host.job;
@@ -289,18 +289,19 @@ static void on_deadline(uv_timer_t *timer)
 
     if (s->node.stage == STATIC_GREETING)
         log_line("node 0 could not be reached at %s port %u for %u s%s%s%s", job->master_addr,
-                 job->master_port, timeout_s, *trouble(s) ? ": " : "", trouble(s), advice(s));
+                 job->master_port, timeout_s, *connection_trouble(s) ? ": " : "", connection_trouble(s),
+                 connection_advice(s));
     else
         log_line(
             "timed out after %u s waiting for the nodes of this job: %u of %d are there; all of them need the "
             "same --nnodes, --rdzv-id and address, and a --node-rank of their own",
             timeout_s, s->node.n_there, job->max_nodes);
-    fail(s);
+    report_failed(s);
 }
 
-/* ------------------------------------------------------------------ life */
+/* ---- life ---- */
 
-/* Where workers expect it; but an address that only leads here (a service's, one behind NAT) cannot be bound. */
+/* At the address that workers use; but one that is translated to this machine (a service, NAT) cannot be bound. */
 static int open_store(struct rdzv_static_uv *s)
 {
     const struct job *job = s->host.job;
@@ -358,7 +359,7 @@ int rdzv_static_uv_create(struct rdzv_static_uv **ret, const struct rdzv_static_
     /* These fail only without a callback. */
     (void)uv_timer_start(&s->redial, on_redial, 0, 0);
     (void)uv_timer_start(&s->tick, on_tick, TICK_MS, TICK_MS);
-    (void)uv_timer_start(&s->deadline, on_deadline, host->job->static_timeout_ms, 0);
+    (void)uv_timer_start(&s->deadline, on_static_deadline, host->job->static_timeout_ms, 0);
     *ret = s;
     return 0;
 }
@@ -366,20 +367,20 @@ int rdzv_static_uv_create(struct rdzv_static_uv **ret, const struct rdzv_static_
 void rdzv_static_uv_leave(struct rdzv_static_uv *s)
 {
     (void)uv_timer_start(&s->deadline, on_leave_timeout, LEAVE_MS, 0); /* as above */
-    if (!s->link || rdzv_static_leave(&s->node) != 0) {
-        everybody_left(s);
+    if (!s->client || rdzv_static_leave(&s->node) != 0) {
+        on_all_departed(s);
         return;
     }
-    send_out(s);
+    send_requests(s);
 }
 
 void rdzv_static_uv_destroy(struct rdzv_static_uv *s)
 {
     if (!s)
         return;
-    s->over = true;
-    tcp_client_close(s->link);
-    s->link = NULL;
+    s->finished = true;
+    tcp_client_close(s->client);
+    s->client = NULL;
     if (s->store)
         server_drain(s->store, STORE_DRAIN_MS, NULL, NULL);
     uv_close((uv_handle_t *)&s->redial, on_handle_closed);

@@ -1,7 +1,10 @@
 /*
- * Two parts: `lookup` belongs to the loop, `desk` is what it shares with its threads. A thread leaves its answer at
- * the desk and wakes the loop; one that comes back after resolver_stop() finds the desk deserted and only gives its
- * share up. Whoever is the last there frees it.
+ * `struct resolver` belongs to the loop; `struct resolver_shared` is shared with the threads and reference-counted. A
+ * thread stores its result there and wakes the loop; after resolver_stop() it only drops its reference. The last
+ * reference frees it.
+ *
+ * Ways it fails: the name does not exist (asked again, it may appear), the servers are silent (more threads ask, up to
+ * ASKING_MAX), no thread can be started. Each is a reason for resolver_why().
  */
 
 #include "launcher/rdzv/resolver_uv.h"
@@ -16,60 +19,59 @@
 #include <sys/socket.h>
 
 enum {
-    PACE_MS = 500,
-    /* As many questions as are begun while one hangs: two attempts at each of three silent servers, 5 s each. */
+    INTERVAL_MS = 500,
+    /* The number of queries that are begun while one hangs: two attempts at each of three silent servers, 5 s each. */
     ASKING_MAX = 64,
-    STACK_SIZE = 256 * 1024,
     WHY_SIZE = 128,
 };
 
-struct desk {
-    pthread_mutex_t lock; /* of what follows, but for host and port */
-    unsigned n_shares, n_asking;
-    bool deserted;
+struct resolver_shared {
+    pthread_mutex_t lock; /* protects the following members, except host and port */
+    unsigned n_references, n_asking;
+    bool stopped; /* by resolver_stop() */
     bool has_found, has_error;
     struct resolver_addresses found;
     int error;
-    uv_async_t *bell; /* valid until it is deserted */
+    uv_async_t *async; /* valid until stopped is set */
     uint16_t port;
     char host[];
 };
 
 struct resolver {
     struct resolver_config config;
-    struct desk *desk;
-    uv_async_t bell;
-    uv_timer_t pace;
+    struct resolver_shared *shared;
+    uv_async_t async;
+    uv_timer_t interval;
     unsigned n_handles;
     bool stopped;
     char why[WHY_SIZE];
 };
 
-/* ------------------------------------------------------------------ the desk */
+/* ---- shared state ---- */
 
-/* Called with the lock held, which it lets go. */
-static void give_up_share(struct desk *d)
+/* Drops a reference. The caller holds the lock, which is released. */
+static void drop_reference(struct resolver_shared *d)
 {
-    bool last = --d->n_shares == 0;
+    bool last = --d->n_references == 0;
 
-    (void)pthread_mutex_unlock(&d->lock); /* neither this nor its like can fail on a mutex that is sound */
+    (void)pthread_mutex_unlock(&d->lock); /* locking an initialised mutex cannot fail */
     if (!last)
         return;
     (void)pthread_mutex_destroy(&d->lock);
     free(d);
 }
 
-static struct desk *desk_create(const struct resolver_config *config)
+static struct resolver_shared *shared_create(const struct resolver_config *config)
 {
     size_t size = strlen(config->host) + 1;
-    struct desk *d = calloc(1, sizeof(*d) + size);
+    struct resolver_shared *d = calloc(1, sizeof(*d) + size);
 
     if (!d)
         return NULL;
     (void)pthread_mutex_init(&d->lock, NULL); /* does not fail on Linux */
     memcpy(d->host, config->host, size);
     d->port = config->port;
-    d->n_shares = 1;
+    d->n_references = 1;
     return d;
 }
 
@@ -81,13 +83,13 @@ static void copy_addresses(const struct addrinfo *list, struct resolver_addresse
             memcpy(&ret->items[ret->n++], a->ai_addr, a->ai_addrlen);
 }
 
-/* The body of a thread, which owns a share. */
-static void *ask(void *data)
+/* The main function of a thread, which owns a reference. */
+static void *resolve_in_thread(void *data)
 {
     const struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICSERV};
     struct resolver_addresses found = {0};
     struct addrinfo *list = NULL;
-    struct desk *d = data;
+    struct resolver_shared *d = data;
     char port[8];
 
     (void)snprintf(port, sizeof(port), "%u", d->port); /* fits */
@@ -105,14 +107,15 @@ static void *ask(void *data)
         d->error = error ? error : EAI_NONAME;
         d->has_error = true;
     }
-    if (!d->deserted)
-        (void)uv_async_send(d->bell); /* cannot fail on a handle that is open */
-    give_up_share(d);
+    if (!d->stopped)
+        (void)uv_async_send(d->async); /* cannot fail on a handle that is open */
+    drop_reference(d);
     return NULL;
 }
 
-/* Signals are the loop's. */
-static int start_thread(void *(*body)(void *), void *data)
+/* With all signals blocked: they are for the thread of the loop. The stack has the default size, since name service
+ * modules of other projects run on it. */
+static int start_resolver_thread(void *(*body)(void *), void *data)
 {
     pthread_attr_t attributes;
     pthread_t thread;
@@ -121,9 +124,7 @@ static int start_thread(void *(*body)(void *), void *data)
     int r = pthread_attr_init(&attributes);
     if (r)
         return -r;
-    (void)pthread_attr_setdetachstate(&attributes,
-                                      PTHREAD_CREATE_DETACHED); /* neither can fail with such values */
-    (void)pthread_attr_setstacksize(&attributes, STACK_SIZE);
+    (void)pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED); /* cannot fail with this value */
     (void)sigfillset(&all);
     (void)pthread_sigmask(SIG_SETMASK, &all, &before);
     r = pthread_create(&thread, &attributes, body, data);
@@ -132,40 +133,40 @@ static int start_thread(void *(*body)(void *), void *data)
     return -r;
 }
 
-/* ------------------------------------------------------------------ the loop's side */
+/* ---- in the loop ---- */
 
-static void trouble(struct resolver *l, const char *why)
+static void report_trouble(struct resolver *l, const char *why)
 {
-    (void)snprintf(l->why, sizeof(l->why), "%s", why); /* cut: still the best we have */
+    (void)snprintf(l->why, sizeof(l->why), "%s", why); /* truncated if long */
     if (l->config.on_trouble)
         l->config.on_trouble(l->config.data, l->why);
 }
 
-static void on_pace(uv_timer_t *timer)
+static void on_interval(uv_timer_t *timer)
 {
     struct resolver *l = timer->data;
-    struct desk *d = l->desk;
+    struct resolver_shared *d = l->shared;
 
     (void)pthread_mutex_lock(&d->lock);
     bool may = d->n_asking < ASKING_MAX;
     if (may) {
         d->n_asking++;
-        d->n_shares++;
+        d->n_references++;
     }
     (void)pthread_mutex_unlock(&d->lock);
-    int r = may ? start_thread(ask, d) : 0;
+    int r = may ? start_resolver_thread(resolve_in_thread, d) : 0;
     if (r == 0)
         return;
     (void)pthread_mutex_lock(&d->lock);
     d->n_asking--;
-    give_up_share(d);
-    trouble(l, strerror(-r));
+    drop_reference(d);
+    report_trouble(l, strerror(-r));
 }
 
-static void on_bell(uv_async_t *bell)
+static void on_answer(uv_async_t *async)
 {
-    struct resolver *l = bell->data;
-    struct desk *d = l->desk;
+    struct resolver *l = async->data;
+    struct resolver_shared *d = l->shared;
     struct resolver_addresses found;
 
     if (l->stopped)
@@ -177,14 +178,14 @@ static void on_bell(uv_async_t *bell)
     d->has_found = d->has_error = false;
     (void)pthread_mutex_unlock(&d->lock);
     if (has_found) {
-        (void)uv_timer_stop(&l->pace); /* cannot fail on a timer that exists */
+        (void)uv_timer_stop(&l->interval); /* cannot fail on a timer that exists */
         l->config.on_found(l->config.data, &found);
     } else if (has_error) {
-        trouble(l, gai_strerror(error));
+        report_trouble(l, gai_strerror(error));
     }
 }
 
-static void on_closed(uv_handle_t *handle)
+static void on_resolver_closed(uv_handle_t *handle)
 {
     struct resolver *l = handle->data;
 
@@ -197,11 +198,11 @@ void resolver_stop(struct resolver *l)
     if (!l || l->stopped)
         return;
     l->stopped = true;
-    (void)pthread_mutex_lock(&l->desk->lock);
-    l->desk->deserted = true;
-    give_up_share(l->desk);
-    uv_close((uv_handle_t *)&l->bell, on_closed);
-    uv_close((uv_handle_t *)&l->pace, on_closed);
+    (void)pthread_mutex_lock(&l->shared->lock);
+    l->shared->stopped = true;
+    drop_reference(l->shared);
+    uv_close((uv_handle_t *)&l->async, on_resolver_closed);
+    uv_close((uv_handle_t *)&l->interval, on_resolver_closed);
 }
 
 const char *resolver_why(const struct resolver *l)
@@ -227,20 +228,20 @@ int resolver_start(struct resolver **ret, const struct resolver_config *config)
     if (!l)
         return -ENOMEM;
     l->config = *config;
-    l->desk = desk_create(config);
-    int r = l->desk ? uv_async_init(config->loop, &l->bell, on_bell) : -ENOMEM;
+    l->shared = shared_create(config);
+    int r = l->shared ? uv_async_init(config->loop, &l->async, on_answer) : -ENOMEM;
     if (r) {
-        free(l->desk);
+        free(l->shared);
         free(l);
         return r;
     }
-    (void)uv_timer_init(config->loop, &l->pace); /* cannot fail */
+    (void)uv_timer_init(config->loop, &l->interval); /* cannot fail */
     l->n_handles = 2;
-    l->bell.data = l->pace.data = l;
-    l->desk->bell = &l->bell;
+    l->async.data = l->interval.data = l;
+    l->shared->async = &l->async;
     l->config.host = NULL;
     (void)snprintf(l->why, sizeof(l->why), "the resolver of this machine does not answer"); /* fits */
-    (void)uv_timer_start(&l->pace, on_pace, 0, PACE_MS); /* fails only without a callback */
+    (void)uv_timer_start(&l->interval, on_interval, 0, INTERVAL_MS); /* fails only without a callback */
     *ret = l;
     return 0;
 }

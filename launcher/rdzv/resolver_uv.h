@@ -1,10 +1,10 @@
 #pragma once
 
 /*
- * The addresses of a name, asked for until there are some. The system's resolver blocks, and for half a minute
- * when its servers are silent, so it is asked in threads of its own: anew every half second, whatever became of
- * the question before. A name that appears is so found within that time, though older questions hang; and nobody
- * waits for those at the end.
+ * The addresses of a name, resolved again until there are some. The resolver of the system blocks, for half a minute
+ * when its servers are silent, so it runs in threads: a new one every half second, whether the earlier ones have
+ * returned or not. A name that appears is found within that time although older queries hang, and no query is waited
+ * for at the end.
  */
 
 #include <netinet/in.h>
@@ -30,21 +30,21 @@ struct resolver_config {
     uv_loop_t *loop;
     const char *host; /* needed for the call only, as is the rest */
     uint16_t port;
-    /* Once; then it asks no more. It may be stopped from within, or from on_trouble. */
+    /* At most once; no query follows. resolver_stop() may be called from within, or from on_trouble. */
     void (*on_found)(void *data, const struct resolver_addresses *found);
-    /* A question was answered with an error, or could not be asked; NULL is fine. why: a part of a sentence. */
+    /* A query failed, or could not be started; NULL is fine. why: a part of a sentence. */
     void (*on_trouble)(void *data, const char *why);
     void *data;
 };
 
-/* An address needs no asking: true, and in *ret. False: *ret is unchanged. */
+/* Parses a numeric address; false (and *ret unchanged) for a name. */
 bool resolver_numeric(const char *host, uint16_t port, struct resolver_addresses *ret);
 
-/* 0 or -errno. Never calls back from within. */
+/* 0 or -errno. No callback comes before it returns. */
 int resolver_start(struct resolver **ret, const struct resolver_config *config);
 
 /* Why there is no address yet. */
 const char *resolver_why(const struct resolver *l);
 
-/* Nothing is called back any more; it frees itself. NULL is fine. */
+/* No callback comes after this call; frees itself. NULL is fine. */
 void resolver_stop(struct resolver *l);

@@ -7,6 +7,7 @@
 
 #include "launcher/supervise/death_notice_sock.h"
 #include "launcher/rdzv/tcp_client_uv.h"
+#include "launcher/util/trace_os.h"
 #include "base/buf.h"
 #include "proto/frame.h"
 #include "rendezvous/session_json.h"
@@ -14,32 +15,32 @@
 struct session_uv {
     struct session_uv_host host;
     struct session machine;
-    struct tcp_client *link;
-    struct resolver_addresses addresses; /* as they were found last */
-    struct resolver *resolver;           /* whether they still are those of the name */
-    unsigned n_dials; /* which connection it is, while things are called that may close it */
+    struct tcp_client *client;
+    struct resolver_addresses addresses; /* of the last resolution that succeeded */
+    struct resolver *resolver;           /* checks whether they have changed */
+    unsigned n_dials; /* distinguishes connections, in loops around calls that may close one */
     struct frame_reader reader;
     struct buf in;
     uv_timer_t timer;
     bool closing;
 };
 
-static void step(struct session_uv *s, struct session_event event);
+static void run_session_step(struct session_uv *s, struct session_event event);
 
-/* ------------------------------------------------------------------ hearing */
+/* ---- receiving ---- */
 
-static void hear_body(struct session_uv *s, struct wire_span body)
+static void on_body(struct session_uv *s, struct wire_span body)
 {
     char error[SESSION_JSON_ERROR_SIZE];
     struct session_view view;
 
     if (session_json_get_view(body.data, body.size, &view, error))
-        step(s, (struct session_event){.kind = SESSION_EVENT_VIEW, .view = &view});
+        run_session_step(s, (struct session_event){.kind = SESSION_EVENT_VIEW, .view = &view});
     else
-        step(s, (struct session_event){.kind = SESSION_EVENT_FOREIGN, .text = error});
+        run_session_step(s, (struct session_event){.kind = SESSION_EVENT_FOREIGN, .text = error});
 }
 
-static void hear_frame(struct session_uv *s, const struct frame *frame)
+static void on_session_frame(struct session_uv *s, const struct frame *frame)
 {
     static const enum session_event_kind kinds[FRAME_KIND_COUNT] = {
         [FRAME_ECHO] = SESSION_EVENT_ECHOED,
@@ -48,24 +49,25 @@ static void hear_frame(struct session_uv *s, const struct frame *frame)
     };
 
     if (frame->kind == FRAME_BODY)
-        hear_body(s, frame->body);
+        on_body(s, frame->body);
     else
-        step(s, (struct session_event){.kind = kinds[frame->kind]});
+        run_session_step(s, (struct session_event){.kind = kinds[frame->kind]});
 }
 
-static void hear_nonsense(struct session_uv *s, int r)
+static void on_bad_frame(struct session_uv *s, int r)
 {
     const char version[] = {s->reader.version, '\0'};
 
     if (r == FRAME_E_VERSION)
-        step(s, (struct session_event){.kind = SESSION_EVENT_VERSION, .text = version});
+        run_session_step(s, (struct session_event){.kind = SESSION_EVENT_VERSION, .text = version});
     else
-        step(s, (struct session_event){.kind = SESSION_EVENT_FOREIGN,
-                                       .text = r == FRAME_E_LONG ? "it sends messages that are too long"
-                                                                 : "it does not answer as one does"});
+        run_session_step(s, (struct session_event){.kind = SESSION_EVENT_FOREIGN,
+                                                   .text = r == FRAME_E_LONG
+                                                               ? "it sends messages that are too long"
+                                                               : "it does not answer as one does"});
 }
 
-static void on_bytes(void *data, const uint8_t *bytes, size_t n)
+static void on_session_bytes(void *data, const uint8_t *bytes, size_t n)
 {
     struct session_uv *s = data;
     unsigned connection = s->n_dials;
@@ -74,46 +76,46 @@ static void on_bytes(void *data, const uint8_t *bytes, size_t n)
     int r = buf_append(&s->in, bytes, n);
 
     if (r) {
-        tcp_client_close(s->link);
-        s->link = NULL;
-        step(s, (struct session_event){.kind = SESSION_EVENT_LOST, .text = "out of memory"});
+        tcp_client_close(s->client);
+        s->client = NULL;
+        run_session_step(s, (struct session_event){.kind = SESSION_EVENT_LOST, .text = "out of memory"});
         return;
     }
-    while (s->link && s->n_dials == connection) {
+    while (s->client && s->n_dials == connection) {
         r = frame_decode(&s->reader, buf_bytes(&s->in), buf_size(&s->in), &frame, &size);
         if (r == FRAME_E_MORE)
             return;
         if (r) {
-            hear_nonsense(s, r);
+            on_bad_frame(s, r);
             return;
         }
-        hear_frame(s, &frame);
-        if (s->n_dials == connection && s->link)
+        on_session_frame(s, &frame);
+        if (s->n_dials == connection && s->client)
             buf_consume(&s->in, size);
     }
 }
 
-/* ------------------------------------------------------------------ connection */
+/* ---- connection ---- */
 
 static uint32_t greeting_nonce(const struct session_uv *s)
 {
     return (uint32_t)s->machine.hello.nonce.low ^ s->n_dials;
 }
 
-static void on_connected(void *data)
+static void on_session_connected(void *data)
 {
-    step(data, (struct session_event){.kind = SESSION_EVENT_CONNECTED});
+    run_session_step(data, (struct session_event){.kind = SESSION_EVENT_CONNECTED});
 }
 
-static void on_lost(void *data, const char *why)
+static void on_session_lost(void *data, const char *why)
 {
     struct session_uv *s = data;
 
-    s->link = NULL;
-    step(s, (struct session_event){.kind = SESSION_EVENT_LOST, .text = why});
+    s->client = NULL;
+    run_session_step(s, (struct session_event){.kind = SESSION_EVENT_LOST, .text = why});
 }
 
-static void on_found(void *data, const struct resolver_addresses *found)
+static void on_endpoint_found(void *data, const struct resolver_addresses *found)
 {
     struct session_uv *s = data;
 
@@ -122,41 +124,44 @@ static void on_found(void *data, const struct resolver_addresses *found)
     s->resolver = NULL;
 }
 
-/* The rendezvous may have moved. No attempt waits for the answer: it is for the next one, and a resolver that is slow
- * or gone does not keep us from an address that we know. */
-static void look_again(struct session_uv *s)
+/* The rendezvous may have another address now. No attempt waits for the answer, which is for the next one: a resolver
+ * that is slow or unreachable does not delay a connection to the known address. */
+static void resolve_again(struct session_uv *s)
 {
-    const struct resolver_config config = {
-        .loop = s->host.loop, .host = s->host.host, .port = s->host.port, .on_found = on_found, .data = s};
+    const struct resolver_config config = {.loop = s->host.loop,
+                                           .host = s->host.host,
+                                           .port = s->host.port,
+                                           .on_found = on_endpoint_found,
+                                           .data = s};
     struct resolver_addresses numeric;
 
     if (s->n_dials == 0 || s->resolver || resolver_numeric(s->host.host, s->host.port, &numeric))
         return;
     if (resolver_start(&s->resolver, &config) != 0)
-        s->resolver = NULL; /* the next attempt asks again */
+        s->resolver = NULL; /* the next attempt resolves again */
 }
 
-static void dial(struct session_uv *s)
+static void dial_rendezvous(struct session_uv *s)
 {
-    look_again(s);
+    resolve_again(s);
     const struct tcp_client_config config = {.loop = s->host.loop,
                                              .addresses = &s->addresses,
                                              .turn = s->n_dials++,
-                                             .on_connected = on_connected,
-                                             .on_bytes = on_bytes,
-                                             .on_lost = on_lost,
+                                             .on_connected = on_session_connected,
+                                             .on_bytes = on_session_bytes,
+                                             .on_lost = on_session_lost,
                                              .data = s};
 
     buf_reset(&s->in);
     frame_reader_init_agent(&s->reader, greeting_nonce(s));
-    if (tcp_client_dial(&s->link, &config) != 0)
-        s->link = NULL; /* the machine gives this attempt up in time, as one that nobody answers */
+    if (tcp_client_dial(&s->client, &config) != 0)
+        s->client = NULL; /* the machine ends this attempt by its deadline, as one without an answer */
 }
 
-static void hang_up(struct session_uv *s)
+static void close_connection(struct session_uv *s)
 {
-    tcp_client_close(s->link);
-    s->link = NULL;
+    tcp_client_close(s->client);
+    s->client = NULL;
 }
 
 static void send_hello(struct session_uv *s, struct buf *out)
@@ -164,21 +169,22 @@ static void send_hello(struct session_uv *s, struct buf *out)
     struct session_hello hello;
 
     session_hello(&s->machine, uv_hrtime(), &hello);
-    if (s->link)
-        tcp_client_own_address(s->link, hello.own, sizeof(hello.own));
+    if (s->client)
+        tcp_client_own_address(s->client, hello.own, sizeof(hello.own));
     if (frame_put_opening(out) == 0)
-        (void)session_json_put_hello(out, &hello); /* without memory it is not answered, and said anew */
+        (void)session_json_put_hello(out,
+                                     &hello); /* without memory there is no answer, and it is sent again */
 }
 
-static void send_report(struct session_uv *s, struct buf *out)
+static void send_phase_report(struct session_uv *s, struct buf *out)
 {
     struct session_report report;
 
     session_report(&s->machine, uv_hrtime(), &report);
-    (void)session_json_put_report(out, &report); /* as above: the next hello has it in it */
+    (void)session_json_put_report(out, &report); /* as above: the next hello contains it */
 }
 
-static void speak(struct session_uv *s, enum session_action action)
+static void send_message(struct session_uv *s, enum session_action action)
 {
     struct buf out = {0};
 
@@ -187,30 +193,81 @@ static void speak(struct session_uv *s, enum session_action action)
     else if (action == SESSION_DO_HELLO)
         send_hello(s, &out);
     else if (action == SESSION_DO_REPORT)
-        send_report(s, &out);
+        send_phase_report(s, &out);
     else
         (void)frame_put_alive(&out); /* as above */
-    if (s->link && buf_size(&out) > 0)
-        tcp_client_send(s->link, buf_bytes(&out), buf_size(&out));
+    if (s->client && buf_size(&out) > 0)
+        tcp_client_send(s->client, buf_bytes(&out), buf_size(&out));
     buf_finish(&out);
 }
 
-/* ------------------------------------------------------------------ machine */
+/* ---- trace ---- */
 
-static void carry_out(struct session_uv *s, enum session_action action, const struct session_view *view)
+static const char *session_event_name(unsigned kind)
+{
+    static const char *const names[SESSION_EVENT_COUNT] = {
+        [SESSION_EVENT_START] = "start",
+        [SESSION_EVENT_CONNECTED] = "connected",
+        [SESSION_EVENT_LOST] = "lost",
+        [SESSION_EVENT_ECHOED] = "echoed",
+        [SESSION_EVENT_OPENED] = "opened",
+        [SESSION_EVENT_FOREIGN] = "foreign",
+        [SESSION_EVENT_VERSION] = "version",
+        [SESSION_EVENT_ALIVE] = "alive",
+        [SESSION_EVENT_SLOW] = "slow",
+        [SESSION_EVENT_VIEW] = "view",
+        [SESSION_EVENT_TIMER] = "timer",
+        [SESSION_EVENT_GROUP_READY] = "group-ready",
+        [SESSION_EVENT_GROUP_FAILED] = "group-failed",
+        [SESSION_EVENT_GROUP_DONE] = "group-done",
+        [SESSION_EVENT_DRAIN] = "drain",
+        [SESSION_EVENT_LEAVE] = "leave",
+    };
+
+    return kind < SESSION_EVENT_COUNT && names[kind] ? names[kind] : "?";
+}
+
+static const char *session_action_name(unsigned action)
+{
+    static const char *const names[SESSION_ACTION_COUNT] = {
+        [SESSION_DO_DIAL] = "dial",         [SESSION_DO_GREET] = "greet", [SESSION_DO_HELLO] = "hello",
+        [SESSION_DO_REPORT] = "report",     [SESSION_DO_ALIVE] = "alive", [SESSION_DO_CLOSE] = "close",
+        [SESSION_DO_START] = "start",       [SESSION_DO_STOP] = "stop",   [SESSION_DO_DRAIN] = "drain",
+        [SESSION_DO_PROGRESS] = "progress", [SESSION_DO_LOG] = "log",     [SESSION_DO_END] = "end",
+    };
+
+    return action < SESSION_ACTION_COUNT && names[action] ? names[action] : "?";
+}
+
+static void trace_session(const struct session *m, const struct session_event *event,
+                          const struct session_actions *actions)
+{
+    const char *link = session_link_name(m->link);
+
+    trace_line("session event %s link=%s phase=%d generation=%lld%s%s", session_event_name(event->kind),
+               link ? link : "?", (int)m->phase, (long long)m->generation, event->text ? " text=" : "",
+               event->text ? event->text : "");
+    for (size_t i = 0; i < actions->n_items; i++)
+        trace_line("session action %s", session_action_name(actions->items[i]));
+}
+
+/* ---- machine ---- */
+
+static void perform_session_action(struct session_uv *s, enum session_action action,
+                                   const struct session_view *view)
 {
     switch (action) {
     case SESSION_DO_DIAL:
-        dial(s);
+        dial_rendezvous(s);
         break;
     case SESSION_DO_CLOSE:
-        hang_up(s);
+        close_connection(s);
         break;
     case SESSION_DO_GREET:
     case SESSION_DO_HELLO:
     case SESSION_DO_REPORT:
     case SESSION_DO_ALIVE:
-        speak(s, action);
+        send_message(s, action);
         break;
     default:
         s->host.on_action(s->host.data, action, view);
@@ -218,18 +275,19 @@ static void carry_out(struct session_uv *s, enum session_action action, const st
     }
 }
 
-static void on_timer(uv_timer_t *timer)
+static void on_session_timer(uv_timer_t *timer)
 {
     struct session_uv *s = timer->data;
 
-    if (s->link && session_is_overdue(&s->machine, uv_hrtime()))
-        step(s, (struct session_event){
-                    .kind = SESSION_EVENT_SLOW,
-                    .slack_ns = tcp_client_slack_ns(s->link, s->machine.hello.params.node_timeout_ms / 2)});
-    step(s, (struct session_event){.kind = SESSION_EVENT_TIMER});
+    if (s->client && session_is_overdue(&s->machine, uv_hrtime()))
+        run_session_step(
+            s, (struct session_event){
+                   .kind = SESSION_EVENT_SLOW,
+                   .slack_ns = tcp_client_slack_ns(s->client, s->machine.hello.params.node_timeout_ms / 2)});
+    run_session_step(s, (struct session_event){.kind = SESSION_EVENT_TIMER});
 }
 
-static void arm(struct session_uv *s)
+static void arm_session_timer(struct session_uv *s)
 {
     uint64_t deadline_ns = session_deadline(&s->machine), now_ns = uv_hrtime();
 
@@ -239,10 +297,10 @@ static void arm(struct session_uv *s)
     }
     uv_update_time(s->host.loop);
     uint64_t ms = deadline_ns > now_ns ? (deadline_ns - now_ns + 999999) / 1000000 : 0;
-    (void)uv_timer_start(&s->timer, on_timer, ms, 0); /* fails only without a callback */
+    (void)uv_timer_start(&s->timer, on_session_timer, ms, 0); /* fails only without a callback */
 }
 
-static void step(struct session_uv *s, struct session_event event)
+static void run_session_step(struct session_uv *s, struct session_event event)
 {
     struct session_actions actions;
 
@@ -250,15 +308,17 @@ static void step(struct session_uv *s, struct session_event event)
         return;
     event.now_ns = uv_hrtime();
     session_step(&s->machine, &event, &actions);
+    if (trace_sink)
+        trace_session(&s->machine, &event, &actions);
     for (size_t i = 0; i < actions.n_items && !s->closing; i++)
-        carry_out(s, actions.items[i], event.view);
+        perform_session_action(s, actions.items[i], event.view);
     if (!s->closing)
-        arm(s);
+        arm_session_timer(s);
 }
 
 void session_uv_step(struct session_uv *s, struct session_event event)
 {
-    step(s, event);
+    run_session_step(s, event);
 }
 
 const struct session *session_uv_machine(const struct session_uv *s)
@@ -266,19 +326,19 @@ const struct session *session_uv_machine(const struct session_uv *s)
     return &s->machine;
 }
 
-bool session_uv_last_word(const struct session_uv *s, struct death_notice *ret)
+bool session_uv_death_notice(const struct session_uv *s, struct death_notice *ret)
 {
     struct sockaddr_storage to;
     int size = sizeof(to);
     struct session_hello hello;
 
-    if (!s->link || tcp_client_peer(s->link, &to, &size) < 0)
+    if (!s->client || tcp_client_peer(s->client, &to, &size) < 0)
         return false;
     session_hello(&s->machine, uv_hrtime(), &hello);
-    return death_notice_write(ret, &hello, (const struct sockaddr *)&to, (socklen_t)size);
+    return death_notice_prepare(ret, &hello, (const struct sockaddr *)&to, (socklen_t)size);
 }
 
-/* ------------------------------------------------------------------ life */
+/* ---- life ---- */
 
 int session_uv_create(struct session_uv **ret, const struct session_uv_host *host,
                       const struct session_config *config)
@@ -294,11 +354,11 @@ int session_uv_create(struct session_uv **ret, const struct session_uv_host *hos
     (void)uv_timer_init(host->loop, &s->timer); /* cannot fail */
     s->timer.data = s;
     *ret = s;
-    step(s, (struct session_event){.kind = SESSION_EVENT_START});
+    run_session_step(s, (struct session_event){.kind = SESSION_EVENT_START});
     return 0;
 }
 
-static void on_closed(uv_handle_t *handle)
+static void on_session_closed(uv_handle_t *handle)
 {
     struct session_uv *s = handle->data;
 
@@ -311,8 +371,8 @@ void session_uv_destroy(struct session_uv *s)
     if (!s || s->closing)
         return;
     s->closing = true;
-    hang_up(s);
+    close_connection(s);
     resolver_stop(s->resolver);
     s->resolver = NULL;
-    uv_close((uv_handle_t *)&s->timer, on_closed);
+    uv_close((uv_handle_t *)&s->timer, on_session_closed);
 }

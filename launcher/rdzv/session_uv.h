@@ -1,8 +1,8 @@
 #pragma once
 
 /*
- * The session machine (rendezvous/session.h) on a libuv loop: it dials, speaks and listens by itself; what
- * concerns the workers and people is handed on.
+ * The session machine (rendezvous/session.h) on a libuv loop: it connects, sends and receives by itself, and passes
+ * actions about workers and messages for the user to its host.
  */
 
 #include <uv.h>
@@ -18,7 +18,7 @@ struct session_uv_host {
     const char *host; /* of the endpoint; lives as long as the session */
     uint16_t port;
     const struct resolver_addresses *addresses; /* of the endpoint; needed for the call only */
-    /* START, STOP, DRAIN, PROGRESS, SAY, END. view: of START and PROGRESS, valid during the call. The
+    /* START, STOP, DRAIN, PROGRESS, LOG, END. view: of START and PROGRESS, valid during the call. The
      * session may be stepped and destroyed from within. */
     void (*on_action)(void *data, enum session_action action, const struct session_view *view);
     void *data;
@@ -28,13 +28,13 @@ struct session_uv_host {
 int session_uv_create(struct session_uv **ret, const struct session_uv_host *host,
                       const struct session_config *config);
 
-/* An event of the worker group; its time is filled in. */
+/* An event of the worker group; its time is set here. */
 void session_uv_step(struct session_uv *s, struct session_event event);
 
 const struct session *session_uv_machine(const struct session_uv *s);
 
-/* What is to be said to the rendezvous if this process is killed. False: there is no connection now. */
-bool session_uv_last_word(const struct session_uv *s, struct death_notice *ret);
+/* The notice to send to the rendezvous if this process is killed. False: there is no connection now. */
+bool session_uv_death_notice(const struct session_uv *s, struct death_notice *ret);
 
-/* What was said is still sent. Frees itself when its handles are closed. NULL is fine. */
+/* Queued bytes are still sent. Frees itself when its handles are closed. NULL is fine. */
 void session_uv_destroy(struct session_uv *s);

@@ -1,9 +1,12 @@
 /*
- * Life: looking up -> connecting, address after address -> connected -> lost or closed. A link frees itself
- * when its handles are closed.
+ * Life: resolving -> connecting, address after address -> connected -> lost or closed. A client frees itself when its
+ * handles are closed.
  *
- * Closing sends the end behind what was sent, and reads on until the peer has closed too: a socket that is
- * closed with bytes unread is reset, which can take away what the peer has not read yet.
+ * Closing shuts down the sending side after the queued bytes, and reads until the peer has closed too: a socket that is
+ * closed with bytes unread is reset, and the peer may then lose bytes that it has not read yet.
+ *
+ * Ways it fails: no address, each address refuses or is unreachable (the next one is tried), the peer closes, a write
+ * fails. Each is one on_lost.
  */
 
 #include "launcher/rdzv/tcp_client_uv.h"
@@ -20,11 +23,11 @@ enum { LINGER_MS = 1000, CHUNK = 16384 };
 
 struct tcp_client {
     struct tcp_client_config config;
-    struct resolver *resolver; /* while it is looked up */
+    struct resolver *resolver; /* while the name is being resolved */
     uv_connect_t connecting;
     uv_shutdown_t ending;
     uv_tcp_t tcp;
-    uv_timer_t timer; /* to be lost later, or to linger */
+    uv_timer_t timer; /* calls on_lost from the loop, or ends the lingering */
     struct resolver_addresses addresses;
     size_t tried;
     char why[160];
@@ -33,27 +36,27 @@ struct tcp_client {
     uint8_t chunk[CHUNK];
 };
 
-struct sending {
+struct pending_write {
     uv_write_t request;
     uint8_t bytes[];
 };
 
-static void try_next(struct tcp_client *l);
+static void try_next_address(struct tcp_client *l);
 
-/* ------------------------------------------------------------------ end */
+/* ---- end ---- */
 
-static void free_if_done(struct tcp_client *l)
+static void free_client_if_closed(struct tcp_client *l)
 {
     if (l->closing && l->n_handles == 0)
         free(l);
 }
 
-static void on_timer_closed(uv_handle_t *handle)
+static void on_client_timer_closed(uv_handle_t *handle)
 {
     struct tcp_client *l = handle->data;
 
     l->n_handles--;
-    free_if_done(l);
+    free_client_if_closed(l);
 }
 
 static void on_tcp_closed(uv_handle_t *handle)
@@ -63,9 +66,9 @@ static void on_tcp_closed(uv_handle_t *handle)
     l->n_handles--;
     l->has_tcp = false;
     if (l->closing)
-        free_if_done(l);
+        free_client_if_closed(l);
     else
-        try_next(l);
+        try_next_address(l);
 }
 
 static void close_handle(uv_handle_t *handle, uv_close_cb closed)
@@ -74,17 +77,17 @@ static void close_handle(uv_handle_t *handle, uv_close_cb closed)
         uv_close(handle, closed);
 }
 
-static void close_now(struct tcp_client *l)
+static void close_handles(struct tcp_client *l)
 {
     l->closing = true;
     resolver_stop(l->resolver);
     l->resolver = NULL;
     if (l->has_tcp)
         close_handle((uv_handle_t *)&l->tcp, on_tcp_closed);
-    close_handle((uv_handle_t *)&l->timer, on_timer_closed);
+    close_handle((uv_handle_t *)&l->timer, on_client_timer_closed);
 }
 
-static void lose(struct tcp_client *l, const char *why)
+static void report_lost(struct tcp_client *l, const char *why)
 {
     if (l->closing)
         return;
@@ -92,8 +95,8 @@ static void lose(struct tcp_client *l, const char *why)
     void *data = l->config.data;
     char copy[sizeof(l->why)];
 
-    (void)snprintf(copy, sizeof(copy), "%s", why); /* cut: still the best we have */
-    close_now(l);
+    (void)snprintf(copy, sizeof(copy), "%s", why); /* truncated if long */
+    close_handles(l);
     on_lost(data, copy);
 }
 
@@ -101,10 +104,10 @@ static void on_lost_later(uv_timer_t *timer)
 {
     struct tcp_client *l = timer->data;
 
-    lose(l, l->why);
+    report_lost(l, l->why);
 }
 
-static void lose_later(struct tcp_client *l, const char *why)
+static void report_lost_later(struct tcp_client *l, const char *why)
 {
     (void)snprintf(l->why, sizeof(l->why), "%s", why);    /* as above */
     (void)uv_timer_start(&l->timer, on_lost_later, 0, 0); /* fails only without a callback */
@@ -112,15 +115,15 @@ static void lose_later(struct tcp_client *l, const char *why)
 
 static void on_lingered(uv_timer_t *timer)
 {
-    close_now(timer->data);
+    close_handles(timer->data);
 }
 
-static void on_ended(uv_shutdown_t *ending, int status)
+static void on_client_shutdown(uv_shutdown_t *ending, int status)
 {
     struct tcp_client *l = ending->handle->data;
 
     if (status < 0 && status != UV_ECANCELED)
-        close_now(l);
+        close_handles(l);
 }
 
 void tcp_client_close(struct tcp_client *l)
@@ -129,22 +132,22 @@ void tcp_client_close(struct tcp_client *l)
         return;
     l->closing = true;
     if (l->has_tcp && l->connected && !uv_is_closing((uv_handle_t *)&l->tcp) &&
-        uv_shutdown(&l->ending, (uv_stream_t *)&l->tcp, on_ended) == 0)
+        uv_shutdown(&l->ending, (uv_stream_t *)&l->tcp, on_client_shutdown) == 0)
         (void)uv_timer_start(&l->timer, on_lingered, LINGER_MS, 0); /* fails only without a callback */
     else
-        close_now(l);
+        close_handles(l);
 }
 
-/* ------------------------------------------------------------------ bytes */
+/* ---- bytes ---- */
 
-static void on_room(uv_handle_t *handle, size_t suggested, uv_buf_t *ret)
+static void on_client_alloc(uv_handle_t *handle, size_t suggested, uv_buf_t *ret)
 {
     struct tcp_client *l = handle->data;
 
     *ret = uv_buf_init((char *)l->chunk, CHUNK);
 }
 
-static void on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *buf)
+static void on_client_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *buf)
 {
     struct tcp_client *l = stream->data;
 
@@ -152,21 +155,21 @@ static void on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *buf)
         return;
     if (l->closing) {
         if (n < 0)
-            close_now(l);
+            close_handles(l);
     } else if (n > 0) {
         l->config.on_bytes(l->config.data, (const uint8_t *)buf->base, (size_t)n);
     } else {
-        lose(l, n == UV_EOF ? "closed" : uv_strerror((int)n));
+        report_lost(l, n == UV_EOF ? "closed" : uv_strerror((int)n));
     }
 }
 
-static void on_sent(uv_write_t *request, int status)
+static void on_client_sent(uv_write_t *request, int status)
 {
     struct tcp_client *l = request->handle->data;
 
     free(request->data);
     if (status < 0 && status != UV_ECANCELED)
-        lose(l, uv_strerror(status));
+        report_lost(l, uv_strerror(status));
 }
 
 void tcp_client_send(struct tcp_client *l, const void *bytes, size_t n)
@@ -179,18 +182,18 @@ void tcp_client_send(struct tcp_client *l, const void *bytes, size_t n)
     size_t done = sent > 0 ? (size_t)sent : 0;
     if (done == n)
         return;
-    struct sending *s = malloc(sizeof(*s) + (n - done));
+    struct pending_write *s = malloc(sizeof(*s) + (n - done));
     if (!s) {
-        lose_later(l, "out of memory");
+        report_lost_later(l, "out of memory");
         return;
     }
     memcpy(s->bytes, (const uint8_t *)bytes + done, n - done);
     s->request.data = s;
     buf = uv_buf_init((char *)s->bytes, (unsigned)(n - done));
-    int r = uv_write(&s->request, (uv_stream_t *)&l->tcp, &buf, 1, on_sent);
+    int r = uv_write(&s->request, (uv_stream_t *)&l->tcp, &buf, 1, on_client_sent);
     if (r < 0) {
         free(s);
-        lose_later(l, uv_strerror(r));
+        report_lost_later(l, uv_strerror(r));
     }
 }
 
@@ -224,7 +227,7 @@ uint64_t tcp_client_slack_ns(const struct tcp_client *l, uint32_t within_ms)
     return tcp_liveness_acknowledged_ms(fd) < within_ms ? UINT64_MAX : tcp_liveness_slack_ns(fd);
 }
 
-/* ------------------------------------------------------------------ connecting */
+/* ---- connecting ---- */
 
 static void on_connect(uv_connect_t *request, int status)
 {
@@ -238,13 +241,13 @@ static void on_connect(uv_connect_t *request, int status)
         return;
     }
     l->connected = true;
-    (void)uv_tcp_nodelay(&l->tcp, 1); /* slower without, not wrong */
+    (void)uv_tcp_nodelay(&l->tcp, 1); /* without it only slower */
     uv_os_fd_t fd;
     if (uv_fileno((const uv_handle_t *)&l->tcp, &fd) == 0)
         tcp_liveness_tune(fd);
-    int r = uv_read_start((uv_stream_t *)&l->tcp, on_room, on_read);
+    int r = uv_read_start((uv_stream_t *)&l->tcp, on_client_alloc, on_client_read);
     if (r < 0)
-        lose(l, uv_strerror(r));
+        report_lost(l, uv_strerror(r));
     else
         l->config.on_connected(l->config.data);
 }
@@ -261,27 +264,32 @@ static int start_connecting(struct tcp_client *l, const struct sockaddr *address
     return uv_tcp_connect(&l->connecting, &l->tcp, address, on_connect);
 }
 
-static void try_next(struct tcp_client *l)
+static void try_next_address(struct tcp_client *l)
 {
     const struct resolver_addresses *a = &l->addresses;
 
     if (l->tried == a->n) {
-        lose(l, l->why);
+        report_lost(l, l->why);
         return;
     }
     int r = start_connecting(l, &a->items[(l->config.turn + l->tried++) % a->n].any);
-    if (r < 0)
-        lose_later(l, uv_strerror(r));
+    if (r < 0 &&
+        l->has_tcp) { /* failed at once (ENETUNREACH): the next one follows when the handle has closed */
+        (void)snprintf(l->why, sizeof(l->why), "%s", uv_strerror(r)); /* as above */
+        close_handle((uv_handle_t *)&l->tcp, on_tcp_closed);
+    } else if (r < 0) {
+        report_lost_later(l, uv_strerror(r));
+    }
 }
 
-static void on_found(void *data, const struct resolver_addresses *found)
+static void on_address_found(void *data, const struct resolver_addresses *found)
 {
     struct tcp_client *l = data;
 
     l->addresses = *found;
     resolver_stop(l->resolver);
     l->resolver = NULL;
-    try_next(l);
+    try_next_address(l);
 }
 
 const char *tcp_client_trouble(const struct tcp_client *l)
@@ -289,20 +297,20 @@ const char *tcp_client_trouble(const struct tcp_client *l)
     return l->resolver ? resolver_why(l->resolver) : "";
 }
 
-static int look_up(struct tcp_client *l)
+static int start_resolver(struct tcp_client *l)
 {
     const struct resolver_config config = {.loop = l->config.loop,
                                            .host = l->config.host,
                                            .port = l->config.port,
-                                           .on_found = on_found,
+                                           .on_found = on_address_found,
                                            .data = l};
 
     return resolver_start(&l->resolver, &config);
 }
 
-static void on_begin(uv_timer_t *timer)
+static void on_begin_connecting(uv_timer_t *timer)
 {
-    try_next(timer->data);
+    try_next_address(timer->data);
 }
 
 int tcp_client_dial(struct tcp_client **ret, const struct tcp_client_config *config)
@@ -319,13 +327,13 @@ int tcp_client_dial(struct tcp_client **ret, const struct tcp_client_config *con
     if (config->addresses)
         l->addresses = *config->addresses;
     if (config->addresses || resolver_numeric(config->host, config->port, &l->addresses))
-        (void)uv_timer_start(&l->timer, on_begin, 0, 0); /* fails only without a callback */
+        (void)uv_timer_start(&l->timer, on_begin_connecting, 0, 0); /* fails only without a callback */
     else
-        r = look_up(l);
+        r = start_resolver(l);
     l->config.host = NULL;
     l->config.addresses = NULL;
     if (r < 0) {
-        close_now(l);
+        close_handles(l);
         return r;
     }
     *ret = l;

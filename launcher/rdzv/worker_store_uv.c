@@ -3,45 +3,23 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <netinet/in.h>
-#include <stdbool.h>
 #include <stddef.h>
 #include <string.h>
 #include <sys/socket.h>
 
+#include "launcher/rdzv/listen_uv.h"
 #include "launcher/util/log_os.h"
 #include "base/cleanup.h"
 #include "rendezvous/server_uv.h"
 
-bool is_numeric_address(const char *host)
+static int listen_for_workers(struct server *server, const char *host, uint16_t port, uint16_t *ret_port)
 {
-    struct in6_addr address;
-
-    return inet_pton(AF_INET, host, &address) == 1 || inet_pton(AF_INET6, host, &address) == 1;
+    if (host && strcmp(host, "localhost") == 0)
+        return listen_on_loopback(server, port, ret_port);
+    return server_listen_tcp(server, host && listen_is_numeric(host) ? host : "::", port, ret_port);
 }
 
-static int listen_everywhere(struct server *server, uint16_t port, uint16_t *ret_port)
-{
-    int r = server_listen_tcp(server, "::", port, ret_port);
-
-    return r == -EAFNOSUPPORT ? server_listen_tcp(server, "0.0.0.0", port, ret_port) : r;
-}
-
-static int listen_for(struct server *server, const char *host, uint16_t port, uint16_t *ret_port)
-{
-    if (!host)
-        return listen_everywhere(server, port, ret_port);
-    if (is_numeric_address(host))
-        return server_listen_tcp(server, host, port, ret_port);
-    if (strcmp(host, "localhost") != 0)
-        return listen_everywhere(server, port, ret_port);
-    int r = server_listen_tcp(server, "127.0.0.1", port, ret_port);
-    if (!r)
-        (void)server_listen_tcp(server, "::1", *ret_port,
-                                ret_port); /* where there is no IPv6, nobody asks for it */
-    return r;
-}
-
-static void say_for_store(void *data, const char *line)
+static void log_for_store(void *data, const char *line)
 {
     log_line("worker store: %s", line);
 }
@@ -49,13 +27,13 @@ static void say_for_store(void *data, const char *line)
 int worker_store_open(struct server **ret, uv_loop_t *loop, const char *host, uint16_t port,
                       uint16_t *ret_port)
 {
-    const struct server_config config = {.log = say_for_store};
+    const struct server_config config = {.log = log_for_store};
     struct server *server;
 
     int r = server_create(&server, loop, &config);
     if (r)
         return r;
-    r = listen_for(server, host, port, ret_port);
+    r = listen_for_workers(server, host, port, ret_port);
     if (r) {
         server_stop(server, NULL, NULL);
         return r;
@@ -81,7 +59,7 @@ int worker_store_hold(int *ret_fd, uint16_t *ret_port)
     if (fd < 0 || setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) < 0 ||
         bind(fd, address, size) < 0 || getsockname(fd, address, &size) < 0)
         return -errno;
-    /* The port is at the same place in both. */
+    /* The port is at the same offset in both structures. */
     *ret_port = ntohs(address == (struct sockaddr *)&any ? any.sin6_port : any4.sin_port);
     *ret_fd = fd;
     fd = -1;

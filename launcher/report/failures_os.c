@@ -149,20 +149,6 @@ static void copy_error_file(const struct failures_source *source, const struct s
         log_line("cannot write the error file %s: %s", to, strerror(errno));
 }
 
-static int code_like_a_shell(int exit_code)
-{
-    return exit_code < 0 ? 128 - exit_code : exit_code;
-}
-
-static int worker_code(const struct worker_group *g, const struct report_failure *failures, int root)
-{
-    if (g->cause == GROUP_CAUSE_EXEC)
-        return g->workers[g->cause_worker].status == ENOENT ? 127 : 126;
-    if (g->interrupt)
-        return 128 + g->interrupt;
-    return root < 0 ? 1 : code_like_a_shell(failures[root].exit_code);
-}
-
 /* ENOENT and EACCES of an exec mean the file itself or what its first line names. Malloc'ed; NULL: the file. */
 static char *bad_interpreter(const struct failures_source *source)
 {
@@ -219,7 +205,7 @@ static void tell(const struct failures_source *source, struct report_failure *fa
     size_t n = collect(source, failures, strings);
     int root = report_find_root(failures, n);
     proc_info_host_name(host, sizeof(host));
-    outcome->worker_code = worker_code(g, failures, root);
+    outcome->root_code = root < 0 ? 0 : failures[root].exit_code;
     set_reason(source, root < 0 ? NULL : &failures[root], outcome->reason, sizeof(outcome->reason));
     outcome->has_files = outcome->has_files || job_has_logs(source->job);
     for (size_t i = 0; i < n; i++)

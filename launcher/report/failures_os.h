@@ -26,7 +26,7 @@ struct failures_source {
 
 struct failures_outcome {
     bool has_files;   /* there are error files or logs to keep, of any generation so far */
-    int worker_code;  /* exit code in the style of --exit-code=worker */
+    int root_code;    /* of the worker that failed first in the last report; 0: none */
     char reason[256]; /* of the last report: the first cause in a few words */
 };
 

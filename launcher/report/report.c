@@ -181,7 +181,7 @@ static void add_why_not_replaced(struct strbuf *out, const struct report *r)
     if (!g->config.replace || g->cause != GROUP_CAUSE_WORKER)
         return;
     for (int i = 0; i < g->config.n_workers; i++)
-        if (i != g->cause_worker && !g->workers[i].capable) {
+        if (i != g->cause_worker && !g->workers[i].can_stay) {
             strbuf_add(
                 out,
                 "crun: rank %d has not said that it can go on while another is replaced, as programs on "

@@ -1,7 +1,7 @@
 /*
- * Happy path: /proc/thread-self/children, one read. A kernel built without it makes us look at the parent
- * of every process in /proc instead. Both may miss a child that appears while they look; whoever must not
- * miss one asks again until wait() says that there is none.
+ * Happy path: /proc/thread-self/children, one read. With a kernel that is built without it, the parent of every process
+ * in /proc is read instead. Both may miss a child that appears meanwhile; a caller that must not miss one repeats until
+ * wait() fails with ECHILD.
  */
 
 #include "launcher/supervise/child_processes_os.h"
@@ -19,7 +19,7 @@
 
 #include "base/cleanup.h"
 
-/* What one directory read gives; glibc's readdir() would allocate. */
+/* The record of getdents64(2); glibc's readdir() would allocate. */
 struct entry {
     uint64_t inode;
     int64_t offset;
@@ -65,7 +65,7 @@ static int list_by_parent(pid_t *pids, int n_max)
     }
 }
 
-/* Numbers separated by spaces. A number cut by the end of a block goes on in the next one. */
+/* Numbers separated by spaces. A number at the end of a block may continue in the next one. */
 static int list_by_file(int fd, pid_t *pids, int n_max)
 {
     char block[1024];
@@ -104,13 +104,13 @@ static bool contains(const pid_t *pids, size_t n, pid_t pid)
 
 int child_processes_signal(int signal, const pid_t *except, size_t n_except)
 {
-    pid_t pids[1024] = {0};
+    static pid_t pids[16384]; /* single-threaded, see above */
     int n_signalled = 0;
 
     int n = child_processes_list(pids, (int)(sizeof(pids) / sizeof(pids[0])));
     for (int i = 0; i < n; i++)
         if (!contains(except, n_except, pids[i])) {
-            (void)kill(pids[i], signal); /* ended meanwhile, or setuid: nothing better can be done */
+            (void)kill(pids[i], signal); /* ended meanwhile, or setuid */
             n_signalled++;
         }
     return n < 0 ? n : n_signalled;

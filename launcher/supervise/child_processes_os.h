@@ -1,11 +1,11 @@
 #pragma once
 
 /*
- * The processes whose parent this process is: born here, or adopted because it is a subreaper.
+ * The children of this process: forked by it, or adopted because it is a subreaper.
  *
- * Only they are ever signalled by process id. A child that has ended keeps its id until we wait for it, so
- * between reading the list and sending the signal the id cannot come to mean a stranger - provided that
- * nothing waits in between, which holds for the single-threaded users of this file.
+ * Only they are ever signalled by process id. A child that has ended keeps its id until it is reaped, so between
+ * reading the list and sending the signal the id cannot be given to another process - provided that nothing reaps in
+ * between, which holds for the single-threaded users of this file.
  *
  * No allocation, no libuv: the guardian uses it, and so does crun when the guardian is lost.
  */
@@ -14,9 +14,8 @@
 #include <sys/types.h>
 
 /*
- * Fills pids with up to n_max children, the living and those not waited for. Returns how many; a full array
- * may mean that there are more, which show up once these are gone. Negative errno when the kernel tells
- * neither way (no /proc).
+ * Fills pids with up to n_max children, running or not yet reaped. Returns how many; when the array is full there may be
+ * more, which appear in later lists when these have been reaped. A negative errno without /proc.
  */
 int child_processes_list(pid_t *pids, int n_max);
 

@@ -1,8 +1,8 @@
 /*
- * Happy path: connect, greet, wait for the echo as every agent does, say the hello of an agent that has left,
- * wait until the rendezvous has closed.
+ * Happy path: connect, send the greeting, wait for the echo as every agent does, send the hello of an agent that has
+ * left, wait until the rendezvous has closed the connection.
  *
- * Ways it fails: the network or the rendezvous is gone. Then nobody misses it.
+ * Ways it fails: the network or the rendezvous has failed. Then no node waits for the notice.
  */
 
 #include "launcher/supervise/death_notice_sock.h"
@@ -25,9 +25,9 @@ enum {
     ECHO_SIZE = 4,
 };
 
-/* ---- writing it down ---- */
+/* ---- preparing ---- */
 
-static bool take(struct buf *from, uint8_t *to, size_t room, size_t *ret_size)
+static bool take_bytes(struct buf *from, uint8_t *to, size_t room, size_t *ret_size)
 {
     size_t n = buf_size(from);
 
@@ -38,11 +38,11 @@ static bool take(struct buf *from, uint8_t *to, size_t room, size_t *ret_size)
     return n > 0 && n <= room;
 }
 
-bool death_notice_write(struct death_notice *w, const struct session_hello *hello, const struct sockaddr *to,
-                        socklen_t to_size)
+bool death_notice_prepare(struct death_notice *w, const struct session_hello *hello,
+                          const struct sockaddr *to, socklen_t to_size)
 {
     struct session_hello last = *hello;
-    struct buf greeting = {0}, words = {0};
+    struct buf greeting = {0}, hello_bytes = {0};
 
     *w = (struct death_notice){.to_size = to_size};
     if (to_size > sizeof(w->to))
@@ -58,17 +58,17 @@ bool death_notice_write(struct death_notice *w, const struct session_hello *hell
     };
     session_copy_text(last.report.cause.text, sizeof(last.report.cause.text),
                       "its crun ended without a word, and its workers were killed");
-    bool complete = frame_put_greeting(&greeting, NONCE) == 0 && frame_put_opening(&words) == 0 &&
-                    session_json_put_hello(&words, &last) == 0;
-    bool greets = take(&greeting, w->greeting, sizeof(w->greeting), &w->greeting_size);
-    bool speaks = take(&words, w->words, sizeof(w->words), &w->words_size);
-    return complete && greets && speaks;
+    bool complete = frame_put_greeting(&greeting, NONCE) == 0 && frame_put_opening(&hello_bytes) == 0 &&
+                    session_json_put_hello(&hello_bytes, &last) == 0;
+    bool has_greeting = take_bytes(&greeting, w->greeting, sizeof(w->greeting), &w->greeting_size);
+    bool has_hello = take_bytes(&hello_bytes, w->hello, sizeof(w->hello), &w->hello_size);
+    return complete && has_greeting && has_hello;
 }
 
-/* ---- saying it ---- */
+/* ---- sending ---- */
 
-/* Also connect() ends by then. */
-static void set_patience(int fd)
+/* connect() is limited by the send timeout. */
+static void limit_waiting(int fd)
 {
     const struct timeval patience = {.tv_sec = PATIENCE_S};
     const int yes = 1;
@@ -79,24 +79,24 @@ static void set_patience(int fd)
     (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof(yes)); /* slower without, not wrong */
 }
 
-static bool log_line(int fd, const uint8_t *bytes, size_t n)
+static bool send_all(int fd, const uint8_t *bytes, size_t n)
 {
     return send(fd, bytes, n, MSG_NOSIGNAL) == (ssize_t)n; /* an empty socket has room for it */
 }
 
-void death_notice_say(const struct death_notice *w)
+void death_notice_send(const struct death_notice *w)
 {
     _cleanup_close_ int fd = socket(w->to.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
     uint8_t answer[256];
 
     if (fd < 0)
         return;
-    set_patience(fd);
+    limit_waiting(fd);
     if (connect(fd, (const struct sockaddr *)&w->to, w->to_size) < 0 ||
-        !log_line(fd, w->greeting, w->greeting_size) ||
-        recv(fd, answer, ECHO_SIZE, MSG_WAITALL) != ECHO_SIZE || !log_line(fd, w->words, w->words_size))
+        !send_all(fd, w->greeting, w->greeting_size) ||
+        recv(fd, answer, ECHO_SIZE, MSG_WAITALL) != ECHO_SIZE || !send_all(fd, w->hello, w->hello_size))
         return;
-    /* A socket that is closed with bytes unread is reset, and what was said may go with it. */
+    /* A socket that is closed with bytes unread is reset, and the peer may then lose the hello. */
     while (recv(fd, answer, sizeof(answer), 0) > 0)
         continue;
 }

@@ -1,10 +1,10 @@
 #pragma once
 
 /*
- * The last word of a crun that was killed, said by its guardian: that it is gone, and its workers with it.
- * The rendezvous then need not wait for its silence to last.
+ * The death notice of a crun that was killed, sent by its guardian: crun and its workers have ended. The rendezvous then
+ * need not wait for the node timeout.
  *
- * crun writes it down before it forks the guardian, which neither allocates nor looks anything up.
+ * crun prepares it before it forks the guardian, which neither allocates nor resolves names.
  */
 
 #include <stdbool.h>
@@ -17,13 +17,13 @@ struct session_hello;
 struct death_notice {
     struct sockaddr_storage to;
     socklen_t to_size;
-    uint8_t greeting[64], words[2048];
-    size_t greeting_size, words_size;
+    uint8_t greeting[64], hello[2048]; /* the first and the second part of the conversation */
+    size_t greeting_size, hello_size;
 };
 
-/* Of the agent with this hello, to where it is connected. False: there is none. */
-bool death_notice_write(struct death_notice *w, const struct session_hello *hello, const struct sockaddr *to,
-                        socklen_t to_size);
+/* Prepares the notice of the agent with this hello, for the address that it is connected to. False: it does not fit. */
+bool death_notice_prepare(struct death_notice *w, const struct session_hello *hello,
+                          const struct sockaddr *to, socklen_t to_size);
 
-/* Says it, or gives up after some seconds: silence has told the same by then. */
-void death_notice_say(const struct death_notice *w);
+/* Sends it, or gives up after some seconds: the node timeout has passed by then. */
+void death_notice_send(const struct death_notice *w);

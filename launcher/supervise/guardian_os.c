@@ -1,31 +1,35 @@
 /*
- * Happy path: close what is not ours, start the workers in order, then sleep until the kernel has something:
- * a worker ended (its pidfd), another child ended (SIGCHLD), crun has an order (the link). When the last
- * worker has ended, say how many processes are left; when none is left, say so and end.
+ * Happy path: close the descriptors of crun, start the workers in order, then sleep until the kernel reports an event:
+ * a worker ended (its pidfd), another child ended (SIGCHLD), crun sent an order (the link). When the last worker has
+ * ended, report how many processes are left; when none is left, report that and end.
  *
- * Why pidfds and not wait(-1) alone: epoll hands out descriptors in the order in which they became ready, so
- * when several workers die at once, crun hears of them in the order in which they died.
+ * Why pidfds and not wait(-1) alone: epoll returns descriptors in the order in which they became ready, so when several
+ * workers die at once, their ends are reported in the order in which they died.
  *
- * Killing: a killed process hands its children to us, the nearest subreaper. So SIGKILL to all our children,
- * wait, and again, until the kernel says there are none: process groups, sessions and double forks do not
- * matter. A timeout paces the rounds, because a grandchild that becomes ours while its former parent lives
- * on tells nobody.
+ * Killing: the children of a killed process become children of the guardian, the nearest subreaper. So SIGKILL to all
+ * children, reap, and again, until the kernel reports that there are none: process groups, sessions and double forks do
+ * not matter. A timeout limits the time between rounds, because a process that is adopted while its former parent lives
+ * on causes no event.
  *
- * Replacing: when one worker has failed and the others stay, crun orders a new one in its place. What the old one
- * left in its session is killed; what has left that session cannot be told from what other workers have started,
- * and goes when they go.
+ * Replacing: when one worker has failed and the others stay, crun orders a new one in its place. Processes that the old
+ * one left in its session are killed; processes that have left that session cannot be distinguished from what other
+ * workers have started, and end with those.
  *
- * crun's end: kill everything, and when nothing is left, tell the rendezvous, where there is one.
+ * crun ends: kill every process, and when none is left, send the death notice to the rendezvous, where there is one. If
+ * crun was ended by a signal that it does not handle, it has sent GUARDIAN_RELEASE before: then SIGTERM and the grace
+ * come first.
  *
- * Ways it dies: with an empty house after GUARDIAN_EMPTY, or by SIGKILL. Then its workers get SIGKILL from
- * the kernel (their parent-death signal), the rest falls to crun, which is a subreaper as well. Every other
- * signal is blocked for life: a batch system that signals all processes of a job must not take away the one
- * that cleans up.
+ * Ways it ends: without children after GUARDIAN_EMPTY, or by SIGKILL. Then its workers get SIGKILL from the kernel (their
+ * parent-death signal), and the other processes become children of crun, which is a subreaper as well. Every other
+ * signal is blocked for life: a batch system that signals all processes of a job must not end the one that cleans up.
+ * A signal from a worker is different: it is meant for the launcher, which a worker knows as its parent, so it is
+ * reported to crun.
  */
 
 #include "launcher/supervise/guardian_os.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <string.h>
@@ -43,32 +47,38 @@
 #include "launcher/supervise/death_notice_sock.h"
 #include "launcher/output/logs_os.h"
 #include "launcher/supervise/replacement_os.h"
-#include "launcher/supervise/spawn_os.h"
+#include "launcher/supervise/close_descriptors_os.h"
+#include "launcher/supervise/spawn_worker_os.h"
 #include "base/time.h"
 
 enum {
-    KILL_PACE_MS = 10,
+    KILL_INTERVAL_MS = 10,
     CRUN_END_MS = 500,
-    TOKEN_LINK = -1, /* epoll data: a worker's number, or one of these */
-    TOKEN_CHILD = -2,
+    LISTED_MAX = 16384, /* children looked at in one round: four for each worker that a node can have */
+    TOKEN_LINK = -1,    /* epoll data: the number of a worker, or one of these */
+    TOKEN_SIGNAL = -2,
 };
 
 struct guardian {
     const struct guardian_setup *setup;
     int epoll_fd;
-    int child_fd;  /* signalfd of SIGCHLD */
-    size_t n_live; /* workers not waited for */
+    int signal_fd; /* signalfd of all signals */
+    size_t n_live; /* workers not reaped */
     bool killing;
-    bool orphaned; /* crun is gone */
-    bool told_left;
-    bool helpless; /* something is left that cannot be found */
-    bool sweeping; /* for some worker */
+    bool released;           /* GUARDIAN_RELEASE has come */
+    uint64_t release_end_ns; /* SIGKILL then */
+    bool is_orphan;          /* crun has ended */
+    bool has_reported_orphans;
+    bool cannot_list; /* processes may be left that cannot be found */
+    bool sweeping;    /* for some worker */
 };
 
-static void report(struct guardian *g, struct guardian_report r)
+static pid_t listed[LISTED_MAX];
+
+static void report_to_crun(struct guardian *g, struct guardian_report r)
 {
     r.time_ns = now_ns();
-    /* Fails only when crun is gone, and then the link's end is what we act on. */
+    /* Fails only when crun has ended, which the end of the link shows as well. */
     (void)send(g->setup->link, &r, sizeof(r), MSG_NOSIGNAL);
 }
 
@@ -77,21 +87,21 @@ static int64_t microseconds(struct timeval t)
     return (int64_t)t.tv_sec * 1000000 + t.tv_usec;
 }
 
-/* ------------------------------------------------------------------ start */
+/* ---- start ---- */
 
-/* Closes every descriptor above 2 that is not in keep[]: listening sockets of crun above all, which must
- * not stay open here when crun closes them. */
-static void close_others(const struct guardian_setup *s)
+/* Closes every descriptor above 2 that is not in keep[]: above all listening sockets of crun, as their ports must be free
+ * when crun closes them, and crun's end of the link, as the guardian waits for its end. */
+static int close_others(const struct guardian_setup *s)
 {
-    unsigned from = 3;
+    int from = 3;
 
     for (size_t i = 0; i < s->n_keep; i++) {
-        unsigned kept = (unsigned)s->keep[i];
-        if (kept > from)
-            (void)syscall(SYS_close_range, from, kept - 1, 0u); /* an old kernel leaves them open */
-        from = kept + 1;
+        int r = close_descriptors(from, s->keep[i] - 1);
+        if (r)
+            return r;
+        from = s->keep[i] + 1;
     }
-    (void)syscall(SYS_close_range, from, ~0u, 0u);
+    return close_descriptors(from, INT_MAX);
 }
 
 static void close_kept(const struct guardian_setup *s)
@@ -101,15 +111,21 @@ static void close_kept(const struct guardian_setup *s)
             (void)close(s->keep[i]);
 }
 
-static void block_signals(void)
+/* Also takes back crun's signal handlers: workers unblock signals before they execute their program. */
+static void block_all_signals(void)
 {
+    const struct sigaction fresh = {.sa_handler = SIG_DFL};
+    struct sigaction was;
     sigset_t all;
 
     (void)sigfillset(&all); /* cannot fail */
     (void)sigprocmask(SIG_SETMASK, &all, NULL);
+    for (int s = 1; s <= SIGRTMAX; s++)
+        if (sigaction(s, NULL, &was) == 0 && was.sa_handler != SIG_IGN && was.sa_handler != SIG_DFL)
+            (void)sigaction(s, &fresh, NULL); /* as could be read, it can be set */
 }
 
-static int watch(struct guardian *g, int fd, int token)
+static int watch_descriptor(struct guardian *g, int fd, int token)
 {
     struct epoll_event event = {.events = EPOLLIN, .data.fd = token};
 
@@ -118,14 +134,13 @@ static int watch(struct guardian *g, int fd, int token)
 
 static bool open_watches(struct guardian *g)
 {
-    sigset_t child;
+    sigset_t all;
 
-    (void)sigemptyset(&child); /* cannot fail, nor can the next */
-    (void)sigaddset(&child, SIGCHLD);
+    (void)sigfillset(&all); /* cannot fail */
     g->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
-    g->child_fd = signalfd(-1, &child, SFD_CLOEXEC | SFD_NONBLOCK);
-    return g->epoll_fd >= 0 && g->child_fd >= 0 && watch(g, g->setup->link, TOKEN_LINK) == 0 &&
-           watch(g, g->child_fd, TOKEN_CHILD) == 0;
+    g->signal_fd = signalfd(-1, &all, SFD_CLOEXEC | SFD_NONBLOCK);
+    return g->epoll_fd >= 0 && g->signal_fd >= 0 && watch_descriptor(g, g->setup->link, TOKEN_LINK) == 0 &&
+           watch_descriptor(g, g->signal_fd, TOKEN_SIGNAL) == 0;
 }
 
 /* Without a pidfd (an old kernel, no descriptor left) the worker is found by SIGCHLD like any other child. */
@@ -134,35 +149,36 @@ static void watch_worker(struct guardian *g, size_t i)
     struct guardian_worker *w = &g->setup->state[i];
 
     w->pidfd = (int)syscall(SYS_pidfd_open, w->pid, 0u);
-    if (w->pidfd >= 0 && watch(g, w->pidfd, (int)i) < 0) {
+    if (w->pidfd >= 0 && watch_descriptor(g, w->pidfd, (int)i) < 0) {
         (void)close(w->pidfd);
         w->pidfd = -1;
     }
 }
 
-static bool start_worker(struct guardian *g, size_t i, const struct spawn_worker *worker)
+static bool start_guarded_worker(struct guardian *g, size_t i, const struct spawn_worker *worker)
 {
     struct guardian_worker *w = &g->setup->state[i];
 
     int r = spawn_worker(worker, &w->pid);
     if (r) {
-        report(g, (struct guardian_report){.kind = GUARDIAN_EXEC_FAILED, .worker = (int)i, .value = -r});
+        report_to_crun(g,
+                       (struct guardian_report){.kind = GUARDIAN_EXEC_FAILED, .worker = (int)i, .value = -r});
         return false;
     }
     g->n_live++;
     watch_worker(g, i);
-    report(g, (struct guardian_report){.kind = GUARDIAN_STARTED, .worker = (int)i, .pid = w->pid});
+    report_to_crun(g, (struct guardian_report){.kind = GUARDIAN_STARTED, .worker = (int)i, .pid = w->pid});
     return true;
 }
 
 static void start_workers(struct guardian *g)
 {
     for (size_t i = 0; i < g->setup->n_workers; i++)
-        if (!start_worker(g, i, &g->setup->workers[i]))
+        if (!start_guarded_worker(g, i, &g->setup->workers[i]))
             return;
 }
 
-/* ------------------------------------------------------------------ ends of children */
+/* ---- ends of children ---- */
 
 static struct guardian_worker *find_worker(struct guardian *g, pid_t pid)
 {
@@ -172,8 +188,8 @@ static struct guardian_worker *find_worker(struct guardian *g, pid_t pid)
     return NULL;
 }
 
-/* Waits for one child that has ended and, if it was a worker, tells. */
-static void reap(struct guardian *g, pid_t pid)
+/* Reaps one child that has ended and, if it was a worker, reports that. */
+static void reap_child(struct guardian *g, pid_t pid)
 {
     struct guardian_worker *w = find_worker(g, pid);
     struct rusage usage;
@@ -186,19 +202,19 @@ static void reap(struct guardian *g, pid_t pid)
         (void)close(w->pidfd); /* leaves the epoll set by this */
     *w = (struct guardian_worker){.pidfd = -1, .ended = pid};
     g->n_live--;
-    report(g, (struct guardian_report){.kind = GUARDIAN_EXITED,
-                                       .worker = (int)(w - g->setup->state),
-                                       .pid = pid,
-                                       .value = status,
-                                       .unasked = !asked,
-                                       .max_rss_kib = usage.ru_maxrss,
-                                       .user_us = microseconds(usage.ru_utime),
-                                       .system_us = microseconds(usage.ru_stime)});
+    report_to_crun(g, (struct guardian_report){.kind = GUARDIAN_EXITED,
+                                               .worker = (int)(w - g->setup->state),
+                                               .pid = pid,
+                                               .value = status,
+                                               .unasked = !asked,
+                                               .max_rss_kib = usage.ru_maxrss,
+                                               .user_us = microseconds(usage.ru_utime),
+                                               .system_us = microseconds(usage.ru_stime)});
 }
 
 /*
- * Waits for all ended children but workers that epoll will name in their turn. Such a worker hides those
- * behind it in the kernel's list; as its pidfd is readable, we are back here at once.
+ * Reaps all ended children but workers that epoll will return in their turn. Such a worker hides those
+ * behind it in the kernel's list; as its pidfd is readable, the next round comes at once.
  * False when there is no child at all.
  */
 static bool reap_others(struct guardian *g)
@@ -213,11 +229,11 @@ static bool reap_others(struct guardian *g)
         struct guardian_worker *w = find_worker(g, info.si_pid);
         if (w && w->pidfd >= 0)
             return true;
-        reap(g, info.si_pid);
+        reap_child(g, info.si_pid);
     }
 }
 
-/* ------------------------------------------------------------------ orders */
+/* ---- orders ---- */
 
 static bool has_ended(pid_t pid)
 {
@@ -226,14 +242,14 @@ static bool has_ended(pid_t pid)
     return waitid(P_PID, (id_t)pid, &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid == pid;
 }
 
-/* Signals the worker's group, which is named by the worker and cannot be another's before we wait for it. One that has
- * ended already, and is not waited for yet, was not asked to. */
+/* Signals the worker's process group; its number cannot be reused before the worker is reaped. A worker that has ended
+ * already, and is not reaped yet, ended before the signal. */
 static void signal_worker(struct guardian_worker *w, int signal)
 {
     if (w->pid <= 0)
         return;
     w->asked = w->asked || !has_ended(w->pid);
-    (void)kill(-w->pid, signal); /* ESRCH: between its end and our wait */
+    (void)kill(-w->pid, signal); /* ESRCH: it has ended and is not reaped yet */
 }
 
 static void signal_groups(struct guardian *g, int signal)
@@ -242,15 +258,31 @@ static void signal_groups(struct guardian *g, int signal)
         signal_worker(&g->setup->state[i], signal);
 }
 
-/* Signals what our workers left behind and became ours. */
-static void signal_left(struct guardian *g, int signal)
+/* The worker process alone: its helpers (loaders, shells) may not expect this signal, and its default action ends
+ * them. It is no request to end, so `asked` stays. */
+static void pass_signal(struct guardian *g, int signal)
 {
-    pid_t pids[1024];
+    for (size_t i = 0; i < g->setup->n_workers; i++)
+        if (g->setup->state[i].pid > 0)
+            (void)kill(g->setup->state[i].pid, signal); /* as above */
+}
 
-    int n = child_processes_list(pids, (int)(sizeof(pids) / sizeof(pids[0])));
+/* Fills `listed`. Returns how many; none without /proc. */
+static int list_children(void)
+{
+    int n = child_processes_list(listed, LISTED_MAX);
+
+    return n < 0 ? 0 : n;
+}
+
+/* Signals the orphans, which became children of the guardian. */
+static void signal_orphans(struct guardian *g, int signal)
+{
+    int n = list_children();
+
     for (int i = 0; i < n; i++)
-        if (!find_worker(g, pids[i]))
-            (void)kill(pids[i], signal);
+        if (!find_worker(g, listed[i]))
+            (void)kill(listed[i], signal); /* ended meanwhile, or setuid */
 }
 
 static bool is_stopped(pid_t pid)
@@ -260,16 +292,22 @@ static bool is_stopped(pid_t pid)
     return waitid(P_PID, (id_t)pid, &info, WSTOPPED | WNOHANG | WNOWAIT) == 0 && info.si_pid == pid;
 }
 
-/* One that somebody has stopped would learn of its signal only by SIGKILL. The others get no SIGCONT: it would take
- * back the stop by which a debugger, or LeakSanitizer at a program's end, is just attaching. */
-static void wake_stopped(struct guardian *g)
+/* A SIGSTOPped process acts on SIGTERM only after SIGCONT, so stopped children are continued. Others get no SIGCONT: it
+ * would undo the stop by which a debugger, or LeakSanitizer at a program's end, is just attaching. */
+static void continue_stopped(struct guardian *g)
 {
-    pid_t pids[1024];
+    int n = list_children();
 
-    int n = child_processes_list(pids, (int)(sizeof(pids) / sizeof(pids[0])));
     for (int i = 0; i < n; i++)
-        if (is_stopped(pids[i]))
-            (void)kill(find_worker(g, pids[i]) ? -pids[i] : pids[i], SIGCONT);
+        if (is_stopped(listed[i]))
+            (void)kill(find_worker(g, listed[i]) ? -listed[i] : listed[i], SIGCONT);
+}
+
+static void request_end(struct guardian *g, int signal)
+{
+    signal_groups(g, signal);
+    signal_orphans(g, signal);
+    continue_stopped(g);
 }
 
 static struct guardian_worker *find_session(struct guardian *g, pid_t session)
@@ -281,19 +319,18 @@ static struct guardian_worker *find_session(struct guardian *g, pid_t session)
 }
 
 /*
- * Kills our children in sessions of workers that were replaced. A number names the same session for as long
- * as anybody is in it, and our children keep theirs until we wait for them. What those had started becomes
- * ours by that, and its turn comes when their end wakes us: until a look finds nobody.
+ * Kills children in the sessions of workers that were replaced. A number names the same session as long as any process
+ * is in it, and children keep theirs until they are reaped. The processes that those had started are adopted by that,
+ * and their turn comes with the event of their end: until a round finds none.
  */
 static void sweep_sessions(struct guardian *g)
 {
-    pid_t pids[1024];
     bool any = false;
+    int n = list_children();
 
-    int n = child_processes_list(pids, (int)(sizeof(pids) / sizeof(pids[0])));
     for (int i = 0; i < n; i++)
-        if (!find_worker(g, pids[i]) && find_session(g, getsid(pids[i]))) {
-            (void)kill(pids[i], SIGKILL);
+        if (!find_worker(g, listed[i]) && find_session(g, getsid(listed[i]))) {
+            (void)kill(listed[i], SIGKILL);
             any = true;
         }
     if (any)
@@ -309,17 +346,25 @@ static void start_replacement(struct guardian *g, const struct guardian_order *o
     struct guardian_worker *w = &g->setup->state[order->worker];
 
     if (g->killing || w->pid > 0)
-        return; /* too late; the end of everything is told in any case */
+        return; /* too late; GUARDIAN_EMPTY follows in any case */
     w->sweep = w->ended > 0;
     g->sweeping = g->sweeping || w->sweep;
     if (order->error)
-        report(g, (struct guardian_report){
-                      .kind = GUARDIAN_EXEC_FAILED, .worker = order->worker, .value = order->error});
+        report_to_crun(g, (struct guardian_report){
+                              .kind = GUARDIAN_EXEC_FAILED, .worker = order->worker, .value = order->error});
     else
-        (void)start_worker(g, (size_t)order->worker, &r->worker);
+        (void)start_guarded_worker(g, (size_t)order->worker, &r->worker);
 }
 
-static void obey_order(struct guardian *g, const struct guardian_order *order, const struct replacement *r)
+static void begin_release(struct guardian *g)
+{
+    g->released = true;
+    g->release_end_ns = now_ns() + g->setup->grace_ms * UINT64_C(1000000);
+    request_end(g, SIGTERM);
+}
+
+static void carry_out_order(struct guardian *g, const struct guardian_order *order,
+                            const struct replacement *r)
 {
     switch (order->kind) {
     case GUARDIAN_KILL:
@@ -331,15 +376,19 @@ static void obey_order(struct guardian *g, const struct guardian_order *order, c
     case GUARDIAN_START:
         start_replacement(g, order, r);
         break;
+    case GUARDIAN_PASS_SIGNAL:
+        pass_signal(g, order->signal);
+        break;
+    case GUARDIAN_RELEASE:
+        begin_release(g);
+        break;
     default:
-        signal_groups(g, order->signal);
-        signal_left(g, order->signal);
-        wake_stopped(g);
+        request_end(g, order->signal);
         break;
     }
 }
 
-static void obey(struct guardian *g)
+static void read_order(struct guardian *g)
 {
     struct guardian_order order;
     struct replacement replacement;
@@ -347,65 +396,98 @@ static void obey(struct guardian *g)
     ssize_t n = replacement_receive(g->setup->link, &order, &replacement);
     if (n < 0 && (errno == EAGAIN || errno == EINTR))
         return;
-    if (n <= 0) { /* crun is gone; a closed link would wake us for ever */
-        g->killing = true;
-        g->orphaned = n == 0 || errno == ECONNRESET;
+    if (n <= 0) { /* crun has ended; a closed link would stay readable */
+        g->killing = !g->released;
+        g->is_orphan = n == 0 || errno == ECONNRESET;
         (void)epoll_ctl(g->epoll_fd, EPOLL_CTL_DEL, g->setup->link, NULL);
         return;
     }
-    obey_order(g, &order, &replacement);
+    carry_out_order(g, &order, &replacement);
     replacement_finish(&replacement);
 }
 
-/* ------------------------------------------------------------------ life */
+/* ---- signals to the guardian ---- */
 
-static void drain_child_signals(struct guardian *g)
+/* The worker that a process belongs to: itself, or the leader of its session. */
+static struct guardian_worker *find_worker_of(struct guardian *g, pid_t pid)
+{
+    struct guardian_worker *w = pid > 0 ? find_worker(g, pid) : NULL;
+    pid_t session = w || pid <= 0 ? -1 : getsid(pid);
+
+    return w || session <= 0 ? w : find_worker(g, session);
+}
+
+/* SIGCHLD only wakes the guardian. */
+static void read_signals(struct guardian *g)
 {
     struct signalfd_siginfo info;
 
-    while (read(g->child_fd, &info, sizeof(info)) > 0)
-        continue;
+    while (read(g->signal_fd, &info, sizeof(info)) == sizeof(info)) {
+        if (info.ssi_signo == SIGCHLD || info.ssi_signo == SIGCONT)
+            continue;
+        struct guardian_worker *w = find_worker_of(g, (pid_t)info.ssi_pid);
+        if (w)
+            report_to_crun(g, (struct guardian_report){.kind = GUARDIAN_SIGNALLED,
+                                                       .worker = (int)(w - g->setup->state),
+                                                       .pid = (int)info.ssi_pid,
+                                                       .value = (int)info.ssi_signo});
+    }
 }
 
-static void wait_for_something(struct guardian *g)
+/* ---- life ---- */
+
+static int wait_limit_ms(const struct guardian *g)
+{
+    if (g->killing)
+        return KILL_INTERVAL_MS;
+    if (!g->released)
+        return -1;
+    uint64_t now = now_ns();
+    return now >= g->release_end_ns ? 0 : (int)((g->release_end_ns - now) / 1000000 + 1);
+}
+
+static void wait_for_events(struct guardian *g)
 {
     struct epoll_event events[64];
 
-    int n = epoll_wait(g->epoll_fd, events, (int)(sizeof(events) / sizeof(events[0])),
-                       g->killing ? KILL_PACE_MS : -1);
+    int n = epoll_wait(g->epoll_fd, events, (int)(sizeof(events) / sizeof(events[0])), wait_limit_ms(g));
     for (int i = 0; i < n; i++) {
         int token = events[i].data.fd;
 
         if (token == TOKEN_LINK)
-            obey(g);
-        else if (token == TOKEN_CHILD)
-            drain_child_signals(g);
+            read_order(g);
+        else if (token == TOKEN_SIGNAL)
+            read_signals(g);
         else if (g->setup->state[token].pid > 0)
-            reap(g, g->setup->state[token].pid);
+            reap_child(g, g->setup->state[token].pid);
     }
 }
 
-static void kill_everything(struct guardian *g)
+/* The workers had their grace, or have used it: the orphans that SIGTERM did not end are killed. */
+static void end_release(struct guardian *g)
+{
+    if (g->released && (g->n_live == 0 || now_ns() >= g->release_end_ns))
+        g->killing = true;
+}
+
+static void kill_children(struct guardian *g)
 {
     signal_groups(g, SIGKILL);
-    /* How many there were shows in the next wait. Without /proc nobody can tell who they are: once the workers
-     * have ended, there is nothing left that we could do. */
+    /* Whether any are left shows in the next wait. Without /proc they cannot be listed: once the workers have ended,
+     * there is nothing left that the guardian could do. */
     if (child_processes_signal(SIGKILL, NULL, 0) < 0 && g->n_live == 0)
-        g->helpless = true;
+        g->cannot_list = true;
 }
 
-static void tell_left(struct guardian *g)
+static void report_orphans(struct guardian *g)
 {
-    pid_t pids[1024];
-
-    g->told_left = true;
-    int n = child_processes_list(pids, (int)(sizeof(pids) / sizeof(pids[0])));
-    report(g, (struct guardian_report){.kind = GUARDIAN_LEFT, .value = n < 0 ? 0 : n});
+    g->has_reported_orphans = true;
+    report_to_crun(g, (struct guardian_report){.kind = GUARDIAN_ORPHANS, .value = list_children()});
 }
 
-/* Not only its end of the link. A process that ends closes its files a moment before its children get another
+/* The end of the link is not enough: a process that ends closes its files a moment before its children get another
  * parent. */
-static bool is_dead(pid_t crun)
+static bool has_crun_ended(pid_t crun)
 {
     const struct timespec pause = {.tv_nsec = 1000000};
 
@@ -418,31 +500,36 @@ _Noreturn void guardian_run(const struct guardian_setup *setup)
 {
     struct guardian g = {.setup = setup};
 
-    block_signals();
-    (void)setsid(); /* out of reach of the terminal; cannot fail in a fresh child */
+    block_all_signals();
+    (void)setsid(); /* a session without the terminal; cannot fail in a fresh child */
     (void)prctl(PR_SET_NAME, "crun-guardian");
-    (void)prctl(PR_SET_PDEATHSIG, SIGCONT); /* should somebody have stopped us, crun's end wakes us up */
-    close_others(setup);
-    if (prctl(PR_SET_CHILD_SUBREAPER, 1) < 0 || !open_watches(&g)) {
-        report(&g, (struct guardian_report){.kind = GUARDIAN_EXEC_FAILED, .value = errno});
+    (void)prctl(PR_SET_PDEATHSIG, SIGCONT); /* a stopped guardian is continued by the end of crun */
+    int r = close_others(setup);
+    if (!r && prctl(PR_SET_CHILD_SUBREAPER, 1) < 0)
+        r = -errno;
+    if (!r && !open_watches(&g))
+        r = -errno;
+    if (r) {
+        report_to_crun(&g, (struct guardian_report){.kind = GUARDIAN_EXEC_FAILED, .value = -r});
         _exit(1);
     }
     start_workers(&g);
     close_kept(setup);
 
-    while (reap_others(&g) && !g.helpless) {
-        if (g.n_live == 0 && !g.told_left)
-            tell_left(&g);
+    while (reap_others(&g) && !g.cannot_list) {
+        if (g.n_live == 0 && !g.has_reported_orphans)
+            report_orphans(&g);
+        end_release(&g);
         if (g.killing)
-            kill_everything(&g);
+            kill_children(&g);
         else if (g.sweeping)
             sweep_sessions(&g);
-        wait_for_something(&g);
+        wait_for_events(&g);
     }
-    report(&g, (struct guardian_report){.kind = GUARDIAN_EMPTY});
-    if (g.orphaned && !g.helpless && is_dead(setup->crun)) {
+    report_to_crun(&g, (struct guardian_report){.kind = GUARDIAN_EMPTY});
+    if (g.is_orphan && !g.cannot_list && has_crun_ended(setup->crun)) {
         if (setup->death_notice)
-            death_notice_say(setup->death_notice);
+            death_notice_send(setup->death_notice);
         if (setup->logs)
             logs_remove_empty(setup->logs);
     }

@@ -2,10 +2,12 @@
 
 /*
  * The guardian: a small process between crun and the workers of a generation, their parent and the subreaper of
- * everything they start. It stays with those that are taken to the next generation. It exists so that nothing of a job outlives crun, however crun ends.
+ * every process that they start ("shepherd" or "slurmstepd" elsewhere). It stays with the survivors when a failed
+ * worker is replaced. It exists so that no process of a job outlives crun, however crun ends.
  *
- * crun speaks with it over a SOCK_SEQPACKET socket: orders one way, reports the other. It decides nothing;
- * it starts, signals, waits and tells. When the socket ends (crun is gone), it kills all it has and says crun's last word.
+ * crun and the guardian are connected by a SOCK_SEQPACKET socket, the link: orders one way, reports the other. The
+ * guardian decides nothing; it starts, signals, reaps and reports. When the link ends (crun has ended), it kills all its
+ * children and sends crun's death notice.
  */
 
 #include <stdbool.h>
@@ -18,27 +20,31 @@ struct logs;
 struct spawn_worker;
 
 enum guardian_order_kind {
-    GUARDIAN_SIGNAL = 1,  /* to the process group of every worker, and to whatever was left behind */
-    GUARDIAN_KILL,        /* SIGKILL to everything, again and again until nothing is left */
+    GUARDIAN_SIGNAL = 1,  /* to the process group of every worker, and to every orphan */
+    GUARDIAN_PASS_SIGNAL, /* to every worker process alone; it does not count as a request to end */
+    GUARDIAN_KILL,        /* SIGKILL to every process, again and again until none is left */
     GUARDIAN_KILL_WORKER, /* SIGKILL to that worker's process group */
-    GUARDIAN_START, /* worker, which has ended: start a new one in its place (replacement_os.h); what the one
-                            before left in its session is killed */
+    GUARDIAN_START, /* start a new process for `worker`, which has ended (replacement_os.h); what the old one
+                             left in its session is killed */
+    GUARDIAN_RELEASE, /* crun is being ended by a signal: when the link ends, SIGTERM and the grace come before
+                             SIGKILL, so that workers can save their state */
 };
 
 struct guardian_order {
     uint32_t kind;
     int32_t signal;
     int32_t worker;
-    uint32_t descriptors; /* GUARDIAN_START: which came with it */
-    int32_t error;        /* the receiver's: errno, what came is not all there */
+    uint32_t descriptors; /* GUARDIAN_START: bit i: the i-th descriptor is attached */
+    int32_t error;        /* set by the receiver: errno when not all of it arrived */
 };
 
 enum guardian_report_kind {
     GUARDIAN_STARTED = 1, /* worker: has executed its program, as pid */
     GUARDIAN_EXEC_FAILED, /* worker: could not; value: errno. No further worker is started */
     GUARDIAN_EXITED,      /* worker: ended; value: its wait status. In the kernel's order */
-    GUARDIAN_LEFT,        /* all workers have ended; value: processes they left behind */
-    GUARDIAN_EMPTY,       /* nothing is left; the guardian ends */
+    GUARDIAN_ORPHANS,     /* all workers have ended; value: processes they left behind */
+    GUARDIAN_EMPTY,       /* no process is left; the guardian ends */
+    GUARDIAN_SIGNALLED, /* worker: it, or a process of its session (pid), sent signal `value` to its parent */
 };
 
 struct guardian_report {
@@ -51,9 +57,9 @@ struct guardian_report {
     int64_t max_rss_kib, user_us, system_us;
 };
 
-/* What the guardian keeps of a worker; allocated by crun, as the guardian itself allocates nothing. */
+/* What the guardian knows of a worker; allocated by crun, as the guardian itself allocates nothing. */
 struct guardian_worker {
-    pid_t pid;   /* 0: not started, or waited for */
+    pid_t pid;   /* 0: not started, or reaped */
     int pidfd;   /* -1: none, or the kernel has none */
     bool asked;  /* the guardian has sent it a signal */
     pid_t ended; /* the one before, and its session; 0: none */
@@ -65,13 +71,14 @@ struct guardian_setup {
     struct guardian_worker *state;
     size_t n_workers;
     int link;
-    int *keep; /* descriptors the workers need, ascending; all others above 2 but link are closed */
+    int *keep; /* descriptors that the workers need, and the link, ascending; all others above 2 are closed */
     size_t n_keep;
     pid_t crun;
-    /* For when crun ends before us: */
-    const struct death_notice *death_notice; /* NULL: nobody is to be told */
-    const struct logs *logs;                 /* what crun would have removed; NULL: nothing */
+    /* For the case that crun ends first: */
+    uint32_t grace_ms;                       /* after GUARDIAN_RELEASE, between SIGTERM and SIGKILL */
+    const struct death_notice *death_notice; /* NULL: there is no rendezvous */
+    const struct logs *logs;                 /* folders that crun would have removed; NULL: none */
 };
 
-/* The guardian's life, in the forked process. Ends in _exit(). */
+/* The main function of the guardian, in the forked process. Ends in _exit(). */
 _Noreturn void guardian_run(const struct guardian_setup *setup);

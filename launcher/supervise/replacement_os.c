@@ -1,10 +1,13 @@
 /*
- * The memory file: a head, then pointers with room for those that end each list, then the texts one behind
- * the other with their NULs: the file, the arguments, the environment. The guardian maps it for itself and
- * sets the pointers there.
+ * The memory file: a head, then an array of pointers with room for the NULLs that end both lists, then the strings
+ * with their NULs: the file, the arguments, the environment. The guardian maps it privately and sets the pointers in
+ * its copy.
  *
- * Both sides are one program, forked one from the other: this is no format for anybody else, and what comes
- * over the link is believed.
+ * Both sides are one program, forked one from the other: no other program reads this format, and the guardian does not
+ * validate it.
+ *
+ * Ways it fails: no memory for the file, and no free descriptor in the guardian: the kernel then delivers the record with
+ * fewer descriptors. Both are reported as a failed start.
  */
 
 #include "launcher/supervise/replacement_os.h"
@@ -28,11 +31,11 @@ struct head {
     struct numa_cpus cpus;
 };
 
-enum { N_FDS = 6, N_SENT_MAX = N_FDS + 1 }; /* the memory file first */
+enum { N_FDS = 6, N_SENT_MAX = N_FDS + 1 }; /* the memory file comes first */
 
-/* ------------------------------------------------------------------ texts */
+/* ---- texts ---- */
 
-static size_t count(char *const *list, size_t *n_bytes)
+static size_t count_strings(char *const *list, size_t *n_bytes)
 {
     size_t n = 0;
 
@@ -41,7 +44,7 @@ static size_t count(char *const *list, size_t *n_bytes)
     return n;
 }
 
-static char *put(char *to, const char *text)
+static char *append_string(char *to, const char *text)
 {
     size_t n = strlen(text) + 1;
 
@@ -54,18 +57,18 @@ static void write_texts(uint8_t *map, const struct head *head, const struct spaw
     char *to = (char *)map + sizeof(*head) + (head->n_arguments + head->n_variables + 2) * sizeof(char *);
 
     memcpy(map, head, sizeof(*head));
-    to = put(to, w->file);
+    to = append_string(to, w->file);
     for (size_t i = 0; i < head->n_arguments; i++)
-        to = put(to, w->argv[i]);
+        to = append_string(to, w->argv[i]);
     for (size_t i = 0; i < head->n_variables; i++)
-        to = put(to, w->environment[i]);
+        to = append_string(to, w->environment[i]);
 }
 
 static int make_texts(const struct spawn_worker *w, int *ret_fd)
 {
     size_t n_bytes = strlen(w->file) + 1;
-    struct head head = {.n_arguments = count(w->argv, &n_bytes),
-                        .n_variables = count(w->environment, &n_bytes),
+    struct head head = {.n_arguments = count_strings(w->argv, &n_bytes),
+                        .n_variables = count_strings(w->environment, &n_bytes),
                         .is_bound = w->cpus != NULL};
     size_t size = sizeof(head) + (head.n_arguments + head.n_variables + 2) * sizeof(char *) + n_bytes;
     _cleanup_close_ int fd = memfd_create("crun-worker", MFD_CLOEXEC);
@@ -79,7 +82,7 @@ static int make_texts(const struct spawn_worker *w, int *ret_fd)
     if (map == MAP_FAILED)
         return -errno;
     write_texts(map, &head, w);
-    (void)munmap(map, size); /* our own mapping: cannot fail */
+    (void)munmap(map, size); /* cannot fail for a mapping made above */
     *ret_fd = steal_fd(&fd);
     return 0;
 }
@@ -118,9 +121,9 @@ static int map_texts(int fd, struct replacement *r)
     return 0;
 }
 
-/* ------------------------------------------------------------------ descriptors */
+/* ---- descriptors ---- */
 
-/* Their places, in one order for both sides. */
+/* The members that hold descriptors, in the order that both sides use. */
 static void list_descriptors(struct spawn_worker *w, int *places[N_FDS])
 {
     places[0] = &w->stdio[0];
@@ -175,6 +178,8 @@ static void take_descriptors(const struct guardian_order *order, const int *fds,
     for (int i = 0; i < N_FDS; i++)
         if ((order->descriptors >> i & 1) && next < n)
             *places[i] = fds[next++];
+    while (next < n) /* more than were named: never sent */
+        (void)close(fds[next++]);
 }
 
 ssize_t replacement_receive(int link, struct guardian_order *order, struct replacement *ret)
@@ -197,11 +202,15 @@ ssize_t replacement_receive(int link, struct guardian_order *order, struct repla
         n = (int)((c->cmsg_len - CMSG_LEN(0)) / sizeof(int));
         memcpy(fds, CMSG_DATA(c), (size_t)n * sizeof(int));
     }
-    int r = n > 0 ? map_texts(fds[0], ret) : -EMFILE; /* the kernel leaves out what there is no number for */
-    if (n > 0)
+    int n_named = 1 + __builtin_popcount(order->descriptors);
+    int r = n > 0 ? map_texts(fds[0], ret) : -EMFILE;
+    if (!r && n < n_named)
+        r = -EMFILE; /* the kernel leaves out descriptors for which there is no free number */
+    if (n > 0) {
         (void)close(fds[0]); /* mapped */
-    take_descriptors(order, fds + 1, n - 1, ret);
-    order->error = r ? -r : 0;
+        take_descriptors(order, fds + 1, n - 1, ret);
+    }
+    order->error = -r;
     return got;
 }
 
@@ -212,7 +221,7 @@ void replacement_finish(struct replacement *r)
     list_descriptors(&r->worker, places);
     for (int i = 0; i < N_FDS; i++)
         if (*places[i] >= 0)
-            (void)close(*places[i]); /* the worker has its own */
+            (void)close(*places[i]); /* the worker has a copy */
     if (r->texts)
-        (void)munmap(r->texts, r->texts_size); /* our own mapping: cannot fail */
+        (void)munmap(r->texts, r->texts_size); /* as above */
 }

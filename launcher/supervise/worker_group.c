@@ -7,19 +7,55 @@
 #include <string.h>
 #include <sys/wait.h>
 
-/* What workers leave behind gets this long between SIGTERM and SIGKILL. */
+#include "base/err.h"
+
+/* Orphans get this long between SIGTERM and SIGKILL. */
 #define SWEEP_GRACE_NS UINT64_C(1000000000)
 /* SIGKILL that has no effect for this long will have none: the process is stuck in the kernel. */
 #define KILL_PATIENCE_NS UINT64_C(5000000000)
-/* Workers that fail because of one thing do so at nearly the same time: one generation for all of them. */
+/* Workers with the same cause of failure fail at nearly the same time: one restart for all of them. */
 #define COLLECT_NS UINT64_C(2000000)
+/* Signals to stop within this time of the first one are one request: systemd sends SIGTERM and SIGHUP together,
+ * wrappers turn a SIGINT into a SIGTERM, a terminal and a batch system may both signal. */
+#define SAME_REQUEST_NS UINT64_C(1000000000)
+/* A generation that lives shorter than this before it fails is a short one. */
+#define SHORT_LIFE_NS UINT64_C(10000000000)
+#define PAUSE_FIRST_NS UINT64_C(1000000000)
+
+/* ---- exit codes ---- */
 
 int group_worker_code(const struct group_worker *worker)
 {
     if (worker->state == GROUP_WORKER_EXEC_FAILED)
-        return 127;
+        return worker->status == ENOENT ? 127 : 126;
     return WIFSIGNALED(worker->status) ? -WTERMSIG(worker->status) : WEXITSTATUS(worker->status);
 }
+
+bool group_exec_is_final(int error)
+{
+    static const int final[] = {ENOENT, EACCES, EPERM,        ENOEXEC, EISDIR, ENOTDIR,
+                                ELOOP,  EINVAL, ENAMETOOLONG, E2BIG,   ENOSYS};
+
+    for (size_t i = 0; i < ARRAY_SIZE(final); i++)
+        if (error == final[i])
+            return true;
+    return false;
+}
+
+int group_exit_code(const struct worker_group *g, int code, int root_code)
+{
+    if (code == 0 || g->is_ending || !g->config.exit_code_of_worker)
+        return code;
+    if (g->cause == GROUP_CAUSE_EXEC)
+        return group_worker_code(&g->workers[g->cause_worker]);
+    if (g->interrupt)
+        return 128 + g->interrupt;
+    if (root_code == 0)
+        return code;
+    return root_code < 0 ? 128 - root_code : root_code;
+}
+
+/* ---- life ---- */
 
 int group_init(struct worker_group *g, const struct group_config *config)
 {
@@ -34,9 +70,9 @@ void group_finish(struct worker_group *g)
     *g = (struct worker_group){0};
 }
 
-/* ------------------------------------------------------------------ actions */
+/* ---- actions ---- */
 
-static struct group_action *act(struct group_actions *out, enum group_action_kind kind, int value)
+static struct group_action *add_action(struct group_actions *out, enum group_action_kind kind, int value)
 {
     assert(out->n_items < GROUP_ACTIONS_MAX);
     struct group_action *action = &out->items[out->n_items++];
@@ -44,36 +80,51 @@ static struct group_action *act(struct group_actions *out, enum group_action_kin
     return action;
 }
 
-static void arm(struct worker_group *g, struct group_actions *out, uint64_t deadline_ns)
+static void arm_deadline(struct worker_group *g, struct group_actions *out, uint64_t deadline_ns)
 {
     g->deadline_ns = deadline_ns;
-    act(out, GROUP_DO_ARM, 0)->deadline_ns = deadline_ns;
+    add_action(out, GROUP_DO_ARM, 0)->deadline_ns = deadline_ns;
 }
 
-static void disarm(struct worker_group *g, struct group_actions *out)
+static void disarm_deadline(struct worker_group *g, struct group_actions *out)
 {
     if (g->deadline_ns)
-        act(out, GROUP_DO_DISARM, 0);
+        add_action(out, GROUP_DO_DISARM, 0);
     g->deadline_ns = 0;
 }
 
-static void finish(struct worker_group *g, struct group_actions *out, int code)
+static void finish_job(struct worker_group *g, struct group_actions *out, int code)
 {
+    if (code == 0 && g->config.leaves_together) {
+        g->state = GROUP_LEAVING;
+        add_action(out, GROUP_DO_AWAIT_OTHERS, 0);
+        return;
+    }
     g->state = GROUP_DONE;
-    act(out, GROUP_DO_FINISH, code);
+    g->forming = g->will_replace = false;
+    add_action(out, GROUP_DO_FINISH, code);
 }
 
-/* Starts a generation. What is known of the one before is forgotten here, not earlier: until then it can be
- * reported. */
-static void spawn(struct worker_group *g, const struct group_event *event, struct group_actions *out)
+static void set_cause(struct worker_group *g, enum group_cause cause, int worker, uint64_t now_ns)
+{
+    g->cause = cause;
+    g->cause_worker = worker;
+    g->cause_ns = now_ns;
+}
+
+/* Starts a generation. The state of the one before is cleared here, not earlier: until then it can be reported. */
+static void spawn_generation(struct worker_group *g, const struct group_event *event,
+                             struct group_actions *out)
 {
     if (g->config.placed) {
         g->restarts = event->restarts;
         g->generation = event->generation;
+        g->is_needed = event->is_needed;
     } else if (g->will_restart) {
         g->restarts++;
         g->generation++;
     }
+    disarm_deadline(g, out);
     g->will_restart = g->will_replace = g->forming = false;
     memset(g->workers, 0, (size_t)g->config.n_workers * sizeof(*g->workers));
     g->state = GROUP_RUNNING;
@@ -84,12 +135,12 @@ static void spawn(struct worker_group *g, const struct group_event *event, struc
     g->guardian_killed = false;
     g->n_ended = 0;
     g->started_ns = event->now_ns;
-    act(out, GROUP_DO_SPAWN, 0);
+    add_action(out, GROUP_DO_SPAWN, 0);
 }
 
-/* ------------------------------------------------------------------ stopping */
+/* ---- stopping ---- */
 
-/* From here on a worker that ends may have done so because it was told to. */
+/* A worker that ends from here on may have done so because crun signalled it. */
 static void mark_stopped(struct worker_group *g)
 {
     for (int i = 0; i < g->config.n_workers; i++)
@@ -97,98 +148,99 @@ static void mark_stopped(struct worker_group *g)
             g->workers[i].stopped = true;
 }
 
-static void stop(struct worker_group *g, uint64_t now_ns, int signal, struct group_actions *out)
+static void stop_workers(struct worker_group *g, uint64_t now_ns, int signal, struct group_actions *out)
 {
     g->state = GROUP_STOPPING;
+    g->forming = g->will_replace = false;
     mark_stopped(g);
-    act(out, GROUP_DO_SIGNAL, signal);
-    arm(g, out, now_ns + g->config.grace_ns);
+    add_action(out, GROUP_DO_SIGNAL, signal);
+    arm_deadline(g, out, now_ns + g->config.grace_ns);
 }
 
 static void kill_all(struct worker_group *g, uint64_t now_ns, struct group_actions *out)
 {
     g->state = GROUP_KILLING;
+    g->forming = g->will_replace = false;
     g->escalated = true;
     mark_stopped(g);
-    act(out, GROUP_DO_KILL, 0);
-    arm(g, out, now_ns + KILL_PATIENCE_NS);
+    add_action(out, GROUP_DO_KILL, 0);
+    arm_deadline(g, out, now_ns + KILL_PATIENCE_NS);
 }
 
-static void fail(struct worker_group *g, enum group_cause cause, const struct group_event *event,
-                 struct group_actions *out)
+static void fail_generation(struct worker_group *g, enum group_cause cause, const struct group_event *event,
+                            struct group_actions *out)
 {
     if (g->state != GROUP_RUNNING && g->state != GROUP_REPLACING)
         return; /* a consequence, or too late to matter: the first cause stays */
-    g->cause = cause;
-    g->cause_worker = event->worker;
-    if (g->config.placed) /* first of all: it has the longest way */
-        act(out, GROUP_DO_FAILED, event->worker);
-    act(out, GROUP_DO_NOTIFY_FAILED, event->worker);
-    stop(g, event->now_ns, SIGTERM, out);
+    set_cause(g, cause, event->worker, event->now_ns);
+    if (g->config.placed) /* the other nodes first: the report has the longest way */
+        add_action(out, GROUP_DO_REPORT_FAILED, event->worker);
+    add_action(out, GROUP_DO_NOTIFY_FAILED, event->worker);
+    stop_workers(g, event->now_ns, SIGTERM, out);
 }
 
-/* ------------------------------------------------------------------ replacing */
+/* ---- replacing ---- */
 
-static bool is_staying(const struct group_worker *w)
+static bool is_survivor(const struct group_worker *w)
 {
-    return !w->lost && !w->condemned;
+    return !w->failed && !w->to_kill;
 }
 
-/* Whether all that have not failed can stay, and there is somebody to stay. */
+/* Whether all workers that have not failed can stay, and there is at least one. */
 static bool is_replaceable(const struct worker_group *g)
 {
-    int n_staying = 0;
+    int n_survivors = 0;
 
     if (!g->config.replace || g->interrupt || g->restarts >= g->config.max_restarts)
         return false;
     for (int i = 0; i < g->config.n_workers; i++) {
         const struct group_worker *w = &g->workers[i];
-        if (!is_staying(w))
+        if (!is_survivor(w))
             continue;
-        if (w->state != GROUP_WORKER_RUNNING || !w->capable)
+        if (w->state != GROUP_WORKER_RUNNING || !w->can_stay)
             return false;
-        n_staying++;
+        n_survivors++;
     }
-    return n_staying > 0;
+    return n_survivors > 0;
 }
 
-/* As with the policy that replaces nobody: the cause that is known stays. */
+/* Stops all workers, as with --restart-policy=all. The cause that is known stays. */
 static void give_up_replacing(struct worker_group *g, uint64_t now_ns, struct group_actions *out)
 {
-    g->will_restart = g->will_replace = g->forming = false;
-    act(out, GROUP_DO_NOTIFY_FAILED, g->cause_worker);
-    stop(g, now_ns, SIGTERM, out);
+    g->will_restart = false;
+    add_action(out, GROUP_DO_NOTIFY_FAILED, g->cause_worker);
+    stop_workers(g, now_ns, SIGTERM, out);
 }
 
-/* A worker that was started for this generation and is not ready in it yet cannot be taken to the next one: it
- * does not know that it would have to. */
-static void condemn_newcomers(struct worker_group *g, struct group_actions *out)
+/* A worker that was started for this generation and is not ready in it yet cannot be taken to the next one: it does
+ * not wait for the notice that names one. */
+static void kill_newcomers(struct worker_group *g, struct group_actions *out)
 {
     bool any = false;
 
     for (int i = 0; i < g->config.n_workers; i++) {
         struct group_worker *w = &g->workers[i];
-        if (is_staying(w) && !w->capable && w->generation == g->generation &&
+        if (is_survivor(w) && !w->can_stay && w->generation == g->generation &&
             (w->state == GROUP_WORKER_RUNNING || w->state == GROUP_WORKER_NONE))
-            any = w->condemned = w->stopped = true;
+            any = w->to_kill = w->stopped = true;
     }
     if (any)
-        act(out, GROUP_DO_KILL_CONDEMNED, 0);
+        add_action(out, GROUP_DO_KILL_NEWCOMERS, 0);
 }
 
 /* A worker has failed: it is replaced, or everything is stopped. */
-static void lose(struct worker_group *g, const struct group_event *event, struct group_actions *out)
+static void replace_or_stop(struct worker_group *g, const struct group_event *event,
+                            struct group_actions *out)
 {
     struct group_worker *w = &g->workers[event->worker];
 
-    w->lost = true;
-    if (w->condemned) /* ordered; whoever waits for it looks again when its time is over */
+    w->failed = true;
+    if (w->to_kill) /* killed by order; on_collected() looks again at its deadline */
         return;
     if (g->state == GROUP_REPLACING && g->forming)
-        condemn_newcomers(g, out);
+        kill_newcomers(g, out);
     if (g->state == GROUP_RUNNING || g->forming) {
-        g->cause = GROUP_CAUSE_WORKER;
-        g->cause_worker = event->worker;
+        set_cause(g, GROUP_CAUSE_WORKER, event->worker, event->now_ns);
     }
     g->forming = false;
     if (!is_replaceable(g)) {
@@ -197,11 +249,11 @@ static void lose(struct worker_group *g, const struct group_event *event, struct
     }
     g->state = GROUP_REPLACING;
     g->lost_ns = event->now_ns;
-    arm(g, out, event->now_ns + COLLECT_NS);
+    arm_deadline(g, out, event->now_ns + COLLECT_NS);
 }
 
-/* Opens the next generation for those that stay. */
-static void replace(struct worker_group *g, uint64_t now_ns, struct group_actions *out)
+/* Opens the next generation for the survivors. */
+static void open_replacement(struct worker_group *g, uint64_t now_ns, struct group_actions *out)
 {
     g->restarts++;
     g->generation++;
@@ -212,40 +264,42 @@ static void replace(struct worker_group *g, uint64_t now_ns, struct group_action
     for (int i = 0; i < g->config.n_workers; i++) {
         struct group_worker *w = &g->workers[i];
         w->ready = false;
-        if (!is_staying(w))
+        if (!is_survivor(w))
             *w = (struct group_worker){.generation = g->generation};
     }
-    act(out, GROUP_DO_REPLACE, 0);
-    arm(g, out, now_ns + g->config.reform_ns);
+    add_action(out, GROUP_DO_REPLACE, 0);
+    arm_deadline(g, out, now_ns + g->config.reform_ns);
 }
 
-/* All that failed at once are known; those that were killed with them have to be gone first. */
+/* All workers that failed at once are known; those that were killed with them have to end first. */
 static void on_collected(struct worker_group *g, uint64_t now_ns, struct group_actions *out)
 {
     for (int i = 0; i < g->config.n_workers; i++)
-        if (g->workers[i].condemned && !g->workers[i].lost) {
+        if (g->workers[i].to_kill && !g->workers[i].failed) {
             if (now_ns - g->lost_ns > KILL_PATIENCE_NS)
                 give_up_replacing(g, now_ns, out);
             else
-                arm(g, out, now_ns + COLLECT_NS);
+                arm_deadline(g, out, now_ns + COLLECT_NS);
             return;
         }
     g->will_restart = g->will_replace = true;
-    act(out, GROUP_DO_REPORT, 0);
-    act(out, GROUP_DO_START_AGAIN, 0);
+    add_action(out, GROUP_DO_PRINT_REPORT, 0);
+    add_action(out, GROUP_DO_START_AGAIN, 0);
 }
 
-/* Somebody is not ready in time: not all of them can be brought together this way. */
+/* A worker is not ready in time: the generation cannot be formed from the survivors. */
 static void on_reform_timeout(struct worker_group *g, uint64_t now_ns, struct group_actions *out)
 {
-    g->cause = GROUP_CAUSE_REFORM;
+    int unready = g->cause_worker;
+
     for (int i = g->config.n_workers - 1; i >= 0; i--)
         if (!g->workers[i].ready)
-            g->cause_worker = i;
+            unready = i;
+    set_cause(g, GROUP_CAUSE_REFORM, unready, now_ns);
     give_up_replacing(g, now_ns, out);
 }
 
-static void look_whether_formed(struct worker_group *g, struct group_actions *out)
+static void check_formed(struct worker_group *g, struct group_actions *out)
 {
     if (g->state != GROUP_REPLACING || !g->forming)
         return;
@@ -256,91 +310,102 @@ static void look_whether_formed(struct worker_group *g, struct group_actions *ou
     g->forming = false;
     g->cause = GROUP_CAUSE_NONE;
     g->cause_worker = -1;
-    disarm(g, out);
+    disarm_deadline(g, out);
 }
 
-static void on_ready(struct worker_group *g, const struct group_event *event, struct group_actions *out)
+static void step_worker_ready(struct worker_group *g, const struct group_event *event,
+                              struct group_actions *out)
 {
     struct group_worker *w = &g->workers[event->worker];
 
     if ((uint32_t)event->value != g->generation)
-        return; /* it was, in one that is over */
-    w->ready = w->capable = true;
-    look_whether_formed(g, out);
+        return; /* late: it was ready in an earlier generation */
+    w->ready = w->can_stay = true;
+    check_formed(g, out);
 }
 
-static void on_replace_failed(struct worker_group *g, const struct group_event *event,
-                              struct group_actions *out)
+static void step_replace_failed(struct worker_group *g, const struct group_event *event,
+                                struct group_actions *out)
 {
     if (g->state != GROUP_REPLACING)
         return;
-    disarm(g, out);
+    disarm_deadline(g, out);
     give_up_replacing(g, event->now_ns, out);
 }
 
-/* ------------------------------------------------------------------ events */
+/* ---- events ---- */
 
-static void on_start(struct worker_group *g, const struct group_event *event, struct group_actions *out)
+static void step_start(struct worker_group *g, const struct group_event *event, struct group_actions *out)
 {
     if (g->state == GROUP_IDLE)
-        spawn(g, event, out);
+        spawn_generation(g, event, out);
     else if (g->state == GROUP_REPLACING && g->will_replace)
-        replace(g, event->now_ns, out);
+        open_replacement(g, event->now_ns, out);
 }
 
-static void on_start_failed(struct worker_group *g, const struct group_event *event,
-                            struct group_actions *out)
+static void step_start_failed(struct worker_group *g, const struct group_event *event,
+                              struct group_actions *out)
 {
-    g->cause = GROUP_CAUSE_START;
+    if (g->state == GROUP_DONE)
+        return;
+    set_cause(g, GROUP_CAUSE_START, -1, event->now_ns);
     if (g->config.placed)
-        act(out, GROUP_DO_LEAVE, 0);
-    disarm(g, out);
-    finish(g, out, 1);
+        add_action(out, GROUP_DO_LEAVE, 0);
+    disarm_deadline(g, out);
+    finish_job(g, out, 1);
 }
 
-static void on_started(struct worker_group *g, const struct group_event *event, struct group_actions *out)
+static void step_started(struct worker_group *g, const struct group_event *event, struct group_actions *out)
 {
     struct group_worker *w = &g->workers[event->worker];
 
+    if (w->state != GROUP_WORKER_NONE)
+        return; /* no guardian reports this */
     w->state = GROUP_WORKER_RUNNING;
     w->pid = event->pid;
     w->started_ns = event->now_ns;
     /* A stop that was decided while the guardian still started workers reaches it behind this one. */
     w->stopped = g->state != GROUP_RUNNING && g->state != GROUP_REPLACING;
     w->generation = g->generation;
-    look_whether_formed(g, out); /* its own word may have been faster than the guardian's */
+    check_formed(g, out); /* its notice "ready" may have been faster than the report of the guardian */
 }
 
-static void on_exec_failed(struct worker_group *g, const struct group_event *event, struct group_actions *out)
+static void step_exec_failed(struct worker_group *g, const struct group_event *event,
+                             struct group_actions *out)
 {
     struct group_worker *w = &g->workers[event->worker];
 
+    if (w->state != GROUP_WORKER_NONE)
+        return; /* as above */
     w->state = GROUP_WORKER_EXEC_FAILED;
     w->status = event->value;
     w->ended_ns = event->now_ns;
     w->generation = g->generation;
-    fail(g, GROUP_CAUSE_EXEC, event, out);
+    fail_generation(g, GROUP_CAUSE_EXEC, event, out);
 }
 
-static void on_exited(struct worker_group *g, const struct group_event *event, struct group_actions *out)
+static void step_exited(struct worker_group *g, const struct group_event *event, struct group_actions *out)
 {
     struct group_worker *w = &g->workers[event->worker];
 
+    if (w->state != GROUP_WORKER_RUNNING)
+        return; /* as above */
     w->state = GROUP_WORKER_ENDED;
     w->status = event->value;
     w->ended_ns = event->now_ns;
     w->order = g->n_ended++;
     w->stopped = w->stopped && !event->unasked; /* the order was on its way when it failed by itself */
-    bool is_failure = event->value != 0 || w->condemned;
+    bool is_failure = event->value != 0 || w->to_kill;
     if (is_failure && (g->state == GROUP_REPLACING || (g->state == GROUP_RUNNING && g->config.replace)))
-        lose(g, event, out);
+        replace_or_stop(g, event, out);
     else if (is_failure)
-        fail(g, GROUP_CAUSE_WORKER, event, out);
+        fail_generation(g, GROUP_CAUSE_WORKER, event, out);
     else if (g->state == GROUP_REPLACING)
-        give_up_replacing(g, event->now_ns, out); /* it went its own way: not all come together again */
+        give_up_replacing(g, event->now_ns,
+                          out); /* it is done: the survivors cannot form a generation again */
 }
 
-static void on_left(struct worker_group *g, const struct group_event *event, struct group_actions *out)
+static void step_orphans(struct worker_group *g, const struct group_event *event, struct group_actions *out)
 {
     if (g->state != GROUP_RUNNING && g->state != GROUP_REPLACING && g->state != GROUP_STOPPING)
         return;
@@ -348,75 +413,128 @@ static void on_left(struct worker_group *g, const struct group_event *event, str
     if (g->deadline_ns && g->deadline_ns < deadline_ns)
         deadline_ns = g->deadline_ns;
     g->state = GROUP_SWEEPING;
-    act(out, GROUP_DO_SIGNAL, SIGTERM);
-    arm(g, out, deadline_ns);
+    g->forming = g->will_replace = false;
+    add_action(out, GROUP_DO_SIGNAL, SIGTERM);
+    arm_deadline(g, out, deadline_ns);
+}
+
+/* Whether a restart may help against the cause. */
+static bool is_restartable(const struct worker_group *g)
+{
+    switch (g->cause) {
+    case GROUP_CAUSE_WORKER:
+    case GROUP_CAUSE_GUARDIAN:
+    case GROUP_CAUSE_REFORM:
+        return true;
+    case GROUP_CAUSE_EXEC:
+        return !group_exec_is_final(g->workers[g->cause_worker].status);
+    default:
+        return false;
+    }
 }
 
 static bool can_restart(const struct worker_group *g)
 {
-    return (g->cause == GROUP_CAUSE_WORKER || g->cause == GROUP_CAUSE_GUARDIAN ||
-            g->cause == GROUP_CAUSE_REFORM) &&
-           !g->interrupt && g->restarts < g->config.max_restarts;
+    return is_restartable(g) && !g->interrupt && g->restarts < g->config.max_restarts;
 }
 
-/* Draining, a worker's bad end is not told when it comes: others may be about to save what they have. */
-static void judge_drain(struct worker_group *g, struct group_actions *out)
+/* How long to wait before the next generation, for a generation that failed on this node. */
+static uint64_t count_short_life(struct worker_group *g)
+{
+    uint64_t pause_ns = PAUSE_FIRST_NS;
+
+    if (g->cause_ns - g->started_ns >= SHORT_LIFE_NS) {
+        g->n_short = 0;
+        return 0;
+    }
+    if (g->n_short++ == 0)
+        return 0;
+    for (int i = 2; i < g->n_short && pause_ns < g->config.pause_max_ns; i++)
+        pause_ns *= 2;
+    return pause_ns < g->config.pause_max_ns ? pause_ns : g->config.pause_max_ns;
+}
+
+/* What follows a generation that failed here. */
+static void begin_again(struct worker_group *g, struct group_actions *out)
+{
+    add_action(out, g->config.placed ? GROUP_DO_REPORT_READY : GROUP_DO_START_AGAIN, 0);
+}
+
+static void pause_and_begin_again(struct worker_group *g, uint64_t now_ns, struct group_actions *out)
+{
+    uint64_t pause_ns = is_restartable(g) ? count_short_life(g) : 0;
+
+    g->state = GROUP_IDLE;
+    if (pause_ns == 0) {
+        begin_again(g, out);
+        return;
+    }
+    add_action(out, GROUP_DO_PRINT_PAUSE, (int)(pause_ns / 1000000));
+    arm_deadline(g, out, now_ns + pause_ns);
+}
+
+/* Draining, the failure of a worker is reported at the end: others may be saving their state. */
+static void report_drain_failure(struct worker_group *g, struct group_actions *out)
 {
     for (int i = 0; i < g->config.n_workers && g->cause == GROUP_CAUSE_NONE; i++) {
         if (g->workers[i].state != GROUP_WORKER_ENDED || g->workers[i].status == 0)
             continue;
-        g->cause = GROUP_CAUSE_WORKER;
-        g->cause_worker = i;
-        act(out, GROUP_DO_FAILED, i);
+        set_cause(g, GROUP_CAUSE_WORKER, i, g->workers[i].ended_ns);
+        add_action(out, GROUP_DO_REPORT_FAILED, i);
     }
 }
 
-/* This node's part is over; what comes next is decided elsewhere. */
-static void await_decision(struct worker_group *g, struct group_actions *out)
+/* This node's part of the generation has ended; the rendezvous decides what comes next. */
+static void await_decision(struct worker_group *g, uint64_t now_ns, struct group_actions *out)
 {
     if (g->is_draining)
-        judge_drain(g, out);
+        report_drain_failure(g, out);
     g->will_restart = !g->is_ending && (!g->interrupt || g->is_draining);
     if ((g->cause != GROUP_CAUSE_NONE && g->cause != GROUP_CAUSE_PEER) || g->interrupt)
-        act(out, GROUP_DO_REPORT, 0);
+        add_action(out, GROUP_DO_PRINT_REPORT, 0);
     if (!g->will_restart) {
-        finish(g, out, g->is_ending ? g->end_code : 1);
-        return;
+        finish_job(g, out, g->is_ending ? g->end_code : 1);
+    } else if (g->cause == GROUP_CAUSE_NONE) {
+        g->state = GROUP_IDLE;
+        add_action(out, GROUP_DO_REPORT_DONE, 0);
+    } else {
+        pause_and_begin_again(g, now_ns, out);
     }
-    g->state = GROUP_IDLE;
-    act(out, g->cause == GROUP_CAUSE_NONE ? GROUP_DO_DONE : GROUP_DO_READY, 0);
 }
 
-static void on_empty(struct worker_group *g, const struct group_event *event, struct group_actions *out)
+static bool has_generation(const struct worker_group *g)
 {
-    if (g->state == GROUP_DONE || g->state == GROUP_IDLE)
+    return g->state != GROUP_IDLE && g->state != GROUP_LEAVING && g->state != GROUP_DONE;
+}
+
+static void step_empty(struct worker_group *g, const struct group_event *event, struct group_actions *out)
+{
+    if (!has_generation(g))
         return;
-    disarm(g, out);
-    g->will_replace = g->forming = false;
+    disarm_deadline(g, out);
+    g->forming = g->will_replace = false;
     if (g->config.placed) {
-        await_decision(g, out);
+        await_decision(g, event->now_ns, out);
         return;
     }
     g->will_restart = can_restart(g);
     if (g->cause != GROUP_CAUSE_NONE || g->interrupt)
-        act(out, GROUP_DO_REPORT, 0);
-    if (g->will_restart) {
-        g->state = GROUP_IDLE;
-        act(out, GROUP_DO_START_AGAIN, 0);
-        return;
-    }
-    finish(g, out, g->cause != GROUP_CAUSE_NONE || g->interrupt);
+        add_action(out, GROUP_DO_PRINT_REPORT, 0);
+    if (g->will_restart)
+        pause_and_begin_again(g, event->now_ns, out);
+    else
+        finish_job(g, out, g->cause != GROUP_CAUSE_NONE || g->interrupt);
 }
 
-static void on_guardian_lost(struct worker_group *g, const struct group_event *event,
-                             struct group_actions *out)
+static void step_guardian_lost(struct worker_group *g, const struct group_event *event,
+                               struct group_actions *out)
 {
-    if (g->state == GROUP_DONE || g->state == GROUP_IDLE)
+    if (!has_generation(g))
         return;
     if (g->state == GROUP_RUNNING || g->state == GROUP_REPLACING) {
-        g->cause = GROUP_CAUSE_GUARDIAN;
+        set_cause(g, GROUP_CAUSE_GUARDIAN, g->cause_worker, event->now_ns);
         if (g->config.placed)
-            act(out, GROUP_DO_FAILED, -1);
+            add_action(out, GROUP_DO_REPORT_FAILED, -1);
     }
     g->guardian_killed = true;
     mark_stopped(g);
@@ -432,54 +550,110 @@ static void on_guardian_lost(struct worker_group *g, const struct group_event *e
     kill_all(g, event->now_ns, out);
 }
 
-/* The first signal asks, the second one hurries. */
-static void on_signal(struct worker_group *g, const struct group_event *event, struct group_actions *out)
-{
-    bool first = !g->interrupt;
+/* ---- signals to crun ---- */
 
-    if (first) {
-        g->interrupt = event->value;
-        g->interrupt_pid = event->pid;
-    }
-    if (g->config.placed && g->state != GROUP_DONE && (first || g->is_draining))
-        act(out, GROUP_DO_LEAVE, event->value);
-    g->is_draining = false; /* whoever signals again does not want to wait for others */
+static void note_interrupt(struct worker_group *g, const struct group_event *event)
+{
+    if (g->interrupt)
+        return;
+    g->interrupt = event->value;
+    g->interrupt_pid = event->pid;
+    g->interrupt_ns = event->now_ns;
+}
+
+/* The first SIGTERM of a scheduler that wants this node back, while the job cannot go on with fewer nodes. */
+static bool wants_drain(const struct worker_group *g, int signal)
+{
+    return signal == SIGTERM && g->config.placed && g->is_needed && g->state == GROUP_RUNNING &&
+           !g->interrupt;
+}
+
+static void drain_workers(struct worker_group *g, uint64_t now_ns, struct group_actions *out)
+{
+    g->is_draining = true;
+    add_action(out, GROUP_DO_NOTIFY_STOP, SIGTERM);
+    stop_workers(g, now_ns, SIGTERM, out);
+}
+
+static void stop_for_signal(struct worker_group *g, bool first, const struct group_event *event,
+                            struct group_actions *out)
+{
     switch (g->state) {
     case GROUP_IDLE:
-        g->cause = GROUP_CAUSE_SIGNAL;
-        act(out, GROUP_DO_REPORT, 0);
-        finish(g, out, 1);
+        disarm_deadline(g, out);
+        set_cause(g, GROUP_CAUSE_SIGNAL, -1, event->now_ns);
+        g->will_restart = false;
+        add_action(out, GROUP_DO_PRINT_REPORT, 0);
+        finish_job(g, out, 1);
         break;
     case GROUP_RUNNING:
     case GROUP_REPLACING:
-        g->cause = GROUP_CAUSE_SIGNAL;
-        act(out, GROUP_DO_NOTIFY_STOP, event->value);
-        stop(g, event->now_ns, event->value, out);
+        set_cause(g, GROUP_CAUSE_SIGNAL, g->cause_worker, event->now_ns);
+        add_action(out, GROUP_DO_NOTIFY_STOP, event->value);
+        stop_workers(g, event->now_ns, event->value, out);
         break;
     case GROUP_STOPPING:
         if (first) /* they are stopping for another reason; their deadline stays */
-            act(out, GROUP_DO_SIGNAL, event->value);
+            add_action(out, GROUP_DO_SIGNAL, event->value);
         else
             kill_all(g, event->now_ns, out);
         break;
     case GROUP_SWEEPING:
         kill_all(g, event->now_ns, out);
         break;
+    case GROUP_LEAVING: /* how the other nodes end is not known */
+        finish_job(g, out, 1);
+        break;
+    case GROUP_DONE:
+        add_action(out, GROUP_DO_HURRY, 0);
+        break;
     default:
         break;
     }
 }
 
-static void on_timer(struct worker_group *g, const struct group_event *event, struct group_actions *out)
+/* The first signal stops the workers, a second one kills them: but not one that belongs to the first. */
+static void step_signal(struct worker_group *g, const struct group_event *event, struct group_actions *out)
+{
+    bool first = !g->interrupt;
+
+    if (!first && event->now_ns - g->interrupt_ns < SAME_REQUEST_NS)
+        return;
+    bool by_drain = wants_drain(g, event->value);
+    if (g->state != GROUP_DONE) /* afterwards it changes nothing about how the job ended */
+        note_interrupt(g, event);
+    if (by_drain) {
+        add_action(out, GROUP_DO_REQUEST_DRAIN, 0);
+        drain_workers(g, event->now_ns, out);
+        return;
+    }
+    if (g->config.placed && g->state != GROUP_DONE && (first || g->is_draining))
+        add_action(out, GROUP_DO_LEAVE, event->value);
+    g->is_draining = false; /* a second signal does not wait for other nodes */
+    stop_for_signal(g, first, event, out);
+}
+
+static void step_pass_signal(struct worker_group *g, const struct group_event *event,
+                             struct group_actions *out)
+{
+    if (has_generation(g))
+        add_action(out, GROUP_DO_PASS_SIGNAL, event->value);
+}
+
+/* ---- time ---- */
+
+static void step_timer(struct worker_group *g, const struct group_event *event, struct group_actions *out)
 {
     if (!g->deadline_ns)
         return;
     if (event->now_ns < g->deadline_ns) {
-        arm(g, out, g->deadline_ns);
+        arm_deadline(g, out, g->deadline_ns);
         return;
     }
     g->deadline_ns = 0;
-    if (g->state == GROUP_REPLACING && g->forming) {
+    if (g->state == GROUP_IDLE) {
+        begin_again(g, out);
+    } else if (g->state == GROUP_REPLACING && g->forming) {
         on_reform_timeout(g, event->now_ns, out);
     } else if (g->state == GROUP_REPLACING) {
         on_collected(g, event->now_ns, out);
@@ -487,75 +661,195 @@ static void on_timer(struct worker_group *g, const struct group_event *event, st
         kill_all(g, event->now_ns, out);
     } else if (g->state == GROUP_KILLING && !g->guardian_killed) {
         g->guardian_killed = true;
-        act(out, GROUP_DO_KILL_GUARDIAN, 0);
-        arm(g, out, event->now_ns + KILL_PATIENCE_NS);
+        add_action(out, GROUP_DO_KILL_GUARDIAN, 0);
+        arm_deadline(g, out, event->now_ns + KILL_PATIENCE_NS);
     } else if (g->state == GROUP_KILLING) {
-        act(out, GROUP_DO_GIVE_UP, 0);
+        add_action(out, GROUP_DO_GIVE_UP, 0);
         g->will_restart = false;
-        act(out, GROUP_DO_REPORT, 0);
+        add_action(out, GROUP_DO_PRINT_REPORT, 0);
         if (g->config.placed)
-            act(out, GROUP_DO_LEAVE, 0);
-        finish(g, out, 1);
+            add_action(out, GROUP_DO_LEAVE, 0);
+        finish_job(g, out, 1);
     }
 }
 
-/* Another node's part of the generation is over. Here it may be as well: then the next one can come. */
-static void on_stop(struct worker_group *g, const struct group_event *event, struct group_actions *out)
+/* ---- other nodes ---- */
+
+/* Another node's part of the generation has failed. If this node's part has ended, it is ready for the next one. */
+static void step_peer_failed(struct worker_group *g, const struct group_event *event,
+                             struct group_actions *out)
 {
-    if (g->state == GROUP_IDLE)
-        act(out, GROUP_DO_READY, 0);
+    if (g->state == GROUP_IDLE && !g->deadline_ns)
+        add_action(out, GROUP_DO_REPORT_READY, 0);
     if (g->cause == GROUP_CAUSE_NONE)
-        g->cause = GROUP_CAUSE_PEER;
+        set_cause(g, GROUP_CAUSE_PEER, -1, event->now_ns);
     if (g->state != GROUP_RUNNING)
         return;
-    act(out, GROUP_DO_NOTIFY_PEER, 0);
-    stop(g, event->now_ns, SIGTERM, out);
+    add_action(out, GROUP_DO_NOTIFY_PEER, 0);
+    stop_workers(g, event->now_ns, SIGTERM, out);
 }
 
-static void on_drain(struct worker_group *g, const struct group_event *event, struct group_actions *out)
+static void step_drain(struct worker_group *g, const struct group_event *event, struct group_actions *out)
 {
-    if (g->state != GROUP_RUNNING)
-        return;
-    if (event->value) {
-        g->interrupt = event->value;
-        g->interrupt_pid = event->pid;
-    }
-    g->is_draining = true;
-    act(out, GROUP_DO_NOTIFY_STOP, SIGTERM);
-    stop(g, event->now_ns, SIGTERM, out);
+    if (g->state == GROUP_RUNNING && g->config.placed)
+        drain_workers(g, event->now_ns, out);
 }
 
-static void on_end(struct worker_group *g, const struct group_event *event, struct group_actions *out)
+static void step_end(struct worker_group *g, const struct group_event *event, struct group_actions *out)
 {
     g->is_ending = true;
     g->end_code = event->value;
-    if (g->state == GROUP_IDLE)
-        finish(g, out, event->value);
-    else
-        on_stop(g, event, out);
+    if (g->state == GROUP_IDLE) {
+        disarm_deadline(g, out);
+        finish_job(g, out, event->value);
+    } else {
+        step_peer_failed(g, event, out);
+    }
 }
+
+static void step_others_done(struct worker_group *g, const struct group_event *event,
+                             struct group_actions *out)
+{
+    if (g->state != GROUP_LEAVING)
+        return;
+    g->state = GROUP_DONE;
+    add_action(out, GROUP_DO_FINISH, 0);
+}
+
+/* ---- step ---- */
+
+#ifndef NDEBUG
+
+/* What holds after every step. */
+static void assert_invariants(const struct worker_group *g)
+{
+    int n_ended = 0;
+
+    for (int i = 0; i < g->config.n_workers; i++) {
+        const struct group_worker *w = &g->workers[i];
+        n_ended += w->state == GROUP_WORKER_ENDED;
+        assert(!w->ready || w->can_stay);
+        assert(!w->to_kill || g->config.replace);
+    }
+    assert(n_ended == g->n_ended);
+    assert(g->cause_worker >= -1 && g->cause_worker < g->config.n_workers);
+    assert(g->cause_worker >= 0 || (g->cause != GROUP_CAUSE_WORKER && g->cause != GROUP_CAUSE_EXEC));
+    /* A request to end has a deadline; only states that do not wait for the end of a process have none. */
+    bool is_ending = g->state == GROUP_STOPPING || g->state == GROUP_SWEEPING || g->state == GROUP_KILLING;
+    assert(!is_ending || g->deadline_ns);
+    assert(g->state != GROUP_REPLACING || g->deadline_ns || g->will_replace);
+    assert((g->state != GROUP_DONE && g->state != GROUP_LEAVING && g->state != GROUP_RUNNING) ||
+           !g->deadline_ns);
+    assert(g->state != GROUP_IDLE || !g->deadline_ns || g->will_restart);
+    assert(!g->forming || g->state == GROUP_REPLACING);
+    assert(!g->will_replace || g->config.replace);
+    assert(!g->is_draining || g->config.placed);
+    assert(g->config.placed || g->restarts <= g->config.max_restarts);
+}
+
+#else
+
+static void assert_invariants(const struct worker_group *g)
+{
+    (void)g;
+}
+
+#endif
 
 void group_step(struct worker_group *g, const struct group_event *event, struct group_actions *out)
 {
     static void (*const handlers[GROUP_EVENT_COUNT])(struct worker_group *, const struct group_event *,
                                                      struct group_actions *) = {
-        [GROUP_START] = on_start,
-        [GROUP_START_FAILED] = on_start_failed,
-        [GROUP_STARTED] = on_started,
-        [GROUP_EXEC_FAILED] = on_exec_failed,
-        [GROUP_EXITED] = on_exited,
-        [GROUP_LEFT] = on_left,
-        [GROUP_EMPTY] = on_empty,
-        [GROUP_GUARDIAN_LOST] = on_guardian_lost,
-        [GROUP_SIGNAL] = on_signal,
-        [GROUP_TIMER] = on_timer,
-        [GROUP_STOP] = on_stop,
-        [GROUP_END] = on_end,
-        [GROUP_DRAIN] = on_drain,
-        [GROUP_READY] = on_ready,
-        [GROUP_REPLACE_FAILED] = on_replace_failed,
+        [GROUP_START] = step_start,
+        [GROUP_START_FAILED] = step_start_failed,
+        [GROUP_STARTED] = step_started,
+        [GROUP_EXEC_FAILED] = step_exec_failed,
+        [GROUP_EXITED] = step_exited,
+        [GROUP_ORPHANS] = step_orphans,
+        [GROUP_EMPTY] = step_empty,
+        [GROUP_GUARDIAN_LOST] = step_guardian_lost,
+        [GROUP_SIGNAL] = step_signal,
+        [GROUP_PASS_SIGNAL] = step_pass_signal,
+        [GROUP_TIMER] = step_timer,
+        [GROUP_PEER_FAILED] = step_peer_failed,
+        [GROUP_END] = step_end,
+        [GROUP_DRAIN] = step_drain,
+        [GROUP_OTHERS_DONE] = step_others_done,
+        [GROUP_WORKER_READY] = step_worker_ready,
+        [GROUP_REPLACE_FAILED] = step_replace_failed,
     };
 
     out->n_items = 0;
     handlers[event->kind](g, event, out);
+    assert_invariants(g);
+}
+
+/* ---- names ---- */
+
+const char *group_state_name(unsigned state)
+{
+    static const char *const names[GROUP_STATE_COUNT] = {
+        [GROUP_IDLE] = "idle",         [GROUP_RUNNING] = "running",   [GROUP_REPLACING] = "replacing",
+        [GROUP_STOPPING] = "stopping", [GROUP_SWEEPING] = "sweeping", [GROUP_KILLING] = "killing",
+        [GROUP_LEAVING] = "leaving",   [GROUP_DONE] = "done",
+    };
+
+    return state < GROUP_STATE_COUNT ? names[state] : NULL;
+}
+
+const char *group_event_name(unsigned kind)
+{
+    static const char *const names[GROUP_EVENT_COUNT] = {
+        [GROUP_START] = "start",
+        [GROUP_START_FAILED] = "start-failed",
+        [GROUP_STARTED] = "started",
+        [GROUP_EXEC_FAILED] = "exec-failed",
+        [GROUP_EXITED] = "exited",
+        [GROUP_ORPHANS] = "orphans",
+        [GROUP_EMPTY] = "empty",
+        [GROUP_GUARDIAN_LOST] = "guardian-lost",
+        [GROUP_SIGNAL] = "signal",
+        [GROUP_PASS_SIGNAL] = "pass-signal",
+        [GROUP_TIMER] = "timer",
+        [GROUP_PEER_FAILED] = "peer-failed",
+        [GROUP_END] = "end",
+        [GROUP_DRAIN] = "drain",
+        [GROUP_OTHERS_DONE] = "others-done",
+        [GROUP_WORKER_READY] = "worker-ready",
+        [GROUP_REPLACE_FAILED] = "replace-failed",
+    };
+
+    return kind < GROUP_EVENT_COUNT ? names[kind] : NULL;
+}
+
+const char *group_action_name(unsigned kind)
+{
+    static const char *const names[GROUP_ACTION_COUNT] = {
+        [GROUP_DO_SPAWN] = "spawn",
+        [GROUP_DO_NOTIFY_FAILED] = "notify-failed",
+        [GROUP_DO_NOTIFY_STOP] = "notify-stop",
+        [GROUP_DO_SIGNAL] = "signal",
+        [GROUP_DO_PASS_SIGNAL] = "pass-signal",
+        [GROUP_DO_KILL] = "kill",
+        [GROUP_DO_ARM] = "arm",
+        [GROUP_DO_DISARM] = "disarm",
+        [GROUP_DO_PRINT_REPORT] = "print-report",
+        [GROUP_DO_PRINT_PAUSE] = "print-pause",
+        [GROUP_DO_START_AGAIN] = "start-again",
+        [GROUP_DO_KILL_GUARDIAN] = "kill-guardian",
+        [GROUP_DO_GIVE_UP] = "give-up",
+        [GROUP_DO_AWAIT_OTHERS] = "await-others",
+        [GROUP_DO_FINISH] = "finish",
+        [GROUP_DO_HURRY] = "hurry",
+        [GROUP_DO_REPLACE] = "replace",
+        [GROUP_DO_KILL_NEWCOMERS] = "kill-newcomers",
+        [GROUP_DO_REPORT_FAILED] = "report-failed",
+        [GROUP_DO_REPORT_DONE] = "report-done",
+        [GROUP_DO_REPORT_READY] = "report-ready",
+        [GROUP_DO_REQUEST_DRAIN] = "request-drain",
+        [GROUP_DO_LEAVE] = "leave",
+        [GROUP_DO_NOTIFY_PEER] = "notify-peer",
+    };
+
+    return kind < GROUP_ACTION_COUNT ? names[kind] : NULL;
 }

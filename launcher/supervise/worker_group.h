@@ -2,27 +2,32 @@
 
 /*
  * The worker group of one node: a state machine that decides what happens when workers start, end and fail,
- * when signals arrive and when time runs out. Pure: it is told events with their time and answers with
+ * when signals arrive and when time runs out. Pure: group_step() takes events with their time and returns
  * actions; agent_uv.c carries them out.
  *
  *   idle -> running -> sweeping -> done, or idle again before the next generation
- *             |  \-> stopping -/\-> killing -/
+ *             |  \-> stopping -/\-> killing -/      (leaving comes before done in a static rendezvous)
  *         replacing
  *
- * running:   nothing is wrong. Workers may have ended well already.
- * replacing: a worker failed and the others stay: first it is waited for whether more fail at the same time, then
- *            those that did are started again in the next generation, until all workers are ready in it.
- * stopping:  a worker failed or crun was told to stop; the workers have a signal and a deadline.
- * sweeping:  all workers have ended, something they started has not; it has a signal and a deadline.
- * killing:   SIGKILL has been ordered for everything; waiting until it is gone.
- * done:      over, with an exit code.
+ * running:   nothing has failed. Some workers may have ended with success already.
+ * replacing: a worker failed and the others stay. First the machine waits for further failures with the same
+ *            cause, then the failed workers are started again in the next generation, until all are ready in it.
+ * stopping:  a worker failed or crun has to stop; the workers have got a signal, and a deadline is armed.
+ * sweeping:  all workers have ended, processes that they started have not (orphans); signal and deadline as above.
+ * killing:   SIGKILL has been ordered for every process; waiting until none is left.
+ * leaving:   the workers ended with success; waiting for those of the other nodes.
+ * done:      the job has ended here, with an exit code.
  *
- * A generation ends with GROUP_EMPTY, never earlier: the next one starts on an empty floor. Only replacing takes
- * workers from one generation to the next: those that have said that they can.
+ * A generation ends with GROUP_EMPTY, never earlier: no process of it exists when the next one starts. Only
+ * replacing takes workers from one generation to the next: those that have reported that they are able to.
  *
- * With config.placed this node is one of several: whether there is another generation, and which, is decided
- * elsewhere. The group tells what became of its part of a generation (FAILED, DONE, READY, LEAVE), waits in
- * idle, and is told: START with the next one, STOP, END.
+ * A generation that fails within 10 s of its start is a short one. The first short one is started again at once, each
+ * further one after a pause that doubles (1, 2, 4 ... s, at most config.pause_max_ns), so that a cause that needs
+ * seconds to disappear does not use up all restarts. The machine is idle with an armed deadline meanwhile.
+ *
+ * With config.placed this node is one of several: whether there is another generation, and which, is decided by the
+ * rendezvous. The group reports the end of its part of a generation (GROUP_DO_REPORT_*, GROUP_DO_LEAVE), waits in
+ * idle, and receives GROUP_START with the next one, GROUP_PEER_FAILED or GROUP_END.
  */
 
 #include <stdbool.h>
@@ -37,27 +42,29 @@ enum group_state {
     GROUP_STOPPING,
     GROUP_SWEEPING,
     GROUP_KILLING,
+    GROUP_LEAVING,
     GROUP_DONE,
     GROUP_STATE_COUNT
 };
 
 enum group_event_kind {
-    GROUP_START,         /* begin with generation 0, or the next one; placed: generation, restarts */
+    GROUP_START, /* begin with generation 0, or the next one; placed: generation, restarts, is_needed */
     GROUP_START_FAILED,  /* a generation could not be started at all */
     GROUP_STARTED,       /* worker, pid */
     GROUP_EXEC_FAILED,   /* worker; value: errno */
     GROUP_EXITED,        /* worker, pid; value: wait status */
-    GROUP_LEFT,          /* all workers have ended; value: processes they left */
-    GROUP_EMPTY,         /* nothing of the generation is left */
-    GROUP_GUARDIAN_LOST, /* the guardian is gone before its time; what is left is being killed */
-    GROUP_SIGNAL,        /* value: signal number; pid: of the sender, 0 when unknown */
-    GROUP_TIMER,         /* the armed deadline may have passed */
-    GROUP_STOP,          /* placed: this generation is over, because of another node */
-    GROUP_END,           /* placed: the job is over; value: exit code */
-    GROUP_DRAIN, /* placed: all nodes are to stop at a common point, for good; value, pid: as GROUP_SIGNAL if
-                            it is for the sake of this node, else 0 */
-    GROUP_READY, /* worker is in its place and can go on when another is replaced; value: its generation */
-    GROUP_REPLACE_FAILED, /* what GROUP_DO_REPLACE asks for cannot be done */
+    GROUP_ORPHANS,       /* all workers have ended; value: number of processes they left behind */
+    GROUP_EMPTY,         /* no process of the generation is left */
+    GROUP_GUARDIAN_LOST, /* the guardian ended before GROUP_EMPTY; the remaining processes are being killed */
+    GROUP_SIGNAL,        /* crun is to stop; value: signal number; pid: of the sender, 0 when unknown */
+    GROUP_PASS_SIGNAL,  /* a signal for the workers that ends nothing (SIGUSR1, SIGUSR2); value: its number */
+    GROUP_TIMER,        /* the armed deadline may have passed */
+    GROUP_PEER_FAILED,  /* placed: this generation has ended because of another node */
+    GROUP_END,          /* placed: the job has ended; value: exit code */
+    GROUP_DRAIN,        /* placed: all nodes stop at a common point, for good */
+    GROUP_OTHERS_DONE,  /* leaving: the workers of the other nodes have ended, or the wait for them has */
+    GROUP_WORKER_READY, /* worker can stay when another one is replaced; value: the generation it has joined */
+    GROUP_REPLACE_FAILED, /* GROUP_DO_REPLACE could not be carried out */
     GROUP_EVENT_COUNT
 };
 
@@ -67,37 +74,44 @@ struct group_event {
     int worker;
     pid_t pid;
     int value;
-    bool unasked; /* GROUP_EXITED: before any signal had been sent to it */
+    bool unasked;   /* GROUP_EXITED: before any signal had been sent to it */
+    bool is_needed; /* GROUP_START, placed: the job has no more nodes than it needs */
     uint32_t generation;
     int restarts;
 };
 
 enum group_action_kind {
     GROUP_DO_SPAWN,         /* start a generation: group->generation, group->restarts */
-    GROUP_DO_NOTIFY_FAILED, /* tell workers over their notice sockets: worker failed */
-    GROUP_DO_NOTIFY_STOP,   /* tell workers over their notice sockets: signal is coming */
-    GROUP_DO_SIGNAL,        /* signal the workers, and what was left behind */
-    GROUP_DO_KILL,          /* SIGKILL to everything of the generation until nothing is left */
-    GROUP_DO_ARM,           /* wake me (GROUP_TIMER) at deadline_ns; replaces an earlier deadline */
+    GROUP_DO_NOTIFY_FAILED, /* worker notice: worker `value` failed */
+    GROUP_DO_NOTIFY_STOP,   /* worker notice: signal `value` follows */
+    GROUP_DO_SIGNAL,        /* send a signal to the workers' process groups, and to orphans */
+    GROUP_DO_PASS_SIGNAL,   /* send a signal to the workers alone */
+    GROUP_DO_KILL,          /* SIGKILL to every process of the generation until none is left */
+    GROUP_DO_ARM,           /* send GROUP_TIMER at deadline_ns; replaces an earlier deadline */
     GROUP_DO_DISARM,
-    GROUP_DO_REPORT,        /* the generation failed: say why, and what happens next */
-    GROUP_DO_START_AGAIN,   /* answer with GROUP_START */
-    GROUP_DO_KILL_GUARDIAN, /* it does not do what it is told to: SIGKILL, what it had falls to crun */
-    GROUP_DO_GIVE_UP,       /* some process cannot be killed: name it */
-    GROUP_DO_FINISH,        /* end with exit code value */
-    GROUP_DO_REPLACE, /* open the next generation for the workers that run; start those that do not in it */
-    GROUP_DO_KILL_CONDEMNED, /* SIGKILL to these workers, and to nobody else */
-    /* Placed: tell the other nodes */
-    GROUP_DO_FAILED, /* that worker failed (-1: all are gone, the guardian was killed); the rest is being stopped */
-    GROUP_DO_DONE,        /* that all workers here ended well */
-    GROUP_DO_READY,       /* that nothing is left here and a place in the next generation is wanted */
-    GROUP_DO_LEAVE,       /* that this node goes away: signal value, or 0 if it cannot go on */
-    GROUP_DO_NOTIFY_PEER, /* tell workers over their notice sockets: another node's part has failed */
+    GROUP_DO_PRINT_REPORT,   /* the generation failed: print why, and what happens next */
+    GROUP_DO_PRINT_PAUSE,    /* the next generation starts in `value` ms */
+    GROUP_DO_START_AGAIN,    /* answer with GROUP_START */
+    GROUP_DO_KILL_GUARDIAN,  /* it does not carry out its orders: SIGKILL; crun inherits its children */
+    GROUP_DO_GIVE_UP,        /* some process cannot be killed: print its name */
+    GROUP_DO_AWAIT_OTHERS,   /* answer with GROUP_OTHERS_DONE */
+    GROUP_DO_FINISH,         /* end; group_exit_code() with code `value` */
+    GROUP_DO_HURRY,          /* done: do not wait any longer for other nodes or a slow console */
+    GROUP_DO_REPLACE,        /* open the next generation for the running workers; start the others in it */
+    GROUP_DO_KILL_NEWCOMERS, /* SIGKILL to the workers with to_kill set, and to no others */
+    /* Placed: report to the rendezvous */
+    GROUP_DO_REPORT_FAILED, /* worker `value` failed (-1: the guardian was killed, so all have ended) */
+    GROUP_DO_REPORT_DONE,   /* all workers of this node ended with success */
+    GROUP_DO_REPORT_READY,  /* no process is left, this node can take part in the next generation */
+    GROUP_DO_REQUEST_DRAIN, /* this node has to go away, and the job needs it: all should stop at a common point */
+    GROUP_DO_LEAVE,         /* this node goes away: signal `value`, or 0 if it cannot go on */
+    GROUP_DO_NOTIFY_PEER, /* worker notice: another node's part has failed */
+    GROUP_ACTION_COUNT
 };
 
 struct group_action {
     enum group_action_kind kind;
-    int value; /* signal, worker or exit code */
+    int value; /* signal, worker, exit code or milliseconds */
     uint64_t deadline_ns;
 };
 
@@ -120,23 +134,23 @@ struct group_worker {
     pid_t pid;
     int status; /* wait status, or errno when exec failed */
     uint64_t started_ns, ended_ns;
-    int order;      /* it was the order-th of its generation to end, from 0 */
-    bool stopped;   /* it has been told to end; of one that has ended: before it did */
-    bool ready;     /* in this generation */
-    bool capable;   /* it has been ready in one */
-    bool lost;      /* it failed, and a new process takes its place */
-    bool condemned; /* it is killed to be lost: it was started for a generation that has failed already */
+    int order;     /* it was the order-th of its generation to end, from 0 */
+    bool stopped;  /* crun has signalled it; of an ended worker: before it ended */
+    bool ready;    /* in this generation */
+    bool can_stay; /* it has been ready in one generation */
+    bool failed;   /* it failed, and a new process takes its place */
+    bool to_kill;  /* it is killed to be replaced: it was started for a generation that has failed already */
     uint32_t generation; /* it was started in */
     int64_t max_rss_kib;
 };
 
-/* Why a generation is over before its time. The first cause stays. */
+/* Why a generation ended before its time. The first cause stays. */
 enum group_cause {
     GROUP_CAUSE_NONE,
     GROUP_CAUSE_WORKER,   /* cause_worker failed */
-    GROUP_CAUSE_EXEC,     /* cause_worker could not be executed: no restart can help */
-    GROUP_CAUSE_GUARDIAN, /* somebody killed the guardian */
-    GROUP_CAUSE_SIGNAL,   /* crun was told to stop */
+    GROUP_CAUSE_EXEC,     /* cause_worker could not be executed; see group_exec_is_final() */
+    GROUP_CAUSE_GUARDIAN, /* the guardian was killed by another program */
+    GROUP_CAUSE_SIGNAL,   /* crun received a signal to stop */
     GROUP_CAUSE_START,    /* the generation could not be started */
     GROUP_CAUSE_PEER,     /* placed: another node */
     GROUP_CAUSE_REFORM,   /* cause_worker, and perhaps others, were not ready in time after a replacement */
@@ -145,10 +159,13 @@ enum group_cause {
 struct group_config {
     int n_workers;
     int max_restarts;
-    uint64_t grace_ns;  /* between a stop signal and SIGKILL */
-    bool placed;        /* one node of several: max_restarts is for the job, and not watched here */
-    bool replace;       /* keep the workers that can stay when one fails */
-    uint64_t reform_ns; /* for all to be ready after a replacement */
+    uint64_t grace_ns;        /* between a stop signal and SIGKILL */
+    uint64_t pause_max_ns;    /* between restarts of short generations; 0: no pause */
+    bool placed;              /* one node of several: the rendezvous keeps the budget of restarts */
+    bool leaves_together;     /* after success, wait for the other nodes (static rendezvous) */
+    bool exit_code_of_worker; /* --exit-code=worker */
+    bool replace;             /* keep the workers that can stay when one fails */
+    uint64_t reform_ns;       /* time for all workers to be ready after a replacement */
 };
 
 struct worker_group {
@@ -157,18 +174,22 @@ struct worker_group {
     enum group_state state;
     enum group_cause cause;
     int cause_worker;
-    int interrupt;        /* first signal crun was told to stop by, or 0 */
-    pid_t interrupt_pid;  /* who sent it */
+    uint64_t cause_ns;     /* when the cause became known */
+    int interrupt;         /* first signal to stop that crun received, or 0 */
+    pid_t interrupt_pid;   /* its sender */
+    uint64_t interrupt_ns; /* when it arrived */
     bool will_restart;    /* the next GROUP_START begins another generation, charged to the budget; placed: it
-                            may, and the budget is kept elsewhere */
+                              may, and the rendezvous keeps the budget */
     bool will_replace;    /* the same, with the workers that are there */
     bool forming;         /* replacing: the new ones are ordered, all have to get ready */
     uint64_t lost_ns;     /* replacing: when the last one failed */
-    bool guardian_killed; /* by us, as it had not killed everything in time, or it is lost anyway */
+    bool guardian_killed; /* by crun, because processes remained after SIGKILL, or it is lost anyway */
     bool escalated;       /* this generation had to be killed */
-    bool is_draining;     /* placed: workers that end well now are done, others have failed */
-    bool is_ending;       /* placed: the job is over, with end_code */
+    bool is_needed;       /* placed: without this node the job cannot go on */
+    bool is_draining;     /* placed: workers that end with success now are done, others have failed */
+    bool is_ending;       /* placed: the job has ended, with end_code */
     int end_code;
+    int n_short; /* short generations in a row */
     uint32_t generation;
     int restarts; /* charged so far */
     int n_ended;
@@ -176,9 +197,17 @@ struct worker_group {
     uint64_t started_ns;  /* start of this generation */
 };
 
-/* How an ended worker ended: its exit code, or the negative number of the signal; 127 when it could not be
- * executed. */
+/* How an ended worker ended: its exit code, or the negative number of the signal. For one that could not be executed,
+ * as a shell does: 127 when a file does not exist, else 126. */
 int group_worker_code(const struct group_worker *worker);
+
+/* Whether a start that failed with this errno of execve() or its preparation will fail again: wrong file, permission
+ * or arguments. A lack of processes, memory or descriptors, a busy file and an I/O error may pass. */
+bool group_exec_is_final(int error);
+
+/* The exit code of crun for GROUP_DO_FINISH with `code`. root_code: of the worker that failed first as
+ * group_worker_code(), 0 when there is none. */
+int group_exit_code(const struct worker_group *g, int code, int root_code);
 
 /* Returns 0 or -ENOMEM. */
 int group_init(struct worker_group *g, const struct group_config *config);
@@ -186,3 +215,8 @@ void group_finish(struct worker_group *g);
 
 /* Takes one event and answers with what to do now, in that order. */
 void group_step(struct worker_group *g, const struct group_event *event, struct group_actions *out);
+
+/* For traces: "running", "exited", "arm" ...; NULL beyond the enumeration. */
+const char *group_state_name(unsigned state);
+const char *group_event_name(unsigned kind);
+const char *group_action_name(unsigned kind);

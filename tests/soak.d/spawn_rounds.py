@@ -41,7 +41,7 @@ def run_generations(n_workers, restarts, env, rain=True, timeout=900):
         script.chmod(0o755)
         env = dict(env, FOUND=str(folder / "found"), COUNT=str(folder / "count"))
         p = subprocess.Popen([jobs.crun(), "--standalone", f"--nproc-per-node={n_workers}",
-                              f"--max-restarts={restarts}", str(script)], env=env, stdin=subprocess.DEVNULL,
+                              f"--max-restarts={restarts}", "--restart-pause=0", str(script)], env=env, stdin=subprocess.DEVNULL,
                              stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         deadline = time.monotonic() + timeout
         while p.poll() is None and time.monotonic() < deadline:

@@ -62,6 +62,11 @@ def run_soak(name, *args, **more):
                env={**os.environ, "CRUN_BUILD": str(build_folder()), "PYTHONPATH": path}, **more)
 
 
+def is_stop_notice(line):
+    """What crun prints when it begins to stop the workers, before the report."""
+    return line.startswith("crun: ") and ("; stopping the other worker" in line or " s to end; " in line)
+
+
 def assert_one_sentence(p, code, *words):
     """Exactly one line on stderr, with these words in it, and this exit code."""
     lines = [line for line in p.stderr.splitlines() if line.strip()]

@@ -1,9 +1,9 @@
 #pragma once
 
 /*
- * Conversations with the worker group: at a time something happens (said), and these are the actions
- * (answered), written as text: "spawn", "kill", "signal 15", "arm +30000" (ms from now), "finish 1", "replace 1 2"
- * (these workers) ...
+ * Conversations with the worker group: an event at a time, and the actions that it has to answer, as text with the names of
+ * group_action_name(): "spawn", "kill", "signal 15", "arm +30000" (ms from now), "finish 1", "replace 1 2" (these
+ * workers) ...
  */
 
 #include <stdio.h>
@@ -22,29 +22,7 @@ struct line {
     const char *answer;
 };
 
-static const char *const action_names[] = {
-    [GROUP_DO_SPAWN] = "spawn",
-    [GROUP_DO_NOTIFY_FAILED] = "failed",
-    [GROUP_DO_NOTIFY_STOP] = "stop",
-    [GROUP_DO_SIGNAL] = "signal",
-    [GROUP_DO_KILL] = "kill",
-    [GROUP_DO_ARM] = "arm",
-    [GROUP_DO_DISARM] = "disarm",
-    [GROUP_DO_REPORT] = "report",
-    [GROUP_DO_START_AGAIN] = "again",
-    [GROUP_DO_GIVE_UP] = "give up",
-    [GROUP_DO_KILL_GUARDIAN] = "kill guardian",
-    [GROUP_DO_FINISH] = "finish",
-    [GROUP_DO_FAILED] = "tell failed",
-    [GROUP_DO_DONE] = "tell done",
-    [GROUP_DO_READY] = "tell ready",
-    [GROUP_DO_LEAVE] = "leave",
-    [GROUP_DO_NOTIFY_PEER] = "peer",
-    [GROUP_DO_REPLACE] = "replace",
-    [GROUP_DO_KILL_CONDEMNED] = "condemn",
-};
-
-/* Whom such an action is about is written in the group. */
+/* The workers that such an action concerns are marked in the group. */
 static inline size_t write_workers(const struct worker_group *g, enum group_action_kind kind, char *out,
                                    size_t size)
 {
@@ -54,7 +32,7 @@ static inline size_t write_workers(const struct worker_group *g, enum group_acti
         const struct group_worker *w = &g->workers[i];
 
         if ((kind == GROUP_DO_REPLACE && w->state == GROUP_WORKER_NONE) ||
-            (kind == GROUP_DO_KILL_CONDEMNED && w->condemned && !w->lost))
+            (kind == GROUP_DO_KILL_NEWCOMERS && w->to_kill && !w->failed))
             n += (size_t)snprintf(out + n, size - n, " %d", i);
     }
     return n;
@@ -63,20 +41,22 @@ static inline size_t write_workers(const struct worker_group *g, enum group_acti
 static inline size_t write_action(const struct worker_group *g, const struct group_action *a, uint64_t now_ns,
                                   char *out, size_t size)
 {
-    size_t n = (size_t)snprintf(out, size, "%s", action_names[a->kind]);
+    size_t n = (size_t)snprintf(out, size, "%s", group_action_name(a->kind));
 
     switch (a->kind) {
     case GROUP_DO_ARM:
         return n + (size_t)snprintf(out + n, size - n, " +%d",
                                     (int)((int64_t)(a->deadline_ns - now_ns) / (int64_t)MS));
     case GROUP_DO_REPLACE:
-    case GROUP_DO_KILL_CONDEMNED:
+    case GROUP_DO_KILL_NEWCOMERS:
         return n + write_workers(g, a->kind, out + n, size - n);
     case GROUP_DO_SIGNAL:
     case GROUP_DO_FINISH:
     case GROUP_DO_NOTIFY_FAILED:
     case GROUP_DO_NOTIFY_STOP:
-    case GROUP_DO_FAILED:
+    case GROUP_DO_REPORT_FAILED:
+    case GROUP_DO_PASS_SIGNAL:
+    case GROUP_DO_PRINT_PAUSE:
     case GROUP_DO_LEAVE:
         return n + (size_t)snprintf(out + n, size - n, " %d", a->value);
     default:
@@ -96,7 +76,10 @@ static inline void write_actions(const struct worker_group *g, const struct grou
     }
 }
 
-/* Lines end with an answer of NULL; the value of GROUP_START is the generation and the restarts so far. */
+/* Lines end with an answer of NULL; the value of GROUP_START is the generation and the restarts so far. The node is
+ * needed for worker == NEEDED. */
+enum { NEEDED = -2 };
+
 static inline void converse_as(struct worker_group *g, const struct group_config *config,
                                const struct line *lines)
 {
@@ -108,6 +91,7 @@ static inline void converse_as(struct worker_group *g, const struct group_config
                                           .pid = line->kind == GROUP_STARTED ? 100 + line->worker : 0,
                                           .value = line->value,
                                           .generation = (uint32_t)line->value,
+                                          .is_needed = line->worker == NEEDED,
                                           .restarts = line->value};
         struct group_actions actions;
         char answer[256];

@@ -2,6 +2,7 @@
  * Conversations with the worker group, of two workers (group_conversation.h).
  */
 
+#include <errno.h>
 #include <signal.h>
 
 #include "base/err.h"
@@ -9,7 +10,7 @@
 
 #define EXIT(code) ((code) << 8)
 
-/* Holds the conversation with a group of two workers; lines end with an answer of NULL. */
+/* Runs the conversation with a group of two workers; lines end with an answer of NULL. */
 static void converse(struct worker_group *g, int max_restarts, const struct line *lines)
 {
     const struct group_config config = {.n_workers = 2, .max_restarts = max_restarts, .grace_ns = 30000 * MS};
@@ -39,12 +40,15 @@ static void test_all_end_well(void **state)
         {9, GROUP_EXITED, 0, 0, ""},
         {9, GROUP_EMPTY, -1, 0, "finish 0"},
         {10, GROUP_TIMER, -1, 0, ""},
-        {10, GROUP_SIGNAL, -1, SIGTERM, ""},
+        {10, GROUP_SIGNAL, -1, SIGTERM,
+         "hurry"}, /* other nodes, a slow console: nothing is waited for any longer */
+        {2000, GROUP_SIGNAL, -1, SIGTERM, "hurry"},
         {0},
     };
     struct worker_group g;
 
     converse(&g, 0, lines);
+    assert_int_equal(g.interrupt, 0); /* it came after the end */
     assert_int_equal(g.workers[1].order, 0);
     assert_int_equal(g.workers[0].order, 1);
     assert_int_equal(g.state, GROUP_DONE);
@@ -56,7 +60,7 @@ static void test_failed_by_itself_at_the_same_time(void **state)
 {
     static const struct line lines[] = {
         STARTED_BOTH,
-        {5, GROUP_EXITED, 1, EXIT(7), "failed 1, signal 15, arm +30000"},
+        {5, GROUP_EXITED, 1, EXIT(7), "notify-failed 1, signal 15, arm +30000"},
         {0},
     };
     struct group_event event = {
@@ -73,13 +77,13 @@ static void test_failed_by_itself_at_the_same_time(void **state)
     group_finish(&g);
 }
 
-static void test_left_behind_after_success(void **state)
+static void test_orphans_after_success(void **state)
 {
     static const struct line lines[] = {
         STARTED_BOTH,
         {5, GROUP_EXITED, 0, 0, ""},
         {5, GROUP_EXITED, 1, 0, ""},
-        {5, GROUP_LEFT, -1, 2, "signal 15, arm +1000"},
+        {5, GROUP_ORPHANS, -1, 2, "signal 15, arm +1000"},
         {400, GROUP_TIMER, -1, 0, "arm +605"}, /* woken too early */
         {1005, GROUP_TIMER, -1, 0, "kill, arm +5000"},
         {1010, GROUP_EMPTY, -1, 0, "disarm, finish 0"},
@@ -95,9 +99,9 @@ static void test_failure_without_restart(void **state)
 {
     static const struct line lines[] = {
         STARTED_BOTH,
-        {5, GROUP_EXITED, 1, EXIT(7), "failed 1, signal 15, arm +30000"},
+        {5, GROUP_EXITED, 1, EXIT(7), "notify-failed 1, signal 15, arm +30000"},
         {6, GROUP_EXITED, 0, SIGTERM, ""},
-        {6, GROUP_EMPTY, -1, 0, "disarm, report, finish 1"},
+        {6, GROUP_EMPTY, -1, 0, "disarm, print-report, finish 1"},
         {0},
     };
     struct worker_group g;
@@ -116,15 +120,15 @@ static void test_restarts_within_the_budget(void **state)
 {
     static const struct line lines[] = {
         STARTED_BOTH,
-        {5, GROUP_EXITED, 1, EXIT(7), "failed 1, signal 15, arm +30000"},
+        {5, GROUP_EXITED, 1, EXIT(7), "notify-failed 1, signal 15, arm +30000"},
         {6, GROUP_EXITED, 0, SIGTERM, ""},
-        {6, GROUP_EMPTY, -1, 0, "disarm, report, again"},
+        {6, GROUP_EMPTY, -1, 0, "disarm, print-report, start-again"},
         {7, GROUP_START, -1, 0, "spawn"},
         {8, GROUP_STARTED, 0, 0, ""},
         {8, GROUP_STARTED, 1, 0, ""},
-        {9, GROUP_EXITED, 0, SIGSEGV, "failed 0, signal 15, arm +30000"},
+        {9, GROUP_EXITED, 0, SIGSEGV, "notify-failed 0, signal 15, arm +30000"},
         {9, GROUP_EXITED, 1, 0, ""},
-        {10, GROUP_EMPTY, -1, 0, "disarm, report, finish 1"},
+        {10, GROUP_EMPTY, -1, 0, "disarm, print-report, finish 1"},
         {0},
     };
     struct worker_group g;
@@ -140,10 +144,10 @@ static void test_stubborn_workers_are_killed(void **state)
 {
     static const struct line lines[] = {
         STARTED_BOTH,
-        {5, GROUP_EXITED, 1, EXIT(1), "failed 1, signal 15, arm +30000"},
+        {5, GROUP_EXITED, 1, EXIT(1), "notify-failed 1, signal 15, arm +30000"},
         {30005, GROUP_TIMER, -1, 0, "kill, arm +5000"},
         {30006, GROUP_EXITED, 0, SIGKILL, ""},
-        {30006, GROUP_EMPTY, -1, 0, "disarm, report, finish 1"},
+        {30006, GROUP_EMPTY, -1, 0, "disarm, print-report, finish 1"},
         {0},
     };
     struct worker_group g;
@@ -157,12 +161,12 @@ static void test_sweep_keeps_an_earlier_deadline(void **state)
 {
     static const struct line lines[] = {
         STARTED_BOTH,
-        {0, GROUP_SIGNAL, -1, SIGINT, "stop 2, signal 2, arm +30000"},
+        {0, GROUP_SIGNAL, -1, SIGINT, "notify-stop 2, signal 2, arm +30000"},
         {29500, GROUP_EXITED, 0, 0, ""},
         {29500, GROUP_EXITED, 1, 0, ""},
-        {29500, GROUP_LEFT, -1, 1, "signal 15, arm +500"},
+        {29500, GROUP_ORPHANS, -1, 1, "signal 15, arm +500"},
         {30000, GROUP_TIMER, -1, 0, "kill, arm +5000"},
-        {30001, GROUP_EMPTY, -1, 0, "disarm, report, finish 1"},
+        {30001, GROUP_EMPTY, -1, 0, "disarm, print-report, finish 1"},
         {0},
     };
     struct worker_group g;
@@ -175,12 +179,12 @@ static void test_nothing_kills_it(void **state)
 {
     static const struct line lines[] = {
         STARTED_BOTH,
-        {0, GROUP_SIGNAL, -1, SIGTERM, "stop 15, signal 15, arm +30000"},
-        {1, GROUP_SIGNAL, -1, SIGTERM, "kill, arm +5000"},
-        {2, GROUP_SIGNAL, -1, SIGTERM, ""},
-        {5001, GROUP_TIMER, -1, 0, "kill guardian, arm +5000"},
-        {5002, GROUP_GUARDIAN_LOST, -1, 0, "kill, arm +5000"},
-        {10002, GROUP_TIMER, -1, 0, "give up, report, finish 1"},
+        {0, GROUP_SIGNAL, -1, SIGTERM, "notify-stop 15, signal 15, arm +30000"},
+        {1001, GROUP_SIGNAL, -1, SIGTERM, "kill, arm +5000"},
+        {1002, GROUP_SIGNAL, -1, SIGTERM, ""},
+        {6001, GROUP_TIMER, -1, 0, "kill-guardian, arm +5000"},
+        {6002, GROUP_GUARDIAN_LOST, -1, 0, "kill, arm +5000"},
+        {11002, GROUP_TIMER, -1, 0, "give-up, print-report, finish 1"},
         {0},
     };
     struct worker_group g;
@@ -192,7 +196,7 @@ static void test_nothing_kills_it(void **state)
 static void test_signal_before_the_start(void **state)
 {
     static const struct line lines[] = {
-        {0, GROUP_SIGNAL, -1, SIGTERM, "report, finish 1"},
+        {0, GROUP_SIGNAL, -1, SIGTERM, "print-report, finish 1"},
         {0, GROUP_START, -1, 0, ""},
         {0},
     };
@@ -207,11 +211,11 @@ static void test_signal_after_a_failure(void **state)
 {
     static const struct line lines[] = {
         STARTED_BOTH,
-        {5, GROUP_EXITED, 1, EXIT(1), "failed 1, signal 15, arm +30000"},
+        {5, GROUP_EXITED, 1, EXIT(1), "notify-failed 1, signal 15, arm +30000"},
         {10, GROUP_SIGNAL, -1, SIGINT, "signal 2"},
-        {11, GROUP_SIGNAL, -1, SIGINT, "kill, arm +5000"},
-        {12, GROUP_EXITED, 0, SIGKILL, ""},
-        {12, GROUP_EMPTY, -1, 0, "disarm, report, finish 1"},
+        {1011, GROUP_SIGNAL, -1, SIGINT, "kill, arm +5000"},
+        {1012, GROUP_EXITED, 0, SIGKILL, ""},
+        {1012, GROUP_EMPTY, -1, 0, "disarm, print-report, finish 1"},
         {0},
     };
     struct worker_group g;
@@ -228,9 +232,9 @@ static void test_signal_while_sweeping(void **state)
         STARTED_BOTH,
         {5, GROUP_EXITED, 0, 0, ""},
         {5, GROUP_EXITED, 1, 0, ""},
-        {5, GROUP_LEFT, -1, 1, "signal 15, arm +1000"},
+        {5, GROUP_ORPHANS, -1, 1, "signal 15, arm +1000"},
         {6, GROUP_SIGNAL, -1, SIGTERM, "kill, arm +5000"},
-        {7, GROUP_EMPTY, -1, 0, "disarm, report, finish 1"},
+        {7, GROUP_EMPTY, -1, 0, "disarm, print-report, finish 1"},
         {0},
     };
     struct worker_group g;
@@ -244,16 +248,16 @@ static void test_exec_failure_is_final(void **state)
     static const struct line lines[] = {
         {0, GROUP_START, -1, 0, "spawn"},
         {1, GROUP_STARTED, 0, 0, ""},
-        {1, GROUP_EXEC_FAILED, 1, 8, "failed 1, signal 15, arm +30000"},
+        {1, GROUP_EXEC_FAILED, 1, 8, "notify-failed 1, signal 15, arm +30000"},
         {2, GROUP_EXITED, 0, SIGTERM, ""},
-        {2, GROUP_EMPTY, -1, 0, "disarm, report, finish 1"},
+        {2, GROUP_EMPTY, -1, 0, "disarm, print-report, finish 1"},
         {0},
     };
     struct worker_group g;
 
     converse(&g, 3, lines);
     assert_int_equal(g.cause, GROUP_CAUSE_EXEC);
-    assert_int_equal(group_worker_code(&g.workers[1]), 127);
+    assert_int_equal(group_worker_code(&g.workers[1]), 126);
     group_finish(&g);
 }
 
@@ -263,10 +267,10 @@ static void test_lost_guardian(void **state)
         STARTED_BOTH,
         {5, GROUP_EXITED, 0, 0, ""},
         {6, GROUP_GUARDIAN_LOST, -1, 0, "kill, arm +5000"},
-        {7, GROUP_EMPTY, -1, 0, "disarm, report, again"},
+        {7, GROUP_EMPTY, -1, 0, "disarm, print-report, start-again"},
         {7, GROUP_START, -1, 0, "spawn"},
         {8, GROUP_GUARDIAN_LOST, -1, 0, "kill, arm +5000"},
-        {9, GROUP_EMPTY, -1, 0, "disarm, report, finish 1"},
+        {9, GROUP_EMPTY, -1, 0, "disarm, print-report, finish 1"},
         {0},
     };
     struct worker_group g;
@@ -293,16 +297,16 @@ static void test_placed_failure_and_next_generation(void **state)
 {
     static const struct line lines[] = {
         STARTED_BOTH,
-        {5, GROUP_EXITED, 1, EXIT(7), "tell failed 1, failed 1, signal 15, arm +30000"},
-        {6, GROUP_STOP, -1, 0, ""}, /* the others heard of it; nothing new here */
+        {5, GROUP_EXITED, 1, EXIT(7), "report-failed 1, notify-failed 1, signal 15, arm +30000"},
+        {6, GROUP_PEER_FAILED, -1, 0, ""}, /* the rendezvous reports it back; nothing follows here */
         {7, GROUP_EXITED, 0, SIGTERM, ""},
-        {7, GROUP_EMPTY, -1, 0, "disarm, report, tell ready"},
+        {7, GROUP_EMPTY, -1, 0, "disarm, print-report, report-ready"},
         {9, GROUP_START, -1, 4, "spawn"}, /* generation 4: there were changes of membership, too */
         {9, GROUP_STARTED, 0, 0, ""},
         {9, GROUP_STARTED, 1, 0, ""},
         {10, GROUP_EXITED, 0, 0, ""},
         {10, GROUP_EXITED, 1, 0, ""},
-        {10, GROUP_EMPTY, -1, 0, "tell done"},
+        {10, GROUP_EMPTY, -1, 0, "report-done"},
         {11, GROUP_END, -1, 0, "finish 0"},
         {0},
     };
@@ -318,10 +322,10 @@ static void test_placed_stopped_for_another_node(void **state)
 {
     static const struct line lines[] = {
         STARTED_BOTH,
-        {5, GROUP_STOP, -1, 0, "peer, signal 15, arm +30000"},
-        {6, GROUP_EXITED, 0, EXIT(1), ""}, /* its peers are gone: a consequence */
+        {5, GROUP_PEER_FAILED, -1, 0, "notify-peer, signal 15, arm +30000"},
+        {6, GROUP_EXITED, 0, EXIT(1), ""}, /* its peers have ended: a consequence */
         {6, GROUP_EXITED, 1, SIGTERM, ""},
-        {6, GROUP_EMPTY, -1, 0, "disarm, tell ready"},
+        {6, GROUP_EMPTY, -1, 0, "disarm, report-ready"},
         {7, GROUP_START, -1, 1, "spawn"},
         {0},
     };
@@ -339,16 +343,16 @@ static void test_placed_stopped_when_done(void **state)
         STARTED_BOTH,
         {5, GROUP_EXITED, 0, 0, ""},
         {5, GROUP_EXITED, 1, 0, ""},
-        {5, GROUP_LEFT, -1, 1, "signal 15, arm +1000"},
-        {6, GROUP_STOP, -1, 0, ""}, /* just being swept: it must not be called done any more */
-        {7, GROUP_EMPTY, -1, 0, "disarm, tell ready"},
+        {5, GROUP_ORPHANS, -1, 1, "signal 15, arm +1000"},
+        {6, GROUP_PEER_FAILED, -1, 0, ""}, /* while sweeping: it must not be reported done any more */
+        {7, GROUP_EMPTY, -1, 0, "disarm, report-ready"},
         {8, GROUP_START, -1, 1, "spawn"},
         {8, GROUP_STARTED, 0, 0, ""},
         {8, GROUP_STARTED, 1, 0, ""},
         {9, GROUP_EXITED, 0, 0, ""},
         {9, GROUP_EXITED, 1, 0, ""},
-        {9, GROUP_EMPTY, -1, 0, "tell done"},
-        {10, GROUP_STOP, -1, 0, "tell ready"},
+        {9, GROUP_EMPTY, -1, 0, "report-done"},
+        {10, GROUP_PEER_FAILED, -1, 0, "report-ready"},
         {11, GROUP_START, -1, 2, "spawn"},
         {0},
     };
@@ -362,7 +366,7 @@ static void test_placed_end_while_running(void **state)
 {
     static const struct line lines[] = {
         STARTED_BOTH,
-        {5, GROUP_END, -1, 3, "peer, signal 15, arm +30000"},
+        {5, GROUP_END, -1, 3, "notify-peer, signal 15, arm +30000"},
         {6, GROUP_EXITED, 0, SIGTERM, ""},
         {6, GROUP_EXITED, 1, SIGTERM, ""},
         {6, GROUP_EMPTY, -1, 0, "disarm, finish 3"},
@@ -374,18 +378,18 @@ static void test_placed_end_while_running(void **state)
     group_finish(&g);
 }
 
-static void test_placed_told_to_stop(void **state)
+static void test_placed_signal(void **state)
 {
     static const struct line lines[] = {
         STARTED_BOTH,
-        {5, GROUP_SIGNAL, -1, SIGTERM, "leave 15, stop 15, signal 15, arm +30000"},
+        {5, GROUP_SIGNAL, -1, SIGTERM, "leave 15, notify-stop 15, signal 15, arm +30000"},
         {6, GROUP_EXITED, 0, SIGTERM, ""},
         {6, GROUP_EXITED, 1, SIGTERM, ""},
-        {6, GROUP_EMPTY, -1, 0, "disarm, report, finish 1"},
+        {6, GROUP_EMPTY, -1, 0, "disarm, print-report, finish 1"},
         {0},
     };
     static const struct line waiting[] = {
-        {5, GROUP_SIGNAL, -1, SIGTERM, "leave 15, report, finish 1"},
+        {5, GROUP_SIGNAL, -1, SIGTERM, "leave 15, print-report, finish 1"},
         {0},
     };
     struct worker_group g;
@@ -396,36 +400,41 @@ static void test_placed_told_to_stop(void **state)
     group_finish(&g);
 }
 
-/* A node has to go, and all stop: who ends well is done, who does not has failed, and a second signal hurries. */
+/* A node has to go away, and all stop: workers that end with success are done, others have failed, and a second signal
+ * kills. */
 static void test_placed_drain(void **state)
 {
     static const struct line well[] = {
         STARTED_BOTH,
-        {5, GROUP_DRAIN, -1, 0, "stop 15, signal 15, arm +30000"},
+        {5, GROUP_DRAIN, -1, 0, "notify-stop 15, signal 15, arm +30000"},
         {6, GROUP_DRAIN, -1, 0, ""},
         {7, GROUP_EXITED, 0, 0, ""},
         {8, GROUP_EXITED, 1, 0, ""},
-        {8, GROUP_EMPTY, -1, 0, "disarm, tell done"},
+        {8, GROUP_EMPTY, -1, 0, "disarm, report-done"},
         {9, GROUP_END, -1, 1, "finish 1"},
         {0},
     };
     static const struct line badly[] = {
         STARTED_BOTH,
-        {5, GROUP_DRAIN, -1, SIGTERM, "stop 15, signal 15, arm +30000"},
+        {5, GROUP_DRAIN, -1, 0, "notify-stop 15, signal 15, arm +30000"},
         {7, GROUP_EXITED, 0, 0, ""},
         {30005, GROUP_TIMER, -1, 0, "kill, arm +5000"},
         {30006, GROUP_EXITED, 1, SIGKILL, ""},
-        {30006, GROUP_EMPTY, -1, 0, "disarm, tell failed 1, report, tell ready"},
+        {30006, GROUP_EMPTY, -1, 0, "disarm, report-failed 1, print-report, report-ready"},
         {30007, GROUP_END, -1, 1, "finish 1"},
         {0},
     };
     static const struct line hurried[] = {
-        STARTED_BOTH,
-        {5, GROUP_DRAIN, -1, SIGTERM, "stop 15, signal 15, arm +30000"},
-        {6, GROUP_SIGNAL, -1, SIGTERM, "leave 15, kill, arm +5000"},
-        {7, GROUP_EXITED, 0, SIGKILL, ""},
-        {7, GROUP_EXITED, 1, SIGKILL, ""},
-        {7, GROUP_EMPTY, -1, 0, "disarm, report, finish 1"},
+        {0, GROUP_START, NEEDED, 0, "spawn"},
+        {1, GROUP_STARTED, 0, 0, ""},
+        {1, GROUP_STARTED, 1, 0, ""},
+        {5, GROUP_SIGNAL, -1, SIGTERM, "request-drain, notify-stop 15, signal 15, arm +30000"},
+        {6, GROUP_DRAIN, -1, 0, ""}, /* the rendezvous confirms it */
+        {7, GROUP_SIGNAL, -1, SIGHUP, ""},
+        {1006, GROUP_SIGNAL, -1, SIGTERM, "leave 15, kill, arm +5000"},
+        {1007, GROUP_EXITED, 0, SIGKILL, ""},
+        {1007, GROUP_EXITED, 1, SIGKILL, ""},
+        {1007, GROUP_EMPTY, -1, 0, "disarm, print-report, finish 1"},
         {0},
     };
     struct worker_group g;
@@ -451,6 +460,287 @@ static void test_placed_cannot_start(void **state)
     group_finish(&g);
 }
 
+/* SIGTERM and SIGHUP of systemd, SIGINT and SIGTERM of a wrapper: what comes within a second is one request. */
+static void test_signals_within_a_second_are_one_request(void **state)
+{
+    static const int second[] = {SIGTERM, SIGINT, SIGHUP, SIGQUIT};
+    static const struct {
+        int at_ms;
+        const char *answer;
+    } rows[] = {{100, ""}, {1099, ""}, {1100, "kill, arm +5000"}, {9000, "kill, arm +5000"}};
+
+    for (size_t i = 0; i < ARRAY_SIZE(second); i++)
+        for (size_t j = 0; j < ARRAY_SIZE(rows); j++) {
+            const struct line lines[] = {
+                STARTED_BOTH,
+                {100, GROUP_SIGNAL, -1, SIGTERM, "notify-stop 15, signal 15, arm +30000"},
+                {rows[j].at_ms, GROUP_SIGNAL, -1, second[i], rows[j].answer},
+                {0},
+            };
+            struct worker_group g;
+
+            converse(&g, 3, lines);
+            assert_int_equal(g.interrupt, SIGTERM);
+            group_finish(&g);
+        }
+}
+
+/* Only the first SIGTERM, only of a running node that the job needs. */
+static void test_request_of_a_drain(void **state)
+{
+    static const struct line lines[] = {
+        {0, GROUP_START, NEEDED, 0, "spawn"},
+        {1, GROUP_STARTED, 0, 0, ""},
+        {1, GROUP_STARTED, 1, 0, ""},
+        {5, GROUP_SIGNAL, -1, SIGTERM, "request-drain, notify-stop 15, signal 15, arm +30000"},
+        {7, GROUP_EXITED, 0, 0, ""},
+        {8, GROUP_EXITED, 1, 0, ""},
+        {8, GROUP_EMPTY, -1, 0, "disarm, print-report, report-done"},
+        {9, GROUP_END, -1, 1, "finish 1"},
+        {0},
+    };
+    static const struct line by_sigint[] = {
+        {0, GROUP_START, NEEDED, 0, "spawn"},
+        {1, GROUP_STARTED, 0, 0, ""},
+        {5, GROUP_SIGNAL, -1, SIGINT, "leave 2, notify-stop 2, signal 2, arm +30000"},
+        {0},
+    };
+    static const struct line while_stopping[] = {
+        {0, GROUP_START, NEEDED, 0, "spawn"},
+        {1, GROUP_STARTED, 0, 0, ""},
+        {4, GROUP_PEER_FAILED, -1, 0, "notify-peer, signal 15, arm +30000"},
+        {5, GROUP_SIGNAL, -1, SIGTERM, "leave 15, signal 15"},
+        {0},
+    };
+    struct worker_group g;
+
+    converse_placed(&g, lines);
+    group_finish(&g);
+    converse_placed(&g, by_sigint);
+    group_finish(&g);
+    converse_placed(&g, while_stopping);
+    group_finish(&g);
+}
+
+static void test_signal_that_is_passed_on(void **state)
+{
+    static const struct line lines[] = {
+        {0, GROUP_PASS_SIGNAL, -1, SIGUSR1, ""}, /* there are no workers yet */
+        STARTED_BOTH,
+        {5, GROUP_PASS_SIGNAL, -1, SIGUSR1, "pass-signal 10"},
+        {6, GROUP_SIGNAL, -1, SIGTERM, "notify-stop 15, signal 15, arm +30000"},
+        {7, GROUP_PASS_SIGNAL, -1, SIGUSR2, "pass-signal 12"},
+        {8, GROUP_EXITED, 0, 0, ""},
+        {8, GROUP_EXITED, 1, 0, ""},
+        {8, GROUP_EMPTY, -1, 0, "disarm, print-report, finish 1"},
+        {9, GROUP_PASS_SIGNAL, -1, SIGUSR1, ""},
+        {0},
+    };
+    struct worker_group g;
+
+    converse(&g, 0, lines);
+    assert_int_equal(g.interrupt, SIGTERM);
+    group_finish(&g);
+}
+
+#define FAILS_AT(ms)                                                                                         \
+    {ms, GROUP_STARTED, 0, 0, ""}, {ms, GROUP_STARTED, 1, 0, ""}, {ms, GROUP_EXITED, 0, 0, ""},              \
+    {                                                                                                        \
+        ms, GROUP_EXITED, 1, EXIT(1), "notify-failed 1, signal 15, arm +30000"                               \
+    }
+
+static const struct group_config paused = {
+    .n_workers = 2, .max_restarts = 9, .grace_ns = 30000 * MS, .pause_max_ns = 3000 * MS};
+
+/* At once, after 1 s, 2 s, then the longest pause; a generation that lived long ends the series. */
+static void test_pause_between_restarts(void **state)
+{
+    static const struct line lines[] = {
+        {0, GROUP_START, -1, 0, "spawn"},
+        FAILS_AT(100),
+        {100, GROUP_EMPTY, -1, 0, "disarm, print-report, start-again"},
+        {100, GROUP_START, -1, 0, "spawn"},
+        FAILS_AT(200),
+        {200, GROUP_EMPTY, -1, 0, "disarm, print-report, print-pause 1000, arm +1000"},
+        {700, GROUP_TIMER, -1, 0, "arm +500"},
+        {1200, GROUP_TIMER, -1, 0, "start-again"},
+        {1200, GROUP_START, -1, 0, "spawn"},
+        FAILS_AT(1300),
+        {1300, GROUP_EMPTY, -1, 0, "disarm, print-report, print-pause 2000, arm +2000"},
+        {3300, GROUP_TIMER, -1, 0, "start-again"},
+        {3300, GROUP_START, -1, 0, "spawn"},
+        FAILS_AT(3400),
+        {3400, GROUP_EMPTY, -1, 0, "disarm, print-report, print-pause 3000, arm +3000"},
+        {6400, GROUP_TIMER, -1, 0, "start-again"},
+        {6400, GROUP_START, -1, 0, "spawn"},
+        FAILS_AT(17000),
+        {17000, GROUP_EMPTY, -1, 0, "disarm, print-report, start-again"},
+        {17000, GROUP_START, -1, 0, "spawn"},
+        FAILS_AT(17100),
+        {17100, GROUP_EMPTY, -1, 0, "disarm, print-report, start-again"},
+        {0},
+    };
+    struct worker_group g;
+
+    converse_as(&g, &paused, lines);
+    assert_int_equal(g.restarts, 5);
+    group_finish(&g);
+}
+
+static void test_signal_during_a_pause(void **state)
+{
+    static const struct line lines[] = {
+        {0, GROUP_START, -1, 0, "spawn"},
+        FAILS_AT(100),
+        {100, GROUP_EMPTY, -1, 0, "disarm, print-report, start-again"},
+        {100, GROUP_START, -1, 0, "spawn"},
+        FAILS_AT(200),
+        {200, GROUP_EMPTY, -1, 0, "disarm, print-report, print-pause 1000, arm +1000"},
+        {300, GROUP_SIGNAL, -1, SIGTERM, "disarm, print-report, finish 1"},
+        {1200, GROUP_TIMER, -1, 0, ""},
+        {0},
+    };
+    struct worker_group g;
+
+    converse_as(&g, &paused, lines);
+    group_finish(&g);
+}
+
+/* The node is ready only after its pause, so the job as a whole waits for it. */
+static void test_placed_pause(void **state)
+{
+    static const struct line lines[] = {
+        {0, GROUP_START, -1, 0, "spawn"},
+        {100, GROUP_GUARDIAN_LOST, -1, 0, "report-failed -1, kill, arm +5000"},
+        {100, GROUP_EMPTY, -1, 0, "disarm, print-report, report-ready"},
+        {100, GROUP_START, -1, 1, "spawn"},
+        {200, GROUP_GUARDIAN_LOST, -1, 0, "report-failed -1, kill, arm +5000"},
+        {200, GROUP_EMPTY, -1, 0, "disarm, print-report, print-pause 1000, arm +1000"},
+        {300, GROUP_PEER_FAILED, -1, 0, ""},
+        {1200, GROUP_TIMER, -1, 0, "report-ready"},
+        {1300, GROUP_START, -1, 2, "spawn"},
+        {1400, GROUP_GUARDIAN_LOST, -1, 0, "report-failed -1, kill, arm +5000"},
+        {1400, GROUP_EMPTY, -1, 0, "disarm, print-report, print-pause 2000, arm +2000"},
+        {1500, GROUP_END, -1, 1, "disarm, finish 1"},
+        {0},
+    };
+    struct group_config config = paused;
+    struct worker_group g;
+
+    config.placed = true;
+    converse_as(&g, &config, lines);
+    group_finish(&g);
+}
+
+static void test_exec_failures_that_may_pass(void **state)
+{
+    static const struct {
+        int error;
+        bool is_final;
+    } rows[] = {
+        {ENOENT, true},  {EACCES, true},       {ENOEXEC, true}, {EISDIR, true},  {ELOOP, true},
+        {EINVAL, true},  {ENAMETOOLONG, true}, {E2BIG, true},   {EAGAIN, false}, {ENOMEM, false},
+        {ENFILE, false}, {EMFILE, false},      {EIO, false},    {ESTALE, false}, {ETXTBSY, false},
+    };
+
+    for (size_t i = 0; i < ARRAY_SIZE(rows); i++) {
+        const struct line lines[] = {
+            {0, GROUP_START, -1, 0, "spawn"},
+            {1, GROUP_EXEC_FAILED, 0, rows[i].error, "notify-failed 0, signal 15, arm +30000"},
+            {2, GROUP_EMPTY, -1, 0,
+             rows[i].is_final ? "disarm, print-report, finish 1" : "disarm, print-report, start-again"},
+            {0},
+        };
+        struct worker_group g;
+
+        assert_int_equal(group_exec_is_final(rows[i].error), rows[i].is_final);
+        converse(&g, 1, lines);
+        assert_int_equal(g.cause, GROUP_CAUSE_EXEC);
+        group_finish(&g);
+    }
+}
+
+/* Static rendezvous: after success the other nodes are waited for, and a signal ends that. */
+static void test_leaving_together(void **state)
+{
+    static const struct group_config config = {
+        .n_workers = 2, .grace_ns = 30000 * MS, .leaves_together = true};
+    static const struct line waits[] = {
+        STARTED_BOTH,
+        {5, GROUP_EXITED, 0, 0, ""},
+        {5, GROUP_EXITED, 1, 0, ""},
+        {5, GROUP_EMPTY, -1, 0, "await-others"},
+        {6, GROUP_GUARDIAN_LOST, -1, 0, ""},
+        {9, GROUP_OTHERS_DONE, -1, 0, "finish 0"},
+        {9, GROUP_OTHERS_DONE, -1, 0, ""},
+        {0},
+    };
+    static const struct line interrupted[] = {
+        STARTED_BOTH,
+        {5, GROUP_EXITED, 0, 0, ""},
+        {5, GROUP_EXITED, 1, 0, ""},
+        {5, GROUP_EMPTY, -1, 0, "await-others"},
+        {6, GROUP_SIGNAL, -1, SIGTERM, "finish 1"},
+        {7, GROUP_OTHERS_DONE, -1, 0, ""},
+        {0},
+    };
+    static const struct line failed[] = {
+        STARTED_BOTH,
+        {5, GROUP_EXITED, 0, 0, ""},
+        {5, GROUP_EXITED, 1, EXIT(1), "notify-failed 1, signal 15, arm +30000"},
+        {5, GROUP_EMPTY, -1, 0, "disarm, print-report, finish 1"},
+        {0},
+    };
+    struct worker_group g;
+
+    converse_as(&g, &config, waits);
+    group_finish(&g);
+    converse_as(&g, &config, interrupted);
+    group_finish(&g);
+    converse_as(&g, &config, failed);
+    group_finish(&g);
+}
+
+static void test_exit_codes(void **state)
+{
+    static struct group_worker missing = {.state = GROUP_WORKER_EXEC_FAILED, .status = ENOENT},
+                               refused = {.state = GROUP_WORKER_EXEC_FAILED, .status = EACCES};
+    static const struct {
+        struct worker_group g;
+        int code, root_code, expected;
+    } rows[] = {
+        {{.cause = GROUP_CAUSE_NONE}, 0, 7, 0},
+        {{.cause = GROUP_CAUSE_WORKER}, 1, 7, 1}, /* as torchrun */
+        {{.config.exit_code_of_worker = true, .cause = GROUP_CAUSE_WORKER}, 1, 7, 7},
+        {{.config.exit_code_of_worker = true, .cause = GROUP_CAUSE_WORKER}, 1, -11, 139},
+        {{.config.exit_code_of_worker = true, .cause = GROUP_CAUSE_GUARDIAN}, 1, 0, 1},
+        {{.config.exit_code_of_worker = true, .cause = GROUP_CAUSE_SIGNAL, .interrupt = SIGTERM},
+         1,
+         -15,
+         143},
+        {{.config.exit_code_of_worker = true, .cause = GROUP_CAUSE_EXEC, .workers = &missing}, 1, 0, 127},
+        {{.config.exit_code_of_worker = true, .cause = GROUP_CAUSE_EXEC, .workers = &refused}, 1, 0, 126},
+        /* The rendezvous decides for all nodes. */
+        {{.config.exit_code_of_worker = true, .is_ending = true, .cause = GROUP_CAUSE_WORKER}, 3, 7, 3},
+    };
+
+    for (size_t i = 0; i < ARRAY_SIZE(rows); i++)
+        assert_int_equal(group_exit_code(&rows[i].g, rows[i].code, rows[i].root_code), rows[i].expected);
+}
+
+static void test_everything_has_a_name(void **state)
+{
+    for (unsigned i = 0; i < GROUP_STATE_COUNT; i++)
+        assert_non_null(group_state_name(i));
+    for (unsigned i = 0; i < GROUP_EVENT_COUNT; i++)
+        assert_non_null(group_event_name(i));
+    for (unsigned i = 0; i < GROUP_ACTION_COUNT; i++)
+        assert_non_null(group_action_name(i));
+    assert_null(group_state_name(GROUP_STATE_COUNT));
+    assert_null(group_event_name(GROUP_EVENT_COUNT));
+    assert_null(group_action_name(GROUP_ACTION_COUNT));
+}
+
 static bool has(const struct group_actions *actions, enum group_action_kind kind)
 {
     for (size_t i = 0; i < actions->n_items; i++)
@@ -464,8 +754,11 @@ static bool has(const struct group_actions *actions, enum group_action_kind kind
  * every generation that ends is told of, or the job is over. */
 static void check_random_events(unsigned seed, bool placed)
 {
-    const struct group_config config = {
-        .n_workers = 3, .max_restarts = 2, .grace_ns = 1000 * MS, .placed = placed};
+    const struct group_config config = {.n_workers = 3,
+                                        .max_restarts = 2,
+                                        .grace_ns = 1000 * MS,
+                                        .pause_max_ns = seed % 3 * 500 * MS,
+                                        .placed = placed};
     unsigned long long random = seed * 6364136223846793005ull + 1442695040888963407ull;
     int n_spawned = 0;
     struct worker_group g;
@@ -485,10 +778,12 @@ static void check_random_events(unsigned seed, bool placed)
             event.value = SIGTERM;
         if (step == 0)
             event.kind = GROUP_START;
-        bool is_order = event.kind == GROUP_STOP || event.kind == GROUP_END || event.kind == GROUP_DRAIN;
+        bool is_order =
+            event.kind == GROUP_PEER_FAILED || event.kind == GROUP_END || event.kind == GROUP_DRAIN;
         enum group_state before = g.state;
         /* Worker events come from a generation that exists; orders, from elsewhere. */
-        if ((before == GROUP_IDLE && event.kind != GROUP_START && event.kind != GROUP_SIGNAL && !is_order) ||
+        if ((before == GROUP_IDLE && event.kind != GROUP_START && event.kind != GROUP_SIGNAL &&
+             event.kind != GROUP_TIMER && !is_order) ||
             (is_order && !placed))
             continue;
         group_step(&g, &event, &actions);
@@ -496,13 +791,13 @@ static void check_random_events(unsigned seed, bool placed)
             n_spawned++;
             assert_int_equal(before, GROUP_IDLE);
         }
-        if (before == GROUP_DONE && event.kind != GROUP_START_FAILED)
-            assert_int_equal(actions.n_items, 0);
+        if (before == GROUP_DONE)
+            assert_int_equal(actions.n_items, has(&actions, GROUP_DO_HURRY));
         if (g.state == GROUP_STOPPING || g.state == GROUP_SWEEPING || g.state == GROUP_KILLING)
             assert_int_not_equal(g.deadline_ns, 0);
         if (placed && event.kind == GROUP_EMPTY && before != GROUP_DONE)
-            assert_int_equal(has(&actions, GROUP_DO_DONE) + has(&actions, GROUP_DO_READY) +
-                                 has(&actions, GROUP_DO_FINISH),
+            assert_int_equal(has(&actions, GROUP_DO_REPORT_DONE) + has(&actions, GROUP_DO_REPORT_READY) +
+                                 has(&actions, GROUP_DO_PRINT_PAUSE) + has(&actions, GROUP_DO_FINISH),
                              1);
     }
     if (!placed) {
@@ -525,7 +820,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_all_end_well),
         cmocka_unit_test(test_failed_by_itself_at_the_same_time),
-        cmocka_unit_test(test_left_behind_after_success),
+        cmocka_unit_test(test_orphans_after_success),
         cmocka_unit_test(test_failure_without_restart),
         cmocka_unit_test(test_restarts_within_the_budget),
         cmocka_unit_test(test_stubborn_workers_are_killed),
@@ -541,9 +836,19 @@ int main(void)
         cmocka_unit_test(test_placed_stopped_for_another_node),
         cmocka_unit_test(test_placed_stopped_when_done),
         cmocka_unit_test(test_placed_end_while_running),
-        cmocka_unit_test(test_placed_told_to_stop),
+        cmocka_unit_test(test_placed_signal),
         cmocka_unit_test(test_placed_drain),
         cmocka_unit_test(test_placed_cannot_start),
+        cmocka_unit_test(test_signals_within_a_second_are_one_request),
+        cmocka_unit_test(test_request_of_a_drain),
+        cmocka_unit_test(test_signal_that_is_passed_on),
+        cmocka_unit_test(test_pause_between_restarts),
+        cmocka_unit_test(test_signal_during_a_pause),
+        cmocka_unit_test(test_placed_pause),
+        cmocka_unit_test(test_exec_failures_that_may_pass),
+        cmocka_unit_test(test_leaving_together),
+        cmocka_unit_test(test_exit_codes),
+        cmocka_unit_test(test_everything_has_a_name),
         cmocka_unit_test(test_random_events),
     };
 

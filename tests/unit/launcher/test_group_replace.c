@@ -1,5 +1,6 @@
 /*
- * Conversations (group_conversation.h) with a worker group that replaces who fails and keeps the others. Three workers.
+ * Conversations (group_conversation.h) with a worker group that replaces a failed worker and keeps the others. Three
+ * workers.
  */
 
 #include <signal.h>
@@ -25,13 +26,13 @@ static void converse(struct worker_group *g, const struct line *lines)
         1, GROUP_STARTED, 2, 0, ""                                                                           \
     }
 #define READY(generation)                                                                                    \
-    {2, GROUP_READY, 0, generation, ""}, {2, GROUP_READY, 1, generation, ""},                                \
+    {2, GROUP_WORKER_READY, 0, generation, ""}, {2, GROUP_WORKER_READY, 1, generation, ""},                  \
     {                                                                                                        \
-        2, GROUP_READY, 2, generation, ""                                                                    \
+        2, GROUP_WORKER_READY, 2, generation, ""                                                             \
     }
 /* Worker 1 is killed, and a new one is ordered. */
 #define REPLACED_1                                                                                           \
-    {10, GROUP_EXITED, 1, KILLED, "arm +2"}, {12, GROUP_TIMER, -1, 0, "report, again"},                      \
+    {10, GROUP_EXITED, 1, KILLED, "arm +2"}, {12, GROUP_TIMER, -1, 0, "print-report, start-again"},          \
     {                                                                                                        \
         12, GROUP_START, -1, 0, "replace 1, arm +10000"                                                      \
     }
@@ -43,10 +44,10 @@ static void test_one_is_replaced(void **state)
         READY(0),
         REPLACED_1,
         {13, GROUP_STARTED, 1, 0, ""},
-        {14, GROUP_READY, 0, 0, ""}, /* late, of the generation before: it says nothing */
-        {14, GROUP_READY, 0, 1, ""},
-        {15, GROUP_READY, 2, 1, ""},
-        {16, GROUP_READY, 1, 1, "disarm"},
+        {14, GROUP_WORKER_READY, 0, 0, ""}, /* late, of the generation before */
+        {14, GROUP_WORKER_READY, 0, 1, ""},
+        {15, GROUP_WORKER_READY, 2, 1, ""},
+        {16, GROUP_WORKER_READY, 1, 1, "disarm"},
         {0},
     };
     struct worker_group g;
@@ -61,15 +62,15 @@ static void test_one_is_replaced(void **state)
     group_finish(&g);
 }
 
-static void test_its_own_word_is_faster_than_the_guardian(void **state)
+static void test_ready_is_faster_than_the_guardian(void **state)
 {
     static const struct line lines[] = {
         STARTED,
         READY(0),
         REPLACED_1,
-        {14, GROUP_READY, 0, 1, ""},
-        {14, GROUP_READY, 1, 1, ""},
-        {15, GROUP_READY, 2, 1, ""},
+        {14, GROUP_WORKER_READY, 0, 1, ""},
+        {14, GROUP_WORKER_READY, 1, 1, ""},
+        {15, GROUP_WORKER_READY, 2, 1, ""},
         {16, GROUP_STARTED, 1, 0, "disarm"},
         {0},
     };
@@ -88,7 +89,7 @@ static void test_two_at_once_are_one_restart(void **state)
         {10, GROUP_EXITED, 1, KILLED, "arm +2"},
         {11, GROUP_EXITED, 0, KILLED, "arm +2"},
         {12, GROUP_TIMER, -1, 0, "arm +1"}, /* of the first: too early */
-        {13, GROUP_TIMER, -1, 0, "report, again"},
+        {13, GROUP_TIMER, -1, 0, "print-report, start-again"},
         {13, GROUP_START, -1, 0, "replace 0 1, arm +10000"},
         {0},
     };
@@ -107,8 +108,8 @@ static void test_all_at_once_are_restarted(void **state)
         READY(0),
         {10, GROUP_EXITED, 1, KILLED, "arm +2"},
         {10, GROUP_EXITED, 0, KILLED, "arm +2"},
-        {10, GROUP_EXITED, 2, KILLED, "failed 1, signal 15, arm +30000"},
-        {11, GROUP_EMPTY, -1, 0, "disarm, report, again"},
+        {10, GROUP_EXITED, 2, KILLED, "notify-failed 1, signal 15, arm +30000"},
+        {11, GROUP_EMPTY, -1, 0, "disarm, print-report, start-again"},
         {11, GROUP_START, -1, 0, "spawn"},
         {0},
     };
@@ -119,16 +120,16 @@ static void test_all_at_once_are_restarted(void **state)
     group_finish(&g);
 }
 
-/* One that never said that it can stay turns it into a restart of all. */
-static void test_who_cannot_stay(void **state)
+/* With a worker that never reported that it can stay, all are restarted. */
+static void test_worker_that_cannot_stay(void **state)
 {
     static const struct line lines[] = {
         STARTED,
-        {2, GROUP_READY, 0, 0, ""},
-        {10, GROUP_EXITED, 1, KILLED, "failed 1, signal 15, arm +30000"},
+        {2, GROUP_WORKER_READY, 0, 0, ""},
+        {10, GROUP_EXITED, 1, KILLED, "notify-failed 1, signal 15, arm +30000"},
         {11, GROUP_EXITED, 0, KILLED, ""},
         {11, GROUP_EXITED, 2, KILLED, ""},
-        {12, GROUP_EMPTY, -1, 0, "disarm, report, again"},
+        {12, GROUP_EMPTY, -1, 0, "disarm, print-report, start-again"},
         {12, GROUP_START, -1, 0, "spawn"},
         {0},
     };
@@ -138,13 +139,13 @@ static void test_who_cannot_stay(void **state)
     group_finish(&g);
 }
 
-static void test_who_has_ended_well_cannot_stay(void **state)
+static void test_worker_that_has_ended_cannot_stay(void **state)
 {
     static const struct line lines[] = {
         STARTED,
         READY(0),
         {9, GROUP_EXITED, 0, 0, ""},
-        {10, GROUP_EXITED, 1, KILLED, "failed 1, signal 15, arm +30000"},
+        {10, GROUP_EXITED, 1, KILLED, "notify-failed 1, signal 15, arm +30000"},
         {0},
     };
     struct worker_group g;
@@ -153,13 +154,13 @@ static void test_who_has_ended_well_cannot_stay(void **state)
     group_finish(&g);
 }
 
-static void test_who_ends_well_meanwhile_ends_it(void **state)
+static void test_success_meanwhile_stops_all(void **state)
 {
     static const struct line lines[] = {
         STARTED,
         READY(0),
         {10, GROUP_EXITED, 1, KILLED, "arm +2"},
-        {11, GROUP_EXITED, 2, 0, "failed 1, signal 15, arm +30000"},
+        {11, GROUP_EXITED, 2, 0, "notify-failed 1, signal 15, arm +30000"},
         {0},
     };
     struct worker_group g;
@@ -168,7 +169,7 @@ static void test_who_ends_well_meanwhile_ends_it(void **state)
     group_finish(&g);
 }
 
-/* The new one is not ready: it knows of no generation but its own. */
+/* The new worker is not ready: it does not wait for the notice of another generation. */
 static void test_second_failure_while_forming(void **state)
 {
     static const struct line lines[] = {
@@ -176,10 +177,10 @@ static void test_second_failure_while_forming(void **state)
         READY(0),
         REPLACED_1,
         {13, GROUP_STARTED, 1, 0, ""},
-        {14, GROUP_EXITED, 0, KILLED, "condemn 1, arm +2"},
+        {14, GROUP_EXITED, 0, KILLED, "kill-newcomers 1, arm +2"},
         {16, GROUP_TIMER, -1, 0, "arm +2"}, /* it is still there */
         {17, GROUP_EXITED, 1, KILLED, ""},
-        {18, GROUP_TIMER, -1, 0, "report, again"},
+        {18, GROUP_TIMER, -1, 0, "print-report, start-again"},
         {18, GROUP_START, -1, 0, "replace 0 1, arm +10000"},
         {0},
     };
@@ -200,12 +201,12 @@ static void test_the_new_one_fails_again(void **state)
         REPLACED_1,
         {13, GROUP_STARTED, 1, 0, ""},
         {14, GROUP_EXITED, 1, 1 << 8, "arm +2"},
-        {16, GROUP_TIMER, -1, 0, "report, again"},
+        {16, GROUP_TIMER, -1, 0, "print-report, start-again"},
         {16, GROUP_START, -1, 0, "replace 1, arm +10000"},
         {17, GROUP_STARTED, 1, 0, ""},
         /* The budget is used up. */
-        {18, GROUP_EXITED, 1, 1 << 8, "failed 1, signal 15, arm +30000"},
-        {19, GROUP_EMPTY, -1, 0, "disarm, report, finish 1"},
+        {18, GROUP_EXITED, 1, 1 << 8, "notify-failed 1, signal 15, arm +30000"},
+        {19, GROUP_EMPTY, -1, 0, "disarm, print-report, finish 1"},
         {0},
     };
     struct worker_group g;
@@ -214,15 +215,15 @@ static void test_the_new_one_fails_again(void **state)
     group_finish(&g);
 }
 
-static void test_condemned_that_does_not_die(void **state)
+static void test_newcomer_that_does_not_die(void **state)
 {
     static const struct line lines[] = {
         STARTED,
         READY(0),
         REPLACED_1,
         {13, GROUP_STARTED, 1, 0, ""},
-        {14, GROUP_EXITED, 0, KILLED, "condemn 1, arm +2"},
-        {5015, GROUP_TIMER, -1, 0, "failed 0, signal 15, arm +30000"},
+        {14, GROUP_EXITED, 0, KILLED, "kill-newcomers 1, arm +2"},
+        {5015, GROUP_TIMER, -1, 0, "notify-failed 0, signal 15, arm +30000"},
         {0},
     };
     struct worker_group g;
@@ -231,17 +232,17 @@ static void test_condemned_that_does_not_die(void **state)
     group_finish(&g);
 }
 
-static void test_somebody_is_not_ready_in_time(void **state)
+static void test_worker_that_is_not_ready_in_time(void **state)
 {
     static const struct line lines[] = {
         STARTED,
         READY(0),
         REPLACED_1,
         {13, GROUP_STARTED, 1, 0, ""},
-        {14, GROUP_READY, 0, 1, ""},
-        {14, GROUP_READY, 1, 1, ""},
-        {10012, GROUP_TIMER, -1, 0, "failed 2, signal 15, arm +30000"},
-        {10013, GROUP_EMPTY, -1, 0, "disarm, report, again"},
+        {14, GROUP_WORKER_READY, 0, 1, ""},
+        {14, GROUP_WORKER_READY, 1, 1, ""},
+        {10012, GROUP_TIMER, -1, 0, "notify-failed 2, signal 15, arm +30000"},
+        {10013, GROUP_EMPTY, -1, 0, "disarm, print-report, start-again"},
         {10013, GROUP_START, -1, 0, "spawn"},
         {0},
     };
@@ -252,14 +253,14 @@ static void test_somebody_is_not_ready_in_time(void **state)
     group_finish(&g);
 }
 
-static void test_what_cannot_be_done(void **state)
+static void test_replacement_that_cannot_be_done(void **state)
 {
     static const struct line lines[] = {
         STARTED,
         READY(0),
         REPLACED_1,
-        {12, GROUP_REPLACE_FAILED, -1, 0, "disarm, failed 1, signal 15, arm +30000"},
-        {13, GROUP_EMPTY, -1, 0, "disarm, report, again"},
+        {12, GROUP_REPLACE_FAILED, -1, 0, "disarm, notify-failed 1, signal 15, arm +30000"},
+        {13, GROUP_EMPTY, -1, 0, "disarm, print-report, start-again"},
         {0},
     };
     struct worker_group g;
@@ -268,14 +269,14 @@ static void test_what_cannot_be_done(void **state)
     group_finish(&g);
 }
 
-static void test_told_to_stop_meanwhile(void **state)
+static void test_signal_meanwhile(void **state)
 {
     static const struct line lines[] = {
         STARTED,
         READY(0),
         REPLACED_1,
-        {13, GROUP_SIGNAL, -1, SIGTERM, "stop 15, signal 15, arm +30000"},
-        {14, GROUP_EMPTY, -1, 0, "disarm, report, finish 1"},
+        {13, GROUP_SIGNAL, -1, SIGTERM, "notify-stop 15, signal 15, arm +30000"},
+        {14, GROUP_EMPTY, -1, 0, "disarm, print-report, finish 1"},
         {0},
     };
     struct worker_group g;
@@ -291,7 +292,7 @@ static void test_guardian_lost_meanwhile(void **state)
         READY(0),
         {10, GROUP_EXITED, 1, KILLED, "arm +2"},
         {11, GROUP_GUARDIAN_LOST, -1, 0, "kill, arm +5000"},
-        {12, GROUP_EMPTY, -1, 0, "disarm, report, again"},
+        {12, GROUP_EMPTY, -1, 0, "disarm, print-report, start-again"},
         {12, GROUP_START, -1, 0, "spawn"},
         {0},
     };
@@ -308,8 +309,8 @@ static void test_new_one_cannot_be_executed(void **state)
         STARTED,
         READY(0),
         REPLACED_1,
-        {13, GROUP_EXEC_FAILED, 1, 2, "failed 1, signal 15, arm +30000"},
-        {14, GROUP_EMPTY, -1, 0, "disarm, report, finish 1"},
+        {13, GROUP_EXEC_FAILED, 1, 2, "notify-failed 1, signal 15, arm +30000"},
+        {14, GROUP_EMPTY, -1, 0, "disarm, print-report, finish 1"},
         {0},
     };
     struct worker_group g;
@@ -318,8 +319,8 @@ static void test_new_one_cannot_be_executed(void **state)
     group_finish(&g);
 }
 
-/* Whatever comes in whatever order: never more restarts than allowed, nobody who runs is started, a deadline while
- * something is waited for, an end that stays. */
+/* Any events in any order: never more restarts than allowed, no running worker is started, a deadline while workers are
+ * waited for, an end that stays. The machine asserts its invariants after each step. */
 static void test_random_events(void **state)
 {
     int n_replaced = 0;
@@ -344,12 +345,12 @@ static void test_random_events(void **state)
             if (event.kind == GROUP_SIGNAL || event.kind == GROUP_START_FAILED ||
                 event.kind == GROUP_GUARDIAN_LOST)
                 event.kind = (bits >> 20) % 8 ? GROUP_TIMER : event.kind; /* rarely: they end it */
-            if (event.kind == GROUP_READY)
+            if (event.kind == GROUP_WORKER_READY)
                 event.value = (int)g.generation;
             if (step < 7) /* all there and ready */
                 event = (struct group_event){.kind = step == 0  ? GROUP_START
                                                      : step < 4 ? GROUP_STARTED
-                                                                : GROUP_READY,
+                                                                : GROUP_WORKER_READY,
                                              .worker = (step - 1) % N,
                                              .pid = 100};
             if (again) /* which is answered at once */
@@ -366,7 +367,7 @@ static void test_random_events(void **state)
                     assert_int_equal(before, GROUP_REPLACING);
                     assert_true(g.forming);
                 }
-            if (before == GROUP_DONE && event.kind != GROUP_START_FAILED)
+            if (before == GROUP_DONE && event.kind != GROUP_SIGNAL)
                 assert_int_equal(actions.n_items, 0);
             if (g.state == GROUP_REPLACING || g.state == GROUP_STOPPING)
                 assert_true(g.deadline_ns != 0 || again);
@@ -382,18 +383,18 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_one_is_replaced),
-        cmocka_unit_test(test_its_own_word_is_faster_than_the_guardian),
+        cmocka_unit_test(test_ready_is_faster_than_the_guardian),
         cmocka_unit_test(test_two_at_once_are_one_restart),
         cmocka_unit_test(test_all_at_once_are_restarted),
-        cmocka_unit_test(test_who_cannot_stay),
-        cmocka_unit_test(test_who_has_ended_well_cannot_stay),
-        cmocka_unit_test(test_who_ends_well_meanwhile_ends_it),
+        cmocka_unit_test(test_worker_that_cannot_stay),
+        cmocka_unit_test(test_worker_that_has_ended_cannot_stay),
+        cmocka_unit_test(test_success_meanwhile_stops_all),
         cmocka_unit_test(test_second_failure_while_forming),
         cmocka_unit_test(test_the_new_one_fails_again),
-        cmocka_unit_test(test_condemned_that_does_not_die),
-        cmocka_unit_test(test_somebody_is_not_ready_in_time),
-        cmocka_unit_test(test_what_cannot_be_done),
-        cmocka_unit_test(test_told_to_stop_meanwhile),
+        cmocka_unit_test(test_newcomer_that_does_not_die),
+        cmocka_unit_test(test_worker_that_is_not_ready_in_time),
+        cmocka_unit_test(test_replacement_that_cannot_be_done),
+        cmocka_unit_test(test_signal_meanwhile),
         cmocka_unit_test(test_guardian_lost_meanwhile),
         cmocka_unit_test(test_new_one_cannot_be_executed),
         cmocka_unit_test(test_random_events),

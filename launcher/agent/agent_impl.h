@@ -1,0 +1,100 @@
+#pragma once
+
+/*
+ * What the three files of the agent share: agent_uv.c (life, actions), agent_signals_uv.c (signals, children of
+ * crun's own) and agent_nodes_uv.c (rendezvous with other nodes).
+ */
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+#include <uv.h>
+
+#include "launcher/agent/agent_uv.h"
+#include "launcher/agent/generation_uv.h"
+#include "launcher/host/worker_memory_os.h"
+#include "launcher/output/logs_os.h"
+#include "launcher/report/failures_os.h"
+#include "launcher/supervise/worker_group.h"
+#include "proto/worker_notice.h"
+#include "rendezvous/session_message.h"
+
+enum { AGENT_INHERITED_MAX = 64 };
+
+struct agent {
+    const struct agent_config *config;
+    struct worker_group group;
+    struct logs logs;
+    struct worker_memory worker_memory;
+    uv_loop_t loop;
+    uv_poll_t signals;
+    uv_timer_t deadline; /* of the group */
+    uv_timer_t sweep;    /* runs while crun kills the children of a lost guardian */
+    struct output *output;
+    struct events *events; /* NULL: no event log was asked for */
+    struct generation_host host;
+    struct generation *generation;      /* NULL before the first */
+    struct rank_assignment assignment;  /* of the current or next generation */
+    struct server *store;               /* for the next generation to take; or NULL */
+    int held_port;                      /* the same: a port that is kept free; or -1 */
+    struct rdzv_static_uv *rdzv_static; /* JOB_STATIC, once it has begun; or NULL */
+    struct membership
+        *membership; /* JOB_ROUNDS, from the start of the meeting until it has closed; or NULL */
+    struct session_cause peer_cause; /* why the generation ended, if it is because of another node */
+    pid_t inherited
+        [AGENT_INHERITED_MAX]; /* children from before crun was executed (by a shell): not the job's */
+    size_t n_inherited;
+    long oom_kills_before;
+    char sender[80]; /* of the first signal to stop, as text; "" when unknown */
+    bool start_failed;
+    bool replace_failed;
+    bool gave_up; /* some process cannot be killed */
+    bool output_ended;
+    struct failures_outcome outcome; /* of the reports so far */
+    int exit_code;
+};
+
+/* ---- agent_uv.c ---- */
+
+/* One step of the group machine, with the actions that it answers. */
+void agent_dispatch(struct agent *a, struct group_event event);
+void agent_dispatch_kind(struct agent *a, enum group_event_kind kind);
+
+/* The callback of agent->membership when it has closed; data is the agent. */
+void agent_on_membership_closed(void *data);
+
+/* Sends a notice of the current generation to every worker that may be running. */
+void agent_notify_workers(struct agent *a, struct worker_notice notice);
+
+/* ---- agent_signals_uv.c ---- */
+
+/* Reads all pending signals. The callback of agent->signals; status and events are not used. */
+void agent_on_signals(uv_poll_t *poll, int status, int events);
+
+/* A worker, or a process of its session, has sent a signal to its parent process. */
+void agent_on_worker_signal(struct agent *a, int signal, pid_t sender);
+
+/* Waits for children that have ended. False when there is no child at all. */
+bool agent_reap(struct agent *a);
+
+/* Fills agent->inherited. A negative errno when there is no /proc. */
+int agent_list_inherited(struct agent *a);
+
+/* Kills what a lost guardian left to crun, round after round; GROUP_EMPTY follows. */
+void agent_start_sweep(struct agent *a);
+
+/* Prints the names of the processes that do not end on SIGKILL. */
+void agent_print_stuck(struct agent *a);
+
+/* ---- agent_nodes_uv.c ---- */
+
+/* Begins the rendezvous with the other nodes. 0 or -errno, with a line logged. */
+int agent_meet(struct agent *a);
+
+void agent_report_failed(struct agent *a, int worker);
+void agent_notify_peer_failed(struct agent *a);
+void agent_leave_job(struct agent *a, int signal);
+
+/* Reports the ranks of this node to the event log. */
+void agent_publish_assignment(struct agent *a);

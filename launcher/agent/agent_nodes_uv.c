@@ -1,0 +1,178 @@
+/*
+ * The agent among other nodes: turns what the rendezvous decides into events of the group machine, and reports of the
+ * machine into messages to the rendezvous. Decides nothing.
+ */
+
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "launcher/agent/agent_impl.h"
+#include "launcher/cli/job.h"
+#include "launcher/rdzv/membership_uv.h"
+#include "launcher/rdzv/rdzv_static_uv.h"
+#include "launcher/host/proc_info_os.h"
+#include "launcher/report/events_os.h"
+#include "launcher/util/signal_name.h"
+#include "base/time.h"
+
+/* ---- to the workers and to the rendezvous ---- */
+
+void agent_notify_peer_failed(struct agent *a)
+{
+    agent_notify_workers(a, (struct worker_notice){.kind = NOTICE_PEER_FAILED,
+                                                   .rank = a->peer_cause.rank,
+                                                   .detail = a->peer_cause.exit_code});
+}
+
+static void describe_worker_failure(struct agent *a, int worker, struct session_cause *cause)
+{
+    const struct group_worker *w = &a->group.workers[worker];
+
+    cause->rank = (int32_t)a->assignment.rank_base + worker;
+    cause->pid = w->pid;
+    cause->exit_code = group_worker_code(w);
+    if (w->state == GROUP_WORKER_EXEC_FAILED) {
+        cause->fatal = group_exec_is_final(w->status);
+        (void)snprintf(cause->text, sizeof(cause->text), "%.300s could not be started: %s", a->config->file,
+                       strerror(w->status)); /* truncated if long */
+    } else {
+        failures_read_message(a->generation->attempt_dir, worker, cause->text, sizeof(cause->text));
+    }
+}
+
+void agent_report_failed(struct agent *a, int worker)
+{
+    struct session_cause cause = {.kind = SESSION_CAUSE_WORKER,
+                                  .group_rank = (int32_t)a->assignment.group_rank,
+                                  .rank = -1,
+                                  .local_rank = worker};
+
+    proc_info_host_name(cause.host, sizeof(cause.host));
+    if (worker >= 0) {
+        describe_worker_failure(a, worker, &cause);
+    } else {
+        cause.exit_code = -SIGKILL;
+        session_copy_text(cause.text, sizeof(cause.text),
+                          "the parent process of the workers was killed from outside");
+    }
+    if (a->group.is_draining && !cause.text[0])
+        session_copy_text(cause.text, sizeof(cause.text),
+                          "it had been asked to stop, as a node has to go away");
+    membership_failed(a->membership, &cause, a->group.cause_ns);
+}
+
+/* Before the meeting has begun (a signal at the start, no memory for the meeting) no other node knows of this one. */
+void agent_leave_job(struct agent *a, int signal)
+{
+    char why[64] = "it cannot go on";
+    char name[SIGNAL_NAME_SIZE];
+
+    if (signal)
+        (void)snprintf(why, sizeof(why), "it was told to stop by %s",
+                       signal_name(signal, name) ? name : "a signal"); /* fits */
+    if (a->membership)
+        membership_leave(a->membership, why);
+}
+
+void agent_publish_assignment(struct agent *a)
+{
+    const struct rank_assignment *r = &a->assignment;
+
+    events_place(a->events, &(struct event_place){.group_rank = (int)r->group_rank,
+                                                  .group_world_size = (int)r->group_world_size,
+                                                  .rank_base = (int)r->rank_base,
+                                                  .world_size = (int)r->world_size,
+                                                  .role_rank_base = (int)r->role_rank_base,
+                                                  .role_world_size = (int)r->role_world_size});
+}
+
+/* ---- from the rendezvous: membership_uv ---- */
+
+static void on_start(void *data, uint32_t generation, int restarts, const struct rank_assignment *assignment,
+                     struct server *store)
+{
+    struct agent *a = data;
+
+    a->assignment = *assignment;
+    a->store = store;
+    agent_publish_assignment(a);
+    agent_dispatch(a, (struct group_event){
+                          .kind = GROUP_START,
+                          .now_ns = now_ns(),
+                          .worker = -1,
+                          .generation = generation,
+                          .restarts = restarts,
+                          .is_needed = (int)assignment->group_world_size <= a->config->job->min_nodes,
+                      });
+}
+
+static void on_peer_failed(void *data, const struct session_cause *cause)
+{
+    struct agent *a = data;
+
+    a->peer_cause = *cause;
+    agent_dispatch_kind(a, GROUP_PEER_FAILED);
+}
+
+static void on_drain(void *data)
+{
+    agent_dispatch_kind(data, GROUP_DRAIN);
+}
+
+static void on_end(void *data, int exit_code, const struct session_cause *cause)
+{
+    struct agent *a = data;
+
+    a->peer_cause = cause ? *cause : (struct session_cause){.rank = -1};
+    agent_dispatch(
+        a, (struct group_event){.kind = GROUP_END, .now_ns = now_ns(), .worker = -1, .value = exit_code});
+}
+
+/* ---- from the rendezvous: rdzv_static_uv ---- */
+
+static void on_assigned(void *data, const struct rank_assignment *assignment)
+{
+    struct agent *a = data;
+
+    a->assignment = *assignment;
+    agent_publish_assignment(a);
+    agent_dispatch_kind(a, GROUP_START);
+}
+
+static void on_not_assigned(void *data)
+{
+    agent_dispatch_kind(data, GROUP_START_FAILED);
+}
+
+static void on_others_done(void *data)
+{
+    agent_dispatch_kind(data, GROUP_OTHERS_DONE);
+}
+
+int agent_meet(struct agent *a)
+{
+    const struct job *job = a->config->job;
+    const struct rdzv_static_host static_host = {.loop = &a->loop,
+                                                 .job = job,
+                                                 .environment = a->config->environment,
+                                                 .on_assigned = on_assigned,
+                                                 .on_failed = on_not_assigned,
+                                                 .on_departed = on_others_done,
+                                                 .data = a};
+    const struct membership_host membership_host = {.loop = &a->loop,
+                                                    .job = job,
+                                                    .on_start = on_start,
+                                                    .on_stop = on_peer_failed,
+                                                    .on_drain = on_drain,
+                                                    .on_end = on_end,
+                                                    .on_closed = agent_on_membership_closed,
+                                                    .data = a};
+
+    if (job->meeting == JOB_STATIC)
+        return rdzv_static_uv_create(&a->rdzv_static, &static_host);
+    int r = membership_create(&a->membership, &membership_host);
+    if (!r)
+        membership_ready(a->membership);
+    return r;
+}

@@ -1,0 +1,49 @@
+#include "launcher/supervise/guardian_release_os.h"
+
+#include <errno.h>
+#include <stdbool.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "launcher/supervise/guardian_os.h"
+#include "base/err.h"
+
+static volatile sig_atomic_t guardian_link = -1;
+
+/* SA_RESETHAND has restored the default action; the signal is unblocked on return. */
+static void on_fatal_signal(int signal)
+{
+    const struct guardian_order order = {.kind = GUARDIAN_RELEASE};
+    int link = guardian_link;
+
+    if (link >= 0)
+        (void)send(link, &order, sizeof(order), MSG_NOSIGNAL | MSG_DONTWAIT); /* else it kills at once */
+    (void)kill(getpid(), signal);
+}
+
+static bool ends_a_process(int signal)
+{
+    static const int named[] = {SIGHUP,  SIGINT,    SIGQUIT, SIGTERM, SIGALRM, SIGUSR1,  SIGUSR2,
+                                SIGXCPU, SIGVTALRM, SIGPROF, SIGPOLL, SIGPWR,  SIGSTKFLT};
+
+    for (size_t i = 0; i < ARRAY_SIZE(named); i++)
+        if (signal == named[i])
+            return true;
+    return signal >= SIGRTMIN && signal <= SIGRTMAX;
+}
+
+void guardian_release_on_signals(const sigset_t *except)
+{
+    const struct sigaction release = {.sa_handler = on_fatal_signal, .sa_flags = (int)SA_RESETHAND};
+    struct sigaction was;
+
+    for (int s = 1; s <= SIGRTMAX; s++)
+        if (ends_a_process(s) && sigismember(except, s) == 0 && sigaction(s, NULL, &was) == 0 &&
+            was.sa_handler == SIG_DFL)
+            (void)sigaction(s, &release, NULL); /* cannot fail for these signals */
+}
+
+void guardian_release_set_link(int link)
+{
+    guardian_link = link;
+}

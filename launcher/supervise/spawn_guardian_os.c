@@ -1,0 +1,75 @@
+#include "launcher/supervise/spawn_guardian_os.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "launcher/supervise/guardian_os.h"
+#include "launcher/supervise/spawn_worker_os.h"
+#include "base/cleanup.h"
+#include "base/err.h"
+
+static int compare_ints(const void *a, const void *b)
+{
+    return *(const int *)a - *(const int *)b;
+}
+
+/* All descriptors that the workers need, ascending. */
+static size_t collect_descriptors(const struct spawn_worker *workers, size_t n_workers, int *keep)
+{
+    size_t n = 0;
+
+    for (size_t i = 0; i < n_workers; i++) {
+        const struct spawn_worker *w = &workers[i];
+        const int fds[] = {w->stdio[0], w->stdio[1], w->stdio[2], w->notice_fd, w->state_fd, w->cache_fd};
+
+        for (size_t j = 0; j < ARRAY_SIZE(fds); j++)
+            if (fds[j] > 2)
+                keep[n++] = fds[j];
+    }
+    qsort(keep, n, sizeof(*keep), compare_ints);
+    return n;
+}
+
+int spawn_guardian(const struct spawn_worker *workers, size_t n_workers,
+                   const struct death_notice *death_notice, const struct logs *logs, uint32_t grace_ms,
+                   pid_t *ret_pid, int *ret_link)
+{
+    _cleanup_free_ struct guardian_worker *state = calloc(n_workers, sizeof(*state));
+    _cleanup_free_ int *keep = calloc(6 * n_workers + 1, sizeof(*keep));
+    int link[2];
+
+    if (!state || !keep)
+        return -ENOMEM;
+    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, link) < 0)
+        return -errno;
+    struct guardian_setup setup = {.workers = workers,
+                                   .state = state,
+                                   .n_workers = n_workers,
+                                   .link = link[1],
+                                   .keep = keep,
+                                   .crun = getpid(),
+                                   .grace_ms = grace_ms,
+                                   .death_notice = death_notice,
+                                   .logs = logs};
+    setup.n_keep = collect_descriptors(workers, n_workers, keep);
+    keep[setup.n_keep++] = link[1];
+    qsort(keep, setup.n_keep, sizeof(*keep), compare_ints);
+
+    pid_t pid = fork();
+    if (pid == 0)
+        guardian_run(&setup);
+    int r = pid < 0 ? -errno : 0;
+    (void)close(link[1]); /* the guardian has its own */
+    if (!r && fcntl(link[0], F_SETFL, O_NONBLOCK) < 0)
+        r = -errno;
+    if (r) {
+        (void)close(link[0]); /* which ends the guardian, if there is one */
+        return r;
+    }
+    *ret_pid = pid;
+    *ret_link = link[0];
+    return 0;
+}

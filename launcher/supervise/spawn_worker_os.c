@@ -1,0 +1,143 @@
+/*
+ * Happy path: vfork() and execve(). vfork() because the parent sleeps until the child has executed or given up: the
+ * errno of the child is then simply in the parent's memory, without a pipe.
+ *
+ * Between vfork() and execve() the child runs on its parent's stack and memory. It only makes system calls, and no
+ * signal handler can run there: the guardian has none, and blocks every signal until the child unblocks them.
+ *
+ * Ways a start fails: no process (EAGAIN), no memory, no descriptor, and every error of execve(). Some of them pass
+ * (group_exec_is_final() in worker_group.h).
+ */
+
+#include "launcher/supervise/spawn_worker_os.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "launcher/cli/numa.h"
+#include "launcher/supervise/close_descriptors_os.h"
+#include "base/err.h"
+
+/* ---- what workers get back ---- */
+
+static struct rlimit files_before;
+static bool files_raised;
+
+int spawn_raise_open_files(size_t *ret_limit)
+{
+    struct rlimit limit;
+
+    if (getrlimit(RLIMIT_NOFILE, &limit) < 0)
+        return -errno;
+    files_before = limit;
+    limit.rlim_cur = limit.rlim_max;
+    files_raised = files_before.rlim_cur < limit.rlim_max && setrlimit(RLIMIT_NOFILE, &limit) == 0;
+    *ret_limit = files_raised ? limit.rlim_cur : files_before.rlim_cur;
+    return 0;
+}
+
+static struct ignored_signal {
+    int number;
+    struct sigaction restored;
+} ignored_signals[2];
+static size_t n_ignored;
+
+void spawn_ignore_signal(int signal, bool restore_default)
+{
+    const struct sigaction ignore = {.sa_handler = SIG_IGN}, fresh = {.sa_handler = SIG_DFL};
+    struct ignored_signal *s = &ignored_signals[n_ignored];
+
+    assert(n_ignored < ARRAY_SIZE(ignored_signals));
+    n_ignored++;
+    s->number = signal;
+    (void)sigaction(signal, &ignore, &s->restored); /* cannot fail for a signal that may be ignored */
+    if (restore_default)
+        s->restored = fresh;
+}
+
+/* ---- in the child ---- */
+
+static int place_descriptors(const struct spawn_worker *w)
+{
+    for (int i = 0; i < 3; i++)
+        if (w->stdio[i] >= 0 && dup2(w->stdio[i], i) < 0)
+            return errno;
+    /* After stdio, which may have had these numbers. First each of them moves above all targets: they may have each
+     * other's numbers, and dup2() of a descriptor onto itself would keep close-on-exec. */
+    int special[] = {w->notice_fd, w->state_fd, w->cache_fd};
+    for (size_t i = 0; i < ARRAY_SIZE(special); i++)
+        if (special[i] >= 0 && special[i] < SPAWN_FD_END) {
+            special[i] = fcntl(special[i], F_DUPFD_CLOEXEC, SPAWN_FD_END);
+            if (special[i] < 0)
+                return errno;
+        }
+    for (size_t i = 0; i < ARRAY_SIZE(special); i++)
+        if (special[i] >= 0 && dup2(special[i], SPAWN_NOTICE_FD + (int)i) < 0)
+            return errno;
+    return -close_descriptors(SPAWN_FD_END, INT_MAX);
+}
+
+/* Signals that crun itself does not ignore are as crun was started with: an ignored SIGHUP stays ignored. */
+static int reset_signals(void)
+{
+    sigset_t none;
+
+    for (size_t i = 0; i < n_ignored; i++)
+        if (sigaction(ignored_signals[i].number, &ignored_signals[i].restored, NULL) < 0)
+            return errno;
+    (void)sigemptyset(&none); /* cannot fail */
+    return sigprocmask(SIG_SETMASK, &none, NULL) < 0 ? errno : 0;
+}
+
+/* Returns errno when the program could not be executed. */
+static int become_worker(const struct spawn_worker *w, pid_t guardian)
+{
+    if (prctl(PR_SET_PDEATHSIG, SIGKILL) < 0)
+        return errno;
+    if (getppid() != guardian)
+        return ESRCH; /* it died before the line above had an effect */
+    if (setsid() < 0)
+        return errno;
+    int r = place_descriptors(w);
+    if (!r)
+        r = reset_signals();
+    if (!r && w->cpus && sched_setaffinity(0, sizeof(*w->cpus), (const cpu_set_t *)w->cpus) < 0)
+        r = errno;
+    if (!r && files_raised && setrlimit(RLIMIT_NOFILE, &files_before) < 0)
+        r = errno;
+    if (r)
+        return r;
+    (void)execve(w->file, w->argv, w->environment); /* returns only on failure */
+    return errno;
+}
+
+/* ---- in the guardian ---- */
+
+int spawn_worker(const struct spawn_worker *worker, pid_t *ret_pid)
+{
+    volatile int error = 0;
+    pid_t guardian = getpid();
+
+    pid_t pid = vfork();
+    if (pid == 0) {
+        error = become_worker(worker, guardian);
+        _exit(127);
+    }
+    if (pid < 0)
+        return -errno;
+    if (error) {
+        (void)waitpid(pid, NULL, 0); /* its status is known: 127 */
+        return -error;
+    }
+    *ret_pid = pid;
+    return 0;
+}

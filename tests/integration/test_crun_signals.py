@@ -1,0 +1,334 @@
+"""Signals to crun at every moment: early, twice, while it waits for other nodes, passed on, or not handled."""
+
+import ctypes
+import os
+import re
+import resource
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+import jobs
+import launches
+import nodes as lib
+
+STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+
+def meeting(kind, port):
+    """Options of one node of a job that meets in this way; the second node never comes."""
+    return {"alone": ["--standalone"],
+            "static": ["--nnodes=2", "--node-rank=0", "--master-addr=127.0.0.1", f"--master-port={port}"],
+            "rounds": ["--nnodes=2", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}", "--rdzv-id=early"],
+            }[kind]
+
+
+def start_worker(tmp_path, text, *options, name="worker.sh", **more):
+    worker = tmp_path / name
+    worker.write_text("#!/bin/bash\n" + text)
+    worker.chmod(0o755)
+    return launches.start([*options, worker], cwd=tmp_path, stderr=subprocess.PIPE, text=True, **more)
+
+
+# ---- early signals
+
+@pytest.mark.parametrize("kind", ["alone", "static", "rounds"])
+@pytest.mark.parametrize("number", STOPPING)
+def test_signal_that_is_pending_at_the_start(kind, number):
+    """Blocked and sent to itself before it executes crun: crun reads it before it has begun to meet other nodes."""
+    def pending():
+        signal.pthread_sigmask(signal.SIG_BLOCK, [number])
+        os.kill(os.getpid(), number)
+
+    p = subprocess.run([jobs.crun(), *meeting(kind, lib.free_port()), "--no-python", "sleep", "60"], preexec_fn=pending,
+                       stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60)
+    assert p.returncode == 1, (p.returncode, p.stderr)
+    assert f"told to stop by {number.name}" in p.stderr
+
+
+@pytest.mark.parametrize("kind", ["alone", "static", "rounds"])
+def test_signals_at_many_early_moments(kind):
+    """Each of four signals 0 to 30 ms after the start. SIGUSR1 ends nothing: SIGTERM follows."""
+    for i in range(24):
+        number = (*STOPPING, signal.SIGUSR1)[i % 4]
+        p = launches.start([*meeting(kind, lib.free_port()), "--no-python", "sleep", "60"], stderr=subprocess.PIPE, text=True)
+        time.sleep(0.03 * (i // 4) / 6)
+        jobs.kill(p.pid, number)
+        if number == signal.SIGUSR1:
+            time.sleep(0.05)
+            jobs.kill(p.pid, signal.SIGTERM)
+        _, err = p.communicate(timeout=60)
+        # Before main() has blocked signals they have their default action.
+        assert p.returncode in (1, -number), (i, number, p.returncode, err)
+        assert launches.wait_until_gone(p.tag, 10) == {}
+
+
+# ---- the second signal
+
+SAVES = ("trap 'sleep 0.5; touch saved.$RANK; exit 0' TERM HUP INT\ntouch up.$RANK\n"
+         "while :; do sleep 0.02; done\n")
+
+
+def wait_until_up(tmp_path, n):
+    jobs.wait_for(lambda: all((tmp_path / f"up.{rank}").exists() for rank in range(n)))
+
+
+@pytest.mark.parametrize("second", [signal.SIGHUP, signal.SIGTERM])
+def test_two_signals_in_a_row_are_one_request(tmp_path, second):
+    """What systemd sends with SendSIGHUP=yes: the workers can still save."""
+    p = start_worker(tmp_path, SAVES, "--standalone", "--nproc-per-node=2")
+    wait_until_up(tmp_path, 2)
+    p.send_signal(signal.SIGTERM)
+    time.sleep(0.05)
+    p.send_signal(second)
+    _, err = p.communicate(timeout=60)
+    assert p.returncode == 1
+    assert (tmp_path / "saved.0").exists() and (tmp_path / "saved.1").exists(), err
+    assert "SIGTERM: the workers have 30 s to end; a second signal kills them" in err
+
+
+# ---- signals that are passed on
+
+COUNTS = ("n=0\ntrap 'n=$((n + 1)); echo $n > usr.$RANK' {name}\ntrap 'exit 0' TERM\ntouch up.$RANK\n"
+          "sleep 1000 & child=$!; echo $child > child.$RANK\nwhile :; do sleep 0.02; done\n")
+
+
+@pytest.mark.parametrize("name", ["USR1", "USR2"])
+def test_user_signals_are_passed_to_the_workers_alone(tmp_path, name):
+    p = start_worker(tmp_path, COUNTS.replace("{name}", name), "--standalone", "--nproc-per-node=2")
+    jobs.wait_for(lambda: all((tmp_path / f"child.{rank}").exists() for rank in range(2)))
+    p.send_signal(getattr(signal, "SIG" + name))
+    jobs.wait_for(lambda: all((tmp_path / f"usr.{rank}").exists() for rank in range(2)))
+    time.sleep(0.2)
+    assert p.poll() is None
+    for rank in range(2):
+        assert launches.state(int((tmp_path / f"child.{rank}").read_text()))[1] == "S"
+    p.terminate()
+    _, err = p.communicate(timeout=60)
+    assert p.returncode == 1 and "told to stop by SIGTERM" in err
+
+
+def test_ignored_user_signal_stays_ignored(tmp_path):
+    p = start_worker(tmp_path, "touch up.0\nuntil [ -e end ]; do sleep 0.02; done\n", "--standalone",
+                     preexec_fn=lambda: signal.signal(signal.SIGUSR1, signal.SIG_IGN))
+    wait_until_up(tmp_path, 1)
+    p.send_signal(signal.SIGUSR1)
+    time.sleep(0.2)
+    (tmp_path / "end").touch()
+    p.communicate(timeout=60)
+    assert p.returncode == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGALRM, signal.SIGXCPU, signal.SIGRTMIN + 1])
+def test_unhandled_signal_gives_the_workers_their_grace(tmp_path, number):
+    p = start_worker(tmp_path, SAVES, "--standalone", "--nproc-per-node=2")
+    wait_until_up(tmp_path, 2)
+    p.send_signal(number)
+    p.communicate(timeout=60)
+    assert p.returncode == -number
+    assert launches.wait_until_gone(p.tag, 10) == {}
+    assert (tmp_path / "saved.0").exists() and (tmp_path / "saved.1").exists()
+
+
+def test_unhandled_signal_kills_after_the_grace(tmp_path):
+    p = start_worker(tmp_path, "trap '' TERM\ntouch up.$RANK\nwhile :; do sleep 0.02; done\n", "--standalone",
+                     "--shutdown-timeout=1")
+    wait_until_up(tmp_path, 1)
+    begin = time.monotonic()
+    p.send_signal(signal.SIGALRM)
+    p.communicate(timeout=60)
+    assert launches.wait_until_gone(p.tag, 20) == {}
+    assert time.monotonic() - begin > 0.9
+
+
+def test_killed_crun_gives_no_grace(tmp_path):
+    p = start_worker(tmp_path, SAVES, "--standalone")
+    wait_until_up(tmp_path, 1)
+    p.kill()
+    p.communicate(timeout=60)
+    assert launches.wait_until_gone(p.tag, 10) == {}
+    assert not (tmp_path / "saved.0").exists()
+
+
+def test_signal_of_a_worker_to_its_parent(tmp_path):
+    """A worker knows the launcher as its parent process: under torchrun it ends the job by this."""
+    p = start_worker(tmp_path, "[ $RANK = 0 ] && sleep 0.2 && kill -TERM $PPID\nsleep 60\n", "--standalone",
+                     "--nproc-per-node=2")
+    _, err = p.communicate(timeout=60)
+    assert p.returncode == 1 and "told to stop by SIGTERM" in err, err
+    assert re.search(r"told to stop by SIGTERM from process \d+", err), err
+
+
+def test_log_file_at_the_limit_of_file_size(tmp_path):
+    """The kernel sends SIGXFSZ to crun, which writes the log; the job goes on."""
+    p = start_worker(tmp_path, "for i in $(seq 3000); do echo 0123456789; done; touch done.0\n", "--standalone",
+                     "-r", "3", f"--log-dir={tmp_path}/logs",
+                     preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (8192, 8192)))
+    _, err = p.communicate(timeout=60)
+    assert p.returncode == 0 and (tmp_path / "done.0").exists(), (p.returncode, err)
+
+
+# ---- while it waits for other nodes
+
+def test_signal_while_waiting_for_the_nodes_of_another_job(tmp_path):
+    """The node that serves the rendezvous is done and stays for a second job, for 10 s: a signal ends that."""
+    port = lib.free_port()
+    common = ["--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}", "--nproc-per-node=1"]
+    host = launches.start(["--nnodes=1:2", "--rdzv-id=one", "--rdzv-conf=last_call_timeout=1,join_timeout=60", *common,
+                           "--no-python", "sh", "-c", f"until [ -e {tmp_path}/end ]; do sleep 0.02; done"],
+                          stderr=subprocess.PIPE, text=True)
+    guest = launches.start(["--nnodes=2", "--rdzv-id=two", "--rdzv-conf=join_timeout=60", *common, "--no-python", "true"],
+                           stderr=subprocess.PIPE, text=True)
+    try:
+        jobs.wait_for(lambda: jobs.workers_named(host.pid, "sh"))
+        time.sleep(2)  # the guest has joined by then
+        (tmp_path / "end").touch()
+        jobs.wait_for(lambda: not jobs.children(host.pid))
+        time.sleep(0.5)
+        assert host.poll() is None  # it waits for the guest
+        begin = time.monotonic()
+        host.send_signal(signal.SIGTERM)
+        host.communicate(timeout=60)
+        assert time.monotonic() - begin < 4 and host.returncode == 0
+    finally:
+        guest.kill()
+        guest.communicate()
+
+
+# ---- starts that fail
+
+class Filter(ctypes.Structure):
+    _fields_ = [("code", ctypes.c_ushort), ("jt", ctypes.c_ubyte), ("jf", ctypes.c_ubyte), ("k", ctypes.c_uint)]
+
+
+class Program(ctypes.Structure):
+    _fields_ = [("n", ctypes.c_ushort), ("filters", ctypes.POINTER(Filter))]
+
+
+def refuse_system_call(number, error):
+    """A seccomp filter, as that of an old container runtime; or an old kernel, with ENOSYS."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    filters = (Filter * 4)(Filter(0x20, 0, 0, 0), Filter(0x15, 0, 1, number), Filter(0x06, 0, 0, 0x00050000 | error),
+                           Filter(0x06, 0, 0, 0x7FFF0000))
+    program = Program(4, filters)
+    assert libc.prctl(38, 1, 0, 0, 0) == 0 and libc.prctl(22, 2, ctypes.byref(program), 0, 0) == 0, ctypes.get_errno()
+
+
+@pytest.mark.parametrize("error", [38, 1], ids=["ENOSYS", "EPERM"])
+def test_without_close_range(tmp_path, error):
+    """Workers start, have their six descriptors at most, and the guardian has none of crun's."""
+    worker = "touch up.0\nuntil [ -e end ]; do sleep 0.02; done\n"
+    leaked = [os.open("/dev/null", os.O_RDONLY) for _ in range(40)]
+    for fd in leaked:
+        os.set_inheritable(fd, True)
+    p = start_worker(tmp_path, worker, "--standalone", preexec_fn=lambda: refuse_system_call(436, error), close_fds=False)
+    for fd in leaked:
+        os.close(fd)
+    jobs.wait_for(lambda: (tmp_path / "up.0").exists() or p.poll() is not None)
+    assert p.poll() is None, p.stderr.read()
+    pid = jobs.wait_for(lambda: jobs.workers_named(p.pid, "worker.sh").get(0))
+    assert set(map(int, os.listdir(f"/proc/{pid}/fd"))) <= {0, 1, 2, 3, 4, 5, 255}  # 255: the shell's own script
+    p.kill()  # the guardian would not see this if it had crun's end of the link
+    p.communicate()
+    assert launches.wait_until_gone(p.tag, 10) == {}
+
+
+def test_start_failure_that_passes_is_restarted(tmp_path):
+    """A program that is open for writing is ETXTBSY, as while it is being copied to the node."""
+    program = tmp_path / "program"
+    program.write_bytes(open("/bin/true", "rb").read())
+    program.chmod(0o755)
+    with open(program, "ab"):
+        p = launches.start(["--standalone", "--max-restarts=3", "--no-python", program], stderr=subprocess.PIPE, text=True)
+        time.sleep(0.5)
+    _, err = p.communicate(timeout=60)
+    assert p.returncode == 0, err
+    assert "Text file busy" in err and "attempts left" in err
+
+
+def test_pause_between_restarts(tmp_path):
+    """The first restart at once, the second after 1 s, the third after 2 s."""
+    begin = time.monotonic()
+    p = start_worker(tmp_path, "date +%s.%N >> starts\nexit 3\n", "--standalone", "--max-restarts=3")
+    _, err = p.communicate(timeout=60)
+    starts = [float(line) for line in (tmp_path / "starts").read_text().split()]
+    pauses = [b - a for a, b in zip(starts, starts[1:])]
+    assert p.returncode == 1 and len(starts) == 4, err
+    assert pauses[1] >= 1 and pauses[2] >= 2, pauses
+    assert "the next start is in 2 s (--restart-pause)" in err
+    p = start_worker(tmp_path, "exit 3\n", "--standalone", "--max-restarts=20", "--restart-pause=0")
+    begin = time.monotonic()
+    p.communicate(timeout=60)
+    assert time.monotonic() - begin < 20
+
+
+def test_signal_ends_a_pause(tmp_path):
+    p = start_worker(tmp_path, "echo x >> starts\nexit 3\n", "--standalone", "--max-restarts=9", "--restart-pause=3600")
+    jobs.wait_for(lambda: (tmp_path / "starts").exists() and len((tmp_path / "starts").read_text().split()) == 5)
+    time.sleep(0.2)  # in the pause of 8 s
+    begin = time.monotonic()
+    p.terminate()
+    p.communicate(timeout=60)
+    assert p.returncode == 1 and time.monotonic() - begin < 5
+
+
+# ---- --debug
+
+def trace_of(lines):
+    """(milliseconds, machine, kind, name, fields)"""
+    found = []
+    for line in lines:
+        m = re.fullmatch(r"crun: debug: (\d+\.\d{3}) (group|session) (event|action) ([a-z-]+)((?: .*)?)", line)
+        if m:
+            found.append((float(m[1]), m[2], m[3], m[4], m[5]))
+    return found
+
+
+@pytest.mark.parametrize("to_file", [False, True])
+def test_debug_shows_how_a_killed_worker_ends_the_job(tmp_path, to_file):
+    option = f"--debug={tmp_path}/trace" if to_file else "--debug"
+    p = start_worker(tmp_path, "touch up.$RANK\nsleep 60\n", "--standalone", "--nproc-per-node=2", option)
+    wait_until_up(tmp_path, 2)
+    workers = jobs.wait_for(lambda: len(w := jobs.workers(p.pid)) == 2 and w)
+    os.kill(workers[1], signal.SIGKILL)
+    _, err = p.communicate(timeout=60)
+    text = (tmp_path / "trace").read_text() if to_file else err
+    assert ("crun: debug: " in err) != to_file
+    trace = trace_of(text.splitlines())
+    assert len(trace) == text.count("crun: debug: ") > 10
+    assert [line[0] for line in trace] == sorted(line[0] for line in trace)
+    names = [(kind, name) for _, machine, kind, name, _ in trace if machine == "group"]
+    at = next(i for i, line in enumerate(trace) if line[3] == "exited")
+    assert "worker=1" in trace[at][4] and "value=9" in trace[at][4] and "state=running" in trace[at][4]
+    assert names[at:at + 4] == [("event", "exited"), ("action", "notify-failed"), ("action", "signal"), ("action", "arm")]
+    empty = names.index(("event", "empty"))
+    assert names[empty + 1:] == [("action", "disarm"), ("action", "print-report"), ("action", "finish")]
+
+
+def test_debug_of_a_session(tmp_path):
+    port = lib.free_port()
+    options = ["--nnodes=2", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}", "--rdzv-id=d", "--no-python"]
+    both = [launches.start([f"--debug={tmp_path}/trace.{i}", *options, "true"], stderr=subprocess.PIPE, text=True)
+            for i in range(2)]
+    for p in both:
+        p.communicate(timeout=60)
+        assert p.returncode == 0
+    for i in range(2):
+        trace = trace_of((tmp_path / f"trace.{i}").read_text().splitlines())
+        names = [(machine, kind, name) for _, machine, kind, name, _ in trace]
+        expected = [("session", "action", "dial"), ("session", "event", "connected"), ("session", "action", "start"),
+                    ("group", "event", "start"), ("group", "action", "spawn"), ("group", "action", "report-done"),
+                    ("session", "event", "group-done"), ("session", "action", "end"), ("group", "event", "end"),
+                    ("group", "action", "finish")]
+        at = 0
+        for step in expected:
+            at = names.index(step, at)
+
+
+def test_debug_file_that_cannot_be_opened():
+    p = subprocess.run([jobs.crun(), "--debug=/nonexistent/trace", "--standalone", "--no-python", "true"],
+                       capture_output=True, text=True, timeout=60)
+    jobs.assert_one_sentence(p, 1, "--debug=/nonexistent/trace", "No such file")
