@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "launcher/agent/agent_impl.h"
+#include "launcher/agent/agent_impl_uv.h"
 #include "launcher/cli/job.h"
 #include "launcher/rdzv/membership_uv.h"
 #include "launcher/rdzv/rdzv_static_uv.h"

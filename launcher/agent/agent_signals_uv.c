@@ -10,7 +10,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "launcher/agent/agent_impl.h"
+#include "launcher/agent/agent_impl_uv.h"
 #include "launcher/cli/job.h"
 #include "launcher/host/proc_info_os.h"
 #include "launcher/output/output_uv.h"

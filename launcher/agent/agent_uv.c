@@ -21,7 +21,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "launcher/agent/agent_impl.h"
+#include "launcher/agent/agent_impl_uv.h"
 #include "launcher/agent/agent_trace_os.h"
 #include "launcher/cli/job.h"
 #include "launcher/host/cgroup_os.h"

@@ -4,7 +4,8 @@
  - The subject names a place and what changes there: "launcher/output: write logs from a thread". At most 72 columns,
    no semicolon (that is two changes), no period at its end, and the first word of the change is no past or -s form.
  - A second line, if there is one, is empty.
- - A commit that changes more than 20 lines outside tests has a body with the reason.
+ - A commit that changes more than 20 lines outside tests has a body with the reason. Lines of Markdown and of pictures
+   are not counted: documents are the reason themselves.
 
 Without git, or in a clone that does not reach back to BASE, the commits that are there are checked.
 
@@ -33,7 +34,7 @@ def git(*args):
 
 def changed_outside_tests(commit):
     """Lines added and removed outside tests; moves count by what changed in them."""
-    text = git("diff-tree", "--no-commit-id", "--numstat", "-r", "-M", "--root", commit, "--", ".", ":!tests") or ""
+    text = git("diff-tree", "--no-commit-id", "--numstat", "-r", "-M", "--root", commit, "--", ".", ":!tests", ":!*.md", ":!*.svg") or ""
     return sum(int(n) for line in text.splitlines() for n in line.split("\t")[:2] if n.isdigit())
 
 

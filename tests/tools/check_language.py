@@ -29,6 +29,8 @@ TOKEN = re.compile(r'/\*.*?\*/|//[^\n]*|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*
 WORD = re.compile(r"[A-Za-z][A-Za-z']*")
 # A definition at the start of a line, as clang-format leaves it: the brace of a function has a line of its own.
 FUNCTION = re.compile(r"^(?!\s|#|/|\*|typedef|struct \w+ \{|enum)([A-Za-z_][\w\s\*]*?[\s\*])(\w+)\([^;{}]*\)\s*\n\{", re.M)
+ATTRIBUTE = re.compile(r"\b(?:__launch_bounds__|__attribute__)\s*\((?:[^()]|\([^()]*\))*\)\s*")
+ANONYMOUS = re.compile(r"^namespace\s*\{.*?^\} // namespace", re.M | re.S)
 STRUCT = re.compile(r"^struct (\w+) \{$", re.M)
 
 
@@ -64,8 +66,11 @@ def functions(texts):
     found = collections.defaultdict(dict)
     for path, text in texts.items():
         if path.endswith((".c", ".cu")):
-            for m in FUNCTION.finditer(text):
-                found[m.group(2)][path] = "static" in m.group(1).split()
+            code = ATTRIBUTE.sub("", text)
+            hidden = [m.span() for m in ANONYMOUS.finditer(code)]
+            for m in FUNCTION.finditer(code):
+                found[m.group(2)][path] = "static" in m.group(1).split() or \
+                    any(begin < m.start() < end for begin, end in hidden)
     return found
 
 
