@@ -275,12 +275,25 @@ static void node_take_report(struct rounds_node *n, const struct session_report 
 
 /* ---- hellos ---- */
 
+/* No node of the job is left, and this agent has no generation of it: it is of another run under the same id. But a closed
+ * job of variable size may still have late nodes, which have to get its result. */
+static bool is_id_free(const struct rounds_job *job, const struct session_hello *hello)
+{
+    bool has_late_nodes = job->state == ROUNDS_CLOSED && job->params.min_nodes < job->params.max_nodes;
+
+    return list_is_empty(&job->nodes) && hello->report.generation < 0 && !has_late_nodes;
+}
+
 /* The job of a hello, perhaps a new one; NULL: refused. */
 static struct rounds_job *find_job(struct rounds *r, const struct rounds_event *event)
 {
     const struct session_hello *hello = event->hello;
     struct rounds_job *job = job_find(r, hello->job);
 
+    if (job && is_id_free(job, hello)) {
+        job_forget(job);
+        job = NULL;
+    }
     if (job) {
         if (!check_params_match(r, job, event))
             return NULL;
@@ -336,7 +349,7 @@ static void attach_connection(struct rounds *r, struct rounds_node *n, const str
 {
     if (n->session)
         conn_end(r, n->session);
-    n->session = event->session;
+    node_set_session(n, event->session);
     n->pending_start = -1; /* its hello knows what came over the old one, and nothing more comes over that */
     n->attempt = event->hello->attempt;
     session_copy_text(n->addr, sizeof(n->addr), event->hello->addr);
@@ -396,7 +409,13 @@ static void step_hello(struct rounds *r, const struct rounds_event *event)
 
 /* ---- other events ---- */
 
-static void step_disconnected(struct rounds_conn *s, uint64_t now_ns)
+/*
+ * A node that was sent its job's result is removed when it has confirmed that (LEFT), or when its connection has ended in
+ * order. Something between may have done that before the result got through, so the job stays for a while to answer
+ * the agent again. After an error the node itself stays until its silence says that it is lost: a rendezvous that ends
+ * with its last node has to wait for it.
+ */
+static void step_disconnected(struct rounds_conn *s, bool orderly, uint64_t now_ns)
 {
     struct rounds_node *n = s->node;
     struct rounds_job *job;
@@ -406,10 +425,13 @@ static void step_disconnected(struct rounds_conn *s, uint64_t now_ns)
     if (!n)
         return;
     job = n->job;
-    n->session = NULL;
+    node_set_session(n, NULL);
+    job_watch_stalls(job, now_ns);
     node_update_state(n);
-    if (job->state == ROUNDS_CLOSED && n->verdict_sent)
+    if (job->state == ROUNDS_CLOSED && n->verdict_sent && orderly) {
         node_destroy(n);
+        job->tombstone_until_ns = now_ns + job->rounds->config.linger_ns;
+    }
     job_advance(job, now_ns);
 }
 
@@ -473,7 +495,7 @@ void rounds_step(struct rounds *r, const struct rounds_event *event)
         break;
     case ROUNDS_DISCONNECTED:
         assert(event->session);
-        step_disconnected(event->session, event->now_ns);
+        step_disconnected(event->session, event->orderly, event->now_ns);
         break;
     case ROUNDS_TIMER:
         step_rounds_timer(r, event->now_ns);

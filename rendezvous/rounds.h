@@ -98,6 +98,7 @@ struct rounds_node {
 
     uint64_t heard_ns;
     uint64_t deadline_ns; /* dead if silent until then */
+    unsigned n_excuses;   /* since it was heard: times that the daemon was late itself */
     bool wants_view, wants_alive;
     bool verdict_sent; /* that the job is over */
 };
@@ -118,6 +119,7 @@ struct rounds_job {
     struct list nodes;   /* in order of arrival */
     struct list silence; /* the same, by deadline */
     uint32_t n_nodes[ROUNDS_NODE_STATE_COUNT];
+    uint32_t n_disconnected;                 /* nodes without a connection */
     struct rounds_node **by_rank, **by_role; /* room for all nodes */
     size_t n_slots;
 
@@ -133,6 +135,7 @@ struct rounds_job {
 
     uint64_t gather_until_ns;                         /* GATHERING: fails then */
     uint64_t last_call_until_ns;                      /* GATHERING with MIN nodes: forms then; 0: not set */
+    unsigned n_ending_excuses;                        /* as rounds_node.n_excuses */
     uint64_t ending_until_ns;                         /* ENDING: decided then at the latest */
     uint64_t progress_ns;                             /* GATHERING: the next progress view, once a second */
     uint32_t missing[SESSION_MISSING_MAX], n_missing; /* as of the last progress; see session_view */
@@ -174,6 +177,7 @@ struct rounds_event {
     const struct session_report *report;
     const char *peer, *local; /* numeric addresses of both ends of the connection */
     const char *reason;
+    bool orderly;      /* DISCONNECTED: by the end of the stream, not by an error */
     uint64_t slack_ns; /* beyond the node timeout; SESSION_SLACK_TIMEOUTS of these count at most */
 };
 

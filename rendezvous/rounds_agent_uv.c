@@ -245,7 +245,8 @@ static void agent_conn_charge_input(struct agent_conn *a)
 
 void agent_conn_close(struct agent_conn *a)
 {
-    struct rounds_event gone = {.kind = ROUNDS_DISCONNECTED, .session = &a->session};
+    struct rounds_event gone = {
+        .kind = ROUNDS_DISCONNECTED, .session = &a->session, .orderly = a->eof && !a->write_failed};
     struct server *s = a->server;
 
     assert(!a->closing);
@@ -480,6 +481,7 @@ static bool agent_conn_read(struct agent_conn *a)
     if (n < 0 && errno == EAGAIN)
         return false;
     if (n <= 0) {
+        a->eof = n == 0;
         agent_conn_close(a);
         return false;
     }
@@ -535,7 +537,7 @@ void agent_conn_adopt(struct server *s, int fd, struct buf *said)
     frame_reader_init_server(&a->reader);
     server_handle_opened(s);
     list_append(&s->rounds->agents, &a->link);
-    rounds_debug_conn(s->rounds, a, "opened");
+    rounds_debug_opened(s->rounds, a);
     start_hello_timeout(a);
     update_agent_polling(a);
     (void)agent_conn_take(a, buf_bytes(said), buf_size(said));

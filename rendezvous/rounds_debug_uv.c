@@ -123,7 +123,7 @@ void rounds_debug_action(struct rounds_shell *r, const struct rounds_action *act
     debug_end(r, &l);
 }
 
-void rounds_debug_conn(struct rounds_shell *r, const struct agent_conn *a, const char *what)
+void rounds_debug_opened(struct rounds_shell *r, const struct agent_conn *a)
 {
     char peer[INET6_ADDRSTRLEN + 32];
     struct debug_line l;
@@ -132,6 +132,17 @@ void rounds_debug_conn(struct rounds_shell *r, const struct agent_conn *a, const
         return;
     server_format_peer(a->fd, peer, sizeof(peer));
     debug_begin(&l, "conn ");
-    debug_add(&l, "%d %s by %s", a->fd, what, peer);
+    debug_add(&l, "%d opened by %s", a->fd, peer);
+    debug_end(r, &l);
+}
+
+void rounds_debug_conn(struct rounds_shell *r, const struct agent_conn *a, const char *what)
+{
+    struct debug_line l;
+
+    if (!r->debug)
+        return;
+    debug_begin(&l, "conn ");
+    debug_add(&l, "%d %s", a->fd, what);
     debug_end(r, &l);
 }

@@ -17,5 +17,7 @@ enum { ROUNDS_DEBUG_SIZE = 1024 };
 void rounds_debug_event(struct rounds_shell *r, const struct rounds_event *event);
 void rounds_debug_action(struct rounds_shell *r, const struct rounds_action *action);
 
-/* Something happened to a connection: "opened", "shut down", "closed", ... */
+void rounds_debug_opened(struct rounds_shell *r, const struct agent_conn *a);
+
+/* Something happened to a connection: "shut down", "closed". */
 void rounds_debug_conn(struct rounds_shell *r, const struct agent_conn *a, const char *what);

@@ -36,6 +36,9 @@ struct rounds_node *node_find(struct rounds_job *job, struct session_nonce nonce
 /* Frees it; its session is being closed. */
 void node_destroy(struct rounds_node *n);
 
+/* NULL: the connection is lost. */
+void node_set_session(struct rounds_node *n, struct rounds_conn *session);
+
 /* What n->state has to be now. */
 enum rounds_node_state node_state_now(const struct rounds_node *n);
 
@@ -89,6 +92,9 @@ void job_lose(struct rounds_node *n, enum session_cause_kind kind, const char *t
 
 /* Something changed: carries the job on as far as it goes. The job may be forgotten afterwards. */
 void job_advance(struct rounds_job *job, uint64_t now_ns);
+
+/* A node has lost its connection: notice from now on when the daemon itself does not run. */
+void job_watch_stalls(struct rounds_job *job, uint64_t now_ns);
 
 /* Time has passed; late_ns: how much longer than it should have been. */
 void job_tick(struct rounds_job *job, uint64_t now_ns, uint64_t late_ns);

@@ -14,6 +14,8 @@ enum {
     ENDING_NODE_TIMEOUTS = 2 + SESSION_SLACK_TIMEOUTS,
     /* Of the node timeout; see stall_ns(). */
     STALL_PART = 4,
+    /* A daemon that is late more often than that in a row is overloaded, and its dead nodes are dead nevertheless. */
+    EXCUSES_MAX = 8,
 };
 
 static void for_each_node(struct rounds_job *job, void (*what)(struct rounds_node *n))
@@ -43,6 +45,7 @@ void job_end_generation(struct rounds_job *job, const struct session_cause *caus
     job->state = ROUNDS_ENDING;
     job->cause = *cause;
     job->cause_ns = when_ns;
+    job->n_ending_excuses = 0;
     job->ending_until_ns = now_ns + ENDING_NODE_TIMEOUTS * ms_to_ns(job->params.node_timeout_ms);
     for_each_node(job, notify_generation_end);
     job_want_log(job, ROUNDS_LOG_OVER);
@@ -334,18 +337,46 @@ void job_advance(struct rounds_job *job, uint64_t now_ns)
 static void extend_deadlines_after_stall(struct rounds_job *job, uint64_t now_ns, uint64_t late_ns)
 {
     uint64_t timeout_ns = ms_to_ns(job->params.node_timeout_ms);
+    struct list excused, *after = &job->silence;
 
     if (late_ns < stall_ns(job))
         return;
-    list_for_each(i, &job->silence)
+    list_init(&excused);
+    list_for_each_safe(i, &job->silence)
     {
         struct rounds_node *n = list_entry(i, struct rounds_node, in_silence);
 
+        after = i;
         if (n->deadline_ns >= now_ns + timeout_ns)
             break; /* and so are all behind it */
+        after = &job->silence;
+        if (n->n_excuses++ >= EXCUSES_MAX)
+            continue;
         n->deadline_ns = now_ns + timeout_ns;
+        list_unlink(i);
+        list_append(&excused, i);
     }
-    job->ending_until_ns += late_ns;
+    while (!list_is_empty(&excused)) { /* in front of those with later deadlines */
+        struct list *first = excused.next;
+
+        list_unlink(first);
+        list_append(after, first);
+    }
+    if (job->state == ROUNDS_ENDING && job->n_ending_excuses++ < EXCUSES_MAX)
+        job->ending_until_ns += late_ns;
+}
+
+void job_watch_stalls(struct rounds_job *job, uint64_t now_ns)
+{
+    if (job->tick_ns <= now_ns)
+        job->tick_ns = now_ns + stall_ns(job);
+}
+
+/* Nodes with a connection are judged after their sockets were read. During the grace after a restart, and while a node
+ * redials, nothing of them lies in a socket, so without regular ticks a stop of the daemon would go unnoticed. */
+static bool needs_ticks(const struct rounds_job *job)
+{
+    return job->tick_ns < job->grace_until_ns || job->n_disconnected > 0;
 }
 
 static struct rounds_node *next_silent_node(const struct rounds_job *job)
@@ -438,9 +469,7 @@ uint64_t job_deadline(const struct rounds_job *job)
     const struct rounds_node *n = next_silent_node(job);
     uint64_t deadline_ns = n ? n->deadline_ns : UINT64_MAX;
 
-    /* No deadline of a node falls into the grace, so without these ticks a stop of the daemon would go
-     * unnoticed. */
-    if (job->tick_ns < job->grace_until_ns)
+    if (needs_ticks(job))
         lower_deadline(&deadline_ns, job->tick_ns);
     switch (job->state) {
     case ROUNDS_GATHERING:

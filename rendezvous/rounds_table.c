@@ -188,12 +188,22 @@ struct rounds_node *node_create(struct rounds_job *job, struct session_nonce non
     n->pending_start = -1;
     n->state = ROUNDS_NODE_JOINING;
     job->n_nodes[n->state]++;
+    job->n_disconnected++;
     list_append(&job->nodes, &n->in_job);
     list_init(&n->in_silence);
     list_init(&n->in_pending);
     r->n_nodes++;
     bucket_add(r, n);
     return n;
+}
+
+void node_set_session(struct rounds_node *n, struct rounds_conn *session)
+{
+    struct rounds_job *job = n->job;
+
+    job->n_disconnected -= !n->session;
+    n->session = session;
+    job->n_disconnected += !session;
 }
 
 void node_destroy(struct rounds_node *n)
@@ -203,6 +213,7 @@ void node_destroy(struct rounds_node *n)
 
     if (n->session)
         conn_end(r, n->session);
+    job->n_disconnected--;
     bucket_remove(r, n);
     r->n_nodes--;
     job->n_nodes[n->state]--;
@@ -239,6 +250,7 @@ void node_heard(struct rounds_node *n, uint64_t now_ns)
     struct rounds_job *job = n->job;
 
     n->heard_ns = now_ns;
+    n->n_excuses = 0;
     n->deadline_ns = now_ns + ms_to_ns(job->params.node_timeout_ms);
     /* No deadline is before the end of the grace, so the list stays in order. */
     if (n->deadline_ns < job->grace_until_ns)
@@ -316,7 +328,7 @@ void job_want_log(struct rounds_job *job, enum rounds_log_kind log_kinds)
 void conn_end(struct rounds *r, struct rounds_conn *s)
 {
     if (s->node)
-        s->node->session = NULL;
+        node_set_session(s->node, NULL);
     s->node = NULL;
     list_unlink(&s->ending);
     list_append(&r->closing, &s->ending);

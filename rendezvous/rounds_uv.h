@@ -71,6 +71,7 @@ struct agent_conn {
     bool shutting_down; /* no further output, and input is discarded */
     bool shut;          /* leaving, and everything is sent */
     bool write_failed;  /* it cannot be written to; what it sent before still counts */
+    bool eof;           /* the agent has closed its end */
     bool closing;
 };
 

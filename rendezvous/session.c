@@ -279,6 +279,8 @@ static void take_end(struct session *s, const struct session_view *view, struct 
     s->restarts = view->restarts;
     s->changes = view->changes;
     session_cause_describe(&view->cause, s->text, sizeof(s->text));
+    s->phase = SESSION_LEFT; /* confirms that the result has arrived */
+    send_report_action(s, out);
     session_finish(s, SESSION_END_VERDICT, out);
 }
 

@@ -331,6 +331,7 @@ def test_debug_prints_every_event_and_action():
         a.join().start()
         a.say("done")
         assert a.view("end")["verdict"] == "success"
+        a.say("left")
         a.close()
         assert wait_until(lambda: "event disconnected" in crund.log()), crund.log()
         assert wait_until(lambda: "action forget" in crund.log()), crund.log()
@@ -345,9 +346,12 @@ def test_debug_prints_every_event_and_action():
             "action save job d?j closed generation 0 nodes 1",
             "action log job d?j closed generation 0 nodes 1",
             "action send conn end generation 0 verdict success",
+            "event report conn phase left generation 0",
+            "action close conn",
+            "conn shut down",
+            "action forget job d?j closed generation 0 nodes 0",
             "conn closed",
             "event disconnected conn",
-            "action forget job d?j closed generation 0 nodes 0",
         ]
 
 

@@ -159,6 +159,7 @@ def test_a_job_that_is_over_leaves_nothing(place):
         n.say("done")
     for n in nodes:
         n.view("end")
+        n.say("left")
         n.close()
     assert wait_until(lambda: not place.files(), 60), "its file is still there"
 

@@ -189,6 +189,8 @@ void agent_boot(struct sim *sim, unsigned agent)
 
     if (a->alive)
         return;
+    sim->last_boot_ns = sim->now_ns;
+    a->own_instance = 0;
     a->alive = true;
     a->ended = false;
     a->life++;
@@ -364,6 +366,9 @@ void agent_receive(struct sim *sim, unsigned connection, const struct sim_messag
         break;
     case MESSAGE_ECHO:
         step_agent(sim, agent, &(struct session_event){.kind = SESSION_EVENT_ECHOED});
+        break;
+    case MESSAGE_OPENED:
+        step_agent(sim, agent, &(struct session_event){.kind = SESSION_EVENT_OPENED});
         break;
     case MESSAGE_ALIVE:
         step_agent(sim, agent, &(struct session_event){.kind = SESSION_EVENT_ALIVE});

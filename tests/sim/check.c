@@ -161,6 +161,7 @@ void check_start(struct sim *sim, unsigned agent, const struct session_view *vie
         violated(sim, "agent %u starts generation %lld after %lld", agent, (long long)view->generation,
                  (long long)a->last_generation);
     a->last_generation = view->generation;
+    a->own_instance = view->instance;
     if (!w) {
         w = add_world(sim, view);
         sim->n_generations++;
@@ -193,11 +194,10 @@ void check_start(struct sim *sim, unsigned agent, const struct session_view *vie
 /* ---- causes ---- */
 
 /* The member a cause is about; NULL: it never started, or that is a violation. */
-static const struct sim_member *blamed(struct sim *sim, const struct sim_world *w,
-                                       const struct session_cause *c)
+static struct sim_member *blamed(struct sim *sim, const struct sim_world *w, const struct session_cause *c)
 {
     char host[32];
-    const struct sim_member *m;
+    struct sim_member *m;
 
     if (c->group_rank < 0 || (uint32_t)c->group_rank >= w->group_world_size) {
         violated(sim, "the end of generation %lld is blamed on node %d", (long long)w->generation,
@@ -228,13 +228,18 @@ static void check_worker_cause(struct sim *sim, const struct sim_world *w, const
                  (int)c->group_rank);
 }
 
-/* It may be settled much later, by a rendezvous that was paused or restarted meanwhile. */
+/* It may be settled much later, by a rendezvous that was paused or restarted meanwhile and knows the cause from the
+ * agents, so it is judged when it comes up first. */
 static void check_lost_cause(struct sim *sim, const struct sim_world *w, const struct rounds_job *job)
 {
-    const struct sim_member *m = blamed(sim, w, &job->cause);
+    struct sim_member *m = blamed(sim, w, &job->cause);
     const struct sim_agent *a = m && m->present ? &sim->agents[m->agent] : NULL;
     uint64_t at_ns = job->cause_ns - sim->daemon.clock_ns;
 
+    if (m && m->lost)
+        return;
+    if (m)
+        m->lost = true;
     if (a && a->alive && !a->ended && a->life == m->life && at_ns > a->endangered_until_ns)
         violated(sim, "%s is said to be lost, and nothing happened to it", job->cause.host);
 }
@@ -267,6 +272,9 @@ void check_log(struct sim *sim, const struct rounds_job *job, unsigned log_kinds
                   log_kinds, rounds_job_state_name(job->state), (long long)job->generation,
                   rounds_job_n_nodes(job), job->restarts, job->changes, cause);
     }
+    if (log_kinds & ROUNDS_LOG_OVER && job->cause.kind == SESSION_CAUSE_LOST &&
+        find_world(sim, job->instance, job->generation))
+        check_lost_cause(sim, find_world(sim, job->instance, job->generation), job);
     if (log_kinds & ROUNDS_LOG_SETTLED)
         check_cause(sim, job);
     /* Each generation is there because the one before was charged. (Not when an agent came from another
@@ -366,7 +374,7 @@ static void check_verdict(struct sim *sim, uint64_t instance, const struct sessi
         return;
     }
     if (sim->n_verdicts < sizeof(sim->verdicts) / sizeof(sim->verdicts[0]))
-        sim->verdicts[sim->n_verdicts++] = (struct sim_verdict){instance, s->verdict, s->cause};
+        sim->verdicts[sim->n_verdicts++] = (struct sim_verdict){instance, s->verdict, s->cause, sim->now_ns};
     if (s->cause.kind == SESSION_CAUSE_NONE)
         check_success(sim, instance);
 }
@@ -396,6 +404,22 @@ static void check_unreachable(struct sim *sim, unsigned agent)
                  (double)(sim->now_ns - a->contact_ns) / 1e9);
 }
 
+/* A job that has succeeded does not end otherwise for one of its members, whatever happens to its connection: it is
+ * remembered for longer than an agent redials, unless another agent begins a job of that id. */
+static void check_own_result(struct sim *sim, unsigned agent, const struct session_view *view)
+{
+    const struct sim_agent *a = &sim->agents[agent];
+    uint64_t instance = a->own_instance;
+
+    for (size_t i = 0; i < sim->n_verdicts; i++) {
+        const struct sim_verdict *v = &sim->verdicts[i];
+
+        if (v->instance == instance && v->verdict == SESSION_VERDICT_SUCCESS && view->instance != instance &&
+            !sim->daemon.amnesia && sim->last_boot_ns < v->at_ns)
+            violated(sim, "agent %u ends with the result of another job: its own has succeeded", agent);
+    }
+}
+
 void check_end(struct sim *sim, unsigned agent, const struct session_view *view)
 {
     const struct sim_agent *a = &sim->agents[agent];
@@ -409,7 +433,8 @@ void check_end(struct sim *sim, unsigned agent, const struct session_view *view)
         violated(sim, "agent %u takes the rendezvous for something else: %s", agent, s->text);
     if (s->end == SESSION_END_UNREACHABLE)
         check_unreachable(sim, agent);
-    /* It need not be the job that it ran in: that one is forgotten when its last node has left. */
+    if (s->end == SESSION_END_VERDICT)
+        check_own_result(sim, agent, view);
     if (s->end == SESSION_END_VERDICT && !sim->daemon.amnesia)
         check_verdict(sim, view->instance, s);
 }

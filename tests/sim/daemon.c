@@ -318,10 +318,11 @@ void daemon_timer(struct sim *sim)
         violated(sim, "the rendezvous wants to be woken again at once, for ever");
 }
 
-void daemon_lost(struct sim *sim, unsigned connection)
+void daemon_lost(struct sim *sim, unsigned connection, bool orderly)
 {
     buf_reset(&sim->connections[connection]->held);
     step_daemon(sim, &(struct rounds_event){.kind = ROUNDS_DISCONNECTED,
+                                            .orderly = orderly,
                                             .session = &sim->connections[connection]->session});
 }
 
@@ -388,6 +389,7 @@ void daemon_receive(struct sim *sim, unsigned connection, const struct sim_messa
         daemon_take_bytes(sim, connection, m);
         break;
     case MESSAGE_HELLO:
+        network_send(sim, connection, SIM_AGENT_END, MESSAGE_OPENED, FRAME_OPENING, FRAME_OPENING_SIZE);
         receive_sim_hello(sim, c, (const void *)m->data);
         break;
     case MESSAGE_REPORT:

@@ -196,7 +196,7 @@ void network_break(struct sim *sim, unsigned connection, enum sim_end end)
         return;
     c->open[end] = false;
     if (end == SIM_DAEMON_END)
-        daemon_lost(sim, connection);
+        daemon_lost(sim, connection, false);
     else
         agent_lost(sim, connection, "timed out");
 }
@@ -224,7 +224,7 @@ static void reset(struct sim *sim, unsigned connection, enum sim_end from)
     struct sim_connection *c = connection_at(sim, connection);
 
     if (c->open[!from])
-        enqueue(sim, connection, !from, message_new(MESSAGE_FIN, NULL, 0));
+        enqueue(sim, connection, !from, message_new(MESSAGE_FIN, "reset", 1));
 }
 
 static void deliver(struct sim *sim, unsigned connection, enum sim_end to, const struct sim_message *m)
@@ -243,7 +243,8 @@ static void deliver(struct sim *sim, unsigned connection, enum sim_end to, const
     if (to == SIM_DAEMON_END && m->kind != MESSAGE_FIN && !c->death_notice)
         check_received(sim, c->agent, c->agent_life);
     if (to == SIM_DAEMON_END)
-        m->kind == MESSAGE_FIN ? daemon_lost(sim, connection) : daemon_receive(sim, connection, m);
+        m->kind == MESSAGE_FIN ? daemon_lost(sim, connection, m->size == 0)
+                               : daemon_receive(sim, connection, m);
     else
         m->kind == MESSAGE_FIN ? agent_lost(sim, connection, "closed by the peer")
                                : agent_receive(sim, connection, m);

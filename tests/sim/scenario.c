@@ -98,6 +98,7 @@ static void choose_times(struct sim_scenario *sc, struct random *r)
                     2 * sc->params.last_call_ms * SIM_MS + 4 * sc->params.node_timeout_ms * SIM_MS;
     sc->finish_spread_ns = random_percent(r, 50) ? 2 * SIM_S : 10 * SIM_S;
     sc->late_failure_percent = random_percent(r, 40) ? (unsigned)random_between(r, 1, 15) : 0;
+    sc->late_faults_ns = random_percent(r, 40) ? sc->finish_ns + random_between(r, 1, 20) * SIM_S : 0;
     sc->end_ns = sc->finish_ns + 100 * SIM_S + 3 * sc->params.join_timeout_ms * SIM_MS + 2 * sc->cutoff_ns +
                  60 * SIM_S;
 }
@@ -159,9 +160,11 @@ static void partition(struct sim *sim, unsigned agent, bool many)
 {
     uint64_t until_ns = sim->now_ns + duration_ns(&sim->random);
     unsigned ways = (unsigned)random_between(&sim->random, 1, 3);
+    uint64_t last_ns =
+        (sim->now_ns < sim->scenario.calm_ns ? sim->scenario.calm_ns : sim->scenario.late_faults_ns);
 
-    if (until_ns > sim->scenario.calm_ns + 5 * SIM_S)
-        until_ns = sim->scenario.calm_ns + 5 * SIM_S;
+    if (until_ns > last_ns + 5 * SIM_S)
+        until_ns = last_ns + 5 * SIM_S;
     sim_trace(sim, "partition: agent %u%s, ways %u, until %.3f s", agent, many ? " and others" : "", ways,
               (double)until_ns / 1e9);
     block(sim, agent, ways, until_ns);
@@ -284,7 +287,11 @@ void scenario_fault(struct sim *sim)
     const struct sim_scenario *sc = &sim->scenario;
     unsigned total = 0, dice;
 
-    if (sim->now_ns >= sc->calm_ns)
+    if (sim->now_ns >= sc->calm_ns && sim->now_ns < sc->finish_ns && sc->late_faults_ns > 0) {
+        schedule_add(&sim->schedule, sc->finish_ns, SIM_FAULT, 0, 0); /* through the end of the job, too */
+        return;
+    }
+    if (sim->now_ns >= (sc->late_faults_ns > 0 ? sc->late_faults_ns : sc->calm_ns))
         return;
     schedule_add(&sim->schedule, sim->now_ns + random_between(&sim->random, 0, 2 * sc->fault_every_ns),
                  SIM_FAULT, 0, 0);

@@ -81,6 +81,7 @@ struct sim_scenario {
     uint64_t fault_every_ns;
     uint64_t calm_ns;              /* no faults from then on */
     uint64_t finish_ns;            /* workers end well from then on */
+    uint64_t late_faults_ns;       /* faults again from finish_ns until then; 0: none */
     uint64_t end_ns;               /* everybody has to be gone */
     unsigned late_failure_percent; /* of groups that fail when others are done already */
     uint64_t finish_spread_ns;     /* between the first that are done and the last */
@@ -101,7 +102,8 @@ enum sim_message_kind {
     MESSAGE_REPORT,
     MESSAGE_ALIVE,
     MESSAGE_VIEW,
-    MESSAGE_FIN,
+    MESSAGE_OPENED,
+    MESSAGE_FIN, /* size 0: in order, else a reset */
 };
 
 struct sim_message {
@@ -154,14 +156,16 @@ struct sim_agent {
     int64_t world; /* of the group; -1: none */
     struct session_cause failure;
     int64_t last_generation;
-    int64_t failed_world; /* last world in which a worker of this node failed by itself */
-    int64_t left_world;   /* world in which it left */
+    uint64_t own_instance; /* of the job that it has run last */
+    int64_t failed_world;  /* last world in which a worker of this node failed by itself */
+    int64_t left_world;    /* world in which it left */
 };
 
 struct sim_member {
     unsigned agent;
     uint64_t life;
     bool present, done, failed;
+    bool lost;   /* the rendezvous has declared it lost, with reason */
     bool victim; /* failed because of another member's death */
     uint32_t rank_base, n_workers, role_rank_base;
     bool odd_role;
@@ -193,6 +197,7 @@ struct sim_verdict {
     uint64_t instance;
     enum session_verdict verdict;
     struct session_cause cause;
+    uint64_t at_ns; /* when the first agent got it */
 };
 
 struct sim_daemon {
@@ -234,6 +239,7 @@ struct sim {
     uint64_t n_generations;
     uint64_t slow_until_ns;
     uint64_t n_nonces;
+    uint64_t last_boot_ns; /* of an agent */
 };
 
 /* sim.c */
@@ -269,7 +275,7 @@ void daemon_crash(struct sim *sim, bool keeps_state);
 void daemon_timer(struct sim *sim);
 void daemon_written(struct sim *sim);
 void daemon_receive(struct sim *sim, unsigned connection, const struct sim_message *message);
-void daemon_lost(struct sim *sim, unsigned connection);
+void daemon_lost(struct sim *sim, unsigned connection, bool orderly);
 void daemon_finish(struct sim *sim);
 unsigned daemon_job_of(const struct sim *sim, unsigned agent);
 

@@ -204,6 +204,13 @@ static void lose_connection(struct table *t, unsigned i)
     step(t, (struct rounds_event){.kind = ROUNDS_DISCONNECTED, .session = &t->agents[i].session});
 }
 
+/* The agent, or something on the way to it, has closed the connection in order. */
+static void close_connection(struct table *t, unsigned i)
+{
+    step(t, (struct rounds_event){
+                .kind = ROUNDS_DISCONNECTED, .session = &t->agents[i].session, .orderly = true});
+}
+
 static void assert_view(const struct table *t, unsigned i, enum session_view_kind kind)
 {
     if (t->agents[i].view.kind != kind)
@@ -1083,17 +1090,105 @@ static void a_closed_job_says_why(void **state)
     assert_view(t, 2, SESSION_VIEW_WAIT);
 }
 
-static void nobody_asks_after_a_job_of_fixed_size(void **state)
+/* Both nodes of a job of fixed size are done and have been sent its result. */
+static void run_to_success(struct table *t)
+{
+    run(t, 2, 2, 2);
+    say(t, 0, SESSION_DONE);
+    say(t, 1, SESSION_DONE);
+    assert_view(t, 0, SESSION_VIEW_END);
+}
+
+static void a_closed_job_is_forgotten_when_all_agents_have_confirmed_its_end(void **state)
+{
+    struct table *t = *state;
+
+    run_to_success(t);
+    say(t, 0, SESSION_LEFT);
+    assert_false(t->forgotten);
+    say(t, 1, SESSION_LEFT);
+    assert_true(t->forgotten);
+}
+
+static void an_end_that_was_lost_with_the_connection_is_sent_again(void **state)
+{
+    struct table *t = *state;
+
+    run_to_success(t);
+    say(t, 1, SESSION_LEFT);
+    lose_connection(t, 0);
+    assert_int_equal(t->rounds.n_nodes, 1); /* a rendezvous inside a crun waits for it, too */
+    t->agents[0].view = (struct session_view){0};
+    hello(t, 0);
+    assert_view(t, 0, SESSION_VIEW_END);
+    assert_int_equal(t->agents[0].view.verdict, SESSION_VERDICT_SUCCESS);
+    lose_connection(t, 0);
+    pass(t, 1000);
+    assert_int_equal(t->rounds.n_nodes, 0); /* not for ever */
+}
+
+static void an_end_that_a_proxy_swallowed_is_sent_again(void **state)
+{
+    struct table *t = *state;
+
+    run_to_success(t);
+    close_connection(t, 0);
+    close_connection(t, 1);
+    assert_int_equal(t->rounds.n_nodes, 0);
+    t->agents[0].view = (struct session_view){0};
+    pass(t, 1000);
+    hello(t, 0);
+    assert_view(t, 0, SESSION_VIEW_END);
+    assert_int_equal(t->agents[0].view.verdict, SESSION_VERDICT_SUCCESS);
+}
+
+/* The id of a job without nodes is free: another job may use it at once, with parameters of its own. */
+static void assert_id_is_free(struct table *t)
+{
+    uint64_t instance = t->agents[0].view.instance;
+
+    t->params.max_restarts = 7;
+    t->params.min_nodes = t->params.max_nodes = 1;
+    join(t, 2);
+    assert_started(t, 2, 0, 0, 1);
+    assert_true(t->agents[2].view.instance != instance);
+    assert_int_equal(t->agents[2].view.restarts, 0);
+    assert_int_equal(t->agents[2].view.changes, 0);
+    assert_int_equal(t->rounds.n_jobs, 1);
+}
+
+static void the_id_of_a_job_that_has_ended_is_free(void **state)
+{
+    struct table *t = *state;
+
+    run_to_success(t);
+    close_connection(t, 0);
+    close_connection(t, 1);
+    assert_id_is_free(t);
+}
+
+static void the_id_of_a_job_whose_nodes_are_all_lost_is_free(void **state)
 {
     struct table *t = *state;
 
     run(t, 2, 2, 2);
-    say(t, 0, SESSION_DONE);
-    say(t, 1, SESSION_DONE);
-    lose_connection(t, 0);
-    assert_false(t->forgotten);
-    lose_connection(t, 1);
-    assert_true(t->forgotten);
+    pass(t, 10000);
+    assert_int_equal(t->rounds.n_nodes, 0);
+    assert_int_equal(t->rounds.n_jobs, 1);
+    assert_id_is_free(t);
+}
+
+static void an_agent_that_returns_after_all_were_lost_keeps_the_job(void **state)
+{
+    struct table *t = *state;
+
+    run(t, 2, 2, 2);
+    pass(t, 10000);
+    hello(t, 0); /* with the generation it runs */
+    assert_view(t, 0, SESSION_VIEW_STOP);
+    t->params.max_restarts = 7;
+    join(t, 2);
+    assert_view(t, 2, SESSION_VIEW_REFUSED);
 }
 
 static void draining_ends_a_job_between_two_steps(void **state)
@@ -1287,6 +1382,39 @@ static void our_own_absence_is_not_the_nodes_fault(void **state)
     assert_view(t, 0, SESSION_VIEW_STOP);
 }
 
+/* A daemon that stops while a node redials cannot hear it: the whole stop counts, not only its part behind a deadline. */
+static void a_stop_while_a_node_redials_is_not_its_fault(void **state)
+{
+    struct table *t = *state;
+
+    run(t, 2, 1, 2);
+    alive(t, 0);
+    alive(t, 1);
+    lose_connection(t, 1);
+    t->now_ns += 1010 * MS; /* stopped, and continued */
+    step(t, (struct rounds_event){.kind = ROUNDS_TIMER});
+    assert_view(t, 0, SESSION_VIEW_START);
+    alive(t, 0);
+    hello(t, 1);
+    assert_view(t, 1, SESSION_VIEW_CONTINUE);
+}
+
+/* One that is always late finds a dead node nevertheless. */
+static void an_overloaded_daemon_finds_a_dead_node(void **state)
+{
+    struct table *t = *state;
+
+    run(t, 2, 1, 2);
+    for (int i = 0; i < 200 && t->agents[0].view.kind == SESSION_VIEW_START; i++) {
+        if (rounds_deadline(&t->rounds) > t->now_ns)
+            t->now_ns = rounds_deadline(&t->rounds);
+        t->now_ns += 260 * MS;
+        alive(t, 0);
+        step(t, (struct rounds_event){.kind = ROUNDS_TIMER});
+    }
+    assert_view(t, 0, SESSION_VIEW_STOP);
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
 
 int main(void)
@@ -1338,7 +1466,12 @@ int main(void)
         TEST(a_last_word_about_nobody_changes_nothing),
         TEST(a_job_that_everybody_left_is_forgotten),
         TEST(a_closed_job_says_why),
-        TEST(nobody_asks_after_a_job_of_fixed_size),
+        TEST(a_closed_job_is_forgotten_when_all_agents_have_confirmed_its_end),
+        TEST(an_end_that_was_lost_with_the_connection_is_sent_again),
+        TEST(an_end_that_a_proxy_swallowed_is_sent_again),
+        TEST(the_id_of_a_job_that_has_ended_is_free),
+        TEST(the_id_of_a_job_whose_nodes_are_all_lost_is_free),
+        TEST(an_agent_that_returns_after_all_were_lost_keeps_the_job),
         TEST(draining_ends_a_job_between_two_steps),
         TEST(a_failure_while_draining_is_final),
         TEST(the_rendezvous_may_end_it_for_a_reason),
@@ -1351,6 +1484,8 @@ int main(void)
         TEST(generations_of_a_lost_instance_are_not_used_again),
         TEST(every_sign_of_life_is_answered),
         TEST(our_own_absence_is_not_the_nodes_fault),
+        TEST(a_stop_while_a_node_redials_is_not_its_fault),
+        TEST(an_overloaded_daemon_finds_a_dead_node),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

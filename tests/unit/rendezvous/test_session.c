@@ -172,7 +172,9 @@ static void a_job_from_hello_to_its_end(void **state)
     assert_did(t, "r");
     assert_int_equal(t->session.phase, SESSION_DONE);
     sees(t, (struct session_view){.kind = SESSION_VIEW_END, .verdict = SESSION_VERDICT_SUCCESS});
-    assert_did(t, "cE");
+    assert_did(t, "rcE");
+    session_report(&t->session, t->now_ns, &hello.report);
+    assert_int_equal(hello.report.phase, SESSION_LEFT); /* the result has arrived */
     assert_int_equal(t->session.end, SESSION_END_VERDICT);
     assert_int_equal(t->session.verdict, SESSION_VERDICT_SUCCESS);
     assert_true(session_deadline(&t->session) == UINT64_MAX);
