@@ -1,6 +1,9 @@
 """Microseconds of the MNIST training step in PyTorch on this GPU: batch 64, Adadelta, data resident on the card;
-eager, and torch.compile(mode="reduce-overhead"). Prints one JSON object."""
+eager, and torch.compile(mode="reduce-overhead"). Prints one JSON object for each configuration.
 
+torch_speed.py [--only CONFIGURATION] [STEPS]"""
+
+import argparse
 import json
 import sys
 import time
@@ -58,15 +61,17 @@ def step_us(compiled, tf32, n_steps):
 
 
 def main():
+    parser = argparse.ArgumentParser(usage=__doc__)
+    parser.add_argument("--only")
+    parser.add_argument("n_steps", type=int, nargs="?", default=1000)
+    a = parser.parse_args()
     if not torch.cuda.is_available():
         sys.exit("torch_speed: PyTorch sees no GPU")
-    n = int(sys.argv[1]) if len(sys.argv) > 1 else 1000
-    figures = {"torch": torch.__version__}
-    for tf32 in (False, True):
-        name = "tf32" if tf32 else "fp32"
-        figures[f"eager_us_{name}"] = step_us(False, tf32, n)
-        figures[f"compile_us_{name}"] = step_us(True, tf32, n)
-    print(json.dumps(figures))
+    for compiled in (False, True):
+        for tf32 in (False, True):
+            name = f"{'compile' if compiled else 'eager'}_us_{'tf32' if tf32 else 'fp32'}"
+            if a.only in (None, name):
+                print(json.dumps({"torch": torch.__version__, name: step_us(compiled, tf32, a.n_steps)}), flush=True)
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ static const char *const kind_names[FAULT_KIND_COUNT] = {
     [FAULT_EXIT] = "exit",
     [FAULT_HANG] = "hang",
     [FAULT_NAN] = "nan",
+    [FAULT_KILL_EARLY] = "kill-early",
 };
 
 static bool parse_kind(const char *text, enum fault_kind *ret)
@@ -60,9 +61,10 @@ int fault_parse(const char *text, struct fault *ret)
     return 0;
 }
 
-bool fault_is_due(const struct fault *f, int restart_count, int rank, uint64_t step)
+bool fault_is_due(const struct fault *f, bool early, int restart_count, int rank, uint64_t step)
 {
-    return f->kind != FAULT_NONE && f->step == step && f->rank == rank && restart_count == 0;
+    return f->kind != FAULT_NONE && (f->kind == FAULT_KILL_EARLY) == early && f->step == step &&
+           f->rank == rank && restart_count == 0;
 }
 
 void fault_happen(const struct fault *f)
@@ -71,6 +73,7 @@ void fault_happen(const struct fault *f)
             kind_names[f->kind]);
     switch (f->kind) {
     case FAULT_KILL:
+    case FAULT_KILL_EARLY:
         (void)raise(SIGKILL); /* does not return */
         break;
     case FAULT_EXIT:

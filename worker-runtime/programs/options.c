@@ -50,7 +50,7 @@ const char train_options_help[] =
     "      --metrics FILE        append one JSON line per epoch and per resume\n"
     "      --plot FILE.svg       draw loss and accuracy\n"
     "      --log-every N         print every Nth step (classifier 1, others 0: none)\n"
-    "      --fault rank=R,step=S,kind=kill|exit|hang|nan\n"
+    "      --fault rank=R,step=S,kind=kill|exit|hang|nan|kill-early\n"
     "                            fail on purpose, before the first restart\n"
     "  -h, --help\n"
     "      --version\n"
@@ -224,7 +224,7 @@ static int parse_train_option(struct train_options *o, const struct train_option
         break;
     case OPTION_FAULT:
         if (fault_parse(text, field) < 0)
-            expected = "rank=R,step=S,kind=kill|exit|hang|nan";
+            expected = "rank=R,step=S,kind=kill|exit|hang|nan|kill-early";
         break;
     case OPTION_FLAG:
         *(bool *)field = true;

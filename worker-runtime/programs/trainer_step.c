@@ -58,10 +58,15 @@ static enum step_result train_batches(struct trainer *t, struct step *s)
     return STEP_DONE;
 }
 
+static bool is_fault_due(const struct trainer *t, bool early)
+{
+    return fault_is_due(&t->options->fault, early, t->env->restart_count, crw_rank(t->group),
+                        t->state.position.step + 1);
+}
+
 static void happen_fault(struct trainer *t, struct step *s)
 {
-    if (!fault_is_due(&t->options->fault, t->env->restart_count, crw_rank(t->group),
-                      t->state.position.step + 1))
+    if (!is_fault_due(t, false))
         return;
     fault_happen(&t->options->fault);
     s->loss = NAN;
@@ -192,6 +197,8 @@ static enum step_result train_step_on_device(struct trainer *t, struct step *s)
 
 enum step_result trainer_step(struct trainer *t, struct step *s)
 {
+    if (is_fault_due(t, true))
+        fault_happen(&t->options->fault); /* does not return */
     if (t->device)
         return train_step_on_device(t, s);
 

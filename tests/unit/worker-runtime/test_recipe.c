@@ -104,12 +104,16 @@ static void test_faults(void **state)
     assert_int_equal(f.kind, FAULT_HANG);
     assert_int_equal(f.rank, 3);
     assert_int_equal(f.step, 20);
-    assert_true(fault_is_due(&f, 0, 3, 20));
-    assert_false(fault_is_due(&f, 1, 3, 20)); /* restarted already */
-    assert_false(fault_is_due(&f, 0, 2, 20));
-    assert_false(fault_is_due(&f, 0, 3, 21));
+    assert_true(fault_is_due(&f, false, 0, 3, 20));
+    assert_false(fault_is_due(&f, false, 1, 3, 20)); /* restarted already */
+    assert_false(fault_is_due(&f, false, 0, 2, 20));
+    assert_false(fault_is_due(&f, false, 0, 3, 21));
+    assert_false(fault_is_due(&f, true, 0, 3, 20));
     assert_int_equal(fault_parse("kind=nan,step=1,rank=0", &f), 0);
-    assert_false(fault_is_due(&(struct fault){0}, 0, 0, 0));
+    assert_int_equal(fault_parse("rank=3,step=20,kind=kill-early", &f), 0);
+    assert_true(fault_is_due(&f, true, 0, 3, 20));
+    assert_false(fault_is_due(&f, false, 0, 3, 20));
+    assert_false(fault_is_due(&(struct fault){0}, false, 0, 0, 0));
 }
 
 static void test_refused_faults(void **state)
