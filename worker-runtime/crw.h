@@ -571,8 +571,8 @@ CRW_EXPORT void crw_optimizer_set_steps(struct crw_optimizer *o, uint64_t steps)
 
 /* ---- devices ---- */
 
-/* How many GPUs this process may use (CUDA_VISIBLE_DEVICES counts). Without any, *ret_why is the reason,
- * until this thread's next call; otherwise it is "". */
+/* GPUs that this process may use; 0: there are none; negative: there are, and they cannot be used (the driver is too old,
+ * there is no plugin for it, ...). *ret_why is the reason, valid until this thread's next call; it may be NULL. */
 CRW_EXPORT int crw_device_count(const char **ret_why);
 
 /*

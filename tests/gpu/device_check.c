@@ -251,7 +251,7 @@ int main(int argc, char **argv)
         (void)fprintf(stderr, "device_check: %s\n", crw_error_message());
         return 1;
     }
-    if (plugin.backend->count_devices(&why) == 0) {
+    if (plugin.backend->count_devices(&why) <= 0) {
         (void)fprintf(stderr, "device_check: no device: %s\n", why);
         code = 77;
     } else if (argc == 2 && strcmp(argv[1], "drop") == 0) {

@@ -140,6 +140,39 @@ def test_too_few_gpus(gpu):
     assert "train: there is no GPU for rank 1: it is number 1 on its host, and 1 of them" in p.stderr
 
 
+def test_old_gpu(gpu):
+    """auto trains on the CPU and warns; cuda refuses."""
+    env = {**gpu(), "CUDA_HOST_CAPABILITY": "75"}
+    p = jobs.run([str(jobs.train()), "toy", "--epochs", "1"], env=env)
+    assert p.returncode == 0 and " on CPUs, " in p.stdout
+    assert "because no GPU can be used: GPU 0 has compute capability 7.5, and 8.0 is needed" in p.stderr
+    p = jobs.run([str(jobs.train()), "toy", "--backend", "cuda"], env=env)
+    assert_one_sentence(p, 1, "--backend cuda: there is no GPU: GPU 0 has compute capability 7.5")
+
+
+def test_nccl_beside_torch(tmp_path, gpu):
+    """As in a virtual environment that is not activated for the loader."""
+    lib = tmp_path / "venv/lib/python3.12/site-packages/nvidia/nccl/lib"
+    lib.mkdir(parents=True)
+    (lib / "libnccl.so.2").symlink_to(plugin_folder() / "libfake-nccl.so")
+    env = {**gpu(), "VIRTUAL_ENV": str(tmp_path / "venv")}
+    del env["CRW_NCCL_LIBRARY"]
+    p = jobs.run(job("toy", 2, "--backend", "cuda", "--epochs", 1), env=env)
+    assert p.returncode == 0, p.stderr
+    python = tmp_path / "venv/bin/python3"
+    python.parent.mkdir()
+    python.touch(0o755)
+    env["VIRTUAL_ENV"], env["PATH"] = "/nonexistent", f"{python.parent}:{env['PATH']}"
+    p = jobs.run(job("toy", 2, "--backend", "cuda", "--epochs", 1), env=env)
+    assert p.returncode == 0, p.stderr
+
+
+def test_nccl_too_old_to_share_a_gpu(gpu):
+    p = jobs.run(job("toy", 2, "--backend", "cuda"), env={**gpu(), "FAKE_NCCL_VERSION": "22809"})
+    assert p.returncode == 1
+    assert "NCCL 2.28.9 cannot serve several ranks on one GPU; 2.30.3 or later can" in p.stderr
+
+
 def test_no_plugin(tmp_path):
     p = jobs.run([str(jobs.train()), "toy", "--backend", "cuda"], env={**os.environ, "CRW_PLUGIN_DIR": str(tmp_path)})
     assert_one_sentence(p, 1, "--backend cuda: there is no GPU: there is no libcrw-cuda.so in")

@@ -89,7 +89,8 @@ struct backend_comm_options {
     int device;
     int timeout_ms; /* of one attempt to connect */
     int n_attempts;
-    int failed_fd; /* readable once the group is over (a peer died); -1: none */
+    int failed_fd;   /* readable once the group is over (a peer died); -1: none */
+    bool shared_gpu; /* ranks share a device, which not every NCCL can */
 };
 
 struct backend_comm;
@@ -108,8 +109,8 @@ struct backend {
     const char *name;
     const char *(*error_message)(void);
 
-    /* Devices this process may use. Never fails: without a driver there are 0, and *ret_why says why
-     * ("" when there is one). The text lives as long as the plugin is open. */
+    /* Devices this process may use; 0: there are none; negative: there are, and they cannot be used. *ret_why is the
+     * reason, "" when there are some; valid until this thread's next call, and while the plugin is open. */
     int (*count_devices)(const char **ret_why);
 
     /* All memory is made here. */

@@ -23,6 +23,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "worker-runtime/cuda/backend_os.h"
 #include "worker-runtime/base/env_os.h"
@@ -50,6 +51,7 @@ struct crw_trainer {
     struct backend_reducer reducer;
     struct backend_trainer *trainer;
     int timeout_ms;
+    bool shared_gpu;
     int64_t broken_ms; /* when the communicator was first seen to have failed; 0: not yet */
     bool waited;       /* for the gradients of the last complete step, with success */
     bool finite;       /* and they were */
@@ -73,6 +75,7 @@ int crw_device_count(const char **ret_why)
 
     if (backend_open("crw-cuda", &plugin) != 0) {
         (void)snprintf(why_not, sizeof(why_not), "%s", crw_error_message());
+        n = access("/dev/nvidiactl", F_OK) == 0 ? -1 : 0; /* the driver's own device */
     } else {
         n = plugin.backend->count_devices(&why);
         (void)snprintf(why_not, sizeof(why_not), "%s", why);
@@ -85,13 +88,13 @@ int crw_device_count(const char **ret_why)
 
 /* ------------------------------------------------------------------ choosing a device */
 
-static int choose_device(const struct crw_trainer *t, bool oversubscribe, int *ret_device)
+static int choose_device(struct crw_trainer *t, bool oversubscribe, int *ret_device)
 {
     const struct crw_env *env = &t->group->env;
     const char *why;
     int n = t->plugin.backend->count_devices(&why);
 
-    if (n == 0)
+    if (n <= 0)
         return crw_fail(CRW_E_NOT_FOUND, "there is no GPU for rank %d: %s", env->rank, why);
     if (env->local_rank >= n && !oversubscribe)
         return crw_fail(
@@ -101,6 +104,7 @@ static int choose_device(const struct crw_trainer *t, bool oversubscribe, int *r
             "(train --oversubscribe-gpu)",
             env->rank, env->local_rank, n);
     *ret_device = env->local_rank % n;
+    t->shared_gpu = env->local_world_size > n;
     return 0;
 }
 
@@ -152,6 +156,7 @@ static int connect_ranks(struct crw_trainer *t, int device)
         .device = device,
         .timeout_ms = t->timeout_ms < CONNECT_MS ? t->timeout_ms : CONNECT_MS,
         .n_attempts = N_ATTEMPTS,
+        .shared_gpu = t->shared_gpu,
         .failed_fd = group->watch ? watch_failed_fd(group->watch) : -1,
     };
 

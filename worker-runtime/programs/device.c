@@ -28,8 +28,12 @@ static int fail(struct trainer *t)
 int device_wanted(struct trainer *t, bool *ret_wanted)
 {
     const char *why;
+    int n = t->options->backend == TRAIN_BACKEND_CPU ? 0 : crw_device_count(&why);
 
-    *ret_wanted = t->options->backend != TRAIN_BACKEND_CPU && crw_device_count(&why) > 0;
+    *ret_wanted = n > 0;
+    if (n < 0 && t->options->backend != TRAIN_BACKEND_CUDA && trainer_is_first_of_host(t))
+        fprintf(stderr, "train: warning: rank %d trains on CPUs, because no GPU can be used: %s\n",
+                crw_rank(t->group), why);
     if (t->options->backend != TRAIN_BACKEND_CUDA || *ret_wanted)
         return 0;
     snprintf(t->error, sizeof(t->error), "--backend cuda: there is no GPU: %s", why);

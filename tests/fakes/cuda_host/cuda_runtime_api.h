@@ -55,6 +55,11 @@ enum cudaStreamCaptureMode { cudaStreamCaptureModeGlobal, cudaStreamCaptureModeT
 
 const char *cudaGetErrorString(cudaError_t error);
 cudaError_t cudaGetDeviceCount(int *ret_count);
+cudaError_t cudaDriverGetVersion(int *ret_version);
+cudaError_t cudaRuntimeGetVersion(int *ret_version);
+enum cudaDeviceAttr { cudaDevAttrComputeCapabilityMajor = 75, cudaDevAttrComputeCapabilityMinor = 76 };
+/* CUDA_HOST_CAPABILITY, 90 if there is none. */
+cudaError_t cudaDeviceGetAttribute(int *ret_value, enum cudaDeviceAttr attribute, int device);
 cudaError_t cudaSetDevice(int device);
 cudaError_t cudaMalloc(void **ret_memory, size_t n_bytes);
 cudaError_t cudaFree(void *memory);

@@ -379,6 +379,28 @@ cudaError_t cudaGetDeviceCount(int *ret_count)
     return n_devices ? cudaSuccess : cudaErrorNoDevice;
 }
 
+cudaError_t cudaDriverGetVersion(int *ret_version)
+{
+    *ret_version = 13000;
+    return cudaSuccess;
+}
+
+cudaError_t cudaRuntimeGetVersion(int *ret_version)
+{
+    *ret_version = 13000;
+    return cudaSuccess;
+}
+
+cudaError_t cudaDeviceGetAttribute(int *ret_value, enum cudaDeviceAttr attribute, int device)
+{
+    const char *text = std::getenv("CUDA_HOST_CAPABILITY");
+    const int capability = text ? std::atoi(text) : 90;
+    if (device < 0 || device >= n_devices)
+        return cudaErrorInvalidDevice;
+    *ret_value = attribute == cudaDevAttrComputeCapabilityMajor ? capability / 10 : capability % 10;
+    return cudaSuccess;
+}
+
 cudaError_t cudaSetDevice(int device)
 {
     return device >= 0 && device < n_devices ? cudaSuccess : cudaErrorInvalidDevice;

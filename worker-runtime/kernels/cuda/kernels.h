@@ -27,6 +27,9 @@ enum cuda_precision {
     CUDA_PRECISION_COUNT
 };
 
+/* Ten times the compute capability that the kernels need, for bf16 and tf32 products. */
+enum { CUDA_CAPABILITY_MIN = 80 };
+
 /* Floats of scratch memory that kernels of one stream share: 16 MiB. */
 enum { CUDA_WORKSPACE_FLOATS = 4 << 20 };
 
