@@ -20,11 +20,13 @@ void buf_reset(struct buf *b)
 
 static size_t grown_capacity(size_t capacity, size_t needed)
 {
-    if (capacity < BUF_MIN)
-        capacity = BUF_MIN;
-    while (capacity < needed)
-        capacity = capacity > SIZE_MAX / 2 ? needed : capacity * 2;
-    return capacity;
+    size_t doubled = capacity > SIZE_MAX / 2 ? SIZE_MAX : capacity * 2;
+
+    if (needed < BUF_MIN)
+        return BUF_MIN;
+    /* Doubling makes many small appends cheap. A jump past that is one large one: twice its size would be
+     * wasted. */
+    return needed > doubled ? needed : doubled;
 }
 
 /* Moves the content to the front of a larger allocation. */

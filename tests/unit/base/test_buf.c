@@ -1,0 +1,52 @@
+/* How much memory a buffer takes. */
+
+#include "base/buf.h"
+
+#include "tests/support/c/cmocka_fixed.h"
+
+static void test_one_large_reservation_takes_no_more(void **state)
+{
+    enum { LARGE = 9 << 20 };
+    struct buf b = {0};
+
+    assert_non_null(buf_reserve(&b, LARGE));
+    assert_int_equal(b.capacity, LARGE);
+    buf_finish(&b);
+}
+
+static void test_small_appends_double(void **state)
+{
+    struct buf b = {0};
+    size_t last = 0;
+    int n_growths = 0;
+
+    for (int i = 0; i < 1 << 20; i++) {
+        assert_int_equal(buf_append(&b, "x", 1), 0);
+        n_growths += b.capacity != last;
+        last = b.capacity;
+    }
+    assert_in_range(n_growths, 2, 20);
+    assert_true(b.capacity <= 2 << 20);
+    buf_finish(&b);
+}
+
+static void test_reservations_that_no_memory_has(void **state)
+{
+    struct buf b = {0};
+
+    assert_int_equal(buf_append(&b, "xyz", 3), 0);
+    assert_null(buf_reserve(&b, SIZE_MAX));
+    assert_null(buf_reserve(&b, SIZE_MAX - 3));
+    assert_int_equal(buf_size(&b), 3);
+    buf_finish(&b);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_one_large_reservation_takes_no_more),
+        cmocka_unit_test(test_small_appends_double),
+        cmocka_unit_test(test_reservations_that_no_memory_has),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
