@@ -7,7 +7,8 @@
  *
  * Ways it fails: the rank that makes an item is killed; the lock falls to the next, which finds the item
  * not ready and makes it, in the room that is reserved already. Bytes of another version or of unknown
- * origin: the magic is wrong, there is no cache.
+ * origin: the magic is wrong, there is no cache. The rank that makes an item hangs: the others stop
+ * waiting and make their own.
  */
 
 #include "worker-runtime/data/host_cache_os.h"
@@ -15,6 +16,7 @@
 #include "base/cleanup.h"
 #include "proto/worker_memory.h"
 #include "worker-runtime/base/env_os.h"
+#include "worker-runtime/base/stop_os.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -23,6 +25,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <time.h>
 #include <unistd.h>
 
 #define MAGIC 0x3130686361637263ull
@@ -31,6 +34,7 @@ enum {
     N_ITEMS = 64,
     HEAD_SIZE = 16384,
     PAGE = 4096,
+    WAIT_PAUSE_MS = 2,
     MEMORY_SHARE = 4, /* of the machine's memory, one part in so many */
 };
 
@@ -70,6 +74,8 @@ static struct key item_key(const struct stat *st)
 
 /* ---- locks ---- */
 
+int host_cache_wait_ms = 60 * 1000;
+
 /* n_bytes 0: to the end of all files. */
 static bool set_lock(int fd, short type, off_t byte, off_t n_bytes)
 {
@@ -92,9 +98,25 @@ static void unlock_table(int fd)
     (void)set_lock(fd, F_UNLCK, 0, 1); /* our own: cannot fail */
 }
 
+static bool try_lock_item(int fd, int number)
+{
+    struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = 1 + number, .l_len = 1};
+
+    return fcntl(fd, F_OFD_SETLK, &lock) == 0;
+}
+
+/* Waits for the process that makes the item, but not for one that hangs, and not past a request to stop:
+ * false, and this process makes its own. */
 static bool lock_item(int fd, int number)
 {
-    return set_lock(fd, F_WRLCK, 1 + number, 1);
+    const struct timespec pause = {.tv_nsec = WAIT_PAUSE_MS * 1000000L};
+
+    for (int waited_ms = 0; !try_lock_item(fd, number); waited_ms += WAIT_PAUSE_MS) {
+        if (waited_ms >= host_cache_wait_ms || stop_requested())
+            return false;
+        (void)nanosleep(&pause, NULL);
+    }
+    return true;
 }
 
 /* ---- the table ---- */

@@ -27,7 +27,11 @@ struct host_cache_item {
     size_t n_bytes;
 };
 
-/* The item made from that file, as it is now. Without a cache, or room in it: HOST_CACHE_NONE. */
+/* How long host_cache_open() waits for another process that makes the item; less in tests. */
+extern int host_cache_wait_ms;
+
+/* The item made from that file, as it is now. Without a cache, without room in it, and where its maker
+ * hangs or this process has to stop: HOST_CACHE_NONE. */
 void host_cache_open(const struct stat *of, struct host_cache_item *ret);
 
 /* Of a claimed item; NULL when there is no room: make it elsewhere. */

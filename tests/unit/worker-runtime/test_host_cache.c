@@ -146,6 +146,39 @@ static void who_is_killed_over_it_is_succeeded(void **state)
     (void)close(ready[1]);
 }
 
+/* Stopped in the middle of its work: another one does not wait for it without end. */
+static void one_that_hangs_is_not_waited_for(void **state)
+{
+    int ready[2], status;
+    char byte;
+    pid_t pid;
+
+    assert_int_equal(pipe(ready), 0);
+    pid = fork();
+    if (pid == 0) {
+        struct stat st = file_number(1);
+        struct host_cache_item item;
+
+        host_cache_open(&st, &item);
+        (void)!write(ready[1], "", 1);
+        for (;;)
+            pause();
+    }
+    assert_int_equal(read(ready[0], &byte, 1), 1);
+    host_cache_wait_ms = 100;
+    (void)alarm(20); /* ends a test that waits */
+    struct stat st = file_number(1);
+    struct host_cache_item item;
+    host_cache_open(&st, &item);
+    (void)alarm(0);
+    assert_int_equal(item.state, HOST_CACHE_NONE);
+    host_cache_wait_ms = 60000;
+    assert_int_equal(kill(pid, SIGKILL), 0);
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    (void)close(ready[0]);
+    (void)close(ready[1]);
+}
+
 static void more_than_there_is_room_for(void **state)
 {
     struct stat st = file_number(1);
@@ -195,13 +228,10 @@ static void bytes_of_another_kind_are_left_alone(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        WITH_CACHE(one_makes_it_and_all_find_it),
-        WITH_CACHE(ranks_at_once_make_it_once),
-        WITH_CACHE(who_gives_up_is_succeeded),
-        WITH_CACHE(who_is_killed_over_it_is_succeeded),
-        WITH_CACHE(more_than_there_is_room_for),
-        WITH_CACHE(without_one_everybody_is_alone),
-        WITH_CACHE(bytes_of_another_kind_are_left_alone),
+        WITH_CACHE(one_makes_it_and_all_find_it),     WITH_CACHE(ranks_at_once_make_it_once),
+        WITH_CACHE(who_gives_up_is_succeeded),        WITH_CACHE(who_is_killed_over_it_is_succeeded),
+        WITH_CACHE(one_that_hangs_is_not_waited_for), WITH_CACHE(more_than_there_is_room_for),
+        WITH_CACHE(without_one_everybody_is_alone),   WITH_CACHE(bytes_of_another_kind_are_left_alone),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
