@@ -315,6 +315,15 @@ int state_load(struct train_state *s, const char *folder, void (*warn)(void *dat
     return r;
 }
 
+int state_broadcast_statistics(struct train_state *s, struct crw_group *group, int from)
+{
+    int r = crw_broadcast(group, s->committed, state_committed_bytes(s), from);
+
+    if (r == 0)
+        copy_buffers(s, false);
+    return r;
+}
+
 int state_broadcast(struct train_state *s, struct crw_group *group, int from)
 {
     uint64_t optimizer_steps = crw_optimizer_steps(s->optimizer);

@@ -78,5 +78,8 @@ int state_save(struct train_state *s, struct crw_snapshots *snapshots, int world
 int state_load(struct train_state *s, const char *folder, void (*warn)(void *data, const char *sentence),
                void *warn_data, char *error, size_t n);
 
-/* The state of rank `from` arrives everywhere. Collective. */
+/* All ranks get the running statistics of rank `from`. Collective; 0 or its result. */
+int state_broadcast_statistics(struct train_state *s, struct crw_group *group, int from);
+
+/* All ranks get the state of rank `from`. Collective; 0 or its result. */
 int state_broadcast(struct train_state *s, struct crw_group *group, int from);

@@ -43,7 +43,7 @@ static int test(struct trainer *t, double *ret_accuracy)
     if (t->n_test == 0)
         return crw_barrier(t->group);
     /* Batch norm's running statistics are rank 0's, as with PyTorch's DDP. */
-    if (crw_model_n_buffers(t->model) > 0 && state_broadcast(&t->state, t->group, 0) != 0)
+    if (crw_model_n_buffers(t->model) > 0 && state_broadcast_statistics(&t->state, t->group, 0) != 0)
         return -1;
     uint32_t begin = (uint32_t)(t->n_test * rank / world_size);
     uint32_t end = (uint32_t)(t->n_test * (rank + 1) / world_size);
