@@ -688,7 +688,8 @@ CRW_EXPORT int crw_snapshots_save(struct crw_snapshots *s, uint64_t step, const 
                                   size_t n_tensors, const struct crw_pair *meta, size_t n_meta);
 /* Waits until nothing is in flight. */
 CRW_EXPORT void crw_snapshots_wait(struct crw_snapshots *s);
-/* Newest step known to be on disk for good (0: none), and, once for each failed save, its sentence in
+#define CRW_NO_STEP UINT64_MAX
+/* Newest step known to be on disk for good (CRW_NO_STEP: none), and, once for each failed save, its sentence in
  * *ret_failure (else NULL; valid until the next call). */
 CRW_EXPORT uint64_t crw_snapshots_status(struct crw_snapshots *s, const char **ret_failure);
 

@@ -81,9 +81,14 @@ static bool is_too_much(size_t n_bytes, int n_ranks)
  * step. */
 static int make_anew(int fd, size_t size)
 {
-    if (ftruncate(fd, 0) < 0 || fallocate(fd, 0, 0, (off_t)size) < 0)
-        return -errno;
-    return 0;
+    int r = ftruncate(fd, 0);
+
+    if (r == 0) {
+        do
+            r = fallocate(fd, 0, 0, (off_t)size); /* starts over after a signal */
+        while (r < 0 && errno == EINTR);
+    }
+    return r < 0 ? -errno : 0;
 }
 
 static bool is_of(const struct memory_head *head, size_t n_bytes, uint32_t kind)

@@ -7,10 +7,12 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 #include <unistd.h>
 
 #include "base/buf.h"
@@ -56,10 +58,13 @@ static int split_path(const char *path, char folder[PATH_MAX], const char **ret_
     return 0;
 }
 
+/* The number in the temporary name is random: in containers process numbers repeat, so a killed process
+ * would leave a file in the way of its successor, and two hosts may save to one network folder. */
 static int write_durably(const char *path, const struct buf *bytes)
 {
     _cleanup_close_ int folder_fd = -1;
     char folder[PATH_MAX], temporary[NAME_MAX + 1], what[PATH_MAX + 8];
+    uint64_t number;
     const char *name;
     int r = split_path(path, folder, &name);
 
@@ -69,7 +74,9 @@ static int write_durably(const char *path, const struct buf *bytes)
     if (folder_fd < 0)
         return crw_fail_errno(-errno, "cannot save the model to %s", path);
     (void)snprintf(what, sizeof(what), "model %s", path);
-    (void)snprintf(temporary, sizeof(temporary), ".%.200s.%d.tmp", name, getpid());
+    if (getrandom(&number, sizeof(number), 0) != (ssize_t)sizeof(number))
+        return crw_fail_errno(-EIO, "cannot save the model to %s", path);
+    (void)snprintf(temporary, sizeof(temporary), ".%.200s.%016" PRIx64 ".tmp", name, number);
     return snapshot_file_replace(&snapshot_io_system, folder_fd, what, temporary, name, buf_bytes(bytes),
                                  buf_size(bytes));
 }

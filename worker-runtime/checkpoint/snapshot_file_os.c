@@ -3,9 +3,9 @@
  * shows itself before the work), written, synced, closed, renamed, and then the folder is synced: only
  * after that is the name itself known to survive a power cut.
  *
- * Ways it fails: any call fails, then the temporary is removed and the sentence names the call and its error. A
- * failed fsync is final for that file: the kernel may have dropped the pages and would report success the
- * next time. A crash leaves at most a temporary, which snapshot_folder_prepare() removes.
+ * Ways it fails: any call fails, then the temporary is removed and the sentence names the call and its
+ * error. A failed fsync is final for that file: the kernel may have dropped the pages and would report
+ * success the next time. A crash leaves at most a temporary, which snapshot_folder_prepare() removes.
  */
 
 #include "worker-runtime/checkpoint/snapshot_file_os.h"
@@ -44,9 +44,12 @@ static int system_create(void *data, int folder_fd, const char *name)
  * whole length as zeros there. */
 static int system_reserve(void *data, int fd, uint64_t n_bytes)
 {
-    if (fallocate(fd, 0, 0, (off_t)n_bytes) == 0 || errno == EOPNOTSUPP || errno == ENOSYS)
-        return 0;
-    return -errno;
+    int r;
+
+    do
+        r = fallocate(fd, 0, 0, (off_t)n_bytes); /* tmpfs starts over after a signal */
+    while (r < 0 && errno == EINTR);
+    return r == 0 || errno == EOPNOTSUPP || errno == ENOSYS ? 0 : -errno;
 }
 
 static ssize_t system_write(void *data, int fd, const void *bytes, size_t n_bytes)
@@ -89,17 +92,6 @@ const struct snapshot_io snapshot_io_system = {
 
 /* ---- the folder ---- */
 
-/* Makes the folders above path. What cannot be made shows itself when the last one is opened. */
-static void make_parents(const char *path)
-{
-    char above[PATH_MAX];
-
-    for (const char *slash = strchr(path + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
-        (void)snprintf(above, sizeof(above), "%.*s", (int)(slash - path), path);
-        (void)mkdir(above, 0777); /* most of them exist */
-    }
-}
-
 /* The new folder's own name must survive a power cut like the files in it. */
 static void sync_parent(int folder_fd)
 {
@@ -107,6 +99,23 @@ static void sync_parent(int folder_fd)
 
     if (parent_fd >= 0)
         (void)fsync(parent_fd); /* best effort: the parent may be of another user */
+}
+
+/* Makes the folders above path, each with its name on disk for good. What cannot be made shows itself
+ * when the last one is opened. */
+static void make_parents(const char *path)
+{
+    char above[PATH_MAX];
+
+    for (const char *slash = strchr(path + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
+        (void)snprintf(above, sizeof(above), "%.*s", (int)(slash - path), path);
+        if (mkdir(above, 0777) == 0) { /* most of them exist */
+            _cleanup_close_ int fd = open(above, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+
+            if (fd >= 0)
+                sync_parent(fd);
+        }
+    }
 }
 
 int snapshot_folder_create(const char *folder)

@@ -257,6 +257,7 @@ int snapshots_create(const char *folder, int keep, const struct snapshot_io *io,
     s->io = io;
     s->keep = keep;
     s->folder_fd = -1;
+    s->durable_step = CRW_NO_STEP;
     pthread_mutex_init(&s->lock, NULL);
     pthread_condattr_init(&monotonic);
     pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);

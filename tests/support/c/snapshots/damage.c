@@ -214,7 +214,7 @@ static uint64_t save_with(struct fault *f, uint64_t first, int *ret_failures)
             broken("step %d cannot be staged", (int)step);
         crw_snapshots_wait(s);
         now = crw_snapshots_status(s, &failure);
-        durable = now > durable ? now : durable;
+        durable = now != CRW_NO_STEP && now > durable ? now : durable;
         *ret_failures += failure != NULL;
     }
     crw_snapshots_destroy(s);

@@ -74,7 +74,9 @@ static void write_snapshots(uint64_t first, int n_saves)
         if (content_save(s, first + (uint64_t)i) != 0)
             atomic_store(&told->failed, true);
         crw_snapshots_wait(s);
-        atomic_store(&told->durable, crw_snapshots_status(s, &failure));
+        uint64_t durable = crw_snapshots_status(s, &failure);
+        if (durable != CRW_NO_STEP)
+            atomic_store(&told->durable, durable);
         if (failure) {
             fprintf(stderr, "snapshot-kills: %s\n", failure);
             atomic_store(&told->failed, true);
