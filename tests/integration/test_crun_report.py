@@ -160,12 +160,12 @@ def test_grace_of_the_scheduler(tmp_path):
     """Row 4 of what goes wrong in the field: the launcher is through before the scheduler kills it."""
     worker = f"trap '' TERM; touch {tmp_path}/up; while :; do sleep 0.1; done"
     p = launches.start(["--standalone", "--shutdown-timeout=300", "--no-python", "sh", "-c", worker], stderr=subprocess.PIPE, text=True,
-                       environment={"CRUN_GRACE_SECONDS": "6"})
+                       environment={"CRUN_GRACE_SECONDS": "2"})
     jobs.wait_for((tmp_path / "up").exists)
     begin = time.monotonic()
     p.terminate()
     _, err = p.communicate(timeout=60)
-    assert time.monotonic() - begin > 0.9 and "does not fit into CRUN_GRACE_SECONDS (6 s); 1 s are used" in err
+    assert time.monotonic() - begin > 0.9 and "does not fit into CRUN_GRACE_SECONDS (2 s); 1 s are used" in err
     assert p.returncode == 1 and launches.living(p.tag) == {}
 
 
@@ -173,7 +173,7 @@ def test_slurm_configuration_is_read(tmp_path):
     (tmp_path / "slurm.conf").write_text("ClusterName=x\nInactiveLimit=0 KillWait=10\n")
     p = crun("--shutdown-timeout=9", "--no-python", "true",
              environment={"SLURM_JOB_ID": "1", "SLURM_CONF": str(tmp_path / "slurm.conf")})
-    jobs.assert_one_sentence(p, 0, "9 s does not fit into KillWait of Slurm (10 s); 5 s are used")
+    jobs.assert_one_sentence(p, 0, "9 s does not fit into KillWait of Slurm (10 s); 7 s are used")
 
 
 def test_line_prefix_with_host():

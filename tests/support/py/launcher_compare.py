@@ -195,11 +195,17 @@ def is_without_files(d):
     return d.aspect in ("stdout", "stderr") or d.aspect.endswith(": null")
 
 
+def is_absolute_log_folder(d):
+    """A relative --log-dir: crun's paths are absolute, torchrun's are with Python 3.12 and later."""
+    return re.sub(r"/[^'\"\s]*/here/", "", str(d.ours)) == str(d.theirs) != str(d.ours)
+
+
 # Title in crun(1) -> whether a difference is of this kind.
 INTENDED = {
     "Notices": is_notice,
     "Address": lambda d: is_environment(d, "MASTER_ADDR") and d.ours == "127.0.0.1",
     "Temporary folder": lambda d: d.aspect == "left in TMPDIR" and d.theirs == ["torchelastic_RANDOM"] and not d.ours,
+    "Log folder": is_absolute_log_folder,
     "Words behind the program": runs_here_only,
     "Own programs": runs_here_only,
     "Missing program": is_missing_program,
@@ -212,7 +218,7 @@ INTENDED = {
     "Nothing is left": lambda d: d.aspect == "left running" and d.theirs and not d.ours,
     "Ignored SIGHUP": lambda d: d.aspect.endswith(": signals ignored"),
 }
-EVERYWHERE = ("Notices", "Address", "Temporary folder")
+EVERYWHERE = ("Notices", "Address", "Temporary folder", "Log folder")
 
 
 def unintended(row, differences):
