@@ -1,6 +1,6 @@
 /*
- * All three know where the options end: behind the program everything is the program's, and what the shell offers
- * for any command. Values are offered where an option has a fixed choice of words (its choices, or the words in small
+ * In all three scripts options end at the program: for its arguments the shell completes as for any
+ * command. Values are offered where an option has a fixed choice of words (its choices, or the words in small
  * letters of its placeholder), or wants a file or a folder.
  */
 
@@ -119,7 +119,7 @@ static void add_bash_values(struct strbuf *out)
     strbuf_add(out, "    esac\n}\n\n");
 }
 
-/* bash splits words at "=", unless somebody has taken it out of COMP_WORDBREAKS; both are dealt with. */
+/* bash splits words at "=", unless COMP_WORDBREAKS was changed; both cases are handled. */
 static const char bash_walk[] =
     "    local word name=\"\" prefix=\"\" i=1\n"
     "    COMPREPLY=()\n"

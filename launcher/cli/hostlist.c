@@ -2,9 +2,8 @@
 
 /*
  * A list is names between commas that are not in brackets. Reading goes name by name: its brackets are
- * measured once, and then counted through like the digits of a number, the last bracket fastest. Nothing is allocated
- * and nothing is expanded before it is asked for, so a list that means a million hosts costs no more
- * than its text.
+ * measured once, and then counted through like the digits of a number, the last bracket fastest. Nothing is allocated, and a name is formed only when it is asked for,
+ * so a list of a million hosts costs no more than its text.
  */
 
 #include <stdint.h>
@@ -18,7 +17,7 @@ static bool is_digit(char c)
     return c >= '0' && c <= '9';
 }
 
-/* What host names are made of; the rest is syntax, or a slip. */
+/* Characters of host names; all others are syntax or a mistake. */
 static bool is_in_name(char c)
 {
     return is_digit(c) || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '-' || c == '.' ||
@@ -81,7 +80,7 @@ static size_t measure_bracket(const char **at)
     }
 }
 
-/* Element number `number` of the bracket behind whose "[" *at is; afterwards behind "]". */
+/* Prints element number `number` of a bracket. *at is behind its "[", and afterwards behind its "]". */
 static int print_element(const char **at, size_t number, char *out, size_t size)
 {
     struct range range = {0};

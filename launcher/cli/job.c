@@ -27,7 +27,7 @@ int job_refuse(struct job_builder *b, const char *format, ...)
 
 /* ------------------------------------------------------------------ workers */
 
-static int count_workers(struct job_builder *b)
+static int job_count_workers(struct job_builder *b)
 {
     const char *text = job_text(b, OPTION_NPROC_PER_NODE);
     const struct job_machine *m = b->machine;
@@ -60,7 +60,7 @@ static int count_workers(struct job_builder *b)
 
 /* ------------------------------------------------------------------ supervision */
 
-static void take_signals(struct job_builder *b)
+static void take_handled_signals(struct job_builder *b)
 {
     const char *text = job_text(b, OPTION_SIGNALS_TO_HANDLE);
 
@@ -83,7 +83,7 @@ static void take_signals(struct job_builder *b)
     }
 }
 
-/* A timeout of the user's own stands against a grace that is only guessed. */
+/* A timeout that the user chose is not cut to fit a grace that is only guessed. */
 static int fit_timeout_into_grace(struct job_builder *b, bool is_chosen)
 {
     struct scheduler_grace grace;
@@ -103,7 +103,7 @@ static int fit_timeout_into_grace(struct job_builder *b, bool is_chosen)
     return 0;
 }
 
-static int take_timeout(struct job_builder *b)
+static int take_shutdown_timeout(struct job_builder *b)
 {
     const struct option_value *option = job_value(b, OPTION_SHUTDOWN_TIMEOUT);
     const char *from_environment = envp_get(b->environment, "TORCH_ELASTIC_SHUTDOWN_TIMEOUT");
@@ -146,13 +146,13 @@ static int take_supervision(struct job_builder *b)
     if (b->job->debug_file && !*b->job->debug_file)
         return job_refuse(b, "--debug= names no file; give one, or write --debug alone");
     b->job->exit_code_of_worker = strcmp(job_text(b, OPTION_EXIT_CODE), "worker") == 0;
-    take_signals(b);
-    return take_timeout(b);
+    take_handled_signals(b);
+    return take_shutdown_timeout(b);
 }
 
 /* ------------------------------------------------------------------ program and output */
 
-static int take_program(struct job_builder *b)
+static int job_take_program(struct job_builder *b)
 {
     struct job *job = b->job;
 
@@ -206,7 +206,7 @@ bool job_parse_streams(const char *text, uint8_t *map, int n_workers)
     }
 }
 
-/* As torchrun has it, that is no mistake: a command line may be meant for nodes of different sizes. */
+/* No error, as in torchrun: a command line may be meant for nodes with different numbers of workers. */
 static void warn_of_rank(struct job_builder *b, enum option_id id, long long rank)
 {
     if (b->job->n_workers == 1)
@@ -218,7 +218,7 @@ static void warn_of_rank(struct job_builder *b, enum option_id id, long long ran
                    options_table[id].name, rank, b->job->n_workers - 1);
 }
 
-/* text has been parsed. */
+/* text is known to be well-formed. */
 static void warn_of_stream_ranks(struct job_builder *b, enum option_id id, const char *text)
 {
     for (; text && strchr(text, ':'); text = strchr(text, ',')) {
@@ -228,7 +228,7 @@ static void warn_of_stream_ranks(struct job_builder *b, enum option_id id, const
     }
 }
 
-static int take_streams(struct job_builder *b, enum option_id id, uint8_t **map)
+static int take_stream_map(struct job_builder *b, enum option_id id, uint8_t **map)
 {
     *map = calloc((size_t)b->job->n_workers, 1);
     if (!*map)
@@ -289,7 +289,7 @@ static int take_listed_ranks(struct job_builder *b)
 }
 
 /* A comma separated list of texts; two commas stand for one in a text. */
-static int take_filter(struct job_builder *b, enum option_id id, struct strlist *filter)
+static int take_filter_list(struct job_builder *b, enum option_id id, struct strlist *filter)
 {
     const char *text = job_text(b, id);
     struct strbuf entry = {0};
@@ -313,16 +313,16 @@ static int take_filter(struct job_builder *b, enum option_id id, struct strlist 
 /* The option, else torchrun's variable, else NULL. */
 static const char *find_prefix(const struct job_builder *b)
 {
-    const char *said = job_text(b, OPTION_LINE_PREFIX);
+    const char *prefix = job_text(b, OPTION_LINE_PREFIX);
 
-    if (!said)
+    if (!prefix)
         return envp_get(b->environment, "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE");
-    if (strcmp(said, "host") == 0)
+    if (strcmp(prefix, "host") == 0)
         return "[${role_name} ${rank}@${host}]: ";
-    return strcmp(said, "torchrun") == 0 ? NULL : said;
+    return strcmp(prefix, "torchrun") == 0 ? NULL : prefix;
 }
 
-static int take_output(struct job_builder *b)
+static int job_take_output(struct job_builder *b)
 {
     struct job *job = b->job;
 
@@ -338,19 +338,19 @@ static int take_output(struct job_builder *b)
     if (job->event_log && !*job->event_log)
         return job_refuse(b, "--event-log= names no file; give one, or leave the option out");
     job->log_dir = job_text(b, OPTION_LOG_DIR);
-    int r = take_streams(b, OPTION_REDIRECTS, &job->redirects);
+    int r = take_stream_map(b, OPTION_REDIRECTS, &job->redirects);
     if (!r)
-        r = take_streams(b, OPTION_TEE, &job->tees);
+        r = take_stream_map(b, OPTION_TEE, &job->tees);
     if (!r)
         r = take_listed_ranks(b);
     if (!r)
-        r = take_filter(b, OPTION_DUPLICATE_STDOUT_FILTERS, &job->filters[0]);
+        r = take_filter_list(b, OPTION_DUPLICATE_STDOUT_FILTERS, &job->filters[0]);
     if (!r)
-        r = take_filter(b, OPTION_DUPLICATE_STDERR_FILTERS, &job->filters[1]);
+        r = take_filter_list(b, OPTION_DUPLICATE_STDERR_FILTERS, &job->filters[1]);
     return r;
 }
 
-/* Options of torchrun that crun knows and does not do: refused when they would change anything. */
+/* Refuses options of torchrun that crun parses but does not implement, when they would change anything. */
 static int refuse_unsupported(struct job_builder *b)
 {
     static const struct {
@@ -369,7 +369,7 @@ static int refuse_unsupported(struct job_builder *b)
     return 0;
 }
 
-/* Switches of torchrun's agent that ask for something crun does not do. */
+/* Reports variables that switch on features of torchrun's agent that crun does not have. */
 static int warn_of_switches(struct job_builder *b)
 {
     static const struct {
@@ -390,7 +390,7 @@ static int warn_of_switches(struct job_builder *b)
     return 0;
 }
 
-/* What stands against --restart-policy=replace, known before anything has started. */
+/* Reports at the start why --restart-policy=replace cannot have an effect in this job. */
 static int warn_of_replacing(struct job_builder *b)
 {
     const struct job *job = b->job;
@@ -408,11 +408,11 @@ static int warn_of_replacing(struct job_builder *b)
     return 0;
 }
 
-static int build(struct job_builder *b)
+static int job_build(struct job_builder *b)
 {
     static int (*const steps[])(struct job_builder *) = {
-        job_check_nodes, take_supervision, count_workers,      job_take_conf,    job_take_rendezvous,
-        take_program,    take_output,      refuse_unsupported, warn_of_switches, warn_of_replacing,
+        job_check_nodes,  take_supervision, job_count_workers,  job_take_conf,    job_take_rendezvous,
+        job_take_program, job_take_output,  refuse_unsupported, warn_of_switches, warn_of_replacing,
     };
 
     for (size_t i = 0; i < ARRAY_SIZE(steps); i++) {
@@ -430,7 +430,7 @@ int job_init(struct job *job, const struct options *options, char *const *enviro
         .job = job, .options = options, .environment = environment, .machine = machine, .error = error};
 
     *job = (struct job){0};
-    int r = build(&b);
+    int r = job_build(&b);
     if (r) {
         strbuf_finish(&b.warnings);
         job_finish(job);

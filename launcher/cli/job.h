@@ -3,9 +3,8 @@
 /*
  * What a command line means: struct options, checked and turned into the settings of one job on one node.
  *
- * Pure. What only the machine can tell (its CPUs and GPUs, a random id) comes in through struct job_machine.
- * Every refusal is one sentence; what is accepted but has no effect here is said in a warning, never
- * swallowed.
+ * Pure. Facts about the machine (its CPUs and GPUs, a random id) come in through struct job_machine. Every refusal is one
+ * sentence; what is accepted but has no effect here is reported in a warning.
  */
 
 #include <stdbool.h>
@@ -17,9 +16,8 @@
 #include "rendezvous/session_message.h"
 
 enum {
-    JOB_WORKERS_MAX =
-        4096,         /* on one node; a bound so that a slip of the finger does not fork the machine dead */
-    JOB_ID_SIZE = 40, /* a UUID in text and its NUL */
+    JOB_WORKERS_MAX = 4096, /* on one node; a bound, as a typing mistake must not exhaust the process table */
+    JOB_ID_SIZE = 40,       /* a UUID in text and its NUL */
 };
 
 enum job_program {
@@ -34,9 +32,9 @@ enum { JOB_STDOUT = 1, JOB_STDERR = 2 };
 
 /* How this node finds the others. */
 enum job_meeting {
-    JOB_ALONE,  /* there are none */
-    JOB_STATIC, /* everybody knows its place; they meet in a store that node 0 serves */
-    JOB_ROUNDS, /* a rendezvous tells everybody its place */
+    JOB_ALONE,  /* a job of one node */
+    JOB_STATIC, /* every node is given its number; they meet in a store that node 0 serves */
+    JOB_ROUNDS, /* the rendezvous assigns ranks to the nodes */
     JOB_MEETING_COUNT
 };
 
@@ -47,12 +45,12 @@ enum job_hosting {
     JOB_HOSTS_NOT,
 };
 
-/* Facts about the machine. A count of 0 GPUs also says that they cannot be counted. */
+/* Facts about the machine. A count of 0 GPUs also means that they cannot be counted. */
 struct job_machine {
     int (*count_cpus)(void *data);
     int (*count_gpus)(void *data);
     void *data;
-    const char *slurm_conf; /* text of Slurm's configuration inside a job of it; NULL: cannot be read */
+    const char *slurm_conf; /* Slurm's configuration; NULL outside Slurm or if unreadable */
     const char *random_id;  /* a fresh UUID for jobs that have no name of their own */
 };
 
@@ -63,19 +61,19 @@ struct job {
     const char *run_id_text;
     enum job_meeting meeting;
     int min_nodes, max_nodes;
-    int node_rank;              /* ROUNDS: the one it would like, -1: any */
+    int node_rank;              /* ROUNDS: the number it asks for, -1: any */
     char *master_addr;          /* ALONE, STATIC: what workers get; the store listens there */
     uint16_t master_port;       /* ALONE: 0 is a free one, new for each generation */
     bool worker_has_store;      /* ALONE: the first worker opens it, crun only keeps its port free */
-    uint32_t static_timeout_ms; /* STATIC: for all nodes to come */
+    uint32_t static_timeout_ms; /* STATIC: for all nodes to arrive */
     char *endpoint_host;        /* ROUNDS */
     uint16_t endpoint_port;
-    const char *local_addr; /* where others reach this node; NULL: not told */
+    const char *local_addr; /* where other nodes reach this one; NULL: not given */
     enum job_hosting hosting;
     struct session_params params; /* ROUNDS */
     int max_restarts;
     int shutdown_timeout_s;
-    bool replace; /* the failed workers alone, where the others can stay */
+    bool replace; /* restart the failed workers alone where the others can stay */
     int replace_timeout_s;
     int restart_pause_s; /* longest pause between restarts of short generations; 0: none */
     uint64_t signals;    /* bit s-1: signal s is passed on and ends the job */
@@ -111,7 +109,7 @@ void job_finish(struct job *job);
 
 /*
  * Parses -r and -t: one digit for all, or RANK:DIGIT,...; fills map[n_workers]. False when malformed.
- * Ranks beyond n_workers are ignored, the last mention of a rank counts.
+ * Ranks beyond n_workers are ignored, the last entry of a rank counts.
  */
 bool job_parse_streams(const char *text, uint8_t *map, int n_workers);
 

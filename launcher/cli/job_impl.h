@@ -1,6 +1,6 @@
 #pragma once
 
-/* What the files behind job.h share. */
+/* Shared by the files that implement job.h. */
 
 #include "launcher/cli/job.h"
 #include "launcher/util/strbuf.h"

@@ -1,6 +1,6 @@
 /*
- * The part of a command line that says how the nodes of a job find each other (torchrun's contract, sections
- * 1.4 and 5.1). What comes out is one of three ways to meet: alone, static, rounds.
+ * How the nodes of a job find each other, from the command line (docs/torchrun-contract.md, sections 1.4 and 5.1). The result is
+ * one of three ways to meet: alone, static, rounds.
  */
 
 #include <stddef.h>
@@ -49,7 +49,7 @@ int job_check_nodes(struct job_builder *b)
     return 0;
 }
 
-/* A place for static rendezvous, a wish for rounds. */
+/* The node number: an assignment with static rendezvous, a preference with rounds. */
 static int take_node_rank(struct job_builder *b)
 {
     const struct option_value *option = job_value(b, OPTION_NODE_RANK);
@@ -73,7 +73,7 @@ enum conf_kind {
     CONF_SECONDS, /* positive; kept in ms */
     CONF_NUMBER,  /* from min */
     CONF_BOOL,
-    /* torchrun's, for which there is nothing to set here; with c10d it checks them all the same */
+    /* settings of torchrun that have no effect here; with c10d torchrun checks their values, so crun does too */
     CONF_ACCEPTED_POSITIVE,
     CONF_ACCEPTED_NUMBER,
     CONF_ACCEPTED_STORE,
@@ -101,11 +101,11 @@ static const struct conf_key conf_keys[] = {
     {"close_timeout", CONF_ACCEPTED_POSITIVE, 0, 0, NULL, "closing needs no time"},
     {"read_timeout", CONF_ACCEPTED_POSITIVE, 0, 0, NULL, "join_timeout is the one limit for joining"},
     {"heartbeat_timeout", CONF_ACCEPTED_POSITIVE, 0, 0, NULL,
-     "node_timeout_ms tells when a silent node is dead"},
+     "node_timeout_ms decides when a silent node is dead"},
     {"keep_alive_interval", CONF_ACCEPTED_NUMBER, 0, 0, NULL,
-     "node_timeout_ms tells when a silent node is dead"},
+     "node_timeout_ms decides when a silent node is dead"},
     {"keep_alive_max_attempt", CONF_ACCEPTED_NUMBER, 0, 0, NULL,
-     "node_timeout_ms tells when a silent node is dead"},
+     "node_timeout_ms decides when a silent node is dead"},
     {"store_type", CONF_ACCEPTED_STORE, 0, 0, NULL, "the store is always tcp"},
     {"rank", CONF_ACCEPTED_ANY, 0, 0, NULL, "--node-rank is"},
 };
@@ -134,7 +134,7 @@ static int set_conf_number(struct job_builder *b, const struct conf_key *key, co
     return 0;
 }
 
-static bool is_one_of(const char *word, const char *const *words)
+static bool is_word_in(const char *word, const char *const *words)
 {
     for (; *words; words++)
         if (strcasecmp(word, *words) == 0)
@@ -147,9 +147,9 @@ static int set_conf_bool(struct job_builder *b, const struct conf_key *key, cons
     static const char *const yes[] = {"1", "true", "t", "yes", "y", NULL};
     static const char *const no[] = {"0", "false", "f", "no", "n", NULL};
 
-    if (!is_one_of(value, yes) && !is_one_of(value, no))
+    if (!is_word_in(value, yes) && !is_word_in(value, no))
         return job_refuse(b, "--rdzv-conf: %s=%s is neither yes nor no", key->name, value);
-    enum job_hosting kept = is_one_of(value, yes) ? JOB_HOSTS : JOB_HOSTS_NOT;
+    enum job_hosting kept = is_word_in(value, yes) ? JOB_HOSTS : JOB_HOSTS_NOT;
     memcpy((char *)b->job + key->offset, &kept, sizeof(kept));
     return 0;
 }
@@ -328,8 +328,8 @@ static int check_static(struct job_builder *b)
     return 0;
 }
 
-/* Nobody said where the nodes meet: is this a step of Slurm? A whole static address counts as having said it. */
-static int find_step(const struct job_builder *b, struct slurm *ret)
+/* Looks for a step of Slurm when the user gave no meeting point. A static address, also a part of one, counts as given. */
+static int find_slurm_step(const struct job_builder *b, struct slurm *ret)
 {
     const char *variable;
 
@@ -342,8 +342,8 @@ static int find_step(const struct job_builder *b, struct slurm *ret)
     return slurm_find(b->environment, ret, &variable);
 }
 
-/* The first host of the step, and the step's own name unless the user gave one. */
-static int take_step(struct job_builder *b, const struct slurm *step)
+/* Meets at the first host of the step, under the step's id unless the user named the job. */
+static int take_slurm_step(struct job_builder *b, const struct slurm *step)
 {
     struct job *job = b->job;
 
@@ -362,19 +362,19 @@ static int take_rounds(struct job_builder *b)
 {
     struct job *job = b->job;
     struct slurm step;
-    int r = find_step(b, &step);
+    int r = find_slurm_step(b, &step);
 
     job->meeting = JOB_ROUNDS;
     job->endpoint_port = DEFAULT_ROUNDS_PORT;
     if (*job_text(b, OPTION_RDZV_ENDPOINT))
         return split_endpoint(b, DEFAULT_ROUNDS_PORT, &job->endpoint_host, &job->endpoint_port);
     if (r == 0)
-        return take_step(b, &step);
+        return take_slurm_step(b, &step);
     if (r == SLURM_E_BAD)
         return job_refuse(
             b,
             "Slurm's list of this step's nodes (SLURM_STEP_NODELIST or SLURM_JOB_NODELIST) cannot be "
-            "read; say with --rdzv-endpoint=HOST:PORT where they meet");
+            "read; give their meeting point with --rdzv-endpoint=HOST:PORT");
     job->endpoint_host = strdup("localhost");
     strbuf_add(&b->warnings,
                "crun: --rdzv-endpoint is not given, so the nodes of this job have to be on this machine "
@@ -397,8 +397,7 @@ static int check_rounds(struct job_builder *b)
     return fault ? job_refuse(b, "--rdzv-conf: %s", fault) : 0;
 }
 
-/* One node: its workers meet on loopback, unless the user names an address. The endpoint is not used, but has to be
- * one: with the next node it would be. */
+/* One node: its workers meet on loopback, unless the user names an address. The endpoint is not used, but must be well-formed, as it is with more nodes. */
 static int take_alone(struct job_builder *b, bool has_endpoint)
 {
     const char *local = b->job->local_addr;
@@ -427,7 +426,7 @@ static int take_meeting(struct job_builder *b, bool alone)
 }
 
 /* Whether the first worker opens the store, as torchrun has it but for static. */
-static void take_store(struct job_builder *b, bool may)
+static void take_worker_store(struct job_builder *b, bool may)
 {
     const char *unshared = envp_get(b->environment, "TORCH_DISABLE_SHARE_RDZV_TCP_STORE");
 
@@ -440,11 +439,11 @@ static void take_store(struct job_builder *b, bool may)
                    "serves an empty store for each generation\n");
 }
 
-/* contract 1.4: which name the job has, and where its nodes meet. */
+/* The name of the job, and where its nodes meet (docs/torchrun-contract.md, 1.4). */
 int job_take_rendezvous(struct job_builder *b)
 {
     struct slurm step;
-    bool in_step = find_step(b, &step) != SLURM_E_NONE;
+    bool in_step = find_slurm_step(b, &step) != SLURM_E_NONE;
     bool is_static = !in_step && strcmp(job_text(b, OPTION_RDZV_BACKEND), "static") == 0;
     bool has_endpoint = *job_text(b, OPTION_RDZV_ENDPOINT) != '\0';
     struct job *job = b->job;
@@ -464,7 +463,7 @@ int job_take_rendezvous(struct job_builder *b)
     if (alone || !*job->run_id_text)
         job->run_id_text = job->run_id;
     int r = take_meeting(b, alone);
-    take_store(b, alone || !is_static);
+    take_worker_store(b, alone || !is_static);
     if (!r)
         r = take_node_rank(b);
     if (!r)

@@ -10,7 +10,7 @@
 
 #include "base/err.h"
 
-__attribute__((format(printf, 2, 3))) static int impossible(char *error, const char *format, ...)
+__attribute__((format(printf, 2, 3))) static int numa_refuse(char *error, const char *format, ...)
 {
     va_list args;
 
@@ -66,7 +66,7 @@ int numa_cpus_count(const struct numa_cpus *cpus)
     return n;
 }
 
-static int lowest(const struct numa_cpus *cpus)
+static int lowest_cpu(const struct numa_cpus *cpus)
 {
     for (int cpu = 0; cpu < NUMA_CPUS_MAX; cpu++)
         if (numa_cpus_has(cpus, cpu))
@@ -137,7 +137,7 @@ void numa_cpus_format(const struct numa_cpus *cpus, char *out, size_t out_size)
 
 /* ------------------------------------------------------------------ modes */
 
-/* What this process may use of a node. */
+/* The CPUs of a node that this process may use. */
 static struct numa_cpus allowed_of(const struct numa_topology *t, int node)
 {
     struct numa_cpus cpus = {0};
@@ -149,12 +149,13 @@ static struct numa_cpus allowed_of(const struct numa_topology *t, int node)
 
 static int bind_socket(const struct numa_topology *t, const struct numa_cpus *own, struct numa_cpus *out)
 {
-    int package = t->cpus[lowest(own)].package;
+    int package = t->cpus[lowest_cpu(own)].package;
 
     *out = (struct numa_cpus){0};
     for (int node = 0; node < t->n_nodes; node++) {
         struct numa_cpus cpus = allowed_of(t, node);
-        int first = lowest(&cpus); /* stands for its node; a node without one belongs to no socket of ours */
+        int first =
+            lowest_cpu(&cpus); /* stands for its node; a node without one belongs to no socket of ours */
         if (first < 0 || t->cpus[first].package != package)
             continue;
         for (size_t i = 0; i < ARRAY_SIZE(cpus.bits); i++)
@@ -186,7 +187,7 @@ struct grouping {
     int n_groups;
 };
 
-static int name_of(const struct numa_topology *t, int cpu, bool by_cache)
+static int group_name_of(const struct numa_topology *t, int cpu, bool by_cache)
 {
     return by_cache ? t->cpus[cpu].cache : t->cpus[cpu].core;
 }
@@ -214,10 +215,10 @@ static struct grouping group_cpus(const struct numa_topology *t, const struct nu
 
     for (int cpu = 0; groups && cpu < t->n_cpus; cpu++)
         if (numa_cpus_has(cpus, cpu))
-            groups[n_members++].name = name_of(t, cpu, by_cache);
+            groups[n_members++].name = group_name_of(t, cpu, by_cache);
     if (groups)
         qsort(groups, (size_t)n_members, sizeof(*groups), compare_names);
-    for (int i = 0; i < n_members; i++) { /* equal neighbours become one */
+    for (int i = 0; i < n_members; i++) { /* equal entries, which are adjacent, become one */
         if (n == 0 || groups[n - 1].name != groups[i].name)
             groups[n++] = (struct group_of_cpus){.name = groups[i].name};
         groups[n - 1].n_cpus++;
@@ -232,7 +233,7 @@ static void take_groups(const struct numa_topology *t, const struct numa_cpus *c
     *out = (struct numa_cpus){0};
     for (int cpu = 0; cpu < t->n_cpus; cpu++)
         for (int i = from; numa_cpus_has(cpus, cpu) && i < to; i++)
-            if (g->groups[i].name == name_of(t, cpu, by_cache))
+            if (g->groups[i].name == group_name_of(t, cpu, by_cache))
                 numa_cpus_add(out, cpu);
 }
 
@@ -248,13 +249,13 @@ static int bind_exclusive(const struct numa_topology *t, const struct numa_cpus 
     int from = index * share + (index < rest ? index : rest);
 
     if (!cores.groups)
-        return impossible(error, "--numa-binding: out of memory");
+        return numa_refuse(error, "--numa-binding: out of memory");
     if (share > 0)
         take_groups(t, own, &cores, false, from, from + share + (index < rest), out);
     free(cores.groups);
     if (share > 0)
         return 0;
-    return impossible(
+    return numa_refuse(
         error,
         "--numa-binding=exclusive: NUMA node %d has %d physical core%s that crun may use, and %d "
         "%s to share them; use node or core-complex",
@@ -271,7 +272,7 @@ static int bind_core_complex(const struct numa_topology *t, const struct numa_cp
     (void)places_of_node(t, place, &index); /* only which one of them this is matters */
     if (caches.n_groups == 0) {
         free(caches.groups);
-        return impossible(error, "--numa-binding: out of memory");
+        return numa_refuse(error, "--numa-binding: out of memory");
     }
     qsort(caches.groups, (size_t)caches.n_groups, sizeof(*caches.groups), compare_sizes);
     int chosen = index % caches.n_groups;
@@ -287,7 +288,7 @@ int numa_bind(const struct numa_topology *t, enum numa_mode mode, int local_rank
     int r = 0;
 
     if (local_rank >= t->n_places)
-        return impossible(
+        return numa_refuse(
             error,
             "--numa-binding: there is no GPU for local rank %d, only %d can be used here; start at "
             "most one worker for each",
@@ -295,7 +296,7 @@ int numa_bind(const struct numa_topology *t, enum numa_mode mode, int local_rank
     int node = t->places[local_rank];
     struct numa_cpus own = allowed_of(t, node);
     if (numa_cpus_count(&own) == 0)
-        return impossible(
+        return numa_refuse(
             error,
             "--numa-binding: crun may use no CPU of NUMA node %d, where the GPU of local rank %d "
             "is; look at the CPUs crun itself is bound to (taskset -cp $$)",

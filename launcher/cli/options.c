@@ -7,7 +7,7 @@
  * prefix, no program. Each is one sentence, naming the option with all its spellings as argparse does.
  *
  * Intended difference: argparse also judges the words *after* the program (a script's own "--nproc" stops
- * torchrun). Here they are the program's.
+ * torchrun). crun leaves them to the program.
  */
 
 #include "launcher/cli/options.h"
@@ -31,11 +31,12 @@ struct parser {
     struct options *options;
     char *const *next; /* word to look at */
     char *error;
-    struct strbuf unknown; /* options nobody knows, for one message at the end */
+    struct strbuf unknown; /* unknown options, for one message at the end */
     enum option_id hint;   /* nearest to the first of them, or OPTION_COUNT */
 };
 
-__attribute__((format(printf, 3, 4))) static int fail(char *error, int result, const char *format, ...)
+__attribute__((format(printf, 3, 4))) static int options_fail(char *error, int result, const char *format,
+                                                              ...)
 {
     va_list args;
 
@@ -46,7 +47,7 @@ __attribute__((format(printf, 3, 4))) static int fail(char *error, int result, c
 }
 
 /* "--nproc-per-node" or, with underscores, "--nproc_per_node". */
-static void spell(const struct option_spec *spec, char separator, char out[NAME_SIZE])
+static void spell_option(const struct option_spec *spec, char separator, char out[NAME_SIZE])
 {
     (void)snprintf(out, NAME_SIZE, "--%s", spec->name); /* names in the table are short */
     for (char *p = out + 2; *p; p++)
@@ -60,8 +61,8 @@ static const char *all_spellings(enum option_id id, char out[3 * NAME_SIZE])
     const struct option_spec *spec = &options_table[id];
     char dashes[NAME_SIZE], underscores[NAME_SIZE], letter[4] = "";
 
-    spell(spec, '-', dashes);
-    spell(spec, '_', underscores);
+    spell_option(spec, '-', dashes);
+    spell_option(spec, '_', underscores);
     if (spec->letter)
         (void)snprintf(letter, sizeof(letter), "-%c/", spec->letter);
     bool two = strcmp(dashes, underscores) != 0;
@@ -69,12 +70,12 @@ static const char *all_spellings(enum option_id id, char out[3 * NAME_SIZE])
     return out;
 }
 
-static int fail_about(struct parser *p, enum option_id id, const char *what, const char *value)
+static int fail_for_option(struct parser *p, enum option_id id, const char *what, const char *value)
 {
     char names[3 * NAME_SIZE];
 
-    return fail(p->error, OPTIONS_E_USAGE, "argument %s: %s%s%s%s", all_spellings(id, names), what,
-                value ? "'" : "", value ? value : "", value ? "'" : "");
+    return options_fail(p->error, OPTIONS_E_USAGE, "argument %s: %s%s%s%s", all_spellings(id, names), what,
+                        value ? "'" : "", value ? value : "", value ? "'" : "");
 }
 
 /* ------------------------------------------------------------------ values */
@@ -141,18 +142,18 @@ static const char *value_set(struct option_value *value, enum option_id id, cons
     }
 }
 
-static int take_value(struct parser *p, enum option_id id, const char *text)
+static int take_option_value(struct parser *p, enum option_id id, const char *text)
 {
     struct option_value value = {.set = true};
     const struct option_spec *spec = &options_table[id];
 
     const char *wrong = value_set(&value, id, text);
     if (wrong)
-        return fail_about(p, id, wrong, text);
+        return fail_for_option(p, id, wrong, text);
     if (spec->choices && !is_choice(spec->choices, text)) {
         char names[3 * NAME_SIZE];
-        return fail(p->error, OPTIONS_E_USAGE, "argument %s: invalid choice: '%s' (choose from: %s)",
-                    all_spellings(id, names), text, spec->choices);
+        return options_fail(p->error, OPTIONS_E_USAGE, "argument %s: invalid choice: '%s' (choose from: %s)",
+                            all_spellings(id, names), text, spec->choices);
     }
     p->options->value[id] = value;
     return 0;
@@ -170,7 +171,7 @@ enum { MATCH_NONE, MATCH_ONE, MATCH_AMBIGUOUS };
 
 static bool is_underscored(const struct option_spec *spec, char underscores[NAME_SIZE])
 {
-    spell(spec, '_', underscores);
+    spell_option(spec, '_', underscores);
     return strchr(spec->name, '-') != NULL;
 }
 
@@ -185,7 +186,7 @@ static int match_long(const char *word, struct match *ret, struct strbuf *candid
     for (enum option_id id = 0; id < OPTION_COUNT; id++) {
         char names[2][NAME_SIZE];
 
-        spell(&options_table[id], '-', names[0]);
+        spell_option(&options_table[id], '-', names[0]);
         int n_names = 1 + is_underscored(&options_table[id], names[1]);
         for (int i = 0; i < n_names; i++) {
             if (strncmp(names[i], word, n) != 0)
@@ -285,7 +286,7 @@ static int distance_to(const char *word, size_t n, char name[NAME_SIZE])
 }
 
 /* The option nearest to a word "--something[=...]", or OPTION_COUNT when none is near. */
-static enum option_id nearest(const char *word)
+static enum option_id nearest_option(const char *word)
 {
     enum option_id best = OPTION_COUNT;
     size_t n = strcspn(word, "=");
@@ -294,7 +295,7 @@ static enum option_id nearest(const char *word)
     for (enum option_id id = 0; id < OPTION_COUNT; id++) {
         char name[NAME_SIZE];
 
-        spell(&options_table[id], '-', name);
+        spell_option(&options_table[id], '-', name);
         int distance = distance_to(word, n, name);
         if (distance < best_distance && 3 * distance <= (int)n) {
             best = id;
@@ -307,7 +308,7 @@ static enum option_id nearest(const char *word)
 static int unknown_option(struct parser *p, const char *word)
 {
     if (!buf_size(&p->unknown.buf))
-        p->hint = nearest(word);
+        p->hint = nearest_option(word);
     strbuf_add(&p->unknown, "%s%s", buf_size(&p->unknown.buf) ? " " : "", word);
     return 0;
 }
@@ -319,7 +320,7 @@ static int fail_unknown(struct parser *p)
 
     if (p->hint < OPTION_COUNT)
         (void)snprintf(hint, sizeof(hint), "; did you mean --%s?", options_table[p->hint].name);
-    int r = fail(p->error, OPTIONS_E_USAGE, "unrecognized arguments: %s%s", words ? words : "", hint);
+    int r = options_fail(p->error, OPTIONS_E_USAGE, "unrecognized arguments: %s%s", words ? words : "", hint);
     free(words);
     return r;
 }
@@ -340,13 +341,13 @@ static int take_option(struct parser *p, enum option_id id, const char *value)
         return 0;
     }
     if (options_table[id].kind == OPTION_FLAG)
-        return value ? fail_about(p, id, "ignored explicit argument ", value) : take_flag(p, id);
+        return value ? fail_for_option(p, id, "ignored explicit argument ", value) : take_flag(p, id);
     if (!value) {
         if (!*p->next || looks_like_option(*p->next))
-            return fail_about(p, id, "expected one argument", NULL);
+            return fail_for_option(p, id, "expected one argument", NULL);
         value = *p->next++;
     }
-    return take_value(p, id, value);
+    return take_option_value(p, id, value);
 }
 
 /* -r3, -r=3, -r 3, -mt3 ... */
@@ -383,8 +384,8 @@ static int take_long(struct parser *p, const char *word)
         break;
     case MATCH_AMBIGUOUS: {
         char *list = strbuf_steal(&candidates);
-        r = fail(p->error, OPTIONS_E_USAGE, "ambiguous option: %s could match %s", word,
-                 list ? list : "several");
+        r = options_fail(p->error, OPTIONS_E_USAGE, "ambiguous option: %s could match %s", word,
+                         list ? list : "several");
         free(list);
         break;
     }
@@ -395,11 +396,11 @@ static int take_long(struct parser *p, const char *word)
     return r;
 }
 
-static int take_program(struct parser *p, bool after_dashes)
+static int take_program_words(struct parser *p, bool after_dashes)
 {
     if (!*p->next)
-        return fail(p->error, OPTIONS_E_USAGE,
-                    "the following arguments are required: training_script, training_script_args");
+        return options_fail(p->error, OPTIONS_E_USAGE,
+                            "the following arguments are required: training_script, training_script_args");
     p->options->program = *p->next++;
     if (!after_dashes && *p->next && strcmp(*p->next, "--") == 0)
         p->next++;
@@ -407,14 +408,14 @@ static int take_program(struct parser *p, bool after_dashes)
     return buf_size(&p->unknown.buf) ? fail_unknown(p) : 0;
 }
 
-static int take_words(struct parser *p)
+static int parse_words(struct parser *p)
 {
     while (*p->next) {
         const char *word = *p->next;
 
         if (strcmp(word, "--") == 0) {
             p->next++;
-            return take_program(p, true);
+            return take_program_words(p, true);
         }
         if (!looks_like_option(word))
             break;
@@ -423,7 +424,7 @@ static int take_words(struct parser *p)
         if (r)
             return r;
     }
-    return take_program(p, false);
+    return take_program_words(p, false);
 }
 
 /* ------------------------------------------------------------------ defaults */
@@ -444,15 +445,15 @@ static int pet_flag(struct option_value *value, const char *name, const char *te
     long long number;
 
     if (!options_int(text, &number))
-        return fail(error, OPTIONS_E_PET, "%s='%s' in the environment is not a number; use 1 or 0", name,
-                    text);
+        return options_fail(error, OPTIONS_E_PET, "%s='%s' in the environment is not a number; use 1 or 0",
+                            name, text);
     *value = (struct option_value){.set = true, .flag = number != 0};
     return 0;
 }
 
 /* Flags are read at once. A text is noted and converted after the words, as only then it is known whether it
  * is used. */
-static int take_defaults(struct parser *p, char *const *environment)
+static int take_pet_defaults(struct parser *p, char *const *environment)
 {
     for (enum option_id id = 0; id < OPTION_COUNT; id++) {
         struct option_value *value = &p->options->value[id];
@@ -477,7 +478,7 @@ static int convert_defaults(struct parser *p)
         const char *wrong = value->text ? value_set(value, id, value->text) : NULL;
 
         if (wrong)
-            return fail_about(p, id, wrong, value->text);
+            return fail_for_option(p, id, wrong, value->text);
     }
     return 0;
 }
@@ -488,9 +489,9 @@ int options_parse(char *const *words, char *const *environment, struct options *
     struct parser p = {.options = ret_options, .next = words, .error = error, .hint = OPTION_COUNT};
 
     *ret_options = (struct options){0};
-    int r = take_defaults(&p, environment);
+    int r = take_pet_defaults(&p, environment);
     if (!r)
-        r = take_words(&p);
+        r = parse_words(&p);
     if (!r)
         r = convert_defaults(&p);
     strbuf_finish(&p.unknown);

@@ -1,4 +1,4 @@
-/* The text of --help, written from the table. */
+/* The text of --help, written from the table of options. */
 
 #include <stdlib.h>
 #include <string.h>
@@ -9,7 +9,7 @@
 enum { HELP_COLUMN = 30, HELP_WIDTH = 100 };
 
 /* Appends words of text, broken before HELP_WIDTH, each line starting at HELP_COLUMN. */
-static void add_wrapped(struct strbuf *out, const char *text)
+static void add_wrapped_help(struct strbuf *out, const char *text)
 {
     int column = HELP_COLUMN;
 
@@ -25,7 +25,7 @@ static void add_wrapped(struct strbuf *out, const char *text)
     }
 }
 
-static void add_option(struct strbuf *out, const struct option_spec *spec)
+static void add_option_help(struct strbuf *out, const struct option_spec *spec)
 {
     struct strbuf left = {0}, right = {0};
 
@@ -45,7 +45,7 @@ static void add_option(struct strbuf *out, const struct option_spec *spec)
     strbuf_add(&right, "%s%s%s%s", spec->help, has_default ? " (" : "", has_default ? spec->fallback : "",
                has_default ? ")" : "");
     char *description = strbuf_steal(&right);
-    add_wrapped(out, description ? description : spec->help);
+    add_wrapped_help(out, description ? description : spec->help);
     strbuf_add(out, "\n");
     free(description);
     strbuf_finish(&left);
@@ -61,7 +61,7 @@ char *options_help(void)
         "options:\n",
         options_usage);
     for (enum option_id id = 0; id < OPTION_COUNT; id++)
-        add_option(&out, &options_table[id]);
+        add_option_help(&out, &options_table[id]);
     strbuf_add(
         &out,
         "\nOptions take dashes or underscores, \"--name value\" or \"--name=value\", and defaults from\n"

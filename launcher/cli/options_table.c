@@ -64,7 +64,7 @@ const struct option_spec options_table[OPTION_COUNT] = {
     [OPTION_LOCAL_ADDR] = {.name = "local-addr",
                            .kind = OPTION_TEXT,
                            .placeholder = "HOST",
-                           .help = "address of this node as told to other nodes"},
+                           .help = "address at which other nodes reach this one"},
 
     /* Supervision. */
     [OPTION_MAX_RESTARTS] = {.name = "max-restarts",
@@ -72,12 +72,12 @@ const struct option_spec options_table[OPTION_COUNT] = {
                              .fallback = "0",
                              .placeholder = "N",
                              .help = "how often the workers are started again after a failure"},
-    [OPTION_MONITOR_INTERVAL] =
-        {.name = "monitor-interval",
-         .kind = OPTION_SECONDS,
-         .fallback = "0.1",
-         .placeholder = "SECONDS",
-         .help = "accepted for compatibility; crun is told by the kernel and polls nothing"},
+    [OPTION_MONITOR_INTERVAL] = {.name = "monitor-interval",
+                                 .kind = OPTION_SECONDS,
+                                 .fallback = "0.1",
+                                 .placeholder = "SECONDS",
+                                 .help =
+                                     "accepted for compatibility; the kernel reports the end of a worker"},
     [OPTION_SIGNALS_TO_HANDLE] = {.name = "signals-to-handle",
                                   .kind = OPTION_TEXT,
                                   .fallback = "SIGTERM,SIGINT,SIGHUP,SIGQUIT",

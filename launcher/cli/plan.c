@@ -28,7 +28,7 @@ static bool is_local_rank(const char *name, size_t n)
     return n == strlen("local_rank") && strncmp(name, "local_rank", n) == 0;
 }
 
-/* Appends what stands for the text behind a "$" and returns how much of that text it stands for. */
+/* Appends the replacement of the text behind a "$" and returns the length of what it replaces. */
 static size_t substitute_one(struct strbuf *out, const char *s, int local_rank)
 {
     if (*s == '$') {
@@ -101,7 +101,7 @@ static void add_error_file(const struct plan *plan, int local_rank, struct strli
         strlist_add(out, "TORCHELASTIC_ERROR_FILE=");
 }
 
-/* The variables that are ours to set. */
+/* The variables that crun sets. */
 static int add_worker_variables(const struct plan *plan, int local_rank, struct strlist *out)
 {
     strlist_add(out, "LOCAL_RANK=%d", plan->virtual_local_rank ? 0 : local_rank);
@@ -137,7 +137,7 @@ static int add_worker_variables(const struct plan *plan, int local_rank, struct 
 }
 
 /* Whether one of the first n_items of the list sets the same name as variable. */
-static bool has_name_of(const struct strlist *list, size_t n_items, const char *variable)
+static bool is_set_already(const struct strlist *list, size_t n_items, const char *variable)
 {
     size_t n = strcspn(variable, "=") + 1;
 
@@ -147,8 +147,8 @@ static bool has_name_of(const struct strlist *list, size_t n_items, const char *
     return false;
 }
 
-/* Of a crun around this one: they would name its descriptors and its address. */
-static bool is_only_ours(const char *variable)
+/* Variables of an outer crun: they name its descriptors and its address. */
+static bool is_of_outer_crun(const char *variable)
 {
     static const char *const names[] = {"CRUN_LOCAL_ADDR=", WORKER_MEMORY_STATE_ENVIRONMENT "=",
                                         WORKER_MEMORY_CACHE_ENVIRONMENT "="};
@@ -167,7 +167,7 @@ int plan_environment(const struct plan *plan, int local_rank, struct strlist *ou
 
     size_t n_ours = out->n_items; /* the inherited values of these are left out */
     for (char *const *e = plan->environment; *e; e++)
-        if (!has_name_of(out, n_ours, *e) && !is_only_ours(*e))
+        if (!is_set_already(out, n_ours, *e) && !is_of_outer_crun(*e))
             strlist_add_copy(out, *e);
     return 0;
 }

@@ -2,7 +2,7 @@
 
 /*
  * From a job and one generation of it to what each worker is started with: its arguments and its
- * environment (torchrun's contract, sections 2 and 3). Pure.
+ * environment (docs/torchrun-contract.md, sections 2 and 3). Pure.
  */
 
 #include <stdbool.h>
@@ -31,11 +31,11 @@ struct plan {
     uint32_t generation;   /* counts restarts and changes of membership; restart_count, restarts alone */
     int restart_count, max_restarts;
     bool virtual_local_rank;
-    const char *signals;      /* text of --signals-to-handle */
-    const char *attempt_dir;  /* folder with one folder for each local rank, or NULL */
-    int notice_fd;            /* number the worker finds its notice socket under */
-    const char *local_addr;   /* numeric, where ranks of other nodes reach this one; NULL: they find out */
-    int state_fd, cache_fd;   /* the same for what crun holds for it (proto/worker_memory.h); 0: nothing */
+    const char *signals;     /* text of --signals-to-handle */
+    const char *attempt_dir; /* folder with one folder for each local rank, or NULL */
+    int notice_fd;           /* number of the notice socket in the worker */
+    const char *local_addr;  /* numeric, where ranks of other nodes reach this one; NULL: not given */
+    int state_fd, cache_fd;  /* numbers of the worker memory in the worker (proto/worker_memory.h); 0: none */
     char *const *environment; /* of crun itself */
 };
 
@@ -49,7 +49,7 @@ enum {
 /* Appends one worker's environment; check out->failed. */
 int plan_environment(const struct plan *plan, int local_rank, struct strlist *out);
 
-/* Whether workers of this plan get OMP_NUM_THREADS=1 because nobody set it. */
+/* Whether workers of this plan get OMP_NUM_THREADS=1 because the variable is not set. */
 bool plan_limits_threads(const struct plan *plan);
 
 /* text with ${local_rank}, $local_rank and $$ replaced as Python's string.Template does; malloc'ed. */

@@ -31,12 +31,12 @@ static int kill_wait(const char *conf)
 
 int scheduler_grace_find(char *const *environment, const char *slurm_conf, struct scheduler_grace *ret)
 {
-    const char *said = envp_get(environment, "CRUN_GRACE_SECONDS");
+    const char *seconds_text = envp_get(environment, "CRUN_GRACE_SECONDS");
     long long seconds;
 
     *ret = (struct scheduler_grace){0};
-    if (said) {
-        if (!options_int(said, &seconds) || seconds <= 0 || seconds > INT_MAX)
+    if (seconds_text) {
+        if (!options_int(seconds_text, &seconds) || seconds <= 0 || seconds > INT_MAX)
             return GRACE_E_BAD;
         *ret = (struct scheduler_grace){
             .seconds = (int)seconds, .is_certain = true, .source = "CRUN_GRACE_SECONDS"};

@@ -1,8 +1,8 @@
 #pragma once
 
 /*
- * How long whatever runs crun waits between asking it to end and killing it. crun has to be through with its workers
- * before that, or it is killed with them half stopped. Pure: the environment and Slurm's configuration come in.
+ * How long the scheduler that runs crun waits between asking it to end and killing it. crun must have stopped its workers
+ * before that, or it is killed while they save. Pure: the environment and Slurm's configuration come in.
  */
 
 #include <stdbool.h>
@@ -12,7 +12,7 @@ enum {
 };
 
 struct scheduler_grace {
-    int seconds;     /* 0: nothing is known of any */
+    int seconds;     /* 0: unknown */
     bool is_certain; /* false: the scheduler's default, which its administrator may have changed */
     const char *source;
 };
@@ -20,7 +20,7 @@ struct scheduler_grace {
 enum { GRACE_E_BAD = 1 }; /* CRUN_GRACE_SECONDS is not a number of seconds */
 
 /*
- * CRUN_GRACE_SECONDS, where somebody has said it; else KillWait in the job of a Slurm whose configuration can be read
+ * CRUN_GRACE_SECONDS where it is set; else, in a job of Slurm, KillWait of its configuration where that can be read
  * (slurm_conf: its text or NULL), else the default of Slurm or Kubernetes inside one of these.
  */
 int scheduler_grace_find(char *const *environment, const char *slurm_conf, struct scheduler_grace *ret);

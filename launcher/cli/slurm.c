@@ -1,11 +1,12 @@
 #include "launcher/cli/slurm.h"
 
 /*
- * A step, not merely a job: in an interactive allocation the shell has the job's variables too, and who starts
- * crun there means that machine. A step of one node needs no rendezvous over the network either.
+ * A step, not merely a job: in an interactive allocation the shell has the job's variables too, and a crun started there is meant for
+ * that machine alone. A step of one node needs no rendezvous over the network either.
  *
- * The port is the same on every node without a word between them. It lies below those that Linux hands out for
- * connections (32768 and up), and is another one for the next step of the job, whose nodes may still be there.
+ * Every node derives the same port without a message. It lies below those that Linux hands out for
+ * connections (32768 and up), and differs between steps of a job, as the nodes of the step before may still be
+ * there.
  */
 
 #include <stddef.h>
@@ -14,14 +15,15 @@
 
 #include "launcher/util/envp.h"
 
-static uint64_t number_of(const char *text)
+static uint64_t parse_number(const char *text)
 {
     return text ? strtoull(text, NULL, 10) : 0;
 }
 
 static uint16_t derive_port(const char *job_id, const char *step_id)
 {
-    return (uint16_t)(SLURM_PORT_FIRST + (number_of(job_id) * 16 + number_of(step_id) % 16) % SLURM_PORTS);
+    return (uint16_t)(SLURM_PORT_FIRST +
+                      (parse_number(job_id) * 16 + parse_number(step_id) % 16) % SLURM_PORTS);
 }
 
 int slurm_find(char *const *environment, struct slurm *ret, const char **ret_variable)

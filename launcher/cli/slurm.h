@@ -20,7 +20,7 @@ enum { SLURM_PORT_FIRST = 20000, SLURM_PORTS = 12000 };
 
 enum {
     SLURM_E_NONE = 1, /* this is no task of a step over several nodes */
-    SLURM_E_BAD,      /* it says it is, but its list of nodes cannot be read */
+    SLURM_E_BAD,      /* it is one, but its list of nodes cannot be read */
 };
 
 /* 0: the fields are set. *ret_variable: of SLURM_E_BAD, the name of the variable. */

@@ -1,7 +1,7 @@
 /*
  * /proc/self/cgroup names the cgroup: "0::/a/b" in v2, "4:memory:/a/b" in v1, both on machines with both, where the
  * memory controller is v1's if it is named at all. Inside a container that has its cgroup mounted as the root, but no
- * cgroup namespace, the name is the host's and leads nowhere: then the mount's own root is ours.
+ * cgroup namespace, the name is the host's and leads nowhere: then the root of the mount is the cgroup of this process.
  */
 
 #include "launcher/host/cgroup_os.h"

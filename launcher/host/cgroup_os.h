@@ -1,8 +1,8 @@
 #pragma once
 
 /*
- * What the kernel has counted for the cgroup that this process is in. Below root ("" on a real machine), so that a
- * test can lay out any of the ways in which cgroups are mounted.
+ * What the kernel has counted for the cgroup of this process. Everything is read below root ("" on a real machine), so that a
+ * test can lay out all the ways in which cgroups are mounted.
  */
 
 /* How many processes of the cgroup the OOM killer has ended so far: memory.events of cgroup v2, memory.oom_control

@@ -127,7 +127,7 @@ static int ask_in_child(int (*question)(void))
     return r;
 }
 
-static int count_devices(void)
+static int count_with_driver(void)
 {
     /* Without a control device there is no driver, so no process is started. The second one is WSL's. */
     if (access("/dev/nvidiactl", F_OK) < 0 && access("/dev/dxg", F_OK) < 0)
@@ -146,6 +146,6 @@ int gpu_count(char *const *environment)
     static int n = -1; /* asked once: a driver that hangs costs its limit once */
 
     if (n < 0)
-        n = count_devices();
+        n = count_with_driver();
     return n > 0 ? visible_devices_count(envp_get(environment, "CUDA_VISIBLE_DEVICES"), n) : 0;
 }

@@ -1,8 +1,8 @@
 #pragma once
 
 /*
- * Whose address is it? Asked of this machine's interfaces, never by looking up its own name, which may not
- * resolve, or to something else than what others see.
+ * Whether an address belongs to this machine, by its interfaces. Its own name is never looked up: that may not resolve, or
+ * to an address that other machines do not see.
  */
 
 #include <stdbool.h>

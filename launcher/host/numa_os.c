@@ -6,7 +6,7 @@
  * Their order is that of PCI addresses. CUDA numbers them in that order when they are all of one kind, or with
  * CUDA_DEVICE_ORDER=PCI_BUS_ID; a machine with GPUs of different kinds should set that.
  *
- * Ways it fails, each a sentence: no NUMA information in /sys; GPUs that the driver does not list; an entry of
+ * Ways it fails, each with a message: no NUMA information in /sys; GPUs that the driver does not list; an entry of
  * CUDA_VISIBLE_DEVICES that names none of those it lists (a MIG device named by its own UUID: which GPU that is part
  * of only the driver's library knows).
  */
@@ -57,7 +57,7 @@ __attribute__((format(printf, 3, 4))) static bool read_sys_text(char *out, size_
     return read_file_text(path, out, out_size);
 }
 
-static int fail(char *error, const char *sentence)
+static int numa_os_fail(char *error, const char *sentence)
 {
     (void)snprintf(error, NUMA_ERROR_SIZE, "%s", sentence); /* the sentences here are short */
     return NUMA_E_IMPOSSIBLE;
@@ -123,13 +123,13 @@ static int read_cpus(const struct numa_machine *m, struct numa_topology *t, char
     if (m->allowed)
         t->allowed = *m->allowed;
     else if (sched_getaffinity(0, sizeof(t->allowed), (cpu_set_t *)&t->allowed) < 0)
-        return fail(error, "--numa-binding: the kernel does not tell which CPUs crun may use");
+        return numa_os_fail(error, "--numa-binding: the kernel does not report which CPUs crun may use");
     for (int cpu = 0; cpu < NUMA_CPUS_MAX; cpu++)
         if (numa_cpus_has(&t->allowed, cpu))
             t->n_cpus = cpu + 1;
     t->cpus = calloc((size_t)t->n_cpus + 1, sizeof(*t->cpus));
     if (!t->cpus)
-        return fail(error, "--numa-binding: out of memory");
+        return numa_os_fail(error, "--numa-binding: out of memory");
     for (int cpu = 0; cpu < t->n_cpus; cpu++)
         if (numa_cpus_has(&t->allowed, cpu))
             t->cpus[cpu] = read_cpu(m->root, cpu);
@@ -145,15 +145,15 @@ static int read_nodes(const struct numa_machine *m, struct numa_topology *t, cha
 
     if (!read_sys_text(text, sizeof(text), "%s/sys/devices/system/node/possible", m->root) ||
         !numa_cpus_parse(text, &possible))
-        return fail(error,
-                    "--numa-binding: this machine tells nothing of its NUMA nodes (there is no "
-                    "/sys/devices/system/node); leave the option out");
+        return numa_os_fail(error,
+                            "--numa-binding: this machine does not report its NUMA nodes (there is no "
+                            "/sys/devices/system/node); leave the option out");
     for (int node = 0; node < NUMA_NODES_MAX; node++)
         if (numa_cpus_has(&possible, node))
             t->n_nodes = node + 1;
     t->node_cpus = calloc((size_t)t->n_nodes + 1, sizeof(*t->node_cpus));
     if (!t->node_cpus)
-        return fail(error, "--numa-binding: out of memory");
+        return numa_os_fail(error, "--numa-binding: out of memory");
     for (int node = 0; node < t->n_nodes; node++)
         if (read_sys_text(text, sizeof(text), "%s/sys/devices/system/node/node%d/cpulist", m->root, node))
             (void)numa_cpus_parse(text, &t->node_cpus[node]); /* malformed: as if it had none */
@@ -163,7 +163,7 @@ static int read_nodes(const struct numa_machine *m, struct numa_topology *t, cha
 /* ------------------------------------------------------------------ GPUs */
 
 /* The value behind "name:" in the driver's text; "" without it. */
-static void find_value(const char *text, const char *name, char *out, size_t out_size)
+static void find_driver_value(const char *text, const char *name, char *out, size_t out_size)
 {
     const char *line = strstr(text, name);
 
@@ -175,7 +175,7 @@ static void find_value(const char *text, const char *name, char *out, size_t out
     (void)snprintf(out, out_size, "%.*s", (int)strcspn(line, " \t\n"), line); /* longer than a UUID: none */
 }
 
-/* The NUMA node of a PCI address; 0 on machines that have only one and say -1. */
+/* The NUMA node of a PCI address; 0 on machines that have only one and report -1. */
 static int read_node_of(const char *root, const char *address)
 {
     char text[64];
@@ -186,7 +186,7 @@ static int read_node_of(const char *root, const char *address)
     return node > 0 ? node : 0;
 }
 
-static bool is_shown(const char *root, const char *minor)
+static bool has_device_file(const char *root, const char *minor)
 {
     char path[PATH_SIZE];
 
@@ -217,11 +217,11 @@ static void read_gpus(const char *root, struct gpus *gpus)
         if (entry->d_name[0] == '.' || strlen(entry->d_name) >= sizeof(gpu->address))
             continue;
         (void)read_sys_text(text, sizeof(text), "%s/%s/information", path, entry->d_name);
-        find_value(text, "Device Minor", minor, sizeof(minor));
-        if (!is_shown(root, minor))
+        find_driver_value(text, "Device Minor", minor, sizeof(minor));
+        if (!has_device_file(root, minor))
             continue;
         (void)snprintf(gpu->address, sizeof(gpu->address), "%s", entry->d_name); /* fits, see above */
-        find_value(text, "GPU UUID", gpu->uuid, sizeof(gpu->uuid));
+        find_driver_value(text, "GPU UUID", gpu->uuid, sizeof(gpu->uuid));
         gpu->node = read_node_of(root, gpu->address);
         gpus->n_items++;
     }
@@ -249,7 +249,7 @@ static int find_gpu(const struct gpus *gpus, const char *entry, size_t n)
     return -1;
 }
 
-static int add_place(struct numa_topology *t, const struct gpu *gpu, char *error)
+static int place_gpu(struct numa_topology *t, const struct gpu *gpu, char *error)
 {
     if (gpu->node < 0) {
         (void)snprintf(error, NUMA_ERROR_SIZE,
@@ -264,8 +264,8 @@ static int add_place(struct numa_topology *t, const struct gpu *gpu, char *error
 
 /* As CUDA reads the list: up to the first entry that names no device. Only an entry that could be one, and that
  * a worker would get, makes us give up. */
-static int take_visible(const struct numa_machine *m, const struct gpus *gpus, struct numa_topology *t,
-                        char *error)
+static int place_visible_gpus(const struct numa_machine *m, const struct gpus *gpus, struct numa_topology *t,
+                              char *error)
 {
     const char *rest = m->visible_devices, *entry;
     size_t n;
@@ -276,26 +276,26 @@ static int take_visible(const struct numa_machine *m, const struct gpus *gpus, s
             t->n_places < m->n_workers) {
             (void)snprintf(
                 error, NUMA_ERROR_SIZE,
-                "--numa-binding: which GPU '%.*s' in CUDA_VISIBLE_DEVICES belongs to cannot be told from "
+                "--numa-binding: which GPU '%.*s' in CUDA_VISIBLE_DEVICES belongs to cannot be found in "
                 "/proc/driver/nvidia; name GPUs by their numbers",
                 (int)(n < UUID_SIZE ? n : UUID_SIZE), entry);
             return NUMA_E_IMPOSSIBLE;
         }
         if (i < 0)
             return 0;
-        int r = add_place(t, &gpus->items[i], error);
+        int r = place_gpu(t, &gpus->items[i], error);
         if (r)
             return r;
     }
     return 0;
 }
 
-static int take_all(const struct gpus *gpus, struct numa_topology *t, char *error)
+static int place_all_gpus(const struct gpus *gpus, struct numa_topology *t, char *error)
 {
     int r = 0;
 
     for (int i = 0; !r && i < gpus->n_items; i++)
-        r = add_place(t, &gpus->items[i], error);
+        r = place_gpu(t, &gpus->items[i], error);
     return r;
 }
 
@@ -304,16 +304,16 @@ static int read_places(const struct numa_machine *m, struct numa_topology *t, ch
     _cleanup_free_ struct gpus *gpus = calloc(1, sizeof(*gpus));
 
     if (!gpus)
-        return fail(error, "--numa-binding: out of memory");
+        return numa_os_fail(error, "--numa-binding: out of memory");
     read_gpus(m->root, gpus);
     if (gpus->n_items == 0 && m->n_gpus_counted > 0)
-        return fail(error,
-                    "--numa-binding: there are GPUs, but the NVIDIA driver lists none in "
-                    "/proc/driver/nvidia/gpus: where they are cannot be known");
+        return numa_os_fail(error,
+                            "--numa-binding: there are GPUs, but the NVIDIA driver lists none in "
+                            "/proc/driver/nvidia/gpus: where they are cannot be known");
     t->places = calloc(NUMA_GPUS_MAX, sizeof(*t->places));
     if (!t->places)
-        return fail(error, "--numa-binding: out of memory");
-    int r = m->visible_devices ? take_visible(m, gpus, t, error) : take_all(gpus, t, error);
+        return numa_os_fail(error, "--numa-binding: out of memory");
+    int r = m->visible_devices ? place_visible_gpus(m, gpus, t, error) : place_all_gpus(gpus, t, error);
     if (r)
         return r;
     t->has_gpus = t->n_places > 0;
@@ -321,7 +321,7 @@ static int read_places(const struct numa_machine *m, struct numa_topology *t, ch
         return 0;
     free(t->places);
     t->places = NULL;
-    return numa_spread(t, m->n_workers) < 0 ? fail(error, "--numa-binding: out of memory") : 0;
+    return numa_spread(t, m->n_workers) < 0 ? numa_os_fail(error, "--numa-binding: out of memory") : 0;
 }
 
 /* ------------------------------------------------------------------ all of it */
@@ -352,7 +352,7 @@ int numa_read_bindings(const struct numa_machine *machine, enum numa_mode mode, 
         return r;
     struct numa_cpus *bindings = calloc((size_t)machine->n_workers, sizeof(*bindings));
     if (!bindings)
-        r = fail(error, "--numa-binding: out of memory");
+        r = numa_os_fail(error, "--numa-binding: out of memory");
     for (int i = 0; !r && i < machine->n_workers; i++)
         r = numa_bind(&t, mode, i, &bindings[i], error);
     numa_finish(&t);

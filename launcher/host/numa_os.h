@@ -1,7 +1,7 @@
 #pragma once
 
 /*
- * What --numa-binding has to know of the machine, read from /sys and from the NVIDIA driver's list in /proc: no
+ * The topology of the machine for --numa-binding, read from /sys and from the NVIDIA driver's list in /proc: no
  * CUDA, no nvidia-smi, no numactl.
  */
 
@@ -10,7 +10,7 @@
 /* Everything is read below root ("" on a real machine), so that a test can lay out any machine in a folder. */
 struct numa_machine {
     const char *root;
-    const struct numa_cpus *allowed; /* NULL: what the kernel says of this process */
+    const struct numa_cpus *allowed; /* NULL: those the kernel reports for this process */
     const char *visible_devices;     /* CUDA_VISIBLE_DEVICES; NULL: unset */
     int n_workers;
     int n_gpus_counted; /* by other means: GPUs that are there though the driver's list is not; 0: none */

@@ -1,7 +1,7 @@
 /*
- * Which program runs, in the order of asking:
+ * Which program runs; the first row that fits counts:
  *   --no-python        the command, found on PATH
- *   -m                 Python, with a module's name nobody checks but Python
+ *   -m                 Python, with a module's name that Python alone checks
  *   -, -c, ...         Python: no file, but what its own command line makes of it ("-- -m module")
  *   *.py               Python, whatever the file looks like
  *   "#!" with python   Python, as torchrun has it, executable or not: unbuffered, and of the environment the
@@ -32,7 +32,7 @@
 #include "launcher/cli/plan.h"
 #include "base/cleanup.h"
 
-__attribute__((format(printf, 2, 3))) static int refuse(char *error, const char *format, ...)
+__attribute__((format(printf, 2, 3))) static int program_refuse(char *error, const char *format, ...)
 {
     va_list args;
 
@@ -50,7 +50,7 @@ static bool is_folder(const char *path)
 }
 
 /* The path execvp() would take: name itself with a slash in it, else the first executable file on PATH.
- * *ret_error tells why there is none. */
+ * *ret_error: the reason when there is none. */
 static char *find_on_path(const char *name, char *const *environment, int *ret_error)
 {
     const char *path = envp_get(environment, "PATH");
@@ -100,7 +100,7 @@ static const char *base_name(const char *path)
 }
 
 /* Cuts the next word off *rest; "" at the end. */
-static const char *next_word(char **rest)
+static const char *next_line_word(char **rest)
 {
     char *word = *rest + strspn(*rest, " \t\r");
     size_t n = strcspn(word, " \t\r");
@@ -114,16 +114,15 @@ static const char *next_word(char **rest)
  * "/usr/bin/env python3". The line is cut up; its first word stays at *ret_interpreter. */
 static bool is_line_of_python(char *line, const char **ret_interpreter)
 {
-    const char *name = *ret_interpreter = next_word(&line);
+    const char *name = *ret_interpreter = next_line_word(&line);
 
     if (strcmp(base_name(name), "env") == 0)
-        name = next_word(&line);
-    return strncmp(base_name(name), "python", strlen("python")) == 0 && !*next_word(&line);
+        name = next_line_word(&line);
+    return strncmp(base_name(name), "python", strlen("python")) == 0 && !*next_line_word(&line);
 }
 
-/* What the first bytes say, which are left in head. An unreadable file can still be executed: only the kernel
- * knows. */
-static enum file_kind kind_of(const char *path, char head[LINE_SIZE], const char **ret_interpreter)
+/* The kind of the file by its first bytes, which are left in head. An unreadable file can still be executed. */
+static enum file_kind file_kind_of(const char *path, char head[LINE_SIZE], const char **ret_interpreter)
 {
     *head = '\0';
 
@@ -172,7 +171,8 @@ static int find_python(char *const *environment, const char *home, struct plan_c
     if (chosen) {
         *ret_file = find_on_path(chosen, environment, &why);
         if (!*ret_file)
-            return refuse(error, "cannot run Python: PYTHON_EXEC=%s: %s", chosen, strerrordesc_np(why));
+            return program_refuse(error, "cannot run Python: PYTHON_EXEC=%s: %s", chosen,
+                                  strerrordesc_np(why));
         strlist_add_copy(&command->head, chosen);
         return 0;
     }
@@ -190,9 +190,9 @@ static int find_python(char *const *environment, const char *home, struct plan_c
             *ret_file = find_on_path("python", environment, &why);
     }
     if (!*ret_file)
-        return refuse(error,
-                      "no Python found (PYTHON_EXEC, VIRTUAL_ENV, python3 and python on PATH); set "
-                      "PYTHON_EXEC, or use --no-python for a program that is not a Python script");
+        return program_refuse(error,
+                              "no Python found (PYTHON_EXEC, VIRTUAL_ENV, python3 and python on PATH); set "
+                              "PYTHON_EXEC, or use --no-python for a program that is not a Python script");
     strlist_add_copy(&command->head, *ret_file);
     return 0;
 }
@@ -204,8 +204,8 @@ static const char run_path_code[] =
     "sys.argv = sys.argv[1:]; "
     "record(runpy.run_path)(sys.argv[0], run_name='__main__')";
 
-static int take_python(const struct job *job, char *const *environment, const char *home,
-                       struct plan_command *command, char **ret_file, char *error)
+static int use_python(const struct job *job, char *const *environment, const char *home,
+                      struct plan_command *command, char **ret_file, char *error)
 {
     int r = find_python(environment, home, command, ret_file, error);
 
@@ -222,17 +222,18 @@ static int take_python(const struct job *job, char *const *environment, const ch
     return 0;
 }
 
-static int take_executable(const struct job *job, char *const *environment, struct plan_command *command,
-                           char **ret_file, char *error)
+static int use_executable(const struct job *job, char *const *environment, struct plan_command *command,
+                          char **ret_file, char *error)
 {
     int why;
 
     *ret_file = find_on_path(job->program_name, environment, &why);
     if (!*ret_file && why == EACCES)
-        return refuse(error, "%s: it is not executable: Permission denied; chmod +x it", job->program_name);
+        return program_refuse(error, "%s: it is not executable: Permission denied; chmod +x it",
+                              job->program_name);
     if (!*ret_file)
-        return refuse(error, "%s: %s%s", job->program_name, strerrordesc_np(why),
-                      strchr(job->program_name, '/') ? "" : " on PATH");
+        return program_refuse(error, "%s: %s%s", job->program_name, strerrordesc_np(why),
+                              strchr(job->program_name, '/') ? "" : " on PATH");
     strlist_add_copy(&command->head, job->program_name);
     return 0;
 }
@@ -243,11 +244,12 @@ static int check_script(const struct job *job, int local_rank, char *error)
     _cleanup_free_ char *path = plan_substitute(job->program_name, local_rank);
 
     if (!path)
-        return refuse(error, "out of memory");
+        return program_refuse(error, "out of memory");
     if (access(path, F_OK) == 0)
         return 0;
-    return refuse(error, "%s: %s%s", path, strerrordesc_np(errno),
-                  strchr(path, '/') ? "" : "; for a command on PATH use --no-python, for a module -m");
+    return program_refuse(error, "%s: %s%s", path, strerrordesc_np(errno),
+                          strchr(path, '/') ? ""
+                                            : "; for a command on PATH use --no-python, for a module -m");
 }
 
 /* pip ties the scripts it installs to the interpreter beside them. */
@@ -258,13 +260,13 @@ static bool are_in_one_folder(const char *a, const char *b)
     return n_a > 0 && n_a == n_b && strncmp(a, b, n_a) == 0;
 }
 
-static int take_file(const struct job *job, char *const *environment, struct plan_command *command,
-                     char **ret_file, char *error)
+static int use_file(const struct job *job, char *const *environment, struct plan_command *command,
+                    char **ret_file, char *error)
 {
     bool varies = strchr(job->program_name, '$') != NULL;
 
     if (*job->program_name == '-')
-        return take_python(job, environment, NULL, command, ret_file, error);
+        return use_python(job, environment, NULL, command, ret_file, error);
     for (int i = 0; i < (varies ? job->n_workers : 1); i++) {
         int r = check_script(job, i, error);
         if (r)
@@ -272,17 +274,18 @@ static int take_file(const struct job *job, char *const *environment, struct pla
     }
     char head[LINE_SIZE];
     const char *interpreter = "";
-    enum file_kind kind = varies ? FILE_OTHER : kind_of(job->program_name, head, &interpreter);
+    enum file_kind kind = varies ? FILE_OTHER : file_kind_of(job->program_name, head, &interpreter);
     if (kind != FILE_PROGRAM) {
         bool at_home = kind == FILE_SCRIPT_OF_PYTHON && are_in_one_folder(interpreter, job->program_name) &&
                        access(interpreter, X_OK) == 0;
-        return take_python(job, environment, at_home ? interpreter : NULL, command, ret_file, error);
+        return use_python(job, environment, at_home ? interpreter : NULL, command, ret_file, error);
     }
     if (access(job->program_name, X_OK) < 0)
-        return refuse(error, "%s: it is not executable: Permission denied; chmod +x it", job->program_name);
+        return program_refuse(error, "%s: it is not executable: Permission denied; chmod +x it",
+                              job->program_name);
     strlist_add_copy(&command->head, job->program_name);
     *ret_file = strdup(job->program_name);
-    return *ret_file ? 0 : refuse(error, "out of memory");
+    return *ret_file ? 0 : program_refuse(error, "out of memory");
 }
 
 int program_find(const struct job *job, char *const *environment, struct plan_command *ret_command,
@@ -293,13 +296,13 @@ int program_find(const struct job *job, char *const *environment, struct plan_co
     int r;
 
     if (job->program == JOB_PROGRAM_EXECUTABLE)
-        r = take_executable(job, environment, &command, &file, error);
+        r = use_executable(job, environment, &command, &file, error);
     else if (job->program == JOB_PROGRAM_FILE)
-        r = take_file(job, environment, &command, &file, error);
+        r = use_file(job, environment, &command, &file, error);
     else
-        r = take_python(job, environment, NULL, &command, &file, error);
+        r = use_python(job, environment, NULL, &command, &file, error);
     if (!r && command.head.failed)
-        r = refuse(error, "out of memory");
+        r = program_refuse(error, "out of memory");
     if (r) {
         strlist_finish(&command.head);
         free(file);

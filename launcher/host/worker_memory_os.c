@@ -12,7 +12,7 @@ int worker_memory_init(struct worker_memory *h, int n_workers)
     if (!h->states)
         return -ENOMEM;
     h->n_workers = n_workers;
-    /* Without one (no descriptor left, no such call) a worker is started without it. */
+    /* A worker is started without one that cannot be had (no descriptor left, no such call). */
     for (int i = 0; i < n_workers; i++)
         h->states[i] = memfd_create("crun-state", MFD_CLOEXEC);
     h->cache = memfd_create("crun-cache", MFD_CLOEXEC);

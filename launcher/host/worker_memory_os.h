@@ -1,18 +1,17 @@
 #pragma once
 
 /*
- * Memory that crun holds for a job from its first generation to its end, so that it survives the workers:
- * for each worker a file for its training state, which the worker of the same rank finds again in the next
- * generation, and one file for data that all workers of this node share. Anonymous files in memory: they have
- * no name anywhere and are gone with the last descriptor of them.
+ * Memory that crun holds for a job from its first generation to its end, so that it survives the workers: for each worker a file for its training state, which the worker of the same local rank inherits in the
+ * next generation, and one file for data that all workers of this node share. They are anonymous (memfd_create()) and vanish
+ * with their last descriptor.
  *
- * crun never looks into them; what is in them is libcrw's (worker-runtime/memory_state.h, host_cache_os.h).
+ * crun never reads them; their content is defined by libcrw (worker-runtime/memory_state.h, host_cache_os.h).
  */
 
 struct worker_memory {
     int n_workers;
-    int *states; /* for each worker; -1: the system has none to give, the job goes without */
-    int cache;   /* the same */
+    int *states; /* for each worker; -1: none could be had, the job runs without */
+    int cache;   /* shared by all workers of the node, or -1 */
 };
 
 /* Zeroed before; also after a failure worker_memory_finish() is fine. 0 or -ENOMEM. */

@@ -22,7 +22,7 @@ bool line_prefix_find_end(const char *data, size_t n_bytes, bool final, size_t *
     return true;
 }
 
-static bool matches(const struct strlist *filter, const char *line, size_t n)
+static bool matches_filter(const struct strlist *filter, const char *line, size_t n)
 {
     for (size_t i = 0; filter && i < filter->n_items; i++)
         if (memmem(line, n, filter->items[i], strlen(filter->items[i])))
@@ -39,12 +39,12 @@ static int append_line(struct buf *out, const char *prefix, const char *line, si
     return r ? r : buf_append(out, "\n", 1);
 }
 
-static int take_line(const struct line_prefix *l, const char *line, size_t n, struct buf *console,
-                     struct buf *filtered)
+static int append_shown_line(const struct line_prefix *l, const char *line, size_t n, struct buf *console,
+                             struct buf *filtered)
 {
     int r = append_line(console, l->prefix, line, n);
 
-    if (!r && filtered && matches(l->filter, line, n))
+    if (!r && filtered && matches_filter(l->filter, line, n))
         r = append_line(filtered, l->prefix_plain, line, n);
     return r;
 }
@@ -58,12 +58,12 @@ ptrdiff_t line_prefix_take(const struct line_prefix *lines, const char *data, si
 
     while (!r && taken < n_bytes &&
            line_prefix_find_end(data + taken, n_bytes - taken, final, &length, &next)) {
-        r = take_line(lines, data + taken, length, console, filtered);
+        r = append_shown_line(lines, data + taken, length, console, filtered);
         taken += next;
     }
     size_t rest = n_bytes - taken;
     if (!r && rest > 0 && (final || rest >= LINES_PIECE)) {
-        r = take_line(lines, data + taken, rest, console, filtered);
+        r = append_shown_line(lines, data + taken, rest, console, filtered);
         taken += rest;
     }
     if (r) {
@@ -84,8 +84,8 @@ struct variable {
 };
 
 /* Appends what stands for the variable at *s and returns its length there; 0 when there is none. */
-static size_t add_variable(struct strbuf *out, const char *s, const struct variable *variables,
-                           size_t n_variables)
+static size_t add_prefix_variable(struct strbuf *out, const char *s, const struct variable *variables,
+                                  size_t n_variables)
 {
     for (size_t i = 0; i < n_variables; i++) {
         size_t n = strlen(variables[i].name);
@@ -111,7 +111,7 @@ char *line_prefix_prefix(const char *template, const char *role, int local_rank,
     struct strbuf out = {0};
 
     while (*template) {
-        size_t n = add_variable(&out, template, variables, ARRAY_SIZE(variables));
+        size_t n = add_prefix_variable(&out, template, variables, ARRAY_SIZE(variables));
         if (n == 0)
             strbuf_add(&out, "%c", *template);
         template += n ? n : 1;

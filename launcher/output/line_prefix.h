@@ -23,9 +23,8 @@ struct line_prefix {
 };
 
 /*
- * Takes whole lines from data and appends them to console and, where the filter fits, to filtered (NULL:
- * nobody wants them). A rest without a line's end is taken only if `final` says that nothing follows, or if
- * it is LINES_PIECE long. Returns how many bytes were taken, or -ENOMEM (then nothing was).
+ * Takes whole lines from data and appends them to console and, where the filter fits, to filtered (may be NULL). A rest without a line's end is taken only if `final` (nothing follows), or if it
+ * is LINES_PIECE long. Returns how many bytes were taken, or -ENOMEM (then nothing was).
  */
 ptrdiff_t line_prefix_take(const struct line_prefix *lines, const char *data, size_t n_bytes, bool final,
                            struct buf *console, struct buf *filtered);

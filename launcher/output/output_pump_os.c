@@ -75,12 +75,12 @@ static struct console *console_of(struct output_pump *p, const struct output_str
     return &p->consoles[p->one_console ? 0 : s->which];
 }
 
-static bool is_shown(struct output_pump *p, const struct output_stream *s)
+static bool is_all_shown(struct output_pump *p, const struct output_stream *s)
 {
     return console_of(p, s)->broken || (s->shown == s->size && buf_size(&s->tail) == 0);
 }
 
-static bool is_over(const struct output_pump *p, const struct output_stream *s)
+static bool is_of_ended_generation(const struct output_pump *p, const struct output_stream *s)
 {
     return s->n_flushed < p->n_over;
 }
@@ -316,20 +316,21 @@ static bool show_one(struct output_pump *p, struct output_stream *s, struct walk
     struct console *c = console_of(p, s);
     bool was_full = buf_size(&c->pending) >= CONSOLE_FULL, progress = false;
 
-    if (!s->is_sentence && is_over(p, s))
+    if (!s->is_sentence && is_of_ended_generation(p, s))
         end_stream(p, s);
     if (s->is_sentence && w->first_behind < s->n_flushed)
         w->is_blocked = true;
-    if (!w->is_blocked && !was_full && !is_shown(p, s))
+    if (!w->is_blocked && !was_full && !is_all_shown(p, s))
         progress = s->is_sentence ? show_sentence(p, s) : show_lines(p, s);
     console_write(c);
     if (was_full && buf_size(&c->pending) < CONSOLE_FULL)
         progress = true; /* this stream was passed over, and has its turn now */
     if (c->broken)
         drop_unseen(s);
-    if (!s->is_sentence && is_over(p, s) && (!is_shown(p, s) || !s->ended) && s->n_flushed < w->first_behind)
+    if (!s->is_sentence && is_of_ended_generation(p, s) && (!is_all_shown(p, s) || !s->ended) &&
+        s->n_flushed < w->first_behind)
         w->first_behind = s->n_flushed;
-    if (s->is_sentence && !is_shown(p, s))
+    if (s->is_sentence && !is_all_shown(p, s))
         w->is_blocked = true;
     return progress;
 }
@@ -353,13 +354,13 @@ static bool show_each(struct output_pump *p)
 
         if (show_one(p, s, &walks[p->one_console ? 0 : s->which]))
             progress = true;
-        if (s->ended && is_shown(p, s))
+        if (s->ended && is_all_shown(p, s))
             drop_stream(p, s);
     }
     return progress;
 }
 
-/* Sentences that stand behind lines that nobody reads any more are shown all the same. */
+/* Shows sentences that stand behind lines that the console did not take. */
 static void show_last_sentences(struct output_pump *p)
 {
     struct console *c = &p->consoles[p->one_console ? 0 : 1];
@@ -368,7 +369,7 @@ static void show_last_sentences(struct output_pump *p)
     list_for_each(pos, &p->streams)
     {
         struct output_stream *s = list_entry(pos, struct output_stream, entry);
-        if (s->is_sentence && !is_shown(p, s))
+        if (s->is_sentence && !is_all_shown(p, s))
             (void)show_sentence(p, s);
     }
     console_write(c);
@@ -546,7 +547,7 @@ static bool is_same_file(int a, int b)
            info_a.st_ino == info_b.st_ino;
 }
 
-static int open_consoles(struct output_pump *p)
+static int open_pump_consoles(struct output_pump *p)
 {
     int r = console_open(&p->consoles[0], STDOUT_FILENO);
 
@@ -596,7 +597,7 @@ int output_pump_create(struct output_pump **ret, void (*on_end)(void *data), voi
     p->inotify = inotify_init1(IN_CLOEXEC | IN_NONBLOCK); /* the limit of a user's instances may be reached */
     p->pipes = epoll_create1(EPOLL_CLOEXEC);
     p->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    int r = p->wake < 0 ? -errno : open_consoles(p);
+    int r = p->wake < 0 ? -errno : open_pump_consoles(p);
     if (!r)
         r = masked_thread_start(&p->thread, pump_main, p);
     if (r) {

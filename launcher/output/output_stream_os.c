@@ -129,8 +129,8 @@ static int open_filtered(struct output_stream *s, const struct job *job, const c
 }
 
 /* The worker's end in *ret_fd; with a stream (not NULL) crun's own in there. */
-static int open_file(struct output_stream *s, const struct job *job, const char *attempt_dir, int local_rank,
-                     int which, int *ret_fd)
+static int open_stream_file(struct output_stream *s, const struct job *job, const char *attempt_dir,
+                            int local_rank, int which, int *ret_fd)
 {
     _cleanup_free_ char *path = NULL;
     int fd;
@@ -154,7 +154,7 @@ static int open_file(struct output_stream *s, const struct job *job, const char 
     return r;
 }
 
-static int open_pipe(struct output_stream *s, int *ret_fd)
+static int open_stream_pipe(struct output_stream *s, int *ret_fd)
 {
     int fds[2];
 
@@ -180,7 +180,8 @@ static int open_shown(const struct job *job, char *const *environment, const cha
         return -ENOMEM;
     int r = make_prefixes(s, job, environment);
     if (!r)
-        r = attempt_dir ? open_file(s, job, attempt_dir, local_rank, which, ret_fd) : open_pipe(s, ret_fd);
+        r = attempt_dir ? open_stream_file(s, job, attempt_dir, local_rank, which, ret_fd)
+                        : open_stream_pipe(s, ret_fd);
     if (r)
         output_stream_free(s);
     else
@@ -199,7 +200,7 @@ int output_stream_open(const struct job *job, char *const *environment, const ch
     if ((job->tees[local_rank] & bit) && is_listed)
         return open_shown(job, environment, attempt_dir, local_rank, which, ret_fd, ret_stream);
     if (has_file)
-        return open_file(NULL, job, attempt_dir, local_rank, which, ret_fd);
+        return open_stream_file(NULL, job, attempt_dir, local_rank, which, ret_fd);
     if (is_listed)
         return 0;
     *ret_fd = open("/dev/null", O_WRONLY | O_CLOEXEC);

@@ -23,7 +23,7 @@ struct output {
     bool is_left; /* the thread was left behind, and still refers to `ended` */
 };
 
-static void finish_output(struct output *o)
+static void end_output(struct output *o)
 {
     o->pump = NULL;
     uv_close((uv_handle_t *)&o->ended, NULL);
@@ -38,7 +38,7 @@ static void on_pump_ended(uv_async_t *async)
     if (!o->pump)
         return;
     output_pump_join(o->pump);
-    finish_output(o);
+    end_output(o);
 }
 
 /* Called by the output thread. */
@@ -55,7 +55,7 @@ static void on_abandon_timeout(uv_timer_t *timer)
 
     output_pump_leave(o->pump);
     o->is_left = true;
-    finish_output(o);
+    end_output(o);
 }
 
 static int start_pump(struct output *o)

@@ -27,7 +27,7 @@ int output_create(struct output **ret, uv_loop_t *loop, const struct job *job, c
  */
 int output_open_worker(struct output *o, const char *attempt_dir, int local_rank, int stdio[3]);
 
-/* No process of the generation is left: what it wrote is shown to its end, with what is said from now on behind it. */
+/* No process of the generation is left: what it wrote is shown to its end, and sentences queued from now on behind it. */
 void output_flush(struct output *o);
 
 /*

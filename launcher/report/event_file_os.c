@@ -2,8 +2,8 @@
  * Happy path: write() appends to `pending` and wakes the thread, which takes all of it and writes it with one
  * system call, so that several nodes can share a file.
  *
- * Ways it goes wrong: the file cannot be written (said by the next caller, as only the loop's thread may speak;
- * later lines are tried again, behind a line's end if half of one is there), the file takes nothing for long (past
+ * Ways it goes wrong: the file cannot be written (reported by the next event_file_write(), as messages are for the loop's
+ * thread; later lines are tried again, behind a newline if half a line was written), the file takes nothing for long (past
  * PENDING_MAX lines are dropped and counted), or for ever (close() leaves the thread behind: the process ends).
  */
 
@@ -32,8 +32,8 @@ struct event_file {
     pthread_cond_t changed;
     struct buf pending;
     bool ending, ended;
-    int error;      /* of a write, not yet said */
-    bool told;      /* it has been said */
+    int error; /* of a write, not yet reported */
+    bool is_reported;
     size_t dropped; /* lines that found no room */
 };
 
@@ -55,7 +55,7 @@ static int write_all(int fd, const char *bytes, size_t n, bool *torn)
     return 0;
 }
 
-static void *live(void *data)
+static void *event_file_main(void *data)
 {
     struct event_file *f = data;
     bool torn = false;
@@ -81,7 +81,7 @@ static void *live(void *data)
     return NULL;
 }
 
-static int start_thread(struct event_file *f)
+static int start_event_thread(struct event_file *f)
 {
     pthread_condattr_t attributes;
 
@@ -90,7 +90,7 @@ static int start_thread(struct event_file *f)
     (void)pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
     (void)pthread_cond_init(&f->changed, &attributes);
     (void)pthread_condattr_destroy(&attributes);
-    return masked_thread_start(&f->thread, live, f);
+    return masked_thread_start(&f->thread, event_file_main, f);
 }
 
 static void event_file_free(struct event_file *f)
@@ -103,7 +103,7 @@ static void event_file_free(struct event_file *f)
 }
 
 /* O_NONBLOCK only so that a pipe without a reader is an error here and no endless wait. */
-static int open_file(struct event_file *f)
+static int open_event_file(struct event_file *f)
 {
     f->fd = open(f->path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK, 0666);
     if (f->fd < 0)
@@ -119,9 +119,9 @@ int event_file_open(struct event_file **ret, const char *path)
         return -ENOMEM;
     f->fd = -1;
     f->path = strdup(path);
-    int r = f->path ? open_file(f) : -ENOMEM;
+    int r = f->path ? open_event_file(f) : -ENOMEM;
     if (!r)
-        r = start_thread(f);
+        r = start_event_thread(f);
     if (r) {
         log_line("cannot open the event log %s: %s; the job goes on without it", path, strerror(-r));
         event_file_free(f);
@@ -131,15 +131,15 @@ int event_file_open(struct event_file **ret, const char *path)
     return 0;
 }
 
-/* Says what has gone wrong since the last time; the lock is ours. */
-static void tell(struct event_file *f)
+/* Reports, once, what has failed since the start. The caller holds the lock, which is released meanwhile. */
+static void report_failures(struct event_file *f)
 {
     int error = f->error;
     bool is_full = f->dropped > 0;
 
-    if (f->told || (!error && !is_full))
+    if (f->is_reported || (!error && !is_full))
         return;
-    f->told = true;
+    f->is_reported = true;
     (void)pthread_mutex_unlock(&f->lock);
     if (error)
         log_line("cannot write the event log %s: %s; the job goes on without it", f->path, strerror(error));
@@ -157,7 +157,7 @@ void event_file_write(struct event_file *f, const char *lines)
         buf_append(&f->pending, lines, strlen(lines)) < 0)
         f->dropped++;
     (void)pthread_cond_broadcast(&f->changed);
-    tell(f);
+    report_failures(f);
     (void)pthread_mutex_unlock(&f->lock);
 }
 
@@ -177,10 +177,10 @@ void event_file_close(struct event_file *f)
     bool ended = f->ended;
     if (!ended)
         f->dropped++;
-    tell(f);
+    report_failures(f);
     (void)pthread_mutex_unlock(&f->lock);
     if (!ended)
-        return; /* the thread still has it, and the process is about to end */
+        return; /* the thread still uses it, and the process is about to end */
     (void)pthread_join(f->thread, NULL);
     event_file_free(f);
 }

@@ -1,7 +1,7 @@
 #pragma once
 
 /*
- * What --event-log and --event-log-handler=console tell of a job: which events there are and what each says.
+ * The events of a job that --event-log and --event-log-handler=console write, and their fields.
  * Pure: events_json.c and events_torch_json.c make lines of them, events_os.c decides when and where to.
  */
 
@@ -13,14 +13,14 @@ enum event_kind {
     EVENT_START,   /* a generation begins */
     EVENT_READY,   /* all its workers have executed their program */
     EVENT_EXIT,    /* a worker ended */
-    EVENT_FAILURE, /* the generation is over before its time; why */
-    EVENT_STOP,    /* crun was told to stop */
+    EVENT_FAILURE, /* the generation failed; why */
+    EVENT_STOP,    /* crun was asked to stop by a signal */
     EVENT_RESTART, /* nothing is left of the generation, the next one follows */
     EVENT_END,     /* the job is over */
     EVENT_KIND_COUNT
 };
 
-/* What does not change while a job runs, but for its place among the nodes. */
+/* What does not change while a job runs, except its rank assignment. */
 struct event_job {
     const char *run_id, *host, *role, *program, *rdzv_backend;
     int n_workers, max_restarts;
@@ -72,8 +72,8 @@ char *events_json_line(const struct event_job *job, const struct event *event);
 struct event_torch {
     const char *state;
     const struct event_ending *worker; /* NULL: the agent itself */
-    bool knows_ending;                 /* the worker failed: its exit code and pid are told */
-    bool is_first;                     /* before the first rendezvous has ended: no place is known yet */
+    bool knows_ending;                 /* the worker failed: its exit code and pid are written */
+    bool is_first;                     /* before the first rendezvous has ended: no ranks are assigned yet */
     const char *raw_error;             /* JSON text, or NULL */
     int restarts;
     int64_t run_s;

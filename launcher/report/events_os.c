@@ -23,16 +23,16 @@ enum { ERROR_FILE_MAX = 64 << 10 };
 struct events {
     struct event_job job;
     char host[256];
-    struct event_file *file; /* NULL: nobody wants it */
+    struct event_file *file; /* NULL: not asked for */
     bool console;
-    uint64_t begin_ns; /* of generation 0 */
-    int n_told;        /* exits of this generation that have been told */
-    bool told_ready, told_failure;
+    uint64_t begin_ns;   /* of generation 0 */
+    int n_exits_written; /* exits of this generation that have been written */
+    bool is_ready_written, is_failure_written;
 };
 
 /* ------------------------------------------------------------------ --event-log */
 
-static void tell(struct events *e, const struct worker_group *g, struct event event, uint64_t at_ns)
+static void write_event(struct events *e, const struct worker_group *g, struct event event, uint64_t at_ns)
 {
     if (!e->file)
         return;
@@ -57,7 +57,7 @@ static struct event_ending ending_of(const struct worker_group *g, int local_ran
                                  .ran_ns = w->ended_ns - w->started_ns};
 }
 
-static void tell_ready(struct events *e, const struct worker_group *g, uint64_t at_ns)
+static void write_ready(struct events *e, const struct worker_group *g, uint64_t at_ns)
 {
     _cleanup_free_ pid_t *pids = calloc((size_t)g->config.n_workers, sizeof(*pids));
 
@@ -66,24 +66,25 @@ static void tell_ready(struct events *e, const struct worker_group *g, uint64_t 
             return;
         pids[i] = g->workers[i].pid;
     }
-    e->told_ready = true;
-    tell(e, g, (struct event){.kind = EVENT_READY, .pids = pids, .took_ns = at_ns - g->started_ns}, at_ns);
+    e->is_ready_written = true;
+    write_event(e, g, (struct event){.kind = EVENT_READY, .pids = pids, .took_ns = at_ns - g->started_ns},
+                at_ns);
 }
 
 /* In the order in which they ended. */
-static void tell_exits(struct events *e, const struct worker_group *g)
+static void write_exits(struct events *e, const struct worker_group *g)
 {
-    for (int i = 0; e->n_told < g->n_ended && i < g->config.n_workers; i++) {
-        if (g->workers[i].state != GROUP_WORKER_ENDED || g->workers[i].order != e->n_told)
+    for (int i = 0; e->n_exits_written < g->n_ended && i < g->config.n_workers; i++) {
+        if (g->workers[i].state != GROUP_WORKER_ENDED || g->workers[i].order != e->n_exits_written)
             continue;
         const struct event_ending ending = ending_of(g, i);
-        tell(e, g, (struct event){.kind = EVENT_EXIT, .ending = &ending}, g->workers[i].ended_ns);
-        e->n_told++;
+        write_event(e, g, (struct event){.kind = EVENT_EXIT, .ending = &ending}, g->workers[i].ended_ns);
+        e->n_exits_written++;
         i = -1;
     }
 }
 
-static void tell_failure(struct events *e, const struct worker_group *g, uint64_t at_ns)
+static void write_failure(struct events *e, const struct worker_group *g, uint64_t at_ns)
 {
     static const char *const causes[] = {
         [GROUP_CAUSE_WORKER] = "worker",
@@ -96,7 +97,7 @@ static void tell_failure(struct events *e, const struct worker_group *g, uint64_
 
     if (g->cause >= sizeof(causes) / sizeof(causes[0]) || !causes[g->cause])
         return; /* nothing has failed */
-    e->told_failure = true;
+    e->is_failure_written = true;
     event.cause = causes[g->cause];
     if (g->cause == GROUP_CAUSE_WORKER || g->cause == GROUP_CAUSE_EXEC) {
         ending = ending_of(g, g->cause_worker);
@@ -106,7 +107,7 @@ static void tell_failure(struct events *e, const struct worker_group *g, uint64_
         event.number = g->workers[g->cause_worker].status;
         event.reason = strerrordesc_np(event.number);
     }
-    tell(e, g, event, at_ns);
+    write_event(e, g, event, at_ns);
 }
 
 /* ------------------------------------------------------------------ --event-log-handler=console */
@@ -129,8 +130,8 @@ static void print_rendezvous(struct events *e, const struct worker_group *g)
     print_torch(e, g, (struct event_torch){.state = "ASSIGN_WORKER_RANKS", .is_first = is_first});
 }
 
-/* The error file of a worker, or what torchrun says of one that left none. Malloc'ed. */
-static char *raw_error(const char *attempt_dir, int local_rank)
+/* The error file of a worker, or what torchrun writes for one without. Malloc'ed. */
+static char *read_raw_error(const char *attempt_dir, int local_rank)
 {
     _cleanup_free_ char *path = NULL;
     size_t n;
@@ -152,7 +153,7 @@ static void print_worker_end(struct events *e, const struct worker_group *g, int
 {
     const struct event_ending ending = ending_of(g, local_rank);
     bool failed = ending.code != 0;
-    _cleanup_free_ char *error = failed ? raw_error(attempt_dir, local_rank) : NULL;
+    _cleanup_free_ char *error = failed ? read_raw_error(attempt_dir, local_rank) : NULL;
 
     print_torch(e, g,
                 (struct event_torch){.state = failed                         ? "FAILED"
@@ -165,7 +166,7 @@ static void print_worker_end(struct events *e, const struct worker_group *g, int
                                      .duration_ms = -1});
 }
 
-/* The agent has "succeeded" when it came to its end, whatever became of the workers. */
+/* As in torchrun, the agent has "succeeded" when it ran to its end, whatever the result of the workers. */
 static void print_end(struct events *e, const struct worker_group *g, int64_t run_s, const char *attempt_dir)
 {
     bool came_to_its_end = !g->interrupt && g->cause != GROUP_CAUSE_EXEC && g->cause != GROUP_CAUSE_START;
@@ -181,11 +182,11 @@ static void print_end(struct events *e, const struct worker_group *g, int64_t ru
 
 static void begin_generation(struct events *e, const struct worker_group *g, uint64_t at_ns)
 {
-    e->n_told = 0;
-    e->told_ready = e->told_failure = false;
+    e->n_exits_written = 0;
+    e->is_ready_written = e->is_failure_written = false;
     if (!e->begin_ns)
         e->begin_ns = at_ns;
-    tell(e, g, (struct event){.kind = EVENT_START}, at_ns);
+    write_event(e, g, (struct event){.kind = EVENT_START}, at_ns);
     print_rendezvous(e, g);
 }
 
@@ -208,25 +209,25 @@ void events_step(struct events *e, const struct worker_group *g, const struct gr
         const struct event_ending started = {.local_rank = event->worker, .pid = event->pid};
         print_torch(e, g, (struct event_torch){.state = "START", .worker = &started, .duration_ms = -1});
     }
-    if (event->kind == GROUP_STARTED && !e->told_ready)
-        tell_ready(e, g, event->now_ns);
-    tell_exits(e, g);
-    if (!e->told_failure)
-        tell_failure(e, g, event->now_ns);
+    if (event->kind == GROUP_STARTED && !e->is_ready_written)
+        write_ready(e, g, event->now_ns);
+    write_exits(e, g);
+    if (!e->is_failure_written)
+        write_failure(e, g, event->now_ns);
     if (event->kind == GROUP_SIGNAL)
-        tell(e, g, (struct event){.kind = EVENT_STOP, .number = event->value, .sender = event->pid},
-             event->now_ns);
+        write_event(e, g, (struct event){.kind = EVENT_STOP, .number = event->value, .sender = event->pid},
+                    event->now_ns);
 }
 
 void events_restart(struct events *e, const struct worker_group *g, const struct failures_outcome *outcome)
 {
     if (!e)
         return;
-    tell(e, g,
-         (struct event){.kind = EVENT_RESTART,
-                        .reason = *outcome->reason ? outcome->reason : NULL,
-                        .left = g->config.max_restarts - g->restarts - 1},
-         now_ns());
+    write_event(e, g,
+                (struct event){.kind = EVENT_RESTART,
+                               .reason = *outcome->reason ? outcome->reason : NULL,
+                               .left = g->config.max_restarts - g->restarts - 1},
+                now_ns());
 }
 
 void events_end(struct events *e, const struct worker_group *g, const struct failures_outcome *outcome,
@@ -237,15 +238,15 @@ void events_end(struct events *e, const struct worker_group *g, const struct fai
     uint64_t now = now_ns(), took = e->begin_ns ? now - e->begin_ns : 0;
     bool failed = g->cause != GROUP_CAUSE_NONE && g->cause != GROUP_CAUSE_SIGNAL;
 
-    tell(e, g,
-         (struct event){.kind = EVENT_END,
-                        .cause = failed || (exit_code && !g->interrupt) ? "failed"
-                                 : g->interrupt                         ? "stopped"
-                                                                        : "succeeded",
-                        .reason = exit_code && *outcome->reason ? outcome->reason : NULL,
-                        .number = exit_code,
-                        .took_ns = took},
-         now);
+    write_event(e, g,
+                (struct event){.kind = EVENT_END,
+                               .cause = failed || (exit_code && !g->interrupt) ? "failed"
+                                        : g->interrupt                         ? "stopped"
+                                                                               : "succeeded",
+                               .reason = exit_code && *outcome->reason ? outcome->reason : NULL,
+                               .number = exit_code,
+                               .took_ns = took},
+                now);
     print_end(e, g, (int64_t)(took / 1000000000u), attempt_dir);
 }
 
@@ -276,7 +277,8 @@ struct events *events_create(const struct job *job, const char *program)
                                 .role_world_size = job->n_workers};
     e->console = job->event_console;
     if (job->event_log)
-        (void)event_file_open(&e->file, job->event_log); /* it has said why not */
+        (void)event_file_open(&e->file,
+                              job->event_log); /* a failure has been reported, and the job runs without it */
     return e;
 }
 

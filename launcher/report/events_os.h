@@ -1,8 +1,8 @@
 #pragma once
 
 /*
- * Tells the events of a job (events.h) to whoever asked for them: the file of --event-log, standard error with
- * --event-log-handler=console. It watches the group machine from beside: what it is shown changes nothing there.
+ * Writes the events of a job (events.h) to the file of --event-log, and to standard error with --event-log-handler=console.
+ * It observes the group machine and changes nothing there.
  */
 
 #include <stdbool.h>
@@ -15,11 +15,10 @@ struct group_actions;
 struct group_event;
 struct job;
 
-/* NULL when nobody wants to know, or without memory (which is said). A file that cannot be opened is said and left
- * out. NULL is fine for all functions below. job must live as long. */
+/* NULL when neither is asked for, or without memory (reported). A file that cannot be opened is reported and left out. NULL is fine for all functions below. job must live as long. */
 struct events *events_create(const struct job *job, const char *program);
 
-/* Where the workers are among those of other nodes, from the next generation on. */
+/* The ranks of the workers of this node, from the next generation on. */
 struct event_place {
     int group_rank, group_world_size;
     int rank_base, world_size;

@@ -1,4 +1,4 @@
-/* torchrun's own event lines, for programs that read those (its contract, section 9). Their time is always 0. */
+/* torchrun's own event lines, for programs that read those (docs/torchrun-contract.md, section 9). Their time is always 0. */
 
 #include <cjson/cJSON.h>
 #include <stdio.h>

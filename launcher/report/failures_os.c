@@ -63,8 +63,8 @@ static void read_error_file(const struct failures_source *source, struct report_
         f->time_s = time_s;
 }
 
-static void describe(const struct failures_source *source, int local_rank, struct report_failure *f,
-                     struct strings *s)
+static void describe_failure(const struct failures_source *source, int local_rank, struct report_failure *f,
+                             struct strings *s)
 {
     const struct group_worker *w = &source->group->workers[local_rank];
     struct tm local;
@@ -87,7 +87,7 @@ static void describe(const struct failures_source *source, int local_rank, struc
         (void)snprintf(f->time_text, sizeof(f->time_text), "%lld", (long long)t);
 }
 
-/* The end of the worker's stderr.log, when that is the only place where it can be read: whole lines, at most
+/* The end of the worker's stderr.log, when it is not shown on the console: whole lines, at most
  * LAST_LINES of them. Malloc'ed or NULL. */
 static char *last_stderr_lines(const struct failures_source *source, int local_rank)
 {
@@ -117,8 +117,8 @@ static char *last_stderr_lines(const struct failures_source *source, int local_r
 }
 
 /* In the order in which they ended. */
-static size_t collect(const struct failures_source *source, struct report_failure *failures,
-                      struct strings *strings)
+static size_t collect_failures(const struct failures_source *source, struct report_failure *failures,
+                               struct strings *strings)
 {
     const struct worker_group *g = source->group;
     size_t n = 0;
@@ -128,13 +128,13 @@ static size_t collect(const struct failures_source *source, struct report_failur
             const struct group_worker *w = &g->workers[i];
             if (w->state != GROUP_WORKER_ENDED || w->order != order || w->status == 0)
                 continue;
-            describe(source, i, &failures[n], &strings[n]);
+            describe_failure(source, i, &failures[n], &strings[n]);
             n++;
         }
     return n;
 }
 
-/* torchrun's nesting: a launcher that was itself started with an error file hands the first cause up. */
+/* torchrun's nesting: a launcher that was itself started with an error file copies the root cause there. */
 static void copy_error_file(const struct failures_source *source, const struct strings *s, int exit_code)
 {
     const char *to = envp_get(source->environment, "TORCHELASTIC_ERROR_FILE");
@@ -189,20 +189,21 @@ static void set_reason(const struct failures_source *source, const struct report
     if (g->cause != GROUP_CAUSE_WORKER || !f)
         return;
     report_describe_end(f, end, sizeof(end));
-    const char *last = f->message ? strrchr(f->message, '\n') : NULL; /* a traceback ends in the exception */
+    const char *last =
+        f->message ? strrchr(f->message, '\n') : NULL; /* the last line of a traceback is the exception */
     last = last && last[1] ? last + 1 : f->message;
     (void)snprintf(out, out_size, "rank %d (pid %d): %s%s%.*s", f->rank, f->pid, end, last ? ": " : "",
                    last ? (int)strcspn(last, "\n") : 0, last ? last : ""); /* cut when it is long */
 }
 
-static void tell(const struct failures_source *source, struct report_failure *failures,
-                 struct strings *strings, struct failures_outcome *outcome)
+static void report_failed_generation(const struct failures_source *source, struct report_failure *failures,
+                                     struct strings *strings, struct failures_outcome *outcome)
 {
     const struct worker_group *g = source->group;
     char host[256], core_pattern[128];
 
     proc_info_core_pattern(core_pattern, sizeof(core_pattern));
-    size_t n = collect(source, failures, strings);
+    size_t n = collect_failures(source, failures, strings);
     int root = report_find_root(failures, n);
     proc_info_host_name(host, sizeof(host));
     outcome->root_code = root < 0 ? 0 : failures[root].exit_code;
@@ -231,7 +232,7 @@ static void tell(const struct failures_source *source, struct report_failure *fa
         .last_lines = stderr_lines,
     };
     _cleanup_free_ char *text = report_compose(&report);
-    log_lines(text ? text : "crun: the job has failed, and memory is too short to say how\n");
+    log_lines(text ? text : "crun: the job has failed, and there is no memory for the report\n");
     if (root >= 0 && !g->will_restart)
         copy_error_file(source, &strings[root], failures[root].exit_code);
 }
@@ -243,7 +244,7 @@ void failures_tell(const struct failures_source *source, struct failures_outcome
     struct strings *strings = calloc(n, sizeof(*strings));
 
     if (failures && strings)
-        tell(source, failures, strings, outcome);
+        report_failed_generation(source, failures, strings, outcome);
     for (size_t i = 0; strings && i < n; i++) {
         free(strings[i].path);
         free(strings[i].message);
@@ -270,9 +271,9 @@ void failures_read_message(const char *attempt_dir, int local_rank, char *ret, s
     const char *end = message + strlen(message);
     while (end > message && end[-1] == '\n')
         end--;
-    /* Of a traceback the last line is the one that tells. */
+    /* The last line of a traceback is the exception. */
     const char *line = end;
     while (line > message && line[-1] != '\n')
         line--;
-    (void)snprintf(ret, size, "%.*s", (int)(end - line), line); /* a cut one still helps */
+    (void)snprintf(ret, size, "%.*s", (int)(end - line), line); /* truncated when it is long */
 }

@@ -1,8 +1,8 @@
 #pragma once
 
 /*
- * After a generation has failed: collects what is known of its workers' ends, with their error files, and has
- * it said (report.h). Reads files and writes to stderr.
+ * After a generation has failed: collects how its workers ended, with their error files, and prints the report (report.h).
+ * Reads files and writes to stderr.
  */
 
 #include <stdbool.h>
@@ -17,25 +17,24 @@ struct failures_source {
     char *const *environment;
     const char *program; /* path that was executed */
     const char *run_dir; /* with a folder for each generation; NULL: no files */
-    const char *log_dir; /* to be named as the place where files are kept; NULL: none */
+    const char *log_dir; /* the report names it as the place of kept files; NULL: none */
     int rank_base;       /* global rank of local rank 0 */
     long oom_kills;      /* since the start; -1 when unknown */
-    const char *sender;  /* who told crun to stop; "" when unknown */
+    const char *sender;  /* sender of the signal that stopped crun; "" when unknown */
     bool gave_up;        /* something cannot be killed */
 };
 
 struct failures_outcome {
     bool has_files;   /* there are error files or logs to keep, of any generation so far */
     int root_code;    /* of the worker that failed first in the last report; 0: none */
-    char reason[256]; /* of the last report: the first cause in a few words */
+    char reason[256]; /* of the last report: the root cause in a few words */
 };
 
 /*
- * Says the report and updates the outcome. When the job is over and TORCHELASTIC_ERROR_FILE is in crun's own
- * environment, the error file of the first cause is copied there.
+ * Prints the report and updates the outcome. When the job is over and TORCHELASTIC_ERROR_FILE is in crun's own
+ * environment, the error file of the root cause is copied there.
  */
 void failures_tell(const struct failures_source *source, struct failures_outcome *outcome);
 
-/* The last line of what the worker says in its error file, which of a traceback is the one that tells; "" when it
- * left none. */
+/* The last line of the message in the error file of a worker (of a traceback: the exception); "" without an error file. */
 void failures_read_message(const char *attempt_dir, int local_rank, char *ret, size_t size);

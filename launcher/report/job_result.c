@@ -10,7 +10,7 @@
 static const char rule[] = "============================================================";
 static const char thin_rule[] = "------------------------------------------------------------";
 
-static void add_table(struct strbuf *out, const struct job_result *v)
+static void add_cause_table(struct strbuf *out, const struct job_result *v)
 {
     const struct session_cause *c = v->cause;
     char text[SIGNAL_NAME_SIZE];
@@ -40,7 +40,8 @@ char *job_result_compose(const struct job_result *v)
 
     session_cause_describe(v->cause, what, sizeof(what));
     if (v->kind == SESSION_VERDICT_DRAINED)
-        strbuf_add(&out, "crun: all nodes have stopped, as %s was told to; start the job again to go on\n",
+        strbuf_add(&out,
+                   "crun: all nodes have stopped because %s was asked to; start the job again to go on\n",
                    v->cause->host[0] ? v->cause->host : "one of them");
     else if (v->kind == SESSION_VERDICT_FAILURE)
         strbuf_add(&out, "crun: the job has failed on all nodes: %s\n", what);
@@ -51,7 +52,7 @@ char *job_result_compose(const struct job_result *v)
                                         : "crun: all %u restarts are used\n",
                    v->max_restarts);
     if (v->kind == SESSION_VERDICT_FAILURE && v->cause->kind == SESSION_CAUSE_WORKER && v->cause->rank >= 0)
-        add_table(&out, v);
+        add_cause_table(&out, v);
     return strbuf_steal(&out);
 }
 

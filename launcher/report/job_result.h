@@ -1,8 +1,8 @@
 #pragma once
 
 /*
- * What is said at the end of a job of several nodes, the same on each of them: the cause that the rendezvous
- * settled on, and torchrun's summary table for it. Pure.
+ * The report at the end of a job of several nodes, the same on each of them: the root cause that the rendezvous chose, and
+ * torchrun's summary table for it. Pure.
  */
 
 #include "rendezvous/session_message.h"
@@ -15,8 +15,7 @@ struct job_result {
     unsigned restarts, max_restarts;
 };
 
-/* Lines, each "crun: ...\n", and the table if a worker was the cause. Malloc'ed; NULL without memory, and ""
- * when there is nothing to say. */
+/* Lines, each "crun: ...\n", and the table if a worker was the cause. Malloc'ed; NULL without memory, and "" after success. */
 char *job_result_compose(const struct job_result *v);
 
 /* crun's exit code; of_worker: --exit-code=worker. */

@@ -112,7 +112,7 @@ static int count_unready(const struct worker_group *g)
     return n;
 }
 
-static void add_cause(struct strbuf *out, const struct report *r)
+static void add_root_cause(struct strbuf *out, const struct report *r)
 {
     const struct worker_group *g = r->group;
 
@@ -133,7 +133,7 @@ static void add_cause(struct strbuf *out, const struct report *r)
     case GROUP_CAUSE_GUARDIAN:
         strbuf_add(out,
                    "crun: the guardian, the parent process of the workers, was killed from outside%s; its "
-                   "workers are gone\n",
+                   "workers have been killed\n",
                    r->oom_kills > 0 ? " (the kernel's OOM killer was at work in this cgroup)" : "");
         break;
     default:
@@ -143,13 +143,13 @@ static void add_cause(struct strbuf *out, const struct report *r)
         char text[SIGNAL_NAME_SIZE];
         const char *name = signal_name(g->interrupt, text);
         bool is_known = r->sender && *r->sender;
-        strbuf_add(out, "crun: told to stop by %s%s%s\n", name ? name : "a signal", is_known ? " from " : "",
+        strbuf_add(out, "crun: stopped by %s%s%s\n", name ? name : "a signal", is_known ? " from " : "",
                    is_known ? r->sender : "");
     }
 }
 
-/* "rank 0 (exit code 1), rank 2 (...) and 5 more" of those failures that were (or were not) stopped by us. */
-static void add_others(struct strbuf *out, const struct report *r, bool own, const char *what)
+/* "rank 0 (exit code 1), rank 2 (...) and 5 more" of those failures that crun did (or did not) cause. */
+static void add_other_failures(struct strbuf *out, const struct report *r, bool own, const char *what)
 {
     size_t n = 0;
 
@@ -173,7 +173,7 @@ static void add_others(struct strbuf *out, const struct report *r, bool own, con
         strbuf_add(out, "\n");
 }
 
-/* Why everybody has to start again, though those that did not fail were to stay. */
+/* Why all workers are restarted, although --restart-policy=replace would keep those that did not fail. */
 static void add_why_not_replaced(struct strbuf *out, const struct report *r)
 {
     const struct worker_group *g = r->group;
@@ -184,8 +184,8 @@ static void add_why_not_replaced(struct strbuf *out, const struct report *r)
         if (i != g->cause_worker && !g->workers[i].can_stay) {
             strbuf_add(
                 out,
-                "crun: rank %d has not said that it can go on while another is replaced, as programs on "
-                "libcrw can; so all are started again\n",
+                "crun: rank %d has not reported that it can stay while another rank is replaced (programs on "
+                "libcrw can); all workers are restarted\n",
                 r->rank_base + i);
             return;
         }
@@ -197,7 +197,7 @@ static void add_decision(struct strbuf *out, const struct report *r)
     int max = g->config.max_restarts;
 
     if (g->config.placed)
-        return; /* it is not made here */
+        return; /* the rendezvous decides */
     if (g->will_replace)
         strbuf_add(out, "crun: %d/%d attempts left; will replace what has failed, the other workers go on\n",
                    max - g->restarts - 1, max);
@@ -220,14 +220,14 @@ static void add_last_lines(struct strbuf *out, const char *lines)
     }
 }
 
-static void add_lines(struct strbuf *out, const struct report *r)
+static void add_report_lines(struct strbuf *out, const struct report *r)
 {
-    add_cause(out, r);
+    add_root_cause(out, r);
     if (r->group->cause == GROUP_CAUSE_WORKER)
         add_last_lines(out, r->last_lines);
     if (r->group->cause == GROUP_CAUSE_WORKER) {
-        add_others(out, r, true, "failed after that:");
-        add_others(out, r, false, "stopped by crun because of it:");
+        add_other_failures(out, r, true, "failed after that:");
+        add_other_failures(out, r, false, "stopped by crun because of it:");
     }
     if (r->gave_up)
         strbuf_add(
@@ -267,7 +267,7 @@ static void add_indented(struct strbuf *out, const char *text)
     }
 }
 
-static void add_message(struct strbuf *out, const struct report_failure *f)
+static void add_failure_message(struct strbuf *out, const struct report_failure *f)
 {
     char text[SIGNAL_NAME_SIZE];
     const char *name = f->exit_code < 0 ? signal_name(-f->exit_code, text) : NULL;
@@ -292,7 +292,7 @@ static char *format_failure(const struct report *r, size_t i)
     strbuf_add(&out, "  exitcode  : %d (pid: %d) %s%s%s\n  error_file: %s\n  traceback : ", f->exit_code,
                f->pid, name ? " (" : "", name ? name : "", name ? ")" : "",
                f->error_file ? f->error_file : "<N/A>");
-    add_message(&out, f);
+    add_failure_message(&out, f);
     return strbuf_steal(&out);
 }
 
@@ -306,7 +306,7 @@ static void add_rule(struct strbuf *out, char c, size_t width)
 }
 
 /* blocks: the formatted failures, some of which may be NULL without memory. */
-static void add_table(struct strbuf *out, const struct report *r, char *const *blocks)
+static void add_failure_table(struct strbuf *out, const struct report *r, char *const *blocks)
 {
     size_t width = longest_line(r->title) + strlen(" FAILED");
 
@@ -335,7 +335,7 @@ char *report_compose(const struct report *r)
 {
     struct strbuf out = {0};
 
-    add_lines(&out, r);
+    add_report_lines(&out, r);
     bool over = !r->group->will_restart && !r->group->config.placed && r->root >= 0;
     if (over && (r->group->cause == GROUP_CAUSE_WORKER || r->group->cause == GROUP_CAUSE_GUARDIAN ||
                  r->group->cause == GROUP_CAUSE_REFORM)) {
@@ -343,7 +343,7 @@ char *report_compose(const struct report *r)
         for (size_t i = 0; blocks && i < r->n_failures; i++)
             blocks[i] = format_failure(r, i);
         if (blocks)
-            add_table(&out, r, blocks);
+            add_failure_table(&out, r, blocks);
         for (size_t i = 0; blocks && i < r->n_failures; i++)
             free(blocks[i]);
         free(blocks);

@@ -1,8 +1,8 @@
 #pragma once
 
 /*
- * What is said when a generation has failed: at most a dozen lines that tell what happened in the order in
- * which it happened, then, when the job is over, torchrun's summary table with torchrun's field names.
+ * The report on a generation that failed: at most a dozen lines, in the order in which things happened, then, when the job is
+ * over, torchrun's summary table with torchrun's field names.
  * Pure: facts in, text out.
  */
 
@@ -17,7 +17,7 @@ struct report_failure {
     int local_rank, rank, pid;
     int exit_code; /* negative: the signal that ended it */
     bool core_dumped;
-    bool stopped;           /* crun had told it to end before */
+    bool stopped;           /* crun had signalled it before it ended */
     uint64_t ended_ns;      /* monotonic */
     int64_t time_s;         /* wall clock: of its error file, or of its end */
     char time_text[32];     /* the same, local, as the table shows it */
@@ -31,21 +31,21 @@ struct report {
     int rank_base;
     const struct report_failure *failures; /* in the order in which the workers ended */
     size_t n_failures;
-    int root;          /* index of the first cause; -1 when there are no failures */
+    int root;          /* index of the root cause; -1 when there are no failures */
     const char *title; /* script, module or command */
     const char *host;
     const char *program;      /* what could not be executed, for GROUP_CAUSE_EXEC */
     const char *interpreter;  /* the one its "#!" line names, when that is what is missing; else NULL */
     const char *log_dir;      /* files that are kept are below; NULL: none */
-    const char *last_lines;   /* of the first cause's stderr, where nobody has seen them; NULL: none */
+    const char *last_lines;   /* of the root cause's stderr, where the console does not show it; NULL: none */
     long oom_kills;           /* the kernel's count for this cgroup since the start; -1 when unknown */
     const char *core_pattern; /* what the kernel does with core dumps; NULL or "": unknown */
-    const char *sender;       /* "process 7 (bash)": who told crun to stop; NULL or "": unknown */
-    bool gave_up;             /* something is left that cannot be killed */
+    const char *sender; /* "process 7 (bash)": sender of the signal that stopped crun; NULL or "": unknown */
+    bool gave_up;       /* something is left that cannot be killed */
 };
 
 /*
- * The failure everything began with: the smallest time_s among those that crun had not told to stop (or that
+ * The root cause: the smallest time_s among those that crun had not signalled (or that
  * left an error file), the first to end on ties. -1 when n_failures is 0.
  */
 int report_find_root(const struct report_failure *failures, size_t n_failures);

@@ -1,8 +1,7 @@
 #pragma once
 
 /*
- * error.json, the file in which a worker says why it failed (torchrun's contract, 7.1). Read leniently: it
- * was written by a program that was failing.
+ * error.json, the file that a worker writes when it fails (docs/torchrun-contract.md, 7.1). Read leniently, as the writer was failing.
  */
 
 #include <stddef.h>
@@ -12,7 +11,7 @@ enum { REPORT_JSON_E_BAD = 1 }; /* not JSON, or without a message */
 
 /*
  * Takes message and time out of the file's bytes. *ret_message is malloc'ed: the traceback, or the message
- * without one. *ret_time_s is 0 when the file tells none. Returns 0, REPORT_JSON_E_BAD or -ENOMEM.
+ * without one. *ret_time_s is 0 when the file has none. Returns 0, REPORT_JSON_E_BAD or -ENOMEM.
  */
 int report_json_read(const char *bytes, size_t n_bytes, char **ret_message, int64_t *ret_time_s);
 

@@ -26,7 +26,7 @@ void log_lines(const char *lines)
         if (written < 0 && errno == EINTR)
             continue;
         if (written <= 0)
-            return; /* nobody listens, and there is no other place to complain */
+            return; /* the reader has closed it, and there is no other place to report */
         lines += written;
         n -= (size_t)written;
     }

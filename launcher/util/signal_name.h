@@ -9,5 +9,5 @@ enum { SIGNAL_NAME_SIZE = 32 };
 /* "SIGTERM", "SIGRTMIN+1"; NULL for a number without a name. Returns out. */
 const char *signal_name(int signal, char out[SIGNAL_NAME_SIZE]);
 
-/* The number of a standard signal (1 to 31) whose name is the n bytes at text; 0 when there is none. */
+/* The number of the standard signal (1 to 31) with the n bytes at text as its name; 0 when there is none. */
 int signal_number(const char *text, size_t n);

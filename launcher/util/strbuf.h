@@ -1,9 +1,8 @@
 #pragma once
 
 /*
- * Formatted text that grows, kept in a struct buf. Whoever builds a text calls strbuf_add() as often as it
- * likes and looks at the outcome once, in strbuf_steal(): after one allocation failed the text is lost as a
- * whole, never cut silently in the middle.
+ * Formatted text that grows, kept in a struct buf. A caller adds all parts with strbuf_add() and checks the outcome once, in strbuf_steal(): after a failed
+ * allocation the text is lost as a whole, never cut in the middle.
  */
 
 #include <stdarg.h>

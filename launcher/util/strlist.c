@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static bool make_room(struct strlist *list)
+static bool strlist_make_room(struct strlist *list)
 {
     if (list->n_items + 1 < list->capacity)
         return true;
@@ -20,7 +20,7 @@ static bool make_room(struct strlist *list)
 
 void strlist_add_owned(struct strlist *list, char *string)
 {
-    if (!string || !make_room(list)) {
+    if (!string || !strlist_make_room(list)) {
         free(string);
         list->failed = true;
         return;

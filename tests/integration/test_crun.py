@@ -419,7 +419,7 @@ def test_signal_is_passed_on(tmp_path, sig):
     p.send_signal(sig)
     out, err = p.communicate(timeout=60)
     assert p.returncode == 1 and out == f"got {sig.value}\n" * 2
-    assert f"told to stop by {sig.name} from process {os.getpid()}" in err and "FAILED" not in err
+    assert f"crun: stopped by {sig.name} from process {os.getpid()}" in err and "FAILED" not in err
     assert launches.living(p.tag) == {}
 
 

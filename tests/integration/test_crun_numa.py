@@ -61,7 +61,7 @@ def test_what_cannot_be_is_a_sentence(tmp_path):
     m = Machine(tmp_path / "unlisted")
     assert "cannot be known" in m.decide(1, environment={**os.environ, "GPUS_COUNTED": "1"})
     (m.root / "sys/devices/system/node/possible").unlink()
-    assert "tells nothing of its NUMA nodes" in m.decide(1)
+    assert "does not report its NUMA nodes" in m.decide(1)
 
 
 numa_here = pathlib.Path("/sys/devices/system/node/possible").exists() and not pathlib.Path("/proc/driver/nvidia").exists()

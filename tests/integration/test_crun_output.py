@@ -204,7 +204,7 @@ def test_slow_console_holds_neither_signals_nor_restarts_up(tmp_path):
     p.terminate()
     err = p.stderr.read().decode()
     assert p.wait(timeout=60) == 1 and time.monotonic() - begin < 50
-    assert "failed first" in err and "told to stop by SIGTERM" in err
+    assert "failed first" in err and "crun: stopped by SIGTERM" in err
     reader.join(timeout=60)
 
 
@@ -268,7 +268,7 @@ def test_disk_that_hangs(tmp_path, option):
     p.terminate()
     jobs.wait_for((tmp_path / "asked").exists, 10)
     out, err = p.communicate(timeout=20)
-    assert p.returncode == 1 and "told to stop by SIGTERM" in err
+    assert p.returncode == 1 and "crun: stopped by SIGTERM" in err
 
 
 def test_log_that_is_truncated(tmp_path):

@@ -86,7 +86,7 @@ def test_who_told_crun_to_stop():
     messenger = subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE)
     _, err = p.communicate(timeout=60)
     messenger.communicate(timeout=60)
-    assert f"told to stop by SIGTERM from process {messenger.pid} (python" in err, err
+    assert f"crun: stopped by SIGTERM from process {messenger.pid} (python" in err, err
     assert "of user" not in err
 
 

@@ -169,7 +169,7 @@ def test_a_worker_that_cannot_stay_turns_it_into_all(tmp_path):
     assert p.returncode == 0, p.stderr
     assert sorted(p.stdout.split()) == [f"{attempt}.{rank}" for attempt in (0, 1) for rank in range(3)]
     assert "will restart worker group" in p.stderr and "will replace" not in p.stderr
-    assert "crun: rank 0 has not said that it can go on while another is replaced" in p.stderr, p.stderr
+    assert "crun: rank 0 has not reported that it can stay while another rank is replaced" in p.stderr, p.stderr
 
 
 @pytest.mark.parametrize("where", ["several nodes", "a worker's store"])

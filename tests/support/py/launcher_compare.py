@@ -197,7 +197,7 @@ def is_without_files(d):
 
 def is_absolute_log_folder(d):
     """A relative --log-dir: crun's paths are absolute, torchrun's are with Python 3.12 and later."""
-    return re.sub(r"/[^'\"\s]*/here/", "", str(d.ours)) == str(d.theirs) != str(d.ours)
+    return re.sub(r"/[^'\"\s]*/here/(?=logs/)", "", str(d.ours)) == str(d.theirs) != str(d.ours)
 
 
 # Title in crun(1) -> whether a difference is of this kind.

@@ -145,12 +145,12 @@ static void test_signal(void **state)
                             .sender = "process 77 (bash)"};
 
     expect(&report,
-           "crun: told to stop by SIGTERM from process 77 (bash)\n"
+           "crun: stopped by SIGTERM from process 77 (bash)\n"
            "crun: not everything had ended in time; what was left has been killed\n");
     report.sender = "";
     report.gave_up = true;
     expect(&report,
-           "crun: told to stop by SIGTERM\n"
+           "crun: stopped by SIGTERM\n"
            "crun: not everything could be killed, see above; end it before you start the job again\n");
 }
 

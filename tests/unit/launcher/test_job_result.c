@@ -62,7 +62,7 @@ static void test_others(void **state)
         {SESSION_VERDICT_SUCCESS, &none, "", 0},
         {SESSION_VERDICT_FAILURE, &lost, "crun: the job has failed on all nodes: a (node 2) was lost\n", 1},
         {SESSION_VERDICT_DRAINED, &lost,
-         "crun: all nodes have stopped, as a was told to; start the job again to go on\n", 1},
+         "crun: all nodes have stopped because a was asked to; start the job again to go on\n", 1},
     };
 
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
