@@ -4,7 +4,7 @@
  * is over. So a key that is set and deleted again stays counted, as in PyTorch. A client has one wait
  * at most: a second one replaces the first.
  *
- * A push releases one waiter, which then pops. If it never does, because it gave up or died in between,
+ * A push releases one waiter whose wait ends with it, which then pops. If it never does, because it gave up or died in between,
  * the others would sleep beside a queue that is not empty; so the release is passed on to the next.
  */
 
@@ -83,22 +83,22 @@ void store_wake_all(struct call *call, struct store_entry *name)
     list_for_each_safe(pos, &name->waiters) satisfy_link(call, list_entry(pos, struct wait_link, entry));
 }
 
-/* One waiter, for one item of the queue. */
+/* One waiter, for one item of the queue: the longest waiting whose wait ends with it. One that waits for another name, too,
+ * would not pop the item; it is passed, and has one name less to wait for. */
 void store_wake_first(struct call *call, struct store_entry *name)
 {
-    struct wait_link *link;
-    struct store_client *client;
-    bool ends;
+    list_for_each_safe(pos, &name->waiters)
+    {
+        struct wait_link *link = list_entry(pos, struct wait_link, entry);
+        struct store_client *client = link->wait->client;
+        bool ends = link->wait->n_missing == 1;
 
-    if (list_is_empty(&name->waiters))
-        return;
-    link = list_entry(name->waiters.next, struct wait_link, entry);
-    client = link->wait->client;
-    ends = link->wait->n_missing == 1;
-    satisfy_link(call, link);
-    if (ends) {
+        satisfy_link(call, link);
+        if (!ends)
+            continue;
         client->promised = name;
         name->n_promised++;
+        return;
     }
 }
 

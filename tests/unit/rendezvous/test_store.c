@@ -339,6 +339,15 @@ static void test_queue_wakes_one(void **state)
          {2, NULL, ""}, {3, NULL, "b:0"}, {3, "QUEUE_POP q", "i:1 v:b"});
 }
 
+/* A waiter that waits for another name, too, takes no item: the next one is released, and the first has one name less to
+ * wait for. As PyTorch's server does; tests/data/transcripts/15d-queue-wakes-next.txt. */
+static void test_queue_wakes_the_next_one_that_can_go_on(void **state)
+{
+    PLAY({1, "WAIT q k", ""}, {2, "WAIT q", ""}, {3, "WAIT q", ""}, {4, "QUEUE_PUSH q a", ""}, {1, NULL, ""},
+         {2, NULL, "b:0"}, {3, NULL, ""}, {2, "QUEUE_POP q", "i:1 v:a"}, {4, "SET k v", ""},
+         {1, NULL, "b:0"});
+}
+
 /* Who was released for an item and does not pop it hands it on: when it gives up, dies, or waits for
  * something. */
 static void test_queue_release_is_passed_on(void **state)
@@ -527,6 +536,7 @@ int main(void)
         cmocka_unit_test(test_barrier),
         cmocka_unit_test(test_barrier_odd),
         cmocka_unit_test(test_queue_wakes_one),
+        cmocka_unit_test(test_queue_wakes_the_next_one_that_can_go_on),
         cmocka_unit_test(test_queue_release_is_passed_on),
         cmocka_unit_test(test_queue_release_is_passed_on_once),
         cmocka_unit_test(test_set_wakes_queue_waiters),

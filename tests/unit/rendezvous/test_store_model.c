@@ -142,7 +142,7 @@ static void wake_all(unsigned name)
     }
 }
 
-static void wake_first(unsigned name)
+static unsigned longest_waiting(unsigned name)
 {
     unsigned first = N_CLIENTS;
 
@@ -153,11 +153,21 @@ static void wake_first(unsigned name)
             (first == N_CLIENTS || c->since[name] < model.clients[first].since[name]))
             first = i;
     }
-    if (first == N_CLIENTS)
-        return;
-    satisfy(first, name);
-    if (!model.clients[first].waits)
+    return first;
+}
+
+/* One that waits for another name, too, is passed by. */
+static void wake_first(unsigned name)
+{
+    unsigned first;
+
+    while ((first = longest_waiting(name)) < N_CLIENTS) {
+        satisfy(first, name);
+        if (model.clients[first].waits)
+            continue;
         model.clients[first].promised = 1 + name;
+        return;
+    }
 }
 
 static void pass_on(unsigned client)
