@@ -180,7 +180,8 @@ static void learn_from_report(struct rounds_job *job, const struct session_repor
     if (report->generation < 0 || (!foreign && report->generation <= job->generation))
         return;
     if (report->generation > job->floor)
-        job->floor = report->generation;
+        job->floor =
+            report->generation < SESSION_GENERATION_MAX ? report->generation : SESSION_GENERATION_MAX;
     if (foreign && job->state == ROUNDS_GATHERING) {
         raise_count(&job->restarts, report->restarts, job->params.max_restarts);
         raise_count(&job->changes, report->changes, job->params.max_changes);
@@ -596,6 +597,7 @@ static bool next_of_job(struct rounds *r, struct rounds_action *ret)
     ret->job = job;
     if (job->wants_save) {
         job->wants_save = false;
+        job->sequence = ++r->n_saves;
         ret->kind = ROUNDS_DO_SAVE;
         if (job->log_kinds == 0)
             list_unlink(at);

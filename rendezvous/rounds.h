@@ -33,6 +33,7 @@
 
 #include "base/list.h"
 #include "rendezvous/session_message.h"
+#include "rendezvous/siphash.h"
 
 struct rounds_node;
 
@@ -109,6 +110,7 @@ struct rounds_job {
     struct list in_pending; /* of rounds.pending_jobs, or of rounds.forgotten */
     char id[SESSION_JOB_SIZE];
     uint64_t instance;
+    uint64_t sequence; /* of its last save; a later one of any job is larger */
     struct session_params params;
     enum rounds_job_state state;
     int64_t generation; /* the present or last one; -1 before the first */
@@ -200,7 +202,10 @@ struct rounds_action {
 };
 
 struct rounds_config {
-    uint64_t seed; /* random: names of instances, and secret of the hash table */
+    /* Random, and independent of each other. */
+    uint64_t seed;                           /* of the names of instances */
+    uint8_t instance_key[SIPHASH_SEED_SIZE]; /* the same */
+    uint8_t bucket_key[SIPHASH_SEED_SIZE];   /* of the hash table */
     uint32_t max_jobs;
     uint32_t max_nodes;     /* of one job */
     uint32_t max_nodes_all; /* of all jobs together */
@@ -226,6 +231,8 @@ struct rounds {
     struct rounds_node **buckets;
     size_t n_buckets, n_nodes;
     uint64_t n_serials, n_instances;
+    uint64_t n_saves;                /* number of the last save, over restarts */
+    uint64_t superseded;             /* after a load: instance whose saved state is out of date; 0: none */
     uint64_t n_steps;                /* counted in builds with assertions */
     uint64_t deadline_ns;            /* not later than the earliest deadline of all jobs; UINT64_MAX: none */
     char refusal[SESSION_TEXT_SIZE]; /* of the last refused hello */

@@ -46,12 +46,9 @@ static void debug_begin(struct debug_line *l, const char *what)
               what);
 }
 
-/* Names come from the network: a line stays one line, and moves no cursor. */
 static void debug_end(struct rounds_shell *r, struct debug_line *l)
 {
-    for (char *c = l->text; *c; c++)
-        if ((unsigned char)*c < ' ' || *c == 0x7f)
-            *c = '?';
+    session_clean_text(l->text); /* names come from the network */
     r->debug(r->data, l->text);
 }
 

@@ -274,6 +274,25 @@ static int set_aside(struct rounds_disk *d, const char *name)
     return 0;
 }
 
+/* The state of an instance that another one of the same job has replaced. */
+static int set_superseded_aside(struct rounds_disk *d, uint64_t instance)
+{
+    char name[ROUNDS_FILE_NAME_SIZE], aside[ROUNDS_FILE_NAME_SIZE + 16];
+
+    rounds_file_name(instance, name);
+    (void)snprintf(aside, sizeof(aside), "%s.superseded", name);
+    if (renameat(d->dir, name, d->dir, aside) < 0) {
+        int error = -errno;
+
+        rounds_log(d->shell, "the saved state in %s is out of date and cannot be moved aside: %s", name,
+                   strerror(-error));
+        return error;
+    }
+    rounds_log(d->shell, "the saved state in %s is out of date, as its job was begun again; now named %s",
+               name, aside);
+    return 0;
+}
+
 static int load_state_file(struct rounds_disk *d, struct rounds *rounds, const char *name, uint64_t now_ns)
 {
     _cleanup_(buf_finish) struct buf file = {0};
@@ -294,7 +313,7 @@ static int load_state_file(struct rounds_disk *d, struct rounds *rounds, const c
                    error, name);
         return -EINVAL;
     }
-    return 0;
+    return rounds->superseded ? set_superseded_aside(d, rounds->superseded) : 0;
 }
 
 static int load_state_entry(struct rounds_disk *d, struct rounds *rounds, const char *name, uint64_t now_ns)
@@ -321,8 +340,12 @@ int rounds_disk_load(struct rounds_disk *d, struct rounds *rounds, uint64_t now_
         rounds_log(d->shell, "the state directory cannot be listed: %s", strerror(-r));
         return r;
     }
-    while (r == 0 && (entry = readdir(list)))
+    for (errno = 0; r == 0 && (entry = readdir(list)); errno = 0)
         r = load_state_entry(d, rounds, entry->d_name, now_ns);
+    if (r == 0 && errno != 0) {
+        r = -errno;
+        rounds_log(d->shell, "the state directory cannot be listed: %s", strerror(-r));
+    }
     (void)closedir(list); /* only read */
     if (r == 0 && rounds->n_jobs > 0)
         rounds_log(d->shell, "%zu jobs with %zu nodes were restored; nodes have %g s to return",

@@ -1,5 +1,6 @@
 #include "rendezvous/rounds_file_os.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -49,6 +50,8 @@ int rounds_file_put(struct buf *out, const struct rounds_job *job)
         r = rounds_json_save(out, job);
     if (r < 0)
         return r;
+    if (buf_size(out) - at > ROUNDS_FILE_MAX)
+        return -EMSGSIZE; /* reading it would be refused */
     write_head(head, buf_bytes(out) + at + HEAD_SIZE, buf_size(out) - at - HEAD_SIZE);
     memcpy(buf_bytes(out) + at, head, HEAD_SIZE);
     return 0;

@@ -15,7 +15,8 @@
 struct buf;
 struct rounds_job;
 
-/* A job of 16384 nodes with the longest names is below this. */
+/* A job of 16384 nodes with the longest names is below this: control characters, which JSON makes six bytes of, are
+ * refused in names. */
 enum { ROUNDS_FILE_MAX = 64 << 20, ROUNDS_FILE_NAME_SIZE = 32 };
 
 /* "job-<instance>.json": ids are any text, and two instances of one id may be there for a moment. */

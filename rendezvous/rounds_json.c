@@ -15,6 +15,7 @@ enum { LINE_MAX_SIZE = 16384 };
 static const struct field job_fields[] = {
     {"job", FIELD_TEXT, offsetof(struct rounds_job, id), .size = SESSION_JOB_SIZE, .required = true},
     {"instance", FIELD_HEX, offsetof(struct rounds_job, instance), .required = true},
+    {"sequence", FIELD_U64, offsetof(struct rounds_job, sequence), 0, FIELD_EXACT_MAX},
     {"state", FIELD_WORD, offsetof(struct rounds_job, state), .size = ROUNDS_JOB_STATE_COUNT,
      .word = rounds_job_state_name, .required = true},
     {"generation", FIELD_I64, offsetof(struct rounds_job, generation), -1, INT32_MAX, .missing = -1},
@@ -225,12 +226,17 @@ static struct rounds_job *load_head(struct rounds *r, const cJSON *json, char er
         (void)load_error(error, "it has been restarted more often than it may be", "");
         return NULL;
     }
-    if (job_find(r, saved.id) || r->n_jobs >= r->config.max_jobs ||
-        !(job = job_create(r, saved.id, &saved.params))) {
-        (void)load_error(error, "the job is there already, or there are too many, or memory is out", "");
+    if (r->n_jobs >= r->config.max_jobs) {
+        (void)load_error(error, "there are more jobs than the limit allows", "");
+        return NULL;
+    }
+    job = job_create(r, saved.id, &saved.params);
+    if (!job) {
+        (void)load_error(error, "memory is out", "");
         return NULL;
     }
     job->instance = saved.instance;
+    job->sequence = saved.sequence;
     job->state = saved.state;
     job->generation = saved.generation;
     job->floor = saved.floor;
@@ -247,12 +253,26 @@ static struct rounds_job *load_head(struct rounds *r, const cJSON *json, char er
     return job;
 }
 
+/* A crash between the write of a new instance's file and the removal of the old one's leaves both. */
+static struct rounds_job *other_instance(struct rounds *r, const struct rounds_job *job)
+{
+    list_for_each(i, &r->jobs)
+    {
+        struct rounds_job *other = list_entry(i, struct rounds_job, in_rounds);
+
+        if (other != job && strcmp(other->id, job->id) == 0)
+            return other;
+    }
+    return NULL;
+}
+
 bool rounds_json_load(struct rounds *r, const uint8_t *text, size_t n, uint64_t now_ns,
                       char error[ROUNDS_JSON_ERROR_SIZE])
 {
     _cleanup_json_ cJSON *json = cJSON_ParseWithLength((const char *)text, n);
-    struct rounds_job *job;
+    struct rounds_job *job, *other;
 
+    r->superseded = 0;
     if (!json)
         return load_error(error, "it is not JSON, or memory is out", "");
     job = load_head(r, json, error);
@@ -266,6 +286,17 @@ bool rounds_json_load(struct rounds *r, const uint8_t *text, size_t n, uint64_t 
         (void)load_error(error, job_fault(job), "");
         job_discard(job);
         return false;
+    }
+    r->n_saves = job->sequence > r->n_saves ? job->sequence : r->n_saves;
+    other = other_instance(r, job);
+    if (other && job->sequence <= other->sequence) {
+        r->superseded = job->instance;
+        job_discard(job);
+        return true;
+    }
+    if (other) {
+        r->superseded = other->instance;
+        job_discard(other);
     }
     job_resume(job, now_ns);
     return true;

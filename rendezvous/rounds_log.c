@@ -122,14 +122,6 @@ static unsigned first_of(unsigned log_kinds)
     return ARRAY_SIZE(kinds);
 }
 
-/* Names come from the network: a line stays one line, and moves no cursor. */
-static void sanitise(char *text)
-{
-    for (; *text; text++)
-        if ((unsigned char)*text < ' ' || *text == 0x7f)
-            *text = '?';
-}
-
 bool rounds_log_next(const struct rounds_job *job, unsigned *log_kinds, char line[ROUNDS_LOG_SIZE])
 {
     struct line l = {.to = line};
@@ -148,6 +140,6 @@ bool rounds_log_next(const struct rounds_job *job, unsigned *log_kinds, char lin
     *log_kinds &= ~kinds[i].bit;
     if (kinds[i].bit == ROUNDS_LOG_SETTLED || kinds[i].bit == ROUNDS_LOG_FORMED)
         *log_kinds &= ~(unsigned)LOG_END;
-    sanitise(line);
+    session_clean_text(line);
     return true;
 }

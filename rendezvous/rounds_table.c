@@ -7,25 +7,18 @@
 #include <string.h>
 
 #include "rendezvous/rounds_impl.h"
+#include "rendezvous/siphash.h"
 
 enum { BUCKETS_MIN = 64, SLOTS_MIN = 16 };
-
-/* splitmix64: spreads every bit of x over the result. */
-static uint64_t mix(uint64_t x)
-{
-    x += UINT64_C(0x9E3779B97F4A7C15);
-    x = (x ^ x >> 30) * UINT64_C(0xBF58476D1CE4E5B9);
-    x = (x ^ x >> 27) * UINT64_C(0x94D049BB133111EB);
-    return x ^ x >> 31;
-}
 
 /* ---- nodes by nonce ---- */
 
 static struct rounds_node **bucket_of(const struct rounds *r, const struct rounds_job *job,
                                       struct session_nonce nonce)
 {
-    /* The seed is secret and the instance differs between jobs: a client cannot choose a bucket. */
-    uint64_t hash = mix(mix(r->config.seed ^ nonce.high) ^ job->instance ^ nonce.low);
+    /* The key is secret: a client cannot choose a bucket. */
+    uint64_t name[] = {nonce.high, nonce.low, job->instance};
+    uint64_t hash = siphash13(r->config.bucket_key, name, sizeof(name));
 
     return &r->buckets[hash & (r->n_buckets - 1)];
 }
@@ -94,6 +87,14 @@ struct rounds_job *job_find(struct rounds *r, const char *id)
     return NULL;
 }
 
+/* Agents know their instance: it must not give the next one away. */
+static uint64_t new_instance(struct rounds *r)
+{
+    uint64_t number[] = {r->config.seed, ++r->n_instances};
+
+    return siphash13(r->config.instance_key, number, sizeof(number));
+}
+
 struct rounds_job *job_create(struct rounds *r, const char *id, const struct session_params *params)
 {
     struct rounds_job *job = calloc(1, sizeof(*job));
@@ -106,7 +107,7 @@ struct rounds_job *job_create(struct rounds *r, const char *id, const struct ses
     job->floor = -1;
     session_copy_text(job->id, sizeof(job->id), id);
     do
-        job->instance = mix(r->config.seed + ++r->n_instances);
+        job->instance = new_instance(r);
     while (job->instance == 0); /* means "none yet" in a report */
     list_init(&job->nodes);
     list_init(&job->silence);

@@ -279,7 +279,9 @@ int rounds_shell_create(struct server *s, const struct server_rounds *config)
 
     if (!r)
         return -ENOMEM;
-    if (getrandom(&core.seed, sizeof(core.seed), 0) != sizeof(core.seed)) {
+    if (getrandom(&core.seed, sizeof(core.seed), 0) != sizeof(core.seed) ||
+        getrandom(core.instance_key, sizeof(core.instance_key), 0) != sizeof(core.instance_key) ||
+        getrandom(core.bucket_key, sizeof(core.bucket_key), 0) != sizeof(core.bucket_key)) {
         free(r);
         return -EIO;
     }

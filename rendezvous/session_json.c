@@ -39,8 +39,7 @@ static const struct field report_fields[] = {
     {"phase", FIELD_WORD, offsetof(struct session_report, phase), .size = SESSION_PHASE_COUNT,
      .word = session_phase_name, .required = true},
     {"instance", FIELD_HEX, offsetof(struct session_report, instance)},
-    {"generation", FIELD_I64, offsetof(struct session_report, generation), -1, SESSION_GENERATION_MAX,
-     .missing = -1},
+    {"generation", FIELD_I64, offsetof(struct session_report, generation), -1, INT32_MAX, .missing = -1},
     {"group_rank", FIELD_I32, offsetof(struct session_report, group_rank), -1, INT32_MAX, .missing = -1},
     {"port", FIELD_U16, offsetof(struct session_report, port), 0, UINT16_MAX},
     {"restarts", FIELD_U32_AT(struct session_report, restarts, 0, UINT32_MAX)},
@@ -129,7 +128,11 @@ bool session_json_read_cause(const struct cJSON *object, struct session_cause *r
     const cJSON *part = cJSON_GetObjectItemCaseSensitive(object, "cause");
 
     *ret = (struct session_cause){.group_rank = -1, .rank = -1, .local_rank = -1};
-    return !part || fields_read(part, cause_fields, ARRAY_SIZE(cause_fields), ret, error);
+    if (part && !fields_read(part, cause_fields, ARRAY_SIZE(cause_fields), ret, error))
+        return false;
+    session_clean_text(ret->host); /* both sides print these */
+    session_clean_text(ret->text);
+    return true;
 }
 
 bool session_json_read_params(const struct cJSON *object, struct session_params *ret,

@@ -66,8 +66,46 @@ const char *session_params_fault(const struct session_params *p)
     return NULL;
 }
 
+size_t session_control_size(const char *text)
+{
+    const unsigned char *c = (const unsigned char *)text;
+
+    if (c[0] == 0xC2 && c[1] >= 0x80 && c[1] < 0xA0)
+        return 2;
+    return c[0] != 0 && (c[0] < ' ' || c[0] == 0x7f);
+}
+
+void session_clean_text(char *text)
+{
+    char *to = text;
+
+    while (*text) {
+        size_t n = session_control_size(text);
+
+        *to++ = n == 0 ? *text : *text == '\n' || *text == '\t' || *text == '\r' ? ' ' : '?';
+        text += n > 0 ? n : 1;
+    }
+    *to = 0;
+}
+
+static bool has_control(const char *text)
+{
+    while (*text && session_control_size(text) == 0)
+        text++;
+    return *text;
+}
+
+/* These name the node in logs and in other nodes' environment. */
+static bool has_control_anywhere(const struct session_hello *h)
+{
+    return has_control(h->job) || has_control(h->host) || has_control(h->addr) || has_control(h->own) ||
+           has_control(h->role);
+}
+
 const char *session_hello_fault(const struct session_hello *h)
 {
+    if (has_control_anywhere(h))
+        return "a control character is in the job's id or in a name or address of this node";
     if (h->job[0] == 0)
         return "the job has no id";
     if (h->n_workers < 1 || h->n_workers > SESSION_WORKERS_MAX)

@@ -34,7 +34,8 @@ enum {
     SESSION_NODES_MAX = 16384,  /* of one job */
     SESSION_WORKERS_MAX = 4096, /* of one node */
     SESSION_MISSING_MAX = 8,
-    SESSION_GENERATION_MAX = 1 << 30, /* that an agent may claim: leaves room above, within 31 bits */
+    /* Up to there the claim of any agent is believed. The numbers above are for generations that follow. */
+    SESSION_GENERATION_MAX = 1 << 30,
 };
 
 /* What all nodes of a job have to agree about. */
@@ -195,6 +196,12 @@ const char *session_hello_fault(const struct session_hello *h);
 
 /* A sentence about a cause, without a final newline. */
 void session_cause_describe(const struct session_cause *c, char *ret, size_t size);
+
+/* The bytes of the control character at text (of UTF-8, C1 included), which may move a cursor or begin a line; 0: none. */
+size_t session_control_size(const char *text);
+
+/* Makes one printable line of a text from the network: white space becomes a blank, any other control character "?". */
+void session_clean_text(char *text);
 
 /* Copies as much as fits, at a boundary of characters (UTF-8), and ends it with NUL. */
 void session_copy_text(char *to, size_t size, const char *from);

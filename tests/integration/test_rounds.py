@@ -327,7 +327,7 @@ def debug_facts(crund):
 
 def test_debug_prints_every_event_and_action():
     with Crund(BUILD, "--debug") as crund:
-        a = Agent(crund.port, min_nodes=1, max_nodes=1, job="d\x1bj")
+        a = Agent(crund.port, min_nodes=1, max_nodes=1, job="debug")
         a.join().start()
         a.say("done")
         assert a.view("end")["verdict"] == "success"
@@ -337,19 +337,19 @@ def test_debug_prints_every_event_and_action():
         assert wait_until(lambda: "action forget" in crund.log()), crund.log()
         assert debug_facts(crund) == [
             "conn opened",
-            "event hello conn job d?j attempt 1 phase ready generation -1",
-            "action save job d?j running generation 0 nodes 1",
-            "action log job d?j running generation 0 nodes 1",
+            "event hello conn job debug attempt 1 phase ready generation -1",
+            "action save job debug running generation 0 nodes 1",
+            "action log job debug running generation 0 nodes 1",
             "action send conn start generation 0 group_rank 0",
             "event report conn phase running generation 0",
             "event report conn phase done generation 0",
-            "action save job d?j closed generation 0 nodes 1",
-            "action log job d?j closed generation 0 nodes 1",
+            "action save job debug closed generation 0 nodes 1",
+            "action log job debug closed generation 0 nodes 1",
             "action send conn end generation 0 verdict success",
             "event report conn phase left generation 0",
             "action close conn",
             "conn shut down",
-            "action forget job d?j closed generation 0 nodes 0",
+            "action forget job debug closed generation 0 nodes 0",
             "conn closed",
             "event disconnected conn",
         ]

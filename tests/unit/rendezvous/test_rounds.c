@@ -1231,6 +1231,73 @@ static void the_rendezvous_may_end_it_for_a_reason(void **state)
 
 /* ---- hellos ---- */
 
+/* splitmix64's output function, and its inverse. */
+static uint64_t splitmix(uint64_t x)
+{
+    x += UINT64_C(0x9E3779B97F4A7C15);
+    x = (x ^ x >> 30) * UINT64_C(0xBF58476D1CE4E5B9);
+    x = (x ^ x >> 27) * UINT64_C(0x94D049BB133111EB);
+    return x ^ x >> 31;
+}
+
+static uint64_t splitmix_inverse(uint64_t x)
+{
+    x = (x ^ x >> 31 ^ x >> 62) * UINT64_C(0x319642B2D24D8EC3);
+    x = (x ^ x >> 27 ^ x >> 54) * UINT64_C(0x96DE1B173F119089);
+    return (x ^ x >> 30 ^ x >> 60) - UINT64_C(0x9E3779B97F4A7C15);
+}
+
+/* An agent knows the instance of its job: that must not give away the next one, nor the secret of the hash table. */
+static void instances_cannot_be_predicted(void **state)
+{
+    struct table *t = *state;
+    uint64_t first, next;
+
+    assert_true(splitmix_inverse(splitmix(42)) == 42);
+    join(t, 0);
+    (void)prepare(t, 1);
+    session_copy_text(t->agents[1].hello.job, sizeof(t->agents[1].hello.job), "other");
+    hello(t, 1);
+    first = t->agents[0].view.instance;
+    next = t->agents[1].view.instance;
+    assert_true(first != next);
+    assert_true(next != splitmix(splitmix_inverse(first) + 1));
+}
+
+/* One hello, which anybody can send, must not raise the generation to where honest reports are out of bounds. */
+static void a_generation_that_is_claimed_leaves_room_above(void **state)
+{
+    struct table *t = *state;
+
+    t->params.min_nodes = t->params.max_nodes = 2;
+    prepare(t, 0)->report = (struct session_report){
+        .phase = SESSION_READY, .instance = 4711, .generation = INT32_MAX, .group_rank = -1, .port = 1};
+    hello(t, 0);
+    join(t, 1);
+    assert_view(t, 1, SESSION_VIEW_START);
+    assert_in_range(t->agents[1].view.generation, 1, INT32_MAX - 1000000000);
+    say(t, 1, SESSION_RUNNING);
+}
+
+static void control_characters_are_refused(void **state)
+{
+    static const char *const bad[] = {"a\033[2J", "a\n", "\177", "\xC2\x9B", "\r"};
+    struct table *t = *state;
+
+    for (size_t i = 0; i < ARRAY_SIZE(bad); i++) {
+        for (unsigned field = 0; field < 5; field++) {
+            struct session_hello *h = prepare(t, 0);
+            char *const to[] = {h->job, h->host, h->addr, h->own, h->role};
+
+            (void)strcpy(to[field], bad[i]);
+            hello(t, 0);
+            assert_view(t, 0, SESSION_VIEW_REFUSED);
+            assert_contains(t->agents[0].view.cause.text, "control character");
+        }
+    }
+    assert_int_equal(t->rounds.n_jobs, 0);
+}
+
 static void every_kind_has_a_name(void **state)
 {
     for (unsigned i = 0; i < ROUNDS_EVENT_COUNT; i++)
@@ -1475,6 +1542,9 @@ int main(void)
         TEST(draining_ends_a_job_between_two_steps),
         TEST(a_failure_while_draining_is_final),
         TEST(the_rendezvous_may_end_it_for_a_reason),
+        TEST(instances_cannot_be_predicted),
+        TEST(a_generation_that_is_claimed_leaves_room_above),
+        TEST(control_characters_are_refused),
         TEST(every_kind_has_a_name),
         TEST(other_parameters_are_refused_by_name),
         TEST(jobs_do_not_see_each_other),

@@ -381,6 +381,38 @@ static void a_place_outside_its_world_is_refused(void **state)
     }
 }
 
+static bool load_instance(struct table *t, unsigned instance, unsigned sequence, unsigned restarts)
+{
+    char text[1000], error[ROUNDS_JSON_ERROR_SIZE] = "";
+
+    (void)snprintf(text, sizeof(text),
+                   "{\"crun_rounds\":1,\"job\":\"a\",\"instance\":\"%016x\",\"state\":\"gathering\","
+                   "\"sequence\":%u,\"restarts\":%u,"
+                   "\"params\":{\"min_nodes\":1,\"max_nodes\":3,\"max_restarts\":9,\"max_changes\":0,"
+                   "\"join_timeout_ms\":1000,\"last_call_ms\":0,\"node_timeout_ms\":1000}}",
+                   instance, sequence, restarts);
+    return rounds_json_load(&t->rounds, (const uint8_t *)text, strlen(text), t->now_ns, error);
+}
+
+/* A crash may leave the file of the instance before: the one that was saved last counts. */
+static void of_two_instances_of_a_job_the_later_one_counts(void **state)
+{
+    struct table *t = *state;
+    const struct rounds_job *job;
+
+    assert_true(load_instance(t, 7, 20, 1));
+    assert_int_equal(t->rounds.superseded, 0);
+    assert_true(load_instance(t, 8, 30, 2));
+    assert_int_equal(t->rounds.superseded, 7);
+    assert_true(load_instance(t, 9, 10, 3));
+    assert_int_equal(t->rounds.superseded, 9);
+    assert_int_equal(t->rounds.n_jobs, 1);
+    job = list_entry(t->rounds.jobs.next, struct rounds_job, in_rounds);
+    assert_int_equal(job->instance, 8);
+    assert_int_equal(job->restarts, 2);
+    assert_int_equal(t->rounds.n_saves, 30); /* what is saved next is later than all of them */
+}
+
 static void a_state_that_contradicts_itself_is_refused(void **state)
 {
     static const struct {
@@ -422,6 +454,7 @@ int main(void)
         TEST(what_is_wrong_in_a_file_is_named),
         TEST(a_place_outside_its_world_is_refused),
         TEST(a_state_that_contradicts_itself_is_refused),
+        TEST(of_two_instances_of_a_job_the_later_one_counts),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

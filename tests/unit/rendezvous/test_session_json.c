@@ -17,7 +17,7 @@
 #define A_CAUSE                                                                                              \
     {                                                                                                        \
         .kind = SESSION_CAUSE_WORKER, .fatal = true, .group_rank = 3, .rank = 17, .local_rank = 1,           \
-        .exit_code = -9, .pid = 4711, .host = "n\"3\"", .text = "r\xc3\xa4nk\n"                              \
+        .exit_code = -9, .pid = 4711, .host = "n\"3\"", .text = "r\xc3\xa4nk"                                \
     }
 
 #define A_REPORT                                                                                             \
@@ -229,6 +229,8 @@ static void the_longest_texts_fit(void **state)
     memset(longest.report.cause.text, 1, sizeof(longest.report.cause.text) - 1);
     longest.report.cause.text[SESSION_TEXT_SIZE - 1] = 0;
     assert_int_equal(session_json_put_hello(&frame, &longest), 0);
+    session_clean_text(longest.report.cause.host);
+    session_clean_text(longest.report.cause.text);
     message = get_message(&frame);
     assert_hello_equal(&message.hello, &longest);
 }
@@ -325,6 +327,27 @@ static void a_start_is_small(void **state)
     assert_in_range(buf_size(&frame), 1, 384);
 }
 
+/* Agents print the causes that other nodes sent: no terminal may obey them, and no line be forged. */
+static void causes_are_made_printable(void **state)
+{
+    struct session_report report = a_report;
+    struct session_json_message got;
+    char error[SESSION_JSON_ERROR_SIZE];
+    struct buf frame = {0};
+    struct wire_span body;
+
+    (void)strcpy(report.cause.host, "n\033]0;x\007");
+    (void)strcpy(report.cause.text,
+                 "a\r\ncrun: all is well\t\xC2\x9B"
+                 "2J \xC3\xA4\177");
+    assert_int_equal(session_json_put_report(&frame, &report), 0);
+    body = body_of(&frame);
+    assert_true(session_json_get_message(body.data, body.size, &got, error));
+    assert_string_equal(got.report.cause.host, "n?]0;x?");
+    assert_string_equal(got.report.cause.text, "a  crun: all is well ?2J \xC3\xA4?");
+    buf_finish(&frame);
+}
+
 static void texts_are_cut_between_characters(void **state)
 {
     char text[8];
@@ -352,6 +375,7 @@ int main(void)
         cmocka_unit_test(a_text_that_is_too_long_is_refused),
         cmocka_unit_test(a_start_without_a_place_is_refused),
         cmocka_unit_test(a_start_is_small),
+        cmocka_unit_test(causes_are_made_printable),
         cmocka_unit_test(texts_are_cut_between_characters),
     };
 
