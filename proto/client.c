@@ -1,6 +1,5 @@
 /*
- * The client machine. It keeps, in order, what was asked and not answered, because that is the only thing
- * that tells what the arriving bytes are.
+ * The client machine. It keeps the unanswered requests in order, because replies do not name what they answer.
  *
  * The happy path: a request puts its message into `out` and an entry into the ring; client_next() decodes
  * `in` as the reply to the oldest entry and takes the entry out.
@@ -9,8 +8,8 @@
  * that 01, never after. So a cancelled wait is two entries, WAIT and CANCEL_WAIT: if 01 comes first, it
  * answers both; if 00 comes first, it answers the WAIT, and the 01 behind it is dropped.
  *
- * Ways it dies: a reply that is not possible (CLIENT_E_PROTOCOL). From then on nobody knows where a reply
- * starts, so it is final.
+ * Ways it dies: a reply that is not possible (CLIENT_E_PROTOCOL). After it the start of a
+ * reply cannot be found again, so it is final.
  */
 
 #include "proto/client.h"
@@ -23,7 +22,7 @@
 struct client_pending {
     enum wire_op op;
     size_t n_items; /* MULTI_GET: keys asked for */
-    bool dropped;   /* nobody wants the reply */
+    bool dropped;   /* abandoned: the reply is decoded and discarded */
 };
 
 enum { PENDING_MIN = 8 };

@@ -2,8 +2,8 @@
 
 /*
  * The client's side of one TCPStore connection, without the connection: requests go in, bytes to send come
- * out; bytes that arrived go in, replies come out. Whoever has a socket (client_sock.h, a libuv loop)
- * moves the bytes.
+ * out; bytes that arrived go in, replies come out. The owner of the socket (client_sock.h, a libuv
+ * loop) moves the bytes.
  *
  *     client_key(&c, WIRE_OP_GET, key);            -> send buf_bytes(&c.out), then buf_consume() what went
  *     buf_append(&c.in, ...);                      <- what arrived
@@ -27,7 +27,7 @@ enum {
     CLIENT_E_BUSY,        /* a WAIT or BARRIER is not answered yet */
     CLIENT_E_CLOSED,      /* the server closed the connection, or it broke */
     CLIENT_E_TIMEOUT,     /* the deadline passed */
-    CLIENT_E_INTERRUPTED, /* the caller's interrupt said so */
+    CLIENT_E_INTERRUPTED, /* the caller's interrupt was raised */
     CLIENT_E_EMPTY,       /* the queue is empty */
 };
 
@@ -41,7 +41,7 @@ struct client {
     size_t taken; /* bytes of `in` that the last reply points into, dropped by the next client_next() */
     struct client_pending *pending; /* ring: what was asked and is not answered, oldest first */
     size_t n_pending, first_pending, pending_capacity;
-    bool waiting;      /* the youngest pending is a WAIT or BARRIER that nobody has cancelled */
+    bool waiting;      /* the youngest pending is a WAIT or BARRIER that is not cancelled */
     const char *error; /* after CLIENT_E_PROTOCOL: what was wrong, a constant part of a sentence */
     uint64_t error_value;
 };
@@ -72,7 +72,7 @@ int client_multi_set(struct client *c, const struct wire_span *keys, const struc
  */
 int client_cancel(struct client *c);
 
-/* Nobody wants the replies to what was asked so far: they will be dropped as they arrive. What waits is
+/* Abandons all requests so far: their replies are dropped as they arrive, and a pending WAIT is
  * cancelled. The connection stays usable. 0 or -ENOMEM (then nothing happened). */
 int client_abandon(struct client *c);
 

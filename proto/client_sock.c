@@ -1,15 +1,15 @@
 /*
  * The blocking client: the client machine (client.h) and a socket, with sock_wait() between them.
  *
- * The happy path of a call: start_attempt() sees to what an earlier call left unfinished, the operation puts its
- * message into the machine, client_pump() moves bytes until the machine has the reply, end_attempt() says how it went.
+ * The happy path of a call: start_attempt() finishes what an earlier call left, the operation puts its
+ * message into the machine, client_pump() moves bytes until the machine has the reply, end_attempt() returns the result.
  *
  * A call that runs out of time leaves its request behind as abandoned: the machine cancels it if it waits
  * (the CANCEL_WAIT is sent at once if the socket takes it) and drops its reply when that arrives. The next
  * call first takes that up, within its own deadline; so a time-out costs no more than the time it was given,
  * and a server that never answers again makes every call time out, not hang.
  *
- * Ways it dies: the server closes, resets or talks nonsense. The descriptor is closed there and then.
+ * Ways it dies: the server closes, resets or breaks the protocol. The descriptor is closed at once.
  */
 
 #include "proto/client_sock.h"
@@ -257,7 +257,7 @@ static int end_attempt(struct client_sock *s, int r)
     }
     (void)fail_call(s, r);
     if (s->fd >= 0 && send_some(s) != 0)
-        (void)fail_call(s, r); /* it is lost, too, which the next call will say */
+        (void)fail_call(s, r); /* it is lost, too, which the next call reports */
     return r;
 }
 
@@ -313,7 +313,7 @@ static int connect_address(struct client_sock *s, const char *host, uint16_t por
     return r;
 }
 
-/* Between a half and one and a half of the pause, so that many who failed together do not return together. */
+/* Between a half and one and a half of the pause: clients that failed together do not retry together. */
 static int pause_between(struct client_sock *s, int pause_ms)
 {
     int jittered_ms = pause_ms / 2 + (int)(random_u32() % (uint32_t)pause_ms);

@@ -10,7 +10,7 @@
  *                            the server did what was asked (or will, when the rest of a half-sent message
  *                            goes out with the next call) is not known, except that a wait changes nothing
  *                            (and an arrival at a barrier stays counted).
- *   CLIENT_E_CLOSED, CLIENT_E_PROTOCOL       The connection is gone; every later call says CLIENT_E_CLOSED.
+ *   CLIENT_E_CLOSED, CLIENT_E_PROTOCOL       The connection is closed; every later call returns CLIENT_E_CLOSED.
  *   CLIENT_E_EMPTY           from client_sock_queue_pop() only
  *   -EMSGSIZE                a key, value or list above the limits of the protocol; nothing was sent
  * After any but 0, client_sock_error() is the sentence for the log.
@@ -55,8 +55,8 @@ void client_sock_init(struct client_sock *s);
 void client_sock_finish(struct client_sock *s);
 
 /*
- * Connects, says VALIDATE and PING and checks the answer; retries whatever may pass (nobody listens yet, no
- * such name yet, connection lost) with growing random pauses until timeout_ms has passed: CLIENT_E_TIMEOUT.
+ * Connects, sends VALIDATE and PING and checks the answer; retries what may pass (connection refused, name not
+ * known yet, connection lost) with growing random pauses until timeout_ms has passed: CLIENT_E_TIMEOUT.
  */
 int client_sock_connect(struct client_sock *s, const char *host, uint16_t port, int timeout_ms);
 
@@ -102,7 +102,7 @@ int client_sock_list_keys(struct client_sock *s, struct wire_span *ret_list);
 bool client_sock_next_key(struct wire_span *list, struct wire_span *ret_key);
 
 int client_sock_queue_push(struct client_sock *s, struct wire_span key, struct wire_span value);
-/* timeout_ms 0: does not wait. CLIENT_E_EMPTY: nothing there; with a time-out, that somebody else was
+/* timeout_ms 0: does not wait. CLIENT_E_EMPTY: nothing there; with a time-out, that another client was
  * faster, or that a key of that name exists, which ends the wait as well. */
 int client_sock_queue_pop(struct client_sock *s, struct wire_span key, int timeout_ms,
                           struct wire_span *ret_value);

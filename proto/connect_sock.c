@@ -1,8 +1,8 @@
 /*
  * Name, addresses, connection. IPv4 and IPv6 addresses are tried in the resolver's order, each for a few
- * seconds at most, so that one that swallows packets does not use up the time of the others.
+ * seconds at most, so that one that drops packets does not use up the time of the others.
  *
- * Ways it fails: no such name, nobody listens, no route, no answer: CLIENT_E_CLOSED, as all of these pass
+ * Ways it fails: no such name, connection refused, no route, no answer: CLIENT_E_CLOSED, as all of these pass
  * when the other host has come up. No descriptors or memory left: -errno.
  */
 
@@ -59,7 +59,7 @@ static void set_int_option(int fd, int level, int option, int value)
     (void)setsockopt(fd, level, option, &value, sizeof(value));
 }
 
-/* A blocked WAIT says nothing for minutes. Without probes a peer that lost its power would look the same. */
+/* A blocked WAIT is silent for minutes. Without probes a peer that lost its power would look the same. */
 static void set_socket_options(int fd)
 {
     set_int_option(fd, IPPROTO_TCP, TCP_NODELAY, 1);

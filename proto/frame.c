@@ -38,7 +38,7 @@ static int decode_echo(struct frame_reader *f, const uint8_t *data, size_t n, si
     return 0;
 }
 
-/* A digit other than ours is told apart only when the rest says that this is an opening. */
+/* Another version is recognised only when all other bytes are those of an opening. */
 static int decode_opening(struct frame_reader *f, const uint8_t *data, size_t n, size_t *ret_size)
 {
     for (size_t i = 0; i < n && i < FRAME_OPENING_SIZE; i++)

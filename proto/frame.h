@@ -1,7 +1,7 @@
 #pragma once
 
 /*
- * The agent session's bytes: what crun and the rendezvous say to each other around their JSON bodies. See
+ * The agent session's bytes: the frames of crun and the rendezvous around their JSON bodies. See
  * PROTOCOL.md, "Agent session".
  *
  *   agent                              rendezvous
@@ -10,7 +10,7 @@
  *   opening, frame, frame, ...    ->
  *                                 <-   opening, frame, frame, ...
  *
- * A frame is a u32 length (little-endian) and that many bytes of body. An empty frame says "I am here".
+ * A frame is a u32 length (little-endian) and that many bytes of body. An empty frame is a sign of life.
  *
  * The decoder takes what arrived, in slices of any size, and never wants more than one frame at a time. No
  * I/O, no allocation.
@@ -32,15 +32,15 @@ struct buf;
 enum {
     FRAME_OPENING_SIZE = sizeof(FRAME_OPENING) - 1,
     FRAME_OPENING_VERSION_AT = 6, /* where the digit is */
-    FRAME_FIRST_BYTE = 0xC5,      /* what tells a server that a client is an agent */
+    FRAME_FIRST_BYTE = 0xC5,      /* by which a server recognises an agent */
     FRAME_HEADER_SIZE = 4,
     FRAME_BODY_MAX = 16384,
 };
 
 /* Results of decoding. All but FRAME_E_MORE are final. */
 enum {
-    FRAME_E_MORE = 1, /* nothing wrong so far; reader->need tells how many bytes it takes at least */
-    FRAME_E_FOREIGN,  /* the peer is something else: the first wrong byte is as early as can be told */
+    FRAME_E_MORE = 1, /* nothing wrong so far; reader->need: how many bytes it takes at least */
+    FRAME_E_FOREIGN,  /* the peer is something else: found at the first wrong byte */
     FRAME_E_VERSION,  /* the peer is one of us, of another version: reader->version */
     FRAME_E_LONG,     /* a body above FRAME_BODY_MAX: reader->need has its length */
 };
@@ -58,7 +58,7 @@ enum frame_stage { FRAME_STAGE_ECHO, FRAME_STAGE_OPENING, FRAME_STAGE_FRAMES };
 
 struct frame_reader {
     enum frame_stage stage;
-    uint32_t nonce; /* what the PING said */
+    uint32_t nonce; /* of the PING */
     size_t need;
     char version; /* after FRAME_E_VERSION: the peer's digit */
 };

@@ -1,6 +1,6 @@
 /*
- * poll() with a deadline and a way out. A wake-up that is neither the socket nor an interrupt (a signal,
- * a notice that concerns somebody else) starts another round with what is left of the time.
+ * poll() with a deadline and an interrupt. A wake-up that is neither the socket nor an interrupt (a signal,
+ * a notice about another group) starts another round with what is left of the time.
  */
 
 #include "proto/wait_sock.h"

@@ -1,7 +1,7 @@
 /*
  * Decoders of the TCPStore wire; the encoders are in wire_put.c.
  *
- * The happy path is one pass: the type byte picks a row of `layouts`, which says what fields follow, and
+ * The happy path is one pass: the type byte picks a row of `layouts`, which lists the fields that follow, and
  * the fields are taken one after another. A message of few fields that is not complete is simply walked
  * again from its start when more has arrived: that is at most three length fields, whatever its size. Only
  * a list may have many, so only inside a list does the scanner remember its place; that keeps the cost of
@@ -351,8 +351,8 @@ static int take_reply_list(struct walk *w, size_t start, bool keys, struct wire_
     return 0;
 }
 
-/* How many there are the request has said. Position 0 is also where the first one starts, so what tells a
- * start from a continuation is that none is left. */
+/* The request has the number of values. Position 0 is also where the first one starts, so a start is
+ * recognised by items_left being 0. */
 static int take_values(struct walk *w, size_t n_items, struct wire_reply *reply)
 {
     struct wire_scanner *s = w->scanner;

@@ -3,10 +3,10 @@
 /*
  * The c10d TCPStore wire: what the bytes mean, for servers and clients alike. See PROTOCOL.md.
  *
- * A request is one type byte and its fields; nothing tells its length, so a receiver has to walk the
+ * A request is one type byte and its fields; no field has its length, so a receiver has to walk the
  * fields. struct wire_scanner keeps the place of that walk between two reads, so a message that arrives
  * in many slices is walked once, and every limit is checked as soon as the field that breaks it is there,
- * before anybody has allocated room for what it announces.
+ * before room for what it announces is allocated.
  *
  * No I/O, no allocation (encoders append to a struct buf).
  */
@@ -97,8 +97,8 @@ bool wire_next_pair(struct wire_span *list, struct wire_span *ret_key, struct wi
 const char *wire_op_name(unsigned op);
 
 /*
- * One decoded reply. A reply does not tell what it answers: the one who asked has to know, and replies
- * come in the order of the requests.
+ * One decoded reply. A reply does not name what it answers: the caller has to keep its requests, and replies
+ * come in their order.
  */
 struct wire_reply {
     enum wire_op op;
@@ -112,8 +112,8 @@ struct wire_reply {
 bool wire_has_reply(enum wire_op op);
 
 /*
- * As wire_decode(), for the reply to an op that has one. n_items: how many keys a MULTI_GET named, as its
- * reply does not say; a MULTI_GET of none is answered with nothing, so its reply has 0 bytes.
+ * As wire_decode(), for the reply to an op that has one. n_items: how many keys a MULTI_GET named, which its
+ * reply does not contain; a MULTI_GET of none is answered with nothing, so its reply has 0 bytes.
  * WIRE_E_BAD: a length or count above its limit, a status that does not exist, a negative queue length.
  */
 int wire_decode_reply(struct wire_scanner *s, const struct wire_limits *limits, enum wire_op op,

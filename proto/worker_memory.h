@@ -9,7 +9,7 @@
  * nothing.
  */
 
-/* The worker's own: whoever has its rank on this node in a later generation of the job gets the same file. */
+/* The worker's own: the worker with its local rank in a later generation of the job gets the same file. */
 #define WORKER_MEMORY_STATE_ENVIRONMENT "CRUN_STATE_FD"
 /* One for all workers of the node. */
 #define WORKER_MEMORY_CACHE_ENVIRONMENT "CRUN_CACHE_FD"

@@ -1,7 +1,7 @@
 #pragma once
 
 /*
- * Worker notice: what crun tells its workers beside signals. Header only, libc only.
+ * Worker notice: what crun sends its workers beside signals. Header only, libc only.
  *
  * A worker finds the number of an inherited file descriptor in CRUN_NOTICE_FD. It is one end of a unix
  * socket of type SOCK_SEQPACKET, non-blocking on crun's side only: each message is one record, whole or not
@@ -17,9 +17,9 @@
  * The worker's own generation is in CRUN_GENERATION; where that is not set (an older crun), it is
  * TORCHELASTIC_RESTART_COUNT, which does not count changes of membership. NOTICE_GENERATION takes it on.
  *
- * The worker says NOTICE_READY the other way, if it can do what that means; crun ignores everything else.
+ * The worker sends NOTICE_READY the other way, if it can follow NOTICE_GENERATION; crun ignores all else.
  *
- * All numbers are little-endian. End of file means that crun itself is gone; the worker's own end follows.
+ * All numbers are little-endian. End of file means that crun itself has ended; the worker's own end follows.
  *
  * To extend it: append fields at the end and let size grow (a reader takes what it knows and the socket
  * drops the rest of the record), or add a kind (a reader ignores kinds it does not know). Fields never
@@ -40,7 +40,7 @@ enum worker_notice_kind {
     /* A peer ended badly and this generation is over: leave collectives at once, do not wait for timeouts.
      * rank: which one; detail: its exit code, or the negative number of the signal that ended it. */
     NOTICE_PEER_FAILED = 1,
-    /* The launcher was told to stop; the signal follows. rank: -1; detail: the signal's number. */
+    /* The launcher has a request to stop; the signal follows. rank: -1; detail: the signal's number. */
     NOTICE_STOP = 2,
     /* A peer ended and is being replaced: this is the first record of the new generation, which this worker stays
      * in. rank: the one that ended; detail: port of the new worker store, at the same address. */
