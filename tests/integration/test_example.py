@@ -1,15 +1,16 @@
 """worker-runtime/example as a user has it: libcrw installed to a prefix, the example built outside the tree."""
 
 import os
+import pathlib
 import re
 import shutil
+import signal
 import subprocess
 
 import pytest
 
 import jobs
 
-EXAMPLE = jobs.ROOT / "worker-runtime" / "example"
 LINE = re.compile(r"epoch (\d+): y = (\S+) x \+ (\S+), loss (\S+)")
 
 
@@ -29,16 +30,16 @@ def environment(root):
 
 
 def make(root, folder, *args):
-    shutil.copytree(EXAMPLE, folder, ignore=shutil.ignore_patterns("average"))
+    shutil.copytree(next(root.rglob("doc/crun/examples")), folder)
     p = jobs.run(["make", "-C", str(folder), "CFLAGS=-O2 -Wall -Wextra -Werror -Wno-unused-parameter", *args],
                  env=environment(root))
     assert p.returncode == 0, p.stdout + p.stderr
-    return str(folder / "average")
+    return folder
 
 
 @pytest.fixture(scope="module")
 def average(installed, tmp_path_factory):
-    return make(installed, tmp_path_factory.mktemp("user") / "example")
+    return str(make(installed, tmp_path_factory.mktemp("user") / "example") / "average")
 
 
 def assert_trained(p):
@@ -59,6 +60,55 @@ def test_alone_and_with_own_workers(installed, average):
 def test_under_the_installed_crun(installed, average):
     crun = next(installed.rglob("bin/crun"))
     assert_trained(jobs.run([str(crun), "--standalone", "--nproc-per-node=2", average], env=environment(installed)))
+
+
+EPOCH = re.compile(r"epoch (\d+): (\d+) of 1000 correct, parameters ([0-9a-f]{8})")
+
+
+def test_a_whole_training_program(installed, average, tmp_path):
+    """It learns, the same at every start; a run that is stopped goes on from its snapshot, with other ranks."""
+    classify = str(pathlib.Path(average).parent / "classify")
+    crun = str(next(installed.rglob("bin/crun")))
+    command = [crun, "--standalone", "--nproc-per-node=2", classify]
+    runs = [jobs.run(command, env=environment(installed)) for _ in range(2)]
+    assert runs[0].returncode == 0, runs[0].stderr
+    epochs = EPOCH.findall(runs[0].stdout)
+    assert [int(e[0]) for e in epochs] == list(range(1, 7))
+    assert int(epochs[-1][1]) > 930
+    assert runs[0].stdout == runs[1].stdout
+
+    saved = jobs.run([*command, str(tmp_path / "snapshots")], env=environment(installed))
+    assert saved.stdout == runs[0].stdout, saved.stderr
+    resumed = jobs.run([crun, "--standalone", "--nproc-per-node=3", classify, str(tmp_path / "snapshots")],
+                       env=environment(installed))
+    assert resumed.returncode == 0, resumed.stderr
+    assert resumed.stdout.startswith("resumed at step 350\n")
+    assert [int(e[0]) for e in EPOCH.findall(resumed.stdout)] == [6]
+
+
+def test_sigterm_saves_and_ends(installed, average, tmp_path):
+    classify = str(pathlib.Path(average).parent / "classify")
+    command = [classify, str(tmp_path / "snapshots"), "1000000"]
+    program = subprocess.Popen(command, env=environment(installed), stdout=subprocess.PIPE, text=True)
+    assert program.stdout.readline().startswith("epoch 1:")
+    program.send_signal(signal.SIGTERM)
+    rest = program.communicate(timeout=60)[0]
+    assert program.returncode == 0
+    epochs = 1 + len(EPOCH.findall(rest))
+    resumed = jobs.run([*command[:2], str(epochs + 1)], env=environment(installed))
+    assert resumed.returncode == 0, resumed.stderr
+    step = int(re.match(r"resumed at step (\d+)\n", resumed.stdout)[1])
+    assert epochs * 120 <= step <= (epochs + 1) * 120  # of 6000 samples, in batches of 50
+    assert [int(e[0]) for e in EPOCH.findall(resumed.stdout)] == [epochs + 1]
+
+
+def test_the_page_shows_the_program(installed):
+    page = next(installed.rglob("man7/crw_example.7")).read_text()
+    shown = re.search(r"^\.Bd -literal\n(.*?)^\.Ed$", page, re.S | re.M)[1]
+    program = next(installed.rglob("doc/crun/examples/classify.c")).read_text()
+    assert shown.replace("\\&", "").replace("\\e", "\\") == program
+    assert str(installed) + re.search(r"(/\S+/classify\.c)", page)[1] == str(
+        next(installed.rglob("doc/crun/examples/classify.c")))
 
 
 def test_it_asks_for_the_soname(installed, average):
