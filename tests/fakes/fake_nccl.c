@@ -306,7 +306,7 @@ struct reduce {
     ncclComm_t comm;
     float *values;
     size_t count;
-    bool mean, captured;
+    bool captured;
     uint64_t number; /* of the one in flight; 0: none */
 };
 
@@ -326,7 +326,7 @@ static void sum_up(const struct reduce *r)
         float sum = 0;
         for (int rank = 0; rank < comm->n_ranks; rank++)
             sum += comm->group->data[rank][r->number % 2][i];
-        r->values[i] = r->mean ? sum / (float)comm->n_ranks : sum;
+        r->values[i] = sum;
     }
 }
 
@@ -360,6 +360,8 @@ static bool go_on(struct reduce *r)
         return false;
     if (r->number)
         sum_up(r);
+    if (comm->n_reduces > fake()->fault_from && strikes(FAULT_WRONG_SUM, comm->rank))
+        r->values[r->count / 2] += 1;
     comm->group->arrived[comm->rank] = true;
     return true;
 }
@@ -397,12 +399,12 @@ static void release_reduce(void *data)
 int ncclAllReduce(const void *from, void *to, size_t count, int type, int op, ncclComm_t comm,
                   cudaStream_t stream)
 {
-    if (from != to || type != 7 || (op != 0 && op != 4) || count > FAKE_FLOATS)
+    if (from != to || type != 7 || op != 0 || count > FAKE_FLOATS)
         return INVALID_ARGUMENT;
     struct reduce *r = calloc(1, sizeof(*r));
     if (!r)
         return SYSTEM_ERROR;
-    *r = (struct reduce){comm, to, count, .mean = op == 4, .captured = cuda_host_is_capturing(stream)};
+    *r = (struct reduce){comm, to, count, .captured = cuda_host_is_capturing(stream)};
     lock();
     bool refused = comm->n_reduces >= fake()->fault_from && strikes(FAULT_REDUCE_REFUSED, comm->rank);
     bool usable = !comm->revoked && !comm->aborted && comm->state == SUCCESS;

@@ -13,7 +13,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { FAKE_RANKS = 4, FAKE_GROUPS = 32, FAKE_FLOATS = 1 << 18, FAKE_NONE = -1 };
+enum { FAKE_RANKS = 4, FAKE_GROUPS = 32, FAKE_FLOATS = 1 << 20, FAKE_NONE = -1 };
 
 /* One rank's misfortune, counted in the communicators of the job (its first has number 0). */
 enum fake_fault {
@@ -30,6 +30,7 @@ enum fake_fault {
     FAULT_GROW,
     FAULT_ABORT_HANGS, /* aborting never returns */
     FAULT_SLOW_ERROR,  /* asking for the error takes long once the communicator is in use */
+    FAULT_WRONG_SUM,   /* an all-reduce gives a wrong number */
     FAULT_DEAF,        /* a collective that waits is released by nothing: its kernel hangs */
     FAULT_COUNT
 };
@@ -54,8 +55,8 @@ struct fake_nccl {
 
     pthread_mutex_t lock; /* of what is below, and of n_faults_left */
     int n_groups;
-    struct fake_group groups[FAKE_GROUPS];
     /* What happened, for the tests. */
     int n_ids, n_aborts, n_revokes, n_shrinks, n_grows;
-    int n_waits_for_graphs; /* aborts that had to wait for graphs with captured collectives */
+    int n_waits_for_graphs;                /* aborts that had to wait for graphs with captured collectives */
+    struct fake_group groups[FAKE_GROUPS]; /* last: most of it is data, which need not be cleared */
 };

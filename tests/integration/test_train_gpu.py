@@ -21,7 +21,7 @@ pytestmark = pytest.mark.skipif(not (plugin_folder() / "libcrw-cuda.so").exists(
                                 reason="the emulation of CUDA needs a C++ compiler that fits the C compiler")
 
 # enum fake_fault
-FAULT_REDUCE_REFUSED, FAULT_ASYNC_ERROR, FAULT_SLOW_ERROR, FAULT_DEAF = 5, 7, 12, 13
+FAULT_REDUCE_REFUSED, FAULT_ASYNC_ERROR, FAULT_SLOW_ERROR, FAULT_DEAF = 5, 7, 12, 14
 
 
 @pytest.fixture
@@ -68,6 +68,7 @@ def test_same_curve_as_on_the_cpu(tmp_path, gpu, program, n, args):
         p = jobs.run(job(program, n, "--backend", backend, "--metrics", tmp_path / backend, *args), env=gpu())
         assert p.returncode == 0, p.stderr
         assert (" on GPUs, " if backend == "cuda" else " on CPUs, ") in p.stdout
+        assert ("all-reduce of 4 MiB over 2 GPUs moves" in p.stdout) == (backend == "cuda" and n == 2)
     assert_same_curve(epochs_of(tmp_path / "cuda"), epochs_of(tmp_path / "cpu"))
 
 

@@ -169,6 +169,8 @@ struct backend {
     void (*comm_guard)(struct backend_comm *comm, struct backend_trainer *trainer);
     /* 0 while all is well, else CRW_E_PEER and why. */
     int (*comm_check)(struct backend_comm *comm);
+    /* NCCL's version and the speed that was measured when the ranks connected; "" for one rank. Valid as long as comm. */
+    const char *(*comm_describe)(struct backend_comm *comm);
     /*
      * What is left of a communicator, failed or not, without the ranks of `excluded`; the others call it,
      * each with the same list and options->name that is new. Ranks move up. On success comm is gone and *ret

@@ -32,8 +32,7 @@ enum {
     ARRIVE_MS = 100, /* for a step that was launched to come to its collective */
     STUCK_MS = 1000, /* for a collective that was released to end */
     GRAPHS_MS = 20,
-    SPIN_NS = 200000,
-    PROBE_BYTES = 64
+    SPIN_NS = 200000
 };
 
 /* ---- failing ---- */
@@ -156,15 +155,23 @@ static void stop_watching(struct backend_comm *c)
 
 static cudaError_t make_probe(struct backend_comm *c)
 {
-    void *probe = NULL;
+    void *probe = NULL, *host_probe = NULL;
+    const size_t n_bytes = COMM_PROBE_FLOATS * sizeof(float);
     cudaError_t r = cudaSetDevice(c->options.device);
     if (r == cudaSuccess)
         r = cudaStreamCreateWithPriority(&c->stream, cudaStreamNonBlocking, 0);
     if (r == cudaSuccess)
+        r = cudaEventCreateWithFlags(&c->probe_began, cudaEventDefault);
+    if (r == cudaSuccess)
+        r = cudaEventCreateWithFlags(&c->probe_ended, cudaEventDefault);
+    if (r == cudaSuccess)
         r = cudaEventCreateWithFlags(&c->probed, cudaEventDisableTiming);
     if (r == cudaSuccess)
-        r = cudaMalloc(&probe, PROBE_BYTES);
+        r = cudaMalloc(&probe, n_bytes);
+    if (r == cudaSuccess)
+        r = cudaHostAlloc(&host_probe, 2 * n_bytes, 0);
     c->probe = probe;
+    c->host_probe = host_probe;
     return r;
 }
 
@@ -177,9 +184,14 @@ static void discard(struct backend_comm *c)
     pthread_mutex_unlock(&c->lock);
     if (c->stream)
         (void)cudaStreamDestroy(c->stream); /* errors at the end have nowhere to go */
-    if (c->probed)
-        (void)cudaEventDestroy(c->probed);
-    (void)cudaFree(c->probe);
+    const cudaEvent_t events[] = {c->probe_began, c->probe_ended, c->probed};
+    for (size_t i = 0; i < sizeof(events) / sizeof(events[0]); i++)
+        if (events[i])
+            (void)cudaEventDestroy(events[i]);
+    if (!c->stuck) { /* freeing waits for the device */
+        (void)cudaFree(c->probe);
+        (void)cudaFreeHost(c->host_probe);
+    }
     nccl_api_close(&c->api);
     (void)pthread_mutex_destroy(&c->lock);
     free((char *)(uintptr_t)c->options.name);
@@ -327,6 +339,18 @@ void cuda_comm_guard(struct backend_comm *c, struct backend_trainer *trainer)
         (void)cuda_trainer_forget_graphs(c->guarded); /* whether there were any */
     c->guarded = trainer;
     pthread_mutex_unlock(&c->lock);
+}
+
+const char *cuda_comm_describe(struct backend_comm *c)
+{
+    const int v = c->api.version;
+    if (c->world_size == 1)
+        return "";
+    (void)snprintf(c->description, sizeof(c->description),
+                   "NCCL %d.%d.%d; an all-reduce of %d MiB over %d GPUs moves %.3g GB/s", v / 10000,
+                   v / 100 % 100, v % 100, (int)(COMM_PROBE_FLOATS * sizeof(float) >> 20), c->world_size,
+                   1e-9 * c->bus_bytes_per_s);
+    return c->description;
 }
 
 int cuda_comm_check(struct backend_comm *c)

@@ -12,6 +12,9 @@
 #include "worker-runtime/cuda/cuda_comm_init.h"
 #include "worker-runtime/cuda/cuda_nccl_api.h"
 
+/* 4 MiB: enough for the algorithm, the channels and the direct transfers that gradients take. */
+enum { COMM_PROBE_FLOATS = 1 << 20 };
+
 /* How the first attempt gets its communicator; all later ones are fresh. */
 enum comm_origin {
     COMM_FRESH,
@@ -26,9 +29,12 @@ struct backend_comm {
     int rank, world_size;
     nccl_comm nccl; /* NULL: alone, or broken off */
 
-    cudaStream_t stream; /* of the probe */
-    cudaEvent_t probed;
-    float *probe;
+    /* The probe: two all-reduces of COMM_PROBE_FLOATS each, the second timed. */
+    cudaStream_t stream;
+    cudaEvent_t probe_began, probe_ended, probed;
+    float *probe, *host_probe; /* on the device; pinned */
+    double bus_bytes_per_s;    /* of the second; 0: it was too short to be measured, or there is one rank */
+    char description[128];
 
     pthread_t watcher;
     bool watching;
@@ -74,6 +80,7 @@ void cuda_comm_destroy(struct backend_comm *c);
 void cuda_comm_reducer(struct backend_comm *c, struct backend_reducer *ret);
 void cuda_comm_guard(struct backend_comm *c, struct backend_trainer *trainer);
 int cuda_comm_check(struct backend_comm *c);
+const char *cuda_comm_describe(struct backend_comm *c);
 int cuda_comm_shrink(struct backend_comm *c, const int *excluded, int n_excluded,
                      const struct backend_comm_options *options, struct backend_comm **ret);
 int cuda_comm_grow(struct backend_comm *c, int n_before, const struct backend_comm_options *options,

@@ -19,7 +19,7 @@
 
 #include "worker-runtime/base/error.h"
 
-enum { POLL_MS = 1, FETCH_MS = 50, VOTES_MS = 20, RELEASE_MS = 2000, MISSING_MAX = 8, PROBE_FLOATS = 16 };
+enum { POLL_MS = 1, FETCH_MS = 50, VOTES_MS = 20, RELEASE_MS = 2000, MISSING_MAX = 8 };
 
 struct run {
     struct backend_comm *c;
@@ -28,7 +28,8 @@ struct run {
     struct nccl_id id;
     int64_t votes_due_ns;
     int64_t n_yes, n_no;
-    int nccl_error; /* the last, for the sentence */
+    int nccl_error; /* the last, for the message */
+    bool wrong;     /* the probe's sums are */
 };
 
 int64_t comm_now_ns(void)
@@ -185,6 +186,28 @@ static enum comm_event_kind init(struct run *r)
     return judge(r, result, COMM_EVENT_BUSY);
 }
 
+/* Small whole numbers: their sum over ranks is exact in any order. */
+static float probe_value(int rank, size_t i)
+{
+    return (float)((rank % 16 + 1) * (int)(i % 64 + 1));
+}
+
+/* Behind the probe: whether the sums are right, and how fast they were. */
+static bool check_probe(struct run *r)
+{
+    struct backend_comm *c = r->c;
+    const float *sums = c->host_probe + COMM_PROBE_FLOATS;
+    float ms = 0, factor = 0;
+    for (int rank = 0; rank < c->world_size; rank++)
+        factor += probe_value(rank, 0);
+    for (size_t i = 0; !r->wrong && i < COMM_PROBE_FLOATS; i++)
+        r->wrong = sums[i] != factor * (float)(i % 64 + 1);
+    if (cudaEventElapsedTime(&ms, c->probe_began, c->probe_ended) == cudaSuccess && ms > 0)
+        c->bus_bytes_per_s =
+            2.0 * (c->world_size - 1) / c->world_size * COMM_PROBE_FLOATS * sizeof(float) / (1e-3 * ms);
+    return !r->wrong;
+}
+
 static enum comm_event_kind poll_nccl(struct run *r)
 {
     int error = NCCL_SUCCESS;
@@ -197,7 +220,7 @@ static enum comm_event_kind poll_nccl(struct run *r)
     cudaError_t probed = cudaEventQuery(r->c->probed);
     if (probed == cudaErrorNotReady)
         return COMM_EVENT_BUSY;
-    return probed == cudaSuccess ? COMM_EVENT_DONE : COMM_EVENT_ERROR;
+    return probed == cudaSuccess && check_probe(r) ? COMM_EVENT_DONE : COMM_EVENT_ERROR;
 }
 
 static enum comm_event_kind vote_yes(struct run *r)
@@ -235,26 +258,49 @@ static enum comm_event_kind retreat(struct run *r)
     return COMM_EVENT_BEGIN;
 }
 
-static enum comm_event_kind probe(struct run *r)
+/* A call that is in progress has not put anything on the stream yet: an event behind it would mean nothing. */
+static enum comm_event_kind queue_all_reduce(struct run *r)
 {
     struct backend_comm *c = r->c;
-    if (cudaMemsetAsync(c->probe, 0, PROBE_FLOATS * sizeof(*c->probe), c->stream) != cudaSuccess)
-        return COMM_EVENT_ERROR;
-    int result =
-        c->api.all_reduce(c->probe, c->probe, PROBE_FLOATS, NCCL_FLOAT32, NCCL_SUM, c->nccl, c->stream);
-    enum comm_event_kind kind = judge(r, result, COMM_EVENT_BUSY);
-    /* A call that is in progress has not put anything on the stream yet: the event would mean nothing. */
-    for (int error = result; kind == COMM_EVENT_BUSY && error == NCCL_IN_PROGRESS;) {
+    int error =
+        c->api.all_reduce(c->probe, c->probe, COMM_PROBE_FLOATS, NCCL_FLOAT32, NCCL_SUM, c->nccl, c->stream);
+    enum comm_event_kind kind = judge(r, error, COMM_EVENT_BUSY);
+    while (kind == COMM_EVENT_BUSY && error == NCCL_IN_PROGRESS) {
         comm_sleep_ms(POLL_MS);
-        if (comm_now_ns() >= r->machine.deadline_ns)
+        if (comm_now_ns() >= r->machine.deadline_ns || comm_fd_failed(c->options.failed_fd))
             return COMM_EVENT_ERROR;
         kind = judge(r, c->api.comm_error(c->nccl, &error), COMM_EVENT_BUSY);
         if (kind == COMM_EVENT_BUSY)
             kind = judge(r, error, COMM_EVENT_BUSY);
     }
-    if (kind != COMM_EVENT_ERROR && cudaEventRecord(c->probed, c->stream) != cudaSuccess)
-        return COMM_EVENT_ERROR;
     return kind;
+}
+
+/* Real numbers through the path that gradients take: direct transfers between GPUs can be broken in a way that only
+ * large ones show. The first all-reduce connects, the second is timed. */
+static enum comm_event_kind probe(struct run *r)
+{
+    struct backend_comm *c = r->c;
+    const size_t n_bytes = COMM_PROBE_FLOATS * sizeof(float);
+    enum comm_event_kind kind = COMM_EVENT_BUSY;
+    cudaError_t e = cudaSuccess;
+    for (size_t i = 0; i < COMM_PROBE_FLOATS; i++)
+        c->host_probe[i] = probe_value(c->rank, i);
+    for (int turn = 0; kind == COMM_EVENT_BUSY && e == cudaSuccess && turn < 2; turn++) {
+        e = cudaMemcpyAsync(c->probe, c->host_probe, n_bytes, cudaMemcpyHostToDevice, c->stream);
+        if (e == cudaSuccess)
+            e = cudaEventRecord(c->probe_began, c->stream);
+        if (e == cudaSuccess)
+            kind = queue_all_reduce(r);
+    }
+    if (e == cudaSuccess && kind == COMM_EVENT_BUSY)
+        e = cudaEventRecord(c->probe_ended, c->stream);
+    if (e == cudaSuccess && kind == COMM_EVENT_BUSY)
+        e = cudaMemcpyAsync(c->host_probe + COMM_PROBE_FLOATS, c->probe, n_bytes, cudaMemcpyDeviceToHost,
+                            c->stream);
+    if (e == cudaSuccess && kind == COMM_EVENT_BUSY)
+        e = cudaEventRecord(c->probed, c->stream);
+    return e == cudaSuccess ? kind : COMM_EVENT_ERROR;
 }
 
 static enum comm_event_kind (*const actions[COMM_ACTION_COUNT])(struct run *) = {
@@ -318,6 +364,12 @@ static int fail_start(const struct run *r)
                        : m->why == COMM_WHY_ERROR ? -EIO
                                                   : CRW_E_PEER;
     char missing[128];
+    if (r->wrong)
+        return crw_fail(
+            result,
+            "rank %d cannot sum with its peers (%s): the all-reduce that tries it gave wrong numbers; transfers "
+            "between these GPUs are broken (IOMMU, ACS): try NCCL_P2P_DISABLE=1",
+            m->rank, r->c->options.name);
     if (m->why == COMM_WHY_TIMEOUT && name_missing(r, attempt, missing))
         return crw_fail(result,
                         "rank %d cannot connect to its peers (%s): %s %s after %lld ms; missing:%s; their "

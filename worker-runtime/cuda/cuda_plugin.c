@@ -94,6 +94,7 @@ static const struct backend cuda_backend = {
     .comm_reducer = cuda_comm_reducer,
     .comm_guard = cuda_comm_guard,
     .comm_check = cuda_comm_check,
+    .comm_describe = cuda_comm_describe,
     .comm_shrink = cuda_comm_shrink,
     .comm_grow = cuda_comm_grow,
 };

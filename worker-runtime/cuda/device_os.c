@@ -268,6 +268,11 @@ int crw_trainer_create(const struct crw_trainer_options *options, struct crw_tra
     return 0;
 }
 
+const char *crw_trainer_transport(const struct crw_trainer *t)
+{
+    return t->comm ? t->plugin.backend->comm_describe(t->comm) : "";
+}
+
 /* First the graphs, which refer to the communicator; then that, which breaks off a collective that hangs and would
  * keep the device busy; then the trainer's memory. */
 void crw_trainer_destroy(struct crw_trainer *t)

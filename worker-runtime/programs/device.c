@@ -105,6 +105,11 @@ int device_create(struct trainer *t, struct device **ret)
     return 0;
 }
 
+const char *device_transport(const struct device *d)
+{
+    return crw_trainer_transport(d->trainer);
+}
+
 void device_destroy(struct device *d)
 {
     if (!d)

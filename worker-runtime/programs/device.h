@@ -25,6 +25,8 @@ int device_wanted(struct trainer *t, bool *ret_wanted);
 /* Collective, behind model, optimizer and samples: 0, or -1 with a sentence in t->error. NULL is fine to destroy. */
 int device_create(struct trainer *t, struct device **ret);
 void device_destroy(struct device *d);
+/* As crw_trainer_transport(). */
+const char *device_transport(const struct device *d);
 
 /* The host's copy of the state to the device. 0, or as crw_trainer_load(). */
 int device_load(struct device *d);

@@ -17,6 +17,7 @@
 #include "tests/fakes/cuda_host/cuda_runtime.h"
 
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstdlib>
 #include <deque>
@@ -47,6 +48,7 @@ struct CUstream_st {
 
 struct CUevent_st {
     unsigned long long n_recorded = 0, n_reached = 0;
+    std::chrono::steady_clock::time_point reached; /* the last time */
     CUgraph_st *capture = nullptr;
     capture_clock clock;
 };
@@ -251,6 +253,7 @@ struct record_work final : cuda_host_work {
     bool run(void) override
     {
         event->n_reached = number;
+        event->reached = std::chrono::steady_clock::now();
         return true;
     }
 };
@@ -561,6 +564,15 @@ cudaError_t cudaEventQuery(cudaEvent_t event)
         return cudaErrorStreamCaptureUnsupported;
     when_asked();
     return event->n_reached == event->n_recorded ? cudaSuccess : cudaErrorNotReady;
+}
+
+cudaError_t cudaEventElapsedTime(float *ret_ms, cudaEvent_t begin, cudaEvent_t end)
+{
+    guard g(lock_);
+    if (begin->n_reached != begin->n_recorded || end->n_reached != end->n_recorded)
+        return cudaErrorNotReady;
+    *ret_ms = std::chrono::duration<float, std::milli>(end->reached - begin->reached).count();
+    return cudaSuccess;
 }
 
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream, enum cudaStreamCaptureMode mode)

@@ -137,7 +137,7 @@ typedef void (*rank_main)(int rank);
 
 static void begin(int version, enum fake_fault fault, int fault_rank, int n_faults)
 {
-    memset(fake, 0, sizeof(*fake));
+    memset(fake, 0, offsetof(struct fake_nccl, groups));
     memset(shared, 0, sizeof(*shared));
     init_lock(&fake->lock);
     init_lock(&shared->lock);
@@ -326,6 +326,7 @@ static void train_together(int rank)
     for (int s = 0; s < 4; s++)
         CHECK(step(&t));
     CHECK(crw_backend()->comm_check(comm) == 0);
+    CHECK(strstr(crw_backend()->comm_describe(comm), "an all-reduce of 4 MiB over 3 GPUs moves "));
     finish(&t, rank);
 }
 
@@ -419,6 +420,26 @@ static void gives_up_after_the_last_attempt(void **state)
         shared->timeout_ms = init_faults[i] == FAULT_INIT_FOR_EVER ? 300 : 20000;
         run(WORLD, cannot_connect, 0);
     }
+}
+
+/* Transfers that arrive with wrong numbers are seen before they are gradients. */
+static void get_wrong_sums(int rank)
+{
+    struct backend_comm *comm;
+    int r = create("job", rank, WORLD, &comm);
+    CHECK(r == -EIO || r == CRW_E_PEER || rank != fake->fault_rank); /* the others may be done before its vote */
+    if (r == 0)
+        crw_backend()->comm_destroy(comm);
+    if (rank == fake->fault_rank)
+        CHECK(strstr(crw_backend()->error_message(), "gave wrong numbers") &&
+              strstr(crw_backend()->error_message(), "NCCL_P2P_DISABLE=1"));
+}
+
+static void wrong_sums_are_an_error(void **state)
+{
+    begin(everything, FAULT_WRONG_SUM, 1, 1);
+    fake->fault_from = 1; /* not the one that connects */
+    run(WORLD, get_wrong_sums, 0);
 }
 
 static void miss_somebody(int rank)
@@ -642,7 +663,7 @@ static void errors_in_use_drop_the_step(void **state)
     static const enum fake_fault faults[] = {FAULT_ASYNC_ERROR, FAULT_REDUCE_REFUSED};
     for (size_t i = 0; i < ARRAY_SIZE(faults); i++) {
         begin(everything, faults[i], 1, 1);
-        fake->fault_from = faults[i] == FAULT_ASYNC_ERROR ? 3 : 1;
+        fake->fault_from = faults[i] == FAULT_ASYNC_ERROR ? 4 : 2; /* behind the probe */
         run(WORLD, fail_in_use, 1);
     }
 }
@@ -670,7 +691,7 @@ static void hang(int rank)
 static void a_silent_hang_ends_with_the_deadline(void **state)
 {
     begin(everything, FAULT_REDUCE_HANGS, 1, 1);
-    fake->fault_from = 2; /* the probe and one step */
+    fake->fault_from = 3; /* the probe and one step */
     run(2, hang, 0);
 }
 
@@ -763,6 +784,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(one_rank_needs_no_nccl),
         cmocka_unit_test(connects_at_the_second_attempt),
         cmocka_unit_test(gives_up_after_the_last_attempt),
+        cmocka_unit_test(wrong_sums_are_an_error),
         cmocka_unit_test(says_who_is_missing),
         cmocka_unit_test(connecting_ends_with_the_group),
         cmocka_unit_test(a_killed_rank_costs_one_step),
