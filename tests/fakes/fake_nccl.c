@@ -2,7 +2,7 @@
  * The fake libnccl.so.2; see fake_nccl.h. An id is the number of a group in shared memory. An all-reduce is
  * work on the emulated stream that is done when every rank has come.
  *
- * What NCCL's sources say of a collective that is broken off, and what is therefore so here:
+ * A collective that is broken off, as in NCCL's sources, and therefore here:
  *   - Its kernel does not stop sending when it sees the abort flag: it hands on what its buffers hold, with valid
  *     flags. So the peers' part of the collective completes too, with the values of an earlier one: finite numbers,
  *     and no error (struct fake_group, cut).
@@ -37,11 +37,11 @@ enum { SLOW_US = 300000, GRAPHS_MS = 200 };
 typedef struct ncclComm {
     struct fake_group *group;
     int rank, n_ranks;
-    int state; /* what ncclCommGetAsyncError() says */
+    int state; /* the result of ncclCommGetAsyncError() */
     bool revoked, aborted;
     uint64_t n_reduces;
     uint64_t n_cut; /* all-reduces up to this one were released by revoking */
-    int n_asked;    /* how often it said "in progress" */
+    int n_asked;    /* how often that was "in progress" */
     int n_works;    /* all-reduces that a stream or a graph holds; the memory stays as long */
     int n_captured; /* those that were captured */
     bool freed;
@@ -186,7 +186,7 @@ int ncclCommGetAsyncError(ncclComm_t comm, int *error)
     return SUCCESS;
 }
 
-/* With the lock held. Whoever waits for this rank's part of an all-reduce that runs gets what the buffers hold. */
+/* With the lock held. A peer that waits for this rank's part of an all-reduce that runs gets what the buffers hold. */
 static void cut_off(ncclComm_t comm)
 {
     if (fake()->fault == FAULT_DEAF && fake()->fault_rank == comm->rank)
@@ -299,7 +299,7 @@ int ncclCommGrow(ncclComm_t comm, int n_ranks, const ncclUniqueId *id, int rank,
     return r;
 }
 
-/* ------------------------------------------------------------------ all-reduce */
+/* ---- all-reduce ---- */
 
 /* One for each call; graphs replay it. */
 struct reduce {

@@ -3,9 +3,9 @@
 /*
  * NCCL without GPUs: a shared object with the same symbols, whose ranks are processes that share one piece of
  * memory. It keeps NCCL's manners as far as we rely on them (calls that return at once, errors that come
- * later, a revoked communicator that can only be shrunk) and fails in whatever way the memory says.
+ * later, a revoked communicator that can only be shrunk) and fails as the memory asks for.
  *
- * The test makes the memory before it forks and tells its file descriptor by FAKE_NCCL_FD, or a file of that
+ * The test makes the memory before it forks and passes its file descriptor by FAKE_NCCL_FD, or a file of that
  * content by FAKE_NCCL_FILE.
  */
 

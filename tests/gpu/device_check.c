@@ -123,7 +123,7 @@ static int check_drop(const struct backend *b)
     return !taken_same && !taken_finite && dropped_same && dropped_finite ? 0 : 1;
 }
 
-/* ------------------------------------------------------------------ memory */
+/* ---- memory ---- */
 
 enum { N_TIMED = 10 };
 static const size_t n_parameters = 100000000;

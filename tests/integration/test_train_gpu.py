@@ -125,7 +125,7 @@ def test_collective_that_nothing_releases(tmp_path, gpu):
     (FAULT_ASYNC_ERROR, 30, "NCCL reports an error"),
 ])
 def test_nccl_fails(tmp_path, gpu, fault, n_good, sentence):
-    """One rank's communicator fails: said, restarted, resumed, and the same end."""
+    """One rank's communicator fails: reported, restarted, resumed, and the same end."""
     args = ("--backend", "cuda", "--epochs", 2, "--log-every", 0, "--snapshot-dir", tmp_path / "s",
             "--snapshot-every", 5, "--metrics", tmp_path / "m")
     p = jobs.run(job("classifier", 2, *args, crun_args=("--max-restarts=1",)), env=gpu(fault, 1, n_good))

@@ -2,7 +2,7 @@
  * Finding and opening a backend plugin.
  *
  * Happy path: the file is found, opened with its symbols to itself, and answers with a table of our version.
- * Ways it dies: no such file anywhere (the build had no nvcc), a file that the loader refuses, another
+ * Ways it fails: no such file anywhere (the build had no nvcc), a file that the loader refuses, another
  * version.
  */
 
@@ -18,7 +18,7 @@
 #include "worker-runtime/base/env_os.h"
 #include "worker-runtime/base/error.h"
 
-/* The folder of the running program, "" when it cannot be told. */
+/* The folder of the running program, "" when it is not known. */
 static void program_folder(char folder[PATH_MAX])
 {
     ssize_t n = readlink("/proc/self/exe", folder, PATH_MAX - 1);
@@ -35,7 +35,7 @@ static bool is_in(const char *folder, const char *file, char path[PATH_MAX])
     return folder[0] && n > 0 && n < PATH_MAX && access(path, R_OK) == 0;
 }
 
-static int find(const char *file, char path[PATH_MAX])
+static int find_plugin(const char *file, char path[PATH_MAX])
 {
     char program[PATH_MAX];
     const char *folder = env_plugin_folder();
@@ -68,7 +68,7 @@ static int check(const char *path, const struct backend *backend)
 int backend_open(const char *file, struct backend_plugin *ret_plugin)
 {
     char path[PATH_MAX];
-    int r = find(file, path);
+    int r = find_plugin(file, path);
     if (r)
         return r;
 
@@ -76,7 +76,7 @@ int backend_open(const char *file, struct backend_plugin *ret_plugin)
                                      RTLD_NODELETE); /* CUDA leaves threads and exit handlers behind */
     if (!library)
         return crw_fail(CRW_E_MISMATCH, "%s cannot be loaded: %s", path, dlerror());
-    /* POSIX wants this to work; ISO C has no word for it. */
+    /* POSIX wants this to work; ISO C has no such conversion. */
     backend_function function = __extension__(backend_function) dlsym(library, BACKEND_SYMBOL);
     const struct backend *backend = function ? function() : NULL;
     r = check(path, backend);

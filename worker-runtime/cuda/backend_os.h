@@ -18,7 +18,7 @@
 /* The symbol: const struct backend *crw_backend(void). */
 #define BACKEND_SYMBOL "crw_backend"
 
-/* ------------------------------------------------------------------ training */
+/* ---- training ---- */
 
 /* Matrix products: exact fp32, or on tensor cores with fp32 sums. */
 enum backend_precision { BACKEND_EXACT, BACKEND_TF32, BACKEND_BF16, BACKEND_PRECISION_COUNT };
@@ -29,8 +29,8 @@ enum backend_data { BACKEND_TRAIN, BACKEND_EVALUATE, BACKEND_DATA_COUNT };
  * crw_model_mse_loss(). */
 enum backend_loss { BACKEND_NLL, BACKEND_CROSS_ENTROPY, BACKEND_MSE, BACKEND_LOSS_COUNT };
 
-/* A data set: inputs in PyTorch's order, as numbers or as bytes of which `table` says what each of the 256
- * stands for. Targets: a class each (uint8_t), for BACKEND_MSE as many floats as the chain has outputs. */
+/* A data set: inputs in PyTorch's order, as floats, or as bytes for which `table` has the 256
+ * values. Targets: a class each (uint8_t), for BACKEND_MSE as many floats as the chain has outputs. */
 struct backend_samples {
     const void *inputs;
     const float *table; /* NULL: inputs are floats */
@@ -70,7 +70,7 @@ struct backend_trainer_options {
 
 struct backend_trainer;
 
-/* ------------------------------------------------------------------ communication */
+/* ---- communication ---- */
 
 /* The worker store, as a communicator needs it. */
 struct backend_store {
@@ -95,7 +95,7 @@ struct backend_comm_options {
 
 struct backend_comm;
 
-/* ------------------------------------------------------------------ what the device did */
+/* ---- what the device did ---- */
 
 struct backend_progress {
     bool finite; /* the loss is, and the step's gradients are, where they were checked */
@@ -173,20 +173,20 @@ struct backend {
     const char *(*comm_describe)(struct backend_comm *comm);
     /*
      * What is left of a communicator, failed or not, without the ranks of `excluded`; the others call it,
-     * each with the same list and options->name that is new. Ranks move up. On success comm is gone and *ret
-     * in its place; options->rank and world_size are ignored.
+     * each with the same list and options->name that is new. Ranks move up. On success comm is destroyed and *ret
+     * takes its place; options->rank and world_size are ignored.
      */
     int (*comm_shrink)(struct backend_comm *comm, const int *excluded, int n_excluded,
                        const struct backend_comm_options *options, struct backend_comm **ret);
-    /* The same with more ranks: those who are in give their communicator, and keep their numbers; those who
-     * come give NULL and a rank behind them. All give the old size. */
+    /* The same with more ranks: members pass their communicator and keep their ranks; joining ranks pass NULL and
+     * a rank behind them. All pass the old size. */
     int (*comm_grow)(struct backend_comm *comm, int n_before, const struct backend_comm_options *options,
                      struct backend_comm **ret);
 };
 
 typedef const struct backend *(*backend_function)(void);
 
-/* ------------------------------------------------------------------ opening */
+/* ---- opening ---- */
 
 /* An open plugin. */
 struct backend_plugin {

@@ -67,7 +67,7 @@ static int settle(const struct backend_comm *c, int result, int timeout_ms, int 
 }
 
 /* Caller holds the lock. */
-static void release(struct backend_comm *c)
+static void release_nccl(struct backend_comm *c)
 {
     const bool had_graphs = c->guarded && cuda_trainer_forget_graphs(c->guarded);
     if (had_graphs)
@@ -89,7 +89,7 @@ static bool ends_within(const struct backend_comm *c, int ms)
 }
 
 /* True: NCCL took the call, whatever became of it. Caller holds the lock. */
-static bool revoke(struct backend_comm *c)
+static bool revoke_nccl(struct backend_comm *c)
 {
     if (!c->nccl || !c->api.comm_revoke)
         return false;
@@ -108,8 +108,8 @@ static void break_off(struct backend_comm *c)
         return;
     c->broken_off = true;
     (void)ends_within(c, ARRIVE_MS); /* mostly not: it comes to its collective and waits there */
-    if (!revoke(c))
-        release(c);
+    if (!revoke_nccl(c))
+        release_nccl(c);
 }
 
 /* From here on no step is launched. Caller holds the lock. */
@@ -151,7 +151,7 @@ static void stop_watching(struct backend_comm *c)
     c->watching = false;
 }
 
-/* ------------------------------------------------------------------ making and ending */
+/* ---- making and ending ---- */
 
 static cudaError_t make_probe(struct backend_comm *c)
 {
@@ -176,11 +176,11 @@ static cudaError_t make_probe(struct backend_comm *c)
 }
 
 /* Frees what the struct has, whatever that is. */
-static void discard(struct backend_comm *c)
+static void discard_comm(struct backend_comm *c)
 {
     stop_watching(c);
     pthread_mutex_lock(&c->lock);
-    release(c);
+    release_nccl(c);
     pthread_mutex_unlock(&c->lock);
     if (c->stream)
         (void)cudaStreamDestroy(c->stream); /* errors at the end have nowhere to go */
@@ -206,7 +206,7 @@ static int begin_watching(struct backend_comm *c)
     return error ? crw_fail_errno(-error, "cannot watch a communicator") : 0;
 }
 
-static int check_options(const struct backend_comm_options *o, int rank, int world_size)
+static int check_comm_options(const struct backend_comm_options *o, int rank, int world_size)
 {
     if (world_size < 1 || rank < 0 || rank >= world_size || o->n_attempts < 1 || o->timeout_ms < 1)
         return crw_fail(CRW_E_ARGUMENT, "a communicator for rank %d of %d, %d attempts of %d ms", rank,
@@ -215,7 +215,7 @@ static int check_options(const struct backend_comm_options *o, int rank, int wor
 }
 
 /* A communicator of one needs no NCCL at all. */
-static int connect(struct backend_comm *c, const struct comm_start *start)
+static int connect_nccl(struct backend_comm *c, const struct comm_start *start)
 {
     if (c->world_size == 1)
         return 0;
@@ -238,10 +238,10 @@ static int connect(struct backend_comm *c, const struct comm_start *start)
     return comm_start(c, &possible);
 }
 
-static int make(const struct backend_comm_options *options, int rank, int world_size,
-                const struct comm_start *start, struct backend_comm **ret)
+static int make_comm(const struct backend_comm_options *options, int rank, int world_size,
+                     const struct comm_start *start, struct backend_comm **ret)
 {
-    int r = check_options(options, rank, world_size);
+    int r = check_comm_options(options, rank, world_size);
     if (r)
         return r;
     struct backend_comm *c = calloc(1, sizeof(*c));
@@ -256,11 +256,11 @@ static int make(const struct backend_comm_options *options, int rank, int world_
     if (!c->options.name || (options->library && !c->options.library))
         r = crw_fail_errno(-ENOMEM, "cannot make a communicator");
     if (r == 0)
-        r = connect(c, start);
+        r = connect_nccl(c, start);
     if (r == 0)
         r = begin_watching(c);
     if (r) {
-        discard(c);
+        discard_comm(c);
         return r;
     }
     *ret = c;
@@ -269,7 +269,8 @@ static int make(const struct backend_comm_options *options, int rank, int world_
 
 int cuda_comm_create(const struct backend_comm_options *options, struct backend_comm **ret)
 {
-    return make(options, options->rank, options->world_size, &(struct comm_start){.origin = COMM_FRESH}, ret);
+    return make_comm(options, options->rank, options->world_size, &(struct comm_start){.origin = COMM_FRESH},
+                     ret);
 }
 
 void cuda_comm_destroy(struct backend_comm *c)
@@ -279,10 +280,10 @@ void cuda_comm_destroy(struct backend_comm *c)
     pthread_mutex_lock(&c->lock);
     close_down(c, "the communicator was destroyed", "");
     pthread_mutex_unlock(&c->lock);
-    discard(c);
+    discard_comm(c);
 }
 
-/* ------------------------------------------------------------------ using */
+/* ---- using ---- */
 
 static int fail_reduce(const struct backend_comm *c)
 {
@@ -361,7 +362,7 @@ int cuda_comm_check(struct backend_comm *c)
                     c->why);
 }
 
-/* ------------------------------------------------------------------ other sizes */
+/* ---- other sizes ---- */
 
 /* This rank among those that are not excluded; -1: it is excluded itself, or the list is nonsense. */
 static int rank_among_rest(const struct backend_comm *c, const int *excluded, int n_excluded)
@@ -385,7 +386,7 @@ int cuda_comm_shrink(struct backend_comm *c, const int *excluded, int n_excluded
     stop_watching(c);
     const struct comm_start start = {
         .origin = COMM_SHRUNK, .parent = c->nccl, .excluded = excluded, .n_excluded = n_excluded};
-    int r = make(options, rank, c->world_size - n_excluded, &start, ret);
+    int r = make_comm(options, rank, c->world_size - n_excluded, &start, ret);
     if (r == 0)
         cuda_comm_destroy(c);
     return r;
@@ -400,11 +401,11 @@ int cuda_comm_grow(struct backend_comm *c, int n_before, const struct backend_co
                         options->world_size);
     if (c)
         stop_watching(c);
-    /* A communicator of one has no parent in NCCL to grow from; everybody knows n_before, so all begin
+    /* A communicator of one has no parent in NCCL to grow from; every rank knows n_before, so all begin
      * afresh. */
     const struct comm_start start = {.origin = n_before == 1 ? COMM_FRESH : COMM_GROWN,
                                      .parent = c ? c->nccl : NULL};
-    int r = make(options, rank, options->world_size, &start, ret);
+    int r = make_comm(options, rank, options->world_size, &start, ret);
     if (r == 0 && c)
         cuda_comm_destroy(c);
     return r;

@@ -19,7 +19,7 @@ enum { COMM_PROBE_FLOATS = 1 << 20 };
 enum comm_origin {
     COMM_FRESH,
     COMM_SHRUNK, /* from a parent, without the excluded */
-    COMM_GROWN,  /* from a parent, or from nothing into somebody's */
+    COMM_GROWN,  /* from a parent, or, for a rank that joins, into one */
     COMM_ORIGIN_COUNT
 };
 
@@ -53,7 +53,7 @@ struct backend_comm {
 /* What comm_start() begins from. */
 struct comm_start {
     enum comm_origin origin;
-    nccl_comm parent; /* stays the caller's; NULL for who joins */
+    nccl_comm parent; /* stays the caller's; NULL on a rank that joins */
     const int *excluded;
     int n_excluded;
 };

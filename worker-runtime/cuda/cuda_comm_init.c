@@ -35,17 +35,17 @@ static enum comm_action give_up(struct comm_init *m, enum comm_why why)
 }
 
 /* action: how this rank leaves the attempt, if there may be another. */
-static enum comm_action end_attempt(struct comm_init *m, enum comm_why why, enum comm_action action)
+static enum comm_action leave_attempt(struct comm_init *m, enum comm_why why, enum comm_action action)
 {
     m->why = why;
     m->when = m->state;
     m->attempt++;
-    /* The last no is said, too: the others need not wait for it. */
+    /* A rank votes no in its last attempt too, so that the others need not wait for its vote. */
     m->state = m->attempt < m->n_attempts_max ? COMM_IDLE : COMM_FAILED;
     return action;
 }
 
-static enum comm_action begin(struct comm_init *m, const struct comm_event *e)
+static enum comm_action begin_comm_attempt(struct comm_init *m, const struct comm_event *e)
 {
     if (m->state == COMM_FAILED)
         return COMM_GIVE_UP;
@@ -100,38 +100,39 @@ static enum comm_action proceed(struct comm_init *m, const struct comm_event *e)
     return COMM_GIVE_UP;
 }
 
-/* Before its vote a rank can still change everybody's mind. */
+/* Before its vote a rank can still end the attempt for all. */
 static bool undecided(const struct comm_init *m)
 {
     return m->state == COMM_NEEDS_ID || m->state == COMM_INITIALISING;
 }
 
 /* Too late for another attempt when the probe fails, but the others need not wait for theirs. */
-static enum comm_action refuse(struct comm_init *m, enum comm_why why)
+static enum comm_action refuse_attempt(struct comm_init *m, enum comm_why why)
 {
     if (m->state == COMM_PROBING)
         m->n_attempts_max = m->attempt + 1;
     if (undecided(m) || m->state == COMM_PROBING)
-        return end_attempt(m, why, COMM_VOTE_NO);
+        return leave_attempt(m, why, COMM_VOTE_NO);
     return give_up(m, why);
 }
 
-/* A no although all have said yes is the probe's, and the end. */
+/* A no behind the yes of all ranks comes from a failed probe, and ends it. */
 static enum comm_action told_no(struct comm_init *m, const struct comm_event *e)
 {
     const bool all_said_yes =
         m->state == COMM_PROBING || (m->state == COMM_VOTING && e->n_yes >= m->world_size);
-    return all_said_yes ? give_up(m, COMM_WHY_VOTED_DOWN) : end_attempt(m, COMM_WHY_VOTED_DOWN, COMM_RETREAT);
+    return all_said_yes ? give_up(m, COMM_WHY_VOTED_DOWN)
+                        : leave_attempt(m, COMM_WHY_VOTED_DOWN, COMM_RETREAT);
 }
 
 enum comm_action comm_init_step(struct comm_init *m, const struct comm_event *e)
 {
     if (e->kind == COMM_EVENT_BEGIN)
-        return begin(m, e);
+        return begin_comm_attempt(m, e);
     if (e->kind == COMM_EVENT_OVER)
         return give_up(m, COMM_WHY_OVER);
     if (e->kind == COMM_EVENT_ERROR)
-        return refuse(m, COMM_WHY_ERROR);
+        return refuse_attempt(m, COMM_WHY_ERROR);
     if (e->n_no > 0 && m->state != COMM_READY)
         return told_no(m, e);
 
@@ -140,5 +141,5 @@ enum comm_action comm_init_step(struct comm_init *m, const struct comm_event *e)
     /* What was reached at the last moment is reached; what still waits has waited long enough. */
     if (m->state != before || e->now_ns < m->deadline_ns)
         return action;
-    return refuse(m, COMM_WHY_TIMEOUT);
+    return refuse_attempt(m, COMM_WHY_TIMEOUT);
 }

@@ -4,13 +4,13 @@
  * How a communicator comes into being, decided without clock, store or NCCL: an event with its time goes in,
  * the next action comes out.
  *
- *   begin -> id (rank 0 makes it, the others fetch it) -> init, polled -> vote -> all said yes -> probe ->
- * done
+ *   begin -> id (rank 0 makes it, the others fetch it) -> init, polled -> vote -> all voted yes -> probe
+ *   -> done
  *
- * A rank whose NCCL fails, or that waits too long, votes no; everybody who sees a no gives the attempt up,
- * and all begin again with a new id, as often as allowed. A first collective that fails is told by a no, too, and
- * ends it for good; so does what cannot be agreed on (nobody votes any more, the launcher says that the group is
- * over): the launcher then starts another generation.
+ * A rank whose NCCL fails, or that waits too long, votes no; each rank that reads a no gives the attempt up,
+ * and all begin again with a new id, as often as allowed. A rank whose probe fails votes no, too, which ends it for
+ * good; so does what cannot be agreed on (a rank does not vote, the launcher reports that the group is over): the
+ * launcher then starts another generation.
  *
  * Deadlines: until its own vote a rank has timeout_ns. Votes may come as late again, because the rank that is
  * waited for votes no only when its own time is over. The probe has timeout_ns of its own.
@@ -36,7 +36,7 @@ enum comm_event_kind {
     COMM_EVENT_BUSY,  /* what was started goes on */
     COMM_EVENT_DONE,  /* what was started is finished; a vote was cast */
     COMM_EVENT_ERROR, /* NCCL or the device refused */
-    COMM_EVENT_OVER,  /* the group is over, or the store is gone */
+    COMM_EVENT_OVER,  /* the group is over, or the store failed */
     COMM_EVENT_KIND_COUNT
 };
 
@@ -53,9 +53,9 @@ enum comm_action {
     COMM_POLL,
     COMM_VOTE_YES,
     COMM_COUNT_VOTES,
-    COMM_VOTE_NO, /* abort what there is, say no, then begin the next attempt */
-    COMM_RETREAT, /* abort what there is, then begin the next attempt: somebody else said no */
-    COMM_PROBE,   /* one small all-reduce: connections are made by the first */
+    COMM_VOTE_NO, /* abort what there is, vote no, then begin the next attempt */
+    COMM_RETREAT, /* abort what there is, then begin the next attempt: another rank voted no */
+    COMM_PROBE,   /* the first all-reduces: they make the connections, and are checked */
     COMM_FINISH,  /* ready */
     COMM_GIVE_UP, /* abort what there is; why is in the machine */
     COMM_ACTION_COUNT

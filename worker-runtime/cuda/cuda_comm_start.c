@@ -3,7 +3,7 @@
  *
  * Keys, all below nccl/<name>/<attempt>/: id (of rank 0), here/<rank>, yes and no (counters).
  *
- * Ways it dies: each ends in a sentence that says which ranks never came, or if all did, what usually keeps
+ * Ways it fails: each ends in a message that names the ranks that never came, or if all did, what usually keeps
  * NCCL from connecting them.
  */
 
@@ -21,7 +21,7 @@
 
 enum { POLL_MS = 1, FETCH_MS = 50, VOTES_MS = 20, RELEASE_MS = 2000, MISSING_MAX = 8 };
 
-struct run {
+struct comm_run {
     struct backend_comm *c;
     const struct comm_start *start;
     struct comm_init machine;
@@ -50,7 +50,7 @@ bool comm_fd_failed(int fd)
     return fd >= 0 && poll(&p, 1, 0) > 0;
 }
 
-/* ------------------------------------------------------------------ releasing */
+/* ---- releasing ---- */
 
 struct releasing {
     int (*abort)(nccl_comm);
@@ -86,15 +86,16 @@ void comm_release(const struct nccl_api *api, nccl_comm nccl, int device)
         free(r); /* else it is still the thread's */
 }
 
-/* ------------------------------------------------------------------ keys */
+/* ---- keys ---- */
 
-static void key_of(const struct run *r, int attempt, const char *what, char key[256])
+static void key_of(const struct comm_run *r, int attempt, const char *what, char key[256])
 {
     (void)snprintf(key, 256, "nccl/%s/%d/%s", r->c->options.name, attempt, what);
 }
 
-/* Adds to a counter of an attempt and reads it; false: the store is gone. */
-static bool count(const struct run *r, int attempt, const char *what, int64_t amount, int64_t *ret)
+/* Adds to a counter of an attempt and reads it; false: the store failed. */
+static bool add_to_counter(const struct comm_run *r, int attempt, const char *what, int64_t amount,
+                           int64_t *ret)
 {
     const struct backend_store *store = &r->c->options.store;
     char key[256];
@@ -102,22 +103,22 @@ static bool count(const struct run *r, int attempt, const char *what, int64_t am
     return store->add(store->data, key, amount, ret) == 0;
 }
 
-static bool arrive(const struct run *r)
+static bool arrive(const struct comm_run *r)
 {
     char what[32];
     int64_t n;
     (void)snprintf(what, sizeof(what), "here/%d", r->machine.rank);
-    return count(r, r->machine.attempt, what, 1, &n);
+    return add_to_counter(r, r->machine.attempt, what, 1, &n);
 }
 
-/* ------------------------------------------------------------------ actions */
+/* ---- actions ---- */
 
-static bool is_first(const struct run *r)
+static bool is_first_attempt(const struct comm_run *r)
 {
     return r->machine.attempt == 0;
 }
 
-static enum comm_event_kind judge(struct run *r, int nccl_result, enum comm_event_kind success)
+static enum comm_event_kind judge(struct comm_run *r, int nccl_result, enum comm_event_kind success)
 {
     if (nccl_result == NCCL_SUCCESS)
         return success;
@@ -127,11 +128,11 @@ static enum comm_event_kind judge(struct run *r, int nccl_result, enum comm_even
     return COMM_EVENT_ERROR;
 }
 
-static enum comm_event_kind make_id(struct run *r)
+static enum comm_event_kind make_id(struct comm_run *r)
 {
     const struct backend_store *store = &r->c->options.store;
     const struct nccl_api *api = &r->c->api;
-    const bool of_parent = is_first(r) && r->start->origin == COMM_GROWN;
+    const bool of_parent = is_first_attempt(r) && r->start->origin == COMM_GROWN;
     int result = of_parent ? api->comm_unique_id(r->start->parent, &r->id) : api->get_unique_id(&r->id);
     char key[256];
     if (judge(r, result, COMM_EVENT_DONE) != COMM_EVENT_DONE)
@@ -140,7 +141,7 @@ static enum comm_event_kind make_id(struct run *r)
     return store->set(store->data, key, &r->id, sizeof(r->id)) == 0 ? COMM_EVENT_ID : COMM_EVENT_OVER;
 }
 
-static enum comm_event_kind fetch_id(struct run *r)
+static enum comm_event_kind fetch_id(struct comm_run *r)
 {
     const struct backend_store *store = &r->c->options.store;
     char key[256];
@@ -157,7 +158,7 @@ static enum comm_event_kind fetch_id(struct run *r)
     return usable ? COMM_EVENT_ID : COMM_EVENT_OVER;
 }
 
-static int shrink(struct run *r, struct nccl_config *config)
+static int shrink_nccl(struct comm_run *r, struct nccl_config *config)
 {
     int *excluded = calloc((size_t)r->start->n_excluded, sizeof(*excluded)); /* NCCL sorts it where it lies */
     if (!excluded)
@@ -169,15 +170,15 @@ static int shrink(struct run *r, struct nccl_config *config)
     return result;
 }
 
-static enum comm_event_kind init(struct run *r)
+static enum comm_event_kind init_nccl(struct comm_run *r)
 {
     struct backend_comm *c = r->c;
     struct nccl_config config = nccl_config_nonblocking();
-    const enum comm_origin origin = is_first(r) ? r->start->origin : COMM_FRESH;
+    const enum comm_origin origin = is_first_attempt(r) ? r->start->origin : COMM_FRESH;
     const bool has_id = r->start->parent && c->rank > 0;
     int result;
     if (origin == COMM_SHRUNK)
-        result = shrink(r, &config);
+        result = shrink_nccl(r, &config);
     else if (origin == COMM_GROWN)
         result = c->api.comm_grow(r->start->parent, c->world_size, has_id ? NULL : &r->id,
                                   r->start->parent ? -1 : c->rank, &c->nccl, &config);
@@ -193,7 +194,7 @@ static float probe_value(int rank, size_t i)
 }
 
 /* Behind the probe: whether the sums are right, and how fast they were. */
-static bool check_probe(struct run *r)
+static bool check_probe(struct comm_run *r)
 {
     struct backend_comm *c = r->c;
     const float *sums = c->host_probe + COMM_PROBE_FLOATS;
@@ -208,7 +209,7 @@ static bool check_probe(struct run *r)
     return !r->wrong;
 }
 
-static enum comm_event_kind poll_nccl(struct run *r)
+static enum comm_event_kind poll_nccl(struct comm_run *r)
 {
     int error = NCCL_SUCCESS;
     comm_sleep_ms(POLL_MS);
@@ -223,19 +224,19 @@ static enum comm_event_kind poll_nccl(struct run *r)
     return probed == cudaSuccess && check_probe(r) ? COMM_EVENT_DONE : COMM_EVENT_ERROR;
 }
 
-static enum comm_event_kind vote_yes(struct run *r)
+static enum comm_event_kind vote_yes(struct comm_run *r)
 {
     r->votes_due_ns = 0;
-    return count(r, r->machine.attempt, "yes", 1, &r->n_yes) ? COMM_EVENT_DONE : COMM_EVENT_OVER;
+    return add_to_counter(r, r->machine.attempt, "yes", 1, &r->n_yes) ? COMM_EVENT_DONE : COMM_EVENT_OVER;
 }
 
-static enum comm_event_kind count_votes(struct run *r)
+static enum comm_event_kind count_votes(struct comm_run *r)
 {
     comm_sleep_ms(POLL_MS);
     return COMM_EVENT_BUSY;
 }
 
-static void abandon(struct run *r)
+static void abandon(struct comm_run *r)
 {
     comm_release(&r->c->api, r->c->nccl, r->c->options.device);
     r->c->nccl = NULL;
@@ -244,22 +245,23 @@ static void abandon(struct run *r)
 }
 
 /* The machine is in the next attempt already. */
-static enum comm_event_kind vote_no(struct run *r)
+static enum comm_event_kind vote_no(struct comm_run *r)
 {
     int64_t n;
-    bool said = count(r, r->machine.attempt - 1, "no", 1, &n); /* before the abort, which may take long */
+    bool voted =
+        add_to_counter(r, r->machine.attempt - 1, "no", 1, &n); /* before the abort, which may take long */
     abandon(r);
-    return said ? COMM_EVENT_BEGIN : COMM_EVENT_OVER;
+    return voted ? COMM_EVENT_BEGIN : COMM_EVENT_OVER;
 }
 
-static enum comm_event_kind retreat(struct run *r)
+static enum comm_event_kind retreat(struct comm_run *r)
 {
     abandon(r);
     return COMM_EVENT_BEGIN;
 }
 
 /* A call that is in progress has not put anything on the stream yet: an event behind it would mean nothing. */
-static enum comm_event_kind queue_all_reduce(struct run *r)
+static enum comm_event_kind queue_all_reduce(struct comm_run *r)
 {
     struct backend_comm *c = r->c;
     int error =
@@ -278,7 +280,7 @@ static enum comm_event_kind queue_all_reduce(struct run *r)
 
 /* Real numbers through the path that gradients take: direct transfers between GPUs can be broken in a way that only
  * large ones show. The first all-reduce connects, the second is timed. */
-static enum comm_event_kind probe(struct run *r)
+static enum comm_event_kind queue_probe(struct comm_run *r)
 {
     struct backend_comm *c = r->c;
     const size_t n_bytes = COMM_PROBE_FLOATS * sizeof(float);
@@ -303,23 +305,23 @@ static enum comm_event_kind probe(struct run *r)
     return e == cudaSuccess ? kind : COMM_EVENT_ERROR;
 }
 
-static enum comm_event_kind (*const actions[COMM_ACTION_COUNT])(struct run *) = {
-    [COMM_MAKE_ID] = make_id, [COMM_FETCH_ID] = fetch_id, [COMM_INIT] = init,
+static enum comm_event_kind (*const actions[COMM_ACTION_COUNT])(struct comm_run *) = {
+    [COMM_MAKE_ID] = make_id, [COMM_FETCH_ID] = fetch_id, [COMM_INIT] = init_nccl,
     [COMM_POLL] = poll_nccl,  [COMM_VOTE_YES] = vote_yes, [COMM_COUNT_VOTES] = count_votes,
-    [COMM_VOTE_NO] = vote_no, [COMM_RETREAT] = retreat,   [COMM_PROBE] = probe,
+    [COMM_VOTE_NO] = vote_no, [COMM_RETREAT] = retreat,   [COMM_PROBE] = queue_probe,
 };
 
-/* Not at every turn: the store serves many. The noes first: whoever says no after all have said yes is seen so. */
-static bool look_at_votes(struct run *r, int64_t now_ns)
+/* Not at every turn: the store serves all ranks. The noes first, so that a no behind the yes of all is seen as one. */
+static bool look_at_votes(struct comm_run *r, int64_t now_ns)
 {
     if (now_ns < r->votes_due_ns)
         return true;
     r->votes_due_ns = now_ns + VOTES_MS * (int64_t)1000000;
-    return count(r, r->machine.attempt, "no", 0, &r->n_no) &&
-           count(r, r->machine.attempt, "yes", 0, &r->n_yes);
+    return add_to_counter(r, r->machine.attempt, "no", 0, &r->n_no) &&
+           add_to_counter(r, r->machine.attempt, "yes", 0, &r->n_yes);
 }
 
-static struct comm_event act(struct run *r, enum comm_action action)
+static struct comm_event act(struct comm_run *r, enum comm_action action)
 {
     struct comm_event e = {.kind = actions[action](r), .now_ns = comm_now_ns()};
     if (comm_fd_failed(r->c->options.failed_fd))
@@ -333,10 +335,10 @@ static struct comm_event act(struct run *r, enum comm_action action)
     return e;
 }
 
-/* ------------------------------------------------------------------ sentences */
+/* ---- sentences ---- */
 
-/* Ranks that never came to the last attempt, as " 3, 5, ..."; false: all came, or it cannot be told. */
-static bool name_missing(const struct run *r, int attempt, char text[128])
+/* Ranks that never came to the last attempt, as " 3, 5, ..."; false: all came, or the store failed. */
+static bool name_missing(const struct comm_run *r, int attempt, char text[128])
 {
     size_t used = 0;
     int n = 0;
@@ -345,7 +347,7 @@ static bool name_missing(const struct run *r, int attempt, char text[128])
         char what[32];
         int64_t here = 1;
         (void)snprintf(what, sizeof(what), "here/%d", rank);
-        if (!count(r, attempt, what, 0, &here) || here > 0)
+        if (!add_to_counter(r, attempt, what, 0, &here) || here > 0)
             continue;
         int more = n < MISSING_MAX ? snprintf(text + used, 128 - used, "%s%d", n ? ", " : " ", rank)
                                    : snprintf(text + used, 128 - used, ", ...");
@@ -355,7 +357,7 @@ static bool name_missing(const struct run *r, int attempt, char text[128])
     return n > 0;
 }
 
-static int fail_start(const struct run *r)
+static int fail_start(const struct comm_run *r)
 {
     const struct comm_init *m = &r->machine;
     const char *why = comm_why_name(m->why), *when = comm_state_name(m->when);
@@ -390,10 +392,10 @@ static int fail_start(const struct run *r)
 
 int comm_start(struct backend_comm *c, const struct comm_start *start)
 {
-    /* Who is in already needs no id to grow by, except that rank 0 hands it to those who come. */
+    /* Members need no id to grow by, except that rank 0 passes it to the joining ranks. */
     const bool has_id =
         start->origin == COMM_SHRUNK || (start->origin == COMM_GROWN && start->parent && c->rank > 0);
-    struct run r = {
+    struct comm_run r = {
         .c = c,
         .start = start,
         .machine =

@@ -1,6 +1,6 @@
 /*
- * Finding NCCL's calls. Dies with a sentence when the library is not there, lacks a call that every version
- * has, or is older than what we know how to use.
+ * Finds NCCL's library and its calls. Fails with a message when the library is not there, lacks a call that every
+ * version has, or is older than 2.18.1.
  */
 
 #include "worker-runtime/cuda/cuda_nccl_api.h"
@@ -32,7 +32,7 @@ struct nccl_config nccl_config_nonblocking(void)
 }
 
 /* A function pointer is a data pointer here, as POSIX promises for dlsym(). */
-static bool find(void *library, const char *name, void *function)
+static bool find_call(void *library, const char *name, void *function)
 {
     void *symbol = dlsym(library, name);
     memcpy(function, &symbol, sizeof(symbol));
@@ -42,22 +42,26 @@ static bool find(void *library, const char *name, void *function)
 static bool find_needed(struct nccl_api *api)
 {
     void *l = api->library;
-    return find(l, "ncclGetVersion", &api->get_version) && find(l, "ncclGetUniqueId", &api->get_unique_id) &&
-           find(l, "ncclCommInitRankConfig", &api->comm_init) &&
-           find(l, "ncclCommGetAsyncError", &api->comm_error) && find(l, "ncclCommAbort", &api->comm_abort) &&
-           find(l, "ncclAllReduce", &api->all_reduce) && find(l, "ncclGetErrorString", &api->error_string) &&
-           find(l, "ncclGetLastError", &api->last_error);
+    return find_call(l, "ncclGetVersion", &api->get_version) &&
+           find_call(l, "ncclGetUniqueId", &api->get_unique_id) &&
+           find_call(l, "ncclCommInitRankConfig", &api->comm_init) &&
+           find_call(l, "ncclCommGetAsyncError", &api->comm_error) &&
+           find_call(l, "ncclCommAbort", &api->comm_abort) &&
+           find_call(l, "ncclAllReduce", &api->all_reduce) &&
+           find_call(l, "ncclGetErrorString", &api->error_string) &&
+           find_call(l, "ncclGetLastError", &api->last_error);
 }
 
 /* What a version introduced is used from that version on, even if an earlier one has the symbol. */
 static void find_tiers(struct nccl_api *api)
 {
     if (api->version >= NCCL_VERSION_SHRINK)
-        (void)find(api->library, "ncclCommShrink", &api->comm_shrink);
+        (void)find_call(api->library, "ncclCommShrink", &api->comm_shrink);
     if (api->version >= NCCL_VERSION_REVOKE)
-        (void)find(api->library, "ncclCommRevoke", &api->comm_revoke);
-    if (api->version >= NCCL_VERSION_GROW && find(api->library, "ncclCommGetUniqueId", &api->comm_unique_id))
-        (void)find(api->library, "ncclCommGrow", &api->comm_grow);
+        (void)find_call(api->library, "ncclCommRevoke", &api->comm_revoke);
+    if (api->version >= NCCL_VERSION_GROW &&
+        find_call(api->library, "ncclCommGetUniqueId", &api->comm_unique_id))
+        (void)find_call(api->library, "ncclCommGrow", &api->comm_grow);
 }
 
 /* ---- where it lies ---- */

@@ -1,12 +1,12 @@
 #pragma once
 
 /*
- * NCCL as we use it: our own declarations of a few calls, found in libnccl.so.2 at run time. Building needs
+ * NCCL as this plugin uses it: declarations of a few calls, found in libnccl.so.2 at run time. Building needs
  * neither its header nor its library. What came after 2.18 may be missing: the pointer is then NULL and
- * whoever calls has another way (nccl_api_can_...).
+ * the caller has another way.
  *
  * The shapes are those of NCCL's public header; struct nccl_config is the part of ncclConfig_t that 2.18 had,
- * which later versions accept because it says its size and version.
+ * which later versions accept because it contains its size and version.
  */
 
 #include <cuda_runtime_api.h>

@@ -60,7 +60,7 @@ static int check_capabilities(int n, const char **ret_why)
     return n;
 }
 
-static int count_devices(const char **ret_why)
+static int count_cuda_devices(const char **ret_why)
 {
     int n = 0;
     cudaError_t r = cudaGetDeviceCount(&n);
@@ -76,7 +76,7 @@ static const struct backend cuda_backend = {
     .abi = BACKEND_ABI,
     .name = "cuda",
     .error_message = crw_error_message,
-    .count_devices = count_devices,
+    .count_devices = count_cuda_devices,
     .trainer_create = cuda_trainer_create,
     .trainer_destroy = cuda_trainer_destroy,
     .trainer_set_data = cuda_trainer_set_data,

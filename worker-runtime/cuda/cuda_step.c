@@ -26,7 +26,7 @@ static int pixels(const struct activation *a)
     return a->height * a->width;
 }
 
-/* ------------------------------------------------------------------ layers */
+/* ---- layers ---- */
 
 static cudaError_t conv_forward(const struct cuda_queue *q, const struct cuda_layer *l, int n, bool training)
 {
@@ -177,7 +177,7 @@ static const struct {
     [STEP_LOG_SOFTMAX] = {log_softmax_forward, log_softmax_backward},
 };
 
-/* ------------------------------------------------------------------ the parts of a step */
+/* ---- the parts of a step ---- */
 
 /* A batch out of the data set, in the first layer's order. */
 static cudaError_t take_batch(struct backend_trainer *t, const struct cuda_data *data, const uint32_t *list,
@@ -286,7 +286,7 @@ static cudaError_t track_statistics(struct backend_trainer *t)
     return r;
 }
 
-/* The copy of the running statistics becomes what the state says. */
+/* Copies the running statistics from the state. */
 static cudaError_t recall_statistics(struct backend_trainer *t)
 {
     if (!t->statistics)

@@ -39,7 +39,7 @@ static int64_t now_ns(void)
 
 /* Never cudaEventSynchronize(): behind a collective whose peer died it would not return. Polls without a pause at
  * first: the kernel's timers are late by more than a short step takes. */
-static int wait_for(cudaEvent_t event, int timeout_ms, const char *what)
+static int wait_for_event(cudaEvent_t event, int timeout_ms, const char *what)
 {
     const int64_t began = now_ns(), deadline = began + (int64_t)timeout_ms * 1000000;
     for (;;) {
@@ -56,7 +56,7 @@ static int wait_for(cudaEvent_t event, int timeout_ms, const char *what)
     }
 }
 
-/* ------------------------------------------------------------------ memory */
+/* ---- memory ---- */
 
 /* The first failure is kept; after it nothing more is tried. */
 struct maker {
@@ -87,7 +87,7 @@ static void *on_device(struct maker *m, size_t n_bytes)
     return memory;
 }
 
-static float *floats(struct maker *m, size_t count)
+static float *device_floats(struct maker *m, size_t count)
 {
     return on_device(m, count * sizeof(float));
 }
@@ -108,7 +108,7 @@ static void *on_host(struct maker *m, size_t n_bytes)
     return memory;
 }
 
-static void make_stream(struct maker *m, cudaStream_t *ret, bool urgent)
+static void make_device_stream(struct maker *m, cudaStream_t *ret, bool urgent)
 {
     int least = 0, greatest = 0;
     if (m->error == cudaSuccess)
@@ -123,7 +123,7 @@ static void make_event(struct maker *m, cudaEvent_t *ret)
         m->error = cudaEventCreateWithFlags(ret, cudaEventDisableTiming);
 }
 
-/* ------------------------------------------------------------------ state */
+/* ---- state ---- */
 
 static size_t tensor_bytes(const struct crw_tensor *b)
 {
@@ -188,7 +188,7 @@ static void *statistics_copy(const struct backend_trainer *t, const void *host)
     return t->statistics + (in_state - t->state - t->statistics_offset);
 }
 
-/* ------------------------------------------------------------------ layers */
+/* ---- layers ---- */
 
 static void make_norm(struct maker *m, struct cuda_layer *l)
 {
@@ -202,7 +202,7 @@ static void make_norm(struct maker *m, struct cuda_layer *l)
                              &l->norm.b,
                              &l->norm.c};
     for (size_t i = 0; i < sizeof(of_channels) / sizeof(of_channels[0]); i++)
-        *of_channels[i] = floats(m, (size_t)l->plan->in.stored);
+        *of_channels[i] = device_floats(m, (size_t)l->plan->in.stored);
     l->running_mean = statistics_copy(m->t, plan->running_mean);
     l->running_var = statistics_copy(m->t, plan->running_var);
     l->n_batches_tracked = statistics_copy(m->t, plan->n_batches_tracked);
@@ -218,9 +218,9 @@ static void make_layer(struct maker *m, size_t i)
 
     l->plan = plan;
     l->x = i ? t->layers[i - 1].y : t->x;
-    l->y = floats(m, n * plan->out.size);
+    l->y = device_floats(m, n * plan->out.size);
     if (i >= model->first_trained)
-        l->dy = floats(m, n * plan->out.size);
+        l->dy = device_floats(m, n * plan->out.size);
     l->dx = i > model->first_trained ? t->layers[i - 1].dy : NULL;
     if (plan->weight && m->error == cudaSuccess) {
         l->weight = t->parameters + (plan->weight - model->parameters);
@@ -233,7 +233,7 @@ static void make_layer(struct maker *m, size_t i)
     if (plan->kind == STEP_POOL || plan->kind == STEP_NORM_RELU_POOL)
         l->which = on_device(m, n * plan->out.size);
     if (plan->kind == STEP_NORM_RELU_POOL)
-        l->centred = floats(m, n * plan->out.size);
+        l->centred = device_floats(m, n * plan->out.size);
 }
 
 /* The batch, as the data set stores it and as the first layer wants it. */
@@ -242,13 +242,13 @@ static void make_input(struct maker *m)
     struct backend_trainer *t = m->t;
     const struct activation *a = &t->model->x_shape;
     const size_t n = (size_t)t->model->max_batch;
-    t->x = floats(m, n * a->size);
+    t->x = device_floats(m, n * a->size);
     if (!a->flat && a->stored > 1)
-        t->raw = floats(m, n * (size_t)(a->channels * a->height * a->width));
+        t->raw = device_floats(m, n * (size_t)(a->channels * a->height * a->width));
     t->targets = on_device(m, n * t->target_bytes);
     t->correct = on_device(m, n);
-    t->losses = floats(m, n * (size_t)t->n_losses_of_sample);
-    t->table = floats(m, 256);
+    t->losses = device_floats(m, n * (size_t)t->n_losses_of_sample);
+    t->table = device_floats(m, 256);
 }
 
 /*
@@ -280,7 +280,7 @@ static void make_buckets(struct maker *m)
     }
 }
 
-/* ------------------------------------------------------------------ making and ending */
+/* ---- making and ending ---- */
 
 static void make_control(struct maker *m)
 {
@@ -291,10 +291,10 @@ static void make_control(struct maker *m)
     t->host_progress = on_host(m, sizeof(*t->host_progress));
     t->evaluation = on_device(m, sizeof(*t->evaluation));
     t->host_evaluation = on_host(m, sizeof(*t->host_evaluation));
-    t->q.workspace = floats(m, CUDA_WORKSPACE_FLOATS);
-    make_stream(m, &t->q.stream, false);
-    make_stream(m, &t->comm, true);
-    make_stream(m, &t->copy, false);
+    t->q.workspace = device_floats(m, CUDA_WORKSPACE_FLOATS);
+    make_device_stream(m, &t->q.stream, false);
+    make_device_stream(m, &t->comm, true);
+    make_device_stream(m, &t->copy, false);
     make_event(m, &t->reduced);
     make_event(m, &t->committed);
     make_event(m, &t->snapped);
@@ -320,7 +320,7 @@ static struct cuda_optimizer_options device_options(const struct crw_optimizer_o
     };
 }
 
-static cudaError_t make(struct backend_trainer *t)
+static cudaError_t make_trainer_memory(struct backend_trainer *t)
 {
     static const enum cuda_optimizer_kind kinds[CRW_OPTIMIZER_KIND_COUNT] = {
         [CRW_SGD] = CUDA_SGD, [CRW_ADAMW] = CUDA_ADAMW, [CRW_ADADELTA] = CUDA_ADADELTA};
@@ -348,7 +348,7 @@ static cudaError_t make(struct backend_trainer *t)
     return m.error;
 }
 
-static int check_options(const struct backend_trainer_options *o)
+static int check_model_and_loss(const struct backend_trainer_options *o)
 {
     const struct crw_model *model = o->model;
     const struct model_step *last = &model->steps[model->n_steps - 1];
@@ -367,7 +367,7 @@ static int check_options(const struct backend_trainer_options *o)
 
 int cuda_trainer_create(const struct backend_trainer_options *options, struct backend_trainer **ret)
 {
-    int r = check_options(options);
+    int r = check_model_and_loss(options);
     if (r)
         return r;
     struct backend_trainer *t = calloc(1, sizeof(*t));
@@ -379,7 +379,7 @@ int cuda_trainer_create(const struct backend_trainer_options *options, struct ba
     const int n_outputs = t->model->steps[t->model->n_steps - 1].out.channels;
     t->n_losses_of_sample = options->loss == BACKEND_MSE ? n_outputs : 1;
     t->target_bytes = options->loss == BACKEND_MSE ? (size_t)n_outputs * sizeof(float) : sizeof(uint8_t);
-    cudaError_t made = make(t);
+    cudaError_t made = make_trainer_memory(t);
     if (made != cudaSuccess) {
         cuda_trainer_destroy(t);
         return cuda_fail(made, "cannot make a trainer on the device");
@@ -424,10 +424,10 @@ bool cuda_trainer_forget_graphs(struct backend_trainer *t)
 }
 
 /* True: a collective does not end, though its communicator was broken off. */
-static bool is_stuck(struct backend_trainer *t)
+static bool is_collective_stuck(struct backend_trainer *t)
 {
     return t->options.reducer && t->reduced &&
-           wait_for(t->reduced, STUCK_MS, "a collective") == CRW_E_TIMEOUT;
+           wait_for_event(t->reduced, STUCK_MS, "a collective") == CRW_E_TIMEOUT;
 }
 
 void cuda_trainer_destroy(struct backend_trainer *t)
@@ -435,7 +435,7 @@ void cuda_trainer_destroy(struct backend_trainer *t)
     if (!t)
         return;
     (void)cuda_trainer_forget_graphs(t); /* whether there were any */
-    if (is_stuck(t)) /* freeing memory would wait for it; the process ends, and the driver frees */
+    if (is_collective_stuck(t)) /* freeing memory would wait for it; the process ends, and the driver frees */
         return;
     if (t->commit_graph)
         (void)cudaGraphExecDestroy(t->commit_graph);
@@ -462,7 +462,7 @@ void cuda_trainer_destroy(struct backend_trainer *t)
     free(t);
 }
 
-/* ------------------------------------------------------------------ in */
+/* ---- in ---- */
 
 /* Copying waits for the compute stream, where a collective in flight may hang. */
 static int check_not_reducing(const struct backend_trainer *t, const char *what)
@@ -473,7 +473,7 @@ static int check_not_reducing(const struct backend_trainer *t, const char *what)
 }
 
 /* Copies and waits: what is copied from may be the caller's, and changed as soon as we return. */
-static cudaError_t copy_in(struct backend_trainer *t, void *to, const void *from, size_t n_bytes)
+static cudaError_t copy_to_device(struct backend_trainer *t, void *to, const void *from, size_t n_bytes)
 {
     cudaError_t r = cudaMemcpyAsync(to, from, n_bytes, cudaMemcpyHostToDevice, t->q.stream);
     return r == cudaSuccess ? cudaStreamSynchronize(t->q.stream) : r;
@@ -486,7 +486,7 @@ static int copy_numbers(struct backend_trainer *t, struct cuda_data *data)
         return crw_fail_errno(-ENOMEM, "cannot number %u samples", data->n_items);
     for (uint32_t i = 0; i < data->n_items; i++)
         numbers[i] = i;
-    cudaError_t r = copy_in(t, data->numbers, numbers, data->n_items * sizeof(*numbers));
+    cudaError_t r = copy_to_device(t, data->numbers, numbers, data->n_items * sizeof(*numbers));
     free(numbers);
     return r == cudaSuccess ? 0 : cuda_fail(r, "cannot number samples on the device");
 }
@@ -510,11 +510,11 @@ int cuda_trainer_set_data(struct backend_trainer *t, enum backend_data which,
     data->targets = on_device(&m, n * t->target_bytes);
     data->numbers = on_device(&m, n * sizeof(*data->numbers));
     if (m.error == cudaSuccess)
-        m.error = copy_in(t, data->inputs, samples->inputs, input_bytes);
+        m.error = copy_to_device(t, data->inputs, samples->inputs, input_bytes);
     if (m.error == cudaSuccess)
-        m.error = copy_in(t, data->targets, samples->targets, n * t->target_bytes);
+        m.error = copy_to_device(t, data->targets, samples->targets, n * t->target_bytes);
     if (m.error == cudaSuccess && samples->table)
-        m.error = copy_in(t, t->table, samples->table, 256 * sizeof(*samples->table));
+        m.error = copy_to_device(t, t->table, samples->table, 256 * sizeof(*samples->table));
     if (m.error != cudaSuccess)
         return cuda_fail(m.error, "cannot copy the data set to the device");
     data->n_items = samples->n;
@@ -545,9 +545,9 @@ int cuda_trainer_start(struct backend_trainer *t, const uint32_t *list, size_t c
         t->list = on_device(&m, t->list_capacity * sizeof(*list));
     }
     if (m.error == cudaSuccess && count)
-        m.error = copy_in(t, t->list, list, count * sizeof(*list));
+        m.error = copy_to_device(t, t->list, list, count * sizeof(*list));
     if (m.error == cudaSuccess)
-        m.error = copy_in(t, &t->commit->cursor, &cursor, sizeof(cursor));
+        m.error = copy_to_device(t, &t->commit->cursor, &cursor, sizeof(cursor));
     if (m.error != cudaSuccess)
         return cuda_fail(m.error, "cannot begin an epoch on the device");
     t->n_listed = count - (size_t)cursor;
@@ -562,15 +562,15 @@ int cuda_trainer_upload(struct backend_trainer *t, uint64_t steps)
     const struct cuda_commit start = {.step = steps};
     int checked = check_not_reducing(t, "the state cannot be copied to the device");
     if (checked == 0 && t->staging) /* what is staged is read from, and written to where this copy begins */
-        checked = wait_for(t->staged, STUCK_MS, "the copy of the state to the host");
+        checked = wait_for_event(t->staged, STUCK_MS, "the copy of the state to the host");
     if (checked)
         return checked;
     memcpy(t->host_state, &start, sizeof(start));
     for (size_t i = 0; i < t->n_parts; i++)
         memcpy(t->host_state + t->parts[i].offset, t->parts[i].host, t->parts[i].n_bytes);
-    cudaError_t r = copy_in(t, t->state, t->host_state, t->n_state_bytes);
+    cudaError_t r = copy_to_device(t, t->state, t->host_state, t->n_state_bytes);
     if (r == cudaSuccess)
-        r = copy_in(t, t->device_options, t->host_options, sizeof(*t->host_options));
+        r = copy_to_device(t, t->device_options, t->host_options, sizeof(*t->host_options));
     t->staging = false;
     t->n_listed = t->n_step_samples = 0;
     t->n_pending_samples = t->n_pending_batches = 0;
@@ -584,13 +584,13 @@ int cuda_trainer_set_lr(struct backend_trainer *t, double lr)
     if (checked)
         return checked;
     t->host_options->lr = lr;
-    cudaError_t r = copy_in(t, t->device_options, t->host_options, sizeof(*t->host_options));
+    cudaError_t r = copy_to_device(t, t->device_options, t->host_options, sizeof(*t->host_options));
     return r == cudaSuccess ? 0 : cuda_fail(r, "cannot change the learning rate on the device");
 }
 
-/* ------------------------------------------------------------------ steps */
+/* ---- steps ---- */
 
-static int check_step(const struct backend_trainer *t, int n, bool last)
+static int check_queued_batch(const struct backend_trainer *t, int n, bool last)
 {
     if (!last && !t->options.accumulates)
         return crw_fail(CRW_E_ARGUMENT, "a step of several batches, by a trainer that was not made for them");
@@ -621,7 +621,7 @@ static int queue_batch(struct backend_trainer *t, int n, bool last)
 
 int cuda_trainer_step(struct backend_trainer *t, int n, bool last)
 {
-    int r = check_step(t, n, last);
+    int r = check_queued_batch(t, n, last);
     if (r == 0)
         r = queue_batch(t, n, last);
     if (r)
@@ -633,8 +633,8 @@ int cuda_trainer_step(struct backend_trainer *t, int n, bool last)
     return 0;
 }
 
-static void report(const struct backend_trainer *t, const struct cuda_tally *tally,
-                   struct backend_progress *ret)
+static void report_tally(const struct backend_trainer *t, const struct cuda_tally *tally,
+                         struct backend_progress *ret)
 {
     ret->n_samples = tally->n_losses / (uint64_t)t->n_losses_of_sample;
     ret->n_correct = tally->n_correct;
@@ -644,7 +644,7 @@ int cuda_trainer_wait(struct backend_trainer *t, int timeout_ms, struct backend_
 {
     if (t->phase == CUDA_IDLE)
         return crw_fail(CRW_E_ARGUMENT, "there is no complete step to wait for");
-    int r = wait_for(t->reduced, timeout_ms, "training on the device");
+    int r = wait_for_event(t->reduced, timeout_ms, "training on the device");
     if (r)
         return r;
     const struct cuda_tally *tally = &t->host_progress->tally;
@@ -655,12 +655,12 @@ int cuda_trainer_wait(struct backend_trainer *t, int timeout_ms, struct backend_
         (struct backend_progress){.finite = !t->checked || (check->finite && isfinite(loss)), .loss = loss};
     if (t->checked && tally->n_batches)
         ret->norm = sqrt(check->sum_of_squares) / ((double)tally->n_batches * n_ranks);
-    report(t, tally, ret);
+    report_tally(t, tally, ret);
     t->phase = CUDA_REDUCED;
     return 0;
 }
 
-static cudaError_t take_step(struct backend_trainer *t)
+static cudaError_t queue_commit_of_step(struct backend_trainer *t)
 {
     cudaError_t r = cudaSuccess;
     if (t->staging) /* the state is still copied aside */
@@ -676,7 +676,7 @@ int cuda_trainer_end_step(struct backend_trainer *t, bool take)
 {
     if (t->phase != CUDA_REDUCED)
         return crw_fail(CRW_E_ARGUMENT, "a step can be taken or dropped when its gradients were waited for");
-    cudaError_t r = take ? take_step(t) : cudaSuccess;
+    cudaError_t r = take ? queue_commit_of_step(t) : cudaSuccess;
     if (!take)
         t->n_listed += t->n_step_samples;
     t->n_step_samples = 0;
@@ -709,7 +709,7 @@ int cuda_trainer_download(struct backend_trainer *t, int timeout_ms, uint64_t st
     struct cuda_commit commit;
     if (!t->staging)
         return crw_fail(CRW_E_ARGUMENT, "no state was staged");
-    int r = wait_for(t->staged, timeout_ms, "staging the state");
+    int r = wait_for_event(t->staged, timeout_ms, "staging the state");
     if (r)
         return r;
     t->staging = false;
@@ -750,12 +750,12 @@ int cuda_trainer_evaluate(struct backend_trainer *t, uint32_t first, uint32_t co
     cudaError_t queued = queue_evaluation(t, first, count);
     if (queued != cudaSuccess)
         return cuda_fail(queued, "cannot queue an evaluation");
-    r = wait_for(t->evaluated, timeout_ms, "evaluation on the device");
+    r = wait_for_event(t->evaluated, timeout_ms, "evaluation on the device");
     if (r)
         return r;
     const struct cuda_tally *tally = t->host_evaluation;
     *ret = (struct backend_progress){0};
-    report(t, tally, ret);
+    report_tally(t, tally, ret);
     ret->loss = tally->n_losses ? tally->loss_sum / (double)tally->n_losses : 0;
     return 0;
 }

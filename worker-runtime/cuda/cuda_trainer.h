@@ -30,7 +30,7 @@ enum cuda_phase { CUDA_IDLE, CUDA_REDUCING, CUDA_REDUCED };
 struct cuda_layer {
     const struct model_step *plan;
     const float *x;
-    float *y, *dy; /* dy: NULL where nobody before it learns */
+    float *y, *dy; /* dy: NULL where no layer before it has parameters */
     float *dx;     /* the layer before's dy, or NULL */
     float *weight, *bias, *d_weight, *d_bias;
     struct cuda_norm norm;
@@ -68,7 +68,7 @@ struct cuda_step_graph {
 
 struct cuda_data {
     void *inputs, *targets;
-    bool bytes;        /* inputs are, and the table says what they stand for */
+    bool bytes;        /* inputs are bytes, and the table has their values */
     uint32_t *numbers; /* 0, 1, 2, ... */
     uint32_t n_items;
 };
@@ -119,7 +119,7 @@ struct backend_trainer {
 
     struct cuda_step_graph
         graphs[CUDA_GRAPHS_MAX];  /* they hold collectives: made and launched between the reducer's */
-    size_t n_graphs;              /* enter and leave, gone before its communicator is */
+    size_t n_graphs;              /* enter and leave, destroyed before its communicator */
     cudaGraphExec_t commit_graph; /* the change of the state, of any step; NULL: not captured yet */
 
     void **owned; /* on the device */

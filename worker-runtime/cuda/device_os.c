@@ -10,7 +10,7 @@
  *
  * That every rank came to the agreement proves that every rank's part of the sums was complete before any rank broke
  * a collective off. The order of the two looks in crw_trainer_wait matters: first the device, then the communicator;
- * whoever breaks off marks the communicator as failed first.
+ * the thread that breaks off marks the communicator as failed first.
  *
  * Ways it fails: no plugin, no driver, fewer devices than ranks, no NCCL, a rank that does not come; and a peer
  * that fails in a step, which crw_trainer_wait() or crw_trainer_commit() reports while the state stays that of the
@@ -86,7 +86,7 @@ int crw_device_count(const char **ret_why)
     return n;
 }
 
-/* ------------------------------------------------------------------ choosing a device */
+/* ---- choosing a device ---- */
 
 static int choose_device(struct crw_trainer *t, bool oversubscribe, int *ret_device)
 {
@@ -125,7 +125,7 @@ static void set_nccl_oversubscribed(void)
     env_set_default("NCCL_MAX_CTAS", "1");
 }
 
-/* ------------------------------------------------------------------ the communicator */
+/* ---- the communicator ---- */
 
 static int set_key(void *data, const char *key, const void *value, size_t n_bytes)
 {
@@ -166,7 +166,7 @@ static int connect_ranks(struct crw_trainer *t, int device)
     return fail_as(b, b->comm_create(&options, &t->comm));
 }
 
-/* ------------------------------------------------------------------ making and ending */
+/* ---- making and ending ---- */
 
 static int make_trainer(struct crw_trainer *t, const struct crw_trainer_options *o, int device)
 {
@@ -198,7 +198,7 @@ static int make_trainer(struct crw_trainer *t, const struct crw_trainer_options 
     return r;
 }
 
-static int check_options(const struct crw_trainer_options *o)
+static int check_trainer_options(const struct crw_trainer_options *o)
 {
     if (o->loss < 0 || o->loss >= CRW_LOSS_COUNT || o->products < 0 || o->products >= CRW_PRODUCTS_COUNT)
         return crw_fail(CRW_E_ARGUMENT, "a trainer with loss %d and products %d; there is no such thing",
@@ -212,12 +212,12 @@ static int check_options(const struct crw_trainer_options *o)
 
 /*
  * A rank that fails must not leave the others waiting in NCCL: all fail with it, and with its sentence. Of several
- * the lowest rank's, but one that only heard of another's failure (CRW_E_PEER) comes last. Collective.
+ * the lowest rank's, but one that only follows another's failure (CRW_E_PEER) comes last. Collective.
  */
-static int vote(struct crw_group *group, int result)
+static int vote_on_result(struct crw_group *group, int result)
 {
-    const int64_t heard = result == CRW_E_PEER ? (int64_t)1 << 32 : 0;
-    int64_t first = result ? -(int64_t)crw_rank(group) - 1 - heard : INT64_MIN;
+    const int64_t follows = result == CRW_E_PEER ? (int64_t)1 << 32 : 0;
+    int64_t first = result ? -(int64_t)crw_rank(group) - 1 - follows : INT64_MIN;
     char why[512];
 
     (void)snprintf(why, sizeof(why), "%s", crw_error_message());
@@ -229,26 +229,26 @@ static int vote(struct crw_group *group, int result)
     return first == INT64_MIN ? 0 : crw_fail(result ? result : CRW_E_PEER, "%s", why);
 }
 
-static int make(struct crw_trainer *t, const struct crw_trainer_options *options)
+static int connect_and_make_trainer(struct crw_trainer *t, const struct crw_trainer_options *options)
 {
     int device = 0;
     int r = backend_open("crw-cuda", &t->plugin);
 
     if (r == 0)
         r = choose_device(t, options->oversubscribe, &device);
-    r = vote(t->group, r);
+    r = vote_on_result(t->group, r);
     if (r == 0 && options->nccl_defaults)
         set_nccl_defaults(&t->group->env);
     if (r == 0 && options->oversubscribe)
         set_nccl_oversubscribed();
     if (r == 0)
-        r = vote(t->group, connect_ranks(t, device));
+        r = vote_on_result(t->group, connect_ranks(t, device));
     return r == 0 ? make_trainer(t, options, device) : r;
 }
 
 int crw_trainer_create(const struct crw_trainer_options *options, struct crw_trainer **ret)
 {
-    int r = check_options(options);
+    int r = check_trainer_options(options);
     struct crw_trainer *t;
 
     if (r)
@@ -259,7 +259,7 @@ int crw_trainer_create(const struct crw_trainer_options *options, struct crw_tra
     t->group = options->group;
     t->optimizer = options->optimizer;
     t->timeout_ms = options->timeout_ms ? options->timeout_ms : TIMEOUT_DEFAULT_MS;
-    r = make(t, options);
+    r = connect_and_make_trainer(t, options);
     if (r) {
         crw_trainer_destroy(t);
         return r;
@@ -287,7 +287,7 @@ void crw_trainer_destroy(struct crw_trainer *t)
     free(t);
 }
 
-/* ------------------------------------------------------------------ in and out */
+/* ---- in and out ---- */
 
 static int set_data(struct crw_trainer *t, enum backend_data which, const struct crw_samples *s)
 {

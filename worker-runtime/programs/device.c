@@ -19,7 +19,7 @@ struct device {
     size_t capacity; /* of both, in batches */
 };
 
-static int fail(struct trainer *t)
+static int fail_with_error(struct trainer *t)
 {
     snprintf(t->error, sizeof(t->error), "%s", crw_error_message());
     return -1;
@@ -40,7 +40,7 @@ int device_wanted(struct trainer *t, bool *ret_wanted)
     return -1;
 }
 
-/* ------------------------------------------------------------------ making and ending */
+/* ---- making and ending ---- */
 
 static int copy_samples(struct device *d)
 {
@@ -53,7 +53,7 @@ static int copy_samples(struct device *d)
     return crw_trainer_set_data(d->trainer, &training, d->t->n_test > 0 ? &test : NULL);
 }
 
-static int make(struct device *d)
+static int make_device_trainer(struct device *d)
 {
     static const enum crw_products products[] = {
         [TRAIN_FP32] = CRW_PRODUCTS_F32, [TRAIN_BF16] = CRW_PRODUCTS_BF16, [TRAIN_TF32] = CRW_PRODUCTS_TF32};
@@ -71,11 +71,11 @@ static int make(struct device *d)
     };
 
     if (crw_trainer_create(&options, &d->trainer) != 0 || copy_samples(d) != 0)
-        return fail(t);
+        return fail_with_error(t);
     return 0;
 }
 
-static int allocate(struct device *d)
+static int allocate_order(struct device *d)
 {
     const struct trainer *t = d->t;
     size_t share = t->n_training / (size_t)crw_world_size(t->group) + 1;
@@ -92,12 +92,12 @@ int device_create(struct trainer *t, struct device **ret)
 
     if (d)
         d->t = t;
-    if (!d || allocate(d) < 0) {
+    if (!d || allocate_order(d) < 0) {
         device_destroy(d);
         snprintf(t->error, sizeof(t->error), "out of memory for the order of the samples");
         return -1;
     }
-    if (make(d) < 0) {
+    if (make_device_trainer(d) < 0) {
         device_destroy(d);
         return -1;
     }
@@ -130,7 +130,7 @@ int device_fetch(struct device *d)
     return crw_trainer_save(d->trainer);
 }
 
-/* ------------------------------------------------------------------ an epoch */
+/* ---- an epoch ---- */
 
 int device_start_epoch(struct device *d, double lr)
 {
@@ -164,7 +164,7 @@ int device_queue_step(struct device *d, struct device_step *ret, bool *ret_more)
         ret->n_samples += (uint64_t)b->n;
         ret->consumed = b->consumed;
         r = crw_trainer_step(d->trainer, b->n, ret->n_batches == accumulate || d->next == d->n_batches);
-        if (r != 0)
+        if (r)
             return r;
     }
     return 0;

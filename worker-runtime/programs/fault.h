@@ -34,5 +34,5 @@ int fault_parse(const char *text, struct fault *ret);
 /* True when this rank's step is the one. early: the step has not begun. */
 bool fault_is_due(const struct fault *f, bool early, int restart_count, int rank, uint64_t step);
 
-/* Says so, and does it, except for FAULT_NAN, which is the caller's to do: returns only then. */
+/* Prints a message and does it, except for FAULT_NAN, which is the caller's to do: returns only then. */
 void fault_happen(const struct fault *f);

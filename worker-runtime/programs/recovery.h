@@ -3,7 +3,7 @@
 /*
  * Where a group of ranks that comes together takes its state from: ranks that have gone on since before a failure
  * hold it alive, crun may hold what a process left in memory, and there may be a snapshot on disk. Pure: every
- * rank tells the others what it has, and all come to the same choice.
+ * rank sends the others what it has, and all come to the same choice.
  *
  * States are numbered by commits: a step that was taken or an epoch that was closed adds one. Ranks that fail
  * together are never more than one commit apart, since no rank takes a step, or closes an epoch, that another has
@@ -23,7 +23,7 @@ struct recovery_offer {
 };
 
 enum recovery_kind {
-    RECOVERY_FRESH,  /* nobody has anything; or what is on disk */
+    RECOVERY_FRESH,  /* no rank has anything, or only what is on disk */
     RECOVERY_ALIVE,  /* rank `from` sends it */
     RECOVERY_MEMORY, /* ranks 0 to n_parts - 1 have a part of it each */
 };

@@ -12,7 +12,7 @@
 
 enum { FOLLOW_MS = 2000, FOLLOW_PAUSE_MS = 1 };
 
-/* ------------------------------------------------------------------ testing */
+/* ---- testing ---- */
 
 static int64_t count_correct(struct trainer *t, uint32_t begin, uint32_t end)
 {
@@ -38,7 +38,7 @@ static int test(struct trainer *t, double *ret_accuracy)
     int64_t n_correct;
 
     *ret_accuracy = NAN;
-    /* Closing an epoch is a commit of its own: nobody may be two ahead of a rank that dies before its last step's
+    /* Closing an epoch is a commit of its own: no rank may be two ahead of a rank that dies before its last step's
      * (recovery.h). */
     if (t->n_test == 0)
         return crw_barrier(t->group);
@@ -57,7 +57,7 @@ static int test(struct trainer *t, double *ret_accuracy)
     return 0;
 }
 
-/* ------------------------------------------------------------------ one epoch */
+/* ---- one epoch ---- */
 
 enum epoch_end { EPOCH_COMPLETE, EPOCH_STOPPED, EPOCH_AT_MAX_STEPS, EPOCH_FAILED };
 
@@ -72,7 +72,7 @@ static double speed(const struct epoch *e, double seconds)
     return seconds > 0 ? (double)e->n_samples / seconds : 0;
 }
 
-/* Everything that is nobody's business but the primary rank's. */
+/* Reports that the primary rank alone writes. */
 static void report_progress_of(struct trainer *t, const struct epoch *e, const struct step *s)
 {
     const struct train_position *p = &t->state.position;
@@ -171,7 +171,7 @@ static enum epoch_end train_epoch(struct trainer *t)
     return EPOCH_COMPLETE;
 }
 
-/* ------------------------------------------------------------------ the end */
+/* ---- the end ---- */
 
 /* A peer failed, the group is over or the numbers are. The state is that of the last complete step: the
  * primary rank keeps it, so that only the step in flight is lost. */
@@ -180,13 +180,13 @@ static int leave_failed(struct trainer *t)
     report_clear_bar(&t->report);
     fprintf(stderr, "train: rank %d: %s\n", crw_rank(t->group), t->error);
     if (!t->follows)
-        (void)crw_error_record(t->error); /* it has been said in any case */
+        (void)crw_error_record(t->error); /* it is on stderr in any case */
     trainer_save(t);
     trainer_finish_saves(t);
     return TRAIN_FAILED;
 }
 
-/* All ranks end alike from here on. A request to stop that others heard first may still come, and is not to kill
+/* All ranks end alike from here on. A request to stop that other ranks received first may still come, and is not to kill
  * one that has done what it asks for. */
 static void ignore_requests(void)
 {

@@ -39,7 +39,7 @@ struct program {
     struct crw_shape input;
     size_t target_size; /* bytes of a sample's target */
 
-    /* Opens or makes the samples and says how many there are; no test samples, no test. -1 with a sentence in
+    /* Opens or makes the samples and counts them; no test samples, no test. -1 with a sentence in
      * error[0..n) when it cannot. close is called in any case. */
     int (*open)(void *data, uint32_t *ret_n_training, uint32_t *ret_n_test, char *error, size_t n);
     void (*close)(void *data);
@@ -56,7 +56,7 @@ struct program {
     void (*resident)(void *data, enum part part, struct crw_samples *ret);
 
     /* Fraction of the batch's samples of all ranks that the last forward names correctly: for every batch, a
-     * collective. NULL: nobody asks. 0 or the failed collective's result. */
+     * collective. NULL: it is not measured. 0 or the failed collective's result. */
     int (*accuracy)(void *data, struct crw_group *group, struct crw_model *model,
                     const struct crw_batch *batch, double *ret_accuracy);
 
@@ -80,7 +80,7 @@ struct trainer {
     struct crw_optimizer *optimizer;
     struct crw_sampler *sampler;
     struct crw_loader *loader;
-    struct crw_snapshots *snapshots; /* who saves, with --snapshot-dir; else NULL */
+    struct crw_snapshots *snapshots; /* on the ranks that save, with --snapshot-dir; else NULL */
     struct device *device;           /* NULL: the CPU trains */
     struct train_state state;
     struct memory_checkpoint checkpoint;
@@ -100,10 +100,10 @@ struct trainer {
 
     char error[1024];
     bool follows;   /* it fails because another rank did */
-    bool timed_out; /* a peer hangs: nobody is about to replace it */
+    bool timed_out; /* a peer hangs: the launcher does not replace it */
 };
 
-/* trainer.c: trains a program to the end. Returns an exit code; has said on stderr what went wrong. */
+/* trainer.c: trains a program to the end. Returns an exit code; what went wrong is on stderr. */
 int trainer_run(const struct program *program, const struct train_options *options, const struct crw_env *env,
                 struct crw_group *group);
 
@@ -119,10 +119,10 @@ struct step {
 
 enum step_result { STEP_DONE, STEP_NO_DATA, STEP_FAILED };
 
-/* trainer_step.c: takes a step and commits it; s is zeroed. STEP_FAILED: t->error says why, nothing is committed. */
+/* trainer_step.c: takes a step and commits it; s is zeroed. STEP_FAILED: t->error is the reason, nothing is committed. */
 enum step_result trainer_step(struct trainer *t, struct step *s);
 
-/* trainer_setup.c: allocates, opens, resumes. Collective; -1 when some rank could not, said once by it. */
+/* trainer_setup.c: allocates, opens, resumes. Collective; -1 when some rank could not, which that rank has reported. */
 int trainer_set_up(struct trainer *t);
 void trainer_tear_down(struct trainer *t);
 
@@ -132,7 +132,7 @@ int trainer_resume(struct trainer *t);
 /* Puts the sentence into t->error. -1. */
 int trainer_fail(struct trainer *t, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /*
- * All ranks say whether their part went well. If not, the lowest rank that failed says why, once, and all
+ * All ranks learn whether all parts went well. If not, the lowest rank that failed prints its reason, and all
  * return -1: so a job that cannot start gives one sentence, not one from each worker.
  */
 int trainer_agree(struct trainer *t, int result);
@@ -145,7 +145,7 @@ int trainer_rejoin(struct trainer *t);
 
 /* Starts saving the state, where snapshots are wanted. */
 void trainer_save(struct trainer *t);
-/* What is in flight is finished, and failures of it are said. */
+/* What is in flight is finished, and its failures are reported. */
 void trainer_finish_saves(struct trainer *t);
 
 static inline bool trainer_is_first_of_host(const struct trainer *t)

@@ -4,7 +4,7 @@
  * Where the training goes on.
  *
  * What is alive is the newest there is. Else the first rank of each host looks into its folder; folders may differ,
- * when each host has its own: who holds the newest sends it to all others, unless what is in memory is newer.
+ * when each host has its own: the rank that holds the newest sends it to all others, unless what is in memory is newer.
  */
 
 #include <stdio.h>
@@ -66,7 +66,7 @@ static int load_newest(struct trainer *t, struct found *ret)
     return r == 0 || r == CRW_E_NOT_FOUND ? 0 : -1;
 }
 
-/* What the holder has read arrives everywhere; where nobody has, the first rank's fresh state does. */
+/* What the holder has read arrives everywhere; where no rank has any, the first rank's fresh state does. */
 static int resume_from_disk(struct trainer *t, int holder)
 {
     if (state_broadcast(&t->state, t->group, holder) != 0)

@@ -37,15 +37,15 @@ int trainer_agree(struct trainer *t, int result)
     t->follows = result == 0;
     if (-first - 1 == crw_rank(t->group)) {
         fprintf(stderr, "train: %s\n", t->error);
-        (void)crw_error_record(t->error); /* it has been said in any case */
+        (void)crw_error_record(t->error); /* it is on stderr in any case */
     }
-    (void)crw_barrier(t->group); /* nobody exits before the sentence is out; a failure changes nothing */
+    (void)crw_barrier(t->group); /* no rank exits before the message is out; a failure changes nothing */
     return -1;
 }
 
-/* ------------------------------------------------------------------ what a rank does alone */
+/* ---- what a rank does alone ---- */
 
-static int check_options(struct trainer *t)
+static int check_train_options(struct trainer *t)
 {
     const struct train_options *o = t->options;
 
@@ -77,7 +77,7 @@ static size_t input_size(const struct program *p)
     return (size_t)p->input.channels * (size_t)p->input.height * (size_t)p->input.width;
 }
 
-static int allocate(struct trainer *t)
+static int allocate_batches(struct trainer *t)
 {
     size_t batch_size = t->options->batch_size;
 
@@ -163,7 +163,7 @@ static int create_state(struct trainer *t)
     return 0;
 }
 
-/* A file that is written at the end only: better said now that it cannot be. */
+/* A file that is written at the end only: better reported now that it cannot be. */
 static int check_output(struct trainer *t, const char *option, const char *path)
 {
     char folder[PATH_MAX];
@@ -198,13 +198,13 @@ static int open_outputs(struct trainer *t)
 
 static int set_up_alone(struct trainer *t)
 {
-    if (check_options(t) < 0 || open_samples(t) < 0 || allocate(t) < 0 || create_model(t) < 0 ||
+    if (check_train_options(t) < 0 || open_samples(t) < 0 || allocate_batches(t) < 0 || create_model(t) < 0 ||
         create_loader(t) < 0 || create_state(t) < 0)
         return -1;
     return open_outputs(t);
 }
 
-/* ------------------------------------------------------------------ together */
+/* ---- together ---- */
 
 /* All ranks train on GPUs or none does: a host without one must not leave the others waiting. */
 static int start_device(struct trainer *t)
@@ -283,7 +283,7 @@ int trainer_rejoin(struct trainer *t)
     do {
         t->follows = false;
         if (crw_group_reform(t->group) != 0) {
-            t->follows = true; /* t->error says already what it is about */
+            t->follows = true; /* t->error has the reason already */
             return -1;
         }
         r = join_again(t);
@@ -311,7 +311,7 @@ void trainer_tear_down(struct trainer *t)
     t->program->close(t->program->data);
 }
 
-/* ------------------------------------------------------------------ snapshots */
+/* ---- snapshots ---- */
 
 static void warn_of_failed_saves(struct trainer *t)
 {

@@ -74,7 +74,7 @@ static void happen_fault(struct trainer *t, struct step *s)
 }
 
 /* The mean over all ranks, of gradients, loss and wishes to stop. */
-static int reduce(struct trainer *t, struct step *s)
+static int reduce_step(struct trainer *t, struct step *s)
 {
     float *extra = t->reduced + t->n_parameters;
 
@@ -82,19 +82,19 @@ static int reduce(struct trainer *t, struct step *s)
     extra[EXTRA_STOP] = crw_stop_requested(t->group) ? 1.0f : 0.0f;
     int r = crw_all_reduce(t->group, t->reduced, t->n_parameters + N_EXTRA, CRW_F32, CRW_AVG);
     t->timed_out = r == CRW_E_TIMEOUT;
-    if (r != 0)
+    if (r)
         return -1;
     s->loss_all = extra[EXTRA_LOSS];
     s->stop = extra[EXTRA_STOP] > 0.0f;
     return 0;
 }
 
-/* All ranks see the same mean, so all of them leave; the one that knows why says it. */
+/* All ranks see the same mean, so all of them leave; the one that knows the reason prints it. */
 static int refuse_step(struct trainer *t, const struct step *s, double norm)
 {
     uint64_t step = t->state.position.step + 1;
 
-    /* Where no loss is at fault, it was a gradient, and nobody knows whose. */
+    /* Where no loss is at fault, it was a gradient, of an unknown rank. */
     t->follows = isfinite(s->loss) && !isfinite(s->loss_all);
     if (!isfinite(s->loss))
         snprintf(t->error, sizeof(t->error),
@@ -140,7 +140,7 @@ static void commit(struct trainer *t, const struct step *s)
     memory_checkpoint_commit(t);
 }
 
-/* ------------------------------------------------------------------ on a device */
+/* ---- on a device ---- */
 
 /* What the ranks exchange while they agree on a step. */
 enum { MEAN_LOSS, MEAN_STOP, MEAN_CORRECT, MEAN_SAMPLES, N_MEANS };
@@ -193,7 +193,7 @@ static enum step_result train_step_on_device(struct trainer *t, struct step *s)
     return result;
 }
 
-/* ------------------------------------------------------------------ one step */
+/* ---- one step ---- */
 
 enum step_result trainer_step(struct trainer *t, struct step *s)
 {
@@ -209,7 +209,7 @@ enum step_result trainer_step(struct trainer *t, struct step *s)
     t->error[0] = '\0';
     if (result == STEP_DONE)
         happen_fault(t, s);
-    if (result == STEP_FAILED || reduce(t, s) != 0) {
+    if (result == STEP_FAILED || reduce_step(t, s) != 0) {
         t->follows = true;
         snprintf(t->error, sizeof(t->error), "%s", crw_error_message());
         return STEP_FAILED;

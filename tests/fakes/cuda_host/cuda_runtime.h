@@ -57,7 +57,7 @@ struct cudaLaunchConfig_t {
     unsigned numAttrs = 0;
 };
 
-/* ------------------------------------------------------------------ barriers and warps */
+/* ---- barriers and warps ---- */
 
 extern "C" void cuda_host_sync_block(void);
 extern "C" void cuda_host_sync_warp(void);
@@ -92,7 +92,7 @@ template <class T> inline T __shfl_xor_sync(unsigned mask, T value, int lane_mas
     return cuda_host_lane<T>(slots, (threadIdx.x % CUDA_HOST_WARP) ^ (unsigned)lane_mask);
 }
 
-/* ------------------------------------------------------------------ arithmetic */
+/* ---- arithmetic ---- */
 
 inline unsigned __umulhi(unsigned a, unsigned b)
 {
@@ -113,7 +113,7 @@ inline float __uint_as_float(unsigned bits)
     return x;
 }
 
-/* ------------------------------------------------------------------ launching */
+/* ---- launching ---- */
 
 /* Work as a stream holds it. run() may be called many times (graphs); false: not done, ask again. */
 struct cuda_host_work {

@@ -8,7 +8,7 @@
  * runs as late as it may and in the least convenient order that the rules allow, so that a missing dependency
  * shows as a wrong result; or, with CUDA_HOST_SCHEDULE, at once, or in between (runtime.cpp). Fresh memory is
  * full of NaN.
- * What it is not: a GPU. Nothing here says anything about speed, and memory is coherent everywhere.
+ * What it is not: a GPU. Nothing here measures speed, and memory is coherent everywhere.
  *
  * The second header, cuda_runtime.h, adds the language of kernels.
  */
@@ -87,9 +87,9 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream);
 cudaError_t cudaGraphDestroy(cudaGraph_t graph);
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec);
 
-/* ------------------------------------------------------------------ for tests only */
+/* ---- for tests only ---- */
 
-/* Blocks and threads run last first: a result that changes with it depends on an order nobody promised. */
+/* Blocks and threads run last first: a result that changes with it depends on an order that is not promised. */
 void cuda_host_reverse_order(bool reverse);
 /* How many devices there are to be found; 1 at the start. */
 void cuda_host_set_devices(int n_devices);

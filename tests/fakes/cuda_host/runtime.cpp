@@ -80,7 +80,7 @@ CUstream_st *stream_of(cudaStream_t stream)
     return default_stream;
 }
 
-/* ------------------------------------------------------------------ when work runs */
+/* ---- when work runs ---- */
 
 enum schedule { SCHEDULE_LATE, SCHEDULE_EARLY, SCHEDULE_SEEDED };
 

@@ -35,7 +35,7 @@ const struct backend *crw_backend(void);
 
 static const char *library, *no_library;
 
-/* ------------------------------------------------------------------ shared by the processes */
+/* ---- shared by the processes ---- */
 
 struct shared {
     pthread_mutex_t lock;
@@ -131,7 +131,7 @@ static int store_add(void *data, const char *key, int64_t amount, int64_t *ret_v
     return 0;
 }
 
-/* ------------------------------------------------------------------ the processes */
+/* ---- the processes ---- */
 
 typedef void (*rank_main)(int rank);
 
@@ -149,7 +149,7 @@ static void begin(int version, enum fake_fault fault, int fault_rank, int n_faul
     shared->n_attempts = 2;
 }
 
-/* Starts a process for each rank; like the launcher, tells the others when one ends badly. */
+/* Starts a process for each rank; like the launcher, makes failed_fd readable for the others when one is killed. */
 static void run(int n_ranks, rank_main body, int n_expected_to_die)
 {
     pid_t pids[FAKE_RANKS];
@@ -205,7 +205,7 @@ static int create(const char *name, int rank, int world_size, struct backend_com
     return crw_backend()->comm_create(&options, ret);
 }
 
-/* ------------------------------------------------------------------ training */
+/* ---- training ---- */
 
 struct training {
     struct crw_model *model;
@@ -315,7 +315,7 @@ static void assert_same_parameters(int n_ranks, int without)
             assert_int_equal(shared->crc[rank], shared->crc[first]);
 }
 
-/* ------------------------------------------------------------------ all well */
+/* ---- all well ---- */
 
 static void train_together(int rank)
 {
@@ -384,7 +384,7 @@ static void one_rank_needs_no_nccl(void **state)
     run(1, alone, 0);
 }
 
-/* ------------------------------------------------------------------ connecting fails */
+/* ---- connecting fails ---- */
 
 static const enum fake_fault init_faults[] = {FAULT_INIT_REFUSED, FAULT_INIT_ERROR, FAULT_INIT_FOR_EVER,
                                               FAULT_ID};
@@ -427,7 +427,8 @@ static void get_wrong_sums(int rank)
 {
     struct backend_comm *comm;
     int r = create("job", rank, WORLD, &comm);
-    CHECK(r == -EIO || r == CRW_E_PEER || rank != fake->fault_rank); /* the others may be done before its vote */
+    CHECK(r == -EIO || r == CRW_E_PEER ||
+          rank != fake->fault_rank); /* the others may be done before its vote */
     if (r == 0)
         crw_backend()->comm_destroy(comm);
     if (rank == fake->fault_rank)
@@ -482,7 +483,7 @@ static void connecting_ends_with_the_group(void **state)
     run(WORLD, die_before_connecting, 1);
 }
 
-/* ------------------------------------------------------------------ failing in use */
+/* ---- failing in use ---- */
 
 /* Not before the others have taken their step, too: else it would be theirs that is lost. */
 static void die_behind_the_others(int rank)
@@ -638,7 +639,7 @@ static void graphs_go_before_their_communicator(void **state)
     }
 }
 
-/* A rank that never comes to the all-reduce, and an error that NCCL reports: the others are told by the
+/* A rank that never comes to the all-reduce, and an error that NCCL reports: the others learn it from the
  * launcher, because the rank that notices leaves. */
 static void fail_in_use(int rank)
 {
@@ -678,7 +679,7 @@ static void hang(int rank)
     CHECK(step(&t));
     CHECK(crw_backend()->trainer_step(t.trainer, BATCH, true) == 0);
     CHECK(crw_backend()->trainer_wait(t.trainer, 200, &progress) == CRW_E_TIMEOUT);
-    /* Nobody reports anything; it is the wait's deadline that ends it. */
+    /* No failure is reported; it is the wait's deadline that ends it. */
     CHECK(crw_backend()->comm_check(comm) == 0);
     crw_backend()->comm_destroy(comm);
     CHECK(crw_backend()->trainer_wait(t.trainer, TIMEOUT_MS, &progress) == 0);
@@ -695,7 +696,7 @@ static void a_silent_hang_ends_with_the_deadline(void **state)
     run(2, hang, 0);
 }
 
-/* ------------------------------------------------------------------ growing */
+/* ---- growing ---- */
 
 static void grow(int rank)
 {
@@ -733,7 +734,7 @@ static void grows(void **state)
     }
 }
 
-/* ------------------------------------------------------------------ the library */
+/* ---- the library ---- */
 
 static void refuse_libraries(int rank)
 {

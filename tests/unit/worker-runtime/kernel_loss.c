@@ -128,7 +128,7 @@ static void gathers_rows(void)
         }
 }
 
-/* ------------------------------------------------------------------ losses */
+/* ---- losses ---- */
 
 static const struct {
     int n, features;

@@ -236,7 +236,7 @@ static void agrees_with_pytorch(void)
                  NULL);
 }
 
-/* ------------------------------------------------------------------ pooling */
+/* ---- pooling ---- */
 
 struct image {
     int n, channels, height, width;

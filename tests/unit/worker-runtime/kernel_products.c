@@ -10,7 +10,7 @@
 
 static const struct cpu_kernels *const twin = &cpu_kernels_ref;
 
-/* ------------------------------------------------------------------ linear */
+/* ---- linear ---- */
 
 struct linear_shape {
     int n, in, out;
@@ -82,7 +82,7 @@ static void linear_bf16(void)
     linear_in(CUDA_BF16);
 }
 
-/* ------------------------------------------------------------------ convolution */
+/* ---- convolution ---- */
 
 struct image {
     int n, in, out, kernel, height, width;

@@ -24,7 +24,7 @@ enum { N_ITEMS = 40, BATCH = 6, N_STATES = 2, TIMEOUT_MS = 10000 };
 
 const struct backend *crw_backend(void);
 
-/* ------------------------------------------------------------------ networks and data */
+/* ---- networks and data ---- */
 
 struct net {
     const char *name;
@@ -195,7 +195,7 @@ static void end(struct pair *p)
     test_free(p->inputs);
 }
 
-/* ------------------------------------------------------------------ both sides */
+/* ---- both sides ---- */
 
 static const float *batch(const struct pair *p, const uint32_t *numbers, int n, int64_t *targets)
 {
@@ -508,7 +508,7 @@ static void resumes_bit_for_bit(void **state)
     end(&p);
 }
 
-/* ------------------------------------------------------------------ reducing */
+/* ---- reducing ---- */
 
 /* Halves gradients, when it may; leaves NaN behind instead, when it was broken off. As a communicator, it is entered
  * before anything is queued. */
@@ -686,7 +686,7 @@ static void a_refused_collective_changes_nothing(void **state)
     end(&p);
 }
 
-/* ------------------------------------------------------------------ what is refused */
+/* ---- what is refused ---- */
 
 static void refuses(void **state)
 {

@@ -47,7 +47,7 @@ static void run_all_sizes(worker_fn function)
         run(world_size, function);
 }
 
-/* ------------------------------------------------------------------ every collective, now and started */
+/* ---- every collective, now and started ---- */
 
 enum { COUNT = 12345 };
 
@@ -312,7 +312,7 @@ static void a_started_collective_can_be_polled(void **state)
     run(2, poll_for_one);
 }
 
-/* ------------------------------------------------------------------ messages */
+/* ---- messages ---- */
 
 /* Everybody sends long messages to everybody before anybody receives: started, that is no deadlock. */
 static int exchange_started(struct crw_group *group, void *data)
@@ -400,7 +400,7 @@ static void messages_go_around(void **state)
     run(5, pass_around);
 }
 
-/* ------------------------------------------------------------------ groups of ranks */
+/* ---- groups of ranks ---- */
 
 /* The group's own numbers, in the order of the members; nobody hears the others' calls. */
 static int halve(struct crw_group *group, void *data)
@@ -534,7 +534,7 @@ static void a_death_ends_the_groups_of_the_dead(void **state)
     assert_non_null(strstr(crw_error_message(), "worker 3 of 4 was killed by signal 9"));
 }
 
-/* ------------------------------------------------------------------ peers that die in the middle */
+/* ---- peers that die in the middle ---- */
 
 /* Which call, and how. */
 struct death {
@@ -644,7 +644,7 @@ static void all_that_were_started_fail(void **state)
     assert_int_equal(crw_launch(start_into_the_void, NULL, 2), CRW_E_PEER);
 }
 
-/* ------------------------------------------------------------------ arguments */
+/* ---- arguments ---- */
 
 static int call_wrongly(struct crw_group *group, void *data)
 {
@@ -676,7 +676,7 @@ static void wrong_arguments_are_refused(void **state)
     run(2, call_wrongly);
 }
 
-/* ------------------------------------------------------------------ crw_launch */
+/* ---- crw_launch ---- */
 
 struct seen {
     int rank[4], n;

@@ -40,7 +40,7 @@ enum { TIMEOUT_MS = 20000, RANKS_MAX = 8 };
 
 typedef void (*body_fn)(struct shm *shm);
 
-/* ------------------------------------------------------------------ ranks as processes */
+/* ---- ranks as processes ---- */
 
 static bool pinned; /* each rank to a core of its own */
 
@@ -117,7 +117,7 @@ static void run_processes(int world_size, body_fn body)
     close(fd);
 }
 
-/* ------------------------------------------------------------------ ranks as threads */
+/* ---- ranks as threads ---- */
 
 struct rank_thread {
     struct shm shm;
@@ -172,7 +172,7 @@ static void run_everywhere(body_fn body)
     run_threads(5, body);
 }
 
-/* ------------------------------------------------------------------ all_reduce */
+/* ---- all_reduce ---- */
 
 /* Anything, but the same for everybody who asks: values whose sum depends on the order. */
 static double value_at(int rank, size_t i)
@@ -464,7 +464,7 @@ static void rounds_bf16_once(void **state)
     assert_int_equal(out[0], 0x4380);
 }
 
-/* ------------------------------------------------------------------ the others */
+/* ---- the others ---- */
 
 static uint8_t byte_at(int rank, size_t i, int round)
 {
@@ -637,7 +637,7 @@ static void collectives_do_not_disturb_each_other(void **state)
     run_everywhere(mix_everything);
 }
 
-/* ------------------------------------------------------------------ messages */
+/* ---- messages ---- */
 
 static const size_t message_sizes[] = {0, 1, 7, 8, 4096, 32 * 1024, 100 * 1024, 512 * 1024, 1100001};
 enum { N_MESSAGES = sizeof(message_sizes) / sizeof(message_sizes[0]), MESSAGE_MAX = 1100001 };
@@ -855,7 +855,7 @@ static void memory_for_another_world_is_refused(void **state)
     close(fd);
 }
 
-/* ------------------------------------------------------------------ failures */
+/* ---- failures ---- */
 
 static int ready_pipe[2];
 

@@ -1,5 +1,5 @@
 /*
- * How a communicator comes into being: what is said to the machine, and what it answers.
+ * How a communicator comes into being: the events of the machine, and its actions.
  */
 
 #include "worker-runtime/cuda/cuda_comm_init.h"

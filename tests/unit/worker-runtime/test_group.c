@@ -28,7 +28,7 @@ enum { RANKS_MAX = 4 };
 
 static int generation; /* of the test that runs: each has keys of its own */
 
-/* ------------------------------------------------------------------ memory that runs out */
+/* ---- memory that runs out ---- */
 
 void *__real_calloc(size_t n, size_t size);
 void *__wrap_calloc(size_t n, size_t size);
@@ -45,7 +45,7 @@ void *__wrap_calloc(size_t n, size_t size)
     return NULL;
 }
 
-/* ------------------------------------------------------------------ ranks */
+/* ---- ranks ---- */
 
 static struct crw_env env_of(int rank, int world_size)
 {
@@ -164,7 +164,7 @@ static void notify(const struct ranks *r, int rank, struct worker_notice notice)
         assert_true(errno == EPIPE || errno == ECONNRESET);
 }
 
-/* ------------------------------------------------------------------ what works */
+/* ---- what works ---- */
 
 static void use_everything(struct crw_group *group)
 {
@@ -287,7 +287,7 @@ static void wrong_arguments_are_refused(void **state)
     assert_int_equal(crw_group_create(&env, &group), CRW_E_ARGUMENT);
 }
 
-/* ------------------------------------------------------------------ an address */
+/* ---- an address ---- */
 
 static void address_of_daemon(char address[64])
 {
@@ -359,7 +359,7 @@ static void no_address_is_the_environment(void **state)
     assert_int_equal(crw_init("tcp://127.0.0.1:1", 1, 1, &group), CRW_E_ARGUMENT);
 }
 
-/* ------------------------------------------------------------------ peers that die */
+/* ---- peers that die ---- */
 
 static void wait_for_the_last(struct crw_group *group)
 {
@@ -595,7 +595,7 @@ static void a_notice_ends_the_meeting(void **state)
     close(fds[1]);
 }
 
-/* ------------------------------------------------------------------ stopping */
+/* ---- stopping ---- */
 
 static void work_until_stopped(struct crw_group *group)
 {

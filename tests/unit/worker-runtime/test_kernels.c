@@ -81,7 +81,7 @@ static void for_each_table(void (*check)(void))
     }
 }
 
-/* ------------------------------------------------------------------ convolution */
+/* ---- convolution ---- */
 
 static const struct {
     int in, out, kernel, height, width;
@@ -162,7 +162,7 @@ static void check_conv(void)
     }
 }
 
-/* ------------------------------------------------------------------ linear layers */
+/* ---- linear layers ---- */
 
 static void check_linear_shape(int n, int in, int out)
 {
@@ -220,7 +220,7 @@ static void check_log_softmax(void)
     free(dy);
 }
 
-/* ------------------------------------------------------------------ batch normalisation */
+/* ---- batch normalisation ---- */
 
 static void check_moments(void)
 {
@@ -308,7 +308,7 @@ static void check_norm(void)
             check_norm_shape(sizes[i][0], sizes[i][1], sizes[i][2], relu);
 }
 
-/* ------------------------------------------------------------------ pooling */
+/* ---- pooling ---- */
 
 static const int pool_sizes[][3] = {{26, 26, 32}, {11, 11, 48}, {2, 2, 16},
                                     {3, 2, 16},   {2, 5, 32},   {7, 6, 16}};
@@ -438,7 +438,7 @@ static void check_relu(void)
     }
 }
 
-/* ------------------------------------------------------------------ optimizers */
+/* ---- optimizers ---- */
 
 static void check_optimizers_of(size_t n)
 {
@@ -472,7 +472,7 @@ static void check_optimizers(void)
         check_optimizers_of(counts[i]);
 }
 
-/* ------------------------------------------------------------------ over a whole arena */
+/* ---- over a whole arena ---- */
 
 static void check_arena_of(size_t n)
 {

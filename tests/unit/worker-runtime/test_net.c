@@ -21,7 +21,7 @@
 
 #include "tests/support/c/cmocka_fixed.h"
 
-/* ------------------------------------------------------------------ hosts */
+/* ---- hosts ---- */
 
 static void hosts_are_numbered_by_their_lowest_ranks(void **state)
 {
@@ -111,7 +111,7 @@ static void slices_cover_everything_once(void **state)
     }
 }
 
-/* ------------------------------------------------------------------ frames */
+/* ---- frames ---- */
 
 static void a_hello_comes_back(void **state)
 {
@@ -235,7 +235,7 @@ static void loopback_addresses_are_for_one_machine(void **state)
     assert_int_equal(unreachable_of("127.0.0.1", "10.0.0.1", "10.0.0.2"), 0);
 }
 
-/* ------------------------------------------------------------------ arithmetic in steps */
+/* ---- arithmetic in steps ---- */
 
 enum { RANKS = 5, COUNT = 20011 };
 
@@ -277,7 +277,7 @@ static void steps_make_the_same_bits(void **state)
     }
 }
 
-/* ------------------------------------------------------------------ a chain */
+/* ---- a chain ---- */
 
 struct member {
     pthread_t thread;

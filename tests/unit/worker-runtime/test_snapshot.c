@@ -21,7 +21,7 @@
 
 #include "tests/support/c/cmocka_fixed.h"
 
-/* ------------------------------------------------------------------ a folder, and a state to save */
+/* ---- a folder, and a state to save ---- */
 
 static char folder[128];
 
@@ -114,7 +114,7 @@ static void flip(uint64_t step, off_t at, uint8_t bits)
     close(fd);
 }
 
-/* ------------------------------------------------------------------ saving and loading */
+/* ---- saving and loading ---- */
 
 static void loads_what_was_saved(void **state)
 {
@@ -241,7 +241,7 @@ static void says_why_a_folder_cannot_be_used(void **state)
     assert_int_equal(crw_snapshots_create("/proc/self", 1, &s), -ENOENT);
 }
 
-/* ------------------------------------------------------------------ which files stay */
+/* ---- which files stay ---- */
 
 static void keeps_the_last(void **state)
 {
@@ -291,7 +291,7 @@ static void removes_what_unfinished_writers_left(void **state)
     assert_int_equal(access(path_of("notes.txt"), F_OK), 0);
 }
 
-/* ------------------------------------------------------------------ damage */
+/* ---- damage ---- */
 
 static void falls_back_past_damage(void **state)
 {
@@ -430,7 +430,7 @@ static void refuses_a_foreign_file(void **state)
     buf_finish(&b);
 }
 
-/* ------------------------------------------------------------------ a system that fails */
+/* ---- a system that fails ---- */
 
 /* Saves four snapshots, keeping two; writes in pieces, so that there is a middle of a file. Whatever is
  * reported durable on the way goes to *durable. Returns how many saves failed; -1: could not start. */

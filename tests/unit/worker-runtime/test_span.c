@@ -35,7 +35,7 @@ enum { RANKS_MAX = 160, HOSTS_MAX = 6 };
 
 static int generation; /* of the test that runs: each has keys of its own */
 
-/* ------------------------------------------------------------------ ranks */
+/* ---- ranks ---- */
 
 /* Ranks of each host; zeroes at the end. */
 struct shape {
@@ -162,7 +162,7 @@ static void run_shapes(body_fn body)
         run_ranks(shapes[i], body);
 }
 
-/* ------------------------------------------------------------------ what all have in mind */
+/* ---- what all have in mind ---- */
 
 enum { COUNT_MAX = 300001 };
 
@@ -192,7 +192,7 @@ static const size_t counts[] = {0, 3, 1000, 40003};
 
 #define N_OF(array) (sizeof(array) / sizeof((array)[0]))
 
-/* ------------------------------------------------------------------ reductions */
+/* ---- reductions ---- */
 
 static void check_reductions(struct crw_group *group, enum crw_dtype dtype, enum crw_op op, size_t count)
 {
@@ -255,7 +255,7 @@ static void arrays_are_used_where_they_lie(void **state)
     unsetenv("CRW_TIMEOUT_MS");
 }
 
-/* ------------------------------------------------------------------ moves */
+/* ---- moves ---- */
 
 static void check_moves(struct crw_group *group, size_t n)
 {
@@ -301,7 +301,7 @@ static void data_arrives_where_it_should(void **state)
     run_shapes(move_everything);
 }
 
-/* ------------------------------------------------------------------ calls that differ */
+/* ---- calls that differ ---- */
 
 static void differ(struct crw_group *group)
 {
@@ -327,7 +327,7 @@ static void calls_that_differ_are_told_to_all(void **state)
     run_shapes(differ);
 }
 
-/* ------------------------------------------------------------------ calls that are started */
+/* ---- calls that are started ---- */
 
 static void start_many(struct crw_group *group)
 {
@@ -355,7 +355,7 @@ static void calls_can_be_started(void **state)
     run_shapes(start_many);
 }
 
-/* ------------------------------------------------------------------ messages */
+/* ---- messages ---- */
 
 static void send_round(struct crw_group *group, size_t n)
 {
@@ -410,7 +410,7 @@ static void messages_arrive(void **state)
     run_shapes(send_everything);
 }
 
-/* ------------------------------------------------------------------ groups of some ranks */
+/* ---- groups of some ranks ---- */
 
 static void use_group(struct crw_group *group)
 {
@@ -473,7 +473,7 @@ static void several_worlds_work(void **state)
     run_ranks((struct shape){{2, 1}}, have_two_worlds);
 }
 
-/* ------------------------------------------------------------------ ranks that die */
+/* ---- ranks that die ---- */
 
 static int victim;
 
@@ -652,7 +652,7 @@ static void a_message_that_never_comes_ends_the_group(void **state)
     unsetenv("CRW_TIMEOUT_MS");
 }
 
-/* ------------------------------------------------------------------ ranks that are slow */
+/* ---- ranks that are slow ---- */
 
 enum { SLOW_COUNT = 16 << 20, SLOW_S = 13 }; /* longer than a silent host is waited for */
 
@@ -739,7 +739,7 @@ static void a_lost_link_names_the_rank_behind_it(void **state)
     run_ranks((struct shape){{1, 1}}, lose_a_link);
 }
 
-/* ------------------------------------------------------------------ many at once */
+/* ---- many at once ---- */
 
 static int go[2]; /* closed by the test: the senders may begin */
 
@@ -778,7 +778,7 @@ static void many_connect_to_one_rank(void **state)
     close(go[0]);
 }
 
-/* ------------------------------------------------------------------ strangers */
+/* ---- strangers ---- */
 
 static int call_rank_0(struct crw_group *group)
 {
@@ -842,7 +842,7 @@ static void strangers_change_nothing(void **state)
     run_ranks((struct shape){{1, 2}}, be_strange);
 }
 
-/* ------------------------------------------------------------------ what cannot be */
+/* ---- what cannot be ---- */
 
 static void impossible_places_are_refused(void **state)
 {

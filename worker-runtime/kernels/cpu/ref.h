@@ -1,6 +1,6 @@
 #pragma once
 
-/* The functions of the plain twin, for its table in ref.c. What they do is said in kernels.h. */
+/* The functions of the plain twin, for its table in ref.c. kernels.h describes what they do. */
 
 #include "worker-runtime/kernels/cpu/kernels.h"
 

@@ -57,12 +57,12 @@ __global__ void __launch_bounds__(ELEMENT_THREADS)
 }
 static_assert(ELEMENT_THREADS == 256, "one thread for each entry of the table");
 
-/* One block for each row; Word is what rows consist of. */
-template <class Word>
-__global__ void rows_kernel(size_t n_words, const Word *rows, const uint32_t *list, const uint64_t *cursor,
-                            Word *to)
+/* One block for each row; Item is what rows consist of. */
+template <class Item>
+__global__ void rows_kernel(size_t n_words, const Item *rows, const uint32_t *list, const uint64_t *cursor,
+                            Item *to)
 {
-    const Word *from = rows + list[(cursor ? *cursor : 0) + blockIdx.x] * n_words;
+    const Item *from = rows + list[(cursor ? *cursor : 0) + blockIdx.x] * n_words;
     for (size_t i = threadIdx.x; i < n_words; i += blockDim.x)
         to[blockIdx.x * n_words + i] = from[i];
 }

@@ -3,14 +3,14 @@
 /*
  * One matrix product for all layers: D[m][n] = sum over k of A(m, k) B(k, n), where A and B are small objects
  * that fetch one element (from a matrix, or from the image pixel that a convolution pairs with it) and D is
- * one that takes a finished sum away (adds a bias, stores it in somebody's order). A convolution is thereby
+ * one that takes a finished sum away (adds a bias, stores it in the layout of its reader). A convolution is thereby
  * an implicit product: no unfolded copy of the image is ever written.
  *
  * A block of 4 warps makes a tile of 64 x 64, 16 of k at a time: the next slice is fetched into registers
  * while the present one is multiplied from shared memory. Long k is split over blocks (a number that depends
  * on the shape only); their partial sums go through the workspace and are added in order by a second kernel.
  *
- * A fetcher says in `k_is_contiguous` which of its indices walks through neighbouring memory, so that
+ * A fetcher has in `k_is_contiguous` which of its indices walks through consecutive memory, so that
  * neighbouring threads fetch neighbouring floats.
  */
 

@@ -6,7 +6,7 @@
  *   - weights of convolutions are read and their gradients written in PyTorch's order [out][in][row][column],
  *   - gradients of a convolution's output have no frame of zeros around them: [n][height][width][stored].
  *
- * All pointers are to device memory unless they say otherwise. Nothing waits; an error is one of the launch.
+ * All pointers are to device memory unless their comment names the host. Nothing waits; an error is one of the launch.
  * Every sum is made in an order that depends on the shapes only, not on the card and not on the schedule.
  *
  * Matrix products come in three precisions; everything else is fp32, with double where long sums meet.
@@ -39,7 +39,7 @@ struct cuda_queue {
     enum cuda_precision precision;
 };
 
-/* ------------------------------------------------------------------ matrix products */
+/* ---- matrix products ---- */
 
 cudaError_t cuda_linear_forward(const struct cuda_queue *q, int n, int in, int out, const float *x,
                                 const float *w, const float *bias, float *y);
@@ -58,7 +58,7 @@ cudaError_t cuda_conv_backward_weights(const struct cuda_queue *q, int n, const 
 cudaError_t cuda_conv_backward_input(const struct cuda_queue *q, int n, const struct conv_shape *s,
                                      const float *dy, const float *w, float *dx);
 
-/* ------------------------------------------------------------------ batch normalisation */
+/* ---- batch normalisation ---- */
 
 /* Of one layer, [stored] each: what a batch was normalised with, and the coefficients of its gradient. */
 struct cuda_norm {
@@ -99,7 +99,7 @@ cudaError_t cuda_norm_relu_pool_backward_input(const struct cuda_queue *q, int n
                                                const float *dy, const uint8_t *which, const float *x,
                                                const struct cuda_norm *norm, float *dx);
 
-/* ------------------------------------------------------------------ elements */
+/* ---- elements ---- */
 
 cudaError_t cuda_pool_forward(const struct cuda_queue *q, int n, const struct pool_shape *s, const float *x,
                               float *y, uint8_t *which);
@@ -116,7 +116,7 @@ cudaError_t cuda_flatten(const struct cuda_queue *q, int n, int n_pixels, int ch
 cudaError_t cuda_unflatten(const struct cuda_queue *q, int n, int n_pixels, int channels, int stored,
                            const float *y, float *x);
 
-/* ------------------------------------------------------------------ losses and metrics */
+/* ---- losses and metrics ---- */
 
 cudaError_t cuda_log_softmax_forward(const struct cuda_queue *q, int n, int features, const float *x,
                                      float *y);
@@ -143,7 +143,7 @@ struct cuda_tally {
 cudaError_t cuda_tally(const struct cuda_queue *q, int n, const float *losses, const uint8_t *correct,
                        bool add, struct cuda_tally *tally);
 
-/* ------------------------------------------------------------------ data */
+/* ---- data ---- */
 
 /*
  * Sample i of the batch is number list[*cursor + i] of the data set: x[n][n_features] = table[pixel], and
@@ -160,7 +160,7 @@ cudaError_t cuda_gather_rows(const struct cuda_queue *q, int n, size_t row_bytes
 /* sums[i] += g[i] */
 cudaError_t cuda_add(const struct cuda_queue *q, size_t count, float *sums, const float *g);
 
-/* ------------------------------------------------------------------ the end of a step */
+/* ---- the end of a step ---- */
 
 enum cuda_optimizer_kind { CUDA_SGD, CUDA_ADAMW, CUDA_ADADELTA, CUDA_OPTIMIZER_KIND_COUNT };
 

@@ -1,6 +1,6 @@
 /*
  * 2x2 max pooling, alone or behind normalisation and relu in the same pass. Twin: kernels/cpu/ref_norm.c.
- * One thread for each output pixel and channel; channels are neighbours in memory, so are threads.
+ * One thread for each output pixel and channel; channels are adjacent in memory, and so are the threads of a warp.
  */
 
 #include "worker-runtime/kernels/cuda/activation.cuh"

@@ -1,6 +1,6 @@
 /*
  * Makes the memory that ranks with the fake NCCL share: fake-nccl-memory FILE [FAULT RANK FROM]. FAULT is a number
- * of enum fake_fault, FROM how many all-reduces pass before it. Tell them by FAKE_NCCL_FILE.
+ * of enum fake_fault, FROM how many all-reduces pass before it. Ranks find it by FAKE_NCCL_FILE.
  */
 
 #include <fcntl.h>
