@@ -397,7 +397,26 @@ static int check_rounds(struct job_builder *b)
     return fault ? job_refuse(b, "--rdzv-conf: %s", fault) : 0;
 }
 
-/* One node: its workers meet on loopback, unless the user names an address. The endpoint is not used, but must be well-formed, as it is with more nodes. */
+static bool is_loopback_name(const char *host)
+{
+    return strcmp(host, "localhost") == 0 || strncmp(host, "127.", 4) == 0 || strcmp(host, "::1") == 0;
+}
+
+/* Two nodes that both forget --nnodes would each train as a job of one node, and overwrite each other's snapshots. */
+static void warn_of_unused_endpoint(struct job_builder *b)
+{
+    const struct job *job = b->job;
+
+    if (!is_loopback_name(job->endpoint_host))
+        strbuf_add(
+            &b->warnings,
+            "crun: --nnodes is 1: this node is the whole job, and the rendezvous at %s is not used; give "
+            "--nnodes on all nodes of a larger job\n",
+            job_text(b, OPTION_RDZV_ENDPOINT));
+}
+
+/* One node: its workers meet on loopback, unless the user names an address. The endpoint is not used, but must be
+ * well-formed, as it is with more nodes. */
 static int take_alone(struct job_builder *b, bool has_endpoint)
 {
     const char *local = b->job->local_addr;
@@ -405,7 +424,8 @@ static int take_alone(struct job_builder *b, bool has_endpoint)
     if (has_endpoint &&
         split_endpoint(b, DEFAULT_ROUNDS_PORT, &b->job->endpoint_host, &b->job->endpoint_port) != 0)
         return 1;
-
+    if (has_endpoint)
+        warn_of_unused_endpoint(b);
     b->job->master_addr = strdup(local ? local : "127.0.0.1");
     return b->job->master_addr ? 0 : job_refuse(b, "out of memory");
 }

@@ -231,6 +231,9 @@ static void test_refused(void **state)
         struct conversation said;
         const char *error;
     } cases[] = {
+        {{{"--restart-pause=-1", "x"}}, "--restart-pause=-1: a number of seconds from 0 to 3600"},
+        {{{"--restart-pause=3601", "x"}}, "--restart-pause=3601"},
+        {{{"--debug=", "x"}}, "--debug= names no file"},
         {{{"--nnodes=2", "--standalone", "x"}}, "--standalone is for one node"},
         {{{"--nnodes=20000", "x"}}, "at most 16384 nodes"},
         {{{"--nnodes=2", "--node-rank=2", "x"}}, "are 0 to 1"},
@@ -298,6 +301,13 @@ static void test_warnings(void **state)
         {{{"--rdzv-conf=heartbeat=5", "x"}}, "no setting is called 'heartbeat'"},
         {{{"--rdzv-backend=c10d", "--node-rank=1", "x"}}, "--node-rank"},
         {{{"--rdzv-backend=c10d", "--nnodes=2", "x"}}, "have to be on this machine"},
+        {{{"--rdzv-backend=c10d", "--rdzv-endpoint=10.0.0.1:9", "x"}},
+         "--nnodes is 1: this node is the whole job, and the rendezvous at 10.0.0.1:9 is not used"},
+        {{{"--rdzv-backend=c10d", "--rdzv-endpoint=head", "x"}}, "--nnodes is 1"},
+        {{{"--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0", "x"}}, NULL},
+        {{{"--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:9", "x"}}, NULL},
+        {{{"--rdzv-backend=c10d", "--rdzv-endpoint=[::1]:9", "x"}}, NULL},
+        {{{"--standalone", "--rdzv-endpoint=head", "x"}}, NULL},
         {{{"--rdzv-backend=c10d", "--nnodes=2", "--rdzv-endpoint=h", "--rdzv-conf=read_timeout=5", "x"}},
          "read_timeout has no effect"},
         {{{"--rdzv-backend=static", "--master-port=1", "--rdzv-conf=close_timeout=soon", "x"}}, NULL},
@@ -313,6 +323,7 @@ static void test_warnings(void **state)
            "--rdzv-endpoint=h", "x"}},
          "replace is for one node"},
         {{{"--restart-policy=replace", "--max-restarts=1", "x"}}, NULL},
+        {{{"--restart-pause=0", "--debug", "x"}}, NULL},
         {{{"--signals-to-handle=SIGTERM,SIGFOO", "x"}}, "'SIGFOO'"},
         {{{"--signals-to-handle=SIGKILL", "x"}}, "'SIGKILL'"},
         {{{"x"}, {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1"}}, NULL},
