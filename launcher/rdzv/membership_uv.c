@@ -47,7 +47,8 @@ struct membership {
     struct death_notice death_notice;
     struct probe *probe; /* of the store of the present generation, on another node */
     char probed[ENDPOINT_SIZE];
-    struct resolver *resolver;           /* of the endpoint's name */
+    struct session_cause stop_cause; /* why the last generation ended; kind NONE when it has been printed */
+    struct resolver *resolver;       /* of the endpoint's name */
     struct resolver_addresses addresses; /* of the endpoint, as this node dials it */
     uv_timer_t timer;                    /* begin, check the resolution, or linger */
     char endpoint[ENDPOINT_SIZE];
@@ -158,6 +159,12 @@ static void print_progress(struct membership *n, const struct session_view *view
 
     if (uv_now(n->host.loop) < n->waiting_ms + QUIET_MS)
         return;
+    if (n->stop_cause.kind != SESSION_CAUSE_NONE) { /* with the next generation it is printed as its cause */
+        char why[SESSION_TEXT_SIZE + 256];
+        session_cause_describe(&n->stop_cause, why, sizeof(why));
+        log_line("%s; waiting for enough nodes to go on", why);
+        n->stop_cause.kind = SESSION_CAUSE_NONE;
+    }
     if (view->standby) {
         log_line("the job has all the nodes it can use; this one waits for a place");
         return;
@@ -211,6 +218,7 @@ static void start_generation_here(struct membership *n, const struct session_vie
 
     n->store = NULL;
     n->is_ready = false;
+    n->stop_cause.kind = SESSION_CAUSE_NONE;
     if (view->generation > 0 && view->cause.kind != SESSION_CAUSE_NONE) {
         session_cause_describe(&view->cause, why, sizeof(why));
         log_line("%s; goes on as generation %lld with %u node%s (%u/%u restarts used)", why,
@@ -280,7 +288,8 @@ static void on_session_action(void *data, enum session_action action, const stru
         break;
     case SESSION_DO_STOP:
         stop_probe(n);
-        n->host.on_stop(n->host.data, &session_uv_machine(n->session)->cause);
+        n->stop_cause = session_uv_machine(n->session)->cause;
+        n->host.on_stop(n->host.data, &n->stop_cause);
         break;
     case SESSION_DO_DRAIN:
         n->host.on_drain(n->host.data);

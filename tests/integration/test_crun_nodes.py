@@ -99,6 +99,33 @@ def test_exit_code_of_the_worker_on_every_node(tmp_path):
         assert nodes.codes() == [137, 137], nodes.texts()
 
 
+def test_exit_code_of_a_program_that_cannot_be_executed(tmp_path):
+    """126 on every node, as on one: the file is there."""
+    port = lib.free_port()
+    program = tmp_path / "program"
+    program.write_text("neither a program nor a script")
+    program.chmod(0o755)
+    with lib.Nodes(tmp_path) as nodes:
+        for _ in range(2):
+            nodes.crun(*options(port, "--exit-code=worker", nnodes=2), "--no-python", program)
+        assert nodes.codes() == [126, 126], nodes.texts()
+
+
+@pytest.mark.parametrize("number, words", [(signal.SIGKILL, "was lost"), (signal.SIGINT, "left: it was told to stop by SIGINT")])
+def test_lost_node_is_named_when_too_few_are_left(tmp_path, number, words):
+    port = lib.free_port()
+    with lib.Nodes(tmp_path) as nodes:
+        start_behind_host(nodes, 2, port, "exec sleep 600", "--max-restarts=3", nnodes=2, conf="join_timeout=4")
+        wait_for_generation(nodes, 0, 2)
+        nodes[1].signal(number)
+        nodes[0].wait_for("crun: 1/2 nodes")
+        text = nodes[0].text()
+        line = next(line for line in text.splitlines() if "waiting for enough nodes to go on" in line)
+        assert words in line and f"{socket.gethostname()} (node 1)" in line, text
+        assert text.count("waiting for enough nodes") == 1
+        assert nodes[0].wait(60) == 1
+
+
 def test_workers_of_other_nodes_are_noticed(tmp_path):
     """Over the notice socket, before the signal, with the global rank and how it ended."""
     port = lib.free_port()
