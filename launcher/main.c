@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/signalfd.h>
+#include <sys/utsname.h>
 #include <unistd.h>
 
 #include "launcher/agent/agent_uv.h"
@@ -31,7 +32,7 @@
 #include "base/cleanup.h"
 #include "base/err.h"
 
-enum { OPEN_FILES_MIN = 32 };
+enum { OPEN_FILES_MIN = 32, KERNEL_MAJOR = 3, KERNEL_MINOR = 17 };
 
 extern char **environ;
 
@@ -202,6 +203,21 @@ static int print_stdout(const char *text)
     return 1;
 }
 
+/* close_range(2), pidfd_open(2) and /proc/.../children are used where they exist; memfd_create(2), getrandom(2) and
+ * /proc/thread-self, which came with this version, always. */
+static bool is_kernel_new_enough(void)
+{
+    struct utsname name;
+    int major = 0, minor = 0;
+
+    if (uname(&name) < 0 || sscanf(name.release, "%d.%d", &major, &minor) != 2)
+        return true; /* a name of its own; what is missing is reported where it is used */
+    if (major > KERNEL_MAJOR || (major == KERNEL_MAJOR && minor >= KERNEL_MINOR))
+        return true;
+    log_line("Linux %d.%d or newer is needed, and this is %s", KERNEL_MAJOR, KERNEL_MINOR, name.release);
+    return false;
+}
+
 /* Below this, libuv aborts the process for lack of a descriptor. */
 static bool has_descriptors(void)
 {
@@ -225,7 +241,7 @@ int main(int argc, char **argv)
         return 1; /* there is no stderr to report it on */
     switch (options_parse(argv + (argc > 0), environ, &options, error)) {
     case 0:
-        return has_descriptors() ? run_options(&options, &before) : 1;
+        return is_kernel_new_enough() && has_descriptors() ? run_options(&options, &before) : 1;
     case OPTIONS_E_HELP: {
         _cleanup_free_ char *help = options_help();
         return print_stdout(help);

@@ -236,6 +236,13 @@ def test_without_close_range(tmp_path, error):
     assert launches.wait_until_gone(p.tag, 10) == {}
 
 
+def test_old_kernel_is_named():
+    """uname(2) reports 2.6.x with the personality UNAME26."""
+    p = subprocess.run([jobs.crun(), "--standalone", "--no-python", "true"], capture_output=True, text=True, timeout=60,
+                       preexec_fn=lambda: ctypes.CDLL(None).personality(0x0020000))
+    jobs.assert_one_sentence(p, 1, "Linux 3.17 or newer is needed, and this is 2.6.")
+
+
 def test_start_failure_that_passes_is_restarted(tmp_path):
     """A program that is open for writing is ETXTBSY, as while it is being copied to the node."""
     program = tmp_path / "program"
