@@ -216,6 +216,7 @@ INTENDED = {
     "Python inside": lambda d: is_environment(d, "TORCHINDUCTOR_CACHE_DIR") or (
         d.aspect == "left in TMPDIR" and "torchinductor_root" in d.theirs),
     "Nothing is left": lambda d: d.aspect == "left running" and d.theirs and not d.ours,
+    "User signals": lambda d: (d.aspect, d.theirs, d.ours) in (("exit code", -10, 1), ("failure tables", 0, 1)),
     "Ignored SIGHUP": lambda d: d.aspect.endswith(": signals ignored"),
 }
 EVERYWHERE = ("Notices", "Address", "Temporary folder", "Log folder")
