@@ -94,6 +94,10 @@ static int open_signals(const struct job *job, const sigset_t *before)
     for (size_t i = 0; i < ARRAY_SIZE(passed_signals); i++)
         if (sigismember(&handled, passed_signals[i]) == 0 && !is_ignored(passed_signals[i]))
             handle_signal(passed_signals[i], &handled, &blocked);
+    if (!is_ignored(SIGTSTP)) {
+        handle_signal(SIGTSTP, &handled, &blocked);
+        handle_signal(SIGCONT, &handled, &blocked);
+    }
     handle_signal(SIGCHLD, &handled,
                   &blocked); /* with an inherited SIG_IGN the kernel would reap children itself */
     spawn_ignore_signal(SIGPIPE, true);

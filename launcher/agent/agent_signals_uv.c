@@ -134,14 +134,21 @@ static bool ends_the_job(const struct agent *a, uint32_t signal)
     return signal < 64 && (a->config->job->signals & UINT64_C(1) << (signal - 1));
 }
 
+/* Signals other than those that end the job. */
+static enum group_event_kind event_of_signal(uint32_t signal)
+{
+    return signal == SIGTSTP ? GROUP_SUSPEND : signal == SIGCONT ? GROUP_RESUME : GROUP_PASS_SIGNAL;
+}
+
 /* sender: 0 when unknown. */
 static void dispatch_signal(struct agent *a, uint32_t signal, pid_t sender)
 {
-    agent_dispatch(a, (struct group_event){.kind = ends_the_job(a, signal) ? GROUP_SIGNAL : GROUP_PASS_SIGNAL,
-                                           .now_ns = now_ns(),
-                                           .worker = -1,
-                                           .pid = sender,
-                                           .value = (int)signal});
+    agent_dispatch(
+        a, (struct group_event){.kind = ends_the_job(a, signal) ? GROUP_SIGNAL : event_of_signal(signal),
+                                .now_ns = now_ns(),
+                                .worker = -1,
+                                .pid = sender,
+                                .value = (int)signal});
 }
 
 /* A signal of a worker to the guardian, its parent. Only those that end the job: the guardian is signalled by batch

@@ -433,6 +433,15 @@ static void perform(struct agent *a, const struct group_action *action)
     case GROUP_DO_PASS_SIGNAL:
         do_signal(a, GUARDIAN_PASS_SIGNAL, action->value);
         break;
+    case GROUP_DO_FREEZE:
+        do_signal(a, GUARDIAN_FREEZE, SIGSTOP);
+        break;
+    case GROUP_DO_THAW:
+        do_signal(a, GUARDIAN_FREEZE, SIGCONT);
+        break;
+    case GROUP_DO_STOP_SELF:
+        (void)kill(getpid(), SIGSTOP); /* returns after SIGCONT, which is read as the next signal */
+        break;
     case GROUP_DO_KILL:
         do_kill(a);
         break;

@@ -285,6 +285,14 @@ static void signal_orphans(struct guardian *g, int signal)
             (void)kill(listed[i], signal); /* ended meanwhile, or setuid */
 }
 
+static void freeze(struct guardian *g, int signal)
+{
+    for (size_t i = 0; i < g->setup->n_workers; i++)
+        if (g->setup->state[i].pid > 0)
+            (void)kill(-g->setup->state[i].pid, signal); /* as above */
+    signal_orphans(g, signal);
+}
+
 static bool is_stopped(pid_t pid)
 {
     siginfo_t info = {0};
@@ -378,6 +386,9 @@ static void carry_out_order(struct guardian *g, const struct guardian_order *ord
         break;
     case GUARDIAN_PASS_SIGNAL:
         pass_signal(g, order->signal);
+        break;
+    case GUARDIAN_FREEZE:
+        freeze(g, order->signal);
         break;
     case GUARDIAN_RELEASE:
         begin_release(g);

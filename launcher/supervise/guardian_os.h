@@ -22,6 +22,7 @@ struct spawn_worker;
 enum guardian_order_kind {
     GUARDIAN_SIGNAL = 1,  /* to the process group of every worker, and to every orphan */
     GUARDIAN_PASS_SIGNAL, /* to every worker process alone; it does not count as a request to end */
+    GUARDIAN_FREEZE, /* SIGSTOP or SIGCONT to the process group of every worker, and to every orphan; as above */
     GUARDIAN_KILL,        /* SIGKILL to every process, again and again until none is left */
     GUARDIAN_KILL_WORKER, /* SIGKILL to that worker's process group */
     GUARDIAN_START, /* start a new process for `worker`, which has ended (replacement_os.h); what the old one

@@ -640,6 +640,23 @@ static void step_pass_signal(struct worker_group *g, const struct group_event *e
         add_action(out, GROUP_DO_PASS_SIGNAL, event->value);
 }
 
+/* Only if the workers were suspended here: a SIGCONT would undo a stop by a debugger. */
+static void step_resume(struct worker_group *g, const struct group_event *event, struct group_actions *out)
+{
+    if (g->is_suspended && has_generation(g))
+        add_action(out, GROUP_DO_THAW, 0);
+    g->is_suspended = false;
+}
+
+/* The workers have sessions of their own, so the terminal reaches crun alone. */
+static void step_suspend(struct worker_group *g, const struct group_event *event, struct group_actions *out)
+{
+    g->is_suspended = true;
+    if (has_generation(g))
+        add_action(out, GROUP_DO_FREEZE, 0);
+    add_action(out, GROUP_DO_STOP_SELF, 0);
+}
+
 /* ---- time ---- */
 
 static void step_timer(struct worker_group *g, const struct group_event *event, struct group_actions *out)
@@ -770,6 +787,8 @@ void group_step(struct worker_group *g, const struct group_event *event, struct 
         [GROUP_GUARDIAN_LOST] = step_guardian_lost,
         [GROUP_SIGNAL] = step_signal,
         [GROUP_PASS_SIGNAL] = step_pass_signal,
+        [GROUP_SUSPEND] = step_suspend,
+        [GROUP_RESUME] = step_resume,
         [GROUP_TIMER] = step_timer,
         [GROUP_PEER_FAILED] = step_peer_failed,
         [GROUP_END] = step_end,
@@ -810,6 +829,8 @@ const char *group_event_name(unsigned kind)
         [GROUP_GUARDIAN_LOST] = "guardian-lost",
         [GROUP_SIGNAL] = "signal",
         [GROUP_PASS_SIGNAL] = "pass-signal",
+        [GROUP_SUSPEND] = "suspend",
+        [GROUP_RESUME] = "resume",
         [GROUP_TIMER] = "timer",
         [GROUP_PEER_FAILED] = "peer-failed",
         [GROUP_END] = "end",
@@ -830,6 +851,9 @@ const char *group_action_name(unsigned kind)
         [GROUP_DO_NOTIFY_STOP] = "notify-stop",
         [GROUP_DO_SIGNAL] = "signal",
         [GROUP_DO_PASS_SIGNAL] = "pass-signal",
+        [GROUP_DO_FREEZE] = "freeze",
+        [GROUP_DO_THAW] = "thaw",
+        [GROUP_DO_STOP_SELF] = "stop-self",
         [GROUP_DO_KILL] = "kill",
         [GROUP_DO_ARM] = "arm",
         [GROUP_DO_DISARM] = "disarm",

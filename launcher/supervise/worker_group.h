@@ -58,6 +58,8 @@ enum group_event_kind {
     GROUP_GUARDIAN_LOST, /* the guardian ended before GROUP_EMPTY; the remaining processes are being killed */
     GROUP_SIGNAL,        /* crun is to stop; value: signal number; pid: of the sender, 0 when unknown */
     GROUP_PASS_SIGNAL,  /* a signal for the workers that ends nothing (SIGUSR1, SIGUSR2); value: its number */
+    GROUP_SUSPEND,      /* the terminal suspends the job (Ctrl-Z) */
+    GROUP_RESUME,       /* crun has been continued */
     GROUP_TIMER,        /* the armed deadline may have passed */
     GROUP_PEER_FAILED,  /* placed: this generation has ended because of another node */
     GROUP_END,          /* placed: the job has ended; value: exit code */
@@ -86,6 +88,9 @@ enum group_action_kind {
     GROUP_DO_NOTIFY_STOP,   /* worker notice: signal `value` follows */
     GROUP_DO_SIGNAL,        /* send a signal to the workers' process groups, and to orphans */
     GROUP_DO_PASS_SIGNAL,   /* send a signal to the workers alone */
+    GROUP_DO_FREEZE,        /* SIGSTOP to every process of the generation */
+    GROUP_DO_THAW,          /* SIGCONT to them */
+    GROUP_DO_STOP_SELF,     /* SIGSTOP to crun itself; GROUP_RESUME follows when it has been continued */
     GROUP_DO_KILL,          /* SIGKILL to every process of the generation until none is left */
     GROUP_DO_ARM,           /* send GROUP_TIMER at deadline_ns; replaces an earlier deadline */
     GROUP_DO_DISARM,
@@ -185,6 +190,7 @@ struct worker_group {
     uint64_t lost_ns;     /* replacing: when the last one failed */
     bool guardian_killed; /* by crun, because processes remained after SIGKILL, or it is lost anyway */
     bool escalated;       /* this generation had to be killed */
+    bool is_suspended;    /* by GROUP_SUSPEND */
     bool is_needed;       /* placed: without this node the job cannot go on */
     bool is_draining;     /* placed: workers that end with success now are done, others have failed */
     bool is_ending;       /* placed: the job has ended, with end_code */

@@ -171,6 +171,37 @@ def test_log_file_at_the_limit_of_file_size(tmp_path):
     assert p.returncode == 0 and (tmp_path / "done.0").exists(), (p.returncode, err)
 
 
+def all_stopped(pids):
+    return all(launches.state(pid)[1] == "T" for pid in pids)
+
+
+def test_suspended_job(tmp_path):
+    """Ctrl-Z reaches crun alone, as workers have sessions of their own; they stop with it, and go on with it."""
+    p = start_worker(tmp_path, "touch up.$RANK\nuntil [ -e end ]; do read -t 0.02 < /dev/zero; done\nexit 0\n",
+                     "--standalone", "--nproc-per-node=2")
+    wait_until_up(tmp_path, 2)
+    workers = jobs.wait_for(lambda: len(w := jobs.workers_named(p.pid, "worker.sh")) == 2 and w)
+    p.send_signal(signal.SIGTSTP)
+    jobs.wait_for(lambda: all_stopped([p.pid, *workers.values()]), 20)
+    (tmp_path / "end").touch()
+    time.sleep(0.3)
+    assert all_stopped([p.pid, *workers.values()])
+    p.send_signal(signal.SIGCONT)
+    p.communicate(timeout=60)
+    assert p.returncode == 0
+
+
+def test_suspended_job_can_be_stopped(tmp_path):
+    p = start_worker(tmp_path, SAVES, "--standalone")
+    wait_until_up(tmp_path, 1)
+    p.send_signal(signal.SIGTSTP)
+    jobs.wait_for(lambda: launches.state(p.pid)[1] == "T", 20)
+    p.send_signal(signal.SIGTERM)  # as a shell's kill %1
+    p.send_signal(signal.SIGCONT)
+    p.communicate(timeout=60)
+    assert p.returncode == 1 and (tmp_path / "saved.0").exists()
+
+
 # ---- while it waits for other nodes
 
 def test_signal_while_waiting_for_the_nodes_of_another_job(tmp_path):

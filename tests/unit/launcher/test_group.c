@@ -543,6 +543,24 @@ static void test_signal_that_is_passed_on(void **state)
     group_finish(&g);
 }
 
+/* Ctrl-Z: the workers first, and only what was stopped here is continued. */
+static void test_suspended(void **state)
+{
+    static const struct line lines[] = {
+        {0, GROUP_SUSPEND, -1, 0, "stop-self"}, /* before there are workers */
+        {0, GROUP_RESUME, -1, 0, ""},           STARTED_BOTH,
+        {2, GROUP_RESUME, -1, 0, ""},           {3, GROUP_SUSPEND, -1, 0, "freeze, stop-self"},
+        {9, GROUP_RESUME, -1, 0, "thaw"},       {9, GROUP_RESUME, -1, 0, ""},
+        {10, GROUP_EXITED, 0, 0, ""},           {10, GROUP_EXITED, 1, 0, ""},
+        {10, GROUP_EMPTY, -1, 0, "finish 0"},   {11, GROUP_SUSPEND, -1, 0, "stop-self"},
+        {12, GROUP_RESUME, -1, 0, ""},          {0},
+    };
+    struct worker_group g;
+
+    converse(&g, 0, lines);
+    group_finish(&g);
+}
+
 #define FAILS_AT(ms)                                                                                         \
     {ms, GROUP_STARTED, 0, 0, ""}, {ms, GROUP_STARTED, 1, 0, ""}, {ms, GROUP_EXITED, 0, 0, ""},              \
     {                                                                                                        \
@@ -783,7 +801,8 @@ static void check_random_events(unsigned seed, bool placed)
         enum group_state before = g.state;
         /* Worker events come from a generation that exists; orders, from elsewhere. */
         if ((before == GROUP_IDLE && event.kind != GROUP_START && event.kind != GROUP_SIGNAL &&
-             event.kind != GROUP_TIMER && !is_order) ||
+             event.kind != GROUP_TIMER && event.kind != GROUP_SUSPEND && event.kind != GROUP_RESUME &&
+             !is_order) ||
             (is_order && !placed))
             continue;
         group_step(&g, &event, &actions);
@@ -792,7 +811,8 @@ static void check_random_events(unsigned seed, bool placed)
             assert_int_equal(before, GROUP_IDLE);
         }
         if (before == GROUP_DONE)
-            assert_int_equal(actions.n_items, has(&actions, GROUP_DO_HURRY));
+            assert_int_equal(actions.n_items,
+                             has(&actions, GROUP_DO_HURRY) + has(&actions, GROUP_DO_STOP_SELF));
         if (g.state == GROUP_STOPPING || g.state == GROUP_SWEEPING || g.state == GROUP_KILLING)
             assert_int_not_equal(g.deadline_ns, 0);
         if (placed && event.kind == GROUP_EMPTY && before != GROUP_DONE)
@@ -842,6 +862,7 @@ int main(void)
         cmocka_unit_test(test_signals_within_a_second_are_one_request),
         cmocka_unit_test(test_request_of_a_drain),
         cmocka_unit_test(test_signal_that_is_passed_on),
+        cmocka_unit_test(test_suspended),
         cmocka_unit_test(test_pause_between_restarts),
         cmocka_unit_test(test_signal_during_a_pause),
         cmocka_unit_test(test_placed_pause),
