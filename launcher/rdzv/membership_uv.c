@@ -56,6 +56,7 @@ struct membership {
     time_t ended_s;
     const char *dial_host; /* that the session connects to */
     uint16_t rendezvous_port;
+    uint16_t store_port; /* while store is not NULL */
     bool is_ready, leaving, closing, timer_closed;
 };
 
@@ -314,8 +315,9 @@ static void on_session_action(void *data, enum session_action action, const stru
 /* Opens an empty store, before it is known which node will be node 0. */
 static int offer_store(struct membership *n, uint16_t *ret_port)
 {
-    int r = n->store ? 0 : worker_store_open(&n->store, n->host.loop, NULL, 0, ret_port);
+    int r = n->store ? 0 : worker_store_open(&n->store, n->host.loop, NULL, 0, &n->store_port);
 
+    *ret_port = n->store_port;
     if (r)
         log_line("cannot open a worker store for the next generation: %s", strerror(-r));
     return r;

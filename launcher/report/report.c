@@ -233,7 +233,9 @@ static void add_report_lines(struct strbuf *out, const struct report *r)
         strbuf_add(
             out, "crun: not everything could be killed, see above; end it before you start the job again\n");
     else if (r->group->escalated && r->group->cause != GROUP_CAUSE_GUARDIAN)
-        strbuf_add(out, "crun: not everything had ended in time; what was left has been killed\n");
+        strbuf_add(out, r->group->hurried
+                            ? "crun: a second signal came; what was left has been killed\n"
+                            : "crun: not everything had ended in time; what was left has been killed\n");
     if (r->log_dir && !r->group->will_restart)
         strbuf_add(out, "crun: error files and logs are kept in %s\n", r->log_dir);
     add_decision(out, r);

@@ -130,7 +130,7 @@ static void spawn_generation(struct worker_group *g, const struct group_event *e
     g->state = GROUP_RUNNING;
     g->cause = GROUP_CAUSE_NONE;
     g->cause_worker = -1;
-    g->escalated = false;
+    g->escalated = g->hurried = false;
     g->is_draining = false;
     g->guardian_killed = false;
     g->n_ended = 0;
@@ -593,12 +593,15 @@ static void stop_for_signal(struct worker_group *g, bool first, const struct gro
         stop_workers(g, event->now_ns, event->value, out);
         break;
     case GROUP_STOPPING:
-        if (first) /* they are stopping for another reason; their deadline stays */
+        if (first) { /* they are stopping for another reason; their deadline stays */
             add_action(out, GROUP_DO_SIGNAL, event->value);
-        else
+        } else {
+            g->hurried = true;
             kill_all(g, event->now_ns, out);
+        }
         break;
-    case GROUP_SWEEPING:
+    case GROUP_SWEEPING: /* only orphans are left */
+        g->hurried = !first;
         kill_all(g, event->now_ns, out);
         break;
     case GROUP_LEAVING: /* how the other nodes end is not known */

@@ -190,6 +190,7 @@ struct worker_group {
     uint64_t lost_ns;     /* replacing: when the last one failed */
     bool guardian_killed; /* by crun, because processes remained after SIGKILL, or it is lost anyway */
     bool escalated;       /* this generation had to be killed */
+    bool hurried;         /* by a second signal, not by the deadline */
     bool is_suspended;    /* by GROUP_SUSPEND */
     bool is_needed;       /* placed: without this node the job cannot go on */
     bool is_draining;     /* placed: workers that end with success now are done, others have failed */

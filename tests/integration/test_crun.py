@@ -458,8 +458,9 @@ def test_second_signal_hastens(tmp_path):
     wait_until_told(tmp_path / "events")
     time.sleep(1.1)  # signals within a second are one request
     p.terminate()
-    p.communicate(timeout=60)
+    _, err = p.communicate(timeout=60)
     assert p.returncode == 1 and launches.living(p.tag) == {}
+    assert "a second signal came; what was left has been killed" in err and "in time" not in err
 
 
 def test_nohup(tmp_path):

@@ -154,6 +154,7 @@ static void test_stubborn_workers_are_killed(void **state)
 
     converse(&g, 0, lines);
     assert_true(g.escalated);
+    assert_false(g.hurried);
     group_finish(&g);
 }
 
@@ -222,6 +223,7 @@ static void test_signal_after_a_failure(void **state)
 
     converse(&g, 3, lines);
     assert_int_equal(g.interrupt, SIGINT);
+    assert_true(g.hurried);
     assert_int_equal(g.cause, GROUP_CAUSE_WORKER);
     group_finish(&g);
 }
