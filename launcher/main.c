@@ -101,8 +101,7 @@ static int open_signals(const struct job *job, const sigset_t *before)
     handle_signal(SIGCHLD, &handled,
                   &blocked); /* with an inherited SIG_IGN the kernel would reap children itself */
     spawn_ignore_signal(SIGPIPE, true);
-    spawn_ignore_signal(
-        SIGXFSZ, false); /* a log file at the limit of file size is a failed write, not the end of crun */
+    spawn_ignore_signal(SIGXFSZ, false); /* at the limit of file size a write fails, and crun goes on */
     guardian_release_on_signals(&handled);
     (void)sigprocmask(SIG_SETMASK, &blocked, NULL);
     int fd = signalfd(-1, &handled, SFD_CLOEXEC | SFD_NONBLOCK);

@@ -162,13 +162,13 @@ def test_signal_of_a_worker_to_its_parent(tmp_path):
     assert re.search(r"told to stop by SIGTERM from process \d+", err), err
 
 
-def test_log_file_at_the_limit_of_file_size(tmp_path):
-    """The kernel sends SIGXFSZ to crun, which writes the log; the job goes on."""
-    p = start_worker(tmp_path, "for i in $(seq 3000); do echo 0123456789; done; touch done.0\n", "--standalone",
-                     "-r", "3", f"--log-dir={tmp_path}/logs",
-                     preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (8192, 8192)))
+def test_file_of_crun_at_the_limit_of_file_size(tmp_path):
+    """The kernel sends SIGXFSZ to crun, which writes the trace; the job goes on, and the file has what fits."""
+    p = start_worker(tmp_path, "echo x >> starts\nexit 3\n", "--standalone", "--max-restarts=9", "--restart-pause=0",
+                     f"--debug={tmp_path}/trace", preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (2048, 2048)))
     _, err = p.communicate(timeout=60)
-    assert p.returncode == 0 and (tmp_path / "done.0").exists(), (p.returncode, err)
+    assert p.returncode == 1 and len((tmp_path / "starts").read_text().split()) == 10, (p.returncode, err)
+    assert 1900 < (tmp_path / "trace").stat().st_size <= 2048
 
 
 def all_stopped(pids):
