@@ -548,6 +548,7 @@ static void check_session(const struct session *s, const struct session_actions 
         assert(action != SESSION_DO_DIAL || s->link == SESSION_LINK_DIALING);
         assert(action != SESSION_DO_HELLO || s->link == SESSION_LINK_OPENING);
         assert(action != SESSION_DO_ALIVE || s->link == SESSION_LINK_OPENING || s->link == SESSION_LINK_UP);
+        (void)action;
     }
     (void)has_assignment; /* without assertions */
     (void)runs;
