@@ -22,7 +22,7 @@
 #include "rendezvous/rounds_uv.h"
 #include "rendezvous/server_impl_uv.h"
 
-enum { ERRORS_REPEAT_S = 10 };
+enum { ERRORS_REPEAT_S = 10, DISK_LIMIT_MS = 30000, DISK_WARNING_PART = 6 };
 
 /* One job's file that is to change. */
 struct change {
@@ -40,6 +40,10 @@ struct rounds_disk {
     struct list writing; /* the thread's, while work is under way */
     uv_work_t work;
     bool busy;
+    bool
+        given_up; /* the batch takes longer than limit_ms: nothing is held for it, or for what waits behind it */
+    unsigned limit_ms;
+    uint64_t started_ns; /* of the batch */
     uint64_t complained_ns;
 };
 
@@ -128,6 +132,40 @@ static void log_write_error(struct rounds_disk *d, int error)
                strerror(-error));
 }
 
+static void on_disk_timer(uv_timer_t *timer)
+{
+    struct rounds_shell *r = timer->data;
+    struct rounds_disk *d = r->disk;
+    uint64_t took_ms = (uv_hrtime() - d->started_ns) / 1000000;
+
+    if (!d->busy || d->given_up)
+        return;
+    if (took_ms < d->limit_ms) {
+        rounds_log(
+            r,
+            "writing the state of jobs has taken %.1f s so far, and agents wait for it: is the disk all right?",
+            (double)took_ms / 1000);
+        (void)uv_timer_start(timer, on_disk_timer, d->limit_ms - took_ms,
+                             0); /* cannot fail: has a callback */
+        return;
+    }
+    d->given_up = true;
+    rounds_log(
+        r,
+        "writing the state of jobs takes longer than %.1f s: they go on without, and a restart of this daemon "
+        "would not know what has happened since",
+        d->limit_ms / 1000.0);
+    rounds_shell_saved(r);
+}
+
+static void watch_batch(struct rounds_disk *d)
+{
+    d->started_ns = uv_hrtime();
+    /* Cannot fail unless it is being closed: has a callback. */
+    if (!uv_is_closing((uv_handle_t *)&d->shell->disk_timer))
+        (void)uv_timer_start(&d->shell->disk_timer, on_disk_timer, d->limit_ms / DISK_WARNING_PART, 0);
+}
+
 static void on_written(uv_work_t *work, int status)
 {
     struct rounds_disk *d = work->data;
@@ -135,6 +173,11 @@ static void on_written(uv_work_t *work, int status)
 
     assert(status == 0); /* it is never cancelled */
     d->busy = false;
+    if (d->given_up)
+        rounds_log(d->shell, "the state of jobs is written again");
+    d->given_up = false;
+    if (!uv_is_closing((uv_handle_t *)&d->shell->disk_timer))
+        (void)uv_timer_stop(&d->shell->disk_timer); /* always succeeds */
     list_for_each_safe(i, &d->writing)
     {
         struct change *c = list_entry(i, struct change, link);
@@ -161,6 +204,7 @@ void rounds_disk_start(struct rounds_disk *d)
         list_append(&d->writing, first);
     }
     d->busy = true;
+    watch_batch(d);
     server_handle_opened(d->shell->server);
     (void)uv_queue_work(d->shell->server->loop, &d->work, on_work, on_written); /* fails without a callback */
 }
@@ -224,12 +268,12 @@ uint64_t rounds_disk_mark(const struct rounds_disk *d, const struct rounds_job *
 
     if (!c && d && job)
         c = find_change(&d->writing, job->instance);
-    return c ? c->mark : 0;
+    return c && !d->given_up ? c->mark : 0;
 }
 
 uint64_t rounds_disk_done(const struct rounds_disk *d)
 {
-    return d->done;
+    return d->given_up ? d->mark : d->done;
 }
 
 /* ---- reading ---- */
@@ -375,7 +419,7 @@ static int open_dir(struct rounds_shell *shell, const char *dir)
     return -EBUSY;
 }
 
-int rounds_disk_open(struct rounds_disk **ret, struct rounds_shell *shell, const char *dir)
+int rounds_disk_open(struct rounds_disk **ret, struct rounds_shell *shell, const char *dir, unsigned limit_ms)
 {
     int fd = open_dir(shell, dir);
     struct rounds_disk *d;
@@ -395,6 +439,7 @@ int rounds_disk_open(struct rounds_disk **ret, struct rounds_shell *shell, const
         return -ENOMEM;
     }
     d->shell = shell;
+    d->limit_ms = limit_ms > 0 ? limit_ms : DISK_LIMIT_MS;
     d->dir = fd;
     d->work.data = d;
     list_init(&d->waiting);

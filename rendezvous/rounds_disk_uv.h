@@ -10,7 +10,8 @@
  *
  * When the disk fails (full, unplugged), a line is logged and the rounds go on: stopping a job because its
  * state cannot be saved would be the worse failure, and agents that reconnect report what the saved state
- * lacks.
+ * lacks. The same
+ * holds when a write takes longer than the limit, until it ends.
  *
  * All functions but open take a disk that is NULL where nothing is kept, and then do nothing.
  */
@@ -22,8 +23,10 @@ struct rounds_disk;
 struct rounds_job;
 struct rounds_shell;
 
-/* Creates the directory if it is not there, and locks it. 0 or -errno; a sentence was logged. */
-int rounds_disk_open(struct rounds_disk **ret, struct rounds_shell *shell, const char *dir);
+/* Creates the directory if it is not there, and locks it. limit_ms: see server_rounds.h. 0 or -errno; a sentence was
+ * logged. */
+int rounds_disk_open(struct rounds_disk **ret, struct rounds_shell *shell, const char *dir,
+                     unsigned limit_ms);
 
 /*
  * Restores the saved jobs. A file that is not whole is renamed (its name ends in .damaged then) and its job

@@ -264,9 +264,9 @@ static void on_rounds_timer(uv_timer_t *timer)
 
 /* ---- life ---- */
 
-static int open_state_dir(struct rounds_shell *r, const char *dir)
+static int open_state_dir(struct rounds_shell *r, const char *dir, unsigned limit_ms)
 {
-    int error = dir ? rounds_disk_open(&r->disk, r, dir) : 0;
+    int error = dir ? rounds_disk_open(&r->disk, r, dir, limit_ms) : 0;
 
     return error < 0 || !dir ? error : rounds_disk_load(r->disk, &r->core, uv_hrtime());
 }
@@ -300,7 +300,7 @@ int rounds_shell_create(struct server *s, const struct server_rounds *config)
     list_init(&r->agents);
     list_init(&r->pending_hello);
     list_init(&r->unsent);
-    error = open_state_dir(r, config->state_dir);
+    error = open_state_dir(r, config->state_dir, config->disk_limit_ms);
     if (error < 0) {
         rounds_shell_destroy(r);
         return error;
@@ -325,10 +325,11 @@ void rounds_shell_start(struct rounds_shell *r)
     /* These cannot fail: they only fill in the handle. */
     (void)uv_timer_init(s->loop, &r->timer);
     (void)uv_timer_init(s->loop, &r->hello_timer);
+    (void)uv_timer_init(s->loop, &r->disk_timer);
     (void)uv_check_init(s->loop, &r->check);
     (void)uv_idle_init(s->loop, &r->idle);
-    r->timer.data = r->hello_timer.data = r->check.data = r->idle.data = r;
-    for (int i = 0; i < 4; i++)
+    r->timer.data = r->hello_timer.data = r->disk_timer.data = r->check.data = r->idle.data = r;
+    for (int i = 0; i < 5; i++)
         server_handle_opened(s);
     run_actions(r); /* what was read from disk may want something */
 }
@@ -351,6 +352,7 @@ void rounds_shell_stop(struct rounds_shell *r)
     list_for_each_safe(i, &r->agents) agent_conn_close(list_entry(i, struct agent_conn, link));
     uv_close((uv_handle_t *)&r->timer, on_rounds_handle_closed);
     uv_close((uv_handle_t *)&r->hello_timer, on_rounds_handle_closed);
+    uv_close((uv_handle_t *)&r->disk_timer, on_rounds_handle_closed);
     uv_close((uv_handle_t *)&r->check, on_rounds_handle_closed);
     uv_close((uv_handle_t *)&r->idle, on_rounds_handle_closed);
 }

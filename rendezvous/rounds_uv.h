@@ -39,6 +39,7 @@ struct rounds_shell {
     struct list pending_hello; /* connections without a hello, or being shut down, by deadline */
     struct list unsent;        /* agents with something to be sent at the end of this step */
     uv_timer_t hello_timer;
+    uv_timer_t disk_timer; /* rounds_disk_uv.c: a batch is being written */
     uv_timer_t timer;
     uv_check_t check; /* active: the timer is due, once all sockets are read */
     uv_idle_t idle;   /* beside it, so that the loop does not sleep first */

@@ -12,6 +12,8 @@ struct server_rounds {
     unsigned grace_ms;   /* for agents to return after a restart with state_dir */
     const char *
         state_dir; /* rounds_disk_uv.h; NULL: nothing is kept, and agents that reconnect report what they know */
+    /* A write of state that takes longer holds back nothing any more, as after an error; logged after a sixth of it. */
+    unsigned disk_limit_ms;
     /* Receives one line (no newline) for each event of a job; while it gathers, one a second. At most a few
      * dozen a second over all jobs, the rest is counted. NULL: no log. */
     void (*log)(void *data, const char *line);

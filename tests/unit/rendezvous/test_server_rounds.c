@@ -47,8 +47,13 @@ static void note_stopped(void *data)
     stopped = true;
 }
 
+static bool disk_was_slow, disk_was_given_up, disk_was_back;
+
 static void count_line(void *data, const char *line)
 {
+    disk_was_slow = disk_was_slow || strstr(line, "agents wait for it");
+    disk_was_given_up = disk_was_given_up || strstr(line, "go on without");
+    disk_was_back = disk_was_back || strstr(line, "is written again");
     assert_true(strlen(line) > 0 && !strchr(line, '\n'));
     n_lines++;
 }
@@ -60,9 +65,12 @@ static void note_deserted(void *data)
         server_stop(server, note_stopped, NULL);
 }
 
+static unsigned disk_limit_ms;
+
 static int start(const char *state_dir)
 {
-    struct server_rounds rounds = {.state_dir = state_dir, .log = count_line, .empty = note_deserted};
+    struct server_rounds rounds = {
+        .state_dir = state_dir, .disk_limit_ms = disk_limit_ms, .log = count_line, .empty = note_deserted};
     struct server_config config = {.rounds = &rounds};
 
     stopped = stop_when_deserted = false;
@@ -353,6 +361,36 @@ static void test_slow_disk_holds_back_what_it_must(void **state)
     empty_folder();
 }
 
+/* A write that never ends is logged, and holds nothing back any more after a while. */
+static void test_hanging_disk_is_given_up(void **state)
+{
+    struct client a, b;
+
+    disk_limit_ms = 120;
+    disk_was_slow = disk_was_given_up = disk_was_back = false;
+    assert_int_equal(start(folder), 0);
+    client_init(&a, 1, 1);
+    disk_hangs = true;
+    assert_true(say_hello(&a));
+    assert_true(hear(&a, SESSION_VIEW_START));
+    assert_true(disk_was_slow && disk_was_given_up);
+    client_init(&b, 2, 1); /* and the next one is not held at all */
+    (void)snprintf(b.hello.job, sizeof(b.hello.job), "other");
+    assert_true(say_hello(&b));
+    assert_true(hear(&b, SESSION_VIEW_START));
+    disk_hangs = false;
+    for (int i = 0; i < PATIENCE_MS && !disk_was_back; i++) {
+        turn();
+        (void)poll(NULL, 0, 1);
+    }
+    assert_true(disk_was_back);
+    client_finish(&a);
+    client_finish(&b);
+    stop();
+    empty_folder();
+    disk_limit_ms = 0;
+}
+
 /* A server that is stopped while it writes is there until that is over. */
 static void test_stopped_while_writing(void **state)
 {
@@ -456,6 +494,7 @@ int main(void)
         cmocka_unit_test(test_stopped_from_within),
         cmocka_unit_test(test_drain_ends_with_agents),
         cmocka_unit_test(test_slow_disk_holds_back_what_it_must),
+        cmocka_unit_test(test_hanging_disk_is_given_up),
         cmocka_unit_test(test_stopped_while_writing),
         cmocka_unit_test(test_memory_runs_out),
         cmocka_unit_test(test_memory_runs_out_with_state),
