@@ -18,6 +18,7 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/uio.h>
@@ -312,6 +313,15 @@ static void watch_frame(struct peer *p)
 
     if (p->n_greeted < HANDSHAKE_SIZE)
         return; /* the deadline of the greeting still runs */
+    if (!list_is_empty(&p->deferred_link)) {
+        if (!p->defer_timed || list_is_empty(&p->deadline_link))
+            server_set_deadline(s, p, &s->deferring, s->limits.frame_ms);
+        p->defer_timed = true;
+        return;
+    }
+    if (p->defer_timed)
+        list_unlink(&p->deadline_link);
+    p->defer_timed = false;
     if (size == 0 || p->held)
         list_unlink(&p->deadline_link);
     else if (list_is_empty(&p->deadline_link) || size < p->frame_mark ||
@@ -528,14 +538,44 @@ void peers_release(struct server *s, unsigned max)
     }
 }
 
+/* The client has closed its end: it asks, and nothing shows that it reads. Its large replies are not worth building. */
+static bool has_hung_up(const struct peer *p)
+{
+    struct pollfd state = {.fd = p->fd, .events = POLLRDHUP};
+
+    return poll(&state, 1, 0) > 0 && state.revents & (POLLRDHUP | POLLHUP | POLLERR);
+}
+
 void peers_undefer(struct server *s)
 {
-    while (!list_is_empty(&s->deferred) && s->output_bytes < s->limits.output_all_max) {
-        struct peer *p = list_entry(s->deferred.next, struct peer, deferred_link);
+    struct peer *p;
 
-        list_unlink(&p->deferred_link);
-        peer_continue(p);
+    if (list_is_empty(&s->deferred) || s->output_bytes >= s->limits.output_all_max)
+        return;
+    p = list_entry(s->deferred.next, struct peer, deferred_link);
+    list_unlink(&p->deferred_link);
+    if (has_hung_up(p))
+        peer_drop_output(p);
+    peer_continue(p);
+}
+
+void peer_end_deferral(struct peer *p)
+{
+    struct server *s = p->server;
+    struct peer *hog = NULL;
+
+    list_for_each(i, &s->peers)
+    {
+        struct peer *other = list_entry(i, struct peer, link);
+
+        if (!hog || outbox_size(&other->out) > outbox_size(&hog->out))
+            hog = other;
     }
+    if (!hog || hog == p || outbox_size(&hog->out) == 0)
+        return;
+    server_log(s, hog, "has not read %zu bytes of replies, for which others wait (--max-output-all): closed",
+               outbox_size(&hog->out));
+    peer_close(hog);
 }
 
 /* ---- life ---- */

@@ -43,6 +43,7 @@ struct server {
     struct list greeting;  /* peers before the end of VALIDATE, oldest first */
     struct list framing;   /* peers with an incomplete message, oldest first */
     struct list deferred;  /* peers whose request waits for output_bytes to fall */
+    struct list deferring; /* the same, by deadline, in deadline_link */
     uv_timer_t deadline_timer;
     uint64_t deadline_ms; /* when the timer is set to fire */
     uv_idle_t rest_idle;  /* active while work was left for the next turn of the loop */
@@ -84,6 +85,7 @@ struct peer {
     bool held;         /* `in` has requests that wait until replies were read */
     bool eof;          /* nothing more will come */
     bool write_failed; /* the client cannot be written to; what it sent before still counts */
+    bool defer_timed;  /* in server.deferring */
     bool closing;
 };
 
@@ -130,5 +132,8 @@ void peer_drain(struct peer *p);
 /* Notifies up to `max` clients that their wait is over. */
 void peers_release(struct server *s, unsigned max);
 
-/* Lets peers that were deferred go on when there is room again. */
+/* Lets a peer that was deferred go on when there is room again: one, as its reply may be large. */
 void peers_undefer(struct server *s);
+
+/* p has been deferred for as long as it may: closes the client that holds most of the output. */
+void peer_end_deferral(struct peer *p);

@@ -150,12 +150,30 @@ static void expire(struct server *s, struct list *list, const char *why)
     }
 }
 
+/* Clients that wait for others to read: not for ever. */
+static void expire_deferrals(struct server *s)
+{
+    uint64_t now = uv_now(s->loop);
+
+    while (!list_is_empty(&s->deferring)) {
+        struct peer *p = list_entry(s->deferring.next, struct peer, deadline_link);
+
+        if (p->deadline_ms > now) {
+            arm_deadline(s, p->deadline_ms);
+            return;
+        }
+        server_set_deadline(s, p, &s->deferring, s->limits.frame_ms); /* it may need more than one */
+        peer_end_deferral(p);
+    }
+}
+
 static void on_client_deadline(uv_timer_t *timer)
 {
     struct server *s = timer->data;
 
     expire(s, &s->greeting, "sent no valid TCPStore greeting in time");
     expire(s, &s->framing, "left a message incomplete for too long");
+    expire_deferrals(s);
 }
 
 /* ---- handles ---- */
@@ -201,6 +219,7 @@ static void adopt_handle(struct server *s, uv_handle_t *handle)
 
 static void on_rest_idle(uv_idle_t *idle)
 {
+    peers_undefer(idle->data); /* one in a turn of the loop, between other clients' requests */
     server_work_off(idle->data);
 }
 
@@ -212,10 +231,7 @@ static bool is_work_left(const struct server *s)
 
 void server_work_off(struct server *s)
 {
-    if (is_work_left(s)) {
-        peers_undefer(s);
-        peers_release(s, RELEASE_BATCH);
-    }
+    peers_release(s, RELEASE_BATCH);
     if (s->stopping)
         return;
     /* Both cannot fail: the handle has a callback. */
@@ -275,6 +291,7 @@ int server_create(struct server **ret, uv_loop_t *loop, const struct server_conf
     list_init(&s->greeting);
     list_init(&s->framing);
     list_init(&s->deferred);
+    list_init(&s->deferring);
     list_init(&s->listeners);
     s->scratch = malloc(SCRATCH_SIZE);
     r = s->scratch ? init_store(s) : -ENOMEM;

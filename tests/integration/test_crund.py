@@ -531,6 +531,42 @@ def test_a_client_that_leaves_makes_room_for_a_deferred_one():
         assert read_list(patient) == keys
 
 
+def test_a_client_that_never_reads_does_not_hold_up_others_for_ever():
+    """Output of one client above --max-output-all: others wait for the message time-out, then it is cut off."""
+    keys = {f"/{'k' * 200}/{i}".encode() for i in range(10000)}
+    with Crund(BUILD, "--max-output-all", "256K", "--message-timeout", "1") as c:
+        writer, hog, patient = c.client(), c.client(rcvbuf=4096), c.client()
+        writer.send(multi_set([(k, b"") for k in keys]))
+        assert writer.ping()
+        hog.send(message("LIST_KEYS"))
+        settle(c, hog)
+        patient.send(message("LIST_KEYS"))
+        assert read_list(patient) == keys
+        assert "has not read" in c.log()
+
+
+def test_deferred_questions_of_closed_clients_cost_nothing():
+    """Their large replies are not built: a ping between them is answered as fast as without them."""
+    keys = {f"/{'k' * 200}/{i}".encode() for i in range(60000)}
+    with Crund(BUILD, "--max-output-all", "256K") as c:
+        writer, hog, ping = c.client(), c.client(rcvbuf=4096), c.client()
+        for part in range(0, 60000, 10000):
+            writer.send(multi_set([(k, b"") for k in sorted(keys)[part : part + 10000]]))
+        assert writer.ping()
+        hog.send(message("LIST_KEYS"))
+        settle(c, hog)
+        for _ in range(200):
+            with c.client() as gone:
+                gone.send(message("LIST_KEYS") * 20)
+        assert ping.ping()
+        before = c.cpu_s()
+        hog.close()
+        writer.send(message("LIST_KEYS"))  # behind all of them
+        assert read_list(writer) == keys
+        assert ping.ping()
+        assert c.cpu_s() - before < 2
+
+
 def test_incomplete_messages_of_all_clients_are_bounded():
     m = message("SET", "/large", b"x" * 700000)
     with Crund(BUILD, "--max-input", "1M") as c:
