@@ -555,7 +555,7 @@ def test_deferred_questions_of_closed_clients_cost_nothing():
         assert writer.ping()
         hog.send(message("LIST_KEYS"))
         settle(c, hog)
-        for _ in range(200):
+        for _ in range(400):
             with c.client() as gone:
                 gone.send(message("LIST_KEYS") * 20)
         assert ping.ping()
@@ -564,7 +564,7 @@ def test_deferred_questions_of_closed_clients_cost_nothing():
         writer.send(message("LIST_KEYS"))  # behind all of them
         assert read_list(writer) == keys
         assert ping.ping()
-        assert c.cpu_s() - before < 2
+        assert c.cpu_s() - before < 0.5
 
 
 def test_incomplete_messages_of_all_clients_are_bounded():

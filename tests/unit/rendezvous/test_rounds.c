@@ -1231,6 +1231,50 @@ static void the_rendezvous_may_end_it_for_a_reason(void **state)
 
 /* ---- hellos ---- */
 
+static void a_newcomer_does_not_end_a_generation_whose_members_are_done(void **state)
+{
+    struct table *t = *state;
+
+    run(t, 2, 1, 3);
+    say(t, 0, SESSION_DONE);
+    join(t, 2);
+    pass_alive(t, 2000, 7);
+    assert_view(t, 1, SESSION_VIEW_START); /* nothing has been sent since */
+    say(t, 1, SESSION_DONE);
+    assert_int_equal(t->agents[1].view.verdict, SESSION_VERDICT_SUCCESS);
+}
+
+static void a_spare_does_not_push_out_a_member(void **state)
+{
+    struct table *t = *state;
+
+    t->params.max_restarts = 1;
+    run(t, 2, 1, 2);
+    join(t, 2);
+    assert_true(t->agents[2].view.standby);
+    fail_worker(t, 0, 0);
+    say(t, 0, SESSION_READY);
+    say(t, 1, SESSION_READY);
+    assert_started(t, 0, 1, 0, 2);
+    assert_started(t, 1, 1, 1, 2);
+    assert_view(t, 2, SESSION_VIEW_WAIT);
+}
+
+static void a_node_without_a_connection_is_not_ready(void **state)
+{
+    struct table *t = *state;
+
+    t->params.min_nodes = t->params.max_nodes = 3;
+    join(t, 0);
+    join(t, 1);
+    lose_connection(t, 0);
+    join(t, 2);
+    assert_view(t, 1, SESSION_VIEW_WAIT);
+    assert_view(t, 2, SESSION_VIEW_WAIT);
+    hello(t, 0);
+    assert_started(t, 0, 0, 0, 3);
+}
+
 /* splitmix64's output function, and its inverse. */
 static uint64_t splitmix(uint64_t x)
 {
@@ -1542,6 +1586,9 @@ int main(void)
         TEST(draining_ends_a_job_between_two_steps),
         TEST(a_failure_while_draining_is_final),
         TEST(the_rendezvous_may_end_it_for_a_reason),
+        TEST(a_newcomer_does_not_end_a_generation_whose_members_are_done),
+        TEST(a_spare_does_not_push_out_a_member),
+        TEST(a_node_without_a_connection_is_not_ready),
         TEST(instances_cannot_be_predicted),
         TEST(a_generation_that_is_claimed_leaves_room_above),
         TEST(control_characters_are_refused),

@@ -413,6 +413,46 @@ static void of_two_instances_of_a_job_the_later_one_counts(void **state)
     assert_int_equal(t->rounds.n_saves, 30); /* what is saved next is later than all of them */
 }
 
+/* Every number that a decision depends on comes through. */
+static void what_decides_the_next_generation_is_saved(void **state)
+{
+    struct table *t = *state;
+    const char *text =
+        "{\"crun_rounds\":1,\"job\":\"a\",\"instance\":\"0000000000000007\",\"state\":\"gathering\","
+        "\"generation\":3,\"floor\":11,\"restarts\":2,\"changes\":1,\"drain\":true,\"params\":"
+        "{\"min_nodes\":1,\"max_nodes\":3,\"max_restarts\":9,\"max_changes\":9,"
+        "\"join_timeout_ms\":1000,\"last_call_ms\":0,\"node_timeout_ms\":1000},\"nodes\":["
+        "{\"nonce_high\":\"0000000000000001\",\"nonce_low\":\"0000000000000001\",\"workers\":2,"
+        "\"previous_member\":true,\"group_rank\":1}]}";
+    char error[ROUNDS_JSON_ERROR_SIZE] = "";
+    const struct rounds_job *job;
+    const struct rounds_node *n;
+    struct buf again = {0};
+
+    for (int pass = 0; pass < 2; pass++) {
+        if (!rounds_json_load(&t->rounds, (const uint8_t *)text, strlen(text), t->now_ns, error))
+            fail_msg("%s", error);
+        job = list_entry(t->rounds.jobs.next, struct rounds_job, in_rounds);
+        n = list_entry(job->nodes.next, struct rounds_node, in_job);
+        assert_int_equal(job->generation, 3);
+        assert_int_equal(job->floor, 11);
+        assert_int_equal(job->restarts, 2);
+        assert_int_equal(job->changes, 1);
+        assert_true(job->drain);
+        assert_true(n->previous_member);
+        assert_int_equal(n->group_rank, 1);
+        assert_int_equal(n->n_workers, 2);
+        if (pass == 0) { /* and what is written of it says the same */
+            assert_int_equal(rounds_json_save(&again, job), 0);
+            assert_int_equal(buf_append(&again, "", 1), 0);
+            text = (const char *)buf_bytes(&again);
+            rounds_finish(&t->rounds);
+            start_daemon(t, 2);
+        }
+    }
+    buf_finish(&again);
+}
+
 static void a_state_that_contradicts_itself_is_refused(void **state)
 {
     static const struct {
@@ -453,6 +493,7 @@ int main(void)
         TEST(a_file_that_was_cut_is_refused),
         TEST(what_is_wrong_in_a_file_is_named),
         TEST(a_place_outside_its_world_is_refused),
+        TEST(what_decides_the_next_generation_is_saved),
         TEST(a_state_that_contradicts_itself_is_refused),
         TEST(of_two_instances_of_a_job_the_later_one_counts),
     };
