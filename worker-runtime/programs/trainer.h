@@ -90,8 +90,9 @@ struct trainer {
 
     uint32_t n_training, n_test;
     size_t n_parameters;
-    float *reduced;         /* n_parameters + N_EXTRA, shared with the ranks of this host */
-    float *batch_gradients; /* of one batch; `reduced` itself when a step has only one */
+    float *reduced;              /* n_parameters + N_EXTRA, shared with the ranks of this host */
+    struct crw_reducer *reducer; /* averages `reduced`; NULL where a device trains */
+    float *batch_gradients;      /* of one batch; `reduced` itself when a step has only one */
 
     /* For testing, a batch each. */
     uint32_t *test_samples;
@@ -121,6 +122,10 @@ enum step_result { STEP_DONE, STEP_NO_DATA, STEP_FAILED };
 
 /* trainer_step.c: takes a step and commits it; s is zeroed. STEP_FAILED: t->error is the reason, nothing is committed. */
 enum step_result trainer_step(struct trainer *t, struct step *s);
+
+/* trainer_step.c: the gradient hook of a step of one batch; data is the trainer. Starts to average the gradients from
+ * `begin` on, and the numbers behind them. 0. */
+int trainer_gradients_ready(void *data, size_t begin);
 
 /* trainer_setup.c: allocates, opens, resumes. Collective; -1 when some rank could not, which that rank has reported. */
 int trainer_set_up(struct trainer *t);

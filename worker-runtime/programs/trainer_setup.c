@@ -228,6 +228,21 @@ static int start_device(struct trainer *t)
     return trainer_agree(t, result);
 }
 
+/* Gradients of a step of one batch are averaged while backward computes the rest of them; those of several batches are
+ * final only at the end of the last. Collective. */
+static int create_reducer(struct trainer *t)
+{
+    int result = 0;
+
+    if (t->device)
+        return 0;
+    if (crw_reducer_create(t->group, t->reduced, t->n_parameters + N_EXTRA, 0, &t->reducer) != 0)
+        result = trainer_fail(t, "%s", crw_error_message());
+    if (result == 0 && t->batch_gradients == t->reduced)
+        crw_model_set_gradient_hook(t->model, trainer_gradients_ready, t);
+    return trainer_agree(t, result);
+}
+
 /* From here on this process is worth more than a new one; not so where the state is on a device, which is not brought
  * into another rank's state. */
 static int declare_ready(struct trainer *t)
@@ -256,7 +271,7 @@ int trainer_set_up(struct trainer *t)
                t->options->batch_size * t->options->accumulate * (uint64_t)crw_world_size(t->group),
                p->samples_name, t->n_parameters);
     t->recovering = t->env->restart_count > 0;
-    return trainer_resume(t) == 0 && start_device(t) == 0 ? declare_ready(t) : -1;
+    return trainer_resume(t) == 0 && start_device(t) == 0 && create_reducer(t) == 0 ? declare_ready(t) : -1;
 }
 
 /* The part of trainer_set_up() that concerns the others, for a rank that has everything else still. */
@@ -273,7 +288,8 @@ static int join_again(struct trainer *t)
         crw_model_set_gradients(t->model, shared);
     }
     t->reduced = shared;
-    return trainer_agree(t, 0) == 0 && trainer_resume(t) == 0 ? start_device(t) : -1;
+    return trainer_agree(t, 0) == 0 && trainer_resume(t) == 0 && start_device(t) == 0 ? create_reducer(t)
+                                                                                      : -1;
 }
 
 int trainer_rejoin(struct trainer *t)
@@ -282,6 +298,8 @@ int trainer_rejoin(struct trainer *t)
 
     do {
         t->follows = false;
+        crw_reducer_destroy(t->reducer); /* waits for what it has started */
+        t->reducer = NULL;
         if (crw_group_reform(t->group) != 0) {
             t->follows = true; /* t->error has the reason already */
             return -1;
@@ -294,6 +312,7 @@ int trainer_rejoin(struct trainer *t)
 
 void trainer_tear_down(struct trainer *t)
 {
+    crw_reducer_destroy(t->reducer);
     crw_snapshots_destroy(t->snapshots);
     device_destroy(t->device);
     report_close(&t->report);

@@ -1,7 +1,7 @@
 #include "worker-runtime/programs/trainer.h"
 
 /*
- * One step of the training: batches, gradients, the all-reduce, the optimizer. Nothing changes before all ranks'
+ * One step of the training: batches, gradients, their reduction, the optimizer. Nothing changes before all ranks'
  * gradients are there and are numbers.
  */
 
@@ -10,6 +10,38 @@
 #include <stdio.h>
 #include <string.h>
 
+static bool is_fault_due(const struct trainer *t, bool early)
+{
+    return fault_is_due(&t->options->fault, early, t->env->restart_count, crw_rank(t->group),
+                        t->state.position.step + 1);
+}
+
+static void happen_fault(struct trainer *t, struct step *s)
+{
+    if (!is_fault_due(t, false))
+        return;
+    fault_happen(&t->options->fault);
+    s->loss = NAN;
+    t->reduced[0] = NAN;
+}
+
+/* The numbers behind the gradients, which are averaged with them. */
+static void set_extra(struct trainer *t, const struct step *s)
+{
+    float *extra = t->reduced + t->n_parameters;
+
+    extra[EXTRA_LOSS] = s->loss;
+    extra[EXTRA_STOP] = crw_stop_requested(t->group) ? 1.0f : 0.0f;
+}
+
+int trainer_gradients_ready(void *data, size_t begin)
+{
+    struct trainer *t = data;
+
+    crw_reducer_ready(t->reducer, begin);
+    return 0;
+}
+
 /* Forward, loss, backward of one batch. Its gradients end up in, or are added to, t->reduced. */
 static int train_batch(struct trainer *t, const struct crw_batch *batch, struct step *s)
 {
@@ -17,11 +49,16 @@ static int train_batch(struct trainer *t, const struct crw_batch *batch, struct 
     double accuracy;
 
     float loss = NAN; /* where there is none, all ranks refuse the step together */
+    bool has_loss = crw_model_forward(t->model, batch->input, (int)batch->n, true, NULL) == 0 &&
+                    p->loss(t->model, batch->targets, &loss) == 0;
 
-    if (crw_model_forward(t->model, batch->input, (int)batch->n, true, NULL) == 0 &&
-        p->loss(t->model, batch->targets, &loss) == 0)
-        (void)crw_model_backward(t->model); /* cannot fail behind both */
     s->loss += loss;
+    if (t->batch_gradients == t->reduced) {
+        happen_fault(t, s);
+        set_extra(t, s); /* backward starts to send it */
+    }
+    if (has_loss)
+        (void)crw_model_backward(t->model); /* cannot fail behind both */
     if (t->batch_gradients != t->reduced) {
         if (s->n_batches == 0)
             memcpy(t->reduced, t->batch_gradients, t->n_parameters * sizeof(float));
@@ -58,29 +95,15 @@ static enum step_result train_batches(struct trainer *t, struct step *s)
     return STEP_DONE;
 }
 
-static bool is_fault_due(const struct trainer *t, bool early)
-{
-    return fault_is_due(&t->options->fault, early, t->env->restart_count, crw_rank(t->group),
-                        t->state.position.step + 1);
-}
-
-static void happen_fault(struct trainer *t, struct step *s)
-{
-    if (!is_fault_due(t, false))
-        return;
-    fault_happen(&t->options->fault);
-    s->loss = NAN;
-    t->reduced[0] = NAN;
-}
-
 /* The mean over all ranks, of gradients, loss and wishes to stop. */
 static int reduce_step(struct trainer *t, struct step *s)
 {
-    float *extra = t->reduced + t->n_parameters;
+    const float *extra = t->reduced + t->n_parameters;
+    int r;
 
-    extra[EXTRA_LOSS] = s->loss;
-    extra[EXTRA_STOP] = crw_stop_requested(t->group) ? 1.0f : 0.0f;
-    int r = crw_all_reduce(t->group, t->reduced, t->n_parameters + N_EXTRA, CRW_F32, CRW_AVG);
+    if (t->batch_gradients != t->reduced)
+        set_extra(t, s);
+    r = crw_reducer_finish(t->reducer);
     t->timed_out = r == CRW_E_TIMEOUT;
     if (r)
         return -1;
@@ -207,7 +230,7 @@ enum step_result trainer_step(struct trainer *t, struct step *s)
     if (result == STEP_NO_DATA)
         return STEP_NO_DATA;
     t->error[0] = '\0';
-    if (result == STEP_DONE)
+    if (result == STEP_DONE && t->batch_gradients != t->reduced)
         happen_fault(t, s);
     if (result == STEP_FAILED || reduce_step(t, s) != 0) {
         t->follows = true;

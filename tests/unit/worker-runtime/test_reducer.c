@@ -160,13 +160,90 @@ static void a_dead_peer_ends_the_step(void **state)
     assert_string_equal(crw_error_message(), "worker 1 of 2 was killed by signal 9");
 }
 
+/* ---- with a model ---- */
+
+static const struct crw_layer layers[] = {
+    {CRW_LAYER_CONV2D, "c1", 1, 3, 3},
+    {CRW_LAYER_BATCHNORM2D, "n1", 3},
+    {CRW_LAYER_RELU},
+    {CRW_LAYER_CONV2D, "c2", 3, 5, 2},
+    {CRW_LAYER_FLATTEN},
+    {CRW_LAYER_LINEAR, "f1", 45, 20},
+    {CRW_LAYER_RELU},
+    {CRW_LAYER_LINEAR, "f2", 20, 4},
+};
+enum { N_LAYERS = sizeof(layers) / sizeof(layers[0]), MODEL_BATCH = 3, INPUTS = MODEL_BATCH * 36 };
+
+struct hooked {
+    struct crw_reducer *reducer;
+    int n_calls;
+};
+
+static int gradients_ready(void *data, size_t begin)
+{
+    struct hooked *h = data;
+
+    h->n_calls++;
+    crw_reducer_ready(h->reducer, begin);
+    return 0;
+}
+
+/* Rank r's own inputs. */
+static void go_back(struct crw_group *group, struct crw_model *model)
+{
+    static const int64_t targets[MODEL_BATCH] = {3, 0, 2};
+    struct crw_rng rng;
+    float x[INPUTS], loss;
+
+    crw_rng_seed(&rng, (uint64_t)crw_rank(group));
+    crw_rng_uniform(&rng, x, INPUTS, -1, 1);
+    CHECK(crw_model_forward(model, x, MODEL_BATCH, true, NULL) == 0);
+    CHECK(crw_model_cross_entropy_loss(model, targets, CRW_IGNORE_INDEX, &loss) == 0);
+    CHECK(crw_model_backward(model) == 0);
+}
+
+static int reduce_a_model(struct crw_group *group, void *data)
+{
+    size_t count = crw_model_count_parameters(layers, N_LAYERS);
+    float *gradients, *expected = calloc(count, sizeof(*expected));
+    struct crw_model *model;
+    struct hooked h = {0};
+
+    CHECK(expected);
+    CHECK(crw_shared_alloc(group, count * sizeof(float), (void **)&gradients) == 0);
+    CHECK(crw_model_create(layers, N_LAYERS, (struct crw_shape){1, 6, 6}, MODEL_BATCH, gradients, &model) ==
+          0);
+    CHECK(crw_reducer_create(group, gradients, count, 256, &h.reducer) == 0);
+    CHECK(crw_reducer_n_buckets(h.reducer) > 5);
+    crw_model_init(model, 1);
+    go_back(group, model);
+    memcpy(expected, gradients, count * sizeof(float));
+    CHECK(crw_all_reduce(group, expected, count, CRW_F32, CRW_AVG) == 0);
+    crw_model_set_gradient_hook(model, gradients_ready, &h);
+    for (int step = 0; step < 10; step++) {
+        go_back(group, model);
+        CHECK(crw_reducer_finish(h.reducer) == 0);
+        CHECK(memcmp(gradients, expected, count * sizeof(float)) == 0);
+    }
+    CHECK(h.n_calls == 10 * 4);
+    crw_reducer_destroy(h.reducer);
+    crw_model_destroy(model);
+    free(expected);
+    return 0;
+}
+
+static void backward_of_a_model_feeds_it(void **state)
+{
+    for (int n = 1; n <= 3; n++)
+        run(reduce_a_model, n);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(buckets_change_no_bit),
-        cmocka_unit_test(a_size_can_be_chosen),
-        cmocka_unit_test(steps_can_go_without),
-        cmocka_unit_test(a_dead_peer_ends_the_step),
+        cmocka_unit_test(buckets_change_no_bit),        cmocka_unit_test(a_size_can_be_chosen),
+        cmocka_unit_test(steps_can_go_without),         cmocka_unit_test(a_dead_peer_ends_the_step),
+        cmocka_unit_test(backward_of_a_model_feeds_it),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
