@@ -234,12 +234,12 @@ CRW_EXPORT bool crw_stop_requested(const struct crw_group *group);
  * a program
  *
  *   1. calls crw_group_ready() once it is set up: from here on its process is worth keeping;
- *   2. keeps its state when a collective returns CRW_E_PEER, and calls crw_group_reform() with no call of the
+ *   2. keeps its state when a collective returns CRW_E_PEER, and calls crw_group_rejoin() with no call of the
  *      group under way;
  *   3. does after it together with the new rank what that one does after crw_group_create(): allocates shared
  *      memory, agrees on which rank has the newest state, broadcasts it; and calls crw_group_ready() again.
  *
- * With any other policy or launcher crw_group_reform() returns CRW_E_PEER at once, or as soon as the
+ * With any other policy or launcher crw_group_rejoin() returns CRW_E_PEER at once, or as soon as the
  * launcher has decided so: then leave, as after any CRW_E_PEER.
  */
 CRW_EXPORT int crw_group_ready(struct crw_group *group);
@@ -249,7 +249,7 @@ CRW_EXPORT int crw_group_ready(struct crw_group *group);
  * ranks and sizes are as before. Memory of crw_shared_alloc() is unmapped, and groups of some ranks stay
  * failed. CRW_E_PEER: the launcher starts no further generation. Others as crw_group_create().
  */
-CRW_EXPORT int crw_group_reform(struct crw_group *group);
+CRW_EXPORT int crw_group_rejoin(struct crw_group *group);
 
 /* TORCHELASTIC_RESTART_COUNT of the generation that the group is in; in the environment of a process that was
  * kept, this and MASTER_PORT are those of its start. */

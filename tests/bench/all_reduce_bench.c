@@ -9,7 +9,7 @@
  * together.
  */
 
-#include "worker-runtime/shm/shm_collectives.h"
+#include "worker-runtime/shm/shm_collectives_os.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -42,10 +42,10 @@ static double run_round(struct shm *shm, float *data, size_t count, int repeats)
 {
     double began_s;
 
-    must(comm_cpu_barrier(shm));
+    must(shm_barrier(shm));
     began_s = now_s();
     for (int i = 0; i < repeats; i++)
-        must(comm_cpu_all_reduce(shm, data, count, CRW_F32, CRW_AVG));
+        must(shm_all_reduce(shm, data, count, CRW_F32, CRW_AVG));
     return (now_s() - began_s) / repeats;
 }
 
@@ -63,7 +63,7 @@ static double measure(struct shm *shm, float *data, size_t count, double seconds
     plan[1] = (int64_t)(seconds / (once_s * (double)plan[0])) + 3;
     if (plan[1] > ROUNDS_MAX)
         plan[1] = ROUNDS_MAX;
-    must(comm_cpu_broadcast(shm, plan, sizeof(plan), 0));
+    must(shm_broadcast(shm, plan, sizeof(plan), 0));
     for (int64_t i = 0; i < plan[1]; i++)
         rounds[i] = run_round(shm, data, count, (int)plan[0]);
     qsort(rounds, (size_t)plan[1], sizeof(*rounds), compare);

@@ -37,29 +37,29 @@ static void try_hello(const uint8_t *data)
 
 static void try_news(const uint8_t *data)
 {
-    uint8_t again[NET_NEWS_SIZE];
-    struct net_news news;
+    uint8_t again[NET_RECORD_SIZE];
+    struct net_record news;
 
-    if (!net_news_decode(data, WORLD_SIZE, &news))
+    if (!net_record_decode(data, WORLD_SIZE, &news))
         return;
     require(news.rank >= 0 && news.rank < WORLD_SIZE);
-    net_news_encode(&news, again);
+    net_record_encode(&news, again);
     require(memcmp(again, data, sizeof(again)) == 0);
 }
 
 /* The same table twice is never accepted: its ranks are taken. */
 static void try_table(const uint8_t *data, size_t size)
 {
-    struct table table;
+    struct peer_table table;
 
-    require(table_init(&table, WORLD_SIZE) == 0);
-    if (table_add(&table, 0, data, size)) {
+    require(peer_table_init(&table, WORLD_SIZE) == 0);
+    if (peer_table_add(&table, 0, data, size)) {
         for (int i = 0; i < WORLD_SIZE; i++)
             require(table.keys[i] < 0 ||
                     (strlen(table.peers[i].address) < NET_ADDRESS_SIZE && table.peers[i].port > 0));
-        require(!table_add(&table, 1, data, size));
+        require(!peer_table_add(&table, 1, data, size));
     }
-    table_finish(&table);
+    peer_table_finish(&table);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)

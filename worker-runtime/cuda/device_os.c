@@ -157,7 +157,7 @@ static int connect_ranks(struct crw_trainer *t, int device)
         .timeout_ms = t->timeout_ms < CONNECT_MS ? t->timeout_ms : CONNECT_MS,
         .n_attempts = N_ATTEMPTS,
         .shared_gpu = t->shared_gpu,
-        .failed_fd = group->watch ? watch_failed_fd(group->watch) : -1,
+        .failed_fd = group->detector ? failure_detector_failed_fd(group->detector) : -1,
     };
 
     (void)snprintf(name, sizeof(name), "%d.%d", group->env.restart_count, atomic_fetch_add(&n_trainers, 1));

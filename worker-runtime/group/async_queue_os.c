@@ -16,7 +16,7 @@
 #include <string.h>
 
 struct crw_work {
-    struct lane *lane;
+    struct async_queue *queue;
     struct crw_work *next;
     struct queued_call call;
     bool done;
@@ -26,118 +26,118 @@ struct crw_work {
 
 /* ------------------------------------------------------------------ the thread */
 
-static void take_off(struct lane *lane, struct crw_work *work)
+static void queue_take_off(struct async_queue *queue, struct crw_work *work)
 {
-    lane->first = work->next;
-    if (!lane->first)
-        lane->last = &lane->first;
+    queue->first = work->next;
+    if (!queue->first)
+        queue->last = &queue->first;
     work->done = true;
-    atomic_fetch_sub_explicit(&lane->n_waiting, 1, memory_order_release);
-    pthread_cond_broadcast(&lane->changed);
+    atomic_fetch_sub_explicit(&queue->n_waiting, 1, memory_order_release);
+    pthread_cond_broadcast(&queue->changed);
 }
 
-static void *run_lane(void *data)
+static void *async_queue_run(void *data)
 {
-    struct lane *lane = data;
+    struct async_queue *queue = data;
 
-    pthread_mutex_lock(&lane->lock);
-    while (lane->first || !lane->closing) {
-        struct crw_work *work = lane->first;
+    pthread_mutex_lock(&queue->lock);
+    while (queue->first || !queue->closing) {
+        struct crw_work *work = queue->first;
 
         if (!work) {
-            pthread_cond_wait(&lane->changed, &lane->lock);
+            pthread_cond_wait(&queue->changed, &queue->lock);
             continue;
         }
-        pthread_mutex_unlock(&lane->lock);
-        work->result = work->call.run(lane->group, &work->call);
+        pthread_mutex_unlock(&queue->lock);
+        work->result = work->call.run(queue->group, &work->call);
         if (work->result != 0)
             work->sentence = strdup(crw_error_message());
-        pthread_mutex_lock(&lane->lock);
-        take_off(lane, work);
+        pthread_mutex_lock(&queue->lock);
+        queue_take_off(queue, work);
     }
-    pthread_mutex_unlock(&lane->lock);
+    pthread_mutex_unlock(&queue->lock);
     return NULL;
 }
 
 /* ------------------------------------------------------------------ the caller's side */
 
-void lane_init(struct lane *lane, struct crw_group *group)
+void async_queue_init(struct async_queue *queue, struct crw_group *group)
 {
-    *lane = (struct lane){.group = group};
-    lane->last = &lane->first;
-    pthread_mutex_init(&lane->lock, NULL);
-    pthread_cond_init(&lane->changed, NULL);
+    *queue = (struct async_queue){.group = group};
+    queue->last = &queue->first;
+    pthread_mutex_init(&queue->lock, NULL);
+    pthread_cond_init(&queue->changed, NULL);
 }
 
-void lane_finish(struct lane *lane)
+void async_queue_finish(struct async_queue *queue)
 {
-    pthread_mutex_lock(&lane->lock);
-    lane->closing = true;
-    pthread_cond_broadcast(&lane->changed);
-    pthread_mutex_unlock(&lane->lock);
-    if (lane->running)
-        pthread_join(lane->thread, NULL);
-    pthread_cond_destroy(&lane->changed);
-    pthread_mutex_destroy(&lane->lock);
+    pthread_mutex_lock(&queue->lock);
+    queue->closing = true;
+    pthread_cond_broadcast(&queue->changed);
+    pthread_mutex_unlock(&queue->lock);
+    if (queue->running)
+        pthread_join(queue->thread, NULL);
+    pthread_cond_destroy(&queue->changed);
+    pthread_mutex_destroy(&queue->lock);
 }
 
-static void append(struct lane *lane, struct crw_work *work)
+static void queue_append(struct async_queue *queue, struct crw_work *work)
 {
-    pthread_mutex_lock(&lane->lock);
-    *lane->last = work;
-    lane->last = &work->next;
-    atomic_fetch_add(&lane->n_waiting, 1);
-    pthread_cond_broadcast(&lane->changed);
-    pthread_mutex_unlock(&lane->lock);
+    pthread_mutex_lock(&queue->lock);
+    *queue->last = work;
+    queue->last = &work->next;
+    atomic_fetch_add(&queue->n_waiting, 1);
+    pthread_cond_broadcast(&queue->changed);
+    pthread_mutex_unlock(&queue->lock);
 }
 
-int lane_start(struct lane *lane, const struct queued_call *call, struct crw_work **ret_work)
+int async_queue_start(struct async_queue *queue, const struct queued_call *call, struct crw_work **ret_work)
 {
     struct crw_work *work;
     int r;
 
-    if (!lane->running) {
-        r = thread_start(&lane->thread, run_lane, lane);
+    if (!queue->running) {
+        r = thread_start(&queue->thread, async_queue_run, queue);
         if (r < 0)
             return crw_fail_errno(r, "cannot start a thread for collectives");
-        lane->running = true;
+        queue->running = true;
     }
     work = malloc(sizeof(*work));
     if (!work)
         return crw_fail_errno(-ENOMEM, "cannot start a collective");
-    *work = (struct crw_work){.lane = lane, .call = *call};
-    append(lane, work);
+    *work = (struct crw_work){.queue = queue, .call = *call};
+    queue_append(queue, work);
     *ret_work = work;
     return 0;
 }
 
-void lane_wait_until_empty(struct lane *lane)
+void async_queue_wait_until_empty(struct async_queue *queue)
 {
-    pthread_mutex_lock(&lane->lock);
-    while (lane->first)
-        pthread_cond_wait(&lane->changed, &lane->lock);
-    pthread_mutex_unlock(&lane->lock);
+    pthread_mutex_lock(&queue->lock);
+    while (queue->first)
+        pthread_cond_wait(&queue->changed, &queue->lock);
+    pthread_mutex_unlock(&queue->lock);
 }
 
 bool crw_work_test(struct crw_work *work)
 {
     bool done;
 
-    pthread_mutex_lock(&work->lane->lock);
+    pthread_mutex_lock(&work->queue->lock);
     done = work->done;
-    pthread_mutex_unlock(&work->lane->lock);
+    pthread_mutex_unlock(&work->queue->lock);
     return done;
 }
 
 int crw_work_wait(struct crw_work *work)
 {
-    struct lane *lane = work->lane;
+    struct async_queue *queue = work->queue;
     int result;
 
-    pthread_mutex_lock(&lane->lock);
+    pthread_mutex_lock(&queue->lock);
     while (!work->done)
-        pthread_cond_wait(&lane->changed, &lane->lock);
-    pthread_mutex_unlock(&lane->lock);
+        pthread_cond_wait(&queue->changed, &queue->lock);
+    pthread_mutex_unlock(&queue->lock);
     result = work->result;
     if (result != 0)
         crw_fail(result, "%s", work->sentence ? work->sentence : "a collective failed");

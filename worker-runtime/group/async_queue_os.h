@@ -24,7 +24,7 @@ struct queued_call {
     int peer; /* root, sender, receiver */
 };
 
-struct lane {
+struct async_queue {
     struct crw_group *group;
     atomic_int n_waiting;   /* calls not yet done; the only field that is looked at without the lock */
     pthread_mutex_t lock;   /* for all below */
@@ -34,18 +34,18 @@ struct lane {
     bool running, closing;
 };
 
-void lane_init(struct lane *lane, struct crw_group *group);
+void async_queue_init(struct async_queue *queue, struct crw_group *group);
 /* Waits for what is there. Works that are not waited for yet must be so before. */
-void lane_finish(struct lane *lane);
+void async_queue_finish(struct async_queue *queue);
 
 /* Puts the call there. *ret_work is for crw_work_wait(). 0 or -errno. */
-int lane_start(struct lane *lane, const struct queued_call *call, struct crw_work **ret_work);
+int async_queue_start(struct async_queue *queue, const struct queued_call *call, struct crw_work **ret_work);
 
-void lane_wait_until_empty(struct lane *lane);
+void async_queue_wait_until_empty(struct async_queue *queue);
 
 /* Makes sure that what comes next on this thread comes after what is on the lane. */
-static inline void lane_drain(struct lane *lane)
+static inline void async_queue_drain(struct async_queue *queue)
 {
-    if (atomic_load_explicit(&lane->n_waiting, memory_order_acquire) > 0)
-        lane_wait_until_empty(lane);
+    if (atomic_load_explicit(&queue->n_waiting, memory_order_acquire) > 0)
+        async_queue_wait_until_empty(queue);
 }

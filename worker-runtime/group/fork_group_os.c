@@ -32,11 +32,11 @@ struct worker {
     int status; /* of waitpid(), once it ended */
 };
 
-struct launch {
+struct fork_launch {
     int n, n_running;
     struct worker *workers;
     struct pollfd *fds;  /* by rank; -1: ended or not started */
-    int culprit;         /* -1: none so far */
+    int first_failed;    /* -1: none so far */
     int64_t deadline_ns; /* of those that were asked to stop; 0: nobody was; INT64_MAX: they were killed */
 };
 
@@ -48,14 +48,14 @@ static int exit_code(int result)
 }
 
 /* stdio was flushed before the fork; exit() would run what the parent registered for itself. */
-__attribute__((noreturn)) static void leave(int code)
+__attribute__((noreturn)) static void leave_worker(int code)
 {
     (void)fflush(NULL); /* nobody is there to tell */
     _exit(code);
 }
 
-__attribute__((noreturn)) static void be_worker(int rank, int n, int fd,
-                                                int (*function)(struct crw_group *, void *), void *data)
+__attribute__((noreturn)) static void worker_main(int rank, int n, int fd,
+                                                  int (*function)(struct crw_group *, void *), void *data)
 {
     const struct crw_env env = {
         .rank = rank,
@@ -70,16 +70,16 @@ __attribute__((noreturn)) static void be_worker(int rank, int n, int fd,
     int r;
 
     if (group_create_on(&env, fd, &group) != 0)
-        leave(EXIT_NO_GROUP);
+        leave_worker(EXIT_NO_GROUP);
     r = function(group, data);
     if (r == 0)
         crw_group_destroy(group);
-    leave(exit_code(r));
+    leave_worker(exit_code(r));
 }
 
 /* ------------------------------------------------------------------ the launcher */
 
-static int start_worker(struct launch *l, int rank, int fd, int (*function)(struct crw_group *, void *),
+static int start_worker(struct fork_launch *l, int rank, int fd, int (*function)(struct crw_group *, void *),
                         void *data)
 {
     pid_t parent = getpid(), pid = fork();
@@ -92,7 +92,7 @@ static int start_worker(struct launch *l, int rank, int fd, int (*function)(stru
             _exit(EXIT_NO_GROUP); /* it died in between */
         for (int i = 0; i < rank; i++)
             (void)close(l->fds[i].fd); /* pidfds: nothing is pending */
-        be_worker(rank, l->n, fd, function, data);
+        worker_main(rank, l->n, fd, function, data);
     }
     l->workers[rank].pid = pid;
     l->n_running++;
@@ -100,7 +100,7 @@ static int start_worker(struct launch *l, int rank, int fd, int (*function)(stru
     return l->fds[rank].fd < 0 ? crw_fail_errno(-errno, "cannot watch worker %d of %d", rank, l->n) : 0;
 }
 
-static void send_to_all(const struct launch *l, int signal_number)
+static void send_to_all(const struct fork_launch *l, int signal_number)
 {
     for (int i = 0; i < l->n; i++)
         if (l->fds[i].fd >= 0)
@@ -114,7 +114,7 @@ static bool is_consequence(int status)
     return WIFEXITED(status) && WEXITSTATUS(status) == CRW_E_PEER;
 }
 
-static void take_end(struct launch *l, int rank)
+static void reap_worker(struct fork_launch *l, int rank)
 {
     struct worker *w = &l->workers[rank];
 
@@ -125,11 +125,12 @@ static void take_end(struct launch *l, int rank)
     l->n_running--;
     if (w->status == 0 || l->deadline_ns != 0)
         return;
-    if (l->culprit < 0 || (is_consequence(l->workers[l->culprit].status) && !is_consequence(w->status)))
-        l->culprit = rank;
+    if (l->first_failed < 0 ||
+        (is_consequence(l->workers[l->first_failed].status) && !is_consequence(w->status)))
+        l->first_failed = rank;
 }
 
-static int time_left_ms(const struct launch *l)
+static int grace_left_ms(const struct fork_launch *l)
 {
     int64_t left_ns = l->deadline_ns - sock_now_ns();
 
@@ -139,15 +140,15 @@ static int time_left_ms(const struct launch *l)
 }
 
 /* Whoever ended at the same time is looked at together, before it is said who failed first. */
-static void wait_for_ends(struct launch *l)
+static void wait_for_ends(struct fork_launch *l)
 {
-    int n = poll(l->fds, (nfds_t)l->n, time_left_ms(l));
-    bool failed_before = l->culprit >= 0;
+    int n = poll(l->fds, (nfds_t)l->n, grace_left_ms(l));
+    bool failed_before = l->first_failed >= 0;
 
     for (int i = 0; n > 0 && i < l->n; i++)
         if (l->fds[i].fd >= 0 && l->fds[i].revents)
-            take_end(l, i);
-    if (!failed_before && l->culprit >= 0) {
+            reap_worker(l, i);
+    if (!failed_before && l->first_failed >= 0) {
         send_to_all(l, SIGTERM);
         l->deadline_ns = sock_deadline_ns(GRACE_MS);
     } else if (n == 0) {
@@ -156,23 +157,23 @@ static void wait_for_ends(struct launch *l)
     }
 }
 
-static int tell(const struct launch *l)
+static int launch_result(const struct fork_launch *l)
 {
     int status;
 
-    if (l->culprit < 0)
+    if (l->first_failed < 0)
         return 0;
-    status = l->workers[l->culprit].status;
+    status = l->workers[l->first_failed].status;
     if (WIFSIGNALED(status))
-        return crw_fail(CRW_E_PEER, "worker %d of %d was killed by signal %d", l->culprit, l->n,
+        return crw_fail(CRW_E_PEER, "worker %d of %d was killed by signal %d", l->first_failed, l->n,
                         WTERMSIG(status));
     if (WEXITSTATUS(status) == EXIT_NO_GROUP)
-        return crw_fail(CRW_E_PEER, "worker %d of %d could not join the group", l->culprit, l->n);
-    return crw_fail(CRW_E_PEER, "worker %d of %d ended with %d", l->culprit, l->n, WEXITSTATUS(status));
+        return crw_fail(CRW_E_PEER, "worker %d of %d could not join the group", l->first_failed, l->n);
+    return crw_fail(CRW_E_PEER, "worker %d of %d ended with %d", l->first_failed, l->n, WEXITSTATUS(status));
 }
 
 /* After a start that failed: nobody can do anything useful. */
-static void end_all(struct launch *l)
+static void kill_all_workers(struct fork_launch *l)
 {
     for (int i = 0; i < l->n; i++) {
         if (l->workers[i].pid > 0) {
@@ -189,7 +190,7 @@ int crw_launch(int (*function)(struct crw_group *group, void *data), void *data,
     _cleanup_free_ struct worker *workers = NULL;
     _cleanup_free_ struct pollfd *fds = NULL;
     _cleanup_close_ int fd = -1;
-    struct launch l = {.n = n, .culprit = -1};
+    struct fork_launch l = {.n = n, .first_failed = -1};
     int r;
 
     if (n < 1 || n > SHM_WORLD_MAX)
@@ -205,10 +206,10 @@ int crw_launch(int (*function)(struct crw_group *group, void *data), void *data,
     for (int i = 0; r == 0 && i < n; i++)
         r = start_worker(&l, i, fd, function, data);
     if (r != 0) {
-        end_all(&l);
+        kill_all_workers(&l);
         return r;
     }
     while (l.n_running > 0)
         wait_for_ends(&l);
-    return tell(&l);
+    return launch_result(&l);
 }

@@ -15,7 +15,7 @@
 #include "worker-runtime/group/group_os.h"
 
 #include "base/cleanup.h"
-#include "worker-runtime/shm/shm_collectives.h"
+#include "worker-runtime/shm/shm_collectives_os.h"
 #include "worker-runtime/net/peer_table.h"
 #include "worker-runtime/base/env_os.h"
 #include "worker-runtime/base/error.h"
@@ -26,12 +26,12 @@
 #include <string.h>
 #include <sys/random.h>
 
-enum { KEY_SIZE = 96 };
+enum { HOST_KEY_SIZE = 96 };
 
 static void host_key(const struct crw_group *group, int number, int host, const char *what,
-                     char key[KEY_SIZE])
+                     char key[HOST_KEY_SIZE])
 {
-    (void)snprintf(key, KEY_SIZE, "crw/group/%d/%d/%s/%d", group->env.generation, number, what, host);
+    (void)snprintf(key, HOST_KEY_SIZE, "crw/group/%d/%d/%s/%d", group->env.generation, number, what, host);
 }
 
 /* ------------------------------------------------------------------ who is where */
@@ -43,35 +43,35 @@ static int listen_here(const struct crw_group *group, struct net **ret_net)
     int r;
 
     if (given)
-        return net_create(given, group->env.rank, group->env.world_size, group->watch, ret_net);
+        return net_create(given, group->env.rank, group->env.world_size, group->detector, ret_net);
     r = net_own_address(group->store.client.fd, address);
     if (r < 0)
         return crw_fail_errno(r, "cannot tell by which address this host reaches the worker store");
-    return net_create(address, group->env.rank, group->env.world_size, group->watch, ret_net);
+    return net_create(address, group->env.rank, group->env.world_size, group->detector, ret_net);
 }
 
 /* The leader: what its host has to say, into the store. */
-static int publish(struct crw_group *group, int number, const struct table_entry *entries)
+static int publish_peer_table(struct crw_group *group, int number, const struct peer_table_entry *entries)
 {
     _cleanup_free_ uint8_t *data = NULL;
     uint8_t token[NET_TOKEN] = {0};
-    char key[KEY_SIZE];
+    char key[HOST_KEY_SIZE];
     size_t size;
 
     if (group->env.group_rank == 0 && getrandom(token, sizeof(token), 0) != (ssize_t)sizeof(token))
         return crw_fail_errno(-errno, "cannot get random bytes for the job's token");
-    data = table_encode(entries, group->env.local_world_size, token, &size);
+    data = peer_table_encode(entries, group->env.local_world_size, token, &size);
     if (!data)
         return crw_fail_errno(-ENOMEM, "cannot tell other hosts of the ranks of this one");
     host_key(group, number, group->env.group_rank, "host", key);
     return store_conn_set(&group->store, key, data, size);
 }
 
-static int fetch(struct crw_group *group, int number, struct table *table)
+static int fetch_peer_table(struct crw_group *group, int number, struct peer_table *table)
 {
     for (int host = 0; host < group->env.group_world_size; host++) {
         _cleanup_free_ void *data = NULL;
-        char key[KEY_SIZE];
+        char key[HOST_KEY_SIZE];
         size_t size;
         int r;
 
@@ -79,96 +79,99 @@ static int fetch(struct crw_group *group, int number, struct table *table)
         r = store_conn_get(&group->store, key, -1, &data, &size);
         if (r != 0)
             return r;
-        if (!table_add(table, host, data, size))
+        if (!peer_table_add(table, host, data, size))
             return crw_fail(CRW_E_STORE,
                             "what store key %s says about the ranks of node %d makes no sense: the nodes run "
                             "different builds, or two of them have the same number",
                             key, host);
     }
-    if (!table_is_complete(table))
+    if (!peer_table_is_complete(table))
         return crw_fail(CRW_E_STORE, "the %d nodes do not have all %d ranks", group->env.group_world_size,
                         group->env.world_size);
     return 0;
 }
 
 /* From the leader to the other ranks of its host. */
-static int hand_on(struct crw_group *group, struct table *table)
+static int share_peer_table(struct crw_group *group, struct peer_table *table)
 {
     size_t n = (size_t)table->world_size;
-    int r = comm_cpu_broadcast(&group->shm, table->peers, n * sizeof(*table->peers), 0);
+    int r = shm_broadcast(&group->shm, table->peers, n * sizeof(*table->peers), 0);
 
     if (r == 0)
-        r = comm_cpu_broadcast(&group->shm, table->keys, n * sizeof(*table->keys), 0);
-    return r == 0 ? comm_cpu_broadcast(&group->shm, table->token, sizeof(table->token), 0) : r;
+        r = shm_broadcast(&group->shm, table->keys, n * sizeof(*table->keys), 0);
+    return r == 0 ? shm_broadcast(&group->shm, table->token, sizeof(table->token), 0) : r;
 }
 
-static int find_everybody(struct crw_group *group, int number, const struct net *net, struct table *table)
+static int find_all_peers(struct crw_group *group, int number, const struct net *net,
+                          struct peer_table *table)
 {
-    const struct table_entry mine = {.rank = group->env.rank, .peer = *net_self(net)};
-    _cleanup_free_ struct table_entry *entries = calloc((size_t)group->env.local_world_size, sizeof(mine));
-    int r = entries && table_init(table, group->env.world_size) == 0 ? 0 : -ENOMEM;
+    const struct peer_table_entry mine = {.rank = group->env.rank, .peer = *net_self(net)};
+    _cleanup_free_ struct peer_table_entry *entries =
+        calloc((size_t)group->env.local_world_size, sizeof(mine));
+    int r = entries && peer_table_init(table, group->env.world_size) == 0 ? 0 : -ENOMEM;
 
     if (r < 0)
         return crw_fail_errno(r, "cannot hold the addresses of %d ranks", group->env.world_size);
-    r = comm_cpu_all_gather(&group->shm, &mine, sizeof(mine), entries);
+    r = shm_all_gather(&group->shm, &mine, sizeof(mine), entries);
     if (r == 0 && group->env.local_rank == 0) {
-        r = publish(group, number, entries);
+        r = publish_peer_table(group, number, entries);
         if (r == 0)
-            r = fetch(group, number, table);
+            r = fetch_peer_table(group, number, table);
     }
-    return r == 0 ? hand_on(group, table) : r;
+    return r == 0 ? share_peer_table(group, table) : r;
 }
 
 /* ------------------------------------------------------------------ coming together */
 
-int group_span(struct crw_group *group, struct net *net, uint32_t id, const int *keys, int n_keys, int rank,
-               int world_size)
+int group_set_hosts(struct crw_group *group, struct net *net, uint32_t id, const int *keys, int n_keys,
+                    int rank, int world_size)
 {
     int r;
 
-    group->span = calloc(1, sizeof(*group->span));
-    if (!group->span)
+    group->inter_host = calloc(1, sizeof(*group->inter_host));
+    if (!group->inter_host)
         return crw_fail_errno(-ENOMEM, "cannot make a group of %d ranks", world_size);
-    r = span_init(group->span, net, id, &group->shm, keys, n_keys, rank, world_size, group->members);
+    r = inter_host_init(group->inter_host, net, id, &group->shm, keys, n_keys, rank, world_size,
+                        group->members);
     if (r != 0)
         return r;
     group->rank = rank;
     group->world_size = world_size;
-    group->watched.hosts = &group->span->hosts;
-    group->watched.ended = span_interrupt;
-    group->watched.data = group->span;
+    group->detected_group.topology = &group->inter_host->topology;
+    group->detected_group.ended = inter_host_interrupt;
+    group->detected_group.data = group->inter_host;
     return 0;
 }
 
 /* The watch meets a group that it can tell the ranks of. */
-static int connect_all(struct crw_group *group, struct net *net, const struct table *table)
+static int connect_all(struct crw_group *group, struct net *net, const struct peer_table *table)
 {
-    int interrupt_fd = watch_failed_fd(group->watch);
-    int r = group_span(group, net, 0, table->keys, group->env.group_world_size, group->env.rank,
-                       group->env.world_size);
+    int interrupt_fd = failure_detector_failed_fd(group->detector);
+    int r = group_set_hosts(group, net, 0, table->keys, group->env.group_world_size, group->env.rank,
+                            group->env.world_size);
 
     if (r != 0)
         return r;
-    watch_add_group(group->watch, &group->watched);
+    failure_detector_add_group(group->detector, &group->detected_group);
     r = net_start(net, table->peers, table->token);
     if (r == 0)
-        r = span_connect_controls(group->span, interrupt_fd);
-    return r == 0 ? span_connect(group->span, interrupt_fd) : r;
+        r = inter_host_connect_controls(group->inter_host, interrupt_fd);
+    return r == 0 ? inter_host_connect(group->inter_host, interrupt_fd) : r;
 }
 
-static int meet(struct crw_group *group)
+static int meet_over_hosts(struct crw_group *group)
 {
-    int r = span_barrier(group->span);
+    int r = inter_host_barrier(group->inter_host);
 
     if (r == 0)
-        r = watch_peers(group->watch, &group->shm, group->shm.names);
-    return r == 0 ? span_barrier(group->span) : r;
+        r = failure_detector_watch_peers(group->detector, &group->shm, group->shm.names);
+    return r == 0 ? inter_host_barrier(group->inter_host) : r;
 }
 
 /* All ranks have the same table and come to the same result. */
-static int check_addresses(const struct table *table)
+static int check_addresses(const struct peer_table *table)
 {
-    int rank = table_find_unreachable(table);
+    int rank = peer_table_find_unreachable(table);
 
     if (rank < 0)
         return 0;
@@ -180,24 +183,24 @@ static int check_addresses(const struct table *table)
         rank, table->peers[rank].address);
 }
 
-static int join(struct crw_group *group, int number, struct net *net)
+static int join_over_hosts(struct crw_group *group, int number, struct net *net)
 {
-    struct table table = {0};
-    int r = find_everybody(group, number, net, &table);
+    struct peer_table table = {0};
+    int r = find_all_peers(group, number, net, &table);
 
-    watch_remove_group(group->watch, &group->watched);
+    failure_detector_remove_group(group->detector, &group->detected_group);
     if (r == 0)
         r = check_addresses(&table);
     if (r == 0)
         r = connect_all(group, net, &table);
-    table_finish(&table);
-    return r == 0 ? meet(group) : r;
+    peer_table_finish(&table);
+    return r == 0 ? meet_over_hosts(group) : r;
 }
 
 int group_join_hosts(struct crw_group *group, int number)
 {
     struct net *net = NULL;
-    char key[KEY_SIZE];
+    char key[HOST_KEY_SIZE];
     int fd, r;
 
     host_key(group, number, group->env.group_rank, "memory", key);
@@ -206,12 +209,12 @@ int group_join_hosts(struct crw_group *group, int number)
         r = group_map(group, fd, group->env.local_rank, group->env.local_world_size);
     if (r != 0)
         return r;
-    watch_add_group(group->watch, &group->watched);
-    r = comm_cpu_barrier(&group->shm);
+    failure_detector_add_group(group->detector, &group->detected_group);
+    r = shm_barrier(&group->shm);
     if (r == 0)
         r = listen_here(group, &net);
     if (r == 0)
-        r = join(group, number, net);
+        r = join_over_hosts(group, number, net);
     net_destroy(net); /* the span has its share */
     return r;
 }

@@ -14,7 +14,7 @@
  * their own (crw_init() with an address), the key may be left over from a job before: rank 0 removes it after
  * the meeting, and the others take one that leads nowhere for not yet written.
  *
- * Groups of some ranks: group_members.c; from a fork: fork_group_os.c; over several hosts: group_hosts_os.c.
+ * Groups of some ranks: group_members_os.c; from a fork: fork_group_os.c; over several hosts: group_hosts_os.c.
  */
 
 #include "worker-runtime/group/group_os.h"
@@ -22,7 +22,7 @@
 #include "base/cleanup.h"
 #include "proto/wait_sock.h"
 #include "worker-runtime/shm/call_signature.h"
-#include "worker-runtime/shm/shm_collectives.h"
+#include "worker-runtime/shm/shm_collectives_os.h"
 #include "worker-runtime/base/env_os.h"
 #include "worker-runtime/base/error.h"
 #include "worker-runtime/base/stop_os.h"
@@ -118,8 +118,8 @@ struct crw_group *group_new(const struct crw_env *env, int timeout_ms)
     group->env = *env;
     group->timeout_ms = timeout_ms;
     group->shm.fd = -1;
-    group->watched.shm = &group->shm;
-    lane_init(&group->collectives, group);
+    group->detected_group.shm = &group->shm;
+    async_queue_init(&group->collectives, group);
     store_conn_init(&group->store, group->env.master_addr, env->master_port, timeout_ms);
     return group;
 }
@@ -134,7 +134,7 @@ int group_map(struct crw_group *group, int fd, int rank, int world_size)
     group->world_size = world_size;
     if (r == 0)
         r = shm_init(&group->shm, steal_fd(&own_fd), head, true, rank, world_size, group->timeout_ms);
-    return r == 0 ? p2p_init(&group->p2p, &group->shm) : r;
+    return r == 0 ? shm_p2p_init(&group->p2p, &group->shm) : r;
 }
 
 /* The calls that are under way come to their end first; then nobody tells of failures any more, and then
@@ -143,21 +143,22 @@ void crw_group_destroy(struct crw_group *group)
 {
     if (!group)
         return;
-    lane_finish(&group->collectives);
-    for (int i = 0; group->lanes && i < 2 * group->world_size; i++)
-        lane_finish(&group->lanes[i]);
+    async_queue_finish(&group->collectives);
+    for (int i = 0; group->message_queues && i < 2 * group->world_size; i++)
+        async_queue_finish(&group->message_queues[i]);
     if (group->stop_acquired)
-        stop_release(stop_requested() || (group->watch && watch_stop_requested(group->watch)));
-    if (group->watch)
-        watch_remove_group(group->watch, &group->watched);
-    if (group->span)
-        span_finish(group->span);
-    free(group->span);
-    watch_destroy(group->watch);
-    p2p_finish(&group->p2p);
+        stop_release(stop_requested() ||
+                     (group->detector && failure_detector_stop_requested(group->detector)));
+    if (group->detector)
+        failure_detector_remove_group(group->detector, &group->detected_group);
+    if (group->inter_host)
+        inter_host_finish(group->inter_host);
+    free(group->inter_host);
+    failure_detector_destroy(group->detector);
+    shm_p2p_finish(&group->p2p);
     shm_finish(&group->shm);
     store_conn_finish(&group->store);
-    free(group->lanes);
+    free(group->message_queues);
     free(group->members);
     free(group);
 }
@@ -179,7 +180,7 @@ bool crw_is_primary(const struct crw_group *group)
 
 bool crw_stop_requested(const struct crw_group *group)
 {
-    return stop_requested() || watch_stop_requested(group->watch);
+    return stop_requested() || failure_detector_stop_requested(group->detector);
 }
 
 /* ------------------------------------------------------------------ coming to be */
@@ -240,20 +241,20 @@ int group_get_memory(struct crw_group *group, const char *key, bool makes_it, in
 }
 
 /* Takes over fd. */
-static int join_on(struct crw_group *group, int fd)
+static int group_join_on(struct crw_group *group, int fd)
 {
     int r = group_map(group, fd, group->env.rank, group->env.world_size);
 
     if (r != 0)
         return r;
-    watch_add_group(group->watch, &group->watched);
-    r = comm_cpu_barrier(&group->shm);
+    failure_detector_add_group(group->detector, &group->detected_group);
+    r = shm_barrier(&group->shm);
     if (r == 0)
-        r = watch_peers(group->watch, &group->shm, NULL);
-    return r == 0 ? comm_cpu_barrier(&group->shm) : r;
+        r = failure_detector_watch_peers(group->detector, &group->shm, NULL);
+    return r == 0 ? shm_barrier(&group->shm) : r;
 }
 
-static int join(struct crw_group *group)
+static int group_join(struct crw_group *group)
 {
     int number = atomic_fetch_add(&n_groups, 1);
     char key[KEY_SIZE];
@@ -264,7 +265,7 @@ static int join(struct crw_group *group)
     meeting_key(group, number, key);
     r = group_get_memory(group, key, group->env.rank == 0, group->env.world_size, &fd);
     if (r == 0)
-        r = join_on(group, fd);
+        r = group_join_on(group, fd);
     if (r == 0 && !group->env.launched && group->env.rank == 0 && group->env.world_size > 1)
         r = store_conn_delete(&group->store, key);
     return r;
@@ -273,7 +274,7 @@ static int join(struct crw_group *group)
 int group_join_again(struct crw_group *group)
 {
     atomic_store(&n_groups, 0); /* the new processes begin there, too */
-    return join(group);
+    return group_join(group);
 }
 
 static int check_env(const struct crw_env *env)
@@ -288,24 +289,26 @@ static int check_env(const struct crw_env *env)
     if (env->world_size > WORLD_MAX)
         return crw_fail(CRW_E_ENVIRONMENT, "%d ranks are more than the %d that are supported",
                         env->world_size, WORLD_MAX);
-    if (env->group_world_size < 2 || env->group_world_size > 1 << HOSTS_ROUNDS_MAX)
+    if (env->group_world_size < 2 || env->group_world_size > 1 << TOPOLOGY_ROUNDS_MAX)
         return crw_fail(CRW_E_ENVIRONMENT,
                         "%d of %d ranks are on this host, but GROUP_WORLD_SIZE says that there are %d "
                         "nodes (of 2 to %d): start the program by crun or torchrun",
-                        env->local_world_size, env->world_size, env->group_world_size, 1 << HOSTS_ROUNDS_MAX);
+                        env->local_world_size, env->world_size, env->group_world_size,
+                        1 << TOPOLOGY_ROUNDS_MAX);
     return 0;
 }
 
 /* fd -1: the ranks meet through the store. */
-static int start(struct crw_group *group, int fd)
+static int group_start(struct crw_group *group, int fd)
 {
     _cleanup_close_ int own_fd = fd;
-    int r = watch_create(group->env.notice_fd, group->env.generation, group->env.world_size, &group->watch);
+    int r = failure_detector_create(group->env.notice_fd, group->env.generation, group->env.world_size,
+                                    &group->detector);
 
     if (r != 0)
         return r;
-    store_conn_set_interrupt(&group->store, watch_failed_fd(group->watch));
-    r = fd < 0 ? join(group) : join_on(group, steal_fd(&own_fd));
+    store_conn_set_interrupt(&group->store, failure_detector_failed_fd(group->detector));
+    r = fd < 0 ? group_join(group) : group_join_on(group, steal_fd(&own_fd));
     if (r == 0) {
         stop_acquire();
         group->stop_acquired = true;
@@ -326,7 +329,7 @@ int group_create_on(const struct crw_env *env, int fd, struct crw_group **ret_gr
     group = group_new(env, timeout_ms);
     if (!group)
         return crw_fail_errno(-ENOMEM, "cannot make a group");
-    r = start(group, steal_fd(&own_fd));
+    r = group_start(group, steal_fd(&own_fd));
     if (r != 0)
         crw_group_destroy(group);
     else

@@ -4,7 +4,7 @@
  * What a process group is made of; for the files that make groups and for those that use them.
  */
 
-#include "worker-runtime/shm/shm_p2p.h"
+#include "worker-runtime/shm/shm_p2p_os.h"
 #include "worker-runtime/shm/shm_os.h"
 #include "worker-runtime/net/inter_host_sock.h"
 #include "worker-runtime/shm/failure_detector_os.h"
@@ -15,16 +15,17 @@
 struct crw_group {
     struct crw_env env; /* of the world that the group is part of */
     int timeout_ms;
-    struct watch *watch; /* shared with the groups that were made from this one */
-    struct watched watched;
+    struct failure_detector *detector; /* shared with the groups that were made from this one */
+    struct detected_group detected_group;
     struct store_conn store;
-    int rank, world_size; /* of this group */
-    struct shm shm;       /* the ranks of this host */
-    struct p2p p2p;       /* between them */
-    struct span *span;    /* the other hosts; NULL: there are none */
-    struct lane collectives;
-    struct lane *lanes; /* for messages: two for each peer, to and from; NULL before the first is started */
-    int *members;       /* their ranks in the world, in order; NULL: the world itself */
+    int rank, world_size;          /* of this group */
+    struct shm shm;                /* the ranks of this host */
+    struct shm_p2p p2p;            /* between them */
+    struct inter_host *inter_host; /* the other hosts; NULL: there are none */
+    struct async_queue collectives;
+    struct async_queue
+        *message_queues; /* for messages: two for each peer, to and from; NULL before the first is started */
+    int *members;        /* their ranks in the world, in order; NULL: the world itself */
     bool stop_acquired;
 };
 
@@ -45,9 +46,9 @@ int group_join_again(struct crw_group *group);
 
 /* group_hosts_os.c: joins the world over several hosts; number: of the group in this process. */
 int group_join_hosts(struct crw_group *group, int number);
-/* The mapped memory is this host's part of a group of world_size ranks. keys: see span_init(). */
-int group_span(struct crw_group *group, struct net *net, uint32_t id, const int *keys, int n_keys, int rank,
-               int world_size);
+/* The mapped memory is this host's part of a group of world_size ranks. keys: see inter_host_init(). */
+int group_set_hosts(struct crw_group *group, struct net *net, uint32_t id, const int *keys, int n_keys,
+                    int rank, int world_size);
 
 /* Collective, needs no memory: 0 on all ranks when result is 0 on all; else this rank's own, or that of the lowest rank
  * that failed. */

@@ -13,6 +13,7 @@
  * any case, and the first failure is the result.
  */
 
+#include "base/time.h"
 #include "worker-runtime/crw.h"
 #include "worker-runtime/base/error.h"
 #include "worker-runtime/group/group_os.h"
@@ -20,7 +21,6 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 enum {
     BUCKETS_MAX = 64,
@@ -46,14 +46,11 @@ struct crw_reducer {
 
 static double now_us(void)
 {
-    struct timespec t;
-
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec * 1e6 + (double)t.tv_nsec / 1e3;
+    return (double)now_ns() / 1e3;
 }
 
 /* Started and waited for, as a bucket is. */
-static int time_call(const struct crw_reducer *r, size_t count, double *ret_us)
+static int time_all_reduce(const struct crw_reducer *r, size_t count, double *ret_us)
 {
     double fastest_us = 0;
 
@@ -106,9 +103,9 @@ static int choose_bucket(const struct crw_reducer *r, size_t *ret_bucket)
         bucket = has_spare_cores(r->group) ? 0 : r->count;
     result = crw_broadcast(r->group, &bucket, sizeof(bucket), 0);
     if (result == 0 && bucket == 0) {
-        result = time_call(r, r->count < LINE ? r->count : LINE, &fixed_us);
+        result = time_all_reduce(r, r->count < LINE ? r->count : LINE, &fixed_us);
         if (result == 0)
-            result = time_call(r, r->count, &all_us);
+            result = time_all_reduce(r, r->count, &all_us);
         if (result == 0 && crw_is_primary(r->group))
             bucket = bucket_for(r->count, fixed_us, all_us);
         if (result == 0)
@@ -120,7 +117,7 @@ static int choose_bucket(const struct crw_reducer *r, size_t *ret_bucket)
 }
 
 /* Whole lines, and no more buckets than there is room for. */
-static void cut(struct crw_reducer *r, size_t bucket)
+static void cut_buckets(struct crw_reducer *r, size_t bucket)
 {
     size_t smallest = (r->count + BUCKETS_MAX - 1) / BUCKETS_MAX;
 
@@ -153,7 +150,7 @@ int crw_reducer_create(struct crw_group *group, float *gradients, size_t count, 
         free(r);
         return result;
     }
-    cut(r, bucket);
+    cut_buckets(r, bucket);
     *ret = r;
     return 0;
 }
@@ -212,7 +209,7 @@ void crw_reducer_ready(struct crw_reducer *r, size_t begin)
         r->result = start_bucket(r);
 }
 
-static int wait_for_all(struct crw_reducer *r)
+static int wait_for_buckets(struct crw_reducer *r)
 {
     int result = 0;
 
@@ -237,6 +234,6 @@ int crw_reducer_finish(struct crw_reducer *r)
     crw_reducer_ready(r, 0);
     started = r->result;
     r->result = 0;
-    waited = wait_for_all(r);
+    waited = wait_for_buckets(r);
     return started != 0 ? started : waited;
 }

@@ -33,7 +33,7 @@ static struct wire_span text_span(const char *text)
 }
 
 /* The client's sentence is complete: it names the peer, the key and the time. */
-static int result(const struct store_conn *s, int r)
+static int store_conn_result(const struct store_conn *s, int r)
 {
     const char *sentence = client_sock_error(&s->client);
 
@@ -49,7 +49,7 @@ static int result(const struct store_conn *s, int r)
     }
 }
 
-static int connect_once(struct store_conn *s)
+static int store_conn_connect(struct store_conn *s)
 {
     int r;
 
@@ -59,7 +59,7 @@ static int connect_once(struct store_conn *s)
         return crw_fail(CRW_E_ENVIRONMENT,
                         "MASTER_ADDR is not set, so there is no worker store; start the program "
                         "by crun or torchrun");
-    r = result(s, client_sock_connect(&s->client, s->host, s->port, s->timeout_ms));
+    r = store_conn_result(s, client_sock_connect(&s->client, s->host, s->port, s->timeout_ms));
     s->connected = r == 0;
     return r;
 }
@@ -67,12 +67,12 @@ static int connect_once(struct store_conn *s)
 int store_conn_set(struct store_conn *s, const char *key, const void *value, size_t n_bytes)
 {
     const struct wire_span span = {.data = value, .size = n_bytes};
-    int r = connect_once(s);
+    int r = store_conn_connect(s);
 
     if (r == 0)
-        r = result(s, client_sock_set(&s->client, text_span(key), span));
+        r = store_conn_result(s, client_sock_set(&s->client, text_span(key), span));
     /* A reply to anything shows that it was carried out. */
-    return r == 0 ? result(s, client_sock_ping(&s->client)) : r;
+    return r == 0 ? store_conn_result(s, client_sock_ping(&s->client)) : r;
 }
 
 int store_conn_get(struct store_conn *s, const char *key, int timeout_ms, void **ret_value,
@@ -80,10 +80,10 @@ int store_conn_get(struct store_conn *s, const char *key, int timeout_ms, void *
 {
     struct wire_span span;
     char *copy;
-    int r = connect_once(s);
+    int r = store_conn_connect(s);
 
     if (r == 0)
-        r = result(s, client_sock_get(&s->client, text_span(key), timeout_ms, &span));
+        r = store_conn_result(s, client_sock_get(&s->client, text_span(key), timeout_ms, &span));
     if (r != 0)
         return r;
     copy = malloc(span.size + 1);
@@ -99,22 +99,22 @@ int store_conn_get(struct store_conn *s, const char *key, int timeout_ms, void *
 
 int store_conn_add(struct store_conn *s, const char *key, int64_t amount, int64_t *ret_value)
 {
-    int r = connect_once(s);
+    int r = store_conn_connect(s);
 
-    return r == 0 ? result(s, client_sock_add(&s->client, text_span(key), amount, ret_value)) : r;
+    return r == 0 ? store_conn_result(s, client_sock_add(&s->client, text_span(key), amount, ret_value)) : r;
 }
 
 int store_conn_delete(struct store_conn *s, const char *key)
 {
     bool deleted;
-    int r = connect_once(s);
+    int r = store_conn_connect(s);
 
-    return r == 0 ? result(s, client_sock_delete(&s->client, text_span(key), &deleted)) : r;
+    return r == 0 ? store_conn_result(s, client_sock_delete(&s->client, text_span(key), &deleted)) : r;
 }
 
 int store_conn_pause(struct store_conn *s, int pause_ms)
 {
     int r = sock_wait(&s->client.interrupt, -1, 0, sock_deadline_ns(pause_ms));
 
-    return r == CLIENT_E_TIMEOUT ? 0 : result(s, r);
+    return r == CLIENT_E_TIMEOUT ? 0 : store_conn_result(s, r);
 }

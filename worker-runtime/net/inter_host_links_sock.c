@@ -17,16 +17,16 @@
 #include <unistd.h>
 
 /* Numbers of links between two ranks. */
-enum { LINK_LANE = HOSTS_ROUNDS_MAX }; /* below: that round of the exchange */
+enum { LINK_RAIL = TOPOLOGY_ROUNDS_MAX }; /* below: that round of the exchange */
 
-static int world_rank(const struct span *s, int rank)
+static int world_rank(const struct inter_host *s, int rank)
 {
     return s->world ? s->world[rank] : rank;
 }
 
 /* ------------------------------------------------------------------ coming to be */
 
-static bool allocate(struct span *s, size_t world_size, size_t n_hosts)
+static bool allocate_buffers(struct inter_host *s, size_t world_size, size_t n_hosts)
 {
     s->out = malloc(world_size * sizeof(*s->out));
     s->own = malloc(EXCHANGE_MAX);
@@ -40,70 +40,71 @@ static bool allocate(struct span *s, size_t world_size, size_t n_hosts)
            s->views && s->targets;
 }
 
-static void no_links(struct span *s)
+static void clear_links(struct inter_host *s)
 {
     s->before = s->after = -1;
-    for (int i = 0; i < HOSTS_ROUNDS_MAX; i++)
+    for (int i = 0; i < TOPOLOGY_ROUNDS_MAX; i++)
         s->links.ahead[i] = s->links.back[i] = -1;
-    for (int i = 0; s->out && i < s->hosts.world_size; i++)
+    for (int i = 0; s->out && i < s->topology.world_size; i++)
         s->out[i] = -1;
 }
 
-static int begin(struct span *s)
+static int allocate_inter_host(struct inter_host *s)
 {
-    bool enough = allocate(s, (size_t)s->hosts.world_size, (size_t)s->hosts.n_hosts);
+    bool enough = allocate_buffers(s, (size_t)s->topology.world_size, (size_t)s->topology.n_hosts);
 
-    no_links(s);
+    clear_links(s);
     if (!enough)
         return -ENOMEM;
     s->interrupt_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     return s->interrupt_fd < 0 ? -errno : 0;
 }
 
-int span_init(struct span *s, struct net *net, uint32_t group, struct shm *shm, const int *keys, int n_keys,
-              int rank, int world_size, const int *world)
+int inter_host_init(struct inter_host *s, struct net *net, uint32_t group, struct shm *shm, const int *keys,
+                    int n_keys, int rank, int world_size, const int *world)
 {
     int r;
 
-    *s = (struct span){.shm = shm, .net = net_share(net), .group = group, .world = world, .interrupt_fd = -1};
-    no_links(s);
+    *s = (struct inter_host){
+        .shm = shm, .net = net_share(net), .group = group, .world = world, .interrupt_fd = -1};
+    clear_links(s);
     r = net_add_group(net, group);
     if (r == 0)
-        r = hosts_init(&s->hosts, keys, n_keys, world_size, rank);
+        r = topology_init(&s->topology, keys, n_keys, world_size, rank);
     if (r == 0)
-        r = begin(s);
+        r = allocate_inter_host(s);
     if (r < 0) {
-        span_finish(s);
+        inter_host_finish(s);
         return crw_fail_errno(r, "cannot make a group of %d ranks", world_size);
     }
     s->wait = (struct net_wait){.interrupt_fd = s->interrupt_fd, .timeout_ms = shm->timeout_ms};
     s->exchange.wait = &s->wait;
-    s->exchange.hosts = &s->hosts;
+    s->exchange.topology = &s->topology;
     s->exchange.links = &s->links;
-    shm->names = s->hosts.ranks + s->hosts.first[s->hosts.host];
+    shm->names = s->topology.ranks + s->topology.first[s->topology.host];
     return 0;
 }
 
-static void hang_up(int fd)
+static void close_link(int fd)
 {
     if (fd >= 0)
         (void)close(fd); /* what was sent goes its way */
 }
 
-void span_finish(struct span *s)
+void inter_host_finish(struct inter_host *s)
 {
     if (!s->net)
         return;
-    for (int i = 0; i < HOSTS_ROUNDS_MAX; i++) {
-        hang_up(s->links.ahead[i]);
-        hang_up(s->links.back[i]);
+    for (int i = 0; i < TOPOLOGY_ROUNDS_MAX; i++) {
+        close_link(s->links.ahead[i]);
+        close_link(s->links.back[i]);
     }
-    if (s->hosts.local > 0) { /* else these are links of the exchange */
-        hang_up(s->before);
-        hang_up(s->after);
+    if (s->topology.local > 0) { /* else these are links of the exchange */
+        close_link(s->before);
+        close_link(s->after);
     }
-    for (int i = 0; s->out && i < s->hosts.world_size; i++)
-        hang_up(s->out[i]);
+    for (int i = 0; s->out && i < s->topology.world_size; i++)
+        close_link(s->out[i]);
     net_forget_group(s->net, s->group);
     net_destroy(s->net);
     if (s->interrupt_fd >= 0)
@@ -121,36 +122,36 @@ void span_finish(struct span *s)
     free(s->views);
     free(s->targets);
     free(s->ring);
-    hosts_finish(&s->hosts);
-    *s = (struct span){0};
+    topology_finish(&s->topology);
+    *s = (struct inter_host){0};
 }
 
 /* ------------------------------------------------------------------ links */
 
 /* The rank of that host that is this one's partner, where hosts differ in size. */
-static int partner(const struct hosts *h, int host, int local)
+static int partner_rank(const struct topology *h, int host, int local)
 {
-    return hosts_rank(h, host, local % hosts_size(h, host));
+    return topology_rank(h, host, local % topology_host_size(h, host));
 }
 
 /* How many ranks of a host further back have this one as their partner. */
-static int n_partners(const struct hosts *h, int host)
+static int n_partners(const struct topology *h, int host)
 {
-    int own = hosts_size(h, h->host), theirs = hosts_size(h, host);
+    int own = topology_host_size(h, h->host), theirs = topology_host_size(h, host);
 
     return h->local < theirs ? (theirs - 1 - h->local) / own + 1 : 0;
 }
 
-int span_connect_controls(struct span *s, int interrupt_fd)
+int inter_host_connect_controls(struct inter_host *s, int interrupt_fd)
 {
     const struct net_wait wait = {.interrupt_fd = interrupt_fd, .timeout_ms = s->wait.timeout_ms};
-    const struct hosts *h = &s->hosts;
+    const struct topology *h = &s->topology;
     int n_expected = 0, r = 0;
 
-    for (int i = 0; r == 0 && i < hosts_n_rounds(h->n_hosts); i++) {
-        int rank = world_rank(s, partner(h, hosts_ahead(h, h->host, 1 << i), h->local)), fd;
+    for (int i = 0; r == 0 && i < topology_n_rounds(h->n_hosts); i++) {
+        int rank = world_rank(s, partner_rank(h, topology_ahead(h, h->host, 1 << i), h->local)), fd;
 
-        n_expected += n_partners(h, hosts_ahead(h, h->host, -(1 << i)));
+        n_expected += n_partners(h, topology_ahead(h, h->host, -(1 << i)));
         r = net_connect(s->net, &wait, (struct net_hello){.purpose = NET_CONTROL}, rank, &fd);
         if (r == 0)
             r = net_add_control(s->net, rank, fd);
@@ -159,58 +160,59 @@ int span_connect_controls(struct span *s, int interrupt_fd)
 }
 
 /* ahead: we connect; else we claim. */
-static int make_link(struct span *s, const struct net_wait *wait, int number, int distance, bool ahead,
-                     int *ret_fd)
+static int connect_link(struct inter_host *s, const struct net_wait *wait, int number, int distance,
+                        bool ahead, int *ret_fd)
 {
-    const struct hosts *h = &s->hosts;
+    const struct topology *h = &s->topology;
     const struct net_hello hello = {.purpose = NET_DATA, .group = s->group, .link = (uint32_t)number};
-    int local = number == LINK_LANE ? h->local : 0;
-    int rank = world_rank(s, hosts_rank(h, hosts_ahead(h, h->host, ahead ? distance : -distance), local));
+    int local = number == LINK_RAIL ? h->local : 0;
+    int rank =
+        world_rank(s, topology_rank(h, topology_ahead(h, h->host, ahead ? distance : -distance), local));
 
     return ahead ? net_connect(s->net, wait, hello, rank, ret_fd)
                  : net_claim(s->net, wait, hello, rank, ret_fd);
 }
 
-static int link_leader(struct span *s, const struct net_wait *wait)
+static int connect_leader(struct inter_host *s, const struct net_wait *wait)
 {
-    int n = hosts_n_rounds(s->hosts.n_hosts), r = 0;
+    int n = topology_n_rounds(s->topology.n_hosts), r = 0;
 
     for (int i = 0; r == 0 && i < n; i++)
-        r = make_link(s, wait, i, 1 << i, true, &s->links.ahead[i]);
+        r = connect_link(s, wait, i, 1 << i, true, &s->links.ahead[i]);
     for (int i = 0; r == 0 && i < n; i++)
-        r = make_link(s, wait, i, 1 << i, false, &s->links.back[i]);
+        r = connect_link(s, wait, i, 1 << i, false, &s->links.back[i]);
     s->after = s->links.ahead[0];
     s->before = s->links.back[0];
     return r;
 }
 
-static int link_lane(struct span *s, const struct net_wait *wait)
+static int connect_rail(struct inter_host *s, const struct net_wait *wait)
 {
-    int r = make_link(s, wait, LINK_LANE, 1, true, &s->after);
+    int r = connect_link(s, wait, LINK_RAIL, 1, true, &s->after);
 
-    return r == 0 ? make_link(s, wait, LINK_LANE, 1, false, &s->before) : r;
+    return r == 0 ? connect_link(s, wait, LINK_RAIL, 1, false, &s->before) : r;
 }
 
-int span_connect(struct span *s, int interrupt_fd)
+int inter_host_connect(struct inter_host *s, int interrupt_fd)
 {
     const struct net_wait wait = {.interrupt_fd = interrupt_fd, .timeout_ms = s->wait.timeout_ms};
 
-    if (s->hosts.local == 0)
-        return link_leader(s, &wait);
-    return s->hosts.local < s->hosts.n_lanes ? link_lane(s, &wait) : 0;
+    if (s->topology.local == 0)
+        return connect_leader(s, &wait);
+    return s->topology.local < s->topology.n_rails ? connect_rail(s, &wait) : 0;
 }
 
 /* ------------------------------------------------------------------ messages */
 
-static bool is_over(void *data)
+static bool inter_host_has_failed(void *data)
 {
-    const struct span *s = data;
+    const struct inter_host *s = data;
 
-    return shm_is_over(s->shm, s->shm->rank);
+    return shm_has_failed(s->shm, s->shm->rank);
 }
 
 /* Messages fail for themselves: what has gone before is still read. */
-static int message_result(struct span *s, int r, int peer)
+static int message_result(struct inter_host *s, int r, int peer)
 {
     switch (r) {
     case 0:
@@ -223,26 +225,26 @@ static int message_result(struct span *s, int r, int peer)
     case NET_E_TIMEOUT:
         shm_fail(s->shm, (struct shm_failure){.kind = SHM_FAILURE_TIMEOUT,
                                               .rank = shm_name_of(s->shm, s->shm->rank)});
-        span_interrupt(s);
-        return span_break(s,
-                          crw_fail(CRW_E_TIMEOUT, "rank %d did not come within %d ms, so this group is over",
-                                   peer, s->wait.timeout_ms));
+        inter_host_interrupt(s);
+        return inter_host_break(s, crw_fail(CRW_E_TIMEOUT,
+                                            "rank %d did not come within %d ms, so this group is over", peer,
+                                            s->wait.timeout_ms));
     default:
         return crw_fail_errno(r, "cannot exchange messages with rank %d", peer);
     }
 }
 
-static int open_out(struct span *s, int to)
+static int open_message_link(struct inter_host *s, int to)
 {
     const struct net_hello hello = {.purpose = NET_MESSAGES, .group = s->group};
 
     return s->out[to] >= 0 ? 0 : net_connect(s->net, &s->wait, hello, world_rank(s, to), &s->out[to]);
 }
 
-int span_send(struct span *s, const void *data, size_t n_bytes, int to)
+int inter_host_send(struct inter_host *s, const void *data, size_t n_bytes, int to)
 {
     const uint64_t size = n_bytes;
-    int r = is_over(s) ? shm_fail_result(s->shm, s->shm->rank) : open_out(s, to);
+    int r = inter_host_has_failed(s) ? shm_fail_result(s->shm, s->shm->rank) : open_message_link(s, to);
 
     if (r != 0)
         return r;
@@ -252,14 +254,15 @@ int span_send(struct span *s, const void *data, size_t n_bytes, int to)
     return message_result(s, r, to);
 }
 
-int span_receive(struct span *s, void *data, size_t n_bytes, int from)
+int inter_host_receive(struct inter_host *s, void *data, size_t n_bytes, int from)
 {
     int rank = world_rank(s, from), r;
     uint64_t size;
 
-    r = net_take(s->net, &s->wait, s->group, rank, &size, sizeof(size), is_over, s);
+    r = net_take(s->net, &s->wait, s->group, rank, &size, sizeof(size), inter_host_has_failed, s);
     if (r == 0)
-        r = net_take(s->net, &s->wait, s->group, rank, size == n_bytes ? data : NULL, size, is_over, s);
+        r = net_take(s->net, &s->wait, s->group, rank, size == n_bytes ? data : NULL, size,
+                     inter_host_has_failed, s);
     if (r == 0 && size != n_bytes)
         return crw_fail(CRW_E_ARGUMENT,
                         "rank %d sent %zu bytes where rank %d expected %zu; the message was dropped", from,

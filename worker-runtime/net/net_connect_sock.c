@@ -149,10 +149,10 @@ int net_connect(struct net *n, const struct net_wait *wait, struct net_hello hel
 
 /* ---- connections that other ranks made ---- */
 
-static int take_waiting(struct net *n, const struct net_hello *hello, int from)
+static int take_net_waiting(struct net *n, const struct net_hello *hello, int from)
 {
-    for (struct waiting **at = &n->waiting; *at; at = &(*at)->next) {
-        struct waiting *w = *at;
+    for (struct net_waiting **at = &n->waiting; *at; at = &(*at)->next) {
+        struct net_waiting *w = *at;
         int fd = w->fd;
 
         if (w->hello.purpose != hello->purpose || w->hello.group != hello->group ||
@@ -167,11 +167,11 @@ static int take_waiting(struct net *n, const struct net_hello *hello, int from)
 
 bool net_keep_waiting(struct net *n, const struct net_hello *hello, int fd)
 {
-    struct waiting *w = calloc(1, sizeof(*w));
+    struct net_waiting *w = calloc(1, sizeof(*w));
 
     if (!w)
         return false;
-    *w = (struct waiting){.hello = *hello, .fd = fd, .next = n->waiting};
+    *w = (struct net_waiting){.hello = *hello, .fd = fd, .next = n->waiting};
     n->waiting = w;
     return true;
 }
@@ -192,7 +192,7 @@ struct timespec net_timespec(int64_t ns)
  * net_wake(), and the pause is for those that cannot. */
 enum { PAUSE_MS = 50 };
 
-void net_wait_a_while(struct net *n, int64_t deadline_ns)
+void net_wait_for_change(struct net *n, int64_t deadline_ns)
 {
     int64_t pause_ns = sock_deadline_ns(PAUSE_MS);
     const struct timespec until = net_timespec(pause_ns < deadline_ns ? pause_ns : deadline_ns);
@@ -206,7 +206,7 @@ int net_claim(struct net *n, const struct net_wait *wait, struct net_hello hello
     int fd = -1, r = 0;
 
     pthread_mutex_lock(&n->lock);
-    while (r == 0 && (fd = take_waiting(n, &hello, from)) < 0) {
+    while (r == 0 && (fd = take_net_waiting(n, &hello, from)) < 0) {
         if (net_is_interrupted(wait))
             r = NET_E_INTERRUPTED;
         else if (n->ended[from] || n->left[from])
@@ -214,7 +214,7 @@ int net_claim(struct net *n, const struct net_wait *wait, struct net_hello hello
         else if (sock_now_ns() >= deadline_ns)
             r = NET_E_TIMEOUT;
         else
-            net_wait_a_while(n, deadline_ns);
+            net_wait_for_change(n, deadline_ns);
     }
     pthread_mutex_unlock(&n->lock);
     if (r == 0)
@@ -224,8 +224,8 @@ int net_claim(struct net *n, const struct net_wait *wait, struct net_hello hello
 
 void net_forget_waiting(struct net *n, uint32_t group)
 {
-    for (struct waiting **at = &n->waiting; *at;) {
-        struct waiting *w = *at;
+    for (struct net_waiting **at = &n->waiting; *at;) {
+        struct net_waiting *w = *at;
 
         if (w->hello.group != group) {
             at = &w->next;

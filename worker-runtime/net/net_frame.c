@@ -104,19 +104,19 @@ bool net_answer_decode(const uint8_t in[NET_TOKEN_HALF], const uint8_t token[NET
     return *ret_left || net_token_equal(in, stays);
 }
 
-void net_news_encode(const struct net_news *news, uint8_t out[NET_NEWS_SIZE])
+void net_record_encode(const struct net_record *news, uint8_t out[NET_RECORD_SIZE])
 {
     put_u32(out, news->kind);
     put_u32(out + 4, (uint32_t)news->rank);
     put_u32(out + 8, (uint32_t)news->detail);
 }
 
-bool net_news_decode(const uint8_t in[NET_NEWS_SIZE], uint32_t world_size, struct net_news *ret)
+bool net_record_decode(const uint8_t in[NET_RECORD_SIZE], uint32_t world_size, struct net_record *ret)
 {
     uint32_t kind = get_u32(in), rank = get_u32(in + 4);
 
-    if (kind < NET_NEWS_ENDED || kind >= NET_NEWS_KIND_COUNT || rank >= world_size)
+    if (kind < NET_RECORD_ENDED || kind >= NET_RECORD_KIND_COUNT || rank >= world_size)
         return false;
-    *ret = (struct net_news){(enum net_news_kind)kind, (int32_t)rank, (int32_t)get_u32(in + 8)};
+    *ret = (struct net_record){(enum net_record_kind)kind, (int32_t)rank, (int32_t)get_u32(in + 8)};
     return true;
 }

@@ -25,7 +25,14 @@ enum {
     NET_TOKEN_HALF = 16,
     NET_TOKEN = 2 * NET_TOKEN_HALF,
     NET_HELLO_SIZE = 56,
-    NET_NEWS_SIZE = 12,
+    NET_RECORD_SIZE = 12,
+    NET_ADDRESS_SIZE = 64,
+};
+
+/* Where a rank of the world listens: a numeric address. */
+struct net_peer {
+    char address[NET_ADDRESS_SIZE];
+    uint16_t port;
 };
 
 enum net_purpose {
@@ -44,14 +51,14 @@ struct net_hello {
     uint8_t token[NET_TOKEN_HALF];
 };
 
-enum net_news_kind {
-    NET_NEWS_ENDED = 1, /* rank ended; detail as in struct shm_failure */
-    NET_NEWS_LEAVES,    /* the sender has no group any more: the end of this connection means nothing */
-    NET_NEWS_KIND_COUNT
+enum net_record_kind {
+    NET_RECORD_ENDED = 1, /* rank ended; detail as in struct shm_failure */
+    NET_RECORD_LEAVES,    /* the sender has no group any more: the end of this connection means nothing */
+    NET_RECORD_KIND_COUNT
 };
 
-struct net_news {
-    enum net_news_kind kind;
+struct net_record {
+    enum net_record_kind kind;
     int32_t rank; /* of the world */
     int32_t detail;
 };
@@ -68,5 +75,5 @@ void net_answer_encode(const uint8_t token[NET_TOKEN], bool left, uint8_t out[NE
 /* False: not from a rank of this job. *ret_left: it has left the group. */
 bool net_answer_decode(const uint8_t in[NET_TOKEN_HALF], const uint8_t token[NET_TOKEN], bool *ret_left);
 
-void net_news_encode(const struct net_news *news, uint8_t out[NET_NEWS_SIZE]);
-bool net_news_decode(const uint8_t in[NET_NEWS_SIZE], uint32_t world_size, struct net_news *ret);
+void net_record_encode(const struct net_record *news, uint8_t out[NET_RECORD_SIZE]);
+bool net_record_decode(const uint8_t in[NET_RECORD_SIZE], uint32_t world_size, struct net_record *ret);

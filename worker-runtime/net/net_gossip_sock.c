@@ -12,58 +12,58 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-static void send_news(const struct net_control *c, const struct net_news *news)
+static void send_record(const struct net_control *c, const struct net_record *record)
 {
-    uint8_t bytes[NET_NEWS_SIZE];
+    uint8_t bytes[NET_RECORD_SIZE];
 
-    net_news_encode(news, bytes);
-    if (!c->gone)
+    net_record_encode(record, bytes);
+    if (!c->ended)
         (void)net_send(c->fd, bytes, sizeof(bytes)); /* it is dead if it has no room, and we will know */
 }
 
-void net_tell_all(struct net *n, const struct net_news *news)
+void net_notify_all(struct net *n, const struct net_record *record)
 {
     for (struct net_control *c = n->controls; c; c = c->next)
-        send_news(c, news);
+        send_record(c, record);
 }
 
 /* With the lock. False: known before. */
-static bool spread_end(struct net *n, int rank, int detail)
+static bool notify_end_once(struct net *n, int rank, int detail)
 {
-    const struct net_news news = {NET_NEWS_ENDED, rank, detail};
+    const struct net_record record = {NET_RECORD_ENDED, rank, detail};
 
     if (n->ended[rank] || n->closing)
         return false;
     n->ended[rank] = true;
-    net_tell_all(n, &news);
+    net_notify_all(n, &record);
     pthread_cond_broadcast(&n->changed);
     return true;
 }
 
 /* From the network, without the lock. */
-static void hear_of_end(struct net *n, int rank, int detail)
+static void take_end_record(struct net *n, int rank, int detail)
 {
     bool is_new;
 
     if (rank == n->rank)
         return; /* others think so: they will end the connections, and that tells us what it means */
     pthread_mutex_lock(&n->lock);
-    is_new = spread_end(n, rank, detail);
+    is_new = notify_end_once(n, rank, detail);
     pthread_mutex_unlock(&n->lock);
     if (is_new)
-        watch_note_end(n->watch, (struct shm_failure){SHM_FAILURE_DIED, rank, detail});
+        failure_detector_note_end(n->detector, (struct shm_failure){SHM_FAILURE_DIED, rank, detail});
 }
 
-void net_tell_end(void *data, int rank)
+void net_notify_end(void *data, int rank)
 {
     struct net *n = data;
 
     pthread_mutex_lock(&n->lock);
-    (void)spread_end(n, rank, 0);
+    (void)notify_end_once(n, rank, 0);
     pthread_mutex_unlock(&n->lock);
 }
 
-static void hear_goodbye(struct net *n, struct net_control *c)
+static void take_leave_record(struct net *n, struct net_control *c)
 {
     pthread_mutex_lock(&n->lock);
     c->left = true;
@@ -72,17 +72,17 @@ static void hear_goodbye(struct net *n, struct net_control *c)
     pthread_mutex_unlock(&n->lock);
 }
 
-static void hear(struct net *n, struct net_control *c)
+static void take_record(struct net *n, struct net_control *c)
 {
-    struct net_news news;
+    struct net_record record;
 
     c->n = 0;
-    if (!net_news_decode(c->bytes, (uint32_t)n->world_size, &news))
+    if (!net_record_decode(c->bytes, (uint32_t)n->world_size, &record))
         return; /* of no kind that we know: nothing to do about it */
-    if (news.kind == NET_NEWS_LEAVES)
-        hear_goodbye(n, c);
+    if (record.kind == NET_RECORD_LEAVES)
+        take_leave_record(n, c);
     else
-        hear_of_end(n, news.rank, news.detail);
+        take_end_record(n, record.rank, record.detail);
 }
 
 void net_read_control(struct net *n, struct net_control *c)
@@ -96,13 +96,13 @@ void net_read_control(struct net *n, struct net_control *c)
             break;
         c->n += (size_t)got;
         if (c->n == sizeof(c->bytes))
-            hear(n, c);
+            take_record(n, c);
     }
     pthread_mutex_lock(&n->lock);
-    c->gone = true;
+    c->ended = true;
     pthread_mutex_unlock(&n->lock);
     if (!c->left)
-        hear_of_end(n, c->rank, 0);
+        take_end_record(n, c->rank, 0);
 }
 
 bool net_keep_control(struct net *n, int rank, int fd, bool ours)
@@ -144,7 +144,7 @@ int net_await_controls(struct net *n, const struct net_wait *wait, int n_control
         else if (sock_now_ns() >= deadline_ns)
             r = NET_E_TIMEOUT;
         else
-            net_wait_a_while(n, deadline_ns);
+            net_wait_for_change(n, deadline_ns);
     }
     pthread_mutex_unlock(&n->lock);
     if (r == NET_E_INTERRUPTED)

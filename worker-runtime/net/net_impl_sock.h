@@ -17,7 +17,7 @@
 
 #define NS_PER_MS INT64_C(1000000)
 
-enum { NO_ACCEPT_MS = 100 }; /* after the system had no descriptor for us */
+enum { ACCEPT_PAUSE_MS = 100 }; /* after the system had no descriptor for us */
 
 struct net_pending {
     int fd; /* -1: free slot */
@@ -46,18 +46,18 @@ struct net_group {
 struct net_control {
     int fd;
     int rank;
-    bool left; /* it said goodbye: its end means nothing */
-    bool gone; /* the thread is done with it */
-    uint8_t bytes[NET_NEWS_SIZE];
+    bool left;  /* it said goodbye: its end means nothing */
+    bool ended; /* the thread is done with it */
+    uint8_t bytes[NET_RECORD_SIZE];
     size_t n;
     struct net_control *next;
 };
 
 /* Connected, verified, not yet asked for. */
-struct waiting {
+struct net_waiting {
     struct net_hello hello;
     int fd;
-    struct waiting *next;
+    struct net_waiting *next;
 };
 
 struct net_inbox {
@@ -74,7 +74,7 @@ struct net_inbox {
 
 struct net {
     int rank, world_size;
-    struct watch *watch;
+    struct failure_detector *detector;
     struct net_peer self;
     struct net_peer *peers; /* by rank of the world */
     uint8_t token[NET_TOKEN];
@@ -94,7 +94,7 @@ struct net {
     uint32_t next_group;
     struct net_control *controls;
     int n_came; /* control connections that others made */
-    struct waiting *waiting;
+    struct net_waiting *waiting;
     struct net_inbox *inboxes;
     struct net_presence *presences;
     struct net_group *groups;
@@ -105,7 +105,7 @@ struct net {
  * over leaves the lists. */
 void *net_run(void *net);
 void net_signal(int wake_fd);
-void net_forget_gone(struct net *n);
+void net_free_ended(struct net *n);
 
 /* net_pending_sock.c. All but the first two are called by the thread only. net_pending_init(): false: no memory. */
 bool net_pending_init(struct net *n);
@@ -133,11 +133,11 @@ bool net_has_left(const struct net *n, uint32_t id, int rank);
 void net_mark_left(struct net *n, uint32_t id, int rank);
 
 /* net_gossip_sock.c. The thread: something came. With the lock: all that we are connected to hear it; a connection more, false:
- * no memory. net_tell_end: for the watch, which has its lock; a process of this host ended. */
+ * no memory. net_notify_end: for the watch, which has its lock; a process of this host ended. */
 void net_read_control(struct net *n, struct net_control *c);
-void net_tell_all(struct net *n, const struct net_news *news);
+void net_notify_all(struct net *n, const struct net_record *news);
 bool net_keep_control(struct net *n, int rank, int fd, bool ours);
-void net_tell_end(void *net, int rank);
+void net_notify_end(void *net, int rank);
 
 /* net_messages_sock.c. The thread: something came. With the lock: an inbox more, false: no memory. */
 void net_read_inbox(struct net *n, struct net_inbox *in);
@@ -152,5 +152,5 @@ void net_forget_waiting(struct net *n, uint32_t group);
 int net_connect_once(struct net *n, const struct net_wait *wait, struct net_hello hello, int to, int *ret_fd);
 bool net_is_interrupted(const struct net_wait *wait);
 /* With the lock: until something has changed, or for a moment. */
-void net_wait_a_while(struct net *n, int64_t deadline_ns);
+void net_wait_for_change(struct net *n, int64_t deadline_ns);
 struct timespec net_timespec(int64_t ns);

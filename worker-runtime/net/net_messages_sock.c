@@ -25,7 +25,7 @@ enum {
         500, /* a refused connection means the end of a process or of its group; the gossip knows which */
 };
 
-static size_t stretch(uint64_t position, size_t n)
+static size_t inbox_stretch(uint64_t position, size_t n)
 {
     size_t to_end = NET_MESSAGE_ROOM - (size_t)(position % NET_MESSAGE_ROOM);
 
@@ -69,7 +69,7 @@ void net_read_inbox(struct net *n, struct net_inbox *in)
 
         if (room == 0)
             return;
-        got = net_receive(in->fd, in->room + in->came % NET_MESSAGE_ROOM, stretch(in->came, room));
+        got = net_receive(in->fd, in->room + in->came % NET_MESSAGE_ROOM, inbox_stretch(in->came, room));
         end_reading(n, in, got);
     }
 }
@@ -106,7 +106,7 @@ static struct net_inbox *find_inbox(struct net *n, uint32_t group, int from)
     return NULL;
 }
 
-struct taking {
+struct message_taking {
     struct net *n;
     const struct net_wait *wait;
     uint32_t group;
@@ -119,12 +119,12 @@ struct taking {
 
 /* When to look after a sender that has not connected. */
 struct absence {
-    int64_t ask_ns, gone_ns; /* gone_ns: its listener is closed, and no reason came until then */
+    int64_t ask_ns, absent_ns; /* absent_ns: its listener is closed, and no reason came until then */
     int pause_ms;
 };
 
 /* Caller holds the lock, which is released meanwhile: a live sender answers after a round trip. */
-static void ask_for_presence(const struct taking *t, struct absence *a)
+static void ask_for_presence(const struct message_taking *t, struct absence *a)
 {
     const struct net_wait wait = {.interrupt_fd = t->wait->interrupt_fd, .timeout_ms = PRESENCE_ATTEMPT_MS};
     const struct net_hello hello = {.purpose = NET_PRESENCE, .group = t->group};
@@ -140,8 +140,8 @@ static void ask_for_presence(const struct taking *t, struct absence *a)
         (void)close(fd); /* no memory: asked again later */
     else if (r == NET_E_LEFT)
         net_mark_left(n, t->group, t->from);
-    else if (r == -ECONNREFUSED && a->gone_ns == INT64_MAX)
-        a->gone_ns = sock_deadline_ns(REASON_MS);
+    else if (r == -ECONNREFUSED && a->absent_ns == INT64_MAX)
+        a->absent_ns = sock_deadline_ns(REASON_MS);
     a->ask_ns = sock_deadline_ns(a->pause_ms);
     a->pause_ms = 2 * a->pause_ms < PRESENCE_LAST_MS ? 2 * a->pause_ms : PRESENCE_LAST_MS;
 }
@@ -153,7 +153,7 @@ static int64_t min_ns(int64_t a, int64_t b)
 
 /* Caller holds the lock. What a rank sent before it left is in an inbox by now, since it waited for the answer to its
  * hello. */
-static int await_bytes(const struct taking *t, struct net_inbox **ret_inbox)
+static int await_bytes(const struct message_taking *t, struct net_inbox **ret_inbox)
 {
     struct net *n = t->n;
     int64_t deadline_ns = sock_deadline_ns(t->wait->timeout_ms);
@@ -171,7 +171,7 @@ static int await_bytes(const struct taking *t, struct net_inbox **ret_inbox)
         }
         if (t->is_over(t->over_data))
             return NET_E_INTERRUPTED;
-        if (in ? in->fd < 0 : net_has_left(n, t->group, t->from) || now_ns >= absence.gone_ns)
+        if (in ? in->fd < 0 : net_has_left(n, t->group, t->from) || now_ns >= absence.absent_ns)
             return NET_E_LOST;
         if (now_ns >= deadline_ns)
             return NET_E_TIMEOUT;
@@ -180,7 +180,7 @@ static int await_bytes(const struct taking *t, struct net_inbox **ret_inbox)
             continue;
         }
         until =
-            net_timespec(asks ? min_ns(deadline_ns, min_ns(absence.ask_ns, absence.gone_ns)) : deadline_ns);
+            net_timespec(asks ? min_ns(deadline_ns, min_ns(absence.ask_ns, absence.absent_ns)) : deadline_ns);
         (void)pthread_cond_timedwait(&n->changed, &n->lock, &until); /* looks again, whatever it was */
     }
 }
@@ -196,7 +196,7 @@ static void give_room(struct net *n, struct net_inbox *in, size_t taken)
 }
 
 /* With the lock: out of the inbox, until t->done is `end`. */
-static int take_stored(struct taking *t, size_t end)
+static int take_stored(struct message_taking *t, size_t end)
 {
     while (t->done < end) {
         struct net_inbox *in;
@@ -206,7 +206,7 @@ static int take_stored(struct taking *t, size_t end)
         if (r != 0)
             return r;
         there = (size_t)(in->came - in->taken);
-        piece = stretch(in->taken, end - t->done < there ? end - t->done : there);
+        piece = inbox_stretch(in->taken, end - t->done < there ? end - t->done : there);
         pthread_mutex_unlock(&t->n->lock); /* one taker at a time, and the thread does not write here */
         if (t->data)
             memcpy(t->data + t->done, in->room + in->taken % NET_MESSAGE_ROOM, piece);
@@ -218,7 +218,7 @@ static int take_stored(struct taking *t, size_t end)
 }
 
 /* With the lock. From now on the inbox gets nothing more; NULL: there is no connection to borrow. */
-static struct net_inbox *borrow(const struct taking *t)
+static struct net_inbox *borrow_inbox(const struct message_taking *t)
 {
     struct net_inbox *in = find_inbox(t->n, t->group, t->from);
 
@@ -231,7 +231,7 @@ static struct net_inbox *borrow(const struct taking *t)
 }
 
 /* What is there comes before what ends the waiting. */
-static int receive(struct taking *t, int fd, size_t end)
+static int receive_borrowed(struct message_taking *t, int fd, size_t end)
 {
     struct pollfd polled = {.fd = fd, .events = POLLIN};
     int r = 0;
@@ -250,14 +250,14 @@ static int receive(struct taking *t, int fd, size_t end)
 }
 
 /* With the lock: what is stored, and the rest from the connection. */
-static int take_borrowed(struct taking *t, struct net_inbox *in, size_t end)
+static int take_borrowed(struct message_taking *t, struct net_inbox *in, size_t end)
 {
     size_t stored = (size_t)(in->came - in->taken);
     int r = take_stored(t, stored < end ? stored : end);
 
     if (r == 0 && t->done < end && in->fd >= 0) {
         pthread_mutex_unlock(&t->n->lock);
-        r = receive(t, in->fd, end);
+        r = receive_borrowed(t, in->fd, end);
         pthread_mutex_lock(&t->n->lock);
     }
     in->lent = false; /* its end is for the thread to find */
@@ -268,18 +268,18 @@ static int take_borrowed(struct taking *t, struct net_inbox *in, size_t end)
 int net_take(struct net *n, const struct net_wait *wait, uint32_t group, int from, void *data, size_t n_bytes,
              bool (*is_over)(void *data), void *over_data)
 {
-    struct taking t = {.n = n,
-                       .wait = wait,
-                       .group = group,
-                       .from = from,
-                       .data = data,
-                       .is_over = is_over,
-                       .over_data = over_data};
+    struct message_taking t = {.n = n,
+                               .wait = wait,
+                               .group = group,
+                               .from = from,
+                               .data = data,
+                               .is_over = is_over,
+                               .over_data = over_data};
     struct net_inbox *in;
     int r = 0;
 
     pthread_mutex_lock(&n->lock);
-    in = data && n_bytes >= BORROW_MIN ? borrow(&t) : NULL;
+    in = data && n_bytes >= BORROW_MIN ? borrow_inbox(&t) : NULL;
     if (in)
         r = take_borrowed(&t, in, n_bytes);
     if (r == 0)

@@ -157,7 +157,7 @@ void net_accept_all(struct net *n)
             continue;
         if (fd < 0) {
             if (errno != EAGAIN)
-                n->no_accept_ns = sock_deadline_ns(NO_ACCEPT_MS);
+                n->no_accept_ns = sock_deadline_ns(ACCEPT_PAUSE_MS);
             return;
         }
         if (slot->fd >= 0)

@@ -16,12 +16,12 @@
 static void net_free(struct net *n)
 {
     for (struct net_control *c = n->controls; c; c = c->next)
-        c->gone = true;
+        c->ended = true;
     for (struct net_inbox *in = n->inboxes; in; in = in->next)
         in->forgotten = true;
-    net_forget_gone(n);
+    net_free_ended(n);
     while (n->waiting) {
-        struct waiting *w = n->waiting;
+        struct net_waiting *w = n->waiting;
 
         n->waiting = w->next;
         (void)close(w->fd); /* nobody asked for it */
@@ -46,7 +46,7 @@ static void net_free(struct net *n)
     free(n);
 }
 
-static struct net *net_new(int rank, int world_size, struct watch *watch)
+static struct net *net_new(int rank, int world_size, struct failure_detector *detector)
 {
     struct net *n = calloc(1, sizeof(*n));
     pthread_condattr_t attributes;
@@ -56,7 +56,7 @@ static struct net *net_new(int rank, int world_size, struct watch *watch)
     *n = (struct net){
         .rank = rank,
         .world_size = world_size,
-        .watch = watch,
+        .detector = detector,
         .n_users = 1,
         .next_group = 1,
         .listen_fd = -1,
@@ -76,7 +76,7 @@ static struct net *net_new(int rank, int world_size, struct watch *watch)
     return NULL;
 }
 
-static int begin(struct net *n, const char *address)
+static int open_listener(struct net *n, const char *address)
 {
     int r;
 
@@ -90,14 +90,15 @@ static int begin(struct net *n, const char *address)
     return 0;
 }
 
-int net_create(const char *address, int rank, int world_size, struct watch *watch, struct net **ret)
+int net_create(const char *address, int rank, int world_size, struct failure_detector *detector,
+               struct net **ret)
 {
-    struct net *n = net_new(rank, world_size, watch);
+    struct net *n = net_new(rank, world_size, detector);
     int r;
 
     if (!n)
         return crw_fail_errno(-ENOMEM, "cannot listen for ranks of other hosts");
-    r = begin(n, address);
+    r = open_listener(n, address);
     if (r != 0)
         net_free(n);
     else
@@ -116,7 +117,7 @@ struct net *net_share(struct net *n)
 /* The end of the connections says no more than the goodbye before it. */
 void net_destroy(struct net *n)
 {
-    const struct net_news goodbye = {NET_NEWS_LEAVES, n ? n->rank : 0, 0};
+    const struct net_record goodbye = {NET_RECORD_LEAVES, n ? n->rank : 0, 0};
     bool last;
 
     if (!n)
@@ -125,11 +126,11 @@ void net_destroy(struct net *n)
     last = --n->n_users == 0;
     n->closing = last;
     if (last)
-        net_tell_all(n, &goodbye);
+        net_notify_all(n, &goodbye);
     pthread_mutex_unlock(&n->lock);
     if (!last)
         return;
-    watch_set_teller(n->watch, NULL, NULL);
+    failure_detector_set_notifier(n->detector, NULL, NULL);
     if (n->running) {
         net_signal(n->wake_fd);
         pthread_join(n->thread, NULL);
@@ -152,7 +153,7 @@ int net_start(struct net *n, const struct net_peer *peers, const uint8_t *token)
     if (r < 0)
         return crw_fail_errno(r, "cannot start a thread for ranks of other hosts");
     n->running = true;
-    watch_set_teller(n->watch, net_tell_end, n);
+    failure_detector_set_notifier(n->detector, net_notify_end, n);
     return 0;
 }
 

@@ -20,15 +20,10 @@ enum { NET_MESSAGE_ROOM = 512 * 1024 }; /* bytes of messages that wait for a rec
 struct net;
 struct net_inbox;
 
-/* Where a rank of the world listens. */
-struct net_peer {
-    char address[NET_ADDRESS_SIZE];
-    uint16_t port;
-};
-
 /* Listens on that address. The watch learns what the network tells, and tells it what it sees; it must outlive
  * the net. 0 or -errno, with a sentence. */
-int net_create(const char *address, int rank, int world_size, struct watch *watch, struct net **ret);
+int net_create(const char *address, int rank, int world_size, struct failure_detector *detector,
+               struct net **ret);
 struct net *net_share(struct net *n);
 /* The last user says goodbye. NULL is fine. */
 void net_destroy(struct net *n);

@@ -21,7 +21,7 @@ void net_signal(int wake_fd)
 
 /* What a slot of the poll list belongs to is found again by walking in the same order; only the thread takes
  * out of the lists, and what is added is added in front: `first` is where it began. */
-struct turn {
+struct poll_turn {
     struct net_control *first_control;
     struct net_inbox *first_inbox;
     struct net_presence *first_presence;
@@ -29,12 +29,12 @@ struct turn {
     int timeout_ms;
 };
 
-void net_forget_gone(struct net *n)
+void net_free_ended(struct net *n)
 {
     for (struct net_control **at = &n->controls; *at;) {
         struct net_control *c = *at;
 
-        if (!c->gone) {
+        if (!c->ended) {
             at = &c->next;
             continue;
         }
@@ -55,7 +55,7 @@ void net_forget_gone(struct net *n)
     net_free_ended_presences(n);
 }
 
-static bool make_room(struct net *n)
+static bool grow_polled(struct net *n)
 {
     size_t wanted = 2 + (size_t)n->n_pending;
     struct pollfd *larger;
@@ -83,12 +83,12 @@ static int time_left_ms(int64_t deadline_ns)
     return left_ns > 0 ? (int)(left_ns / 1000000) + 1 : 0;
 }
 
-static void add_poll(struct net *n, struct turn *t, int fd)
+static void add_poll(struct net *n, struct poll_turn *t, int fd)
 {
     n->polled[t->n++] = (struct pollfd){.fd = fd, .events = POLLIN};
 }
 
-static void wake_at(struct turn *t, int64_t deadline_ns)
+static void wake_at(struct poll_turn *t, int64_t deadline_ns)
 {
     int left_ms = time_left_ms(deadline_ns);
 
@@ -96,7 +96,7 @@ static void wake_at(struct turn *t, int64_t deadline_ns)
         t->timeout_ms = left_ms;
 }
 
-static void poll_pending(struct net *n, struct turn *t)
+static void poll_pending(struct net *n, struct poll_turn *t)
 {
     for (int i = 0; i < n->n_pending; i++) {
         add_poll(n, t, n->pending[i].fd);
@@ -105,7 +105,7 @@ static void poll_pending(struct net *n, struct turn *t)
     }
 }
 
-static void poll_listener(struct net *n, struct turn *t)
+static void poll_listener(struct net *n, struct poll_turn *t)
 {
     int64_t accepts_ns = net_pending_free_ns(n);
     bool accepts;
@@ -119,20 +119,20 @@ static void poll_listener(struct net *n, struct turn *t)
 }
 
 /* False when the thread shall end. */
-static bool collect(struct net *n, struct turn *t)
+static bool net_collect_polled(struct net *n, struct poll_turn *t)
 {
     bool goes_on;
 
-    *t = (struct turn){.timeout_ms = -1};
+    *t = (struct poll_turn){.timeout_ms = -1};
     pthread_mutex_lock(&n->lock);
-    net_forget_gone(n);
+    net_free_ended(n);
     goes_on = !n->closing;
-    if (make_room(n)) { /* without memory the newest go unheard until there is some */
+    if (grow_polled(n)) { /* without memory the newest go unheard until there is some */
         t->first_control = n->controls;
         t->first_inbox = n->inboxes;
         t->first_presence = n->presences;
     } else {
-        t->timeout_ms = NO_ACCEPT_MS;
+        t->timeout_ms = ACCEPT_PAUSE_MS;
     }
     add_poll(n, t, n->wake_fd);
     poll_listener(n, t);
@@ -154,7 +154,7 @@ static void handle_pending(struct net *n, const struct pollfd *fds)
             net_read_pending(n, &n->pending[i]);
 }
 
-static void handle(struct net *n, const struct turn *t)
+static void net_handle_polled(struct net *n, const struct poll_turn *t)
 {
     const struct pollfd *fds = n->polled;
     size_t at = 2 + (size_t)n->n_pending;
@@ -181,12 +181,12 @@ static void handle(struct net *n, const struct turn *t)
 void *net_run(void *data)
 {
     struct net *n = data;
-    struct turn turn;
+    struct poll_turn poll_turn;
 
-    while (collect(n, &turn)) {
-        if (poll(n->polled, turn.n, turn.timeout_ms) < 0)
+    while (net_collect_polled(n, &poll_turn)) {
+        if (poll(n->polled, poll_turn.n, poll_turn.timeout_ms) < 0)
             continue; /* interrupted: signals are blocked here, but a debugger may stop us */
-        handle(n, &turn);
+        net_handle_polled(n, &poll_turn);
     }
     return NULL;
 }

@@ -20,15 +20,15 @@ enum { HEAD = 4 + NET_TOKEN, ENTRY = 4 + 2 + NET_ADDRESS_SIZE };
 
 static const uint8_t magic[4] = {'c', 'r', 'w', '1'};
 
-int table_init(struct table *t, int world_size)
+int peer_table_init(struct peer_table *t, int world_size)
 {
-    *t = (struct table){
+    *t = (struct peer_table){
         .world_size = world_size,
         .peers = calloc((size_t)world_size, sizeof(*t->peers)),
         .keys = calloc((size_t)world_size, sizeof(*t->keys)),
     };
     if (!t->peers || !t->keys) {
-        table_finish(t);
+        peer_table_finish(t);
         return -ENOMEM;
     }
     for (int i = 0; i < world_size; i++)
@@ -36,20 +36,20 @@ int table_init(struct table *t, int world_size)
     return 0;
 }
 
-void table_finish(struct table *t)
+void peer_table_finish(struct peer_table *t)
 {
     free(t->peers);
     free(t->keys);
-    *t = (struct table){0};
+    *t = (struct peer_table){0};
 }
 
-static void put(uint8_t *p, uint32_t v, int n)
+static void put_number(uint8_t *p, uint32_t v, int n)
 {
     for (int i = 0; i < n; i++)
         p[i] = (uint8_t)(v >> (8 * i));
 }
 
-static uint32_t get(const uint8_t *p, int n)
+static uint32_t get_number(const uint8_t *p, int n)
 {
     uint32_t v = 0;
 
@@ -58,8 +58,8 @@ static uint32_t get(const uint8_t *p, int n)
     return v;
 }
 
-uint8_t *table_encode(const struct table_entry *entries, int n, const uint8_t token[NET_TOKEN],
-                      size_t *ret_size)
+uint8_t *peer_table_encode(const struct peer_table_entry *entries, int n, const uint8_t token[NET_TOKEN],
+                           size_t *ret_size)
 {
     size_t size = HEAD + (size_t)n * ENTRY;
     uint8_t *data = calloc(1, size), *at = data + HEAD;
@@ -69,28 +69,28 @@ uint8_t *table_encode(const struct table_entry *entries, int n, const uint8_t to
     memcpy(data, magic, sizeof(magic));
     memcpy(data + sizeof(magic), token, NET_TOKEN);
     for (int i = 0; i < n; i++, at += ENTRY) {
-        put(at, (uint32_t)entries[i].rank, 4);
-        put(at + 4, entries[i].peer.port, 2);
+        put_number(at, (uint32_t)entries[i].rank, 4);
+        put_number(at + 4, entries[i].peer.port, 2);
         memcpy(at + 6, entries[i].peer.address, strnlen(entries[i].peer.address, NET_ADDRESS_SIZE - 1));
     }
     *ret_size = size;
     return data;
 }
 
-static bool add_entry(struct table *t, int host, const uint8_t *at)
+static bool add_entry(struct peer_table *t, int host, const uint8_t *at)
 {
-    uint32_t rank = get(at, 4);
+    uint32_t rank = get_number(at, 4);
 
     if (rank >= (uint32_t)t->world_size || t->keys[rank] >= 0 || at[ENTRY - 1] != 0 || at[6] == 0 ||
-        get(at + 4, 2) == 0)
+        get_number(at + 4, 2) == 0)
         return false;
     t->keys[rank] = host;
-    t->peers[rank].port = (uint16_t)get(at + 4, 2);
+    t->peers[rank].port = (uint16_t)get_number(at + 4, 2);
     memcpy(t->peers[rank].address, at + 6, NET_ADDRESS_SIZE);
     return true;
 }
 
-bool table_add(struct table *t, int host, const uint8_t *data, size_t size)
+bool peer_table_add(struct peer_table *t, int host, const uint8_t *data, size_t size)
 {
     if (size < HEAD + ENTRY || (size - HEAD) % ENTRY != 0 || memcmp(data, magic, sizeof(magic)) != 0)
         return false;
@@ -102,7 +102,7 @@ bool table_add(struct table *t, int host, const uint8_t *data, size_t size)
     return true;
 }
 
-bool table_is_complete(const struct table *t)
+bool peer_table_is_complete(const struct peer_table *t)
 {
     for (int i = 0; i < t->world_size; i++)
         if (t->keys[i] < 0)
@@ -122,14 +122,14 @@ static bool is_loopback(const char *address)
 }
 
 /* The first rank behind `from` that other hosts can reach and that is not on host `except`; world_size: none. */
-static int find_routable(const struct table *t, int from, int except)
+static int find_routable(const struct peer_table *t, int from, int except)
 {
     while (from < t->world_size && (is_loopback(t->peers[from].address) || t->keys[from] == except))
         from++;
     return from;
 }
 
-int table_find_unreachable(const struct table *t)
+int peer_table_find_unreachable(const struct peer_table *t)
 {
     int first = find_routable(t, 0, -1), second = t->world_size;
 

@@ -11,6 +11,8 @@
  * that a thread of its own reads, so its window never closes, and its end frees those who wait on the others.
  */
 
+#include "worker-runtime/net/net_frame.h"
+
 #include <poll.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -18,7 +20,7 @@
 #include <sys/socket.h>
 #include <sys/types.h>
 
-enum { NET_SILENCE_MS = 10000, NET_ADDRESS_SIZE = 64 };
+enum { NET_SILENCE_MS = 10000 };
 
 /* Results beside 0 and -errno; none has a sentence yet. */
 enum {

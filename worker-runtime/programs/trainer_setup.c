@@ -300,7 +300,7 @@ int trainer_rejoin(struct trainer *t)
         t->follows = false;
         crw_reducer_destroy(t->reducer); /* waits for what it has started */
         t->reducer = NULL;
-        if (crw_group_reform(t->group) != 0) {
+        if (crw_group_rejoin(t->group) != 0) {
             t->follows = true; /* t->error has the reason already */
             return -1;
         }

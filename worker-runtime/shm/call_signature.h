@@ -9,9 +9,16 @@
  *   bits  0..39  elements or bytes
  */
 
-#include "worker-runtime/shm/shm_os.h"
+#include "worker-runtime/crw.h"
 
 #include <assert.h>
+#include <stdint.h>
+
+enum {
+    SIGNATURE_SHIFT = 56,
+    SIGNATURE_SIZE_BITS = 40, /* 1 TiB at most */
+    SIGNATURE_ALLOC = 0xff,   /* operation of shm_alloc() */
+};
 
 enum operation {
     OP_BARRIER = 1,
@@ -25,11 +32,12 @@ enum operation {
     OP_REDUCE,
 };
 
-static_assert((int)OP_REDUCE + (int)CRW_DTYPE_COUNT * (int)CRW_OP_COUNT < SHM_WHAT_ALLOC, "one byte for all");
-enum { WORLD_MAX = 1 << (SHM_WHAT_SHIFT - SHM_SIZE_BITS) }; /* a rank is the largest detail */
+static_assert((int)OP_REDUCE + (int)CRW_DTYPE_COUNT * (int)CRW_OP_COUNT < SIGNATURE_ALLOC,
+              "one byte for all");
+enum { WORLD_MAX = 1 << (SIGNATURE_SHIFT - SIGNATURE_SIZE_BITS) }; /* a rank is the largest detail */
 
-/* operation: one of the above, or OP_REDUCE and something. n: fits into SHM_SIZE_BITS. */
-static inline uint64_t describe(unsigned operation, unsigned detail, uint64_t n)
+/* operation: one of the above, or OP_REDUCE and something. n: fits into SIGNATURE_SIZE_BITS. */
+static inline uint64_t call_signature(unsigned operation, unsigned detail, uint64_t n)
 {
-    return (uint64_t)operation << SHM_WHAT_SHIFT | (uint64_t)detail << SHM_SIZE_BITS | n;
+    return (uint64_t)operation << SIGNATURE_SHIFT | (uint64_t)detail << SIGNATURE_SIZE_BITS | n;
 }

@@ -25,7 +25,7 @@
 #include <time.h>
 #include <unistd.h>
 
-struct watch {
+struct failure_detector {
     pthread_t thread;
     int notice_fd;   /* the launcher's; never closed here. The thread's: -1 once it is at its end */
     int launcher_fd; /* the same, to speak to it */
@@ -36,22 +36,22 @@ struct watch {
     int failed_fd;         /* from the thread */
     struct pollfd *polled; /* the thread's */
 
-    pthread_mutex_t lock;   /* for all below */
-    pthread_cond_t changed; /* the word */
-    struct watch_word word; /* the newest generation that was heard of */
-    bool over;              /* there will be no other */
-    bool forming;           /* the ranks of this one have not all met */
-    unsigned n_renewed;     /* so that the thread knows what it has polled before */
+    pthread_mutex_t lock;        /* for all below */
+    pthread_cond_t changed;      /* the word */
+    struct next_generation next; /* the newest generation that was heard of */
+    bool no_next;                /* there will be no other */
+    bool joining;                /* the ranks of this one have not all met */
+    unsigned n_renewed;          /* so that the thread knows what it has polled before */
     int n_users;
     bool closing, failed;
-    bool told;                  /* by the launcher: that is for all groups, also later ones */
+    bool by_launcher;           /* by the launcher: that is for all groups, also later ones */
     struct shm_failure failure; /* the first one; rank: of the world */
-    struct watched *groups;
-    void (*tell)(void *data, int rank);
-    void *tell_data;
+    struct detected_group *groups;
+    void (*notify)(void *data, int rank);
+    void *notify_data;
     struct pollfd *peers; /* by rank of the world; fd -1: not watched, or not any more */
 
-    struct watch *next_launched; /* under launched_lock */
+    struct failure_detector *next_launched; /* under launched_lock */
 
     atomic_bool stop_requested;
 };
@@ -61,7 +61,7 @@ struct watch {
  * that reads it passes it to all. Lock order: this one, then that of a detector.
  */
 static pthread_mutex_t launched_lock = PTHREAD_MUTEX_INITIALIZER;
-static struct watch *launched; /* the detectors that have a launcher */
+static struct failure_detector *launched; /* the detectors that have a launcher */
 
 static void signal_fd(int fd)
 {
@@ -72,33 +72,33 @@ static void signal_fd(int fd)
 
 /* ------------------------------------------------------------------ the thread */
 
-static int size_of(const struct watched *group)
+static int group_size(const struct detected_group *group)
 {
-    return group->hosts ? group->hosts->world_size : group->shm->world_size;
+    return group->topology ? group->topology->world_size : group->shm->world_size;
 }
 
 /* What a rank of the world is called in the group; -1: it is no member. The launcher may speak of ranks on
  * other hosts. */
-static int member_number(const struct watched *group, int rank)
+static int member_number(const struct detected_group *group, int rank)
 {
     if (!group->members)
         return rank;
-    for (int i = 0; i < size_of(group); i++)
+    for (int i = 0; i < group_size(group); i++)
         if (group->members[i] == rank)
             return i;
     return -1;
 }
 
 /* A rank of another host never counts as left: it says so to the net, which does not ask then. */
-static bool has_left(const struct watched *group, int number)
+static bool member_has_left(const struct detected_group *group, int number)
 {
-    if (!group->hosts)
+    if (!group->topology)
         return shm_has_left(group->shm, number);
-    return group->hosts->host_of[number] == group->hosts->host &&
-           shm_has_left(group->shm, group->hosts->local_of[number]);
+    return group->topology->host_of[number] == group->topology->host &&
+           shm_has_left(group->shm, group->topology->local_of[number]);
 }
 
-static void end_group(struct watched *group, struct shm_failure failure)
+static void end_group(struct detected_group *group, struct shm_failure failure)
 {
     failure.rank = member_number(group, failure.rank);
     shm_fail(group->shm, failure);
@@ -107,7 +107,7 @@ static void end_group(struct watched *group, struct shm_failure failure)
 }
 
 /* With the lock held, after the groups were told: who wakes from it asks a group for the reason. */
-static void keep_failure(struct watch *w, struct shm_failure failure)
+static void keep_failure(struct failure_detector *w, struct shm_failure failure)
 {
     if (!w->failed) {
         w->failed = true;
@@ -117,65 +117,66 @@ static void keep_failure(struct watch *w, struct shm_failure failure)
 }
 
 /* With the lock held. The launcher's word ends all groups: it is about to end all ranks, or to replace some. */
-static void note_failure(struct watch *w, struct shm_failure failure)
+static void note_failure(struct failure_detector *w, struct shm_failure failure)
 {
-    w->told = true;
-    for (struct watched *group = w->groups; group; group = group->next)
+    w->by_launcher = true;
+    for (struct detected_group *group = w->groups; group; group = group->next)
         end_group(group, failure);
     keep_failure(w, failure);
 }
 
-static void note_over(struct watch *w)
+static void note_no_next(struct failure_detector *w)
 {
-    w->over = true;
+    w->no_next = true;
     pthread_cond_broadcast(&w->changed);
 }
 
 /* The launcher may speak of the generation that is, or of one that is about to be here. */
-static bool is_current(const struct watch *w, const struct worker_notice *notice)
+static bool is_current(const struct failure_detector *w, const struct worker_notice *notice)
 {
-    return (int)notice->generation == w->generation || (int)notice->generation == w->word.generation;
+    return (int)notice->generation == w->generation || (int)notice->generation == w->next.generation;
 }
 
 /* In one piece, as seen from the other side of the lock: who has the word begins anew, and a failure that was
  * noted behind it would end the new beginning. */
-static void note_generation(struct watch *w, const struct worker_notice *notice)
+static void note_generation(struct failure_detector *w, const struct worker_notice *notice)
 {
-    if ((int)notice->generation <= w->word.generation)
+    if ((int)notice->generation <= w->next.generation)
         return;
-    w->word = (struct watch_word){.generation = (int)notice->generation, .port = (uint16_t)notice->detail};
+    w->next =
+        (struct next_generation){.generation = (int)notice->generation, .port = (uint16_t)notice->detail};
     pthread_cond_broadcast(&w->changed);
     note_failure(w, (struct shm_failure){SHM_FAILURE_DIED, notice->rank, 0});
 }
 
-static void take_notice(struct watch *w, const struct worker_notice *notice)
+static void take_notice(struct failure_detector *w, const struct worker_notice *notice)
 {
     pthread_mutex_lock(&w->lock);
     if (notice->kind == NOTICE_GENERATION) {
         note_generation(w, notice);
     } else if (notice->kind == NOTICE_PEER_FAILED && is_current(w, notice)) {
-        note_over(w);
+        note_no_next(w);
         note_failure(w, (struct shm_failure){SHM_FAILURE_DIED, notice->rank, notice->detail});
     } else if (notice->kind == NOTICE_STOP && is_current(w, notice)) {
-        note_over(w);
+        note_no_next(w);
         atomic_store(&w->stop_requested, true);
-        if (w->forming) /* whom we wait for may have ended by the signal before anybody watched it */
+        if (w->joining) /* whom we wait for may have ended by the signal before anybody watched it */
             note_failure(w, (struct shm_failure){SHM_FAILURE_DIED, -1, 0});
     }
     pthread_mutex_unlock(&w->lock);
 }
 
-static void pass_notice(const struct watch *reader, const struct worker_notice *notice)
+static void pass_notice(const struct failure_detector *reader, const struct worker_notice *notice)
 {
     pthread_mutex_lock(&launched_lock);
-    for (struct watch *w = launched; w; w = w->next_launched)
+    for (struct failure_detector *w = launched; w; w = w->next_launched)
         if (w->launcher_fd == reader->launcher_fd)
             take_notice(w, notice);
     pthread_mutex_unlock(&launched_lock);
 }
 
 /* Reads what has come; the socket is not watched any more when it is at its end. */
-static void read_notices(struct watch *w)
+static void read_notices(struct failure_detector *w)
 {
     for (;;) {
         uint8_t record[NOTICE_SIZE];
@@ -187,7 +188,7 @@ static void read_notices(struct watch *w)
         if (n <= 0) {
             w->notice_fd = -1; /* the launcher has ended, and this process will soon */
             pthread_mutex_lock(&w->lock);
-            note_over(w);
+            note_no_next(w);
             pthread_mutex_unlock(&w->lock);
             return;
         }
@@ -197,23 +198,23 @@ static void read_notices(struct watch *w)
 }
 
 /* What the launcher sent before this detector was there: its other worlds know. Caller holds launched_lock. */
-static void copy_notices(struct watch *w, struct watch *from)
+static void copy_notices(struct failure_detector *w, struct failure_detector *from)
 {
     pthread_mutex_lock(&from->lock);
     if (from->generation == w->generation) {
-        w->over = from->over;
-        w->word = from->word;
+        w->no_next = from->no_next;
+        w->next = from->next;
         atomic_store(&w->stop_requested, atomic_load(&from->stop_requested));
-        if (from->told)
+        if (from->by_launcher)
             note_failure(w, from->failure);
     }
     pthread_mutex_unlock(&from->lock);
 }
 
-static void join_launched(struct watch *w)
+static void join_launched(struct failure_detector *w)
 {
     pthread_mutex_lock(&launched_lock);
-    for (struct watch *other = launched; other; other = other->next_launched)
+    for (struct failure_detector *other = launched; other; other = other->next_launched)
         if (other->launcher_fd == w->launcher_fd)
             copy_notices(w, other);
     w->next_launched = launched;
@@ -221,10 +222,10 @@ static void join_launched(struct watch *w)
     pthread_mutex_unlock(&launched_lock);
 }
 
-static void leave_launched(struct watch *w)
+static void leave_launched(struct failure_detector *w)
 {
     pthread_mutex_lock(&launched_lock);
-    for (struct watch **at = &launched; *at; at = &(*at)->next_launched) {
+    for (struct failure_detector **at = &launched; *at; at = &(*at)->next_launched) {
         if (*at == w) {
             *at = w->next_launched;
             break;
@@ -235,14 +236,14 @@ static void leave_launched(struct watch *w)
 
 /* With the lock held. The end of a process ends the groups that it was a member of and had not left; whether
  * there was one. */
-static bool end_groups_of(struct watch *w, struct shm_failure failure)
+static bool end_groups_of(struct failure_detector *w, struct shm_failure failure)
 {
     bool any = false;
 
-    for (struct watched *group = w->groups; group; group = group->next) {
+    for (struct detected_group *group = w->groups; group; group = group->next) {
         int number = member_number(group, failure.rank);
 
-        if (number >= 0 && !has_left(group, number)) {
+        if (number >= 0 && !member_has_left(group, number)) {
             end_group(group, failure);
             keep_failure(w, failure);
             any = true;
@@ -251,7 +252,7 @@ static bool end_groups_of(struct watch *w, struct shm_failure failure)
     return any;
 }
 
-static void note_end_of_peer(struct watch *w, int rank, unsigned n_renewed)
+static void note_end_of_peer(struct failure_detector *w, int rank, unsigned n_renewed)
 {
     const struct shm_failure failure = {.kind = SHM_FAILURE_DIED, .rank = rank};
 
@@ -263,33 +264,34 @@ static void note_end_of_peer(struct watch *w, int rank, unsigned n_renewed)
     if (w->peers[rank].fd >= 0)
         (void)close(w->peers[rank].fd); /* a pidfd: nothing is pending */
     w->peers[rank].fd = -1;
-    if (end_groups_of(w, failure) && w->tell)
-        w->tell(w->tell_data, rank);
+    if (end_groups_of(w, failure) && w->notify)
+        w->notify(w->notify_data, rank);
     pthread_mutex_unlock(&w->lock);
 }
 
-void watch_note_end(struct watch *w, struct shm_failure failure)
+void failure_detector_note_end(struct failure_detector *w, struct shm_failure failure)
 {
     pthread_mutex_lock(&w->lock);
     (void)end_groups_of(w, failure); /* the net has told it on already */
     pthread_mutex_unlock(&w->lock);
 }
 
-void watch_set_teller(struct watch *w, void (*tell)(void *data, int rank), void *data)
+void failure_detector_set_notifier(struct failure_detector *w, void (*notify)(void *data, int rank),
+                                   void *data)
 {
     pthread_mutex_lock(&w->lock);
-    w->tell = tell;
-    w->tell_data = data;
+    w->notify = notify;
+    w->notify_data = data;
     pthread_mutex_unlock(&w->lock);
 }
 
 /* The launcher's word about a failure comes within milliseconds; this is for a machine that stands still. */
-enum { WORD_S = 10 };
+enum { NEXT_GENERATION_S = 10 };
 
 enum { SLOT_WAKE, SLOT_NOTICE, SLOT_PEERS };
 
 /* Fills in what to poll: wake, notice, then the peers by rank. False when the thread shall end. */
-static bool collect(struct watch *w, struct pollfd *fds, unsigned *ret_n_renewed)
+static bool collect_polled(struct failure_detector *w, struct pollfd *fds, unsigned *ret_n_renewed)
 {
     bool closing;
 
@@ -303,13 +305,13 @@ static bool collect(struct watch *w, struct pollfd *fds, unsigned *ret_n_renewed
     return !closing;
 }
 
-static void *run(void *data)
+static void *failure_detector_run(void *data)
 {
-    struct watch *w = data;
+    struct failure_detector *w = data;
     struct pollfd *fds = w->polled;
     unsigned n_renewed;
 
-    while (collect(w, fds, &n_renewed)) {
+    while (collect_polled(w, fds, &n_renewed)) {
         if (poll(fds, SLOT_PEERS + (nfds_t)w->world_size, -1) < 0)
             continue; /* interrupted: signals are blocked here, but a debugger may stop us */
         if (fds[SLOT_WAKE].revents) {
@@ -338,7 +340,7 @@ static bool is_notice_socket(int fd)
            getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &size) == 0 && domain == AF_UNIX;
 }
 
-static void watch_free(struct watch *w)
+static void failure_detector_free(struct failure_detector *w)
 {
     if (w->wake_fd >= 0)
         (void)close(w->wake_fd); /* an eventfd: nothing is pending */
@@ -354,8 +356,8 @@ static void watch_free(struct watch *w)
     free(w);
 }
 
-/* What can fail, in order; watch_free() undoes as much as was done. */
-static int watch_start(struct watch *w)
+/* What can fail, in order; failure_detector_free() undoes as much as was done. */
+static int failure_detector_start(struct failure_detector *w)
 {
     int r;
 
@@ -376,15 +378,15 @@ static int watch_start(struct watch *w)
         return -errno;
     if (w->has_launcher)
         join_launched(w);
-    r = thread_start(&w->thread, run, w);
+    r = thread_start(&w->thread, failure_detector_run, w);
     if (r < 0)
         leave_launched(w);
     return r;
 }
 
-int watch_create(int notice_fd, int generation, int world_size, struct watch **ret)
+int failure_detector_create(int notice_fd, int generation, int world_size, struct failure_detector **ret)
 {
-    struct watch *w = calloc(1, sizeof(*w));
+    struct failure_detector *w = calloc(1, sizeof(*w));
     int r;
 
     if (!w)
@@ -397,17 +399,17 @@ int watch_create(int notice_fd, int generation, int world_size, struct watch **r
     w->wake_fd = w->failed_fd = -1;
     pthread_mutex_init(&w->lock, NULL);
     pthread_cond_init(&w->changed, NULL);
-    w->word.generation = generation;
-    r = watch_start(w);
+    w->next.generation = generation;
+    r = failure_detector_start(w);
     if (r < 0) {
-        watch_free(w);
+        failure_detector_free(w);
         return crw_fail_errno(r, "cannot watch for failures of peers");
     }
     *ret = w;
     return 0;
 }
 
-struct watch *watch_share(struct watch *w)
+struct failure_detector *failure_detector_share(struct failure_detector *w)
 {
     pthread_mutex_lock(&w->lock);
     w->n_users++;
@@ -415,7 +417,7 @@ struct watch *watch_share(struct watch *w)
     return w;
 }
 
-void watch_destroy(struct watch *w)
+void failure_detector_destroy(struct failure_detector *w)
 {
     bool last;
 
@@ -430,23 +432,23 @@ void watch_destroy(struct watch *w)
     leave_launched(w);
     signal_fd(w->wake_fd);
     pthread_join(w->thread, NULL);
-    watch_free(w);
+    failure_detector_free(w);
 }
 
-void watch_add_group(struct watch *w, struct watched *group)
+void failure_detector_add_group(struct failure_detector *w, struct detected_group *group)
 {
     pthread_mutex_lock(&w->lock);
     group->next = w->groups;
     w->groups = group;
-    if (w->failed && (w->told || member_number(group, w->failure.rank) >= 0))
+    if (w->failed && (w->by_launcher || member_number(group, w->failure.rank) >= 0))
         end_group(group, w->failure);
     pthread_mutex_unlock(&w->lock);
 }
 
-void watch_remove_group(struct watch *w, struct watched *group)
+void failure_detector_remove_group(struct failure_detector *w, struct detected_group *group)
 {
     pthread_mutex_lock(&w->lock);
-    for (struct watched **at = &w->groups; *at; at = &(*at)->next) {
+    for (struct detected_group **at = &w->groups; *at; at = &(*at)->next) {
         if (*at == group) {
             *at = group->next;
             break;
@@ -455,7 +457,7 @@ void watch_remove_group(struct watch *w, struct watched *group)
     pthread_mutex_unlock(&w->lock);
 }
 
-int watch_peers(struct watch *w, const struct shm *world, const int *ranks)
+int failure_detector_watch_peers(struct failure_detector *w, const struct shm *world, const int *ranks)
 {
     for (int i = 0; i < world->world_size; i++) {
         int rank = ranks ? ranks[i] : i, fd;
@@ -477,42 +479,42 @@ int watch_peers(struct watch *w, const struct shm *world, const int *ranks)
     return 0;
 }
 
-int watch_wait_for_word(struct watch *w, struct watch_word *ret)
+int failure_detector_await_generation(struct failure_detector *w, struct next_generation *ret)
 {
     struct timespec until;
     bool has_word;
     int r = 0;
 
     (void)clock_gettime(CLOCK_MONOTONIC, &until); /* cannot fail for this clock */
-    until.tv_sec += WORD_S;
+    until.tv_sec += NEXT_GENERATION_S;
     pthread_mutex_lock(&w->lock);
     if (!w->has_launcher)
-        w->over = true;
-    while (!w->over && w->word.generation <= w->generation && r != ETIMEDOUT)
+        w->no_next = true;
+    while (!w->no_next && w->next.generation <= w->generation && r != ETIMEDOUT)
         r = pthread_cond_clockwait(&w->changed, &w->lock, CLOCK_MONOTONIC, &until);
-    if (!w->over && w->word.generation <= w->generation) {
+    if (!w->no_next && w->next.generation <= w->generation) {
         pthread_mutex_unlock(&w->lock);
         return crw_fail(CRW_E_PEER,
                         "a peer is gone, and the launcher has not said within %d s what becomes of the group",
-                        WORD_S);
+                        NEXT_GENERATION_S);
     }
-    has_word = !w->over;
-    *ret = w->word;
+    has_word = !w->no_next;
+    *ret = w->next;
     pthread_mutex_unlock(&w->lock);
     return has_word
                ? 0
                : crw_fail(CRW_E_PEER, "a peer failed and the launcher replaces nobody, so the group is over");
 }
 
-void watch_renew(struct watch *w, int generation)
+void failure_detector_renew(struct failure_detector *w, int generation)
 {
     uint64_t count;
 
     pthread_mutex_lock(&w->lock);
     w->generation = generation;
     w->n_renewed++;
-    w->forming = true;
-    w->failed = w->told = false;
+    w->joining = true;
+    w->failed = w->by_launcher = false;
     for (int i = 0; i < w->world_size; i++) {
         if (w->peers[i].fd >= 0)
             (void)close(w->peers[i].fd); /* a pidfd: nothing is pending */
@@ -520,8 +522,8 @@ void watch_renew(struct watch *w, int generation)
     }
     (void)!read(w->failed_fd, &count, sizeof(count)); /* only to empty it */
     /* What was said of a generation after that one is still to be heeded. */
-    if (w->over || w->word.generation > generation) {
-        w->failed = w->told = true;
+    if (w->no_next || w->next.generation > generation) {
+        w->failed = w->by_launcher = true;
         w->failure = (struct shm_failure){SHM_FAILURE_DIED, -1, 0};
         signal_fd(w->failed_fd);
     }
@@ -529,14 +531,14 @@ void watch_renew(struct watch *w, int generation)
     signal_fd(w->wake_fd);
 }
 
-void watch_note_formed(struct watch *w)
+void failure_detector_note_formed(struct failure_detector *w)
 {
     pthread_mutex_lock(&w->lock);
-    w->forming = false;
+    w->joining = false;
     pthread_mutex_unlock(&w->lock);
 }
 
-void watch_say_ready(struct watch *w, int rank)
+void failure_detector_send_ready(struct failure_detector *w, int rank)
 {
     const struct worker_notice notice = {
         .kind = NOTICE_READY, .generation = (uint32_t)w->generation, .rank = rank};
@@ -549,12 +551,12 @@ void watch_say_ready(struct watch *w, int rank)
     (void)send(w->launcher_fd, record, sizeof(record), MSG_DONTWAIT | MSG_NOSIGNAL);
 }
 
-int watch_failed_fd(const struct watch *w)
+int failure_detector_failed_fd(const struct failure_detector *w)
 {
     return w->failed_fd;
 }
 
-bool watch_stop_requested(const struct watch *w)
+bool failure_detector_stop_requested(const struct failure_detector *w)
 {
     return atomic_load(&w->stop_requested);
 }

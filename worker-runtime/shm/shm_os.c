@@ -68,7 +68,7 @@ static size_t round_up(size_t n, size_t unit)
 static size_t bounce_at(int world_size)
 {
     return round_up(sizeof(struct shm_head) +
-                        (size_t)world_size * (sizeof(struct shm_line) + sizeof(struct shm_bell)),
+                        (size_t)world_size * (sizeof(struct shm_line) + sizeof(struct shm_doorbell)),
                     PAGE);
 }
 
@@ -91,7 +91,7 @@ static uint64_t arenas_at(int world_size)
 /* ------------------------------------------------------------------ memory */
 
 /* fallocate() and not only a length: a lack of memory is an error now, not a SIGBUS in a loop later. */
-static int claim(int fd, uint64_t at, uint64_t size)
+static int allocate_range(int fd, uint64_t at, uint64_t size)
 {
     int r;
 
@@ -118,7 +118,7 @@ int shm_create_memory(int world_size, int *ret_fd)
     assert(world_size >= 1 && world_size <= SHM_WORLD_MAX);
     if (fd < 0)
         return crw_fail_errno(-errno, "cannot make shared memory for %d ranks", world_size);
-    r = claim(fd, 0, head_size(world_size));
+    r = allocate_range(fd, 0, head_size(world_size));
     if (r < 0)
         return crw_fail_errno(r, "cannot get %zu bytes of shared memory for %d ranks", head_size(world_size),
                               world_size);
@@ -161,14 +161,15 @@ int shm_map_memory(int fd, int world_size, struct shm_head **ret_head)
     return 0;
 }
 
-static uint32_t *word(_Atomic uint32_t *atomic)
+static uint32_t *futex_word(_Atomic uint32_t *atomic)
 {
     return (uint32_t *)(uintptr_t)atomic; /* the kernel's view of it */
 }
 
 static void wake_sleepers(_Atomic uint32_t *on)
 {
-    (void)syscall(SYS_futex, word(on), FUTEX_WAKE, INT_MAX, NULL, NULL, 0); /* cannot fail on our memory */
+    (void)syscall(SYS_futex, futex_word(on), FUTEX_WAKE, INT_MAX, NULL, NULL,
+                  0); /* cannot fail on our memory */
 }
 
 static void unmap_last_arena(struct shm *shm)
@@ -186,7 +187,7 @@ void shm_finish(struct shm *shm)
     atomic_fetch_or(&shm->lines[shm->rank].arrived, FAILURE_BIT);
     wake_sleepers(&shm->lines[shm->rank].arrived);
     for (int i = 0; i < shm->world_size; i++)
-        shm_ring(shm, i);
+        shm_ring_doorbell(shm, i);
     while (shm->n_arenas > 0)
         unmap_last_arena(shm);
     free(shm->arenas);
@@ -199,7 +200,7 @@ void shm_finish(struct shm *shm)
 }
 
 /* After the first phase, when the cores of all ranks are known. */
-static void count_cores(struct shm *shm)
+static void shm_count_cores(struct shm *shm)
 {
     int n_cores = cores_count(shm->head->cores), quota = cores_quota();
 
@@ -217,7 +218,7 @@ int shm_init(struct shm *shm, int fd, struct shm_head *head, bool unmap, int ran
         .head = head,
         .mapped_size = unmap ? head_size(world_size) : 0,
         .lines = head->lines,
-        .bells = (struct shm_bell *)(head->lines + world_size),
+        .doorbells = (struct shm_doorbell *)(head->lines + world_size),
         .spin_ns = SPIN_CROWDED_NS,
         .end = arenas_at(world_size),
         .fd = fd,
@@ -230,7 +231,7 @@ int shm_init(struct shm *shm, int fd, struct shm_head *head, bool unmap, int ran
         return crw_fail_errno(-ENOMEM, "cannot join the group");
     }
     if (world_size == 1)
-        count_cores(shm);
+        shm_count_cores(shm);
     return 0;
 }
 
@@ -252,11 +253,11 @@ void shm_fail(struct shm *shm, struct shm_failure failure)
     for (int i = 0; i < shm->world_size; i++) {
         atomic_fetch_or(&shm->lines[i].arrived, FAILURE_BIT);
         wake_sleepers(&shm->lines[i].arrived);
-        shm_ring(shm, i);
+        shm_ring_doorbell(shm, i);
     }
 }
 
-static struct shm_failure unpack(uint64_t packed)
+static struct shm_failure unpack_failure(uint64_t packed)
 {
     return (struct shm_failure){
         .kind = (enum shm_failure_kind)(packed >> FAILURE_KIND_SHIFT),
@@ -267,7 +268,7 @@ static struct shm_failure unpack(uint64_t packed)
 
 int shm_fail_result(const struct shm *shm, int absent)
 {
-    struct shm_failure failure = unpack(atomic_load(&shm->head->failure));
+    struct shm_failure failure = unpack_failure(atomic_load(&shm->head->failure));
 
     if (failure.kind == SHM_FAILURE_DIED && failure.rank < 0)
         return crw_fail(CRW_E_PEER, "a peer failed, so this group is over");
@@ -307,12 +308,12 @@ void shm_pause(void)
 }
 
 /* Sleeps until the word is not `seen` any more, or something else happens: the caller looks again. */
-static void sleep_on(_Atomic uint32_t *on, uint32_t seen, int64_t left_ns)
+static void futex_sleep(_Atomic uint32_t *on, uint32_t seen, int64_t left_ns)
 {
     struct timespec timeout = {.tv_sec = left_ns / 1000000000, .tv_nsec = left_ns % 1000000000};
 
     /* Whatever the result (woken, changed before, interrupted, time over), the caller's loop decides. */
-    (void)syscall(SYS_futex, word(on), FUTEX_WAIT, seen, &timeout, NULL, 0);
+    (void)syscall(SYS_futex, futex_word(on), FUTEX_WAIT, seen, &timeout, NULL, 0);
 }
 
 int shm_fail_timeout(struct shm *shm, int absent)
@@ -322,7 +323,7 @@ int shm_fail_timeout(struct shm *shm, int absent)
                     shm_name_of(shm, absent), shm->timeout_ms);
 }
 
-static int wait_asleep(struct shm *shm, int rank, uint32_t wanted)
+static int wait_for_arrival_asleep(struct shm *shm, int rank, uint32_t wanted)
 {
     struct shm_line *line = &shm->lines[rank];
     int64_t deadline_ns = sock_deadline_ns(shm->timeout_ms);
@@ -340,13 +341,13 @@ static int wait_asleep(struct shm *shm, int rank, uint32_t wanted)
         else if (left_ns <= 0)
             r = shm_fail_timeout(shm, rank);
         else
-            sleep_on(&line->arrived, arrived, left_ns);
+            futex_sleep(&line->arrived, arrived, left_ns);
     }
     atomic_fetch_sub(&line->n_sleepers, 1);
     return r;
 }
 
-static int wait_for(struct shm *shm, int rank, uint32_t wanted)
+static int wait_for_arrival(struct shm *shm, int rank, uint32_t wanted)
 {
     struct shm_line *line = &shm->lines[rank];
     int64_t asleep_ns = 0;
@@ -364,11 +365,11 @@ static int wait_for(struct shm *shm, int rank, uint32_t wanted)
         if (asleep_ns == 0)
             asleep_ns = sock_now_ns() + shm->spin_ns;
         else if (sock_now_ns() >= asleep_ns)
-            return wait_asleep(shm, rank, wanted);
+            return wait_for_arrival_asleep(shm, rank, wanted);
     }
 }
 
-static int fail_different(const struct shm *shm, int rank)
+static int fail_different_calls(const struct shm *shm, int rank)
 {
     return crw_fail(CRW_E_ARGUMENT,
                     "rank %d and rank %d called different collectives, or with different counts or "
@@ -376,14 +377,14 @@ static int fail_different(const struct shm *shm, int rank)
                     shm_name_of(shm, shm->rank), shm_name_of(shm, rank));
 }
 
-static int be_over(struct shm *shm, int absent, int r)
+static int mark_failed(struct shm *shm, int absent, int r)
 {
     shm->absent = absent; /* first: who sees `over` reads it */
     shm->over = true;
     return r;
 }
 
-int shm_meet(struct shm *shm, const struct shm_post *post)
+int shm_phase_barrier(struct shm *shm, const struct shm_slot *slot)
 {
     struct shm_line *mine = &shm->lines[shm->rank];
     uint32_t before;
@@ -391,31 +392,31 @@ int shm_meet(struct shm *shm, const struct shm_post *post)
 
     if (r != 0)
         return r;
-    mine->posts[shm_parity(shm)] = *post;
+    mine->slots[shm_parity(shm)] = *slot;
     shm->arrived += PHASE;
     before = atomic_fetch_add(&mine->arrived, PHASE);
     if (before & FAILURE_BIT)
-        return be_over(shm, shm->rank, shm_fail_result(shm, shm->rank));
+        return mark_failed(shm, shm->rank, shm_fail_result(shm, shm->rank));
     if (atomic_load(&mine->n_sleepers) > 0)
         wake_sleepers(&mine->arrived);
     for (int i = 1; r == 0 && i < shm->world_size; i++) {
         int rank = (shm->rank + i) % shm->world_size;
 
-        r = wait_for(shm, rank, shm->arrived);
+        r = wait_for_arrival(shm, rank, shm->arrived);
         if (r != 0)
-            return be_over(shm, rank, r);
+            return mark_failed(shm, rank, r);
     }
     if (shm->n_cores == 0)
-        count_cores(shm);
+        shm_count_cores(shm);
     for (int i = 0; r == 0 && i < shm->world_size; i++)
-        if (shm_post_of(shm, i)->what != post->what)
-            r = fail_different(shm, i);
+        if (shm_slot_of(shm, i)->signature != slot->signature)
+            r = fail_different_calls(shm, i);
     return r;
 }
 
-const struct shm_post *shm_post_of(const struct shm *shm, int rank)
+const struct shm_slot *shm_slot_of(const struct shm *shm, int rank)
 {
-    return &shm->lines[rank].posts[!shm_parity(shm)];
+    return &shm->lines[rank].slots[!shm_parity(shm)];
 }
 
 void *shm_bounce(const struct shm *shm, int rank, int parity)
@@ -441,13 +442,13 @@ static int map_arena(struct shm *shm, struct shm_arena *arena)
 }
 
 /* Tells the others how it went here; the first failure in rank order is everybody's result. */
-static int agree(struct shm *shm, uint64_t what, int status)
+static int shm_agree(struct shm *shm, uint64_t signature, int status)
 {
-    const struct shm_post post = {.what = what, .a = (uint64_t)(int64_t)status};
-    int r = shm_meet(shm, &post);
+    const struct shm_slot slot = {.signature = signature, .a = (uint64_t)(int64_t)status};
+    int r = shm_phase_barrier(shm, &slot);
 
     for (int i = 0; r == 0 && i < shm->world_size; i++)
-        r = (int)(int64_t)shm_post_of(shm, i)->a;
+        r = (int)(int64_t)shm_slot_of(shm, i)->a;
     return r;
 }
 
@@ -458,15 +459,15 @@ int shm_alloc(struct shm *shm, size_t n_bytes, void **ret_data)
     size_t part = round_up(n_bytes, PAGE) + SHM_LINE;
     size_t size = round_up(part * (size_t)shm->world_size, PAGE);
     struct shm_arena arena = {.at = shm->end, .part = part};
-    uint64_t what = (uint64_t)SHM_WHAT_ALLOC << SHM_WHAT_SHIFT | n_bytes;
+    uint64_t signature = (uint64_t)SIGNATURE_ALLOC << SIGNATURE_SHIFT | n_bytes;
     int status, r;
 
-    if (n_bytes >> SHM_SIZE_BITS)
+    if (n_bytes >> SIGNATURE_SIZE_BITS)
         return crw_fail(CRW_E_ARGUMENT, "%zu bytes of shared memory for each rank are impossible", n_bytes);
-    r = agree(shm, what, shm->rank == 0 ? claim(shm->fd, shm->end, size) : 0);
+    r = shm_agree(shm, signature, shm->rank == 0 ? allocate_range(shm->fd, shm->end, size) : 0);
     if (r == 0) {
         status = map_arena(shm, &arena);
-        r = agree(shm, what, status);
+        r = shm_agree(shm, signature, status);
         if (r != 0 && status == 0)
             unmap_last_arena(shm);
     }
@@ -479,7 +480,7 @@ int shm_alloc(struct shm *shm, size_t n_bytes, void **ret_data)
     return r;
 }
 
-void *shm_neighbour(const struct shm *shm, void *data, int rank)
+void *shm_same_place(const struct shm *shm, void *data, int rank)
 {
     const struct shm_arena *arena = shm->arenas;
 
@@ -519,7 +520,7 @@ void *shm_at(const struct shm *shm, uint64_t location)
 int shm_map_channel(const struct shm *shm, int from, int to, void **ret_room)
 {
     uint64_t at = channel_at(shm->world_size, from, to);
-    int r = claim(shm->fd, at, SHM_CHANNEL);
+    int r = allocate_range(shm->fd, at, SHM_CHANNEL);
     void *room;
 
     if (r < 0)
@@ -538,30 +539,30 @@ void shm_unmap_channel(void *room)
 }
 
 /* As with arrivals: either the sleeper sees the new count before it sleeps, or we see the sleeper. */
-void shm_ring(struct shm *shm, int rank)
+void shm_ring_doorbell(struct shm *shm, int rank)
 {
-    struct shm_bell *bell = &shm->bells[rank];
+    struct shm_doorbell *doorbell = &shm->doorbells[rank];
 
-    atomic_fetch_add(&bell->n_rung, 1);
-    if (atomic_load(&bell->n_sleepers) > 0)
-        wake_sleepers(&bell->n_rung);
+    atomic_fetch_add(&doorbell->n_rung, 1);
+    if (atomic_load(&doorbell->n_sleepers) > 0)
+        wake_sleepers(&doorbell->n_rung);
 }
 
-uint32_t shm_bell(const struct shm *shm)
+uint32_t shm_doorbell(const struct shm *shm)
 {
-    return atomic_load(&shm->bells[shm->rank].n_rung);
+    return atomic_load(&shm->doorbells[shm->rank].n_rung);
 }
 
-void shm_sleep_on_bell(struct shm *shm, uint32_t seen, int64_t left_ns)
+void shm_sleep_on_doorbell(struct shm *shm, uint32_t seen, int64_t left_ns)
 {
-    struct shm_bell *bell = &shm->bells[shm->rank];
+    struct shm_doorbell *doorbell = &shm->doorbells[shm->rank];
 
-    atomic_fetch_add(&bell->n_sleepers, 1);
-    sleep_on(&bell->n_rung, seen, left_ns);
-    atomic_fetch_sub(&bell->n_sleepers, 1);
+    atomic_fetch_add(&doorbell->n_sleepers, 1);
+    futex_sleep(&doorbell->n_rung, seen, left_ns);
+    atomic_fetch_sub(&doorbell->n_sleepers, 1);
 }
 
-bool shm_is_over(const struct shm *shm, int rank)
+bool shm_has_failed(const struct shm *shm, int rank)
 {
     return atomic_load(&shm->lines[rank].arrived) & FAILURE_BIT;
 }

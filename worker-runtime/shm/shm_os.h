@@ -9,12 +9,12 @@
  * channel is used.
  *
  * Everything is built on the phase: each rank says something (a post) and may have put data into its bounce
- * buffer of this phase; shm_meet() returns when all have; then each reads what the others said. Posts and
+ * buffer of this phase; shm_phase_barrier() returns when all have; then each reads what the others said. Posts and
  * bounce buffers exist twice and phases alternate between them: a rank can be one phase ahead of another,
  * never two, so what is read is never overwritten meanwhile and one meeting per phase is enough.
  *
  * Beside the phases each rank has a bell: a word that others change to say "look at your channels again"
- * (shm_p2p.h). Threads of one rank may wait for it at once, and at the same time as another one in a phase.
+ * (shm_p2p_os.h). Threads of one rank may wait for it at once, and at the same time as another one in a phase.
  *
  * That holds as long as phases end well. A rank whose phase failed may be ahead of ranks that are still reading
  * what it said in the one before: it must not write any more (shm_begin()).
@@ -24,6 +24,7 @@
  */
 
 #include "worker-runtime/crw.h"
+#include "worker-runtime/shm/call_signature.h"
 
 #include <assert.h>
 #include <stdatomic.h>
@@ -40,23 +41,17 @@ enum {
 
 #define SHM_NOWHERE UINT64_MAX
 
-/* The top byte of a post's `what`; the users of phases have the numbers below. */
-enum { SHM_WHAT_SHIFT = 56, SHM_WHAT_ALLOC = 0xff };
-
-/* Elements or bytes of a collective: 1 TiB at most; the bits above them hold a rank (call_signature.h). */
-enum { SHM_SIZE_BITS = 40 };
-
 /* What a rank says when it arrives at a phase. */
-struct shm_post {
-    uint64_t what; /* which operation, of what: must be the same on all ranks */
-    uint64_t a, b; /* belongs to the operation */
+struct shm_slot {
+    uint64_t signature; /* which operation, of what: must be the same on all ranks */
+    uint64_t a, b;      /* belongs to the operation */
 };
 
 /* Written by its rank, except for the failure bit and the sleepers. */
 struct shm_line {
     _Alignas(SHM_LINE) _Atomic uint32_t arrived; /* 2 * phases arrived at; bit 0: do not wait any longer */
     _Atomic uint32_t n_sleepers;                 /* on the word above */
-    struct shm_post posts[2];                    /* by parity of the phase */
+    struct shm_slot slots[2];                    /* by parity of the phase */
     int32_t pid;
     _Atomic uint32_t left; /* this rank destroyed its group */
 };
@@ -64,7 +59,7 @@ struct shm_line {
 static_assert(sizeof(struct shm_line) == SHM_LINE, "one line, one writer");
 
 /* Written by everybody. */
-struct shm_bell {
+struct shm_doorbell {
     _Alignas(SHM_LINE) _Atomic uint32_t n_rung;
     _Atomic uint32_t n_sleepers; /* on the word above */
 };
@@ -91,7 +86,7 @@ struct shm {
     struct shm_head *head;
     size_t mapped_size;
     struct shm_line *lines;
-    struct shm_bell *bells;
+    struct shm_doorbell *doorbells;
     uint32_t arrived;  /* 2 * phases this rank arrived at */
     atomic_bool over;  /* a phase of this rank failed, or a message to another host did, in another thread */
     atomic_int absent; /* then: the rank that it waited for */
@@ -123,7 +118,7 @@ int shm_init(struct shm *shm, int fd, struct shm_head *head, bool unmap, int ran
  * fine. */
 void shm_finish(struct shm *shm);
 
-/* 0 or 1: the posts and bounce buffers of the phase that the next shm_meet() completes. */
+/* 0 or 1: the posts and bounce buffers of the phase that the next shm_phase_barrier() completes. */
 static inline int shm_parity(const struct shm *shm)
 {
     return (shm->arrived >> 1) & 1;
@@ -140,22 +135,22 @@ static inline int shm_begin(const struct shm *shm)
 
 /*
  * Arrives at a phase and waits until all ranks have. 0: what they posted is readable until this rank's next
- * shm_meet(). CRW_E_PEER, CRW_E_TIMEOUT: the group is over. CRW_E_ARGUMENT: everybody came, but not all
+ * shm_phase_barrier(). CRW_E_PEER, CRW_E_TIMEOUT: the group is over. CRW_E_ARGUMENT: everybody came, but not all
  * posted the same `what`; the group stays usable.
  */
-int shm_meet(struct shm *shm, const struct shm_post *post);
+int shm_phase_barrier(struct shm *shm, const struct shm_slot *slot);
 
 /* Of the phase that was completed last. */
-const struct shm_post *shm_post_of(const struct shm *shm, int rank);
+const struct shm_slot *shm_slot_of(const struct shm *shm, int rank);
 
 /* rank's bounce buffer of that parity. */
 void *shm_bounce(const struct shm *shm, int rank, int parity);
 
-/* Collective: n_bytes for each rank, zeroed. *ret_data is this rank's part. Results of shm_meet(), -errno. */
+/* Collective: n_bytes for each rank, zeroed. *ret_data is this rank's part. Results of shm_phase_barrier(), -errno. */
 int shm_alloc(struct shm *shm, size_t n_bytes, void **ret_data);
 
 /* Another rank's part of the same arena, at the place that corresponds to data in this rank's. */
-void *shm_neighbour(const struct shm *shm, void *data, int rank);
+void *shm_same_place(const struct shm *shm, void *data, int rank);
 
 /* Where this rank's data lies in the shared memory, in terms that other ranks understand; SHM_NOWHERE when
  * it is not wholly inside an arena. */
@@ -169,13 +164,13 @@ int shm_map_channel(const struct shm *shm, int from, int to, void **ret_room);
 void shm_unmap_channel(void *room);
 
 /* Changes rank's bell. Whatever was written before is visible to who sees the change. */
-void shm_ring(struct shm *shm, int rank);
+void shm_ring_doorbell(struct shm *shm, int rank);
 /* How often this rank's bell has rung. */
-uint32_t shm_bell(const struct shm *shm);
+uint32_t shm_doorbell(const struct shm *shm);
 /* Sleeps until this rank's bell is not at `seen` any more, the time is over, or for no reason: look again. */
-void shm_sleep_on_bell(struct shm *shm, uint32_t seen, int64_t left_ns);
+void shm_sleep_on_doorbell(struct shm *shm, uint32_t seen, int64_t left_ns);
 /* The group failed, or that rank left it. */
-bool shm_is_over(const struct shm *shm, int rank);
+bool shm_has_failed(const struct shm *shm, int rank);
 /* Ends the group because `absent` did not come in time; CRW_E_TIMEOUT and its sentence. */
 int shm_fail_timeout(struct shm *shm, int absent);
 void shm_pause(void);

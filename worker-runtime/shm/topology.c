@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static bool allocate(struct hosts *h)
+static bool topology_allocate(struct topology *h)
 {
     size_t n = (size_t)h->world_size;
 
@@ -17,7 +17,7 @@ static bool allocate(struct hosts *h)
 }
 
 /* Gives hosts their numbers as their ranks come by; seen: by key, 1 + number. */
-static void number_hosts(struct hosts *h, const int *keys, int *seen)
+static void number_hosts(struct topology *h, const int *keys, int *seen)
 {
     int before = -1;
 
@@ -36,26 +36,26 @@ static void number_hosts(struct hosts *h, const int *keys, int *seen)
     }
 }
 
-static void place_ranks(struct hosts *h)
+static void place_ranks(struct topology *h)
 {
-    h->n_lanes = h->world_size;
+    h->n_rails = h->world_size;
     for (int i = 0; i < h->n_hosts; i++) {
-        if (h->first[i + 1] < h->n_lanes)
-            h->n_lanes = h->first[i + 1];
+        if (h->first[i + 1] < h->n_rails)
+            h->n_rails = h->first[i + 1];
         h->first[i + 1] += h->first[i];
     }
     for (int r = 0; r < h->world_size; r++)
         h->ranks[h->first[h->host_of[r]] + h->local_of[r]] = r;
 }
 
-int hosts_init(struct hosts *h, const int *keys, int n_keys, int world_size, int rank)
+int topology_init(struct topology *h, const int *keys, int n_keys, int world_size, int rank)
 {
     int *seen = calloc((size_t)n_keys, sizeof(*seen));
 
-    *h = (struct hosts){.world_size = world_size};
-    if (!seen || !allocate(h)) {
+    *h = (struct topology){.world_size = world_size};
+    if (!seen || !topology_allocate(h)) {
         free(seen);
-        hosts_finish(h);
+        topology_finish(h);
         return -ENOMEM;
     }
     number_hosts(h, keys, seen);
@@ -66,51 +66,51 @@ int hosts_init(struct hosts *h, const int *keys, int n_keys, int world_size, int
     return 0;
 }
 
-void hosts_finish(struct hosts *h)
+void topology_finish(struct topology *h)
 {
     free(h->host_of);
     free(h->local_of);
     free(h->ranks);
     free(h->first);
-    *h = (struct hosts){0};
+    *h = (struct topology){0};
 }
 
-int hosts_ahead(const struct hosts *h, int host, int by)
+int topology_ahead(const struct topology *h, int host, int by)
 {
     return ((host + by) % h->n_hosts + h->n_hosts) % h->n_hosts;
 }
 
-int hosts_n_rounds(int n_hosts)
+int topology_n_rounds(int n_hosts)
 {
     int n = 0;
 
     while (1 << n < n_hosts)
         n++;
-    assert(n <= HOSTS_ROUNDS_MAX);
+    assert(n <= TOPOLOGY_ROUNDS_MAX);
     return n;
 }
 
-int hosts_n_blocks(int n_hosts, int round)
+int topology_n_blocks(int n_hosts, int round)
 {
     int have = 1 << round;
 
     return have < n_hosts - have ? have : n_hosts - have;
 }
 
-int hosts_lanes_for(const struct hosts *h, size_t n_bytes)
+int topology_rails_for(const struct topology *h, size_t n_bytes)
 {
-    size_t worth = n_bytes / HOSTS_LANE_MIN;
+    size_t worth = n_bytes / TOPOLOGY_RAIL_MIN;
 
-    if (worth >= (size_t)h->n_lanes)
-        return h->n_lanes;
+    if (worth >= (size_t)h->n_rails)
+        return h->n_rails;
     return worth > 0 ? (int)worth : 1;
 }
 
-struct hosts_slice hosts_slice(size_t n_bytes, int n_lanes, int lane)
+struct topology_slice topology_slice(size_t n_bytes, int n_rails, int rail)
 {
-    size_t n_units = (n_bytes + HOSTS_SLICE_UNIT - 1) / HOSTS_SLICE_UNIT;
-    size_t begin = n_units * (size_t)lane / (size_t)n_lanes * HOSTS_SLICE_UNIT;
-    size_t end = n_units * ((size_t)lane + 1) / (size_t)n_lanes * HOSTS_SLICE_UNIT;
+    size_t n_units = (n_bytes + TOPOLOGY_SLICE_UNIT - 1) / TOPOLOGY_SLICE_UNIT;
+    size_t begin = n_units * (size_t)rail / (size_t)n_rails * TOPOLOGY_SLICE_UNIT;
+    size_t end = n_units * ((size_t)rail + 1) / (size_t)n_rails * TOPOLOGY_SLICE_UNIT;
 
-    return (struct hosts_slice){begin < n_bytes ? begin : n_bytes, end < n_bytes ? end : n_bytes};
+    return (struct topology_slice){begin < n_bytes ? begin : n_bytes, end < n_bytes ? end : n_bytes};
 }

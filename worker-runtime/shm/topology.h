@@ -14,15 +14,15 @@
 #include <stddef.h>
 
 enum {
-    HOSTS_ROUNDS_MAX = 12,       /* 1 << HOSTS_ROUNDS_MAX hosts */
-    HOSTS_LANE_MIN = 128 * 1024, /* bytes that are worth a lane of their own */
-    HOSTS_SLICE_UNIT = 64,       /* shares begin at lines */
+    TOPOLOGY_ROUNDS_MAX = 12,       /* 1 << TOPOLOGY_ROUNDS_MAX hosts */
+    TOPOLOGY_RAIL_MIN = 128 * 1024, /* bytes that are worth a lane of their own */
+    TOPOLOGY_SLICE_UNIT = 64,       /* shares begin at lines */
 };
 
-struct hosts {
+struct topology {
     int world_size, n_hosts;
     int host, local;         /* of this rank: its host, its number there */
-    int n_lanes;             /* ranks of the smallest host */
+    int n_rails;             /* ranks of the smallest host */
     bool in_order;           /* the ranks of each host follow each other */
     int *host_of, *local_of; /* by rank */
     int *ranks;              /* host by host, in ascending order */
@@ -30,33 +30,33 @@ struct hosts {
 };
 
 /* keys: by rank, the same number for those on one host, 0 <= key < n_keys. 0 or -ENOMEM. */
-int hosts_init(struct hosts *h, const int *keys, int n_keys, int world_size, int rank);
+int topology_init(struct topology *h, const int *keys, int n_keys, int world_size, int rank);
 /* Zeroed is fine. */
-void hosts_finish(struct hosts *h);
+void topology_finish(struct topology *h);
 
-static inline int hosts_size(const struct hosts *h, int host)
+static inline int topology_host_size(const struct topology *h, int host)
 {
     return h->first[host + 1] - h->first[host];
 }
 
-static inline int hosts_rank(const struct hosts *h, int host, int local)
+static inline int topology_rank(const struct topology *h, int host, int local)
 {
     return h->ranks[h->first[host] + local];
 }
 
 /* Round the ring: `by` hosts ahead (or back, if negative). */
-int hosts_ahead(const struct hosts *h, int host, int by);
+int topology_ahead(const struct topology *h, int host, int by);
 
-int hosts_n_rounds(int n_hosts);
+int topology_n_rounds(int n_hosts);
 
 /* In this round of an exchange everybody sends its first n_blocks blocks 1 << round hosts ahead. */
-int hosts_n_blocks(int n_hosts, int round);
+int topology_n_blocks(int n_hosts, int round);
 
 /* How many lanes carry n_bytes. */
-int hosts_lanes_for(const struct hosts *h, size_t n_bytes);
+int topology_rails_for(const struct topology *h, size_t n_bytes);
 
 /* The share of a lane; whole units but for the last byte of all. */
-struct hosts_slice {
+struct topology_slice {
     size_t begin, end;
 };
-struct hosts_slice hosts_slice(size_t n_bytes, int n_lanes, int lane);
+struct topology_slice topology_slice(size_t n_bytes, int n_rails, int rail);

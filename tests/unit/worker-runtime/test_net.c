@@ -6,7 +6,7 @@
 #include "worker-runtime/shm/call_signature.h"
 #include "worker-runtime/shm/topology.h"
 #include "worker-runtime/shm/reduce_ops.h"
-#include "worker-runtime/net/chain_reduce.h"
+#include "worker-runtime/net/chain_reduce_sock.h"
 #include "worker-runtime/net/peer_table.h"
 #include "worker-runtime/net/net_frame.h"
 #include "tests/unit/worker-runtime/elements.h"
@@ -26,34 +26,34 @@
 static void hosts_are_numbered_by_their_lowest_ranks(void **state)
 {
     const int keys[] = {7, 7, 3, 3, 3, 0};
-    struct hosts h;
+    struct topology h;
 
-    assert_int_equal(hosts_init(&h, keys, 8, 6, 3), 0);
+    assert_int_equal(topology_init(&h, keys, 8, 6, 3), 0);
     assert_int_equal(h.n_hosts, 3);
     assert_int_equal(h.host, 1);
     assert_int_equal(h.local, 1);
-    assert_int_equal(h.n_lanes, 1);
+    assert_int_equal(h.n_rails, 1);
     assert_true(h.in_order);
-    assert_int_equal(hosts_size(&h, 1), 3);
-    assert_int_equal(hosts_rank(&h, 1, 2), 4);
-    assert_int_equal(hosts_rank(&h, 2, 0), 5);
-    assert_int_equal(hosts_ahead(&h, 2, 1), 0);
-    assert_int_equal(hosts_ahead(&h, 0, -4), 2);
-    hosts_finish(&h);
+    assert_int_equal(topology_host_size(&h, 1), 3);
+    assert_int_equal(topology_rank(&h, 1, 2), 4);
+    assert_int_equal(topology_rank(&h, 2, 0), 5);
+    assert_int_equal(topology_ahead(&h, 2, 1), 0);
+    assert_int_equal(topology_ahead(&h, 0, -4), 2);
+    topology_finish(&h);
 }
 
 static void ranks_of_a_host_may_be_apart(void **state)
 {
     const int keys[] = {1, 0, 1, 0};
-    struct hosts h;
+    struct topology h;
 
-    assert_int_equal(hosts_init(&h, keys, 2, 4, 3), 0);
+    assert_int_equal(topology_init(&h, keys, 2, 4, 3), 0);
     assert_false(h.in_order);
-    assert_int_equal(h.n_lanes, 2);
-    assert_int_equal(hosts_rank(&h, 0, 1), 2);
-    assert_int_equal(hosts_rank(&h, 1, 1), 3);
+    assert_int_equal(h.n_rails, 2);
+    assert_int_equal(topology_rank(&h, 0, 1), 2);
+    assert_int_equal(topology_rank(&h, 1, 1), 3);
     assert_int_equal(h.local, 1);
-    hosts_finish(&h);
+    topology_finish(&h);
 }
 
 /* The schedule of an exchange, played: after all rounds everybody has every block, once, in order. */
@@ -65,8 +65,8 @@ static void play_exchange(int n)
         have[i][0] = i;
         count[i] = 1;
     }
-    for (int round = 0; round < hosts_n_rounds(n); round++) {
-        int blocks = hosts_n_blocks(n, round), before = count[0];
+    for (int round = 0; round < topology_n_rounds(n); round++) {
+        int blocks = topology_n_blocks(n, round), before = count[0];
 
         for (int i = 0; i < n; i++)
             for (int b = 0; b < blocks; b++)
@@ -85,9 +85,9 @@ static void exchanges_reach_everybody(void **state)
 {
     for (int n = 1; n <= 64; n++)
         play_exchange(n);
-    assert_int_equal(hosts_n_rounds(1), 0);
-    assert_int_equal(hosts_n_rounds(5), 3);
-    assert_int_equal(hosts_n_rounds(1 << HOSTS_ROUNDS_MAX), HOSTS_ROUNDS_MAX);
+    assert_int_equal(topology_n_rounds(1), 0);
+    assert_int_equal(topology_n_rounds(5), 3);
+    assert_int_equal(topology_n_rounds(1 << TOPOLOGY_ROUNDS_MAX), TOPOLOGY_ROUNDS_MAX);
 }
 
 static void slices_cover_everything_once(void **state)
@@ -99,11 +99,11 @@ static void slices_cover_everything_once(void **state)
             size_t at = 0;
 
             for (int i = 0; i < lanes; i++) {
-                struct hosts_slice slice = hosts_slice(sizes[s], lanes, i);
+                struct topology_slice slice = topology_slice(sizes[s], lanes, i);
 
                 assert_int_equal(slice.begin, at);
                 assert_true(slice.end >= slice.begin);
-                assert_true(slice.end % HOSTS_SLICE_UNIT == 0 || slice.end == sizes[s]);
+                assert_true(slice.end % TOPOLOGY_SLICE_UNIT == 0 || slice.end == sizes[s]);
                 at = slice.end;
             }
             assert_int_equal(at, sizes[s]);
@@ -155,49 +155,50 @@ static void tokens_are_compared_whole(void **state)
 
 static void news_come_back(void **state)
 {
-    const struct net_news said = {NET_NEWS_ENDED, 3, -9};
-    uint8_t bytes[NET_NEWS_SIZE];
-    struct net_news heard;
+    const struct net_record said = {NET_RECORD_ENDED, 3, -9};
+    uint8_t bytes[NET_RECORD_SIZE];
+    struct net_record heard;
 
-    net_news_encode(&said, bytes);
-    assert_true(net_news_decode(bytes, 4, &heard));
+    net_record_encode(&said, bytes);
+    assert_true(net_record_decode(bytes, 4, &heard));
     assert_int_equal(heard.kind, said.kind);
     assert_int_equal(heard.rank, 3);
     assert_int_equal(heard.detail, -9);
-    assert_false(net_news_decode(bytes, 3, &heard));
+    assert_false(net_record_decode(bytes, 3, &heard));
     bytes[0] = 9;
-    assert_false(net_news_decode(bytes, 4, &heard));
+    assert_false(net_record_decode(bytes, 4, &heard));
 }
 
 static void tables_come_together(void **state)
 {
-    const struct table_entry first[] = {{0, {"10.0.0.1", 4000}}, {2, {"10.0.0.1", 4001}}},
-                             second[] = {{1, {"fe80::1", 9}}};
+    const struct peer_table_entry first[] = {{0, {"10.0.0.1", 4000}}, {2, {"10.0.0.1", 4001}}},
+                                  second[] = {{1, {"fe80::1", 9}}};
     const uint8_t token[NET_TOKEN] = "a token of the job", none[NET_TOKEN] = {0};
     size_t n_first, n_second;
-    uint8_t *a = table_encode(first, 2, token, &n_first), *b = table_encode(second, 1, none, &n_second);
-    struct table t;
+    uint8_t *a = peer_table_encode(first, 2, token, &n_first),
+            *b = peer_table_encode(second, 1, none, &n_second);
+    struct peer_table t;
 
-    assert_int_equal(table_init(&t, 3), 0);
-    assert_true(table_add(&t, 1, b, n_second));
-    assert_false(table_is_complete(&t));
-    assert_true(table_add(&t, 0, a, n_first));
-    assert_true(table_is_complete(&t));
+    assert_int_equal(peer_table_init(&t, 3), 0);
+    assert_true(peer_table_add(&t, 1, b, n_second));
+    assert_false(peer_table_is_complete(&t));
+    assert_true(peer_table_add(&t, 0, a, n_first));
+    assert_true(peer_table_is_complete(&t));
     assert_int_equal(t.keys[1], 1);
     assert_int_equal(t.keys[2], 0);
     assert_string_equal(t.peers[1].address, "fe80::1");
     assert_int_equal(t.peers[2].port, 4001);
     assert_memory_equal(t.token, token, NET_TOKEN);
-    assert_false(table_add(&t, 2, b, n_second)); /* rank 1 is on host 1 */
-    table_finish(&t);
+    assert_false(peer_table_add(&t, 2, b, n_second)); /* rank 1 is on host 1 */
+    peer_table_finish(&t);
 
-    assert_int_equal(table_init(&t, 2), 0);
-    assert_false(table_add(&t, 0, a, n_first)); /* there is no rank 2 */
-    assert_false(table_add(&t, 0, a, n_first - 1));
-    assert_false(table_add(&t, 0, a, 0));
+    assert_int_equal(peer_table_init(&t, 2), 0);
+    assert_false(peer_table_add(&t, 0, a, n_first)); /* there is no rank 2 */
+    assert_false(peer_table_add(&t, 0, a, n_first - 1));
+    assert_false(peer_table_add(&t, 0, a, 0));
     a[0] ^= 1;
-    assert_false(table_add(&t, 0, a, n_first));
-    table_finish(&t);
+    assert_false(peer_table_add(&t, 0, a, n_first));
+    peer_table_finish(&t);
     free(a);
     free(b);
 }
@@ -205,23 +206,24 @@ static void tables_come_together(void **state)
 /* A rank is named by what it is asked for, so no root may look like another operation. */
 static void signatures_of_different_calls_differ(void **state)
 {
-    assert_true(describe(OP_BROADCAST, 4096, 0) != describe(OP_ALL_GATHER, 0, 0));
-    assert_true(describe(OP_BROADCAST, WORLD_MAX - 1, (UINT64_C(1) << SHM_SIZE_BITS) - 1) >> SHM_WHAT_SHIFT ==
+    assert_true(call_signature(OP_BROADCAST, 4096, 0) != call_signature(OP_ALL_GATHER, 0, 0));
+    assert_true(call_signature(OP_BROADCAST, WORLD_MAX - 1, (UINT64_C(1) << SIGNATURE_SIZE_BITS) - 1) >>
+                    SIGNATURE_SHIFT ==
                 OP_BROADCAST);
-    assert_true(describe(OP_BROADCAST, 1, 0) !=
-                describe(OP_BROADCAST, 0, UINT64_C(1) << (SHM_SIZE_BITS - 1)));
+    assert_true(call_signature(OP_BROADCAST, 1, 0) !=
+                call_signature(OP_BROADCAST, 0, UINT64_C(1) << (SIGNATURE_SIZE_BITS - 1)));
 }
 
 static int unreachable_of(const char *a, const char *b, const char *c)
 {
     struct net_peer peers[3] = {{.port = 1}, {.port = 2}, {.port = 3}};
     int keys[] = {0, 0, 1};
-    const struct table t = {.world_size = 3, .peers = peers, .keys = keys};
+    const struct peer_table t = {.world_size = 3, .peers = peers, .keys = keys};
 
     (void)snprintf(peers[0].address, sizeof(peers[0].address), "%s", a);
     (void)snprintf(peers[1].address, sizeof(peers[1].address), "%s", b);
     (void)snprintf(peers[2].address, sizeof(peers[2].address), "%s", c);
-    return table_find_unreachable(&t);
+    return peer_table_find_unreachable(&t);
 }
 
 static void loopback_addresses_are_for_one_machine(void **state)
@@ -288,10 +290,10 @@ struct member {
     int result;
 };
 
-static int reduce_piece(const struct member *m, struct chain_stream *s, size_t first, size_t count)
+static int reduce_piece(const struct member *m, struct chain *s, size_t first, size_t count)
 {
     void *arrays[RANKS];
-    struct stream_arrays a = {
+    struct chain_arrays a = {
         .dtype = m->dtype,
         .op = m->op,
         .n_ranks = RANKS,
@@ -304,15 +306,15 @@ static int reduce_piece(const struct member *m, struct chain_stream *s, size_t f
 
     for (int i = 0; i < m->n; i++)
         arrays[i] = data[m->first + i] + first * reduce_element_size(m->dtype);
-    return stream_reduce(s, &a);
+    return chain_reduce(s, &a);
 }
 
 static void *be_member(void *arg)
 {
     struct member *m = arg;
     const struct net_wait wait = {.interrupt_fd = -1, .timeout_ms = 20000};
-    struct chain_stream s = {
-        .wait = &wait, .before = m->before, .after = m->after, .ring = aligned_alloc(64, STREAM_RING)};
+    struct chain s = {
+        .wait = &wait, .before = m->before, .after = m->after, .ring = aligned_alloc(64, CHAIN_RING)};
 
     for (size_t first = 0; m->result == 0 && first < COUNT; first += m->piece)
         m->result = reduce_piece(m, &s, first, COUNT - first < m->piece ? COUNT - first : m->piece);
@@ -379,14 +381,14 @@ static void hosts_may_reduce_in_different_pieces(void **state)
 static void a_broken_chain_is_told(void **state)
 {
     const struct net_wait wait = {.interrupt_fd = -1, .timeout_ms = 60000};
-    struct chain_stream s = {.wait = &wait, .before = -1};
+    struct chain s = {.wait = &wait, .before = -1};
     void *target = data[0];
     int fds[2];
 
     assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, fds), 0);
     s.after = fds[0];
     close(fds[1]);
-    assert_int_equal(stream_spread(&s, &target, 1, 1000), NET_E_LOST);
+    assert_int_equal(chain_broadcast(&s, &target, 1, 1000), NET_E_LOST);
     assert_int_equal(s.failed_fd, fds[0]);
     close(fds[0]);
 }
@@ -394,17 +396,17 @@ static void a_broken_chain_is_told(void **state)
 static void a_silent_chain_is_left(void **state)
 {
     struct net_wait wait = {.interrupt_fd = -1, .timeout_ms = 20};
-    struct chain_stream s = {.wait = &wait, .before = -1};
+    struct chain s = {.wait = &wait, .before = -1};
     void *target = data[0];
     int fds[2], interrupt[2];
 
     assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, fds), 0);
     assert_int_equal(pipe(interrupt), 0);
     s.after = fds[0];
-    assert_int_equal(stream_spread(&s, &target, 1, 1000), NET_E_TIMEOUT);
+    assert_int_equal(chain_broadcast(&s, &target, 1, 1000), NET_E_TIMEOUT);
     wait = (struct net_wait){.interrupt_fd = interrupt[0], .timeout_ms = 60000};
     assert_int_equal(write(interrupt[1], "x", 1), 1);
-    assert_int_equal(stream_spread(&s, &target, 1, 1000), NET_E_INTERRUPTED);
+    assert_int_equal(chain_broadcast(&s, &target, 1, 1000), NET_E_INTERRUPTED);
     for (int i = 0; i < 2; i++) {
         close(fds[i]);
         close(interrupt[i]);

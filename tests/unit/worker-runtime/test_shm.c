@@ -4,8 +4,8 @@
  * in the plainest way, and compared bit for bit.
  */
 
-#include "worker-runtime/shm/shm_collectives.h"
-#include "worker-runtime/shm/shm_p2p.h"
+#include "worker-runtime/shm/shm_collectives_os.h"
+#include "worker-runtime/shm/shm_p2p_os.h"
 #include "worker-runtime/shm/reduce_ops.h"
 
 #include <errno.h>
@@ -292,7 +292,7 @@ static void all_reduce_anywhere(struct shm *shm)
         for (int d = 0; d < N_DTYPES; d++) {
             for (int op = 0; op < CRW_OP_COUNT; op++) {
                 fill(data, dtypes[d], shm->rank, counts[c]);
-                CHECK(comm_cpu_all_reduce(shm, data, counts[c], dtypes[d], (enum crw_op)op) == 0);
+                CHECK(shm_all_reduce(shm, data, counts[c], dtypes[d], (enum crw_op)op) == 0);
                 expect(shm, data, dtypes[d], (enum crw_op)op, counts[c]);
             }
         }
@@ -314,11 +314,11 @@ static void all_reduce_in_an_arena(struct shm *shm)
         size_t offset = c % 4; /* not aligned, and another place each time */
 
         fill(data + offset, CRW_F32, shm->rank, counts[c]);
-        CHECK(comm_cpu_all_reduce(shm, data + offset, counts[c], CRW_F32, CRW_SUM) == 0);
+        CHECK(shm_all_reduce(shm, data + offset, counts[c], CRW_F32, CRW_SUM) == 0);
         expect(shm, data + offset, CRW_F32, CRW_SUM, counts[c]);
     }
     fill(second, CRW_F32, shm->rank, 3000);
-    CHECK(comm_cpu_all_reduce(shm, second, 3000, CRW_F32, CRW_AVG) == 0);
+    CHECK(shm_all_reduce(shm, second, 3000, CRW_F32, CRW_AVG) == 0);
     expect(shm, second, CRW_F32, CRW_AVG, 3000);
 }
 
@@ -332,7 +332,7 @@ static void all_reduce_in_mixed_places(struct shm *shm)
     data = shm->rank % 2 ? arena + shm->rank : heap;
     for (int round = 0; round < 3; round++) {
         fill(data, CRW_F32, shm->rank, COUNT);
-        CHECK(comm_cpu_all_reduce(shm, data, COUNT, CRW_F32, CRW_SUM) == 0);
+        CHECK(shm_all_reduce(shm, data, COUNT, CRW_F32, CRW_SUM) == 0);
         expect(shm, data, CRW_F32, CRW_SUM, COUNT);
     }
     free(heap);
@@ -355,7 +355,7 @@ static void reduce_to_a_root(struct shm *shm)
 
             fill(mine, dtypes[d], shm->rank, counts[c]);
             memcpy(before, mine, n_bytes);
-            CHECK(comm_cpu_reduce(shm, mine, counts[c], dtypes[d], op, root) == 0);
+            CHECK(shm_reduce(shm, mine, counts[c], dtypes[d], op, root) == 0);
             if (shm->rank == root)
                 expect(shm, mine, dtypes[d], op, counts[c]);
             else
@@ -383,7 +383,7 @@ static void reduce_and_scatter(struct shm *shm)
             uint8_t *result = turn++ % 2 ? apart : mine + first * reduce_element_size(dtypes[d]);
 
             fill(mine, dtypes[d], shm->rank, world_size * counts[c]);
-            CHECK(comm_cpu_reduce_scatter(shm, mine, result, counts[c], dtypes[d], op) == 0);
+            CHECK(shm_reduce_scatter(shm, mine, result, counts[c], dtypes[d], op) == 0);
             expect_from(shm, result, dtypes[d], op, first, counts[c]);
         }
     }
@@ -486,7 +486,7 @@ static void broadcast_bytes(struct shm *shm)
 
         for (size_t i = 0; i < n; i++)
             data[i] = byte_at(shm->rank, i, round);
-        CHECK(comm_cpu_broadcast(shm, data, n, root) == 0);
+        CHECK(shm_broadcast(shm, data, n, root) == 0);
         for (size_t i = 0; i < n; i++)
             CHECK(data[i] == byte_at(root, i, round));
     }
@@ -504,7 +504,7 @@ static void gather_bytes(struct shm *shm)
 
         for (size_t i = 0; i < n; i++)
             data[i] = byte_at(shm->rank, i, round);
-        CHECK(comm_cpu_all_gather(shm, data, n, all) == 0);
+        CHECK(shm_all_gather(shm, data, n, all) == 0);
         for (int rank = 0; rank < shm->world_size; rank++)
             for (size_t i = 0; i < n; i++)
                 CHECK(all[(size_t)rank * n + i] == byte_at(rank, i, round));
@@ -534,7 +534,7 @@ static void gather_to_a_root(struct shm *shm)
 
         for (size_t i = 0; i < n; i++)
             data[i] = byte_at(shm->rank, i, round);
-        CHECK(comm_cpu_gather(shm, data, n, shm->rank == root ? all : NULL, root) == 0);
+        CHECK(shm_gather(shm, data, n, shm->rank == root ? all : NULL, root) == 0);
         for (int rank = 0; shm->rank == root && rank < shm->world_size; rank++)
             for (size_t i = 0; i < n; i++)
                 CHECK(all[(size_t)rank * n + i] == byte_at(rank, i, round));
@@ -557,7 +557,7 @@ static void scatter_from_a_root(struct shm *shm)
         for (int rank = 0; rank < shm->world_size; rank++)
             for (size_t i = 0; i < n; i++)
                 all[(size_t)rank * n + i] = byte_at(rank, i, round + shm->rank);
-        CHECK(comm_cpu_scatter(shm, shm->rank == root ? all : NULL, n, data, root) == 0);
+        CHECK(shm_scatter(shm, shm->rank == root ? all : NULL, n, data, root) == 0);
         for (size_t i = 0; i < n; i++)
             CHECK(data[i] == byte_at(shm->rank, i, round + root));
     }
@@ -578,7 +578,7 @@ static void gather_in_place(struct shm *shm)
 
         for (size_t i = 0; i < n; i++)
             own[i] = byte_at(shm->rank, i, round);
-        CHECK(comm_cpu_all_gather(shm, own, n, all) == 0);
+        CHECK(shm_all_gather(shm, own, n, all) == 0);
         for (int rank = 0; rank < shm->world_size; rank++)
             for (size_t i = 0; i < n; i++)
                 CHECK(all[(size_t)rank * n + i] == byte_at(rank, i, round));
@@ -598,12 +598,12 @@ static void mix_everything(struct shm *shm)
 
         for (int i = 0; i < COUNT; i++)
             data[i] = i + round;
-        CHECK(comm_cpu_all_reduce(shm, data, COUNT, CRW_I32, CRW_MAX) == 0);
+        CHECK(shm_all_reduce(shm, data, COUNT, CRW_I32, CRW_MAX) == 0);
         for (int i = 0; i < COUNT * shm->world_size; i++)
             all[i] = i - round;
-        CHECK(comm_cpu_scatter(shm, all, sizeof(part), part, root) == 0);
-        CHECK(comm_cpu_reduce(shm, part, COUNT, CRW_I32, CRW_SUM, root) == 0);
-        CHECK(comm_cpu_gather(shm, data, sizeof(data), all, root) == 0);
+        CHECK(shm_scatter(shm, all, sizeof(part), part, root) == 0);
+        CHECK(shm_reduce(shm, part, COUNT, CRW_I32, CRW_SUM, root) == 0);
+        CHECK(shm_gather(shm, data, sizeof(data), all, root) == 0);
         for (int i = 0; i < COUNT; i++) {
             CHECK(data[i] == i + round);
             CHECK(shm->rank != root || all[i + COUNT * (shm->world_size - 1)] == i + round);
@@ -611,8 +611,8 @@ static void mix_everything(struct shm *shm)
                                                       COUNT * shm->world_size * (shm->world_size - 1) / 2
                                                 : i + COUNT * shm->rank - round));
         }
-        CHECK(comm_cpu_broadcast(shm, data, sizeof(data), root) == 0);
-        CHECK(comm_cpu_all_gather(shm, data, sizeof(data), all) == 0);
+        CHECK(shm_broadcast(shm, data, sizeof(data), root) == 0);
+        CHECK(shm_all_gather(shm, data, sizeof(data), all) == 0);
     }
     free(all);
 }
@@ -642,23 +642,23 @@ static void collectives_do_not_disturb_each_other(void **state)
 static const size_t message_sizes[] = {0, 1, 7, 8, 4096, 32 * 1024, 100 * 1024, 512 * 1024, 1100001};
 enum { N_MESSAGES = sizeof(message_sizes) / sizeof(message_sizes[0]), MESSAGE_MAX = 1100001 };
 
-static void send_round(struct p2p *p, uint8_t *data, int to)
+static void send_round(struct shm_p2p *p, uint8_t *data, int to)
 {
     struct shm *shm = p->shm;
 
     for (int m = 0; m < N_MESSAGES; m++) {
         for (size_t i = 0; i < message_sizes[m]; i++)
             data[i] = byte_at(shm->rank, i, m);
-        CHECK(comm_p2p_send(p, data, message_sizes[m], to) == 0);
+        CHECK(shm_p2p_send(p, data, message_sizes[m], to) == 0);
     }
 }
 
-static void receive_round(struct p2p *p, uint8_t *data, int from)
+static void receive_round(struct shm_p2p *p, uint8_t *data, int from)
 {
     struct shm *shm = p->shm;
 
     for (int m = 0; m < N_MESSAGES; m++) {
-        CHECK(comm_p2p_receive(p, data, message_sizes[m], from) == 0);
+        CHECK(shm_p2p_receive(p, data, message_sizes[m], from) == 0);
         for (size_t i = 0; i < message_sizes[m]; i++)
             CHECK(data[i] == byte_at(from, i, m));
     }
@@ -668,9 +668,9 @@ static void receive_round(struct p2p *p, uint8_t *data, int from)
 static void exchange_messages(struct shm *shm)
 {
     uint8_t *data = malloc(MESSAGE_MAX);
-    struct p2p p;
+    struct shm_p2p p;
 
-    CHECK(data && p2p_init(&p, shm) == 0);
+    CHECK(data && shm_p2p_init(&p, shm) == 0);
     for (int a = 0; a < shm->world_size; a++) {
         for (int b = a + 1; b < shm->world_size; b++) {
             if (shm->rank == a) {
@@ -682,8 +682,8 @@ static void exchange_messages(struct shm *shm)
             }
         }
     }
-    CHECK(comm_cpu_barrier(shm) == 0);
-    p2p_finish(&p);
+    CHECK(shm_barrier(shm) == 0);
+    shm_p2p_finish(&p);
     free(data);
 }
 
@@ -695,21 +695,21 @@ static void messages_arrive(void **state)
 static void expect_other_sizes(struct shm *shm)
 {
     uint8_t data[1000] = {1, 2, 3};
-    struct p2p p;
+    struct shm_p2p p;
 
-    CHECK(p2p_init(&p, shm) == 0);
+    CHECK(shm_p2p_init(&p, shm) == 0);
     if (shm->rank == 0) {
-        CHECK(comm_p2p_send(&p, data, 1000, 1) == 0);
-        CHECK(comm_p2p_send(&p, data, 3, 1) == 0);
-        CHECK(comm_p2p_send(&p, data, 2, 1) == 0);
+        CHECK(shm_p2p_send(&p, data, 1000, 1) == 0);
+        CHECK(shm_p2p_send(&p, data, 3, 1) == 0);
+        CHECK(shm_p2p_send(&p, data, 2, 1) == 0);
     } else {
-        CHECK(comm_p2p_receive(&p, data, 10, 0) == CRW_E_ARGUMENT);
+        CHECK(shm_p2p_receive(&p, data, 10, 0) == CRW_E_ARGUMENT);
         CHECK(strstr(crw_error_message(), "1000 bytes") && strstr(crw_error_message(), "expected 10"));
-        CHECK(comm_p2p_receive(&p, data, 4, 0) == CRW_E_ARGUMENT);
-        CHECK(comm_p2p_receive(&p, data + 500, 2, 0) == 0);
+        CHECK(shm_p2p_receive(&p, data, 4, 0) == CRW_E_ARGUMENT);
+        CHECK(shm_p2p_receive(&p, data + 500, 2, 0) == 0);
         CHECK(data[500] == 1 && data[501] == 2);
     }
-    p2p_finish(&p);
+    shm_p2p_finish(&p);
 }
 
 static void messages_of_other_sizes_are_dropped(void **state)
@@ -721,21 +721,21 @@ static void messages_of_other_sizes_are_dropped(void **state)
 static void send_and_leave(struct shm *shm)
 {
     uint64_t data = 7;
-    struct p2p p;
+    struct shm_p2p p;
 
-    CHECK(p2p_init(&p, shm) == 0);
+    CHECK(shm_p2p_init(&p, shm) == 0);
     if (shm->rank == 0) {
         for (int i = 0; i < 3; i++)
-            CHECK(comm_p2p_send(&p, &data, sizeof(data), 1) == 0);
+            CHECK(shm_p2p_send(&p, &data, sizeof(data), 1) == 0);
     } else {
         usleep(20000);
         for (int i = 0; i < 3; i++)
-            CHECK(comm_p2p_receive(&p, &data, sizeof(data), 0) == 0 && data == 7);
-        CHECK(comm_p2p_receive(&p, &data, sizeof(data), 0) == CRW_E_PEER);
+            CHECK(shm_p2p_receive(&p, &data, sizeof(data), 0) == 0 && data == 7);
+        CHECK(shm_p2p_receive(&p, &data, sizeof(data), 0) == CRW_E_PEER);
         CHECK(strstr(crw_error_message(), "rank 0 left the group"));
-        CHECK(comm_p2p_send(&p, &data, sizeof(data), 0) == CRW_E_PEER);
+        CHECK(shm_p2p_send(&p, &data, sizeof(data), 0) == CRW_E_PEER);
     }
-    p2p_finish(&p);
+    shm_p2p_finish(&p);
 }
 
 static void messages_outlive_their_sender(void **state)
@@ -749,8 +749,8 @@ static void meet_often(struct shm *shm)
     for (int round = 0; round < 2000; round++) {
         int64_t sum = shm->rank + round;
 
-        CHECK(comm_cpu_barrier(shm) == 0);
-        CHECK(comm_cpu_all_reduce(shm, &sum, 1, CRW_I64, CRW_SUM) == 0);
+        CHECK(shm_barrier(shm) == 0);
+        CHECK(shm_all_reduce(shm, &sum, 1, CRW_I64, CRW_SUM) == 0);
         CHECK(sum == (int64_t)shm->world_size * (shm->world_size - 1) / 2 + (int64_t)round * shm->world_size);
     }
 }
@@ -805,20 +805,19 @@ static void call_different_things(struct shm *shm)
     int64_t sum = 1;
 
     if (shm->rank == 0)
-        CHECK(comm_cpu_barrier(shm) == CRW_E_ARGUMENT);
+        CHECK(shm_barrier(shm) == CRW_E_ARGUMENT);
     else
-        CHECK(comm_cpu_all_reduce(shm, data, 100, CRW_F32, CRW_SUM) == CRW_E_ARGUMENT);
-    CHECK(comm_cpu_all_reduce(shm, data, shm->rank ? 100 : 99, CRW_F32, CRW_SUM) == CRW_E_ARGUMENT);
-    CHECK(comm_cpu_all_reduce(shm, data, 10, shm->rank ? CRW_F32 : CRW_I64, CRW_SUM) == CRW_E_ARGUMENT);
-    CHECK(comm_cpu_broadcast(shm, data, 10, shm->rank ? 1 : 0) == CRW_E_ARGUMENT);
-    CHECK(comm_cpu_reduce(shm, data, 100, CRW_F32, shm->rank ? CRW_SUM : CRW_AVG, 0) == CRW_E_ARGUMENT);
-    CHECK(comm_cpu_reduce(shm, data, 100, CRW_F32, CRW_SUM, shm->rank ? 1 : 0) == CRW_E_ARGUMENT);
-    CHECK(comm_cpu_reduce_scatter(shm, data, data, 1, shm->rank ? CRW_I32 : CRW_F32, CRW_SUM) ==
-          CRW_E_ARGUMENT);
-    CHECK(comm_cpu_gather(shm, data, 4, data, shm->rank ? 1 : 0) == CRW_E_ARGUMENT);
-    CHECK(comm_cpu_scatter(shm, data, shm->rank ? 4 : 8, data, 0) == CRW_E_ARGUMENT);
+        CHECK(shm_all_reduce(shm, data, 100, CRW_F32, CRW_SUM) == CRW_E_ARGUMENT);
+    CHECK(shm_all_reduce(shm, data, shm->rank ? 100 : 99, CRW_F32, CRW_SUM) == CRW_E_ARGUMENT);
+    CHECK(shm_all_reduce(shm, data, 10, shm->rank ? CRW_F32 : CRW_I64, CRW_SUM) == CRW_E_ARGUMENT);
+    CHECK(shm_broadcast(shm, data, 10, shm->rank ? 1 : 0) == CRW_E_ARGUMENT);
+    CHECK(shm_reduce(shm, data, 100, CRW_F32, shm->rank ? CRW_SUM : CRW_AVG, 0) == CRW_E_ARGUMENT);
+    CHECK(shm_reduce(shm, data, 100, CRW_F32, CRW_SUM, shm->rank ? 1 : 0) == CRW_E_ARGUMENT);
+    CHECK(shm_reduce_scatter(shm, data, data, 1, shm->rank ? CRW_I32 : CRW_F32, CRW_SUM) == CRW_E_ARGUMENT);
+    CHECK(shm_gather(shm, data, 4, data, shm->rank ? 1 : 0) == CRW_E_ARGUMENT);
+    CHECK(shm_scatter(shm, data, shm->rank ? 4 : 8, data, 0) == CRW_E_ARGUMENT);
     CHECK(strstr(crw_error_message(), "same order"));
-    CHECK(comm_cpu_all_reduce(shm, &sum, 1, CRW_I64, CRW_SUM) == 0);
+    CHECK(shm_all_reduce(shm, &sum, 1, CRW_I64, CRW_SUM) == 0);
     CHECK(sum == shm->world_size);
 }
 
@@ -836,7 +835,7 @@ static void allocate_too_much(struct shm *shm)
     CHECK(!data);
     CHECK(shm_alloc(shm, 1000, &data) == 0);
     memset(data, 1, 1000);
-    CHECK(comm_cpu_barrier(shm) == 0);
+    CHECK(shm_barrier(shm) == 0);
 }
 
 static void impossible_sizes_are_refused(void **state)
@@ -874,9 +873,9 @@ static void wait_for_rank_0(struct shm *shm)
     say_ready(shm);
     if (shm->rank == 0)
         pause();
-    CHECK(comm_cpu_all_reduce(shm, data, 5000, CRW_F32, CRW_SUM) == CRW_E_PEER);
+    CHECK(shm_all_reduce(shm, data, 5000, CRW_F32, CRW_SUM) == CRW_E_PEER);
     CHECK(strstr(crw_error_message(), "rank 0 was killed by signal 9"));
-    CHECK(comm_cpu_barrier(shm) == CRW_E_PEER);
+    CHECK(shm_barrier(shm) == CRW_E_PEER);
     _exit(7);
 }
 
@@ -928,10 +927,10 @@ static void a_dead_rank_frees_the_others(void **state)
 
 static void leave_early(struct shm *shm)
 {
-    CHECK(comm_cpu_barrier(shm) == 0);
+    CHECK(shm_barrier(shm) == 0);
     if (shm->rank == 1)
         return;
-    CHECK(comm_cpu_barrier(shm) == CRW_E_PEER);
+    CHECK(shm_barrier(shm) == CRW_E_PEER);
     CHECK(strstr(crw_error_message(), "rank 1 left the group"));
 }
 
@@ -945,7 +944,7 @@ static void a_rank_that_leaves_frees_the_others(void **state)
 static void who_has_failed_writes_no_more(void **state)
 {
     static uint8_t before[2][SHM_BOUNCE], data[70000], all[2 * sizeof(data)];
-    struct shm_post posts[2];
+    struct shm_slot slots[2];
     struct shm_head *head;
     struct shm shm, gone;
     int fd;
@@ -956,26 +955,26 @@ static void who_has_failed_writes_no_more(void **state)
     assert_int_equal(shm_init(&shm, fd, head, true, 0, 2, TIMEOUT_MS), 0);
     shm_finish(&gone);
     memset(data, 1, sizeof(data));
-    assert_int_equal(comm_cpu_all_gather(&shm, data, sizeof(data), all), CRW_E_PEER);
+    assert_int_equal(shm_all_gather(&shm, data, sizeof(data), all), CRW_E_PEER);
     for (int i = 0; i < 2; i++)
         memcpy(before[i], shm_bounce(&shm, 0, i), SHM_BOUNCE);
-    memcpy(posts, shm.lines[0].posts, sizeof(posts));
+    memcpy(slots, shm.lines[0].slots, sizeof(slots));
     memset(data, 2, sizeof(data));
     for (int i = 0; i < 3; i++) {
-        assert_int_equal(comm_cpu_all_gather(&shm, data, sizeof(data), all), CRW_E_PEER);
-        assert_int_equal(comm_cpu_gather(&shm, data, sizeof(data), all, 0), CRW_E_PEER);
-        assert_int_equal(comm_cpu_broadcast(&shm, data, sizeof(data), 0), CRW_E_PEER);
-        assert_int_equal(comm_cpu_scatter(&shm, all, sizeof(data), data, 0), CRW_E_PEER);
-        assert_int_equal(comm_cpu_all_reduce(&shm, data, 10, CRW_F32, CRW_SUM), CRW_E_PEER);
-        assert_int_equal(comm_cpu_all_reduce(&shm, data, 10000, CRW_F32, CRW_SUM), CRW_E_PEER);
-        assert_int_equal(comm_cpu_reduce(&shm, data, 10000, CRW_F32, CRW_SUM, 1), CRW_E_PEER);
-        assert_int_equal(comm_cpu_reduce_scatter(&shm, data, all, 5000, CRW_F32, CRW_SUM), CRW_E_PEER);
-        assert_int_equal(comm_cpu_barrier(&shm), CRW_E_PEER);
+        assert_int_equal(shm_all_gather(&shm, data, sizeof(data), all), CRW_E_PEER);
+        assert_int_equal(shm_gather(&shm, data, sizeof(data), all, 0), CRW_E_PEER);
+        assert_int_equal(shm_broadcast(&shm, data, sizeof(data), 0), CRW_E_PEER);
+        assert_int_equal(shm_scatter(&shm, all, sizeof(data), data, 0), CRW_E_PEER);
+        assert_int_equal(shm_all_reduce(&shm, data, 10, CRW_F32, CRW_SUM), CRW_E_PEER);
+        assert_int_equal(shm_all_reduce(&shm, data, 10000, CRW_F32, CRW_SUM), CRW_E_PEER);
+        assert_int_equal(shm_reduce(&shm, data, 10000, CRW_F32, CRW_SUM, 1), CRW_E_PEER);
+        assert_int_equal(shm_reduce_scatter(&shm, data, all, 5000, CRW_F32, CRW_SUM), CRW_E_PEER);
+        assert_int_equal(shm_barrier(&shm), CRW_E_PEER);
         assert_non_null(strstr(crw_error_message(), "rank 1 left the group"));
     }
     for (int i = 0; i < 2; i++)
         assert_memory_equal(before[i], shm_bounce(&shm, 0, i), SHM_BOUNCE);
-    assert_memory_equal(posts, shm.lines[0].posts, sizeof(posts));
+    assert_memory_equal(slots, shm.lines[0].slots, sizeof(slots));
     shm_finish(&shm);
 }
 
@@ -987,11 +986,11 @@ static void wait_in_vain(struct shm *shm)
         char c;
 
         CHECK(read(ready_pipe[0], &c, 1) == 1); /* the others have given up */
-        CHECK(comm_cpu_barrier(shm) == CRW_E_PEER);
+        CHECK(shm_barrier(shm) == CRW_E_PEER);
         CHECK(strstr(crw_error_message(), "waited too long"));
         return;
     }
-    r = comm_cpu_barrier(shm);
+    r = shm_barrier(shm);
     CHECK(r == CRW_E_TIMEOUT || r == CRW_E_PEER);
 }
 
@@ -1022,7 +1021,7 @@ static void wait_under_signals(struct shm *shm)
     say_ready(shm);
     if (shm->rank == 0)
         usleep(150000);
-    CHECK(comm_cpu_barrier(shm) == 0);
+    CHECK(shm_barrier(shm) == 0);
 }
 
 static void signals_end_no_wait(void **state)
@@ -1071,7 +1070,7 @@ static void failures_are_packed_whole(void **state)
         assert_int_equal(shm_init(&shm, fd, head, true, 0, 1, TIMEOUT_MS), 0);
         shm_fail(&shm, cases[i].failure);
         shm_fail(&shm, (struct shm_failure){SHM_FAILURE_DIED, 1, 1}); /* too late to be told */
-        assert_int_equal(comm_cpu_barrier(&shm), CRW_E_PEER);
+        assert_int_equal(shm_barrier(&shm), CRW_E_PEER);
         assert_non_null(strstr(crw_error_message(), cases[i].words));
         shm_finish(&shm);
     }
@@ -1079,13 +1078,13 @@ static void failures_are_packed_whole(void **state)
 
 static void expect_spinning(struct shm *shm)
 {
-    CHECK(comm_cpu_barrier(shm) == 0);
+    CHECK(shm_barrier(shm) == 0);
     CHECK(shm->spin_ns == 50 * 1000);
 }
 
 static void expect_no_spinning(struct shm *shm)
 {
-    CHECK(comm_cpu_barrier(shm) == 0);
+    CHECK(shm_barrier(shm) == 0);
     CHECK(shm->spin_ns == 1000);
 }
 

@@ -1,4 +1,4 @@
-#include "worker-runtime/net/exchange.h"
+#include "worker-runtime/net/exchange_sock.h"
 
 /*
  * A round is a message in each direction: a head, then the blocks from the own one backwards. What comes in
@@ -21,14 +21,14 @@ struct exchange_head {
     uint32_t magic, number, n_blocks, n_bytes;
 };
 
-size_t exchange_capacity(const struct hosts *hosts)
+size_t exchange_capacity(const struct topology *topology)
 {
-    size_t heads = (size_t)hosts->n_hosts * sizeof(struct exchange_block);
+    size_t heads = (size_t)topology->n_hosts * sizeof(struct exchange_block);
 
-    return heads < EXCHANGE_MAX ? (EXCHANGE_MAX - heads) / (size_t)hosts->world_size : 0;
+    return heads < EXCHANGE_MAX ? (EXCHANGE_MAX - heads) / (size_t)topology->world_size : 0;
 }
 
-struct round {
+struct exchange_round_state {
     struct exchange *x;
     int ahead, back;
     struct exchange_head out, in;
@@ -37,29 +37,29 @@ struct round {
     bool moved;
 };
 
-static int fail(struct round *r, int fd, ssize_t error)
+static int exchange_fail(struct exchange_round_state *r, int fd, ssize_t error)
 {
     r->x->failed_fd = fd;
     return net_result(error);
 }
 
-static bool is_sent(const struct round *r)
+static bool is_sent(const struct exchange_round_state *r)
 {
     return r->n_out == sizeof(r->out) + r->out.n_bytes;
 }
 
-static bool has_head(const struct round *r)
+static bool has_head(const struct exchange_round_state *r)
 {
     return r->n_in >= sizeof(r->in);
 }
 
-static bool is_received(const struct round *r)
+static bool is_received(const struct exchange_round_state *r)
 {
     return has_head(r) && r->n_in == sizeof(r->in) + r->in.n_bytes;
 }
 
 /* Head and blocks go in one packet if they can. */
-static int push(struct round *r)
+static int exchange_push(struct exchange_round_state *r)
 {
     struct iovec parts[2];
     struct msghdr message = {.msg_iov = parts};
@@ -75,19 +75,19 @@ static int push(struct round *r)
         parts[message.msg_iovlen++] = (struct iovec){r->x->blocks + done, r->out.n_bytes - done};
     n = net_send_message(r->ahead, &message);
     if (n < 0)
-        return fail(r, r->ahead, n);
+        return exchange_fail(r, r->ahead, n);
     r->n_out += (size_t)n;
     r->moved = r->moved || n > 0;
     return 0;
 }
 
-static bool is_sane(const struct round *r)
+static bool is_expected_head(const struct exchange_round_state *r)
 {
     return r->in.magic == MAGIC && r->in.number == r->out.number && r->in.n_blocks == r->out.n_blocks &&
            r->in.n_bytes <= EXCHANGE_MAX - r->at;
 }
 
-static int pull(struct round *r)
+static int exchange_pull(struct exchange_round_state *r)
 {
     ssize_t n;
 
@@ -99,17 +99,17 @@ static int pull(struct round *r)
         n = net_receive(r->back, r->x->blocks + r->at + (r->n_in - sizeof(r->in)),
                         r->in.n_bytes - (r->n_in - sizeof(r->in)));
     if (n < 0)
-        return fail(r, r->back, n);
+        return exchange_fail(r, r->back, n);
     r->moved = r->moved || n > 0;
     r->n_in += (size_t)n;
-    if (has_head(r) && !is_sane(r)) {
+    if (has_head(r) && !is_expected_head(r)) {
         r->x->failed_fd = r->back;
         return -EPROTO;
     }
     return 0;
 }
 
-static int wait_for_sockets(struct round *r)
+static int exchange_wait(struct exchange_round_state *r)
 {
     struct pollfd fds[2] = {
         {.fd = r->ahead, .events = is_sent(r) ? 0 : POLLOUT},
@@ -119,18 +119,18 @@ static int wait_for_sockets(struct round *r)
     return net_poll(r->x->wait, fds, 2);
 }
 
-static int run(struct round *r)
+static int exchange_round_run(struct exchange_round_state *r)
 {
     int64_t asleep_ns = sock_now_ns() + SPIN_NS;
     int result = 0;
 
     while (result == 0 && !(is_sent(r) && is_received(r))) {
         r->moved = false;
-        result = push(r);
+        result = exchange_push(r);
         if (result == 0)
-            result = pull(r);
+            result = exchange_pull(r);
         if (result == 0 && !r->moved && sock_now_ns() >= asleep_ns)
-            result = wait_for_sockets(r);
+            result = exchange_wait(r);
     }
     return result;
 }
@@ -144,7 +144,7 @@ static int index_blocks(struct exchange *x, int first, int n_blocks, size_t end)
         if (end - x->begins[i] < sizeof(block))
             return -EPROTO;
         memcpy(&block, x->blocks + x->begins[i], sizeof(block));
-        if (block.host != (uint32_t)hosts_ahead(x->hosts, x->hosts->host, -i) ||
+        if (block.host != (uint32_t)topology_ahead(x->topology, x->topology->host, -i) ||
             block.n_bytes > end - x->begins[i] - sizeof(block))
             return -EPROTO;
         x->begins[i + 1] = x->begins[i] + sizeof(block) + block.n_bytes;
@@ -152,17 +152,17 @@ static int index_blocks(struct exchange *x, int first, int n_blocks, size_t end)
     return x->begins[first + n_blocks] == end ? 0 : -EPROTO;
 }
 
-static int run_round(struct exchange *x, int number, int *n_have)
+static int exchange_round(struct exchange *x, int number, int *n_have)
 {
-    int n_blocks = hosts_n_blocks(x->hosts->n_hosts, number);
-    struct round r = {
+    int n_blocks = topology_n_blocks(x->topology->n_hosts, number);
+    struct exchange_round_state r = {
         .x = x,
         .ahead = x->links->ahead[number],
         .back = x->links->back[number],
         .out = {MAGIC, x->number, (uint32_t)n_blocks, (uint32_t)x->begins[n_blocks]},
         .at = x->begins[*n_have],
     };
-    int result = run(&r);
+    int result = exchange_round_run(&r);
 
     if (result == 0) {
         result = index_blocks(x, *n_have, n_blocks, r.at + r.in.n_bytes);
@@ -172,10 +172,10 @@ static int run_round(struct exchange *x, int number, int *n_have)
     return result;
 }
 
-int exchange_run(struct exchange *x, uint64_t what, const void *data, size_t n_bytes)
+int exchange_run(struct exchange *x, uint64_t signature, const void *data, size_t n_bytes)
 {
     const struct exchange_block own = {
-        .what = what, .host = (uint32_t)x->hosts->host, .n_bytes = (uint32_t)n_bytes};
+        .signature = signature, .host = (uint32_t)x->topology->host, .n_bytes = (uint32_t)n_bytes};
     int n_have = 1, result = 0;
 
     if (n_bytes > EXCHANGE_MAX - sizeof(own))
@@ -185,15 +185,15 @@ int exchange_run(struct exchange *x, uint64_t what, const void *data, size_t n_b
         memcpy(x->blocks + sizeof(own), data, n_bytes);
     x->begins[0] = 0;
     x->begins[1] = sizeof(own) + n_bytes;
-    for (int i = 0; result == 0 && n_have < x->hosts->n_hosts; i++)
-        result = run_round(x, i, &n_have);
+    for (int i = 0; result == 0 && n_have < x->topology->n_hosts; i++)
+        result = exchange_round(x, i, &n_have);
     x->number++;
     return result;
 }
 
 struct exchange_block exchange_block_of(const struct exchange *x, int host, const uint8_t **ret_data)
 {
-    int i = hosts_ahead(x->hosts, x->hosts->host, -host);
+    int i = topology_ahead(x->topology, x->topology->host, -host);
     struct exchange_block block;
 
     memcpy(&block, x->blocks + x->begins[i], sizeof(block));

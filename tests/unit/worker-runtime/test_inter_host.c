@@ -783,7 +783,7 @@ static void many_connect_to_one_rank(void **state)
 static int call_rank_0(struct crw_group *group)
 {
     struct sockaddr_in to = {.sin_family = AF_INET};
-    struct table table;
+    struct peer_table table;
     char key[64];
     void *value;
     size_t n;
@@ -791,12 +791,12 @@ static int call_rank_0(struct crw_group *group)
 
     (void)snprintf(key, sizeof(key), "crw/group/%d/0/host/0", generation);
     CHECK(crw_store_get(group, key, 10000, &value, &n) == 0);
-    CHECK(table_init(&table, crw_world_size(group)) == 0);
-    CHECK(table_add(&table, 0, value, n));
+    CHECK(peer_table_init(&table, crw_world_size(group)) == 0);
+    CHECK(peer_table_add(&table, 0, value, n));
     to.sin_port = htons(table.peers[0].port);
     CHECK(inet_pton(AF_INET, table.peers[0].address, &to.sin_addr) == 1);
     CHECK(fd >= 0 && connect(fd, (struct sockaddr *)&to, sizeof(to)) == 0);
-    table_finish(&table);
+    peer_table_finish(&table);
     free(value);
     return fd;
 }
@@ -935,7 +935,7 @@ int main(int argc, char **argv)
     };
 
     if (argc != 2) {
-        fprintf(stderr, "usage: test_span PATH-OF-CRUND\n");
+        fprintf(stderr, "usage: test_inter_host PATH-OF-CRUND\n");
         return 2;
     }
     daemon_path = argv[1];

@@ -6,7 +6,7 @@
  * end. Arguments are refused before anything is said to the peers.
  */
 
-#include "worker-runtime/shm/shm_collectives.h"
+#include "worker-runtime/shm/shm_collectives_os.h"
 #include "worker-runtime/shm/reduce_ops.h"
 #include "worker-runtime/base/error.h"
 #include "worker-runtime/group/group_os.h"
@@ -18,30 +18,30 @@
 
 /* ------------------------------------------------------------------ doing */
 
-static int do_now(struct crw_group *group, struct lane *lane, const struct queued_call *call)
+static int run_now(struct crw_group *group, struct async_queue *queue, const struct queued_call *call)
 {
     assert(group);
-    if (lane)
-        lane_drain(lane);
+    if (queue)
+        async_queue_drain(queue);
     return call->run(group, call);
 }
 
-static int collective(struct crw_group *group, int checked, const struct queued_call *call)
+static int run_collective(struct crw_group *group, int checked, const struct queued_call *call)
 {
-    return checked == 0 ? do_now(group, &group->collectives, call) : checked;
+    return checked == 0 ? run_now(group, &group->collectives, call) : checked;
 }
 
-static int collective_start(struct crw_group *group, int checked, const struct queued_call *call,
+static int start_collective(struct crw_group *group, int checked, const struct queued_call *call,
                             struct crw_work **ret_work)
 {
-    return checked == 0 ? lane_start(&group->collectives, call, ret_work) : checked;
+    return checked == 0 ? async_queue_start(&group->collectives, call, ret_work) : checked;
 }
 
 /* ------------------------------------------------------------------ checking */
 
 static int check_size(uint64_t n, const char *what)
 {
-    if (n >> SHM_SIZE_BITS)
+    if (n >> SIGNATURE_SIZE_BITS)
         return crw_fail(CRW_E_ARGUMENT, "%" PRIu64 " %s are impossible", n, what);
     return 0;
 }
@@ -91,8 +91,8 @@ static int check_peer(const struct crw_group *group, size_t n_bytes, int peer)
 
 static int run_all_reduce(struct crw_group *group, const struct queued_call *c)
 {
-    return group->span ? span_all_reduce(group->span, c->out, c->n, c->dtype, c->op)
-                       : comm_cpu_all_reduce(&group->shm, c->out, c->n, c->dtype, c->op);
+    return group->inter_host ? inter_host_all_reduce(group->inter_host, c->out, c->n, c->dtype, c->op)
+                             : shm_all_reduce(&group->shm, c->out, c->n, c->dtype, c->op);
 }
 
 int crw_all_reduce(struct crw_group *group, void *data, size_t count, enum crw_dtype dtype, enum crw_op op)
@@ -100,7 +100,7 @@ int crw_all_reduce(struct crw_group *group, void *data, size_t count, enum crw_d
     const struct queued_call call = {
         .run = run_all_reduce, .out = data, .n = count, .dtype = dtype, .op = op};
 
-    return collective(group, check_reduction(count, dtype, op), &call);
+    return run_collective(group, check_reduction(count, dtype, op), &call);
 }
 
 int crw_all_reduce_start(struct crw_group *group, void *data, size_t count, enum crw_dtype dtype,
@@ -109,13 +109,13 @@ int crw_all_reduce_start(struct crw_group *group, void *data, size_t count, enum
     const struct queued_call call = {
         .run = run_all_reduce, .out = data, .n = count, .dtype = dtype, .op = op};
 
-    return collective_start(group, check_reduction(count, dtype, op), &call, ret_work);
+    return start_collective(group, check_reduction(count, dtype, op), &call, ret_work);
 }
 
 static int run_reduce(struct crw_group *group, const struct queued_call *c)
 {
-    return group->span ? span_reduce(group->span, c->out, c->n, c->dtype, c->op, c->peer)
-                       : comm_cpu_reduce(&group->shm, c->out, c->n, c->dtype, c->op, c->peer);
+    return group->inter_host ? inter_host_reduce(group->inter_host, c->out, c->n, c->dtype, c->op, c->peer)
+                             : shm_reduce(&group->shm, c->out, c->n, c->dtype, c->op, c->peer);
 }
 
 int crw_reduce(struct crw_group *group, void *data, size_t count, enum crw_dtype dtype, enum crw_op op,
@@ -124,7 +124,7 @@ int crw_reduce(struct crw_group *group, void *data, size_t count, enum crw_dtype
     const struct queued_call call = {
         .run = run_reduce, .out = data, .n = count, .dtype = dtype, .op = op, .peer = root};
 
-    return collective(group, check_rooted_reduction(group, count, dtype, op, root), &call);
+    return run_collective(group, check_rooted_reduction(group, count, dtype, op, root), &call);
 }
 
 int crw_reduce_start(struct crw_group *group, void *data, size_t count, enum crw_dtype dtype, enum crw_op op,
@@ -133,13 +133,14 @@ int crw_reduce_start(struct crw_group *group, void *data, size_t count, enum crw
     const struct queued_call call = {
         .run = run_reduce, .out = data, .n = count, .dtype = dtype, .op = op, .peer = root};
 
-    return collective_start(group, check_rooted_reduction(group, count, dtype, op, root), &call, ret_work);
+    return start_collective(group, check_rooted_reduction(group, count, dtype, op, root), &call, ret_work);
 }
 
 static int run_reduce_scatter(struct crw_group *group, const struct queued_call *c)
 {
-    return group->span ? span_reduce_scatter(group->span, c->in, c->out, c->n, c->dtype, c->op)
-                       : comm_cpu_reduce_scatter(&group->shm, c->in, c->out, c->n, c->dtype, c->op);
+    return group->inter_host
+               ? inter_host_reduce_scatter(group->inter_host, c->in, c->out, c->n, c->dtype, c->op)
+               : shm_reduce_scatter(&group->shm, c->in, c->out, c->n, c->dtype, c->op);
 }
 
 int crw_reduce_scatter(struct crw_group *group, const void *data, void *result, size_t count,
@@ -148,7 +149,7 @@ int crw_reduce_scatter(struct crw_group *group, const void *data, void *result, 
     const struct queued_call call = {
         .run = run_reduce_scatter, .in = data, .out = result, .n = count, .dtype = dtype, .op = op};
 
-    return collective(group, check_reduction(count, dtype, op), &call);
+    return run_collective(group, check_reduction(count, dtype, op), &call);
 }
 
 int crw_reduce_scatter_start(struct crw_group *group, const void *data, void *result, size_t count,
@@ -157,22 +158,22 @@ int crw_reduce_scatter_start(struct crw_group *group, const void *data, void *re
     const struct queued_call call = {
         .run = run_reduce_scatter, .in = data, .out = result, .n = count, .dtype = dtype, .op = op};
 
-    return collective_start(group, check_reduction(count, dtype, op), &call, ret_work);
+    return start_collective(group, check_reduction(count, dtype, op), &call, ret_work);
 }
 
 /* ------------------------------------------------------------------ moves */
 
 static int run_broadcast(struct crw_group *group, const struct queued_call *c)
 {
-    return group->span ? span_broadcast(group->span, c->out, c->n, c->peer)
-                       : comm_cpu_broadcast(&group->shm, c->out, c->n, c->peer);
+    return group->inter_host ? inter_host_broadcast(group->inter_host, c->out, c->n, c->peer)
+                             : shm_broadcast(&group->shm, c->out, c->n, c->peer);
 }
 
 int crw_broadcast(struct crw_group *group, void *data, size_t n_bytes, int root)
 {
     const struct queued_call call = {.run = run_broadcast, .out = data, .n = n_bytes, .peer = root};
 
-    return collective(group, check_rooted(group, n_bytes, root), &call);
+    return run_collective(group, check_rooted(group, n_bytes, root), &call);
 }
 
 int crw_broadcast_start(struct crw_group *group, void *data, size_t n_bytes, int root,
@@ -180,20 +181,20 @@ int crw_broadcast_start(struct crw_group *group, void *data, size_t n_bytes, int
 {
     const struct queued_call call = {.run = run_broadcast, .out = data, .n = n_bytes, .peer = root};
 
-    return collective_start(group, check_rooted(group, n_bytes, root), &call, ret_work);
+    return start_collective(group, check_rooted(group, n_bytes, root), &call, ret_work);
 }
 
 static int run_all_gather(struct crw_group *group, const struct queued_call *c)
 {
-    return group->span ? span_all_gather(group->span, c->in, c->n, c->out)
-                       : comm_cpu_all_gather(&group->shm, c->in, c->n, c->out);
+    return group->inter_host ? inter_host_all_gather(group->inter_host, c->in, c->n, c->out)
+                             : shm_all_gather(&group->shm, c->in, c->n, c->out);
 }
 
 int crw_all_gather(struct crw_group *group, const void *data, size_t n_bytes, void *all)
 {
     const struct queued_call call = {.run = run_all_gather, .in = data, .out = all, .n = n_bytes};
 
-    return collective(group, check_size(n_bytes, "bytes"), &call);
+    return run_collective(group, check_size(n_bytes, "bytes"), &call);
 }
 
 int crw_all_gather_start(struct crw_group *group, const void *data, size_t n_bytes, void *all,
@@ -201,20 +202,20 @@ int crw_all_gather_start(struct crw_group *group, const void *data, size_t n_byt
 {
     const struct queued_call call = {.run = run_all_gather, .in = data, .out = all, .n = n_bytes};
 
-    return collective_start(group, check_size(n_bytes, "bytes"), &call, ret_work);
+    return start_collective(group, check_size(n_bytes, "bytes"), &call, ret_work);
 }
 
 static int run_gather(struct crw_group *group, const struct queued_call *c)
 {
-    return group->span ? span_gather(group->span, c->in, c->n, c->out, c->peer)
-                       : comm_cpu_gather(&group->shm, c->in, c->n, c->out, c->peer);
+    return group->inter_host ? inter_host_gather(group->inter_host, c->in, c->n, c->out, c->peer)
+                             : shm_gather(&group->shm, c->in, c->n, c->out, c->peer);
 }
 
 int crw_gather(struct crw_group *group, const void *data, size_t n_bytes, void *all, int root)
 {
     const struct queued_call call = {.run = run_gather, .in = data, .out = all, .n = n_bytes, .peer = root};
 
-    return collective(group, check_rooted(group, n_bytes, root), &call);
+    return run_collective(group, check_rooted(group, n_bytes, root), &call);
 }
 
 int crw_gather_start(struct crw_group *group, const void *data, size_t n_bytes, void *all, int root,
@@ -222,20 +223,20 @@ int crw_gather_start(struct crw_group *group, const void *data, size_t n_bytes, 
 {
     const struct queued_call call = {.run = run_gather, .in = data, .out = all, .n = n_bytes, .peer = root};
 
-    return collective_start(group, check_rooted(group, n_bytes, root), &call, ret_work);
+    return start_collective(group, check_rooted(group, n_bytes, root), &call, ret_work);
 }
 
 static int run_scatter(struct crw_group *group, const struct queued_call *c)
 {
-    return group->span ? span_scatter(group->span, c->in, c->n, c->out, c->peer)
-                       : comm_cpu_scatter(&group->shm, c->in, c->n, c->out, c->peer);
+    return group->inter_host ? inter_host_scatter(group->inter_host, c->in, c->n, c->out, c->peer)
+                             : shm_scatter(&group->shm, c->in, c->n, c->out, c->peer);
 }
 
 int crw_scatter(struct crw_group *group, const void *all, size_t n_bytes, void *data, int root)
 {
     const struct queued_call call = {.run = run_scatter, .in = all, .out = data, .n = n_bytes, .peer = root};
 
-    return collective(group, check_rooted(group, n_bytes, root), &call);
+    return run_collective(group, check_rooted(group, n_bytes, root), &call);
 }
 
 int crw_scatter_start(struct crw_group *group, const void *all, size_t n_bytes, void *data, int root,
@@ -243,33 +244,33 @@ int crw_scatter_start(struct crw_group *group, const void *all, size_t n_bytes, 
 {
     const struct queued_call call = {.run = run_scatter, .in = all, .out = data, .n = n_bytes, .peer = root};
 
-    return collective_start(group, check_rooted(group, n_bytes, root), &call, ret_work);
+    return start_collective(group, check_rooted(group, n_bytes, root), &call, ret_work);
 }
 
 static int run_barrier(struct crw_group *group, const struct queued_call *c)
 {
-    return group->span ? span_barrier(group->span) : comm_cpu_barrier(&group->shm);
+    return group->inter_host ? inter_host_barrier(group->inter_host) : shm_barrier(&group->shm);
 }
 
 int crw_barrier(struct crw_group *group)
 {
     const struct queued_call call = {.run = run_barrier};
 
-    return collective(group, 0, &call);
+    return run_collective(group, 0, &call);
 }
 
 int crw_barrier_start(struct crw_group *group, struct crw_work **ret_work)
 {
     const struct queued_call call = {.run = run_barrier};
 
-    return collective_start(group, 0, &call, ret_work);
+    return start_collective(group, 0, &call, ret_work);
 }
 
 int crw_shared_alloc(struct crw_group *group, size_t n_bytes, void **ret_data)
 {
-    lane_drain(&group->collectives);
-    return group->span ? span_alloc(group->span, n_bytes, ret_data)
-                       : shm_alloc(&group->shm, n_bytes, ret_data);
+    async_queue_drain(&group->collectives);
+    return group->inter_host ? inter_host_alloc(group->inter_host, n_bytes, ret_data)
+                             : shm_alloc(&group->shm, n_bytes, ret_data);
 }
 
 /* ------------------------------------------------------------------ messages */
@@ -277,50 +278,50 @@ int crw_shared_alloc(struct crw_group *group, size_t n_bytes, void **ret_data)
 enum direction { OUT, IN };
 
 /* Who is on another host is reached over the network. */
-static bool is_far(const struct crw_group *group, int peer)
+static bool is_on_other_host(const struct crw_group *group, int peer)
 {
-    return group->span && group->span->hosts.host_of[peer] != group->span->hosts.host;
+    return group->inter_host && group->inter_host->topology.host_of[peer] != group->inter_host->topology.host;
 }
 
 /* What one of this host is called in its memory. */
-static int near_number(const struct crw_group *group, int peer)
+static int local_number(const struct crw_group *group, int peer)
 {
-    return group->span ? group->span->hosts.local_of[peer] : peer;
+    return group->inter_host ? group->inter_host->topology.local_of[peer] : peer;
 }
 
 /* NULL as long as nothing was started. */
-static struct lane *message_lane(struct crw_group *group, int peer, enum direction direction)
+static struct async_queue *message_queue(struct crw_group *group, int peer, enum direction direction)
 {
-    return group->lanes ? &group->lanes[2 * peer + (int)direction] : NULL;
+    return group->message_queues ? &group->message_queues[2 * peer + (int)direction] : NULL;
 }
 
-static int make_lanes(struct crw_group *group)
+static int make_message_queues(struct crw_group *group)
 {
     int n = 2 * group->world_size;
 
-    if (group->lanes)
+    if (group->message_queues)
         return 0;
-    group->lanes = calloc((size_t)n, sizeof(*group->lanes));
-    if (!group->lanes)
+    group->message_queues = calloc((size_t)n, sizeof(*group->message_queues));
+    if (!group->message_queues)
         return crw_fail_errno(-ENOMEM, "cannot start a message");
     for (int i = 0; i < n; i++)
-        lane_init(&group->lanes[i], group);
+        async_queue_init(&group->message_queues[i], group);
     return 0;
 }
 
-static int message_start(struct crw_group *group, int checked, const struct queued_call *call,
+static int start_message(struct crw_group *group, int checked, const struct queued_call *call,
                          enum direction direction, struct crw_work **ret_work)
 {
-    int r = checked == 0 ? make_lanes(group) : checked;
+    int r = checked == 0 ? make_message_queues(group) : checked;
 
-    return r == 0 ? lane_start(message_lane(group, call->peer, direction), call, ret_work) : r;
+    return r == 0 ? async_queue_start(message_queue(group, call->peer, direction), call, ret_work) : r;
 }
 
 static int run_send(struct crw_group *group, const struct queued_call *c)
 {
-    if (is_far(group, c->peer))
-        return span_send(group->span, c->in, c->n, c->peer);
-    return comm_p2p_send(&group->p2p, c->in, c->n, near_number(group, c->peer));
+    if (is_on_other_host(group, c->peer))
+        return inter_host_send(group->inter_host, c->in, c->n, c->peer);
+    return shm_p2p_send(&group->p2p, c->in, c->n, local_number(group, c->peer));
 }
 
 int crw_send(struct crw_group *group, const void *data, size_t n_bytes, int to)
@@ -328,7 +329,7 @@ int crw_send(struct crw_group *group, const void *data, size_t n_bytes, int to)
     const struct queued_call call = {.run = run_send, .in = data, .n = n_bytes, .peer = to};
     int r = check_peer(group, n_bytes, to);
 
-    return r == 0 ? do_now(group, message_lane(group, to, OUT), &call) : r;
+    return r == 0 ? run_now(group, message_queue(group, to, OUT), &call) : r;
 }
 
 int crw_send_start(struct crw_group *group, const void *data, size_t n_bytes, int to,
@@ -336,14 +337,14 @@ int crw_send_start(struct crw_group *group, const void *data, size_t n_bytes, in
 {
     const struct queued_call call = {.run = run_send, .in = data, .n = n_bytes, .peer = to};
 
-    return message_start(group, check_peer(group, n_bytes, to), &call, OUT, ret_work);
+    return start_message(group, check_peer(group, n_bytes, to), &call, OUT, ret_work);
 }
 
 static int run_recv(struct crw_group *group, const struct queued_call *c)
 {
-    if (is_far(group, c->peer))
-        return span_receive(group->span, c->out, c->n, c->peer);
-    return comm_p2p_receive(&group->p2p, c->out, c->n, near_number(group, c->peer));
+    if (is_on_other_host(group, c->peer))
+        return inter_host_receive(group->inter_host, c->out, c->n, c->peer);
+    return shm_p2p_receive(&group->p2p, c->out, c->n, local_number(group, c->peer));
 }
 
 int crw_recv(struct crw_group *group, void *data, size_t n_bytes, int from)
@@ -351,12 +352,12 @@ int crw_recv(struct crw_group *group, void *data, size_t n_bytes, int from)
     const struct queued_call call = {.run = run_recv, .out = data, .n = n_bytes, .peer = from};
     int r = check_peer(group, n_bytes, from);
 
-    return r == 0 ? do_now(group, message_lane(group, from, IN), &call) : r;
+    return r == 0 ? run_now(group, message_queue(group, from, IN), &call) : r;
 }
 
 int crw_recv_start(struct crw_group *group, void *data, size_t n_bytes, int from, struct crw_work **ret_work)
 {
     const struct queued_call call = {.run = run_recv, .out = data, .n = n_bytes, .peer = from};
 
-    return message_start(group, check_peer(group, n_bytes, from), &call, IN, ret_work);
+    return start_message(group, check_peer(group, n_bytes, from), &call, IN, ret_work);
 }

@@ -1,4 +1,4 @@
-#include "worker-runtime/shm/shm_collectives.h"
+#include "worker-runtime/shm/shm_collectives_os.h"
 
 /*
  * Collectives that only move bytes. How, by size and place:
@@ -12,37 +12,33 @@
  * arenas.
  */
 
+#include "base/minmax.h"
 #include "worker-runtime/shm/call_signature.h"
 
 #include <string.h>
 
-static size_t min_size(size_t a, size_t b)
+int shm_barrier(struct shm *shm)
 {
-    return a < b ? a : b;
-}
+    const struct shm_slot slot = {.signature = call_signature(OP_BARRIER, 0, 0)};
 
-int comm_cpu_barrier(struct shm *shm)
-{
-    const struct shm_post post = {.what = describe(OP_BARRIER, 0, 0)};
-
-    return shm_meet(shm, &post);
+    return shm_phase_barrier(shm, &slot);
 }
 
 /* ------------------------------------------------------------------ broadcast */
 
 /* Root's array is in an arena. The second meeting keeps root from changing it too early. */
-static int broadcast_direct(struct shm *shm, uint8_t *data, size_t n_bytes, const struct shm_post *post)
+static int broadcast_direct(struct shm *shm, uint8_t *data, size_t n_bytes, const struct shm_slot *slot)
 {
-    const struct shm_post *root_post = shm_post_of(shm, (int)post->b);
+    const struct shm_slot *root_post = shm_slot_of(shm, (int)slot->b);
 
-    if (shm->rank != (int)post->b)
+    if (shm->rank != (int)slot->b)
         memcpy(data, shm_at(shm, root_post->a), n_bytes);
-    return shm_meet(shm, post);
+    return shm_phase_barrier(shm, slot);
 }
 
-static int broadcast_pieces(struct shm *shm, uint8_t *data, size_t n_bytes, const struct shm_post *post)
+static int broadcast_pieces(struct shm *shm, uint8_t *data, size_t n_bytes, const struct shm_slot *slot)
 {
-    int root = (int)post->b;
+    int root = (int)slot->b;
     size_t offset = 0;
 
     do {
@@ -50,13 +46,13 @@ static int broadcast_pieces(struct shm *shm, uint8_t *data, size_t n_bytes, cons
         int parity = shm_parity(shm);
         int result;
 
-        if (shm->rank == root && post->a == SHM_NOWHERE && n > 0)
+        if (shm->rank == root && slot->a == SHM_NOWHERE && n > 0)
             memcpy(shm_bounce(shm, root, parity), data + offset, n);
-        result = shm_meet(shm, post);
+        result = shm_phase_barrier(shm, slot);
         if (result != 0)
             return result;
-        if (offset == 0 && shm_post_of(shm, root)->a != SHM_NOWHERE)
-            return broadcast_direct(shm, data, n_bytes, post);
+        if (offset == 0 && shm_slot_of(shm, root)->a != SHM_NOWHERE)
+            return broadcast_direct(shm, data, n_bytes, slot);
         if (shm->rank != root && n > 0)
             memcpy(data + offset, shm_bounce(shm, root, parity), n);
         offset += n;
@@ -64,32 +60,34 @@ static int broadcast_pieces(struct shm *shm, uint8_t *data, size_t n_bytes, cons
     return 0;
 }
 
-int comm_cpu_broadcast(struct shm *shm, void *data, size_t n_bytes, int root)
+int shm_broadcast(struct shm *shm, void *data, size_t n_bytes, int root)
 {
-    struct shm_post post = {.what = describe(OP_BROADCAST, (unsigned)root, n_bytes), .b = (uint64_t)root};
+    struct shm_slot slot = {.signature = call_signature(OP_BROADCAST, (unsigned)root, n_bytes),
+                            .b = (uint64_t)root};
 
     int r = shm_begin(shm);
 
     if (r != 0)
         return r;
-    post.a = n_bytes <= SHM_BOUNCE ? SHM_NOWHERE : shm_locate(shm, data, n_bytes);
-    return broadcast_pieces(shm, data, n_bytes, &post);
+    slot.a = n_bytes <= SHM_BOUNCE ? SHM_NOWHERE : shm_locate(shm, data, n_bytes);
+    return broadcast_pieces(shm, data, n_bytes, &slot);
 }
 
 /* ------------------------------------------------------------------ gather, all_gather */
 
 /* Copies the pieces at offset of all ranks to where they belong; how many were read in place. They are all of
  * what is left when all were: *n is set to that. all NULL: only counts. */
-static int collect(const struct shm *shm, uint8_t *all, size_t n_bytes, size_t offset, int parity, size_t *n)
+static int collect_chunks(const struct shm *shm, uint8_t *all, size_t n_bytes, size_t offset, int parity,
+                          size_t *n)
 {
     int n_located = 0;
 
     for (int i = 0; i < shm->world_size; i++)
-        n_located += shm_post_of(shm, i)->a != SHM_NOWHERE;
+        n_located += shm_slot_of(shm, i)->a != SHM_NOWHERE;
     if (n_located == shm->world_size)
         *n = n_bytes;
     for (int i = 0; all && *n > 0 && i < shm->world_size; i++) {
-        uint64_t location = shm_post_of(shm, i)->a;
+        uint64_t location = shm_slot_of(shm, i)->a;
         const uint8_t *from =
             location == SHM_NOWHERE ? shm_bounce(shm, i, parity) : (uint8_t *)shm_at(shm, location) + offset;
         uint8_t *to = all + (size_t)i * n_bytes + offset;
@@ -101,47 +99,49 @@ static int collect(const struct shm *shm, uint8_t *all, size_t n_bytes, size_t o
 }
 
 /* all NULL: this rank only gives. */
-static int gather(struct shm *shm, const uint8_t *data, size_t n_bytes, uint8_t *all, struct shm_post *post)
+static int gather_pieces(struct shm *shm, const uint8_t *data, size_t n_bytes, uint8_t *all,
+                         struct shm_slot *slot)
 {
     size_t offset = 0;
     int n_located, begun = shm_begin(shm);
 
     if (begun != 0)
         return begun;
-    post->a = n_bytes <= SHM_BOUNCE ? SHM_NOWHERE : shm_locate(shm, data, n_bytes);
+    slot->a = n_bytes <= SHM_BOUNCE ? SHM_NOWHERE : shm_locate(shm, data, n_bytes);
     do {
         size_t n = min_size(n_bytes - offset, SHM_BOUNCE);
         int parity = shm_parity(shm), r;
 
-        if (post->a == SHM_NOWHERE && n > 0)
+        if (slot->a == SHM_NOWHERE && n > 0)
             memcpy(shm_bounce(shm, shm->rank, parity), data + offset, n);
-        r = shm_meet(shm, post);
+        r = shm_phase_barrier(shm, slot);
         if (r != 0)
             return r;
-        n_located = collect(shm, all, n_bytes, offset, parity, &n);
+        n_located = collect_chunks(shm, all, n_bytes, offset, parity, &n);
         offset += n;
     } while (offset < n_bytes);
-    return n_located > 0 ? shm_meet(shm, post) : 0;
+    return n_located > 0 ? shm_phase_barrier(shm, slot) : 0;
 }
 
-int comm_cpu_all_gather(struct shm *shm, const void *data, size_t n_bytes, void *all)
+int shm_all_gather(struct shm *shm, const void *data, size_t n_bytes, void *all)
 {
-    struct shm_post post = {.what = describe(OP_ALL_GATHER, 0, n_bytes)};
+    struct shm_slot slot = {.signature = call_signature(OP_ALL_GATHER, 0, n_bytes)};
 
-    return gather(shm, data, n_bytes, all, &post);
+    return gather_pieces(shm, data, n_bytes, all, &slot);
 }
 
-int comm_cpu_gather(struct shm *shm, const void *data, size_t n_bytes, void *all, int root)
+int shm_gather(struct shm *shm, const void *data, size_t n_bytes, void *all, int root)
 {
-    struct shm_post post = {.what = describe(OP_GATHER, (unsigned)root, n_bytes)};
+    struct shm_slot slot = {.signature = call_signature(OP_GATHER, (unsigned)root, n_bytes)};
 
-    return gather(shm, data, n_bytes, shm->rank == root ? all : NULL, &post);
+    return gather_pieces(shm, data, n_bytes, shm->rank == root ? all : NULL, &slot);
 }
 
 /* ------------------------------------------------------------------ scatter */
 
 /* A piece for each rank, into root's own bounce buffer: the others may still be reading theirs. */
-static void stage_chunks(const struct shm *shm, const uint8_t *all, size_t n_bytes, size_t offset, size_t n)
+static void stage_scattered(const struct shm *shm, const uint8_t *all, size_t n_bytes, size_t offset,
+                            size_t n)
 {
     uint8_t *bounce = shm_bounce(shm, shm->rank, shm_parity(shm));
 
@@ -150,7 +150,7 @@ static void stage_chunks(const struct shm *shm, const uint8_t *all, size_t n_byt
 }
 
 static int scatter_pieces(struct shm *shm, const uint8_t *all, size_t n_bytes, uint8_t *data, int root,
-                          const struct shm_post *post)
+                          const struct shm_slot *slot)
 {
     size_t chunk = SHM_BOUNCE / (size_t)shm->world_size, offset = 0;
 
@@ -159,15 +159,15 @@ static int scatter_pieces(struct shm *shm, const uint8_t *all, size_t n_bytes, u
         int parity = shm_parity(shm), r;
         uint64_t location;
 
-        if (shm->rank == root && post->a == SHM_NOWHERE)
-            stage_chunks(shm, all, n_bytes, offset, n);
-        r = shm_meet(shm, post);
+        if (shm->rank == root && slot->a == SHM_NOWHERE)
+            stage_scattered(shm, all, n_bytes, offset, n);
+        r = shm_phase_barrier(shm, slot);
         if (r != 0)
             return r;
-        location = shm_post_of(shm, root)->a;
+        location = shm_slot_of(shm, root)->a;
         if (location != SHM_NOWHERE) {
             memmove(data, (uint8_t *)shm_at(shm, location) + (size_t)shm->rank * n_bytes, n_bytes);
-            return shm_meet(shm, post);
+            return shm_phase_barrier(shm, slot);
         }
         if (n > 0)
             memcpy(data + offset, (uint8_t *)shm_bounce(shm, root, parity) + (size_t)shm->rank * n, n);
@@ -176,15 +176,16 @@ static int scatter_pieces(struct shm *shm, const uint8_t *all, size_t n_bytes, u
     return 0;
 }
 
-int comm_cpu_scatter(struct shm *shm, const void *all, size_t n_bytes, void *data, int root)
+int shm_scatter(struct shm *shm, const void *all, size_t n_bytes, void *data, int root)
 {
-    struct shm_post post = {.what = describe(OP_SCATTER, (unsigned)root, n_bytes), .a = SHM_NOWHERE};
+    struct shm_slot slot = {.signature = call_signature(OP_SCATTER, (unsigned)root, n_bytes),
+                            .a = SHM_NOWHERE};
 
     int r = shm_begin(shm);
 
     if (r != 0)
         return r;
     if (shm->rank == root && n_bytes > SHM_BOUNCE / (size_t)shm->world_size)
-        post.a = shm_locate(shm, all, n_bytes * (size_t)shm->world_size);
-    return scatter_pieces(shm, all, n_bytes, data, root, &post);
+        slot.a = shm_locate(shm, all, n_bytes * (size_t)shm->world_size);
+    return scatter_pieces(shm, all, n_bytes, data, root, &slot);
 }

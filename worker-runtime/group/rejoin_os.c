@@ -1,5 +1,5 @@
 /*
- * A group goes on although a peer has died: crw_group_ready() and crw_group_reform().
+ * A group goes on although a peer has died: crw_group_ready() and crw_group_rejoin().
  *
  *   1. A collective fails. The program comes here, and waits for the launcher's word (failure_detector_os.h).
  *   2. The word is a new generation: what belonged to the old one is let go of, the group becomes one of the
@@ -21,9 +21,9 @@ int crw_group_ready(struct crw_group *group)
 {
     if (group->members)
         return crw_fail(CRW_E_ARGUMENT, "only the group of all ranks can be formed again");
-    if (group->span) /* the launchers of several hosts do not know of it */
+    if (group->inter_host) /* the launchers of several hosts do not know of it */
         return 0;
-    watch_say_ready(group->watch, group->env.rank);
+    failure_detector_send_ready(group->detector, group->env.rank);
     return 0;
 }
 
@@ -32,40 +32,40 @@ int crw_group_restart_count(const struct crw_group *group)
     return group->env.restart_count;
 }
 
-static void finish_lanes(struct crw_group *group)
+static void finish_queues(struct crw_group *group)
 {
-    lane_finish(&group->collectives);
-    for (int i = 0; group->lanes && i < 2 * group->env.world_size; i++)
-        lane_finish(&group->lanes[i]);
-    free(group->lanes);
-    group->lanes = NULL;
+    async_queue_finish(&group->collectives);
+    for (int i = 0; group->message_queues && i < 2 * group->env.world_size; i++)
+        async_queue_finish(&group->message_queues[i]);
+    free(group->message_queues);
+    group->message_queues = NULL;
 }
 
 /* Lets go of everything that is of one generation; fine after a meeting that failed half-way, too. */
 static void leave_generation(struct crw_group *group)
 {
-    finish_lanes(group);
-    watch_remove_group(group->watch, &group->watched);
-    p2p_finish(&group->p2p);
+    finish_queues(group);
+    failure_detector_remove_group(group->detector, &group->detected_group);
+    shm_p2p_finish(&group->p2p);
     shm_finish(&group->shm);
     store_conn_finish(&group->store);
     group->shm = (struct shm){.fd = -1};
 }
 
-static int enter_generation(struct crw_group *group, const struct watch_word *word)
+static int enter_generation(struct crw_group *group, const struct next_generation *next)
 {
     int r;
 
-    group->env.restart_count += word->generation - group->env.generation; /* each was one */
-    group->env.generation = word->generation;
-    group->env.master_port = word->port;
-    watch_renew(group->watch, word->generation);
-    lane_init(&group->collectives, group);
+    group->env.restart_count += next->generation - group->env.generation; /* each was one */
+    group->env.generation = next->generation;
+    group->env.master_port = next->port;
+    failure_detector_renew(group->detector, next->generation);
+    async_queue_init(&group->collectives, group);
     store_conn_init(&group->store, group->env.master_addr, group->env.master_port, group->timeout_ms);
-    store_conn_set_interrupt(&group->store, watch_failed_fd(group->watch));
+    store_conn_set_interrupt(&group->store, failure_detector_failed_fd(group->detector));
     r = group_join_again(group);
     if (r == 0)
-        watch_note_formed(group->watch);
+        failure_detector_note_formed(group->detector);
     return r;
 }
 
@@ -75,21 +75,21 @@ static bool is_worth_waiting(int result)
     return result > 0 || result == -ECONNREFUSED || result == -ECONNRESET || result == -EPIPE;
 }
 
-int crw_group_reform(struct crw_group *group)
+int crw_group_rejoin(struct crw_group *group)
 {
-    struct watch_word word;
+    struct next_generation next;
     int r;
 
     if (group->members)
         return crw_fail(CRW_E_ARGUMENT, "only the group of all ranks can be formed again");
-    if (group->span)
+    if (group->inter_host)
         return crw_fail(CRW_E_PEER, "a peer failed, and a group over several hosts is not formed again");
     do {
-        r = watch_wait_for_word(group->watch, &word);
+        r = failure_detector_await_generation(group->detector, &next);
         if (r != 0)
             return r;
         leave_generation(group);
-        r = enter_generation(group, &word);
+        r = enter_generation(group, &next);
     } while (is_worth_waiting(r));
     return r;
 }

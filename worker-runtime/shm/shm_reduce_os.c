@@ -1,4 +1,4 @@
-#include "worker-runtime/shm/shm_collectives.h"
+#include "worker-runtime/shm/shm_collectives_os.h"
 
 /*
  * Reductions. How data goes, by size and place:
@@ -15,6 +15,7 @@
  * posts of the first phase say it, and all ranks read the same posts.
  */
 
+#include "base/minmax.h"
 #include "worker-runtime/shm/reduce_ops.h"
 #include "worker-runtime/shm/call_signature.h"
 
@@ -33,31 +34,26 @@ enum { EVERYBODY = -1 };
 static_assert(INLINE_MAX == 2 * sizeof(uint64_t), "a and b of a post");
 static_assert(SHM_BOUNCE / SHM_WORLD_MAX >= CHUNK_UNIT, "every rank gets a chunk");
 
-static size_t min_size(size_t a, size_t b)
-{
-    return a < b ? a : b;
-}
-
 /* ------------------------------------------------------------------ all_reduce, reduce */
 
-struct reduction {
+struct shm_reduction {
     struct shm *shm;
     uint8_t *data;
     size_t n_bytes;
     enum crw_dtype dtype;
     enum crw_op op;
     int root; /* EVERYBODY, or who gets the result */
-    struct shm_post post;
+    struct shm_slot slot;
     void **views; /* by rank: where its array is for this rank */
 };
 
-static bool wants_result(const struct reduction *r)
+static bool wants_result(const struct shm_reduction *r)
 {
     return r->root == EVERYBODY || r->root == r->shm->rank;
 }
 
 /* All of the views into this rank's data. */
-static void reduce_here(const struct reduction *r)
+static void reduce_inline_slots(const struct shm_reduction *r)
 {
     void *target = r->data;
 
@@ -67,38 +63,38 @@ static void reduce_here(const struct reduction *r)
 }
 
 /* The data rides in the posts. */
-static int reduce_inline(struct reduction *r)
+static int reduce_inline(struct shm_reduction *r)
 {
     int result;
 
-    memcpy(&r->post.a, r->data, r->n_bytes);
-    result = shm_meet(r->shm, &r->post);
+    memcpy(&r->slot.a, r->data, r->n_bytes);
+    result = shm_phase_barrier(r->shm, &r->slot);
     if (result != 0)
         return result;
     for (int i = 0; i < r->shm->world_size; i++)
-        r->views[i] = (void *)(uintptr_t)&shm_post_of(r->shm, i)->a; /* only read */
-    reduce_here(r);
+        r->views[i] = (void *)(uintptr_t)&shm_slot_of(r->shm, i)->a; /* only read */
+    reduce_inline_slots(r);
     return 0;
 }
 
 /* Every rank that wants the result reads all. */
-static int reduce_gathered(struct reduction *r)
+static int reduce_gathered(struct shm_reduction *r)
 {
     int parity = shm_parity(r->shm);
     int result;
 
     memcpy(shm_bounce(r->shm, r->shm->rank, parity), r->data, r->n_bytes);
-    result = shm_meet(r->shm, &r->post);
+    result = shm_phase_barrier(r->shm, &r->slot);
     if (result != 0)
         return result;
     for (int i = 0; i < r->shm->world_size; i++)
         r->views[i] = shm_bounce(r->shm, i, parity);
-    reduce_here(r);
+    reduce_inline_slots(r);
     return 0;
 }
 
 /* This rank's share of pieces of n_bytes, written to all ranks, or to the root. */
-static void reduce_slice(const struct reduction *r, size_t n_bytes)
+static void reduce_slice(const struct shm_reduction *r, size_t n_bytes)
 {
     size_t size = reduce_element_size(r->dtype);
     size_t world_size = (size_t)r->shm->world_size, rank = (size_t)r->shm->rank;
@@ -114,12 +110,12 @@ static void reduce_slice(const struct reduction *r, size_t n_bytes)
 
 /* Where the piece at offset lies for each rank, after the first meeting. False: all arrays are in arenas,
  * and the piece can be all that is left. */
-static bool find_views(struct reduction *r, size_t offset, int parity)
+static bool find_views(struct shm_reduction *r, size_t offset, int parity)
 {
     bool any_staged = false;
 
     for (int i = 0; i < r->shm->world_size; i++) {
-        uint64_t location = shm_post_of(r->shm, i)->a;
+        uint64_t location = shm_slot_of(r->shm, i)->a;
         bool staged = location == SHM_NOWHERE;
 
         r->views[i] = staged ? shm_bounce(r->shm, i, parity) : (uint8_t *)shm_at(r->shm, location) + offset;
@@ -132,9 +128,9 @@ static bool find_views(struct reduction *r, size_t offset, int parity)
  * A piece takes two phases, so all pieces use the bounce buffer of the same parity: between the two
  * meetings the others read and write ours, before and after them nobody but us touches it.
  */
-static int reduce_sliced(struct reduction *r)
+static int reduce_sliced(struct shm_reduction *r)
 {
-    bool staged = r->post.a == SHM_NOWHERE;
+    bool staged = r->slot.a == SHM_NOWHERE;
     int parity = shm_parity(r->shm);
     void *bounce = shm_bounce(r->shm, r->shm->rank, parity);
 
@@ -144,13 +140,13 @@ static int reduce_sliced(struct reduction *r)
 
         if (staged)
             memcpy(bounce, r->data + offset, n);
-        result = shm_meet(r->shm, &r->post);
+        result = shm_phase_barrier(r->shm, &r->slot);
         if (result != 0)
             return result;
         if (!find_views(r, offset, parity))
             n = r->n_bytes;
         reduce_slice(r, n);
-        result = shm_meet(r->shm, &r->post);
+        result = shm_phase_barrier(r->shm, &r->slot);
         if (result != 0)
             return result;
         if (staged && wants_result(r))
@@ -160,7 +156,7 @@ static int reduce_sliced(struct reduction *r)
     return 0;
 }
 
-static int reduce_all(struct reduction *r)
+static int reduce_on_host(struct shm_reduction *r)
 {
     int begun = shm_begin(r->shm);
 
@@ -170,45 +166,45 @@ static int reduce_all(struct reduction *r)
         return reduce_inline(r);
     if (r->n_bytes * (size_t)r->shm->world_size <= GATHER_MAX)
         return reduce_gathered(r);
-    r->post.a = shm_locate(r->shm, r->data, r->n_bytes);
+    r->slot.a = shm_locate(r->shm, r->data, r->n_bytes);
     return reduce_sliced(r);
 }
 
-static unsigned kind_of(enum crw_dtype dtype, enum crw_op op)
+static unsigned reduction_detail(enum crw_dtype dtype, enum crw_op op)
 {
     return (unsigned)dtype * CRW_OP_COUNT + (unsigned)op;
 }
 
-int comm_cpu_all_reduce(struct shm *shm, void *data, size_t count, enum crw_dtype dtype, enum crw_op op)
+int shm_all_reduce(struct shm *shm, void *data, size_t count, enum crw_dtype dtype, enum crw_op op)
 {
-    struct reduction r = {
+    struct shm_reduction r = {
         .shm = shm,
         .data = data,
         .n_bytes = count * reduce_element_size(dtype),
         .dtype = dtype,
         .op = op,
         .root = EVERYBODY,
-        .post = {.what = describe(OP_ALL_REDUCE, kind_of(dtype, op), count)},
+        .slot = {.signature = call_signature(OP_ALL_REDUCE, reduction_detail(dtype, op), count)},
         .views = shm->views,
     };
 
-    return reduce_all(&r);
+    return reduce_on_host(&r);
 }
 
-int comm_cpu_reduce(struct shm *shm, void *data, size_t count, enum crw_dtype dtype, enum crw_op op, int root)
+int shm_reduce(struct shm *shm, void *data, size_t count, enum crw_dtype dtype, enum crw_op op, int root)
 {
-    struct reduction r = {
+    struct shm_reduction r = {
         .shm = shm,
         .data = data,
         .n_bytes = count * reduce_element_size(dtype),
         .dtype = dtype,
         .op = op,
         .root = root,
-        .post = {.what = describe(OP_REDUCE + kind_of(dtype, op), (unsigned)root, count)},
+        .slot = {.signature = call_signature(OP_REDUCE + reduction_detail(dtype, op), (unsigned)root, count)},
         .views = shm->views,
     };
 
-    return reduce_all(&r);
+    return reduce_on_host(&r);
 }
 
 /* ------------------------------------------------------------------ reduce_scatter */
@@ -218,7 +214,7 @@ struct scattering {
     const uint8_t *data;
     size_t n_bytes; /* of one rank's result */
     size_t chunk;   /* bytes for each rank in a bounce buffer */
-    struct shm_post post;
+    struct shm_slot slot;
 };
 
 /* A piece for each rank, into this rank's bounce buffer. */
@@ -237,7 +233,7 @@ static int find_chunks(const struct scattering *s, size_t offset, int parity)
     int n_located = 0;
 
     for (int i = 0; i < s->shm->world_size; i++) {
-        uint64_t location = shm_post_of(s->shm, i)->a;
+        uint64_t location = shm_slot_of(s->shm, i)->a;
 
         if (location == SHM_NOWHERE) {
             s->shm->views[i] = (uint8_t *)shm_bounce(s->shm, i, parity) + rank * s->chunk;
@@ -264,9 +260,9 @@ static int reduce_and_scatter(const struct scattering *s, uint8_t *result, enum 
         int parity = shm_parity(s->shm), r;
         void *target = result + offset;
 
-        if (s->post.a == SHM_NOWHERE)
+        if (s->slot.a == SHM_NOWHERE)
             stage_chunks(s, offset, n);
-        r = shm_meet(s->shm, &s->post);
+        r = shm_phase_barrier(s->shm, &s->slot);
         if (r != 0)
             return r;
         n_located = find_chunks(s, offset, parity);
@@ -277,11 +273,11 @@ static int reduce_and_scatter(const struct scattering *s, uint8_t *result, enum 
                    n / size);
         offset += n;
     } while (offset < s->n_bytes);
-    return n_located > 0 ? shm_meet(s->shm, &s->post) : 0;
+    return n_located > 0 ? shm_phase_barrier(s->shm, &s->slot) : 0;
 }
 
-int comm_cpu_reduce_scatter(struct shm *shm, const void *data, void *result, size_t count,
-                            enum crw_dtype dtype, enum crw_op op)
+int shm_reduce_scatter(struct shm *shm, const void *data, void *result, size_t count, enum crw_dtype dtype,
+                       enum crw_op op)
 {
     size_t n_bytes = count * reduce_element_size(dtype);
     const struct scattering s = {
@@ -289,7 +285,7 @@ int comm_cpu_reduce_scatter(struct shm *shm, const void *data, void *result, siz
         .data = data,
         .n_bytes = n_bytes,
         .chunk = SHM_BOUNCE / (size_t)shm->world_size / CHUNK_UNIT * CHUNK_UNIT,
-        .post = {.what = describe(OP_REDUCE_SCATTER, kind_of(dtype, op), count),
+        .slot = {.signature = call_signature(OP_REDUCE_SCATTER, reduction_detail(dtype, op), count),
                  .a = shm_locate(shm, data, n_bytes * (size_t)shm->world_size)},
     };
 

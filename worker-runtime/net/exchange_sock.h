@@ -16,18 +16,18 @@
 enum { EXCHANGE_MAX = 128 * 1024 }; /* bytes that all hosts say together, their heads included */
 
 struct exchange_links {
-    int ahead[HOSTS_ROUNDS_MAX], back[HOSTS_ROUNDS_MAX]; /* sockets: 1 << round hosts ahead, and back */
+    int ahead[TOPOLOGY_ROUNDS_MAX], back[TOPOLOGY_ROUNDS_MAX]; /* sockets: 1 << round hosts ahead, and back */
 };
 
 struct exchange_block {
-    uint64_t what;
+    uint64_t signature;
     uint32_t host;
     uint32_t n_bytes; /* that follow */
 };
 
 struct exchange {
     const struct net_wait *wait;
-    const struct hosts *hosts;
+    const struct topology *topology;
     const struct exchange_links *links;
     uint32_t number; /* of exchanges so far: both ends must be at the same one */
     uint8_t *blocks; /* EXCHANGE_MAX bytes; own block first, then backwards round the ring */
@@ -36,10 +36,10 @@ struct exchange {
 };
 
 /* The most bytes for each rank, with as many ranks as there are, that fit. */
-size_t exchange_capacity(const struct hosts *hosts);
+size_t exchange_capacity(const struct topology *topology);
 
 /* n_bytes of this host. 0, NET_E_..., -EPROTO (the others say what cannot be), other -errno. */
-int exchange_run(struct exchange *x, uint64_t what, const void *data, size_t n_bytes);
+int exchange_run(struct exchange *x, uint64_t signature, const void *data, size_t n_bytes);
 
 /* After that: what a host said. The data is in x->blocks until the next exchange. */
 struct exchange_block exchange_block_of(const struct exchange *x, int host, const uint8_t **ret_data);

@@ -5,7 +5,7 @@
  * rank to each other one, made when it is first used; messages arrive in the order in which they were sent.
  * Channels know nothing of each other nor of collectives: one thread may be in each of them at a time.
  *
- * A short message is on its way when comm_p2p_send() returns. A longer one waits for its receiver: two ranks
+ * A short message is on its way when shm_p2p_send() returns. A longer one waits for its receiver: two ranks
  * that send long messages to each other before either receives wait for the deadline.
  */
 
@@ -13,19 +13,19 @@
 
 #include <stddef.h>
 
-struct channel;
+struct p2p_channel;
 
-struct p2p {
+struct shm_p2p {
     struct shm *shm;
-    struct channel **out, **in; /* by peer; NULL: not used so far */
+    struct p2p_channel **out, **in; /* by peer; NULL: not used so far */
 };
 
 /* 0 or -ENOMEM. shm must outlive it. */
-int p2p_init(struct p2p *p, struct shm *shm);
+int shm_p2p_init(struct shm_p2p *p, struct shm *shm);
 /* Before shm_finish(). Zeroed is fine. */
-void p2p_finish(struct p2p *p);
+void shm_p2p_finish(struct shm_p2p *p);
 
 /* 0; CRW_E_PEER, CRW_E_TIMEOUT: the group is over; -errno. */
-int comm_p2p_send(struct p2p *p, const void *data, size_t n_bytes, int to);
+int shm_p2p_send(struct shm_p2p *p, const void *data, size_t n_bytes, int to);
 /* The same, and CRW_E_ARGUMENT: the message was of another size; it is gone, and data is undefined. */
-int comm_p2p_receive(struct p2p *p, void *data, size_t n_bytes, int from);
+int shm_p2p_receive(struct shm_p2p *p, void *data, size_t n_bytes, int from);

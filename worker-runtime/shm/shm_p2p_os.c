@@ -1,4 +1,4 @@
-#include "worker-runtime/shm/shm_p2p.h"
+#include "worker-runtime/shm/shm_p2p_os.h"
 
 /*
  * A channel is a ring of bytes with one writer and one reader: two counters that only grow, each written by
@@ -14,6 +14,7 @@
  */
 
 #include "proto/wait_sock.h"
+#include "base/minmax.h"
 #include "worker-runtime/base/error.h"
 
 #include <assert.h>
@@ -26,37 +27,33 @@ enum {
     PIECE = 64 * 1024,
 };
 
-struct channel {
+struct p2p_channel {
     _Alignas(SHM_LINE) _Atomic uint64_t written;
     _Alignas(SHM_LINE) _Atomic uint64_t read;
     _Alignas(SHM_LINE) uint8_t ring[RING_BYTES];
 };
 
-static_assert(sizeof(struct channel) <= SHM_CHANNEL, "the room that there is for one");
+static_assert(sizeof(struct p2p_channel) <= SHM_CHANNEL, "the room that there is for one");
 
-static size_t min_size(size_t a, size_t b)
-{
-    return a < b ? a : b;
-}
-
-static size_t filled(const struct channel *c)
+static size_t channel_filled(const struct p2p_channel *c)
 {
     return (size_t)(atomic_load(&c->written) - atomic_load(&c->read));
 }
 
-static bool has_room(const struct channel *c)
+static bool channel_has_room(const struct p2p_channel *c)
 {
-    return filled(c) < RING_BYTES;
+    return channel_filled(c) < RING_BYTES;
 }
 
-static bool has_data(const struct channel *c)
+static bool channel_has_data(const struct p2p_channel *c)
 {
-    return filled(c) > 0;
+    return channel_filled(c) > 0;
 }
 
 /* ------------------------------------------------------------------ waiting */
 
-static bool look_for(struct shm *shm, const struct channel *c, bool (*is_ready)(const struct channel *c))
+static bool channel_spin(struct shm *shm, const struct p2p_channel *c,
+                         bool (*is_ready)(const struct p2p_channel *c))
 {
     int64_t asleep_ns = sock_now_ns() + shm->spin_ns;
 
@@ -68,14 +65,14 @@ static bool look_for(struct shm *shm, const struct channel *c, bool (*is_ready)(
     return true;
 }
 
-static int wait_asleep(struct shm *shm, const struct channel *c, int peer,
-                       bool (*is_ready)(const struct channel *c))
+static int channel_sleep(struct shm *shm, const struct p2p_channel *c, int peer,
+                         bool (*is_ready)(const struct p2p_channel *c))
 {
     int64_t deadline_ns = sock_deadline_ns(shm->timeout_ms);
 
     for (;;) {
-        uint32_t seen = shm_bell(shm);
-        bool over = shm_is_over(shm, peer); /* before the look: what it left behind is there by now */
+        uint32_t seen = shm_doorbell(shm);
+        bool over = shm_has_failed(shm, peer); /* before the look: what it left behind is there by now */
         int64_t left_ns = deadline_ns - sock_now_ns();
 
         if (is_ready(c))
@@ -84,59 +81,59 @@ static int wait_asleep(struct shm *shm, const struct channel *c, int peer,
             return shm_fail_result(shm, peer);
         if (left_ns <= 0)
             return shm_fail_timeout(shm, peer);
-        shm_sleep_on_bell(shm, seen, left_ns);
+        shm_sleep_on_doorbell(shm, seen, left_ns);
     }
 }
 
-static int wait_until(struct shm *shm, const struct channel *c, int peer,
-                      bool (*is_ready)(const struct channel *c))
+static int channel_wait(struct shm *shm, const struct p2p_channel *c, int peer,
+                        bool (*is_ready)(const struct p2p_channel *c))
 {
-    if (is_ready(c) || look_for(shm, c, is_ready))
+    if (is_ready(c) || channel_spin(shm, c, is_ready))
         return 0;
-    return wait_asleep(shm, c, peer, is_ready);
+    return channel_sleep(shm, c, peer, is_ready);
 }
 
 /* ------------------------------------------------------------------ bytes */
 
 /* Bytes from `position` on that lie in one stretch of the ring. */
-static size_t stretch(uint64_t position, size_t n)
+static size_t channel_stretch(uint64_t position, size_t n)
 {
     return min_size(min_size(n, PIECE), RING_BYTES - (size_t)(position % RING_BYTES));
 }
 
-static int put(struct shm *shm, struct channel *c, const void *data, size_t n_bytes, int to)
+static int channel_write(struct shm *shm, struct p2p_channel *c, const void *data, size_t n_bytes, int to)
 {
     for (size_t done = 0; done < n_bytes;) {
         uint64_t at = atomic_load_explicit(&c->written, memory_order_relaxed); /* only we write it */
-        int r = wait_until(shm, c, to, has_room);
+        int r = channel_wait(shm, c, to, channel_has_room);
         size_t n;
 
         if (r != 0)
             return r;
-        n = stretch(at, min_size(n_bytes - done, RING_BYTES - filled(c)));
+        n = channel_stretch(at, min_size(n_bytes - done, RING_BYTES - channel_filled(c)));
         memcpy(c->ring + at % RING_BYTES, (const uint8_t *)data + done, n);
         atomic_store(&c->written, at + n);
-        shm_ring(shm, to);
+        shm_ring_doorbell(shm, to);
         done += n;
     }
     return 0;
 }
 
 /* data NULL: to nowhere. */
-static int take(struct shm *shm, struct channel *c, void *data, size_t n_bytes, int from)
+static int channel_read(struct shm *shm, struct p2p_channel *c, void *data, size_t n_bytes, int from)
 {
     for (size_t done = 0; done < n_bytes;) {
         uint64_t at = atomic_load_explicit(&c->read, memory_order_relaxed); /* only we write it */
-        int r = wait_until(shm, c, from, has_data);
+        int r = channel_wait(shm, c, from, channel_has_data);
         size_t n;
 
         if (r != 0)
             return r;
-        n = stretch(at, min_size(n_bytes - done, filled(c)));
+        n = channel_stretch(at, min_size(n_bytes - done, channel_filled(c)));
         if (data)
             memcpy((uint8_t *)data + done, c->ring + at % RING_BYTES, n);
         atomic_store(&c->read, at + n);
-        shm_ring(shm, from);
+        shm_ring_doorbell(shm, from);
         done += n;
     }
     return 0;
@@ -144,7 +141,7 @@ static int take(struct shm *shm, struct channel *c, void *data, size_t n_bytes, 
 
 /* ------------------------------------------------------------------ messages */
 
-static int open_channel(struct p2p *p, int from, int to, struct channel **at)
+static int open_channel(struct shm_p2p *p, int from, int to, struct p2p_channel **at)
 {
     void *room;
     int r;
@@ -159,28 +156,28 @@ static int open_channel(struct p2p *p, int from, int to, struct channel **at)
     return 0;
 }
 
-int comm_p2p_send(struct p2p *p, const void *data, size_t n_bytes, int to)
+int shm_p2p_send(struct shm_p2p *p, const void *data, size_t n_bytes, int to)
 {
     const uint64_t size = n_bytes;
     int r = open_channel(p, p->shm->rank, to, &p->out[to]);
 
-    if (r == 0 && shm_is_over(p->shm, to))
+    if (r == 0 && shm_has_failed(p->shm, to))
         r = shm_fail_result(p->shm, to); /* room is no use without a reader */
     if (r == 0)
-        r = put(p->shm, p->out[to], &size, sizeof(size), to);
-    return r == 0 ? put(p->shm, p->out[to], data, n_bytes, to) : r;
+        r = channel_write(p->shm, p->out[to], &size, sizeof(size), to);
+    return r == 0 ? channel_write(p->shm, p->out[to], data, n_bytes, to) : r;
 }
 
-int comm_p2p_receive(struct p2p *p, void *data, size_t n_bytes, int from)
+int shm_p2p_receive(struct shm_p2p *p, void *data, size_t n_bytes, int from)
 {
     uint64_t size;
     int r = open_channel(p, from, p->shm->rank, &p->in[from]);
 
     if (r == 0)
-        r = take(p->shm, p->in[from], &size, sizeof(size), from);
+        r = channel_read(p->shm, p->in[from], &size, sizeof(size), from);
     if (r != 0)
         return r;
-    r = take(p->shm, p->in[from], size == n_bytes ? data : NULL, size, from);
+    r = channel_read(p->shm, p->in[from], size == n_bytes ? data : NULL, size, from);
     if (r == 0 && size != n_bytes)
         r = crw_fail(CRW_E_ARGUMENT,
                      "rank %d sent %zu bytes where rank %d expected %zu; the message was dropped",
@@ -188,20 +185,20 @@ int comm_p2p_receive(struct p2p *p, void *data, size_t n_bytes, int from)
     return r;
 }
 
-int p2p_init(struct p2p *p, struct shm *shm)
+int shm_p2p_init(struct shm_p2p *p, struct shm *shm)
 {
-    *p = (struct p2p){
+    *p = (struct shm_p2p){
         .shm = shm,
-        .out = calloc((size_t)shm->world_size, sizeof(struct channel *)),
-        .in = calloc((size_t)shm->world_size, sizeof(struct channel *)),
+        .out = calloc((size_t)shm->world_size, sizeof(struct p2p_channel *)),
+        .in = calloc((size_t)shm->world_size, sizeof(struct p2p_channel *)),
     };
     if (p->out && p->in)
         return 0;
-    p2p_finish(p);
+    shm_p2p_finish(p);
     return crw_fail_errno(-ENOMEM, "cannot join the group");
 }
 
-void p2p_finish(struct p2p *p)
+void shm_p2p_finish(struct shm_p2p *p)
 {
     for (int i = 0; p->out && p->in && i < p->shm->world_size; i++) {
         shm_unmap_channel(p->out[i]);
@@ -209,5 +206,5 @@ void p2p_finish(struct p2p *p)
     }
     free(p->out);
     free(p->in);
-    *p = (struct p2p){0};
+    *p = (struct shm_p2p){0};
 }

@@ -1,4 +1,4 @@
-#include "worker-runtime/net/chain_reduce.h"
+#include "worker-runtime/net/chain_reduce_sock.h"
 
 /*
  * Everything here is positions that only grow, and each step moves those that can be moved:
@@ -16,6 +16,7 @@
  * Ways to die: a socket ends, nothing moves for too long, the interrupt. The caller ends the group.
  */
 
+#include "base/minmax.h"
 #include "worker-runtime/shm/reduce_ops.h"
 
 #include <assert.h>
@@ -26,11 +27,11 @@ enum {
     SEND_MAX = 256 * 1024, /* at once: do not keep the other direction waiting */
 };
 
-static_assert(STREAM_RING % sizeof(double) == 0, "elements do not wrap");
+static_assert(CHAIN_RING % sizeof(double) == 0, "elements do not wrap");
 
-struct state {
-    struct chain_stream *s;
-    const struct stream_arrays *arrays; /* NULL: there is no way up */
+struct chain_state {
+    struct chain *s;
+    const struct chain_arrays *arrays; /* NULL: there is no way up */
     void *const *targets;
     int n_targets;
     size_t partial, element; /* bytes of each */
@@ -41,17 +42,12 @@ struct state {
     bool moved;
 };
 
-static size_t min_size(size_t a, size_t b)
-{
-    return a < b ? a : b;
-}
-
-static bool is_first(const struct state *st)
+static bool is_first(const struct chain_state *st)
 {
     return st->s->before < 0;
 }
 
-static bool is_last(const struct state *st)
+static bool is_last(const struct chain_state *st)
 {
     return st->s->after < 0;
 }
@@ -59,7 +55,7 @@ static bool is_last(const struct state *st)
 /* ------------------------------------------------------------------ sockets */
 
 /* Moves *position by what went without waiting. */
-static int push(struct state *st, int fd, const uint8_t *data, size_t n, size_t *position)
+static int chain_push(struct chain_state *st, int fd, const uint8_t *data, size_t n, size_t *position)
 {
     ssize_t moved = n > 0 ? net_send(fd, data, min_size(n, SEND_MAX)) : 0;
 
@@ -72,7 +68,7 @@ static int push(struct state *st, int fd, const uint8_t *data, size_t n, size_t 
     return 0;
 }
 
-static int pull(struct state *st, int fd, uint8_t *data, size_t n, size_t *position)
+static int chain_pull(struct chain_state *st, int fd, uint8_t *data, size_t n, size_t *position)
 {
     ssize_t moved = n > 0 ? net_receive(fd, data, min_size(n, SEND_MAX)) : 0;
 
@@ -88,32 +84,32 @@ static int pull(struct state *st, int fd, uint8_t *data, size_t n, size_t *posit
 /* ------------------------------------------------------------------ up */
 
 /* Bytes from position on that lie in one stretch of the ring. */
-static size_t stretch(size_t position, size_t n)
+static size_t ring_stretch(size_t position, size_t n)
 {
-    return min_size(n, STREAM_RING - position % STREAM_RING);
+    return min_size(n, CHAIN_RING - position % CHAIN_RING);
 }
 
-static size_t came_room(const struct state *st)
+static size_t came_room(const struct chain_state *st)
 {
-    return min_size(st->n_up - st->came, STREAM_RING - (st->came - st->went));
+    return min_size(st->n_up - st->came, CHAIN_RING - (st->came - st->went));
 }
 
-static int receive_up(struct state *st)
+static int receive_up(struct chain_state *st)
 {
     if (is_first(st) || !st->arrays)
         return 0;
-    return pull(st, st->s->before, st->s->ring + st->came % STREAM_RING, stretch(st->came, came_room(st)),
-                &st->came);
+    return chain_pull(st, st->s->before, st->s->ring + st->came % CHAIN_RING,
+                      ring_stretch(st->came, came_room(st)), &st->came);
 }
 
 /* Bytes at `combined` that could be combined: room on the first host, what came on the others. */
-static size_t combinable(const struct state *st)
+static size_t combinable(const struct chain_state *st)
 {
-    size_t n = is_first(st) ? STREAM_RING - (st->combined - st->went) : st->came - st->combined;
+    size_t n = is_first(st) ? CHAIN_RING - (st->combined - st->went) : st->came - st->combined;
 
     if (st->direct)
         return 0;
-    n = min_size(stretch(st->combined, n), min_size(BLOCK, st->n_up - st->combined));
+    n = min_size(ring_stretch(st->combined, n), min_size(BLOCK, st->n_up - st->combined));
     return n / st->partial * st->partial;
 }
 
@@ -121,16 +117,16 @@ static size_t combinable(const struct state *st)
  * Whole blocks while they come: the fixed cost of a block is paid once. When nothing else can be moved (`any`), whatever
  * there is: the host before may be one that sends the next bytes only after it has the result of these.
  */
-static size_t next_block(const struct state *st, bool any)
+static size_t next_block(const struct chain_state *st, bool any)
 {
     size_t n = st->arrays ? combinable(st) : 0, end = st->combined + n;
 
-    return any || n == BLOCK || end == st->n_up || end % STREAM_RING == 0 ? n : 0;
+    return any || n == BLOCK || end == st->n_up || end % CHAIN_RING == 0 ? n : 0;
 }
 
-static void combine(struct state *st, bool any)
+static void combine_block(struct chain_state *st, bool any)
 {
-    const struct stream_arrays *a = st->arrays;
+    const struct chain_arrays *a = st->arrays;
     size_t n = next_block(st, any), begin, end;
     uint8_t *at;
 
@@ -139,7 +135,7 @@ static void combine(struct state *st, bool any)
     assert(st->partial > 0);
     begin = st->combined / st->partial;
     end = (st->combined + n) / st->partial;
-    at = st->s->ring + st->combined % STREAM_RING;
+    at = st->s->ring + st->combined % CHAIN_RING;
     if (is_first(st))
         reduce_begin(a->dtype, a->op, a->sources, a->n_sources, begin, end, at);
     else
@@ -153,35 +149,35 @@ static void combine(struct state *st, bool any)
     st->moved = true;
 }
 
-static int send_up(struct state *st)
+static int send_up(struct chain_state *st)
 {
     if (is_last(st) || !st->arrays)
         return 0;
     if (st->direct)
-        return push(st, st->s->after, st->direct + st->went, st->n_up - st->went, &st->went);
-    return push(st, st->s->after, st->s->ring + st->went % STREAM_RING,
-                stretch(st->went, st->combined - st->went), &st->went);
+        return chain_push(st, st->s->after, st->direct + st->went, st->n_up - st->went, &st->went);
+    return chain_push(st, st->s->after, st->s->ring + st->went % CHAIN_RING,
+                      ring_stretch(st->went, st->combined - st->went), &st->went);
 }
 
 /* ------------------------------------------------------------------ down */
 
-static int receive_down(struct state *st)
+static int receive_down(struct chain_state *st)
 {
     if (is_last(st))
         return 0;
-    return pull(st, st->s->after, (uint8_t *)st->targets[0] + st->arrived, st->n_down - st->arrived,
-                &st->arrived);
+    return chain_pull(st, st->s->after, (uint8_t *)st->targets[0] + st->arrived, st->n_down - st->arrived,
+                      &st->arrived);
 }
 
-static int send_down(struct state *st)
+static int send_down(struct chain_state *st)
 {
     if (is_first(st))
         return 0;
-    return push(st, st->s->before, (uint8_t *)st->targets[0] + st->passed, st->arrived - st->passed,
-                &st->passed);
+    return chain_push(st, st->s->before, (uint8_t *)st->targets[0] + st->passed, st->arrived - st->passed,
+                      &st->passed);
 }
 
-static void copy_down(struct state *st)
+static void copy_down(struct chain_state *st)
 {
     size_t n = min_size(BLOCK, st->arrived - st->copied);
 
@@ -195,17 +191,17 @@ static void copy_down(struct state *st)
 
 /* ------------------------------------------------------------------ both */
 
-static bool is_done(const struct state *st)
+static bool chain_is_done(const struct chain_state *st)
 {
     return st->copied == st->n_down && (is_first(st) || st->passed == st->n_down);
 }
 
-static int step(struct state *st, bool any)
+static int chain_step(struct chain_state *st, bool any)
 {
     int r = receive_up(st);
 
     if (r == 0) {
-        combine(st, any);
+        combine_block(st, any);
         r = send_up(st);
     }
     if (r == 0)
@@ -217,19 +213,19 @@ static int step(struct state *st, bool any)
     return r;
 }
 
-static short events(bool in, bool out)
+static short poll_events(bool in, bool out)
 {
     return (short)((in ? POLLIN : 0) | (out ? POLLOUT : 0));
 }
 
 /* Nothing can be moved before one of the sockets is ready. */
-static int wait_for_sockets(struct state *st)
+static int chain_wait(struct chain_state *st)
 {
     struct pollfd fds[2] = {
         {.fd = st->s->before,
-         .events = events(!is_first(st) && st->arrays && came_room(st) > 0, st->arrived > st->passed)},
+         .events = poll_events(!is_first(st) && st->arrays && came_room(st) > 0, st->arrived > st->passed)},
         {.fd = st->s->after,
-         .events = events(st->arrived<st->n_down, (st->direct ? st->n_up : st->combined)> st->went)},
+         .events = poll_events(st->arrived<st->n_down, (st->direct ? st->n_up : st->combined)> st->went)},
     };
 
     if (is_first(st))
@@ -239,25 +235,25 @@ static int wait_for_sockets(struct state *st)
     return net_poll(st->s->wait, fds, 2);
 }
 
-static int run(struct state *st)
+static int chain_run(struct chain_state *st)
 {
     int r = 0;
 
     st->s->failed_fd = -1;
-    while (r == 0 && !is_done(st)) {
+    while (r == 0 && !chain_is_done(st)) {
         st->moved = false;
-        r = step(st, false);
+        r = chain_step(st, false);
         if (r == 0 && !st->moved)
-            r = step(st, true);
+            r = chain_step(st, true);
         if (r == 0 && !st->moved)
-            r = wait_for_sockets(st);
+            r = chain_wait(st);
     }
     return r;
 }
 
-int stream_reduce(struct chain_stream *s, const struct stream_arrays *arrays)
+int chain_reduce(struct chain *s, const struct chain_arrays *arrays)
 {
-    struct state st = {
+    struct chain_state st = {
         .s = s,
         .arrays = arrays,
         .targets = arrays->targets,
@@ -271,14 +267,14 @@ int stream_reduce(struct chain_stream *s, const struct stream_arrays *arrays)
     st.n_down = arrays->count * st.element;
     if (s->before < 0 && s->after >= 0 && arrays->n_sources == 1 && st.partial == st.element)
         st.direct = arrays->sources[0];
-    return run(&st);
+    return chain_run(&st);
 }
 
-int stream_spread(struct chain_stream *s, void *const *targets, int n_targets, size_t n_bytes)
+int chain_broadcast(struct chain *s, void *const *targets, int n_targets, size_t n_bytes)
 {
-    struct state st = {.s = s, .targets = targets, .n_targets = n_targets, .n_down = n_bytes};
+    struct chain_state st = {.s = s, .targets = targets, .n_targets = n_targets, .n_down = n_bytes};
 
     if (s->after < 0) /* here it comes from */
         st.arrived = n_bytes;
-    return run(&st);
+    return chain_run(&st);
 }

@@ -18,13 +18,13 @@
 #include "worker-runtime/crw.h"
 #include "worker-runtime/net/tcp_sock.h"
 
-enum { STREAM_RING = 512 * 1024 }; /* bytes that a host holds of what is on its way up */
+enum { CHAIN_RING = 512 * 1024 }; /* bytes that a host holds of what is on its way up */
 
-struct chain_stream {
+struct chain {
     const struct net_wait *wait;
     int before,
         after; /* sockets; before -1: the first host, after -1: the last. (Down: the last to get it, the first.) */
-    uint8_t *ring; /* STREAM_RING bytes, line-aligned */
+    uint8_t *ring; /* CHAIN_RING bytes, line-aligned */
     int failed_fd; /* after NET_E_LOST and errors: which */
 };
 
@@ -32,7 +32,7 @@ struct chain_stream {
  * sources, targets: where the host's ranks have the count elements and want them, in rank order; targets[0] is where
  * results come in, n_targets >= 1. n_ranks: of all hosts. 0, NET_E_..., -errno.
  */
-struct stream_arrays {
+struct chain_arrays {
     enum crw_dtype dtype;
     enum crw_op op;
     int n_ranks;
@@ -42,8 +42,8 @@ struct stream_arrays {
     int n_targets;
     size_t count;
 };
-int stream_reduce(struct chain_stream *s, const struct stream_arrays *arrays);
+int chain_reduce(struct chain *s, const struct chain_arrays *arrays);
 
 /* n_bytes from the host whose after is -1 to all before it, into targets[0] and from there into the others.
  * There targets[0] is the source. */
-int stream_spread(struct chain_stream *s, void *const *targets, int n_targets, size_t n_bytes);
+int chain_broadcast(struct chain *s, void *const *targets, int n_targets, size_t n_bytes);

@@ -46,7 +46,7 @@ static int check_members(const struct crw_group *from, const int *members, int n
 }
 
 /* -1: none. */
-static int number_of(int rank, const int *members, int n_members)
+static int member_rank(int rank, const int *members, int n_members)
 {
     for (int i = 0; i < n_members; i++)
         if (members[i] == rank)
@@ -93,27 +93,27 @@ int group_agree(struct crw_group *group, int result)
 /* ------------------------------------------------------------------ over several hosts */
 
 /* -1: there is but one. */
-static int host_of(const struct crw_group *from, int rank)
+static int host_of_member(const struct crw_group *from, int rank)
 {
-    return from->span ? from->span->hosts.host_of[rank] : -1;
+    return from->inter_host ? from->inter_host->topology.host_of[rank] : -1;
 }
 
 /* The first member on the same host: who makes its memory. */
-static int first_neighbour(const struct crw_group *from, int rank, const int *members, int n_members)
+static int first_member_on_host(const struct crw_group *from, int rank, const int *members, int n_members)
 {
     for (int i = 0; i < n_members; i++)
-        if (host_of(from, members[i]) == host_of(from, rank))
+        if (host_of_member(from, members[i]) == host_of_member(from, rank))
             return members[i];
     return -1;
 }
 
 /* How many of them are on this host, up to (not including) member number `end`. */
-static int count_neighbours(const struct crw_group *from, const int *members, int end)
+static int count_members_here(const struct crw_group *from, const int *members, int end)
 {
     int n = 0;
 
     for (int i = 0; i < end; i++)
-        n += host_of(from, members[i]) == host_of(from, crw_rank(from));
+        n += host_of_member(from, members[i]) == host_of_member(from, crw_rank(from));
     return n;
 }
 
@@ -129,18 +129,18 @@ static uint32_t agreed_id(const struct crw_group *from, const struct offer *offe
 }
 
 /* The memory is mapped. */
-static int span_members(struct crw_group *group, const struct crw_group *from, uint32_t id,
-                        const int *members, int n_members)
+static int connect_members(struct crw_group *group, const struct crw_group *from, uint32_t id,
+                           const int *members, int n_members)
 {
     _cleanup_free_ int *keys = calloc((size_t)n_members, sizeof(*keys));
 
-    assert(from->span);
+    assert(from->inter_host);
     if (!keys)
         return crw_fail_errno(-ENOMEM, "cannot make a group");
     for (int i = 0; i < n_members; i++)
-        keys[i] = host_of(from, members[i]);
-    return group_span(group, from->span->net, id, keys, from->span->hosts.n_hosts,
-                      number_of(crw_rank(from), members, n_members), n_members);
+        keys[i] = host_of_member(from, members[i]);
+    return group_set_hosts(group, from->inter_host->net, id, keys, from->inter_host->topology.n_hosts,
+                           member_rank(crw_rank(from), members, n_members), n_members);
 }
 
 /* Numbers in the world, for the watch. */
@@ -156,9 +156,9 @@ static int *world_ranks(const struct crw_group *from, const int *members, int n_
 static int become_member(struct crw_group *group, const struct crw_group *from, const struct offer *offers,
                          const int *members, int n_members)
 {
-    int number = number_of(crw_rank(from), members, n_members),
-        n_here = count_neighbours(from, members, n_members);
-    const char *place = offers[first_neighbour(from, crw_rank(from), members, n_members)].place;
+    int number = member_rank(crw_rank(from), members, n_members),
+        n_here = count_members_here(from, members, n_members);
+    const char *place = offers[first_member_on_host(from, crw_rank(from), members, n_members)].place;
     int fd, r;
 
     group->members = world_ranks(from, members, n_members);
@@ -166,29 +166,31 @@ static int become_member(struct crw_group *group, const struct crw_group *from, 
         return crw_fail_errno(-ENOMEM, "cannot make a group");
     r = group_open_memory(place, &fd);
     if (r == 0)
-        r = group_map(group, fd, count_neighbours(from, members, number), n_here);
+        r = group_map(group, fd, count_members_here(from, members, number), n_here);
     if (r == 0 && n_here < n_members)
-        r = span_members(group, from, agreed_id(from, offers), members, n_members);
+        r = connect_members(group, from, agreed_id(from, offers), members, n_members);
     if (r != 0)
         return r;
-    group->watched.members = group->members;
-    group->watch = watch_share(from->watch);
-    watch_add_group(group->watch, &group->watched);
-    store_conn_set_interrupt(&group->store, watch_failed_fd(group->watch));
+    group->detected_group.members = group->members;
+    group->detector = failure_detector_share(from->detector);
+    failure_detector_add_group(group->detector, &group->detected_group);
+    store_conn_set_interrupt(&group->store, failure_detector_failed_fd(group->detector));
     stop_acquire();
     group->stop_acquired = true;
-    return group->span ? span_connect(group->span, watch_failed_fd(group->watch)) : 0;
+    return group->inter_host
+               ? inter_host_connect(group->inter_host, failure_detector_failed_fd(group->detector))
+               : 0;
 }
 
 /* A rank that is no member has nothing to do but to agree. */
-static int join(const struct crw_group *from, const struct offer *offers, const int *members, int n_members,
-                struct crw_group **ret_group)
+static int join_as_member(const struct crw_group *from, const struct offer *offers, const int *members,
+                          int n_members, struct crw_group **ret_group)
 {
     struct crw_group *group;
     int r;
 
     *ret_group = NULL;
-    if (number_of(crw_rank(from), members, n_members) < 0)
+    if (member_rank(crw_rank(from), members, n_members) < 0)
         return 0;
     group = group_new(&from->env, from->timeout_ms);
     if (!group)
@@ -207,13 +209,13 @@ static void make_offer(const struct crw_group *from, const int *members, int n_m
 {
     int r = check_members(from, members, n_members);
 
-    if (r == 0 && first_neighbour(from, crw_rank(from), members, n_members) == crw_rank(from)) {
-        r = shm_create_memory(count_neighbours(from, members, n_members), ret_fd);
+    if (r == 0 && first_member_on_host(from, crw_rank(from), members, n_members) == crw_rank(from)) {
+        r = shm_create_memory(count_members_here(from, members, n_members), ret_fd);
         if (r == 0)
             r = group_describe_memory(*ret_fd, ret_offer->place);
     }
-    if (from->span)
-        ret_offer->next_id = net_next_group(from->span->net);
+    if (from->inter_host)
+        ret_offer->next_id = net_next_group(from->inter_host->net);
     if (r == 0)
         ret_offer->members_crc32c = crw_crc32c(0, members, (size_t)n_members * sizeof(*members));
     ret_offer->result = r;
@@ -233,9 +235,9 @@ int crw_group_new(struct crw_group *from, const int *members, int n_members, str
     r = exchange_offers(from, &mine, offers);
     if (r)
         return r;
-    if (from->span)
-        net_use_group(from->span->net, agreed_id(from, offers));
-    r = group_agree(from, join(from, offers, members, n_members, &group));
+    if (from->inter_host)
+        net_use_group(from->inter_host->net, agreed_id(from, offers));
+    r = group_agree(from, join_as_member(from, offers, members, n_members, &group));
     if (r)
         crw_group_destroy(group);
     else

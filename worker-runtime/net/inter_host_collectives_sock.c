@@ -1,0 +1,401 @@
+/*
+ * Collectives over hosts, made of what inter_host_sock.c offers.
+ *
+ *   short       the leaders' exchange carries the data, and every rank takes what it wants of the table
+ *   all_reduce  long: up and down the chain, in place where the host's arrays are in shared memory or the
+ *               host has one rank; else through each rank's room, piece by piece
+ *   reduce, reduce_scatter  long: the same through the rooms; each rank takes what is its own
+ *   broadcast   long: spread from the root round the ring
+ *   all_gather  long: every rank's data is spread in turn; the turns overlap, so every link is busy
+ *   gather, scatter  long: the same, between the root's host and the other one only
+ *
+ * What of this a call takes is decided by its arguments alone, so it needs no agreement; only whether arrays lie in
+ * shared memory is a host's own affair, and nothing on the wire depends on it.
+ */
+
+#include "worker-runtime/shm/reduce_ops.h"
+#include "worker-runtime/net/inter_host_sock.h"
+#include "worker-runtime/net/chain_reduce_sock.h"
+#include "worker-runtime/shm/call_signature.h"
+#include "worker-runtime/base/error.h"
+
+#include <errno.h>
+#include <string.h>
+
+enum { SHORT_MAX = 32 * 1024 }; /* bytes of all ranks together */
+
+static int own_group_rank(const struct inter_host *s)
+{
+    return shm_name_of(s->shm, s->shm->rank);
+}
+
+static bool is_short(const struct inter_host *s, size_t n_bytes)
+{
+    size_t capacity = exchange_capacity(&s->topology), each = SHORT_MAX / (size_t)s->topology.world_size;
+
+    return n_bytes <= (each < capacity ? each : capacity);
+}
+
+static unsigned reduction_detail(enum crw_dtype dtype, enum crw_op op)
+{
+    return (unsigned)dtype * CRW_OP_COUNT + (unsigned)op;
+}
+
+int inter_host_barrier(struct inter_host *s)
+{
+    return inter_host_agree(s, call_signature(OP_BARRIER, 0, 0), SHM_NOWHERE, NULL, 0, NULL);
+}
+
+/* ------------------------------------------------------------------ reductions */
+
+struct inter_host_reduction {
+    struct inter_host *s;
+    uint64_t signature;
+    const uint8_t *in;
+    size_t count;
+    enum crw_dtype dtype;
+    enum crw_op op;
+    uint8_t *out; /* takes the bytes begin..end of the result; NULL: not wanted */
+    size_t begin, end;
+    bool in_place; /* the result may go where the data is: in and out are one */
+    int n_rails;
+    size_t share; /* bytes of a lane in a piece */
+};
+
+static size_t reduction_size(const struct inter_host_reduction *r)
+{
+    return r->count * reduce_element_size(r->dtype);
+}
+
+static int reduce_short(const struct inter_host_reduction *r)
+{
+    struct inter_host *s = r->s;
+    size_t n_bytes = reduction_size(r), size = reduce_element_size(r->dtype);
+    const uint8_t *table;
+    int result = inter_host_agree(s, r->signature, SHM_NOWHERE, r->in, n_bytes, &table);
+    void *target;
+
+    if (result != 0 || !r->out)
+        return result;
+    for (int i = 0; i < s->topology.world_size; i++)
+        s->views[i] = (void *)(uintptr_t)(table + (size_t)i * n_bytes + r->begin); /* only read */
+    target = r->out;
+    reduce(r->dtype, r->op, (const void *const *)s->views, s->topology.world_size, &target, 1, 0,
+           (r->end - r->begin) / size);
+    return 0;
+}
+
+/* This lane's share of arrays that lie at views of this host's ranks, from their begin on. */
+static int reduce_rail(const struct inter_host_reduction *r, size_t n_bytes)
+{
+    struct inter_host *s = r->s;
+    const struct topology *h = &s->topology;
+    struct chain chain = {
+        .wait = &s->wait,
+        .before = h->host == 0 ? -1 : s->before,
+        .after = h->host == h->n_hosts - 1 ? -1 : s->after,
+        .ring = s->ring,
+        .failed_fd = -1,
+    };
+    struct chain_arrays arrays = {
+        .dtype = r->dtype,
+        .op = r->op,
+        .n_ranks = h->world_size,
+        .sources = (const void *const *)s->views,
+        .n_sources = s->shm->world_size,
+        .targets = s->targets,
+        .n_targets = s->shm->world_size,
+        .count = n_bytes / reduce_element_size(r->dtype),
+    };
+    int result;
+
+    /* What comes in goes into this rank's own array first. */
+    for (int i = 0; i < arrays.n_targets; i++)
+        s->targets[i] = s->views[(s->shm->rank + i) % arrays.n_targets];
+    result = chain_reduce(&chain, &arrays); /* first: it sets failed_fd */
+    return inter_host_fail(s, result, chain.failed_fd);
+}
+
+static const struct shm_slot piece_slot = {.signature = (uint64_t)OP_BARRIER << SIGNATURE_SHIFT};
+
+/* All arrays of this host are where all its ranks see them. */
+static int reduce_in_place(const struct inter_host_reduction *r)
+{
+    struct inter_host *s = r->s;
+    struct topology_slice slice;
+    int result = 0;
+
+    if (s->shm->rank < r->n_rails) {
+        slice = topology_slice(reduction_size(r), r->n_rails, s->shm->rank);
+        for (int i = 0; i < s->shm->world_size; i++)
+            s->views[i] =
+                (inter_host_is_alone(s) ? r->out : (uint8_t *)shm_at(s->shm, s->locations[i])) + slice.begin;
+        result = reduce_rail(r, slice.end - slice.begin);
+    }
+    return result == 0 ? inter_host_local_barrier(s, &piece_slot) : result;
+}
+
+/* The bytes of a lane that are in this piece. */
+static struct topology_slice reduction_range(const struct inter_host_reduction *r, size_t number, int rail)
+{
+    struct topology_slice slice = topology_slice(reduction_size(r), r->n_rails, rail);
+    size_t begin = slice.begin + number * r->share, end;
+
+    begin = begin < slice.end ? begin : slice.end;
+    end = begin + r->share < slice.end ? begin + r->share : slice.end;
+    return (struct topology_slice){begin, end};
+}
+
+static void stage_in(const struct inter_host_reduction *r, size_t number)
+{
+    for (int rail = 0; rail < r->n_rails; rail++) {
+        struct topology_slice range = reduction_range(r, number, rail);
+
+        memcpy(r->s->staging + (size_t)rail * r->share, r->in + range.begin, range.end - range.begin);
+    }
+}
+
+/* What of it is this rank's. */
+static void stage_out(const struct inter_host_reduction *r, size_t number)
+{
+    for (int rail = 0; r->out && rail < r->n_rails; rail++) {
+        struct topology_slice range = reduction_range(r, number, rail);
+        size_t begin = range.begin > r->begin ? range.begin : r->begin;
+        size_t end = range.end < r->end ? range.end : r->end;
+
+        if (begin < end)
+            memcpy(r->out + (begin - r->begin),
+                   r->s->staging + (size_t)rail * r->share + (begin - range.begin), end - begin);
+    }
+}
+
+static int reduce_piece(const struct inter_host_reduction *r, size_t number)
+{
+    struct inter_host *s = r->s;
+    int rail = s->shm->rank, result;
+    struct topology_slice range;
+
+    stage_in(r, number);
+    result = inter_host_local_barrier(s, &piece_slot);
+    if (result == 0 && rail < r->n_rails) {
+        range = reduction_range(r, number, rail);
+        for (int i = 0; i < s->shm->world_size; i++)
+            s->views[i] = inter_host_staging_of(s, i) + (size_t)rail * r->share;
+        result = reduce_rail(r, range.end - range.begin);
+    }
+    if (result == 0)
+        result = inter_host_local_barrier(s, &piece_slot);
+    if (result == 0)
+        stage_out(r, number);
+    return result;
+}
+
+static int reduce_pieces(struct inter_host_reduction *r)
+{
+    struct topology_slice longest = topology_slice(reduction_size(r), r->n_rails, r->n_rails - 1);
+    int result = inter_host_stage(r->s);
+
+    r->share = INTER_HOST_STAGING / (size_t)r->n_rails / TOPOLOGY_SLICE_UNIT * TOPOLOGY_SLICE_UNIT;
+    for (size_t i = 0; result == 0 && i * r->share < longest.end - longest.begin + TOPOLOGY_SLICE_UNIT; i++)
+        result = reduce_piece(r, i);
+    return result;
+}
+
+static bool all_located(const struct inter_host *s)
+{
+    for (int i = 0; i < s->shm->world_size; i++)
+        if (s->locations[i] == SHM_NOWHERE)
+            return false;
+    return true;
+}
+
+static int reduce_long(struct inter_host_reduction *r)
+{
+    struct inter_host *s = r->s;
+    uint64_t location = SHM_NOWHERE;
+    int result;
+
+    if (r->in_place)
+        location = inter_host_is_alone(s) ? 0 : shm_locate(s->shm, r->in, reduction_size(r));
+    r->n_rails = topology_rails_for(&s->topology, reduction_size(r));
+    result = inter_host_agree(s, r->signature, location, NULL, 0, NULL);
+    if (result != 0)
+        return result;
+    result = inter_host_need_ring(s);
+    if (result != 0)
+        return inter_host_fail(s, result, -1);
+    return all_located(s) ? reduce_in_place(r) : reduce_pieces(r);
+}
+
+static int reduce_short_or_long(struct inter_host_reduction *r)
+{
+    return is_short(r->s, reduction_size(r)) ? reduce_short(r) : reduce_long(r);
+}
+
+int inter_host_all_reduce(struct inter_host *s, void *data, size_t count, enum crw_dtype dtype,
+                          enum crw_op op)
+{
+    struct inter_host_reduction r = {
+        .s = s,
+        .in = data,
+        .out = data,
+        .count = count,
+        .dtype = dtype,
+        .op = op,
+        .in_place = true,
+        .end = count * reduce_element_size(dtype),
+        .signature = call_signature(OP_ALL_REDUCE, reduction_detail(dtype, op), count),
+    };
+
+    return reduce_short_or_long(&r);
+}
+
+int inter_host_reduce(struct inter_host *s, void *data, size_t count, enum crw_dtype dtype, enum crw_op op,
+                      int root)
+{
+    struct inter_host_reduction r = {
+        .s = s,
+        .in = data,
+        .out = own_group_rank(s) == root ? data : NULL,
+        .count = count,
+        .dtype = dtype,
+        .op = op,
+        .end = count * reduce_element_size(dtype),
+        .signature = call_signature(OP_REDUCE + reduction_detail(dtype, op), (unsigned)root, count),
+    };
+
+    return reduce_short_or_long(&r);
+}
+
+int inter_host_reduce_scatter(struct inter_host *s, const void *data, void *result, size_t count,
+                              enum crw_dtype dtype, enum crw_op op)
+{
+    size_t n_bytes = count * reduce_element_size(dtype), rank = (size_t)own_group_rank(s);
+    struct inter_host_reduction r = {
+        .s = s,
+        .in = data,
+        .out = result,
+        .count = count * (size_t)s->topology.world_size,
+        .dtype = dtype,
+        .op = op,
+        .begin = rank * n_bytes,
+        .end = (rank + 1) * n_bytes,
+        .signature = call_signature(OP_REDUCE_SCATTER, reduction_detail(dtype, op), count),
+    };
+
+    return reduce_short_or_long(&r);
+}
+
+/* ------------------------------------------------------------------ moves */
+
+/* The last host round the ring from root's. */
+static int last_host(const struct inter_host *s, int root)
+{
+    return topology_ahead(&s->topology, s->topology.host_of[root], 1);
+}
+
+int inter_host_broadcast(struct inter_host *s, void *data, size_t n_bytes, int root)
+{
+    uint64_t signature = call_signature(OP_BROADCAST, (unsigned)root, n_bytes);
+    const uint8_t *table;
+    int r;
+
+    if (is_short(s, n_bytes)) {
+        r = inter_host_agree(s, signature, SHM_NOWHERE, data, n_bytes, &table);
+        if (r == 0 && n_bytes > 0)
+            memcpy(data, table + (size_t)root * n_bytes, n_bytes);
+        return r;
+    }
+    r = inter_host_agree(s, signature, SHM_NOWHERE, NULL, 0, NULL);
+    return r == 0 ? inter_host_chain_broadcast(s, data, data, n_bytes, root, last_host(s, root)) : r;
+}
+
+static void copy_own(const struct inter_host *s, const uint8_t *data, size_t n_bytes, uint8_t *all)
+{
+    uint8_t *to = all + (size_t)own_group_rank(s) * n_bytes;
+
+    if (to != data)
+        memcpy(to, data, n_bytes);
+}
+
+/* root -1: to everybody. all NULL: not wanted. */
+static int gather_any(struct inter_host *s, uint64_t signature, const uint8_t *data, size_t n_bytes,
+                      uint8_t *all, int root)
+{
+    const uint8_t *table;
+    int r;
+
+    if (is_short(s, n_bytes)) {
+        r = inter_host_agree(s, signature, SHM_NOWHERE, data, n_bytes, &table);
+        if (r == 0 && all && n_bytes > 0)
+            memcpy(all, table, n_bytes * (size_t)s->topology.world_size);
+        return r;
+    }
+    r = inter_host_agree(s, signature, SHM_NOWHERE, NULL, 0, NULL);
+    if (r == 0 && all)
+        copy_own(s, data, n_bytes, all);
+    for (int i = 0; r == 0 && i < s->topology.world_size; i++)
+        r = inter_host_chain_broadcast(s, data, all ? all + (size_t)i * n_bytes : NULL, n_bytes, i,
+                                       root < 0 ? last_host(s, i) : s->topology.host_of[root]);
+    return r;
+}
+
+int inter_host_all_gather(struct inter_host *s, const void *data, size_t n_bytes, void *all)
+{
+    return gather_any(s, call_signature(OP_ALL_GATHER, 0, n_bytes), data, n_bytes, all, -1);
+}
+
+int inter_host_gather(struct inter_host *s, const void *data, size_t n_bytes, void *all, int root)
+{
+    return gather_any(s, call_signature(OP_GATHER, (unsigned)root, n_bytes), data, n_bytes,
+                      own_group_rank(s) == root ? all : NULL, root);
+}
+
+/* The exchange would carry as much from everybody as root has for everybody: it is never short. */
+int inter_host_scatter(struct inter_host *s, const void *all, size_t n_bytes, void *data, int root)
+{
+    int rank = own_group_rank(s);
+    int r =
+        inter_host_agree(s, call_signature(OP_SCATTER, (unsigned)root, n_bytes), SHM_NOWHERE, NULL, 0, NULL);
+
+    for (int i = 0; r == 0 && i < s->topology.world_size; i++)
+        if (i != root)
+            r = inter_host_chain_broadcast(s,
+                                           rank == root ? (const uint8_t *)all + (size_t)i * n_bytes : NULL,
+                                           rank == i ? data : NULL, n_bytes, root, s->topology.host_of[i]);
+    if (r == 0 && rank == root && n_bytes > 0)
+        memmove(data, (const uint8_t *)all + (size_t)root * n_bytes, n_bytes);
+    return r;
+}
+
+/* ------------------------------------------------------------------ memory */
+
+/* On each host for itself; then all say how it went, so that either all have it or none. */
+int inter_host_alloc(struct inter_host *s, size_t n_bytes, void **ret_data)
+{
+    uint64_t signature = (uint64_t)SIGNATURE_ALLOC << SIGNATURE_SHIFT | n_bytes;
+    const uint8_t *table;
+    void *data;
+    int32_t status, other = 0;
+    int r;
+
+    if (n_bytes >> SIGNATURE_SIZE_BITS)
+        return crw_fail(CRW_E_ARGUMENT, "%zu bytes of shared memory for each rank are impossible", n_bytes);
+    r = inter_host_agree(s, signature, SHM_NOWHERE, NULL, 0, NULL);
+    if (r != 0)
+        return r;
+    status = shm_alloc(s->shm, n_bytes, &data);
+    if (status > 0)
+        return inter_host_break(s, status);
+    r = inter_host_agree(s, signature, SHM_NOWHERE, &status, sizeof(status), &table);
+    for (int i = 0; r == 0 && other == 0 && i < s->topology.world_size; i++)
+        memcpy(&other, table + (size_t)i * sizeof(other), sizeof(other));
+    if (r == 0 && other != 0)
+        r = status != 0
+                ? status
+                : crw_fail_errno(other, "another host cannot get %zu bytes of shared memory for each rank",
+                                 n_bytes);
+    if (r == 0)
+        *ret_data = data;
+    return r;
+}
