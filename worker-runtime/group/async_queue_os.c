@@ -1,12 +1,13 @@
-#include "worker-runtime/group/async_queue_os.h"
-
 /*
- * The thread holds the lock except while it runs a call. A work stays first in the list until it is done, so
- * an empty list means that nothing runs, and it belongs to who waits for it from then on.
+ * The thread holds the lock except while it runs a call. A work stays first in the list until it is
+ * done, so an empty list means that nothing runs; from then on the work belongs to the thread that waits
+ * for it.
  *
- * Ways to die: none of its own. A failed peer ends the call that runs, as it would without a lane, and all
- * that follow, each with its own result and sentence.
+ * Ways it fails: none of its own. A failed peer ends the call that runs, as it would without a queue,
+ * and all that follow, each with its own result and message.
  */
+
+#include "worker-runtime/group/async_queue_os.h"
 
 #include "worker-runtime/base/error.h"
 #include "worker-runtime/base/thread_os.h"
@@ -24,7 +25,7 @@ struct crw_work {
     char *sentence; /* of a failure; NULL when there was no memory for it */
 };
 
-/* ------------------------------------------------------------------ the thread */
+/* ---- the thread ---- */
 
 static void queue_take_off(struct async_queue *queue, struct crw_work *work)
 {
@@ -59,7 +60,7 @@ static void *async_queue_run(void *data)
     return NULL;
 }
 
-/* ------------------------------------------------------------------ the caller's side */
+/* ---- the caller's side ---- */
 
 void async_queue_init(struct async_queue *queue, struct crw_group *group)
 {
@@ -139,7 +140,7 @@ int crw_work_wait(struct crw_work *work)
         pthread_cond_wait(&queue->changed, &queue->lock);
     pthread_mutex_unlock(&queue->lock);
     result = work->result;
-    if (result != 0)
+    if (result)
         crw_fail(result, "%s", work->sentence ? work->sentence : "a collective failed");
     free(work->sentence);
     free(work);

@@ -1,11 +1,11 @@
 #pragma once
 
 /*
- * Calls that go on beside the program, and the lanes on which they do.
+ * Queues of calls that run beside the program.
  *
- * A lane is a thread that takes calls one after the other, in the order in which they were put there; it is
- * started by the first one. All collectives of a group go on one lane, since all ranks have to make them in
- * the same order. Messages have a lane for each peer and direction: they may overtake each other.
+ * A queue is a thread that runs calls one after the other, in the order in which they were added; the
+ * first call starts it. All collectives of a group use one queue, since all ranks have to make them in
+ * the same order. Messages have a queue for each peer and direction: they may overtake each other.
  */
 
 #include "worker-runtime/crw.h"
@@ -35,15 +35,15 @@ struct async_queue {
 };
 
 void async_queue_init(struct async_queue *queue, struct crw_group *group);
-/* Waits for what is there. Works that are not waited for yet must be so before. */
+/* Waits for the calls in it. Works that were not waited for yet must be so before. */
 void async_queue_finish(struct async_queue *queue);
 
-/* Puts the call there. *ret_work is for crw_work_wait(). 0 or -errno. */
+/* Adds the call. */
 int async_queue_start(struct async_queue *queue, const struct queued_call *call, struct crw_work **ret_work);
 
 void async_queue_wait_until_empty(struct async_queue *queue);
 
-/* Makes sure that what comes next on this thread comes after what is on the lane. */
+/* Makes sure that the next call on this thread runs after those in the queue. */
 static inline void async_queue_drain(struct async_queue *queue)
 {
     if (atomic_load_explicit(&queue->n_waiting, memory_order_acquire) > 0)

@@ -1,9 +1,9 @@
 /*
- * Collectives and messages as programs call them: arguments checked, then done now or started.
+ * Collectives and messages as programs call them: arguments checked, then run now or started.
  *
- * A call is a record of what is to be done (struct queued_call), made by one function for both ways of doing it. Done
- * now, it runs on the caller's thread after what is under way on its lane; started, it goes to the lane's
- * end. Arguments are refused before anything is said to the peers.
+ * A call is a record of what is to be done (struct queued_call), made by one function for both. Run now,
+ * it uses the caller's thread after the calls in its queue; started, it goes to the end of the queue.
+ * Wrong arguments are refused before anything is sent to the peers.
  */
 
 #include "worker-runtime/shm/shm_collectives_os.h"
@@ -16,7 +16,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
-/* ------------------------------------------------------------------ doing */
+/* ---- doing ---- */
 
 static int run_now(struct crw_group *group, struct async_queue *queue, const struct queued_call *call)
 {
@@ -37,7 +37,7 @@ static int start_collective(struct crw_group *group, int checked, const struct q
     return checked == 0 ? async_queue_start(&group->collectives, call, ret_work) : checked;
 }
 
-/* ------------------------------------------------------------------ checking */
+/* ---- checking ---- */
 
 static int check_size(uint64_t n, const char *what)
 {
@@ -87,7 +87,7 @@ static int check_peer(const struct crw_group *group, size_t n_bytes, int peer)
     return check_size(n_bytes, "bytes");
 }
 
-/* ------------------------------------------------------------------ reductions */
+/* ---- reductions ---- */
 
 static int run_all_reduce(struct crw_group *group, const struct queued_call *c)
 {
@@ -161,7 +161,7 @@ int crw_reduce_scatter_start(struct crw_group *group, const void *data, void *re
     return start_collective(group, check_reduction(count, dtype, op), &call, ret_work);
 }
 
-/* ------------------------------------------------------------------ moves */
+/* ---- moves ---- */
 
 static int run_broadcast(struct crw_group *group, const struct queued_call *c)
 {
@@ -273,17 +273,17 @@ int crw_shared_alloc(struct crw_group *group, size_t n_bytes, void **ret_data)
                              : shm_alloc(&group->shm, n_bytes, ret_data);
 }
 
-/* ------------------------------------------------------------------ messages */
+/* ---- messages ---- */
 
 enum direction { OUT, IN };
 
-/* Who is on another host is reached over the network. */
+/* Ranks of other hosts are reached over the network. */
 static bool is_on_other_host(const struct crw_group *group, int peer)
 {
     return group->inter_host && group->inter_host->topology.host_of[peer] != group->inter_host->topology.host;
 }
 
-/* What one of this host is called in its memory. */
+/* The number of a rank of this host in its shared memory. */
 static int local_number(const struct crw_group *group, int peer)
 {
     return group->inter_host ? group->inter_host->topology.local_of[peer] : peer;

@@ -1,13 +1,13 @@
 /*
  * A program that starts its own workers: crw_launch().
  *
- * The shared memory is made before the forks and inherited, so the ranks meet in it without a store. From
- * there on the group is one like any other: ranks watch each other by pidfd.
+ * The shared memory is made before the forks and inherited, so the ranks meet in it without a store.
+ * After that the group is one like any other: ranks watch each other by pidfd.
  *
- * Happy path: all workers end with 0. Ways it dies: one ends otherwise; the others learn it from the group and
- * are asked to stop, and killed when they do not; a fork fails, which ends those that were made. A worker
- * whose result is not 0 leaves its group by ending, not before: so the others end after it, and the cause is
- * told and not its consequences.
+ * Happy path: all workers end with 0. Ways it fails: one ends otherwise; the others learn it from the
+ * group and get SIGTERM, and SIGKILL when they do not end; a fork fails, which ends those that were
+ * made. A worker with a result other than 0 leaves its group by ending, not before: so the others end after
+ * it, and the cause is reported and not its consequences.
  */
 
 #include "base/cleanup.h"
@@ -37,10 +37,10 @@ struct fork_launch {
     struct worker *workers;
     struct pollfd *fds;  /* by rank; -1: ended or not started */
     int first_failed;    /* -1: none so far */
-    int64_t deadline_ns; /* of those that were asked to stop; 0: nobody was; INT64_MAX: they were killed */
+    int64_t deadline_ns; /* of those that were asked to stop; 0: not yet; INT64_MAX: they were killed */
 };
 
-/* ------------------------------------------------------------------ a worker */
+/* ---- a worker ---- */
 
 static int exit_code(int result)
 {
@@ -50,7 +50,7 @@ static int exit_code(int result)
 /* stdio was flushed before the fork; exit() would run what the parent registered for itself. */
 __attribute__((noreturn)) static void leave_worker(int code)
 {
-    (void)fflush(NULL); /* nobody is there to tell */
+    (void)fflush(NULL); /* a failure has no receiver any more */
     _exit(code);
 }
 
@@ -77,7 +77,7 @@ __attribute__((noreturn)) static void worker_main(int rank, int n, int fd,
     leave_worker(exit_code(r));
 }
 
-/* ------------------------------------------------------------------ the launcher */
+/* ---- the launcher ---- */
 
 static int start_worker(struct fork_launch *l, int rank, int fd, int (*function)(struct crw_group *, void *),
                         void *data)
@@ -108,7 +108,7 @@ static void send_to_all(const struct fork_launch *l, int signal_number)
                           0); /* ended by now: fine */
 }
 
-/* One that only says that a peer failed. */
+/* It only reports that a peer failed. */
 static bool is_consequence(int status)
 {
     return WIFEXITED(status) && WEXITSTATUS(status) == CRW_E_PEER;
@@ -139,7 +139,7 @@ static int grace_left_ms(const struct fork_launch *l)
     return left_ns > 0 ? (int)(left_ns / 1000000) + 1 : 0;
 }
 
-/* Whoever ended at the same time is looked at together, before it is said who failed first. */
+/* Workers that ended at the same time are reaped together before the first failure is chosen. */
 static void wait_for_ends(struct fork_launch *l)
 {
     int n = poll(l->fds, (nfds_t)l->n, grace_left_ms(l));
@@ -172,7 +172,7 @@ static int launch_result(const struct fork_launch *l)
     return crw_fail(CRW_E_PEER, "worker %d of %d ended with %d", l->first_failed, l->n, WEXITSTATUS(status));
 }
 
-/* After a start that failed: nobody can do anything useful. */
+/* After a start that failed the workers can do nothing useful. */
 static void kill_all_workers(struct fork_launch *l)
 {
     for (int i = 0; i < l->n; i++) {
@@ -205,7 +205,7 @@ int crw_launch(int (*function)(struct crw_group *group, void *data), void *data,
     (void)fflush(NULL); /* what is in the buffers is written once, here */
     for (int i = 0; r == 0 && i < n; i++)
         r = start_worker(&l, i, fd, function, data);
-    if (r != 0) {
+    if (r) {
         kill_all_workers(&l);
         return r;
     }

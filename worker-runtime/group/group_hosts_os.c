@@ -1,15 +1,15 @@
 /*
- * How the world comes to be when its ranks are on several hosts.
+ * Joining the world when its ranks are on several hosts.
  *
  *   1. The ranks of a host (those of one GROUP_RANK) meet in shared memory, as in group_os.c.
- *   2. Each listens at the address by which this host reaches the worker store, or at CRUN_LOCAL_ADDR, and tells
- *      the others of its host; the leader puts that into the store, and takes what the other leaders put
- *      there. One key for each host: nothing here grows with the square of the ranks.
- *   3. Everybody knows everybody: control connections, then links, then a barrier over all.
- *   4. Each takes the other ranks of its host under watch, and all meet again, which shows that those
- *      watched were the ranks.
+ *   2. Each listens at the address by which this host reaches the worker store, or at CRUN_LOCAL_ADDR, and shares it
+ *      with the others of its host; the leader publishes the host's part of the peer table in the store, and fetches
+ *      those of the other leaders. One key for each host: nothing here grows with the square of the ranks.
+ *   3. Every rank has the whole table: control connections, then links, then a barrier of all.
+ *   4. Each rank watches the other ranks of its host, and all pass another barrier, which proves that the watched
+ *      processes were the ranks.
  *
- * The token that keeps strangers out is made by the leader of the first host and is in its part of the store.
+ * The token that authenticates connections is made by the leader of the first host and is in its part of the table.
  */
 
 #include "worker-runtime/group/group_os.h"
@@ -34,7 +34,7 @@ static void host_key(const struct crw_group *group, int number, int host, const 
     (void)snprintf(key, HOST_KEY_SIZE, "crw/group/%d/%d/%s/%d", group->env.generation, number, what, host);
 }
 
-/* ------------------------------------------------------------------ who is where */
+/* ---- the peer table ---- */
 
 static int listen_here(const struct crw_group *group, struct net **ret_net)
 {
@@ -46,11 +46,11 @@ static int listen_here(const struct crw_group *group, struct net **ret_net)
         return net_create(given, group->env.rank, group->env.world_size, group->detector, ret_net);
     r = net_own_address(group->store.client.fd, address);
     if (r < 0)
-        return crw_fail_errno(r, "cannot tell by which address this host reaches the worker store");
+        return crw_fail_errno(r, "cannot find the address by which this host reaches the worker store");
     return net_create(address, group->env.rank, group->env.world_size, group->detector, ret_net);
 }
 
-/* The leader: what its host has to say, into the store. */
+/* The leader publishes its host's part of the table. */
 static int publish_peer_table(struct crw_group *group, int number, const struct peer_table_entry *entries)
 {
     _cleanup_free_ uint8_t *data = NULL;
@@ -62,7 +62,7 @@ static int publish_peer_table(struct crw_group *group, int number, const struct 
         return crw_fail_errno(-errno, "cannot get random bytes for the job's token");
     data = peer_table_encode(entries, group->env.local_world_size, token, &size);
     if (!data)
-        return crw_fail_errno(-ENOMEM, "cannot tell other hosts of the ranks of this one");
+        return crw_fail_errno(-ENOMEM, "cannot publish the addresses of this host's ranks");
     host_key(group, number, group->env.group_rank, "host", key);
     return store_conn_set(&group->store, key, data, size);
 }
@@ -77,11 +77,11 @@ static int fetch_peer_table(struct crw_group *group, int number, struct peer_tab
 
         host_key(group, number, host, "host", key);
         r = store_conn_get(&group->store, key, -1, &data, &size);
-        if (r != 0)
+        if (r)
             return r;
         if (!peer_table_add(table, host, data, size))
             return crw_fail(CRW_E_STORE,
-                            "what store key %s says about the ranks of node %d makes no sense: the nodes run "
+                            "store key %s has no valid table of the ranks of node %d: the nodes run "
                             "different builds, or two of them have the same number",
                             key, host);
     }
@@ -121,7 +121,7 @@ static int find_all_peers(struct crw_group *group, int number, const struct net 
     return r == 0 ? share_peer_table(group, table) : r;
 }
 
-/* ------------------------------------------------------------------ coming together */
+/* ---- coming together ---- */
 
 int group_set_hosts(struct crw_group *group, struct net *net, uint32_t id, const int *keys, int n_keys,
                     int rank, int world_size)
@@ -133,7 +133,7 @@ int group_set_hosts(struct crw_group *group, struct net *net, uint32_t id, const
         return crw_fail_errno(-ENOMEM, "cannot make a group of %d ranks", world_size);
     r = inter_host_init(group->inter_host, net, id, &group->shm, keys, n_keys, rank, world_size,
                         group->members);
-    if (r != 0)
+    if (r)
         return r;
     group->rank = rank;
     group->world_size = world_size;
@@ -143,14 +143,14 @@ int group_set_hosts(struct crw_group *group, struct net *net, uint32_t id, const
     return 0;
 }
 
-/* The watch meets a group that it can tell the ranks of. */
+/* The detector gets the group only when the hosts of its ranks are known. */
 static int connect_all(struct crw_group *group, struct net *net, const struct peer_table *table)
 {
     int interrupt_fd = failure_detector_failed_fd(group->detector);
     int r = group_set_hosts(group, net, 0, table->keys, group->env.group_world_size, group->env.rank,
                             group->env.world_size);
 
-    if (r != 0)
+    if (r)
         return r;
     failure_detector_add_group(group->detector, &group->detected_group);
     r = net_start(net, table->peers, table->token);
@@ -207,7 +207,7 @@ int group_join_hosts(struct crw_group *group, int number)
     r = group_get_memory(group, key, group->env.local_rank == 0, group->env.local_world_size, &fd);
     if (r == 0)
         r = group_map(group, fd, group->env.local_rank, group->env.local_world_size);
-    if (r != 0)
+    if (r)
         return r;
     failure_detector_add_group(group->detector, &group->detected_group);
     r = shm_barrier(&group->shm);
@@ -215,6 +215,6 @@ int group_join_hosts(struct crw_group *group, int number)
         r = listen_here(group, &net);
     if (r == 0)
         r = join_over_hosts(group, number, net);
-    net_destroy(net); /* the span has its share */
+    net_destroy(net); /* group->inter_host has its share */
     return r;
 }

@@ -2,12 +2,12 @@
  * Groups of some ranks of a group.
  *
  *   1. The first member makes shared memory; over several hosts, the first on each of them.
- *   2. All ranks of the old group say in one collective what they were asked for and, those first members, where
+ *   2. All ranks of the old group share in one collective which members they asked for and, those first members, where
  *      the memory is.
- *   3. Members map it, connect to those of other hosts, and all ranks say how that went: either the group is there for all of them or nobody
- *      has it. Until then the first member keeps the memory open.
+ *   3. Members map it and connect to those of other hosts, and all ranks share the result: either all members have the
+ *      group or none has. Until then the first member keeps the memory open.
  *
- * Dies as any collective of the old group does.
+ * Ways it fails: those of any collective of the old group.
  */
 
 #include "base/cleanup.h"
@@ -20,7 +20,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What every rank tells the others. */
+/* What every rank sends to the others. */
 struct offer {
     int32_t result;
     uint32_t members_crc32c;
@@ -54,7 +54,7 @@ static int member_rank(int rank, const int *members, int n_members)
     return -1;
 }
 
-/* Own failures have a sentence already: they are looked at first. */
+/* The failure of this rank has its message already: it is looked at first. */
 static int result_of_rank(const struct crw_group *from, int rank, int result)
 {
     if (result != 0 && rank != crw_rank(from))
@@ -86,11 +86,11 @@ int group_agree(struct crw_group *group, int result)
     int r = crw_all_reduce(group, &first, 1, CRW_I64, CRW_MAX);
 
     if (r || result)
-        return r ? r : result; /* a sentence of this rank is the better one */
+        return r ? r : result; /* this rank's own message is the better one */
     return first ? result_of_rank(group, crw_world_size(group) - (int)(first >> 32), (int32_t)first) : 0;
 }
 
-/* ------------------------------------------------------------------ over several hosts */
+/* ---- over several hosts ---- */
 
 /* -1: there is but one. */
 static int host_of_member(const struct crw_group *from, int rank)
@@ -98,7 +98,7 @@ static int host_of_member(const struct crw_group *from, int rank)
     return from->inter_host ? from->inter_host->topology.host_of[rank] : -1;
 }
 
-/* The first member on the same host: who makes its memory. */
+/* The first member on the same host: it makes the memory. */
 static int first_member_on_host(const struct crw_group *from, int rank, const int *members, int n_members)
 {
     for (int i = 0; i < n_members; i++)
@@ -143,7 +143,7 @@ static int connect_members(struct crw_group *group, const struct crw_group *from
                            member_rank(crw_rank(from), members, n_members), n_members);
 }
 
-/* Numbers in the world, for the watch. */
+/* Numbers in the world, for the failure detector. */
 static int *world_ranks(const struct crw_group *from, const int *members, int n_members)
 {
     int *ranks = calloc((size_t)n_members, sizeof(*ranks));
@@ -169,7 +169,7 @@ static int become_member(struct crw_group *group, const struct crw_group *from, 
         r = group_map(group, fd, count_members_here(from, members, number), n_here);
     if (r == 0 && n_here < n_members)
         r = connect_members(group, from, agreed_id(from, offers), members, n_members);
-    if (r != 0)
+    if (r)
         return r;
     group->detected_group.members = group->members;
     group->detector = failure_detector_share(from->detector);
@@ -196,7 +196,7 @@ static int join_as_member(const struct crw_group *from, const struct offer *offe
     if (!group)
         return crw_fail_errno(-ENOMEM, "cannot make a group");
     r = become_member(group, from, offers, members, n_members);
-    if (r != 0)
+    if (r)
         crw_group_destroy(group);
     else
         *ret_group = group;

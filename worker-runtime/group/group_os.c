@@ -1,18 +1,18 @@
 /*
- * How a group comes to be and ends.
+ * How a group is joined and ends.
  *
- *   1. The watch starts: from here on a failed peer breaks off whatever this rank waits for.
+ *   1. The failure detector starts: from here on a failed peer ends whatever this rank waits for.
  *   2. Rank 0 makes the shared memory and puts "host pid fd device inode" into the worker store, under a key
  *      with the generation (torchrun keeps one store for all generations) and the number of the group in
  *      this process. The others open it through /proc/PID/fd/FD and compare host, device and inode, so that a
- *      number that means something else by now, or elsewhere, is not taken for it.
- *   3. All meet in the memory; each takes the others under watch by pidfd; all meet again, which shows
- *      that those watched were the ranks.
+ *      number that means something else by now, or elsewhere, is refused.
+ *   3. All meet in the memory; each watches the others by pidfd; all pass another barrier, which proves that the
+ *      watched processes were the ranks.
  *   4. SIGTERM becomes a request.
  *
  * A world of one does the same with itself and needs no store. Where no launcher gave the ranks a store of
  * their own (crw_init() with an address), the key may be left over from a job before: rank 0 removes it after
- * the meeting, and the others take one that leads nowhere for not yet written.
+ * the barrier, and the others treat one that leads nowhere as not yet written.
  *
  * Groups of some ranks: group_members_os.c; from a fork: fork_group_os.c; over several hosts: group_hosts_os.c.
  */
@@ -37,10 +37,10 @@
 /* Groups made by this process so far. All ranks make theirs in the same order. */
 static atomic_int n_groups;
 
-/* ------------------------------------------------------------------ memory */
+/* ---- memory ---- */
 
-/* This boot of this machine, and the namespace that numbers its processes: who agrees in both finds the other's
- * memory. "-" for what cannot be told. */
+/* This boot of this machine, and the namespace that numbers its processes: ranks that agree in both
+ * find each other's memory. "-" for what cannot be read. */
 enum { HOST_NAME_SIZE = 64 };
 
 static void name_host(char name[HOST_NAME_SIZE])
@@ -56,7 +56,7 @@ static void name_host(char name[HOST_NAME_SIZE])
         (void)close(fd); /* only read */
     }
     boot[strcspn(boot, " \n")] = '\0';
-    (void)stat("/proc/self/ns/pid", &st); /* 0 where it cannot be told */
+    (void)stat("/proc/self/ns/pid", &st); /* 0 where it cannot be read */
     (void)snprintf(name, HOST_NAME_SIZE, "%s/%ju", boot, (uintmax_t)st.st_ino);
 }
 
@@ -82,7 +82,7 @@ int group_open_memory(const char *place, int *ret_fd)
     struct stat st;
 
     if (sscanf(place, "%63s %d %d %ju %ju", host, &pid, &number, &device, &inode) != 5)
-        return crw_fail(CRW_E_STORE, "\"%.100s\" is said to be where the group's shared memory is", place);
+        return crw_fail(CRW_E_STORE, "\"%.100s\" is no place of the group's shared memory", place);
     name_host(own_host);
     if (strcmp(host, own_host) != 0)
         return crw_fail(CRW_E_ENVIRONMENT,
@@ -93,7 +93,7 @@ int group_open_memory(const char *place, int *ret_fd)
     (void)snprintf(path, sizeof(path), "/proc/%d/fd/%d", pid, number);
     fd = open(path, O_RDWR | O_CLOEXEC);
     if (fd < 0 && errno == ENOENT)
-        return crw_fail(CRW_E_PEER, "the rank that made the group's shared memory is gone: there is no %s",
+        return crw_fail(CRW_E_PEER, "the rank that made the group's shared memory has ended: there is no %s",
                         path);
     if (fd < 0)
         return crw_fail_errno(-errno,
@@ -102,12 +102,12 @@ int group_open_memory(const char *place, int *ret_fd)
                               path);
     if (fstat(fd, &st) < 0 || st.st_dev != device || st.st_ino != inode)
         return crw_fail(CRW_E_PEER,
-                        "the rank that made the group's shared memory is gone: %s is something else", path);
+                        "the rank that made the group's shared memory has ended: %s is something else", path);
     *ret_fd = steal_fd(&fd);
     return 0;
 }
 
-/* ------------------------------------------------------------------ parts */
+/* ---- parts ---- */
 
 struct crw_group *group_new(const struct crw_env *env, int timeout_ms)
 {
@@ -137,8 +137,7 @@ int group_map(struct crw_group *group, int fd, int rank, int world_size)
     return r == 0 ? shm_p2p_init(&group->p2p, &group->shm) : r;
 }
 
-/* The calls that are under way come to their end first; then nobody tells of failures any more, and then
- * there is no memory. */
+/* The calls that are under way end first; then the detector is removed, and the memory last. */
 void crw_group_destroy(struct crw_group *group)
 {
     if (!group)
@@ -183,7 +182,7 @@ bool crw_stop_requested(const struct crw_group *group)
     return stop_requested() || failure_detector_stop_requested(group->detector);
 }
 
-/* ------------------------------------------------------------------ coming to be */
+/* ---- coming to be ---- */
 
 enum { KEY_SIZE = 64, STALE_PAUSE_MS = 10 };
 
@@ -245,7 +244,7 @@ static int group_join_on(struct crw_group *group, int fd)
 {
     int r = group_map(group, fd, group->env.rank, group->env.world_size);
 
-    if (r != 0)
+    if (r)
         return r;
     failure_detector_add_group(group->detector, &group->detected_group);
     r = shm_barrier(&group->shm);
@@ -291,8 +290,8 @@ static int check_env(const struct crw_env *env)
                         env->world_size, WORLD_MAX);
     if (env->group_world_size < 2 || env->group_world_size > 1 << TOPOLOGY_ROUNDS_MAX)
         return crw_fail(CRW_E_ENVIRONMENT,
-                        "%d of %d ranks are on this host, but GROUP_WORLD_SIZE says that there are %d "
-                        "nodes (of 2 to %d): start the program by crun or torchrun",
+                        "%d of %d ranks are on this host, but GROUP_WORLD_SIZE is %d "
+                        "(of 2 to %d): start the program by crun or torchrun",
                         env->local_world_size, env->world_size, env->group_world_size,
                         1 << TOPOLOGY_ROUNDS_MAX);
     return 0;
@@ -305,7 +304,7 @@ static int group_start(struct crw_group *group, int fd)
     int r = failure_detector_create(group->env.notice_fd, group->env.generation, group->env.world_size,
                                     &group->detector);
 
-    if (r != 0)
+    if (r)
         return r;
     store_conn_set_interrupt(&group->store, failure_detector_failed_fd(group->detector));
     r = fd < 0 ? group_join(group) : group_join_on(group, steal_fd(&own_fd));
@@ -324,13 +323,13 @@ int group_create_on(const struct crw_env *env, int fd, struct crw_group **ret_gr
 
     if (r == 0)
         r = env_timeout_ms(&timeout_ms);
-    if (r != 0)
+    if (r)
         return r;
     group = group_new(env, timeout_ms);
     if (!group)
         return crw_fail_errno(-ENOMEM, "cannot make a group");
     r = group_start(group, steal_fd(&own_fd));
-    if (r != 0)
+    if (r)
         crw_group_destroy(group);
     else
         *ret_group = group;
@@ -358,9 +357,9 @@ int crw_finish(struct crw_group *group)
     return r;
 }
 
-/* ------------------------------------------------------------------ store */
+/* ---- store ---- */
 
-/* The store only knows that a wait was broken off; the group knows by whom. */
+/* The store only knows that the wait was interrupted; the group knows by which rank. */
 static int store_result(const struct crw_group *group, int r)
 {
     return r == CRW_E_PEER ? shm_fail_result(&group->shm, group->shm.rank) : r;

@@ -35,13 +35,14 @@ struct crw_group *group_new(const struct crw_env *env, int timeout_ms);
 /* Rank 0 (of a host) makes the memory and puts it under the key, the others find it there. */
 int group_get_memory(struct crw_group *group, const char *key, bool makes_it, int n_ranks, int *ret_fd);
 
-/* Becomes that rank of the group (or of a host's part of it) whose memory fd is; takes over fd. */
+/* Makes this process a rank of the group (or of a host's part of it) in the memory behind fd; takes
+ * over fd. */
 int group_map(struct crw_group *group, int fd, int rank, int world_size);
 
-/* The world from memory that all ranks have from elsewhere than the store; takes over fd. */
+/* The world in memory that all ranks have without a store; takes over fd. */
 int group_create_on(const struct crw_env *env, int fd, struct crw_group **ret_group);
 
-/* Meets the others at the store again, as the first group of a process does. Results of crw_group_create(). */
+/* Joins again through the store, as the first group of a process does. Results of crw_group_create(). */
 int group_join_again(struct crw_group *group);
 
 /* group_hosts_os.c: joins the world over several hosts; number: of the group in this process. */

@@ -1,16 +1,18 @@
 /*
  * Gradients averaged over the ranks while backward computes the rest of them.
  *
- * The array is cut into buckets once, from its end, because backward goes from the last layer to the first.
- * Cuts are the same on all ranks, so however finely each of them reports what is ready, all start the same
- * calls in the same order. Elements are combined one by one in rank order: buckets change no bit.
+ * The array is cut into buckets once, from its end, because backward goes from the last layer to the
+ * first. Cuts are the same on all ranks, so however finely each of them reports what is ready, all start
+ * the same calls in the same order. Elements are combined one by one in rank order: buckets change no
+ * bit.
  *
- * A bucket pays if its thread has a core and its share of the fixed cost is small. Both are asked at creation:
- * rank 0 counts cores and takes the time of a short call and of the whole array, and tells the others. With
- * one bucket there is no thread: the array is reduced where the caller waits.
+ * A bucket pays if its thread has a core and its share of the fixed cost is small. Both are measured at
+ * creation: rank 0 counts cores and takes the time of a short call and of the whole array, and
+ * broadcasts the result. With one bucket there is no thread: the array is reduced where the caller
+ * waits.
  *
- * Ways to die: a call that could not be started, or a peer's end. Everything that was started is waited for in
- * any case, and the first failure is the result.
+ * Ways it fails: a call that could not be started, or a peer's end. Everything that was started is
+ * waited for in any case, and the first failure is the result.
  */
 
 #include "base/time.h"
@@ -42,7 +44,7 @@ struct crw_reducer {
     struct crw_work *works[BUCKETS_MAX];
 };
 
-/* ------------------------------------------------------------------ cost */
+/* ---- cost ---- */
 
 static double now_us(void)
 {
@@ -64,7 +66,7 @@ static int time_all_reduce(const struct crw_reducer *r, size_t count, double *re
             result = crw_all_reduce_start(r->group, r->gradients, count, CRW_F32, CRW_AVG, &work);
         if (result == 0)
             result = crw_work_wait(work);
-        if (result != 0)
+        if (result)
             return result;
         took_us = now_us() - began_us;
         if (i == 0 || took_us < fastest_us)
@@ -127,7 +129,7 @@ static void cut_buckets(struct crw_reducer *r, size_t bucket)
     r->n_buckets = (r->count + r->bucket - 1) / r->bucket;
 }
 
-/* ------------------------------------------------------------------ */
+/* ---- creation and end ---- */
 
 int crw_reducer_create(struct crw_group *group, float *gradients, size_t count, size_t bucket_bytes,
                        struct crw_reducer **ret)
@@ -160,7 +162,7 @@ void crw_reducer_destroy(struct crw_reducer *r)
     if (!r)
         return;
     while (r->n_works > 0)
-        (void)crw_work_wait(r->works[--r->n_works]); /* nobody asked for the result */
+        (void)crw_work_wait(r->works[--r->n_works]); /* the result has no receiver */
     free(r);
 }
 
@@ -200,7 +202,7 @@ static int start_bucket(struct crw_reducer *r)
     return result;
 }
 
-/* A failure is kept for crw_reducer_finish(): backward has nobody to tell it to. */
+/* A failure is kept for crw_reducer_finish(): backward cannot return it. */
 void crw_reducer_ready(struct crw_reducer *r, size_t begin)
 {
     if (!r->syncing || r->n_buckets == 1)
@@ -217,7 +219,7 @@ static int wait_for_buckets(struct crw_reducer *r)
         if (result == 0)
             result = crw_work_wait(r->works[i]);
         else
-            (void)crw_work_wait(r->works[i]); /* the first one is told */
+            (void)crw_work_wait(r->works[i]); /* the first one is returned */
     }
     r->n_works = r->n_started = 0;
     return result;

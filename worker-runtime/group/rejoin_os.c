@@ -1,14 +1,15 @@
 /*
- * A group goes on although a peer has died: crw_group_ready() and crw_group_rejoin().
+ * A group continues although a peer has died: crw_group_ready() and crw_group_rejoin().
  *
- *   1. A collective fails. The program comes here, and waits for the launcher's word (failure_detector_os.h).
- *   2. The word is a new generation: what belonged to the old one is let go of, the group becomes one of the
- *      new generation, and meets at its store just as a new process does (group_os.c).
- *   3. Whatever goes wrong there (another one died) is waited out in the same way, for the generation after.
+ *   1. A collective fails. The program calls crw_group_rejoin(), which waits for the launcher's decision
+ *      (failure_detector_os.h).
+ *   2. The launcher announces a new generation: everything of the old one is released, the group becomes one of the new
+ *      generation, and joins through its store just as a new process does (group_os.c).
+ *   3. Whatever fails there (another rank died) is waited out in the same way, for the generation after.
  *
- * Ways to die: the word is that it is over, or nobody gives one: no launcher, one that does not know of it, or one
- * for whom nothing has failed (a peer that hangs, or that ended well). The launcher speaks within milliseconds of
- * a failure; after some seconds without a word it has none.
+ * Ways it fails: the launcher starts no further generation, or it decides nothing: there is no launcher, it does not
+ * know of replacements, or it has seen no failure (a peer that hangs, or that ended with 0). The launcher decides
+ * within milliseconds of a failure; after some seconds the wait ends.
  */
 
 #include "worker-runtime/base/error.h"
@@ -41,7 +42,7 @@ static void finish_queues(struct crw_group *group)
     group->message_queues = NULL;
 }
 
-/* Lets go of everything that is of one generation; fine after a meeting that failed half-way, too. */
+/* Releases everything that belongs to one generation; also after a join that failed half-way. */
 static void leave_generation(struct crw_group *group)
 {
     finish_queues(group);
@@ -69,7 +70,8 @@ static int enter_generation(struct crw_group *group, const struct next_generatio
     return r;
 }
 
-/* The peers' fault, or the end of the store: both come from a death, and the launcher knows more. */
+/* Errors caused by a peer's death, or by the store that ended with it: wait for the launcher's next
+ * generation instead of failing. */
 static bool is_worth_waiting(int result)
 {
     return result > 0 || result == -ECONNREFUSED || result == -ECONNRESET || result == -EPIPE;
@@ -86,7 +88,7 @@ int crw_group_rejoin(struct crw_group *group)
         return crw_fail(CRW_E_PEER, "a peer failed, and a group over several hosts is not formed again");
     do {
         r = failure_detector_await_generation(group->detector, &next);
-        if (r != 0)
+        if (r)
             return r;
         leave_generation(group);
         r = enter_generation(group, &next);

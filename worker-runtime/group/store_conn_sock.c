@@ -1,8 +1,8 @@
-#include "worker-runtime/group/store_conn_sock.h"
-
 /*
  * A thin layer over the blocking client: when to connect, and what its results are called in crw.h.
  */
+
+#include "worker-runtime/group/store_conn_sock.h"
 
 #include "worker-runtime/base/error.h"
 
@@ -32,7 +32,7 @@ static struct wire_span text_span(const char *text)
     return (struct wire_span){.data = (const uint8_t *)text, .size = strlen(text)};
 }
 
-/* The client's sentence is complete: it names the peer, the key and the time. */
+/* The client's message is complete: it names the peer, the key and the time. */
 static int store_conn_result(const struct store_conn *s, int r)
 {
     const char *sentence = client_sock_error(&s->client);
@@ -84,7 +84,7 @@ int store_conn_get(struct store_conn *s, const char *key, int timeout_ms, void *
 
     if (r == 0)
         r = store_conn_result(s, client_sock_get(&s->client, text_span(key), timeout_ms, &span));
-    if (r != 0)
+    if (r)
         return r;
     copy = malloc(span.size + 1);
     if (!copy)

@@ -1,8 +1,6 @@
 #pragma once
 
-/*
- * The worker store as the group uses it: one connection, results of crw.h, sentences by crw_fail().
- */
+/* The worker store as the group uses it: one connection, results of crw.h, messages by crw_fail(). */
 
 #include "proto/client_sock.h"
 #include "worker-runtime/crw.h"

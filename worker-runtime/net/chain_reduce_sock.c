@@ -1,20 +1,20 @@
-#include "worker-runtime/net/chain_reduce_sock.h"
-
 /*
  * Everything here is positions that only grow, and each step moves those that can be moved:
  *
- *   up, bytes of partial results    came >= combined >= went: received into the ring, combined with this
- *                       host's ranks, sent on; what went makes room in the ring
- *   down, bytes of results          arrived >= copied, passed: received into targets[0], copied to the
- *                       other ranks of the host, sent on
+ *   up, bytes of partial results    came >= combined >= went: received into the ring, combined with this host's
+ *                       ranks, sent on; bytes that went make room in the ring
+ *   down, bytes of results          arrived >= copied, passed: received into targets[0], copied to the other ranks of
+ *                       the host, sent on
  *
- * The first host has nothing to receive on the way up, the last one turns: what it combines arrives. Where the first
+ * The first host has nothing to receive on the way up; on the last one, combined bytes are results. Where the first
  * host has one rank and nothing to convert, its array is sent as it is.
  *
- * A result may overwrite what it was made from: it arrives after that went up.
+ * A result may overwrite what it was made from: it arrives after that was sent up.
  *
- * Ways to die: a socket ends, nothing moves for too long, the interrupt. The caller ends the group.
+ * Ways it fails: a socket ends, nothing moves for too long, the interrupt. The caller ends the group.
  */
+
+#include "worker-runtime/net/chain_reduce_sock.h"
 
 #include "base/minmax.h"
 #include "worker-runtime/shm/reduce_ops.h"
@@ -52,7 +52,7 @@ static bool is_last(const struct chain_state *st)
     return st->s->after < 0;
 }
 
-/* ------------------------------------------------------------------ sockets */
+/* ---- sockets ---- */
 
 /* Moves *position by what went without waiting. */
 static int chain_push(struct chain_state *st, int fd, const uint8_t *data, size_t n, size_t *position)
@@ -81,7 +81,7 @@ static int chain_pull(struct chain_state *st, int fd, uint8_t *data, size_t n, s
     return 0;
 }
 
-/* ------------------------------------------------------------------ up */
+/* ---- up ---- */
 
 /* Bytes from position on that lie in one stretch of the ring. */
 static size_t ring_stretch(size_t position, size_t n)
@@ -159,7 +159,7 @@ static int send_up(struct chain_state *st)
                       ring_stretch(st->went, st->combined - st->went), &st->went);
 }
 
-/* ------------------------------------------------------------------ down */
+/* ---- down ---- */
 
 static int receive_down(struct chain_state *st)
 {
@@ -189,7 +189,7 @@ static void copy_down(struct chain_state *st)
     st->moved = true;
 }
 
-/* ------------------------------------------------------------------ both */
+/* ---- both ---- */
 
 static bool chain_is_done(const struct chain_state *st)
 {

@@ -1,18 +1,18 @@
 #pragma once
 
 /*
- * Long data through a chain of hosts, as one lane carries it: each host is connected to the one before and to
- * the one after.
+ * Chain reduce and chain broadcast of long data, as one rail carries it: each host is connected to the
+ * one before and to the one after.
  *
- * A reduction goes up the chain and down again. The first host sends the partial result of its ranks, each
- * that follows puts its own ranks on top and sends it on, the last one has the result and sends it back.
- * So elements are combined in rank order whatever the number of hosts is, with the bits of one host, and
- * each element goes over each link once in each direction, which is what a ring takes as well. Both
- * directions are under way at the same time, in blocks that stay in the cache.
+ * A reduction goes up the chain and down again. The first host sends the partial result of its ranks,
+ * each next one adds its own ranks and sends it on, the last one has the result and sends it back. So
+ * elements are combined in rank order whatever the number of hosts is, with the bits of one host, and
+ * each element goes over each link once in each direction, as in a ring. Both directions are under way
+ * at the same time, in blocks that stay in the cache.
  *
- * Spreading is the way down alone, from any host.
+ * A broadcast is the way down alone, from any host.
  *
- * Data of the host's ranks is shared memory, or there is one rank only.
+ * The data of the host's ranks is in shared memory, or there is one rank only.
  */
 
 #include "worker-runtime/crw.h"
@@ -44,6 +44,6 @@ struct chain_arrays {
 };
 int chain_reduce(struct chain *s, const struct chain_arrays *arrays);
 
-/* n_bytes from the host whose after is -1 to all before it, into targets[0] and from there into the others.
+/* n_bytes from the host that has after = -1 to all before it, into targets[0] and from there into the others.
  * There targets[0] is the source. */
 int chain_broadcast(struct chain *s, void *const *targets, int n_targets, size_t n_bytes);

@@ -1,12 +1,12 @@
-#include "worker-runtime/net/exchange_sock.h"
-
 /*
- * A round is a message in each direction: a head, then the blocks from the own one backwards. What comes in
- * is the continuation of what is there already, so it is received where it belongs.
+ * A round is a message in each direction: a head, then the blocks from the own one backwards. What comes
+ * in continues the blocks that are there already, so it is received where it belongs.
  *
- * The hosts are known to each other by the token, but a message is checked all the same: a rank that is out
- * of step must not make others write past their memory.
+ * The token has authenticated the other hosts, but a message is checked all the same: a rank that is out
+ * of step must not make others write beyond their memory.
  */
+
+#include "worker-runtime/net/exchange_sock.h"
 
 #include "proto/wait_sock.h"
 
@@ -15,7 +15,7 @@
 
 #define MAGIC 0x67686378u
 
-enum { SPIN_NS = 20 * 1000 }; /* how long to ask before sleeping: a round trip in a rack */
+enum { SPIN_NS = 20 * 1000 }; /* how long to poll before sleeping: a round trip in a rack */
 
 struct exchange_head {
     uint32_t magic, number, n_blocks, n_bytes;

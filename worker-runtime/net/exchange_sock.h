@@ -1,11 +1,11 @@
 #pragma once
 
 /*
- * Every host says something short and hears what all others say, in as few steps as there are
- * doublings to the number of hosts: in each round a host sends what it has heard so far.
+ * All-gather of one small block per host among the host leaders: Bruck's algorithm, ceil(log2 hosts)
+ * rounds. In each round a host sends the blocks that it has so far.
  *
- * It says with it which call it is in, and how long its block is, so that hosts that are not in the same
- * call find out, all of them, and stay in step for the next one.
+ * A block begins with the signature of the call and its length, so that hosts that are in different
+ * calls find out, all of them, and stay in step for the next one.
  */
 
 #include "worker-runtime/shm/topology.h"
@@ -13,7 +13,7 @@
 
 #include <stdint.h>
 
-enum { EXCHANGE_MAX = 128 * 1024 }; /* bytes that all hosts say together, their heads included */
+enum { EXCHANGE_MAX = 128 * 1024 }; /* bytes of the blocks of all hosts, their heads included */
 
 struct exchange_links {
     int ahead[TOPOLOGY_ROUNDS_MAX], back[TOPOLOGY_ROUNDS_MAX]; /* sockets: 1 << round hosts ahead, and back */
@@ -38,8 +38,8 @@ struct exchange {
 /* The most bytes for each rank, with as many ranks as there are, that fit. */
 size_t exchange_capacity(const struct topology *topology);
 
-/* n_bytes of this host. 0, NET_E_..., -EPROTO (the others say what cannot be), other -errno. */
+/* n_bytes of this host. 0, NET_E_..., -EPROTO (another host sent what is impossible), other -errno. */
 int exchange_run(struct exchange *x, uint64_t signature, const void *data, size_t n_bytes);
 
-/* After that: what a host said. The data is in x->blocks until the next exchange. */
+/* After exchange_run(): the block of a host. The data is in x->blocks until the next exchange. */
 struct exchange_block exchange_block_of(const struct exchange *x, int host, const uint8_t **ret_data);

@@ -1,16 +1,17 @@
 /*
  * Collectives over hosts, made of what inter_host_sock.c offers.
  *
- *   short       the leaders' exchange carries the data, and every rank takes what it wants of the table
- *   all_reduce  long: up and down the chain, in place where the host's arrays are in shared memory or the
- *               host has one rank; else through each rank's room, piece by piece
- *   reduce, reduce_scatter  long: the same through the rooms; each rank takes what is its own
- *   broadcast   long: spread from the root round the ring
- *   all_gather  long: every rank's data is spread in turn; the turns overlap, so every link is busy
+ *   short       the leaders' exchange carries the data, and every rank takes its part of the table
+ *   all_reduce  long: chain reduce, in place where the host's arrays are in shared memory or the host has one rank; else
+ *               through each rank's staging room, piece by piece
+ *   reduce, reduce_scatter  long: the same through the staging rooms; each rank copies its part out
+ *   broadcast   long: chain broadcast from the root round the ring
+ *   all_gather  long: a chain broadcast of every rank's data in turn; the turns overlap, so every link is busy
  *   gather, scatter  long: the same, between the root's host and the other one only
  *
- * What of this a call takes is decided by its arguments alone, so it needs no agreement; only whether arrays lie in
- * shared memory is a host's own affair, and nothing on the wire depends on it.
+ * The arguments of a call alone decide which of these it takes, so that needs no agreement; only whether arrays lie in
+ * shared memory differs between hosts: such hosts work in pieces of different sizes, and the chain passes on whatever
+ * comes.
  */
 
 #include "worker-runtime/shm/reduce_ops.h"
@@ -46,7 +47,7 @@ int inter_host_barrier(struct inter_host *s)
     return inter_host_agree(s, call_signature(OP_BARRIER, 0, 0), SHM_NOWHERE, NULL, 0, NULL);
 }
 
-/* ------------------------------------------------------------------ reductions */
+/* ---- reductions ---- */
 
 struct inter_host_reduction {
     struct inter_host *s;
@@ -59,7 +60,7 @@ struct inter_host_reduction {
     size_t begin, end;
     bool in_place; /* the result may go where the data is: in and out are one */
     int n_rails;
-    size_t share; /* bytes of a lane in a piece */
+    size_t share; /* bytes of a rail in a piece */
 };
 
 static size_t reduction_size(const struct inter_host_reduction *r)
@@ -85,7 +86,7 @@ static int reduce_short(const struct inter_host_reduction *r)
     return 0;
 }
 
-/* This lane's share of arrays that lie at views of this host's ranks, from their begin on. */
+/* This rail's share of arrays that lie at views of this host's ranks, from their begin on. */
 static int reduce_rail(const struct inter_host_reduction *r, size_t n_bytes)
 {
     struct inter_host *s = r->s;
@@ -135,7 +136,7 @@ static int reduce_in_place(const struct inter_host_reduction *r)
     return result == 0 ? inter_host_local_barrier(s, &piece_slot) : result;
 }
 
-/* The bytes of a lane that are in this piece. */
+/* The bytes of a rail that are in this piece. */
 static struct topology_slice reduction_range(const struct inter_host_reduction *r, size_t number, int rail)
 {
     struct topology_slice slice = topology_slice(reduction_size(r), r->n_rails, rail);
@@ -219,10 +220,10 @@ static int reduce_long(struct inter_host_reduction *r)
         location = inter_host_is_alone(s) ? 0 : shm_locate(s->shm, r->in, reduction_size(r));
     r->n_rails = topology_rails_for(&s->topology, reduction_size(r));
     result = inter_host_agree(s, r->signature, location, NULL, 0, NULL);
-    if (result != 0)
+    if (result)
         return result;
     result = inter_host_need_ring(s);
-    if (result != 0)
+    if (result)
         return inter_host_fail(s, result, -1);
     return all_located(s) ? reduce_in_place(r) : reduce_pieces(r);
 }
@@ -286,7 +287,7 @@ int inter_host_reduce_scatter(struct inter_host *s, const void *data, void *resu
     return reduce_short_or_long(&r);
 }
 
-/* ------------------------------------------------------------------ moves */
+/* ---- moves ---- */
 
 /* The last host round the ring from root's. */
 static int last_host(const struct inter_host *s, int root)
@@ -318,7 +319,7 @@ static void copy_own(const struct inter_host *s, const uint8_t *data, size_t n_b
         memcpy(to, data, n_bytes);
 }
 
-/* root -1: to everybody. all NULL: not wanted. */
+/* root -1: to all ranks. all NULL: not wanted. */
 static int gather_any(struct inter_host *s, uint64_t signature, const uint8_t *data, size_t n_bytes,
                       uint8_t *all, int root)
 {
@@ -351,7 +352,7 @@ int inter_host_gather(struct inter_host *s, const void *data, size_t n_bytes, vo
                       own_group_rank(s) == root ? all : NULL, root);
 }
 
-/* The exchange would carry as much from everybody as root has for everybody: it is never short. */
+/* The exchange would carry as much from every rank as root has for all: it is never short. */
 int inter_host_scatter(struct inter_host *s, const void *all, size_t n_bytes, void *data, int root)
 {
     int rank = own_group_rank(s);
@@ -368,9 +369,9 @@ int inter_host_scatter(struct inter_host *s, const void *all, size_t n_bytes, vo
     return r;
 }
 
-/* ------------------------------------------------------------------ memory */
+/* ---- memory ---- */
 
-/* On each host for itself; then all say how it went, so that either all have it or none. */
+/* On each host for itself; then all share the result, so that either all have it or none. */
 int inter_host_alloc(struct inter_host *s, size_t n_bytes, void **ret_data)
 {
     uint64_t signature = (uint64_t)SIGNATURE_ALLOC << SIGNATURE_SHIFT | n_bytes;
@@ -382,7 +383,7 @@ int inter_host_alloc(struct inter_host *s, size_t n_bytes, void **ret_data)
     if (n_bytes >> SIGNATURE_SIZE_BITS)
         return crw_fail(CRW_E_ARGUMENT, "%zu bytes of shared memory for each rank are impossible", n_bytes);
     r = inter_host_agree(s, signature, SHM_NOWHERE, NULL, 0, NULL);
-    if (r != 0)
+    if (r)
         return r;
     status = shm_alloc(s->shm, n_bytes, &data);
     if (status > 0)

@@ -1,9 +1,9 @@
 /*
- * How the links of a span are made and how it ends, and messages between two ranks.
+ * How the links of an inter-host communicator are made and closed, and messages between two ranks.
  *
- * Both ends of a link know it from who they are; the one further back connects, the one ahead claims. All
- * ranks connect before they claim, and each rank's thread lets others in meanwhile, so nobody waits for
- * anybody in a circle.
+ * The numbers of the two ranks and of the link identify it at both ends; the host further back connects,
+ * the one ahead claims. All ranks connect before they claim, and each rank's thread accepts connections
+ * meanwhile, so no circle of ranks waits for each other.
  */
 
 #include "worker-runtime/net/inter_host_sock.h"
@@ -24,7 +24,7 @@ static int world_rank(const struct inter_host *s, int rank)
     return s->world ? s->world[rank] : rank;
 }
 
-/* ------------------------------------------------------------------ coming to be */
+/* ---- coming to be ---- */
 
 static bool allocate_buffers(struct inter_host *s, size_t world_size, size_t n_hosts)
 {
@@ -126,7 +126,7 @@ void inter_host_finish(struct inter_host *s)
     *s = (struct inter_host){0};
 }
 
-/* ------------------------------------------------------------------ links */
+/* ---- links ---- */
 
 /* The rank of that host that is this one's partner, where hosts differ in size. */
 static int partner_rank(const struct topology *h, int host, int local)
@@ -202,7 +202,7 @@ int inter_host_connect(struct inter_host *s, int interrupt_fd)
     return s->topology.local < s->topology.n_rails ? connect_rail(s, &wait) : 0;
 }
 
-/* ------------------------------------------------------------------ messages */
+/* ---- messages ---- */
 
 static bool inter_host_has_failed(void *data)
 {
@@ -211,7 +211,7 @@ static bool inter_host_has_failed(void *data)
     return shm_has_failed(s->shm, s->shm->rank);
 }
 
-/* Messages fail for themselves: what has gone before is still read. */
+/* A lost message does not end the group: what was sent before is still read. */
 static int message_result(struct inter_host *s, int r, int peer)
 {
     switch (r) {
@@ -246,7 +246,7 @@ int inter_host_send(struct inter_host *s, const void *data, size_t n_bytes, int 
     const uint64_t size = n_bytes;
     int r = inter_host_has_failed(s) ? shm_fail_result(s->shm, s->shm->rank) : open_message_link(s, to);
 
-    if (r != 0)
+    if (r)
         return r;
     r = net_send_all(&s->wait, s->out[to], &size, sizeof(size));
     if (r == 0)

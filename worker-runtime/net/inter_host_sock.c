@@ -1,12 +1,12 @@
-#include "worker-runtime/net/inter_host_sock.h"
-
 /*
- * What the collectives are made of: saying, spreading, ending. The collectives themselves:
- * inter_host_collectives_sock.c; links: inter_host_links_sock.c.
+ * What the collectives are made of: agreement on the call, broadcast over hosts, failure. The
+ * collectives themselves: inter_host_collectives_sock.c; links: inter_host_links_sock.c.
  *
- * A host where only one rank is needs no meetings: it goes without shared memory altogether, except that
- * failures are kept there.
+ * A host with a single rank needs no barriers: it goes without shared memory, except that failures are
+ * kept there.
  */
+
+#include "worker-runtime/net/inter_host_sock.h"
 
 #include "base/minmax.h"
 #include "worker-runtime/net/chain_reduce_sock.h"
@@ -25,16 +25,16 @@ enum {
     SIGNATURE_STAGE
 }; /* top bytes, beside those of call_signature.h */
 
-/* A connection closed, and the reason is a bit slower: it comes over another one, through ranks that the machine may
- * keep waiting. Who needs all of this time has not heard of anybody's end. */
+/* A connection closed, and the reason comes later: over another connection, through ranks that the
+ * machine may keep waiting. When this time is over, no end of a rank was reported. */
 enum { REASON_MS = 500 };
 
-/* ------------------------------------------------------------------ the end */
+/* ---- the end ---- */
 
 static void cut_link(int fd)
 {
     if (fd >= 0)
-        (void)shutdown(fd, SHUT_RDWR); /* closed when nobody can be in it any more */
+        (void)shutdown(fd, SHUT_RDWR); /* closed when no thread can be in it any more */
 }
 
 int inter_host_break(struct inter_host *s, int r)
@@ -123,7 +123,7 @@ int inter_host_local_barrier(struct inter_host *s, const struct shm_slot *slot)
     return r == 0 || r == CRW_E_ARGUMENT ? r : inter_host_break(s, r);
 }
 
-/* ------------------------------------------------------------------ saying */
+/* ---- saying ---- */
 
 /* 0: all hosts are in this call; else 1 + the first that is not. */
 static int find_different(const struct inter_host *s, uint64_t signature)
@@ -161,8 +161,8 @@ static void sort_table(const struct inter_host *s, size_t n_bytes, uint8_t *tabl
     }
 }
 
-/* The leader's part between the meetings; same: this host's ranks are in one call. *ret_different: of
- * find_different(). */
+/* The leader's part between the two barriers; same: this host's ranks are in one call.
+ * *ret_different: of find_different(). */
 static int exchange_between_hosts(struct inter_host *s, uint64_t signature, bool same, const void *data,
                                   size_t n_bytes, uint8_t *table, int *ret_different)
 {
@@ -170,13 +170,13 @@ static int exchange_between_hosts(struct inter_host *s, uint64_t signature, bool
     size_t n = same ? n_bytes * (size_t)s->shm->world_size : 0;
     int r = exchange_run(&s->exchange, same ? signature : nothing, data, n);
 
-    if (r != 0)
+    if (r)
         return inter_host_fail(s, r, s->exchange.failed_fd);
     *ret_different = same ? find_different(s, signature) : 1 + s->topology.host;
     if (*ret_different)
         return 0;
     r = check_sizes(s, n_bytes);
-    if (r != 0)
+    if (r)
         return inter_host_fail(s, r, -1);
     sort_table(s, n_bytes, table);
     return 0;
@@ -185,7 +185,7 @@ static int exchange_between_hosts(struct inter_host *s, uint64_t signature, bool
 static int fail_different_hosts(const struct inter_host *s, int host)
 {
     if (host == s->topology.host)
-        return CRW_E_ARGUMENT; /* the sentence is there */
+        return CRW_E_ARGUMENT; /* its message is set */
     return crw_fail(CRW_E_ARGUMENT,
                     "rank %d and rank %d called different collectives, or with different counts or "
                     "types: all ranks must make the same calls in the same order",
@@ -213,15 +213,15 @@ static const uint8_t *gather_own(const struct inter_host *s, size_t n_bytes, int
     return s->own;
 }
 
-/* The second meeting: all take the leader's word and its table. */
+/* The second barrier: all ranks of the host take the leader's result and its table. */
 static int take_verdict(struct inter_host *s, int result, struct shm_slot *verdict, const uint8_t **ret_table)
 {
     int parity = shm_parity(s->shm), r;
 
     r = inter_host_local_barrier(s, verdict);
     if (result != 0 && result != CRW_E_ARGUMENT)
-        return result; /* this rank's own sentence is the better one */
-    if (r != 0)
+        return result; /* this rank's own message is the better one */
+    if (r)
         return r;
     if (ret_table)
         *ret_table = shm_bounce(s->shm, 0, parity);
@@ -237,7 +237,7 @@ int inter_host_agree(struct inter_host *s, uint64_t signature, uint64_t location
     struct shm_slot verdict = {.signature = (uint64_t)SIGNATURE_VERDICT << SIGNATURE_SHIFT};
     int parity = shm_parity(s->shm), different = 0, r = shm_begin(s->shm);
 
-    if (r != 0)
+    if (r)
         return r;
     if (inter_host_is_alone(s))
         return agree_alone(s, signature, location, data, n_bytes, ret_table);
@@ -259,7 +259,7 @@ int inter_host_agree(struct inter_host *s, uint64_t signature, uint64_t location
     return take_verdict(s, r, &verdict, ret_table);
 }
 
-/* ------------------------------------------------------------------ rooms */
+/* ---- rooms ---- */
 
 int inter_host_need_ring(struct inter_host *s)
 {
@@ -292,7 +292,7 @@ uint8_t *inter_host_staging_of(const struct inter_host *s, int local)
     return inter_host_is_alone(s) ? s->staging : shm_same_place(s->shm, s->staging, local);
 }
 
-/* ------------------------------------------------------------------ spreading */
+/* ---- spreading ---- */
 
 struct host_broadcast {
     struct inter_host *s;
@@ -301,7 +301,7 @@ struct host_broadcast {
     size_t n_bytes;
     bool is_root;
     int n_rails;
-    size_t share; /* bytes of a lane in a piece */
+    size_t share; /* bytes of a rail in a piece */
     struct chain chain;
 };
 
@@ -315,7 +315,7 @@ static struct chain make_chain(const struct inter_host *s, int distance, int las
     };
 }
 
-/* One rank on this host: from its array, or into it, without pieces. (Then there is one lane.) */
+/* One rank on this host: from its array, or into it, without pieces. (Then there is one rail.) */
 static int broadcast_whole(struct host_broadcast *p)
 {
     void *target = p->is_root ? (void *)(uintptr_t)p->from : p->to; /* a source is only read */
@@ -330,7 +330,7 @@ static uint8_t *broadcast_room(const struct host_broadcast *p, int rail)
            (size_t)rail * p->share;
 }
 
-/* The bytes of a lane that are in this piece. */
+/* The bytes of a rail that are in this piece. */
 static struct topology_slice broadcast_range(const struct host_broadcast *p, size_t number, int rail)
 {
     struct topology_slice slice = topology_slice(p->n_bytes, p->n_rails, rail);
@@ -366,8 +366,9 @@ static int broadcast_piece(struct host_broadcast *p, size_t number)
     return inter_host_fail(p->s, r, p->chain.failed_fd);
 }
 
-/* Pieces take the two halves of the leader's room in turn: while one is copied out, the next can come, and by the
- * time that the first half is needed again there was a meeting in between, also when that is in the next spreading. */
+/* Pieces use the two halves of the leader's staging room in turn: while one is copied out, the next
+ * can come, and before the first half is used again there was a barrier, also when that is in the
+ * next broadcast. */
 static int broadcast_pieces(struct host_broadcast *p)
 {
     const struct shm_slot slot = {.signature = (uint64_t)SIGNATURE_STAGE << SIGNATURE_SHIFT};
@@ -411,7 +412,7 @@ int inter_host_chain_broadcast(struct inter_host *s, const void *from, void *to,
     if (inter_host_is_alone(s) && (p.is_root || to))
         return broadcast_whole(&p);
     r = inter_host_stage(s);
-    if (r != 0)
+    if (r)
         return r;
     p.share = INTER_HOST_STAGING / 2 / (size_t)p.n_rails / TOPOLOGY_SLICE_UNIT * TOPOLOGY_SLICE_UNIT;
     return broadcast_pieces(&p);

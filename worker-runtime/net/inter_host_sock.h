@@ -1,19 +1,21 @@
 #pragma once
 
 /*
- * Collectives and messages of a group over several hosts. The ranks of one host meet in the memory that they
- * share (shm_os.h); the hosts speak over TCP (tcp_sock.h).
+ * Inter-host communicator: collectives and messages of a group over several hosts. The ranks of one host
+ * meet in the memory that they share (shm_os.h); the hosts use TCP (tcp_sock.h).
  *
- * Every collective begins the same way: the ranks of a host meet; their leaders exchange which call this is
- * and, when it is short, the data of all ranks; the ranks of a host meet again and all have the same answer. What
- * is long then goes through the chain of hosts (chain_reduce_sock.h), each rank of a host carrying a share.
+ * Every collective begins the same way: a barrier of the ranks of a host; their leaders exchange the
+ * signature of the call and, when it is short, the data of all ranks; a second barrier of the host,
+ * after which all its ranks have the same answer. Long data then goes through the chain of hosts
+ * (chain_reduce_sock.h), each rank of a host carrying a share.
  *
- * Elements are combined in rank order, so the bits are those of one host; when the ranks of a host do not
- * follow each other, long data is combined host by host, in rank order in each.
+ * Elements are combined in rank order, so the bits are those of one host; when the ranks of a host do
+ * not follow each other, long data is combined host by host, in rank order in each.
  *
- * Ways to die: a rank of this host ends (the watch ends the shared memory and makes `interrupt_fd` readable), one of
- * another host does (the watch hears it from the net), a connection closes, nobody comes in time. Whoever
- * sees it ends its group here and closes its links, which frees those who wait at the other ends.
+ * Ways it fails: a rank of this host ends (the failure detector ends the shared memory and makes
+ * `interrupt_fd` readable), one of another host does (the detector learns it from the net), a connection
+ * closes, a rank does not come in time. The rank that notices it ends its group here and closes its
+ * links, which frees the ranks that wait at the other ends.
  */
 
 #include "worker-runtime/net/exchange_sock.h"
@@ -32,28 +34,29 @@ struct inter_host {
 
     struct exchange_links links; /* the leader's; else -1 */
     struct exchange exchange;    /* the leader's */
-    int before, after;           /* of this rank's lane, round the ring; -1: it has none */
+    int before, after;           /* of this rank's rail, round the ring; -1: it has none */
     int *out;                    /* by rank: messages to it; -1: none so far */
-    uint8_t *own;                /* the leader's: what its host says */
-    uint8_t *table;              /* what all ranks say, where nobody else of this host needs it */
-    uint8_t *ring;               /* the lane's */
+    uint8_t *own;                /* the leader's: data of its host's ranks */
+    uint8_t *table;              /* data of all ranks, on a host with a single rank */
+    uint8_t *ring;               /* the rail's */
     uint8_t *staging;            /* this rank's; NULL: not used so far */
     unsigned n_broadcast_pieces; /* pieces that went through the leader's room so far */
     uint64_t *locations;         /* by number here: where its array is */
     void **views, **targets;     /* scratch */
 };
 
-/* keys: by rank of the group, the same for those on one host. Takes a share of net, not shm. 0 or -errno, with a
- * sentence; then it is zeroed. */
+/* keys: by rank of the group, the same for those on one host. Takes a share of net, not shm. 0 or
+ * -errno, with a message; then it is zeroed. */
 int inter_host_init(struct inter_host *s, struct net *net, uint32_t group, struct shm *shm, const int *keys,
                     int n_keys, int rank, int world_size, const int *world);
-/* Makes the links; all ranks at the same time. Results of crw.h. interrupt_fd: of the watch. */
+/* Makes the links; all ranks at the same time. Results of crw.h. interrupt_fd: of the failure
+ * detector. */
 int inter_host_connect(struct inter_host *s, int interrupt_fd);
 /* The control connections of the world; before the links. */
 int inter_host_connect_controls(struct inter_host *s, int interrupt_fd);
 /* Zeroed is fine. */
 void inter_host_finish(struct inter_host *s);
-/* Frees whoever waits: the shared memory was ended. For struct watched. */
+/* Frees the threads that wait: the shared memory was ended. For struct detected_group. */
 void inter_host_interrupt(void *span);
 
 int inter_host_all_reduce(struct inter_host *s, void *data, size_t count, enum crw_dtype dtype,
@@ -73,25 +76,28 @@ int inter_host_alloc(struct inter_host *s, size_t n_bytes, void **ret_data);
 int inter_host_send(struct inter_host *s, const void *data, size_t n_bytes, int to);
 int inter_host_receive(struct inter_host *s, void *data, size_t n_bytes, int from);
 
-/* ------------------------------------------------------------------ between the files of it */
+/* ---- between the files of it ---- */
 
-/* Nobody reads the wire of a group that is over. Forwards r: the sentence is there. */
+/* Shuts down all links of the group (a failed group's byte streams are out of step) and returns r
+ * unchanged; the message is already set. */
 int inter_host_break(struct inter_host *s, int r);
-/* A result of tcp_sock.h becomes one of crw.h and the end of the group; fd: whose. */
+/* Turns a result of tcp_sock.h into one of crw.h and ends the group; fd: the connection that failed. */
 int inter_host_fail(struct inter_host *s, int r, int fd);
-/* shm_phase_barrier(); 0, CRW_E_ARGUMENT, or the group is over. */
+/* shm_phase_barrier(); 0, CRW_E_ARGUMENT, or the group has failed. */
 int inter_host_local_barrier(struct inter_host *s, const struct shm_slot *slot);
 
 /*
- * Everybody says n_bytes (exchange_capacity() at most) and `location`, where its array is for the ranks of
- * this host. *ret_table: what all said, rank by rank, until the next call; NULL: not wanted. s->locations is what
- * this host's ranks said. 0; CRW_E_ARGUMENT: not all were in this call; or the group is over.
+ * Collective: shares n_bytes (exchange_capacity() at most) of every rank and `location`, where its array
+ * is for the ranks of this host. *ret_table: the data of all ranks, in rank order, until the next call;
+ * NULL: not wanted. s->locations: of this host's ranks. 0; CRW_E_ARGUMENT: not all were in this call; or
+ * the group has failed.
  */
 int inter_host_agree(struct inter_host *s, uint64_t signature, uint64_t location, const void *data,
                      size_t n_bytes, const uint8_t **ret_table);
 
-/* n_bytes from root's `from` to everybody's `to` (NULL: not wanted) on the hosts from root's to `last`, down the
- * ring; without saying anything first. root's own `to` is not looked at. */
+/* Chain broadcast of n_bytes from root's `from` into the `to` of the other ranks (NULL: not wanted)
+ * on the hosts from root's to `last`, down the ring, without an agreement first. root's own `to` is
+ * not used. */
 int inter_host_chain_broadcast(struct inter_host *s, const void *from, void *to, size_t n_bytes, int root,
                                int last);
 
@@ -100,7 +106,7 @@ enum { INTER_HOST_STAGING = 1024 * 1024 };
 int inter_host_stage(struct inter_host *s);
 /* Where that rank of this host has its room. */
 uint8_t *inter_host_staging_of(const struct inter_host *s, int local);
-/* The lane's ring is there. */
+/* Allocates the rail's ring. 0 or -ENOMEM. */
 int inter_host_need_ring(struct inter_host *s);
 
 static inline bool inter_host_is_alone(const struct inter_host *s) /* the only rank of its host */

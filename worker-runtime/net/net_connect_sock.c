@@ -1,9 +1,7 @@
-#include "worker-runtime/net/net_impl_sock.h"
+/* Connections to other ranks: those that this rank makes, and those that others made and that wait
+ * until a thread claims them. */
 
-/*
- * Connections to other ranks: those that we make, and those that were made to us and wait until somebody asks
- * for them.
- */
+#include "worker-runtime/net/net_impl_sock.h"
 
 #include "base/cleanup.h"
 #include "proto/wait_sock.h"
@@ -188,8 +186,8 @@ struct timespec net_timespec(int64_t ns)
     return (struct timespec){.tv_sec = ns / 1000000000, .tv_nsec = ns % 1000000000};
 }
 
-/* The interrupt is a descriptor, the rest a condition: who makes the first readable also wakes us by
- * net_wake(), and the pause is for those that cannot. */
+/* The interrupt is a descriptor, the rest a condition: a thread that makes the first readable also
+ * calls net_wake(); the pause is for those that cannot. */
 enum { PAUSE_MS = 50 };
 
 void net_wait_for_change(struct net *n, int64_t deadline_ns)
@@ -232,7 +230,7 @@ void net_forget_waiting(struct net *n, uint32_t group)
             continue;
         }
         *at = w->next;
-        (void)close(w->fd); /* nobody will ask for it */
+        (void)close(w->fd); /* no thread will claim it */
         free(w);
     }
 }

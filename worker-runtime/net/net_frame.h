@@ -1,16 +1,15 @@
 #pragma once
 
 /*
- * What ranks of different hosts say to each other before and beside the data. Pure; it reads what strangers
- * send.
+ * Messages of ranks of different hosts before and beside the data. Pure; it decodes bytes of unauthenticated peers.
  *
- *   hello    the first bytes of a connection: magic, version, a mark of the byte order, who wants to
- *            speak to whom for what, and the first half of the job's token
- *   answer   the other half, so that the connecting rank knows that it speaks with its job; all bits of it inverted
- *            when the rank has left the group that the hello names
- *   news     on control connections: a rank ended, or the sender leaves in order
+ *   hello    the first bytes of a connection: magic, version, a mark of the byte order, the two ranks, the purpose, and
+ *            the first half of the job's token
+ *   answer   the other half, so that the connecting rank knows that it has reached its job; all bits of it inverted when
+ *            the rank has left the group that the hello names
+ *   record   on control connections: a rank ended, or the sender leaves in order
  *
- * All fixed in size. Numbers are little-endian, except for the mark, which is the sender's own order: data
+ * All fixed in size. Numbers are little-endian, except for the mark, which is in the sender's own order: data
  * goes over the network as it lies in memory, so ranks of different orders are refused. Ranks of one job run the
  * same build; to change anything here, change NET_VERSION, and a rank that is left over from another build
  * is refused instead of misunderstood.
@@ -36,7 +35,7 @@ struct net_peer {
 };
 
 enum net_purpose {
-    NET_CONTROL = 1, /* news, for all groups; link: nothing */
+    NET_CONTROL = 1, /* records, for all groups; link: nothing */
     NET_DATA,        /* a group's link: which one of those between two ranks */
     NET_MESSAGES,    /* of crw_send(), one way; link: nothing */
     NET_PRESENCE,    /* open for as long as the accepting rank is in the group; link: nothing */
@@ -68,7 +67,7 @@ void net_hello_encode(const struct net_hello *hello, uint8_t out[NET_HELLO_SIZE]
  * compare. */
 bool net_hello_decode(const uint8_t in[NET_HELLO_SIZE], uint32_t world_size, struct net_hello *ret);
 
-/* In a time that does not tell where they differ. */
+/* In a time that does not depend on where they differ. */
 bool net_token_equal(const uint8_t a[NET_TOKEN_HALF], const uint8_t b[NET_TOKEN_HALF]);
 
 void net_answer_encode(const uint8_t token[NET_TOKEN], bool left, uint8_t out[NET_TOKEN_HALF]);

@@ -1,9 +1,8 @@
-#include "worker-runtime/net/net_impl_sock.h"
+/* Control connections and the gossip of failures on them. A rank that learns of an end first notifies
+ * all ranks that it is connected to, so that each rank learns of it over the shortest way and passes
+ * it on once. */
 
-/*
- * Control connections and the news that go along them. Whoever hears of an end first tells it to all that it is
- * connected to, so that each rank hears of it over the shortest way and tells it once.
- */
+#include "worker-runtime/net/net_impl_sock.h"
 
 #include "proto/wait_sock.h"
 #include "worker-runtime/base/error.h"
@@ -18,7 +17,7 @@ static void send_record(const struct net_control *c, const struct net_record *re
 
     net_record_encode(record, bytes);
     if (!c->ended)
-        (void)net_send(c->fd, bytes, sizeof(bytes)); /* it is dead if it has no room, and we will know */
+        (void)net_send(c->fd, bytes, sizeof(bytes)); /* a connection without room is dead, and will end */
 }
 
 void net_notify_all(struct net *n, const struct net_record *record)
@@ -27,7 +26,7 @@ void net_notify_all(struct net *n, const struct net_record *record)
         send_record(c, record);
 }
 
-/* With the lock. False: known before. */
+/* Caller holds the lock. False: known before. */
 static bool notify_end_once(struct net *n, int rank, int detail)
 {
     const struct net_record record = {NET_RECORD_ENDED, rank, detail};
@@ -40,13 +39,13 @@ static bool notify_end_once(struct net *n, int rank, int detail)
     return true;
 }
 
-/* From the network, without the lock. */
+/* From the network. Caller does not hold the lock. */
 static void take_end_record(struct net *n, int rank, int detail)
 {
     bool is_new;
 
     if (rank == n->rank)
-        return; /* others think so: they will end the connections, and that tells us what it means */
+        return; /* another rank takes this one for dead: it will close the connections, and that ends the group */
     pthread_mutex_lock(&n->lock);
     is_new = notify_end_once(n, rank, detail);
     pthread_mutex_unlock(&n->lock);
@@ -78,7 +77,7 @@ static void take_record(struct net *n, struct net_control *c)
 
     c->n = 0;
     if (!net_record_decode(c->bytes, (uint32_t)n->world_size, &record))
-        return; /* of no kind that we know: nothing to do about it */
+        return; /* of an unknown kind: ignored */
     if (record.kind == NET_RECORD_LEAVES)
         take_leave_record(n, c);
     else

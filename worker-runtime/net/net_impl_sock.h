@@ -1,12 +1,13 @@
 #pragma once
 
 /*
- * What the files of net share: net_sock.c (creation and end), net_thread_sock.c (what is polled), net_pending_sock.c
- * (accepting), net_gossip_sock.c (control connections), net_messages_sock.c (inboxes), net_presence_sock.c (which ranks
- * have left a group), net_connect_sock.c (links). No other file includes this.
+ * What the files of net share: net_sock.c (creation and end), net_thread_sock.c (what is polled),
+ * net_pending_sock.c (accepting), net_gossip_sock.c (control connections), net_messages_sock.c
+ * (inboxes), net_presence_sock.c (which ranks have left a group), net_connect_sock.c (links). No other
+ * file includes this.
  *
- * Locks: the watch calls us with its lock held, and we take ours in it; so ours is never held when
- * we call the watch.
+ * Lock order: the lock of the failure detector, then n->lock. The detector calls net_notify_end() with
+ * its lock held, so the net never calls the detector with n->lock held.
  */
 
 #include "worker-runtime/net/net_sock.h"
@@ -46,14 +47,14 @@ struct net_group {
 struct net_control {
     int fd;
     int rank;
-    bool left;  /* it said goodbye: its end means nothing */
+    bool left;  /* it has announced that it leaves: its end is no failure */
     bool ended; /* the thread is done with it */
     uint8_t bytes[NET_RECORD_SIZE];
     size_t n;
     struct net_control *next;
 };
 
-/* Connected, verified, not yet asked for. */
+/* Connected and verified, not yet claimed. */
 struct net_waiting {
     struct net_hello hello;
     int fd;
@@ -98,11 +99,12 @@ struct net {
     struct net_inbox *inboxes;
     struct net_presence *presences;
     struct net_group *groups;
-    uint8_t *ended, *left; /* by rank: told already; said goodbye */
+    uint8_t *ended, *left; /* by rank: its end was passed on; it has announced that it leaves */
 };
 
-/* net_thread_sock.c. The thread itself; something changed that it polls; with the lock, or when it has ended: what is
- * over leaves the lists. */
+/* net_thread_sock.c. net_run(): the thread. net_signal(): wakes it because something changed that it
+ * polls. net_free_ended(): removes what has ended from the lists; caller holds n->lock, or the thread
+ * has ended. */
 void *net_run(void *net);
 void net_signal(int wake_fd);
 void net_free_ended(struct net *n);
@@ -132,25 +134,30 @@ void net_remove_group(struct net *n, uint32_t id);
 bool net_has_left(const struct net *n, uint32_t id, int rank);
 void net_mark_left(struct net *n, uint32_t id, int rank);
 
-/* net_gossip_sock.c. The thread: something came. With the lock: all that we are connected to hear it; a connection more, false:
- * no memory. net_notify_end: for the watch, which has its lock; a process of this host ended. */
+/*
+ * net_gossip_sock.c. net_read_control(): the thread calls it when something came. net_notify_all():
+ * sends a record on every control connection; caller holds n->lock. net_keep_control(): registers a
+ * connection and takes it over; false: no memory; caller holds n->lock. net_notify_end(): callback of
+ * the failure detector, called with its lock held: a process of this host ended.
+ */
 void net_read_control(struct net *n, struct net_control *c);
 void net_notify_all(struct net *n, const struct net_record *news);
 bool net_keep_control(struct net *n, int rank, int fd, bool ours);
 void net_notify_end(void *net, int rank);
 
-/* net_messages_sock.c. The thread: something came. With the lock: an inbox more, false: no memory. */
+/* net_messages_sock.c. net_read_inbox(): the thread calls it when something came. net_keep_inbox():
+ * takes over fd; false: no memory; caller holds n->lock. */
 void net_read_inbox(struct net *n, struct net_inbox *in);
 bool net_keep_inbox(struct net *n, const struct net_hello *hello, int fd);
 void net_free_inbox(struct net_inbox *in);
 
-/* net_connect_sock.c. With the lock: somebody has connected for a link, false: no memory; those for it that were not
- * claimed go. */
+/* net_connect_sock.c. Caller holds n->lock. net_keep_waiting(): a connection for a link, until it is
+ * claimed; false: no memory. net_forget_waiting(): closes those of a group. */
 bool net_keep_waiting(struct net *n, const struct net_hello *hello, int fd);
 void net_forget_waiting(struct net *n, uint32_t group);
-/* One attempt to connect, without a sentence: 0, NET_E_..., -errno. Caller does not hold n->lock. */
+/* One attempt to connect, without a message: 0, NET_E_..., -errno. Caller does not hold n->lock. */
 int net_connect_once(struct net *n, const struct net_wait *wait, struct net_hello hello, int to, int *ret_fd);
 bool net_is_interrupted(const struct net_wait *wait);
-/* With the lock: until something has changed, or for a moment. */
+/* Waits until something has changed, or for a moment. Caller holds n->lock. */
 void net_wait_for_change(struct net *n, int64_t deadline_ns);
 struct timespec net_timespec(int64_t ns);

@@ -1,10 +1,10 @@
-#include "worker-runtime/net/net_impl_sock.h"
-
 /*
- * What ranks of other hosts sent us waits in an inbox, a ring of bytes, one for each sender and group. The thread fills
- * it, whoever receives empties it. Who waits for something long borrows the connection, and receives where the bytes
- * belong, without the thread and without a second copy.
+ * Messages of ranks of other hosts wait in an inbox, a ring of bytes, one for each sender and group. The
+ * thread fills it, the receiver empties it. A receiver of a long message borrows the connection, and
+ * receives where the bytes belong, without the thread and without a second copy.
  */
+
+#include "worker-runtime/net/net_impl_sock.h"
 
 #include "proto/wait_sock.h"
 
@@ -32,7 +32,7 @@ static size_t inbox_stretch(uint64_t position, size_t n)
     return n < to_end ? n : to_end;
 }
 
-/* What the thread may read now, if anything; then it is reading until it says otherwise. */
+/* Bytes that the thread may read now; then `reading` is set until inbox_end_reading(). */
 static size_t begin_reading(struct net *n, struct net_inbox *in)
 {
     size_t room;
@@ -77,7 +77,7 @@ void net_read_inbox(struct net *n, struct net_inbox *in)
 void net_free_inbox(struct net_inbox *in)
 {
     if (in->fd >= 0)
-        (void)close(in->fd); /* nobody wants what comes */
+        (void)close(in->fd); /* further bytes have no receiver */
     free(in->room);
     free(in);
 }
@@ -203,7 +203,7 @@ static int take_stored(struct message_taking *t, size_t end)
         int r = await_bytes(t, &in);
         size_t there, piece;
 
-        if (r != 0)
+        if (r)
             return r;
         there = (size_t)(in->came - in->taken);
         piece = inbox_stretch(in->taken, end - t->done < there ? end - t->done : there);

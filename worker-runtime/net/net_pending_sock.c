@@ -1,7 +1,7 @@
 /*
  * Connections that were accepted and have not sent their whole hello yet (pending connections).
  *
- * A connection is used once its hello has the token; until then it holds one of a few slots. Whoever reaches the
+ * A connection is used once its hello has the token; until then it holds one of a few slots. Any process that reaches the
  * listener can connect, so the slots must not be a way to keep ranks out:
  *
  *   - No more connections are accepted than there are slots: the rest wait in the listener's backlog, where the kernel

@@ -1,8 +1,6 @@
-#include "worker-runtime/net/net_impl_sock.h"
+/* Creation, sharing and end of a rank's net. The other files: net_impl_sock.h. */
 
-/*
- * How a rank's place in the network comes to be, who uses it, and its end. The other files: net_impl_sock.h.
- */
+#include "worker-runtime/net/net_impl_sock.h"
 
 #include "worker-runtime/base/error.h"
 #include "worker-runtime/base/thread_os.h"
@@ -24,7 +22,7 @@ static void net_free(struct net *n)
         struct net_waiting *w = n->waiting;
 
         n->waiting = w->next;
-        (void)close(w->fd); /* nobody asked for it */
+        (void)close(w->fd); /* it was not claimed */
         free(w);
     }
     for (struct net_presence *p = n->presences; p; p = p->next)
@@ -99,7 +97,7 @@ int net_create(const char *address, int rank, int world_size, struct failure_det
     if (!n)
         return crw_fail_errno(-ENOMEM, "cannot listen for ranks of other hosts");
     r = open_listener(n, address);
-    if (r != 0)
+    if (r)
         net_free(n);
     else
         *ret = n;
@@ -114,7 +112,7 @@ struct net *net_share(struct net *n)
     return n;
 }
 
-/* The end of the connections says no more than the goodbye before it. */
+/* The record is sent before the connections close, so that their end is no failure. */
 void net_destroy(struct net *n)
 {
     const struct net_record goodbye = {NET_RECORD_LEAVES, n ? n->rank : 0, 0};

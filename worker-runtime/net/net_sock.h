@@ -1,14 +1,15 @@
 #pragma once
 
 /*
- * A rank's place in the network: where others reach it, whom it is connected to, and the thread that takes
- * what comes in. One for the world; the groups of some of its ranks share it.
+ * A rank's net: the address at which others reach it, its connections, and the thread that receives on them. One for the
+ * world; the groups of some of its ranks share it.
  *
- *   control   a few connections to ranks of other hosts, made at the start, for news alone: who ended is told
- *             along them until every rank has heard it. The end of one is news itself.
- *   data      links of a group, both ends used by whoever makes a collective; the thread only accepts them.
- *   messages  one way from rank to rank, made when first sent on. The thread receives them, so that a sender
+ *   control   a few connections to ranks of other hosts, made at the start, for the gossip of failures alone: each rank
+ *             passes on the end of a rank once. The end of such a connection is the end of its rank.
+ *   data      links of a group, used at both ends by the thread that runs a collective; the net only accepts them.
+ *   messages  one way from rank to rank, made when first sent on. The net's thread receives them, so that a sender
  *             need not wait for a receiver that is busy.
+ *   presence  from a rank that waits for a message to one that has sent none: ends when that one leaves the group.
  */
 
 #include "worker-runtime/shm/failure_detector_os.h"
@@ -20,18 +21,18 @@ enum { NET_MESSAGE_ROOM = 512 * 1024 }; /* bytes of messages that wait for a rec
 struct net;
 struct net_inbox;
 
-/* Listens on that address. The watch learns what the network tells, and tells it what it sees; it must outlive
- * the net. 0 or -errno, with a sentence. */
+/* Listens on that address. The failure detector gets the ends that the net learns of, and reports
+ * those of this host; it must outlive the net. 0 or -errno, with a message. */
 int net_create(const char *address, int rank, int world_size, struct failure_detector *detector,
                struct net **ret);
 struct net *net_share(struct net *n);
-/* The last user says goodbye. NULL is fine. */
+/* The last user announces that this rank leaves, and ends the thread. NULL is fine. */
 void net_destroy(struct net *n);
 
 const struct net_peer *net_self(const struct net *n);
 
-/* Starts the thread. peers: of all ranks, copied; token: NET_TOKEN bytes that only this job's ranks know. 0 or -errno,
- * with a sentence. */
+/* Starts the thread. peers: of all ranks, copied; token: NET_TOKEN bytes that only this job's ranks
+ * know. 0 or -errno, with a message. */
 int net_start(struct net *n, const struct net_peer *peers, const uint8_t *token);
 
 /* Numbers for groups: the next one that this rank has not used. */
@@ -42,23 +43,26 @@ void net_use_group(struct net *n, uint32_t group);
 /* A group of which this rank is a member, before messages can be sent in it. 0 or -ENOMEM. */
 int net_add_group(struct net *n, uint32_t group);
 
-/* Connects to a rank of the world; hello->from, to and token are filled in. 0 or a result of crw.h, with a sentence. */
+/* Connects to a rank of the world; hello->from, to and token are filled in. 0 or a result of crw.h,
+ * with a message. */
 int net_connect(struct net *n, const struct net_wait *wait, struct net_hello hello, int to, int *ret_fd);
-/* The connection that another rank made to us, waiting for it. The same results. */
+/* The connection that another rank made to this one, waiting for it. The same results. */
 int net_claim(struct net *n, const struct net_wait *wait, struct net_hello hello, int from, int *ret_fd);
 
-/* A control connection to rank, made by us; takes it over. Those made to us count by themselves. */
+/* Registers a control connection to rank that this rank made, and takes it over. Those made by others
+ * are registered by the thread. */
 int net_add_control(struct net *n, int rank, int fd);
 /* Waits until others have made that many to us. */
 int net_await_controls(struct net *n, const struct net_wait *wait, int n_controls);
 
-/* Whoever waits here for messages looks whether its group is over. */
+/* Makes the threads that wait here for messages ask is_over(). */
 void net_wake(struct net *n);
 
 /*
- * Takes n_bytes (data NULL: to nowhere) that rank sent to us in a group; one taker at a time. is_over: asked after the
- * bytes that are there were looked at; whoever makes it true makes the interrupt readable and calls net_wake(). 0;
- * NET_E_LOST (it closed), NET_E_INTERRUPTED (is_over), NET_E_TIMEOUT.
+ * Receives n_bytes (data NULL: discards them) that rank sent to this one in a group; one receiver at a
+ * time. is_over: asked when no bytes are left. To wake a waiter: make is_over() return true, make
+ * wait->interrupt_fd readable, call net_wake(), in this order. 0; NET_E_LOST (the sender closed or
+ * left), NET_E_INTERRUPTED (is_over), NET_E_TIMEOUT.
  */
 int net_take(struct net *n, const struct net_wait *wait, uint32_t group, int from, void *data, size_t n_bytes,
              bool (*is_over)(void *data), void *over_data);

@@ -1,10 +1,10 @@
-#include "worker-runtime/net/net_impl_sock.h"
-
 /*
- * The thread polls everything that it has without a time-out, except that a stranger who connects and says
- * nothing is dropped after a while. It learns of changes through an eventfd. Nothing here blocks it: news
- * are a dozen bytes, and a control connection that does not take them is as good as dead.
+ * The thread polls all descriptors of the net without a time-out, except for those of pending
+ * connections. An eventfd wakes it for changes. Nothing here blocks it: a record is a dozen bytes, and a
+ * control connection that has no room for it is dead.
  */
+
+#include "worker-runtime/net/net_impl_sock.h"
 
 #include "proto/wait_sock.h"
 
@@ -19,8 +19,8 @@ void net_signal(int wake_fd)
     (void)!write(wake_fd, &one, sizeof(one)); /* an eventfd far from its maximum takes it */
 }
 
-/* What a slot of the poll list belongs to is found again by walking in the same order; only the thread takes
- * out of the lists, and what is added is added in front: `first` is where it began. */
+/* The poll list is matched with the lists by walking them in the same order: only the thread removes
+ * from the lists, and new entries are added in front. `first` is where the walk began. */
 struct poll_turn {
     struct net_control *first_control;
     struct net_inbox *first_inbox;
@@ -127,7 +127,7 @@ static bool net_collect_polled(struct net *n, struct poll_turn *t)
     pthread_mutex_lock(&n->lock);
     net_free_ended(n);
     goes_on = !n->closing;
-    if (grow_polled(n)) { /* without memory the newest go unheard until there is some */
+    if (grow_polled(n)) { /* without memory the newest are not polled until there is some */
         t->first_control = n->controls;
         t->first_inbox = n->inboxes;
         t->first_presence = n->presences;
@@ -185,7 +185,7 @@ void *net_run(void *data)
 
     while (net_collect_polled(n, &poll_turn)) {
         if (poll(n->polled, poll_turn.n, poll_turn.timeout_ms) < 0)
-            continue; /* interrupted: signals are blocked here, but a debugger may stop us */
+            continue; /* interrupted: signals are blocked here, but a debugger may stop the thread */
         net_handle_polled(n, &poll_turn);
     }
     return NULL;

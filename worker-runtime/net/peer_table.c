@@ -1,5 +1,3 @@
-#include "worker-runtime/net/peer_table.h"
-
 /*
  *   bytes  field
  *   0..3   magic
@@ -11,6 +9,8 @@
  *
  * Numbers are little-endian. Ranks of another build are found out by the magic: change it with the format.
  */
+
+#include "worker-runtime/net/peer_table.h"
 
 #include <errno.h>
 #include <stdlib.h>

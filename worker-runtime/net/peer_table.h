@@ -1,9 +1,8 @@
 #pragma once
 
-/*
- * What the leader of a host tells the others through the worker store: which ranks are there, and where
- * each of them listens. Pure; it reads what anybody who reaches the store may have written.
- */
+/* The peer table: which ranks are on which host, and where each of them listens. The leader of each
+ * host publishes its part in the worker store. Pure; it decodes what any client of the store may have
+ * written. */
 
 #include "worker-runtime/net/net_frame.h"
 
@@ -20,7 +19,7 @@ struct peer_table_entry {
 struct peer_table {
     int world_size;
     struct net_peer *peers;   /* by rank */
-    int *keys;                /* by rank: the number of its host; -1: not told yet */
+    int *keys;                /* by rank: the number of its host; -1: not known yet */
     uint8_t token[NET_TOKEN]; /* by the host with number 0 */
 };
 
@@ -33,8 +32,8 @@ void peer_table_finish(struct peer_table *t);
 uint8_t *peer_table_encode(const struct peer_table_entry *entries, int n, const uint8_t token[NET_TOKEN],
                            size_t *ret_size);
 
-/* Adds what the host with that number told. False: that is no such table, or a rank is impossible or on
- * two hosts; the table is as good as lost then. */
+/* Adds the part of the host with that number. False: that is no such table, or a rank is impossible
+ * or on two hosts; the table is unusable then. */
 bool peer_table_add(struct peer_table *t, int host, const uint8_t *data, size_t size);
 
 /* A rank that listens on a loopback address although a rank of another host does not, which can therefore not reach it;

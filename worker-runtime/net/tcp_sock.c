@@ -1,9 +1,10 @@
-#include "worker-runtime/net/tcp_sock.h"
-
 /*
- * An address that is only reachable from this machine is fine: then all ranks are on it, in namespaces or
- * as several "nodes" of one. The listener is bound to that one address, so nobody else even meets it.
+ * An address that is only reachable from this machine is fine: then all ranks are on it, in namespaces
+ * or as several "nodes" of one. The listener is bound to that one address, so no other interface accepts
+ * connections.
  */
+
+#include "worker-runtime/net/tcp_sock.h"
 
 #include "base/cleanup.h"
 #include "proto/wait_sock.h"
@@ -55,11 +56,13 @@ static bool is_near(int fd)
 }
 
 /*
- * Probes find a dead host while nothing is to be sent. A stopped process is no dead host: its kernel answers.
+ * Probes find a dead host while nothing is to be sent. A stopped process is no dead host: its kernel
+ * answers.
  *
- * What stays on the machine meets no congestion, and a control that paces what is sent (BBR is the default of many
- * hosts) only makes it wait: long messages take twice as long, and their copies fall out of the caches. Every
- * kernel has Reno and lets everybody use it. What goes over a network is for the host to decide.
+ * What stays on the machine meets no congestion, and a congestion control that paces (BBR is the default
+ * of many hosts) only delays it: long messages take twice as long, and their copies fall out of the
+ * caches. Every kernel has Reno and allows it to every user. For traffic over a network the host's
+ * default stays.
  */
 void net_tune(int fd)
 {
@@ -245,7 +248,7 @@ int net_send_all(const struct net_wait *wait, int fd, const void *data, size_t n
             return net_result(n);
         done += (size_t)n;
         r = n == 0 ? net_poll(wait, &polled, 1) : 0;
-        if (r != 0)
+        if (r)
             return r;
     }
     return 0;
@@ -263,7 +266,7 @@ int net_receive_all(const struct net_wait *wait, int fd, void *data, size_t n_by
             return net_result(n);
         done += (size_t)n;
         r = n == 0 ? net_poll(wait, &polled, 1) : 0;
-        if (r != 0)
+        if (r)
             return r;
     }
     return 0;

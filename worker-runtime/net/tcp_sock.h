@@ -1,14 +1,16 @@
 #pragma once
 
 /*
- * TCP between ranks: how its sockets are made and waited for. Sockets here are non-blocking, without Nagle delay, and
- * probe an idle peer's host: one that has not answered for NET_SILENCE_MS ends the connection.
+ * TCP between ranks: how its sockets are made and waited for. Sockets here are non-blocking, without
+ * Nagle delay, and probe an idle peer's host: one that has not answered for NET_SILENCE_MS ends the
+ * connection.
  *
- * Data that the peer's kernel does not take is limited by net_limit_silence() only, and only on control connections.
- * TCP_USER_TIMEOUT also counts the time for which the peer's receive window is closed, although its kernel acknowledges
- * every window probe: on a connection that carries data it would end the job of a rank that reads later than that
- * (it computes, writes a checkpoint, is stopped by a debugger or migrated). A control connection carries a few records
- * that a thread of its own reads, so its window never closes, and its end frees those who wait on the others.
+ * Data that the peer's kernel does not take is limited by net_limit_silence() only, and only on control
+ * connections. TCP_USER_TIMEOUT also counts the time for which the peer's receive window is closed,
+ * although its kernel acknowledges every window probe: on a connection that carries data it would end
+ * the job of a rank that reads later than that (it computes, writes a checkpoint, is stopped by a
+ * debugger or migrated). A control connection carries a few records, and the net's thread reads them, so
+ * its window never closes; its end frees the ranks that wait on the other connections.
  */
 
 #include "worker-runtime/net/net_frame.h"
@@ -22,7 +24,7 @@
 
 enum { NET_SILENCE_MS = 10000 };
 
-/* Results beside 0 and -errno; none has a sentence yet. */
+/* Results beside 0 and -errno; none has a message yet. */
 enum {
     NET_E_LOST = 1,    /* the other end closed, or is silent */
     NET_E_INTERRUPTED, /* the interrupt is readable */

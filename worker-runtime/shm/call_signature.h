@@ -1,7 +1,7 @@
 #pragma once
 
 /*
- * Signature of a collective call: operation, root or type, and count in one number. Ranks whose signatures differ get
+ * Signature of a collective call: operation, root or type, and count in one number. Ranks with different signatures get
  * CRW_E_ARGUMENT.
  *
  *   bits 56..63  operation

@@ -1,13 +1,13 @@
-#include "worker-runtime/shm/failure_detector_os.h"
-
 /*
- * The thread polls a few descriptors without any time-out. It learns of new ones, and of its end, through
- * an eventfd. Every rank watches all others itself: no death is missed because the one who should have
- * told it died as well.
+ * The thread polls a few descriptors without a time-out. An eventfd wakes it for new ones and for its
+ * end. Every rank watches all others of its host itself, so that no death is missed because the rank
+ * that should have reported it died as well.
  *
- * A peer that destroyed its group before it ended is no failure: who still waits for it is freed by the
- * mark that it left (shm_finish()).
+ * A peer that destroyed its group before it ended has not failed: a rank that still waits for it is
+ * freed by the mark that it left (shm_finish()).
  */
+
+#include "worker-runtime/shm/failure_detector_os.h"
 
 #include "proto/worker_notice.h"
 #include "worker-runtime/base/error.h"
@@ -37,8 +37,8 @@ struct failure_detector {
     struct pollfd *polled; /* the thread's */
 
     pthread_mutex_t lock;        /* for all below */
-    pthread_cond_t changed;      /* the word */
-    struct next_generation next; /* the newest generation that was heard of */
+    pthread_cond_t changed;      /* the next generation */
+    struct next_generation next; /* the newest generation that the launcher announced */
     bool no_next;                /* there will be no other */
     bool joining;                /* the ranks of this one have not all met */
     unsigned n_renewed;          /* so that the thread knows what it has polled before */
@@ -70,7 +70,7 @@ static void signal_fd(int fd)
     (void)!write(fd, &one, sizeof(one)); /* an eventfd far from its maximum takes it */
 }
 
-/* ------------------------------------------------------------------ the thread */
+/* ---- the thread ---- */
 
 static int group_size(const struct detected_group *group)
 {
@@ -89,7 +89,8 @@ static int member_number(const struct detected_group *group, int rank)
     return -1;
 }
 
-/* A rank of another host never counts as left: it says so to the net, which does not ask then. */
+/* A rank of another host never counts as left here: its net has been notified of the leave and does
+ * not report the end. */
 static bool member_has_left(const struct detected_group *group, int number)
 {
     if (!group->topology)
@@ -106,7 +107,8 @@ static void end_group(struct detected_group *group, struct shm_failure failure)
         group->ended(group->data);
 }
 
-/* With the lock held, after the groups were told: who wakes from it asks a group for the reason. */
+/* Caller holds the lock and has ended the groups: a thread that wakes from failed_fd asks a group for
+ * the reason. */
 static void keep_failure(struct failure_detector *w, struct shm_failure failure)
 {
     if (!w->failed) {
@@ -116,7 +118,8 @@ static void keep_failure(struct failure_detector *w, struct shm_failure failure)
     }
 }
 
-/* With the lock held. The launcher's word ends all groups: it is about to end all ranks, or to replace some. */
+/* Caller holds the lock. A notice of the launcher ends all groups: it is about to end all ranks, or
+ * to replace some. */
 static void note_failure(struct failure_detector *w, struct shm_failure failure)
 {
     w->by_launcher = true;
@@ -137,8 +140,9 @@ static bool is_current(const struct failure_detector *w, const struct worker_not
     return (int)notice->generation == w->generation || (int)notice->generation == w->next.generation;
 }
 
-/* In one piece, as seen from the other side of the lock: who has the word begins anew, and a failure that was
- * noted behind it would end the new beginning. */
+/* Publishes the new generation and the failure of the old one in one critical section: a waiter that
+ * sees the generation resets the failure state, so a failure recorded later would abort the new
+ * generation. */
 static void note_generation(struct failure_detector *w, const struct worker_notice *notice)
 {
     if ((int)notice->generation <= w->next.generation)
@@ -160,7 +164,7 @@ static void take_notice(struct failure_detector *w, const struct worker_notice *
     } else if (notice->kind == NOTICE_STOP && is_current(w, notice)) {
         note_no_next(w);
         atomic_store(&w->stop_requested, true);
-        if (w->joining) /* whom we wait for may have ended by the signal before anybody watched it */
+        if (w->joining) /* a rank that this one waits for may have ended by the signal before it was watched */
             note_failure(w, (struct shm_failure){SHM_FAILURE_DIED, -1, 0});
     }
     pthread_mutex_unlock(&w->lock);
@@ -272,7 +276,7 @@ static void note_end_of_peer(struct failure_detector *w, int rank, unsigned n_re
 void failure_detector_note_end(struct failure_detector *w, struct shm_failure failure)
 {
     pthread_mutex_lock(&w->lock);
-    (void)end_groups_of(w, failure); /* the net has told it on already */
+    (void)end_groups_of(w, failure); /* the net has notified the other hosts already */
     pthread_mutex_unlock(&w->lock);
 }
 
@@ -285,7 +289,7 @@ void failure_detector_set_notifier(struct failure_detector *w, void (*notify)(vo
     pthread_mutex_unlock(&w->lock);
 }
 
-/* The launcher's word about a failure comes within milliseconds; this is for a machine that stands still. */
+/* The launcher reports a failure within milliseconds; this is for a machine that stands still. */
 enum { NEXT_GENERATION_S = 10 };
 
 enum { SLOT_WAKE, SLOT_NOTICE, SLOT_PEERS };
@@ -328,9 +332,9 @@ static void *failure_detector_run(void *data)
     return NULL;
 }
 
-/* ------------------------------------------------------------------ the caller's side */
+/* ---- the caller's side ---- */
 
-/* The number may be left over from a parent, and the descriptor somebody else's by now. */
+/* The number may be inherited from a parent, and the descriptor be used for something else by now. */
 static bool is_notice_socket(int fd)
 {
     int type = 0, domain = 0;
@@ -373,7 +377,7 @@ static int failure_detector_start(struct failure_detector *w)
     w->failed_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (w->failed_fd < 0)
         return -errno;
-    /* What this process starts is not told the launcher's news. */
+    /* Processes that this one starts do not inherit the notice socket. */
     if (w->notice_fd >= 0 && fcntl(w->notice_fd, F_SETFD, FD_CLOEXEC) < 0)
         return -errno;
     if (w->has_launcher)
@@ -495,7 +499,7 @@ int failure_detector_await_generation(struct failure_detector *w, struct next_ge
     if (!w->no_next && w->next.generation <= w->generation) {
         pthread_mutex_unlock(&w->lock);
         return crw_fail(CRW_E_PEER,
-                        "a peer is gone, and the launcher has not said within %d s what becomes of the group",
+                        "a peer has ended, and the launcher has not announced a new generation within %d s",
                         NEXT_GENERATION_S);
     }
     has_word = !w->no_next;
@@ -503,7 +507,8 @@ int failure_detector_await_generation(struct failure_detector *w, struct next_ge
     pthread_mutex_unlock(&w->lock);
     return has_word
                ? 0
-               : crw_fail(CRW_E_PEER, "a peer failed and the launcher replaces nobody, so the group is over");
+               : crw_fail(CRW_E_PEER,
+                          "a peer failed and the launcher does not replace workers, so the group is over");
 }
 
 void failure_detector_renew(struct failure_detector *w, int generation)
@@ -521,7 +526,7 @@ void failure_detector_renew(struct failure_detector *w, int generation)
         w->peers[i].fd = -1;
     }
     (void)!read(w->failed_fd, &count, sizeof(count)); /* only to empty it */
-    /* What was said of a generation after that one is still to be heeded. */
+    /* A notice about a generation after that one still counts. */
     if (w->no_next || w->next.generation > generation) {
         w->failed = w->by_launcher = true;
         w->failure = (struct shm_failure){SHM_FAILURE_DIED, -1, 0};
@@ -547,7 +552,7 @@ void failure_detector_send_ready(struct failure_detector *w, int rank)
     if (!w->has_launcher)
         return;
     worker_notice_encode(&notice, record);
-    /* One that does not listen replaces nobody. */
+    /* A launcher that does not read the record replaces no rank. */
     (void)send(w->launcher_fd, record, sizeof(record), MSG_DONTWAIT | MSG_NOSIGNAL);
 }
 

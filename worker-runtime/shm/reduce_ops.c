@@ -1,18 +1,19 @@
-#include "worker-runtime/shm/reduce_ops.h"
-
 /*
  * Work goes in blocks that stay in the first-level cache: the block of the first two ranks into an
- * accumulator, the others on top in rank order, then the result to whoever wants it. Two ranks in place, the
- * common case on small machines, have a loop of their own without accumulator (900,904 bytes: 7 instead of
- * 20 microseconds on two cores).
+ * accumulator, the others on top in rank order, then the result to all targets. Two ranks in place, the
+ * common case on small machines, have a loop of their own without accumulator (900,904 bytes: 7 instead
+ * of 20 microseconds on two cores).
  *
- * The loops are plain, for the compiler to vectorise, and compiled once more for AVX2 where the linker can
- * choose at start. That changes no bit: each element is still one addition after the other, and nothing
- * here can be fused. Tiles in vector registers for any number of ranks were tried: gcc 12 spills them.
+ * The loops are plain, for the compiler to vectorise, and compiled once more for AVX2 where the linker
+ * can choose at start. That changes no bit: each element is still one addition after the other, and
+ * nothing here can be fused. Tiles in vector registers for any number of ranks were tried: gcc 12 spills
+ * them.
  *
- * bfloat16 is added up in fp32 and rounded once, to the nearest and to even: the sum of many ranks loses no
- * more than the sum of two.
+ * bfloat16 is added up in fp32 and rounded once, to the nearest and to even: the sum of many ranks loses
+ * no more than the sum of two.
  */
+
+#include "worker-runtime/shm/reduce_ops.h"
 
 #include <assert.h>
 #include <string.h>
@@ -207,7 +208,7 @@ void reduce(enum crw_dtype dtype, enum crw_op op, const void *const *sources, in
     }
 }
 
-/* ------------------------------------------------------------------ in steps */
+/* ---- in steps ---- */
 
 size_t reduce_partial_size(enum crw_dtype dtype)
 {

@@ -1,16 +1,15 @@
-#include "worker-runtime/shm/shm_collectives_os.h"
-
 /*
- * Collectives that only move bytes. How, by size and place:
+ * Collectives that only move bytes. The way depends on size and place:
  *   broadcast    piece by piece through root's bounce buffers, or from root's arena at once.
- *   all_gather, gather   piece by piece through everybody's bounce buffers, or from the arenas.
+ *   all_gather, gather   piece by piece through every rank's bounce buffers, or from the arenas.
  *   scatter      piece by piece, one for each rank, through root's bounce buffers, or from root's arena.
  *
- * A piece takes one meeting: what was staged before it is read after it, and by the time that a rank stages
- * into a buffer again, a meeting later, everybody has done reading the one before. What is read in place
- * takes one meeting more at the end, before its owner may change it; hence small arrays are copied even from
- * arenas.
+ * One barrier per piece: written before, read after. Buffers alternate, so a buffer is rewritten only after the next
+ * barrier, when all reads of it are done. Data that is read in place takes one more barrier at the end, before its
+ * owner may change it; hence small arrays are copied even from arenas.
  */
+
+#include "worker-runtime/shm/shm_collectives_os.h"
 
 #include "base/minmax.h"
 #include "worker-runtime/shm/call_signature.h"
@@ -24,9 +23,9 @@ int shm_barrier(struct shm *shm)
     return shm_phase_barrier(shm, &slot);
 }
 
-/* ------------------------------------------------------------------ broadcast */
+/* ---- broadcast ---- */
 
-/* Root's array is in an arena. The second meeting keeps root from changing it too early. */
+/* Root's array is in an arena. The second barrier keeps root from changing it too early. */
 static int broadcast_direct(struct shm *shm, uint8_t *data, size_t n_bytes, const struct shm_slot *slot)
 {
     const struct shm_slot *root_post = shm_slot_of(shm, (int)slot->b);
@@ -49,7 +48,7 @@ static int broadcast_pieces(struct shm *shm, uint8_t *data, size_t n_bytes, cons
         if (shm->rank == root && slot->a == SHM_NOWHERE && n > 0)
             memcpy(shm_bounce(shm, root, parity), data + offset, n);
         result = shm_phase_barrier(shm, slot);
-        if (result != 0)
+        if (result)
             return result;
         if (offset == 0 && shm_slot_of(shm, root)->a != SHM_NOWHERE)
             return broadcast_direct(shm, data, n_bytes, slot);
@@ -67,13 +66,13 @@ int shm_broadcast(struct shm *shm, void *data, size_t n_bytes, int root)
 
     int r = shm_begin(shm);
 
-    if (r != 0)
+    if (r)
         return r;
     slot.a = n_bytes <= SHM_BOUNCE ? SHM_NOWHERE : shm_locate(shm, data, n_bytes);
     return broadcast_pieces(shm, data, n_bytes, &slot);
 }
 
-/* ------------------------------------------------------------------ gather, all_gather */
+/* ---- gather, all_gather ---- */
 
 /* Copies the pieces at offset of all ranks to where they belong; how many were read in place. They are all of
  * what is left when all were: *n is set to that. all NULL: only counts. */
@@ -115,7 +114,7 @@ static int gather_pieces(struct shm *shm, const uint8_t *data, size_t n_bytes, u
         if (slot->a == SHM_NOWHERE && n > 0)
             memcpy(shm_bounce(shm, shm->rank, parity), data + offset, n);
         r = shm_phase_barrier(shm, slot);
-        if (r != 0)
+        if (r)
             return r;
         n_located = collect_chunks(shm, all, n_bytes, offset, parity, &n);
         offset += n;
@@ -137,7 +136,7 @@ int shm_gather(struct shm *shm, const void *data, size_t n_bytes, void *all, int
     return gather_pieces(shm, data, n_bytes, shm->rank == root ? all : NULL, &slot);
 }
 
-/* ------------------------------------------------------------------ scatter */
+/* ---- scatter ---- */
 
 /* A piece for each rank, into root's own bounce buffer: the others may still be reading theirs. */
 static void stage_scattered(const struct shm *shm, const uint8_t *all, size_t n_bytes, size_t offset,
@@ -162,7 +161,7 @@ static int scatter_pieces(struct shm *shm, const uint8_t *all, size_t n_bytes, u
         if (shm->rank == root && slot->a == SHM_NOWHERE)
             stage_scattered(shm, all, n_bytes, offset, n);
         r = shm_phase_barrier(shm, slot);
-        if (r != 0)
+        if (r)
             return r;
         location = shm_slot_of(shm, root)->a;
         if (location != SHM_NOWHERE) {
@@ -183,7 +182,7 @@ int shm_scatter(struct shm *shm, const void *all, size_t n_bytes, void *data, in
 
     int r = shm_begin(shm);
 
-    if (r != 0)
+    if (r)
         return r;
     if (shm->rank == root && n_bytes > SHM_BOUNCE / (size_t)shm->world_size)
         slot.a = shm_locate(shm, all, n_bytes * (size_t)shm->world_size);

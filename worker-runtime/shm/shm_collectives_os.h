@@ -1,9 +1,7 @@
 #pragma once
 
-/*
- * Collectives of the ranks of one host, on the CPU, in the memory that they share. The caller has checked
- * the arguments that are not told by the types. Results are those of shm_phase_barrier(). What each does: crw.h.
- */
+/* Collectives of the ranks of one host, on the CPU, in the memory that they share. The caller has
+ * checked the arguments. Results are those of shm_phase_barrier(). What each does: crw.h. */
 
 #include "worker-runtime/shm/shm_os.h"
 

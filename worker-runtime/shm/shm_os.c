@@ -1,17 +1,17 @@
-#include "worker-runtime/shm/shm_os.h"
-
 /*
- * Orders that matter
- *   - Arriving is one atomic addition on the own line. It publishes the post and the bounce buffer
- *     (release), and it comes before the look at the sleepers in everybody's order (seq_cst): either the
- *     sleeper sees the new count before it sleeps, or we see the sleeper and wake it.
- *   - Adding instead of storing keeps a failure bit that comes between.
- *   - A failure is written into the head before the bits are set, so that who sees a bit finds the reason.
- *   - A rank that has arrived counts as arrived, whatever happened since: what was waited for is there.
+ * Memory order
+ *   - Arriving is one atomic addition to the own counter. It publishes the slot and the bounce buffer (release), and it
+ *     precedes the read of n_sleepers in the total order (seq_cst, a Dekker pair): either the sleeper sees the new
+ *     count before it sleeps, or this rank sees the sleeper and wakes it.
+ *   - Adding instead of storing keeps a failure bit that is set in between.
+ *   - A failure is written into the head before the bits are set, so that a rank that sees a bit finds the reason.
+ *   - A rank that has arrived counts as arrived, whatever happened since: its data is there.
  *
- * Ways to die: a rank does not come. Whoever knows (the launcher's notice, a pidfd, a deadline) calls
- * shm_fail(); all waits return at once and the group stays failed.
+ * Ways it fails: a rank does not come. Whatever detects it (the launcher's notice, a pidfd, a deadline) calls shm_fail();
+ * all waits return at once and the group stays failed.
  */
+
+#include "worker-runtime/shm/shm_os.h"
 
 #include "base/cleanup.h"
 #include "proto/wait_sock.h"
@@ -38,7 +38,7 @@ enum {
     PAGE = 4096,
     SPINS_PER_LOOK = 64, /* pauses between two looks at the clock */
     SPIN_NS = 50 * 1000,
-    SPIN_CROWDED_NS = 1000, /* more ranks than cores: whoever we wait for may need ours */
+    SPIN_CROWDED_NS = 1000, /* more ranks than cores: the rank that is waited for may need this core */
 };
 
 enum { FAILURE_BIT = 1, PHASE = 2 };
@@ -88,7 +88,7 @@ static uint64_t arenas_at(int world_size)
     return channel_at(world_size, world_size, 0);
 }
 
-/* ------------------------------------------------------------------ memory */
+/* ---- memory ---- */
 
 /* fallocate() and not only a length: a lack of memory is an error now, not a SIGBUS in a loop later. */
 static int allocate_range(int fd, uint64_t at, uint64_t size)
@@ -101,7 +101,7 @@ static int allocate_range(int fd, uint64_t at, uint64_t size)
     return r < 0 ? -errno : 0;
 }
 
-/* NULL with errno set when it cannot. Populated, so that no page fault falls into somebody's step. */
+/* NULL with errno set when it cannot. Populated, so that no page fault falls into a training step. */
 static void *map_range(int fd, uint64_t at, size_t size)
 {
     void *data = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd, (off_t)at);
@@ -128,7 +128,7 @@ int shm_create_memory(int world_size, int *ret_fd)
     head->magic = MAGIC;
     head->world_size = (uint64_t)world_size;
     (void)munmap(head, head_size(world_size)); /* our own mapping: cannot fail */
-    /* Nobody can pull the memory away from under the others. */
+    /* No rank can shrink the memory under the others. */
     if (fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK) < 0)
         return crw_fail_errno(-errno, "cannot seal shared memory");
     *ret_fd = steal_fd(&fd);
@@ -235,7 +235,7 @@ int shm_init(struct shm *shm, int fd, struct shm_head *head, bool unmap, int ran
     return 0;
 }
 
-/* ------------------------------------------------------------------ failure */
+/* ---- failure ---- */
 
 int shm_name_of(const struct shm *shm, int rank)
 {
@@ -249,7 +249,7 @@ void shm_fail(struct shm *shm, struct shm_failure failure)
                       (uint64_t)((uint32_t)failure.detail & 0xffffff) << FAILURE_DETAIL_SHIFT |
                       (uint32_t)failure.rank;
 
-    (void)atomic_compare_exchange_strong(&shm->head->failure, &none, packed); /* the first one is told */
+    (void)atomic_compare_exchange_strong(&shm->head->failure, &none, packed); /* the first one is kept */
     for (int i = 0; i < shm->world_size; i++) {
         atomic_fetch_or(&shm->lines[i].arrived, FAILURE_BIT);
         wake_sleepers(&shm->lines[i].arrived);
@@ -291,7 +291,7 @@ int shm_fail_result(const struct shm *shm, int absent)
                     shm_name_of(shm, absent), shm_name_of(shm, shm->rank));
 }
 
-/* ------------------------------------------------------------------ phases */
+/* ---- phases ---- */
 
 static bool has_arrived(uint32_t arrived, uint32_t wanted)
 {
@@ -307,7 +307,7 @@ void shm_pause(void)
 #endif
 }
 
-/* Sleeps until the word is not `seen` any more, or something else happens: the caller looks again. */
+/* Sleeps until the futex word is not `seen` any more, or for no reason: the caller looks again. */
 static void futex_sleep(_Atomic uint32_t *on, uint32_t seen, int64_t left_ns)
 {
     struct timespec timeout = {.tv_sec = left_ns / 1000000000, .tv_nsec = left_ns % 1000000000};
@@ -379,7 +379,7 @@ static int fail_different_calls(const struct shm *shm, int rank)
 
 static int mark_failed(struct shm *shm, int absent, int r)
 {
-    shm->absent = absent; /* first: who sees `over` reads it */
+    shm->absent = absent; /* first: a thread that sees `over` reads it */
     shm->over = true;
     return r;
 }
@@ -390,7 +390,7 @@ int shm_phase_barrier(struct shm *shm, const struct shm_slot *slot)
     uint32_t before;
     int r = shm_begin(shm);
 
-    if (r != 0)
+    if (r)
         return r;
     mine->slots[shm_parity(shm)] = *slot;
     shm->arrived += PHASE;
@@ -403,7 +403,7 @@ int shm_phase_barrier(struct shm *shm, const struct shm_slot *slot)
         int rank = (shm->rank + i) % shm->world_size;
 
         r = wait_for_arrival(shm, rank, shm->arrived);
-        if (r != 0)
+        if (r)
             return mark_failed(shm, rank, r);
     }
     if (shm->n_cores == 0)
@@ -425,7 +425,7 @@ void *shm_bounce(const struct shm *shm, int rank, int parity)
            ((size_t)rank * 2 + (size_t)parity) * SHM_BOUNCE;
 }
 
-/* ------------------------------------------------------------------ arenas */
+/* ---- arenas ---- */
 
 static int map_arena(struct shm *shm, struct shm_arena *arena)
 {
@@ -441,7 +441,7 @@ static int map_arena(struct shm *shm, struct shm_arena *arena)
     return 0;
 }
 
-/* Tells the others how it went here; the first failure in rank order is everybody's result. */
+/* Collective: shares the status of each rank; the first failure in rank order is the result on all. */
 static int shm_agree(struct shm *shm, uint64_t signature, int status)
 {
     const struct shm_slot slot = {.signature = signature, .a = (uint64_t)(int64_t)status};
@@ -515,7 +515,7 @@ void *shm_at(const struct shm *shm, uint64_t location)
     return shm->arenas[i].data + (location - shm->arenas[i].at);
 }
 
-/* ------------------------------------------------------------------ channels */
+/* ---- channels ---- */
 
 int shm_map_channel(const struct shm *shm, int from, int to, void **ret_room)
 {

@@ -1,26 +1,28 @@
 #pragma once
 
 /*
- * The memory that the ranks of one host share, and how they wait for each other in it.
+ * Shared memory of the ranks of one host, and how they wait for each other in it.
  *
- * One memfd: a head with two cache lines for each rank, two bounce buffers for each rank, room for a channel
- * from each rank to each other one, and behind them the arenas that crw_shared_alloc() adds. It has no name
- * in any file system, so whatever dies leaves nothing behind. Room for channels takes no memory before a
- * channel is used.
+ * One memfd: a head with two cache lines for each rank, two bounce buffers for each rank, room for a
+ * channel from each rank to each other one, and behind them the arenas that crw_shared_alloc() adds. It
+ * has no name in any file system, so nothing is left when all ranks have ended. Room for channels takes
+ * no memory before a channel is used.
  *
- * Everything is built on the phase: each rank says something (a post) and may have put data into its bounce
- * buffer of this phase; shm_phase_barrier() returns when all have; then each reads what the others said. Posts and
- * bounce buffers exist twice and phases alternate between them: a rank can be one phase ahead of another,
- * never two, so what is read is never overwritten meanwhile and one meeting per phase is enough.
+ * Everything is built on the phase: each rank fills its mailbox slot and may have put data into its
+ * bounce buffer of this phase; shm_phase_barrier() returns when all have; then each reads the slots and
+ * buffers of the others. Slots and bounce buffers exist twice and phases alternate between them: a rank
+ * can be one phase ahead of another, never two, so nothing is overwritten while it is read and one
+ * barrier per phase is enough.
  *
- * Beside the phases each rank has a bell: a word that others change to say "look at your channels again"
- * (shm_p2p_os.h). Threads of one rank may wait for it at once, and at the same time as another one in a phase.
+ * That holds as long as phases succeed. A rank with a failed phase may be ahead of ranks that still read
+ * its data of the phase before: it must not write any more (shm_begin()).
  *
- * That holds as long as phases end well. A rank whose phase failed may be ahead of ranks that are still reading
- * what it said in the one before: it must not write any more (shm_begin()).
+ * Beside the phases each rank has a doorbell: a counter that others increment to make it look at its
+ * channels (shm_p2p_os.h). Threads of one rank may wait for it at once, and at the same time as another
+ * one in a phase.
  *
- * Failure is a bit in each rank's arrival counter, so that whoever waits for it looks at it anyway, and is
- * woken by a change of the very word that it sleeps on. It never goes away: a group that failed is over.
+ * A failure is a bit in each rank's arrival counter: a waiter reads it anyway, and a change of the
+ * counter that it sleeps on wakes it. The bit is never cleared: a group that failed stays failed.
  */
 
 #include "worker-runtime/crw.h"
@@ -41,7 +43,7 @@ enum {
 
 #define SHM_NOWHERE UINT64_MAX
 
-/* What a rank says when it arrives at a phase. */
+/* Mailbox slot: what a rank publishes when it arrives at a phase. */
 struct shm_slot {
     uint64_t signature; /* which operation, of what: must be the same on all ranks */
     uint64_t a, b;      /* belongs to the operation */
@@ -50,7 +52,7 @@ struct shm_slot {
 /* Written by its rank, except for the failure bit and the sleepers. */
 struct shm_line {
     _Alignas(SHM_LINE) _Atomic uint32_t arrived; /* 2 * phases arrived at; bit 0: do not wait any longer */
-    _Atomic uint32_t n_sleepers;                 /* on the word above */
+    _Atomic uint32_t n_sleepers;                 /* on the counter above */
     struct shm_slot slots[2];                    /* by parity of the phase */
     int32_t pid;
     _Atomic uint32_t left; /* this rank destroyed its group */
@@ -58,15 +60,15 @@ struct shm_line {
 
 static_assert(sizeof(struct shm_line) == SHM_LINE, "one line, one writer");
 
-/* Written by everybody. */
+/* Written by all ranks. */
 struct shm_doorbell {
     _Alignas(SHM_LINE) _Atomic uint32_t n_rung;
-    _Atomic uint32_t n_sleepers; /* on the word above */
+    _Atomic uint32_t n_sleepers; /* on the counter above */
 };
 
 enum shm_failure_kind {
     SHM_FAILURE_DIED = 1, /* rank ended; detail: exit code, or minus its signal, where known, else 0 */
-    SHM_FAILURE_TIMEOUT,  /* rank waited in vain */
+    SHM_FAILURE_TIMEOUT,  /* rank waited until its time-out */
     SHM_FAILURE_LOST,     /* the connection to rank, on another host, closed */
     SHM_FAILURE_KIND_COUNT
 };
@@ -95,7 +97,7 @@ struct shm {
     struct shm_arena *arenas; /* by place */
     size_t n_arenas;
     void **views;     /* scratch of the collectives: a pointer for each rank */
-    const int *names; /* in sentences, and in failures: what its ranks are called; NULL: as they are */
+    const int *names; /* in messages, and in failures: the number of each rank in the group; NULL: the same */
     uint64_t end;     /* of the memfd; the same on all ranks */
     int fd;
 };
@@ -114,17 +116,16 @@ int shm_map_memory(int fd, int world_size, struct shm_head **ret_head);
 int shm_init(struct shm *shm, int fd, struct shm_head *head, bool unmap, int rank, int world_size,
              int timeout_ms);
 
-/* Says to the others that this rank will not come any more, and lets go of the memory. NULL and zeroed are
- * fine. */
+/* Marks that this rank has left, and unmaps the memory. NULL and zeroed are fine. */
 void shm_finish(struct shm *shm);
 
-/* 0 or 1: the posts and bounce buffers of the phase that the next shm_phase_barrier() completes. */
+/* 0 or 1: the slots and bounce buffers of the phase that the next shm_phase_barrier() completes. */
 static inline int shm_parity(const struct shm *shm)
 {
     return (shm->arrived >> 1) & 1;
 }
 
-/* The sentence and CRW_E_PEER for what ended the group; absent: the rank that was waited for. */
+/* CRW_E_PEER with the message for what ended the group; absent: the rank that was waited for. */
 int shm_fail_result(const struct shm *shm, int absent);
 
 /* Asked before anything is put into a bounce buffer. 0, or the result of the phase that failed. */
@@ -134,9 +135,9 @@ static inline int shm_begin(const struct shm *shm)
 }
 
 /*
- * Arrives at a phase and waits until all ranks have. 0: what they posted is readable until this rank's next
- * shm_phase_barrier(). CRW_E_PEER, CRW_E_TIMEOUT: the group is over. CRW_E_ARGUMENT: everybody came, but not all
- * posted the same `what`; the group stays usable.
+ * Arrives at a phase and waits until all ranks have. 0: their slots are readable until this rank's next
+ * shm_phase_barrier(). CRW_E_PEER, CRW_E_TIMEOUT: the group has failed. CRW_E_ARGUMENT: all ranks came,
+ * but with different signatures; the group stays usable.
  */
 int shm_phase_barrier(struct shm *shm, const struct shm_slot *slot);
 
@@ -158,20 +159,22 @@ uint64_t shm_locate(const struct shm *shm, const void *data, size_t n_bytes);
 /* Here, what another rank located. */
 void *shm_at(const struct shm *shm, uint64_t location);
 
-/* Maps the room for a channel, zeroed the first time; both ends may. It is the caller's to unmap. 0 or
- * -errno, without a sentence. */
+/* Maps the room for a channel, zeroed the first time; both ends may. The caller unmaps it. 0 or
+ * -errno, without a message. */
 int shm_map_channel(const struct shm *shm, int from, int to, void **ret_room);
 void shm_unmap_channel(void *room);
 
-/* Changes rank's bell. Whatever was written before is visible to who sees the change. */
+/* Increments rank's doorbell. Whatever was written before is visible to a thread that sees the
+ * change. */
 void shm_ring_doorbell(struct shm *shm, int rank);
-/* How often this rank's bell has rung. */
+/* How often this rank's doorbell was rung. */
 uint32_t shm_doorbell(const struct shm *shm);
-/* Sleeps until this rank's bell is not at `seen` any more, the time is over, or for no reason: look again. */
+/* Sleeps until this rank's doorbell is not at `seen` any more, the time is over, or for no reason:
+ * look again. */
 void shm_sleep_on_doorbell(struct shm *shm, uint32_t seen, int64_t left_ns);
 /* The group failed, or that rank left it. */
 bool shm_has_failed(const struct shm *shm, int rank);
-/* Ends the group because `absent` did not come in time; CRW_E_TIMEOUT and its sentence. */
+/* Ends the group because `absent` did not come in time; CRW_E_TIMEOUT with its message. */
 int shm_fail_timeout(struct shm *shm, int absent);
 void shm_pause(void);
 
@@ -179,6 +182,6 @@ int shm_name_of(const struct shm *shm, int rank);
 pid_t shm_pid_of(const struct shm *shm, int rank);
 bool shm_has_left(const struct shm *shm, int rank);
 
-/* Ends the group for all its ranks: every wait returns, now and from now on. The first failure is the one
- * that is told. Any thread. */
+/* Ends the group for all its ranks: every wait returns, now and from now on. Only the first failure
+ * is kept. Any thread. */
 void shm_fail(struct shm *shm, struct shm_failure failure);

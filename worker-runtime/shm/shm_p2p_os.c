@@ -1,17 +1,17 @@
-#include "worker-runtime/shm/shm_p2p_os.h"
-
 /*
- * A channel is a ring of bytes with one writer and one reader: two counters that only grow, each written by
- * one side. A message is its size and its bytes, in as many pieces as it takes, so that the reader copies one
- * piece out while the writer copies the next one in.
+ * A channel is a ring of bytes with one writer and one reader: two counters that only grow, each written
+ * by one side. A message is its size and its bytes, in as many pieces as it takes, so that the reader
+ * copies one piece out while the writer copies the next one in.
  *
- * Whoever has moved its counter rings the other's bell; whoever cannot go on looks for a while and then
- * sleeps on its own bell. The bell is read before the ring is looked at, so that what happens in between is
- * not slept over.
+ * A side that has moved its counter rings the other's doorbell; a side that cannot go on spins for a
+ * while and then sleeps on its own doorbell. The doorbell is read before the ring, so that a change in
+ * between ends the sleep.
  *
- * Ways to die: the peer's end, told by the failure bit, which also rings every bell; the deadline. What the
- * peer had written before it left is read first: it may send and leave.
+ * Ways it fails: the peer's end, reported by the failure bit, which also rings every doorbell; the
+ * deadline. What the peer had written before it left is read first: it may send and leave.
  */
+
+#include "worker-runtime/shm/shm_p2p_os.h"
 
 #include "proto/wait_sock.h"
 #include "base/minmax.h"
@@ -50,7 +50,7 @@ static bool channel_has_data(const struct p2p_channel *c)
     return channel_filled(c) > 0;
 }
 
-/* ------------------------------------------------------------------ waiting */
+/* ---- waiting ---- */
 
 static bool channel_spin(struct shm *shm, const struct p2p_channel *c,
                          bool (*is_ready)(const struct p2p_channel *c))
@@ -93,7 +93,7 @@ static int channel_wait(struct shm *shm, const struct p2p_channel *c, int peer,
     return channel_sleep(shm, c, peer, is_ready);
 }
 
-/* ------------------------------------------------------------------ bytes */
+/* ---- bytes ---- */
 
 /* Bytes from `position` on that lie in one stretch of the ring. */
 static size_t channel_stretch(uint64_t position, size_t n)
@@ -108,7 +108,7 @@ static int channel_write(struct shm *shm, struct p2p_channel *c, const void *dat
         int r = channel_wait(shm, c, to, channel_has_room);
         size_t n;
 
-        if (r != 0)
+        if (r)
             return r;
         n = channel_stretch(at, min_size(n_bytes - done, RING_BYTES - channel_filled(c)));
         memcpy(c->ring + at % RING_BYTES, (const uint8_t *)data + done, n);
@@ -127,7 +127,7 @@ static int channel_read(struct shm *shm, struct p2p_channel *c, void *data, size
         int r = channel_wait(shm, c, from, channel_has_data);
         size_t n;
 
-        if (r != 0)
+        if (r)
             return r;
         n = channel_stretch(at, min_size(n_bytes - done, channel_filled(c)));
         if (data)
@@ -139,7 +139,7 @@ static int channel_read(struct shm *shm, struct p2p_channel *c, void *data, size
     return 0;
 }
 
-/* ------------------------------------------------------------------ messages */
+/* ---- messages ---- */
 
 static int open_channel(struct shm_p2p *p, int from, int to, struct p2p_channel **at)
 {
@@ -175,7 +175,7 @@ int shm_p2p_receive(struct shm_p2p *p, void *data, size_t n_bytes, int from)
 
     if (r == 0)
         r = channel_read(p->shm, p->in[from], &size, sizeof(size), from);
-    if (r != 0)
+    if (r)
         return r;
     r = channel_read(p->shm, p->in[from], size == n_bytes ? data : NULL, size, from);
     if (r == 0 && size != n_bytes)

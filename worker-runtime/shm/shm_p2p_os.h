@@ -25,7 +25,7 @@ int shm_p2p_init(struct shm_p2p *p, struct shm *shm);
 /* Before shm_finish(). Zeroed is fine. */
 void shm_p2p_finish(struct shm_p2p *p);
 
-/* 0; CRW_E_PEER, CRW_E_TIMEOUT: the group is over; -errno. */
+/* 0; CRW_E_PEER, CRW_E_TIMEOUT: the group has failed; -errno. */
 int shm_p2p_send(struct shm_p2p *p, const void *data, size_t n_bytes, int to);
-/* The same, and CRW_E_ARGUMENT: the message was of another size; it is gone, and data is undefined. */
+/* The same, and CRW_E_ARGUMENT: the message had another size; it was dropped, and data is undefined. */
 int shm_p2p_receive(struct shm_p2p *p, void *data, size_t n_bytes, int from);

@@ -1,19 +1,17 @@
-#include "worker-runtime/shm/shm_collectives_os.h"
-
 /*
- * Reductions. How data goes, by size and place:
- *   all_reduce, reduce   up to 16 bytes ride in the posts; up to a few KiB go through the bounce buffers and
- *                every rank adds up everything itself: one meeting. More is cut into a slice for each rank,
- *                which adds it up in rank order and writes the result to all (or to the root): a meeting
- *                before, so that the data is there, and one after, so that the result is. Data in an arena is
- *                used where it lies; other data passes through the bounce buffers piece by piece, and ranks
- *                may differ in that.
- *   reduce_scatter  each rank adds up its own part, from the arenas, or from what the others put into their
- *                bounce buffers.
+ * Reductions. The way of the data depends on size and place:
+ *   all_reduce, reduce   up to 16 bytes are in the slots; up to a few KiB go through the bounce buffers and every rank
+ *                adds up everything itself: one barrier. More is cut into a slice for each rank, which adds it up in
+ *                rank order and writes the result to all (or to the root): a barrier before, when the data is there,
+ *                and one after, when the result is. Data in an arena is used where it lies; other data passes
+ *                through the bounce buffers piece by piece, and ranks may differ in that.
+ *   reduce_scatter  each rank adds up its own part, from the arenas, or from the others' bounce buffers.
  *
- * Whether an array is in an arena is told by its address, so the choice needs no agreement beforehand: the
- * posts of the first phase say it, and all ranks read the same posts.
+ * The slots of the first phase have each array's place in the arenas, or none, so the choice needs no agreement
+ * beforehand: all ranks read the same slots.
  */
+
+#include "worker-runtime/shm/shm_collectives_os.h"
 
 #include "base/minmax.h"
 #include "worker-runtime/shm/reduce_ops.h"
@@ -23,18 +21,18 @@
 #include <string.h>
 
 enum {
-    INLINE_MAX = 16,       /* bytes in a post */
-    GATHER_MAX = 4 * 1024, /* bytes that each rank reads instead of a second meeting */
+    INLINE_MAX = 16,       /* bytes in a slot */
+    GATHER_MAX = 4 * 1024, /* bytes that each rank reads instead of a second barrier */
     SLICE_UNIT = SHM_LINE, /* slices end at lines, so that no two ranks write to one */
     CHUNK_UNIT = 32,       /* what is left for each rank of the largest world */
 };
 
-enum { EVERYBODY = -1 };
+enum { ALL_RANKS = -1 };
 
 static_assert(INLINE_MAX == 2 * sizeof(uint64_t), "a and b of a post");
 static_assert(SHM_BOUNCE / SHM_WORLD_MAX >= CHUNK_UNIT, "every rank gets a chunk");
 
-/* ------------------------------------------------------------------ all_reduce, reduce */
+/* ---- all_reduce, reduce ---- */
 
 struct shm_reduction {
     struct shm *shm;
@@ -42,14 +40,14 @@ struct shm_reduction {
     size_t n_bytes;
     enum crw_dtype dtype;
     enum crw_op op;
-    int root; /* EVERYBODY, or who gets the result */
+    int root; /* ALL_RANKS, or the rank that gets the result */
     struct shm_slot slot;
     void **views; /* by rank: where its array is for this rank */
 };
 
 static bool wants_result(const struct shm_reduction *r)
 {
-    return r->root == EVERYBODY || r->root == r->shm->rank;
+    return r->root == ALL_RANKS || r->root == r->shm->rank;
 }
 
 /* All of the views into this rank's data. */
@@ -62,14 +60,14 @@ static void reduce_inline_slots(const struct shm_reduction *r)
                r->n_bytes / reduce_element_size(r->dtype));
 }
 
-/* The data rides in the posts. */
+/* The data is in the slots. */
 static int reduce_inline(struct shm_reduction *r)
 {
     int result;
 
     memcpy(&r->slot.a, r->data, r->n_bytes);
     result = shm_phase_barrier(r->shm, &r->slot);
-    if (result != 0)
+    if (result)
         return result;
     for (int i = 0; i < r->shm->world_size; i++)
         r->views[i] = (void *)(uintptr_t)&shm_slot_of(r->shm, i)->a; /* only read */
@@ -85,7 +83,7 @@ static int reduce_gathered(struct shm_reduction *r)
 
     memcpy(shm_bounce(r->shm, r->shm->rank, parity), r->data, r->n_bytes);
     result = shm_phase_barrier(r->shm, &r->slot);
-    if (result != 0)
+    if (result)
         return result;
     for (int i = 0; i < r->shm->world_size; i++)
         r->views[i] = shm_bounce(r->shm, i, parity);
@@ -101,15 +99,15 @@ static void reduce_slice(const struct shm_reduction *r, size_t n_bytes)
     size_t n_units = (n_bytes + SLICE_UNIT - 1) / SLICE_UNIT;
     size_t begin = n_units * rank / world_size * SLICE_UNIT;
     size_t end = min_size(n_units * (rank + 1) / world_size * SLICE_UNIT, n_bytes);
-    void *const *targets = r->root == EVERYBODY ? r->views : r->views + r->root;
+    void *const *targets = r->root == ALL_RANKS ? r->views : r->views + r->root;
 
     if (begin < end)
         reduce(r->dtype, r->op, (const void *const *)r->views, r->shm->world_size, targets,
-               r->root == EVERYBODY ? r->shm->world_size : 1, begin / size, end / size);
+               r->root == ALL_RANKS ? r->shm->world_size : 1, begin / size, end / size);
 }
 
-/* Where the piece at offset lies for each rank, after the first meeting. False: all arrays are in arenas,
- * and the piece can be all that is left. */
+/* Where the piece at offset lies for each rank, after the first barrier. False: all arrays are in
+ * arenas, and the piece can be all that is left. */
 static bool find_views(struct shm_reduction *r, size_t offset, int parity)
 {
     bool any_staged = false;
@@ -124,10 +122,9 @@ static bool find_views(struct shm_reduction *r, size_t offset, int parity)
     return any_staged;
 }
 
-/*
- * A piece takes two phases, so all pieces use the bounce buffer of the same parity: between the two
- * meetings the others read and write ours, before and after them nobody but us touches it.
- */
+/* A piece takes two phases, so all pieces use the bounce buffer of the same parity: between the two
+ * barriers the other ranks read and write this rank's buffer, before and after them only this rank
+ * does. */
 static int reduce_sliced(struct shm_reduction *r)
 {
     bool staged = r->slot.a == SHM_NOWHERE;
@@ -141,13 +138,13 @@ static int reduce_sliced(struct shm_reduction *r)
         if (staged)
             memcpy(bounce, r->data + offset, n);
         result = shm_phase_barrier(r->shm, &r->slot);
-        if (result != 0)
+        if (result)
             return result;
         if (!find_views(r, offset, parity))
             n = r->n_bytes;
         reduce_slice(r, n);
         result = shm_phase_barrier(r->shm, &r->slot);
-        if (result != 0)
+        if (result)
             return result;
         if (staged && wants_result(r))
             memcpy(r->data + offset, bounce, n);
@@ -183,7 +180,7 @@ int shm_all_reduce(struct shm *shm, void *data, size_t count, enum crw_dtype dty
         .n_bytes = count * reduce_element_size(dtype),
         .dtype = dtype,
         .op = op,
-        .root = EVERYBODY,
+        .root = ALL_RANKS,
         .slot = {.signature = call_signature(OP_ALL_REDUCE, reduction_detail(dtype, op), count)},
         .views = shm->views,
     };
@@ -207,7 +204,7 @@ int shm_reduce(struct shm *shm, void *data, size_t count, enum crw_dtype dtype, 
     return reduce_on_host(&r);
 }
 
-/* ------------------------------------------------------------------ reduce_scatter */
+/* ---- reduce_scatter ---- */
 
 struct scattering {
     struct shm *shm;
@@ -226,7 +223,8 @@ static void stage_chunks(const struct scattering *s, size_t offset, size_t n)
         memcpy(bounce + (size_t)i * s->chunk, s->data + (size_t)i * s->n_bytes + offset, n);
 }
 
-/* Where the pieces at offset for this rank lie, after the meeting; how many of the arrays are in arenas. */
+/* Where the pieces at offset for this rank lie, after the barrier; how many of the arrays are in
+ * arenas. */
 static int find_chunks(const struct scattering *s, size_t offset, int parity)
 {
     size_t rank = (size_t)s->shm->rank;
@@ -245,8 +243,8 @@ static int find_chunks(const struct scattering *s, size_t offset, int parity)
     return n_located;
 }
 
-/* One meeting for each piece, as all read what was staged before it; and one more where arrays were read in
- * place, before their owners may change them. */
+/* One barrier for each piece, as all read what was staged before it; and one more where arrays were
+ * read in place, before their owners may change them. */
 static int reduce_and_scatter(const struct scattering *s, uint8_t *result, enum crw_dtype dtype,
                               enum crw_op op)
 {
@@ -263,7 +261,7 @@ static int reduce_and_scatter(const struct scattering *s, uint8_t *result, enum 
         if (s->slot.a == SHM_NOWHERE)
             stage_chunks(s, offset, n);
         r = shm_phase_barrier(s->shm, &s->slot);
-        if (r != 0)
+        if (r)
             return r;
         n_located = find_chunks(s, offset, parity);
         if (n_located == s->shm->world_size)

@@ -1,13 +1,13 @@
 #pragma once
 
 /*
- * Which rank of a group is on which host, and who speaks to whom over the network. Pure.
+ * Which rank of a group is on which host, and which ranks are connected over the network. Pure.
  *
  * Hosts are numbered in the order of their lowest ranks; the first rank of a host is its leader. Leaders
- * are connected to those 1, 2, 4, 8 ... hosts ahead (round the ring), which is what an exchange takes: after
- * as many rounds as there are such distances, everybody has heard of everybody. The other ranks of a host have
- * lanes: the i-th rank of a host is connected to the i-th rank of the next one, and carries a share of
- * what is long.
+ * are connected to those 1, 2, 4, 8 ... hosts ahead (round the ring), which is what Bruck's all-gather
+ * takes: after as many rounds as there are such distances, every host has the blocks of all. Ranks of a
+ * host have rails: the i-th rank of a host is connected to the i-th rank of the next one, and carries a
+ * share of long data.
  */
 
 #include <stdbool.h>
@@ -15,7 +15,7 @@
 
 enum {
     TOPOLOGY_ROUNDS_MAX = 12,       /* 1 << TOPOLOGY_ROUNDS_MAX hosts */
-    TOPOLOGY_RAIL_MIN = 128 * 1024, /* bytes that are worth a lane of their own */
+    TOPOLOGY_RAIL_MIN = 128 * 1024, /* bytes that are worth a rail of their own */
     TOPOLOGY_SLICE_UNIT = 64,       /* shares begin at lines */
 };
 
@@ -49,13 +49,13 @@ int topology_ahead(const struct topology *h, int host, int by);
 
 int topology_n_rounds(int n_hosts);
 
-/* In this round of an exchange everybody sends its first n_blocks blocks 1 << round hosts ahead. */
+/* In this round of an exchange every host sends its first n_blocks blocks 1 << round hosts ahead. */
 int topology_n_blocks(int n_hosts, int round);
 
-/* How many lanes carry n_bytes. */
+/* How many rails carry n_bytes. */
 int topology_rails_for(const struct topology *h, size_t n_bytes);
 
-/* The share of a lane; whole units but for the last byte of all. */
+/* The share of a rail; whole units but for the last byte of all. */
 struct topology_slice {
     size_t begin, end;
 };
