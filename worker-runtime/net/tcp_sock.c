@@ -59,6 +59,9 @@ static bool is_near(int fd)
  * Probes find a dead host while nothing is to be sent. A stopped process is no dead host: its kernel
  * answers.
  *
+ * While few packets are under way (a record, a hello, a block of the exchange), one that is lost twice is sent again at
+ * steady intervals instead of ever longer ones: on a line that loses packets all ranks wait for the slowest one.
+ *
  * What stays on the machine meets no congestion, and a congestion control that paces (BBR is the default
  * of many hosts) only delays it: long messages take twice as long, and their copies fall out of the
  * caches. Every kernel has Reno and allows it to every user. For traffic over a network the host's
@@ -71,6 +74,7 @@ void net_tune(int fd)
     set_option(fd, IPPROTO_TCP, TCP_KEEPIDLE, 2);
     set_option(fd, IPPROTO_TCP, TCP_KEEPINTVL, 2);
     set_option(fd, IPPROTO_TCP, TCP_KEEPCNT, 4);
+    set_option(fd, IPPROTO_TCP, TCP_THIN_LINEAR_TIMEOUTS, 1);
     if (is_near(fd))
         (void)setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, near_control,
                          sizeof(near_control) - 1); /* as above */

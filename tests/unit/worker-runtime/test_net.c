@@ -11,6 +11,9 @@
 #include "worker-runtime/net/net_frame.h"
 #include "tests/unit/worker-runtime/elements.h"
 
+#include <errno.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -413,6 +416,37 @@ static void a_silent_chain_is_left(void **state)
     }
 }
 
+/* ---- sockets ---- */
+
+static unsigned option_of(int fd, int option)
+{
+    unsigned value = 99;
+    socklen_t size = sizeof(value);
+
+    assert_int_equal(getsockopt(fd, IPPROTO_TCP, option, &value, &size), 0);
+    return value;
+}
+
+static void only_control_connections_limit_silence(void **state)
+{
+    const struct net_wait wait = {.interrupt_fd = -1, .timeout_ms = 5000};
+    uint16_t port;
+    int listener, fd;
+
+    assert_int_equal(net_listen("127.0.0.1", &listener, &port), 0);
+    assert_int_equal(net_dial("127.0.0.1", port, &wait, &fd), 0);
+    net_tune(fd);
+    assert_int_equal(option_of(fd, TCP_USER_TIMEOUT), 0);
+    assert_int_equal(option_of(fd, TCP_THIN_LINEAR_TIMEOUTS), 1);
+    net_limit_silence(fd, true);
+    assert_int_equal(option_of(fd, TCP_USER_TIMEOUT), NET_SILENCE_MS);
+    net_limit_silence(fd, false);
+    assert_int_equal(option_of(fd, TCP_USER_TIMEOUT), 0);
+    close(fd);
+    close(listener);
+    assert_int_equal(net_dial("127.0.0.1", port, &wait, &fd), -ECONNREFUSED);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -432,6 +466,7 @@ int main(void)
         cmocka_unit_test(hosts_may_reduce_in_different_pieces),
         cmocka_unit_test(a_broken_chain_is_told),
         cmocka_unit_test(a_silent_chain_is_left),
+        cmocka_unit_test(only_control_connections_limit_silence),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
