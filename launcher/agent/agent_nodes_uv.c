@@ -69,7 +69,7 @@ void agent_leave_job(struct agent *a, int signal)
     char name[SIGNAL_NAME_SIZE];
 
     if (signal)
-        (void)snprintf(why, sizeof(why), "it was told to stop by %s",
+        (void)snprintf(why, sizeof(why), "it was stopped by %s",
                        signal_name(signal, name) ? name : "a signal"); /* fits */
     if (a->membership)
         membership_leave(a->membership, why);

@@ -111,7 +111,7 @@ def test_exit_code_of_a_program_that_cannot_be_executed(tmp_path):
         assert nodes.codes() == [126, 126], nodes.texts()
 
 
-@pytest.mark.parametrize("number, words", [(signal.SIGKILL, "was lost"), (signal.SIGINT, "left: it was told to stop by SIGINT")])
+@pytest.mark.parametrize("number, words", [(signal.SIGKILL, "was lost"), (signal.SIGINT, "left: it was stopped by SIGINT")])
 def test_lost_node_is_named_when_too_few_are_left(tmp_path, number, words):
     port = lib.free_port()
     with lib.Nodes(tmp_path) as nodes:
@@ -194,11 +194,11 @@ def test_told_to_stop_and_the_others_go_on(tmp_path, who):
         nodes[0 if who == "host" else 2].signal(signal.SIGTERM)
         if who == "host":
             assert nodes.codes() == [1, 1, 1], nodes.texts()
-            assert "the node that serves the rendezvous goes away: it was told to stop by SIGTERM" in nodes[1].text()
+            assert "the node that serves the rendezvous goes away: it was stopped by SIGTERM" in nodes[1].text()
         else:
             assert nodes[2].wait(60) == 1
             wait_for_generation(nodes, 1, 2)
-            nodes[0].wait_for("left: it was told to stop by SIGTERM; goes on as generation 1 with 2 nodes")
+            nodes[0].wait_for("left: it was stopped by SIGTERM; goes on as generation 1 with 2 nodes")
 
 
 @pytest.mark.parametrize("who", [0, 2])

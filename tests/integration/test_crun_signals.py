@@ -46,7 +46,7 @@ def test_signal_that_is_pending_at_the_start(kind, number):
     p = subprocess.run([jobs.crun(), *meeting(kind, lib.free_port()), "--no-python", "sleep", "60"], preexec_fn=pending,
                        stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60)
     assert p.returncode == 1, (p.returncode, p.stderr)
-    assert f"told to stop by {number.name}" in p.stderr
+    assert f"stopped by {number.name}" in p.stderr
 
 
 @pytest.mark.parametrize("kind", ["alone", "static", "rounds"])
@@ -108,7 +108,7 @@ def test_user_signals_are_passed_to_the_workers_alone(tmp_path, name):
         assert launches.state(int((tmp_path / f"child.{rank}").read_text()))[1] == "S"
     p.terminate()
     _, err = p.communicate(timeout=60)
-    assert p.returncode == 1 and "told to stop by SIGTERM" in err
+    assert p.returncode == 1 and "stopped by SIGTERM" in err
 
 
 def test_ignored_user_signal_stays_ignored(tmp_path):
@@ -158,8 +158,8 @@ def test_signal_of_a_worker_to_its_parent(tmp_path):
     p = start_worker(tmp_path, "[ $RANK = 0 ] && sleep 0.2 && kill -TERM $PPID\nsleep 60\n", "--standalone",
                      "--nproc-per-node=2")
     _, err = p.communicate(timeout=60)
-    assert p.returncode == 1 and "told to stop by SIGTERM" in err, err
-    assert re.search(r"told to stop by SIGTERM from process \d+", err), err
+    assert p.returncode == 1 and "stopped by SIGTERM" in err, err
+    assert re.search(r"stopped by SIGTERM from process \d+", err), err
 
 
 def test_file_of_crun_at_the_limit_of_file_size(tmp_path):
