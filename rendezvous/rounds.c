@@ -679,6 +679,13 @@ static bool next_forgotten(struct rounds *r, struct rounds_action *ret)
 
     if (!at)
         return false;
+    ret->job = list_entry(at, struct rounds_job, in_pending);
+    ret->log_kinds = ret->job->log_kinds;
+    if (ret->log_kinds != 0) { /* of the step in which it was forgotten */
+        list_entry(at, struct rounds_job, in_pending)->log_kinds = 0;
+        ret->kind = ROUNDS_DO_REPORT;
+        return true;
+    }
     r->shown = list_entry(at, struct rounds_job, in_pending);
     list_unlink(at);
     ret->kind = ROUNDS_DO_FORGET;

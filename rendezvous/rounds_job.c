@@ -153,9 +153,9 @@ static void form_generation(struct rounds_job *job)
 }
 
 /*
- * MIN nodes are ready. Members of the last generation that are alive are always waited for, as long as
- * there is room: they are stopping their workers, and a world without them would be ended again as soon as
- * they are ready. Beyond that the first round waits for MAX or the end of the last call, as more are
+ * MIN nodes are ready. Members of the last generation that are alive are always waited for, also
+ * where spares would fill the round: they are stopping their workers, and a world without them would be ended
+ * again as soon as they are ready. Beyond that the first round waits for MAX or the end of the last call, as more are
  * expected; a later one only for nodes that are joining, as training stands still.
  */
 static bool is_round_complete(const struct rounds_job *job, uint64_t now_ns)

@@ -1231,6 +1231,17 @@ static void the_rendezvous_may_end_it_for_a_reason(void **state)
 
 /* ---- hellos ---- */
 
+static void the_end_of_a_job_that_is_forgotten_at_once_is_logged(void **state)
+{
+    struct table *t = *state;
+
+    run(t, 1, 1, 1);
+    t->log_kinds = 0;
+    say(t, 0, SESSION_LEFT);
+    assert_true(t->forgotten);
+    assert_true(t->log_kinds & ROUNDS_LOG_SETTLED);
+}
+
 static void a_newcomer_does_not_end_a_generation_whose_members_are_done(void **state)
 {
     struct table *t = *state;
@@ -1586,6 +1597,7 @@ int main(void)
         TEST(draining_ends_a_job_between_two_steps),
         TEST(a_failure_while_draining_is_final),
         TEST(the_rendezvous_may_end_it_for_a_reason),
+        TEST(the_end_of_a_job_that_is_forgotten_at_once_is_logged),
         TEST(a_newcomer_does_not_end_a_generation_whose_members_are_done),
         TEST(a_spare_does_not_push_out_a_member),
         TEST(a_node_without_a_connection_is_not_ready),
