@@ -227,7 +227,7 @@ static void add_report_lines(struct strbuf *out, const struct report *r)
         add_last_lines(out, r->last_lines);
     if (r->group->cause == GROUP_CAUSE_WORKER) {
         add_other_failures(out, r, true, "failed after that:");
-        add_other_failures(out, r, false, "stopped by crun because of it:");
+        add_other_failures(out, r, false, "ended after crun had asked them to stop:");
     }
     if (r->gave_up)
         strbuf_add(

@@ -129,7 +129,7 @@ def test_failure_report(tmp_path):
     assert p.returncode == 1
     lines = said(p)
     assert "rank 1 (local rank 1" in lines[0] and "failed first" in lines[0] and lines[0].endswith("exit code 7")
-    assert "stopped by crun because of it: rank" in lines[1]
+    assert "ended after crun had asked them to stop: rank" in lines[1]
     assert f"{worker} FAILED" in p.stderr
     assert "Root Cause (first observed failure):\n[0]:" in p.stderr
     assert "exitcode  : 7 (pid:" in p.stderr

@@ -41,7 +41,7 @@ def test_oom_killer_is_named():
     assert "rank 1" in lines[0] and "failed first" in lines[0] and "signal 9 (SIGKILL)" in lines[0]
     assert "OOM killer has killed 1 process of this cgroup; rank 1 had used" in lines[1]
     assert int(lines[1].rsplit(" ", 2)[1]) > 20  # MiB
-    assert "rank 0" in lines[2] and "stopped by crun" in lines[2]
+    assert "rank 0" in lines[2] and "crun had asked them to stop" in lines[2]
 
 
 def killed_from_outside(tmp_path, sig, *args):
@@ -74,9 +74,9 @@ def test_who_fails_at_the_same_time_was_not_stopped():
     _, err = p.communicate(timeout=60)
     err = "\n".join(line for line in err.splitlines() if not jobs.is_stop_notice(line))
     assert err.count("killed by signal 9") == 3, err
-    after, stopped = (line for line in err.splitlines() if line.startswith(("crun: failed after that:", "crun: stopped by")))
+    after, stopped = (line for line in err.splitlines() if line.startswith(("crun: failed after that:", "crun: ended after crun")))
     assert after.count("killed by signal 9 (SIGKILL)") == 2 and "rank 3" not in after, err
-    assert stopped == "crun: stopped by crun because of it: rank 3 (killed by signal 15 (SIGTERM))", err
+    assert stopped == "crun: ended after crun had asked them to stop: rank 3 (killed by signal 15 (SIGTERM))", err
 
 
 def test_who_told_crun_to_stop():

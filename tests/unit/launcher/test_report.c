@@ -54,7 +54,7 @@ static void test_table(void **state)
 
     expect(&report,
            "crun: rank 1 (local rank 1, pid 20222) failed first, 2.314 s after its start: exit code 1\n"
-           "crun: stopped by crun because of it: rank 0 (killed by signal 15 (SIGTERM))\n"
+           "crun: ended after crun had asked them to stop: rank 0 (killed by signal 15 (SIGTERM))\n"
            "============================================================\n"
            "train.py FAILED\n"
            "------------------------------------------------------------\n"
