@@ -252,10 +252,15 @@ void events_end(struct events *e, const struct worker_group *g, const struct fai
 
 /* ------------------------------------------------------------------ life */
 
-struct events *events_create(const struct job *job, const char *program)
+static const char *without_folder(const char *path)
 {
-    const char *slash = strrchr(program, '/');
+    const char *slash = strrchr(path, '/');
 
+    return slash ? slash + 1 : path;
+}
+
+struct events *events_create(const struct job *job, const char *file)
+{
     if (!job->event_log && !job->event_console)
         return NULL;
     struct events *e = calloc(1, sizeof(*e));
@@ -267,7 +272,8 @@ struct events *events_create(const struct job *job, const char *program)
     e->job = (struct event_job){.run_id = job->run_id_text,
                                 .host = e->host,
                                 .role = job->role,
-                                .program = slash ? slash + 1 : program,
+                                .program = without_folder(job->program_name),
+                                .entry_point = without_folder(file),
                                 .rdzv_backend = job->rdzv_backend,
                                 .n_workers = job->n_workers,
                                 .max_restarts = job->max_restarts,

@@ -15,8 +15,8 @@ struct group_actions;
 struct group_event;
 struct job;
 
-/* NULL when neither is asked for, or without memory (reported). A file that cannot be opened is reported and left out. NULL is fine for all functions below. job must live as long. */
-struct events *events_create(const struct job *job, const char *program);
+/* NULL when neither is asked for, or without memory (reported). A file that cannot be opened is reported and left out. NULL is fine for all functions below. file: what is executed. Both must live as long. */
+struct events *events_create(const struct job *job, const char *file);
 
 /* The ranks of the workers of this node, from the next generation on. */
 struct event_place {

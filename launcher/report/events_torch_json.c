@@ -24,7 +24,7 @@ static char *inner_metadata(const struct event_job *job, const struct event_torc
         (void)cJSON_AddNullToObject(inner, "group_world_size");
     else
         (void)cJSON_AddNumberToObject(inner, "group_world_size", job->group_world_size);
-    events_add_text(inner, "entry_point", job->program);
+    events_add_text(inner, "entry_point", job->entry_point);
     if (e->worker) {
         add_list_of_one(inner, "local_rank", true, e->worker->local_rank);
         add_list_of_one(inner, "role_rank", true, job->role_rank_base + e->worker->local_rank);
