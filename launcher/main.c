@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/signalfd.h>
 #include <sys/utsname.h>
 #include <unistd.h>
@@ -198,6 +199,13 @@ static int run_options(const struct options *options, const sigset_t *before)
     return code;
 }
 
+static int terminal_width(void)
+{
+    struct winsize size;
+
+    return ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 100;
+}
+
 static int print_stdout(const char *text)
 {
     if (text && fputs(text, stdout) >= 0 && fflush(stdout) == 0)
@@ -246,7 +254,7 @@ int main(int argc, char **argv)
     case 0:
         return is_kernel_new_enough() && has_descriptors() ? run_options(&options, &before) : 1;
     case OPTIONS_E_HELP: {
-        _cleanup_free_ char *help = options_help();
+        _cleanup_free_ char *help = options_help(terminal_width());
         return print_stdout(help);
     }
     case OPTIONS_E_VERSION:

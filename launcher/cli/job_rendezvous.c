@@ -118,6 +118,15 @@ static const struct conf_key *find_conf_key(const char *key, size_t n)
     return NULL;
 }
 
+/* The setting that a misspelled one may mean, or NULL. */
+static const char *nearest_conf_key(const char *key, size_t n)
+{
+    for (size_t i = 0; i < ARRAY_SIZE(conf_keys); i++)
+        if (n > 3 && options_edit_distance(key, n, conf_keys[i].name) <= 2)
+            return conf_keys[i].name;
+    return NULL;
+}
+
 static int set_conf_number(struct job_builder *b, const struct conf_key *key, const char *value)
 {
     long long number, min = key->kind == CONF_SECONDS ? 1 : key->min;
@@ -207,7 +216,9 @@ static int take_conf_pair(struct job_builder *b, const char *pair, const char *e
             b, "--rdzv-conf: the rendezvous configuration option '%.*s' must have a value specified", n, key);
     const struct conf_key *known = find_conf_key(key, (size_t)n);
     if (!known) {
-        strbuf_add(&b->warnings, "crun: --rdzv-conf: no setting is called '%.*s'; ignored\n", n, key);
+        const char *nearest = nearest_conf_key(key, (size_t)n);
+        strbuf_add(&b->warnings, "crun: --rdzv-conf: no setting is called '%.*s'; ignored%s%s%s\n", n, key,
+                   nearest ? "; did you mean " : "", nearest ? nearest : "", nearest ? "?" : "");
         return 0;
     }
     (void)snprintf(text, sizeof(text), "%.*s", (int)(value_end - value), value); /* no number is longer */

@@ -243,8 +243,7 @@ static bool looks_like_option(const char *word)
 
 /* ------------------------------------------------------------------ did you mean */
 
-/* Edits (insert, delete, replace) between two short words; NAME_SIZE when one is too long to compare. */
-static int edit_distance(const char *a, size_t n_a, const char *b)
+int options_edit_distance(const char *a, size_t n_a, const char *b)
 {
     int row[NAME_SIZE];
     size_t n_b = strlen(b);
@@ -276,12 +275,12 @@ static int edit_distance(const char *a, size_t n_a, const char *b)
  * options, too. */
 static int distance_to(const char *word, size_t n, char name[NAME_SIZE])
 {
-    int whole = edit_distance(word, n, name);
+    int whole = options_edit_distance(word, n, name);
 
     if (strlen(name) <= n)
         return whole;
     name[n] = '\0';
-    int part = edit_distance(word, n, name);
+    int part = options_edit_distance(word, n, name);
     return part < whole ? part : whole;
 }
 
@@ -396,11 +395,24 @@ static int take_long(struct parser *p, const char *word)
     return r;
 }
 
+/* The sentence of torchrun, and what may be the reason: an option that is misspelled. */
+static int fail_without_program(struct parser *p)
+{
+    char unknown[OPTIONS_ERROR_SIZE] = "";
+
+    if (buf_size(&p->unknown.buf)) {
+        (void)fail_unknown(p);
+        (void)snprintf(unknown, sizeof(unknown), "; %s", p->error); /* truncated when it is long */
+    }
+    return options_fail(p->error, OPTIONS_E_USAGE,
+                        "the following arguments are required: training_script, training_script_args%s",
+                        unknown);
+}
+
 static int take_program_words(struct parser *p, bool after_dashes)
 {
     if (!*p->next)
-        return options_fail(p->error, OPTIONS_E_USAGE,
-                            "the following arguments are required: training_script, training_script_args");
+        return fail_without_program(p);
     p->options->program = *p->next++;
     if (!after_dashes && *p->next && strcmp(*p->next, "--") == 0)
         p->next++;
@@ -471,14 +483,20 @@ static int take_pet_defaults(struct parser *p, char *const *environment)
     return 0;
 }
 
-static int convert_defaults(struct parser *p)
+/* Values of the command line have been converted before, and those of the table are correct: what fails is a PET_*. */
+static int convert_defaults(struct parser *p, char *const *environment)
 {
     for (enum option_id id = 0; id < OPTION_COUNT; id++) {
         struct option_value *value = &p->options->value[id];
         const char *wrong = value->text ? value_set(value, id, value->text) : NULL;
+        char names[3 * NAME_SIZE], pet[NAME_SIZE] = "";
 
-        if (wrong)
-            return fail_for_option(p, id, wrong, value->text);
+        if (!wrong)
+            continue;
+        (void)pet_value(&options_table[id], environment, pet); /* for the name */
+        return options_fail(p->error, OPTIONS_E_USAGE,
+                            "argument %s: %s'%s'; it comes from %s in the environment",
+                            all_spellings(id, names), wrong, value->text, pet);
     }
     return 0;
 }
@@ -493,7 +511,7 @@ int options_parse(char *const *words, char *const *environment, struct options *
     if (!r)
         r = parse_words(&p);
     if (!r)
-        r = convert_defaults(&p);
+        r = convert_defaults(&p, environment);
     strbuf_finish(&p.unknown);
     return r;
 }

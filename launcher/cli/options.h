@@ -69,6 +69,7 @@ struct option_spec {
     bool optional_value; /* OPTION_FLAG: "--name=TEXT" gives a text as well */
     bool no_pet;         /* takes no default from PET_<NAME> */
     bool ours; /* not torchrun's: must be spelled out, so that no torchrun prefix becomes ambiguous */
+    bool has_no_effect;      /* parsed for compatibility alone; --help lists it last */
     const char *fallback;    /* default as text; NULL: none */
     const char *placeholder; /* what --help calls the value */
     const char *choices;     /* space separated, or NULL; a PET default is not checked against them */
@@ -108,9 +109,15 @@ enum {
 int options_parse(char *const *words, char *const *environment, struct options *ret_options,
                   char error[OPTIONS_ERROR_SIZE]);
 
-/* The text of --help, and the usage line alone. Malloc'ed, or NULL without memory. */
-char *options_help(void);
+/* The text of --help in lines of at most width characters (at least 60 are taken). Malloc'ed, or NULL without memory. */
+char *options_help(int width);
+
+/* The usage line alone. */
 extern const char options_usage[];
+
+/* Edits (insert, delete, replace) between the first n characters of word and name, for "did you mean"; "_" and "-" are
+ * equal. Large when one of them is too long to compare. */
+int options_edit_distance(const char *word, size_t n, const char *name);
 
 /* Python's int(): optional sign, digits with single underscores, white space around. */
 bool options_int(const char *text, long long *ret);

@@ -1,5 +1,5 @@
 /*
- * The table of all options. Order here is the order of --help.
+ * The table of all options. Order here is the order of --help, whose headings are in options_help.c.
  *
  * To add an option: a row here, a member in enum option_id, its meaning in job.c, a line in man/crun.1.
  */
@@ -73,6 +73,7 @@ const struct option_spec options_table[OPTION_COUNT] = {
                              .placeholder = "N",
                              .help = "how often the workers are started again after a failure"},
     [OPTION_MONITOR_INTERVAL] = {.name = "monitor-interval",
+                                 .has_no_effect = true,
                                  .kind = OPTION_SECONDS,
                                  .fallback = "0.1",
                                  .placeholder = "SECONDS",
@@ -140,6 +141,7 @@ const struct option_spec options_table[OPTION_COUNT] = {
                          .kind = OPTION_FLAG,
                          .help = "run the Python script through runpy.run_path, with @record around it"},
     [OPTION_START_METHOD] = {.name = "start-method",
+                             .has_no_effect = true,
                              .kind = OPTION_TEXT,
                              .fallback = "spawn",
                              .placeholder = "spawn|fork|forkserver",
@@ -200,6 +202,7 @@ const struct option_spec options_table[OPTION_COUNT] = {
                                          .placeholder = "TEXT,...",
                                          .help = "the same for stderr and filtered_stderr.log"},
     [OPTION_LOGS_SPECS] = {.name = "logs-specs",
+                           .has_no_effect = true,
                            .kind = OPTION_TEXT,
                            .no_pet = true,
                            .placeholder = "NAME",

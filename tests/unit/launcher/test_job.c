@@ -299,6 +299,7 @@ static void test_warnings(void **state)
     } cases[] = {
         {{{"--rdzv-conf=timeout=5, join_timeout = 3", "x"}}, NULL},
         {{{"--rdzv-conf=heartbeat=5", "x"}}, "no setting is called 'heartbeat'"},
+        {{{"--rdzv-conf=join_timout=3", "x"}}, "'join_timout'; ignored; did you mean join_timeout?"},
         {{{"--rdzv-backend=c10d", "--node-rank=1", "x"}}, "--node-rank"},
         {{{"--rdzv-backend=c10d", "--nnodes=2", "x"}}, "have to be on this machine"},
         {{{"--rdzv-backend=c10d", "--rdzv-endpoint=10.0.0.1:9", "x"}},

@@ -155,12 +155,17 @@ static const struct {
     {{{"--start-method", "", "x.py"}}, OPTIONS_E_USAGE, "invalid choice: ''"},
     {{{"--exit-code=me", "x.py"}}, OPTIONS_E_USAGE, "invalid choice: 'me'"},
     {{{"x.py"}, {"PET_MASTER_PORT="}}, OPTIONS_E_USAGE, "invalid int value: ''"},
-    {{{"x.py"}, {"PET_MAX_RESTARTS=two"}}, OPTIONS_E_USAGE, "invalid int value: 'two'"},
+    {{{"x.py"}, {"PET_MAX_RESTARTS=two"}},
+     OPTIONS_E_USAGE,
+     "invalid int value: 'two'; it comes from PET_MAX_RESTARTS in the environment"},
     {{{"x.py"}, {"PET_STANDALONE=true"}}, OPTIONS_E_PET, "PET_STANDALONE='true'"},
     {{{"x.py"}, {"PET_STANDALONE="}}, OPTIONS_E_PET, "PET_STANDALONE=''"},
     {{{"--nope", "x.py"}}, OPTIONS_E_USAGE, "unrecognized arguments: --nope"},
     {{{"--nope", "-q", "x.py"}}, OPTIONS_E_USAGE, "unrecognized arguments: --nope -q"},
     {{{"--nope"}}, OPTIONS_E_USAGE, "the following arguments are required"},
+    {{{"--hlep"}},
+     OPTIONS_E_USAGE,
+     "training_script_args; unrecognized arguments: --hlep; did you mean --help?"},
     {{{"--max-restart=1", "--maxrestarts=1", "x.py"}}, OPTIONS_E_USAGE, "did you mean --max-restarts?"},
     {{{"--nprco", "3", "x.py"}}, OPTIONS_E_USAGE, "did you mean --nproc-per-node?"},
     {{{"--exit", "worker", "x.py"}},
@@ -222,7 +227,7 @@ static void test_int(void **state)
 
 static void test_help_names_every_option(void **state)
 {
-    char *help = options_help();
+    char *help = options_help(80);
 
     assert_non_null(help);
     for (enum option_id id = 0; id < OPTION_COUNT; id++) {
@@ -232,7 +237,12 @@ static void test_help_names_every_option(void **state)
         assert_non_null(strstr(help, name));
     }
     for (const char *line = help; *line; line += strcspn(line, "\n") + 1)
-        assert_in_range(strcspn(line, "\n"), 0, 110);
+        assert_in_range(strcspn(line, "\n"), 0, 80);
+    assert_true(strstr(help, "--nnodes") < strstr(help, "\nSupervision:\n"));
+    assert_true(strstr(help, "\nSupervision:\n") < strstr(help, "--max-restarts"));
+    assert_true(strstr(help, "--version") <
+                strstr(help, "\nWithout effect, for compatibility with torchrun:\n"));
+    assert_non_null(strstr(strstr(help, "\nWithout effect"), "--monitor-interval"));
     free(help);
 }
 
