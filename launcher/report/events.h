@@ -50,7 +50,7 @@ struct event {
     int restarts;                      /* charged so far */
     const struct event_ending *ending; /* of the worker; NULL: none is concerned */
     const char *
-        cause; /* FAILURE: "worker", "exec", "guardian" or "start"; END: "succeeded", "failed" or "stopped" */
+        cause; /* FAILURE: "worker", "exec", "guardian", "rejoin" or "start"; END: "succeeded", "failed" or "stopped" */
     const char *reason; /* in words, or NULL */
     int number;         /* STOP: the signal; END: the exit code; FAILURE of an exec: errno */
     pid_t sender;       /* STOP: 0 when unknown */

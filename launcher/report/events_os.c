@@ -16,6 +16,7 @@
 #include "launcher/util/log_os.h"
 #include "launcher/util/read_file_os.h"
 #include "base/cleanup.h"
+#include "base/err.h"
 #include "base/time.h"
 
 enum { ERROR_FILE_MAX = 64 << 10 };
@@ -28,9 +29,10 @@ struct events {
     uint64_t begin_ns;   /* of generation 0 */
     int n_exits_written; /* exits of this generation that have been written */
     bool is_ready_written, is_failure_written;
+    uint64_t replaced_cause_ns; /* of the failure before this generation */
 };
 
-/* ------------------------------------------------------------------ --event-log */
+/* ---- --event-log ---- */
 
 static void write_event(struct events *e, const struct worker_group *g, struct event event, uint64_t at_ns)
 {
@@ -87,16 +89,16 @@ static void write_exits(struct events *e, const struct worker_group *g)
 static void write_failure(struct events *e, const struct worker_group *g, uint64_t at_ns)
 {
     static const char *const causes[] = {
-        [GROUP_CAUSE_WORKER] = "worker",
-        [GROUP_CAUSE_EXEC] = "exec",
-        [GROUP_CAUSE_GUARDIAN] = "guardian",
-        [GROUP_CAUSE_START] = "start",
+        [GROUP_CAUSE_WORKER] = "worker", [GROUP_CAUSE_EXEC] = "exec",     [GROUP_CAUSE_GUARDIAN] = "guardian",
+        [GROUP_CAUSE_START] = "start",   [GROUP_CAUSE_REFORM] = "rejoin",
     };
     struct event_ending ending;
     struct event event = {.kind = EVENT_FAILURE};
 
-    if (g->cause >= sizeof(causes) / sizeof(causes[0]) || !causes[g->cause])
+    if (g->cause >= ARRAY_SIZE(causes) || !causes[g->cause])
         return; /* nothing has failed */
+    if (g->cause_ns == e->replaced_cause_ns)
+        return; /* the failure that a replacement mends, until that has succeeded */
     e->is_failure_written = true;
     event.cause = causes[g->cause];
     if (g->cause == GROUP_CAUSE_WORKER || g->cause == GROUP_CAUSE_EXEC) {
@@ -110,7 +112,7 @@ static void write_failure(struct events *e, const struct worker_group *g, uint64
     write_event(e, g, event, at_ns);
 }
 
-/* ------------------------------------------------------------------ --event-log-handler=console */
+/* ---- --event-log-handler=console ---- */
 
 static void print_torch(struct events *e, const struct worker_group *g, struct event_torch event)
 {
@@ -178,12 +180,13 @@ static void print_end(struct events *e, const struct worker_group *g, int64_t ru
                     .state = came_to_its_end ? "SUCCEEDED" : "FAILED", .run_s = run_s, .duration_ms = -1});
 }
 
-/* ------------------------------------------------------------------ steps */
+/* ---- steps ---- */
 
 static void begin_generation(struct events *e, const struct worker_group *g, uint64_t at_ns)
 {
     e->n_exits_written = 0;
     e->is_ready_written = e->is_failure_written = false;
+    e->replaced_cause_ns = g->cause_ns;
     if (!e->begin_ns)
         e->begin_ns = at_ns;
     write_event(e, g, (struct event){.kind = EVENT_START}, at_ns);
@@ -250,7 +253,7 @@ void events_end(struct events *e, const struct worker_group *g, const struct fai
     print_end(e, g, (int64_t)(took / 1000000000u), attempt_dir);
 }
 
-/* ------------------------------------------------------------------ life */
+/* ---- life ---- */
 
 static const char *without_folder(const char *path)
 {

@@ -1,5 +1,6 @@
 """--restart-policy=replace, and the training state that crun holds in memory: real jobs, real kills."""
 
+import json
 import os
 import pathlib
 import random
@@ -181,8 +182,8 @@ def test_where_it_cannot_be_that_is_said_at_the_start(where):
     jobs.assert_one_sentence(p, 0, "--restart-policy=replace", "all workers are restarted, as with all")
 
 
-def test_one_that_does_not_answer_turns_it_into_all(job, calm):
-    j = job("--replace-timeout=1", "--shutdown-timeout=60", options=ENDLESS)
+def test_one_that_does_not_answer_turns_it_into_all(job, calm, tmp_path):
+    j = job("--replace-timeout=1", "--shutdown-timeout=60", f"--event-log={tmp_path}/events", options=ENDLESS)
     assert j.wait_ready()
     ranks = jobs.workers(j.process.pid)
     jobs.kill(ranks[3], signal.SIGSTOP)
@@ -190,6 +191,8 @@ def test_one_that_does_not_answer_turns_it_into_all(job, calm):
     resumed, _ = j.wait_commit()
     assert resumed["from"] == "memory" and resumed["restart_count"] == 2
     assert "4 of 4 workers were not ready within 1 s" in j.errors.read_text()
+    events = [json.loads(line) for line in (tmp_path / "events").read_text().splitlines()]
+    assert "rejoin" in [event["cause"] for event in events if event["event"] == "failure"]
     assert not set(ranks.values()) & set(jobs.workers(j.process.pid).values())
     stop(j)
 
