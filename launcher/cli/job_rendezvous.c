@@ -16,7 +16,7 @@
 
 enum { DEFAULT_MASTER_PORT = 29500, DEFAULT_ROUNDS_PORT = 29400, DEFAULT_STATIC_TIMEOUT_S = 900 };
 
-/* ------------------------------------------------------------------ nodes */
+/* ---- nodes ---- */
 
 static bool parse_nnodes(const char *text, long long *ret_min, long long *ret_max)
 {
@@ -67,7 +67,7 @@ static int take_node_rank(struct job_builder *b)
     return 0;
 }
 
-/* ------------------------------------------------------------------ --rdzv-conf */
+/* ---- --rdzv-conf ---- */
 
 enum conf_kind {
     CONF_SECONDS, /* positive; kept in ms */
@@ -221,7 +221,10 @@ static int take_conf_pair(struct job_builder *b, const char *pair, const char *e
                    nearest ? "; did you mean " : "", nearest ? nearest : "", nearest ? "?" : "");
         return 0;
     }
-    (void)snprintf(text, sizeof(text), "%.*s", (int)(value_end - value), value); /* no number is longer */
+    if ((size_t)(value_end - value) >= sizeof(text))
+        return job_refuse(b, "--rdzv-conf: the value of %s has more than %zu characters", known->name,
+                          sizeof(text) - 1);
+    (void)snprintf(text, sizeof(text), "%.*s", (int)(value_end - value), value); /* fits */
     return set_conf(b, known, text);
 }
 
@@ -248,7 +251,7 @@ int job_take_conf(struct job_builder *b)
     }
 }
 
-/* ------------------------------------------------------------------ endpoint */
+/* ---- endpoint ---- */
 
 /* The endpoint's port, with *ret_host_size set to the length of the host in front of it; -1 when there is
  * none, -2 when it is malformed. */

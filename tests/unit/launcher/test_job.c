@@ -269,6 +269,10 @@ static void test_refused(void **state)
         {{{"--rdzv-conf==1", "x"}}, "must be in format"},
         {{{"--rdzv-backend=etcd", "x"}}, "'etcd' is not registered"},
         {{{"--rdzv-endpoint=h", "x"}}, "port is missing in endpoint: h"},
+        {{{"--rdzv-conf=join_timeout="
+           "0000000000000000000000000000000000000000000000000000000000000000600",
+           "x"}},
+         "the value of join_timeout has more than 63 characters"},
         {{{"--rdzv-endpoint=h:70000", "x"}}, "must be an integer between 0 and 65535"},
         {{{"--rdzv-endpoint=h:x", "x"}}, "must be an integer between 0 and 65535"},
         {{{"--rdzv-backend=c10d", "--rdzv-endpoint=tcp://h:1", "x"}},
