@@ -73,7 +73,7 @@ static void add_quoted(struct strbuf *out, const char *text, const char *special
     }
 }
 
-/* ------------------------------------------------------------------ bash */
+/* ---- bash ---- */
 
 /* Names of the options that take a value, or of all, in one spelling. */
 static void add_names(struct strbuf *out, char dash, bool with_value_only)
@@ -178,7 +178,7 @@ char *completions_bash(void)
     return strbuf_steal(&out);
 }
 
-/* ------------------------------------------------------------------ zsh */
+/* ---- zsh ---- */
 
 static void add_zsh_value(struct strbuf *out, const struct option_spec *spec)
 {
@@ -228,7 +228,7 @@ char *completions_zsh(void)
     return strbuf_steal(&out);
 }
 
-/* ------------------------------------------------------------------ fish */
+/* ---- fish ---- */
 
 static void add_fish_walk(struct strbuf *out)
 {

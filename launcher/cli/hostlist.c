@@ -1,10 +1,10 @@
-#include "launcher/cli/hostlist.h"
-
 /*
  * A list is names between commas that are not in brackets. Reading goes name by name: its brackets are
  * measured once, and then counted through like the digits of a number, the last bracket fastest. Nothing is allocated, and a name is formed only when it is asked for,
  * so a list of a million hosts costs no more than its text.
  */
+
+#include "launcher/cli/hostlist.h"
 
 #include <stdint.h>
 #include <stdio.h>
@@ -24,7 +24,7 @@ static bool is_in_name(char c)
            c == '_';
 }
 
-/* ------------------------------------------------------------------ brackets */
+/* ---- brackets ---- */
 
 struct range {
     uint32_t first, last;
@@ -96,7 +96,7 @@ static int print_element(const char **at, size_t number, char *out, size_t size)
     }
 }
 
-/* ------------------------------------------------------------------ names */
+/* ---- names ---- */
 
 /* The next letter or bracket of the name at *at. False: neither. */
 static bool measure_part(struct hostlist_reader *r, const char **at, size_t *n_hosts, size_t *n_letters)

@@ -25,7 +25,7 @@ int job_refuse(struct job_builder *b, const char *format, ...)
     return 1;
 }
 
-/* ------------------------------------------------------------------ workers */
+/* ---- workers ---- */
 
 static int job_count_workers(struct job_builder *b)
 {
@@ -58,7 +58,7 @@ static int job_count_workers(struct job_builder *b)
     return 0;
 }
 
-/* ------------------------------------------------------------------ supervision */
+/* ---- supervision ---- */
 
 static void take_handled_signals(struct job_builder *b)
 {
@@ -150,7 +150,7 @@ static int take_supervision(struct job_builder *b)
     return take_shutdown_timeout(b);
 }
 
-/* ------------------------------------------------------------------ program and output */
+/* ---- program and output ---- */
 
 static int job_take_program(struct job_builder *b)
 {

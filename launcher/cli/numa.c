@@ -45,7 +45,7 @@ bool numa_mode_parse(const char *name, enum numa_mode *ret)
     return false;
 }
 
-/* ------------------------------------------------------------------ sets */
+/* ---- sets ---- */
 
 bool numa_cpus_has(const struct numa_cpus *cpus, int cpu)
 {
@@ -135,7 +135,7 @@ void numa_cpus_format(const struct numa_cpus *cpus, char *out, size_t out_size)
     }
 }
 
-/* ------------------------------------------------------------------ modes */
+/* ---- modes ---- */
 
 /* The CPUs of a node that this process may use. */
 static struct numa_cpus allowed_of(const struct numa_topology *t, int node)

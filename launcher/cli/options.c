@@ -78,7 +78,7 @@ static int fail_for_option(struct parser *p, enum option_id id, const char *what
                         value ? "'" : "", value ? value : "", value ? "'" : "");
 }
 
-/* ------------------------------------------------------------------ values */
+/* ---- values ---- */
 
 static const char *skip_space(const char *s)
 {
@@ -159,7 +159,7 @@ static int take_option_value(struct parser *p, enum option_id id, const char *te
     return 0;
 }
 
-/* ------------------------------------------------------------------ finding an option */
+/* ---- finding an option ---- */
 
 struct match {
     enum option_id id;
@@ -241,7 +241,7 @@ static bool looks_like_option(const char *word)
     return !is_negative_number(word) && !strchr(word, ' ');
 }
 
-/* ------------------------------------------------------------------ did you mean */
+/* ---- did you mean ---- */
 
 int options_edit_distance(const char *a, size_t n_a, const char *b)
 {
@@ -324,7 +324,7 @@ static int fail_unknown(struct parser *p)
     return r;
 }
 
-/* ------------------------------------------------------------------ the words */
+/* ---- the words ---- */
 
 static int take_flag(struct parser *p, enum option_id id)
 {
@@ -439,7 +439,7 @@ static int parse_words(struct parser *p)
     return take_program_words(p, false);
 }
 
-/* ------------------------------------------------------------------ defaults */
+/* ---- defaults ---- */
 
 /* The value PET_<NAME> gives the option, or NULL. */
 static const char *pet_value(const struct option_spec *spec, char *const *environment, char name[NAME_SIZE])

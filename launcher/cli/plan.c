@@ -11,7 +11,7 @@
 #include "proto/worker_memory.h"
 #include "proto/worker_notice.h"
 
-/* ------------------------------------------------------------------ arguments */
+/* ---- arguments ---- */
 
 static size_t identifier_size(const char *s)
 {
@@ -69,7 +69,7 @@ void plan_arguments(const struct plan_command *command, int local_rank, struct s
         strlist_add_owned(out, plan_substitute(*arg, local_rank));
 }
 
-/* ------------------------------------------------------------------ environment */
+/* ---- environment ---- */
 
 bool plan_limits_threads(const struct plan *plan)
 {

@@ -1,5 +1,3 @@
-#include "launcher/cli/slurm.h"
-
 /*
  * A step, not merely a job: in an interactive allocation the shell has the job's variables too, and a crun started there is meant for
  * that machine alone. A step of one node needs no rendezvous over the network either.
@@ -8,6 +6,8 @@
  * connections (32768 and up), and differs between steps of a job, as the nodes of the step before may still be
  * there.
  */
+
+#include "launcher/cli/slurm.h"
 
 #include <stddef.h>
 #include <stdlib.h>

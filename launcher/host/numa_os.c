@@ -63,7 +63,7 @@ static int numa_os_fail(char *error, const char *sentence)
     return NUMA_E_IMPOSSIBLE;
 }
 
-/* ------------------------------------------------------------------ CPUs */
+/* ---- CPUs ---- */
 
 static int lowest_in_list(const char *list, int fallback)
 {
@@ -136,7 +136,7 @@ static int read_cpus(const struct numa_machine *m, struct numa_topology *t, char
     return 0;
 }
 
-/* ------------------------------------------------------------------ nodes */
+/* ---- nodes ---- */
 
 static int read_nodes(const struct numa_machine *m, struct numa_topology *t, char *error)
 {
@@ -160,7 +160,7 @@ static int read_nodes(const struct numa_machine *m, struct numa_topology *t, cha
     return 0;
 }
 
-/* ------------------------------------------------------------------ GPUs */
+/* ---- GPUs ---- */
 
 /* The value behind "name:" in the driver's text; "" without it. */
 static void find_driver_value(const char *text, const char *name, char *out, size_t out_size)
@@ -324,7 +324,7 @@ static int read_places(const struct numa_machine *m, struct numa_topology *t, ch
     return numa_spread(t, m->n_workers) < 0 ? numa_os_fail(error, "--numa-binding: out of memory") : 0;
 }
 
-/* ------------------------------------------------------------------ all of it */
+/* ---- all of it ---- */
 
 int numa_read(const struct numa_machine *machine, struct numa_topology *ret, char error[NUMA_ERROR_SIZE])
 {

@@ -79,7 +79,7 @@ static char *find_on_path(const char *name, char *const *environment, int *ret_e
     }
 }
 
-/* ------------------------------------------------------------------ kinds */
+/* ---- kinds ---- */
 
 enum file_kind { FILE_PROGRAM, FILE_SCRIPT_OF_PYTHON, FILE_OTHER };
 
@@ -141,7 +141,7 @@ static enum file_kind file_kind_of(const char *path, char head[LINE_SIZE], const
     return is_line_of_python(head + 2, ret_interpreter) ? FILE_SCRIPT_OF_PYTHON : FILE_PROGRAM;
 }
 
-/* ------------------------------------------------------------------ commands */
+/* ---- commands ---- */
 
 /* The interpreter in the folder of the link ".../torchrun" that we were called by; malloc'ed or NULL. */
 static char *python_beside_torchrun(void)

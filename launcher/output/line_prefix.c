@@ -75,7 +75,7 @@ ptrdiff_t line_prefix_take(const struct line_prefix *lines, const char *data, si
     return (ptrdiff_t)taken;
 }
 
-/* ------------------------------------------------------------------ prefix */
+/* ---- prefix ---- */
 
 struct variable {
     const char *name; /* as it stands in a template */

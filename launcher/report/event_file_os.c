@@ -1,6 +1,7 @@
 /*
  * Happy path: write() appends to `pending` and wakes the thread, which takes all of it and writes it with one
- * system call, so that several nodes can share a file.
+ * system call, so that several jobs of one machine can share a file (O_APPEND is not
+ * atomic on NFS).
  *
  * Ways it goes wrong: the file cannot be written (reported by the next event_file_write(), as messages are for the loop's
  * thread; later lines are tried again, behind a newline if half a line was written), the file takes nothing for long (past

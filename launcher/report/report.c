@@ -47,7 +47,7 @@ int report_find_root(const struct report_failure *failures, size_t n_failures)
     return root < 0 && n_failures > 0 ? 0 : root;
 }
 
-/* ------------------------------------------------------------------ lines */
+/* ---- lines ---- */
 
 static double seconds(uint64_t ns)
 {
@@ -241,7 +241,7 @@ static void add_report_lines(struct strbuf *out, const struct report *r)
     add_decision(out, r);
 }
 
-/* ------------------------------------------------------------------ table */
+/* ---- table ---- */
 
 /* Characters of the longest line, counting UTF-8 as Python counts it. */
 static size_t longest_line(const char *text)
