@@ -18,7 +18,7 @@ import sys
 
 from tree import ROOT
 
-BASE = "8d1e4f1676b63fb2fdcb75adcca457f1f7005cd8"
+BASE = "72dc53d24a8fd43ff5404216996124c272afc587"
 SUBJECT_MAX = 72
 LINES_WITHOUT_BODY = 20
 SUBJECT = re.compile(r"^(?:[a-zA-Z0-9_.*{}-]+(?:[/,] ?[a-zA-Z0-9_.*{}-]+)*): (\S+)")
