@@ -18,7 +18,7 @@ import sys
 
 from tree import ROOT
 
-BASE = "72dc53d24a8fd43ff5404216996124c272afc587"
+BASE = "17f67c81788123ca9308b5ff1818527141379bc7"
 SUBJECT_MAX = 72
 LINES_WITHOUT_BODY = 20
 SUBJECT = re.compile(r"^(?:[a-zA-Z0-9_.*{}-]+(?:[/,] ?[a-zA-Z0-9_.*{}-]+)*): (\S+)")
