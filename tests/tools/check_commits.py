@@ -18,7 +18,7 @@ import sys
 
 from tree import ROOT
 
-BASE = "17f67c81788123ca9308b5ff1818527141379bc7"
+BASE = "48f96ed1211411b6571f878a50ae6b568b738ec9"
 SUBJECT_MAX = 72
 LINES_WITHOUT_BODY = 20
 SUBJECT = re.compile(r"^(?:[a-zA-Z0-9_.*{}-]+(?:[/,] ?[a-zA-Z0-9_.*{}-]+)*): (\S+)")
