@@ -6,11 +6,13 @@
    suffix; * stands for any text.
  - `path/file.c:function` names a function that the file defines (a declaration in a header, a def in Python).
  - A name that begins with test_, fuzz_ or kernel_ is one of the tests.
+ - docs/testing.md names every test program and test file, so that the map is whole.
  - Commands in sh blocks that begin with tests/ or .ci/ are executable files.
 
 Documents that live beside their code (worker-runtime/README.md, tests/README.md) may name paths from their folder.
 """
 
+import fnmatch
 import glob
 import os
 import re
@@ -20,7 +22,7 @@ from tree import ROOT, files
 
 SPAN = re.compile(r"`([^`\n]+)`")
 LINK = re.compile(r"\]\(([^)\s]+)\)")
-PATH = re.compile(r"^(?:base|proto|rendezvous|launcher|worker-runtime|tests|man|docs|python|packaging|\.ci|\.github)/[\w.*/{},+-]*$")
+PATH = re.compile(r"^(?:base|proto|rendezvous|launcher|worker-runtime|tests|man|docs|\.ci|\.github)/[\w.*/{},+-]*$")
 TEST = re.compile(r"^(?:test|fuzz|kernel)_[\w*]+(?:\.py)?$")   # a test by its name alone
 FUNCTION = re.compile(r"^([\w./-]+\.(?:c|h|cu|cuh|py)):(\w+)(?:\(\))?$")
 
@@ -83,8 +85,20 @@ def faults(document):
                 yield f"command {command} is no executable file"
 
 
+def unmapped_tests():
+    """Tests that docs/testing.md does not name, neither in full nor by a pattern."""
+    spans = [s for s in SPAN.findall((ROOT / "docs/testing.md").read_text()) if os.path.basename(s).startswith("test_")]
+    patterns = [os.path.basename(s).removesuffix(".py") for s in spans]
+    for path in files():
+        folder, name = os.path.split(path)
+        stem = os.path.splitext(name)[0]
+        if re.match(r"tests/(?:unit/|integration$|interop$)", folder) and re.match(r"test_.*\.(?:c|py)$", name) and \
+                not any(fnmatch.fnmatch(stem, p) for p in patterns):
+            yield f"docs/testing.md: no row names {path}"
+
+
 def main():
-    found, n = [], 0
+    found, n = list(unmapped_tests()), 0
     for document in documents():
         n += len(SPAN.findall((ROOT / document).read_text()))
         found += [f"{document}: {fault}" for fault in faults(document)]
