@@ -31,15 +31,10 @@ def start(nodes, n, port, script, *more, **settings):
         nodes.crun(*options(port, *more, **settings), "--no-python", "sh", "-c", SHOW + script)
 
 
-def can_connect(port):
-    with socket.socket() as s:
-        return s.connect_ex(("127.0.0.1", port)) == 0
-
-
 def start_behind_host(nodes, n, port, *args, **settings):
     """The first one serves the rendezvous."""
     start(nodes, 1, port, *args, **settings)
-    jobs.wait_for(lambda: can_connect(port))
+    jobs.wait_for(lambda: lib.can_connect(port))
     start(nodes, n - 1, port, *args, **settings)
 
 

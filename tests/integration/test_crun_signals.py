@@ -211,11 +211,14 @@ def test_signal_while_waiting_for_the_nodes_of_another_job(tmp_path):
     host = launches.start(["--nnodes=1:2", "--rdzv-id=one", "--rdzv-conf=last_call_timeout=1,join_timeout=60", *common,
                            "--no-python", "sh", "-c", f"until [ -e {tmp_path}/end ]; do sleep 0.02; done"],
                           stderr=subprocess.PIPE, text=True)
-    guest = launches.start(["--nnodes=2", "--rdzv-id=two", "--rdzv-conf=join_timeout=60", *common, "--no-python", "true"],
-                           stderr=subprocess.PIPE, text=True)
+    jobs.wait_for(lambda: lib.can_connect(port))  # it serves the rendezvous, not the guest
+    guest_log = tmp_path / "guest"
+    with guest_log.open("w") as err:
+        guest = launches.start(["--nnodes=2", "--rdzv-id=two", "--rdzv-conf=join_timeout=60", *common, "--no-python", "true"],
+                               stderr=err)
     try:
         jobs.wait_for(lambda: jobs.workers_named(host.pid, "sh"))
-        time.sleep(2)  # the guest has joined by then
+        jobs.wait_for(lambda: "1/2 nodes" in guest_log.read_text())  # the guest has joined
         (tmp_path / "end").touch()
         jobs.wait_for(lambda: not jobs.children(host.pid))
         time.sleep(0.5)
@@ -226,7 +229,7 @@ def test_signal_while_waiting_for_the_nodes_of_another_job(tmp_path):
         assert time.monotonic() - begin < 4 and host.returncode == 0
     finally:
         guest.kill()
-        guest.communicate()
+        guest.wait()
 
 
 # ---- starts that fail

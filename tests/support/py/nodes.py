@@ -14,6 +14,11 @@ import jobs
 QUIET = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "TORCH_CPP_LOG_LEVEL": "ERROR"}
 
 
+def can_connect(port):
+    with socket.socket() as s:
+        return s.connect_ex(("127.0.0.1", port)) == 0
+
+
 def free_port():
     """A port that nothing uses. Below those that the kernel hands out, so that nobody gets it by chance."""
     for _ in range(100):
