@@ -67,7 +67,7 @@ void rounds_check(struct rounds *r);
 /* ---- rounds_ranks.c ---- */
 
 /* Makes the best of the ready nodes members and gives them their ranks. */
-void job_place(struct rounds_job *job);
+void job_assign_ranks(struct rounds_job *job);
 
 /* ---- rounds_job.c ---- */
 

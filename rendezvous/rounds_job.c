@@ -145,7 +145,7 @@ static void send_rank_assignment(struct rounds_node *n)
 static void form_generation(struct rounds_job *job)
 {
     job->generation = (job->generation > job->floor ? job->generation : job->floor) + 1;
-    job_place(job);
+    job_assign_ranks(job);
     job->state = ROUNDS_RUNNING;
     for_each_node(job, send_rank_assignment);
     job_want_save(job); /* before any START is sent: the same number must never name another world */

@@ -213,7 +213,7 @@ static const char *reachable_address(const struct rounds_node *n, struct rounds_
     return share_nat(nodes, n_nodes) ? n->own : n->peer;
 }
 
-void job_place(struct rounds_job *job)
+void job_assign_ranks(struct rounds_job *job)
 {
     size_t n = choose_members(job);
 
