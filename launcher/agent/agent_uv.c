@@ -173,7 +173,7 @@ static void do_replace(struct agent *a)
 
     for (int i = 0; !r && i < n; i++)
         failed[i] = a->group.workers[i].state == GROUP_WORKER_NONE;
-    generation_close_store(a->generation); /* the survivors do not use it any more */
+    generation_close_store(a->generation); /* the remaining workers do not use it any more */
     if (!r)
         r = assign_ranks_alone(a);
     if (!r)
@@ -218,7 +218,7 @@ static void print_failure_stop(struct agent *a, int worker)
     report_describe_end(&failure, end, sizeof(end));
     log_line("rank %d failed (%s); stopping the other worker%s%s, up to %d s",
              (int)a->assignment.rank_base + worker, end, n == 1 ? "" : "s",
-             a->group.config.placed ? " of all nodes" : "", grace_s);
+             a->group.config.has_rank_assignment ? " of all nodes" : "", grace_s);
 }
 
 static void print_signal_stop(struct agent *a, int signal)
@@ -549,12 +549,12 @@ static int init_group(struct agent *a)
         .max_restarts = job->max_restarts,
         .grace_ns = (uint64_t)job->shutdown_timeout_s * 1000000000u,
         .pause_max_ns = (uint64_t)job->restart_pause_s * 1000000000u,
-        .placed = job->meeting == JOB_ROUNDS,
+        .has_rank_assignment = job->meeting == JOB_ROUNDS,
         .leaves_together = job->meeting == JOB_STATIC,
         .exit_code_of_worker = job->exit_code_of_worker,
         /* Several nodes cannot replace: all of them would have to agree. A store of a worker ends with it. */
         .replace = job->replace && job->meeting == JOB_ALONE && !job->worker_has_store,
-        .reform_ns = (uint64_t)job->replace_timeout_s * 1000000000u,
+        .rejoin_ns = (uint64_t)job->replace_timeout_s * 1000000000u,
     };
 
     return group_init(&a->group, &config);

@@ -437,7 +437,8 @@ static int start_replacements(struct generation *g, const struct worker_starts *
     return 0;
 }
 
-static void notify_survivors(struct generation *g, const bool *failed, int first_failed, uint16_t port)
+static void notify_remaining_workers(struct generation *g, const bool *failed, int first_failed,
+                                     uint16_t port)
 {
     const struct worker_notice notice = {
         .kind = NOTICE_GENERATION, .generation = g->number, .rank = first_failed, .detail = port};
@@ -475,8 +476,9 @@ int generation_replace(struct generation *g, uint32_t number, int restarts,
         r = describe_workers(g, &start, config, assignment, restarts);
     if (!r)
         r = open_descriptors(g, &start);
-    if (!r) /* before the forks: the survivors start to prepare meanwhile */
-        notify_survivors(g, failed, (int)assignment->rank_base + first_failed, assignment->master_port);
+    if (!r) /* before the forks: the remaining workers prepare meanwhile */
+        notify_remaining_workers(g, failed, (int)assignment->rank_base + first_failed,
+                                 assignment->master_port);
     if (!r)
         r = start_replacements(g, &start);
     start_finish(&start);

@@ -1,11 +1,13 @@
 #pragma once
 
 /*
- * Memory that crun holds for a job from its first generation to its end, so that it survives the workers: for each worker a file for its training state, which the worker of the same local rank inherits in the
- * next generation, and one file for data that all workers of this node share. They are anonymous (memfd_create()) and vanish
- * with their last descriptor.
+ * Memory that crun holds for a job from its first generation to its end, so that it survives the workers: for each
+ * worker a file for its training state, which the worker of the same local rank inherits in the next generation, and
+ * one file for data that all workers of this node share. They are anonymous (memfd_create()) and vanish with their
+ * last descriptor.
  *
- * crun never reads them; their content is defined by libcrw (worker-runtime/memory_state.h, host_cache_os.h).
+ * crun never reads them. libcrw defines their content: worker-runtime/checkpoint/in_memory_checkpoint_os.c and
+ * worker-runtime/data/host_cache_os.h.
  */
 
 struct worker_memory {

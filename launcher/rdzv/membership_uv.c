@@ -191,9 +191,9 @@ static void on_store_unreachable(void *data, const char *why)
 
     stop_probe(n);
     log_line(
-        "the worker store of this generation cannot be reached from this node at %s (%s), so its workers wait in "
-        "vain; that address is what --local-addr says on node 0, or else where node 0 came from to the rendezvous: "
-        "start node 0 with --local-addr=ADDRESS, one at which all nodes reach it, and look for a firewall between",
+        "the worker store of this generation cannot be reached from this node at %s (%s), so its workers wait "
+        "without result; that address is the --local-addr of node 0, or else the address from which node 0 connected "
+        "to the rendezvous: start node 0 with --local-addr=ADDRESS, one at which all nodes reach it, and look for a firewall between",
         n->probed, why);
 }
 

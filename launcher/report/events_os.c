@@ -90,7 +90,7 @@ static void write_failure(struct events *e, const struct worker_group *g, uint64
 {
     static const char *const causes[] = {
         [GROUP_CAUSE_WORKER] = "worker", [GROUP_CAUSE_EXEC] = "exec",     [GROUP_CAUSE_GUARDIAN] = "guardian",
-        [GROUP_CAUSE_START] = "start",   [GROUP_CAUSE_REFORM] = "rejoin",
+        [GROUP_CAUSE_START] = "start",   [GROUP_CAUSE_REJOIN] = "rejoin",
     };
     struct event_ending ending;
     struct event event = {.kind = EVENT_FAILURE};

@@ -55,7 +55,7 @@ static double seconds(uint64_t ns)
 }
 
 /* Signals that do not come from a mistake of the program itself. */
-static bool is_sent_by_people(int signal)
+static bool is_external_signal(int signal)
 {
     return signal == SIGKILL || signal == SIGTERM || signal == SIGINT || signal == SIGHUP ||
            signal == SIGQUIT;
@@ -75,7 +75,7 @@ static void add_cause_worker(struct strbuf *out, const struct report *r)
                    "crun: the kernel's OOM killer has killed %ld process%s of this cgroup; rank %d had used "
                    "%.0f MiB\n",
                    r->oom_kills, r->oom_kills == 1 ? "" : "es", f->rank, (double)f->max_rss_kib / 1024);
-    else if (is_sent_by_people(-f->exit_code) && !f->stopped)
+    else if (is_external_signal(-f->exit_code) && !f->stopped)
         strbuf_add(out, "crun: that signal did not come from crun%s\n",
                    f->exit_code != -SIGKILL ? ""
                    : r->oom_kills == 0 ? ", nor has the kernel's OOM killer killed anything in this cgroup"
@@ -124,11 +124,11 @@ static void add_root_cause(struct strbuf *out, const struct report *r)
     case GROUP_CAUSE_EXEC:
         add_cause_exec(out, r);
         break;
-    case GROUP_CAUSE_REFORM:
+    case GROUP_CAUSE_REJOIN:
         strbuf_add(
             out,
             "crun: after a failed worker had been replaced, %d of %d workers were not ready within %.0f s\n",
-            count_unready(g), g->config.n_workers, seconds(g->config.reform_ns));
+            count_unready(g), g->config.n_workers, seconds(g->config.rejoin_ns));
         break;
     case GROUP_CAUSE_GUARDIAN:
         strbuf_add(out,
@@ -196,7 +196,7 @@ static void add_decision(struct strbuf *out, const struct report *r)
     const struct worker_group *g = r->group;
     int max = g->config.max_restarts;
 
-    if (g->config.placed)
+    if (g->config.has_rank_assignment)
         return; /* the rendezvous decides */
     if (g->will_replace)
         strbuf_add(out, "crun: %d/%d attempts left; will replace what has failed, the other workers go on\n",
@@ -338,9 +338,9 @@ char *report_compose(const struct report *r)
     struct strbuf out = {0};
 
     add_report_lines(&out, r);
-    bool over = !r->group->will_restart && !r->group->config.placed && r->root >= 0;
+    bool over = !r->group->will_restart && !r->group->config.has_rank_assignment && r->root >= 0;
     if (over && (r->group->cause == GROUP_CAUSE_WORKER || r->group->cause == GROUP_CAUSE_GUARDIAN ||
-                 r->group->cause == GROUP_CAUSE_REFORM)) {
+                 r->group->cause == GROUP_CAUSE_REJOIN)) {
         char **blocks = calloc(r->n_failures, sizeof(*blocks));
         for (size_t i = 0; blocks && i < r->n_failures; i++)
             blocks[i] = format_failure(r, i);

@@ -2,7 +2,7 @@
 
 /*
  * The guardian: a small process between crun and the workers of a generation, their parent and the subreaper of
- * every process that they start ("shepherd" or "slurmstepd" elsewhere). It stays with the survivors when a failed
+ * every process that they start ("shepherd" or "slurmstepd" elsewhere). It stays with the remaining workers when a failed
  * worker is replaced. It exists so that no process of a job outlives crun, however crun ends.
  *
  * crun and the guardian are connected by a SOCK_SEQPACKET socket, the link: orders one way, reports the other. The

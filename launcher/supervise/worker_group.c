@@ -116,7 +116,7 @@ static void set_cause(struct worker_group *g, enum group_cause cause, int worker
 static void spawn_generation(struct worker_group *g, const struct group_event *event,
                              struct group_actions *out)
 {
-    if (g->config.placed) {
+    if (g->config.has_rank_assignment) {
         g->restarts = event->restarts;
         g->generation = event->generation;
         g->is_needed = event->is_needed;
@@ -173,7 +173,7 @@ static void fail_generation(struct worker_group *g, enum group_cause cause, cons
     if (g->state != GROUP_RUNNING && g->state != GROUP_REPLACING)
         return; /* a consequence, or too late to matter: the first cause stays */
     set_cause(g, cause, event->worker, event->now_ns);
-    if (g->config.placed) /* the other nodes first: the report has the longest way */
+    if (g->config.has_rank_assignment) /* the other nodes first: the report has the longest way */
         add_action(out, GROUP_DO_REPORT_FAILED, event->worker);
     add_action(out, GROUP_DO_NOTIFY_FAILED, event->worker);
     stop_workers(g, event->now_ns, SIGTERM, out);
@@ -181,7 +181,7 @@ static void fail_generation(struct worker_group *g, enum group_cause cause, cons
 
 /* ---- replacing ---- */
 
-static bool is_survivor(const struct group_worker *w)
+static bool is_remaining(const struct group_worker *w)
 {
     return !w->failed && !w->to_kill;
 }
@@ -189,19 +189,19 @@ static bool is_survivor(const struct group_worker *w)
 /* Whether all workers that have not failed can stay, and there is at least one. */
 static bool is_replaceable(const struct worker_group *g)
 {
-    int n_survivors = 0;
+    int n_remaining = 0;
 
     if (!g->config.replace || g->interrupt || g->restarts >= g->config.max_restarts)
         return false;
     for (int i = 0; i < g->config.n_workers; i++) {
         const struct group_worker *w = &g->workers[i];
-        if (!is_survivor(w))
+        if (!is_remaining(w))
             continue;
         if (w->state != GROUP_WORKER_RUNNING || !w->can_stay)
             return false;
-        n_survivors++;
+        n_remaining++;
     }
-    return n_survivors > 0;
+    return n_remaining > 0;
 }
 
 /* Stops all workers, as with --restart-policy=all. The cause that is known stays. */
@@ -220,7 +220,7 @@ static void kill_newcomers(struct worker_group *g, struct group_actions *out)
 
     for (int i = 0; i < g->config.n_workers; i++) {
         struct group_worker *w = &g->workers[i];
-        if (is_survivor(w) && !w->can_stay && w->generation == g->generation &&
+        if (is_remaining(w) && !w->can_stay && w->generation == g->generation &&
             (w->state == GROUP_WORKER_RUNNING || w->state == GROUP_WORKER_NONE))
             any = w->to_kill = w->stopped = true;
     }
@@ -252,7 +252,7 @@ static void replace_or_stop(struct worker_group *g, const struct group_event *ev
     arm_deadline(g, out, event->now_ns + COLLECT_NS);
 }
 
-/* Opens the next generation for the survivors. */
+/* Opens the next generation for the remaining workers. */
 static void open_replacement(struct worker_group *g, uint64_t now_ns, struct group_actions *out)
 {
     g->restarts++;
@@ -264,11 +264,11 @@ static void open_replacement(struct worker_group *g, uint64_t now_ns, struct gro
     for (int i = 0; i < g->config.n_workers; i++) {
         struct group_worker *w = &g->workers[i];
         w->ready = false;
-        if (!is_survivor(w))
+        if (!is_remaining(w))
             *w = (struct group_worker){.generation = g->generation};
     }
     add_action(out, GROUP_DO_REPLACE, 0);
-    arm_deadline(g, out, now_ns + g->config.reform_ns);
+    arm_deadline(g, out, now_ns + g->config.rejoin_ns);
 }
 
 /* All workers that failed at once are known; those that were killed with them have to end first. */
@@ -287,15 +287,15 @@ static void on_collected(struct worker_group *g, uint64_t now_ns, struct group_a
     add_action(out, GROUP_DO_START_AGAIN, 0);
 }
 
-/* A worker is not ready in time: the generation cannot be formed from the survivors. */
-static void on_reform_timeout(struct worker_group *g, uint64_t now_ns, struct group_actions *out)
+/* A worker is not ready in time: the generation cannot be formed from the remaining workers. */
+static void on_rejoin_timeout(struct worker_group *g, uint64_t now_ns, struct group_actions *out)
 {
     int unready = g->cause_worker;
 
     for (int i = g->config.n_workers - 1; i >= 0; i--)
         if (!g->workers[i].ready)
             unready = i;
-    set_cause(g, GROUP_CAUSE_REFORM, unready, now_ns);
+    set_cause(g, GROUP_CAUSE_REJOIN, unready, now_ns);
     give_up_replacing(g, now_ns, out);
 }
 
@@ -349,7 +349,7 @@ static void step_start_failed(struct worker_group *g, const struct group_event *
     if (g->state == GROUP_DONE)
         return;
     set_cause(g, GROUP_CAUSE_START, -1, event->now_ns);
-    if (g->config.placed)
+    if (g->config.has_rank_assignment)
         add_action(out, GROUP_DO_LEAVE, 0);
     disarm_deadline(g, out);
     finish_job(g, out, 1);
@@ -402,7 +402,7 @@ static void step_exited(struct worker_group *g, const struct group_event *event,
         fail_generation(g, GROUP_CAUSE_WORKER, event, out);
     else if (g->state == GROUP_REPLACING)
         give_up_replacing(g, event->now_ns,
-                          out); /* it is done: the survivors cannot form a generation again */
+                          out); /* it is done: the remaining workers cannot form a generation again */
 }
 
 static void step_orphans(struct worker_group *g, const struct group_event *event, struct group_actions *out)
@@ -424,7 +424,7 @@ static bool is_restartable(const struct worker_group *g)
     switch (g->cause) {
     case GROUP_CAUSE_WORKER:
     case GROUP_CAUSE_GUARDIAN:
-    case GROUP_CAUSE_REFORM:
+    case GROUP_CAUSE_REJOIN:
         return true;
     case GROUP_CAUSE_EXEC:
         return !group_exec_is_final(g->workers[g->cause_worker].status);
@@ -457,7 +457,7 @@ static uint64_t count_short_life(struct worker_group *g)
 /* What follows a generation that failed here. */
 static void begin_again(struct worker_group *g, struct group_actions *out)
 {
-    add_action(out, g->config.placed ? GROUP_DO_REPORT_READY : GROUP_DO_START_AGAIN, 0);
+    add_action(out, g->config.has_rank_assignment ? GROUP_DO_REPORT_READY : GROUP_DO_START_AGAIN, 0);
 }
 
 static void pause_and_begin_again(struct worker_group *g, uint64_t now_ns, struct group_actions *out)
@@ -513,7 +513,7 @@ static void step_empty(struct worker_group *g, const struct group_event *event, 
         return;
     disarm_deadline(g, out);
     g->forming = g->will_replace = false;
-    if (g->config.placed) {
+    if (g->config.has_rank_assignment) {
         await_decision(g, event->now_ns, out);
         return;
     }
@@ -533,7 +533,7 @@ static void step_guardian_lost(struct worker_group *g, const struct group_event 
         return;
     if (g->state == GROUP_RUNNING || g->state == GROUP_REPLACING) {
         set_cause(g, GROUP_CAUSE_GUARDIAN, g->cause_worker, event->now_ns);
-        if (g->config.placed)
+        if (g->config.has_rank_assignment)
             add_action(out, GROUP_DO_REPORT_FAILED, -1);
     }
     g->guardian_killed = true;
@@ -564,7 +564,7 @@ static void note_interrupt(struct worker_group *g, const struct group_event *eve
 /* The first SIGTERM of a scheduler that wants this node back, while the job cannot go on with fewer nodes. */
 static bool wants_drain(const struct worker_group *g, int signal)
 {
-    return signal == SIGTERM && g->config.placed && g->is_needed && g->state == GROUP_RUNNING &&
+    return signal == SIGTERM && g->config.has_rank_assignment && g->is_needed && g->state == GROUP_RUNNING &&
            !g->interrupt;
 }
 
@@ -630,7 +630,7 @@ static void step_signal(struct worker_group *g, const struct group_event *event,
         drain_workers(g, event->now_ns, out);
         return;
     }
-    if (g->config.placed && g->state != GROUP_DONE && (first || g->is_draining))
+    if (g->config.has_rank_assignment && g->state != GROUP_DONE && (first || g->is_draining))
         add_action(out, GROUP_DO_LEAVE, event->value);
     g->is_draining = false; /* a second signal does not wait for other nodes */
     stop_for_signal(g, first, event, out);
@@ -674,7 +674,7 @@ static void step_timer(struct worker_group *g, const struct group_event *event, 
     if (g->state == GROUP_IDLE) {
         begin_again(g, out);
     } else if (g->state == GROUP_REPLACING && g->forming) {
-        on_reform_timeout(g, event->now_ns, out);
+        on_rejoin_timeout(g, event->now_ns, out);
     } else if (g->state == GROUP_REPLACING) {
         on_collected(g, event->now_ns, out);
     } else if (g->state == GROUP_STOPPING || g->state == GROUP_SWEEPING) {
@@ -687,7 +687,7 @@ static void step_timer(struct worker_group *g, const struct group_event *event, 
         add_action(out, GROUP_DO_GIVE_UP, 0);
         g->will_restart = false;
         add_action(out, GROUP_DO_PRINT_REPORT, 0);
-        if (g->config.placed)
+        if (g->config.has_rank_assignment)
             add_action(out, GROUP_DO_LEAVE, 0);
         finish_job(g, out, 1);
     }
@@ -711,7 +711,7 @@ static void step_peer_failed(struct worker_group *g, const struct group_event *e
 
 static void step_drain(struct worker_group *g, const struct group_event *event, struct group_actions *out)
 {
-    if (g->state == GROUP_RUNNING && g->config.placed)
+    if (g->state == GROUP_RUNNING && g->config.has_rank_assignment)
         drain_workers(g, event->now_ns, out);
 }
 
@@ -763,8 +763,8 @@ static void assert_invariants(const struct worker_group *g)
     assert(g->state != GROUP_IDLE || !g->deadline_ns || g->will_restart);
     assert(!g->forming || g->state == GROUP_REPLACING);
     assert(!g->will_replace || g->config.replace);
-    assert(!g->is_draining || g->config.placed);
-    assert(g->config.placed || g->restarts <= g->config.max_restarts);
+    assert(!g->is_draining || g->config.has_rank_assignment);
+    assert(g->config.has_rank_assignment || g->restarts <= g->config.max_restarts);
 }
 
 #else

@@ -25,9 +25,9 @@
  * further one after a pause that doubles (1, 2, 4 ... s, at most config.pause_max_ns), so that a cause that needs
  * seconds to disappear does not use up all restarts. The machine is idle with an armed deadline meanwhile.
  *
- * With config.placed this node is one of several: whether there is another generation, and which, is decided by the
- * rendezvous. The group reports the end of its part of a generation (GROUP_DO_REPORT_*, GROUP_DO_LEAVE), waits in
- * idle, and receives GROUP_START with the next one, GROUP_PEER_FAILED or GROUP_END.
+ * With config.has_rank_assignment this node is one of several nodes: the rendezvous decides whether there is another
+ * generation, and which. The group reports the end of its part of a generation (GROUP_DO_REPORT_*, GROUP_DO_LEAVE),
+ * waits in idle, and receives GROUP_START with the next one, GROUP_PEER_FAILED or GROUP_END.
  */
 
 #include <stdbool.h>
@@ -48,7 +48,7 @@ enum group_state {
 };
 
 enum group_event_kind {
-    GROUP_START, /* begin with generation 0, or the next one; placed: generation, restarts, is_needed */
+    GROUP_START, /* begin with generation 0, or the next one; several nodes: generation, restarts, is_needed */
     GROUP_START_FAILED,  /* a generation could not be started at all */
     GROUP_STARTED,       /* worker, pid */
     GROUP_EXEC_FAILED,   /* worker; value: errno */
@@ -61,9 +61,9 @@ enum group_event_kind {
     GROUP_SUSPEND,      /* the terminal suspends the job (Ctrl-Z) */
     GROUP_RESUME,       /* crun has been continued */
     GROUP_TIMER,        /* the armed deadline may have passed */
-    GROUP_PEER_FAILED,  /* placed: this generation has ended because of another node */
-    GROUP_END,          /* placed: the job has ended; value: exit code */
-    GROUP_DRAIN,        /* placed: all nodes stop at a common point, for good */
+    GROUP_PEER_FAILED,  /* several nodes: this generation has ended because of another node */
+    GROUP_END,          /* several nodes: the job has ended; value: exit code */
+    GROUP_DRAIN,        /* several nodes: all nodes stop at a common point, for good */
     GROUP_OTHERS_DONE,  /* leaving: the workers of the other nodes have ended, or the wait for them has */
     GROUP_WORKER_READY, /* worker can stay when another one is replaced; value: the generation it has joined */
     GROUP_REPLACE_FAILED, /* GROUP_DO_REPLACE could not be carried out */
@@ -77,7 +77,7 @@ struct group_event {
     pid_t pid;
     int value;
     bool unasked;   /* GROUP_EXITED: before any signal had been sent to it */
-    bool is_needed; /* GROUP_START, placed: the job has no more nodes than it needs */
+    bool is_needed; /* GROUP_START, several nodes: the job has no more nodes than it needs */
     uint32_t generation;
     int restarts;
 };
@@ -157,8 +157,8 @@ enum group_cause {
     GROUP_CAUSE_GUARDIAN, /* the guardian was killed by another program */
     GROUP_CAUSE_SIGNAL,   /* crun received a signal to stop */
     GROUP_CAUSE_START,    /* the generation could not be started */
-    GROUP_CAUSE_PEER,     /* placed: another node */
-    GROUP_CAUSE_REFORM,   /* cause_worker, and perhaps others, were not ready in time after a replacement */
+    GROUP_CAUSE_PEER,     /* several nodes: another node */
+    GROUP_CAUSE_REJOIN,   /* cause_worker, and perhaps others, were not ready in time after a replacement */
 };
 
 struct group_config {
@@ -166,11 +166,11 @@ struct group_config {
     int max_restarts;
     uint64_t grace_ns;        /* between a stop signal and SIGKILL */
     uint64_t pause_max_ns;    /* between restarts of short generations; 0: no pause */
-    bool placed;              /* one node of several: the rendezvous keeps the budget of restarts */
+    bool has_rank_assignment; /* one of several nodes: the rendezvous keeps the budget of restarts */
     bool leaves_together;     /* after success, wait for the other nodes (static rendezvous) */
     bool exit_code_of_worker; /* --exit-code=worker */
     bool replace;             /* keep the workers that can stay when one fails */
-    uint64_t reform_ns;       /* time for all workers to be ready after a replacement */
+    uint64_t rejoin_ns;       /* time for all workers to be ready after a replacement */
 };
 
 struct worker_group {
@@ -183,8 +183,9 @@ struct worker_group {
     int interrupt;         /* first signal to stop that crun received, or 0 */
     pid_t interrupt_pid;   /* its sender */
     uint64_t interrupt_ns; /* when it arrived */
-    bool will_restart;    /* the next GROUP_START begins another generation, charged to the budget; placed: it
-                              may, and the rendezvous keeps the budget */
+    /* The next GROUP_START begins another generation, charged to the budget; several nodes: it may, and the rendezvous
+     * keeps the budget. */
+    bool will_restart;
     bool will_replace;    /* the same, with the workers that are there */
     bool forming;         /* replacing: the new ones are ordered, all have to get ready */
     uint64_t lost_ns;     /* replacing: when the last one failed */
@@ -192,9 +193,9 @@ struct worker_group {
     bool escalated;       /* this generation had to be killed */
     bool hurried;         /* by a second signal, not by the deadline */
     bool is_suspended;    /* by GROUP_SUSPEND */
-    bool is_needed;       /* placed: without this node the job cannot go on */
-    bool is_draining;     /* placed: workers that end with success now are done, others have failed */
-    bool is_ending;       /* placed: the job has ended, with end_code */
+    bool is_needed;       /* several nodes: without this node the job cannot go on */
+    bool is_draining;     /* several nodes: workers that end with success now are done, others have failed */
+    bool is_ending;       /* several nodes: the job has ended, with end_code */
     int end_code;
     int n_short; /* short generations in a row */
     uint32_t generation;

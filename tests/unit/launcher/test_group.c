@@ -19,9 +19,9 @@ static void converse(struct worker_group *g, int max_restarts, const struct line
 }
 
 /* The same as one node of several. */
-static void converse_placed(struct worker_group *g, const struct line *lines)
+static void converse_with_assignment(struct worker_group *g, const struct line *lines)
 {
-    const struct group_config config = {.n_workers = 2, .grace_ns = 30000 * MS, .placed = true};
+    const struct group_config config = {.n_workers = 2, .grace_ns = 30000 * MS, .has_rank_assignment = true};
 
     converse_as(g, &config, lines);
 }
@@ -314,7 +314,7 @@ static void test_placed_failure_and_next_generation(void **state)
     };
     struct worker_group g;
 
-    converse_placed(&g, lines);
+    converse_with_assignment(&g, lines);
     assert_int_equal(g.generation, 4);
     assert_int_equal(g.restarts, 4);
     group_finish(&g);
@@ -333,7 +333,7 @@ static void test_placed_stopped_for_another_node(void **state)
     };
     struct worker_group g;
 
-    converse_placed(&g, lines);
+    converse_with_assignment(&g, lines);
     assert_int_equal(g.cause, GROUP_CAUSE_NONE);
     group_finish(&g);
 }
@@ -360,7 +360,7 @@ static void test_placed_stopped_when_done(void **state)
     };
     struct worker_group g;
 
-    converse_placed(&g, lines);
+    converse_with_assignment(&g, lines);
     group_finish(&g);
 }
 
@@ -376,7 +376,7 @@ static void test_placed_end_while_running(void **state)
     };
     struct worker_group g;
 
-    converse_placed(&g, lines);
+    converse_with_assignment(&g, lines);
     group_finish(&g);
 }
 
@@ -396,9 +396,9 @@ static void test_placed_signal(void **state)
     };
     struct worker_group g;
 
-    converse_placed(&g, lines);
+    converse_with_assignment(&g, lines);
     group_finish(&g);
-    converse_placed(&g, waiting);
+    converse_with_assignment(&g, waiting);
     group_finish(&g);
 }
 
@@ -441,11 +441,11 @@ static void test_placed_drain(void **state)
     };
     struct worker_group g;
 
-    converse_placed(&g, well);
+    converse_with_assignment(&g, well);
     group_finish(&g);
-    converse_placed(&g, badly);
+    converse_with_assignment(&g, badly);
     group_finish(&g);
-    converse_placed(&g, hurried);
+    converse_with_assignment(&g, hurried);
     group_finish(&g);
 }
 
@@ -458,7 +458,7 @@ static void test_placed_cannot_start(void **state)
     };
     struct worker_group g;
 
-    converse_placed(&g, lines);
+    converse_with_assignment(&g, lines);
     group_finish(&g);
 }
 
@@ -516,11 +516,11 @@ static void test_request_of_a_drain(void **state)
     };
     struct worker_group g;
 
-    converse_placed(&g, lines);
+    converse_with_assignment(&g, lines);
     group_finish(&g);
-    converse_placed(&g, by_sigint);
+    converse_with_assignment(&g, by_sigint);
     group_finish(&g);
-    converse_placed(&g, while_stopping);
+    converse_with_assignment(&g, while_stopping);
     group_finish(&g);
 }
 
@@ -647,7 +647,7 @@ static void test_placed_pause(void **state)
     struct group_config config = paused;
     struct worker_group g;
 
-    config.placed = true;
+    config.has_rank_assignment = true;
     converse_as(&g, &config, lines);
     group_finish(&g);
 }
@@ -770,15 +770,15 @@ static bool has(const struct group_actions *actions, enum group_action_kind kind
 }
 
 /* Whatever happens in whatever order: never two starts without an end between, never more restarts than
- * allowed, never an action after the end, and an armed deadline whenever something has been asked to end. Placed:
- * every generation that ends is told of, or the job is over. */
-static void check_random_events(unsigned seed, bool placed)
+ * allowed, never an action after the end, and an armed deadline whenever something has been asked to end. With a rank
+ * assignment, every generation that ends is reported, or the job is over. */
+static void check_random_events(unsigned seed, bool has_assignment)
 {
     const struct group_config config = {.n_workers = 3,
                                         .max_restarts = 2,
                                         .grace_ns = 1000 * MS,
                                         .pause_max_ns = seed % 3 * 500 * MS,
-                                        .placed = placed};
+                                        .has_rank_assignment = has_assignment};
     unsigned long long random = seed * 6364136223846793005ull + 1442695040888963407ull;
     int n_spawned = 0;
     struct worker_group g;
@@ -805,7 +805,7 @@ static void check_random_events(unsigned seed, bool placed)
         if ((before == GROUP_IDLE && event.kind != GROUP_START && event.kind != GROUP_SIGNAL &&
              event.kind != GROUP_TIMER && event.kind != GROUP_SUSPEND && event.kind != GROUP_RESUME &&
              !is_order) ||
-            (is_order && !placed))
+            (is_order && !has_assignment))
             continue;
         group_step(&g, &event, &actions);
         if (has(&actions, GROUP_DO_SPAWN)) {
@@ -817,12 +817,12 @@ static void check_random_events(unsigned seed, bool placed)
                              has(&actions, GROUP_DO_HURRY) + has(&actions, GROUP_DO_STOP_SELF));
         if (g.state == GROUP_STOPPING || g.state == GROUP_SWEEPING || g.state == GROUP_KILLING)
             assert_int_not_equal(g.deadline_ns, 0);
-        if (placed && event.kind == GROUP_EMPTY && before != GROUP_DONE)
+        if (has_assignment && event.kind == GROUP_EMPTY && before != GROUP_DONE)
             assert_int_equal(has(&actions, GROUP_DO_REPORT_DONE) + has(&actions, GROUP_DO_REPORT_READY) +
                                  has(&actions, GROUP_DO_PRINT_PAUSE) + has(&actions, GROUP_DO_FINISH),
                              1);
     }
-    if (!placed) {
+    if (!has_assignment) {
         assert_in_range(n_spawned, 1, 1 + config.max_restarts);
         assert_in_range(g.restarts, 0, config.max_restarts);
     }

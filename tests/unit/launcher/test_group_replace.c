@@ -13,7 +13,7 @@
 enum { N = 3 };
 
 static const struct group_config usual = {
-    .n_workers = N, .max_restarts = 2, .grace_ns = 30000 * MS, .replace = true, .reform_ns = 10000 * MS};
+    .n_workers = N, .max_restarts = 2, .grace_ns = 30000 * MS, .replace = true, .rejoin_ns = 10000 * MS};
 
 static void converse(struct worker_group *g, const struct line *lines)
 {
