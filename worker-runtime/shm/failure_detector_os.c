@@ -28,7 +28,7 @@
 struct failure_detector {
     pthread_t thread;
     int notice_fd;   /* the launcher's; never closed here. The thread's: -1 once it is at its end */
-    int launcher_fd; /* the same, to speak to it */
+    int launcher_fd; /* the same, to send to the launcher */
     bool has_launcher;
     int generation;
     int world_size;
@@ -77,8 +77,8 @@ static int group_size(const struct detected_group *group)
     return group->topology ? group->topology->world_size : group->shm->world_size;
 }
 
-/* What a rank of the world is called in the group; -1: it is no member. The launcher may speak of ranks on
- * other hosts. */
+/* The number in the group of a rank of the world; -1: it is no member. A notice of the launcher may name a rank on
+ * another host. */
 static int member_number(const struct detected_group *group, int rank)
 {
     if (!group->members)
@@ -109,129 +109,131 @@ static void end_group(struct detected_group *group, struct shm_failure failure)
 
 /* Caller holds the lock and has ended the groups: a thread that wakes from failed_fd asks a group for
  * the reason. */
-static void keep_failure(struct failure_detector *w, struct shm_failure failure)
+static void keep_failure(struct failure_detector *detector, struct shm_failure failure)
 {
-    if (!w->failed) {
-        w->failed = true;
-        w->failure = failure;
-        signal_fd(w->failed_fd);
+    if (!detector->failed) {
+        detector->failed = true;
+        detector->failure = failure;
+        signal_fd(detector->failed_fd);
     }
 }
 
 /* Caller holds the lock. A notice of the launcher ends all groups: it is about to end all ranks, or
  * to replace some. */
-static void note_failure(struct failure_detector *w, struct shm_failure failure)
+static void note_failure(struct failure_detector *detector, struct shm_failure failure)
 {
-    w->by_launcher = true;
-    for (struct detected_group *group = w->groups; group; group = group->next)
+    detector->by_launcher = true;
+    for (struct detected_group *group = detector->groups; group; group = group->next)
         end_group(group, failure);
-    keep_failure(w, failure);
+    keep_failure(detector, failure);
 }
 
-static void note_no_next(struct failure_detector *w)
+static void note_no_next(struct failure_detector *detector)
 {
-    w->no_next = true;
-    pthread_cond_broadcast(&w->changed);
+    detector->no_next = true;
+    pthread_cond_broadcast(&detector->changed);
 }
 
-/* The launcher may speak of the generation that is, or of one that is about to be here. */
-static bool is_current(const struct failure_detector *w, const struct worker_notice *notice)
+/* A notice applies to the current generation, or to the next one that the launcher has announced. */
+static bool is_current(const struct failure_detector *detector, const struct worker_notice *notice)
 {
-    return (int)notice->generation == w->generation || (int)notice->generation == w->next.generation;
+    return (int)notice->generation == detector->generation ||
+           (int)notice->generation == detector->next.generation;
 }
 
 /* Publishes the new generation and the failure of the old one in one critical section: a waiter that
  * sees the generation resets the failure state, so a failure recorded later would abort the new
  * generation. */
-static void note_generation(struct failure_detector *w, const struct worker_notice *notice)
+static void note_generation(struct failure_detector *detector, const struct worker_notice *notice)
 {
-    if ((int)notice->generation <= w->next.generation)
+    if ((int)notice->generation <= detector->next.generation)
         return;
-    w->next =
+    detector->next =
         (struct next_generation){.generation = (int)notice->generation, .port = (uint16_t)notice->detail};
-    pthread_cond_broadcast(&w->changed);
-    note_failure(w, (struct shm_failure){SHM_FAILURE_DIED, notice->rank, 0});
+    pthread_cond_broadcast(&detector->changed);
+    note_failure(detector, (struct shm_failure){SHM_FAILURE_DIED, notice->rank, 0});
 }
 
-static void take_notice(struct failure_detector *w, const struct worker_notice *notice)
+static void take_notice(struct failure_detector *detector, const struct worker_notice *notice)
 {
-    pthread_mutex_lock(&w->lock);
+    pthread_mutex_lock(&detector->lock);
     if (notice->kind == NOTICE_GENERATION) {
-        note_generation(w, notice);
-    } else if (notice->kind == NOTICE_PEER_FAILED && is_current(w, notice)) {
-        note_no_next(w);
-        note_failure(w, (struct shm_failure){SHM_FAILURE_DIED, notice->rank, notice->detail});
-    } else if (notice->kind == NOTICE_STOP && is_current(w, notice)) {
-        note_no_next(w);
-        atomic_store(&w->stop_requested, true);
-        if (w->joining) /* a rank that this one waits for may have ended by the signal before it was watched */
-            note_failure(w, (struct shm_failure){SHM_FAILURE_DIED, -1, 0});
+        note_generation(detector, notice);
+    } else if (notice->kind == NOTICE_PEER_FAILED && is_current(detector, notice)) {
+        note_no_next(detector);
+        note_failure(detector, (struct shm_failure){SHM_FAILURE_DIED, notice->rank, notice->detail});
+    } else if (notice->kind == NOTICE_STOP && is_current(detector, notice)) {
+        note_no_next(detector);
+        atomic_store(&detector->stop_requested, true);
+        if (detector
+                ->joining) /* a rank that this one waits for may have ended by the signal before it was watched */
+            note_failure(detector, (struct shm_failure){SHM_FAILURE_DIED, -1, 0});
     }
-    pthread_mutex_unlock(&w->lock);
+    pthread_mutex_unlock(&detector->lock);
 }
 
 static void pass_notice(const struct failure_detector *reader, const struct worker_notice *notice)
 {
     pthread_mutex_lock(&launched_lock);
-    for (struct failure_detector *w = launched; w; w = w->next_launched)
-        if (w->launcher_fd == reader->launcher_fd)
-            take_notice(w, notice);
+    for (struct failure_detector *detector = launched; detector; detector = detector->next_launched)
+        if (detector->launcher_fd == reader->launcher_fd)
+            take_notice(detector, notice);
     pthread_mutex_unlock(&launched_lock);
 }
 
 /* Reads what has come; the socket is not watched any more when it is at its end. */
-static void read_notices(struct failure_detector *w)
+static void read_notices(struct failure_detector *detector)
 {
     for (;;) {
         uint8_t record[NOTICE_SIZE];
         struct worker_notice notice;
-        ssize_t n = recv(w->notice_fd, record, sizeof(record), MSG_DONTWAIT);
+        ssize_t n = recv(detector->notice_fd, record, sizeof(record), MSG_DONTWAIT);
 
         if (n < 0 && (errno == EAGAIN || errno == EINTR))
             return;
         if (n <= 0) {
-            w->notice_fd = -1; /* the launcher has ended, and this process will soon */
-            pthread_mutex_lock(&w->lock);
-            note_no_next(w);
-            pthread_mutex_unlock(&w->lock);
+            detector->notice_fd = -1; /* the launcher has ended, and this process will soon */
+            pthread_mutex_lock(&detector->lock);
+            note_no_next(detector);
+            pthread_mutex_unlock(&detector->lock);
             return;
         }
         if (worker_notice_decode(record, (size_t)n, &notice))
-            pass_notice(w, &notice);
+            pass_notice(detector, &notice);
     }
 }
 
 /* What the launcher sent before this detector was there: its other worlds know. Caller holds launched_lock. */
-static void copy_notices(struct failure_detector *w, struct failure_detector *from)
+static void copy_notices(struct failure_detector *detector, struct failure_detector *from)
 {
     pthread_mutex_lock(&from->lock);
-    if (from->generation == w->generation) {
-        w->no_next = from->no_next;
-        w->next = from->next;
-        atomic_store(&w->stop_requested, atomic_load(&from->stop_requested));
+    if (from->generation == detector->generation) {
+        detector->no_next = from->no_next;
+        detector->next = from->next;
+        atomic_store(&detector->stop_requested, atomic_load(&from->stop_requested));
         if (from->by_launcher)
-            note_failure(w, from->failure);
+            note_failure(detector, from->failure);
     }
     pthread_mutex_unlock(&from->lock);
 }
 
-static void join_launched(struct failure_detector *w)
+static void join_launched(struct failure_detector *detector)
 {
     pthread_mutex_lock(&launched_lock);
     for (struct failure_detector *other = launched; other; other = other->next_launched)
-        if (other->launcher_fd == w->launcher_fd)
-            copy_notices(w, other);
-    w->next_launched = launched;
-    launched = w;
+        if (other->launcher_fd == detector->launcher_fd)
+            copy_notices(detector, other);
+    detector->next_launched = launched;
+    launched = detector;
     pthread_mutex_unlock(&launched_lock);
 }
 
-static void leave_launched(struct failure_detector *w)
+static void leave_launched(struct failure_detector *detector)
 {
     pthread_mutex_lock(&launched_lock);
     for (struct failure_detector **at = &launched; *at; at = &(*at)->next_launched) {
-        if (*at == w) {
-            *at = w->next_launched;
+        if (*at == detector) {
+            *at = detector->next_launched;
             break;
         }
     }
@@ -240,53 +242,53 @@ static void leave_launched(struct failure_detector *w)
 
 /* With the lock held. The end of a process ends the groups that it was a member of and had not left; whether
  * there was one. */
-static bool end_groups_of(struct failure_detector *w, struct shm_failure failure)
+static bool end_groups_of(struct failure_detector *detector, struct shm_failure failure)
 {
     bool any = false;
 
-    for (struct detected_group *group = w->groups; group; group = group->next) {
+    for (struct detected_group *group = detector->groups; group; group = group->next) {
         int number = member_number(group, failure.rank);
 
         if (number >= 0 && !member_has_left(group, number)) {
             end_group(group, failure);
-            keep_failure(w, failure);
+            keep_failure(detector, failure);
             any = true;
         }
     }
     return any;
 }
 
-static void note_end_of_peer(struct failure_detector *w, int rank, unsigned n_renewed)
+static void note_end_of_peer(struct failure_detector *detector, int rank, unsigned n_renewed)
 {
     const struct shm_failure failure = {.kind = SHM_FAILURE_DIED, .rank = rank};
 
-    pthread_mutex_lock(&w->lock);
-    if (w->n_renewed != n_renewed) { /* of a process of the generation before */
-        pthread_mutex_unlock(&w->lock);
+    pthread_mutex_lock(&detector->lock);
+    if (detector->n_renewed != n_renewed) { /* of a process of the generation before */
+        pthread_mutex_unlock(&detector->lock);
         return;
     }
-    if (w->peers[rank].fd >= 0)
-        (void)close(w->peers[rank].fd); /* a pidfd: nothing is pending */
-    w->peers[rank].fd = -1;
-    if (end_groups_of(w, failure) && w->notify)
-        w->notify(w->notify_data, rank);
-    pthread_mutex_unlock(&w->lock);
+    if (detector->peers[rank].fd >= 0)
+        (void)close(detector->peers[rank].fd); /* a pidfd: nothing is pending */
+    detector->peers[rank].fd = -1;
+    if (end_groups_of(detector, failure) && detector->notify)
+        detector->notify(detector->notify_data, rank);
+    pthread_mutex_unlock(&detector->lock);
 }
 
-void failure_detector_note_end(struct failure_detector *w, struct shm_failure failure)
+void failure_detector_note_end(struct failure_detector *detector, struct shm_failure failure)
 {
-    pthread_mutex_lock(&w->lock);
-    (void)end_groups_of(w, failure); /* the net has notified the other hosts already */
-    pthread_mutex_unlock(&w->lock);
+    pthread_mutex_lock(&detector->lock);
+    (void)end_groups_of(detector, failure); /* the net has notified the other hosts already */
+    pthread_mutex_unlock(&detector->lock);
 }
 
-void failure_detector_set_notifier(struct failure_detector *w, void (*notify)(void *data, int rank),
+void failure_detector_set_notifier(struct failure_detector *detector, void (*notify)(void *data, int rank),
                                    void *data)
 {
-    pthread_mutex_lock(&w->lock);
-    w->notify = notify;
-    w->notify_data = data;
-    pthread_mutex_unlock(&w->lock);
+    pthread_mutex_lock(&detector->lock);
+    detector->notify = notify;
+    detector->notify_data = data;
+    pthread_mutex_unlock(&detector->lock);
 }
 
 /* The launcher reports a failure within milliseconds; this is for a machine that stands still. */
@@ -295,39 +297,39 @@ enum { NEXT_GENERATION_S = 10 };
 enum { SLOT_WAKE, SLOT_NOTICE, SLOT_PEERS };
 
 /* Fills in what to poll: wake, notice, then the peers by rank. False when the thread shall end. */
-static bool collect_polled(struct failure_detector *w, struct pollfd *fds, unsigned *ret_n_renewed)
+static bool collect_polled(struct failure_detector *detector, struct pollfd *fds, unsigned *ret_n_renewed)
 {
     bool closing;
 
-    fds[SLOT_WAKE] = (struct pollfd){.fd = w->wake_fd, .events = POLLIN};
-    fds[SLOT_NOTICE] = (struct pollfd){.fd = w->notice_fd, .events = POLLIN};
-    pthread_mutex_lock(&w->lock);
-    closing = w->closing;
-    *ret_n_renewed = w->n_renewed;
-    memcpy(fds + SLOT_PEERS, w->peers, (size_t)w->world_size * sizeof(*fds));
-    pthread_mutex_unlock(&w->lock);
+    fds[SLOT_WAKE] = (struct pollfd){.fd = detector->wake_fd, .events = POLLIN};
+    fds[SLOT_NOTICE] = (struct pollfd){.fd = detector->notice_fd, .events = POLLIN};
+    pthread_mutex_lock(&detector->lock);
+    closing = detector->closing;
+    *ret_n_renewed = detector->n_renewed;
+    memcpy(fds + SLOT_PEERS, detector->peers, (size_t)detector->world_size * sizeof(*fds));
+    pthread_mutex_unlock(&detector->lock);
     return !closing;
 }
 
 static void *failure_detector_run(void *data)
 {
-    struct failure_detector *w = data;
-    struct pollfd *fds = w->polled;
+    struct failure_detector *detector = data;
+    struct pollfd *fds = detector->polled;
     unsigned n_renewed;
 
-    while (collect_polled(w, fds, &n_renewed)) {
-        if (poll(fds, SLOT_PEERS + (nfds_t)w->world_size, -1) < 0)
+    while (collect_polled(detector, fds, &n_renewed)) {
+        if (poll(fds, SLOT_PEERS + (nfds_t)detector->world_size, -1) < 0)
             continue; /* interrupted: signals are blocked here, but a debugger may stop us */
         if (fds[SLOT_WAKE].revents) {
             uint64_t count;
 
-            (void)!read(w->wake_fd, &count, sizeof(count)); /* only to empty it */
+            (void)!read(detector->wake_fd, &count, sizeof(count)); /* only to empty it */
         }
         if (fds[SLOT_NOTICE].revents)
-            read_notices(w);
-        for (int rank = 0; rank < w->world_size; rank++)
+            read_notices(detector);
+        for (int rank = 0; rank < detector->world_size; rank++)
             if (fds[SLOT_PEERS + rank].revents)
-                note_end_of_peer(w, rank, n_renewed);
+                note_end_of_peer(detector, rank, n_renewed);
     }
     return NULL;
 }
@@ -344,124 +346,124 @@ static bool is_notice_socket(int fd)
            getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &size) == 0 && domain == AF_UNIX;
 }
 
-static void failure_detector_free(struct failure_detector *w)
+static void failure_detector_free(struct failure_detector *detector)
 {
-    if (w->wake_fd >= 0)
-        (void)close(w->wake_fd); /* an eventfd: nothing is pending */
-    if (w->failed_fd >= 0)
-        (void)close(w->failed_fd);
-    for (int i = 0; w->peers && i < w->world_size; i++)
-        if (w->peers[i].fd >= 0)
-            (void)close(w->peers[i].fd);
-    free(w->peers);
-    free(w->polled);
-    pthread_cond_destroy(&w->changed);
-    pthread_mutex_destroy(&w->lock);
-    free(w);
+    if (detector->wake_fd >= 0)
+        (void)close(detector->wake_fd); /* an eventfd: nothing is pending */
+    if (detector->failed_fd >= 0)
+        (void)close(detector->failed_fd);
+    for (int i = 0; detector->peers && i < detector->world_size; i++)
+        if (detector->peers[i].fd >= 0)
+            (void)close(detector->peers[i].fd);
+    free(detector->peers);
+    free(detector->polled);
+    pthread_cond_destroy(&detector->changed);
+    pthread_mutex_destroy(&detector->lock);
+    free(detector);
 }
 
 /* What can fail, in order; failure_detector_free() undoes as much as was done. */
-static int failure_detector_start(struct failure_detector *w)
+static int failure_detector_start(struct failure_detector *detector)
 {
     int r;
 
-    w->polled = calloc(SLOT_PEERS + (size_t)w->world_size, sizeof(*w->polled));
-    w->peers = calloc((size_t)w->world_size, sizeof(*w->peers));
-    if (!w->polled || !w->peers)
+    detector->polled = calloc(SLOT_PEERS + (size_t)detector->world_size, sizeof(*detector->polled));
+    detector->peers = calloc((size_t)detector->world_size, sizeof(*detector->peers));
+    if (!detector->polled || !detector->peers)
         return -ENOMEM;
-    for (int i = 0; i < w->world_size; i++)
-        w->peers[i] = (struct pollfd){.fd = -1, .events = POLLIN};
-    w->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (w->wake_fd < 0)
+    for (int i = 0; i < detector->world_size; i++)
+        detector->peers[i] = (struct pollfd){.fd = -1, .events = POLLIN};
+    detector->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (detector->wake_fd < 0)
         return -errno;
-    w->failed_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (w->failed_fd < 0)
+    detector->failed_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (detector->failed_fd < 0)
         return -errno;
     /* Processes that this one starts do not inherit the notice socket. */
-    if (w->notice_fd >= 0 && fcntl(w->notice_fd, F_SETFD, FD_CLOEXEC) < 0)
+    if (detector->notice_fd >= 0 && fcntl(detector->notice_fd, F_SETFD, FD_CLOEXEC) < 0)
         return -errno;
-    if (w->has_launcher)
-        join_launched(w);
-    r = thread_start(&w->thread, failure_detector_run, w);
+    if (detector->has_launcher)
+        join_launched(detector);
+    r = thread_start(&detector->thread, failure_detector_run, detector);
     if (r < 0)
-        leave_launched(w);
+        leave_launched(detector);
     return r;
 }
 
 int failure_detector_create(int notice_fd, int generation, int world_size, struct failure_detector **ret)
 {
-    struct failure_detector *w = calloc(1, sizeof(*w));
+    struct failure_detector *detector = calloc(1, sizeof(*detector));
     int r;
 
-    if (!w)
+    if (!detector)
         return crw_fail_errno(-ENOMEM, "cannot watch for failures of peers");
-    w->notice_fd = w->launcher_fd = is_notice_socket(notice_fd) ? notice_fd : -1;
-    w->has_launcher = w->notice_fd >= 0;
-    w->generation = generation;
-    w->world_size = world_size;
-    w->n_users = 1;
-    w->wake_fd = w->failed_fd = -1;
-    pthread_mutex_init(&w->lock, NULL);
-    pthread_cond_init(&w->changed, NULL);
-    w->next.generation = generation;
-    r = failure_detector_start(w);
+    detector->notice_fd = detector->launcher_fd = is_notice_socket(notice_fd) ? notice_fd : -1;
+    detector->has_launcher = detector->notice_fd >= 0;
+    detector->generation = generation;
+    detector->world_size = world_size;
+    detector->n_users = 1;
+    detector->wake_fd = detector->failed_fd = -1;
+    pthread_mutex_init(&detector->lock, NULL);
+    pthread_cond_init(&detector->changed, NULL);
+    detector->next.generation = generation;
+    r = failure_detector_start(detector);
     if (r < 0) {
-        failure_detector_free(w);
+        failure_detector_free(detector);
         return crw_fail_errno(r, "cannot watch for failures of peers");
     }
-    *ret = w;
+    *ret = detector;
     return 0;
 }
 
-struct failure_detector *failure_detector_share(struct failure_detector *w)
+struct failure_detector *failure_detector_share(struct failure_detector *detector)
 {
-    pthread_mutex_lock(&w->lock);
-    w->n_users++;
-    pthread_mutex_unlock(&w->lock);
-    return w;
+    pthread_mutex_lock(&detector->lock);
+    detector->n_users++;
+    pthread_mutex_unlock(&detector->lock);
+    return detector;
 }
 
-void failure_detector_destroy(struct failure_detector *w)
+void failure_detector_destroy(struct failure_detector *detector)
 {
     bool last;
 
-    if (!w)
+    if (!detector)
         return;
-    pthread_mutex_lock(&w->lock);
-    last = --w->n_users == 0;
-    w->closing = last;
-    pthread_mutex_unlock(&w->lock);
+    pthread_mutex_lock(&detector->lock);
+    last = --detector->n_users == 0;
+    detector->closing = last;
+    pthread_mutex_unlock(&detector->lock);
     if (!last)
         return;
-    leave_launched(w);
-    signal_fd(w->wake_fd);
-    pthread_join(w->thread, NULL);
-    failure_detector_free(w);
+    leave_launched(detector);
+    signal_fd(detector->wake_fd);
+    pthread_join(detector->thread, NULL);
+    failure_detector_free(detector);
 }
 
-void failure_detector_add_group(struct failure_detector *w, struct detected_group *group)
+void failure_detector_add_group(struct failure_detector *detector, struct detected_group *group)
 {
-    pthread_mutex_lock(&w->lock);
-    group->next = w->groups;
-    w->groups = group;
-    if (w->failed && (w->by_launcher || member_number(group, w->failure.rank) >= 0))
-        end_group(group, w->failure);
-    pthread_mutex_unlock(&w->lock);
+    pthread_mutex_lock(&detector->lock);
+    group->next = detector->groups;
+    detector->groups = group;
+    if (detector->failed && (detector->by_launcher || member_number(group, detector->failure.rank) >= 0))
+        end_group(group, detector->failure);
+    pthread_mutex_unlock(&detector->lock);
 }
 
-void failure_detector_remove_group(struct failure_detector *w, struct detected_group *group)
+void failure_detector_remove_group(struct failure_detector *detector, struct detected_group *group)
 {
-    pthread_mutex_lock(&w->lock);
-    for (struct detected_group **at = &w->groups; *at; at = &(*at)->next) {
+    pthread_mutex_lock(&detector->lock);
+    for (struct detected_group **at = &detector->groups; *at; at = &(*at)->next) {
         if (*at == group) {
             *at = group->next;
             break;
         }
     }
-    pthread_mutex_unlock(&w->lock);
+    pthread_mutex_unlock(&detector->lock);
 }
 
-int failure_detector_watch_peers(struct failure_detector *w, const struct shm *world, const int *ranks)
+int failure_detector_watch_peers(struct failure_detector *detector, const struct shm *world, const int *ranks)
 {
     for (int i = 0; i < world->world_size; i++) {
         int rank = ranks ? ranks[i] : i, fd;
@@ -470,20 +472,20 @@ int failure_detector_watch_peers(struct failure_detector *w, const struct shm *w
             continue;
         fd = (int)syscall(SYS_pidfd_open, shm_pid_of(world, i), 0);
         if (fd < 0 && errno == ESRCH) {
-            note_end_of_peer(w, rank, w->n_renewed); /* only we change it */
+            note_end_of_peer(detector, rank, detector->n_renewed); /* only we change it */
             return shm_fail_result(world, i);
         }
         if (fd < 0)
             return crw_fail_errno(-errno, "cannot watch the process of rank %d", rank);
-        pthread_mutex_lock(&w->lock);
-        w->peers[rank].fd = fd;
-        pthread_mutex_unlock(&w->lock);
+        pthread_mutex_lock(&detector->lock);
+        detector->peers[rank].fd = fd;
+        pthread_mutex_unlock(&detector->lock);
     }
-    signal_fd(w->wake_fd);
+    signal_fd(detector->wake_fd);
     return 0;
 }
 
-int failure_detector_await_generation(struct failure_detector *w, struct next_generation *ret)
+int failure_detector_await_generation(struct failure_detector *detector, struct next_generation *ret)
 {
     struct timespec until;
     bool has_word;
@@ -491,77 +493,77 @@ int failure_detector_await_generation(struct failure_detector *w, struct next_ge
 
     (void)clock_gettime(CLOCK_MONOTONIC, &until); /* cannot fail for this clock */
     until.tv_sec += NEXT_GENERATION_S;
-    pthread_mutex_lock(&w->lock);
-    if (!w->has_launcher)
-        w->no_next = true;
-    while (!w->no_next && w->next.generation <= w->generation && r != ETIMEDOUT)
-        r = pthread_cond_clockwait(&w->changed, &w->lock, CLOCK_MONOTONIC, &until);
-    if (!w->no_next && w->next.generation <= w->generation) {
-        pthread_mutex_unlock(&w->lock);
+    pthread_mutex_lock(&detector->lock);
+    if (!detector->has_launcher)
+        detector->no_next = true;
+    while (!detector->no_next && detector->next.generation <= detector->generation && r != ETIMEDOUT)
+        r = pthread_cond_clockwait(&detector->changed, &detector->lock, CLOCK_MONOTONIC, &until);
+    if (!detector->no_next && detector->next.generation <= detector->generation) {
+        pthread_mutex_unlock(&detector->lock);
         return crw_fail(CRW_E_PEER,
                         "a peer has ended, and the launcher has not announced a new generation within %d s",
                         NEXT_GENERATION_S);
     }
-    has_word = !w->no_next;
-    *ret = w->next;
-    pthread_mutex_unlock(&w->lock);
+    has_word = !detector->no_next;
+    *ret = detector->next;
+    pthread_mutex_unlock(&detector->lock);
     return has_word
                ? 0
                : crw_fail(CRW_E_PEER,
                           "a peer failed and the launcher does not replace workers, so the group is over");
 }
 
-void failure_detector_renew(struct failure_detector *w, int generation)
+void failure_detector_renew(struct failure_detector *detector, int generation)
 {
     uint64_t count;
 
-    pthread_mutex_lock(&w->lock);
-    w->generation = generation;
-    w->n_renewed++;
-    w->joining = true;
-    w->failed = w->by_launcher = false;
-    for (int i = 0; i < w->world_size; i++) {
-        if (w->peers[i].fd >= 0)
-            (void)close(w->peers[i].fd); /* a pidfd: nothing is pending */
-        w->peers[i].fd = -1;
+    pthread_mutex_lock(&detector->lock);
+    detector->generation = generation;
+    detector->n_renewed++;
+    detector->joining = true;
+    detector->failed = detector->by_launcher = false;
+    for (int i = 0; i < detector->world_size; i++) {
+        if (detector->peers[i].fd >= 0)
+            (void)close(detector->peers[i].fd); /* a pidfd: nothing is pending */
+        detector->peers[i].fd = -1;
     }
-    (void)!read(w->failed_fd, &count, sizeof(count)); /* only to empty it */
+    (void)!read(detector->failed_fd, &count, sizeof(count)); /* only to empty it */
     /* A notice about a generation after that one still counts. */
-    if (w->no_next || w->next.generation > generation) {
-        w->failed = w->by_launcher = true;
-        w->failure = (struct shm_failure){SHM_FAILURE_DIED, -1, 0};
-        signal_fd(w->failed_fd);
+    if (detector->no_next || detector->next.generation > generation) {
+        detector->failed = detector->by_launcher = true;
+        detector->failure = (struct shm_failure){SHM_FAILURE_DIED, -1, 0};
+        signal_fd(detector->failed_fd);
     }
-    pthread_mutex_unlock(&w->lock);
-    signal_fd(w->wake_fd);
+    pthread_mutex_unlock(&detector->lock);
+    signal_fd(detector->wake_fd);
 }
 
-void failure_detector_note_formed(struct failure_detector *w)
+void failure_detector_note_formed(struct failure_detector *detector)
 {
-    pthread_mutex_lock(&w->lock);
-    w->joining = false;
-    pthread_mutex_unlock(&w->lock);
+    pthread_mutex_lock(&detector->lock);
+    detector->joining = false;
+    pthread_mutex_unlock(&detector->lock);
 }
 
-void failure_detector_send_ready(struct failure_detector *w, int rank)
+void failure_detector_send_ready(struct failure_detector *detector, int rank)
 {
     const struct worker_notice notice = {
-        .kind = NOTICE_READY, .generation = (uint32_t)w->generation, .rank = rank};
+        .kind = NOTICE_READY, .generation = (uint32_t)detector->generation, .rank = rank};
     uint8_t record[NOTICE_SIZE];
 
-    if (!w->has_launcher)
+    if (!detector->has_launcher)
         return;
     worker_notice_encode(&notice, record);
     /* A launcher that does not read the record replaces no rank. */
-    (void)send(w->launcher_fd, record, sizeof(record), MSG_DONTWAIT | MSG_NOSIGNAL);
+    (void)send(detector->launcher_fd, record, sizeof(record), MSG_DONTWAIT | MSG_NOSIGNAL);
 }
 
-int failure_detector_failed_fd(const struct failure_detector *w)
+int failure_detector_failed_fd(const struct failure_detector *detector)
 {
-    return w->failed_fd;
+    return detector->failed_fd;
 }
 
-bool failure_detector_stop_requested(const struct failure_detector *w)
+bool failure_detector_stop_requested(const struct failure_detector *detector)
 {
-    return atomic_load(&w->stop_requested);
+    return atomic_load(&detector->stop_requested);
 }

@@ -19,10 +19,10 @@ struct failure_detector;
 int failure_detector_create(int notice_fd, int generation, int world_size, struct failure_detector **ret);
 
 /* One more user, which has to destroy it as well. */
-struct failure_detector *failure_detector_share(struct failure_detector *w);
+struct failure_detector *failure_detector_share(struct failure_detector *detector);
 
 /* The last user ends the thread. NULL is fine. */
-void failure_detector_destroy(struct failure_detector *w);
+void failure_detector_destroy(struct failure_detector *detector);
 
 /* A group of ranks that the detector ends; the caller owns the memory until it is removed. */
 struct detected_group {
@@ -38,9 +38,9 @@ struct detected_group {
 };
 
 /* From now on failures of members end this group; one that came before does so at once. */
-void failure_detector_add_group(struct failure_detector *w, struct detected_group *group);
+void failure_detector_add_group(struct failure_detector *detector, struct detected_group *group);
 /* Of a group that was not added: nothing happens. */
-void failure_detector_remove_group(struct failure_detector *w, struct detected_group *group);
+void failure_detector_remove_group(struct failure_detector *detector, struct detected_group *group);
 
 /*
  * Watches the processes of all other ranks of this host, whose process numbers are in the world's shared
@@ -48,18 +48,19 @@ void failure_detector_remove_group(struct failure_detector *w, struct detected_g
  * barrier afterwards is it certain that no number belonged to another process. 0, CRW_E_PEER (one has
  * ended already; the group is ended), -errno.
  */
-int failure_detector_watch_peers(struct failure_detector *w, const struct shm *world, const int *ranks);
+int failure_detector_watch_peers(struct failure_detector *detector, const struct shm *world,
+                                 const int *ranks);
 
 /* The end of a rank of another host, reported by the net. */
-void failure_detector_note_end(struct failure_detector *w, struct shm_failure failure);
+void failure_detector_note_end(struct failure_detector *detector, struct shm_failure failure);
 
 /* Callback that notifies other hosts of the ends of processes here: called with the rank, by the
  * detector's thread, with its lock held. NULL: none. */
-void failure_detector_set_notifier(struct failure_detector *w, void (*tell)(void *data, int rank),
+void failure_detector_set_notifier(struct failure_detector *detector, void (*notify)(void *data, int rank),
                                    void *data);
 
 /* Readable for good once something failed. Poll it, do not read it. */
-int failure_detector_failed_fd(const struct failure_detector *w);
+int failure_detector_failed_fd(const struct failure_detector *detector);
 
 /* What the launcher starts after a failure. */
 struct next_generation {
@@ -69,14 +70,14 @@ struct next_generation {
 
 /* Waits for the launcher's decision. 0: there is a newer generation. CRW_E_PEER: there will be none,
  * or there is no launcher. */
-int failure_detector_await_generation(struct failure_detector *w, struct next_generation *ret);
+int failure_detector_await_generation(struct failure_detector *detector, struct next_generation *ret);
 /* Forgets the failures of the old generation and stops watching peers. Groups of before stay ended. */
-void failure_detector_renew(struct failure_detector *w, int generation);
+void failure_detector_renew(struct failure_detector *detector, int generation);
 /* The ranks have joined. Until then a stop request ends the groups. */
-void failure_detector_note_formed(struct failure_detector *w);
+void failure_detector_note_formed(struct failure_detector *detector);
 /* Reports to the launcher that this rank can be taken into a next generation. Without a launcher
  * nothing happens. */
-void failure_detector_send_ready(struct failure_detector *w, int rank);
+void failure_detector_send_ready(struct failure_detector *detector, int rank);
 
 /* The launcher has announced that it is going to stop the job. */
-bool failure_detector_stop_requested(const struct failure_detector *w);
+bool failure_detector_stop_requested(const struct failure_detector *detector);

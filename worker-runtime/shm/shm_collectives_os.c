@@ -28,10 +28,10 @@ int shm_barrier(struct shm *shm)
 /* Root's array is in an arena. The second barrier keeps root from changing it too early. */
 static int broadcast_direct(struct shm *shm, uint8_t *data, size_t n_bytes, const struct shm_slot *slot)
 {
-    const struct shm_slot *root_post = shm_slot_of(shm, (int)slot->b);
+    const struct shm_slot *root_slot = shm_slot_of(shm, (int)slot->b);
 
     if (shm->rank != (int)slot->b)
-        memcpy(data, shm_at(shm, root_post->a), n_bytes);
+        memcpy(data, shm_at(shm, root_slot->a), n_bytes);
     return shm_phase_barrier(shm, slot);
 }
 

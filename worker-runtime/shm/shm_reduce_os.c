@@ -29,7 +29,7 @@ enum {
 
 enum { ALL_RANKS = -1 };
 
-static_assert(INLINE_MAX == 2 * sizeof(uint64_t), "a and b of a post");
+static_assert(INLINE_MAX == 2 * sizeof(uint64_t), "a and b of a slot");
 static_assert(SHM_BOUNCE / SHM_WORLD_MAX >= CHUNK_UNIT, "every rank gets a chunk");
 
 /* ---- all_reduce, reduce ---- */
