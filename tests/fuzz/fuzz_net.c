@@ -38,12 +38,12 @@ static void try_hello(const uint8_t *data)
 static void try_news(const uint8_t *data)
 {
     uint8_t again[NET_RECORD_SIZE];
-    struct net_record news;
+    struct net_record record;
 
-    if (!net_record_decode(data, WORLD_SIZE, &news))
+    if (!net_record_decode(data, WORLD_SIZE, &record))
         return;
-    require(news.rank >= 0 && news.rank < WORLD_SIZE);
-    net_record_encode(&news, again);
+    require(record.rank >= 0 && record.rank < WORLD_SIZE);
+    net_record_encode(&record, again);
     require(memcmp(again, data, sizeof(again)) == 0);
 }
 

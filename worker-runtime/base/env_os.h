@@ -10,7 +10,7 @@
  * "tcp://HOST:PORT". CRW_E_ARGUMENT. */
 int env_from_address(const char *address, int rank, int world_size, struct crw_env *ret_env);
 
-/* How long a collective or the meeting of the group may wait, from CRW_TIMEOUT_MS; 30 minutes when unset.
+/* How long a collective or the forming of the group may wait, from CRW_TIMEOUT_MS; 30 minutes when unset.
  * CRW_E_ENVIRONMENT when malformed. */
 int env_timeout_ms(int *ret_timeout_ms);
 

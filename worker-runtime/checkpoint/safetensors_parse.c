@@ -7,8 +7,8 @@
  * from nesting.) Memory is bounded by the header, which is bounded by the file.
  *
  * Happy path: length, UTF-8, "{", entries, "}", spaces; then names are unique, sizes fit shapes, offsets
- * tile the data, and the file ends there. The first thing that is otherwise ends it, with a literal that
- * says what.
+ * tile the data, and the file ends there. At the first violation the reader stops and returns a constant string that
+ * names it.
  */
 
 #include "worker-runtime/checkpoint/safetensors_scan.h"

@@ -186,7 +186,7 @@ bool crw_stop_requested(const struct crw_group *group)
 
 enum { KEY_SIZE = 64, STALE_PAUSE_MS = 10 };
 
-static void meeting_key(const struct crw_group *group, int number, char key[KEY_SIZE])
+static void group_key(const struct crw_group *group, int number, char key[KEY_SIZE])
 {
     (void)snprintf(key, KEY_SIZE, "crw/group/%d/%d", group->env.generation, number);
 }
@@ -261,7 +261,7 @@ static int group_join(struct crw_group *group)
 
     if (group->env.local_world_size != group->env.world_size)
         return group_join_hosts(group, number);
-    meeting_key(group, number, key);
+    group_key(group, number, key);
     r = group_get_memory(group, key, group->env.rank == 0, group->env.world_size, &fd);
     if (r == 0)
         r = group_join_on(group, fd);

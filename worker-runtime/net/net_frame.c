@@ -3,19 +3,7 @@
 #include <assert.h>
 #include <string.h>
 
-/*
- *   bytes  field of a hello
- *   0..7   magic
- *   8..11  version
- *   12..15 mark of the byte order
- *   16..19 purpose
- *   20..23 group
- *   24..27 from
- *   28..31 to
- *   32..35 link
- *   36..51 first half of the token
- *   52..55 zero
- */
+/* Byte positions of a hello; see the header. */
 enum {
     AT_VERSION = 8,
     AT_ORDER = 12,
@@ -104,11 +92,11 @@ bool net_answer_decode(const uint8_t in[NET_TOKEN_HALF], const uint8_t token[NET
     return *ret_left || net_token_equal(in, stays);
 }
 
-void net_record_encode(const struct net_record *news, uint8_t out[NET_RECORD_SIZE])
+void net_record_encode(const struct net_record *record, uint8_t out[NET_RECORD_SIZE])
 {
-    put_u32(out, news->kind);
-    put_u32(out + 4, (uint32_t)news->rank);
-    put_u32(out + 8, (uint32_t)news->detail);
+    put_u32(out, record->kind);
+    put_u32(out + 4, (uint32_t)record->rank);
+    put_u32(out + 8, (uint32_t)record->detail);
 }
 
 bool net_record_decode(const uint8_t in[NET_RECORD_SIZE], uint32_t world_size, struct net_record *ret)

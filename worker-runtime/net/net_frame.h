@@ -9,6 +9,18 @@
  *            the rank has left the group that the hello names
  *   record   on control connections: a rank ended, or the sender leaves in order
  *
+ *   bytes  field of a hello
+ *   0..7   magic
+ *   8..11  version
+ *   12..15 mark of the byte order
+ *   16..19 purpose
+ *   20..23 group
+ *   24..27 from
+ *   28..31 to
+ *   32..35 link
+ *   36..51 first half of the token
+ *   52..55 zero
+ *
  * All fixed in size. Numbers are little-endian, except for the mark, which is in the sender's own order: data
  * goes over the network as it lies in memory, so ranks of different orders are refused. Ranks of one job run the
  * same build; to change anything here, change NET_VERSION, and a rank that is left over from another build
@@ -74,5 +86,5 @@ void net_answer_encode(const uint8_t token[NET_TOKEN], bool left, uint8_t out[NE
 /* False: not from a rank of this job. *ret_left: it has left the group. */
 bool net_answer_decode(const uint8_t in[NET_TOKEN_HALF], const uint8_t token[NET_TOKEN], bool *ret_left);
 
-void net_record_encode(const struct net_record *news, uint8_t out[NET_RECORD_SIZE]);
+void net_record_encode(const struct net_record *record, uint8_t out[NET_RECORD_SIZE]);
 bool net_record_decode(const uint8_t in[NET_RECORD_SIZE], uint32_t world_size, struct net_record *ret);

@@ -141,7 +141,7 @@ void net_mark_left(struct net *n, uint32_t id, int rank);
  * the failure detector, called with its lock held: a process of this host ended.
  */
 void net_read_control(struct net *n, struct net_control *c);
-void net_notify_all(struct net *n, const struct net_record *news);
+void net_notify_all(struct net *n, const struct net_record *record);
 bool net_keep_control(struct net *n, int rank, int fd, bool ours);
 void net_notify_end(void *net, int rank);
 

@@ -32,7 +32,7 @@ static size_t inbox_stretch(uint64_t position, size_t n)
     return n < to_end ? n : to_end;
 }
 
-/* Bytes that the thread may read now; then `reading` is set until inbox_end_reading(). */
+/* Bytes that the thread may read now; then `reading` is set until end_reading(). */
 static size_t begin_reading(struct net *n, struct net_inbox *in)
 {
     size_t room;

@@ -1,9 +1,9 @@
 /*
  * How a rank that waits for a message learns that the sender has left the group in order.
  *
- * An end of a process is published by the gossip of net_gossip_sock.c. A rank that destroys its group and lives on is
- * not: its record would have to reach every member over connections between hosts that the leaver is itself a part
- * of, and every relay would have to remember it. Instead a receiver that has waited for a while, and to which the sender
+ * The gossip of net_gossip_sock.c publishes the end of a process. It does not publish that a rank destroyed its group
+ * and goes on running: such a record would have to reach every member over connections of which the leaving rank is one
+ * end, and every rank that relays it would have to store it. Instead a receiver that has waited for a while, and to which the sender
  * has never sent, connects to the sender (purpose NET_PRESENCE). The sender keeps that connection until it leaves the
  * group and then writes one byte; one that has left before refuses the hello.
  *
