@@ -1,11 +1,12 @@
-#include "worker-runtime/programs/trainer.h"
-
 /*
- * Where the training goes on.
+ * Finds the state from which the training goes on.
  *
- * What is alive is the newest there is. Else the first rank of each host looks into its folder; folders may differ,
- * when each host has its own: the rank that holds the newest sends it to all others, unless what is in memory is newer.
+ * The state of a rank that is still running is the newest there is. Else the first rank of each host looks into its
+ * folder. Folders may differ, when each host has its own: the rank that holds the newest snapshot sends it to all others,
+ * unless the state in memory is newer.
  */
+
+#include "worker-runtime/programs/trainer.h"
 
 #include <stdio.h>
 #include <stdlib.h>

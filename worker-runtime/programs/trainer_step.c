@@ -1,9 +1,9 @@
-#include "worker-runtime/programs/trainer.h"
-
 /*
  * One step of the training: batches, gradients, their reduction, the optimizer. Nothing changes before all ranks'
  * gradients are there and are numbers.
  */
+
+#include "worker-runtime/programs/trainer.h"
 
 #include <inttypes.h>
 #include <math.h>
