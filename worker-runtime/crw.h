@@ -143,8 +143,9 @@ CRW_EXPORT int crw_shared_alloc(struct crw_group *group, size_t n_bytes, void **
  * the content of what would have been written is undefined: do not step an optimizer with it.
  *
  * Reductions know CRW_F32, CRW_F64, CRW_I64, CRW_I32 and CRW_BF16, which is added up in fp32 and rounded
- * once. Elements are combined in rank order 0..W-1, so the result is the same bits on every rank and in
- * every run, on one host or several. Arrays must not overlap, except that a rank's own part may already
+ * once. The result is the same bits on every rank and in every run with the same placement of ranks. Elements are
+ * combined in rank order 0..W-1; only where the ranks of a host do not follow each other, long data is combined
+ * host by host, in rank order in each. Arrays must not overlap, except that a rank's own part may already
  * be where it belongs.
  */
 /* In place: data[0..count) becomes the sum (average, maximum) over ranks. */
@@ -286,6 +287,7 @@ struct crw_rng {
     int next;
 };
 
+/* Initialises *rng, which needs no other initialisation; the high 32 bits of seed are ignored, as in PyTorch. */
 CRW_EXPORT void crw_rng_seed(struct crw_rng *rng, uint64_t seed);
 CRW_EXPORT uint32_t crw_rng_u32(struct crw_rng *rng);
 /* torch.Tensor.uniform_(a, b): bit for bit. */
@@ -308,7 +310,10 @@ struct crw_sampler_options {
     bool shuffle, drop_last;
 };
 
+/* The sampler is in no epoch until crw_sampler_start(). CRW_E_ARGUMENT: rank is not in 0..world_size-1; -ENOMEM.
+ * *ret is set on success only. */
 CRW_EXPORT int crw_sampler_create(const struct crw_sampler_options *options, struct crw_sampler **ret);
+/* NULL is fine. */
 CRW_EXPORT void crw_sampler_destroy(struct crw_sampler *s);
 /* Starts an epoch at consumed samples (0, or the number in a snapshot; any world size may have consumed
  * them). */
