@@ -156,8 +156,8 @@ def test_last_lines_that_nobody_has_seen(tmp_path):
         assert len(said(p)) <= 12
 
 
-def test_grace_of_the_scheduler(tmp_path):
-    """Row 4 of what goes wrong in the field: the launcher is through before the scheduler kills it."""
+def test_the_launcher_ends_within_the_grace_of_the_scheduler(tmp_path):
+    """The launcher ends before the grace period of the scheduler does, after which the scheduler would kill it."""
     worker = f"trap '' TERM; touch {tmp_path}/up; while :; do sleep 0.1; done"
     p = launches.start(["--standalone", "--shutdown-timeout=300", "--no-python", "sh", "-c", worker], stderr=subprocess.PIPE, text=True,
                        environment={"CRUN_GRACE_SECONDS": "2"})

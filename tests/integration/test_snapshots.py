@@ -18,28 +18,28 @@ def run(name, *args, on_disk=False, code=0):
 
 
 @pytest.mark.parametrize("on_disk, kills", [(True, 100), (False, 500)], ids=["disk", "memory"])
-def test_row_29_kills_at_random_times(on_disk, kills):
+def test_kills_at_random_times(on_disk, kills):
     assert f" {kills} kills" in run("kills", "random", kills, on_disk=on_disk)
 
 
-def test_row_29_kills_at_every_system_call():
+def test_kills_at_every_system_call():
     out = run("kills", "calls")
     assert int(out.split()[1]) > 100, out
 
 
-def test_row_29_power_cuts():
+def test_power_cuts_leave_a_whole_snapshot():
     run("power", 5)
 
 
 @pytest.mark.parametrize("left_out", ["file", "folder"])
-def test_row_29_a_missing_sync_would_be_found(left_out):
+def test_a_missing_sync_would_be_found(left_out):
     run("power", 2, f"without-{left_out}-sync", code=1)
 
 
-def test_row_30_every_call_refused():
+def test_every_system_call_refused():
     run("damage", "errors")
 
 
 @pytest.mark.parametrize("args", [("bits",), ("truncation",), ("random", 20000)], ids=lambda args: args[0])
-def test_row_31_damage_is_found(args):
+def test_damage_is_found(args):
     run("damage", *args)
