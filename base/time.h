@@ -19,6 +19,12 @@ static inline uint64_t now_ns(void)
     return clock_read_ns(CLOCK_MONOTONIC);
 }
 
+/* The same in microseconds, for measurements. */
+static inline double now_us(void)
+{
+    return (double)now_ns() / 1e3;
+}
+
 /* CLOCK_REALTIME at the moment at which CLOCK_MONOTONIC was at_ns: nanoseconds since 1970. */
 static inline int64_t wall_clock_ns(uint64_t at_ns)
 {

@@ -8,6 +8,7 @@
  * the time of the work alone.
  */
 
+#include "base/time.h"
 #include "worker-runtime/crw.h"
 
 #include <stdio.h>

@@ -23,6 +23,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/time.h"
 #include "worker-runtime/cuda/cuda_trainer.h"
 #include "worker-runtime/base/error.h"
 
@@ -52,10 +53,10 @@ struct comm_error_text comm_error_text(const struct backend_comm *c, int result)
  * then. Without a pause at first: every call is in progress when it returns, and most are done within microseconds. */
 static int settle(const struct backend_comm *c, int result, int timeout_ms, int failed_fd)
 {
-    const int64_t began = comm_now_ns(), deadline = began + timeout_ms * (int64_t)1000000;
+    const int64_t began = (int64_t)now_ns(), deadline = began + timeout_ms * (int64_t)1000000;
     while (result == NCCL_IN_PROGRESS && !comm_fd_failed(failed_fd)) {
         int asked = c->api.comm_error(c->nccl, &result);
-        const int64_t now = comm_now_ns();
+        const int64_t now = (int64_t)now_ns();
         if (asked != NCCL_SUCCESS)
             return asked;
         if (now >= deadline)

@@ -72,7 +72,6 @@ struct comm_error_text {
 } comm_error_text(const struct backend_comm *c, int result);
 
 bool comm_fd_failed(int fd);
-int64_t comm_now_ns(void);
 void comm_sleep_ms(int ms);
 
 int cuda_comm_create(const struct backend_comm_options *options, struct backend_comm **ret);

@@ -17,6 +17,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "base/time.h"
 #include "worker-runtime/base/error.h"
 
 enum { POLL_MS = 1, FETCH_MS = 50, VOTES_MS = 20, RELEASE_MS = 2000, MISSING_MAX = 8 };
@@ -31,13 +32,6 @@ struct comm_run {
     int nccl_error; /* the last, for the message */
     bool wrong;     /* the probe's sums are */
 };
-
-int64_t comm_now_ns(void)
-{
-    struct timespec t;
-    (void)clock_gettime(CLOCK_MONOTONIC, &t); /* cannot fail for this clock */
-    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
-}
 
 void comm_sleep_ms(int ms)
 {
@@ -269,7 +263,7 @@ static enum comm_event_kind queue_all_reduce(struct comm_run *r)
     enum comm_event_kind kind = judge(r, error, COMM_EVENT_BUSY);
     while (kind == COMM_EVENT_BUSY && error == NCCL_IN_PROGRESS) {
         comm_sleep_ms(POLL_MS);
-        if (comm_now_ns() >= r->machine.deadline_ns || comm_fd_failed(c->options.failed_fd))
+        if ((int64_t)now_ns() >= r->machine.deadline_ns || comm_fd_failed(c->options.failed_fd))
             return COMM_EVENT_ERROR;
         kind = judge(r, c->api.comm_error(c->nccl, &error), COMM_EVENT_BUSY);
         if (kind == COMM_EVENT_BUSY)
@@ -312,18 +306,18 @@ static enum comm_event_kind (*const actions[COMM_ACTION_COUNT])(struct comm_run 
 };
 
 /* Not at every turn: the store serves all ranks. The noes first, so that a no behind the yes of all is seen as one. */
-static bool look_at_votes(struct comm_run *r, int64_t now_ns)
+static bool look_at_votes(struct comm_run *r, int64_t at_ns)
 {
-    if (now_ns < r->votes_due_ns)
+    if (at_ns < r->votes_due_ns)
         return true;
-    r->votes_due_ns = now_ns + VOTES_MS * (int64_t)1000000;
+    r->votes_due_ns = at_ns + VOTES_MS * (int64_t)1000000;
     return add_to_counter(r, r->machine.attempt, "no", 0, &r->n_no) &&
            add_to_counter(r, r->machine.attempt, "yes", 0, &r->n_yes);
 }
 
 static struct comm_event act(struct comm_run *r, enum comm_action action)
 {
-    struct comm_event e = {.kind = actions[action](r), .now_ns = comm_now_ns()};
+    struct comm_event e = {.kind = actions[action](r), .now_ns = (int64_t)now_ns()};
     if (comm_fd_failed(r->c->options.failed_fd))
         e.kind = COMM_EVENT_OVER;
     if (e.kind == COMM_EVENT_BEGIN && r->machine.state == COMM_IDLE && !arrive(r))
@@ -407,7 +401,8 @@ int comm_start(struct backend_comm *c, const struct comm_start *start)
                 .first_has_id = has_id,
             },
     };
-    struct comm_event e = {.kind = arrive(&r) ? COMM_EVENT_BEGIN : COMM_EVENT_OVER, .now_ns = comm_now_ns()};
+    struct comm_event e = {.kind = arrive(&r) ? COMM_EVENT_BEGIN : COMM_EVENT_OVER,
+                           .now_ns = (int64_t)now_ns()};
     for (;;) {
         enum comm_action action = comm_init_step(&r.machine, &e);
         if (action == COMM_FINISH)

@@ -16,6 +16,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "base/time.h"
 #include "worker-runtime/base/error.h"
 
 enum { ALIGNMENT = 256, POLL_NS = 20000, SPIN_NS = 200000, STUCK_MS = 1000 };
@@ -30,21 +31,14 @@ int cuda_fail(cudaError_t error, const char *what)
 
 /* ---- waiting ---- */
 
-static int64_t now_ns(void)
-{
-    struct timespec t;
-    (void)clock_gettime(CLOCK_MONOTONIC, &t); /* cannot fail for this clock */
-    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
-}
-
 /* Never cudaEventSynchronize(): behind a collective whose peer died it would not return. Polls without a pause at
  * first: the kernel's timers are late by more than a short step takes. */
 static int wait_for_event(cudaEvent_t event, int timeout_ms, const char *what)
 {
-    const int64_t began = now_ns(), deadline = began + (int64_t)timeout_ms * 1000000;
+    const int64_t began = (int64_t)now_ns(), deadline = began + (int64_t)timeout_ms * 1000000;
     for (;;) {
         cudaError_t r = cudaEventQuery(event);
-        int64_t now = now_ns();
+        int64_t now = (int64_t)now_ns();
         if (r == cudaSuccess)
             return 0;
         if (r != cudaErrorNotReady)

@@ -22,9 +22,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "base/time.h"
 #include "worker-runtime/cuda/backend_os.h"
 #include "worker-runtime/base/env_os.h"
 #include "worker-runtime/base/error.h"
@@ -352,9 +352,7 @@ static struct crw_trained trained_of(const struct backend_progress *p)
 
 static int64_t now_ms(void)
 {
-    struct timespec now;
-    (void)clock_gettime(CLOCK_MONOTONIC, &now); /* cannot fail for this clock */
-    return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
+    return (int64_t)(now_ns() / 1000000);
 }
 
 /* 0, or the failure of the communicator. */

@@ -46,11 +46,6 @@ struct crw_reducer {
 
 /* ---- cost ---- */
 
-static double now_us(void)
-{
-    return (double)now_ns() / 1e3;
-}
-
 /* Started and waited for, as a bucket is. */
 static int time_all_reduce(const struct crw_reducer *r, size_t count, double *ret_us)
 {

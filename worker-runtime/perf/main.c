@@ -39,11 +39,6 @@ struct result_line {
     int64_t n_wrong;
 };
 
-static double perf_now_us(void)
-{
-    return (double)now_ns() / 1e3;
-}
-
 /* ---- measuring ---- */
 
 /* The time of one call. */
@@ -52,10 +47,10 @@ static int run_batch(const struct perf *p, int n_calls, double *ret_us)
     double began_us;
     int r = crw_barrier(p->run.group);
 
-    began_us = perf_now_us();
+    began_us = now_us();
     for (int i = 0; r == 0 && i < n_calls; i++)
         r = p->options->collective->call(&p->run);
-    *ret_us = (perf_now_us() - began_us) / n_calls;
+    *ret_us = (now_us() - began_us) / n_calls;
     return r;
 }
 

@@ -16,8 +16,3 @@ static inline double now_ms(void)
 {
     return now_s() * 1e3;
 }
-
-static inline double now_us(void)
-{
-    return now_s() * 1e6;
-}
