@@ -213,7 +213,7 @@ static int answered(struct client *c, const struct wire_reply *reply)
         return client_give_up(c, "a wait released after its cancellation", (uint64_t)reply->number);
     if (is_wait && reply->number == WIRE_WAIT_CANCELED) {
         if (!canceled)
-            return client_give_up(c, "a wait cancelled that nobody cancelled", (uint64_t)reply->number);
+            return client_give_up(c, "a cancelled wait without a CANCEL_WAIT", (uint64_t)reply->number);
         pending_pop(c); /* this one byte answers the CANCEL_WAIT as well */
     }
     pending_pop(c);

@@ -307,7 +307,7 @@ static int connect_address(struct client_sock *s, const char *host, uint16_t por
     if (!r)
         r = shake_hands(s);
     if (r == CLIENT_E_TIMEOUT)
-        return fail(s, r, "connected, but the server says nothing");
+        return fail(s, r, "connected, but the server sent no reply");
     if (r == CLIENT_E_PROTOCOL)
         return fail(s, r, "connected, but the server is not a TCPStore: %s", s->machine.error);
     return r;

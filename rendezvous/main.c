@@ -44,16 +44,16 @@ static bool may_write_log(void)
 
 static void print_log_line(void *data, const char *line)
 {
-    static uint64_t n_lost;
+    static uint64_t n_dropped;
 
     if (!may_write_log()) {
-        n_lost++;
+        n_dropped++;
         return;
     }
-    if (n_lost > 0)
-        (void)fprintf(stderr, "crund: %llu lines were lost: nobody read standard error\n",
-                      (unsigned long long)n_lost);
-    n_lost = 0;
+    if (n_dropped > 0)
+        (void)fprintf(stderr, "crund: %llu lines dropped: standard error was full\n",
+                      (unsigned long long)n_dropped);
+    n_dropped = 0;
     (void)fprintf(stderr, "crund: %s\n", line);
 }
 

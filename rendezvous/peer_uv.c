@@ -256,10 +256,10 @@ static void hand_over_agent(struct peer *p, const uint8_t *data, size_t n)
     int fd = p->fd;
 
     if (outbox_size(&p->out) > 0) {
-        server_log(s, p, "has not read its replies, and says that it is an agent: closed");
+        server_log(s, p, "sent an agent's opening with replies unread: closed");
         peer_close(p);
     } else if (buf_append(&rest, data, n) < 0) {
-        server_log(s, p, "closed: no memory for its opening");
+        server_log(s, p, "closed: out of memory for its opening");
         peer_close(p);
     } else {
         peer_release(p);
@@ -369,7 +369,7 @@ static bool serve_scratch(struct peer *p, size_t n)
     if (used == n)
         return true;
     if (buf_append(&p->in, data + used, n - used) < 0) {
-        server_log(p->server, p, "closed: no memory for its message");
+        server_log(p->server, p, "closed: out of memory for its message");
         peer_close(p);
         return false;
     }
@@ -398,7 +398,7 @@ static uint8_t *peer_read_buffer(struct peer *p, size_t *ret_size)
     }
     place = buf_reserve(&p->in, *ret_size);
     if (!place) {
-        server_log(s, p, "closed: no memory for its message of %llu bytes",
+        server_log(s, p, "closed: out of memory for its message of %llu bytes",
                    (unsigned long long)p->scanner.need);
         peer_close(p);
     }
@@ -478,7 +478,7 @@ static void send_wait_stop(struct peer *p)
         }
     }
     if (buf_append_u8(&p->out.bytes, stop) < 0) {
-        server_log(p->server, p, "closed: no memory for its reply");
+        server_log(p->server, p, "closed: out of memory for its reply");
         peer_close(p);
         return;
     }

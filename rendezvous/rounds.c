@@ -227,7 +227,7 @@ static uint64_t failure_time_ns(const struct session_report *report, uint64_t no
     return age_ns < now_ns ? now_ns - age_ns : 0;
 }
 
-/* A member speaks about the present generation. */
+/* A member reports on the present generation. */
 static void take_member_report(struct rounds_node *n, const struct session_report *report, uint64_t now_ns)
 {
     struct session_cause cause;
@@ -413,7 +413,7 @@ static void step_hello(struct rounds *r, const struct rounds_event *event)
 /*
  * A node that was sent its job's result is removed when it has confirmed that (LEFT), or when its connection has ended in
  * order. Something between may have done that before the result got through, so the job stays for a while to answer
- * the agent again. After an error the node itself stays until its silence says that it is lost: a rendezvous that ends
+ * the agent again. After an error the node itself stays until its node timeout: a rendezvous that ends
  * with its last node has to wait for it.
  */
 static void step_disconnected(struct rounds_conn *s, bool orderly, uint64_t now_ns)

@@ -107,7 +107,7 @@ static void on_hello_timeout(uv_timer_t *timer)
         if (a->deadline_ms > uv_now(r->server->loop))
             break;
         if (!a->shutting_down)
-            agent_conn_log(a, "said no hello in time: closed");
+            agent_conn_log(a, "sent no hello within %.3g s: closed", r->server->limits.handshake_ms / 1000.0);
         agent_conn_close(a);
     }
     if (!uv_is_closing((uv_handle_t *)timer))
@@ -135,12 +135,12 @@ void agent_conn_cut(struct agent_conn *a)
 static bool agent_conn_queue(struct agent_conn *a, struct buf *to, const struct buf *frame)
 {
     if (buf_size(&a->out) + buf_size(&a->held) + buf_size(frame) > AGENT_CONN_OUTPUT_MAX) {
-        agent_conn_log(a, "does not read what it is told: closed");
+        agent_conn_log(a, "does not read its views (%d KiB unread): closed", AGENT_CONN_OUTPUT_MAX / 1024);
         return false;
     }
     if (buf_append(to, buf_bytes(frame), buf_size(frame)) == 0)
         return true;
-    agent_conn_log(a, "closed: no memory for what it was to be told");
+    agent_conn_log(a, "closed: out of memory for its view");
     return false;
 }
 
@@ -424,7 +424,7 @@ static bool agent_conn_take(struct agent_conn *a, const uint8_t *data, size_t n)
     if (a->closing || done == n)
         return !a->closing;
     if (buf_append(&a->in, data + done, n - done) < 0) {
-        agent_conn_log(a, "closed: no memory for what it says");
+        agent_conn_log(a, "closed: out of memory for its frame");
         agent_conn_close(a);
         return false;
     }
@@ -461,7 +461,8 @@ static uint8_t *agent_conn_read_buffer(struct agent_conn *a, size_t *ret_size)
     if (place && s->input_bytes <= s->limits.input_all_max)
         return place;
     agent_conn_log(
-        a, "closed: no memory for the rest of its frame, or incomplete ones of all clients are too many");
+        a,
+        "closed: out of memory for the rest of its frame, or past the limit for incomplete frames (--max-input)");
     agent_conn_close(a);
     return NULL;
 }

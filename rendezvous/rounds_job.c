@@ -392,7 +392,7 @@ static void expire_silent_nodes(struct rounds_job *job, uint64_t now_ns)
     while ((n = next_silent_node(job)) && now_ns >= n->deadline_ns) {
         char text[80];
 
-        (void)snprintf(text, sizeof(text), "nothing was heard of it for %llu ms",
+        (void)snprintf(text, sizeof(text), "nothing was received from it for %llu ms",
                        (unsigned long long)((now_ns - n->heard_ns) / 1000000));
         job_lose(n, SESSION_CAUSE_LOST, text, now_ns);
     }

@@ -232,8 +232,8 @@ enum rounds_node_state node_state_now(const struct rounds_node *n)
         return n->phase == SESSION_DONE && node_is_current(n) ? ROUNDS_NODE_DONE : ROUNDS_NODE_RUNNING;
     if (n->member && state == ROUNDS_ENDING && !n->answered)
         return ROUNDS_NODE_RUNNING;
-    /* A node that is about to obey a START is not ready any more: it will run that generation's workers
-     * first, and then be ready with another port. */
+    /* A node that was sent a START and has not reported on that generation is not ready any more: it runs
+     * that generation's workers first, and reports ready with another port afterwards. */
     if (n->phase == SESSION_READY && n->session && n->pending_start < 0)
         return ROUNDS_NODE_READY;
     return n->previous_member || n->member ? ROUNDS_NODE_STOPPING : ROUNDS_NODE_JOINING;

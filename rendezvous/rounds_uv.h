@@ -57,7 +57,7 @@ struct agent_conn {
     uv_poll_t poll;
     struct server *server;
     struct list link;               /* in rounds_shell.agents */
-    struct list pending_hello_link; /* in rounds_shell.hasty */
+    struct list pending_hello_link; /* in rounds_shell.pending_hello */
     struct list unsent_link;        /* in rounds_shell.unsent */
     uint64_t deadline_ms;
     struct rounds_conn session;

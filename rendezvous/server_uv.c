@@ -77,7 +77,7 @@ void server_format_peer(int fd, char *text, size_t n)
     socklen_t size = sizeof(address);
 
     if (getpeername(fd, (struct sockaddr *)&address, &size) < 0)
-        (void)snprintf(text, n, "client that is gone");
+        (void)snprintf(text, n, "disconnected client");
     else
         format_address(&address, text, n);
 }

@@ -420,7 +420,7 @@ static void tick_up(struct session *s, uint64_t now_ns, uint64_t late_ns, struct
     if (now_ns >= silent_ns(s)) {
         add_action(out, SESSION_DO_CLOSE);
         session_fall_back(s, now_ns);
-        session_complain(s, now_ns, "has gone silent", out);
+        session_complain(s, now_ns, "has stopped replying", out);
         return;
     }
     send_alive_if_due(s, now_ns, out);
@@ -438,9 +438,10 @@ static void tick_stuck(struct session *s, uint64_t now_ns, struct session_action
     session_fall_back(s, now_ns);
     session_complain(
         s, now_ns,
-        connected ? "accepts the connection and then says nothing: something else may be listening there, or "
-                    "it is overloaded"
-                  : "cannot be reached (no answer)",
+        connected
+            ? "accepts the connection and then sends nothing: something else may be listening there, or "
+              "it is overloaded"
+            : "cannot be reached (no answer)",
         out);
 }
 

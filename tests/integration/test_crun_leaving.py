@@ -54,7 +54,7 @@ def test_sigterm_after_the_partner_was_lost(fabric, tmp_path, survivor, nnodes, 
             below = jobs.wait_for(lambda: len(found := jobs.descendants(nodes[told].pid)) >= 5 and found)
             fabric.link(1 - told, "down")
             if not at_once:
-                nodes[told].wait_for("1/2 nodes" if survivor == "serves" else "has gone silent")
+                nodes[told].wait_for("1/2 nodes" if survivor == "serves" else "has stopped replying")
             at = time.monotonic()
             nodes[told].signal(signal.SIGTERM)
             assert nodes[told].wait(60) == 1

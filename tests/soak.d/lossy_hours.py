@@ -46,7 +46,7 @@ def suffer(fabric, folder, minutes, percent, delay_s):
         for line in lines:
             line.percent = percent
         time.sleep(minutes * 60)
-        return count([daemon], r"is over: .* was lost"), count(crowd, r"has gone silent|was lost \(")
+        return count([daemon], r"is over: .* was lost"), count(crowd, r"has stopped replying|was lost \(")
 
 
 def main():

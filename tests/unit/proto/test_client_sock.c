@@ -287,7 +287,7 @@ static void test_server_says_nothing(void **state)
     client_sock_init(&c);
     assert_int_equal(client_sock_connect(&c, "127.0.0.1", s.port, 500), CLIENT_E_TIMEOUT);
     assert_in_range(elapsed_ms(since), 500, PATIENCE_MS / 2);
-    assert_error(&c, "says nothing");
+    assert_error(&c, "sent no reply");
     client_sock_finish(&c);
     stop(&s);
 }
@@ -692,7 +692,7 @@ static void test_server_talks_nonsense(void **state)
         const char *why;
     } scripts[] = {
         {{shake_hands, hear(WAIT_KEY), say("\x02"), finish}, "unknown status"},
-        {{shake_hands, hear(WAIT_KEY), say("\x01"), finish}, "cancelled that nobody cancelled"},
+        {{shake_hands, hear(WAIT_KEY), say("\x01"), finish}, "cancelled wait without a CANCEL_WAIT"},
     };
 
     for (size_t i = 0; i < ARRAY_SIZE(scripts); i++) {

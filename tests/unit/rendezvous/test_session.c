@@ -496,7 +496,7 @@ static void silence_is_said_within_five_seconds_and_tried_again(void **state)
     assert_did(t, "dg");
     pass(t, 1, false);
     assert_did(t, "csd");
-    assert_says(t, "accepts the connection and then says nothing");
+    assert_says(t, "accepts the connection and then sends nothing");
 }
 
 static void another_version_is_the_end(void **state)
