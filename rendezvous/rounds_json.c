@@ -52,6 +52,14 @@ static const struct field node_fields[] = {
     {"role_world_size", FIELD_U32_AT(struct rounds_node, role_world_size, 0, INT32_MAX)},
 };
 
+/* What version 1 named otherwise. Read where they are present. */
+static const struct field old_job_fields[] = {
+    {"finished_gone", FIELD_U32_AT(struct rounds_job, n_done_left, 0, SESSION_NODES_MAX), .required = true},
+};
+static const struct field old_node_fields[] = {
+    {"veteran", FIELD_BOOL, offsetof(struct rounds_node, previous_member), .required = true},
+};
+
 static void cleanup_json(cJSON **json)
 {
     cJSON_Delete(*json);
@@ -127,6 +135,16 @@ static bool load_error(char error[ROUNDS_JSON_ERROR_SIZE], const char *what, con
     return false;
 }
 
+/* Reads those of the fields that are present and leaves the others as they are. */
+static bool read_old_fields(const cJSON *json, const struct field *fields, size_t n_fields, void *to,
+                            char error[FIELDS_ERROR_SIZE])
+{
+    for (size_t i = 0; i < n_fields; i++)
+        if (cJSON_HasObjectItem(json, fields[i].name) && !fields_read(json, &fields[i], 1, to, error))
+            return false;
+    return true;
+}
+
 /* The rank assignment that will be sent to it has to be consistent. */
 static bool has_place(const struct rounds_job *job, const struct rounds_node *n)
 {
@@ -143,12 +161,14 @@ static bool has_place(const struct rounds_job *job, const struct rounds_node *n)
            n->role_world_size <= job->world_size;
 }
 
-static bool load_node(struct rounds_job *job, const cJSON *json, char error[ROUNDS_JSON_ERROR_SIZE])
+static bool load_node(struct rounds_job *job, const cJSON *json, int version,
+                      char error[ROUNDS_JSON_ERROR_SIZE])
 {
     struct rounds_node saved = {0}, *n;
     char part[FIELDS_ERROR_SIZE];
 
-    if (!fields_read(json, node_fields, ARRAY_SIZE(node_fields), &saved, part))
+    if (!fields_read(json, node_fields, ARRAY_SIZE(node_fields), &saved, part) ||
+        (version == 1 && !read_old_fields(json, old_node_fields, ARRAY_SIZE(old_node_fields), &saved, part)))
         return load_error(error, "in a node, ", part);
     if (node_find(job, saved.nonce))
         return load_error(error, "a node is there twice", "");
@@ -177,12 +197,13 @@ static bool load_node(struct rounds_job *job, const cJSON *json, char error[ROUN
     return true;
 }
 
-static bool load_nodes(struct rounds_job *job, const cJSON *json, char error[ROUNDS_JSON_ERROR_SIZE])
+static bool load_nodes(struct rounds_job *job, const cJSON *json, int version,
+                       char error[ROUNDS_JSON_ERROR_SIZE])
 {
     const cJSON *item;
 
-    cJSON_ArrayForEach(
-        item, cJSON_GetObjectItemCaseSensitive(json, "nodes")) if (!load_node(job, item, error)) return false;
+    cJSON_ArrayForEach(item, cJSON_GetObjectItemCaseSensitive(
+                                 json, "nodes")) if (!load_node(job, item, version, error)) return false;
     return true;
 }
 
@@ -201,18 +222,34 @@ static const char *job_fault(const struct rounds_job *job)
     return NULL;
 }
 
-/* Everything but nodes; NULL: error is set. */
-static struct rounds_job *load_head(struct rounds *r, const cJSON *json, char error[ROUNDS_JSON_ERROR_SIZE])
+/* 0: it is missing or not one that this release reads, and error is set. */
+static int load_version(const cJSON *json, char error[ROUNDS_JSON_ERROR_SIZE])
 {
     const cJSON *version = cJSON_GetObjectItemCaseSensitive(json, "crun_rounds");
+    char text[80];
+
+    if (!cJSON_IsNumber(version)) {
+        (void)load_error(error, "it has no version", "");
+        return 0;
+    }
+    for (int v = ROUNDS_JSON_OLDEST; v <= ROUNDS_JSON_VERSION; v++)
+        if (version->valuedouble == v)
+            return v;
+    (void)snprintf(text, sizeof(text), "its version is %g, and this release reads %d to %d",
+                   version->valuedouble, ROUNDS_JSON_OLDEST, ROUNDS_JSON_VERSION);
+    (void)load_error(error, text, "");
+    return 0;
+}
+
+/* Everything but nodes; NULL: error is set. */
+static struct rounds_job *load_head(struct rounds *r, const cJSON *json, int version,
+                                    char error[ROUNDS_JSON_ERROR_SIZE])
+{
     struct rounds_job saved = {0}, *job;
     char part[FIELDS_ERROR_SIZE];
 
-    if (!cJSON_IsNumber(version) || version->valuedouble != ROUNDS_JSON_VERSION) {
-        (void)load_error(error, "its version is not the one this release knows", "");
-        return NULL;
-    }
     if (!fields_read(json, job_fields, ARRAY_SIZE(job_fields), &saved, part) ||
+        (version == 1 && !read_old_fields(json, old_job_fields, ARRAY_SIZE(old_job_fields), &saved, part)) ||
         !session_json_read_params(json, &saved.params, part) ||
         !session_json_read_cause(json, &saved.cause, part)) {
         (void)load_error(error, "", part);
@@ -271,14 +308,16 @@ bool rounds_json_load(struct rounds *r, const uint8_t *text, size_t n, uint64_t 
 {
     _cleanup_json_ cJSON *json = cJSON_ParseWithLength((const char *)text, n);
     struct rounds_job *job, *other;
+    int version;
 
     r->superseded = 0;
     if (!json)
         return load_error(error, "it is not JSON, or memory is out", "");
-    job = load_head(r, json, error);
+    version = load_version(json, error);
+    job = version ? load_head(r, json, version, error) : NULL;
     if (!job)
         return false;
-    if (!load_nodes(job, json, error)) {
+    if (!load_nodes(job, json, version, error)) {
         job_discard(job);
         return false;
     }

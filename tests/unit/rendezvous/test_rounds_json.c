@@ -321,23 +321,25 @@ static void what_is_wrong_in_a_file_is_named(void **state)
     struct table *t = *state;
     char text[1000];
 
-    assert_refused(t, "{}", 2, "its version is not the one");
-    assert_refused(t, "{\"crun_rounds\":2}", 17, "its version is not the one");
-    assert_refused(t, "{\"crun_rounds\":1}", 17, "'job' is missing");
+    assert_refused(t, "{}", 2, "it has no version");
+    assert_refused(t, "{\"crun_rounds\":0}", 17, "its version is 0, and this release reads 1 to 2");
+    assert_refused(t, "{\"crun_rounds\":3}", 17, "its version is 3, and this release reads 1 to 2");
+    assert_refused(t, "{\"crun_rounds\":1.5}", 19, "its version is 1.5, and this release reads 1 to 2");
+    assert_refused(t, "{\"crun_rounds\":2}", 17, "'job' is missing");
     (void)snprintf(text, sizeof(text),
-                   "{\"crun_rounds\":1,\"job\":\"a\",\"instance\":\"0000000000000001\",\"state\":\"running\","
+                   "{\"crun_rounds\":2,\"job\":\"a\",\"instance\":\"0000000000000001\",\"state\":\"running\","
                    "%s,\"nodes\":[{}]}",
                    params);
     assert_refused(t, text, strlen(text), "in a node, 'nonce_high' is missing");
     (void)snprintf(text, sizeof(text),
-                   "{\"crun_rounds\":1,\"job\":\"a\",\"instance\":\"0000000000000001\",\"state\":\"running\","
+                   "{\"crun_rounds\":2,\"job\":\"a\",\"instance\":\"0000000000000001\",\"state\":\"running\","
                    "%s,\"nodes\":["
                    "{\"nonce_high\":\"0000000000000001\",\"nonce_low\":\"0000000000000001\",\"workers\":1},"
                    "{\"nonce_high\":\"0000000000000001\",\"nonce_low\":\"0000000000000001\",\"workers\":1}]}",
                    params);
     assert_refused(t, text, strlen(text), "a node is there twice");
     (void)snprintf(text, sizeof(text),
-                   "{\"crun_rounds\":1,\"job\":\"a\",\"instance\":\"0000000000000001\",\"state\":\"running\","
+                   "{\"crun_rounds\":2,\"job\":\"a\",\"instance\":\"0000000000000001\",\"state\":\"running\","
                    "\"restarts\":1,%s}",
                    params);
     assert_refused(t, text, strlen(text), "restarted more often than it may be");
@@ -362,7 +364,7 @@ static void a_place_outside_its_world_is_refused(void **state)
             v[bad[i].which] = bad[i].value;
         (void)snprintf(
             text, sizeof(text),
-            "{\"crun_rounds\":1,\"job\":\"a\",\"instance\":\"0000000000000001\",\"state\":\"running\","
+            "{\"crun_rounds\":2,\"job\":\"a\",\"instance\":\"0000000000000001\",\"state\":\"running\","
             "\"generation\":0,\"members\":%s,\"world_size\":%s,"
             "\"params\":{\"min_nodes\":1,\"max_nodes\":3,\"max_restarts\":0,\"max_changes\":0,"
             "\"join_timeout_ms\":1,\"last_call_ms\":0,\"node_timeout_ms\":1000},\"nodes\":["
@@ -386,7 +388,7 @@ static bool load_instance(struct table *t, unsigned instance, unsigned sequence,
     char text[1000], error[ROUNDS_JSON_ERROR_SIZE] = "";
 
     (void)snprintf(text, sizeof(text),
-                   "{\"crun_rounds\":1,\"job\":\"a\",\"instance\":\"%016x\",\"state\":\"gathering\","
+                   "{\"crun_rounds\":2,\"job\":\"a\",\"instance\":\"%016x\",\"state\":\"gathering\","
                    "\"sequence\":%u,\"restarts\":%u,"
                    "\"params\":{\"min_nodes\":1,\"max_nodes\":3,\"max_restarts\":9,\"max_changes\":0,"
                    "\"join_timeout_ms\":1000,\"last_call_ms\":0,\"node_timeout_ms\":1000}}",
@@ -418,7 +420,7 @@ static void what_decides_the_next_generation_is_saved(void **state)
 {
     struct table *t = *state;
     const char *text =
-        "{\"crun_rounds\":1,\"job\":\"a\",\"instance\":\"0000000000000007\",\"state\":\"gathering\","
+        "{\"crun_rounds\":2,\"job\":\"a\",\"instance\":\"0000000000000007\",\"state\":\"gathering\","
         "\"generation\":3,\"floor\":11,\"restarts\":2,\"changes\":1,\"drain\":true,\"params\":"
         "{\"min_nodes\":1,\"max_nodes\":3,\"max_restarts\":9,\"max_changes\":9,"
         "\"join_timeout_ms\":1000,\"last_call_ms\":0,\"node_timeout_ms\":1000},\"nodes\":["
@@ -453,6 +455,47 @@ static void what_decides_the_next_generation_is_saved(void **state)
     buf_finish(&again);
 }
 
+/* Version 1 named two fields otherwise; without them one member of three would be missing, and a previous member would
+ * count as one that joins. */
+static void the_state_of_version_1_is_read(void **state)
+{
+    static const char text[] =
+        "{\"crun_rounds\":1,\"job\":\"a\",\"instance\":\"0000000000000007\",\"state\":\"running\","
+        "\"generation\":3,\"members\":2,\"finished_gone\":1,\"world_size\":4,\"params\":"
+        "{\"min_nodes\":1,\"max_nodes\":3,\"max_restarts\":9,\"max_changes\":9,"
+        "\"join_timeout_ms\":1000,\"last_call_ms\":0,\"node_timeout_ms\":1000},\"nodes\":["
+        "{\"nonce_high\":\"0000000000000001\",\"nonce_low\":\"0000000000000001\",\"workers\":2,"
+        "\"member\":true,\"veteran\":true,\"group_rank\":1,\"role_world_size\":2}]}";
+    struct table *t = *state;
+    char error[ROUNDS_JSON_ERROR_SIZE] = "";
+    const struct rounds_job *job;
+    struct buf again = {0};
+
+    if (!rounds_json_load(&t->rounds, (const uint8_t *)text, strlen(text), t->now_ns, error))
+        fail_msg("%s", error);
+    job = list_entry(t->rounds.jobs.next, struct rounds_job, in_rounds);
+    assert_int_equal(job->n_done_left, 1);
+    assert_true(list_entry(job->nodes.next, struct rounds_node, in_job)->previous_member);
+    assert_int_equal(rounds_json_save(&again, job), 0);
+    assert_int_equal(buf_append(&again, "", 1), 0);
+    assert_non_null(strstr((const char *)buf_bytes(&again), "{\"crun_rounds\":2,"));
+    assert_non_null(strstr((const char *)buf_bytes(&again), "\"done_left\":1,"));
+    assert_null(strstr((const char *)buf_bytes(&again), "veteran"));
+    buf_finish(&again);
+}
+
+/* The old names belong to version 1 alone. */
+static void the_names_of_version_1_are_unknown_in_version_2(void **state)
+{
+    static const char text[] =
+        "{\"crun_rounds\":2,\"job\":\"a\",\"instance\":\"0000000000000007\",\"state\":\"running\","
+        "\"generation\":3,\"members\":1,\"finished_gone\":1,\"params\":"
+        "{\"min_nodes\":1,\"max_nodes\":3,\"max_restarts\":9,\"max_changes\":9,"
+        "\"join_timeout_ms\":1000,\"last_call_ms\":0,\"node_timeout_ms\":1000}}";
+
+    assert_refused(*state, text, strlen(text), "other members");
+}
+
 static void a_state_that_contradicts_itself_is_refused(void **state)
 {
     static const struct {
@@ -469,7 +512,7 @@ static void a_state_that_contradicts_itself_is_refused(void **state)
 
     for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
         (void)snprintf(text, sizeof(text),
-                       "{\"crun_rounds\":1,\"job\":\"a\",\"instance\":\"0000000000000001\",%s,"
+                       "{\"crun_rounds\":2,\"job\":\"a\",\"instance\":\"0000000000000001\",%s,"
                        "\"params\":{\"min_nodes\":1,\"max_nodes\":3,\"max_restarts\":0,\"max_changes\":0,"
                        "\"join_timeout_ms\":1,\"last_call_ms\":0,\"node_timeout_ms\":1000}}",
                        bad[i].head);
@@ -496,6 +539,8 @@ int main(void)
         TEST(what_decides_the_next_generation_is_saved),
         TEST(a_state_that_contradicts_itself_is_refused),
         TEST(of_two_instances_of_a_job_the_later_one_counts),
+        TEST(the_state_of_version_1_is_read),
+        TEST(the_names_of_version_1_are_unknown_in_version_2),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
