@@ -69,30 +69,6 @@ static size_t output_limit(const struct server *s)
     return s->output_bytes < s->limits.output_all_max ? s->limits.output_max : 1;
 }
 
-/* Replies whose size the client alone decides, and that are bytes of their own. */
-static bool may_be_huge(const struct wire_request *request)
-{
-    return request->op == WIRE_OP_LIST_KEYS || request->op == WIRE_OP_MULTI_GET ||
-           (request->op == WIRE_OP_COMPARE_SET && request->value.size > OUTBOX_COPY_MAX);
-}
-
-/* Requests that change nothing: they need not be executed when the reply cannot be sent. */
-static bool only_asks(enum wire_op op)
-{
-    switch (op) {
-    case WIRE_OP_GET:
-    case WIRE_OP_CHECK:
-    case WIRE_OP_GETNUMKEYS:
-    case WIRE_OP_MULTI_GET:
-    case WIRE_OP_PING:
-    case WIRE_OP_QUEUE_LEN:
-    case WIRE_OP_LIST_KEYS:
-        return true;
-    default:
-        return false;
-    }
-}
-
 /* ---- polling ---- */
 
 static void update_peer_polling(struct peer *p)
@@ -235,9 +211,10 @@ static enum run_result run_messages(struct peer *p, const uint8_t *data, size_t 
                        (unsigned long long)p->scanner.error_value);
             return RUN_BROKEN;
         }
-        if (may_be_huge(&request) && !p->write_failed && s->output_bytes >= s->limits.output_all_max)
+        if (store_reply_may_be_huge(&request) && !p->write_failed &&
+            s->output_bytes >= s->limits.output_all_max)
             return RUN_DEFERRED;
-        if (!p->write_failed || !only_asks(request.op))
+        if (!p->write_failed || !store_only_reads(request.op))
             r = store_apply(&s->store, &p->client, &request, out);
         if (r != 0)
             return refuse_request(p, request.op, r);

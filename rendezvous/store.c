@@ -318,28 +318,68 @@ static int do_validate(struct call *call)
     return STORE_E_VALIDATED;
 }
 
-static int (*const handlers[])(struct call *) = {
-    [WIRE_OP_VALIDATE] = do_validate,
-    [WIRE_OP_SET] = do_set,
-    [WIRE_OP_COMPARE_SET] = do_compare_set,
-    [WIRE_OP_GET] = do_get,
-    [WIRE_OP_ADD] = do_add,
-    [WIRE_OP_CHECK] = do_check,
-    [WIRE_OP_WAIT] = do_wait,
-    [WIRE_OP_GETNUMKEYS] = do_getnumkeys,
-    [WIRE_OP_DELETE_KEY] = do_delete_key,
-    [WIRE_OP_APPEND] = do_append,
-    [WIRE_OP_MULTI_GET] = do_multi_get,
-    [WIRE_OP_MULTI_SET] = do_multi_set,
-    [WIRE_OP_CANCEL_WAIT] = do_cancel_wait,
-    [WIRE_OP_PING] = do_ping,
-    [WIRE_OP_QUEUE_PUSH] = do_queue_push,
-    [WIRE_OP_QUEUE_POP] = do_queue_pop,
-    [WIRE_OP_QUEUE_LEN] = do_queue_len,
-    [WIRE_OP_LIST_KEYS] = do_list_keys,
-    [WIRE_OP_BARRIER] = do_barrier,
+/* Whether the request may be left out when its reply cannot be sent. 0 is no value: each operation decides. */
+enum effect {
+    EFFECT_READS = 1, /* changes nothing, so it may */
+    EFFECT_WRITES,    /* changes keys, queues, waits or the connection, so it may not */
 };
-static_assert(ARRAY_SIZE(handlers) == WIRE_OP_COUNT, "every operation has a handler");
+
+/* How many bytes of its own the reply takes; references to stored values are not counted. 0 is no value. */
+enum reply_size {
+    REPLY_SIZE_SMALL = 1, /* a fixed size, or one stored value */
+    REPLY_SIZE_ECHO,      /* COMPARE_SET: may be the expected value of the request */
+    REPLY_SIZE_LIST,      /* as many keys or values as the client asks for */
+};
+
+struct operation {
+    int (*apply)(struct call *);
+    enum effect effect;
+    enum reply_size reply_size;
+};
+
+/* Positional, so that the compiler refuses a row that leaves a column out. */
+static const struct operation operations[] = {
+    [WIRE_OP_VALIDATE] = {do_validate, EFFECT_WRITES, REPLY_SIZE_SMALL},
+    [WIRE_OP_SET] = {do_set, EFFECT_WRITES, REPLY_SIZE_SMALL},
+    [WIRE_OP_COMPARE_SET] = {do_compare_set, EFFECT_WRITES, REPLY_SIZE_ECHO},
+    [WIRE_OP_GET] = {do_get, EFFECT_READS, REPLY_SIZE_SMALL},
+    [WIRE_OP_ADD] = {do_add, EFFECT_WRITES, REPLY_SIZE_SMALL},
+    [WIRE_OP_CHECK] = {do_check, EFFECT_READS, REPLY_SIZE_SMALL},
+    [WIRE_OP_WAIT] = {do_wait, EFFECT_WRITES, REPLY_SIZE_SMALL},
+    [WIRE_OP_GETNUMKEYS] = {do_getnumkeys, EFFECT_READS, REPLY_SIZE_SMALL},
+    [WIRE_OP_DELETE_KEY] = {do_delete_key, EFFECT_WRITES, REPLY_SIZE_SMALL},
+    [WIRE_OP_APPEND] = {do_append, EFFECT_WRITES, REPLY_SIZE_SMALL},
+    [WIRE_OP_MULTI_GET] = {do_multi_get, EFFECT_READS, REPLY_SIZE_LIST},
+    [WIRE_OP_MULTI_SET] = {do_multi_set, EFFECT_WRITES, REPLY_SIZE_SMALL},
+    [WIRE_OP_CANCEL_WAIT] = {do_cancel_wait, EFFECT_WRITES, REPLY_SIZE_SMALL},
+    [WIRE_OP_PING] = {do_ping, EFFECT_READS, REPLY_SIZE_SMALL},
+    [WIRE_OP_QUEUE_PUSH] = {do_queue_push, EFFECT_WRITES, REPLY_SIZE_SMALL},
+    [WIRE_OP_QUEUE_POP] = {do_queue_pop, EFFECT_WRITES, REPLY_SIZE_SMALL},
+    [WIRE_OP_QUEUE_LEN] = {do_queue_len, EFFECT_READS, REPLY_SIZE_SMALL},
+    [WIRE_OP_LIST_KEYS] = {do_list_keys, EFFECT_READS, REPLY_SIZE_LIST},
+    [WIRE_OP_BARRIER] = {do_barrier, EFFECT_WRITES, REPLY_SIZE_SMALL},
+};
+static_assert(ARRAY_SIZE(operations) == WIRE_OP_COUNT, "every operation has its row");
+
+bool store_only_reads(enum wire_op op)
+{
+    assert((unsigned)op < WIRE_OP_COUNT);
+    return operations[op].effect == EFFECT_READS;
+}
+
+bool store_reply_may_be_huge(const struct wire_request *request)
+{
+    assert((unsigned)request->op < WIRE_OP_COUNT);
+    switch (operations[request->op].reply_size) {
+    case REPLY_SIZE_SMALL:
+        return false;
+    case REPLY_SIZE_ECHO:
+        return request->value.size > OUTBOX_COPY_MAX;
+    case REPLY_SIZE_LIST:
+        return true;
+    }
+    return true; /* not reached: each row has one of these */
+}
 
 int store_apply(struct store *s, struct store_client *c, const struct wire_request *request,
                 struct outbox *out)
@@ -349,7 +389,7 @@ int store_apply(struct store *s, struct store_client *c, const struct wire_reque
     assert((unsigned)request->op < WIRE_OP_COUNT);
     if (!buf_reserve(&out->bytes, FIXED_REPLY_MAX))
         return -ENOMEM;
-    return handlers[request->op](&call);
+    return operations[request->op].apply(&call);
 }
 
 const char *store_error(int result)

@@ -84,5 +84,11 @@ void store_client_finish(struct store *s, struct store_client *c);
 int store_apply(struct store *s, struct store_client *c, const struct wire_request *request,
                 struct outbox *out);
 
+/* The operation changes nothing: it need not be executed when its reply cannot be sent. */
+bool store_only_reads(enum wire_op op);
+
+/* The reply is bytes of its own, and the client alone decides how many. */
+bool store_reply_may_be_huge(const struct wire_request *request);
+
 /* A sentence part for the log. result: what store_apply() returned, not 0. */
 const char *store_error(int result);
