@@ -12,7 +12,7 @@
 
 #include "base/cleanup.h"
 #include "base/err.h"
-#include "rendezvous/decimal.h"
+#include "rendezvous/counter.h"
 
 /* Room for every reply of fixed size, with the release of the caller's own wait ahead of it. */
 enum { FIXED_REPLY_MAX = 32 };
@@ -114,18 +114,18 @@ static int do_compare_set(struct call *call)
 static int add_to_key(struct store *s, struct wire_span key, int64_t amount, struct store_entry **ret_name,
                       int64_t *ret_sum)
 {
-    char text[DECIMAL_MAX];
+    char text[COUNTER_TEXT_MAX];
     struct store_entry *name;
     int64_t old = 0, sum;
     int r = store_obtain(s, key, &name);
 
     if (r != 0)
         return r;
-    if (name->value && !decimal_parse(name->value->data, name->value->size, &old))
+    if (name->value && !counter_parse(name->value->data, name->value->size, &old))
         return STORE_E_NUMBER;
     /* Past the end it wraps, as it does in PyTorch's build; in unsigned numbers that is defined. */
     sum = (int64_t)((uint64_t)old + (uint64_t)amount);
-    r = store_write_value(s, name, wire_span(text, decimal_format(text, sum)));
+    r = store_write_value(s, name, wire_span(text, counter_format(text, sum)));
     if (r != 0) {
         store_tidy(s, name);
         return r;

@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "base/err.h"
-#include "rendezvous/decimal.h"
+#include "rendezvous/counter.h"
 
 #include "tests/support/c/cmocka_fixed.h"
 
@@ -27,9 +27,9 @@ static void check(const char *text)
     int64_t expected = 0, got = 0;
     bool is_number = reference(text, &expected);
 
-    if (decimal_parse((const uint8_t *)text, strlen(text), &got) != is_number ||
+    if (counter_parse((const uint8_t *)text, strlen(text), &got) != is_number ||
         got != (is_number ? expected : 0))
-        fail_msg("\"%s\": strtoll says %d %lld, decimal_parse %lld", text, is_number, (long long)expected,
+        fail_msg("\"%s\": strtoll says %d %lld, counter_parse %lld", text, is_number, (long long)expected,
                  (long long)got);
 }
 
@@ -88,23 +88,23 @@ static void test_bounds(void **state)
 {
     int64_t got;
 
-    assert_true(decimal_parse((const uint8_t *)"123", 2, &got));
+    assert_true(counter_parse((const uint8_t *)"123", 2, &got));
     assert_int_equal(got, 12);
-    assert_true(decimal_parse((const uint8_t *)"1\0002", 3, &got));
+    assert_true(counter_parse((const uint8_t *)"1\0002", 3, &got));
     assert_int_equal(got, 1);
-    assert_false(decimal_parse((const uint8_t *)"\0001", 2, &got));
-    assert_false(decimal_parse(NULL, 0, &got));
+    assert_false(counter_parse((const uint8_t *)"\0001", 2, &got));
+    assert_false(counter_parse(NULL, 0, &got));
 }
 
 static void test_format(void **state)
 {
     static const int64_t values[] = {0, 1, -1, 9, 10, -10, 123456789, INT64_MAX, INT64_MIN};
-    char expected[32], got[DECIMAL_MAX];
+    char expected[32], got[COUNTER_TEXT_MAX];
 
     for (size_t i = 0; i < ARRAY_SIZE(values); i++) {
         size_t n = (size_t)snprintf(expected, sizeof(expected), "%lld", (long long)values[i]);
 
-        assert_int_equal(decimal_format(got, values[i]), n);
+        assert_int_equal(counter_format(got, values[i]), n);
         assert_memory_equal(got, expected, n);
     }
 }

@@ -10,13 +10,13 @@
 #include <stdint.h>
 
 /* Bytes of the longest number, "-9223372036854775808". */
-enum { DECIMAL_MAX = 20 };
+enum { COUNTER_TEXT_MAX = 20 };
 
 /*
  * Reads the number as strtoll() in base 10 and the C locale would: white space, a sign, digits, and
  * whatever follows is ignored. False where std::stoll() throws: no digits, or out of range.
  */
-bool decimal_parse(const uint8_t *text, size_t n, int64_t *ret);
+bool counter_parse(const uint8_t *text, size_t n, int64_t *ret);
 
 /* Writes no NUL; returns the number of bytes. */
-size_t decimal_format(char text[DECIMAL_MAX], int64_t value);
+size_t counter_format(char text[COUNTER_TEXT_MAX], int64_t value);

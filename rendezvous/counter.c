@@ -1,4 +1,4 @@
-#include "rendezvous/decimal.h"
+#include "rendezvous/counter.h"
 
 #include <string.h>
 
@@ -12,7 +12,7 @@ static bool is_decimal_digit(uint8_t c)
     return c >= '0' && c <= '9';
 }
 
-bool decimal_parse(const uint8_t *text, size_t n, int64_t *ret)
+bool counter_parse(const uint8_t *text, size_t n, int64_t *ret)
 {
     const uint8_t *p = text, *end = n > 0 ? text + n : text; /* an empty value has no bytes to point at */
     uint64_t value = 0, limit = INT64_MAX;
@@ -37,9 +37,9 @@ bool decimal_parse(const uint8_t *text, size_t n, int64_t *ret)
     return true;
 }
 
-size_t decimal_format(char text[DECIMAL_MAX], int64_t value)
+size_t counter_format(char text[COUNTER_TEXT_MAX], int64_t value)
 {
-    char digits[DECIMAL_MAX];
+    char digits[COUNTER_TEXT_MAX];
     uint64_t rest = value < 0 ? 0 - (uint64_t)value : (uint64_t)value;
     size_t n = sizeof(digits), sign = value < 0, size;
 
