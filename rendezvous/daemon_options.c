@@ -4,7 +4,6 @@
 
 #include "rendezvous/daemon_options.h"
 
-#include <arpa/inet.h>
 #include <assert.h>
 #include <errno.h>
 #include <getopt.h>
@@ -14,6 +13,7 @@
 #include <string.h>
 
 #include "base/err.h"
+#include "proto/address.h"
 #include "rendezvous/server_rounds.h"
 #include "rendezvous/session_message.h"
 
@@ -169,13 +169,6 @@ static int parse_limit_number(struct daemon_options *options, unsigned which, co
 
 /* ---- addresses ---- */
 
-static bool is_numeric(const char *host)
-{
-    struct in6_addr address;
-
-    return inet_pton(AF_INET, host, &address) == 1 || inet_pton(AF_INET6, host, &address) == 1;
-}
-
 static bool parse_port(const char *text, uint16_t *ret)
 {
     uint64_t port;
@@ -234,7 +227,7 @@ static int parse_listen(struct daemon_options *options, const char *text, char *
         (void)strcpy(address.host, "::");
     else if (strcmp(address.host, "localhost") == 0)
         (void)strcpy(address.host, DEFAULT_HOST);
-    if (!is_numeric(address.host)) {
+    if (!address_is_numeric(address.host)) {
         (void)snprintf(error, error_size,
                        "--listen %s: names are never looked up; give the address of an interface, "
                        "0.0.0.0, or [::] for all",

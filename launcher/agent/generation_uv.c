@@ -27,8 +27,8 @@
 #include "launcher/util/log_os.h"
 #include "launcher/supervise/spawn_guardian_os.h"
 #include "launcher/supervise/spawn_worker_os.h"
-#include "launcher/rdzv/listen_uv.h"
 #include "base/err.h"
+#include "proto/address.h"
 #include "proto/worker_notice.h"
 #include "rendezvous/server_uv.h"
 #include "rendezvous/session_message.h"
@@ -132,7 +132,7 @@ static int describe_workers(struct generation *g, struct worker_starts *s, const
         .attempt_dir = g->attempt_dir,
         .notice_fd = SPAWN_NOTICE_FD,
         .local_addr =
-            assignment->group_world_size > 1 && job->local_addr && listen_is_numeric(job->local_addr)
+            assignment->group_world_size > 1 && job->local_addr && address_is_numeric(job->local_addr)
                 ? job->local_addr
                 : NULL,
         .cache_fd = g->host->worker_memory->cache < 0 ? 0 : SPAWN_CACHE_FD,

@@ -1,15 +1,6 @@
 #include "launcher/rdzv/listen_uv.h"
 
-#include <arpa/inet.h>
-
 #include "rendezvous/server_uv.h"
-
-bool listen_is_numeric(const char *host)
-{
-    struct in6_addr address;
-
-    return inet_pton(AF_INET, host, &address) == 1 || inet_pton(AF_INET6, host, &address) == 1;
-}
 
 int listen_on_loopback(struct server *server, uint16_t port, uint16_t *ret_port)
 {

@@ -10,13 +10,14 @@
 #include "launcher/rdzv/listen_uv.h"
 #include "launcher/util/log_os.h"
 #include "base/cleanup.h"
+#include "proto/address.h"
 #include "rendezvous/server_uv.h"
 
 static int listen_for_workers(struct server *server, const char *host, uint16_t port, uint16_t *ret_port)
 {
     if (host && strcmp(host, "localhost") == 0)
         return listen_on_loopback(server, port, ret_port);
-    return server_listen_tcp(server, host && listen_is_numeric(host) ? host : "::", port, ret_port);
+    return server_listen_tcp(server, host && address_is_numeric(host) ? host : "::", port, ret_port);
 }
 
 static void log_for_store(void *data, const char *line)

@@ -57,7 +57,8 @@ EXCEPTIONS = {
     "launcher/util/signal_name.c": {"signal.h": "names of signals"},
     "launcher/supervise/worker_group.c": {"signal.h": "numbers of signals", "sys/wait.h": "the fields of a wait status"},
     "launcher/rdzv/rdzv_static.c": {"launcher/rdzv/rdzv_static_json.h": "values of the static rendezvous are JSON"},
-    "rendezvous/daemon_options.c": {"arpa/inet.h": "inet_pton() checks an address", "getopt.h": "parses argv"},
+    "proto/address.c": {"arpa/inet.h": "inet_pton() checks an address"},
+    "rendezvous/daemon_options.c": {"getopt.h": "parses argv"},
     "rendezvous/outbox.h": {"sys/uio.h": "struct iovec"},
     "worker-runtime/checkpoint/snapshot.h": {
         "worker-runtime/checkpoint/snapshot_file_os.h": "the table of system calls, which tests replace"},
