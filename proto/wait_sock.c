@@ -8,19 +8,16 @@
 #include <limits.h>
 #include <poll.h>
 #include <stdbool.h>
-#include <time.h>
 
 #include "base/err.h"
+#include "base/time.h"
 #include "proto/client.h"
 
 enum { NS_PER_MS = 1000000 };
 
 int64_t sock_now_ns(void)
 {
-    struct timespec now;
-
-    (void)clock_gettime(CLOCK_MONOTONIC, &now); /* cannot fail with this clock */
-    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+    return (int64_t)now_ns();
 }
 
 int64_t sock_deadline_ns(int timeout_ms)
