@@ -5,13 +5,13 @@
 #include "rendezvous/daemon_options.h"
 
 #include <assert.h>
-#include <errno.h>
 #include <getopt.h>
 #include <limits.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/decimal.h"
 #include "base/err.h"
 #include "proto/address.h"
 #include "rendezvous/server_rounds.h"
@@ -87,21 +87,22 @@ enum { VALUE_BASE = 256 };
 
 /* ---- numbers ---- */
 
-/* A decimal number with a fraction only where that makes sense; *end is what follows it. */
+/* Digits, perhaps a fraction that is rounded to milliseconds, perhaps an "s". */
 static bool parse_limit_seconds(const char *text, uint64_t *ret_ms)
 {
-    char *end;
-    double seconds;
+    uint64_t seconds, tenths_of_ms = 0;
 
-    if (text[0] < '0' || text[0] > '9')
+    if (!decimal_scan(&text, INT_MAX / 1000, &seconds))
         return false;
-    seconds = strtod(text, &end);
-    if (strcmp(end, "s") == 0)
-        end++;
-    if (*end != '\0' || !(seconds <= INT_MAX / 1000))
-        return false;
-    *ret_ms = (uint64_t)(seconds * 1000 + 0.5);
-    return true;
+    if (*text == '.') {
+        text++;
+        for (unsigned unit = 1000; *text >= '0' && *text <= '9'; text++, unit /= 10)
+            tenths_of_ms += (uint64_t)(*text - '0') * unit;
+    }
+    if (*text == 's')
+        text++;
+    *ret_ms = seconds * 1000 + (tenths_of_ms + 5) / 10;
+    return *text == '\0';
 }
 
 static bool parse_limit(const char *text, bool size, uint64_t *ret)
@@ -109,20 +110,15 @@ static bool parse_limit(const char *text, bool size, uint64_t *ret)
     static const char units[] = "KMG";
     const char *unit;
     unsigned shift = 0;
-    char *end;
 
-    if (text[0] < '0' || text[0] > '9')
+    if (!decimal_scan(&text, UINT64_MAX, ret))
         return false;
-    errno = 0;
-    *ret = strtoull(text, &end, 10);
-    if (errno != 0)
-        return false;
-    unit = size && *end != '\0' ? strchr(units, *end) : NULL;
+    unit = size && *text != '\0' ? strchr(units, *text) : NULL;
     if (unit) {
         shift = 10 * (unsigned)(unit - units + 1);
-        end++;
+        text++;
     }
-    if (*end != '\0' || *ret > UINT64_MAX >> shift)
+    if (*text != '\0' || *ret > UINT64_MAX >> shift)
         return false;
     *ret <<= shift;
     return true;
@@ -173,7 +169,7 @@ static bool parse_port(const char *text, uint16_t *ret)
 {
     uint64_t port;
 
-    if (!parse_limit(text, false, &port) || port > UINT16_MAX)
+    if (!decimal_parse(text, 0, UINT16_MAX, &port))
         return false;
     *ret = (uint16_t)port;
     return true;

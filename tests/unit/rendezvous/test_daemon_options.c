@@ -112,6 +112,9 @@ static void test_numbers(void **state)
         {"--max-nodes", "16384", DAEMON_MAX_NODES, 16384},
         {"--max-agents", "5", DAEMON_MAX_AGENTS, 5},
         {"--grace", "0.5", DAEMON_GRACE_MS, 500},
+        {"--grace", "1.0004", DAEMON_GRACE_MS, 1000},
+        {"--grace", "1.99951s", DAEMON_GRACE_MS, 2000},
+        {"--grace", "2147483", DAEMON_GRACE_MS, 2147483000},
     };
 
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
@@ -123,12 +126,28 @@ static void test_numbers(void **state)
 static void test_wrong_numbers(void **state)
 {
     static const char *const cases[][2] = {
-        {"--max-keys", ""},           {"--max-keys", "-1"},       {"--max-keys", "1K"},
-        {"--max-keys", " 1"},         {"--max-keys", "1x"},       {"--max-keys", "99999999999999999999"},
-        {"--max-bytes", "1"},         {"--max-bytes", "1T"},      {"--max-bytes", "18446744073709551615G"},
-        {"--max-connections", "0"},   {"--drain-timeout", "-1"},  {"--drain-timeout", "inf"},
-        {"--drain-timeout", "nan"},   {"--drain-timeout", "1e9"}, {"--handshake-timeout", "0"},
+        {"--max-keys", ""},
+        {"--max-keys", "-1"},
+        {"--max-keys", "1K"},
+        {"--max-keys", " 1"},
+        {"--max-keys", "1x"},
+        {"--max-keys", "99999999999999999999"},
+        {"--max-bytes", "1"},
+        {"--max-bytes", "1T"},
+        {"--max-bytes", "18446744073709551615G"},
+        {"--max-connections", "0"},
+        {"--drain-timeout", "-1"},
+        {"--drain-timeout", "inf"},
+        {"--drain-timeout", "nan"},
+        {"--drain-timeout", "1e9"},
+        {"--handshake-timeout", "0"},
         {"--handshake-timeout", "x"},
+        {"--grace", "0x10"},
+        {"--grace", "1e1"},
+        {"--grace", ".5"},
+        {"--grace", "1.5.5"},
+        {"--grace", "1.5x"},
+        {"--grace", "99999999999999999999"},
     };
 
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
