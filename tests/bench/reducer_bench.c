@@ -14,8 +14,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "tests/support/c/clock.h"
-
 enum { LAYERS = 16, STEPS_MAX = 1000 };
 
 struct bench {
