@@ -453,8 +453,7 @@ static void step_rounds_timer(struct rounds *r, uint64_t now_ns)
 
 static void step_close(struct rounds *r, const char *reason, uint64_t now_ns)
 {
-    struct session_cause cause = {
-        .kind = SESSION_CAUSE_CLOSED, .group_rank = -1, .rank = -1, .local_rank = -1};
+    struct session_cause cause = session_cause_empty(SESSION_CAUSE_CLOSED);
 
     session_copy_text(cause.text, sizeof(cause.text), reason);
     list_for_each_safe(i, &r->jobs)
@@ -655,11 +654,7 @@ static bool next_of_session(struct rounds *r, struct rounds_action *ret)
     if (at) {
         ret->kind = ROUNDS_DO_SEND;
         ret->session = list_entry(at, struct rounds_conn, ending);
-        ret->view = (struct session_view){
-            .kind = SESSION_VIEW_REFUSED,
-            .generation = -1,
-            .cause = {.kind = SESSION_CAUSE_CLOSED, .group_rank = -1, .rank = -1, .local_rank = -1}};
-        session_copy_text(ret->view.cause.text, sizeof(ret->view.cause.text), r->refusal);
+        ret->view = session_view_refused(r->refusal);
         list_unlink(at);
         list_append(&r->closing, at);
         return true;

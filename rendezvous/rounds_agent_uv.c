@@ -270,15 +270,10 @@ void agent_conn_close(struct agent_conn *a)
 /* The reason goes to the agent, which ends with it: trying again would not help. */
 static void refuse_agent(struct agent_conn *a, const char *why)
 {
-    struct session_view view = {
-        .kind = SESSION_VIEW_REFUSED,
-        .generation = -1,
-        .cause = {.kind = SESSION_CAUSE_CLOSED, .group_rank = -1, .rank = -1, .local_rank = -1},
-    };
+    struct session_view view = session_view_refused(why);
     struct buf frame = {0};
 
     agent_conn_log(a, "was refused: %s", why);
-    session_copy_text(view.cause.text, sizeof(view.cause.text), why);
     if (session_json_put_view(&frame, &view) == 0)
         agent_conn_send(a, &frame, 0);
     buf_finish(&frame);

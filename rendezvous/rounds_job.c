@@ -169,8 +169,7 @@ static bool is_round_complete(const struct rounds_job *job, uint64_t now_ns)
 
 static void fail_join_timeout(struct rounds_job *job, uint64_t now_ns)
 {
-    struct session_cause cause = {
-        .kind = SESSION_CAUSE_CLOSED, .group_rank = -1, .rank = -1, .local_rank = -1};
+    struct session_cause cause = session_cause_empty(SESSION_CAUSE_CLOSED);
 
     (void)snprintf(cause.text, sizeof(cause.text),
                    "%u of at least %u nodes were there when the join timeout of %g s ran out",
@@ -199,8 +198,7 @@ static void advance_gathering(struct rounds_job *job, uint64_t now_ns)
 
 static void admit_newcomer(struct rounds_job *job, uint64_t now_ns)
 {
-    struct session_cause cause = {
-        .kind = SESSION_CAUSE_JOINED, .group_rank = -1, .rank = -1, .local_rank = -1};
+    struct session_cause cause = session_cause_empty(SESSION_CAUSE_JOINED);
 
     list_for_each(i, &job->nodes)
     {
@@ -224,8 +222,7 @@ static bool can_admit_newcomer(const struct rounds_job *job)
 
 static void advance_running(struct rounds_job *job, uint64_t now_ns)
 {
-    static const struct session_cause none = {
-        .kind = SESSION_CAUSE_NONE, .group_rank = -1, .rank = -1, .local_rank = -1};
+    const struct session_cause none = session_cause_empty(SESSION_CAUSE_NONE);
 
     if (job->n_nodes[ROUNDS_NODE_RUNNING] == 0)
         job_close(job, job->drain ? SESSION_VERDICT_DRAINED : SESSION_VERDICT_SUCCESS, &none, now_ns);

@@ -37,8 +37,6 @@ const char *session_link_name(unsigned link)
     return link < SESSION_LINK_COUNT ? link_names[link] : NULL;
 }
 
-static const struct session_cause no_cause = {.group_rank = -1, .rank = -1, .local_rank = -1};
-
 static void add_action(struct session_actions *out, enum session_action action)
 {
     assert(out->n_items < SESSION_ACTIONS_MAX);
@@ -69,7 +67,7 @@ void session_init(struct session *s, const struct session_config *config)
                           .random = config->hello.nonce.low | 1,
                           .generation = -1,
                           .group_rank = -1,
-                          .cause = no_cause};
+                          .cause = session_cause_empty(SESSION_CAUSE_NONE)};
     s->hello.attempt = 0;
 }
 
@@ -89,7 +87,7 @@ void session_report(const struct session *s, uint64_t now_ns, struct session_rep
     if (s->phase == SESSION_FAILED && now_ns > s->failed_ns)
         ret->age_ns = now_ns - s->failed_ns;
     if (s->phase == SESSION_LEFT) {
-        ret->cause = no_cause;
+        ret->cause = session_cause_empty(SESSION_CAUSE_NONE);
         ret->cause.kind = SESSION_CAUSE_LEFT;
         session_copy_text(ret->cause.text, sizeof(ret->cause.text), s->text);
     }
@@ -248,7 +246,7 @@ static void take_start(struct session *s, const struct session_event *event, str
     s->group_rank = (int32_t)view->place.group_rank;
     s->restarts = view->restarts;
     s->changes = view->changes;
-    s->cause = no_cause;
+    s->cause = session_cause_empty(SESSION_CAUSE_NONE);
     s->drain = s->drained = false;
     add_action(out, SESSION_DO_START);
     send_report_action(s, out);

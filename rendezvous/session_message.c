@@ -195,3 +195,15 @@ void session_cause_describe(const struct session_cause *c, char *ret, size_t siz
     if (c->text[0])
         say(&s, ": %s", c->text);
 }
+
+struct session_view session_view_refused(const char *reason)
+{
+    struct session_view view = {
+        .kind = SESSION_VIEW_REFUSED,
+        .generation = -1,
+        .cause = session_cause_empty(SESSION_CAUSE_CLOSED),
+    };
+
+    session_copy_text(view.cause.text, sizeof(view.cause.text), reason);
+    return view;
+}

@@ -97,6 +97,12 @@ struct session_cause {
     char text[SESSION_TEXT_SIZE]; /* for people, may be "" */
 };
 
+/* A cause without node, worker, host and text. */
+static inline struct session_cause session_cause_empty(enum session_cause_kind kind)
+{
+    return (struct session_cause){.kind = kind, .group_rank = -1, .rank = -1, .local_rank = -1};
+}
+
 /* Where an agent is. */
 enum session_phase {
     SESSION_STOPPING, /* workers may still be there, but none are wanted: wait for READY */
@@ -205,3 +211,6 @@ void session_clean_text(char *text);
 
 /* Copies as much as fits, at a boundary of characters (UTF-8), and ends it with NUL. */
 void session_copy_text(char *to, size_t size, const char *from);
+
+/* The view REFUSED with this reason, cut to what fits. The agent ends with it. */
+struct session_view session_view_refused(const char *reason);

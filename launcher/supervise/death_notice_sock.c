@@ -54,7 +54,7 @@ bool death_notice_prepare(struct death_notice *w, const struct session_hello *he
         .instance = hello->report.instance,
         .generation = hello->report.generation,
         .group_rank = hello->report.group_rank,
-        .cause = {.kind = SESSION_CAUSE_LOST, .group_rank = -1, .rank = -1, .local_rank = -1},
+        .cause = session_cause_empty(SESSION_CAUSE_LOST),
     };
     session_copy_text(last.report.cause.text, sizeof(last.report.cause.text),
                       "its crun ended without a word, and its workers were killed");

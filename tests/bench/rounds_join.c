@@ -139,7 +139,7 @@ static void run(unsigned n)
     say(&b, 0, false);
     require(b.views[n - 1].kind == SESSION_VIEW_STOP, "the failure was not told");
     print(&b, "one fails, all are told", &since_ms);
-    b.hello.report.cause = (struct session_cause){.group_rank = -1, .rank = -1, .local_rank = -1};
+    b.hello.report.cause = session_cause_empty(SESSION_CAUSE_NONE);
     say_all(&b, false, SESSION_READY, 0);
     require(b.views[n - 1].kind == SESSION_VIEW_START && b.views[n - 1].generation == 1,
             "no second generation");

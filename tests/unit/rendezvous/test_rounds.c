@@ -195,7 +195,7 @@ static void fail_worker(struct table *t, unsigned i, unsigned ago_ms)
                                       .rank = (int32_t)t->agents[i].view.place.rank_base + 1};
     r->age_ns = ago_ms * MS;
     say(t, i, SESSION_FAILED);
-    r->cause = (struct session_cause){.group_rank = -1, .rank = -1, .local_rank = -1};
+    r->cause = session_cause_empty(SESSION_CAUSE_NONE);
     r->age_ns = 0;
 }
 
