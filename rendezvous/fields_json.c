@@ -221,3 +221,8 @@ bool fields_read(const struct cJSON *object, const struct field *fields, size_t 
     }
     return true;
 }
+
+void fields_cleanup_json(struct cJSON **json)
+{
+    cJSON_Delete(*json);
+}

@@ -10,6 +10,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/cleanup.h"
+
 struct cJSON;
 
 enum field_type {
@@ -43,6 +45,10 @@ struct field {
     .type = FIELD_U32, .offset = offsetof(structure, member), .min = (low), .max = (high)
 
 enum { FIELDS_ERROR_SIZE = 256 };
+
+/* A variable with this attribute owns its object, which is deleted with it. */
+#define _cleanup_json_ _cleanup_(fields_cleanup_json)
+void fields_cleanup_json(struct cJSON **json);
 
 /* 0 or -ENOMEM. */
 int fields_write(struct cJSON *object, const struct field *fields, size_t n_fields, const void *from);

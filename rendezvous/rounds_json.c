@@ -60,13 +60,6 @@ static const struct field old_node_fields[] = {
     {"veteran", FIELD_BOOL, offsetof(struct rounds_node, previous_member), .required = true},
 };
 
-static void cleanup_json(cJSON **json)
-{
-    cJSON_Delete(*json);
-}
-
-#define _cleanup_json_ _cleanup_(cleanup_json)
-
 /* ---- saving ---- */
 
 /* The object without its last brace or with it, printed into one line. */

@@ -93,13 +93,6 @@ static const struct field place_fields[] = {
      .required = true},
 };
 
-static void cleanup_json(cJSON **json)
-{
-    cJSON_Delete(*json);
-}
-
-#define _cleanup_json_ _cleanup_(cleanup_json)
-
 /* ---- parts ---- */
 
 static int add_object(cJSON *object, const char *name, const struct field *fields, size_t n_fields,
@@ -127,7 +120,7 @@ bool session_json_read_cause(const struct cJSON *object, struct session_cause *r
 {
     const cJSON *part = cJSON_GetObjectItemCaseSensitive(object, "cause");
 
-    *ret = (struct session_cause){.group_rank = -1, .rank = -1, .local_rank = -1};
+    *ret = session_cause_empty(SESSION_CAUSE_NONE);
     if (part && !fields_read(part, cause_fields, ARRAY_SIZE(cause_fields), ret, error))
         return false;
     session_clean_text(ret->host); /* both sides print these */
