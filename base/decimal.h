@@ -3,6 +3,7 @@
 /* Whole numbers in text: decimal digits and nothing else, so neither a sign nor a space is accepted, and a number that
  * does not fit is refused instead of wrapped. */
 
+#include <assert.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -11,6 +12,8 @@ static inline bool decimal_scan(const char **text, uint64_t max, uint64_t *ret)
 {
     const char *at = *text;
     uint64_t value = 0;
+
+    assert(at);
 
     for (; *at >= '0' && *at <= '9'; at++) {
         uint64_t digit = (uint64_t)(*at - '0');

@@ -230,6 +230,7 @@ static int listen_to_all(struct generation *g)
 {
     if (!g->host->config->job->replace)
         return 0;
+    /* An array of pointers is meant. NOLINTNEXTLINE(bugprone-sizeof-expression) */
     g->listeners = calloc((size_t)g->n_workers, sizeof(*g->listeners));
     if (!g->listeners)
         return -ENOMEM;

@@ -79,8 +79,8 @@ bool plan_limits_threads(const struct plan *plan)
 static int add_virtual_device(const struct plan *plan, int local_rank, struct strlist *out)
 {
     const char *visible = envp_get(plan->environment, "CUDA_VISIBLE_DEVICES");
-    const char *entry;
-    size_t n;
+    const char *entry = NULL;
+    size_t n = 0;
 
     if (!visible) {
         strlist_add(out, "CUDA_VISIBLE_DEVICES=%d", local_rank);

@@ -62,7 +62,6 @@ int worker_store_hold(int *ret_fd, uint16_t *ret_port)
         return -errno;
     /* The port is at the same offset in both structures. */
     *ret_port = ntohs(address == (struct sockaddr *)&any ? any.sin6_port : any4.sin_port);
-    *ret_fd = fd;
-    fd = -1;
+    *ret_fd = steal_fd(&fd);
     return 0;
 }

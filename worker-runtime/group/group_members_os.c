@@ -64,6 +64,7 @@ static int result_of_rank(const struct crw_group *from, int rank, int result)
 
 static int exchange_offers(struct crw_group *from, const struct offer *mine, struct offer *offers)
 {
+    assert(offers); /* the ranks have agreed on that */
     int r = crw_all_gather(from, mine, sizeof(*mine), offers);
 
     if (r == 0)
@@ -122,6 +123,7 @@ static uint32_t agreed_id(const struct crw_group *from, const struct offer *offe
 {
     uint32_t id = 0;
 
+    assert(offers);
     for (int i = 0; i < crw_world_size(from); i++)
         if (offers[i].next_id > id)
             id = offers[i].next_id;

@@ -20,6 +20,7 @@
 #include "worker-runtime/base/error.h"
 #include "worker-runtime/group/group_os.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -138,6 +139,7 @@ int crw_reducer_create(struct crw_group *group, float *gradients, size_t count, 
     r = calloc(1, sizeof(*r));
     result = group_agree(group, r ? 0 : crw_fail_errno(-ENOMEM, "cannot prepare the reduction of gradients"));
     if (result == 0) {
+        assert(r); /* the ranks have agreed on that */
         *r = (struct crw_reducer){.group = group, .gradients = gradients, .count = count, .syncing = true};
         memset(gradients, 0, count * sizeof(*gradients));
         if (bucket_bytes == 0)

@@ -1,5 +1,6 @@
 #include "worker-runtime/programs/memory_checkpoint.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -174,8 +175,10 @@ static int gather_parts(struct trainer *t, const struct recovery_choice *choice,
                count = part_begin(t, part + 1, choice->n_parts) - begin;
         int r;
 
-        if (part == crw_rank(t->group))
+        if (part == crw_rank(t->group)) {
+            assert(slot); /* a rank with a part has memory */
             memcpy(arena(t, i) + begin, slot + slot_offset, count * sizeof(float));
+        }
         r = crw_broadcast(t->group, arena(t, i) + begin, count * sizeof(float), part);
         if (r)
             return r;

@@ -8,6 +8,7 @@
 
 #include "worker-runtime/programs/trainer.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -44,6 +45,7 @@ static int find_holder(struct trainer *t, const struct found *mine, int *ret_hol
     *ret_holder = 0;
     if (r == 0 && crw_all_gather(t->group, mine, sizeof(*mine), all) != 0)
         r = trainer_agree(t, trainer_fail(t, "%s", crw_error_message()));
+    assert(r || all); /* the ranks have agreed on that */
     for (int i = 1; r == 0 && i < n; i++)
         if (is_newer(&all[i], &all[*ret_holder]))
             *ret_holder = i;
@@ -123,8 +125,8 @@ static int restore(struct trainer *t, const struct recovery_choice *choice, cons
 int trainer_resume(struct trainer *t)
 {
     const struct recovery_offer mine = memory_checkpoint_offer(t, t->alive);
-    struct recovery_choice choice;
-    struct found found, newest = {0};
+    struct recovery_choice choice = {0};
+    struct found found = {0}, newest = {0};
     int holder;
 
     if (choose(t, &mine, &choice) < 0)

@@ -56,6 +56,7 @@ static void conv_pack_backward(const struct conv_shape *s, const float *weights,
  * channels after the other, in each row, column and channel of the kernel; the bias after the first block. So the
  * outputs are the same bits, and relu and pooling decide as they do there.
  */
+/* Where CPU_LANES is 8 both are. NOLINTNEXTLINE(bugprone-branch-clone) */
 enum { CONV_BLOCK = CPU_LANES > 8 ? CPU_LANES : 8 };
 
 static void conv_forward_block(const struct conv_shape *s, int begin, const float *x, const float *packed,
