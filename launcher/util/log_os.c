@@ -1,8 +1,11 @@
 #include "launcher/util/log_os.h"
 
+#include "base/cleanup.h"
+
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -15,21 +18,45 @@ void log_redirect(bool (*through)(void *data, const char *lines), void *data)
     queue_data = data;
 }
 
-void log_lines(const char *lines)
+static void write_all_to_stderr(const char *text)
 {
-    size_t n = strlen(lines);
+    size_t n = strlen(text);
 
-    if (queue && queue(queue_data, lines))
-        return;
     while (n > 0) {
-        ssize_t written = write(STDERR_FILENO, lines, n);
+        ssize_t written = write(STDERR_FILENO, text, n);
         if (written < 0 && errno == EINTR)
             continue;
         if (written <= 0)
             return; /* the reader has closed it, and there is no other place to report */
-        lines += written;
+        text += written;
         n -= (size_t)written;
     }
+}
+
+static bool can_clear_line(void)
+{
+    const char *term = getenv("TERM");
+
+    return isatty(STDERR_FILENO) && term && strcmp(term, "dumb") != 0;
+}
+
+static void print_lines(const char *lines)
+{
+    if (!queue || !queue(queue_data, lines))
+        write_all_to_stderr(lines);
+}
+
+/* Workers write to the terminal themselves, and one may have left a progress bar in the current line. */
+void log_lines(const char *lines)
+{
+    static const char clear_line[] = "\r\033[K";
+    _cleanup_free_ char *cleared = can_clear_line() ? malloc(sizeof(clear_line) + strlen(lines)) : NULL;
+
+    if (cleared) {
+        (void)strcpy(cleared, clear_line);
+        (void)strcat(cleared, lines);
+    }
+    print_lines(cleared ? cleared : lines);
 }
 
 void log_line(const char *format, ...)

@@ -143,6 +143,21 @@ def test_colours_on_a_terminal_only():
         assert shown == (b"\033[31m[default0]:\033[0mx\r\n" if coloured else b"[default0]:x\r\n")
 
 
+@pytest.mark.parametrize("term, clears", [("xterm", b"\r\033[K"), ("dumb", b"")])
+def test_line_of_crun_replaces_a_progress_bar(term, clears):
+    """The workers write to the terminal themselves, and the bar has no end of line."""
+    here, there = pty.openpty()
+    p = subprocess.Popen([jobs.crun(), "--standalone", "--no-python", "sh", "-c", "printf '10 %%' >&2; exit 3"],
+                         stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=there, env={**os.environ, "TERM": term})
+    shown = b""
+    while b"failed first" not in shown:
+        assert select.select([here], [], [], 60)[0], shown
+        shown += os.read(here, 1000)
+    assert p.wait(timeout=60) == 1
+    os.close(here), os.close(there)
+    assert shown.startswith(b"10 %" + clears + b"crun: rank 0"), shown
+
+
 # ---------------------------------------------------------------- slow readers, full disks
 
 
