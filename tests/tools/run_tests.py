@@ -3,8 +3,8 @@
 Steps are independent: when one fails, the next one runs all the same. A build that fails counts as one failed test. The
 last line is "N passed, N failed", the line before it counts the tests that ran again (results.py decides which may).
 
-A new step is a function with @step: its name is the step's name, its first line of text is what --list prints. It
-counts what it finds with count(name, ok, output), or through meson_tests() and pytest().
+A new step is a function with @step(FOLDER THAT IT BUILDS): its name is the step's name, its first line of text is what
+--list prints. It counts what it finds with count(name, ok, output), or through meson_tests() and pytest().
 """
 
 import base64
@@ -29,59 +29,97 @@ SANITIZER_ENV = {
     "TSAN_OPTIONS": "halt_on_error=1:atexit_sleep_ms=50",
 }
 STEPS = {}
+STEP_BUILDS = {}
 
 
-def step(function):
-    STEPS[function.__name__] = function
-    return function
+def step(folder=None):
+    """Registers a step, and the folder that it builds."""
+    def register(function):
+        STEPS[function.__name__] = function
+        STEP_BUILDS[function.__name__] = folder
+        return function
+    return register
 
 
-def build(name, options=(), env=None):
-    """Configures and builds build-NAME; None when that fails (counted)."""
+# Every folder that a step builds: the options of meson setup, the environment.
+CLANG = {"CC": "clang", "CXX": "clang++"}
+BUILDS = {
+    "build": ([], {}),
+    "build-asan": (["-Db_sanitize=address,undefined", "-Db_lundef=false", "-Dbuildtype=debugoptimized",
+                    "-Dcuda=disabled"], CLANG),
+    "build-tsan": (["-Db_sanitize=thread", "-Dbuildtype=debugoptimized", "-Dcuda=disabled"], {}),
+    "build-ndebug": (["-Db_ndebug=true", "-Dcuda=disabled"], {}),
+    "build-fuzz": (["-Dfuzz=enabled", "-Dbuildtype=debugoptimized", "-Dcuda=disabled", "-Db_lundef=false"], CLANG),
+}
+
+
+def build_folder(name, idle):
+    """Configures and builds a folder; (exit code, output, seconds)."""
+    options, env = BUILDS[name]
     folder = ROOT / name
     options = ["-Dtests=enabled", *options, *(["-Dwerror=true"] if WERROR else [])]
     verb = ["--reconfigure"] if (folder / "build.ninja").exists() else []
-    code, out, _ = run(["meson", "setup", *verb, str(folder), *options], env)
-    if code == 0:
-        code, out, seconds = run(["ninja", "-C", str(folder)], env)
+    policy = ["chrt", "--idle", "0"] if idle else []
+    code, out, _ = run(policy + ["meson", "setup", *verb, str(folder), *options], env)
+    return run(policy + ["ninja", "-C", str(folder)], env, timeout=1800) if code == 0 else (code, out, 0)
+
+
+class Builds:
+    """Builds the folders of later steps while the tests of earlier ones run. Process tests mostly wait; a build of the
+    scheduler's idle class takes the time that they leave, and none that they want."""
+
+    def __init__(self, names):
+        self.pool = concurrent.futures.ThreadPoolExecutor(1)
+        self.names = [n for n in BUILDS if n in names]
+        self.running = {}
+
+    def get(self, name):
+        """The folder of a build, None when it failed (counted). The first call begins the builds after it, too."""
+        if name not in self.running:
+            self.running[name] = self.pool.submit(build_folder, name, False)
+            for later in self.names:
+                if later not in self.running:
+                    self.running[later] = self.pool.submit(build_folder, later, True)
+        code, out, seconds = self.running[name].result()
         print(f"built {name} in {seconds:.1f} s", flush=True)
-    count(f"build {name}", code == 0, out)
-    return folder if code == 0 else None
+        count(f"build {name}", code == 0, out)
+        return ROOT / name if code == 0 else None
 
 
-@step
+builds = Builds([])
+
+
+@step("build")
 def release():
     """gcc, release: unit tests, seeds of the fuzzers, then the programs and their real peers."""
-    folder = build("build")
+    folder = builds.get("build")
     if folder:
         meson_tests(folder)
         pytest(folder, ["tests/integration"])
         pytest(folder, ["tests/interop"])
 
 
-@step
+@step("build-asan")
 def sanitize():
     """clang, AddressSanitizer and UndefinedBehaviorSanitizer: unit tests, and the marked process tests."""
-    clang = {"CC": "clang", "CXX": "clang++"}
-    folder = build("build-asan", ["-Db_sanitize=address,undefined", "-Db_lundef=false", "-Dbuildtype=debugoptimized",
-                                  "-Dcuda=disabled"], clang)
+    folder = builds.get("build-asan")
     if folder:
         meson_tests(folder, env=SANITIZER_ENV)
         pytest(folder, ["tests/integration"], SANITIZER_ENV, markers="sanitize")
 
 
-@step
+@step("build-tsan")
 def threads():
     """gcc, ThreadSanitizer: the code that has threads or shared memory."""
-    folder = build("build-tsan", ["-Db_sanitize=thread", "-Dbuildtype=debugoptimized", "-Dcuda=disabled"])
+    folder = builds.get("build-tsan")
     if folder:
         meson_tests(folder, suites=["threads"], env=SANITIZER_ENV)
 
 
-@step
+@step("build-ndebug")
 def ndebug():
     """gcc without assertions: no code may depend on them."""
-    folder = build("build-ndebug", ["-Db_ndebug=true", "-Dcuda=disabled"])
+    folder = builds.get("build-ndebug")
     if folder:
         meson_tests(folder, suites=["unit"])
 
@@ -99,11 +137,10 @@ def fuzz_target(target):
         return code, out
 
 
-@step
+@step("build-fuzz")
 def fuzz():
     """libFuzzer, FUZZ_SECONDS for each target."""
-    folder = build("build-fuzz", ["-Dfuzz=enabled", "-Dbuildtype=debugoptimized", "-Dcuda=disabled",
-                                  "-Db_lundef=false"], {"CC": "clang", "CXX": "clang++"})
+    folder = builds.get("build-fuzz")
     if not folder:
         return
     targets = sorted(p for p in (folder / "tests" / "fuzz").glob("fuzz_*")
@@ -123,41 +160,41 @@ def check(name, *args, timeout=900):
     count(f"check {name}", code == 0, out)
 
 
-@step
+@step()
 def includes():
     """Directions between rooms and folders, and what a core may include."""
     check("includes")
 
 
-@step
+@step()
 def format():
     """clang-format 14 on all C and CUDA sources."""
     check("format")
 
 
-@step
+@step()
 def language():
     """Words of comments, functions that share a name, names that are defined twice."""
     check("language")
 
 
-@step
+@step()
 def commits():
     """The form of the commits since these rules hold."""
     check("commits")
 
 
-@step
+@step()
 def tidy():
     """clang-tidy on the changed files and a part of the others; tests/soak tidy looks at all."""
     folder = ROOT / "build"
     if not (folder / "compile_commands.json").exists():
-        folder = build("build")
+        folder = builds.get("build")
     if folder:
         check("tidy", "--build", str(folder))
 
 
-@step
+@step()
 def documents():
     """Manual pages without a warning; files, functions and commands that the documents name exist."""
     check("documents")
@@ -185,6 +222,8 @@ def main():
     if unknown:
         print(f"tests/run: no step named {unknown[0]}; there are {', '.join(STEPS)}", file=sys.stderr)
         return 2
+    global builds
+    builds = Builds([STEP_BUILDS[n] for n in names])
     for name in names:
         started = time.monotonic()
         print(f"== {name}: {STEPS[name].__doc__.splitlines()[0]}", flush=True)
