@@ -92,9 +92,8 @@ static int describe_worker(struct worker_starts *s, const struct agent_config *c
 {
     if (plan_environment(plan, i, &s->environments[i]) == PLAN_E_DEVICES) {
         log_line(
-            "--virtual-local-rank: local_rank %d exceeds available GPUs in CUDA_VISIBLE_DEVICES; name one "
-            "for each "
-            "of the %d workers",
+            "--virtual-local-rank: local_rank %d exceeds available GPUs in CUDA_VISIBLE_DEVICES (or in "
+            "HIP_VISIBLE_DEVICES, where that is set); name one for each of the %d workers",
             i, plan->local_world_size);
         return -EINVAL;
     }
@@ -152,14 +151,14 @@ static int describe_workers(struct generation *g, struct worker_starts *s, const
     return 0;
 }
 
-static int open_descriptors(struct generation *g, struct worker_starts *s)
+static int open_descriptors(struct generation *g, struct worker_starts *s, int rank_base)
 {
     for (int i = 0; i < g->n_workers; i++) {
         int pair[2];
 
         if (!is_selected(s, i))
             continue;
-        int r = output_open_worker(g->host->output, g->attempt_dir, i, s->workers[i].stdio);
+        int r = output_open_worker(g->host->output, g->attempt_dir, i, rank_base + i, s->workers[i].stdio);
         if (r)
             return r;
         if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
@@ -368,7 +367,7 @@ static int start_generation(struct generation *g, const struct rank_assignment *
     if (!r)
         r = describe_workers(g, &start, config, assignment, restarts);
     if (!r)
-        r = open_descriptors(g, &start);
+        r = open_descriptors(g, &start, (int)assignment->rank_base);
     if (!r)
         r = spawn_guardian(start.workers, (size_t)start.n_workers, g->host->death_notice, g->host->logs,
                            (uint32_t)config->job->shutdown_timeout_s * 1000u, &g->guardian, &g->link);
@@ -476,7 +475,7 @@ int generation_replace(struct generation *g, uint32_t number, int restarts,
     if (!r)
         r = describe_workers(g, &start, config, assignment, restarts);
     if (!r)
-        r = open_descriptors(g, &start);
+        r = open_descriptors(g, &start, (int)assignment->rank_base);
     if (!r) /* before the forks: the remaining workers prepare meanwhile */
         notify_remaining_workers(g, failed, (int)assignment->rank_base + first_failed,
                                  assignment->master_port);

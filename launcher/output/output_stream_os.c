@@ -84,13 +84,13 @@ static bool wants_colour(char *const *environment, int which)
            strcmp(term, "dumb") != 0;
 }
 
-static int make_prefixes(struct output_stream *s, const struct job *job, char *const *environment)
+static int make_prefixes(struct output_stream *s, int rank, const struct job *job, char *const *environment)
 {
     const char *template = job->line_prefix ? job->line_prefix : default_template;
     char host[256];
 
     proc_info_host_name(host, sizeof(host));
-    s->prefix_plain = line_prefix_prefix(template, job->role, s->local_rank, s->local_rank, host);
+    s->prefix_plain = line_prefix_prefix(template, job->role, s->local_rank, rank, host);
     if (!s->prefix_plain)
         return -ENOMEM;
     if (!wants_colour(environment, s->which))
@@ -172,13 +172,13 @@ static int open_stream_pipe(struct output_stream *s, int *ret_fd)
 }
 
 static int open_shown(const struct job *job, char *const *environment, const char *attempt_dir,
-                      int local_rank, int which, int *ret_fd, struct output_stream **ret_stream)
+                      int local_rank, int rank, int which, int *ret_fd, struct output_stream **ret_stream)
 {
     struct output_stream *s = new_stream(local_rank, which);
 
     if (!s)
         return -ENOMEM;
-    int r = make_prefixes(s, job, environment);
+    int r = make_prefixes(s, rank, job, environment);
     if (!r)
         r = attempt_dir ? open_stream_file(s, job, attempt_dir, local_rank, which, ret_fd)
                         : open_stream_pipe(s, ret_fd);
@@ -190,7 +190,7 @@ static int open_shown(const struct job *job, char *const *environment, const cha
 }
 
 int output_stream_open(const struct job *job, char *const *environment, const char *attempt_dir,
-                       int local_rank, int which, int *ret_fd, struct output_stream **ret_stream)
+                       int local_rank, int rank, int which, int *ret_fd, struct output_stream **ret_stream)
 {
     int bit = which == 0 ? JOB_STDOUT : JOB_STDERR;
     bool is_listed = !job->listed || job->listed[local_rank];
@@ -198,7 +198,7 @@ int output_stream_open(const struct job *job, char *const *environment, const ch
 
     *ret_stream = NULL;
     if ((job->tees[local_rank] & bit) && is_listed)
-        return open_shown(job, environment, attempt_dir, local_rank, which, ret_fd, ret_stream);
+        return open_shown(job, environment, attempt_dir, local_rank, rank, which, ret_fd, ret_stream);
     if (has_file)
         return open_stream_file(NULL, job, attempt_dir, local_rank, which, ret_fd);
     if (is_listed)

@@ -89,13 +89,13 @@ int output_create(struct output **ret, uv_loop_t *loop, const struct job *job, c
     return 0;
 }
 
-int output_open_worker(struct output *o, const char *attempt_dir, int local_rank, int stdio[3])
+int output_open_worker(struct output *o, const char *attempt_dir, int local_rank, int rank, int stdio[3])
 {
     for (int which = 0; which < 2; which++) {
         struct output_stream *stream;
 
-        int r = output_stream_open(o->job, o->environment, attempt_dir, local_rank, which, &stdio[1 + which],
-                                   &stream);
+        int r = output_stream_open(o->job, o->environment, attempt_dir, local_rank, rank, which,
+                                   &stdio[1 + which], &stream);
         if (!r && stream)
             r = start_pump(o);
         if (r) {

@@ -21,11 +21,11 @@ int output_create(struct output **ret, uv_loop_t *loop, const struct job *job, c
                   void (*on_end)(void *data), void *data);
 
 /*
- * Opens the streams of one worker: fills stdio[1] and stdio[2] with descriptors for the worker to write to (the caller
+ * Opens the streams of one worker, rank being its number in the whole job, for prefixes: fills stdio[1] and stdio[2] with descriptors for the worker to write to (the caller
  * closes them when the worker has them), or leaves -1 for crun's own. attempt_dir: NULL without log files. Returns 0, or
  * -errno with a message on stderr.
  */
-int output_open_worker(struct output *o, const char *attempt_dir, int local_rank, int stdio[3]);
+int output_open_worker(struct output *o, const char *attempt_dir, int local_rank, int rank, int stdio[3]);
 
 /* No process of the generation is left: what it wrote is shown to its end, and sentences queued from now on behind it. */
 void output_flush(struct output *o);

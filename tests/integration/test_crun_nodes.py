@@ -272,3 +272,15 @@ def test_two_jobs_on_one_daemon(tmp_path):
                 nodes.crun("--nnodes=2", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{crund.port}",
                            f"--rdzv-id={job}", "--rdzv-conf=node_timeout_ms=10000", "--no-python", "sh", "-c", f"{SHOW} [ ${{RANK}}{job} != 1b ]")
         assert nodes.codes() == [0, 0, 1, 1], nodes.texts()
+
+
+def test_prefix_has_the_rank_in_the_whole_job(tmp_path):
+    port = lib.free_port()
+    with lib.Nodes(tmp_path) as nodes:
+        start_behind_host(nodes, 2, port, "sleep 0.1", "-t1", "--nproc-per-node=2", "--log-line-prefix-template=${hostname}:$rank ",
+                          nnodes=2, conf=ALL_COME)
+        assert nodes.codes() == [0, 0]
+        host = os.uname().nodename
+        for node in nodes:
+            lines = re.findall(r"^(\S+):(\d) GENERATION .* RANK (\d)/4", node.text(), re.M)
+            assert len(lines) == 2 and all(name == host and prefix == rank for name, prefix, rank in lines)
