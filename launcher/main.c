@@ -19,8 +19,10 @@
 
 #include "launcher/agent/agent_uv.h"
 #include "launcher/util/envp.h"
+#include "launcher/cli/completions.h"
 #include "launcher/cli/job.h"
 #include "launcher/host/gpu_count_os.h"
+#include "launcher/host/gpu_sysfs_os.h"
 #include "launcher/host/machine_os.h"
 #include "launcher/host/numa_os.h"
 #include "launcher/cli/options.h"
@@ -162,7 +164,14 @@ static int run_job(const struct job *job, const sigset_t *before)
 
 static int count_gpus(void *environment)
 {
-    return gpu_count(environment);
+    int n = gpu_count(environment);
+
+    return n > 0 ? n : gpu_count_amd("", environment);
+}
+
+static int count_xpus(void *environment)
+{
+    return gpu_count_intel("", environment);
 }
 
 static int open_trace(const struct job *job)
@@ -180,6 +189,7 @@ static int run_options(const struct options *options, const sigset_t *before)
     char uuid[37], error[JOB_ERROR_SIZE];
     struct job_machine machine = {.count_cpus = machine_count_cpus,
                                   .count_gpus = count_gpus,
+                                  .count_xpus = count_xpus,
                                   .data = environ,
                                   .slurm_conf = slurm_conf,
                                   .random_id = uuid};
@@ -256,6 +266,10 @@ int main(int argc, char **argv)
     case OPTIONS_E_HELP: {
         _cleanup_free_ char *help = options_help(terminal_width());
         return print_stdout(help);
+    }
+    case OPTIONS_E_COMPLETION: {
+        _cleanup_free_ char *script = completions_script(options.value[OPTION_PRINT_COMPLETION].text);
+        return print_stdout(script);
     }
     case OPTIONS_E_VERSION:
         return print_stdout("crun " CRUN_VERSION "\n");

@@ -11,6 +11,7 @@
 
 #include "launcher/cli/options.h"
 #include "launcher/util/strbuf.h"
+#include "base/err.h"
 
 static const char head[] = "# Completion of crun(1) for %s. Made from its table of options: do not edit.\n\n";
 
@@ -157,7 +158,7 @@ static const char bash_walk[] =
     "        mapfile -t COMPREPLY < <(compgen -W \"$dashed\" -- \"$cur\")\n"
     "    fi\n"
     "}\n\n"
-    "complete -o default -o bashdefault -F _crun crun\n";
+    "complete -o default -o bashdefault -F _crun crun crun-launch\n";
 
 char *completions_bash(void)
 {
@@ -219,12 +220,54 @@ char *completions_zsh(void)
 {
     struct strbuf out = {0};
 
-    strbuf_add(&out, "#compdef crun\n");
+    strbuf_add(&out, "#compdef crun crun-launch\n");
     strbuf_add(&out, head, "zsh");
     strbuf_add(&out, "_arguments -s -S : \\\n");
     for (enum option_id id = 0; id < OPTION_COUNT; id++)
         add_zsh_option(&out, &options_table[id]);
     strbuf_add(&out, "    '(-):program:_files' \\\n    '*::argument:_default'\n");
+    return strbuf_steal(&out);
+}
+
+/* ---- tcsh ---- */
+
+/*
+ * tcsh completes by patterns of words and cannot know where the program stands: options are offered for every word that
+ * begins with a dash, values behind their option.
+ */
+static void add_tcsh_values(struct strbuf *out, const struct option_spec *spec)
+{
+    strbuf_add(out, "  'n/");
+    add_name(out, spec, '-');
+    if (wants(spec, "DIR") || wants(spec, "FILE")) {
+        strbuf_add(out, "/%c/' \\\n", wants(spec, "DIR") ? 'd' : 'f');
+        return;
+    }
+    strbuf_add(out, "/(");
+    add_values(out, spec);
+    strbuf_add(out, ")/' \\\n");
+}
+
+static void add_tcsh_command(struct strbuf *out, const char *command)
+{
+    strbuf_add(out, "complete %s \\\n", command);
+    for (enum option_id id = 0; id < OPTION_COUNT; id++)
+        if (has_values(&options_table[id]) || wants(&options_table[id], "DIR") ||
+            wants(&options_table[id], "FILE"))
+            add_tcsh_values(out, &options_table[id]);
+    strbuf_add(out, "  'c/--/(");
+    for (enum option_id id = 0; id < OPTION_COUNT; id++)
+        strbuf_add(out, "%s%s", id ? " " : "", options_table[id].name);
+    strbuf_add(out, ")/' \\\n  'n/*/f/'\n");
+}
+
+char *completions_tcsh(void)
+{
+    struct strbuf out = {0};
+
+    strbuf_add(&out, head, "tcsh");
+    add_tcsh_command(&out, "crun");
+    add_tcsh_command(&out, "crun-launch");
     return strbuf_steal(&out);
 }
 
@@ -266,7 +309,7 @@ static void add_fish_walk(struct strbuf *out)
 
 static void add_fish_option(struct strbuf *out, const struct option_spec *spec)
 {
-    strbuf_add(out, "complete -c crun -n __crun_before_program");
+    strbuf_add(out, "complete -c crun -c crun-launch -n __crun_before_program");
     if (spec->letter)
         strbuf_add(out, " -s %c", spec->letter);
     strbuf_add(out, " -l %s", spec->name);
@@ -293,4 +336,22 @@ char *completions_fish(void)
     for (enum option_id id = 0; id < OPTION_COUNT; id++)
         add_fish_option(&out, &options_table[id]);
     return strbuf_steal(&out);
+}
+
+/* ---- all ---- */
+
+char *completions_script(const char *shell)
+{
+    static const struct {
+        const char *shell;
+        char *(*make)(void);
+    } scripts[] = {{"bash", completions_bash},
+                   {"zsh", completions_zsh},
+                   {"tcsh", completions_tcsh},
+                   {"fish", completions_fish}};
+
+    for (size_t i = 0; i < ARRAY_SIZE(scripts); i++)
+        if (strcmp(scripts[i].shell, shell) == 0)
+            return scripts[i].make();
+    return NULL;
 }

@@ -8,3 +8,7 @@
 char *completions_bash(void);
 char *completions_zsh(void);
 char *completions_fish(void);
+char *completions_tcsh(void);
+
+/* The script for "bash", "zsh", "tcsh" or "fish"; NULL for another shell, too. */
+char *completions_script(const char *shell);

@@ -27,32 +27,54 @@ int job_refuse(struct job_builder *b, const char *format, ...)
 
 /* ---- workers ---- */
 
+/* GPUs of any maker, else CPUs. */
+static int count_accelerators(const struct job_machine *m)
+{
+    int n = m->count_gpus(m->data);
+
+    if (n <= 0)
+        n = m->count_xpus(m->data);
+    return n > 0 ? n : m->count_cpus(m->data);
+}
+
+static int count_named_workers(struct job_builder *b, const char *text, long long *ret)
+{
+    const struct job_machine *m = b->machine;
+
+    *ret = strcmp(text, "cpu") == 0    ? m->count_cpus(m->data)
+           : strcmp(text, "gpu") == 0  ? m->count_gpus(m->data)
+           : strcmp(text, "xpu") == 0  ? m->count_xpus(m->data)
+           : strcmp(text, "auto") == 0 ? count_accelerators(m)
+                                       : -1;
+    if (*ret > 0)
+        return 0;
+    if (strcmp(text, "gpu") == 0)
+        return job_refuse(
+            b,
+            "--nproc-per-node=gpu: no usable NVIDIA or AMD GPU on this node (Cuda is not available); "
+            "look at nvidia-smi and CUDA_VISIBLE_DEVICES, or at rocm-smi and HIP_VISIBLE_DEVICES, or give "
+            "a number, cpu or auto");
+    if (strcmp(text, "xpu") == 0)
+        return job_refuse(
+            b,
+            "--nproc-per-node=xpu: no usable Intel GPU on this node (Xpu is not available); look at "
+            "/dev/dri and ZE_AFFINITY_MASK, or give a number, cpu or auto");
+    return job_refuse(
+        b, "--nproc-per-node: Unsupported nproc_per_node value: %s (a number, cpu, gpu, xpu or auto)", text);
+}
+
 static int job_count_workers(struct job_builder *b)
 {
     const char *text = job_text(b, OPTION_NPROC_PER_NODE);
-    const struct job_machine *m = b->machine;
     long long n;
 
-    if (options_int(text, &n)) {
-        if (n <= 0 || n > JOB_WORKERS_MAX)
-            return job_refuse(b, "--nproc-per-node=%s: the number of workers must be between 1 and %d", text,
-                              JOB_WORKERS_MAX);
-    } else if (strcmp(text, "cpu") == 0) {
-        n = m->count_cpus(m->data);
-    } else if (strcmp(text, "gpu") == 0) {
-        n = m->count_gpus(m->data);
-        if (n <= 0)
-            return job_refuse(
-                b,
-                "--nproc-per-node=gpu: no usable NVIDIA GPU on this node (Cuda is not available); "
-                "look at nvidia-smi and CUDA_VISIBLE_DEVICES, or give a number, cpu or auto");
-    } else if (strcmp(text, "auto") == 0) {
-        n = m->count_gpus(m->data);
-        if (n <= 0)
-            n = m->count_cpus(m->data);
-    } else {
-        return job_refuse(
-            b, "--nproc-per-node: Unsupported nproc_per_node value: %s (a number, cpu, gpu or auto)", text);
+    if (!options_int(text, &n)) {
+        int r = count_named_workers(b, text, &n);
+        if (r)
+            return r;
+    } else if (n <= 0 || n > JOB_WORKERS_MAX) {
+        return job_refuse(b, "--nproc-per-node=%s: the number of workers must be between 1 and %d", text,
+                          JOB_WORKERS_MAX);
     }
     b->job->n_workers = (int)(n > JOB_WORKERS_MAX ? JOB_WORKERS_MAX : n);
     return 0;
@@ -310,16 +332,20 @@ static int take_filter_list(struct job_builder *b, enum option_id id, struct str
     }
 }
 
-/* The option, else torchrun's variable, else NULL. */
+/* crun's option, else torchrun's option, else torchrun's variable, else NULL. An empty text is none, as in torchrun. */
 static const char *find_prefix(const struct job_builder *b)
 {
     const char *prefix = job_text(b, OPTION_LINE_PREFIX);
 
     if (!prefix)
-        return envp_get(b->environment, "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE");
-    if (strcmp(prefix, "host") == 0)
-        return "[${role_name} ${rank}@${host}]: ";
-    return strcmp(prefix, "torchrun") == 0 ? NULL : prefix;
+        prefix = *job_text(b, OPTION_LOG_LINE_PREFIX_TEMPLATE)
+                     ? job_text(b, OPTION_LOG_LINE_PREFIX_TEMPLATE)
+                     : envp_get(b->environment, "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE");
+    else if (strcmp(prefix, "host") == 0)
+        return "[${role_name} ${rank}@${hostname}]: ";
+    else if (strcmp(prefix, "torchrun") == 0)
+        return NULL;
+    return prefix && *prefix ? prefix : NULL;
 }
 
 static int job_take_output(struct job_builder *b)

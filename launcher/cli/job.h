@@ -45,10 +45,11 @@ enum job_hosting {
     JOB_HOSTS_NOT,
 };
 
-/* Facts about the machine. A count of 0 GPUs also means that they cannot be counted. */
+/* Facts about the machine. A count of 0 GPUs also means that they cannot be counted; GPUs are of NVIDIA or AMD, XPUs of Intel. */
 struct job_machine {
     int (*count_cpus)(void *data);
     int (*count_gpus)(void *data);
+    int (*count_xpus)(void *data);
     void *data;
     const char *slurm_conf; /* Slurm's configuration; NULL outside Slurm or if unreadable */
     const char *random_id;  /* a fresh UUID for jobs that have no name of their own */

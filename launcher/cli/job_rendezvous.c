@@ -3,6 +3,7 @@
  * one of three ways to meet: alone, static, rounds.
  */
 
+#include <math.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -76,6 +77,7 @@ enum conf_kind {
     /* settings of torchrun that have no effect here; with c10d torchrun checks their values, so crun does too */
     CONF_ACCEPTED_POSITIVE,
     CONF_ACCEPTED_NUMBER,
+    CONF_ACCEPTED_SECONDS, /* from 0, with a fraction */
     CONF_ACCEPTED_STORE,
     CONF_ACCEPTED_ANY,
 };
@@ -106,6 +108,8 @@ static const struct conf_key conf_keys[] = {
      "node_timeout_ms decides when a silent node is dead"},
     {"keep_alive_max_attempt", CONF_ACCEPTED_NUMBER, 0, 0, NULL,
      "node_timeout_ms decides when a silent node is dead"},
+    {"cas_backoff_max_seconds", CONF_ACCEPTED_SECONDS, 0, 0, NULL,
+     "the rendezvous writes its state in one place, so no write fails because of another"},
     {"store_type", CONF_ACCEPTED_STORE, 0, 0, NULL, "the store is always tcp"},
     {"rank", CONF_ACCEPTED_ANY, 0, 0, NULL, "--node-rank is"},
 };
@@ -163,6 +167,15 @@ static int set_conf_bool(struct job_builder *b, const struct conf_key *key, cons
     return 0;
 }
 
+static const char *seconds_fault(const char *value)
+{
+    double seconds;
+
+    if (!options_seconds(value, &seconds))
+        return "is not a number";
+    return isfinite(seconds) && seconds >= 0 ? NULL : "must be finite and not negative";
+}
+
 static void accept_conf(struct job_builder *b, const struct conf_key *key, const char *value)
 {
     long long number = 1;
@@ -172,6 +185,8 @@ static void accept_conf(struct job_builder *b, const struct conf_key *key, const
     if (key->kind == CONF_ACCEPTED_STORE)
         fault = strcasecmp(value, "tcp") == 0 || strcasecmp(value, "file") == 0 ? NULL
                                                                                 : "is neither tcp nor file";
+    else if (key->kind == CONF_ACCEPTED_SECONDS)
+        fault = seconds_fault(value);
     else if (key->kind != CONF_ACCEPTED_ANY && !is_number)
         fault = "is not a number";
     else if (key->kind == CONF_ACCEPTED_POSITIVE && number <= 0)

@@ -106,7 +106,7 @@ bool options_int(const char *text, long long *ret)
     return true;
 }
 
-static bool parse_seconds(const char *text, double *ret)
+bool options_seconds(const char *text, double *ret)
 {
     char *end;
 
@@ -136,7 +136,7 @@ static const char *value_set(struct option_value *value, enum option_id id, cons
     case OPTION_INT:
         return options_int(text, &value->number) ? NULL : "invalid int value: ";
     case OPTION_SECONDS:
-        return parse_seconds(text, &value->seconds) ? NULL : "invalid float value: ";
+        return options_seconds(text, &value->seconds) ? NULL : "invalid float value: ";
     default:
         return NULL;
     }
@@ -156,7 +156,7 @@ static int take_option_value(struct parser *p, enum option_id id, const char *te
                             all_spellings(id, names), text, spec->choices);
     }
     p->options->value[id] = value;
-    return 0;
+    return id == OPTION_PRINT_COMPLETION ? OPTIONS_E_COMPLETION : 0;
 }
 
 /* ---- finding an option ---- */

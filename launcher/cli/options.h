@@ -49,6 +49,7 @@ enum option_id {
     OPTION_LOG_DIR,
     OPTION_REDIRECTS,
     OPTION_TEE,
+    OPTION_LOG_LINE_PREFIX_TEMPLATE,
     OPTION_LINE_PREFIX,
     OPTION_LOCAL_RANKS_FILTER,
     OPTION_DUPLICATE_STDOUT_FILTERS,
@@ -57,6 +58,7 @@ enum option_id {
     OPTION_EVENT_LOG,
     OPTION_EVENT_LOG_HANDLER,
     OPTION_DEBUG,
+    OPTION_PRINT_COMPLETION,
     OPTION_HELP,
     OPTION_VERSION,
     OPTION_COUNT
@@ -94,10 +96,11 @@ struct options {
 };
 
 enum {
-    OPTIONS_E_HELP = 1, /* --help was asked for */
-    OPTIONS_E_VERSION,  /* --version was asked for */
-    OPTIONS_E_USAGE,    /* not a command line: exit code 2 */
-    OPTIONS_E_PET,      /* a PET_ flag is not a number: exit code 1, as in torchrun */
+    OPTIONS_E_HELP = 1,   /* --help was asked for */
+    OPTIONS_E_VERSION,    /* --version was asked for */
+    OPTIONS_E_COMPLETION, /* --print-completion was asked for; its value is the shell */
+    OPTIONS_E_USAGE,      /* not a command line: exit code 2 */
+    OPTIONS_E_PET,        /* a PET_ flag is not a number: exit code 1, as in torchrun */
 };
 
 #define OPTIONS_ERROR_SIZE 1024
@@ -121,3 +124,6 @@ int options_edit_distance(const char *word, size_t n, const char *name);
 
 /* Python's int(): optional sign, digits with single underscores, white space around. */
 bool options_int(const char *text, long long *ret);
+
+/* Python's float(), but for underscores between digits; "inf" and "nan" are numbers. */
+bool options_seconds(const char *text, double *ret);

@@ -15,12 +15,14 @@ const struct option_spec options_table[OPTION_COUNT] = {
                        .fallback = "1:1",
                        .placeholder = "N|MIN:MAX",
                        .help = "number of nodes"},
-    [OPTION_NPROC_PER_NODE] = {.name = "nproc-per-node",
-                               .kind = OPTION_TEXT,
-                               .fallback = "1",
-                               .placeholder = "N|cpu|gpu|auto",
-                               .help = "workers on this node: a number, one per usable CPU, one per GPU, or "
-                                       "per GPU where there are any and else per CPU"},
+    [OPTION_NPROC_PER_NODE] =
+        {.name = "nproc-per-node",
+         .kind = OPTION_TEXT,
+         .fallback = "1",
+         .placeholder = "N|cpu|gpu|xpu|auto",
+         .help = "workers on this node: a number, one per usable CPU, one per GPU of NVIDIA "
+                 "or AMD, one per GPU of Intel (xpu), or per GPU where there are any and "
+                 "else per CPU"},
 
     /* How the nodes of a job find each other. */
     [OPTION_RDZV_BACKEND] = {.name = "rdzv-backend",
@@ -176,15 +178,22 @@ const struct option_spec options_table[OPTION_COUNT] = {
                     .fallback = "0",
                     .placeholder = "N|RANK:N,...",
                     .help = "write workers' output to files as well; same numbers"},
-    [OPTION_LINE_PREFIX] = {.name = "line-prefix",
-                            .kind = OPTION_TEXT,
-                            .no_pet = true,
-                            .ours = true,
-                            .placeholder = "torchrun|host|TEXT",
-                            .help =
-                                "what stands before each line that -t shows: [role0]: as in torchrun, "
-                                "[role 0@host]: with the rank in the whole job, or a text with ${role_name}, "
-                                "${local_rank}, ${rank}, ${host}"},
+    [OPTION_LOG_LINE_PREFIX_TEMPLATE] = {.name = "log-line-prefix-template",
+                                         .kind = OPTION_TEXT,
+                                         .fallback = "",
+                                         .placeholder = "TEXT",
+                                         .help =
+                                             "what stands before each line that -t shows, with ${role_name}, "
+                                             "${local_rank}, ${rank} and ${hostname} replaced; empty: "
+                                             "[${role_name}${local_rank}]:"},
+    [OPTION_LINE_PREFIX] =
+        {.name = "line-prefix",
+         .kind = OPTION_TEXT,
+         .no_pet = true,
+         .ours = true,
+         .placeholder = "torchrun|host|TEXT",
+         .help = "the same; torchrun stands for the text of torchrun, host for [role 0@host]: with "
+                 "the rank in the whole job"},
     [OPTION_LOCAL_RANKS_FILTER] = {.name = "local-ranks-filter",
                                    .kind = OPTION_TEXT,
                                    .fallback = "",
@@ -231,6 +240,14 @@ const struct option_spec options_table[OPTION_COUNT] = {
                       .help =
                           "write every event and action of the supervision to stderr or to the end of FILE"},
 
+    [OPTION_PRINT_COMPLETION] =
+        {.name = "print-completion",
+         .kind = OPTION_TEXT,
+         .no_pet = true,
+         .placeholder = "SHELL",
+         .choices = "bash zsh tcsh fish",
+         .help = "write a script of completions for bash, zsh, tcsh or fish to standard output "
+                 "and exit"},
     [OPTION_HELP] = {.name = "help",
                      .letter = 'h',
                      .kind = OPTION_FLAG,

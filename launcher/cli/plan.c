@@ -6,57 +6,20 @@
 
 #include "launcher/cli/visible_devices.h"
 #include "launcher/util/envp.h"
-#include "launcher/util/strbuf.h"
+#include "launcher/util/template.h"
 #include "base/err.h"
 #include "proto/worker_memory.h"
 #include "proto/worker_notice.h"
 
 /* ---- arguments ---- */
 
-static size_t identifier_size(const char *s)
-{
-    size_t n = 0;
-
-    while (s[n] == '_' || (s[n] >= 'a' && s[n] <= 'z') || (s[n] >= 'A' && s[n] <= 'Z') ||
-           (n > 0 && s[n] >= '0' && s[n] <= '9'))
-        n++;
-    return n;
-}
-
-static bool is_local_rank(const char *name, size_t n)
-{
-    return n == strlen("local_rank") && strncmp(name, "local_rank", n) == 0;
-}
-
-/* Appends the replacement of the text behind a "$" and returns the length of what it replaces. */
-static size_t substitute_one(struct strbuf *out, const char *s, int local_rank)
-{
-    if (*s == '$') {
-        strbuf_add(out, "$");
-        return 1;
-    }
-    size_t braces = *s == '{';
-    size_t n = identifier_size(s + braces);
-    if (is_local_rank(s + braces, n) && (!braces || s[1 + n] == '}')) {
-        strbuf_add(out, "%d", local_rank);
-        return n + 2 * braces;
-    }
-    strbuf_add(out, "$");
-    return 0;
-}
-
 char *plan_substitute(const char *text, int local_rank)
 {
-    struct strbuf out = {0};
+    char number[16];
+    const struct template_variable variable = {"local_rank", number};
 
-    while (*text) {
-        size_t n = strcspn(text, "$");
-        strbuf_add(&out, "%.*s", (int)n, text);
-        text += n;
-        if (*text)
-            text += 1 + substitute_one(&out, text + 1, local_rank);
-    }
-    return strbuf_steal(&out);
+    (void)snprintf(number, sizeof(number), "%d", local_rank); /* fits */
+    return template_substitute(text, &variable, 1);
 }
 
 void plan_arguments(const struct plan_command *command, int local_rank, struct strlist *out)
@@ -76,9 +39,18 @@ bool plan_limits_threads(const struct plan *plan)
     return plan->local_world_size > 1 && !envp_get(plan->environment, "OMP_NUM_THREADS");
 }
 
+/* Of HIP, which prefers its own list to CUDA's; an empty one does not count. As torchrun 2.15 does it. */
+static const char *visible_devices_name(const struct plan *plan)
+{
+    const char *hip = envp_get(plan->environment, "HIP_VISIBLE_DEVICES");
+
+    return hip && *hip ? "HIP_VISIBLE_DEVICES" : "CUDA_VISIBLE_DEVICES";
+}
+
 static int add_virtual_device(const struct plan *plan, int local_rank, struct strlist *out)
 {
-    const char *visible = envp_get(plan->environment, "CUDA_VISIBLE_DEVICES");
+    const char *name = visible_devices_name(plan);
+    const char *visible = envp_get(plan->environment, name);
     const char *entry = NULL;
     size_t n = 0;
 
@@ -90,6 +62,8 @@ static int add_virtual_device(const struct plan *plan, int local_rank, struct st
         if (!visible_devices_next(&visible, &entry, &n))
             return PLAN_E_DEVICES;
     strlist_add(out, "CUDA_VISIBLE_DEVICES=%.*s", (int)n, entry);
+    if (strcmp(name, "CUDA_VISIBLE_DEVICES") != 0)
+        strlist_add(out, "%s=%.*s", name, (int)n, entry);
     return 0;
 }
 

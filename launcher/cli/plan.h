@@ -43,7 +43,8 @@ struct plan {
 void plan_arguments(const struct plan_command *command, int local_rank, struct strlist *out);
 
 enum {
-    PLAN_E_DEVICES = 1, /* --virtual-local-rank, and CUDA_VISIBLE_DEVICES has no entry for this worker */
+    PLAN_E_DEVICES =
+        1, /* --virtual-local-rank, and the list of visible devices has no entry for this worker */
 };
 
 /* Appends one worker's environment; check out->failed. */

@@ -1,10 +1,12 @@
 #include "launcher/output/line_prefix.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "launcher/util/strlist.h"
-#include "launcher/util/strbuf.h"
+#include "launcher/util/template.h"
+#include "base/buf.h"
 #include "base/err.h"
 
 bool line_prefix_find_end(const char *data, size_t n_bytes, bool final, size_t *ret_length, size_t *ret_next)
@@ -77,44 +79,15 @@ ptrdiff_t line_prefix_take(const struct line_prefix *lines, const char *data, si
 
 /* ---- prefix ---- */
 
-struct variable {
-    const char *name; /* as it stands in a template */
-    const char *text;
-    int number; /* when text is NULL */
-};
-
-/* Appends what stands for the variable at *s and returns its length there; 0 when there is none. */
-static size_t add_prefix_variable(struct strbuf *out, const char *s, const struct variable *variables,
-                                  size_t n_variables)
-{
-    for (size_t i = 0; i < n_variables; i++) {
-        size_t n = strlen(variables[i].name);
-        if (strncmp(s, variables[i].name, n) != 0)
-            continue;
-        if (variables[i].text)
-            strbuf_add(out, "%s", variables[i].text);
-        else
-            strbuf_add(out, "%d", variables[i].number);
-        return n;
-    }
-    return 0;
-}
-
 char *line_prefix_prefix(const char *template, const char *role, int local_rank, int rank, const char *host)
 {
-    const struct variable variables[] = {
-        {"${role_name}", role, 0},
-        {"${local_rank}", NULL, local_rank},
-        {"${rank}", NULL, rank},
-        {"${host}", host, 0},
+    char local_text[16], rank_text[16];
+    const struct template_variable variables[] = {
+        {"role_name", role}, {"local_rank", local_text}, {"rank", rank_text}, {"hostname", host},
+        {"host", host},
     };
-    struct strbuf out = {0};
 
-    while (*template) {
-        size_t n = add_prefix_variable(&out, template, variables, ARRAY_SIZE(variables));
-        if (n == 0)
-            strbuf_add(&out, "%c", *template);
-        template += n ? n : 1;
-    }
-    return strbuf_steal(&out);
+    (void)snprintf(local_text, sizeof(local_text), "%d", local_rank); /* both fit */
+    (void)snprintf(rank_text, sizeof(rank_text), "%d", rank);
+    return template_substitute(template, variables, ARRAY_SIZE(variables));
 }

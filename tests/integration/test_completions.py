@@ -137,3 +137,20 @@ def test_on_a_terminal(shell, args, setup, tmp_path):
         t.wait_for("-complex")
     finally:
         t.end()
+
+
+@pytest.mark.parametrize("shell", SCRIPTS)
+def test_print_completion(shell):
+    p = subprocess.run([jobs.crun(), "--print-completion", shell, "--nope"], capture_output=True, text=True, timeout=60)
+    assert (p.returncode, p.stdout, p.stderr) == (0, SCRIPTS[shell].read_text(), "")
+
+
+@needs("tcsh")
+def test_tcsh():
+    """Its own list of completions, read back."""
+    script = subprocess.run([jobs.crun(), "--print-completion=tcsh"], capture_output=True, text=True, timeout=60).stdout
+    p = subprocess.run(["tcsh", "-f", "-c", f"{script}\ncomplete crun-launch"], capture_output=True, text=True, timeout=60)
+    assert p.returncode == 0 and p.stderr == ""
+    for option in all_options():
+        assert re.search(rf"[ (]{option[2:]}[ )]", p.stdout), option
+    assert "'n/--numa-binding/(node socket exclusive core-complex)/'" in p.stdout and "'n/--log-dir/d/'" in p.stdout

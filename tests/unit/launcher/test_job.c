@@ -10,6 +10,12 @@
 
 #include "tests/support/c/cmocka_fixed.h"
 
+struct conversation {
+    const char *words[10];
+    const char *environment[4];
+    int n_gpus, n_xpus;
+};
+
 static int n_cpus(void *data)
 {
     return 6;
@@ -17,21 +23,20 @@ static int n_cpus(void *data)
 
 static int n_gpus(void *data)
 {
-    return *(int *)data;
+    return (*(const struct conversation **)data)->n_gpus;
 }
 
-struct conversation {
-    const char *words[10];
-    const char *environment[4];
-    int n_gpus;
-};
+static int n_xpus(void *data)
+{
+    return (*(const struct conversation **)data)->n_xpus;
+}
 
 struct outcome {
     struct job job;
     char *warnings;
     char error[JOB_ERROR_SIZE];
     int result;
-    int n_gpus;
+    const struct conversation *said;
 };
 
 static void hold(const struct conversation *c, struct outcome *o)
@@ -40,9 +45,12 @@ static void hold(const struct conversation *c, struct outcome *o)
     char usage[OPTIONS_ERROR_SIZE];
     struct options options;
 
-    *o = (struct outcome){.n_gpus = c->n_gpus};
-    const struct job_machine machine = {
-        .count_cpus = n_cpus, .count_gpus = n_gpus, .data = &o->n_gpus, .random_id = "uuid"};
+    *o = (struct outcome){.said = c};
+    const struct job_machine machine = {.count_cpus = n_cpus,
+                                        .count_gpus = n_gpus,
+                                        .count_xpus = n_xpus,
+                                        .data = &o->said,
+                                        .random_id = "uuid"};
     assert_int_equal(options_parse((char *const *)(uintptr_t)c->words, environment, &options, usage), 0);
     o->result = job_init(&o->job, &options, environment, &machine, &o->warnings, o->error);
 }
@@ -70,7 +78,11 @@ static void test_workers(void **state)
         {{{"--nproc-per-node=auto", "x"}}, 6},
         {{{"--nproc-per-node=gpu", "x"}}, 0},
         {{{"--nproc-per-node=GPU", "x"}, .n_gpus = 2}, 0},
-        {{{"--nproc-per-node=xpu", "x"}}, 0},
+        {{{"--nproc-per-node=xpu", "x"}, .n_gpus = 2}, 0},
+        {{{"--nproc-per-node=xpu", "x"}, .n_xpus = 4}, 4},
+        {{{"--nproc-per-node=gpu", "x"}, .n_xpus = 4}, 0},
+        {{{"--nproc-per-node=auto", "x"}, .n_xpus = 4}, 4},
+        {{{"--nproc-per-node=auto", "x"}, .n_gpus = 2, .n_xpus = 4}, 2},
         {{{"--nproc-per-node=0", "x"}}, 0},
         {{{"--nproc-per-node=-2", "x"}}, 0},
         {{{"--nproc-per-node=1000000", "x"}}, 0},
@@ -249,6 +261,9 @@ static void test_refused(void **state)
         {{{"--rdzv-conf=read_timeout=-1", "--rdzv-backend=c10d", "--nnodes=2", "x"}},
          "read_timeout=-1 must be positive"},
         {{{"--rdzv-conf=keep_alive_interval=5s", "x"}}, "keep_alive_interval=5s is not a number"},
+        {{{"--rdzv-conf=cas_backoff_max_seconds=x", "x"}}, "cas_backoff_max_seconds=x is not a number"},
+        {{{"--rdzv-conf=cas_backoff_max_seconds=-0.5", "x"}}, "must be finite and not negative"},
+        {{{"--rdzv-conf=cas_backoff_max_seconds=inf", "x"}}, "must be finite and not negative"},
         {{{"--rdzv-conf=store_type=etcd", "x"}}, "store_type=etcd is neither tcp nor file"},
         {{{"--event-log=", "x"}}, "names no file"},
         {{{"--nnodes=0", "x"}}, "min_nodes must be > 0 and <= max_nodes"},
@@ -468,8 +483,14 @@ static void test_line_prefix(void **state)
         {{{"x"}}, NULL},
         {{{"x"}, {"TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE=${rank} "}}, "${rank} "},
         {{{"--line-prefix=torchrun", "x"}, {"TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE=${rank} "}}, NULL},
-        {{{"--line-prefix=host", "x"}}, "[${role_name} ${rank}@${host}]: "},
+        {{{"--line-prefix=host", "x"}}, "[${role_name} ${rank}@${hostname}]: "},
         {{{"--line_prefix", "${rank}|", "x"}}, "${rank}|"},
+        {{{"--log-line-prefix-template=${hostname} ", "x"}}, "${hostname} "},
+        {{{"--log_line_prefix_template", "a", "x"}, {"TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE=b"}}, "a"},
+        {{{"--log-line-prefix-template=", "x"}, {"TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE=b"}}, "b"},
+        {{{"x"}, {"PET_LOG_LINE_PREFIX_TEMPLATE=c", "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE=b"}}, "c"},
+        {{{"x"}, {"TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE="}}, NULL},
+        {{{"--line-prefix=x", "--log-line-prefix-template=y", "x"}}, "x"},
     };
 
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {

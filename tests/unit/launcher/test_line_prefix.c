@@ -113,7 +113,8 @@ static void test_prefix(void **state)
         {"[${role_name}${local_rank}]:", "[trainer3]:"},
         {"${rank}@${host} ", "11@node7 "},
         {"${rank", "${rank"},
-        {"$rank ${x}", "$rank ${x}"},
+        {"$rank ${x} $$", "11 ${x} $"},
+        {"${hostname}:$local_rank: ", "node7:3: "},
         {"", ""},
     };
 

@@ -64,6 +64,7 @@ static const struct accepted accepted[] = {
     {{{"--rdzv-id", "-a b", "x.py"}}, OPTION_RDZV_ID, "-a b", "x.py"},
     {{{"--rdzv-id", "-", "x.py"}}, OPTION_RDZV_ID, "-", "x.py"},
     {{{"--rdzv-conf", "a=b=c", "x.py"}}, OPTION_RDZV_CONF, "a=b=c", "x.py"},
+    {{{"--log-l", "${rank}", "x.py"}}, OPTION_LOG_LINE_PREFIX_TEMPLATE, "${rank}", "x.py"},
     {{{"--monitor-interval", "1e-3", "x.py"}}, OPTION_MONITOR_INTERVAL, "1e-3", "x.py"},
     /* end of options */
     {{{"x.py", "--standalone", "-r", "3"}}, OPTION_STANDALONE, "off", "x.py", {"--standalone", "-r", "3"}},
@@ -175,6 +176,10 @@ static const struct {
     {{{"--help", "--nope"}}, OPTIONS_E_HELP, ""},
     {{{"-mh"}}, OPTIONS_E_HELP, ""},
     {{{"--version"}}, OPTIONS_E_VERSION, ""},
+    {{{"--print-completion", "tcsh"}}, OPTIONS_E_COMPLETION, ""},
+    {{{"--print_completion=fish", "--nope"}}, OPTIONS_E_COMPLETION, ""},
+    {{{"--print-completion", "ksh"}}, OPTIONS_E_USAGE, "invalid choice: 'ksh'"},
+    {{{"--log", "3", "x"}}, OPTIONS_E_USAGE, "ambiguous option: --log could match --log-dir,"},
 };
 
 static void test_refused(void **state)

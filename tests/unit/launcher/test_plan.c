@@ -197,6 +197,12 @@ static void test_virtual_local_rank(void **state)
         {"CUDA_VISIBLE_DEVICES=4,5, GPU-x ,7", 2, "CUDA_VISIBLE_DEVICES=GPU-x"},
         {"CUDA_VISIBLE_DEVICES=4,5, GPU-x ,7", 3, "CUDA_VISIBLE_DEVICES=7"},
         {"CUDA_VISIBLE_DEVICES=4,5", 2, NULL},
+        {"HIP_VISIBLE_DEVICES=6, 7", 1, "CUDA_VISIBLE_DEVICES=7"},
+        {"HIP_VISIBLE_DEVICES=6, 7", 1, "HIP_VISIBLE_DEVICES=7"},
+        {"HIP_VISIBLE_DEVICES=6,7", 2, NULL},
+        {"HIP_VISIBLE_DEVICES=", 2, "CUDA_VISIBLE_DEVICES=2"},
+        {"ROCR_VISIBLE_DEVICES=6", 2, "CUDA_VISIBLE_DEVICES=2"}, /* HIP counts what ROCR leaves */
+        {"ROCR_VISIBLE_DEVICES=6", 2, "ROCR_VISIBLE_DEVICES=6"},
     };
 
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {

@@ -1,0 +1,137 @@
+#include "launcher/host/gpu_sysfs_os.h"
+
+#include <dirent.h>
+#include <limits.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "launcher/cli/visible_devices.h"
+#include "launcher/util/envp.h"
+#include "launcher/util/read_file_os.h"
+
+enum { PROPERTIES_SIZE = 4096, INTEL_VENDOR = 0x8086, ZE_DEVICES_MAX = 64 };
+
+static bool has_render_node(const char *root, const char *name)
+{
+    char path[PATH_MAX];
+
+    (void)snprintf(path, sizeof(path), "%s/dev/dri/%s", root, name); /* a cut path exists nowhere */
+    return access(path, R_OK | W_OK) == 0;
+}
+
+/* Calls count for each entry of a folder and adds the results up. */
+static int count_entries(const char *root, const char *folder,
+                         int (*count)(const char *root, const char *name))
+{
+    char path[PATH_MAX];
+    int n = 0;
+
+    (void)snprintf(path, sizeof(path), "%s%s", root, folder);
+    DIR *dir = opendir(path);
+    for (struct dirent *e; dir && (e = readdir(dir));)
+        n += e->d_name[0] != '.' ? count(root, e->d_name) : 0;
+    if (dir)
+        (void)closedir(dir); /* only read from */
+    return n;
+}
+
+/* ---- AMD ---- */
+
+/* A line "name value" of a file of properties; 0 when there is none. */
+static long property(const char *text, const char *name)
+{
+    size_t n = strlen(name);
+
+    for (const char *line = text; line; line = strchr(line, '\n'), line += line != NULL)
+        if (strncmp(line, name, n) == 0 && line[n] == ' ')
+            return atol(line + n + 1);
+    return 0;
+}
+
+/* A node of the topology: a GPU has SIMD units, a CPU has none. */
+static int is_amd_gpu(const char *root, const char *node)
+{
+    char path[PATH_MAX], text[PROPERTIES_SIZE], name[32];
+
+    (void)snprintf(path, sizeof(path), "%s/sys/class/kfd/kfd/topology/nodes/%s/properties", root, node);
+    if (!read_file_text(path, text, sizeof(text)) || property(text, "simd_count") <= 0)
+        return 0;
+    (void)snprintf(name, sizeof(name), "renderD%ld", property(text, "drm_render_minor"));
+    return has_render_node(root, name);
+}
+
+int gpu_count_amd(const char *root, char *const *environment)
+{
+    const char *hip = envp_get(environment, "HIP_VISIBLE_DEVICES");
+    int n = count_entries(root, "/sys/class/kfd/kfd/topology/nodes", is_amd_gpu);
+
+    n = visible_devices_count(envp_get(environment, "ROCR_VISIBLE_DEVICES"), n);
+    return visible_devices_count(hip ? hip : envp_get(environment, "CUDA_VISIBLE_DEVICES"), n);
+}
+
+/* ---- Intel ---- */
+
+/* The processor's own GPU is always at this place of the bus. */
+static bool is_inside_processor(const char *root, const char *render_node)
+{
+    char path[PATH_MAX], target[PATH_MAX];
+
+    (void)snprintf(path, sizeof(path), "%s/sys/class/drm/%s/device", root, render_node);
+    ssize_t n = readlink(path, target, sizeof(target) - 1);
+    target[n > 0 ? n : 0] = '\0';
+    return n > 7 && strcmp(target + n - 7, "00:02.0") == 0;
+}
+
+static bool is_intel_gpu(const char *root, const char *name)
+{
+    char path[PATH_MAX], text[32];
+
+    if (strncmp(name, "renderD", 7) != 0)
+        return false;
+    (void)snprintf(path, sizeof(path), "%s/sys/class/drm/%s/device/vendor", root, name);
+    return read_file_text(path, text, sizeof(text)) && strtol(text, NULL, 16) == INTEL_VENDOR &&
+           has_render_node(root, name);
+}
+
+static int is_intel_card(const char *root, const char *name)
+{
+    return is_intel_gpu(root, name) && !is_inside_processor(root, name);
+}
+
+static int is_intel_processor_gpu(const char *root, const char *name)
+{
+    return is_intel_gpu(root, name) && is_inside_processor(root, name);
+}
+
+/* How many of n devices a mask names: numbers between commas, each perhaps with the number of a tile ("0.1"). Level Zero
+ * ignores what names no device, and lists a device once. */
+static int count_in_ze_mask(const char *mask, int n)
+{
+    bool named[ZE_DEVICES_MAX] = {false};
+    const char *entry;
+    size_t size;
+    int n_named = 0;
+
+    while (visible_devices_next(&mask, &entry, &size)) {
+        size_t n_digits = strspn(entry, "0123456789");
+        int number = visible_devices_number(entry, n_digits < size ? n_digits : size);
+        if (number < 0 || number >= n || number >= ZE_DEVICES_MAX)
+            continue;
+        n_named += !named[number];
+        named[number] = true;
+    }
+    return n_named;
+}
+
+int gpu_count_intel(const char *root, char *const *environment)
+{
+    const char *mask = envp_get(environment, "ZE_AFFINITY_MASK");
+    int n = count_entries(root, "/sys/class/drm", is_intel_card);
+
+    if (n == 0)
+        n = count_entries(root, "/sys/class/drm", is_intel_processor_gpu);
+    return mask && *mask ? count_in_ze_mask(mask, n) : n;
+}
