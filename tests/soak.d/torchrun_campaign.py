@@ -9,6 +9,7 @@ import sys
 import tempfile
 import time
 
+import torch
 import torch.distributed.run
 
 import launcher_compare
@@ -75,7 +76,7 @@ def main():
         show(results[-1], args.verbose)
     wrong = sum(len(result.unintended) for result in results)
     meant = sum(bool(result.row.differs) for result in results)
-    print(f"{len(results)} command lines in {time.monotonic() - started:.0f} s: {len(runs)} run to the end by both, {len(parsed)} "
+    print(f"torchrun {torch.__version__}: {len(results)} command lines in {time.monotonic() - started:.0f} s: {len(runs)} run to the end by both, {len(parsed)} "
           f"read by torchrun and run by crun; {meant} with intended differences; {wrong} unintended differences")
     return 1 if wrong or not results else 0
 

@@ -25,6 +25,7 @@ TABLE = re.compile(r"^=+\n.* FAILED\n-+\n.*?^=+\n", re.M | re.S)
 def plain(text):
     """Without what differs from one run to the next."""
     text = re.sub(rf"{UUID}|(?<!\d)\d{{30,40}}(?!\d)", "<uuid>", text)
+    text = re.sub(r"/bin/python3?(?=: No module)", "/bin/python", text)
     text = re.sub(r"torchelastic_[A-Za-z0-9_]+", "torchelastic_RANDOM", text)
     text = re.sub(r"_[A-Za-z0-9_]{6,8}/attempt_", "_RANDOM/attempt_", text)
     return re.sub(r"\bpid \d+\b|\bPID \d+\b", "pid N", text)

@@ -45,6 +45,7 @@ class Row:
     without: tuple = ()        # names taken out of the environment
     shuffles: bool = False     # the order of lines inside one stream is not compared
     nohup: bool = False        # SIGHUP is ignored at the start
+    since: tuple = (2, 13)     # the first version of torchrun that reads the row as crun does
 
 
 @dataclasses.dataclass

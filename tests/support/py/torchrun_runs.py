@@ -2,6 +2,8 @@
 
 import shlex
 
+import torch
+
 from launcher_pair import Row
 
 PROBE = "probe.py"
@@ -22,6 +24,7 @@ SIZE = [
     run("nnodes 1", "--nnodes=1 --nproc-per-node=2 probe.py"),
     run("nnodes 1:1", "--nnodes 1:1 --nproc-per-node=2 probe.py"),
     run("no GPU", "--nproc-per-node=gpu probe.py", env={"CUDA_VISIBLE_DEVICES": ""}, says="Cuda is not available"),
+    run("no Intel GPU", "--nproc-per-node=xpu probe.py", says="Xpu is not available"),
     run("nproc 0", "--nproc-per-node=0 probe.py"),
     run("nproc -1", "--nproc-per-node=-1 probe.py"),
     run("threads of one worker", "probe.py", without=("OMP_NUM_THREADS",)),
@@ -60,6 +63,11 @@ RENDEZVOUS = [
     run("conf, heartbeat timeout 0", "--rdzv-backend=c10d --rdzv-endpoint=localhost:0 --rdzv-conf=heartbeat_timeout=0 probe.py"),
     run("conf, read timeout 0", "--rdzv-backend=c10d --rdzv-endpoint=localhost:0 --rdzv-conf=read_timeout=0 probe.py"),
     run("conf, keep-alive is no number", "--rdzv-backend=c10d --rdzv-endpoint=localhost:0 --rdzv-conf=keep_alive_interval=x probe.py"),
+    run("conf, backoff", "--rdzv-backend=c10d --rdzv-endpoint=localhost:0 --rdzv-conf=cas_backoff_max_seconds=0.5 probe.py"),
+    run("conf, backoff is no number", "--rdzv-backend=c10d --rdzv-endpoint=localhost:0 --rdzv-conf=cas_backoff_max_seconds=x probe.py",
+        since=(2, 15)),
+    run("conf, backoff is infinite", "--rdzv-backend=c10d --rdzv-endpoint=localhost:0 --rdzv-conf=cas_backoff_max_seconds=inf probe.py",
+        since=(2, 15)),
     run("conf, unknown store", "--rdzv-backend=c10d --rdzv-endpoint=localhost:0 --rdzv-conf=store_type=etcd probe.py"),
     run("conf of c10d with static", "--master-port=@PORT@ --rdzv-conf=close_timeout=x,read_timeout=-1,store_type=etcd probe.py"),
     run("local address alone", "--local-addr=127.0.0.1 probe.py"),
@@ -107,6 +115,12 @@ PROGRAM = [
     run("virtual local rank, devices", "--virtual-local-rank --nproc-per-node=2 probe.py", env={"CUDA_VISIBLE_DEVICES": "3, 5 ,7"}),
     run("virtual local rank, too few devices", "--virtual-local-rank --nproc-per-node=2 probe.py",
         env={"CUDA_VISIBLE_DEVICES": "3"}, says="exceeds available GPUs"),
+    run("virtual local rank, HIP", "--virtual-local-rank --nproc-per-node=2 probe.py", since=(2, 15),
+        env={"HIP_VISIBLE_DEVICES": "3, 5", "CUDA_VISIBLE_DEVICES": "1,2", "ROCR_VISIBLE_DEVICES": "0,1,2,3,4,5"}),
+    run("virtual local rank, HIP empty", "--virtual-local-rank --nproc-per-node=2 probe.py", env={"HIP_VISIBLE_DEVICES": ""}),
+    run("virtual local rank, HIP, too few", "--virtual-local-rank --nproc-per-node=2 probe.py",
+        env={"HIP_VISIBLE_DEVICES": "3"}, says="exceeds available GPUs", since=(2, 15)),
+    run("virtual local rank, XPU", "--virtual-local-rank --nproc-per-node=2 probe.py", env={"ZE_AFFINITY_MASK": "0,1"}),
     run("signals named", "--signals-to-handle=SIGTERM,SIGUSR1 probe.py"),
     run("unknown signals named", "--signals-to-handle=SIGTERM,SIGNOPE probe.py", differs=("Python inside",)),
     run("store of a worker", "--nproc-per-node=2 probe.py", env={"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}),
@@ -143,6 +157,12 @@ OUTPUT = [
     run("tee of carriage returns", "-t 1 --log-dir=logs probe.py 'say=10%\\r50%\\r100%\\nend\\r\\n'"),
     run("tee with a prefix template", "--nproc-per-node=2 --role=r -t 3 --log-dir=logs probe.py say",
         env={"TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE": "<${role_name}/${local_rank}/${rank}> "}, shuffles=True),
+    run("tee with a template", "--nproc-per-node=2 --role=r -t 3 --log-dir=logs '--log-line-prefix-template=${hostname}:$rank$$ ' "
+        "probe.py say", shuffles=True, since=(2, 15)),
+    run("tee with a template by PET_", "-t 3 probe.py say", env={
+        "PET_LOG_LINE_PREFIX_TEMPLATE": "<${rank}>", "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE": "no"}, since=(2, 15)),
+    run("tee with an empty template", "-t 3 --log-line-prefix-template= probe.py say", shuffles=True,
+        env={"TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE": "<${rank}>"}, since=(2, 15)),
     run("filter of ranks", "--nproc-per-node=3 --local-ranks-filter=0,2 --log-dir=logs probe.py say"),
     run("filter of ranks, tee", "--nproc-per-node=3 -t 3 --local-ranks-filter=1 --log-dir=logs probe.py say", ci=True),
     run("filter of ranks that are not there", "--nproc-per-node=2 --local-ranks-filter=7 probe.py say"),
@@ -237,4 +257,8 @@ BY_ENVIRONMENT = [
     run("PET_ of filters", "-t1 --log-dir=logs probe.py 'say=an apple\\n'", env={"PET_DUPLICATE_STDOUT_FILTERS": "apple,pear"}),
 ]
 
-ROWS = [*SIZE, *RENDEZVOUS, *PROGRAM, *OUTPUT, *FAILURES, *RESTARTS, *SIGNALS, *BY_ENVIRONMENT]
+ALL_ROWS = [*SIZE, *RENDEZVOUS, *PROGRAM, *OUTPUT, *FAILURES, *RESTARTS, *SIGNALS, *BY_ENVIRONMENT]
+
+# What the torchrun of this Python can be compared in.
+TORCH = tuple(int(part) for part in torch.__version__.split(".")[:2])
+ROWS = [row for row in ALL_ROWS if row.since <= TORCH]
