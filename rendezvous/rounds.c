@@ -130,8 +130,7 @@ static uint32_t param_value(const struct session_params *p, const struct param_n
 }
 
 /* False, and refused: the nodes of a job must want the same job. */
-static bool check_params_match(struct rounds *r, const struct rounds_job *job,
-                               const struct rounds_event *event)
+static bool check_params_match(struct rounds *r, struct rounds_job *job, const struct rounds_event *event)
 {
     for (size_t i = 0; i < ARRAY_SIZE(param_names); i++) {
         uint32_t ours = param_value(&job->params, &param_names[i]);
@@ -140,9 +139,10 @@ static bool check_params_match(struct rounds *r, const struct rounds_job *job,
         if (ours != theirs) {
             refuse_hello(
                 r, event->session,
-                "job '%.200s' has begun with other parameters: %s is %u here and %u on %.100s; use the same "
-                "command line on all nodes, or another --rdzv-id for another job",
-                job->id, param_names[i].name, ours, theirs, event->hello->host);
+                "job '%.200s' has begun with other parameters: %s is %u in the job and %u on this node; use the "
+                "same command line on all nodes, or another --rdzv-id for another job",
+                job->id, param_names[i].name, ours, theirs);
+            job_note_refused(job, event->hello->host, param_names[i].name, ours, theirs);
             return false;
         }
     }
@@ -531,6 +531,7 @@ static void view_wait(const struct rounds_node *n, struct session_view *ret)
     ret->max_nodes = job->params.max_nodes;
     ret->n_missing = job->n_missing;
     memcpy(ret->missing, job->missing, sizeof(ret->missing));
+    ret->waiting = job->waiting;
 }
 
 static void view_start(const struct rounds_node *n, struct session_view *ret)

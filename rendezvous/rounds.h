@@ -141,6 +141,7 @@ struct rounds_job {
     uint64_t ending_until_ns;                         /* ENDING: decided then at the latest */
     uint64_t progress_ns;                             /* GATHERING: the next progress view, once a second */
     uint32_t missing[SESSION_MISSING_MAX], n_missing; /* as of the last progress; see session_view */
+    struct session_waiting waiting;                   /* the same */
     uint64_t grace_until_ns;     /* after a restart of the daemon: no node is declared lost before */
     uint64_t tick_ns;            /* until then: we look whether we were there to listen */
     uint64_t forget_ns;          /* CLOSED: forgotten then */

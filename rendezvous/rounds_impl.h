@@ -69,6 +69,15 @@ void rounds_check(struct rounds *r);
 /* Makes the best of the ready nodes members and gives them their ranks. */
 void job_assign_ranks(struct rounds_job *job);
 
+/* ---- rounds_waiting.c ---- */
+
+/* Composes job->waiting anew. */
+void job_describe_waiting(struct rounds_job *job, uint64_t now_ns);
+
+/* A node was refused since a parameter of its job is another one: the nodes that wait are shown that. */
+void job_note_refused(struct rounds_job *job, const char *host, const char *parameter, uint32_t in_job,
+                      uint32_t on_node);
+
 /* ---- rounds_job.c ---- */
 
 void job_begin(struct rounds_job *job, uint64_t now_ns);

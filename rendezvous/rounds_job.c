@@ -449,6 +449,7 @@ void job_tick(struct rounds_job *job, uint64_t now_ns, uint64_t late_ns)
     if (job->state == ROUNDS_GATHERING && now_ns >= job->progress_ns) {
         job->progress_ns = now_ns + PROGRESS_NS;
         find_missing(job);
+        job_describe_waiting(job, now_ns);
         for_each_node(job, send_progress);
         job_want_log(job, ROUNDS_LOG_PROGRESS);
     }

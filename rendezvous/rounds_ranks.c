@@ -218,6 +218,7 @@ void job_assign_ranks(struct rounds_job *job)
     size_t n = choose_members(job);
 
     assert(n > 0 && n <= job->n_slots);
+    job->waiting.refused[0] = 0;
     assign_group_ranks(job, n);
     job->world_size = 0;
     job->n_members = (uint32_t)n;

@@ -172,15 +172,20 @@ static void session_fall_back(struct session *s, uint64_t now_ns)
         s->backoff_ms = BACKOFF_MAX_MS;
 }
 
-static void session_complain(struct session *s, uint64_t now_ns, const char *what,
+/* why: in a few words, kept for the sentence of session_give_up(); NULL: what is all that is known. */
+static void session_complain(struct session *s, uint64_t now_ns, const char *what, const char *why,
                              struct session_actions *out)
 {
-    if (now_ns < s->next_complaint_ns)
+    uint64_t until_ns = unreachable_until_ns(s);
+    unsigned long long left_s = until_ns > now_ns ? (until_ns - now_ns) / (1000 * MS) : 0;
+
+    session_copy_text(s->trouble, sizeof(s->trouble), why ? why : "no answer");
+    if (now_ns < s->next_complaint_ns || left_s == 0) /* the end, which is near, has the same reason */
         return;
     s->next_complaint_ns = now_ns + COMPLAIN_MS * MS;
-    set_text(s, "the rendezvous at %.200s %s; trying again for %llu s", s->endpoint, what,
-             (unsigned long long)((unreachable_until_ns(s) > now_ns ? unreachable_until_ns(s) - now_ns : 0) /
-                                  (1000 * MS)));
+    set_text(s, "the rendezvous at %.200s %s%s%.100s%s; trying again for %llu s%s", s->endpoint, what,
+             why ? " (" : "", why ? why : "", why ? ")" : "", left_s,
+             s->phase == SESSION_RUNNING ? ", and the workers go on meanwhile" : "");
     add_action(out, SESSION_DO_LOG);
 }
 
@@ -194,7 +199,6 @@ static void finish_foreign(struct session *s, const char *what, struct session_a
 static void step_lost(struct session *s, const struct session_event *event, struct session_actions *out)
 {
     bool rebuffed = s->link == SESSION_LINK_OPENING && !s->opened;
-    char what[160];
 
     s->n_rebuffs = rebuffed ? s->n_rebuffs + 1 : 0;
     if (s->n_rebuffs >= REBUFFS_MAX && !s->was_up) {
@@ -205,10 +209,9 @@ static void step_lost(struct session *s, const struct session_event *event, stru
                        out);
         return;
     }
-    (void)snprintf(what, sizeof(what), "%s (%.100s)", s->was_up ? "was lost" : "cannot be reached",
-                   event->text ? event->text : "closed");
     session_fall_back(s, event->now_ns);
-    session_complain(s, event->now_ns, what, out);
+    session_complain(s, event->now_ns, s->was_up ? "was lost" : "cannot be reached",
+                     event->text ? event->text : "closed", out);
 }
 
 static void step_foreign(struct session *s, const struct session_event *event, struct session_actions *out)
@@ -216,7 +219,7 @@ static void step_foreign(struct session *s, const struct session_event *event, s
     if (s->was_up) { /* another process took the port of a rendezvous that has ended; it may be restarted */
         add_action(out, SESSION_DO_CLOSE);
         session_fall_back(s, event->now_ns);
-        session_complain(s, event->now_ns, "was lost, and something else answers there now", out);
+        session_complain(s, event->now_ns, "was lost", "something else answers there now", out);
         return;
     }
     finish_foreign(s, event->text ? event->text : "it does not speak the protocol", out);
@@ -376,10 +379,12 @@ static void step_leave(struct session *s, const struct session_event *event, str
 static void session_give_up(struct session *s, struct session_actions *out)
 {
     set_text(s,
-             s->was_up ? "the rendezvous at %.200s was lost and could not be reached again for %llu s"
-                       : "the rendezvous at %.200s could not be reached for %llu s (the join timeout)",
+             s->was_up ? "the rendezvous at %.200s was lost and could not be reached again for %llu s%s%s"
+                       : "the rendezvous at %.200s could not be reached for %llu s (the join timeout)%s%s; "
+                         "check that it runs there, that --rdzv-endpoint is right, and firewalls between",
              s->endpoint,
-             (unsigned long long)((unreachable_until_ns(s) - s->unreachable_since_ns) / (1000 * MS)));
+             (unsigned long long)((unreachable_until_ns(s) - s->unreachable_since_ns) / (1000 * MS)),
+             s->trouble[0] ? ": " : "", s->trouble);
     session_finish(s, SESSION_END_UNREACHABLE, out);
 }
 
@@ -418,7 +423,7 @@ static void tick_up(struct session *s, uint64_t now_ns, uint64_t late_ns, struct
     if (now_ns >= silent_ns(s)) {
         add_action(out, SESSION_DO_CLOSE);
         session_fall_back(s, now_ns);
-        session_complain(s, now_ns, "has stopped replying", out);
+        session_complain(s, now_ns, "has stopped replying", NULL, out);
         return;
     }
     send_alive_if_due(s, now_ns, out);
@@ -435,12 +440,8 @@ static void tick_stuck(struct session *s, uint64_t now_ns, struct session_action
     s->n_rebuffs = 0;
     session_fall_back(s, now_ns);
     session_complain(
-        s, now_ns,
-        connected
-            ? "accepts the connection and then sends nothing: something else may be listening there, or "
-              "it is overloaded"
-            : "cannot be reached (no answer)",
-        out);
+        s, now_ns, connected ? "accepts the connection and then sends nothing" : "cannot be reached",
+        connected ? "something else may be listening there, or it is overloaded" : "no answer", out);
 }
 
 static void step_session_timer(struct session *s, uint64_t now_ns, struct session_actions *out)

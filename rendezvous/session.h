@@ -127,6 +127,7 @@ struct session {
     uint64_t random;
     bool was_up;
     bool opened;        /* OPENING: the peer has answered our opening, so it is a rendezvous */
+    char trouble[160];  /* why the rendezvous is not reached, as of the last attempt; "": not known */
     unsigned n_rebuffs; /* times in a row that a TCPStore closed the connection on our opening */
 
     enum session_phase phase;

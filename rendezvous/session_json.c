@@ -78,6 +78,13 @@ static const struct field view_fields[] = {
      .word = session_verdict_name},
 };
 
+static const struct field waiting_fields[] = {
+    {"left_ms", FIELD_U32_AT(struct session_waiting, left_ms, 0, UINT32_MAX)},
+    {"present", FIELD_TEXT, offsetof(struct session_waiting, present), .size = SESSION_NAMES_SIZE},
+    {"other_jobs", FIELD_TEXT, offsetof(struct session_waiting, other_jobs), .size = SESSION_NAMES_SIZE},
+    {"refused", FIELD_TEXT, offsetof(struct session_waiting, refused), .size = SESSION_TEXT_SIZE},
+};
+
 static const struct field place_fields[] = {
     {"group_rank", FIELD_U32_AT(struct rank_assignment, group_rank, 0, SESSION_NODES_MAX), .required = true},
     {"group_world_size", FIELD_U32_AT(struct rank_assignment, group_world_size, 1, SESSION_NODES_MAX),
@@ -200,6 +207,8 @@ int session_json_put_view(struct buf *out, const struct session_view *view)
         r = add_object(json, "place", place_fields, ARRAY_SIZE(place_fields), &view->place);
     if (r == 0)
         r = add_missing(json, view);
+    if (r == 0 && view->kind == SESSION_VIEW_WAIT)
+        r = add_object(json, "waiting", waiting_fields, ARRAY_SIZE(waiting_fields), &view->waiting);
     if (r == 0)
         r = session_json_add_cause(json, &view->cause);
     return r < 0 ? r : put_json_frame(out, json);
@@ -283,6 +292,20 @@ static bool read_missing_ranks(const cJSON *json, struct session_view *ret, char
     return true;
 }
 
+/* Releases before this field do not send it. */
+static bool read_waiting(const cJSON *json, struct session_waiting *ret, char error[FIELDS_ERROR_SIZE])
+{
+    const cJSON *part = cJSON_GetObjectItemCaseSensitive(json, "waiting");
+
+    *ret = (struct session_waiting){0};
+    if (part && !fields_read(part, waiting_fields, ARRAY_SIZE(waiting_fields), ret, error))
+        return false;
+    session_clean_text(ret->present); /* the agent prints these */
+    session_clean_text(ret->other_jobs);
+    session_clean_text(ret->refused);
+    return true;
+}
+
 static bool read_assignment(const cJSON *json, struct session_view *ret, char error[FIELDS_ERROR_SIZE])
 {
     ret->place = (struct rank_assignment){0};
@@ -302,6 +325,6 @@ bool session_json_get_view(const uint8_t *body, size_t n, struct session_view *r
         return false;
     return (fields_read(json, view_fields, ARRAY_SIZE(view_fields), ret, part) &&
             read_assignment(json, ret, part) && read_missing_ranks(json, ret, part) &&
-            session_json_read_cause(json, &ret->cause, part)) ||
+            read_waiting(json, &ret->waiting, part) && session_json_read_cause(json, &ret->cause, part)) ||
            json_fault("view", part, error);
 }

@@ -143,6 +143,17 @@ struct session_hello {
     struct session_report report;
 };
 
+/* What a node that waits is shown beside the numbers of nodes, as of the last second. Texts are lists for people, "" when
+ * there is nothing to show, and cut with "..." where they are long. */
+enum { SESSION_NAMES_SIZE = 256 };
+
+struct session_waiting {
+    uint32_t left_ms;                    /* until the job fails, or begins with the nodes that are there */
+    char present[SESSION_NAMES_SIZE];    /* hosts of the nodes that are ready */
+    char other_jobs[SESSION_NAMES_SIZE]; /* ids of other jobs at this rendezvous that wait for nodes */
+    char refused[SESSION_TEXT_SIZE];     /* the last node that was refused, and why */
+};
+
 enum session_view_kind {
     SESSION_VIEW_WAIT,     /* a place is wanted, none is there yet */
     SESSION_VIEW_START,    /* this is your place */
@@ -181,6 +192,7 @@ struct session_view {
     uint32_t
         missing[SESSION_MISSING_MAX]; /* node ranks that no agent asked for, when all others asked for one */
     uint32_t n_missing;
+    struct session_waiting waiting;
     /* START */
     struct rank_assignment place;
     uint32_t restarts, changes; /* charged so far */

@@ -360,6 +360,48 @@ static void who_waits_is_told_once_a_second_how_many_there_are(void **state)
     assert_true(t->log_kinds & ROUNDS_LOG_PROGRESS);
 }
 
+/* An agent shows that with the numbers, so that a node that waits in vain finds the reason. */
+static void waiting_nodes_are_sent_names_time_and_what_else_is_there(void **state)
+{
+    struct table *t = *state;
+    const struct session_waiting *waiting = &t->agents[0].view.waiting;
+
+    t->params.min_nodes = t->params.max_nodes = 3;
+    join(t, 0);
+    join(t, 1);
+    prepare(t, 2);
+    session_copy_text(t->agents[2].hello.job, sizeof(t->agents[2].hello.job), "none");
+    hello(t, 2);
+    t->params.max_restarts = 7;
+    join(t, 3);
+    t->params.max_restarts = 0;
+    assert_view(t, 3, SESSION_VIEW_REFUSED);
+    pass_alive(t, 2000, 7);
+    assert_string_equal(waiting->present, "node0, node1");
+    assert_string_equal(waiting->other_jobs, "'none'");
+    assert_string_equal(waiting->refused, "node3: max-restarts is 0 in the job and 7 there");
+    assert_in_range(waiting->left_ms, t->params.join_timeout_ms - 3000, t->params.join_timeout_ms - 1000);
+    assert_string_equal(t->agents[2].view.waiting.present, "node2");
+    assert_string_equal(t->agents[2].view.waiting.other_jobs, "'job'");
+}
+
+static void names_of_many_nodes_are_cut(void **state)
+{
+    struct table *t = *state;
+    const char *present = t->agents[0].view.waiting.present;
+
+    t->params.min_nodes = t->params.max_nodes = 8;
+    for (unsigned i = 0; i < 4; i++) {
+        prepare(t, i);
+        memset(t->agents[i].hello.host, 'a' + (int)i, 90);
+        t->agents[i].hello.host[90] = 0;
+        hello(t, i);
+    }
+    pass_alive(t, 1000, 15);
+    assert_int_equal(strlen(present), 90 + 2 + 90 + strlen(", ..."));
+    assert_string_equal(present + 182, ", ...");
+}
+
 static void only_an_agent_that_is_ready_counts(void **state)
 {
     struct table *t = *state;
@@ -1374,7 +1416,7 @@ static void other_parameters_are_refused_by_name(void **state)
     t->params.max_restarts = 7;
     join(t, 1);
     assert_view(t, 1, SESSION_VIEW_REFUSED);
-    assert_contains(t->agents[1].view.cause.text, "max-restarts is 0 here and 7 on node1");
+    assert_contains(t->agents[1].view.cause.text, "max-restarts is 0 in the job and 7 on this node");
     assert_true(t->agents[1].closed);
     t->params.max_restarts = 0;
     t->params.max_nodes = 2;
@@ -1548,6 +1590,8 @@ int main(void)
         TEST(nobody_is_waited_for_beyond_the_join_timeout),
         TEST(a_last_call_may_go_on_beyond_the_join_timeout),
         TEST(who_waits_is_told_once_a_second_how_many_there_are),
+        TEST(waiting_nodes_are_sent_names_time_and_what_else_is_there),
+        TEST(names_of_many_nodes_are_cut),
         TEST(only_an_agent_that_is_ready_counts),
         TEST(hosts_are_ordered_as_people_count),
         TEST(a_node_rank_is_a_wish),

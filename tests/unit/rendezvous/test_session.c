@@ -412,7 +412,7 @@ static void a_rendezvous_that_stays_away_is_given_up(void **state)
     }
     assert_int_equal(t->session.end, SESSION_END_UNREACHABLE);
     assert_int_equal(t->did[strlen(t->did) - 1], 'E');
-    assert_says(t, "was lost and could not be reached again for 30 s");
+    assert_says(t, "was lost and could not be reached again for 30 s: ");
 }
 
 /* Whoever told it to stop kills it soon. */
@@ -452,7 +452,7 @@ static void nobody_there_is_said_and_tried_until_the_join_timeout(void **state)
         t->did[0] = 0;
     }
     assert_int_equal(t->session.end, SESSION_END_UNREACHABLE);
-    assert_says(t, "could not be reached for 600 s");
+    assert_says(t, "could not be reached for 600 s (the join timeout): connection refused; check that ");
     assert_in_range(n_said, 50, 60);
 }
 
