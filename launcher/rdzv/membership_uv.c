@@ -25,6 +25,7 @@
 #include "launcher/rdzv/probe_uv.h"
 #include "launcher/util/log_os.h"
 #include "launcher/rdzv/session_uv.h"
+#include "launcher/rdzv/waiting_line.h"
 #include "launcher/report/job_result.h"
 #include "launcher/rdzv/worker_store_uv.h"
 #include "rendezvous/server_uv.h"
@@ -57,6 +58,9 @@ struct membership {
     const char *dial_host; /* that the session connects to */
     uint16_t rendezvous_port;
     uint16_t store_port; /* while store is not NULL */
+    struct waiting_line waiting;
+    bool has_status;  /* a line is being redrawn on the terminal */
+    bool is_loopback; /* the endpoint leads to this machine alone */
     bool is_ready, leaving, closing, timer_closed;
 };
 
@@ -153,10 +157,41 @@ static void report_end(struct membership *n, int exit_code, const struct session
 
 /* ---- actions of the session ---- */
 
+/* On a terminal the line of the wait is redrawn; what comes next begins in an empty one. */
+static void clear_status(struct membership *n)
+{
+    if (n->has_status)
+        log_status("");
+    n->has_status = false;
+}
+
+static void print_waiting(struct membership *n, const struct waiting_facts *facts)
+{
+    bool is_terminal = log_has_terminal();
+    char line[WAITING_TEXT_SIZE];
+
+    while (waiting_hint(&n->waiting, facts, line))
+        log_line("%s", line);
+    if (!waiting_next(&n->waiting, facts, uv_now(n->host.loop), is_terminal, line))
+        return;
+    if (is_terminal)
+        log_status(line);
+    else
+        log_line("%s", line);
+    n->has_status = is_terminal;
+}
+
 static void print_progress(struct membership *n, const struct session_view *view)
 {
-    char missing[128] = "";
-    size_t size = 0;
+    struct waiting_facts facts = {.job = n->host.job->run_id_text,
+                                  .endpoint = n->endpoint,
+                                  .n_ready = view->n_ready,
+                                  .min_nodes = view->min_nodes,
+                                  .max_nodes = view->max_nodes,
+                                  .n_missing = view->n_missing,
+                                  .more = &view->waiting,
+                                  .standby = view->standby,
+                                  .is_loopback = n->is_loopback};
 
     if (uv_now(n->host.loop) < n->waiting_ms + QUIET_MS)
         return;
@@ -166,17 +201,8 @@ static void print_progress(struct membership *n, const struct session_view *view
         log_line("%s; waiting for enough nodes to go on", why);
         n->stop_cause.kind = SESSION_CAUSE_NONE;
     }
-    if (view->standby) {
-        log_line("the job has all the nodes it can use; this one waits for a place");
-        return;
-    }
-    for (uint32_t i = 0; i < view->n_missing && size < sizeof(missing) - 16; i++)
-        size += (size_t)snprintf(missing + size, sizeof(missing) - size, "%s%u",
-                                 i ? ", " : ", missing: node rank ", view->missing[i]);
-    if (view->min_nodes == view->max_nodes)
-        log_line("%u/%u nodes%s", view->n_ready, view->max_nodes, missing);
-    else
-        log_line("%u/%u nodes (at least %u)%s", view->n_ready, view->max_nodes, view->min_nodes, missing);
+    memcpy(facts.missing, view->missing, sizeof(facts.missing));
+    print_waiting(n, &facts);
 }
 
 static void format_host_port(char *to, const char *host, unsigned port)
@@ -219,6 +245,7 @@ static void start_generation_here(struct membership *n, const struct session_vie
 
     n->store = NULL;
     n->is_ready = false;
+    clear_status(n);
     n->stop_cause.kind = SESSION_CAUSE_NONE;
     if (view->generation > 0 && view->cause.kind != SESSION_CAUSE_NONE) {
         session_cause_describe(&view->cause, why, sizeof(why));
@@ -302,6 +329,7 @@ static void on_session_action(void *data, enum session_action action, const stru
         log_line("%s", session_uv_machine(n->session)->text);
         break;
     case SESSION_DO_END:
+        clear_status(n);
         stop_probe(n);
         on_session_end(n);
         break;
@@ -329,6 +357,7 @@ void membership_ready(struct membership *n)
 
     n->is_ready = true;
     n->waiting_ms = uv_now(n->host.loop);
+    waiting_begin(&n->waiting);
     if (!n->session)
         return; /* reported when there is one */
     if (offer_store(n, &port) == 0)
@@ -363,6 +392,7 @@ void membership_leave(struct membership *n, const char *why)
     char reason[SESSION_TEXT_SIZE];
 
     n->leaving = true;
+    clear_status(n);
     if (n->session)
         session_uv_step(n->session, (struct session_event){.kind = SESSION_EVENT_LEAVE, .text = why});
     if (!n->rendezvous)
@@ -427,6 +457,8 @@ static void host_or_join(struct membership *n, const struct endpoint_kind *kind)
 {
     const struct job *job = n->host.job;
     bool must = job->hosting == JOB_HOSTS, may = job->hosting != JOB_HOSTS_NOT;
+
+    n->is_loopback = kind->is_loopback;
 
     int r = must || (may && kind->is_own) ? host_rendezvous(n, kind) : 0;
     if (r && (must || r != -EADDRINUSE)) {

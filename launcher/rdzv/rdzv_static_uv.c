@@ -10,6 +10,7 @@
 
 #include <errno.h>
 #include <stdbool.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -18,6 +19,7 @@
 #include "launcher/rdzv/tcp_client_uv.h"
 #include "launcher/util/log_os.h"
 #include "launcher/rdzv/rdzv_static.h"
+#include "launcher/rdzv/waiting_line.h"
 #include "launcher/rdzv/worker_store_uv.h"
 #include "rendezvous/server_uv.h"
 
@@ -43,17 +45,21 @@ struct rdzv_static_uv {
     uv_timer_t redial, tick, deadline;
     unsigned n_dials, n_handles;
     uint64_t dialed_ms, connected_ms, farewell_until_ms;
+    struct waiting_line waiting;
+    bool has_status; /* a line is being redrawn on the terminal */
     bool assigned, finished;
     char why[160]; /* why the last attempt failed */
 };
 
 static void dial_store(struct rdzv_static_uv *s);
+static void clear_static_status(struct rdzv_static_uv *s);
 
 static void report_failed(struct rdzv_static_uv *s)
 {
     if (s->finished)
         return;
     s->finished = true;
+    clear_static_status(s);
     s->host.on_failed(s->host.data);
 }
 
@@ -107,10 +113,50 @@ static void send_requests(struct rdzv_static_uv *s)
     buf_consume(out, buf_size(out));
 }
 
-static void print_static_progress(const struct rdzv_static_uv *s)
+static void clear_static_status(struct rdzv_static_uv *s)
 {
-    if (s->node.stage == STATIC_GATHERING)
-        log_line("%u/%u nodes", s->node.n_there, s->node.config.n_nodes);
+    if (s->has_status)
+        log_status("");
+    s->has_status = false;
+}
+
+static bool is_loopback_name(const char *host)
+{
+    return strncmp(host, "127.", 4) == 0 || strcmp(host, "localhost") == 0 || strcmp(host, "::1") == 0;
+}
+
+/* line is composed by the caller, for the terminal or with pauses between equal ones elsewhere. */
+static void print_status(struct rdzv_static_uv *s, const char *line)
+{
+    s->has_status = log_has_terminal();
+    if (s->has_status)
+        log_status(line);
+    else
+        log_line("%s", line);
+}
+
+static void print_static_progress(struct rdzv_static_uv *s)
+{
+    const struct job *job = s->host.job;
+    struct session_waiting more = {0};
+    char endpoint[320], line[WAITING_TEXT_SIZE];
+    struct waiting_facts facts = {.job = job->run_id_text,
+                                  .endpoint = endpoint,
+                                  .n_ready = s->node.n_there,
+                                  .min_nodes = (uint32_t)job->max_nodes,
+                                  .max_nodes = (uint32_t)job->max_nodes,
+                                  .more = &more,
+                                  .is_loopback = is_loopback_name(job->master_addr)};
+
+    if (s->node.stage != STATIC_GATHERING)
+        return;
+    more.left_ms = (uint32_t)uv_timer_get_due_in(&s->deadline);
+    (void)snprintf(endpoint, sizeof(endpoint), "%.256s port %u", job->master_addr,
+                   job->master_port); /* fits */
+    while (waiting_hint(&s->waiting, &facts, line))
+        log_line("%s", line);
+    if (waiting_next(&s->waiting, &facts, uv_now(s->host.loop), log_has_terminal(), line))
+        print_status(s, line);
 }
 
 static void on_ranks(struct rdzv_static_uv *s)
@@ -118,6 +164,7 @@ static void on_ranks(struct rdzv_static_uv *s)
     const struct job *job = s->host.job;
 
     s->assigned = true;
+    clear_static_status(s);
     (void)uv_timer_stop(&s->tick); /* cannot fail on timers that exist */
     (void)uv_timer_stop(&s->deadline);
     session_copy_text(s->node.assignment.master_addr, sizeof(s->node.assignment.master_addr),
@@ -257,6 +304,22 @@ static const char *connection_advice(const struct rdzv_static_uv *s)
                : "; check that it is running and that --master-addr and --master-port are its";
 }
 
+/* At once, after each change, and then after pauses that double. */
+static void print_waiting_for_store(struct rdzv_static_uv *s)
+{
+    char line[WAITING_TEXT_SIZE];
+
+    (void)snprintf(line, sizeof(line), "waiting for node 0 at %.256s port %u%s%s", s->host.job->master_addr,
+                   s->host.job->master_port, *connection_trouble(s) ? ": " : "",
+                   connection_trouble(s)); /* fits */
+    bool is_due = waiting_is_due(&s->waiting, line, uv_now(s->host.loop), log_has_terminal());
+    size_t n = strlen(line);
+    (void)snprintf(line + n, sizeof(line) - n, "; %u s left",
+                   (unsigned)(uv_timer_get_due_in(&s->deadline) + 999) / 1000); /* fits */
+    if (is_due)
+        print_status(s, line);
+}
+
 static void on_tick(uv_timer_t *timer)
 {
     struct rdzv_static_uv *s = timer->data;
@@ -270,8 +333,7 @@ static void on_tick(uv_timer_t *timer)
         return;
     }
     if (s->node.stage == STATIC_GREETING)
-        log_line("waiting for node 0 at %s port %u%s%s", s->host.job->master_addr, s->host.job->master_port,
-                 *connection_trouble(s) ? ": " : "", connection_trouble(s));
+        print_waiting_for_store(s);
     print_static_progress(s);
     if (is_stuck(s)) {
         tcp_client_close(s->client);

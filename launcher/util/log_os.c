@@ -1,14 +1,20 @@
 #include "launcher/util/log_os.h"
 
 #include "base/cleanup.h"
+#include "launcher/util/strbuf.h"
 
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
+#include <time.h>
 #include <unistd.h>
 
+static const char prefix[] = "crun: ";
+static const char clear_line[] = "\r\033[K";
+static bool has_times;
 static bool (*queue)(void *data, const char *lines);
 static void *queue_data;
 
@@ -33,11 +39,41 @@ static void write_all_to_stderr(const char *text)
     }
 }
 
-static bool can_clear_line(void)
+bool log_has_terminal(void)
 {
     const char *term = getenv("TERM");
 
     return isatty(STDERR_FILENO) && term && strcmp(term, "dumb") != 0;
+}
+
+void log_with_times(void)
+{
+    tzset(); /* reads the file of the time zone now, and not on the event loop */
+    has_times = true;
+}
+
+/* Without memory, or without a time of day, the lines stay as they are. Malloc'ed or NULL. */
+static char *put_times(const char *lines)
+{
+    const time_t now = time(NULL);
+    char stamp[32];
+    struct strbuf out = {0};
+    struct tm local;
+
+    if (!localtime_r(&now, &local) || strftime(stamp, sizeof(stamp), "%Y-%m-%d %H:%M:%S ", &local) == 0)
+        return NULL;
+    while (*lines) {
+        size_t n = strcspn(lines, "\n");
+        bool is_ours = strncmp(lines, prefix, strlen(prefix)) == 0; /* not so in the table of a failure */
+
+        n += lines[n] == '\n';
+        if (is_ours)
+            strbuf_add(&out, "%s%s%.*s", prefix, stamp, (int)(n - strlen(prefix)), lines + strlen(prefix));
+        else
+            strbuf_add(&out, "%.*s", (int)n, lines);
+        lines += n;
+    }
+    return strbuf_steal(&out);
 }
 
 static void print_lines(const char *lines)
@@ -46,11 +82,9 @@ static void print_lines(const char *lines)
         write_all_to_stderr(lines);
 }
 
-/* Workers write to the terminal themselves, and one may have left a progress bar in the current line. */
-void log_lines(const char *lines)
+static void print_cleared(const char *lines)
 {
-    static const char clear_line[] = "\r\033[K";
-    _cleanup_free_ char *cleared = can_clear_line() ? malloc(sizeof(clear_line) + strlen(lines)) : NULL;
+    _cleanup_free_ char *cleared = log_has_terminal() ? malloc(sizeof(clear_line) + strlen(lines)) : NULL;
 
     if (cleared) {
         (void)strcpy(cleared, clear_line);
@@ -59,12 +93,47 @@ void log_lines(const char *lines)
     print_lines(cleared ? cleared : lines);
 }
 
+/* Workers write to the terminal themselves, and one may have left a progress bar in the current line. */
+void log_lines(const char *lines)
+{
+    _cleanup_free_ char *with_times = has_times ? put_times(lines) : NULL;
+
+    print_cleared(with_times ? with_times : lines);
+}
+
+/* The bytes of text that fit into so many columns, each character counted as one. */
+static size_t bytes_of_columns(const char *text, size_t columns)
+{
+    size_t n = 0;
+
+    for (; text[n]; n++)
+        if (((unsigned char)text[n] & 0xC0) != 0x80 && columns-- == 0)
+            break;
+    return n;
+}
+
+void log_status(const char *text)
+{
+    struct winsize size;
+    char line[1024];
+    size_t columns = ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 1 ? size.ws_col - 1u : 79;
+
+    if (!*text) {
+        print_cleared("");
+        return;
+    }
+    (void)snprintf(line, sizeof(line), "%s%s", prefix, text); /* far beyond any terminal's width */
+    line[bytes_of_columns(line, columns)] = '\0';
+    print_cleared(line);
+}
+
 void log_line(const char *format, ...)
 {
-    char line[2048] = "crun: ";
-    const size_t n_prefix = strlen(line);
+    char line[2048];
+    const size_t n_prefix = strlen(prefix);
     va_list args;
 
+    memcpy(line, prefix, n_prefix);
     va_start(args, format);
     (void)vsnprintf(line + n_prefix, sizeof(line) - n_prefix - 1, format, args); /* a longer one is cut */
     va_end(args);

@@ -9,6 +9,16 @@ __attribute__((format(printf, 1, 2))) void log_line(const char *format, ...);
 /* Text that already consists of whole lines. */
 void log_lines(const char *lines);
 
+/* Whether a line can be redrawn: standard error is a terminal that knows how to clear one. */
+bool log_has_terminal(void);
+
+/* A line that is redrawn in place on the terminal, without newline and cut to its width; "" takes it away. The next
+ * log_line() takes its place. Only with log_has_terminal(). */
+void log_status(const char *text);
+
+/* From now on every line begins with the local time, behind "crun: ". */
+void log_with_times(void);
+
 /* From now on `through` gets the lines, so that a slow stderr delays nothing; those it refuses (false) are written
  * directly. NULL: all are written directly, as before the first call. */
 void log_redirect(bool (*through)(void *data, const char *lines), void *data);
