@@ -630,6 +630,8 @@ int agent_run(const struct agent_config *config)
     }
     a.events = events_create(config->job, config->file);
     log_redirect(print_in_order, &a);
+    if (config->job->has_timestamps)
+        log_with_times();
     agent_on_signals(&a.signals, 0, UV_READABLE); /* a signal that came before anything was started */
     if (a.group.state == GROUP_IDLE)
         start_job(&a);

@@ -360,6 +360,7 @@ static int job_take_output(struct job_builder *b)
         return job_refuse(
             b, "--event-log-handler: event log handler '%s' is not registered; there are null and console",
             handler);
+    job->has_timestamps = strcmp(job_text(b, OPTION_TIMESTAMPS), "no") != 0;
     job->event_log = job_text(b, OPTION_EVENT_LOG);
     if (job->event_log && !*job->event_log)
         return job_refuse(b, "--event-log= names no file; give one, or leave the option out");

@@ -231,6 +231,13 @@ const struct option_spec options_table[OPTION_COUNT] = {
          .placeholder = "null|console",
          .help = "console prints torchrun's event records to stderr, one JSON object in a "
                  "line"},
+    [OPTION_TIMESTAMPS] = {.name = "timestamps",
+                           .kind = OPTION_TEXT,
+                           .ours = true,
+                           .fallback = "yes",
+                           .placeholder = "yes|no",
+                           .choices = "yes no",
+                           .help = "whether crun's own lines have the time, from the start of the job on"},
     [OPTION_DEBUG] = {.name = "debug",
                       .kind = OPTION_FLAG,
                       .optional_value = true,

@@ -3,6 +3,7 @@
 import os
 import pathlib
 import pty
+import re
 import select
 import shutil
 import signal
@@ -165,6 +166,19 @@ def memory_is_crun_s():
     """False when a sanitizer's own memory would be counted."""
     program = pathlib.Path(jobs.crun()).read_bytes()
     return b"__asan_init" not in program and b"__tsan_init" not in program
+
+
+def test_lines_of_crun_have_the_time():
+    """From the start of the job on, and not inside torchrun's table; --timestamps=no leaves it out."""
+    for value, stamp in (("yes", r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d "), ("no", "")):
+        p = crun("--restart-policy=replace", "--max-restarts=1", "--restart-pause=0", "--no-python", "false",
+                 environment={"PET_TIMESTAMPS": value})
+        lines = p.stderr.splitlines()
+        assert re.fullmatch(rf"crun: {stamp}rank 0 \(local rank 0, pid \d+\) failed first, .*", lines[0]), p.stderr
+        assert all(re.match(f"crun: {stamp}[a-z0-9]", line) for line in lines if line.startswith("crun:")), p.stderr
+        assert "false FAILED" in lines and "  rank      : 0 (local_rank: 0)" in lines
+    p = crun("--timestamps=maybe", "--no-python", "true")
+    assert p.returncode == 2 and "choose from: yes no" in p.stderr
 
 
 def test_much_output():

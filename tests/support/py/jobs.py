@@ -8,6 +8,9 @@ import subprocess
 import sys
 import time
 
+# Tests compare lines of crun as they are without the time; test_crun_output.py has the one on it.
+os.environ.setdefault("PET_TIMESTAMPS", "no")
+
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 SUPPORT = ROOT / "tests/support/py"
 SOAK = ROOT / "tests/soak.d"
