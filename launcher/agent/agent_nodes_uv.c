@@ -107,6 +107,13 @@ static void on_start(void *data, uint32_t generation, int restarts, const struct
                       });
 }
 
+static void on_cause(void *data, const struct session_cause *cause)
+{
+    struct agent *a = data;
+
+    events_peer(a->events, &a->group, cause);
+}
+
 static void on_peer_failed(void *data, const struct session_cause *cause)
 {
     struct agent *a = data;
@@ -163,6 +170,7 @@ int agent_meet(struct agent *a)
     const struct membership_host membership_host = {.loop = &a->loop,
                                                     .job = job,
                                                     .on_start = on_start,
+                                                    .on_cause = on_cause,
                                                     .on_stop = on_peer_failed,
                                                     .on_drain = on_drain,
                                                     .on_end = on_end,

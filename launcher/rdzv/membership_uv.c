@@ -258,6 +258,7 @@ static void start_generation_here(struct membership *n, const struct session_vie
         server_stop(store, NULL, NULL);
         store = NULL;
     }
+    n->host.on_cause(n->host.data, &view->cause);
     probe_store(n, &view->place);
     n->host.on_start(n->host.data, (uint32_t)view->generation, (int)view->restarts, &view->place, store);
 }
@@ -283,6 +284,7 @@ static void on_session_end(struct membership *n)
     }
     const struct job_result result = job_result_of(n, s, "");
     n->ended_s = time(NULL);
+    n->host.on_cause(n->host.data, &s->cause);
     report_end(n, job_result_code(&result, n->host.job->exit_code_of_worker), &s->cause);
 }
 
@@ -317,6 +319,7 @@ static void on_session_action(void *data, enum session_action action, const stru
     case SESSION_DO_STOP:
         stop_probe(n);
         n->stop_cause = session_uv_machine(n->session)->cause;
+        n->host.on_cause(n->host.data, &n->stop_cause);
         n->host.on_stop(n->host.data, &n->stop_cause);
         break;
     case SESSION_DO_DRAIN:

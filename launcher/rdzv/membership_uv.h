@@ -22,6 +22,9 @@ struct membership_host {
     /* The ranks of this node in a generation; store: the worker store if it is served here, the callee owns it. */
     void (*on_start)(void *data, uint32_t generation, int restarts, const struct rank_assignment *assignment,
                      struct server *store);
+    /* Why a generation, or the job, has ended, or which node joined; before on_stop, on_start and on_end, and again when the
+     * rendezvous has decided on another cause. */
+    void (*on_cause)(void *data, const struct session_cause *cause);
     /* That generation has ended because of another node. */
     void (*on_stop)(void *data, const struct session_cause *cause);
     /* All nodes are to stop at a common point, for good. */

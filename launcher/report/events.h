@@ -14,6 +14,7 @@ enum event_kind {
     EVENT_READY,   /* all its workers have executed their program */
     EVENT_EXIT,    /* a worker ended */
     EVENT_FAILURE, /* the generation failed; why */
+    EVENT_PEER,    /* another node ended the generation, or the job */
     EVENT_STOP,    /* crun was asked to stop by a signal */
     EVENT_RESTART, /* nothing is left of the generation, the next one follows */
     EVENT_END,     /* the job is over */
@@ -42,6 +43,13 @@ struct event_ending {
     uint64_t ran_ns;
 };
 
+/* Another node, and what it has to do with the end of a generation. */
+struct event_peer {
+    const char *host; /* "": not known */
+    int group_rank;   /* -1: it had none */
+    int rank;         /* of its worker that failed; -1: none */
+};
+
 struct event {
     enum event_kind kind;
     int64_t time_ns;       /* wall clock, since 1970 */
@@ -50,13 +58,15 @@ struct event {
     int restarts;                      /* charged so far */
     const struct event_ending *ending; /* of the worker; NULL: none is concerned */
     const char *
-        cause; /* FAILURE: "worker", "exec", "guardian", "rejoin" or "start"; END: "succeeded", "failed" or "stopped" */
-    const char *reason; /* in words, or NULL */
-    int number;         /* STOP: the signal; END: the exit code; FAILURE of an exec: errno */
-    pid_t sender;       /* STOP: 0 when unknown */
-    const pid_t *pids;  /* READY: of all workers */
-    uint64_t took_ns;   /* READY: since the start; END: since the first start */
-    int left;           /* RESTART: restarts left after it */
+        cause; /* FAILURE: "worker", "exec", "guardian", "rejoin" or "start"; PEER: "lost", "left", "joined", "worker" or
+                "closed"; END: "succeeded", "failed" or "stopped" */
+    const char *reason;            /* in words, or NULL */
+    const struct event_peer *peer; /* PEER */
+    int number;                    /* STOP: the signal; END: the exit code; FAILURE of an exec: errno */
+    pid_t sender;                  /* STOP: 0 when unknown */
+    const pid_t *pids;             /* READY: of all workers */
+    uint64_t took_ns;              /* READY: since the start; END: since the first start */
+    int left;                      /* RESTART: restarts left after it */
 };
 
 struct cJSON;

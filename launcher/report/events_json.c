@@ -11,8 +11,9 @@
 #include "base/utf8.h"
 
 static const char *const names[EVENT_KIND_COUNT] = {
-    [EVENT_START] = "start", [EVENT_READY] = "ready",     [EVENT_EXIT] = "exit", [EVENT_FAILURE] = "failure",
-    [EVENT_STOP] = "stop",   [EVENT_RESTART] = "restart", [EVENT_END] = "end",
+    [EVENT_START] = "start",     [EVENT_READY] = "ready", [EVENT_EXIT] = "exit",
+    [EVENT_FAILURE] = "failure", [EVENT_PEER] = "peer",   [EVENT_STOP] = "stop",
+    [EVENT_RESTART] = "restart", [EVENT_END] = "end",
 };
 
 /* RFC 3339 in UTC, with nanoseconds. */
@@ -98,6 +99,17 @@ static void add_start(cJSON *line, const struct event_job *job)
     add_integer(line, "max_restarts", job->max_restarts);
 }
 
+static void add_peer(cJSON *line, const struct event *e)
+{
+    (void)cJSON_AddStringToObject(line, "cause", e->cause);
+    if (e->peer->host[0])
+        events_add_text(line, "peer_host", e->peer->host);
+    if (e->peer->group_rank >= 0)
+        add_integer(line, "peer_group_rank", e->peer->group_rank);
+    if (e->peer->rank >= 0)
+        add_integer(line, "peer_rank", e->peer->rank);
+}
+
 static void add_own_fields(cJSON *line, const struct event_job *job, const struct event *e)
 {
     switch (e->kind) {
@@ -112,6 +124,9 @@ static void add_own_fields(cJSON *line, const struct event_job *job, const struc
         (void)cJSON_AddStringToObject(line, "cause", e->cause);
         if (e->number)
             add_integer(line, "errno", e->number);
+        break;
+    case EVENT_PEER:
+        add_peer(line, e);
         break;
     case EVENT_STOP:
         add_signal(line, "signal", e->number);

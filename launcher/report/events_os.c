@@ -18,6 +18,7 @@
 #include "base/cleanup.h"
 #include "base/err.h"
 #include "base/time.h"
+#include "rendezvous/session_message.h"
 
 enum { ERROR_FILE_MAX = 64 << 10 };
 
@@ -30,6 +31,8 @@ struct events {
     int n_exits_written; /* exits of this generation that have been written */
     bool is_ready_written, is_failure_written;
     uint64_t replaced_cause_ns; /* of the failure before this generation */
+    char peer_reason[SESSION_TEXT_SIZE + SESSION_HOST_SIZE +
+                     64]; /* of the last event of another node; "": none */
 };
 
 /* ---- --event-log ---- */
@@ -186,6 +189,7 @@ static void begin_generation(struct events *e, const struct worker_group *g, uin
 {
     e->n_exits_written = 0;
     e->is_ready_written = e->is_failure_written = false;
+    e->peer_reason[0] = '\0';
     e->replaced_cause_ns = g->cause_ns;
     if (!e->begin_ns)
         e->begin_ns = at_ns;
@@ -222,6 +226,29 @@ void events_step(struct events *e, const struct worker_group *g, const struct gr
                     event->now_ns);
 }
 
+/* A failure of this node has an event of its own. The rendezvous may report a cause twice: at the end of the generation
+ * and, decided, with the next one. */
+void events_peer(struct events *e, const struct worker_group *g, const struct session_cause *cause)
+{
+    char reason[sizeof(e->peer_reason)];
+    const struct event_peer peer = {
+        .host = cause->host, .group_rank = cause->group_rank, .rank = cause->rank};
+
+    if (!e || cause->kind == SESSION_CAUSE_NONE)
+        return;
+    session_cause_describe(cause, reason, sizeof(reason));
+    bool is_own = cause->kind == SESSION_CAUSE_WORKER && cause->group_rank == e->job.group_rank;
+    bool is_repeated = strcmp(reason, e->peer_reason) == 0;
+    memcpy(e->peer_reason, reason, sizeof(e->peer_reason));
+    if (!is_own && !is_repeated)
+        write_event(e, g,
+                    (struct event){.kind = EVENT_PEER,
+                                   .cause = session_cause_name(cause->kind),
+                                   .reason = reason,
+                                   .peer = &peer},
+                    now_ns());
+}
+
 void events_restart(struct events *e, const struct worker_group *g, const struct failures_outcome *outcome)
 {
     if (!e)
@@ -246,7 +273,9 @@ void events_end(struct events *e, const struct worker_group *g, const struct fai
                                .cause = failed || (exit_code && !g->interrupt) ? "failed"
                                         : g->interrupt                         ? "stopped"
                                                                                : "succeeded",
-                               .reason = exit_code && *outcome->reason ? outcome->reason : NULL,
+                               .reason = exit_code && *outcome->reason  ? outcome->reason
+                                         : exit_code && *e->peer_reason ? e->peer_reason
+                                                                        : NULL,
                                .number = exit_code,
                                .took_ns = took},
                 now);

@@ -14,6 +14,7 @@ struct worker_group;
 struct group_actions;
 struct group_event;
 struct job;
+struct session_cause;
 
 /* NULL when neither is asked for, or without memory (reported). A file that cannot be opened is reported and left out. NULL is fine for all functions below. file: what is executed. Both must live as long. */
 struct events *events_create(const struct job *job, const char *file);
@@ -29,6 +30,9 @@ void events_place(struct events *e, const struct event_place *place);
 /* After each group_step(), before its actions are carried out. */
 void events_step(struct events *e, const struct worker_group *g, const struct group_event *event,
                  const struct group_actions *actions);
+
+/* Another node ended the generation or the job, or has joined; written once for each. */
+void events_peer(struct events *e, const struct worker_group *g, const struct session_cause *cause);
 
 /* The report on a generation is out and another one follows. */
 void events_restart(struct events *e, const struct worker_group *g, const struct failures_outcome *outcome);

@@ -1,10 +1,15 @@
 """crun on several nodes that meet at a rendezvous: three launchers on this machine, one of which serves it."""
 
+import contextlib
+import fcntl
 import os
+import pty
 import re
 import signal
 import socket
+import struct
 import sys
+import termios
 
 import pytest
 
@@ -119,6 +124,73 @@ def test_lost_node_is_named_when_too_few_are_left(tmp_path, number, words):
         assert words in line and f"{socket.gethostname()} (node 1)" in line, text
         assert text.count("waiting for enough nodes") == 1
         assert nodes[0].wait(60) == 1
+
+
+def test_lost_node_is_in_the_event_log(tmp_path):
+    """What happened to other nodes, once each: a worker of one failed, one left, the job ended without enough of them."""
+    port = lib.free_port()
+    script = f"[ $CRUN_GENERATION = 0 -a $RANK = 1 ] && exit 7; touch {tmp_path}/up.$CRUN_GENERATION.$RANK; exec sleep 600"
+    with lib.Nodes(tmp_path) as nodes:
+        for i in range(2):
+            nodes.crun(*options(port, "--max-restarts=3", "--node-rank", i, f"--event-log={tmp_path}/log{i}", nnodes=2,
+                                conf="join_timeout=3"), "--no-python", "sh", "-c", script)
+            jobs.wait_for(lambda: lib.can_connect(port))
+        jobs.wait_for(lambda: all((tmp_path / f"up.1.{rank}").exists() for rank in range(2)))
+        nodes[1].signal(signal.SIGKILL)
+        assert nodes[0].wait(60) == 1
+    log = jobs.whole_lines(tmp_path / "log0")
+    peers = [(e["cause"], e.get("peer_group_rank"), e.get("peer_rank"), e["generation"]) for e in log if e["event"] == "peer"]
+    assert peers == [("worker", 1, 1, 0), ("lost", 1, None, 1), ("closed", None, None, 1)], log
+    lost = [e for e in log if e.get("cause") == "lost"][0]
+    assert lost["peer_host"] == socket.gethostname() and "was lost" in lost["reason"]
+    assert log[-1]["event"] == "end" and "1 of at least 2 nodes were there" in log[-1]["reason"]
+    assert "peer" not in [e["event"] for e in jobs.whole_lines(tmp_path / "log1") if e["generation"] == 0]
+
+
+def test_waiting_node_names_what_it_waits_for(tmp_path):
+    """The job, the endpoint, the names, the time that is left; another job at the same rendezvous; a node that was refused."""
+    port = lib.free_port()
+    with lib.Nodes(tmp_path) as nodes:
+        nodes.crun(*options(port, nnodes=2, conf="join_timeout=30"), "--no-python", "true")
+        nodes[0].wait_for("crun: 1/2 nodes")
+        assert re.search(rf"crun: 1/2 nodes of job 'job' at 127\.0\.0\.1:{port}: {socket.gethostname()}; \d+ s left\n", nodes[0].text())
+        assert f"crun: 127.0.0.1:{port} can be reached from this machine alone" in nodes[0].text()
+        other = [word if not word.startswith("--rdzv-id") else "--rdzv-id=other" for word in options(port, nnodes=2)]
+        nodes.crun(*other, "--no-python", "true")
+        nodes.crun(*options(port, "--max-restarts=3", nnodes=2, conf="join_timeout=30"), "--no-python", "true")
+        nodes[0].wait_for("crun: nodes of other jobs wait at the same rendezvous: 'other'; this one waits for nodes with --rdzv-id=job\n")
+        nodes[0].wait_for(f"crun: a node was refused: {socket.gethostname()}: max-restarts is 0 in the job and 3 there")
+        nodes[1].wait_for("wait at the same rendezvous: 'job'")
+
+
+def test_waiting_line_is_redrawn_on_a_terminal():
+    """One line, as wide as the terminal at most, that the next one replaces."""
+    port, pid = lib.free_port(), 0
+    try:
+        pid, terminal = pty.fork()
+        if pid == 0:
+            os.environ["TERM"] = "xterm"
+            os.execv(jobs.crun(), [jobs.crun(), *options(port, nnodes=2, conf="join_timeout=4"), "--no-python", "true"])
+        fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 60, 0, 0))
+        seen = b""
+        with contextlib.suppress(OSError):  # EIO at the end
+            while piece := os.read(terminal, 4096):
+                seen += piece
+        assert os.waitpid(pid, 0)[1] >> 8 == 1
+        pid = 0
+    finally:
+        if pid:
+            os.kill(pid, signal.SIGKILL)
+    redrawn = re.findall(rb"\r\x1b\[K(crun: 1/2 nodes[^\r\n]*)(?=\r\x1b\[K)", seen)
+    assert len(redrawn) >= 2 and all(len(line) == 59 for line in redrawn), seen
+
+
+def test_waiting_is_not_reported_each_second(tmp_path):
+    port = lib.free_port()
+    with lib.Nodes(tmp_path) as nodes:
+        nodes.crun(*options(port, nnodes=2, conf="join_timeout=8"), "--no-python", "true")
+        assert nodes[0].wait(60) == 1
+        assert nodes[0].text().count("crun: 1/2 nodes") == 3, nodes[0].text()  # after 1, 3 and 7 s
 
 
 def test_workers_of_other_nodes_are_noticed(tmp_path):
@@ -255,7 +327,7 @@ def test_refusals_are_one_sentence_each(tmp_path):
         nodes[3].wait_for("1/2 nodes")
         nodes.crun(*options(crund.port, "--max-restarts=5", nnodes=2), "--no-python", "true")
         for number, words in ((1, "could not be reached for 1 s"), (2, "the name cannot be looked up"),
-                              (4, "max-restarts is 0 here and 5 on ")):
+                              (4, "max-restarts is 0 in the job and 5 on this node")):
             assert nodes[number].wait(60) == 1 and words in nodes[number].text(), nodes.texts()
         assert len(nodes[4].text().splitlines()) == 1, nodes.texts()
         start(nodes, 1, lib.free_port(), "true", conf="join_timeout=2", nnodes=2)

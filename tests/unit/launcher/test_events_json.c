@@ -53,6 +53,15 @@ static void test_every_kind(void **state)
     const struct event_ending left = {.local_rank = 0, .pid = 8, .code = 3, .stopped = true};
     const struct event_ending never_ran = {.local_rank = 0, .code = 127};
     const pid_t pids[] = {7, 8};
+    const struct event_peer lost = {.host = "node3", .group_rank = 2, .rank = -1};
+    const struct event_peer failed = {.host = "", .group_rank = -1, .rank = 5};
+
+    assert_line(
+        &(struct event){.kind = EVENT_PEER, .cause = "lost", .peer = &lost, .reason = "node3 was lost"},
+        "\"event\":\"peer\"," USUAL
+        ",\"cause\":\"lost\",\"peer_host\":\"node3\",\"peer_group_rank\":2,\"reason\":\"node3 was lost\"}\n");
+    assert_line(&(struct event){.kind = EVENT_PEER, .cause = "worker", .peer = &failed},
+                "\"event\":\"peer\"," USUAL ",\"cause\":\"worker\",\"peer_rank\":5}\n");
 
     assert_line(&(struct event){.kind = EVENT_START},
                 "\"event\":\"start\"," USUAL
