@@ -4,12 +4,13 @@
  *   up, bytes of partial results    came >= combined >= went: received into the ring, combined with this host's
  *                       ranks, sent on; bytes that went make room in the ring
  *   down, bytes of results          arrived >= copied, passed: received into targets[0], copied to the other ranks of
- *                       the host, sent on
+ *                       the host, sent on as far as a host before wants them
  *
  * The first host has nothing to receive on the way up; on the last one, combined bytes are results. Where the first
  * host has one rank and nothing to convert, its array is sent as it is.
  *
- * A result may overwrite what it was made from: it arrives after that was sent up.
+ * A result may overwrite what it was made from: it arrives after that was sent up. For the same reason nothing arrives for
+ * elements that this host's ranks do not have yet (`ready`).
  *
  * Ways it fails: a socket ends, nothing moves for too long, the interrupt. The caller ends the group.
  */
@@ -34,11 +35,12 @@ struct chain_state {
     const struct chain_arrays *arrays; /* NULL: there is no way up */
     void *const *targets;
     int n_targets;
-    size_t partial, element; /* bytes of each */
-    const uint8_t *direct;   /* the first host's array, when it is sent as it is */
-    size_t n_up, n_down;     /* bytes in all */
-    size_t came, combined, went;
-    size_t arrived, copied, passed;
+    size_t partial, element;   /* bytes of each */
+    const uint8_t *direct;     /* the first host's array, when it is sent as it is */
+    size_t n_up, n_down, n_on; /* bytes in all: up, down to this host, from it to those before */
+    size_t ready;              /* bytes of partial results that this host's ranks have so far */
+    size_t goal_up, goal_down, goal_on;
+    struct chain_progress *at;
     bool moved;
 };
 
@@ -89,28 +91,44 @@ static size_t ring_stretch(size_t position, size_t n)
     return min_size(n, CHAIN_RING - position % CHAIN_RING);
 }
 
+/* The same of an array of elements of `size` bytes, which may wrap. */
+static size_t array_stretch(const struct chain_state *st, size_t size, size_t position, size_t n)
+{
+    size_t wrap = st->arrays ? st->arrays->wrap * size : 0;
+
+    return wrap > 0 ? min_size(n, wrap - position % wrap) : n;
+}
+
+static size_t array_at(const struct chain_state *st, size_t size, size_t position)
+{
+    size_t wrap = st->arrays ? st->arrays->wrap * size : 0;
+
+    return wrap > 0 ? position % wrap : position;
+}
+
 static size_t came_room(const struct chain_state *st)
 {
-    return min_size(st->n_up - st->came, CHAIN_RING - (st->came - st->went));
+    return min_size(st->n_up - st->at->came, CHAIN_RING - (st->at->came - st->at->went));
 }
 
 static int receive_up(struct chain_state *st)
 {
     if (is_first(st) || !st->arrays)
         return 0;
-    return chain_pull(st, st->s->before, st->s->ring + st->came % CHAIN_RING,
-                      ring_stretch(st->came, came_room(st)), &st->came);
+    return chain_pull(st, st->s->before, st->s->ring + st->at->came % CHAIN_RING,
+                      ring_stretch(st->at->came, came_room(st)), &st->at->came);
 }
 
 /* Bytes at `combined` that could be combined: room on the first host, what came on the others. */
 static size_t combinable(const struct chain_state *st)
 {
-    size_t n = is_first(st) ? CHAIN_RING - (st->combined - st->went) : st->came - st->combined;
+    size_t n =
+        is_first(st) ? CHAIN_RING - (st->at->combined - st->at->went) : st->at->came - st->at->combined;
 
     if (st->direct)
         return 0;
-    n = min_size(ring_stretch(st->combined, n), min_size(BLOCK, st->n_up - st->combined));
-    return n / st->partial * st->partial;
+    n = min_size(ring_stretch(st->at->combined, n), min_size(BLOCK, st->ready - st->at->combined));
+    return array_stretch(st, st->partial, st->at->combined, n / st->partial * st->partial);
 }
 
 /*
@@ -119,9 +137,9 @@ static size_t combinable(const struct chain_state *st)
  */
 static size_t next_block(const struct chain_state *st, bool any)
 {
-    size_t n = st->arrays ? combinable(st) : 0, end = st->combined + n;
+    size_t n = st->arrays ? combinable(st) : 0, end = st->at->combined + n;
 
-    return any || n == BLOCK || end == st->n_up || end % CHAIN_RING == 0 ? n : 0;
+    return any || n == BLOCK || end == st->ready || end % CHAIN_RING == 0 ? n : 0;
 }
 
 static void combine_block(struct chain_state *st, bool any)
@@ -133,18 +151,18 @@ static void combine_block(struct chain_state *st, bool any)
     if (n == 0)
         return;
     assert(st->partial > 0);
-    begin = st->combined / st->partial;
-    end = (st->combined + n) / st->partial;
-    at = st->s->ring + st->combined % CHAIN_RING;
+    begin = array_at(st, st->partial, st->at->combined) / st->partial;
+    end = begin + n / st->partial;
+    at = st->s->ring + st->at->combined % CHAIN_RING;
     if (is_first(st))
         reduce_begin(a->dtype, a->op, a->sources, a->n_sources, begin, end, at);
     else
         reduce_more(a->dtype, a->op, a->sources, a->n_sources, begin, end, at);
-    st->combined += n;
+    st->at->combined += n;
     if (is_last(st)) {
         reduce_end(a->dtype, a->op, at, a->n_ranks, a->targets, a->n_targets, begin, end);
-        st->went = st->combined;
-        st->arrived = st->copied = end * st->element;
+        st->at->went = st->at->combined;
+        st->at->arrived = st->at->copied = st->at->combined / st->partial * st->element;
     }
     st->moved = true;
 }
@@ -154,9 +172,11 @@ static int send_up(struct chain_state *st)
     if (is_last(st) || !st->arrays)
         return 0;
     if (st->direct)
-        return chain_push(st, st->s->after, st->direct + st->went, st->n_up - st->went, &st->went);
-    return chain_push(st, st->s->after, st->s->ring + st->went % CHAIN_RING,
-                      ring_stretch(st->went, st->combined - st->went), &st->went);
+        return chain_push(st, st->s->after, st->direct + array_at(st, st->element, st->at->went),
+                          array_stretch(st, st->element, st->at->went, st->ready - st->at->went),
+                          &st->at->went);
+    return chain_push(st, st->s->after, st->s->ring + st->at->went % CHAIN_RING,
+                      ring_stretch(st->at->went, st->at->combined - st->at->went), &st->at->went);
 }
 
 /* ---- down ---- */
@@ -165,27 +185,39 @@ static int receive_down(struct chain_state *st)
 {
     if (is_last(st))
         return 0;
-    return chain_pull(st, st->s->after, (uint8_t *)st->targets[0] + st->arrived, st->n_down - st->arrived,
-                      &st->arrived);
+    return chain_pull(
+        st, st->s->after, (uint8_t *)st->targets[0] + array_at(st, st->element, st->at->arrived),
+        array_stretch(st, st->element, st->at->arrived, st->n_down - st->at->arrived), &st->at->arrived);
+}
+
+/* Bytes that have arrived and that a host before wants. */
+static size_t passable(const struct chain_state *st)
+{
+    size_t end = min_size(st->at->arrived, st->n_on);
+
+    return end > st->at->passed ? end - st->at->passed : 0;
 }
 
 static int send_down(struct chain_state *st)
 {
     if (is_first(st))
         return 0;
-    return chain_push(st, st->s->before, (uint8_t *)st->targets[0] + st->passed, st->arrived - st->passed,
-                      &st->passed);
+    return chain_push(st, st->s->before,
+                      (uint8_t *)st->targets[0] + array_at(st, st->element, st->at->passed),
+                      array_stretch(st, st->element, st->at->passed, passable(st)), &st->at->passed);
 }
 
 static void copy_down(struct chain_state *st)
 {
-    size_t n = min_size(BLOCK, st->arrived - st->copied);
+    size_t there = st->at->arrived - st->at->copied, at, n;
 
-    if (n == 0 || (n < BLOCK && st->arrived < st->n_down))
+    if (there == 0 || (there < BLOCK && st->at->arrived < st->goal_down))
         return;
+    at = array_at(st, st->element, st->at->copied);
+    n = array_stretch(st, st->element, st->at->copied, min_size(BLOCK, there));
     for (int t = 1; t < st->n_targets; t++)
-        memcpy((uint8_t *)st->targets[t] + st->copied, (uint8_t *)st->targets[0] + st->copied, n);
-    st->copied += n;
+        memcpy((uint8_t *)st->targets[t] + at, (uint8_t *)st->targets[0] + at, n);
+    st->at->copied += n;
     st->moved = true;
 }
 
@@ -193,10 +225,14 @@ static void copy_down(struct chain_state *st)
 
 static bool chain_is_done(const struct chain_state *st)
 {
-    return st->copied == st->n_down && (is_first(st) || st->passed == st->n_down);
+    const struct chain_progress *at = st->at;
+    bool sent = is_last(st) || !st->arrays ||
+                (st->direct || st->goal_up == st->n_up ? at->went : at->combined) >= st->goal_up;
+
+    return sent && at->copied >= st->goal_down && (is_first(st) || at->passed >= st->goal_on);
 }
 
-static int chain_step(struct chain_state *st, bool any)
+static int chain_move(struct chain_state *st, bool any)
 {
     int r = receive_up(st);
 
@@ -223,9 +259,10 @@ static int chain_wait(struct chain_state *st)
 {
     struct pollfd fds[2] = {
         {.fd = st->s->before,
-         .events = poll_events(!is_first(st) && st->arrays && came_room(st) > 0, st->arrived > st->passed)},
+         .events = poll_events(!is_first(st) && st->arrays && came_room(st) > 0, passable(st) > 0)},
         {.fd = st->s->after,
-         .events = poll_events(st->arrived<st->n_down, (st->direct ? st->n_up : st->combined)> st->went)},
+         .events = poll_events(
+             st->at->arrived<st->n_down, (st->direct ? st->ready : st->at->combined)> st->at->went)},
     };
 
     if (is_first(st))
@@ -242,16 +279,17 @@ static int chain_run(struct chain_state *st)
     st->s->failed_fd = -1;
     while (r == 0 && !chain_is_done(st)) {
         st->moved = false;
-        r = chain_step(st, false);
+        r = chain_move(st, false);
         if (r == 0 && !st->moved)
-            r = chain_step(st, true);
+            r = chain_move(st, true);
         if (r == 0 && !st->moved)
             r = chain_wait(st);
     }
     return r;
 }
 
-int chain_reduce(struct chain *s, const struct chain_arrays *arrays)
+int chain_reduce_step(struct chain *s, const struct chain_arrays *arrays, struct chain_progress *progress,
+                      size_t n_ready, size_t n_done)
 {
     struct chain_state st = {
         .s = s,
@@ -260,21 +298,44 @@ int chain_reduce(struct chain *s, const struct chain_arrays *arrays)
         .n_targets = arrays->n_targets,
         .partial = reduce_partial_size(arrays->dtype),
         .element = reduce_element_size(arrays->dtype),
+        .at = progress,
     };
+    bool last = s->after < 0;
 
-    assert(arrays->n_targets >= 1 && arrays->n_sources >= 1);
+    assert(arrays->n_targets >= 1 && arrays->n_sources >= 1 && n_done <= n_ready);
+    assert(arrays->n_passed <= arrays->n_wanted && arrays->n_wanted <= arrays->count);
     st.n_up = arrays->count * st.partial;
-    st.n_down = arrays->count * st.element;
-    if (s->before < 0 && s->after >= 0 && arrays->n_sources == 1 && st.partial == st.element)
+    st.n_down = (last ? arrays->count : arrays->n_wanted) * st.element;
+    st.n_on = arrays->n_passed * st.element;
+    st.ready = n_ready * st.partial;
+    st.goal_up = n_done * st.partial;
+    st.goal_down = min_size(n_done * st.element, st.n_down);
+    st.goal_on = min_size(n_done * st.element, st.n_on);
+    if (s->before < 0 && !last && arrays->n_sources == 1 && st.partial == st.element)
         st.direct = arrays->sources[0];
     return chain_run(&st);
 }
 
+int chain_reduce(struct chain *s, const struct chain_arrays *arrays)
+{
+    struct chain_progress progress = {0};
+
+    return chain_reduce_step(s, arrays, &progress, arrays->count, arrays->count);
+}
+
 int chain_broadcast(struct chain *s, void *const *targets, int n_targets, size_t n_bytes)
 {
-    struct chain_state st = {.s = s, .targets = targets, .n_targets = n_targets, .n_down = n_bytes};
+    struct chain_progress progress = {0};
+    struct chain_state st = {.s = s,
+                             .targets = targets,
+                             .n_targets = n_targets,
+                             .n_down = n_bytes,
+                             .n_on = n_bytes,
+                             .goal_down = n_bytes,
+                             .goal_on = n_bytes,
+                             .at = &progress};
 
     if (s->after < 0) /* here it comes from */
-        st.arrived = n_bytes;
+        progress.arrived = n_bytes;
     return chain_run(&st);
 }

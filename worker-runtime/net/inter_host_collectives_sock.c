@@ -3,8 +3,9 @@
  *
  *   short       the leaders' exchange carries the data, and every rank takes its part of the table
  *   all_reduce  long: chain reduce, in place where the host's arrays are in shared memory or the host has one rank; else
- *               through each rank's staging room, piece by piece
- *   reduce, reduce_scatter  long: the same through the staging rooms; each rank copies its part out
+ *               through each rank's staging room, piece by piece, two pieces under way
+ *   reduce, reduce_scatter  long: the same through the staging rooms; a result goes down the chain no further than it is
+ *               wanted, and each rank copies its part out
  *   broadcast   long: chain broadcast from the root round the ring
  *   all_gather  long: a chain broadcast of every rank's data in turn; the turns overlap, so every link is busy
  *   gather, scatter  long: the same, between the root's host and the other one only
@@ -14,6 +15,7 @@
  * comes.
  */
 
+#include "base/minmax.h"
 #include "worker-runtime/shm/reduce_ops.h"
 #include "worker-runtime/net/inter_host_sock.h"
 #include "worker-runtime/net/chain_reduce_sock.h"
@@ -23,7 +25,10 @@
 #include <errno.h>
 #include <string.h>
 
-enum { SHORT_MAX = 32 * 1024 }; /* bytes of all ranks together */
+enum {
+    SHORT_MAX = 32 * 1024, /* bytes of all ranks together */
+    PIECES_UNDER_WAY = 2,  /* of a reduction that is staged */
+};
 
 static int own_group_rank(const struct inter_host *s)
 {
@@ -59,6 +64,8 @@ struct inter_host_reduction {
     uint8_t *out; /* takes the bytes begin..end of the result; NULL: not wanted */
     size_t begin, end;
     bool in_place; /* the result may go where the data is: in and out are one */
+    /* Bytes of the result, from the first one on, that come to this host, and that go on to the hosts before it. */
+    size_t n_wanted, n_passed;
     int n_rails;
     size_t share; /* bytes of a rail in a piece */
 };
@@ -86,35 +93,59 @@ static int reduce_short(const struct inter_host_reduction *r)
     return 0;
 }
 
-/* This rail's share of arrays that lie at views of this host's ranks, from their begin on. */
-static int reduce_rail(const struct inter_host_reduction *r, size_t n_bytes)
+/* A rail's share of a reduction and how far it is: its arrays lie at views of this host's ranks. */
+struct reduction_rail {
+    struct inter_host *s;
+    struct chain chain;
+    struct chain_arrays arrays;
+    struct chain_progress progress;
+};
+
+/* The elements among the first `end` bytes of the result that are in the slice. */
+static size_t elements_before(const struct inter_host_reduction *r, const struct topology_slice *slice,
+                              size_t end)
+{
+    return (min_size(max_size(end, slice->begin), slice->end) - slice->begin) / reduce_element_size(r->dtype);
+}
+
+static struct reduction_rail make_rail(const struct inter_host_reduction *r,
+                                       const struct topology_slice *slice, size_t wrap)
 {
     struct inter_host *s = r->s;
     const struct topology *h = &s->topology;
-    struct chain chain = {
-        .wait = &s->wait,
-        .before = h->host == 0 ? -1 : s->before,
-        .after = h->host == h->n_hosts - 1 ? -1 : s->after,
-        .ring = s->ring,
-        .failed_fd = -1,
-    };
-    struct chain_arrays arrays = {
-        .dtype = r->dtype,
-        .op = r->op,
-        .n_ranks = h->world_size,
-        .sources = (const void *const *)s->views,
-        .n_sources = s->shm->world_size,
-        .targets = s->targets,
-        .n_targets = s->shm->world_size,
-        .count = n_bytes / reduce_element_size(r->dtype),
-    };
-    int result;
 
     /* What comes in goes into this rank's own array first. */
-    for (int i = 0; i < arrays.n_targets; i++)
-        s->targets[i] = s->views[(s->shm->rank + i) % arrays.n_targets];
-    result = chain_reduce(&chain, &arrays); /* first: it sets failed_fd */
-    return inter_host_fail(s, result, chain.failed_fd);
+    for (int i = 0; i < s->shm->world_size; i++)
+        s->targets[i] = s->views[(s->shm->rank + i) % s->shm->world_size];
+    return (struct reduction_rail){
+        .s = s,
+        .chain = {.wait = &s->wait,
+                  .before = h->host == 0 ? -1 : s->before,
+                  .after = h->host == h->n_hosts - 1 ? -1 : s->after,
+                  .ring = s->ring,
+                  .failed_fd = -1},
+        .arrays = {.dtype = r->dtype,
+                   .op = r->op,
+                   .n_ranks = h->world_size,
+                   .sources = (const void *const *)s->views,
+                   .n_sources = s->shm->world_size,
+                   .targets = s->targets,
+                   .n_targets = s->shm->world_size,
+                   .count = elements_before(r, slice, SIZE_MAX),
+                   .n_wanted = elements_before(r, slice, r->n_wanted),
+                   .n_passed = elements_before(r, slice, r->n_passed),
+                   .wrap = wrap},
+    };
+}
+
+/* As chain_reduce_step(). */
+static int reduce_rail(struct reduction_rail *rail, size_t n_ready, size_t n_done)
+{
+    size_t count = rail->arrays.count;
+    int result = chain_reduce_step(&rail->chain, &rail->arrays, &rail->progress, min_size(n_ready, count),
+                                   min_size(n_done, count)); /* first: it sets failed_fd */
+
+    return inter_host_fail(rail->s, result, rail->chain.failed_fd);
 }
 
 static const struct shm_slot piece_slot = {.signature = (uint64_t)OP_BARRIER << SIGNATURE_SHIFT};
@@ -124,6 +155,7 @@ static int reduce_in_place(const struct inter_host_reduction *r)
 {
     struct inter_host *s = r->s;
     struct topology_slice slice;
+    struct reduction_rail rail;
     int result = 0;
 
     if (s->shm->rank < r->n_rails) {
@@ -131,7 +163,8 @@ static int reduce_in_place(const struct inter_host_reduction *r)
         for (int i = 0; i < s->shm->world_size; i++)
             s->views[i] =
                 (inter_host_is_alone(s) ? r->out : (uint8_t *)shm_at(s->shm, s->locations[i])) + slice.begin;
-        result = reduce_rail(r, slice.end - slice.begin);
+        rail = make_rail(r, &slice, 0);
+        result = reduce_rail(&rail, rail.arrays.count, rail.arrays.count);
     }
     return result == 0 ? inter_host_local_barrier(s, &piece_slot) : result;
 }
@@ -140,11 +173,15 @@ static int reduce_in_place(const struct inter_host_reduction *r)
 static struct topology_slice reduction_range(const struct inter_host_reduction *r, size_t number, int rail)
 {
     struct topology_slice slice = topology_slice(reduction_size(r), r->n_rails, rail);
-    size_t begin = slice.begin + number * r->share, end;
+    size_t begin = min_size(slice.begin + number * r->share, slice.end);
 
-    begin = begin < slice.end ? begin : slice.end;
-    end = begin + r->share < slice.end ? begin + r->share : slice.end;
-    return (struct topology_slice){begin, end};
+    return (struct topology_slice){begin, min_size(begin + r->share, slice.end)};
+}
+
+/* Where a piece of a rail is in a rank's room: each rail has two places, used in turn. */
+static size_t staging_at(const struct inter_host_reduction *r, size_t number, int rail)
+{
+    return ((size_t)rail * PIECES_UNDER_WAY + number % PIECES_UNDER_WAY) * r->share;
 }
 
 static void stage_in(const struct inter_host_reduction *r, size_t number)
@@ -152,7 +189,7 @@ static void stage_in(const struct inter_host_reduction *r, size_t number)
     for (int rail = 0; rail < r->n_rails; rail++) {
         struct topology_slice range = reduction_range(r, number, rail);
 
-        memcpy(r->s->staging + (size_t)rail * r->share, r->in + range.begin, range.end - range.begin);
+        memcpy(r->s->staging + staging_at(r, number, rail), r->in + range.begin, range.end - range.begin);
     }
 }
 
@@ -161,44 +198,58 @@ static void stage_out(const struct inter_host_reduction *r, size_t number)
 {
     for (int rail = 0; r->out && rail < r->n_rails; rail++) {
         struct topology_slice range = reduction_range(r, number, rail);
-        size_t begin = range.begin > r->begin ? range.begin : r->begin;
-        size_t end = range.end < r->end ? range.end : r->end;
+        size_t begin = max_size(range.begin, r->begin), end = min_size(range.end, r->end);
 
         if (begin < end)
             memcpy(r->out + (begin - r->begin),
-                   r->s->staging + (size_t)rail * r->share + (begin - range.begin), end - begin);
+                   r->s->staging + staging_at(r, number, rail) + (begin - range.begin), end - begin);
     }
 }
 
-static int reduce_piece(const struct inter_host_reduction *r, size_t number)
+/* The piece and the next one are staged. */
+static int reduce_piece(const struct inter_host_reduction *r, struct reduction_rail *rail, size_t number)
 {
     struct inter_host *s = r->s;
-    int rail = s->shm->rank, result;
-    struct topology_slice range;
+    size_t share = r->share / reduce_element_size(r->dtype);
+    int result = inter_host_local_barrier(s, &piece_slot);
 
-    stage_in(r, number);
-    result = inter_host_local_barrier(s, &piece_slot);
-    if (result == 0 && rail < r->n_rails) {
-        range = reduction_range(r, number, rail);
-        for (int i = 0; i < s->shm->world_size; i++)
-            s->views[i] = inter_host_staging_of(s, i) + (size_t)rail * r->share;
-        result = reduce_rail(r, range.end - range.begin);
-    }
-    if (result == 0)
-        result = inter_host_local_barrier(s, &piece_slot);
-    if (result == 0)
-        stage_out(r, number);
-    return result;
+    if (result == 0 && s->shm->rank < r->n_rails)
+        result = reduce_rail(rail, (number + PIECES_UNDER_WAY) * share, (number + 1) * share);
+    return result == 0 ? inter_host_local_barrier(s, &piece_slot) : result;
 }
 
+static struct reduction_rail make_staged_rail(const struct inter_host_reduction *r)
+{
+    struct inter_host *s = r->s;
+    struct topology_slice slice = topology_slice(reduction_size(r), r->n_rails, s->shm->rank);
+
+    for (int i = 0; i < s->shm->world_size; i++)
+        s->views[i] = inter_host_staging_of(s, i) + staging_at(r, 0, s->shm->rank);
+    return make_rail(r, &slice, PIECES_UNDER_WAY * r->share / reduce_element_size(r->dtype));
+}
+
+/* While the results of a piece come down, the next one goes up. */
 static int reduce_pieces(struct inter_host_reduction *r)
 {
     struct topology_slice longest = topology_slice(reduction_size(r), r->n_rails, r->n_rails - 1);
+    size_t n_bytes = longest.end - longest.begin + TOPOLOGY_SLICE_UNIT;
+    struct reduction_rail rail = {0};
     int result = inter_host_stage(r->s);
 
-    r->share = INTER_HOST_STAGING / (size_t)r->n_rails / TOPOLOGY_SLICE_UNIT * TOPOLOGY_SLICE_UNIT;
-    for (size_t i = 0; result == 0 && i * r->share < longest.end - longest.begin + TOPOLOGY_SLICE_UNIT; i++)
-        result = reduce_piece(r, i);
+    if (result)
+        return result;
+    r->share = INTER_HOST_STAGING / PIECES_UNDER_WAY / (size_t)r->n_rails / TOPOLOGY_SLICE_UNIT *
+               TOPOLOGY_SLICE_UNIT;
+    if (r->s->shm->rank < r->n_rails)
+        rail = make_staged_rail(r);
+    for (size_t i = 0; i + 1 < PIECES_UNDER_WAY; i++)
+        stage_in(r, i);
+    for (size_t i = 0; result == 0 && i * r->share < n_bytes; i++) {
+        stage_in(r, i + PIECES_UNDER_WAY - 1);
+        result = reduce_piece(r, &rail, i);
+        if (result == 0)
+            stage_out(r, i);
+    }
     return result;
 }
 
@@ -245,6 +296,8 @@ int inter_host_all_reduce(struct inter_host *s, void *data, size_t count, enum c
         .op = op,
         .in_place = true,
         .end = count * reduce_element_size(dtype),
+        .n_wanted = SIZE_MAX,
+        .n_passed = SIZE_MAX,
         .signature = call_signature(OP_ALL_REDUCE, reduction_detail(dtype, op), count),
     };
 
@@ -254,6 +307,7 @@ int inter_host_all_reduce(struct inter_host *s, void *data, size_t count, enum c
 int inter_host_reduce(struct inter_host *s, void *data, size_t count, enum crw_dtype dtype, enum crw_op op,
                       int root)
 {
+    int root_host = s->topology.host_of[root];
     struct inter_host_reduction r = {
         .s = s,
         .in = data,
@@ -262,10 +316,18 @@ int inter_host_reduce(struct inter_host *s, void *data, size_t count, enum crw_d
         .dtype = dtype,
         .op = op,
         .end = count * reduce_element_size(dtype),
+        .n_wanted = s->topology.host >= root_host ? SIZE_MAX : 0,
+        .n_passed = s->topology.host > root_host ? SIZE_MAX : 0,
         .signature = call_signature(OP_REDUCE + reduction_detail(dtype, op), (unsigned)root, count),
     };
 
     return reduce_short_or_long(&r);
+}
+
+/* Bytes of the result up to the end of the ranks of all hosts before that one; n_bytes: of each rank. */
+static size_t bytes_before_host(const struct topology *h, int host, size_t n_bytes)
+{
+    return h->in_order ? (size_t)h->first[host] * n_bytes : SIZE_MAX;
 }
 
 int inter_host_reduce_scatter(struct inter_host *s, const void *data, void *result, size_t count,
@@ -281,6 +343,8 @@ int inter_host_reduce_scatter(struct inter_host *s, const void *data, void *resu
         .op = op,
         .begin = rank * n_bytes,
         .end = (rank + 1) * n_bytes,
+        .n_wanted = bytes_before_host(&s->topology, s->topology.host + 1, n_bytes),
+        .n_passed = bytes_before_host(&s->topology, s->topology.host, n_bytes),
         .signature = call_signature(OP_REDUCE_SCATTER, reduction_detail(dtype, op), count),
     };
 

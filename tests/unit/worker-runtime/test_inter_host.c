@@ -255,6 +255,58 @@ static void arrays_are_used_where_they_lie(void **state)
     unsetenv("CRW_TIMEOUT_MS");
 }
 
+/* ---- what goes over the network ---- */
+
+static int64_t bytes_sent(void)
+{
+    int64_t n = 0;
+
+    for (int fd = 3; fd < 256; fd++) {
+        struct tcp_info info = {0};
+        socklen_t size = sizeof(info);
+
+        if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) == 0)
+            n += (int64_t)info.tcpi_bytes_sent;
+    }
+    return n;
+}
+
+/* Of all ranks since `before`. */
+static int64_t sum_sent(struct crw_group *group, int64_t before)
+{
+    int64_t n = bytes_sent() - before;
+
+    CHECK(crw_all_reduce(group, &n, 1, CRW_I64, CRW_SUM) == 0);
+    return n;
+}
+
+static void compare_bytes(struct crw_group *group)
+{
+    int world_size = crw_world_size(group);
+    size_t part = COUNT_MAX / (size_t)world_size, count = part * (size_t)world_size;
+    int64_t before, all_reduced, scattered, reduced;
+
+    fill_elements(CRW_F32, mine, count, (unsigned)crw_rank(group));
+    before = bytes_sent();
+    CHECK(crw_reduce_scatter(group, mine, result, part, CRW_F32, CRW_SUM) == 0);
+    scattered = sum_sent(group, before);
+    before = bytes_sent();
+    CHECK(crw_reduce(group, mine, count, CRW_F32, CRW_SUM, world_size - 1) == 0);
+    reduced = sum_sent(group, before);
+    before = bytes_sent();
+    CHECK(crw_all_reduce(group, mine, count, CRW_F32, CRW_SUM) == 0);
+    all_reduced = sum_sent(group, before);
+    CHECK(100 * scattered < 82 * all_reduced); /* (hosts - 1) vectors up; down what hosts below want */
+    CHECK(100 * reduced < 52 * all_reduced);   /* to the last host: nothing comes down */
+}
+
+static void hosts_get_only_the_results_that_they_want(void **state)
+{
+    run_ranks((struct shape){{1, 1}}, compare_bytes);
+    run_ranks((struct shape){{3, 1, 2}}, compare_bytes);
+    run_ranks((struct shape){{1, 1, 1, 1}}, compare_bytes);
+}
+
 /* ---- moves ---- */
 
 static void check_moves(struct crw_group *group, size_t n)
@@ -916,6 +968,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(reductions_have_the_bits_of_one_host),
         cmocka_unit_test(arrays_are_used_where_they_lie),
+        cmocka_unit_test(hosts_get_only_the_results_that_they_want),
         cmocka_unit_test(data_arrives_where_it_should),
         cmocka_unit_test(calls_that_differ_are_told_to_all),
         cmocka_unit_test(calls_can_be_started),

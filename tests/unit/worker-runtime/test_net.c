@@ -301,6 +301,8 @@ static int reduce_piece(const struct member *m, struct chain *s, size_t first, s
         .op = m->op,
         .n_ranks = RANKS,
         .count = count,
+        .n_wanted = count,
+        .n_passed = count,
         .n_sources = m->n,
         .n_targets = m->n,
         .sources = (const void *const *)arrays,
@@ -379,6 +381,62 @@ static void hosts_may_reduce_in_different_pieces(void **state)
     for (size_t i = 0; i < sizeof(pieces) / sizeof(pieces[0]); i++)
         for (size_t d = 0; d < sizeof(dtypes) / sizeof(dtypes[0]); d++)
             run_chain(shape, pieces[i], dtypes[d], CRW_AVG);
+}
+
+/* Host 1 of three, whose arrays hold two pieces of four; the test is the hosts before and after. */
+static void the_next_piece_goes_up_before_the_results_of_the_last_came(void **state)
+{
+    enum { PIECE = 1024, N = 4 * PIECE };
+    const struct net_wait wait = {.interrupt_fd = -1, .timeout_ms = 20000};
+    static float own[2 * PIECE], sent[N], came[N];
+    const void *sources[] = {own};
+    void *targets[] = {own};
+    struct chain_arrays a = {.dtype = CRW_F32,
+                             .op = CRW_SUM,
+                             .n_ranks = 3,
+                             .sources = sources,
+                             .n_sources = 1,
+                             .targets = targets,
+                             .n_targets = 1,
+                             .count = N,
+                             .n_wanted = N,
+                             .n_passed = N - 1,
+                             .wrap = 2 * PIECE};
+    struct chain_progress progress = {0};
+    struct chain s = {.wait = &wait, .ring = aligned_alloc(64, CHAIN_RING)};
+    int before[2], after[2];
+
+    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, before), 0);
+    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, after), 0);
+    s.before = before[0];
+    s.after = after[0];
+    for (int i = 0; i < N; i++)
+        sent[i] = (float)i;
+    assert_int_equal(net_send_all(&wait, before[1], sent, sizeof(sent)), 0);
+    for (int piece = 0; piece < 4; piece++) {
+        size_t ready = (size_t)(piece + 2 < 4 ? piece + 2 : 4) * PIECE, done = ((size_t)piece + 1) * PIECE;
+        const float *place = own + (size_t)(piece % 2) * PIECE;
+
+        for (int i = 0; i < 2 * PIECE; i++)
+            if (piece == 0 || i / PIECE == (piece + 1) % 2)
+                own[i] = 1;
+        /* The results of the piece are there; those of the next one are not. */
+        assert_int_equal(net_send_all(&wait, after[1], sent + (size_t)piece * PIECE, sizeof(sent) / 4), 0);
+        assert_int_equal(chain_reduce_step(&s, &a, &progress, ready, done), 0);
+        assert_int_equal(progress.combined, ready * sizeof(float));
+        assert_memory_equal(place, sent + (size_t)piece * PIECE, sizeof(sent) / 4);
+    }
+    assert_int_equal(net_receive_all(&wait, after[1], came, sizeof(came)), 0);
+    for (int i = 0; i < N; i++)
+        assert_true(came[i] == (float)(i + 1));
+    assert_int_equal(net_receive_all(&wait, before[1], came, sizeof(came) - sizeof(float)), 0);
+    assert_memory_equal(came, sent, sizeof(came) - sizeof(float));
+    assert_int_equal(net_receive(before[1], came, 1), 0); /* nothing more */
+    for (int i = 0; i < 2; i++) {
+        close(before[i]);
+        close(after[i]);
+    }
+    free(s.ring);
 }
 
 static void a_broken_chain_is_told(void **state)
@@ -464,6 +522,7 @@ int main(void)
         cmocka_unit_test(steps_make_the_same_bits),
         cmocka_unit_test(chains_make_the_bits_of_one_host),
         cmocka_unit_test(hosts_may_reduce_in_different_pieces),
+        cmocka_unit_test(the_next_piece_goes_up_before_the_results_of_the_last_came),
         cmocka_unit_test(a_broken_chain_is_told),
         cmocka_unit_test(a_silent_chain_is_left),
         cmocka_unit_test(only_control_connections_limit_silence),
