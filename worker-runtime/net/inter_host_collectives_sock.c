@@ -6,6 +6,7 @@
  *               through each rank's staging room, piece by piece, two pieces under way
  *   reduce, reduce_scatter  long: the same through the staging rooms; a result goes down the chain no further than it is
  *               wanted, and each rank copies its part out
+ *   reduce_scatter  long, one rank on each host: pairwise, straight to the ranks that want the parts
  *   broadcast   long: chain broadcast from the root round the ring
  *   all_gather  long: a chain broadcast of every rank's data in turn; the turns overlap, so every link is busy
  *   gather, scatter  long: the same, between the root's host and the other one only
@@ -19,6 +20,7 @@
 #include "worker-runtime/shm/reduce_ops.h"
 #include "worker-runtime/net/inter_host_sock.h"
 #include "worker-runtime/net/chain_reduce_sock.h"
+#include "worker-runtime/net/pairwise_reduce_sock.h"
 #include "worker-runtime/shm/call_signature.h"
 #include "worker-runtime/base/error.h"
 
@@ -279,6 +281,39 @@ static int reduce_long(struct inter_host_reduction *r)
     return all_located(s) ? reduce_in_place(r) : reduce_pieces(r);
 }
 
+/* ---- reduce_scatter of hosts with one rank each ---- */
+
+static bool is_pairwise(const struct topology *h)
+{
+    return h->n_hosts == h->world_size && h->n_hosts <= PAIRWISE_HOSTS_MAX;
+}
+
+static int reduce_pairwise(const struct inter_host_reduction *r)
+{
+    struct inter_host *s = r->s;
+    struct pairwise p = {
+        .wait = &s->wait,
+        .n_hosts = s->topology.n_hosts,
+        .host = s->topology.host,
+        .room_size = INTER_HOST_STAGING,
+        .failed_fd = -1,
+    };
+    int result = inter_host_agree(s, r->signature, SHM_NOWHERE, NULL, 0, NULL);
+
+    if (result == 0)
+        result = inter_host_stage(s);
+    if (result == 0)
+        result = inter_host_need_pairs(s);
+    if (result)
+        return result;
+    p.out = s->pairs_out;
+    p.in = s->pairs_in;
+    p.room = s->staging;
+    result = pairwise_reduce_scatter(&p, r->in, r->out, (r->end - r->begin) / reduce_element_size(r->dtype),
+                                     r->dtype, r->op); /* first: it sets failed_fd */
+    return inter_host_fail(s, result, p.failed_fd);
+}
+
 static int reduce_short_or_long(struct inter_host_reduction *r)
 {
     return is_short(r->s, reduction_size(r)) ? reduce_short(r) : reduce_long(r);
@@ -348,6 +383,8 @@ int inter_host_reduce_scatter(struct inter_host *s, const void *data, void *resu
         .signature = call_signature(OP_REDUCE_SCATTER, reduction_detail(dtype, op), count),
     };
 
+    if (is_pairwise(&s->topology) && !is_short(s, reduction_size(&r)))
+        return reduce_pairwise(&r);
     return reduce_short_or_long(&r);
 }
 

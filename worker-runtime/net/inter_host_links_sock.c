@@ -17,7 +17,10 @@
 #include <unistd.h>
 
 /* Numbers of links between two ranks. */
-enum { LINK_RAIL = TOPOLOGY_ROUNDS_MAX }; /* below: that round of the exchange */
+enum {
+    LINK_RAIL = TOPOLOGY_ROUNDS_MAX, /* below: that round of the exchange */
+    LINK_PAIR                        /* where the two ranks are neither before nor after each other */
+};
 
 static int world_rank(const struct inter_host *s, int rank)
 {
@@ -91,10 +94,24 @@ static void close_link(int fd)
         (void)close(fd); /* what was sent goes its way */
 }
 
+static void free_pairs(struct inter_host *s)
+{
+    for (int i = 0; s->pairs_out && s->pairs_in && i < s->topology.n_hosts; i++) {
+        if (s->pairs_out[i] != s->after)
+            close_link(s->pairs_out[i]);
+        if (s->pairs_in[i] != s->before)
+            close_link(s->pairs_in[i]);
+    }
+    free(s->pairs_out);
+    free(s->pairs_in);
+    s->pairs_out = s->pairs_in = NULL;
+}
+
 void inter_host_finish(struct inter_host *s)
 {
     if (!s->net)
         return;
+    free_pairs(s);
     for (int i = 0; i < TOPOLOGY_ROUNDS_MAX; i++) {
         close_link(s->links.ahead[i]);
         close_link(s->links.back[i]);
@@ -165,7 +182,7 @@ static int connect_link(struct inter_host *s, const struct net_wait *wait, int n
 {
     const struct topology *h = &s->topology;
     const struct net_hello hello = {.purpose = NET_DATA, .group = s->group, .link = (uint32_t)number};
-    int local = number == LINK_RAIL ? h->local : 0;
+    int local = number < LINK_RAIL ? 0 : h->local;
     int rank =
         world_rank(s, topology_rank(h, topology_ahead(h, h->host, ahead ? distance : -distance), local));
 
@@ -200,6 +217,36 @@ int inter_host_connect(struct inter_host *s, int interrupt_fd)
     if (s->topology.local == 0)
         return connect_leader(s, &wait);
     return s->topology.local < s->topology.n_rails ? connect_rail(s, &wait) : 0;
+}
+
+static int allocate_pairs(struct inter_host *s)
+{
+    size_t n = (size_t)s->topology.n_hosts;
+
+    s->pairs_out = malloc(n * sizeof(*s->pairs_out));
+    s->pairs_in = malloc(n * sizeof(*s->pairs_in));
+    for (size_t i = 0; s->pairs_out && s->pairs_in && i < n; i++)
+        s->pairs_out[i] = s->pairs_in[i] = -1;
+    return s->pairs_out && s->pairs_in ? 0 : crw_fail_errno(-ENOMEM, "cannot connect with all hosts");
+}
+
+int inter_host_need_pairs(struct inter_host *s)
+{
+    const struct topology *h = &s->topology;
+    int r;
+
+    if (s->pairs_out)
+        return 0;
+    r = allocate_pairs(s);
+    if (r == 0) {
+        s->pairs_out[topology_ahead(h, h->host, 1)] = s->after;
+        s->pairs_in[topology_ahead(h, h->host, -1)] = s->before;
+    }
+    for (int i = 2; r == 0 && i < h->n_hosts; i++)
+        r = connect_link(s, &s->wait, LINK_PAIR, i, true, &s->pairs_out[topology_ahead(h, h->host, i)]);
+    for (int i = 2; r == 0 && i < h->n_hosts; i++)
+        r = connect_link(s, &s->wait, LINK_PAIR, i, false, &s->pairs_in[topology_ahead(h, h->host, -i)]);
+    return r == 0 ? 0 : inter_host_break(s, r);
 }
 
 /* ---- messages ---- */

@@ -45,6 +45,10 @@ int inter_host_break(struct inter_host *s, int r)
     }
     cut_link(s->before);
     cut_link(s->after);
+    for (int i = 0; s->pairs_out && s->pairs_in && i < s->topology.n_hosts; i++) {
+        cut_link(s->pairs_out[i]);
+        cut_link(s->pairs_in[i]);
+    }
     s->shm->over = true;
     return r;
 }
@@ -62,6 +66,9 @@ static int rank_behind(const struct inter_host *s, int fd)
         if (fd == s->links.back[i])
             return topology_rank(h, topology_ahead(h, h->host, -(1 << i)), 0);
     }
+    for (int i = 0; s->pairs_out && s->pairs_in && i < h->n_hosts; i++)
+        if (fd == s->pairs_out[i] || fd == s->pairs_in[i])
+            return topology_rank(h, i, h->local);
     if (fd != s->after && fd != s->before)
         return -1;
     return topology_rank(h, topology_ahead(h, h->host, fd == s->after ? 1 : -1), h->local);

@@ -35,8 +35,10 @@ struct inter_host {
     struct exchange_links links; /* the leader's; else -1 */
     struct exchange exchange;    /* the leader's */
     int before, after;           /* of this rank's rail, round the ring; -1: it has none */
-    int *out;                    /* by rank: messages to it; -1: none so far */
-    uint8_t *own;                /* the leader's: data of its host's ranks */
+    int *pairs_out,
+        *pairs_in; /* by host, for pairwise_reduce_sock.h; NULL: not used so far; the nearest are the rail's */
+    int *out;      /* by rank: messages to it; -1: none so far */
+    uint8_t *own;  /* the leader's: data of its host's ranks */
     uint8_t *table;              /* data of all ranks, on a host with a single rank */
     uint8_t *ring;               /* the rail's */
     uint8_t *staging;            /* this rank's; NULL: not used so far */
@@ -106,6 +108,9 @@ enum { INTER_HOST_STAGING = 1024 * 1024 };
 int inter_host_stage(struct inter_host *s);
 /* Where that rank of this host has its room. */
 uint8_t *inter_host_staging_of(const struct inter_host *s, int local);
+/* Connects the ranks of all hosts with each other, where each host has one. All ranks at the same time. 0, or the group
+ * has failed. */
+int inter_host_need_pairs(struct inter_host *s);
 /* Allocates the rail's ring. 0 or -ENOMEM. */
 int inter_host_need_ring(struct inter_host *s);
 

@@ -19,7 +19,7 @@
 #include <string.h>
 #include <sys/socket.h>
 
-enum { BACKLOG = 4096, FDS_MAX = 4 };
+enum { BACKLOG = 4096, FDS_MAX = NET_POLL_MAX };
 
 static void set_option(int fd, int level, int option, int value)
 {

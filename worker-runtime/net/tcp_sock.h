@@ -57,7 +57,9 @@ ssize_t net_send(int fd, const void *data, size_t n_bytes);
 ssize_t net_send_message(int fd, const struct msghdr *message);
 ssize_t net_receive(int fd, void *data, size_t n_bytes);
 
-/* Until one of fds (events 0: not looked at) is ready. NULL is no list. Results as above. */
+enum { NET_POLL_MAX = 128 };
+
+/* Until one of fds (events 0: not looked at; NET_POLL_MAX at most) is ready. NULL is no list. Results as above. */
 int net_poll(const struct net_wait *wait, struct pollfd *fds, int n_fds);
 
 /* All of it, waiting as it takes. */
