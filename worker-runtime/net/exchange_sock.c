@@ -33,7 +33,9 @@ struct exchange_round_state {
     int ahead, back;
     struct exchange_head out, in;
     size_t n_out, n_in; /* bytes done, heads included */
-    size_t at;          /* where what comes in begins */
+    const uint8_t *from;
+    uint8_t *into;
+    size_t room; /* bytes of it */
     bool moved;
 };
 
@@ -72,7 +74,8 @@ static int exchange_push(struct exchange_round_state *r)
     if (head)
         parts[message.msg_iovlen++] = (struct iovec){(uint8_t *)&r->out + r->n_out, head};
     if (r->out.n_bytes > done)
-        parts[message.msg_iovlen++] = (struct iovec){r->x->blocks + done, r->out.n_bytes - done};
+        parts[message.msg_iovlen++] =
+            (struct iovec){(void *)(uintptr_t)(r->from + done), r->out.n_bytes - done}; /* only read */
     n = net_send_message(r->ahead, &message);
     if (n < 0)
         return exchange_fail(r, r->ahead, n);
@@ -84,7 +87,7 @@ static int exchange_push(struct exchange_round_state *r)
 static bool is_expected_head(const struct exchange_round_state *r)
 {
     return r->in.magic == MAGIC && r->in.number == r->out.number && r->in.n_blocks == r->out.n_blocks &&
-           r->in.n_bytes <= EXCHANGE_MAX - r->at;
+           r->in.n_bytes <= r->room;
 }
 
 static int exchange_pull(struct exchange_round_state *r)
@@ -96,7 +99,7 @@ static int exchange_pull(struct exchange_round_state *r)
     if (!has_head(r))
         n = net_receive(r->back, (uint8_t *)&r->in + r->n_in, sizeof(r->in) - r->n_in);
     else
-        n = net_receive(r->back, r->x->blocks + r->at + (r->n_in - sizeof(r->in)),
+        n = net_receive(r->back, r->into + (r->n_in - sizeof(r->in)),
                         r->in.n_bytes - (r->n_in - sizeof(r->in)));
     if (n < 0)
         return exchange_fail(r, r->back, n);
@@ -160,12 +163,14 @@ static int exchange_round(struct exchange *x, int number, int *n_have)
         .ahead = x->links->ahead[number],
         .back = x->links->back[number],
         .out = {MAGIC, x->number, (uint32_t)n_blocks, (uint32_t)x->begins[n_blocks]},
-        .at = x->begins[*n_have],
+        .from = x->blocks,
+        .into = x->blocks + x->begins[*n_have],
+        .room = EXCHANGE_MAX - x->begins[*n_have],
     };
     int result = exchange_round_run(&r);
 
     if (result == 0) {
-        result = index_blocks(x, *n_have, n_blocks, r.at + r.in.n_bytes);
+        result = index_blocks(x, *n_have, n_blocks, x->begins[*n_have] + r.in.n_bytes);
         x->failed_fd = r.back;
     }
     *n_have += n_blocks;
@@ -199,4 +204,63 @@ struct exchange_block exchange_block_of(const struct exchange *x, int host, cons
     memcpy(&block, x->blocks + x->begins[i], sizeof(block));
     *ret_data = x->blocks + x->begins[i] + sizeof(block);
     return block;
+}
+
+/* ---- transposition ---- */
+
+static bool travels(int block, int round)
+{
+    return block >> round & 1;
+}
+
+/* The blocks that go in this round, one behind the other: into `packed`, or back. */
+static uint32_t pack_blocks(const struct exchange *x, uint8_t *blocks, size_t n_block, int round,
+                            uint8_t *packed, bool back)
+{
+    uint32_t n = 0;
+
+    for (int i = 0; i < x->topology->n_hosts; i++) {
+        if (!travels(i, round))
+            continue;
+        if (back)
+            memcpy(blocks + (size_t)i * n_block, packed + n * n_block, n_block);
+        else
+            memcpy(packed + n * n_block, blocks + (size_t)i * n_block, n_block);
+        n++;
+    }
+    return n;
+}
+
+static int transpose_round(struct exchange *x, uint8_t *blocks, size_t n_block, int round, uint8_t *room)
+{
+    uint8_t *into = room + (size_t)x->topology->n_hosts * n_block / 2;
+    uint32_t n = pack_blocks(x, blocks, n_block, round, room, false);
+    struct exchange_round_state r = {
+        .x = x,
+        .ahead = x->links->ahead[round],
+        .back = x->links->back[round],
+        .out = {MAGIC, x->number, n, (uint32_t)(n * n_block)},
+        .from = room,
+        .into = into,
+        .room = n * n_block,
+    };
+    int result = exchange_round_run(&r);
+
+    if (result == 0 && r.in.n_bytes != r.out.n_bytes) {
+        x->failed_fd = r.back;
+        return -EPROTO;
+    }
+    if (result == 0)
+        (void)pack_blocks(x, blocks, n_block, round, into, true); /* as many as went */
+    return result;
+}
+
+int exchange_transpose(struct exchange *x, uint8_t *blocks, size_t n_block, uint8_t *room)
+{
+    int result = 0;
+
+    for (int i = 0; result == 0 && 1 << i < x->topology->n_hosts; i++)
+        result = transpose_round(x, blocks, n_block, i, room);
+    x->number++;
+    return result;
 }

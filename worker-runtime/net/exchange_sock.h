@@ -4,6 +4,8 @@
  * All-gather of one small block per host among the host leaders: Bruck's algorithm, ceil(log2 hosts)
  * rounds. In each round a host sends the blocks that it has so far.
  *
+ * And an all-to-all over the same links.
+ *
  * A block begins with the signature of the call and its length, so that hosts that are in different
  * calls find out, all of them, and stay in step for the next one.
  */
@@ -40,6 +42,13 @@ size_t exchange_capacity(const struct topology *topology);
 
 /* n_bytes of this host. 0, NET_E_..., -EPROTO (another host sent what is impossible), other -errno. */
 int exchange_run(struct exchange *x, uint64_t signature, const void *data, size_t n_bytes);
+
+/*
+ * All-to-all of blocks of n_block bytes, Bruck's algorithm: as many rounds, in each of which a host sends half of its
+ * blocks. blocks: n_hosts of them, block i for the host i ahead; after it block i is from the host i back. room: n_hosts
+ * blocks. All hosts with the same n_block, which they have agreed on. The results of exchange_run().
+ */
+int exchange_transpose(struct exchange *x, uint8_t *blocks, size_t n_block, uint8_t *room);
 
 /* After exchange_run(): the block of a host. The data is in x->blocks until the next exchange. */
 struct exchange_block exchange_block_of(const struct exchange *x, int host, const uint8_t **ret_data);

@@ -2,6 +2,8 @@
  * Collectives over hosts, made of what inter_host_sock.c offers.
  *
  *   short       the leaders' exchange carries the data, and every rank takes its part of the table
+ *   a few KiB   reductions: slices all-to-all between the leaders, then all-gather (short_reduce_sock.c); broadcast: the
+ *               exchange carries root's data alone; all_gather and gather: the exchange, piece by piece
  *   all_reduce  long: chain reduce, in place where the host's arrays are in shared memory or the host has one rank; else
  *               through each rank's staging room, piece by piece, two pieces under way
  *   reduce, reduce_scatter  long: the same through the staging rooms; a result goes down the chain no further than it is
@@ -30,6 +32,7 @@
 enum {
     SHORT_MAX = 32 * 1024, /* bytes of all ranks together */
     PIECES_UNDER_WAY = 2,  /* of a reduction that is staged */
+    TURNS_UNDER_WAY = 4,   /* of a gather: of ranks that send down the chain */
 };
 
 static int own_group_rank(const struct inter_host *s)
@@ -281,6 +284,19 @@ static int reduce_long(struct inter_host_reduction *r)
     return all_located(s) ? reduce_in_place(r) : reduce_pieces(r);
 }
 
+/* ---- a few KiB ---- */
+
+static int reduce_few_steps(const struct inter_host_reduction *r)
+{
+    const struct inter_host_sum sum = {.data = r->in, .count = r->count, .dtype = r->dtype, .op = r->op};
+    const uint8_t *table;
+    int result = short_reduce(r->s, r->signature, &sum, &table);
+
+    if (result == 0 && r->out)
+        memcpy(r->out, table + r->begin, r->end - r->begin);
+    return result;
+}
+
 /* ---- reduce_scatter of hosts with one rank each ---- */
 
 static bool is_pairwise(const struct topology *h)
@@ -316,7 +332,9 @@ static int reduce_pairwise(const struct inter_host_reduction *r)
 
 static int reduce_short_or_long(struct inter_host_reduction *r)
 {
-    return is_short(r->s, reduction_size(r)) ? reduce_short(r) : reduce_long(r);
+    if (is_short(r->s, reduction_size(r)))
+        return reduce_short(r);
+    return short_reduce_fits(r->s, reduction_size(r)) ? reduce_few_steps(r) : reduce_long(r);
 }
 
 int inter_host_all_reduce(struct inter_host *s, void *data, size_t count, enum crw_dtype dtype,
@@ -383,7 +401,8 @@ int inter_host_reduce_scatter(struct inter_host *s, const void *data, void *resu
         .signature = call_signature(OP_REDUCE_SCATTER, reduction_detail(dtype, op), count),
     };
 
-    if (is_pairwise(&s->topology) && !is_short(s, reduction_size(&r)))
+    if (is_pairwise(&s->topology) && !is_short(s, reduction_size(&r)) &&
+        !short_reduce_fits(s, reduction_size(&r)))
         return reduce_pairwise(&r);
     return reduce_short_or_long(&r);
 }
@@ -402,10 +421,13 @@ int inter_host_broadcast(struct inter_host *s, void *data, size_t n_bytes, int r
     const uint8_t *table;
     int r;
 
-    if (is_short(s, n_bytes)) {
-        r = inter_host_agree(s, signature, SHM_NOWHERE, data, n_bytes, &table);
+    if (n_bytes <= SHORT_MAX) {
+        struct inter_host_call call = {
+            .signature = signature, .location = SHM_NOWHERE, .data = data, .n_bytes = n_bytes, .root = root};
+
+        r = inter_host_agree_on(s, &call, &table);
         if (r == 0 && n_bytes > 0)
-            memcpy(data, table + (size_t)root * n_bytes, n_bytes);
+            memcpy(data, table, n_bytes);
         return r;
     }
     r = inter_host_agree(s, signature, SHM_NOWHERE, NULL, 0, NULL);
@@ -420,19 +442,44 @@ static void copy_own(const struct inter_host *s, const uint8_t *data, size_t n_b
         memcpy(to, data, n_bytes);
 }
 
+/* Of an exchange for each piece, against a turn of the chain for each rank, of which several are under way. */
+static bool pieces_take_fewer_steps(const struct inter_host *s, size_t n_bytes)
+{
+    const struct topology *h = &s->topology;
+    size_t capacity = exchange_capacity(h);
+
+    if (capacity == 0 || n_bytes > SHORT_MAX)
+        return false;
+    return (n_bytes + capacity - 1) / capacity * (size_t)topology_n_rounds(h->n_hosts) <
+           (size_t)h->n_hosts + (size_t)h->world_size / TURNS_UNDER_WAY;
+}
+
+static int gather_in_pieces(struct inter_host *s, uint64_t signature, const uint8_t *data, size_t n_bytes,
+                            uint8_t *all)
+{
+    size_t offset = 0;
+    int r;
+
+    do {
+        size_t n = min_size(n_bytes - offset, exchange_capacity(&s->topology));
+        const uint8_t *table;
+
+        r = inter_host_agree(s, signature, SHM_NOWHERE, data + offset, n, &table);
+        for (int i = 0; r == 0 && all && n > 0 && i < s->topology.world_size; i++)
+            memcpy(all + (size_t)i * n_bytes + offset, table + (size_t)i * n, n);
+        offset += n;
+    } while (r == 0 && offset < n_bytes);
+    return r;
+}
+
 /* root -1: to all ranks. all NULL: not wanted. */
 static int gather_any(struct inter_host *s, uint64_t signature, const uint8_t *data, size_t n_bytes,
                       uint8_t *all, int root)
 {
-    const uint8_t *table;
     int r;
 
-    if (is_short(s, n_bytes)) {
-        r = inter_host_agree(s, signature, SHM_NOWHERE, data, n_bytes, &table);
-        if (r == 0 && all && n_bytes > 0)
-            memcpy(all, table, n_bytes * (size_t)s->topology.world_size);
-        return r;
-    }
+    if (is_short(s, n_bytes) || pieces_take_fewer_steps(s, n_bytes))
+        return gather_in_pieces(s, signature, data, n_bytes, all);
     r = inter_host_agree(s, signature, SHM_NOWHERE, NULL, 0, NULL);
     if (r == 0 && all)
         copy_own(s, data, n_bytes, all);

@@ -133,6 +133,7 @@ void inter_host_finish(struct inter_host *s)
     free(s->out);
     free(s->own);
     free(s->table);
+    free(s->blocks);
     free(s->exchange.blocks);
     free(s->exchange.begins);
     free(s->locations);

@@ -144,49 +144,89 @@ static int find_different(const struct inter_host *s, uint64_t signature)
     return 0;
 }
 
-static int check_sizes(const struct inter_host *s, size_t n_bytes)
+/* Bytes of data in the block of a host. */
+static size_t block_size_of(const struct inter_host *s, const struct inter_host_call *call, int host)
+{
+    if (call->combine)
+        return 0;
+    if (call->root >= 0)
+        return host == s->topology.host_of[call->root] ? call->n_bytes : 0;
+    return call->n_bytes * (size_t)topology_host_size(&s->topology, host);
+}
+
+static int check_sizes(const struct inter_host *s, const struct inter_host_call *call)
 {
     for (int host = 0; host < s->topology.n_hosts; host++) {
         const uint8_t *data;
 
-        if (exchange_block_of(&s->exchange, host, &data).n_bytes !=
-            n_bytes * (size_t)topology_host_size(&s->topology, host))
+        if (exchange_block_of(&s->exchange, host, &data).n_bytes != block_size_of(s, call, host))
             return -EPROTO;
     }
     return 0;
 }
 
-static void sort_table(const struct inter_host *s, size_t n_bytes, uint8_t *table)
+static void sort_table(const struct inter_host *s, const struct inter_host_call *call, uint8_t *table)
 {
-    for (int host = 0; n_bytes > 0 && host < s->topology.n_hosts; host++) {
-        const uint8_t *data;
+    const struct topology *h = &s->topology;
+    size_t n = call->n_bytes;
 
-        (void)exchange_block_of(&s->exchange, host, &data); /* its head was looked at */
-        for (int i = 0; i < topology_host_size(&s->topology, host); i++)
-            memcpy(table + (size_t)topology_rank(&s->topology, host, i) * n_bytes, data + (size_t)i * n_bytes,
-                   n_bytes);
+    for (int host = 0; host < h->n_hosts; host++) {
+        const uint8_t *data;
+        size_t size = exchange_block_of(&s->exchange, host, &data).n_bytes; /* its head was looked at */
+
+        if (call->root >= 0 && size > 0)
+            memcpy(table, data, size);
+        for (int i = 0; call->root < 0 && n > 0 && i < topology_host_size(h, host); i++)
+            memcpy(table + (size_t)topology_rank(h, host, i) * n, data + (size_t)i * n, n);
     }
+}
+
+static int make_table(struct inter_host *s, const struct inter_host_call *call, uint8_t *table)
+{
+    int r = check_sizes(s, call);
+
+    if (r)
+        return inter_host_fail(s, r, -1);
+    if (call->combine) {
+        r = call->combine(s, call, table); /* first: it sets failed_fd */
+        return inter_host_fail(s, r, s->exchange.failed_fd);
+    }
+    sort_table(s, call, table);
+    return 0;
+}
+
+const uint8_t *inter_host_data_of(const struct inter_host *s, const struct inter_host_call *call, int local)
+{
+    return inter_host_is_alone(s) ? call->data : shm_bounce(s->shm, local, call->parity);
+}
+
+/* What this host gives: its ranks' data one after the other, or root's. */
+static const uint8_t *gather_own(const struct inter_host *s, const struct inter_host_call *call, size_t size)
+{
+    if (size == 0)
+        return NULL;
+    if (call->root >= 0)
+        return inter_host_data_of(s, call, s->topology.local_of[call->root]);
+    if (inter_host_is_alone(s))
+        return call->data;
+    for (int i = 0; i < s->shm->world_size; i++)
+        memcpy(s->own + (size_t)i * call->n_bytes, inter_host_data_of(s, call, i), call->n_bytes);
+    return s->own;
 }
 
 /* The leader's part between the two barriers; same: this host's ranks are in one call.
  * *ret_different: of find_different(). */
-static int exchange_between_hosts(struct inter_host *s, uint64_t signature, bool same, const void *data,
-                                  size_t n_bytes, uint8_t *table, int *ret_different)
+static int exchange_between_hosts(struct inter_host *s, const struct inter_host_call *call, bool same,
+                                  uint8_t *table, int *ret_different)
 {
     uint64_t nothing = (uint64_t)SIGNATURE_NONE << SIGNATURE_SHIFT;
-    size_t n = same ? n_bytes * (size_t)s->shm->world_size : 0;
-    int r = exchange_run(&s->exchange, same ? signature : nothing, data, n);
+    size_t n = same ? block_size_of(s, call, s->topology.host) : 0;
+    int r = exchange_run(&s->exchange, same ? call->signature : nothing, gather_own(s, call, n), n);
 
     if (r)
         return inter_host_fail(s, r, s->exchange.failed_fd);
-    *ret_different = same ? find_different(s, signature) : 1 + s->topology.host;
-    if (*ret_different)
-        return 0;
-    r = check_sizes(s, n_bytes);
-    if (r)
-        return inter_host_fail(s, r, -1);
-    sort_table(s, n_bytes, table);
-    return 0;
+    *ret_different = same ? find_different(s, call->signature) : 1 + s->topology.host;
+    return *ret_different ? 0 : make_table(s, call, table);
 }
 
 static int fail_different_hosts(const struct inter_host *s, int host)
@@ -199,25 +239,16 @@ static int fail_different_hosts(const struct inter_host *s, int host)
                     own_rank(s), topology_rank(&s->topology, host, 0));
 }
 
-static int agree_alone(struct inter_host *s, uint64_t signature, uint64_t location, const void *data,
-                       size_t n_bytes, const uint8_t **ret_table)
+static int agree_alone(struct inter_host *s, const struct inter_host_call *call, const uint8_t **ret_table)
 {
     int different = 0, r = inter_host_local_barrier(s, NULL);
 
-    s->locations[0] = location;
+    s->locations[0] = call->location;
     if (r == 0)
-        r = exchange_between_hosts(s, signature, true, data, n_bytes, s->table, &different);
+        r = exchange_between_hosts(s, call, true, s->table, &different);
     if (ret_table)
         *ret_table = s->table;
     return r == 0 && different ? fail_different_hosts(s, different - 1) : r;
-}
-
-/* What the ranks of this host put into their bounce buffers, one after the other. */
-static const uint8_t *gather_own(const struct inter_host *s, size_t n_bytes, int parity)
-{
-    for (int i = 0; n_bytes > 0 && i < s->shm->world_size; i++)
-        memcpy(s->own + (size_t)i * n_bytes, shm_bounce(s->shm, i, parity), n_bytes);
-    return s->own;
 }
 
 /* The second barrier: all ranks of the host take the leader's result and its table. */
@@ -237,33 +268,41 @@ static int take_verdict(struct inter_host *s, int result, struct shm_slot *verdi
     return result;
 }
 
-int inter_host_agree(struct inter_host *s, uint64_t signature, uint64_t location, const void *data,
-                     size_t n_bytes, const uint8_t **ret_table)
+int inter_host_agree_on(struct inter_host *s, struct inter_host_call *call, const uint8_t **ret_table)
 {
-    const struct shm_slot slot = {.signature = signature, .a = location};
+    const struct shm_slot slot = {.signature = call->signature, .a = call->location};
     struct shm_slot verdict = {.signature = (uint64_t)SIGNATURE_VERDICT << SIGNATURE_SHIFT};
-    int parity = shm_parity(s->shm), different = 0, r = shm_begin(s->shm);
+    int different = 0, r = shm_begin(s->shm);
 
     if (r)
         return r;
     if (inter_host_is_alone(s))
-        return agree_alone(s, signature, location, data, n_bytes, ret_table);
-    if (n_bytes > 0)
-        memcpy(shm_bounce(s->shm, s->shm->rank, parity), data, n_bytes);
+        return agree_alone(s, call, ret_table);
+    call->parity = shm_parity(s->shm);
+    if (call->n_bytes > 0 && (call->root < 0 || call->root == own_rank(s)))
+        memcpy(shm_bounce(s->shm, s->shm->rank, call->parity), call->data, call->n_bytes);
     r = inter_host_local_barrier(s, &slot);
     if (r != 0 && r != CRW_E_ARGUMENT)
         return r;
     for (int i = 0; r == 0 && i < s->shm->world_size; i++)
         s->locations[i] = shm_slot_of(s->shm, i)->a;
     if (s->shm->rank == 0) {
-        bool same = r == 0;
-        int result = exchange_between_hosts(s, signature, same, same ? gather_own(s, n_bytes, parity) : NULL,
-                                            n_bytes, shm_bounce(s->shm, 0, shm_parity(s->shm)), &different);
+        int result =
+            exchange_between_hosts(s, call, r == 0, shm_bounce(s->shm, 0, shm_parity(s->shm)), &different);
 
         verdict.a = (uint64_t)different;
         r = result != 0 ? result : r;
     }
     return take_verdict(s, r, &verdict, ret_table);
+}
+
+int inter_host_agree(struct inter_host *s, uint64_t signature, uint64_t location, const void *data,
+                     size_t n_bytes, const uint8_t **ret_table)
+{
+    struct inter_host_call call = {
+        .signature = signature, .location = location, .data = data, .n_bytes = n_bytes, .root = -1};
+
+    return inter_host_agree_on(s, &call, ret_table);
 }
 
 /* ---- rooms ---- */

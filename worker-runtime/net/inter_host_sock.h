@@ -40,6 +40,8 @@ struct inter_host {
     int *out;      /* by rank: messages to it; -1: none so far */
     uint8_t *own;  /* the leader's: data of its host's ranks */
     uint8_t *table;              /* data of all ranks, on a host with a single rank */
+    uint8_t *blocks;             /* the leader's, for transpositions; NULL: not used so far */
+    size_t blocks_size;          /* of it */
     uint8_t *ring;               /* the rail's */
     uint8_t *staging;            /* this rank's; NULL: not used so far */
     unsigned n_broadcast_pieces; /* pieces that went through the leader's room so far */
@@ -96,6 +98,38 @@ int inter_host_local_barrier(struct inter_host *s, const struct shm_slot *slot);
  */
 int inter_host_agree(struct inter_host *s, uint64_t signature, uint64_t location, const void *data,
                      size_t n_bytes, const uint8_t **ret_table);
+
+/* What inter_host_agree_on() takes, with more of it. */
+struct inter_host_call {
+    uint64_t signature, location;
+    const void *data;
+    size_t n_bytes; /* SHM_BOUNCE at most with combine, else what the exchange carries */
+    int root;       /* the only rank whose data goes into the table; -1: that of all ranks */
+    /* Not NULL: the exchange carries no data. Instead the leaders make the table (EXCHANGE_MAX bytes of room) of the data of
+     * their ranks, when all are in this call. Results of exchange_sock.h. */
+    int (*combine)(struct inter_host *s, const struct inter_host_call *call, uint8_t *table);
+    const void *detail; /* for combine */
+    int parity;         /* set for combine */
+};
+int inter_host_agree_on(struct inter_host *s, struct inter_host_call *call, const uint8_t **ret_table);
+/* In combine: where the data of a rank of this host is. */
+const uint8_t *inter_host_data_of(const struct inter_host *s, const struct inter_host_call *call, int local);
+
+/* ---- short_reduce_sock.c ---- */
+
+struct inter_host_sum {
+    const void *data;
+    size_t count;
+    enum crw_dtype dtype;
+    enum crw_op op;
+};
+/* Whether short_reduce() is the way for it. The same on all ranks. */
+bool short_reduce_fits(const struct inter_host *s, size_t n_bytes);
+/* Collective. *ret_table: all of the result, until the next call. Results of inter_host_agree(). */
+int short_reduce(struct inter_host *s, uint64_t signature, const struct inter_host_sum *sum,
+                 const uint8_t **ret_table);
+
+/* ---- inter_host_sock.c ---- */
 
 /* Chain broadcast of n_bytes from root's `from` into the `to` of the other ranks (NULL: not wanted)
  * on the hosts from root's to `last`, down the ring, without an agreement first. root's own `to` is

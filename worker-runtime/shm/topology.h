@@ -23,6 +23,7 @@ struct topology {
     int world_size, n_hosts;
     int host, local;         /* of this rank: its host, its number there */
     int n_rails;             /* ranks of the smallest host */
+    int n_most;              /* ranks of the largest host */
     bool in_order;           /* the ranks of each host follow each other */
     int *host_of, *local_of; /* by rank */
     int *ranks;              /* host by host, in ascending order */
@@ -51,6 +52,13 @@ int topology_n_rounds(int n_hosts);
 
 /* In this round of an exchange every host sends its first n_blocks blocks 1 << round hosts ahead. */
 int topology_n_blocks(int n_hosts, int round);
+
+/*
+ * Whether a reduction of n_bytes takes less time as all-to-all of slices between the leaders and an all-gather of the
+ * results (2 log2(hosts) steps, each leader sending the data of all ranks of its host about log2(hosts) / 2 times) than in
+ * the chain (2 (hosts - 1) steps). The same on all ranks.
+ */
+bool topology_prefers_transpose(const struct topology *h, size_t n_bytes);
 
 /* How many rails carry n_bytes. */
 int topology_rails_for(const struct topology *h, size_t n_bytes);

@@ -31,7 +31,7 @@
 #include "tests/support/c/cmocka_fixed.h"
 #include "tests/support/c/rank_check.h"
 
-enum { RANKS_MAX = 160, HOSTS_MAX = 6 };
+enum { RANKS_MAX = 160, HOSTS_MAX = 8 };
 
 static int generation; /* of the test that runs: each has keys of its own */
 
@@ -382,6 +382,27 @@ static void differ(struct crw_group *group)
 static void calls_that_differ_are_told_to_all(void **state)
 {
     run_shapes(differ);
+}
+
+/* ---- a few KiB over many hosts ---- */
+
+static void use_few_kib(struct crw_group *group)
+{
+    static const size_t kib[] = {1700, 4097, 8191, 8192};
+
+    for (size_t c = 0; c < N_OF(kib); c++)
+        for (size_t d = 0; d < N_OF(dtypes); d++)
+            check_reductions(group, dtypes[d], (enum crw_op)((d + c) % CRW_OP_COUNT), kib[c]);
+    check_moves(group, 9001);
+    check_moves(group, 32768);
+    differ(group);
+}
+
+/* Enough hosts that a chain takes more steps than an all-to-all. */
+static void a_few_kib_have_the_bits_of_one_host(void **state)
+{
+    run_ranks((struct shape){{1, 1, 1, 1, 1, 1, 1}}, use_few_kib);
+    run_ranks((struct shape){{2, 1, 2, 1, 1, 2}}, use_few_kib);
 }
 
 /* ---- calls that are started ---- */
@@ -976,6 +997,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(hosts_get_only_the_results_that_they_want),
         cmocka_unit_test(data_arrives_where_it_should),
         cmocka_unit_test(calls_that_differ_are_told_to_all),
+        cmocka_unit_test(a_few_kib_have_the_bits_of_one_host),
         cmocka_unit_test(calls_can_be_started),
         cmocka_unit_test(messages_arrive),
         cmocka_unit_test(groups_of_some_work),

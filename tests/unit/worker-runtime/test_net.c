@@ -93,6 +93,29 @@ static void exchanges_reach_everybody(void **state)
     assert_int_equal(topology_n_rounds(1 << TOPOLOGY_ROUNDS_MAX), TOPOLOGY_ROUNDS_MAX);
 }
 
+static bool prefers_transpose(int n_hosts, int size, size_t n_bytes)
+{
+    int keys[1024];
+    struct topology h;
+    bool r;
+
+    for (int i = 0; i < n_hosts * size; i++)
+        keys[i] = i / size;
+    assert_int_equal(topology_init(&h, keys, n_hosts, n_hosts * size, 0), 0);
+    r = topology_prefers_transpose(&h, n_bytes);
+    topology_finish(&h);
+    return r;
+}
+
+static void few_steps_are_worth_more_bytes(void **state)
+{
+    assert_false(prefers_transpose(2, 4, 10000)); /* as many steps, more bytes */
+    assert_true(prefers_transpose(8, 1, 32768));
+    assert_true(prefers_transpose(64, 8, 1024));
+    assert_true(prefers_transpose(64, 8, 32768));
+    assert_false(prefers_transpose(4, 128, 32768)); /* each leader would send the data of 128 ranks */
+}
+
 static void slices_cover_everything_once(void **state)
 {
     static const size_t sizes[] = {0, 1, 63, 64, 65, 1000, 900904, 26000001};
@@ -511,6 +534,7 @@ int main(void)
         cmocka_unit_test(hosts_are_numbered_by_their_lowest_ranks),
         cmocka_unit_test(ranks_of_a_host_may_be_apart),
         cmocka_unit_test(exchanges_reach_everybody),
+        cmocka_unit_test(few_steps_are_worth_more_bytes),
         cmocka_unit_test(slices_cover_everything_once),
         cmocka_unit_test(a_hello_comes_back),
         cmocka_unit_test(a_changed_hello_is_refused),
