@@ -277,22 +277,24 @@ static void node_take_report(struct rounds_node *n, const struct session_report 
 /* ---- hellos ---- */
 
 /* No node of the job is left, and this agent has no generation of it: it is of another run under the same id. But a closed
- * job of variable size may still have late nodes, which have to get its result. */
-static bool is_id_free(const struct rounds_job *job, const struct session_hello *hello)
+ * job of variable size may still have late nodes without a generation, which have to get its result. */
+static bool is_id_free(const struct rounds_job *job, const struct rounds_event *event)
 {
-    bool has_late_nodes = job->state == ROUNDS_CLOSED && job->params.min_nodes < job->params.max_nodes;
+    bool has_late_nodes = job->state == ROUNDS_CLOSED && job->params.min_nodes < job->params.max_nodes &&
+                          event->now_ns < job->forget_ns;
 
-    return list_is_empty(&job->nodes) && hello->report.generation < 0 && !has_late_nodes;
+    return !job->replaced && list_is_empty(&job->nodes) && event->hello->report.generation < 0 &&
+           !has_late_nodes;
 }
 
 /* The job of a hello, perhaps a new one; NULL: refused. */
 static struct rounds_job *find_job(struct rounds *r, const struct rounds_event *event)
 {
     const struct session_hello *hello = event->hello;
-    struct rounds_job *job = job_find(r, hello->job);
+    struct rounds_job *job = job_find_of_agent(r, hello);
 
-    if (job && is_id_free(job, hello)) {
-        job_forget(job);
+    if (job && is_id_free(job, event)) {
+        job_replace(job, event->now_ns);
         job = NULL;
     }
     if (job) {
@@ -366,7 +368,7 @@ static void attach_connection(struct rounds *r, struct rounds_node *n, const str
 static void step_death_notice(struct rounds *r, const struct rounds_event *event)
 {
     const struct session_hello *hello = event->hello;
-    struct rounds_job *job = job_find(r, hello->job);
+    struct rounds_job *job = job_find_of_agent(r, hello);
     struct rounds_node *n = job ? node_find(job, hello->nonce) : NULL;
 
     conn_end(r, event->session); /* the guardian does not read an answer */
@@ -403,8 +405,8 @@ static void step_hello(struct rounds *r, const struct rounds_event *event)
     if (n) {
         attach_connection(r, n, event);
         node_take_report(n, &event->hello->report, true, event->now_ns);
-    } else if (list_is_empty(&job->nodes)) {
-        job_forget(job);
+    } else if (list_is_empty(&job->nodes) && job->state == ROUNDS_GATHERING && job->generation < 0) {
+        job_forget(job); /* it was created for this node */
     }
 }
 

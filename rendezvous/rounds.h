@@ -24,6 +24,10 @@
  * lost connection the next hello is all that is needed. Reports about a generation that is not the present
  * one change nothing but that node's view.
  *
+ * Two jobs of one id: a job without nodes gives its id to the next agent that has no generation yet. If it is CLOSED and
+ * some member may not have its result, it stays as a tombstone beside the new job until that member cannot be redialling any more,
+ * and answers the hello that names its instance. There are at most max_jobs tombstones; the oldest are forgotten first.
+ *
  * Failure: without memory for a new job or node that node is refused. Nothing else allocates.
  */
 
@@ -147,6 +151,7 @@ struct rounds_job {
     uint64_t forget_ns;          /* CLOSED: forgotten then */
     uint64_t tombstone_until_ns; /* a node that was lost may still be alive and ask until then */
     bool empty;                  /* the last node has left: no agent will ask for the job again */
+    bool replaced; /* CLOSED, and its id is another job's now: a tombstone for its late members */
     bool wants_save;
     unsigned log_kinds; /* enum rounds_log_kind */
 };
@@ -207,11 +212,11 @@ struct rounds_config {
     uint64_t seed;                           /* of the names of instances */
     uint8_t instance_key[SIPHASH_SEED_SIZE]; /* the same */
     uint8_t bucket_key[SIPHASH_SEED_SIZE];   /* of the hash table */
-    uint32_t max_jobs;
-    uint32_t max_nodes;     /* of one job */
-    uint32_t max_nodes_all; /* of all jobs together */
-    uint64_t grace_ns;      /* for agents to return after a restart of the daemon */
-    uint64_t linger_ns;     /* how long a closed job is remembered: longer than an agent redials */
+    uint32_t max_jobs;                       /* and as many tombstones */
+    uint32_t max_nodes;                      /* of one job */
+    uint32_t max_nodes_all;                  /* of all jobs together */
+    uint64_t grace_ns;                       /* for agents to return after a restart of the daemon */
+    uint64_t linger_ns; /* how long a closed job is remembered: longer than an agent redials */
 };
 
 #define ROUNDS_CONFIG_DEFAULT                                                                                \
@@ -223,7 +228,7 @@ struct rounds_config {
 struct rounds {
     struct rounds_config config;
     struct list jobs;
-    size_t n_jobs;
+    size_t n_jobs, n_replaced;    /* of these, n_replaced are rounds_job.replaced and not in n_jobs */
     struct list pending;          /* nodes */
     struct list pending_jobs;     /* jobs with something for the shell */
     struct list refused, closing; /* sessions */

@@ -66,9 +66,9 @@ static void check_nodes(const struct rounds_job *job)
         assert(counts[i] == job->n_nodes[i]);
     assert(n_disconnected == job->n_disconnected);
     assert(check_silence_list(job) == n);
-    /* A member that is lost before it was done ends the generation. After a restart of the daemon there may be fewer: an
-     * ending generation is saved as a running one. */
-    assert(job->state != ROUNDS_RUNNING || n_members + job->n_done_left <= job->n_members);
+    /* A member that is lost before it was done ends the generation. */
+    assert(job->state != ROUNDS_RUNNING || n_members + job->n_done_left == job->n_members);
+    assert(job->state != ROUNDS_ENDING || n_members + job->n_done_left <= job->n_members);
 }
 
 static void check_job(const struct rounds_job *job)
@@ -77,6 +77,7 @@ static void check_job(const struct rounds_job *job)
     assert(job->restarts <= job->params.max_restarts && job->changes <= job->params.max_changes);
     assert(job->state == ROUNDS_GATHERING || job->state == ROUNDS_CLOSED || job->generation >= 0);
     assert(job->state != ROUNDS_ENDING || job->cause.kind != SESSION_CAUSE_NONE);
+    assert(!job->replaced || job->state == ROUNDS_CLOSED);
     assert(job->rounds->deadline_ns <= job_deadline(job));
     assert(!(job->wants_save || job->log_kinds) || !list_is_empty(&job->in_pending));
 }
@@ -85,7 +86,8 @@ void rounds_check(struct rounds *r)
 {
     size_t n_walked = 0;
 
-    assert(r->n_jobs > 0 || r->n_nodes == 0);
+    assert(r->n_jobs + r->n_replaced > 0 || r->n_nodes == 0);
+    assert(r->n_replaced <= r->config.max_jobs);
     r->n_steps++;
     list_for_each(i, &r->jobs)
     {

@@ -23,7 +23,12 @@ static inline bool node_is_current(const struct rounds_node *n)
 
 /* NULL when memory is out. */
 struct rounds_job *job_create(struct rounds *r, const char *id, const struct session_params *params);
+/* The job that has this id now; not a tombstone. */
 struct rounds_job *job_find(struct rounds *r, const char *id);
+/* The job of this agent: the tombstone whose instance or node it names, or else the job that has the id now. */
+struct rounds_job *job_find_of_agent(struct rounds *r, const struct session_hello *hello);
+/* CLOSED: gives its id free, and forgets the oldest tombstone when there are too many. */
+void job_make_tombstone(struct rounds_job *job);
 /* Takes the job and all of its nodes out of the rounds; ROUNDS_DO_FORGET follows. */
 void job_forget(struct rounds_job *job);
 /* Frees the job without ROUNDS_DO_FORGET (a load that failed). */
@@ -89,6 +94,9 @@ void job_resume(struct rounds_job *job, uint64_t now_ns);
  * cause replaces a later one. */
 void job_end_generation(struct rounds_job *job, const struct session_cause *cause, uint64_t when_ns,
                         uint64_t now_ns);
+
+/* It has no nodes, and another job gets its id: stays as a tombstone where a member may still ask for its result. */
+void job_replace(struct rounds_job *job, uint64_t now_ns);
 
 void job_close(struct rounds_job *job, enum session_verdict verdict, const struct session_cause *cause,
                uint64_t now_ns);

@@ -256,9 +256,18 @@ void job_lose(struct rounds_node *n, enum session_cause_kind kind, const char *t
 /* A closed job is remembered for those that may still ask: nodes that were lost, or come too late. */
 static uint64_t forget_time(const struct rounds_job *job)
 {
-    if (!list_is_empty(&job->nodes) || job->params.min_nodes < job->params.max_nodes)
-        return job->forget_ns;
-    return job->tombstone_until_ns;
+    bool may_have_nodes = !list_is_empty(&job->nodes) || job->params.min_nodes < job->params.max_nodes;
+
+    return may_have_nodes && job->forget_ns > job->tombstone_until_ns ? job->forget_ns
+                                                                      : job->tombstone_until_ns;
+}
+
+void job_replace(struct rounds_job *job, uint64_t now_ns)
+{
+    if (job->state == ROUNDS_CLOSED && now_ns < job->tombstone_until_ns)
+        job_make_tombstone(job);
+    else
+        job_forget(job);
 }
 
 /* ---- time ---- */
@@ -298,6 +307,8 @@ void job_resume(struct rounds_job *job, uint64_t now_ns)
     uint64_t linger_until_ns = now_ns + job->rounds->config.linger_ns;
 
     job->grace_until_ns = now_ns + job->rounds->config.grace_ns;
+    job->ending_until_ns = job->grace_until_ns + ENDING_NODE_TIMEOUTS * ms_to_ns(job->params.node_timeout_ms);
+    job->cause_ns = 0; /* a cause that was known before the restart is earlier than all that come */
     job->tick_ns = now_ns + stall_ns(job);
     open_round(job, now_ns);
     job->forget_ns = linger_until_ns;

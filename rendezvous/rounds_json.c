@@ -30,6 +30,7 @@ static const struct field job_fields[] = {
     {"master_port", FIELD_U16, offsetof(struct rounds_job, master_port), 0, UINT16_MAX},
     {"verdict", FIELD_WORD, offsetof(struct rounds_job, verdict), .size = SESSION_VERDICT_COUNT,
      .word = session_verdict_name},
+    {"replaced", FIELD_BOOL, offsetof(struct rounds_job, replaced)}, /* see is_tombstone() */
 };
 
 static const struct field node_fields[] = {
@@ -77,15 +78,11 @@ static int put_line(struct buf *out, cJSON *object, bool open_end)
 static int put_head(struct buf *out, const struct rounds_job *job)
 {
     _cleanup_json_ cJSON *json = cJSON_CreateObject();
-    struct rounds_job copy = *job;
     int r;
 
-    /* How a generation ends is settled anew after a restart: agents know it. */
-    if (copy.state == ROUNDS_ENDING)
-        copy.state = ROUNDS_RUNNING;
     if (!json || !cJSON_AddNumberToObject(json, "crun_rounds", ROUNDS_JSON_VERSION))
         return -ENOMEM;
-    r = fields_write(json, job_fields, ARRAY_SIZE(job_fields), &copy);
+    r = fields_write(json, job_fields, ARRAY_SIZE(job_fields), job);
     if (r == 0)
         r = session_json_add_params(json, &job->params);
     if (r == 0)
@@ -141,13 +138,6 @@ static bool read_old_fields(const cJSON *json, const struct field *fields, size_
 /* The rank assignment that will be sent to it has to be consistent. */
 static bool has_place(const struct rounds_job *job, const struct rounds_node *n)
 {
-    list_for_each(i, &job->nodes)
-    {
-        const struct rounds_node *other = list_entry(i, struct rounds_node, in_job);
-
-        if (other != n && other->member && other->group_rank == n->group_rank)
-            return false;
-    }
     return n->group_rank >= 0 && (uint32_t)n->group_rank < job->n_members &&
            (uint64_t)n->rank_base + n->n_workers <= job->world_size &&
            (uint64_t)n->role_rank_base + n->n_workers <= n->role_world_size &&
@@ -166,7 +156,9 @@ static bool load_node(struct rounds_job *job, const cJSON *json, int version,
     if (node_find(job, saved.nonce))
         return load_error(error, "a node is there twice", "");
     if (rounds_job_n_nodes(job) >= job->rounds->config.max_nodes)
-        return load_error(error, "it has too many nodes", "");
+        return load_error(error, "it has more nodes than the limit for one job allows", "");
+    if (job->rounds->n_nodes >= job->rounds->config.max_nodes_all)
+        return load_error(error, "there are more nodes in all jobs than the limit allows", "");
     n = node_create(job, saved.nonce);
     if (!n)
         return load_error(error, "memory is out", "");
@@ -178,7 +170,7 @@ static bool load_node(struct rounds_job *job, const cJSON *json, int version,
     memcpy(n->role, saved.role, sizeof(n->role));
     n->n_workers = saved.n_workers;
     n->node_rank = saved.node_rank;
-    n->member = saved.member && job->state == ROUNDS_RUNNING;
+    n->member = saved.member && (job->state == ROUNDS_RUNNING || job->state == ROUNDS_ENDING);
     n->previous_member = saved.previous_member;
     n->group_rank = saved.group_rank;
     n->rank_base = saved.rank_base;
@@ -200,19 +192,62 @@ static bool load_nodes(struct rounds_job *job, const cJSON *json, int version,
     return true;
 }
 
-/* What the rounds take for granted of a job. */
-static const char *job_fault(const struct rounds_job *job)
+/* No two members have one group rank. */
+static bool has_distinct_ranks(const struct rounds_job *job)
 {
-    uint32_t n_members = job->n_done_left;
+    uint8_t taken[(SESSION_NODES_MAX + 7) / 8] = {0};
 
-    list_for_each(i, &job->nodes) n_members += list_entry(i, struct rounds_node, in_job)->member;
+    list_for_each(i, &job->nodes)
+    {
+        const struct rounds_node *n = list_entry(i, struct rounds_node, in_job);
+        uint32_t rank = (uint32_t)n->group_rank; /* of a member: below n_members, see has_place() */
+        uint8_t bit = (uint8_t)(1u << rank % 8);
+
+        if (!n->member)
+            continue;
+        if (taken[rank / 8] & bit)
+            return false;
+        taken[rank / 8] |= bit;
+    }
+    return true;
+}
+
+/* Members that are there, or were done when they left. */
+static uint32_t count_members(const struct rounds_job *job)
+{
+    uint32_t n = job->n_done_left;
+
+    list_for_each(i, &job->nodes) n += list_entry(i, struct rounds_node, in_job)->member;
+    return n;
+}
+
+/* Versions 1 and 2 saved a generation that was ENDING as if it ran. What distinguishes it is that it has lost a member. */
+static void restore_old_ending(struct rounds_job *job)
+{
+    if (job->state == ROUNDS_RUNNING && count_members(job) < job->n_members &&
+        job->cause.kind != SESSION_CAUSE_NONE)
+        job->state = ROUNDS_ENDING;
+}
+
+/* What the rounds take for granted of a job. */
+static const char *job_fault(const struct rounds_job *job, bool tombstone)
+{
+    uint32_t n_members = count_members(job);
+
     if ((job->state == ROUNDS_CLOSED) != (job->verdict != SESSION_VERDICT_NONE))
         return "it is closed without a result, or has one while it goes on";
-    if (job->state == ROUNDS_RUNNING && job->generation < 0)
+    if (tombstone && job->state != ROUNDS_CLOSED)
+        return "another job has its id, and it has not ended";
+    if ((job->state == ROUNDS_RUNNING || job->state == ROUNDS_ENDING) && job->generation < 0)
         return "it runs no generation";
-    /* Fewer are possible: an ending generation, which may have lost some, is saved as a running one. */
-    if (job->state == ROUNDS_RUNNING && n_members > job->n_members)
+    if (job->state == ROUNDS_RUNNING && n_members != job->n_members)
+        return "it has other members than it counts";
+    if (job->state == ROUNDS_ENDING && n_members > job->n_members)
         return "it has more members than it counts";
+    if (job->state == ROUNDS_ENDING && job->cause.kind == SESSION_CAUSE_NONE)
+        return "its generation ends without a cause";
+    if (!has_distinct_ranks(job))
+        return "a node has no place in the world that it is in";
     return NULL;
 }
 
@@ -257,7 +292,7 @@ static struct rounds_job *load_head(struct rounds *r, const cJSON *json, int ver
         (void)load_error(error, "it has been restarted more often than it may be", "");
         return NULL;
     }
-    if (r->n_jobs >= r->config.max_jobs) {
+    if (!saved.replaced && r->n_jobs >= r->config.max_jobs) {
         (void)load_error(error, "there are more jobs than the limit allows", "");
         return NULL;
     }
@@ -284,17 +319,37 @@ static struct rounds_job *load_head(struct rounds *r, const cJSON *json, int ver
     return job;
 }
 
-/* A crash between the write of a new instance's file and the removal of the old one's leaves both. */
 static struct rounds_job *other_instance(struct rounds *r, const struct rounds_job *job)
 {
     list_for_each(i, &r->jobs)
     {
         struct rounds_job *other = list_entry(i, struct rounds_job, in_rounds);
 
-        if (other != job && strcmp(other->id, job->id) == 0)
+        if (other != job && !other->replaced && strcmp(other->id, job->id) == 0)
             return other;
     }
     return NULL;
+}
+
+/* Saved as rounds_job.replaced, which only job_make_tombstone() sets. */
+static bool is_tombstone(const cJSON *json)
+{
+    return cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(json, "replaced"));
+}
+
+/* A crash between the writes of two instances of one id leaves both as if they had it: the one that was saved later has
+ * it. The other one is a tombstone if it has ended, and out of date if not. Returns false when that discards the job. */
+static bool resolve_instances(struct rounds_job *job, struct rounds_job *other)
+{
+    struct rounds_job *older = job->sequence <= other->sequence ? job : other;
+
+    if (older->state == ROUNDS_CLOSED) {
+        job_make_tombstone(older);
+        return true;
+    }
+    job->rounds->superseded = older->instance;
+    job_discard(older);
+    return older != job;
 }
 
 bool rounds_json_load(struct rounds *r, const uint8_t *text, size_t n, uint64_t now_ns,
@@ -302,6 +357,7 @@ bool rounds_json_load(struct rounds *r, const uint8_t *text, size_t n, uint64_t 
 {
     _cleanup_json_ cJSON *json = cJSON_ParseWithLength((const char *)text, n);
     struct rounds_job *job, *other;
+    const char *fault;
     int version;
 
     r->superseded = 0;
@@ -315,22 +371,19 @@ bool rounds_json_load(struct rounds *r, const uint8_t *text, size_t n, uint64_t 
         job_discard(job);
         return false;
     }
-    if (job_fault(job)) {
-        (void)load_error(error, job_fault(job), "");
+    if (version <= 2)
+        restore_old_ending(job);
+    fault = job_fault(job, is_tombstone(json));
+    if (fault) {
+        (void)load_error(error, fault, "");
         job_discard(job);
         return false;
     }
     r->n_saves = job->sequence > r->n_saves ? job->sequence : r->n_saves;
-    other = other_instance(r, job);
-    if (other && job->sequence <= other->sequence) {
-        r->superseded = job->instance;
-        job_discard(job);
-        return true;
-    }
-    if (other) {
-        r->superseded = other->instance;
-        job_discard(other);
-    }
-    job_resume(job, now_ns);
+    other = is_tombstone(json) ? NULL : other_instance(r, job);
+    if (is_tombstone(json))
+        job_make_tombstone(job);
+    if (!other || resolve_instances(job, other))
+        job_resume(job, now_ns);
     return true;
 }

@@ -18,13 +18,14 @@ struct rounds_job;
  *
  * 1  The first. A member that was done and has left was counted in "finished_gone", a member of the generation before
  *    was marked "veteran". Read, but not written any more.
- * 2  "finished_gone" is "done_left", "veteran" is "previous_member".
+ * 2  "finished_gone" is "done_left", "veteran" is "previous_member". A generation that was ending was saved as "running".
+ * 3  It is saved as "ending", perhaps with fewer nodes than "members".
  *
  * A new field that may be missing does not change the version. Renaming, removing or redefining a field does: raise
  * it, add a line here, and either read the older version (old_fields in rounds_json.c) or raise ROUNDS_JSON_OLDEST.
  * A state outside these versions is refused, with both numbers: crund does not start and leaves the file as it is.
  */
-enum { ROUNDS_JSON_OLDEST = 1, ROUNDS_JSON_VERSION = 2 };
+enum { ROUNDS_JSON_OLDEST = 1, ROUNDS_JSON_VERSION = 3 };
 
 enum { ROUNDS_JSON_ERROR_SIZE = 512 };
 

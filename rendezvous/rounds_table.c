@@ -81,10 +81,25 @@ struct rounds_job *job_find(struct rounds *r, const char *id)
     {
         struct rounds_job *job = list_entry(i, struct rounds_job, in_rounds);
 
-        if (strcmp(job->id, id) == 0)
+        if (!job->replaced && strcmp(job->id, id) == 0)
             return job;
     }
     return NULL;
+}
+
+struct rounds_job *job_find_of_agent(struct rounds *r, const struct session_hello *hello)
+{
+    const struct session_report *report = &hello->report;
+
+    list_for_each(i, &r->jobs)
+    {
+        struct rounds_job *job = list_entry(i, struct rounds_job, in_rounds);
+
+        if (job->replaced && strcmp(job->id, hello->job) == 0 &&
+            ((report->generation >= 0 && report->instance == job->instance) || node_find(job, hello->nonce)))
+            return job;
+    }
+    return job_find(r, hello->job);
 }
 
 /* Agents know their instance: it must not give the next one away. */
@@ -121,7 +136,10 @@ static void job_take_out(struct rounds_job *job)
 {
     list_for_each_safe(i, &job->nodes) node_destroy(list_entry(i, struct rounds_node, in_job));
     list_unlink(&job->in_rounds);
-    job->rounds->n_jobs--;
+    if (job->replaced)
+        job->rounds->n_replaced--;
+    else
+        job->rounds->n_jobs--;
     list_unlink(&job->in_pending);
 }
 
@@ -129,6 +147,35 @@ void job_forget(struct rounds_job *job)
 {
     job_take_out(job);
     list_append(&job->rounds->forgotten, &job->in_pending);
+}
+
+static void forget_oldest_tombstone(struct rounds *r)
+{
+    list_for_each(i, &r->jobs)
+    {
+        struct rounds_job *job = list_entry(i, struct rounds_job, in_rounds);
+
+        if (!job->replaced)
+            continue;
+        job_forget(job);
+        return;
+    }
+}
+
+void job_make_tombstone(struct rounds_job *job)
+{
+    struct rounds *r = job->rounds;
+
+    if (job->replaced)
+        return;
+    if (r->n_replaced >= r->config.max_jobs)
+        forget_oldest_tombstone(r);
+    job->replaced = true;
+    r->n_jobs--;
+    r->n_replaced++;
+    list_unlink(&job->in_rounds);
+    list_append(&r->jobs, &job->in_rounds); /* by age as a tombstone */
+    job_want_save(job);
 }
 
 void job_discard(struct rounds_job *job)

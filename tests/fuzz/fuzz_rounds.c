@@ -22,8 +22,8 @@ enum { N_SESSIONS = 10, N_JOBS_MAX = 4 };
 struct bench {
     struct rounds rounds;
     struct rounds_conn sessions[N_SESSIONS];
-    struct buf disk; /* one job after the other */
-    size_t saved[N_JOBS_MAX];
+    struct buf disk;              /* one job after the other */
+    size_t saved[2 * N_JOBS_MAX]; /* and as many tombstones */
     size_t n_saved;
     uint64_t now_ns;
 };

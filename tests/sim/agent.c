@@ -189,7 +189,6 @@ void agent_boot(struct sim *sim, unsigned agent)
 
     if (a->alive)
         return;
-    sim->last_boot_ns = sim->now_ns;
     a->own_instance = 0;
     a->alive = true;
     a->ended = false;

@@ -404,8 +404,8 @@ static void check_unreachable(struct sim *sim, unsigned agent)
                  (double)(sim->now_ns - a->contact_ns) / 1e9);
 }
 
-/* A job that has succeeded does not end otherwise for one of its members, whatever happens to its connection: it is
- * remembered for longer than an agent redials, unless another agent begins a job of that id. */
+/* A job ends for each of its members with its own result, whatever happens to their connections: that is remembered for
+ * longer than an agent redials, also when another job has begun under that id. */
 static void check_own_result(struct sim *sim, unsigned agent, const struct session_view *view)
 {
     const struct sim_agent *a = &sim->agents[agent];
@@ -414,9 +414,9 @@ static void check_own_result(struct sim *sim, unsigned agent, const struct sessi
     for (size_t i = 0; i < sim->n_verdicts; i++) {
         const struct sim_verdict *v = &sim->verdicts[i];
 
-        if (v->instance == instance && v->verdict == SESSION_VERDICT_SUCCESS && view->instance != instance &&
-            !sim->daemon.amnesia && sim->last_boot_ns < v->at_ns)
-            violated(sim, "agent %u ends with the result of another job: its own has succeeded", agent);
+        if (v->instance == instance && view->instance != instance && !sim->daemon.amnesia)
+            violated(sim, "agent %u ends with the result of another job: its own was %s", agent,
+                     session_verdict_name(v->verdict));
     }
 }
 

@@ -31,20 +31,35 @@ static unsigned connection_number(struct rounds_conn *s)
 
 /* ---- the disk ---- */
 
+static struct sim_file *file_of(struct sim_daemon *d, uint64_t instance)
+{
+    for (size_t i = 0; i < d->n_files; i++)
+        if (d->files[i].instance == instance)
+            return &d->files[i];
+    if (d->n_files == d->files_capacity) {
+        d->files_capacity = d->files_capacity ? d->files_capacity * 2 : 8;
+        d->files = realloc(d->files, d->files_capacity * sizeof(*d->files));
+        if (!d->files)
+            abort();
+    }
+    d->files[d->n_files] = (struct sim_file){.instance = instance};
+    return &d->files[d->n_files++];
+}
+
 static void start_batch(struct sim *sim)
 {
     struct sim_daemon *d = &sim->daemon;
     uint64_t at_ns = sim->now_ns + random_between(&sim->random, 0, sim->scenario.disk_max_ns);
 
-    for (unsigned i = 0; i < SIM_JOBS_MAX && !d->disk_busy; i++)
-        d->disk_busy = d->waiting[i].pending;
+    for (size_t i = 0; i < d->n_files && !d->disk_busy; i++)
+        d->disk_busy = d->files[i].waiting.pending;
     if (!d->disk_busy)
         return;
-    for (unsigned i = 0; i < SIM_JOBS_MAX; i++) {
-        struct sim_write free_one = d->writing[i];
+    for (size_t i = 0; i < d->n_files; i++) {
+        struct sim_write free_one = d->files[i].writing;
 
-        d->writing[i] = d->waiting[i];
-        d->waiting[i] = free_one;
+        d->files[i].writing = d->files[i].waiting;
+        d->files[i].waiting = free_one;
     }
     if (sim->scenario.disk_max_ns > 50 * SIM_MS)
         disturb_daemon(sim, at_ns);
@@ -54,12 +69,10 @@ static void start_batch(struct sim *sim)
         schedule_add(&sim->schedule, at_ns, SIM_DISK, 0, d->life);
 }
 
-static void complete_write(struct sim_daemon *d, unsigned job)
+static void complete_write(struct sim_file *f)
 {
-    struct sim_write *w = &d->writing[job];
-
-    buf_reset(&d->disk[job]);
-    if (buf_append(&d->disk[job], buf_bytes(&w->text), buf_size(&w->text)) != 0)
+    buf_reset(&f->disk);
+    if (buf_append(&f->disk, buf_bytes(&f->writing.text), buf_size(&f->writing.text)) != 0)
         abort();
 }
 
@@ -70,11 +83,14 @@ static void drop_write(struct sim_write *w)
 }
 
 /* The mark of the job's last save; 0: it is on disk. */
-static uint64_t mark_of(const struct sim_daemon *d, unsigned job)
+static uint64_t mark_of(const struct sim_daemon *d, const struct rounds_job *job)
 {
-    return d->waiting[job].pending   ? d->waiting[job].mark
-           : d->writing[job].pending ? d->writing[job].mark
-                                     : 0;
+    for (size_t i = 0; job && i < d->n_files; i++)
+        if (d->files[i].instance == job->instance)
+            return d->files[i].waiting.pending   ? d->files[i].waiting.mark
+                   : d->files[i].writing.pending ? d->files[i].writing.mark
+                                                 : 0;
+    return 0;
 }
 
 static void release_held(struct sim *sim, struct sim_connection *c)
@@ -95,12 +111,14 @@ void daemon_written(struct sim *sim)
     struct sim_daemon *d = &sim->daemon;
     uint64_t done = 0;
 
-    for (unsigned i = 0; i < SIM_JOBS_MAX; i++) {
-        if (!d->writing[i].pending)
+    for (size_t i = 0; i < d->n_files; i++) {
+        struct sim_file *f = &d->files[i];
+
+        if (!f->writing.pending)
             continue;
-        complete_write(d, i);
-        done = d->writing[i].mark > done ? d->writing[i].mark : done;
-        drop_write(&d->writing[i]);
+        complete_write(f);
+        done = f->writing.mark > done ? f->writing.mark : done;
+        drop_write(&f->writing);
     }
     d->disk_busy = false;
     for (size_t i = 0; i < sim->n_connections; i++)
@@ -114,11 +132,11 @@ static void lose_writes(struct sim *sim)
 {
     struct sim_daemon *d = &sim->daemon;
 
-    for (unsigned i = 0; i < SIM_JOBS_MAX; i++) {
-        if (d->writing[i].pending && random_percent(&sim->random, 50))
-            complete_write(d, i);
-        drop_write(&d->writing[i]);
-        drop_write(&d->waiting[i]);
+    for (size_t i = 0; i < d->n_files; i++) {
+        if (d->files[i].writing.pending && random_percent(&sim->random, 50))
+            complete_write(&d->files[i]);
+        drop_write(&d->files[i].writing);
+        drop_write(&d->files[i].waiting);
     }
     d->disk_busy = false;
 }
@@ -153,8 +171,8 @@ void daemon_crash(struct sim *sim, bool keeps_state)
     forget_connections(sim, random_percent(&sim->random, 20));
     if (!keeps_state) {
         d->amnesia = true;
-        for (unsigned i = 0; i < SIM_JOBS_MAX; i++)
-            buf_reset(&d->disk[i]);
+        for (size_t i = 0; i < d->n_files; i++)
+            buf_reset(&d->files[i].disk);
     }
     schedule_add(&sim->schedule, sim->now_ns + random_between(&sim->random, 1 * SIM_MS, 4 * SIM_S),
                  SIM_DAEMON_BOOT, 0, 0);
@@ -186,10 +204,16 @@ void daemon_boot(struct sim *sim)
     d->life++;
     d->clock_ns = random_between(&sim->random, SIM_S, 1000000 * SIM_S);
     rounds_init(&d->rounds, &config);
-    for (unsigned i = 0; i < SIM_JOBS_MAX; i++)
-        if (buf_size(&d->disk[i]) > 0 && !rounds_json_load(&d->rounds, buf_bytes(&d->disk[i]),
-                                                           buf_size(&d->disk[i]), daemon_clock(sim), error))
+    for (size_t i = 0; i < d->n_files; i++) {
+        const struct buf *disk = &d->files[i].disk;
+
+        if (buf_size(disk) == 0)
+            continue;
+        if (!rounds_json_load(&d->rounds, buf_bytes(disk), buf_size(disk), daemon_clock(sim), error))
             violated(sim, "the daemon cannot read what it wrote: %s", error);
+        if (d->rounds.superseded) /* renamed */
+            buf_reset(&file_of(d, d->rounds.superseded)->disk);
+    }
     sim_trace(sim, "daemon runs, with %zu jobs", d->rounds.n_jobs);
     arm_daemon(sim);
 }
@@ -198,11 +222,12 @@ void daemon_finish(struct sim *sim)
 {
     if (sim->daemon.alive)
         rounds_finish(&sim->daemon.rounds);
-    for (unsigned i = 0; i < SIM_JOBS_MAX; i++) {
-        buf_finish(&sim->daemon.disk[i]);
-        buf_finish(&sim->daemon.waiting[i].text);
-        buf_finish(&sim->daemon.writing[i].text);
+    for (size_t i = 0; i < sim->daemon.n_files; i++) {
+        buf_finish(&sim->daemon.files[i].disk);
+        buf_finish(&sim->daemon.files[i].waiting.text);
+        buf_finish(&sim->daemon.files[i].writing.text);
     }
+    free(sim->daemon.files);
 }
 
 /* ---- actions ---- */
@@ -210,7 +235,7 @@ void daemon_finish(struct sim *sim)
 static void want_write(struct sim *sim, const struct rounds_job *job, bool forget)
 {
     struct sim_daemon *d = &sim->daemon;
-    struct sim_write *w = &d->waiting[job->id[0] - 'A'];
+    struct sim_write *w = &file_of(d, job->instance)->waiting;
 
     buf_reset(&w->text);
     w->pending = true;
@@ -222,7 +247,7 @@ static void want_write(struct sim *sim, const struct rounds_job *job, bool forge
 static void send_view(struct sim *sim, const struct rounds_action *action)
 {
     struct sim_connection *c = list_entry(action->session, struct sim_connection, session);
-    uint64_t mark = action->job ? mark_of(&sim->daemon, (unsigned)(action->job->id[0] - 'A')) : 0;
+    uint64_t mark = mark_of(&sim->daemon, action->job);
 
     if (mark == 0 && buf_size(&c->held) == 0) {
         network_send(sim, c->number, SIM_AGENT_END, MESSAGE_VIEW, &action->view, sizeof(action->view));

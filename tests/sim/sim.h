@@ -192,6 +192,13 @@ struct sim_write {
     struct buf text; /* empty: the job is forgotten */
 };
 
+/* One instance of a job. */
+struct sim_file {
+    uint64_t instance;
+    struct buf disk; /* empty: it is not there */
+    struct sim_write waiting, writing;
+};
+
 /* What the agents of one instance of a job were told in the end. */
 struct sim_verdict {
     uint64_t instance;
@@ -210,8 +217,8 @@ struct sim_daemon {
     unsigned crash_after; /* that many actions; 0: not */
     bool keeps_state;
     bool amnesia; /* it has lost its state at least once */
-    struct buf disk[SIM_JOBS_MAX];
-    struct sim_write waiting[SIM_JOBS_MAX], writing[SIM_JOBS_MAX];
+    struct sim_file *files;
+    size_t n_files, files_capacity;
     uint64_t mark; /* of the last save */
     bool disk_busy;
     uint64_t disturbed_until_ns;
@@ -239,7 +246,6 @@ struct sim {
     uint64_t n_generations;
     uint64_t slow_until_ns;
     uint64_t n_nonces;
-    uint64_t last_boot_ns; /* of an agent */
 };
 
 /* sim.c */

@@ -1209,6 +1209,167 @@ static void the_id_of_a_job_that_has_ended_is_free(void **state)
     assert_id_is_free(t);
 }
 
+/* ---- a job that has ended, beside the next one of its id ---- */
+
+struct late_member_row {
+    const char *name;
+    bool fails;            /* the job ends with the failure of node 0 */
+    unsigned away_ms;      /* from the end of the job until its late member returns */
+    bool knows_generation; /* the late member; otherwise it is an agent of another run */
+    enum session_view_kind view;
+    enum session_verdict verdict;
+};
+
+/* Node 1 of a job of two has lost its connection when that ends. Node 2 begins another job of that id, and node 1 returns. */
+static const struct late_member_row late_member_rows[] = {
+    {"success, at once", false, 0, true, SESSION_VIEW_END, SESSION_VERDICT_SUCCESS},
+    {"success, after 50 s", false, 50000, true, SESSION_VIEW_END, SESSION_VERDICT_SUCCESS},
+    {"failure, after 5 s", true, 5000, true, SESSION_VIEW_END, SESSION_VERDICT_FAILURE},
+    {"after the last moment at which an agent redials", false, 130000, true, SESSION_VIEW_STOP, 0},
+    {"of another run", false, 5000, false, SESSION_VIEW_WAIT, 0},
+};
+
+static void end_without_node_1(struct table *t, const struct late_member_row *row)
+{
+    t->params.max_restarts = 0;
+    run(t, 2, 2, 2);
+    if (row->fails) {
+        fail_worker(t, 0, 0);
+        lose_connection(t, 1);
+        pass_alive(t, 6000, 1);
+    } else {
+        say(t, 1, SESSION_DONE);
+        lose_connection(t, 1);
+        pass_alive(t, 2000, 1); /* lost, but it was done */
+        say(t, 0, SESSION_DONE);
+    }
+    assert_view(t, 0, SESSION_VIEW_END);
+    say(t, 0, SESSION_LEFT);
+    assert_int_equal(t->rounds.n_nodes, 0);
+}
+
+static void check_late_member(struct table *t, const struct late_member_row *row)
+{
+    uint64_t instance;
+
+    end_without_node_1(t, row);
+    instance = t->agents[0].view.instance;
+    t->params.min_nodes = t->params.max_nodes = 3;
+    join(t, 2);
+    assert_view(t, 2, SESSION_VIEW_WAIT);
+    assert_true(t->agents[2].view.instance != instance);
+    pass_alive(t, row->away_ms, 4);
+    if (!row->knows_generation)
+        (void)prepare(t, 1);
+    t->agents[1].hello.params = row->view == SESSION_VIEW_END ? t->agents[0].hello.params : t->params;
+    t->agents[1].view = (struct session_view){0};
+    hello(t, 1);
+    assert_view(t, 1, row->view);
+    assert_true((t->agents[1].view.instance == instance) == (row->view == SESSION_VIEW_END));
+    assert_int_equal(t->agents[1].view.verdict, row->verdict);
+    assert_view(t, 2, SESSION_VIEW_WAIT);
+    assert_int_equal(t->rounds.n_jobs, 1);
+}
+
+static void a_late_member_gets_the_result_of_its_own_job(void **state)
+{
+    for (size_t i = 0; i < ARRAY_SIZE(late_member_rows); i++) {
+        void *table;
+
+        print_message("    %s\n", late_member_rows[i].name);
+        assert_int_equal(set_up(&table), 0);
+        check_late_member(table, &late_member_rows[i]);
+        assert_int_equal(tear_down(&table), 0);
+    }
+    (void)state;
+}
+
+/* A job of variable size refuses late nodes for a minute; its tombstone lasts a minute from the loss of its last member. */
+static void the_id_of_a_job_of_variable_size_is_free_after_a_minute(void **state)
+{
+    struct table *t = *state;
+    uint64_t instance;
+
+    run(t, 2, 1, 2);
+    say(t, 0, SESSION_DONE);
+    say(t, 1, SESSION_DONE);
+    instance = t->agents[1].view.instance;
+    say(t, 0, SESSION_LEFT);
+    pass_alive(t, 40000, 2);
+    close_connection(t, 1);
+    join(t, 2);
+    assert_view(t, 2, SESSION_VIEW_REFUSED);
+    pass(t, 21000);
+    join(t, 2);
+    assert_view(t, 2, SESSION_VIEW_WAIT);
+    pass_alive(t, 20000, 4);
+    t->agents[1].view = (struct session_view){0};
+    hello(t, 1);
+    assert_view(t, 1, SESSION_VIEW_END);
+    assert_int_equal(t->agents[1].view.instance, instance);
+}
+
+/* A node of fixed size that is cut off when its job ends, with that job's id used again and again. */
+static void tombstones_have_bounds(void **state)
+{
+    struct table *t = *state;
+    uint64_t first = 0;
+
+    t->rounds.config.max_jobs = 3;
+    for (unsigned i = 0; i < 10; i++) {
+        run(t, 1, 1, 1);
+        first = i == 0 ? t->agents[0].view.instance : first;
+        say(t, 0, SESSION_DONE);
+        close_connection(t, 0); /* without a confirmation */
+        assert_int_equal(t->rounds.n_jobs, 1);
+        assert_in_range(t->rounds.n_replaced, 0, 3);
+    }
+    assert_int_equal(t->rounds.n_replaced, 3);
+    assert_true(t->forgotten);
+    t->agents[0].hello.report.instance =
+        first; /* the oldest is forgotten, and its agent is of the next job's id */
+    hello(t, 0);
+    assert_true(t->agents[0].view.instance != first);
+    say(t, 0, SESSION_LEFT);
+    pass(t, 121000);
+    assert_int_equal(t->rounds.n_replaced, 0);
+    assert_int_equal(t->rounds.n_jobs, 0);
+}
+
+static void a_death_notice_reaches_the_tombstone(void **state)
+{
+    struct table *t = *state;
+
+    run_to_success(t);
+    close_connection(t, 0);
+    close_connection(t, 1);
+    t->params.min_nodes = t->params.max_nodes = 3;
+    join(t, 2);
+    assert_true(t->saved); /* or a restarted daemon would take the id for used */
+    hello(t, 1);
+    assert_view(t, 1, SESSION_VIEW_END);
+    assert_int_equal(t->rounds.n_nodes, 2);
+    say_last_word(t, 1);
+    assert_int_equal(t->rounds.n_nodes, 1);
+}
+
+static void a_late_member_that_is_refused_does_not_end_the_tombstone(void **state)
+{
+    struct table *t = *state;
+
+    run_to_success(t);
+    close_connection(t, 0);
+    close_connection(t, 1);
+    t->params.min_nodes = t->params.max_nodes = 3;
+    join(t, 2);
+    t->rounds.config.max_nodes_all = 1;
+    hello(t, 1);
+    assert_view(t, 1, SESSION_VIEW_REFUSED);
+    t->rounds.config.max_nodes_all = 2;
+    hello(t, 1);
+    assert_view(t, 1, SESSION_VIEW_END);
+}
+
 static void the_id_of_a_job_whose_nodes_are_all_lost_is_free(void **state)
 {
     struct table *t = *state;
@@ -1636,6 +1797,11 @@ int main(void)
         TEST(an_end_that_was_lost_with_the_connection_is_sent_again),
         TEST(an_end_that_a_proxy_swallowed_is_sent_again),
         TEST(the_id_of_a_job_that_has_ended_is_free),
+        TEST(a_late_member_gets_the_result_of_its_own_job),
+        TEST(the_id_of_a_job_of_variable_size_is_free_after_a_minute),
+        TEST(tombstones_have_bounds),
+        TEST(a_death_notice_reaches_the_tombstone),
+        TEST(a_late_member_that_is_refused_does_not_end_the_tombstone),
         TEST(the_id_of_a_job_whose_nodes_are_all_lost_is_free),
         TEST(an_agent_that_returns_after_all_were_lost_keeps_the_job),
         TEST(draining_ends_a_job_between_two_steps),

@@ -322,9 +322,9 @@ static void what_is_wrong_in_a_file_is_named(void **state)
     char text[1000];
 
     assert_refused(t, "{}", 2, "it has no version");
-    assert_refused(t, "{\"crun_rounds\":0}", 17, "its version is 0, and this release reads 1 to 2");
-    assert_refused(t, "{\"crun_rounds\":3}", 17, "its version is 3, and this release reads 1 to 2");
-    assert_refused(t, "{\"crun_rounds\":1.5}", 19, "its version is 1.5, and this release reads 1 to 2");
+    assert_refused(t, "{\"crun_rounds\":0}", 17, "its version is 0, and this release reads 1 to 3");
+    assert_refused(t, "{\"crun_rounds\":4}", 17, "its version is 4, and this release reads 1 to 3");
+    assert_refused(t, "{\"crun_rounds\":1.5}", 19, "its version is 1.5, and this release reads 1 to 3");
     assert_refused(t, "{\"crun_rounds\":2}", 17, "'job' is missing");
     (void)snprintf(text, sizeof(text),
                    "{\"crun_rounds\":2,\"job\":\"a\",\"instance\":\"0000000000000001\",\"state\":\"running\","
@@ -415,6 +415,114 @@ static void of_two_instances_of_a_job_the_later_one_counts(void **state)
     assert_int_equal(t->rounds.n_saves, 30); /* what is saved next is later than all of them */
 }
 
+/* A job as text, of this id, instance and state; more: further members. */
+static bool load_text(struct table *t, unsigned instance, const char *more)
+{
+    char text[2000], error[ROUNDS_JSON_ERROR_SIZE] = "";
+    bool loaded;
+
+    (void)snprintf(text, sizeof(text),
+                   "{\"crun_rounds\":3,\"job\":\"a\",\"instance\":\"%016x\",%s,"
+                   "\"params\":{\"min_nodes\":2,\"max_nodes\":2,\"max_restarts\":9,\"max_changes\":9,"
+                   "\"join_timeout_ms\":1000,\"last_call_ms\":0,\"node_timeout_ms\":1000}}",
+                   instance, more);
+    loaded = rounds_json_load(&t->rounds, (const uint8_t *)text, strlen(text), t->now_ns, error);
+    if (!loaded)
+        print_message("%s\n", error);
+    return loaded;
+}
+
+#define ENDED "\"state\":\"closed\",\"verdict\":\"success\",\"generation\":3,\"sequence\":"
+
+/* An agent of instance 7 returns, with generation 3. */
+static void assert_gets_the_result_of_7(struct table *t)
+{
+    t->hellos[0] = (struct session_hello){
+        .job = "a",
+        .params = {.min_nodes = 2,
+                   .max_nodes = 2,
+                   .max_restarts = 9,
+                   .max_changes = 9,
+                   .join_timeout_ms = 1000,
+                   .node_timeout_ms = 1000},
+        .nonce = {5, 9},
+        .role = "default",
+        .n_workers = 1,
+        .node_rank = -1,
+        .report = {.phase = SESSION_DONE, .instance = 7, .generation = 3, .group_rank = 0}};
+    (void)snprintf(t->hellos[0].host, sizeof(t->hellos[0].host), "node0");
+    hello(t, 0);
+    assert_int_equal(t->views[0].kind, SESSION_VIEW_END);
+    assert_int_equal(t->views[0].verdict, SESSION_VERDICT_SUCCESS);
+    assert_int_equal(t->views[0].instance, 7);
+}
+
+/* In both orders of the directory, and when the crash came before "replaced" was written. */
+static void a_tombstone_and_the_job_with_its_id_survive(void **state)
+{
+    static const char *const tombstones[] = {ENDED "5,\"replaced\":true", ENDED "90,\"replaced\":true",
+                                             ENDED "5"};
+    struct table *t = *state;
+
+    for (unsigned i = 0; i < 6; i++) {
+        if (i % 2 == 0)
+            assert_true(load_text(t, 7, tombstones[i / 2]));
+        assert_true(load_text(t, 8, "\"state\":\"gathering\",\"sequence\":30"));
+        if (i % 2)
+            assert_true(load_text(t, 7, tombstones[i / 2]));
+        assert_int_equal(t->rounds.superseded, 0);
+        assert_int_equal(t->rounds.n_jobs, 1);
+        assert_int_equal(t->rounds.n_replaced, 1);
+        assert_gets_the_result_of_7(t);
+        rounds_finish(&t->rounds);
+        start_daemon(t, 2);
+    }
+}
+
+/* What replaces it is not saved before its first generation, so the tombstone has to be known as one by itself. */
+static void a_tombstone_without_a_successor_keeps_its_id_free(void **state)
+{
+    struct table *t = *state;
+
+    assert_true(load_text(t, 7, ENDED "5,\"replaced\":true"));
+    assert_int_equal(t->rounds.n_jobs, 0);
+    assert_gets_the_result_of_7(t);
+    t->hellos[1] = t->hellos[0];
+    t->hellos[1].nonce.low++;
+    t->hellos[1].report =
+        (struct session_report){.phase = SESSION_READY, .generation = -1, .group_rank = -1, .port = 4000};
+    hello(t, 1);
+    assert_int_equal(t->views[1].kind, SESSION_VIEW_WAIT);
+}
+
+/* A generation that has lost a member, and a drain that has it saved while it ends. */
+static void an_ending_generation_is_saved_as_one(void **state)
+{
+    struct table *t = *state;
+    char error[ROUNDS_JSON_ERROR_SIZE] = "";
+
+    run(t);
+    report(t, 2, SESSION_LEFT);
+    t->hellos[0].report.drain = true;
+    report(t, 0, SESSION_STOPPING);
+    assert_int_equal(buf_append(&t->disk, "", 1), 0);
+    assert_non_null(strstr((const char *)buf_bytes(&t->disk), "\"state\":\"ending\""));
+    rounds_finish(&t->rounds);
+    start_daemon(t, 2);
+    if (!rounds_json_load(&t->rounds, buf_bytes(&t->disk), buf_size(&t->disk) - 1, t->now_ns, error))
+        fail_msg("%s", error);
+    for (int i = 0; i < 2; i++) { /* one of them has not received the STOP */
+        t->views[i] = (struct session_view){0};
+        hello(t, i);
+        assert_int_equal(t->views[i].kind, SESSION_VIEW_STOP);
+        assert_int_equal(t->views[i].cause.kind, SESSION_CAUSE_LEFT);
+        assert_string_equal(t->views[i].cause.host, "node2");
+    }
+    report(t, 0, SESSION_READY);
+    report(t, 1, SESSION_READY);
+    assert_int_equal(t->views[1].verdict, SESSION_VERDICT_DRAINED);
+}
+
 /* Every number that a decision depends on comes through. */
 static void what_decides_the_next_generation_is_saved(void **state)
 {
@@ -478,7 +586,7 @@ static void the_state_of_version_1_is_read(void **state)
     assert_true(list_entry(job->nodes.next, struct rounds_node, in_job)->previous_member);
     assert_int_equal(rounds_json_save(&again, job), 0);
     assert_int_equal(buf_append(&again, "", 1), 0);
-    assert_non_null(strstr((const char *)buf_bytes(&again), "{\"crun_rounds\":2,"));
+    assert_non_null(strstr((const char *)buf_bytes(&again), "{\"crun_rounds\":3,"));
     assert_non_null(strstr((const char *)buf_bytes(&again), "\"done_left\":1,"));
     assert_null(strstr((const char *)buf_bytes(&again), "veteran"));
     buf_finish(&again);
@@ -489,19 +597,26 @@ static void the_names_of_version_1_are_unknown_in_version_2(void **state)
 {
     static const char text[] =
         "{\"crun_rounds\":2,\"job\":\"a\",\"instance\":\"0000000000000007\",\"state\":\"running\","
-        "\"generation\":3,\"members\":0,\"done_left\":1,\"finished_gone\":0,\"params\":"
+        "\"generation\":3,\"members\":1,\"finished_gone\":1,\"params\":"
         "{\"min_nodes\":1,\"max_nodes\":3,\"max_restarts\":9,\"max_changes\":9,"
         "\"join_timeout_ms\":1000,\"last_call_ms\":0,\"node_timeout_ms\":1000}}";
 
-    assert_refused(*state, text, strlen(text), "more members"); /* counts done_left, not finished_gone */
+    assert_refused(*state, text, strlen(text), "other members");
 }
+
+#define LOST "\"cause\":{\"kind\":\"lost\",\"host\":\"node2\"}"
 
 static void a_state_that_contradicts_itself_is_refused(void **state)
 {
     static const struct {
         const char *head, *error;
     } bad[] = {
-        {"\"state\":\"running\",\"generation\":0,\"members\":0,\"done_left\":1", "more members"},
+        {"\"state\":\"running\",\"generation\":0,\"members\":2", "other members"},
+        {"\"state\":\"running\",\"generation\":0,\"members\":0,\"done_left\":1", "other members"},
+        {"\"state\":\"ending\",\"generation\":0,\"members\":0,\"done_left\":1," LOST, "more members"},
+        {"\"state\":\"ending\",\"generation\":0,\"members\":1", "without a cause"},
+        {"\"state\":\"ending\",\"members\":1," LOST, "no generation"},
+        {"\"state\":\"gathering\",\"replaced\":true", "has not ended"},
         {"\"state\":\"running\"", "no generation"},
         {"\"state\":\"closed\"", "without a result"},
         {"\"state\":\"gathering\",\"verdict\":\"success\"", "without a result"},
@@ -511,7 +626,7 @@ static void a_state_that_contradicts_itself_is_refused(void **state)
 
     for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
         (void)snprintf(text, sizeof(text),
-                       "{\"crun_rounds\":2,\"job\":\"a\",\"instance\":\"0000000000000001\",%s,"
+                       "{\"crun_rounds\":3,\"job\":\"a\",\"instance\":\"0000000000000001\",%s,"
                        "\"params\":{\"min_nodes\":1,\"max_nodes\":3,\"max_restarts\":0,\"max_changes\":0,"
                        "\"join_timeout_ms\":1,\"last_call_ms\":0,\"node_timeout_ms\":1000}}",
                        bad[i].head);
@@ -538,6 +653,9 @@ int main(void)
         TEST(what_decides_the_next_generation_is_saved),
         TEST(a_state_that_contradicts_itself_is_refused),
         TEST(of_two_instances_of_a_job_the_later_one_counts),
+        TEST(a_tombstone_and_the_job_with_its_id_survive),
+        TEST(a_tombstone_without_a_successor_keeps_its_id_free),
+        TEST(an_ending_generation_is_saved_as_one),
         TEST(the_state_of_version_1_is_read),
         TEST(the_names_of_version_1_are_unknown_in_version_2),
     };
