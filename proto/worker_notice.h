@@ -14,6 +14,12 @@
  *   12..15 global rank it is about, -1 for none (i32)
  *   16..19 detail: see the kind (i32)
  *
+ * NOTICE_GENERATION continues with the place of the worker in that generation, as the environment of a new process
+ * names it:
+ *
+ *   20..47 RANK, WORLD_SIZE, GROUP_RANK, GROUP_WORLD_SIZE, ROLE_RANK, ROLE_WORLD_SIZE, TORCHELASTIC_RESTART_COUNT (u32)
+ *   48..   MASTER_ADDR, ends with NUL
+ *
  * The worker's own generation is in CRUN_GENERATION; where that is not set (an older crun), it is
  * TORCHELASTIC_RESTART_COUNT, which does not count changes of membership. NOTICE_GENERATION takes it on.
  *
@@ -31,10 +37,13 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 #define NOTICE_ENVIRONMENT "CRUN_NOTICE_FD"
 #define NOTICE_GENERATION_ENVIRONMENT "CRUN_GENERATION"
 #define NOTICE_SIZE 20u
+#define NOTICE_ADDRESS_SIZE 256u
+#define NOTICE_PLACE_SIZE (48u + NOTICE_ADDRESS_SIZE)
 
 enum worker_notice_kind {
     /* A peer ended badly and this generation is over: leave collectives at once, do not wait for timeouts.
@@ -42,12 +51,17 @@ enum worker_notice_kind {
     NOTICE_PEER_FAILED = 1,
     /* The launcher has a request to stop; the signal follows. rank: -1; detail: the signal's number. */
     NOTICE_STOP = 2,
-    /* A peer ended and is being replaced: this is the first record of the new generation, which this worker stays
-     * in. rank: the one that ended; detail: port of the new worker store, at the same address. */
+    /* A peer ended and is being replaced, or a node has joined or left: this is the first record of the new generation,
+     * which this worker stays in. rank: the one that ended, or -1; detail: port of the worker store. */
     NOTICE_GENERATION = 3,
     /* From the worker: it is in that generation with its state in order, and when a peer fails it will keep that
-     * state and wait for NOTICE_GENERATION. rank: its own; detail: 0. */
+     * state and wait for NOTICE_GENERATION. rank: its own; detail: enum worker_ready_detail. */
     NOTICE_READY = 4,
+};
+
+enum worker_ready_detail {
+    READY_NEW_STORE = 0,   /* each generation has an empty store */
+    READY_KEEPS_STORE = 1, /* the store of this generation is to stay, and newcomers get its port */
 };
 
 struct worker_notice {
@@ -75,6 +89,28 @@ static inline void worker_notice_encode(const struct worker_notice *n, uint8_t o
     worker_notice_store_u32(out + 8, n->generation);
     worker_notice_store_u32(out + 12, (uint32_t)n->rank);
     worker_notice_store_u32(out + 16, (uint32_t)n->detail);
+}
+
+struct worker_notice_place {
+    uint32_t rank, world_size, group_rank, group_world_size, role_rank, role_world_size, restart_count;
+    const char *master_addr;
+};
+
+/* NOTICE_GENERATION with the place. An address that is too long is left out: the reader keeps the one it has. */
+static inline void worker_notice_encode_place(const struct worker_notice *n,
+                                              const struct worker_notice_place *p,
+                                              uint8_t out[NOTICE_PLACE_SIZE])
+{
+    const uint32_t fields[] = {p->rank,      p->world_size,      p->group_rank,   p->group_world_size,
+                               p->role_rank, p->role_world_size, p->restart_count};
+
+    worker_notice_encode(n, out);
+    worker_notice_store_u32(out, NOTICE_PLACE_SIZE);
+    for (size_t i = 0; i < sizeof(fields) / sizeof(fields[0]); i++)
+        worker_notice_store_u32(out + NOTICE_SIZE + 4 * i, fields[i]);
+    memset(out + 48, 0, NOTICE_ADDRESS_SIZE);
+    if (strlen(p->master_addr) < NOTICE_ADDRESS_SIZE)
+        memcpy(out + 48, p->master_addr, strlen(p->master_addr));
 }
 
 /* data: what one recv() gave. False, and *ret untouched, when it is too short to be a record. */

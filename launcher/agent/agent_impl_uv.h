@@ -49,7 +49,8 @@ struct agent {
     char sender[80]; /* of the first signal to stop, as text; "" when unknown */
     bool start_failed;
     bool replace_failed;
-    bool gave_up; /* some process cannot be killed */
+    bool store_promised; /* several nodes: the port reported with "ready" is that of the present store */
+    bool gave_up;        /* some process cannot be killed */
     bool output_ended;
     struct failures_outcome outcome; /* of the reports so far */
     int exit_code;

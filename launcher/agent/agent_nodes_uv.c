@@ -15,6 +15,7 @@
 #include "launcher/report/events_os.h"
 #include "launcher/util/signal_name.h"
 #include "base/time.h"
+#include "rendezvous/server_uv.h"
 
 /* ---- to the workers and to the rendezvous ---- */
 
@@ -49,7 +50,10 @@ void agent_report_failed(struct agent *a, int worker)
                                   .local_rank = worker};
 
     proc_info_host_name(cause.host, sizeof(cause.host));
-    if (worker >= 0) {
+    if (a->group.cause == GROUP_CAUSE_REJOIN) {
+        session_copy_text(cause.text, sizeof(cause.text),
+                          "its remaining workers could not go on in the next generation; they are restarted");
+    } else if (worker >= 0) {
         describe_worker_failure(a, worker, &cause);
     } else {
         cause.exit_code = -SIGKILL;
@@ -95,6 +99,9 @@ static void on_start(void *data, uint32_t generation, int restarts, const struct
     struct agent *a = data;
 
     a->assignment = *assignment;
+    a->store_promised = false;
+    if (a->store) /* of a start that could not be followed */
+        server_stop(a->store, NULL, NULL);
     a->store = store;
     agent_publish_assignment(a);
     agent_dispatch(a, (struct group_event){
@@ -181,6 +188,6 @@ int agent_meet(struct agent *a)
         return rdzv_static_uv_create(&a->rdzv_static, &static_host);
     int r = membership_create(&a->membership, &membership_host);
     if (!r)
-        membership_ready(a->membership);
+        membership_ready(a->membership, 0);
     return r;
 }

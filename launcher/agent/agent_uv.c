@@ -144,8 +144,16 @@ static void drop_store(struct agent *a)
     a->store = NULL;
 }
 
+/* Several nodes: the rendezvous has named the present store as that of the next generation. */
+static void take_promised_store(struct agent *a)
+{
+    if (a->config->job->meeting == JOB_ROUNDS && !a->store && a->generation && a->assignment.group_rank == 0)
+        a->store = generation_take_store(a->generation);
+}
+
 static void do_spawn(struct agent *a)
 {
+    take_promised_store(a);
     end_generation(a); /* its workers have ended, so its store has no clients */
     int r = a->config->job->meeting == JOB_ALONE ? assign_ranks_alone(a) : 0;
 
@@ -165,20 +173,46 @@ static void do_spawn(struct agent *a)
         a->oom_kills_before = cgroup_oom_kills(""); /* after the start, which it would delay */
 }
 
+/* Whether all remaining workers have asked for the store that is served here to stay. */
+static bool store_is_to_stay(const struct agent *a)
+{
+    for (int i = 0; i < a->group.config.n_workers; i++)
+        if (a->group.workers[i].can_stay && !a->group.workers[i].failed && !a->generation->keeps_store[i])
+            return false;
+    return a->generation->server != NULL;
+}
+
+/* The store and the ranks of the next generation, of which some workers remain. */
+static int assign_replacement(struct agent *a)
+{
+    if (a->config->job->meeting == JOB_ROUNDS)
+        take_promised_store(a);
+    else if (store_is_to_stay(a))
+        a->store = generation_take_store(a->generation);
+    generation_close_store(a->generation); /* the remaining workers do not use it any more */
+    return a->config->job->meeting == JOB_ROUNDS || a->store ? 0 : assign_ranks_alone(a);
+}
+
+static int failed_rank(const struct agent *a)
+{
+    if (a->group.cause_worker < 0)
+        return a->peer_cause.rank;
+    return (int)a->assignment.rank_base + a->group.cause_worker;
+}
+
 static void do_replace(struct agent *a)
 {
-    int n = a->group.config.n_workers;
+    int n = a->group.config.n_workers, cause_rank = failed_rank(a);
     bool *failed = calloc((size_t)n, sizeof(*failed));
     int r = failed ? 0 : -ENOMEM;
 
     for (int i = 0; !r && i < n; i++)
         failed[i] = a->group.workers[i].state == GROUP_WORKER_NONE;
-    generation_close_store(a->generation); /* the remaining workers do not use it any more */
     if (!r)
-        r = assign_ranks_alone(a);
+        r = assign_replacement(a);
     if (!r)
         r = generation_replace(a->generation, a->group.generation, a->group.restarts, &a->assignment,
-                               a->store, failed, a->group.cause_worker);
+                               a->store, failed, cause_rank);
     a->store = NULL; /* the generation owns it */
     a->replace_failed = r;
     free(failed);
@@ -213,8 +247,8 @@ static void print_failure_stop(struct agent *a, int worker)
     const struct report_failure failure = {.exit_code = group_worker_code(w)};
     char end[96];
 
-    if (n == 0 || w->state != GROUP_WORKER_ENDED)
-        return;
+    if (n == 0 || w->state != GROUP_WORKER_ENDED || a->group.state == GROUP_REPLACING)
+        return; /* replacing: they stay */
     report_describe_end(&failure, end, sizeof(end));
     log_line("rank %d failed (%s); stopping the other worker%s%s, up to %d s",
              (int)a->assignment.rank_base + worker, end, n == 1 ? "" : "s",
@@ -410,6 +444,18 @@ static void do_await_others(struct agent *a)
     rdzv_static_uv_leave(a->rdzv_static);
 }
 
+/* ---- several nodes ---- */
+
+/* Remaining workers talk through the store of their first generation: if it is served here, it is offered again. */
+static void report_ready(struct agent *a)
+{
+    bool is_kept = a->generation && a->generation->server &&
+                   (a->store_promised || (a->group.state == GROUP_REPLACING && store_is_to_stay(a)));
+
+    a->store_promised = is_kept;
+    membership_ready(a->membership, is_kept ? a->assignment.master_port : 0);
+}
+
 /* ---- the machine ---- */
 
 static void perform(struct agent *a, const struct group_action *action)
@@ -490,7 +536,7 @@ static void perform(struct agent *a, const struct group_action *action)
         membership_done(a->membership);
         break;
     case GROUP_DO_REPORT_READY:
-        membership_ready(a->membership);
+        report_ready(a);
         break;
     case GROUP_DO_REQUEST_DRAIN:
         membership_drain(a->membership);
@@ -552,8 +598,8 @@ static int init_group(struct agent *a)
         .has_rank_assignment = job->meeting == JOB_ROUNDS,
         .leaves_together = job->meeting == JOB_STATIC,
         .exit_code_of_worker = job->exit_code_of_worker,
-        /* Several nodes cannot replace: all of them would have to agree. A store of a worker ends with it. */
-        .replace = job->replace && job->meeting == JOB_ALONE && !job->worker_has_store,
+        /* In a static rendezvous no node learns of a failure on another. A store of a worker ends with it. */
+        .replace = job->replace && job->meeting != JOB_STATIC && !job->worker_has_store,
         .rejoin_ns = (uint64_t)job->replace_timeout_s * 1000000000u,
     };
 

@@ -189,8 +189,10 @@ static void on_notice(uv_poll_t *poll, int status, int events)
     ssize_t n;
 
     while ((n = recv(g->notice_fds[listener->worker], record, sizeof(record), MSG_DONTWAIT)) > 0)
-        if (worker_notice_decode(record, (size_t)n, &notice) && notice.kind == NOTICE_READY)
+        if (worker_notice_decode(record, (size_t)n, &notice) && notice.kind == NOTICE_READY) {
+            g->keeps_store[listener->worker] = notice.detail == READY_KEEPS_STORE;
             g->host->on_ready(g->host->data, listener->worker, notice.generation);
+        }
     if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR))
         (void)uv_poll_stop(poll); /* the worker has closed it, or has ended */
 }
@@ -306,6 +308,7 @@ static void free_generation(struct generation *g)
     if (g->held_port >= 0)
         (void)close(g->held_port);
     free(g->notice_fds);
+    free(g->keeps_store);
     free(g->listeners);
     free(g->attempt_dir);
     free(g);
@@ -389,7 +392,8 @@ int generation_create(struct generation **ret, const struct generation_host *hos
     g->notice_fds = malloc((size_t)n_workers * sizeof(*g->notice_fds));
     for (int i = 0; g->notice_fds && i < n_workers; i++)
         g->notice_fds[i] = -1;
-    int r = g->notice_fds ? start_generation(g, assignment, restarts) : -ENOMEM;
+    g->keeps_store = calloc((size_t)n_workers, sizeof(*g->keeps_store));
+    int r = g->notice_fds && g->keeps_store ? start_generation(g, assignment, restarts) : -ENOMEM;
     if (!r)
         r = uv_poll_init(host->loop, &g->poll, g->link);
     if (r) {
@@ -419,6 +423,7 @@ static void close_worker(struct generation *g, int worker)
     if (g->notice_fds[worker] >= 0)
         (void)close(g->notice_fds[worker]); /* the process that had the other end has ended */
     g->notice_fds[worker] = -1;
+    g->keeps_store[worker] = false;
 }
 
 static int start_replacements(struct generation *g, const struct worker_starts *start)
@@ -437,15 +442,39 @@ static int start_replacements(struct generation *g, const struct worker_starts *
     return 0;
 }
 
-static void notify_remaining_workers(struct generation *g, const bool *failed, int first_failed,
-                                     uint16_t port)
+static void notify_place(struct generation *g, int worker, const struct rank_assignment *r, int restarts,
+                         int cause_rank)
 {
     const struct worker_notice notice = {
-        .kind = NOTICE_GENERATION, .generation = g->number, .rank = first_failed, .detail = port};
+        .kind = NOTICE_GENERATION, .generation = g->number, .rank = cause_rank, .detail = r->master_port};
+    const struct worker_notice_place place = {.rank = r->rank_base + (uint32_t)worker,
+                                              .world_size = r->world_size,
+                                              .group_rank = r->group_rank,
+                                              .group_world_size = r->group_world_size,
+                                              .role_rank = r->role_rank_base + (uint32_t)worker,
+                                              .role_world_size = r->role_world_size,
+                                              .restart_count = (uint32_t)restarts,
+                                              .master_addr = r->master_addr};
+    uint8_t record[NOTICE_PLACE_SIZE];
 
+    worker_notice_encode_place(&notice, &place, record);
+    (void)send(g->notice_fds[worker], record, sizeof(record), MSG_NOSIGNAL | MSG_DONTWAIT); /* as above */
+}
+
+static void notify_remaining_workers(struct generation *g, const bool *failed, int cause_rank,
+                                     const struct rank_assignment *assignment, int restarts)
+{
     for (int i = 0; i < g->n_workers; i++)
         if (!failed[i])
-            generation_notify(g, i, &notice);
+            notify_place(g, i, assignment, restarts, cause_rank);
+}
+
+struct server *generation_take_store(struct generation *g)
+{
+    struct server *store = g->server;
+
+    g->server = NULL;
+    return store;
 }
 
 void generation_close_store(struct generation *g)
@@ -457,7 +486,7 @@ void generation_close_store(struct generation *g)
 
 int generation_replace(struct generation *g, uint32_t number, int restarts,
                        const struct rank_assignment *assignment, struct server *store, const bool *failed,
-                       int first_failed)
+                       int cause_rank)
 {
     const struct agent_config *config = g->host->config;
     struct worker_starts start;
@@ -477,8 +506,7 @@ int generation_replace(struct generation *g, uint32_t number, int restarts,
     if (!r)
         r = open_descriptors(g, &start, (int)assignment->rank_base);
     if (!r) /* before the forks: the remaining workers prepare meanwhile */
-        notify_remaining_workers(g, failed, (int)assignment->rank_base + first_failed,
-                                 assignment->master_port);
+        notify_remaining_workers(g, failed, cause_rank, assignment, restarts);
     if (!r)
         r = start_replacements(g, &start);
     start_finish(&start);

@@ -41,8 +41,9 @@ struct generation {
     uint32_t number;
     char *attempt_dir;     /* NULL: no files */
     struct server *server; /* the worker store, if this node serves it for this generation alone; or NULL */
-    int held_port;   /* a socket that keeps a port free for a store that the first worker opens; or -1 */
-    int *notice_fds; /* crun's ends, one for each worker */
+    int held_port;     /* a socket that keeps a port free for a store that the first worker opens; or -1 */
+    int *notice_fds;   /* crun's ends, one for each worker */
+    bool *keeps_store; /* per worker: its last NOTICE_READY asked for it (READY_KEEPS_STORE) */
     struct notice_listener **listeners; /* of the notice sockets, where workers may be replaced; else NULL */
     int n_workers;
     pid_t guardian; /* 0 once reaped */
@@ -64,15 +65,19 @@ void generation_order(struct generation *g, const struct guardian_order *order);
 /* Stops the store, where it is served here: the next one may need its port. */
 void generation_close_store(struct generation *g);
 
+/* Moves the store out of the generation, so that the next one can have it; NULL: it is not served here. The caller owns
+ * it. */
+struct server *generation_take_store(struct generation *g);
+
 /*
- * Makes it the next generation, with the same ranks and a new store, which it owns afterwards: a new process for each of
- * the `failed` workers (their processes have been reaped), and a notice to the others. The guardian reports the new ones
- * as it did the first. Returns 0, or -errno with a line logged: part of it may have been done, so the workers have to be
+ * Makes it the next generation with the ranks of the assignment and this store, which it owns afterwards (NULL: another
+ * node serves it): a new process for each of the `failed` workers (their processes have been reaped), and a notice to
+ * the others about `cause_rank`. The guardian reports the new ones as it did the first. Returns 0, or -errno with a line logged: part of it may have been done, so the workers have to be
  * stopped.
  */
 int generation_replace(struct generation *g, uint32_t number, int restarts,
                        const struct rank_assignment *assignment, struct server *store, const bool *failed,
-                       int first_failed);
+                       int cause_rank);
 
 /* Sends a notice to one worker; dropped when it does not read. */
 void generation_notify(struct generation *g, int worker, const struct worker_notice *notice);

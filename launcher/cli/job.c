@@ -424,10 +424,11 @@ static int warn_of_replacing(struct job_builder *b)
 
     if (!job->replace || job->max_restarts == 0)
         return 0;
-    if (job->meeting != JOB_ALONE)
-        strbuf_add(&b->warnings,
-                   "crun: --restart-policy=replace is for one node; after a failure on one of several all "
-                   "workers are restarted, as with all\n");
+    if (job->meeting == JOB_STATIC)
+        strbuf_add(
+            &b->warnings,
+            "crun: --restart-policy=replace does not work with a static rendezvous: after a failure all "
+            "workers are restarted, as with all; use --rdzv-backend=c10d\n");
     else if (job->worker_has_store)
         strbuf_add(&b->warnings,
                    "crun: --restart-policy=replace needs the store that crun serves; with "

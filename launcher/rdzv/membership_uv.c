@@ -254,7 +254,7 @@ static void start_generation_here(struct membership *n, const struct session_vie
                  view->place.group_world_size == 1 ? "" : "s", view->restarts,
                  n->host.job->params.max_restarts);
     }
-    if (view->place.group_rank != 0 && store) {
+    if (store && (view->place.group_rank != 0 || view->place.master_port != n->store_port)) {
         server_stop(store, NULL, NULL);
         store = NULL;
     }
@@ -354,16 +354,16 @@ static int offer_store(struct membership *n, uint16_t *ret_port)
     return r;
 }
 
-void membership_ready(struct membership *n)
+void membership_ready(struct membership *n, uint16_t kept_port)
 {
-    uint16_t port = 0;
+    uint16_t port = kept_port;
 
     n->is_ready = true;
     n->waiting_ms = uv_now(n->host.loop);
     waiting_begin(&n->waiting);
     if (!n->session)
         return; /* reported when there is one */
-    if (offer_store(n, &port) == 0)
+    if (kept_port || offer_store(n, &port) == 0)
         session_uv_step(n->session, (struct session_event){.kind = SESSION_EVENT_GROUP_READY, .port = port});
     else
         report_end(n, 1, NULL);
@@ -603,7 +603,7 @@ static void begin_session(struct membership *n)
         log_line("cannot begin a session with the rendezvous: %s", strerror(-r));
         report_end(n, 1, NULL);
     } else if (n->is_ready) {
-        membership_ready(n);
+        membership_ready(n, 0);
     }
 }
 

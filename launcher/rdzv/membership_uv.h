@@ -39,8 +39,9 @@ struct membership_host {
 /* 0 or -errno. Callbacks come from the loop. */
 int membership_create(struct membership **ret, const struct membership_host *host);
 
-/* The state of the workers of this node; see session.h. when_ns: monotonic. */
-void membership_ready(struct membership *n);
+/* The state of the workers of this node; see session.h. when_ns: monotonic. kept_port: of the store of the present
+ * generation, if this node serves it and would for the next one too; 0: a new store is opened. */
+void membership_ready(struct membership *n, uint16_t kept_port);
 void membership_failed(struct membership *n, const struct session_cause *cause, uint64_t when_ns);
 void membership_done(struct membership *n);
 void membership_leave(struct membership *n, const char *why);

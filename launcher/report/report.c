@@ -185,7 +185,8 @@ static void add_why_not_replaced(struct strbuf *out, const struct report *r)
             strbuf_add(
                 out,
                 "crun: rank %d has not reported that it can stay while another rank is replaced (programs on "
-                "libcrw can); all workers are restarted\n",
+                "libcrw can, and scripts that use crun_launch.worker with PyTorch 2.14 or later); all workers are "
+                "restarted\n",
                 r->rank_base + i);
             return;
         }

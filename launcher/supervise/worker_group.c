@@ -112,9 +112,7 @@ static void set_cause(struct worker_group *g, enum group_cause cause, int worker
     g->cause_ns = now_ns;
 }
 
-/* Starts a generation. The state of the one before is cleared here, not earlier: until then it can be reported. */
-static void spawn_generation(struct worker_group *g, const struct group_event *event,
-                             struct group_actions *out)
+static void count_generation(struct worker_group *g, const struct group_event *event)
 {
     if (g->config.has_rank_assignment) {
         g->restarts = event->restarts;
@@ -124,6 +122,13 @@ static void spawn_generation(struct worker_group *g, const struct group_event *e
         g->restarts++;
         g->generation++;
     }
+}
+
+/* Starts a generation. The state of the one before is cleared here, not earlier: until then it can be reported. */
+static void spawn_generation(struct worker_group *g, const struct group_event *event,
+                             struct group_actions *out)
+{
+    count_generation(g, event);
     disarm_deadline(g, out);
     g->will_restart = g->will_replace = g->forming = false;
     memset(g->workers, 0, (size_t)g->config.n_workers * sizeof(*g->workers));
@@ -191,7 +196,9 @@ static bool is_replaceable(const struct worker_group *g)
 {
     int n_remaining = 0;
 
-    if (!g->config.replace || g->interrupt || g->restarts >= g->config.max_restarts)
+    if (!g->config.replace || g->interrupt || g->is_draining || g->is_ending)
+        return false;
+    if (!g->config.has_rank_assignment && g->restarts >= g->config.max_restarts)
         return false;
     for (int i = 0; i < g->config.n_workers; i++) {
         const struct group_worker *w = &g->workers[i];
@@ -208,13 +215,35 @@ static bool is_replaceable(const struct worker_group *g)
 static void give_up_replacing(struct worker_group *g, uint64_t now_ns, struct group_actions *out)
 {
     g->will_restart = false;
-    add_action(out, GROUP_DO_NOTIFY_FAILED, g->cause_worker);
+    if (g->cause_worker < 0)
+        add_action(out, GROUP_DO_NOTIFY_PEER, 0);
+    else
+        add_action(out, GROUP_DO_NOTIFY_FAILED, g->cause_worker);
     stop_workers(g, now_ns, SIGTERM, out);
+}
+
+/* The generation that was being formed cannot be: all workers are stopped. */
+static void fail_replacement(struct worker_group *g, int worker, uint64_t now_ns, struct group_actions *out)
+{
+    set_cause(g, GROUP_CAUSE_REJOIN, worker, now_ns);
+    if (g->config.has_rank_assignment)
+        add_action(out, GROUP_DO_REPORT_FAILED, worker);
+    give_up_replacing(g, now_ns, out);
+}
+
+/* Several nodes: the remaining workers wait for their ranks in the next generation, which come with GROUP_START. */
+static void await_ranks(struct worker_group *g, struct group_actions *out)
+{
+    g->state = GROUP_REPLACING;
+    g->forming = false;
+    g->will_restart = g->will_replace = true;
+    disarm_deadline(g, out);
+    add_action(out, GROUP_DO_REPORT_READY, 0);
 }
 
 /* A worker that was started for this generation and is not ready in it yet cannot be taken to the next one: it does
  * not wait for the notice that names one. */
-static void kill_newcomers(struct worker_group *g, struct group_actions *out)
+static bool kill_newcomers(struct worker_group *g, struct group_actions *out)
 {
     bool any = false;
 
@@ -226,6 +255,29 @@ static void kill_newcomers(struct worker_group *g, struct group_actions *out)
     }
     if (any)
         add_action(out, GROUP_DO_KILL_NEWCOMERS, 0);
+    return any;
+}
+
+/* A first failure, of which other nodes and the remaining workers do not know yet. On one node the workers learn of it
+ * with the next generation, milliseconds later. */
+static void publish_failure(struct worker_group *g, const struct group_event *event,
+                            struct group_actions *out)
+{
+    set_cause(g, GROUP_CAUSE_WORKER, event->worker, event->now_ns);
+    if (g->config.has_rank_assignment)
+        add_action(out, GROUP_DO_REPORT_FAILED, event->worker);
+    if (g->config.has_rank_assignment && is_replaceable(g))
+        add_action(out, GROUP_DO_NOTIFY_FAILED, event->worker);
+}
+
+/* One more failure while the ranks of the next generation are awaited. */
+static void fail_while_awaiting(struct worker_group *g, const struct group_event *event,
+                                struct group_actions *out)
+{
+    if (is_replaceable(g))
+        return; /* it is started again with the others */
+    set_cause(g, GROUP_CAUSE_WORKER, event->worker, event->now_ns);
+    give_up_replacing(g, event->now_ns, out);
 }
 
 /* A worker has failed: it is replaced, or everything is stopped. */
@@ -237,11 +289,14 @@ static void replace_or_stop(struct worker_group *g, const struct group_event *ev
     w->failed = true;
     if (w->to_kill) /* killed by order; on_collected() looks again at its deadline */
         return;
-    if (g->state == GROUP_REPLACING && g->forming)
-        kill_newcomers(g, out);
-    if (g->state == GROUP_RUNNING || g->forming) {
-        set_cause(g, GROUP_CAUSE_WORKER, event->worker, event->now_ns);
+    if (g->will_replace) {
+        fail_while_awaiting(g, event, out);
+        return;
     }
+    if (g->state == GROUP_REPLACING && g->forming)
+        (void)kill_newcomers(g, out); /* on_collected() waits for them */
+    if (g->state == GROUP_RUNNING || g->forming)
+        publish_failure(g, event, out);
     g->forming = false;
     if (!is_replaceable(g)) {
         give_up_replacing(g, event->now_ns, out);
@@ -253,10 +308,12 @@ static void replace_or_stop(struct worker_group *g, const struct group_event *ev
 }
 
 /* Opens the next generation for the remaining workers. */
-static void open_replacement(struct worker_group *g, uint64_t now_ns, struct group_actions *out)
+static void open_replacement(struct worker_group *g, const struct group_event *event,
+                             struct group_actions *out)
 {
-    g->restarts++;
-    g->generation++;
+    uint64_t now_ns = event->now_ns;
+
+    count_generation(g, event);
     g->will_restart = g->will_replace = false;
     g->forming = true;
     g->started_ns = now_ns;
@@ -283,8 +340,13 @@ static void on_collected(struct worker_group *g, uint64_t now_ns, struct group_a
             return;
         }
     g->will_restart = g->will_replace = true;
-    add_action(out, GROUP_DO_PRINT_REPORT, 0);
-    add_action(out, GROUP_DO_START_AGAIN, 0);
+    if (g->cause != GROUP_CAUSE_PEER)
+        add_action(out, GROUP_DO_PRINT_REPORT, 0);
+    if (g->config.has_rank_assignment) {
+        await_ranks(g, out);
+    } else {
+        add_action(out, GROUP_DO_START_AGAIN, 0);
+    }
 }
 
 /* A worker is not ready in time: the generation cannot be formed from the remaining workers. */
@@ -295,8 +357,7 @@ static void on_rejoin_timeout(struct worker_group *g, uint64_t now_ns, struct gr
     for (int i = g->config.n_workers - 1; i >= 0; i--)
         if (!g->workers[i].ready)
             unready = i;
-    set_cause(g, GROUP_CAUSE_REJOIN, unready, now_ns);
-    give_up_replacing(g, now_ns, out);
+    fail_replacement(g, unready, now_ns, out);
 }
 
 static void check_formed(struct worker_group *g, struct group_actions *out)
@@ -330,17 +391,28 @@ static void step_replace_failed(struct worker_group *g, const struct group_event
     if (g->state != GROUP_REPLACING)
         return;
     disarm_deadline(g, out);
-    give_up_replacing(g, event->now_ns, out);
+    if (g->config.has_rank_assignment)
+        fail_replacement(g, g->cause_worker, event->now_ns, out);
+    else
+        give_up_replacing(g, event->now_ns, out);
 }
 
 /* ---- events ---- */
+
+static bool has_generation(const struct worker_group *g)
+{
+    return g->state != GROUP_IDLE && g->state != GROUP_LEAVING && g->state != GROUP_DONE;
+}
 
 static void step_start(struct worker_group *g, const struct group_event *event, struct group_actions *out)
 {
     if (g->state == GROUP_IDLE)
         spawn_generation(g, event, out);
     else if (g->state == GROUP_REPLACING && g->will_replace)
-        open_replacement(g, event->now_ns, out);
+        open_replacement(g, event, out);
+    else if (g->config.has_rank_assignment &&
+             has_generation(g)) /* its workers were to remain, and then could not */
+        add_action(out, GROUP_DO_REPORT_FAILED, g->cause_worker);
 }
 
 static void step_start_failed(struct worker_group *g, const struct group_event *event,
@@ -500,11 +572,6 @@ static void await_decision(struct worker_group *g, uint64_t now_ns, struct group
     } else {
         pause_and_begin_again(g, now_ns, out);
     }
-}
-
-static bool has_generation(const struct worker_group *g)
-{
-    return g->state != GROUP_IDLE && g->state != GROUP_LEAVING && g->state != GROUP_DONE;
 }
 
 static void step_empty(struct worker_group *g, const struct group_event *event, struct group_actions *out)
@@ -695,6 +762,19 @@ static void step_timer(struct worker_group *g, const struct group_event *event, 
 
 /* ---- other nodes ---- */
 
+/* The workers of this node that can stay remain for the next generation. */
+static void remain_after_peer(struct worker_group *g, bool has_killed, uint64_t now_ns,
+                              struct group_actions *out)
+{
+    if (!has_killed) {
+        await_ranks(g, out);
+        return;
+    }
+    g->forming = false;
+    g->lost_ns = now_ns;
+    arm_deadline(g, out, now_ns + COLLECT_NS);
+}
+
 /* Another node's part of the generation has failed. If this node's part has ended, it is ready for the next one. */
 static void step_peer_failed(struct worker_group *g, const struct group_event *event,
                              struct group_actions *out)
@@ -703,15 +783,21 @@ static void step_peer_failed(struct worker_group *g, const struct group_event *e
         add_action(out, GROUP_DO_REPORT_READY, 0);
     if (g->cause == GROUP_CAUSE_NONE)
         set_cause(g, GROUP_CAUSE_PEER, -1, event->now_ns);
-    if (g->state != GROUP_RUNNING)
+    if (g->state == GROUP_REPLACING && (g->forming || g->is_ending))
+        set_cause(g, GROUP_CAUSE_PEER, -1, event->now_ns);
+    else if (g->state != GROUP_RUNNING)
         return;
+    bool has_killed = g->forming && kill_newcomers(g, out);
     add_action(out, GROUP_DO_NOTIFY_PEER, 0);
-    stop_workers(g, event->now_ns, SIGTERM, out);
+    if (g->config.has_rank_assignment && is_replaceable(g))
+        remain_after_peer(g, has_killed, event->now_ns, out);
+    else
+        stop_workers(g, event->now_ns, SIGTERM, out);
 }
 
 static void step_drain(struct worker_group *g, const struct group_event *event, struct group_actions *out)
 {
-    if (g->state == GROUP_RUNNING && g->config.has_rank_assignment)
+    if ((g->state == GROUP_RUNNING || g->forming) && g->config.has_rank_assignment)
         drain_workers(g, event->now_ns, out);
 }
 

@@ -173,13 +173,17 @@ def test_a_worker_that_cannot_stay_turns_it_into_all(tmp_path):
     assert "crun: rank 0 has not reported that it can stay while another rank is replaced" in p.stderr, p.stderr
 
 
-@pytest.mark.parametrize("where", ["several nodes", "a worker's store"])
+@pytest.mark.parametrize("where", ["a static rendezvous", "a worker's store"])
 def test_where_it_cannot_be_that_is_said_at_the_start(where):
-    args = ["--nnodes=1:2", "--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:0", "--rdzv-conf=last_call_timeout=1"]
-    p = jobs.run([jobs.crun(), *(args if where == "several nodes" else ["--standalone"]), "--restart-policy=replace",
+    args = ["--nnodes=2", "--node-rank=0", "--master-addr=127.0.0.1", "--master-port=29573", "--rdzv-conf=timeout=1"]
+    p = jobs.run([jobs.crun(), *(args if where == "a static rendezvous" else ["--standalone"]), "--restart-policy=replace",
                   "--max-restarts=1", "--no-python", "true"],
                  env={**os.environ, "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1" if where == "a worker's store" else "0"})
-    jobs.assert_one_sentence(p, 0, "--restart-policy=replace", "all workers are restarted, as with all")
+    if where == "a worker's store":
+        jobs.assert_one_sentence(p, 0, "--restart-policy=replace", "all workers are restarted, as with all")
+    else:
+        first = p.stderr.splitlines()[0]
+        assert "--restart-policy=replace does not work with a static rendezvous" in first, p.stderr
 
 
 def test_one_that_does_not_answer_turns_it_into_all(job, calm, tmp_path):

@@ -319,6 +319,155 @@ static void test_new_one_cannot_be_executed(void **state)
     group_finish(&g);
 }
 
+/* ---- one of several nodes ---- */
+
+static const struct group_config one_node = {.n_workers = N,
+                                             .grace_ns = 30000 * MS,
+                                             .replace = true,
+                                             .rejoin_ns = 10000 * MS,
+                                             .has_rank_assignment = true};
+
+/* The own failure is published at once; the ranks of the next generation come when all nodes are ready. */
+static void test_node_replaces_its_worker(void **state)
+{
+    static const struct line lines[] = {
+        STARTED,
+        READY(0),
+        {10, GROUP_EXITED, 1, KILLED, "report-failed 1, notify-failed 1, arm +2"},
+        {12, GROUP_TIMER, -1, 0, "print-report, report-ready"},
+        {13, GROUP_EXITED, 2, KILLED, ""}, /* one more: started again with the first */
+        {14, GROUP_START, -1, 4, "replace 1 2, arm +10000"},
+        {15, GROUP_STARTED, 1, 0, ""},
+        {15, GROUP_STARTED, 2, 0, ""},
+        {16, GROUP_WORKER_READY, 0, 4, ""},
+        {16, GROUP_WORKER_READY, 1, 4, ""},
+        {17, GROUP_WORKER_READY, 2, 4, "disarm"},
+        {0},
+    };
+    struct worker_group g;
+
+    converse_as(&g, &one_node, lines);
+    assert_int_equal(g.state, GROUP_RUNNING);
+    assert_int_equal(g.generation, 4);
+    assert_int_equal(g.cause, GROUP_CAUSE_NONE);
+    group_finish(&g);
+}
+
+static void test_node_remains_when_another_fails(void **state)
+{
+    static const struct line lines[] = {
+        STARTED,
+        READY(0),
+        {10, GROUP_PEER_FAILED, -1, 0, "notify-peer, report-ready"},
+        {14, GROUP_START, -1, 1, "replace, arm +10000"},
+        {16, GROUP_WORKER_READY, 0, 1, ""},
+        {16, GROUP_WORKER_READY, 1, 1, ""},
+        {16, GROUP_WORKER_READY, 2, 1, "disarm"},
+        {20, GROUP_PEER_FAILED, -1, 0, "notify-peer, report-ready"},
+        {0},
+    };
+    struct worker_group g;
+
+    converse_as(&g, &one_node, lines);
+    assert_int_equal(g.state, GROUP_REPLACING);
+    group_finish(&g);
+}
+
+static void test_node_that_cannot_remain_stops(void **state)
+{
+    static const struct line lines[] = {
+        STARTED,
+        {2, GROUP_WORKER_READY, 0, 0, ""},
+        {10, GROUP_PEER_FAILED, -1, 0, "notify-peer, signal 15, arm +30000"},
+        {11, GROUP_EMPTY, -1, 0, "disarm, report-ready"},
+        {12, GROUP_START, -1, 1, "spawn"},
+        {0},
+    };
+    struct worker_group g;
+
+    converse_as(&g, &one_node, lines);
+    group_finish(&g);
+}
+
+/* Another node fails while a worker of this one is being replaced: the new one is ended, and both start again. */
+static void test_node_loses_a_peer_while_forming(void **state)
+{
+    static const struct line lines[] = {
+        STARTED,
+        READY(0),
+        {10, GROUP_EXITED, 1, KILLED, "report-failed 1, notify-failed 1, arm +2"},
+        {12, GROUP_TIMER, -1, 0, "print-report, report-ready"},
+        {14, GROUP_START, -1, 1, "replace 1, arm +10000"},
+        {15, GROUP_STARTED, 1, 0, ""},
+        {20, GROUP_PEER_FAILED, -1, 0, "kill-newcomers 1, notify-peer, arm +2"},
+        {21, GROUP_EXITED, 1, KILLED, ""},
+        {22, GROUP_TIMER, -1, 0, "report-ready"},
+        {23, GROUP_START, -1, 2, "replace 1, arm +10000"},
+        {0},
+    };
+    struct worker_group g;
+
+    converse_as(&g, &one_node, lines);
+    group_finish(&g);
+}
+
+/* The rendezvous has counted on workers that have ended since: that generation fails, the next one is a new start. */
+static void test_node_whose_last_worker_fails_while_waiting(void **state)
+{
+    static const struct line lines[] = {
+        STARTED,
+        READY(0),
+        {10, GROUP_PEER_FAILED, -1, 0, "notify-peer, report-ready"},
+        {11, GROUP_EXITED, 0, KILLED, ""},
+        {11, GROUP_EXITED, 1, KILLED, ""},
+        {11, GROUP_EXITED, 2, KILLED, "notify-failed 2, signal 15, arm +30000"},
+        {12, GROUP_START, -1, 1, "report-failed 2"},
+        {13, GROUP_EMPTY, -1, 0, "disarm, print-report, report-ready"},
+        {14, GROUP_START, -1, 2, "spawn"},
+        {0},
+    };
+    struct worker_group g;
+
+    converse_as(&g, &one_node, lines);
+    group_finish(&g);
+}
+
+static void test_node_whose_workers_are_not_ready_in_time(void **state)
+{
+    static const struct line lines[] = {
+        STARTED,
+        READY(0),
+        {10, GROUP_PEER_FAILED, -1, 0, "notify-peer, report-ready"},
+        {14, GROUP_START, -1, 1, "replace, arm +10000"},
+        {16, GROUP_WORKER_READY, 0, 1, ""},
+        {10014, GROUP_TIMER, -1, 0, "report-failed 1, notify-failed 1, signal 15, arm +30000"},
+        {0},
+    };
+    struct worker_group g;
+
+    converse_as(&g, &one_node, lines);
+    assert_int_equal(g.cause, GROUP_CAUSE_REJOIN);
+    group_finish(&g);
+}
+
+static void test_node_whose_job_ends_while_waiting(void **state)
+{
+    static const struct line lines[] = {
+        STARTED,
+        READY(0),
+        {10, GROUP_PEER_FAILED, -1, 0, "notify-peer, report-ready"},
+        {14, GROUP_END, -1, 1, "notify-peer, signal 15, arm +30000"},
+        {15, GROUP_EMPTY, -1, 0, "disarm, finish 1"},
+        {0},
+    };
+    struct worker_group g;
+
+    converse_as(&g, &one_node, lines);
+    group_finish(&g);
+}
+
+/* ---- random ---- */
+
 /* Any events in any order: never more restarts than allowed, no running worker is started, a deadline while workers are
  * waited for, an end that stays. The machine asserts its invariants after each step. */
 static void test_random_events(void **state)
@@ -379,6 +528,49 @@ static void test_random_events(void **state)
     assert_true(n_replaced > 300);
 }
 
+/* The same for one of several nodes, where the rendezvous sends its events at any time. */
+static void test_random_events_of_a_node(void **state)
+{
+    int n_replaced = 0;
+
+    for (unsigned seed = 1; seed <= 20000; seed++) {
+        unsigned long long random = seed * 6364136223846793005ull + 1442695040888963407ull;
+        struct worker_group g;
+
+        assert_int_equal(group_init(&g, &one_node), 0);
+        for (int step = 0; step < 60; step++) {
+            random = random * 6364136223846793005ull + 1442695040888963407ull;
+            unsigned bits = (unsigned)(random >> 33);
+            struct group_event event = {.kind = (enum group_event_kind)(bits % GROUP_EVENT_COUNT),
+                                        .now_ns = (uint64_t)step * 3 * MS,
+                                        .worker = (int)((bits >> 8) % N),
+                                        .pid = 100,
+                                        .generation = (uint32_t)step,
+                                        .value = (bits >> 16) % 3 ? KILLED : 0};
+            struct group_actions actions;
+
+            if (event.kind == GROUP_SIGNAL || event.kind == GROUP_START_FAILED || event.kind == GROUP_END ||
+                event.kind == GROUP_GUARDIAN_LOST)
+                event.kind = (bits >> 20) % 8 ? GROUP_TIMER : event.kind; /* rarely: they end it */
+            if (event.kind == GROUP_WORKER_READY)
+                event.value = (int)g.generation;
+            if (step < 7) /* all there and ready */
+                event = (struct group_event){.kind = step == 0  ? GROUP_START
+                                                     : step < 4 ? GROUP_STARTED
+                                                                : GROUP_WORKER_READY,
+                                             .worker = (step - 1) % N,
+                                             .pid = 100};
+            group_step(&g, &event, &actions);
+            for (size_t i = 0; i < actions.n_items; i++)
+                n_replaced += actions.items[i].kind == GROUP_DO_REPLACE;
+            if (g.state == GROUP_REPLACING) /* it waits for time, or for the rendezvous */
+                assert_true(g.deadline_ns != 0 || g.will_replace);
+        }
+        group_finish(&g);
+    }
+    assert_true(n_replaced > 300);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -397,7 +589,15 @@ int main(void)
         cmocka_unit_test(test_signal_meanwhile),
         cmocka_unit_test(test_guardian_lost_meanwhile),
         cmocka_unit_test(test_new_one_cannot_be_executed),
+        cmocka_unit_test(test_node_replaces_its_worker),
+        cmocka_unit_test(test_node_remains_when_another_fails),
+        cmocka_unit_test(test_node_that_cannot_remain_stops),
+        cmocka_unit_test(test_node_loses_a_peer_while_forming),
+        cmocka_unit_test(test_node_whose_last_worker_fails_while_waiting),
+        cmocka_unit_test(test_node_whose_workers_are_not_ready_in_time),
+        cmocka_unit_test(test_node_whose_job_ends_while_waiting),
         cmocka_unit_test(test_random_events),
+        cmocka_unit_test(test_random_events_of_a_node),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -50,12 +50,30 @@ static void test_refuses_short(void **state)
     assert_false(worker_notice_decode(small, sizeof(small), &n));
 }
 
+static void test_place(void **state)
+{
+    const struct worker_notice notice = {NOTICE_GENERATION, 7, -1, 29500};
+    const struct worker_notice_place place = {3, 4, 1, 2, 5, 6, 8, "10.0.0.1"};
+    uint8_t out[NOTICE_PLACE_SIZE];
+    struct worker_notice n;
+
+    worker_notice_encode_place(&notice, &place, out);
+    assert_true(worker_notice_decode(out, NOTICE_SIZE, &n)); /* as a reader of the short record gets it */
+    assert_memory_equal(&n, &notice, sizeof(n));
+    assert_int_equal(worker_notice_load_u32(out), NOTICE_PLACE_SIZE);
+    static const uint32_t fields[] = {3, 4, 1, 2, 5, 6, 8};
+    for (size_t i = 0; i < 7; i++)
+        assert_int_equal(worker_notice_load_u32(out + 20 + 4 * i), fields[i]);
+    assert_string_equal((const char *)out + 48, "10.0.0.1");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_encode),
         cmocka_unit_test(test_decode),
         cmocka_unit_test(test_refuses_short),
+        cmocka_unit_test(test_place),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
