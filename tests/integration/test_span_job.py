@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import signal
 import time
 
@@ -73,6 +74,23 @@ def test_survivors_leave_at_once(victim):
     # On a machine that stands still the news may be later than the end of a neighbour's connection.
     told = [f"rank {victim} ended" in job.err[rank] for rank in survivors]
     for rank, knows in zip(survivors, told):
-        assert codes[rank] != 0 and (knows or "closed its connections" in job.err[rank]), (rank, codes, job.err[rank])
+        assert codes[rank] != 0 and (knows or "was lost, so this group" in job.err[rank]), (rank, codes, job.err[rank])
     assert any(told), job.err
     print(f"rank {victim} killed: all gone after {1000 * took:.1f} ms")
+
+
+@pytest.mark.skipif(not shutil.which("nft"), reason="nft is not installed")
+def test_a_cut_between_two_hosts_is_named(network):
+    """Both still reach the third one. No rank has ended, so none is reported to have: the network is."""
+    with SpanJob((1, 1, 1), [jobs.train(), "classifier", "--epochs", "100000"], network=network) as job:
+        say_steps(job)
+        network.drop(1, "input", f"ip saddr {network.address(2)}")
+        network.drop(2, "input", f"ip saddr {network.address(1)}")
+        try:
+            codes = job.wait(60)
+        finally:
+            network.heal(1)
+            network.heal(2)
+    assert all(codes), (codes, job.err)
+    assert any(re.search(r"the network to rank [12] is cut, or its host is down", err) for err in job.err), job.err
+    assert not any(re.search(r"rank [12] ended, so", err) for err in job.err), job.err

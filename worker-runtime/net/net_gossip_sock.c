@@ -84,10 +84,21 @@ static void take_record(struct net *n, struct net_control *c)
         take_end_record(n, record.rank, record.detail);
 }
 
+/* Errors of a connection whose other end has neither closed nor reset it. */
+static bool is_unreachable(ssize_t negative_errno)
+{
+    int error = (int)-negative_errno;
+
+    return error == ETIMEDOUT || error == EHOSTUNREACH || error == ENETUNREACH || error == ENETDOWN ||
+           error == EHOSTDOWN;
+}
+
 void net_read_control(struct net *n, struct net_control *c)
 {
+    ssize_t got;
+
     for (;;) {
-        ssize_t got = net_receive(c->fd, c->bytes + c->n, sizeof(c->bytes) - c->n);
+        got = net_receive(c->fd, c->bytes + c->n, sizeof(c->bytes) - c->n);
 
         if (got == 0)
             return;
@@ -101,7 +112,7 @@ void net_read_control(struct net *n, struct net_control *c)
     c->ended = true;
     pthread_mutex_unlock(&n->lock);
     if (!c->left)
-        take_end_record(n, c->rank, 0);
+        take_end_record(n, c->rank, is_unreachable(got) ? SHM_DETAIL_UNREACHABLE : 0);
 }
 
 bool net_keep_control(struct net *n, int rank, int fd, bool ours)

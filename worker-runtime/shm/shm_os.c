@@ -272,6 +272,12 @@ int shm_fail_result(const struct shm *shm, int absent)
 
     if (failure.kind == SHM_FAILURE_DIED && failure.rank < 0)
         return crw_fail(CRW_E_PEER, "a peer failed, so this group is over");
+    if (failure.kind == SHM_FAILURE_DIED && failure.detail == SHM_DETAIL_UNREACHABLE)
+        return crw_fail(
+            CRW_E_PEER,
+            "the network to rank %d is cut, or its host is down: it has stopped answering, so this group "
+            "is over",
+            failure.rank);
     if (failure.kind == SHM_FAILURE_DIED && failure.detail > 0)
         return crw_fail(CRW_E_PEER, "rank %d exited with code %d, so this group is over", failure.rank,
                         failure.detail);
@@ -284,9 +290,10 @@ int shm_fail_result(const struct shm *shm, int absent)
         return crw_fail(CRW_E_PEER, "rank %d waited too long for a peer, so this group is over",
                         failure.rank);
     if (failure.kind == SHM_FAILURE_LOST && failure.rank < 0)
-        return crw_fail(CRW_E_PEER, "a peer closed its connections, so this group is over");
+        return crw_fail(CRW_E_PEER, "the connection to a peer was lost, so this group is over");
     if (failure.kind == SHM_FAILURE_LOST)
-        return crw_fail(CRW_E_PEER, "rank %d closed its connections, so this group is over", failure.rank);
+        return crw_fail(CRW_E_PEER, "the connection to rank %d was lost, so this group is over",
+                        failure.rank);
     return crw_fail(CRW_E_PEER, "rank %d left the group while rank %d still waits for it",
                     shm_name_of(shm, absent), shm_name_of(shm, shm->rank));
 }

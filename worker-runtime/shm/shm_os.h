@@ -73,6 +73,9 @@ enum shm_failure_kind {
     SHM_FAILURE_KIND_COUNT
 };
 
+/* As the detail of DIED: that it ended is not known, since its host has stopped answering. No exit code or signal. */
+enum { SHM_DETAIL_UNREACHABLE = 0x7fffff };
+
 struct shm_failure {
     enum shm_failure_kind kind;
     int rank; /* its name */

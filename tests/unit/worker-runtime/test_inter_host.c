@@ -806,7 +806,7 @@ static void lose_a_link(struct crw_group *group)
     while (crw_rank(group) == 1 && !cut_data_link())
         usleep(100);
     CHECK(crw_work_wait(work) == CRW_E_PEER);
-    (void)snprintf(expected_cause, sizeof(expected_cause), "rank %d closed its connections",
+    (void)snprintf(expected_cause, sizeof(expected_cause), "the connection to rank %d was lost",
                    1 - crw_rank(group));
     CHECK(strstr(crw_error_message(), expected_cause));
     sleep(1); /* the reason of the other rank must not be that this one left */
