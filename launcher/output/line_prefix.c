@@ -9,6 +9,8 @@
 #include "base/buf.h"
 #include "base/err.h"
 
+#define REDRAW_NS UINT64_C(1000000000)
+
 bool line_prefix_find_end(const char *data, size_t n_bytes, bool final, size_t *ret_length, size_t *ret_next)
 {
     const char *lf = memchr(data, '\n', n_bytes);
@@ -41,14 +43,26 @@ static int append_line(struct buf *out, const char *prefix, const char *line, si
     return r ? r : buf_append(out, "\n", 1);
 }
 
+/* console: NULL when the line is not for it. */
 static int append_shown_line(const struct line_prefix *l, const char *line, size_t n, struct buf *console,
                              struct buf *filtered)
 {
-    int r = append_line(console, l->prefix, line, n);
+    int r = console ? append_line(console, l->prefix, line, n) : 0;
 
     if (!r && filtered && matches_filter(l->filter, line, n))
         r = append_line(filtered, l->prefix_plain, line, n);
     return r;
+}
+
+/* Whether a state of a progress bar, which ends with CR, is left out. is_last: nothing follows it. */
+static bool skips_redraw(const struct line_prefix *l, size_t length, bool is_last)
+{
+    if (!l->redraw_due_ns || is_last)
+        return false;
+    if (length == 0 || l->now_ns < *l->redraw_due_ns)
+        return true;
+    *l->redraw_due_ns = l->now_ns + REDRAW_NS;
+    return false;
 }
 
 ptrdiff_t line_prefix_take(const struct line_prefix *lines, const char *data, size_t n_bytes, bool final,
@@ -60,7 +74,10 @@ ptrdiff_t line_prefix_take(const struct line_prefix *lines, const char *data, si
 
     while (!r && taken < n_bytes &&
            line_prefix_find_end(data + taken, n_bytes - taken, final, &length, &next)) {
-        r = append_shown_line(lines, data + taken, length, console, filtered);
+        bool is_redraw = data[taken + length] == '\r' && next == length + 1;
+        bool is_last = final && taken + next == n_bytes;
+        struct buf *shown = is_redraw && skips_redraw(lines, length, is_last) ? NULL : console;
+        r = append_shown_line(lines, data + taken, length, shown, filtered);
         taken += next;
     }
     size_t rest = n_bytes - taken;

@@ -4,10 +4,13 @@
  * Turns a piece of a worker's output into lines for the console: each whole, each with a prefix. Pure.
  *
  * A line ends with LF, CR or CRLF, as in torchrun: progress bars that redraw their line become lines.
+ * Of lines that end with CR alone, redraw_due_ns lets one a second through, and none that is empty: a bar of 100,000 steps
+ * would be as many lines. What is left out is in the log file, and the last state of a bar ends with LF or with the stream.
  */
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 struct buf;
 struct strlist;
@@ -20,6 +23,9 @@ struct line_prefix {
     const char *prefix;           /* in front of each line */
     const char *prefix_plain;     /* the same without colour, for `filtered` */
     const struct strlist *filter; /* lines that contain one of these texts go to `filtered`, too */
+    uint64_t now_ns;              /* monotonic */
+    uint64_t *
+        redraw_due_ns; /* of the stream, first 0: when the next line that ends with CR is shown; NULL: all are */
 };
 
 /*

@@ -271,8 +271,11 @@ static bool show_lines(struct output_pump *p, struct output_stream *s)
     size_t n = next_piece(p, s, &data, &final);
     if (n == 0 || is_left_behind(p))
         return false;
-    const struct line_prefix lines = {
-        .prefix = s->prefix, .prefix_plain = s->prefix_plain, .filter = s->filter};
+    const struct line_prefix lines = {.prefix = s->prefix,
+                                      .prefix_plain = s->prefix_plain,
+                                      .filter = s->filter,
+                                      .now_ns = now_ns(),
+                                      .redraw_due_ns = &s->redraw_due_ns};
     ptrdiff_t taken = line_prefix_take(&lines, data, n, final, &console_of(p, s)->pending,
                                        s->filtered >= 0 ? &filtered : NULL);
     if (s->filtered >= 0)

@@ -84,6 +84,9 @@ static bool wants_colour(char *const *environment, int which)
            strcmp(term, "dumb") != 0;
 }
 
+/* Last digits of the colours' numbers: red, the colour of errors, comes last. */
+static const char colours[] = "632541";
+
 static int make_prefixes(struct output_stream *s, int rank, const struct job *job, char *const *environment)
 {
     const char *template = job->line_prefix ? job->line_prefix : default_template;
@@ -95,7 +98,8 @@ static int make_prefixes(struct output_stream *s, int rank, const struct job *jo
         return -ENOMEM;
     if (!wants_colour(environment, s->which))
         s->prefix = strdup(s->prefix_plain);
-    else if (asprintf(&s->prefix, "\033[3%dm%s\033[0m", 1 + s->local_rank % 6, s->prefix_plain) < 0)
+    else if (asprintf(&s->prefix, "\033[3%cm%s\033[0m", colours[s->local_rank % (int)strlen(colours)],
+                      s->prefix_plain) < 0)
         s->prefix = NULL;
     return s->prefix ? 0 : -ENOMEM;
 }

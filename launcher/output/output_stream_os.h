@@ -17,18 +17,19 @@ struct strlist;
 struct output_stream {
     struct list entry;
     int local_rank;
-    int which;            /* 0: standard output, 1: standard error */
-    bool is_sentence;     /* text of crun in `tail`, with neither file nor pipe */
-    uint32_t n_flushed;   /* how often output_flush() had been called when the stream was added */
-    int file;             /* the log file that the worker writes, opened for reading; -1: none */
-    uint64_t size, shown; /* bytes of it, and how many of them are on the console */
-    int watch;            /* of inotify on the file; -1: none */
-    int pipe;             /* without a log file: what the worker writes; -1: none */
-    bool is_watched;      /* epoll reports the pipe's next event */
-    struct buf tail;      /* what was read from the pipe and is not shown */
-    bool ended;           /* nothing is added any more */
-    bool has_line;        /* a whole line may be there to be shown */
-    char *prefix;         /* in front of each line, with colour on a terminal */
+    int which;              /* 0: standard output, 1: standard error */
+    bool is_sentence;       /* text of crun in `tail`, with neither file nor pipe */
+    uint32_t n_flushed;     /* how often output_flush() had been called when the stream was added */
+    int file;               /* the log file that the worker writes, opened for reading; -1: none */
+    uint64_t size, shown;   /* bytes of it, and how many of them are on the console */
+    int watch;              /* of inotify on the file; -1: none */
+    int pipe;               /* without a log file: what the worker writes; -1: none */
+    bool is_watched;        /* epoll reports the pipe's next event */
+    struct buf tail;        /* what was read from the pipe and is not shown */
+    uint64_t redraw_due_ns; /* when the next state of a progress bar is shown */
+    bool ended;             /* nothing is added any more */
+    bool has_line;          /* a whole line may be there to be shown */
+    char *prefix;           /* in front of each line, with colour on a terminal */
     char *prefix_plain;
     const struct strlist *filter; /* borrowed from the job */
     int filtered;                 /* file for lines that match the filter, or -1 */

@@ -141,7 +141,7 @@ def test_colours_on_a_terminal_only():
             assert select.select([here], [], [], 60)[0], shown
             shown += os.read(here, 1000)
         os.close(here), os.close(there)
-        assert shown == (b"\033[31m[default0]:\033[0mx\r\n" if coloured else b"[default0]:x\r\n")
+        assert shown == (b"\033[36m[default0]:\033[0mx\r\n" if coloured else b"[default0]:x\r\n")
 
 
 @pytest.mark.parametrize("term, clears", [("xterm", b"\r\033[K"), ("dumb", b"")])

@@ -212,6 +212,7 @@ INTENDED = {
     "Missing program": is_missing_program,
     "Run path": is_run_path,
     "Long ranks": runs_here_only,
+    "Progress bars": lambda d: d.aspect == "stdout" and [line for line in d.theirs if "50%" not in line] == d.ours,
     "Without log files": is_without_files,
     "Filtered logs": lambda d: d.aspect.endswith("filtered_stdout.log") and (d.theirs, d.ours) == ("", ABSENT),
     "Python inside": lambda d: is_environment(d, "TORCHINDUCTOR_CACHE_DIR") or (

@@ -1,5 +1,6 @@
 /* Output in pieces, said; lines with prefixes, answered. */
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -47,6 +48,45 @@ static void test_take(void **state)
         expect_buf(&console, cases[i].console);
         buf_finish(&console);
     }
+}
+
+struct bar {
+    struct line_prefix lines;
+    struct buf waiting, console, filtered;
+};
+
+static void write_bar(struct bar *b, uint64_t now_ns, const char *text, bool final)
+{
+    b->lines.now_ns = now_ns;
+    assert_int_equal(buf_append(&b->waiting, text, strlen(text)), 0);
+    ptrdiff_t taken = line_prefix_take(&b->lines, (const char *)buf_bytes(&b->waiting), buf_size(&b->waiting),
+                                       final, &b->console, &b->filtered);
+    assert_true(taken >= 0);
+    buf_consume(&b->waiting, (size_t)taken);
+}
+
+/* As tqdm writes it, with the CR before each state, ten states a second. */
+static void test_progress_bar_is_shown_once_a_second(void **state)
+{
+    uint64_t due_ns = 0;
+    struct strlist filter = {0};
+    struct bar bar = {
+        .lines = {.prefix = "p:", .prefix_plain = "", .filter = &filter, .redraw_due_ns = &due_ns}};
+    char text[32];
+
+    strlist_add_copy(&filter, "7%");
+    for (int i = 0; i < 30; i++) {
+        (void)snprintf(text, sizeof(text), "\r%d%%", i);
+        write_bar(&bar, UINT64_C(5000000000) + (uint64_t)i * 100000000, text, false);
+    }
+    write_bar(&bar, UINT64_C(8000000000), "\ndone\n", false);
+    write_bar(&bar, UINT64_C(8000000001), "last\r", true);
+    expect_buf(&bar.console, "p:0%\np:10%\np:20%\np:29%\np:done\np:last\n");
+    expect_buf(&bar.filtered, "7%\n17%\n27%\n");
+    buf_finish(&bar.waiting);
+    buf_finish(&bar.console);
+    buf_finish(&bar.filtered);
+    strlist_finish(&filter);
 }
 
 static void test_long_line_is_broken(void **state)
@@ -128,8 +168,11 @@ static void test_prefix(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_take),   cmocka_unit_test(test_long_line_is_broken),
-        cmocka_unit_test(test_filter), cmocka_unit_test(test_any_cut),
+        cmocka_unit_test(test_take),
+        cmocka_unit_test(test_progress_bar_is_shown_once_a_second),
+        cmocka_unit_test(test_long_line_is_broken),
+        cmocka_unit_test(test_filter),
+        cmocka_unit_test(test_any_cut),
         cmocka_unit_test(test_prefix),
     };
 
