@@ -28,6 +28,7 @@
 #include <unistd.h>
 
 #include "launcher/util/envp.h"
+#include "launcher/util/log_os.h"
 #include "launcher/cli/job.h"
 #include "launcher/cli/plan.h"
 #include "base/cleanup.h"
@@ -188,6 +189,8 @@ static int find_python(char *const *environment, const char *home, struct plan_c
         *ret_file = find_on_path("python3", environment, &why);
         if (!*ret_file)
             *ret_file = find_on_path("python", environment, &why);
+        if (*ret_file && venv && *venv)
+            log_line("VIRTUAL_ENV=%s has no executable bin/python; %s is used instead", venv, *ret_file);
     }
     if (!*ret_file)
         return program_refuse(error,

@@ -20,6 +20,8 @@
 #include "base/cleanup.h"
 #include "base/time.h"
 
+#define IMPORT_NS UINT64_C(10000000000) /* an import that fails does so within that time */
+
 enum {
     ERROR_FILE_MAX = 1 << 20,
     LAST_LINES = 4,
@@ -196,6 +198,23 @@ static void set_reason(const struct failures_source *source, const struct report
                    last ? (int)strcspn(last, "\n") : 0, last ? last : ""); /* cut when it is long */
 }
 
+/* The most frequent mistake with a launcher that is not part of a virtual environment: the Python of another one. Its
+ * traceback may be where crun does not read it, so an early end without an error file counts, too. */
+static bool may_be_an_import(const struct failures_source *source, const struct report_failure *root,
+                             const char *stderr_lines)
+{
+    const struct group_worker *w = &source->group->workers[root->local_rank];
+    const char *text = root->message ? root->message : stderr_lines;
+    const char *slash = strrchr(source->program, '/');
+
+    if (strncmp(slash ? slash + 1 : source->program, "python", strlen("python")) != 0 ||
+        root->exit_code != 1 || source->job->program == JOB_PROGRAM_EXECUTABLE)
+        return false;
+    if (text)
+        return strstr(text, "ModuleNotFoundError") || strstr(text, "ImportError");
+    return w->ended_ns - w->started_ns < IMPORT_NS;
+}
+
 static void report_failed_generation(const struct failures_source *source, struct report_failure *failures,
                                      struct strings *strings, struct failures_outcome *outcome)
 {
@@ -223,6 +242,8 @@ static void report_failed_generation(const struct failures_source *source, struc
         .title = source->job->program_name,
         .host = host,
         .program = source->program,
+        .python =
+            root >= 0 && may_be_an_import(source, &failures[root], stderr_lines) ? source->program : NULL,
         .interpreter = interpreter,
         .log_dir = outcome->has_files || source->job->log_dir ? source->log_dir : NULL,
         .oom_kills = source->oom_kills,

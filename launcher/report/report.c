@@ -226,6 +226,9 @@ static void add_report_lines(struct strbuf *out, const struct report *r)
     add_root_cause(out, r);
     if (r->group->cause == GROUP_CAUSE_WORKER)
         add_last_lines(out, r->last_lines);
+    if (r->python && r->group->cause == GROUP_CAUSE_WORKER)
+        strbuf_add(out, "crun: the Python of the workers is %s (PYTHON_EXEC selects another one)\n",
+                   r->python);
     if (r->group->cause == GROUP_CAUSE_WORKER) {
         add_other_failures(out, r, true, "failed after that:");
         add_other_failures(out, r, false, "ended after crun had asked them to stop:");

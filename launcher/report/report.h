@@ -35,6 +35,7 @@ struct report {
     const char *title; /* script, module or command */
     const char *host;
     const char *program;      /* what could not be executed, for GROUP_CAUSE_EXEC */
+    const char *python;       /* the Python of the workers, where an import may be what failed; else NULL */
     const char *interpreter;  /* the one its "#!" line names, when that is what is missing; else NULL */
     const char *log_dir;      /* files that are kept are below; NULL: none */
     const char *last_lines;   /* of the root cause's stderr, where the console does not show it; NULL: none */

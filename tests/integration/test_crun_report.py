@@ -156,6 +156,22 @@ def test_last_lines_that_nobody_has_seen(tmp_path):
         assert len(said(p)) <= 12
 
 
+@pytest.mark.parametrize("options, code, named", [
+    ((), "import no_such_module", True), (("-r2",), "import no_such_module", True), (("-r2",), "raise ValueError('x')", False),
+    ((), "import sys; sys.exit(7)", False)])
+def test_python_of_an_import_that_fails_is_named(tmp_path, options, code, named):
+    (tmp_path / "script.py").write_text(code)
+    p = crun(*options, tmp_path / "script.py", environment={"PYTHON_EXEC": sys.executable})
+    line = f"crun: the Python of the workers is {sys.executable} (PYTHON_EXEC selects another one)"
+    assert p.returncode == 1 and said(p).count(line) == named, p.stderr
+
+
+def test_virtual_environment_without_python_is_reported(tmp_path):
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHON_EXEC"}
+    p = jobs.run([jobs.crun(), "-m", "this"], env={**environment, "VIRTUAL_ENV": str(tmp_path)})
+    jobs.assert_one_sentence(p, 0, f"VIRTUAL_ENV={tmp_path} has no executable bin/python", "is used instead")
+
+
 def test_the_launcher_ends_within_the_grace_of_the_scheduler(tmp_path):
     """The launcher ends before the grace period of the scheduler does, after which the scheduler would kill it."""
     worker = f"trap '' TERM; touch {tmp_path}/up; while :; do sleep 0.1; done"
