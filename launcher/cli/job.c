@@ -332,8 +332,27 @@ static int take_filter_list(struct job_builder *b, enum option_id id, struct str
     }
 }
 
+/* Of --line-prefix: a variable that does not exist stays as text, as with torchrun's templates. */
+static void warn_of_variables(struct job_builder *b, const char *prefix)
+{
+    static const char *const names[] = {"role_name", "local_rank", "rank", "host", "hostname"};
+
+    for (const char *at = strstr(prefix, "${"); at; at = strstr(at + 2, "${")) {
+        size_t n = strcspn(at + 2, "}");
+        bool is_known = false;
+
+        for (size_t i = 0; i < ARRAY_SIZE(names); i++)
+            is_known = is_known || (strlen(names[i]) == n && strncmp(names[i], at + 2, n) == 0);
+        if (!is_known && at[2 + n] == '}')
+            strbuf_add(&b->warnings,
+                       "crun: --line-prefix: there is no variable ${%.*s}; it stays as it is (there are "
+                       "${role_name}, ${local_rank}, ${rank}, ${host})\n",
+                       (int)n, at + 2);
+    }
+}
+
 /* crun's option, else torchrun's option, else torchrun's variable, else NULL. An empty text is none, as in torchrun. */
-static const char *find_prefix(const struct job_builder *b)
+static const char *find_prefix(struct job_builder *b)
 {
     const char *prefix = job_text(b, OPTION_LINE_PREFIX);
 
@@ -345,6 +364,8 @@ static const char *find_prefix(const struct job_builder *b)
         return "[${role_name} ${rank}@${hostname}]: ";
     else if (strcmp(prefix, "torchrun") == 0)
         return NULL;
+    else
+        warn_of_variables(b, prefix);
     return prefix && *prefix ? prefix : NULL;
 }
 

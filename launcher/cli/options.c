@@ -25,6 +25,8 @@
 
 #define NAME_SIZE 64
 
+enum { PREFIX_MIN = 6 }; /* a shorter word with a slip in it is the beginning of too many options */
+
 const char options_usage[] = "usage: crun [options] program [argument ...]\n";
 
 struct parser {
@@ -280,16 +282,44 @@ static int distance_to(const char *word, size_t n, char name[NAME_SIZE])
     if (strlen(name) <= n)
         return whole;
     name[n] = '\0';
-    int part = options_edit_distance(word, n, name);
+    int part = n < PREFIX_MIN ? NAME_SIZE : options_edit_distance(word, n, name);
     return part < whole ? part : whole;
+}
+
+/* Options of other launchers, of which no spelling is near. */
+static enum option_id counterpart_of(const char *word, size_t n)
+{
+    static const struct {
+        const char *word;
+        enum option_id id;
+    } counterparts[] = {
+        {"-n", OPTION_NPROC_PER_NODE},
+        {"-np", OPTION_NPROC_PER_NODE},
+        {"--gpus", OPTION_NPROC_PER_NODE},
+        {"--num-gpus", OPTION_NPROC_PER_NODE},
+        {"--num_gpus", OPTION_NPROC_PER_NODE},
+        {"--num-processes", OPTION_NPROC_PER_NODE},
+        {"--num_processes", OPTION_NPROC_PER_NODE},
+        {"-N", OPTION_NNODES},
+        {"--num-nodes", OPTION_NNODES},
+        {"--num_nodes", OPTION_NNODES},
+        {"-v", OPTION_VERSION},
+        {"-V", OPTION_VERSION},
+    };
+
+    for (size_t i = 0; i < ARRAY_SIZE(counterparts); i++)
+        if (strlen(counterparts[i].word) == n && strncmp(counterparts[i].word, word, n) == 0)
+            return counterparts[i].id;
+    return OPTION_COUNT;
 }
 
 /* The option nearest to a word "--something[=...]", or OPTION_COUNT when none is near. */
 static enum option_id nearest_option(const char *word)
 {
-    enum option_id best = OPTION_COUNT;
     size_t n = strcspn(word, "=");
-    int best_distance = 3; /* one more than what still looks like a slip of the finger */
+    enum option_id best = counterpart_of(word, n);
+    int best_distance =
+        best < OPTION_COUNT ? 0 : 3; /* one more than what still looks like a slip of the finger */
 
     for (enum option_id id = 0; id < OPTION_COUNT; id++) {
         char name[NAME_SIZE];
@@ -315,10 +345,15 @@ static int unknown_option(struct parser *p, const char *word)
 static int fail_unknown(struct parser *p)
 {
     char *words = strbuf_steal(&p->unknown);
+    bool is_use_env = words && (strcmp(words, "--use_env") == 0 || strcmp(words, "--use-env") == 0);
     char hint[NAME_SIZE + 32] = "";
 
     if (p->hint < OPTION_COUNT)
         (void)snprintf(hint, sizeof(hint), "; did you mean --%s?", options_table[p->hint].name);
+    else if (is_use_env)
+        (void)snprintf(hint, sizeof(hint), "; LOCAL_RANK is always in the environment");
+    else if (p->options->program)
+        (void)snprintf(hint, sizeof(hint), "; options of the program stand behind its name");
     int r = options_fail(p->error, OPTIONS_E_USAGE, "unrecognized arguments: %s%s", words ? words : "", hint);
     free(words);
     return r;
@@ -404,9 +439,10 @@ static int fail_without_program(struct parser *p)
         (void)fail_unknown(p);
         (void)snprintf(unknown, sizeof(unknown), "; %s", p->error); /* truncated when it is long */
     }
-    return options_fail(p->error, OPTIONS_E_USAGE,
-                        "the following arguments are required: training_script, training_script_args%s",
-                        unknown);
+    return options_fail(
+        p->error, OPTIONS_E_USAGE,
+        "the following arguments are required: training_script, training_script_args (no program is given)%s",
+        unknown);
 }
 
 static int take_program_words(struct parser *p, bool after_dashes)
