@@ -23,6 +23,14 @@ def installed(tmp_path_factory):
     return root
 
 
+def test_crun_has_a_second_name(installed):
+    """The first one is that of an OCI runtime."""
+    crun = next(path for path in installed.rglob("bin/crun-launch"))
+    assert os.readlink(crun) == "crun"
+    assert jobs.run([str(crun), "--version"]).stdout.startswith("crun ")
+    assert os.readlink(next(installed.rglob("man1/crun-launch.1"))) == "crun.1"
+
+
 def environment(root):
     pc = next(root.rglob("libcrw.pc"))
     return {**os.environ, "PKG_CONFIG_PATH": str(pc.parent), "PKG_CONFIG_SYSROOT_DIR": str(root),
