@@ -1,0 +1,85 @@
+#pragma once
+
+/*
+ * OpenSSL, opened at run time when a job has a secret: a program that needs none does not load it and does not depend on
+ * it. Both 3.x and 1.1.1 have the functions of this table with these types; nothing else of OpenSSL is used.
+ *
+ * openssl_get() may be called from one thread at a time. The libraries stay open until the process ends.
+ */
+
+#include <stddef.h>
+#include <stdint.h>
+
+struct openssl_ctx;
+struct openssl_ssl;
+struct openssl_session;
+struct openssl_bio;
+struct openssl_method;
+struct openssl_bio_method;
+struct openssl_cipher;
+struct openssl_md;
+
+typedef int openssl_psk_use(struct openssl_ssl *ssl, const struct openssl_md *md, const uint8_t **identity,
+                            size_t *identity_size, struct openssl_session **session);
+typedef int openssl_psk_find(struct openssl_ssl *ssl, const uint8_t *identity, size_t identity_size,
+                             struct openssl_session **session);
+
+/* X(result, name, parameters), by library. */
+#define OPENSSL_SSL_FUNCTIONS(X)                                                                             \
+    X(const struct openssl_method *, TLS_client_method, (void))                                              \
+    X(const struct openssl_method *, TLS_server_method, (void))                                              \
+    X(struct openssl_ctx *, SSL_CTX_new, (const struct openssl_method *method))                              \
+    X(void, SSL_CTX_free, (struct openssl_ctx * c))                                                          \
+    X(long, SSL_CTX_ctrl, (struct openssl_ctx * c, int what, long number, void *p))                          \
+    X(int, SSL_CTX_set_ciphersuites, (struct openssl_ctx * c, const char *suites))                           \
+    X(int, SSL_CTX_set_num_tickets, (struct openssl_ctx * c, size_t n))                                      \
+    X(void, SSL_CTX_set_verify, (struct openssl_ctx * c, int mode, int (*check)(int ok, void *store)))       \
+    X(void, SSL_CTX_set_psk_use_session_callback, (struct openssl_ctx * c, openssl_psk_use * use))           \
+    X(void, SSL_CTX_set_psk_find_session_callback, (struct openssl_ctx * c, openssl_psk_find * find))        \
+    X(struct openssl_ssl *, SSL_new, (struct openssl_ctx * c))                                               \
+    X(void, SSL_free, (struct openssl_ssl * s))                                                              \
+    X(int, SSL_set_ex_data, (struct openssl_ssl * s, int index, void *data))                                 \
+    X(void *, SSL_get_ex_data, (const struct openssl_ssl *s, int index))                                     \
+    X(void, SSL_set_accept_state, (struct openssl_ssl * s))                                                  \
+    X(void, SSL_set_connect_state, (struct openssl_ssl * s))                                                 \
+    X(void, SSL_set_bio, (struct openssl_ssl * s, struct openssl_bio * in, struct openssl_bio * out))        \
+    X(int, SSL_do_handshake, (struct openssl_ssl * s))                                                       \
+    X(int, SSL_read, (struct openssl_ssl * s, void *to, int n))                                              \
+    X(int, SSL_write, (struct openssl_ssl * s, const void *from, int n))                                     \
+    X(int, SSL_shutdown, (struct openssl_ssl * s))                                                           \
+    X(int, SSL_get_error, (const struct openssl_ssl *s, int result))                                         \
+    X(int, SSL_session_reused, (const struct openssl_ssl *s))                                                \
+    X(const struct openssl_cipher *, SSL_CIPHER_find, (struct openssl_ssl * s, const uint8_t *id))           \
+    X(struct openssl_session *, SSL_SESSION_new, (void))                                                     \
+    X(void, SSL_SESSION_free, (struct openssl_session * s))                                                  \
+    X(int, SSL_SESSION_set1_master_key, (struct openssl_session * s, const uint8_t *key, size_t n))          \
+    X(int, SSL_SESSION_set_cipher, (struct openssl_session * s, const struct openssl_cipher *cipher))        \
+    X(int, SSL_SESSION_set_protocol_version, (struct openssl_session * s, int version))
+
+#define OPENSSL_CRYPTO_FUNCTIONS(X)                                                                          \
+    X(struct openssl_bio *, BIO_new, (const struct openssl_bio_method *kind))                                \
+    X(const struct openssl_bio_method *, BIO_s_mem, (void))                                                  \
+    X(int, BIO_free, (struct openssl_bio * b))                                                               \
+    X(int, BIO_read, (struct openssl_bio * b, void *to, int n))                                              \
+    X(int, BIO_write, (struct openssl_bio * b, const void *from, int n))                                     \
+    X(size_t, BIO_ctrl_pending, (struct openssl_bio * b))                                                    \
+    X(unsigned long, ERR_get_error, (void))                                                                  \
+    X(void, ERR_clear_error, (void))                                                                         \
+    X(const char *, ERR_reason_error_string, (unsigned long error))                                          \
+    X(const struct openssl_md *, EVP_sha256, (void))                                                         \
+    X(uint8_t *, HMAC,                                                                                       \
+      (const struct openssl_md *md, const void *key, int key_size, const uint8_t *data, size_t n,            \
+       uint8_t *ret, unsigned *ret_size))                                                                    \
+    X(int, CRYPTO_memcmp, (const void *a, const void *b, size_t n))                                          \
+    X(void, OPENSSL_cleanse, (void *p, size_t n))
+
+struct openssl {
+#define OPENSSL_MEMBER(result, name, parameters) result(*name) parameters;
+    OPENSSL_SSL_FUNCTIONS(OPENSSL_MEMBER)
+    OPENSSL_CRYPTO_FUNCTIONS(OPENSSL_MEMBER)
+#undef OPENSSL_MEMBER
+};
+
+/* The table; NULL when no library is there or one lacks a function: *ret_why is then a sentence that names what to
+ * install. */
+const struct openssl *openssl_get(const char **ret_why);
