@@ -23,11 +23,13 @@
 #include "launcher/cli/job.h"
 #include "launcher/host/gpu_count_os.h"
 #include "launcher/host/gpu_sysfs_os.h"
+#include "launcher/host/job_secret_os.h"
 #include "launcher/host/machine_os.h"
 #include "launcher/host/numa_os.h"
 #include "launcher/cli/options.h"
 #include "launcher/cli/plan.h"
 #include "launcher/host/program_os.h"
+#include "launcher/rdzv/job_keys_os.h"
 #include "launcher/util/log_os.h"
 #include "launcher/util/trace_os.h"
 #include "launcher/supervise/guardian_release_os.h"
@@ -129,10 +131,48 @@ static int find_bindings(const struct job *job, struct numa_cpus **ret)
     return r;
 }
 
+static const char open_job[] =
+    "this job is open: any process that reaches its rendezvous can join it; give all its nodes one secret "
+    "(--secret-file, CRUN_SECRET_FILE or ~/.config/crun/secret), or accept this with --security=open";
+
+/* The keys of a job of several nodes. 0: *has tells whether there are any; -1: a sentence was printed. */
+static int find_keys(const struct job *job, struct job_keys *ret, bool *has)
+{
+    char error[SECRET_ERROR_SIZE], why[TLS_ERROR_SIZE];
+    struct secret secret;
+
+    *has = false;
+    if (job->meeting == JOB_ALONE || job->security == JOB_SECURITY_OPEN)
+        return 0;
+    if (job_secret_find(&secret, job, environ, error) < 0) {
+        log_line("%s", error);
+        return -1;
+    }
+    if (!secret.bytes && job->security == JOB_SECURITY_REQUIRE) {
+        log_line(
+            "--security=require: there is no secret: give one with --secret-file or CRUN_SECRET_FILE, or put one into "
+            "~/.config/crun/secret");
+        return -1;
+    }
+    if (!secret.bytes || job->meeting != JOB_ROUNDS) {
+        log_line("%s", open_job);
+        secret_finish(&secret);
+        return 0;
+    }
+    int r = job_keys_init(ret, &secret, job->run_id_text, why);
+    secret_finish(&secret);
+    if (r < 0)
+        log_line("cannot use the secret: %s", why);
+    *has = r == 0;
+    return r < 0 ? -1 : 0;
+}
+
 static int run_job(const struct job *job, const sigset_t *before)
 {
     _cleanup_free_ struct numa_cpus *bindings = NULL;
     char error[PROGRAM_ERROR_SIZE];
+    struct job_keys keys = {0};
+    bool has_keys;
     struct plan_command command;
     _cleanup_free_ char *file = NULL;
 
@@ -140,7 +180,7 @@ static int run_job(const struct job *job, const sigset_t *before)
         log_line("%s", error);
         return 1;
     }
-    if (find_bindings(job, &bindings) != 0) {
+    if (find_bindings(job, &bindings) != 0 || find_keys(job, &keys, &has_keys) != 0) {
         strlist_finish(&command.head);
         return 1;
     }
@@ -155,9 +195,11 @@ static int run_job(const struct job *job, const sigset_t *before)
                                         .file = file,
                                         .environment = environ,
                                         .bindings = bindings,
+                                        .keys = has_keys ? &keys : NULL,
                                         .signal_fd = signal_fd};
     int code = agent_run(&config);
     (void)close(signal_fd);
+    job_keys_finish(&keys);
     strlist_finish(&command.head);
     return code;
 }

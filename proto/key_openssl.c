@@ -41,7 +41,8 @@ static int hmac_sha256(const void *key, size_t key_size, const void *bytes, size
                                                                                                   : -ENOSYS;
 }
 
-int key_mac(const struct key *key, const void *bytes, size_t n, uint8_t ret[KEY_SIZE], const char **ret_why)
+int key_mac(const struct secret_key *key, const void *bytes, size_t n, uint8_t ret[KEY_SIZE],
+            const char **ret_why)
 {
     return hmac_sha256(key->bytes, KEY_SIZE, bytes, n, ret, ret_why);
 }
@@ -57,7 +58,7 @@ static int put_info(struct buf *info, enum key_purpose purpose, const char *job)
     return r ? r : buf_append_u8(info, 1);
 }
 
-int key_derive(struct key *ret, const void *secret, size_t secret_size, enum key_purpose purpose,
+int key_derive(struct secret_key *ret, const void *secret, size_t secret_size, enum key_purpose purpose,
                const char *job, const char **ret_why)
 {
     uint8_t extracted[KEY_SIZE];

@@ -9,28 +9,23 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "proto/secret_key.h"
+
 enum {
-    KEY_SIZE = 32,
     SECRET_MIN = 16, /* bytes; a shorter secret could be guessed from one recorded handshake */
     SECRET_MAX = 4096,
 };
-
-struct key {
-    uint8_t bytes[KEY_SIZE];
-};
-
-/* What a derived key is for. */
-enum key_purpose { KEY_AGENT, KEY_WORKER, KEY_STORE, KEY_ADMIN, KEY_PURPOSE_COUNT };
 
 /* "agent", "worker", ... */
 const char *key_purpose_name(enum key_purpose purpose);
 
 /* Derives the key for a purpose and a job ("" for KEY_ADMIN). 0; -ENOSYS: *ret_why says what OpenSSL lacks. */
-int key_derive(struct key *ret, const void *secret, size_t secret_size, enum key_purpose purpose,
+int key_derive(struct secret_key *ret, const void *secret, size_t secret_size, enum key_purpose purpose,
                const char *job, const char **ret_why);
 
 /* HMAC-SHA256 of the bytes with the key. 0 or -ENOSYS, as above. */
-int key_mac(const struct key *key, const void *bytes, size_t n, uint8_t ret[KEY_SIZE], const char **ret_why);
+int key_mac(const struct secret_key *key, const void *bytes, size_t n, uint8_t ret[KEY_SIZE],
+            const char **ret_why);
 
 /* Overwrites n bytes in a way that the compiler does not remove. */
 void key_erase(void *p, size_t n);

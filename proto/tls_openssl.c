@@ -40,9 +40,9 @@ struct tls_context {
     const struct openssl *o;
     struct openssl_ctx *ssl;
     bool server;
-    tls_find_key *find_key;
+    secret_key_find *find_key;
     void *data;
-    struct key key;                   /* client: what it proves */
+    struct secret_key key;            /* client: what it proves */
     char identity[TLS_JOB_SIZE + 32]; /* client */
 };
 
@@ -60,7 +60,7 @@ struct tls_link {
 /* ---- keys ---- */
 
 static struct openssl_session *session_of_key(const struct openssl *o, struct openssl_ssl *ssl,
-                                              const struct key *key)
+                                              const struct secret_key *key)
 {
     struct openssl_session *s = o->SSL_SESSION_new();
 
@@ -121,7 +121,7 @@ static int find_psk(struct openssl_ssl *ssl, const uint8_t *identity, size_t siz
     const struct openssl *o = openssl_get(&why);
     struct tls_link *l = o->SSL_get_ex_data(ssl, LINK_INDEX);
     struct tls_context *c = l->context;
-    struct key key;
+    struct secret_key key;
 
     *session = NULL;
     l->known =
@@ -180,7 +180,7 @@ static int open_context(struct tls_context **ret, const struct tls_context *conf
 }
 
 int tls_context_client(struct tls_context **ret, enum key_purpose purpose, const char *job,
-                       const struct key *key, char why[TLS_ERROR_SIZE])
+                       const struct secret_key *key, char why[TLS_ERROR_SIZE])
 {
     struct tls_context config = {.key = *key};
     int r;
@@ -196,7 +196,8 @@ int tls_context_client(struct tls_context **ret, enum key_purpose purpose, const
     return r;
 }
 
-int tls_context_server(struct tls_context **ret, tls_find_key *find_key, void *data, char why[TLS_ERROR_SIZE])
+int tls_context_server(struct tls_context **ret, secret_key_find *find_key, void *data,
+                       char why[TLS_ERROR_SIZE])
 {
     return open_context(ret, &(struct tls_context){.server = true, .find_key = find_key, .data = data}, why);
 }

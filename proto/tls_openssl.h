@@ -34,16 +34,13 @@ enum {
     TLS_ERROR_SIZE = 256,
 };
 
-/* The server's question for the key of an identity. False: there is none. */
-typedef bool tls_find_key(void *data, enum key_purpose purpose, const char *job, struct key *ret);
-
 /* The client's context: it presents this purpose and job, and proves the key. 0, -ENOMEM, or -ENOSYS: `why` has a
  * sentence. */
 int tls_context_client(struct tls_context **ret, enum key_purpose purpose, const char *job,
-                       const struct key *key, char why[TLS_ERROR_SIZE]);
+                       const struct secret_key *key, char why[TLS_ERROR_SIZE]);
 
 /* The server's context. find_key is called from tls_link_receive(). */
-int tls_context_server(struct tls_context **ret, tls_find_key *find_key, void *data,
+int tls_context_server(struct tls_context **ret, secret_key_find *find_key, void *data,
                        char why[TLS_ERROR_SIZE]);
 
 /* After all links of it. NULL is fine. */

@@ -70,6 +70,9 @@ enum {
     OPT_LISTEN = DAEMON_NUMBER_COUNT,
     OPT_LISTEN_UNIX,
     OPT_STATE,
+    OPT_SECRET_FILE,
+    OPT_SECRETS,
+    OPT_SECURITY,
     OPT_DEBUG,
     OPT_HELP,
     OPT_VERSION,
@@ -77,9 +80,11 @@ enum {
 };
 
 static const char *const other_options[] = {
-    [OPT_LISTEN - DAEMON_NUMBER_COUNT] = "listen", [OPT_LISTEN_UNIX - DAEMON_NUMBER_COUNT] = "listen-unix",
-    [OPT_STATE - DAEMON_NUMBER_COUNT] = "state",   [OPT_DEBUG - DAEMON_NUMBER_COUNT] = "debug",
-    [OPT_HELP - DAEMON_NUMBER_COUNT] = "help",     [OPT_VERSION - DAEMON_NUMBER_COUNT] = "version",
+    [OPT_LISTEN - DAEMON_NUMBER_COUNT] = "listen",   [OPT_LISTEN_UNIX - DAEMON_NUMBER_COUNT] = "listen-unix",
+    [OPT_STATE - DAEMON_NUMBER_COUNT] = "state",     [OPT_SECRET_FILE - DAEMON_NUMBER_COUNT] = "secret-file",
+    [OPT_SECRETS - DAEMON_NUMBER_COUNT] = "secrets", [OPT_SECURITY - DAEMON_NUMBER_COUNT] = "security",
+    [OPT_DEBUG - DAEMON_NUMBER_COUNT] = "debug",     [OPT_HELP - DAEMON_NUMBER_COUNT] = "help",
+    [OPT_VERSION - DAEMON_NUMBER_COUNT] = "version",
 };
 
 /* getopt_long() values: behind every character, so that none is taken for a short option. */
@@ -233,6 +238,27 @@ static int parse_listen(struct daemon_options *options, const char *text, char *
     return add_address(options, &address, error, error_size);
 }
 
+/* ---- security ---- */
+
+static int parse_security(struct daemon_options *options, const char *text, char *error, size_t error_size)
+{
+    options->require_secrets = strcmp(text, "require") == 0;
+    if (options->require_secrets || strcmp(text, "prefer") == 0)
+        return 0;
+    (void)snprintf(error, error_size,
+                   "--security %s: prefer (jobs without a secret are open) or require (they are refused)",
+                   text);
+    return DAEMON_E_USAGE;
+}
+
+static int check_security(const struct daemon_options *options, char *error, size_t error_size)
+{
+    if (!options->require_secrets || options->secret_file || options->secrets)
+        return 0;
+    (void)snprintf(error, error_size, "--security require: needs --secret-file FILE or --secrets DIR");
+    return DAEMON_E_USAGE;
+}
+
 /* ---- the command line ---- */
 
 static void daemon_long_options(struct option *to)
@@ -264,6 +290,14 @@ static int take_daemon_option(struct daemon_options *options, int which, char *c
     case OPT_STATE:
         options->state_dir = optarg;
         return 0;
+    case OPT_SECRET_FILE:
+        options->secret_file = optarg;
+        return 0;
+    case OPT_SECRETS:
+        options->secrets = optarg;
+        return 0;
+    case OPT_SECURITY:
+        return parse_security(options, optarg, error, error_size);
     case OPT_DEBUG:
         options->debug = true;
         return 0;
@@ -301,6 +335,8 @@ int daemon_options_parse(struct daemon_options *ret, int argc, char *const argv[
         (void)snprintf(error, error_size, "%s: crund takes options only", argv[optind]);
         r = DAEMON_E_USAGE;
     }
+    if (r == 0)
+        r = check_security(ret, error, error_size);
     if (r == 0 && ret->n_addresses == 0)
         r = parse_listen(ret, DEFAULT_HOST, error, error_size);
     return r;
@@ -347,13 +383,17 @@ void daemon_options_help(FILE *out)
     (void)fprintf(
         out,
         "usage: crund [--listen HOST:PORT]... [--listen-unix PATH]... [--state DIR] [--debug]\n"
-        "             [limits]\n"
+        "             [--secret-file FILE] [--secrets DIR] [--security prefer|require] [limits]\n"
         "Rendezvous daemon: where the agents of crun meet, and a key-value store that PyTorch's\n"
         "TCPStore clients can use.\n\n"
         "  --listen HOST:PORT          numeric address, [::]:PORT for all interfaces, port 0 takes a\n"
         "                              free one; repeatable (default %s:%d)\n"
         "  --listen-unix PATH          unix socket; repeatable\n"
-        "  --state DIR                 keep the jobs' rounds and budgets there over a restart\n",
+        "  --state DIR                 keep the jobs' rounds and budgets there over a restart\n"
+        "  --secret-file FILE          agents have to prove this secret\n"
+        "  --secrets DIR               agents of job ID have to prove the secret in DIR/ID; SIGHUP\n"
+        "                              reads both again\n"
+        "  --security prefer|require   jobs without a secret are open (default), or refused\n",
         DEFAULT_HOST, DEFAULT_PORT);
     for (int i = 0; i < DAEMON_NUMBER_COUNT; i++) {
         const struct number_option *o = &numbers[i];

@@ -17,10 +17,12 @@
 
 #include "base/err.h"
 #include "rendezvous/daemon_options.h"
+#include "rendezvous/daemon_secrets_os.h"
 #include "rendezvous/sd_notify_sock.h"
+#include "rendezvous/server_security.h"
 #include "rendezvous/server_uv.h"
 
-enum { EXIT_USAGE = 2 };
+enum { EXIT_USAGE = 2, N_SIGNALS = 3 };
 
 /* Below this, a few thousand clients that connect together have to retry. */
 enum { BACKLOG_WARNING = 1024 };
@@ -29,8 +31,20 @@ struct daemon {
     struct daemon_options options;
     uv_loop_t loop;
     struct server *server;
-    uv_signal_t signals[2];
+    uv_signal_t signals[N_SIGNALS];
+    size_t n_signals;               /* that are watched */
+    struct daemon_secrets *secrets; /* NULL: agents need none */
     bool stopping;
+    bool rereading; /* a thread reads the secrets again */
+};
+
+/* A thread's reading of the secrets. */
+struct reading {
+    uv_work_t work;
+    struct daemon *daemon;
+    struct daemon_secrets *secrets;
+    int result;
+    char error[SECRET_ERROR_SIZE];
 };
 
 /* poll() before write(): a pipe that is writable takes a whole line. A pipe whose reader has stopped is not
@@ -97,8 +111,54 @@ static void on_server_stopped(void *data)
 {
     struct daemon *d = data;
 
-    for (size_t i = 0; i < ARRAY_SIZE(d->signals); i++)
+    for (size_t i = 0; i < d->n_signals; i++)
         uv_close((uv_handle_t *)&d->signals[i], NULL);
+}
+
+/* ---- secrets ---- */
+
+static bool has_secrets(const struct daemon *d)
+{
+    return d->options.secret_file || d->options.secrets;
+}
+
+static void read_secrets(uv_work_t *work)
+{
+    struct reading *reading = work->data;
+    const struct daemon_options *o = &reading->daemon->options;
+
+    reading->result = daemon_secrets_read(&reading->secrets, o->secret_file, o->secrets, reading->error);
+}
+
+/* Sessions that are open stay so: what was proved for them was right then. */
+static void on_secrets_read(uv_work_t *work, int status)
+{
+    struct reading *reading = work->data;
+    struct daemon *d = reading->daemon;
+
+    d->rereading = false;
+    if (status == 0 && reading->result == 0) {
+        daemon_secrets_free(d->secrets);
+        d->secrets = reading->secrets;
+        (void)fprintf(stderr, "crund: %zu secrets read\n", daemon_secrets_count(d->secrets));
+    } else if (status == 0) {
+        (void)fprintf(stderr, "crund: %s; the secrets stay as they were\n", reading->error);
+    }
+    free(reading);
+}
+
+/* A disk that does not answer must not stop the loop. */
+static void reread_secrets(struct daemon *d)
+{
+    struct reading *reading = d->rereading ? NULL : calloc(1, sizeof(*reading));
+
+    if (!reading)
+        return;
+    reading->daemon = d;
+    reading->work.data = reading;
+    d->rereading = uv_queue_work(&d->loop, &reading->work, read_secrets, on_secrets_read) == 0;
+    if (!d->rereading)
+        free(reading);
 }
 
 static void on_daemon_signal(uv_signal_t *handle, int number)
@@ -108,6 +168,10 @@ static void on_daemon_signal(uv_signal_t *handle, int number)
 
     if (d->stopping)
         return;
+    if (number == SIGHUP && has_secrets(d)) {
+        reread_secrets(d);
+        return;
+    }
     d->stopping = true;
     (void)fprintf(stderr, "crund: %s: stopping\n", strsignal(number));
     r = sd_notify_send("STOPPING=1");
@@ -118,14 +182,17 @@ static void on_daemon_signal(uv_signal_t *handle, int number)
 
 static int watch_signals(struct daemon *d)
 {
-    static const int numbers[] = {SIGTERM, SIGINT};
+    static const int numbers[N_SIGNALS] = {SIGTERM, SIGINT, SIGHUP};
+    size_t n = has_secrets(d) ? N_SIGNALS : N_SIGNALS - 1; /* SIGHUP is for the secrets */
     int r = 0;
 
-    for (size_t i = 0; i < ARRAY_SIZE(numbers) && r == 0; i++) {
+    for (size_t i = 0; i < n && r == 0; i++) {
         d->signals[i].data = d;
         r = uv_signal_init(&d->loop, &d->signals[i]);
-        if (r == 0)
+        if (r == 0) {
+            d->n_signals++;
             r = uv_signal_start(&d->signals[i], on_daemon_signal, numbers[i]);
+        }
     }
     return r;
 }
@@ -177,8 +244,20 @@ static int run_daemon(struct daemon *d)
 {
     struct server_limits limits = daemon_options_limits(&d->options);
     struct server_rounds rounds = daemon_options_rounds(&d->options);
-    struct server_config config = {.limits = &limits, .rounds = &rounds, .log = print_log_line};
+    const struct server_security security = {
+        .find_key = daemon_secrets_find, .data = &d->secrets, .require = d->options.require_secrets};
+    struct server_config config = {.limits = &limits,
+                                   .rounds = &rounds,
+                                   .security = has_secrets(d) ? &security : NULL,
+                                   .log = print_log_line};
+    char error[SECRET_ERROR_SIZE];
     int r = uv_loop_init(&d->loop);
+
+    if (has_secrets(d) &&
+        daemon_secrets_read(&d->secrets, d->options.secret_file, d->options.secrets, error) < 0) {
+        (void)fprintf(stderr, "crund: %s\n", error);
+        return EXIT_FAILURE;
+    }
 
     rounds.log = print_log_line;
     rounds.debug = d->options.debug ? print_log_line : NULL;
@@ -199,6 +278,7 @@ static int run_daemon(struct daemon *d)
     if (r < 0)
         log_failure("cannot notify", "the service manager", r);
     (void)uv_run(&d->loop, UV_RUN_DEFAULT); /* returns when no handle is left */
+    daemon_secrets_free(d->secrets);
     r = uv_loop_close(&d->loop);
     if (r < 0)
         log_failure("cannot", "end cleanly", r);

@@ -25,6 +25,7 @@
 #include <unistd.h>
 
 #include "proto/frame.h"
+#include "proto/tls_openssl.h"
 #include "rendezvous/rounds_uv.h"
 #include "rendezvous/server_impl_uv.h"
 
@@ -154,7 +155,7 @@ enum run_result {
     RUN_MORE,     /* all complete messages are executed */
     RUN_FULL,     /* replies have to be read first */
     RUN_DEFERRED, /* the replies of others have to be read first */
-    RUN_AGENT,    /* the rest is an agent's opening */
+    RUN_AGENT,    /* the rest is an agent's opening, or the start of its TLS */
     RUN_BROKEN,   /* logged; the client is to be closed */
 };
 
@@ -170,6 +171,8 @@ static enum run_result check_greeting(struct peer *p, const uint8_t *data, size_
         WIRE_VALIDATE_MAGIC >> 24,
     };
 
+    if (p->n_greeted == 0 && n > 0 && data[0] == TLS_FIRST_BYTE && p->server->tls && p->server->rounds)
+        return RUN_AGENT;
     while (p->n_greeted < HANDSHAKE_SIZE && *done < n) {
         if (data[(*done)++] != greeting[p->n_greeted++]) {
             server_log(p->server, p, "is not a TCPStore client of PyTorch 2.2 or newer: closed");

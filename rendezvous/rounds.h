@@ -262,6 +262,9 @@ static inline uint64_t rounds_deadline(const struct rounds *r)
     return r->deadline_ns;
 }
 
+/* Whether a job of that id has the node with this nonce, which is known to that node and the rendezvous alone. */
+bool rounds_has_node(const struct rounds *r, const char *job_id, struct session_nonce nonce);
+
 /* Connections whose nodes will be declared lost by a ROUNDS_TIMER at now_ns, so that the shell can ask the
  * kernel whether the network is the reason: up to max of them. Returns how many. */
 size_t rounds_overdue(const struct rounds *r, uint64_t now_ns, struct rounds_conn **ret, size_t max);

@@ -25,6 +25,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "proto/tls_openssl.h"
 #include "rendezvous/rounds_debug_uv.h"
 #include "rendezvous/rounds_uv.h"
 #include "rendezvous/server_impl_uv.h"
@@ -62,7 +63,7 @@ uint64_t agent_conn_slack_ns(const struct agent_conn *a)
 
 static void update_agent_polling(struct agent_conn *a)
 {
-    uint8_t events = UV_READABLE | (buf_size(&a->out) > 0 ? UV_WRITABLE : 0);
+    uint8_t events = UV_READABLE | (buf_size(&a->out) + buf_size(&a->wire) > 0 ? UV_WRITABLE : 0);
 
     if (events == a->events || a->closing)
         return;
@@ -122,6 +123,7 @@ static void agent_conn_drop_output(struct agent_conn *a)
 {
     a->write_failed = true;
     buf_reset(&a->out);
+    buf_reset(&a->wire);
     buf_reset(&a->held);
 }
 
@@ -134,7 +136,9 @@ void agent_conn_cut(struct agent_conn *a)
 
 static bool agent_conn_queue(struct agent_conn *a, struct buf *to, const struct buf *frame)
 {
-    if (buf_size(&a->out) + buf_size(&a->held) + buf_size(frame) > AGENT_CONN_OUTPUT_MAX) {
+    size_t unread = buf_size(&a->out) + buf_size(&a->wire) + buf_size(&a->held);
+
+    if (unread + buf_size(frame) > AGENT_CONN_OUTPUT_MAX) {
         agent_conn_log(a, "does not read its views (%d KiB unread): closed", AGENT_CONN_OUTPUT_MAX / 1024);
         return false;
     }
@@ -168,7 +172,7 @@ void agent_conn_send(struct agent_conn *a, const struct buf *frame, uint64_t mar
 
 void agent_conn_send_alive(struct agent_conn *a)
 {
-    if (a->write_failed || a->shutting_down || a->closing || buf_size(&a->out) > 0)
+    if (a->write_failed || a->shutting_down || a->closing || buf_size(&a->out) + buf_size(&a->wire) > 0)
         return; /* what waits to be sent is a sign of life, too */
     if (frame_put_alive(&a->out) < 0)
         agent_conn_cut(a);
@@ -189,24 +193,40 @@ void agent_conn_release(struct agent_conn *a, uint64_t mark)
 
 static bool is_output_empty(const struct agent_conn *a)
 {
-    return buf_size(&a->out) == 0 && buf_size(&a->held) == 0;
+    return buf_size(&a->out) + buf_size(&a->wire) + buf_size(&a->held) == 0;
+}
+
+/* What the socket gets: the frames, or their records. */
+static struct buf *agent_conn_records(struct agent_conn *a)
+{
+    if (!a->tls)
+        return &a->out;
+    if (buf_size(&a->out) > 0 && tls_link_send(a->tls, buf_bytes(&a->out), buf_size(&a->out), &a->wire) < 0)
+        agent_conn_cut(a);
+    buf_reset(&a->out);
+    if (a->shutting_down && !a->tls_finished && buf_size(&a->held) == 0) {
+        a->tls_finished = true;
+        (void)tls_link_finish(a->tls, &a->wire); /* without it the agent sees a cut */
+    }
+    return &a->wire;
 }
 
 void agent_conn_flush(struct agent_conn *a)
 {
+    struct buf *records = agent_conn_records(a);
     ssize_t n = 0;
 
     list_unlink(&a->unsent_link);
-    if (buf_size(&a->out) > 0) {
+    if (buf_size(records) > 0) {
         do
-            n = write(a->fd, buf_bytes(&a->out), buf_size(&a->out));
+            n = write(a->fd, buf_bytes(records), buf_size(records));
         while (n < 0 && errno == EINTR);
         if (n < 0 && errno != EAGAIN)
             agent_conn_drop_output(a);
         else if (n > 0)
-            buf_consume(&a->out, (size_t)n);
-        if (buf_size(&a->out) == 0)
-            buf_reset(&a->out);
+            buf_consume(records, (size_t)n);
+        if (buf_size(records) == 0)
+            buf_reset(records);
     }
     if (a->shutting_down && !a->shut && is_output_empty(a)) {
         a->shut = true;
@@ -245,8 +265,10 @@ static void agent_conn_charge_input(struct agent_conn *a)
 
 void agent_conn_close(struct agent_conn *a)
 {
-    struct rounds_event gone = {
-        .kind = ROUNDS_DISCONNECTED, .session = &a->session, .orderly = a->eof && !a->write_failed};
+    struct rounds_event gone = {.kind = ROUNDS_DISCONNECTED,
+                                .session = &a->session,
+                                .orderly =
+                                    a->eof && !a->write_failed && (!a->tls || tls_link_is_finished(a->tls))};
     struct server *s = a->server;
 
     assert(!a->closing);
@@ -254,7 +276,10 @@ void agent_conn_close(struct agent_conn *a)
     a->closing = true;
     buf_finish(&a->in);
     buf_finish(&a->out);
+    buf_finish(&a->wire);
     buf_finish(&a->held);
+    tls_link_free(a->tls);
+    a->tls = NULL;
     agent_conn_charge_input(a);
     list_unlink(&a->link);
     list_unlink(&a->pending_hello_link);
@@ -315,9 +340,48 @@ static int ask_local(int fd, struct sockaddr *to, socklen_t *size)
     return getsockname(fd, to, size);
 }
 
+/* The death notice of an agent that has ended: its guardian sends it in the clear, once, and proves by the nonce that it
+ * comes from that node. */
+static bool is_death_notice(struct agent_conn *a, const struct session_hello *hello)
+{
+    return hello->report.phase == SESSION_LEFT &&
+           rounds_has_node(&shell_of(a)->core, hello->job, hello->nonce);
+}
+
+/* A closed job is for agents that have proved its key. NULL: the agent may join; else a sentence for it. */
+static const char *why_not_allowed(struct agent_conn *a, const struct session_hello *hello)
+{
+    struct server *s = a->server;
+    struct secret_key key;
+    bool closed;
+
+    if (!s->tls)
+        return NULL;
+    if (a->tls)
+        return strcmp(tls_link_job(a->tls), hello->job) == 0 && tls_link_purpose(a->tls) == KEY_AGENT
+                   ? NULL
+                   : "the job that its secret was proved for is another one than the job it joins";
+    closed = s->security.find_key(s->security.data, KEY_AGENT, hello->job, &key);
+    key_erase(&key, sizeof(key));
+    if (is_death_notice(a, hello))
+        return NULL;
+    if (closed)
+        return "this job has a secret, and this crun has none: start it with the secret of the other nodes "
+               "(--secret-file, CRUN_SECRET_FILE, or ~/.config/crun/secret)";
+    return s->security.require
+               ? "the rendezvous serves jobs with a secret alone (--security=require), and has none for this job"
+               : NULL;
+}
+
 static void receive_hello(struct agent_conn *a, const struct session_hello *hello)
 {
     char peer[INET6_ADDRSTRLEN], local[INET6_ADDRSTRLEN];
+    const char *why = why_not_allowed(a, hello);
+
+    if (why) {
+        refuse_agent(a, why);
+        return;
+    }
 
     format_endpoint(a->fd, ask_peer, peer, sizeof(peer));
     format_endpoint(a->fd, ask_local, local, sizeof(local));
@@ -441,6 +505,20 @@ static bool agent_conn_take_kept(struct agent_conn *a)
     return true;
 }
 
+/* The records that arrived; false: a is closed. */
+static bool agent_conn_take_records(struct agent_conn *a, const uint8_t *data, size_t n)
+{
+    if (a->shutting_down)
+        return true; /* input is discarded */
+    if (tls_link_receive(a->tls, data, n, &a->in, &a->wire) < 0) {
+        agent_conn_log(a, "%s: closed", tls_link_error(a->tls));
+        agent_conn_shutdown(a); /* the alert is sent first */
+    }
+    agent_conn_charge_input(a);
+    agent_conn_flush(a);
+    return buf_size(&a->in) == 0 || agent_conn_take_kept(a);
+}
+
 /* Where to read to, and how much; NULL: a is closed. */
 static uint8_t *agent_conn_read_buffer(struct agent_conn *a, size_t *ret_size)
 {
@@ -448,7 +526,7 @@ static uint8_t *agent_conn_read_buffer(struct agent_conn *a, size_t *ret_size)
     uint8_t *place;
 
     *ret_size = SCRATCH_SIZE;
-    if (buf_size(&a->in) == 0)
+    if (a->tls || buf_size(&a->in) == 0)
         return s->scratch;
     *ret_size = a->reader.need - buf_size(&a->in);
     place = buf_reserve(&a->in, *ret_size);
@@ -481,6 +559,8 @@ static bool agent_conn_read(struct agent_conn *a)
         agent_conn_close(a);
         return false;
     }
+    if (a->tls)
+        return agent_conn_take_records(a, place, (size_t)n);
     if (place == a->server->scratch)
         return agent_conn_take(a, place, (size_t)n);
     buf_commit(&a->in, (size_t)n);
@@ -513,9 +593,14 @@ static void on_agent_poll(uv_poll_t *poll, int status, int events)
 void agent_conn_adopt(struct server *s, int fd, struct buf *said)
 {
     struct agent_conn *a = calloc(1, sizeof(*a));
-    int r = a ? uv_poll_init(s->loop, &a->poll, fd) : -ENOMEM;
+    int r = a ? 0 : -ENOMEM;
 
+    if (r == 0 && buf_size(said) > 0 && buf_bytes(said)[0] == TLS_FIRST_BYTE)
+        r = tls_link_create(&a->tls, s->tls);
+    if (r == 0)
+        r = uv_poll_init(s->loop, &a->poll, fd);
     if (r < 0) {
+        tls_link_free(a ? a->tls : NULL);
         server_log(s, NULL, "refused an agent: %s", strerror(-r));
         free(a);
         buf_finish(said);
@@ -536,6 +621,9 @@ void agent_conn_adopt(struct server *s, int fd, struct buf *said)
     rounds_debug_opened(s->rounds, a);
     start_hello_timeout(a);
     update_agent_polling(a);
-    (void)agent_conn_take(a, buf_bytes(said), buf_size(said));
+    if (a->tls)
+        (void)agent_conn_take_records(a, buf_bytes(said), buf_size(said)); /* closed or not, it is done */
+    else
+        (void)agent_conn_take(a, buf_bytes(said), buf_size(said)); /* as above */
     buf_finish(said);
 }

@@ -73,6 +73,18 @@ struct rounds_node *node_find(struct rounds_job *job, struct session_nonce nonce
     return n;
 }
 
+bool rounds_has_node(const struct rounds *r, const char *job_id, struct session_nonce nonce)
+{
+    list_for_each(i, &r->jobs)
+    {
+        struct rounds_job *job = list_entry(i, struct rounds_job, in_rounds);
+
+        if (strcmp(job->id, job_id) == 0 && node_find(job, nonce))
+            return true;
+    }
+    return false;
+}
+
 /* ---- jobs ---- */
 
 struct rounds_job *job_find(struct rounds *r, const char *id)

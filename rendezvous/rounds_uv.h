@@ -67,8 +67,11 @@ struct agent_conn {
     struct buf held;    /* what follows when the job's state is on disk */
     uint64_t held_mark; /* when that is: rounds_disk_mark() */
     size_t charged_input;
+    struct tls_link *tls; /* NULL: the agent speaks in the clear */
+    struct buf wire;      /* with TLS: records that the socket did not take yet */
     int fd;
     uint8_t events;     /* what is polled for */
+    bool tls_finished;  /* the notice that nothing follows is in wire */
     bool shutting_down; /* no further output, and input is discarded */
     bool shut;          /* leaving, and everything is sent */
     bool write_failed;  /* it cannot be written to; what it sent before still counts */

@@ -10,7 +10,9 @@
 
 #include "base/buf.h"
 #include "base/list.h"
+#include "proto/tls_openssl.h"
 #include "rendezvous/outbox.h"
+#include "rendezvous/server_security.h"
 #include "rendezvous/server_uv.h"
 #include "rendezvous/store.h"
 
@@ -26,6 +28,8 @@ struct server {
     uv_loop_t *loop;
     struct server_limits limits;
     struct rounds_shell *rounds; /* NULL: agents are not served */
+    struct server_security security;
+    struct tls_context *tls; /* NULL: agents need no secret */
     void (*log)(void *data, const char *line);
     void *log_data;
     double log_tokens; /* lines that may be logged now */

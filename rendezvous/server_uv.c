@@ -8,6 +8,7 @@
  * It ends by server_stop(): every handle is closed, and the last close callback frees the server.
  */
 
+#include "proto/tls_openssl.h"
 #include "rendezvous/server_uv.h"
 
 #include <arpa/inet.h>
@@ -189,6 +190,7 @@ static void server_free(struct server *s)
     void *data = s->stopped_data;
 
     rounds_shell_destroy(s->rounds);
+    tls_context_free(s->tls);
     outbox_finish(&s->out);
     store_finish(&s->store);
     free(s->scratch);
@@ -272,6 +274,20 @@ static int init_store(struct server *s)
     return store_init(&s->store, &s->limits.store, seed);
 }
 
+static int init_security(struct server *s, const struct server_security *security)
+{
+    char why[TLS_ERROR_SIZE];
+    int r;
+
+    if (!security)
+        return 0;
+    s->security = *security;
+    r = tls_context_server(&s->tls, security->find_key, security->data, why);
+    if (r < 0)
+        server_log(s, NULL, "%s", why);
+    return r;
+}
+
 int server_create(struct server **ret, uv_loop_t *loop, const struct server_config *config)
 {
     static const struct server_limits defaults = SERVER_LIMITS_DEFAULT;
@@ -294,13 +310,16 @@ int server_create(struct server **ret, uv_loop_t *loop, const struct server_conf
     list_init(&s->deferring);
     list_init(&s->listeners);
     s->scratch = malloc(SCRATCH_SIZE);
-    r = s->scratch ? init_store(s) : -ENOMEM;
+    r = s->scratch ? init_security(s, config->security) : -ENOMEM;
+    if (r == 0)
+        r = init_store(s);
     if (r == 0 && config->rounds) {
         r = rounds_shell_create(s, config->rounds);
         if (r < 0)
             store_finish(&s->store);
     }
     if (r < 0) {
+        tls_context_free(s->tls);
         free(s->scratch);
         free(s);
         return r;

@@ -17,11 +17,13 @@
 #include "rendezvous/server_rounds.h"
 
 struct server;
+struct server_security;
 
 struct server_config {
     /* NULL: agents are not served; their opening is a broken message to the store. Copied. */
     const struct server_rounds *rounds;
-    const struct server_limits *limits; /* NULL: defaults. Copied. */
+    const struct server_limits *limits;     /* NULL: defaults. Copied. */
+    const struct server_security *security; /* NULL: agents need no secret. Copied. */
     /* Receives one line (no newline) for each client that was refused or cut off; at most a few a second,
      * the rest is counted. NULL: no log. */
     void (*log)(void *data, const char *line);

@@ -176,6 +176,7 @@ int agent_meet(struct agent *a)
                                                  .data = a};
     const struct membership_host membership_host = {.loop = &a->loop,
                                                     .job = job,
+                                                    .keys = a->config->keys,
                                                     .on_start = on_start,
                                                     .on_cause = on_cause,
                                                     .on_stop = on_peer_failed,

@@ -7,6 +7,7 @@
  */
 
 struct job;
+struct job_keys;
 struct numa_cpus;
 struct plan_command;
 
@@ -16,6 +17,7 @@ struct agent_config {
     const char *file;                 /* path of the program */
     char *const *environment;         /* of crun */
     const struct numa_cpus *bindings; /* where each worker runs, or NULL: anywhere */
+    struct job_keys *keys;            /* NULL: the sessions with the rendezvous are in the clear */
     int signal_fd; /* signalfd of SIGCHLD and of the signals that stop the job or are passed on; they are blocked */
 };
 

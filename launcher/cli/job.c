@@ -457,11 +457,35 @@ static int warn_of_replacing(struct job_builder *b)
     return 0;
 }
 
+static int take_security(struct job_builder *b)
+{
+    const char *mode = job_text(b, OPTION_SECURITY);
+    struct job *job = b->job;
+
+    job->secret_file = job_text(b, OPTION_SECRET_FILE);
+    job->security = strcmp(mode, "open") == 0      ? JOB_SECURITY_OPEN
+                    : strcmp(mode, "require") == 0 ? JOB_SECURITY_REQUIRE
+                                                   : JOB_SECURITY_PREFER;
+    if (job->secret_file && job->security == JOB_SECURITY_OPEN)
+        return job_refuse(
+            b, "--security=open uses no secret, and --secret-file gives one: leave one of them out");
+    if (job->secret_file && !*job->secret_file)
+        return job_refuse(b, "--secret-file: names no file");
+    if (job->meeting == JOB_STATIC && (job->secret_file || job->security == JOB_SECURITY_REQUIRE))
+        return job_refuse(
+            b,
+            "%s: nodes with a static rendezvous meet in a plain store and cannot prove a secret; "
+            "use --rdzv-backend=c10d with --rdzv-endpoint",
+            job->secret_file ? "--secret-file" : "--security=require");
+    return 0;
+}
+
 static int job_build(struct job_builder *b)
 {
     static int (*const steps[])(struct job_builder *) = {
-        job_check_nodes,  take_supervision, job_count_workers,  job_take_conf,    job_take_rendezvous,
-        job_take_program, job_take_output,  refuse_unsupported, warn_of_switches, warn_of_replacing,
+        job_check_nodes,     take_supervision,  job_count_workers, job_take_conf,
+        job_take_rendezvous, job_take_program,  job_take_output,   refuse_unsupported,
+        warn_of_switches,    warn_of_replacing, take_security,
     };
 
     for (size_t i = 0; i < ARRAY_SIZE(steps); i++) {

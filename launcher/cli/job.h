@@ -28,6 +28,13 @@ enum job_program {
     JOB_PROGRAM_COUNT
 };
 
+/* Whether nodes have to prove a secret. */
+enum job_security {
+    JOB_SECURITY_OPEN,   /* never */
+    JOB_SECURITY_PREFER, /* where there is one */
+    JOB_SECURITY_REQUIRE /* several nodes do not start without */
+};
+
 enum { JOB_STDOUT = 1, JOB_STDERR = 2 };
 
 /* How this node finds the others. */
@@ -72,6 +79,8 @@ struct job {
     const char *local_addr; /* where other nodes reach this one; NULL: not given */
     enum job_hosting hosting;
     struct session_params params; /* ROUNDS */
+    const char *secret_file;      /* NULL: not given */
+    enum job_security security;
     int max_restarts;
     int shutdown_timeout_s;
     bool replace; /* restart the failed workers alone where the others can stay */

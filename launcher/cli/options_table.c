@@ -68,6 +68,25 @@ const struct option_spec options_table[OPTION_COUNT] = {
                            .placeholder = "HOST",
                            .help = "address at which other nodes reach this one"},
 
+    [OPTION_SECRET_FILE] = {.name = "secret-file",
+                            .kind = OPTION_TEXT,
+                            .no_pet = true,
+                            .ours = true,
+                            .placeholder = "FILE",
+                            .help =
+                                "the secret of the job, the same on all its nodes: only nodes that have it "
+                                "can join, and their sessions are encrypted"},
+    [OPTION_SECURITY] = {.name = "security",
+                         .kind = OPTION_TEXT,
+                         .no_pet = true,
+                         .ours = true,
+                         .fallback = "prefer",
+                         .placeholder = "open|prefer|require",
+                         .choices = "open prefer require",
+                         .help =
+                             "open: use no secret; prefer: use one if there is one; require: do not start "
+                             "on several nodes without one"},
+
     /* Supervision. */
     [OPTION_MAX_RESTARTS] = {.name = "max-restarts",
                              .kind = OPTION_INT,

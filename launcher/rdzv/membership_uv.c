@@ -20,6 +20,7 @@
 #include "launcher/host/proc_info_os.h"
 #include "launcher/cli/job.h"
 #include "launcher/supervise/death_notice_sock.h"
+#include "launcher/rdzv/job_keys_os.h"
 #include "launcher/rdzv/listen_uv.h"
 #include "launcher/rdzv/resolver_uv.h"
 #include "launcher/rdzv/probe_uv.h"
@@ -437,10 +438,14 @@ static int host_rendezvous(struct membership *n, const struct endpoint_kind *kin
 {
     const struct job *job = n->host.job;
     const struct server_rounds rounds = {.empty = on_all_nodes_left, .data = n};
-    const struct server_config config = {.rounds = &rounds, .log = log_for_rendezvous};
+    struct server_security security = {0};
+    const struct server_config config = {
+        .rounds = &rounds, .security = n->host.keys ? &security : NULL, .log = log_for_rendezvous};
     struct server *server;
     uint16_t port = job->endpoint_port;
 
+    if (n->host.keys)
+        security = job_keys_security(n->host.keys);
     int r = server_create(&server, n->host.loop, &config);
     if (r)
         return r;
@@ -581,6 +586,7 @@ static void begin_session(struct membership *n)
                                          .host = n->dial_host,
                                          .port = n->rendezvous_port,
                                          .addresses = &n->addresses,
+                                         .tls = n->host.keys ? n->host.keys->client : NULL,
                                          .on_action = on_session_action,
                                          .data = n};
     struct session_config config = {

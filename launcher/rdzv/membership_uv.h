@@ -12,6 +12,7 @@
 #include "rendezvous/session_message.h"
 
 struct job;
+struct job_keys;
 struct death_notice;
 struct membership;
 struct server;
@@ -19,6 +20,7 @@ struct server;
 struct membership_host {
     uv_loop_t *loop;
     const struct job *job;
+    struct job_keys *keys; /* NULL: sessions are in the clear */
     /* The ranks of this node in a generation; store: the worker store if it is served here, the callee owns it. */
     void (*on_start)(void *data, uint32_t generation, int restarts, const struct rank_assignment *assignment,
                      struct server *store);

@@ -104,7 +104,13 @@ static uint32_t greeting_nonce(const struct session_uv *s)
 
 static void on_session_connected(void *data)
 {
-    run_session_step(data, (struct session_event){.kind = SESSION_EVENT_CONNECTED});
+    struct session_uv *s = data;
+    unsigned connection = s->n_dials;
+
+    run_session_step(s, (struct session_event){.kind = SESSION_EVENT_CONNECTED});
+    /* The greeting asks whether the peer is a TCPStore. One that has proved the key is a rendezvous. */
+    if (s->host.tls && !s->closing && s->n_dials == connection && s->client)
+        run_session_step(s, (struct session_event){.kind = SESSION_EVENT_ECHOED});
 }
 
 static void on_session_lost(void *data, const char *why)
@@ -147,13 +153,17 @@ static void dial_rendezvous(struct session_uv *s)
     const struct tcp_client_config config = {.loop = s->host.loop,
                                              .addresses = &s->addresses,
                                              .turn = s->n_dials++,
+                                             .tls = s->host.tls,
                                              .on_connected = on_session_connected,
                                              .on_bytes = on_session_bytes,
                                              .on_lost = on_session_lost,
                                              .data = s};
 
     buf_reset(&s->in);
-    frame_reader_init_agent(&s->reader, greeting_nonce(s));
+    if (s->host.tls)
+        frame_reader_init_server(&s->reader); /* no echo comes before the opening */
+    else
+        frame_reader_init_agent(&s->reader, greeting_nonce(s));
     if (tcp_client_dial(&s->client, &config) != 0)
         s->client = NULL; /* the machine ends this attempt by its deadline, as one without an answer */
 }
@@ -188,6 +198,8 @@ static void send_message(struct session_uv *s, enum session_action action)
 {
     struct buf out = {0};
 
+    if (action == SESSION_DO_GREET && s->host.tls)
+        return;
     if (action == SESSION_DO_GREET)
         (void)frame_put_greeting(&out, greeting_nonce(s)); /* as above */
     else if (action == SESSION_DO_HELLO)

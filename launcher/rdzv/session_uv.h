@@ -12,12 +12,14 @@
 
 struct death_notice;
 struct session_uv;
+struct tls_context;
 
 struct session_uv_host {
     uv_loop_t *loop;
     const char *host; /* of the endpoint; lives as long as the session */
     uint16_t port;
     const struct resolver_addresses *addresses; /* of the endpoint; needed for the call only */
+    struct tls_context *tls;                    /* NULL: the session is in the clear. Outlives the session. */
     /* START, STOP, DRAIN, PROGRESS, LOG, END. view: of START and PROGRESS, valid during the call. The
      * session may be stepped and destroyed from within. */
     void (*on_action)(void *data, enum session_action action, const struct session_view *view);

@@ -17,6 +17,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/buf.h"
+#include "proto/tls_openssl.h"
 #include "rendezvous/tcp_liveness_os.h"
 
 enum { LINGER_MS = 1000, CHUNK = 16384 };
@@ -30,8 +32,10 @@ struct tcp_client {
     uv_timer_t timer; /* calls on_lost from the loop, or ends the lingering */
     struct resolver_addresses addresses;
     size_t tried;
-    char why[160];
+    struct tls_link *tls; /* NULL: in the clear */
+    char why[TLS_ERROR_SIZE + 64];
     bool has_tcp, connected, closing;
+    bool open; /* connected, and with TLS the key is proved */
     unsigned n_handles;
     uint8_t chunk[CHUNK];
 };
@@ -47,8 +51,10 @@ static void try_next_address(struct tcp_client *l);
 
 static void free_client_if_closed(struct tcp_client *l)
 {
-    if (l->closing && l->n_handles == 0)
-        free(l);
+    if (!l->closing || l->n_handles > 0)
+        return;
+    tls_link_free(l->tls);
+    free(l);
 }
 
 static void on_client_timer_closed(uv_handle_t *handle)
@@ -126,10 +132,23 @@ static void on_client_shutdown(uv_shutdown_t *ending, int status)
         close_handles(l);
 }
 
+static void send_raw(struct tcp_client *l, const void *bytes, size_t n);
+
+/* Without this notice the peer sees a cut. */
+static void finish_tls(struct tcp_client *l)
+{
+    struct buf records = {0};
+
+    if (l->tls && l->open && tls_link_finish(l->tls, &records) == 0)
+        send_raw(l, buf_bytes(&records), buf_size(&records));
+    buf_finish(&records);
+}
+
 void tcp_client_close(struct tcp_client *l)
 {
     if (!l || l->closing)
         return;
+    finish_tls(l);
     l->closing = true;
     if (l->has_tcp && l->connected && !uv_is_closing((uv_handle_t *)&l->tcp) &&
         uv_shutdown(&l->ending, (uv_stream_t *)&l->tcp, on_client_shutdown) == 0)
@@ -147,6 +166,34 @@ static void on_client_alloc(uv_handle_t *handle, size_t suggested, uv_buf_t *ret
     *ret = uv_buf_init((char *)l->chunk, CHUNK);
 }
 
+static void take_records(struct tcp_client *l, const void *bytes, size_t n)
+{
+    struct buf plain = {0}, records = {0};
+    int r = tls_link_receive(l->tls, bytes, n, &plain, &records);
+
+    send_raw(l, buf_bytes(&records), buf_size(&records));
+    buf_finish(&records);
+    if (r < 0) {
+        report_lost(l, r == -ENOMEM ? "out of memory" : tls_link_error(l->tls));
+    } else if (!l->open && tls_link_is_established(l->tls)) {
+        l->open = true;
+        l->config.on_connected(l->config.data);
+    }
+    if (!l->closing && buf_size(&plain) > 0)
+        l->config.on_bytes(l->config.data, buf_bytes(&plain), buf_size(&plain));
+    buf_finish(&plain);
+}
+
+/* The peer, or the network, has ended the connection. */
+static void report_end_of_stream(struct tcp_client *l, int error)
+{
+    if (l->tls && !l->open)
+        report_lost(l,
+                    "it has no secret, or is no rendezvous of crun: it closed the connection when TLS began");
+    else
+        report_lost(l, error == UV_EOF ? "closed" : uv_strerror(error));
+}
+
 static void on_client_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *buf)
 {
     struct tcp_client *l = stream->data;
@@ -156,10 +203,12 @@ static void on_client_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *buf)
     if (l->closing) {
         if (n < 0)
             close_handles(l);
+    } else if (n > 0 && l->tls) {
+        take_records(l, buf->base, (size_t)n);
     } else if (n > 0) {
         l->config.on_bytes(l->config.data, (const uint8_t *)buf->base, (size_t)n);
     } else {
-        report_lost(l, n == UV_EOF ? "closed" : uv_strerror((int)n));
+        report_end_of_stream(l, (int)n);
     }
 }
 
@@ -172,11 +221,11 @@ static void on_client_sent(uv_write_t *request, int status)
         report_lost(l, uv_strerror(status));
 }
 
-void tcp_client_send(struct tcp_client *l, const void *bytes, size_t n)
+static void send_raw(struct tcp_client *l, const void *bytes, size_t n)
 {
     uv_buf_t buf = uv_buf_init((char *)(uintptr_t)bytes, (unsigned)n);
 
-    if (l->closing || !l->connected)
+    if (l->closing || !l->connected || n == 0)
         return;
     int sent = uv_try_write((uv_stream_t *)&l->tcp, &buf, 1);
     size_t done = sent > 0 ? (size_t)sent : 0;
@@ -195,6 +244,23 @@ void tcp_client_send(struct tcp_client *l, const void *bytes, size_t n)
         free(s);
         report_lost_later(l, uv_strerror(r));
     }
+}
+
+void tcp_client_send(struct tcp_client *l, const void *bytes, size_t n)
+{
+    struct buf records = {0};
+
+    if (!l->tls) {
+        send_raw(l, bytes, n);
+        return;
+    }
+    if (l->closing || !l->open)
+        return;
+    if (tls_link_send(l->tls, bytes, n, &records) < 0)
+        report_lost_later(l, "out of memory");
+    else
+        send_raw(l, buf_bytes(&records), buf_size(&records));
+    buf_finish(&records);
 }
 
 int tcp_client_peer(const struct tcp_client *l, struct sockaddr_storage *ret, int *size)
@@ -246,10 +312,16 @@ static void on_connect(uv_connect_t *request, int status)
     if (uv_fileno((const uv_handle_t *)&l->tcp, &fd) == 0)
         tcp_liveness_tune(fd);
     int r = uv_read_start((uv_stream_t *)&l->tcp, on_client_alloc, on_client_read);
-    if (r < 0)
+    if (r == 0 && l->config.tls)
+        r = tls_link_create(&l->tls, l->config.tls);
+    if (r < 0) {
         report_lost(l, uv_strerror(r));
-    else
+    } else if (l->tls) {
+        take_records(l, NULL, 0); /* begins the handshake */
+    } else {
+        l->open = true;
         l->config.on_connected(l->config.data);
+    }
 }
 
 static int start_connecting(struct tcp_client *l, const struct sockaddr *address)

@@ -2,7 +2,8 @@
 
 /*
  * One outgoing TCP connection on a libuv loop. A name is resolved until it has addresses, these are tried in turn, and
- * bytes are sent in order. It ends once: by on_lost, or by tcp_client_close().
+ * bytes are sent in order. It ends once: by on_lost, or by tcp_client_close(). With TLS, on_connected comes when both ends
+ * have proved the key, and bytes are those inside.
  */
 
 #include <stddef.h>
@@ -13,14 +14,16 @@
 #include "launcher/rdzv/resolver_uv.h"
 
 struct tcp_client;
+struct tls_context;
 
 struct tcp_client_config {
     uv_loop_t *loop;
     const char *host; /* address or name; needed for the call only */
     uint16_t port;
     const struct resolver_addresses
-        *addresses; /* instead of host and port, if not NULL; needed for the call only */
-    unsigned turn;  /* index of the first address to try, modulo their number */
+        *addresses;          /* instead of host and port, if not NULL; needed for the call only */
+    unsigned turn;           /* index of the first address to try, modulo their number */
+    struct tls_context *tls; /* NULL: in the clear. Outlives the connection. */
     void (*on_connected)(void *data);
     void (*on_bytes)(void *data, const uint8_t *bytes, size_t n);
     void (*on_lost)(void *data, const char *why); /* it frees itself; why: a part of a sentence */

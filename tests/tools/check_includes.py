@@ -3,7 +3,7 @@
 
  - ORDER lists the folders from the lowest to the highest. A file includes from folders before its own, or from its
    own. So there is no cycle. What no order expresses (the worker runtime never sees the rendezvous) is in APART.
- - A file without one of the suffixes _os _uv _sock _json _nccl is a core: it includes neither a system header for
+ - A file without one of the suffixes _os _uv _sock _json _nccl _openssl is a core: it includes neither a system header for
    I/O, threads or clocks nor the header of another module with a suffix. CORELESS are folders that hold none, and
    EXCEPTIONS single files, each with its reason. An exception that is no longer needed fails, too.
 
@@ -31,7 +31,7 @@ ORDER = """
 APART = [("worker-runtime", "rendezvous"), ("worker-runtime", "launcher"),
          ("worker-runtime/programs", "worker-runtime/"), ("worker-runtime/perf", "worker-runtime/")]
 
-SUFFIXED = re.compile(r"_(?:os|uv|sock|json|nccl)\.(?:c|h|cu|cuh)$")
+SUFFIXED = re.compile(r"_(?:os|uv|sock|json|nccl|openssl)\.(?:c|h|cu|cuh)$")
 IO_HEADERS = set("""
     arpa/inet.h cjson/cJSON.h cuda_runtime.h cuda_runtime_api.h dirent.h dlfcn.h fcntl.h getopt.h grp.h ifaddrs.h
     linux/futex.h nccl.h net/if.h netdb.h netinet/in.h netinet/ip.h netinet/tcp.h poll.h pthread.h pwd.h sched.h

@@ -171,7 +171,8 @@ class LongLine:
 
 class FaultProxy:
     """A TCP relay in front of (host, port) that can misbehave: .delay (seconds, each way), .cut_after (bytes towards
-    the server, then both ends are closed), .half_close (the server's answers end, the rest goes on), .mute."""
+    the server, then both ends are closed), .half_close (the server's answers end, the rest goes on), .mute. What went
+    towards the server is in .upward, the rest in .downward."""
 
     def __init__(self, target, listen=("127.0.0.1", 0)):
         self.target = target
@@ -179,6 +180,7 @@ class FaultProxy:
         self.server = socket.create_server(listen)
         self.port = self.server.getsockname()[1]
         self.pairs = []
+        self.upward, self.downward = bytearray(), bytearray()
         threading.Thread(target=self.accept, daemon=True).start()
 
     def accept(self):
@@ -201,6 +203,7 @@ class FaultProxy:
         passed = 0
         try:
             while data := source.recv(65536):
+                (self.upward if is_upward else self.downward).extend(data)
                 if self.delay:
                     threading.Event().wait(self.delay)
                 if self.mute:

@@ -24,7 +24,7 @@ struct fixture {
     int server_result, client_result;
 };
 
-static void derive(struct key *ret, const char *of, enum key_purpose purpose, const char *job)
+static void derive(struct secret_key *ret, const char *of, enum key_purpose purpose, const char *job)
 {
     const char *why;
 
@@ -32,7 +32,7 @@ static void derive(struct key *ret, const char *of, enum key_purpose purpose, co
 }
 
 /* The server knows the secret of job "alpha" alone, and of the administrator. */
-static bool find_key(void *data, enum key_purpose purpose, const char *job, struct key *ret)
+static bool find_key(void *data, enum key_purpose purpose, const char *job, struct secret_key *ret)
 {
     if (strcmp(job, "alpha") != 0 && purpose != KEY_ADMIN)
         return false;
@@ -40,7 +40,8 @@ static bool find_key(void *data, enum key_purpose purpose, const char *job, stru
     return true;
 }
 
-static void connect_as(struct fixture *f, enum key_purpose purpose, const char *job, const struct key *key)
+static void connect_as(struct fixture *f, enum key_purpose purpose, const char *job,
+                       const struct secret_key *key)
 {
     char why[TLS_ERROR_SIZE];
 
@@ -54,7 +55,7 @@ static void connect_as(struct fixture *f, enum key_purpose purpose, const char *
 
 static void connect_with(struct fixture *f, const char *of, const char *job)
 {
-    struct key key;
+    struct secret_key key;
 
     derive(&key, of, KEY_AGENT, job);
     connect_as(f, KEY_AGENT, job, &key);
@@ -156,7 +157,7 @@ static void assert_refused(struct fixture *f, const char *at_server)
 static void a_peer_without_the_key_is_refused(void **state)
 {
     struct fixture f;
-    struct key key;
+    struct secret_key key;
 
     connect_with(&f, "another secret of some length", "alpha");
     assert_refused(&f, "its secret is another one");
@@ -271,7 +272,7 @@ static void keys_differ_by_secret_purpose_and_job(void **state)
         {"0123456789abcdef", KEY_STORE, "a"}, {"0123456789abcdef", KEY_AGENT, "b"},
         {"0123456789abcdef", KEY_AGENT, ""},  {"0123456789abcdeg", KEY_AGENT, "a"},
     };
-    struct key keys[ARRAY_SIZE(rows)];
+    struct secret_key keys[ARRAY_SIZE(rows)];
 
     for (size_t i = 0; i < ARRAY_SIZE(rows); i++) {
         derive(&keys[i], rows[i].secret, rows[i].purpose, rows[i].job);
@@ -286,7 +287,7 @@ static void a_key_is_hkdf(void **state)
     static const uint8_t expected[KEY_SIZE] = {
         0xd0, 0xbe, 0x5b, 0x27, 0x2d, 0x8d, 0xd8, 0xfe, 0x6a, 0xef, 0xcc, 0x2f, 0x0b, 0xda, 0x25, 0xa6,
         0x70, 0x88, 0x6e, 0x5b, 0x8c, 0x52, 0x5b, 0xfd, 0x79, 0x1d, 0xab, 0xcf, 0xfd, 0x70, 0x0c, 0x66};
-    struct key key;
+    struct secret_key key;
 
     derive(&key, "0123456789abcdef", KEY_AGENT, "job");
     assert_memory_equal(key.bytes, expected, KEY_SIZE);

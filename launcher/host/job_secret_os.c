@@ -1,0 +1,57 @@
+#include "launcher/host/job_secret_os.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/decimal.h"
+#include "launcher/util/envp.h"
+
+static int read_inherited(struct secret *ret, const char *text, char error[SECRET_ERROR_SIZE])
+{
+    uint64_t fd;
+
+    if (!decimal_parse(text, 0, INT_MAX, &fd)) {
+        (void)snprintf(error, SECRET_ERROR_SIZE, "CRUN_SECRET_FD=%.64s: not the number of a descriptor",
+                       text);
+        return -EINVAL;
+    }
+    int r = secret_read_fd(ret, (int)fd, "the descriptor of CRUN_SECRET_FD", error);
+    if (fd > STDERR_FILENO)
+        (void)close((int)fd); /* workers must not inherit it */
+    return r;
+}
+
+/* The user's own secret, if there is one. */
+static int read_users(struct secret *ret, char *const *environment, char error[SECRET_ERROR_SIZE])
+{
+    const char *config = envp_get(environment, "XDG_CONFIG_HOME"), *home = envp_get(environment, "HOME");
+    char path[PATH_MAX];
+    int n = config && *config
+                ? snprintf(path, sizeof(path), "%s/crun/secret", config)
+                : snprintf(path, sizeof(path), "%s/.config/crun/secret", home && *home ? home : "");
+
+    if (!(config && *config) && !(home && *home))
+        return 0;
+    if (n < 0 || (size_t)n >= sizeof(path) || access(path, F_OK) < 0)
+        return 0;
+    return secret_read_file(ret, path, SECRET_FILE_PRIVATE, error);
+}
+
+int job_secret_find(struct secret *ret, const struct job *job, char *const *environment,
+                    char error[SECRET_ERROR_SIZE])
+{
+    const char *inherited = envp_get(environment, "CRUN_SECRET_FD");
+    const char *mounted = envp_get(environment, "CRUN_SECRET_FILE");
+
+    *ret = (struct secret){0};
+    if (job->secret_file)
+        return secret_read_file(ret, job->secret_file, SECRET_FILE_PRIVATE, error);
+    if (inherited && *inherited)
+        return read_inherited(ret, inherited, error);
+    if (mounted && *mounted)
+        return secret_read_file(ret, mounted, SECRET_FILE_ANY, error);
+    return read_users(ret, environment, error);
+}

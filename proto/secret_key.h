@@ -1,0 +1,20 @@
+#pragma once
+
+/*
+ * A key that is derived from a job's secret, and how a server finds it.
+ */
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum { KEY_SIZE = 32 };
+
+struct secret_key {
+    uint8_t bytes[KEY_SIZE];
+};
+
+/* What a key is for. */
+enum key_purpose { KEY_AGENT, KEY_WORKER, KEY_STORE, KEY_ADMIN, KEY_PURPOSE_COUNT };
+
+/* A server's question for the key of a purpose and a job. False: there is none. */
+typedef bool secret_key_find(void *data, enum key_purpose purpose, const char *job, struct secret_key *ret);

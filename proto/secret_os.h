@@ -1,0 +1,36 @@
+#pragma once
+
+/*
+ * A secret in memory, and the file that it comes from. The memory is not part of a core file, and is overwritten when it
+ * is given back.
+ */
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "proto/key_openssl.h"
+
+struct secret {
+    uint8_t *bytes; /* a mapping of its own; NULL: there is no secret */
+    size_t size;
+};
+
+enum { SECRET_ERROR_SIZE = 512 };
+
+/* How a file's mode is judged. */
+enum secret_file_rule {
+    SECRET_FILE_PRIVATE, /* only its owner and group may read it */
+    SECRET_FILE_ANY,     /* as a container's platform mounted it */
+};
+
+/* Reads a file of SECRET_MIN to SECRET_MAX bytes, without the newlines at its end. 0; or -errno, -EPERM for a file that all
+ * users can read, -ERANGE for its length: error has a sentence that names the file and the remedy. */
+int secret_read_file(struct secret *ret, const char *path, enum secret_file_rule rule,
+                     char error[SECRET_ERROR_SIZE]);
+
+/* The same from a descriptor, to its end; `name` is for the sentence. The descriptor stays open. */
+int secret_read_fd(struct secret *ret, int fd, const char *name, char error[SECRET_ERROR_SIZE]);
+
+/* Overwrites and unmaps it. A secret without bytes is fine. */
+void secret_finish(struct secret *s);
