@@ -7,6 +7,9 @@
  *   - A failure is written into the head before the bits are set, so that a rank that sees a bit finds the reason.
  *   - A rank that has arrived counts as arrived, whatever happened since: its data is there.
  *
+ * Memory of a rank is allocated by that rank: the kernel takes it from the NUMA node that its thread runs on (or by its
+ * memory policy), and the rank writes its gradients and adds up its slices there.
+ *
  * Ways it fails: a rank does not come. Whatever detects it (the launcher's notice, a pidfd, a deadline) calls shm_fail();
  * all waits return at once and the group stays failed.
  */
@@ -101,7 +104,21 @@ static int allocate_range(int fd, uint64_t at, uint64_t size)
     return r < 0 ? -errno : 0;
 }
 
-/* NULL with errno set when it cannot. Populated, so that no page fault falls into a training step. */
+static void free_range(int fd, uint64_t at, uint64_t size)
+{
+    (void)fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)at,
+                    (off_t)size); /* else it is used later */
+}
+
+/* NULL with errno set when it cannot. */
+static void *map_lazily(int fd, uint64_t at, size_t size)
+{
+    void *data = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, (off_t)at);
+
+    return data == MAP_FAILED ? NULL : data;
+}
+
+/* The same of what is allocated, so that no page fault falls into a training step. */
 static void *map_range(int fd, uint64_t at, size_t size)
 {
     void *data = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd, (off_t)at);
@@ -118,16 +135,18 @@ int shm_create_memory(int world_size, int *ret_fd)
     assert(world_size >= 1 && world_size <= SHM_WORLD_MAX);
     if (fd < 0)
         return crw_fail_errno(-errno, "cannot make shared memory for %d ranks", world_size);
-    r = allocate_range(fd, 0, head_size(world_size));
+    r = allocate_range(fd, 0, bounce_at(world_size));
+    if (r == 0 && ftruncate(fd, (off_t)head_size(world_size)) < 0)
+        r = -errno;
     if (r < 0)
-        return crw_fail_errno(r, "cannot get %zu bytes of shared memory for %d ranks", head_size(world_size),
+        return crw_fail_errno(r, "cannot get %zu bytes of shared memory for %d ranks", bounce_at(world_size),
                               world_size);
-    head = map_range(fd, 0, head_size(world_size));
+    head = map_range(fd, 0, bounce_at(world_size));
     if (!head)
         return crw_fail_errno(-errno, "cannot map shared memory for %d ranks", world_size);
     head->magic = MAGIC;
     head->world_size = (uint64_t)world_size;
-    (void)munmap(head, head_size(world_size)); /* our own mapping: cannot fail */
+    (void)munmap(head, bounce_at(world_size)); /* our own mapping: cannot fail */
     /* No rank can shrink the memory under the others. */
     if (fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK) < 0)
         return crw_fail_errno(-errno, "cannot seal shared memory");
@@ -147,7 +166,7 @@ int shm_map_memory(int fd, int world_size, struct shm_head **ret_head)
                         "the group's shared memory is too small for %d ranks: the ranks run different "
                         "builds or disagree about the world size",
                         world_size);
-    head = map_range(fd, 0, head_size(world_size));
+    head = map_lazily(fd, 0, head_size(world_size));
     if (!head)
         return crw_fail_errno(-errno, "cannot map the group's shared memory");
     if (head->magic != MAGIC || head->world_size != (uint64_t)world_size) {
@@ -199,9 +218,22 @@ void shm_finish(struct shm *shm)
     *shm = (struct shm){.fd = -1};
 }
 
-/* After the first phase, when the cores of all ranks are known. */
+/* This rank's part of the head: its bounce buffers. */
+static int allocate_bounces(struct shm *shm)
+{
+    uint64_t at = bounce_at(shm->world_size) + (uint64_t)shm->rank * 2 * SHM_BOUNCE;
+    int r = allocate_range(shm->fd, at, 2 * SHM_BOUNCE);
+
+    return r == 0 ? 0 : crw_fail_errno(r, "cannot get %d bytes of shared memory", 2 * SHM_BOUNCE);
+}
+
+/* After the first phase, when the cores of all ranks are known, and all have allocated their parts of the head. */
 static void shm_count_cores(struct shm *shm)
 {
+#ifdef MADV_POPULATE_WRITE
+    (void)madvise(shm->head, head_size(shm->world_size),
+                  MADV_POPULATE_WRITE); /* else there are page faults later */
+#endif
     int n_cores = cores_count(shm->head->cores), quota = cores_quota();
 
     shm->n_cores = n_cores < quota ? n_cores : quota;
@@ -211,6 +243,8 @@ static void shm_count_cores(struct shm *shm)
 int shm_init(struct shm *shm, int fd, struct shm_head *head, bool unmap, int rank, int world_size,
              int timeout_ms)
 {
+    int r;
+
     *shm = (struct shm){
         .rank = rank,
         .world_size = world_size,
@@ -226,9 +260,10 @@ int shm_init(struct shm *shm, int fd, struct shm_head *head, bool unmap, int ran
     };
     head->lines[rank].pid = getpid();
     cores_add_own(head->cores);
-    if (!shm->views) {
+    r = shm->views ? allocate_bounces(shm) : crw_fail_errno(-ENOMEM, "cannot join the group");
+    if (r) {
         shm_finish(shm);
-        return crw_fail_errno(-ENOMEM, "cannot join the group");
+        return r;
     }
     if (world_size == 1)
         shm_count_cores(shm);
@@ -459,6 +494,17 @@ static int shm_agree(struct shm *shm, uint64_t signature, int status)
     return r;
 }
 
+/* The pages of this rank's part; one that it shares with the next rank's part is its own. */
+static void own_pages(const struct shm *shm, const struct shm_arena *arena, size_t size, uint64_t *ret_at,
+                      uint64_t *ret_size)
+{
+    size_t begin = round_up((size_t)shm->rank * arena->part, PAGE);
+    size_t end = round_up(((size_t)shm->rank + 1) * arena->part, PAGE);
+
+    *ret_at = arena->at + begin;
+    *ret_size = (shm->rank + 1 == shm->world_size ? size : end) - begin;
+}
+
 int shm_alloc(struct shm *shm, size_t n_bytes, void **ret_data)
 {
     /* An odd number of lines apart: parts that begin at the same place of their pages would be mistaken
@@ -467,17 +513,21 @@ int shm_alloc(struct shm *shm, size_t n_bytes, void **ret_data)
     size_t size = round_up(part * (size_t)shm->world_size, PAGE);
     struct shm_arena arena = {.at = shm->end, .part = part};
     uint64_t signature = (uint64_t)SIGNATURE_ALLOC << SIGNATURE_SHIFT | n_bytes;
+    uint64_t own_at, own_size;
     int status, r;
 
     if (n_bytes >> SIGNATURE_SIZE_BITS)
         return crw_fail(CRW_E_ARGUMENT, "%zu bytes of shared memory for each rank are impossible", n_bytes);
-    r = shm_agree(shm, signature, shm->rank == 0 ? allocate_range(shm->fd, shm->end, size) : 0);
+    own_pages(shm, &arena, size, &own_at, &own_size);
+    r = shm_agree(shm, signature, allocate_range(shm->fd, own_at, own_size));
     if (r == 0) {
         status = map_arena(shm, &arena);
         r = shm_agree(shm, signature, status);
         if (r != 0 && status == 0)
             unmap_last_arena(shm);
     }
+    if (r != 0)
+        free_range(shm->fd, own_at, own_size);
     if (r < 0)
         return crw_fail_errno(r, "cannot get %zu bytes of shared memory for %d ranks", size, shm->world_size);
     if (r == 0) {

@@ -105,7 +105,7 @@ struct shm {
     int fd;
 };
 
-/* Makes the memory for so many ranks. *ret_fd is close-on-exec. 0 or -errno. */
+/* Makes the memory for so many ranks; each allocates its own part of it in shm_init(). *ret_fd is close-on-exec. 0 or -errno. */
 int shm_create_memory(int world_size, int *ret_fd);
 
 /* Maps the head, checking that it is one for world_size ranks. 0, CRW_E_STORE (it is not), -errno. */
@@ -114,7 +114,7 @@ int shm_map_memory(int fd, int world_size, struct shm_head **ret_head);
 /*
  * Becomes a rank in mapped memory; takes over fd and the mapping, success or not. (Ranks that are threads
  * of one process may share a mapping: then none but the last to finish passes unmap.)
- * 0 or -ENOMEM.
+ * 0, -ENOMEM or another -errno of the memory.
  */
 int shm_init(struct shm *shm, int fd, struct shm_head *head, bool unmap, int rank, int world_size,
              int timeout_ms);

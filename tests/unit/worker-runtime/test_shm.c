@@ -19,6 +19,8 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -854,6 +856,60 @@ static void memory_for_another_world_is_refused(void **state)
     close(fd);
 }
 
+/* ---- where memory comes from ---- */
+
+static uint64_t allocated_bytes(int fd)
+{
+    struct stat st;
+
+    return fstat(fd, &st) == 0 ? (uint64_t)st.st_blocks * 512 : 0;
+}
+
+static void allocate_with_a_limit_on_rank_1(struct shm *shm)
+{
+    const struct rlimit limit = {8 << 20, 8 << 20};
+    uint64_t before;
+    void *data;
+
+    CHECK(shm_barrier(shm) == 0);
+    before = allocated_bytes(shm->fd);
+    CHECK(shm_barrier(shm) == 0);
+    if (shm->rank == 1)
+        CHECK(signal(SIGXFSZ, SIG_IGN) != SIG_ERR && setrlimit(RLIMIT_FSIZE, &limit) == 0);
+    CHECK(shm_alloc(shm, 16 << 20, &data) == -EFBIG);
+    CHECK(strstr(crw_error_message(), "shared memory for 2 ranks"));
+    CHECK(shm_barrier(shm) == 0);
+    CHECK(allocated_bytes(shm->fd) == before); /* nothing is kept of what could not be had whole */
+    CHECK(shm_barrier(shm) == 0);
+    CHECK(shm_alloc(shm, 1 << 20, &data) == 0);
+    memset(data, 1, 1 << 20);
+    CHECK(shm_barrier(shm) == 0);
+}
+
+/* So it lies on the NUMA node of the rank that writes it. */
+static void each_rank_allocates_its_own_part(void **state)
+{
+    enum { HEAD = 64 * 1024, BOUNCES = 2 * SHM_BOUNCE };
+    struct shm_head *head;
+    struct shm ranks[3];
+    int fd;
+
+    assert_int_equal(shm_create_memory(3, &fd), 0);
+    assert_true(allocated_bytes(fd) < HEAD);
+    assert_int_equal(shm_map_memory(fd, 3, &head), 0);
+    assert_true(allocated_bytes(fd) < HEAD);
+    for (int rank = 2; rank >= 0; rank--) {
+        uint64_t before = allocated_bytes(fd);
+
+        assert_int_equal(shm_init(&ranks[rank], dup(fd), head, rank == 0, rank, 3, TIMEOUT_MS), 0);
+        assert_int_equal(allocated_bytes(fd) - before, BOUNCES);
+    }
+    for (int rank = 2; rank >= 0; rank--)
+        shm_finish(&ranks[rank]);
+    close(fd);
+    run_processes(2, allocate_with_a_limit_on_rank_1);
+}
+
 /* ---- failures ---- */
 
 static int ready_pipe[2];
@@ -951,7 +1007,7 @@ static void who_has_failed_writes_no_more(void **state)
 
     assert_int_equal(shm_create_memory(2, &fd), 0);
     assert_int_equal(shm_map_memory(fd, 2, &head), 0);
-    assert_int_equal(shm_init(&gone, -1, head, false, 1, 2, TIMEOUT_MS), 0);
+    assert_int_equal(shm_init(&gone, dup(fd), head, false, 1, 2, TIMEOUT_MS), 0);
     assert_int_equal(shm_init(&shm, fd, head, true, 0, 2, TIMEOUT_MS), 0);
     shm_finish(&gone);
     memset(data, 1, sizeof(data));
@@ -1136,6 +1192,7 @@ int main(void)
         cmocka_unit_test(different_calls_are_refused_everywhere),
         cmocka_unit_test(impossible_sizes_are_refused),
         cmocka_unit_test(memory_for_another_world_is_refused),
+        cmocka_unit_test(each_rank_allocates_its_own_part),
         cmocka_unit_test(a_dead_rank_frees_the_others),
         cmocka_unit_test(a_rank_that_leaves_frees_the_others),
         cmocka_unit_test(who_has_failed_writes_no_more),
