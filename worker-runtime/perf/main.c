@@ -34,8 +34,10 @@ struct perf {
     struct perf_run run;
 };
 
+enum { MEDIAN, MEAN, TIME_COUNT };
+
 struct result_line {
-    double time_us;
+    double times_us[TIME_COUNT];
     int64_t n_wrong;
 };
 
@@ -81,7 +83,17 @@ static int compare(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-static int measure(const struct perf *p, double *ret_us)
+static double mean_of(const double *values, int n)
+{
+    double sum = 0;
+
+    for (int i = 0; i < n; i++)
+        sum += values[i];
+    return sum / n;
+}
+
+/* On the slowest rank. */
+static int measure(const struct perf *p, double ret_us[TIME_COUNT])
 {
     double batches[BATCHES_MAX], once_us;
     struct measure_plan plan;
@@ -100,8 +112,9 @@ static int measure(const struct perf *p, double *ret_us)
     if (r)
         return r;
     qsort(batches, (size_t)plan.n_batches, sizeof(*batches), compare);
-    *ret_us = batches[plan.n_batches / 2];
-    return crw_all_reduce(p->run.group, ret_us, 1, CRW_F64, CRW_MAX);
+    ret_us[MEDIAN] = batches[plan.n_batches / 2];
+    ret_us[MEAN] = mean_of(batches, plan.n_batches);
+    return crw_all_reduce(p->run.group, ret_us, TIME_COUNT, CRW_F64, CRW_MAX);
 }
 
 /* Adds to *n_wrong. All ranks come even if one found something. */
@@ -132,7 +145,7 @@ static int run_size(const struct perf *p, struct result_line *ret)
     memset(p->run.in, 0, p->run.bytes);
     memset(p->run.out, 0, p->run.bytes);
     if (r == 0)
-        r = measure(p, &line.time_us);
+        r = measure(p, line.times_us);
     if (r == 0)
         r = check_result(p, 2, &line.n_wrong);
     *ret = line;
@@ -153,7 +166,7 @@ static void print_head(const struct perf *p)
 
 static void print_line(const struct perf *p, const struct result_line *line)
 {
-    double algbw = (double)p->run.bytes / line->time_us / 1e3;
+    double algbw = (double)p->run.bytes / line->times_us[MEDIAN] / 1e3;
     double busbw = algbw * p->options->collective->bus_factor(p->run.n_ranks);
 
     if (p->run.rank != 0)
@@ -161,11 +174,12 @@ static void print_line(const struct perf *p, const struct result_line *line)
     if (p->options->json)
         printf(
             "{\"collective\": \"%s\", \"ranks\": %d, \"memory\": \"%s\", \"bytes\": %zu, \"time_us\": %.3f, "
-            "\"algbw\": %.6g, \"busbw\": %.6g, \"checked\": %lld}\n",
+            "\"mean_us\": %.3f, \"algbw\": %.6g, \"busbw\": %.6g, \"checked\": %lld}\n",
             p->options->collective->name, p->run.n_ranks, p->options->private_memory ? "private" : "shared",
-            p->run.bytes, line->time_us, algbw, busbw, (long long)line->n_wrong);
+            p->run.bytes, line->times_us[MEDIAN], line->times_us[MEAN], algbw, busbw,
+            (long long)line->n_wrong);
     else
-        printf("%14zu %12.2f %12.2f %12.2f %12lld\n", p->run.bytes, line->time_us, algbw, busbw,
+        printf("%14zu %12.2f %12.2f %12.2f %12lld\n", p->run.bytes, line->times_us[MEDIAN], algbw, busbw,
                (long long)line->n_wrong);
     (void)fflush(stdout); /* each line appears at once; run_sizes() looks for errors */
 }

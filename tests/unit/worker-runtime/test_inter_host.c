@@ -732,7 +732,7 @@ static void a_message_that_never_comes_ends_the_group(void **state)
 
 /* ---- ranks that are slow ---- */
 
-enum { SLOW_COUNT = 16 << 20, SLOW_S = 13 }; /* longer than a silent host is waited for */
+enum { SLOW_COUNT = 16 << 20, SLOW_S = 15 }; /* longer than a silent host is waited for */
 
 static void receive_late(struct crw_group *group)
 {

@@ -508,6 +508,32 @@ static unsigned option_of(int fd, int option)
     return value;
 }
 
+static bool has_option(int fd, int option)
+{
+    socklen_t size = sizeof(int);
+    int value;
+
+    return getsockopt(fd, IPPROTO_TCP, option, &value, &size) == 0;
+}
+
+/* On kernels that can do it for a connection: what was lost is sent again long before the kernel's 200 ms. */
+static void lost_packets_are_sent_again_soon(void **state)
+{
+    enum { RTO_MIN_US = 45, DELACK_MAX_US = 46 }; /* of linux/tcp.h */
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+    assert_true(fd >= 0);
+    if (!has_option(fd, RTO_MIN_US)) {
+        close(fd);
+        print_message("skipped: the kernel has no TCP_RTO_MIN_US (Linux 6.15)\n");
+        skip();
+    }
+    net_tune(fd);
+    assert_in_range(option_of(fd, RTO_MIN_US), 1000, 40000);
+    assert_true(option_of(fd, DELACK_MAX_US) < option_of(fd, RTO_MIN_US));
+    close(fd);
+}
+
 static void only_control_connections_limit_silence(void **state)
 {
     const struct net_wait wait = {.interrupt_fd = -1, .timeout_ms = 5000};
@@ -549,6 +575,7 @@ int main(void)
         cmocka_unit_test(the_next_piece_goes_up_before_the_results_of_the_last_came),
         cmocka_unit_test(a_broken_chain_is_told),
         cmocka_unit_test(a_silent_chain_is_left),
+        cmocka_unit_test(lost_packets_are_sent_again_soon),
         cmocka_unit_test(only_control_connections_limit_silence),
     };
 
