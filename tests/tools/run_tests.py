@@ -194,6 +194,12 @@ def tidy():
         check("tidy", "--build", str(folder))
 
 
+def rendered_lines(page):
+    """As a terminal of 80 columns shows it; a character that is printed twice is bold."""
+    _, out, _ = run(["mandoc", "-T", "ascii", "-O", "width=80", str(page)])
+    return re.sub(r".\x08", "", out).splitlines()
+
+
 @step()
 def documents():
     """Manual pages without a warning; files, functions and commands that the documents name exist."""
@@ -204,6 +210,9 @@ def documents():
     for page in sorted((ROOT / "man").glob("*.[1-8]")):
         code, out, _ = run(["mandoc", "-T", "lint", "-W", "warning", str(page)])
         count(f"mandoc {page.name}", code == 0 and not out.strip(), out)
+        if page.suffix in (".1", ".8"):
+            wide = [line for line in rendered_lines(page) if len(line) > 80]
+            count(f"80 columns {page.name}", not wide, "\n".join(wide))
     for readme in ("README.md", "tests/README.md"):
         for command in sorted(set(re.findall(r"^ *(tests/\S+)", (ROOT / readme).read_text(), re.M))):
             count(f"{readme}: command {command}", os.access(ROOT / command, os.X_OK))
