@@ -305,7 +305,7 @@ void membership_print_end(struct membership *n)
         (void)strftime(time_text, sizeof(time_text), "%Y-%m-%d_%H:%M:%S", &local); /* fits */
     const struct job_result result = job_result_of(n, s, time_text);
     char *text = job_result_compose(&result);
-    log_lines(text ? text : "crun: the job has ended, and memory is too short to say how\n");
+    log_lines(text ? text : "crun: the job has ended, and there is no memory to report how\n");
     free(text);
 }
 

@@ -57,7 +57,7 @@ bool death_notice_prepare(struct death_notice *w, const struct session_hello *he
         .cause = session_cause_empty(SESSION_CAUSE_LOST),
     };
     session_copy_text(last.report.cause.text, sizeof(last.report.cause.text),
-                      "its crun ended without a word, and its workers were killed");
+                      "its crun ended without a message, and its workers were killed");
     bool complete = frame_put_greeting(&greeting, NONCE) == 0 && frame_put_opening(&hello_bytes) == 0 &&
                     session_json_put_hello(&hello_bytes, &last) == 0;
     bool has_greeting = take_bytes(&greeting, w->greeting, sizeof(w->greeting), &w->greeting_size);

@@ -232,7 +232,7 @@ def test_killed_agent_is_replaced_by_a_late_one(tmp_path):
         lines, _ = shown(nodes)
         assert [line[1:] for line in lines if line[0] == 1] == [(0, 0, 2), (0, 1, 2)]  # no restart was charged
         assert [line[1:] for line in lines if line[0] == 2] == [(0, 0, 3), (0, 1, 3), (0, 2, 3)]
-        said = (r"\(node \d\) was lost: its crun ended without a word, and its workers were killed; goes on as "
+        said = (r"\(node \d\) was lost: its crun ended without a message, and its workers were killed; goes on as "
                 r"generation 1 with 2 nodes \(0/0 restarts used\)")
         jobs.wait_for(lambda: re.search(said, nodes[0].text()))
 

@@ -269,7 +269,7 @@ void network_send_death_notice(struct sim *sim, unsigned connection);
 void network_send(struct sim *sim, unsigned connection, enum sim_end to, enum sim_message_kind kind,
                   const void *data, size_t size);
 void network_close(struct sim *sim, unsigned connection, enum sim_end end);  /* after what was sent */
-void network_vanish(struct sim *sim, unsigned connection, enum sim_end end); /* without a word */
+void network_vanish(struct sim *sim, unsigned connection, enum sim_end end); /* without a message */
 void network_pump(struct sim *sim, unsigned connection, enum sim_end to);
 void network_break(struct sim *sim, unsigned connection, enum sim_end end);
 uint64_t network_slack_ns(struct sim *sim, unsigned connection, enum sim_end at);

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""The language of the C and CUDA sources outside tests, measured.
+"""The language of the C and CUDA sources outside tests, and of the manual pages, measured.
 
  - Dialect: words of the list below per 1,000 words of comment, for each folder and in total. Comments are
    technical English: they name the actor (worker, agent, guardian, crund) instead of "who" and the system's verb
    instead of "says" or "hears".
+ - The same words in string literals, which users read as messages, and in manual pages: none.
  - Shared names: the share of the functions that have the name of a function in another file. Such functions
    cannot be told apart in a backtrace or found with grep.
  - External functions and structs that are defined twice.
@@ -50,6 +51,30 @@ def dialect(texts, listing):
                 if listing:
                     print(f"{path}:{line + comment.count(chr(10), 0, m.start())}: {m.group()}")
     return folders
+
+
+def printed_texts(texts):
+    """(path, line, text) of each string literal, and of each line of the manual pages."""
+    for path, text in texts.items():
+        for m in TOKEN.finditer(text):
+            begin = text.rfind("\n", 0, m.start()) + 1
+            if m.group()[0] == '"' and not text[begin:m.start()].lstrip().startswith("#"):
+                yield path, text.count("\n", 0, m.start()) + 1, m.group()
+    for path in sorted((ROOT / "man").iterdir()):
+        if re.search(r"\.\d(?:\.in)?$", path.name):
+            for number, line in enumerate(path.read_text().splitlines(), 1):
+                yield path.relative_to(ROOT), number, line
+
+
+def print_printed(texts):
+    n_texts = n_found = 0
+    for path, line, text in printed_texts(texts):
+        n_texts += 1
+        for m in DIALECT.finditer(text):
+            n_found += 1
+            print(f"  {path}:{line}: {m.group()}")
+    print(f"dialect: {n_found} in {n_texts} strings and lines of manual pages (0)")
+    return n_found == 0
 
 
 def print_dialect(folders):
@@ -113,7 +138,7 @@ def main():
     args = parser.parse_args()
     texts = {path: (ROOT / path).read_text() for path in sources()}
     found = functions(texts)
-    checks = [print_dialect(dialect(texts, args.words)), print_shared(found, args.names), print_twice(texts, found)]
+    checks = [print_dialect(dialect(texts, args.words)), print_printed(texts), print_shared(found, args.names), print_twice(texts, found)]
     return 0 if all(checks) else 1
 
 

@@ -157,7 +157,7 @@ static int read_tensor_entry(struct reader *r, const char *key)
         return refuse_header(r, "a tensor lacks a field");
     if (!safetensors_count_bytes(entry.tensor.dtype, entry.tensor.n_dims, entry.tensor.dims, &n_bytes) ||
         n_bytes != entry.tensor.end - entry.tensor.begin)
-        return refuse_header(r, "it has a tensor whose bytes do not fit its shape");
+        return refuse_header(r, "the bytes of a tensor in it do not fit its shape");
     result = grow_header(&array, st->n_tensors, &r->tensors_capacity, sizeof(entry.tensor));
     if (result != 0)
         return result;

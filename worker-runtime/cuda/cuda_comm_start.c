@@ -369,7 +369,7 @@ static int fail_start(const struct comm_run *r)
     if (m->why == COMM_WHY_TIMEOUT && name_missing(r, attempt, missing))
         return crw_fail(result,
                         "rank %d cannot connect to its peers (%s): %s %s after %lld ms; missing:%s; their "
-                        "own output says why",
+                        "own output has the reason",
                         m->rank, r->c->options.name, why, when, (long long)(m->timeout_ns / 1000000),
                         missing);
     if (m->why == COMM_WHY_TIMEOUT)
