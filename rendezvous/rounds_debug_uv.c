@@ -12,38 +12,24 @@
 #include "rendezvous/rounds_debug_uv.h"
 
 #include <arpa/inet.h>
-#include <stdarg.h>
-#include <stdio.h>
 #include <string.h>
 
+#include "rendezvous/rounds_text.h"
 #include "rendezvous/rounds_uv.h"
 #include "rendezvous/server_impl_uv.h"
 
 struct debug_line {
     char text[ROUNDS_DEBUG_SIZE];
-    size_t n;
+    struct rounds_text line;
 };
-
-static void __attribute__((format(printf, 2, 3))) debug_add(struct debug_line *l, const char *format, ...)
-{
-    size_t room = sizeof(l->text) - l->n;
-    va_list arguments;
-    int n;
-
-    va_start(arguments, format);
-    n = vsnprintf(l->text + l->n, room, format, arguments);
-    va_end(arguments);
-    if (n > 0)
-        l->n += (size_t)n < room ? (size_t)n : room - 1;
-}
 
 static void debug_begin(struct debug_line *l, const char *what)
 {
     uint64_t us = uv_hrtime() / 1000;
 
-    l->n = 0;
-    debug_add(l, "%llu.%06llu %s", (unsigned long long)(us / 1000000), (unsigned long long)(us % 1000000),
-              what);
+    l->line = (struct rounds_text){.to = l->text, .size = sizeof(l->text)};
+    rounds_text_add(&l->line, "%llu.%06llu %s", (unsigned long long)(us / 1000000),
+                    (unsigned long long)(us % 1000000), what);
 }
 
 static void debug_end(struct rounds_shell *r, struct debug_line *l)
@@ -55,17 +41,17 @@ static void debug_end(struct rounds_shell *r, struct debug_line *l)
 static void debug_add_conn(struct debug_line *l, struct rounds_conn *conn)
 {
     if (conn)
-        debug_add(l, " conn %d", list_entry(conn, struct agent_conn, session)->fd);
+        rounds_text_add(&l->line, " conn %d", list_entry(conn, struct agent_conn, session)->fd);
 }
 
 static void debug_add_report(struct debug_line *l, const struct session_report *report)
 {
-    debug_add(l, " phase %s generation %lld", session_phase_name(report->phase),
-              (long long)report->generation);
+    rounds_text_add(&l->line, " phase %s generation %lld", session_phase_name(report->phase),
+                    (long long)report->generation);
     if (report->cause.kind != SESSION_CAUSE_NONE)
-        debug_add(l, " cause %s", session_cause_name(report->cause.kind));
+        rounds_text_add(&l->line, " cause %s", session_cause_name(report->cause.kind));
     if (report->drain)
-        debug_add(l, " drain");
+        rounds_text_add(&l->line, " drain");
 }
 
 void rounds_debug_event(struct rounds_shell *r, const struct rounds_event *event)
@@ -75,31 +61,32 @@ void rounds_debug_event(struct rounds_shell *r, const struct rounds_event *event
     if (!r->debug)
         return;
     debug_begin(&l, "event ");
-    debug_add(&l, "%s", rounds_event_name(event->kind));
+    rounds_text_add(&l.line, "%s", rounds_event_name(event->kind));
     debug_add_conn(&l, event->session);
     if (event->kind == ROUNDS_HELLO) {
-        debug_add(&l, " job %.100s host %.100s attempt %u", event->hello->job, event->hello->host,
-                  (unsigned)event->hello->attempt);
+        rounds_text_add(&l.line, " job %.100s host %.100s attempt %u", event->hello->job, event->hello->host,
+                        (unsigned)event->hello->attempt);
         debug_add_report(&l, &event->hello->report);
     } else if (event->kind == ROUNDS_REPORT) {
         debug_add_report(&l, event->report);
     } else if (event->kind == ROUNDS_SLOW) {
-        debug_add(&l, " slack_ms %llu", (unsigned long long)(event->slack_ns / 1000000));
+        rounds_text_add(&l.line, " slack_ms %llu", (unsigned long long)(event->slack_ns / 1000000));
     } else if (event->kind == ROUNDS_CLOSE) {
-        debug_add(&l, " reason %.200s", event->reason);
+        rounds_text_add(&l.line, " reason %.200s", event->reason);
     }
     debug_end(r, &l);
 }
 
 static void debug_add_view(struct debug_line *l, const struct session_view *view)
 {
-    debug_add(l, " %s generation %lld", session_view_name(view->kind), (long long)view->generation);
+    rounds_text_add(&l->line, " %s generation %lld", session_view_name(view->kind),
+                    (long long)view->generation);
     if (view->kind == SESSION_VIEW_START)
-        debug_add(l, " group_rank %u", (unsigned)view->place.group_rank);
+        rounds_text_add(&l->line, " group_rank %u", (unsigned)view->place.group_rank);
     if (view->kind == SESSION_VIEW_END)
-        debug_add(l, " verdict %s", session_verdict_name(view->verdict));
+        rounds_text_add(&l->line, " verdict %s", session_verdict_name(view->verdict));
     if (view->cause.kind != SESSION_CAUSE_NONE)
-        debug_add(l, " cause %s", session_cause_name(view->cause.kind));
+        rounds_text_add(&l->line, " cause %s", session_cause_name(view->cause.kind));
 }
 
 void rounds_debug_action(struct rounds_shell *r, const struct rounds_action *action)
@@ -110,13 +97,14 @@ void rounds_debug_action(struct rounds_shell *r, const struct rounds_action *act
     if (!r->debug)
         return;
     debug_begin(&l, "action ");
-    debug_add(&l, "%s", rounds_action_name(action->kind));
+    rounds_text_add(&l.line, "%s", rounds_action_name(action->kind));
     debug_add_conn(&l, action->session);
     if (action->kind == ROUNDS_DO_SEND)
         debug_add_view(&l, &action->view);
     else if (job && !action->session)
-        debug_add(&l, " job %.100s %s generation %lld nodes %u", job->id, rounds_job_state_name(job->state),
-                  (long long)job->generation, (unsigned)rounds_job_n_nodes(job));
+        rounds_text_add(&l.line, " job %.100s %s generation %lld nodes %u", job->id,
+                        rounds_job_state_name(job->state), (long long)job->generation,
+                        (unsigned)rounds_job_n_nodes(job));
     debug_end(r, &l);
 }
 
@@ -129,7 +117,7 @@ void rounds_debug_opened(struct rounds_shell *r, const struct agent_conn *a)
         return;
     server_format_peer(a->fd, peer, sizeof(peer));
     debug_begin(&l, "conn ");
-    debug_add(&l, "%d opened by %s", a->fd, peer);
+    rounds_text_add(&l.line, "%d opened by %s", a->fd, peer);
     debug_end(r, &l);
 }
 
@@ -140,6 +128,6 @@ void rounds_debug_conn(struct rounds_shell *r, const struct agent_conn *a, const
     if (!r->debug)
         return;
     debug_begin(&l, "conn ");
-    debug_add(&l, "%d %s", a->fd, what);
+    rounds_text_add(&l.line, "%d %s", a->fd, what);
     debug_end(r, &l);
 }

@@ -33,32 +33,15 @@ enum { LOG_LINES_PER_S = 50, LOG_BURST = 200, NS_PER_MS = 1000000, OVERDUE_MAX =
 /* ---- log ---- */
 
 /* A job has few lines, but any client may open as many jobs as it likes. */
-static bool may_log(struct rounds_shell *r)
-{
-    uint64_t now_ns = uv_hrtime();
-
-    r->log_tokens += (double)(now_ns - r->log_refilled_ns) * LOG_LINES_PER_S / 1e9;
-    r->log_refilled_ns = now_ns;
-    if (r->log_tokens > LOG_BURST)
-        r->log_tokens = LOG_BURST;
-    if (r->log_tokens < 1) {
-        r->log_suppressed++;
-        return false;
-    }
-    r->log_tokens -= 1;
-    return true;
-}
-
 static void rounds_log_line(struct rounds_shell *r, const char *line)
 {
     char left_out[64];
 
-    if (!r->log || !may_log(r))
+    if (!r->log || !log_tokens_take(&r->log_tokens, uv_hrtime(), LOG_LINES_PER_S, LOG_BURST))
         return;
-    if (r->log_suppressed > 0) {
+    if (r->log_tokens.suppressed > 0) {
         (void)snprintf(left_out, sizeof(left_out), "%llu lines about jobs were left out",
-                       (unsigned long long)r->log_suppressed);
-        r->log_suppressed = 0;
+                       (unsigned long long)log_tokens_take_suppressed(&r->log_tokens));
         r->log(r->data, left_out);
     }
     r->log(r->data, line);
@@ -295,8 +278,6 @@ int rounds_shell_create(struct server *s, const struct server_rounds *config)
     r->debug = config->debug;
     r->empty = config->empty;
     r->data = config->data;
-    r->log_tokens = LOG_BURST;
-    r->log_refilled_ns = uv_hrtime();
     list_init(&r->agents);
     list_init(&r->pending_hello);
     list_init(&r->unsent);

@@ -14,6 +14,7 @@
 #include "base/buf.h"
 #include "base/list.h"
 #include "proto/frame.h"
+#include "rendezvous/log_tokens.h"
 #include "rendezvous/rounds.h"
 #include "rendezvous/server_uv.h"
 
@@ -31,9 +32,7 @@ struct rounds_shell {
     void (*debug)(void *data, const char *line); /* rounds_debug_uv.h; NULL: off */
     void (*empty)(void *data);
     void *data;
-    double log_tokens; /* lines that may be logged now */
-    uint64_t log_refilled_ns;
-    uint64_t log_suppressed;
+    struct log_tokens log_tokens;
 
     struct list agents;
     struct list pending_hello; /* connections without a hello, or being shut down, by deadline */

@@ -11,6 +11,7 @@
 #include "base/buf.h"
 #include "base/list.h"
 #include "proto/tls_openssl.h"
+#include "rendezvous/log_tokens.h"
 #include "rendezvous/outbox.h"
 #include "rendezvous/server_security.h"
 #include "rendezvous/server_uv.h"
@@ -32,9 +33,7 @@ struct server {
     struct tls_context *tls; /* NULL: agents need no secret */
     void (*log)(void *data, const char *line);
     void *log_data;
-    double log_tokens; /* lines that may be logged now */
-    uint64_t log_refilled_ms;
-    uint64_t log_suppressed;
+    struct log_tokens log_tokens;
 
     struct store store;
     uint8_t *scratch;  /* what is being read */

@@ -36,22 +36,6 @@ enum {
 
 /* ---- log ---- */
 
-static bool may_log(struct server *s)
-{
-    uint64_t now = uv_now(s->loop);
-
-    s->log_tokens += (double)(now - s->log_refilled_ms) * LOG_LINES_PER_S / 1000;
-    s->log_refilled_ms = now;
-    if (s->log_tokens > LOG_BURST)
-        s->log_tokens = LOG_BURST;
-    if (s->log_tokens < 1) {
-        s->log_suppressed++;
-        return false;
-    }
-    s->log_tokens -= 1;
-    return true;
-}
-
 static void format_address(const struct sockaddr_storage *a, char *text, size_t n)
 {
     const struct sockaddr_in6 *v6 = (const struct sockaddr_in6 *)a;
@@ -89,12 +73,12 @@ void server_log(struct server *s, const struct peer *p, const char *format, ...)
     int n = 0;
     va_list args;
 
-    if (!s->log || !may_log(s))
+    if (!s->log ||
+        !log_tokens_take(&s->log_tokens, uv_now(s->loop) * UINT64_C(1000000), LOG_LINES_PER_S, LOG_BURST))
         return;
-    if (s->log_suppressed > 0) {
+    if (s->log_tokens.suppressed > 0) {
         (void)snprintf(line, sizeof(line), "%llu lines about clients were left out",
-                       (unsigned long long)s->log_suppressed);
-        s->log_suppressed = 0;
+                       (unsigned long long)log_tokens_take_suppressed(&s->log_tokens));
         s->log(s->log_data, line);
     }
     if (p) {
@@ -300,8 +284,6 @@ int server_create(struct server **ret, uv_loop_t *loop, const struct server_conf
     s->limits = config->limits ? *config->limits : defaults;
     s->log = config->log;
     s->log_data = config->log_data;
-    s->log_tokens = LOG_BURST;
-    s->log_refilled_ms = uv_now(loop);
     s->reserve_fds = reserve_of_fd_limit();
     list_init(&s->peers);
     list_init(&s->greeting);
