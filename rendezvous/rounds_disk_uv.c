@@ -22,7 +22,13 @@
 #include "rendezvous/rounds_uv.h"
 #include "rendezvous/server_impl_uv.h"
 
-enum { ERRORS_REPEAT_S = 10, DISK_LIMIT_MS = 30000, DISK_WARNING_PART = 6 };
+enum {
+    ERRORS_REPEAT_S = 10,
+    DISK_LIMIT_MS = 30000,
+    DISK_WARNING_PART = 6,
+    ASIDE_NAME_SIZE = ROUNDS_FILE_NAME_SIZE + 24,
+    ASIDE_MAX = 1000, /* then the last one is written over */
+};
 
 /* One job's file that is to change. */
 struct change {
@@ -301,40 +307,45 @@ static int read_state_file(int dir, const char *name, struct buf *to)
     return 0;
 }
 
-static int set_aside(struct rounds_disk *d, const char *name)
+/* A name that no file has yet: NAME.ENDING, NAME.ENDING.2, ... The directory is locked, so it stays free. */
+static void choose_name_aside(struct rounds_disk *d, const char *name, const char *ending,
+                              char aside[ASIDE_NAME_SIZE])
 {
-    char aside[ROUNDS_FILE_NAME_SIZE + 16];
+    (void)snprintf(aside, ASIDE_NAME_SIZE, "%s.%s", name, ending);
+    for (int i = 2; i <= ASIDE_MAX && faccessat(d->dir, aside, F_OK, AT_SYMLINK_NOFOLLOW) == 0; i++)
+        (void)snprintf(aside, ASIDE_NAME_SIZE, "%s.%s.%d", name, ending, i);
+}
 
-    (void)snprintf(aside, sizeof(aside), "%s.damaged", name);
+/* what: of the saved state, for the log; then: what follows from that. */
+static int set_aside(struct rounds_disk *d, const char *name, const char *ending, const char *what,
+                     const char *then)
+{
+    char aside[ASIDE_NAME_SIZE];
+    int error;
+
+    choose_name_aside(d, name, ending, aside);
     if (renameat(d->dir, name, d->dir, aside) < 0) {
-        rounds_log(d->shell, "the saved state in %s is damaged and cannot be moved aside: %s", name,
-                   strerror(errno));
-        return -errno;
+        error = -errno;
+        rounds_log(d->shell, "the saved state in %s is %s and cannot be moved aside: %s", name, what,
+                   strerror(-error));
+        return error;
     }
-    rounds_log(d->shell,
-               "the saved state in %s is damaged and now named %s; its job begins anew with what its agents "
-               "know",
-               name, aside);
+    rounds_log(d->shell, "the saved state in %s is %s and now named %s; %s", name, what, aside, then);
     return 0;
+}
+
+static int set_damaged_aside(struct rounds_disk *d, const char *name)
+{
+    return set_aside(d, name, "damaged", "damaged", "its job begins anew with what its agents know");
 }
 
 /* The state of an instance that another one of the same job has replaced. */
 static int set_superseded_aside(struct rounds_disk *d, uint64_t instance)
 {
-    char name[ROUNDS_FILE_NAME_SIZE], aside[ROUNDS_FILE_NAME_SIZE + 16];
+    char name[ROUNDS_FILE_NAME_SIZE];
 
     rounds_file_name(instance, name);
-    (void)snprintf(aside, sizeof(aside), "%s.superseded", name);
-    if (renameat(d->dir, name, d->dir, aside) < 0) {
-        int error = -errno;
-
-        rounds_log(d->shell, "the saved state in %s is out of date and cannot be moved aside: %s", name,
-                   strerror(-error));
-        return error;
-    }
-    rounds_log(d->shell, "the saved state in %s is out of date, as its job was begun again; now named %s",
-               name, aside);
-    return 0;
+    return set_aside(d, name, "superseded", "out of date", "its job was begun again");
 }
 
 static int load_state_file(struct rounds_disk *d, struct rounds *rounds, const char *name, uint64_t now_ns)
@@ -351,7 +362,7 @@ static int load_state_file(struct rounds_disk *d, struct rounds *rounds, const c
     }
     rest = r == 0 ? rounds_file_check(buf_bytes(&file), buf_size(&file), &n) : NULL;
     if (!rest)
-        return set_aside(d, name);
+        return set_damaged_aside(d, name);
     if (!rounds_json_load(rounds, rest, n, now_ns, error)) {
         rounds_log(d->shell, "%s (%s); use the release and the limits that it was written with, or remove it",
                    error, name);
@@ -399,9 +410,21 @@ int rounds_disk_load(struct rounds_disk *d, struct rounds *rounds, uint64_t now_
 
 /* ---- life ---- */
 
+/* The entry of a directory that was just created has to be on disk, too. One that may not be read was not created by
+ * us. */
+static int sync_parent(int dir)
+{
+    _cleanup_close_ int parent = openat(dir, "..", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+
+    if (parent < 0 || fsync(parent) == 0)
+        return 0;
+    return errno == EINVAL || errno == EROFS ? 0
+                                             : -errno; /* a file system that has no fsync of directories */
+}
+
 static int open_dir(struct rounds_shell *shell, const char *dir)
 {
-    int fd;
+    int fd, r;
 
     if (mkdir(dir, 0700) < 0 && errno != EEXIST) {
         rounds_log(shell, "the state directory %s cannot be created: %s", dir, strerror(errno));
@@ -411,6 +434,13 @@ static int open_dir(struct rounds_shell *shell, const char *dir)
     if (fd < 0) {
         rounds_log(shell, "the state directory %s cannot be opened: %s", dir, strerror(errno));
         return -errno;
+    }
+    r = sync_parent(fd);
+    if (r < 0) {
+        rounds_log(shell, "the folder of the state directory %s cannot be written to disk: %s", dir,
+                   strerror(-r));
+        (void)close(fd); /* only opened */
+        return r;
     }
     if (flock(fd, LOCK_EX | LOCK_NB) == 0)
         return fd;

@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "rendezvous/rounds_uv.h"
@@ -35,8 +36,19 @@ static atomic_bool disk_hangs;
 int __real_fsync(int fd);
 int __wrap_fsync(int fd);
 
+/* Of the folder that has the state directory. */
+static atomic_uint n_parent_syncs;
+
+static bool is_same_file(int fd, const char *path)
+{
+    struct stat a, b;
+
+    return fstat(fd, &a) == 0 && stat(path, &b) == 0 && a.st_dev == b.st_dev && a.st_ino == b.st_ino;
+}
+
 int __wrap_fsync(int fd)
 {
+    n_parent_syncs += is_same_file(fd, "/tmp");
     while (disk_hangs)
         (void)poll(NULL, 0, 1);
     return __real_fsync(fd);
@@ -391,6 +403,57 @@ static void test_hanging_disk_is_given_up(void **state)
     disk_limit_ms = 0;
 }
 
+/* After a power failure the state directory itself has to be there. */
+static void test_the_state_directory_is_synced(void **state)
+{
+    char inside[sizeof(folder) + 16];
+
+    (void)snprintf(inside, sizeof(inside), "%s/../%s.new", folder, strrchr(folder, '/') + 1);
+    (void)rmdir(inside);
+    n_parent_syncs = 0;
+    assert_int_equal(start(inside), 0);
+    assert_true(n_parent_syncs > 0);
+    stop();
+    assert_int_equal(rmdir(inside), 0);
+}
+
+static void write_damaged(const char *name)
+{
+    char path[sizeof(folder) + 64];
+    int fd;
+
+    (void)snprintf(path, sizeof(path), "%s/%s", folder, name);
+    fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    assert_true(fd >= 0);
+    assert_int_equal(write(fd, "x", 1), 1);
+    assert_int_equal(close(fd), 0);
+}
+
+static bool is_in_folder(const char *name)
+{
+    char path[sizeof(folder) + 64];
+
+    (void)snprintf(path, sizeof(path), "%s/%s", folder, name);
+    return access(path, F_OK) == 0;
+}
+
+/* What was set aside once is not written over: an administrator may want to look at it. */
+static void test_each_damaged_file_is_kept(void **state)
+{
+    static const char name[] = "job-0123456789abcdef.json";
+
+    for (int i = 0; i < 3; i++) {
+        write_damaged(name);
+        assert_int_equal(start(folder), 0);
+        stop();
+    }
+    assert_false(is_in_folder(name));
+    assert_true(is_in_folder("job-0123456789abcdef.json.damaged"));
+    assert_true(is_in_folder("job-0123456789abcdef.json.damaged.2"));
+    assert_true(is_in_folder("job-0123456789abcdef.json.damaged.3"));
+    empty_folder();
+}
+
 /* A server that is stopped while it writes is there until that is over. */
 static void test_stopped_while_writing(void **state)
 {
@@ -495,6 +558,8 @@ int main(void)
         cmocka_unit_test(test_drain_ends_with_agents),
         cmocka_unit_test(test_slow_disk_holds_back_what_it_must),
         cmocka_unit_test(test_hanging_disk_is_given_up),
+        cmocka_unit_test(test_the_state_directory_is_synced),
+        cmocka_unit_test(test_each_damaged_file_is_kept),
         cmocka_unit_test(test_stopped_while_writing),
         cmocka_unit_test(test_memory_runs_out),
         cmocka_unit_test(test_memory_runs_out_with_state),
