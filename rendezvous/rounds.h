@@ -139,11 +139,13 @@ struct rounds_job {
     uint64_t cause_ns; /* when it happened, as far as is known */
     enum session_verdict verdict;
 
-    uint64_t gather_until_ns;                         /* GATHERING: fails then */
-    uint64_t last_call_until_ns;                      /* GATHERING with MIN nodes: forms then; 0: not set */
-    unsigned n_ending_excuses;                        /* as rounds_node.n_excuses */
-    uint64_t ending_until_ns;                         /* ENDING: decided then at the latest */
-    uint64_t progress_ns;                             /* GATHERING: the next progress view, once a second */
+    uint64_t gather_until_ns;    /* GATHERING: fails then */
+    uint64_t admitted_ns;        /* when a newcomer ended a generation last */
+    uint64_t admit_pause_ns;     /* RUNNING: the next one does not before that long after; 0: at once */
+    uint64_t last_call_until_ns; /* GATHERING with MIN nodes: forms then; 0: not set */
+    unsigned n_ending_excuses;   /* as rounds_node.n_excuses */
+    uint64_t ending_until_ns;    /* ENDING: decided then at the latest */
+    uint64_t progress_ns;        /* GATHERING: the next progress view, once a second */
     uint32_t missing[SESSION_MISSING_MAX], n_missing; /* as of the last progress; see session_view */
     struct session_waiting waiting;                   /* the same */
     uint64_t grace_until_ns;     /* after a restart of the daemon: no node is declared lost before */

@@ -9,6 +9,9 @@
 
 enum {
     PROGRESS_NS = 1000000000,
+    /* Between two newcomers that end a generation each: doubled each time, and 0 again after a while without one. */
+    ADMIT_PAUSE_MIN_MS = 1000,
+    ADMIT_PAUSE_MAX_MS = 256000,
     /* Live members that have not answered are waited for that many node timeouts: longer than the silence
      * of a dead member, whose end may be the earlier cause. */
     ENDING_NODE_TIMEOUTS = 2 + SESSION_SLACK_TIMEOUTS,
@@ -196,6 +199,24 @@ static void advance_gathering(struct rounds_job *job, uint64_t now_ns)
 
 /* ---- a running generation ---- */
 
+/* A node that joins restarts the workers of all, so one that comes and goes must not do that as often as it likes. Those
+ * that come during the pause are admitted together. */
+static uint64_t admit_time(const struct rounds_job *job)
+{
+    return job->admitted_ns + job->admit_pause_ns;
+}
+
+static void extend_admit_pause(struct rounds_job *job, uint64_t now_ns)
+{
+    uint64_t max_ns = ms_to_ns(ADMIT_PAUSE_MAX_MS);
+    bool quiet = now_ns >= job->admitted_ns + 4 * job->admit_pause_ns;
+
+    job->admit_pause_ns = quiet ? ms_to_ns(ADMIT_PAUSE_MIN_MS) : 2 * job->admit_pause_ns;
+    if (job->admit_pause_ns > max_ns)
+        job->admit_pause_ns = max_ns;
+    job->admitted_ns = now_ns;
+}
+
 static void admit_newcomer(struct rounds_job *job, uint64_t now_ns)
 {
     struct session_cause cause = session_cause_empty(SESSION_CAUSE_JOINED);
@@ -209,6 +230,7 @@ static void admit_newcomer(struct rounds_job *job, uint64_t now_ns)
             break;
         }
     }
+    extend_admit_pause(job, now_ns);
     job_end_generation(job, &cause, now_ns, now_ns);
 }
 
@@ -226,7 +248,7 @@ static void advance_running(struct rounds_job *job, uint64_t now_ns)
 
     if (job->n_nodes[ROUNDS_NODE_RUNNING] == 0)
         job_close(job, job->drain ? SESSION_VERDICT_DRAINED : SESSION_VERDICT_SUCCESS, &none, now_ns);
-    else if (can_admit_newcomer(job))
+    else if (can_admit_newcomer(job) && now_ns >= admit_time(job))
         admit_newcomer(job, now_ns);
 }
 
@@ -341,26 +363,24 @@ void job_advance(struct rounds_job *job, uint64_t now_ns)
         job->rounds->deadline_ns = deadline_ns;
 }
 
-/* The daemon did not run for late_ns at least: gives nodes another node timeout to be heard. */
-static void extend_deadlines_after_stall(struct rounds_job *job, uint64_t now_ns, uint64_t late_ns)
+/* Gives nodes with a connection, or those without, until then to be heard. */
+static void excuse_nodes(struct rounds_job *job, bool connected, uint64_t until_ns)
 {
-    uint64_t timeout_ns = ms_to_ns(job->params.node_timeout_ms);
     struct list excused, *after = &job->silence;
 
-    if (late_ns < stall_ns(job))
-        return;
     list_init(&excused);
     list_for_each_safe(i, &job->silence)
     {
         struct rounds_node *n = list_entry(i, struct rounds_node, in_silence);
 
         after = i;
-        if (n->deadline_ns >= now_ns + timeout_ns)
+        if (n->deadline_ns >= until_ns)
             break; /* and so are all behind it */
         after = &job->silence;
-        if (n->n_excuses++ >= EXCUSES_MAX)
+        if (!n->session == connected || n->n_excuses >= EXCUSES_MAX)
             continue;
-        n->deadline_ns = now_ns + timeout_ns;
+        n->n_excuses++;
+        n->deadline_ns = until_ns;
         list_unlink(i);
         list_append(&excused, i);
     }
@@ -370,6 +390,18 @@ static void extend_deadlines_after_stall(struct rounds_job *job, uint64_t now_ns
         list_unlink(first);
         list_append(after, first);
     }
+}
+
+/* The daemon did not run for late_ns at least: gives nodes another node timeout to be heard, and one more those that
+ * redial. What they sent was not answered, so each begins a new attempt, which takes several round trips. */
+static void extend_deadlines_after_stall(struct rounds_job *job, uint64_t now_ns, uint64_t late_ns)
+{
+    uint64_t timeout_ns = ms_to_ns(job->params.node_timeout_ms);
+
+    if (late_ns < stall_ns(job))
+        return;
+    excuse_nodes(job, true, now_ns + timeout_ns);
+    excuse_nodes(job, false, now_ns + 2 * timeout_ns);
     if (job->state == ROUNDS_ENDING && job->n_ending_excuses++ < EXCUSES_MAX)
         job->ending_until_ns += late_ns;
 }
@@ -488,6 +520,10 @@ uint64_t job_deadline(const struct rounds_job *job)
         lower_deadline(&deadline_ns, job->progress_ns);
         if (job->last_call_until_ns > 0 && job->n_nodes[ROUNDS_NODE_STOPPING] == 0)
             lower_deadline(&deadline_ns, job->last_call_until_ns);
+        break;
+    case ROUNDS_RUNNING:
+        if (can_admit_newcomer(job))
+            lower_deadline(&deadline_ns, admit_time(job));
         break;
     case ROUNDS_ENDING:
         lower_deadline(&deadline_ns, job->ending_until_ns);

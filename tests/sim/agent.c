@@ -168,6 +168,8 @@ static void step_agent(struct sim *sim, unsigned agent, struct session_event *ev
     event->now_ns = agent_clock(sim, a);
     if (event->kind == SESSION_EVENT_VIEW || event->kind == SESSION_EVENT_ALIVE)
         a->contact_ns = sim->now_ns;
+    if (event->view)
+        a->view_instance = event->view->instance;
     session_step(&a->session, event, &actions);
     for (size_t i = 0; i < actions.n_items; i++)
         run_session_action(sim, agent, actions.items[i], event);

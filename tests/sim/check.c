@@ -439,6 +439,23 @@ void check_end(struct sim *sim, unsigned agent, const struct session_view *view)
         check_verdict(sim, view->instance, s);
 }
 
+/* Newcomers that come in quick succession wait: see rounds_job.admit_pause_ns. */
+static bool is_admission_paused(const struct sim *sim, const struct sim_agent *a)
+{
+    const struct sim_daemon *d = &sim->daemon;
+
+    if (!d->alive)
+        return false;
+    list_for_each(i, &d->rounds.jobs)
+    {
+        const struct rounds_job *job = list_entry(i, struct rounds_job, in_rounds);
+
+        if (job->instance == a->view_instance)
+            return sim->now_ns + d->clock_ns < job->admitted_ns + job->admit_pause_ns;
+    }
+    return false;
+}
+
 static void check_agent_calm(struct sim *sim, unsigned agent, unsigned n_alive)
 {
     const struct sim_agent *a = &sim->agents[agent];
@@ -455,7 +472,7 @@ static void check_agent_calm(struct sim *sim, unsigned agent, unsigned n_alive)
                 const struct sim_world *w = &sim->worlds[sim->agents[i].world];
 
                 if (w->group_world_size < sim->scenario.params.max_nodes &&
-                    w->changes < sim->scenario.params.max_changes)
+                    w->changes < sim->scenario.params.max_changes && !is_admission_paused(sim, a))
                     break;
                 return;
             }

@@ -190,7 +190,8 @@ static void arm_daemon(struct sim *sim)
     if (d->timer_ns > 0 && d->timer_ns <= at_ns)
         return; /* that one will ask again */
     d->timer_ns = at_ns;
-    schedule_add(&sim->schedule, at_ns, SIM_DAEMON_TIMER, 0, d->life);
+    /* Silence is judged behind all reads. */
+    schedule_add_last(&sim->schedule, at_ns, SIM_DAEMON_TIMER, 0, d->life);
 }
 
 void daemon_boot(struct sim *sim)

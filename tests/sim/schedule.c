@@ -39,12 +39,25 @@ static void rise(struct schedule *s, size_t at, const struct moment *m)
     s->heap[at] = *m;
 }
 
+static void add_moment(struct schedule *s, const struct moment *m)
+{
+    grow_schedule(s);
+    rise(s, s->n++, m);
+}
+
 void schedule_add(struct schedule *s, uint64_t at_ns, uint32_t kind, uint32_t who, uint64_t detail)
 {
-    struct moment m = {.at_ns = at_ns, .serial = s->n_serials++, .kind = kind, .who = who, .detail = detail};
+    add_moment(s, &(struct moment){
+                      .at_ns = at_ns, .serial = s->n_serials++, .kind = kind, .who = who, .detail = detail});
+}
 
-    grow_schedule(s);
-    rise(s, s->n++, &m);
+void schedule_add_last(struct schedule *s, uint64_t at_ns, uint32_t kind, uint32_t who, uint64_t detail)
+{
+    add_moment(s, &(struct moment){.at_ns = at_ns,
+                                   .serial = s->n_serials++ | UINT64_C(1) << 63,
+                                   .kind = kind,
+                                   .who = who,
+                                   .detail = detail});
 }
 
 /* The earliest of four neighbours. */

@@ -22,5 +22,7 @@ struct schedule {
 
 void schedule_finish(struct schedule *s);
 void schedule_add(struct schedule *s, uint64_t at_ns, uint32_t kind, uint32_t who, uint64_t detail);
+/* Behind all other moments of that time, also those that are added later. */
+void schedule_add_last(struct schedule *s, uint64_t at_ns, uint32_t kind, uint32_t who, uint64_t detail);
 /* False: nothing is left. */
 bool schedule_next(struct schedule *s, struct moment *ret);

@@ -175,7 +175,8 @@ static void run_schedule(struct sim *sim)
         sim->n_events++;
         later_ns = postponed_ns(sim, &m);
         if (later_ns > 0)
-            schedule_add(&sim->schedule, later_ns, m.kind, m.who, m.detail);
+            (m.kind == SIM_DAEMON_TIMER ? schedule_add_last : schedule_add)(&sim->schedule, later_ns, m.kind,
+                                                                            m.who, m.detail);
         else
             happen(sim, &m);
         if (m.kind == SIM_AGENT_EXIT && sim->now_ns > sim->scenario.finish_ns && !anybody_there(sim))

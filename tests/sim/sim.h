@@ -156,9 +156,10 @@ struct sim_agent {
     int64_t world; /* of the group; -1: none */
     struct session_cause failure;
     int64_t last_generation;
-    uint64_t own_instance; /* of the job that it has run last */
-    int64_t failed_world;  /* last world in which a worker of this node failed by itself */
-    int64_t left_world;    /* world in which it left */
+    uint64_t own_instance;  /* of the job that it has run last */
+    uint64_t view_instance; /* of the job in its last view */
+    int64_t failed_world;   /* last world in which a worker of this node failed by itself */
+    int64_t left_world;     /* world in which it left */
 };
 
 struct sim_member {

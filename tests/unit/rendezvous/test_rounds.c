@@ -946,6 +946,58 @@ static void changes_have_a_limit_of_their_own(void **state)
     assert_int_equal(t->agents[0].view.cause.kind, SESSION_CAUSE_LOST);
 }
 
+/* Node 2 joins, and is gone as soon as it has been admitted, for an hour: the workers of the others may be restarted for
+ * that, but ever more rarely. */
+static void a_node_that_comes_and_goes_is_admitted_ever_more_rarely(void **state)
+{
+    struct table *t = *state;
+    uint32_t first_minute = 0;
+
+    run(t, 2, 1, 3);
+    for (unsigned s = 0; s < 3600; s++) {
+        join(t, 2);
+        obey(t, 3);
+        for (unsigned i = 0; i < 3; i++)
+            if (t->agents[i].view.kind == SESSION_VIEW_START)
+                say(t, i, SESSION_RUNNING);
+        say(t, 2, SESSION_LEFT);
+        obey(t, 2);
+        for (unsigned i = 0; i < 2; i++)
+            if (t->agents[i].view.kind == SESSION_VIEW_START)
+                say(t, i, SESSION_RUNNING);
+        pass_alive(t, 1000, 3);
+        first_minute = s == 59 ? t->agents[0].view.changes : first_minute;
+    }
+    assert_in_range(first_minute, 4, 2 * 7);
+    assert_in_range(t->agents[0].view.changes, 20, 2 * (8 + 3600 / 256 + 1));
+}
+
+/* One that comes long after the last one does so at once, and several that come together cost one restart. */
+static void a_newcomer_after_a_quiet_time_is_admitted_at_once(void **state)
+{
+    struct table *t = *state;
+
+    run(t, 2, 1, 6);
+    join(t, 2);
+    obey(t, 2);
+    assert_started(t, 2, 1, 2, 3);
+    for (unsigned i = 0; i < 3; i++)
+        say(t, i, SESSION_RUNNING);
+    join(t, 3);
+    join(t, 4);
+    assert_view(t, 3, SESSION_VIEW_WAIT);
+    pass_alive(t, 750, 31);
+    assert_view(t, 0, SESSION_VIEW_START);
+    pass_alive(t, 500, 31);
+    obey(t, 3);
+    assert_started(t, 4, 2, 4, 5);
+    for (unsigned i = 0; i < 5; i++)
+        say(t, i, SESSION_RUNNING);
+    pass_alive(t, 10000, 31);
+    join(t, 5);
+    assert_view(t, 0, SESSION_VIEW_STOP);
+}
+
 static void without_changes_left_newcomers_stand_by(void **state)
 {
     struct table *t = *state;
@@ -1724,6 +1776,25 @@ static void a_stop_while_a_node_redials_is_not_its_fault(void **state)
     assert_view(t, 1, SESSION_VIEW_CONTINUE);
 }
 
+/* The attempt of a node that redials may end with the stop, and the next one takes round trips: on a slow line more than
+ * a node timeout. */
+static void a_node_that_redials_after_a_stop_has_time_for_a_new_attempt(void **state)
+{
+    struct table *t = *state;
+
+    run(t, 2, 1, 2);
+    lose_connection(t, 1);
+    t->now_ns += 2200 * MS; /* stopped, and continued */
+    step(t, (struct rounds_event){.kind = ROUNDS_TIMER});
+    pass_alive(t, 1500, 1);
+    assert_view(t, 0, SESSION_VIEW_START);
+    hello(t, 1);
+    assert_view(t, 1, SESSION_VIEW_CONTINUE);
+    lose_connection(t, 1);
+    pass_alive(t, 1500, 1); /* and a node that does not come is lost after its timeout as ever */
+    assert_view(t, 0, SESSION_VIEW_STOP);
+}
+
 /* One that is always late finds a dead node nevertheless. */
 static void an_overloaded_daemon_finds_a_dead_node(void **state)
 {
@@ -1782,6 +1853,8 @@ int main(void)
         TEST(old_generations_change_nothing),
         TEST(spares_stand_by_and_step_in),
         TEST(changes_have_a_limit_of_their_own),
+        TEST(a_node_that_comes_and_goes_is_admitted_ever_more_rarely),
+        TEST(a_newcomer_after_a_quiet_time_is_admitted_at_once),
         TEST(without_changes_left_newcomers_stand_by),
         TEST(the_barrier_waits_as_long_as_peers_live),
         TEST(a_node_that_goes_when_done_was_done),
@@ -1824,6 +1897,7 @@ int main(void)
         TEST(every_sign_of_life_is_answered),
         TEST(our_own_absence_is_not_the_nodes_fault),
         TEST(a_stop_while_a_node_redials_is_not_its_fault),
+        TEST(a_node_that_redials_after_a_stop_has_time_for_a_new_attempt),
         TEST(an_overloaded_daemon_finds_a_dead_node),
     };
 
