@@ -22,8 +22,14 @@ import time
 RANKS = 2
 SIZES = (4, 900904, 26000000)
 CALLS = {0: 50, 4: 50, 900904: 10, 26000000: 1}  # in a batch of gloo's
+# hosts_bench.py starts gloo's ranks with other numbers
+if "BENCH_SIZES" in os.environ:
+    RANKS = int(os.environ["WORLD_SIZE"])
+    SIZES = tuple(map(int, os.environ["BENCH_SIZES"].split(",")))
+    CALLS = dict(zip(SIZES, map(int, os.environ["BENCH_CALLS"].split(","))))
 BATCHES = 5
-NAMES = ("allreduce", "broadcast", "allgather", "gather", "reduce", "reducescatter", "scatter", "sendrecv", "barrier")
+NAMES = tuple(os.environ.get("BENCH_NAMES", "allreduce,broadcast,allgather,gather,reduce,reducescatter,scatter,sendrecv,"
+                             "barrier").split(","))
 GOALS = {4: 20, 900904: 20, 26000000: 12}
 COPY_GOAL = 0.85
 
@@ -166,7 +172,8 @@ def main():
           f"({copy:.0f} us), goal {100 * COPY_GOAL:.0f} %: {'met' if copy / reduced >= COPY_GOAL else 'not met'}")
 
 
-if sys.argv[1:] == ["--gloo-rank"]:
-    gloo_rank()
-else:
-    main()
+if __name__ == "__main__":
+    if sys.argv[1:] == ["--gloo-rank"]:
+        gloo_rank()
+    else:
+        main()

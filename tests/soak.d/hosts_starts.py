@@ -30,7 +30,11 @@ def main():
     all_failed = 0
     for sizes in SHAPES:
         began = time.monotonic()
-        n_failed = sum(not start_once(sizes) for _ in range(starts))
+        n_failed = 0
+        for i in range(starts):
+            n_failed += not start_once(sizes)
+            if i % 10 == 9:
+                print(f"  {i + 1} starts, {n_failed} failed, {time.monotonic() - began:.0f} s", flush=True)
         print(f"hosts of {sizes} ranks: {starts} starts, {n_failed} failed, "
               f"{(time.monotonic() - began) / starts:.1f} s each", flush=True)
         all_failed += n_failed
