@@ -19,6 +19,7 @@
 #include <sys/un.h>
 
 #include "base/cleanup.h"
+#include "rendezvous/fence_uv.h"
 #include "rendezvous/server_impl_uv.h"
 
 enum {
@@ -103,7 +104,7 @@ static void admit_client(struct server *s, int fd)
         (void)close(fd); /* nothing was sent on it */
         return;
     }
-    r = peer_create(s, fd);
+    r = s->fence ? fence_admit(s->fence, fd) : peer_create(s, fd);
     if (r < 0)
         server_log(s, NULL, "refused a client: %s", strerror(-r));
     else if (last)

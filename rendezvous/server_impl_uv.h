@@ -30,7 +30,8 @@ struct server {
     struct server_limits limits;
     struct rounds_shell *rounds; /* NULL: agents are not served */
     struct server_security security;
-    struct tls_context *tls; /* NULL: agents need no secret */
+    struct fence_shell *fence; /* NULL: clients come from anywhere */
+    struct tls_context *tls;   /* NULL: agents need no secret */
     void (*log)(void *data, const char *line);
     void *log_data;
     struct log_tokens log_tokens;

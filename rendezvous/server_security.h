@@ -13,4 +13,6 @@ struct server_security {
     secret_key_find *find_key; /* called on the server's loop: may not block */
     void *data;
     bool require;
+    /* Clients of the store are accepted only from addresses from which an agent has proved the store's key. */
+    bool fence;
 };

@@ -22,6 +22,7 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 
+#include "rendezvous/fence_uv.h"
 #include "rendezvous/rounds_uv.h"
 #include "rendezvous/server_impl_uv.h"
 
@@ -174,6 +175,7 @@ static void server_free(struct server *s)
     void *data = s->stopped_data;
 
     rounds_shell_destroy(s->rounds);
+    fence_shell_destroy(s->fence);
     tls_context_free(s->tls);
     outbox_finish(&s->out);
     store_finish(&s->store);
@@ -306,6 +308,13 @@ int server_create(struct server **ret, uv_loop_t *loop, const struct server_conf
         free(s);
         return r;
     }
+    if (config->security && config->security->fence && fence_shell_create(&s->fence, s) < 0) {
+        tls_context_free(s->tls);
+        store_finish(&s->store);
+        free(s->scratch);
+        free(s);
+        return -ENOMEM;
+    }
     init_handles(s);
     rounds_shell_start(s->rounds);
     *ret = s;
@@ -319,6 +328,8 @@ static void close_all(struct server *s)
     while (!list_is_empty(&s->peers))
         peer_close(list_entry(s->peers.next, struct peer, link));
     rounds_shell_stop(s->rounds);
+    if (s->fence)
+        fence_shell_stop(s->fence);
     uv_close((uv_handle_t *)&s->deadline_timer, on_server_handle_closed);
     uv_close((uv_handle_t *)&s->accept_timer, on_server_handle_closed);
     uv_close((uv_handle_t *)&s->drain_timer, on_server_handle_closed);
@@ -348,6 +359,8 @@ void server_drain(struct server *s, unsigned timeout_ms, void (*stopped)(void *d
     s->draining = true;
     listeners_close(s);
     peers_release(s, UINT32_MAX);
+    if (s->fence)
+        fence_close_visitors(s->fence);
     list_for_each_safe(pos, &s->peers) peer_drain(list_entry(pos, struct peer, link));
     rounds_shell_drain(s->rounds);
     if (s->n_peers == 0)

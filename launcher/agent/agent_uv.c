@@ -123,8 +123,8 @@ static int assign_ranks_alone(struct agent *a)
             log_line("cannot find a free port for the store of the workers: %s", strerror(-r));
         return r;
     }
-    int r =
-        worker_store_open(&a->store, &a->loop, job->master_addr, job->master_port, &assignment->master_port);
+    int r = worker_store_open(&a->store, &a->loop, job->master_addr, job->master_port, NULL,
+                              &assignment->master_port);
     if (r)
         log_line("cannot open the worker store at %s port %u: %s%s", job->master_addr, job->master_port,
                  strerror(-r),

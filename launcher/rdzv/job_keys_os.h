@@ -10,8 +10,9 @@
 #include "rendezvous/server_security.h"
 
 struct job_keys {
-    struct tls_context *client;
-    struct secret_key agent;
+    struct tls_context *client; /* of sessions with the rendezvous */
+    struct tls_context *store;  /* of proofs to a worker store */
+    struct secret_key keys[KEY_PURPOSE_COUNT];
     const char *job; /* the id; lives as long as this */
 };
 
@@ -22,4 +23,7 @@ int job_keys_init(struct job_keys *k, const struct secret *secret, const char *j
 void job_keys_finish(struct job_keys *k);
 
 /* The rendezvous of this job alone, for server_create(). */
-struct server_security job_keys_security(struct job_keys *k);
+struct server_security job_keys_of_rendezvous(struct job_keys *k);
+
+/* A worker store of this job: it accepts workers of nodes that have proved the key. */
+struct server_security job_keys_of_store(struct job_keys *k);

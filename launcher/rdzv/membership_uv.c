@@ -26,6 +26,7 @@
 #include "launcher/rdzv/probe_uv.h"
 #include "launcher/util/log_os.h"
 #include "launcher/rdzv/session_uv.h"
+#include "launcher/rdzv/store_proof_uv.h"
 #include "launcher/rdzv/waiting_line.h"
 #include "launcher/report/job_result.h"
 #include "launcher/rdzv/worker_store_uv.h"
@@ -47,7 +48,8 @@ struct membership {
     struct server *rendezvous; /* hosted here, or NULL */
     struct server *store;      /* of the next generation */
     struct death_notice death_notice;
-    struct probe *probe; /* of the store of the present generation, on another node */
+    struct store_proof *proof; /* to the store of the present generation */
+    struct probe *probe;       /* of the store of the present generation, on another node */
     char probed[ENDPOINT_SIZE];
     struct session_cause stop_cause; /* why the last generation ended; kind NONE when it has been printed */
     struct resolver *resolver;       /* of the endpoint's name */
@@ -117,6 +119,8 @@ static void stop_probe(struct membership *n)
 {
     probe_stop(n->probe);
     n->probe = NULL;
+    store_proof_stop(n->proof);
+    n->proof = NULL;
 }
 
 static void on_all_nodes_left(void *data)
@@ -224,6 +228,35 @@ static void on_store_unreachable(void *data, const char *why)
         n->probed, why);
 }
 
+static void on_proof_failed(void *data, const char *why)
+{
+    struct membership *n = data;
+
+    store_proof_stop(n->proof);
+    n->proof = NULL;
+    log_line(
+        "the worker store of this generation at %s does not accept this node (%s), so its workers are refused there; "
+        "look for a firewall between, and give node 0 a --local-addr at which all nodes reach it",
+        n->probed, why);
+}
+
+/* A store of a job with a secret accepts workers only from where an agent has proved the key. */
+static void prove_to_store(struct membership *n, const struct rank_assignment *assignment)
+{
+    struct store_proof_config config = {.loop = n->host.loop,
+                                        .host = assignment->master_addr,
+                                        .port = assignment->master_port,
+                                        .on_failed = on_proof_failed,
+                                        .data = n};
+
+    if (!n->host.keys)
+        return;
+    config.tls = n->host.keys->store;
+    int r = store_proof_start(&n->proof, &config);
+    if (r < 0)
+        log_line("cannot prove this node's key to the worker store at %s: %s", n->probed, strerror(-r));
+}
+
 /* Workers wait silently for minutes when they cannot reach their store. */
 static void probe_store(struct membership *n, const struct rank_assignment *assignment)
 {
@@ -261,6 +294,7 @@ static void start_generation_here(struct membership *n, const struct session_vie
     }
     n->host.on_cause(n->host.data, &view->cause);
     probe_store(n, &view->place);
+    prove_to_store(n, &view->place);
     n->host.on_start(n->host.data, (uint32_t)view->generation, (int)view->restarts, &view->place, store);
 }
 
@@ -347,7 +381,7 @@ static void on_session_action(void *data, enum session_action action, const stru
 /* Opens an empty store, before it is known which node will be node 0. */
 static int offer_store(struct membership *n, uint16_t *ret_port)
 {
-    int r = n->store ? 0 : worker_store_open(&n->store, n->host.loop, NULL, 0, &n->store_port);
+    int r = n->store ? 0 : worker_store_open(&n->store, n->host.loop, NULL, 0, n->host.keys, &n->store_port);
 
     *ret_port = n->store_port;
     if (r)
@@ -445,7 +479,7 @@ static int host_rendezvous(struct membership *n, const struct endpoint_kind *kin
     uint16_t port = job->endpoint_port;
 
     if (n->host.keys)
-        security = job_keys_security(n->host.keys);
+        security = job_keys_of_rendezvous(n->host.keys);
     int r = server_create(&server, n->host.loop, &config);
     if (r)
         return r;

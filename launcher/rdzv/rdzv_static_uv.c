@@ -369,10 +369,10 @@ static int open_store(struct rdzv_static_uv *s)
     const struct job *job = s->host.job;
     uint16_t port;
 
-    int r = worker_store_open(&s->store, s->host.loop, job->master_addr, job->master_port, &port);
+    int r = worker_store_open(&s->store, s->host.loop, job->master_addr, job->master_port, NULL, &port);
     if (r == -EADDRNOTAVAIL) {
         s->dial_host = "localhost";
-        r = worker_store_open(&s->store, s->host.loop, NULL, job->master_port, &port);
+        r = worker_store_open(&s->store, s->host.loop, NULL, job->master_port, NULL, &port);
     }
     if (r)
         log_line("cannot open the store of this job at %s port %u: %s%s", job->master_addr, job->master_port,

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <sys/socket.h>
 
+#include "launcher/rdzv/job_keys_os.h"
 #include "launcher/rdzv/listen_uv.h"
 #include "launcher/util/log_os.h"
 #include "base/cleanup.h"
@@ -26,10 +27,14 @@ static void log_for_store(void *data, const char *line)
 }
 
 int worker_store_open(struct server **ret, uv_loop_t *loop, const char *host, uint16_t port,
-                      uint16_t *ret_port)
+                      struct job_keys *keys, uint16_t *ret_port)
 {
-    const struct server_config config = {.log = log_for_store};
+    struct server_security security = {0};
+    const struct server_config config = {.security = keys ? &security : NULL, .log = log_for_store};
     struct server *server;
+
+    if (keys)
+        security = job_keys_of_store(keys);
 
     int r = server_create(&server, loop, &config);
     if (r)

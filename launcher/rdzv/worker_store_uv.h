@@ -6,13 +6,15 @@
 #include <uv.h>
 
 struct server;
+struct job_keys;
 
 /*
  * host: an address to listen on; "localhost": loopback; another name, which is not resolved, or NULL: every address of
- * this node. port 0: a free one. The port is held until server_stop(). 0 or -errno.
+ * this node. port 0: a free one. The port is held until server_stop(). keys: those of its workers' nodes, which have to
+ * prove the store's key first; NULL: clients come from anywhere. 0 or -errno.
  */
 int worker_store_open(struct server **ret, uv_loop_t *loop, const char *host, uint16_t port,
-                      uint16_t *ret_port);
+                      struct job_keys *keys, uint16_t *ret_port);
 
 /*
  * TORCH_DISABLE_SHARE_RDZV_TCP_STORE: a port for the store that the first worker opens. The descriptor is bound to it

@@ -59,6 +59,7 @@ EXCEPTIONS = {
     "launcher/rdzv/rdzv_static.c": {"launcher/rdzv/rdzv_static_json.h": "values of the static rendezvous are JSON"},
     "proto/address.c": {"arpa/inet.h": "inet_pton() checks an address"},
     "rendezvous/daemon_options.c": {"getopt.h": "parses argv"},
+    "rendezvous/fence.c": {"netinet/in.h": "the layout of socket addresses"},
     "rendezvous/outbox.h": {"sys/uio.h": "struct iovec"},
     "worker-runtime/checkpoint/snapshot.h": {
         "worker-runtime/checkpoint/snapshot_file_os.h": "the table of system calls, which tests replace"},
