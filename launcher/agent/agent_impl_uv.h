@@ -37,6 +37,8 @@ struct agent {
     struct generation *generation;      /* NULL before the first */
     struct rank_assignment assignment;  /* of the current or next generation */
     struct server *store;               /* for the next generation to take; or NULL */
+    struct control *control;            /* for crunctl; or NULL */
+    int64_t started_s;                  /* since 1970 */
     int held_port;                      /* the same: a port that is kept free; or -1 */
     struct rdzv_static_uv *rdzv_static; /* JOB_STATIC, once it has begun; or NULL */
     struct membership
@@ -87,6 +89,11 @@ void agent_start_sweep(struct agent *a);
 
 /* Prints the names of the processes that do not end on SIGKILL. */
 void agent_print_stuck(struct agent *a);
+
+/* ---- agent_status_uv.c ---- */
+
+/* Serves crunctl. Without the socket the job runs as well. */
+void agent_open_control(struct agent *a);
 
 /* ---- agent_nodes_uv.c ---- */
 

@@ -24,6 +24,7 @@
 #include "launcher/agent/agent_impl_uv.h"
 #include "launcher/agent/agent_trace_os.h"
 #include "launcher/cli/job.h"
+#include "launcher/ctl/control_uv.h"
 #include "launcher/host/cgroup_os.h"
 #include "launcher/output/output_uv.h"
 #include "launcher/rdzv/membership_uv.h"
@@ -410,6 +411,8 @@ static void close_everything(struct agent *a)
     (void)uv_timer_stop(&a->sweep); /* cannot fail on a timer that exists */
     events_end(a->events, &a->group, &a->outcome, a->exit_code,
                a->generation ? a->generation->attempt_dir : NULL);
+    control_destroy(a->control);
+    a->control = NULL;
     end_generation(a);
     drop_store(a);
     rdzv_static_uv_destroy(a->rdzv_static);
@@ -674,10 +677,11 @@ int agent_run(const struct agent_config *config)
         log_line("cannot start: %s", strerror(-r));
         return 1;
     }
-    a.events = events_create(config->job, config->file);
+    a.events = events_create(config->job, config->file, config->environment);
     log_redirect(print_in_order, &a);
     if (config->job->has_timestamps)
         log_with_times();
+    agent_open_control(&a);
     agent_on_signals(&a.signals, 0, UV_READABLE); /* a signal that came before anything was started */
     if (a.group.state == GROUP_IDLE)
         start_job(&a);

@@ -12,10 +12,13 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <pthread.h>
 #include <stdbool.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -32,6 +35,7 @@ struct event_file {
     pthread_mutex_t lock; /* of what follows */
     pthread_cond_t changed;
     struct buf pending;
+    bool is_history; /* opened by the thread, and silent */
     bool ending, ended;
     int error; /* of a write, not yet reported */
     bool is_reported;
@@ -56,10 +60,37 @@ static int write_all(int fd, const char *bytes, size_t n, bool *torn)
     return 0;
 }
 
+/* Each folder on the way that is missing; one that cannot be made shows when the file is opened. */
+static void make_folders(char *path)
+{
+    for (char *slash = strchr(path + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
+        *slash = '\0';
+        (void)mkdir(path, 0700);
+        *slash = '/';
+    }
+}
+
+/* Two jobs that do this at once lose at most the older of two files. */
+static int open_history(struct event_file *f)
+{
+    char old[PATH_MAX];
+    struct stat info;
+
+    make_folders(f->path);
+    int n = snprintf(old, sizeof(old), "%s.1", f->path);
+    if (stat(f->path, &info) == 0 && info.st_size > HISTORY_MAX && n > 0 && (size_t)n < sizeof(old))
+        (void)rename(f->path, old); /* else it grows on */
+    f->fd = open(f->path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0600);
+    return f->fd < 0 ? -errno : 0;
+}
+
 static void *event_file_main(void *data)
 {
     struct event_file *f = data;
     bool torn = false;
+
+    if (f->is_history && open_history(f) < 0)
+        f->fd = -1; /* each write fails */
 
     (void)pthread_mutex_lock(&f->lock); /* neither this nor its like can fail on a mutex that is sound */
     for (;;) {
@@ -112,24 +143,35 @@ static int open_event_file(struct event_file *f)
     return fcntl(f->fd, F_SETFL, O_APPEND) < 0 ? -errno : 0;
 }
 
-int event_file_open(struct event_file **ret, const char *path)
+static int begin_event_file(struct event_file **ret, const char *path, bool is_history)
 {
     struct event_file *f = calloc(1, sizeof(*f));
 
     if (!f)
         return -ENOMEM;
     f->fd = -1;
+    f->is_history = f->is_reported = is_history;
     f->path = strdup(path);
-    int r = f->path ? open_event_file(f) : -ENOMEM;
+    int r = !f->path ? -ENOMEM : is_history ? 0 : open_event_file(f);
     if (!r)
         r = start_event_thread(f);
-    if (r) {
+    if (r && !is_history)
         log_line("cannot open the event log %s: %s; the job goes on without it", path, strerror(-r));
+    if (r)
         event_file_free(f);
-        return r;
-    }
-    *ret = f;
-    return 0;
+    else
+        *ret = f;
+    return r;
+}
+
+int event_file_open(struct event_file **ret, const char *path)
+{
+    return begin_event_file(ret, path, false);
+}
+
+int event_file_open_history(struct event_file **ret, const char *path)
+{
+    return begin_event_file(ret, path, true);
 }
 
 /* Reports, once, what has failed since the start. The caller holds the lock, which is released meanwhile. */

@@ -13,6 +13,7 @@
 #include "launcher/supervise/worker_group.h"
 #include "launcher/cli/job.h"
 #include "launcher/host/proc_info_os.h"
+#include "launcher/util/control_path.h"
 #include "launcher/util/log_os.h"
 #include "launcher/util/read_file_os.h"
 #include "base/cleanup.h"
@@ -25,7 +26,8 @@ enum { ERROR_FILE_MAX = 64 << 10 };
 struct events {
     struct event_job job;
     char host[256];
-    struct event_file *file; /* NULL: not asked for */
+    struct event_file *file;    /* NULL: not asked for */
+    struct event_file *history; /* NULL: nowhere to write it */
     bool console;
     uint64_t begin_ns;   /* of generation 0 */
     int n_exits_written; /* exits of this generation that have been written */
@@ -39,13 +41,17 @@ struct events {
 
 static void write_event(struct events *e, const struct worker_group *g, struct event event, uint64_t at_ns)
 {
-    if (!e->file)
+    bool is_history = e->history && event.kind != EVENT_READY && event.kind != EVENT_EXIT;
+
+    if (!e->file && !is_history)
         return;
     event.monotonic_ns = at_ns;
     event.time_ns = wall_clock_ns(at_ns);
     event.generation = g->generation;
     event.restarts = g->restarts;
     _cleanup_free_ char *line = events_json_line(&e->job, &event);
+    if (is_history)
+        event_file_write(e->history, line ? line : "");
     event_file_write(e->file, line ? line : "{\"event\":\"lost\",\"reason\":\"out of memory\"}\n");
 }
 
@@ -291,9 +297,12 @@ static const char *without_folder(const char *path)
     return slash ? slash + 1 : path;
 }
 
-struct events *events_create(const struct job *job, const char *file)
+struct events *events_create(const struct job *job, const char *file, char *const *environment)
 {
-    if (!job->event_log && !job->event_console)
+    char history[CONTROL_PATH_SIZE];
+    bool has_history = control_history_path(environment, history);
+
+    if (!job->event_log && !job->event_console && !has_history)
         return NULL;
     struct events *e = calloc(1, sizeof(*e));
     if (!e) {
@@ -314,6 +323,8 @@ struct events *events_create(const struct job *job, const char *file)
                                 .world_size = job->n_workers,
                                 .role_world_size = job->n_workers};
     e->console = job->event_console;
+    if (has_history)
+        (void)event_file_open_history(&e->history, history); /* the job runs without it */
     if (job->event_log)
         (void)event_file_open(&e->file,
                               job->event_log); /* a failure has been reported, and the job runs without it */
@@ -337,5 +348,6 @@ void events_destroy(struct events *e)
     if (!e)
         return;
     event_file_close(e->file);
+    event_file_close(e->history);
     free(e);
 }

@@ -16,8 +16,8 @@ struct group_event;
 struct job;
 struct session_cause;
 
-/* NULL when neither is asked for, or without memory (reported). A file that cannot be opened is reported and left out. NULL is fine for all functions below. file: what is executed. Both must live as long. */
-struct events *events_create(const struct job *job, const char *file);
+/* The history (control_path.h) gets those events that are not about single workers. NULL when nothing is to be written, or without memory (reported). A file that cannot be opened is reported and left out. NULL is fine for all functions below. file: what is executed. Both must live as long. */
+struct events *events_create(const struct job *job, const char *file, char *const *environment);
 
 /* The ranks of the workers of this node, from the next generation on. */
 struct event_place {

@@ -11,6 +11,9 @@ import time
 # Tests compare lines of crun as they are without the time; test_crun_output.py has the one on it.
 os.environ.setdefault("PET_TIMESTAMPS", "no")
 
+# The history of the jobs that tests start is not the user's.
+os.environ.setdefault("XDG_STATE_HOME", f"/tmp/crun-tests-{os.getuid()}/state")
+
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 SUPPORT = ROOT / "tests/support/py"
 SOAK = ROOT / "tests/soak.d"

@@ -1,0 +1,103 @@
+/* What crunctl is shown of the job: facts of the group machine, as they are at the moment of the request. */
+
+#include <stdio.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "launcher/agent/agent_impl_uv.h"
+#include "launcher/cli/job.h"
+#include "launcher/ctl/control_uv.h"
+#include "launcher/ctl/job_status.h"
+#include "launcher/ctl/job_status_json.h"
+#include "launcher/host/proc_info_os.h"
+#include "launcher/util/trace_os.h"
+#include "base/time.h"
+
+static const char *job_state_of(const struct worker_group *g, bool has_generation)
+{
+    switch (g->state) {
+    case GROUP_IDLE:
+        return has_generation ? "restarting" : "waiting";
+    case GROUP_RUNNING:
+    case GROUP_REPLACING:
+        return "running";
+    case GROUP_LEAVING:
+        return "waiting";
+    case GROUP_DONE:
+        return "ended";
+    default:
+        return "stopping";
+    }
+}
+
+static const char *worker_state_of(const struct worker_group *g, const struct group_worker *w)
+{
+    switch (w->state) {
+    case GROUP_WORKER_NONE:
+        return "starting";
+    case GROUP_WORKER_RUNNING:
+        return g->state == GROUP_RUNNING || g->state == GROUP_REPLACING ? "running" : "stopping";
+    case GROUP_WORKER_ENDED:
+        return w->status == 0 ? "succeeded" : "failed";
+    default:
+        return "failed";
+    }
+}
+
+static void describe_worker_status(const struct agent *a, int i, struct worker_status *ret)
+{
+    const struct group_worker *w = &a->group.workers[i];
+
+    if (a->assignment.world_size > 0)
+        ret->rank = (int32_t)a->assignment.rank_base + i;
+    ret->pid = w->pid;
+    (void)snprintf(ret->state, sizeof(ret->state), "%s", worker_state_of(&a->group, w)); /* fits */
+    if (strcmp(ret->state, "failed") == 0)
+        ret->exit_code = group_worker_code(w);
+    if (w->state != GROUP_WORKER_NONE && w->started_ns > 0)
+        ret->started_s = wall_clock_ns(w->started_ns) / 1000000000;
+}
+
+static char *status_json(void *data)
+{
+    const struct agent *a = data;
+    const struct job *job = a->config->job;
+    struct job_status s = {
+        .crun_pid = getpid(),
+        .generation = a->group.generation,
+        .restarts = a->group.restarts,
+        .max_restarts = job->max_restarts,
+        .n_nodes = a->assignment.group_world_size > 0 ? (int32_t)a->assignment.group_world_size : 1,
+        .started_s = a->started_s};
+    char host[JOB_STATUS_NAME_SIZE], *json = NULL;
+
+    proc_info_host_name(host, sizeof(host));
+    session_copy_text(s.job, sizeof(s.job), job->run_id_text);
+    session_copy_text(s.program, sizeof(s.program), job->program_name);
+    session_copy_text(s.state, sizeof(s.state), job_state_of(&a->group, a->generation));
+    int r =
+        job_status_add_node(&s, host, a->assignment.world_size > 0 ? (int32_t)a->assignment.group_rank : -1,
+                            (size_t)job->n_workers);
+    for (int i = 0; !r && i < job->n_workers; i++)
+        describe_worker_status(a, i, &s.nodes[0].workers[i]);
+    if (!r)
+        json = job_status_to_json(&s);
+    job_status_finish(&s);
+    return json;
+}
+
+void agent_open_control(struct agent *a)
+{
+    const struct control_host host = {.loop = &a->loop,
+                                      .environment = a->config->environment,
+                                      .job = a->config->job->run_id_text,
+                                      .run_dir = a->logs.run,
+                                      .status = status_json,
+                                      .data = a};
+
+    a->started_s = wall_clock_ns(now_ns()) / 1000000000;
+    int r = control_create(&a->control, &host);
+    if (r && trace_sink)
+        trace_line("control socket: %s", strerror(-r));
+}

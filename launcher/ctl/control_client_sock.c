@@ -1,0 +1,106 @@
+#include "launcher/ctl/control_client_sock.h"
+
+#include <errno.h>
+#include <glob.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "launcher/util/control_path.h"
+#include "launcher/util/envp.h"
+#include "base/buf.h"
+#include "base/cleanup.h"
+#include "base/time.h"
+
+enum { REPLY_MAX = 64 << 20, PIECE = 64 << 10 };
+
+static void list_matches(const char *pattern, struct strlist *ret)
+{
+    glob_t found;
+
+    if (glob(pattern, GLOB_NOSORT, NULL, &found) == 0)
+        for (size_t i = 0; i < found.gl_pathc; i++)
+            strlist_add_copy(ret, found.gl_pathv[i]);
+    globfree(&found);
+}
+
+void control_client_list(char *const *environment, struct strlist *ret)
+{
+    static const char *const variables[] = {"TMPDIR", "TEMP", "TMP"};
+    char folder[CONTROL_PATH_SIZE], pattern[CONTROL_PATH_SIZE + 16];
+    const char *temporary = "/tmp";
+
+    if (control_folder(environment, geteuid() == 0, folder)) {
+        (void)snprintf(pattern, sizeof(pattern), "%s/*.sock", folder); /* fits */
+        list_matches(pattern, ret);
+        return;
+    }
+    for (size_t i = sizeof(variables) / sizeof(variables[0]); i > 0; i--)
+        if (envp_get(environment, variables[i - 1]) && *envp_get(environment, variables[i - 1]))
+            temporary = envp_get(environment, variables[i - 1]);
+    if (snprintf(pattern, sizeof(pattern), "%s/torchelastic_*/*/*.sock", temporary) < (int)sizeof(pattern))
+        list_matches(pattern, ret);
+}
+
+static int connect_to(const char *path, int *ret)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    const struct timeval patience = {.tv_sec = CONTROL_PATIENCE_MS / 1000};
+
+    if (strlen(path) >= sizeof(address.sun_path))
+        return -ENAMETOOLONG;
+    (void)strcpy(address.sun_path, path);
+    _cleanup_close_ int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (fd < 0 || setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience)) < 0 ||
+        setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof(patience)) < 0 ||
+        connect(fd, (const struct sockaddr *)&address, sizeof(address)) < 0)
+        return -errno;
+    *ret = fd;
+    fd = -1;
+    return 0;
+}
+
+static int read_reply(int fd, struct buf *reply)
+{
+    uint64_t deadline_ns = now_ns() + CONTROL_PATIENCE_MS * UINT64_C(1000000);
+    char piece[PIECE];
+
+    for (;;) {
+        ssize_t n = recv(fd, piece, sizeof(piece), 0);
+        if (n == 0)
+            return 0;
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0)
+            return errno == EAGAIN ? -ETIMEDOUT : -errno;
+        if (buf_size(reply) + (size_t)n > REPLY_MAX)
+            return -EMSGSIZE;
+        if (now_ns() > deadline_ns)
+            return -ETIMEDOUT;
+        if (buf_append(reply, piece, (size_t)n) != 0)
+            return -ENOMEM;
+    }
+}
+
+int control_client_ask(const char *path, const char *request, char **ret, size_t *ret_n)
+{
+    _cleanup_close_ int fd = -1;
+    struct buf reply = {0};
+    char line[64];
+
+    int n = snprintf(line, sizeof(line), "%s\n", request);
+    int r = connect_to(path, &fd);
+    if (!r && send(fd, line, (size_t)n, MSG_NOSIGNAL) != n)
+        r = -EPIPE;
+    if (!r)
+        r = read_reply(fd, &reply);
+    *ret_n = buf_size(&reply);
+    *ret = r ? NULL : malloc(*ret_n + 1);
+    if (*ret && *ret_n > 0)
+        memcpy(*ret, buf_bytes(&reply), *ret_n);
+    buf_finish(&reply);
+    return r ? r : *ret ? 0 : -ENOMEM;
+}

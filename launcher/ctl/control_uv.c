@@ -1,0 +1,273 @@
+/*
+ * Ways it goes wrong: another crun has the name of the job (the process number is added), a crun that was killed has left
+ * its socket (removed: nothing accepts there), the folder cannot be made (-errno), a client that sends nothing or reads
+ * nothing (at most CLIENTS_MAX are kept, further ones are closed at once; REQUEST_MS limits each).
+ */
+
+#include "launcher/ctl/control_uv.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "launcher/util/control_path.h"
+#include "base/cleanup.h"
+
+enum { CLIENTS_MAX = 8, REQUEST_SIZE = 64, REQUEST_MS = 5000, BACKLOG = 16 };
+
+struct control_client {
+    struct control *control;
+    uv_pipe_t pipe;
+    uv_timer_t deadline;
+    uv_write_t write;
+    char request[REQUEST_SIZE];
+    size_t n_request;
+    char *reply;
+    int n_handles;
+    struct control_client *next;
+};
+
+struct control {
+    struct control_host host;
+    uv_pipe_t listener;
+    char path[sizeof(((struct sockaddr_un *)NULL)->sun_path)];
+    struct control_client *clients;
+    int n_clients;
+    bool is_closing, is_listener_closed;
+};
+
+static void free_control_if_closed(struct control *c)
+{
+    if (c->is_listener_closed && c->n_clients == 0)
+        free(c);
+}
+
+/* ---- clients ---- */
+
+static void on_client_handle_closed(uv_handle_t *handle)
+{
+    struct control_client *client = handle->data;
+    struct control *c = client->control;
+
+    if (--client->n_handles > 0)
+        return;
+    for (struct control_client **at = &c->clients; *at; at = &(*at)->next)
+        if (*at == client) {
+            *at = client->next;
+            break;
+        }
+    free(client->reply);
+    free(client);
+    c->n_clients--;
+    if (c->is_closing)
+        free_control_if_closed(c);
+}
+
+static void close_client(struct control_client *client)
+{
+    if (uv_is_closing((uv_handle_t *)&client->pipe))
+        return;
+    uv_close((uv_handle_t *)&client->pipe, on_client_handle_closed);
+    uv_close((uv_handle_t *)&client->deadline, on_client_handle_closed);
+}
+
+static void on_client_deadline(uv_timer_t *timer)
+{
+    close_client(timer->data);
+}
+
+static void on_replied(uv_write_t *write, int status)
+{
+    (void)status; /* a client that does not read its reply is closed as well */
+    close_client(write->data);
+}
+
+static void reply_to_client(struct control_client *client)
+{
+    struct control *c = client->control;
+
+    (void)uv_read_stop((uv_stream_t *)&client->pipe); /* always 0 */
+    if (strcmp(client->request, "status") == 0)
+        client->reply = c->host.status(c->host.data);
+    else
+        client->reply = strdup("{\"version\":1,\"error\":\"crun does not know this request\"}");
+    uv_buf_t bytes = uv_buf_init(client->reply, client->reply ? (unsigned)strlen(client->reply) : 0);
+    client->write.data = client;
+    if (!client->reply || uv_write(&client->write, (uv_stream_t *)&client->pipe, &bytes, 1, on_replied) != 0)
+        close_client(client);
+}
+
+static void on_client_alloc(uv_handle_t *handle, size_t suggested, uv_buf_t *ret)
+{
+    struct control_client *client = handle->data;
+
+    (void)suggested;
+    *ret = uv_buf_init(client->request + client->n_request, (unsigned)(REQUEST_SIZE - client->n_request));
+}
+
+static void on_client_bytes(uv_stream_t *stream, ssize_t n, const uv_buf_t *bytes)
+{
+    struct control_client *client = stream->data;
+
+    (void)bytes; /* they are in client->request */
+    if (n == 0)
+        return;
+    if (n > 0)
+        client->n_request += (size_t)n;
+    char *end = memchr(client->request, '\n', client->n_request);
+    if (end) {
+        *end = '\0';
+        reply_to_client(client);
+    } else if (n < 0 || client->n_request == REQUEST_SIZE) {
+        close_client(client);
+    }
+}
+
+static bool may_ask(const uv_pipe_t *pipe)
+{
+    struct ucred peer;
+    socklen_t size = sizeof(peer);
+    uv_os_fd_t fd;
+
+    return uv_fileno((const uv_handle_t *)pipe, &fd) == 0 &&
+           getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 &&
+           (peer.uid == 0 || peer.uid == geteuid());
+}
+
+static void on_control_connection(uv_stream_t *listener, int status)
+{
+    struct control *c = listener->data;
+    struct control_client *client = status == 0 ? calloc(1, sizeof(*client)) : NULL;
+
+    if (!client)
+        return; /* it is accepted with the next one */
+    client->control = c;
+    client->next = c->clients;
+    c->clients = client;
+    c->n_clients++;
+    client->n_handles = 2;
+    (void)uv_pipe_init(c->host.loop, &client->pipe, 0); /* neither can fail */
+    (void)uv_timer_init(c->host.loop, &client->deadline);
+    client->pipe.data = client->deadline.data = client;
+    if (uv_accept(listener, (uv_stream_t *)&client->pipe) != 0 || c->n_clients > CLIENTS_MAX ||
+        !may_ask(&client->pipe) ||
+        uv_timer_start(&client->deadline, on_client_deadline, REQUEST_MS, 0) != 0 ||
+        uv_read_start((uv_stream_t *)&client->pipe, on_client_alloc, on_client_bytes) != 0)
+        close_client(client);
+}
+
+/* ---- the socket ---- */
+
+/* Whether a process accepts connections there. */
+static bool is_served(const struct sockaddr_un *address)
+{
+    _cleanup_close_ int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+
+    return fd >= 0 &&
+           (connect(fd, (const struct sockaddr *)address, sizeof(*address)) == 0 || errno == EAGAIN);
+}
+
+/* 0 with a bound descriptor; -EADDRINUSE: another process has the name. */
+static int bind_socket(const struct sockaddr_un *address, int *ret)
+{
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+
+    if (fd < 0)
+        return -errno;
+    int r = bind(fd, (const struct sockaddr *)address, sizeof(*address)) < 0 ? -errno : 0;
+    if (r == -EADDRINUSE && !is_served(address) && unlink(address->sun_path) == 0)
+        r = bind(fd, (const struct sockaddr *)address, sizeof(*address)) < 0 ? -errno : 0;
+    if (r)
+        (void)close(fd); /* unused */
+    else
+        *ret = fd;
+    return r;
+}
+
+static int bind_by_name(struct control *c, const char *folder, int pid, int *ret_fd)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    char name[CONTROL_NAME_SIZE];
+
+    control_socket_name(c->host.job, pid, name);
+    int n = snprintf(address.sun_path, sizeof(address.sun_path), "%s/%s", folder, name);
+    if (n < 0 || (size_t)n >= sizeof(address.sun_path))
+        return -ENAMETOOLONG;
+    int r = bind_socket(&address, ret_fd);
+    if (!r)
+        memcpy(c->path, address.sun_path, sizeof(c->path));
+    return r;
+}
+
+/* The folder belongs to the user alone, whatever the umask is. */
+static int open_control_socket(struct control *c, int *ret_fd)
+{
+    char made[CONTROL_PATH_SIZE];
+    const char *folder = c->host.run_dir;
+    struct stat info;
+
+    if (control_folder(c->host.environment, geteuid() == 0, made)) {
+        if (mkdir(made, 0700) < 0 && errno != EEXIST)
+            return -errno;
+        if (lstat(made, &info) < 0 || !S_ISDIR(info.st_mode) || info.st_uid != geteuid())
+            return -EPERM;
+        folder = made;
+    }
+    if (!folder)
+        return -ENOENT;
+    int r = bind_by_name(c, folder, 0, ret_fd);
+    return r == -EADDRINUSE ? bind_by_name(c, folder, (int)getpid(), ret_fd) : r;
+}
+
+static void on_listener_closed(uv_handle_t *handle)
+{
+    struct control *c = handle->data;
+
+    c->is_listener_closed = true;
+    free_control_if_closed(c);
+}
+
+int control_create(struct control **ret, const struct control_host *host)
+{
+    struct control *c = calloc(1, sizeof(*c));
+    int fd = -1;
+
+    if (!c)
+        return -ENOMEM;
+    c->host = *host;
+    int r = open_control_socket(c, &fd);
+    if (r) {
+        free(c);
+        return r;
+    }
+    (void)uv_pipe_init(host->loop, &c->listener, 0); /* cannot fail */
+    c->listener.data = c;
+    r = uv_pipe_open(&c->listener, fd);
+    if (r)
+        (void)close(fd); /* unused */
+    if (!r)
+        r = uv_listen((uv_stream_t *)&c->listener, BACKLOG, on_control_connection);
+    if (r)
+        control_destroy(c);
+    else
+        *ret = c;
+    return r;
+}
+
+void control_destroy(struct control *c)
+{
+    if (!c || c->is_closing)
+        return;
+    c->is_closing = true;
+    (void)unlink(c->path); /* a user may have removed it */
+    for (struct control_client *client = c->clients; client; client = client->next)
+        close_client(client);
+    uv_close((uv_handle_t *)&c->listener, on_listener_closed);
+}

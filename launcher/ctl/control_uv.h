@@ -1,0 +1,28 @@
+#pragma once
+
+/*
+ * The socket over which crunctl asks crun: one request in a line, answered with one JSON object, then the end. Requests of
+ * other users than crun's own and root are not read. Pull only: nothing is sent that was not asked for, and crun pays
+ * nothing while no client is there.
+ *
+ *   status   job_status_json.h
+ */
+
+#include <uv.h>
+
+struct control;
+
+struct control_host {
+    uv_loop_t *loop;
+    char *const *environment;
+    const char *job;
+    const char *run_dir;         /* the folder of last resort, or NULL */
+    char *(*status)(void *data); /* malloc'ed JSON, or NULL without memory */
+    void *data;
+};
+
+/* 0 or -errno; a job runs without the socket as well. Its folder is made for the user alone. */
+int control_create(struct control **ret, const struct control_host *host);
+
+/* Removes the socket and closes every connection; frees itself when libuv has closed the handles. NULL is fine. */
+void control_destroy(struct control *c);

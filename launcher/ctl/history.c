@@ -1,0 +1,170 @@
+#include "launcher/ctl/history.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "launcher/ctl/status_text.h"
+#include "launcher/util/strbuf.h"
+#include "rendezvous/session_message.h"
+
+/* The run that a line belongs to: the last one of that job and host that has not ended. */
+static struct history_run *open_run(struct history *h, const struct history_line *line)
+{
+    for (size_t i = h->n_runs; i > 0; i--) {
+        struct history_run *run = &h->runs[i - 1];
+
+        if (strcmp(run->job, line->job) == 0 && strcmp(run->host, line->host) == 0)
+            return run->result[0] ? NULL : run;
+    }
+    return NULL;
+}
+
+static struct history_run *add_run(struct history *h, const struct history_line *line)
+{
+    struct history_run *runs = reallocarray(h->runs, h->n_runs + 1, sizeof(*runs));
+
+    if (!runs)
+        return NULL;
+    h->runs = runs;
+    struct history_run *run = &runs[h->n_runs++];
+    *run = (struct history_run){.crun_pid = line->crun_pid, .started_s = line->time_s};
+    memcpy(run->job, line->job, sizeof(run->job));
+    memcpy(run->host, line->host, sizeof(run->host));
+    memcpy(run->program, line->program, sizeof(run->program));
+    return run;
+}
+
+static void end_last_generation(struct history_run *run, const struct history_line *line)
+{
+    struct history_generation *g = &run->generations[run->n_generations - 1];
+
+    if (g->ended_s == 0)
+        g->ended_s = line->time_s;
+    if (line->reason[0])
+        memcpy(g->reason, line->reason, sizeof(g->reason));
+}
+
+static int add_generation(struct history_run *run, const struct history_line *line)
+{
+    struct history_generation *generations =
+        reallocarray(run->generations, run->n_generations + 1, sizeof(*generations));
+
+    if (!generations)
+        return -ENOMEM;
+    run->generations = generations;
+    generations[run->n_generations++] = (struct history_generation){.number = line->generation,
+                                                                    .started_s = line->time_s,
+                                                                    .restarts = line->restarts,
+                                                                    .n_nodes = line->group_world_size,
+                                                                    .n_workers = line->world_size};
+    return 0;
+}
+
+static int take_start(struct history *h, const struct history_line *line)
+{
+    struct history_run *run = open_run(h, line);
+
+    if (!run || run->crun_pid != line->crun_pid)
+        run = add_run(h, line);
+    if (!run)
+        return -ENOMEM;
+    if (run->n_generations == HISTORY_GENERATIONS_MAX)
+        return 0;
+    if (run->n_generations > 0 && run->generations[run->n_generations - 1].ended_s == 0)
+        run->generations[run->n_generations - 1].ended_s = line->time_s;
+    return add_generation(run, line);
+}
+
+static void note_signal(struct history_run *run, const struct history_line *line)
+{
+    struct history_generation *g = &run->generations[run->n_generations - 1];
+
+    if (!g->reason[0])
+        (void)snprintf(g->reason, sizeof(g->reason), "stopped by %s", line->signal); /* fits */
+}
+
+static void end_run(struct history_run *run, const struct history_line *line)
+{
+    end_last_generation(run, line);
+    run->ended_s = line->time_s;
+    run->exit_code = line->exit_code;
+    (void)snprintf(run->result, sizeof(run->result), "%s",
+                   line->result[0] ? line->result : "ended"); /* fits */
+}
+
+int history_add(struct history *h, const struct history_line *line)
+{
+    struct history_run *run;
+
+    if (line->kind == HISTORY_START)
+        return take_start(h, line);
+    run = open_run(h, line);
+    if (!run || run->n_generations == 0)
+        return 0;
+    if (line->kind == HISTORY_STOP)
+        note_signal(run, line);
+    else if (line->kind == HISTORY_END)
+        end_run(run, line);
+    else if (line->kind != HISTORY_OTHER)
+        end_last_generation(run, line);
+    return 0;
+}
+
+const struct history_run *history_find(const struct history *h, const char *job)
+{
+    for (size_t i = h->n_runs; i > 0; i--)
+        if (!job || strncmp(h->runs[i - 1].job, job, strlen(job)) == 0)
+            return &h->runs[i - 1];
+    return NULL;
+}
+
+/* ---- text ---- */
+
+static void add_generation_line(struct strbuf *out, const struct history_generation *g, int width,
+                                void (*format_time)(int64_t seconds, char out[32]))
+{
+    char started[32], lasted[32] = "runs", line[HISTORY_REASON_SIZE + 128];
+
+    format_time(g->started_s, started);
+    if (g->ended_s > 0)
+        status_format_duration(g->ended_s - g->started_s, lasted);
+    (void)snprintf(line, sizeof(line), "%10lld  %-19s %12s %5d %7d %8d  %s", (long long)g->number, started,
+                   lasted, (int)g->n_nodes, (int)g->n_workers, (int)g->restarts,
+                   g->reason[0] ? g->reason : "-"); /* fits */
+    session_clean_text(line);
+    size_t n = strlen(line);
+    if (width > 0 && n > (size_t)width)
+        session_copy_text(line, (size_t)width + 1, line);
+    strbuf_add(out, "%s\n", line);
+}
+
+char *history_text(const struct history_run *run, int width,
+                   void (*format_time)(int64_t seconds, char out[32]))
+{
+    char head[2 * HISTORY_NAME_SIZE + 128], took[32];
+    struct strbuf out = {0};
+
+    status_format_duration(run->ended_s - run->started_s, took);
+    if (run->result[0])
+        (void)snprintf(head, sizeof(head), "%s: %s, %s with exit code %d after %s", run->job, run->program,
+                       run->result, (int)run->exit_code, took); /* fits */
+    else
+        (void)snprintf(head, sizeof(head), "%s: %s, has not ended, or crun was killed", run->job,
+                       run->program); /* fits */
+    session_clean_text(head);
+    strbuf_add(&out, "%s\n%10s  %-19s %12s %5s %7s %8s  %s\n", head, "GENERATION", "STARTED", "LASTED",
+               "NODES", "WORKERS", "RESTARTS", "ENDED BECAUSE");
+    for (size_t i = 0; i < run->n_generations; i++)
+        add_generation_line(&out, &run->generations[i], width, format_time);
+    return strbuf_steal(&out);
+}
+
+void history_finish(struct history *h)
+{
+    for (size_t i = 0; i < h->n_runs; i++)
+        free(h->runs[i].generations);
+    free(h->runs);
+    *h = (struct history){0};
+}

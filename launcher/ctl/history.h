@@ -1,0 +1,59 @@
+#pragma once
+
+/*
+ * The history of a job: its generations, how long each lasted and why it ended, from lines of the event log
+ * (control_path.h has the place of the file). One run is one crun on one host. Pure.
+ */
+
+#include <stddef.h>
+#include <stdint.h>
+
+enum {
+    HISTORY_NAME_SIZE = 256,
+    HISTORY_REASON_SIZE = 512,
+    HISTORY_WORD_SIZE = 24,
+    HISTORY_GENERATIONS_MAX = 65536
+};
+
+enum history_kind { HISTORY_OTHER, HISTORY_START, HISTORY_PEER, HISTORY_STOP, HISTORY_RESTART, HISTORY_END };
+
+struct history_line {
+    enum history_kind kind;
+    char job[HISTORY_NAME_SIZE], host[HISTORY_NAME_SIZE], program[HISTORY_NAME_SIZE];
+    char reason[HISTORY_REASON_SIZE];
+    char result[HISTORY_WORD_SIZE], signal[HISTORY_WORD_SIZE];
+    int64_t time_s, crun_pid, generation;
+    int32_t restarts, world_size, group_world_size, exit_code;
+};
+
+struct history_generation {
+    int64_t number, started_s, ended_s; /* ended_s: 0 while it runs, or when crun was killed */
+    int32_t restarts, n_nodes, n_workers;
+    char reason[HISTORY_REASON_SIZE]; /* "": not known */
+};
+
+struct history_run {
+    char job[HISTORY_NAME_SIZE], host[HISTORY_NAME_SIZE], program[HISTORY_NAME_SIZE];
+    int64_t crun_pid, started_s, ended_s;
+    char result[HISTORY_WORD_SIZE]; /* "": it has not ended, or crun was killed */
+    int32_t exit_code;
+    struct history_generation *generations;
+    size_t n_generations;
+};
+
+struct history {
+    struct history_run *runs; /* in the order of their starts */
+    size_t n_runs;
+};
+
+/* Takes the next line, in the order of the file; lines without a start before them are ignored. 0 or -ENOMEM. */
+int history_add(struct history *h, const struct history_line *line);
+
+/* The last run of a job with a name that begins so, of any job when it is NULL; NULL: there is none. */
+const struct history_run *history_find(const struct history *h, const char *job);
+
+/* Malloc'ed lines of at most width bytes (0: not cut), or NULL. format_time writes local time. */
+char *history_text(const struct history_run *run, int width,
+                   void (*format_time)(int64_t seconds, char out[32]));
+
+void history_finish(struct history *h);

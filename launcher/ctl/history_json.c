@@ -1,0 +1,119 @@
+#include "launcher/ctl/history_json.h"
+
+#include <cjson/cJSON.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "launcher/ctl/history.h"
+#include "launcher/report/events.h"
+#include "rendezvous/fields_json.h"
+#include "base/err.h"
+
+#define LINE_TEXT(member)                                                                                    \
+    .type = FIELD_TEXT, .offset = offsetof(struct history_line, member),                                     \
+    .size = sizeof(((struct history_line *)NULL)->member)
+#define LINE_I64(member)                                                                                     \
+    .type = FIELD_I64, .offset = offsetof(struct history_line, member), .min = -1, .max = FIELD_EXACT_MAX
+#define LINE_I32(member)                                                                                     \
+    .type = FIELD_I32, .offset = offsetof(struct history_line, member), .min = INT32_MIN, .max = INT32_MAX
+
+static const struct field line_fields[] = {
+    {"run_id", LINE_TEXT(job), .required = true},
+    {"host", LINE_TEXT(host)},
+    {"program", LINE_TEXT(program)},
+    {"result", LINE_TEXT(result)},
+    {"signal", LINE_TEXT(signal)},
+    {"crun_pid", LINE_I64(crun_pid)},
+    {"generation", LINE_I64(generation)},
+    {"restarts", LINE_I32(restarts)},
+    {"world_size", LINE_I32(world_size)},
+    {"group_world_size", LINE_I32(group_world_size)},
+    {"exit_code", LINE_I32(exit_code)},
+};
+
+static enum history_kind kind_of(const char *event)
+{
+    static const struct {
+        const char *name;
+        enum history_kind kind;
+    } kinds[] = {{"start", HISTORY_START},
+                 {"peer", HISTORY_PEER},
+                 {"stop", HISTORY_STOP},
+                 {"restart", HISTORY_RESTART},
+                 {"end", HISTORY_END}};
+
+    for (size_t i = 0; i < ARRAY_SIZE(kinds); i++)
+        if (strcmp(kinds[i].name, event) == 0)
+            return kinds[i].kind;
+    return HISTORY_OTHER;
+}
+
+/* "2026-11-22T08:20:01.123456789Z"; 0 when it is not that. */
+static int64_t seconds_of(const char *text)
+{
+    struct tm utc = {0};
+
+    return strptime(text, "%Y-%m-%dT%H:%M:%S", &utc) ? (int64_t)timegm(&utc) : 0;
+}
+
+bool history_line_from_json(const char *bytes, size_t n, struct history_line *ret)
+{
+    _cleanup_json_ cJSON *json = cJSON_ParseWithLength(bytes, n);
+    const cJSON *event = cJSON_GetObjectItemCaseSensitive(json, "event");
+    const cJSON *time = cJSON_GetObjectItemCaseSensitive(json, "time");
+    const cJSON *reason = cJSON_GetObjectItemCaseSensitive(json, "reason");
+    char error[FIELDS_ERROR_SIZE];
+
+    *ret = (struct history_line){0};
+    if (!cJSON_IsString(event) || !cJSON_IsString(time) ||
+        !fields_read(json, line_fields, ARRAY_SIZE(line_fields), ret, error))
+        return false;
+    ret->kind = kind_of(event->valuestring);
+    ret->time_s = seconds_of(time->valuestring);
+    if (cJSON_IsString(reason)) /* the log has longer ones than are kept here */
+        (void)snprintf(ret->reason, sizeof(ret->reason), "%s", reason->valuestring);
+    return true;
+}
+
+static bool add_generation_object(cJSON *list, const struct history_generation *g)
+{
+    cJSON *object = cJSON_CreateObject();
+
+    if (!object || !cJSON_AddItemToArray(list, object)) {
+        cJSON_Delete(object);
+        return false;
+    }
+    bool added = cJSON_AddNumberToObject(object, "generation", (double)g->number) &&
+                 cJSON_AddNumberToObject(object, "started", (double)g->started_s) &&
+                 cJSON_AddNumberToObject(object, "ended", (double)g->ended_s) &&
+                 cJSON_AddNumberToObject(object, "nodes", g->n_nodes) &&
+                 cJSON_AddNumberToObject(object, "workers", g->n_workers) &&
+                 cJSON_AddNumberToObject(object, "restarts", g->restarts);
+    events_add_text(object, "reason", g->reason);
+    return added;
+}
+
+char *history_to_json(const struct history_run *run)
+{
+    _cleanup_json_ cJSON *json = cJSON_CreateObject();
+    cJSON *list;
+
+    if (!json || !cJSON_AddNumberToObject(json, "version", 1))
+        return NULL;
+    events_add_text(json, "job", run->job);
+    events_add_text(json, "host", run->host);
+    events_add_text(json, "program", run->program);
+    events_add_text(json, "result", run->result);
+    if (!cJSON_AddNumberToObject(json, "exit_code", run->exit_code) ||
+        !cJSON_AddNumberToObject(json, "started", (double)run->started_s) ||
+        !cJSON_AddNumberToObject(json, "ended", (double)run->ended_s))
+        return NULL;
+    list = cJSON_AddArrayToObject(json, "generations");
+    for (size_t i = 0; list && i < run->n_generations; i++)
+        if (!add_generation_object(list, &run->generations[i]))
+            return NULL;
+    return list ? cJSON_PrintUnformatted(json) : NULL;
+}

@@ -1,0 +1,50 @@
+#pragma once
+
+/*
+ * What crunctl shows of a job while it runs: its nodes and their workers. crun fills it and sends it as JSON
+ * (job_status_json.h), crunctl adds what /proc has about the processes and makes text of it (status_text.h). Pure.
+ */
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum { JOB_STATUS_NAME_SIZE = 256, JOB_STATUS_WORD_SIZE = 24, JOB_STATUS_WORKERS_MAX = 65536 };
+
+struct worker_status {
+    int32_t rank, local_rank;         /* rank: -1 before ranks are assigned */
+    int64_t pid;                      /* 0: not started */
+    char state[JOB_STATUS_WORD_SIZE]; /* "starting", "running", "stopping", "succeeded" or "failed" */
+    int32_t exit_code;                /* "failed": negative: the signal */
+    int64_t last_step;                /* -1: the worker reports none */
+    bool hang;
+    int64_t started_s; /* since 1970; 0: not started */
+    /* From /proc; has_usage: it was there. */
+    bool has_usage;
+    int64_t cpu_ms, rss_kib;
+    int32_t cpu_percent; /* -1: one look only */
+};
+
+struct node_status {
+    char host[JOB_STATUS_NAME_SIZE];
+    int32_t group_rank; /* -1: none yet */
+    struct worker_status *workers;
+    size_t n_workers;
+};
+
+struct job_status {
+    char job[JOB_STATUS_NAME_SIZE], program[JOB_STATUS_NAME_SIZE];
+    char state[JOB_STATUS_WORD_SIZE]; /* "waiting", "running", "stopping", "restarting" or "ended" */
+    int64_t crun_pid;
+    int64_t generation;
+    int32_t restarts, max_restarts;
+    int32_t n_nodes;   /* of the generation; nodes[] has those that the answering agent knows */
+    int64_t started_s; /* since 1970: start of crun */
+    struct node_status *nodes;
+    size_t n_nodes_known;
+};
+
+/* 0 or -ENOMEM: one more node with n_workers zeroed workers. */
+int job_status_add_node(struct job_status *s, const char *host, int32_t group_rank, size_t n_workers);
+
+void job_status_finish(struct job_status *s);

@@ -1,0 +1,175 @@
+#include "launcher/ctl/job_status_json.h"
+
+#include <cjson/cJSON.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "launcher/ctl/job_status.h"
+#include "launcher/report/events.h"
+#include "rendezvous/fields_json.h"
+#include "base/err.h"
+
+#define WORKER_TEXT(member, bytes)                                                                           \
+    .type = FIELD_TEXT, .offset = offsetof(struct worker_status, member), .size = (bytes)
+#define JOB_TEXT(member, bytes)                                                                              \
+    .type = FIELD_TEXT, .offset = offsetof(struct job_status, member), .size = (bytes)
+#define I64_AT(structure, member)                                                                            \
+    .type = FIELD_I64, .offset = offsetof(structure, member), .min = -1, .max = FIELD_EXACT_MAX
+#define I32_AT(structure, member)                                                                            \
+    .type = FIELD_I32, .offset = offsetof(structure, member), .min = INT32_MIN, .max = INT32_MAX
+
+/* Of any origin, and so not written by the table: see events_add_text(). */
+static const struct field name_fields[] = {
+    {"job", JOB_TEXT(job, JOB_STATUS_NAME_SIZE), .required = true},
+    {"program", JOB_TEXT(program, JOB_STATUS_NAME_SIZE)},
+};
+
+static const struct field job_fields[] = {
+    {"state", JOB_TEXT(state, JOB_STATUS_WORD_SIZE), .required = true},
+    {"crun_pid", I64_AT(struct job_status, crun_pid), .required = true},
+    {"generation", I64_AT(struct job_status, generation), .required = true},
+    {"restarts", I32_AT(struct job_status, restarts), .required = true},
+    {"max_restarts", I32_AT(struct job_status, max_restarts), .required = true},
+    {"n_nodes", I32_AT(struct job_status, n_nodes), .required = true},
+    {"started", I64_AT(struct job_status, started_s), .required = true},
+};
+
+static const struct field worker_fields[] = {
+    {"rank", I32_AT(struct worker_status, rank), .required = true},
+    {"local_rank", I32_AT(struct worker_status, local_rank), .required = true},
+    {"pid", I64_AT(struct worker_status, pid), .required = true},
+    {"state", WORKER_TEXT(state, JOB_STATUS_WORD_SIZE), .required = true},
+    {"exit_code", I32_AT(struct worker_status, exit_code)},
+    {"started", I64_AT(struct worker_status, started_s)},
+    {"hang", FIELD_BOOL, offsetof(struct worker_status, hang), .required = true},
+};
+
+/* What crunctl adds. */
+static const struct field usage_fields[] = {
+    {"cpu_ms", I64_AT(struct worker_status, cpu_ms), .required = true},
+    {"rss_kib", I64_AT(struct worker_status, rss_kib), .required = true},
+    {"cpu_percent", I32_AT(struct worker_status, cpu_percent), .missing = -1},
+};
+
+/* ---- writing ---- */
+
+static int add_worker(cJSON *list, const struct worker_status *w)
+{
+    cJSON *object = cJSON_CreateObject();
+
+    if (!object || !cJSON_AddItemToArray(list, object)) {
+        cJSON_Delete(object);
+        return -ENOMEM;
+    }
+    int r = fields_write(object, worker_fields, ARRAY_SIZE(worker_fields), w);
+    if (!r && w->last_step >= 0)
+        r = cJSON_AddNumberToObject(object, "last_step", (double)w->last_step) ? 0 : -ENOMEM;
+    else if (!r)
+        r = cJSON_AddNullToObject(object, "last_step") ? 0 : -ENOMEM;
+    return r || !w->has_usage ? r : fields_write(object, usage_fields, ARRAY_SIZE(usage_fields), w);
+}
+
+static int add_node(cJSON *list, const struct node_status *n)
+{
+    cJSON *object = cJSON_CreateObject();
+
+    if (!object || !cJSON_AddItemToArray(list, object)) {
+        cJSON_Delete(object);
+        return -ENOMEM;
+    }
+    events_add_text(object, "host", n->host);
+    cJSON *workers = cJSON_AddNumberToObject(object, "group_rank", n->group_rank)
+                         ? cJSON_AddArrayToObject(object, "workers")
+                         : NULL;
+    int r = workers ? 0 : -ENOMEM;
+    for (size_t i = 0; !r && i < n->n_workers; i++)
+        r = add_worker(workers, &n->workers[i]);
+    return r;
+}
+
+char *job_status_to_json(const struct job_status *s)
+{
+    _cleanup_json_ cJSON *json = cJSON_CreateObject();
+    cJSON *nodes;
+
+    if (!json || !cJSON_AddNumberToObject(json, "version", JOB_STATUS_VERSION))
+        return NULL;
+    events_add_text(json, "job", s->job);
+    events_add_text(json, "program", s->program);
+    if (fields_write(json, job_fields, ARRAY_SIZE(job_fields), s) != 0)
+        return NULL;
+    nodes = cJSON_AddArrayToObject(json, "nodes");
+    for (size_t i = 0; nodes && i < s->n_nodes_known; i++)
+        if (add_node(nodes, &s->nodes[i]) != 0)
+            return NULL;
+    return nodes ? cJSON_PrintUnformatted(json) : NULL;
+}
+
+/* ---- reading ---- */
+
+static bool read_worker(const cJSON *json, struct worker_status *w)
+{
+    const cJSON *step = cJSON_GetObjectItemCaseSensitive(json, "last_step");
+    char error[FIELDS_ERROR_SIZE];
+
+    if (!fields_read(json, worker_fields, ARRAY_SIZE(worker_fields), w, error))
+        return false;
+    w->last_step =
+        cJSON_IsNumber(step) && step->valuedouble >= 0 && step->valuedouble < (double)FIELD_EXACT_MAX
+            ? (int64_t)step->valuedouble
+            : -1;
+    return true;
+}
+
+static int read_node(const cJSON *json, struct job_status *s)
+{
+    const cJSON *host = cJSON_GetObjectItemCaseSensitive(json, "host");
+    const cJSON *group_rank = cJSON_GetObjectItemCaseSensitive(json, "group_rank");
+    const cJSON *workers = cJSON_GetObjectItemCaseSensitive(json, "workers"), *item;
+    size_t i = 0;
+
+    if (!cJSON_IsString(host) || !cJSON_IsNumber(group_rank) || !cJSON_IsArray(workers) ||
+        cJSON_GetArraySize(workers) > JOB_STATUS_WORKERS_MAX)
+        return -EBADMSG;
+    int r =
+        job_status_add_node(s, host->valuestring, group_rank->valueint, (size_t)cJSON_GetArraySize(workers));
+    if (r)
+        return r;
+    cJSON_ArrayForEach(item, workers)
+    {
+        if (!read_worker(item, &s->nodes[s->n_nodes_known - 1].workers[i++]))
+            return -EBADMSG;
+    }
+    return 0;
+}
+
+static int read_job(const cJSON *json, struct job_status *s)
+{
+    const cJSON *version = cJSON_GetObjectItemCaseSensitive(json, "version");
+    const cJSON *nodes = cJSON_GetObjectItemCaseSensitive(json, "nodes"), *item;
+    char error[FIELDS_ERROR_SIZE];
+
+    if (!cJSON_IsNumber(version) || version->valueint != JOB_STATUS_VERSION || !cJSON_IsArray(nodes) ||
+        !fields_read(json, name_fields, ARRAY_SIZE(name_fields), s, error) ||
+        !fields_read(json, job_fields, ARRAY_SIZE(job_fields), s, error))
+        return -EBADMSG;
+    cJSON_ArrayForEach(item, nodes)
+    {
+        int r = read_node(item, s);
+        if (r)
+            return r;
+    }
+    return 0;
+}
+
+int job_status_from_json(const char *bytes, size_t n, struct job_status *ret)
+{
+    _cleanup_json_ cJSON *json = cJSON_ParseWithLength(bytes, n);
+
+    *ret = (struct job_status){0};
+    int r = json ? read_job(json, ret) : -EBADMSG;
+    if (r)
+        job_status_finish(ret);
+    return r;
+}

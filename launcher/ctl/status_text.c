@@ -1,0 +1,137 @@
+#include "launcher/ctl/status_text.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "launcher/ctl/job_status.h"
+#include "launcher/util/signal_name.h"
+#include "launcher/util/strbuf.h"
+#include "rendezvous/session_message.h"
+
+void status_format_duration(int64_t seconds, char out[32])
+{
+    long long s = seconds < 0 ? 0 : seconds, d = s / 86400, h = s / 3600 % 24, m = s / 60 % 60;
+
+    if (d > 0)
+        (void)snprintf(out, 32, "%lld d %lld:%02lld:%02lld", d, h, m, s % 60);
+    else if (h > 0)
+        (void)snprintf(out, 32, "%lld:%02lld:%02lld", h, m, s % 60);
+    else if (m > 0)
+        (void)snprintf(out, 32, "%lld:%02lld", m, s % 60);
+    else
+        (void)snprintf(out, 32, "%lld s", s);
+}
+
+static void format_memory(int64_t kib, char out[24])
+{
+    if (kib >= 10 << 20)
+        (void)snprintf(out, 24, "%lld GiB", (long long)(kib >> 20));
+    else if (kib >= 1 << 20)
+        (void)snprintf(out, 24, "%.1f GiB", (double)kib / (1 << 20));
+    else
+        (void)snprintf(out, 24, "%lld MiB", (long long)(kib >> 10));
+}
+
+static void format_end(const struct worker_status *w, char out[64])
+{
+    char name[SIGNAL_NAME_SIZE];
+
+    if (strcmp(w->state, "failed") != 0)
+        (void)snprintf(out, 64, "%s", w->state);
+    else if (w->exit_code < 0)
+        (void)snprintf(out, 64, "failed (%s)", signal_name(-w->exit_code, name) ? name : "signal");
+    else
+        (void)snprintf(out, 64, "failed (exit code %d)", (int)w->exit_code);
+}
+
+static void add_job_line(struct strbuf *out, const struct job_status *j, const struct status_view *view)
+{
+    char up[32];
+
+    status_format_duration(view->now_s - j->started_s, up);
+    strbuf_add(out, "%s: %s, %s for %s, generation %lld, %d/%d restarts, %d node%s, crun %lld\n", j->job,
+               j->program, j->state, up, (long long)j->generation, (int)j->restarts, (int)j->max_restarts,
+               (int)j->n_nodes, j->n_nodes == 1 ? "" : "s", (long long)j->crun_pid);
+}
+
+static void add_worker_line(struct strbuf *out, const struct node_status *n, const struct worker_status *w,
+                            const struct status_view *view)
+{
+    char end[64], up[32] = "-", cpu[24] = "-", memory[24] = "-", step[24] = "-";
+
+    format_end(w, end);
+    if (w->started_s > 0 && w->has_usage)
+        status_format_duration(view->now_s - w->started_s, up);
+    if (w->cpu_percent >= 0)
+        (void)snprintf(cpu, sizeof(cpu), "%d%%", (int)w->cpu_percent);
+    if (w->has_usage)
+        format_memory(w->rss_kib, memory);
+    if (w->last_step >= 0)
+        (void)snprintf(step, sizeof(step), "%lld", (long long)w->last_step);
+    strbuf_add(out, "  %6d  %-12.12s %8lld  %-22s %6s %9s %12s %10s%s\n", (int)w->rank, n->host,
+               (long long)w->pid, end, cpu, memory, up, step, w->hang ? "  HANG" : "");
+}
+
+static char *compose_all(const struct job_status *jobs, size_t n_jobs, const struct status_view *view)
+{
+    struct strbuf out = {0};
+
+    for (size_t i = 0; i < n_jobs; i++) {
+        add_job_line(&out, &jobs[i], view);
+        strbuf_add(&out, "  %6s  %-12s %8s  %-22s %6s %9s %12s %10s\n", "RANK", "HOST", "PID", "STATE", "CPU",
+                   "MEMORY", "UP", "STEP");
+        for (size_t n = 0; n < jobs[i].n_nodes_known; n++)
+            for (size_t w = 0; w < jobs[i].nodes[n].n_workers; w++)
+                add_worker_line(&out, &jobs[i].nodes[n], &jobs[i].nodes[n].workers[w], view);
+    }
+    if (n_jobs == 0)
+        strbuf_add(&out, "no job of yours runs on this node\n");
+    return strbuf_steal(&out);
+}
+
+/* The bytes of the first columns of a line; each character counts as one. */
+static size_t bytes_of_width(const char *line, size_t n, int width)
+{
+    int columns = 0;
+    size_t i = 0;
+
+    for (; width > 0 && i < n; i++)
+        if (((unsigned char)line[i] & 0xC0) != 0x80 && columns++ == width)
+            break;
+    return width > 0 ? i : n;
+}
+
+static size_t count_lines(const char *text)
+{
+    size_t n = 0;
+
+    for (; *text; text++)
+        n += *text == '\n';
+    return n;
+}
+
+char *status_text(const struct job_status *jobs, size_t n_jobs, const struct status_view *view)
+{
+    char *all = compose_all(jobs, n_jobs, view);
+    struct strbuf out = {0};
+    size_t n_lines = all ? count_lines(all) : 0, n_shown = n_lines;
+
+    if (!all)
+        return NULL;
+    if (view->height > 0 && n_lines > (size_t)view->height)
+        n_shown = (size_t)view->height - 1;
+    char *line = all;
+    for (size_t i = 0; i < n_shown; i++) {
+        size_t n = strcspn(line, "\n");
+
+        line[n] = '\0';
+        session_clean_text(line);
+        strbuf_add(&out, "%.*s\n", (int)bytes_of_width(line, strlen(line), view->width), line);
+        line += n + 1;
+    }
+    if (n_shown < n_lines)
+        strbuf_add(&out, "... %zu more lines\n", n_lines - n_shown);
+    free(all);
+    return strbuf_steal(&out);
+}

@@ -1,0 +1,24 @@
+#pragma once
+
+/*
+ * Text of jobs for a terminal or a pipe: one block for each job, with a line for each worker. Texts from the network and from
+ * file names are made printable. Pure.
+ */
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct job_status;
+
+struct status_view {
+    int width;     /* columns; lines are cut to it. 0: not cut */
+    int height;    /* lines; the last one reports how many were left out. 0: all */
+    int64_t now_s; /* since 1970 */
+};
+
+/* Malloc'ed lines, NULL without memory. */
+char *status_text(const struct job_status *jobs, size_t n_jobs, const struct status_view *view);
+
+/* "59 s", "12:05", "3:12:05", "2 d 3:12:05". */
+void status_format_duration(int64_t seconds, char out[32]);

@@ -1,0 +1,53 @@
+#include "launcher/util/control_path.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "launcher/util/envp.h"
+
+/* The XDG specification has relative paths in these variables ignored. */
+static const char *absolute_path(char *const *environment, const char *name)
+{
+    const char *path = envp_get(environment, name);
+
+    return path && *path == '/' ? path : NULL;
+}
+
+bool control_folder(char *const *environment, bool is_root, char ret[CONTROL_PATH_SIZE])
+{
+    const char *runtime = absolute_path(environment, "XDG_RUNTIME_DIR");
+
+    if (!runtime && !is_root)
+        return false;
+    int n = snprintf(ret, CONTROL_PATH_SIZE, "%s/crun", runtime ? runtime : "/run");
+    return n < CONTROL_PATH_SIZE;
+}
+
+void control_socket_name(const char *job, int pid, char ret[CONTROL_NAME_SIZE])
+{
+    char name[41];
+
+    (void)snprintf(name, sizeof(name), "%s", job); /* a longer one is cut: the answer has the whole name */
+    for (char *c = name; *c; c++) {
+        bool is_plain = (*c >= 'a' && *c <= 'z') || (*c >= 'A' && *c <= 'Z') || (*c >= '0' && *c <= '9') ||
+                        (c > name && *c == '.') || *c == '-' || *c == '_';
+        if (!is_plain)
+            *c = '_';
+    }
+    if (pid)
+        (void)snprintf(ret, CONTROL_NAME_SIZE, "%s.%d.sock", name, pid); /* fits */
+    else
+        (void)snprintf(ret, CONTROL_NAME_SIZE, "%s.sock", name); /* fits */
+}
+
+bool control_history_path(char *const *environment, char ret[CONTROL_PATH_SIZE])
+{
+    const char *state = absolute_path(environment, "XDG_STATE_HOME"),
+               *home = absolute_path(environment, "HOME");
+
+    if (!state && !home)
+        return false;
+    int n = state ? snprintf(ret, CONTROL_PATH_SIZE, "%s/crun/history.jsonl", state)
+                  : snprintf(ret, CONTROL_PATH_SIZE, "%s/.local/state/crun/history.jsonl", home);
+    return n < CONTROL_PATH_SIZE;
+}

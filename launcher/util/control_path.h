@@ -1,0 +1,22 @@
+#pragma once
+
+/*
+ * Where the sockets of crun and the history are: composed from the environment, nothing is opened. Pure.
+ *
+ *   socket   $XDG_RUNTIME_DIR/crun/JOB.sock, else for root /run/crun/JOB.sock, else in the run folder of the job
+ *   history  $XDG_STATE_HOME/crun/history.jsonl, else ~/.local/state/crun/history.jsonl
+ */
+
+#include <stdbool.h>
+
+enum { CONTROL_PATH_SIZE = 4096, CONTROL_NAME_SIZE = 80 };
+
+/* The folder of sockets; false: there is none, and the run folder takes its place. */
+bool control_folder(char *const *environment, bool is_root, char ret[CONTROL_PATH_SIZE]);
+
+/* The name of a job's socket without its folder. Bytes other than letters, digits, ".", "-" and "_" become "_". pid: 0, or
+ * that of crun where another one has the plain name. */
+void control_socket_name(const char *job, int pid, char ret[CONTROL_NAME_SIZE]);
+
+/* False: neither variable is set. */
+bool control_history_path(char *const *environment, char ret[CONTROL_PATH_SIZE]);

@@ -1,0 +1,184 @@
+"""crunctl: what it shows of jobs that run, and of those that have ended."""
+
+import json
+import os
+import pwd
+import signal
+import socket
+import stat
+import subprocess
+import time
+
+import pytest
+
+import jobs
+import launches
+
+pytestmark = pytest.mark.sanitize
+
+CRUNCTL = str(jobs.build_folder() / "launcher" / "crunctl")
+JOB = ("--nnodes=1", "--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0", "--rdzv-id=job", "--no-python")
+
+
+@pytest.fixture
+def folders(tmp_path):
+    """Sockets have short paths, so not below tmp_path."""
+    runtime = f"/tmp/crunctl-{os.getpid()}-{time.monotonic_ns() % 1000000}"
+    os.mkdir(runtime, 0o700)
+    yield {"XDG_RUNTIME_DIR": runtime, "XDG_STATE_HOME": str(tmp_path / "state")}
+    subprocess.run(["rm", "-rf", runtime], check=True)
+
+
+def ask(folders, *args, **more):
+    return jobs.run([CRUNCTL, *map(str, args)], timeout=60, env={**os.environ, **folders}, **more)
+
+
+def start(folders, *args):
+    return launches.start(list(args), stderr=subprocess.PIPE, text=True, environment=folders)
+
+
+def status(folders, *args):
+    """The jobs that answer."""
+    p = ask(folders, "--json", "status", *args)
+    assert p.returncode == 0, p.stderr
+    return [json.loads(line) for line in p.stdout.splitlines()]
+
+
+def workers(job):
+    return job["nodes"][0]["workers"]
+
+
+def wait_for_state(folders, state):
+    def seen():
+        found = status(folders)
+        return found and found[0]["state"] == state and found[0]
+    return jobs.wait_for(seen, 30, 0.05)
+
+
+def test_status_of_a_running_job(folders):
+    job = start(folders, "--nproc-per-node=2", "--max-restarts=3", *JOB, "sh", "-c", "[ $RANK = 1 ] && exit 0; exec sleep 60")
+    found = wait_for_state(folders, "running")
+    jobs.wait_for(lambda: workers(status(folders)[0])[1]["state"] == "succeeded", 30, 0.05)
+    found = status(folders)[0]
+    assert found["version"] == 1 and found["crun_pid"] == job.pid and found["max_restarts"] == 3
+    assert {"job", "generation", "restarts", "nodes"} <= set(found)
+    assert abs(found["started"] - time.time()) < 60
+    first = workers(found)[0]
+    assert (first["rank"], first["state"], first["last_step"], first["hang"]) == (0, "running", None, False)
+    assert first["pid"] in jobs.workers(job.pid).values() and first["rss_kib"] > 0
+    text = ask(folders, "status").stdout
+    assert found["job"] in text and f"{first['pid']}  running" in text and "succeeded" in text
+    top = ask(folders, "--json", "top", found["job"][:6])
+    assert "cpu_percent" in workers(json.loads(top.stdout))[0]
+    assert "CPU" in ask(folders, "top", "--once").stdout
+    job.terminate()
+    job.communicate(timeout=60)
+    assert not os.listdir(folders["XDG_RUNTIME_DIR"] + "/crun")
+    assert status(folders) == []
+
+
+def test_job_that_is_not_there(folders):
+    p = ask(folders, "status", "nope")
+    assert p.returncode == 3 and "no job 'nope'" in p.stderr and p.stdout == ""
+    assert ask(folders, "status").stdout == "no job of yours runs on this node\n"
+    assert ask(folders, "history").returncode == 3
+    for words in ((), ("nope",), ("--nope", "status"), ("status", "a", "b")):
+        assert ask(folders, *words).returncode == 2, words
+
+
+def test_history_survives_the_job(folders):
+    p = jobs.run([jobs.crun(), "--max-restarts=1", "--nproc-per-node=2", *JOB, "sh", "-c",
+                  "[ $RANK = 0 ] && exec sleep 60; exit $((TORCHELASTIC_RESTART_COUNT + 4))"], env={**os.environ, **folders})
+    assert p.returncode == 1
+    shown = ask(folders, "history")
+    assert shown.returncode == 0, shown.stderr
+    found = json.loads(ask(folders, "--json", "history").stdout)
+    assert found["version"] == 1 and found["result"] == "failed" and found["exit_code"] == 1 and found["program"] == "sh"
+    assert [(g["generation"], g["restarts"], g["workers"]) for g in found["generations"]] == [(0, 0, 2), (1, 1, 2)]
+    reasons = [g["reason"] for g in found["generations"]]
+    assert reasons[0].endswith("exit code 4") and reasons[1].endswith("exit code 5")
+    assert all(g["started"] <= g["ended"] for g in found["generations"])
+    assert "failed with exit code 1" in shown.stdout and "exit code 4" in shown.stdout
+    path = f"{folders['XDG_STATE_HOME']}/crun/history.jsonl"
+    assert stat.S_IMODE(os.stat(path).st_mode) == 0o600
+
+
+def test_history_is_bounded(folders):
+    folder = f"{folders['XDG_STATE_HOME']}/crun"
+    os.makedirs(folder)
+    with open(f"{folder}/history.jsonl", "w") as f:
+        f.write("x" * ((1 << 20) + 1) + "\n")
+    assert jobs.run([jobs.crun(), "--no-python", "true"], env={**os.environ, **folders}).returncode == 0
+    assert os.path.getsize(f"{folder}/history.jsonl") < 10000 < os.path.getsize(f"{folder}/history.jsonl.1")
+    assert json.loads(ask(folders, "--json", "history").stdout)["result"] == "succeeded"
+
+
+def test_two_jobs_of_one_name_and_a_killed_one(folders):
+    """The second has its process number in its name; what a killed crun left is taken over by the next one."""
+    pair = [start(folders, "--rdzv-id=twin", "--rdzv-backend=c10d", "--nnodes=1", "--no-python", "sleep", "60") for _ in range(2)]
+    jobs.wait_for(lambda: len(status(folders)) == 2, 30, 0.05)
+    assert {job["crun_pid"] for job in status(folders)} == {job.pid for job in pair}
+    names = sorted(os.listdir(folders["XDG_RUNTIME_DIR"] + "/crun"))
+    for job in pair:
+        job.kill()
+        job.communicate(timeout=60)
+    assert sorted(os.listdir(folders["XDG_RUNTIME_DIR"] + "/crun")) == names
+    assert status(folders) == []
+    jobs.wait_for(lambda: not launches.living(pair[0].tag) and not launches.living(pair[1].tag))
+
+
+def open_clients(folders, n):
+    path, = [f"{folders['XDG_RUNTIME_DIR']}/crun/{name}" for name in os.listdir(folders["XDG_RUNTIME_DIR"] + "/crun")]
+    clients = []
+    for _ in range(n):
+        clients.append(socket.socket(socket.AF_UNIX))
+        clients[-1].connect(path)
+    return clients
+
+
+def test_clients_that_send_nothing_delay_nothing(folders):
+    """More than are kept, one that sends too much and one that asks for something else."""
+    job = start(folders, *JOB, "sleep", "60")
+    wait_for_state(folders, "running")
+    talker, other = open_clients(folders, 2)
+    other.sendall(b"stacks\n")
+    assert "does not know" in other.makefile().read()
+    talker.sendall(b"x" * 1000)
+    with pytest.raises(ConnectionResetError):  # it had sent more than is read
+        talker.recv(100)
+    silent = open_clients(folders, 20)
+    begin = time.monotonic()
+    job.send_signal(signal.SIGTERM)
+    job.communicate(timeout=60)
+    assert time.monotonic() - begin < 20 and job.returncode == 1
+    for client in (talker, other, *silent):
+        client.close()
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can run as two users")
+def test_another_user_gets_no_answer(folders):
+    """Also where the folder lets that user in."""
+    job = start(folders, *JOB, "sleep", "60")
+    wait_for_state(folders, "running")
+    folder = folders["XDG_RUNTIME_DIR"] + "/crun"
+    path, = [f"{folder}/{name}" for name in os.listdir(folder)]
+    for place, mode in ((folders["XDG_RUNTIME_DIR"], 0o755), (folder, 0o755), (path, 0o777)):
+        os.chmod(place, mode)
+    nobody = pwd.getpwnam("nobody").pw_uid
+    code = ("import socket, sys; s = socket.socket(socket.AF_UNIX); s.connect(sys.argv[1]); s.settimeout(30)\n"
+            "try:\n  s.sendall(b'status\\n'); sys.exit(len(s.recv(100)))\n"
+            "except (ConnectionResetError, BrokenPipeError):\n  pass")
+    p = subprocess.run(["python3", "-c", code, path], preexec_fn=lambda: os.setresuid(nobody, nobody, nobody), cwd="/", timeout=60,
+                       env={"PATH": "/usr/bin:/bin"}, capture_output=True, text=True)
+    assert p.returncode == 0, p.stderr
+    assert status(folders)[0]["state"] == "running"
+    job.terminate()
+    job.communicate(timeout=60)
+
+
+def test_folder_of_another_owner_is_not_used(folders):
+    """A folder that somebody prepared in a shared place; crun runs without the socket."""
+    os.symlink("/tmp", folders["XDG_RUNTIME_DIR"] + "/crun")
+    p = jobs.run([jobs.crun(), *JOB, "true"], env={**os.environ, **folders})
+    assert p.returncode == 0 and p.stderr == ""
+    assert not [name for name in os.listdir("/tmp") if name.endswith(".sock")]

@@ -1,0 +1,119 @@
+/* Lines of an event log in, generations and their ends out. */
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "launcher/ctl/history.h"
+#include "launcher/ctl/history_json.h"
+#include "base/err.h"
+
+#include "tests/support/c/cmocka_fixed.h"
+
+#define AT(second) "{\"time\":\"2026-11-22T08:00:" second ".5Z\",\"run_id\":\"j\",\"host\":\"n1\","
+#define START(second, pid, generation, restarts)                                                             \
+    AT(second)                                                                                               \
+    "\"event\":\"start\",\"crun_pid\":" pid ",\"generation\":" generation ",\"restarts\":" restarts          \
+    ",\"program\":\"train.py\",\"world_size\":4,\"group_world_size\":2}\n"
+
+static void add_all(struct history *h, const char *const *lines, size_t n)
+{
+    struct history_line line;
+
+    for (size_t i = 0; i < n; i++)
+        if (history_line_from_json(lines[i], strlen(lines[i]), &line))
+            assert_int_equal(history_add(h, &line), 0);
+}
+
+static void format_seconds(int64_t seconds, char out[32])
+{
+    (void)snprintf(out, 32, "@%lld", (long long)(seconds - 1795334400)); /* 2026-11-22T08:00:00Z */
+}
+
+static void generations_have_durations_and_reasons(void **state)
+{
+    static const char *const lines[] = {
+        AT("00") "\"event\":\"end\",\"result\":\"failed\"}", /* of a run that is not there any more */
+        START("01", "7", "0", "0"),
+        "not JSON",
+        AT("03") "\"event\":\"failure\",\"cause\":\"worker\"}",
+        AT("04") "\"event\":\"restart\",\"reason\":\"rank 1: exit code 3\"}",
+        START("04", "7", "1", "1"),
+        AT("09") "\"event\":\"peer\",\"cause\":\"lost\",\"reason\":\"n2 was lost\"}",
+        START("10", "7", "2", "1"),
+        AT("12") "\"event\":\"stop\",\"signal\":\"SIGTERM\"}",
+        AT("15") "\"event\":\"end\",\"result\":\"stopped\",\"exit_code\":1}",
+    };
+    struct history h = {0};
+
+    (void)state;
+    add_all(&h, lines, ARRAY_SIZE(lines));
+    assert_int_equal(h.n_runs, 1);
+    char *text = history_text(history_find(&h, "j"), 0, format_seconds);
+    assert_string_equal(
+        text,
+        "j: train.py, stopped with exit code 1 after 14 s\n"
+        "GENERATION  STARTED                   LASTED NODES WORKERS RESTARTS  ENDED BECAUSE\n"
+        "         0  @1                           3 s     2       4        0  rank 1: exit code 3\n"
+        "         1  @4                           5 s     2       4        1  n2 was lost\n"
+        "         2  @10                          5 s     2       4        1  stopped by SIGTERM\n");
+    free(text);
+    char *json = history_to_json(history_find(&h, NULL));
+    assert_non_null(strstr(
+        json,
+        "{\"version\":1,\"job\":\"j\",\"host\":\"n1\",\"program\":\"train.py\",\"result\":\"stopped\""));
+    assert_non_null(strstr(json, "\"reason\":\"n2 was lost\""));
+    free(json);
+    assert_null(history_find(&h, "k"));
+    history_finish(&h);
+}
+
+/* A crun that was killed wrote no end; the next one of that name is another run. */
+static void a_killed_run_is_not_continued(void **state)
+{
+    static const char *const lines[] = {
+        START("01", "7", "0", "0"),
+        START("20", "8", "0", "0"),
+        AT("30") "\"event\":\"end\",\"result\":\"succeeded\",\"exit_code\":0}",
+    };
+    struct history h = {0};
+
+    (void)state;
+    add_all(&h, lines, ARRAY_SIZE(lines));
+    assert_int_equal(h.n_runs, 2);
+    assert_string_equal(h.runs[0].result, "");
+    assert_int_equal(h.runs[1].n_generations, 1);
+    assert_string_equal(history_find(&h, "j")->result, "succeeded");
+    char *text = history_text(&h.runs[0], 40, format_seconds);
+    assert_non_null(strstr(text, "j: train.py, has not ended, or crun was killed\n"));
+    free(text);
+    history_finish(&h);
+}
+
+static void texts_of_the_log_are_made_printable(void **state)
+{
+    static const char *const lines[] = {
+        START("01", "7", "0", "0"),
+        AT("02") "\"event\":\"end\",\"result\":\"failed\",\"reason\":\"a\\u001b[2Jb\"}",
+    };
+    struct history h = {0};
+
+    (void)state;
+    add_all(&h, lines, ARRAY_SIZE(lines));
+    char *text = history_text(history_find(&h, NULL), 0, format_seconds);
+    assert_null(strchr(text, '\033'));
+    assert_non_null(strstr(text, "a?[2Jb"));
+    free(text);
+    history_finish(&h);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(generations_have_durations_and_reasons),
+        cmocka_unit_test(a_killed_run_is_not_continued),
+        cmocka_unit_test(texts_of_the_log_are_made_printable),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,201 @@
+/* What crunctl is sent and shows: JSON both ways, and text for a terminal. */
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "launcher/ctl/job_status.h"
+#include "launcher/ctl/job_status_json.h"
+#include "launcher/ctl/status_text.h"
+#include "launcher/util/control_path.h"
+#include "base/err.h"
+
+#include "tests/support/c/cmocka_fixed.h"
+
+static struct job_status a_job(size_t n_workers)
+{
+    struct job_status s = {.job = "train-7",
+                           .program = "train.py",
+                           .state = "running",
+                           .crun_pid = 4711,
+                           .generation = 2,
+                           .restarts = 1,
+                           .max_restarts = 3,
+                           .n_nodes = 2,
+                           .started_s = 1000};
+
+    assert_int_equal(job_status_add_node(&s, "node1", 0, n_workers), 0);
+    for (size_t i = 0; i < n_workers; i++) {
+        struct worker_status *w = &s.nodes[0].workers[i];
+
+        w->rank = (int32_t)i;
+        w->pid = 5000 + (int64_t)i;
+        w->started_s = 1100;
+        (void)strcpy(w->state, "running");
+    }
+    return s;
+}
+
+static void a_status_is_read_as_it_was_written(void **state)
+{
+    struct job_status s = a_job(2), read;
+    struct worker_status *w = s.nodes[0].workers;
+
+    (void)state;
+    (void)strcpy(w[1].state, "failed");
+    w[1].exit_code = -9;
+    w[0].last_step = 4096;
+    w[0].hang = true;
+    char *json = job_status_to_json(&s);
+    assert_non_null(json);
+    assert_non_null(strstr(json, "{\"version\":1,\"job\":\"train-7\","));
+    assert_non_null(strstr(json, "\"last_step\":null"));
+    assert_int_equal(job_status_from_json(json, strlen(json), &read), 0);
+    assert_string_equal(read.job, s.job);
+    assert_string_equal(read.state, "running");
+    assert_int_equal(read.generation, 2);
+    assert_int_equal(read.n_nodes_known, 1);
+    assert_string_equal(read.nodes[0].host, "node1");
+    assert_int_equal(read.nodes[0].n_workers, 2);
+    assert_int_equal(read.nodes[0].workers[0].last_step, 4096);
+    assert_true(read.nodes[0].workers[0].hang);
+    assert_int_equal(read.nodes[0].workers[1].last_step, -1);
+    assert_int_equal(read.nodes[0].workers[1].exit_code, -9);
+    job_status_finish(&read);
+    job_status_finish(&s);
+    free(json);
+}
+
+/* Bytes that are no UTF-8, in a job's name, still make JSON. */
+static void any_name_makes_json(void **state)
+{
+    struct job_status s = a_job(1), read;
+
+    (void)state;
+    (void)strcpy(s.job, "a\xff\"b\n");
+    char *json = job_status_to_json(&s);
+    assert_non_null(json);
+    assert_int_equal(job_status_from_json(json, strlen(json), &read), 0);
+    assert_string_equal(read.job, "a?\"b\n");
+    job_status_finish(&read);
+    job_status_finish(&s);
+    free(json);
+}
+
+static void other_texts_are_refused(void **state)
+{
+    static const char *const texts[] = {
+        "",
+        "{}",
+        "[1]",
+        "{\"version\":2,\"job\":\"j\",\"nodes\":[]}",
+        "{\"version\":1,\"job\":\"j\",\"nodes\":[]}",
+        "{\"version\":1,\"error\":\"crun does not know this request\"}",
+        "{\"version\":1,\"job\":7,\"state\":\"running\",\"crun_pid\":1,\"generation\":0,\"restarts\":0,\"max_restarts\":0,"
+        "\"n_nodes\":1,\"started\":1,\"nodes\":[]}",
+        "{\"version\":1,\"job\":\"j\",\"state\":\"running\",\"crun_pid\":1,\"generation\":0,\"restarts\":0,"
+        "\"max_restarts\":0,\"n_nodes\":1,\"started\":1,\"nodes\":[{\"host\":\"h\",\"group_rank\":0,\"workers\":[{}]}]}",
+    };
+    struct job_status read;
+
+    (void)state;
+    for (size_t i = 0; i < ARRAY_SIZE(texts); i++) {
+        assert_int_equal(job_status_from_json(texts[i], strlen(texts[i]), &read), -EBADMSG);
+        job_status_finish(&read);
+    }
+}
+
+static void text_of_a_job(void **state)
+{
+    struct job_status s = a_job(2);
+    const struct status_view view = {.now_s = 1000 + 3 * 3600 + 61};
+    struct worker_status *w = s.nodes[0].workers;
+
+    (void)state;
+    w[0].has_usage = true;
+    w[0].rss_kib = 1536 << 10;
+    w[0].cpu_percent = 97;
+    w[0].last_step = 77;
+    w[0].hang = true;
+    (void)strcpy(w[1].state, "failed");
+    w[1].exit_code = -9;
+    char *text = status_text(&s, 1, &view);
+    assert_string_equal(
+        text,
+        "train-7: train.py, running for 3:01:01, generation 2, 1/3 restarts, 2 nodes, crun 4711\n"
+        "    RANK  HOST              PID  STATE                     CPU    MEMORY           UP       STEP\n"
+        "       0  node1            5000  running                   97%   1.5 GiB      2:59:21         77  HANG\n"
+        "       1  node1            5001  failed (SIGKILL)            -         -            -          -\n");
+    free(text);
+    text = status_text(NULL, 0, &view);
+    assert_string_equal(text, "no job of yours runs on this node\n");
+    free(text);
+    job_status_finish(&s);
+}
+
+/* 80 x 24, over ssh: no line is wrapped, and none scrolls the first one away. */
+static void text_fits_into_the_terminal(void **state)
+{
+    struct job_status s = a_job(1000);
+    const struct status_view view = {.width = 80, .height = 24, .now_s = 2000};
+    size_t n_lines = 0;
+
+    (void)state;
+    (void)strcpy(s.program, "\xc3\xa4\033[2J\xc3\xa4");
+    memset(s.nodes[0].host, 'h', 200);
+    char *text = status_text(&s, 1, &view);
+    assert_non_null(text);
+    assert_null(strchr(text, '\033'));
+    for (const char *line = text; *line; line = strchr(line, '\n') + 1) {
+        size_t n = 0;
+
+        for (const char *c = line; *c != '\n'; c++)
+            n += ((unsigned char)*c & 0xC0) != 0x80;
+        assert_true(n <= 80);
+        n_lines++;
+    }
+    assert_int_equal(n_lines, 24);
+    assert_non_null(strstr(text, "... 979 more lines\n"));
+    free(text);
+    job_status_finish(&s);
+}
+
+static void paths_follow_the_environment(void **state)
+{
+    static char run_user[] = "XDG_RUNTIME_DIR=/run/user/7", home[] = "HOME=/home/u",
+                state_dir[] = "XDG_STATE_HOME=/s", relative[] = "XDG_RUNTIME_DIR=relative";
+    char *none[] = {NULL}, *runtime[] = {run_user, home, NULL},
+         *state_home[] = {state_dir, home, relative, NULL};
+    char path[CONTROL_PATH_SIZE], name[CONTROL_NAME_SIZE];
+
+    (void)state;
+    assert_true(control_folder(runtime, false, path));
+    assert_string_equal(path, "/run/user/7/crun");
+    assert_true(control_folder(state_home, true, path));
+    assert_string_equal(path, "/run/crun");
+    assert_false(control_folder(none, false, path));
+    assert_true(control_history_path(runtime, path));
+    assert_string_equal(path, "/home/u/.local/state/crun/history.jsonl");
+    assert_true(control_history_path(state_home, path));
+    assert_string_equal(path, "/s/crun/history.jsonl");
+    assert_false(control_history_path(none, path));
+    control_socket_name("../a b/\xff", 0, name);
+    assert_string_equal(name, "_._a_b__.sock");
+    control_socket_name("0123456789012345678901234567890123456789xyz", 12, name);
+    assert_string_equal(name, "0123456789012345678901234567890123456789.12.sock");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_status_is_read_as_it_was_written),
+        cmocka_unit_test(any_name_makes_json),
+        cmocka_unit_test(other_texts_are_refused),
+        cmocka_unit_test(text_of_a_job),
+        cmocka_unit_test(text_fits_into_the_terminal),
+        cmocka_unit_test(paths_follow_the_environment),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
