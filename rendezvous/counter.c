@@ -37,6 +37,19 @@ bool counter_parse(const uint8_t *text, size_t n, int64_t *ret)
     return true;
 }
 
+size_t counter_span(const uint8_t *text, size_t n)
+{
+    size_t i = 0;
+
+    while (i < n && is_space(text[i]))
+        i++;
+    if (i < n && (text[i] == '-' || text[i] == '+'))
+        i++;
+    while (i < n && is_decimal_digit(text[i]))
+        i++;
+    return i;
+}
+
 size_t counter_format(char text[COUNTER_TEXT_MAX], int64_t value)
 {
     char digits[COUNTER_TEXT_MAX];

@@ -18,5 +18,8 @@ enum { COUNTER_TEXT_MAX = 20 };
  */
 bool counter_parse(const uint8_t *text, size_t n, int64_t *ret);
 
+/* How many bytes the white space, the sign and the digits at the start of the text take. */
+size_t counter_span(const uint8_t *text, size_t n);
+
 /* Writes no NUL; returns the number of bytes. */
 size_t counter_format(char text[COUNTER_TEXT_MAX], int64_t value);

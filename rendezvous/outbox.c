@@ -49,24 +49,33 @@ int outbox_reserve(struct outbox *o, size_t n, size_t value_size)
     return copy ? 0 : reserve_ref(o);
 }
 
-int outbox_put_blob(struct outbox *o, struct blob *b)
+int outbox_put_value(struct outbox *o, struct blob *b, size_t size)
 {
-    bool copy = b->size <= OUTBOX_COPY_MAX;
+    bool copy = size <= OUTBOX_COPY_MAX;
 
-    if (outbox_reserve(o, 0, b->size) < 0)
+    assert(size <= b->total);
+    if (outbox_reserve(o, 0, size) < 0)
         return -ENOMEM;
     /* These cannot fail: the room is reserved. */
-    (void)buf_append_u64(&o->bytes, b->size);
+    (void)buf_append_u64(&o->bytes, size);
     if (copy) {
-        (void)buf_append(&o->bytes, b->data, b->size);
+        blob_copy(b, buf_reserve(&o->bytes, size), size);
+        buf_commit(&o->bytes, size);
     } else {
         o->refs[o->refs_end++] = (struct outbox_ref){
             .blob = blob_ref(b),
+            .part = b,
             .after = o->bytes_sent + buf_size(&o->bytes),
+            .left = size,
         };
-        o->refs_bytes += b->size;
+        o->refs_bytes += size;
     }
     return 0;
+}
+
+int outbox_put_blob(struct outbox *o, struct blob *b)
+{
+    return outbox_put_value(o, b, b->total);
 }
 
 static int add_iov(struct iovec *iov, int n, uint8_t *data, size_t size)
@@ -75,6 +84,25 @@ static int add_iov(struct iovec *iov, int n, uint8_t *data, size_t size)
         return n;
     iov[n] = (struct iovec){.iov_base = data, .iov_len = size};
     return n + 1;
+}
+
+/* What is left of the value, part after part. */
+static int add_ref_iov(struct iovec *iov, int n, int max, const struct outbox_ref *ref)
+{
+    struct blob *part = ref->part;
+    size_t sent = ref->sent, left = ref->left;
+
+    while (n < max && left > 0) {
+        size_t size = part->size - sent;
+
+        if (size > left)
+            size = left;
+        n = add_iov(iov, n, part->data + sent, size);
+        left -= size;
+        sent = 0;
+        part = blob_next_part(ref->blob, part);
+    }
+    return n;
 }
 
 int outbox_iov(const struct outbox *o, struct iovec *iov, int max)
@@ -89,9 +117,9 @@ int outbox_iov(const struct outbox *o, struct iovec *iov, int max)
 
         if (n < max)
             n = add_iov(iov, n, bytes + done, until - done);
+        n = add_ref_iov(iov, n, max, ref);
         if (n == max)
             return n;
-        n = add_iov(iov, n, ref->blob->data + ref->sent, ref->blob->size - ref->sent);
         done = until;
     }
     if (n < max)
@@ -113,18 +141,25 @@ static size_t consume_bytes(struct outbox *o, size_t n)
     return ready;
 }
 
-/* Takes up to n bytes off the first reference; returns how many. */
+/* Takes up to n bytes off the first reference, within one part; returns how many. */
 static size_t consume_ref(struct outbox *o, size_t n)
 {
     struct outbox_ref *ref = &o->refs[o->refs_begin];
-    size_t left = ref->blob->size - ref->sent;
-    size_t taken = n < left ? n : left;
+    size_t ready = ref->part->size - ref->sent;
+    size_t taken;
 
+    if (ready > ref->left)
+        ready = ref->left;
+    taken = n < ready ? n : ready;
     ref->sent += taken;
+    ref->left -= taken;
     o->refs_bytes -= taken;
-    if (taken == left) {
+    if (ref->left == 0) {
         blob_unref(ref->blob);
         o->refs_begin++;
+    } else if (taken == ready) {
+        ref->part = blob_next_part(ref->blob, ref->part);
+        ref->sent = 0;
     }
     return taken;
 }

@@ -21,8 +21,10 @@ enum { OUTBOX_COPY_MAX = 16384 };
 /* A stored value that goes out once `after` bytes of the buffer, counted from the first ever, have. */
 struct outbox_ref {
     struct blob *blob;
+    struct blob *part; /* of blob: the one that goes out next */
     uint64_t after;
-    size_t sent;
+    size_t sent; /* of that part */
+    size_t left; /* of the value, as large as it was when it was put in */
 };
 
 struct outbox {
@@ -50,6 +52,9 @@ int outbox_reserve(struct outbox *o, size_t n, size_t value_size);
 /* Appends u64 length and the value; takes a reference of its own where the value is large.
  * Returns 0 or -ENOMEM (nothing appended then). */
 int outbox_put_blob(struct outbox *o, struct blob *b);
+
+/* The same for the first `size` bytes of the value, which may have grown since. */
+int outbox_put_value(struct outbox *o, struct blob *b, size_t size);
 
 /* Fills up to max entries with what goes out next, in order; returns how many. */
 int outbox_iov(const struct outbox *o, struct iovec *iov, int max);

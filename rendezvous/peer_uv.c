@@ -6,6 +6,11 @@
  * and nothing of the client is kept. Only when a message is incomplete does the rest move to p->in, and
  * only when the socket does not take all replies do these move to p->out.
  *
+ * A request of much work is executed in turns: RUN_TURN puts the peer at the end of server.busy, and one of these has a
+ * turn in each turn of the loop, with a budget that is spent within half a millisecond. When a socket becomes
+ * readable its requests are executed at once, with a small budget: so a client with one short request is never behind
+ * those with long ones, nor behind one that pipelines.
+ *
  * A client that does not read its replies: once output_max bytes of them wait, its requests are not
  * executed (p->held) and it is not read any more, until it has read. It costs what waits, and is never
  * cut off for that: it may be stopped in a debugger.
@@ -18,7 +23,6 @@
 
 #include <assert.h>
 #include <errno.h>
-#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/uio.h>
@@ -31,6 +35,8 @@
 
 enum {
     IOV_MAX_BATCH = 64,
+    /* One write(): a reader on this host may take megabytes at once, and the copy is made here. */
+    SEND_MAX = 256 * 1024,
     /* A reply buffer that was once larger is given back. */
     OUT_KEEP_MAX = 1 << 20,
     /* What a peer holding an incomplete message may have allocated beyond what it sent: the small step while it
@@ -40,6 +46,8 @@ enum {
     /* Replies for one client in one turn of the loop: a client that pipelines large requests and reads the
      * replies so fast that the socket never fills would otherwise be the only one that is served. */
     TURN_OUTPUT_MAX = 256 * 1024,
+    /* What a client's requests may cost at once, before they wait for a turn. */
+    FRESH_UNITS = 256,
     /* An incomplete message that grew by this much is making progress: a large one on a slow network has
      * the time it needs, one byte a second does not. */
     FRAME_PROGRESS = 1 << 20,
@@ -78,7 +86,7 @@ static void update_peer_polling(struct peer *p)
 
     if (!p->eof && !p->held)
         events |= UV_READABLE;
-    if (outbox_size(&p->out) > 0 || (p->held && list_is_empty(&p->deferred_link)))
+    if (outbox_size(&p->out) > 0 || (p->held && list_is_empty(&p->busy_link)))
         events |= UV_WRITABLE;
     if (events == p->events)
         return;
@@ -99,11 +107,26 @@ static void peer_drop_output(struct peer *p)
     charge_buffers(p);
 }
 
+/* Cuts the list off behind SEND_MAX bytes; returns what is left of it. */
+static int limit_iov(struct iovec *iov, int n)
+{
+    size_t room = SEND_MAX;
+
+    for (int i = 0; i < n; i++) {
+        if (iov[i].iov_len >= room) {
+            iov[i].iov_len = room;
+            return i + 1;
+        }
+        room -= iov[i].iov_len;
+    }
+    return n;
+}
+
 /* Writes what the socket takes of o; false when it is broken. */
 static bool send_outbox(struct peer *p, struct outbox *o)
 {
     struct iovec iov[IOV_MAX_BATCH];
-    int n_iov = outbox_iov(o, iov, IOV_MAX_BATCH);
+    int n_iov = limit_iov(iov, outbox_iov(o, iov, IOV_MAX_BATCH));
     ssize_t n;
 
     do
@@ -152,11 +175,11 @@ static size_t flush_shared(struct peer *p)
 /* ---- executing ---- */
 
 enum run_result {
-    RUN_MORE,     /* all complete messages are executed */
-    RUN_FULL,     /* replies have to be read first */
-    RUN_DEFERRED, /* the replies of others have to be read first */
-    RUN_AGENT,    /* the rest is an agent's opening, or the start of its TLS */
-    RUN_BROKEN,   /* logged; the client is to be closed */
+    RUN_MORE,   /* all complete messages are executed */
+    RUN_FULL,   /* replies have to be read first */
+    RUN_TURN,   /* the budget is used up */
+    RUN_AGENT,  /* the rest is an agent's opening, or the start of its TLS */
+    RUN_BROKEN, /* logged; the client is to be closed */
 };
 
 /* The five bytes that every TCPStore client sends first, in any slices. Nothing is kept until they are
@@ -190,40 +213,73 @@ static enum run_result refuse_request(struct peer *p, enum wire_op op, int resul
     return RUN_BROKEN;
 }
 
-/* Executes messages from data + *done on, while replies have room. */
-static enum run_result run_messages(struct peer *p, const uint8_t *data, size_t n, size_t *done,
-                                    struct outbox *out)
+/* The request at data: the one that was begun, or the next. */
+static enum run_result next_request(struct peer *p, const uint8_t *data, size_t n)
 {
     struct server *s = p->server;
-    size_t limit = output_limit(s);
-    struct wire_request request;
-    size_t size;
+    int r;
 
-    while (*done < n) {
-        int r;
-
-        if (data[*done] == FRAME_FIRST_BYTE && s->rounds)
-            return RUN_AGENT;
-        if (outbox_size(out) >= limit)
-            return RUN_FULL;
-        r = wire_decode(&p->scanner, &s->limits.wire, data + *done, n - *done, &request, &size);
-        if (r == WIRE_E_MORE)
-            return RUN_MORE;
-        if (r == WIRE_E_BAD) {
-            server_log(s, p, "sent a broken message: %s (%llu): closed", p->scanner.error,
-                       (unsigned long long)p->scanner.error_value);
-            return RUN_BROKEN;
-        }
-        if (store_reply_may_be_huge(&request) && !p->write_failed &&
-            s->output_bytes >= s->limits.output_all_max)
-            return RUN_DEFERRED;
-        if (!p->write_failed || !store_only_reads(request.op))
-            r = store_apply(&s->store, &p->client, &request, out);
-        if (r != 0)
-            return refuse_request(p, request.op, r);
-        *done += size;
+    if (p->request_size > 0)
+        return RUN_MORE;
+    r = wire_decode(&p->scanner, &s->limits.wire, data, n, &p->request, &p->request_size);
+    if (r == WIRE_E_BAD) {
+        server_log(s, p, "sent a broken message: %s (%llu): closed", p->scanner.error,
+                   (unsigned long long)p->scanner.error_value);
+        return RUN_BROKEN;
     }
     return RUN_MORE;
+}
+
+/* Decoding the request, and its bytes if they were copied at once. */
+static void spend_on_bytes(struct store_budget *budget, size_t size)
+{
+    uint64_t cost = 2 + (size < SCRATCH_SIZE ? size / STORE_UNIT_BYTES : 0);
+
+    budget->units -= cost < budget->units ? cost : budget->units;
+}
+
+/* One request with its bytes at p->request, as far as the budget goes. */
+static enum run_result run_request(struct peer *p, struct outbox *out, struct store_budget *budget)
+{
+    struct server *s = p->server;
+    bool begun = p->client.task.active;
+    int r = 0;
+
+    if (!p->write_failed || !store_only_reads(p->request.op))
+        r = store_apply(&s->store, &p->client, &p->request, out, budget);
+    else if (begun)
+        store_client_give_up(&s->store, &p->client);
+    spend_on_bytes(budget, p->request_size);
+    if (r == STORE_MORE)
+        return outbox_size(out) >= budget->output_max ? RUN_FULL : RUN_TURN;
+    return r != 0 ? refuse_request(p, p->request.op, r) : RUN_MORE;
+}
+
+/* Executes messages from data + *done on, while replies have room and the budget lasts. */
+static enum run_result run_messages(struct peer *p, const uint8_t *data, size_t n, size_t *done,
+                                    struct outbox *out, struct store_budget *budget)
+{
+    enum run_result r = RUN_MORE;
+
+    budget->output_max = output_limit(p->server);
+    while (*done < n && r == RUN_MORE) {
+        if (p->request_size == 0 && data[*done] == FRAME_FIRST_BYTE && p->server->rounds)
+            return RUN_AGENT;
+        if (outbox_size(out) >= budget->output_max)
+            return RUN_FULL;
+        if (budget->units == 0)
+            return RUN_TURN;
+        r = next_request(p, data + *done, n - *done);
+        if (r == RUN_MORE && p->request_size == 0)
+            return RUN_MORE; /* it is not complete */
+        if (r == RUN_MORE)
+            r = run_request(p, out, budget);
+        if (r == RUN_MORE) {
+            *done += p->request_size;
+            p->request_size = 0;
+        }
+    }
+    return r;
 }
 
 static void peer_release(struct peer *p);
@@ -248,8 +304,9 @@ static void hand_over_agent(struct peer *p, const uint8_t *data, size_t n)
 }
 
 /* Executes what can be of data and sends the replies. Returns bytes used up; SIZE_MAX: p is closed. */
-static size_t serve(struct peer *p, const uint8_t *data, size_t n)
+static size_t serve(struct peer *p, const uint8_t *data, size_t n, uint64_t units)
 {
+    struct store_budget budget = {.units = units, .turn = STORE_TURN_UNITS};
     struct server *s = p->server;
     enum run_result r = RUN_MORE;
     size_t done = 0, n_answered = 0;
@@ -260,7 +317,7 @@ static size_t serve(struct peer *p, const uint8_t *data, size_t n)
         bool shared = outbox_size(&p->out) == 0;
 
         if (r == RUN_MORE)
-            r = run_messages(p, data, n, &done, shared ? &s->out : &p->out);
+            r = run_messages(p, data, n, &done, shared ? &s->out : &p->out, &budget);
         if (shared)
             n_answered += flush_shared(p);
         else
@@ -273,9 +330,9 @@ static size_t serve(struct peer *p, const uint8_t *data, size_t n)
         hand_over_agent(p, data + done, n - done);
         return SIZE_MAX;
     }
-    p->held = r == RUN_FULL || r == RUN_DEFERRED;
-    if (r == RUN_DEFERRED)
-        list_append(&s->deferred, &p->deferred_link);
+    p->held = r == RUN_FULL || r == RUN_TURN;
+    if (r == RUN_TURN)
+        list_append(&s->busy, &p->busy_link);
     if (r != RUN_BROKEN)
         return done;
     flush_peer(p); /* what was answered before the bad message, if the socket takes it */
@@ -293,15 +350,6 @@ static void watch_frame(struct peer *p)
 
     if (p->n_greeted < HANDSHAKE_SIZE)
         return; /* the deadline of the greeting still runs */
-    if (!list_is_empty(&p->deferred_link)) {
-        if (!p->defer_timed || list_is_empty(&p->deadline_link))
-            server_set_deadline(s, p, &s->deferring, s->limits.frame_ms);
-        p->defer_timed = true;
-        return;
-    }
-    if (p->defer_timed)
-        list_unlink(&p->deadline_link);
-    p->defer_timed = false;
     if (size == 0 || p->held)
         list_unlink(&p->deadline_link);
     else if (list_is_empty(&p->deadline_link) || size < p->frame_mark ||
@@ -323,9 +371,9 @@ static void peer_update(struct peer *p)
 }
 
 /* Executes what p->in holds; false when p is closed. */
-static bool serve_buffered(struct peer *p)
+static bool serve_buffered(struct peer *p, uint64_t units)
 {
-    size_t used = serve(p, buf_bytes(&p->in), buf_size(&p->in));
+    size_t used = serve(p, buf_bytes(&p->in), buf_size(&p->in), units);
 
     if (used == SIZE_MAX)
         return false;
@@ -338,11 +386,26 @@ static bool serve_buffered(struct peer *p)
     return true;
 }
 
+static void rebase_span(struct wire_span *span, const uint8_t *from, const uint8_t *to)
+{
+    if (span->data)
+        span->data = to + (span->data - from);
+}
+
+/* The bytes of a request that was begun were copied. */
+static void rebase_request(struct wire_request *request, const uint8_t *from, const uint8_t *to)
+{
+    rebase_span(&request->key, from, to);
+    rebase_span(&request->value, from, to);
+    rebase_span(&request->desired, from, to);
+    rebase_span(&request->items, from, to);
+}
+
 /* Bytes of which the rest is kept; false when p is closed. */
 static bool serve_scratch(struct peer *p, size_t n)
 {
     const uint8_t *data = p->server->scratch;
-    size_t used = serve(p, data, n);
+    size_t used = serve(p, data, n, FRESH_UNITS);
 
     if (used == SIZE_MAX)
         return false;
@@ -353,6 +416,8 @@ static bool serve_scratch(struct peer *p, size_t n)
         peer_close(p);
         return false;
     }
+    if (p->request_size > 0)
+        rebase_request(&p->request, data + used, buf_bytes(&p->in));
     charge_buffers(p);
     return true;
 }
@@ -411,7 +476,7 @@ static bool peer_read(struct peer *p)
             return false;
     } else {
         buf_commit(&p->in, (size_t)n);
-        if (!serve_buffered(p))
+        if (!serve_buffered(p, FRESH_UNITS))
             return false;
     }
     peer_update(p);
@@ -430,13 +495,28 @@ bool peer_catch_up(struct peer *p)
 
 void peer_continue(struct peer *p)
 {
-    if (p->held && outbox_size(&p->out) < output_limit(p->server) && !p->server->draining) {
+    bool waits_for_turn = !list_is_empty(&p->busy_link);
+
+    if (p->held && !waits_for_turn && outbox_size(&p->out) < output_limit(p->server) &&
+        !p->server->draining) {
         p->held = false;
-        list_unlink(&p->deferred_link);
-        if (!serve_buffered(p))
+        if (!serve_buffered(p, FRESH_UNITS))
             return;
     }
     peer_update(p);
+}
+
+void peers_run_turn(struct server *s)
+{
+    struct peer *p;
+
+    if (list_is_empty(&s->busy))
+        return;
+    p = list_entry(s->busy.next, struct peer, busy_link);
+    list_unlink(&p->busy_link);
+    p->held = false;
+    if (serve_buffered(p, STORE_TURN_UNITS))
+        peer_update(p);
 }
 
 /* ---- releases ---- */
@@ -473,11 +553,13 @@ static void send_wait_stop(struct peer *p)
 static void read_rest(struct peer *p)
 {
     peer_drop_output(p);
-    if (p->held) {
+    if (p->held && list_is_empty(&p->busy_link)) {
         p->held = false;
-        if (!serve_buffered(p))
+        if (!serve_buffered(p, FRESH_UNITS))
             return;
     }
+    if (p->held)
+        return; /* its turns come first; polling then reports the reset again */
     if (!peer_read(p) && !p->closing)
         peer_close(p); /* nothing to read, and nothing would wake us */
 }
@@ -518,46 +600,6 @@ void peers_release(struct server *s, unsigned max)
     }
 }
 
-/* The client has closed its end: it asks, and nothing shows that it reads. Its large replies are not worth building. */
-static bool has_hung_up(const struct peer *p)
-{
-    struct pollfd state = {.fd = p->fd, .events = POLLRDHUP};
-
-    return poll(&state, 1, 0) > 0 && state.revents & (POLLRDHUP | POLLHUP | POLLERR);
-}
-
-void peers_undefer(struct server *s)
-{
-    struct peer *p;
-
-    if (list_is_empty(&s->deferred) || s->output_bytes >= s->limits.output_all_max)
-        return;
-    p = list_entry(s->deferred.next, struct peer, deferred_link);
-    list_unlink(&p->deferred_link);
-    if (has_hung_up(p))
-        peer_drop_output(p);
-    peer_continue(p);
-}
-
-void peer_end_deferral(struct peer *p)
-{
-    struct server *s = p->server;
-    struct peer *hog = NULL;
-
-    list_for_each(i, &s->peers)
-    {
-        struct peer *other = list_entry(i, struct peer, link);
-
-        if (!hog || outbox_size(&other->out) > outbox_size(&hog->out))
-            hog = other;
-    }
-    if (!hog || hog == p || outbox_size(&hog->out) == 0)
-        return;
-    server_log(s, hog, "has not read %zu bytes of replies, for which others wait (--max-output-all): closed",
-               outbox_size(&hog->out));
-    peer_close(hog);
-}
-
 /* ---- life ---- */
 
 static void on_peer_closed(uv_handle_t *handle)
@@ -583,7 +625,7 @@ int peer_create(struct server *s, int fd)
     p->server = s;
     p->fd = fd;
     list_init(&p->deadline_link);
-    list_init(&p->deferred_link);
+    list_init(&p->busy_link);
     store_client_init(&p->client);
     server_handle_opened(s);
     list_append(&s->peers, &p->link);
@@ -606,7 +648,7 @@ static void peer_release(struct peer *p)
     charge_buffers(p);
     list_unlink(&p->link);
     list_unlink(&p->deadline_link);
-    list_unlink(&p->deferred_link);
+    list_unlink(&p->busy_link);
     uv_close((uv_handle_t *)&p->poll, on_peer_closed);
 }
 
@@ -623,5 +665,6 @@ void peer_drain(struct peer *p)
 {
     p->eof = true;
     p->held = false;
+    list_unlink(&p->busy_link);
     peer_update(p);
 }

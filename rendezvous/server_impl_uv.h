@@ -46,8 +46,7 @@ struct server {
     uint64_t output_bytes; /* held by replies that were not read */
     struct list greeting;  /* peers before the end of VALIDATE, oldest first */
     struct list framing;   /* peers with an incomplete message, oldest first */
-    struct list deferred;  /* peers whose request waits for output_bytes to fall */
-    struct list deferring; /* the same, by deadline, in deadline_link */
+    struct list busy;      /* peers whose request goes on in a turn of its own, in busy_link */
     uv_timer_t deadline_timer;
     uint64_t deadline_ms; /* when the timer is set to fire */
     uv_idle_t rest_idle;  /* active while work was left for the next turn of the loop */
@@ -74,11 +73,14 @@ struct peer {
     struct server *server;
     struct list link;          /* in server.peers */
     struct list deadline_link; /* in server.greeting or server.framing */
-    struct list deferred_link;
+    struct list busy_link;
     uint64_t deadline_ms;
     size_t frame_mark; /* size of the incomplete message when its deadline was set */
     struct store_client client;
     struct wire_scanner scanner;
+    struct wire_request
+        request; /* while request_size > 0: begun, or to begin; its bytes are the first of `in` */
+    size_t request_size;
     struct buf in;     /* from the start of a message that is incomplete or has to wait */
     struct outbox out; /* what the socket did not take yet */
     size_t charged_input;
@@ -86,10 +88,9 @@ struct peer {
     int fd;
     uint8_t n_greeted; /* bytes of VALIDATE seen */
     uint8_t events;    /* what is polled for */
-    bool held;         /* `in` has requests that wait until replies were read */
+    bool held;         /* `in` has requests that wait: until replies were read, or for a turn */
     bool eof;          /* nothing more will come */
     bool write_failed; /* the client cannot be written to; what it sent before still counts */
-    bool defer_timed;  /* in server.deferring */
     bool closing;
 };
 
@@ -107,8 +108,8 @@ void server_set_deadline(struct server *s, struct peer *p, struct list *list, un
 void server_handle_opened(struct server *s);
 void server_handle_closed(struct server *s);
 
-/* After requests were executed: releases waiting clients and lets deferred peers go on, a bounded part of
- * it now and the rest in the next turns of the loop, between other clients' requests. */
+/* After requests were executed: releases waiting clients, a bounded part of them now and the rest in the next turns of
+ * the loop, between other clients' requests, as all that is left to do. */
 void server_work_off(struct server *s);
 
 /* A peer or agent went away. */
@@ -136,8 +137,5 @@ void peer_drain(struct peer *p);
 /* Notifies up to `max` clients that their wait is over. */
 void peers_release(struct server *s, unsigned max);
 
-/* Lets a peer that was deferred go on when there is room again: one, as its reply may be large. */
-void peers_undefer(struct server *s);
-
-/* p has been deferred for as long as it may: closes the client that holds most of the output. */
-void peer_end_deferral(struct peer *p);
+/* One turn of the request that has waited longest for one. */
+void peers_run_turn(struct server *s);

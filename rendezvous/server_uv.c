@@ -31,8 +31,8 @@ enum {
     LOG_BURST = 20,
     LOG_LINE_MAX = 512,
     RESERVE_FDS = 32,
-    RELEASE_BATCH = 1024,
-    EXPIRE_BATCH = 256,
+    RELEASE_BATCH = 128,
+    EXPIRE_BATCH = 32,
 };
 
 /* ---- log ---- */
@@ -136,30 +136,13 @@ static void expire(struct server *s, struct list *list, const char *why)
     }
 }
 
-/* Clients that wait for others to read: not for ever. */
-static void expire_deferrals(struct server *s)
-{
-    uint64_t now = uv_now(s->loop);
-
-    while (!list_is_empty(&s->deferring)) {
-        struct peer *p = list_entry(s->deferring.next, struct peer, deadline_link);
-
-        if (p->deadline_ms > now) {
-            arm_deadline(s, p->deadline_ms);
-            return;
-        }
-        server_set_deadline(s, p, &s->deferring, s->limits.frame_ms); /* it may need more than one */
-        peer_end_deferral(p);
-    }
-}
-
 static void on_client_deadline(uv_timer_t *timer)
 {
     struct server *s = timer->data;
 
     expire(s, &s->greeting, "sent no valid TCPStore greeting in time");
     expire(s, &s->framing, "left a message incomplete for too long");
-    expire_deferrals(s);
+    server_work_off(s); /* requests may have arrived late */
 }
 
 /* ---- handles ---- */
@@ -207,14 +190,17 @@ static void adopt_handle(struct server *s, uv_handle_t *handle)
 
 static void on_rest_idle(uv_idle_t *idle)
 {
-    peers_undefer(idle->data); /* one in a turn of the loop, between other clients' requests */
-    server_work_off(idle->data);
+    struct server *s = idle->data;
+
+    /* A bounded part of each kind of work in a turn of the loop, between other clients' requests. */
+    (void)store_clean(&s->store, STORE_TURN_UNITS);
+    peers_run_turn(s);
+    server_work_off(s);
 }
 
-static bool is_work_left(const struct server *s)
+static bool is_work_left(struct server *s)
 {
-    return !list_is_empty(&s->store.released) ||
-           (!list_is_empty(&s->deferred) && s->output_bytes < s->limits.output_all_max);
+    return !list_is_empty(&s->store.released) || !list_is_empty(&s->busy) || store_clean(&s->store, 0);
 }
 
 void server_work_off(struct server *s)
@@ -290,8 +276,7 @@ int server_create(struct server **ret, uv_loop_t *loop, const struct server_conf
     list_init(&s->peers);
     list_init(&s->greeting);
     list_init(&s->framing);
-    list_init(&s->deferred);
-    list_init(&s->deferring);
+    list_init(&s->busy);
     list_init(&s->listeners);
     s->scratch = malloc(SCRATCH_SIZE);
     r = s->scratch ? init_security(s, config->security) : -ENOMEM;
@@ -385,5 +370,5 @@ void server_peer_gone(struct server *s)
     else if (s->accept_paused)
         listeners_resume(s);
     if (!s->stopping && is_work_left(s))
-        (void)uv_idle_start(&s->rest_idle, on_rest_idle); /* it may have made room for a deferred one */
+        (void)uv_idle_start(&s->rest_idle, on_rest_idle); /* what it leaves behind is taken apart */
 }

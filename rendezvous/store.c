@@ -26,44 +26,98 @@ static int reply_value(struct call *call, struct store_entry *name)
 
 /* ---- keys ---- */
 
-/* Writes with store_write_value() or store_append_value() and releases waiting clients. */
+/* How a value is written. */
+struct write_mode {
+    int (*write)(struct store *, struct store_entry *, struct wire_span);
+    int (*install)(struct store *, struct store_entry *,
+                   struct blob *); /* one that store_prepare() has made */
+};
+
+static const struct write_mode replacing = {store_write_value, store_install};
+static const struct write_mode extending = {store_append_value, store_install_behind};
+
+static int write_in_steps(struct call *call, struct store_entry *name, struct wire_span value,
+                          const struct write_mode *mode)
+{
+    struct store_task *t = &call->client->task;
+    int r;
+
+    if (value.size <= STEP_VALUE_MAX)
+        return mode->write(call->store, name, value);
+    r = mode->install(call->store, name, t->fresh);
+    if (r == 0)
+        t->fresh = NULL; /* it is the name's */
+    return r;
+}
+
+/* Writes the value and releases waiting clients. The name may be freed then. */
 static int write_key(struct call *call, struct wire_span key, struct wire_span value,
-                     int (*write)(struct store *, struct store_entry *, struct wire_span))
+                     const struct write_mode *mode)
 {
     struct store_entry *name;
-    int r = store_obtain(call->store, key, &name);
+    int r = 0;
 
+    if (value.size > STEP_VALUE_MAX)
+        r = store_prepare(call, value);
+    if (r == 0)
+        r = store_obtain(call->store, key, &name);
     if (r != 0)
         return r;
-    r = write(call->store, name, value);
+    r = write_in_steps(call, name, value, mode);
     if (r == 0)
-        store_wake_all(call, name);
-    else
-        store_tidy(call->store, name);
+        return store_wake_all(call, name);
+    store_tidy(call->store, name);
     return r;
+}
+
+/* The write of a request that consists of one; a second call goes on with the release of waiting clients. */
+static int write_request(struct call *call, const struct write_mode *mode)
+{
+    if (call->client->task.waking)
+        return store_wake_on(call);
+    return write_key(call, call->request->key, call->request->value, mode);
 }
 
 static int do_set(struct call *call)
 {
-    return write_key(call, call->request->key, call->request->value, store_write_value);
+    return write_request(call, &replacing);
 }
 
 static int do_append(struct call *call)
 {
-    return write_key(call, call->request->key, call->request->value, store_append_value);
+    return write_request(call, &extending);
+}
+
+/* The next pair; the task holds the place of the one after it before waiting clients are released. */
+static int write_pair(struct call *call, struct wire_span *list)
+{
+    struct store_task *t = &call->client->task;
+    struct wire_span rest = *list, key, value;
+    int r;
+
+    (void)wire_next_pair(&rest, &key, &value); /* there is one: the request was decoded */
+    r = write_key(call, key, value, &replacing);
+    if (r != 0 && !(r == STORE_MORE && t->waking))
+        return r;
+    t->offset += list->size - rest.size;
+    *list = rest;
+    return r;
 }
 
 static int do_multi_set(struct call *call)
 {
-    struct wire_span list = call->request->items, key, value;
+    struct wire_span all = call->request->items, list;
+    struct store_task *t = &call->client->task;
+    int r = store_wake_on(call);
 
-    while (wire_next_pair(&list, &key, &value)) {
-        int r = write_key(call, key, value, store_write_value);
-
-        if (r != 0)
-            return r;
-    }
-    return 0;
+    if (r == 0 && !t->counted && !call_fits(call, 2 * (uint64_t)call->request->n_items))
+        return STORE_MORE;
+    t->active = true;
+    t->counted = true;
+    list = wire_span(all.data + t->offset, all.size - t->offset);
+    while (r == 0 && list.size > 0)
+        r = call_spend(call, 2) ? write_pair(call, &list) : STORE_MORE;
+    return r;
 }
 
 static int do_get(struct call *call)
@@ -71,43 +125,99 @@ static int do_get(struct call *call)
     return reply_value(call, store_find(call->store, call->request->key));
 }
 
+/* Few keys are answered at once: their values are small, or references. */
+enum { GET_AT_ONCE_MAX = 8 };
+
 static int do_multi_get(struct call *call)
 {
     struct wire_span list = call->request->items, key;
+    int r = 0;
 
-    while (wire_next_key(&list, &key)) {
-        int r = reply_value(call, store_find(call->store, key));
-
-        if (r < 0)
-            return r;
+    if (call->request->n_items > GET_AT_ONCE_MAX) {
+        r = store_collect_values(call);
+        return r != 0 ? r : store_reply_values(call);
     }
-    return 0;
+    while (r == 0 && wire_next_key(&list, &key))
+        r = reply_value(call, store_find(call->store, key));
+    return r;
 }
 
-static bool span_equals(struct wire_span a, struct wire_span b)
+/* Stores the desired value; the task keeps a large one for the reply. */
+static int write_desired(struct call *call)
 {
-    return a.size == b.size && (a.size == 0 || memcmp(a.data, b.data, a.size) == 0);
+    const struct wire_request *q = call->request;
+    bool large = q->desired.size > OUTBOX_COPY_MAX;
+    struct store_entry *name;
+    int r = large ? store_prepare(call, q->desired) : 0;
+
+    if (r == 0 && outbox_reserve(call->out, FIXED_REPLY_MAX, q->desired.size) < 0)
+        r = -ENOMEM; /* a value that was stored must be answered */
+    if (r == 0)
+        r = store_obtain(call->store, q->key, &name);
+    if (r != 0)
+        return r;
+    r = large ? store_install(call->store, name, call->client->task.fresh)
+              : store_write_value(call->store, name, q->desired);
+    if (r != 0) {
+        store_tidy(call->store, name);
+        return r;
+    }
+    if (large)
+        (void)blob_ref(name->value); /* one reference for each */
+    return store_wake_all(call, name);
+}
+
+/* The reply where nothing is stored: as long as the client likes, so it leaves in steps, as fast as it is read. */
+static int echo_expected(struct call *call)
+{
+    struct wire_span expected = call->request->value;
+    struct store_task *t = &call->client->task;
+
+    if (!t->counted) {
+        call_reply_i64(call, (int64_t)expected.size);
+        t->active = true;
+        t->counted = true;
+        t->n_done = 0;
+    }
+    while (t->n_done < expected.size) {
+        size_t n = expected.size - t->n_done;
+
+        if (n > OUTBOX_COPY_MAX)
+            n = OUTBOX_COPY_MAX;
+        if (outbox_size(call->out) >= call->budget->output_max || !call_spend(call, n / STORE_UNIT_BYTES))
+            return STORE_MORE;
+        if (buf_append(&call->out->bytes, expected.data + t->n_done, n) < 0)
+            return -ENOMEM;
+        t->n_done += n;
+    }
+    return 0;
 }
 
 /* A missing key matches only an empty expected value; what stays is answered by the caller's own words. */
 static int do_compare_set(struct call *call)
 {
     const struct wire_request *q = call->request;
-    struct store_entry *name = store_find(call->store, q->key);
-    struct blob *current = name ? name->value : NULL;
+    struct store_task *t = &call->client->task;
+    struct blob *current;
+    bool equal;
     int r;
 
-    if (!current && q->value.size > 0)
-        return wire_put_vec(&call->out->bytes, q->value);
-    if (current && !span_equals(wire_span(current->data, current->size), q->value))
-        return outbox_put_blob(call->out, current);
-    /* The room first: a value that was stored must be answered. */
-    if (outbox_reserve(call->out, FIXED_REPLY_MAX, q->desired.size) < 0)
-        return -ENOMEM;
-    r = write_key(call, q->key, q->desired, store_write_value);
+    if (t->counted)
+        return echo_expected(call);
+    if (t->waking) {
+        r = store_wake_on(call);
+    } else {
+        r = store_compare(call, q->value, &current, &equal);
+        if (r == 0 && !current && q->value.size > 0)
+            return echo_expected(call);
+        if (r == 0 && current && !equal)
+            return outbox_put_blob(call->out, current);
+        if (r == 0)
+            r = write_desired(call);
+    }
     if (r != 0)
         return r;
-    return reply_value(call, store_find(call->store, q->key));
+    return t->fresh ? outbox_put_blob(call->out, t->fresh) : wire_put_vec(&call->out->bytes, q->desired);
 }
 
 /* Adds to the number in the value, text in base 10; *ret_name and *ret_sum are set on success only. */
@@ -121,7 +231,7 @@ static int add_to_key(struct store *s, struct wire_span key, int64_t amount, str
 
     if (r != 0)
         return r;
-    if (name->value && !counter_parse(name->value->data, name->value->size, &old))
+    if (name->value && !store_value_number(name->value, &old))
         return STORE_E_NUMBER;
     /* Past the end it wraps, as it does in PyTorch's build; in unsigned numbers that is defined. */
     sum = (int64_t)((uint64_t)old + (uint64_t)amount);
@@ -137,15 +247,23 @@ static int add_to_key(struct store *s, struct wire_span key, int64_t amount, str
 
 static int do_add(struct call *call)
 {
+    struct store_task *t = &call->client->task;
     struct store_entry *name;
-    int64_t sum;
-    int r = add_to_key(call->store, call->request->key, call->request->amount, &name, &sum);
+    int64_t sum = t->number;
+    int r;
 
-    if (r != 0)
-        return r;
-    store_wake_all(call, name);
-    call_reply_i64(call, sum);
-    return 0;
+    if (t->waking) {
+        r = store_wake_on(call);
+    } else {
+        r = add_to_key(call->store, call->request->key, call->request->amount, &name, &sum);
+        if (r == 0)
+            r = store_wake_all(call, name);
+    }
+    if (r == STORE_MORE)
+        t->number = sum;
+    if (r == 0)
+        call_reply_i64(call, sum);
+    return r;
 }
 
 /* The count is never reset: a client that comes after completion passes at once and counts on. */
@@ -153,29 +271,43 @@ static int do_barrier(struct call *call)
 {
     struct store_entry *name;
     int64_t arrived;
-    int r = add_to_key(call->store, call->request->key, 1, &name, &arrived);
+    int r;
 
-    if (r != 0)
-        return r;
-    if (arrived < call->request->amount)
-        return store_wait_for_name(call, name);
-    store_wake_all(call, name);
-    call_reply_u8(call, WIRE_WAIT_STOP);
-    return 0;
+    if (call->client->task.waking) {
+        r = store_wake_on(call);
+    } else {
+        r = add_to_key(call->store, call->request->key, 1, &name, &arrived);
+        if (r != 0)
+            return r;
+        if (arrived < call->request->amount)
+            return store_wait_for_name(call, name);
+        r = store_wake_all(call, name);
+    }
+    if (r == 0)
+        call_reply_u8(call, WIRE_WAIT_STOP);
+    return r;
 }
 
 static int do_check(struct call *call)
 {
-    struct wire_span list = call->request->items, key;
-    uint8_t status = WIRE_CHECK_READY;
+    struct wire_span all = call->request->items, list, key;
+    struct store_task *t = &call->client->task;
 
-    while (wire_next_key(&list, &key)) {
+    if (t->offset == 0 && !call_fits(call, call->request->n_items))
+        return STORE_MORE;
+    list = wire_span(all.data + t->offset, all.size - t->offset);
+    while (list.size > 0) {
+        if (!call_spend(call, 1)) {
+            t->offset = all.size - list.size;
+            return STORE_MORE;
+        }
+        (void)wire_next_key(&list, &key); /* there is one: the request was decoded */
         if (!store_entry_exists(store_find(call->store, key))) {
-            status = WIRE_CHECK_NOT_READY;
-            break;
+            call_reply_u8(call, WIRE_CHECK_NOT_READY);
+            return 0;
         }
     }
-    call_reply_u8(call, status);
+    call_reply_u8(call, WIRE_CHECK_READY);
     return 0;
 }
 
@@ -186,8 +318,8 @@ static int do_delete_key(struct call *call)
     bool is_key = name && name->value;
 
     if (is_key) {
+        store_keys_remove(s, name);
         blob_unref(steal_ptr(name->value));
-        s->n_keys--;
         store_tidy(s, name);
     }
     call_reply_i64(call, is_key);
@@ -200,20 +332,35 @@ static int do_getnumkeys(struct call *call)
     return 0;
 }
 
+/* The keys that exist now, however long it takes to send them. */
 static int do_list_keys(struct call *call)
 {
-    struct store *s = call->store;
-    struct store_entry *name;
-    size_t cursor = 0;
+    struct store_task *t = &call->client->task;
+    struct wire_span name;
+    int r = 0;
 
-    call_reply_i64(call, (int64_t)s->n_keys);
-    while ((name = store_table_next(&s->names, &cursor))) {
-        int r = name->value ? wire_put_vec(&call->out->bytes, wire_span(name->key, name->key_size)) : 0;
-
-        if (r < 0)
-            return r;
+    if (!t->active || !t->counted) {
+        store_listing_begin(call->store, &t->listing);
+        t->active = true;
+        t->counted = true;
+        call_reply_i64(call, (int64_t)call->store->n_keys);
     }
-    return 0;
+    while (r == 0) {
+        if (outbox_size(call->out) >= call->budget->output_max)
+            return STORE_MORE;
+        switch (store_listing_next(call->store, &t->listing, &call->budget->units, &name)) {
+        case LISTING_KEY:
+            r = wire_put_vec(&call->out->bytes, name);
+            break;
+        case LISTING_END:
+            return 0;
+        case LISTING_MORE:
+            return STORE_MORE;
+        case LISTING_BROKEN:
+            return STORE_E_LISTING;
+        }
+    }
+    return r;
 }
 
 /* ---- waiting ---- */
@@ -221,7 +368,7 @@ static int do_list_keys(struct call *call)
 static int do_wait(struct call *call)
 {
     bool waits;
-    int r = store_wait_for_keys(call, call->request->items, &waits);
+    int r = store_wait_for_keys(call, &waits);
 
     if (r == 0 && !waits)
         call_reply_u8(call, WIRE_WAIT_STOP);
@@ -232,36 +379,59 @@ static int do_cancel_wait(struct call *call)
 {
     if (call->client->wait)
         store_drop_wait(call->store, call->client->wait);
-    store_pass_on(call, call->client);
+    store_pass_on(call->store, call->client);
     call_reply_u8(call, WIRE_WAIT_CANCELED);
     return 0;
 }
 
 /* ---- queues ---- */
 
-static int do_queue_push(struct call *call)
+static void append_item(struct store_entry *name, struct blob *b)
 {
-    struct store *s = call->store;
-    struct store_entry *name;
-    struct blob *b;
-    int r = store_obtain(s, call->request->key, &name);
-
-    if (r != 0)
-        return r;
-    r = store_create_blob(s, call->request->value.size, &b);
-    if (r != 0) {
-        store_tidy(s, name);
-        return r;
-    }
-    blob_fill(b, call->request->value);
     if (name->queue_tail)
         name->queue_tail->next = b;
     else
         name->queue_head = b;
     name->queue_tail = b;
     name->queue_size++;
-    store_wake_first(call, name);
-    return 0;
+}
+
+/* The item with a reference for the queue, all copied. */
+static int create_item(struct call *call, struct blob **ret)
+{
+    struct wire_span value = call->request->value;
+    int r;
+
+    if (value.size > STEP_VALUE_MAX) {
+        r = store_prepare(call, value);
+        if (r == 0)
+            *ret = steal_ptr(call->client->task.fresh);
+        return r;
+    }
+    r = store_create_blob(call->store, value.size, ret);
+    if (r == 0)
+        blob_append(*ret, value.data, value.size);
+    return r;
+}
+
+static int do_queue_push(struct call *call)
+{
+    struct store_entry *name;
+    struct blob *b;
+    int r;
+
+    if (call->client->task.waking)
+        return store_wake_on(call);
+    r = create_item(call, &b);
+    if (r != 0)
+        return r;
+    r = store_obtain(call->store, call->request->key, &name);
+    if (r != 0) {
+        blob_unref(b);
+        return r;
+    }
+    append_item(name, b);
+    return store_wake_first(call, name);
 }
 
 /* Takes the first item off. */
@@ -324,40 +494,32 @@ enum effect {
     EFFECT_WRITES,    /* changes keys, queues, waits or the connection, so it may not */
 };
 
-/* How many bytes of its own the reply takes; references to stored values are not counted. 0 is no value. */
-enum reply_size {
-    REPLY_SIZE_SMALL = 1, /* a fixed size, or one stored value */
-    REPLY_SIZE_ECHO,      /* COMPARE_SET: may be the expected value of the request */
-    REPLY_SIZE_LIST,      /* as many keys or values as the client asks for */
-};
-
 struct operation {
     int (*apply)(struct call *);
     enum effect effect;
-    enum reply_size reply_size;
 };
 
 /* Positional, so that the compiler refuses a row that leaves a column out. */
 static const struct operation operations[] = {
-    [WIRE_OP_VALIDATE] = {do_validate, EFFECT_WRITES, REPLY_SIZE_SMALL},
-    [WIRE_OP_SET] = {do_set, EFFECT_WRITES, REPLY_SIZE_SMALL},
-    [WIRE_OP_COMPARE_SET] = {do_compare_set, EFFECT_WRITES, REPLY_SIZE_ECHO},
-    [WIRE_OP_GET] = {do_get, EFFECT_READS, REPLY_SIZE_SMALL},
-    [WIRE_OP_ADD] = {do_add, EFFECT_WRITES, REPLY_SIZE_SMALL},
-    [WIRE_OP_CHECK] = {do_check, EFFECT_READS, REPLY_SIZE_SMALL},
-    [WIRE_OP_WAIT] = {do_wait, EFFECT_WRITES, REPLY_SIZE_SMALL},
-    [WIRE_OP_GETNUMKEYS] = {do_getnumkeys, EFFECT_READS, REPLY_SIZE_SMALL},
-    [WIRE_OP_DELETE_KEY] = {do_delete_key, EFFECT_WRITES, REPLY_SIZE_SMALL},
-    [WIRE_OP_APPEND] = {do_append, EFFECT_WRITES, REPLY_SIZE_SMALL},
-    [WIRE_OP_MULTI_GET] = {do_multi_get, EFFECT_READS, REPLY_SIZE_LIST},
-    [WIRE_OP_MULTI_SET] = {do_multi_set, EFFECT_WRITES, REPLY_SIZE_SMALL},
-    [WIRE_OP_CANCEL_WAIT] = {do_cancel_wait, EFFECT_WRITES, REPLY_SIZE_SMALL},
-    [WIRE_OP_PING] = {do_ping, EFFECT_READS, REPLY_SIZE_SMALL},
-    [WIRE_OP_QUEUE_PUSH] = {do_queue_push, EFFECT_WRITES, REPLY_SIZE_SMALL},
-    [WIRE_OP_QUEUE_POP] = {do_queue_pop, EFFECT_WRITES, REPLY_SIZE_SMALL},
-    [WIRE_OP_QUEUE_LEN] = {do_queue_len, EFFECT_READS, REPLY_SIZE_SMALL},
-    [WIRE_OP_LIST_KEYS] = {do_list_keys, EFFECT_READS, REPLY_SIZE_LIST},
-    [WIRE_OP_BARRIER] = {do_barrier, EFFECT_WRITES, REPLY_SIZE_SMALL},
+    [WIRE_OP_VALIDATE] = {do_validate, EFFECT_WRITES},
+    [WIRE_OP_SET] = {do_set, EFFECT_WRITES},
+    [WIRE_OP_COMPARE_SET] = {do_compare_set, EFFECT_WRITES},
+    [WIRE_OP_GET] = {do_get, EFFECT_READS},
+    [WIRE_OP_ADD] = {do_add, EFFECT_WRITES},
+    [WIRE_OP_CHECK] = {do_check, EFFECT_READS},
+    [WIRE_OP_WAIT] = {do_wait, EFFECT_WRITES},
+    [WIRE_OP_GETNUMKEYS] = {do_getnumkeys, EFFECT_READS},
+    [WIRE_OP_DELETE_KEY] = {do_delete_key, EFFECT_WRITES},
+    [WIRE_OP_APPEND] = {do_append, EFFECT_WRITES},
+    [WIRE_OP_MULTI_GET] = {do_multi_get, EFFECT_READS},
+    [WIRE_OP_MULTI_SET] = {do_multi_set, EFFECT_WRITES},
+    [WIRE_OP_CANCEL_WAIT] = {do_cancel_wait, EFFECT_WRITES},
+    [WIRE_OP_PING] = {do_ping, EFFECT_READS},
+    [WIRE_OP_QUEUE_PUSH] = {do_queue_push, EFFECT_WRITES},
+    [WIRE_OP_QUEUE_POP] = {do_queue_pop, EFFECT_WRITES},
+    [WIRE_OP_QUEUE_LEN] = {do_queue_len, EFFECT_READS},
+    [WIRE_OP_LIST_KEYS] = {do_list_keys, EFFECT_READS},
+    [WIRE_OP_BARRIER] = {do_barrier, EFFECT_WRITES},
 };
 static_assert(ARRAY_SIZE(operations) == WIRE_OP_COUNT, "every operation has its row");
 
@@ -367,29 +529,39 @@ bool store_only_reads(enum wire_op op)
     return operations[op].effect == EFFECT_READS;
 }
 
-bool store_reply_may_be_huge(const struct wire_request *request)
-{
-    assert((unsigned)request->op < WIRE_OP_COUNT);
-    switch (operations[request->op].reply_size) {
-    case REPLY_SIZE_SMALL:
-        return false;
-    case REPLY_SIZE_ECHO:
-        return request->value.size > OUTBOX_COPY_MAX;
-    case REPLY_SIZE_LIST:
-        return true;
-    }
-    return true; /* not reached: each row has one of these */
-}
-
 int store_apply(struct store *s, struct store_client *c, const struct wire_request *request,
-                struct outbox *out)
+                struct outbox *out, struct store_budget *budget)
 {
-    struct call call = {.store = s, .client = c, .request = request, .out = out};
+    struct call call = {.store = s, .client = c, .request = request, .out = out, .budget = budget};
+    int r;
 
     assert((unsigned)request->op < WIRE_OP_COUNT);
     if (!buf_reserve(&out->bytes, FIXED_REPLY_MAX))
         return -ENOMEM;
-    return operations[request->op].apply(&call);
+    r = operations[request->op].apply(&call);
+    if (r == STORE_MORE)
+        c->task.active = true;
+    else if (c->task.active)
+        store_task_finish(s, c);
+    return r;
+}
+
+void store_client_give_up(struct store *s, struct store_client *c)
+{
+    store_task_finish(s, c);
+}
+
+/* Giving memory back is cheaper than copying to it. */
+enum { CLEAN_UNIT_BYTES = 2 * STORE_UNIT_BYTES };
+
+bool store_clean(struct store *s, uint64_t units)
+{
+    uint64_t bytes = units < UINT64_MAX / CLEAN_UNIT_BYTES ? units * CLEAN_UNIT_BYTES : UINT64_MAX;
+    bool more = store_clean_waits(s, &units);
+
+    more = store_keys_clean(s, units) || more;
+    (void)blob_collect(&s->account, bytes);
+    return more || s->account.garbage;
 }
 
 const char *store_error(int result)
@@ -399,6 +571,7 @@ const char *store_error(int result)
         [STORE_E_VALIDATED] = "sent VALIDATE twice",
         [STORE_E_KEYS] = "asked for one key more than the limit (--max-keys)",
         [STORE_E_BYTES] = "asked for more memory than the limit (--max-bytes)",
+        [STORE_E_LISTING] = "did not read its list of keys while others deleted too many of them",
         [STORE_E_WAITERS] = "is one more waiter for a key than the limit (--max-waiters)",
     };
 
@@ -414,6 +587,9 @@ int store_init(struct store *s, const struct store_limits *limits, const uint8_t
 {
     *s = (struct store){.limits = *limits};
     list_init(&s->released);
+    list_init(&s->keys);
+    list_init(&s->listings);
+    list_init(&s->ghosts);
     return store_table_init(&s->names, seed);
 }
 
@@ -424,10 +600,12 @@ void store_finish(struct store *s)
 
     if (!s->names.now.slots)
         return;
-    assert(s->n_waiting == 0);
+    assert(s->n_waiting == 0 && list_is_empty(&s->listings));
+    (void)store_clean(s, UINT64_MAX);
     while ((name = store_table_next(&s->names, &cursor)))
         store_free_name(s, name);
     store_table_finish(&s->names);
+    (void)store_clean(s, UINT64_MAX);
     assert(s->account.bytes == 0);
     *s = (struct store){0};
 }
@@ -440,10 +618,9 @@ void store_client_init(struct store_client *c)
 
 void store_client_finish(struct store *s, struct store_client *c)
 {
-    struct call call = {.store = s};
-
     list_unlink(&c->released);
     if (c->wait)
         store_drop_wait(s, c->wait);
-    store_pass_on(&call, c);
+    store_pass_on(s, c);
+    store_task_finish(s, c);
 }

@@ -7,6 +7,11 @@
  * The semantics are those of PyTorch 2.13's TCPStore, without its defects (proto/PROTOCOL.md lists the
  * differences). Keys and queues are separate name spaces that share CHECK and WAIT.
  *
+ * A request that needs much work is executed in turns: store_apply() returns STORE_MORE when its budget is used up, and
+ * is called again with the same request. Other clients' requests may be executed in between; PROTOCOL.md has what they
+ * can see of it. Work that follows from a request but that no reply waits for, as freeing what a client left
+ * behind, is store_clean()'s.
+ *
  * Pure: no sockets, clock, log or randomness. The same seed and the same requests give the same replies
  * in the same order.
  */
@@ -18,10 +23,12 @@
 #include "base/list.h"
 #include "proto/wire.h"
 #include "rendezvous/blob.h"
-#include "rendezvous/store_table.h"
 #include "rendezvous/outbox.h"
+#include "rendezvous/store_keys.h"
+#include "rendezvous/store_table.h"
 
 struct store_entry;
+struct store_values;
 struct store_wait;
 
 /* Results of store_apply(): the request was refused and the client's stream cannot be continued, since
@@ -32,8 +39,30 @@ enum {
     STORE_E_KEYS,       /* limits.keys_max */
     STORE_E_BYTES,      /* limits.bytes_max */
     STORE_E_WAITERS,    /* limits.waiters_max */
+    STORE_E_LISTING,    /* LIST_KEYS: see STORE_GHOSTS_MAX */
     STORE_E_COUNT
 };
+
+/* Result of store_apply(): the request is not finished. */
+enum { STORE_MORE = 100 };
+
+/* A unit of work takes up to half a microsecond: a name is looked up, a waiter is released, or this many bytes are
+ * copied. */
+enum { STORE_UNIT_BYTES = 2048, STORE_TURN_UNITS = 2048 };
+
+/* What one call of store_apply() may do. A request whose names can all be looked up in one turn is looked up in one,
+ * so that it sees one state of the store: if fewer units are left, it is not begun. */
+struct store_budget {
+    uint64_t units;    /* left in this turn; counted down */
+    uint64_t turn;     /* what a whole turn has */
+    size_t output_max; /* a reply is not continued while the outbox holds that much */
+};
+
+#define STORE_BUDGET_NONE                                                                                    \
+    (struct store_budget)                                                                                    \
+    {                                                                                                        \
+        .units = UINT64_MAX, .turn = UINT64_MAX, .output_max = SIZE_MAX                                      \
+    }
 
 struct store_limits {
     uint64_t keys_max;
@@ -51,10 +80,34 @@ struct store {
     struct store_table names;
     struct blob_account account;
     uint64_t n_keys;
-    uint64_t n_waiting; /* clients */
+    uint64_t n_waiting;   /* clients */
+    uint64_t last_number; /* of creations, deaths and listings of keys, and of links of waits */
+    struct list keys;     /* of struct store_key, ascending by number */
+    struct list listings; /* of struct store_listing */
+    struct list ghosts;   /* see store_keys.c */
+    uint64_t ghost_bytes;
+    struct store_wait
+        *dropped; /* waits of clients that do not wait any more: store_clean() takes them apart */
     /* Of struct store_client.released: clients other than the caller whose wait ended. Each is owed one
      * byte, WIRE_WAIT_STOP, ahead of any later reply. The shell takes them off. */
     struct list released;
+};
+
+/* A request that was begun. Which fields are used, and in which order, is its operation's. */
+struct store_task {
+    bool active;
+    bool counted;               /* the head of the reply is out, or all names were looked up */
+    uint8_t n_restarts;         /* COMPARE_SET: the value changed while it was compared */
+    size_t offset;              /* into wire_request.items: walked so far */
+    size_t n_done;              /* bytes of `fresh` copied, or of `seen` compared; values sent */
+    struct store_entry *waking; /* was written: its waiters are being released. Pinned. */
+    uint64_t wake_until;        /* links of waits with a lower number */
+    int64_t number;             /* ADD: its reply */
+    struct blob *fresh;         /* own reference: the value that will be stored, or was */
+    struct blob *seen;          /* own reference: the value that is being compared */
+    size_t seen_size;
+    struct store_values *values;
+    struct store_listing listing;
 };
 
 /* What the store keeps for each client; embedded in the shell's connection. */
@@ -63,6 +116,7 @@ struct store_client {
     struct store_entry
         *promised; /* the queue whose push ended its wait; until it pops, or turns to something else */
     struct list released;
+    struct store_task task;
 };
 
 /* Returns 0 or -ENOMEM. The seed keys the hash of names: random bytes where untrusted clients connect. */
@@ -73,22 +127,28 @@ void store_finish(struct store *s);
 
 void store_client_init(struct store_client *c);
 
-/* The client left: forgets its wait. May release others: see store.released. */
+/* The client left: forgets its wait and the rest of a request that was begun. May release others: see store.released. */
 void store_client_finish(struct store *s, struct store_client *c);
 
 /*
  * Executes one request (anything wire_decode() gives) and appends its reply to out. Returns 0,
  * -ENOMEM or STORE_E_...; then no reply is owed and the client should be cut off. A refused request
  * changed nothing, except MULTI_SET, whose pairs ahead of the refused one are stored.
+ *
+ * STORE_MORE: the budget is used up, or the reply has to be read first. To be called again with the same request
+ * before any other of this client; the bytes behind it may have moved. The reply may be continued in another outbox.
  */
 int store_apply(struct store *s, struct store_client *c, const struct wire_request *request,
-                struct outbox *out);
+                struct outbox *out, struct store_budget *budget);
+
+/* The request that was begun is not continued: its reply cannot be sent. */
+void store_client_give_up(struct store *s, struct store_client *c);
+
+/* Drops what no client can reach any more, for about that many units. False when nothing is left to drop. */
+bool store_clean(struct store *s, uint64_t units);
 
 /* The operation changes nothing: it need not be executed when its reply cannot be sent. */
 bool store_only_reads(enum wire_op op);
-
-/* The reply is bytes of its own, and the client alone decides how many. */
-bool store_reply_may_be_huge(const struct wire_request *request);
 
 /* A sentence part for the log. result: what store_apply() returned, not 0. */
 const char *store_error(int result);

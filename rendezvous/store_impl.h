@@ -1,8 +1,8 @@
 #pragma once
 
 /*
- * Internal to the store core: what store.c (requests), store_names.c (names and values) and store_wait.c
- * (waiting) share. No other file includes this.
+ * Internal to the store core: what store.c (requests), store_names.c (names and values), store_keys.c
+ * (keys in order), store_value.c (large values) and store_wait.c (waiting) share. No other file includes this.
  *
  * Results are 0, -ENOMEM and STORE_E_... throughout.
  */
@@ -21,7 +21,27 @@ struct call {
     struct store_client *client;
     const struct wire_request *request;
     struct outbox *out;
+    struct store_budget *budget;
 };
+
+/* May the request go on? Takes n units off, or what is left of them. */
+static inline bool call_spend(struct call *call, uint64_t n)
+{
+    struct store_budget *b = call->budget;
+
+    if (b->units == 0)
+        return false;
+    b->units -= n < b->units ? n : b->units;
+    return true;
+}
+
+/* May a request of that cost begin in this turn? What fits into one turn is not cut. */
+static inline bool call_fits(const struct call *call, uint64_t cost)
+{
+    const struct store_budget *b = call->budget;
+
+    return b->units >= (cost < b->turn ? cost : b->turn);
+}
 
 /* ---- replies of fixed size: store_apply() reserved their room ---- */
 
@@ -44,7 +64,7 @@ static inline void call_reply_i64(struct call *call, int64_t v)
 /* ---- store_names.c ---- */
 
 /* May that much more be charged? */
-bool store_has_room(const struct store *s, uint64_t n);
+bool store_has_room(struct store *s, uint64_t n);
 
 /* NULL when there is none. */
 struct store_entry *store_find(struct store *s, struct wire_span key);
@@ -64,30 +84,68 @@ int store_create_blob(struct store *s, size_t capacity, struct blob **ret);
 int store_write_value(struct store *s, struct store_entry *name, struct wire_span value);
 int store_append_value(struct store *s, struct store_entry *name, struct wire_span value);
 
+/* Replaces the value in place. */
 static inline void blob_fill(struct blob *b, struct wire_span value)
 {
-    if (value.size > 0)
-        memcpy(b->data, value.data, value.size);
-    b->size = value.size;
+    b->size = 0;
+    b->total = 0;
+    blob_append(b, value.data, value.size);
 }
+
+/* A value that is all there becomes the name's, in place of what it had, or behind it. If that
+ * succeeds, the name owns the caller's reference. */
+int store_install(struct store *s, struct store_entry *name, struct blob *b);
+int store_install_behind(struct store *s, struct store_entry *name, struct blob *b);
+
+/* The number that the value begins with, as text. One that has this many bytes of white space and digits or more, and
+ * then goes on, is none. */
+enum { NUMBER_SIZE_MAX = 4096 };
+bool store_value_number(const struct blob *value, int64_t *ret);
+
+/* ---- store_value.c ---- */
+
+/* Values up to this size are copied and compared at once. */
+enum { STEP_VALUE_MAX = 64 * 1024 };
+
+/* Copies the value to task.fresh, in steps. 0: it is all there. */
+int store_prepare(struct call *call, struct wire_span value);
+
+/* Compares the value of the request's key with `expected`, in steps. 0: *ret_current is the key's value at this moment,
+ * or NULL, and *ret_equal is about that one. */
+int store_compare(struct call *call, struct wire_span expected, struct blob **ret_current, bool *ret_equal);
+
+/* The values of MULTI_GET's keys, at the moment when they are looked up, in steps; then their bytes, in steps. */
+int store_collect_values(struct call *call);
+int store_reply_values(struct call *call);
+
+/* The task is over, or given up. What was written is released to waiters in any case. */
+void store_task_finish(struct store *s, struct store_client *client);
 
 /* ---- store_wait.c ---- */
 
-/* The caller waits for those of the keys that are missing; *ret_waits: there are some. */
-int store_wait_for_keys(struct call *call, struct wire_span list, bool *ret_waits);
+/* The caller waits for those of the request's keys that are missing, in steps; *ret_waits: there are some. */
+int store_wait_for_keys(struct call *call, bool *ret_waits);
 
 /* The caller waits until this one is written, whether it is there or not. */
 int store_wait_for_name(struct call *call, struct store_entry *name);
 
-/* The name was written: releases all waiting clients, or one. */
-void store_wake_all(struct call *call, struct store_entry *name);
-void store_wake_first(struct call *call, struct store_entry *name);
+/* The name was written: releases all clients that wait for it now, in steps. 0: done, and the name may be freed. */
+int store_wake_all(struct call *call, struct store_entry *name);
 
-/* The wait w is given up; it is freed. */
+/* An item was pushed: releases one client, in steps. */
+int store_wake_first(struct call *call, struct store_entry *name);
+
+/* Goes on with task.waking, if there is any. */
+int store_wake_on(struct call *call);
+
+/* Takes waits of departed clients apart, in *units. False when none is left. */
+bool store_clean_waits(struct store *s, uint64_t *units);
+
+/* The wait w is given up; a large one is taken apart later. */
 void store_drop_wait(struct store *s, struct store_wait *w);
 
 /* The client popped the item that it was released for. The caller tidies the name. */
 void store_end_promise(struct store_client *client);
 
 /* The client will not pop the item that it was released for: the next one may. */
-void store_pass_on(struct call *call, struct store_client *client);
+void store_pass_on(struct store *s, struct store_client *client);

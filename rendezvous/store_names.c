@@ -8,6 +8,8 @@
 #include <errno.h>
 #include <stdlib.h>
 
+#include "rendezvous/counter.h"
+
 /* What is charged for a name on top of its bytes: the allocation and its share of the table. */
 #define NAME_CHARGE (sizeof(struct store_entry) + 2 * sizeof(struct store_slot))
 
@@ -16,9 +18,19 @@ enum { VALUE_CAPACITY_MIN = 24 };
 
 /* ---- names ---- */
 
-bool store_has_room(const struct store *s, uint64_t n)
+static bool fits_account(const struct store *s, uint64_t n)
 {
     return s->account.bytes <= s->limits.bytes_max && n <= s->limits.bytes_max - s->account.bytes;
+}
+
+/* What waits to be freed is freed now if it is needed, and no more of it. */
+bool store_has_room(struct store *s, uint64_t n)
+{
+    while (!fits_account(s, n)) {
+        if (blob_collect(&s->account, 1) == 0)
+            return false;
+    }
+    return true;
 }
 
 struct store_entry *store_find(struct store *s, struct wire_span key)
@@ -39,8 +51,9 @@ static int create_name(struct store *s, struct wire_span key, uint64_t hash, str
         return -ENOMEM;
     *name = (struct store_entry){.hash = hash, .key_size = (uint32_t)key.size};
     list_init(&name->waiters);
+    list_init(&name->key.link);
     if (key.size > 0)
-        memcpy(name->key, key.data, key.size);
+        memcpy(name->bytes, key.data, key.size);
     r = store_table_insert(&s->names, name, hash);
     if (r < 0) {
         free(name);
@@ -76,7 +89,7 @@ void store_free_name(struct store *s, struct store_entry *name)
 /* A name that nothing hangs on is none. */
 void store_tidy(struct store *s, struct store_entry *name)
 {
-    if (name->value || name->queue_head || name->n_waiters > 0 || name->n_promised > 0)
+    if (name->value || name->queue_head || name->n_waiters > 0 || name->n_pinned > 0)
         return;
     store_table_remove(&s->names, name, name->hash);
     store_free_name(s, name);
@@ -97,7 +110,19 @@ int store_create_blob(struct store *s, size_t capacity, struct blob **ret)
 /* May the value be overwritten where it is? Not while it is being sent, and not if it wastes memory. */
 static bool fits_in_place(const struct blob *b, size_t size)
 {
-    return b && b->refs == 1 && b->capacity >= size && b->capacity / 4 <= size + VALUE_CAPACITY_MIN;
+    return b && b->refs == 1 && !b->last_part && b->capacity >= size &&
+           b->capacity / 4 <= size + VALUE_CAPACITY_MIN;
+}
+
+int store_install(struct store *s, struct store_entry *name, struct blob *b)
+{
+    if (!name->value && s->n_keys >= s->limits.keys_max)
+        return STORE_E_KEYS;
+    if (!name->value)
+        store_keys_add(s, name);
+    blob_unref(name->value);
+    name->value = b;
+    return 0;
 }
 
 int store_write_value(struct store *s, struct store_entry *name, struct wire_span value)
@@ -115,43 +140,89 @@ int store_write_value(struct store *s, struct store_entry *name, struct wire_spa
     if (r != 0)
         return r;
     blob_fill(b, value);
-    if (!name->value)
-        s->n_keys++;
-    blob_unref(name->value);
+    return store_install(s, name, b);
+}
+
+/* ---- extending ---- */
+
+/* Up to this size a value that grows is copied to one allocation twice as large, so that most values have one part. */
+enum { GROW_BY_COPY_MAX = STEP_VALUE_MAX, PART_MAX = 1 << 20 };
+
+static int grow_by_copy(struct store *s, struct store_entry *name, size_t size)
+{
+    struct blob *old = name->value, *b;
+    int r = store_create_blob(s, 2 * size, &b);
+
+    if (r == STORE_E_BYTES)
+        r = store_create_blob(s, size, &b);
+    if (r != 0)
+        return r;
+    blob_append(b, old->data, old->total);
+    blob_unref(old);
     name->value = b;
     return 0;
 }
 
-/* Capacity for an APPEND: doubling keeps many small ones linear, a large value grows by an eighth. */
-static size_t appended_capacity(size_t capacity, size_t needed)
+/* An eighth of the value, so that many small ones are linear, and the number of parts stays low. */
+static size_t part_capacity(size_t total, size_t needed)
 {
-    size_t step = capacity < (1u << 20) ? capacity : capacity / 8;
+    size_t capacity = total / 8 < PART_MAX ? total / 8 : PART_MAX;
 
-    return capacity + step > needed ? capacity + step : needed;
+    return capacity > needed ? capacity : needed;
+}
+
+static int grow_by_part(struct store *s, struct store_entry *name, size_t needed)
+{
+    struct blob *part;
+    int r = store_create_blob(s, part_capacity(name->value->total, needed), &part);
+
+    if (r == STORE_E_BYTES)
+        r = store_create_blob(s, needed, &part);
+    if (r == 0)
+        blob_add_part(name->value, part);
+    return r;
 }
 
 int store_append_value(struct store *s, struct store_entry *name, struct wire_span value)
 {
-    struct blob *old = name->value, *b;
-    int r;
+    struct blob *b = name->value;
+    size_t room;
+    int r = 0;
 
-    if (!old)
+    if (!b)
         return store_write_value(s, name, value);
-    if (value.size > SIZE_MAX / 2 - old->size)
+    room = blob_room(b);
+    if (value.size > SIZE_MAX / 2 - b->total)
         return STORE_E_BYTES;
-    if (old->refs > 1 || old->capacity - old->size < value.size) {
-        r = store_create_blob(s, appended_capacity(old->capacity, old->size + value.size), &b);
-        if (r == STORE_E_BYTES)
-            r = store_create_blob(s, old->size + value.size, &b);
-        if (r != 0)
-            return r;
-        blob_fill(b, wire_span(old->data, old->size));
-        blob_unref(old);
-        name->value = b;
-    }
-    b = name->value;
-    if (value.size > 0)
-        memcpy(b->data + b->size, value.data, value.size);
-    b->size += value.size;
+    if (room < value.size && !b->last_part && b->total + value.size <= GROW_BY_COPY_MAX)
+        r = grow_by_copy(s, name, b->total + value.size);
+    else if (room < value.size)
+        r = grow_by_part(s, name, value.size);
+    if (r == 0)
+        blob_append(name->value, value.data, value.size);
+    return r;
+}
+
+int store_install_behind(struct store *s, struct store_entry *name, struct blob *b)
+{
+    if (!name->value)
+        return store_install(s, name, b);
+    if (b->total > SIZE_MAX / 2 - name->value->total)
+        return STORE_E_BYTES;
+    blob_add_part(name->value, b);
     return 0;
+}
+
+/* ---- numbers ---- */
+
+bool store_value_number(const struct blob *value, int64_t *ret)
+{
+    uint8_t text[NUMBER_SIZE_MAX];
+    size_t n = value->total < sizeof(text) ? value->total : sizeof(text);
+
+    blob_copy(value, text, n);
+    /* If the number may go on behind these bytes, nothing is known about it. */
+    if (value->total > n && counter_span(text, n) == n)
+        return false;
+    return counter_parse(text, n, ret);
 }

@@ -60,9 +60,11 @@ static void say(struct sim_client *c, const struct buf *b)
     size_t done = 0, size;
 
     while (done < buf_size(b)) {
+        struct store_budget budget = STORE_BUDGET_NONE;
+
         if (wire_decode(&c->scanner, &limits, buf_bytes(b) + done, buf_size(b) - done, &request, &size) != 0)
             die("a request was not understood");
-        if (store_apply(&store, &c->client, &request, &out) != 0)
+        if (store_apply(&store, &c->client, &request, &out, &budget) != 0)
             die("a request was refused");
         done += size;
     }

@@ -46,7 +46,7 @@ static size_t count_list(const struct list *l)
 static void check(const struct harness *h)
 {
     const struct store *s = &h->store;
-    size_t cursor = 0, n_keys = 0, n_names = 0, n_waiting = 0, n_promised = 0;
+    size_t cursor = 0, n_keys = 0, n_names = 0, n_waiting = 0, n_pinned = 0;
     struct store_entry *name;
 
     require(s->account.bytes <= s->limits.bytes_max);
@@ -54,17 +54,17 @@ static void check(const struct harness *h)
     while ((name = store_table_next(&s->names, &cursor))) {
         n_names++;
         n_keys += name->value != NULL;
-        require(name->value || name->queue_head || name->n_waiters > 0 || name->n_promised > 0);
-        n_promised += name->n_promised;
+        require(name->value || name->queue_head || name->n_waiters > 0 || name->n_pinned > 0);
+        n_pinned += name->n_pinned;
         require((name->queue_head == NULL) == (name->queue_size == 0));
         require(count_list(&name->waiters) == name->n_waiters && name->n_waiters <= s->limits.waiters_max);
     }
     require(n_names == s->names.used && n_keys == s->n_keys && n_keys <= s->limits.keys_max);
     for (unsigned i = 0; i < N_CLIENTS; i++) {
         n_waiting += h->clients[i].client.wait != NULL;
-        n_promised -= h->clients[i].client.promised != NULL;
+        n_pinned -= h->clients[i].client.promised != NULL;
     }
-    require(n_waiting == s->n_waiting && n_promised == 0);
+    require(n_waiting == s->n_waiting && n_pinned == 0);
 }
 
 /* Reads what was answered, so that replies do not pile up, and only now and then. */

@@ -1,6 +1,7 @@
 #include "tests/support/c/store_harness.h"
 
 #include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 
 int harness_init(struct harness *h, const struct store_limits *limits)
@@ -9,7 +10,11 @@ int harness_init(struct harness *h, const struct store_limits *limits)
     static const struct wire_limits wire_limits = WIRE_LIMITS_DEFAULT;
     static const uint8_t seed[SIPHASH_SEED_SIZE] = "a fixed seed";
 
+    const char *turn = getenv("CRUN_STORE_TURN");
+
     memset(h, 0, sizeof(*h));
+    h->turn = turn ? strtoul(turn, NULL, 10) : 0;
+    h->turn_output = h->turn;
     h->wire = wire_limits;
     for (unsigned i = 0; i < HARNESS_CLIENTS_MAX; i++)
         store_client_init(&h->clients[i].client);
@@ -48,6 +53,25 @@ static void cut_off(struct harness *h, struct harness_client *c, int result)
     tell_released(h);
 }
 
+/* All turns of one request. */
+static int apply(struct harness *h, struct harness_client *c, const struct wire_request *request)
+{
+    int r;
+
+    do {
+        struct store_budget budget = STORE_BUDGET_NONE;
+
+        if (h->turn > 0)
+            budget.units = budget.turn = h->turn;
+        if (h->turn_output > 0)
+            budget.output_max = outbox_size(&c->out) + h->turn_output;
+        r = store_apply(&h->store, &c->client, request, &c->out, &budget);
+        (void)store_clean(&h->store, h->turn > 0 ? h->turn : UINT64_MAX);
+        tell_released(h);
+    } while (r == STORE_MORE);
+    return r;
+}
+
 /* One message off the front of c->in; false when there is none to execute. */
 static bool run_one(struct harness *h, struct harness_client *c)
 {
@@ -66,7 +90,7 @@ static bool run_one(struct harness *h, struct harness_client *c)
         if (!c->greeted)
             cut_off(h, c, 0);
     } else {
-        r = store_apply(&h->store, &c->client, &request, &c->out);
+        r = apply(h, c, &request);
         if (r != 0)
             cut_off(h, c, r);
     }

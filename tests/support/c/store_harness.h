@@ -29,6 +29,9 @@ struct harness_client {
 struct harness {
     struct store store;
     struct wire_limits wire;
+    /* CRUN_STORE_TURN: each request is executed in turns of so many units, and each turn may reply with about so many bytes; 0: no limit. */
+    uint64_t turn;
+    size_t turn_output;
     struct harness_client clients[HARNESS_CLIENTS_MAX];
 };
 

@@ -20,7 +20,7 @@ static bool seen[N_NAMES];
 
 static struct wire_span key_of(const struct store_entry *n)
 {
-    return wire_span(n->key, n->key_size);
+    return wire_span(n->bytes, n->key_size);
 }
 
 static void make_names(const struct store_table *t)
@@ -32,7 +32,7 @@ static void make_names(const struct store_table *t)
         names[i] = calloc(1, sizeof(struct store_entry) + (size_t)n);
         assert_non_null(names[i]);
         names[i]->key_size = (uint32_t)n;
-        memcpy(names[i]->key, text, (size_t)n);
+        memcpy(names[i]->bytes, text, (size_t)n);
         names[i]->hash = store_table_hash(t, key_of(names[i]));
         present[i] = false;
     }
@@ -63,7 +63,7 @@ static void check_all(const struct store_table *t)
         char text[16] = {0};
         int i;
 
-        memcpy(text, name->key + 1, name->key_size - 1);
+        memcpy(text, name->bytes + 1, name->key_size - 1);
         i = atoi(text);
         assert_true(present[i] && !seen[i]);
         seen[i] = true;

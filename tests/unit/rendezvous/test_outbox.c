@@ -17,7 +17,8 @@ static struct blob *make_blob(struct blob_account *account, size_t size, uint8_t
 
     assert_non_null(b);
     memset(b->data, fill, size);
-    b->size = size;
+    b->size = (uint32_t)size;
+    b->total = size;
     return b;
 }
 

@@ -410,20 +410,6 @@ static void test_operations_that_only_read(void **state)
     assert_int_equal(n, ARRAY_SIZE(readers));
 }
 
-static void test_replies_that_may_be_huge(void **state)
-{
-    (void)state;
-    for (unsigned op = 0; op < WIRE_OP_COUNT; op++) {
-        struct wire_request request = {.op = (enum wire_op)op, .value.size = OUTBOX_COPY_MAX};
-
-        assert_int_equal(store_reply_may_be_huge(&request),
-                         op == WIRE_OP_MULTI_GET || op == WIRE_OP_LIST_KEYS);
-        request.value.size++;
-        assert_int_equal(store_reply_may_be_huge(&request),
-                         op == WIRE_OP_MULTI_GET || op == WIRE_OP_LIST_KEYS || op == WIRE_OP_COMPARE_SET);
-    }
-}
-
 static void test_validate_twice(void **state)
 {
     PLAY({1, "PING 1", "p:1"}, {1, "VALIDATE", "closed"}, {2, "PING 2", "p:2"});
@@ -573,7 +559,6 @@ int main(void)
         cmocka_unit_test(test_defect_stale_queue_waiter),
         cmocka_unit_test(test_defect_full_queue_in_wait),
         cmocka_unit_test(test_operations_that_only_read),
-        cmocka_unit_test(test_replies_that_may_be_huge),
         cmocka_unit_test(test_validate_twice),
         cmocka_unit_test(test_limit_keys),
         cmocka_unit_test(test_limit_waiters),
