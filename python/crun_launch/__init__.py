@@ -1,0 +1,1 @@
+"""What PyTorch programs can use under crun."""

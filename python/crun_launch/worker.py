@@ -1,0 +1,865 @@
+"""PyTorch workers that stay in their processes when a peer fails, for jobs under crun --restart-policy=replace.
+
+A training script with DistributedDataParallel, DistributedSampler and snapshots changes in six lines:
+
+    from crun_launch import worker                          # 1
+    worker.init_process_group("gloo")                       # 2: instead of torch.distributed's
+    ddp = worker.Training(model, optimizer)                 # 3: instead of DistributedDataParallel(model)
+    for epoch in ddp.epochs(first, last):                   # 4: instead of range(first, last)
+        for x, y in ddp.batches(loader):                    # 5: instead of `in loader`
+            with ddp.step():                                # 6
+                optimizer.zero_grad()
+                loss(ddp(x), y).backward()
+                optimizer.step()
+
+When a worker is killed, crun starts a new process with its rank. The others drop the step in flight, take the new process
+into the process group (torch.distributed._reconfigure, PyTorch 2.14 or later), hand it model, optimizer, position in the epoch and
+random generators of the rank that has done the most steps, and do the step again. With several nodes the group shrinks to the nodes that
+are left (--nnodes=MIN:MAX), and grows when a node joins. Outside crun, and with an older PyTorch, the same script runs as an ordinary one:
+after a failure crun restarts all workers.
+
+Rules for such a script:
+- Collectives of its own belong into `with ddp.step()`, in front of optimizer.step(). An error elsewhere ends the process, and crun
+  starts a new one in its place.
+- Between init_process_group() and Training() it calls no collective: a new process does, and the others do not.
+- Groups made with new_group() are made again in the callback `on_regroup`.
+- A rank that was replaced continues the random numbers of its predecessor, where that ran on the same node; elsewhere those of the rank
+  that its state comes from.
+
+State goes from rank to rank as tensors and a JSON text, never as pickled objects. What a state_dict() contains beside tensors has to be
+numbers, texts, None, lists, tuples and dictionaries.
+
+How peers find each other: each rank writes the handle of its process group to the worker store under the number of the generation, and waits for those of
+all others. The store is that of the first generation, for which the notice "ready" asks crun (proto/worker_notice.h, detail 1); where
+its node is lost, the group is made anew at the store of the next one, in the same process.
+
+How a rank leaves a collective whose peers are dead or silent: gloo cannot abort one. A thread that reads crun's notices shuts the
+connections of the group down, by the port numbers that the ranks published with their handles; NCCL's communicators are aborted.
+"""
+
+import collections
+import contextlib
+import json
+import mmap
+import os
+import random
+import signal
+import socket
+import struct
+import sys
+import threading
+import time
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+import torch.utils.data
+import torch.utils.data.distributed
+from torch.nn.parallel import DistributedDataParallel
+
+__all__ = ["Notice", "PeerFailed", "Training", "beat", "init_process_group", "notice_fileno", "read_notice",
+           "stop_requested"]
+
+# proto/worker_notice.h
+_RECORD = struct.Struct("<IIIii")
+_PLACE = struct.Struct("<IIIiiIIIIIII")
+_PEER_FAILED, _STOP, _GENERATION, _READY = 1, 2, 3, 4
+_KEEPS_STORE = 1
+_PLACE_NAMES = ("RANK", "WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK", "ROLE_WORLD_SIZE",
+                "TORCHELASTIC_RESTART_COUNT")
+
+# The launcher learns of a failure within milliseconds, of a silent node within some seconds.
+_CONFIRM_S = 10.0
+_SLICE_S = 0.1  # between two looks at whether SIGTERM has come
+_STORE_TIMEOUT = timedelta(seconds=30)
+# Then all nodes have to be ready for the next generation: without enough nodes that may take long.
+_GENERATION_S = 600.0
+_RECONFIGURE = timedelta(seconds=10)
+_CHUNK_BYTES = 64 << 20
+
+Notice = collections.namedtuple("Notice", "kind generation rank detail")
+Notice.__doc__ = """One record of crun: kind 1 a peer failed, 2 the job is to stop, 3 the next generation."""
+
+
+class PeerFailed(RuntimeError):
+    """A collective failed because another worker or node did. `rank` is the one that failed, -1 where it is not known."""
+
+    def __init__(self, text, rank=-1):
+        super().__init__(text)
+        self.rank = rank
+
+
+# ---- notices of crun
+
+class _Notices:
+    """Reads the notices in a thread; one for the process."""
+
+    def __init__(self, fd):
+        os.set_inheritable(fd, False)
+        self.socket = socket.socket(fileno=fd)
+        self.socket.setblocking(True)
+        self.readable, self.copies = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.copies.setblocking(False)
+        self.readable.setblocking(False)
+        self.changed = threading.Condition()
+        self.generation = int(os.environ.get("CRUN_GENERATION") or os.environ.get("TORCHELASTIC_RESTART_COUNT") or 0)
+        self.failed_rank = None  # of the present generation: a peer has failed
+        self.next_place = None   # (generation, environment) of the newest generation that was announced
+        self.stop = False
+        self.ended = False
+        self.cut = lambda: None  # ends collectives of the present generation; called in the thread
+        threading.Thread(target=self._read, name="crun-notices", daemon=True).start()
+
+    def _read(self):
+        while True:
+            try:
+                record = self.socket.recv(4096)
+            except OSError:
+                record = b""
+            if len(record) < _RECORD.size:
+                break
+            _, *fields = _RECORD.unpack_from(record)
+            self._take(Notice(*fields), record)
+            with contextlib.suppress(OSError):  # full: not looked at
+                self.copies.send(record[:_RECORD.size])
+        with self.changed:
+            self.ended = True
+            self.changed.notify_all()
+
+    def _take(self, notice, record):
+        breaks = (notice.kind == _PEER_FAILED and notice.generation == self.generation
+                  or notice.kind == _GENERATION and notice.generation > self.generation)
+        if breaks:
+            self.cut()  # before the main thread can go on to the next generation
+        with self.changed:
+            if breaks and self.failed_rank is None:
+                self.failed_rank = notice.rank
+            if notice.kind == _GENERATION and breaks:
+                self.next_place = (notice.generation, _place_of(record, notice))
+            if notice.kind == _STOP:
+                self.stop = True
+            self.changed.notify_all()
+
+    def wait(self, condition, seconds):
+        """What condition() answered when it was true, or when the time was over."""
+        with self.changed:
+            self.changed.wait_for(lambda: condition() or self.ended, seconds)
+            return condition()
+
+    def begin(self, generation):
+        with self.changed:
+            self.generation = generation
+            self.failed_rank = None
+            if self.next_place and self.next_place[0] <= generation:
+                self.next_place = None
+            elif self.next_place:
+                self.failed_rank = -1
+
+    def send_ready(self, rank):
+        with contextlib.suppress(OSError):  # crun has ended: this process is about to
+            self.socket.send(_RECORD.pack(_RECORD.size, _READY, self.generation, rank, _KEEPS_STORE))
+
+
+def _place_of(record, notice):
+    """The environment of this worker in the generation that the notice begins."""
+    place = {"CRUN_GENERATION": str(notice.generation), "MASTER_PORT": str(notice.detail)}
+    if len(record) >= _PLACE.size:
+        place.update(zip(_PLACE_NAMES, map(str, _PLACE.unpack_from(record)[5:])))
+        address = record[_PLACE.size:].split(b"\0", 1)[0].decode()
+        if address:
+            place["MASTER_ADDR"] = address
+    return place
+
+
+_notices_of_process = None
+
+
+def _notices():
+    """None outside crun."""
+    global _notices_of_process
+    fd = os.environ.get("CRUN_NOTICE_FD", "")
+    if _notices_of_process is None and fd.isdigit():
+        with contextlib.suppress(OSError):
+            _notices_of_process = _Notices(int(fd))
+    return _notices_of_process
+
+
+def notice_fileno():
+    """A descriptor that becomes readable when crun has sent a notice, for selectors and asyncio's add_reader(); read_notice()
+    returns what came. -1 outside crun."""
+    n = _notices()
+    return n.readable.fileno() if n else -1
+
+
+def read_notice():
+    """The next Notice, or None when there is none."""
+    n = _notices()
+    try:
+        return Notice(*_RECORD.unpack(n.readable.recv(_RECORD.size))[1:]) if n else None
+    except BlockingIOError:
+        return None
+
+
+# ---- progress: proto/worker_memory.h
+
+_MAGIC = b"CRUNBEAT"
+_SLOTS_AT, _SLOT_BYTES = 4096, 32768
+
+
+class _Memory:
+    """The memory file that crun gives to each process of this local rank: progress, and random generators by step."""
+
+    def __init__(self, fd):
+        size = _SLOTS_AT + 2 * _SLOT_BYTES
+        if os.fstat(fd).st_size < size:
+            os.ftruncate(fd, size)
+        self.map = mmap.mmap(fd, size)
+        if self.map[:8] not in (_MAGIC, bytes(8)):
+            raise OSError("the memory file is in use by another runtime")
+        self.map[:8] = _MAGIC
+
+    def beat(self, step):
+        struct.pack_into("<QQ", self.map, 8, step, time.monotonic_ns())
+
+    def keep(self, step, data):
+        """Two slots in turn: the one of the step before stays whole."""
+        at = _SLOTS_AT + step % 2 * _SLOT_BYTES
+        if len(data) > _SLOT_BYTES - 16:
+            return
+        struct.pack_into("<Q", self.map, at, 0)
+        self.map[at + 16:at + 16 + len(data)] = data
+        struct.pack_into("<QQ", self.map, at, step + 1, len(data))
+
+    def kept(self, step):
+        at = _SLOTS_AT + step % 2 * _SLOT_BYTES
+        number, size = struct.unpack_from("<QQ", self.map, at)
+        return bytes(self.map[at + 16:at + 16 + size]) if number == step + 1 and size <= _SLOT_BYTES - 16 else None
+
+
+_memory_of_process = None
+
+
+def _memory():
+    global _memory_of_process
+    fd = os.environ.get("CRUN_STATE_FD", "")
+    if _memory_of_process is None and fd.isdigit():
+        try:
+            _memory_of_process = _Memory(int(fd))
+        except (OSError, ValueError):
+            _memory_of_process = False
+    return _memory_of_process or None
+
+
+def beat(step):
+    """Publishes that this rank has done `step` steps, in memory that crun reads. Training.step() does it by itself."""
+    memory = _memory()
+    if memory:
+        memory.beat(step)
+
+
+# ---- the process group
+
+def _tcp_sockets():
+    """Copies of this process's TCP sockets; the caller closes them."""
+    found = []
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            if not os.readlink(f"/proc/self/fd/{name}").startswith("socket:"):
+                continue
+            s = socket.socket(fileno=os.dup(int(name)))
+        except OSError:
+            continue
+        if s.family in (socket.AF_INET, socket.AF_INET6) and s.type == socket.SOCK_STREAM:
+            found.append(s)
+        else:
+            s.close()
+    return found
+
+
+def _is_listening(s):
+    return s.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN) == 1
+
+
+def _listening_ports():
+    ports = set()
+    for s in _tcp_sockets():
+        with s:
+            if _is_listening(s):
+                ports.add(s.getsockname()[1])
+    return ports
+
+
+def _shut_connections(ports):
+    """Ends every connection from or to one of these ports: whoever waits for its data gets an error."""
+    for s in _tcp_sockets():
+        with s, contextlib.suppress(OSError):
+            if not _is_listening(s) and (s.getsockname()[1] in ports or s.getpeername()[1] in ports):
+                s.shutdown(socket.SHUT_RDWR)
+
+
+class _Group:
+    """The default process group of this process, which changes its members with each generation of the job."""
+
+    def __init__(self, backend, options, notices):
+        self.backend, self.options, self.notices = backend, options, notices
+        self.store = self.store_address = None
+        self.own_ports = set()
+        self.ports = set()
+        self.training = None
+        self.members = []  # what each rank published
+        notices.cut = self._cut
+
+    def _cut(self):
+        if self.backend == "nccl":
+            if dist.is_initialized():
+                dist.group.WORLD.abort()
+        else:
+            _shut_connections(self.ports)
+
+    def _open(self):
+        """Makes the group at the store that the environment names, unless it is there already."""
+        address = (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
+        if address == self.store_address:
+            return
+        if dist.is_initialized():
+            dist.destroy_process_group()
+        before = _listening_ports()
+        self.store = dist.TCPStore(*address, is_master=False, wait_for_workers=False, timeout=_STORE_TIMEOUT)
+        dist.init_process_group(self.backend, store=self.store, rank=int(os.environ["RANK"]),
+                                world_size=int(os.environ["WORLD_SIZE"]), enable_reconfigure=True, **self.options)
+        self.own_ports = _listening_ports() - before
+        self.store_address = address
+
+    def _exchange(self, key, text):
+        """Publishes a text and returns those of all ranks. A newer generation ends the wait."""
+        delay_s = 0.001
+        prefix, rank, n = f"crun/{self.notices.generation}/{key}/", int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+        self.store.set(prefix + str(rank), text)
+        texts = []
+        for peer in range(n):
+            while not self.store.check([prefix + str(peer)]):
+                delay_s = min(1.2 * delay_s, 0.02)  # a new process may import for seconds, and needs the processor for that
+                if self.notices.wait(lambda: self.notices.failed_rank is not None, delay_s):
+                    raise PeerFailed("another worker failed while the group was formed", self.notices.failed_rank)
+            texts.append(self.store.get(prefix + str(peer)).decode())
+        return texts
+
+    def meet(self):
+        """Forms the group of the present generation with all its ranks."""
+        self._open()
+        mine = {"handle": dist._get_reconfigure_handle(), "ports": sorted(self.own_ports),
+                "step": self.training.steps if self.training else -1}
+        self.members = [json.loads(text) for text in self._exchange("member", json.dumps(mine))]
+        self.ports = {port for member in self.members for port in member["ports"]}
+        dist._reconfigure(self.notices.generation + 1, [member["handle"] for member in self.members],
+                          timeout=_RECONFIGURE).wait()
+
+    def source(self):
+        """The rank that has the newest state; None: all are new, or all have the same."""
+        steps = [member["step"] for member in self.members]
+        return None if min(steps) == max(steps) else steps.index(max(steps))
+
+    def next_generation(self):
+        """Waits for crun's decision and takes on what it names."""
+        n = self.notices
+        until = time.monotonic() + _GENERATION_S
+        while not n.wait(lambda: n.next_place or n.stop or n.ended, _SLICE_S) and not _term_seen:
+            if time.monotonic() > until:
+                break
+        if not n.next_place:
+            raise PeerFailed("another worker failed, and crun has begun no generation that this one stays in",
+                             n.failed_rank if n.failed_rank is not None else -1)
+        generation, place = n.next_place
+        os.environ.update(place)
+        n.begin(generation)
+
+    def is_peer_failure(self, error):
+        """Whether crun confirms that a peer's failure is behind this error."""
+        if not isinstance(error, RuntimeError):
+            return False
+        text = str(error)
+        from_transport = isinstance(error, (PeerFailed, dist.DistError)) or any(
+            part in text for part in ("gloo", "Gloo", "NCCL", "Connection", "Broken pipe", "Timed out", "ncclComm"))
+        n = self.notices
+        return n.wait(lambda: n.failed_rank is not None, _CONFIRM_S if from_transport else 0.1)
+
+
+_group = None
+
+
+def _why_not(backend):
+    """Why the group cannot be changed in place; None: it can."""
+    if not hasattr(dist, "_reconfigure"):
+        return f"PyTorch {torch.__version__} cannot change a process group in place (2.14 can)"
+    if ":" in backend:
+        return f"a process group of several backends ({backend}) cannot be changed in place; name one"
+    if backend == "gloo" or backend == "nccl" and os.environ.get("TORCH_DIST_USE_NCCL2") != "0":
+        return None
+    return f"the backend {backend} cannot change a process group in place"
+
+
+def init_process_group(backend=None, **options):
+    """Like torch.distributed.init_process_group(), with the ranks and the address that crun gives. The group can take in new members
+    while this process goes on: see Training. Without crun or with a PyTorch that cannot do that it is torch's own function."""
+    global _group
+    notices = _notices()
+    if notices is None or "RANK" not in os.environ or {"init_method", "store", "rank", "world_size"} & set(options):
+        dist.init_process_group(backend, **options)
+        return
+    name = backend or ("nccl" if torch.cuda.is_available() else "gloo")
+    why = _why_not(name)
+    if why:
+        if os.environ["RANK"] == "0":
+            print(f"crun_launch.worker: {why}; after a failure all workers are restarted", file=sys.stderr, flush=True)
+        dist.init_process_group(backend, **options)
+        return
+    if name == "nccl" and not torch.cuda.is_available():
+        raise RuntimeError('the backend "nccl" needs a CUDA device, and PyTorch finds none in this process; '
+                           'use "gloo", or look at CUDA_VISIBLE_DEVICES and the driver')
+    _group = _Group(name, options, notices)
+    _group.meet()
+
+
+# ---- state as text and tensors
+
+def _encode(value, path, tensors):
+    if isinstance(value, torch.Tensor):
+        tensors.append(value.detach())
+        return ["tensor", str(value.dtype).removeprefix("torch."), list(value.shape)]
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return ["value", value]
+    for kind, name in ((collections.Counter, "counter"), (dict, "dict")):
+        if isinstance(value, kind):
+            return [name, [[_encode(k, path, tensors), _encode(v, f"{path}[{k!r}]", tensors)] for k, v in value.items()]]
+    for kind, name in ((list, "list"), (tuple, "tuple")):
+        if isinstance(value, kind):
+            return [name, [_encode(v, f"{path}[{i}]", tensors) for i, v in enumerate(value)]]
+    raise TypeError(f"{path} is a {type(value).__name__}: state that goes to another rank is made of tensors, numbers, texts, "
+                    "lists, tuples and dictionaries")
+
+
+_CONTAINERS = {"counter": lambda items: collections.Counter(dict(items)), "dict": dict, "list": list, "tuple": tuple}
+
+
+def _decode(node, tensors):
+    kind, content = node[0], node[1]
+    if kind == "tensor":
+        return next(tensors)
+    if kind == "value":
+        return content
+    if kind in ("list", "tuple"):
+        return _CONTAINERS[kind](_decode(v, tensors) for v in content)
+    return _CONTAINERS[kind]([(_decode(k, tensors), _decode(v, tensors)) for k, v in content])
+
+
+def _shapes(node):
+    """(dtype, shape) of the tensors in the order of _encode()."""
+    if node[0] == "tensor":
+        yield getattr(torch, node[1]), node[2]
+    elif node[0] != "value":
+        for item in node[1]:
+            for child in (item if node[0] in ("dict", "counter") else [item]):
+                yield from _shapes(child)
+
+
+def _send_or_receive(state, source, device):
+    """The state of the source on all ranks. `state` is looked at on the source only."""
+    is_source = dist.get_rank() == source
+    tensors, text = [], b""
+    if is_source:
+        text = json.dumps(_encode(state, "state", tensors)).encode()
+    size = torch.tensor([len(text)], dtype=torch.int64, device=device)
+    dist.broadcast(size, source)
+    body = torch.frombuffer(bytearray(text), dtype=torch.uint8).to(device) if is_source else torch.empty(
+        int(size.item()), dtype=torch.uint8, device=device)
+    dist.broadcast(body, source)
+    tree = json.loads(bytes(body.cpu().tolist()))
+    if not is_source:
+        tensors = [torch.empty(shape, dtype=dtype, device=device) for dtype, shape in _shapes(tree)]
+    _broadcast_all(tensors, source, device, is_source)
+    return state if is_source else _decode(tree, iter(tensors))
+
+
+def _broadcast_all(tensors, source, device, is_source):
+    """In pieces of one type of numbers and bounded size."""
+    by_type = collections.defaultdict(list)
+    for t in tensors:
+        by_type[t.dtype].append(t)
+    for dtype, same in by_type.items():
+        piece, n_bytes = [], 0
+        for t in [*same, None]:
+            if piece and (t is None or n_bytes + t.nbytes > _CHUNK_BYTES):
+                _broadcast_piece(piece, dtype, source, device, is_source)
+                piece, n_bytes = [], 0
+            if t is not None:
+                piece.append(t)
+                n_bytes += t.nbytes
+
+
+def _broadcast_piece(piece, dtype, source, device, is_source):
+    flat = torch.cat([t.reshape(-1).to(device) for t in piece]) if is_source else torch.empty(
+        sum(t.numel() for t in piece), dtype=dtype, device=device)
+    if flat.numel() == 0:
+        return
+    # bool and others that a backend may not know travel as bytes
+    dist.broadcast(flat.view(torch.uint8), source)
+    if not is_source:
+        at = 0
+        for t in piece:
+            t.copy_(flat[at:at + t.numel()].view(t.shape))
+            at += t.numel()
+
+
+# ---- random generators
+
+def _random_state():
+    state = {"torch": torch.get_rng_state(), "python": torch.tensor(random.getstate()[1], dtype=torch.int64),
+             "gauss": random.getstate()[2]}
+    if "numpy" in sys.modules:
+        name, keys, *rest = sys.modules["numpy"].random.get_state()
+        state["numpy"] = [name, torch.from_numpy(keys.astype("int64")), *(x.item() if hasattr(x, "item") else x for x in rest)]
+    if torch.cuda.is_initialized():
+        state["cuda"] = torch.cuda.get_rng_state()
+    return state
+
+
+def _set_random_state(state):
+    torch.set_rng_state(state["torch"].cpu())
+    random.setstate((3, tuple(state["python"].tolist()), state["gauss"]))
+    if "numpy" in state and "numpy" in sys.modules:
+        name, keys, *rest = state["numpy"]
+        sys.modules["numpy"].random.set_state((name, keys.cpu().numpy().astype("uint32"), *rest))
+    if "cuda" in state and torch.cuda.is_initialized():
+        torch.cuda.set_rng_state(state["cuda"].cpu())
+
+
+def _pack(state):
+    """The bytes that stay in crun's memory file: a text and the tensors, one after the other."""
+    tensors = []
+    text = json.dumps(_encode(state, "random", tensors)).encode()
+    return struct.pack("<I", len(text)) + text + b"".join(t.cpu().contiguous().view(torch.uint8).numpy().tobytes() for t in tensors)
+
+
+def _unpack(data):
+    size, = struct.unpack_from("<I", data)
+    tree, at, tensors = json.loads(data[4:4 + size]), 4 + size, []
+    for dtype, shape in _shapes(tree):
+        t = torch.empty(shape, dtype=dtype)
+        t.view(torch.uint8).copy_(torch.frombuffer(bytearray(data[at:at + t.nbytes]), dtype=torch.uint8))
+        tensors.append(t)
+        at += t.nbytes
+    return _decode(tree, iter(tensors))
+
+
+# ---- samples
+
+class _Samples:
+    """The samples of an epoch, dealt to the ranks as DistributedSampler does, from a position on that all ranks share."""
+
+    def __init__(self, loader, epoch, position):
+        s = loader.sampler
+        if not isinstance(s, torch.utils.data.distributed.DistributedSampler) or loader.batch_size is None:
+            raise ValueError("batches() needs a DataLoader with batch_size=... and sampler=DistributedSampler(...)")
+        self.loader, self.position, self.seed = loader, position, s.seed + epoch
+        self.n_samples, self.shuffle, self.drop_last = len(loader.dataset), s.shuffle, s.drop_last
+
+    def left(self):
+        """How many samples of the epoch are still to be used."""
+        n, together = self.n_samples - self.position, dist.get_world_size() * self.loader.batch_size
+        return n - n % together if self.drop_last else n
+
+    def own(self):
+        """Those of them that this rank uses. All ranks have as many batches; the last one may be a sample shorter on some. Where one would
+        have no sample in it, samples from the beginning of the list are used again."""
+        g = torch.Generator().manual_seed(self.seed)
+        order = torch.randperm(self.n_samples, generator=g).tolist() if self.shuffle else list(range(self.n_samples))
+        world_size, left = dist.get_world_size(), order[self.position:self.position + self.left()]
+        if len(left) // world_size % self.loader.batch_size == 0:
+            more = -len(left) % world_size
+            left += (order * (more // self.n_samples + 1))[:more]
+        return left[dist.get_rank()::world_size]
+
+    def batches(self):
+        """(batch, how many samples all ranks use with it). The random generators of the process are left alone."""
+        old, position = self.loader, self.position
+        together = dist.get_world_size() * old.batch_size
+        more = {"prefetch_factor": old.prefetch_factor} if old.num_workers else {}
+        new = torch.utils.data.DataLoader(
+            old.dataset, old.batch_size, sampler=self.own(), num_workers=old.num_workers, collate_fn=old.collate_fn,
+            pin_memory=old.pin_memory, timeout=old.timeout, worker_init_fn=old.worker_init_fn,
+            multiprocessing_context=old.multiprocessing_context,
+            generator=torch.Generator().manual_seed(self.seed + position), **more)
+        for batch in new:
+            n = min(together, self.n_samples - position)
+            position += n
+            yield batch, n
+
+
+# ---- stop
+
+_term_seen = False
+
+
+def _on_term(signum, frame):
+    global _term_seen
+    _term_seen = True
+
+
+def _wants_stop():
+    n = _notices()
+    return bool(_term_seen or n and n.stop)
+
+
+def _catch_term():
+    """SIGTERM ends the process unless the program looks at stop_requested(). Only the main thread may set a handler."""
+    if _notices() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL and (
+            threading.current_thread() is threading.main_thread()):
+        signal.signal(signal.SIGTERM, _on_term)
+
+
+def stop_requested():
+    """Whether the job is to save its state and end: after SIGTERM, or before the limit of a scheduler. All ranks get the same answer at the
+    same step. With Training it costs nothing; without, it is a collective that every rank has to call. False outside
+    crun. From the first call on SIGTERM does not end the process."""
+    if not _notices():
+        return False
+    _catch_term()
+    if _group and _group.training:
+        return _group.training.stop_agreed
+    if not dist.is_initialized():
+        return _wants_stop()
+    flag = torch.tensor([int(_wants_stop())], dtype=torch.int32, device=_device())
+    dist.all_reduce(flag, dist.ReduceOp.MAX)
+    return bool(flag.item())
+
+
+def _device():
+    return torch.device("cuda", torch.cuda.current_device()) if dist.get_backend() == "nccl" else torch.device("cpu")
+
+
+# ---- training
+
+class Training:
+    """DistributedDataParallel around `model`, and what belongs to its state: the optimizer, and under names of your choice anything with
+    state_dict() and load_state_dict() (scheduler=..., ema=...). Call it like the model.
+
+    on_regroup: called with the Training after each change of the group, to make other groups again.
+    ddp: further arguments of DistributedDataParallel, as a dictionary."""
+
+    def __init__(self, model, optimizer, on_regroup=None, ddp=None, **parts):
+        self.module, self.optimizer, self.on_regroup = model, optimizer, on_regroup
+        self.parts = {"model": model, "optimizer": optimizer, **parts}
+        self.options = dict(ddp or {})
+        self.steps = 0            # done, by all ranks together
+        self.epoch = 0
+        self.position = 0         # how many samples of the epoch are used
+        self.n_regroups = 0       # how often the group has changed since this process began
+        self.stop_agreed = False
+        self.is_applied = False   # optimizer.step() was called in this step
+        self.ddp = None
+        self.order = []           # in which gradients became ready, as indices of parameters
+        self.order_hooks = []
+        self.pending_stop = None
+        self.taken = 0
+        optimizer.register_step_post_hook(self._on_applied)
+        self._keep()
+        if _group:
+            self._enter(False)
+        elif dist.is_initialized():
+            self._wrap()
+        if _group:
+            _group.training = self
+
+    def __call__(self, *args, **kwargs):
+        return (self.ddp or self.module)(*args, **kwargs)
+
+    def _on_applied(self, optimizer, args, kwargs):
+        self.is_applied = True
+
+    # -- committed state
+
+    def _buffers(self):
+        return [b for b in self.module.buffers() if b is not None]
+
+    def _keep(self):
+        """What a step changes before optimizer.step(): kept at the end of each, and taken back when a step is dropped."""
+        self.kept_buffers = [b.detach().clone() for b in self._buffers()]
+        self.kept_random = _random_state()
+        memory = _memory() if _group else None
+        if memory:
+            memory.keep(self.steps, _pack(self.kept_random))
+        beat(self.steps)
+
+    def _roll_back(self):
+        with torch.no_grad():
+            for buffer, kept in zip(self._buffers(), self.kept_buffers):
+                buffer.copy_(kept)
+        _set_random_state(self.kept_random)
+        self.optimizer.zero_grad(set_to_none=True)
+        self.module.zero_grad(set_to_none=True)
+
+    def _commit(self):
+        self.steps += 1
+        self.position += self.taken
+        self.taken = 0
+        self.is_applied = False
+        self._end_order()
+        self._keep()
+
+    # -- the group
+
+    def _enter(self, is_next):
+        """Meets, takes the state over, and wraps the model; again, when a peer fails meanwhile. PeerFailed: there is no next
+        generation for this process."""
+        while True:
+            if is_next:
+                _group.next_generation()
+            try:
+                if is_next:
+                    _group.meet()
+                    self.n_regroups += 1
+                self._take_over()
+                self._wrap()
+                if self.on_regroup:
+                    self.on_regroup(self)
+                    self._learn_ports()
+                _group.notices.send_ready(dist.get_rank())
+                return
+            except RuntimeError as error:
+                if _group.training is not self or not _group.is_peer_failure(error):
+                    raise  # a new process that cannot come in: crun starts another one
+            is_next = True
+
+    def _learn_ports(self):
+        """Groups that the callback has made listen on ports of their own."""
+        if _group.backend == "gloo":
+            _group.own_ports |= self._new_ports()
+            for text in _group._exchange("ports", json.dumps(sorted(_group.own_ports))):
+                _group.ports |= set(json.loads(text))
+
+    def _new_ports(self):
+        return _listening_ports() - self.ports_before
+
+    def _take_over(self):
+        self.ports_before = _listening_ports() if self.on_regroup else set()
+        source = _group.source()
+        if source is None:
+            return
+        state = {}
+        if dist.get_rank() == source:
+            state = {"steps": self.steps, "epoch": self.epoch, "position": self.position, "order": self.order,
+                     "random": self.kept_random,
+                     "parts": {name: part.state_dict() for name, part in self.parts.items()}}
+        state = _send_or_receive(state, source, _device())
+        if dist.get_rank() == source or self.steps == state["steps"] and _group.training is self:
+            return
+        for name, part in self.parts.items():
+            part.load_state_dict(state["parts"][name])
+        for name in ("steps", "epoch", "position", "order"):
+            setattr(self, name, state[name])
+        memory = _memory()
+        kept = memory.kept(self.steps) if memory else None
+        _set_random_state(_unpack(kept) if kept else state["random"])
+        self._keep()
+
+    def _wrap(self):
+        if self.ddp is not None:
+            self.ddp.reducer._remove_autograd_hooks()
+        self.pending_stop = None
+        self.ddp = DistributedDataParallel(self.module, **self.options)
+        if _group and self.order:
+            self._replay_order()
+        elif _group:
+            self._record_order()
+
+    # The reducer fills its buckets in the order of declaration in its first step, and from then on in the order in which
+    # gradients became ready in that one. The order of addition depends on it, so a new reducer learns the order of the old one.
+
+    def _trained(self):
+        return [p for p in self.module.parameters() if p.requires_grad]
+
+    def _record_order(self):
+        self.seen_order = []
+        self.order_hooks = [p.register_post_accumulate_grad_hook(lambda _, i=i: self.seen_order.append(i))
+                            for i, p in enumerate(self._trained())]
+
+    def _end_order(self):
+        if not self.order_hooks:
+            return
+        for hook in self.order_hooks:
+            hook.remove()
+        self.order_hooks = []
+        if sorted(self.seen_order) == list(range(len(self._trained()))):
+            self.order = self.seen_order
+
+    def _replay_order(self):
+        """One backward pass of zeros, parameter by parameter."""
+        parameters = self._trained()
+        if len(self.order) != len(parameters) or self.options.get("find_unused_parameters") or self.options.get("static_graph"):
+            return
+        self.ddp.reducer.prepare_for_backward([])
+        for i in self.order:
+            p = parameters[i]
+            torch.autograd.backward([p], [torch.zeros_like(p)])
+        self.module.zero_grad(set_to_none=True)
+
+    # -- steps
+
+    def epochs(self, first, last):
+        """Like range(first, last), from the epoch on in which the other ranks are."""
+        if self.epoch < first:
+            self.epoch, self.position = first, 0
+        while self.epoch < last:
+            epoch = self.epoch
+            yield epoch
+            if self.epoch == epoch:
+                self.epoch, self.position = epoch + 1, 0
+
+    def batches(self, loader):
+        """The batches of this epoch that are left. After a change of the group it goes on from the position that the ranks share."""
+        if not _group:
+            if hasattr(loader.sampler, "set_epoch"):
+                loader.sampler.set_epoch(self.epoch)
+            yield from loader
+            return
+        epoch, before = self.epoch, None
+        while self.epoch == epoch and self.n_regroups != before:
+            before = self.n_regroups
+            samples = _Samples(loader, epoch, self.position)
+            if samples.left() <= 0:
+                return
+            for batch, self.taken in samples.batches():
+                yield batch
+                if self.n_regroups != before:
+                    break
+
+    @contextlib.contextmanager
+    def step(self):
+        """One step of training. A peer's failure in it is dealt with before it returns: the step is done again by the next batch of batches()."""
+        try:
+            yield self
+            self._commit()
+            self._exchange_stop()
+        except RuntimeError as error:
+            if not _group or not _group.is_peer_failure(error):
+                raise
+            self._recover()
+
+    def _recover(self):
+        if self.is_applied:
+            self._commit()  # the parameters are those of the next step already: this one is done
+        self.taken = 0
+        self._roll_back()
+        self._enter(True)
+
+    def _exchange_stop(self):
+        """Starts one small sum, and reads that of the step before: all ranks read the same at the same step."""
+        if not _group:
+            return
+        if self.pending_stop:
+            work, flag = self.pending_stop
+            self.pending_stop = None
+            work.wait()
+            self.stop_agreed = bool(flag.item())
+        flag = torch.tensor([int(_wants_stop())], dtype=torch.int32, device=_device())
+        self.pending_stop = (dist.all_reduce(flag, dist.ReduceOp.MAX, async_op=True), flag)

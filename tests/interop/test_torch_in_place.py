@@ -1,0 +1,246 @@
+"""crun_launch.worker: PyTorch workers that stay when a peer fails. What needs PyTorch 2.14 or later runs with the 2.15 of tests/tools/python
+2.15.0, where that is installed."""
+
+import difflib
+import json
+import os
+import random
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import time
+
+import pytest
+
+import fabric as fabrics
+import jobs
+import strict
+import torch_in_place
+import torch_replace
+import torch_replace_nodes
+
+EXAMPLES = jobs.ROOT / "python/examples"
+sys.path.insert(0, str(jobs.ROOT / "python"))
+
+
+@pytest.fixture(scope="module")
+def python215():
+    python, why = torch_in_place.python()
+    strict.skip_if(why)
+    return python
+
+
+# ---- short forms of the soak tests
+
+def test_killed_ranks_are_replaced_in_place(python215):
+    """Rank 0 and another: other processes stay, no step is lost, parameters are those of the undisturbed run bit for bit."""
+    options = ["--samples", 480, "--epochs", 2]
+    want = torch_replace.undisturbed(python215, options, n_ranks=3)
+    took = torch_replace.one_job(python215, options, 480, [0, 2], want, random.Random(3), n_ranks=3)
+    assert len(took) == 2
+
+
+def test_hosts_leave_and_return(python215):
+    """The host of rank 0 and the store is lost: the two others go on, and grow again when it is back."""
+    strict.skip_if(fabrics.missing())
+    took, _ = torch_replace_nodes.rounds(python215, [(0, "kill")], 240)
+    assert len(took) == 1
+
+
+# ---- the ends of it
+
+def run_example(name, python, folder, *options, env=None):
+    return jobs.run([jobs.crun(), "--standalone", "--nproc-per-node=2", "--max-restarts=1", *options, str(EXAMPLES / name),
+                     str(folder / "snapshot")],
+                    env={**os.environ, "PYTHONPATH": str(jobs.ROOT / "python"), "PYTHON_EXEC": python, "OMP_NUM_THREADS": "1",
+                         **(env or {})})
+
+
+def test_six_lines():
+    texts = [(EXAMPLES / name).read_text().split('"""', 2)[2].splitlines() for name in ("ddp_snapshot.py", "ddp_in_place.py")]
+    lines = difflib.ndiff(*[[line.strip() for line in text] for text in texts])
+    assert sum(line.startswith("+ ") for line in lines) == 6
+
+
+@pytest.mark.parametrize("name", ["ddp_snapshot.py", "ddp_in_place.py"])
+def test_examples(name, tmp_path):
+    """With PyTorch 2.13: the second one reports that it is an ordinary script there."""
+    p = run_example(name, sys.executable, tmp_path, "--restart-policy=replace")
+    assert p.returncode == 0, p.stderr
+    assert "epoch 3/3" in p.stdout
+    assert ("cannot change a process group in place (2.14 can); after a failure all workers are restarted" in p.stderr) == (
+        name == "ddp_in_place.py"), p.stderr
+
+
+def test_example_in_place(python215, tmp_path):
+    p = run_example("ddp_in_place.py", python215, tmp_path, "--restart-policy=replace")
+    assert p.returncode == 0, p.stderr
+    assert "epoch 3/3" in p.stdout and "crun_launch" not in p.stderr, p.stderr
+
+
+def test_nothing_outside_crun(tmp_path):
+    p = jobs.run([sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2",
+                  str(EXAMPLES / "ddp_in_place.py"), str(tmp_path / "snapshot")],
+                 env={**os.environ, "PYTHONPATH": str(jobs.ROOT / "python"), "OMP_NUM_THREADS": "1"})
+    assert p.returncode == 0, p.stderr
+    assert "epoch 3/3" in p.stdout and "crun_launch" not in p.stderr, p.stderr
+
+
+def test_nccl_without_a_gpu_is_refused(python215, tmp_path):
+    script = tmp_path / "nccl.py"
+    script.write_text("from crun_launch import worker\nworker.init_process_group('nccl')\n")
+    p = jobs.run([jobs.crun(), "--standalone", "--restart-policy=replace", str(script)],
+                 env={**os.environ, "PYTHONPATH": str(jobs.ROOT / "python"), "PYTHON_EXEC": python215, "CUDA_VISIBLE_DEVICES": ""})
+    assert p.returncode == 1
+    assert 'the backend "nccl" needs a CUDA device, and PyTorch finds none in this process; use "gloo"' in p.stderr, p.stderr
+
+
+def test_all_ranks_stop_at_one_step(python215):
+    with torch_replace.Job(python215, ["--samples", 4000, "--epochs", 100], n_ranks=2) as job:
+        job.wait(lambda logs: logs.steps() >= 5)
+        job.process.send_signal(signal.SIGTERM)
+        assert job.process.wait(timeout=100) == 1
+        last = {rank: max(step for r, _, step, *_ in job.logs.read().done() if r == rank) for rank in (0, 1)}
+        assert last[0] == last[1], last
+        assert "SIGKILL" not in job.errors.read_text()
+
+
+def test_a_mistake_of_the_script_is_not_a_peer_s_failure(python215, tmp_path):
+    """The error is that of the script, and it is there at once."""
+    script = tmp_path / "mistake.py"
+    script.write_text("import torch\nfrom crun_launch import worker\nworker.init_process_group('gloo')\n"
+                      "m = torch.nn.Linear(2, 2)\nddp = worker.Training(m, torch.optim.SGD(m.parameters(), 0.1))\n"
+                      "with ddp.step():\n    ddp(torch.ones(3, 3))\n")
+    p = jobs.run([jobs.crun(), "--standalone", "--restart-policy=replace", str(script)],
+                 env={**os.environ, "PYTHONPATH": str(jobs.ROOT / "python"), "PYTHON_EXEC": python215})
+    assert p.returncode == 1
+    assert "mat1 and mat2 shapes cannot be multiplied" in p.stderr and "PeerFailed" not in p.stderr, p.stderr
+
+
+# ---- parts, in a process of their own: the module keeps one state for each process
+
+def run_part(code, *fds, **env):
+    return subprocess.run([sys.executable, "-c", code], pass_fds=fds, capture_output=True, text=True, timeout=100,
+                          env={**os.environ, "PYTHONPATH": str(jobs.ROOT / "python"), **env})
+
+
+def test_notices():
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    ours.send(struct.pack("<IIIii", 20, 1, 7, 3, -9))
+    ours.send(struct.pack("<IIIii7I", 304, 3, 8, 3, 29500, 1, 2, 0, 1, 1, 2, 4) + b"10.0.0.9".ljust(256, b"\0"))
+    p = run_part("""
+import select
+from crun_launch import worker
+seen = []
+while len(seen) < 2:
+    assert select.select([worker.notice_fileno()], [], [], 60)[0]
+    seen.append(worker.read_notice())
+assert worker.read_notice() is None
+assert [tuple(n) for n in seen] == [(1, 7, 3, -9), (3, 8, 3, 29500)], seen
+n = worker._notices()
+assert n.failed_rank == 3
+generation, place = n.next_place
+assert generation == 8 and place == {
+    "CRUN_GENERATION": "8", "MASTER_PORT": "29500", "MASTER_ADDR": "10.0.0.9", "RANK": "1", "WORLD_SIZE": "2", "GROUP_RANK": "0",
+    "GROUP_WORLD_SIZE": "1", "ROLE_RANK": "1", "ROLE_WORLD_SIZE": "2", "TORCHELASTIC_RESTART_COUNT": "4"}, place
+n.begin(8)
+n.send_ready(1)
+""", theirs.fileno(), CRUN_NOTICE_FD=str(theirs.fileno()), CRUN_GENERATION="7")
+    assert p.returncode == 0, p.stderr
+    assert struct.unpack("<IIIii", ours.recv(100)) == (20, 4, 8, 1, 1)
+
+
+def test_memory():
+    """Progress where crun reads it; random generators by step."""
+    fd = os.memfd_create("state")
+    p = run_part("""
+import os, random, torch
+from crun_launch import worker
+worker.beat(41)
+memory = worker._memory()
+states = []
+for step in (40, 41):
+    torch.rand(3), random.gauss(0, 1)
+    memory.keep(step, worker._pack(worker._random_state()))
+    states.append((torch.rand(2).tolist(), random.random()))
+assert memory.kept(39) is None
+for step, wanted in zip((40, 41), states):
+    worker._set_random_state(worker._unpack(memory.kept(step)))
+    assert (torch.rand(2).tolist(), random.random()) == wanted
+""", fd, CRUN_STATE_FD=str(fd))
+    assert p.returncode == 0, p.stderr
+    magic, step, at = struct.unpack("<8sQQ", os.pread(fd, 24, 0))
+    assert (magic, step) == (b"CRUNBEAT", 41) and 0 < at < time.monotonic_ns()
+
+
+def test_nothing_without_crun():
+    p = run_part("from crun_launch import worker\nworker.beat(1)\n"
+                 "assert worker.notice_fileno() == -1 and worker.read_notice() is None and not worker.stop_requested()\n"
+                 "import signal; assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL",
+                 CRUN_NOTICE_FD="", CRUN_STATE_FD="")
+    assert p.returncode == 0, p.stderr
+
+
+def test_state_as_text_and_tensors():
+    p = run_part("""
+import collections, json, torch
+from crun_launch import worker
+state = {"a": [1, 0.1, float("inf"), None, True, "x"], 3: (torch.arange(3), {"b": torch.tensor(1.5)}), "c": collections.Counter([5, 5]),
+         "e": torch.empty(0, 2), "f": [torch.tensor([True, False])]}
+tensors = []
+tree = json.loads(json.dumps(worker._encode(state, "state", tensors)))
+assert [(str(d), list(s)) for d, s in worker._shapes(tree)] == [
+    ("torch.int64", [3]), ("torch.float32", []), ("torch.float32", [0, 2]), ("torch.bool", [2])]
+back = worker._decode(tree, iter(tensors))
+assert back["a"] == state["a"] and isinstance(back[3], tuple) and back[3][0] is tensors[0] and back["c"] == state["c"]
+assert type(back["c"]) is collections.Counter
+try:
+    worker._encode({"x": {"y": object()}}, "state", [])
+except TypeError as e:
+    assert "state['x']['y'] is a object" in str(e), e
+else:
+    raise AssertionError("an object was taken")
+""")
+    assert p.returncode == 0, p.stderr
+
+
+def test_samples_over_changing_worlds():
+    """Whatever the sizes of the world and the position: each sample once, and as many batches on all ranks."""
+    p = run_part("""
+import random, torch
+from crun_launch import worker
+from torch.utils.data import DataLoader
+from torch.utils.data.distributed import DistributedSampler
+draw = random.Random(5)
+place = [1, 0]
+worker.dist.get_world_size = lambda: place[0]
+worker.dist.get_rank = lambda: place[1]
+for _ in range(300):
+    n, batch = draw.randrange(1, 90), draw.randrange(1, 8)
+    loader = DataLoader(torch.arange(n), batch, sampler=DistributedSampler(range(n), 1, 0, seed=3))
+    position, used = 0, []
+    while position < n:
+        place[0] = draw.randrange(1, 6)
+        own = []
+        for place[1] in range(place[0]):
+            own.append([(b.tolist(), k) for b, k in worker._Samples(loader, 2, position).batches()])
+        assert len({len(batches) for batches in own}) == 1, (n, batch, position, place)
+        for step in range(min(draw.randrange(1, 4), len(own[0]))):
+            together = [x for batches in own for x in batches[step][0]]
+            taken, = {batches[step][1] for batches in own}
+            assert all(batches[step][0] for batches in own) and len(set(together)) >= taken
+            used += together if len(together) == taken else []
+            repeats = len(together) - taken
+            assert repeats < place[0]
+            position += taken
+            if repeats:
+                used = None
+                break
+        if used is None:
+            break
+    if used is not None:
+        assert sorted(used) == list(range(n)), (n, batch)
+""")
+    assert p.returncode == 0, p.stderr
