@@ -208,7 +208,8 @@ void listeners_close(struct server *s)
     }
 }
 
-static uint16_t bound_port(int fd)
+/* 0 or -errno. */
+static int read_bound_port(int fd, uint16_t *ret)
 {
     union {
         struct sockaddr any;
@@ -218,8 +219,9 @@ static uint16_t bound_port(int fd)
     socklen_t size = sizeof(address);
 
     if (getsockname(fd, &address.any, &size) < 0)
-        return 0;
-    return ntohs(address.any.sa_family == AF_INET6 ? address.v6.sin6_port : address.v4.sin_port);
+        return -errno;
+    *ret = ntohs(address.any.sa_family == AF_INET6 ? address.v6.sin6_port : address.v4.sin_port);
+    return 0;
 }
 
 static int parse_address(const char *host, uint16_t port, struct sockaddr_storage *ret, socklen_t *ret_size)
@@ -244,7 +246,7 @@ static int listen_on_address(struct server *s, const char *host, uint16_t port, 
     _cleanup_close_ int fd = -1;
     struct sockaddr_storage address;
     socklen_t size;
-    uint16_t bound;
+    uint16_t bound = 0;
     int r = parse_address(host, port, &address, &size);
 
     if (r < 0)
@@ -257,10 +259,10 @@ static int listen_on_address(struct server *s, const char *host, uint16_t port, 
         r = open_dual_stack(fd);
     if (r == 0)
         r = bind_and_listen(fd, (struct sockaddr *)&address, size);
-    if (r < 0)
-        return r;
-    bound = bound_port(fd);
-    r = listener_create(s, fd, NULL);
+    if (r == 0)
+        r = read_bound_port(fd, &bound);
+    if (r == 0)
+        r = listener_create(s, fd, NULL);
     if (r < 0)
         return r;
     (void)steal_fd(&fd);

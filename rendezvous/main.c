@@ -7,6 +7,7 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <poll.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -199,6 +200,39 @@ static int watch_signals(struct daemon *d)
 
 /* ---- starting ---- */
 
+static void *end_at_once(void *data)
+{
+    return data;
+}
+
+static void do_no_work(uv_work_t *work)
+{
+    (void)work; /* it only starts the thread */
+}
+
+static void after_no_work(uv_work_t *work, int status)
+{
+    (void)work;
+    (void)status; /* 0: it is never cancelled */
+}
+
+/* libuv starts the threads that write the state with the first batch, and aborts the process where the system has none to
+ * give: so it is asked for one here, and libuv starts its only one now. */
+static int start_state_thread(struct daemon *d)
+{
+    static uv_work_t work;
+    pthread_t thread;
+
+    if (!d->options.state_dir)
+        return 0;
+    int r = pthread_create(&thread, NULL, end_at_once, NULL);
+    if (r)
+        return -r;
+    (void)pthread_join(thread, NULL);
+    (void)setenv("UV_THREADPOOL_SIZE", "1", 0); /* without memory: four threads */
+    return uv_queue_work(&d->loop, &work, do_no_work, after_no_work);
+}
+
 static int listen_tcp(struct daemon *d, const struct daemon_address *a)
 {
     bool v6 = strchr(a->host, ':');
@@ -263,6 +297,8 @@ static int run_daemon(struct daemon *d)
     rounds.debug = d->options.debug ? print_log_line : NULL;
     if (r == 0)
         r = watch_signals(d);
+    if (r == 0)
+        r = start_state_thread(d);
     if (r == 0)
         r = server_create(&d->server, &d->loop, &config);
     if (r < 0) {

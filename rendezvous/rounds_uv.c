@@ -20,13 +20,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 
 #include "rendezvous/rounds_debug_uv.h"
 #include "rendezvous/rounds_disk_uv.h"
 #include "rendezvous/rounds_log.h"
 #include "rendezvous/server_impl_uv.h"
 #include "rendezvous/session_json.h"
+#include "base/random_os.h"
 
 enum { LOG_LINES_PER_S = 50, LOG_BURST = 200, NS_PER_MS = 1000000, OVERDUE_MAX = 64 };
 
@@ -262,11 +262,14 @@ int rounds_shell_create(struct server *s, const struct server_rounds *config)
 
     if (!r)
         return -ENOMEM;
-    if (getrandom(&core.seed, sizeof(core.seed), 0) != sizeof(core.seed) ||
-        getrandom(core.instance_key, sizeof(core.instance_key), 0) != sizeof(core.instance_key) ||
-        getrandom(core.bucket_key, sizeof(core.bucket_key), 0) != sizeof(core.bucket_key)) {
+    error = random_fill(&core.seed, sizeof(core.seed));
+    if (!error)
+        error = random_fill(core.instance_key, sizeof(core.instance_key));
+    if (!error)
+        error = random_fill(core.bucket_key, sizeof(core.bucket_key));
+    if (error) {
         free(r);
-        return -EIO;
+        return error;
     }
     core.max_jobs = config->max_jobs > 0 ? config->max_jobs : core.max_jobs;
     core.max_nodes = config->max_nodes > 0 ? config->max_nodes : core.max_nodes;

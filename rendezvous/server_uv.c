@@ -18,13 +18,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 
 #include "rendezvous/fence_uv.h"
 #include "rendezvous/rounds_uv.h"
 #include "rendezvous/server_impl_uv.h"
+#include "base/random_os.h"
 
 enum {
     LOG_LINES_PER_S = 10,
@@ -241,9 +241,8 @@ static int init_store(struct server *s)
 {
     uint8_t seed[SIPHASH_SEED_SIZE];
 
-    if (getrandom(seed, sizeof(seed), 0) != sizeof(seed))
-        return -EIO;
-    return store_init(&s->store, &s->limits.store, seed);
+    int r = random_fill(seed, sizeof(seed));
+    return r ? r : store_init(&s->store, &s->limits.store, seed);
 }
 
 static int init_security(struct server *s, const struct server_security *security)

@@ -13,7 +13,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 #include <time.h>
 
 #include "launcher/host/local_address_os.h"
@@ -31,6 +30,7 @@
 #include "launcher/report/job_result.h"
 #include "launcher/rdzv/worker_store_uv.h"
 #include "rendezvous/server_uv.h"
+#include "base/random_os.h"
 
 enum {
     RESOLVER_CHECK_MS = 500,
@@ -636,9 +636,9 @@ static void begin_session(struct membership *n)
     for (size_t i = 0; i < n->addresses.n; i++)
         n->addresses.items[i].v4.sin_port =
             htons(n->rendezvous_port); /* at the same offset in both structures */
-    int r = getrandom(&config.hello.nonce, sizeof(config.hello.nonce), 0) == sizeof(config.hello.nonce)
-                ? session_uv_create(&n->session, &host, &config)
-                : -EIO;
+    int r = random_fill(&config.hello.nonce, sizeof(config.hello.nonce));
+    if (!r)
+        r = session_uv_create(&n->session, &host, &config);
     if (r) {
         log_line("cannot begin a session with the rendezvous: %s", strerror(-r));
         report_end(n, 1, NULL);
