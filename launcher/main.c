@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/eventfd.h>
 #include <sys/ioctl.h>
 #include <sys/signalfd.h>
 #include <sys/utsname.h>
@@ -281,16 +282,37 @@ static bool is_kernel_new_enough(void)
     return false;
 }
 
-/* Below this, libuv aborts the process for lack of a descriptor. */
+/* Opens as many descriptors as crun needs before its first worker, and closes them. Returns 0 or -errno. */
+static int try_descriptors(void)
+{
+    int fds[OPEN_FILES_MIN / 2];
+    size_t n = 0;
+    int r = 0;
+
+    for (; !r && n < ARRAY_SIZE(fds); n++) {
+        fds[n] = eventfd(0, EFD_CLOEXEC); /* of the system's table as well: a duplicate would not be */
+        r = fds[n] < 0 ? -errno : 0;
+    }
+    for (size_t i = 0; i < n; i++)
+        if (fds[i] >= 0)
+            (void)close(fds[i]);
+    return r;
+}
+
+/* Without free descriptors libuv aborts the process. */
 static bool has_descriptors(void)
 {
     size_t limit;
 
-    if (spawn_raise_open_files(&limit) < 0 || limit >= OPEN_FILES_MIN)
-        return true;
-    log_line("the limit of open files is %zu, crun needs at least %d; raise it (ulimit -n)", limit,
-             OPEN_FILES_MIN);
-    return false;
+    bool is_too_low = spawn_raise_open_files(&limit) == 0 && limit < OPEN_FILES_MIN;
+    if (is_too_low)
+        log_line("the limit of open files is %zu, crun needs at least %d; raise it (ulimit -n)", limit,
+                 OPEN_FILES_MIN);
+    int r = is_too_low ? 0 : try_descriptors();
+    if (r)
+        log_line("cannot open descriptors: %s; close some, or raise the limit of open files (ulimit -n)",
+                 strerror(-r));
+    return !is_too_low && !r;
 }
 
 int main(int argc, char **argv)
