@@ -14,6 +14,7 @@
 #include "launcher/agent/agent_uv.h"
 #include "launcher/agent/generation_uv.h"
 #include "launcher/host/worker_memory_os.h"
+#include "launcher/output/attempt_files_uv.h"
 #include "launcher/output/logs_os.h"
 #include "launcher/report/failures_os.h"
 #include "launcher/supervise/worker_group.h"
@@ -34,7 +35,14 @@ struct agent {
     struct output *output;
     struct events *events; /* NULL: no event log was asked for */
     struct generation_host host;
-    struct generation *generation;      /* NULL before the first */
+    struct generation *generation; /* NULL before the first */
+    struct attempt_files_config files_config;
+    struct attempt_request
+        *starting;          /* files of the next start or replacement that are being made; or NULL */
+    bool is_replacing;      /* what they are for */
+    int replace_cause_rank; /* is_replacing: the rank whose failure it mends, or -1 */
+    bool start_cancelled;
+    bool *failed; /* the workers that the replacement is for; NULL: none was asked for yet */
     struct rank_assignment assignment;  /* of the current or next generation */
     struct server *store;               /* for the next generation to take; or NULL */
     struct control *control;            /* for crunctl; or NULL */

@@ -33,6 +33,7 @@
 #include "launcher/report/events_os.h"
 #include "launcher/report/report.h"
 #include "launcher/supervise/guardian_os.h"
+#include "launcher/util/bounded_os.h"
 #include "launcher/util/log_os.h"
 #include "launcher/util/signal_name.h"
 #include "launcher/util/trace_os.h"
@@ -40,7 +41,10 @@
 #include "base/time.h"
 #include "rendezvous/server_uv.h"
 
-enum { CONSOLE_PATIENCE_MS = 1000 }; /* at the end, for output that the console has not taken yet */
+enum {
+    CONSOLE_PATIENCE_MS = 1000, /* at the end, for output that the console has not taken yet */
+    REMOVE_LIMIT_MS = 2000,     /* for temporary folders */
+};
 
 void agent_dispatch_kind(struct agent *a, enum group_event_kind kind)
 {
@@ -152,16 +156,14 @@ static void take_promised_store(struct agent *a)
         a->store = generation_take_store(a->generation);
 }
 
-static void do_spawn(struct agent *a)
-{
-    take_promised_store(a);
-    end_generation(a); /* its workers have ended, so its store has no clients */
-    int r = a->config->job->meeting == JOB_ALONE ? assign_ranks_alone(a) : 0;
+static void do_kill_newcomers(struct agent *a);
 
+/* The files are there: start the generation. */
+static int begin_generation_with(struct agent *a, struct attempt_files *files)
+{
     a->host.death_notice = a->membership ? membership_death_notice(a->membership) : NULL;
-    if (!r)
-        r = generation_create(&a->generation, &a->host, a->group.generation, a->group.restarts,
-                              &a->assignment, a->store);
+    int r = generation_create(&a->generation, &a->host, a->group.generation, a->group.restarts,
+                              &a->assignment, files, a->store);
     if (r) {
         drop_store(a);
     } else {
@@ -169,9 +171,68 @@ static void do_spawn(struct agent *a)
         a->held_port = -1;
     }
     a->store = NULL;
-    a->start_failed = r;
     if (!r && a->group.generation == 0)
         a->oom_kills_before = cgroup_oom_kills(""); /* after the start, which it would delay */
+    return r;
+}
+
+static int replace_with(struct agent *a, struct attempt_files *files)
+{
+    int r = generation_replace(a->generation, a->group.generation, a->group.restarts, &a->assignment, files,
+                               a->store, a->failed, a->replace_cause_rank);
+
+    a->store = NULL; /* the generation owns it */
+    if (!r)
+        do_kill_newcomers(a); /* those that were condemned before they were started */
+    return r;
+}
+
+static void on_files_ready(void *data, int r, struct attempt_files *files)
+{
+    struct agent *a = data;
+
+    a->starting = NULL;
+    if (r)
+        drop_store(a);
+    else if (a->is_replacing)
+        r = replace_with(a, files);
+    else
+        r = begin_generation_with(a, files);
+    if (r)
+        agent_dispatch_kind(a, a->is_replacing ? GROUP_REPLACE_FAILED : GROUP_START_FAILED);
+}
+
+/* The workers that wait for their files are not started. The store that was meant for them ends with the generation. */
+static void drop_pending_start(struct agent *a)
+{
+    if (!a->starting)
+        return;
+    attempt_files_cancel(a->starting);
+    a->starting = NULL;
+    if (a->is_replacing && !a->generation->server) {
+        a->generation->server = a->store;
+        a->store = NULL;
+    }
+}
+
+/* Returns 0, or -errno with a line logged. */
+static int make_attempt_files(struct agent *a, const bool *selected)
+{
+    a->is_replacing = selected;
+    int r = attempt_files_begin(&a->starting, &a->files_config, (int)a->group.generation,
+                                (int)a->assignment.rank_base, selected, on_files_ready, a);
+    if (r)
+        drop_store(a);
+    return r;
+}
+
+static void do_spawn(struct agent *a)
+{
+    drop_pending_start(a);
+    take_promised_store(a);
+    end_generation(a); /* its workers have ended, so its store has no clients */
+    int r = a->config->job->meeting == JOB_ALONE ? assign_ranks_alone(a) : 0;
+    a->start_failed = r ? r : make_attempt_files(a, NULL);
 }
 
 /* Whether all remaining workers have asked for the store that is served here to stay. */
@@ -203,20 +264,28 @@ static int failed_rank(const struct agent *a)
 
 static void do_replace(struct agent *a)
 {
-    int n = a->group.config.n_workers, cause_rank = failed_rank(a);
-    bool *failed = calloc((size_t)n, sizeof(*failed));
-    int r = failed ? 0 : -ENOMEM;
+    int n = a->group.config.n_workers;
 
+    drop_pending_start(a);
+    a->replace_cause_rank = failed_rank(a);
+    free(a->failed);
+    a->failed = calloc((size_t)n, sizeof(*a->failed));
+    int r = a->failed ? 0 : -ENOMEM;
     for (int i = 0; !r && i < n; i++)
-        failed[i] = a->group.workers[i].state == GROUP_WORKER_NONE;
+        a->failed[i] = a->group.workers[i].state == GROUP_WORKER_NONE;
     if (!r)
         r = assign_replacement(a);
-    if (!r)
-        r = generation_replace(a->generation, a->group.generation, a->group.restarts, &a->assignment,
-                               a->store, failed, cause_rank);
-    a->store = NULL; /* the generation owns it */
-    a->replace_failed = r;
-    free(failed);
+    a->replace_failed = r ? r : make_attempt_files(a, a->failed);
+}
+
+/* The workers are to end. */
+static void cancel_start(struct agent *a)
+{
+    if (!a->starting)
+        return;
+    drop_pending_start(a);
+    drop_store(a);
+    a->start_cancelled = !a->is_replacing;
 }
 
 /* ---- actions: notices and signals ---- */
@@ -224,6 +293,8 @@ static void do_replace(struct agent *a)
 void agent_notify_workers(struct agent *a, struct worker_notice notice)
 {
     notice.generation = a->group.generation;
+    if (!a->generation)
+        return; /* no worker was started yet */
     for (int i = 0; i < a->group.config.n_workers; i++)
         /* A worker has its socket before its start is reported, and reads it when it runs. */
         if (a->group.workers[i].state == GROUP_WORKER_RUNNING ||
@@ -285,12 +356,15 @@ static void do_signal(struct agent *a, enum guardian_order_kind kind, int signal
 {
     const struct guardian_order order = {.kind = kind, .signal = signal};
 
-    generation_order(a->generation, &order);
+    if (kind == GUARDIAN_SIGNAL || kind == GUARDIAN_KILL)
+        cancel_start(a);
+    if (a->generation)
+        generation_order(a->generation, &order);
 }
 
 static void do_kill(struct agent *a)
 {
-    if (guardian_is_lost(a))
+    if (a->generation && guardian_is_lost(a))
         agent_start_sweep(a);
     else
         do_signal(a, GUARDIAN_KILL, SIGKILL);
@@ -309,7 +383,7 @@ static void do_kill_newcomers(struct agent *a)
 /* The link ends by this, and the guardian's children become crun's. */
 static void do_kill_guardian(struct agent *a)
 {
-    if (!a->generation->guardian)
+    if (!a->generation || !a->generation->guardian)
         return;
     log_line(
         "the guardian (process %d) has not ended everything in time; crun kills it and does the rest itself",
@@ -409,6 +483,8 @@ static void close_everything(struct agent *a)
         (void)waitpid(a->generation->guardian, NULL, 0);
     }
     (void)uv_timer_stop(&a->sweep); /* cannot fail on a timer that exists */
+    cancel_start(a);
+    a->start_cancelled = false;
     events_end(a->events, &a->group, &a->outcome, a->exit_code,
                a->generation ? a->generation->attempt_dir : NULL);
     control_destroy(a->control);
@@ -571,6 +647,10 @@ void agent_dispatch(struct agent *a, struct group_event event)
         a->replace_failed = false;
         agent_dispatch_kind(a, GROUP_REPLACE_FAILED);
     }
+    if (a->start_cancelled) {
+        a->start_cancelled = false;
+        agent_dispatch_kind(a, GROUP_EMPTY);
+    }
 }
 
 /* ---- life ---- */
@@ -627,7 +707,9 @@ static int agent_init(struct agent *a, const struct agent_config *config)
     if (!r)
         r = open_loop(a);
     if (!r)
-        r = output_create(&a->output, &a->loop, job, config->environment, on_output_end, a);
+        r = output_create(&a->output, &a->loop, on_output_end, a);
+    a->files_config = (struct attempt_files_config){
+        .loop = &a->loop, .job = job, .environment = config->environment, .logs = &a->logs};
     a->host = (struct generation_host){.loop = &a->loop,
                                        .config = config,
                                        .worker_memory = &a->worker_memory,
@@ -655,15 +737,31 @@ static bool print_in_order(void *data, const char *lines)
     return output_say(a->output, lines);
 }
 
+static void remove_temporary_folders(void *data)
+{
+    logs_remove_temporary(data);
+}
+
+static void remove_empty_folders(void *data)
+{
+    logs_remove_empty(data);
+}
+
+/* The process ends by _exit() then. */
+static void leave_folders(void *data)
+{
+}
+
 /* A temporary folder stays when the user asked for the files in it, or has to know why the job failed. */
-static void end_logs(const struct agent *a)
+static void end_logs(struct agent *a)
 {
     const struct job *job = a->config->job;
+    bool all = !job_has_logs(job) && (a->exit_code == 0 || !a->outcome.has_files);
 
-    if (!job_has_logs(job) && (a->exit_code == 0 || !a->outcome.has_files))
-        logs_remove_temporary(&a->logs);
-    else
-        logs_remove_empty(&a->logs);
+    if (a->logs.is_temporary && bounded_call(all ? remove_temporary_folders : remove_empty_folders,
+                                             leave_folders, &a->logs, REMOVE_LIMIT_MS) != 0)
+        log_line("the disk of the log files does not answer; %s stays",
+                 a->logs.base ? a->logs.base : "a folder for temporary files");
     if (a->logs.is_temporary && a->logs.run && a->exit_code == 0 && job_hides_output(job))
         log_line("the workers' output is in %s", a->logs.run);
 }
@@ -690,6 +788,9 @@ int agent_run(const struct agent_config *config)
     log_redirect(NULL, NULL);
     events_destroy(a.events);
     end_logs(&a);
+    if (attempt_files_is_hung() || bounded_is_hung())
+        _exit(a.exit_code); /* a thread that waits for a disk uses what would be freed now */
+    free(a.failed);
     output_destroy(a.output);
     group_finish(&a.group);
     worker_memory_finish(&a.worker_memory);

@@ -1,8 +1,10 @@
 /*
- * Happy path of a start: folders for error files, a notice socket for each worker, arguments and environments with the
- * ranks, then one fork: the guardian starts the workers from the memory it inherits.
+ * Happy path of a start: the folders and log files that a thread has made (attempt_files_uv.h), a notice socket for each
+ * worker, arguments and environments with the ranks, then one fork: the guardian starts the workers from the memory it
+ * inherits.
  *
- * Ways it fails: no folder (full disk, unwritable TMPDIR), no descriptors, no process. Each is logged with its remedy.
+ * Ways it fails: no descriptors, no process. Each is logged with its remedy. Orders that the guardian does not read yet
+ * wait here, in their order.
  */
 
 #include "launcher/agent/generation_uv.h"
@@ -19,7 +21,7 @@
 #include "launcher/supervise/guardian_release_os.h"
 #include "launcher/host/worker_memory_os.h"
 #include "launcher/cli/job.h"
-#include "launcher/output/logs_os.h"
+#include "launcher/output/attempt_files_uv.h"
 #include "launcher/cli/numa.h"
 #include "launcher/output/output_uv.h"
 #include "launcher/cli/plan.h"
@@ -27,7 +29,9 @@
 #include "launcher/util/log_os.h"
 #include "launcher/supervise/spawn_guardian_os.h"
 #include "launcher/supervise/spawn_worker_os.h"
+#include "base/cleanup.h"
 #include "base/err.h"
+#include "base/time.h"
 #include "proto/address.h"
 #include "proto/worker_notice.h"
 #include "rendezvous/server_uv.h"
@@ -151,14 +155,31 @@ static int describe_workers(struct generation *g, struct worker_starts *s, const
     return 0;
 }
 
-static int open_descriptors(struct generation *g, struct worker_starts *s, int rank_base)
+static int take_streams(struct generation *g, struct worker_starts *s, struct attempt_files *files,
+                        int worker)
+{
+    struct worker_files *w = &files->workers[worker];
+
+    for (int i = 0; i < 3; i++) {
+        s->workers[worker].stdio[i] = w->stdio[i];
+        w->stdio[i] = -1;
+    }
+    for (int which = 0; which < 2; which++) {
+        int r = w->streams[which] ? output_add(g->host->output, &w->streams[which]) : 0;
+        if (r)
+            return r;
+    }
+    return 0;
+}
+
+static int open_descriptors(struct generation *g, struct worker_starts *s, struct attempt_files *files)
 {
     for (int i = 0; i < g->n_workers; i++) {
         int pair[2];
 
         if (!is_selected(s, i))
             continue;
-        int r = output_open_worker(g->host->output, g->attempt_dir, i, rank_base + i, s->workers[i].stdio);
+        int r = take_streams(g, s, files, i);
         if (r)
             return r;
         if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
@@ -243,6 +264,166 @@ static int listen_to_all(struct generation *g)
     return 0;
 }
 
+static void on_link(uv_poll_t *poll, int status, int events);
+
+/* ---- orders ---- */
+
+enum { ORDERS_MAX = 16384 }; /* four for each worker that a node can have */
+
+/* Orders that wait because the guardian has not read those before them: the link holds a few hundred. */
+struct order_queue {
+    struct guardian_order *items; /* from `first` on */
+    size_t first, n_items, capacity;
+    struct worker_starts *start; /* what items of kind GUARDIAN_START refer to; or NULL */
+    bool *selected;              /* of start */
+};
+
+static void free_start(struct worker_starts *start)
+{
+    start_finish(start);
+    free(start);
+}
+
+static void drop_start(struct order_queue *q)
+{
+    if (q->start)
+        free_start(q->start);
+    free(q->selected);
+    q->start = NULL;
+    q->selected = NULL;
+}
+
+static void free_orders(struct generation *g)
+{
+    if (!g->unsent)
+        return;
+    drop_start(g->unsent);
+    free(g->unsent->items);
+    free(g->unsent);
+    g->unsent = NULL;
+}
+
+static int queue_order(struct generation *g, const struct guardian_order *order)
+{
+    struct order_queue *q = g->unsent ? g->unsent : calloc(1, sizeof(*q));
+
+    g->unsent = q;
+    if (!q || q->n_items >= ORDERS_MAX)
+        return -ENOMEM;
+    if (q->n_items == q->capacity) {
+        size_t capacity = q->capacity ? 2 * q->capacity : 64;
+        struct guardian_order *items = reallocarray(q->items, capacity, sizeof(*items));
+        if (!items)
+            return -ENOMEM;
+        q->items = items;
+        q->capacity = capacity;
+    }
+    q->items[q->n_items++] = *order;
+    return 0;
+}
+
+/* Returns 0 or -errno. */
+static int send_order(struct generation *g, const struct guardian_order *order)
+{
+    if (order->kind == GUARDIAN_START)
+        return replacement_send(g->link, order->worker, &g->unsent->start->workers[order->worker]);
+    return send(g->link, order, sizeof(*order), MSG_NOSIGNAL) < 0 ? -errno : 0;
+}
+
+static bool is_link_full(int r)
+{
+    return r == -EAGAIN || r == -ENOBUFS || r == -ENOMEM || r == -EINTR;
+}
+
+/* A worker that cannot be started is reported as the guardian would. Every other order fails only when the guardian has
+ * ended, which the end of the link shows as well. */
+static void report_unsent(struct generation *g, const struct guardian_order *order, int r)
+{
+    const struct guardian_report report = {
+        .kind = GUARDIAN_EXEC_FAILED, .worker = order->worker, .value = -r, .time_ns = now_ns()};
+
+    if (order->kind == GUARDIAN_START && r != -EPIPE && r != -ECONNRESET)
+        g->host->on_report(g->host->data, &report);
+}
+
+static void watch_link(struct generation *g)
+{
+    bool has_orders = g->unsent && g->unsent->first < g->unsent->n_items;
+
+    if (uv_is_closing((const uv_handle_t *)&g->poll))
+        return;
+    /* Fails only for a handle that is closing. */
+    (void)uv_poll_start(&g->poll, UV_READABLE | UV_DISCONNECT | (has_orders ? UV_WRITABLE : 0), on_link);
+}
+
+/* Sends what the link takes. */
+static void send_orders(struct generation *g)
+{
+    struct order_queue *q = g->unsent;
+
+    while (q && q->first < q->n_items) {
+        const struct guardian_order order = q->items[q->first];
+        int r = send_order(g, &order);
+        if (is_link_full(r))
+            return;
+        q->first++;
+        if (r)
+            report_unsent(g, &order, r);
+    }
+    if (q)
+        drop_start(q);
+    if (q)
+        q->first = q->n_items = 0;
+}
+
+/* A stopped guardian would not read an order. Its process id is valid until it has been reaped. */
+static void continue_guardian(const struct generation *g)
+{
+    if (g->guardian)
+        (void)kill(g->guardian, SIGCONT);
+}
+
+void generation_order(struct generation *g, const struct guardian_order *order)
+{
+    continue_guardian(g);
+    if (queue_order(g, order) != 0) {
+        log_line(
+            "an order to the guardian is lost: out of memory"); /* the machine has a deadline for its effect */
+        return;
+    }
+    bool was_waiting = g->unsent->n_items - g->unsent->first > 1;
+    if (!was_waiting)
+        send_orders(g);
+    if (uv_is_active((const uv_handle_t *)&g->poll))
+        watch_link(g);
+}
+
+/* Takes over start, in any case. */
+static int queue_starts(struct generation *g, struct worker_starts *start)
+{
+    bool *selected = malloc((size_t)g->n_workers * sizeof(*selected));
+    struct order_queue *q = g->unsent ? g->unsent : calloc(1, sizeof(*q));
+
+    g->unsent = q;
+    if (!q || !selected || q->start) { /* a replacement comes after the one before has been carried out */
+        free(selected);
+        free_start(start);
+        return q && selected ? -EBUSY : -ENOMEM;
+    }
+    memcpy(selected, start->selected, (size_t)g->n_workers * sizeof(*selected));
+    start->selected = q->selected = selected;
+    q->start = start;
+    continue_guardian(g);
+    for (int i = 0; i < g->n_workers; i++) {
+        const struct guardian_order order = {.kind = GUARDIAN_START, .worker = i};
+        int r = selected[i] ? queue_order(g, &order) : 0;
+        if (r)
+            return r;
+    }
+    watch_link(g); /* they are sent from the loop: one that fails is an event of the group machine */
+    return 0;
+}
+
 /* ---- link ---- */
 
 /*
@@ -266,25 +447,20 @@ static void on_link(uv_poll_t *poll, int status, int events)
     struct guardian_report report;
     ssize_t n = 0;
 
+    if (status >= 0 && (events & UV_WRITABLE)) {
+        send_orders(g);
+        watch_link(g);
+    }
     while (!g->empty && (n = receive_report(g, &report)) == sizeof(report)) {
         g->empty = report.kind == GUARDIAN_EMPTY;
         g->host->on_report(g->host->data,
                            &report); /* with GUARDIAN_EMPTY the last time; g may be closing afterwards */
     }
-    if (g->empty || (n == -EAGAIN && status >= 0))
+    bool has_more = n == -EAGAIN || n == -ENOMEM || n == -ENOBUFS; /* without memory it stays readable */
+    if (g->empty || (has_more && status >= 0))
         return;
     (void)uv_poll_stop(poll);
     g->host->on_lost(g->host->data);
-}
-
-void generation_order(struct generation *g, const struct guardian_order *order)
-{
-    /* A stopped guardian would not read it. Its process id is valid until it has been reaped. */
-    if (g->guardian)
-        (void)kill(g->guardian, SIGCONT);
-    /* Fails when the guardian has ended, which the end of the link shows as well. A full queue (a guardian that does not
-     * read) loses the order; the machine then kills the guardian when its deadline has passed. */
-    (void)send(g->link, order, sizeof(*order), MSG_NOSIGNAL);
 }
 
 void generation_notify(struct generation *g, int worker, const struct worker_notice *notice)
@@ -307,6 +483,7 @@ static void free_generation(struct generation *g)
         (void)close(g->link);
     if (g->held_port >= 0)
         (void)close(g->held_port);
+    free_orders(g);
     free(g->notice_fds);
     free(g->keeps_store);
     free(g->listeners);
@@ -330,25 +507,10 @@ void generation_destroy(struct generation *g)
     uv_close((uv_handle_t *)&g->poll, on_poll_closed);
 }
 
-static int begin_attempt(struct generation *g)
+static void take_folder(struct generation *g, struct attempt_files *files)
 {
-    struct logs *logs = g->host->logs;
-    char *dir = NULL;
-
-    int r = logs_begin_attempt(logs, g->host->config->job->run_id_text, (int)g->number, &dir);
-    if (r) {
-        log_line(
-            "cannot create the folders for error files under %s: %s; choose another place with --log-dir or "
-            "TMPDIR",
-            logs->run    ? logs->run
-            : logs->base ? logs->base
-                         : "the folder for temporary files",
-            strerror(-r));
-        return r;
-    }
     free(g->attempt_dir);
-    g->attempt_dir = dir;
-    return 0;
+    g->attempt_dir = steal_ptr(files->dir);
 }
 
 static void log_cannot_start(const struct generation *g, int r)
@@ -358,19 +520,18 @@ static void log_cannot_start(const struct generation *g, int r)
                  r == -EMFILE || r == -ENFILE ? "; raise the limit of open files (ulimit -n)" : "");
 }
 
-static int start_generation(struct generation *g, const struct rank_assignment *assignment, int restarts)
+static int start_generation(struct generation *g, const struct rank_assignment *assignment, int restarts,
+                            struct attempt_files *files)
 {
     const struct agent_config *config = g->host->config;
     struct worker_starts start;
 
-    int r = begin_attempt(g);
-    if (r)
-        return r;
-    r = start_init(&start, config);
+    take_folder(g, files);
+    int r = start_init(&start, config);
     if (!r)
         r = describe_workers(g, &start, config, assignment, restarts);
     if (!r)
-        r = open_descriptors(g, &start, (int)assignment->rank_base);
+        r = open_descriptors(g, &start, files);
     if (!r)
         r = spawn_guardian(start.workers, (size_t)start.n_workers, g->host->death_notice, g->host->logs,
                            (uint32_t)config->job->shutdown_timeout_s * 1000u, &g->guardian, &g->link);
@@ -380,7 +541,8 @@ static int start_generation(struct generation *g, const struct rank_assignment *
 }
 
 int generation_create(struct generation **ret, const struct generation_host *host, uint32_t number,
-                      int restarts, const struct rank_assignment *assignment, struct server *store)
+                      int restarts, const struct rank_assignment *assignment, struct attempt_files *files,
+                      struct server *store)
 {
     struct generation *g = calloc(1, sizeof(*g));
     int n_workers = host->config->job->n_workers;
@@ -393,9 +555,11 @@ int generation_create(struct generation **ret, const struct generation_host *hos
     for (int i = 0; g->notice_fds && i < n_workers; i++)
         g->notice_fds[i] = -1;
     g->keeps_store = calloc((size_t)n_workers, sizeof(*g->keeps_store));
-    int r = g->notice_fds && g->keeps_store ? start_generation(g, assignment, restarts) : -ENOMEM;
-    if (!r)
+    int r = g->notice_fds && g->keeps_store ? start_generation(g, assignment, restarts, files) : -ENOMEM;
+    if (!r) {
         r = uv_poll_init(host->loop, &g->poll, g->link);
+        log_cannot_start(g, r);
+    }
     if (r) {
         free_generation(g); /* closes the link, which ends a guardian that was already there */
         return r;
@@ -405,6 +569,7 @@ int generation_create(struct generation **ret, const struct generation_host *hos
     if (!r)
         r = listen_to_all(g);
     if (r) {
+        log_cannot_start(g, r);
         generation_destroy(g);
         return r;
     }
@@ -426,20 +591,19 @@ static void close_worker(struct generation *g, int worker)
     g->keeps_store[worker] = false;
 }
 
-static int start_replacements(struct generation *g, const struct worker_starts *start)
+/* Takes over start. */
+static int order_replacements(struct generation *g, struct worker_starts *start)
 {
-    if (g->guardian)
-        (void)kill(g->guardian, SIGCONT); /* as for every order */
-    for (int i = 0; i < g->n_workers; i++) {
-        if (!is_selected(start, i))
-            continue;
-        int r = listen_to_worker(g, i);
-        if (!r)
-            r = replacement_send(g->link, i, &start->workers[i]);
-        if (r)
-            return r;
+    int r = 0;
+
+    for (int i = 0; !r && i < g->n_workers; i++)
+        if (is_selected(start, i))
+            r = listen_to_worker(g, i);
+    if (r) {
+        free_start(start);
+        return r;
     }
-    return 0;
+    return queue_starts(g, start);
 }
 
 static void notify_place(struct generation *g, int worker, const struct rank_assignment *r, int restarts,
@@ -485,31 +649,31 @@ void generation_close_store(struct generation *g)
 }
 
 int generation_replace(struct generation *g, uint32_t number, int restarts,
-                       const struct rank_assignment *assignment, struct server *store, const bool *failed,
-                       int cause_rank)
+                       const struct rank_assignment *assignment, struct attempt_files *files,
+                       struct server *store, const bool *failed, int cause_rank)
 {
     const struct agent_config *config = g->host->config;
-    struct worker_starts start;
+    struct worker_starts *start = calloc(1, sizeof(*start));
 
     g->number = number;
     g->server = store;
     for (int i = 0; i < g->n_workers; i++)
         if (failed[i])
             close_worker(g, i);
-    int r = begin_attempt(g);
-    if (r)
-        return r;
-    r = start_init(&start, config);
-    start.selected = failed;
+    take_folder(g, files);
+    int r = start ? start_init(start, config) : -ENOMEM;
+    if (!r) {
+        start->selected = failed;
+        r = describe_workers(g, start, config, assignment, restarts);
+    }
     if (!r)
-        r = describe_workers(g, &start, config, assignment, restarts);
-    if (!r)
-        r = open_descriptors(g, &start, (int)assignment->rank_base);
+        r = open_descriptors(g, start, files);
     if (!r) /* before the forks: the remaining workers prepare meanwhile */
         notify_remaining_workers(g, failed, cause_rank, assignment, restarts);
     if (!r)
-        r = start_replacements(g, &start);
-    start_finish(&start);
+        r = order_replacements(g, start);
+    else if (start)
+        free_start(start);
     log_cannot_start(g, r);
     return r;
 }

@@ -18,6 +18,7 @@ struct logs;
 struct agent_config;
 struct worker_notice;
 struct output;
+struct attempt_files;
 struct server;
 struct rank_assignment;
 
@@ -26,7 +27,7 @@ struct generation_host {
     uv_loop_t *loop;
     const struct agent_config *config;
     const struct worker_memory *worker_memory;
-    struct logs *logs;
+    const struct logs *logs;
     struct output *output;
     const struct death_notice
         *death_notice; /* for the guardian of the next generation; NULL: no rendezvous */
@@ -46,20 +47,23 @@ struct generation {
     bool *keeps_store; /* per worker: its last NOTICE_READY asked for it (READY_KEEPS_STORE) */
     struct notice_listener **listeners; /* of the notice sockets, where workers may be replaced; else NULL */
     int n_workers;
-    pid_t guardian; /* 0 once reaped */
-    int link;       /* -1 until it exists */
-    bool empty;     /* the guardian has reported it */
-    uv_poll_t poll; /* of the link */
+    pid_t guardian;             /* 0 once reaped */
+    int link;                   /* -1 until it exists */
+    struct order_queue *unsent; /* what the link did not take yet; NULL: nothing */
+    bool empty;                 /* the guardian has reported it */
+    uv_poll_t poll;             /* of the link */
 };
 
 /*
- * Starts a generation with these ranks on the host's loop; the host must live as long. It owns store afterwards, which
- * may be NULL. Returns 0, or -errno with a line logged and nothing left behind; the caller then still owns the store.
+ * Starts a generation with these ranks on the host's loop; the host must live as long. It takes what it needs from files,
+ * and owns store afterwards, which may be NULL. Returns 0, or -errno with a line logged and nothing left behind; the
+ * caller then still owns the store.
  */
 int generation_create(struct generation **ret, const struct generation_host *host, uint32_t number,
-                      int restarts, const struct rank_assignment *assignment, struct server *store);
+                      int restarts, const struct rank_assignment *assignment, struct attempt_files *files,
+                      struct server *store);
 
-/* Sends an order to the guardian. */
+/* Sends an order to the guardian, behind all orders before it. */
 void generation_order(struct generation *g, const struct guardian_order *order);
 
 /* Stops the store, where it is served here: the next one may need its port. */
@@ -76,8 +80,8 @@ struct server *generation_take_store(struct generation *g);
  * stopped.
  */
 int generation_replace(struct generation *g, uint32_t number, int restarts,
-                       const struct rank_assignment *assignment, struct server *store, const bool *failed,
-                       int cause_rank);
+                       const struct rank_assignment *assignment, struct attempt_files *files,
+                       struct server *store, const bool *failed, int cause_rank);
 
 /* Sends a notice to one worker; dropped when it does not read. */
 void generation_notify(struct generation *g, int worker, const struct worker_notice *notice);

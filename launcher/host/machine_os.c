@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include "launcher/util/envp.h"
-#include "launcher/util/read_file_os.h"
+#include "launcher/util/read_disk_os.h"
 #include "base/err.h"
 
 enum { SLURM_CONF_MAX = 1 << 20 };
@@ -34,7 +34,7 @@ char *machine_slurm_conf(char *const *environment)
     if (!envp_get(environment, "SLURM_JOB_ID"))
         return NULL;
     for (size_t i = 0; i < ARRAY_SIZE(places); i++) {
-        char *text = places[i] ? read_file_start(places[i], SLURM_CONF_MAX, &n) : NULL;
+        char *text = places[i] ? read_disk_start(places[i], SLURM_CONF_MAX, &n) : NULL;
         if (!text)
             continue;
         text[n] = '\0';

@@ -1,6 +1,5 @@
 #include "launcher/output/logs_os.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,6 +8,7 @@
 #include <unistd.h>
 
 #include "launcher/util/envp.h"
+#include "launcher/util/folder_list_os.h"
 #include "base/cleanup.h"
 #include "base/err.h"
 
@@ -48,6 +48,17 @@ void logs_finish(struct logs *logs)
     free(logs->base);
     free(logs->run);
     *logs = (struct logs){0};
+}
+
+int logs_copy(struct logs *ret, const struct logs *from)
+{
+    *ret = *from;
+    ret->base = from->base ? strdup(from->base) : NULL;
+    ret->run = from->run ? strdup(from->run) : NULL;
+    if ((!from->base || ret->base) && (!from->run || ret->run))
+        return 0;
+    logs_finish(ret);
+    return -ENOMEM;
 }
 
 /* mkdir -p. */
@@ -182,20 +193,30 @@ static void remove_attempt(const struct logs *logs, const char *attempt, bool fi
 }
 
 /* Goes by what is in the folder: the numbers of generations have gaps, and may be large. */
+static void remove_attempts(const struct logs *logs, bool files)
+{
+    struct folder_list list;
+    const char *name;
+
+    if (folder_list_open(&list, logs->run) != 0)
+        return;
+    while ((name = folder_list_next(&list)))
+        if (strncmp(name, "attempt_", strlen("attempt_")) == 0)
+            remove_attempt(logs, name, files);
+    folder_list_close(&list);
+}
+
+/* Without malloc(): the guardian calls this, too. */
 static void remove_tree(const struct logs *logs, bool files)
 {
-    const struct dirent *entry;
-
-    if (!logs->is_temporary || !logs->run)
+    if (!logs->is_temporary)
         return;
-    DIR *folder = opendir(logs->run);
-    while (folder && (entry = readdir(folder)))
-        if (strncmp(entry->d_name, "attempt_", strlen("attempt_")) == 0)
-            remove_attempt(logs, entry->d_name, files);
-    if (folder)
-        (void)closedir(folder); /* only read from */
-    (void)rmdir(logs->run);
-    (void)rmdir(logs->base);
+    if (logs->run) {
+        remove_attempts(logs, files);
+        (void)rmdir(logs->run);
+    }
+    if (logs->base)
+        (void)rmdir(logs->base);
 }
 
 void logs_remove_temporary(const struct logs *logs)

@@ -22,6 +22,9 @@ struct logs {
 int logs_init(struct logs *logs, const char *log_dir, char *const *environment, int n_workers);
 void logs_finish(struct logs *logs);
 
+/* 0 or -ENOMEM. */
+int logs_copy(struct logs *ret, const struct logs *from);
+
 /* Creates the folders of the next attempt. *ret_dir is its malloc'ed path, or NULL when there are no files.
  * Returns 0 or -errno. */
 int logs_begin_attempt(struct logs *logs, const char *run_id, int attempt, char **ret_dir);

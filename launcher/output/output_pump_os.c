@@ -653,9 +653,11 @@ void output_pump_flush(struct output_pump *p)
     wake_thread(p);
 }
 
+/* Nothing is added to any stream: those of a generation that could not be started would else be waited for. */
 static void request_end(struct output_pump *p, bool abandon)
 {
     (void)pthread_mutex_lock(&p->lock);
+    p->n_flushed++;
     p->ending = true;
     p->abandoned = p->abandoned || abandon;
     (void)pthread_mutex_unlock(&p->lock);

@@ -23,7 +23,6 @@
 #include "launcher/host/proc_info_os.h"
 #include "launcher/output/line_prefix.h"
 #include "launcher/util/envp.h"
-#include "launcher/util/log_os.h"
 #include "base/cleanup.h"
 #include "base/err.h"
 
@@ -106,18 +105,27 @@ static int make_prefixes(struct output_stream *s, int rank, const struct job *jo
 
 /* ---- files and pipes ---- */
 
-static int open_log(const char *path, int flags)
+/* Where the text of a failure goes. */
+struct error_text {
+    char *text;
+    size_t size;
+};
+
+static int open_log(const char *path, int flags, const struct error_text *error)
 {
     int fd = open(path, flags | O_CLOEXEC | O_NOCTTY, 0666);
 
     if (fd >= 0)
         return fd;
     int r = -errno;
-    log_line("cannot open the log file %s: %s", path, strerror(errno));
+    (void)snprintf(error->text, error->size, "cannot open the log file %s: %s%s", path, strerrordesc_np(-r),
+                   r == -EMFILE || r == -ENFILE ? "; raise the limit of open files (ulimit -n)"
+                                                : ""); /* cut if long */
     return r;
 }
 
-static int open_filtered(struct output_stream *s, const struct job *job, const char *attempt_dir)
+static int open_filtered(struct output_stream *s, const struct job *job, const char *attempt_dir,
+                         const struct error_text *error)
 {
     _cleanup_free_ char *path = NULL;
 
@@ -128,13 +136,13 @@ static int open_filtered(struct output_stream *s, const struct job *job, const c
         path = NULL;
         return -ENOMEM;
     }
-    s->filtered = open_log(path, O_WRONLY | O_CREAT | O_APPEND);
+    s->filtered = open_log(path, O_WRONLY | O_CREAT | O_APPEND, error);
     return s->filtered < 0 ? s->filtered : 0;
 }
 
 /* The worker's end in *ret_fd; with a stream (not NULL) crun's own in there. */
 static int open_stream_file(struct output_stream *s, const struct job *job, const char *attempt_dir,
-                            int local_rank, int which, int *ret_fd)
+                            int local_rank, int which, int *ret_fd, const struct error_text *error)
 {
     _cleanup_free_ char *path = NULL;
     int fd;
@@ -143,13 +151,13 @@ static int open_stream_file(struct output_stream *s, const struct job *job, cons
         path = NULL;
         return -ENOMEM;
     }
-    fd = open_log(path, O_WRONLY | O_CREAT | O_APPEND | O_TRUNC);
+    fd = open_log(path, O_WRONLY | O_CREAT | O_APPEND | O_TRUNC, error);
     if (fd < 0)
         return fd;
     int r = 0;
     if (s) {
-        s->file = open_log(path, O_RDONLY);
-        r = s->file < 0 ? s->file : open_filtered(s, job, attempt_dir);
+        s->file = open_log(path, O_RDONLY, error);
+        r = s->file < 0 ? s->file : open_filtered(s, job, attempt_dir, error);
     }
     if (r)
         (void)close(fd); /* nothing has been written */
@@ -176,7 +184,8 @@ static int open_stream_pipe(struct output_stream *s, int *ret_fd)
 }
 
 static int open_shown(const struct job *job, char *const *environment, const char *attempt_dir,
-                      int local_rank, int rank, int which, int *ret_fd, struct output_stream **ret_stream)
+                      int local_rank, int rank, int which, int *ret_fd, struct output_stream **ret_stream,
+                      const struct error_text *error)
 {
     struct output_stream *s = new_stream(local_rank, which);
 
@@ -184,7 +193,7 @@ static int open_shown(const struct job *job, char *const *environment, const cha
         return -ENOMEM;
     int r = make_prefixes(s, rank, job, environment);
     if (!r)
-        r = attempt_dir ? open_stream_file(s, job, attempt_dir, local_rank, which, ret_fd)
+        r = attempt_dir ? open_stream_file(s, job, attempt_dir, local_rank, which, ret_fd, error)
                         : open_stream_pipe(s, ret_fd);
     if (r)
         output_stream_free(s);
@@ -194,17 +203,19 @@ static int open_shown(const struct job *job, char *const *environment, const cha
 }
 
 int output_stream_open(const struct job *job, char *const *environment, const char *attempt_dir,
-                       int local_rank, int rank, int which, int *ret_fd, struct output_stream **ret_stream)
+                       int local_rank, int rank, int which, int *ret_fd, struct output_stream **ret_stream,
+                       char *error, size_t error_size)
 {
+    const struct error_text text = {.text = error, .size = error_size};
     int bit = which == 0 ? JOB_STDOUT : JOB_STDERR;
     bool is_listed = !job->listed || job->listed[local_rank];
     bool has_file = attempt_dir && ((job->redirects[local_rank] | job->tees[local_rank]) & bit);
 
     *ret_stream = NULL;
     if ((job->tees[local_rank] & bit) && is_listed)
-        return open_shown(job, environment, attempt_dir, local_rank, rank, which, ret_fd, ret_stream);
+        return open_shown(job, environment, attempt_dir, local_rank, rank, which, ret_fd, ret_stream, &text);
     if (has_file)
-        return open_stream_file(NULL, job, attempt_dir, local_rank, which, ret_fd);
+        return open_stream_file(NULL, job, attempt_dir, local_rank, which, ret_fd, &text);
     if (is_listed)
         return 0;
     *ret_fd = open("/dev/null", O_WRONLY | O_CLOEXEC);

@@ -38,10 +38,11 @@ struct output_stream {
 /*
  * Opens one stream of the worker with this local rank; rank, its number in the whole job, may stand in prefixes. attempt_dir: the folder of its generation, NULL without log files.
  * *ret_fd: what the worker writes to (the caller closes it), or -1 for crun's own descriptor. *ret_stream: NULL when the
- * console shows nothing of it; else the caller's. Returns 0, or -errno with a message on stderr.
+ * console shows nothing of it; else the caller's. Returns 0, or -errno, perhaps with the reason in error. For any thread.
  */
 int output_stream_open(const struct job *job, char *const *environment, const char *attempt_dir,
-                       int local_rank, int rank, int which, int *ret_fd, struct output_stream **ret_stream);
+                       int local_rank, int rank, int which, int *ret_fd, struct output_stream **ret_stream,
+                       char *error, size_t error_size);
 
 /* A sentence of crun: whole lines. NULL without memory. */
 struct output_stream *output_stream_sentence(const char *text);

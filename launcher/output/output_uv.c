@@ -12,8 +12,6 @@ enum { LEAVE_AFTER_MS = 1000 }; /* how long output_abandon() waits for the threa
 
 struct output {
     uv_loop_t *loop;
-    const struct job *job;
-    char *const *environment;
     void (*on_end)(void *data);
     void *data;
     struct output_pump *pump; /* NULL before the first stream or sentence, and after its end */
@@ -73,38 +71,27 @@ static int start_pump(struct output *o)
     return 0;
 }
 
-int output_create(struct output **ret, uv_loop_t *loop, const struct job *job, char *const *environment,
-                  void (*on_end)(void *data), void *data)
+int output_create(struct output **ret, uv_loop_t *loop, void (*on_end)(void *data), void *data)
 {
     struct output *o = calloc(1, sizeof(*o));
 
     if (!o)
         return -ENOMEM;
     o->loop = loop;
-    o->job = job;
-    o->environment = environment;
     o->on_end = on_end;
     o->data = data;
     *ret = o;
     return 0;
 }
 
-int output_open_worker(struct output *o, const char *attempt_dir, int local_rank, int rank, int stdio[3])
+int output_add(struct output *o, struct output_stream **stream)
 {
-    for (int which = 0; which < 2; which++) {
-        struct output_stream *stream;
+    int r = start_pump(o);
 
-        int r = output_stream_open(o->job, o->environment, attempt_dir, local_rank, rank, which,
-                                   &stdio[1 + which], &stream);
-        if (!r && stream)
-            r = start_pump(o);
-        if (r) {
-            output_stream_free(stream);
-            return r;
-        }
-        if (stream)
-            output_pump_add(o->pump, stream);
-    }
+    if (r)
+        return r;
+    output_pump_add(o->pump, *stream);
+    *stream = NULL;
     return 0;
 }
 

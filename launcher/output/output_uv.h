@@ -12,20 +12,16 @@
 #include <stdbool.h>
 #include <uv.h>
 
-struct job;
 struct output;
+struct output_stream;
 
 /* on_end: everything is closed after output_end() or output_abandon(). Returns 0 or -errno; the thread starts with the
  * first stream or sentence. */
-int output_create(struct output **ret, uv_loop_t *loop, const struct job *job, char *const *environment,
-                  void (*on_end)(void *data), void *data);
+int output_create(struct output **ret, uv_loop_t *loop, void (*on_end)(void *data), void *data);
 
-/*
- * Opens the streams of one worker, rank being its number in the whole job, for prefixes: fills stdio[1] and stdio[2] with descriptors for the worker to write to (the caller
- * closes them when the worker has them), or leaves -1 for crun's own. attempt_dir: NULL without log files. Returns 0, or
- * -errno with a message on stderr.
- */
-int output_open_worker(struct output *o, const char *attempt_dir, int local_rank, int rank, int stdio[3]);
+/* Shows a stream of a worker, behind all that was added before; *stream is NULL afterwards. Returns 0, or -errno: then the
+ * stream is still the caller's. */
+int output_add(struct output *o, struct output_stream **stream);
 
 /* No process of the generation is left: what it wrote is shown to its end, and sentences queued from now on behind it. */
 void output_flush(struct output *o);

@@ -15,7 +15,7 @@
 #include "launcher/host/proc_info_os.h"
 #include "launcher/util/control_path.h"
 #include "launcher/util/log_os.h"
-#include "launcher/util/read_file_os.h"
+#include "launcher/util/read_disk_os.h"
 #include "base/cleanup.h"
 #include "base/err.h"
 #include "base/time.h"
@@ -149,7 +149,7 @@ static char *read_raw_error(const char *attempt_dir, int local_rank)
 
     if (!attempt_dir || asprintf(&path, "%s/%d/error.json", attempt_dir, local_rank) < 0)
         path = NULL;
-    char *bytes = path ? read_file_start(path, ERROR_FILE_MAX, &n) : NULL;
+    char *bytes = path ? read_disk_start(path, ERROR_FILE_MAX, &n) : NULL;
     if (!bytes)
         return strdup(
             "{\"message\": \"<NONE>\", \"errorTraits\": {\"category\": \"system_terminated_error\", "

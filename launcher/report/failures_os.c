@@ -16,7 +16,7 @@
 #include "launcher/report/report.h"
 #include "launcher/report/report_json.h"
 #include "launcher/util/log_os.h"
-#include "launcher/util/read_file_os.h"
+#include "launcher/util/read_disk_os.h"
 #include "base/cleanup.h"
 #include "base/time.h"
 
@@ -54,7 +54,7 @@ static void read_error_file(const struct failures_source *source, struct report_
     s->path = worker_file(source, f->local_rank, "error.json");
     if (!s->path)
         return;
-    s->bytes = read_file_start(s->path, ERROR_FILE_MAX, &s->n_bytes);
+    s->bytes = read_disk_start(s->path, ERROR_FILE_MAX, &s->n_bytes);
     if (!s->bytes)
         return;
     f->error_file = s->path;
@@ -104,7 +104,7 @@ static char *last_stderr_lines(const struct failures_source *source, int local_r
     path = worker_file(source, local_rank, "stderr.log");
     if (!path)
         return NULL;
-    bytes = read_file_end(path, LAST_BYTES, &n);
+    bytes = read_disk_end(path, LAST_BYTES, &n);
     if (!bytes)
         return NULL;
     while (n > 0 && bytes[n - 1] == '\n')
@@ -160,7 +160,7 @@ static char *bad_interpreter(const struct failures_source *source)
     if (g->cause != GROUP_CAUSE_EXEC || access(source->program, X_OK) < 0)
         return NULL;
     int error = g->workers[g->cause_worker].status;
-    char *head = error == ENOENT || error == EACCES ? read_file_start(source->program, 256, &n) : NULL;
+    char *head = error == ENOENT || error == EACCES ? read_disk_start(source->program, 256, &n) : NULL;
     if (!head)
         return NULL;
     head[n] = '\0';
@@ -286,7 +286,7 @@ void failures_read_message(const char *attempt_dir, int local_rank, char *ret, s
         path = NULL;
         return;
     }
-    bytes = read_file_start(path, ERROR_FILE_MAX, &n);
+    bytes = read_disk_start(path, ERROR_FILE_MAX, &n);
     if (!bytes || report_json_read(bytes, n, &message, &time_s) != 0)
         return;
     const char *end = message + strlen(message);

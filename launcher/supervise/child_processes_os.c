@@ -15,18 +15,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/syscall.h>
 
+#include "launcher/util/folder_list_os.h"
 #include "base/cleanup.h"
-
-/* The record of getdents64(2); glibc's readdir() would allocate. */
-struct entry {
-    uint64_t inode;
-    int64_t offset;
-    uint16_t size;
-    uint8_t type;
-    char name[];
-};
 
 static pid_t parent_of(const char *name)
 {
@@ -45,24 +36,19 @@ static pid_t parent_of(const char *name)
 
 static int list_by_parent(pid_t *pids, int n_max)
 {
-    _Alignas(struct entry) char block[4096];
+    struct folder_list processes;
     pid_t self = getpid();
+    const char *name;
     int n_found = 0;
 
-    _cleanup_close_ int fd = open("/proc", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (fd < 0)
-        return -errno;
-    for (;;) {
-        long n = syscall(SYS_getdents64, fd, block, sizeof(block));
-        if (n <= 0)
-            return n < 0 ? -errno : n_found;
-        const struct entry *e;
-        for (long at = 0; at < n && n_found < n_max; at += e->size) {
-            e = (const void *)(block + at);
-            if (e->name[0] >= '1' && e->name[0] <= '9' && parent_of(e->name) == self)
-                pids[n_found++] = (pid_t)atol(e->name);
-        }
-    }
+    int r = folder_list_open(&processes, "/proc");
+    if (r)
+        return r;
+    while (n_found < n_max && (name = folder_list_next(&processes)))
+        if (name[0] >= '1' && name[0] <= '9' && parent_of(name) == self)
+            pids[n_found++] = (pid_t)atol(name);
+    folder_list_close(&processes);
+    return processes.error ? processes.error : n_found;
 }
 
 /* Numbers separated by spaces. A number at the end of a block may continue in the next one. */

@@ -10,53 +10,38 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* The record of getdents64(2); glibc's readdir() would allocate. */
-struct directory_record {
-    uint64_t inode;
-    int64_t offset;
-    uint16_t size;
-    uint8_t type;
-    char name[];
-};
+#include "launcher/util/folder_list_os.h"
 
 /* One pass over an open /proc/self/fd. Closing changes the list that is read, so the caller repeats until a pass
  * closes nothing. Returns how many descriptors it closed, or -errno. */
-static int close_listed(int dir, int first, int last)
+static int close_listed(struct folder_list *list, int first, int last)
 {
-    _Alignas(struct directory_record) char block[2048];
+    const char *name;
     int n_closed = 0;
 
-    if (lseek(dir, 0, SEEK_SET) < 0)
-        return -errno;
-    for (;;) {
-        long n = syscall(SYS_getdents64, dir, block, sizeof(block));
-        if (n <= 0)
-            return n < 0 ? -errno : n_closed;
-        const struct directory_record *record;
-        for (long at = 0; at < n; at += record->size) {
-            record = (const void *)(block + at);
-            if (record->name[0] < '0' || record->name[0] > '9')
-                continue;
-            int fd = atoi(record->name);
-            if (fd == dir || fd < first || fd > last)
-                continue;
-            (void)close(fd); /* an error of close() leaves it closed */
-            n_closed++;
-        }
+    int r = folder_list_rewind(list);
+    while (!r && (name = folder_list_next(list))) {
+        int fd = name[0] >= '0' && name[0] <= '9' ? atoi(name) : -1;
+        if (fd == list->fd || fd < first || fd > last)
+            continue;
+        (void)close(fd); /* an error of close() leaves it closed */
+        n_closed++;
     }
+    r = r ? r : list->error;
+    return r ? r : n_closed;
 }
 
 static int close_by_list(int first, int last)
 {
-    int dir = open("/proc/self/fd", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    int n;
+    struct folder_list list;
+    int n = folder_list_open(&list, "/proc/self/fd");
 
-    if (dir < 0)
-        return -errno;
+    if (n)
+        return n;
     do
-        n = close_listed(dir, first, last);
+        n = close_listed(&list, first, last);
     while (n > 0);
-    (void)close(dir);
+    folder_list_close(&list);
     return n;
 }
 

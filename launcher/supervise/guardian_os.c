@@ -75,11 +75,20 @@ struct guardian {
 
 static pid_t listed[LISTED_MAX];
 
+static bool is_short_of_memory(int error)
+{
+    return error == ENOBUFS || error == ENOMEM || error == EINTR;
+}
+
+/* A report that is lost would be waited for: without memory in the kernel it is sent again. Every other error means that
+ * crun has ended, which the end of the link shows as well. */
 static void report_to_crun(struct guardian *g, struct guardian_report r)
 {
+    const struct timespec pause = {.tv_nsec = 1000000};
+
     r.time_ns = now_ns();
-    /* Fails only when crun has ended, which the end of the link shows as well. */
-    (void)send(g->setup->link, &r, sizeof(r), MSG_NOSIGNAL);
+    while (send(g->setup->link, &r, sizeof(r), MSG_NOSIGNAL) < 0 && is_short_of_memory(errno))
+        (void)nanosleep(&pause, NULL); /* all signals are blocked */
 }
 
 static int64_t microseconds(struct timeval t)
@@ -405,8 +414,8 @@ static void read_order(struct guardian *g)
     struct replacement replacement;
 
     ssize_t n = replacement_receive(g->setup->link, &order, &replacement);
-    if (n < 0 && (errno == EAGAIN || errno == EINTR))
-        return;
+    if (n < 0 && (errno == EAGAIN || is_short_of_memory(errno)))
+        return;   /* it stays readable */
     if (n <= 0) { /* crun has ended; a closed link would stay readable */
         g->killing = !g->released;
         g->is_orphan = n == 0 || errno == ECONNRESET;

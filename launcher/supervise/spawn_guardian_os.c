@@ -58,7 +58,9 @@ int spawn_guardian(const struct spawn_worker *workers, size_t n_workers,
     keep[setup.n_keep++] = link[1];
     qsort(keep, setup.n_keep, sizeof(*keep), compare_ints);
 
-    pid_t pid = fork();
+    /* Without the fork handlers of libraries: libuv's opens a pipe, and aborts the child where there is no descriptor for
+     * it. The guardian makes system calls only, as the output thread may hold the lock of malloc() now. */
+    pid_t pid = _Fork();
     if (pid == 0)
         guardian_run(&setup);
     int r = pid < 0 ? -errno : 0;

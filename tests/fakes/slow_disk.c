@@ -1,9 +1,11 @@
 /*
- * A disk that hangs, for LD_PRELOAD: read, write, fstat and their like on files below $SLOW_DISK do not return while
- * the file $SLOW_DISK_HANGS exists. A hung network file system is like that, except that there SIGKILL ends the wait.
+ * A disk that hangs, for LD_PRELOAD: open, mkdir, read, write, fsync and their like on files below $SLOW_DISK do not
+ * return while the file $SLOW_DISK_HANGS exists. A hung network file system is like that, except that there SIGKILL ends the wait.
  */
 
 #include <dlfcn.h>
+#include <fcntl.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -65,4 +67,71 @@ int fstat(int fd, struct stat *info)
         real = (int (*)(int, struct stat *))dlsym(RTLD_NEXT, "fstat");
     wait_for_disk(fd);
     return real(fd, info);
+}
+
+/* ---- by path ---- */
+
+static void wait_for_path(const char *path)
+{
+    const char *disk = getenv("SLOW_DISK"), *hangs = getenv("SLOW_DISK_HANGS");
+
+    while (disk && hangs && strncmp(path, disk, strlen(disk)) == 0 && access(hangs, F_OK) == 0)
+        (void)usleep(10000);
+}
+
+/* Programs with large files call it as open64(), and so is this one compiled. */
+static int open_slowly(const char *path, int flags, mode_t mode)
+{
+    static int (*real)(const char *, int, ...);
+
+    if (!real)
+        real = (int (*)(const char *, int, ...))dlsym(RTLD_NEXT, "open64");
+    wait_for_path(path);
+    return real(path, flags, mode);
+}
+
+/* The mode is there where O_CREAT is; without it the argument is not used. */
+static mode_t mode_of(int flags, va_list args)
+{
+    return flags & O_CREAT ? va_arg(args, mode_t) : 0;
+}
+
+int open(const char *path, int flags, ...)
+{
+    va_list args;
+
+    va_start(args, flags);
+    mode_t mode = mode_of(flags, args);
+    va_end(args);
+    return open_slowly(path, flags, mode);
+}
+
+int mkdir(const char *path, mode_t mode)
+{
+    static int (*real)(const char *, mode_t);
+
+    if (!real)
+        real = (int (*)(const char *, mode_t))dlsym(RTLD_NEXT, "mkdir");
+    wait_for_path(path);
+    return real(path, mode);
+}
+
+int fdatasync(int fd)
+{
+    static int (*real)(int);
+
+    if (!real)
+        real = (int (*)(int))dlsym(RTLD_NEXT, "fdatasync");
+    wait_for_disk(fd);
+    return real(fd);
+}
+
+int fsync(int fd)
+{
+    static int (*real)(int);
+
+    if (!real)
+        real = (int (*)(int))dlsym(RTLD_NEXT, "fsync");
+    wait_for_disk(fd);
+    return real(fd);
 }

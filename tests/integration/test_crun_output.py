@@ -300,6 +300,50 @@ def test_disk_that_hangs(tmp_path, option):
     assert p.returncode == 1 and "crun: stopped by SIGTERM" in err
 
 
+def hanging_disk(tmp_path, folder):
+    """The environment of a crun for which everything on files below folder hangs while tmp_path/hangs exists."""
+    if not memory_is_crun_s():
+        pytest.skip("a sanitizer has to be the first library that is loaded")
+    return {"LD_PRELOAD": str(jobs.build_folder() / "tests/fakes/libslow_disk.so"), "SLOW_DISK": str(folder),
+            "SLOW_DISK_HANGS": str(tmp_path / "hangs")}
+
+
+def test_signal_while_a_disk_holds_up_a_restart(tmp_path):
+    """The folders and log files of the next attempt cannot be made, nor the error file of this one be read."""
+    p = launches.start(["--standalone", "-t1", "--max-restarts=1", f"--log-dir={tmp_path}/logs", "--no-python", "env", "-u",
+                        "LD_PRELOAD", "sh", "-c", f"touch {tmp_path}/hangs; exit 3"],
+                       hanging_disk(tmp_path, tmp_path / "logs"), stderr=subprocess.PIPE, text=True)
+    jobs.wait_for((tmp_path / "hangs").exists)
+    time.sleep(1)
+    assert p.poll() is None
+    begin = time.monotonic()
+    p.terminate()
+    _, err = p.communicate(timeout=20)
+    assert p.returncode == 1 and "stopped by SIGTERM" in err and time.monotonic() - begin < 5
+    assert launches.wait_until_gone(p.tag, 10) == {}
+
+
+def test_disk_that_hangs_at_the_start_delays_it(tmp_path):
+    (tmp_path / "hangs").touch()
+    p = launches.start(["--standalone", "-t1", f"--log-dir={tmp_path}/logs", "--no-python", "env", "-u", "LD_PRELOAD", "echo", "x"],
+                       hanging_disk(tmp_path, tmp_path / "logs"), stdout=subprocess.PIPE, text=True)
+    time.sleep(1)
+    assert p.poll() is None
+    (tmp_path / "hangs").unlink()
+    assert p.communicate(timeout=20)[0] == "[default0]:x\n" and p.returncode == 0
+
+
+def test_temporary_folder_on_a_disk_that_hangs_at_the_end(tmp_path):
+    p = launches.start(["--standalone", "--no-python", "env", "-u", "LD_PRELOAD", "sh", "-c",
+                        f"touch {tmp_path}/up; while ! [ -e {tmp_path}/go ]; do sleep 0.02; done"],
+                       {**hanging_disk(tmp_path, tmp_path), "TMPDIR": str(tmp_path)}, stderr=subprocess.PIPE, text=True)
+    jobs.wait_for((tmp_path / "up").exists)
+    (tmp_path / "hangs").touch()
+    (tmp_path / "go").touch()
+    _, err = p.communicate(timeout=20)
+    assert p.returncode == 0 and "the disk of the log files does not answer" in err
+
+
 def test_log_that_is_truncated(tmp_path):
     """A log that is emptied to free its disk goes on, and so does the console."""
     log = tmp_path / "log"

@@ -111,6 +111,23 @@ def test_user_signals_are_passed_to_the_workers_alone(tmp_path, name):
     assert p.returncode == 1 and "stopped by SIGTERM" in err
 
 
+def test_orders_to_a_guardian_that_does_not_read(tmp_path):
+    """The link to the guardian holds a few hundred orders. Those behind them wait, and none is lost."""
+    p = start_worker(tmp_path, "trap : USR1\ntrap 'touch saved; exit 0' TERM\ntouch up.0\nwhile :; do sleep 0.05; done\n",
+                     "--standalone", "--shutdown-timeout=20")
+    wait_until_up(tmp_path, 1)
+    guardian = launches.guardian(p.pid)
+    launches.trace(guardian)
+    for _ in range(1200):
+        p.send_signal(signal.SIGUSR1)
+        time.sleep(0.001)
+    p.terminate()
+    time.sleep(0.2)
+    launches.untrace(guardian)
+    _, err = p.communicate(timeout=60)
+    assert p.returncode == 1 and (tmp_path / "saved").exists(), err
+
+
 def test_ignored_user_signal_stays_ignored(tmp_path):
     p = start_worker(tmp_path, "touch up.0\nuntil [ -e end ]; do sleep 0.02; done\n", "--standalone",
                      preexec_fn=lambda: signal.signal(signal.SIGUSR1, signal.SIG_IGN))

@@ -95,6 +95,14 @@ def trace(pid):
     os.waitpid(pid, 0)
 
 
+def untrace(pid):
+    PTRACE_DETACH = 17
+    ptrace = ctypes.CDLL(None, use_errno=True).ptrace
+    ptrace.argtypes = [ctypes.c_long, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p]
+    if ptrace(PTRACE_DETACH, pid, None, None) != 0:
+        raise OSError(ctypes.get_errno(), "ptrace")
+
+
 def guardian(crun_pid):
     children = jobs.children(crun_pid)
     return children[0] if children else None

@@ -1,0 +1,19 @@
+#pragma once
+
+/*
+ * Calls that may wait for a disk for ever, made in a thread for a bounded time. For the event loop's thread alone, and
+ * for small things: reading an error file, removing folders. While one call hangs, no other is begun: all files of a job
+ * are mostly on the same disk.
+ */
+
+#include <stdbool.h>
+
+/*
+ * Calls run(data) in a thread and waits until it has returned, at most timeout_ms. 0: it has. -ETIMEDOUT: it has not; data
+ * belongs to the thread from now on, which gives it to drop() when run() returns. -EBUSY: an earlier call still
+ * hangs; run() is not called. Where no thread can be had it is called directly.
+ */
+int bounded_call(void (*run)(void *data), void (*drop)(void *data), void *data, unsigned timeout_ms);
+
+/* Whether a thread was left behind that still hangs. The process has to end by _exit() then. */
+bool bounded_is_hung(void);

@@ -1,0 +1,52 @@
+#include "launcher/util/folder_list_os.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+/* The record of getdents64(2). */
+struct folder_record {
+    uint64_t inode;
+    int64_t offset;
+    uint16_t size;
+    uint8_t type;
+    char name[];
+};
+
+int folder_list_open(struct folder_list *l, const char *path)
+{
+    l->error = 0;
+    l->n = l->at = 0;
+    l->fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    return l->fd < 0 ? -errno : 0;
+}
+
+const char *folder_list_next(struct folder_list *l)
+{
+    if (l->at >= l->n) {
+        l->n = syscall(SYS_getdents64, l->fd, l->block, sizeof(l->block));
+        l->at = 0;
+        l->error = l->n < 0 ? -errno : 0;
+    }
+    if (l->n <= 0)
+        return NULL;
+    const struct folder_record *record = (const void *)(l->block + l->at);
+    l->at += record->size;
+    return record->name;
+}
+
+int folder_list_rewind(struct folder_list *l)
+{
+    l->n = l->at = 0;
+    return lseek(l->fd, 0, SEEK_SET) < 0 ? -errno : 0;
+}
+
+void folder_list_close(struct folder_list *l)
+{
+    if (l->fd >= 0)
+        (void)close(l->fd); /* only read from */
+    l->fd = -1;
+}

@@ -1,0 +1,15 @@
+#pragma once
+
+/*
+ * Reads parts of files that may be on any disk: error files, logs, programs. Never waits for the writer of a FIFO, as a
+ * worker chooses what lies in its log folder, and never longer than a quarter of a second for a disk that hangs.
+ */
+
+#include <stddef.h>
+
+/* The first n_max bytes of a regular file: malloc'ed, with room for a NUL behind them; NULL on failure, or when the disk
+ * does not answer. */
+char *read_disk_start(const char *path, size_t n_max, size_t *ret_n_bytes);
+
+/* The same for the last n_max bytes. */
+char *read_disk_end(const char *path, size_t n_max, size_t *ret_n_bytes);
