@@ -16,6 +16,7 @@ import pytest
 import cgroups
 import jobs
 import launches
+import nodes as nodes_lib
 
 
 def crun(*args, environment=None, **more):
@@ -237,3 +238,23 @@ def test_worker_in_c_records_its_error(tmp_path):
     recorded = json.loads(files[0].read_text())["message"]
     assert "nowhere" in recorded["message"] and abs(int(recorded["extraInfo"]["timestamp"]) - time.time()) < 120
     assert f"traceback : {recorded['message']}" in p.stderr and f"error_file: {files[0]}" in p.stderr
+
+
+SLOW = "trap 'echo SAVING; sleep 3; echo SAVED; exit 0' TERM; touch up.$RANK; while :; do sleep 0.05; done"
+
+
+@pytest.mark.parametrize("how", ["signal", "failure"])
+def test_stop_is_announced_before_the_last_worker_has_ended(tmp_path, how):
+    """A user who sees nothing presses Ctrl-C again, which kills the checkpoint that is being written."""
+    fails = "[ $RANK = 1 ] && { while [ ! -e up.0 ]; do sleep 0.02; done; exit 3; }; " if how == "failure" else ""
+    with nodes_lib.Nodes(tmp_path) as nodes:
+        p = nodes.crun("--standalone", "--nproc-per-node=2", "--no-python", "sh", "-c", f"cd {tmp_path}; {fails}{SLOW}")
+        jobs.wait_for((tmp_path / "up.0").exists)
+        if how == "signal":
+            jobs.wait_for((tmp_path / "up.1").exists)
+            p.signal(signal.SIGTERM)
+        p.wait_for("SAVING")
+        p.wait_for("crun: SIGTERM: the workers have 30 s to end; a second signal kills them\n" if how == "signal"
+                   else "crun: rank 1 failed (exit code 3); stopping the other worker, up to 30 s\n")
+        assert "SAVED" not in p.text()
+        assert p.wait(60) == 1 and "SAVED" in p.text()
