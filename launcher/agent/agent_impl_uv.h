@@ -75,6 +75,8 @@ void agent_dispatch_kind(struct agent *a, enum group_event_kind kind);
 /* The callback of agent->membership when it has closed; data is the agent. */
 void agent_on_membership_closed(void *data);
 
+int agent_count_running(const struct agent *a);
+
 /* Sends a notice of the current generation to every worker that may be running. */
 void agent_notify_workers(struct agent *a, struct worker_notice notice);
 

@@ -13,6 +13,7 @@
 #include "launcher/rdzv/rdzv_static_uv.h"
 #include "launcher/host/proc_info_os.h"
 #include "launcher/report/events_os.h"
+#include "launcher/util/log_os.h"
 #include "launcher/util/signal_name.h"
 #include "base/time.h"
 #include "rendezvous/server_uv.h"
@@ -121,12 +122,24 @@ static void on_cause(void *data, const struct session_cause *cause)
     events_peer(a->events, &a->group, cause);
 }
 
+/* At once: what follows comes when the last worker has ended. */
+static void print_peer_stop(const struct agent *a)
+{
+    char why[SESSION_TEXT_SIZE + SESSION_HOST_SIZE + 64];
+
+    if (a->group.state != GROUP_STOPPING || agent_count_running(a) == 0)
+        return;
+    session_cause_describe(&a->peer_cause, why, sizeof(why));
+    log_line("%s; stopping the workers of this node, up to %d s", why, a->config->job->shutdown_timeout_s);
+}
+
 static void on_peer_failed(void *data, const struct session_cause *cause)
 {
     struct agent *a = data;
 
     a->peer_cause = *cause;
     agent_dispatch_kind(a, GROUP_PEER_FAILED);
+    print_peer_stop(a);
 }
 
 static void on_drain(void *data)

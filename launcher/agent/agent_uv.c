@@ -302,7 +302,7 @@ void agent_notify_workers(struct agent *a, struct worker_notice notice)
             generation_notify(a->generation, i, &notice);
 }
 
-static int count_running(const struct agent *a)
+int agent_count_running(const struct agent *a)
 {
     int n = 0;
 
@@ -314,7 +314,7 @@ static int count_running(const struct agent *a)
 /* At once, as the report comes only when all workers have ended. */
 static void print_failure_stop(struct agent *a, int worker)
 {
-    int n = count_running(a), grace_s = a->config->job->shutdown_timeout_s;
+    int n = agent_count_running(a), grace_s = a->config->job->shutdown_timeout_s;
     const struct group_worker *w = &a->group.workers[worker];
     const struct report_failure failure = {.exit_code = group_worker_code(w)};
     char end[96];
@@ -331,7 +331,7 @@ static void print_signal_stop(struct agent *a, int signal)
 {
     char name[SIGNAL_NAME_SIZE];
 
-    if (count_running(a) > 0 && a->group.interrupt)
+    if (agent_count_running(a) > 0 && a->group.interrupt)
         log_line("%s: the workers have %d s to end; %s", signal_name(signal, name) ? name : "a signal",
                  a->config->job->shutdown_timeout_s,
                  signal == SIGINT && isatty(STDIN_FILENO) ? "press Ctrl-C again to kill them"

@@ -524,12 +524,11 @@ static void log_name_trouble(struct membership *n, const char *why)
 {
     uint64_t now_ms = uv_now(n->host.loop), until_ms = n->began_ms + n->host.job->params.join_timeout_ms;
 
-    if (now_ms < n->trouble_ms)
+    if (now_ms < n->trouble_ms || until_ms <= now_ms) /* the end, which is near, has the same text */
         return;
     n->trouble_ms = now_ms + RESOLVER_LOG_MS;
     log_line("the name in --rdzv-endpoint %s cannot be looked up: %s; trying again for %llu s; %s",
-             n->endpoint, why, (unsigned long long)(until_ms > now_ms ? (until_ms - now_ms) / 1000 : 0),
-             names_advice);
+             n->endpoint, why, (unsigned long long)((until_ms - now_ms + 999) / 1000), names_advice);
 }
 
 static void on_name_trouble(void *data, const char *why)

@@ -126,7 +126,7 @@ def test_a_name_that_nobody_knows(fabric, tmp_path, resolver):
             start(nodes, fabric, 1, etc, f"node0:{PORT}", conf=f"join_timeout={3 if resolver == 'none' else 600}")
             nodes[0].wait_for("crun: the name in --rdzv-endpoint node0:29400 cannot be looked up: ")
             nodes[0].wait_for(" in --rdzv-endpoint\n")
-            assert re.match(r"crun: the name in --rdzv-endpoint node0:29400 cannot be looked up: .*; trying again for "
+            assert re.search(r"crun: the name in --rdzv-endpoint node0:29400 cannot be looked up: .*; trying again for "
                             r"\d+ s; the name has to be known on every node \(/etc/hosts, the resolver in "
                             r"/etc/resolv\.conf\): correct it, or give an address in --rdzv-endpoint\n", nodes[0].text())
             if resolver == "none":

@@ -126,6 +126,19 @@ def test_lost_node_is_named_when_too_few_are_left(tmp_path, number, words):
         assert nodes[0].wait(60) == 1
 
 
+def test_failure_of_another_node_is_announced_at_once(tmp_path):
+    """Before the workers of this node have ended: they may take their whole grace."""
+    port = lib.free_port()
+    saves = f"trap 'sleep 3; echo SAVED; exit 0' TERM; touch {tmp_path}/up; while :; do sleep 0.05; done"
+    with lib.Nodes(tmp_path) as nodes:
+        start(nodes, 2, port, f"[ $RANK = 0 ] || {{ while [ ! -e {tmp_path}/up ]; do sleep 0.02; done; exit 7; }}; {saves}", nnodes=2)
+        first = jobs.wait_for(lambda: next((n for n in nodes if "RANK 0/2" in n.text()), None))
+        first.wait_for("failed with exit code 7; stopping the workers of this node, up to 30 s\n")
+        assert "SAVED" not in first.text() and "rank 1 (local rank 0) on " in first.text()
+        assert nodes.codes() == [1, 1], nodes.texts()
+        assert "SAVED" in first.text()
+
+
 def test_lost_node_is_in_the_event_log(tmp_path):
     """What happened to other nodes, once each: a worker of one failed, one left, the job ended without enough of them."""
     port = lib.free_port()
@@ -325,11 +338,12 @@ def test_refusals_are_one_sentence_each(tmp_path):
         nodes.crun(*options(1, host="nosuch.invalid", conf="join_timeout=1"), "--no-python", "true")
         nodes.crun(*options(crund.port, nnodes=2), "--no-python", "true")
         nodes[3].wait_for("1/2 nodes")
-        nodes.crun(*options(crund.port, "--max-restarts=5", nnodes=2), "--no-python", "true")
+        nodes.crun(*options(crund.port, "--max-restarts=5", "--security=open", nnodes=2), "--no-python", "true")
         for number, words in ((1, "could not be reached for 1 s"), (2, "the name cannot be looked up"),
                               (4, "max-restarts is 0 in the job and 5 on this node")):
             assert nodes[number].wait(60) == 1 and words in nodes[number].text(), nodes.texts()
         assert len(nodes[4].text().splitlines()) == 1, nodes.texts()
+        assert "trying again for 0 s" not in nodes.texts()
         start(nodes, 1, lib.free_port(), "true", conf="join_timeout=2", nnodes=2)
         nodes[5].wait_for("crun: 1/2 nodes")
         assert nodes[5].wait(60) == 1
