@@ -165,16 +165,11 @@ static void refuse_closed(struct rounds *r, const struct rounds_job *job, const 
 
 /* ---- reports ---- */
 
-static void raise_count(uint32_t *value, uint32_t other, uint32_t limit)
-{
-    if (other > *value)
-        *value = other < limit ? other : limit;
-}
-
-/* An agent may know generations and charges that the daemon lost with its state. Charges are taken only
+/* An agent may know generations and charges that the daemon lost with its state, or with a part of it. Charges are taken
  * while no generation runs: those of a running one were sent to its members. */
-static void learn_from_report(struct rounds_job *job, const struct session_report *report)
+static void learn_from_report(struct rounds_node *n, const struct session_report *report)
 {
+    struct rounds_job *job = n->job;
     bool foreign = report->instance != job->instance;
 
     if (report->generation < 0 || (!foreign && report->generation <= job->generation))
@@ -182,10 +177,10 @@ static void learn_from_report(struct rounds_job *job, const struct session_repor
     if (report->generation > job->floor)
         job->floor =
             report->generation < SESSION_GENERATION_MAX ? report->generation : SESSION_GENERATION_MAX;
-    if (foreign && job->state == ROUNDS_GATHERING) {
-        raise_count(&job->restarts, report->restarts, job->params.max_restarts);
-        raise_count(&job->changes, report->changes, job->params.max_changes);
-    }
+    n->known_restarts = report->restarts;
+    n->known_changes = report->changes;
+    if (job->state == ROUNDS_GATHERING)
+        job_learn_charges(n);
 }
 
 static void store_report(struct rounds_node *n, const struct session_report *report)
@@ -255,13 +250,15 @@ static void node_take_report(struct rounds_node *n, const struct session_report 
 {
     struct rounds_job *job = n->job;
 
-    learn_from_report(job, report);
+    learn_from_report(n, report);
     if (report->phase == SESSION_LEFT) {
         job_lose(n, SESSION_CAUSE_LEFT, report->cause.text, now_ns);
         job_advance(job, now_ns);
         return;
     }
     store_report(n, report);
+    if (n->member && !n->foreign && n->generation > job->generation)
+        job_abandon_generation(job, now_ns); /* the saved state was an old one: that generation is over */
     if (n->member && node_is_current(n))
         take_member_report(n, report, now_ns);
     else if (n->member && job->state == ROUNDS_ENDING && report->phase == SESSION_READY)

@@ -89,6 +89,8 @@ struct rounds_node {
     enum session_phase phase;
     bool foreign; /* the generation it names is of another instance of the job */
     int64_t generation;
+    uint32_t known_restarts,
+        known_changes; /* charges that a report named and that the daemon may have lost */
     uint16_t port;
     int64_t
         pending_start; /* START of this generation was sent over this connection, and no report about it has come yet; -1: none */

@@ -95,6 +95,12 @@ void job_resume(struct rounds_job *job, uint64_t now_ns);
 void job_end_generation(struct rounds_job *job, const struct session_cause *cause, uint64_t when_ns,
                         uint64_t now_ns);
 
+/* What this node knows to have been charged, see rounds_node.known_restarts. GATHERING. */
+void job_learn_charges(struct rounds_node *n);
+
+/* The generation has ended already, and the saved state did not have that: gathers for the next one without a charge. */
+void job_abandon_generation(struct rounds_job *job, uint64_t now_ns);
+
 /* It has no nodes, and another job gets its id: stays as a tombstone where a member may still ask for its result. */
 void job_replace(struct rounds_job *job, uint64_t now_ns);
 

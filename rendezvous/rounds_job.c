@@ -69,11 +69,35 @@ static void open_round(struct rounds_job *job, uint64_t now_ns)
     job->progress_ns = now_ns + PROGRESS_NS;
 }
 
+static void raise_count(uint32_t *value, uint32_t other, uint32_t limit)
+{
+    if (other > *value)
+        *value = other < limit ? other : limit;
+}
+
+void job_learn_charges(struct rounds_node *n)
+{
+    struct rounds_job *job = n->job;
+
+    raise_count(&job->restarts, n->known_restarts, job->params.max_restarts);
+    raise_count(&job->changes, n->known_changes, job->params.max_changes);
+}
+
 static void start_gathering(struct rounds_job *job, uint64_t now_ns)
 {
     job->state = ROUNDS_GATHERING;
     open_round(job, now_ns);
     for_each_node(job, end_membership);
+    for_each_node(job, job_learn_charges);
+}
+
+void job_abandon_generation(struct rounds_job *job, uint64_t now_ns)
+{
+    if (job->state != ROUNDS_RUNNING && job->state != ROUNDS_ENDING)
+        return;
+    start_gathering(job, now_ns);
+    for_each_node(job, node_want_view); /* STOP, to members of generations before it as well */
+    job_want_save(job);
 }
 
 /* Charges the generation to its budget. False: that is used up, or a restart would not help. */

@@ -1733,6 +1733,56 @@ static void generations_of_a_lost_instance_are_not_used_again(void **state)
     assert_int_equal(t->agents[0].view.changes, 4);
 }
 
+/* The daemon lost its state, and agents form another instance. One that ran the lost one returns while that runs: it has been
+ * charged more. */
+static void charges_that_a_waiting_node_knows_are_not_lost(void **state)
+{
+    struct table *t = *state;
+
+    t->params.max_restarts = 9;
+    run(t, 2, 2, 3);
+    (void)prepare(t, 2);
+    t->agents[2].hello.report = (struct session_report){.phase = SESSION_READY,
+                                                        .instance = 1234,
+                                                        .generation = 6,
+                                                        .group_rank = 1,
+                                                        .port = 4002,
+                                                        .restarts = 4,
+                                                        .changes = 2};
+    hello(t, 2);
+    obey(t, 2);
+    assert_started(t, 2, 7, 2, 3);
+    assert_int_equal(t->agents[2].view.restarts, 4);
+    assert_int_equal(t->agents[2].view.changes, 2);
+}
+
+/* The saved state was an old one, in which generation 0 runs; its members have been in generation 5 since. */
+static void a_member_of_a_later_generation_shows_that_the_state_is_old(void **state)
+{
+    struct table *t = *state;
+
+    t->params.max_restarts = 9;
+    run(t, 2, 2, 2);
+    for (unsigned i = 0; i < 2; i++) {
+        struct session_report *r = &t->agents[i].hello.report;
+
+        lose_connection(t, i);
+        r->generation = 5;
+        r->restarts = 3;
+        r->changes = 2;
+    }
+    hello(t, 0);
+    assert_view(t, 0, SESSION_VIEW_STOP);
+    assert_int_equal(t->agents[0].view.generation, 5);
+    hello(t, 1);
+    assert_view(t, 1, SESSION_VIEW_STOP);
+    for (unsigned i = 0; i < 2; i++)
+        say(t, i, SESSION_READY);
+    assert_started(t, 0, 6, 0, 2);
+    assert_int_equal(t->agents[0].view.restarts, 3);
+    assert_int_equal(t->agents[0].view.changes, 2);
+}
+
 /* ---- time ---- */
 
 static void every_sign_of_life_is_answered(void **state)
@@ -1894,6 +1944,8 @@ int main(void)
         TEST(a_new_connection_replaces_the_old_one),
         TEST(a_hello_that_was_on_its_way_for_too_long_is_ignored),
         TEST(generations_of_a_lost_instance_are_not_used_again),
+        TEST(charges_that_a_waiting_node_knows_are_not_lost),
+        TEST(a_member_of_a_later_generation_shows_that_the_state_is_old),
         TEST(every_sign_of_life_is_answered),
         TEST(our_own_absence_is_not_the_nodes_fault),
         TEST(a_stop_while_a_node_redials_is_not_its_fault),
