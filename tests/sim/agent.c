@@ -14,7 +14,7 @@ enum { GREETING_NONCE = 0x04030201 };
 
 static uint64_t agent_clock(const struct sim *sim, const struct sim_agent *a)
 {
-    return sim->now_ns + a->clock_ns;
+    return sim_clock_at(&a->clock, sim->now_ns);
 }
 
 unsigned agent_n_workers(unsigned agent)
@@ -76,7 +76,7 @@ static void arm_agent(struct sim *sim, unsigned agent)
 
     if (deadline_ns == UINT64_MAX)
         return;
-    at_ns = deadline_ns > agent_clock(sim, a) ? deadline_ns - a->clock_ns : sim->now_ns;
+    at_ns = deadline_ns > agent_clock(sim, a) ? sim_clock_when(&a->clock, deadline_ns) : sim->now_ns;
     if (a->timer_ns > 0 && a->timer_ns <= at_ns)
         return;
     a->timer_ns = at_ns;
@@ -144,6 +144,8 @@ static void run_session_action(struct sim *sim, unsigned agent, enum session_act
         break;
     case SESSION_DO_START:
         check_start(sim, agent, event->view);
+        a->restarts = event->view->restarts;
+        a->changes = event->view->changes;
         group_start(sim, agent);
         break;
     case SESSION_DO_STOP:
@@ -192,6 +194,7 @@ void agent_boot(struct sim *sim, unsigned agent)
     if (a->alive)
         return;
     a->own_instance = 0;
+    a->restarts = a->changes = 0;
     a->alive = true;
     a->ended = false;
     a->life++;
@@ -202,7 +205,7 @@ void agent_boot(struct sim *sim, unsigned agent)
     a->turn++;
     a->world = a->failed_world = a->left_world = -1;
     a->last_generation = -1;
-    a->clock_ns = random_between(&sim->random, SIM_S, 1000000 * SIM_S);
+    a->clock = scenario_clock(sim);
     a->paused_until_ns = 0;
     disturb(sim, agent, sim->now_ns + 10 * SIM_S); /* its former life may still have to be buried */
     hello->job[0] = (char)('A' + daemon_job_of(sim, agent));

@@ -9,6 +9,9 @@
 
 #include "tests/sim/sim.h"
 
+/* How much earlier the fastest clock ends a minute. */
+static const uint64_t CLOCK_SLACK_NS = 150 * SIM_MS;
+
 void violated(struct sim *sim, const char *format, ...)
 {
     va_list arguments;
@@ -82,6 +85,7 @@ static struct sim_world *add_world(struct sim *sim, const struct session_view *v
                             .restarts = view->restarts,
                             .changes = view->changes,
                             .master_port = view->place.master_port};
+    w->formed_ns = sim->now_ns;
     session_copy_text(w->master_addr, sizeof(w->master_addr), view->place.master_addr);
     w->members = sim_allocate(w->group_world_size * sizeof(*w->members));
     return w;
@@ -148,6 +152,29 @@ static void check_master(struct sim *sim, const struct sim_world *w, unsigned ag
         violated(sim, "the master port is not the one that node 0 opened");
 }
 
+static struct sim_world *begin_world(struct sim *sim, unsigned agent, const struct session_view *view)
+{
+    struct sim_world *w = add_world(sim, view);
+
+    w->job = daemon_job_of(sim, agent);
+    sim->n_generations++;
+    check_world_sizes(sim, w);
+    schedule_add(&sim->schedule, sim->now_ns + sim->scenario.cutoff_ns, SIM_CHECK_EXCLUSION, 0,
+                 (uint64_t)(w - sim->worlds));
+    return w;
+}
+
+/* A daemon that has lost its state learns from each agent what had been charged. */
+static void check_charges(struct sim *sim, unsigned agent, const struct session_view *view)
+{
+    const struct sim_agent *a = &sim->agents[agent];
+
+    if (view->restarts < a->restarts || view->changes < a->changes)
+        violated(sim,
+                 "agent %u starts generation %lld with %u restarts and %u changes, and knew of %u and %u",
+                 agent, (long long)view->generation, view->restarts, view->changes, a->restarts, a->changes);
+}
+
 void check_start(struct sim *sim, unsigned agent, const struct session_view *view)
 {
     struct sim_agent *a = &sim->agents[agent];
@@ -160,12 +187,13 @@ void check_start(struct sim *sim, unsigned agent, const struct session_view *vie
     if (view->generation <= a->last_generation)
         violated(sim, "agent %u starts generation %lld after %lld", agent, (long long)view->generation,
                  (long long)a->last_generation);
+    check_charges(sim, agent, view);
     a->last_generation = view->generation;
     a->own_instance = view->instance;
     if (!w) {
-        w = add_world(sim, view);
-        sim->n_generations++;
-        check_world_sizes(sim, w);
+        w = begin_world(sim, agent, view);
+    } else if (!same_world(w, view) && sim->daemon.rolled_back) {
+        w = begin_world(sim, agent, view); /* it does not know that it has used this number */
     } else if (!same_world(w, view)) {
         violated(sim, "two different worlds in generation %lld", (long long)view->generation);
         return;
@@ -234,7 +262,7 @@ static void check_lost_cause(struct sim *sim, const struct sim_world *w, const s
 {
     struct sim_member *m = blamed(sim, w, &job->cause);
     const struct sim_agent *a = m && m->present ? &sim->agents[m->agent] : NULL;
-    uint64_t at_ns = job->cause_ns - sim->daemon.clock_ns;
+    uint64_t at_ns = sim_clock_when(&sim->daemon.clock, job->cause_ns);
 
     if (m && m->lost)
         return;
@@ -251,8 +279,8 @@ static void check_cause(struct sim *sim, const struct rounds_job *job)
 
     if (job->cause.kind == SESSION_CAUSE_NONE)
         violated(sim, "generation %lld is over for no cause", (long long)job->generation);
-    if (!w)
-        return; /* it was over before anybody heard of it */
+    if (!w || sim->daemon.rolled_back) /* two worlds may have that number */
+        return;                        /* it was over before anybody heard of it */
     if (w->settled && !sim->daemon.keeps_state)
         violated(sim, "generation %lld is settled twice", (long long)job->generation);
     w->settled = true;
@@ -272,7 +300,7 @@ void check_log(struct sim *sim, const struct rounds_job *job, unsigned log_kinds
                   log_kinds, rounds_job_state_name(job->state), (long long)job->generation,
                   rounds_job_n_nodes(job), job->restarts, job->changes, cause);
     }
-    if (log_kinds & ROUNDS_LOG_OVER && job->cause.kind == SESSION_CAUSE_LOST &&
+    if (log_kinds & ROUNDS_LOG_OVER && job->cause.kind == SESSION_CAUSE_LOST && !sim->daemon.rolled_back &&
         find_world(sim, job->instance, job->generation))
         check_lost_cause(sim, find_world(sim, job->instance, job->generation), job);
     if (log_kinds & ROUNDS_LOG_SETTLED)
@@ -307,6 +335,130 @@ void check_notice(struct sim *sim, unsigned agent, unsigned world)
             a->world == world && !a->ended && (a->group == GROUP_RUNNING || a->group == GROUP_ENDED))
             violated(sim, "agent %u goes on with generation %lld a second after agent %u failed", m->agent,
                      (long long)w->generation, agent);
+    }
+}
+
+/* ---- two generations do not run at the same time for long ---- */
+
+/* Until when this agent may go on with a world that has a successor: it does not hear of that for as long as it is
+ * not running, not reached, or the daemon is not there; then it gives up after the cutoff. */
+static uint64_t excluded_from_ns(const struct sim *sim, const struct sim_agent *a,
+                                 const struct sim_world *next)
+{
+    const uint64_t ends_ns[] = {
+        a->paused_until_ns,
+        a->blocked_until_ns[0],
+        a->blocked_until_ns[1],
+        sim->daemon.boot_ns,
+        sim->daemon.paused_until_ns,
+        sim->slow_until_ns + 4 * SIM_S,
+        a->contact_ns - (a->contact_ns > sim->scenario.cutoff_ns ? sim->scenario.cutoff_ns : a->contact_ns)};
+    uint64_t last_ns = next->formed_ns;
+
+    for (size_t i = 0; i < sizeof(ends_ns) / sizeof(ends_ns[0]); i++)
+        extend(&last_ns, ends_ns[i]);
+    return last_ns + sim->scenario.cutoff_ns + sim->scenario.disk_max_ns + shadow_ns(sim);
+}
+
+/* Whatever goes wrong meanwhile. */
+void check_exclusion(struct sim *sim, unsigned world)
+{
+    const struct sim_world *next = &sim->worlds[world];
+    uint64_t again_ns = 0;
+
+    for (unsigned i = 0; i < sim->scenario.n_agents; i++) {
+        const struct sim_agent *a = &sim->agents[i];
+        uint64_t from_ns;
+
+        if (!a->alive || a->ended || a->group != GROUP_RUNNING || a->world >= (int64_t)world ||
+            daemon_job_of(sim, i) != next->job || sim->worlds[a->world].instance != next->instance)
+            continue;
+        from_ns = excluded_from_ns(sim, a, next);
+        if (sim->now_ns >= from_ns)
+            violated(sim, "agent %u still runs generation %lld %.1f s after generation %lld has begun", i,
+                     (long long)sim->worlds[a->world].generation,
+                     (double)(sim->now_ns - next->formed_ns) / 1e9, (long long)next->generation);
+        extend(&again_ns, from_ns);
+    }
+    if (again_ns > sim->now_ns)
+        schedule_add(&sim->schedule, again_ns, SIM_CHECK_EXCLUSION, 0, world);
+}
+
+/* ---- the next generation forms in time ---- */
+
+enum situation {
+    SITUATION_NONE,
+    SITUATION_ENDING,    /* members have not answered */
+    SITUATION_STOPPING,  /* enough nodes, and members of the last generation stop */
+    SITUATION_LAST_CALL, /* enough nodes, and others may come */
+    SITUATION_COMPLETE,  /* nothing is left to wait for */
+};
+
+static enum situation situation_of(const struct rounds_job *job)
+{
+    const uint32_t *n = job->n_nodes;
+
+    if (job->state == ROUNDS_ENDING)
+        return SITUATION_ENDING;
+    if (job->state != ROUNDS_GATHERING || n[ROUNDS_NODE_READY] < job->params.min_nodes)
+        return SITUATION_NONE;
+    if (n[ROUNDS_NODE_STOPPING] > 0)
+        return SITUATION_STOPPING;
+    if (n[ROUNDS_NODE_READY] >= job->params.max_nodes ||
+        (job->generation >= 0 && n[ROUNDS_NODE_JOINING] == 0))
+        return SITUATION_COMPLETE;
+    return SITUATION_LAST_CALL;
+}
+
+/* For how long a situation lasts at most, also when agents are paused, lost and cut off; from the last stop of the daemon
+ * on. */
+static uint64_t situation_limit_ns(const struct sim *sim, enum situation situation)
+{
+    uint64_t timeout_ns = sim->scenario.params.node_timeout_ms * SIM_MS;
+    uint64_t grace_ns = 5 * SIM_S; /* after a restart */
+
+    switch (situation) {
+    case SITUATION_ENDING: /* a member may be silent for three timeouts before it is lost, and more after a stop */
+        return grace_ns + 8 * timeout_ns;
+    case SITUATION_STOPPING:
+        return grace_ns + sim->scenario.stop_max_ns + 16 * timeout_ns;
+    case SITUATION_LAST_CALL:
+        return sim->scenario.params.last_call_ms * SIM_MS + timeout_ns;
+    default:
+        return 0;
+    }
+}
+
+static void check_job_progress(struct sim *sim, struct sim_progress *p, const struct rounds_job *job)
+{
+    enum situation situation = situation_of(job);
+    uint64_t since_ns = p->since_ns, limit_ns = situation_limit_ns(sim, situation);
+
+    if (p->instance != job->instance || p->situation != (int)situation || p->generation != job->generation) {
+        *p = (struct sim_progress){job->instance, (int)situation, job->generation, sim->now_ns};
+        since_ns = sim->now_ns;
+    }
+    if (situation == SITUATION_COMPLETE)
+        violated(sim, "job %s has all nodes for its next generation, and does not form it", job->id);
+    extend(&since_ns, sim->daemon.paused_until_ns);
+    if (situation != SITUATION_NONE && sim->now_ns > since_ns + limit_ns + limit_ns / 100)
+        violated(sim, "job %s waits for its next generation (%d) for %.3f s, which is too long", job->id,
+                 (int)situation, (double)(sim->now_ns - since_ns) / 1e9);
+}
+
+void check_progress(struct sim *sim)
+{
+    struct sim_daemon *d = &sim->daemon;
+    size_t n = 0;
+
+    if (!d->alive)
+        return;
+    list_for_each(i, &d->rounds.jobs)
+    {
+        const struct rounds_job *job = list_entry(i, struct rounds_job, in_rounds);
+
+        if (!job->replaced && n < sizeof(d->progress) / sizeof(d->progress[0]))
+            check_job_progress(sim, &d->progress[n++], job);
     }
 }
 
@@ -387,7 +539,7 @@ static uint64_t unreachable_from_ns(const struct sim *sim, const struct sim_agen
     uint64_t patience_ns =
         s->was_up ? sim->scenario.cutoff_ns : sim->scenario.params.join_timeout_ms * SIM_MS;
     uint64_t from_ns = a->contact_ns + patience_ns;
-    uint64_t drain_ns = s->drain ? s->drain_ns - a->clock_ns : 0;
+    uint64_t drain_ns = s->drain ? sim_clock_when(&a->clock, s->drain_ns) : 0;
     uint64_t drained_ns = (drain_ns > a->contact_ns ? drain_ns : a->contact_ns) + 5 * SIM_S;
 
     return s->drain && drained_ns < from_ns ? drained_ns : from_ns;
@@ -399,7 +551,7 @@ static void check_unreachable(struct sim *sim, unsigned agent)
 
     if (a->disturbed_until_ns < sim->now_ns && sim->daemon.disturbed_until_ns < sim->now_ns)
         violated(sim, "agent %u does not reach the rendezvous, and nothing is in the way", agent);
-    if (sim->now_ns < unreachable_from_ns(sim, a))
+    if (sim->now_ns + CLOCK_SLACK_NS < unreachable_from_ns(sim, a))
         violated(sim, "agent %u gives up %.1f s after it heard of the rendezvous", agent,
                  (double)(sim->now_ns - a->contact_ns) / 1e9);
 }
@@ -451,7 +603,7 @@ static bool is_admission_paused(const struct sim *sim, const struct sim_agent *a
         const struct rounds_job *job = list_entry(i, struct rounds_job, in_rounds);
 
         if (job->instance == a->view_instance)
-            return sim->now_ns + d->clock_ns < job->admitted_ns + job->admit_pause_ns;
+            return sim_clock_at(&d->clock, sim->now_ns) < job->admitted_ns + job->admit_pause_ns;
     }
     return false;
 }

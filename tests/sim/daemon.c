@@ -9,6 +9,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "rendezvous/rounds_json.h"
 #include "rendezvous/session_json.h"
@@ -16,7 +17,7 @@
 
 static uint64_t daemon_clock(const struct sim *sim)
 {
-    return sim->now_ns + sim->daemon.clock_ns;
+    return sim_clock_at(&sim->daemon.clock, sim->now_ns);
 }
 
 unsigned daemon_job_of(const struct sim *sim, unsigned agent)
@@ -69,11 +70,18 @@ static void start_batch(struct sim *sim)
         schedule_add(&sim->schedule, at_ns, SIM_DISK, 0, d->life);
 }
 
-static void complete_write(struct sim_file *f)
+static void copy_text(struct buf *to, const struct buf *from)
 {
-    buf_reset(&f->disk);
-    if (buf_append(&f->disk, buf_bytes(&f->writing.text), buf_size(&f->writing.text)) != 0)
+    buf_reset(to);
+    if (buf_append(to, buf_bytes(from), buf_size(from)) != 0)
         abort();
+}
+
+static void complete_write(struct sim *sim, struct sim_file *f)
+{
+    if (random_percent(&sim->random, 40))
+        copy_text(&f->old, &f->disk);
+    copy_text(&f->disk, &f->writing.text);
 }
 
 static void drop_write(struct sim_write *w)
@@ -116,7 +124,7 @@ void daemon_written(struct sim *sim)
 
         if (!f->writing.pending)
             continue;
-        complete_write(f);
+        complete_write(sim, f);
         done = f->writing.mark > done ? f->writing.mark : done;
         drop_write(&f->writing);
     }
@@ -134,7 +142,7 @@ static void lose_writes(struct sim *sim)
 
     for (size_t i = 0; i < d->n_files; i++) {
         if (d->files[i].writing.pending && random_percent(&sim->random, 50))
-            complete_write(&d->files[i]);
+            complete_write(sim, &d->files[i]);
         drop_write(&d->files[i].writing);
         drop_write(&d->files[i].waiting);
     }
@@ -155,6 +163,19 @@ static void forget_connections(struct sim *sim, bool silently)
         rounds_conn_init(&sim->connections[i]->session);
         buf_reset(&sim->connections[i]->held);
     }
+}
+
+void daemon_roll_back(struct sim *sim)
+{
+    struct sim_daemon *d = &sim->daemon;
+
+    if (!d->alive)
+        return;
+    daemon_crash(sim, true);
+    sim_trace(sim, "its state is an older one");
+    d->keeps_state = d->amnesia = d->rolled_back = true;
+    for (size_t i = 0; i < d->n_files; i++)
+        copy_text(&d->files[i].disk, &d->files[i].old);
 }
 
 void daemon_crash(struct sim *sim, bool keeps_state)
@@ -186,7 +207,7 @@ static void arm_daemon(struct sim *sim)
 
     if (deadline_ns == UINT64_MAX)
         return;
-    at_ns = deadline_ns > daemon_clock(sim) ? deadline_ns - d->clock_ns : sim->now_ns;
+    at_ns = deadline_ns > daemon_clock(sim) ? sim_clock_when(&d->clock, deadline_ns) : sim->now_ns;
     if (d->timer_ns > 0 && d->timer_ns <= at_ns)
         return; /* that one will ask again */
     d->timer_ns = at_ns;
@@ -203,7 +224,9 @@ void daemon_boot(struct sim *sim)
     config.seed = random_u64(&sim->random);
     d->alive = true;
     d->life++;
-    d->clock_ns = random_between(&sim->random, SIM_S, 1000000 * SIM_S);
+    d->clock = scenario_clock(sim);
+    d->boot_ns = sim->now_ns;
+    memset(d->progress, 0, sizeof(d->progress));
     rounds_init(&d->rounds, &config);
     for (size_t i = 0; i < d->n_files; i++) {
         const struct buf *disk = &d->files[i].disk;
@@ -225,6 +248,7 @@ void daemon_finish(struct sim *sim)
         rounds_finish(&sim->daemon.rounds);
     for (size_t i = 0; i < sim->daemon.n_files; i++) {
         buf_finish(&sim->daemon.files[i].disk);
+        buf_finish(&sim->daemon.files[i].old);
         buf_finish(&sim->daemon.files[i].waiting.text);
         buf_finish(&sim->daemon.files[i].writing.text);
     }
@@ -310,7 +334,7 @@ static void step_daemon(struct sim *sim, struct rounds_event *event)
     }
     if (!d->disk_busy)
         start_batch(sim);
-
+    check_progress(sim);
     arm_daemon(sim);
 }
 

@@ -20,15 +20,18 @@ static const char *const fault_names[FAULT_COUNT] = {
     [FAULT_DAEMON_AMNESIA] = "daemon restarts without",
     [FAULT_BOOT] = "late agents",
     [FAULT_DRAIN] = "drains",
+    [FAULT_ROLLBACK] = "daemon restarts with old state",
+    [FAULT_HOSTILE] = "hostile hellos",
 };
 
 /* How often a kind takes part in a seed. */
 static const unsigned fault_chances[FAULT_COUNT] = {
-    [FAULT_WORKER] = 70, [FAULT_AGENT_KILL] = 60,   [FAULT_NODE_LOSS] = 40,
-    [FAULT_LEAVE] = 25,  [FAULT_AGENT_PAUSE] = 40,  [FAULT_DAEMON_PAUSE] = 30,
-    [FAULT_CUT] = 60,    [FAULT_PARTITION] = 50,    [FAULT_PARTITION_MANY] = 30,
-    [FAULT_SLOW] = 20,   [FAULT_DAEMON_CRASH] = 40, [FAULT_DAEMON_AMNESIA] = 12,
-    [FAULT_BOOT] = 50,   [FAULT_DRAIN] = 6,
+    [FAULT_WORKER] = 70,  [FAULT_AGENT_KILL] = 60,   [FAULT_NODE_LOSS] = 40,
+    [FAULT_LEAVE] = 25,   [FAULT_AGENT_PAUSE] = 40,  [FAULT_DAEMON_PAUSE] = 30,
+    [FAULT_CUT] = 60,     [FAULT_PARTITION] = 50,    [FAULT_PARTITION_MANY] = 30,
+    [FAULT_SLOW] = 20,    [FAULT_DAEMON_CRASH] = 40, [FAULT_DAEMON_AMNESIA] = 12,
+    [FAULT_BOOT] = 50,    [FAULT_DRAIN] = 6,         [FAULT_ROLLBACK] = 8,
+    [FAULT_HOSTILE] = 10,
 };
 
 const char *sim_fault_name(unsigned fault)
@@ -76,6 +79,14 @@ static void choose_network(struct sim_scenario *sc, struct random *r)
     sc->codec = random_percent(r, 12);
 }
 
+struct sim_clock scenario_clock(struct sim *sim)
+{
+    int64_t most = sim->scenario.clock_ppm;
+
+    return (struct sim_clock){.offset_ns = random_between(&sim->random, SIM_S, 1000000 * SIM_S),
+                              .ppm = (int64_t)random_between(&sim->random, 0, (uint64_t)(2 * most)) - most};
+}
+
 /* Longer than a node timeout in some seeds: a disk that is shared, or about to fail. */
 static void choose_disk(struct sim_scenario *sc, struct random *r)
 {
@@ -111,12 +122,17 @@ void scenario_choose(struct sim *sim, unsigned n_agents)
     sc->n_agents = n_agents ? n_agents : choose_size(r);
     sc->n_jobs = sc->n_agents >= 4 && random_percent(r, 10) ? 2 : 1;
     sc->hints = random_percent(r, 30);
+    sc->clock_ppm = random_percent(r, 30) ? 2000 : random_percent(r, 50) ? 50 : 0;
     choose_params(sc, r);
     choose_network(sc, r);
     choose_disk(sc, r);
     choose_times(sc, r);
     for (unsigned i = 0; i < FAULT_COUNT; i++)
         sc->fault_percent[i] = random_percent(r, fault_chances[i]) ? (unsigned)random_between(r, 5, 100) : 0;
+    /* A claim of the largest generation that may be claimed, and a daemon that has forgotten that it used the one above:
+     * there is no number left. */
+    if (sc->fault_percent[FAULT_ROLLBACK] > 0 || sc->fault_percent[FAULT_DAEMON_AMNESIA] > 0)
+        sc->fault_percent[FAULT_HOSTILE] = 0;
     sim_trace(sim,
               "%u agents, %u jobs, %u to %u nodes, %u restarts, %u changes, calm at %llu s, finish at %llu s",
               sc->n_agents, sc->n_jobs, sc->params.min_nodes, sc->params.max_nodes, sc->params.max_restarts,
@@ -229,6 +245,40 @@ static void slow_down(struct sim *sim)
     sim_trace(sim, "the network is slow until %.3f s", (double)sim->slow_until_ns / 1e9);
 }
 
+static uint64_t random_size(struct random *r)
+{
+    return random_u64(r) >> random_between(r, 0, 63);
+}
+
+/* Of a client that knows the id and parameters of a job, and perhaps its instance. It asks for nothing that ends a job: that
+ * is an agent's right. */
+static void send_hostile_hello(struct sim *sim, unsigned agent)
+{
+    static const enum session_phase phases[] = {SESSION_STOPPING, SESSION_READY, SESSION_RUNNING,
+                                                SESSION_DONE, SESSION_FAILED};
+    struct random *r = &sim->random;
+    const struct session *s = &sim->agents[agent].session;
+    struct session_hello hello = s->hello;
+
+    if (hello.job[0] == 0)
+        return; /* that agent has not been there yet */
+    hello.nonce = (struct session_nonce){random_u64(r), ++sim->n_nonces};
+    hello.attempt = (uint32_t)random_size(r) | 1;
+    hello.node_rank = random_percent(r, 50) ? -1 : (int32_t)random_between(r, 0, SESSION_NODES_MAX - 1);
+    hello.n_workers = (uint32_t)random_between(r, 1, 64);
+    session_copy_text(hello.host, sizeof(hello.host), "hostile");
+    hello.report = (struct session_report){
+        .phase = phases[random_u64(r) % (sizeof(phases) / sizeof(phases[0]))],
+        .instance = random_percent(r, 50) ? s->instance : random_size(r),
+        .generation = random_percent(r, 30) ? -1 : (int64_t)(random_size(r) % (INT32_MAX + UINT64_C(1))),
+        .group_rank = random_percent(r, 50) ? -1 : (int32_t)random_between(r, 0, SESSION_NODES_MAX - 1),
+        .port = (uint16_t)random_u64(r),
+        .age_ns = random_size(r) >> 11};
+    sim_trace(sim, "hostile hello: %s, generation %lld", session_phase_name(hello.report.phase),
+              (long long)hello.report.generation);
+    network_dial_death_notice(sim, agent, &hello, 0);
+}
+
 static void inflict(struct sim *sim, enum sim_fault fault)
 {
     unsigned agent = (unsigned)(random_u64(&sim->random) % sim->scenario.n_agents);
@@ -275,6 +325,14 @@ static void inflict(struct sim *sim, enum sim_fault fault)
         break;
     case FAULT_DRAIN:
         agent_drain(sim, agent);
+        break;
+    case FAULT_ROLLBACK:
+        disturb_daemon(sim, sim->now_ns + 10 * SIM_S);
+        disturb_all(sim, sim->now_ns + 10 * SIM_S);
+        daemon_roll_back(sim);
+        break;
+    case FAULT_HOSTILE:
+        send_hostile_hello(sim, agent);
         break;
     case FAULT_COUNT:
         break;

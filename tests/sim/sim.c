@@ -146,6 +146,9 @@ static void happen(struct sim *sim, const struct moment *m)
     case SIM_CHECK_NOTICE:
         check_notice(sim, m->who, (unsigned)m->detail);
         break;
+    case SIM_CHECK_EXCLUSION:
+        check_exclusion(sim, (unsigned)m->detail);
+        break;
     case SIM_CHECK_CALM:
         check_calm(sim);
         break;

@@ -46,8 +46,9 @@ enum sim_moment {
     SIM_DAEMON_BOOT,
     SIM_DISK, /* detail: life of the daemon; a batch is on disk */
     SIM_FAULT,
-    SIM_CHECK_NOTICE, /* who: agent that failed, detail: index of the world */
-    SIM_CHECK_CALM,   /* everybody has to be in a world now, or ended */
+    SIM_CHECK_NOTICE,    /* who: agent that failed, detail: index of the world */
+    SIM_CHECK_EXCLUSION, /* detail: index of a world: none before it is left */
+    SIM_CHECK_CALM,      /* everybody has to be in a world now, or ended */
     SIM_MOMENT_COUNT
 };
 
@@ -66,8 +67,32 @@ enum sim_fault {
     FAULT_DAEMON_AMNESIA, /* restarted without */
     FAULT_BOOT,           /* another agent comes */
     FAULT_DRAIN,
+    FAULT_ROLLBACK, /* the daemon is restarted with older files than it wrote */
+    FAULT_HOSTILE,  /* a hello that no agent has sent, with any numbers in it */
     FAULT_COUNT
 };
+
+/* A party's clock: begins anywhere, and is fast or slow. */
+struct sim_clock {
+    uint64_t offset_ns;
+    int64_t ppm;
+};
+
+static inline uint64_t sim_clock_at(const struct sim_clock *c, uint64_t now_ns)
+{
+    return c->offset_ns + now_ns + (uint64_t)((int64_t)(now_ns / 1000) * c->ppm / 1000);
+}
+
+/* The earliest time at which the clock shows that or more. */
+static inline uint64_t sim_clock_when(const struct sim_clock *c, uint64_t clock_ns)
+{
+    uint64_t since_ns = clock_ns > c->offset_ns ? clock_ns - c->offset_ns : 0;
+    uint64_t now_ns = (uint64_t)((__int128)since_ns * 1000000 / (1000000 + c->ppm));
+
+    while (sim_clock_at(c, now_ns) < clock_ns)
+        now_ns += 1000;
+    return now_ns;
+}
 
 struct sim_scenario {
     unsigned n_agents; /* nodes there can be */
@@ -75,6 +100,7 @@ struct sim_scenario {
     struct session_params params;
     uint64_t latency_min_ns, latency_max_ns;
     unsigned spike_percent; /* of messages that come much later */
+    int64_t clock_ppm;      /* at most that much are clocks fast or slow */
     bool hints;             /* agents ask for the group rank of their number */
     bool codec;             /* messages pass through frames and JSON, in slices */
     unsigned fault_percent[FAULT_COUNT];
@@ -147,8 +173,8 @@ struct sim_agent {
     uint64_t disturbed_until_ns;  /* what goes wrong before may be the fault of a fault */
     uint64_t endangered_until_ns; /* it may be taken for dead before */
     uint64_t contact_ns;          /* when the rendezvous was last heard; or the process began */
-    uint64_t clock_ns;            /* added to the time */
-    uint64_t timer_ns;            /* scheduled for then; 0: not */
+    struct sim_clock clock;
+    uint64_t timer_ns; /* scheduled for then; 0: not */
     struct session session;
     int64_t connection; /* -1: none */
     enum sim_group group;
@@ -156,10 +182,11 @@ struct sim_agent {
     int64_t world; /* of the group; -1: none */
     struct session_cause failure;
     int64_t last_generation;
-    uint64_t own_instance;  /* of the job that it has run last */
-    uint64_t view_instance; /* of the job in its last view */
-    int64_t failed_world;   /* last world in which a worker of this node failed by itself */
-    int64_t left_world;     /* world in which it left */
+    uint32_t restarts, changes; /* charged to the job at its last start */
+    uint64_t own_instance;      /* of the job that it has run last */
+    uint64_t view_instance;     /* of the job in its last view */
+    int64_t failed_world;       /* last world in which a worker of this node failed by itself */
+    int64_t left_world;         /* world in which it left */
 };
 
 struct sim_member {
@@ -182,6 +209,8 @@ struct sim_world {
     uint16_t master_port;
     struct sim_member *members; /* by group rank */
     bool settled;
+    unsigned job;
+    uint64_t formed_ns;     /* when its first member started */
     uint64_t death_ns;      /* when a member's process died first; 0: none */
     bool heard_after_death; /* what a member had sent before it died arrived afterwards */
 };
@@ -197,6 +226,7 @@ struct sim_write {
 struct sim_file {
     uint64_t instance;
     struct buf disk; /* empty: it is not there */
+    struct buf old;  /* what it was some time before */
     struct sim_write waiting, writing;
 };
 
@@ -208,21 +238,32 @@ struct sim_verdict {
     uint64_t at_ns; /* when the first agent got it */
 };
 
+/* Since when a job of the daemon has been in this situation. */
+struct sim_progress {
+    uint64_t instance;
+    int situation;
+    int64_t generation;
+    uint64_t since_ns;
+};
+
 struct sim_daemon {
     bool alive;
     struct rounds rounds;
     uint64_t life;
     uint64_t paused_until_ns;
-    uint64_t clock_ns;
+    struct sim_clock clock;
     uint64_t timer_ns;
     unsigned crash_after; /* that many actions; 0: not */
     bool keeps_state;
-    bool amnesia; /* it has lost its state at least once */
+    bool amnesia;     /* it has lost its state, or a part of it, at least once */
+    bool rolled_back; /* it has been started with an old state at least once */
+    uint64_t boot_ns;
     struct sim_file *files;
     size_t n_files, files_capacity;
     uint64_t mark; /* of the last save */
     bool disk_busy;
     uint64_t disturbed_until_ns;
+    struct sim_progress progress[2 * SIM_JOBS_MAX];
 };
 
 struct sim {
@@ -261,6 +302,7 @@ void scenario_choose(struct sim *sim, unsigned n_agents);
 void scenario_begin(struct sim *sim);
 void scenario_fault(struct sim *sim);
 const char *sim_fault_name(unsigned fault);
+struct sim_clock scenario_clock(struct sim *sim);
 
 /* network.c */
 void network_dial(struct sim *sim, unsigned agent);
@@ -279,6 +321,7 @@ void network_finish(struct sim *sim);
 /* daemon.c */
 void daemon_boot(struct sim *sim);
 void daemon_crash(struct sim *sim, bool keeps_state);
+void daemon_roll_back(struct sim *sim);
 void daemon_timer(struct sim *sim);
 void daemon_written(struct sim *sim);
 void daemon_receive(struct sim *sim, unsigned connection, const struct sim_message *message);
@@ -310,6 +353,8 @@ void check_end(struct sim *sim, unsigned agent, const struct session_view *view)
 void check_log(struct sim *sim, const struct rounds_job *job, unsigned log_kinds);
 void check_notice(struct sim *sim, unsigned agent, unsigned world);
 void check_calm(struct sim *sim);
+void check_exclusion(struct sim *sim, unsigned world);
+void check_progress(struct sim *sim); /* after each step of the daemon */
 void check_all_ended(struct sim *sim);
 void check_death(struct sim *sim, unsigned agent);
 void check_received(struct sim *sim, unsigned agent, uint64_t life); /* by the rendezvous */
