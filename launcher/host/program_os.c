@@ -11,14 +11,16 @@
  *
  * Python is $PYTHON_EXEC, else for a script that a "#!" line ties to the python in its own folder (what pip
  * installs) that one, else the one beside us when we were called as .../torchrun (a link in the environment's
- * folder, where torchrun would take its own), else bin/python of the active virtual environment, else python3 or
- * python on PATH.
+ * folder, where torchrun would take its own), else the one beside the program crun when that is in the bin folder of an
+ * environment (pip install crun-launch), else bin/python of the active virtual environment, else python3 or python on
+ * PATH.
  */
 
 #include "launcher/host/program_os.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -32,6 +34,7 @@
 #include "launcher/cli/job.h"
 #include "launcher/cli/plan.h"
 #include "base/cleanup.h"
+#include "base/err.h"
 
 __attribute__((format(printf, 2, 3))) static int program_refuse(char *error, const char *format, ...)
 {
@@ -160,6 +163,40 @@ static char *python_beside_torchrun(void)
     return NULL;
 }
 
+/* Whether folder, which ends in "/", is the bin folder of an environment of venv or conda. */
+static bool is_in_environment(const char *folder)
+{
+    static const char *const marks[] = {"../pyvenv.cfg", "../conda-meta"};
+    char mark[PATH_MAX + 16];
+
+    for (size_t i = 0; i < ARRAY_SIZE(marks); i++) {
+        (void)snprintf(mark, sizeof(mark), "%s%s", folder, marks[i]); /* a cut path exists nowhere */
+        if (access(mark, F_OK) == 0)
+            return true;
+    }
+    return false;
+}
+
+/* The interpreter of the environment that crun is installed in; malloc'ed or NULL. */
+static char *python_beside_crun(void)
+{
+    char folder[PATH_MAX];
+    char *file = NULL;
+
+    ssize_t n = readlink("/proc/self/exe", folder, sizeof(folder) - 1);
+    folder[n > 0 ? n : 0] = '\0';
+    char *slash = strrchr(folder, '/');
+    if (!slash)
+        return NULL;
+    slash[1] = '\0';
+    if (!is_in_environment(folder) || asprintf(&file, "%spython3", folder) < 0)
+        return NULL;
+    if (access(file, X_OK) == 0)
+        return file;
+    free(file);
+    return NULL;
+}
+
 /* home: an interpreter to be preferred to all but PYTHON_EXEC, or NULL. */
 static int find_python(char *const *environment, const char *home, struct plan_command *command,
                        char **ret_file, char *error)
@@ -172,12 +209,13 @@ static int find_python(char *const *environment, const char *home, struct plan_c
     if (chosen) {
         *ret_file = find_on_path(chosen, environment, &why);
         if (!*ret_file)
-            return program_refuse(error, "cannot run Python: PYTHON_EXEC=%s: %s", chosen,
-                                  strerrordesc_np(why));
+            return program_refuse(error, "cannot run Python: PYTHON_EXEC=%s: %s", chosen, strerror(why));
         strlist_add_copy(&command->head, chosen);
         return 0;
     }
     *ret_file = home ? strdup(home) : python_beside_torchrun();
+    if (!*ret_file)
+        *ret_file = python_beside_crun();
     if (*ret_file) {
         strlist_add_copy(&command->head, *ret_file);
         return 0;
@@ -235,7 +273,7 @@ static int use_executable(const struct job *job, char *const *environment, struc
         return program_refuse(error, "%s: it is not executable: Permission denied; chmod +x it",
                               job->program_name);
     if (!*ret_file)
-        return program_refuse(error, "%s: %s%s", job->program_name, strerrordesc_np(why),
+        return program_refuse(error, "%s: %s%s", job->program_name, strerror(why),
                               strchr(job->program_name, '/') ? "" : " on PATH");
     strlist_add_copy(&command->head, job->program_name);
     return 0;
@@ -250,7 +288,7 @@ static int check_script(const struct job *job, int local_rank, char *error)
         return program_refuse(error, "out of memory");
     if (access(path, F_OK) == 0)
         return 0;
-    return program_refuse(error, "%s: %s%s", path, strerrordesc_np(errno),
+    return program_refuse(error, "%s: %s%s", path, strerror(errno),
                           strchr(path, '/') ? ""
                                             : "; for a command on PATH use --no-python, for a module -m");
 }

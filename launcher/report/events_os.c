@@ -116,7 +116,7 @@ static void write_failure(struct events *e, const struct worker_group *g, uint64
     }
     if (g->cause == GROUP_CAUSE_EXEC) {
         event.number = g->workers[g->cause_worker].status;
-        event.reason = strerrordesc_np(event.number);
+        event.reason = strerror(event.number);
     }
     write_event(e, g, event, at_ns);
 }

@@ -185,7 +185,7 @@ static void set_reason(const struct failures_source *source, const struct report
     *out = '\0';
     if (g->cause == GROUP_CAUSE_EXEC)
         (void)snprintf(out, out_size, "%s: %s", source->program,
-                       strerrordesc_np(g->workers[g->cause_worker].status));
+                       strerror(g->workers[g->cause_worker].status));
     if (g->cause == GROUP_CAUSE_GUARDIAN)
         (void)snprintf(out, out_size, "the guardian was killed from outside");
     if (g->cause != GROUP_CAUSE_WORKER || !f)

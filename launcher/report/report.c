@@ -95,12 +95,12 @@ static void add_cause_exec(struct strbuf *out, const struct report *r)
         strbuf_add(
             out,
             "crun: rank %d could not be started: %s: its \"#!\" line names %s, which cannot be run: %s\n",
-            rank, r->program, r->interpreter, strerrordesc_np(w->status));
+            rank, r->program, r->interpreter, strerror(w->status));
         return;
     }
-    strbuf_add(
-        out, "crun: rank %d could not be started: %s: %s%s\n", rank, r->program, strerrordesc_np(w->status),
-        w->status == ENOEXEC ? "; the file is neither a program of this machine nor begins with \"#!\"" : "");
+    strbuf_add(out, "crun: rank %d could not be started: %s: %s%s\n", rank, r->program, strerror(w->status),
+               w->status == ENOEXEC ? "; the file is neither a program of this machine nor begins with \"#!\""
+                                    : "");
 }
 
 static int count_unready(const struct worker_group *g)

@@ -2,8 +2,10 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "launcher/supervise/guardian_os.h"
@@ -33,6 +35,16 @@ static size_t collect_descriptors(const struct spawn_worker *workers, size_t n_w
     return n;
 }
 
+/* fork() without the handlers of libraries. _Fork() came with glibc 2.34; the system call is what it makes. */
+static pid_t fork_plainly(void)
+{
+#ifdef HAVE_PLAIN_FORK
+    return _Fork();
+#else
+    return (pid_t)syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0);
+#endif
+}
+
 int spawn_guardian(const struct spawn_worker *workers, size_t n_workers,
                    const struct death_notice *death_notice, const struct logs *logs, uint32_t grace_ms,
                    pid_t *ret_pid, int *ret_link)
@@ -60,7 +72,7 @@ int spawn_guardian(const struct spawn_worker *workers, size_t n_workers,
 
     /* Without the fork handlers of libraries: libuv's opens a pipe, and aborts the child where there is no descriptor for
      * it. The guardian makes system calls only, as the output thread may hold the lock of malloc() now. */
-    pid_t pid = _Fork();
+    pid_t pid = fork_plainly();
     if (pid == 0)
         guardian_run(&setup);
     int r = pid < 0 ? -errno : 0;
