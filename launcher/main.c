@@ -19,6 +19,7 @@
 #include <unistd.h>
 
 #include "launcher/agent/agent_uv.h"
+#include "launcher/agent/foreign_agent_uv.h"
 #include "launcher/util/envp.h"
 #include "launcher/cli/completions.h"
 #include "launcher/cli/job.h"
@@ -247,7 +248,9 @@ static int run_options(const struct options *options, const sigset_t *before)
     if (warnings)
         log_lines(warnings);
     free(warnings);
-    int code = open_trace(&job) == 0 ? run_job(&job, before) : 1;
+    int code = 1;
+    if (open_trace(&job) == 0)
+        code = job.agent_fd >= 0 ? foreign_agent_run(&job) : run_job(&job, before);
     job_finish(&job);
     return code;
 }

@@ -111,6 +111,7 @@ struct param_name {
 };
 
 static const struct param_name param_names[] = {
+    {"the launcher (0 crun, 1 torchrun with --rdzv-backend=crun)", offsetof(struct session_params, foreign)},
     {"the smallest number of nodes", offsetof(struct session_params, min_nodes)},
     {"the largest number of nodes", offsetof(struct session_params, max_nodes)},
     {"max-restarts", offsetof(struct session_params, max_restarts)},

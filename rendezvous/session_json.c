@@ -33,6 +33,7 @@ static const struct field params_fields[] = {
      .required = true},
     {"node_timeout_ms", FIELD_U32_AT(struct session_params, node_timeout_ms, 1, SESSION_TIMEOUT_MS_MAX),
      .required = true},
+    {"foreign", FIELD_U32_AT(struct session_params, foreign, 0, 1)},
 };
 
 static const struct field report_fields[] = {

@@ -1,5 +1,6 @@
 #include "launcher/cli/job.h"
 
+#include <limits.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -23,6 +24,16 @@ int job_refuse(struct job_builder *b, const char *format, ...)
     (void)vsnprintf(b->error, JOB_ERROR_SIZE, format, args); /* a cut sentence is still the best we have */
     va_end(args);
     return 1;
+}
+
+static int take_agent_fd(struct job_builder *b)
+{
+    const struct option_value *option = job_value(b, OPTION_AGENT_FD);
+
+    b->job->agent_fd = option->set ? (int)option->number : -1;
+    if (option->set && (option->number < 3 || option->number > INT_MAX))
+        return job_refuse(b, "--agent-fd=%lld: a descriptor above 2 is needed", option->number);
+    return 0;
 }
 
 /* ---- workers ---- */
@@ -483,9 +494,9 @@ static int take_security(struct job_builder *b)
 static int job_build(struct job_builder *b)
 {
     static int (*const steps[])(struct job_builder *) = {
-        job_check_nodes,     take_supervision,  job_count_workers, job_take_conf,
-        job_take_rendezvous, job_take_program,  job_take_output,   refuse_unsupported,
-        warn_of_switches,    warn_of_replacing, take_security,
+        take_agent_fd,      job_check_nodes,     take_supervision,  job_count_workers,
+        job_take_conf,      job_take_rendezvous, job_take_program,  job_take_output,
+        refuse_unsupported, warn_of_switches,    warn_of_replacing, take_security,
     };
 
     for (size_t i = 0; i < ARRAY_SIZE(steps); i++) {

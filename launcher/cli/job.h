@@ -76,6 +76,7 @@ struct job {
     uint32_t static_timeout_ms; /* STATIC: for all nodes to arrive */
     char *endpoint_host;        /* ROUNDS */
     uint16_t endpoint_port;
+    int agent_fd;           /* ROUNDS: socket of the program that is the agent; -1: crun is */
     const char *local_addr; /* where other nodes reach this one; NULL: not given */
     enum job_hosting hosting;
     struct session_params params; /* ROUNDS */

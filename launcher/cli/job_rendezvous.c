@@ -252,6 +252,10 @@ int job_take_conf(struct job_builder *b)
     b->job->params.min_nodes = (uint32_t)b->job->min_nodes;
     b->job->params.max_nodes = (uint32_t)b->job->max_nodes;
     b->job->params.max_restarts = (uint32_t)b->job->max_restarts;
+    if (b->job->agent_fd >= 0) { /* it has a budget of its own */
+        b->job->params.foreign = 1;
+        b->job->params.max_restarts = SESSION_COUNT_MAX;
+    }
     b->job->static_timeout_ms = DEFAULT_STATIC_TIMEOUT_S * 1000;
     if (!pair[strspn(pair, " ")])
         return 0;
@@ -469,7 +473,7 @@ static int take_meeting(struct job_builder *b, bool alone)
         return job_refuse(
             b, "--rdzv-backend: rendezvous backend '%s' is not registered; crun has c10d and static",
             backend);
-    if (!alone && b->job->max_nodes > 1)
+    if (!alone && (b->job->max_nodes > 1 || b->job->agent_fd >= 0))
         return take_rounds(b);
     return take_alone(b, !alone && *job_text(b, OPTION_RDZV_ENDPOINT));
 }
@@ -503,6 +507,8 @@ int job_take_rendezvous(struct job_builder *b)
     bool alone =
         job_flag(b, OPTION_STANDALONE) ||
         (is_static && !has_endpoint && !job_value(b, OPTION_MASTER_PORT)->text && job->max_nodes == 1);
+    if (job->agent_fd >= 0 && (alone || is_static || !has_endpoint))
+        return job_refuse(b, "--agent-fd needs --rdzv-backend=c10d and --rdzv-endpoint");
     if (alone && job->min_nodes > 1)
         return job_refuse(b,
                           "--standalone is for one node, and --nnodes=%s asks for more; give --rdzv-endpoint "

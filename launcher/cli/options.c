@@ -447,6 +447,11 @@ static int fail_without_program(struct parser *p)
 
 static int take_program_words(struct parser *p, bool after_dashes)
 {
+    if (!*p->next && p->options->value[OPTION_AGENT_FD].set && !buf_size(&p->unknown.buf)) {
+        p->options->program = "torchrun"; /* in messages */
+        p->options->program_args = p->next;
+        return 0;
+    }
     if (!*p->next)
         return fail_without_program(p);
     p->options->program = *p->next++;

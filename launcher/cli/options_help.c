@@ -16,7 +16,7 @@ static const struct {
 } headings[] = {
     {OPTION_NNODES, "Size of the job"},   {OPTION_RDZV_BACKEND, "Rendezvous"},
     {OPTION_MAX_RESTARTS, "Supervision"}, {OPTION_ROLE, "What runs"},
-    {OPTION_LOG_DIR, "Output"},           {OPTION_PRINT_COMPLETION, "Other"},
+    {OPTION_LOG_DIR, "Output"},           {OPTION_AGENT_FD, "Other"},
 };
 
 /* Appends the words of text, broken before width, with lines after the first beginning at `indent`. column: of the first word. */

@@ -266,6 +266,13 @@ const struct option_spec options_table[OPTION_COUNT] = {
                       .help =
                           "write every event and action of the supervision to stderr or to the end of FILE"},
 
+    [OPTION_AGENT_FD] = {.name = "agent-fd",
+                         .kind = OPTION_INT,
+                         .no_pet = true,
+                         .ours = true,
+                         .placeholder = "N",
+                         .help = "take part in the rendezvous for an agent that is another program, at the "
+                                 "other end of the socket with this number; no program is started"},
     [OPTION_PRINT_COMPLETION] =
         {.name = "print-completion",
          .kind = OPTION_TEXT,

@@ -84,7 +84,7 @@ static int make_folders_of(struct attempt_work *w)
                        w->logs.run    ? w->logs.run
                        : w->logs.base ? w->logs.base
                                       : "the folder for temporary files",
-                       strerrordesc_np(-r)); /* cut if long */
+                       strerror(-r)); /* cut if long */
     return r;
 }
 

@@ -118,7 +118,7 @@ static int open_log(const char *path, int flags, const struct error_text *error)
     if (fd >= 0)
         return fd;
     int r = -errno;
-    (void)snprintf(error->text, error->size, "cannot open the log file %s: %s%s", path, strerrordesc_np(-r),
+    (void)snprintf(error->text, error->size, "cannot open the log file %s: %s%s", path, strerror(-r),
                    r == -EMFILE || r == -ENFILE ? "; raise the limit of open files (ulimit -n)"
                                                 : ""); /* cut if long */
     return r;

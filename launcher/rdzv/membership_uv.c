@@ -275,7 +275,7 @@ static void probe_store(struct membership *n, const struct rank_assignment *assi
 static void start_generation_here(struct membership *n, const struct session_view *view)
 {
     struct server *store = n->store;
-    char why[SESSION_TEXT_SIZE + 256];
+    char why[SESSION_TEXT_SIZE + 256], used[64] = "";
 
     n->store = NULL;
     n->is_ready = false;
@@ -283,10 +283,11 @@ static void start_generation_here(struct membership *n, const struct session_vie
     n->stop_cause.kind = SESSION_CAUSE_NONE;
     if (view->generation > 0 && view->cause.kind != SESSION_CAUSE_NONE) {
         session_cause_describe(&view->cause, why, sizeof(why));
-        log_line("%s; goes on as generation %lld with %u node%s (%u/%u restarts used)", why,
-                 (long long)view->generation, view->place.group_world_size,
-                 view->place.group_world_size == 1 ? "" : "s", view->restarts,
-                 n->host.job->params.max_restarts);
+        if (!n->host.job->params.foreign) /* a foreign agent has a budget of its own */
+            (void)snprintf(used, sizeof(used), " (%u/%u restarts used)", view->restarts,
+                           n->host.job->params.max_restarts); /* fits */
+        log_line("%s; goes on as generation %lld with %u node%s%s", why, (long long)view->generation,
+                 view->place.group_world_size, view->place.group_world_size == 1 ? "" : "s", used);
     }
     if (store && (view->place.group_rank != 0 || view->place.master_port != n->store_port)) {
         server_stop(store, NULL, NULL);
@@ -321,6 +322,13 @@ static void on_session_end(struct membership *n)
     n->ended_s = time(NULL);
     n->host.on_cause(n->host.data, &s->cause);
     report_end(n, job_result_code(&result, n->host.job->exit_code_of_worker), &s->cause);
+}
+
+const char *membership_end_text(const struct membership *n)
+{
+    const struct session *s = n->session ? session_uv_machine(n->session) : NULL;
+
+    return s && s->end != SESSION_END_VERDICT ? s->text : NULL;
 }
 
 void membership_print_end(struct membership *n)

@@ -58,6 +58,9 @@ const struct death_notice *membership_death_notice(struct membership *n);
 /* Prints how the job ended, the same on all nodes. */
 void membership_print_end(struct membership *n);
 
+/* Why this node is not in the job any more, as a sentence; NULL: the job has a result. In on_end() only. */
+const char *membership_end_text(const struct membership *n);
+
 /* Ends it. A rendezvous that is hosted here stays until all nodes know how their job ended, for 10 s at most. Frees
  * itself. NULL is fine. */
 void membership_destroy(struct membership *n);

@@ -124,6 +124,8 @@ def with_port(row, port):
 
 def start_signals(row):
     signal.signal(signal.SIGHUP, signal.SIG_IGN if row.nohup else signal.SIG_DFL)
+    for number in (signal.SIGINT, signal.SIGQUIT):  # ignored where a shell started the test in the background
+        signal.signal(number, signal.SIG_DFL)
 
 
 def run(launcher, row, box):

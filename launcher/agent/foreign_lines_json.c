@@ -1,0 +1,92 @@
+#include "launcher/agent/foreign_lines_json.h"
+
+#include <assert.h>
+#include <cjson/cJSON.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/err.h"
+#include "rendezvous/fields_json.h"
+
+static const char *foreign_command_name(unsigned kind)
+{
+    static const char *const names[] = {[FOREIGN_READY] = "ready",
+                                        [FOREIGN_FAILED] = "failed",
+                                        [FOREIGN_DONE] = "done",
+                                        [FOREIGN_LEAVE] = "leave"};
+
+    return kind < ARRAY_SIZE(names) ? names[kind] : NULL;
+}
+
+static const struct field command_fields[] = {
+    {"do", FIELD_WORD, offsetof(struct foreign_command, kind), .size = FOREIGN_COMMAND_COUNT,
+     .word = foreign_command_name, .required = true},
+    {"fatal", FIELD_BOOL, offsetof(struct foreign_command, is_fatal)},
+    {"text", FIELD_TEXT, offsetof(struct foreign_command, text), .size = SESSION_TEXT_SIZE},
+};
+
+static_assert((int)FOREIGN_FAULT_SIZE == (int)FIELDS_ERROR_SIZE, "what is wrong with a field fits");
+
+bool foreign_command_read(const char *line, size_t n_bytes, struct foreign_command *ret,
+                          char fault[FOREIGN_FAULT_SIZE])
+{
+    _cleanup_json_ cJSON *object = cJSON_ParseWithLength(line, n_bytes);
+
+    *ret = (struct foreign_command){0};
+    if (!cJSON_IsObject(object)) {
+        (void)strcpy(fault, "it is no JSON object");
+        return false;
+    }
+    if (!fields_read(object, command_fields, ARRAY_SIZE(command_fields), ret, fault))
+        return false;
+    session_clean_text(ret->text);
+    return true;
+}
+
+/* The object as a line; NULL when a part of it is missing. */
+static char *line_of(const cJSON *object, bool is_whole)
+{
+    char *text = is_whole ? cJSON_PrintUnformatted(object) : NULL;
+    size_t n = text ? strlen(text) : 0;
+    char *line = text ? realloc(text, n + 2) : NULL;
+
+    if (!line) {
+        free(text);
+        return NULL;
+    }
+    memcpy(line + n, "\n", 2);
+    return line;
+}
+
+char *foreign_start_line(unsigned generation, const struct rank_assignment *assignment, const char *cause)
+{
+    _cleanup_json_ cJSON *object = cJSON_CreateObject();
+    bool is_whole = cJSON_AddStringToObject(object, "event", "start") &&
+                    cJSON_AddNumberToObject(object, "generation", generation) &&
+                    cJSON_AddNumberToObject(object, "group_rank", assignment->group_rank) &&
+                    cJSON_AddNumberToObject(object, "group_world_size", assignment->group_world_size) &&
+                    cJSON_AddStringToObject(object, "master_addr", assignment->master_addr) &&
+                    cJSON_AddNumberToObject(object, "master_port", assignment->master_port) &&
+                    cJSON_AddStringToObject(object, "cause", cause);
+
+    return line_of(object, is_whole);
+}
+
+char *foreign_stop_line(const char *cause)
+{
+    _cleanup_json_ cJSON *object = cJSON_CreateObject();
+    bool is_whole =
+        cJSON_AddStringToObject(object, "event", "stop") && cJSON_AddStringToObject(object, "cause", cause);
+
+    return line_of(object, is_whole);
+}
+
+char *foreign_end_line(int exit_code, const char *cause)
+{
+    _cleanup_json_ cJSON *object = cJSON_CreateObject();
+    bool is_whole = cJSON_AddStringToObject(object, "event", "end") &&
+                    cJSON_AddNumberToObject(object, "exit_code", exit_code) &&
+                    cJSON_AddStringToObject(object, "cause", cause);
+
+    return line_of(object, is_whole);
+}
