@@ -206,6 +206,18 @@ static int run_job(const struct job *job, const sigset_t *before)
     return code;
 }
 
+static int run_foreign(const struct job *job)
+{
+    struct job_keys keys = {0};
+    bool has_keys;
+
+    if (find_keys(job, &keys, &has_keys) != 0)
+        return 1;
+    int code = foreign_agent_run(job, has_keys ? &keys : NULL);
+    job_keys_finish(&keys);
+    return code;
+}
+
 static int count_gpus(void *environment)
 {
     int n = gpu_count(environment);
@@ -250,7 +262,7 @@ static int run_options(const struct options *options, const sigset_t *before)
     free(warnings);
     int code = 1;
     if (open_trace(&job) == 0)
-        code = job.agent_fd >= 0 ? foreign_agent_run(&job) : run_job(&job, before);
+        code = job.agent_fd >= 0 ? run_foreign(&job) : run_job(&job, before);
     job_finish(&job);
     return code;
 }

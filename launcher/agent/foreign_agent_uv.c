@@ -227,10 +227,11 @@ static void on_foreign_bytes(uv_stream_t *pipe, ssize_t n, const uv_buf_t *buffe
 
 /* ---- life ---- */
 
-static int open_foreign(struct foreign_agent *a)
+static int open_foreign(struct foreign_agent *a, struct job_keys *keys)
 {
     const struct membership_host host = {.loop = &a->loop,
                                          .job = a->job,
+                                         .keys = keys,
                                          .on_start = on_foreign_start,
                                          .on_cause = on_foreign_cause,
                                          .on_stop = on_foreign_stop,
@@ -250,7 +251,7 @@ static int open_foreign(struct foreign_agent *a)
     return r ? r : membership_create(&a->membership, &host);
 }
 
-int foreign_agent_run(const struct job *job)
+int foreign_agent_run(const struct job *job, struct job_keys *keys)
 {
     static struct foreign_agent a;
     sigset_t none;
@@ -259,7 +260,7 @@ int foreign_agent_run(const struct job *job)
     (void)sigemptyset(&none); /* main() has blocked signals; here each has its default action */
     (void)sigprocmask(SIG_SETMASK, &none, NULL);
     (void)signal(SIGPIPE, SIG_IGN);
-    int r = open_foreign(&a);
+    int r = open_foreign(&a, keys);
     if (r) {
         log_line("--agent-fd=%d: %s; it has to be a connected socket", job->agent_fd, strerror(-r));
         return 1;
