@@ -187,7 +187,7 @@ def test_a_new_connection_replaces_the_old_one(crund):
 @pytest.mark.parametrize(
     "change, words",
     [
-        ({"params": {"max_restarts": 9}}, "max-restarts is 3 here and 9 on"),
+        ({"params": {"max_restarts": 9}}, "max-restarts is 3 in the job and 9 on this node"),
         ({"workers": 5000}, "'workers' is not a whole number between 1 and 4096"),
         ({"hello": 2}, "speaks version 2 of the agent session and this rendezvous version 1"),
         ({"params": {"min_nodes": 3}}, "MIN <= MAX"),
