@@ -92,7 +92,6 @@ void agent_open_control(struct agent *a)
     const struct control_host host = {.loop = &a->loop,
                                       .environment = a->config->environment,
                                       .job = a->config->job->run_id_text,
-                                      .run_dir = a->logs.run,
                                       .status = status_json,
                                       .data = a};
 

@@ -10,39 +10,24 @@
 #include <unistd.h>
 
 #include "launcher/util/control_path.h"
-#include "launcher/util/envp.h"
 #include "base/buf.h"
 #include "base/cleanup.h"
 #include "base/time.h"
 
 enum { REPLY_MAX = 64 << 20, PIECE = 64 << 10 };
 
-static void list_matches(const char *pattern, struct strlist *ret)
+void control_client_list(char *const *environment, struct strlist *ret)
 {
+    char folder[CONTROL_PATH_SIZE], pattern[CONTROL_PATH_SIZE + 16];
     glob_t found;
 
-    if (glob(pattern, GLOB_NOSORT, NULL, &found) == 0)
+    if (!control_folder(environment, geteuid(), folder))
+        return;
+    (void)snprintf(pattern, sizeof(pattern), "%s/*.sock", folder); /* fits */
+    if (glob(pattern, 0, NULL, &found) == 0)
         for (size_t i = 0; i < found.gl_pathc; i++)
             strlist_add_copy(ret, found.gl_pathv[i]);
     globfree(&found);
-}
-
-void control_client_list(char *const *environment, struct strlist *ret)
-{
-    static const char *const variables[] = {"TMPDIR", "TEMP", "TMP"};
-    char folder[CONTROL_PATH_SIZE], pattern[CONTROL_PATH_SIZE + 16];
-    const char *temporary = "/tmp";
-
-    if (control_folder(environment, geteuid() == 0, folder)) {
-        (void)snprintf(pattern, sizeof(pattern), "%s/*.sock", folder); /* fits */
-        list_matches(pattern, ret);
-        return;
-    }
-    for (size_t i = sizeof(variables) / sizeof(variables[0]); i > 0; i--)
-        if (envp_get(environment, variables[i - 1]) && *envp_get(environment, variables[i - 1]))
-            temporary = envp_get(environment, variables[i - 1]);
-    if (snprintf(pattern, sizeof(pattern), "%s/torchelastic_*/*/*.sock", temporary) < (int)sizeof(pattern))
-        list_matches(pattern, ret);
 }
 
 static int connect_to(const char *path, int *ret)

@@ -9,8 +9,7 @@
 
 enum { CONTROL_PATIENCE_MS = 3000 };
 
-/* Appends the paths of all sockets in the folders of the user: $XDG_RUNTIME_DIR/crun, /run/crun for root, and run folders
- * below the folder for temporary files. */
+/* Appends the paths of all sockets in the folder of the user (control_path.h), in the order of their names. */
 void control_client_list(char *const *environment, struct strlist *ret);
 
 /* Sends the request (without newline) and reads the whole reply: malloc'ed. 0, or -errno; -ECONNREFUSED: the crun of this

@@ -206,22 +206,19 @@ static int bind_by_name(struct control *c, const char *folder, int pid, int *ret
     return r;
 }
 
-/* The folder belongs to the user alone, whatever the umask is. */
+/* The folder belongs to the user alone, whatever the umask is. In /tmp another user may have made it before: then there is
+ * no socket. */
 static int open_control_socket(struct control *c, int *ret_fd)
 {
-    char made[CONTROL_PATH_SIZE];
-    const char *folder = c->host.run_dir;
+    char folder[CONTROL_PATH_SIZE];
     struct stat info;
 
-    if (control_folder(c->host.environment, geteuid() == 0, made)) {
-        if (mkdir(made, 0700) < 0 && errno != EEXIST)
-            return -errno;
-        if (lstat(made, &info) < 0 || !S_ISDIR(info.st_mode) || info.st_uid != geteuid())
-            return -EPERM;
-        folder = made;
-    }
-    if (!folder)
-        return -ENOENT;
+    if (!control_folder(c->host.environment, geteuid(), folder))
+        return -ENAMETOOLONG;
+    if (mkdir(folder, 0700) < 0 && errno != EEXIST)
+        return -errno;
+    if (lstat(folder, &info) < 0 || !S_ISDIR(info.st_mode) || info.st_uid != geteuid())
+        return -EPERM;
     int r = bind_by_name(c, folder, 0, ret_fd);
     return r == -EADDRINUSE ? bind_by_name(c, folder, (int)getpid(), ret_fd) : r;
 }

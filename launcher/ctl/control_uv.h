@@ -16,7 +16,6 @@ struct control_host {
     uv_loop_t *loop;
     char *const *environment;
     const char *job;
-    const char *run_dir;         /* the folder of last resort, or NULL */
     char *(*status)(void *data); /* malloc'ed JSON, or NULL without memory */
     void *data;
 };

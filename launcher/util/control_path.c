@@ -13,14 +13,13 @@ static const char *absolute_path(char *const *environment, const char *name)
     return path && *path == '/' ? path : NULL;
 }
 
-bool control_folder(char *const *environment, bool is_root, char ret[CONTROL_PATH_SIZE])
+bool control_folder(char *const *environment, unsigned user, char ret[CONTROL_PATH_SIZE])
 {
     const char *runtime = absolute_path(environment, "XDG_RUNTIME_DIR");
 
-    if (!runtime && !is_root)
-        return false;
-    int n = snprintf(ret, CONTROL_PATH_SIZE, "%s/crun", runtime ? runtime : "/run");
-    return n < CONTROL_PATH_SIZE;
+    if (!runtime && user != 0)
+        return snprintf(ret, CONTROL_PATH_SIZE, "/tmp/crun-%u", user) < CONTROL_PATH_SIZE;
+    return snprintf(ret, CONTROL_PATH_SIZE, "%s/crun", runtime ? runtime : "/run") < CONTROL_PATH_SIZE;
 }
 
 void control_socket_name(const char *job, int pid, char ret[CONTROL_NAME_SIZE])

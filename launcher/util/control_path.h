@@ -3,7 +3,8 @@
 /*
  * Where the sockets of crun and the history are: composed from the environment, nothing is opened. Pure.
  *
- *   socket   $XDG_RUNTIME_DIR/crun/JOB.sock, else for root /run/crun/JOB.sock, else in the run folder of the job
+ *   socket   $XDG_RUNTIME_DIR/crun/JOB.sock, else /run/crun/JOB.sock for root, else /tmp/crun-UID/JOB.sock: a folder that
+ *            crunctl finds whatever TMPDIR and --log-dir of a job are, and that outlives its run folder
  *   history  $XDG_STATE_HOME/crun/history.jsonl, else ~/.local/state/crun/history.jsonl
  */
 
@@ -11,8 +12,8 @@
 
 enum { CONTROL_PATH_SIZE = 4096, CONTROL_NAME_SIZE = 80 };
 
-/* The folder of sockets; false: there is none, and the run folder takes its place. */
-bool control_folder(char *const *environment, bool is_root, char ret[CONTROL_PATH_SIZE]);
+/* The folder of the sockets of this user; false: its path is too long. */
+bool control_folder(char *const *environment, unsigned user, char ret[CONTROL_PATH_SIZE]);
 
 /* The name of a job's socket without its folder. Bytes other than letters, digits, ".", "-" and "_" become "_". pid: 0, or
  * that of crun where another one has the plain name. */

@@ -182,3 +182,27 @@ def test_folder_of_another_owner_is_not_used(folders):
     p = jobs.run([jobs.crun(), *JOB, "true"], env={**os.environ, **folders})
     assert p.returncode == 0 and p.stderr == ""
     assert not [name for name in os.listdir("/tmp") if name.endswith(".sock")]
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can run as two users")
+def test_user_without_a_runtime_folder():
+    """The socket is in a folder of its own below /tmp; root may ask as well."""
+    user = pwd.getpwnam("nobody").pw_uid
+    environment = {"PATH": os.environ["PATH"], "PET_TIMESTAMPS": "no"}
+
+    def become():
+        os.setresuid(user, user, user)
+
+    def ask_it():
+        return subprocess.run([CRUNCTL, "--json", "status"], preexec_fn=become, cwd="/", env=environment, timeout=60,
+                              capture_output=True, text=True).stdout
+
+    job = subprocess.Popen([jobs.crun(), *JOB, "sleep", "60"], preexec_fn=become, cwd="/", env=environment, stderr=subprocess.PIPE)
+    found = json.loads(jobs.wait_for(ask_it, 30, 0.05))
+    assert found["crun_pid"] == job.pid
+    path = f"/tmp/crun-{user}/{found['job']}.sock"
+    assert stat.S_IMODE(os.stat(os.path.dirname(path)).st_mode) == 0o700
+    assert json.loads(ask({}, "--json", "--socket", path, "status").stdout)["crun_pid"] == job.pid
+    job.terminate()
+    job.communicate(timeout=60)
+    assert not os.path.exists(path)

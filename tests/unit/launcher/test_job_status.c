@@ -170,11 +170,12 @@ static void paths_follow_the_environment(void **state)
     char path[CONTROL_PATH_SIZE], name[CONTROL_NAME_SIZE];
 
     (void)state;
-    assert_true(control_folder(runtime, false, path));
+    assert_true(control_folder(runtime, 7, path));
     assert_string_equal(path, "/run/user/7/crun");
-    assert_true(control_folder(state_home, true, path));
+    assert_true(control_folder(state_home, 0, path));
     assert_string_equal(path, "/run/crun");
-    assert_false(control_folder(none, false, path));
+    assert_true(control_folder(none, 1000, path));
+    assert_string_equal(path, "/tmp/crun-1000");
     assert_true(control_history_path(runtime, path));
     assert_string_equal(path, "/home/u/.local/state/crun/history.jsonl");
     assert_true(control_history_path(state_home, path));
