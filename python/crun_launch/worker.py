@@ -34,7 +34,9 @@ all others. The store is that of the first generation, for which the notice "rea
 its node is lost, the group is made anew at the store of the next one, in the same process.
 
 How a rank leaves a collective whose peers are dead or silent: gloo cannot abort one. A thread that reads crun's notices shuts the
-connections of the group down, by the port numbers that the ranks published with their handles; NCCL's communicators are aborted.
+connections of the group down, by the port numbers that the ranks published with their handles. NCCL's communicators are revoked (abort()
+does that in a group that can be reconfigured). Collectives of NCCL then end without an error and with incomplete sums, so before optimizer.step()
+applies them, the rank waits for its stream and looks whether the group was whole until then.
 """
 
 import collections
@@ -307,9 +309,11 @@ class _Group:
         self.ports = set()
         self.training = None
         self.members = []  # what each rank published
+        self.is_cut = False
         notices.cut = self._cut
 
     def _cut(self):
+        self.is_cut = True  # first: what ends by the next lines is looked at afterwards
         if self.backend == "nccl":
             if dist.is_initialized():
                 dist.group.WORLD.abort()
@@ -351,8 +355,22 @@ class _Group:
                 "step": self.training.steps if self.training else -1}
         self.members = [json.loads(text) for text in self._exchange("member", json.dumps(mine))]
         self.ports = {port for member in self.members for port in member["ports"]}
+        self.is_cut = False
         dist._reconfigure(self.notices.generation + 1, [member["handle"] for member in self.members],
                           timeout=_RECONFIGURE).wait()
+
+    def check(self):
+        """Raises PeerFailed unless all collectives that have ended so far did so with the data of all ranks."""
+        error = None
+        if self.backend == "nccl":
+            torch.cuda.current_stream().synchronize()
+            error = getattr(dist.group.WORLD._get_backend(_device()).get_error(), "name", "SUCCESS")
+        if self.is_cut or self.notices.failed_rank is not None or error not in (None, "SUCCESS"):
+            raise PeerFailed("another worker failed")
+
+    def has_state(self):
+        """Whether there is a rank that was in the job before this generation."""
+        return max(member["step"] for member in self.members) >= 0
 
     def source(self):
         """The rank that has the newest state; None: all are new, or all have the same."""
@@ -470,13 +488,16 @@ def _send_or_receive(state, source, device):
         text = json.dumps(_encode(state, "state", tensors)).encode()
     size = torch.tensor([len(text)], dtype=torch.int64, device=device)
     dist.broadcast(size, source)
+    _group.check()
     body = torch.frombuffer(bytearray(text), dtype=torch.uint8).to(device) if is_source else torch.empty(
         int(size.item()), dtype=torch.uint8, device=device)
     dist.broadcast(body, source)
+    _group.check()
     tree = json.loads(bytes(body.cpu().tolist()))
     if not is_source:
         tensors = [torch.empty(shape, dtype=dtype, device=device) for dtype, shape in _shapes(tree)]
     _broadcast_all(tensors, source, device, is_source)
+    _group.check()
     return state if is_source else _decode(tree, iter(tensors))
 
 
@@ -661,6 +682,7 @@ class Training:
         self.order_hooks = []
         self.pending_stop = None
         self.taken = 0
+        optimizer.register_step_pre_hook(self._before_applied)
         optimizer.register_step_post_hook(self._on_applied)
         self._keep()
         if _group:
@@ -672,6 +694,10 @@ class Training:
 
     def __call__(self, *args, **kwargs):
         return (self.ddp or self.module)(*args, **kwargs)
+
+    def _before_applied(self, optimizer, args, kwargs):
+        if _group and _group.backend == "nccl":
+            _group.check()
 
     def _on_applied(self, optimizer, args, kwargs):
         self.is_applied = True
@@ -766,7 +792,10 @@ class Training:
         if self.ddp is not None:
             self.ddp.reducer._remove_autograd_hooks()
         self.pending_stop = None
-        self.ddp = DistributedDataParallel(self.module, **self.options)
+        options = dict(self.options)
+        if _group and _group.has_state():
+            options["init_sync"] = False  # an interrupted one would leave parameters of two steps
+        self.ddp = DistributedDataParallel(self.module, **options)
         if _group and self.order:
             self._replay_order()
         elif _group:
@@ -860,6 +889,8 @@ class Training:
             work, flag = self.pending_stop
             self.pending_stop = None
             work.wait()
-            self.stop_agreed = bool(flag.item())
+            stop = bool(flag.item())
+            _group.check()
+            self.stop_agreed = stop
         flag = torch.tensor([int(_wants_stop())], dtype=torch.int32, device=_device())
         self.pending_stop = (dist.all_reduce(flag, dist.ReduceOp.MAX, async_op=True), flag)

@@ -8,6 +8,8 @@ import subprocess
 import pytest
 
 import jobs
+import strict
+import torch_in_place
 
 RUN = jobs.ROOT / "tests/gpu/run"
 
@@ -63,7 +65,7 @@ def test_nothing_works(tmp_path):
     assert all(r["why"] for r in report["results"])
     assert [re.sub(":.*", "", r["name"]) for r in report["results"]][0] == "kernels"
     assert {re.sub(":.*", "", r["name"]) for r in report["results"]} == {"kernels", "memory", "train", "ranks", "kill", "mnist",
-                                                                        "sanitizer", "speed"}
+                                                                        "sanitizer", "reconfigure", "speed"}
 
 
 def test_time_is_up(tmp_path):
@@ -76,3 +78,18 @@ def test_time_is_up(tmp_path):
     assert [r["exit"] for r in report["results"] if "exit" in r][0] == 124
     assert "not done after" in report["results"][0]["why"]
     assert "no time was left for it" in [r["why"] for r in report["results"]]
+
+
+def test_reconfigure_without_a_gpu(tmp_path):
+    """The part for PyTorch in place, with gloo on the CPU."""
+    python, why = torch_in_place.python()
+    strict.skip_if(why)
+    root = tmp_path / "folder"
+    for name in ("tests/workers/torch_in_place.py", "tests/workers/torch_mnist.py", "tests/workers/torch_trainer.py",
+                 "python/crun_launch/__init__.py", "python/crun_launch/worker.py"):
+        (root / "in-place" / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / "in-place" / name).symlink_to(jobs.ROOT / name)
+    (root / "crun").symlink_to(jobs.crun())
+    p, report = run("reconfigure", root, tmp_path / "reports", GPU_TEST_DEVICE="cpu", PYTHON_EXEC=python)
+    assert p.returncode == 0, p.stdout
+    assert len(report["results"]) == 4, p.stdout

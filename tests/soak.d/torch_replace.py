@@ -56,7 +56,15 @@ class Job:
         def look():
             assert self.process.poll() is None or what(self.logs.read()), self.errors.read_text()[-3000:]
             return what(self.logs.read())
-        return jobs.wait_for(look, timeout, 0.003)
+        try:
+            return jobs.wait_for(look, timeout, 0.003)
+        except AssertionError as e:
+            for pid in jobs.workers(self.process.pid).values():
+                jobs.kill(pid, signal.SIGUSR1)
+            time.sleep(2)
+            raise AssertionError(f"{e}; workers {jobs.workers(self.process.pid)}, last lines "
+                                 f"{[(key, lines[-1]) for key, lines in self.logs.lines.items() if lines]}\n"
+                                 f"{self.errors.read_text()[-8000:]}") from None
 
     def finish(self):
         code = self.process.wait(timeout=300)

@@ -1,21 +1,25 @@
 """A PyTorch trainer whose ranks stay in their processes (crun_launch.worker), with a log for tests.
 
-    torch_in_place.py FOLDER [--samples N] [--batch-size N] [--epochs N] [--pause-ms N] [--plain]
+    torch_in_place.py FOLDER [--samples N] [--batch-size N] [--epochs N] [--pause-ms N] [--plain] [--device cuda]
+                      [--kill RANK:STEP]
 
 Images are those of Fashion-MNIST where Debian's package is installed, else random ones. Each process appends JSON lines to
 FOLDER/RANK.PID:
     ["try", step, generation, epoch, [samples]]        in front of a step
     ["done", step, generation, world size, monotonic]  behind it, where the process group did not change in it
     ["end", step, checksum of the parameters, sum of their absolute values]
+--kill: this rank of the first generation kills itself in front of that step, once the others have begun it.
 --plain: without the module, for torchrun: all ranks begin at step 0 again after a failure.
 """
 
 import argparse
 import contextlib
+import faulthandler
 import hashlib
 import json
 import os
 import pathlib
+import signal
 import sys
 import time
 
@@ -64,7 +68,7 @@ def network():
 
 
 def checksum(model):
-    return hashlib.sha256(b"".join(p.detach().numpy().tobytes() for p in model.parameters())).hexdigest()[:16]
+    return hashlib.sha256(b"".join(p.detach().cpu().numpy().tobytes() for p in model.parameters())).hexdigest()[:16]
 
 
 def main():
@@ -75,12 +79,16 @@ def main():
     p.add_argument("--epochs", type=int, default=2)
     p.add_argument("--pause-ms", type=float, default=10)
     p.add_argument("--plain", action="store_true")
+    p.add_argument("--device", default="cpu")
+    p.add_argument("--kill", default="-1:-1", metavar="RANK:STEP")
     a = p.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    (dist if a.plain else worker).init_process_group("gloo")
+    faulthandler.register(signal.SIGUSR1)  # for a look at a job that does not go on
+    kill_rank, kill_step = map(int, a.kill.split(":"))
+    (dist if a.plain else worker).init_process_group("nccl" if a.device == "cuda" else "gloo")
     dataset = samples(a.samples)
-    model = network()
+    model = network().to(a.device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 20, 0.95)
     ddp = Plain(model) if a.plain else worker.Training(model, optimizer, scheduler=scheduler)
@@ -93,9 +101,12 @@ def main():
             for x, y, numbers in ddp.batches(loader):
                 note("try", ddp.steps + 1, int(os.environ.get("CRUN_GENERATION", 0)), epoch, numbers.tolist())
                 before = ddp.n_regroups
+                if (dist.get_rank(), ddp.steps + 1, os.environ.get("CRUN_GENERATION")) == (kill_rank, kill_step, "0"):
+                    time.sleep(0.2)
+                    os.kill(os.getpid(), signal.SIGKILL)
                 with ddp.step():
                     optimizer.zero_grad()
-                    F.cross_entropy(ddp(x), y).backward()
+                    F.cross_entropy(ddp(x.to(a.device)), y.to(a.device)).backward()
                     optimizer.step()
                     scheduler.step()
                 if ddp.n_regroups == before:
