@@ -35,7 +35,8 @@ struct agent {
     struct output *output;
     struct events *events; /* NULL: no event log was asked for */
     struct generation_host host;
-    struct generation *generation; /* NULL before the first */
+    struct kept_guardian kept_guardian; /* --warm, between two generations */
+    struct generation *generation;      /* NULL before the first */
     struct attempt_files_config files_config;
     struct attempt_request
         *starting;          /* files of the next start or replacement that are being made; or NULL */

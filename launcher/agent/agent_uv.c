@@ -24,15 +24,18 @@
 #include "launcher/agent/agent_impl_uv.h"
 #include "launcher/agent/agent_trace_os.h"
 #include "launcher/cli/job.h"
+#include "launcher/cli/plan.h"
 #include "launcher/ctl/control_uv.h"
 #include "launcher/host/cgroup_os.h"
 #include "launcher/output/output_uv.h"
 #include "launcher/rdzv/membership_uv.h"
 #include "launcher/rdzv/rdzv_static_uv.h"
 #include "launcher/rdzv/worker_store_uv.h"
+#include "launcher/report/events.h"
 #include "launcher/report/events_os.h"
 #include "launcher/report/report.h"
 #include "launcher/supervise/guardian_os.h"
+#include "launcher/supervise/zygote_os.h"
 #include "launcher/util/bounded_os.h"
 #include "launcher/util/log_os.h"
 #include "launcher/util/signal_name.h"
@@ -57,11 +60,30 @@ static void end_generation(struct agent *a)
 {
     struct generation *g = a->generation;
 
-    if (g && g->empty && g->guardian)
+    if (g && g->empty && g->guardian && !a->host.warm)
         (void)kill(g->guardian,
                    SIGKILL); /* it has no child left; it ends by itself unless it has been stopped */
     generation_destroy(g);
     a->generation = NULL;
+}
+
+static void on_zygote(struct agent *a, const struct guardian_report *report)
+{
+    const char *text = report->text;
+    int n = (int)strcspn(text, " ");
+
+    if (report->value == ZYGOTE_READY)
+        events_warm(a->events, &a->group,
+                    &(struct event_warm){.n_modules = report->pid,
+                                         .memory_kib = report->max_rss_kib,
+                                         .took_us = report->user_us});
+    else if (report->value == ZYGOTE_DROPPED)
+        log_line("warm start: each worker imports %.*s itself: it %s", n, text, text + n + (text[n] == ' '));
+    else if (report->value == ZYGOTE_NOT_FORKED)
+        log_line("warm start: local rank %d was not forked and starts by exec: %s", report->worker,
+                 *text ? text : "the forked process has ended");
+    else if (report->value == ZYGOTE_REFUSED)
+        log_line("warm start is not possible, workers start by exec: %s", text);
 }
 
 static void on_report(void *data, const struct guardian_report *report)
@@ -73,6 +95,10 @@ static void on_report(void *data, const struct guardian_report *report)
     };
     struct agent *a = data;
 
+    if (report->kind == GUARDIAN_ZYGOTE) {
+        on_zygote(a, report);
+        return;
+    }
     if (report->kind == GUARDIAN_SIGNALLED) {
         agent_on_worker_signal(a, report->value, report->pid);
         return;
@@ -478,11 +504,9 @@ static void on_console_patience(uv_timer_t *timer)
 
 static void close_everything(struct agent *a)
 {
-    if (a->generation && a->generation->empty && a->generation->guardian) {
-        (void)kill(a->generation->guardian, SIGKILL); /* it has no child left; it may have been stopped */
-        (void)waitpid(a->generation->guardian, NULL, 0);
-    }
-    (void)uv_timer_stop(&a->sweep); /* cannot fail on a timer that exists */
+    if (a->generation && a->generation->empty && a->generation->guardian)
+        generation_end_guardian(a->generation); /* it may have been stopped */
+    (void)uv_timer_stop(&a->sweep);             /* cannot fail on a timer that exists */
     cancel_start(a);
     a->start_cancelled = false;
     events_end(a->events, &a->group, &a->outcome, a->exit_code,
@@ -689,6 +713,16 @@ static int init_group(struct agent *a)
     return group_init(&a->group, &config);
 }
 
+/* --warm, where the program allows it. */
+static bool is_warm(const struct agent_config *config)
+{
+    const char *reason = config->job->warm ? zygote_refuses(config->file, config->command->script) : NULL;
+
+    if (reason)
+        log_line("--warm has no effect, workers start by exec: %s", reason);
+    return config->job->warm && !reason;
+}
+
 static int agent_init(struct agent *a, const struct agent_config *config)
 {
     const struct job *job = config->job;
@@ -715,6 +749,8 @@ static int agent_init(struct agent *a, const struct agent_config *config)
                                        .worker_memory = &a->worker_memory,
                                        .logs = &a->logs,
                                        .output = a->output,
+                                       .kept = &a->kept_guardian,
+                                       .warm = is_warm(config),
                                        .on_report = on_report,
                                        .on_lost = on_guardian_lost,
                                        .on_ready = on_worker_ready,

@@ -3,6 +3,8 @@
  * worker, arguments and environments with the ranks, then one fork: the guardian starts the workers from the memory it
  * inherits.
  *
+ * Warm start: the guardian of the generation before is taken over, if there is one, and gets an order for each worker.
+ *
  * Ways it fails: no descriptors, no process. Each is logged with its remedy. Orders that the guardian does not read yet
  * wait here, in their order.
  */
@@ -14,6 +16,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "launcher/agent/agent_uv.h"
@@ -29,6 +33,7 @@
 #include "launcher/util/log_os.h"
 #include "launcher/supervise/spawn_guardian_os.h"
 #include "launcher/supervise/spawn_worker_os.h"
+#include "launcher/supervise/zygote_os.h"
 #include "base/cleanup.h"
 #include "base/err.h"
 #include "base/time.h"
@@ -36,6 +41,8 @@
 #include "proto/worker_notice.h"
 #include "rendezvous/server_uv.h"
 #include "rendezvous/session_message.h"
+
+enum { GUARDIAN_END_MS = 3000 }; /* for the zygote to write its list of modules, and both to end */
 
 /* ---- what workers are started with ---- */
 
@@ -424,6 +431,121 @@ static int queue_starts(struct generation *g, struct worker_starts *start)
     return 0;
 }
 
+/* ---- warm start ---- */
+
+/* A guardian with a zygote, whose command line and environment are the first worker's. */
+static int spawn_warm_guardian(struct generation *g, const struct worker_starts *start)
+{
+    const struct agent_config *config = g->host->config;
+    _cleanup_close_ int source = zygote_open_source();
+    struct strlist environment = {0};
+
+    if (source < 0)
+        return source;
+    zygote_environment(start->workers[0].environment,
+                       config->job->virtual_local_rank ? "CUDA_VISIBLE_DEVICES HIP_VISIBLE_DEVICES" : NULL,
+                       &environment);
+    const struct spawn_worker zygote = {.file = config->file,
+                                        .argv = start->workers[0].argv,
+                                        .environment = environment.items,
+                                        .stdio = {-1, -1, -1},
+                                        .notice_fd = -1,
+                                        .state_fd = source,
+                                        .cache_fd = -1,
+                                        .cpus = g->n_workers == 1 ? start->workers[0].cpus : NULL};
+    int r = environment.failed
+                ? -ENOMEM
+                : spawn_guardian(NULL, (size_t)g->n_workers, &zygote, g->host->death_notice, g->host->logs,
+                                 (uint32_t)config->job->shutdown_timeout_s * 1000u, &g->guardian, &g->link);
+    strlist_finish(&environment);
+    return r;
+}
+
+/* False: there is none, or it has ended meanwhile. */
+static bool take_kept_guardian(struct generation *g)
+{
+    struct kept_guardian *kept = g->host->kept;
+
+    if (!kept->pid)
+        return false;
+    g->guardian = kept->pid;
+    g->link = kept->link;
+    *kept = (struct kept_guardian){.link = -1};
+    if (replacement_send_begin(g->link, g->host->death_notice) == 0)
+        return true;
+    (void)close(g->link); /* which ends it; the agent reaps it */
+    g->link = -1;
+    return false;
+}
+
+/* Selects all workers of start for queue_starts(), which generation_create() calls when the link is on the loop. */
+static int start_warm(struct generation *g, struct worker_starts *start)
+{
+    int r = 0;
+
+    if (!take_kept_guardian(g)) {
+        r = spawn_warm_guardian(g, start);
+        if (!r)
+            r = replacement_send_begin(g->link, g->host->death_notice);
+    }
+    if (r)
+        return r;
+    g->starting = malloc(sizeof(*g->starting));
+    if (!g->starting)
+        return -ENOMEM;
+    *g->starting = *start;
+    *start = (struct worker_starts){0};
+    return 0;
+}
+
+static int order_warm_starts(struct generation *g)
+{
+    _cleanup_free_ bool *all = malloc((size_t)g->n_workers * sizeof(*all));
+    struct worker_starts *start = g->starting;
+
+    if (!all)
+        return -ENOMEM;
+    memset(all, true, (size_t)g->n_workers * sizeof(*all));
+    start->selected = all;
+    g->starting = NULL;
+    return queue_starts(g, start);
+}
+
+/* The guardian stays for the next generation, if it lives and waits for orders. */
+static void keep_guardian(struct generation *g)
+{
+    if (!g->host->warm || !g->empty || !g->guardian)
+        return;
+    *g->host->kept = (struct kept_guardian){.pid = g->guardian, .link = g->link};
+    g->guardian = 0;
+    g->link = -1;
+}
+
+static bool await_guardian(pid_t pid)
+{
+    const struct timespec pause = {.tv_nsec = 1000000};
+
+    for (int i = 0; i < GUARDIAN_END_MS; i++) {
+        if (waitpid(pid, NULL, WNOHANG) != 0)
+            return true;
+        (void)nanosleep(&pause, NULL); /* a signal shortens it */
+    }
+    return false;
+}
+
+void generation_end_guardian(struct generation *g)
+{
+    const struct guardian_order order = {.kind = GUARDIAN_END};
+
+    if (g->host->warm)
+        generation_order(g, &order);
+    if (!g->host->warm || !await_guardian(g->guardian)) {
+        (void)kill(g->guardian, SIGKILL); /* it has no child left but a zygote, which dies by that */
+        (void)waitpid(g->guardian, NULL, 0);
+    }
+    g->guardian = 0;
+}
+
 /* ---- link ---- */
 
 /*
@@ -484,6 +606,8 @@ static void free_generation(struct generation *g)
     if (g->held_port >= 0)
         (void)close(g->held_port);
     free_orders(g);
+    if (g->starting)
+        free_start(g->starting);
     free(g->notice_fds);
     free(g->keeps_store);
     free(g->listeners);
@@ -504,6 +628,8 @@ void generation_destroy(struct generation *g)
     for (int i = 0; i < g->n_workers; i++)
         stop_listening(g, i);
     guardian_release_set_link(-1);
+    (void)uv_poll_stop(&g->poll); /* cannot fail on a handle that exists */
+    keep_guardian(g);
     uv_close((uv_handle_t *)&g->poll, on_poll_closed);
 }
 
@@ -533,8 +659,11 @@ static int start_generation(struct generation *g, const struct rank_assignment *
     if (!r)
         r = open_descriptors(g, &start, files);
     if (!r)
-        r = spawn_guardian(start.workers, (size_t)start.n_workers, g->host->death_notice, g->host->logs,
-                           (uint32_t)config->job->shutdown_timeout_s * 1000u, &g->guardian, &g->link);
+        r = g->host->warm
+                ? start_warm(g, &start)
+                : spawn_guardian(start.workers, (size_t)start.n_workers, NULL, g->host->death_notice,
+                                 g->host->logs, (uint32_t)config->job->shutdown_timeout_s * 1000u,
+                                 &g->guardian, &g->link);
     start_finish(&start);
     log_cannot_start(g, r);
     return r;
@@ -568,6 +697,8 @@ int generation_create(struct generation **ret, const struct generation_host *hos
     r = uv_poll_start(&g->poll, UV_READABLE | UV_DISCONNECT, on_link);
     if (!r)
         r = listen_to_all(g);
+    if (!r && g->starting)
+        r = order_warm_starts(g);
     if (r) {
         log_cannot_start(g, r);
         generation_destroy(g);

@@ -22,6 +22,12 @@ struct attempt_files;
 struct server;
 struct rank_assignment;
 
+/* A guardian that outlives its generations (--warm), between two of them. */
+struct kept_guardian {
+    pid_t pid; /* 0: none */
+    int link;
+};
+
 /* What the generations of a job share, and their callbacks. */
 struct generation_host {
     uv_loop_t *loop;
@@ -30,7 +36,9 @@ struct generation_host {
     const struct logs *logs;
     struct output *output;
     const struct death_notice
-        *death_notice; /* for the guardian of the next generation; NULL: no rendezvous */
+        *death_notice;          /* for the guardian of the next generation; NULL: no rendezvous */
+    bool warm;                  /* workers are forked by a zygote, if that is possible */
+    struct kept_guardian *kept; /* warm: for the next generation to take */
     void (*on_report)(void *data, const struct guardian_report *report);
     void (*on_lost)(void *data); /* once, if the link ends before GUARDIAN_EMPTY */
     void (*on_ready)(void *data, int worker, uint32_t generation); /* NOTICE_READY of a worker */
@@ -47,11 +55,12 @@ struct generation {
     bool *keeps_store; /* per worker: its last NOTICE_READY asked for it (READY_KEEPS_STORE) */
     struct notice_listener **listeners; /* of the notice sockets, where workers may be replaced; else NULL */
     int n_workers;
-    pid_t guardian;             /* 0 once reaped */
-    int link;                   /* -1 until it exists */
-    struct order_queue *unsent; /* what the link did not take yet; NULL: nothing */
-    bool empty;                 /* the guardian has reported it */
-    uv_poll_t poll;             /* of the link */
+    pid_t guardian;                 /* 0 once reaped */
+    int link;                       /* -1 until it exists */
+    struct order_queue *unsent;     /* what the link did not take yet; NULL: nothing */
+    struct worker_starts *starting; /* warm: until the starts are ordered; else NULL */
+    bool empty;                     /* the guardian has reported it */
+    uv_poll_t poll;                 /* of the link */
 };
 
 /*
@@ -82,6 +91,9 @@ struct server *generation_take_store(struct generation *g);
 int generation_replace(struct generation *g, uint32_t number, int restarts,
                        const struct rank_assignment *assignment, struct attempt_files *files,
                        struct server *store, const bool *failed, int cause_rank);
+
+/* The job has ended, and so has the last generation: ends its guardian, waiting for it. */
+void generation_end_guardian(struct generation *g);
 
 /* Sends a notice to one worker; dropped when it does not read. */
 void generation_notify(struct generation *g, int worker, const struct worker_notice *notice);

@@ -154,6 +154,16 @@ static int take_shutdown_timeout(struct job_builder *b)
     return fit_timeout_into_grace(b, option->text || from_environment);
 }
 
+static int take_warm(struct job_builder *b)
+{
+    const char *value = envp_get(b->environment, "CRUN_WARM");
+
+    if (value && *value && strcmp(value, "0") != 0 && strcmp(value, "1") != 0)
+        return job_refuse(b, "CRUN_WARM='%s' in the environment: it is 1 or 0", value);
+    b->job->warm = job_flag(b, OPTION_WARM) || (value && *value == '1');
+    return 0;
+}
+
 static int take_supervision(struct job_builder *b)
 {
     long long restarts = job_value(b, OPTION_MAX_RESTARTS)->number;
@@ -494,9 +504,9 @@ static int take_security(struct job_builder *b)
 static int job_build(struct job_builder *b)
 {
     static int (*const steps[])(struct job_builder *) = {
-        take_agent_fd,      job_check_nodes,     take_supervision,  job_count_workers,
-        job_take_conf,      job_take_rendezvous, job_take_program,  job_take_output,
-        refuse_unsupported, warn_of_switches,    warn_of_replacing, take_security,
+        take_agent_fd,       job_check_nodes,  take_supervision, job_count_workers,  job_take_conf,
+        job_take_rendezvous, job_take_program, job_take_output,  refuse_unsupported, warn_of_switches,
+        warn_of_replacing,   take_security,    take_warm,
     };
 
     for (size_t i = 0; i < ARRAY_SIZE(steps); i++) {

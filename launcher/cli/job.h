@@ -86,6 +86,7 @@ struct job {
     int shutdown_timeout_s;
     bool replace; /* restart the failed workers alone where the others can stay */
     int replace_timeout_s;
+    bool warm;           /* workers are forked by a process that has imported what they import */
     int restart_pause_s; /* longest pause between restarts of short generations; 0: none */
     uint64_t signals;    /* bit s-1: signal s is passed on and ends the job */
     bool debug;

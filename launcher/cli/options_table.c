@@ -168,6 +168,12 @@ const struct option_spec options_table[OPTION_COUNT] = {
                              .placeholder = "spawn|fork|forkserver",
                              .choices = "spawn fork forkserver",
                              .help = "accepted for compatibility; each worker is a fresh process"},
+    [OPTION_WARM] = {.name = "warm",
+                     .kind = OPTION_FLAG,
+                     .no_pet = true,
+                     .ours = true,
+                     .help = "fork the workers from an interpreter that has imported what earlier ones "
+                             "imported ($CRUN_WARM=1)"},
     [OPTION_VIRTUAL_LOCAL_RANK] = {.name = "virtual-local-rank",
                                    .kind = OPTION_FLAG,
                                    .help = "each worker sees one GPU as number 0, and LOCAL_RANK=0"},

@@ -17,6 +17,7 @@ enum event_kind {
     EVENT_PEER,    /* another node ended the generation, or the job */
     EVENT_STOP,    /* crun was asked to stop by a signal */
     EVENT_RESTART, /* nothing is left of the generation, the next one follows */
+    EVENT_WARM,    /* the process that forks workers has imported their modules */
     EVENT_END,     /* the job is over */
     EVENT_KIND_COUNT
 };
@@ -50,6 +51,13 @@ struct event_peer {
     int rank;         /* of its worker that failed; -1: none */
 };
 
+/* What is imported before workers are forked. */
+struct event_warm {
+    int n_modules;
+    int64_t memory_kib; /* that the workers share */
+    int64_t took_us;
+};
+
 struct event {
     enum event_kind kind;
     int64_t time_ns;       /* wall clock, since 1970 */
@@ -67,6 +75,7 @@ struct event {
     const pid_t *pids;             /* READY: of all workers */
     uint64_t took_ns;              /* READY: since the start; END: since the first start */
     int left;                      /* RESTART: restarts left after it */
+    const struct event_warm *warm; /* WARM */
 };
 
 struct cJSON;

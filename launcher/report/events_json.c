@@ -13,7 +13,7 @@
 static const char *const names[EVENT_KIND_COUNT] = {
     [EVENT_START] = "start",     [EVENT_READY] = "ready", [EVENT_EXIT] = "exit",
     [EVENT_FAILURE] = "failure", [EVENT_PEER] = "peer",   [EVENT_STOP] = "stop",
-    [EVENT_RESTART] = "restart", [EVENT_END] = "end",
+    [EVENT_RESTART] = "restart", [EVENT_WARM] = "warm",   [EVENT_END] = "end",
 };
 
 /* RFC 3339 in UTC, with nanoseconds. */
@@ -135,6 +135,11 @@ static void add_own_fields(cJSON *line, const struct event_job *job, const struc
         break;
     case EVENT_RESTART:
         add_integer(line, "restarts_left", e->left);
+        break;
+    case EVENT_WARM:
+        add_integer(line, "modules", e->warm->n_modules);
+        add_integer(line, "shared_memory_kib", e->warm->memory_kib);
+        add_integer(line, "took_ns", e->warm->took_us * 1000);
         break;
     case EVENT_END:
         (void)cJSON_AddStringToObject(line, "result", e->cause);

@@ -255,6 +255,12 @@ void events_peer(struct events *e, const struct worker_group *g, const struct se
                     now_ns());
 }
 
+void events_warm(struct events *e, const struct worker_group *g, const struct event_warm *warm)
+{
+    if (e)
+        write_event(e, g, (struct event){.kind = EVENT_WARM, .warm = warm}, now_ns());
+}
+
 void events_restart(struct events *e, const struct worker_group *g, const struct failures_outcome *outcome)
 {
     if (!e)

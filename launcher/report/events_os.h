@@ -34,6 +34,11 @@ void events_step(struct events *e, const struct worker_group *g, const struct gr
 /* Another node ended the generation or the job, or has joined; written once for each. */
 void events_peer(struct events *e, const struct worker_group *g, const struct session_cause *cause);
 
+struct event_warm;
+
+/* The zygote has imported modules. */
+void events_warm(struct events *e, const struct worker_group *g, const struct event_warm *warm);
+
 /* The report on a generation is out and another one follows. */
 void events_restart(struct events *e, const struct worker_group *g, const struct failures_outcome *outcome);
 

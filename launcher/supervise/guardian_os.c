@@ -15,6 +15,12 @@
  * one left in its session are killed; processes that have left that session cannot be distinguished from what other
  * workers have started, and end with those.
  *
+ * Warm start: with a zygote (zygote_os.h) the guardian stays for all generations of the job, because the zygote does and a
+ * forked worker is adopted by the nearest subreaper above the zygote. It starts nothing by itself then: crun orders
+ * GUARDIAN_BEGIN and each worker. A start that is under way counts as a live worker; it is cancelled by an order to stop,
+ * and becomes a start by exec when the zygote cannot fork. The zygote is in no generation: no signal to the workers and
+ * no count of orphans includes it.
+ *
  * crun ends: kill every process, and when none is left, send the death notice to the rendezvous, where there is one. If
  * crun was ended by a signal that it does not handle, it has sent GUARDIAN_RELEASE before: then SIGTERM and the grace
  * come first.
@@ -32,6 +38,7 @@
 #include <limits.h>
 #include <signal.h>
 #include <stdbool.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/prctl.h>
@@ -49,6 +56,7 @@
 #include "launcher/supervise/replacement_os.h"
 #include "launcher/supervise/close_descriptors_os.h"
 #include "launcher/supervise/spawn_worker_os.h"
+#include "launcher/supervise/zygote_os.h"
 #include "base/time.h"
 
 enum {
@@ -57,13 +65,14 @@ enum {
     LISTED_MAX = 16384, /* children looked at in one round: four for each worker that a node can have */
     TOKEN_LINK = -1,    /* epoll data: the number of a worker, or one of these */
     TOKEN_SIGNAL = -2,
+    TOKEN_ZYGOTE = -3,
 };
 
 struct guardian {
     const struct guardian_setup *setup;
     int epoll_fd;
     int signal_fd; /* signalfd of all signals */
-    size_t n_live; /* workers not reaped */
+    size_t n_live; /* workers not reaped, and starts under way */
     bool killing;
     bool released;           /* GUARDIAN_RELEASE has come */
     uint64_t release_end_ns; /* SIGKILL then */
@@ -71,9 +80,18 @@ struct guardian {
     bool has_reported_orphans;
     bool cannot_list; /* processes may be left that cannot be found */
     bool sweeping;    /* for some worker */
+    /* With a zygote: */
+    struct zygote zygote;
+    bool is_zygote_lost; /* reported to crun */
+    bool is_running;     /* from GUARDIAN_BEGIN to GUARDIAN_EMPTY */
+    size_t n_to_start;   /* orders to start that have not come in this generation */
+    bool refuses_starts; /* until the next GUARDIAN_BEGIN */
+    bool ending;         /* GUARDIAN_END has come */
+    bool has_death_notice;
 };
 
 static pid_t listed[LISTED_MAX];
+static struct death_notice latest_notice; /* from GUARDIAN_BEGIN */
 
 static bool is_short_of_memory(int error)
 {
@@ -187,6 +205,169 @@ static void start_workers(struct guardian *g)
             return;
 }
 
+/* ---- starts by the zygote ---- */
+
+static void end_handshake(struct guardian *g, struct guardian_worker *w)
+{
+    (void)close(w->handshake); /* leaves the epoll set; a forked worker that has not got its byte ends */
+    w->handshake = 0;
+    w->to_kill = false;
+    g->n_live--;
+}
+
+static void cancel_starts(struct guardian *g)
+{
+    g->refuses_starts = true;
+    for (size_t i = 0; i < g->setup->n_workers; i++)
+        if (g->setup->state[i].handshake) {
+            end_handshake(g, &g->setup->state[i]);
+            replacement_finish(g->setup->state[i].start);
+        }
+}
+
+/* False: the worker has to be started by exec. Takes over the contents of r. */
+static bool start_by_zygote(struct guardian *g, size_t i, struct replacement *r)
+{
+    struct guardian_worker *w = &g->setup->state[i];
+    int handshake;
+
+    if (g->zygote.link < 0 || zygote_start_worker(&g->zygote, (int)i, r, &handshake) < 0)
+        return false;
+    if (watch_descriptor(g, handshake, (int)i) < 0) {
+        (void)close(handshake); /* by which the forked worker ends */
+        return false;
+    }
+    w->handshake = handshake;
+    g->n_live++;
+    *w->start = *r;
+    *r = (struct replacement){
+        .worker = {.stdio = {-1, -1, -1}, .notice_fd = -1, .state_fd = -1, .cache_fd = -1}, .texts_fd = -1};
+    return true;
+}
+
+static bool is_child(pid_t pid)
+{
+    siginfo_t info;
+
+    return pid > 0 && waitid(P_PID, (id_t)pid, &info, WEXITED | WNOHANG | WNOWAIT) == 0;
+}
+
+static void adopt_worker(struct guardian *g, size_t i, pid_t pid)
+{
+    struct guardian_worker *w = &g->setup->state[i];
+
+    w->pid = pid;
+    g->n_live++;
+    watch_worker(g, i);
+    report_to_crun(g, (struct guardian_report){.kind = GUARDIAN_STARTED, .worker = (int)i, .pid = pid});
+}
+
+/* The zygote has not forked this worker. Where it has ended, crun knows that already. */
+static void start_by_exec(struct guardian *g, size_t i, const char *reason)
+{
+    struct guardian_report report = {.kind = GUARDIAN_ZYGOTE, .value = ZYGOTE_NOT_FORKED, .worker = (int)i};
+
+    (void)snprintf(report.text, sizeof(report.text), "%s", reason); /* may be cut */
+    if (!g->is_zygote_lost)
+        report_to_crun(g, report);
+    if (!start_guarded_worker(g, i, &g->setup->state[i].start->worker))
+        cancel_starts(g);
+}
+
+/* The forked worker has sent its process id, or the socket has ended. */
+static void finish_start(struct guardian *g, size_t i)
+{
+    struct guardian_worker *w = &g->setup->state[i];
+    bool to_kill = w->to_kill;
+    struct {
+        int32_t pid; /* 0: it has failed */
+        char reason[GUARDIAN_TEXT_SIZE];
+    } fork = {0};
+
+    ssize_t n = recv(w->handshake, &fork, sizeof(fork) - 1, MSG_DONTWAIT);
+    if (n < 0 && (errno == EAGAIN || errno == EINTR))
+        return;
+    bool is_forked =
+        n >= (ssize_t)sizeof(fork.pid) && is_child(fork.pid) && send(w->handshake, "", 1, MSG_NOSIGNAL) == 1;
+    end_handshake(g, w);
+    if (is_forked)
+        adopt_worker(g, i, fork.pid);
+    else
+        start_by_exec(g, i, fork.reason);
+    replacement_finish(w->start);
+    if (to_kill && w->pid > 0)
+        (void)kill(-w->pid, SIGKILL);
+}
+
+/* reason: NULL when it has given one itself. */
+static void lose_zygote(struct guardian *g, const char *reason)
+{
+    struct guardian_report report = {.kind = GUARDIAN_ZYGOTE, .value = ZYGOTE_REFUSED};
+
+    if (reason && !g->is_zygote_lost && !g->ending) {
+        (void)snprintf(report.text, sizeof(report.text), "%s", reason);
+        report_to_crun(g, report);
+    }
+    g->is_zygote_lost = true;
+}
+
+static void read_zygote(struct guardian *g)
+{
+    struct zygote_report r;
+
+    while (g->zygote.link >= 0 && zygote_receive(&g->zygote, &r)) {
+        struct guardian_report report = {.kind = GUARDIAN_ZYGOTE,
+                                         .value = (int32_t)r.kind,
+                                         .pid = r.value,
+                                         .max_rss_kib = r.memory_kib,
+                                         .user_us = r.took_us};
+        if (r.kind == ZYGOTE_LOADING)
+            continue;
+        memcpy(report.text, r.text, sizeof(report.text));
+        report_to_crun(g, report);
+        if (r.kind == ZYGOTE_REFUSED)
+            lose_zygote(g, NULL);
+    }
+    if (g->zygote.link < 0)
+        lose_zygote(g, "the interpreter that forks workers has ended");
+}
+
+static void launch_zygote(struct guardian *g)
+{
+    int r = zygote_launch(&g->zygote, g->setup->zygote);
+
+    if (!r && watch_descriptor(g, g->zygote.link, TOKEN_ZYGOTE) < 0) {
+        (void)kill(g->zygote.pid, SIGKILL); /* a child that is not reaped */
+        g->zygote.link = -1;
+        r = -ENOSPC;
+    }
+    if (r)
+        lose_zygote(g, strerrordesc_np(-r));
+}
+
+/* A module whose import does not end. */
+static void limit_loading(struct guardian *g)
+{
+    uint64_t limit_ns = g->zygote.loading_since_ns + ZYGOTE_PATIENCE_MS * UINT64_C(1000000);
+
+    if (g->zygote.link < 0 || !g->zygote.is_loading || now_ns() < limit_ns)
+        return;
+    lose_zygote(g, "an import does not end");
+    (void)kill(g->zygote.pid, SIGKILL); /* its link ends by this */
+}
+
+static void begin_generation(struct guardian *g, const struct replacement *r)
+{
+    if (r->texts_fd >= 0)
+        g->has_death_notice =
+            pread(r->texts_fd, &latest_notice, sizeof(latest_notice), 0) == (ssize_t)sizeof(latest_notice);
+    g->is_running = true;
+    g->n_to_start = g->setup->n_workers;
+    g->killing = g->refuses_starts = g->has_reported_orphans = false;
+    for (size_t i = 0; i < g->setup->n_workers; i++)
+        g->setup->state[i].ended = 0;
+}
+
 /* ---- ends of children ---- */
 
 static struct guardian_worker *find_worker(struct guardian *g, pid_t pid)
@@ -204,12 +385,16 @@ static void reap_child(struct guardian *g, pid_t pid)
     struct rusage usage;
     int status;
 
-    if (wait4(pid, &status, WNOHANG, &usage) != pid || !w)
+    if (wait4(pid, &status, WNOHANG, &usage) != pid)
+        return;
+    if (pid == g->zygote.pid)
+        g->zygote.pid = 0; /* its link has ended */
+    if (!w)
         return;
     bool asked = w->asked;
     if (w->pidfd >= 0)
         (void)close(w->pidfd); /* leaves the epoll set by this */
-    *w = (struct guardian_worker){.pidfd = -1, .ended = pid};
+    *w = (struct guardian_worker){.pidfd = -1, .ended = pid, .start = w->start};
     g->n_live--;
     report_to_crun(g, (struct guardian_report){.kind = GUARDIAN_EXITED,
                                                .worker = (int)(w - g->setup->state),
@@ -276,18 +461,21 @@ static void pass_signal(struct guardian *g, int signal)
             (void)kill(g->setup->state[i].pid, signal); /* as above */
 }
 
-/* Fills `listed`. Returns how many; none without /proc. */
-static int list_children(void)
+/* Fills `listed` with all children but the zygote. Returns how many; none without /proc. */
+static int list_children(const struct guardian *g)
 {
     int n = child_processes_list(listed, LISTED_MAX);
 
+    for (int i = 0; g->zygote.pid > 0 && i < n; i++)
+        if (listed[i] == g->zygote.pid)
+            listed[i--] = listed[--n];
     return n < 0 ? 0 : n;
 }
 
 /* Signals the orphans, which became children of the guardian. */
 static void signal_orphans(struct guardian *g, int signal)
 {
-    int n = list_children();
+    int n = list_children(g);
 
     for (int i = 0; i < n; i++)
         if (!find_worker(g, listed[i]))
@@ -313,7 +501,7 @@ static bool is_stopped(pid_t pid)
  * would undo the stop by which a debugger, or LeakSanitizer at a program's end, is just attaching. */
 static void continue_stopped(struct guardian *g)
 {
-    int n = list_children();
+    int n = list_children(g);
 
     for (int i = 0; i < n; i++)
         if (is_stopped(listed[i]))
@@ -343,7 +531,7 @@ static struct guardian_worker *find_session(struct guardian *g, pid_t session)
 static void sweep_sessions(struct guardian *g)
 {
     bool any = false;
-    int n = list_children();
+    int n = list_children(g);
 
     for (int i = 0; i < n; i++)
         if (!find_worker(g, listed[i]) && find_session(g, getsid(listed[i]))) {
@@ -357,38 +545,57 @@ static void sweep_sessions(struct guardian *g)
         g->setup->state[i].sweep = false;
 }
 
-static void start_replacement(struct guardian *g, const struct guardian_order *order,
-                              const struct replacement *r)
+static void start_replacement(struct guardian *g, const struct guardian_order *order, struct replacement *r)
 {
     struct guardian_worker *w = &g->setup->state[order->worker];
 
-    if (g->killing || w->pid > 0)
+    g->n_to_start -= g->n_to_start > 0;
+    if (g->killing || g->refuses_starts || w->pid > 0 || w->handshake)
         return; /* too late; GUARDIAN_EMPTY follows in any case */
     w->sweep = w->ended > 0;
     g->sweeping = g->sweeping || w->sweep;
     if (order->error)
         report_to_crun(g, (struct guardian_report){
                               .kind = GUARDIAN_EXEC_FAILED, .worker = order->worker, .value = order->error});
-    else
-        (void)start_guarded_worker(g, (size_t)order->worker, &r->worker);
+    else if (!start_by_zygote(g, (size_t)order->worker, r) &&
+             !start_guarded_worker(g, (size_t)order->worker, &r->worker))
+        cancel_starts(g);
+}
+
+static void kill_worker(struct guardian *g, struct guardian_worker *w)
+{
+    w->to_kill = w->handshake > 0;
+    signal_worker(w, SIGKILL);
 }
 
 static void begin_release(struct guardian *g)
 {
     g->released = true;
     g->release_end_ns = now_ns() + g->setup->grace_ms * UINT64_C(1000000);
+    cancel_starts(g);
     request_end(g, SIGTERM);
 }
 
-static void carry_out_order(struct guardian *g, const struct guardian_order *order,
-                            const struct replacement *r)
+static void carry_out_order(struct guardian *g, const struct guardian_order *order, struct replacement *r)
 {
     switch (order->kind) {
+    case GUARDIAN_BEGIN:
+        begin_generation(g, r);
+        break;
+    case GUARDIAN_END:
+        g->ending = true;
+        if (g->zygote.pid > 0 && g->zygote.is_loading)
+            (void)kill(g->zygote.pid,
+                       SIGKILL); /* it has saved its list; not reaped, so the number is its own */
+        else
+            zygote_end(&g->zygote);
+        break;
     case GUARDIAN_KILL:
         g->killing = true;
+        cancel_starts(g);
         break;
     case GUARDIAN_KILL_WORKER:
-        signal_worker(&g->setup->state[order->worker], SIGKILL);
+        kill_worker(g, &g->setup->state[order->worker]);
         break;
     case GUARDIAN_START:
         start_replacement(g, order, r);
@@ -403,6 +610,7 @@ static void carry_out_order(struct guardian *g, const struct guardian_order *ord
         begin_release(g);
         break;
     default:
+        cancel_starts(g);
         request_end(g, order->signal);
         break;
     }
@@ -420,6 +628,9 @@ static void read_order(struct guardian *g)
         g->killing = !g->released;
         g->is_orphan = n == 0 || errno == ECONNRESET;
         (void)epoll_ctl(g->epoll_fd, EPOLL_CTL_DEL, g->setup->link, NULL);
+        cancel_starts(g);
+        if (g->zygote.pid > 0)
+            (void)kill(g->zygote.pid, SIGKILL); /* it forks no more */
         return;
     }
     carry_out_order(g, &order, &replacement);
@@ -461,7 +672,7 @@ static int wait_limit_ms(const struct guardian *g)
     if (g->killing)
         return KILL_INTERVAL_MS;
     if (!g->released)
-        return -1;
+        return g->zygote.link >= 0 && g->zygote.is_loading ? ZYGOTE_PATIENCE_MS : -1;
     uint64_t now = now_ns();
     return now >= g->release_end_ns ? 0 : (int)((g->release_end_ns - now) / 1000000 + 1);
 }
@@ -478,6 +689,10 @@ static void wait_for_events(struct guardian *g)
             read_order(g);
         else if (token == TOKEN_SIGNAL)
             read_signals(g);
+        else if (token == TOKEN_ZYGOTE)
+            read_zygote(g);
+        else if (g->setup->state[token].handshake)
+            finish_start(g, (size_t)token);
         else if (g->setup->state[token].pid > 0)
             reap_child(g, g->setup->state[token].pid);
     }
@@ -495,14 +710,39 @@ static void kill_children(struct guardian *g)
     signal_groups(g, SIGKILL);
     /* Whether any are left shows in the next wait. Without /proc they cannot be listed: once the workers have ended,
      * there is nothing left that the guardian could do. */
-    if (child_processes_signal(SIGKILL, NULL, 0) < 0 && g->n_live == 0)
+    if (child_processes_signal(SIGKILL, &g->zygote.pid, g->zygote.pid > 0) < 0 && g->n_live == 0)
         g->cannot_list = true;
+}
+
+static bool have_workers_ended(const struct guardian *g)
+{
+    if (!g->setup->zygote)
+        return g->n_live == 0;
+    return g->n_live == 0 && g->is_running && (g->n_to_start == 0 || g->refuses_starts || g->killing);
 }
 
 static void report_orphans(struct guardian *g)
 {
     g->has_reported_orphans = true;
-    report_to_crun(g, (struct guardian_report){.kind = GUARDIAN_ORPHANS, .value = list_children()});
+    report_to_crun(g, (struct guardian_report){.kind = GUARDIAN_ORPHANS, .value = list_children(g)});
+}
+
+static void report_empty(struct guardian *g)
+{
+    report_to_crun(g, (struct guardian_report){.kind = GUARDIAN_EMPTY});
+    g->is_running = g->killing = false;
+}
+
+/* Whether the guardian has nothing more to do. With a zygote the end of a generation is not its own end; the zygote is a
+ * child all the time, so a list of children shows whether the generation has ended. Its roots are all in the list,
+ * since only this process reaps: what is adopted meanwhile has an ancestor there. */
+static bool is_over(struct guardian *g, bool has_children)
+{
+    if (!g->setup->zygote || g->cannot_list)
+        return !has_children || g->cannot_list;
+    if (have_workers_ended(g) && list_children(g) == 0)
+        report_empty(g);
+    return !has_children && (g->ending || g->is_orphan);
 }
 
 /* The end of the link is not enough: a process that ends closes its files a moment before its children get another
@@ -518,7 +758,7 @@ static bool has_crun_ended(pid_t crun)
 
 _Noreturn void guardian_run(const struct guardian_setup *setup)
 {
-    struct guardian g = {.setup = setup};
+    struct guardian g = {.setup = setup, .zygote = {.link = -1}};
 
     block_all_signals();
     (void)setsid(); /* a session without the terminal; cannot fail in a fresh child */
@@ -533,12 +773,22 @@ _Noreturn void guardian_run(const struct guardian_setup *setup)
         report_to_crun(&g, (struct guardian_report){.kind = GUARDIAN_EXEC_FAILED, .value = -r});
         _exit(1);
     }
-    start_workers(&g);
+    if (setup->zygote)
+        launch_zygote(&g);
+    else
+        start_workers(&g);
     close_kept(setup);
 
-    while (reap_others(&g) && !g.cannot_list) {
-        if (g.n_live == 0 && !g.has_reported_orphans)
+    for (;;) {
+        bool has_children = reap_others(&g);
+
+        if (!setup->zygote && !has_children)
+            break;
+        if (!g.has_reported_orphans && have_workers_ended(&g))
             report_orphans(&g);
+        if (is_over(&g, has_children))
+            break;
+        limit_loading(&g);
         end_release(&g);
         if (g.killing)
             kill_children(&g);
@@ -546,10 +796,12 @@ _Noreturn void guardian_run(const struct guardian_setup *setup)
             sweep_sessions(&g);
         wait_for_events(&g);
     }
-    report_to_crun(&g, (struct guardian_report){.kind = GUARDIAN_EMPTY});
+    if (!g.ending)
+        report_to_crun(&g, (struct guardian_report){.kind = GUARDIAN_EMPTY});
     if (g.is_orphan && !g.cannot_list && has_crun_ended(setup->crun)) {
-        if (setup->death_notice)
-            death_notice_send(setup->death_notice);
+        const struct death_notice *notice = g.has_death_notice ? &latest_notice : setup->death_notice;
+        if (notice)
+            death_notice_send(notice);
         if (setup->logs)
             logs_remove_empty(setup->logs);
     }

@@ -17,6 +17,7 @@
 
 struct death_notice;
 struct logs;
+struct replacement;
 struct spawn_worker;
 
 enum guardian_order_kind {
@@ -29,6 +30,8 @@ enum guardian_order_kind {
                              left in its session is killed */
     GUARDIAN_RELEASE, /* crun is being ended by a signal: when the link ends, SIGTERM and the grace come before
                              SIGKILL, so that workers can save their state */
+    GUARDIAN_BEGIN, /* a generation begins, with GUARDIAN_START for each worker (of a guardian with a zygote) */
+    GUARDIAN_END,   /* the job has ended, and so do the zygote and the guardian */
 };
 
 struct guardian_order {
@@ -46,7 +49,10 @@ enum guardian_report_kind {
     GUARDIAN_ORPHANS,     /* all workers have ended; value: processes they left behind */
     GUARDIAN_EMPTY,       /* no process is left; the guardian ends */
     GUARDIAN_SIGNALLED, /* worker: it, or a process of its session (pid), sent signal `value` to its parent */
+    GUARDIAN_ZYGOTE, /* a report of the zygote (zygote_os.h): value: its kind; text; the members named there */
 };
+
+enum { GUARDIAN_TEXT_SIZE = 200 };
 
 struct guardian_report {
     uint32_t kind;
@@ -56,15 +62,19 @@ struct guardian_report {
     int32_t unasked;  /* EXITED: by itself, before any signal was sent to it */
     uint64_t time_ns; /* CLOCK_MONOTONIC, when the guardian saw it */
     int64_t max_rss_kib, user_us, system_us;
+    char text[GUARDIAN_TEXT_SIZE]; /* ZYGOTE: else empty */
 };
 
 /* What the guardian knows of a worker; allocated by crun, as the guardian itself allocates nothing. */
 struct guardian_worker {
-    pid_t pid;   /* 0: not started, or reaped */
-    int pidfd;   /* -1: none, or the kernel has none */
-    bool asked;  /* the guardian has sent it a signal */
-    pid_t ended; /* the one before, and its session; 0: none */
-    bool sweep;  /* what is left of that session is being killed */
+    pid_t pid;                 /* 0: not started, or reaped */
+    int pidfd;                 /* -1: none, or the kernel has none */
+    bool asked;                /* the guardian has sent it a signal */
+    pid_t ended;               /* the one before, and its session; 0: none */
+    bool sweep;                /* what is left of that session is being killed */
+    int handshake;             /* of a start by the zygote that is under way; 0: none */
+    bool to_kill;              /* as soon as that start has ended */
+    struct replacement *start; /* its texts and descriptors */
 };
 
 struct guardian_setup {
@@ -75,6 +85,9 @@ struct guardian_setup {
     int *keep; /* descriptors that the workers need, and the link, ascending; all others above 2 are closed */
     size_t n_keep;
     pid_t crun;
+    const struct spawn_worker
+        *zygote; /* NULL: none. With it the guardian stays for all generations of the job, and
+                                          starts workers by orders alone (GUARDIAN_BEGIN, GUARDIAN_START) */
     /* For the case that crun ends first: */
     uint32_t grace_ms;                       /* after GUARDIAN_RELEASE, between SIGTERM and SIGKILL */
     const struct death_notice *death_notice; /* NULL: there is no rendezvous */

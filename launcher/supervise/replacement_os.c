@@ -22,6 +22,7 @@
 #include <unistd.h>
 
 #include "launcher/cli/numa.h"
+#include "launcher/supervise/death_notice_sock.h"
 #include "base/cleanup.h"
 #include "base/err.h"
 
@@ -111,6 +112,10 @@ static int map_texts(int fd, struct replacement *r)
     r->texts_size = (size_t)info.st_size;
     char **arguments = (char **)(head + 1);
     char *text = (char *)(arguments + head->n_arguments + head->n_variables + 2);
+    r->texts_at = (size_t)(text - (char *)head);
+    r->n_arguments = head->n_arguments;
+    r->n_variables = head->n_variables;
+    r->cpus_at = head->is_bound ? offsetof(struct head, cpus) : 0;
     r->worker.file = text;
     text += strlen(text) + 1;
     char **variables = set_pointers(arguments, head->n_arguments, &text);
@@ -139,12 +144,40 @@ union control {
     char bytes[CMSG_SPACE(N_SENT_MAX * sizeof(int))];
 };
 
+/* n: at least 1. */
+static int send_with_fds(int link, struct guardian_order *order, const int *fds, int n)
+{
+    struct iovec data = {.iov_base = order, .iov_len = sizeof(*order)};
+    union control control = {0};
+    struct msghdr message = {.msg_iov = &data,
+                             .msg_iovlen = 1,
+                             .msg_control = control.bytes,
+                             .msg_controllen = CMSG_SPACE((size_t)n * sizeof(int))};
+    struct cmsghdr *c = CMSG_FIRSTHDR(&message);
+
+    c->cmsg_level = SOL_SOCKET;
+    c->cmsg_type = SCM_RIGHTS;
+    c->cmsg_len = CMSG_LEN((size_t)n * sizeof(int));
+    memcpy(CMSG_DATA(c), fds, (size_t)n * sizeof(int));
+    return sendmsg(link, &message, MSG_NOSIGNAL) < 0 ? -errno : 0;
+}
+
+int replacement_send_begin(int link, const struct death_notice *notice)
+{
+    struct guardian_order order = {.kind = GUARDIAN_BEGIN};
+
+    if (!notice)
+        return send(link, &order, sizeof(order), MSG_NOSIGNAL) < 0 ? -errno : 0;
+    _cleanup_close_ int fd = memfd_create("crun-notice", MFD_CLOEXEC);
+    if (fd < 0 || write(fd, notice, sizeof(*notice)) != (ssize_t)sizeof(*notice))
+        return -errno;
+    return send_with_fds(link, &order, &fd, 1);
+}
+
 int replacement_send(int link, int worker, const struct spawn_worker *w)
 {
     struct guardian_order order = {.kind = GUARDIAN_START, .worker = worker};
-    struct iovec data = {.iov_base = &order, .iov_len = sizeof(order)};
     struct spawn_worker copy = *w;
-    union control control = {0};
     int fds[N_SENT_MAX], *places[N_FDS], n = 0;
     _cleanup_close_ int texts = -1;
 
@@ -158,16 +191,7 @@ int replacement_send(int link, int worker, const struct spawn_worker *w)
             order.descriptors |= 1u << i;
             fds[n++] = *places[i];
         }
-    struct msghdr message = {.msg_iov = &data,
-                             .msg_iovlen = 1,
-                             .msg_control = control.bytes,
-                             .msg_controllen = CMSG_SPACE((size_t)n * sizeof(int))};
-    struct cmsghdr *c = CMSG_FIRSTHDR(&message);
-    c->cmsg_level = SOL_SOCKET;
-    c->cmsg_type = SCM_RIGHTS;
-    c->cmsg_len = CMSG_LEN((size_t)n * sizeof(int));
-    memcpy(CMSG_DATA(c), fds, (size_t)n * sizeof(int));
-    return sendmsg(link, &message, MSG_NOSIGNAL) < 0 ? -errno : 0;
+    return send_with_fds(link, &order, fds, n);
 }
 
 static void take_descriptors(const struct guardian_order *order, const int *fds, int n, struct replacement *r)
@@ -193,21 +217,25 @@ ssize_t replacement_receive(int link, struct guardian_order *order, struct repla
     int fds[N_SENT_MAX], n = 0;
 
     *ret = (struct replacement){
-        .worker = {.stdio = {-1, -1, -1}, .notice_fd = -1, .state_fd = -1, .cache_fd = -1}};
+        .worker = {.stdio = {-1, -1, -1}, .notice_fd = -1, .state_fd = -1, .cache_fd = -1}, .texts_fd = -1};
     ssize_t got = recvmsg(link, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-    if (got <= 0 || order->kind != GUARDIAN_START)
+    if (got <= 0 || (order->kind != GUARDIAN_START && order->kind != GUARDIAN_BEGIN))
         return got;
     struct cmsghdr *c = CMSG_FIRSTHDR(&message);
     if (c && c->cmsg_type == SCM_RIGHTS) {
         n = (int)((c->cmsg_len - CMSG_LEN(0)) / sizeof(int));
         memcpy(fds, CMSG_DATA(c), (size_t)n * sizeof(int));
     }
+    if (order->kind == GUARDIAN_BEGIN) {
+        ret->texts_fd = n > 0 ? fds[0] : -1;
+        return got;
+    }
     int n_named = 1 + __builtin_popcount(order->descriptors);
     int r = n > 0 ? map_texts(fds[0], ret) : -EMFILE;
     if (!r && n < n_named)
         r = -EMFILE; /* the kernel leaves out descriptors for which there is no free number */
     if (n > 0) {
-        (void)close(fds[0]); /* mapped */
+        ret->texts_fd = fds[0];
         take_descriptors(order, fds + 1, n - 1, ret);
     }
     order->error = -r;
@@ -222,6 +250,8 @@ void replacement_finish(struct replacement *r)
     for (int i = 0; i < N_FDS; i++)
         if (*places[i] >= 0)
             (void)close(*places[i]); /* the worker has a copy */
+    if (r->texts_fd >= 0)
+        (void)close(r->texts_fd); /* as above */
     if (r->texts)
         (void)munmap(r->texts, r->texts_size); /* as above */
 }

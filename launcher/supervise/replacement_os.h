@@ -15,11 +15,17 @@
 /* For crun: sends the order. The caller keeps the worker's descriptors. 0 or -errno. */
 int replacement_send(int link, int worker, const struct spawn_worker *w);
 
+/* For crun, where a guardian stays for several generations: sends GUARDIAN_BEGIN. The notice may be NULL. 0 or -errno. */
+int replacement_send_begin(int link, const struct death_notice *notice);
+
 /* The contents of an order. The descriptors belong to it; -1: none. */
 struct replacement {
     struct spawn_worker worker;
     void *texts;
     size_t texts_size;
+    int texts_fd; /* the memory file; GUARDIAN_BEGIN: of the death notice, if there is one */
+    size_t texts_at, n_arguments, n_variables,
+        cpus_at; /* offsets in it, for the zygote; cpus_at 0: no binding */
 };
 
 /*

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "launcher/supervise/guardian_os.h"
+#include "launcher/supervise/replacement_os.h"
 #include "launcher/supervise/spawn_worker_os.h"
 #include "base/cleanup.h"
 #include "base/err.h"
@@ -45,16 +46,19 @@ static pid_t fork_plainly(void)
 #endif
 }
 
-int spawn_guardian(const struct spawn_worker *workers, size_t n_workers,
+int spawn_guardian(const struct spawn_worker *workers, size_t n_workers, const struct spawn_worker *zygote,
                    const struct death_notice *death_notice, const struct logs *logs, uint32_t grace_ms,
                    pid_t *ret_pid, int *ret_link)
 {
     _cleanup_free_ struct guardian_worker *state = calloc(n_workers, sizeof(*state));
-    _cleanup_free_ int *keep = calloc(6 * n_workers + 1, sizeof(*keep));
+    _cleanup_free_ struct replacement *starts = calloc(n_workers, sizeof(*starts));
+    _cleanup_free_ int *keep = calloc(6 * n_workers + 7, sizeof(*keep));
     int link[2];
 
-    if (!state || !keep)
+    if (!state || !keep || !starts)
         return -ENOMEM;
+    for (size_t i = 0; i < n_workers; i++)
+        state[i].start = &starts[i];
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, link) < 0)
         return -errno;
     struct guardian_setup setup = {.workers = workers,
@@ -63,10 +67,12 @@ int spawn_guardian(const struct spawn_worker *workers, size_t n_workers,
                                    .link = link[1],
                                    .keep = keep,
                                    .crun = getpid(),
+                                   .zygote = zygote,
                                    .grace_ms = grace_ms,
                                    .death_notice = death_notice,
                                    .logs = logs};
-    setup.n_keep = collect_descriptors(workers, n_workers, keep);
+    setup.n_keep =
+        zygote ? collect_descriptors(zygote, 1, keep) : collect_descriptors(workers, n_workers, keep);
     keep[setup.n_keep++] = link[1];
     qsort(keep, setup.n_keep, sizeof(*keep), compare_ints);
 

@@ -1,0 +1,202 @@
+#include "launcher/supervise/zygote_os.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "launcher/cli/numa.h"
+#include "launcher/supervise/replacement_os.h"
+#include "launcher/supervise/spawn_worker_os.h"
+#include "launcher/supervise/zygote_source.h"
+#include "launcher/util/strlist.h"
+#include "base/cleanup.h"
+#include "base/err.h"
+#include "base/time.h"
+
+enum { N_WORKER_FDS = 6, N_ORDER_FDS = N_WORKER_FDS + 2 };
+
+/* ---- the guardian's side ---- */
+
+int zygote_launch(struct zygote *z, const struct spawn_worker *worker)
+{
+    struct spawn_worker spawn = *worker;
+    int pair[2];
+
+    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
+        return -errno;
+    spawn.notice_fd = pair[1];
+    int r = fcntl(pair[0], F_SETFL, O_NONBLOCK) < 0 ? -errno : spawn_worker(&spawn, &z->pid);
+    (void)close(pair[1]); /* the zygote has a copy */
+    if (r) {
+        (void)close(pair[0]); /* as above */
+        return r;
+    }
+    z->link = pair[0];
+    z->is_loading = true;
+    z->loading_since_ns = now_ns();
+    return 0;
+}
+
+/* The descriptors of a worker in the order of their numbers there. Those that it shares with crun are the guardian's. */
+static int list_worker_fds(const struct spawn_worker *w, uint32_t *ret_present, int *fds)
+{
+    const int given[N_WORKER_FDS] = {w->stdio[0] >= 0 ? w->stdio[0] : 0,
+                                     w->stdio[1] >= 0 ? w->stdio[1] : 1,
+                                     w->stdio[2] >= 0 ? w->stdio[2] : 2,
+                                     w->notice_fd,
+                                     w->state_fd,
+                                     w->cache_fd};
+    int n = 0;
+
+    *ret_present = 0;
+    for (int i = 0; i < N_WORKER_FDS; i++)
+        if (given[i] >= 0) {
+            *ret_present |= 1u << i;
+            fds[n++] = given[i];
+        }
+    return n;
+}
+
+static int send_order(int link, struct zygote_order *order, const int *fds, int n)
+{
+    union {
+        struct cmsghdr head;
+        char bytes[CMSG_SPACE(N_ORDER_FDS * sizeof(int))];
+    } control = {0};
+    struct iovec data = {.iov_base = order, .iov_len = sizeof(*order)};
+    struct msghdr message = {.msg_iov = &data, .msg_iovlen = 1};
+
+    if (n > 0) {
+        message.msg_control = control.bytes;
+        message.msg_controllen = CMSG_SPACE((size_t)n * sizeof(int));
+        struct cmsghdr *c = CMSG_FIRSTHDR(&message);
+        c->cmsg_level = SOL_SOCKET;
+        c->cmsg_type = SCM_RIGHTS;
+        c->cmsg_len = CMSG_LEN((size_t)n * sizeof(int));
+        memcpy(CMSG_DATA(c), fds, (size_t)n * sizeof(int));
+    }
+    return sendmsg(link, &message, MSG_NOSIGNAL | MSG_DONTWAIT) < 0 ? -errno : 0;
+}
+
+int zygote_start_worker(struct zygote *z, int worker, const struct replacement *r, int *ret_handshake)
+{
+    struct zygote_order order = {.kind = ZYGOTE_START,
+                                 .worker = (uint32_t)worker,
+                                 .guardian = getpid(),
+                                 .texts_at = r->texts_at,
+                                 .n_arguments = r->n_arguments,
+                                 .n_variables = r->n_variables,
+                                 .cpus_at = r->cpus_at,
+                                 .cpus_size = r->cpus_at ? sizeof(*r->worker.cpus) : 0};
+    int fds[N_ORDER_FDS], pair[2];
+
+    if (z->link < 0)
+        return -EPIPE;
+    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
+        return -errno;
+    fds[0] = r->texts_fd;
+    fds[1] = pair[1];
+    int n = 2 + list_worker_fds(&r->worker, &order.descriptors, fds + 2);
+    int error = send_order(z->link, &order, fds, n);
+    (void)close(pair[1]); /* sent, or of no use */
+    if (error) {
+        (void)close(pair[0]); /* as above */
+        return error;
+    }
+    *ret_handshake = pair[0];
+    return 0;
+}
+
+bool zygote_receive(struct zygote *z, struct zygote_report *ret)
+{
+    ssize_t n = recv(z->link, ret, sizeof(*ret), MSG_DONTWAIT);
+
+    if (n < 0 && (errno == EAGAIN || errno == EINTR))
+        return false;
+    if (n != sizeof(*ret)) {
+        (void)close(z->link); /* leaves the epoll set; orders that it has not read end their handshakes */
+        z->link = -1;
+        if (z->pid > 0)
+            (void)kill(z->pid,
+                       SIGKILL); /* it is of no use any more; not reaped yet, so the number is its own */
+        return false;
+    }
+    ret->text[ZYGOTE_TEXT_SIZE - 1] = '\0';
+    z->is_loading = ret->kind == ZYGOTE_LOADING;
+    z->loading_since_ns = now_ns();
+    return true;
+}
+
+void zygote_end(struct zygote *z)
+{
+    struct zygote_order order = {.kind = ZYGOTE_END};
+
+    if (z->link < 0 || send_order(z->link, &order, NULL, 0) == 0)
+        return;
+    if (z->pid > 0)
+        (void)kill(z->pid, SIGKILL); /* it does not read; as above */
+}
+
+/* ---- crun's side ---- */
+
+int zygote_open_source(void)
+{
+    _cleanup_close_ int fd = memfd_create("crun-zygote", MFD_CLOEXEC);
+
+    if (fd < 0)
+        return -errno;
+    if (write(fd, zygote_source, zygote_source_size) != (ssize_t)zygote_source_size)
+        return -ENOSPC;
+    return steal_fd(&fd);
+}
+
+void zygote_environment(char *const *of_worker, const char *varies, struct strlist *out)
+{
+    static const char name[] = "PYTHONPATH=";
+    const char *path = NULL;
+
+    for (char *const *e = of_worker; *e; e++)
+        if (strncmp(*e, name, strlen(name)) == 0)
+            path = *e + strlen(name);
+        else
+            strlist_add_copy(out, *e);
+    strlist_add(out, "%s/proc/self/fd/%d%s%s", name, SPAWN_STATE_FD, path ? ":" : "", path ? path : "");
+    if (varies)
+        strlist_add(out, "%s=%s", "CRUN_ZYGOTE_VARIES", varies); /* the zygote takes it out */
+}
+
+static bool is_python_program(const char *file)
+{
+    _cleanup_free_ char *path = realpath(file, NULL);
+    const char *slash = path ? strrchr(path, '/') : NULL;
+    char head[4] = "";
+
+    if (!slash || strncmp(slash + 1, "python", strlen("python")) != 0)
+        return false;
+    _cleanup_close_ int fd = open(path, O_RDONLY | O_CLOEXEC);
+    return fd >= 0 && read(fd, head, sizeof(head)) == sizeof(head) &&
+           memcmp(head, "\177ELF", sizeof(head)) == 0;
+}
+
+/* An interpreter that did not import the zygote would run the script without a rank: so only what is CPython by its name
+ * and kind, without options of the user, and where the source can be found by its path. */
+const char *zygote_refuses(const char *file, const char *script)
+{
+    if (!script)
+        return "the program is not a Python script";
+    if (*script == '-')
+        return "the interpreter has options of its own";
+    if (strchr(script, '$'))
+        return "the script differs between workers";
+    if (!is_python_program(file))
+        return "the interpreter is a script or not CPython";
+    if (access("/proc/self/fd", X_OK) < 0)
+        return "there is no /proc";
+    return NULL;
+}

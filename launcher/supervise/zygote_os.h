@@ -1,0 +1,89 @@
+#pragma once
+
+/*
+ * The zygote of --warm, as its guardian sees it: an interpreter that has imported what the workers import, and forks
+ * them (python/crun_launch/zygote.py). One for each guardian, which outlives generations then.
+ *
+ * For each start the guardian makes a handshake socket and sends it to the zygote with the texts and descriptors of the worker. The forked
+ * worker becomes a child of the guardian, sends its process id through that socket, and waits for one byte: only then is it a
+ * worker. When the socket ends first (the zygote has ended, or cannot fork), the worker is started by exec.
+ */
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+struct replacement;
+struct spawn_worker;
+
+/* ---- records, in the order of bytes of the machine; zygote.py has the same ---- */
+
+enum zygote_order_kind {
+    ZYGOTE_START = 1, /* descriptors: the texts, the handshake socket, those of the worker */
+    ZYGOTE_END,       /* save the list of modules and end */
+};
+
+struct zygote_order {
+    uint32_t kind;
+    uint32_t worker;
+    int32_t guardian;     /* its process id: the parent that the worker must have */
+    uint32_t descriptors; /* bit i: number i of the worker is attached; 0, 1 and 2 always are */
+    uint64_t texts_at, n_arguments, n_variables; /* in the memory file: the file, arguments, variables */
+    uint64_t cpus_at, cpus_size;                 /* there too: a set of bits; 0: no binding */
+};
+
+enum zygote_report_kind {
+    ZYGOTE_READY = 1, /* value: modules; memory_kib, took_us */
+    ZYGOTE_DROPPED,   /* text: a module and why it is not imported beforehand */
+    ZYGOTE_REFUSED,   /* text: why nothing can be forked; the zygote ends */
+    ZYGOTE_LOADING,   /* it imports; at most once a second */
+    ZYGOTE_NOT_FORKED, /* of the guardian to crun: a worker was started by exec instead; text: the reason, or empty */
+};
+
+enum { ZYGOTE_TEXT_SIZE = 200 };
+
+struct zygote_report {
+    uint32_t kind;
+    int32_t value;
+    int64_t memory_kib; /* of its own, which the workers share */
+    int64_t took_us;
+    char text[ZYGOTE_TEXT_SIZE];
+};
+
+/* ---- for the guardian, which allocates nothing ---- */
+
+enum { ZYGOTE_PATIENCE_MS = 120000 }; /* for one module; then it is killed, and workers start by exec */
+
+struct zygote {
+    pid_t pid; /* 0: there is none, or it has been reaped */
+    int link;  /* -1: it takes no orders */
+    bool is_loading;
+    uint64_t loading_since_ns; /* its last record */
+};
+
+/* Executes it. worker: as the first worker, with the environment of zygote_environment(). 0 or -errno. */
+int zygote_launch(struct zygote *z, const struct spawn_worker *worker);
+
+/* Sends the order to fork a worker. 0 with the guardian's end of the handshake socket, or -errno. */
+int zygote_start_worker(struct zygote *z, int worker, const struct replacement *r, int *ret_handshake);
+
+/* Receives a report without waiting. False when there is none; then the link may have ended (link is -1). */
+bool zygote_receive(struct zygote *z, struct zygote_report *ret);
+
+/* Asks it to end. */
+void zygote_end(struct zygote *z);
+
+/* ---- for crun ---- */
+
+/* The zygote's source in a memory file, or -errno. */
+int zygote_open_source(void);
+
+struct strlist;
+
+/* Appends the environment of a zygote: that of a worker, with the source (its descriptor has the number SPAWN_STATE_FD) first in
+ * PYTHONPATH. varies: one more variable that differs between workers, or NULL. Check out->failed. */
+void zygote_environment(char *const *of_worker, const char *varies, struct strlist *out);
+
+/* Why this command cannot be warm, or NULL: it is no script of an interpreter that is called python, or there is no /proc. */
+const char *zygote_refuses(const char *file, const char *script);

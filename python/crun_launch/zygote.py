@@ -1,0 +1,865 @@
+"""The zygote of `crun --warm`: one interpreter per node that has imported what the job imports, and forks the workers.
+
+crun executes the interpreter with the command line of a worker and this file as `sitecustomize` (a zip file in memory,
+first in PYTHONPATH). CPython imports sitecustomize before it looks at the script: the process stays in main() below,
+imports modules and waits for orders. Each worker is a fork of it that returns from main(): CPython itself then runs the
+script, the module or the code of the command line. So `__main__`, sys.path[0], tracebacks, exit codes and atexit are the
+interpreter's own, and no frame of this file is below the script.
+
+    guardian -- START (texts, descriptors) --> zygote          launcher/supervise/zygote_os.h has both formats
+                                               zygote forks a helper, the helper forks the workers and ends:
+                                               the guardian, a subreaper, adopts them
+    guardian <- its process id --------------- worker, in a socket of its own for each start
+    guardian -- one byte --------------------> worker, which returns to CPython
+
+A worker that does not receive the byte ends: the guardian starts it by exec then, and no worker runs twice.
+
+Which modules: names that an earlier run of the script, or an earlier generation of this job, has imported. The first
+worker notes them in memory that it shares with the zygote; the zygote keeps them in a file below XDG_CACHE_HOME, names
+only. Modules of the script's folder, of PYTHONPATH and of anything but the interpreter's library and site-packages are
+never imported here: they may change between two generations.
+
+What must not be shared by fork ends the use of the module that makes it: a thread, an open descriptor (a GPU's driver opens its device),
+a failed import, a look at a variable that differs between workers. The module and all that import it are dropped, the name
+is reported once and kept in the file, and the zygote executes itself again without them. What cannot be forked at all is
+reported (REFUSED), and the workers start by exec.
+
+What modules print while they are imported here goes to memory, and each worker prints it at its start.
+"""
+
+import _frozen_importlib as importlib_core
+import _frozen_importlib_external as importlib_files
+import os
+import sys
+
+START, END = 1, 2  # orders
+READY, DROPPED, REFUSED, LOADING = 1, 2, 3, 4  # reports
+TEXT_SIZE = 200
+ORDER_SIZE = 56
+N_FDS_MAX = 8
+N_NAMES_MAX = 20000
+CACHE_SIZE_MAX = 4 << 20
+NOTES_SIZE = 1 << 20
+PASSES_MAX = 6
+THREAD_END_S = 0.5  # for a thread that ends by itself after an import
+LEARN_INTERVAL_MS = 1000
+LEARN_SLOW_MS = 10000
+LEARN_QUICK_ROUNDS = 60
+
+# Numbers of descriptors: in the zygote when it is executed, and in workers (launcher/supervise/spawn_worker_os.h).
+CONTROL_FD, SOURCE_FD = 3, 4
+WORKER_FD = 3  # notice, state, cache
+LAST_FD = 5
+FREE_FD = 64
+
+# Variables that differ between the workers of a node or between two generations.
+OF_ONE_WORKER = set("""
+LOCAL_RANK RANK WORLD_SIZE LOCAL_WORLD_SIZE GROUP_RANK GROUP_WORLD_SIZE ROLE_NAME ROLE_RANK ROLE_WORLD_SIZE MASTER_ADDR
+MASTER_PORT TORCHELASTIC_RESTART_COUNT TORCHELASTIC_MAX_RESTARTS TORCHELASTIC_RUN_ID TORCHELASTIC_USE_AGENT_STORE
+TORCHELASTIC_ERROR_FILE CRUN_NOTICE_FD CRUN_GENERATION CRUN_STATE_FD CRUN_CACHE_FD CRUN_LOCAL_ADDR
+""".split())
+
+PR_SET_PDEATHSIG, PR_SET_NAME, PR_SET_MM, PR_SET_MM_MAP = 1, 15, 35, 14
+SIGKILL = 9
+
+
+class Refused(Exception):
+    """Nothing can be forked from this process; the text is the reason."""
+
+
+class Dropped(BaseException):
+    """Ends an import that needs a dropped module. No Exception: packages try imports and go on without."""
+
+
+def read_bytes(path):
+    with open(path, "rb") as file:
+        return file.read()
+
+
+def message_of(error):
+    text = str(error).split("\n")[0]
+    return "%s: %s" % (type(error).__name__, text) if text else type(error).__name__
+
+
+# ---- the environment that the interpreter was executed with ----
+
+class Origin:
+    """What the zygote itself was started with, so that it can execute itself again and workers get what is theirs."""
+
+    def __init__(self):
+        self.environment = dict(os.environb)
+        self.argv = read_bytes("/proc/self/cmdline").split(b"\0")[:-1]
+        self.comm = read_bytes("/proc/self/comm").strip(b"\n")
+        self.cwd = os.getcwd()
+        self.umask = os.umask(0)
+        os.umask(self.umask)
+        # The variable holds what was dropped in earlier passes, for a cache that cannot be written.
+        self.dropped = [n for n in os.environ.pop("CRUN_ZYGOTE_DROPPED", "").split(",") if n]
+        self.n_passes = len(self.environment.get(b"CRUN_ZYGOTE_PASS", b""))
+        os.environ.pop("CRUN_ZYGOTE_PASS", None)
+        OF_ONE_WORKER.update(os.environ.pop("CRUN_ZYGOTE_VARIES", "").split())
+        for name in OF_ONE_WORKER:
+            os.environ.pop(name, None)
+        own, colon, rest = os.environ["PYTHONPATH"].partition(os.pathsep)
+        self.own_path = own
+        if colon:
+            os.environ["PYTHONPATH"] = rest
+        else:
+            del os.environ["PYTHONPATH"]
+        self.user_path = [p for p in rest.split(os.pathsep)] if colon else []
+
+    def execute_again(self, dropped):
+        environment = dict(self.environment)
+        environment[b"CRUN_ZYGOTE_DROPPED"] = ",".join(sorted(dropped)).encode()
+        environment[b"CRUN_ZYGOTE_PASS"] = b"x" * (self.n_passes + 1)
+        os.execve(sys.executable, self.argv, environment)
+
+
+def words_of_script(argv):
+    """How many words of a worker's command line come before the arguments of the program: python -u [-m|-c] NAME."""
+    if len(argv) >= 3 and argv[1] == b"-u":
+        if argv[2] in (b"-m", b"-c"):
+            return 4 if len(argv) >= 4 else 0
+        if not argv[2].startswith(b"-"):
+            return 3
+    return 0
+
+
+# ---- where modules may come from ----
+
+class Places:
+    """Folders: of the script, of PYTHONPATH (both come before the library), and those that modules are taken from."""
+
+    def __init__(self, origin):
+        import site
+        argv = origin.argv
+        self.module = os.fsdecode(argv[3]) if argv[2] == b"-m" else None
+        script = os.fsdecode(argv[2])
+        if argv[2] in (b"-m", b"-c"):
+            self.script = origin.cwd
+        elif os.path.isdir(script):
+            self.script = os.path.realpath(script)
+        else:
+            self.script = os.path.dirname(os.path.realpath(script))
+        self.first = [self.script] + [os.path.abspath(p) for p in origin.user_path]
+        self.site = [os.path.realpath(p) for p in site.getsitepackages() if os.path.isdir(p)]
+        if site.ENABLE_USER_SITE and os.path.isdir(site.getusersitepackages()):
+            self.site.append(os.path.realpath(site.getusersitepackages()))
+        self.library = self.site + [os.path.dirname(os.path.realpath(os.__file__))]
+        self.shadows = frozenset()
+
+    def look(self):
+        """The names of top-level modules that the script's folder or PYTHONPATH may have before the library."""
+        names = set()
+        for folder in self.first:
+            try:
+                names.update(name.partition(".")[0] for name in os.listdir(folder))
+            except OSError:
+                pass  # it has none; or PYTHONPATH names a zip file
+            if os.path.isfile(folder):
+                raise Refused("PYTHONPATH names the file %s" % folder)
+        self.shadows = frozenset(names)
+
+    def is_shadowed(self, name):
+        return name.partition(".")[0] in self.shadows
+
+    def has(self, file):
+        """Whether a module of this file may be imported by the zygote."""
+        file = os.path.realpath(file)
+        if any(file.startswith(folder + os.sep) and len(folder) > max(map(len, self.library), default=0)
+               for folder in self.first):
+            return False
+        return any(file.startswith(folder + os.sep) for folder in self.library)
+
+
+# ---- the names ----
+
+def is_name(text):
+    return len(text) < 256 and all(part.isidentifier() for part in text.split("."))
+
+
+class Names:
+    """The list of modules, in the order in which their imports ended, and those that were dropped, with the reason."""
+
+    def __init__(self, places, origin):
+        self.wanted, self.dropped = {}, {}
+        self.path = self.cache_path(places, origin)
+        self.read()
+        for name in origin.dropped:
+            self.dropped.setdefault(name, "")
+
+    @staticmethod
+    def cache_path(places, origin):
+        import _sha1
+        folder = os.environ.get("XDG_CACHE_HOME", "")
+        if not os.path.isabs(folder):
+            folder = os.path.join(os.path.expanduser("~"), ".cache")
+        key = [os.path.realpath(sys.executable), sys.prefix, sys.version, places.script]
+        key += [os.fsdecode(word) for word in origin.argv[2:words_of_script(origin.argv)]]
+        key += ["%s %d" % (folder, os.stat(folder).st_mtime_ns) for folder in places.site]
+        digest = _sha1.sha1("\0".join(key).encode("utf-8", "surrogateescape")).hexdigest()
+        return os.path.join(folder, "crun", "warm-%s" % digest[:24])
+
+    def read(self):
+        try:
+            with open(self.path, "rb") as file:
+                info = os.fstat(file.fileno())
+                text = file.read(CACHE_SIZE_MAX).decode("ascii") if info.st_uid == os.geteuid() else ""
+        except (OSError, UnicodeDecodeError):
+            return
+        for line in text.split("\n")[:2 * N_NAMES_MAX]:
+            name, _, reason = line[1:].partition(" ")
+            if line[:1] == "+" and is_name(name):
+                self.wanted[name] = None
+            elif line[:1] == "-" and is_name(name):
+                self.dropped[name] = reason
+
+    def write(self):
+        lines = ["+" + name for name in self.wanted]
+        lines += ["-%s %s" % item for item in self.dropped.items()]
+        temporary = "%s.%d" % (self.path, os.getpid())
+        try:
+            os.makedirs(os.path.dirname(self.path), 0o700, exist_ok=True)
+            fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            with open(fd, "wb") as file:
+                file.write(("\n".join(lines) + "\n").encode("ascii", "replace"))
+            os.replace(temporary, self.path)
+        except OSError:
+            pass  # the next run learns again
+
+    def add(self, names):
+        """Returns whether any was new."""
+        n = len(self.wanted)
+        for name in names:
+            if name not in self.dropped and len(self.wanted) < N_NAMES_MAX:
+                self.wanted.setdefault(name)
+        return len(self.wanted) > n
+
+
+class Notes:
+    """Names that the first worker has imported: in memory that the zygote and its forks share."""
+
+    def __init__(self):
+        import mmap
+        self.memory = mmap.mmap(-1, NOTES_SIZE)
+        self.pending = []
+
+    def size(self):
+        return int.from_bytes(self.memory[:4], "little")
+
+    def names(self):
+        text = bytes(self.memory[4:4 + min(self.size(), NOTES_SIZE - 4)]).decode("ascii", "replace")
+        return [name for name in text.split("\n") if is_name(name)]
+
+    def append(self, name):
+        line = name.encode("ascii", "ignore") + b"\n"
+        size = self.size()
+        if line[:-1].decode("ascii") == name and 4 + size + len(line) <= NOTES_SIZE:
+            self.memory[4 + size:4 + size + len(line)] = line
+            self.memory[:4] = (size + len(line)).to_bytes(4, "little")
+
+    def settle(self):
+        """Writes down the pending imports that have ended well, inner ones first, and forgets those that have failed."""
+        pending = []
+        for name in reversed(self.pending):
+            module = sys.modules.get(name)
+            spec = getattr(module, "__spec__", None)
+            if spec is not None and getattr(spec, "_initializing", False):
+                pending.append(name)
+            elif spec is not None:
+                self.append(name)
+        self.pending = pending[::-1]
+
+    def watch(self, places):
+        """In the first worker: notes each module that the import system finds in the library."""
+        import atexit
+        original = importlib_files.PathFinder.find_spec
+        atexit.register(self.settle)  # for the last import of all; the first to be registered is the last to run
+        get_frame = sys._getframe
+
+        def find_spec(cls, fullname, path=None, target=None):
+            spec = original(fullname, path, target)
+            # Not for a mere look (importlib.util.find_spec), which imports nothing.
+            if spec is not None and get_frame(2).f_code.co_name == "_find_and_load_unlocked":
+                self.settle()
+                if spec.origin and spec.has_location and places.has(spec.origin):
+                    self.pending.append(fullname)
+            return spec
+
+        importlib_files.PathFinder.find_spec = classmethod(find_spec)
+
+
+# ---- importing ----
+
+BUILT_IN = (importlib_core.BuiltinImporter, importlib_core.FrozenImporter)
+
+
+class Guard:
+    """First of sys.meta_path while the zygote imports: stops imports that the zygote must not make."""
+
+    def __init__(self, places, dropped):
+        self.places, self.dropped, self.importers = places, dropped, set()
+        self.before = frozenset(initializing())  # of the import system's own start: this file, site
+
+    def find_spec(self, name, path=None, target=None):
+        if name in self.dropped or self.places.is_shadowed(name) or name == self.places.module:
+            self.stop(name)
+        for finder in list(sys.meta_path):
+            spec = finder.find_spec(name, path, target) if hasattr(finder, "find_spec") and finder is not self else None
+            if spec is None:
+                continue
+            if finder not in BUILT_IN and spec.has_location and not self.places.has(spec.origin):
+                self.stop(name)
+            return spec
+        return None
+
+    def stop(self, name):
+        self.importers.update(set(initializing()) - self.before)
+        raise Dropped(name)
+
+
+def initializing():
+    """The modules whose import is under way."""
+    return [name for name, module in list(sys.modules.items())
+            if getattr(getattr(module, "__spec__", None), "_initializing", False)]
+
+
+def count_threads():
+    return os.stat("/proc/self/task").st_nlink - 2
+
+
+def list_descriptors():
+    fds = {}
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            fds[int(name)] = os.readlink("/proc/self/fd/" + name)
+        except OSError:
+            pass  # the one that listed them
+    return fds
+
+
+def threads_left(expected):
+    """How many threads there are, after those that end by themselves, and those that end at a fork (their library
+    ends them in the handlers of pthread_atfork and starts them again when it needs them, in parent and child)."""
+    import time
+    end = time.monotonic() + THREAD_END_S
+    if count_threads() > expected:
+        pid = os.fork()
+        if pid == 0:
+            os._exit(0)
+        os.waitpid(pid, 0)
+    while count_threads() > expected and time.monotonic() < end:
+        time.sleep(0.002)
+    return count_threads()
+
+
+class EnvironmentWatch:
+    """Notes looks at variables of one worker. Such a module would keep the values of none."""
+
+    def __init__(self):
+        self.seen = set()
+        kind = type(os.environ)
+        original = kind.__getitem__
+        self.restore = lambda: setattr(kind, "__getitem__", original)
+
+        def get(mapping, key):
+            if key in OF_ONE_WORKER and mapping is os.environ:
+                self.seen.add(key)
+            return original(mapping, key)
+
+        kind.__getitem__ = get
+
+
+class Loader:
+    """One pass of imports. What has to be dropped is in names.dropped afterwards."""
+
+    def __init__(self, places, names, report):
+        self.places, self.names, self.report = places, names, report
+        self.guard = Guard(places, names.dropped)
+        self.n_threads = count_threads()
+        self.descriptors = list_descriptors()
+        self.unclean = False
+
+    def drop(self, name, reason):
+        # The reason of modules that only import a dropped one is empty: the user reads one name.
+        self.unclean = True
+        if name in self.names.dropped:
+            return
+        self.names.dropped[name] = reason
+        self.names.wanted.pop(name, None)
+        if reason:
+            self.report(DROPPED, text="%s %s" % (name, reason))
+
+    def drop_importers(self):
+        for name in self.guard.importers:
+            self.drop(name, "")
+        self.guard.importers.clear()
+
+    def fault_of(self, watch):
+        """What the last import has left that must not be shared, in words; or None."""
+        if watch.seen:
+            return "reads %s when it is imported" % ", ".join(sorted(watch.seen))
+        if count_threads() > self.n_threads and threads_left(self.n_threads) > self.n_threads:
+            self.n_threads = count_threads()
+            return "leaves a thread running"
+        cuda = sys.modules.get("torch.cuda")
+        try:
+            if cuda is not None and cuda.is_initialized():
+                return "initialises CUDA"
+        except Exception:
+            pass  # a module of that name that is not torch's
+        fds = list_descriptors()
+        opened = [link for fd, link in fds.items() if self.descriptors.get(fd) != link]
+        if opened:
+            self.descriptors = fds
+            return "leaves %s open" % opened[0]
+        return None
+
+    def import_one(self, name):
+        before = set(sys.modules)
+        watch = EnvironmentWatch()
+        fault = None
+        try:
+            __import__(name)
+        except Dropped:
+            self.guard.importers.add(name)
+        except BaseException as error:
+            fault = "cannot be imported (%s)" % message_of(error)
+        watch.restore()
+        fault = fault or self.fault_of(watch)
+        if fault:
+            self.drop(name, fault)
+            for new in set(sys.modules) - before:
+                del sys.modules[new]  # what imports it is found by this
+        self.drop_importers()
+
+    def load(self, wanted):
+        import gc
+        path, meta_path = sys.path[:], sys.meta_path
+        was_enabled = gc.isenabled()
+        gc.disable()  # nothing of an import is garbage; looking for it costs a tenth of the time
+        sys.path[:] = [p for p in path if any((os.path.realpath(p) + os.sep).startswith(r + os.sep)
+                                              for r in self.places.library)]
+        meta_path.insert(0, self.guard)
+        try:
+            for name in wanted:
+                parts = name.split(".")
+                for i in range(1, len(parts) + 1):
+                    prefix = ".".join(parts[:i])
+                    if prefix in self.names.dropped or self.places.is_shadowed(prefix) or prefix == self.places.module:
+                        break
+                    if prefix not in sys.modules:
+                        self.report(LOADING, text=prefix)
+                        self.import_one(prefix)
+        finally:
+            meta_path.remove(self.guard)
+            sys.path[:] = path
+        if was_enabled:
+            gc.enable()
+        gc.freeze()  # the collector does not touch, and so copy, what is shared
+
+
+# ---- the process as seen from outside ----
+
+class Title:
+    """The command line in /proc: new text by PR_SET_MM_MAP, or nothing where the kernel has it not."""
+
+    def __init__(self):
+        import ctypes
+        self.ctypes = ctypes
+        self.libc = ctypes.CDLL(None, use_errno=True)
+        self.libc.mmap.restype = self.libc.sbrk.restype = ctypes.c_void_p
+        self.libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t] + [ctypes.c_int] * 3 + [ctypes.c_long]
+
+    def prctl(self, option, value):
+        c_long = self.ctypes.c_ulong
+        return self.libc.prctl(option, c_long(value), c_long(0), c_long(0), c_long(0))
+
+    def set_comm(self, name):
+        self.prctl(PR_SET_NAME, self.ctypes.cast(self.ctypes.c_char_p(name), self.ctypes.c_void_p).value)
+
+    def set(self, words, environment):
+        """Memory of the kernel's kind: words, then variables. Never freed: /proc reads it for the life of the process."""
+        ctypes = self.ctypes
+        arguments = b"".join(word + b"\0" for word in words)
+        variables = b"".join(word + b"\0" for word in environment)
+        size = len(arguments) + len(variables)
+        at = self.libc.mmap(None, size, 3, 0x22, -1, 0)  # readable and writable, private and anonymous
+        if at in (None, ctypes.c_void_p(-1).value):
+            return
+        ctypes.memmove(at, arguments + variables, size)
+        stat = read_bytes("/proc/self/stat").rpartition(b")")[2].split()
+        field = lambda number: int(stat[number - 3])
+        middle = at + len(arguments)
+        head = [field(26), field(27), field(45), field(46), field(47), 0, field(28), at, middle, middle, at + size, 0]
+        block = (ctypes.c_uint64 * 13)(*head, 0xffffffff << 32)  # auxv_size 0, exe_fd -1: both stay as they are
+        call = (PR_SET_MM, PR_SET_MM_MAP, ctypes.byref(block), ctypes.c_ulong(ctypes.sizeof(block)), ctypes.c_ulong(0))
+        prctl, sbrk = self.libc.prctl, self.libc.sbrk
+        # The end of the heap has to stay what it is: with a lower one the kernel would map new pages over used ones.
+        # Nothing that these two lines allocate comes from the heap.
+        block[5] = sbrk(0)
+        prctl(*call)
+
+
+def seed_again():
+    """What a fork would share and an exec makes anew: random.seed() is done by the random module itself."""
+    numpy_random = sys.modules.get("numpy.random")
+    if numpy_random is not None:
+        numpy_random.seed()
+    process = sys.modules.get("multiprocessing.process")
+    if process is not None:
+        process.current_process()._config["authkey"] = process.AuthenticationString(os.urandom(32))
+
+
+# ---- orders ----
+
+class Order:
+    def __init__(self, record, fds):
+        self.fds = fds
+        words = [int.from_bytes(record[i:i + 4], sys.byteorder) for i in range(0, 16, 4)]
+        sizes = [int.from_bytes(record[i:i + 8], sys.byteorder) for i in range(16, ORDER_SIZE, 8)]
+        self.kind, self.worker, self.guardian, self.descriptors = words
+        self.texts_at, self.n_arguments, self.n_variables, self.cpus_at, self.cpus_size = sizes
+        if self.kind == START and len(fds) == 2 + bin(self.descriptors).count("1"):
+            self.texts, self.handshake = fds[:2]
+
+    def read_texts(self):
+        size = os.fstat(self.texts).st_size
+        data = os.pread(self.texts, size, 0)
+        texts = data[self.texts_at:].split(b"\0")
+        n = 1 + self.n_arguments
+        self.argv, self.environment = texts[1:n], texts[n:n + self.n_variables]
+        cpus = data[self.cpus_at:self.cpus_at + self.cpus_size] if self.cpus_at else b""
+        bits = int.from_bytes(cpus, sys.byteorder)
+        self.cpus = {i for i in range(8 * len(cpus)) if bits >> i & 1}
+
+    def place_descriptors(self):
+        """Numbers of the worker: 0, 1, 2, then those for notices and memory. All others are above and get closed."""
+        given = iter(self.fds[2:])
+        for number in range(LAST_FD + 1):
+            if self.descriptors >> number & 1:
+                os.dup2(next(given), number, True)
+        os.set_inheritable(self.handshake, False)
+
+    def close(self):
+        for fd in self.fds:
+            os.close(fd)
+
+
+class Zygote:
+    def __init__(self):
+        import _socket
+        self.origin = Origin()
+        self.control = _socket.socket(fileno=self.move_up(CONTROL_FD))
+        self.source = self.move_up(SOURCE_FD)
+        # Descriptors that arrive with orders get no number that a worker has.
+        while os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC) < LAST_FD:
+            pass
+        self.pid = os.getpid()
+        self.last_loading = 0.0
+        self.is_loaded = False
+
+    @staticmethod
+    def move_up(fd):
+        import fcntl
+        new = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, FREE_FD)
+        os.close(fd)
+        return new
+
+    def report(self, kind, value=0, a=0, b=0, text=""):
+        import time
+        if kind == LOADING:
+            now = time.monotonic()
+            if now < self.last_loading + 1:
+                return
+            self.last_loading = now
+        record = b"".join([kind.to_bytes(4, sys.byteorder), value.to_bytes(4, sys.byteorder, signed=True),
+                           a.to_bytes(8, sys.byteorder), b.to_bytes(8, sys.byteorder),
+                           text.encode("utf-8", "replace")[:TEXT_SIZE - 1].ljust(TEXT_SIZE, b"\0")])
+        try:
+            self.control.send(record)
+        except OSError:
+            os._exit(0)  # the guardian has ended
+
+    def capture_output(self):
+        """stdout and stderr of the imports, in memory; the same for C code."""
+        for fd in (1, 2):
+            memory = os.memfd_create("crun-zygote-output") if hasattr(os, "memfd_create") else None
+            if memory is None:
+                raise Refused("Python 3.8 or newer is needed")
+            os.dup2(memory, fd, True)
+            os.close(memory)
+
+    def printed(self):
+        return [os.pread(fd, os.fstat(fd).st_size, 0) for fd in (1, 2)]
+
+    # -- life --
+
+    def check(self):
+        if sys.implementation.name != "cpython":
+            raise Refused("the interpreter is %s, not CPython" % sys.implementation.name)
+        if not words_of_script(self.origin.argv):
+            raise Refused("the command line is not python -u SCRIPT, -m MODULE or -c CODE")
+        if not sys.executable:
+            raise Refused("the interpreter does not know its own path")
+
+    def prepare(self):
+        sys.path[:] = [p for p in sys.path if p != self.origin.own_path]
+        sys.path_importer_cache.pop(self.origin.own_path, None)
+        self.check()
+        self.places = Places(self.origin)
+        self.title = Title()
+        self.notes = Notes()
+        self.names = Names(self.places, self.origin)
+        self.capture_output()
+        self.customize_site()
+        self.title.set_comm(b"crun-zygote")
+        self.title.set([b"crun-zygote", os.fsencode(os.path.basename(os.fsdecode(
+            self.origin.argv[words_of_script(self.origin.argv) - 1])))], [])
+        self.learned = 0
+
+    def customize_site(self):
+        """The sitecustomize that this one stands in for."""
+        self.site_module = None
+        own = sys.modules.pop("sitecustomize", None)
+        try:
+            import sitecustomize
+            self.site_module = sitecustomize
+        except ImportError as error:
+            if error.name != "sitecustomize":
+                raise Refused("sitecustomize fails: %s" % message_of(error))
+        except BaseException as error:
+            raise Refused("sitecustomize fails: %s" % message_of(error))
+        finally:
+            sys.modules["sitecustomize"] = own
+
+    def load(self):
+        import time
+        begin = time.monotonic()
+        self.last_loading = 0.0
+        self.report(LOADING)  # the guardian kills a zygote that imports when the job ends
+        self.names.write()
+        self.places.look()
+        loader = Loader(self.places, self.names, self.report)
+        loader.load(list(self.names.wanted))
+        if loader.unclean:
+            self.names.write()
+            if self.origin.n_passes + 1 >= PASSES_MAX:
+                raise Refused("imports leave something that cannot be shared after %d passes" % PASSES_MAX)
+            self.execute_again()
+        if threads_left(1) > 1:
+            raise Refused("a thread runs that no import has left")
+        status = read_bytes("/proc/self/status")
+        anonymous = int(status.partition(b"RssAnon:")[2].split()[0]) if b"RssAnon:" in status else 0
+        self.report(READY, sum(name in sys.modules for name in self.names.wanted), anonymous,
+                    int((time.monotonic() - begin) * 1e6))
+
+    def execute_again(self):
+        os.dup2(self.control.fileno(), CONTROL_FD, True)
+        os.dup2(self.source, SOURCE_FD, True)
+        self.origin.execute_again(self.names.dropped)
+
+    def check_shadows(self):
+        """The script's folder may have got a file of a name that is loaded from the library."""
+        before = self.places.shadows
+        self.places.look()
+        if self.places.shadows == before and self.is_loaded:
+            return
+        for name in list(sys.modules):
+            spec = getattr(sys.modules.get(name), "__spec__", None)
+            if "." not in name and self.places.is_shadowed(name) and getattr(spec, "has_location", False):
+                if spec.origin and self.places.has(spec.origin) and name not in ("site", "os", "sitecustomize"):
+                    raise Refused("%s in the folder of the script or in PYTHONPATH hides a module of the library" % name)
+        self.is_loaded = True
+
+    def receive(self, timeout_ms):
+        """The next order; None when there is none in time. Ends the process with the guardian."""
+        import _socket
+        import select
+        poll = select.poll()
+        poll.register(self.control.fileno(), select.POLLIN)
+        if not poll.poll(timeout_ms):
+            return None
+        record, ancillary, flags, _ = self.control.recvmsg(ORDER_SIZE, _socket.CMSG_SPACE(4 * N_FDS_MAX),
+                                                           _socket.MSG_CMSG_CLOEXEC)
+        fds = []
+        for level, kind, data in ancillary:
+            if level == _socket.SOL_SOCKET and kind == _socket.SCM_RIGHTS:
+                fds += [int.from_bytes(data[i:i + 4], sys.byteorder) for i in range(0, len(data) // 4 * 4, 4)]
+        if len(record) < ORDER_SIZE:
+            self.end()
+        return Order(record, fds)
+
+    def end(self):
+        self.names.add(self.notes.names())
+        self.names.write()
+        os._exit(0)
+
+    def learn(self, rounds):
+        """While workers run: imports what they have imported, when their imports have paused. True: something was."""
+        size = self.notes.size()
+        if size == self.learned or size != self.seen:
+            self.seen = size
+            return False
+        self.learned = size
+        if self.names.add(self.notes.names()):
+            self.load()
+        return True
+
+    def serve(self):
+        """Forks workers for ever. Returns in a worker only, with its order."""
+        rounds, self.seen = 0, 0
+        while True:
+            order = self.receive(LEARN_INTERVAL_MS if rounds < LEARN_QUICK_ROUNDS else LEARN_SLOW_MS)
+            if order is None:
+                rounds += 1
+                self.learn(rounds)
+                continue
+            rounds = 0
+            orders = []
+            while order is not None:
+                if order.kind == END:
+                    self.end()
+                if hasattr(order, "handshake"):
+                    orders.append(order)
+                else:
+                    order.close()
+                order = self.receive(0)
+            if orders:
+                if self.names.add(self.notes.names()):
+                    self.learned = self.notes.size()
+                    self.load()
+                order = self.fork(orders)
+                if order:
+                    return order
+
+    def fork(self, orders):
+        """In the worker: its order. The helper ends at once, and the guardian adopts what it has forked."""
+        self.check_shadows()
+        if threads_left(1) > 1:
+            raise Refused("a thread runs")
+        adopted, tell = os.pipe()
+        try:
+            helper = os.fork()
+        except OSError:
+            helper = -1
+        if helper == 0:
+            order = self.fork_all(orders)
+            self.handshake = order.handshake
+            os.close(tell)
+            if not os.read(adopted, 1):
+                os._exit(127)  # the zygote has ended
+            os.close(adopted)
+            for other in orders:
+                if other is not order:
+                    other.close()
+            return order
+        for order in orders:
+            order.close()
+        os.close(adopted)
+        if helper > 0:
+            os.waitpid(helper, 0)
+            os.write(tell, b"x" * len(orders))
+        os.close(tell)
+        return None
+
+    @staticmethod
+    def fork_all(orders):
+        try:
+            for order in orders:
+                if os.fork() == 0:
+                    return order
+        except OSError:
+            pass  # the others are not forked: the guardian sees their sockets end, and starts them by exec
+        os._exit(0)
+
+    # -- in the worker --
+
+    def become_worker(self, order):
+        origin, title = self.origin, self.title
+        printed = self.printed()
+        order.read_texts()
+        # The guardian is the parent now; it may have ended before the line that makes its end count.
+        title.prctl(PR_SET_PDEATHSIG, SIGKILL)
+        if os.getppid() != order.guardian:
+            os._exit(127)
+        os.setsid()
+        order.place_descriptors()
+        for fd in set(list_descriptors()) - set(range(LAST_FD + 1)) - {order.handshake}:
+            self.close_quietly(fd)
+        for number in range(WORKER_FD, LAST_FD + 1):
+            if not order.descriptors >> number & 1:
+                self.close_quietly(number)
+        if order.cpus:
+            os.sched_setaffinity(0, order.cpus)
+        if os.getcwd() != origin.cwd:
+            os.chdir(origin.cwd)
+        os.umask(origin.umask)
+        self.set_environment(order.environment)
+        n = words_of_script(order.argv)
+        sys.argv[1:] = [os.fsdecode(word) for word in order.argv[n:]]
+        if hasattr(sys, "orig_argv"):
+            sys.orig_argv[:] = [os.fsdecode(word) for word in order.argv]
+        title.set(order.argv, order.environment)
+        title.set_comm(origin.comm)
+        seed_again()
+        if order.worker == 0:
+            self.notes.watch(self.places)
+        if not self.report_to_guardian(os.getpid()):
+            os._exit(127)  # the guardian does not want it any more
+        os.close(order.handshake)
+        for fd, text in zip((1, 2), printed):
+            while text:
+                text = text[os.write(fd, text):]
+
+    @staticmethod
+    def close_quietly(fd):
+        try:
+            os.close(fd)
+        except OSError:
+            pass  # it was not open
+
+    @staticmethod
+    def set_environment(variables):
+        pairs = [variable.partition(b"=")[::2] for variable in variables]
+        for name in list(os.environb):
+            del os.environb[name]
+        for name, value in pairs:
+            if name:
+                os.environb[name] = value
+
+    def report_to_guardian(self, pid, text=""):
+        """Through the socket of this start. The answer is one byte, or nothing."""
+        import _socket
+        handshake = _socket.socket(fileno=os.dup(self.handshake))
+        try:
+            handshake.send(pid.to_bytes(4, sys.byteorder) + text.encode("utf-8", "replace")[:TEXT_SIZE - 1])
+            return pid and handshake.recv(1)
+        except OSError:
+            return None
+        finally:
+            handshake.close()
+
+
+def main():
+    """Returns in a worker only, with the sitecustomize module that it should have, or None."""
+    globals().update(__loader__=None, __spec__=None)  # tracebacks that modules format would look for the source
+    try:
+        zygote = Zygote()
+    except BaseException:
+        os._exit(70)
+    try:
+        zygote.prepare()
+        zygote.load()
+        order = zygote.serve()
+        zygote.become_worker(order)
+        return zygote.site_module
+    except BaseException as error:
+        if os.getpid() != zygote.pid:  # a worker that has not begun: the guardian starts it by exec
+            zygote.report_to_guardian(0, message_of(error))
+            os._exit(127)
+        if isinstance(error, Refused):
+            zygote.report(REFUSED, text=str(error))
+            os._exit(0)
+        zygote.report(REFUSED, text="the zygote fails: %s" % message_of(error))
+        os._exit(70)
