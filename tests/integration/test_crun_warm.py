@@ -1,0 +1,261 @@
+"""--warm: workers that are forked from an interpreter that has imported their modules, beside workers that are executed."""
+
+import json
+import os
+import pathlib
+import re
+import signal
+import sys
+import sysconfig
+import textwrap
+import time
+
+import pytest
+
+import jobs
+
+DUMP = jobs.ROOT / "tests/workers/warm_dump.py"
+REPORT_TIMES = re.compile(r"[\d.]+ s after its start|(?i:pid:? \d+)|time +: .*|process \d+|host +: .*|\d\d:\d\d:\d\d|0x[0-9a-f]+"
+                          r"|^crun: warm start: .*\n", re.M)
+
+
+@pytest.fixture
+def cache(tmp_path):
+    return {**os.environ, "PYTHON_EXEC": sys.executable, "XDG_CACHE_HOME": str(tmp_path / "cache"), "OMP_NUM_THREADS": "1"}
+
+
+def crun(environment, *words, **more):
+    return jobs.run([jobs.crun(), *map(str, words)], timeout=120, env=environment, **more)
+
+
+def warm(environment, *words, **more):
+    """The second run of two: the first one has made the list of modules."""
+    crun(environment, "--warm", *words, **more)
+    return crun(environment, "--warm", *words, **more)
+
+
+def events(path, kind):
+    return [line for line in jobs.whole_lines(path) if line["event"] == kind]
+
+
+def modules(environment):
+    folder = pathlib.Path(environment["XDG_CACHE_HOME"]) / "crun"
+    lines = [line for file in folder.glob("warm-*") for line in file.read_text().splitlines()]
+    return {l[1:] for l in lines if l[:1] == "+"}, dict(l[1:].split(" ", 1) for l in lines if l[:1] == "-")
+
+
+# ---- a worker cannot see how it was started ----
+
+def dumps(environment, folder, how, *words, n=2, **more):
+    folder.mkdir()
+    name = folder / "dump"
+    options, _, script = " ".join(map(str, words)).partition("::")
+    for _ in range(2 if how == "--warm" else 1):
+        p = crun(environment, how, f"--nproc-per-node={n}", f"--event-log={folder}/events", *options.split(),
+                 *script.split(), name, **more)
+        assert p.returncode == 0, p.stderr
+    if how == "--warm":
+        assert events(folder / "events", "warm")[-1]["modules"] > 50  # else this compares nothing
+        assert "starts by exec" not in p.stderr
+    found = [json.loads(pathlib.Path(f"{name}.{rank}").read_text().replace(str(folder), "FOLDER")) for rank in range(n)]
+    return [state for state, _ in found], [secrets for _, secrets in found], p
+
+
+WAYS = {"path": ("::", DUMP), "relative path": ("::", "warm_dump.py"), "module": ("-m ::", "warm_dump"),
+        "run-path": ("--run-path ::", DUMP), "arguments of one rank": ("::", DUMP, "x${local_rank}y", "--rank=$local_rank"),
+        "output in files": ("-r3 --log-dir=logs ::", DUMP), "bound": ("--numa-binding=exclusive ::", DUMP),
+        "virtual rank": ("--virtual-local-rank ::", DUMP)}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_forked_worker_is_as_one_that_was_executed(cache, tmp_path, way):
+    if way == "run-path":
+        pytest.importorskip("torch")
+    work = DUMP.parent if way in ("relative path", "module", "run-path") else tmp_path
+    words = [str(w).replace("logs", str(tmp_path / "logs")) for w in WAYS[way]]
+    executed, _, p = dumps({**cache, "CRUN_WARM": "0", "ODD": "a=b\nc"}, tmp_path / "cold", "--exit-code=torchrun", *words, cwd=work)
+    forked, secrets, q = dumps({**cache, "CRUN_WARM": "0", "ODD": "a=b\nc"}, tmp_path / "warm", "--warm", *words, cwd=work)
+    for rank in range(2):
+        for field in executed[rank]:
+            assert forked[rank][field] == executed[rank][field], field
+    assert sorted(q.stdout.splitlines()) == sorted(p.stdout.splitlines())
+    if way != "run-path":  # which prints what importing torch says
+        assert sorted(q.stderr.splitlines()) == sorted(p.stderr.splitlines())
+    assert all(a != b for a, b in zip(*secrets)), "workers share random numbers"
+
+
+def test_random_numbers_of_numpy_differ(cache, tmp_path):
+    pytest.importorskip("numpy")
+    _, secrets, _ = dumps(cache, tmp_path / "warm", "--warm", "::", DUMP, "numpy")
+    assert "numpy" in modules(cache)[0] and len(secrets[0]) == 3
+    assert all(a != b for a, b in zip(*secrets))
+
+
+def test_a_search_path_of_the_user(cache, tmp_path):
+    """PYTHONPATH is the user's again, and a module from there is never imported beforehand."""
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own/users_own.py").write_text("import sys; sys.stderr.write('imported\\n')")
+    script = tmp_path / "script.py"
+    script.write_text("import users_own, json, os, sys; print(os.environ['PYTHONPATH'], sys.path[1], users_own.__file__)")
+    environment = {**cache, "PYTHONPATH": str(tmp_path / "own")}
+    cold, hot = crun(environment, script), warm(environment, script)
+    assert hot.stdout == cold.stdout and hot.stderr == cold.stderr == "imported\n"
+    assert "json" in modules(cache)[0] and "users_own" not in modules(cache)[0]
+
+
+def test_a_file_of_the_script_hides_a_module_of_the_library(cache, tmp_path):
+    """Also when it appears after the list of modules was made."""
+    script = tmp_path / "script.py"
+    script.write_text("import calendar, json; print(calendar.__file__)")
+    assert warm(cache, script).stdout == crun(cache, script).stdout
+    assert "calendar" in modules(cache)[0]
+    (tmp_path / "calendar.py").write_text("")
+    assert crun(cache, "--warm", script).stdout == f"{tmp_path}/calendar.py\n"
+
+
+# ---- restarts ----
+
+def test_the_process_that_forks_outlives_generations(cache, tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(textwrap.dedent("""
+        import decimal, os, pathlib, signal, sys, time
+        n = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+        os.write(1, f"{n} {os.environ['RANK']} {os.getppid()}\\n".encode())
+        pathlib.Path(f"{sys.argv[1]}.{n}.{os.environ['RANK']}").touch()
+        if n < 3 and os.environ["RANK"] == "1":
+            while not all(os.path.exists(f"{sys.argv[1]}.{n}.{i}") for i in range(3)):
+                time.sleep(0.01)
+            os.kill(os.getpid(), signal.SIGKILL)
+        time.sleep(600 if n < 3 else 0)
+        """))
+    log = tmp_path / "events"
+    p = crun(cache, "--warm", "--max-restarts=3", "--restart-pause=0", "--nproc-per-node=3", f"--event-log={log}", script,
+             tmp_path / "up")
+    assert p.returncode == 0, p.stderr
+    lines = [line.split() for line in p.stdout.splitlines()]
+    assert sorted((n, rank) for n, rank, _ in lines) == [(str(n), str(r)) for n in range(4) for r in range(3)]
+    assert len({guardian for _, _, guardian in lines}) == 1
+    assert "decimal" in modules(cache)[0]
+    assert [e["generation"] for e in events(log, "ready")] == [0, 1, 2, 3]
+
+
+def test_nothing_is_left_when_the_job_is_stopped(cache, tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text("import os, time; os.write(1, b'up\\n')\ntime.sleep(600)")
+    for sig, victim in [(signal.SIGTERM, "crun"), (signal.SIGKILL, "crun"), (signal.SIGKILL, "guardian"),
+                        (signal.SIGKILL, "zygote")]:
+        out = tmp_path / f"out-{sig}-{victim}"
+        with open(out, "w") as file:
+            p = jobs.subprocess.Popen([jobs.crun(), "--warm", "--nproc-per-node=2", "--shutdown-timeout=5", str(script)],
+                                      env=cache, stdout=file, stderr=jobs.subprocess.DEVNULL)
+        jobs.wait_for(lambda: out.read_text().count("up") == 2)
+        below = jobs.descendants(p.pid)
+        names = {pid: pathlib.Path(f"/proc/{pid}/comm").read_text().strip() for pid in below}
+        assert sorted(names.values()).count("crun-zygote") == 1 and len(below) == 4
+        os.kill(p.pid if victim == "crun" else next(i for i, n in names.items() if n == f"crun-{victim}"), sig)
+        if victim == "zygote":  # the workers do not need it
+            time.sleep(0.3)
+            assert p.poll() is None and len(jobs.descendants(p.pid)) == 3
+            p.terminate()
+        p.wait(30)
+        assert jobs.wait_until(lambda: not any(pathlib.Path(f"/proc/{i}/cmdline").exists() for i in below), 5)
+
+
+def test_workers_start_by_exec_when_the_zygote_is_lost(cache, tmp_path):
+    """It is killed between two generations."""
+    script = tmp_path / "script.py"
+    script.write_text(textwrap.dedent("""
+        import os, pathlib, signal
+        guardian = os.getppid()
+        if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+            for child in pathlib.Path(f"/proc/{guardian}/task/{guardian}/children").read_text().split():
+                if pathlib.Path(f"/proc/{child}/comm").read_text() == "crun-zygote\\n":
+                    os.kill(int(child), signal.SIGKILL)
+            raise SystemExit(3)
+        print("fine")
+        """))
+    p = crun(cache, "--warm", "--max-restarts=1", script)
+    assert p.returncode == 0 and p.stdout == "fine\n", p.stderr
+    assert "warm start is not possible, workers start by exec: the interpreter that forks workers has ended" in p.stderr
+
+
+# ---- odd scripts ----
+
+ODD = {
+    "thread at import": ("import threads_at_import", ("threads_at_import", "leaves a thread running")),
+    "thread of a thing it imports": ("import imports_threads", ("threads_at_import", "leaves a thread running")),
+    "device at import": ("import opens_device", ("opens_device", "leaves /dev/zero open")),
+    "fails": ("try:\n    import json, only_for_workers\nexcept ImportError:\n    pass", None),
+    "rank at import": ("import reads_rank; print(reads_rank.RANK)", ("reads_rank", "reads RANK when it is imported")),
+    "prints at import": ("import prints; print(prints.VALUE)", None),
+    "forks itself": ("import json\nif os.fork() == 0:\n    print('child')\n    os._exit(0)\nos.wait()", None),
+    "reads stdin": ("import json; print(repr(sys.stdin.read()))", None),
+    "syntax error": ("import json\nfor", None),
+    "exception": ("import json\ndef f(x):\n    return json.loads(x)\nf('{')", None),
+    "exit code": ("import json; sys.exit(7)", None),
+    "exit text": ("import json; sys.exit('no')", None),
+    "signal": ("import json, signal; os.kill(os.getpid(), signal.SIGSEGV)", None),
+    "faulthandler": ("import json, faulthandler\nfaulthandler.enable()\nfaulthandler._sigsegv()", None),
+    "no such module": ("import json\nimport no_such_module", None),
+}
+LIBRARY = {
+    "threads_at_import": "import threading, time\nthreading.Thread(target=time.sleep, args=(600,), daemon=True).start()",
+    "imports_threads": "import threads_at_import",
+    "opens_device": "import os\nFD = os.open('/dev/zero', os.O_RDONLY)",
+    "reads_rank": "import os\nRANK = os.environ.get('RANK')",
+    "prints": "import sys\nprint('out of the import')\nsys.stderr.write('error of the import\\n')\nVALUE = 1",
+}
+
+
+@pytest.fixture(scope="module")
+def environment_with_library(tmp_path_factory):
+    """A virtual environment, as its site-packages may be written to."""
+    import venv
+    folder = tmp_path_factory.mktemp("venv")
+    venv.create(folder, with_pip=False, symlinks=True)
+    site = pathlib.Path(sysconfig.get_path("purelib", vars={"base": str(folder)}))
+    for name, text in LIBRARY.items():
+        (site / f"{name}.py").write_text(text + "\n")
+    return folder / "bin/python"
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_odd_scripts(cache, tmp_path, environment_with_library, name):
+    """The same output, exit code and report as without --warm; what was dropped is named in the first run alone."""
+    text, dropped = ODD[name]
+    script = tmp_path / "script.py"
+    script.write_text("import os, sys\n" + text + "\nprint('end', os.environ['RANK'])\n" if name != "syntax error" else text)
+    environment = {**cache, "PYTHON_EXEC": str(environment_with_library)}
+    words = ["--nproc-per-node=1", script]
+    cold = crun(environment, *words)
+    runs = [crun(environment, "--warm", *words) for _ in range(3)]
+    for p in runs:
+        assert p.returncode == cold.returncode
+        assert sorted(p.stdout.splitlines()) == sorted(cold.stdout.splitlines())
+        assert sorted(REPORT_TIMES.sub("", p.stderr).splitlines()) == sorted(REPORT_TIMES.sub("", cold.stderr).splitlines())
+    lines = [line for p in runs for line in p.stderr.splitlines() if line.startswith("crun: warm start")]
+    assert lines == (["crun: warm start: each worker imports %s itself: it %s" % dropped] if dropped else [])
+    if dropped:
+        assert dropped[0] in modules(environment)[1]
+
+
+# ---- where it is not possible ----
+
+@pytest.mark.parametrize("words, reason", [
+    (["--no-python", "true"], "the program is not a Python script"),
+    (["--nproc-per-node=1", "--", "-c", "pass"], "the interpreter has options of its own"),
+])
+def test_programs_that_cannot_be_warm(cache, words, reason):
+    p = crun(cache, "--warm", *words)
+    assert p.returncode == 0 and p.stderr == f"crun: --warm has no effect, workers start by exec: {reason}\n"
+
+
+def test_the_variable(cache, tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text("import json")
+    for value, n in ("1", 1), ("0", 0), ("", 0):
+        log = tmp_path / f"events{value}"
+        assert crun({**cache, "CRUN_WARM": value}, f"--event-log={log}", script).returncode == 0
+        assert len(events(log, "warm")) == n
+    p = crun({**cache, "CRUN_WARM": "yes"}, script)
+    assert p.returncode == 1 and "CRUN_WARM='yes' in the environment: it is 1 or 0" in p.stderr

@@ -1,0 +1,3 @@
+"""Imported by warm_dump.py from its own folder."""
+
+VALUE = "beside the script"
