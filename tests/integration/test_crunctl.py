@@ -1,12 +1,16 @@
 """crunctl: what it shows of jobs that run, and of those that have ended."""
 
+import fcntl
 import json
 import os
+import pty
 import pwd
 import signal
 import socket
 import stat
+import struct
 import subprocess
+import termios
 import time
 
 import pytest
@@ -206,3 +210,29 @@ def test_user_without_a_runtime_folder():
     job.terminate()
     job.communicate(timeout=60)
     assert not os.path.exists(path)
+
+
+def test_top_on_a_terminal(folders):
+    """80 x 24: redrawn in place, never wider or longer than the terminal, until q."""
+    job = start(folders, "--nproc-per-node=40", *JOB, "sleep", "60")
+    wait_for_state(folders, "running")
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.environ.update(folders)
+        fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+        os.execv(CRUNCTL, [CRUNCTL, "top"])
+    seen = b""
+    try:
+        while seen.count(b"\033[H\033[J") < 3:
+            seen += os.read(terminal, 65536)
+        os.write(terminal, b"q\n")
+        while piece := os.read(terminal, 65536):
+            seen += piece
+    except OSError:
+        pass  # EIO: it has ended
+    assert os.waitpid(pid, 0)[1] == 0, seen
+    frame = seen.split(b"\033[H\033[J")[2].decode().splitlines()
+    assert len(frame) == 23 and all(len(line) <= 80 for line in frame), frame
+    assert frame[-1].startswith("... ") and "0%" in frame[2], frame
+    job.terminate()
+    job.communicate(timeout=60)
