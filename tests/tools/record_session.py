@@ -23,7 +23,7 @@ import time
 
 from tree import ROOT
 
-COLUMNS, ROWS = 108, 50
+COLUMNS, ROWS = 128, 50
 TIMEOUT_S = 300
 SHOWN = ["crun --standalone --nproc-per-node=2 --max-restarts=3 \\",
          "    ./train mnist --limit 12800 --epochs 3 --snapshot-dir snapshots --snapshot-every 20"]
