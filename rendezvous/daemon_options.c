@@ -73,6 +73,7 @@ enum {
     OPT_SECRET_FILE,
     OPT_SECRETS,
     OPT_SECURITY,
+    OPT_ANNOUNCE_FD,
     OPT_DEBUG,
     OPT_HELP,
     OPT_VERSION,
@@ -80,10 +81,15 @@ enum {
 };
 
 static const char *const other_options[] = {
-    [OPT_LISTEN - DAEMON_NUMBER_COUNT] = "listen",   [OPT_LISTEN_UNIX - DAEMON_NUMBER_COUNT] = "listen-unix",
-    [OPT_STATE - DAEMON_NUMBER_COUNT] = "state",     [OPT_SECRET_FILE - DAEMON_NUMBER_COUNT] = "secret-file",
-    [OPT_SECRETS - DAEMON_NUMBER_COUNT] = "secrets", [OPT_SECURITY - DAEMON_NUMBER_COUNT] = "security",
-    [OPT_DEBUG - DAEMON_NUMBER_COUNT] = "debug",     [OPT_HELP - DAEMON_NUMBER_COUNT] = "help",
+    [OPT_LISTEN - DAEMON_NUMBER_COUNT] = "listen",
+    [OPT_LISTEN_UNIX - DAEMON_NUMBER_COUNT] = "listen-unix",
+    [OPT_STATE - DAEMON_NUMBER_COUNT] = "state",
+    [OPT_SECRET_FILE - DAEMON_NUMBER_COUNT] = "secret-file",
+    [OPT_SECRETS - DAEMON_NUMBER_COUNT] = "secrets",
+    [OPT_SECURITY - DAEMON_NUMBER_COUNT] = "security",
+    [OPT_ANNOUNCE_FD - DAEMON_NUMBER_COUNT] = "announce-fd",
+    [OPT_DEBUG - DAEMON_NUMBER_COUNT] = "debug",
+    [OPT_HELP - DAEMON_NUMBER_COUNT] = "help",
     [OPT_VERSION - DAEMON_NUMBER_COUNT] = "version",
 };
 
@@ -261,6 +267,18 @@ static int check_security(const struct daemon_options *options, char *error, siz
 
 /* ---- the command line ---- */
 
+static int parse_announce_fd(struct daemon_options *options, const char *text, char *error, size_t error_size)
+{
+    uint64_t fd;
+
+    if (!decimal_parse(text, 3, INT_MAX, &fd)) {
+        (void)snprintf(error, error_size, "--announce-fd %s: not the number of a descriptor above 2", text);
+        return DAEMON_E_USAGE;
+    }
+    options->announce_fd = (int)fd;
+    return 0;
+}
+
 static void daemon_long_options(struct option *to)
 {
     /* Those from OPT_DEBUG on take no value. */
@@ -298,6 +316,8 @@ static int take_daemon_option(struct daemon_options *options, int which, char *c
         return 0;
     case OPT_SECURITY:
         return parse_security(options, optarg, error, error_size);
+    case OPT_ANNOUNCE_FD:
+        return parse_announce_fd(options, optarg, error, error_size);
     case OPT_DEBUG:
         options->debug = true;
         return 0;
@@ -314,7 +334,7 @@ static int take_daemon_option(struct daemon_options *options, int which, char *c
 
 static void set_defaults(struct daemon_options *options)
 {
-    *options = (struct daemon_options){0};
+    *options = (struct daemon_options){.announce_fd = -1};
     for (int i = 0; i < DAEMON_NUMBER_COUNT; i++)
         options->numbers[i] = numbers[i].value;
 }
@@ -389,6 +409,8 @@ void daemon_options_help(FILE *out)
         "  --listen HOST:PORT          numeric address, [::]:PORT for all interfaces, port 0 takes a\n"
         "                              free one; repeatable (default %s:%d)\n"
         "  --listen-unix PATH          unix socket; repeatable\n"
+        "  --announce-fd N             write the addresses to this descriptor, and end when its other\n"
+        "                              end is closed\n"
         "  --state DIR                 keep the jobs' rounds and budgets there over a restart\n"
         "  --secret-file FILE          agents have to prove this secret\n"
         "  --secrets DIR               agents of job ID have to prove the secret in DIR/ID; SIGHUP\n"

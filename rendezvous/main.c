@@ -35,6 +35,8 @@ struct daemon {
     uv_signal_t signals[N_SIGNALS];
     size_t n_signals;               /* that are watched */
     struct daemon_secrets *secrets; /* NULL: agents need none */
+    uv_poll_t owner;                /* of announce_fd */
+    bool has_owner;                 /* owner is open */
     bool stopping;
     bool rereading; /* a thread reads the secrets again */
 };
@@ -114,6 +116,8 @@ static void on_server_stopped(void *data)
 
     for (size_t i = 0; i < d->n_signals; i++)
         uv_close((uv_handle_t *)&d->signals[i], NULL);
+    if (d->has_owner)
+        uv_close((uv_handle_t *)&d->owner, NULL);
 }
 
 /* ---- secrets ---- */
@@ -162,10 +166,31 @@ static void reread_secrets(struct daemon *d)
         free(reading);
 }
 
+/* why: for the log, or NULL. */
+static void stop_daemon(struct daemon *d, const char *why)
+{
+    d->stopping = true;
+    if (why)
+        (void)fprintf(stderr, "crund: %s: stopping\n", why);
+    int r = sd_notify_send("STOPPING=1");
+    if (r < 0)
+        log_failure("cannot notify", "the service manager", r);
+    server_drain(d->server, (unsigned)d->options.numbers[DAEMON_DRAIN_MS], on_server_stopped, d);
+}
+
+/* The other end of --announce-fd is closed: its process has ended, or needs crund no more. */
+static void on_owner(uv_poll_t *handle, int status, int events)
+{
+    struct daemon *d = handle->data;
+
+    (void)uv_poll_stop(handle); /* cannot fail */
+    if (!d->stopping)
+        stop_daemon(d, NULL);
+}
+
 static void on_daemon_signal(uv_signal_t *handle, int number)
 {
     struct daemon *d = handle->data;
-    int r;
 
     if (d->stopping)
         return;
@@ -173,12 +198,7 @@ static void on_daemon_signal(uv_signal_t *handle, int number)
         reread_secrets(d);
         return;
     }
-    d->stopping = true;
-    (void)fprintf(stderr, "crund: %s: stopping\n", strsignal(number));
-    r = sd_notify_send("STOPPING=1");
-    if (r < 0)
-        log_failure("cannot notify", "the service manager", r);
-    server_drain(d->server, (unsigned)d->options.numbers[DAEMON_DRAIN_MS], on_server_stopped, d);
+    stop_daemon(d, strsignal(number));
 }
 
 static int watch_signals(struct daemon *d)
@@ -233,18 +253,44 @@ static int start_state_thread(struct daemon *d)
     return uv_queue_work(&d->loop, &work, do_no_work, after_no_work);
 }
 
+/* One line, "HOST:PORT" or a path; its owner reads it from a pipe or a socket that is empty. */
+static int announce(struct daemon *d, const char *line)
+{
+    size_t n = strlen(line);
+
+    if (d->options.announce_fd < 0 || write(d->options.announce_fd, line, n) == (ssize_t)n)
+        return 0;
+    log_failure("cannot write to", "--announce-fd", -errno);
+    return -EIO;
+}
+
+static int watch_owner(struct daemon *d)
+{
+    if (d->options.announce_fd < 0)
+        return 0;
+    int r = uv_poll_init(&d->loop, &d->owner, d->options.announce_fd);
+    if (r < 0)
+        return r;
+    d->owner.data = d;
+    d->has_owner = true;
+    return uv_poll_start(&d->owner, UV_DISCONNECT, on_owner);
+}
+
 static int listen_tcp(struct daemon *d, const struct daemon_address *a)
 {
     bool v6 = strchr(a->host, ':');
+    char line[sizeof(a->host) + 16];
     uint16_t port;
     int r = server_listen_tcp(d->server, a->host, a->port, &port);
 
     if (r < 0)
         (void)fprintf(stderr, "crund: cannot listen on %s%s%s:%u: %s\n", v6 ? "[" : "", a->host,
                       v6 ? "]" : "", a->port, strerror(-r));
-    else
-        (void)printf("crund: listening on %s%s%s:%u\n", v6 ? "[" : "", a->host, v6 ? "]" : "", port);
-    return r;
+    if (r < 0)
+        return r;
+    (void)snprintf(line, sizeof(line), "%s%s%s:%u\n", v6 ? "[" : "", a->host, v6 ? "]" : "", port); /* fits */
+    (void)printf("crund: listening on %s", line);
+    return announce(d, line);
 }
 
 static int listen_unix(struct daemon *d, const struct daemon_address *a)
@@ -299,6 +345,8 @@ static int run_daemon(struct daemon *d)
         r = watch_signals(d);
     if (r == 0)
         r = start_state_thread(d);
+    if (r == 0)
+        r = watch_owner(d);
     if (r == 0)
         r = server_create(&d->server, &d->loop, &config);
     if (r < 0) {
