@@ -386,6 +386,7 @@ int main(int argc, char *argv[])
         return EXIT_USAGE;
     }
     (void)signal(SIGPIPE, SIG_IGN); /* a client that left is a result of write() */
+    (void)signal(SIGXFSZ, SIG_IGN); /* at the limit of file size a save fails, and the jobs go on */
     raise_fd_limit();
     warn_small_backlog();
     return run_daemon(&daemon);

@@ -6,6 +6,7 @@ import os
 import pathlib
 import random
 import re
+import resource
 import shutil
 import subprocess
 import threading
@@ -348,3 +349,23 @@ def test_workers_notice_nothing_of_kill_9(tmp_path):
             assert nodes.codes() == [0, 0, 0], nodes.texts() + c.log()
         finally:
             c.__exit__()
+
+
+def test_the_limit_of_file_size_stops_no_job(tmp_path):
+    """RLIMIT_FSIZE 0: the state cannot be saved, which a line reports, and the daemon and its jobs go on."""
+
+    def limit():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+
+    # The log of the daemon would be under the limit as well, so it is a pipe.
+    with subprocess.Popen([str(BUILD / "rendezvous" / "crund"), "--listen", "127.0.0.1:0", "--state", str(tmp_path / "state")],
+                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=limit) as daemon:
+        try:
+            port = int(daemon.stdout.readline().rsplit(":", 1)[1])
+            with Agent(port) as agent:
+                agent.join()
+                assert agent.start()["generation"] == 0
+            assert any("it goes on" in daemon.stderr.readline() for _ in range(4))
+            assert daemon.poll() is None
+        finally:
+            daemon.kill()
