@@ -23,7 +23,7 @@
 #include "rendezvous/server_impl_uv.h"
 
 enum {
-    ACCEPT_BATCH = 64,
+    ACCEPT_BATCH = 16,
     ACCEPT_RETRY_MS = 1000,
     KEEPALIVE_IDLE_S = 60,
     KEEPALIVE_INTERVAL_S = 10,

@@ -84,7 +84,7 @@ static void update_peer_polling(struct peer *p)
 {
     uint8_t events = 0;
 
-    if (!p->eof && !p->held)
+    if (!p->eof && !p->held && list_is_empty(&p->busy_link))
         events |= UV_READABLE;
     if (outbox_size(&p->out) > 0 || (p->held && list_is_empty(&p->busy_link)))
         events |= UV_WRITABLE;
@@ -506,6 +506,17 @@ void peer_continue(struct peer *p)
     peer_update(p);
 }
 
+/* The next piece of a long message is read in a turn as well: hundreds of clients that send one would otherwise have a
+ * piece each in every turn of the loop. True: p waits for its turn. */
+static bool read_in_turn(struct peer *p)
+{
+    if (buf_size(&p->in) < SCRATCH_SIZE)
+        return false;
+    list_append(&p->server->busy, &p->busy_link);
+    update_peer_polling(p);
+    return true;
+}
+
 void peers_run_turn(struct server *s)
 {
     struct peer *p;
@@ -514,9 +525,16 @@ void peers_run_turn(struct server *s)
         return;
     p = list_entry(s->busy.next, struct peer, busy_link);
     list_unlink(&p->busy_link);
-    p->held = false;
-    if (serve_buffered(p, STORE_TURN_UNITS))
-        peer_update(p);
+    if (p->held) {
+        p->held = false;
+        if (serve_buffered(p, STORE_TURN_UNITS))
+            peer_update(p);
+    } else if (!peer_read(p) && !p->closing) {
+        if (p->reset)
+            peer_close(p); /* as in read_rest() */
+        else
+            peer_update(p);
+    }
 }
 
 /* ---- releases ---- */
@@ -558,7 +576,8 @@ static void read_rest(struct peer *p)
         if (!serve_buffered(p, FRESH_UNITS))
             return;
     }
-    if (p->held)
+    p->reset = true;
+    if (p->held || read_in_turn(p))
         return; /* its turns come first; polling then reports the reset again */
     if (!peer_read(p) && !p->closing)
         peer_close(p); /* nothing to read, and nothing would wake us */
@@ -583,7 +602,7 @@ static void on_peer_poll(uv_poll_t *poll, int status, int events)
             flush_peer(p);
             peer_continue(p);
         }
-        if (events & UV_READABLE && !p->closing && p->events & UV_READABLE)
+        if (events & UV_READABLE && !p->closing && p->events & UV_READABLE && !read_in_turn(p))
             (void)peer_read(p); /* whatever came of it is settled */
     }
     server_work_off(s);

@@ -46,7 +46,7 @@ struct server {
     uint64_t output_bytes; /* held by replies that were not read */
     struct list greeting;  /* peers before the end of VALIDATE, oldest first */
     struct list framing;   /* peers with an incomplete message, oldest first */
-    struct list busy;      /* peers whose request goes on in a turn of its own, in busy_link */
+    struct list busy;      /* peers whose request goes on, or whose long message is read on, in a turn */
     uv_timer_t deadline_timer;
     uint64_t deadline_ms; /* when the timer is set to fire */
     uv_idle_t rest_idle;  /* active while work was left for the next turn of the loop */
@@ -90,6 +90,7 @@ struct peer {
     uint8_t events;    /* what is polled for */
     bool held;         /* `in` has requests that wait: until replies were read, or for a turn */
     bool eof;          /* nothing more will come */
+    bool reset;        /* the socket is broken; what arrived before that is still read */
     bool write_failed; /* the client cannot be written to; what it sent before still counts */
     bool closing;
 };

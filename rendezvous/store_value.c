@@ -37,7 +37,8 @@ int store_prepare(struct call *call, struct wire_span value)
     while (t->fresh->total < value.size) {
         size_t done = t->fresh->total, n = step_size(done, value.size);
 
-        if (!call_spend(call, n / STORE_UNIT_BYTES))
+        /* Twice: the pages are new. */
+        if (!call_spend(call, 2 * n / STORE_UNIT_BYTES))
             return STORE_MORE;
         blob_append(t->fresh, value.data + done, n);
     }
