@@ -823,8 +823,9 @@ int agent_run(const struct agent_config *config)
     (void)uv_loop_close(&a.loop);          /* no handle is open any more */
     log_redirect(NULL, NULL);
     events_destroy(a.events);
+    bool are_files_made = attempt_files_wait(REMOVE_LIMIT_MS);
     end_logs(&a);
-    if (attempt_files_is_hung() || bounded_is_hung())
+    if (!are_files_made || bounded_is_hung())
         _exit(a.exit_code); /* a thread that waits for a disk uses what would be freed now */
     free(a.failed);
     output_destroy(a.output);

@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "launcher/cli/job.h"
@@ -297,7 +298,11 @@ void attempt_files_cancel(struct attempt_request *request)
     close_request(request);
 }
 
-bool attempt_files_is_hung(void)
+bool attempt_files_wait(unsigned timeout_ms)
 {
-    return n_hung > 0;
+    const struct timespec pause = {.tv_nsec = 1000000};
+
+    for (unsigned i = 0; i < timeout_ms && n_hung > 0; i++)
+        (void)nanosleep(&pause, NULL); /* a signal ends it early, and it is asked again */
+    return n_hung == 0;
 }

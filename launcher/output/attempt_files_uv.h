@@ -45,5 +45,6 @@ int attempt_files_begin(struct attempt_request **ret, const struct attempt_files
 /* The thread removes what it makes from now on. NULL is fine. */
 void attempt_files_cancel(struct attempt_request *request);
 
-/* Whether the thread of a cancelled request still hangs. It uses the job: the process has to end by _exit() then. */
-bool attempt_files_is_hung(void);
+/* Waits for the threads of cancelled requests, which remove what they have made. False when one has not ended within
+ * timeout_ms: it uses the job, so the process has to end by _exit(). */
+bool attempt_files_wait(unsigned timeout_ms);

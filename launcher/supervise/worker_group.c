@@ -672,6 +672,8 @@ static void stop_for_signal(struct worker_group *g, bool first, const struct gro
         kill_all(g, event->now_ns, out);
         break;
     case GROUP_LEAVING: /* how the other nodes end is not known */
+        set_cause(g, GROUP_CAUSE_SIGNAL, -1, event->now_ns);
+        add_action(out, GROUP_DO_PRINT_REPORT, 0);
         finish_job(g, out, 1);
         break;
     case GROUP_DONE:

@@ -66,6 +66,12 @@ def test_signals_at_many_early_moments(kind):
         assert launches.wait_until_gone(p.tag, 10) == {}
 
 
+def test_signals_at_random_moments():
+    """The short form of `tests/soak signals-moments`: of start, restart and end, in all three ways of meeting."""
+    p = jobs.run_soak("signal_moments.py", "--rounds", "1")
+    assert p.returncode == 0, p.stdout + p.stderr
+
+
 # ---- the second signal
 
 SAVES = ("trap 'sleep 0.5; touch saved.$RANK; exit 0' TERM HUP INT\ntouch up.$RANK\n"

@@ -700,7 +700,7 @@ static void test_leaving_together(void **state)
         {5, GROUP_EXITED, 0, 0, ""},
         {5, GROUP_EXITED, 1, 0, ""},
         {5, GROUP_EMPTY, -1, 0, "await-others"},
-        {6, GROUP_SIGNAL, -1, SIGTERM, "finish 1"},
+        {6, GROUP_SIGNAL, -1, SIGTERM, "print-report, finish 1"},
         {7, GROUP_OTHERS_DONE, -1, 0, ""},
         {0},
     };
