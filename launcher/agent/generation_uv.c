@@ -579,6 +579,11 @@ static void on_link(uv_poll_t *poll, int status, int events)
                            &report); /* with GUARDIAN_EMPTY the last time; g may be closing afterwards */
     }
     bool has_more = n == -EAGAIN || n == -ENOMEM || n == -ENOBUFS; /* without memory it stays readable */
+    if (g->empty &&
+        !uv_is_closing(
+            (uv_handle_t *)
+                poll)) /* the guardian ends: the end of the link would stay readable until the next generation */
+        (void)uv_poll_stop(poll);
     if (g->empty || (has_more && status >= 0))
         return;
     (void)uv_poll_stop(poll);

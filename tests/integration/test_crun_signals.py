@@ -329,6 +329,15 @@ def test_pause_between_restarts(tmp_path):
     assert time.monotonic() - begin < 20
 
 
+def test_no_processor_is_used_in_a_pause(tmp_path):
+    """The link to the guardian has ended by then, and an ended socket is readable for ever."""
+    p = start_worker(tmp_path, "exit 3\n", "--standalone", "--max-restarts=3")
+    p.stderr.read()
+    _, status, usage = os.wait4(p.pid, 0)
+    p.returncode = os.waitstatus_to_exitcode(status)
+    assert p.returncode == 1 and usage.ru_utime + usage.ru_stime < 0.3, usage
+
+
 def test_signal_ends_a_pause(tmp_path):
     p = start_worker(tmp_path, "echo x >> starts\nexit 3\n", "--standalone", "--max-restarts=9", "--restart-pause=3600")
     jobs.wait_for(lambda: (tmp_path / "starts").exists() and len((tmp_path / "starts").read_text().split()) == 5)
