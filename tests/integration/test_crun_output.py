@@ -344,6 +344,14 @@ def test_temporary_folder_on_a_disk_that_hangs_at_the_end(tmp_path):
     assert p.returncode == 0 and "the disk of the log files does not answer" in err
 
 
+def test_disks_of_three_nodes_that_stand_still():
+    """The short form of `tests/soak standing-still`: longer than the node timeout, and no node is lost."""
+    if not memory_is_crun_s():
+        pytest.skip("a sanitizer has to be the first library that is loaded")
+    p = jobs.run_soak("standing_still.py", "--seconds", "3", "--load", "0", "logs", "state")
+    assert p.returncode == 0, p.stdout + p.stderr
+
+
 def test_log_that_is_truncated(tmp_path):
     """A log that is emptied to free its disk goes on, and so does the console."""
     log = tmp_path / "log"
