@@ -64,10 +64,11 @@ def test_six_lines():
     assert sum(line.startswith("+ ") for line in lines) == 6
 
 
-@pytest.mark.parametrize("name", ["ddp_snapshot.py", "ddp_in_place.py"])
-def test_examples(name, tmp_path):
-    """With PyTorch 2.13: the second one reports that it is an ordinary script there."""
-    p = run_example(name, sys.executable, tmp_path, "--restart-policy=replace")
+@pytest.mark.parametrize("name, option", [("ddp_snapshot.py", "--standalone"), ("ddp_snapshot.py", "--warm"),
+                                          ("ddp_in_place.py", "--restart-policy=replace")])
+def test_examples(name, option, tmp_path):
+    """With PyTorch 2.13: the last one reports that it is an ordinary script there."""
+    p = run_example(name, sys.executable, tmp_path, option, env={"XDG_CACHE_HOME": str(tmp_path)})
     assert p.returncode == 0, p.stderr
     assert "epoch 3/3" in p.stdout
     assert ("cannot change a process group in place (2.14 can); after a failure all workers are restarted" in p.stderr) == (
