@@ -28,7 +28,16 @@ def test_fashion_mnist_with_loader_processes():
     assert len(sums) == 2 and sums[0] == sums[1]
 
 
-def test_collectives_by_env():
+@pytest.mark.parametrize("warm", ["0", "1"])
+def test_collectives_by_env(monkeypatch, tmp_path, warm):
+    """warm: forked workers; tests/soak warm-interop has all tests of this folder with them."""
+    monkeypatch.setitem(ENVIRONMENT, "CRUN_WARM", warm)
+    monkeypatch.setitem(ENVIRONMENT, "XDG_CACHE_HOME", str(tmp_path))
+    for _ in range(2 if warm == "1" else 1):  # the first run makes the list of modules
+        collectives_by_env()
+
+
+def collectives_by_env():
     assert crun("--standalone", "--nproc-per-node=3", torch_rounds.SCRIPTS / "collectives.py").count("fine") == 3
 
 
