@@ -88,6 +88,9 @@ class Box:
         env = {"PATH": f"{python}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME": str(self.here),
                "LANG": "C.UTF-8", "TMPDIR": str(self.tmp), "PROBE_DIR": str(self.probes), "OMP_NUM_THREADS": "1",
                "PYTHONDONTWRITEBYTECODE": "1", **row.env}
+        for name in ("CRUN_WARM", "XDG_CACHE_HOME"):  # tests/soak warm-interop
+            if name in os.environ:
+                env[name] = os.environ[name]
         return {name: value for name, value in env.items() if name not in row.without}
 
     def workers(self):
