@@ -258,7 +258,7 @@ static void node_take_report(struct rounds_node *n, const struct session_report 
         return;
     }
     store_report(n, report);
-    if (n->member && !n->foreign && n->generation > job->generation)
+    if (n->member && (n->foreign || n->generation > job->generation))
         job_abandon_generation(job, now_ns); /* the saved state was an old one: that generation is over */
     if (n->member && node_is_current(n))
         take_member_report(n, report, now_ns);

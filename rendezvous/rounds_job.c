@@ -169,9 +169,26 @@ static void send_rank_assignment(struct rounds_node *n)
     node_want_view(n);
 }
 
+/* Above all that were used. An agent ignores a START that is not above its own generation, so those of the nodes that are
+ * ready count even where the floor has its limit; but not what leaves no room for reports. */
+static int64_t next_generation(const struct rounds_job *job)
+{
+    const int64_t most = SESSION_GENERATION_MAX + SESSION_GENERATION_MAX / 2;
+    int64_t last = job->generation > job->floor ? job->generation : job->floor;
+
+    list_for_each(i, &job->nodes)
+    {
+        const struct rounds_node *n = list_entry(i, struct rounds_node, in_job);
+
+        if (n->state == ROUNDS_NODE_READY && n->generation > last && n->generation < most)
+            last = n->generation;
+    }
+    return last + 1;
+}
+
 static void form_generation(struct rounds_job *job)
 {
-    job->generation = (job->generation > job->floor ? job->generation : job->floor) + 1;
+    job->generation = next_generation(job);
     job_assign_ranks(job);
     job->state = ROUNDS_RUNNING;
     for_each_node(job, send_rank_assignment);

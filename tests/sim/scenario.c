@@ -129,10 +129,6 @@ void scenario_choose(struct sim *sim, unsigned n_agents)
     choose_times(sc, r);
     for (unsigned i = 0; i < FAULT_COUNT; i++)
         sc->fault_percent[i] = random_percent(r, fault_chances[i]) ? (unsigned)random_between(r, 5, 100) : 0;
-    /* A claim of the largest generation that may be claimed, and a daemon that has forgotten that it used the one above:
-     * there is no number left. */
-    if (sc->fault_percent[FAULT_ROLLBACK] > 0 || sc->fault_percent[FAULT_DAEMON_AMNESIA] > 0)
-        sc->fault_percent[FAULT_HOSTILE] = 0;
     sim_trace(sim,
               "%u agents, %u jobs, %u to %u nodes, %u restarts, %u changes, calm at %llu s, finish at %llu s",
               sc->n_agents, sc->n_jobs, sc->params.min_nodes, sc->params.max_nodes, sc->params.max_restarts,

@@ -1589,6 +1589,22 @@ static void a_generation_that_is_claimed_leaves_room_above(void **state)
     say(t, 1, SESSION_RUNNING);
 }
 
+/* After such a claim, and when the daemon has lost its state, an honest agent is above the limit of claims. */
+static void an_agent_above_the_limit_of_claims_can_go_on(void **state)
+{
+    struct table *t = *state;
+
+    t->params.min_nodes = t->params.max_nodes = 2;
+    join(t, 0);
+    prepare(t, 1)->report = (struct session_report){.phase = SESSION_READY,
+                                                    .instance = 4711,
+                                                    .generation = SESSION_GENERATION_MAX + 6,
+                                                    .group_rank = 1,
+                                                    .port = 1};
+    hello(t, 1);
+    assert_started(t, 1, SESSION_GENERATION_MAX + 7, 1, 2);
+}
+
 static void control_characters_are_refused(void **state)
 {
     static const char *const bad[] = {"a\033[2J", "a\n", "\177", "\xC2\x9B", "\r"};
@@ -1936,6 +1952,7 @@ int main(void)
         TEST(a_node_without_a_connection_is_not_ready),
         TEST(instances_cannot_be_predicted),
         TEST(a_generation_that_is_claimed_leaves_room_above),
+        TEST(an_agent_above_the_limit_of_claims_can_go_on),
         TEST(control_characters_are_refused),
         TEST(every_kind_has_a_name),
         TEST(other_parameters_are_refused_by_name),
