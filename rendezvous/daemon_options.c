@@ -357,6 +357,7 @@ int daemon_options_parse(struct daemon_options *ret, int argc, char *const argv[
     }
     if (r == 0)
         r = check_security(ret, error, error_size);
+    ret->is_default_address = ret->n_addresses == 0;
     if (r == 0 && ret->n_addresses == 0)
         r = parse_listen(ret, DEFAULT_HOST, error, error_size);
     return r;

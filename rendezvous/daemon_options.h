@@ -48,6 +48,7 @@ enum daemon_number {
 struct daemon_options {
     struct daemon_address addresses[DAEMON_LISTEN_MAX];
     size_t n_addresses;
+    bool is_default_address; /* the only one is the default */
     int announce_fd;         /* where the addresses are written to; crund ends when it is closed; -1: none */
     const char *state_dir;   /* NULL: nothing is kept */
     const char *secret_file; /* of all jobs, or NULL */

@@ -9,6 +9,7 @@
 
 #include <arpa/inet.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <limits.h>
 #include <netinet/tcp.h>
 #include <stdlib.h>
@@ -220,7 +221,11 @@ static int read_bound_port(int fd, uint16_t *ret)
 
     if (getsockname(fd, &address.any, &size) < 0)
         return -errno;
-    *ret = ntohs(address.any.sa_family == AF_INET6 ? address.v6.sin6_port : address.v4.sin_port);
+    *ret = 0; /* of a unix socket */
+    if (address.any.sa_family == AF_INET6)
+        *ret = ntohs(address.v6.sin6_port);
+    else if (address.any.sa_family == AF_INET)
+        *ret = ntohs(address.v4.sin_port);
     return 0;
 }
 
@@ -279,6 +284,22 @@ int server_listen_tcp(struct server *s, const char *host, uint16_t port, uint16_
     if ((r == -EAFNOSUPPORT || r == -EADDRNOTAVAIL) && strcmp(host, "::") == 0)
         r = listen_on_address(s, "0.0.0.0", port, ret_port);
     return r;
+}
+
+int server_listen_fd(struct server *s, int fd, uint16_t *ret_port)
+{
+    int flags = fcntl(fd, F_GETFL), r, is_listening = 0;
+    socklen_t size = sizeof(is_listening);
+
+    *ret_port = 0;
+    if (flags < 0 || getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &is_listening, &size) < 0)
+        return -errno;
+    if (!is_listening)
+        return -EINVAL;
+    if (fcntl(fd, F_SETFL, flags | O_NONBLOCK) < 0 || fcntl(fd, F_SETFD, FD_CLOEXEC) < 0)
+        return -errno;
+    r = read_bound_port(fd, ret_port);
+    return r < 0 ? r : listener_create(s, fd, NULL);
 }
 
 /* Removes a socket file without a listener behind it; other files are left alone. */

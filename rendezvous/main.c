@@ -6,6 +6,7 @@
 
 #include <arpa/inet.h>
 #include <errno.h>
+#include <limits.h>
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
@@ -16,6 +17,7 @@
 #include <unistd.h>
 #include <uv.h>
 
+#include "base/decimal.h"
 #include "base/err.h"
 #include "rendezvous/daemon_options.h"
 #include "rendezvous/daemon_secrets_os.h"
@@ -23,7 +25,7 @@
 #include "rendezvous/server_security.h"
 #include "rendezvous/server_uv.h"
 
-enum { EXIT_USAGE = 2, N_SIGNALS = 3 };
+enum { EXIT_USAGE = 2, N_SIGNALS = 3, FIRST_INHERITED_FD = 3 };
 
 /* Below this, a few thousand clients that connect together have to retry. */
 enum { BACKLOG_WARNING = 1024 };
@@ -304,8 +306,41 @@ static int listen_unix(struct daemon *d, const struct daemon_address *a)
     return r;
 }
 
+/* How many sockets the service manager has opened, from descriptor 3 on (sd_listen_fds(3)). */
+static unsigned count_inherited(void)
+{
+    const char *pid = getenv("LISTEN_PID"), *n = getenv("LISTEN_FDS");
+    uint64_t value;
+
+    if (!pid || !n || !decimal_parse(pid, 1, INT_MAX, &value) || value != (uint64_t)getpid())
+        return 0;
+    return decimal_parse(n, 1, DAEMON_LISTEN_MAX, &value) ? (unsigned)value : 0;
+}
+
+static int listen_inherited(struct daemon *d, int fd)
+{
+    uint16_t port;
+    int r = server_listen_fd(d->server, fd, &port);
+
+    if (r < 0)
+        (void)fprintf(stderr, "crund: cannot use descriptor %d of the service manager: %s\n", fd,
+                      strerror(-r));
+    else
+        (void)printf("crund: listening on descriptor %d (port %u)\n", fd, port);
+    return r;
+}
+
 static int start_listening(struct daemon *d)
 {
+    unsigned n_inherited = count_inherited();
+
+    for (unsigned i = 0; i < n_inherited; i++) {
+        int r = listen_inherited(d, FIRST_INHERITED_FD + (int)i);
+        if (r < 0)
+            return r;
+    }
+    if (n_inherited > 0 && d->options.is_default_address)
+        d->options.n_addresses = 0;
     for (size_t i = 0; i < d->options.n_addresses; i++) {
         const struct daemon_address *a = &d->options.addresses[i];
         int r = a->unix_path ? listen_unix(d, a) : listen_tcp(d, a);

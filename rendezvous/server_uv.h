@@ -55,6 +55,9 @@ size_t server_n_nodes(const struct server *s);
  * notified at once. empty() is called when all have left. Without rounds: does nothing. */
 void server_close_jobs(struct server *s, const char *reason);
 
+/* A socket that listens already (systemd's); the server owns it on success. *ret_port: of TCP; 0: a unix socket. 0 or -errno. */
+int server_listen_fd(struct server *s, int fd, uint16_t *ret_port);
+
 /*
  * Closes listeners and clients. The server frees itself when the last handle is closed and then calls
  * stopped (may be NULL). Do not use s after this call.

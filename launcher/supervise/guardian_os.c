@@ -342,7 +342,7 @@ static void launch_zygote(struct guardian *g)
         r = -ENOSPC;
     }
     if (r)
-        lose_zygote(g, strerrordesc_np(-r));
+        lose_zygote(g, strerror(-r));
 }
 
 /* A module whose import does not end. */
