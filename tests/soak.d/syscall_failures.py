@@ -62,8 +62,7 @@ ERRORS = {
 # (call, function of ours that led to it): libuv answers a failure with abort(), for this reason. What has to hold then is
 # that nothing is left.
 LIBUV_ABORTS = {
-    ("pipe2", "agent_run"): "uv_loop_init() opens the pipe of its signals; crun has just seen that descriptors are free",
-    ("pipe2", "main"): "the same, in crund",
+    ("pipe2", None): "uv_loop_init() opens the pipe of its signals; crun has just seen that descriptors are free",
     ("clone3", "main"): "the only thread of the pool, started by crund before it serves; it has just seen that threads can be had",
     ("mmap", "main"): "its stack",
     ("mprotect", "main"): "its stack",
