@@ -73,6 +73,22 @@ int group_describe_memory(int fd, char place[GROUP_PLACE_SIZE])
     return 0;
 }
 
+/* The place comes from the store, which every user of the machine may be able to write to. Memory of another user, or
+ * memory that can be cut off under the mapping, is not the group's. */
+static int check_memory_owner(int fd, const struct stat *st, const char *path)
+{
+    int seals = fcntl(fd, F_GET_SEALS);
+
+    if (S_ISREG(st->st_mode) && st->st_uid == geteuid() && seals >= 0 && seals & F_SEAL_SHRINK)
+        return 0;
+    return crw_fail(
+        CRW_E_ENVIRONMENT,
+        "the store names %s as the group's shared memory, and that is not memory which a rank of user %u "
+        "made: all ranks of a host must run under one user; if they do, another process of this machine "
+        "writes to the job's store",
+        path, (unsigned)geteuid());
+}
+
 int group_open_memory(const char *place, int *ret_fd)
 {
     _cleanup_close_ int fd = -1;
@@ -80,6 +96,7 @@ int group_open_memory(const char *place, int *ret_fd)
     uintmax_t device, inode;
     int pid, number;
     struct stat st;
+    int r;
 
     if (sscanf(place, "%63s %d %d %ju %ju", host, &pid, &number, &device, &inode) != 5)
         return crw_fail(CRW_E_STORE, "\"%.100s\" is no place of the group's shared memory", place);
@@ -91,7 +108,7 @@ int group_open_memory(const char *place, int *ret_fd)
                         "LOCAL_WORLD_SIZE is WORLD_SIZE, must be on one",
                         host, own_host);
     (void)snprintf(path, sizeof(path), "/proc/%d/fd/%d", pid, number);
-    fd = open(path, O_RDWR | O_CLOEXEC);
+    fd = open(path, O_RDWR | O_CLOEXEC | O_NONBLOCK | O_NOCTTY); /* it may be a pipe or a device */
     if (fd < 0 && errno == ENOENT)
         return crw_fail(CRW_E_PEER, "the rank that made the group's shared memory has ended: there is no %s",
                         path);
@@ -103,6 +120,9 @@ int group_open_memory(const char *place, int *ret_fd)
     if (fstat(fd, &st) < 0 || st.st_dev != device || st.st_ino != inode)
         return crw_fail(CRW_E_PEER,
                         "the rank that made the group's shared memory has ended: %s is something else", path);
+    r = check_memory_owner(fd, &st, path);
+    if (r)
+        return r;
     *ret_fd = steal_fd(&fd);
     return 0;
 }

@@ -6,6 +6,7 @@
 
 #include "proto/worker_notice.h"
 #include "worker-runtime/crw.h"
+#include "worker-runtime/group/group_os.h"
 #include "tests/support/c/daemon_process.h"
 
 #include <errno.h>
@@ -15,6 +16,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -739,6 +741,40 @@ static void a_descriptor_of_another_kind_is_left_alone(void **state)
     close(fds[1]);
 }
 
+/* What group_open_memory() does with a file that another process may have put into the store. */
+static int open_described(int fd)
+{
+    char place[GROUP_PLACE_SIZE];
+    int opened = -1, r;
+
+    assert_int_equal(group_describe_memory(fd, place), 0);
+    r = group_open_memory(place, &opened);
+    if (opened >= 0)
+        (void)close(opened);
+    return r;
+}
+
+static void memory_of_others_is_refused(void **state)
+{
+    int fd = memfd_create("crw-test", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    int pipes[2];
+
+    (void)state;
+    assert_true(fd >= 0 && ftruncate(fd, 4096) == 0 && pipe2(pipes, O_CLOEXEC) == 0);
+    assert_int_equal(open_described(fd), CRW_E_ENVIRONMENT); /* it could be cut off under the mapping */
+    assert_non_null(strstr(crw_error_message(), "writes to the job's store"));
+    assert_int_equal(open_described(pipes[0]), CRW_E_ENVIRONMENT);
+    assert_int_equal(fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK), 0);
+    assert_int_equal(open_described(fd), 0);
+    if (geteuid() == 0) {
+        assert_int_equal(fchown(fd, 65534, 65534), 0);
+        assert_int_equal(open_described(fd), CRW_E_ENVIRONMENT);
+    }
+    (void)close(fd);
+    (void)close(pipes[0]);
+    (void)close(pipes[1]);
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
@@ -746,6 +782,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(several_groups_work),
         cmocka_unit_test(one_rank_needs_nobody),
         cmocka_unit_test(wrong_arguments_are_refused),
+        cmocka_unit_test(memory_of_others_is_refused),
         cmocka_unit_test(an_address_is_enough),
         cmocka_unit_test(no_address_is_the_environment),
         cmocka_unit_test(a_killed_peer_ends_the_collective),
