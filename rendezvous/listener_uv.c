@@ -97,10 +97,15 @@ static bool is_last_fd(const struct server *s, int fd)
 
 static void admit_client(struct server *s, int fd)
 {
-    bool last = is_last_fd(s, fd);
+    bool last = is_last_fd(s, fd), full;
     int r;
 
-    if (s->n_peers >= s->limits.connections_max) {
+    /* A client that was closed leaves a low number, so numbers alone show only now and then that it is full. */
+    if (last)
+        s->n_full = s->n_peers;
+    full = last || (s->n_full > 0 && s->n_peers >= s->n_full);
+
+    if (s->n_peers >= s->limits.connections_max && !peers_close_unused(s)) {
         server_log(s, NULL, "refused a client: %u are connected, the limit (--max-connections)", s->n_peers);
         (void)close(fd); /* nothing was sent on it */
         return;
@@ -108,7 +113,7 @@ static void admit_client(struct server *s, int fd)
     r = s->fence ? fence_admit(s->fence, fd) : peer_create(s, fd);
     if (r < 0)
         server_log(s, NULL, "refused a client: %s", strerror(-r));
-    else if (last)
+    else if (full && !peers_close_unused(s) && last)
         listeners_pause(s, "file descriptors are nearly used up");
 }
 
@@ -122,10 +127,10 @@ static void on_connection(uv_poll_t *poll, int status, int events)
 
         if (fd >= 0)
             admit_client(s, fd);
-        else if (is_shortage(errno))
-            listeners_pause(s, strerror(errno));
         else if (errno == EAGAIN)
             return;
+        else if (is_shortage(errno) && !peers_close_unused(s))
+            listeners_pause(s, strerror(errno));
         /* Anything else is the fate of that one connection. */
     }
 }

@@ -46,6 +46,8 @@ enum {
     /* Replies for one client in one turn of the loop: a client that pipelines large requests and reads the
      * replies so fast that the socket never fills would otherwise be the only one that is served. */
     TURN_OUTPUT_MAX = 256 * 1024,
+    /* A client that greeted so long ago and has requested nothing makes room for others when there is none. */
+    UNUSED_MS = 5000,
     /* What a client's requests may cost at once, before they wait for a turn. */
     FRESH_UNITS = 256,
     /* An incomplete message that grew by this much is making progress: a large one on a slow network has
@@ -202,8 +204,11 @@ static enum run_result check_greeting(struct peer *p, const uint8_t *data, size_
             return RUN_BROKEN;
         }
     }
-    if (p->n_greeted == HANDSHAKE_SIZE)
+    if (p->n_greeted == HANDSHAKE_SIZE) {
         list_unlink(&p->deadline_link);
+        list_append(&p->server->unused, &p->unused_link);
+        p->greeted_ms = uv_now(p->server->loop);
+    }
     return RUN_MORE;
 }
 
@@ -245,6 +250,8 @@ static enum run_result run_request(struct peer *p, struct outbox *out, struct st
     bool begun = p->client.task.active;
     int r = 0;
 
+    if (p->request.op != WIRE_OP_PING)
+        list_unlink(&p->unused_link);
     if (!p->write_failed || !store_only_reads(p->request.op))
         r = store_apply(&s->store, &p->client, &p->request, out, budget);
     else if (begun)
@@ -645,6 +652,7 @@ int peer_create(struct server *s, int fd)
     p->fd = fd;
     list_init(&p->deadline_link);
     list_init(&p->busy_link);
+    list_init(&p->unused_link);
     store_client_init(&p->client);
     server_handle_opened(s);
     list_append(&s->peers, &p->link);
@@ -668,6 +676,7 @@ static void peer_release(struct peer *p)
     list_unlink(&p->link);
     list_unlink(&p->deadline_link);
     list_unlink(&p->busy_link);
+    list_unlink(&p->unused_link);
     uv_close((uv_handle_t *)&p->poll, on_peer_closed);
 }
 
@@ -678,6 +687,21 @@ void peer_close(struct peer *p)
     peer_release(p);
     (void)close(p->fd); /* the poll handle let go of it above */
     server_peer_gone(s);
+}
+
+bool peers_close_unused(struct server *s)
+{
+    struct peer *p;
+
+    if (list_is_empty(&s->unused))
+        return false;
+    p = list_entry(s->unused.next, struct peer, unused_link);
+    if (uv_now(s->loop) - p->greeted_ms < UNUSED_MS)
+        return false;
+    server_log(s, p, "has requested nothing for %d s while connections are used up: closed",
+               UNUSED_MS / 1000);
+    peer_close(p);
+    return true;
 }
 
 void peer_drain(struct peer *p)

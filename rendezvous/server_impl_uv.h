@@ -46,6 +46,7 @@ struct server {
     uint64_t output_bytes; /* held by replies that were not read */
     struct list greeting;  /* peers before the end of VALIDATE, oldest first */
     struct list framing;   /* peers with an incomplete message, oldest first */
+    struct list unused;    /* peers that have greeted and requested nothing yet, the longest idle first */
     struct list busy;      /* peers whose request goes on, or whose long message is read on, in a turn */
     uv_timer_t deadline_timer;
     uint64_t deadline_ms; /* when the timer is set to fire */
@@ -53,6 +54,7 @@ struct server {
 
     struct list listeners;
     int reserve_fds; /* left free for the process around us */
+    unsigned n_full; /* connections that used up the descriptors when that was last seen; 0: it never was */
     bool accept_paused;
     uv_timer_t accept_timer;
 
@@ -74,6 +76,8 @@ struct peer {
     struct list link;          /* in server.peers */
     struct list deadline_link; /* in server.greeting or server.framing */
     struct list busy_link;
+    struct list unused_link;
+    uint64_t greeted_ms;
     uint64_t deadline_ms;
     size_t frame_mark; /* size of the incomplete message when its deadline was set */
     struct store_client client;
@@ -125,6 +129,9 @@ int peer_create(struct server *s, int fd);
 
 /* Nothing of p may be used by the caller after this. */
 void peer_close(struct peer *p);
+
+/* Closes the peer that has been idle for longest since its greeting, and for a while; false: there is none. */
+bool peers_close_unused(struct server *s);
 
 /* Sends what waits and goes on with requests that were held back, if that is possible now. */
 void peer_continue(struct peer *p);

@@ -275,6 +275,7 @@ int server_create(struct server **ret, uv_loop_t *loop, const struct server_conf
     list_init(&s->peers);
     list_init(&s->greeting);
     list_init(&s->framing);
+    list_init(&s->unused);
     list_init(&s->busy);
     list_init(&s->listeners);
     s->scratch = malloc(SCRATCH_SIZE);

@@ -20,6 +20,7 @@ import pytest
 import jobs
 from crund import VALIDATE, Client, Closed, Crund, message, multi_set
 from jobs import wait_until
+from session_agent import Agent
 from strict import skip
 
 BUILD = pathlib.Path(os.environ.get("CRUN_BUILD", pathlib.Path(__file__).resolve().parents[2] / "build"))
@@ -421,7 +422,7 @@ def test_file_descriptors_run_out():
         waiter.send(message("WAIT", ["/late"]))
         clients = [c.client() for _ in range(200)]  # connected by the kernel, also those that nobody accepted yet
         for client in clients:
-            client.send(message("PING", 9))
+            client.send(message("SET", "/used", b"1") + message("PING", 9))
         assert clients[0].read(4)
         assert wait_until(lambda: "ulimit -n" in c.log())
         assert len(os.listdir(f"/proc/{c.pid}/fd")) < 126  # some are left for the process itself
@@ -435,6 +436,24 @@ def test_file_descriptors_run_out():
         assert served == 200
         c.client().set("/late", "1")
         assert waiter.read(1) == b"\0"
+
+
+def test_idle_connections_lock_out_no_agent():
+    """More connections than descriptors, which greet and do nothing: an agent joins, and what is in use stays."""
+
+    def limit():
+        resource.setrlimit(resource.RLIMIT_NOFILE, (128, 128))
+
+    with Crund(BUILD, preexec_fn=limit) as c:
+        used = c.client()
+        assert used.add("/n", 1) == 1
+        idle = [c.client() for _ in range(200)]
+        with Agent(c.port, timeout=40) as agent:
+            agent.join()
+            assert agent.start()["generation"] == 0
+        assert "has requested nothing for 5 s" in c.log()
+        assert used.add("/n", 1) == 2
+        del idle
 
 
 # ---- clients that do not read
