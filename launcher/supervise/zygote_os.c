@@ -1,5 +1,6 @@
 #include "launcher/supervise/zygote_os.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -20,6 +21,12 @@
 #include "base/time.h"
 
 enum { N_WORKER_FDS = 6, N_ORDER_FDS = N_WORKER_FDS + 2 };
+
+/* zygote.py has these numbers, too. */
+static_assert((int)SPAWN_FD_END == (int)N_WORKER_FDS,
+              "a worker has descriptors that the zygote does not know");
+static_assert(sizeof(struct zygote_order) == 56, "ORDER_SIZE in zygote.py");
+static_assert(sizeof(struct zygote_report) == 24 + ZYGOTE_TEXT_SIZE, "Zygote.report() in zygote.py");
 
 /* ---- the guardian's side ---- */
 
@@ -195,7 +202,7 @@ const char *zygote_refuses(const char *file, const char *script)
     if (strchr(script, '$'))
         return "the script differs between workers";
     if (!is_python_program(file))
-        return "the interpreter is a script or not CPython";
+        return "the interpreter is a script or not CPython; set PYTHON_EXEC to the interpreter itself";
     if (access("/proc/self/fd", X_OK) < 0)
         return "there is no /proc";
     return NULL;

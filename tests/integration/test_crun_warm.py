@@ -250,6 +250,16 @@ def test_programs_that_cannot_be_warm(cache, words, reason):
     assert p.returncode == 0 and p.stderr == f"crun: --warm has no effect, workers start by exec: {reason}\n"
 
 
+def test_an_interpreter_that_is_a_script(cache, tmp_path):
+    """What it would do with the first process of --warm cannot be known."""
+    shim, script = tmp_path / "python3", tmp_path / "script.py"
+    shim.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    shim.chmod(0o755)
+    script.write_text("print('ran')")
+    p = crun({**cache, "PYTHON_EXEC": str(shim)}, "--warm", script)
+    assert p.returncode == 0 and p.stdout == "ran\n" and "set PYTHON_EXEC to the interpreter itself" in p.stderr
+
+
 def test_the_variable(cache, tmp_path):
     script = tmp_path / "script.py"
     script.write_text("import json")
