@@ -107,7 +107,10 @@ static void on_hello_timeout(uv_timer_t *timer)
 
         if (a->deadline_ms > uv_now(r->server->loop))
             break;
-        if (!a->shutting_down)
+        if (!a->shutting_down && a->session.node)
+            agent_conn_log(a, "left a frame incomplete for %.3g s: closed",
+                           r->server->limits.handshake_ms / 1000.0);
+        else if (!a->shutting_down)
             agent_conn_log(a, "sent no hello within %.3g s: closed", r->server->limits.handshake_ms / 1000.0);
         agent_conn_close(a);
     }
@@ -258,9 +261,18 @@ static void on_agent_closed(uv_handle_t *handle)
 
 static void agent_conn_charge_input(struct agent_conn *a)
 {
-    a->server->input_bytes += a->in.capacity;
-    a->server->input_bytes -= a->charged_input;
+    struct rounds_shell *r = shell_of(a);
+    bool waits = buf_size(&a->in) > 0 && !a->closing;
+
+    r->input_bytes += a->in.capacity;
+    r->input_bytes -= a->charged_input;
     a->charged_input = a->in.capacity;
+    if (!a->session.node || a->shutting_down)
+        return; /* it has a deadline already */
+    if (!waits)
+        list_unlink(&a->pending_hello_link);
+    else if (list_is_empty(&a->pending_hello_link))
+        start_hello_timeout(a);
 }
 
 void agent_conn_close(struct agent_conn *a)
@@ -531,7 +543,7 @@ static uint8_t *agent_conn_read_buffer(struct agent_conn *a, size_t *ret_size)
     *ret_size = a->reader.need - buf_size(&a->in);
     place = buf_reserve(&a->in, *ret_size);
     agent_conn_charge_input(a);
-    if (place && s->input_bytes <= s->limits.input_all_max)
+    if (place && shell_of(a)->input_bytes <= s->limits.input_all_max)
         return place;
     agent_conn_log(
         a,

@@ -35,8 +35,11 @@ struct rounds_shell {
     struct log_tokens log_tokens;
 
     struct list agents;
-    struct list pending_hello; /* connections without a hello, or being shut down, by deadline */
-    struct list unsent;        /* agents with something to be sent at the end of this step */
+    /* Connections without a hello, with an incomplete frame, or being shut down, by deadline. */
+    struct list pending_hello;
+    uint64_t
+        input_bytes; /* held by incomplete frames: apart from those of clients, which cannot use up the room of agents */
+    struct list unsent; /* agents with something to be sent at the end of this step */
     uv_timer_t hello_timer;
     uv_timer_t disk_timer; /* rounds_disk_uv.c: a batch is being written */
     uv_timer_t timer;

@@ -454,6 +454,51 @@ static void test_each_damaged_file_is_kept(void **state)
     empty_folder();
 }
 
+/* Not completed by an agent that is there: its frame is not waited for longer than a hello. */
+static void test_incomplete_frame_has_a_deadline(void **state)
+{
+    static const uint8_t half[] = {0, 0};
+    struct client a;
+    uint8_t bytes[512];
+    ssize_t n = -1;
+
+    assert_int_equal(start(NULL), 0);
+    client_init(&a, 1, 1);
+    a.hello.params.node_timeout_ms = 600000;
+    assert_true(say_hello(&a) && hear(&a, SESSION_VIEW_START));
+    server->limits.handshake_ms = 200;
+    assert_true(ask_alive(&a)); /* a whole one has none */
+    assert_int_equal(send(a.fd, half, sizeof(half), MSG_NOSIGNAL), sizeof(half));
+    for (int i = 0; i < 2000 && n != 0; i++) {
+        turn();
+        n = recv(a.fd, bytes, sizeof(bytes), 0);
+        (void)poll(NULL, 0, 1);
+    }
+    assert_int_equal(n, 0);
+    client_finish(&a);
+    stop();
+}
+
+/* What clients of the store have not completed may be all that is allowed, and agents are served. */
+static void test_clients_do_not_use_up_the_input_of_agents(void **state)
+{
+    static const uint8_t empty[FRAME_HEADER_SIZE];
+    struct client a;
+
+    assert_int_equal(start(NULL), 0);
+    client_init(&a, 1, 1);
+    assert_true(say_hello(&a) && hear(&a, SESSION_VIEW_START));
+    server->input_bytes = 2 * server->limits.input_all_max;
+    assert_int_equal(send(a.fd, empty, 1, MSG_NOSIGNAL), 1);
+    for (int i = 0; i < TURNS; i++)
+        turn();
+    assert_int_equal(send(a.fd, empty + 1, sizeof(empty) - 1, MSG_NOSIGNAL), sizeof(empty) - 1);
+    assert_true(ask_alive(&a));
+    server->input_bytes = 0;
+    client_finish(&a);
+    stop();
+}
+
 /* A server that is stopped while it writes is there until that is over. */
 static void test_stopped_while_writing(void **state)
 {
@@ -560,6 +605,8 @@ int main(void)
         cmocka_unit_test(test_hanging_disk_is_given_up),
         cmocka_unit_test(test_the_state_directory_is_synced),
         cmocka_unit_test(test_each_damaged_file_is_kept),
+        cmocka_unit_test(test_incomplete_frame_has_a_deadline),
+        cmocka_unit_test(test_clients_do_not_use_up_the_input_of_agents),
         cmocka_unit_test(test_stopped_while_writing),
         cmocka_unit_test(test_memory_runs_out),
         cmocka_unit_test(test_memory_runs_out_with_state),
