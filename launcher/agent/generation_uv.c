@@ -427,6 +427,8 @@ static int queue_starts(struct generation *g, struct worker_starts *start)
         if (r)
             return r;
     }
+    if (q->first == q->n_items) /* all workers remain: there is nothing to send */
+        drop_start(q);
     watch_link(g); /* they are sent from the loop: one that fails is an event of the group machine */
     return 0;
 }
