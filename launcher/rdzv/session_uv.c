@@ -102,15 +102,22 @@ static uint32_t greeting_nonce(const struct session_uv *s)
     return (uint32_t)s->machine.hello.nonce.low ^ s->n_dials;
 }
 
+/* Without TLS the greeting follows. With TLS its time is for the handshake: a rendezvous that thousands of agents reach
+ * at once needs seconds for theirs. */
+static void on_session_reached(void *data)
+{
+    run_session_step(data, (struct session_event){.kind = SESSION_EVENT_CONNECTED});
+}
+
+/* The greeting asks whether the peer is a rendezvous. One that has proved the key is. */
 static void on_session_connected(void *data)
 {
     struct session_uv *s = data;
-    unsigned connection = s->n_dials;
 
-    run_session_step(s, (struct session_event){.kind = SESSION_EVENT_CONNECTED});
-    /* The greeting asks whether the peer is a TCPStore. One that has proved the key is a rendezvous. */
-    if (s->host.tls && !s->closing && s->n_dials == connection && s->client)
+    if (s->host.tls)
         run_session_step(s, (struct session_event){.kind = SESSION_EVENT_ECHOED});
+    else
+        on_session_reached(s);
 }
 
 static void on_session_lost(void *data, const char *why)
@@ -154,6 +161,7 @@ static void dial_rendezvous(struct session_uv *s)
                                              .addresses = &s->addresses,
                                              .turn = s->n_dials++,
                                              .tls = s->host.tls,
+                                             .on_reached = on_session_reached,
                                              .on_connected = on_session_connected,
                                              .on_bytes = on_session_bytes,
                                              .on_lost = on_session_lost,

@@ -317,7 +317,10 @@ static void on_connect(uv_connect_t *request, int status)
     if (r < 0) {
         report_lost(l, uv_strerror(r));
     } else if (l->tls) {
-        take_records(l, NULL, 0); /* begins the handshake */
+        if (l->config.on_reached)
+            l->config.on_reached(l->config.data);
+        if (!l->closing)
+            take_records(l, NULL, 0); /* begins the handshake */
     } else {
         l->open = true;
         l->config.on_connected(l->config.data);

@@ -21,9 +21,10 @@ struct tcp_client_config {
     const char *host; /* address or name; needed for the call only */
     uint16_t port;
     const struct resolver_addresses
-        *addresses;          /* instead of host and port, if not NULL; needed for the call only */
-    unsigned turn;           /* index of the first address to try, modulo their number */
-    struct tls_context *tls; /* NULL: in the clear. Outlives the connection. */
+        *addresses;                 /* instead of host and port, if not NULL; needed for the call only */
+    unsigned turn;                  /* index of the first address to try, modulo their number */
+    struct tls_context *tls;        /* NULL: in the clear. Outlives the connection. */
+    void (*on_reached)(void *data); /* with TLS: the handshake begins. NULL: not wanted */
     void (*on_connected)(void *data);
     void (*on_bytes)(void *data, const uint8_t *bytes, size_t n);
     void (*on_lost)(void *data, const char *why); /* it frees itself; why: a part of a sentence */

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Rounds with many agents on one daemon: real sockets, simulated agents (rounds_load), two cores.
 
-    rounds_bench.py [--build DIR] [--agents N,N,...] [--rounds R] [--state] [--peer N]
+    rounds_bench.py [--build DIR] [--agents N,N,...] [--rounds R] [--state] [--secret] [--peer N]
 
 The daemon has one core and all agents together have another. For each number of agents: the time from the first
 connection until everybody has its rank; from a worker's failure until the last agent has read the notice, and until
@@ -15,6 +15,7 @@ import importlib.util
 import json
 import os
 import pathlib
+import secrets
 import subprocess
 import sys
 import tempfile
@@ -43,14 +44,21 @@ def peak_kib(pid):
     return 0
 
 
-def measure(build, n, rounds, state):
+def measure(build, n, rounds, state, secret=False):
     with tempfile.TemporaryDirectory() as folder:
         options = ["--state", folder] if state else []
+        with_secret = []
+        if secret:
+            file = pathlib.Path(folder) / ".secret"
+            file.write_text(secrets.token_hex(32))
+            file.chmod(0o600)
+            with_secret = ["--secret-file", str(file)]
+            options += with_secret
         with Crund(build, *options, preexec_fn=pin(SERVER_CORE)) as c:
             idle = c.rss_kib()
             p = subprocess.run(
                 [pathlib.Path(build) / "tests" / "bench" / "rounds_load", "--port", str(c.port), "--agents", str(n),
-                 "--rounds", str(rounds)],
+                 "--rounds", str(rounds), *with_secret],
                 capture_output=True, text=True, preexec_fn=pin(LOAD_CORE))
             if p.returncode != 0:
                 sys.exit(f"rounds_load: {p.stderr}{c.log()}")
@@ -103,10 +111,11 @@ def main():
     parser.add_argument("--agents", default="100,1000,10000")
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--state", action="store_true", help="with a state directory")
+    parser.add_argument("--secret", action="store_true", help="with a secret: TLS sessions")
     parser.add_argument("--peer", type=int, default=64 if importlib.util.find_spec("torch") else 0)
     args = parser.parse_args()
     for n in map(int, args.agents.split(",")):
-        show(measure(args.build, n, args.rounds, args.state))
+        show(measure(args.build, n, args.rounds, args.state, args.secret))
     if args.peer > 0:
         ours = measure(args.build, args.peer, 1, args.state)["join_ms"] / 1000
         theirs = torch_rendezvous(args.peer)

@@ -4,6 +4,7 @@
  * them fails, all are told, and all get places in the next generation. Prints one line of JSON.
  *
  *     rounds_load --port P [--host H] [--agents N] [--rounds R] [--node-timeout MS] [--per-address N]
+ *                 [--secret-file FILE]    with TLS
  *
  * All agents share one core, which real ones do not: a notice counts as arrived when it was read, and while
  * notices are under way nothing else is done; what the agents answer is worked out when all have arrived.
@@ -26,6 +27,8 @@
 
 #include "base/buf.h"
 #include "proto/frame.h"
+#include "proto/secret_os.h"
+#include "proto/tls_openssl.h"
 #include "rendezvous/session.h"
 #include "rendezvous/session_json.h"
 
@@ -35,6 +38,7 @@ static struct settings {
     const char *host;
     uint16_t port;
     unsigned n_agents, n_rounds, node_timeout_ms, per_address;
+    const char *secret_file;
 } settings = {
     .host = "127.0.0.1", .n_agents = 1000, .n_rounds = 20, .node_timeout_ms = 1000, .per_address = 5000};
 
@@ -44,9 +48,12 @@ struct agent {
     struct session session;
     struct frame_reader reader;
     struct buf in, out;
+    struct tls_link *tls; /* NULL: in the clear */
+    struct buf records;   /* with TLS: what the socket gets */
 };
 
 static struct agent *agents;
+static struct tls_context *tls; /* NULL: in the clear */
 static int epoll_fd = -1;
 
 /* What the present phase waits for. */
@@ -118,6 +125,10 @@ static void dial(struct agent *a)
     require(inet_pton(AF_INET, settings.host, &to.sin_addr) == 1, "--host is not an IPv4 address");
     a->connected = false;
     frame_reader_init_agent(&a->reader, 4711);
+    if (tls) {
+        frame_reader_init_server(&a->reader); /* no echo comes before the opening */
+        require(tls_link_create(&a->tls, tls) == 0, "no memory");
+    }
     if (connect(a->fd, (struct sockaddr *)&to, sizeof(to)) < 0 && errno != EINPROGRESS)
         die("connect");
     watch(a, EPOLL_CTL_ADD, true);
@@ -132,21 +143,37 @@ static void hang_up(struct agent *a)
     a->fd = -1;
     buf_reset(&a->in);
     buf_reset(&a->out);
+    buf_reset(&a->records);
+    tls_link_free(a->tls);
+    a->tls = NULL;
+}
+
+/* What the socket gets: the frames, or their records. */
+static struct buf *output_of(struct agent *a)
+{
+    if (!a->tls)
+        return &a->out;
+    if (buf_size(&a->out) > 0)
+        require(tls_link_send(a->tls, buf_bytes(&a->out), buf_size(&a->out), &a->records) == 0,
+                "TLS cannot send");
+    buf_reset(&a->out);
+    return &a->records;
 }
 
 static void flush(struct agent *a)
 {
+    struct buf *out = output_of(a);
     ssize_t n;
 
-    if (a->fd < 0 || !a->connected || buf_size(&a->out) == 0)
+    if (a->fd < 0 || !a->connected || buf_size(out) == 0)
         return;
-    n = send(a->fd, buf_bytes(&a->out), buf_size(&a->out), MSG_NOSIGNAL);
+    n = send(a->fd, buf_bytes(out), buf_size(out), MSG_NOSIGNAL);
     if (n > 0) {
-        buf_consume(&a->out, (size_t)n);
+        buf_consume(out, (size_t)n);
         n_bytes_out += (uint64_t)n;
     }
-    if (a->polled_out != (buf_size(&a->out) > 0))
-        watch(a, EPOLL_CTL_MOD, buf_size(&a->out) > 0);
+    if (a->polled_out != (buf_size(out) > 0))
+        watch(a, EPOLL_CTL_MOD, buf_size(out) > 0);
 }
 
 /* ---- the core ---- */
@@ -174,6 +201,8 @@ static void carry_out(struct agent *a, enum session_action action)
         dial(a);
         break;
     case SESSION_DO_GREET:
+        if (tls)
+            break;
         require(frame_put_greeting(&a->out, 4711) == 0, "no memory");
         break;
     case SESSION_DO_HELLO:
@@ -263,9 +292,38 @@ static void note_notice(const uint8_t *data, size_t n)
     told_last_ns = now_ns();
 }
 
+/* Records, into what they contain. */
+static void take_records(struct agent *a, const void *bytes, size_t n)
+{
+    bool was = tls_link_is_established(a->tls);
+    size_t before = buf_size(&a->in);
+
+    require(tls_link_receive(a->tls, bytes, n, &a->in, &a->records) == 0, tls_link_error(a->tls));
+    if (buf_size(&a->in) > before)
+        note_notice(buf_bytes(&a->in) + before, buf_size(&a->in) - before);
+    if (!was && tls_link_is_established(a->tls)) {
+        step(a, (struct session_event){.kind = SESSION_EVENT_ECHOED});
+    }
+    flush(a);
+}
+
+static bool receive_records(struct agent *a)
+{
+    uint8_t bytes[READ_SIZE];
+    ssize_t n = read(a->fd, bytes, sizeof(bytes));
+
+    if (n <= 0)
+        return n < 0 && errno == EAGAIN;
+    n_bytes_in += (uint64_t)n;
+    take_records(a, bytes, (size_t)n);
+    return true;
+}
+
 /* False: the connection is lost. */
 static bool receive(struct agent *a)
 {
+    if (a->tls)
+        return receive_records(a);
     uint8_t *place = buf_reserve(&a->in, READ_SIZE);
     ssize_t n;
 
@@ -291,6 +349,8 @@ static void on_writable(struct agent *a)
     if (!a->connected) {
         a->connected = true;
         step(a, (struct session_event){.kind = SESSION_EVENT_CONNECTED});
+        if (a->tls)
+            take_records(a, NULL, 0); /* begins the handshake */
     }
     flush(a);
     if (a->fd >= 0 && a->polled_out && buf_size(&a->out) == 0)
@@ -475,21 +535,20 @@ static void run(void)
 static void parse(int argc, char **argv)
 {
     static const struct option options[] = {
-        {"port", required_argument, NULL, 'p'},
-        {"host", required_argument, NULL, 'h'},
-        {"agents", required_argument, NULL, 'n'},
-        {"rounds", required_argument, NULL, 'r'},
-        {"node-timeout", required_argument, NULL, 't'},
-        {"per-address", required_argument, NULL, 'a'},
-        {NULL, 0, NULL, 0},
+        {"port", required_argument, NULL, 'p'},         {"host", required_argument, NULL, 'h'},
+        {"agents", required_argument, NULL, 'n'},       {"rounds", required_argument, NULL, 'r'},
+        {"node-timeout", required_argument, NULL, 't'}, {"per-address", required_argument, NULL, 'a'},
+        {"secret-file", required_argument, NULL, 's'},  {NULL, 0, NULL, 0},
     };
     int c;
 
     while ((c = getopt_long(argc, argv, "", options, NULL)) != -1) {
-        unsigned value = c == 'h' || !optarg ? 0 : (unsigned)strtoul(optarg, NULL, 10);
+        unsigned value = c == 'h' || c == 's' || !optarg ? 0 : (unsigned)strtoul(optarg, NULL, 10);
 
         if (c == 'h')
             settings.host = optarg;
+        else if (c == 's')
+            settings.secret_file = optarg;
         else if (c == 'p')
             settings.port = (uint16_t)value;
         else if (c == 'n')
@@ -508,6 +567,22 @@ static void parse(int argc, char **argv)
             "usage: rounds_load --port P [--host H] [--agents N] [--rounds R] [--node-timeout MS]");
 }
 
+static void init_tls(void)
+{
+    char error[SECRET_ERROR_SIZE], why[TLS_ERROR_SIZE], job[64];
+    const char *reason;
+    struct secret secret;
+    struct secret_key key;
+
+    if (!settings.secret_file)
+        return;
+    (void)snprintf(job, sizeof(job), "load-%d", (int)getpid());
+    require(secret_read_file(&secret, settings.secret_file, SECRET_FILE_ANY, error) == 0, error);
+    require(key_derive(&key, secret.bytes, secret.size, KEY_AGENT, job, &reason) == 0,
+            "no key can be derived");
+    require(tls_context_client(&tls, KEY_AGENT, job, &key, why) == 0, why);
+}
+
 int main(int argc, char **argv)
 {
     struct rlimit limit;
@@ -517,6 +592,7 @@ int main(int argc, char **argv)
         limit.rlim_cur = limit.rlim_max;
         (void)setrlimit(RLIMIT_NOFILE, &limit); /* or as many as there are */
     }
+    init_tls();
     epoll_fd = epoll_create1(EPOLL_CLOEXEC);
     agents = calloc(settings.n_agents, sizeof(*agents));
     require(epoll_fd >= 0 && agents, "no memory");
