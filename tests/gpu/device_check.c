@@ -206,7 +206,7 @@ static double time_optimizer(struct arena *a, const struct cuda_optimizer_option
                              int n_arrays)
 {
     must(cudaMemcpy(a->options, options, sizeof(*options), cudaMemcpyHostToDevice), "cannot set options");
-    must(cuda_commit_begin(&a->q, NULL, a->options, a->tally, 1, 1, a->commit), "cannot begin a step");
+    must(cuda_commit_begin(&a->q, NULL, a->options, a->tally, 1, 1, NULL, a->commit), "cannot begin a step");
     for (int i = -2; i < N_TIMED; i++) {
         if (i == 0)
             must(cudaEventRecord(a->begin, a->q.stream), "cannot record");

@@ -185,12 +185,14 @@ static cudaError_t take_batch(struct backend_trainer *t, const struct cuda_data 
 {
     const struct activation *a = &t->model->x_shape;
     const int n_features = a->channels * pixels(a);
+    const bool labels = data->bytes && t->target_bytes == 1; /* they come along with the pixels */
     float *to = t->raw ? t->raw : t->x;
     cudaError_t r =
         data->bytes
-            ? cuda_gather(&t->q, n, n_features, data->inputs, NULL, t->table, list, cursor, to, NULL)
+            ? cuda_gather(&t->q, n, n_features, data->inputs, labels ? data->targets : NULL, t->table, list,
+                          cursor, to, t->targets)
             : cuda_gather_rows(&t->q, n, (size_t)n_features * sizeof(float), data->inputs, list, cursor, to);
-    if (r == cudaSuccess)
+    if (r == cudaSuccess && !labels)
         r = cuda_gather_rows(&t->q, n, t->target_bytes, data->targets, list, cursor, t->targets);
     if (r == cudaSuccess && t->raw)
         r = cuda_unflatten(&t->q, n, pixels(a), a->channels, a->stored, t->raw, t->x);
@@ -203,11 +205,27 @@ static size_t n_passed(const struct backend_trainer *t)
     return t->model->n_steps - (t->options.loss == BACKEND_NLL);
 }
 
+/* Layer i is a linear one and the next a relu: both are one pass, in each direction. */
+static bool is_linear_relu(const struct backend_trainer *t, size_t i)
+{
+    return i + 1 < n_passed(t) && t->layers[i].plan->kind == STEP_LINEAR &&
+           t->layers[i + 1].plan->kind == STEP_RELU;
+}
+
+static cudaError_t linear_relu_forward(const struct cuda_queue *q, const struct cuda_layer *l, int n)
+{
+    return cuda_linear_relu_forward(q, n, l[0].plan->in.channels, l[0].plan->out.channels, l[0].x,
+                                    l[0].weight, l[0].bias, l[1].y);
+}
+
 static cudaError_t forward(struct backend_trainer *t, int n, bool training)
 {
     cudaError_t r = cudaSuccess;
     for (size_t i = 0; r == cudaSuccess && i < n_passed(t); i++)
-        r = passes[t->layers[i].plan->kind].forward(&t->q, &t->layers[i], n, training);
+        if (is_linear_relu(t, i))
+            r = linear_relu_forward(&t->q, &t->layers[i++], n);
+        else
+            r = passes[t->layers[i].plan->kind].forward(&t->q, &t->layers[i], n, training);
     return r;
 }
 
@@ -218,11 +236,12 @@ static cudaError_t loss(struct backend_trainer *t, int n, bool training, bool ad
     const int n_outputs = last->plan->out.channels;
     const bool classes = t->options.loss != BACKEND_MSE;
     float *dy = training ? last->dy : NULL;
-    cudaError_t r = classes
-                        ? cuda_nll(&t->q, n, n_outputs, last->y, t->targets, NULL, t->losses, t->correct, dy)
-                        : cuda_mse(&t->q, n * n_outputs, last->y, t->targets, t->losses, dy);
+    if (classes)
+        return cuda_nll_tally(&t->q, n, n_outputs, last->y, t->targets, t->losses, t->correct, dy, add,
+                              tally);
+    cudaError_t r = cuda_mse(&t->q, n * n_outputs, last->y, t->targets, t->losses, dy);
     if (r == cudaSuccess)
-        r = cuda_tally(&t->q, n * t->n_losses_of_sample, t->losses, classes ? t->correct : NULL, add, tally);
+        r = cuda_tally(&t->q, n * t->n_losses_of_sample, t->losses, NULL, add, tally);
     return r;
 }
 
@@ -248,13 +267,34 @@ static cudaError_t wait_for_buckets(struct backend_trainer *t)
     return r;
 }
 
+/* A linear layer behind a relu: its pass goes on through the relu, to the layer before that. */
+static cudaError_t relu_linear_backward(const struct cuda_queue *q, const struct cuda_layer *l, int n)
+{
+    const struct cuda_layer *relu = l - 1;
+    const int in = l->plan->in.channels, out = l->plan->out.channels;
+    cudaError_t r = cuda_linear_backward_weights(q, n, in, out, l->x, l->dy, l->d_weight, l->d_bias);
+    if (r == cudaSuccess && relu->dx)
+        r = cuda_linear_relu_backward_input(q, n, in, out, l->dy, l->weight, relu->y, relu->dx);
+    return r;
+}
+
+static cudaError_t backward_layer(struct backend_trainer *t, size_t i, int n)
+{
+    const struct cuda_layer *l = &t->layers[i];
+    if (l->plan->kind == STEP_LINEAR && i > 0 && l[-1].plan->kind == STEP_RELU)
+        return relu_linear_backward(&t->q, l, n);
+    if (l->plan->kind == STEP_RELU && i + 1 < n_passed(t) && l[1].plan->kind == STEP_LINEAR)
+        return cudaSuccess; /* the linear layer's pass has done it */
+    return passes[l->plan->kind].backward(&t->q, l, n);
+}
+
 /* reduce: each bucket, as soon as it is ready. */
 static cudaError_t backward(struct backend_trainer *t, int n, bool reduce)
 {
     cudaError_t r = cudaSuccess;
     size_t bucket = 0;
     for (size_t i = n_passed(t); r == cudaSuccess && i-- > t->model->first_trained;) {
-        r = passes[t->layers[i].plan->kind].backward(&t->q, &t->layers[i], n);
+        r = backward_layer(t, i, n);
         while (r == cudaSuccess && reduce && bucket < t->n_buckets && t->buckets[bucket].layer == i)
             r = reduce_bucket(t, &t->buckets[bucket++]);
     }
@@ -272,18 +312,39 @@ static cudaError_t accumulate(struct backend_trainer *t, bool last)
     return r;
 }
 
+static cudaError_t track_layer(struct backend_trainer *t, const struct cuda_commit *commit,
+                               const struct cuda_layer *l)
+{
+    return cuda_norm_track(&t->q, commit, l->plan->in.channels, &l->norm, l->running_mean, l->running_var,
+                           l->n_batches_tracked);
+}
+
+/* In a copy, which may change whether the step is taken or not. */
 static cudaError_t track_statistics(struct backend_trainer *t)
 {
-    /* A copy may change whether the step is taken or not. */
-    const struct cuda_commit *commit = t->options.accumulates ? NULL : t->commit;
     cudaError_t r = cudaSuccess;
-    for (size_t i = 0; r == cudaSuccess && i < t->model->n_steps; i++) {
+    for (size_t i = 0; r == cudaSuccess && i < t->model->n_steps; i++)
+        if (t->layers[i].running_mean)
+            r = track_layer(t, NULL, &t->layers[i]);
+    return r;
+}
+
+/* Those of the first layers are tracked by the kernel that counts the step; *ret_next: the first layer behind them. */
+static struct cuda_tracks first_tracks(const struct backend_trainer *t, size_t *ret_next)
+{
+    struct cuda_tracks tracks = {.n = 0};
+    size_t i;
+    for (i = 0; i < t->model->n_steps && tracks.n < CUDA_TRACKS_MAX; i++) {
         const struct cuda_layer *l = &t->layers[i];
         if (l->running_mean)
-            r = cuda_norm_track(&t->q, commit, l->plan->in.channels, &l->norm, l->running_mean,
-                                l->running_var, l->n_batches_tracked);
+            tracks.of[tracks.n++] = (struct cuda_track){.norm = l->norm,
+                                                        .running_mean = l->running_mean,
+                                                        .running_var = l->running_var,
+                                                        .n_batches_tracked = l->n_batches_tracked,
+                                                        .channels = l->plan->in.channels};
     }
-    return r;
+    *ret_next = i;
+    return tracks;
 }
 
 /* Copies the running statistics from the state. */
@@ -295,39 +356,44 @@ static cudaError_t recall_statistics(struct backend_trainer *t)
                            t->n_state_bytes - t->statistics_offset, cudaMemcpyDeviceToDevice, t->q.stream);
 }
 
-static cudaError_t commit_statistics(struct backend_trainer *t)
+/* next: the first layer whose statistics are not tracked yet. */
+static cudaError_t commit_statistics(struct backend_trainer *t, size_t next)
 {
+    cudaError_t r = cudaSuccess;
+    for (size_t i = next; !t->options.accumulates && r == cudaSuccess && i < t->model->n_steps; i++)
+        if (t->layers[i].running_mean)
+            r = track_layer(t, t->commit, &t->layers[i]);
     if (!t->options.accumulates)
-        return track_statistics(t);
+        return r;
     if (!t->statistics)
         return cudaSuccess;
     return cuda_copy_committed(&t->q, t->commit, t->n_state_bytes - t->statistics_offset, t->statistics,
                                t->state + t->statistics_offset);
 }
 
-/* Behind the last bucket: what the host needs to know of the gradients. */
+/* Behind the last bucket: what the host needs to know of the gradients. The tally is in its memory already. */
 static cudaError_t report_gradients(struct backend_trainer *t)
 {
     cudaError_t r = wait_for_buckets(t);
     if (r == cudaSuccess && t->checked)
         r = cuda_gradient_check(&t->q, t->model->n_parameters, t->sums, &t->progress->check);
-    if (r == cudaSuccess)
-        r = cudaMemcpyAsync(t->host_progress, t->progress, sizeof(*t->progress), cudaMemcpyDeviceToHost,
-                            t->q.stream);
     return r;
 }
 
 static cudaError_t queue_commit(struct backend_trainer *t)
 {
     const struct backend_reducer *reducer = t->options.reducer;
-    cudaError_t r = cuda_commit_begin(&t->q, t->checked ? &t->progress->check : NULL, t->device_options,
-                                      &t->progress->tally, t->n_losses_of_sample,
-                                      reducer ? reducer->n_ranks : 1, t->commit);
+    size_t next;
+    const struct cuda_tracks tracks = first_tracks(t, &next);
+    cudaError_t r =
+        cuda_commit_begin(&t->q, t->checked ? &t->progress->check : NULL, t->device_options,
+                          &t->progress->tally, t->n_losses_of_sample, reducer ? reducer->n_ranks : 1,
+                          t->options.accumulates ? NULL : &tracks, t->commit);
     if (r == cudaSuccess)
         r = cuda_optimizer_step(&t->q, t->optimizer, t->commit, t->model->n_parameters, t->parameters,
                                 t->sums, t->states[0], t->states[1]);
     if (r == cudaSuccess)
-        r = commit_statistics(t);
+        r = commit_statistics(t, next);
     return r;
 }
 

@@ -281,8 +281,7 @@ static void make_control(struct maker *m)
     struct backend_trainer *t = m->t;
     t->device_options = on_device(m, sizeof(*t->device_options));
     t->host_options = on_host(m, sizeof(*t->host_options));
-    t->progress = on_device(m, sizeof(*t->progress));
-    t->host_progress = on_host(m, sizeof(*t->host_progress));
+    t->progress = on_host(m, sizeof(*t->progress));
     t->evaluation = on_device(m, sizeof(*t->evaluation));
     t->host_evaluation = on_host(m, sizeof(*t->host_evaluation));
     t->q.workspace = device_floats(m, CUDA_WORKSPACE_FLOATS);
@@ -641,8 +640,8 @@ int cuda_trainer_wait(struct backend_trainer *t, int timeout_ms, struct backend_
     int r = wait_for_event(t->reduced, timeout_ms, "training on the device");
     if (r)
         return r;
-    const struct cuda_tally *tally = &t->host_progress->tally;
-    const struct cuda_gradient_check *check = &t->host_progress->check;
+    const struct cuda_tally *tally = &t->progress->tally;
+    const struct cuda_gradient_check *check = &t->progress->check;
     const int n_ranks = t->options.reducer ? t->options.reducer->n_ranks : 1;
     const double loss = tally->n_batches ? tally->mean_sum / (double)tally->n_batches : 0;
     *ret =

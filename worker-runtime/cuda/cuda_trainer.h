@@ -113,7 +113,7 @@ struct backend_trainer {
     struct cuda_data data[BACKEND_DATA_COUNT];
 
     struct cuda_optimizer_options *device_options, *host_options;
-    struct cuda_progress *progress, *host_progress; /* progress: on the device */
+    struct cuda_progress *progress; /* the host's memory: the device writes it, and reads a few bytes of it */
     struct cuda_tally *evaluation, *host_evaluation;
     bool checked; /* gradients are looked at before they are taken */
 

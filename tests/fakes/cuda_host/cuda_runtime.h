@@ -118,6 +118,10 @@ inline float __uint_as_float(unsigned bits)
 /* Work as a stream holds it. run() may be called many times (graphs); false: not done, ask again. */
 struct cuda_host_work {
     virtual bool run(void) = 0;
+    virtual bool is_node(void) const
+    {
+        return true;
+    }
     virtual ~cuda_host_work()
     {
     }

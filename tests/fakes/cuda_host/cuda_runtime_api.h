@@ -93,6 +93,10 @@ cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec);
 void cuda_host_reverse_order(bool reverse);
 /* How many devices there are to be found; 1 at the start. */
 void cuda_host_set_devices(int n_devices);
+/* From now on kernels are queued and captured, and do nothing. */
+void cuda_host_set_dry(bool dry);
+/* Nodes of all graphs captured so far: kernels, copies and collectives; events make no node. */
+size_t cuda_host_count_nodes(void);
 /* Work for a stream that may be asked more than once: poll returns false while it is not done yet. How the
  * fake NCCL queues its collectives. In a graph, poll starts anew with each launch. */
 cudaError_t cuda_host_enqueue(cudaStream_t stream, bool (*poll)(void *data), void *data);

@@ -114,6 +114,7 @@ struct scheduler {
 
     unsigned n_threads, n_started, n_ended;
     warp warps[N_THREADS_MAX / CUDA_HOST_WARP];
+    bool dry; /* nothing is run */
     bool reverse;
     void (*body)(void *);
     void *data;
@@ -286,6 +287,11 @@ void cuda_host_reverse_order(bool reverse)
     s.reverse = reverse;
 }
 
+void cuda_host_set_dry(bool dry)
+{
+    s.dry = dry;
+}
+
 void cuda_host_run_grid(dim3 grid, dim3 block, void (*body)(void *data), void *data)
 {
     size_t n_blocks = (size_t)grid.x * grid.y * grid.z;
@@ -297,7 +303,7 @@ void cuda_host_run_grid(dim3 grid, dim3 block, void (*body)(void *data), void *d
     if (n_blocks == 0 || block.y != 1 || block.z != 1 || block.x == 0 || block.x > N_THREADS_MAX ||
         block.x % CUDA_HOST_WARP != 0)
         die("a launch with an empty grid, or with blocks that are not one row of whole warps");
-    for (size_t i = 0; i < n_blocks; i++) {
+    for (size_t i = 0; i < n_blocks && !s.dry; i++) {
         size_t number = s.reverse ? n_blocks - 1 - i : i;
         blockIdx.x = (unsigned)(number % grid.x);
         blockIdx.y = (unsigned)(number / grid.x % grid.y);

@@ -250,6 +250,10 @@ struct set_work final : cuda_host_work {
 struct record_work final : cuda_host_work {
     CUevent_st *event;
     unsigned long long number;
+    bool is_node(void) const override
+    {
+        return false;
+    }
     bool run(void) override
     {
         event->n_reached = number;
@@ -261,6 +265,10 @@ struct record_work final : cuda_host_work {
 struct wait_work final : cuda_host_work {
     CUevent_st *event;
     unsigned long long number;
+    bool is_node(void) const override
+    {
+        return false;
+    }
     bool run(void) override
     {
         return event->n_reached >= number;
@@ -299,6 +307,8 @@ struct graph_work final : cuda_host_work {
         return true;
     }
 };
+
+size_t n_nodes_captured;
 
 } // namespace
 
@@ -342,6 +352,12 @@ bool cuda_host_is_capturing(cudaStream_t stream)
 {
     guard g(lock_);
     return stream_of(stream)->capture != nullptr;
+}
+
+size_t cuda_host_count_nodes(void)
+{
+    guard g(lock_);
+    return n_nodes_captured;
 }
 
 void cuda_host_set_devices(int n)
@@ -606,6 +622,8 @@ cudaError_t cudaStreamEndCapture(cudaStream_t origin, cudaGraph_t *ret_graph)
         delete graph;
         return cudaErrorStreamCaptureUnjoined;
     }
+    for (const work_ptr &node : graph->nodes)
+        n_nodes_captured += node->is_node();
     *ret_graph = graph;
     return cudaSuccess;
 }

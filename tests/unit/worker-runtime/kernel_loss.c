@@ -165,6 +165,24 @@ static int twin_argmax(const float *y, int features)
     return best;
 }
 
+/* In one launch or two, the loss and its tally are the same bits. */
+static void check_both(const struct cuda_queue *q, int n, int features, const float *x,
+                       const uint8_t *targets, const float *losses, const uint8_t *correct, const float *dx)
+{
+    size_t count = (size_t)(n * features);
+    float *other_losses = kernel_device_floats((size_t)n), *other_dx = kernel_device_floats(count);
+    uint8_t *other_correct = kernel_device((size_t)n);
+    struct cuda_tally *tally = kernel_device(sizeof(*tally)), *other = kernel_device(sizeof(*other));
+
+    kernel_done(q, cuda_tally(q, n, losses, correct, false, tally));
+    kernel_done(
+        q, cuda_nll_tally(q, n, features, x, targets, other_losses, other_correct, other_dx, false, other));
+    kernel_check_bytes("losses of both", other_losses, losses, (size_t)n * sizeof(*losses));
+    kernel_check_bytes("correct of both", other_correct, correct, (size_t)n);
+    kernel_check_bytes("dx of both", other_dx, dx, count * sizeof(*dx));
+    kernel_check_bytes("tally of both", other, tally, sizeof(*tally));
+}
+
 static void takes_the_likelihood(void)
 {
     for (size_t i = 0; i < ARRAY_SIZE(rows); i++) {
@@ -205,6 +223,7 @@ static void takes_the_likelihood(void)
         assert_true(fabs(tally->mean_sum - sum / n - (i % 2 ? 3 : 0)) <= 5e-6);
         assert_int_equal(tally->n_correct, n_correct + (i % 2 ? 7 : 0));
         assert_true(fabs(tally->loss_sum - sum - (i % 2 ? 100 : 0)) <= 5e-6 * n);
+        check_both(&q, n, features, x, targets, losses, correct, dx);
     }
 }
 

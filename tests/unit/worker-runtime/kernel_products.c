@@ -59,11 +59,33 @@ static void linear_backward(const struct linear_shape *s, enum cuda_precision pr
     kernel_check("linear dx", dx, dx_expected, n_x, kernel_tolerance(precision), dx_scale);
 }
 
+/* A relu behind and in front: the passes one by one, bit for bit. */
+static void linear_relu(const struct linear_shape *s, enum cuda_precision precision)
+{
+    size_t n_x = (size_t)(s->n * s->in), n_w = (size_t)(s->in * s->out), n_y = (size_t)(s->n * s->out);
+    float *x = kernel_random(n_x), *w = kernel_random(n_w), *bias = kernel_random((size_t)s->out);
+    float *y = kernel_device_floats(n_y), *alone = kernel_device_floats(n_y),
+          *expected = kernel_device_floats(n_y);
+    float *dx = kernel_device_floats(n_x), *dx_alone = kernel_device_floats(n_x),
+          *dx_expected = kernel_device_floats(n_x);
+    struct cuda_queue q = kernel_queue(precision);
+
+    kernel_done(&q, cuda_linear_relu_forward(&q, s->n, s->in, s->out, x, w, bias, y));
+    kernel_done(&q, cuda_linear_forward(&q, s->n, s->in, s->out, x, w, bias, alone));
+    kernel_done(&q, cuda_relu_forward(&q, n_y, alone, expected));
+    kernel_check("linear relu y", y, expected, n_y, 0, NULL);
+    kernel_done(&q, cuda_linear_relu_backward_input(&q, s->n, s->in, s->out, y, w, x, dx));
+    kernel_done(&q, cuda_linear_backward_input(&q, s->n, s->in, s->out, y, w, dx_alone));
+    kernel_done(&q, cuda_relu_backward(&q, n_x, x, dx_alone, dx_expected));
+    kernel_check("linear relu dx", dx, dx_expected, n_x, 0, NULL);
+}
+
 static void linear_in(enum cuda_precision precision)
 {
     for (size_t i = 0; i < ARRAY_SIZE(linear_shapes); i++) {
         linear_forward(&linear_shapes[i], precision);
         linear_backward(&linear_shapes[i], precision);
+        linear_relu(&linear_shapes[i], precision);
     }
 }
 

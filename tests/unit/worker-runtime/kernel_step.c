@@ -84,7 +84,7 @@ static struct trainer new_trainer(size_t recipe, size_t count, const float *p)
 
 static void step(const struct trainer *t, const float *g, const struct cuda_gradient_check *check)
 {
-    kernel_done(&t->q, cuda_commit_begin(&t->q, check, t->options, t->tally, 2, 1, t->commit));
+    kernel_done(&t->q, cuda_commit_begin(&t->q, check, t->options, t->tally, 2, 1, NULL, t->commit));
     kernel_done(&t->q,
                 cuda_optimizer_step(&t->q, t->kind, t->commit, t->count, t->p, g, t->state[0], t->state[1]));
 }
@@ -198,7 +198,8 @@ static void scales_and_clips(void)
         kernel_done(&t.q, cuda_gradient_check(&t.q, 1003, g, check));
         /* Two batches on one rank, or one on each of two. */
         t.tally->n_batches = 1 + i % 2;
-        kernel_done(&t.q, cuda_commit_begin(&t.q, check, t.options, t.tally, 2, (int)(2 - i % 2), t.commit));
+        kernel_done(&t.q,
+                    cuda_commit_begin(&t.q, check, t.options, t.tally, 2, (int)(2 - i % 2), NULL, t.commit));
         kernel_done(&t.q, cuda_optimizer_step(&t.q, t.kind, t.commit, t.count, t.p, g, NULL, NULL));
         assert_true(fabs(t.commit->norm - norm) <= 1e-6 * norm);
         if (clips[i] > 0 && clips[i] < norm)

@@ -10,7 +10,6 @@
  */
 
 #include "worker-runtime/kernels/cuda/gemm.cuh"
-#include "worker-runtime/kernels/cuda/reduce.cuh"
 
 #include <climits>
 
@@ -156,12 +155,17 @@ struct store_pixels {
     }
 };
 
+/* dw, and db from the column of row sums. */
 struct store_weights {
-    float *dw;
+    float *dw, *db;
     taps inputs;
     int in_channels, kernel;
     __device__ void operator()(int o, int tap, float sum) const
     {
+        if (tap == kernel * kernel * in_channels) {
+            db[o] = sum;
+            return;
+        }
         int row, column, channel;
         inputs.find(tap, &row, &column, &channel);
         dw[((o * in_channels + channel) * kernel + row) * kernel + column] = sum;
@@ -209,12 +213,9 @@ cudaError_t cuda_conv_backward_weights(const struct cuda_queue *q, int n, const 
     const int n_pixels = n * s->out_height * s->out_width;
     const output_channels gradients = {dy, s->out_stored};
     const patches_by_tap patches = {input_patches_of(s, x)};
-    const store_weights store = {dw, taps_of(s, s->in_channels), s->in_channels, s->kernel};
-    cudaError_t r =
-        gemm(q, s->out_channels, s->kernel * s->kernel * s->in_channels, n_pixels, gradients, patches, store);
-    if (r != cudaSuccess)
-        return r;
-    return reduce_bias(q, n_pixels, s->out_channels, s->out_stored, dy, db);
+    const store_weights store = {dw, db, taps_of(s, s->in_channels), s->in_channels, s->kernel};
+    return gemm<true>(q, s->out_channels, s->kernel * s->kernel * s->in_channels, n_pixels, gradients,
+                      patches, store);
 }
 
 cudaError_t cuda_conv_backward_input(const struct cuda_queue *q, int n, const struct conv_shape *s,

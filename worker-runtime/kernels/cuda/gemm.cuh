@@ -10,6 +10,9 @@
  * while the present one is multiplied from shared memory. Long k is split over blocks (a number that depends
  * on the shape only); their partial sums go through the workspace and are added in order by a second kernel.
  *
+ * Where it is asked for, D also gets the sums over k of A's rows, as one more column n: the gradient of a bias beside
+ * that of the weights. They are added in fp32 in every precision, by the blocks that have the slices in shared memory anyway.
+ *
  * A fetcher has in `k_is_contiguous` which of its indices walks through consecutive memory, so that
  * neighbouring threads fetch neighbouring floats.
  */
@@ -77,6 +80,7 @@ template <> struct tile<CUDA_EXACT> {
     __device__ void multiply(const float (*a)[ROW], const float (*b)[ROW])
     {
         const int row = (int)threadIdx.x / COLUMN_STEP, column = (int)threadIdx.x % COLUMN_STEP;
+#pragma unroll
         for (int k = 0; k < SLICE; k++) {
             float from_a[ROWS], from_b[COLUMNS];
 #pragma unroll
@@ -180,7 +184,7 @@ template <> struct tile<CUDA_BF16> : warp_tiles {
     }
 };
 
-/* Partial sums of one split, [splits][m][n]. */
+/* Partial sums of one split, [splits][m][n]; n: the column of row sums included. */
 struct to_workspace {
     float *partial;
     int m, n;
@@ -190,14 +194,25 @@ struct to_workspace {
     }
 };
 
-template <int PRECISION, class A, class B, class D>
+/* Thread i of the first TILE ones: the sum of row i of A, one slice more. */
+static __device__ inline void add_row(const float (*a)[ROW], float *sum)
+{
+    if (threadIdx.x >= TILE)
+        return;
+#pragma unroll
+    for (int k = 0; k < SLICE; k++)
+        *sum += a[k][threadIdx.x];
+}
+
+/* ROW_SUMS: of the blocks of the first column of tiles. */
+template <int PRECISION, bool ROW_SUMS, class A, class B, class D>
 __global__ void __launch_bounds__(GEMM_THREADS)
     gemm_kernel(int m, int n, int k, int k_of_split, A a, B b, D d)
 {
     __shared__ float slice_a[2][SLICE][ROW], slice_b[2][SLICE][ROW];
     const int m0 = (int)blockIdx.x * TILE, n0 = (int)blockIdx.y * TILE, k0 = (int)blockIdx.z * k_of_split;
     const int k_end = k - k0 < k_of_split ? k : k0 + k_of_split;
-    float next_a[FETCHES], next_b[FETCHES];
+    float next_a[FETCHES], next_b[FETCHES], row_sum = 0;
     tile<PRECISION> tile = {};
 
     fetch_slice(a, m0, m, k0, k_end, next_a);
@@ -213,7 +228,11 @@ __global__ void __launch_bounds__(GEMM_THREADS)
             fetch_slice(b, n0, n, at + SLICE, k_end, next_b);
         }
         tile.multiply(slice_a[half], slice_b[half]);
+        if (ROW_SUMS && blockIdx.y == 0)
+            add_row(slice_a[half], &row_sum);
     }
+    if (ROW_SUMS && blockIdx.y == 0 && threadIdx.x < TILE && m0 + (int)threadIdx.x < m)
+        d(m0 + (int)threadIdx.x, n, row_sum);
 #pragma unroll
     for (int j = 0; j < SUMS; j++) {
         int row, column;
@@ -235,14 +254,16 @@ template <class D> __global__ void gemm_finish_kernel(int m, int n, int n_splits
     }
 }
 
-/* So many that a large card has something to do everywhere, but each with at least 4 slices. */
+/* So many that a large card has something to do everywhere, but each with so many slices that a second kernel pays. */
+constexpr int SPLIT_SLICES_MIN = 8;
+
 static inline int count_splits(int m, int n, int k)
 {
     const int64_t tiles = (int64_t)ceil_div(m, TILE) * ceil_div(n, TILE);
     const int64_t fitting = CUDA_WORKSPACE_FLOATS / ((int64_t)m * n);
     int64_t splits = GEMM_BLOCKS_WANTED / tiles;
-    if (splits > k / (4 * SLICE))
-        splits = k / (4 * SLICE);
+    if (splits > k / (SPLIT_SLICES_MIN * SLICE))
+        splits = k / (SPLIT_SLICES_MIN * SLICE);
     if (splits > SPLITS_MAX)
         splits = SPLITS_MAX;
     if (splits > fitting)
@@ -250,36 +271,37 @@ static inline int count_splits(int m, int n, int k)
     return splits < 1 ? 1 : (int)splits;
 }
 
-template <int PRECISION, class A, class B, class D>
+template <int PRECISION, bool ROW_SUMS, class A, class B, class D>
 static cudaError_t gemm_at(const struct cuda_queue *q, int m, int n, int k, A a, B b, D d)
 {
-    const int wanted = count_splits(m, n, k);
+    const int n_columns = ROW_SUMS ? n + 1 : n, wanted = count_splits(m, n_columns, k);
     const int k_of_split = ceil_div(ceil_div(k, wanted), SLICE) * SLICE;
     const int n_splits = ceil_div(k, k_of_split);
     const dim3 grid((unsigned)ceil_div(m, TILE), (unsigned)ceil_div(n, TILE), (unsigned)n_splits);
     if (n_splits == 1)
-        return launch(q->stream, grid, GEMM_THREADS, gemm_kernel<PRECISION, A, B, D>, m, n, k, k_of_split, a,
-                      b, d);
+        return launch(q->stream, grid, GEMM_THREADS, gemm_kernel<PRECISION, ROW_SUMS, A, B, D>, m, n, k,
+                      k_of_split, a, b, d);
 
-    const struct to_workspace partial = {q->workspace, m, n};
-    cudaError_t r = launch(q->stream, grid, GEMM_THREADS, gemm_kernel<PRECISION, A, B, to_workspace>, m, n, k,
-                           k_of_split, a, b, partial);
+    const struct to_workspace partial = {q->workspace, m, n_columns};
+    cudaError_t r =
+        launch(q->stream, grid, GEMM_THREADS, gemm_kernel<PRECISION, ROW_SUMS, A, B, to_workspace>, m, n, k,
+               k_of_split, a, b, partial);
     if (r != cudaSuccess)
         return r;
-    return launch(q->stream, element_grid((size_t)m * (size_t)n), ELEMENT_THREADS, gemm_finish_kernel<D>, m,
-                  n, n_splits, (const float *)q->workspace, d);
+    return launch(q->stream, element_grid((size_t)m * (size_t)n_columns), ELEMENT_THREADS,
+                  gemm_finish_kernel<D>, m, n_columns, n_splits, (const float *)q->workspace, d);
 }
 
-template <class A, class B, class D>
+template <bool ROW_SUMS = false, class A, class B, class D>
 static cudaError_t gemm(const struct cuda_queue *q, int m, int n, int k, A a, B b, D d)
 {
     switch (q->precision) {
     case CUDA_EXACT:
-        return gemm_at<CUDA_EXACT>(q, m, n, k, a, b, d);
+        return gemm_at<CUDA_EXACT, ROW_SUMS>(q, m, n, k, a, b, d);
     case CUDA_TF32:
-        return gemm_at<CUDA_TF32>(q, m, n, k, a, b, d);
+        return gemm_at<CUDA_TF32, ROW_SUMS>(q, m, n, k, a, b, d);
     case CUDA_BF16:
-        return gemm_at<CUDA_BF16>(q, m, n, k, a, b, d);
+        return gemm_at<CUDA_BF16, ROW_SUMS>(q, m, n, k, a, b, d);
     case CUDA_PRECISION_COUNT:
         break;
     }

@@ -49,6 +49,13 @@ cudaError_t cuda_linear_backward_weights(const struct cuda_queue *q, int n, int 
 cudaError_t cuda_linear_backward_input(const struct cuda_queue *q, int n, int in, int out, const float *dy,
                                        const float *w, float *dx);
 
+/* A relu behind the layer in the same pass. */
+cudaError_t cuda_linear_relu_forward(const struct cuda_queue *q, int n, int in, int out, const float *x,
+                                     const float *w, const float *bias, float *y);
+/* The way back through a relu in front of the layer, whose output x is, in the same pass. */
+cudaError_t cuda_linear_relu_backward_input(const struct cuda_queue *q, int n, int in, int out,
+                                            const float *dy, const float *w, const float *x, float *dx);
+
 /* x[n][in_height][in_width][in_stored], y[n][out_height][out_width][out_stored]. */
 cudaError_t cuda_conv_forward(const struct cuda_queue *q, int n, const struct conv_shape *s, const float *x,
                               const float *w, const float *bias, float *y);
@@ -143,6 +150,11 @@ struct cuda_tally {
 cudaError_t cuda_tally(const struct cuda_queue *q, int n, const float *losses, const uint8_t *correct,
                        bool add, struct cuda_tally *tally);
 
+/* Both, in one launch where the batch is small. */
+cudaError_t cuda_nll_tally(const struct cuda_queue *q, int n, int features, const float *x,
+                           const uint8_t *targets, float *losses, uint8_t *correct, float *dx, bool add,
+                           struct cuda_tally *tally);
+
 /* ---- data ---- */
 
 /*
@@ -194,14 +206,31 @@ struct cuda_gradient_check {
 cudaError_t cuda_gradient_check(const struct cuda_queue *q, size_t count, const float *gradients,
                                 struct cuda_gradient_check *check);
 
+/* Running statistics of one layer, and what they take in with the step. */
+struct cuda_track {
+    struct cuda_norm norm;
+    float *running_mean, *running_var;
+    int64_t *n_batches_tracked;
+    int channels;
+};
+
+enum { CUDA_TRACKS_MAX = 16 }; /* they travel in a kernel's arguments */
+
+struct cuda_tracks {
+    int n;
+    struct cuda_track of[CUDA_TRACKS_MAX];
+};
+
 /*
  * The first kernel of the change of state: counts the step and makes its scalars. The gradients are sums over n_ranks
  * ranks and over tally->n_batches batches, of tally->n_losses / losses_per_sample samples. check may be NULL unless
- * gradients are clipped; else gradients that are not finite close commit->go, and nothing behind it changes state.
+ * gradients are clipped; else gradients that are not finite close commit->go, and nothing behind it changes state. tracks, which may be NULL, are taken in if it is
+ * open.
  */
 cudaError_t cuda_commit_begin(const struct cuda_queue *q, const struct cuda_gradient_check *check,
                               const struct cuda_optimizer_options *options, const struct cuda_tally *tally,
-                              int losses_per_sample, int n_ranks, struct cuda_commit *commit);
+                              int losses_per_sample, int n_ranks, const struct cuda_tracks *tracks,
+                              struct cuda_commit *commit);
 
 /* One pass over the whole arena, with gradients commit->scale * g; nothing unless commit->go. States as
  * crw_optimizer_state() orders them, NULL where the kind has none. p, g and the states must be 16-byte aligned. */

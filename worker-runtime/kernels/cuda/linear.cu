@@ -2,8 +2,8 @@
  * Linear layers: the three products of y = x W^T + b. Twin: kernels/cpu/ref_linear.c.
  */
 
+#include "worker-runtime/kernels/cuda/activation.cuh"
 #include "worker-runtime/kernels/cuda/gemm.cuh"
-#include "worker-runtime/kernels/cuda/reduce.cuh"
 
 namespace
 {
@@ -40,6 +40,37 @@ struct store_matrix {
     }
 };
 
+/* What a relu behind the layer makes of it. */
+struct store_relu : store_matrix {
+    __device__ void operator()(int row, int column, float sum) const
+    {
+        matrix[(size_t)row * (size_t)stride + (size_t)column] = relu(sum + bias[column]);
+    }
+};
+
+/* What a relu in front of the layer, whose output is y, hands back. */
+struct store_where_alive : store_matrix {
+    const float *y;
+    __device__ void operator()(int row, int column, float sum) const
+    {
+        const size_t at = (size_t)row * (size_t)stride + (size_t)column;
+        matrix[at] = lives(y[at]) ? sum : 0;
+    }
+};
+
+/* dw, and db from the column of row sums. */
+struct store_gradients {
+    float *dw, *db;
+    int in;
+    __device__ void operator()(int row, int column, float sum) const
+    {
+        if (column == in)
+            db[row] = sum;
+        else
+            dw[(size_t)row * (size_t)in + (size_t)column] = sum;
+    }
+};
+
 } // namespace
 
 cudaError_t cuda_linear_forward(const struct cuda_queue *q, int n, int in, int out, const float *x,
@@ -48,18 +79,26 @@ cudaError_t cuda_linear_forward(const struct cuda_queue *q, int n, int in, int o
     return gemm(q, n, out, in, rows_of{x, in}, rows_of{w, in}, store_matrix{y, out, bias});
 }
 
+cudaError_t cuda_linear_relu_forward(const struct cuda_queue *q, int n, int in, int out, const float *x,
+                                     const float *w, const float *bias, float *y)
+{
+    return gemm(q, n, out, in, rows_of{x, in}, rows_of{w, in}, store_relu{{y, out, bias}});
+}
+
 cudaError_t cuda_linear_backward_weights(const struct cuda_queue *q, int n, int in, int out, const float *x,
                                          const float *dy, float *dw, float *db)
 {
-    cudaError_t r =
-        gemm(q, out, in, n, columns_of{dy, out}, columns_of{x, in}, store_matrix{dw, in, nullptr});
-    if (r != cudaSuccess)
-        return r;
-    return reduce_bias(q, n, out, out, dy, db);
+    return gemm<true>(q, out, in, n, columns_of{dy, out}, columns_of{x, in}, store_gradients{dw, db, in});
 }
 
 cudaError_t cuda_linear_backward_input(const struct cuda_queue *q, int n, int in, int out, const float *dy,
                                        const float *w, float *dx)
 {
     return gemm(q, n, in, out, rows_of{dy, out}, columns_of{w, in}, store_matrix{dx, in, nullptr});
+}
+
+cudaError_t cuda_linear_relu_backward_input(const struct cuda_queue *q, int n, int in, int out,
+                                            const float *dy, const float *w, const float *x, float *dx)
+{
+    return gemm(q, n, in, out, rows_of{dy, out}, columns_of{w, in}, store_where_alive{{dx, in, nullptr}, x});
 }

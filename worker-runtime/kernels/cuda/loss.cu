@@ -10,6 +10,8 @@ namespace
 {
 
 constexpr int TALLY_THREADS = 256;
+/* Rows times features that one block may have; more is worth more blocks. */
+constexpr int ONE_BLOCK_MAX = 4096;
 
 /* This warp's row of n, or n when there is none left; then the whole warp has none. */
 __device__ int row_of_warp(int n)
@@ -89,12 +91,10 @@ __device__ int first_largest(leader best)
     return best.place;
 }
 
-__global__ void nll_kernel(int n, int features, const float *x, const uint8_t *targets, float *y,
-                           float *losses, uint8_t *correct, float *dx)
+/* One row of n, by a warp. */
+__device__ void nll_row(int row, int n, int features, const float *x, const uint8_t *targets, float *y,
+                        float *losses, uint8_t *correct, float *dx)
 {
-    const int row = row_of_warp(n);
-    if (row == n)
-        return;
     const size_t at = (size_t)row * (size_t)features;
     const int target = targets[row];
     const float nan = __uint_as_float(0x7fc00000u), one = target < features ? 1 : nan;
@@ -121,6 +121,14 @@ __global__ void nll_kernel(int n, int features, const float *x, const uint8_t *t
     }
 }
 
+__global__ void nll_kernel(int n, int features, const float *x, const uint8_t *targets, float *y,
+                           float *losses, uint8_t *correct, float *dx)
+{
+    const int row = row_of_warp(n);
+    if (row < n)
+        nll_row(row, n, features, x, targets, y, losses, correct, dx);
+}
+
 __global__ void mse_kernel(int count, float factor, const float *y, const float *t, float *losses, float *dy)
 {
     for (int i = (int)first_element(); i < count; i += (int)element_stride()) {
@@ -132,8 +140,8 @@ __global__ void mse_kernel(int count, float factor, const float *y, const float 
 }
 
 /* One block: threads stride over the losses, warps meet in shared memory. */
-__global__ void __launch_bounds__(TALLY_THREADS)
-    tally_kernel(int n, const float *losses, const uint8_t *correct, bool add, struct cuda_tally *tally)
+__device__ void tally_block(int n, const float *losses, const uint8_t *correct, bool add,
+                            struct cuda_tally *tally)
 {
     __shared__ double2 of_warp[TALLY_THREADS / WARP];
     double2 sums = {0, 0};
@@ -157,6 +165,23 @@ __global__ void __launch_bounds__(TALLY_THREADS)
     tally->n_batches = (add ? tally->n_batches : 0) + 1;
     tally->n_correct = (add ? tally->n_correct : 0) + (uint64_t)sums.y;
     tally->n_losses = (add ? tally->n_losses : 0) + (uint64_t)n;
+}
+
+__global__ void __launch_bounds__(TALLY_THREADS)
+    tally_kernel(int n, const float *losses, const uint8_t *correct, bool add, struct cuda_tally *tally)
+{
+    tally_block(n, losses, correct, add, tally);
+}
+
+/* One block, whose warps take the rows in turn. */
+__global__ void __launch_bounds__(TALLY_THREADS)
+    nll_tally_kernel(int n, int features, const float *x, const uint8_t *targets, float *losses,
+                     uint8_t *correct, float *dx, bool add, struct cuda_tally *tally)
+{
+    for (int row = (int)threadIdx.x / WARP; row < n; row += TALLY_THREADS / WARP)
+        nll_row(row, n, features, x, targets, nullptr, losses, correct, dx);
+    __syncthreads();
+    tally_block(n, losses, correct, add, tally);
 }
 
 /* One warp for each row. */
@@ -198,4 +223,15 @@ cudaError_t cuda_tally(const struct cuda_queue *q, int n, const float *losses, c
                        bool add, struct cuda_tally *tally)
 {
     return launch(q->stream, dim3(1), TALLY_THREADS, tally_kernel, n, losses, correct, add, tally);
+}
+
+cudaError_t cuda_nll_tally(const struct cuda_queue *q, int n, int features, const float *x,
+                           const uint8_t *targets, float *losses, uint8_t *correct, float *dx, bool add,
+                           struct cuda_tally *tally)
+{
+    if ((int64_t)n * features <= ONE_BLOCK_MAX)
+        return launch(q->stream, dim3(1), TALLY_THREADS, nll_tally_kernel, n, features, x, targets, losses,
+                      correct, dx, add, tally);
+    cudaError_t r = cuda_nll(q, n, features, x, targets, nullptr, losses, correct, dx);
+    return r == cudaSuccess ? cuda_tally(q, n, losses, correct, add, tally) : r;
 }

@@ -38,6 +38,7 @@ __global__ void __launch_bounds__(REDUCE_THREADS)
     const int end = n_rows - first < rows_of_chunk ? n_rows : first + rows_of_chunk;
 
     float sum = 0;
+#pragma unroll ROWS_IN_FLIGHT
     for (int row = first + row_lane; column < stored && row < end; row += ROW_LANES)
         sum += x[(size_t)row * (size_t)stored + (size_t)column];
     const double2 sums = sum_over_row_lanes(sum, 0);
@@ -48,6 +49,7 @@ __global__ void __launch_bounds__(REDUCE_THREADS)
     /* Any number near the mean will do to count from; that it was rounded is made good below. */
     const float origin = mean_of_chunk[threadIdx.x % COLUMN_LANES];
     float deviation = 0, squared = 0;
+#pragma unroll ROWS_IN_FLIGHT
     for (int row = first + row_lane; column < stored && row < end; row += ROW_LANES) {
         const float d = x[(size_t)row * (size_t)stored + (size_t)column] - origin;
         deviation += d;
@@ -155,18 +157,10 @@ __global__ void backward_kernel(int count, struct divider stored, const float *d
     }
 }
 
-__global__ void track_kernel(const struct cuda_commit *commit, int channels, struct cuda_norm norm,
-                             float *running_mean, float *running_var, int64_t *n_batches_tracked)
+__global__ void track_kernel(const struct cuda_commit *commit, struct cuda_track t)
 {
-    if (commit && !commit->go)
-        return;
-    for (int c = (int)threadIdx.x; c < channels; c += (int)blockDim.x) {
-        running_mean[c] = (float)((1 - NORM_MOMENTUM) * running_mean[c] + NORM_MOMENTUM * norm.mean[c]);
-        running_var[c] =
-            (float)((1 - NORM_MOMENTUM) * running_var[c] + NORM_MOMENTUM * norm.unbiased_variance[c]);
-    }
-    if (threadIdx.x == 0)
-        ++*n_batches_tracked;
+    if (!commit || commit->go)
+        track(t);
 }
 
 bool countable(int n_rows, int stored)
@@ -235,6 +229,6 @@ cudaError_t cuda_norm_track(const struct cuda_queue *q, const struct cuda_commit
                             const struct cuda_norm *norm, float *running_mean, float *running_var,
                             int64_t *n_batches_tracked)
 {
-    return launch(q->stream, dim3(1), ELEMENT_THREADS, track_kernel, commit, channels, *norm, running_mean,
-                  running_var, n_batches_tracked);
+    const struct cuda_track t = {*norm, running_mean, running_var, n_batches_tracked, channels};
+    return launch(q->stream, dim3(1), ELEMENT_THREADS, track_kernel, commit, t);
 }

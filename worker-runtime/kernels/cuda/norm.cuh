@@ -29,3 +29,15 @@ struct norm_gradients {
         }
     }
 };
+
+/* By a block: the running statistics take the batch's in. */
+static __device__ inline void track(const struct cuda_track &t)
+{
+    for (int c = (int)threadIdx.x; c < t.channels; c += (int)blockDim.x) {
+        t.running_mean[c] = (float)((1 - NORM_MOMENTUM) * t.running_mean[c] + NORM_MOMENTUM * t.norm.mean[c]);
+        t.running_var[c] =
+            (float)((1 - NORM_MOMENTUM) * t.running_var[c] + NORM_MOMENTUM * t.norm.unbiased_variance[c]);
+    }
+    if (threadIdx.x == 0)
+        ++*t.n_batches_tracked;
+}

@@ -12,6 +12,8 @@
 
 constexpr int COLUMN_LANES = WARP, ROW_LANES = 8, REDUCE_THREADS = COLUMN_LANES * ROW_LANES;
 constexpr int CHUNKS_MAX = 128, CHUNK_MIN = 32;
+/* Whose loads a thread begins before it adds the first: a load from the second-level cache takes as long as 50 additions. */
+constexpr int ROWS_IN_FLIGHT = 4;
 
 /* How the rows are cut: a function of the shape only. */
 struct chunks {
@@ -68,6 +70,7 @@ __global__ void __launch_bounds__(REDUCE_THREADS)
     const int first = (int)blockIdx.x * rows_of_chunk;
     const int end = n_rows - first < rows_of_chunk ? n_rows : first + rows_of_chunk;
     float2 sums = {0, 0};
+#pragma unroll ROWS_IN_FLIGHT
     for (int row = first + (int)threadIdx.x / COLUMN_LANES; column < n_columns && row < end; row += ROW_LANES)
         values(row, column, &sums);
     const double2 total = sum_over_row_lanes(sums.x, sums.y);
@@ -106,30 +109,4 @@ static cudaError_t reduce_columns(const struct cuda_queue *q, int n_rows, int n_
         return r;
     return launch(q->stream, column_grid(n_columns), ELEMENT_THREADS, column_results_kernel<Result>, cut.n,
                   n_columns, (const double2 *)partial, result);
-}
-
-/* db[column] = sum of dy[row][column]; rows are `stored` apart. What layers with a bias need. */
-struct bias_values {
-    const float *dy;
-    int stored;
-    __device__ void operator()(int row, int column, float2 *sums) const
-    {
-        sums->x += dy[(size_t)row * (size_t)stored + (size_t)column];
-    }
-};
-
-struct bias_result {
-    float *db;
-    __device__ void operator()(int column, double2 sums) const
-    {
-        db[column] = (float)sums.x;
-    }
-};
-
-static inline cudaError_t reduce_bias(const struct cuda_queue *q, int n_rows, int n_columns, int stored,
-                                      const float *dy, float *db)
-{
-    const struct bias_values values = {dy, stored};
-    const struct bias_result result = {db};
-    return reduce_columns(q, n_rows, n_columns, values, result);
 }

@@ -5,7 +5,7 @@
  * are equal bit for bit.
  */
 
-#include "worker-runtime/kernels/cuda/launch.cuh"
+#include "worker-runtime/kernels/cuda/norm.cuh"
 
 namespace
 {
@@ -94,13 +94,10 @@ __device__ void make_scale(const struct cuda_optimizer_options &o, const struct 
 }
 
 /* One thread. */
-__global__ void commit_begin_kernel(const struct cuda_gradient_check *check,
-                                    const struct cuda_optimizer_options *options,
-                                    const struct cuda_tally *tally, int losses_per_sample, int n_ranks,
-                                    struct cuda_commit *commit)
+__device__ void begin_commit(const struct cuda_gradient_check *check,
+                             const struct cuda_optimizer_options *options, const struct cuda_tally *tally,
+                             int losses_per_sample, int n_ranks, struct cuda_commit *commit)
 {
-    if (threadIdx.x != 0)
-        return;
     const struct cuda_optimizer_options o = *options;
     make_scale(o, check, tally->n_batches * (uint64_t)n_ranks, commit);
     commit->go = !check || check->finite;
@@ -114,6 +111,19 @@ __global__ void commit_begin_kernel(const struct cuda_gradient_check *check,
         make_adamw(o, commit);
     else
         make_adadelta(o, commit);
+}
+
+/* One block. */
+__global__ void __launch_bounds__(ELEMENT_THREADS)
+    commit_begin_kernel(const struct cuda_gradient_check *check, const struct cuda_optimizer_options *options,
+                        const struct cuda_tally *tally, int losses_per_sample, int n_ranks,
+                        struct cuda_tracks tracks, struct cuda_commit *commit)
+{
+    if (threadIdx.x == 0)
+        begin_commit(check, options, tally, losses_per_sample, n_ranks, commit);
+    __syncthreads();
+    for (int i = 0; commit->go && i < tracks.n; i++)
+        track(tracks.of[i]);
 }
 
 struct sgd {
@@ -263,10 +273,12 @@ cudaError_t cuda_gradient_check(const struct cuda_queue *q, size_t count, const 
 
 cudaError_t cuda_commit_begin(const struct cuda_queue *q, const struct cuda_gradient_check *check,
                               const struct cuda_optimizer_options *options, const struct cuda_tally *tally,
-                              int losses_per_sample, int n_ranks, struct cuda_commit *commit)
+                              int losses_per_sample, int n_ranks, const struct cuda_tracks *tracks,
+                              struct cuda_commit *commit)
 {
-    return launch(q->stream, dim3(1), WARP, commit_begin_kernel, check, options, tally, losses_per_sample,
-                  n_ranks, commit);
+    const struct cuda_tracks none = {};
+    return launch(q->stream, dim3(1), ELEMENT_THREADS, commit_begin_kernel, check, options, tally,
+                  losses_per_sample, n_ranks, tracks ? *tracks : none, commit);
 }
 
 cudaError_t cuda_copy_committed(const struct cuda_queue *q, const struct cuda_commit *commit, size_t n_bytes,
