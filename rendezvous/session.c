@@ -320,6 +320,9 @@ static void step_view(struct session *s, const struct session_event *event, stru
         break;
     case SESSION_VIEW_START:
         take_start(s, event, out);
+        /* The rendezvous sends "start" until the report "running" has arrived, and "continue" only if something changes
+         * afterwards: a drain may come with this view and no other. */
+        take_drain(s, view, out);
         break;
     case SESSION_VIEW_CONTINUE:
         take_drain(s, view, out);

@@ -283,6 +283,32 @@ static void draining_is_asked_for_and_ordered_once(void **state)
     assert_did(t, "D");
 }
 
+/* The rendezvous sends "start" until it has the report "running": a drain that it was asked for meanwhile comes with it. */
+static void draining_is_ordered_by_a_repeated_start(void **state)
+{
+    struct table *t = *state;
+
+    come_up(t);
+    run_generation(t, 3);
+    sees(t, (struct session_view){.kind = SESSION_VIEW_START, .generation = 3, .drain = true});
+    assert_did(t, "D");
+    sees(t, (struct session_view){.kind = SESSION_VIEW_CONTINUE, .generation = 3, .drain = true});
+    assert_did(t, "");
+}
+
+static void draining_is_ordered_by_the_first_start(void **state)
+{
+    struct table *t = *state;
+    struct session_view view = start_view(0);
+
+    come_up(t);
+    view.drain = true;
+    sees(t, view);
+    assert_did(t, "SrD");
+    sees(t, view);
+    assert_did(t, "");
+}
+
 static void a_refusal_is_the_end(void **state)
 {
     struct table *t = *state;
@@ -570,6 +596,8 @@ int main(void)
         TEST(old_generations_are_not_listened_to),
         TEST(leaving_is_said_before_the_connection_is_closed),
         TEST(draining_is_asked_for_and_ordered_once),
+        TEST(draining_is_ordered_by_a_repeated_start),
+        TEST(draining_is_ordered_by_the_first_start),
         TEST(a_refusal_is_the_end),
         TEST(signs_of_life_go_out_four_times_in_a_node_timeout),
         TEST(workers_live_on_while_the_rendezvous_is_away),
