@@ -94,6 +94,7 @@ def release():
     """gcc, release: unit tests, seeds of the fuzzers, then the programs and their real peers."""
     folder = builds.get("build")
     if folder:
+        check("portable", "--build", str(folder))
         meson_tests(folder)
         pytest(folder, ["tests/integration"])
         pytest(folder, ["tests/interop"])
@@ -162,8 +163,9 @@ def check(name, *args, timeout=900):
 
 @step()
 def includes():
-    """Directions between rooms and folders, and what a core may include."""
+    """Directions between rooms and folders, what a core may include, functions that older glibc lacks."""
     check("includes")
+    check("portable")
 
 
 @step()
