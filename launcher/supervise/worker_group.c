@@ -472,6 +472,8 @@ static void step_exited(struct worker_group *g, const struct group_event *event,
         replace_or_stop(g, event, out);
     else if (is_failure)
         fail_generation(g, GROUP_CAUSE_WORKER, event, out);
+    else if (g->forming && g->config.has_rank_assignment) /* as below; the other nodes take it for running */
+        fail_replacement(g, g->cause_worker, event->now_ns, out);
     else if (g->state == GROUP_REPLACING)
         give_up_replacing(g, event->now_ns,
                           out); /* it is done: the remaining workers cannot form a generation again */
@@ -799,8 +801,10 @@ static void step_peer_failed(struct worker_group *g, const struct group_event *e
 
 static void step_drain(struct worker_group *g, const struct group_event *event, struct group_actions *out)
 {
-    if ((g->state == GROUP_RUNNING || g->forming) && g->config.has_rank_assignment)
-        drain_workers(g, event->now_ns, out);
+    if ((g->state != GROUP_RUNNING && !g->forming) || !g->config.has_rank_assignment)
+        return;
+    set_cause(g, GROUP_CAUSE_NONE, -1, 0); /* forming: that of the generation before is settled */
+    drain_workers(g, event->now_ns, out);
 }
 
 static void step_end(struct worker_group *g, const struct group_event *event, struct group_actions *out)

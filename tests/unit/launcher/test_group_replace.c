@@ -389,6 +389,48 @@ static void test_node_that_cannot_remain_stops(void **state)
     group_finish(&g);
 }
 
+/* The rendezvous takes this node for running: without a report it would wait for it, and with it all other nodes. */
+static void test_node_whose_worker_ends_while_forming(void **state)
+{
+    static const struct line lines[] = {
+        STARTED,
+        READY(0),
+        {10, GROUP_PEER_FAILED, -1, 0, "notify-peer, report-ready"},
+        {14, GROUP_START, -1, 1, "replace, arm +10000"},
+        {15, GROUP_EXITED, 1, 0, "report-failed -1, notify-peer, signal 15, arm +30000"},
+        {16, GROUP_EXITED, 0, 15, ""},
+        {16, GROUP_EXITED, 2, 15, ""},
+        {16, GROUP_EMPTY, -1, 0, "disarm, print-report, report-ready"},
+        {20, GROUP_START, -1, 2, "spawn"},
+        {0},
+    };
+    struct worker_group g;
+
+    converse_as(&g, &one_node, lines);
+    group_finish(&g);
+}
+
+/* The cause of the generation before is no failure of this one. */
+static void test_node_that_is_drained_while_forming(void **state)
+{
+    static const struct line lines[] = {
+        STARTED,
+        READY(0),
+        {10, GROUP_PEER_FAILED, -1, 0, "notify-peer, report-ready"},
+        {14, GROUP_START, -1, 1, "replace, arm +10000"},
+        {15, GROUP_DRAIN, -1, 0, "notify-stop 15, signal 15, arm +30000"},
+        {16, GROUP_EXITED, 0, 0, ""},
+        {16, GROUP_EXITED, 1, 0, ""},
+        {16, GROUP_EXITED, 2, 0, ""},
+        {17, GROUP_EMPTY, -1, 0, "disarm, report-done"},
+        {0},
+    };
+    struct worker_group g;
+
+    converse_as(&g, &one_node, lines);
+    group_finish(&g);
+}
+
 /* Another node fails while a worker of this one is being replaced: the new one is ended, and both start again. */
 static void test_node_loses_a_peer_while_forming(void **state)
 {
@@ -592,6 +634,8 @@ int main(void)
         cmocka_unit_test(test_node_replaces_its_worker),
         cmocka_unit_test(test_node_remains_when_another_fails),
         cmocka_unit_test(test_node_that_cannot_remain_stops),
+        cmocka_unit_test(test_node_whose_worker_ends_while_forming),
+        cmocka_unit_test(test_node_that_is_drained_while_forming),
         cmocka_unit_test(test_node_loses_a_peer_while_forming),
         cmocka_unit_test(test_node_whose_last_worker_fails_while_waiting),
         cmocka_unit_test(test_node_whose_workers_are_not_ready_in_time),
