@@ -160,12 +160,6 @@ static void report_end(struct membership *n, int exit_code, const struct session
     n->host.on_end(n->host.data, exit_code, cause);
 }
 
-/* Of the worker store: a foreign agent's client of it knows none. */
-static struct job_keys *store_keys(const struct membership *n)
-{
-    return n->host.job->params.foreign ? NULL : n->host.keys;
-}
-
 /* ---- actions of the session ---- */
 
 /* On a terminal the line of the wait is redrawn; what comes next begins in an empty one. */
@@ -255,9 +249,9 @@ static void prove_to_store(struct membership *n, const struct rank_assignment *a
                                         .on_failed = on_proof_failed,
                                         .data = n};
 
-    if (!store_keys(n))
+    if (!n->host.keys)
         return;
-    config.tls = store_keys(n)->store;
+    config.tls = n->host.keys->store;
     int r = store_proof_start(&n->proof, &config);
     if (r < 0)
         log_line("cannot prove this node's key to the worker store at %s: %s", n->probed, strerror(-r));
@@ -395,7 +389,7 @@ static void on_session_action(void *data, enum session_action action, const stru
 /* Opens an empty store, before it is known which node will be node 0. */
 static int offer_store(struct membership *n, uint16_t *ret_port)
 {
-    int r = n->store ? 0 : worker_store_open(&n->store, n->host.loop, NULL, 0, store_keys(n), &n->store_port);
+    int r = n->store ? 0 : worker_store_open(&n->store, n->host.loop, NULL, 0, n->host.keys, &n->store_port);
 
     *ret_port = n->store_port;
     if (r)

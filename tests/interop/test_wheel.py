@@ -2,30 +2,42 @@
 
 import os
 import pathlib
+import re
 import sys
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
+import fabric as fabrics
 import jobs
 import nodes as lib
 from crund import Crund
+from strict import skip_if
 
 SITE = pathlib.Path(torch.__file__).parents[1]
 RANKS = 'import os, sys; print("RANK", os.environ["RANK"], sys.prefix, flush=True)\n'
 TRAIN = """
 import os, sys, torch, torch.distributed as dist
+has_failed = os.path.exists(sys.argv[1])
 dist.init_process_group("gloo")
 sum_ = torch.ones(1)
 dist.all_reduce(sum_)
-print("SUM", int(sum_), "STORE", os.environ["MASTER_PORT"], flush=True)
-if os.path.exists(sys.argv[1]):
+sys.stdout.write(f"SUM {int(sum_)} STORE {os.environ['MASTER_PORT']}\\n")
+dist.barrier()
+if has_failed:
     sys.exit(0)
 if os.environ["RANK"] == "0":
     open(sys.argv[1], "w").close()
     os._exit(3)
 dist.barrier()
+"""
+ACCELERATE = """
+import sys, torch
+from accelerate import Accelerator
+accelerator = Accelerator(cpu=True)
+total = accelerator.reduce(torch.ones(1), "sum")
+sys.stdout.write(f"RANK {accelerator.process_index} OF {accelerator.num_processes} SUM {int(total)}\\n")
 """
 
 
@@ -110,3 +122,77 @@ def test_rendezvous_of_torchrun(env, tmp_path):
         assert nodes.codes() == [0, 0], nodes.texts()
         lines = [line for node in nodes for line in node.text().splitlines() if line.startswith("SUM")]
         assert len(lines) == 4 and all(line.startswith("SUM 2 ") for line in lines) and len(set(lines)) == 2
+
+
+STORE_USER = """
+import os, sys, time
+from datetime import timedelta
+from torch.distributed import TCPStore
+store = TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False, timeout=timedelta(seconds=30))
+store.set("rank" + os.environ["RANK"], "here")
+store.wait(["rank0", "rank1"])
+sys.stdout.write(f"STORE {os.environ['MASTER_ADDR']} {os.environ['MASTER_PORT']}.\\n")
+while not os.path.exists(sys.argv[1]):
+    time.sleep(0.05)
+"""
+READ_A_KEY = """
+import sys
+from crund import Client, Closed
+try:
+    with Client(sys.argv[1], int(sys.argv[2])) as client:
+        print("READ", client.get("/rank0"))  # TCPStore puts the stroke before each key
+except (Closed, OSError):
+    print("CLOSED")
+"""
+
+
+def test_job_secret_under_torchrun(env, tmp_path):
+    """Nodes with the secret meet; one without it is refused, and its host reads nothing from the store of the round."""
+    skip_if(fabrics.missing())
+    secret, end, etc = tmp_path / "secret", tmp_path / "end", tmp_path / "etc"
+    secret.write_text("a secret of the tests, long enough\n")
+    secret.chmod(0o600)
+    (tmp_path / "worker.py").write_text(STORE_USER)
+    etc.mkdir()
+    with fabrics.Fabric(3) as fabric, lib.Nodes(tmp_path) as nodes:
+        (etc / "hosts").write_text("".join(f"{fabric.address(host)} {fabric.hostname(host)}\n" for host in range(3)))
+
+        def start(host, conf="last_call_timeout=60", **more):
+            return nodes.start(
+                [env / "python", "-m", "torch.distributed.run", "--nnodes=2", "--rdzv-backend=crun",
+                 f"--rdzv-endpoint={fabric.address(0)}:29400", "--rdzv-id=job", f"--rdzv-conf={conf}",
+                 f"--local-addr={fabric.address(host)}", tmp_path / "worker.py", end],
+                prefix=fabric.prefix_with_etc(host, etc), env={"PYTHONPATH": str(SITE), "HOME": str(tmp_path), **more})
+
+        def read(host):
+            return jobs.run([*fabric.prefix(host), sys.executable, "-c", READ_A_KEY, address, port],
+                            env={**os.environ, "PYTHONPATH": str(jobs.ROOT / "tests" / "support" / "py")}).stdout
+
+        members = [start(host, CRUN_SECRET_FILE=str(secret)) for host in (0, 1)]
+        other = start(2, conf="join_timeout=60,is_host=false")
+        for node in members:
+            node.wait_for("STORE")
+        address, port = re.search(r"STORE (\S+) (\d+)\.", members[0].text()).groups()
+        assert read(1) == "READ b'here'\n" and read(2) == "CLOSED\n"
+        assert other.wait() == 1 and "this job has a secret, and this crun has none" in other.text(), other.text()
+        end.touch()
+        assert [node.wait() for node in members] == [0, 0], nodes.texts()
+        assert not any("this job is open" in node.text() for node in members)
+
+
+def test_accelerate_launch(env, tmp_path):
+    """Two machines; that of rank 0 serves the rendezvous, as accelerate refuses a port on which something listens there."""
+    accelerate = pytest.importorskip("accelerate", reason="accelerate is no part of the tests' environment: pip install accelerate")
+    site = pathlib.Path(accelerate.__file__).parents[1]
+    (tmp_path / "train.py").write_text(ACCELERATE)
+    port = lib.free_port()
+    with lib.Nodes(tmp_path) as nodes:
+        for rank in range(2):
+            nodes.start([env / "python", "-m", "accelerate.commands.accelerate_cli", "launch", "--multi_gpu", "--num_machines=2",
+                         "--num_processes=2", f"--machine_rank={rank}", "--main_process_ip=127.0.0.1",
+                         f"--main_process_port={port}", "--rdzv_backend=crun", "--mixed_precision=no", "--dynamo_backend=no",
+                         tmp_path / "train.py"], env={"PYTHONPATH": f"{site}:{SITE}", "HOME": str(tmp_path)})
+            jobs.wait_for(lambda: lib.can_connect(port), 60)
+        assert nodes.codes() == [0, 0], nodes.texts()
+        sums = sorted(line for node in nodes for line in node.text().splitlines() if line.startswith("RANK"))
+        assert sums == ["RANK 0 OF 2 SUM 2", "RANK 1 OF 2 SUM 2"], nodes.texts()
