@@ -1,5 +1,6 @@
 """An unmodified torchrun on three hosts (network namespaces) with its own rendezvous and with crun's: what each does when
-a worker, an agent or a cable fails, when a node comes late, and what becomes of a spare node (tests/soak plugin).
+a worker, an agent or a cable fails, when a node comes late or joins a job that could do without it, and what becomes of a
+spare node (tests/soak plugin, plugin215).
 
 The workers only write down that they run, so that what is measured is what the agents do. "never": not within LIMIT_S.
 """
@@ -130,7 +131,7 @@ def link_down(job):
         job.fabric.link(2, "up")
 
 
-def late_node(job):
+def third_node(job):
     running(job, (0, 1))
     since = time.monotonic()
     job.start(2)
@@ -149,7 +150,7 @@ def spare_node(job):
 
 
 FAULTS = {"killed worker": (killed_worker, "2:3"), "killed agent": (killed_agent, "2:3"), "link down": (link_down, "2:3"),
-          "late node": (late_node, "2:3"), "spare node": (spare_node, "2:2")}
+          "late node": (third_node, "2:3"), "scale up": (third_node, "1:3"), "spare node": (spare_node, "2:2")}
 
 
 def install(folder):
