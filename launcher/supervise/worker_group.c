@@ -701,8 +701,10 @@ static void step_signal(struct worker_group *g, const struct group_event *event,
         drain_workers(g, event->now_ns, out);
         return;
     }
-    if (g->config.has_rank_assignment && g->state != GROUP_DONE && (first || g->is_draining))
+    if (g->config.has_rank_assignment && g->state != GROUP_DONE && !g->has_left) {
         add_action(out, GROUP_DO_LEAVE, event->value);
+        g->has_left = true;
+    }
     g->is_draining = false; /* a second signal does not wait for other nodes */
     stop_for_signal(g, first, event, out);
 }

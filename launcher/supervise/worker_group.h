@@ -195,6 +195,7 @@ struct worker_group {
     bool is_suspended;    /* by GROUP_SUSPEND */
     bool is_needed;       /* several nodes: without this node the job cannot go on */
     bool is_draining;     /* several nodes: workers that end with success now are done, others have failed */
+    bool has_left;        /* several nodes: a signal has made this node leave, which is reported once */
     bool is_ending;       /* several nodes: the job has ended, with end_code */
     int end_code;
     int n_short; /* short generations in a row */

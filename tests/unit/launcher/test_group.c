@@ -487,6 +487,29 @@ static void test_signals_within_a_second_are_one_request(void **state)
         }
 }
 
+/* The request was lost with the rendezvous, and another generation began: the next signal is the first that the other nodes
+ * learn of. */
+static void test_signal_after_a_drain_in_vain(void **state)
+{
+    static const struct line lines[] = {
+        {0, GROUP_START, NEEDED, 0, "spawn"},
+        {1, GROUP_STARTED, 0, 0, ""},
+        {1, GROUP_STARTED, 1, 0, ""},
+        {5, GROUP_SIGNAL, -1, SIGTERM, "request-drain, notify-stop 15, signal 15, arm +30000"},
+        {7, GROUP_EXITED, 0, 0, ""},
+        {8, GROUP_EXITED, 1, 1 << 8, ""},
+        {8, GROUP_EMPTY, -1, 0, "disarm, report-failed 1, print-report, report-ready"},
+        {9, GROUP_START, NEEDED, 1, "spawn"},
+        {2000, GROUP_SIGNAL, -1, SIGTERM, "leave 15, notify-stop 15, signal 15, arm +30000"},
+        {4000, GROUP_SIGNAL, -1, SIGTERM, "kill, arm +5000"},
+        {0},
+    };
+    struct worker_group g;
+
+    converse_with_assignment(&g, lines);
+    group_finish(&g);
+}
+
 /* Only the first SIGTERM, only of a running node that the job needs. */
 static void test_request_of_a_drain(void **state)
 {
@@ -862,6 +885,7 @@ int main(void)
         cmocka_unit_test(test_placed_drain),
         cmocka_unit_test(test_placed_cannot_start),
         cmocka_unit_test(test_signals_within_a_second_are_one_request),
+        cmocka_unit_test(test_signal_after_a_drain_in_vain),
         cmocka_unit_test(test_request_of_a_drain),
         cmocka_unit_test(test_signal_that_is_passed_on),
         cmocka_unit_test(test_suspended),
