@@ -1,8 +1,9 @@
 /*
- * One node: an agent process with the session core in it, and a worker group that starts, ends and fails as
- * the scenario wants.
+ * One node: an agent process with the session core in it. What the session decides goes to the worker group, and what
+ * the group reports to the session, as in launcher/agent/agent_nodes_uv.c.
  */
 
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,41 +28,10 @@ const char *agent_role(unsigned agent)
     return agent % 5 == 0 ? "reader" : "default";
 }
 
-/* ---- worker group ---- */
-
-static void group_later(struct sim *sim, unsigned agent, enum sim_moment moment, uint64_t delay_ns)
-{
-    schedule_add(&sim->schedule, sim->now_ns + delay_ns, moment, agent, sim->agents[agent].turn);
-}
-
-static void group_start(struct sim *sim, unsigned agent)
-{
-    struct sim_agent *a = &sim->agents[agent];
-    uint64_t wait_ns = sim->scenario.finish_ns > sim->now_ns ? sim->scenario.finish_ns - sim->now_ns : 0;
-
-    a->group = GROUP_RUNNING;
-    a->turn++;
-    wait_ns += random_between(&sim->random, 0, sim->scenario.finish_spread_ns);
-    if (sim->now_ns < sim->scenario.finish_ns + 20 * SIM_S &&
-        random_percent(&sim->random, sim->scenario.late_failure_percent))
-        group_later(sim, agent, SIM_GROUP_FAIL, wait_ns);
-    group_later(sim, agent, SIM_GROUP_DONE, wait_ns);
-}
-
-static void group_stop(struct sim *sim, unsigned agent)
-{
-    struct sim_agent *a = &sim->agents[agent];
-    uint64_t most_ns = a->group == GROUP_RUNNING ? sim->scenario.stop_max_ns : SIM_MS;
-
-    a->group = GROUP_STOPPING;
-    a->turn++;
-    group_later(sim, agent, SIM_GROUP_READY, random_between(&sim->random, 0, most_ns));
-}
-
 void agent_fail_later(struct sim *sim, unsigned agent, uint64_t delay_ns)
 {
-    if (sim->agents[agent].alive && sim->agents[agent].group == GROUP_RUNNING)
-        group_later(sim, agent, SIM_GROUP_FAIL, delay_ns);
+    if (sim->agents[agent].alive && sim->agents[agent].part == PART_RUNNING)
+        workers_fail(sim, agent, delay_ns);
 }
 
 /* ---- actions ---- */
@@ -113,9 +83,24 @@ static void agent_end(struct sim *sim, unsigned agent, const struct session_view
     check_end(sim, agent, view);
     a->ended = true;
     a->succeeded = a->session.end == SESSION_END_VERDICT && a->session.verdict == SESSION_VERDICT_SUCCESS;
-    a->turn++;
-    schedule_add(&sim->schedule, sim->now_ns + random_between(&sim->random, 0, sim->scenario.stop_max_ns),
-                 SIM_AGENT_EXIT, agent, a->life);
+    workers_event(sim, agent,
+                  (struct group_event){.kind = GROUP_END, .worker = -1, .value = a->succeeded ? 0 : 1});
+}
+
+static void start_generation(struct sim *sim, unsigned agent, const struct session_view *view)
+{
+    struct sim_agent *a = &sim->agents[agent];
+
+    check_start(sim, agent, view);
+    a->restarts = view->restarts;
+    a->changes = view->changes;
+    workers_event(
+        sim, agent,
+        (struct group_event){.kind = GROUP_START,
+                             .worker = -1,
+                             .generation = (uint32_t)view->generation,
+                             .restarts = (int)view->restarts,
+                             .is_needed = view->place.group_world_size <= sim->scenario.params.min_nodes});
 }
 
 static void run_session_action(struct sim *sim, unsigned agent, enum session_action action,
@@ -143,19 +128,16 @@ static void run_session_action(struct sim *sim, unsigned agent, enum session_act
         close_connection(sim, a);
         break;
     case SESSION_DO_START:
-        check_start(sim, agent, event->view);
-        a->restarts = event->view->restarts;
-        a->changes = event->view->changes;
-        group_start(sim, agent);
+        start_generation(sim, agent, event->view);
         break;
     case SESSION_DO_STOP:
-        group_stop(sim, agent);
+        workers_event(sim, agent, (struct group_event){.kind = GROUP_PEER_FAILED, .worker = -1});
         break;
     case SESSION_DO_END:
         agent_end(sim, agent, event->view);
         break;
     case SESSION_DO_DRAIN: /* workers snapshot and end soon */
-        group_later(sim, agent, SIM_GROUP_DONE, random_between(&sim->random, 0, SIM_S));
+        workers_event(sim, agent, (struct group_event){.kind = GROUP_DRAIN, .worker = -1});
         break;
     default: /* for people */
         break;
@@ -201,8 +183,7 @@ void agent_boot(struct sim *sim, unsigned agent)
     a->timer_ns = 0;
     a->contact_ns = sim->now_ns;
     a->connection = -1;
-    a->group = GROUP_NONE;
-    a->turn++;
+    workers_boot(sim, agent);
     a->world = a->failed_world = a->left_world = -1;
     a->last_generation = -1;
     a->clock = scenario_clock(sim);
@@ -218,7 +199,8 @@ void agent_boot(struct sim *sim, unsigned agent)
     sim_trace(sim, "agent %u: boots, nonce %llu", agent, (unsigned long long)hello->nonce.low);
     session_init(&a->session, &config);
     step_agent(sim, agent, &(struct session_event){.kind = SESSION_EVENT_START});
-    group_later(sim, agent, SIM_GROUP_READY, random_between(&sim->random, 0, 50 * SIM_MS));
+    schedule_add(&sim->schedule, sim->now_ns + random_between(&sim->random, 0, 50 * SIM_MS), SIM_AGENT_READY,
+                 agent, a->life);
 }
 
 static void come_back_later(struct sim *sim, unsigned agent)
@@ -250,14 +232,13 @@ void agent_kill(struct sim *sim, unsigned agent, bool silently)
         return;
     sim_trace(sim, "agent %u: dies%s", agent, silently ? " with its machine" : "");
     disturb(sim, agent, sim->now_ns);
-    if (a->group == GROUP_RUNNING)
+    if (a->part == PART_RUNNING)
         check_death(sim, agent);
-    if (a->group != GROUP_NONE && !silently && !a->ended &&
+    if (a->part != PART_NONE && !silently && !a->ended &&
         random_percent(&sim->random, sim->scenario.death_notice_percent))
         send_death_notice(sim, agent);
     a->alive = false;
-    a->group = GROUP_NONE;
-    a->turn++;
+    workers_end(a);
     if (a->connection >= 0 && silently)
         network_vanish(sim, (unsigned)a->connection, SIM_AGENT_END);
     else
@@ -275,20 +256,25 @@ void agent_leave(struct sim *sim, unsigned agent)
         return;
     sim_trace(sim, "agent %u: is told to leave", agent);
     disturb(sim, agent, sim->now_ns);
-    a->left_world = a->world;
-    step_agent(sim, agent, &(struct session_event){.kind = SESSION_EVENT_LEAVE, .text = "received SIGTERM"});
-    a->ended = true;
-    a->turn++;
-    schedule_add(&sim->schedule, sim->now_ns + random_between(&sim->random, 0, sim->scenario.stop_max_ns),
-                 SIM_AGENT_EXIT, agent, a->life);
+    workers_event(sim, agent, (struct group_event){.kind = GROUP_SIGNAL, .worker = -1, .value = SIGINT});
 }
 
 void agent_drain(struct sim *sim, unsigned agent)
 {
     struct sim_agent *a = &sim->agents[agent];
 
-    if (a->alive && !a->ended && a->group == GROUP_RUNNING)
-        step_agent(sim, agent, &(struct session_event){.kind = SESSION_EVENT_DRAIN});
+    if (a->alive && !a->ended && a->part == PART_RUNNING)
+        workers_event(sim, agent, (struct group_event){.kind = GROUP_SIGNAL, .worker = -1, .value = SIGTERM});
+}
+
+/* The end of the process. What it has not sent by now is not sent. */
+void agent_exit(struct sim *sim, unsigned agent)
+{
+    struct sim_agent *a = &sim->agents[agent];
+
+    close_connection(sim, a);
+    a->alive = false;
+    workers_end(a);
 }
 
 /* ---- events ---- */
@@ -386,57 +372,103 @@ void agent_receive(struct sim *sim, unsigned connection, const struct sim_messag
     }
 }
 
-/* ---- the group's events ---- */
+/* ---- the reports of the worker group ---- */
 
-static void group_ready(struct sim *sim, unsigned agent)
+static void report_ready(struct sim *sim, unsigned agent)
 {
-    struct sim_agent *a = &sim->agents[agent];
-
-    a->group = GROUP_NONE;
-    a->world = -1;
+    sim->agents[agent].world = -1;
     step_agent(sim, agent,
                &(struct session_event){.kind = SESSION_EVENT_GROUP_READY,
                                        .port = (uint16_t)random_between(&sim->random, 1024, 65535)});
 }
 
-static void group_fail(struct sim *sim, unsigned agent)
+static void note_failure(struct sim *sim, unsigned agent)
 {
     struct sim_agent *a = &sim->agents[agent];
     struct sim_world *w = &sim->worlds[a->world];
     struct sim_member *member = &w->members[a->session.group_rank];
-    uint64_t ago_ns = random_between(&sim->random, 0, SIM_MS);
 
-    a->failure = (struct session_cause){.kind = SESSION_CAUSE_WORKER,
-                                        .group_rank = a->session.group_rank,
-                                        .local_rank = 0,
-                                        .rank = (int32_t)member->rank_base,
-                                        .exit_code = 1,
-                                        .pid = 4711};
-    (void)snprintf(a->failure.host, sizeof(a->failure.host), "node%u", agent);
     a->failed_world = a->world;
     member->failed = true;
     member->victim = w->death_ns > 0;
     sim_trace(sim, "agent %u: a worker of generation %lld fails%s", agent, (long long)w->generation,
               member->victim ? ", as another node is gone" : "");
     schedule_add(&sim->schedule, sim->now_ns + SIM_S, SIM_CHECK_NOTICE, agent, (uint64_t)a->world);
-    step_agent(sim, agent,
-               &(struct session_event){.kind = SESSION_EVENT_GROUP_FAILED,
-                                       .cause = &a->failure,
-                                       .when_ns = agent_clock(sim, a) - ago_ns});
-    group_stop(sim, agent);
 }
 
-void agent_group(struct sim *sim, unsigned agent, enum sim_moment moment)
+static void report_failed(struct sim *sim, unsigned agent, int worker)
+{
+    struct sim_agent *a = &sim->agents[agent];
+    const struct worker_group *g = &a->node.machine;
+
+    if (a->world <
+        0) { /* the guardian was lost between two generations: the session waits for "ready" alone */
+        step_agent(sim, agent,
+                   &(struct session_event){
+                       .kind = SESSION_EVENT_GROUP_FAILED, .cause = &a->failure, .when_ns = g->cause_ns});
+        if (a->session.phase == SESSION_FAILED)
+            violated(sim, "agent %u reports a failure, and is in no generation", agent);
+        return;
+    }
+    a->failure = (struct session_cause){
+        .kind = SESSION_CAUSE_WORKER, .group_rank = a->session.group_rank, .local_rank = worker, .rank = -1};
+    if (worker >= 0) {
+        a->failure.rank = (int32_t)sim->worlds[a->world].members[a->session.group_rank].rank_base + worker;
+        a->failure.exit_code = group_worker_code(&g->workers[worker]);
+        a->failure.pid = g->workers[worker].pid;
+    } else {
+        a->failure.exit_code = -SIGKILL;
+    }
+    (void)snprintf(a->failure.host, sizeof(a->failure.host), "node%u", agent);
+    note_failure(sim, agent);
+    step_agent(sim, agent,
+               &(struct session_event){
+                   .kind = SESSION_EVENT_GROUP_FAILED, .cause = &a->failure, .when_ns = g->cause_ns});
+}
+
+static void report_done(struct sim *sim, unsigned agent)
 {
     struct sim_agent *a = &sim->agents[agent];
 
-    if (moment == SIM_GROUP_READY) {
-        group_ready(sim, agent);
-    } else if (a->group == GROUP_RUNNING && moment == SIM_GROUP_FAIL) {
-        group_fail(sim, agent);
-    } else if (a->group == GROUP_RUNNING) {
-        a->group = GROUP_ENDED;
-        sim->worlds[a->world].members[a->session.group_rank].done = true;
-        step_agent(sim, agent, &(struct session_event){.kind = SESSION_EVENT_GROUP_DONE});
+    sim->worlds[a->world].members[a->session.group_rank].done = true;
+    step_agent(sim, agent, &(struct session_event){.kind = SESSION_EVENT_GROUP_DONE});
+}
+
+static void leave_job(struct sim *sim, unsigned agent)
+{
+    struct sim_agent *a = &sim->agents[agent];
+
+    disturb(sim, agent, sim->now_ns);
+    a->left_world = a->world;
+    step_agent(sim, agent, &(struct session_event){.kind = SESSION_EVENT_LEAVE, .text = "received SIGTERM"});
+    a->ended = true;
+}
+
+void agent_group_action(struct sim *sim, unsigned agent, const struct group_action *action)
+{
+    switch (action->kind) {
+    case GROUP_DO_REPORT_READY:
+        report_ready(sim, agent);
+        break;
+    case GROUP_DO_REPORT_FAILED:
+        report_failed(sim, agent, action->value);
+        break;
+    case GROUP_DO_REPORT_DONE:
+        report_done(sim, agent);
+        break;
+    case GROUP_DO_REQUEST_DRAIN:
+        step_agent(sim, agent, &(struct session_event){.kind = SESSION_EVENT_DRAIN});
+        break;
+    case GROUP_DO_LEAVE:
+        leave_job(sim, agent);
+        break;
+    default: /* for the processes */
+        break;
     }
+}
+
+void agent_ready(struct sim *sim, unsigned agent)
+{
+    if (!sim->agents[agent].ended)
+        report_ready(sim, agent);
 }

@@ -181,7 +181,7 @@ void check_start(struct sim *sim, unsigned agent, const struct session_view *vie
     struct sim_world *w = find_world(sim, view->instance, view->generation);
     struct sim_member *m;
 
-    if (a->group != GROUP_NONE)
+    if (a->part != PART_NONE && !sim->scenario.replace)
         violated(sim, "agent %u starts generation %lld while workers are there", agent,
                  (long long)view->generation);
     if (view->generation <= a->last_generation)
@@ -332,7 +332,7 @@ void check_notice(struct sim *sim, unsigned agent, unsigned world)
         const struct sim_agent *a = &sim->agents[m->agent];
 
         if (m->present && a->alive && a->life == m->life && a->disturbed_until_ns < sim->now_ns &&
-            a->world == world && !a->ended && (a->group == GROUP_RUNNING || a->group == GROUP_ENDED))
+            a->world == world && !a->ended && (a->part == PART_RUNNING || a->part == PART_ENDED))
             violated(sim, "agent %u goes on with generation %lld a second after agent %u failed", m->agent,
                      (long long)w->generation, agent);
     }
@@ -370,7 +370,7 @@ void check_exclusion(struct sim *sim, unsigned world)
         const struct sim_agent *a = &sim->agents[i];
         uint64_t from_ns;
 
-        if (!a->alive || a->ended || a->group != GROUP_RUNNING || a->world >= (int64_t)world ||
+        if (!a->alive || a->ended || a->part != PART_RUNNING || a->world >= (int64_t)world ||
             daemon_job_of(sim, i) != next->job || sim->worlds[a->world].instance != next->instance)
             continue;
         from_ns = excluded_from_ns(sim, a, next);
@@ -421,7 +421,7 @@ static uint64_t situation_limit_ns(const struct sim *sim, enum situation situati
     case SITUATION_ENDING: /* a member may be silent for three timeouts before it is lost, and more after a stop */
         return grace_ns + 8 * timeout_ns;
     case SITUATION_STOPPING:
-        return grace_ns + sim->scenario.stop_max_ns + 16 * timeout_ns;
+        return grace_ns + sim->scenario.stop_limit_ns + 16 * timeout_ns;
     case SITUATION_LAST_CALL:
         return sim->scenario.params.last_call_ms * SIM_MS + timeout_ns;
     default:
@@ -612,14 +612,14 @@ static void check_agent_calm(struct sim *sim, unsigned agent, unsigned n_alive)
 {
     const struct sim_agent *a = &sim->agents[agent];
 
-    if (!a->alive || a->ended || a->group == GROUP_RUNNING || a->group == GROUP_ENDED)
+    if (!a->alive || a->ended || a->part == PART_RUNNING || a->part == PART_ENDED)
         return;
     if (n_alive < sim->scenario.params.min_nodes)
         return; /* it waits for others that do not come */
     if (a->session.phase == SESSION_READY && a->session.link == SESSION_LINK_UP) {
         /* A spare: there is no room, or no change is left to make some. */
         for (unsigned i = 0; i < sim->scenario.n_agents; i++)
-            if (sim->agents[i].alive && sim->agents[i].group == GROUP_RUNNING &&
+            if (sim->agents[i].alive && sim->agents[i].part == PART_RUNNING &&
                 daemon_job_of(sim, i) == daemon_job_of(sim, agent) && sim->agents[i].session.instance != 0) {
                 const struct sim_world *w = &sim->worlds[sim->agents[i].world];
 
@@ -644,7 +644,7 @@ void check_calm(struct sim *sim)
         unsigned job = daemon_job_of(sim, i);
 
         n_alive[job] += a->alive && !a->ended;
-        if (!a->alive || a->ended || a->group != GROUP_RUNNING)
+        if (!a->alive || a->ended || a->part != PART_RUNNING)
             continue;
         if (worlds[job] >= 0 && worlds[job] != a->world)
             violated(sim, "two generations of one job run at the same time, long after the last fault");

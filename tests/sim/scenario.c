@@ -95,23 +95,40 @@ static void choose_disk(struct sim_scenario *sc, struct random *r)
     sc->disk_max_ns = dice < 50 ? 0 : dice < 75 ? 50 * SIM_MS : random_between(r, 100, 4000) * SIM_MS;
 }
 
+static void choose_workers(struct sim_scenario *sc, struct random *r)
+{
+    sc->stop_max_ns = random_percent(r, 70) ? 100 * SIM_MS : 3 * SIM_S;
+    sc->grace_ns = random_between(r, 1000, 4000) * SIM_MS;
+    sc->pause_max_ns = random_percent(r, 40) ? random_between(r, 1, 4) * SIM_S : 0;
+    sc->replace = random_percent(r, 35);
+    sc->unready_percent = random_percent(r, 50) ? (unsigned)random_between(r, 1, 10) : 0;
+    sc->rejoin_ns = random_between(r, 2, 5) * SIM_S;
+    sc->ignore_term_percent = random_percent(r, 50) ? (unsigned)random_between(r, 1, 10) : 0;
+    sc->orphan_percent = random_percent(r, 30) ? (unsigned)random_between(r, 1, 10) : 0;
+    sc->stuck_percent = random_percent(r, 15) ? (unsigned)random_between(r, 1, 3) : 0;
+    sc->exec_fail_percent = random_percent(r, 10) ? (unsigned)random_between(r, 1, 3) : 0;
+    sc->start_fail_percent = random_percent(r, 10) ? 1 : 0;
+    sc->guardian_percent = random_percent(r, 20) ? 20 : 0;
+    sc->stop_limit_ns = sc->grace_ns + sc->pause_max_ns + SIM_S + (sc->replace ? 6 : 0) * SIM_S +
+                        (sc->stuck_percent ? 11 : 0) * SIM_S;
+}
+
 static void choose_times(struct sim_scenario *sc, struct random *r)
 {
     static const uint64_t every_ms[] = {300, 1000, 3000, 10000};
 
     sc->fault_every_ns = every_ms[random_u64(r) % 4] * SIM_MS;
-    sc->stop_max_ns = random_percent(r, 70) ? 100 * SIM_MS : 3 * SIM_S;
     sc->cutoff_ns = random_percent(r, 30) ? 30 * SIM_S : 8 * SIM_S;
     sc->return_percent = (unsigned)random_between(r, 40, 100);
     sc->death_notice_percent = random_percent(r, 50) ? 80 : 0;
     sc->calm_ns = random_between(r, 5, sc->n_agents > 300 ? 15 : 150) * SIM_S;
-    sc->finish_ns = sc->calm_ns + 30 * SIM_S + sc->cutoff_ns + 4 * sc->stop_max_ns +
+    sc->finish_ns = sc->calm_ns + 30 * SIM_S + sc->cutoff_ns + 4 * sc->stop_limit_ns + 2 * sc->rejoin_ns +
                     2 * sc->params.last_call_ms * SIM_MS + 4 * sc->params.node_timeout_ms * SIM_MS;
     sc->finish_spread_ns = random_percent(r, 50) ? 2 * SIM_S : 10 * SIM_S;
     sc->late_failure_percent = random_percent(r, 40) ? (unsigned)random_between(r, 1, 15) : 0;
     sc->late_faults_ns = random_percent(r, 40) ? sc->finish_ns + random_between(r, 1, 20) * SIM_S : 0;
     sc->end_ns = sc->finish_ns + 100 * SIM_S + 3 * sc->params.join_timeout_ms * SIM_MS + 2 * sc->cutoff_ns +
-                 60 * SIM_S;
+                 4 * sc->stop_limit_ns + 60 * SIM_S;
 }
 
 void scenario_choose(struct sim *sim, unsigned n_agents)
@@ -126,6 +143,7 @@ void scenario_choose(struct sim *sim, unsigned n_agents)
     choose_params(sc, r);
     choose_network(sc, r);
     choose_disk(sc, r);
+    choose_workers(sc, r);
     choose_times(sc, r);
     for (unsigned i = 0; i < FAULT_COUNT; i++)
         sc->fault_percent[i] = random_percent(r, fault_chances[i]) ? (unsigned)random_between(r, 5, 100) : 0;

@@ -50,9 +50,17 @@ static uint64_t postponed_ns(const struct sim *sim, const struct moment *m)
         until_ns = sim->agents[connection_of(sim, m)->agent].paused_until_ns;
         break;
     case SIM_AGENT_TIMER:
-    case SIM_GROUP_READY:
-    case SIM_GROUP_FAIL:
-    case SIM_GROUP_DONE:
+    case SIM_AGENT_READY:
+    case SIM_GROUP_TIMER:
+    case SIM_START_FILES:
+    case SIM_GUARDIAN_IDLE:
+    case SIM_GUARDIAN_LOST:
+    case SIM_ORPHANS_END:
+    case SIM_WORKER_STARTED:
+    case SIM_WORKER_READY:
+    case SIM_WORKER_FAIL:
+    case SIM_WORKER_DONE:
+    case SIM_WORKER_DIE:
     case SIM_AGENT_EXIT:
         until_ns = sim->agents[m->who].paused_until_ns;
         break;
@@ -82,14 +90,6 @@ static void connected(struct sim *sim, unsigned connection, bool accepted)
     }
 }
 
-static void group_moment(struct sim *sim, const struct moment *m)
-{
-    const struct sim_agent *a = &sim->agents[m->who];
-
-    if (a->alive && !a->ended && a->turn == m->detail)
-        agent_group(sim, m->who, (enum sim_moment)m->kind);
-}
-
 static void agent_moment(struct sim *sim, const struct moment *m)
 {
     struct sim_agent *a = &sim->agents[m->who];
@@ -98,9 +98,10 @@ static void agent_moment(struct sim *sim, const struct moment *m)
         return;
     if (m->kind == SIM_AGENT_TIMER) {
         agent_timer(sim, m->who);
+    } else if (m->kind == SIM_AGENT_READY) {
+        agent_ready(sim, m->who);
     } else {
-        a->alive = false;
-        a->group = GROUP_NONE;
+        agent_exit(sim, m->who);
     }
 }
 
@@ -118,16 +119,24 @@ static void happen(struct sim *sim, const struct moment *m)
         connected(sim, m->who, m->kind == SIM_CONNECTED);
         break;
     case SIM_AGENT_TIMER:
+    case SIM_AGENT_READY:
     case SIM_AGENT_EXIT:
         agent_moment(sim, m);
         break;
     case SIM_AGENT_BOOT:
         agent_boot(sim, m->who);
         break;
-    case SIM_GROUP_READY:
-    case SIM_GROUP_FAIL:
-    case SIM_GROUP_DONE:
-        group_moment(sim, m);
+    case SIM_GROUP_TIMER:
+    case SIM_START_FILES:
+    case SIM_GUARDIAN_IDLE:
+    case SIM_GUARDIAN_LOST:
+    case SIM_ORPHANS_END:
+    case SIM_WORKER_STARTED:
+    case SIM_WORKER_READY:
+    case SIM_WORKER_FAIL:
+    case SIM_WORKER_DONE:
+    case SIM_WORKER_DIE:
+        workers_moment(sim, m);
         break;
     case SIM_DAEMON_TIMER:
         if (sim->daemon.alive && sim->daemon.life == m->detail)
@@ -208,5 +217,7 @@ void sim_finish(struct sim *sim)
     network_finish(sim);
     check_finish(sim);
     schedule_finish(&sim->schedule);
+    for (unsigned i = 0; i < sim->scenario.n_agents; i++)
+        workers_end(&sim->agents[i]);
     free(sim->agents);
 }

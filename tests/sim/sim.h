@@ -7,7 +7,8 @@
  *   scenario.c   what a seed means: sizes, time-outs, faults and their times
  *   network.c    connections: order is kept, and that is all; delay, partitions, half-open ends
  *   daemon.c     the rendezvous process: its core, its disk, its crashes
- *   agent.c      one node: an agent process, its core, a worker group played by random numbers
+ *   agent.c      one node: an agent process and its core
+ *   workers.c    the workers of a node: the shipping group machine, and processes that do what they like
  *   check.c      what must never happen, and what must be in the end
  *   sim.c        one run
  *   main.c       the program
@@ -20,6 +21,7 @@
 #include <stdint.h>
 
 #include "base/buf.h"
+#include "launcher/supervise/worker_group.h"
 #include "proto/frame.h"
 #include "rendezvous/rounds.h"
 #include "rendezvous/session.h"
@@ -29,18 +31,26 @@
 #define SIM_MS UINT64_C(1000000)
 #define SIM_S UINT64_C(1000000000)
 
-enum { SIM_JOBS_MAX = 2 };
+enum { SIM_JOBS_MAX = 2, SIM_WORKERS_MAX = 3 };
 
 enum sim_moment {
-    SIM_PUMP,         /* who: connection, detail: direction */
-    SIM_BREAK,        /* who: connection, detail: end; its kernel gives up */
-    SIM_CONNECTED,    /* who: connection: the agent's end is established */
-    SIM_REFUSED,      /* who: connection: nobody listens there */
-    SIM_AGENT_TIMER,  /* who: agent, detail: life */
-    SIM_AGENT_BOOT,   /* who: agent */
-    SIM_GROUP_READY,  /* who: agent, detail: turn of its worker group */
-    SIM_GROUP_FAIL,   /* the same */
-    SIM_GROUP_DONE,   /* the same */
+    SIM_PUMP,          /* who: connection, detail: direction */
+    SIM_BREAK,         /* who: connection, detail: end; its kernel gives up */
+    SIM_CONNECTED,     /* who: connection: the agent's end is established */
+    SIM_REFUSED,       /* who: connection: nobody listens there */
+    SIM_AGENT_TIMER,   /* who: agent, detail: life */
+    SIM_AGENT_BOOT,    /* who: agent */
+    SIM_AGENT_READY,   /* who: agent, detail: life; it has opened its first store */
+    SIM_GROUP_TIMER,   /* who: agent, detail: serial number of the timer */
+    SIM_START_FILES,   /* the same of a start; its files are made */
+    SIM_GUARDIAN_IDLE, /* the same of a guardian: the last worker has ended */
+    SIM_GUARDIAN_LOST,
+    SIM_ORPHANS_END,
+    SIM_WORKER_STARTED, /* who: agent, detail: serial number of the process */
+    SIM_WORKER_READY,   /* and the generation, from bit 32 */
+    SIM_WORKER_FAIL,
+    SIM_WORKER_DONE,
+    SIM_WORKER_DIE,   /* by a signal */
     SIM_AGENT_EXIT,   /* who: agent, detail: life */
     SIM_DAEMON_TIMER, /* detail: life */
     SIM_DAEMON_BOOT,
@@ -112,8 +122,18 @@ struct sim_scenario {
     unsigned late_failure_percent; /* of groups that fail when others are done already */
     uint64_t finish_spread_ns;     /* between the first that are done and the last */
     uint64_t cutoff_ns;
-    uint64_t disk_max_ns;          /* how long a batch of saved jobs takes to reach the disk; 0: no time */
-    uint64_t stop_max_ns;          /* how long workers take to stop */
+    uint64_t disk_max_ns;  /* how long a batch of saved jobs takes to reach the disk; 0: no time */
+    uint64_t stop_max_ns;  /* how long workers take to stop on SIGTERM */
+    uint64_t grace_ns;     /* between SIGTERM and SIGKILL */
+    uint64_t pause_max_ns; /* between short generations */
+    uint64_t rejoin_ns;
+    uint64_t stop_limit_ns;   /* from the end of a generation until a node is ready for the next one */
+    bool replace;             /* workers stay when another one fails */
+    unsigned unready_percent; /* of workers that do not get ready in a generation */
+    unsigned ignore_term_percent, orphan_percent;
+    unsigned stuck_percent; /* of workers that SIGKILL does not end at once */
+    unsigned exec_fail_percent, start_fail_percent;
+    unsigned guardian_percent;     /* of failures: the guardian is killed */
     unsigned return_percent;       /* of killed agents that come back */
     unsigned death_notice_percent; /* of killed agents whose guardian says so */
 };
@@ -161,7 +181,32 @@ struct sim_connection {
     struct buf in[2];
 };
 
-enum sim_group { GROUP_NONE, GROUP_RUNNING, GROUP_STOPPING, GROUP_ENDED };
+/* What the workers of a node do, for the checks. */
+enum sim_part { PART_NONE, PART_RUNNING, PART_STOPPING, PART_ENDED };
+
+struct sim_worker {
+    uint64_t serial;     /* 0: there is no process */
+    uint32_t generation; /* it was started in, or it has joined */
+    bool alive;          /* its start has been reported */
+    bool ignores_term, is_stuck, killed;
+};
+
+/* The worker group of a node: the machine, a guardian, and processes. */
+struct sim_node {
+    struct worker_group machine;
+    struct sim_worker workers[SIM_WORKERS_MAX];
+    uint64_t timer;    /* serial number, as those that follow; 0: none */
+    uint64_t files;    /* being made for a start */
+    uint64_t guardian; /* until it has reported that nothing is left */
+    bool is_replacing, selected[SIM_WORKERS_MAX];
+    bool term, kill; /* were ordered: for workers that start afterwards */
+    bool guardian_lost, start_cancelled, gave_up;
+    bool had_stuck; /* a worker of this generation does not end on SIGKILL at once */
+    bool is_done;   /* the machine has reported it */
+    bool orphans_seen, orphans_ignore;
+    unsigned n_orphans;
+    uint64_t stop_ns; /* begin of the last stop */
+};
 
 struct sim_agent {
     bool alive;     /* the process */
@@ -177,8 +222,9 @@ struct sim_agent {
     uint64_t timer_ns; /* scheduled for then; 0: not */
     struct session session;
     int64_t connection; /* -1: none */
-    enum sim_group group;
-    uint64_t turn; /* counts starts and stops of the group */
+    struct sim_node node;
+    uint64_t n_serials; /* of all its lives */
+    enum sim_part part;
     int64_t world; /* of the group; -1: none */
     struct session_cause failure;
     int64_t last_generation;
@@ -338,10 +384,20 @@ void agent_timer(struct sim *sim, unsigned agent);
 void agent_connected(struct sim *sim, unsigned connection);
 void agent_receive(struct sim *sim, unsigned connection, const struct sim_message *message);
 void agent_lost(struct sim *sim, unsigned connection, const char *why);
-void agent_group(struct sim *sim, unsigned agent, enum sim_moment moment);
+void agent_ready(struct sim *sim, unsigned agent);
+/* What the group machine reports to the rendezvous. */
+void agent_group_action(struct sim *sim, unsigned agent, const struct group_action *action);
+void agent_exit(struct sim *sim, unsigned agent);
 void agent_fail_later(struct sim *sim, unsigned agent, uint64_t delay_ns);
 unsigned agent_n_workers(unsigned agent);
 const char *agent_role(unsigned agent);
+
+/* workers.c */
+void workers_boot(struct sim *sim, unsigned agent);
+void workers_end(struct sim_agent *a);
+void workers_event(struct sim *sim, unsigned agent, struct group_event event);
+void workers_moment(struct sim *sim, const struct moment *m);
+void workers_fail(struct sim *sim, unsigned agent, uint64_t delay_ns);
 
 /* check.c */
 void violated(struct sim *sim, const char *format, ...) __attribute__((format(printf, 2, 3)));
