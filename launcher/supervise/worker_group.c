@@ -567,6 +567,8 @@ static void await_decision(struct worker_group *g, uint64_t now_ns, struct group
     if ((g->cause != GROUP_CAUSE_NONE && g->cause != GROUP_CAUSE_PEER) || g->interrupt)
         add_action(out, GROUP_DO_PRINT_REPORT, 0);
     if (!g->will_restart) {
+        if (!g->is_ending && !g->has_left) /* after a drain in vain */
+            add_action(out, GROUP_DO_LEAVE, g->interrupt);
         finish_job(g, out, g->is_ending ? g->end_code : 1);
     } else if (g->cause == GROUP_CAUSE_NONE) {
         g->state = GROUP_IDLE;

@@ -504,9 +504,22 @@ static void test_signal_after_a_drain_in_vain(void **state)
         {4000, GROUP_SIGNAL, -1, SIGTERM, "kill, arm +5000"},
         {0},
     };
+    static const struct line peer[] = {
+        {0, GROUP_START, NEEDED, 0, "spawn"},
+        {1, GROUP_STARTED, 0, 0, ""},
+        {5, GROUP_SIGNAL, -1, SIGTERM, "request-drain, notify-stop 15, signal 15, arm +30000"},
+        {7, GROUP_EXITED, 0, 1 << 8, ""},
+        {8, GROUP_EMPTY, -1, 0, "disarm, report-failed 0, print-report, report-ready"},
+        {9, GROUP_START, NEEDED, 1, "spawn"},
+        {2000, GROUP_PEER_FAILED, -1, 0, "notify-peer, signal 15, arm +30000"},
+        {2001, GROUP_EMPTY, -1, 0, "disarm, print-report, leave 15, finish 1"},
+        {0},
+    };
     struct worker_group g;
 
     converse_with_assignment(&g, lines);
+    group_finish(&g);
+    converse_with_assignment(&g, peer);
     group_finish(&g);
 }
 
