@@ -65,6 +65,8 @@ static void send_sim_report(struct sim *sim, const struct sim_agent *a)
 {
     struct session_report report;
 
+    if (a->connection < 0)
+        return; /* the group has left meanwhile, in an action before this one */
     session_report(&a->session, agent_clock(sim, a), &report);
     network_send(sim, (unsigned)a->connection, SIM_DAEMON_END, MESSAGE_REPORT, &report, sizeof(report));
 }
