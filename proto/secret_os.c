@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -10,7 +11,10 @@
 
 #include "base/cleanup.h"
 
-enum { SECRET_ROOM = SECRET_MAX + 64 }; /* newlines at the end do not count */
+enum {
+    SECRET_ROOM = SECRET_MAX + 64, /* newlines at the end do not count */
+    PIPE_PATIENCE_MS = 10000,
+};
 
 static int fail_reading(const char *name, int error, char text[SECRET_ERROR_SIZE])
 {
@@ -33,11 +37,15 @@ static int map_secret(struct secret *ret)
 
 static int read_to_end(struct secret *s, int fd)
 {
+    struct pollfd p = {.fd = fd, .events = POLLIN};
+
     for (;;) {
         ssize_t n = read(fd, s->bytes + s->size, SECRET_ROOM - s->size);
 
         if (n < 0 && errno == EINTR)
             continue;
+        if (n < 0 && errno == EAGAIN && poll(&p, 1, PIPE_PATIENCE_MS) > 0)
+            continue; /* a pipe whose writer is slow */
         if (n < 0)
             return -errno;
         if (n == 0 || s->size + (size_t)n == SECRET_ROOM) {

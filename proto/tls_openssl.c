@@ -30,7 +30,12 @@ enum {
     LINK_INDEX = 0, /* of the ex_data that OpenSSL reserves for applications */
 };
 
-enum { READ_SIZE = 16384, WRITE_MAX = 1 << 20 };
+enum {
+    READ_SIZE = 16384,
+    WRITE_MAX = 1 << 20,
+    HANDSHAKE_MAX =
+        96 * 1024, /* one read of a server, and far more than a handshake with the longest job id */
+};
 
 /* AES-128-GCM with SHA-256, by its number in a handshake. */
 static const uint8_t psk_cipher[2] = {0x13, 0x01};
@@ -51,7 +56,8 @@ struct tls_link {
     struct openssl_ssl *ssl;
     struct openssl_bio *in, *out; /* owned by ssl */
     bool established, finished, failed;
-    bool known; /* server: the identity has a key */
+    size_t handshake_size; /* bytes that have arrived before it was established */
+    bool known;            /* server: the identity has a key */
     enum key_purpose purpose;
     char job[TLS_JOB_SIZE];
     char error[TLS_ERROR_SIZE];
@@ -341,6 +347,10 @@ int tls_link_receive(struct tls_link *l, const void *bytes, size_t n, struct buf
 
     if (l->failed)
         return -EPROTO;
+    if (l->finished)
+        return 0; /* nothing may follow: it is dropped, and needs no memory */
+    if (!l->established && (l->handshake_size += n) > HANDSHAKE_MAX)
+        return end_by_error(l, out);
     if (n > 0 && o->BIO_write(l->in, bytes, (int)n) != (int)n)
         return -ENOMEM;
     if (!l->established)

@@ -116,13 +116,15 @@ static const struct job_secret *find_job_secret(const struct daemon_secrets *s, 
     return !found && s->n > 0 && s->items[0].job[0] == '\0' ? &s->items[0] : found;
 }
 
-bool daemon_secrets_find(void *data, enum key_purpose purpose, const char *job, struct secret_key *ret)
+int daemon_secrets_find(void *data, enum key_purpose purpose, const char *job, struct secret_key *ret)
 {
     struct daemon_secrets *const *s = data;
     const struct job_secret *found = find_job_secret(*s, job);
     const char *why;
 
-    return found && key_derive(ret, found->secret.bytes, found->secret.size, purpose, job, &why) == 0;
+    int r = found ? key_derive(ret, found->secret.bytes, found->secret.size, purpose, job, &why) : 0;
+
+    return r < 0 ? r : found != NULL;
 }
 
 size_t daemon_secrets_count(const struct daemon_secrets *s)

@@ -20,7 +20,7 @@ int daemon_secrets_read(struct daemon_secrets **ret, const char *file, const cha
                         char error[SECRET_ERROR_SIZE]);
 
 /* A secret_key_find(); data: struct daemon_secrets **, so that they can be exchanged. */
-bool daemon_secrets_find(void *data, enum key_purpose purpose, const char *job, struct secret_key *ret);
+int daemon_secrets_find(void *data, enum key_purpose purpose, const char *job, struct secret_key *ret);
 
 size_t daemon_secrets_count(const struct daemon_secrets *s);
 

@@ -7,11 +7,12 @@
  *                                    <- handshake, notice that nothing follows: the address is allowed
  *
  * Agents prove it while their workers start, so a client may come before its address is allowed. Such a connection is a
- * visitor: nothing of it is read but a look at its first byte, which says whether it is a proof or a client. When its
- * address becomes allowed it becomes a client like any other, which notices nothing.
+ * visitor: nothing of it is read but a look at its first byte, which distinguishes a proof from a client. When its
+ * address becomes allowed it becomes a client like any other, which notices nothing. A second agent may prove the key from
+ * an address that is allowed already.
  *
- * Ways it fails: no proof in time, and the visitor is closed; a proof that fails, as in tls_openssl.h; more visitors than
- * VISITORS_MAX, of which the oldest is closed: one that does not prove anything must not keep out those that do.
+ * Ways it fails: no proof in time, and the visitor is closed; a proof that fails, as in tls_openssl.h; more visitors from
+ * elsewhere than OUTSIDE_MAX, of which the oldest is closed: one that does not prove anything must not keep out those that do.
  */
 
 #include "rendezvous/fence_uv.h"
@@ -28,13 +29,14 @@
 #include "rendezvous/fence.h"
 #include "rendezvous/server_impl_uv.h"
 
-enum { VISITORS_MAX = 1024, READ_SIZE = 4096 };
+enum { OUTSIDE_MAX = 1024, READ_SIZE = 4096 };
 
 struct fence_shell {
     struct server *server;
     struct fence addresses;
-    struct list visitors; /* by deadline */
-    unsigned n_visitors;
+    /* Both by deadline: visitors from allowed addresses, which are clients or prove the key again, and all others. */
+    struct list inside, outside;
+    unsigned n_outside;
     uv_timer_t timer;
 };
 
@@ -44,8 +46,8 @@ struct visitor {
     struct list link;
     uint64_t deadline_ms;
     struct tls_link *tls; /* it proves something */
-    int fd;               /* -1: it is a client now */
-    bool proved, closing;
+    int fd;
+    bool is_inside, proved, closing;
 };
 
 static void on_visitor_poll(uv_poll_t *poll, int status, int events);
@@ -66,7 +68,7 @@ static void on_visitor_closed(uv_handle_t *handle)
 static void visitor_release(struct visitor *v)
 {
     v->closing = true;
-    v->fence->n_visitors--;
+    v->fence->n_outside -= !v->is_inside;
     list_unlink(&v->link);
     tls_link_free(v->tls);
     v->tls = NULL;
@@ -82,33 +84,44 @@ static void visitor_close(struct visitor *v)
     server_peer_gone(s);
 }
 
+static uint64_t first_deadline(const struct list *visitors)
+{
+    return list_is_empty(visitors) ? UINT64_MAX
+                                   : list_entry(visitors->next, struct visitor, link)->deadline_ms;
+}
+
 static void arm_visitor_timer(struct fence_shell *f)
 {
-    uint64_t now_ms = uv_now(f->server->loop), at_ms;
+    uint64_t now_ms = uv_now(f->server->loop), inside_ms = first_deadline(&f->inside);
+    uint64_t at_ms = first_deadline(&f->outside) < inside_ms ? first_deadline(&f->outside) : inside_ms;
 
-    if (list_is_empty(&f->visitors) || uv_is_active((uv_handle_t *)&f->timer))
+    if (at_ms == UINT64_MAX || uv_is_active((uv_handle_t *)&f->timer))
         return;
-    at_ms = list_entry(f->visitors.next, struct visitor, link)->deadline_ms;
     /* Cannot fail: has a callback. */
     (void)uv_timer_start(&f->timer, on_visitor_deadline, at_ms > now_ms ? at_ms - now_ms : 0, 0);
+}
+
+static void expire_visitor(struct visitor *v)
+{
+    struct server *s = v->fence->server;
+    char who[64];
+
+    server_format_peer(v->fd, who, sizeof(who));
+    if (!v->proved && !v->is_inside)
+        server_log(s, NULL, "%s is at no address from which an agent of this job has proved its key: closed",
+                   who);
+    visitor_close(v);
 }
 
 static void on_visitor_deadline(uv_timer_t *timer)
 {
     struct fence_shell *f = timer->data;
+    uint64_t now_ms = uv_now(f->server->loop);
 
-    while (!list_is_empty(&f->visitors)) {
-        struct visitor *v = list_entry(f->visitors.next, struct visitor, link);
-        char who[64];
-
-        if (v->deadline_ms > uv_now(f->server->loop))
-            break;
-        server_format_peer(v->fd, who, sizeof(who));
-        if (!v->proved)
-            server_log(f->server, NULL,
-                       "%s is at no address from which an agent of this job has proved its key: closed", who);
-        visitor_close(v);
-    }
+    while (first_deadline(&f->outside) <= now_ms)
+        expire_visitor(list_entry(f->outside.next, struct visitor, link));
+    while (first_deadline(&f->inside) <= now_ms)
+        expire_visitor(list_entry(f->inside.next, struct visitor, link));
     arm_visitor_timer(f);
 }
 
@@ -137,7 +150,7 @@ static void visitor_become_client(struct visitor *v)
 
 static void admit_visitors(struct fence_shell *f)
 {
-    list_for_each_safe(i, &f->visitors)
+    list_for_each_safe(i, &f->outside)
     {
         struct visitor *v = list_entry(i, struct visitor, link);
 
@@ -217,6 +230,10 @@ static bool look_at(struct visitor *v)
         return false;
     if (first == TLS_FIRST_BYTE)
         return tls_link_create(&v->tls, v->fence->server->tls) == 0;
+    if (is_allowed(v->fence, v->fd)) {
+        visitor_become_client(v);
+        return true;
+    }
     /* A client: until its address is allowed nothing more of it matters. */
     (void)uv_poll_stop(&v->poll); /* cannot fail */
     return true;
@@ -231,7 +248,7 @@ static void on_visitor_poll(uv_poll_t *poll, int status, int events)
         return;
     if (ok && !v->tls)
         ok = look_at(v);
-    if (ok && v->tls)
+    if (ok && !v->closing && v->tls)
         ok = read_proof(v);
     if (!ok && !v->closing)
         visitor_close(v);
@@ -250,15 +267,16 @@ static int visitor_create(struct fence_shell *f, int fd)
         (void)close(fd); /* nothing was sent on it */
         return r;
     }
-    if (f->n_visitors == VISITORS_MAX)
-        visitor_close(list_entry(f->visitors.next, struct visitor, link));
     v->poll.data = v;
     v->fence = f;
     v->fd = fd;
+    v->is_inside = is_allowed(f, fd);
+    if (!v->is_inside && f->n_outside == OUTSIDE_MAX)
+        visitor_close(list_entry(f->outside.next, struct visitor, link));
     v->deadline_ms = uv_now(s->loop) + s->limits.handshake_ms;
     server_handle_opened(s);
-    list_append(&f->visitors, &v->link);
-    f->n_visitors++;
+    list_append(v->is_inside ? &f->inside : &f->outside, &v->link);
+    f->n_outside += !v->is_inside;
     s->n_peers++;
     (void)uv_poll_start(&v->poll, UV_READABLE, on_visitor_poll); /* fails only for a closing handle */
     arm_visitor_timer(f);
@@ -267,7 +285,7 @@ static int visitor_create(struct fence_shell *f, int fd)
 
 int fence_admit(struct fence_shell *f, int fd)
 {
-    return is_allowed(f, fd) ? peer_create(f->server, fd) : visitor_create(f, fd);
+    return visitor_create(f, fd);
 }
 
 int fence_shell_create(struct fence_shell **ret, struct server *s)
@@ -284,7 +302,8 @@ int fence_shell_create(struct fence_shell **ret, struct server *s)
         return -ENOMEM;
     }
     f->server = s;
-    list_init(&f->visitors);
+    list_init(&f->inside);
+    list_init(&f->outside);
     (void)uv_timer_init(s->loop, &f->timer); /* cannot fail */
     f->timer.data = f;
     server_handle_opened(s);
@@ -301,8 +320,10 @@ static void on_fence_timer_closed(uv_handle_t *handle)
 
 void fence_close_visitors(struct fence_shell *f)
 {
-    while (!list_is_empty(&f->visitors))
-        visitor_close(list_entry(f->visitors.next, struct visitor, link));
+    while (!list_is_empty(&f->outside))
+        visitor_close(list_entry(f->outside.next, struct visitor, link));
+    while (!list_is_empty(&f->inside))
+        visitor_close(list_entry(f->inside.next, struct visitor, link));
 }
 
 void fence_shell_stop(struct fence_shell *f)

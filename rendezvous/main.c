@@ -40,7 +40,8 @@ struct daemon {
     uv_poll_t owner;                /* of announce_fd */
     bool has_owner;                 /* owner is open */
     bool stopping;
-    bool rereading; /* a thread reads the secrets again */
+    bool rereading;    /* a thread reads the secrets again */
+    bool reread_again; /* another SIGHUP came meanwhile */
 };
 
 /* A thread's reading of the secrets. */
@@ -137,6 +138,8 @@ static void read_secrets(uv_work_t *work)
     reading->result = daemon_secrets_read(&reading->secrets, o->secret_file, o->secrets, reading->error);
 }
 
+static void reread_secrets(struct daemon *d);
+
 /* Sessions that are open stay so: what was proved for them was right then. */
 static void on_secrets_read(uv_work_t *work, int status)
 {
@@ -152,6 +155,8 @@ static void on_secrets_read(uv_work_t *work, int status)
         (void)fprintf(stderr, "crund: %s; the secrets stay as they were\n", reading->error);
     }
     free(reading);
+    if (d->reread_again && !d->stopping)
+        reread_secrets(d);
 }
 
 /* A disk that does not answer must not stop the loop. */
@@ -159,6 +164,7 @@ static void reread_secrets(struct daemon *d)
 {
     struct reading *reading = d->rereading ? NULL : calloc(1, sizeof(*reading));
 
+    d->reread_again = d->rereading;
     if (!reading)
         return;
     reading->daemon = d;
@@ -238,14 +244,14 @@ static void after_no_work(uv_work_t *work, int status)
     (void)status; /* 0: it is never cancelled */
 }
 
-/* libuv starts the threads that write the state with the first batch, and aborts the process where the system has none to
+/* libuv starts the threads that write the state, or read secrets again, with the first batch, and aborts the process where the system has none to
  * give: so it is asked for one here, and libuv starts its only one now. */
 static int start_state_thread(struct daemon *d)
 {
     static uv_work_t work;
     pthread_t thread;
 
-    if (!d->options.state_dir)
+    if (!d->options.state_dir && !has_secrets(d))
         return 0;
     int r = pthread_create(&thread, NULL, end_at_once, NULL);
     if (r)

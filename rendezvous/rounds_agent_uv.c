@@ -373,7 +373,7 @@ static const char *why_not_allowed(struct agent_conn *a, const struct session_he
         return strcmp(tls_link_job(a->tls), hello->job) == 0 && tls_link_purpose(a->tls) == KEY_AGENT
                    ? NULL
                    : "the job that its secret was proved for is another one than the job it joins";
-    closed = s->security.find_key(s->security.data, KEY_AGENT, hello->job, &key);
+    closed = s->security.find_key(s->security.data, KEY_AGENT, hello->job, &key) != 0;
     key_erase(&key, sizeof(key));
     if (is_death_notice(a, hello))
         return NULL;

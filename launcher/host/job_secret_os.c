@@ -4,6 +4,7 @@
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/decimal.h"
@@ -29,13 +30,18 @@ static int read_users(struct secret *ret, char *const *environment, char error[S
 {
     const char *config = envp_get(environment, "XDG_CONFIG_HOME"), *home = envp_get(environment, "HOME");
     char path[PATH_MAX];
+    struct stat st;
     int n = config && *config
                 ? snprintf(path, sizeof(path), "%s/crun/secret", config)
                 : snprintf(path, sizeof(path), "%s/.config/crun/secret", home && *home ? home : "");
 
     if (!(config && *config) && !(home && *home))
         return 0;
-    if (n < 0 || (size_t)n >= sizeof(path) || access(path, F_OK) < 0)
+    if (n < 0 || (size_t)n >= sizeof(path)) {
+        (void)snprintf(error, SECRET_ERROR_SIZE, "the folder of the user's secret has too long a name");
+        return -ENAMETOOLONG;
+    }
+    if (lstat(path, &st) < 0 && (errno == ENOENT || errno == ENOTDIR))
         return 0;
     return secret_read_file(ret, path, SECRET_FILE_PRIVATE, error);
 }

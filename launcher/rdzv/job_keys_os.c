@@ -26,24 +26,24 @@ void job_keys_finish(struct job_keys *k)
     key_erase(k, sizeof(*k));
 }
 
-static bool find_agent_key(void *data, enum key_purpose purpose, const char *job, struct secret_key *ret)
+static int find_agent_key(void *data, enum key_purpose purpose, const char *job, struct secret_key *ret)
 {
     const struct job_keys *k = data;
 
     if (purpose != KEY_AGENT || strcmp(job, k->job) != 0)
-        return false;
+        return 0;
     *ret = k->keys[KEY_AGENT];
-    return true;
+    return 1;
 }
 
-static bool find_store_key(void *data, enum key_purpose purpose, const char *job, struct secret_key *ret)
+static int find_store_key(void *data, enum key_purpose purpose, const char *job, struct secret_key *ret)
 {
     const struct job_keys *k = data;
 
     if (purpose != KEY_STORE || strcmp(job, k->job) != 0)
-        return false;
+        return 0;
     *ret = k->keys[KEY_STORE];
-    return true;
+    return 1;
 }
 
 struct server_security job_keys_of_rendezvous(struct job_keys *k)

@@ -26,8 +26,12 @@ static void report_proof_failure(struct store_proof *p, const char *why)
     p->config.on_failed(p->config.data, why);
 }
 
-/* Both ends have the key now; the store allows the address with the last record of the handshake, and closes. */
 static void on_proof_connected(void *data)
+{
+    /* The store has proved the key to us. Whether it has seen our proof is known by its notice that nothing follows. */
+}
+
+static void on_proof_finished(void *data)
 {
     struct store_proof *p = data;
 
@@ -59,6 +63,7 @@ static int dial_store(struct store_proof *p)
                                              .port = p->config.port,
                                              .tls = p->config.tls,
                                              .on_connected = on_proof_connected,
+                                             .on_finished = on_proof_finished,
                                              .on_bytes = on_proof_bytes,
                                              .on_lost = on_proof_lost,
                                              .data = p};

@@ -181,6 +181,8 @@ static void take_records(struct tcp_client *l, const void *bytes, size_t n)
     }
     if (!l->closing && buf_size(&plain) > 0)
         l->config.on_bytes(l->config.data, buf_bytes(&plain), buf_size(&plain));
+    if (!l->closing && l->config.on_finished && tls_link_is_finished(l->tls))
+        l->config.on_finished(l->config.data);
     buf_finish(&plain);
 }
 

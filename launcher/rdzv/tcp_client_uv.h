@@ -26,6 +26,7 @@ struct tcp_client_config {
     struct tls_context *tls;        /* NULL: in the clear. Outlives the connection. */
     void (*on_reached)(void *data); /* with TLS: the handshake begins. NULL: not wanted */
     void (*on_connected)(void *data);
+    void (*on_finished)(void *data); /* with TLS: the peer has sent that nothing follows. NULL: not wanted */
     void (*on_bytes)(void *data, const uint8_t *bytes, size_t n);
     void (*on_lost)(void *data, const char *why); /* it frees itself; why: a part of a sentence */
     void *data;

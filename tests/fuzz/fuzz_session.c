@@ -44,7 +44,7 @@ static void require(bool holds)
 
 static void check_agents(const struct server *s)
 {
-    uint64_t input = 0;
+    uint64_t input = 0, agents_input = 0;
     unsigned n = 0;
 
     list_for_each(i, &s->rounds->agents)
@@ -55,7 +55,7 @@ static void check_agents(const struct server *s)
         require(!a->session.node || a->session.node->session == &a->session);
         require(buf_size(&a->out) + buf_size(&a->held) <= AGENT_CONN_OUTPUT_MAX + FRAME_OPENING_SIZE);
         require(buf_size(&a->in) < FRAME_BODY_MAX + FRAME_HEADER_SIZE);
-        input += a->charged_input;
+        agents_input += a->charged_input;
         n++;
     }
     list_for_each(i, &s->peers)
@@ -63,7 +63,7 @@ static void check_agents(const struct server *s)
         input += list_entry(i, struct peer, link)->charged_input;
         n++;
     }
-    require(n == s->n_peers && input == s->input_bytes);
+    require(n == s->n_peers && input == s->input_bytes && agents_input == s->rounds->input_bytes);
 }
 
 static void turn(struct bench *b)

@@ -15,7 +15,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
 
-static bool find_key(void *data, enum key_purpose purpose, const char *job, struct secret_key *ret)
+static int find_key(void *data, enum key_purpose purpose, const char *job, struct secret_key *ret)
 {
     memset(ret->bytes, (int)purpose + 1, KEY_SIZE);
     return strlen(job) % 2 == 0;

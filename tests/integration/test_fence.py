@@ -120,6 +120,9 @@ def test_client_that_comes_before_the_proof_is_served(fabric, job):
     assert client.poll() is None
     prove(fabric, 2, address, port, "crun1:store:fenced", key("store", "fenced"))
     assert "READ b'here'" in client.communicate(timeout=60)[0]
+    prove(fabric, 2, address, port, "crun1:store:fenced", key("store", "fenced"))  # a second agent at that address
+    assert "READ b'here'" in on_host(fabric, 2, READ_A_KEY, address, port)
+    assert "is not a TCPStore client" not in nodes.texts() and "proof failed" not in nodes.texts()
     end.touch()
     assert nodes.codes() == [0, 0], nodes.texts()
 

@@ -82,7 +82,7 @@ def test_nodes_with_the_secret_meet(tmp_path, home, give):
         assert nodes.codes() == [0, 0], nodes.texts()
         text = nodes.texts()
         assert "RANK 0 OF 2" in text and "RANK 1 OF 2" in text
-        assert "this job is open" not in text
+        assert "this job is open" not in text and "worker store" not in text
 
 
 def test_secret_from_a_descriptor(tmp_path, home):
@@ -96,6 +96,23 @@ def test_secret_from_a_descriptor(tmp_path, home):
                          *program("ls -l /proc/self/fd; echo DONE")])
         assert nodes.codes() == [0, 0], nodes.texts()
         assert "DONE" in nodes.texts() and str(tmp_path / "secret") not in nodes.texts()
+
+
+def test_secret_from_a_pipe_of_the_shell(tmp_path, home):
+    port = lib.free_port()
+    script = f'exec "$0" "$@" --secret-file=<(sleep 0.3; cat {secret_file(tmp_path)}) --no-python true'
+    with lib.Nodes(tmp_path) as nodes:
+        for _ in range(2):
+            nodes.start(["bash", "-c", script, jobs.crun(), *options(port, "--security=require")])
+        assert nodes.codes() == [0, 0], nodes.texts()
+
+
+def test_user_s_secret_that_cannot_be_read_is_an_error(tmp_path, home):
+    (home / ".config" / "crun").mkdir(parents=True)
+    (home / ".config" / "crun" / "secret").symlink_to("secret")  # to itself
+    got = subprocess.run([jobs.crun(), *options(lib.free_port()), *program("true")], capture_output=True, text=True,
+                         timeout=60)
+    assert got.returncode == 1 and ".config/crun/secret" in got.stderr, got.stderr
 
 
 def test_open_job_is_named(tmp_path, home):

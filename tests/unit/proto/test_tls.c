@@ -32,12 +32,12 @@ static void derive(struct secret_key *ret, const char *of, enum key_purpose purp
 }
 
 /* The server knows the secret of job "alpha" alone, and of the administrator. */
-static bool find_key(void *data, enum key_purpose purpose, const char *job, struct secret_key *ret)
+static int find_key(void *data, enum key_purpose purpose, const char *job, struct secret_key *ret)
 {
     if (strcmp(job, "alpha") != 0 && purpose != KEY_ADMIN)
-        return false;
+        return 0;
     derive(ret, secret, purpose, job);
-    return true;
+    return 1;
 }
 
 static void connect_as(struct fixture *f, enum key_purpose purpose, const char *job,
