@@ -26,7 +26,7 @@
 #include "launcher/util/thread_os.h"
 #include "base/buf.h"
 
-enum { PENDING_MAX = 1 << 20, CLOSE_PATIENCE_S = 2 };
+enum { PENDING_MAX = 1 << 20, CLOSE_PATIENCE_S = 2, HISTORY_FOLDERS = 3 };
 
 struct event_file {
     int fd;
@@ -60,10 +60,17 @@ static int write_all(int fd, const char *bytes, size_t n, bool *torn)
     return 0;
 }
 
-/* Each folder on the way that is missing; one that cannot be made shows when the file is opened. */
+/* The missing ones of the folders below ~, which are .local/state/crun: a home that is not there stays so, as with
+ * services whose home is /nonexistent. One that cannot be made shows when the file is opened. */
 static void make_folders(char *path)
 {
+    int n_slashes = 0;
+
+    for (char *slash = strchr(path + 1, '/'); slash; slash = strchr(slash + 1, '/'))
+        n_slashes++;
     for (char *slash = strchr(path + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
+        if (n_slashes-- > HISTORY_FOLDERS)
+            continue;
         *slash = '\0';
         (void)mkdir(path, 0700);
         *slash = '/';
