@@ -1,5 +1,6 @@
 """Runs commands, counts what passed and failed, and decides what is run a second time."""
 
+import concurrent.futures
 import json
 import os
 import pathlib
@@ -13,6 +14,7 @@ import xml.etree.ElementTree
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 RERUNS = 2  # at most, for one test
+PYTESTS = 2  # processes of pytest at a time
 
 
 class Allowed(typing.NamedTuple):
@@ -164,9 +166,20 @@ def pytest_results(folder, what, env, timeout):
         return results, out
 
 
+def files_of(paths):
+    """The test files in these folders, those that probably take longest first."""
+    files = [f for path in paths for f in (ROOT / path).glob("test_*.py")]
+    return [str(f.relative_to(ROOT)) for f in sorted(files, key=lambda f: f.stat().st_size, reverse=True)]
+
+
 def pytest(folder, paths, env=None, markers=None, timeout=1800):
+    """Runs the files of these folders, two at a time: process tests mostly wait."""
     started = time.monotonic()
-    results, out = pytest_results(folder, [*paths, *(["-m", markers] if markers else [])], env, timeout)
+    more = ["-m", markers] if markers else []
+    with concurrent.futures.ThreadPoolExecutor(PYTESTS) as pool:
+        parts = list(pool.map(lambda file: pytest_results(folder, [file, *more], env, timeout), files_of(paths)))
+    results = [r for part, _ in parts for r in part]
+    out = "\n".join(text for _, text in parts)
 
     def again(result):
         if not result.case:
@@ -176,6 +189,6 @@ def pytest(folder, paths, env=None, markers=None, timeout=1800):
 
     count_all(results, again)
     print(f"{folder.name}: {len(results)} cases of {' '.join(paths)} in {time.monotonic() - started:.1f} s", flush=True)
-    for line in out.splitlines():
-        if re.match(r"^\d+\.\d+s (call|setup)", line):
-            print("   ", line)
+    slowest = [line for line in out.splitlines() if re.match(r"^\d+\.\d+s (call|setup)", line)]
+    for line in sorted(slowest, key=lambda line: -float(line.split("s ")[0]))[:10]:
+        print("   ", line)
