@@ -45,6 +45,21 @@ static const char *worker_state_of(const struct worker_group *g, const struct gr
     }
 }
 
+/* Of its standard output, or else of its standard error. */
+static void name_worker_log(const struct agent *a, int i, struct worker_status *ret)
+{
+    const struct job *job = a->config->job;
+    const char *folder = a->generation ? a->generation->attempt_dir : NULL;
+    int streams = job->redirects[i] | job->tees[i];
+
+    if (!folder || !streams)
+        return;
+    int n = snprintf(ret->log, sizeof(ret->log), "%s/%d/%s.log", folder, i,
+                     streams & JOB_STDOUT ? "stdout" : "stderr");
+    if (n < 0 || (size_t)n >= sizeof(ret->log))
+        ret->log[0] = '\0';
+}
+
 static void describe_worker_status(const struct agent *a, int i, struct worker_status *ret)
 {
     const struct group_worker *w = &a->group.workers[i];
@@ -57,6 +72,7 @@ static void describe_worker_status(const struct agent *a, int i, struct worker_s
         ret->exit_code = group_worker_code(w);
     if (w->state != GROUP_WORKER_NONE && w->started_ns > 0)
         ret->started_s = wall_clock_ns(w->started_ns) / 1000000000;
+    name_worker_log(a, i, ret);
 }
 
 static char *status_json(void *data)

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 int job_status_add_node(struct job_status *s, const char *host, int32_t group_rank, size_t n_workers)
 {
@@ -19,9 +20,43 @@ int job_status_add_node(struct job_status *s, const char *host, int32_t group_ra
     *node = (struct node_status){.group_rank = group_rank, .workers = workers, .n_workers = n_workers};
     (void)snprintf(node->host, sizeof(node->host), "%s", host); /* host names are shorter */
     for (size_t i = 0; i < n_workers; i++)
-        workers[i] =
-            (struct worker_status){.rank = -1, .local_rank = (int32_t)i, .last_step = -1, .cpu_percent = -1};
+        workers[i] = (struct worker_status){
+            .rank = -1, .local_rank = (int32_t)i, .last_step = -1, .cpu_percent = -1, .steps_per_s = -1};
     return 0;
+}
+
+/* The same process in an earlier look at the same node. */
+static const struct worker_status *find_earlier(const struct job_status *before, const char *host,
+                                                const struct worker_status *w)
+{
+    for (size_t n = 0; n < before->n_nodes_known; n++) {
+        const struct node_status *node = &before->nodes[n];
+
+        if (strcmp(node->host, host) == 0 && (size_t)w->local_rank < node->n_workers &&
+            node->workers[w->local_rank].pid == w->pid)
+            return &node->workers[w->local_rank];
+    }
+    return NULL;
+}
+
+static void compare_worker(struct worker_status *w, const struct worker_status *was, int64_t ms)
+{
+    if (w->has_usage && was->has_usage && w->cpu_ms >= was->cpu_ms)
+        w->cpu_percent = (int32_t)((w->cpu_ms - was->cpu_ms) * 100 / ms);
+    if (w->last_step >= was->last_step && was->last_step >= 0)
+        w->steps_per_s = (double)(w->last_step - was->last_step) * 1000 / (double)ms;
+}
+
+void job_status_compare(struct job_status *s, const struct job_status *before, int64_t ms)
+{
+    for (size_t n = 0; ms > 0 && n < s->n_nodes_known; n++)
+        for (size_t i = 0; i < s->nodes[n].n_workers; i++) {
+            struct worker_status *w = &s->nodes[n].workers[i];
+            const struct worker_status *was = w->pid > 0 ? find_earlier(before, s->nodes[n].host, w) : NULL;
+
+            if (was)
+                compare_worker(w, was, ms);
+        }
 }
 
 void job_status_finish(struct job_status *s)

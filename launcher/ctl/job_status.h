@@ -2,14 +2,21 @@
 
 /*
  * What crunctl shows of a job while it runs: its nodes and their workers. crun fills it and sends it as JSON
- * (job_status_json.h), crunctl adds what /proc has about the processes and makes text of it (status_text.h). Pure.
+ * (job_status_json.h), crunctl adds what /proc, log files and the GPU driver have, and makes text of it (status_text.h,
+ * top_text.h). Pure.
  */
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
-enum { JOB_STATUS_NAME_SIZE = 256, JOB_STATUS_WORD_SIZE = 24, JOB_STATUS_WORKERS_MAX = 65536 };
+enum {
+    JOB_STATUS_NAME_SIZE = 256,
+    JOB_STATUS_WORD_SIZE = 24,
+    JOB_STATUS_LINE_SIZE = 128,
+    JOB_STATUS_WORKERS_MAX = 65536,
+    JOB_STATUS_GPUS_MAX = 16,
+};
 
 struct worker_status {
     int32_t rank, local_rank;         /* rank: -1 before ranks are assigned */
@@ -17,17 +24,29 @@ struct worker_status {
     char state[JOB_STATUS_WORD_SIZE]; /* "starting", "running", "stopping", "succeeded" or "failed" */
     int32_t exit_code;                /* "failed": negative: the signal */
     int64_t last_step;                /* -1: the worker reports none */
-    bool hang;
-    int64_t started_s; /* since 1970; 0: not started */
+    bool hang, straggler;
+    int64_t started_s;                    /* since 1970; 0: not started */
+    char log[JOB_STATUS_NAME_SIZE];       /* the file of its standard output; "": none, or too long a name */
+    char last_line[JOB_STATUS_LINE_SIZE]; /* of that file; "": none */
     /* From /proc; has_usage: it was there. */
     bool has_usage;
     int64_t cpu_ms, rss_kib;
+    /* From two looks. */
     int32_t cpu_percent; /* -1: one look only */
+    double steps_per_s;  /* the same */
+};
+
+struct gpu_status {
+    int32_t index, percent; /* percent: of the time a kernel ran */
+    int64_t used_mib, total_mib;
 };
 
 struct node_status {
     char host[JOB_STATUS_NAME_SIZE];
     int32_t group_rank; /* -1: none yet */
+    bool is_remote;     /* /proc of this machine does not have its workers */
+    struct gpu_status gpus[JOB_STATUS_GPUS_MAX];
+    size_t n_gpus;
     struct worker_status *workers;
     size_t n_workers;
 };
@@ -46,5 +65,8 @@ struct job_status {
 
 /* 0 or -ENOMEM: one more node with n_workers zeroed workers. */
 int job_status_add_node(struct job_status *s, const char *host, int32_t group_rank, size_t n_workers);
+
+/* Fills in what follows from an earlier look at the same job, ms before. */
+void job_status_compare(struct job_status *s, const struct job_status *before, int64_t ms);
 
 void job_status_finish(struct job_status *s);

@@ -43,9 +43,23 @@ static const struct field worker_fields[] = {
     {"exit_code", I32_AT(struct worker_status, exit_code)},
     {"started", I64_AT(struct worker_status, started_s)},
     {"hang", FIELD_BOOL, offsetof(struct worker_status, hang), .required = true},
+    {"straggler", FIELD_BOOL, offsetof(struct worker_status, straggler), .required = false},
 };
 
-/* What crunctl adds. */
+/* Of any origin, as above. */
+static const struct field line_fields[] = {
+    {"log", WORKER_TEXT(log, JOB_STATUS_NAME_SIZE)},
+    {"last_line", WORKER_TEXT(last_line, JOB_STATUS_LINE_SIZE)},
+};
+
+static const struct field gpu_fields[] = {
+    {"index", I32_AT(struct gpu_status, index), .required = true},
+    {"percent", I32_AT(struct gpu_status, percent), .required = true},
+    {"used_mib", I64_AT(struct gpu_status, used_mib), .required = true},
+    {"total_mib", I64_AT(struct gpu_status, total_mib), .required = true},
+};
+
+/* What crunctl adds, or the agent of another node. */
 static const struct field usage_fields[] = {
     {"cpu_ms", I64_AT(struct worker_status, cpu_ms), .required = true},
     {"rss_kib", I64_AT(struct worker_status, rss_kib), .required = true},
@@ -53,6 +67,17 @@ static const struct field usage_fields[] = {
 };
 
 /* ---- writing ---- */
+
+static int add_worker_lines(cJSON *object, const struct worker_status *w)
+{
+    if (w->log[0])
+        events_add_text(object, "log", w->log);
+    if (w->last_line[0])
+        events_add_text(object, "last_line", w->last_line);
+    if (w->steps_per_s >= 0 && !cJSON_AddNumberToObject(object, "steps_per_s", w->steps_per_s))
+        return -ENOMEM;
+    return w->has_usage ? fields_write(object, usage_fields, ARRAY_SIZE(usage_fields), w) : 0;
+}
 
 static int add_worker(cJSON *list, const struct worker_status *w)
 {
@@ -67,7 +92,24 @@ static int add_worker(cJSON *list, const struct worker_status *w)
         r = cJSON_AddNumberToObject(object, "last_step", (double)w->last_step) ? 0 : -ENOMEM;
     else if (!r)
         r = cJSON_AddNullToObject(object, "last_step") ? 0 : -ENOMEM;
-    return r || !w->has_usage ? r : fields_write(object, usage_fields, ARRAY_SIZE(usage_fields), w);
+    return r ? r : add_worker_lines(object, w);
+}
+
+static int add_gpus(cJSON *node, const struct node_status *n)
+{
+    cJSON *list = n->n_gpus > 0 ? cJSON_AddArrayToObject(node, "gpus") : NULL;
+    int r = n->n_gpus > 0 && !list ? -ENOMEM : 0;
+
+    for (size_t i = 0; !r && i < n->n_gpus; i++) {
+        cJSON *object = cJSON_CreateObject();
+
+        if (!object || !cJSON_AddItemToArray(list, object)) {
+            cJSON_Delete(object);
+            return -ENOMEM;
+        }
+        r = fields_write(object, gpu_fields, ARRAY_SIZE(gpu_fields), &n->gpus[i]);
+    }
+    return r;
 }
 
 static int add_node(cJSON *list, const struct node_status *n)
@@ -82,7 +124,7 @@ static int add_node(cJSON *list, const struct node_status *n)
     cJSON *workers = cJSON_AddNumberToObject(object, "group_rank", n->group_rank)
                          ? cJSON_AddArrayToObject(object, "workers")
                          : NULL;
-    int r = workers ? 0 : -ENOMEM;
+    int r = workers ? add_gpus(object, n) : -ENOMEM;
     for (size_t i = 0; !r && i < n->n_workers; i++)
         r = add_worker(workers, &n->workers[i]);
     return r;
@@ -111,14 +153,35 @@ char *job_status_to_json(const struct job_status *s)
 static bool read_worker(const cJSON *json, struct worker_status *w)
 {
     const cJSON *step = cJSON_GetObjectItemCaseSensitive(json, "last_step");
+    const cJSON *rate = cJSON_GetObjectItemCaseSensitive(json, "steps_per_s");
     char error[FIELDS_ERROR_SIZE];
 
-    if (!fields_read(json, worker_fields, ARRAY_SIZE(worker_fields), w, error))
+    if (!fields_read(json, worker_fields, ARRAY_SIZE(worker_fields), w, error) ||
+        !fields_read(json, line_fields, ARRAY_SIZE(line_fields), w, error))
         return false;
+    w->has_usage = cJSON_HasObjectItem(json, "cpu_ms");
+    if (w->has_usage && !fields_read(json, usage_fields, ARRAY_SIZE(usage_fields), w, error))
+        return false;
+    w->steps_per_s = cJSON_IsNumber(rate) && rate->valuedouble >= 0 ? rate->valuedouble : -1;
     w->last_step =
         cJSON_IsNumber(step) && step->valuedouble >= 0 && step->valuedouble < (double)FIELD_EXACT_MAX
             ? (int64_t)step->valuedouble
             : -1;
+    return true;
+}
+
+/* More than JOB_STATUS_GPUS_MAX are left out. */
+static bool read_gpus(const cJSON *list, struct node_status *n)
+{
+    char error[FIELDS_ERROR_SIZE];
+    const cJSON *item;
+
+    cJSON_ArrayForEach(item, list)
+    {
+        if (n->n_gpus < JOB_STATUS_GPUS_MAX &&
+            !fields_read(item, gpu_fields, ARRAY_SIZE(gpu_fields), &n->gpus[n->n_gpus++], error))
+            return false;
+    }
     return true;
 }
 
@@ -136,6 +199,8 @@ static int read_node(const cJSON *json, struct job_status *s)
         job_status_add_node(s, host->valuestring, group_rank->valueint, (size_t)cJSON_GetArraySize(workers));
     if (r)
         return r;
+    if (!read_gpus(cJSON_GetObjectItemCaseSensitive(json, "gpus"), &s->nodes[s->n_nodes_known - 1]))
+        return -EBADMSG;
     cJSON_ArrayForEach(item, workers)
     {
         if (!read_worker(item, &s->nodes[s->n_nodes_known - 1].workers[i++]))

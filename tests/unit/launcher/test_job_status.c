@@ -134,30 +134,64 @@ static void text_of_a_job(void **state)
     job_status_finish(&s);
 }
 
-/* 80 x 24, over ssh: no line is wrapped, and none scrolls the first one away. */
-static void text_fits_into_the_terminal(void **state)
+/* What crunctl and other nodes add is read back too. */
+static void everything_of_a_worker_is_read(void **state)
 {
-    struct job_status s = a_job(1000);
-    const struct status_view view = {.width = 80, .height = 24, .now_s = 2000};
-    size_t n_lines = 0;
+    struct job_status s = a_job(1), read;
+    struct worker_status *w = s.nodes[0].workers, *got;
 
     (void)state;
-    (void)strcpy(s.program, "\xc3\xa4\033[2J\xc3\xa4");
-    memset(s.nodes[0].host, 'h', 200);
-    char *text = status_text(&s, 1, &view);
-    assert_non_null(text);
-    assert_null(strchr(text, '\033'));
-    for (const char *line = text; *line; line = strchr(line, '\n') + 1) {
-        size_t n = 0;
+    w->straggler = true;
+    w->has_usage = true;
+    w->cpu_ms = 1234;
+    w->rss_kib = 77;
+    w->cpu_percent = 50;
+    w->steps_per_s = 2.5;
+    (void)strcpy(w->log, "/logs/0/stdout.log");
+    (void)strcpy(w->last_line, "epoch 3: loss 0.1 \xff");
+    s.nodes[0].n_gpus = 1;
+    s.nodes[0].gpus[0] =
+        (struct gpu_status){.index = 3, .percent = 97, .used_mib = 70000, .total_mib = 81920};
+    char *json = job_status_to_json(&s);
+    assert_non_null(json);
+    assert_int_equal(job_status_from_json(json, strlen(json), &read), 0);
+    got = read.nodes[0].workers;
+    assert_true(got->straggler && got->has_usage);
+    assert_int_equal(got->cpu_ms, 1234);
+    assert_int_equal(got->cpu_percent, 50);
+    assert_true(got->steps_per_s == 2.5);
+    assert_string_equal(got->log, "/logs/0/stdout.log");
+    assert_string_equal(got->last_line, "epoch 3: loss 0.1 ?");
+    assert_int_equal(read.nodes[0].n_gpus, 1);
+    assert_int_equal(read.nodes[0].gpus[0].used_mib, 70000);
+    job_status_finish(&read);
+    job_status_finish(&s);
+    free(json);
+}
 
-        for (const char *c = line; *c != '\n'; c++)
-            n += ((unsigned char)*c & 0xC0) != 0x80;
-        assert_true(n <= 80);
-        n_lines++;
+/* Only of the same process: its number, place and host. */
+static void rates_come_from_two_looks(void **state)
+{
+    struct job_status before = a_job(3), s = a_job(3);
+
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        before.nodes[0].workers[i].has_usage = s.nodes[0].workers[i].has_usage = true;
+        before.nodes[0].workers[i].cpu_ms = 1000;
+        s.nodes[0].workers[i].cpu_ms = 1250;
+        before.nodes[0].workers[i].last_step = 10;
+        s.nodes[0].workers[i].last_step = 15;
     }
-    assert_int_equal(n_lines, 24);
-    assert_non_null(strstr(text, "... 979 more lines\n"));
-    free(text);
+    s.nodes[0].workers[1].pid = 99;
+    s.nodes[0].workers[2].last_step = -1;
+    job_status_compare(&s, &before, 500);
+    assert_int_equal(s.nodes[0].workers[0].cpu_percent, 50);
+    assert_true(s.nodes[0].workers[0].steps_per_s == 10.0);
+    assert_int_equal(s.nodes[0].workers[1].cpu_percent, -1);
+    assert_true(s.nodes[0].workers[1].steps_per_s < 0);
+    assert_int_equal(s.nodes[0].workers[2].cpu_percent, 50);
+    assert_true(s.nodes[0].workers[2].steps_per_s < 0);
+    job_status_finish(&before);
     job_status_finish(&s);
 }
 
@@ -194,7 +228,8 @@ int main(void)
         cmocka_unit_test(any_name_makes_json),
         cmocka_unit_test(other_texts_are_refused),
         cmocka_unit_test(text_of_a_job),
-        cmocka_unit_test(text_fits_into_the_terminal),
+        cmocka_unit_test(everything_of_a_worker_is_read),
+        cmocka_unit_test(rates_come_from_two_looks),
         cmocka_unit_test(paths_follow_the_environment),
     };
 
