@@ -4,7 +4,6 @@
  */
 
 #include <errno.h>
-#include <poll.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -14,18 +13,19 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "launcher/ctl/control_client_sock.h"
 #include "launcher/ctl/history.h"
 #include "launcher/ctl/history_json.h"
 #include "launcher/ctl/job_status.h"
 #include "launcher/ctl/job_status_json.h"
-#include "launcher/ctl/proc_usage_os.h"
+#include "launcher/ctl/looks_os.h"
 #include "launcher/ctl/status_text.h"
+#include "launcher/ctl/top_os.h"
+#include "launcher/ctl/top_text.h"
+#include "launcher/util/bounded_os.h"
 #include "launcher/util/control_path.h"
 #include "base/cleanup.h"
-#include "base/time.h"
 
-enum { SAMPLE_MS = 200, TOP_MS = 1000, HISTORY_LINE_MAX = 64 << 10 };
+enum { SAMPLE_MS = 200, HISTORY_LINE_MAX = 64 << 10 };
 
 extern char **environ;
 
@@ -35,112 +35,7 @@ struct crunctl {
     bool is_json, is_once;
 };
 
-struct job_list {
-    struct job_status *jobs;
-    size_t n_jobs;
-    uint64_t sampled_ns; /* when /proc was read */
-};
-
 static const char usage[] = "usage: crunctl [--json] [--socket PATH] status|top|history [JOB]\n";
-
-static void free_jobs(struct job_list *list)
-{
-    for (size_t i = 0; i < list->n_jobs; i++)
-        job_status_finish(&list->jobs[i]);
-    free(list->jobs);
-    *list = (struct job_list){0};
-}
-
-static int take_reply(struct job_list *list, const struct crunctl *o, const char *bytes, size_t n)
-{
-    struct job_status *jobs = reallocarray(list->jobs, list->n_jobs + 1, sizeof(*jobs));
-
-    if (!jobs)
-        return -ENOMEM;
-    list->jobs = jobs;
-    int r = job_status_from_json(bytes, n, &jobs[list->n_jobs]);
-    if (r)
-        job_status_finish(&jobs[list->n_jobs]);
-    else if (o->job && strncmp(o->job, jobs[list->n_jobs].job, strlen(o->job)) != 0)
-        job_status_finish(&jobs[list->n_jobs]);
-    else
-        list->n_jobs++;
-    return r;
-}
-
-/* A socket that a killed crun left is passed over: the next crun of that name removes it. */
-static void ask_one(struct job_list *list, const struct crunctl *o, const char *path)
-{
-    _cleanup_free_ char *reply = NULL;
-    size_t n = 0;
-
-    int r = control_client_ask(path, "status", &reply, &n);
-    if (!r)
-        r = take_reply(list, o, reply, n);
-    if (r && r != -ECONNREFUSED && r != -ENOENT)
-        (void)fprintf(stderr, "crunctl: %s: %s\n", path,
-                      r == -EBADMSG
-                          ? "it is not answered as this crunctl expects; use that of the same release"
-                          : strerror(-r));
-}
-
-static void read_usage(struct job_list *list)
-{
-    struct proc_usage usage_now;
-
-    list->sampled_ns = now_ns();
-    for (size_t i = 0; i < list->n_jobs; i++)
-        for (size_t n = 0; n < list->jobs[i].n_nodes_known; n++)
-            for (size_t w = 0; w < list->jobs[i].nodes[n].n_workers; w++) {
-                struct worker_status *worker = &list->jobs[i].nodes[n].workers[w];
-
-                worker->has_usage = proc_usage_read(worker->pid, &usage_now);
-                worker->cpu_ms = worker->has_usage ? usage_now.cpu_ms : 0;
-                worker->rss_kib = worker->has_usage ? usage_now.rss_kib : 0;
-            }
-}
-
-static int ask_all(struct job_list *list, const struct crunctl *o)
-{
-    struct strlist sockets = {0};
-
-    if (o->socket)
-        strlist_add_copy(&sockets, o->socket);
-    else
-        control_client_list(environ, &sockets);
-    for (size_t i = 0; !sockets.failed && i < sockets.n_items; i++)
-        ask_one(list, o, sockets.items[i]);
-    bool failed = sockets.failed;
-    strlist_finish(&sockets);
-    read_usage(list);
-    return failed ? -ENOMEM : 0;
-}
-
-static const struct worker_status *find_worker(const struct job_list *list, int64_t pid)
-{
-    for (size_t i = 0; i < list->n_jobs; i++)
-        for (size_t n = 0; n < list->jobs[i].n_nodes_known; n++)
-            for (size_t w = 0; w < list->jobs[i].nodes[n].n_workers; w++)
-                if (list->jobs[i].nodes[n].workers[w].pid == pid)
-                    return &list->jobs[i].nodes[n].workers[w];
-    return NULL;
-}
-
-/* The CPU time between two looks. */
-static void compare_usage(struct job_list *list, const struct job_list *before)
-{
-    int64_t ms = (int64_t)(list->sampled_ns - before->sampled_ns) / 1000000;
-
-    for (size_t i = 0; ms > 0 && i < list->n_jobs; i++)
-        for (size_t n = 0; n < list->jobs[i].n_nodes_known; n++)
-            for (size_t w = 0; w < list->jobs[i].nodes[n].n_workers; w++) {
-                struct worker_status *worker = &list->jobs[i].nodes[n].workers[w];
-                const struct worker_status *was = worker->has_usage ? find_worker(before, worker->pid) : NULL;
-
-                if (was && was->has_usage && worker->cpu_ms >= was->cpu_ms)
-                    worker->cpu_percent = (int32_t)((worker->cpu_ms - was->cpu_ms) * 100 / ms);
-            }
-}
 
 static int print_text(const char *text)
 {
@@ -150,7 +45,7 @@ static int print_text(const char *text)
     return 1;
 }
 
-static int print_json(const struct job_list *list)
+static int print_json(const struct look *list)
 {
     for (size_t i = 0; i < list->n_jobs; i++) {
         _cleanup_free_ char *json = job_status_to_json(&list->jobs[i]);
@@ -165,28 +60,15 @@ static struct status_view view_of_terminal(void)
     struct status_view view = {.now_s = (int64_t)time(NULL)};
     struct winsize size;
 
-    if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0) {
+    if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0)
         view.width = size.ws_col;
-        view.height = size.ws_row;
-    }
     return view;
 }
 
-static int print_jobs(const struct job_list *list, const struct crunctl *o)
-{
-    struct status_view view = view_of_terminal();
-
-    view.height = 0;
-    if (o->is_json)
-        return print_json(list);
-    _cleanup_free_ char *text = status_text(list->jobs, list->n_jobs, &view);
-    return print_text(text);
-}
-
 /* 3: the job that was asked for does not run here. */
-static int result_of(const struct job_list *list, const struct crunctl *o)
+static int result_of(const struct look *look, const struct crunctl *o)
 {
-    if (!o->job || list->n_jobs > 0)
+    if (!o->job || look->n_jobs > 0)
         return 0;
     (void)fprintf(stderr,
                   "crunctl: no job '%s' of yours runs on this node; crunctl history has those that ended\n",
@@ -194,61 +76,68 @@ static int result_of(const struct job_list *list, const struct crunctl *o)
     return 3;
 }
 
+static struct look_request request_of(const struct crunctl *o)
+{
+    return (struct look_request){.job = o->job, .socket = o->socket, .environment = environ};
+}
+
+static int take_first_look(struct look *look, const struct crunctl *o)
+{
+    const struct look_request request = request_of(o);
+
+    return look_take(look, &request) == 0 ? result_of(look, o) : 1;
+}
+
+static int print_status(const struct look *look, const struct crunctl *o)
+{
+    const struct status_view view = view_of_terminal();
+
+    if (o->is_json)
+        return print_json(look);
+    _cleanup_free_ char *text = status_text(look->jobs, look->n_jobs, &view);
+    return print_text(text);
+}
+
 static int run_status(const struct crunctl *o)
 {
-    struct job_list list = {0};
+    struct look look;
 
-    int code = ask_all(&list, o) == 0 ? result_of(&list, o) : 1;
+    int code = take_first_look(&look, o);
     if (code == 0)
-        code = print_jobs(&list, o);
-    free_jobs(&list);
+        code = print_status(&look, o);
+    look_finish(&look);
     return code;
 }
 
-/* ---- top ---- */
-
-/* Whether "q" was pressed, or the time is over without it. */
-static bool wait_for_quit(int timeout_ms)
+static int print_top(const struct look *look, const struct crunctl *o)
 {
-    struct pollfd input = {.fd = STDIN_FILENO, .events = POLLIN};
-    char key;
+    const struct top_view view = {.width = view_of_terminal().width, .now_s = (int64_t)time(NULL)};
 
-    if (poll(&input, 1, timeout_ms) <= 0)
-        return false;
-    return read(STDIN_FILENO, &key, 1) <= 0 || key == 'q';
-}
-
-static int redraw(const struct job_list *list, const struct crunctl *o)
-{
-    struct status_view view = view_of_terminal();
-
-    view.height -= view.height > 1; /* the last line break would scroll the first line away */
-    _cleanup_free_ char *text = status_text(list->jobs, list->n_jobs, &view);
-    (void)o;
-    return print_text("\033[H\033[J") || print_text(text);
+    if (o->is_json)
+        return print_json(look);
+    _cleanup_free_ char *text = top_text(look->jobs, look->n_jobs, &view);
+    return print_text(text);
 }
 
 static int run_top(const struct crunctl *o)
 {
-    struct job_list before = {0}, list = {0};
-    bool is_live = !o->is_once && !o->is_json && isatty(STDOUT_FILENO);
     const struct timespec sample = {.tv_nsec = SAMPLE_MS * 1000000L};
+    const struct look_request request = request_of(o);
+    struct look before, look = {0};
 
-    int code = ask_all(&before, o) == 0 ? result_of(&before, o) : 1;
+    int code = take_first_look(&before, o);
     if (code == 0)
         (void)nanosleep(&sample, NULL);
-    while (code == 0) {
-        code = ask_all(&list, o) == 0 ? 0 : 1;
-        compare_usage(&list, &before);
+    if (code == 0 && !o->is_once && !o->is_json && isatty(STDOUT_FILENO)) {
+        code = top_run(&request, &before);
+    } else if (code == 0) {
+        code = look_take(&look, &request) == 0 ? 0 : 1;
+        look_compare(&look, &before);
         if (code == 0)
-            code = is_live ? redraw(&list, o) : print_jobs(&list, o);
-        free_jobs(&before);
-        before = list;
-        list = (struct job_list){0};
-        if (!is_live || wait_for_quit(TOP_MS))
-            break;
+            code = print_top(&look, o);
     }
-    free_jobs(&before);
+    look_finish(&look);
+    look_finish(&before);
     return code;
 }
 
@@ -378,5 +267,10 @@ int main(int argc, char **argv)
     if (r)
         return r;
     (void)signal(SIGPIPE, SIG_IGN); /* cannot fail */
-    return command ? command->run(&o) : fail_usage("a command is missing", "");
+    if (!command)
+        return fail_usage("a command is missing", "");
+    r = command->run(&o);
+    if (bounded_is_hung())
+        _exit(r); /* a GPU driver does not answer, and a thread waits for it */
+    return r;
 }

@@ -23,7 +23,7 @@ void status_format_duration(int64_t seconds, char out[32])
         (void)snprintf(out, 32, "%lld s", s);
 }
 
-static void format_memory(int64_t kib, char out[24])
+void status_format_memory(int64_t kib, char out[24])
 {
     if (kib >= 10 << 20)
         (void)snprintf(out, 24, "%lld GiB", (long long)(kib >> 20));
@@ -33,7 +33,7 @@ static void format_memory(int64_t kib, char out[24])
         (void)snprintf(out, 24, "%lld MiB", (long long)(kib >> 10));
 }
 
-static void format_end(const struct worker_status *w, char out[64])
+void status_format_end(const struct worker_status *w, char out[64])
 {
     char name[SIGNAL_NAME_SIZE];
 
@@ -60,17 +60,20 @@ static void add_worker_line(struct strbuf *out, const struct node_status *n, con
 {
     char end[64], up[32] = "-", cpu[24] = "-", memory[24] = "-", step[24] = "-";
 
-    format_end(w, end);
+    status_format_end(w, end);
     if (w->started_s > 0 && w->has_usage)
         status_format_duration(view->now_s - w->started_s, up);
     if (w->cpu_percent >= 0)
         (void)snprintf(cpu, sizeof(cpu), "%d%%", (int)w->cpu_percent);
     if (w->has_usage)
-        format_memory(w->rss_kib, memory);
+        status_format_memory(w->rss_kib, memory);
     if (w->last_step >= 0)
         (void)snprintf(step, sizeof(step), "%lld", (long long)w->last_step);
     strbuf_add(out, "  %6d  %-12.12s %8lld  %-22s %6s %9s %12s %10s%s\n", (int)w->rank, n->host,
-               (long long)w->pid, end, cpu, memory, up, step, w->hang ? "  HANG" : "");
+               (long long)w->pid, end, cpu, memory, up, step,
+               w->hang        ? "  HANG"
+               : w->straggler ? "  SLOW"
+                              : "");
 }
 
 static char *compose_all(const struct job_status *jobs, size_t n_jobs, const struct status_view *view)
@@ -90,8 +93,7 @@ static char *compose_all(const struct job_status *jobs, size_t n_jobs, const str
     return strbuf_steal(&out);
 }
 
-/* The bytes of the first columns of a line; each character counts as one. */
-static size_t bytes_of_width(const char *line, size_t n, int width)
+size_t status_bytes_of_width(const char *line, size_t n, int width)
 {
     int columns = 0;
     size_t i = 0;
@@ -102,36 +104,23 @@ static size_t bytes_of_width(const char *line, size_t n, int width)
     return width > 0 ? i : n;
 }
 
-static size_t count_lines(const char *text)
-{
-    size_t n = 0;
-
-    for (; *text; text++)
-        n += *text == '\n';
-    return n;
-}
-
 char *status_text(const struct job_status *jobs, size_t n_jobs, const struct status_view *view)
 {
     char *all = compose_all(jobs, n_jobs, view);
     struct strbuf out = {0};
-    size_t n_lines = all ? count_lines(all) : 0, n_shown = n_lines;
 
-    if (!all)
-        return NULL;
-    if (view->height > 0 && n_lines > (size_t)view->height)
-        n_shown = (size_t)view->height - 1;
-    char *line = all;
-    for (size_t i = 0; i < n_shown; i++) {
+    for (char *line = all; line && *line;) {
         size_t n = strcspn(line, "\n");
 
         line[n] = '\0';
         session_clean_text(line);
-        strbuf_add(&out, "%.*s\n", (int)bytes_of_width(line, strlen(line), view->width), line);
+        strbuf_add(&out, "%.*s\n", (int)status_bytes_of_width(line, strlen(line), view->width), line);
         line += n + 1;
     }
-    if (n_shown < n_lines)
-        strbuf_add(&out, "... %zu more lines\n", n_lines - n_shown);
+    bool has_failed = !all;
     free(all);
-    return strbuf_steal(&out);
+    if (!has_failed)
+        return strbuf_steal(&out);
+    strbuf_finish(&out);
+    return NULL;
 }

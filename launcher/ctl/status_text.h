@@ -10,10 +10,10 @@
 #include <stdint.h>
 
 struct job_status;
+struct worker_status;
 
 struct status_view {
     int width;     /* columns; lines are cut to it. 0: not cut */
-    int height;    /* lines; the last one reports how many were left out. 0: all */
     int64_t now_s; /* since 1970 */
 };
 
@@ -22,3 +22,12 @@ char *status_text(const struct job_status *jobs, size_t n_jobs, const struct sta
 
 /* "59 s", "12:05", "3:12:05", "2 d 3:12:05". */
 void status_format_duration(int64_t seconds, char out[32]);
+
+/* "70 GiB", "1.5 GiB", "12 MiB". */
+void status_format_memory(int64_t kib, char out[24]);
+
+/* "running", "failed (SIGKILL)", "failed (exit code 3)". */
+void status_format_end(const struct worker_status *w, char out[64]);
+
+/* The bytes of the first columns of a line; each character counts as one. 0 columns: all. */
+size_t status_bytes_of_width(const char *line, size_t n, int width);

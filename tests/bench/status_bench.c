@@ -6,7 +6,7 @@
 
 #include "launcher/ctl/job_status.h"
 #include "launcher/ctl/job_status_json.h"
-#include "launcher/ctl/status_text.h"
+#include "launcher/ctl/top_text.h"
 #include "base/time.h"
 
 enum { ROUNDS = 20, RANKS_OF_A_NODE = 8 };
@@ -42,7 +42,8 @@ static void keep_best(double *best, uint64_t from_ns)
 int main(int argc, char **argv)
 {
     int n_ranks = argc > 1 ? atoi(argv[1]) : 1000;
-    const struct status_view view = {.width = 80, .height = 24, .now_s = 1000000};
+    const struct top_view view = {
+        .width = 80, .height = 24, .now_s = 1000000, .is_live = true, .has_marks_first = true};
     double write_ms = 0, read_ms = 0, text_ms = 0;
     struct job_status s, read;
 
@@ -56,13 +57,13 @@ int main(int argc, char **argv)
             abort();
         keep_best(&read_ms, begin_ns);
         begin_ns = now_ns();
-        char *text = status_text(&read, 1, &view);
+        char *text = top_text(&read, 1, &view);
         keep_best(&text_ms, begin_ns);
         free(text);
         free(json);
         job_status_finish(&read);
     }
-    printf("%d ranks: JSON written %.2f ms, read %.2f ms, text of 80 x 24 %.2f ms\n", n_ranks, write_ms,
+    printf("%d ranks: JSON written %.2f ms, read %.2f ms, picture of 80 x 24 %.2f ms\n", n_ranks, write_ms,
            read_ms, text_ms);
     job_status_finish(&s);
     return 0;

@@ -5,6 +5,7 @@ import json
 import os
 import pty
 import pwd
+import re
 import signal
 import socket
 import stat
@@ -212,27 +213,85 @@ def test_user_without_a_runtime_folder():
     assert not os.path.exists(path)
 
 
-def test_top_on_a_terminal(folders):
-    """80 x 24: redrawn in place, never wider or longer than the terminal, until q."""
-    job = start(folders, "--nproc-per-node=40", *JOB, "sleep", "60")
-    wait_for_state(folders, "running")
+def top_on_terminal(folders, rows, columns, *args):
+    """(process, its terminal)"""
     pid, terminal = pty.fork()
     if pid == 0:
         os.environ.update(folders)
-        fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
-        os.execv(CRUNCTL, [CRUNCTL, "top"])
-    seen = b""
+        fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+        os.execv(CRUNCTL, [CRUNCTL, "top", *args])
+    return pid, terminal
+
+
+def pictures(seen):
+    """Whole pictures, as lines without escape sequences."""
+    return [[re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", line) for line in part.decode(errors="replace").split("\r\n")]
+            for part in seen.split(b"\x1b[H")[1:-1]]
+
+
+def read_until(terminal, seen, done):
+    deadline = time.monotonic() + 60
+    while not done(seen):
+        assert time.monotonic() < deadline, seen
+        seen += os.read(terminal, 65536)
+    return seen
+
+
+def test_top_on_a_terminal(folders):
+    """80 x 24: redrawn in place, never wider or longer than the terminal; a new size and a key are drawn at once."""
+    job = start(folders, "--nproc-per-node=40", *JOB, "sleep", "60")
+    wait_for_state(folders, "running")
+    pid, terminal = top_on_terminal(folders, 24, 80)
     try:
-        while seen.count(b"\033[H\033[J") < 3:
-            seen += os.read(terminal, 65536)
-        os.write(terminal, b"q\n")
+        seen = read_until(terminal, b"", lambda seen: len(pictures(seen)) >= 2)
+        os.write(terminal, b"j")
+        seen = read_until(terminal, seen, lambda seen: b"more ranks" in seen.split(b"\x1b[H")[-1] and len(pictures(seen)) >= 3)
+        fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 12, 60, 0, 0))
+        seen = read_until(terminal, seen, lambda seen: len(pictures(seen)[-1]) == 12)
+        os.write(terminal, b"q")
         while piece := os.read(terminal, 65536):
             seen += piece
     except OSError:
         pass  # EIO: it has ended
     assert os.waitpid(pid, 0)[1] == 0, seen
-    frame = seen.split(b"\033[H\033[J")[2].decode().splitlines()
-    assert len(frame) == 23 and all(len(line) <= 80 for line in frame), frame
-    assert frame[-1].startswith("... ") and "0%" in frame[2], frame
+    assert seen.startswith(b"\x1b[?1049h") and seen.endswith(b"\x1b[?1049l")
+    first, last = pictures(seen)[1], pictures(seen)[-1]
+    assert len(first) == 24 and all(len(line) <= 80 for line in first), first
+    assert "0%" in first[4] and first[-2].startswith("... ") and first[-1].startswith("q ends"), first
+    assert len(last) == 12 and all(len(line) <= 60 for line in last), last
+    assert last[4].split()[0] == "1", last
+    job.terminate()
+    job.communicate(timeout=60)
+
+
+def test_top_shows_the_last_line(folders, tmp_path):
+    job = start(folders, "--nproc-per-node=2", "--redirects=3", f"--log-dir={tmp_path}", *JOB, "sh", "-c",
+                "echo begin; printf 'step 1\\rstep 2'; exec sleep 60")
+    wait_for_state(folders, "running")
+    jobs.wait_for(lambda: ask(folders, "top", "--once").stdout.count("step 2") == 2, 30, 0.2)
+    top = json.loads(ask(folders, "--json", "top").stdout)
+    assert [w["last_line"] for w in workers(top)] == ["step 2"] * 2
+    assert workers(top)[0]["log"].startswith(str(tmp_path)) and workers(top)[0]["log"].endswith("/0/stdout.log")
+    job.terminate()
+    job.communicate(timeout=60)
+
+
+@pytest.mark.parametrize("fake", ["used_nvml", "hung_nvml"])
+def test_top_with_a_driver(folders, fake, tmp_path):
+    """What NVML has is shown; one that never answers delays top by its limit, once."""
+    library = jobs.build_folder() / "tests" / "fakes" / f"lib{fake}.so"
+    os.symlink(library, tmp_path / "libnvidia-ml.so.1")
+    job = start(folders, *JOB, "sleep", "60")
+    wait_for_state(folders, "running")
+    begin = time.monotonic()
+    p = jobs.run([CRUNCTL, "--json", "top"], timeout=60,
+                 env={**os.environ, **folders, "LD_PRELOAD": str(library), "LD_LIBRARY_PATH": str(tmp_path)})
+    assert p.returncode == 0, p.stderr
+    node, = json.loads(p.stdout)["nodes"]
+    if fake == "used_nvml":
+        assert node["gpus"] == [{"index": 0, "percent": 97, "used_mib": 70000, "total_mib": 81920},
+                                {"index": 1, "percent": 50, "used_mib": 35000, "total_mib": 81920}]
+    else:
+        assert "gpus" not in node and time.monotonic() - begin < 30
     job.terminate()
     job.communicate(timeout=60)

@@ -1,0 +1,68 @@
+#include "launcher/ctl/last_line.h"
+
+#include <stdbool.h>
+#include <string.h>
+
+#include "rendezvous/session_message.h"
+
+static bool ends_line(char c)
+{
+    return c == '\n' || c == '\r';
+}
+
+/* The bytes of the escape sequence at the start; a broken one ends with the bytes. */
+static size_t escape_size(const char *bytes, size_t n)
+{
+    size_t i = 2;
+
+    if (n < 2 || bytes[1] != '[')
+        return n < 2 ? n : 2;
+    while (i < n && (bytes[i] < 0x40 || bytes[i] > 0x7e))
+        i++;
+    return i < n ? i + 1 : n;
+}
+
+static size_t copy_without_escapes(const char *bytes, size_t n, char *ret, size_t size)
+{
+    size_t to = 0;
+
+    for (size_t i = 0; i < n && to + 1 < size;) {
+        if (bytes[i] == '\033')
+            i += escape_size(bytes + i, n - i);
+        else if (bytes[i])
+            ret[to++] = bytes[i++];
+        else
+            i++;
+    }
+    return to;
+}
+
+/* Not in the middle of a UTF-8 sequence. */
+static size_t whole_characters(const char *text, size_t n)
+{
+    size_t begin = n;
+
+    while (begin > 0 && n - begin < 4 && ((unsigned char)text[begin - 1] & 0xC0) == 0x80)
+        begin--;
+    if (begin == 0 || (unsigned char)text[begin - 1] < 0xC0)
+        return n;
+    unsigned char lead = (unsigned char)text[begin - 1];
+    size_t wanted = lead >= 0xF0 ? 4 : lead >= 0xE0 ? 3 : 2;
+    return n - begin + 1 < wanted ? begin - 1 : n;
+}
+
+void last_line_of(const char *bytes, size_t n, char *ret, size_t size)
+{
+    size_t begin, end = n, to = 0;
+
+    while (to == 0 && end > 0) {
+        for (begin = end; begin > 0 && !ends_line(bytes[begin - 1]);)
+            begin--;
+        to = copy_without_escapes(bytes + begin, end - begin, ret, size);
+        while (to > 0 && ret[to - 1] == ' ')
+            to--;
+        end = begin > 0 ? begin - 1 : 0;
+    }
+    ret[whole_characters(ret, to)] = '\0';
+    session_clean_text(ret);
+}

@@ -1,0 +1,109 @@
+#include "launcher/ctl/looks_os.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/cleanup.h"
+#include "base/time.h"
+#include "launcher/ctl/control_client_sock.h"
+#include "launcher/ctl/gpu_usage_os.h"
+#include "launcher/ctl/job_status.h"
+#include "launcher/ctl/job_status_json.h"
+#include "launcher/ctl/node_usage_os.h"
+
+void look_finish(struct look *look)
+{
+    for (size_t i = 0; i < look->n_jobs; i++)
+        job_status_finish(&look->jobs[i]);
+    free(look->jobs);
+    *look = (struct look){0};
+}
+
+static int take_reply(struct look *look, const struct look_request *o, const char *bytes, size_t n)
+{
+    struct job_status *jobs = reallocarray(look->jobs, look->n_jobs + 1, sizeof(*jobs));
+
+    if (!jobs)
+        return -ENOMEM;
+    look->jobs = jobs;
+    int r = job_status_from_json(bytes, n, &jobs[look->n_jobs]);
+    if (!r && o->job && strncmp(o->job, jobs[look->n_jobs].job, strlen(o->job)) != 0)
+        job_status_finish(&jobs[look->n_jobs]);
+    else if (!r)
+        look->n_jobs++;
+    return r;
+}
+
+/* A socket that a killed crun left is passed over: the next crun of that name removes it. */
+static void ask_socket(struct look *look, const struct look_request *o, const char *path)
+{
+    _cleanup_free_ char *reply = NULL;
+    size_t n = 0;
+
+    int r = control_client_ask(path, "status", &reply, &n);
+    if (!r)
+        r = take_reply(look, o, reply, n);
+    if (r && r != -ECONNREFUSED && r != -ENOENT)
+        (void)fprintf(stderr, "crunctl: %s: %s\n", path,
+                      r == -EBADMSG
+                          ? "it is not answered as this crunctl expects; use that of the same release"
+                          : strerror(-r));
+}
+
+static void read_own_nodes(struct look *look)
+{
+    struct gpu_status gpus[JOB_STATUS_GPUS_MAX];
+    size_t n_gpus = look->n_jobs > 0 ? gpu_usage_read(gpus, JOB_STATUS_GPUS_MAX) : 0;
+
+    for (size_t i = 0; i < look->n_jobs; i++)
+        for (size_t n = 0; n < look->jobs[i].n_nodes_known; n++) {
+            struct node_status *node = &look->jobs[i].nodes[n];
+
+            if (node->is_remote)
+                continue;
+            node_usage_read(node);
+            memcpy(node->gpus, gpus, n_gpus * sizeof(*gpus));
+            node->n_gpus = n_gpus;
+        }
+}
+
+int look_take(struct look *ret, const struct look_request *request)
+{
+    struct strlist sockets = {0};
+
+    *ret = (struct look){0};
+    if (request->socket)
+        strlist_add_copy(&sockets, request->socket);
+    else
+        control_client_list(request->environment, &sockets);
+    for (size_t i = 0; !sockets.failed && i < sockets.n_items; i++)
+        ask_socket(ret, request, sockets.items[i]);
+    bool failed = sockets.failed;
+    strlist_finish(&sockets);
+    ret->taken_ns = now_ns();
+    read_own_nodes(ret);
+    return failed ? -ENOMEM : 0;
+}
+
+void look_compare(struct look *look, const struct look *before)
+{
+    int64_t ms = (int64_t)(look->taken_ns - before->taken_ns) / 1000000;
+
+    for (size_t i = 0; i < look->n_jobs; i++)
+        for (size_t k = 0; k < before->n_jobs; k++)
+            if (strcmp(look->jobs[i].job, before->jobs[k].job) == 0 &&
+                look->jobs[i].crun_pid == before->jobs[k].crun_pid)
+                job_status_compare(&look->jobs[i], &before->jobs[k], ms);
+}
+
+size_t look_count_ranks(const struct look *look)
+{
+    size_t n_ranks = 0;
+
+    for (size_t i = 0; i < look->n_jobs; i++)
+        for (size_t n = 0; n < look->jobs[i].n_nodes_known; n++)
+            n_ranks += look->jobs[i].nodes[n].n_workers;
+    return n_ranks;
+}

@@ -1,0 +1,12 @@
+#pragma once
+
+/*
+ * crunctl top on a terminal: looks once a second and draws; keys act at once. Only sequences that need no answer are sent, so
+ * a slow line (ssh) delays nothing. The terminal is as before when it ends, by q, a signal or the end of its input.
+ */
+
+struct look;
+struct look_request;
+
+/* *before: an earlier look, which it takes. 0, or 1 after an error that was printed. */
+int top_run(const struct look_request *request, struct look *before);
