@@ -273,6 +273,7 @@ def test_nothing_of_the_secret_shows(tmp_path, home):
                 for name in ("cmdline", "environ"):
                     found.append(pathlib.Path(f"/proc/{pid}/{name}").read_bytes())
                 assert str(good) not in open_files(pid)
+        for node in nodes:  # only now: the end of one ends the workers of the other
             node.signal(signal.SIGTERM)
         nodes.codes()
         found += [(tmp_path / name).read_bytes() for name in ("debug", "events")] + [nodes.texts().encode()]
