@@ -485,17 +485,26 @@ static void connecting_ends_with_the_group(void **state)
 
 /* ---- failing in use ---- */
 
+/* Waits until n ranks have counted themselves under a key. */
+static void wait_for_ranks(const char *key, int64_t n)
+{
+    int64_t counted = 0;
+    CHECK(store_add(NULL, key, 0, &counted) == 0);
+    while (counted < n) {
+        (void)nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+        CHECK(store_add(NULL, key, 0, &counted) == 0);
+    }
+}
+
 /* Not before the others have taken their step, too: else it would be theirs that is lost. */
 static void die_behind_the_others(int rank)
 {
     int64_t n = 0;
     CHECK(store_add(NULL, "reached", rank != KILLED, &n) == 0);
-    while (rank == KILLED && n < WORLD - 1) {
-        (void)nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
-        CHECK(store_add(NULL, "reached", 0, &n) == 0);
-    }
-    if (rank == KILLED)
-        raise(SIGKILL);
+    if (rank != KILLED)
+        return;
+    wait_for_ranks("reached", WORLD - 1);
+    raise(SIGKILL);
 }
 
 /* Waits for the communicator's failure. */
@@ -646,6 +655,10 @@ static void fail_in_use(int rank)
     struct training t = {.model = new_model()};
     struct backend_comm *comm;
     CHECK(create("job", rank, WORLD, &comm) == 0);
+    /* A rank that fails while another one still checks the new communicator would fail that one's creation. */
+    int64_t n_created;
+    CHECK(store_add(NULL, "created", 1, &n_created) == 0);
+    wait_for_ranks("created", WORLD);
     train_in(&t, comm, rank);
     for (int s = 0; s < 50 && step(&t); s++)
         CHECK(s < 40 || fake->fault == FAULT_NONE);
