@@ -3,6 +3,7 @@
  */
 
 #include "rendezvous/daemon_options.h"
+#include "rendezvous/metrics_text.h"
 
 #include <assert.h>
 #include <getopt.h>
@@ -70,6 +71,7 @@ enum {
     OPT_LISTEN = DAEMON_NUMBER_COUNT,
     OPT_LISTEN_UNIX,
     OPT_STATE,
+    OPT_METRICS_ADDR,
     OPT_SECRET_FILE,
     OPT_SECRETS,
     OPT_SECURITY,
@@ -84,6 +86,7 @@ static const char *const other_options[] = {
     [OPT_LISTEN - DAEMON_NUMBER_COUNT] = "listen",
     [OPT_LISTEN_UNIX - DAEMON_NUMBER_COUNT] = "listen-unix",
     [OPT_STATE - DAEMON_NUMBER_COUNT] = "state",
+    [OPT_METRICS_ADDR - DAEMON_NUMBER_COUNT] = "metrics-addr",
     [OPT_SECRET_FILE - DAEMON_NUMBER_COUNT] = "secret-file",
     [OPT_SECRETS - DAEMON_NUMBER_COUNT] = "secrets",
     [OPT_SECURITY - DAEMON_NUMBER_COUNT] = "security",
@@ -244,6 +247,19 @@ static int parse_listen(struct daemon_options *options, const char *text, char *
     return add_address(options, &address, error, error_size);
 }
 
+static int parse_metrics_addr(struct daemon_options *options, const char *text, char *error,
+                              size_t error_size)
+{
+    char host[64];
+    uint16_t port;
+
+    options->metrics_addr = text;
+    if (metrics_address_parse(text, host, &port))
+        return 0;
+    (void)snprintf(error, error_size, "--metrics-addr %s: not PORT, HOST:PORT or [IPV6]:PORT, numeric", text);
+    return DAEMON_E_USAGE;
+}
+
 /* ---- security ---- */
 
 static int parse_security(struct daemon_options *options, const char *text, char *error, size_t error_size)
@@ -308,6 +324,8 @@ static int take_daemon_option(struct daemon_options *options, int which, char *c
     case OPT_STATE:
         options->state_dir = optarg;
         return 0;
+    case OPT_METRICS_ADDR:
+        return parse_metrics_addr(options, optarg, error, error_size);
     case OPT_SECRET_FILE:
         options->secret_file = optarg;
         return 0;
@@ -404,7 +422,8 @@ void daemon_options_help(FILE *out)
     (void)fprintf(
         out,
         "usage: crund [--listen HOST:PORT]... [--listen-unix PATH]... [--state DIR] [--debug]\n"
-        "             [--secret-file FILE] [--secrets DIR] [--security prefer|require] [limits]\n"
+        "             [--secret-file FILE] [--secrets DIR] [--security prefer|require]\n"
+        "             [--metrics-addr [HOST:]PORT] [limits]\n"
         "Rendezvous daemon: where the agents of crun meet, and a key-value store that PyTorch's\n"
         "TCPStore clients can use.\n\n"
         "  --listen HOST:PORT          numeric address, [::]:PORT for all interfaces, port 0 takes a\n"
@@ -413,6 +432,7 @@ void daemon_options_help(FILE *out)
         "  --announce-fd N             write the addresses to this descriptor, and end when its other\n"
         "                              end is closed\n"
         "  --state DIR                 keep the jobs' rounds and budgets there over a restart\n"
+        "  --metrics-addr [HOST:]PORT  serve metrics for Prometheus there (HOST: default 127.0.0.1)\n"
         "  --secret-file FILE          agents have to prove this secret\n"
         "  --secrets DIR               agents of job ID have to prove the secret in DIR/ID; SIGHUP\n"
         "                              reads both again\n"

@@ -48,13 +48,14 @@ enum daemon_number {
 struct daemon_options {
     struct daemon_address addresses[DAEMON_LISTEN_MAX];
     size_t n_addresses;
-    bool is_default_address; /* the only one is the default */
-    int announce_fd;         /* where the addresses are written to; crund ends when it is closed; -1: none */
-    const char *state_dir;   /* NULL: nothing is kept */
-    const char *secret_file; /* of all jobs, or NULL */
-    const char *secrets;     /* folder with a file for each job, or NULL */
-    bool require_secrets;    /* jobs without a secret are refused */
-    bool debug;              /* every event and action of the rounds */
+    bool is_default_address;  /* the only one is the default */
+    int announce_fd;          /* where the addresses are written to; crund ends when it is closed; -1: none */
+    const char *metrics_addr; /* NULL: no metrics */
+    const char *state_dir;    /* NULL: nothing is kept */
+    const char *secret_file;  /* of all jobs, or NULL */
+    const char *secrets;      /* folder with a file for each job, or NULL */
+    bool require_secrets;     /* jobs without a secret are refused */
+    bool debug;               /* every event and action of the rounds */
     uint64_t numbers[DAEMON_NUMBER_COUNT]; /* bytes, counts, milliseconds */
 };
 

@@ -21,9 +21,12 @@
 #include "base/err.h"
 #include "rendezvous/daemon_options.h"
 #include "rendezvous/daemon_secrets_os.h"
+#include "rendezvous/metrics_text.h"
+#include "rendezvous/metrics_uv.h"
 #include "rendezvous/sd_notify_sock.h"
 #include "rendezvous/server_security.h"
 #include "rendezvous/server_uv.h"
+#include "rendezvous/store_stats.h"
 
 enum { EXIT_USAGE = 2, N_SIGNALS = 3, FIRST_INHERITED_FD = 3 };
 
@@ -36,6 +39,8 @@ struct daemon {
     struct server *server;
     uv_signal_t signals[N_SIGNALS];
     size_t n_signals;               /* that are watched */
+    struct metrics *metrics;        /* NULL: none are served */
+    struct store_stats stats;       /* where they are */
     struct daemon_secrets *secrets; /* NULL: agents need none */
     uv_poll_t owner;                /* of announce_fd */
     bool has_owner;                 /* owner is open */
@@ -121,6 +126,8 @@ static void on_server_stopped(void *data)
         uv_close((uv_handle_t *)&d->signals[i], NULL);
     if (d->has_owner)
         uv_close((uv_handle_t *)&d->owner, NULL);
+    metrics_destroy(d->metrics);
+    d->metrics = NULL;
 }
 
 /* ---- secrets ---- */
@@ -336,6 +343,30 @@ static int listen_inherited(struct daemon *d, int fd)
     return r;
 }
 
+static void compose_metrics(void *data, struct metrics_text *m)
+{
+    struct daemon *d = data;
+
+    server_write_metrics(d->server, m);
+    store_stats_write(&d->stats, m);
+}
+
+static int serve_metrics(struct daemon *d)
+{
+    const struct metrics_host host = {.loop = &d->loop, .compose = compose_metrics, .data = d};
+    char why[METRICS_ERROR_SIZE];
+    uint16_t port;
+
+    if (!d->options.metrics_addr)
+        return 0;
+    int r = metrics_create(&d->metrics, &host, d->options.metrics_addr, &port, why);
+    if (r < 0)
+        (void)fprintf(stderr, "crund: %s\n", why);
+    else
+        (void)printf("crund: metrics on port %u\n", port);
+    return r;
+}
+
 static int start_listening(struct daemon *d)
 {
     unsigned n_inherited = count_inherited();
@@ -354,6 +385,9 @@ static int start_listening(struct daemon *d)
         if (r < 0)
             return r;
     }
+    int r = serve_metrics(d);
+    if (r < 0)
+        return r;
     /* The lines above are what scripts wait for. */
     if (fflush(stdout) == 0)
         return 0;
@@ -370,7 +404,8 @@ static int run_daemon(struct daemon *d)
     struct server_config config = {.limits = &limits,
                                    .rounds = &rounds,
                                    .security = has_secrets(d) ? &security : NULL,
-                                   .log = print_log_line};
+                                   .log = print_log_line,
+                                   .stats = d->options.metrics_addr ? &d->stats : NULL};
     char error[SECRET_ERROR_SIZE];
     int r = uv_loop_init(&d->loop);
 

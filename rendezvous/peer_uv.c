@@ -259,6 +259,10 @@ static enum run_result run_request(struct peer *p, struct outbox *out, struct st
     spend_on_bytes(budget, p->request_size);
     if (r == STORE_MORE)
         return outbox_size(out) >= budget->output_max ? RUN_FULL : RUN_TURN;
+    if (s->stats && r == 0) {
+        store_stats_count(s->stats, p->request.op);
+        s->n_timed++;
+    }
     return r != 0 ? refuse_request(p, p->request.op, r) : RUN_MORE;
 }
 
@@ -311,7 +315,7 @@ static void hand_over_agent(struct peer *p, const uint8_t *data, size_t n)
 }
 
 /* Executes what can be of data and sends the replies. Returns bytes used up; SIZE_MAX: p is closed. */
-static size_t serve(struct peer *p, const uint8_t *data, size_t n, uint64_t units)
+static size_t serve_untimed(struct peer *p, const uint8_t *data, size_t n, uint64_t units)
 {
     struct store_budget budget = {.units = units, .turn = STORE_TURN_UNITS};
     struct server *s = p->server;
@@ -345,6 +349,20 @@ static size_t serve(struct peer *p, const uint8_t *data, size_t n, uint64_t unit
     flush_peer(p); /* what was answered before the bad message, if the socket takes it */
     peer_close(p);
     return SIZE_MAX;
+}
+
+/* The same, with a look at the clock before and after where requests are counted. */
+static size_t serve(struct peer *p, const uint8_t *data, size_t n, uint64_t units)
+{
+    struct server *s = p->server;
+
+    if (!s->stats)
+        return serve_untimed(p, data, n, units);
+    uint64_t began_ns = uv_hrtime();
+    s->n_timed = 0;
+    size_t used = serve_untimed(p, data, n, units);
+    store_stats_time(s->stats, s->n_timed, uv_hrtime() - began_ns);
+    return used;
 }
 
 /* ---- receiving ---- */

@@ -16,6 +16,7 @@
 #include "rendezvous/server_security.h"
 #include "rendezvous/server_uv.h"
 #include "rendezvous/store.h"
+#include "rendezvous/store_stats.h"
 
 /* Bytes of VALIDATE: type and magic. */
 enum { HANDSHAKE_SIZE = 5 };
@@ -35,6 +36,8 @@ struct server {
     void (*log)(void *data, const char *line);
     void *log_data;
     struct log_tokens log_tokens;
+    struct store_stats *stats; /* NULL: nothing is counted */
+    uint64_t n_timed;          /* requests since the clock was looked at */
 
     struct store store;
     uint8_t *scratch;  /* what is being read */

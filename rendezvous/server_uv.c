@@ -271,6 +271,7 @@ int server_create(struct server **ret, uv_loop_t *loop, const struct server_conf
     s->limits = config->limits ? *config->limits : defaults;
     s->log = config->log;
     s->log_data = config->log_data;
+    s->stats = config->stats;
     s->reserve_fds = reserve_of_fd_limit();
     list_init(&s->peers);
     list_init(&s->greeting);

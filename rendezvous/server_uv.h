@@ -16,8 +16,10 @@
 #include "rendezvous/server_limits.h"
 #include "rendezvous/server_rounds.h"
 
+struct metrics_text;
 struct server;
 struct server_security;
+struct store_stats;
 
 struct server_config {
     /* NULL: agents are not served; their opening is a broken message to the store. Copied. */
@@ -28,6 +30,7 @@ struct server_config {
      * the rest is counted. NULL: no log. */
     void (*log)(void *data, const char *line);
     void *log_data;
+    struct store_stats *stats; /* counts its requests; outlives the server. NULL: nothing is counted. */
 };
 
 /* The server lives on the loop and keeps it alive while it listens. Returns 0 or -errno. */
@@ -50,6 +53,9 @@ unsigned server_n_clients(const struct server *s);
 
 /* Nodes that have not received their job's result yet, or whose job goes on. */
 size_t server_n_nodes(const struct server *s);
+
+/* Sessions, jobs and nodes of the rounds, and the store's keys. */
+void server_write_metrics(const struct server *s, struct metrics_text *m);
 
 /* Ends every job of the rounds with a failure for that reason, a sentence without a full stop; agents are
  * notified at once. empty() is called when all have left. Without rounds: does nothing. */
