@@ -23,6 +23,8 @@
 
 enum { AGENT_INHERITED_MAX = 64 };
 
+struct job_status;
+
 struct agent {
     const struct agent_config *config;
     struct worker_group group;
@@ -44,12 +46,14 @@ struct agent {
     int replace_cause_rank; /* is_replacing: the rank whose failure it mends, or -1 */
     bool start_cancelled;
     bool *failed; /* the workers that the replacement is for; NULL: none was asked for yet */
-    struct rank_assignment assignment;  /* of the current or next generation */
-    struct server *store;               /* for the next generation to take; or NULL */
-    struct control *control;            /* for crunctl; or NULL */
-    int64_t started_s;                  /* since 1970 */
-    int held_port;                      /* the same: a port that is kept free; or -1 */
-    struct rdzv_static_uv *rdzv_static; /* JOB_STATIC, once it has begun; or NULL */
+    struct rank_assignment assignment;      /* of the current or next generation */
+    struct server *store;                   /* for the next generation to take; or NULL */
+    struct control *control;                /* for crunctl; or NULL */
+    int64_t started_s;                      /* since 1970 */
+    struct metrics *metrics;                /* --metrics-addr; or NULL */
+    uint64_t n_restarts[GROUP_CAUSE_COUNT]; /* for them: charged so far, by cause */
+    int held_port;                          /* the same: a port that is kept free; or -1 */
+    struct rdzv_static_uv *rdzv_static;     /* JOB_STATIC, once it has begun; or NULL */
     struct membership
         *membership; /* JOB_ROUNDS, from the start of the meeting until it has closed; or NULL */
     struct session_cause peer_cause; /* why the generation ended, if it is because of another node */
@@ -105,6 +109,18 @@ void agent_print_stuck(struct agent *a);
 
 /* Serves crunctl. Without the socket the job runs as well. */
 void agent_open_control(struct agent *a);
+
+/* The job and this node as they are now. 0 or -ENOMEM; job_status_finish() in both cases. */
+int agent_describe_job(const struct agent *a, struct job_status *ret);
+
+/* ---- agent_metrics_uv.c ---- */
+
+/* Serves metrics where they were asked for. Without them the job runs as well. */
+void agent_open_metrics(struct agent *a);
+void agent_close_metrics(struct agent *a);
+
+/* After a step of the group: before it, `restarts` had been charged, and `cause` was that of the failure. */
+void agent_count_restarts(struct agent *a, int restarts, enum group_cause cause);
 
 /* ---- agent_nodes_uv.c ---- */
 

@@ -75,29 +75,37 @@ static void describe_worker_status(const struct agent *a, int i, struct worker_s
     name_worker_log(a, i, ret);
 }
 
-static char *status_json(void *data)
+int agent_describe_job(const struct agent *a, struct job_status *ret)
 {
-    const struct agent *a = data;
     const struct job *job = a->config->job;
-    struct job_status s = {
+    char host[JOB_STATUS_NAME_SIZE];
+
+    *ret = (struct job_status){
         .crun_pid = getpid(),
         .generation = a->group.generation,
         .restarts = a->group.restarts,
         .max_restarts = job->max_restarts,
         .n_nodes = a->assignment.group_world_size > 0 ? (int32_t)a->assignment.group_world_size : 1,
         .started_s = a->started_s};
-    char host[JOB_STATUS_NAME_SIZE], *json = NULL;
 
     proc_info_host_name(host, sizeof(host));
-    session_copy_text(s.job, sizeof(s.job), job->run_id_text);
-    session_copy_text(s.program, sizeof(s.program), job->program_name);
-    session_copy_text(s.state, sizeof(s.state), job_state_of(&a->group, a->generation));
+    session_copy_text(ret->job, sizeof(ret->job), job->run_id_text);
+    session_copy_text(ret->program, sizeof(ret->program), job->program_name);
+    session_copy_text(ret->state, sizeof(ret->state), job_state_of(&a->group, a->generation));
     int r =
-        job_status_add_node(&s, host, a->assignment.world_size > 0 ? (int32_t)a->assignment.group_rank : -1,
+        job_status_add_node(ret, host, a->assignment.world_size > 0 ? (int32_t)a->assignment.group_rank : -1,
                             (size_t)job->n_workers);
     for (int i = 0; !r && i < job->n_workers; i++)
-        describe_worker_status(a, i, &s.nodes[0].workers[i]);
-    if (!r)
+        describe_worker_status(a, i, &ret->nodes[0].workers[i]);
+    return r;
+}
+
+static char *status_json(void *data)
+{
+    struct job_status s;
+    char *json = NULL;
+
+    if (agent_describe_job(data, &s) == 0)
         json = job_status_to_json(&s);
     job_status_finish(&s);
     return json;

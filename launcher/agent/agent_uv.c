@@ -511,6 +511,7 @@ static void close_everything(struct agent *a)
     a->start_cancelled = false;
     events_end(a->events, &a->group, &a->outcome, a->exit_code,
                a->generation ? a->generation->attempt_dir : NULL);
+    agent_close_metrics(a);
     control_destroy(a->control);
     a->control = NULL;
     end_generation(a);
@@ -655,11 +656,14 @@ static void perform(struct agent *a, const struct group_action *action)
 void agent_dispatch(struct agent *a, struct group_event event)
 {
     enum group_state before = a->group.state;
+    enum group_cause cause = a->group.cause;
+    int restarts = a->group.restarts;
     struct group_actions actions;
 
     group_step(&a->group, &event, &actions);
     if (trace_sink)
         trace_group(before, &a->group, &event, &actions);
+    agent_count_restarts(a, restarts, cause);
     events_step(a->events, &a->group, &event, &actions);
     for (size_t i = 0; i < actions.n_items; i++)
         perform(a, &actions.items[i]);
@@ -816,6 +820,7 @@ int agent_run(const struct agent_config *config)
     if (config->job->has_timestamps)
         log_with_times();
     agent_open_control(&a);
+    agent_open_metrics(&a);
     agent_on_signals(&a.signals, 0, UV_READABLE); /* a signal that came before anything was started */
     if (a.group.state == GROUP_IDLE)
         start_job(&a);

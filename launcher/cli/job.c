@@ -12,6 +12,7 @@
 #include "launcher/cli/job_impl.h"
 #include "launcher/util/signal_name.h"
 #include "launcher/util/strbuf.h"
+#include "rendezvous/metrics_text.h"
 #include "base/err.h"
 
 enum { DEFAULT_SHUTDOWN_S = 30, REPLACE_TIMEOUT_MAX_S = 86400, RESTART_PAUSE_MAX_S = 3600 };
@@ -393,6 +394,8 @@ static const char *find_prefix(struct job_builder *b)
 static int job_take_output(struct job_builder *b)
 {
     struct job *job = b->job;
+    char metrics_host[64];
+    uint16_t metrics_port;
 
     job->line_prefix = find_prefix(b);
 
@@ -406,6 +409,10 @@ static int job_take_output(struct job_builder *b)
     job->event_log = job_text(b, OPTION_EVENT_LOG);
     if (job->event_log && !*job->event_log)
         return job_refuse(b, "--event-log= names no file; give one, or leave the option out");
+    job->metrics_addr = job_text(b, OPTION_METRICS_ADDR);
+    if (job->metrics_addr && !metrics_address_parse(job->metrics_addr, metrics_host, &metrics_port))
+        return job_refuse(b, "--metrics-addr %s: not PORT, HOST:PORT or [IPV6]:PORT with a numeric address",
+                          job->metrics_addr);
     job->log_dir = job_text(b, OPTION_LOG_DIR);
     int r = take_stream_map(b, OPTION_REDIRECTS, &job->redirects);
     if (!r)

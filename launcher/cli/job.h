@@ -100,6 +100,7 @@ struct job {
     enum numa_mode numa;
     const char *rdzv_backend; /* "c10d" for a job that has none of its own */
     const char *event_log;    /* file, or NULL */
+    const char *metrics_addr; /* NULL: no metrics */
     bool has_timestamps;      /* of lines of crun, from the start of the job on */
     bool event_console;
     const char *log_dir;       /* NULL: a temporary one; "/dev/null": none at all */

@@ -249,6 +249,12 @@ const struct option_spec options_table[OPTION_COUNT] = {
                           .help =
                               "append what happens to this file, one JSON object in a line: starts, ends, "
                               "failures and their causes"},
+    [OPTION_METRICS_ADDR] = {.name = "metrics-addr",
+                             .kind = OPTION_TEXT,
+                             .no_pet = true,
+                             .ours = true,
+                             .placeholder = "[HOST:]PORT",
+                             .help = "serve metrics for Prometheus there; without HOST on loopback alone"},
     [OPTION_EVENT_LOG_HANDLER] =
         {.name = "event-log-handler",
          .kind = OPTION_TEXT,

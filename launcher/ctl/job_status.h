@@ -24,6 +24,7 @@ struct worker_status {
     char state[JOB_STATUS_WORD_SIZE]; /* "starting", "running", "stopping", "succeeded" or "failed" */
     int32_t exit_code;                /* "failed": negative: the signal */
     int64_t last_step;                /* -1: the worker reports none */
+    int64_t step_ms;                  /* since 1970: when it reported that; not in JSON */
     bool hang, straggler;
     int64_t started_s;                    /* since 1970; 0: not started */
     char log[JOB_STATUS_NAME_SIZE];       /* the file of its standard output; "": none, or too long a name */

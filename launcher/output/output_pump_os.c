@@ -17,6 +17,7 @@
 #include <errno.h>
 #include <poll.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -73,6 +74,13 @@ struct output_pump {
 static struct console *console_of(struct output_pump *p, const struct output_stream *s)
 {
     return &p->consoles[p->one_console ? 0 : s->which];
+}
+
+static _Atomic uint64_t n_output_bytes;
+
+uint64_t output_pump_bytes(void)
+{
+    return atomic_load_explicit(&n_output_bytes, memory_order_relaxed);
 }
 
 static bool is_all_shown(struct output_pump *p, const struct output_stream *s)
@@ -284,6 +292,7 @@ static bool show_lines(struct output_pump *p, struct output_stream *s)
         s->has_line = false; /* or no memory: the next bytes bring another try */
         return false;
     }
+    atomic_fetch_add_explicit(&n_output_bytes, (uint64_t)taken, memory_order_relaxed);
     if (s->file >= 0)
         s->shown += (uint64_t)taken;
     else

@@ -8,6 +8,7 @@
  */
 
 #include <stdbool.h>
+#include <stdint.h>
 
 struct output_pump;
 struct output_stream;
@@ -15,6 +16,9 @@ struct output_stream;
 /* Opens the consoles and starts the thread. on_end is called from that thread when it is about to end, after
  * output_pump_end() or output_pump_abandon(). Returns 0 or -errno. */
 int output_pump_create(struct output_pump **ret, void (*on_end)(void *data), void *data);
+
+/* Bytes of workers that this process has taken for the console so far. For any thread. */
+uint64_t output_pump_bytes(void);
 
 /* Takes over the stream, behind all that was added before. */
 void output_pump_add(struct output_pump *p, struct output_stream *s);

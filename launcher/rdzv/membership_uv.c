@@ -29,6 +29,7 @@
 #include "launcher/rdzv/waiting_line.h"
 #include "launcher/report/job_result.h"
 #include "launcher/rdzv/worker_store_uv.h"
+#include "rendezvous/metrics_text.h"
 #include "rendezvous/server_uv.h"
 #include "base/random_os.h"
 
@@ -445,6 +446,18 @@ void membership_leave(struct membership *n, const char *why)
         return;
     (void)snprintf(reason, sizeof(reason), "the node that serves the rendezvous goes away: %.300s", why);
     server_close_jobs(n->rendezvous, reason);
+}
+
+void membership_write_metrics(const struct membership *n, struct metrics_text *m)
+{
+    const struct session *s = n->session ? session_uv_machine(n->session) : NULL;
+    uint64_t now_ns = uv_hrtime();
+
+    if (n->rendezvous)
+        server_write_metrics(n->rendezvous, m);
+    metrics_one(m, "crun_session_silence_seconds", METRIC_GAUGE,
+                "Since the last frame from the rendezvous; 0 before the first.",
+                s && s->heard_ns && s->heard_ns < now_ns ? (double)(now_ns - s->heard_ns) / 1e9 : 0);
 }
 
 /* ---- beginning ---- */

@@ -15,6 +15,7 @@ struct job;
 struct job_keys;
 struct death_notice;
 struct membership;
+struct metrics_text;
 struct server;
 
 struct membership_host {
@@ -54,6 +55,9 @@ void membership_drain(struct membership *n);
 /* The notice to send if this process is killed while workers run; NULL: there is no connection. Valid until the next
  * call. */
 const struct death_notice *membership_death_notice(struct membership *n);
+
+/* The session, and the rendezvous where it is served here. */
+void membership_write_metrics(const struct membership *n, struct metrics_text *m);
 
 /* Prints how the job ended, the same on all nodes. */
 void membership_print_end(struct membership *n);

@@ -21,6 +21,13 @@ static int listen_for_workers(struct server *server, const char *host, uint16_t 
     return server_listen_tcp(server, host && address_is_numeric(host) ? host : "::", port, ret_port);
 }
 
+static struct store_stats *worker_store_stats;
+
+void worker_store_measure(struct store_stats *stats)
+{
+    worker_store_stats = stats;
+}
+
 static void log_for_store(void *data, const char *line)
 {
     log_line("worker store: %s", line);
@@ -30,7 +37,8 @@ int worker_store_open(struct server **ret, uv_loop_t *loop, const char *host, ui
                       struct job_keys *keys, uint16_t *ret_port)
 {
     struct server_security security = {0};
-    const struct server_config config = {.security = keys ? &security : NULL, .log = log_for_store};
+    const struct server_config config = {
+        .security = keys ? &security : NULL, .log = log_for_store, .stats = worker_store_stats};
     struct server *server;
 
     if (keys)

@@ -7,6 +7,7 @@
 
 struct server;
 struct job_keys;
+struct store_stats;
 
 /*
  * host: an address to listen on; "localhost": loopback; another name, which is not resolved, or NULL: every address of
@@ -15,6 +16,9 @@ struct job_keys;
  */
 int worker_store_open(struct server **ret, uv_loop_t *loop, const char *host, uint16_t port,
                       struct job_keys *keys, uint16_t *ret_port);
+
+/* Stores that are opened from now on count their requests there; it outlives them. NULL: nothing is counted. */
+void worker_store_measure(struct store_stats *stats);
 
 /*
  * TORCH_DISABLE_SHARE_RDZV_TCP_STORE: a port for the store that the first worker opens. The descriptor is bound to it

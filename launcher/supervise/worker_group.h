@@ -159,6 +159,7 @@ enum group_cause {
     GROUP_CAUSE_START,    /* the generation could not be started */
     GROUP_CAUSE_PEER,     /* several nodes: another node */
     GROUP_CAUSE_REJOIN,   /* cause_worker, and perhaps others, were not ready in time after a replacement */
+    GROUP_CAUSE_COUNT
 };
 
 struct group_config {

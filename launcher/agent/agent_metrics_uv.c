@@ -1,0 +1,141 @@
+/* What Prometheus is given of the job: facts of the group machine, as they are at the moment of the scrape. */
+
+#include <stdio.h>
+#include <string.h>
+
+#include "launcher/agent/agent_impl_uv.h"
+#include "launcher/cli/job.h"
+#include "launcher/ctl/job_status.h"
+#include "launcher/output/output_pump_os.h"
+#include "launcher/rdzv/membership_uv.h"
+#include "launcher/rdzv/worker_store_uv.h"
+#include "launcher/util/log_os.h"
+#include "rendezvous/metrics_text.h"
+#include "rendezvous/metrics_uv.h"
+#include "rendezvous/store_stats.h"
+#include "base/err.h"
+#include "base/time.h"
+
+static struct store_stats stats; /* of all worker stores */
+
+void agent_count_restarts(struct agent *a, int restarts, enum group_cause cause)
+{
+    int n = a->group.restarts - restarts;
+
+    if (n > 0) /* a failure and its replacement in one step: the cause is not kept */
+        a->n_restarts[cause == GROUP_CAUSE_NONE ? GROUP_CAUSE_WORKER : cause] += (uint64_t)n;
+}
+
+static void write_restarts(const struct agent *a, struct metrics_text *m)
+{
+    static const char *const causes[GROUP_CAUSE_COUNT] = {
+        [GROUP_CAUSE_WORKER] = "worker", [GROUP_CAUSE_EXEC] = "exec",   [GROUP_CAUSE_GUARDIAN] = "guardian",
+        [GROUP_CAUSE_SIGNAL] = "signal", [GROUP_CAUSE_START] = "start", [GROUP_CAUSE_PEER] = "peer",
+        [GROUP_CAUSE_REJOIN] = "rejoin",
+    };
+
+    metrics_family(m, "crun_restarts", METRIC_COUNTER, "Restarts that this node took part in, by cause.");
+    for (unsigned c = GROUP_CAUSE_WORKER; c < GROUP_CAUSE_COUNT; c++)
+        metrics_sample(m, "crun_restarts", "_total",
+                       (const struct metric_label[]){{"cause", causes[c]}, {NULL, NULL}},
+                       (double)a->n_restarts[c]);
+}
+
+static void write_states(const struct node_status *n, struct metrics_text *m)
+{
+    static const char *const states[] = {"starting", "running", "stopping", "succeeded", "failed"};
+
+    metrics_family(m, "crun_workers", METRIC_GAUGE, "Workers of this node by state.");
+    for (size_t s = 0; s < ARRAY_SIZE(states); s++) {
+        const struct metric_label labels[] = {{"state", states[s]}, {NULL, NULL}};
+        size_t n_workers = 0;
+
+        for (size_t i = 0; i < n->n_workers; i++)
+            n_workers += strcmp(n->workers[i].state, states[s]) == 0;
+        metrics_sample(m, "crun_workers", "", labels, (double)n_workers);
+    }
+}
+
+static double timestamp_of_step(const struct worker_status *w)
+{
+    return w->last_step >= 0 ? (double)w->step_ms / 1000 : -1;
+}
+
+static double suspicion_of_hang(const struct worker_status *w)
+{
+    return w->hang;
+}
+
+static double is_slow(const struct worker_status *w)
+{
+    return w->straggler;
+}
+
+/* One sample for each worker that has a value, which is not negative. */
+static void write_workers(const struct node_status *n, struct metrics_text *m, const char *name,
+                          const char *help, double (*value_of)(const struct worker_status *w))
+{
+    char rank[16];
+
+    metrics_family(m, name, METRIC_GAUGE, help);
+    for (size_t i = 0; i < n->n_workers; i++) {
+        double value = value_of(&n->workers[i]);
+
+        (void)snprintf(rank, sizeof(rank), "%d", (int)n->workers[i].rank); /* fits */
+        if (value >= 0 && n->workers[i].rank >= 0) /* without ranks all would have the same labels */
+            metrics_sample(m, name, "", (const struct metric_label[]){{"rank", rank}, {NULL, NULL}}, value);
+    }
+}
+
+static void write_node(const struct node_status *n, struct metrics_text *m)
+{
+    write_states(n, m);
+    write_workers(n, m, "crun_last_step_timestamp_seconds", "When a worker reported its last step.",
+                  timestamp_of_step);
+    write_workers(n, m, "crun_hang_suspected", "1: the worker makes no progress.", suspicion_of_hang);
+    write_workers(n, m, "crun_straggler", "1: the worker holds the others up.", is_slow);
+}
+
+static void compose_job_metrics(void *data, struct metrics_text *m)
+{
+    struct agent *a = data;
+    const struct worker_group *g = &a->group;
+    bool has_started = g->started_ns > 0 && (g->state == GROUP_RUNNING || g->state == GROUP_REPLACING);
+    struct job_status s = {0};
+
+    if (agent_describe_job(a, &s) == 0)
+        write_node(&s.nodes[0], m);
+    else
+        m->failed = true;
+    job_status_finish(&s);
+    write_restarts(a, m);
+    metrics_one(m, "crun_generation", METRIC_GAUGE, "The present or last generation.", g->generation);
+    metrics_one(m, "crun_generation_seconds", METRIC_GAUGE, "How long it has been running; 0: it is not.",
+                has_started ? (double)(now_ns() - g->started_ns) / 1e9 : 0);
+    metrics_one(m, "crun_output_bytes", METRIC_COUNTER, "Output of workers that was taken for the console.",
+                (double)output_pump_bytes());
+    store_stats_write(&stats, m);
+    if (a->membership)
+        membership_write_metrics(a->membership, m);
+}
+
+void agent_open_metrics(struct agent *a)
+{
+    const struct metrics_host host = {.loop = &a->loop, .compose = compose_job_metrics, .data = a};
+    char why[METRICS_ERROR_SIZE];
+    uint16_t port;
+
+    if (!a->config->job->metrics_addr)
+        return;
+    worker_store_measure(&stats);
+    if (metrics_create(&a->metrics, &host, a->config->job->metrics_addr, &port, why) == 0)
+        log_line("metrics on port %u", port);
+    else
+        log_line("%s; the job runs without metrics", why);
+}
+
+void agent_close_metrics(struct agent *a)
+{
+    metrics_destroy(a->metrics);
+    a->metrics = NULL;
+}
