@@ -48,101 +48,202 @@ taps taps_of(const struct conv_shape *s, int channels)
     return taps{divide_by(channels), divide_by(s->kernel)};
 }
 
-/* x under output pixel `pixel` at tap `number`. */
+/* x under an output pixel at a tap: the two add up. */
 struct input_patches {
     const float *x;
     pixels outputs;
     taps inputs;
     int in_height, in_width, in_stored;
 
-    __device__ float at(int pixel, int number) const
+    /* The first tap's pixel. */
+    __device__ int first_pixel(int pixel, int *row, int *column) const
     {
-        int sample, row, column, tap_row, tap_column, channel;
-        outputs.find(pixel, &sample, &row, &column);
-        inputs.find(number, &tap_row, &tap_column, &channel);
-        int in_pixel = (sample * in_height + row + tap_row) * in_width + column + tap_column;
-        return x[(size_t)in_pixel * (size_t)in_stored + (size_t)channel];
+        int sample;
+        outputs.find(pixel, &sample, row, column);
+        return (sample * in_height + *row) * in_width + *column;
+    }
+
+    __device__ int tap_offset(int number) const
+    {
+        int row, column, channel;
+        inputs.find(number, &row, &column, &channel);
+        return (row * in_width + column) * in_stored + channel;
     }
 };
 
 /* As operand of the forward product (i: pixel, k: tap). */
 struct patches_by_pixel : input_patches {
     static constexpr bool k_is_contiguous = true;
-    __device__ float operator()(int i, int k) const
+    typedef const float *place;
+
+    __device__ place find(int pixel) const
     {
-        return at(i, k);
+        int row, column;
+        return x + (size_t)first_pixel(pixel, &row, &column) * (size_t)in_stored;
+    }
+    __device__ int walk(int tap) const
+    {
+        return tap_offset(tap);
+    }
+    __device__ float load(place pixel, int tap) const
+    {
+        return pixel[tap];
     }
 };
 
 /* As operand of the gradient of the weights (i: tap, k: pixel). */
 struct patches_by_tap : input_patches {
     static constexpr bool k_is_contiguous = false;
-    __device__ float operator()(int i, int k) const
+    typedef const float *place;
+    struct step {
+        int in_pixel, row, column;
+    };
+
+    __device__ place find(int tap) const
     {
-        return at(k, i);
+        return x + tap_offset(tap);
+    }
+    __device__ step walk(int pixel) const
+    {
+        step s;
+        s.in_pixel = first_pixel(pixel, &s.row, &s.column);
+        return s;
+    }
+    __device__ step next(step s) const
+    {
+        const int out_width = (int)outputs.width.divisor, out_height = (int)outputs.height.divisor;
+        s.in_pixel++;
+        s.column++;
+        if (s.column == out_width) {
+            s.column = 0;
+            s.row++;
+            s.in_pixel += in_width - out_width;
+        }
+        if (s.row == out_height) {
+            s.row = 0;
+            s.in_pixel += (in_height - out_height) * in_width;
+        }
+        return s;
+    }
+    __device__ float load(place tap, const step &s) const
+    {
+        return tap[(size_t)s.in_pixel * (size_t)in_stored];
     }
 };
 
-/* w[o][channel][place] by (o, tap of input channels); the additional output channels are zero. */
+/* w[o][channel][place] by (o, tap of input channels). What the additional output channels get is never stored. */
 struct weights_forward {
     static constexpr bool k_is_contiguous = true;
+    typedef const float *place;
     const float *w;
     taps inputs;
     int in_channels, out_channels, kernel;
-    __device__ float operator()(int o, int k) const
+
+    __device__ place find(int o) const
+    {
+        return w + (o < out_channels ? o : out_channels - 1) * in_channels * kernel * kernel;
+    }
+    __device__ int walk(int k) const
     {
         int row, column, channel;
         inputs.find(k, &row, &column, &channel);
-        return o < out_channels ? w[((o * in_channels + channel) * kernel + row) * kernel + column] : 0;
+        return (channel * kernel + row) * kernel + column;
+    }
+    __device__ float load(place o, int tap) const
+    {
+        return o[tap];
     }
 };
 
-/* w[o][channel][place] by (channel, tap of output channels); the additional input channels are zero. */
+/* w[o][channel][place] by (channel, tap of output channels). What the additional input channels get is never stored. */
 struct weights_backward {
     static constexpr bool k_is_contiguous = true;
+    typedef const float *place;
     const float *w;
     taps outputs;
     int in_channels, kernel;
-    __device__ float operator()(int channel, int k) const
+
+    __device__ place find(int channel) const
+    {
+        return w + (channel < in_channels ? channel : in_channels - 1) * kernel * kernel;
+    }
+    __device__ int walk(int k) const
     {
         int row, column, o;
         outputs.find(k, &row, &column, &o);
-        return channel < in_channels ? w[((o * in_channels + channel) * kernel + row) * kernel + column] : 0;
+        return (o * in_channels * kernel + row) * kernel + column;
+    }
+    __device__ float load(place channel, int tap) const
+    {
+        return channel[tap];
     }
 };
 
 /* dy of the outputs that used an input pixel (i), by tap (k). */
 struct output_patches {
     static constexpr bool k_is_contiguous = true;
+    struct place {
+        int pixel, row,
+            column; /* the output that the first tap belongs to; it may lie outside of the image */
+    };
+    struct step {
+        int offset, row, column;
+    };
     const float *dy;
     pixels inputs;
     taps outputs;
     int out_height, out_width, out_stored;
-    __device__ float operator()(int i, int k) const
+
+    __device__ place find(int i) const
     {
-        int sample, row, column, tap_row, tap_column, channel;
-        inputs.find(i, &sample, &row, &column);
-        outputs.find(k, &tap_row, &tap_column, &channel);
-        row -= tap_row;
-        column -= tap_column;
-        if (row < 0 || row >= out_height || column < 0 || column >= out_width)
-            return 0;
-        int pixel = (sample * out_height + row) * out_width + column;
-        return dy[(size_t)pixel * (size_t)out_stored + (size_t)channel];
+        int sample;
+        place p;
+        inputs.find(i, &sample, &p.row, &p.column);
+        p.pixel = (sample * out_height + p.row) * out_width + p.column;
+        return p;
+    }
+    __device__ step walk(int k) const
+    {
+        int channel;
+        step s;
+        outputs.find(k, &s.row, &s.column, &channel);
+        s.offset = channel - (s.row * out_width + s.column) * out_stored;
+        return s;
+    }
+    __device__ float load(const place &p, const step &s) const
+    {
+        const bool outside = (unsigned)(p.row - s.row) >= (unsigned)out_height ||
+                             (unsigned)(p.column - s.column) >= (unsigned)out_width;
+        return outside ? 0 : dy[(int64_t)p.pixel * out_stored + s.offset];
     }
 };
 
 /* dy[pixel][o] by (o, pixel). */
 struct output_channels {
     static constexpr bool k_is_contiguous = false;
+    typedef const float *place;
     const float *dy;
     int out_stored;
-    __device__ float operator()(int i, int k) const
+
+    __device__ place find(int o) const
     {
-        return dy[(size_t)k * (size_t)out_stored + (size_t)i];
+        return dy + o;
+    }
+    __device__ size_t walk(int pixel) const
+    {
+        return (size_t)pixel * (size_t)out_stored;
+    }
+    __device__ size_t next(size_t step) const
+    {
+        return step + (size_t)out_stored;
+    }
+    __device__ float load(place o, size_t step) const
+    {
+        return o[step];
     }
 };
 
+/* The additional channels are zero. */
 struct store_pixels {
     float *y;
     int stored;
@@ -150,8 +251,8 @@ struct store_pixels {
     int channels;
     __device__ void operator()(int pixel, int channel, float sum) const
     {
-        bool real = bias && channel < channels;
-        y[(size_t)pixel * (size_t)stored + (size_t)channel] = real ? sum + bias[channel] : sum;
+        const float value = bias && channel < channels ? sum + bias[channel] : sum;
+        y[(size_t)pixel * (size_t)stored + (size_t)channel] = channel < channels ? value : 0;
     }
 };
 
@@ -201,8 +302,7 @@ cudaError_t cuda_conv_forward(const struct cuda_queue *q, int n, const struct co
     const weights_forward weights = {w, taps_of(s, s->in_channels), s->in_channels, s->out_channels,
                                      s->kernel};
     const store_pixels store = {y, s->out_stored, bias, s->out_channels};
-    return gemm(q, n * s->out_height * s->out_width, s->out_stored, s->kernel * s->kernel * s->in_channels,
-                patches, weights, store);
+    return gemm(q, conv_forward_shape(n, s), patches, weights, store);
 }
 
 cudaError_t cuda_conv_backward_weights(const struct cuda_queue *q, int n, const struct conv_shape *s,
@@ -210,12 +310,10 @@ cudaError_t cuda_conv_backward_weights(const struct cuda_queue *q, int n, const 
 {
     if (!countable(n, s))
         return cudaErrorInvalidValue;
-    const int n_pixels = n * s->out_height * s->out_width;
     const output_channels gradients = {dy, s->out_stored};
     const patches_by_tap patches = {input_patches_of(s, x)};
     const store_weights store = {dw, db, taps_of(s, s->in_channels), s->in_channels, s->kernel};
-    return gemm<true>(q, s->out_channels, s->kernel * s->kernel * s->in_channels, n_pixels, gradients,
-                      patches, store);
+    return gemm<true>(q, conv_backward_weights_shape(n, s), gradients, patches, store);
 }
 
 cudaError_t cuda_conv_backward_input(const struct cuda_queue *q, int n, const struct conv_shape *s,
@@ -231,6 +329,5 @@ cudaError_t cuda_conv_backward_input(const struct cuda_queue *q, int n, const st
                                       s->out_stored};
     const weights_backward weights = {w, taps_of(s, s->out_channels), s->in_channels, s->kernel};
     const store_pixels store = {dx, s->in_stored, nullptr, s->in_channels};
-    return gemm(q, n * s->in_height * s->in_width, s->in_stored, s->kernel * s->kernel * s->out_channels,
-                gradients, weights, store);
+    return gemm(q, conv_backward_input_shape(n, s), gradients, weights, store);
 }

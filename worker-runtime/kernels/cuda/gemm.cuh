@@ -2,109 +2,168 @@
 
 /*
  * One matrix product for all layers: D[m][n] = sum over k of A(m, k) B(k, n), where A and B are small objects
- * that fetch one element (from a matrix, or from the image pixel that a convolution pairs with it) and D is
+ * that load one element (from a matrix, or from the image pixel that a convolution pairs with it) and D is
  * one that takes a finished sum away (adds a bias, stores it in the layout of its reader). A convolution is thereby
  * an implicit product: no unfolded copy of the image is ever written.
  *
- * A block of 4 warps makes a tile of 64 x 64, 16 of k at a time: the next slice is fetched into registers
- * while the present one is multiplied from shared memory. Long k is split over blocks (a number that depends
- * on the shape only); their partial sums go through the workspace and are added in order by a second kernel.
+ * A block of 4 warps makes a tile of at most 64 x 64, 16 of k at a time: the next slice is fetched into registers
+ * while the present one is multiplied from shared memory. gemm_plan.h has the tiles and chooses among them. Long k is
+ * split over blocks (a number that depends on the shape only); their partial sums go through the workspace and are
+ * added in order by a second kernel.
  *
  * Where it is asked for, D also gets the sums over k of A's rows, as one more column n: the gradient of a bias beside
  * that of the weights. They are added in fp32 in every precision, by the blocks that have the slices in shared memory anyway.
  *
- * A fetcher has in `k_is_contiguous` which of its indices walks through consecutive memory, so that
- * neighbouring threads fetch neighbouring floats.
+ * A and B split the address of an element into what its index i along the tile's edge gives (a `place`) and what its
+ * k gives (a `step`), so that the divisions by image sizes are made once for each, and not for each element:
+ *   k_is_contiguous   consecutive k are consecutive memory: a thread has one k of a slice and many i, whose places it
+ *                     finds once and for all; find(i), walk(k), load(place, step)
+ *   otherwise         consecutive i are: a thread has one i and some consecutive k of each slice; also next(step)
+ * load() is only called for k of the product; i beyond the end is taken for the last.
  */
 
 #include "worker-runtime/kernels/cuda/launch.cuh"
 #include "worker-runtime/kernels/cuda/mma.cuh"
 
-constexpr int TILE = 64, SLICE = 16, GEMM_THREADS = 128;
-constexpr int FETCHES = TILE * SLICE / GEMM_THREADS; /* of each thread and slice */
-/* Rows of 64 + 8 floats: the lanes of a warp that load a fragment (8 columns in each of 4 rows) hit 32
- * different banks. */
-constexpr int ROW = TILE + 8;
-constexpr int GEMM_BLOCKS_WANTED = 256, SPLITS_MAX = 64;
+constexpr int SLICE = GEMM_SLICE;
 
-/* Which element (i along the tile's edge, k along its slice) thread t fetches as its number j. */
-template <bool K_IS_CONTIGUOUS> static __device__ inline void fetch_place(int j, int *i, int *k)
-{
-    int e = (int)threadIdx.x + j * GEMM_THREADS;
-    *i = K_IS_CONTIGUOUS ? e / SLICE : e % TILE;
-    *k = K_IS_CONTIGUOUS ? e % SLICE : e / TILE;
-}
+/* One operand's part of a tile, LENGTH along its edge. */
+template <class Fetch, int LENGTH> struct reader {
+    static constexpr int LANES = LENGTH > 32 ? 64 : LENGTH > 16 ? 32 : 16;
+    static constexpr int FETCHES = LANES * SLICE / GEMM_THREADS; /* of each thread and slice */
+    static constexpr int PLACES = Fetch::k_is_contiguous ? FETCHES : 1;
+    /* A slice's rows in shared memory. 8 more than the lanes: those of a warp that load a fragment for a tensor core (8
+     * columns in each of 4 rows) hit 32 different banks; and a multiple of 4: four floats are loaded at once. */
+    static constexpr int ROW = LANES + 8;
 
-/* fetch(i, k) for the slice that begins at (i0, k0); what lies outside is 0. */
-template <class Fetch>
-static __device__ inline void fetch_slice(const Fetch &fetch, int i0, int i_end, int k0, int k_end,
-                                          float (&slice)[FETCHES])
-{
-#pragma unroll
-    for (int j = 0; j < FETCHES; j++) {
-        int i, k;
-        fetch_place<Fetch::k_is_contiguous>(j, &i, &k);
-        slice[j] = i0 + i < i_end && k0 + k < k_end ? fetch(i0 + i, k0 + k) : 0;
+    typename Fetch::place places[PLACES];
+    float next[FETCHES];
+
+    /* Where thread t has its number j. */
+    __device__ static int edge_of(int j)
+    {
+        return Fetch::k_is_contiguous ? (int)threadIdx.x / SLICE + j * (GEMM_THREADS / SLICE)
+                                      : (int)threadIdx.x % LANES;
     }
-}
 
-template <bool K_IS_CONTIGUOUS>
-static __device__ inline void store_slice(const float (&slice)[FETCHES], float (*shared)[ROW])
-{
-#pragma unroll
-    for (int j = 0; j < FETCHES; j++) {
-        int i, k;
-        fetch_place<K_IS_CONTIGUOUS>(j, &i, &k);
-        shared[k][i] = slice[j];
+    __device__ static int k_of(int j)
+    {
+        return Fetch::k_is_contiguous ? (int)threadIdx.x % SLICE : (int)threadIdx.x / LANES * FETCHES + j;
     }
-}
+
+    __device__ reader(const Fetch &fetch, int first, int end)
+    {
+#pragma unroll
+        for (int j = 0; j < PLACES; j++) {
+            const int i = first + edge_of(j);
+            places[j] = fetch.find(i < end ? i : end - 1);
+        }
+    }
+
+    /* The slice from k0 on; behind k_end it is 0. */
+    __device__ void read(const Fetch &fetch, int k0, int k_end)
+    {
+        auto step = fetch.walk(k0 + k_of(0));
+#pragma unroll
+        for (int j = 0; j < FETCHES; j++) {
+            next[j] = k0 + k_of(j) < k_end ? fetch.load(places[j % PLACES], step) : 0;
+            if constexpr (!Fetch::k_is_contiguous)
+                step = fetch.next(step);
+        }
+    }
+
+    __device__ void store(float (*slice)[ROW]) const
+    {
+#pragma unroll
+        for (int j = 0; j < FETCHES; j++)
+            slice[k_of(j)][edge_of(j)] = next[j];
+    }
+};
 
 /*
- * How the block's threads share a tile: multiply() adds a slice, and then sum(j) belongs at place(j). 32
- * sums a thread in every precision.
+ * How the block's threads share a tile of M x N: multiply() adds n_k of a slice, and then sum(j), for j below SUMS,
+ * belongs at place(j).
  */
-constexpr int SUMS = TILE * TILE / GEMM_THREADS;
+template <int PRECISION, int M, int N> struct tile;
 
-template <int PRECISION> struct tile;
-
-/* Each thread 8 rows x 4 columns, k in order, one fma after the other. */
-template <> struct tile<CUDA_EXACT> {
-    static constexpr int ROWS = 8, COLUMNS = 4, ROW_STEP = TILE / ROWS, COLUMN_STEP = TILE / COLUMNS;
+/* Each thread ROWS rows x COLUMNS columns, k in order, one fma after the other. */
+template <int M, int N> struct tile<CUDA_EXACT, M, N> {
+    static constexpr int COLUMN_LANES = N % 16 == 0 ? 16 : 4, ROW_LANES = GEMM_THREADS / COLUMN_LANES;
+    static constexpr int ROWS = M / ROW_LANES, COLUMNS = N / COLUMN_LANES, SUMS = ROWS * COLUMNS;
+    static constexpr int TOGETHER = ROWS % 4 == 0 ? 4 : 1; /* rows that are loaded at once */
+    static_assert(ROWS * ROW_LANES == M && COLUMNS * COLUMN_LANES == N, "the threads do not divide the tile");
     float sums[SUMS];
+
+    __device__ static int row_of(int r)
+    {
+        return (int)threadIdx.x / COLUMN_LANES * TOGETHER + r / TOGETHER * (ROW_LANES * TOGETHER) +
+               r % TOGETHER;
+    }
+
+    __device__ static int column_of(int c)
+    {
+        return (int)threadIdx.x % COLUMN_LANES + c * COLUMN_LANES;
+    }
 
     __device__ float sum(int j) const
     {
         return sums[j];
     }
 
-    __device__ void multiply(const float (*a)[ROW], const float (*b)[ROW])
+    __device__ static void load_rows(const float *a, float (&rows)[ROWS])
     {
-        const int row = (int)threadIdx.x / COLUMN_STEP, column = (int)threadIdx.x % COLUMN_STEP;
 #pragma unroll
-        for (int k = 0; k < SLICE; k++) {
-            float from_a[ROWS], from_b[COLUMNS];
-#pragma unroll
-            for (int r = 0; r < ROWS; r++)
-                from_a[r] = a[k][row + r * ROW_STEP];
-#pragma unroll
-            for (int c = 0; c < COLUMNS; c++)
-                from_b[c] = b[k][column + c * COLUMN_STEP];
-#pragma unroll
-            for (int j = 0; j < SUMS; j++)
-                sums[j] = fmaf(from_a[j / COLUMNS], from_b[j % COLUMNS], sums[j]);
+        for (int r = 0; r < ROWS; r += TOGETHER) {
+            if (TOGETHER == 1) {
+                rows[r] = a[row_of(r)];
+                continue;
+            }
+            const float4 four = *reinterpret_cast<const float4 *>(&a[row_of(r)]);
+            rows[r] = four.x;
+            rows[(r + 1) % ROWS] = four.y;
+            rows[(r + 2) % ROWS] = four.z;
+            rows[(r + 3) % ROWS] = four.w;
         }
+    }
+
+    __device__ void multiply_one(const float *a, const float *b)
+    {
+        float from_a[ROWS], from_b[COLUMNS];
+        load_rows(a, from_a);
+#pragma unroll
+        for (int c = 0; c < COLUMNS; c++)
+            from_b[c] = b[column_of(c)];
+#pragma unroll
+        for (int j = 0; j < SUMS; j++)
+            sums[j] = fmaf(from_a[j / COLUMNS], from_b[j % COLUMNS], sums[j]);
+    }
+
+    template <int ROW_A, int ROW_B>
+    __device__ void multiply(const float (*a)[ROW_A], const float (*b)[ROW_B], int n_k)
+    {
+        if (n_k < SLICE) {
+#pragma unroll 1
+            for (int k = 0; k < n_k; k++)
+                multiply_one(a[k], b[k]);
+            return;
+        }
+#pragma unroll
+        for (int k = 0; k < SLICE; k++)
+            multiply_one(a[k], b[k]);
     }
 
     __device__ static void place(int j, int *m, int *n)
     {
-        *m = (int)threadIdx.x / COLUMN_STEP + j / COLUMNS * ROW_STEP;
-        *n = (int)threadIdx.x % COLUMN_STEP + j % COLUMNS * COLUMN_STEP;
+        *m = row_of(j / COLUMNS);
+        *n = column_of(j % COLUMNS);
     }
 };
 
-/* The warps are 2 x 2, each has 2 x 4 tensor-core tiles of 16 x 8. */
-struct warp_tiles {
-    static constexpr int DOWN = 2, ACROSS = 4, HEIGHT = 16, WIDTH = 8;
+/* The warps are 2 x 2, each has DOWN x ACROSS tensor-core tiles of 16 x 8. */
+template <int M, int N> struct warp_tiles {
+    static constexpr int HEIGHT = 16, WIDTH = 8, DOWN = M / 2 / HEIGHT, ACROSS = N / 2 / WIDTH;
+    static constexpr int SUMS = DOWN * ACROSS * 4;
+    static_assert(DOWN * HEIGHT * 2 == M && ACROSS * WIDTH * 2 == N, "the warps do not divide the tile");
     float tiles[DOWN * ACROSS][4];
 
     __device__ float sum(int j) const
@@ -130,13 +189,20 @@ struct warp_tiles {
     }
 };
 
-template <> struct tile<CUDA_TF32> : warp_tiles {
-    __device__ void multiply(const float (*a)[ROW], const float (*b)[ROW])
+template <int M, int N> struct tile<CUDA_TF32, M, N> : warp_tiles<M, N> {
+    using base = warp_tiles<M, N>;
+    using base::ACROSS, base::DOWN, base::HEIGHT, base::WIDTH, base::first_row, base::first_column,
+        base::tiles;
+
+    template <int ROW_A, int ROW_B>
+    __device__ void multiply(const float (*a)[ROW_A], const float (*b)[ROW_B], int n_k)
     {
         const int group = (int)threadIdx.x % WARP / 4, member = (int)threadIdx.x % 4;
 #pragma unroll
         for (int k0 = 0; k0 < SLICE; k0 += 8) {
             const int k = k0 + member;
+            if (k0 >= n_k)
+                break;
             unsigned of_b[ACROSS][2];
 #pragma unroll
             for (int t = 0; t < ACROSS; t++)
@@ -157,8 +223,13 @@ template <> struct tile<CUDA_TF32> : warp_tiles {
     }
 };
 
-template <> struct tile<CUDA_BF16> : warp_tiles {
-    __device__ void multiply(const float (*a)[ROW], const float (*b)[ROW])
+template <int M, int N> struct tile<CUDA_BF16, M, N> : warp_tiles<M, N> {
+    using base = warp_tiles<M, N>;
+    using base::ACROSS, base::DOWN, base::HEIGHT, base::WIDTH, base::first_row, base::first_column,
+        base::tiles;
+
+    template <int ROW_A, int ROW_B>
+    __device__ void multiply(const float (*a)[ROW_A], const float (*b)[ROW_B], int)
     {
         const int group = (int)threadIdx.x % WARP / 4, k = (int)threadIdx.x % 4 * 2;
         unsigned of_b[ACROSS][2];
@@ -184,61 +255,69 @@ template <> struct tile<CUDA_BF16> : warp_tiles {
     }
 };
 
-/* Partial sums of one split, [splits][m][n]; n: the column of row sums included. */
-struct to_workspace {
-    float *partial;
-    int m, n;
-    __device__ void operator()(int row, int column, float sum) const
-    {
-        partial[((size_t)blockIdx.z * (size_t)m + (size_t)row) * (size_t)n + (size_t)column] = sum;
-    }
-};
-
-/* Thread i of the first TILE ones: the sum of row i of A, one slice more. */
-static __device__ inline void add_row(const float (*a)[ROW], float *sum)
+/* Thread i of the first ROWS ones: the sum of row i of A, n_k more. */
+template <int ROWS, int ROW> static __device__ inline void add_row(const float (*a)[ROW], int n_k, float *sum)
 {
-    if (threadIdx.x >= TILE)
+    if (threadIdx.x >= ROWS)
         return;
-#pragma unroll
-    for (int k = 0; k < SLICE; k++)
+#pragma unroll 4
+    for (int k = 0; k < n_k; k++)
         *sum += a[k][threadIdx.x];
 }
 
-/* ROW_SUMS: of the blocks of the first column of tiles. */
-template <int PRECISION, bool ROW_SUMS, class A, class B, class D>
-__global__ void __launch_bounds__(GEMM_THREADS)
-    gemm_kernel(int m, int n, int k, int k_of_split, A a, B b, D d)
+/* Of a product that is not split D gets the sums; else the workspace does, [splits][m][n_columns]. */
+template <class D>
+static __device__ inline void put_sum(const struct gemm_shape &s, float *workspace, const D &d, int row,
+                                      int column, float sum)
 {
-    __shared__ float slice_a[2][SLICE][ROW], slice_b[2][SLICE][ROW];
-    const int m0 = (int)blockIdx.x * TILE, n0 = (int)blockIdx.y * TILE, k0 = (int)blockIdx.z * k_of_split;
-    const int k_end = k - k0 < k_of_split ? k : k0 + k_of_split;
-    float next_a[FETCHES], next_b[FETCHES], row_sum = 0;
-    tile<PRECISION> tile = {};
+    const size_t n_columns = (size_t)s.n + s.row_sums;
+    if (gridDim.z == 1)
+        d(row, column, sum);
+    else
+        workspace[((size_t)blockIdx.z * (size_t)s.m + (size_t)row) * n_columns + (size_t)column] = sum;
+}
 
-    fetch_slice(a, m0, m, k0, k_end, next_a);
-    fetch_slice(b, n0, n, k0, k_end, next_b);
+/* ROW_SUMS: of the blocks of the first column of tiles. */
+template <int PRECISION, int M, int N, bool ROW_SUMS, class A, class B, class D>
+__global__ void __launch_bounds__(GEMM_THREADS)
+    gemm_kernel(struct gemm_shape s, int k_of_split, float *workspace, A a, B b, D d)
+{
+    typedef reader<A, M> reader_a;
+    typedef reader<B, N> reader_b;
+    alignas(16) __shared__ float slice_a[2][SLICE][reader_a::ROW];
+    alignas(16) __shared__ float slice_b[2][SLICE][reader_b::ROW];
+    const int m0 = (int)blockIdx.x * M, n0 = (int)blockIdx.y * N, k0 = (int)blockIdx.z * k_of_split;
+    const int k_end = s.k - k0 < k_of_split ? s.k : k0 + k_of_split;
+    reader_a read_a(a, m0, s.m);
+    reader_b read_b(b, n0, s.n);
+    float row_sum = 0;
+    tile<PRECISION, M, N> tile = {};
+
+    read_a.read(a, k0, k_end);
+    read_b.read(b, k0, k_end);
     for (int at = k0, half = 0; at < k_end; at += SLICE, half ^= 1) {
+        const int n_k = k_end - at < SLICE ? k_end - at : SLICE;
         /* The other half may still be read by slower warps, this one no more: they have passed the barrier
          * of the slice between. */
-        store_slice<A::k_is_contiguous>(next_a, slice_a[half]);
-        store_slice<B::k_is_contiguous>(next_b, slice_b[half]);
+        read_a.store(slice_a[half]);
+        read_b.store(slice_b[half]);
         __syncthreads();
         if (at + SLICE < k_end) {
-            fetch_slice(a, m0, m, at + SLICE, k_end, next_a);
-            fetch_slice(b, n0, n, at + SLICE, k_end, next_b);
+            read_a.read(a, at + SLICE, k_end);
+            read_b.read(b, at + SLICE, k_end);
         }
-        tile.multiply(slice_a[half], slice_b[half]);
+        tile.multiply(slice_a[half], slice_b[half], n_k);
         if (ROW_SUMS && blockIdx.y == 0)
-            add_row(slice_a[half], &row_sum);
+            add_row<M>(slice_a[half], n_k, &row_sum);
     }
-    if (ROW_SUMS && blockIdx.y == 0 && threadIdx.x < TILE && m0 + (int)threadIdx.x < m)
-        d(m0 + (int)threadIdx.x, n, row_sum);
+    if (ROW_SUMS && blockIdx.y == 0 && threadIdx.x < M && m0 + (int)threadIdx.x < s.m)
+        put_sum(s, workspace, d, m0 + (int)threadIdx.x, s.n, row_sum);
 #pragma unroll
-    for (int j = 0; j < SUMS; j++) {
+    for (int j = 0; j < tile.SUMS; j++) {
         int row, column;
         tile.place(j, &row, &column);
-        if (m0 + row < m && n0 + column < n)
-            d(m0 + row, n0 + column, tile.sum(j));
+        if (m0 + row < s.m && n0 + column < s.n)
+            put_sum(s, workspace, d, m0 + row, n0 + column, tile.sum(j));
     }
 }
 
@@ -254,56 +333,66 @@ template <class D> __global__ void gemm_finish_kernel(int m, int n, int n_splits
     }
 }
 
-/* So many that a large card has something to do everywhere, but each with so many slices that a second kernel pays. */
-constexpr int SPLIT_SLICES_MIN = 8;
-
-static inline int count_splits(int m, int n, int k)
+template <int PRECISION, int M, int N, bool ROW_SUMS, class A, class B, class D>
+static cudaError_t gemm_launch(const struct cuda_queue *q, const struct gemm_shape &s,
+                               const struct gemm_plan &plan, A a, B b, D d)
 {
-    const int64_t tiles = (int64_t)ceil_div(m, TILE) * ceil_div(n, TILE);
-    const int64_t fitting = CUDA_WORKSPACE_FLOATS / ((int64_t)m * n);
-    int64_t splits = GEMM_BLOCKS_WANTED / tiles;
-    if (splits > k / (SPLIT_SLICES_MIN * SLICE))
-        splits = k / (SPLIT_SLICES_MIN * SLICE);
-    if (splits > SPLITS_MAX)
-        splits = SPLITS_MAX;
-    if (splits > fitting)
-        splits = fitting;
-    return splits < 1 ? 1 : (int)splits;
+    const dim3 grid((unsigned)plan.tiles_down, (unsigned)plan.tiles_across, (unsigned)plan.n_splits);
+    return launch(q->stream, grid, GEMM_THREADS, gemm_kernel<PRECISION, M, N, ROW_SUMS, A, B, D>, s,
+                  plan.k_of_split, q->workspace, a, b, d);
 }
 
 template <int PRECISION, bool ROW_SUMS, class A, class B, class D>
-static cudaError_t gemm_at(const struct cuda_queue *q, int m, int n, int k, A a, B b, D d)
+static cudaError_t gemm_at(const struct cuda_queue *q, const struct gemm_shape &s,
+                           const struct gemm_plan &plan, A a, B b, D d)
 {
-    const int n_columns = ROW_SUMS ? n + 1 : n, wanted = count_splits(m, n_columns, k);
-    const int k_of_split = ceil_div(ceil_div(k, wanted), SLICE) * SLICE;
-    const int n_splits = ceil_div(k, k_of_split);
-    const dim3 grid((unsigned)ceil_div(m, TILE), (unsigned)ceil_div(n, TILE), (unsigned)n_splits);
-    if (n_splits == 1)
-        return launch(q->stream, grid, GEMM_THREADS, gemm_kernel<PRECISION, ROW_SUMS, A, B, D>, m, n, k,
-                      k_of_split, a, b, d);
-
-    const struct to_workspace partial = {q->workspace, m, n_columns};
-    cudaError_t r =
-        launch(q->stream, grid, GEMM_THREADS, gemm_kernel<PRECISION, ROW_SUMS, A, B, to_workspace>, m, n, k,
-               k_of_split, a, b, partial);
-    if (r != cudaSuccess)
-        return r;
-    return launch(q->stream, element_grid((size_t)m * (size_t)n_columns), ELEMENT_THREADS,
-                  gemm_finish_kernel<D>, m, n_columns, n_splits, (const float *)q->workspace, d);
+    switch (plan.tile) {
+    case GEMM_64_64:
+        return gemm_launch<PRECISION, 64, 64, ROW_SUMS>(q, s, plan, a, b, d);
+    case GEMM_64_32:
+        return gemm_launch<PRECISION, 64, 32, ROW_SUMS>(q, s, plan, a, b, d);
+    case GEMM_32_32:
+        return gemm_launch<PRECISION, 32, 32, ROW_SUMS>(q, s, plan, a, b, d);
+    case GEMM_32_12:
+        if constexpr (PRECISION == CUDA_EXACT)
+            return gemm_launch<PRECISION, 32, 12, ROW_SUMS>(q, s, plan, a, b, d);
+        break;
+    case GEMM_16_64:
+        if constexpr (PRECISION == CUDA_EXACT)
+            return gemm_launch<PRECISION, 16, 64, ROW_SUMS>(q, s, plan, a, b, d);
+        break;
+    case GEMM_TILE_COUNT:
+        break;
+    }
+    return cudaErrorInvalidValue;
 }
 
-template <bool ROW_SUMS = false, class A, class B, class D>
-static cudaError_t gemm(const struct cuda_queue *q, int m, int n, int k, A a, B b, D d)
+template <bool ROW_SUMS, class A, class B, class D>
+static cudaError_t gemm_in(const struct cuda_queue *q, const struct gemm_shape &s,
+                           const struct gemm_plan &plan, A a, B b, D d)
 {
-    switch (q->precision) {
+    switch (plan.precision) {
     case CUDA_EXACT:
-        return gemm_at<CUDA_EXACT, ROW_SUMS>(q, m, n, k, a, b, d);
+        return gemm_at<CUDA_EXACT, ROW_SUMS>(q, s, plan, a, b, d);
     case CUDA_TF32:
-        return gemm_at<CUDA_TF32, ROW_SUMS>(q, m, n, k, a, b, d);
+        return gemm_at<CUDA_TF32, ROW_SUMS>(q, s, plan, a, b, d);
     case CUDA_BF16:
-        return gemm_at<CUDA_BF16, ROW_SUMS>(q, m, n, k, a, b, d);
+        return gemm_at<CUDA_BF16, ROW_SUMS>(q, s, plan, a, b, d);
     case CUDA_PRECISION_COUNT:
         break;
     }
     return cudaErrorInvalidValue;
+}
+
+/* ROW_SUMS: as the shape has it. */
+template <bool ROW_SUMS = false, class A, class B, class D>
+static cudaError_t gemm(const struct cuda_queue *q, const struct gemm_shape &s, A a, B b, D d)
+{
+    const struct gemm_plan plan = gemm_plan_of(q->precision, &s);
+    const int n_columns = gemm_columns(&s);
+    cudaError_t r = gemm_in<ROW_SUMS>(q, s, plan, a, b, d);
+    if (r != cudaSuccess || plan.n_splits == 1)
+        return r;
+    return launch(q->stream, element_grid((size_t)s.m * (size_t)n_columns), ELEMENT_THREADS,
+                  gemm_finish_kernel<D>, s.m, n_columns, plan.n_splits, (const float *)q->workspace, d);
 }

@@ -4,6 +4,7 @@
 
 #include <cuda_runtime.h>
 
+#include "worker-runtime/kernels/cuda/gemm_plan.h"
 #include "worker-runtime/kernels/cuda/kernels.h"
 
 constexpr int WARP = 32, ELEMENT_THREADS = 256, ELEMENT_BLOCKS_MAX = 2048;
@@ -34,11 +35,6 @@ static __device__ inline size_t first_element(void)
 static __device__ inline size_t element_stride(void)
 {
     return (size_t)gridDim.x * blockDim.x;
-}
-
-static inline int ceil_div(int a, int b)
-{
-    return (a + b - 1) / b;
 }
 
 /*

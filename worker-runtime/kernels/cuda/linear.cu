@@ -11,22 +11,46 @@ namespace
 /* Element (i, k) of a matrix whose rows are i. */
 struct rows_of {
     static constexpr bool k_is_contiguous = true;
+    typedef const float *place;
     const float *matrix;
     int stride;
-    __device__ float operator()(int i, int k) const
+
+    __device__ place find(int i) const
     {
-        return matrix[(size_t)i * (size_t)stride + (size_t)k];
+        return matrix + (size_t)i * (size_t)stride;
+    }
+    __device__ int walk(int k) const
+    {
+        return k;
+    }
+    __device__ float load(place row, int k) const
+    {
+        return row[k];
     }
 };
 
 /* Element (i, k) of a matrix whose columns are i. */
 struct columns_of {
     static constexpr bool k_is_contiguous = false;
+    typedef const float *place;
     const float *matrix;
     int stride;
-    __device__ float operator()(int i, int k) const
+
+    __device__ place find(int i) const
     {
-        return matrix[(size_t)k * (size_t)stride + (size_t)i];
+        return matrix + i;
+    }
+    __device__ size_t walk(int k) const
+    {
+        return (size_t)k * (size_t)stride;
+    }
+    __device__ size_t next(size_t step) const
+    {
+        return step + (size_t)stride;
+    }
+    __device__ float load(place column, size_t step) const
+    {
+        return column[step];
     }
 };
 
@@ -76,29 +100,34 @@ struct store_gradients {
 cudaError_t cuda_linear_forward(const struct cuda_queue *q, int n, int in, int out, const float *x,
                                 const float *w, const float *bias, float *y)
 {
-    return gemm(q, n, out, in, rows_of{x, in}, rows_of{w, in}, store_matrix{y, out, bias});
+    return gemm(q, linear_forward_shape(n, in, out), rows_of{x, in}, rows_of{w, in},
+                store_matrix{y, out, bias});
 }
 
 cudaError_t cuda_linear_relu_forward(const struct cuda_queue *q, int n, int in, int out, const float *x,
                                      const float *w, const float *bias, float *y)
 {
-    return gemm(q, n, out, in, rows_of{x, in}, rows_of{w, in}, store_relu{{y, out, bias}});
+    return gemm(q, linear_forward_shape(n, in, out), rows_of{x, in}, rows_of{w, in},
+                store_relu{{y, out, bias}});
 }
 
 cudaError_t cuda_linear_backward_weights(const struct cuda_queue *q, int n, int in, int out, const float *x,
                                          const float *dy, float *dw, float *db)
 {
-    return gemm<true>(q, out, in, n, columns_of{dy, out}, columns_of{x, in}, store_gradients{dw, db, in});
+    return gemm<true>(q, linear_backward_weights_shape(n, in, out), columns_of{dy, out}, columns_of{x, in},
+                      store_gradients{dw, db, in});
 }
 
 cudaError_t cuda_linear_backward_input(const struct cuda_queue *q, int n, int in, int out, const float *dy,
                                        const float *w, float *dx)
 {
-    return gemm(q, n, in, out, rows_of{dy, out}, columns_of{w, in}, store_matrix{dx, in, nullptr});
+    return gemm(q, linear_backward_input_shape(n, in, out), rows_of{dy, out}, columns_of{w, in},
+                store_matrix{dx, in, nullptr});
 }
 
 cudaError_t cuda_linear_relu_backward_input(const struct cuda_queue *q, int n, int in, int out,
                                             const float *dy, const float *w, const float *x, float *dx)
 {
-    return gemm(q, n, in, out, rows_of{dy, out}, columns_of{w, in}, store_where_alive{{dx, in, nullptr}, x});
+    return gemm(q, linear_backward_input_shape(n, in, out), rows_of{dy, out}, columns_of{w, in},
+                store_where_alive{{dx, in, nullptr}, x});
 }
