@@ -36,11 +36,11 @@ __global__ void __launch_bounds__(REDUCE_THREADS)
     const int row_lane = (int)threadIdx.x / COLUMN_LANES;
     const int first = (int)blockIdx.x * rows_of_chunk;
     const int end = n_rows - first < rows_of_chunk ? n_rows : first + rows_of_chunk;
+    const int end_of_column = column < stored ? end : first;
+    const auto element = [&](int row) { return x[(size_t)row * (size_t)stored + (size_t)column]; };
 
     float sum = 0;
-#pragma unroll ROWS_IN_FLIGHT
-    for (int row = first + row_lane; column < stored && row < end; row += ROW_LANES)
-        sum += x[(size_t)row * (size_t)stored + (size_t)column];
+    for_own_rows(first, end_of_column, element, [&](float value) { sum += value; });
     const double2 sums = sum_over_row_lanes(sum, 0);
     if (row_lane == 0)
         mean_of_chunk[threadIdx.x] = (float)(sums.x / (end - first));
@@ -49,12 +49,11 @@ __global__ void __launch_bounds__(REDUCE_THREADS)
     /* Any number near the mean will do to count from; that it was rounded is made good below. */
     const float origin = mean_of_chunk[threadIdx.x % COLUMN_LANES];
     float deviation = 0, squared = 0;
-#pragma unroll ROWS_IN_FLIGHT
-    for (int row = first + row_lane; column < stored && row < end; row += ROW_LANES) {
-        const float d = x[(size_t)row * (size_t)stored + (size_t)column] - origin;
+    for_own_rows(first, end_of_column, element, [&](float value) {
+        const float d = value - origin;
         deviation += d;
         squared += d * d;
-    }
+    });
     const double2 totals = sum_over_row_lanes(deviation, squared);
     if (row_lane == 0 && column < stored) {
         const double n = end - first, shift = totals.x / n;
@@ -136,13 +135,12 @@ struct backward_values {
     const float *dy, *x, *y, *mean;
     int stored;
     bool with_relu;
-    __device__ void operator()(int row, int column, float2 *sums) const
+    __device__ float2 operator()(int row, int column) const
     {
         const size_t i = (size_t)row * (size_t)stored + (size_t)column;
-        if (with_relu && !lives(y[i]))
-            return;
-        sums->x += dy[i];
-        sums->y += dy[i] * (x[i] - mean[column]);
+        const bool alive = lives(with_relu ? y[i] : 1);
+        const float d = dy[i], product = d * (x[i] - mean[column]);
+        return float2{alive ? d : 0, alive ? product : 0};
     }
 };
 

@@ -92,13 +92,12 @@ struct pooled_values {
     const float *dy, *centred;
     const uint8_t *which;
     int channels;
-    __device__ void operator()(int row, int column, float2 *sums) const
+    __device__ float2 operator()(int row, int column) const
     {
         const size_t i = (size_t)row * (size_t)channels + (size_t)column;
-        if (which[i] == POOL_DEAD)
-            return;
-        sums->x += dy[i];
-        sums->y += dy[i] * centred[i];
+        const bool alive = which[i] != POOL_DEAD;
+        const float d = dy[i], product = d * centred[i];
+        return float2{alive ? d : 0, alive ? product : 0};
     }
 };
 

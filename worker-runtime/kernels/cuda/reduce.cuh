@@ -5,7 +5,8 @@
  * without atomics: chunks of rows are summed by a block each, then one warp for each column adds the chunks.
  * Within a thread a few dozen rows meet in fp32; from there on in double.
  *
- * `values` gives what one element contributes to the two sums, `result` takes a column's sums away.
+ * `values` gives what one element contributes to the two sums, without a branch around its loads; `result` takes a
+ * column's sums away.
  */
 
 #include "worker-runtime/kernels/cuda/launch.cuh"
@@ -62,17 +63,40 @@ static __device__ inline double2 sum_over_row_lanes(double first, double second)
     return total;
 }
 
+/* add(value(row)) for this thread's rows of a chunk, in order. Rows behind the end are loaded as the last, so that nothing
+ * keeps the loads from being begun together. */
+template <class Value, class Add>
+static __device__ inline void for_own_rows(int first, int end, Value value, Add add)
+{
+    const int own = first + (int)threadIdx.x / COLUMN_LANES;
+    for (int row = own; row < end; row += ROW_LANES * ROWS_IN_FLIGHT) {
+        decltype(value(row)) values[ROWS_IN_FLIGHT];
+#pragma unroll
+        for (int j = 0; j < ROWS_IN_FLIGHT; j++) {
+            const int at = row + j * ROW_LANES;
+            values[j] = value(at < end ? at : end - 1);
+        }
+#pragma unroll
+        for (int j = 0; j < ROWS_IN_FLIGHT; j++)
+            if (row + j * ROW_LANES < end)
+                add(values[j]);
+    }
+}
+
 template <class Values>
 __global__ void __launch_bounds__(REDUCE_THREADS)
     column_chunks_kernel(int n_rows, int n_columns, int rows_of_chunk, Values values, double2 *partial)
 {
     const int column = (int)blockIdx.y * COLUMN_LANES + (int)threadIdx.x % COLUMN_LANES;
     const int first = (int)blockIdx.x * rows_of_chunk;
-    const int end = n_rows - first < rows_of_chunk ? n_rows : first + rows_of_chunk;
+    const int behind = n_rows - first < rows_of_chunk ? n_rows : first + rows_of_chunk;
     float2 sums = {0, 0};
-#pragma unroll ROWS_IN_FLIGHT
-    for (int row = first + (int)threadIdx.x / COLUMN_LANES; column < n_columns && row < end; row += ROW_LANES)
-        values(row, column, &sums);
+    for_own_rows(
+        first, column < n_columns ? behind : first, [&](int row) { return values(row, column); },
+        [&](const float2 &v) {
+            sums.x += v.x;
+            sums.y += v.y;
+        });
     const double2 total = sum_over_row_lanes(sums.x, sums.y);
     if (threadIdx.x < COLUMN_LANES && column < n_columns)
         partial[(size_t)blockIdx.x * (size_t)n_columns + (size_t)column] = total;
