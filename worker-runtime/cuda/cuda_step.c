@@ -3,6 +3,7 @@
  *
  *              gradients                                                            change of the state
  *   compute: gather - forward - loss - backward ............. wait - (check) ||| count - optimizer, statistics
+ *   side:                              gradients of weights, where compute goes on with those of the layer's input
  *   comm:                              bucket by bucket, as they become ready
  *
  * At ||| the host of each rank has seen its own gradients complete, and all ranks have agreed that they are, before
@@ -33,13 +34,15 @@ static cudaError_t conv_forward(const struct cuda_queue *q, const struct cuda_la
     return cuda_conv_forward(q, n, &l->plan->conv.shape, l->x, l->weight, l->bias, l->y);
 }
 
+static cudaError_t conv_backward_weights(const struct cuda_queue *q, const struct cuda_layer *l, int n)
+{
+    return cuda_conv_backward_weights(q, n, &l->plan->conv.shape, l->x, l->dy, l->d_weight, l->d_bias);
+}
+
 static cudaError_t conv_backward(const struct cuda_queue *q, const struct cuda_layer *l, int n)
 {
-    const struct conv_shape *shape = &l->plan->conv.shape;
-    cudaError_t r = cuda_conv_backward_weights(q, n, shape, l->x, l->dy, l->d_weight, l->d_bias);
-    if (r == cudaSuccess && l->dx)
-        r = cuda_conv_backward_input(q, n, shape, l->dy, l->weight, l->dx);
-    return r;
+    return l->dx ? cuda_conv_backward_input(q, n, &l->plan->conv.shape, l->dy, l->weight, l->dx)
+                 : cudaSuccess;
 }
 
 static cudaError_t norm_coefficients(const struct cuda_queue *q, const struct cuda_layer *l, int n,
@@ -139,17 +142,22 @@ static cudaError_t flatten_backward(const struct cuda_queue *q, const struct cud
 static cudaError_t linear_forward(const struct cuda_queue *q, const struct cuda_layer *l, int n,
                                   bool training)
 {
-    return cuda_linear_forward(q, n, l->plan->in.channels, l->plan->out.channels, l->x, l->weight, l->bias,
-                               l->y);
+    const int in = l->plan->in.channels, out = l->plan->out.channels;
+    return cuda_linear_forward(q, n, in, out, l->x, l->weight, l->bias, l->y);
+}
+
+static cudaError_t linear_backward_weights(const struct cuda_queue *q, const struct cuda_layer *l, int n)
+{
+    const int in = l->plan->in.channels, out = l->plan->out.channels;
+    return cuda_linear_backward_weights(q, n, in, out, l->x, l->dy, l->d_weight, l->d_bias);
 }
 
 static cudaError_t linear_backward(const struct cuda_queue *q, const struct cuda_layer *l, int n)
 {
     const int in = l->plan->in.channels, out = l->plan->out.channels;
-    cudaError_t r = cuda_linear_backward_weights(q, n, in, out, l->x, l->dy, l->d_weight, l->d_bias);
-    if (r == cudaSuccess && l->dx)
-        r = cuda_linear_backward_input(q, n, in, out, l->dy, l->weight, l->dx);
-    return r;
+    if (!l->dx)
+        return cudaSuccess;
+    return cuda_linear_backward_input(q, n, in, out, l->dy, l->weight, l->dx);
 }
 
 static cudaError_t log_softmax_forward(const struct cuda_queue *q, const struct cuda_layer *l, int n,
@@ -163,17 +171,19 @@ static cudaError_t log_softmax_backward(const struct cuda_queue *q, const struct
     return l->dx ? cuda_log_softmax_backward(q, n, l->plan->out.channels, l->y, l->dy, l->dx) : cudaSuccess;
 }
 
+/* backward_weights: where it can be done beside backward; else backward does both. */
 static const struct {
     cudaError_t (*forward)(const struct cuda_queue *, const struct cuda_layer *, int n, bool training);
     cudaError_t (*backward)(const struct cuda_queue *, const struct cuda_layer *, int n);
+    cudaError_t (*backward_weights)(const struct cuda_queue *, const struct cuda_layer *, int n);
 } passes[STEP_KIND_COUNT] = {
-    [STEP_CONV] = {conv_forward, conv_backward},
+    [STEP_CONV] = {conv_forward, conv_backward, conv_backward_weights},
     [STEP_NORM] = {norm_forward, norm_backward},
     [STEP_NORM_RELU_POOL] = {norm_relu_pool_forward, norm_relu_pool_backward},
     [STEP_RELU] = {relu_forward, relu_backward},
     [STEP_POOL] = {pool_forward, pool_backward},
     [STEP_FLATTEN] = {flatten_forward, flatten_backward},
-    [STEP_LINEAR] = {linear_forward, linear_backward},
+    [STEP_LINEAR] = {linear_forward, linear_backward, linear_backward_weights},
     [STEP_LOG_SOFTMAX] = {log_softmax_forward, log_softmax_backward},
 };
 
@@ -214,8 +224,8 @@ static bool is_linear_relu(const struct backend_trainer *t, size_t i)
 
 static cudaError_t linear_relu_forward(const struct cuda_queue *q, const struct cuda_layer *l, int n)
 {
-    return cuda_linear_relu_forward(q, n, l[0].plan->in.channels, l[0].plan->out.channels, l[0].x,
-                                    l[0].weight, l[0].bias, l[1].y);
+    const int in = l->plan->in.channels, out = l->plan->out.channels;
+    return cuda_linear_relu_forward(q, n, in, out, l->x, l->weight, l->bias, l[1].y);
 }
 
 static cudaError_t forward(struct backend_trainer *t, int n, bool training)
@@ -245,13 +255,34 @@ static cudaError_t loss(struct backend_trainer *t, int n, bool training, bool ad
     return r;
 }
 
-/* The bucket goes to the other ranks as soon as compute has come here. */
+/* What the side stream gets from now on follows what compute has got so far. */
+static cudaError_t fork_side(struct backend_trainer *t)
+{
+    cudaError_t r = cudaEventRecord(t->forked, t->q.stream);
+    if (r == cudaSuccess)
+        r = cudaStreamWaitEvent(t->side.stream, t->forked, 0);
+    t->side_is_busy = true;
+    return r;
+}
+
+/* What `stream` gets from now on follows what the side stream has got so far. */
+static cudaError_t follow_side(struct backend_trainer *t, cudaStream_t stream)
+{
+    if (!t->side_is_busy)
+        return cudaSuccess; /* it is not part of the capture */
+    cudaError_t r = cudaEventRecord(t->side_done, t->side.stream);
+    return r == cudaSuccess ? cudaStreamWaitEvent(stream, t->side_done, 0) : r;
+}
+
+/* The bucket goes to the other ranks as soon as compute and the side stream have come here. */
 static cudaError_t reduce_bucket(struct backend_trainer *t, struct cuda_bucket *b)
 {
     const struct backend_reducer *reducer = t->options.reducer;
     cudaError_t r = cudaEventRecord(b->ready, t->q.stream);
     if (r == cudaSuccess)
         r = cudaStreamWaitEvent(t->comm, b->ready, 0);
+    if (r == cudaSuccess)
+        r = follow_side(t, t->comm);
     if (r == cudaSuccess && reducer->sum(reducer->data, t->sums + b->begin, b->count, t->comm) != 0)
         t->reducer_failed = true; /* what follows is never waited for with success */
     if (r == cudaSuccess)
@@ -272,15 +303,29 @@ static cudaError_t relu_linear_backward(const struct cuda_queue *q, const struct
 {
     const struct cuda_layer *relu = l - 1;
     const int in = l->plan->in.channels, out = l->plan->out.channels;
-    cudaError_t r = cuda_linear_backward_weights(q, n, in, out, l->x, l->dy, l->d_weight, l->d_bias);
-    if (r == cudaSuccess && relu->dx)
-        r = cuda_linear_relu_backward_input(q, n, in, out, l->dy, l->weight, relu->y, relu->dx);
-    return r;
+    if (!relu->dx)
+        return cudaSuccess;
+    return cuda_linear_relu_backward_input(q, n, in, out, l->dy, l->weight, relu->y, relu->dx);
+}
+
+/* Where another layer's gradients follow, they do not wait for those of these weights. */
+static cudaError_t backward_weights(struct backend_trainer *t, size_t i, int n)
+{
+    const struct cuda_layer *l = &t->layers[i];
+    if (!passes[l->plan->kind].backward_weights)
+        return cudaSuccess;
+    if (i == t->model->first_trained)
+        return passes[l->plan->kind].backward_weights(&t->q, l, n);
+    cudaError_t r = fork_side(t);
+    return r == cudaSuccess ? passes[l->plan->kind].backward_weights(&t->side, l, n) : r;
 }
 
 static cudaError_t backward_layer(struct backend_trainer *t, size_t i, int n)
 {
     const struct cuda_layer *l = &t->layers[i];
+    cudaError_t r = backward_weights(t, i, n);
+    if (r != cudaSuccess)
+        return r;
     if (l->plan->kind == STEP_LINEAR && i > 0 && l[-1].plan->kind == STEP_RELU)
         return relu_linear_backward(&t->q, l, n);
     if (l->plan->kind == STEP_RELU && i + 1 < n_passed(t) && l[1].plan->kind == STEP_LINEAR)
@@ -293,11 +338,15 @@ static cudaError_t backward(struct backend_trainer *t, int n, bool reduce)
 {
     cudaError_t r = cudaSuccess;
     size_t bucket = 0;
+    t->side_is_busy = false;
     for (size_t i = n_passed(t); r == cudaSuccess && i-- > t->model->first_trained;) {
         r = backward_layer(t, i, n);
         while (r == cudaSuccess && reduce && bucket < t->n_buckets && t->buckets[bucket].layer == i)
             r = reduce_bucket(t, &t->buckets[bucket++]);
     }
+    if (r == cudaSuccess)
+        r = follow_side(t, t->q.stream);
+    t->side_is_busy = false;
     return r;
 }
 

@@ -285,9 +285,13 @@ static void make_control(struct maker *m)
     t->evaluation = on_device(m, sizeof(*t->evaluation));
     t->host_evaluation = on_host(m, sizeof(*t->host_evaluation));
     t->q.workspace = device_floats(m, CUDA_WORKSPACE_FLOATS);
+    t->side.workspace = device_floats(m, CUDA_WORKSPACE_FLOATS);
     make_device_stream(m, &t->q.stream, false);
+    make_device_stream(m, &t->side.stream, false);
     make_device_stream(m, &t->comm, true);
     make_device_stream(m, &t->copy, false);
+    make_event(m, &t->forked);
+    make_event(m, &t->side_done);
     make_event(m, &t->reduced);
     make_event(m, &t->committed);
     make_event(m, &t->snapped);
@@ -322,7 +326,7 @@ static cudaError_t make_trainer_memory(struct backend_trainer *t)
     struct maker m = {.t = t, .error = cudaSetDevice(t->options.device)};
 
     t->optimizer = kinds[t->options.optimizer.kind];
-    t->q.precision = precisions[t->options.precision];
+    t->q.precision = t->side.precision = precisions[t->options.precision];
     make_control(&m);
     make_state(&m);
     make_input(&m);
@@ -438,7 +442,10 @@ void cuda_trainer_destroy(struct backend_trainer *t)
     }
     destroy_stream(t->copy);
     destroy_stream(t->comm);
+    destroy_stream(t->side.stream);
     destroy_stream(t->q.stream);
+    destroy_event(t->forked);
+    destroy_event(t->side_done);
     destroy_event(t->reduced);
     destroy_event(t->committed);
     destroy_event(t->snapped);

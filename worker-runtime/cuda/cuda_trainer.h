@@ -6,8 +6,8 @@
  *
  * cuda_trainer.c makes the memory, moves state in and out and waits; cuda_step.c queues the work of a step.
  *
- * Streams: compute has gradients and changes of the state in order; comm reduces gradient buckets as they become
- * ready; copy takes staged state to the host, and waits for changes of the state only, never for a collective. State
+ * Streams: compute has gradients and changes of the state in order; side makes gradients of weights beside it; comm
+ * reduces gradient buckets as they become ready; copy takes staged state to the host, and waits for changes of the state only, never for a collective. State
  * (counters, parameters, optimizer, running statistics) is one piece of memory, so that it is staged by one copy on
  * the device, which the next change of the state waits for.
  *
@@ -78,8 +78,10 @@ struct backend_trainer {
     struct backend_trainer_options options;
     enum cuda_optimizer_kind optimizer;
 
-    struct cuda_queue q;
+    struct cuda_queue q, side;
+    bool side_is_busy; /* it has work that compute does not follow yet */
     cudaStream_t comm, copy;
+    cudaEvent_t forked, side_done;
     enum cuda_phase phase;
     cudaEvent_t reduced, committed; /* the last step's gradients; the last change of the state */
     cudaEvent_t snapped, staged;    /* the state copied on the device; and to the host */

@@ -97,6 +97,8 @@ void cuda_host_set_devices(int n_devices);
 void cuda_host_set_dry(bool dry);
 /* Nodes of all graphs captured so far: kernels, copies and collectives; events make no node. */
 size_t cuda_host_count_nodes(void);
+/* The longest chains of nodes that follow each other in these graphs, added up. */
+size_t cuda_host_count_chained(void);
 /* Work for a stream that may be asked more than once: poll returns false while it is not done yet. How the
  * fake NCCL queues its collectives. In a graph, poll starts anew with each launch. */
 cudaError_t cuda_host_enqueue(cudaStream_t stream, bool (*poll)(void *data), void *data);

@@ -10,12 +10,14 @@
  *           a process that is killed behind a launch has run all of it, as a GPU mostly has.
  *   NUMBER  in between: each call runs a random part of what may run, drawn from this seed.
  *
- * Capture: what is queued goes into the graph's list instead, in the order of the calls. Streams join by
- * waiting for an event of the capture and must be joined back; counters per stream check it.
+ * Capture: what is queued goes into the graph's list instead, with the numbers of the nodes that it follows. Streams
+ * join by waiting for an event of the capture and must be joined back; counters per stream check it. A graph runs its
+ * nodes in an order that these dependencies allow: late the youngest that may run, early in the order of capture.
  */
 
 #include "tests/fakes/cuda_host/cuda_runtime.h"
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
@@ -30,18 +32,22 @@ typedef std::shared_ptr<cuda_host_work> work_ptr;
 /* Of each stream (by number): how much of what it captured has been seen. */
 typedef std::vector<size_t> capture_clock;
 
+typedef std::vector<size_t> node_list;
+
 struct CUgraph_st {
     std::vector<work_ptr> nodes;
+    std::vector<node_list> follows; /* of each node, which ones it follows directly */
 };
 
 struct CUgraphExec_st {
-    std::vector<work_ptr> nodes;
+    CUgraph_st graph;
 };
 
 struct CUstream_st {
     size_t number;
     std::deque<work_ptr> queue;
     CUgraph_st *capture = nullptr; /* the graph it is being captured into */
+    node_list last;                /* what its next node follows */
     capture_clock clock;
     size_t n_captured = 0;
 };
@@ -50,6 +56,7 @@ struct CUevent_st {
     unsigned long long n_recorded = 0, n_reached = 0;
     std::chrono::steady_clock::time_point reached; /* the last time */
     CUgraph_st *capture = nullptr;
+    node_list last;
     capture_clock clock;
 };
 
@@ -290,25 +297,64 @@ struct poll_work final : cuda_host_work {
     }
 };
 
-/* The nodes one after the other: the order of capture is one that their dependencies allow. */
+/* A launch. Nodes that wait for another process do not keep those from running that do not follow them. */
 struct graph_work final : cuda_host_work {
-    std::vector<work_ptr> nodes;
-    size_t next = 0;
+    CUgraph_st graph;
+    std::vector<bool> done;
+    size_t n_done = 0;
+
+    bool may_run(size_t node) const
+    {
+        for (size_t before : graph.follows[node])
+            if (!done[before])
+                return false;
+        return !done[node];
+    }
+
+    /* False: there is none, or those that there are wait. */
+    bool run_one(void)
+    {
+        const size_t n = graph.nodes.size(), first = chosen().kind == SCHEDULE_SEEDED ? draw((unsigned)n) : 0;
+        for (size_t i = 0; i < n; i++) {
+            const size_t node = chosen().kind == SCHEDULE_LATE ? n - 1 - i : (first + i) % n;
+            if (!may_run(node) || !graph.nodes[node]->run())
+                continue;
+            done[node] = true;
+            n_done++;
+            return true;
+        }
+        return false;
+    }
+
     bool run(void) override
     {
-        while (next < nodes.size()) {
-            if (!nodes[next]->run())
+        done.resize(graph.nodes.size());
+        while (n_done < graph.nodes.size()) {
+            if (!run_one())
                 return false;
-            next++;
-            if (chosen().kind == SCHEDULE_SEEDED && draw(8) == 0 && next < nodes.size())
+            if (chosen().kind == SCHEDULE_SEEDED && draw(8) == 0 && n_done < graph.nodes.size())
                 return false;
         }
-        next = 0;
         return true;
     }
 };
 
-size_t n_nodes_captured;
+size_t n_nodes_captured, n_in_chains;
+
+void count_captured(const CUgraph_st &graph)
+{
+    std::vector<size_t> chains; /* of each node: the longest that ends with it */
+    size_t longest = 0;
+    for (size_t i = 0; i < graph.nodes.size(); i++) {
+        size_t before = 0;
+        for (size_t node : graph.follows[i])
+            before = std::max(before, chains[node]);
+        chains.push_back(before + graph.nodes[i]->is_node());
+        longest = std::max(longest, chains[i]);
+        n_nodes_captured += graph.nodes[i]->is_node();
+    }
+    n_in_chains += longest;
+}
 
 } // namespace
 
@@ -322,6 +368,8 @@ cudaError_t cuda_host_submit(cudaStream_t handle, cuda_host_work *work)
         after_queueing();
         return cudaSuccess;
     }
+    stream->capture->follows.push_back(stream->last);
+    stream->last = {stream->capture->nodes.size()};
     stream->capture->nodes.push_back(owned);
     clock_at(stream->clock, stream->number) = ++stream->n_captured;
     return cudaSuccess;
@@ -358,6 +406,12 @@ size_t cuda_host_count_nodes(void)
 {
     guard g(lock_);
     return n_nodes_captured;
+}
+
+size_t cuda_host_count_chained(void)
+{
+    guard g(lock_);
+    return n_in_chains;
 }
 
 void cuda_host_set_devices(int n)
@@ -545,6 +599,7 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t handle)
     event->capture = stream->capture;
     if (stream->capture) {
         event->clock = stream->clock;
+        event->last = stream->last;
         return cudaSuccess;
     }
     record_work *work = new record_work;
@@ -563,6 +618,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t handle, cudaEvent_t event, unsigned
             return cudaErrorStreamCaptureUnsupported;
         stream->capture = event->capture;
         merge(stream->clock, event->clock);
+        stream->last.insert(stream->last.end(), event->last.begin(), event->last.end());
         return cudaSuccess;
     }
     if (stream->capture)
@@ -614,6 +670,7 @@ cudaError_t cudaStreamEndCapture(cudaStream_t origin, cudaGraph_t *ret_graph)
         joined = joined && clock_at(origin->clock, stream->number) >= stream->n_captured;
         stream->capture = nullptr;
         stream->n_captured = 0;
+        stream->last.clear();
         if (stream != origin)
             stream->clock.clear();
     }
@@ -622,8 +679,7 @@ cudaError_t cudaStreamEndCapture(cudaStream_t origin, cudaGraph_t *ret_graph)
         delete graph;
         return cudaErrorStreamCaptureUnjoined;
     }
-    for (const work_ptr &node : graph->nodes)
-        n_nodes_captured += node->is_node();
+    count_captured(*graph);
     *ret_graph = graph;
     return cudaSuccess;
 }
@@ -632,7 +688,7 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t *ret_exec, cudaGraph_t graph, u
 {
     (void)flags;
     CUgraphExec_st *exec = new CUgraphExec_st;
-    exec->nodes = graph->nodes;
+    exec->graph = *graph;
     *ret_exec = exec;
     return cudaSuccess;
 }
@@ -640,7 +696,7 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t *ret_exec, cudaGraph_t graph, u
 cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream)
 {
     graph_work *work = new graph_work;
-    work->nodes = exec->nodes;
+    work->graph = exec->graph;
     return cuda_host_submit(stream, work);
 }
 
