@@ -285,57 +285,6 @@ static struct backend_progress device_step(struct pair *p, int n)
     return progress;
 }
 
-/* The network of the benchmarks, batches of 64. Nothing is computed: what counts is what is captured. */
-static void a_step_has_few_nodes(void **state)
-{
-    enum { N = 64, N_PIXELS = 784, NODES_MAX = 34 };
-    static const struct crw_layer mnist[] = {
-        {.kind = CRW_LAYER_CONV2D, .name = "conv1", .in = 1, .out = 32, .kernel = 3},
-        {.kind = CRW_LAYER_BATCHNORM2D, .name = "n1", .in = 32},
-        {.kind = CRW_LAYER_RELU},
-        {.kind = CRW_LAYER_MAXPOOL2D, .kernel = 2},
-        {.kind = CRW_LAYER_CONV2D, .name = "conv2", .in = 32, .out = 64, .kernel = 3},
-        {.kind = CRW_LAYER_BATCHNORM2D, .name = "n2", .in = 64},
-        {.kind = CRW_LAYER_RELU},
-        {.kind = CRW_LAYER_MAXPOOL2D, .kernel = 2},
-        {.kind = CRW_LAYER_FLATTEN},
-        {.kind = CRW_LAYER_LINEAR, .name = "fc1", .in = 1600, .out = 128},
-        {.kind = CRW_LAYER_RELU},
-        {.kind = CRW_LAYER_LINEAR, .name = "fc2", .in = 128, .out = 10},
-        {.kind = CRW_LAYER_LOG_SOFTMAX},
-    };
-    static uint8_t items[N * N_PIXELS], labels[N];
-    static const float table[256];
-    const struct crw_shape input = {1, 28, 28};
-    const struct backend_samples samples = {.inputs = items, .table = table, .targets = labels, .n = N};
-    const struct backend *b = crw_backend();
-    struct pair p = {0};
-    uint32_t list[N];
-    assert_int_equal(crw_model_create(mnist, ARRAY_SIZE(mnist), input, N, NULL, &p.host), 0);
-    p.host_optimizer = new_optimizer(p.host);
-    p.options = (struct backend_trainer_options){.model = p.host, .loss = BACKEND_NLL, .optimizer = adadelta};
-    for (size_t i = 0; i < N_STATES; i++)
-        p.options.states[i] = crw_optimizer_state(p.host_optimizer, i, NULL);
-    for (uint32_t i = 0; i < N; i++)
-        list[i] = i;
-    cuda_host_set_dry(true);
-    assert_int_equal(b->trainer_create(&p.options, &p.trainer), 0);
-    assert_int_equal(b->trainer_set_data(p.trainer, BACKEND_TRAIN, &samples), 0);
-    assert_int_equal(b->trainer_start(p.trainer, list, N, 0), 0);
-    const size_t before = cuda_host_count_nodes();
-    struct backend_progress progress;
-    assert_int_equal(b->trainer_step(p.trainer, N, true), 0);
-    assert_int_equal(b->trainer_wait(p.trainer, TIMEOUT_MS, &progress), 0);
-    assert_int_equal(b->trainer_end_step(p.trainer, true), 0);
-    const size_t n_nodes = cuda_host_count_nodes() - before;
-    print_message("a step of the MNIST network, batch 64: %zu nodes in both graphs\n", n_nodes);
-    assert_in_range(n_nodes, 1, NODES_MAX);
-    b->trainer_destroy(p.trainer);
-    cuda_host_set_dry(false);
-    crw_model_destroy(p.host);
-    crw_optimizer_destroy(p.host_optimizer);
-}
-
 /* An epoch whose last batch is short: two captured sizes. */
 static void trains_as_the_cpu_does(void **state)
 {
@@ -829,7 +778,6 @@ int main(void)
         cmocka_unit_test(divides_by_the_number_of_ranks),
         cmocka_unit_test(a_refused_collective_changes_nothing),
         cmocka_unit_test(refuses),
-        cmocka_unit_test(a_step_has_few_nodes),
         cmocka_unit_test(follows_the_learning_rate),
         cmocka_unit_test(leaves_out_what_is_not_finite),
         cmocka_unit_test(ends_with_a_collective_that_hangs), /* last: its device hangs */
