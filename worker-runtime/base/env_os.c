@@ -242,6 +242,12 @@ const char *env_nccl_library(void)
     return path && path[0] ? path : NULL;
 }
 
+const char *env_cublaslt_library(void)
+{
+    const char *path = getenv("CRW_CUBLASLT_LIBRARY");
+    return path && path[0] ? path : NULL;
+}
+
 void env_set_default(const char *name, const char *value)
 {
     (void)setenv(name, value, 0); /* fails only without memory, and the default is only a convenience */

@@ -13,7 +13,7 @@
 
 #include "worker-runtime/crw.h"
 
-#define BACKEND_ABI 5u
+#define BACKEND_ABI 6u
 
 /* The symbol: const struct backend *crw_backend(void). */
 #define BACKEND_SYMBOL "crw_backend"
@@ -66,6 +66,7 @@ struct backend_trainer_options {
     double clip_norm;     /* 0: none. Implies skip_not_finite */
     bool accumulates;     /* steps may be of several batches; costs an arena */
     const struct backend_reducer *reducer; /* NULL: alone */
+    const char *blas_library;              /* cuBLASLt; NULL: the loader finds it, if it is there */
 };
 
 struct backend_trainer;

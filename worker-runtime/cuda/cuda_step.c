@@ -143,20 +143,27 @@ static cudaError_t linear_forward(const struct cuda_queue *q, const struct cuda_
                                   bool training)
 {
     const int in = l->plan->in.channels, out = l->plan->out.channels;
+    cudaError_t r;
+    if (cuda_blas_forward(l->blas, q, n, in, out, l->x, l->weight, l->bias, false, l->y, &r))
+        return r;
     return cuda_linear_forward(q, n, in, out, l->x, l->weight, l->bias, l->y);
 }
 
 static cudaError_t linear_backward_weights(const struct cuda_queue *q, const struct cuda_layer *l, int n)
 {
     const int in = l->plan->in.channels, out = l->plan->out.channels;
+    cudaError_t r;
+    if (cuda_blas_backward_weights(l->blas, q, n, in, out, l->x, l->dy, l->d_weight, l->d_bias, &r))
+        return r;
     return cuda_linear_backward_weights(q, n, in, out, l->x, l->dy, l->d_weight, l->d_bias);
 }
 
 static cudaError_t linear_backward(const struct cuda_queue *q, const struct cuda_layer *l, int n)
 {
     const int in = l->plan->in.channels, out = l->plan->out.channels;
-    if (!l->dx)
-        return cudaSuccess;
+    cudaError_t r;
+    if (!l->dx || cuda_blas_backward_input(l->blas, q, n, in, out, l->dy, l->weight, l->dx, &r))
+        return l->dx ? r : cudaSuccess;
     return cuda_linear_backward_input(q, n, in, out, l->dy, l->weight, l->dx);
 }
 
@@ -225,6 +232,9 @@ static bool is_linear_relu(const struct backend_trainer *t, size_t i)
 static cudaError_t linear_relu_forward(const struct cuda_queue *q, const struct cuda_layer *l, int n)
 {
     const int in = l->plan->in.channels, out = l->plan->out.channels;
+    cudaError_t r;
+    if (cuda_blas_forward(l->blas, q, n, in, out, l->x, l->weight, l->bias, true, l[1].y, &r))
+        return r;
     return cuda_linear_relu_forward(q, n, in, out, l->x, l->weight, l->bias, l[1].y);
 }
 
@@ -303,9 +313,12 @@ static cudaError_t relu_linear_backward(const struct cuda_queue *q, const struct
 {
     const struct cuda_layer *relu = l - 1;
     const int in = l->plan->in.channels, out = l->plan->out.channels;
+    cudaError_t r;
     if (!relu->dx)
         return cudaSuccess;
-    return cuda_linear_relu_backward_input(q, n, in, out, l->dy, l->weight, relu->y, relu->dx);
+    if (!cuda_blas_backward_input(l->blas, q, n, in, out, l->dy, l->weight, relu->dx, &r))
+        return cuda_linear_relu_backward_input(q, n, in, out, l->dy, l->weight, relu->y, relu->dx);
+    return r == cudaSuccess ? cuda_relu_backward(q, (size_t)n * (size_t)in, relu->y, relu->dx, relu->dx) : r;
 }
 
 /* Where another layer's gradients follow, they do not wait for those of these weights. */

@@ -211,6 +211,7 @@ static void make_layer(struct maker *m, size_t i)
     const size_t n = (size_t)model->max_batch;
 
     l->plan = plan;
+    l->blas = t->blas;
     l->x = i ? t->layers[i - 1].y : t->x;
     l->y = device_floats(m, n * plan->out.size);
     if (i >= model->first_trained)
@@ -362,6 +363,26 @@ static int check_model_and_loss(const struct backend_trainer_options *o)
     return 0;
 }
 
+static bool has_large_products(const struct crw_model *model)
+{
+    for (size_t i = 0; i < model->n_steps; i++)
+        if (model->steps[i].kind == STEP_LINEAR &&
+            (int64_t)model->max_batch * model->steps[i].in.channels * model->steps[i].out.channels >=
+                CUDA_BLAS_MIN)
+            return true;
+    return false;
+}
+
+/* Loading it takes longer than a small training. Its handle belongs to the device that is chosen when it is made. */
+static int open_blas(struct backend_trainer *t)
+{
+    if (t->options.precision == BACKEND_EXACT || !has_large_products(t->model))
+        return 0;
+    cudaError_t r = cudaSetDevice(t->options.device);
+    return r == cudaSuccess ? cuda_blas_open(t->options.blas_library, &t->blas)
+                            : cuda_fail(r, "cannot use the device");
+}
+
 int cuda_trainer_create(const struct backend_trainer_options *options, struct backend_trainer **ret)
 {
     int r = check_model_and_loss(options);
@@ -376,6 +397,11 @@ int cuda_trainer_create(const struct backend_trainer_options *options, struct ba
     const int n_outputs = t->model->steps[t->model->n_steps - 1].out.channels;
     t->n_losses_of_sample = options->loss == BACKEND_MSE ? n_outputs : 1;
     t->target_bytes = options->loss == BACKEND_MSE ? (size_t)n_outputs * sizeof(float) : sizeof(uint8_t);
+    r = open_blas(t);
+    if (r) {
+        free(t);
+        return r;
+    }
     cudaError_t made = make_trainer_memory(t);
     if (made != cudaSuccess) {
         cuda_trainer_destroy(t);
@@ -455,6 +481,7 @@ void cuda_trainer_destroy(struct backend_trainer *t)
         (void)cudaFree(t->owned[i]);
     for (size_t i = 0; i < t->n_owned_host; i++)
         (void)cudaFreeHost(t->owned_host[i]);
+    cuda_blas_close(t->blas);
     free(t->owned);
     free(t->owned_host);
     free(t->layers);
@@ -616,6 +643,8 @@ static int queue_batch(struct backend_trainer *t, int n, bool last)
         reducer->leave(reducer->data);
     if (t->reducer_failed)
         return crw_fail(CRW_E_PEER, "a step's gradients were not reduced over the ranks; the group is over");
+    if (cuda_blas_status(t->blas))
+        return crw_fail(-EIO, "cuBLASLt cannot queue a product: status %d", cuda_blas_status(t->blas));
     return r == cudaSuccess ? 0 : cuda_fail(r, "cannot queue a training step");
 }
 

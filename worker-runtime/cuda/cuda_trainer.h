@@ -19,6 +19,7 @@
 #include <cuda_runtime_api.h>
 
 #include "worker-runtime/cuda/backend_os.h"
+#include "worker-runtime/cuda/cuda_blas.h"
 #include "worker-runtime/kernels/cuda/kernels.h"
 #include "worker-runtime/model/model.h"
 
@@ -29,6 +30,7 @@ enum cuda_phase { CUDA_IDLE, CUDA_REDUCING, CUDA_REDUCED };
 /* What a step of the model has on the device. */
 struct cuda_layer {
     const struct model_step *plan;
+    struct cuda_blas *blas; /* the trainer's */
     const float *x;
     float *y, *dy; /* dy: NULL where no layer before it has parameters */
     float *dx;     /* the layer before's dy, or NULL */
@@ -77,6 +79,7 @@ struct backend_trainer {
     const struct crw_model *model;
     struct backend_trainer_options options;
     enum cuda_optimizer_kind optimizer;
+    struct cuda_blas *blas; /* NULL: all products are libcrw's own */
 
     struct cuda_queue q, side;
     bool side_is_busy; /* it has work that compute does not follow yet */

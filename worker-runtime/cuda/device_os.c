@@ -182,6 +182,7 @@ static int make_trainer(struct crw_trainer *t, const struct crw_trainer_options 
         .optimizer = *optimizer_options(o->optimizer),
         .device = device,
         .precision = precisions[o->products],
+        .blas_library = env_cublaslt_library(),
         .skip_not_finite = true,
         .clip_norm = o->clip_norm,
         .accumulates = o->accumulates,

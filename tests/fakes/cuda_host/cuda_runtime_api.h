@@ -32,6 +32,7 @@ typedef enum cudaError {
     cudaErrorIllegalAddress = 700,
     cudaErrorStreamCaptureUnsupported = 900,
     cudaErrorStreamCaptureUnjoined = 904,
+    cudaErrorUnknown = 999,
 } cudaError_t;
 
 enum cudaMemcpyKind {

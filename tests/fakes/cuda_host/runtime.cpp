@@ -442,6 +442,8 @@ const char *cudaGetErrorString(cudaError_t error)
         return "operation not permitted when stream is capturing";
     case cudaErrorStreamCaptureUnjoined:
         return "capturing stream has unjoined work";
+    case cudaErrorUnknown:
+        return "unknown error";
     }
     return "unrecognized error code";
 }

@@ -56,6 +56,10 @@ cudaError_t cuda_linear_relu_forward(const struct cuda_queue *q, int n, int in, 
 cudaError_t cuda_linear_relu_backward_input(const struct cuda_queue *q, int n, int in, int out,
                                             const float *dy, const float *w, const float *x, float *dx);
 
+/* sums[n_columns] over the rows of x[n_rows][n_columns]; written. */
+cudaError_t cuda_column_sums(const struct cuda_queue *q, int n_rows, int n_columns, const float *x,
+                             float *sums);
+
 /* x[n][in_height][in_width][in_stored], y[n][out_height][out_width][out_stored]. */
 cudaError_t cuda_conv_forward(const struct cuda_queue *q, int n, const struct conv_shape *s, const float *x,
                               const float *w, const float *bias, float *y);

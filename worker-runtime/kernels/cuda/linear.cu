@@ -4,6 +4,7 @@
 
 #include "worker-runtime/kernels/cuda/activation.cuh"
 #include "worker-runtime/kernels/cuda/gemm.cuh"
+#include "worker-runtime/kernels/cuda/reduce.cuh"
 
 namespace
 {
@@ -95,6 +96,23 @@ struct store_gradients {
     }
 };
 
+struct matrix_values {
+    const float *matrix;
+    int stride;
+    __device__ float2 operator()(int row, int column) const
+    {
+        return float2{matrix[(size_t)row * (size_t)stride + (size_t)column], 0};
+    }
+};
+
+struct store_column {
+    float *sums;
+    __device__ void operator()(int column, const double2 &total) const
+    {
+        sums[column] = (float)total.x;
+    }
+};
+
 } // namespace
 
 cudaError_t cuda_linear_forward(const struct cuda_queue *q, int n, int in, int out, const float *x,
@@ -130,4 +148,10 @@ cudaError_t cuda_linear_relu_backward_input(const struct cuda_queue *q, int n, i
 {
     return gemm(q, linear_backward_input_shape(n, in, out), rows_of{dy, out}, columns_of{w, in},
                 store_where_alive{{dx, in, nullptr}, x});
+}
+
+cudaError_t cuda_column_sums(const struct cuda_queue *q, int n_rows, int n_columns, const float *x,
+                             float *sums)
+{
+    return reduce_columns(q, n_rows, n_columns, matrix_values{x, n_columns}, store_column{sums});
 }

@@ -1,0 +1,159 @@
+/*
+ * Which products of linear layers go to cuBLASLt, here a fake one, and what becomes of them when it is not there, has no
+ * algorithm, or fails. Arguments: the fake's file, and a library that is none.
+ */
+
+#include "tests/unit/worker-runtime/kernel_support.h"
+
+#include <dlfcn.h>
+#include <math.h>
+#include <stdio.h>
+
+#include "base/err.h"
+#include "worker-runtime/cuda/cuda_blas.h"
+
+#include "tests/fakes/fake_cublaslt.h"
+
+enum { N = 512, IN = 512, OUT = 513, N_SAMPLES = 300, STATUS_INTERNAL_ERROR = 14 };
+
+static const char *fake_path, *other_path;
+static struct fake_cublaslt *fake;
+static int n_failed;
+
+static void expect(bool holds, const char *what)
+{
+    if (!holds)
+        n_failed++;
+    if (!holds)
+        printf("kernel_blas: not so: %s\n", what);
+}
+
+struct linear {
+    float *x, *w, *bias, *dy, *y, *dw, *db, *dx;
+};
+
+static struct linear new_linear(void)
+{
+    return (struct linear){.x = kernel_random(N * IN),
+                           .w = kernel_random(IN * OUT),
+                           .bias = kernel_random(OUT),
+                           .dy = kernel_random(N * OUT),
+                           .y = kernel_device_floats(N * OUT),
+                           .dw = kernel_device_floats(IN * OUT),
+                           .db = kernel_device_floats(OUT),
+                           .dx = kernel_device_floats(N * IN)};
+}
+
+/* sum over k of a[k * step_a] * b[k * step_b], plus a bias. */
+static double dot(const float *a, size_t step_a, const float *b, size_t step_b, size_t n, float bias)
+{
+    double sum = (double)bias;
+    for (size_t k = 0; k < n; k++)
+        sum += (double)a[k * step_a] * (double)b[k * step_b];
+    return sum;
+}
+
+static bool is_near(float actual, double expected)
+{
+    return fabs((double)actual - expected) < 1e-3;
+}
+
+/* A few elements of each result. */
+static bool are_right(const struct linear *l)
+{
+    bool right = true;
+    for (int i = 0; i < N_SAMPLES; i++) {
+        const size_t n = kernel_random_u32() % N, in = kernel_random_u32() % IN,
+                     out = kernel_random_u32() % OUT;
+        const double y = dot(l->x + n * IN, 1, l->w + out * IN, 1, IN, l->bias[out]);
+        static const float one = 1;
+        right = right && is_near(l->y[n * OUT + out], y < 0 ? 0 : y) &&
+                is_near(l->dw[out * IN + in], dot(l->dy + out, OUT, l->x + in, IN, N, 0)) &&
+                is_near(l->db[out], dot(l->dy + out, OUT, &one, 0, N, 0)) &&
+                is_near(l->dx[n * IN + in], dot(l->dy + n * OUT, 1, l->w + in, IN, OUT, 0));
+    }
+    return right;
+}
+
+static void takes_large_products(void)
+{
+    struct linear l = new_linear();
+    struct cuda_queue q = kernel_queue(CUDA_TF32);
+    struct cuda_blas *b;
+    cudaError_t r;
+    expect(cuda_blas_open(fake_path, &b) == 0 && b, "the fake is opened");
+    expect(cuda_blas_forward(b, &q, N, IN, OUT, l.x, l.w, l.bias, true, l.y, &r), "forward is taken");
+    kernel_done(&q, r);
+    expect(fake->compute == 77 && fake->epilogue == 6, "TF32, bias and relu in the product");
+    expect(cuda_blas_backward_weights(b, &q, N, IN, OUT, l.x, l.dy, l.dw, l.db, &r), "weights are taken");
+    kernel_done(&q, r);
+    expect(cuda_blas_backward_input(b, &q, N, IN, OUT, l.dy, l.w, l.dx, &r), "input is taken");
+    kernel_done(&q, r);
+    expect(are_right(&l), "the results are those of the layer");
+    cuda_blas_close(b);
+    expect(fake->n_open == 0, "everything is freed");
+}
+
+static bool takes(struct cuda_blas *b, enum cuda_precision precision, int n, int in, int out)
+{
+    static float some[1];
+    struct cuda_queue q = kernel_queue(precision);
+    const int before = fake->n_products;
+    cudaError_t r;
+    fake->fails_with = STATUS_INTERNAL_ERROR; /* only the choice counts: nothing is to be computed */
+    bool taken = cuda_blas_forward(b, &q, n, in, out, some, some, some, false, some, &r);
+    fake->fails_with = 0;
+    expect(fake->n_products == before, "nothing is computed");
+    return taken;
+}
+
+static void leaves_the_others(void)
+{
+    struct cuda_blas *b;
+    expect(cuda_blas_open(fake_path, &b) == 0 && b, "the fake is opened");
+    expect(takes(b, CUDA_TF32, 512, 512, 512) && takes(b, CUDA_BF16, 512, 512, 512), "2^27 are taken");
+    expect(!takes(b, CUDA_EXACT, 512, 512, 512), "exact products are not");
+    expect(!takes(b, CUDA_TF32, 511, 512, 512), "one row less is not");
+    expect(!takes(b, CUDA_TF32, 63, 2048, 2048), "narrow products are not");
+    expect(!takes(NULL, CUDA_TF32, 512, 512, 512), "without the library none is");
+    fake->n_algorithms = 0;
+    expect(!takes(b, CUDA_TF32, 512, 512, 512), "without an algorithm none is");
+    fake->n_algorithms = 1;
+    cuda_blas_close(b);
+}
+
+static void reports_failures(void)
+{
+    struct linear l = new_linear();
+    struct cuda_queue q = kernel_queue(CUDA_BF16);
+    struct cuda_blas *b;
+    cudaError_t r = cudaSuccess;
+    expect(cuda_blas_open(fake_path, &b) == 0 && b, "the fake is opened");
+    fake->fails_with = STATUS_INTERNAL_ERROR;
+    expect(cuda_blas_backward_weights(b, &q, N, IN, OUT, l.x, l.dy, l.dw, l.db, &r), "it is begun");
+    fake->fails_with = 0;
+    expect(r != cudaSuccess && cuda_blas_status(b) == STATUS_INTERNAL_ERROR, "the failure is reported");
+    cuda_blas_close(b);
+    expect(fake->n_open == 0, "everything is freed");
+    expect(cuda_blas_open("/nonexistent/libcublasLt.so", &b) != 0 && !b, "a path that is not there");
+    expect(cuda_blas_open(other_path, &b) != 0 && !b, "a library that is another");
+}
+
+int main(int argc, char **argv)
+{
+    static const struct kernel_case cases[] = {
+        {"takes_large_products", takes_large_products},
+        {"leaves_the_others", leaves_the_others},
+        {"reports_failures", reports_failures},
+    };
+    if (argc != 3)
+        return 2;
+    fake_path = argv[1];
+    other_path = argv[2];
+    void *library = dlopen(fake_path, RTLD_NOW);
+    fake = library ? dlsym(library, "fake_cublaslt") : NULL;
+    if (!fake)
+        return 2;
+    const int r = kernel_run("kernel_blas", cases, ARRAY_SIZE(cases));
+    return r ? r : n_failed > 0;
+}
