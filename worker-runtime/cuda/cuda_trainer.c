@@ -12,6 +12,7 @@
 
 #include <errno.h>
 #include <math.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -19,7 +20,7 @@
 #include "base/time.h"
 #include "worker-runtime/base/error.h"
 
-enum { ALIGNMENT = 256, POLL_NS = 20000, SPIN_NS = 200000, STUCK_MS = 1000 };
+enum { ALIGNMENT = 256, POLL_NS = 20000, SPIN_NS = 2000000, STUCK_MS = 1000 };
 
 /* As DistributedDataParallel: a small first bucket, so that the reduction begins early. */
 static const size_t first_bucket_bytes = 1 << 20, bucket_bytes = 25 << 20;
@@ -31,8 +32,9 @@ int cuda_fail(cudaError_t error, const char *what)
 
 /* ---- waiting ---- */
 
-/* Never cudaEventSynchronize(): behind a collective whose peer died it would not return. Polls without a pause at
- * first: the kernel's timers are late by more than a short step takes. */
+/* Never cudaEventSynchronize(): behind a collective whose peer died it would not return. Polls without sleeping for as
+ * long as a short step takes: the kernel's timers are late by 50 us and more, and the device idles meanwhile. Other
+ * processes get the core between two polls if they want it. */
 static int wait_for_event(cudaEvent_t event, int timeout_ms, const char *what)
 {
     const int64_t began = (int64_t)now_ns(), deadline = began + (int64_t)timeout_ms * 1000000;
@@ -47,6 +49,8 @@ static int wait_for_event(cudaEvent_t event, int timeout_ms, const char *what)
             return crw_fail(CRW_E_TIMEOUT, "%s: not done after %d ms", what, timeout_ms);
         if (now - began > SPIN_NS)
             (void)nanosleep(&(struct timespec){.tv_nsec = POLL_NS}, NULL); /* shorter is fine, too */
+        else
+            (void)sched_yield(); /* cannot fail */
     }
 }
 
