@@ -226,6 +226,7 @@ void job_assign_ranks(struct rounds_job *job)
     for (size_t i = 0; i < n; i++) {
         struct rounds_node *node = job->by_rank[i];
 
+        assert(node); /* as many nodes as ranks, and each has one */
         node->member = true;
         node->answered = false;
         node->group_rank = (int32_t)i;

@@ -1,7 +1,14 @@
-/* One run: takes moments off the schedule and gives them to whom they concern. */
+/*
+ * One run: takes moments off the schedule and gives them to whom they concern.
+ *
+ * The cores assert their invariants (rendezvous/rounds_check.c). A failed assertion is a violation of this run: it takes the place
+ * of the C library's, which would end the program without the seed and without a trace.
+ */
 
 #include "tests/sim/sim.h"
 
+#include <assert.h>
+#include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -29,6 +36,24 @@ void sim_trace(struct sim *sim, const char *format, ...)
     va_end(arguments);
     putchar('\n');
 }
+
+/* ---- failed assertions ---- */
+
+static struct sim *running; /* NULL: none */
+static jmp_buf end_of_run;
+
+/* Leaves the core where it is: what it had half done is only freed, by sim_finish(). */
+void __assert_fail(const char *assertion, const char *file, unsigned line, const char *function)
+{
+    if (!running) {
+        (void)fprintf(stderr, "%s:%u: %s: assertion failed: %s\n", file, line, function, assertion);
+        abort();
+    }
+    violated(running, "%s() asserts %s", function, assertion);
+    longjmp(end_of_run, 1);
+}
+
+/* ---- moments ---- */
 
 static const struct sim_connection *connection_of(const struct sim *sim, const struct moment *m)
 {
@@ -206,8 +231,12 @@ bool sim_run(struct sim *sim, uint64_t seed, unsigned n_agents, bool trace)
     sim->agents = sim_allocate(sim->scenario.n_agents * sizeof(*sim->agents));
     for (unsigned i = 0; i < sim->scenario.n_agents; i++)
         sim->agents[i].connection = -1;
-    scenario_begin(sim);
-    run_schedule(sim);
+    running = sim;
+    if (setjmp(end_of_run) == 0) {
+        scenario_begin(sim);
+        run_schedule(sim);
+    }
+    running = NULL;
     return !sim->failed;
 }
 
