@@ -9,13 +9,16 @@ the time that an undisturbed job takes. Afterwards
   - "stopped by SIG..." stands in its output where a signal that ends the job has ended it,
   - no process and no temporary file is left, of this node and of the others, which are stopped by SIGTERM if they wait.
 
-Usage: signal_moments.py [--rounds N] [--seed N]     N rounds for each way and signal
+Usage: signal_moments.py [--rounds N] [--at-once N] [--seed N] [--way WAY]     N rounds for each way and signal
 """
 
 import argparse
 import collections
+import contextlib
+import multiprocessing
 import os
 import pathlib
+import queue
 import random
 import signal
 import subprocess
@@ -76,14 +79,21 @@ def end_job(job):
     return codes
 
 
-def duration(way, tmp):
+@contextlib.contextmanager
+def job_folder():
+    with tempfile.TemporaryDirectory(dir=MEMORY) as tmp:
+        os.mkdir(f"{tmp}/tmp")
+        yield pathlib.Path(tmp, "tmp")
+
+
+def duration(way):
     """How long an undisturbed job takes."""
-    folder = pathlib.Path(tmp, "tmp")
-    begin = time.monotonic()
-    job = start_job(way, folder)
-    codes = [p.wait(60) for p in job]
-    assert codes == [0] * len(job), (way, codes, [pathlib.Path(tmp, f"err{i}").read_text() for i in range(len(job))])
-    return time.monotonic() - begin
+    with job_folder() as folder:
+        begin = time.monotonic()
+        job = start_job(way, folder)
+        codes = [p.wait(60) for p in job]
+        assert codes == [0] * len(job), (way, codes, [(folder.parent / f"err{i}").read_text() for i in range(len(job))])
+        return time.monotonic() - begin
 
 
 def what_is_wrong(number, codes, text, left):
@@ -101,55 +111,77 @@ def what_is_wrong(number, codes, text, left):
     return wrong
 
 
-def one_round(way, number, moment, tmp):
-    folder = pathlib.Path(tmp, "tmp")
-    job = start_job(way, folder)
-    job.sort(key=lambda p: random.random())  # the first one gets the signal
-    path = {p.pid: pathlib.Path(tmp, f"err{int('--node-rank=1' in p.args)}") for p in job}
-    time.sleep(moment)
-    jobs.kill(job[0].pid, number)
-    codes = end_job(job)
-    left = [name for p in job for name in launches.wait_until_gone(p.tag, 5).values()] + os.listdir(folder)
-    text = path[job[0].pid].read_text(errors="replace")
-    wrong = what_is_wrong(number, codes, text, left)
-    for p in job:
-        launches.kill_all(p)
-    for name in os.listdir(folder):
-        subprocess.run(["rm", "-rf", str(folder / name)], check=True)
-    return codes[0], wrong, text
+def one_round(way, number, moment, victim):
+    """(exit code of the node that got the signal, what was wrong, its messages)"""
+    with job_folder() as folder:
+        job = start_job(way, folder)
+        victim %= len(job)
+        time.sleep(moment)
+        jobs.kill(job[victim].pid, number)
+        codes = end_job([job[victim], *(p for p in job if p is not job[victim])])
+        left = [name for p in job for name in launches.wait_until_gone(p.tag, 5).values()] + os.listdir(folder)
+        text = (folder.parent / f"err{victim}").read_text(errors="replace")
+        for p in job:
+            launches.kill_all(p)
+        return codes[0], what_is_wrong(number, codes, text, left), text
 
 
-def run(ways, rounds):
-    codes, bad = collections.Counter(), []
+def run_turn(ways, rounds, seed, turn, n_turns, results):
+    """Every n_turns-th round, in a process of its own: what is left of a job is found among its children."""
+    launches.adopt_orphans()
+    nodes.share_ports(turn, n_turns)
+    draw = random.Random(seed * n_turns + turn)
     for way in ways:
-        with tempfile.TemporaryDirectory(dir=MEMORY) as tmp:
-            os.mkdir(f"{tmp}/tmp")
-            whole = min(duration(way, tmp) for _ in range(2))
-            for i in range(rounds):
-                for number in SIGNALS:
-                    moment = random.uniform(0, whole * 1.05) if i % 4 else random.uniform(0, 0.03)  # a quarter at the start
-                    code, wrong, text = one_round(way, number, moment, tmp)
-                    codes[way, number.name, code] += 1
-                    if wrong:
-                        bad.append(f"{way}, {number.name} after {1000 * moment:.1f} ms: {'; '.join(wrong)}\n{text[-1500:]}")
-                        print(bad[-1], flush=True)
-    return codes, bad
+        whole = min(duration(way) for _ in range(2))
+        for i in range(turn, rounds, n_turns):
+            for number in SIGNALS:
+                moment = draw.uniform(0, whole * 1.05) if draw.random() < 0.75 else draw.uniform(0, 0.03)  # a quarter at the start
+                code, wrong, text = one_round(way, number, moment, draw.randrange(2))
+                results.put((way, number.name, code, moment, wrong, text))
+    results.put(None)
+
+
+def take_result(results, turns):
+    while True:
+        try:
+            return results.get(timeout=1)
+        except queue.Empty:
+            assert not any(process.exitcode for process in turns), "a process of this test has failed"
+
+
+def run(ways, rounds, seed, n_turns):
+    context, n_turns = multiprocessing.get_context("fork"), min(n_turns, rounds)
+    results, codes, n_bad, n_running = context.Queue(), collections.Counter(), 0, n_turns
+    turns = [context.Process(target=run_turn, args=(ways, rounds, seed, turn, n_turns, results), daemon=True) for turn in range(n_turns)]
+    for process in turns:
+        process.start()
+    while n_running > 0:
+        result = take_result(results, turns)
+        if not result:
+            n_running -= 1
+            continue
+        way, name, code, moment, wrong, text = result
+        codes[way, name, code] += 1
+        if wrong:
+            n_bad += 1
+            print(f"{way}, {name} after {1000 * moment:.1f} ms: {'; '.join(wrong)}\n{text[-1500:]}", flush=True)
+    return codes, n_bad
 
 
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--rounds", type=int, default=400)
+    parser.add_argument("--at-once", type=int, default=2 * os.cpu_count(), help="jobs")
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 32))
     parser.add_argument("--way", action="append", choices=("alone", "static", "rounds"))
     args = parser.parse_args()
-    launches.adopt_orphans()
-    random.seed(args.seed)
-    print(f"seed {args.seed}")
-    codes, bad = run(args.way or ("alone", "static", "rounds"), args.rounds)
+    print(f"seed {args.seed}", flush=True)
+    begin = time.monotonic()
+    codes, n_bad = run(args.way or ("alone", "static", "rounds"), args.rounds, args.seed, args.at_once)
     for (way, name, code), n in sorted(codes.items(), key=str):
         print(f"{way:7} {name:8} exit code {code}: {n}")
-    print(f"{sum(codes.values())} signals: {len(bad)} wrong")
-    return 1 if bad else 0
+    print(f"{sum(codes.values())} signals in {time.monotonic() - begin:.0f} s: {n_bad} wrong")
+    return 1 if n_bad else 0
 
 
 if __name__ == "__main__":

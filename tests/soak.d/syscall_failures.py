@@ -10,12 +10,14 @@ run again and that call fails: the first one of the kind, the second, and the la
   - either the job has succeeded, and every worker has done its work, or the exit code is that of a failure and a message
     names the cause.
 
-Usage: syscall_failures.py [--sample SECONDS] [--seed N] [--scenario NAME] [--only SCENARIO,ROLE,CALL,SITE,N,ERRNO]
+Usage: syscall_failures.py [--sample SECONDS] [--seed N] [--at-once N] [--scenario NAME] [--only SCENARIO,ROLE,CALL,SITE,N,ERRNO]
 """
 
 import argparse
+import contextlib
 import errno
 import functools
+import multiprocessing
 import os
 import pathlib
 import random
@@ -237,6 +239,13 @@ def wait_for_program(run, may_wait):
     return program.returncode, wrong
 
 
+def reap_orphans():
+    """Adopted ones that have ended: thousands of them would slow down each look through /proc."""
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+
+
 def what_is_left(run):
     left = launches.wait_until_gone(str(run.folder), LEFT_S)
     for pid in left:
@@ -286,6 +295,7 @@ def run_once(name, failure=None, failure_name=None, function=None):
         SCENARIOS[name](run)
         wrong = judge(name, run, failure_name, function)
         jobs.wait_until(run.list.exists, LEFT_S)
+        reap_orphans()
         lines = run.text("calls").splitlines()
         output = "".join(f"  {p.name} {p.returncode}: {line}\n" for p in run.started
                          for line in (run.text(f"{p.name}.err") + run.text(f"{p.name}.out")[-500:]).splitlines())
@@ -343,9 +353,23 @@ def run_failure(name, item):
             f"{error}: {'; '.join(wrong)}\n{output}"), True
 
 
+def run_failure_until(end, work):
+    """The same; (None, None) after that time."""
+    return run_failure(*work) if time.monotonic() < end else (None, None)
+
+
+def take_turn(n_taken, n_turns):
+    """At the start of each process that runs failures: it has orphans and ports of its own."""
+    launches.adopt_orphans()
+    with n_taken:
+        nodes.share_ports(n_taken.value, n_turns)
+        n_taken.value += 1
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--sample", type=float, help="seconds: scenarios and failures drawn by chance")
+    parser.add_argument("--at-once", type=int, default=2 * os.cpu_count(), help="runs")
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 32))
     parser.add_argument("--scenario", action="append")
     parser.add_argument("--only")
@@ -369,17 +393,18 @@ def main():
     if args.sample:
         print(f"seed {args.seed}")
         draw.shuffle(work)
+    end = begin + args.sample if args.sample else float("inf")
     n_run = n_hit = n_wrong = 0
-    for name, item in work:
-        if args.sample and time.monotonic() - begin > args.sample:
-            break
-        report, hit = run_failure(name, item)
-        n_run += 1
-        n_hit += hit
-        if report:
-            n_wrong += 1
-            print(report, flush=True)
-    print(f"{n_run} runs with one failed system call ({n_run - n_hit} in which that call was not made): {n_wrong} wrong")
+    turns = multiprocessing.get_context("fork")
+    with turns.Pool(args.at_once, take_turn, (turns.Value("i"), args.at_once)) as pool:
+        for report, hit in pool.imap_unordered(functools.partial(run_failure_until, end), work):
+            n_run += hit is not None
+            n_hit += bool(hit)
+            if report:
+                n_wrong += 1
+                print(report, flush=True)
+    print(f"{n_run} runs with one failed system call ({n_run - n_hit} in which that call was not made) in "
+          f"{time.monotonic() - begin:.0f} s: {n_wrong} wrong")
     return 1 if n_wrong else 0
 
 

@@ -19,10 +19,19 @@ def can_connect(port):
         return s.connect_ex(("127.0.0.1", port)) == 0
 
 
+port_turn, n_port_turns = 0, 1
+
+
+def share_ports(turn, n_turns):
+    """Of n_turns processes of one test each calls this with its number, and is given ports that the others are not."""
+    global port_turn, n_port_turns
+    port_turn, n_port_turns = turn, n_turns
+
+
 def free_port():
     """A port that nothing uses. Below those that the kernel hands out, so that nobody gets it by chance."""
     for _ in range(100):
-        port = random.SystemRandom().randrange(15000, 32000)
+        port = random.SystemRandom().randrange(15000 + port_turn, 32000, n_port_turns)
         with socket.socket(socket.AF_INET6) as s:
             s.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
             try:
