@@ -348,7 +348,7 @@ def test_disks_of_three_nodes_that_stand_still():
     """The short form of `tests/soak standing-still`: longer than the node timeout, and no node is lost."""
     if not memory_is_crun_s():
         pytest.skip("a sanitizer has to be the first library that is loaded")
-    p = jobs.run_soak("standing_still.py", "--seconds", "3", "--load", "0", "logs", "state")
+    p = jobs.run_soak("standing_still.py", "--seconds", "3", "--load", "0", "logs", "state", "resolver")
     assert p.returncode == 0, p.stdout + p.stderr
 
 
