@@ -25,12 +25,25 @@ static int read_inherited(struct secret *ret, const char *text, char error[SECRE
     return r;
 }
 
+/* 1 or 0, or -errno: a file that cannot be looked for may be there. */
+static int users_file_exists(const char *path, char error[SECRET_ERROR_SIZE])
+{
+    struct stat st;
+
+    if (lstat(path, &st) == 0)
+        return 1;
+    int r = errno == ENOENT || errno == ENOTDIR ? 0 : -errno;
+    if (r < 0)
+        (void)snprintf(error, SECRET_ERROR_SIZE, "cannot look for a secret in %.300s: %s", path,
+                       strerror(-r));
+    return r;
+}
+
 /* The user's own secret, if there is one. */
 static int read_users(struct secret *ret, char *const *environment, char error[SECRET_ERROR_SIZE])
 {
     const char *config = envp_get(environment, "XDG_CONFIG_HOME"), *home = envp_get(environment, "HOME");
     char path[PATH_MAX];
-    struct stat st;
     int n = config && *config
                 ? snprintf(path, sizeof(path), "%s/crun/secret", config)
                 : snprintf(path, sizeof(path), "%s/.config/crun/secret", home && *home ? home : "");
@@ -41,9 +54,8 @@ static int read_users(struct secret *ret, char *const *environment, char error[S
         (void)snprintf(error, SECRET_ERROR_SIZE, "the folder of the user's secret has too long a name");
         return -ENAMETOOLONG;
     }
-    if (lstat(path, &st) < 0 && (errno == ENOENT || errno == ENOTDIR))
-        return 0;
-    return secret_read_file(ret, path, SECRET_FILE_PRIVATE, error);
+    int r = users_file_exists(path, error);
+    return r > 0 ? secret_read_file(ret, path, SECRET_FILE_PRIVATE, error) : r;
 }
 
 int job_secret_find(struct secret *ret, const struct job *job, char *const *environment,
