@@ -106,6 +106,8 @@ def what_is_wrong(number, codes, text, left):
         wrong.append(f"exit codes of the others {codes[1:]}")
     if number == signal.SIGUSR1 and code != 0 and not is_early and "stopped by" in text:
         wrong.append("SIGUSR1 has ended the job")
+    if number == signal.SIGUSR1 and code == 1 and "SIGUSR1" not in text:
+        wrong.append("the job has failed, and not by a worker that had no handler yet")
     if number != signal.SIGUSR1 and code == 1 and f"stopped by {number.name}" not in text:
         wrong.append("the report does not name the signal")
     return wrong
