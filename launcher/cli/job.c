@@ -426,23 +426,15 @@ static int job_take_output(struct job_builder *b)
     return r;
 }
 
-/* Refuses options of torchrun that crun parses but does not implement, when they would change anything. */
-static int refuse_unsupported(struct job_builder *b)
+/* PyTorch itself registers the specs "default", which are what crun does. */
+static int check_logs_specs(struct job_builder *b)
 {
-    static const struct {
-        enum option_id id;
-        const char *harmless; /* value that asks for nothing, or NULL */
-        const char *reason;
-    } refused[] = {
-        {OPTION_LOGS_SPECS, NULL, "is a Python plug-in of torchrun, and crun runs no Python of its own"},
-    };
+    const char *specs = job_text(b, OPTION_LOGS_SPECS);
 
-    for (size_t i = 0; i < ARRAY_SIZE(refused); i++) {
-        const char *text = job_text(b, refused[i].id);
-        if (text && (!refused[i].harmless || strcmp(text, refused[i].harmless) != 0))
-            return job_refuse(b, "--%s=%s %s", options_table[refused[i].id].name, text, refused[i].reason);
-    }
-    return 0;
+    if (!specs || strcmp(specs, "default") == 0)
+        return 0;
+    return job_refuse(
+        b, "--logs-specs=%s is a Python plug-in of torchrun, and crun runs no Python of its own", specs);
 }
 
 /* Reports variables that switch on features of torchrun's agent that crun does not have. */
@@ -511,8 +503,8 @@ static int take_security(struct job_builder *b)
 static int job_build(struct job_builder *b)
 {
     static int (*const steps[])(struct job_builder *) = {
-        take_agent_fd,       job_check_nodes,  take_supervision, job_count_workers,  job_take_conf,
-        job_take_rendezvous, job_take_program, job_take_output,  refuse_unsupported, warn_of_switches,
+        take_agent_fd,       job_check_nodes,  take_supervision, job_count_workers, job_take_conf,
+        job_take_rendezvous, job_take_program, job_take_output,  check_logs_specs,  warn_of_switches,
         warn_of_replacing,   take_security,    take_warm,
     };
 

@@ -5,13 +5,15 @@
 #include "launcher/cli/job.h"
 #include "launcher/util/strbuf.h"
 
+enum conf_backend { CONF_C10D, CONF_STATIC };
+
 struct job_builder {
     struct job *job;
     const struct options *options;
     char *const *environment;
     const struct job_machine *machine;
     struct strbuf warnings;
-    char conf_fault[160]; /* of a setting that only torchrun uses, and checks with c10d; "": none */
+    char conf_fault[2][160]; /* of the settings of each enum conf_backend; "": none */
     char *error;
 };
 

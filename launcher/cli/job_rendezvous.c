@@ -4,6 +4,7 @@
  */
 
 #include <math.h>
+#include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -74,7 +75,7 @@ enum conf_kind {
     CONF_SECONDS, /* positive; kept in ms */
     CONF_NUMBER,  /* from min */
     CONF_BOOL,
-    /* settings of torchrun that have no effect here; with c10d torchrun checks their values, so crun does too */
+    /* settings of torchrun that have no effect here; torchrun checks their values, so crun does too */
     CONF_ACCEPTED_POSITIVE,
     CONF_ACCEPTED_NUMBER,
     CONF_ACCEPTED_SECONDS, /* from 0, with a fraction */
@@ -93,6 +94,7 @@ struct conf_key {
 
 #define PARAM(member) offsetof(struct job, params.member)
 
+/* All but timeout are settings of c10d. */
 static const struct conf_key conf_keys[] = {
     {"join_timeout", CONF_SECONDS, PARAM(join_timeout_ms), 0, "join timeout", NULL},
     {"last_call_timeout", CONF_SECONDS, PARAM(last_call_ms), 0, "last call timeout", NULL},
@@ -131,20 +133,41 @@ static const char *nearest_conf_key(const char *key, size_t n)
     return NULL;
 }
 
-static int set_conf_number(struct job_builder *b, const struct conf_key *key, const char *value)
+static enum conf_backend backend_of(const struct conf_key *key)
+{
+    return key->offset == offsetof(struct job, static_timeout_ms) ? CONF_STATIC : CONF_C10D;
+}
+
+/* Keeps the first fault of the settings of each backend: which of them is chosen is decided later, and torchrun does not
+ * look at the values of the other's settings. */
+static void __attribute__((format(printf, 3, 4)))
+note_conf_fault(struct job_builder *b, const struct conf_key *key, const char *format, ...)
+{
+    char *fault = b->conf_fault[backend_of(key)];
+    va_list args;
+
+    if (fault[0])
+        return;
+    va_start(args, format);
+    (void)vsnprintf(fault, sizeof(b->conf_fault[0]), format, args); /* fits */
+    va_end(args);
+}
+
+static void set_conf_number(struct job_builder *b, const struct conf_key *key, const char *value)
 {
     long long number, min = key->kind == CONF_SECONDS ? 1 : key->min;
     long long max = key->kind == CONF_SECONDS ? SESSION_TIMEOUT_MS_MAX / 1000 : SESSION_TIMEOUT_MS_MAX;
 
-    if (!options_int(value, &number))
-        return job_refuse(b, "--rdzv-conf: %s=%s is not a number", key->name, value);
-    if (key->kind == CONF_SECONDS && number <= 0)
-        return job_refuse(b, "--rdzv-conf: The %s (%s) must be positive.", key->title, value);
-    if (number < min || number > max)
-        return job_refuse(b, "--rdzv-conf: %s=%s must be between %lld and %lld", key->name, value, min, max);
-    uint32_t kept = (uint32_t)(key->kind == CONF_SECONDS ? number * 1000 : number);
-    memcpy((char *)b->job + key->offset, &kept, sizeof(kept));
-    return 0;
+    if (!options_int(value, &number)) {
+        note_conf_fault(b, key, "%s=%s is not a number", key->name, value);
+    } else if (key->kind == CONF_SECONDS && number <= 0) {
+        note_conf_fault(b, key, "The %s (%s) must be positive.", key->title, value);
+    } else if (number < min || number > max) {
+        note_conf_fault(b, key, "%s=%s must be between %lld and %lld", key->name, value, min, max);
+    } else {
+        uint32_t kept = (uint32_t)(key->kind == CONF_SECONDS ? number * 1000 : number);
+        memcpy((char *)b->job + key->offset, &kept, sizeof(kept));
+    }
 }
 
 static bool is_word_in(const char *word, const char *const *words)
@@ -155,16 +178,16 @@ static bool is_word_in(const char *word, const char *const *words)
     return false;
 }
 
-static int set_conf_bool(struct job_builder *b, const struct conf_key *key, const char *value)
+static void set_conf_bool(struct job_builder *b, const struct conf_key *key, const char *value)
 {
     static const char *const yes[] = {"1", "true", "t", "yes", "y", NULL};
     static const char *const no[] = {"0", "false", "f", "no", "n", NULL};
-
-    if (!is_word_in(value, yes) && !is_word_in(value, no))
-        return job_refuse(b, "--rdzv-conf: %s=%s is neither yes nor no", key->name, value);
     enum job_hosting kept = is_word_in(value, yes) ? JOB_HOSTS : JOB_HOSTS_NOT;
-    memcpy((char *)b->job + key->offset, &kept, sizeof(kept));
-    return 0;
+
+    if (kept == JOB_HOSTS_NOT && !is_word_in(value, no))
+        note_conf_fault(b, key, "%s=%s is neither yes nor no", key->name, value);
+    else
+        memcpy((char *)b->job + key->offset, &kept, sizeof(kept));
 }
 
 static const char *seconds_fault(const char *value)
@@ -191,24 +214,39 @@ static void accept_conf(struct job_builder *b, const struct conf_key *key, const
         fault = "is not a number";
     else if (key->kind == CONF_ACCEPTED_POSITIVE && number <= 0)
         fault = "must be positive";
-    if (fault && !b->conf_fault[0])
-        (void)snprintf(b->conf_fault, sizeof(b->conf_fault), "%s=%s %s", key->name, value, fault); /* fits */
-    if (!fault && b->job->max_nodes > 1 && strcmp(value, "tcp") != 0)
+    if (fault)
+        note_conf_fault(b, key, "%s=%s %s", key->name, value, fault);
+    else if (b->job->max_nodes > 1 && strcmp(value, "tcp") != 0)
         strbuf_add(&b->warnings, "crun: --rdzv-conf: %s has no effect: %s\n", key->name, key->instead);
 }
 
-static int set_conf(struct job_builder *b, const struct conf_key *key, const char *value)
+static void set_conf(struct job_builder *b, const struct conf_key *key, const char *value)
 {
     switch (key->kind) {
     case CONF_SECONDS:
     case CONF_NUMBER:
-        return set_conf_number(b, key, value);
+        set_conf_number(b, key, value);
+        break;
     case CONF_BOOL:
-        return set_conf_bool(b, key, value);
+        set_conf_bool(b, key, value);
+        break;
     default:
         accept_conf(b, key, value);
         break;
     }
+}
+
+static int check_conf(struct job_builder *b)
+{
+    bool is_static = strcmp(b->job->rdzv_backend, "static") == 0;
+    const char *fault = b->conf_fault[is_static ? CONF_STATIC : CONF_C10D];
+    const char *unused = b->conf_fault[is_static ? CONF_C10D : CONF_STATIC];
+
+    if (fault[0])
+        return job_refuse(b, "--rdzv-conf: %s", fault);
+    if (unused[0])
+        strbuf_add(&b->warnings, "crun: --rdzv-conf: %s; ignored, as --rdzv-backend=%s does not use it\n",
+                   unused, b->job->rdzv_backend);
     return 0;
 }
 
@@ -236,11 +274,14 @@ static int take_conf_pair(struct job_builder *b, const char *pair, const char *e
                    nearest ? "; did you mean " : "", nearest ? nearest : "", nearest ? "?" : "");
         return 0;
     }
-    if ((size_t)(value_end - value) >= sizeof(text))
-        return job_refuse(b, "--rdzv-conf: the value of %s has more than %zu characters", known->name,
-                          sizeof(text) - 1);
+    if ((size_t)(value_end - value) >= sizeof(text)) {
+        note_conf_fault(b, known, "the value of %s has more than %zu characters", known->name,
+                        sizeof(text) - 1);
+        return 0;
+    }
     (void)snprintf(text, sizeof(text), "%.*s", (int)(value_end - value), value); /* fits */
-    return set_conf(b, known, text);
+    set_conf(b, known, text);
+    return 0;
 }
 
 int job_take_conf(struct job_builder *b)
@@ -523,7 +564,7 @@ int job_take_rendezvous(struct job_builder *b)
         r = take_node_rank(b);
     if (!r)
         r = check_static(b);
-    if (!r && b->conf_fault[0] && strcmp(job->rdzv_backend, "c10d") == 0)
-        return job_refuse(b, "--rdzv-conf: %s", b->conf_fault);
+    if (!r)
+        r = check_conf(b);
     return !r && job->meeting == JOB_ROUNDS ? check_rounds(b) : r;
 }

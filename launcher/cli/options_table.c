@@ -240,7 +240,7 @@ const struct option_spec options_table[OPTION_COUNT] = {
                            .kind = OPTION_TEXT,
                            .no_pet = true,
                            .placeholder = "NAME",
-                           .help = "a Python plug-in of torchrun: refused"},
+                           .help = "a Python plug-in of torchrun: refused, but for default"},
     [OPTION_EVENT_LOG] = {.name = "event-log",
                           .kind = OPTION_TEXT,
                           .no_pet = true,

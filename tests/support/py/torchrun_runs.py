@@ -69,6 +69,11 @@ RENDEZVOUS = [
     run("conf, backoff is infinite", "--rdzv-backend=c10d --rdzv-endpoint=localhost:0 --rdzv-conf=cas_backoff_max_seconds=inf probe.py",
         since=(2, 15)),
     run("conf, unknown store", "--rdzv-backend=c10d --rdzv-endpoint=localhost:0 --rdzv-conf=store_type=etcd probe.py"),
+    run("conf of static with c10d", "--nnodes=1 --rdzv-backend=c10d --rdzv-endpoint=localhost:0 --rdzv-conf=timeout=900.0 probe.py"),
+    run("conf in quotes", "--rdzv-backend=c10d --rdzv-endpoint=localhost:0 "
+        "--rdzv-conf=\\'join_timeout=5,last_call_timeout=1,timeout=5\\' probe.py"),
+    run("join timeout with static", "--master-port=@PORT@ --rdzv-conf=join_timeout=0,is_host=perhaps,last_call_timeout=x probe.py"),
+    run("timeout with static is no number", "--master-port=@PORT@ --rdzv-conf=timeout=900.0 probe.py"),
     run("conf of c10d with static", "--master-port=@PORT@ --rdzv-conf=close_timeout=x,read_timeout=-1,store_type=etcd probe.py"),
     run("local address alone", "--local-addr=127.0.0.1 probe.py"),
 ]
@@ -130,6 +135,7 @@ PROGRAM = [
     run("shutdown timeout negative", "--shutdown-timeout=-1 probe.py", says="shutdown_timeout must be non-negative"),
     run("shutdown timeout of the environment", "probe.py", env={"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "x"}),
     run("logs specs", "--logs-specs=nope probe.py"),
+    run("logs specs of PyTorch", "--logs-specs=default probe.py"),
     run("events to null", "--event-log-handler=null probe.py"),
 ]
 
