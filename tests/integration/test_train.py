@@ -2,6 +2,7 @@
 
 import gzip
 import os
+import resource
 import shutil
 import signal
 import struct
@@ -203,6 +204,14 @@ def test_output_that_cannot_be_written():
     with open("/dev/full", "w") as full:
         p = subprocess.run([jobs.train(), "--help"], stdout=full, stderr=subprocess.PIPE, text=True)
     assert_one_sentence(p, 1, "could not be written")
+
+
+def test_limit_of_file_size():
+    """It holds for memory that ranks share, too. Every rank reports it; none is ended by SIGXFSZ."""
+    p = jobs.run([jobs.crun(), "--standalone", "--nproc-per-node=2", jobs.train(), "toy"],
+                 preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1024, 1024)))
+    assert p.returncode == 1 and "XFSZ" not in p.stdout + p.stderr, p.stderr
+    assert "File too large" in p.stdout + p.stderr, p.stdout + p.stderr
 
 
 def test_missing_data(tmp_path):

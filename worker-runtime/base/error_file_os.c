@@ -14,6 +14,7 @@
 
 #include "base/utf8.h"
 #include "worker-runtime/base/error.h"
+#include "worker-runtime/base/file_limit_os.h"
 
 enum {
     MESSAGE_MAX = 16 << 10,
@@ -47,9 +48,9 @@ static int write_error_file(const char *path, const char *bytes, size_t n)
     if (fd < 0)
         return errno == EEXIST ? 0 : -errno;
     while (n > 0 && r == 0) {
-        ssize_t written = write(fd, bytes, n);
+        ssize_t written = file_limit_write(fd, bytes, n);
         if (written < 0)
-            r = errno == EINTR ? 0 : -errno;
+            r = written == -EINTR ? 0 : (int)written;
         else
             bytes += written, n -= (size_t)written;
     }

@@ -14,6 +14,7 @@
 #include "proto/worker_memory.h"
 #include "worker-runtime/crw.h"
 #include "worker-runtime/base/env_os.h"
+#include "worker-runtime/base/file_limit_os.h"
 #include "worker-runtime/base/error.h"
 #include "worker-runtime/group/group_os.h"
 
@@ -81,14 +82,9 @@ static bool is_too_much(size_t n_bytes, int n_ranks)
  * step. */
 static int make_anew(int fd, size_t size)
 {
-    int r = ftruncate(fd, 0);
+    int r = file_limit_resize(fd, 0);
 
-    if (r == 0) {
-        do
-            r = fallocate(fd, 0, 0, (off_t)size); /* starts over after a signal */
-        while (r < 0 && errno == EINTR);
-    }
-    return r < 0 ? -errno : 0;
+    return r < 0 ? r : file_limit_allocate(fd, 0, size);
 }
 
 static bool is_of(const struct memory_head *head, size_t n_bytes, uint32_t kind)

@@ -12,6 +12,7 @@
 
 #include "base/cleanup.h"
 #include "worker-runtime/base/error.h"
+#include "worker-runtime/base/file_limit_os.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -44,19 +45,14 @@ static int system_create(void *data, int folder_fd, const char *name)
  * whole length as zeros there. */
 static int system_reserve(void *data, int fd, uint64_t n_bytes)
 {
-    int r;
+    int r = file_limit_allocate(fd, 0, n_bytes);
 
-    do
-        r = fallocate(fd, 0, 0, (off_t)n_bytes); /* tmpfs starts over after a signal */
-    while (r < 0 && errno == EINTR);
-    return r == 0 || errno == EOPNOTSUPP || errno == ENOSYS ? 0 : -errno;
+    return r == -EOPNOTSUPP || r == -ENOSYS ? 0 : r;
 }
 
 static ssize_t system_write(void *data, int fd, const void *bytes, size_t n_bytes)
 {
-    ssize_t n = write(fd, bytes, n_bytes);
-
-    return n < 0 ? -errno : n;
+    return file_limit_write(fd, bytes, n_bytes);
 }
 
 static int system_sync(void *data, int fd)

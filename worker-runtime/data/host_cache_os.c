@@ -16,6 +16,7 @@
 #include "base/cleanup.h"
 #include "proto/worker_memory.h"
 #include "worker-runtime/base/env_os.h"
+#include "worker-runtime/base/file_limit_os.h"
 #include "worker-runtime/base/stop_os.h"
 
 #include <assert.h>
@@ -141,7 +142,7 @@ static struct host_cache_head *map_head(int fd)
 
     if (!lock_table(fd))
         return NULL;
-    if (fstat(fd, &st) == 0 && (st.st_size >= HEAD_SIZE || fallocate(fd, 0, 0, HEAD_SIZE) == 0))
+    if (fstat(fd, &st) == 0 && (st.st_size >= HEAD_SIZE || file_limit_allocate(fd, 0, HEAD_SIZE) == 0))
         head = mmap(NULL, HEAD_SIZE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (head != MAP_FAILED && head->magic == 0) {
         head->end = HEAD_SIZE;
@@ -248,8 +249,7 @@ static bool reserve(struct host_cache_item *item, struct cache_entry *e, size_t 
 
     if (e->n_bytes == n_bytes)
         return true; /* by one that has died over it */
-    if (n_bytes == 0 || n_bytes > max || at > max - room ||
-        fallocate(item->fd, 0, (off_t)at, (off_t)room) < 0)
+    if (n_bytes == 0 || n_bytes > max || at > max - room || file_limit_allocate(item->fd, at, room) < 0)
         return false;
     item->head->end = at + room;
     e->at = at;

@@ -2,6 +2,7 @@
  * train: options -> process group -> program -> exit code.
  */
 
+#include <signal.h>
 #include <stdio.h>
 
 #include "worker-runtime/crw.h"
@@ -46,6 +47,7 @@ int main(int argc, char **argv)
     char error[512];
     int exit_code, result;
 
+    (void)signal(SIGXFSZ, SIG_IGN); /* at the limit of file size a write fails, and that is reported */
     if (crw_env_read(&env) != 0) {
         fprintf(stderr, "train: %s\n", crw_error_message());
         (void)crw_error_record(NULL); /* best effort: the sentence is on stderr already */

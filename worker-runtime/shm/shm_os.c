@@ -20,6 +20,7 @@
 #include "proto/wait_sock.h"
 #include "worker-runtime/shm/cores_os.h"
 #include "worker-runtime/base/error.h"
+#include "worker-runtime/base/file_limit_os.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -97,14 +98,7 @@ static uint64_t arenas_at(int world_size)
  * range of a rank that has no page of its own, as all parts are in one page. */
 static int allocate_range(int fd, uint64_t at, uint64_t size)
 {
-    int r;
-
-    if (size == 0)
-        return 0;
-    do
-        r = fallocate(fd, 0, (off_t)at, (off_t)size);
-    while (r < 0 && errno == EINTR);
-    return r < 0 ? -errno : 0;
+    return size == 0 ? 0 : file_limit_allocate(fd, at, size);
 }
 
 static void free_range(int fd, uint64_t at, uint64_t size)
@@ -139,8 +133,8 @@ int shm_create_memory(int world_size, int *ret_fd)
     if (fd < 0)
         return crw_fail_errno(-errno, "cannot make shared memory for %d ranks", world_size);
     r = allocate_range(fd, 0, bounce_at(world_size));
-    if (r == 0 && ftruncate(fd, (off_t)head_size(world_size)) < 0)
-        r = -errno;
+    if (r == 0)
+        r = file_limit_resize(fd, head_size(world_size));
     if (r < 0)
         return crw_fail_errno(r, "cannot get %zu bytes of shared memory for %d ranks", bounce_at(world_size),
                               world_size);
