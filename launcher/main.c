@@ -32,6 +32,7 @@
 #include "launcher/cli/plan.h"
 #include "launcher/host/program_os.h"
 #include "launcher/rdzv/job_keys_os.h"
+#include "launcher/util/bounded_os.h"
 #include "launcher/util/log_os.h"
 #include "launcher/util/trace_os.h"
 #include "launcher/supervise/guardian_release_os.h"
@@ -169,20 +170,84 @@ static int find_keys(const struct job *job, struct job_keys *ret, bool *has)
     return r < 0 ? -1 : 0;
 }
 
+/* What is looked for on disks before the event loop runs. A disk may hang, so a thread does it. */
+struct lookup {
+    const struct job *job;
+    struct plan_command command;
+    char *file;
+    struct job_keys keys;
+    bool has_keys;
+    bool has_failed; /* a sentence was printed, and there is nothing to free */
+    const char *what;
+};
+
+static void find_program_and_keys(void *data)
+{
+    struct lookup *l = data;
+    char error[PROGRAM_ERROR_SIZE];
+
+    l->has_failed = program_find(l->job, environ, &l->command, &l->file, error) != 0;
+    if (l->has_failed) {
+        log_line("%s", error);
+        return;
+    }
+    l->has_failed = find_keys(l->job, &l->keys, &l->has_keys) != 0;
+    if (l->has_failed)
+        strlist_finish(&l->command.head);
+}
+
+static void find_keys_alone(void *data)
+{
+    struct lookup *l = data;
+
+    l->has_failed = find_keys(l->job, &l->keys, &l->has_keys) != 0;
+}
+
+/* The signals that end crun, handled or not: all are blocked while it starts. */
+static void ending_signals(const struct job *job, sigset_t *ret)
+{
+    static const int unhandled[] = {SIGTERM, SIGINT, SIGHUP, SIGQUIT};
+
+    (void)sigemptyset(ret); /* none of these can fail */
+    for (int s = 1; s < 32; s++)
+        if (job->signals & UINT64_C(1) << (s - 1))
+            (void)sigaddset(ret, s);
+    for (size_t i = 0; i < ARRAY_SIZE(unhandled); i++)
+        (void)sigaddset(ret, unhandled[i]);
+    if (is_ignored(SIGHUP))
+        (void)sigdelset(ret, SIGHUP);
+}
+
+static void report_silence(const void *data)
+{
+    log_line("the disk of %s does not answer", ((const struct lookup *)data)->what);
+}
+
+/* Does not return when crun is asked to end meanwhile. 0, or -1 after a sentence. */
+static int look_up(struct lookup *l, void (*find)(void *data))
+{
+    sigset_t signals;
+
+    ending_signals(l->job, &signals);
+    if (bounded_call_or_signal(find, report_silence, l, &signals) < 0) {
+        log_line("stopped by a signal before the disk of %s had answered", l->what);
+        trace_close();
+        _exit(1); /* the thread still uses what would be freed */
+    }
+    return l->has_failed ? -1 : 0;
+}
+
 static int run_job(const struct job *job, const sigset_t *before)
 {
     _cleanup_free_ struct numa_cpus *bindings = NULL;
-    char error[PROGRAM_ERROR_SIZE];
-    struct job_keys keys = {0};
-    bool has_keys;
-    struct plan_command command;
-    _cleanup_free_ char *file = NULL;
+    struct lookup lookup = {.job = job, .what = job->program_name};
 
-    if (program_find(job, environ, &command, &file, error) != 0) {
-        log_line("%s", error);
+    int r = look_up(&lookup, find_program_and_keys);
+    _cleanup_free_ char *file = lookup.file;
+    if (r < 0)
         return 1;
-    }
-    if (find_bindings(job, &bindings) != 0 || find_keys(job, &keys, &has_keys) != 0) {
+    struct plan_command command = lookup.command;
+    if (find_bindings(job, &bindings) != 0) {
         strlist_finish(&command.head);
         return 1;
     }
@@ -197,24 +262,23 @@ static int run_job(const struct job *job, const sigset_t *before)
                                         .file = file,
                                         .environment = environ,
                                         .bindings = bindings,
-                                        .keys = has_keys ? &keys : NULL,
+                                        .keys = lookup.has_keys ? &lookup.keys : NULL,
                                         .signal_fd = signal_fd};
     int code = agent_run(&config);
     (void)close(signal_fd);
-    job_keys_finish(&keys);
+    job_keys_finish(&lookup.keys);
     strlist_finish(&command.head);
     return code;
 }
 
 static int run_foreign(const struct job *job)
 {
-    struct job_keys keys = {0};
-    bool has_keys;
+    struct lookup lookup = {.job = job, .what = "the secret"};
 
-    if (find_keys(job, &keys, &has_keys) != 0)
+    if (look_up(&lookup, find_keys_alone) < 0)
         return 1;
-    int code = foreign_agent_run(job, has_keys ? &keys : NULL);
-    job_keys_finish(&keys);
+    int code = foreign_agent_run(job, lookup.has_keys ? &lookup.keys : NULL);
+    job_keys_finish(&lookup.keys);
     return code;
 }
 
@@ -263,6 +327,7 @@ static int run_options(const struct options *options, const sigset_t *before)
     int code = 1;
     if (open_trace(&job) == 0)
         code = job.agent_fd >= 0 ? run_foreign(&job) : run_job(&job, before);
+    trace_close();
     job_finish(&job);
     return code;
 }

@@ -830,8 +830,10 @@ int agent_run(const struct agent_config *config)
     events_destroy(a.events);
     bool are_files_made = attempt_files_wait(REMOVE_LIMIT_MS);
     end_logs(&a);
-    if (!are_files_made || bounded_is_hung())
+    if (!are_files_made || bounded_is_hung()) {
+        trace_close();
         _exit(a.exit_code); /* a thread that waits for a disk uses what would be freed now */
+    }
     free(a.failed);
     output_destroy(a.output);
     group_finish(&a.group);

@@ -7,12 +7,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "launcher/report/event_file_os.h"
 #include "launcher/report/events.h"
 #include "launcher/report/failures_os.h"
 #include "launcher/supervise/worker_group.h"
 #include "launcher/cli/job.h"
 #include "launcher/host/proc_info_os.h"
+#include "launcher/util/line_file_os.h"
 #include "launcher/util/control_path.h"
 #include "launcher/util/log_os.h"
 #include "launcher/util/read_disk_os.h"
@@ -26,8 +26,8 @@ enum { ERROR_FILE_MAX = 64 << 10 };
 struct events {
     struct event_job job;
     char host[256];
-    struct event_file *file;    /* NULL: not asked for */
-    struct event_file *history; /* NULL: nowhere to write it */
+    struct line_file *file;    /* NULL: not asked for */
+    struct line_file *history; /* NULL: nowhere to write it */
     bool console;
     uint64_t begin_ns;   /* of generation 0 */
     int n_exits_written; /* exits of this generation that have been written */
@@ -51,8 +51,8 @@ static void write_event(struct events *e, const struct worker_group *g, struct e
     event.restarts = g->restarts;
     _cleanup_free_ char *line = events_json_line(&e->job, &event);
     if (is_history)
-        event_file_write(e->history, line ? line : "");
-    event_file_write(e->file, line ? line : "{\"event\":\"lost\",\"reason\":\"out of memory\"}\n");
+        line_file_write(e->history, line ? line : "");
+    line_file_write(e->file, line ? line : "{\"event\":\"lost\",\"reason\":\"out of memory\"}\n");
 }
 
 static struct event_ending ending_of(const struct worker_group *g, int local_rank)
@@ -330,10 +330,11 @@ struct events *events_create(const struct job *job, const char *file, char *cons
                                 .role_world_size = job->n_workers};
     e->console = job->event_console;
     if (has_history)
-        (void)event_file_open_history(&e->history, history); /* the job runs without it */
-    if (job->event_log)
-        (void)event_file_open(&e->file,
-                              job->event_log); /* a failure has been reported, and the job runs without it */
+        (void)line_file_open_history(&e->history, history); /* the job runs without it */
+    int r = job->event_log ? line_file_open(&e->file, job->event_log, "event log") : 0;
+    if (r)
+        log_line("cannot open the event log %s: %s; the job goes on without it", job->event_log,
+                 strerror(-r));
     return e;
 }
 
@@ -353,7 +354,7 @@ void events_destroy(struct events *e)
 {
     if (!e)
         return;
-    event_file_close(e->file);
-    event_file_close(e->history);
+    line_file_close(e->file);
+    line_file_close(e->history);
     free(e);
 }

@@ -6,6 +6,7 @@
  * are mostly on the same disk.
  */
 
+#include <signal.h>
 #include <stdbool.h>
 
 /*
@@ -14,6 +15,15 @@
  * hangs; run() is not called. Where no thread can be had it is called directly.
  */
 int bounded_call(void (*run)(void *data), void (*drop)(void *data), void *data, unsigned timeout_ms);
+
+/*
+ * For what crun cannot start without: calls run(data) in a thread and waits until it has returned, however long, or one of
+ * these signals, which are blocked and stay so, has been pending for a second: on a busy machine it returns meanwhile.
+ * on_silence(data) is called once, after five seconds. 0, or -EINTR: the thread still uses data, and the process has to end
+ * by _exit().
+ */
+int bounded_call_or_signal(void (*run)(void *data), void (*on_silence)(const void *data), void *data,
+                           const sigset_t *signals);
 
 /* Whether a thread was left behind that still hangs. The process has to end by _exit() then. */
 bool bounded_is_hung(void);

@@ -1,18 +1,16 @@
 #include "launcher/util/trace_os.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <stdarg.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
+#include "launcher/util/line_file_os.h"
 #include "launcher/util/log_os.h"
 #include "base/time.h"
 
 struct trace {
-    int fd; /* -1: standard error, between the other lines of crun */
+    struct line_file *file; /* NULL: standard error, between the other lines of crun */
     uint64_t start_ns;
 };
 
@@ -22,15 +20,18 @@ int trace_open(const char *path)
 {
     static struct trace trace;
 
-    trace.fd = -1;
     trace.start_ns = now_ns();
-    if (path) {
-        trace.fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
-        if (trace.fd < 0)
-            return -errno;
-    }
-    trace_sink = &trace;
-    return 0;
+    int r = path ? line_file_open(&trace.file, path, "trace") : 0;
+    if (!r)
+        trace_sink = &trace;
+    return r;
+}
+
+void trace_close(void)
+{
+    if (trace_sink)
+        line_file_close(trace_sink->file);
+    trace_sink = NULL;
 }
 
 void trace_line(const char *format, ...)
@@ -46,8 +47,8 @@ void trace_line(const char *format, ...)
     size_t size = strlen(line);
     line[size++] = '\n';
     line[size] = '\0';
-    if (trace_sink->fd < 0)
-        log_lines(line);
+    if (trace_sink->file)
+        line_file_write(trace_sink->file, line);
     else
-        (void)!write(trace_sink->fd, line, size); /* a full disk costs lines of the trace, nothing else */
+        log_lines(line);
 }

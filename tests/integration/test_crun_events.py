@@ -134,7 +134,7 @@ def test_file_that_takes_nothing_holds_nobody_up(tmp_path):
         pass
     begin = time.monotonic()
     p = crun(f"--event-log={tmp_path}/pipe", "--no-python", "true")
-    assert p.returncode == 0 and "takes nothing; events are dropped" in p.stderr
+    assert p.returncode == 0 and "takes nothing; lines are dropped" in p.stderr
     assert time.monotonic() - begin < 50
     os.close(reader), os.close(writer)
 

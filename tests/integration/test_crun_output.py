@@ -323,6 +323,46 @@ def test_signal_while_a_disk_holds_up_a_restart(tmp_path):
     assert launches.wait_until_gone(p.tag, 10) == {}
 
 
+@pytest.mark.parametrize("option", ["--event-log", "--debug"])
+def test_file_of_lines_on_a_disk_that_hangs(tmp_path, option):
+    """It is opened and written by a thread: the job runs meanwhile, and ends two seconds after its last worker."""
+    (tmp_path / "hangs").touch()
+    begin = time.monotonic()
+    p = launches.start(["--standalone", f"{option}={tmp_path}/lines/x", "--no-python", "env", "-u", "LD_PRELOAD", "sh", "-c",
+                        f"touch {tmp_path}/up"], hanging_disk(tmp_path, tmp_path / "lines"), stderr=subprocess.PIPE, text=True)
+    _, err = p.communicate(timeout=60)
+    assert p.returncode == 0 and (tmp_path / "up").exists() and "takes nothing; lines are dropped" in err, err
+    assert time.monotonic() - begin < 30
+
+
+def test_disk_that_hangs_while_a_file_of_lines_is_opened(tmp_path):
+    """What is known late is reported when it is known."""
+    (tmp_path / "hangs").touch()
+    p = launches.start(["--standalone", f"--event-log={tmp_path}/lines/x", "--no-python", "env", "-u", "LD_PRELOAD", "sh", "-c",
+                        f"rm {tmp_path}/hangs"], hanging_disk(tmp_path, tmp_path / "lines"), stderr=subprocess.PIPE, text=True)
+    _, err = p.communicate(timeout=60)
+    assert p.returncode == 0 and f"cannot open the event log {tmp_path}/lines/x: No such file or directory" in err, err
+
+
+@pytest.mark.parametrize("what", ["program", "secret"])
+def test_signal_while_the_disk_of_what_is_looked_up_hangs(tmp_path, what):
+    """crun cannot start without it. It waits, says so, and obeys a signal."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    (disk / "run").write_text("#!/bin/sh\nexit 0\n")
+    (disk / "run").chmod(0o755)
+    (tmp_path / "hangs").touch()
+    words = [str(disk / "run")] if what == "program" else ["--nnodes=2", "--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:1",
+                                                            f"--secret-file={disk}/secret", "--no-python", "true"]
+    p = launches.start(words, hanging_disk(tmp_path, disk), stderr=subprocess.PIPE, text=True)
+    time.sleep(1)
+    assert p.poll() is None
+    begin = time.monotonic()
+    p.terminate()
+    _, err = p.communicate(timeout=60)
+    assert p.returncode == 1 and "stopped by a signal before the disk of" in err and time.monotonic() - begin < 20, err
+
+
 def test_disk_that_hangs_at_the_start_delays_it(tmp_path):
     (tmp_path / "hangs").touch()
     p = launches.start(["--standalone", "-t1", f"--log-dir={tmp_path}/logs", "--no-python", "env", "-u", "LD_PRELOAD", "echo", "x"],

@@ -1,14 +1,15 @@
 /*
- * Happy path: write() appends to `pending` and wakes the thread, which takes all of it and writes it with one
- * system call, so that several jobs of one machine can share a file (O_APPEND is not
+ * Happy path: the thread opens the file. write() appends to `pending` and wakes the thread, which takes all of it and
+ * writes it with one system call, so that several jobs of one machine can share a file (O_APPEND is not
  * atomic on NFS).
  *
- * Ways it goes wrong: the file cannot be written (reported by the next event_file_write(), as messages are for the loop's
- * thread; later lines are tried again, behind a newline if half a line was written), the file takes nothing for long (past
- * PENDING_MAX lines are dropped and counted), or for ever (close() leaves the thread behind: the process ends).
+ * Ways it goes wrong: the file cannot be opened (the thread ends), or written (reported by the next line_file_write(), as
+ * messages are for the loop's thread; later lines are tried again, behind a newline if half a line was written), the file
+ * takes nothing for long (past PENDING_MAX lines are dropped and counted), or for ever (close() leaves the thread behind:
+ * the process ends).
  */
 
-#include "launcher/report/event_file_os.h"
+#include "launcher/util/line_file_os.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -25,19 +26,20 @@
 #include "launcher/util/log_os.h"
 #include "launcher/util/thread_os.h"
 #include "base/buf.h"
+#include "base/time.h"
 
-enum { PENDING_MAX = 1 << 20, CLOSE_PATIENCE_S = 2, HISTORY_FOLDERS = 3 };
+enum { PENDING_MAX = 1 << 20, OPEN_LIMIT_MS = 250, CLOSE_LIMIT_MS = 2000, HISTORY_FOLDERS = 3 };
 
-struct event_file {
+struct line_file {
     int fd;
     char *path;
+    const char *title; /* NULL: the history, which reports nothing */
     pthread_t thread;
     pthread_mutex_t lock; /* of what follows */
     pthread_cond_t changed;
     struct buf pending;
-    bool is_history; /* opened by the thread, and silent */
-    bool ending, ended;
-    int error; /* of a write, not yet reported */
+    bool is_opened, ending, ended;
+    int error; /* not yet reported */
     bool is_reported;
     size_t dropped; /* lines that found no room */
 };
@@ -78,7 +80,7 @@ static void make_folders(char *path)
 }
 
 /* Two jobs that do this at once lose at most the older of two files. */
-static int open_history(struct event_file *f)
+static int open_history(struct line_file *f)
 {
     char old[PATH_MAX];
     struct stat info;
@@ -91,16 +93,26 @@ static int open_history(struct event_file *f)
     return f->fd < 0 ? -errno : 0;
 }
 
-static void *event_file_main(void *data)
+/* O_NONBLOCK only so that a pipe without a reader is an error here and no endless wait. */
+static int open_lines(struct line_file *f)
 {
-    struct event_file *f = data;
-    bool torn = false;
+    f->fd = open(f->path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK, 0666);
+    if (f->fd < 0)
+        return -errno;
+    return fcntl(f->fd, F_SETFL, O_APPEND) < 0 ? -errno : 0;
+}
 
-    if (f->is_history && open_history(f) < 0)
-        f->fd = -1; /* each write fails */
+static void *line_file_main(void *data)
+{
+    struct line_file *f = data;
+    bool torn = false;
+    int r = f->title ? open_lines(f) : open_history(f);
 
     (void)pthread_mutex_lock(&f->lock); /* neither this nor its like can fail on a mutex that is sound */
-    for (;;) {
+    f->is_opened = r == 0;
+    f->error = -r;
+    (void)pthread_cond_broadcast(&f->changed);
+    while (r == 0) {
         while (buf_size(&f->pending) == 0 && !f->ending)
             (void)pthread_cond_wait(&f->changed, &f->lock);
         if (buf_size(&f->pending) == 0)
@@ -120,7 +132,7 @@ static void *event_file_main(void *data)
     return NULL;
 }
 
-static int start_event_thread(struct event_file *f)
+static int start_file_thread(struct line_file *f)
 {
     pthread_condattr_t attributes;
 
@@ -129,10 +141,10 @@ static int start_event_thread(struct event_file *f)
     (void)pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
     (void)pthread_cond_init(&f->changed, &attributes);
     (void)pthread_condattr_destroy(&attributes);
-    return masked_thread_start(&f->thread, event_file_main, f);
+    return masked_thread_start(&f->thread, line_file_main, f);
 }
 
-static void event_file_free(struct event_file *f)
+static void line_file_free(struct line_file *f)
 {
     if (f->fd >= 0)
         (void)close(f->fd);
@@ -141,48 +153,61 @@ static void event_file_free(struct event_file *f)
     free(f);
 }
 
-/* O_NONBLOCK only so that a pipe without a reader is an error here and no endless wait. */
-static int open_event_file(struct event_file *f)
+/* Waits until the file is open, or the thread has ended. The caller holds the lock. */
+static void wait_for_thread(struct line_file *f, bool until_opened, unsigned limit_ms)
 {
-    f->fd = open(f->path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK, 0666);
-    if (f->fd < 0)
-        return -errno;
-    return fcntl(f->fd, F_SETFL, O_APPEND) < 0 ? -errno : 0;
+    const uint64_t until_ns = now_ns() + limit_ms * UINT64_C(1000000);
+    const struct timespec until = {.tv_sec = (time_t)(until_ns / 1000000000),
+                                   .tv_nsec = (long)(until_ns % 1000000000)};
+
+    for (int r = 0; !f->ended && !(until_opened && f->is_opened) && r == 0;)
+        r = pthread_cond_timedwait(&f->changed, &f->lock, &until);
 }
 
-static int begin_event_file(struct event_file **ret, const char *path, bool is_history)
+/* 0 also when it is not known yet. */
+static int await_opening(struct line_file *f)
 {
-    struct event_file *f = calloc(1, sizeof(*f));
+    (void)pthread_mutex_lock(&f->lock);
+    wait_for_thread(f, true, OPEN_LIMIT_MS);
+    int r = f->ended ? -f->error : 0;
+    (void)pthread_mutex_unlock(&f->lock);
+    if (r)
+        (void)pthread_join(f->thread, NULL);
+    return r;
+}
+
+static int begin_line_file(struct line_file **ret, const char *path, const char *title)
+{
+    struct line_file *f = calloc(1, sizeof(*f));
 
     if (!f)
         return -ENOMEM;
     f->fd = -1;
-    f->is_history = f->is_reported = is_history;
+    f->title = title;
+    f->is_reported = !title;
     f->path = strdup(path);
-    int r = !f->path ? -ENOMEM : is_history ? 0 : open_event_file(f);
-    if (!r)
-        r = start_event_thread(f);
-    if (r && !is_history)
-        log_line("cannot open the event log %s: %s; the job goes on without it", path, strerror(-r));
+    int r = f->path ? start_file_thread(f) : -ENOMEM;
+    if (!r && title)
+        r = await_opening(f);
     if (r)
-        event_file_free(f);
+        line_file_free(f);
     else
         *ret = f;
     return r;
 }
 
-int event_file_open(struct event_file **ret, const char *path)
+int line_file_open(struct line_file **ret, const char *path, const char *title)
 {
-    return begin_event_file(ret, path, false);
+    return begin_line_file(ret, path, title);
 }
 
-int event_file_open_history(struct event_file **ret, const char *path)
+int line_file_open_history(struct line_file **ret, const char *path)
 {
-    return begin_event_file(ret, path, true);
+    return begin_line_file(ret, path, NULL);
 }
 
 /* Reports, once, what has failed since the start. The caller holds the lock, which is released meanwhile. */
-static void report_failures(struct event_file *f)
+static void report_failures(struct line_file *f)
 {
     int error = f->error;
     bool is_full = f->dropped > 0;
@@ -190,40 +215,37 @@ static void report_failures(struct event_file *f)
     if (f->is_reported || (!error && !is_full))
         return;
     f->is_reported = true;
+    const char *verb = f->is_opened ? "write" : "open";
     (void)pthread_mutex_unlock(&f->lock);
     if (error)
-        log_line("cannot write the event log %s: %s; the job goes on without it", f->path, strerror(error));
+        log_line("cannot %s the %s %s: %s; the job goes on without it", verb, f->title, f->path,
+                 strerror(error));
     else
-        log_line("the event log %s takes nothing; events are dropped", f->path);
+        log_line("the %s %s takes nothing; lines are dropped", f->title, f->path);
     (void)pthread_mutex_lock(&f->lock);
 }
 
-void event_file_write(struct event_file *f, const char *lines)
+void line_file_write(struct line_file *f, const char *lines)
 {
     if (!f)
         return;
     (void)pthread_mutex_lock(&f->lock);
-    if (buf_size(&f->pending) + strlen(lines) > PENDING_MAX ||
-        buf_append(&f->pending, lines, strlen(lines)) < 0)
+    if (!f->ended && (buf_size(&f->pending) + strlen(lines) > PENDING_MAX ||
+                      buf_append(&f->pending, lines, strlen(lines)) < 0))
         f->dropped++;
     (void)pthread_cond_broadcast(&f->changed);
     report_failures(f);
     (void)pthread_mutex_unlock(&f->lock);
 }
 
-void event_file_close(struct event_file *f)
+void line_file_close(struct line_file *f)
 {
-    struct timespec until;
-
     if (!f)
         return;
-    (void)clock_gettime(CLOCK_MONOTONIC, &until); /* cannot fail for this clock */
-    until.tv_sec += CLOSE_PATIENCE_S;
     (void)pthread_mutex_lock(&f->lock);
     f->ending = true;
     (void)pthread_cond_broadcast(&f->changed);
-    for (int r = 0; !f->ended && r == 0;)
-        r = pthread_cond_timedwait(&f->changed, &f->lock, &until);
+    wait_for_thread(f, false, CLOSE_LIMIT_MS);
     bool ended = f->ended;
     if (!ended)
         f->dropped++;
@@ -232,5 +254,5 @@ void event_file_close(struct event_file *f)
     if (!ended)
         return; /* the thread still uses it, and the process is about to end */
     (void)pthread_join(f->thread, NULL);
-    event_file_free(f);
+    line_file_free(f);
 }

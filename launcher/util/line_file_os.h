@@ -1,0 +1,27 @@
+#pragma once
+
+/*
+ * Files of lines that crun itself writes: --event-log, --debug and the history of jobs. A thread opens the file and writes the
+ * lines, so that a disk that hangs or is full does not delay the job.
+ */
+
+struct line_file;
+
+/*
+ * Opens the file for appending and starts the thread. title: what the file is, in a sentence. Returns 0 or -errno. When the
+ * disk has not answered after a quarter of a second: 0, and an error is reported by the next line_file_write().
+ */
+int line_file_open(struct line_file **ret, const char *path, const char *title);
+
+/*
+ * The same for the history of all jobs of the user: the thread makes its folder, and a file that is longer than HISTORY_MAX is
+ * renamed to PATH.1 before. What fails is not reported: nothing asked for it.
+ */
+enum { HISTORY_MAX = 1 << 20 };
+int line_file_open_history(struct line_file **ret, const char *path);
+
+/* Whole lines, copied. What cannot be written is reported once, and dropped. NULL is fine. */
+void line_file_write(struct line_file *f, const char *lines);
+
+/* Waits for what is left, two seconds at most, and ends. NULL is fine. */
+void line_file_close(struct line_file *f);
