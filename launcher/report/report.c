@@ -9,6 +9,7 @@
 #include "launcher/supervise/worker_group.h"
 #include "launcher/util/signal_name.h"
 #include "launcher/util/strbuf.h"
+#include "base/cleanup.h"
 
 enum {
     TABLE_WIDTH_MAX = 60,
@@ -91,14 +92,21 @@ static void add_cause_exec(struct strbuf *out, const struct report *r)
     const struct group_worker *w = &r->group->workers[r->group->cause_worker];
 
     int rank = r->rank_base + r->group->cause_worker;
+    strbuf_add(out, "crun: rank %d could not be started: ", rank);
+    strbuf_add_clean(out, r->program);
     if (r->interpreter) {
-        strbuf_add(
-            out,
-            "crun: rank %d could not be started: %s: its \"#!\" line names %s, which cannot be run: %s\n",
-            rank, r->program, r->interpreter, strerror(w->status));
+        size_t n = strlen(r->interpreter);
+        bool has_return = n > 0 && r->interpreter[n - 1] == '\r';
+        _cleanup_free_ char *name = strndup(r->interpreter, n - has_return);
+        strbuf_add(out, ": its \"#!\" line names ");
+        strbuf_add_clean(out, name ? name : "");
+        strbuf_add(out, "%s, which cannot be run: %s\n",
+                   has_return ? " with a carriage return behind it (the file has the line ends of Windows)"
+                              : "",
+                   strerror(w->status));
         return;
     }
-    strbuf_add(out, "crun: rank %d could not be started: %s: %s%s\n", rank, r->program, strerror(w->status),
+    strbuf_add(out, ": %s%s\n", strerror(w->status),
                w->status == ENOEXEC ? "; the file is neither a program of this machine nor begins with \"#!\""
                                     : "");
 }
@@ -240,8 +248,11 @@ static void add_report_lines(struct strbuf *out, const struct report *r)
         strbuf_add(out, r->group->hurried
                             ? "crun: a second signal came; what was left has been killed\n"
                             : "crun: not everything had ended in time; what was left has been killed\n");
-    if (r->log_dir && !r->group->will_restart)
-        strbuf_add(out, "crun: error files and logs are kept in %s\n", r->log_dir);
+    if (r->log_dir && !r->group->will_restart) {
+        strbuf_add(out, "crun: error files and logs are kept in ");
+        strbuf_add_clean(out, r->log_dir);
+        strbuf_add(out, "\n");
+    }
     add_decision(out, r);
 }
 

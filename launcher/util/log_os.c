@@ -2,6 +2,7 @@
 
 #include "base/cleanup.h"
 #include "launcher/util/strbuf.h"
+#include "rendezvous/session_message.h"
 
 #include <errno.h>
 #include <stdarg.h>
@@ -123,6 +124,7 @@ void log_status(const char *text)
         return;
     }
     (void)snprintf(line, sizeof(line), "%s%s", prefix, text); /* far beyond any terminal's width */
+    session_clean_text(line);
     line[bytes_of_columns(line, columns)] = '\0';
     print_cleared(line);
 }
@@ -137,6 +139,7 @@ void log_line(const char *format, ...)
     va_start(args, format);
     (void)vsnprintf(line + n_prefix, sizeof(line) - n_prefix - 1, format, args); /* a longer one is cut */
     va_end(args);
+    session_clean_text(line + n_prefix); /* names come from users and from other nodes */
     line[strlen(line) + 1] = '\0';
     line[strlen(line)] = '\n';
     log_lines(line);

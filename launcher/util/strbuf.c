@@ -4,6 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "rendezvous/session_message.h"
+#include "base/cleanup.h"
+
 void strbuf_add(struct strbuf *t, const char *format, ...)
 {
     va_list args;
@@ -21,6 +24,17 @@ void strbuf_add(struct strbuf *t, const char *format, ...)
     (void)vsnprintf((char *)room, (size_t)n + 1, format, args); /* counted above */
     va_end(args);
     buf_commit(&t->buf, (size_t)n);
+}
+
+void strbuf_add_clean(struct strbuf *t, const char *text)
+{
+    _cleanup_free_ char *clean = strdup(text);
+
+    if (clean)
+        session_clean_text(clean);
+    else
+        t->failed = true;
+    strbuf_add(t, "%s", clean ? clean : "");
 }
 
 char *strbuf_steal(struct strbuf *t)

@@ -17,6 +17,9 @@ struct strbuf {
 
 __attribute__((format(printf, 2, 3))) void strbuf_add(struct strbuf *t, const char *format, ...);
 
+/* A text that may hold anything, such as a path, as one printable line. */
+void strbuf_add_clean(struct strbuf *t, const char *text);
+
 /* The text as a NUL-terminated string that the caller frees, or NULL if any part of it was lost.
  * The text is empty again. */
 char *strbuf_steal(struct strbuf *t);

@@ -363,6 +363,12 @@ def test_signal_while_the_disk_of_what_is_looked_up_hangs(tmp_path, what):
     assert p.returncode == 1 and "stopped by a signal before the disk of" in err and time.monotonic() - begin < 20, err
 
 
+def test_names_with_control_characters(tmp_path):
+    """A line of crun stays one line, and moves no cursor."""
+    p = crun("--no-python", f"{tmp_path}/a\nb\033[2J")
+    assert p.returncode == 1 and p.stderr == f"crun: {tmp_path}/a b?[2J: No such file or directory\n"
+
+
 def test_disk_that_hangs_at_the_start_delays_it(tmp_path):
     (tmp_path / "hangs").touch()
     p = launches.start(["--standalone", "-t1", f"--log-dir={tmp_path}/logs", "--no-python", "env", "-u", "LD_PRELOAD", "echo", "x"],

@@ -263,6 +263,31 @@ static void test_exec_of_a_bad_interpreter(void **state)
            "run: No such file or directory\n");
 }
 
+/* Names are the user's, or those of whoever wrote the file: none moves a cursor or begins a line. */
+static void test_control_characters(void **state)
+{
+    struct group_worker failed[1] = {{.state = GROUP_WORKER_EXEC_FAILED, .status = 2 /* ENOENT */}};
+    const struct worker_group g = {.workers = failed, .cause = GROUP_CAUSE_EXEC, .config.n_workers = 1};
+    struct report report = {.group = &g,
+                            .root = -1,
+                            .title = "x",
+                            .host = "h",
+                            .program = "./a\nb",
+                            .interpreter = "/bin/sh\r",
+                            .log_dir = "/tmp/\033]0;x\007"};
+
+    expect(
+        &report,
+        "crun: rank 0 could not be started: ./a b: its \"#!\" line names /bin/sh with a carriage return "
+        "behind it (the file has the line ends of Windows), which cannot be run: No such file or directory\n"
+        "crun: error files and logs are kept in /tmp/?]0;x?\n");
+    report.interpreter = "/bin/\033[2J";
+    expect(&report,
+           "crun: rank 0 could not be started: ./a b: its \"#!\" line names /bin/?[2J, which cannot be run: "
+           "No such file or directory\n"
+           "crun: error files and logs are kept in /tmp/?]0;x?\n");
+}
+
 static void test_root(void **state)
 {
     struct report_failure f[3] = {victim, crash, crash};
@@ -289,6 +314,7 @@ int main(void)
         cmocka_unit_test(test_twelve_lines_at_most),
         cmocka_unit_test(test_exec),
         cmocka_unit_test(test_exec_of_a_bad_interpreter),
+        cmocka_unit_test(test_control_characters),
         cmocka_unit_test(test_root),
     };
 
