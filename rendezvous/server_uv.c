@@ -14,6 +14,7 @@
 #include <arpa/inet.h>
 #include <assert.h>
 #include <errno.h>
+#include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -27,6 +28,7 @@
 #include "base/random_os.h"
 
 enum {
+    FREED_AT_ONCE_MAX = 10000, /* names: a millisecond */
     LOG_LINES_PER_S = 10,
     LOG_BURST = 20,
     LOG_LINE_MAX = 512,
@@ -152,6 +154,27 @@ void server_handle_opened(struct server *s)
     s->n_handles++;
 }
 
+static void free_store(void *data)
+{
+    struct server *s = data;
+
+    store_finish(&s->store);
+    free(s);
+}
+
+/* Millions of names take seconds, in which a crun that goes on must not stand still. The thread ends by itself. */
+static void free_store_beside_the_loop(struct server *s)
+{
+    const uv_thread_options_t options = {.flags = UV_THREAD_NO_FLAGS};
+    uv_thread_t thread;
+
+    if (s->store.names.used <= FREED_AT_ONCE_MAX ||
+        uv_thread_create_ex(&thread, &options, free_store, s) != 0)
+        free_store(s);
+    else
+        (void)pthread_detach(thread); /* a thread that was never joined */
+}
+
 static void server_free(struct server *s)
 {
     void (*stopped)(void *data) = s->stopped;
@@ -161,9 +184,8 @@ static void server_free(struct server *s)
     fence_shell_destroy(s->fence);
     tls_context_free(s->tls);
     outbox_finish(&s->out);
-    store_finish(&s->store);
     free(s->scratch);
-    free(s);
+    free_store_beside_the_loop(s);
     if (stopped)
         stopped(data);
 }

@@ -6,6 +6,10 @@
  * A move visits MOVE_STEP slots with every change. Growth happens at 3/4 load to twice the size and
  * shrinking at 1/8 to half, so the next resize cannot be due before old is empty; were it, the rest is
  * moved at once.
+ *
+ * A large array is mapped, and `old` gives its pages back while it is emptied: to unmap hundreds of MiB at once takes tens
+ * of milliseconds. A page that was given back reads as empty slots, which is right up to the last slot that was empty
+ * from the start: no probe chain of a name behind it begins before it.
  */
 
 #include "rendezvous/store_table.h"
@@ -14,27 +18,42 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "rendezvous/store_entry.h"
 
-enum { SLOTS_MIN = 64, MOVE_STEP = 8 };
+enum { SLOTS_MIN = 64, MOVE_STEP = 8, RELEASE_SLOTS = 1 << 14 };
 
 /* What a slot of `old` holds after its name left. Never dereferenced. */
 static struct store_entry moved_name;
 #define MOVED (&moved_name)
 
+static bool is_mapped(size_t n_slots)
+{
+    return n_slots > RELEASE_SLOTS;
+}
+
 static int slots_init(struct store_slots *s, size_t n)
 {
-    s->slots = calloc(n, sizeof(*s->slots));
-    if (!s->slots)
+    if (is_mapped(n))
+        s->slots =
+            mmap(NULL, n * sizeof(*s->slots), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    else
+        s->slots = calloc(n, sizeof(*s->slots));
+    if (!s->slots || s->slots == MAP_FAILED) {
+        s->slots = NULL;
         return -ENOMEM;
+    }
     s->mask = n - 1;
     return 0;
 }
 
 static void slots_finish(struct store_slots *s)
 {
-    free(s->slots);
+    if (s->slots && is_mapped(s->mask + 1))
+        (void)munmap(s->slots, (s->mask + 1) * sizeof(*s->slots)); /* cannot fail: a mapping of its own */
+    else
+        free(s->slots);
     *s = (struct store_slots){0};
 }
 
@@ -85,12 +104,24 @@ static void slots_put(struct store_slots *s, struct store_entry *name, uint64_t 
     s->slots[i] = (struct store_slot){.hash = hash, .name = name};
 }
 
+/* Gives pages back up to the slot `empty`, which was empty from the start. */
+static void release_pages(struct store_table *t, size_t empty)
+{
+    if (!is_mapped(t->old.mask + 1) || empty - t->old_released < RELEASE_SLOTS)
+        return;
+    /* Fails at most for want of memory; then the pages go with the rest. */
+    (void)madvise(t->old.slots + t->old_released, RELEASE_SLOTS * sizeof(*t->old.slots), MADV_DONTNEED);
+    t->old_released += RELEASE_SLOTS;
+}
+
 static void move_some(struct store_table *t, size_t n)
 {
     for (; t->old.slots && n > 0; n--) {
         struct store_slot *slot = &t->old.slots[t->old_next];
 
-        if (slot->name && slot->name != MOVED) {
+        if (!slot->name) {
+            release_pages(t, t->old_next);
+        } else if (slot->name != MOVED) {
             slots_put(&t->now, slot->name, slot->hash);
             slot->name = MOVED;
         }
@@ -109,7 +140,7 @@ static int resize(struct store_table *t, size_t n)
     if (r < 0)
         return r;
     t->old = t->now;
-    t->old_next = 0;
+    t->old_next = t->old_released = 0;
     t->now = fresh;
     return 0;
 }

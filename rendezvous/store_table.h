@@ -29,6 +29,7 @@ struct store_table {
     struct store_slots now;
     struct store_slots old; /* being emptied into now; slots NULL: no move under way */
     size_t old_next;        /* first slot of old that was not moved yet */
+    size_t old_released;    /* slots of old whose pages were given back */
     size_t used;            /* names in both */
     uint8_t seed[SIPHASH_SEED_SIZE];
 };

@@ -60,6 +60,7 @@ EXCEPTIONS = {
     "proto/address.c": {"arpa/inet.h": "inet_pton() checks an address"},
     "rendezvous/daemon_options.c": {"getopt.h": "parses argv"},
     "rendezvous/fence.c": {"netinet/in.h": "the layout of socket addresses"},
+    "rendezvous/store_table.c": {"sys/mman.h": "gives the pages of a large array back in parts"},
     "rendezvous/outbox.h": {"sys/uio.h": "struct iovec"},
     "worker-runtime/checkpoint/snapshot.h": {
         "worker-runtime/checkpoint/snapshot_file_os.h": "the table of system calls, which tests replace"},

@@ -5,6 +5,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include "rendezvous/store_entry.h"
 #include "rendezvous/store_table.h"
@@ -125,11 +127,76 @@ static void test_shrinks(void **state)
     free_names();
 }
 
+/* ---- a large table ---- */
+
+enum { N_LARGE = 240000, OLD_SLOTS = 1 << 18, STRIDE = sizeof(struct store_entry) + sizeof(uint64_t) };
+
+static struct store_entry *large_name(char *all, size_t i)
+{
+    return (struct store_entry *)(all + i * STRIDE);
+}
+
+static void insert_large(struct store_table *t, char *all, uint64_t i)
+{
+    struct store_entry *name = large_name(all, i);
+
+    name->key_size = sizeof(i);
+    memcpy(name->bytes, &i, sizeof(i));
+    name->hash = store_table_hash(t, key_of(name));
+    assert_int_equal(store_table_insert(t, name, name->hash), 0);
+}
+
+static size_t resident_bytes(void *at, size_t n)
+{
+    size_t page = (size_t)sysconf(_SC_PAGESIZE), resident = 0;
+    unsigned char *pages = calloc(n / page, 1);
+
+    assert_true(pages && mincore(at, n, pages) == 0);
+    for (size_t i = 0; i < n / page; i++)
+        resident += (pages[i] & 1) * page;
+    free(pages);
+    return resident;
+}
+
+static void expect_large(const struct store_table *t, char *all, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        assert_ptr_equal(store_table_find(t, key_of(large_name(all, i)), large_name(all, i)->hash),
+                         large_name(all, i));
+}
+
+/* To unmap hundreds of MiB at once would hold up everybody. */
+static void test_array_is_given_back_while_it_is_emptied(void **state)
+{
+    char *all = calloc(N_LARGE, STRIDE);
+    struct store_table t;
+    size_t i = 0;
+
+    assert_non_null(all);
+    assert_int_equal(store_table_init(&t, seed), 0);
+    while (t.old.mask + 1 != OLD_SLOTS || t.old_next < OLD_SLOTS / 2)
+        insert_large(&t, all, i++);
+    expect_large(&t, all, i);
+    store_table_remove(&t, large_name(all, 7), large_name(all, 7)->hash);
+    insert_large(&t, all, 7);
+    assert_true(resident_bytes(t.old.slots, OLD_SLOTS * sizeof(*t.old.slots)) <=
+                OLD_SLOTS / 2 * sizeof(*t.old.slots) + (512 << 10));
+    while (t.old.slots) {
+        insert_large(&t, all, i++);
+        if (i % 1000 == 0)
+            expect_large(&t, all, i);
+    }
+    expect_large(&t, all, i);
+    store_table_finish(&t);
+    free(all);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_random),
         cmocka_unit_test(test_shrinks),
+        cmocka_unit_test(test_array_is_given_back_while_it_is_emptied),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
