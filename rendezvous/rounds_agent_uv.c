@@ -130,10 +130,15 @@ static void agent_conn_drop_output(struct agent_conn *a)
     buf_reset(&a->held);
 }
 
-/* As if the network had broken it: its end is noticed when the socket is read. */
+/* As if the network had broken it: its end is noticed when the socket is read. The close has to be a reset: an agent that
+ * does not read may have no room for the FIN behind what it was sent, nor, when its buffer was made smaller, for our
+ * acknowledgements. Both kernels would then go on sending the same bytes again for minutes. */
 void agent_conn_cut(struct agent_conn *a)
 {
+    const struct linger reset = {.l_onoff = 1};
+
     agent_conn_drop_output(a);
+    (void)setsockopt(a->fd, SOL_SOCKET, SO_LINGER, &reset, sizeof(reset)); /* without it: a close in order */
     (void)shutdown(a->fd, SHUT_RDWR); /* fails when it is broken already */
 }
 
