@@ -10,6 +10,7 @@
 #include "base/buf.h"
 #include "base/cleanup.h"
 #include "rendezvous/rounds.h"
+#include "rendezvous/rounds_file_os.h"
 #include "rendezvous/rounds_json.h"
 
 #include "tests/support/c/cmocka_fixed.h"
@@ -636,6 +637,63 @@ static void a_state_that_contradicts_itself_is_refused(void **state)
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
 
+/* ---- size ---- */
+
+/* Characters that JSON makes two bytes of; it makes six of some, which are refused in names. */
+static void fill_with_quotes(char *text, size_t size)
+{
+    memset(text, '"', size - 1);
+    text[size - 1] = '\0';
+}
+
+/* A file that the rendezvous has written has to be one that it reads. */
+static void the_largest_job_can_be_read_again(void **state)
+{
+    struct table *t = *state;
+    struct session_hello h = {
+        .params = SESSION_PARAMS_DEFAULT, .n_workers = SESSION_WORKERS_MAX, .attempt = 1};
+    struct rounds_conn *conns = calloc(SESSION_NODES_MAX, sizeof(*conns));
+    struct rounds_action action;
+    struct buf file = {0};
+    const uint8_t *body;
+    char error[ROUNDS_JSON_ERROR_SIZE];
+    size_t n;
+
+    assert_non_null(conns);
+    fill_with_quotes(h.job, sizeof(h.job));
+    fill_with_quotes(h.host, sizeof(h.host));
+    fill_with_quotes(h.addr, sizeof(h.addr));
+    fill_with_quotes(h.own, sizeof(h.own));
+    fill_with_quotes(h.role, sizeof(h.role));
+    h.params.min_nodes = h.params.max_nodes = SESSION_NODES_MAX;
+    for (uint32_t i = 0; i < SESSION_NODES_MAX; i++) {
+        h.nonce = (struct session_nonce){UINT64_MAX, UINT64_MAX - i};
+        h.report = (struct session_report){
+            .phase = SESSION_READY, .generation = -1, .group_rank = -1, .port = UINT16_MAX};
+        rounds_conn_init(&conns[i]);
+        rounds_step(&t->rounds, &(struct rounds_event){.kind = ROUNDS_HELLO,
+                                                       .now_ns = t->now_ns,
+                                                       .session = &conns[i],
+                                                       .hello = &h,
+                                                       .peer = "2001:db8:aaaa:bbbb:cccc:dddd:eeee:ffff",
+                                                       .local = "2001:db8:aaaa:bbbb:cccc:dddd:eeee:fffe"});
+        while (rounds_next(&t->rounds, &action))
+            ;
+        assert_non_null(conns[i].node);
+    }
+    assert_int_equal(rounds_file_put(&file, list_entry(t->rounds.jobs.next, struct rounds_job, in_rounds)),
+                     0);
+    assert_true(buf_size(&file) > ROUNDS_FILE_MAX / 4);
+    rounds_finish(&t->rounds);
+    free(conns);
+    start_daemon(t, 2);
+    body = rounds_file_check(buf_bytes(&file), buf_size(&file), &n);
+    assert_non_null(body);
+    if (!rounds_json_load(&t->rounds, body, n, t->now_ns, error))
+        fail_msg("%s", error);
+    buf_finish(&file);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -658,6 +716,7 @@ int main(void)
         TEST(an_ending_generation_is_saved_as_one),
         TEST(the_state_of_version_1_is_read),
         TEST(the_names_of_version_1_are_unknown_in_version_2),
+        TEST(the_largest_job_can_be_read_again),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
