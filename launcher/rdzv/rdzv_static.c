@@ -119,6 +119,16 @@ static int read_awaited_keys(struct rdzv_static *n)
                                : request_key(n, WIRE_OP_GET, key_of(n, "assigned_ranks/%u", n->config.rank));
 }
 
+static int request_twins(struct rdzv_static *n)
+{
+    char *key = key_of(n, "crun_nodes/%u", n->config.rank);
+    int r = key ? client_key_amount(&n->client, WIRE_OP_ADD, span_of(key), n->is_counted ? 0 : 1) : -ENOMEM;
+
+    free(key);
+    n->is_counted = true;
+    return r;
+}
+
 int rdzv_static_count(struct rdzv_static *n)
 {
     if (n->stage != STATIC_GATHERING)
@@ -126,6 +136,8 @@ int rdzv_static_count(struct rdzv_static *n)
     int r = client_cancel(&n->client); /* its answer comes with the others */
     if (!r)
         r = client_key(&n->client, WIRE_OP_GET, span_of(count_key));
+    if (!r)
+        r = request_twins(n);
     return r ? r : wait_for_others(n);
 }
 
@@ -253,6 +265,10 @@ static int take_reply(struct rdzv_static *n, const struct wire_reply *reply)
     case WIRE_OP_ADD:
         if (n->stage == STATIC_LEAVING)
             return take_members(n, reply->number);
+        if (n->stage == STATIC_GATHERING) {
+            n->has_twin = reply->number > 1;
+            return 0;
+        }
         take_count(n, reply->number);
         return publish_role(n);
     case WIRE_OP_WAIT:

@@ -10,7 +10,7 @@
  *   leave   ADD terminal_state/num_members 1; the last one SETs .../last_member, the others WAIT for it
  *
  * Once a second the owner may query how many nodes are there. init/ counts connections, so a node that was started twice
- * counts as two.
+ * counts as two. So that it is noticed, each crun that still waits then adds itself to a counter of its node rank, once.
  */
 
 #include <stdbool.h>
@@ -40,6 +40,8 @@ struct rdzv_static {
     struct client client;
     enum rdzv_static_stage stage;
     uint32_t n_there;                  /* nodes seen so far */
+    bool is_counted;                   /* among those of its node rank */
+    bool has_twin;                     /* another crun of this job has or had the same node rank */
     struct rank_assignment assignment; /* from STATIC_ASSIGNED on; without the address of the master */
     const char *error;                 /* a part of a sentence */
 };
@@ -50,7 +52,7 @@ void rdzv_static_finish(struct rdzv_static *n);
 
 /* Each appends to client.out; 0, -ENOMEM or CLIENT_E_*. */
 int rdzv_static_join(struct rdzv_static *n);  /* the connection is established */
-int rdzv_static_count(struct rdzv_static *n); /* refreshes n_there */
+int rdzv_static_count(struct rdzv_static *n); /* refreshes n_there and has_twin */
 int rdzv_static_leave(struct rdzv_static *n); /* its workers are done */
 
 enum {

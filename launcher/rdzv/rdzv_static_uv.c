@@ -47,6 +47,7 @@ struct rdzv_static_uv {
     uint64_t dialed_ms, connected_ms, farewell_until_ms;
     struct waiting_line waiting;
     bool has_status; /* a line is being redrawn on the terminal */
+    bool is_twin_reported;
     bool assigned, finished;
     char why[160]; /* why the last attempt failed */
 };
@@ -135,6 +136,19 @@ static void print_status(struct rdzv_static_uv *s, const char *line)
         log_line("%s", line);
 }
 
+/* The job would wait for the missing rank until its timeout. */
+static void report_twin(struct rdzv_static_uv *s)
+{
+    const struct job *job = s->host.job;
+
+    if (!s->node.has_twin || s->is_twin_reported)
+        return;
+    s->is_twin_reported = true;
+    log_line(
+        "another node of this job was started with --node-rank=%d, too; each node needs one of its own, 0 to %d",
+        job->node_rank, job->max_nodes - 1);
+}
+
 static void print_static_progress(struct rdzv_static_uv *s)
 {
     const struct job *job = s->host.job;
@@ -218,8 +232,10 @@ static void begin_conversation(struct rdzv_static_uv *s)
                                               .n_workers = (uint32_t)job->n_workers,
                                               .identical = identical && strcmp(identical, "1") == 0};
 
+    bool is_counted = s->node.is_counted;
     rdzv_static_finish(&s->node);
     rdzv_static_init(&s->node, &config);
+    s->node.is_counted = is_counted;
 }
 
 static void on_static_connected(void *data)
@@ -334,6 +350,7 @@ static void on_tick(uv_timer_t *timer)
     }
     if (s->node.stage == STATIC_GREETING)
         print_waiting_for_store(s);
+    report_twin(s);
     print_static_progress(s);
     if (is_stuck(s)) {
         tcp_client_close(s->client);

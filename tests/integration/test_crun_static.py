@@ -63,6 +63,20 @@ def test_a_node_waits_for_the_slower_one(tmp_path):
         assert nodes.codes() == [0, 0], nodes.texts()
 
 
+def test_two_nodes_of_one_rank_are_named(tmp_path):
+    """Each of the two reports it, long before the timeout. A node whose rank is its own does not."""
+    port = lib.free_port()
+    with lib.Nodes(tmp_path) as nodes:
+        for rank in (0, 1, 1):
+            nodes.crun(*options(port, rank, n_nodes=3), "--no-python", "true")
+        for n in nodes[1:]:
+            n.wait_for("another node of this job was started with --node-rank=1, too; each node needs one of its own, 0 to 2")
+        assert "another node of this job" not in nodes[0].text()
+        for n in nodes:
+            n.signal(signal.SIGTERM)
+        nodes.codes()
+
+
 def test_taken_port(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as other, lib.Nodes(tmp_path) as nodes:
         nodes.crun(*options(other.getsockname()[1], 0), "--no-python", "true")

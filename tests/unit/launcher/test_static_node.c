@@ -147,12 +147,15 @@ static void counting_does_not_lose_the_release(void **state)
         assert_int_equal(rdzv_static_count(&n), 0);
         expect(&n, WIRE_OP_CANCEL_WAIT, NULL, NULL);
         expect(&n, WIRE_OP_GET, "init/", NULL);
+        expect(&n, WIRE_OP_ADD, "/job/torchelastic/crun_nodes/1", NULL);
         expect(&n, WIRE_OP_WAIT, "/job/torchelastic/assigned_ranks/1", NULL);
         if (!crossed) {
             reply_bytes(&n, "\1", 1); /* cancelled */
             reply_value(&n, "2");
+            reply_u64(&n, 2);
             receive(&n, STATIC_GATHERING);
             assert_int_equal(n.n_there, 2);
+            assert_true(n.has_twin);
         }
         reply_bytes(&n, "\0", 1);
         receive(&n, STATIC_READING);
