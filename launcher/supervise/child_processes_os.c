@@ -41,6 +41,8 @@ static int list_by_parent(pid_t *pids, int n_max)
     const char *name;
     int n_found = 0;
 
+    if (access("/proc/self", F_OK) < 0)
+        return -errno; /* nothing is mounted there, or the /proc of another PID namespace */
     int r = folder_list_open(&processes, "/proc");
     if (r)
         return r;

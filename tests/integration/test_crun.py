@@ -523,6 +523,14 @@ def test_many_launches_at_once():
     assert all(n == 1 for n in ports.values()), ports
 
 
+def test_missing_proc_is_reported():
+    """Without it nobody can find what workers leave behind; the job itself runs."""
+    if os.geteuid() != 0 or subprocess.run(["unshare", "-m", "true"], capture_output=True).returncode != 0:
+        pytest.skip("needs root and a mount namespace")
+    p = jobs.run(["unshare", "-m", "sh", "-c", f"umount -l /proc; exec {jobs.crun()} --standalone --no-python true"])
+    assert p.returncode == 0 and "there is no /proc here" in p.stderr, p.stderr
+
+
 def test_killed_guardian_is_a_failure_like_any_other(tmp_path):
     worker = script(tmp_path, f"#!/bin/sh\n[ $TORCHELASTIC_RESTART_COUNT = 1 ] && exit 0\ntouch {tmp_path}/up\nsleep 60\n")
     p = launches.start(["--standalone", "--max-restarts=1", worker], stderr=subprocess.PIPE, text=True)
