@@ -1,7 +1,6 @@
 #include "launcher/report/failures_os.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -146,9 +145,9 @@ static void copy_error_file(const struct failures_source *source, const struct s
     _cleanup_free_ char *text = report_json_with_code(s->bytes, s->n_bytes, exit_code);
     if (!text)
         return;
-    _cleanup_close_ int fd = open(to, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-    if (fd < 0 || write(fd, text, strlen(text)) != (ssize_t)strlen(text))
-        log_line("cannot write the error file %s: %s", to, strerror(errno));
+    int r = write_disk_file(to, text);
+    if (r)
+        log_line("cannot write the error file %s: %s", to, strerror(-r));
 }
 
 /* ENOENT and EACCES of an exec mean the file itself or what its first line names. Malloc'ed; NULL: the file. */

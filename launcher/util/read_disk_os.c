@@ -11,7 +11,7 @@
 #include "launcher/util/bounded_os.h"
 #include "base/cleanup.h"
 
-enum { READ_LIMIT_MS = 250 }; /* of an event loop that has to answer other nodes within their node timeout */
+enum { DISK_LIMIT_MS = 250 }; /* of an event loop that has to answer other nodes within their node timeout */
 
 /* A part of a file that is read in a thread. */
 struct file_part {
@@ -59,7 +59,7 @@ static char *read_disk_part(const char *path, size_t n_max, bool from_end, size_
     if (!part)
         return NULL;
     *part = (struct file_part){.path = strdup(path), .n_max = n_max, .from_end = from_end};
-    int r = part->path ? bounded_call(read_part, drop_part, part, READ_LIMIT_MS) : -ENOMEM;
+    int r = part->path ? bounded_call(read_part, drop_part, part, DISK_LIMIT_MS) : -ENOMEM;
     if (r == -ETIMEDOUT)
         return NULL; /* the thread has it */
     if (!r) {
@@ -78,4 +78,46 @@ char *read_disk_start(const char *path, size_t n_max, size_t *ret_n_bytes)
 char *read_disk_end(const char *path, size_t n_max, size_t *ret_n_bytes)
 {
     return read_disk_part(path, n_max, true, ret_n_bytes);
+}
+
+/* ---- writing ---- */
+
+struct file_text {
+    char *path, *text;
+    int error;
+};
+
+static void write_text(void *data)
+{
+    struct file_text *file = data;
+    size_t n = strlen(file->text);
+    _cleanup_close_ int fd = open(file->path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOCTTY, 0666);
+    ssize_t written = fd < 0 ? -1 : write(fd, file->text, n);
+
+    file->error = written < 0 ? errno : (size_t)written < n ? ENOSPC : 0;
+}
+
+static void drop_text(void *data)
+{
+    struct file_text *file = data;
+
+    free(file->path);
+    free(file->text);
+    free(file);
+}
+
+int write_disk_file(const char *path, const char *text)
+{
+    struct file_text *file = calloc(1, sizeof(*file));
+
+    if (!file)
+        return -ENOMEM;
+    *file = (struct file_text){.path = strdup(path), .text = strdup(text)};
+    int r = file->path && file->text ? bounded_call(write_text, drop_text, file, DISK_LIMIT_MS) : -ENOMEM;
+    if (r == -ETIMEDOUT)
+        return r; /* the thread has it */
+    if (!r)
+        r = -file->error;
+    drop_text(file);
+    return r;
 }

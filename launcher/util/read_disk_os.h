@@ -2,7 +2,8 @@
 
 /*
  * Reads parts of files that may be on any disk: error files, logs, programs. Never waits for the writer of a FIFO, as a
- * worker chooses what lies in its log folder, and never longer than a quarter of a second for a disk that hangs.
+ * worker chooses what lies in its log folder, and never longer than a quarter of a second for a disk that hangs. The same
+ * for a small file that is written.
  */
 
 #include <stddef.h>
@@ -13,3 +14,6 @@ char *read_disk_start(const char *path, size_t n_max, size_t *ret_n_bytes);
 
 /* The same for the last n_max bytes. */
 char *read_disk_end(const char *path, size_t n_max, size_t *ret_n_bytes);
+
+/* Makes a file of this text, in place of one that is there. 0 or -errno; -ETIMEDOUT: it may still be written. */
+int write_disk_file(const char *path, const char *text);

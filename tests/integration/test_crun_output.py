@@ -363,6 +363,19 @@ def test_signal_while_the_disk_of_what_is_looked_up_hangs(tmp_path, what):
     assert p.returncode == 1 and "stopped by a signal before the disk of" in err and time.monotonic() - begin < 20, err
 
 
+def test_outer_error_file_on_a_disk_that_hangs(tmp_path):
+    """The copy for a launcher above is tried for a moment. What crun reports and how it ends is as ever."""
+    (tmp_path / "hangs").touch()
+    error = '{"message": {"message": "boom", "extraInfo": {"timestamp": "1"}}}'
+    p = launches.start(["--standalone", "--no-python", "env", "-u", "LD_PRELOAD", "sh", "-c",
+                        f"echo '{error}' >$TORCHELASTIC_ERROR_FILE; exit 3"],
+                       {**hanging_disk(tmp_path, tmp_path / "outer"), "TORCHELASTIC_ERROR_FILE": str(tmp_path / "outer.json")},
+                       stderr=subprocess.PIPE, text=True)
+    _, err = p.communicate(timeout=60)
+    assert p.returncode == 1 and "boom" in err, err
+    assert f"cannot write the error file {tmp_path}/outer.json: Connection timed out" in err, err
+
+
 def test_names_with_control_characters(tmp_path):
     """A line of crun stays one line, and moves no cursor."""
     p = crun("--no-python", f"{tmp_path}/a\nb\033[2J")
