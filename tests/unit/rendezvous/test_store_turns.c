@@ -439,9 +439,11 @@ static void check_listing(unsigned i, struct buf *reply, size_t expected)
     assert_int_equal(wire_load_u64(buf_bytes(reply)), expected);
     list = wire_span(buf_bytes(reply) + 8, buf_size(reply) - 8);
     for (; wire_next_key(&list, &key); n++) {
-        size_t k = strtoul((const char *)key.data + 6, NULL,
-                           10); /* the length of the next one, or the end, stops it */
+        char text[32];
+        size_t k;
 
+        (void)snprintf(text, sizeof(text), "%.*s", (int)key.size, (const char *)key.data);
+        k = strtoul(text + 6, NULL, 10);
         assert_true(k < N_MANY && !seen[k]);
         seen[k] = true;
     }
