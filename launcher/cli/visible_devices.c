@@ -27,24 +27,48 @@ int visible_devices_number(const char *entry, size_t size)
     return size > 0 && size <= NUMBER_DIGITS_MAX && strspn(entry, "0123456789") >= size ? atoi(entry) : -1;
 }
 
-static bool names_device(const char *entry, size_t size, int n_devices)
+enum device_name { NO_DEVICE, BY_NUMBER, BY_UUID, MIG };
+
+static enum device_name kind_of(const char *entry, size_t size, int n_devices)
 {
     int number = visible_devices_number(entry, size);
 
     if (number >= 0)
-        return number < n_devices;
-    return size > 4 && (strncmp(entry, "GPU-", 4) == 0 || strncmp(entry, "MIG-", 4) == 0);
+        return number < n_devices ? BY_NUMBER : NO_DEVICE;
+    if (size > 4 && strncmp(entry, "GPU-", 4) == 0)
+        return BY_UUID;
+    return size > 4 && strncmp(entry, "MIG-", 4) == 0 ? MIG : NO_DEVICE;
+}
+
+/* The same text lies before it in the list; numbers have other texts only with zeros in front. */
+static bool is_repeated(const char *list, const char *entry, size_t size)
+{
+    const char *other;
+    size_t other_size;
+
+    while (visible_devices_next(&list, &other, &other_size) && other < entry)
+        if (other_size == size && strncmp(other, entry, size) == 0)
+            return true;
+    return false;
 }
 
 int visible_devices_count(const char *value, int n_devices)
 {
-    const char *entry;
+    const char *rest = value, *entry;
+    enum device_name kind = NO_DEVICE;
     size_t size;
     int n = 0;
 
     if (!value)
         return n_devices;
-    while (visible_devices_next(&value, &entry, &size) && names_device(entry, size, n_devices))
+    while (visible_devices_next(&rest, &entry, &size)) {
+        const enum device_name next = kind_of(entry, size, n_devices);
+        if (next == NO_DEVICE || (n > 0 && next != kind))
+            break;
+        if (is_repeated(value, entry, size))
+            return 0;
+        kind = next;
         n++;
-    return n;
+    }
+    return kind == MIG ? 1 : n;
 }

@@ -2,7 +2,8 @@
 
 /*
  * A value of CUDA_VISIBLE_DEVICES: device numbers or UUIDs between commas. CUDA reads it up to the first entry that
- * names no device, and shows the devices in the order of the list. Pure.
+ * names no device, or one in another way than the first, and shows the devices in the order of the list. It shows none
+ * where an entry is repeated, and of several MIG devices only the first. Pure.
  */
 
 #include <stdbool.h>
