@@ -600,6 +600,7 @@ struct crw_trainer_options {
     struct crw_model *model;         /* its batch size is the largest; must outlive the trainer, as must */
     struct crw_optimizer *optimizer; /* this; CRW_SGD, CRW_ADAMW or CRW_ADADELTA of the model's size */
     enum crw_loss loss;
+    const int64_t *ignore_index; /* as the losses take it, read once; NULL: CRW_IGNORE_INDEX */
     enum crw_products products;
     double clip_norm;   /* gradients are scaled down to it; 0: not at all */
     bool accumulates;   /* steps may be of several batches */
@@ -620,7 +621,8 @@ CRW_EXPORT void crw_trainer_destroy(struct crw_trainer *t);
 CRW_EXPORT const char *crw_trainer_transport(const struct crw_trainer *t);
 
 /* A data set to be copied to the device: inputs in PyTorch's order, floats, or bytes that
- * table maps to floats. Targets: one byte for each sample, its class, or floats for CRW_MSE. */
+ * table maps to floats. Targets: as the losses take them, an int64_t for each sample, its class, or floats for
+ * CRW_MSE. */
 struct crw_samples {
     const void *inputs;
     const float *table; /* NULL: inputs are floats */
@@ -628,7 +630,7 @@ struct crw_samples {
     uint32_t n;
 };
 
-/* Once each, training first; test may be NULL. */
+/* Once each, training first; test may be NULL. CRW_E_ARGUMENT: a target is neither a class nor ignore_index. */
 CRW_EXPORT int crw_trainer_set_data(struct crw_trainer *t, const struct crw_samples *training,
                                     const struct crw_samples *test);
 /* The host's copy of the state to the device. */

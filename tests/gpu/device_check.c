@@ -64,7 +64,7 @@ static int plant(void *data, float *values, size_t count, void *stream)
 }
 
 static float inputs[N_ITEMS * N_INPUTS];
-static uint8_t classes[N_ITEMS];
+static int64_t classes[N_ITEMS];
 static uint32_t list[N_ITEMS];
 
 /* Three steps with planted NaN; whether the parameters have every bit still, and are finite. */
@@ -85,7 +85,8 @@ static void train(const struct backend *b, bool take, bool *ret_same, bool *ret_
     if (crw_optimizer_create(&sgd, model->n_parameters, &optimizer) != 0)
         exit(1);
     const uint32_t before = crw_model_crc32c(model);
-    const struct backend_trainer_options options = {.model = model, .optimizer = sgd, .reducer = &reducer};
+    const struct backend_trainer_options options = {
+        .model = model, .ignore_index = CRW_IGNORE_INDEX, .optimizer = sgd, .reducer = &reducer};
     const struct backend_samples samples = {.inputs = inputs, .targets = classes, .n = N_ITEMS};
     must_backend(b->trainer_create(&options, &trainer), b);
     must_backend(b->trainer_set_data(trainer, BACKEND_TRAIN, &samples), b);
@@ -112,7 +113,7 @@ static int check_drop(const struct backend *b)
     crw_rng_seed(&rng, 1);
     crw_rng_uniform(&rng, inputs, ARRAY_SIZE(inputs), -1, 1);
     for (uint32_t i = 0; i < N_ITEMS; i++) {
-        classes[i] = (uint8_t)(i % N_OUTPUTS);
+        classes[i] = i % N_OUTPUTS;
         list[i] = i;
     }
     train(b, true, &taken_same, &taken_finite);

@@ -37,7 +37,8 @@ static const struct crw_layer mnist[] = {
 static const struct crw_optimizer_options adadelta = {
     .kind = CRW_ADADELTA, .lr = 0.01, .rho = 0.9, .eps = 1e-6};
 
-static uint8_t items[N_ITEMS * N_PIXELS], labels[N_ITEMS];
+static uint8_t items[N_ITEMS * N_PIXELS];
+static int64_t labels[N_ITEMS];
 static uint32_t list[N_ITEMS];
 static float table[256];
 
@@ -64,7 +65,7 @@ static void fill(void)
     for (size_t i = 0; i < sizeof(items); i++)
         items[i] = (uint8_t)crw_rng_u32(&rng);
     for (uint32_t i = 0; i < N_ITEMS; i++) {
-        labels[i] = (uint8_t)(crw_rng_u32(&rng) % 10);
+        labels[i] = crw_rng_u32(&rng) % 10;
         list[i] = i;
     }
     for (int i = 0; i < 256; i++)
@@ -79,7 +80,7 @@ static void make(struct side *s, const struct backend *b, enum backend_precision
     crw_model_init(s->model, 1);
     must(crw_optimizer_create(&adadelta, s->model->n_parameters, &s->optimizer), NULL);
     struct backend_trainer_options options = {
-        .model = s->model, .optimizer = adadelta, .precision = precision};
+        .model = s->model, .ignore_index = CRW_IGNORE_INDEX, .optimizer = adadelta, .precision = precision};
     for (size_t i = 0; i < 2; i++)
         options.states[i] = crw_optimizer_state(s->optimizer, i, NULL);
     must(b->trainer_create(&options, &s->trainer), b);

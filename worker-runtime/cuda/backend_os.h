@@ -30,7 +30,7 @@ enum backend_data { BACKEND_TRAIN, BACKEND_EVALUATE, BACKEND_DATA_COUNT };
 enum backend_loss { BACKEND_NLL, BACKEND_CROSS_ENTROPY, BACKEND_MSE, BACKEND_LOSS_COUNT };
 
 /* A data set: inputs in PyTorch's order, as floats, or as bytes for which `table` has the 256
- * values. Targets: a class each (uint8_t), for BACKEND_MSE as many floats as the chain has outputs. */
+ * values. Targets: a class each (int64_t), for BACKEND_MSE as many floats as the chain has outputs. */
 struct backend_samples {
     const void *inputs;
     const float *table; /* NULL: inputs are floats */
@@ -58,6 +58,7 @@ struct backend_trainer_options {
      * batch size. It outlives the trainer; its memory is the host's copy of the state. */
     const struct crw_model *model;
     enum backend_loss loss;
+    int64_t ignore_index; /* samples with this target count neither in the loss nor in the gradient */
     struct crw_optimizer_options optimizer;
     float *states[2]; /* the host's copy of the optimizer's; NULL where it has none */
     int device;

@@ -202,7 +202,7 @@ static cudaError_t take_batch(struct backend_trainer *t, const struct cuda_data 
 {
     const struct activation *a = &t->model->x_shape;
     const int n_features = a->channels * pixels(a);
-    const bool labels = data->bytes && t->target_bytes == 1; /* they come along with the pixels */
+    const bool labels = data->bytes && t->options.loss != BACKEND_MSE; /* they come along with the pixels */
     float *to = t->raw ? t->raw : t->x;
     cudaError_t r =
         data->bytes
@@ -261,7 +261,7 @@ static cudaError_t loss(struct backend_trainer *t, int n, bool training, bool ad
                               tally);
     cudaError_t r = cuda_mse(&t->q, n * n_outputs, last->y, t->targets, t->losses, dy);
     if (r == cudaSuccess)
-        r = cuda_tally(&t->q, n * t->n_losses_of_sample, t->losses, NULL, add, tally);
+        r = cuda_tally(&t->q, n * t->n_losses_of_sample, t->losses, NULL, NULL, add, tally);
     return r;
 }
 

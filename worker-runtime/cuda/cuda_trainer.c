@@ -400,7 +400,7 @@ int cuda_trainer_create(const struct backend_trainer_options *options, struct ba
     t->checked = options->skip_not_finite || options->clip_norm > 0;
     const int n_outputs = t->model->steps[t->model->n_steps - 1].out.channels;
     t->n_losses_of_sample = options->loss == BACKEND_MSE ? n_outputs : 1;
-    t->target_bytes = options->loss == BACKEND_MSE ? (size_t)n_outputs * sizeof(float) : sizeof(uint8_t);
+    t->target_bytes = options->loss == BACKEND_MSE ? (size_t)n_outputs * sizeof(float) : sizeof(int32_t);
     r = open_blas(t);
     if (r) {
         free(t);
@@ -522,20 +522,36 @@ static int copy_numbers(struct backend_trainer *t, struct cuda_data *data)
     return r == cudaSuccess ? 0 : cuda_fail(r, "cannot number samples on the device");
 }
 
-int cuda_trainer_set_data(struct backend_trainer *t, enum backend_data which,
-                          const struct backend_samples *samples)
+/* The targets as the device reads them, malloc'ed: a class, or -1 where the sample does not count. */
+static int narrow_classes(const struct backend_trainer *t, const struct backend_samples *samples,
+                          int32_t **ret)
+{
+    const int n_classes = t->model->steps[t->model->n_steps - 1].out.channels;
+    const int64_t *from = samples->targets;
+    int32_t *to = malloc(samples->n * sizeof(*to));
+    if (!to)
+        return crw_fail_errno(-ENOMEM, "cannot copy %u targets", samples->n);
+    for (uint32_t i = 0; i < samples->n; i++) {
+        const bool ignored = from[i] == t->options.ignore_index;
+        if (!ignored && (from[i] < 0 || from[i] >= n_classes)) {
+            free(to);
+            return crw_fail(CRW_E_ARGUMENT, "target %lld of sample %u is not one of %d classes",
+                            (long long)from[i], i, n_classes);
+        }
+        to[i] = ignored ? -1 : (int32_t)from[i];
+    }
+    *ret = to;
+    return 0;
+}
+
+static int copy_data(struct backend_trainer *t, struct cuda_data *data, const struct backend_samples *samples,
+                     const void *targets)
 {
     const struct activation *a = &t->model->x_shape;
     const size_t n = samples->n, n_features = (size_t)(a->channels * a->height * a->width);
     const size_t input_bytes = n * n_features * (samples->table ? 1 : sizeof(float));
     struct maker m = {.t = t, .error = cudaSuccess};
-    struct cuda_data *data = &t->data[which];
 
-    if (n == 0 || data->inputs)
-        return crw_fail(CRW_E_ARGUMENT, "a trainer takes each data set once, and none that is empty");
-    int r = check_not_reducing(t, "a data set cannot be copied");
-    if (r)
-        return r;
     data->bytes = samples->table != NULL;
     data->inputs = on_device(&m, input_bytes);
     data->targets = on_device(&m, n * t->target_bytes);
@@ -543,13 +559,30 @@ int cuda_trainer_set_data(struct backend_trainer *t, enum backend_data which,
     if (m.error == cudaSuccess)
         m.error = copy_to_device(t, data->inputs, samples->inputs, input_bytes);
     if (m.error == cudaSuccess)
-        m.error = copy_to_device(t, data->targets, samples->targets, n * t->target_bytes);
+        m.error = copy_to_device(t, data->targets, targets, n * t->target_bytes);
     if (m.error == cudaSuccess && samples->table)
         m.error = copy_to_device(t, t->table, samples->table, 256 * sizeof(*samples->table));
     if (m.error != cudaSuccess)
         return cuda_fail(m.error, "cannot copy the data set to the device");
     data->n_items = samples->n;
     return copy_numbers(t, data);
+}
+
+int cuda_trainer_set_data(struct backend_trainer *t, enum backend_data which,
+                          const struct backend_samples *samples)
+{
+    struct cuda_data *data = &t->data[which];
+    int32_t *classes = NULL;
+
+    if (samples->n == 0 || data->inputs)
+        return crw_fail(CRW_E_ARGUMENT, "a trainer takes each data set once, and none that is empty");
+    int r = check_not_reducing(t, "a data set cannot be copied");
+    if (r == 0 && t->options.loss != BACKEND_MSE)
+        r = narrow_classes(t, samples, &classes);
+    if (r == 0)
+        r = copy_data(t, data, samples, classes ? (const void *)classes : samples->targets);
+    free(classes);
+    return r;
 }
 
 int cuda_trainer_start(struct backend_trainer *t, const uint32_t *list, size_t count, uint64_t cursor)
@@ -789,6 +822,6 @@ int cuda_trainer_evaluate(struct backend_trainer *t, uint32_t first, uint32_t co
     const struct cuda_tally *tally = t->host_evaluation;
     *ret = (struct backend_progress){0};
     report_tally(t, tally, ret);
-    ret->loss = tally->n_losses ? tally->loss_sum / (double)tally->n_losses : 0;
+    ret->loss = tally->n_losses ? tally->loss_sum / (double)tally->n_counted : 0;
     return 0;
 }

@@ -185,6 +185,7 @@ static int make_trainer(struct crw_trainer *t, const struct crw_trainer_options 
         .blas_library = env_cublaslt_library(),
         .skip_not_finite = true,
         .clip_norm = o->clip_norm,
+        .ignore_index = o->ignore_index ? *o->ignore_index : CRW_IGNORE_INDEX,
         .accumulates = o->accumulates,
         .reducer = t->comm ? &t->reducer : NULL,
     };

@@ -25,17 +25,17 @@ static const struct crw_layer layers[] = {
 
 struct classifier {
     float inputs[N_SAMPLES][N_INPUTS];
-    uint8_t classes[N_SAMPLES];
+    int64_t classes[N_SAMPLES];
     uint8_t *flags, *all_flags; /* correct or not: of a batch, and of all ranks' batches */
 };
 
 static void make_sample(struct crw_rng *rng, float centres[N_CLASSES][N_INPUTS], float *input,
-                        uint8_t *ret_class)
+                        int64_t *ret_class)
 {
     float u;
 
     crw_rng_uniform(rng, &u, 1, 0.0f, 1.0f);
-    *ret_class = (uint8_t)((double)u * N_CLASSES);
+    *ret_class = (int64_t)((double)u * N_CLASSES);
     crw_rng_uniform(rng, input, N_INPUTS, -1.0f, 1.0f);
     for (int i = 0; i < N_INPUTS; i++)
         input[i] += centres[*ret_class][i];

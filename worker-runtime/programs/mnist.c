@@ -8,6 +8,7 @@
 #include <limits.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 #include "worker-runtime/programs/programs.h"
 
@@ -32,6 +33,7 @@ static const struct crw_layer layers[] = {
 /* Images and what is on them. */
 struct labelled {
     struct crw_idx images, labels;
+    int64_t *classes; /* the labels, as losses take them */
 };
 
 struct mnist {
@@ -77,12 +79,30 @@ static int mnist_check(const char *folder, const struct labelled *part, const ch
                           labels->n_items);
     if (images->n_items == 0)
         return mnist_fail(error, n, "%s has no %s images", folder, what);
+    return 0;
+}
+
+static int read_classes(const char *folder, struct labelled *part, const char *what, char *error, size_t n)
+{
+    const struct crw_idx *labels = &part->labels;
+
+    part->classes = calloc(labels->n_items, sizeof(*part->classes));
+    if (!part->classes)
+        return mnist_fail(error, n, "out of memory for the classes of the %s images", what);
     for (uint32_t i = 0; i < labels->n_items; i++) {
         if (labels->data[i] > 9)
             return mnist_fail(error, n, "%s: label %u of the %s images is %u, expected 0 to 9", folder, i,
                               what, labels->data[i]);
+        part->classes[i] = labels->data[i];
     }
     return 0;
+}
+
+static int read_part(const char *folder, struct labelled *part, const char *what, char *error, size_t n)
+{
+    int r = mnist_check(folder, part, what, error, n);
+
+    return r < 0 ? r : read_classes(folder, part, what, error, n);
 }
 
 static int open_mnist(void *data, uint32_t *ret_n_training, uint32_t *ret_n_test, char *error, size_t n)
@@ -94,8 +114,8 @@ static int open_mnist(void *data, uint32_t *ret_n_training, uint32_t *ret_n_test
         open_idx(m->folder, "train-labels-idx1-ubyte", 0, &training->labels, error, n) < 0 ||
         open_idx(m->folder, "t10k-images-idx3-ubyte", 2, &test->images, error, n) < 0 ||
         open_idx(m->folder, "t10k-labels-idx1-ubyte", 0, &test->labels, error, n) < 0 ||
-        mnist_check(m->folder, training, "training", error, n) < 0 ||
-        mnist_check(m->folder, test, "test", error, n) < 0)
+        read_part(m->folder, training, "training", error, n) < 0 ||
+        read_part(m->folder, test, "test", error, n) < 0)
         return -1;
     for (int i = 0; i < 256; i++)
         m->normalized[i] = ((float)i / 255.0f - 0.1307f) / 0.3081f;
@@ -111,6 +131,7 @@ static void close_mnist(void *data)
     for (int part = 0; part < 2; part++) {
         crw_idx_close(&m->parts[part].images);
         crw_idx_close(&m->parts[part].labels);
+        free(m->parts[part].classes);
     }
 }
 
@@ -119,14 +140,14 @@ static void mnist_gather(void *data, enum part part, const uint32_t *samples, si
 {
     const struct mnist *m = data;
     const struct labelled *from = &m->parts[part];
-    int64_t *labels = targets;
+    int64_t *classes = targets;
 
     for (size_t i = 0; i < n; i++) {
         const uint8_t *pixels = from->images.data + (size_t)samples[i] * PIXELS;
 
         for (int p = 0; p < PIXELS; p++)
             *input++ = m->normalized[pixels[p]];
-        labels[i] = from->labels.data[samples[i]];
+        classes[i] = from->classes[samples[i]];
     }
 }
 
@@ -137,7 +158,7 @@ static void mnist_resident(void *data, enum part part, struct crw_samples *ret)
 
     *ret = (struct crw_samples){.inputs = from->images.data,
                                 .table = m->normalized,
-                                .targets = from->labels.data,
+                                .targets = from->classes,
                                 .n = from->images.n_items};
 }
 

@@ -104,7 +104,8 @@ static struct nodes count_nodes(struct crw_model *model, int batch)
     static const float table[256];
     const struct backend *b = crw_backend();
     const size_t n = (size_t)batch, n_pixels = 784;
-    uint8_t *items = calloc(n, n_pixels), *labels = calloc(n, 1);
+    uint8_t *items = calloc(n, n_pixels);
+    int64_t *labels = calloc(n, sizeof(*labels));
     uint32_t *list = calloc(n, sizeof(*list));
     const struct backend_samples samples = {
         .inputs = items, .table = table, .targets = labels, .n = (uint32_t)batch};
@@ -114,7 +115,8 @@ static struct nodes count_nodes(struct crw_model *model, int batch)
 
     must(!items || !labels || !list, "out of memory");
     must(crw_optimizer_create(&options, model->n_parameters, &optimizer), "optimizer");
-    struct backend_trainer_options o = {.model = model, .loss = BACKEND_NLL, .optimizer = options};
+    struct backend_trainer_options o = {
+        .model = model, .loss = BACKEND_NLL, .ignore_index = CRW_IGNORE_INDEX, .optimizer = options};
     for (size_t i = 0; i < ARRAY_SIZE(o.states); i++)
         o.states[i] = crw_optimizer_state(optimizer, i, NULL);
     cuda_host_set_dry(true);

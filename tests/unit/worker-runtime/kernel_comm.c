@@ -233,7 +233,8 @@ static struct crw_model *new_model(void)
 /* A trainer for the model as it is, after so many steps, in a group; each rank's samples are other ones. */
 static void train_in(struct training *t, struct backend_comm *comm, int rank)
 {
-    static uint8_t items[N_ITEMS * N_FEATURES], labels[N_ITEMS];
+    static uint8_t items[N_ITEMS * N_FEATURES];
+    static int64_t labels[N_ITEMS];
     static float table[256];
     uint32_t list[N_ITEMS];
     for (int i = 0; i < N_ITEMS * N_FEATURES; i++)
@@ -252,6 +253,7 @@ static void train_in(struct training *t, struct backend_comm *comm, int rank)
         .optimizer = {.kind = CRW_SGD, .lr = 0.1},
         .reducer = &t->reducer,
     };
+        .ignore_index = CRW_IGNORE_INDEX,
     CHECK(crw_backend()->trainer_create(&options, &t->trainer) == 0);
     const struct backend_samples samples = {.inputs = items, .table = table, .targets = labels, .n = N_ITEMS};
     CHECK(crw_backend()->trainer_set_data(t->trainer, BACKEND_TRAIN, &samples) == 0);

@@ -73,13 +73,14 @@ static void flattens(void)
 static void gathers(void)
 {
     enum { N_ITEMS = 40, N_FEATURES = 784, N = 33 };
-    uint8_t *data = kernel_device(N_ITEMS * N_FEATURES), *labels = kernel_device(N_ITEMS),
-            *targets = kernel_device(N);
+    uint8_t *data = kernel_device(N_ITEMS * N_FEATURES);
+    int32_t *labels = kernel_device(N_ITEMS * sizeof(*labels)),
+            *targets = kernel_device(N * sizeof(*targets));
     uint32_t *list = kernel_device(100 * sizeof(*list));
     uint64_t *cursor = kernel_device(sizeof(*cursor));
     float *table = kernel_device_floats(256), *x = kernel_device_floats(N * N_FEATURES),
           *expected = kernel_zeros(N * N_FEATURES);
-    uint8_t *targets_expected = kernel_device(N);
+    int32_t *targets_expected = kernel_device(N * sizeof(*targets_expected));
     struct cuda_queue q = kernel_queue(CUDA_EXACT);
 
     for (int i = 0; i < 256; i++)
@@ -87,7 +88,7 @@ static void gathers(void)
     for (int i = 0; i < N_ITEMS * N_FEATURES; i++)
         data[i] = (uint8_t)kernel_random_u32();
     for (int i = 0; i < N_ITEMS; i++)
-        labels[i] = (uint8_t)(i % 10);
+        labels[i] = i % 3 ? 1000 * i : -1;
     for (int i = 0; i < 100; i++)
         list[i] = kernel_random_u32() % N_ITEMS;
     for (uint64_t at = 0; at < 100 - N; at += 66) {
@@ -100,7 +101,7 @@ static void gathers(void)
         kernel_done(
             &q, cuda_gather(&q, N, N_FEATURES, data, labels, table, list, at ? cursor : NULL, x, targets));
         kernel_check_bytes("batch", x, expected, N * N_FEATURES * sizeof(float));
-        kernel_check_bytes("targets", targets, targets_expected, N);
+        kernel_check_bytes("targets", targets, targets_expected, N * sizeof(*targets));
     }
 }
 
@@ -167,14 +168,14 @@ static int twin_argmax(const float *y, int features)
 
 /* In one launch or two, the loss and its tally are the same bits. */
 static void check_both(const struct cuda_queue *q, int n, int features, const float *x,
-                       const uint8_t *targets, const float *losses, const uint8_t *correct, const float *dx)
+                       const int32_t *targets, const float *losses, const uint8_t *correct, const float *dx)
 {
     size_t count = (size_t)(n * features);
     float *other_losses = kernel_device_floats((size_t)n), *other_dx = kernel_device_floats(count);
     uint8_t *other_correct = kernel_device((size_t)n);
     struct cuda_tally *tally = kernel_device(sizeof(*tally)), *other = kernel_device(sizeof(*other));
 
-    kernel_done(q, cuda_tally(q, n, losses, correct, false, tally));
+    kernel_done(q, cuda_tally(q, n, losses, correct, targets, false, tally));
     kernel_done(
         q, cuda_nll_tally(q, n, features, x, targets, other_losses, other_correct, other_dx, false, other));
     kernel_check_bytes("losses of both", other_losses, losses, (size_t)n * sizeof(*losses));
@@ -191,21 +192,29 @@ static void takes_the_likelihood(void)
         float *x = kernel_random(count), *y = kernel_device_floats(count), *dx = kernel_device_floats(count);
         float *losses = kernel_device_floats((size_t)n), *y_expected = kernel_zeros(count);
         float *dx_expected = kernel_zeros(count), *dy = kernel_zeros(count);
-        uint8_t *targets = kernel_device((size_t)n), *correct = kernel_device((size_t)n);
+        int32_t *targets = kernel_device((size_t)n * sizeof(*targets));
+        uint8_t *correct = kernel_device((size_t)n);
         struct cuda_tally *tally = kernel_device(sizeof(*tally));
         struct cuda_queue q = kernel_queue(CUDA_EXACT);
         uint64_t n_correct = 0;
         double sum = 0;
+        int n_counted = 0;
 
         for (size_t k = 0; k < count; k++)
             x[k] = rintf(3 * x[k]); /* ties */
         for (int s = 0; s < n; s++)
-            targets[s] = (uint8_t)(kernel_random_u32() % (uint32_t)(features < 256 ? features : 256));
+            targets[s] = s % 5 == 1 ? -1 : (int32_t)(kernel_random_u32() % (uint32_t)features);
         kernel_done(&q, cuda_nll(&q, n, features, x, targets, y, losses, correct, dx));
         twin->log_softmax_forward(n, features, x, y_expected);
+        for (int s = 0; s < n; s++)
+            n_counted += targets[s] >= 0;
         for (int s = 0; s < n; s++) {
+            if (targets[s] < 0) {
+                assert_true(losses[s] == 0 && !correct[s]);
+                continue;
+            }
             sum -= y_expected[s * features + targets[s]];
-            dy[s * features + targets[s]] = -1.0f / (float)n;
+            dy[s * features + targets[s]] = -1.0f / (float)n_counted;
             bool hit = twin_argmax(y + s * features, features) == targets[s];
             n_correct += hit;
             assert_int_equal(correct[s], hit);
@@ -215,12 +224,13 @@ static void takes_the_likelihood(void)
         kernel_check("dx", dx, dx_expected, count, 1e-6, NULL);
 
         tally->loss_sum = 100;
-        tally->n_correct = tally->n_losses = tally->n_batches = 7;
+        tally->n_correct = tally->n_losses = tally->n_counted = tally->n_batches = 7;
         tally->mean_sum = 3;
-        kernel_done(&q, cuda_tally(&q, n, losses, correct, i % 2, tally));
+        kernel_done(&q, cuda_tally(&q, n, losses, correct, targets, i % 2, tally));
         assert_int_equal(tally->n_losses, n + (i % 2 ? 7 : 0));
+        assert_int_equal(tally->n_counted, n_counted + (i % 2 ? 7 : 0));
         assert_int_equal(tally->n_batches, 1 + (i % 2 ? 7 : 0));
-        assert_true(fabs(tally->mean_sum - sum / n - (i % 2 ? 3 : 0)) <= 5e-6);
+        assert_true(fabs(tally->mean_sum - sum / n_counted - (i % 2 ? 3 : 0)) <= 5e-6);
         assert_int_equal(tally->n_correct, n_correct + (i % 2 ? 7 : 0));
         assert_true(fabs(tally->loss_sum - sum - (i % 2 ? 100 : 0)) <= 5e-6 * n);
         check_both(&q, n, features, x, targets, losses, correct, dx);
@@ -233,9 +243,9 @@ static void likelihood_agrees_with_pytorch(void)
     static const float logits[] = {1, 2, 3, 1, -1, 0};
     static const float gradient[] = {0.0450152904f, 0.122364245f,  -0.167379498f,
                                      -0.167379558f, 0.0450152792f, 0.12236423f};
-    static const uint8_t classes[] = {2, 0};
+    static const int32_t classes[] = {2, 0};
     const float *x = kernel_copy(logits, sizeof(logits));
-    const uint8_t *targets = kernel_copy(classes, sizeof(classes));
+    const int32_t *targets = kernel_copy(classes, sizeof(classes));
     float *dx = kernel_device_floats(6), *losses = kernel_device_floats(2);
     uint8_t *correct = kernel_device(2);
     struct cuda_queue q = kernel_queue(CUDA_EXACT);
@@ -248,8 +258,8 @@ static void likelihood_agrees_with_pytorch(void)
 
 static void a_target_that_is_no_class_gives_nan(void)
 {
-    static const uint8_t classes[] = {3, 0};
-    const uint8_t *targets = kernel_copy(classes, sizeof(classes));
+    static const int32_t classes[] = {3, 0};
+    const int32_t *targets = kernel_copy(classes, sizeof(classes));
     float *x = kernel_random(6), *dx = kernel_device_floats(6), *losses = kernel_device_floats(2);
     uint8_t *correct = kernel_device(2);
     struct cuda_queue q = kernel_queue(CUDA_EXACT);
@@ -279,7 +289,7 @@ static void squares_errors(void)
         kernel_done(&q, cuda_mse(&q, (int)n, y, t, losses, dy));
         kernel_check("losses", losses, losses_expected, n, 1e-5, NULL);
         kernel_check("dy", dy, dy_expected, n, 1e-6 / (double)n, NULL);
-        kernel_done(&q, cuda_tally(&q, (int)n, losses, NULL, false, tally));
+        kernel_done(&q, cuda_tally(&q, (int)n, losses, NULL, NULL, false, tally));
         assert_true(fabs(tally->loss_sum - sum) <= 1e-6 * sum);
     }
 }

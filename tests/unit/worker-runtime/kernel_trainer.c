@@ -34,7 +34,11 @@ struct net {
     int n_outputs;
     enum backend_loss loss;
     bool numbers; /* inputs are floats, not bytes */
+    bool gaps;    /* the samples with IGNORED do not count */
 };
+
+/* Told apart from a class, and from PyTorch's default, by all of its 64 bits. */
+#define IGNORED (INT64_C(1) << 40 | 1)
 
 static const struct crw_layer small_mnist[] = {
     {.kind = CRW_LAYER_CONV2D, .name = "conv1", .in = 1, .out = 5, .kernel = 3},
@@ -84,12 +88,20 @@ static const struct crw_layer regression[] = {
     {.kind = CRW_LAYER_LINEAR, .name = "a", .in = 20, .out = 3},
 };
 
+static const struct crw_layer many_classes[] = {
+    {.kind = CRW_LAYER_LINEAR, .name = "a", .in = 20, .out = 1000},
+    {.kind = CRW_LAYER_LOG_SOFTMAX},
+};
+
 static const struct net nets[] = {
     {"small mnist", small_mnist, ARRAY_SIZE(small_mnist), {1, 12, 12}, 10},
     {"colourful", colourful, ARRAY_SIZE(colourful), {3, 6, 7}, 3},
     {"perceptron", perceptron, ARRAY_SIZE(perceptron), {20, 1, 1}, 4},
     {"scores", scores, ARRAY_SIZE(scores), {20, 1, 1}, 4, BACKEND_CROSS_ENTROPY, true},
     {"regression", regression, ARRAY_SIZE(regression), {20, 1, 1}, 3, BACKEND_MSE, true},
+    {"gaps", perceptron, ARRAY_SIZE(perceptron), {20, 1, 1}, 4, BACKEND_NLL, .gaps = true},
+    {"gaps in scores", scores, ARRAY_SIZE(scores), {20, 1, 1}, 4, BACKEND_CROSS_ENTROPY, true, true},
+    {"many classes", many_classes, ARRAY_SIZE(many_classes), {20, 1, 1}, 1000, .gaps = true},
 };
 
 static const struct crw_optimizer_options adadelta = {
@@ -99,7 +111,8 @@ static const struct crw_optimizer_options adadelta = {
 struct pair {
     const struct net *net;
     size_t n_features;
-    uint8_t *items, labels[N_ITEMS];
+    uint8_t *items;
+    int64_t labels[N_ITEMS];
     float *inputs, outputs[N_ITEMS * 4]; /* the same as numbers; and what a regression looks for */
     float table[256];
     uint32_t list[N_ITEMS];
@@ -158,7 +171,9 @@ static void fill(struct pair *p)
     for (size_t i = 0; i < N_ITEMS * p->n_features; i++)
         p->items[i] = (uint8_t)crw_rng_u32(&rng);
     for (size_t i = 0; i < N_ITEMS; i++)
-        p->labels[i] = (uint8_t)(crw_rng_u32(&rng) % (uint32_t)p->net->n_outputs);
+        p->labels[i] = crw_rng_u32(&rng) % (uint32_t)p->net->n_outputs;
+    for (size_t i = 1; p->net->gaps && i < N_ITEMS; i += 5)
+        p->labels[i] = IGNORED;
     for (int i = 0; i < 256; i++)
         p->table[i] = ((float)i / 255 - 0.5f) / 0.3f;
     p->inputs = test_malloc(N_ITEMS * p->n_features * sizeof(*p->inputs));
@@ -176,8 +191,11 @@ static void begin(struct pair *p, const struct net *net, const struct backend_re
     p->host = new_model(net);
     p->cpu_optimizer = new_optimizer(p->cpu);
     p->host_optimizer = new_optimizer(p->host);
-    p->options = (struct backend_trainer_options){
-        .model = p->host, .loss = net->loss, .optimizer = adadelta, .reducer = reducer};
+    p->options = (struct backend_trainer_options){.model = p->host,
+                                                  .loss = net->loss,
+                                                  .ignore_index = IGNORED,
+                                                  .optimizer = adadelta,
+                                                  .reducer = reducer};
     for (size_t i = 0; i < N_STATES; i++)
         p->options.states[i] = crw_optimizer_state(p->host_optimizer, i, NULL);
     p->trainer = new_trainer(p);
@@ -214,9 +232,9 @@ static float cpu_loss(struct pair *p, const uint32_t *numbers, int n, const int6
     float outputs[BATCH * 4], loss;
     const size_t n_outputs = (size_t)p->net->n_outputs;
     if (p->net->loss == BACKEND_NLL)
-        assert_int_equal(crw_model_nll_loss(p->cpu, targets, CRW_IGNORE_INDEX, &loss), 0);
+        assert_int_equal(crw_model_nll_loss(p->cpu, targets, IGNORED, &loss), 0);
     if (p->net->loss == BACKEND_CROSS_ENTROPY)
-        assert_int_equal(crw_model_cross_entropy_loss(p->cpu, targets, CRW_IGNORE_INDEX, &loss), 0);
+        assert_int_equal(crw_model_cross_entropy_loss(p->cpu, targets, IGNORED, &loss), 0);
     if (p->net->loss != BACKEND_MSE)
         return loss;
     for (int s = 0; s < n; s++)
@@ -432,6 +450,7 @@ static void evaluates(void **state)
         struct pair p;
         uint64_t n_correct = 0;
         double sum = 0;
+        int n_counted = 0;
         begin(&p, &nets[i], NULL);
         for (int s = 0; s < 3; s++) {
             device_step(&p, BATCH);
@@ -444,13 +463,16 @@ static void evaluates(void **state)
         for (uint32_t number = 1; number < N_ITEMS; number++) {
             int64_t target;
             assert_int_equal(crw_model_forward(p.cpu, batch(&p, &number, 1, &target), 1, false, NULL), 0);
+            if (target == IGNORED)
+                continue;
+            n_counted++;
             sum += cpu_loss(&p, &number, 1, &target);
             if (nets[i].loss != BACKEND_MSE)
                 n_correct += crw_model_correct(p.cpu, &target, NULL);
         }
         assert_int_equal(progress.n_samples, N_ITEMS - 1);
         assert_int_equal(progress.n_correct, n_correct);
-        assert_true(fabs(progress.loss - sum / (N_ITEMS - 1)) < 1e-4);
+        assert_true(fabs(progress.loss - sum / n_counted) < 1e-4);
         assert_int_equal(crw_backend()->trainer_evaluate(p.trainer, 1, N_ITEMS, TIMEOUT_MS, &progress),
                          CRW_E_ARGUMENT);
         end(&p);
@@ -761,6 +783,43 @@ static void leaves_out_what_is_not_finite(void **state)
     end(&p);
 }
 
+/* As on the CPU, the loss of such a batch is no number; the step is not taken. */
+static void leaves_out_a_batch_in_which_nothing_counts(void **state)
+{
+    struct pair p;
+    begin(&p, &nets[5], NULL);
+    crw_backend()->trainer_destroy(p.trainer);
+    for (size_t i = 0; i < N_ITEMS; i++)
+        p.labels[i] = IGNORED;
+    p.options.skip_not_finite = true;
+    p.trainer = new_trainer(&p);
+    assert_int_equal(crw_backend()->trainer_start(p.trainer, p.list, N_ITEMS, 0), 0);
+    struct backend_progress progress = device_step(&p, BATCH);
+    assert_true(isnan(cpu_batch(&p, BATCH)));
+    assert_true(isnan(progress.loss));
+    assert_false(progress.finite);
+    check_state(&p, 0);
+    end(&p);
+}
+
+static void refuses_targets_that_are_no_class(void **state)
+{
+    static const int64_t wrong[] = {-1, CRW_IGNORE_INDEX, 4, 256, INT64_C(1) << 32, IGNORED - 1};
+    const struct backend *b = crw_backend();
+    struct backend_trainer *t;
+    struct pair p;
+    begin(&p, &nets[5], NULL);
+    for (size_t i = 0; i < ARRAY_SIZE(wrong); i++) {
+        const struct backend_samples samples = samples_of(&p);
+        p.labels[N_ITEMS - 1] = wrong[i];
+        assert_int_equal(b->trainer_create(&p.options, &t), 0);
+        assert_int_equal(b->trainer_set_data(t, BACKEND_TRAIN, &samples), CRW_E_ARGUMENT);
+        assert_non_null(strstr(b->error_message(), "of sample 39 is not one of 4 classes"));
+        b->trainer_destroy(t);
+    }
+    end(&p);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -780,6 +839,8 @@ int main(void)
         cmocka_unit_test(refuses),
         cmocka_unit_test(follows_the_learning_rate),
         cmocka_unit_test(leaves_out_what_is_not_finite),
+        cmocka_unit_test(leaves_out_a_batch_in_which_nothing_counts),
+        cmocka_unit_test(refuses_targets_that_are_no_class),
         cmocka_unit_test(ends_with_a_collective_that_hangs), /* last: its device hangs */
     };
 

@@ -41,8 +41,8 @@ __global__ void unflatten_kernel(int n_pixels, int channels, int stored, const f
 
 /* One block for each sample. */
 __global__ void __launch_bounds__(ELEMENT_THREADS)
-    gather_kernel(int n_features, const uint8_t *data, const uint8_t *labels, const float *table,
-                  const uint32_t *list, const uint64_t *cursor, float *x, uint8_t *targets)
+    gather_kernel(int n_features, const uint8_t *data, const int32_t *labels, const float *table,
+                  const uint32_t *list, const uint64_t *cursor, float *x, int32_t *targets)
 {
     __shared__ float value_of[256];
     value_of[threadIdx.x] = table[threadIdx.x];
@@ -101,8 +101,8 @@ cudaError_t cuda_unflatten(const struct cuda_queue *q, int n, int n_pixels, int 
 }
 
 cudaError_t cuda_gather(const struct cuda_queue *q, int n, int n_features, const uint8_t *data,
-                        const uint8_t *labels, const float *table, const uint32_t *list,
-                        const uint64_t *cursor, float *x, uint8_t *targets)
+                        const int32_t *labels, const float *table, const uint32_t *list,
+                        const uint64_t *cursor, float *x, int32_t *targets)
 {
     return launch(q->stream, dim3((unsigned)n), ELEMENT_THREADS, gather_kernel, n_features, data, labels,
                   table, list, cursor, x, targets);

@@ -135,28 +135,30 @@ cudaError_t cuda_log_softmax_backward(const struct cuda_queue *q, int n, int fea
                                       const float *dy, float *dx);
 /*
  * log_softmax and the mean negative log-likelihood in one pass: y[n][features] log-probabilities, losses[n],
- * correct[n] (the first largest is the target's), and dx = (softmax - onehot) / n. y and dx may be NULL.
- * A target that is no class gives NaN.
+ * correct[n] (the first largest is the target's), and dx = (softmax - onehot) / rows that count. y and dx may be
+ * NULL. A row with a negative target does not count: its loss and its row of dx are 0. A target of `features` or more
+ * gives NaN.
  */
-cudaError_t cuda_nll(const struct cuda_queue *q, int n, int features, const float *x, const uint8_t *targets,
+cudaError_t cuda_nll(const struct cuda_queue *q, int n, int features, const float *x, const int32_t *targets,
                      float *y, float *losses, uint8_t *correct, float *dx);
 /* losses[i] = (y - t)^2, dy = 2 (y - t) / count; dy may be NULL. */
 cudaError_t cuda_mse(const struct cuda_queue *q, int count, const float *y, const float *t, float *losses,
                      float *dy);
 
 struct cuda_tally {
-    double loss_sum; /* of all */
-    double mean_sum; /* of the batches' means */
-    uint64_t n_losses, n_correct, n_batches;
+    double loss_sum;                                    /* of all */
+    double mean_sum;                                    /* of the batches' means */
+    uint64_t n_losses, n_counted, n_correct, n_batches; /* n_counted: losses that count */
 };
 
-/* Sums up a batch; correct may be NULL. add: on top of what the tally holds. */
+/* Sums up a batch; correct may be NULL, as may targets: all losses count. add: on top of what the tally holds. A batch
+ * in which none counts has the mean NaN. */
 cudaError_t cuda_tally(const struct cuda_queue *q, int n, const float *losses, const uint8_t *correct,
-                       bool add, struct cuda_tally *tally);
+                       const int32_t *targets, bool add, struct cuda_tally *tally);
 
 /* Both, in one launch where the batch is small. */
 cudaError_t cuda_nll_tally(const struct cuda_queue *q, int n, int features, const float *x,
-                           const uint8_t *targets, float *losses, uint8_t *correct, float *dx, bool add,
+                           const int32_t *targets, float *losses, uint8_t *correct, float *dx, bool add,
                            struct cuda_tally *tally);
 
 /* ---- data ---- */
@@ -166,8 +168,8 @@ cudaError_t cuda_nll_tally(const struct cuda_queue *q, int n, int features, cons
  * its label. table: 256 floats, what each byte stands for. cursor may be NULL: 0. labels may be NULL.
  */
 cudaError_t cuda_gather(const struct cuda_queue *q, int n, int n_features, const uint8_t *data,
-                        const uint8_t *labels, const float *table, const uint32_t *list,
-                        const uint64_t *cursor, float *x, uint8_t *targets);
+                        const int32_t *labels, const float *table, const uint32_t *list,
+                        const uint64_t *cursor, float *x, int32_t *targets);
 
 /* The same for rows of any kind: to[i] = rows[list[*cursor + i]], row_bytes each. cursor may be NULL. */
 cudaError_t cuda_gather_rows(const struct cuda_queue *q, int n, size_t row_bytes, const void *rows,

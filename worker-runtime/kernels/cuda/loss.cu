@@ -91,9 +91,18 @@ __device__ int first_largest(leader best)
     return best.place;
 }
 
-/* One row of n, by a warp. */
-__device__ void nll_row(int row, int n, int features, const float *x, const uint8_t *targets, float *y,
-                        float *losses, uint8_t *correct, float *dx)
+/* How many rows count, by a warp. */
+__device__ int count_classes(int n, const int32_t *targets)
+{
+    int count = 0;
+    for (int i = lane(); i < n; i += WARP)
+        count += targets[i] >= 0;
+    return warp_sum(count);
+}
+
+/* One row, by a warp; n_counted: rows that count. */
+__device__ void nll_row(int row, int n_counted, int features, const float *x, const int32_t *targets,
+                        float *y, float *losses, uint8_t *correct, float *dx)
 {
     const size_t at = (size_t)row * (size_t)features;
     const int target = targets[row];
@@ -109,24 +118,27 @@ __device__ void nll_row(int row, int n, int features, const float *x, const uint
         if (y)
             y[at + (size_t)i] = log_probability;
         if (dx)
-            dx[at + (size_t)i] = (expf(log_probability) - (i == target ? one : one - 1)) / (float)n;
+            dx[at + (size_t)i] =
+                target < 0 ? 0 : (expf(log_probability) - (i == target ? one : one - 1)) / (float)n_counted;
         if (i == target)
             losses[row] = -log_probability;
     }
     const int chosen = first_largest(best);
     if (lane() == 0) {
         correct[row] = chosen == target;
+        if (target < 0)
+            losses[row] = 0;
         if (target >= features)
             losses[row] = nan;
     }
 }
 
-__global__ void nll_kernel(int n, int features, const float *x, const uint8_t *targets, float *y,
+__global__ void nll_kernel(int n, int features, const float *x, const int32_t *targets, float *y,
                            float *losses, uint8_t *correct, float *dx)
 {
     const int row = row_of_warp(n);
     if (row < n)
-        nll_row(row, n, features, x, targets, y, losses, correct, dx);
+        nll_row(row, count_classes(n, targets), features, x, targets, y, losses, correct, dx);
 }
 
 __global__ void mse_kernel(int count, float factor, const float *y, const float *t, float *losses, float *dy)
@@ -139,49 +151,58 @@ __global__ void mse_kernel(int count, float factor, const float *y, const float 
     }
 }
 
-/* One block: threads stride over the losses, warps meet in shared memory. */
-__device__ void tally_block(int n, const float *losses, const uint8_t *correct, bool add,
-                            struct cuda_tally *tally)
+struct batch_sums {
+    double loss;
+    int correct, counted;
+};
+
+/* One block: threads stride over the losses, warps meet in shared memory. targets NULL: all losses count. */
+__device__ void tally_block(int n, const float *losses, const uint8_t *correct, const int32_t *targets,
+                            bool add, struct cuda_tally *tally)
 {
-    __shared__ double2 of_warp[TALLY_THREADS / WARP];
-    double2 sums = {0, 0};
+    __shared__ batch_sums of_warp[TALLY_THREADS / WARP];
+    batch_sums sums = {0, 0, 0};
     for (int i = (int)threadIdx.x; i < n; i += TALLY_THREADS) {
-        sums.x += losses[i];
-        sums.y += correct ? correct[i] : 0;
+        sums.loss += losses[i];
+        sums.correct += correct ? correct[i] : 0;
+        sums.counted += !targets || targets[i] >= 0;
     }
-    sums.x = warp_sum(sums.x);
-    sums.y = warp_sum(sums.y);
+    sums = {warp_sum(sums.loss), warp_sum(sums.correct), warp_sum(sums.counted)};
     if (lane() == 0)
         of_warp[threadIdx.x / WARP] = sums;
     __syncthreads();
     if (threadIdx.x != 0)
         return;
     for (int w = 1; w < TALLY_THREADS / WARP; w++) {
-        sums.x += of_warp[w].x;
-        sums.y += of_warp[w].y;
+        sums.loss += of_warp[w].loss;
+        sums.correct += of_warp[w].correct;
+        sums.counted += of_warp[w].counted;
     }
-    tally->loss_sum = (add ? tally->loss_sum : 0) + sums.x;
-    tally->mean_sum = (add ? tally->mean_sum : 0) + sums.x / n;
+    tally->loss_sum = (add ? tally->loss_sum : 0) + sums.loss;
+    tally->mean_sum = (add ? tally->mean_sum : 0) + sums.loss / sums.counted;
     tally->n_batches = (add ? tally->n_batches : 0) + 1;
-    tally->n_correct = (add ? tally->n_correct : 0) + (uint64_t)sums.y;
+    tally->n_correct = (add ? tally->n_correct : 0) + (uint64_t)sums.correct;
+    tally->n_counted = (add ? tally->n_counted : 0) + (uint64_t)sums.counted;
     tally->n_losses = (add ? tally->n_losses : 0) + (uint64_t)n;
 }
 
 __global__ void __launch_bounds__(TALLY_THREADS)
-    tally_kernel(int n, const float *losses, const uint8_t *correct, bool add, struct cuda_tally *tally)
+    tally_kernel(int n, const float *losses, const uint8_t *correct, const int32_t *targets, bool add,
+                 struct cuda_tally *tally)
 {
-    tally_block(n, losses, correct, add, tally);
+    tally_block(n, losses, correct, targets, add, tally);
 }
 
 /* One block, whose warps take the rows in turn. */
 __global__ void __launch_bounds__(TALLY_THREADS)
-    nll_tally_kernel(int n, int features, const float *x, const uint8_t *targets, float *losses,
+    nll_tally_kernel(int n, int features, const float *x, const int32_t *targets, float *losses,
                      uint8_t *correct, float *dx, bool add, struct cuda_tally *tally)
 {
+    const int n_counted = count_classes(n, targets);
     for (int row = (int)threadIdx.x / WARP; row < n; row += TALLY_THREADS / WARP)
-        nll_row(row, n, features, x, targets, nullptr, losses, correct, dx);
+        nll_row(row, n_counted, features, x, targets, nullptr, losses, correct, dx);
     __syncthreads();
-    tally_block(n, losses, correct, add, tally);
+    tally_block(n, losses, correct, targets, add, tally);
 }
 
 /* One warp for each row. */
@@ -205,7 +226,7 @@ cudaError_t cuda_log_softmax_backward(const struct cuda_queue *q, int n, int fea
                   dx);
 }
 
-cudaError_t cuda_nll(const struct cuda_queue *q, int n, int features, const float *x, const uint8_t *targets,
+cudaError_t cuda_nll(const struct cuda_queue *q, int n, int features, const float *x, const int32_t *targets,
                      float *y, float *losses, uint8_t *correct, float *dx)
 {
     return launch(q->stream, row_grid(n), ELEMENT_THREADS, nll_kernel, n, features, x, targets, y, losses,
@@ -220,18 +241,18 @@ cudaError_t cuda_mse(const struct cuda_queue *q, int count, const float *y, cons
 }
 
 cudaError_t cuda_tally(const struct cuda_queue *q, int n, const float *losses, const uint8_t *correct,
-                       bool add, struct cuda_tally *tally)
+                       const int32_t *targets, bool add, struct cuda_tally *tally)
 {
-    return launch(q->stream, dim3(1), TALLY_THREADS, tally_kernel, n, losses, correct, add, tally);
+    return launch(q->stream, dim3(1), TALLY_THREADS, tally_kernel, n, losses, correct, targets, add, tally);
 }
 
 cudaError_t cuda_nll_tally(const struct cuda_queue *q, int n, int features, const float *x,
-                           const uint8_t *targets, float *losses, uint8_t *correct, float *dx, bool add,
+                           const int32_t *targets, float *losses, uint8_t *correct, float *dx, bool add,
                            struct cuda_tally *tally)
 {
     if ((int64_t)n * features <= ONE_BLOCK_MAX)
         return launch(q->stream, dim3(1), TALLY_THREADS, nll_tally_kernel, n, features, x, targets, losses,
                       correct, dx, add, tally);
     cudaError_t r = cuda_nll(q, n, features, x, targets, nullptr, losses, correct, dx);
-    return r == cudaSuccess ? cuda_tally(q, n, losses, correct, add, tally) : r;
+    return r == cudaSuccess ? cuda_tally(q, n, losses, correct, targets, add, tally) : r;
 }
