@@ -251,8 +251,10 @@ template <class Optimizer>
 cudaError_t launch_optimizer(const struct cuda_queue *q, const struct cuda_commit *commit, size_t count,
                              float *p, const float *g, float *state0, float *state1)
 {
-    return launch(q->stream, element_grid(count / 4 + 1), ELEMENT_THREADS, optimizer_kernel<Optimizer>,
-                  commit, count, p, g, state0, state1);
+    /* A thread for each four elements: no block of the last wave waits for others to finish their strides. */
+    const dim3 grid((unsigned)(count / 4 / ELEMENT_THREADS + 1));
+    return launch(q->stream, grid, ELEMENT_THREADS, optimizer_kernel<Optimizer>, commit, count, p, g, state0,
+                  state1);
 }
 
 } // namespace
