@@ -8,6 +8,7 @@
  *     and no error (struct fake_group, cut).
  *   - Revoke raises the flag for the kernels that run, waits for them, and lowers it again: a kernel that starts
  *     later waits for its dead peer until the communicator is aborted.
+ *   - Revoke frees the job of a call that is still in progress and goes on referring to it; the next call touches it.
  *   - Abort keeps the flag up, waits until no graph holds a captured collective, and frees the communicator; after
  *     a revoke it frees it at once, and a graph that goes later touches freed memory.
  */
@@ -37,7 +38,9 @@ enum { SLOW_US = 300000, GRAPHS_MS = 200 };
 typedef struct ncclComm {
     struct fake_group *group;
     int rank, n_ranks;
-    int state; /* the result of ncclCommGetAsyncError() */
+    int device;   /* of the thread that made it */
+    bool in_call; /* a call is in progress, and stays so */
+    int state;    /* the result of ncclCommGetAsyncError() */
     bool revoked, aborted;
     uint64_t n_reduces;
     uint64_t n_cut; /* all-reduces up to this one were released by revoking */
@@ -150,6 +153,7 @@ static int join(ncclComm_t *ret, int group, int n_ranks, int rank, const ncclCon
     if (!comm)
         return SYSTEM_ERROR;
     *comm = (struct ncclComm){&fake()->groups[group], .rank = rank, .n_ranks = n_ranks, .state = IN_PROGRESS};
+    comm->device = cuda_host_device();
     comm->group->n_ranks = n_ranks;
     if (!comm->group->joined[rank])
         comm->group->n_joined++;
@@ -195,6 +199,12 @@ static void cut_off(ncclComm_t comm)
         comm->group->cut = comm->n_reduces;
 }
 
+/* With the lock held. Real NCCL makes a context on the device of the thread that calls it. */
+static void check_device(ncclComm_t comm)
+{
+    fake()->n_wrong_devices += cuda_host_device() != comm->device;
+}
+
 static void free_if_unused(ncclComm_t comm)
 {
     if (comm->freed && comm->n_works == 0)
@@ -221,6 +231,7 @@ int ncclCommAbort(ncclComm_t comm)
 {
     lock();
     bool hangs = strikes(FAULT_ABORT_HANGS, comm->rank);
+    check_device(comm);
     cut_off(comm);
     comm->aborted = true;
     fake()->n_aborts++;
@@ -238,6 +249,11 @@ int ncclCommAbort(ncclComm_t comm)
 int ncclCommRevoke(ncclComm_t comm, int flags)
 {
     lock();
+    check_device(comm);
+    if (comm->in_call) {
+        (void)fprintf(stderr, "fake NCCL: rank %d: revoked while a call is in progress\n", comm->rank);
+        abort();
+    }
     bool refused = strikes(FAULT_REVOKE, comm->rank) || comm->revoked || flags != 0;
     if (!refused) {
         cut_off(comm);
@@ -408,6 +424,15 @@ int ncclAllReduce(const void *from, void *to, size_t count, int type, int op, nc
     lock();
     bool refused = comm->n_reduces >= fake()->fault_from && strikes(FAULT_REDUCE_REFUSED, comm->rank);
     bool usable = !comm->revoked && !comm->aborted && comm->state == SUCCESS;
+    comm->in_call = usable && comm->n_reduces >= fake()->fault_from && strikes(FAULT_CALL_HANGS, comm->rank);
+    if (comm->in_call) {
+        comm->state = IN_PROGRESS;
+        comm->n_asked = -1000000;
+        fake()->n_calls_in_flight++;
+        unlock();
+        free(r);
+        return IN_PROGRESS;
+    }
     comm->n_works += !refused && usable;
     comm->n_captured += !refused && usable && r->captured;
     unlock();
@@ -441,5 +466,5 @@ const char *ncclGetErrorString(int result)
 
 const char *ncclGetLastError(ncclComm_t comm)
 {
-    return "";
+    return comm && comm->state == REMOTE_ERROR ? "rank 2 closed its socket\nand a second line" : "";
 }

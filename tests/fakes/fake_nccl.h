@@ -32,6 +32,7 @@ enum fake_fault {
     FAULT_SLOW_ERROR,  /* asking for the error takes long once the communicator is in use */
     FAULT_WRONG_SUM,   /* an all-reduce gives a wrong number */
     FAULT_DEAF,        /* a collective that waits is released by nothing: its kernel hangs */
+    FAULT_CALL_HANGS,  /* the call of an all-reduce stays in progress, as one that connects to a dead peer */
     FAULT_COUNT
 };
 
@@ -58,5 +59,7 @@ struct fake_nccl {
     /* What happened, for the tests. */
     int n_ids, n_aborts, n_revokes, n_shrinks, n_grows;
     int n_waits_for_graphs;                /* aborts that had to wait for graphs with captured collectives */
+    int n_calls_in_flight;                 /* all-reduces that FAULT_CALL_HANGS has struck */
+    int n_wrong_devices;                   /* calls by threads with another device than the communicator's */
     struct fake_group groups[FAKE_GROUPS]; /* last: most of it is data, which need not be cleared */
 };

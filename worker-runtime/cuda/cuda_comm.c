@@ -42,10 +42,9 @@ struct comm_error_text comm_error_text(const struct backend_comm *c, int result)
 {
     struct comm_error_text t;
     const char *last = c->api.last_error(c->nccl);
-    bool more = last && last[0];
-    (void)snprintf(t.text, sizeof(t.text), "%s%s%s%s", c->api.error_string(result), more ? " (" : "",
-                   more ? last : "", more ? ")" : "");
-    t.text[strcspn(t.text, "\n")] = '\0'; /* one message is one line */
+    const int n = last ? (int)strcspn(last, "\n") : 0; /* one message is one line */
+    (void)snprintf(t.text, sizeof(t.text), "%s%s%.*s%s", c->api.error_string(result), n ? " (" : "", n,
+                   n ? last : "", n ? ")" : "");
     return t;
 }
 
@@ -89,10 +88,17 @@ static bool ends_within(const struct backend_comm *c, int ms)
     return true;
 }
 
+/* A call is in progress that does not end, as one that connects to a dead peer: NCCL's revoke leaves its job behind
+ * dangling, and abort does not. Caller holds the lock. */
+static bool is_in_call(const struct backend_comm *c)
+{
+    return settle(c, NCCL_IN_PROGRESS, ARRIVE_MS, -1) == NCCL_IN_PROGRESS;
+}
+
 /* True: NCCL took the call, whatever became of it. Caller holds the lock. */
 static bool revoke_nccl(struct backend_comm *c)
 {
-    if (!c->nccl || !c->api.comm_revoke)
+    if (!c->nccl || !c->api.comm_revoke || is_in_call(c))
         return false;
     const int result = c->api.comm_revoke(c->nccl, 0);
     if (result != NCCL_SUCCESS && result != NCCL_IN_PROGRESS)

@@ -94,6 +94,8 @@ cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec);
 void cuda_host_reverse_order(bool reverse);
 /* How many devices there are to be found; 1 at the start. */
 void cuda_host_set_devices(int n_devices);
+/* The one that cudaSetDevice() chose for this thread; 0 before it. */
+int cuda_host_device(void);
 /* From now on kernels are queued and captured, and do nothing. */
 void cuda_host_set_dry(bool dry);
 /* Nodes of all graphs captured so far: kernels, copies and collectives; events make no node. */

@@ -22,6 +22,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdlib>
+#include <cstring>
 #include <deque>
 #include <memory>
 #include <mutex>
@@ -67,6 +68,7 @@ std::recursive_mutex lock_;
 std::vector<CUstream_st *> streams; /* by number; null: destroyed */
 CUstream_st *default_stream;
 int n_devices = 1;
+thread_local int current_device;
 
 typedef std::lock_guard<std::recursive_mutex> guard;
 
@@ -478,11 +480,28 @@ cudaError_t cudaDeviceGetAttribute(int *ret_value, enum cudaDeviceAttr attribute
 
 cudaError_t cudaSetDevice(int device)
 {
-    return device >= 0 && device < n_devices ? cudaSuccess : cudaErrorInvalidDevice;
+    if (device < 0 || device >= n_devices)
+        return cudaErrorInvalidDevice;
+    current_device = device;
+    return cudaSuccess;
+}
+
+int cuda_host_device(void)
+{
+    return current_device;
+}
+
+/* CUDA_HOST_FULL: the local rank whose device has no memory left. */
+static bool is_full(void)
+{
+    const char *full = std::getenv("CUDA_HOST_FULL"), *rank = std::getenv("LOCAL_RANK");
+    return full && rank && std::strcmp(full, rank) == 0;
 }
 
 cudaError_t cudaMalloc(void **ret_memory, size_t n_bytes)
 {
+    if (is_full())
+        return cudaErrorMemoryAllocation;
     void *memory = std::aligned_alloc(256, (n_bytes + 255) / 256 * 256);
     if (!memory)
         return cudaErrorMemoryAllocation;

@@ -160,6 +160,7 @@ static void run(int n_ranks, rank_main body, int n_expected_to_die)
         assert_true(pids[rank] >= 0);
         if (pids[rank] == 0) {
             alarm(120);
+            cuda_host_set_devices(FAKE_RANKS);
             close(failed_pipe[1]);
             body(rank);
             _exit(0);
@@ -183,6 +184,7 @@ static void run(int n_ranks, rank_main body, int n_expected_to_die)
     close(failed_pipe[0]);
     close(failed_pipe[1]);
     assert_int_equal(n_died, n_expected_to_die);
+    assert_int_equal(fake->n_wrong_devices, 0);
 }
 
 static struct backend_comm_options comm_options(const char *name, int rank, int world_size)
@@ -193,6 +195,7 @@ static struct backend_comm_options comm_options(const char *name, int rank, int 
         .name = name,
         .rank = rank,
         .world_size = world_size,
+        .device = rank,
         .timeout_ms = shared->timeout_ms,
         .n_attempts = shared->n_attempts,
         .failed_fd = failed_pipe[0],
@@ -250,10 +253,11 @@ static void train_in(struct training *t, struct backend_comm *comm, int rank)
     crw_backend()->comm_reducer(comm, &t->reducer);
     struct backend_trainer_options options = {
         .model = t->model,
+        .device = rank,
+        .ignore_index = CRW_IGNORE_INDEX,
         .optimizer = {.kind = CRW_SGD, .lr = 0.1},
         .reducer = &t->reducer,
     };
-        .ignore_index = CRW_IGNORE_INDEX,
     CHECK(crw_backend()->trainer_create(&options, &t->trainer) == 0);
     const struct backend_samples samples = {.inputs = items, .table = table, .targets = labels, .n = N_ITEMS};
     CHECK(crw_backend()->trainer_set_data(t->trainer, BACKEND_TRAIN, &samples) == 0);
@@ -543,6 +547,7 @@ static void survive(int rank)
     CHECK(crw_model_crc32c(t.model) == before);
 
     struct backend_comm_options options = comm_options("second", 0, 0);
+    options.device = rank;
     options.failed_fd = -1; /* of the next generation */
     CHECK(crw_backend()->comm_shrink(comm, (int[]){KILLED}, 1, &options, &smaller) == 0);
     train_in(&t, smaller, rank);
@@ -666,8 +671,10 @@ static void fail_in_use(int rank)
         CHECK(s < 40 || fake->fault == FAULT_NONE);
     CHECK(fails(comm));
     if (rank == fake->fault_rank % FAKE_RANKS) {
-        CHECK(strstr(crw_backend()->error_message(),
-                     fake->fault == FAULT_ASYNC_ERROR ? "remote process" : "refused"));
+        CHECK(strstr(crw_backend()->error_message(), fake->fault == FAULT_ASYNC_ERROR
+                                                         ? "network error (rank 2 closed its socket)"
+                                                         : "refused"));
+        CHECK(!strchr(crw_backend()->error_message(), '\n'));
         raise(SIGKILL); /* as a rank ends that cannot go on */
     }
     leave(&t);
@@ -682,6 +689,33 @@ static void errors_in_use_drop_the_step(void **state)
         fake->fault_from = faults[i] == FAULT_ASYNC_ERROR ? 4 : 2; /* behind the probe */
         run(WORLD, fail_in_use, 1);
     }
+}
+
+/* A rank dies while the call of another's all-reduce is in progress: that one is aborted, the other revoked. */
+static void connect_to_the_dead(int rank)
+{
+    struct training t = {.model = new_model()};
+    struct backend_comm *comm;
+    CHECK(create("job", rank, WORLD, &comm) == 0);
+    train_in(&t, comm, rank);
+    for (int waited = 0; rank == KILLED && waited < TIMEOUT_MS && !fake->n_calls_in_flight; waited++)
+        (void)nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+    if (rank == KILLED)
+        raise(SIGKILL);
+    CHECK(!step(&t));
+    CHECK(fails(comm));
+    finish(&t, rank);
+}
+
+static void a_call_in_progress_is_not_revoked(void **state)
+{
+    begin(everything, FAULT_CALL_HANGS, 0, 1);
+    fake->fault_from = 2; /* behind the probe */
+    run(WORLD, connect_to_the_dead, 1);
+    assert_int_equal(fake->n_calls_in_flight, 1);
+    assert_int_equal(fake->n_revokes, 1);
+    assert_int_equal(fake->n_waits_for_graphs, 0);
+    assert_same_parameters(WORLD, KILLED);
 }
 
 static void hang(int rank)
@@ -811,6 +845,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(errors_in_use_drop_the_step),
         cmocka_unit_test(launches_nothing_on_what_was_revoked),
         cmocka_unit_test(graphs_go_before_their_communicator),
+        cmocka_unit_test(a_call_in_progress_is_not_revoked),
         cmocka_unit_test(a_silent_hang_ends_with_the_deadline),
         cmocka_unit_test(grows),
         cmocka_unit_test(refuses_libraries),
