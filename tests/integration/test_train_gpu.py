@@ -179,6 +179,15 @@ def test_no_plugin(tmp_path):
     assert_one_sentence(p, 1, "--backend cuda: there is no GPU: there is no libcrw-cuda.so in")
 
 
+def test_one_gpu_is_full(gpu):
+    """All ranks end with that rank's sentence, before any of them looks for NCCL."""
+    p = jobs.run(job("toy", 2, "--backend", "cuda"),
+                 env={**gpu(), "CUDA_HOST_FULL": "1", "CRW_NCCL_LIBRARY": "/nonexistent/libnccl.so"})
+    assert p.returncode == 1
+    assert "train: cannot make a trainer on the device: out of memory" in p.stderr
+    assert "NCCL" not in p.stderr
+
+
 def test_no_nccl(gpu):
     p = jobs.run(job("toy", 2, "--backend", "cuda"), env={**gpu(), "CRW_NCCL_LIBRARY": "/nonexistent/libnccl.so"})
     assert p.returncode == 1

@@ -163,7 +163,12 @@ static int connect_ranks(struct crw_trainer *t, int device)
     (void)snprintf(name, sizeof(name), "%d.%d", group->env.restart_count, atomic_fetch_add(&n_trainers, 1));
     if (options.world_size == 1)
         return 0;
-    return fail_as(b, b->comm_create(&options, &t->comm));
+    int r = fail_as(b, b->comm_create(&options, &t->comm));
+    if (r == 0) {
+        b->comm_reducer(t->comm, &t->reducer);
+        b->comm_guard(t->comm, t->trainer);
+    }
+    return r;
 }
 
 /* ---- making and ending ---- */
@@ -179,25 +184,21 @@ static int make_trainer(struct crw_trainer *t, const struct crw_trainer_options 
     struct backend_trainer_options options = {
         .model = o->model,
         .loss = losses[o->loss],
+        .ignore_index = o->ignore_index ? *o->ignore_index : CRW_IGNORE_INDEX,
         .optimizer = *optimizer_options(o->optimizer),
         .device = device,
         .precision = precisions[o->products],
         .blas_library = env_cublaslt_library(),
         .skip_not_finite = true,
         .clip_norm = o->clip_norm,
-        .ignore_index = o->ignore_index ? *o->ignore_index : CRW_IGNORE_INDEX,
         .accumulates = o->accumulates,
-        .reducer = t->comm ? &t->reducer : NULL,
+        .reducer =
+            crw_world_size(t->group) > 1 ? &t->reducer : NULL, /* filled when the ranks are connected */
     };
 
     for (size_t i = 0; i < crw_optimizer_n_states(o->optimizer); i++)
         options.states[i] = crw_optimizer_state(o->optimizer, i, NULL);
-    if (t->comm)
-        b->comm_reducer(t->comm, &t->reducer);
-    int r = fail_as(b, b->trainer_create(&options, &t->trainer));
-    if (r == 0 && t->comm)
-        b->comm_guard(t->comm, t->trainer);
-    return r;
+    return fail_as(b, b->trainer_create(&options, &t->trainer));
 }
 
 static int check_trainer_options(const struct crw_trainer_options *o)
@@ -239,13 +240,13 @@ static int connect_and_make_trainer(struct crw_trainer *t, const struct crw_trai
     if (r == 0)
         r = choose_device(t, options->oversubscribe, &device);
     r = vote_on_result(t->group, r);
+    if (r == 0) /* before the communicator: connecting is slow, and memory may be short */
+        r = vote_on_result(t->group, make_trainer(t, options, device));
     if (r == 0 && options->nccl_defaults)
         set_nccl_defaults(&t->group->env);
     if (r == 0 && options->oversubscribe)
         set_nccl_oversubscribed();
-    if (r == 0)
-        r = vote_on_result(t->group, connect_ranks(t, device));
-    return r == 0 ? make_trainer(t, options, device) : r;
+    return r == 0 ? vote_on_result(t->group, connect_ranks(t, device)) : r;
 }
 
 int crw_trainer_create(const struct crw_trainer_options *options, struct crw_trainer **ret)
