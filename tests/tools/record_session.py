@@ -1,8 +1,14 @@
 #!/usr/bin/env python3
-"""Records a terminal session of crun and draws it as an SVG: a job starts, a worker is killed, crun reports it, the job
-resumes from its snapshot and ends. Nothing is composed by hand: the commands run on a pseudo-terminal.
+"""Records what crun and crunctl show on a terminal and draws it as an SVG. Nothing is composed by hand: the commands run on a
+pseudo-terminal.
 
-Usage: record_session.py [--build DIR] [--out FILE]      the picture of the README: --out docs/session.svg
+Usage: record_session.py [--build DIR] [--what session|top|status] [--out FILE]
+
+session  a job starts, a worker is killed, crun reports it, the job resumes from its snapshot and ends
+top      crunctl top of a job of four ranks, one of which is stopped
+status   crunctl status of the same job
+
+The pictures of the README: --what NAME --out docs/NAME.svg
 """
 
 import argparse
@@ -24,6 +30,8 @@ import time
 from tree import ROOT
 
 COLUMNS, ROWS = 128, 50
+TOP_ROWS = 13
+LOOKS = 4       # pictures of top before the one that is drawn
 TIMEOUT_S = 300
 SHOWN = ["crun --standalone --nproc-per-node=2 --max-restarts=3 \\",
          "    ./train mnist --limit 12800 --epochs 3 --snapshot-dir snapshots --snapshot-every 20"]
@@ -31,19 +39,18 @@ EPOCHS_BEFORE_KILL = 1
 
 
 class Screen:
-    """The part of a terminal that these programs use: lines, CR, BS, tabs and the colours of SGR."""
+    """The part of a terminal that these programs use: lines, CR, BS, tabs, moves, erasing, and the colours of SGR."""
 
     CONTROL = re.compile(r"\x1b\[([0-9;?]*)([A-Za-z])|\x1b.|[\r\n\b\t]|[^\x1b\r\n\b\t]+")
 
     def __init__(self):
-        self.lines, self.column, self.style = [[]], 0, ""
+        self.lines, self.row, self.column, self.style = [[]], 0, 0, ""
 
     def feed(self, text):
         for m in self.CONTROL.finditer(text):
             token = m.group()
             if token == "\n":
-                self.lines.append([])
-                self.column = 0
+                self.move(self.row + 1, 0)
             elif token == "\r":
                 self.column = 0
             elif token == "\b":
@@ -53,9 +60,18 @@ class Screen:
             elif m.group(2) == "m":
                 self.style = self.sgr(m.group(1))
             elif m.group(2) == "K":
-                del self.lines[-1][self.column:]
+                del self.lines[self.row][self.column:]
+            elif m.group(2) == "J":
+                del self.lines[self.row][self.column:], self.lines[self.row + 1:]
+            elif m.group(2) == "H":
+                row, column = ([int(n) for n in m.group(1).split(";")] if m.group(1) else [1, 1])
+                self.move(row - 1, column - 1)
             elif token[0] != "\x1b":
                 self.put(token)
+
+    def move(self, row, column):
+        self.lines.extend([] for _ in range(row + 1 - len(self.lines)))
+        self.row, self.column = row, column
 
     def sgr(self, codes):
         style = self.style
@@ -69,15 +85,14 @@ class Screen:
     def put(self, text):
         for c in text:
             if self.column == COLUMNS:
-                self.lines.append([])
-                self.column = 0
-            line = self.lines[-1]
+                self.move(self.row + 1, 0)
+            line = self.lines[self.row]
             line.extend([(" ", "")] * (self.column - len(line)))
             line[self.column:self.column + 1] = [(c, self.style)]
             self.column += 1
 
 
-STYLES = {"1": "#ffffff", "2": "#8b949e", "31": "#ff7b72", "32": "#7ee787", "33": "#e3b341", "34": "#79c0ff",
+STYLES = {"1": "#ffffff", "2": "#8b949e", "7": "#79c0ff", "31": "#ff7b72", "32": "#7ee787", "33": "#e3b341", "34": "#79c0ff",
           "35": "#d2a8ff", "36": "#76e3ea", "91": "#ff7b72", "92": "#7ee787", "93": "#e3b341", "94": "#79c0ff"}
 TYPED = "\x1b[1m"       # what a user types
 NOTE = "\x1b[2m"        # what this program adds
@@ -99,12 +114,12 @@ def worker_below(pid, rank):
     return None
 
 
-def start(command, folder, build):
+def start(command, folder, build, rows=ROWS):
     """(process, the terminal's other end)"""
     master, slave = pty.openpty()
-    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", rows, COLUMNS, 0, 0))
     env = {k: v for k, v in os.environ.items() if not k.startswith(("PET_", "CRUN_", "CRW_", "TORCHELASTIC_"))}
-    env.update(TERM="xterm-256color", OMP_NUM_THREADS="1", TMPDIR=folder,
+    env.update(TERM="xterm-256color", OMP_NUM_THREADS="1", TMPDIR=folder, XDG_RUNTIME_DIR=folder, XDG_STATE_HOME=folder,
                PATH=f"{build}/launcher:{env.get('PATH', '/usr/bin:/bin')}")
     process = subprocess.Popen(["sh", "-c", "exec " + command], cwd=folder, env=env, stdin=slave, stdout=slave, stderr=slave,
                                start_new_session=True)
@@ -149,6 +164,60 @@ def record(build, folder):
     return screen.lines
 
 
+def read_piece(master, deadline):
+    """Text of a terminal; "" when it has ended."""
+    if not select.select([master], [], [], max(deadline - time.monotonic(), 0))[0]:
+        raise SystemExit("record_session: a program takes too long")
+    try:
+        return os.read(master, 65536).decode(errors="replace")
+    except OSError:     # EIO: the last process has closed the terminal
+        return ""
+
+
+def look(build, folder, words):
+    """The lines that crunctl shows: at its end, or of top after some pictures."""
+    screen = Screen()
+    screen.feed(f"{TYPED}$ crunctl {words}\x1b[0m\r\n")
+    process, master = start(f"crunctl {words}", folder, build, TOP_ROWS)
+    text, deadline = "", time.monotonic() + TIMEOUT_S
+    while text.count("\x1b[H") <= LOOKS and (piece := read_piece(master, deadline)):
+        text += piece
+    process.terminate()
+    process.wait()
+    os.close(master)
+    if words != "top":
+        screen.feed(text)
+        return screen.lines
+    picture = Screen()
+    picture.feed(text.split("\x1b[H")[LOOKS - 1])
+    return screen.lines[:1] + picture.lines
+
+
+def record_look(build, folder, words):
+    """A job of four ranks, while rank 2 is stopped."""
+    os.symlink(build / "worker-runtime" / "train", f"{folder}/train")
+    process, master = start("crun --rdzv-id=train-7 --rdzv-backend=c10d --rdzv-endpoint=localhost:0 --nnodes=1 --nproc-per-node=4 "
+                            "--redirects=3 --log-dir=logs ./train mnist --epochs 1000", folder, build)
+    try:
+        deadline = time.monotonic() + TIMEOUT_S
+        while not any("epoch" in p.read_text() for p in pathlib.Path(folder).glob("logs/*/*/*/stdout.log")):
+            if time.monotonic() > deadline or process.poll() is not None:
+                raise SystemExit("record_session: the job reports no epoch")
+            time.sleep(0.1)
+        os.kill(worker_below(process.pid, 2), signal.SIGSTOP)
+        return look(build, folder, words)
+    finally:
+        process.terminate()
+        while read_piece(master, time.monotonic() + TIMEOUT_S):
+            pass
+        process.wait()
+        os.close(master)
+
+
+LABELS = {"session": "A terminal session: a job starts, a worker is killed, crun reports it, the job resumes",
+          "top": "crunctl top: a job of four ranks", "status": "crunctl status: a job of four ranks"}
+
+
 def runs(line):
     """(column, text, style) of each stretch of one style."""
     found = []
@@ -160,13 +229,13 @@ def runs(line):
     return [r for r in found if r[1].strip()]
 
 
-def draw(lines):
+def draw(lines, label):
     while lines and not lines[-1]:
         lines.pop()
     w, h, pad = 8.0, 18, 16
     width, height = COLUMNS * w + 2 * pad, len(lines) * h + 2 * pad
     out = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:g}" height="{height}" viewBox="0 0 {width:g} {height}" '
-           'role="img" aria-label="A terminal session: a job starts, a worker is killed, crun reports it, the job resumes">',
+           f'role="img" aria-label="{label}">',
            f'<rect width="{width:g}" height="{height}" rx="8" fill="#0d1117"/>',
            '<g font-family="ui-monospace,Menlo,Consolas,DejaVu Sans Mono,monospace" font-size="13" fill="#c9d1d9" '
            'xml:space="preserve">']
@@ -182,12 +251,14 @@ def draw(lines):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--build", default=os.environ.get("CRUN_BUILD", str(ROOT / "build")))
+    parser.add_argument("--what", choices=sorted(LABELS), default="session")
     parser.add_argument("--out", help="the SVG file; without it the text goes to standard output")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="crun-session.") as folder:
-        lines = record(pathlib.Path(args.build).resolve(), folder)
+        build = pathlib.Path(args.build).resolve()
+        lines = record(build, folder) if args.what == "session" else record_look(build, folder, args.what)
     if args.out:
-        pathlib.Path(args.out).write_text(draw(lines))
+        pathlib.Path(args.out).write_text(draw(lines, LABELS[args.what]))
     for line in lines:
         print("".join(c for c, _ in line))
     return 0
