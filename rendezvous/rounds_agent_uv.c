@@ -27,6 +27,7 @@
 
 #include "proto/tls_openssl.h"
 #include "rendezvous/rounds_debug_uv.h"
+#include "rendezvous/rounds_look_uv.h"
 #include "rendezvous/rounds_uv.h"
 #include "rendezvous/server_impl_uv.h"
 #include "rendezvous/session_json.h"
@@ -295,6 +296,7 @@ void agent_conn_close(struct agent_conn *a)
     buf_finish(&a->out);
     buf_finish(&a->wire);
     buf_finish(&a->held);
+    rounds_look_forget(a);
     tls_link_free(a->tls);
     a->tls = NULL;
     agent_conn_charge_input(a);
@@ -400,6 +402,7 @@ static void receive_hello(struct agent_conn *a, const struct session_hello *hell
         return;
     }
 
+    a->can_report = hello->can_report;
     format_endpoint(a->fd, ask_peer, peer, sizeof(peer));
     format_endpoint(a->fd, ask_local, local, sizeof(local));
     rounds_shell_step(
@@ -408,6 +411,27 @@ static void receive_hello(struct agent_conn *a, const struct session_hello *hell
             .kind = ROUNDS_HELLO, .session = &a->session, .hello = hello, .peer = peer, .local = local});
     if (a->session.node && !a->closing)
         list_unlink(&a->pending_hello_link); /* from now on silence is what ends it */
+}
+
+/* The next request has to come after the answer was read, so that answers cannot pile up. */
+static void receive_look(struct agent_conn *a, const struct look_request *request)
+{
+    const char *why = rounds_look_fault(a, request);
+
+    if (why) {
+        refuse_agent(a, why);
+        return;
+    }
+    if (buf_size(&a->out) + buf_size(&a->wire) > AGENT_CONN_OUTPUT_MAX ||
+        rounds_look(a->server, request, LOOK_ANSWER_MAX, &a->out) < 0) {
+        agent_conn_log(a, "asks to look again before it has read the answer, or memory is out: closed");
+        agent_conn_cut(a);
+        return;
+    }
+    if (!a->session.node)
+        start_hello_timeout(a); /* between two looks */
+    agent_conn_want_flush(a);
+    rounds_shell_flush(shell_of(a)); /* the agents are asked to report */
 }
 
 static void receive_body(struct agent_conn *a, struct wire_span body)
@@ -419,6 +443,10 @@ static void receive_body(struct agent_conn *a, struct wire_span body)
         refuse_agent(a, error);
     else if (message.kind == SESSION_JSON_HELLO)
         receive_hello(a, &message.hello);
+    else if (message.kind == SESSION_JSON_LOOK)
+        receive_look(a, &message.look);
+    else if (message.kind == SESSION_JSON_STATUS)
+        rounds_look_status(a, &message.piece, body.data, body.size);
     else
         rounds_shell_step(
             shell_of(a),

@@ -121,7 +121,7 @@ static void run_action(struct rounds_shell *r, const struct rounds_action *actio
     }
 }
 
-static void flush_unsent(struct rounds_shell *r)
+void rounds_shell_flush(struct rounds_shell *r)
 {
     while (!list_is_empty(&r->unsent))
         agent_conn_flush(list_entry(r->unsent.next, struct agent_conn, unsent_link));
@@ -159,7 +159,7 @@ static void run_actions(struct rounds_shell *r)
     while (rounds_next(&r->core, &action))
         run_action(r, &action);
     rounds_disk_start(r->disk);
-    flush_unsent(r);
+    rounds_shell_flush(r);
     arm_rounds_timer(r);
     notify_empty(r);
 }
@@ -197,7 +197,7 @@ void rounds_shell_saved(struct rounds_shell *r)
         if (buf_size(&a->held) > 0)
             agent_conn_release(a, rounds_disk_done(r->disk));
     }
-    flush_unsent(r);
+    rounds_shell_flush(r);
 }
 
 /* ---- time ---- */
@@ -325,7 +325,7 @@ void rounds_shell_drain(struct rounds_shell *r)
     r->over = true;
     (void)uv_timer_stop(&r->timer); /* always succeeds */
     list_for_each_safe(i, &r->agents) agent_conn_shutdown(list_entry(i, struct agent_conn, link));
-    flush_unsent(r);
+    rounds_shell_flush(r);
 }
 
 void rounds_shell_stop(struct rounds_shell *r)

@@ -24,6 +24,9 @@ struct rounds_disk;
  * is hung or hostile, and gets its present view after it has reconnected. */
 enum { AGENT_CONN_OUTPUT_MAX = 64 * 1024 };
 
+/* After that much the answer to a look ends with the node that it is at. */
+enum { LOOK_ANSWER_MAX = 256 * 1024 };
+
 struct rounds_shell {
     struct server *server;
     struct rounds core;
@@ -39,7 +42,8 @@ struct rounds_shell {
     struct list pending_hello;
     uint64_t
         input_bytes; /* held by incomplete frames: apart from those of clients, which cannot use up the room of agents */
-    struct list unsent; /* agents with something to be sent at the end of this step */
+    size_t status_bytes; /* of what agents report to be looked at */
+    struct list unsent;  /* agents with something to be sent at the end of this step */
     uv_timer_t hello_timer;
     uv_timer_t disk_timer; /* rounds_disk_uv.c: a batch is being written */
     uv_timer_t timer;
@@ -71,6 +75,11 @@ struct agent_conn {
     size_t charged_input;
     struct tls_link *tls; /* NULL: the agent speaks in the clear */
     struct buf wire;      /* with TLS: records that the socket did not take yet */
+    /* rounds_look_uv.c: what the agent reports of its workers, as whole frames. */
+    struct buf status, status_begun;
+    uint64_t status_ms, watched_until_ms;
+    uint32_t n_pieces; /* in status_begun */
+    bool can_report;
     int fd;
     uint8_t events;     /* what is polled for */
     bool tls_finished;  /* the notice that nothing follows is in wire */
@@ -93,6 +102,9 @@ void rounds_shell_destroy(struct rounds_shell *r);
 /* Steps the core with this event, whose time is filled in, and runs its actions. When the last node has
  * left, the server may be stopped from within, and all agents closed; none is freed before the loop turns. */
 void rounds_shell_step(struct rounds_shell *r, struct rounds_event *event);
+
+/* Sends what is queued for agents outside of a step. */
+void rounds_shell_flush(struct rounds_shell *r);
 
 /* A line for the log about the rounds. */
 void rounds_log(struct rounds_shell *r, const char *format, ...) __attribute__((format(printf, 2, 3)));

@@ -16,6 +16,8 @@
 #include "rendezvous/server_limits.h"
 #include "rendezvous/server_rounds.h"
 
+struct buf;
+struct look_request;
 struct metrics_text;
 struct server;
 struct server_security;
@@ -53,6 +55,10 @@ unsigned server_n_clients(const struct server *s);
 
 /* Nodes that have not received their job's result yet, or whose job goes on. */
 size_t server_n_nodes(const struct server *s);
+
+/* What the rounds know of a job and its nodes, and what their agents report, as frames (look_json.h); asks the agents to report
+ * for a while. For the process around the server: it decides who may ask. 0, -ENOMEM, or -ENOENT without rounds. */
+int server_look(struct server *s, const struct look_request *request, struct buf *out);
 
 /* Sessions, jobs and nodes of the rounds, and the store's keys. */
 void server_write_metrics(const struct server *s, struct metrics_text *m);

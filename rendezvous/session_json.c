@@ -7,6 +7,7 @@
 #include "base/cleanup.h"
 #include "base/err.h"
 #include "proto/frame.h"
+#include "rendezvous/look_json.h"
 
 static const struct field cause_fields[] = {
     {"kind", FIELD_WORD, offsetof(struct session_cause, kind), .size = SESSION_CAUSE_COUNT,
@@ -61,6 +62,7 @@ static const struct field hello_fields[] = {
     {"workers", FIELD_U32_AT(struct session_hello, n_workers, 1, SESSION_WORKERS_MAX), .required = true},
     {"node_rank", FIELD_I32, offsetof(struct session_hello, node_rank), -1, SESSION_NODES_MAX - 1,
      .missing = -1},
+    {"can_report", FIELD_BOOL, offsetof(struct session_hello, can_report)},
 };
 
 static const struct field view_fields[] = {
@@ -260,6 +262,17 @@ static bool read_hello(const cJSON *json, const cJSON *version, struct session_h
            json_fault("hello", part, error);
 }
 
+/* Messages that are not about the rounds. */
+static bool read_look(const cJSON *json, struct session_json_message *ret)
+{
+    const cJSON *look = cJSON_GetObjectItemCaseSensitive(json, "look");
+    const cJSON *status = cJSON_GetObjectItemCaseSensitive(json, "status");
+
+    ret->kind = look ? SESSION_JSON_LOOK : SESSION_JSON_STATUS;
+    return (look && look_read_request(look, &ret->look)) ||
+           (!look && status && look_read_piece(status, &ret->piece));
+}
+
 bool session_json_get_message(const uint8_t *body, size_t n, struct session_json_message *ret,
                               char error[SESSION_JSON_ERROR_SIZE])
 {
@@ -270,6 +283,8 @@ bool session_json_get_message(const uint8_t *body, size_t n, struct session_json
     if (!json)
         return false;
     version = cJSON_GetObjectItemCaseSensitive(json, "hello");
+    if (read_look(json, ret))
+        return true;
     ret->kind = version ? SESSION_JSON_HELLO : SESSION_JSON_REPORT;
     if (version)
         return read_hello(json, version, &ret->hello, error);

@@ -9,6 +9,7 @@
 #include <stdint.h>
 
 #include "rendezvous/fields_json.h"
+#include "rendezvous/look_json.h"
 #include "rendezvous/session_message.h"
 
 struct buf;
@@ -21,12 +22,14 @@ int session_json_put_report(struct buf *out, const struct session_report *report
 int session_json_put_view(struct buf *out, const struct session_view *view);
 
 /* What an agent sent. */
-enum session_json_kind { SESSION_JSON_HELLO, SESSION_JSON_REPORT };
+enum session_json_kind { SESSION_JSON_HELLO, SESSION_JSON_REPORT, SESSION_JSON_LOOK, SESSION_JSON_STATUS };
 
 struct session_json_message {
     enum session_json_kind kind;
     struct session_hello hello;   /* SESSION_JSON_HELLO */
     struct session_report report; /* SESSION_JSON_REPORT */
+    struct look_request look;     /* SESSION_JSON_LOOK */
+    struct look_piece piece;      /* SESSION_JSON_STATUS */
 };
 
 /* False: error is a sentence about what is wrong with the body; memory that ran out is one of the reasons. */

@@ -141,6 +141,7 @@ struct session_hello {
     char role[SESSION_ROLE_SIZE];
     uint32_t n_workers;
     int32_t node_rank; /* the group rank it would like; -1: any */
+    bool can_report;   /* it sends the status of its workers when it is asked for it (look_json.h) */
     struct session_report report;
 };
 

@@ -1,0 +1,201 @@
+#include "rendezvous/rounds_look_uv.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "proto/tls_openssl.h"
+#include "rendezvous/look_json.h"
+#include "rendezvous/rounds_uv.h"
+#include "rendezvous/server_impl_uv.h"
+#include "rendezvous/server_uv.h"
+
+enum {
+    STATUS_ALL_MAX = 64 << 20, /* bytes that the reports of all agents may take */
+    WATCH_AGAIN_MS = LOOK_WATCH_MS / 2,
+    NS_PER_MS = 1000000,
+};
+
+/* ---- permission ---- */
+
+/* Root and our own user. Sockets other than unix sockets have no credentials: the kernel then reports -1. */
+static bool is_own_user(int fd)
+{
+    struct sockaddr_storage at;
+    struct ucred peer;
+    socklen_t n_at = sizeof(at), n_peer = sizeof(peer);
+
+    return getsockname(fd, (struct sockaddr *)&at, &n_at) == 0 && at.ss_family == AF_UNIX &&
+           getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &n_peer) == 0 &&
+           (peer.uid == 0 || peer.uid == geteuid());
+}
+
+const char *rounds_look_fault(struct agent_conn *a, const struct look_request *request)
+{
+    if (a->tls && tls_link_purpose(a->tls) == KEY_ADMIN)
+        return NULL;
+    if (a->tls && tls_link_purpose(a->tls) == KEY_AGENT && strcmp(tls_link_job(a->tls), request->job) == 0)
+        return NULL;
+    if (!a->tls && is_own_user(a->fd))
+        return NULL;
+    return "jobs are shown to clients that have proved the key of the job or of the administrator, and to root and the "
+           "user of this rendezvous over a unix socket";
+}
+
+/* ---- what agents report ---- */
+
+void rounds_look_forget(struct agent_conn *a)
+{
+    struct rounds_shell *r = a->server->rounds;
+
+    r->status_bytes -= buf_size(&a->status) + buf_size(&a->status_begun);
+    buf_finish(&a->status);
+    buf_finish(&a->status_begun);
+}
+
+/* The pieces of one status follow each other. The last one makes it that of the node. */
+static void take_piece(struct agent_conn *a, const struct look_piece *piece, const uint8_t *body, size_t n)
+{
+    struct rounds_shell *r = a->server->rounds;
+
+    if (r->status_bytes + n > STATUS_ALL_MAX || frame_put_body(&a->status_begun, body, n) != 0)
+        return;
+    r->status_bytes += n + FRAME_HEADER_SIZE;
+    if (++a->n_pieces < piece->pieces)
+        return;
+    r->status_bytes -= buf_size(&a->status);
+    buf_finish(&a->status);
+    a->status = a->status_begun;
+    a->status_begun = (struct buf){0};
+    a->status_ms = uv_now(a->server->loop);
+}
+
+void rounds_look_status(struct agent_conn *a, const struct look_piece *piece, const uint8_t *body, size_t n)
+{
+    struct rounds_shell *r = a->server->rounds;
+
+    if (uv_now(a->server->loop) > a->watched_until_ms + LOOK_WATCH_MS)
+        return; /* it was not asked for */
+    if (piece->piece == 0) {
+        r->status_bytes -= buf_size(&a->status_begun);
+        buf_finish(&a->status_begun);
+        a->n_pieces = 0;
+    }
+    if (piece->piece == a->n_pieces)
+        take_piece(a, piece, body, n);
+}
+
+static void watch_agent(struct agent_conn *a)
+{
+    uint64_t now_ms = uv_now(a->server->loop);
+    struct buf frame = {0};
+
+    if (!a->can_report || a->watched_until_ms > now_ms + WATCH_AGAIN_MS)
+        return;
+    a->watched_until_ms = now_ms + LOOK_WATCH_MS;
+    if (look_put_watch(&frame, LOOK_WATCH_MS) == 0)
+        agent_conn_send(a, &frame, 0);
+    buf_finish(&frame);
+}
+
+/* ---- the answer ---- */
+
+static const char *look_node_state(const struct rounds_node *n)
+{
+    static const char *const names[ROUNDS_NODE_STATE_COUNT] = {
+        [ROUNDS_NODE_RUNNING] = "running",   [ROUNDS_NODE_DONE] = "done",       [ROUNDS_NODE_READY] = "ready",
+        [ROUNDS_NODE_STOPPING] = "stopping", [ROUNDS_NODE_JOINING] = "joining",
+    };
+
+    return names[n->state];
+}
+
+static int put_node_facts(struct buf *out, const struct rounds_node *n)
+{
+    uint64_t now_ns = uv_hrtime();
+    struct look_node node = {.group_rank = n->group_rank, .n_workers = n->n_workers};
+
+    session_copy_text(node.host, sizeof(node.host), n->host);
+    session_copy_text(node.state, sizeof(node.state), look_node_state(n));
+    if (n->heard_ns < now_ns && (now_ns - n->heard_ns) / NS_PER_MS < INT32_MAX)
+        node.silent_ms = (uint32_t)((now_ns - n->heard_ns) / NS_PER_MS);
+    return look_put_node(out, &node);
+}
+
+static int put_whole_node(struct server *s, const struct rounds_node *n, struct buf *out)
+{
+    struct agent_conn *a = n->session ? list_entry(n->session, struct agent_conn, session) : NULL;
+    int r = put_node_facts(out, n);
+
+    if (!a || r)
+        return r;
+    watch_agent(a);
+    if (a->status_ms == 0 || uv_now(s->loop) > a->status_ms + LOOK_WATCH_MS)
+        return 0; /* of an earlier look */
+    return buf_append(out, buf_bytes(&a->status), buf_size(&a->status));
+}
+
+static int put_job_facts(const struct rounds_job *job, struct buf *out)
+{
+    struct look_job facts = {.generation = job->generation,
+                             .restarts = job->restarts,
+                             .max_restarts = job->params.max_restarts,
+                             .n_nodes = rounds_job_n_nodes(job)};
+
+    session_copy_text(facts.job, sizeof(facts.job), job->id);
+    session_copy_text(facts.state, sizeof(facts.state), rounds_job_state_name(job->state));
+    return look_put_job(out, &facts);
+}
+
+/* *at: nodes of all jobs so far. 1: there is no room for more. */
+static int put_whole_job(struct server *s, const struct rounds_job *job, uint32_t from, size_t max,
+                         uint32_t *at, struct buf *out)
+{
+    bool has_facts = false;
+    int r = 0;
+
+    if (list_is_empty(&job->nodes) && *at >= from)
+        return put_job_facts(job, out);
+    list_for_each(i, &job->nodes)
+    {
+        if (++*at <= from)
+            continue;
+        if (buf_size(out) >= max) {
+            --*at;
+            return 1;
+        }
+        r = has_facts ? 0 : put_job_facts(job, out);
+        has_facts = true;
+        if (r == 0)
+            r = put_whole_node(s, list_entry(i, struct rounds_node, in_job), out);
+        if (r)
+            return r;
+    }
+    return 0;
+}
+
+int rounds_look(struct server *s, const struct look_request *request, size_t max, struct buf *out)
+{
+    uint32_t at = 0;
+    int r = 0;
+
+    list_for_each(i, &s->rounds->core.jobs)
+    {
+        const struct rounds_job *job = list_entry(i, struct rounds_job, in_rounds);
+
+        if (r == 0 && !job->replaced && (!request->job[0] || strcmp(job->id, request->job) == 0))
+            r = put_whole_job(s, job, request->from, max, &at, out);
+    }
+    return r < 0 ? r : look_put_end(out, r ? at : 0);
+}
+
+int server_look(struct server *s, const struct look_request *request, struct buf *out)
+{
+    int r = s->rounds ? rounds_look(s, request, SIZE_MAX, out) : -ENOENT;
+
+    if (s->rounds)
+        rounds_shell_flush(s->rounds); /* the agents are asked to report */
+    return r;
+}
