@@ -23,6 +23,7 @@
 
 enum { AGENT_INHERITED_MAX = 64 };
 
+struct buf;
 struct job_status;
 
 struct agent {
@@ -112,6 +113,9 @@ void agent_open_control(struct agent *a);
 
 /* The job and this node as they are now. 0 or -ENOMEM; job_status_finish() in both cases. */
 int agent_describe_job(const struct agent *a, struct job_status *ret);
+
+/* For membership_host.report: data is the agent. */
+void agent_report_status(void *data, struct buf *out);
 
 /* ---- agent_metrics_uv.c ---- */
 

@@ -191,6 +191,7 @@ int agent_meet(struct agent *a)
                                                     .job = job,
                                                     .keys = a->config->keys,
                                                     .on_start = on_start,
+                                                    .report = agent_report_status,
                                                     .on_cause = on_cause,
                                                     .on_stop = on_peer_failed,
                                                     .on_drain = on_drain,

@@ -1,5 +1,6 @@
 /* What crunctl is shown of the job: facts of the group machine, as they are at the moment of the request. */
 
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/wait.h>
@@ -10,9 +11,16 @@
 #include "launcher/ctl/control_uv.h"
 #include "launcher/ctl/job_status.h"
 #include "launcher/ctl/job_status_json.h"
+#include "launcher/ctl/proc_usage_os.h"
 #include "launcher/host/proc_info_os.h"
+#include "launcher/rdzv/membership_uv.h"
 #include "launcher/util/trace_os.h"
+#include "rendezvous/look_json.h"
+#include "base/cleanup.h"
+#include "base/minmax.h"
 #include "base/time.h"
+
+enum { WORKERS_OF_A_PIECE = 24 }; /* of at most 600 bytes each: a frame */
 
 static const char *job_state_of(const struct worker_group *g, bool has_generation)
 {
@@ -92,6 +100,8 @@ int agent_describe_job(const struct agent *a, struct job_status *ret)
     session_copy_text(ret->job, sizeof(ret->job), job->run_id_text);
     session_copy_text(ret->program, sizeof(ret->program), job->program_name);
     session_copy_text(ret->state, sizeof(ret->state), job_state_of(&a->group, a->generation));
+    if (a->membership)
+        session_copy_text(ret->rendezvous, sizeof(ret->rendezvous), membership_endpoint(a->membership));
     int r =
         job_status_add_node(ret, host, a->assignment.world_size > 0 ? (int32_t)a->assignment.group_rank : -1,
                             (size_t)job->n_workers);
@@ -111,12 +121,58 @@ static char *status_json(void *data)
     return json;
 }
 
+/* Only the hosted rendezvous answers: other nodes are asked there, by crunctl itself. */
+static int look_at_nodes(void *data, struct buf *out)
+{
+    struct agent *a = data;
+
+    return a->membership ? membership_look(a->membership, out) : -ENOENT;
+}
+
+static void read_own_usage(struct node_status *n)
+{
+    struct proc_usage usage;
+
+    for (size_t i = 0; i < n->n_workers; i++) {
+        struct worker_status *w = &n->workers[i];
+
+        w->log[0] = '\0'; /* a path of this machine */
+        w->has_usage = proc_usage_read(w->pid, &usage);
+        w->cpu_ms = w->has_usage ? usage.cpu_ms : 0;
+        w->rss_kib = w->has_usage ? usage.rss_kib : 0;
+    }
+}
+
+/* Without memory a look misses this node. */
+void agent_report_status(void *data, struct buf *out)
+{
+    struct job_status s;
+    int r = agent_describe_job(data, &s);
+    size_t n_workers = r ? 0 : s.nodes[0].n_workers;
+    struct look_piece piece = {.pieces =
+                                   (uint32_t)((n_workers + WORKERS_OF_A_PIECE - 1) / WORKERS_OF_A_PIECE)};
+
+    if (!r)
+        read_own_usage(&s.nodes[0]);
+    if (piece.pieces > LOOK_PIECES_MAX)
+        piece.pieces = LOOK_PIECES_MAX; /* the first ranks */
+    for (; !r && piece.piece < piece.pieces; piece.piece++) {
+        size_t first = (size_t)piece.piece * WORKERS_OF_A_PIECE;
+        _cleanup_free_ char *json =
+            job_status_node_to_json(&s.nodes[0], first, min_size(WORKERS_OF_A_PIECE, n_workers - first));
+
+        r = json ? look_put_status(out, &piece, json) : -ENOMEM;
+    }
+    job_status_finish(&s);
+}
+
 void agent_open_control(struct agent *a)
 {
     const struct control_host host = {.loop = &a->loop,
                                       .environment = a->config->environment,
                                       .job = a->config->job->run_id_text,
                                       .status = status_json,
+                                      .nodes = look_at_nodes,
                                       .data = a};
 
     a->started_s = wall_clock_ns(now_ns()) / 1000000000;

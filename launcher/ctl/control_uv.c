@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #include "launcher/util/control_path.h"
+#include "base/buf.h"
 #include "base/cleanup.h"
 
 enum { CLIENTS_MAX = 8, REQUEST_SIZE = 64, REQUEST_MS = 5000, BACKLOG = 16 };
@@ -30,6 +31,7 @@ struct control_client {
     char request[REQUEST_SIZE];
     size_t n_request;
     char *reply;
+    size_t n_reply;
     int n_handles;
     struct control_client *next;
 };
@@ -89,16 +91,37 @@ static void on_replied(uv_write_t *write, int status)
     close_client(write->data);
 }
 
-static void reply_to_client(struct control_client *client)
+static void take_bytes(struct control_client *client, int r, struct buf *out)
+{
+    client->n_reply = r ? 0 : buf_size(out);
+    client->reply = malloc(client->n_reply + 1);
+    if (client->reply && client->n_reply > 0)
+        memcpy(client->reply, buf_bytes(out), client->n_reply);
+    buf_finish(out);
+}
+
+static void compose_reply(struct control_client *client)
 {
     struct control *c = client->control;
+    struct buf out = {0};
 
-    (void)uv_read_stop((uv_stream_t *)&client->pipe); /* always 0 */
+    if (strcmp(client->request, "nodes") == 0) {
+        int r = c->host.nodes(c->host.data, &out);
+        take_bytes(client, r, &out);
+        return;
+    }
     if (strcmp(client->request, "status") == 0)
         client->reply = c->host.status(c->host.data);
     else
         client->reply = strdup("{\"version\":1,\"error\":\"crun does not know this request\"}");
-    uv_buf_t bytes = uv_buf_init(client->reply, client->reply ? (unsigned)strlen(client->reply) : 0);
+    client->n_reply = client->reply ? strlen(client->reply) : 0;
+}
+
+static void reply_to_client(struct control_client *client)
+{
+    (void)uv_read_stop((uv_stream_t *)&client->pipe); /* always 0 */
+    compose_reply(client);
+    uv_buf_t bytes = uv_buf_init(client->reply, (unsigned)client->n_reply);
     client->write.data = client;
     if (!client->reply || uv_write(&client->write, (uv_stream_t *)&client->pipe, &bytes, 1, on_replied) != 0)
         close_client(client);

@@ -6,17 +6,21 @@
  * nothing while no client is there.
  *
  *   status   job_status_json.h
+ *   nodes    what the rendezvous that this crun serves knows of the job's nodes, as frames (rendezvous/look_json.h); nothing
+ *            where it is served elsewhere
  */
 
 #include <uv.h>
 
+struct buf;
 struct control;
 
 struct control_host {
     uv_loop_t *loop;
     char *const *environment;
     const char *job;
-    char *(*status)(void *data); /* malloc'ed JSON, or NULL without memory */
+    char *(*status)(void *data);               /* malloc'ed JSON, or NULL without memory */
+    int (*nodes)(void *data, struct buf *out); /* 0 or -errno */
     void *data;
 };
 

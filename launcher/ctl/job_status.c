@@ -5,6 +5,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+static struct worker_status empty_worker(int32_t local_rank)
+{
+    return (struct worker_status){
+        .rank = -1, .local_rank = local_rank, .last_step = -1, .cpu_percent = -1, .steps_per_s = -1};
+}
+
 int job_status_add_node(struct job_status *s, const char *host, int32_t group_rank, size_t n_workers)
 {
     struct node_status *nodes = reallocarray(s->nodes, s->n_nodes_known + 1, sizeof(*nodes));
@@ -20,8 +26,44 @@ int job_status_add_node(struct job_status *s, const char *host, int32_t group_ra
     *node = (struct node_status){.group_rank = group_rank, .workers = workers, .n_workers = n_workers};
     (void)snprintf(node->host, sizeof(node->host), "%s", host); /* host names are shorter */
     for (size_t i = 0; i < n_workers; i++)
-        workers[i] = (struct worker_status){
-            .rank = -1, .local_rank = (int32_t)i, .last_step = -1, .cpu_percent = -1, .steps_per_s = -1};
+        workers[i] = empty_worker((int32_t)i);
+    return 0;
+}
+
+int job_status_add_workers(struct job_status *s, size_t n)
+{
+    struct node_status *node = &s->nodes[s->n_nodes_known - 1];
+    struct worker_status *workers = reallocarray(node->workers, node->n_workers + n + 1, sizeof(*workers));
+
+    if (!workers)
+        return -ENOMEM;
+    node->workers = workers;
+    for (size_t i = 0; i < n; i++, node->n_workers++)
+        workers[node->n_workers] = empty_worker((int32_t)node->n_workers);
+    return 0;
+}
+
+static bool has_node(const struct job_status *s, const struct node_status *node)
+{
+    for (size_t i = 0; i < s->n_nodes_known; i++)
+        if (s->nodes[i].group_rank == node->group_rank && strcmp(s->nodes[i].host, node->host) == 0)
+            return true;
+    return false;
+}
+
+int job_status_take_nodes(struct job_status *s, struct job_status *from)
+{
+    struct node_status *nodes =
+        reallocarray(s->nodes, s->n_nodes_known + from->n_nodes_known + 1, sizeof(*nodes));
+
+    if (!nodes)
+        return -ENOMEM;
+    s->nodes = nodes;
+    for (size_t i = 0; i < from->n_nodes_known; i++)
+        if (!has_node(s, &from->nodes[i])) {
+            nodes[s->n_nodes_known++] = from->nodes[i];
+            from->nodes[i].workers = NULL;
+        }
     return 0;
 }
 

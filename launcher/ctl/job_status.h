@@ -14,6 +14,7 @@ enum {
     JOB_STATUS_NAME_SIZE = 256,
     JOB_STATUS_WORD_SIZE = 24,
     JOB_STATUS_LINE_SIZE = 128,
+    JOB_STATUS_ENDPOINT_SIZE = 300,
     JOB_STATUS_WORKERS_MAX = 65536,
     JOB_STATUS_GPUS_MAX = 16,
 };
@@ -44,8 +45,9 @@ struct gpu_status {
 
 struct node_status {
     char host[JOB_STATUS_NAME_SIZE];
-    int32_t group_rank; /* -1: none yet */
-    bool is_remote;     /* /proc of this machine does not have its workers */
+    int32_t group_rank;               /* -1: none yet */
+    bool is_remote;                   /* /proc of this machine does not have its workers */
+    char state[JOB_STATUS_WORD_SIZE]; /* of a remote one, as the rendezvous has it */
     struct gpu_status gpus[JOB_STATUS_GPUS_MAX];
     size_t n_gpus;
     struct worker_status *workers;
@@ -54,18 +56,25 @@ struct node_status {
 
 struct job_status {
     char job[JOB_STATUS_NAME_SIZE], program[JOB_STATUS_NAME_SIZE];
-    char state[JOB_STATUS_WORD_SIZE]; /* "waiting", "running", "stopping", "restarting" or "ended" */
-    int64_t crun_pid;
+    char state[JOB_STATUS_WORD_SIZE];          /* "waiting", "running", "stopping", "restarting" or "ended" */
+    char rendezvous[JOB_STATUS_ENDPOINT_SIZE]; /* HOST:PORT; "": one node alone */
+    int64_t crun_pid;                          /* 0: the rendezvous was asked */
     int64_t generation;
     int32_t restarts, max_restarts;
     int32_t n_nodes;   /* of the generation; nodes[] has those that the answering agent knows */
-    int64_t started_s; /* since 1970: start of crun */
+    int64_t started_s; /* since 1970: start of crun; 0: not known */
     struct node_status *nodes;
     size_t n_nodes_known;
 };
 
 /* 0 or -ENOMEM: one more node with n_workers zeroed workers. */
 int job_status_add_node(struct job_status *s, const char *host, int32_t group_rank, size_t n_workers);
+
+/* 0 or -ENOMEM: appends n zeroed workers to the last node. */
+int job_status_add_workers(struct job_status *s, size_t n);
+
+/* Moves nodes of the same job that s lacks to it; 0 or -ENOMEM. */
+int job_status_take_nodes(struct job_status *s, struct job_status *from);
 
 /* Fills in what follows from an earlier look at the same job, ms before. */
 void job_status_compare(struct job_status *s, const struct job_status *before, int64_t ms);

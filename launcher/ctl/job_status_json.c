@@ -23,6 +23,7 @@
 static const struct field name_fields[] = {
     {"job", JOB_TEXT(job, JOB_STATUS_NAME_SIZE), .required = true},
     {"program", JOB_TEXT(program, JOB_STATUS_NAME_SIZE)},
+    {"rendezvous", JOB_TEXT(rendezvous, JOB_STATUS_ENDPOINT_SIZE)},
 };
 
 static const struct field job_fields[] = {
@@ -112,6 +113,28 @@ static int add_gpus(cJSON *node, const struct node_status *n)
     return r;
 }
 
+/* The node with some of its workers. */
+static int fill_node(cJSON *object, const struct node_status *n, size_t first, size_t n_workers)
+{
+    events_add_text(object, "host", n->host);
+    if (n->state[0])
+        events_add_text(object, "state", n->state);
+    cJSON *workers = cJSON_AddNumberToObject(object, "group_rank", n->group_rank)
+                         ? cJSON_AddArrayToObject(object, "workers")
+                         : NULL;
+    int r = workers ? add_gpus(object, n) : -ENOMEM;
+    for (size_t i = first; !r && i < first + n_workers; i++)
+        r = add_worker(workers, &n->workers[i]);
+    return r;
+}
+
+char *job_status_node_to_json(const struct node_status *n, size_t first, size_t n_workers)
+{
+    _cleanup_json_ cJSON *json = cJSON_CreateObject();
+
+    return json && fill_node(json, n, first, n_workers) == 0 ? cJSON_PrintUnformatted(json) : NULL;
+}
+
 static int add_node(cJSON *list, const struct node_status *n)
 {
     cJSON *object = cJSON_CreateObject();
@@ -120,14 +143,7 @@ static int add_node(cJSON *list, const struct node_status *n)
         cJSON_Delete(object);
         return -ENOMEM;
     }
-    events_add_text(object, "host", n->host);
-    cJSON *workers = cJSON_AddNumberToObject(object, "group_rank", n->group_rank)
-                         ? cJSON_AddArrayToObject(object, "workers")
-                         : NULL;
-    int r = workers ? add_gpus(object, n) : -ENOMEM;
-    for (size_t i = 0; !r && i < n->n_workers; i++)
-        r = add_worker(workers, &n->workers[i]);
-    return r;
+    return fill_node(object, n, 0, n->n_workers);
 }
 
 char *job_status_to_json(const struct job_status *s)
@@ -139,6 +155,8 @@ char *job_status_to_json(const struct job_status *s)
         return NULL;
     events_add_text(json, "job", s->job);
     events_add_text(json, "program", s->program);
+    if (s->rendezvous[0])
+        events_add_text(json, "rendezvous", s->rendezvous);
     if (fields_write(json, job_fields, ARRAY_SIZE(job_fields), s) != 0)
         return NULL;
     nodes = cJSON_AddArrayToObject(json, "nodes");
@@ -185,28 +203,48 @@ static bool read_gpus(const cJSON *list, struct node_status *n)
     return true;
 }
 
+static int read_workers(const cJSON *list, struct job_status *s)
+{
+    struct node_status *node = &s->nodes[s->n_nodes_known - 1];
+    size_t i = node->n_workers, n = (size_t)cJSON_GetArraySize(list);
+    const cJSON *item;
+
+    int r = i + n > JOB_STATUS_WORKERS_MAX ? -EBADMSG : job_status_add_workers(s, n);
+    if (r)
+        return r;
+    cJSON_ArrayForEach(item, list)
+    {
+        if (!read_worker(item, &node->workers[i++]))
+            return -EBADMSG;
+    }
+    return 0;
+}
+
+int job_status_read_piece(const uint8_t *body, size_t n, struct job_status *s)
+{
+    _cleanup_json_ cJSON *json = cJSON_ParseWithLength((const char *)body, n);
+    const cJSON *status = cJSON_GetObjectItemCaseSensitive(json, "status"),
+                *node = cJSON_GetObjectItemCaseSensitive(status, "node"),
+                *workers = cJSON_GetObjectItemCaseSensitive(node, "workers");
+
+    return cJSON_IsArray(workers) && s->n_nodes_known > 0 ? read_workers(workers, s) : -EBADMSG;
+}
+
 static int read_node(const cJSON *json, struct job_status *s)
 {
     const cJSON *host = cJSON_GetObjectItemCaseSensitive(json, "host");
     const cJSON *group_rank = cJSON_GetObjectItemCaseSensitive(json, "group_rank");
-    const cJSON *workers = cJSON_GetObjectItemCaseSensitive(json, "workers"), *item;
-    size_t i = 0;
+    const cJSON *workers = cJSON_GetObjectItemCaseSensitive(json, "workers");
 
     if (!cJSON_IsString(host) || !cJSON_IsNumber(group_rank) || !cJSON_IsArray(workers) ||
         cJSON_GetArraySize(workers) > JOB_STATUS_WORKERS_MAX)
         return -EBADMSG;
-    int r =
-        job_status_add_node(s, host->valuestring, group_rank->valueint, (size_t)cJSON_GetArraySize(workers));
+    int r = job_status_add_node(s, host->valuestring, group_rank->valueint, 0);
     if (r)
         return r;
     if (!read_gpus(cJSON_GetObjectItemCaseSensitive(json, "gpus"), &s->nodes[s->n_nodes_known - 1]))
         return -EBADMSG;
-    cJSON_ArrayForEach(item, workers)
-    {
-        if (!read_worker(item, &s->nodes[s->n_nodes_known - 1].workers[i++]))
-            return -EBADMSG;
-    }
-    return 0;
+    return read_workers(workers, s);
 }
 
 static int read_job(const cJSON *json, struct job_status *s)

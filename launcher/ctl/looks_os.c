@@ -11,7 +11,9 @@
 #include "launcher/ctl/gpu_usage_os.h"
 #include "launcher/ctl/job_status.h"
 #include "launcher/ctl/job_status_json.h"
+#include "launcher/ctl/looked_json.h"
 #include "launcher/ctl/node_usage_os.h"
+#include "launcher/ctl/other_nodes_sock.h"
 
 void look_finish(struct look *look)
 {
@@ -21,7 +23,7 @@ void look_finish(struct look *look)
     *look = (struct look){0};
 }
 
-static int take_reply(struct look *look, const struct look_request *o, const char *bytes, size_t n)
+static int take_reply(struct look *look, const struct look_options *o, const char *bytes, size_t n)
 {
     struct job_status *jobs = reallocarray(look->jobs, look->n_jobs + 1, sizeof(*jobs));
 
@@ -37,14 +39,17 @@ static int take_reply(struct look *look, const struct look_request *o, const cha
 }
 
 /* A socket that a killed crun left is passed over: the next crun of that name removes it. */
-static void ask_socket(struct look *look, const struct look_request *o, const char *path)
+static void ask_socket(struct look *look, const struct look_options *o, const char *path)
 {
     _cleanup_free_ char *reply = NULL;
     size_t n = 0;
 
     int r = control_client_ask(path, "status", &reply, &n);
+    size_t n_before = look->n_jobs;
     if (!r)
         r = take_reply(look, o, reply, n);
+    if (!r && look->n_jobs > n_before)
+        other_nodes_add(&look->jobs[n_before], o, path);
     if (r && r != -ECONNREFUSED && r != -ENOENT)
         (void)fprintf(stderr, "crunctl: %s: %s\n", path,
                       r == -EBADMSG
@@ -69,11 +74,27 @@ static void read_own_nodes(struct look *look)
         }
 }
 
-int look_take(struct look *ret, const struct look_request *request)
+static int ask_endpoint(struct look *ret, const struct look_options *request)
+{
+    struct looked looked;
+    int r = other_nodes_ask(request, &looked);
+
+    ret->jobs = looked.jobs;
+    ret->n_jobs = looked.n_jobs;
+    looked.jobs = NULL;
+    looked.n_jobs = 0;
+    looked_finish(&looked);
+    ret->taken_ns = now_ns();
+    return r;
+}
+
+int look_take(struct look *ret, const struct look_options *request)
 {
     struct strlist sockets = {0};
 
     *ret = (struct look){0};
+    if (request->endpoint)
+        return ask_endpoint(ret, request);
     if (request->socket)
         strlist_add_copy(&sockets, request->socket);
     else

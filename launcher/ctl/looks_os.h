@@ -1,8 +1,9 @@
 #pragma once
 
 /*
- * A look at the jobs of this node: every socket is asked, and what /proc, log files and the GPU driver have is added. Two
- * looks give rates.
+ * A look at jobs: every socket of this node is asked, and what /proc, log files and the GPU driver have is added. Other nodes of
+ * a job are added from its rendezvous: from the crun that serves it, over its socket, or over TLS where the job has a secret
+ * that this user has, too. Two looks give rates.
  */
 
 #include <stdbool.h>
@@ -11,9 +12,11 @@
 
 struct job_status;
 
-struct look_request {
-    const char *job;    /* a name, or how it begins; NULL: all */
-    const char *socket; /* this one alone, or NULL */
+struct look_options {
+    const char *job;         /* a name, or how it begins; NULL: all */
+    const char *socket;      /* this one alone, or NULL */
+    const char *endpoint;    /* ask this rendezvous, and no socket; or NULL */
+    const char *secret_file; /* or NULL: as crun finds it */
     char *const *environment;
 };
 
@@ -23,8 +26,8 @@ struct look {
     uint64_t taken_ns;
 };
 
-/* 0 or -ENOMEM; sockets that do not answer are named on standard error. look_finish() in both cases. */
-int look_take(struct look *ret, const struct look_request *request);
+/* 0; -ENOMEM, or the reason why the endpoint did not answer. What does not answer is named on standard error. look_finish() in both cases. */
+int look_take(struct look *ret, const struct look_options *request);
 
 /* Rates, from an earlier look. */
 void look_compare(struct look *look, const struct look *before);

@@ -18,6 +18,7 @@
 #include "launcher/ctl/job_status.h"
 #include "launcher/ctl/job_status_json.h"
 #include "launcher/ctl/looks_os.h"
+#include "launcher/ctl/new_secret_os.h"
 #include "launcher/ctl/status_text.h"
 #include "launcher/ctl/top_os.h"
 #include "launcher/ctl/top_text.h"
@@ -31,11 +32,14 @@ extern char **environ;
 
 struct crunctl {
     const char *job; /* the name of a job or how it begins; NULL: all */
-    const char *socket;
+    const char *socket, *endpoint, *secret_file;
     bool is_json, is_once;
 };
 
-static const char usage[] = "usage: crunctl [--json] [--socket PATH] status|top|history [JOB]\n";
+static const char usage[] =
+    "usage: crunctl [--json] [--socket PATH] status|top|history [JOB]\n"
+    "       crunctl [--json] [--secret-file FILE] --endpoint HOST:PORT|PATH status|top [JOB]\n"
+    "       crunctl [--secret-file FILE] secret new\n";
 
 static int print_text(const char *text)
 {
@@ -76,14 +80,18 @@ static int result_of(const struct look *look, const struct crunctl *o)
     return 3;
 }
 
-static struct look_request request_of(const struct crunctl *o)
+static struct look_options request_of(const struct crunctl *o)
 {
-    return (struct look_request){.job = o->job, .socket = o->socket, .environment = environ};
+    return (struct look_options){.job = o->job,
+                                 .socket = o->socket,
+                                 .endpoint = o->endpoint,
+                                 .secret_file = o->secret_file,
+                                 .environment = environ};
 }
 
 static int take_first_look(struct look *look, const struct crunctl *o)
 {
-    const struct look_request request = request_of(o);
+    const struct look_options request = request_of(o);
 
     return look_take(look, &request) == 0 ? result_of(look, o) : 1;
 }
@@ -122,7 +130,7 @@ static int print_top(const struct look *look, const struct crunctl *o)
 static int run_top(const struct crunctl *o)
 {
     const struct timespec sample = {.tv_nsec = SAMPLE_MS * 1000000L};
-    const struct look_request request = request_of(o);
+    const struct look_options request = request_of(o);
     struct look before, look = {0};
 
     int code = take_first_look(&before, o);
@@ -194,12 +202,31 @@ static int run_history(const struct crunctl *o)
     return code;
 }
 
+/* ---- secret ---- */
+
+static int run_secret(const struct crunctl *o)
+{
+    char path[CONTROL_PATH_SIZE];
+
+    if (!o->job || strcmp(o->job, "new") != 0) {
+        (void)fprintf(stderr, "%scrunctl: error: secret new is the only command about secrets\n", usage);
+        return 2;
+    }
+    int r = new_secret_write(environ, o->secret_file, path);
+    if (r == -EEXIST)
+        (void)fprintf(stderr, "crunctl: %s exists; remove it first, and every copy of it on other nodes\n",
+                      path);
+    else if (r)
+        (void)fprintf(stderr, "crunctl: cannot write the secret %s: %s\n", path, strerror(-r));
+    return r || printf("%s\n", path) < 0 ? 1 : 0;
+}
+
 /* ---- command line ---- */
 
 static const struct command {
     const char *name;
     int (*run)(const struct crunctl *o);
-} commands[] = {{"status", run_status}, {"top", run_top}, {"history", run_history}};
+} commands[] = {{"status", run_status}, {"top", run_top}, {"history", run_history}, {"secret", run_secret}};
 
 static int fail_usage(const char *what, const char *word)
 {
@@ -211,13 +238,18 @@ static int print_help(void)
 {
     return printf(
                "%s\n"
-               "Shows jobs of crun on this node.\n\n"
+               "Shows jobs of crun.\n\n"
                "  status [JOB]   nodes and workers, as they are now\n"
                "  top [JOB]      the same with CPU and memory, redrawn each second; q ends it\n"
+               "  secret new     make a secret for jobs of several nodes\n"
                "  history [JOB]  generations, how long they lasted and why they ended; also of jobs that have ended\n\n"
                "  --json         one JSON object for each job, in a line\n"
                "  --once         top: once, also on a terminal\n"
                "  --socket PATH  ask this socket alone\n"
+               "  --endpoint HOST:PORT|PATH\n"
+               "                 ask this rendezvous: TCP with a secret, or a unix socket of crund\n"
+               "  --secret-file FILE\n"
+               "                 the secret of the job, or of crund's administrator\n"
                "  --help, --version\n",
                usage) < 0;
 }
@@ -244,6 +276,20 @@ static int take_word(const char *word, const struct command **command, struct cr
     return *command ? 0 : fail_usage("there is no command ", word);
 }
 
+/* Where the value of an option goes; NULL: there is no such option. */
+static const char **find_value(const char *option, struct crunctl *o)
+{
+    const struct {
+        const char *name;
+        const char **to;
+    } values[] = {{"--socket", &o->socket}, {"--endpoint", &o->endpoint}, {"--secret-file", &o->secret_file}};
+
+    for (size_t i = 0; i < sizeof(values) / sizeof(values[0]); i++)
+        if (strcmp(values[i].name, option) == 0)
+            return values[i].to;
+    return NULL;
+}
+
 int main(int argc, char **argv)
 {
     const struct command *command = NULL;
@@ -259,10 +305,12 @@ int main(int argc, char **argv)
             o.is_json = true;
         else if (strcmp(argv[i], "--once") == 0)
             o.is_once = true;
-        else if (strcmp(argv[i], "--socket") == 0 && i + 1 < argc)
-            o.socket = argv[++i];
-        else
+        else if (i + 1 < argc && find_value(argv[i], &o)) {
+            *find_value(argv[i], &o) = argv[i + 1];
+            i++;
+        } else {
             r = take_word(argv[i], &command, &o);
+        }
     }
     if (r)
         return r;

@@ -49,10 +49,23 @@ static void add_job_line(struct strbuf *out, const struct job_status *j, const s
 {
     char up[32];
 
+    if (j->crun_pid == 0) { /* the rendezvous knows no more */
+        strbuf_add(out, "%s: %s, generation %lld, %d/%d restarts, %d node%s\n", j->job, j->state,
+                   (long long)j->generation, (int)j->restarts, (int)j->max_restarts, (int)j->n_nodes,
+                   j->n_nodes == 1 ? "" : "s");
+        return;
+    }
     status_format_duration(view->now_s - j->started_s, up);
     strbuf_add(out, "%s: %s, %s for %s, generation %lld, %d/%d restarts, %d node%s, crun %lld\n", j->job,
                j->program, j->state, up, (long long)j->generation, (int)j->restarts, (int)j->max_restarts,
                (int)j->n_nodes, j->n_nodes == 1 ? "" : "s", (long long)j->crun_pid);
+}
+
+/* A node whose agent reports no workers: it has none now, is of an older release, or does not answer. */
+static void add_node_line(struct strbuf *out, const struct node_status *n)
+{
+    if (n->n_workers == 0)
+        strbuf_add(out, "  %6s  %-12.12s %8s  %s, reports no workers\n", "-", n->host, "-", n->state);
 }
 
 static void add_worker_line(struct strbuf *out, const struct node_status *n, const struct worker_status *w,
@@ -84,6 +97,8 @@ static char *compose_all(const struct job_status *jobs, size_t n_jobs, const str
         add_job_line(&out, &jobs[i], view);
         strbuf_add(&out, "  %6s  %-12s %8s  %-22s %6s %9s %12s %10s\n", "RANK", "HOST", "PID", "STATE", "CPU",
                    "MEMORY", "UP", "STEP");
+        for (size_t n = 0; n < jobs[i].n_nodes_known; n++)
+            add_node_line(&out, &jobs[i].nodes[n]);
         for (size_t n = 0; n < jobs[i].n_nodes_known; n++)
             for (size_t w = 0; w < jobs[i].nodes[n].n_workers; w++)
                 add_worker_line(&out, &jobs[i].nodes[n], &jobs[i].nodes[n].workers[w], view);

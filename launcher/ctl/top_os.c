@@ -155,7 +155,7 @@ static int wait_for_look(struct top *t, uint64_t until_ns)
     return code;
 }
 
-static int look_again(struct top *t, const struct look_request *request)
+static int look_again(struct top *t, const struct look_options *request)
 {
     struct look next;
 
@@ -166,7 +166,7 @@ static int look_again(struct top *t, const struct look_request *request)
     return r ? 1 : draw(t);
 }
 
-int top_run(const struct look_request *request, struct look *before)
+int top_run(const struct look_options *request, struct look *before)
 {
     struct top t = {.look = *before, .view = {.is_live = true, .has_marks_first = true}, .signals = -1};
     int code = 0;

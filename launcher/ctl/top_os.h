@@ -6,7 +6,7 @@
  */
 
 struct look;
-struct look_request;
+struct look_options;
 
 /* *before: an earlier look, which it takes. 0, or 1 after an error that was printed. */
-int top_run(const struct look_request *request, struct look *before);
+int top_run(const struct look_options *request, struct look *before);

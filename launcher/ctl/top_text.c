@@ -171,8 +171,13 @@ static void add_job(struct top_page *p, const struct job_status *j)
     format_gpus(&sums, gpus);
     format_rate(sums.slowest, slow);
     format_rate(sums.fastest, fast);
-    (void)add_line(p, STYLE_TITLE, "%s: %s, %s for %s, generation %lld, %d/%d restarts", j->job, j->program,
-                   j->state, up, (long long)j->generation, (int)j->restarts, (int)j->max_restarts);
+    if (j->crun_pid == 0) /* the rendezvous knows no more */
+        (void)add_line(p, STYLE_TITLE, "%s: %s, generation %lld, %d/%d restarts", j->job, j->state,
+                       (long long)j->generation, (int)j->restarts, (int)j->max_restarts);
+    else
+        (void)add_line(p, STYLE_TITLE, "%s: %s, %s for %s, generation %lld, %d/%d restarts", j->job,
+                       j->program, j->state, up, (long long)j->generation, (int)j->restarts,
+                       (int)j->max_restarts);
     (void)add_line(p, sums.n_failed + sums.n_hang > 0 ? STYLE_BAD : STYLE_PLAIN,
                    "%zu/%d nodes, ranks: %zu running, %zu failed, %zu hang, %zu slow, %zu in all",
                    j->n_nodes_known, (int)j->n_nodes, sums.n_running, sums.n_failed, sums.n_hang,

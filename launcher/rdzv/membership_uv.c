@@ -29,6 +29,7 @@
 #include "launcher/rdzv/waiting_line.h"
 #include "launcher/report/job_result.h"
 #include "launcher/rdzv/worker_store_uv.h"
+#include "rendezvous/look_json.h"
 #include "rendezvous/metrics_text.h"
 #include "rendezvous/server_uv.h"
 #include "base/random_os.h"
@@ -448,6 +449,26 @@ void membership_leave(struct membership *n, const char *why)
     server_close_jobs(n->rendezvous, reason);
 }
 
+const char *membership_endpoint(const struct membership *n)
+{
+    return n->endpoint;
+}
+
+int membership_look(struct membership *n, struct buf *out)
+{
+    struct look_request request = {0};
+
+    session_copy_text(request.job, sizeof(request.job), n->host.job->run_id_text);
+    return n->rendezvous ? server_look(n->rendezvous, &request, out) : -ENOENT;
+}
+
+static void report_node(void *data, struct buf *out)
+{
+    struct membership *n = data;
+
+    n->host.report(n->host.data, out);
+}
+
 void membership_write_metrics(const struct membership *n, struct metrics_text *m)
 {
     const struct session *s = n->session ? session_uv_machine(n->session) : NULL;
@@ -642,11 +663,14 @@ static void begin_session(struct membership *n)
                                          .addresses = &n->addresses,
                                          .tls = n->host.keys ? n->host.keys->client : NULL,
                                          .on_action = on_session_action,
+                                         .report = n->host.report ? report_node : NULL,
                                          .data = n};
-    struct session_config config = {
-        .endpoint = n->endpoint,
-        .cutoff_ns = SESSION_CUTOFF_MS * UINT64_C(1000000),
-        .hello = {.params = job->params, .n_workers = (uint32_t)job->n_workers, .node_rank = job->node_rank}};
+    struct session_config config = {.endpoint = n->endpoint,
+                                    .cutoff_ns = SESSION_CUTOFF_MS * UINT64_C(1000000),
+                                    .hello = {.params = job->params,
+                                              .n_workers = (uint32_t)job->n_workers,
+                                              .node_rank = job->node_rank,
+                                              .can_report = n->host.report != NULL}};
 
     session_copy_text(config.hello.job, sizeof(config.hello.job), job->run_id_text);
     session_copy_text(config.hello.role, sizeof(config.hello.role), job->role);

@@ -11,6 +11,7 @@
 
 #include "rendezvous/session_message.h"
 
+struct buf;
 struct job;
 struct job_keys;
 struct death_notice;
@@ -34,6 +35,8 @@ struct membership_host {
     void (*on_drain)(void *data);
     /* The job has ended; membership_print_end() prints how. cause: NULL if it is not known. */
     void (*on_end)(void *data, int exit_code, const struct session_cause *cause);
+    /* Appends the status of this node as frames, see session_uv_host. NULL: there is none. */
+    void (*report)(void *data, struct buf *out);
     /* After membership_destroy(): it has freed itself. */
     void (*on_closed)(void *data);
     void *data;
@@ -55,6 +58,12 @@ void membership_drain(struct membership *n);
 /* The notice to send if this process is killed while workers run; NULL: there is no connection. Valid until the next
  * call. */
 const struct death_notice *membership_death_notice(struct membership *n);
+
+/* Where the rendezvous is, as HOST:PORT. */
+const char *membership_endpoint(const struct membership *n);
+
+/* The other nodes and what they report, as frames (look_json.h). -ENOENT: the rendezvous is not served here. */
+int membership_look(struct membership *n, struct buf *out);
 
 /* The session, and the rendezvous where it is served here. */
 void membership_write_metrics(const struct membership *n, struct metrics_text *m);

@@ -10,7 +10,10 @@
 #include "launcher/util/trace_os.h"
 #include "base/buf.h"
 #include "proto/frame.h"
+#include "rendezvous/look_json.h"
 #include "rendezvous/session_json.h"
+
+enum { LOOK_WATCH_BODY_MAX = 64 };
 
 struct session_uv {
     struct session_uv_host host;
@@ -22,6 +25,9 @@ struct session_uv {
     struct frame_reader reader;
     struct buf in;
     uv_timer_t timer;
+    uv_timer_t look_timer; /* active: the job is looked at */
+    uint64_t looked_until_ms;
+    int n_open; /* handles */
     bool closing;
 };
 
@@ -29,11 +35,46 @@ static void run_session_step(struct session_uv *s, struct session_event event);
 
 /* ---- receiving ---- */
 
+static void report_status(struct session_uv *s)
+{
+    struct buf out = {0};
+
+    s->host.report(s->host.data, &out);
+    if (s->client && buf_size(&out) > 0)
+        tcp_client_send(s->client, buf_bytes(&out), buf_size(&out));
+    buf_finish(&out);
+}
+
+static void on_look_timer(uv_timer_t *timer)
+{
+    struct session_uv *s = timer->data;
+
+    if (s->client && s->machine.link == SESSION_LINK_UP && uv_now(s->host.loop) < s->looked_until_ms)
+        report_status(s);
+    else
+        (void)uv_timer_stop(timer); /* cannot fail on a timer that exists */
+}
+
+/* The rendezvous asks for the status for a while, and again when that is still wanted. */
+static void begin_reports(struct session_uv *s, uint32_t ms)
+{
+    s->looked_until_ms = uv_now(s->host.loop) + (ms < LOOK_WATCH_MS ? ms : LOOK_WATCH_MS);
+    if (!uv_is_active((uv_handle_t *)&s->look_timer))
+        (void)uv_timer_start(&s->look_timer, on_look_timer, 0,
+                             LOOK_PERIOD_MS); /* fails only without a callback */
+}
+
 static void on_body(struct session_uv *s, struct wire_span body)
 {
     char error[SESSION_JSON_ERROR_SIZE];
     struct session_view view;
+    uint32_t ms;
 
+    if (s->host.report && body.size < LOOK_WATCH_BODY_MAX && look_get_watch(body.data, body.size, &ms)) {
+        begin_reports(s, ms);
+        run_session_step(s, (struct session_event){.kind = SESSION_EVENT_ALIVE});
+        return;
+    }
     if (session_json_get_view(body.data, body.size, &view, error))
         run_session_step(s, (struct session_event){.kind = SESSION_EVENT_VIEW, .view = &view});
     else
@@ -371,8 +412,10 @@ int session_uv_create(struct session_uv **ret, const struct session_uv_host *hos
     s->host.addresses = NULL;
     s->addresses = *host->addresses;
     session_init(&s->machine, config);
-    (void)uv_timer_init(host->loop, &s->timer); /* cannot fail */
-    s->timer.data = s;
+    (void)uv_timer_init(host->loop, &s->timer); /* neither can fail */
+    (void)uv_timer_init(host->loop, &s->look_timer);
+    s->timer.data = s->look_timer.data = s;
+    s->n_open = 2;
     *ret = s;
     run_session_step(s, (struct session_event){.kind = SESSION_EVENT_START});
     return 0;
@@ -382,6 +425,8 @@ static void on_session_closed(uv_handle_t *handle)
 {
     struct session_uv *s = handle->data;
 
+    if (--s->n_open > 0)
+        return;
     buf_finish(&s->in);
     free(s);
 }
@@ -395,4 +440,5 @@ void session_uv_destroy(struct session_uv *s)
     resolver_stop(s->resolver);
     s->resolver = NULL;
     uv_close((uv_handle_t *)&s->timer, on_session_closed);
+    uv_close((uv_handle_t *)&s->look_timer, on_session_closed);
 }

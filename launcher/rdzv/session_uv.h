@@ -10,6 +10,7 @@
 #include "launcher/rdzv/resolver_uv.h"
 #include "rendezvous/session.h"
 
+struct buf;
 struct death_notice;
 struct session_uv;
 struct tls_context;
@@ -23,6 +24,9 @@ struct session_uv_host {
     /* START, STOP, DRAIN, PROGRESS, LOG, END. view: of START and PROGRESS, valid during the call. The
      * session may be stepped and destroyed from within. */
     void (*on_action)(void *data, enum session_action action, const struct session_view *view);
+    /* Appends the status of this node as frames (look_json.h): while the job is looked at, once in LOOK_PERIOD_MS. NULL: this
+     * node reports none. */
+    void (*report)(void *data, struct buf *out);
     void *data;
 };
 

@@ -18,6 +18,8 @@ import pytest
 
 import jobs
 import launches
+from crund import Crund
+from session_agent import OPENING, Agent
 
 pytestmark = pytest.mark.sanitize
 
@@ -295,3 +297,132 @@ def test_top_with_a_driver(folders, fake, tmp_path):
         assert "gpus" not in node and time.monotonic() - begin < 30
     job.terminate()
     job.communicate(timeout=60)
+
+
+# ---- other nodes
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+def start_node(folders, folder, port, *options, name="two"):
+    """A node of a job of two, with a folder of sockets of its own, as if it were another machine."""
+    os.makedirs(folder, mode=0o700)
+    own = {**folders, "XDG_RUNTIME_DIR": folder}
+    return own, start(own, "--nnodes=2", "--nproc-per-node=30", f"--rdzv-endpoint=127.0.0.1:{port}", "--rdzv-backend=c10d", f"--rdzv-id={name}",
+                      *options, "--no-python", "sleep", "60")
+
+
+def all_ranks(job):
+    return sorted(w["rank"] for node in job["nodes"] for w in node["workers"])
+
+
+def end_jobs(*started):
+    for job in started:
+        job.terminate()
+    for job in started:
+        job.communicate(timeout=60)
+
+
+def test_other_nodes_where_the_rendezvous_is(folders):
+    """The node that serves it shows all ranks; without a secret the other one shows its own. Agents report in pieces."""
+    port = free_port()
+    first, a = start_node(folders, folders["XDG_RUNTIME_DIR"] + "/a", port)
+    second, b = start_node(folders, folders["XDG_RUNTIME_DIR"] + "/b", port)
+    jobs.wait_for(lambda: {len(n["workers"]) for j in status(first) + status(second) for n in j["nodes"] if j["state"] == "running"} == {30}, 30, 0.1)
+    counts = sorted(len(all_ranks(status(own)[0])) for own in (first, second))
+    assert counts == [30, 60]
+    host = first if len(all_ranks(status(first)[0])) == 60 else second
+    job, = status(host)
+    assert all_ranks(job) == list(range(60)) and job["rendezvous"].endswith(f":{port}")
+    assert {n.get("state") for n in job["nodes"]} == {None, "running"}
+    other = next(n for n in job["nodes"] if n.get("state"))
+    assert all(w["rss_kib"] > 0 and w["state"] == "running" for w in other["workers"])
+    top = json.loads(ask(host, "--json", "top").stdout)
+    assert all(w["cpu_percent"] >= 0 for node in top["nodes"] for w in node["workers"])
+    assert "... " not in ask(host, "top", "--once").stdout
+    end_jobs(a, b)
+
+
+def test_other_nodes_with_a_secret(folders, tmp_path):
+    """Every node shows all ranks; a rendezvous is asked over TCP with the secret, and with no other."""
+    made = ask({**folders, "XDG_CONFIG_HOME": str(tmp_path)}, "secret", "new")
+    path = f"{tmp_path}/crun/secret"
+    assert made.returncode == 0 and made.stdout == path + "\n" and stat.S_IMODE(os.stat(path).st_mode) == 0o600
+    again = ask({**folders, "XDG_CONFIG_HOME": str(tmp_path)}, "secret", "new")
+    assert again.returncode == 1 and "exists" in again.stderr
+    port = free_port()
+    secret = {**folders, "CRUN_SECRET_FILE": path}
+    first, a = start_node(secret, folders["XDG_RUNTIME_DIR"] + "/a", port)
+    second, b = start_node(secret, folders["XDG_RUNTIME_DIR"] + "/b", port)
+    jobs.wait_for(lambda: all(len(status(own)) == 1 and all_ranks(status(own)[0]) == list(range(60)) for own in (first, second)), 30, 0.1)
+    endpoint = f"127.0.0.1:{port}"
+    asked = json.loads(ask(secret, "--json", "--endpoint", endpoint, "status", "two").stdout)
+    assert all_ranks(asked) == list(range(60)) and asked["crun_pid"] == 0
+    assert "two: running" in ask(secret, "--endpoint", endpoint, "status", "two").stdout
+    other = tmp_path / "other"
+    assert ask(folders, "--secret-file", other, "secret", "new").returncode == 0
+    for options in (["--secret-file", other], []):
+        p = ask({**folders, "XDG_CONFIG_HOME": "/nonexistent"}, *options, "--endpoint", endpoint, "status", "two")
+        assert p.returncode == 1 and p.stdout == "" and "secret" in p.stderr, p
+    p = ask(secret, "--endpoint", endpoint, "status")
+    assert p.returncode == 1 and p.stdout == "", "the administrator's key of a job's own rendezvous"
+    end_jobs(a, b)
+
+
+def test_jobs_of_crund(folders, tmp_path):
+    """Over its unix socket, for its own user; over TCP with the administrator's secret. A TCP client without one gets nothing."""
+    secret, path = str(tmp_path / "secret"), folders["XDG_RUNTIME_DIR"] + "/crund.sock"
+    assert ask(folders, "--secret-file", secret, "secret", "new").returncode == 0
+    with Crund(jobs.build_folder(), "--secret-file", secret, "--listen-unix", path) as crund:
+        own = {**folders, "CRUN_SECRET_FILE": secret}
+        started = [start_node(own, f"{folders['XDG_RUNTIME_DIR']}/{job}{node}", crund.port, name=job) for job in ("red", "blue") for node in (0, 1)]
+
+        def look(*args):
+            p = ask(own, "--json", *args)
+            assert p.returncode == 0, p.stderr
+            return {job["job"]: job for job in map(json.loads, p.stdout.splitlines())}
+        for where in (path, f"127.0.0.1:{crund.port}"):
+            jobs.wait_for(lambda: [all_ranks(job) for job in look("--endpoint", where, "status").values()] == [list(range(60))] * 2, 30, 0.2)
+            assert list(look("--endpoint", where, "status", "red")) == ["red"]
+        assert ask(own, "--endpoint", path, "status", "nope").returncode == 3
+        assert len(ask(own, "--endpoint", path, "top", "--once").stdout.splitlines()) > 120
+        with crund.client() as client:  # in the clear
+            client.send(OPENING + frame({"look": {}}))
+            client.read(len(OPENING))
+            answer = client.read(4)
+            assert b"refused" in client.read(struct.unpack("<I", answer)[0])
+        end_jobs(*(job for _, job in started))
+
+
+def test_nothing_is_sent_while_nobody_looks(folders):
+    """An agent is asked to report when its job is looked at, and only when its hello has that it can."""
+    path = folders["XDG_RUNTIME_DIR"] + "/crund.sock"
+    with Crund(jobs.build_folder(), "--listen-unix", path) as crund:
+        with Agent(crund.port, job="new", can_report=True).join() as new, Agent(crund.port, job="old").join() as old:
+            new.start()
+            old.start()
+            p = ask(folders, "--json", "--endpoint", path, "status")
+            assert p.returncode == 0, p.stderr
+            assert [[n["workers"] for n in json.loads(line)["nodes"]] for line in p.stdout.splitlines()] == [[[]], [[]]]
+            assert new.frame() == {"watch": 5000}
+            node = {"host": "h", "group_rank": 0, "workers": [
+                {"rank": 0, "local_rank": 0, "pid": 1, "state": "running", "hang": False}]}
+            for piece in ({"piece": 1, "pieces": 2}, {"piece": 0, "pieces": 1}):  # the first is out of order, and dropped
+                new.send_body({"status": {**piece, "node": node}})
+            jobs.wait_for(lambda: [len(n["workers"]) for line in ask(folders, "--json", "--endpoint", path, "status", "new").stdout.splitlines()
+                                   for n in json.loads(line)["nodes"]] == [1], 30, 0.1)
+            old.send_body({"status": {"piece": 0, "pieces": 1, "node": node}})
+            assert json.loads(ask(folders, "--json", "--endpoint", path, "status", "old").stdout)["nodes"][0]["workers"] == []
+            for agent in (new, old):
+                agent.alive()
+                while agent.frame() is not None:
+                    pass
+
+
+def frame(body):
+    text = json.dumps(body).encode()
+    return struct.pack("<I", len(text)) + text

@@ -18,6 +18,7 @@ static struct job_status a_job(int n_nodes, int n_ranks_each)
     struct job_status s = {.job = "train-7",
                            .program = "train.py",
                            .state = "running",
+                           .crun_pid = 4711,
                            .generation = 2,
                            .restarts = 1,
                            .max_restarts = 3,

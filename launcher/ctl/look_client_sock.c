@@ -1,0 +1,260 @@
+#include "launcher/ctl/look_client_sock.h"
+
+#include <errno.h>
+#include <netdb.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "base/buf.h"
+#include "base/cleanup.h"
+#include "launcher/ctl/control_client_sock.h"
+#include "launcher/ctl/looked_json.h"
+#include "proto/frame.h"
+#include "proto/tls_openssl.h"
+#include "rendezvous/look_json.h"
+
+enum { NONCE = 0x6c6f6f6b, PIECE = 16 << 10, HOST_SIZE = 300 };
+
+struct look_client {
+    int fd;
+    struct tls_link *tls; /* NULL: in the clear */
+    struct frame_reader reader;
+    struct buf in;   /* frames */
+    struct buf wire; /* with TLS: records to be sent */
+    bool has_opened;
+    char *error;
+};
+
+static int fail(struct look_client *c, int r, const char *what)
+{
+    if (!*c->error)
+        (void)snprintf(c->error, LOOK_CLIENT_ERROR_SIZE, "%s", what);
+    return r;
+}
+
+/* ---- connecting ---- */
+
+static int set_patience(int fd)
+{
+    const struct timeval patience = {.tv_sec = CONTROL_PATIENCE_MS / 1000};
+
+    return setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience)) < 0 ||
+                   setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof(patience)) < 0
+               ? -errno
+               : 0;
+}
+
+static int dial(const struct sockaddr *to, socklen_t size, int *ret)
+{
+    _cleanup_close_ int fd = socket(to->sa_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+    if (fd < 0)
+        return -errno;
+    int r = set_patience(fd);
+    if (!r && connect(fd, to, size) < 0)
+        r = -errno;
+    if (!r)
+        *ret = steal_fd(&fd);
+    return r;
+}
+
+static int dial_unix(const char *path, int *ret)
+{
+    struct sockaddr_un to = {.sun_family = AF_UNIX};
+
+    if (strlen(path) >= sizeof(to.sun_path))
+        return -ENAMETOOLONG;
+    (void)strcpy(to.sun_path, path);
+    return dial((const struct sockaddr *)&to, sizeof(to), ret);
+}
+
+/* HOST:PORT, the host perhaps in brackets. */
+static bool split_endpoint(const char *text, char host[HOST_SIZE], const char **ret_port)
+{
+    const char *port = strrchr(text, ':');
+    size_t n = port ? (size_t)(port - text) : 0;
+    bool is_bracketed = n >= 2 && text[0] == '[' && text[n - 1] == ']';
+
+    if (n == 0 || n >= HOST_SIZE || !port[1])
+        return false;
+    (void)snprintf(host, HOST_SIZE, "%.*s", (int)(n - 2 * is_bracketed), text + is_bracketed); /* fits */
+    *ret_port = port + 1;
+    return true;
+}
+
+static int dial_tcp(const char *endpoint, int *ret)
+{
+    const struct addrinfo hints = {.ai_socktype = SOCK_STREAM};
+    struct addrinfo *found = NULL;
+    char host[HOST_SIZE];
+    const char *port;
+    int r = -EHOSTUNREACH;
+
+    if (!split_endpoint(endpoint, host, &port))
+        return -EINVAL;
+    if (getaddrinfo(host, port, &hints, &found) != 0)
+        return -EHOSTUNREACH;
+    for (const struct addrinfo *a = found; a && r < 0; a = a->ai_next)
+        r = dial(a->ai_addr, a->ai_addrlen, ret);
+    freeaddrinfo(found);
+    return r;
+}
+
+/* ---- bytes ---- */
+
+static int send_bytes(struct look_client *c, const struct buf *b)
+{
+    const char *at = (const char *)buf_bytes(b);
+
+    for (size_t n = buf_size(b); n > 0;) {
+        ssize_t done = send(c->fd, at, n, MSG_NOSIGNAL);
+
+        if (done < 0 && errno == EINTR)
+            continue;
+        if (done < 0)
+            return fail(c, -errno, "the rendezvous has closed the connection, or does not read");
+        at += done;
+        n -= (size_t)done;
+    }
+    return 0;
+}
+
+static int flush_wire(struct look_client *c)
+{
+    int r = send_bytes(c, &c->wire);
+
+    buf_reset(&c->wire);
+    return r;
+}
+
+static int send_plain(struct look_client *c, const struct buf *plain)
+{
+    if (!c->tls)
+        return send_bytes(c, plain);
+    int r = tls_link_send(c->tls, buf_bytes(plain), buf_size(plain), &c->wire);
+    return r ? r : flush_wire(c);
+}
+
+static int receive_piece(struct look_client *c)
+{
+    char piece[PIECE];
+    ssize_t n;
+
+    do
+        n = recv(c->fd, piece, sizeof(piece), 0);
+    while (n < 0 && errno == EINTR);
+    if (n < 0)
+        return fail(c, errno == EAGAIN ? -ETIMEDOUT : -errno, "the rendezvous does not answer");
+    if (n == 0)
+        return fail(
+            c, -ECONNRESET,
+            "the rendezvous has closed the connection: it needs a secret, or is older and does not know looks");
+    if (!c->tls)
+        return buf_append(&c->in, piece, (size_t)n);
+    int r = tls_link_receive(c->tls, piece, (size_t)n, &c->in, &c->wire);
+    if (r)
+        (void)fail(c, r, tls_link_error(c->tls));
+    int sent = flush_wire(c); /* an alert, or the end of the handshake */
+    return r ? r : sent;
+}
+
+/* ---- the conversation ---- */
+
+static int begin(struct look_client *c, struct tls_context *tls)
+{
+    struct buf out = {0};
+    int r;
+
+    frame_reader_init_agent(&c->reader, NONCE);
+    if (!tls) {
+        r = frame_put_greeting(&out, NONCE);
+    } else {
+        c->reader.stage = FRAME_STAGE_OPENING;
+        r = tls_link_create(&c->tls, tls);
+        if (!r)
+            r = tls_link_receive(c->tls, NULL, 0, &c->in, &c->wire);
+        if (!r)
+            r = flush_wire(c);
+        while (!r && !tls_link_is_established(c->tls))
+            r = receive_piece(c);
+    }
+    if (!r)
+        r = frame_put_opening(&out);
+    if (!r)
+        r = send_plain(c, &out);
+    buf_finish(&out);
+    return r;
+}
+
+/* Until the end of one answer. */
+static int receive_answer(struct look_client *c, struct looked *l)
+{
+    struct frame frame;
+    size_t size;
+    int r = 0;
+
+    while (r == 0 && !l->is_over) {
+        int decoded = frame_decode(&c->reader, buf_bytes(&c->in), buf_size(&c->in), &frame, &size);
+
+        if (decoded == FRAME_E_MORE) {
+            r = receive_piece(c);
+            continue;
+        }
+        if (decoded)
+            return fail(c, -EPROTO, "it is no rendezvous of crun, or of another version");
+        if (frame.kind == FRAME_BODY)
+            r = looked_take(l, frame.body.data, frame.body.size);
+        buf_consume(&c->in, size);
+    }
+    if (r == -EACCES)
+        return fail(c, r, l->refusal);
+    return r == -EBADMSG ? fail(c, r, "its answer is of another version of crun") : r;
+}
+
+static int look_from(struct look_client *c, const char *job, struct looked *l)
+{
+    struct look_request request = {.from = l->next};
+    struct buf out = {0};
+
+    if (job && strlen(job) >= sizeof(request.job))
+        return fail(c, -EINVAL, "the name of the job is too long");
+    (void)snprintf(request.job, sizeof(request.job), "%s", job ? job : "");
+    l->is_over = false;
+    int r = look_put_request(&out, &request);
+    if (!r)
+        r = send_plain(c, &out);
+    buf_finish(&out);
+    if (!r)
+        r = receive_answer(c, l);
+    if (!r && l->next > 0 && l->next <= request.from)
+        return fail(c, -EBADMSG, "its answers do not end");
+    return r;
+}
+
+int look_client_ask(const struct look_target *target, struct looked *ret, char error[LOOK_CLIENT_ERROR_SIZE])
+{
+    struct look_client c = {.fd = -1, .error = error};
+
+    *ret = (struct looked){0};
+    *error = '\0';
+    int r = strchr(target->endpoint, '/') ? dial_unix(target->endpoint, &c.fd)
+                                          : dial_tcp(target->endpoint, &c.fd);
+    if (!r)
+        r = begin(&c, target->tls);
+    do
+        r = r ? r : look_from(&c, target->job, ret);
+    while (!r && ret->next > 0);
+    if (r && !*error)
+        (void)snprintf(error, LOOK_CLIENT_ERROR_SIZE, "%s", strerror(-r));
+    tls_link_free(c.tls);
+    buf_finish(&c.in);
+    buf_finish(&c.wire);
+    if (c.fd >= 0)
+        (void)close(c.fd);
+    return r;
+}

@@ -1,0 +1,23 @@
+#pragma once
+
+/*
+ * crunctl's side of a look at a rendezvous: a crund or the crun that serves one. Blocks, for at most CONTROL_PATIENCE_MS for
+ * each wait.
+ */
+
+#include <stddef.h>
+
+struct looked;
+struct tls_context;
+
+enum { LOOK_CLIENT_ERROR_SIZE = 256 };
+
+struct look_target {
+    const char *endpoint;    /* HOST:PORT, [IPV6]:PORT, or the path of a unix socket (with a "/") */
+    const char *job;         /* NULL: all */
+    struct tls_context *tls; /* NULL: in the clear, for a unix socket */
+};
+
+/* 0 with everything that the rendezvous answers, over several answers where it is long; or -errno and a sentence.
+ * looked_finish() in both cases. */
+int look_client_ask(const struct look_target *target, struct looked *ret, char error[LOOK_CLIENT_ERROR_SIZE]);

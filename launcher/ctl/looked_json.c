@@ -1,0 +1,123 @@
+#include "launcher/ctl/looked_json.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/err.h"
+#include "launcher/ctl/job_status.h"
+#include "launcher/ctl/job_status_json.h"
+#include "proto/frame.h"
+#include "rendezvous/look_json.h"
+#include "rendezvous/session_json.h"
+
+/* The words of crun's own status. */
+static const char *job_word_of(const char *state)
+{
+    static const struct {
+        const char *state, *word;
+    } words[] = {{"gathering", "waiting"}, {"ending", "stopping"}, {"closed", "ended"}};
+
+    for (size_t i = 0; i < ARRAY_SIZE(words); i++)
+        if (strcmp(words[i].state, state) == 0)
+            return words[i].word;
+    return "running";
+}
+
+/* A job whose nodes fill several answers comes again in each. */
+static int take_job(struct looked *l, const struct look_job *job)
+{
+    if (l->n_jobs > 0 && strcmp(l->jobs[l->n_jobs - 1].job, job->job) == 0)
+        return 0;
+    struct job_status *jobs = reallocarray(l->jobs, l->n_jobs + 1, sizeof(*jobs));
+    if (!jobs)
+        return -ENOMEM;
+    l->jobs = jobs;
+    struct job_status *s = &jobs[l->n_jobs++];
+    *s = (struct job_status){.generation = job->generation,
+                             .restarts = (int32_t)job->restarts,
+                             .max_restarts = (int32_t)job->max_restarts,
+                             .n_nodes = (int32_t)job->n_nodes};
+    session_copy_text(s->job, sizeof(s->job), job->job);
+    session_copy_text(s->state, sizeof(s->state), job_word_of(job->state));
+    return 0;
+}
+
+static int take_node(struct looked *l, const struct look_node *node)
+{
+    struct job_status *s = l->n_jobs > 0 ? &l->jobs[l->n_jobs - 1] : NULL;
+    int r = s ? job_status_add_node(s, node->host, node->group_rank, 0) : -EBADMSG;
+
+    if (r)
+        return r;
+    struct node_status *added = &s->nodes[s->n_nodes_known - 1];
+    added->is_remote = true;
+    session_copy_text(added->state, sizeof(added->state), node->state);
+    l->n_unreported++;
+    return 0;
+}
+
+static int take_status(struct looked *l, const uint8_t *body, size_t n)
+{
+    struct job_status *s = l->n_jobs > 0 ? &l->jobs[l->n_jobs - 1] : NULL;
+
+    if (!s || s->n_nodes_known == 0)
+        return -EBADMSG;
+    l->n_unreported -= s->nodes[s->n_nodes_known - 1].n_workers == 0 && l->n_unreported > 0;
+    return job_status_read_piece(body, n, s);
+}
+
+static int take_refusal(struct looked *l, const uint8_t *body, size_t n)
+{
+    char error[SESSION_JSON_ERROR_SIZE];
+    struct session_view view;
+
+    if (!session_json_get_view(body, n, &view, error) || view.kind != SESSION_VIEW_REFUSED)
+        return -EBADMSG;
+    session_copy_text(l->refusal, sizeof(l->refusal), view.cause.text);
+    session_clean_text(l->refusal);
+    return -EACCES;
+}
+
+int looked_take(struct looked *l, const uint8_t *body, size_t n)
+{
+    struct look_reply reply;
+
+    if (!look_get_reply(body, n, &reply))
+        return take_refusal(l, body, n);
+    switch (reply.kind) {
+    case LOOK_JOB:
+        return take_job(l, &reply.job);
+    case LOOK_NODE:
+        return take_node(l, &reply.node);
+    case LOOK_STATUS:
+        return take_status(l, body, n);
+    default:
+        l->next = reply.next;
+        l->is_over = true;
+        return 0;
+    }
+}
+
+int looked_take_frames(struct looked *l, const uint8_t *bytes, size_t n)
+{
+    struct frame_reader reader = {.stage = FRAME_STAGE_FRAMES};
+    struct frame frame;
+    size_t at = 0, size;
+    int r = 0;
+
+    while (r == 0 && !l->is_over && frame_decode(&reader, bytes + at, n - at, &frame, &size) == 0) {
+        at += size;
+        if (frame.kind == FRAME_BODY)
+            r = looked_take(l, frame.body.data, frame.body.size);
+    }
+    return r || l->is_over ? r : -EBADMSG;
+}
+
+void looked_finish(struct looked *l)
+{
+    for (size_t i = 0; i < l->n_jobs; i++)
+        job_status_finish(&l->jobs[i]);
+    free(l->jobs);
+    *l = (struct looked){0};
+}

@@ -1,0 +1,129 @@
+#include "launcher/ctl/other_nodes_sock.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/cleanup.h"
+#include "launcher/cli/job.h"
+#include "launcher/ctl/control_client_sock.h"
+#include "launcher/ctl/job_status.h"
+#include "launcher/ctl/look_client_sock.h"
+#include "launcher/ctl/looked_json.h"
+#include "launcher/ctl/looks_os.h"
+#include "launcher/host/job_secret_os.h"
+#include "proto/tls_openssl.h"
+
+/* Agents report within milliseconds of the first look. */
+enum { REPORT_WAIT_MS = 100, REPORT_TRIES = 5 };
+
+static void wait_for_reports(void)
+{
+    const struct timespec pause = {.tv_nsec = REPORT_WAIT_MS * 1000000L};
+
+    (void)nanosleep(&pause, NULL); /* a signal only shortens it */
+}
+
+/* ---- the key ---- */
+
+/* NULL without a secret, or when it cannot be used: then error has a sentence. */
+static struct tls_context *context_for(const struct look_options *request, const char *job,
+                                       char error[SECRET_ERROR_SIZE])
+{
+    const struct job place = {.secret_file = request->secret_file};
+    enum key_purpose purpose = job ? KEY_AGENT : KEY_ADMIN;
+    struct tls_context *tls = NULL;
+    struct secret secret;
+    struct secret_key key;
+    const char *why;
+
+    *error = '\0';
+    if (job_secret_find(&secret, &place, request->environment, error) != 0 || !secret.bytes)
+        return NULL;
+    if (key_derive(&key, secret.bytes, secret.size, purpose, job ? job : "", &why) != 0)
+        (void)snprintf(error, SECRET_ERROR_SIZE, "%s", why);
+    else if (tls_context_client(&tls, purpose, job ? job : "", &key, error) != 0)
+        tls = NULL;
+    key_erase(&key, sizeof(key));
+    secret_finish(&secret);
+    return tls;
+}
+
+/* ---- asking ---- */
+
+static int ask_until_reported(const struct look_target *target, struct looked *ret,
+                              char error[LOOK_CLIENT_ERROR_SIZE])
+{
+    int r = look_client_ask(target, ret, error);
+
+    for (int i = 1; i < REPORT_TRIES && r == 0 && ret->n_unreported > 0; i++) {
+        wait_for_reports();
+        looked_finish(ret);
+        r = look_client_ask(target, ret, error);
+    }
+    return r;
+}
+
+int other_nodes_ask(const struct look_options *request, struct looked *ret)
+{
+    char why[SECRET_ERROR_SIZE], error[LOOK_CLIENT_ERROR_SIZE];
+    bool is_unix = strchr(request->endpoint, '/');
+    struct look_target target = {.endpoint = request->endpoint, .job = request->job};
+
+    *ret = (struct looked){0};
+    target.tls = is_unix ? NULL : context_for(request, request->job, why);
+    if (!is_unix && !target.tls) {
+        (void)fprintf(
+            stderr, "crunctl: %s\n",
+            *why ? why
+                 : "a rendezvous is asked over TCP with a secret alone: --secret-file, CRUN_SECRET_FILE, or "
+                   "~/.config/crun/secret; or ask crund over its unix socket");
+        return -EACCES;
+    }
+    int r = ask_until_reported(&target, ret, error);
+    if (r)
+        (void)fprintf(stderr, "crunctl: %s: %s\n", request->endpoint, error);
+    tls_context_free(target.tls);
+    return r;
+}
+
+/* The crun at path serves the rendezvous: it answers itself. False: it does not. */
+static bool ask_host(const char *path, struct looked *ret)
+{
+    for (int i = 0; i < REPORT_TRIES; i++) {
+        _cleanup_free_ char *bytes = NULL;
+        size_t n = 0;
+
+        looked_finish(ret);
+        if (control_client_ask(path, "nodes", &bytes, &n) != 0 || n == 0 ||
+            looked_take_frames(ret, (const uint8_t *)bytes, n) != 0)
+            return false;
+        if (ret->n_unreported == 0)
+            break;
+        wait_for_reports();
+    }
+    return true;
+}
+
+static bool ask_rendezvous(const struct job_status *job, const struct look_options *request,
+                           struct looked *ret)
+{
+    char why[SECRET_ERROR_SIZE], error[LOOK_CLIENT_ERROR_SIZE];
+    struct look_target target = {.endpoint = job->rendezvous, .job = job->job};
+
+    target.tls = context_for(request, job->job, why);
+    int r = target.tls ? ask_until_reported(&target, ret, error) : -EACCES;
+    tls_context_free(target.tls);
+    return r == 0;
+}
+
+void other_nodes_add(struct job_status *job, const struct look_options *request, const char *path)
+{
+    struct looked looked = {0};
+
+    if (job->rendezvous[0] && job->n_nodes > 1 &&
+        (ask_host(path, &looked) || ask_rendezvous(job, request, &looked)) && looked.n_jobs > 0)
+        (void)job_status_take_nodes(job, &looked.jobs[0]); /* without memory they are left out */
+    looked_finish(&looked);
+}

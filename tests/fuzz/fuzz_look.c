@@ -1,0 +1,66 @@
+/*
+ * What crunctl reads: a crun's status, the frames of a rendezvous' answer, lines of the history; and what an agent reads of a
+ * rendezvous. What was read is shown, on a terminal of any size that the first bytes choose.
+ */
+
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "launcher/ctl/history.h"
+#include "launcher/ctl/history_json.h"
+#include "launcher/ctl/job_status.h"
+#include "launcher/ctl/job_status_json.h"
+#include "launcher/ctl/last_line.h"
+#include "launcher/ctl/looked_json.h"
+#include "launcher/ctl/status_text.h"
+#include "launcher/ctl/top_text.h"
+#include "rendezvous/look_json.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+static void show(const struct job_status *jobs, size_t n_jobs, int width, int height)
+{
+    const struct status_view status = {.width = width, .now_s = 1000};
+    const struct top_view top = {
+        .width = width, .height = height, .now_s = 1000, .is_live = height & 1, .has_marks_first = width & 1};
+
+    free(status_text(jobs, n_jobs, &status));
+    free(top_text(jobs, n_jobs, &top));
+    for (size_t i = 0; i < n_jobs; i++)
+        free(job_status_to_json(&jobs[i]));
+}
+
+static void read_job_text(const char *text, size_t n, int width, int height)
+{
+    struct job_status job;
+
+    if (job_status_from_json(text, n, &job) != 0)
+        return;
+    job_status_compare(&job, &job, 1000);
+    show(&job, 1, width, height);
+    job_status_finish(&job);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    struct history_line line;
+    struct looked looked = {0};
+    char last[32];
+    uint32_t ms;
+
+    if (size < 2)
+        return 0;
+    const char *text = (const char *)data + 2;
+    size_t n = size - 2;
+    int width = data[0], height = data[1];
+
+    read_job_text(text, n, width, height);
+    if (looked_take_frames(&looked, data + 2, n) == 0)
+        show(looked.jobs, looked.n_jobs, width, height);
+    looked_finish(&looked);
+    (void)look_get_watch(data + 2, n, &ms);
+    (void)history_line_from_json(text, n, &line);
+    last_line_of(text, n, last, sizeof(last));
+    return 0;
+}

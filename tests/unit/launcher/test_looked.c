@@ -1,0 +1,187 @@
+/* A look at a rendezvous: what is put is what crunctl reads, in pieces and over several answers. */
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/buf.h"
+#include "base/err.h"
+#include "launcher/ctl/job_status.h"
+#include "launcher/ctl/job_status_json.h"
+#include "launcher/ctl/looked_json.h"
+#include "proto/frame.h"
+#include "rendezvous/look_json.h"
+#include "rendezvous/session_json.h"
+
+#include "tests/support/c/cmocka_fixed.h"
+
+static const struct look_job a_job = {
+    .job = "train-7", .state = "gathering", .generation = 2, .restarts = 1, .max_restarts = 3, .n_nodes = 2};
+
+static void put_status(struct buf *out, const char *host, int first_rank, int n_workers,
+                       struct look_piece piece)
+{
+    struct job_status s = {0};
+
+    assert_int_equal(job_status_add_node(&s, host, 0, (size_t)n_workers), 0);
+    for (int i = 0; i < n_workers; i++) {
+        s.nodes[0].workers[i].rank = first_rank + i;
+        s.nodes[0].workers[i].pid = 100 + i;
+        s.nodes[0].workers[i].has_usage = true;
+        (void)strcpy(s.nodes[0].workers[i].state, "running");
+    }
+    char *json = job_status_node_to_json(&s.nodes[0], 0, (size_t)n_workers);
+    assert_non_null(json);
+    assert_int_equal(look_put_status(out, &piece, json), 0);
+    free(json);
+    job_status_finish(&s);
+}
+
+static void put_node(struct buf *out, const char *host, int group_rank)
+{
+    struct look_node node = {.state = "running", .group_rank = group_rank, .n_workers = 2, .silent_ms = 7};
+
+    (void)snprintf(node.host, sizeof(node.host), "%s", host);
+    assert_int_equal(look_put_node(out, &node), 0);
+}
+
+static int take(struct looked *l, struct buf *out)
+{
+    int r = looked_take_frames(l, buf_bytes(out), buf_size(out));
+
+    buf_finish(out);
+    return r;
+}
+
+static void an_answer_is_read(void **state)
+{
+    struct looked l = {0};
+    struct buf out = {0};
+
+    (void)state;
+    assert_int_equal(look_put_job(&out, &a_job), 0);
+    put_node(&out, "node0", 0);
+    put_status(&out, "node0", 0, 2, (struct look_piece){0, 2});
+    put_status(&out, "node0", 2, 1, (struct look_piece){1, 2});
+    put_node(&out, "node1", -1);
+    assert_int_equal(look_put_end(&out, 2), 0);
+    assert_int_equal(take(&l, &out), 0);
+    assert_int_equal(l.next, 2);
+    l.is_over = false;
+    assert_int_equal(look_put_job(&out, &a_job), 0); /* the next answer begins with it again */
+    put_node(&out, "node2", 1);
+    assert_int_equal(look_put_end(&out, 0), 0);
+    assert_int_equal(take(&l, &out), 0);
+    assert_int_equal(l.n_jobs, 1);
+    assert_int_equal(l.n_unreported, 2);
+    assert_string_equal(l.jobs[0].state, "waiting");
+    assert_int_equal(l.jobs[0].generation, 2);
+    assert_int_equal(l.jobs[0].n_nodes_known, 3);
+    assert_true(l.jobs[0].nodes[0].is_remote);
+    assert_int_equal(l.jobs[0].nodes[0].n_workers, 3);
+    assert_int_equal(l.jobs[0].nodes[0].workers[2].rank, 2);
+    assert_true(l.jobs[0].nodes[0].workers[2].has_usage);
+    assert_int_equal(l.jobs[0].nodes[1].n_workers, 0);
+    looked_finish(&l);
+}
+
+static void refusals_and_faults(void **state)
+{
+    static const char *const bodies[] = {
+        "{}",
+        "[]",
+        "{\"looked\":-1}",
+        "{\"looked_job\":{}}",
+        "{\"looked_job\":7}",
+        "{\"looked_node\":{\"host\":\"h\",\"state\":\"s\"}}", /* no job before it */
+        "{\"status\":{\"piece\":0,\"pieces\":1,\"node\":{\"workers\":[]}}}",
+        "{\"view\":\"wait\"}"};
+    struct session_view refused = session_view_refused("go \033[6naway");
+    struct looked l = {0};
+    struct buf out = {0};
+
+    (void)state;
+    for (size_t i = 0; i < ARRAY_SIZE(bodies); i++) {
+        assert_int_equal(looked_take(&l, (const uint8_t *)bodies[i], strlen(bodies[i])), -EBADMSG);
+        looked_finish(&l);
+    }
+    assert_int_equal(session_json_put_view(&out, &refused), 0);
+    assert_int_equal(take(&l, &out), -EACCES);
+    assert_string_equal(l.refusal, "go ?[6naway");
+    looked_finish(&l);
+    assert_int_equal(look_put_job(&out, &a_job), 0); /* the end is missing */
+    assert_int_equal(take(&l, &out), -EBADMSG);
+    looked_finish(&l);
+}
+
+static void a_rendezvous_reads_looks_and_pieces(void **state)
+{
+    struct look_request request = {.from = 7};
+    struct session_json_message message;
+    char error[SESSION_JSON_ERROR_SIZE];
+    struct buf out = {0};
+
+    (void)state;
+    (void)strcpy(request.job, "train-7");
+    assert_int_equal(look_put_request(&out, &request), 0);
+    assert_true(session_json_get_message(buf_bytes(&out) + FRAME_HEADER_SIZE,
+                                         buf_size(&out) - FRAME_HEADER_SIZE, &message, error));
+    assert_int_equal(message.kind, SESSION_JSON_LOOK);
+    assert_string_equal(message.look.job, "train-7");
+    assert_int_equal(message.look.from, 7);
+    buf_reset(&out);
+    put_status(&out, "h", 0, 24, (struct look_piece){63, 64});
+    assert_true(session_json_get_message(buf_bytes(&out) + FRAME_HEADER_SIZE,
+                                         buf_size(&out) - FRAME_HEADER_SIZE, &message, error));
+    assert_int_equal(message.kind, SESSION_JSON_STATUS);
+    assert_int_equal(message.piece.piece, 63);
+    buf_finish(&out);
+    static const char backwards[] = "{\"status\":{\"piece\":2,\"pieces\":2,\"node\":{}}}";
+    assert_false(
+        session_json_get_message((const uint8_t *)backwards, sizeof(backwards) - 1, &message, error));
+}
+
+static void an_agent_is_asked(void **state)
+{
+    struct buf out = {0};
+    uint32_t ms = 0;
+
+    (void)state;
+    assert_int_equal(look_put_watch(&out, 5000), 0);
+    assert_true(look_get_watch(buf_bytes(&out) + FRAME_HEADER_SIZE, buf_size(&out) - FRAME_HEADER_SIZE, &ms));
+    assert_int_equal(ms, 5000);
+    buf_finish(&out);
+    assert_false(look_get_watch((const uint8_t *)"{\"view\":1}", 10, &ms));
+}
+
+/* The node that answers itself keeps what it knows. */
+static void nodes_are_merged(void **state)
+{
+    struct job_status own = {0}, seen = {0};
+
+    (void)state;
+    assert_int_equal(job_status_add_node(&own, "node1", 1, 2), 0);
+    assert_int_equal(job_status_add_node(&seen, "node0", 0, 3), 0);
+    assert_int_equal(job_status_add_node(&seen, "node1", 1, 5), 0);
+    assert_int_equal(job_status_take_nodes(&own, &seen), 0);
+    assert_int_equal(own.n_nodes_known, 2);
+    assert_int_equal(own.nodes[0].n_workers, 2);
+    assert_string_equal(own.nodes[1].host, "node0");
+    assert_int_equal(own.nodes[1].n_workers, 3);
+    job_status_finish(&seen);
+    job_status_finish(&own);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(an_answer_is_read),
+        cmocka_unit_test(refusals_and_faults),
+        cmocka_unit_test(a_rendezvous_reads_looks_and_pieces),
+        cmocka_unit_test(an_agent_is_asked),
+        cmocka_unit_test(nodes_are_merged),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
