@@ -5,7 +5,7 @@ pseudo-terminal.
 Usage: record_session.py [--build DIR] [--what session|top|status] [--out FILE]
 
 session  a job starts, a worker is killed, crun reports it, the job resumes from its snapshot and ends
-top      crunctl top of a job of four ranks, one of which is stopped
+top      crunctl top of a job of four ranks
 status   crunctl status of the same job
 
 The pictures of the README: --what NAME --out docs/NAME.svg
@@ -194,7 +194,7 @@ def look(build, folder, words):
 
 
 def record_look(build, folder, words):
-    """A job of four ranks, while rank 2 is stopped."""
+    """A job of four ranks."""
     os.symlink(build / "worker-runtime" / "train", f"{folder}/train")
     process, master = start("crun --rdzv-id=train-7 --rdzv-backend=c10d --rdzv-endpoint=localhost:0 --nnodes=1 --nproc-per-node=4 "
                             "--redirects=3 --log-dir=logs ./train mnist --epochs 1000", folder, build)
@@ -204,7 +204,6 @@ def record_look(build, folder, words):
             if time.monotonic() > deadline or process.poll() is not None:
                 raise SystemExit("record_session: the job reports no epoch")
             time.sleep(0.1)
-        os.kill(worker_below(process.pid, 2), signal.SIGSTOP)
         return look(build, folder, words)
     finally:
         process.terminate()
