@@ -243,6 +243,22 @@ static void spend_on_bytes(struct store_budget *budget, size_t size)
     budget->units -= cost < budget->units ? cost : budget->units;
 }
 
+/* A client that waits asks again and again in some of these ways. */
+static bool may_change_a_key(const struct wire_request *request)
+{
+    switch (request->op) {
+    case WIRE_OP_VALIDATE:
+    case WIRE_OP_WAIT:
+    case WIRE_OP_CANCEL_WAIT:
+    case WIRE_OP_QUEUE_POP:
+        return false;
+    case WIRE_OP_ADD:
+        return request->amount != 0;
+    default:
+        return !store_only_reads(request->op);
+    }
+}
+
 /* One request with its bytes at p->request, as far as the budget goes. */
 static enum run_result run_request(struct peer *p, struct outbox *out, struct store_budget *budget)
 {
@@ -257,6 +273,8 @@ static enum run_result run_request(struct peer *p, struct outbox *out, struct st
     else if (begun)
         store_client_give_up(&s->store, &p->client);
     spend_on_bytes(budget, p->request_size);
+    if (!begun && may_change_a_key(&p->request))
+        s->n_changes++;
     if (r == STORE_MORE)
         return outbox_size(out) >= budget->output_max ? RUN_FULL : RUN_TURN;
     if (s->stats && r == 0) {

@@ -43,6 +43,7 @@ struct server {
     uint8_t *scratch;  /* what is being read */
     struct outbox out; /* what is being answered; empty between two reads */
 
+    uint64_t n_changes; /* requests that may have changed a key */
     struct list peers;
     unsigned n_peers;      /* connections: these, and agents */
     uint64_t input_bytes;  /* held by incomplete messages */

@@ -383,6 +383,11 @@ unsigned server_n_clients(const struct server *s)
     return s->n_peers;
 }
 
+uint64_t server_n_changes(const struct server *s)
+{
+    return s->n_changes;
+}
+
 void server_peer_gone(struct server *s)
 {
     s->n_peers--;

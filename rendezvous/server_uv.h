@@ -53,6 +53,9 @@ int server_listen_unix(struct server *s, const char *path);
 /* Connections that are open, those of agents included. */
 unsigned server_n_clients(const struct server *s);
 
+/* Requests so far that may have changed a key: not those that only read or wait. */
+uint64_t server_n_changes(const struct server *s);
+
 /* Nodes that have not received their job's result yet, or whose job goes on. */
 size_t server_n_nodes(const struct server *s);
 
