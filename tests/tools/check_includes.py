@@ -21,7 +21,7 @@ ORDER = """
     base
     proto
     rendezvous
-    launcher/util launcher/cli launcher/host launcher/output launcher/supervise launcher/report launcher/rdzv launcher/ctl
+    launcher/util launcher/cli launcher/host launcher/output launcher/supervise launcher/report launcher/rdzv launcher/watch launcher/ctl
     launcher/agent launcher launcher/completions
     worker-runtime worker-runtime/base worker-runtime/shm worker-runtime/net worker-runtime/kernels/cpu
     worker-runtime/model worker-runtime/data worker-runtime/group worker-runtime/checkpoint

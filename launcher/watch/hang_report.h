@@ -1,0 +1,36 @@
+#pragma once
+
+/*
+ * The report on a hang: ranks at the same place are one group, and the group that the others wait for is named first. Pure.
+ *
+ * The order: stopped by a signal; blocked in the kernel (state D); ended while others wait; one that has left the loop
+ * (destroy_process_group) while others have not; one that is in no collective while others are; in another collective
+ * than most; then what remains, small groups first.
+ */
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "launcher/watch/stack_text.h"
+
+enum { HANG_LINES_MAX = 12 };
+
+struct hang_rank {
+    int rank;
+    int64_t pid;
+    const char *host;
+    bool has_ended;
+    char state;        /* of the process, as /proc has it; 0: not known */
+    int64_t child_pid; /* a descendant in state T or D; 0: none */
+    char child_state;
+    enum stack_kind kind;
+    char text[STACK_TEXT_SIZE];
+};
+
+/* Sorts the ranks into this order, those of a group next to each other. Returns whether the first group stands out. */
+bool hang_sort(struct hang_rank *ranks, size_t n_ranks);
+
+/* The lines about the groups of sorted ranks, at most HANG_LINES_MAX - 1, each with its newline: malloc'ed, or NULL
+ * without memory. */
+char *hang_text(const struct hang_rank *ranks, size_t n_ranks, bool stands_out);

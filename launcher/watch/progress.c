@@ -1,0 +1,136 @@
+#include "launcher/watch/progress.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { LOOKS_PER_TIMEOUT = 10 };
+static const uint64_t interval_max_ns = 2000000000u;
+
+int progress_init(struct progress *p, uint64_t timeout_ns, int n_ranks)
+{
+    *p = (struct progress){.timeout_ns = timeout_ns, .n_ranks = n_ranks};
+    p->ranks = calloc((size_t)n_ranks, sizeof(*p->ranks));
+    return p->ranks ? 0 : -ENOMEM;
+}
+
+void progress_finish(struct progress *p)
+{
+    free(p->ranks);
+    p->ranks = NULL;
+}
+
+void progress_begin(struct progress *p, uint64_t now_ns)
+{
+    memset(p->ranks, 0, (size_t)p->n_ranks * sizeof(*p->ranks));
+    p->strong_ns = p->places_ns = now_ns;
+    p->has_sample = p->is_reported = false;
+}
+
+uint64_t progress_interval_ns(const struct progress *p)
+{
+    uint64_t interval = p->timeout_ns / LOOKS_PER_TIMEOUT;
+
+    return p->timeout_ns && interval < interval_max_ns ? interval : interval_max_ns;
+}
+
+uint64_t progress_silence_ns(const struct progress *p, uint64_t now_ns)
+{
+    return now_ns > p->strong_ns ? now_ns - p->strong_ns : 0;
+}
+
+bool progress_wants_places(const struct progress *p, uint64_t now_ns)
+{
+    return p->timeout_ns && !p->is_reported && progress_silence_ns(p, now_ns) >= p->timeout_ns / 2 &&
+           now_ns - p->places_ns >= p->timeout_ns / LOOKS_PER_TIMEOUT;
+}
+
+static bool has_strong_sign(const struct progress_sample *was, const struct progress_sample *is)
+{
+    return was->is_alive != is->is_alive || was->n_bytes != is->n_bytes || was->head != is->head;
+}
+
+/*
+ * Blocked without a context switch since the last look: it has not left the place. With switches it polls, or it was found
+ * there again by chance: another thread that runs computes for it. One that runs is judged by its stack; where no tool
+ * shows that, by its page faults, which a loop that waits does not have.
+ */
+static bool has_moved(const struct progress_place *was, const struct progress_place *is)
+{
+    if (was->where != is->where)
+        return true;
+    if (is->runs)
+        return !is->has_stack && was->faults != is->faults;
+    return was->switches != is->switches && is->others_run;
+}
+
+static void look_at_place(struct progress_rank *r, const struct progress_place *place)
+{
+    r->n_still = r->has_place && !has_moved(&r->place, place) ? r->n_still + 1 : 0;
+    r->place = *place;
+    r->has_place = true;
+}
+
+static void look_at_places(struct progress *p, uint64_t now_ns, const struct progress_sample *samples)
+{
+    bool any = false;
+
+    for (int i = 0; i < p->n_ranks; i++)
+        if (samples[i].is_alive && samples[i].has_place) {
+            look_at_place(&p->ranks[i], &samples[i].place);
+            any = true;
+        }
+    if (any)
+        p->places_ns = now_ns;
+}
+
+static void note_strong_sign(struct progress *p, uint64_t now_ns)
+{
+    p->strong_ns = now_ns;
+    for (int i = 0; i < p->n_ranks; i++) {
+        p->ranks[i].has_place = false;
+        p->ranks[i].n_still = 0;
+    }
+}
+
+static bool is_still(const struct progress *p)
+{
+    int n_alive = 0;
+
+    for (int i = 0; i < p->n_ranks; i++) {
+        if (!p->ranks[i].last.is_alive)
+            continue;
+        n_alive++;
+        if (p->ranks[i].n_still < PROGRESS_PLACES_STILL)
+            return false;
+    }
+    return n_alive > 0;
+}
+
+bool progress_is_quiet(const struct progress *p, uint64_t now_ns)
+{
+    return p->timeout_ns && progress_silence_ns(p, now_ns) >= p->timeout_ns && is_still(p);
+}
+
+enum progress_verdict progress_step(struct progress *p, uint64_t now_ns,
+                                    const struct progress_sample *samples, uint64_t n_changes)
+{
+    bool is_strong = !p->has_sample || n_changes != p->n_changes, was_reported = p->is_reported;
+
+    for (int i = 0; i < p->n_ranks; i++) {
+        is_strong |= has_strong_sign(&p->ranks[i].last, &samples[i]);
+        p->ranks[i].last = samples[i];
+    }
+    p->n_changes = n_changes;
+    p->has_sample = true;
+    if (is_strong) {
+        note_strong_sign(p, now_ns);
+        p->is_reported = false;
+        return was_reported ? PROGRESS_RESUMES : PROGRESS_MOVES;
+    }
+    look_at_places(p, now_ns, samples);
+    if (p->is_reported || !progress_is_quiet(p, now_ns))
+        return PROGRESS_MOVES;
+    p->is_reported = true;
+    return PROGRESS_HANGS;
+}

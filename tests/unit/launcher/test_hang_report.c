@@ -1,0 +1,177 @@
+/* What tools print is reduced to one line for each rank, and the rank that the others wait for is named first. */
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "launcher/watch/hang_report.h"
+#include "launcher/watch/stack_text.h"
+
+#include "tests/support/c/cmocka_fixed.h"
+
+#define TORCH "/venv/lib/python3.11/site-packages/torch/"
+#define PY_SPY(frames)                                                                                       \
+    "Process 7: python train.py\nPython v3.11.2 (/usr/bin/python3.11)\n\nThread 9 (idle): \"other\"\n    f (/x/other.py:1)\nThread 7 (idle): \"MainThread\"\n" frames
+
+static const struct {
+    const char *output;
+    enum stack_kind kind;
+    const char *text;
+} outputs[] = {
+    {PY_SPY("    all_reduce (" TORCH "distributed/distributed_c10d.py:3120)\n    wrapper (" TORCH
+            "distributed/c10d_logger.py:81)\n    <module> (/job/train.py:88)\n"),
+     STACK_COLLECTIVE, "all_reduce at train.py:88"},
+    {PY_SPY("    wait (/usr/lib/python3.11/multiprocessing/connection.py:930)\n    _next_data (" TORCH
+            "utils/data/dataloader.py:1448)\n    __next__ (" TORCH
+            "utils/data/dataloader.py:701)\n    main (/job/data.py:41)\n    <module> (/job/train.py:88)\n"),
+     STACK_DATA, "data loader wait at data.py:41"},
+    {PY_SPY("    _shutdown (" TORCH "distributed/x.py:3)\n    destroy_process_group (" TORCH
+            "distributed/distributed_c10d.py:2100)\n    <module> (/job/train.py:99)\n"),
+     STACK_DESTROY, "destroy_process_group at train.py:99"},
+    {PY_SPY("    spin (/job/train.py:5)\n    <module> (/job/train.py:88)\n"), STACK_OTHER,
+     "spin at train.py:5"},
+    {PY_SPY("    backward (" TORCH "autograd/graph.py:5)\n    backward (" TORCH
+            "_tensor.py:9)\n    step (/job/train.py:12)\n"),
+     STACK_OTHER, "backward at train.py:12"},
+    {"PID 7 - process\nTID 7:\n#0  0x00007f0eb5a epoll_wait\n#1  0x000055 crw_all_reduce\n#2  0x000056 main\nTID 9:\n#0 "
+     " 0x01 f\n",
+     STACK_COLLECTIVE, "crw_all_reduce"},
+    {"Thread 2 (Thread 0x7f (LWP 9) \"x\"):\n#0  f () at f.c:1\n\nThread 1 (Thread 0x7f (LWP 7) \"y\"):\n#0  __poll "
+     "(fds=0x1) at ../poll.c:29\n#1  0x0000 in serve (s=0x1 \"at \") at src/serve.c:12\n",
+     STACK_OTHER, "serve at serve.c:12"},
+    {"Error: Permission Denied: Try running again with elevated permissions\n", STACK_UNKNOWN, ""},
+    {"", STACK_UNKNOWN, ""},
+    {PY_SPY("    f\x1b[2J (/job/tr\x01"
+            "ain.py:x)\n"),
+     STACK_OTHER, "f?[2J at tr?ain.py"},
+};
+
+static void tool_output_becomes_one_line(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof(outputs) / sizeof(outputs[0]); i++) {
+        struct stack_summary s;
+
+        bool found = stack_summarize(outputs[i].output, strlen(outputs[i].output), 7, &s);
+        if (strcmp(s.text, outputs[i].text) != 0 || s.kind != outputs[i].kind)
+            fail_msg("row %zu: kind %d, '%s'", i, (int)s.kind, s.text);
+        assert_int_equal(found, s.kind != STACK_UNKNOWN);
+    }
+}
+
+static uint64_t digest_of_text(const char *text)
+{
+    struct stack_summary s;
+
+    assert_true(stack_summarize(text, strlen(text), 7, &s));
+    return s.digest;
+}
+
+static void the_digest_ignores_the_line_of_the_innermost_frame(void **state)
+{
+    (void)state;
+    uint64_t a = digest_of_text(PY_SPY("    spin (/job/train.py:5)\n    <module> (/job/train.py:88)\n"));
+    assert_int_equal(a,
+                     digest_of_text(PY_SPY("    spin (/job/train.py:6)\n    <module> (/job/train.py:88)\n")));
+    assert_int_not_equal(
+        a, digest_of_text(PY_SPY("    spin (/job/train.py:5)\n    <module> (/job/train.py:89)\n")));
+    assert_int_not_equal(
+        a, digest_of_text(PY_SPY("    save (/job/train.py:5)\n    <module> (/job/train.py:88)\n")));
+}
+
+static struct hang_rank in_reduce(int rank)
+{
+    return (struct hang_rank){.rank = rank,
+                              .pid = 100 + rank,
+                              .host = "n1",
+                              .state = 'S',
+                              .kind = STACK_COLLECTIVE,
+                              .text = "all_reduce at train.py:88"};
+}
+
+/* All in all_reduce but rank 2. */
+static void expect_culprit(struct hang_rank odd, const char *line)
+{
+    struct hang_rank ranks[] = {in_reduce(0), in_reduce(1), odd, in_reduce(3)};
+
+    bool stands_out = hang_sort(ranks, 4);
+    char *text = hang_text(ranks, 4, stands_out);
+    assert_non_null(text);
+    assert_true(stands_out);
+    assert_int_equal(ranks[0].rank, 2);
+    char expected[512];
+    (void)snprintf(expected, sizeof(expected),
+                   "  rank 2 on n1%s\n  ranks 0-1, 3 on n1: all_reduce at train.py:88\n", line);
+    assert_string_equal(text, expected);
+    free(text);
+}
+
+static void the_rank_that_others_wait_for_comes_first(void **state)
+{
+    struct hang_rank odd = in_reduce(2);
+
+    (void)state;
+    odd.state = 'T';
+    expect_culprit(odd, " (pid 102) stands out: stopped by a signal, all_reduce at train.py:88");
+    odd.state = 'D';
+    expect_culprit(odd, " (pid 102) stands out: blocked in the kernel (state D), all_reduce at train.py:88");
+    odd = in_reduce(2);
+    odd.kind = STACK_DATA;
+    (void)strcpy(odd.text, "data loader wait at data.py:41");
+    expect_culprit(odd, " (pid 102) stands out: data loader wait at data.py:41");
+    odd.child_pid = 9;
+    odd.child_state = 'D';
+    expect_culprit(odd,
+                   " (pid 102) stands out: data loader wait at data.py:41; its process 9 is blocked in the "
+                   "kernel (state D)");
+    odd = in_reduce(2);
+    (void)strcpy(odd.text, "broadcast at train.py:90");
+    expect_culprit(odd, " (pid 102) stands out: broadcast at train.py:90");
+    odd.kind = STACK_DESTROY;
+    expect_culprit(odd, " (pid 102) stands out: broadcast at train.py:90");
+    odd = (struct hang_rank){.rank = 2, .host = "n1", .has_ended = true};
+    expect_culprit(odd, " stands out: ended with success");
+}
+
+static void equal_ranks_are_one_group_without_a_culprit(void **state)
+{
+    struct hang_rank ranks[] = {in_reduce(0), in_reduce(1), in_reduce(2)};
+
+    (void)state;
+    assert_false(hang_sort(ranks, 3));
+    char *text = hang_text(ranks, 3, false);
+    assert_string_equal(text, "  ranks 0-2 on n1: all_reduce at train.py:88\n");
+    free(text);
+}
+
+static void the_report_has_a_bound(void **state)
+{
+    enum { N = 500 };
+    static struct hang_rank ranks[N];
+    size_t n_lines = 0;
+
+    (void)state;
+    for (int i = 0; i < N; i++) {
+        ranks[i] = in_reduce(i);
+        (void)snprintf(ranks[i].text, sizeof(ranks[i].text), "f%d at train.py:1", i % 2 ? i : 0);
+    }
+    char *text = hang_text(ranks, N, hang_sort(ranks, N));
+    for (const char *at = text; *at; at++)
+        n_lines += *at == '\n';
+    assert_true(n_lines < HANG_LINES_MAX);
+    assert_non_null(strstr(text, "more ranks at other places"));
+    free(text);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(tool_output_becomes_one_line),
+        cmocka_unit_test(the_digest_ignores_the_line_of_the_innermost_frame),
+        cmocka_unit_test(the_rank_that_others_wait_for_comes_first),
+        cmocka_unit_test(equal_ranks_are_one_group_without_a_culprit),
+        cmocka_unit_test(the_report_has_a_bound),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

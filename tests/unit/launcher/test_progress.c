@@ -1,0 +1,233 @@
+/* When ranks hang, in virtual time: a table of jobs, each a function of the second that gives the sample of a rank. */
+
+#include "launcher/watch/progress.h"
+
+#include "tests/support/c/cmocka_fixed.h"
+
+enum { RANKS = 3, TIMEOUT_S = 20, RUN_S = 100 };
+
+struct sign {
+    uint64_t bytes, head, where, switches, faults;
+    bool runs, has_stack, others_run, has_ended;
+};
+
+/* What rank `rank` shows in second s; the counters begin anywhere. */
+typedef struct sign sign_of(int rank, int s);
+
+static struct sign waits(int rank, int s)
+{
+    (void)s;
+    return (struct sign){.bytes = 1000 + (uint64_t)rank, .where = 7};
+}
+
+static struct sign all_wait(int rank, int s)
+{
+    return waits(rank, s);
+}
+
+static struct sign one_writes_a_checkpoint(int rank, int s)
+{
+    struct sign sign = waits(rank, s);
+
+    sign.bytes += rank == 1 ? (uint64_t)s / 15 : 0; /* 15 s between two pieces */
+    return sign;
+}
+
+static struct sign one_beats(int rank, int s)
+{
+    struct sign sign = waits(rank, s);
+
+    sign.head = rank == 1 ? (uint64_t)s / 12 : 0;
+    return sign;
+}
+
+static struct sign one_compiles(int rank, int s)
+{
+    struct sign sign = waits(rank, s);
+
+    if (rank == 2)
+        sign = (struct sign){.runs = true, .has_stack = true, .where = (uint64_t)s / 3};
+    return sign;
+}
+
+static struct sign one_loops(int rank, int s)
+{
+    struct sign sign = waits(rank, s);
+
+    if (rank == 2) /* CPU time, context switches and faults are no progress of a stack that is known */
+        sign = (struct sign){
+            .runs = true, .has_stack = true, .where = 5, .switches = (uint64_t)s, .faults = (uint64_t)s};
+    return sign;
+}
+
+static struct sign one_computes_unseen(int rank, int s)
+{
+    struct sign sign = waits(rank, s);
+
+    if (rank == 2)
+        sign = (struct sign){.runs = true, .where = 5, .faults = (uint64_t)s};
+    return sign;
+}
+
+static struct sign one_spins_unseen(int rank, int s)
+{
+    struct sign sign = waits(rank, s);
+
+    if (rank == 2)
+        sign = (struct sign){.runs = true, .where = 5, .switches = (uint64_t)s};
+    return sign;
+}
+
+static struct sign one_polls(int rank, int s)
+{
+    struct sign sign = waits(rank, s);
+
+    sign.switches = (uint64_t)(rank == 0 ? 10 * s : 0);
+    return sign;
+}
+
+/* The main thread is always found in backward(), where another thread computes. */
+static struct sign threads_compute(int rank, int s)
+{
+    struct sign sign = waits(rank, s);
+
+    sign.switches = (uint64_t)s;
+    sign.others_run = rank == 0;
+    return sign;
+}
+
+static struct sign others_spin_while_blocked(int rank, int s)
+{
+    struct sign sign = waits(rank, s);
+
+    sign.others_run = true; /* the main thread has not run since */
+    return sign;
+}
+
+static struct sign one_has_ended(int rank, int s)
+{
+    struct sign sign = waits(rank, s);
+
+    sign.has_ended = rank == 0;
+    return sign;
+}
+
+static struct sign hangs_after_50(int rank, int s)
+{
+    struct sign sign = waits(rank, s);
+
+    sign.bytes += (uint64_t)(s < 50 ? s : 50);
+    return sign;
+}
+
+/* Seconds of verdicts; -1: none. */
+struct outcome {
+    int hang_s, resume_s, n_hangs;
+};
+
+static struct outcome run_job(sign_of *job, uint64_t timeout_s)
+{
+    struct outcome o = {.hang_s = -1, .resume_s = -1};
+    struct progress p;
+
+    assert_int_equal(progress_init(&p, timeout_s * 1000000000u, RANKS), 0);
+    progress_begin(&p, 1);
+    for (uint64_t ns = 1; ns < (uint64_t)RUN_S * 1000000000u; ns += progress_interval_ns(&p)) {
+        struct progress_sample samples[RANKS];
+        bool places = progress_wants_places(&p, ns);
+        int s = (int)(ns / 1000000000u);
+
+        for (int i = 0; i < RANKS; i++) {
+            struct sign sign = job(i, s);
+            samples[i] = (struct progress_sample){.is_alive = !sign.has_ended,
+                                                  .n_bytes = sign.bytes,
+                                                  .head = sign.head,
+                                                  .has_place = places,
+                                                  .place = {.where = sign.where,
+                                                            .switches = sign.switches,
+                                                            .faults = sign.faults,
+                                                            .runs = sign.runs,
+                                                            .has_stack = sign.has_stack,
+                                                            .others_run = sign.others_run}};
+        }
+        enum progress_verdict verdict = progress_step(&p, ns, samples, 0);
+        if (verdict == PROGRESS_HANGS) {
+            o.hang_s = s;
+            o.n_hangs++;
+        }
+        if (verdict == PROGRESS_RESUMES)
+            o.resume_s = s;
+    }
+    progress_finish(&p);
+    return o;
+}
+
+static void a_table_of_jobs(void **state)
+{
+    static const struct {
+        sign_of *job;
+        int from_s, to_s; /* when the hang is reported; -1: never */
+    } rows[] = {
+        {all_wait, 20, 25},         {one_writes_a_checkpoint, -1, -1},
+        {one_beats, -1, -1},        {one_compiles, -1, -1},
+        {one_loops, 20, 25},        {one_computes_unseen, -1, -1},
+        {one_spins_unseen, 20, 25}, {one_polls, 20, 25},
+        {threads_compute, -1, -1},  {one_has_ended, 20, 25},
+        {hangs_after_50, 70, 75},   {others_spin_while_blocked, 20, 25},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        struct outcome o = run_job(rows[i].job, TIMEOUT_S);
+        if (o.hang_s < rows[i].from_s || o.hang_s > rows[i].to_s || o.n_hangs != (rows[i].from_s >= 0))
+            fail_msg("row %zu: reported %d times, after %d s", i, o.n_hangs, o.hang_s);
+        assert_int_equal(run_job(rows[i].job, 0).n_hangs, 0);
+    }
+}
+
+static struct sign waits_60_then_moves(int rank, int s)
+{
+    struct sign sign = waits(rank, s);
+
+    sign.bytes += (uint64_t)(s > 60 ? s : 0);
+    return sign;
+}
+
+static void progress_after_a_report_is_reported_once(void **state)
+{
+    struct outcome o = run_job(waits_60_then_moves, TIMEOUT_S);
+
+    (void)state;
+    assert_int_equal(o.n_hangs, 1);
+    assert_in_range(o.resume_s, 61, 64);
+}
+
+static void changes_of_the_store_are_progress(void **state)
+{
+    struct progress_sample sample = {.is_alive = true, .has_place = true};
+    struct progress p;
+
+    (void)state;
+    assert_int_equal(progress_init(&p, 10, 1), 0);
+    progress_begin(&p, 0);
+    for (uint64_t ns = 0; ns < 100; ns++)
+        assert_int_equal(progress_step(&p, ns, &sample, ns / 9), PROGRESS_MOVES);
+    for (uint64_t ns = 100; ns < 108; ns++)
+        assert_int_equal(progress_step(&p, ns, &sample, 99 / 9), PROGRESS_MOVES);
+    assert_int_equal(progress_step(&p, 109, &sample, 99 / 9), PROGRESS_HANGS);
+    assert_true(progress_is_quiet(&p, 109));
+    progress_begin(&p, 110);
+    assert_false(progress_is_quiet(&p, 1000));
+    progress_finish(&p);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_table_of_jobs),
+        cmocka_unit_test(progress_after_a_report_is_reported_once),
+        cmocka_unit_test(changes_of_the_store_are_progress),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
