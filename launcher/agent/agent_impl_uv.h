@@ -55,6 +55,10 @@ struct agent {
     uint64_t n_restarts[GROUP_CAUSE_COUNT]; /* for them: charged so far, by cause */
     int held_port;                          /* the same: a port that is kept free; or -1 */
     struct rdzv_static_uv *rdzv_static;     /* JOB_STATIC, once it has begun; or NULL */
+    struct watch *watch;                    /* for hangs; NULL: without memory */
+    uv_timer_t hang_timer;                  /* after a signal to the workers, or the kill of one of them */
+    uint32_t hang_generation;               /* in which that one was */
+    bool is_hanging;                        /* it was reported, and there is no progress yet */
     struct membership
         *membership; /* JOB_ROUNDS, from the start of the meeting until it has closed; or NULL */
     struct session_cause peer_cause; /* why the generation ended, if it is because of another node */
@@ -62,7 +66,8 @@ struct agent {
         [AGENT_INHERITED_MAX]; /* children from before crun was executed (by a shell): not the job's */
     size_t n_inherited;
     long oom_kills_before;
-    char sender[80]; /* of the first signal to stop, as text; "" when unknown */
+    pid_t quit_sender; /* of a SIGQUIT that waits for the stacks */
+    char sender[80];   /* of the first signal to stop, as text; "" when unknown */
     bool start_failed;
     bool replace_failed;
     bool store_promised; /* several nodes: the port reported with "ready" is that of the present store */
@@ -97,6 +102,9 @@ void agent_on_worker_signal(struct agent *a, int signal, pid_t sender);
 /* Waits for children that have ended. False when there is no child at all. */
 bool agent_reap(struct agent *a);
 
+/* SIGQUIT, after the stacks have been taken. */
+void agent_quit(struct agent *a);
+
 /* Fills agent->inherited. A negative errno when there is no /proc. */
 int agent_list_inherited(struct agent *a);
 
@@ -125,6 +133,14 @@ void agent_close_metrics(struct agent *a);
 
 /* After a step of the group: before it, `restarts` had been charged, and `cause` was that of the failure. */
 void agent_count_restarts(struct agent *a, int restarts, enum group_cause cause);
+
+/* ---- agent_watch_uv.c ---- */
+
+/* Watches for hangs. Without it the job runs as well. */
+void agent_open_watch(struct agent *a);
+
+/* The workers have got a signal to end: the stacks of those that do not are taken before they are killed. */
+void agent_watch_stop(struct agent *a);
 
 /* ---- agent_nodes_uv.c ---- */
 

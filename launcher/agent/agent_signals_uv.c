@@ -16,6 +16,7 @@
 #include "launcher/output/output_uv.h"
 #include "launcher/supervise/child_processes_os.h"
 #include "launcher/util/log_os.h"
+#include "launcher/watch/watch_uv.h"
 #include "base/err.h"
 #include "base/time.h"
 
@@ -162,6 +163,21 @@ void agent_on_worker_signal(struct agent *a, int signal, pid_t sender)
     dispatch_signal(a, (uint32_t)signal, sender);
 }
 
+void agent_quit(struct agent *a)
+{
+    dispatch_signal(a, SIGQUIT, a->quit_sender);
+}
+
+/* The stacks first; a second SIGQUIT does not wait for them. */
+static bool is_put_off(struct agent *a, uint32_t signal, pid_t sender)
+{
+    if (signal != SIGQUIT || !ends_the_job(a, signal) || a->group.state != GROUP_RUNNING ||
+        a->group.interrupt)
+        return false;
+    a->quit_sender = sender;
+    return watch_take_stacks(a->watch, WATCH_QUIT);
+}
+
 void agent_on_signals(uv_poll_t *poll, int status, int events)
 {
     struct agent *a = poll->data;
@@ -174,7 +190,9 @@ void agent_on_signals(uv_poll_t *poll, int status, int events)
         }
         if (ends_the_job(a, info.ssi_signo))
             note_sender(a, &info);
-        dispatch_signal(a, info.ssi_signo, is_from_process(&info) ? (pid_t)info.ssi_pid : 0);
+        pid_t sender = is_from_process(&info) ? (pid_t)info.ssi_pid : 0;
+        if (!is_put_off(a, info.ssi_signo, sender))
+            dispatch_signal(a, info.ssi_signo, sender);
         if (uv_is_closing((uv_handle_t *)poll))
             return;
     }

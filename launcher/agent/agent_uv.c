@@ -40,6 +40,7 @@
 #include "launcher/util/log_os.h"
 #include "launcher/util/signal_name.h"
 #include "launcher/util/trace_os.h"
+#include "launcher/watch/watch_uv.h"
 #include "base/err.h"
 #include "base/time.h"
 #include "rendezvous/server_uv.h"
@@ -384,6 +385,8 @@ static void do_signal(struct agent *a, enum guardian_order_kind kind, int signal
 
     if (kind == GUARDIAN_SIGNAL || kind == GUARDIAN_KILL)
         cancel_start(a);
+    if (kind == GUARDIAN_SIGNAL)
+        agent_watch_stop(a);
     if (a->generation)
         generation_order(a->generation, &order);
 }
@@ -483,6 +486,7 @@ static void on_output_end(void *data)
     a->output_ended = true;
     uv_close((uv_handle_t *)&a->deadline, NULL);
     uv_close((uv_handle_t *)&a->sweep, NULL);
+    uv_close((uv_handle_t *)&a->hang_timer, NULL);
     close_signals(a);
 }
 
@@ -514,6 +518,8 @@ static void close_everything(struct agent *a)
     agent_close_metrics(a);
     control_destroy(a->control);
     a->control = NULL;
+    watch_close(a->watch);
+    (void)uv_timer_stop(&a->hang_timer); /* cannot fail on a timer that exists */
     end_generation(a);
     drop_store(a);
     rdzv_static_uv_destroy(a->rdzv_static);
@@ -694,7 +700,9 @@ static int open_loop(struct agent *a)
         r = uv_timer_init(&a->loop, &a->deadline);
     if (!r)
         r = uv_timer_init(&a->loop, &a->sweep);
-    a->signals.data = a->deadline.data = a->sweep.data = a;
+    if (!r)
+        r = uv_timer_init(&a->loop, &a->hang_timer);
+    a->signals.data = a->deadline.data = a->sweep.data = a->hang_timer.data = a;
     return r ? r : uv_poll_start(&a->signals, UV_READABLE, agent_on_signals);
 }
 
@@ -821,6 +829,7 @@ int agent_run(const struct agent_config *config)
         log_with_times();
     agent_open_control(&a);
     agent_open_metrics(&a);
+    agent_open_watch(&a);
     agent_on_signals(&a.signals, 0, UV_READABLE); /* a signal that came before anything was started */
     if (a.group.state == GROUP_IDLE)
         start_job(&a);
@@ -830,7 +839,8 @@ int agent_run(const struct agent_config *config)
     events_destroy(a.events);
     bool are_files_made = attempt_files_wait(REMOVE_LIMIT_MS);
     end_logs(&a);
-    if (!are_files_made || bounded_is_hung()) {
+    bool is_watch_over = watch_destroy(a.watch);
+    if (!are_files_made || !is_watch_over || bounded_is_hung()) {
         trace_close();
         _exit(a.exit_code); /* a thread that waits for a disk uses what would be freed now */
     }

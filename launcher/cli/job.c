@@ -15,7 +15,12 @@
 #include "rendezvous/metrics_text.h"
 #include "base/err.h"
 
-enum { DEFAULT_SHUTDOWN_S = 30, REPLACE_TIMEOUT_MAX_S = 86400, RESTART_PAUSE_MAX_S = 3600 };
+enum {
+    DEFAULT_SHUTDOWN_S = 30,
+    REPLACE_TIMEOUT_MAX_S = 86400,
+    RESTART_PAUSE_MAX_S = 3600,
+    HANG_TIMEOUT_MAX_S = 30 * 86400
+};
 
 int job_refuse(struct job_builder *b, const char *format, ...)
 {
@@ -165,6 +170,21 @@ static int take_warm(struct job_builder *b)
     return 0;
 }
 
+static int take_hang_options(struct job_builder *b)
+{
+    long long seconds = job_value(b, OPTION_HANG_TIMEOUT)->number;
+    const char *action = job_text(b, OPTION_HANG_ACTION);
+
+    if (seconds < 0 || seconds > HANG_TIMEOUT_MAX_S)
+        return job_refuse(b, "--hang-timeout=%lld: a number of seconds from 0 to %d", seconds,
+                          HANG_TIMEOUT_MAX_S);
+    b->job->hang_timeout_s = (int)seconds;
+    b->job->hang_action = strcmp(action, "restart") == 0 ? JOB_HANG_RESTART
+                          : strcmp(action, "stop") == 0  ? JOB_HANG_STOP
+                                                         : JOB_HANG_REPORT;
+    return 0;
+}
+
 static int take_supervision(struct job_builder *b)
 {
     long long restarts = job_value(b, OPTION_MAX_RESTARTS)->number;
@@ -191,7 +211,8 @@ static int take_supervision(struct job_builder *b)
         return job_refuse(b, "--debug= names no file; give one, or write --debug alone");
     b->job->exit_code_of_worker = strcmp(job_text(b, OPTION_EXIT_CODE), "worker") == 0;
     take_handled_signals(b);
-    return take_shutdown_timeout(b);
+    int r = take_hang_options(b);
+    return r ? r : take_shutdown_timeout(b);
 }
 
 /* ---- program and output ---- */

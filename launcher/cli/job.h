@@ -62,6 +62,9 @@ struct job_machine {
     const char *random_id;  /* a fresh UUID for jobs that have no name of their own */
 };
 
+/* What follows the report on a hang. */
+enum job_hang_action { JOB_HANG_REPORT, JOB_HANG_RESTART, JOB_HANG_STOP };
+
 struct job {
     int n_workers;
     const char *role;
@@ -88,7 +91,9 @@ struct job {
     int replace_timeout_s;
     bool warm;           /* workers are forked by a process that has imported what they import */
     int restart_pause_s; /* longest pause between restarts of short generations; 0: none */
-    uint64_t signals;    /* bit s-1: signal s is passed on and ends the job */
+    int hang_timeout_s;  /* without progress; 0: not watched */
+    enum job_hang_action hang_action;
+    uint64_t signals; /* bit s-1: signal s is passed on and ends the job */
     bool debug;
     const char *debug_file; /* NULL: standard error */
     const char *signals_text;

@@ -135,6 +135,22 @@ const struct option_spec options_table[OPTION_COUNT] = {
                               .help =
                                   "longest pause before a restart of workers that fail within 10 s of their "
                                   "start again and again; the first restart is at once, 0: all are"},
+    [OPTION_HANG_TIMEOUT] =
+        {.name = "hang-timeout",
+         .kind = OPTION_INT,
+         .no_pet = true,
+         .ours = true,
+         .fallback = "300",
+         .placeholder = "SECONDS",
+         .help = "without progress of any rank for so long, report where each rank is; 0: never"},
+    [OPTION_HANG_ACTION] = {.name = "hang-action",
+                            .kind = OPTION_TEXT,
+                            .no_pet = true,
+                            .ours = true,
+                            .fallback = "report",
+                            .placeholder = "report|restart|stop",
+                            .choices = "report restart stop",
+                            .help = "what follows the report: nothing, a restart, or the end of the job"},
     [OPTION_EXIT_CODE] = {.name = "exit-code",
                           .kind = OPTION_TEXT,
                           .no_pet = true,

@@ -17,6 +17,8 @@ enum event_kind {
     EVENT_PEER,    /* another node ended the generation, or the job */
     EVENT_STOP,    /* crun was asked to stop by a signal */
     EVENT_RESTART, /* nothing is left of the generation, the next one follows */
+    EVENT_HANG,    /* no rank makes progress */
+    EVENT_STACKS,  /* stacks were taken for another reason */
     EVENT_WARM,    /* the process that forks workers has imported their modules */
     EVENT_END,     /* the job is over */
     EVENT_KIND_COUNT
@@ -58,6 +60,15 @@ struct event_warm {
     int64_t took_us;
 };
 
+/* Where the ranks are. */
+struct event_hang {
+    bool is_hang;
+    int rank; /* that stands out; -1: none */
+    uint64_t silence_ns;
+    const char *groups; /* lines; or NULL */
+    const char *folder; /* of the files with the stacks; or NULL */
+};
+
 struct event {
     enum event_kind kind;
     int64_t time_ns;       /* wall clock, since 1970 */
@@ -76,6 +87,7 @@ struct event {
     uint64_t took_ns;              /* READY: since the start; END: since the first start */
     int left;                      /* RESTART: restarts left after it */
     const struct event_warm *warm; /* WARM */
+    const struct event_hang *hang; /* HANG, STACKS */
 };
 
 struct cJSON;

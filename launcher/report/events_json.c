@@ -11,9 +11,10 @@
 #include "base/utf8.h"
 
 static const char *const names[EVENT_KIND_COUNT] = {
-    [EVENT_START] = "start",     [EVENT_READY] = "ready", [EVENT_EXIT] = "exit",
-    [EVENT_FAILURE] = "failure", [EVENT_PEER] = "peer",   [EVENT_STOP] = "stop",
-    [EVENT_RESTART] = "restart", [EVENT_WARM] = "warm",   [EVENT_END] = "end",
+    [EVENT_START] = "start",     [EVENT_READY] = "ready",   [EVENT_EXIT] = "exit",
+    [EVENT_FAILURE] = "failure", [EVENT_PEER] = "peer",     [EVENT_STOP] = "stop",
+    [EVENT_RESTART] = "restart", [EVENT_WARM] = "warm",     [EVENT_END] = "end",
+    [EVENT_HANG] = "hang",       [EVENT_STACKS] = "stacks",
 };
 
 /* RFC 3339 in UTC, with nanoseconds. */
@@ -110,6 +111,26 @@ static void add_peer(cJSON *line, const struct event *e)
         add_integer(line, "peer_rank", e->peer->rank);
 }
 
+static void add_hang(cJSON *line, const struct event_hang *h)
+{
+    cJSON *groups = cJSON_AddArrayToObject(line, "groups");
+
+    if (h->is_hang)
+        add_integer(line, "silence_ns", (int64_t)h->silence_ns);
+    if (h->rank >= 0)
+        add_integer(line, "rank", h->rank);
+    if (h->folder)
+        events_add_text(line, "folder", h->folder);
+    for (const char *at = h->groups; groups && at && *at;) {
+        size_t n = strcspn(at, "\n"), indent = strspn(at, " ");
+        char text[512];
+
+        (void)snprintf(text, sizeof(text), "%.*s", (int)(n - indent), at + indent); /* cut when long */
+        (void)cJSON_AddItemToArray(groups, cJSON_CreateString(text));
+        at += n + (at[n] == '\n');
+    }
+}
+
 static void add_own_fields(cJSON *line, const struct event_job *job, const struct event *e)
 {
     switch (e->kind) {
@@ -135,6 +156,10 @@ static void add_own_fields(cJSON *line, const struct event_job *job, const struc
         break;
     case EVENT_RESTART:
         add_integer(line, "restarts_left", e->left);
+        break;
+    case EVENT_HANG:
+    case EVENT_STACKS:
+        add_hang(line, e->hang);
         break;
     case EVENT_WARM:
         add_integer(line, "modules", e->warm->n_modules);

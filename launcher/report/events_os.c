@@ -261,6 +261,13 @@ void events_warm(struct events *e, const struct worker_group *g, const struct ev
         write_event(e, g, (struct event){.kind = EVENT_WARM, .warm = warm}, now_ns());
 }
 
+void events_hang(struct events *e, const struct worker_group *g, const struct event_hang *hang)
+{
+    if (e)
+        write_event(e, g, (struct event){.kind = hang->is_hang ? EVENT_HANG : EVENT_STACKS, .hang = hang},
+                    now_ns());
+}
+
 void events_restart(struct events *e, const struct worker_group *g, const struct failures_outcome *outcome)
 {
     if (!e)

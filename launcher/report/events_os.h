@@ -39,6 +39,11 @@ struct event_warm;
 /* The zygote has imported modules. */
 void events_warm(struct events *e, const struct worker_group *g, const struct event_warm *warm);
 
+struct event_hang;
+
+/* Where the ranks of this node are. */
+void events_hang(struct events *e, const struct worker_group *g, const struct event_hang *hang);
+
 /* The report on a generation is out and another one follows. */
 void events_restart(struct events *e, const struct worker_group *g, const struct failures_outcome *outcome);
 

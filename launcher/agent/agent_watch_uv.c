@@ -1,0 +1,236 @@
+/*
+ * What the agent does with a hang: the report, the event, and what --hang-action asks for. When there is one is decided by
+ * launcher/watch.
+ */
+
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "launcher/agent/agent_impl_uv.h"
+#include "launcher/cli/job.h"
+#include "launcher/report/events.h"
+#include "launcher/report/events_os.h"
+#include "launcher/supervise/guardian_os.h"
+#include "launcher/util/log_os.h"
+#include "launcher/util/trace_os.h"
+#include "launcher/watch/watch_uv.h"
+#include "base/cleanup.h"
+#include "base/time.h"
+#include "rendezvous/server_uv.h"
+
+enum {
+    CULPRIT_MS = 10000,     /* for the end of the worker that was killed alone */
+    SLOW_END_MAX_MS = 5000, /* after the signal to end; half the grace where that is shorter */
+};
+
+/* ---- what the watch asks ---- */
+
+static uint32_t describe_workers_for_watch(void *data, struct watch_worker *workers, bool *ret_at_work)
+{
+    const struct agent *a = data;
+    int n_running = 0, n_other = 0;
+
+    for (int i = 0; i < a->group.config.n_workers; i++) {
+        const struct group_worker *w = &a->group.workers[i];
+
+        workers[i] = (struct watch_worker){.pid = w->state == GROUP_WORKER_RUNNING ? w->pid : 0,
+                                           .has_succeeded = w->state == GROUP_WORKER_ENDED && w->status == 0};
+        n_running += w->state == GROUP_WORKER_RUNNING;
+        n_other += !workers[i].pid && !workers[i].has_succeeded;
+    }
+    *ret_at_work = a->group.state == GROUP_RUNNING && n_running > 0 && n_other == 0 && !a->group.is_suspended;
+    return a->group.generation;
+}
+
+static int rank_base_for_watch(void *data)
+{
+    const struct agent *a = data;
+
+    return (int)a->assignment.rank_base;
+}
+
+static const char *folder_for_watch(void *data)
+{
+    const struct agent *a = data;
+
+    return a->generation ? a->generation->attempt_dir : NULL;
+}
+
+static uint64_t store_changes_for_watch(void *data)
+{
+    const struct agent *a = data;
+
+    return a->generation && a->generation->server ? server_n_changes(a->generation->server) : 0;
+}
+
+/* ---- the report ---- */
+
+static void log_headline(const struct watch_stacks *s, bool is_alone)
+{
+    char folder[4200] = "", why[160] = "";
+
+    if (s->folder)
+        (void)snprintf(folder, sizeof(folder), "; stacks: %s", s->folder);
+    if (s->reason == WATCH_HANG)
+        (void)snprintf(why, sizeof(why), "no rank%s has made progress for %llu s",
+                       is_alone ? "" : " of this node", (unsigned long long)(s->silence_ns / 1000000000u));
+    else
+        (void)snprintf(why, sizeof(why), "%s",
+                       s->reason == WATCH_SLOW_END ? "workers do not end"
+                       : s->reason == WATCH_QUIT   ? "SIGQUIT"
+                                                   : "as asked for by crunctl");
+    log_line("%s: %s%s", s->reason == WATCH_HANG ? "hang" : "stacks", why, folder);
+}
+
+static void log_groups(const char *text)
+{
+    while (text && *text) {
+        int n = (int)strcspn(text, "\n");
+
+        log_line("%.*s", n, text);
+        text += n + (text[n] == '\n');
+    }
+}
+
+static void write_event(struct agent *a, const struct watch_stacks *s)
+{
+    events_hang(a->events, &a->group,
+                &(struct event_hang){.is_hang = s->reason == WATCH_HANG,
+                                     .rank = s->stands_out ? (int)a->assignment.rank_base + s->worker : -1,
+                                     .silence_ns = s->silence_ns,
+                                     .groups = s->text,
+                                     .folder = s->folder});
+}
+
+/* ---- what follows ---- */
+
+static void kill_worker(struct agent *a, int worker)
+{
+    const struct guardian_order order = {.kind = GUARDIAN_KILL_WORKER, .worker = worker};
+
+    if (a->generation && a->group.workers[worker].state == GROUP_WORKER_RUNNING)
+        generation_order(a->generation, &order);
+}
+
+/* The one that was killed alone cannot end: it is in state D, perhaps. The end of any other is a failure as well. */
+static void on_culprit_remains(uv_timer_t *timer)
+{
+    struct agent *a = timer->data;
+
+    if (a->group.state != GROUP_RUNNING || a->group.generation != a->hang_generation)
+        return;
+    for (int i = 0; i < a->group.config.n_workers; i++)
+        kill_worker(a, i);
+}
+
+/* What one node sees is no reason to end a job: its ranks may wait for those of another one. */
+static bool may_act(const struct agent *a)
+{
+    return a->config->job->meeting == JOB_ALONE && a->group.state == GROUP_RUNNING;
+}
+
+/* A failure like any other: the restart policy and its budget decide what comes next. */
+static void restart_after_hang(struct agent *a, int worker)
+{
+    log_line("--hang-action=restart: killing rank %d", (int)a->assignment.rank_base + worker);
+    kill_worker(a, worker);
+    a->hang_generation = a->group.generation;
+    (void)uv_timer_start(&a->hang_timer, on_culprit_remains, CULPRIT_MS,
+                         0); /* fails only without a callback */
+}
+
+static void act_on_hang(struct agent *a, int worker)
+{
+    enum job_hang_action action = a->config->job->hang_action;
+
+    if (!may_act(a) || worker < 0)
+        return;
+    if (action == JOB_HANG_RESTART)
+        restart_after_hang(a, worker);
+    if (action == JOB_HANG_STOP) {
+        (void)snprintf(a->sender, sizeof(a->sender), "--hang-action=stop"); /* fits */
+        agent_dispatch(a, (struct group_event){
+                              .kind = GROUP_SIGNAL, .now_ns = now_ns(), .worker = -1, .value = SIGTERM});
+    }
+}
+
+static void on_stacks(void *data, const struct watch_stacks *s)
+{
+    struct agent *a = data;
+
+    log_headline(s, a->config->job->meeting == JOB_ALONE);
+    log_groups(s->text);
+    write_event(a, s);
+}
+
+static void on_files(void *data, enum watch_reason reason, int worker)
+{
+    struct agent *a = data;
+
+    if (reason == WATCH_HANG)
+        act_on_hang(a, worker);
+    if (reason == WATCH_QUIT)
+        agent_quit(a);
+}
+
+static void on_hang(void *data)
+{
+    struct agent *a = data;
+
+    (void)watch_take_stacks(a->watch, WATCH_HANG); /* false: they are being taken for another reason */
+    a->is_hanging = true;
+}
+
+static void on_resume(void *data)
+{
+    struct agent *a = data;
+
+    a->is_hanging = false;
+    log_line("the job makes progress again");
+}
+
+/* ---- when workers have to end ---- */
+
+static void on_slow_end(uv_timer_t *timer)
+{
+    struct agent *a = timer->data;
+
+    if (a->group.state == GROUP_STOPPING && agent_count_running(a) > 0)
+        (void)watch_take_stacks(a->watch, WATCH_SLOW_END); /* false: they are being taken already */
+}
+
+void agent_watch_stop(struct agent *a)
+{
+    unsigned ms = (unsigned)a->config->job->shutdown_timeout_s * 1000u / 2;
+
+    if (a->watch && ms && !a->is_hanging)
+        (void)uv_timer_start(&a->hang_timer, on_slow_end, ms < SLOW_END_MAX_MS ? ms : SLOW_END_MAX_MS,
+                             0); /* fails only without a callback */
+}
+
+/* ---- life ---- */
+
+void agent_open_watch(struct agent *a)
+{
+    const struct watch_host host = {.loop = &a->loop,
+                                    .environment = a->config->environment,
+                                    .python = a->config->file,
+                                    .timeout_ns = (uint64_t)a->config->job->hang_timeout_s * 1000000000u,
+                                    .n_workers = a->config->job->n_workers,
+                                    .state_fds = a->worker_memory.states,
+                                    .describe = describe_workers_for_watch,
+                                    .rank_base = rank_base_for_watch,
+                                    .folder = folder_for_watch,
+                                    .n_store_changes = store_changes_for_watch,
+                                    .on_hang = on_hang,
+                                    .on_resume = on_resume,
+                                    .on_stacks = on_stacks,
+                                    .on_files = on_files,
+                                    .data = a};
+
+    int r = watch_create(&a->watch, &host);
+    if (r)
+        log_line("hangs are not watched for: %s", strerror(-r));
+}

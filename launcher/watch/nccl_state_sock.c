@@ -1,0 +1,100 @@
+#include "launcher/watch/nccl_state_sock.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "launcher/util/envp.h"
+#include "base/cleanup.h"
+#include "base/time.h"
+
+enum { RAS_PORT = 28028, RAS_MS = 2000, RAS_BYTES_MAX = 256 << 10 };
+
+void nccl_state_trigger(char *const *environment, int rank_base, int n_workers)
+{
+    const char *prefix = envp_get(environment, "TORCH_NCCL_DEBUG_INFO_PIPE_FILE");
+    char path[4096];
+
+    for (int i = 0; prefix && *prefix && i < n_workers; i++) {
+        int n = snprintf(path, sizeof(path), "%s%d.pipe", prefix, rank_base + i);
+        /* Without a reader the open fails at once, and so does a regular file. */
+        _cleanup_close_ int fd =
+            n > 0 && (size_t)n < sizeof(path) ? open(path, O_WRONLY | O_NONBLOCK | O_CLOEXEC) : -1;
+        if (fd >= 0 && write(fd, "1\n", 2) < 0)
+            continue; /* it is full: the recorder has been asked already */
+    }
+}
+
+/* "127.0.0.1:28028"; a name would have to be looked up, so it is not followed. */
+static bool ras_address(const char *text, struct sockaddr_in *ret)
+{
+    char host[64];
+    unsigned port = RAS_PORT;
+
+    *ret = (struct sockaddr_in){.sin_family = AF_INET};
+    if (!text || !*text || strncmp(text, "localhost:", 10) == 0) {
+        ret->sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+        if (text && *text)
+            port = (unsigned)strtoul(text + 10, NULL, 10);
+    } else if (sscanf(text, "%63[0-9.]:%u", host, &port) != 2 ||
+               inet_pton(AF_INET, host, &ret->sin_addr) != 1) {
+        return false;
+    }
+    ret->sin_port = htons((uint16_t)port);
+    return port > 0 && port <= UINT16_MAX;
+}
+
+static bool wait_until(int fd, short events, uint64_t deadline_ns)
+{
+    struct pollfd p = {.fd = fd, .events = events};
+    uint64_t now = now_ns();
+
+    return now < deadline_ns && poll(&p, 1, (int)((deadline_ns - now) / 1000000) + 1) > 0;
+}
+
+static int connect_to_ras(const struct sockaddr_in *address, uint64_t deadline_ns)
+{
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0), error = 0;
+    socklen_t size = sizeof(error);
+
+    if (fd < 0)
+        return -1;
+    if ((connect(fd, (const struct sockaddr *)address, sizeof(*address)) == 0 || errno == EINPROGRESS) &&
+        wait_until(fd, POLLOUT, deadline_ns) && getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &size) == 0 &&
+        error == 0)
+        return fd;
+    (void)close(fd); /* unused */
+    return -1;
+}
+
+void nccl_state_write(char *const *environment, const char *folder)
+{
+    static const char request[] = "verbose status\n";
+    uint64_t deadline_ns = now_ns() + (uint64_t)RAS_MS * 1000000u;
+    struct sockaddr_in address;
+    char path[4200], block[4096];
+    size_t n_bytes = 0;
+
+    _cleanup_close_ int fd = ras_address(envp_get(environment, "NCCL_RAS_ADDR"), &address)
+                                 ? connect_to_ras(&address, deadline_ns)
+                                 : -1;
+    if (fd < 0 || send(fd, request, sizeof(request) - 1, MSG_NOSIGNAL) < 0)
+        return;
+    (void)snprintf(path, sizeof(path), "%s/nccl_ras.txt", folder); /* fits */
+    _cleanup_close_ int file = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+    while (file >= 0 && n_bytes < RAS_BYTES_MAX && wait_until(fd, POLLIN, deadline_ns)) {
+        ssize_t n = recv(fd, block, sizeof(block), 0);
+        if (n <= 0 || write(file, block, (size_t)n) != n)
+            return; /* the end, or a full disk */
+        n_bytes += (size_t)n;
+    }
+}

@@ -1,0 +1,292 @@
+#include "launcher/watch/proc_look_os.h"
+
+#include <errno.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "launcher/util/folder_list_os.h"
+#include "launcher/util/read_file_os.h"
+
+enum { FILE_SIZE = 4096, HEAD_SIZE = 64, THREADS_MAX = 512 };
+
+static bool read_of_process(pid_t pid, const char *name, char out[FILE_SIZE])
+{
+    char path[96];
+
+    (void)snprintf(path, sizeof(path), "/proc/%d/%s", (int)pid, name); /* fits */
+    return read_file_text(path, out, FILE_SIZE);
+}
+
+static uint64_t digest_bytes(uint64_t digest, const void *bytes, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        digest = (digest ^ ((const unsigned char *)bytes)[i]) * UINT64_C(0x100000001b3);
+    return digest;
+}
+
+/* The number behind a name in a file of lines "name: number". */
+static uint64_t field_of(const char *text, const char *name)
+{
+    const char *at = strstr(text, name);
+
+    return at ? strtoull(at + strlen(name), NULL, 10) : 0;
+}
+
+/* ---- /proc/PID/stat ---- */
+
+struct process_stat {
+    char state;
+    int parent;
+    unsigned long faults;
+};
+
+static bool parse_stat(const char *text, struct process_stat *ret)
+{
+    const char *fields = strrchr(text, ')'); /* the name before it may have anything in it */
+    unsigned long minor, major;
+
+    if (!fields || sscanf(fields + 1, " %c %d %*d %*d %*d %*d %*u %lu %*u %lu", &ret->state, &ret->parent,
+                          &minor, &major) != 4)
+        return false;
+    ret->faults = minor + major;
+    return true;
+}
+
+static bool read_stat(pid_t pid, struct process_stat *ret)
+{
+    char text[FILE_SIZE];
+
+    return read_of_process(pid, "stat", text) && parse_stat(text, ret) && ret->state != 'Z' &&
+           ret->state != 'X';
+}
+
+char proc_look_state(pid_t pid)
+{
+    struct process_stat stat;
+
+    return read_stat(pid, &stat) ? stat.state : '\0';
+}
+
+/* ---- trees ---- */
+
+struct process_entry {
+    pid_t pid, parent;
+    int tree; /* -1: of no worker; -2: not looked up yet */
+};
+
+static int compare_entries(const void *a, const void *b)
+{
+    const struct process_entry *x = a, *y = b;
+
+    return (x->pid > y->pid) - (x->pid < y->pid);
+}
+
+static int list_processes(struct process_entry **ret, size_t *ret_n)
+{
+    struct process_entry *items = NULL;
+    size_t n = 0, capacity = 0;
+    struct folder_list list;
+    const char *name;
+
+    int r = folder_list_open(&list, "/proc");
+    if (r)
+        return r;
+    while (!r && (name = folder_list_next(&list))) {
+        struct process_stat stat;
+        pid_t pid = name[0] >= '1' && name[0] <= '9' ? (pid_t)atol(name) : 0;
+
+        if (!pid || !read_stat(pid, &stat))
+            continue;
+        if (n == capacity) {
+            capacity = capacity ? 2 * capacity : 256;
+            struct process_entry *larger = reallocarray(items, capacity, sizeof(*items));
+            if (!larger) {
+                r = -ENOMEM;
+                break;
+            }
+            items = larger;
+        }
+        items[n++] = (struct process_entry){.pid = pid, .parent = stat.parent, .tree = -2};
+    }
+    folder_list_close(&list);
+    *ret = items;
+    *ret_n = n;
+    return r;
+}
+
+/* Follows the parents to a process whose tree is known. The depth has a bound: the table is no snapshot. */
+static int tree_of(struct process_entry *items, size_t n, pid_t pid, int depth)
+{
+    const struct process_entry key = {.pid = pid};
+    struct process_entry *e = n ? bsearch(&key, items, n, sizeof(*items), compare_entries) : NULL;
+
+    if (!e || depth > 32)
+        return -1;
+    if (e->tree == -2)
+        e->tree = tree_of(items, n, e->parent, depth + 1);
+    return e->tree;
+}
+
+static void mark_workers(struct process_entry *items, size_t n, const pid_t *workers, int n_workers)
+{
+    for (int i = 0; i < n_workers; i++) {
+        const struct process_entry key = {.pid = workers[i]};
+        struct process_entry *e =
+            n && workers[i] ? bsearch(&key, items, n, sizeof(*items), compare_entries) : NULL;
+        if (e)
+            e->tree = i;
+    }
+}
+
+int proc_look_trees(const pid_t *workers, int n, struct look_tree *trees)
+{
+    struct process_entry *items = NULL;
+    size_t n_items = 0;
+
+    for (int i = 0; i < n; i++) {
+        trees[i].n_pids = workers[i] ? 1 : 0;
+        trees[i].pids[0] = workers[i];
+    }
+    int r = list_processes(&items, &n_items);
+    if (n_items)
+        qsort(items, n_items, sizeof(*items), compare_entries);
+    mark_workers(items, n_items, workers, n);
+    for (size_t i = 0; i < n_items; i++) {
+        int at = tree_of(items, n_items, items[i].pid, 0);
+        if (at >= 0 && items[i].pid != workers[at] && trees[at].n_pids < LOOK_PROCESSES_MAX)
+            trees[at].pids[trees[at].n_pids++] = items[i].pid;
+    }
+    free(items);
+    return r;
+}
+
+/* ---- samples ---- */
+
+void proc_look_sample(const struct look_tree *tree, int state_fd, struct progress_sample *ret)
+{
+    char text[FILE_SIZE];
+    unsigned char head[HEAD_SIZE];
+
+    *ret = (struct progress_sample){.is_alive = tree->n_pids > 0};
+    for (int i = 0; i < tree->n_pids; i++)
+        if (read_of_process(tree->pids[i], "io", text))
+            ret->n_bytes += field_of(text, "rchar: ") + field_of(text, "wchar: ");
+    ssize_t n = state_fd >= 0 ? pread(state_fd, head, sizeof(head), 0) : 0;
+    if (n > 0)
+        ret->head = digest_bytes(UINT64_C(0xcbf29ce484222325), head, (size_t)n);
+}
+
+static bool another_thread_runs(pid_t pid)
+{
+    char path[64];
+    struct folder_list list;
+    const char *name;
+    bool found = false;
+
+    (void)snprintf(path, sizeof(path), "/proc/%d/task", (int)pid); /* fits */
+    if (folder_list_open(&list, path) != 0)
+        return false;
+    for (int n = 0; n < THREADS_MAX && !found && (name = folder_list_next(&list)); n++) {
+        char text[FILE_SIZE];
+        struct process_stat stat;
+
+        if (atol(name) <= 0 || atol(name) == pid)
+            continue;
+        (void)snprintf(path, sizeof(path), "/proc/%d/task/%.20s/stat", (int)pid, name);
+        found = read_file_text(path, text, sizeof(text)) && parse_stat(text, &stat) && stat.state == 'R';
+    }
+    folder_list_close(&list);
+    return found;
+}
+
+/* Number and arguments of the system call, stack pointer and address. Of one that runs only that it does. */
+static bool add_place_of(pid_t pid, struct progress_place *place)
+{
+    char text[FILE_SIZE];
+    struct process_stat stat;
+
+    if (!read_stat(pid, &stat))
+        return false;
+    (void)read_of_process(pid, "syscall", text); /* "" when it may not be read */
+    bool runs = stat.state == 'R' || strncmp(text, "running", 7) == 0;
+    place->where = digest_bytes(place->where, &pid, sizeof(pid));
+    if (!runs)
+        place->where = digest_bytes(place->where, text, strlen(text));
+    place->faults += stat.faults;
+    if (read_of_process(pid, "status", text))
+        place->switches += field_of(text, "\nvoluntary_ctxt_switches:") +
+                           (runs ? field_of(text, "nonvoluntary_ctxt_switches:") : 0);
+    place->runs |= runs;
+    place->others_run |= another_thread_runs(pid);
+    return runs;
+}
+
+int proc_look_place(const struct look_tree *tree, struct progress_sample *ret, pid_t *running)
+{
+    int n_running = 0;
+
+    ret->has_place = tree->n_pids > 0;
+    ret->place = (struct progress_place){.where = UINT64_C(0xcbf29ce484222325)};
+    for (int i = 0; i < tree->n_pids; i++)
+        if (add_place_of(tree->pids[i], &ret->place))
+            running[n_running++] = tree->pids[i];
+    return n_running;
+}
+
+/* ---- text ---- */
+
+bool proc_look_is_python(pid_t pid)
+{
+    char path[64], target[FILE_SIZE];
+
+    (void)snprintf(path, sizeof(path), "/proc/%d/exe", (int)pid); /* fits */
+    ssize_t n = readlink(path, target, sizeof(target) - 1);
+    target[n > 0 ? n : 0] = '\0';
+    const char *slash = strrchr(target, '/');
+    return slash && strncmp(slash + 1, "python", 6) == 0;
+}
+
+static void read_line_of(pid_t pid, const char *thread, const char *name, char out[FILE_SIZE])
+{
+    char file[64];
+
+    (void)snprintf(file, sizeof(file), "task/%.20s/%s", thread, name); /* fits */
+    (void)read_of_process(pid, file, out);                             /* "" when it fails */
+    out[strcspn(out, "\n")] = '\0';
+}
+
+static size_t describe_thread(pid_t pid, const char *thread, char *out, size_t size)
+{
+    char text[FILE_SIZE], name[FILE_SIZE], place[FILE_SIZE], call[FILE_SIZE];
+    struct process_stat stat = {.state = '?'};
+
+    read_line_of(pid, thread, "stat", text);
+    (void)parse_stat(text, &stat); /* '?' stays when the thread has ended */
+    read_line_of(pid, thread, "comm", name);
+    read_line_of(pid, thread, "wchan", place);
+    read_line_of(pid, thread, "syscall", call);
+    int n = snprintf(out, size, "thread %.20s (%.16s) state %c wchan %.64s syscall %.200s\n", thread, name,
+                     stat.state, place[0] ? place : "-", call[0] ? call : "-");
+    return n > 0 && (size_t)n < size ? (size_t)n : 0;
+}
+
+size_t proc_look_describe(pid_t pid, char *out, size_t size)
+{
+    char path[64];
+    struct folder_list list;
+    const char *name;
+    size_t n = 0;
+
+    out[0] = '\0';
+    (void)snprintf(path, sizeof(path), "/proc/%d/task", (int)pid); /* fits */
+    if (folder_list_open(&list, path) != 0)
+        return 0;
+    for (int i = 0; i < THREADS_MAX && (name = folder_list_next(&list)); i++)
+        if (atol(name) > 0)
+            n += describe_thread(pid, name, out + n, size - n);
+    folder_list_close(&list);
+    return n;
+}

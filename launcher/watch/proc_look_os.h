@@ -1,0 +1,39 @@
+#pragma once
+
+/*
+ * What /proc has about the processes of ranks: samples for progress.h, and text for people. For a thread of its own: hundreds
+ * of small files. None of them waits for the memory lock of a process, which one in state D may hold (cmdline, maps and
+ * environ do).
+ */
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <sys/types.h>
+
+#include "launcher/watch/progress.h"
+
+enum { LOOK_PROCESSES_MAX = 64 }; /* of a rank: further ones are not looked at */
+
+/* A worker and its descendants, the worker first. */
+struct look_tree {
+    pid_t pids[LOOK_PROCESSES_MAX];
+    int n_pids;
+};
+
+/* Finds the trees of n workers (0: none) in one pass over /proc. Returns 0 or -errno; then each tree has the worker alone. */
+int proc_look_trees(const pid_t *workers, int n, struct look_tree *trees);
+
+/* state_fd: the memory file of the worker, or -1. */
+void proc_look_sample(const struct look_tree *tree, int state_fd, struct progress_sample *ret);
+
+/* The same with the place. Main threads that run are added to running[LOOK_PROCESSES_MAX]; returns how many. */
+int proc_look_place(const struct look_tree *tree, struct progress_sample *ret, pid_t *running);
+
+/* 'R', 'S', 'D' ...; 0: there is no such process. */
+char proc_look_state(pid_t pid);
+
+/* Whether the program of the process is Python. */
+bool proc_look_is_python(pid_t pid);
+
+/* State, system call and place in the kernel of every thread, at most size - 1 bytes. Returns the length. */
+size_t proc_look_describe(pid_t pid, char *out, size_t size);

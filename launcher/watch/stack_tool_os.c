@@ -1,0 +1,233 @@
+/*
+ * Happy path: posix_spawn() with a pipe as standard output, read until its end.
+ *
+ * Ways it fails: the tool does not end in time or prints too much (SIGKILL by its pidfd; what it has printed counts), the
+ * process has ended, ptrace is not permitted (the tool prints why, which is no stack). The event loop reaps the tool, as it does
+ * every child that it does not know, so nothing waits here.
+ */
+
+#include "launcher/watch/stack_tool_os.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <spawn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "launcher/util/envp.h"
+#include "base/cleanup.h"
+#include "base/time.h"
+
+enum { AT_ONCE = 4, TOOL_MS = 4000 };
+
+/* ---- finding ---- */
+
+static char *find_in(const char *folder, size_t n, const char *name)
+{
+    char *path = NULL;
+
+    if (n == 0 || asprintf(&path, "%.*s/%s", (int)n, folder, name) < 0)
+        return NULL;
+    if (access(path, X_OK) == 0)
+        return path;
+    free(path);
+    return NULL;
+}
+
+static char *find_on_path(const char *folders, const char *name)
+{
+    for (const char *at = folders; at && *at;) {
+        size_t n = strcspn(at, ":");
+        char *path = find_in(at, n, name);
+        if (path)
+            return path;
+        at += n + (at[n] == ':');
+    }
+    return NULL;
+}
+
+static char *find_py_spy(char *const *environment, const char *python)
+{
+    const char *given = envp_get(environment, "CRUN_PYSPY"), *slash = python ? strrchr(python, '/') : NULL;
+
+    if (given && *given)
+        return strdup(given);
+    char *path = slash ? find_in(python, (size_t)(slash - python), "py-spy") : NULL;
+    return path ? path : find_on_path(envp_get(environment, "PATH"), "py-spy");
+}
+
+void stack_tools_find(struct stack_tools *t, char *const *environment, const char *python)
+{
+    const char *folders = envp_get(environment, "PATH");
+
+    *t = (struct stack_tools){.paths = {[STACK_TOOL_PY_SPY] = find_py_spy(environment, python),
+                                        [STACK_TOOL_EU_STACK] = find_on_path(folders, "eu-stack"),
+                                        [STACK_TOOL_GDB] = find_on_path(folders, "gdb")}};
+}
+
+void stack_tools_finish(struct stack_tools *t)
+{
+    for (int i = 0; i < STACK_TOOL_COUNT; i++)
+        free(t->paths[i]);
+    *t = (struct stack_tools){.paths = {NULL}};
+}
+
+enum stack_tool stack_tools_choose(const struct stack_tools *t, bool is_python)
+{
+    for (int tool = is_python ? STACK_TOOL_PY_SPY : STACK_TOOL_EU_STACK; tool < STACK_TOOL_COUNT; tool++)
+        if (t->paths[tool])
+            return (enum stack_tool)tool;
+    return STACK_TOOL_NONE;
+}
+
+/* ---- running ---- */
+
+struct tool_slot {
+    struct stack_job *job;
+    int fd, pidfd; /* -1: none */
+    uint64_t deadline_ns;
+};
+
+static int start_process(const char *path, char *const *argv, int output, pid_t *ret)
+{
+    static char path_variable[] = "PATH=/usr/sbin:/usr/bin:/sbin:/bin", locale[] = "LC_ALL=C.UTF-8",
+                no_download[] = "DEBUGINFOD_URLS=";
+    char *const environment[] = {path_variable, locale, no_download, NULL};
+    posix_spawn_file_actions_t files;
+    posix_spawnattr_t attributes;
+    sigset_t none, defaults;
+
+    (void)sigemptyset(&none); /* neither can fail */
+    (void)sigfillset(&defaults);
+    if (posix_spawn_file_actions_init(&files) != 0)
+        return -ENOMEM;
+    if (posix_spawnattr_init(&attributes) != 0) {
+        (void)posix_spawn_file_actions_destroy(&files); /* cannot fail */
+        return -ENOMEM;
+    }
+    /* Those below fail only without memory or for wrong arguments; the tool then inherits what crun has. */
+    (void)posix_spawn_file_actions_addopen(&files, 0, "/dev/null", O_RDONLY, 0);
+    (void)posix_spawn_file_actions_adddup2(&files, output, 1);
+    (void)posix_spawn_file_actions_adddup2(&files, output, 2);
+    (void)posix_spawnattr_setsigmask(&attributes, &none);
+    (void)posix_spawnattr_setsigdefault(&attributes, &defaults);
+    (void)posix_spawnattr_setflags(&attributes,
+                                   POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETPGROUP);
+    int r = posix_spawn(ret, path, &files, &attributes, argv, environment);
+    (void)posix_spawnattr_destroy(&attributes); /* neither can fail */
+    (void)posix_spawn_file_actions_destroy(&files);
+    return -r;
+}
+
+static int start_tool(const struct stack_tools *t, const struct stack_job *job, int output, pid_t *ret)
+{
+    static char dump[] = "dump", full[] = "--full-filenames", of[] = "--pid", native[] = "--native",
+                nonblocking[] = "--nonblocking", p[] = "-p", nx[] = "-nx", batch[] = "-batch", ex[] = "-ex",
+                all[] = "thread apply all bt 64";
+    char pid[16], *path = t->paths[job->tool];
+    char *last = job->is_native ? native : job->is_blocked ? nonblocking : NULL;
+    char *const py_spy[] = {path, dump, full, of, pid, last, NULL};
+    char *const eu_stack[] = {path, p, pid, NULL};
+    char *const gdb[] = {path, nx, batch, p, pid, ex, all, NULL};
+
+    (void)snprintf(pid, sizeof(pid), "%d", (int)job->pid); /* fits */
+    return start_process(path,
+                         job->tool == STACK_TOOL_PY_SPY     ? py_spy
+                         : job->tool == STACK_TOOL_EU_STACK ? eu_stack
+                                                            : gdb,
+                         output, ret);
+}
+
+static int start_job(const struct stack_tools *t, struct stack_job *job, uint64_t deadline_ns,
+                     struct tool_slot *slot)
+{
+    int ends[2];
+    pid_t pid;
+
+    if (pipe2(ends, O_CLOEXEC) < 0)
+        return -errno;
+    int r = start_tool(t, job, ends[1], &pid);
+    (void)close(ends[1]); /* the tool has it */
+    if (r) {
+        (void)close(ends[0]); /* unused */
+        return r;
+    }
+    uint64_t limit_ns = now_ns() + (uint64_t)TOOL_MS * 1000000u;
+    *slot = (struct tool_slot){.job = job,
+                               .fd = ends[0],
+                               .pidfd = (int)syscall(SYS_pidfd_open, pid, 0),
+                               .deadline_ns = limit_ns < deadline_ns ? limit_ns : deadline_ns};
+    (void)fcntl(slot->fd, F_SETFL, O_NONBLOCK); /* a pipe: cannot fail */
+    return 0;
+}
+
+static void end_job(struct tool_slot *slot)
+{
+    if (slot->pidfd >= 0) {
+        (void)syscall(SYS_pidfd_send_signal, slot->pidfd, SIGKILL, NULL, 0); /* it may have ended */
+        (void)close(slot->pidfd);
+    }
+    (void)close(slot->fd); /* only read */
+    slot->job = NULL;
+}
+
+/* False when there is nothing more to read. */
+static bool read_output(struct tool_slot *slot)
+{
+    struct stack_job *job = slot->job;
+
+    if (!job->text && !(job->text = malloc(STACK_OUTPUT_MAX + 1)))
+        return false;
+    if (job->n_text == STACK_OUTPUT_MAX)
+        return false;
+    ssize_t n = read(slot->fd, job->text + job->n_text, STACK_OUTPUT_MAX - job->n_text);
+    if (n < 0)
+        return errno == EAGAIN || errno == EINTR;
+    job->n_text += (size_t)n;
+    job->text[job->n_text] = '\0';
+    return n > 0;
+}
+
+static void poll_slots(struct tool_slot slots[AT_ONCE])
+{
+    struct pollfd polled[AT_ONCE];
+
+    for (int i = 0; i < AT_ONCE; i++)
+        polled[i] = (struct pollfd){.fd = slots[i].job ? slots[i].fd : -1, .events = POLLIN};
+    (void)poll(polled, AT_ONCE, 50); /* an error is seen by the next read */
+    for (int i = 0; i < AT_ONCE; i++)
+        if (slots[i].job &&
+            ((polled[i].revents && !read_output(&slots[i])) || now_ns() >= slots[i].deadline_ns))
+            end_job(&slots[i]);
+}
+
+static bool any_busy(const struct tool_slot slots[AT_ONCE])
+{
+    for (int i = 0; i < AT_ONCE; i++)
+        if (slots[i].job)
+            return true;
+    return false;
+}
+
+void stack_tools_run(const struct stack_tools *t, struct stack_job *jobs, size_t n_jobs, uint64_t deadline_ns)
+{
+    struct tool_slot slots[AT_ONCE] = {{.job = NULL}};
+    size_t next = 0;
+
+    while (next < n_jobs || any_busy(slots)) {
+        for (int i = 0; i < AT_ONCE && next < n_jobs; i++) {
+            if (slots[i].job)
+                continue;
+            struct stack_job *job = &jobs[next++];
+            if (job->tool != STACK_TOOL_NONE && now_ns() < deadline_ns)
+                (void)start_job(t, job, deadline_ns, &slots[i]); /* without a tool there is no text */
+        }
+        if (any_busy(slots))
+            poll_slots(slots);
+    }
+}

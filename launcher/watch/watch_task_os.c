@@ -1,0 +1,368 @@
+#include "launcher/watch/watch_task_os.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "launcher/host/proc_info_os.h"
+#include "launcher/util/envp.h"
+#include "launcher/watch/hang_report.h"
+#include "launcher/watch/nccl_state_sock.h"
+#include "launcher/watch/stack_text.h"
+#include "base/cleanup.h"
+#include "base/time.h"
+
+enum {
+    LOOKS_PER_LISTING = 8, /* descendants are looked for in every so many looks */
+    LOOK_STACKS_MAX = 64,  /* processes whose stacks one look takes */
+    LOOK_MS = 2000,
+    REPORT_MS = 4000, /* for the stacks that the report needs */
+    NATIVE_MS = 4000, /* for native frames of Python programs, behind it */
+    DESCRIPTION_SIZE = 32 << 10,
+    FOLDERS_MAX = 100,
+};
+
+int watch_task_init(struct watch_task *t, char *const *environment, const char *python, int n_workers,
+                    const int *state_fds)
+{
+    size_t n = (size_t)n_workers;
+
+    *t = (struct watch_task){
+        .environment = environment, .python = python, .n_workers = n_workers, .state_fds = state_fds};
+    t->trees = calloc(n, sizeof(*t->trees));
+    t->pids = calloc(n, sizeof(*t->pids));
+    t->have_succeeded = calloc(n, sizeof(*t->have_succeeded));
+    t->samples = calloc(n, sizeof(*t->samples));
+    return t->trees && t->pids && t->have_succeeded && t->samples ? 0 : -ENOMEM;
+}
+
+static void free_set(struct stack_set *set)
+{
+    for (size_t i = 0; i < set->n; i++) {
+        free(set->jobs[i].text);
+        free(set->processes[i].description);
+    }
+    free(set->jobs);
+    free(set->processes);
+    *set = (struct stack_set){.n = 0};
+}
+
+void watch_task_finish(struct watch_task *t)
+{
+    stack_tools_finish(&t->tools);
+    free_set(&t->set);
+    free(t->trees);
+    free(t->pids);
+    free(t->have_succeeded);
+    free(t->samples);
+    free(t->text);
+    *t = (struct watch_task){.n_workers = 0};
+}
+
+void watch_task_set_folder(struct watch_task *t, const char *folder)
+{
+    size_t n = folder ? strlen(folder) : 0;
+
+    t->folder[0] = '\0';
+    if (n < sizeof(t->folder) - 64)
+        memcpy(t->folder, folder ? folder : "", n + 1);
+}
+
+static const struct stack_tools *tools_of(struct watch_task *t)
+{
+    if (!t->has_tools)
+        stack_tools_find(&t->tools, t->environment, t->python);
+    t->has_tools = true;
+    return &t->tools;
+}
+
+/* ---- a look ---- */
+
+static bool are_trees_current(const struct watch_task *t)
+{
+    for (int i = 0; i < t->n_workers; i++)
+        if ((t->trees[i].n_pids ? t->trees[i].pids[0] : 0) != t->pids[i])
+            return false;
+    return true;
+}
+
+static void list_trees(struct watch_task *t, bool anyway)
+{
+    if (anyway || t->n_looks % LOOKS_PER_LISTING == 0 || !are_trees_current(t))
+        (void)proc_look_trees(t->pids, t->n_workers, t->trees); /* the workers alone when it fails */
+    t->n_looks++;
+}
+
+/* The stacks of main threads that run, of all ranks, so that the tools work side by side. */
+struct look_stacks {
+    struct stack_job jobs[LOOK_STACKS_MAX];
+    int ranks[LOOK_STACKS_MAX];
+    size_t n;
+};
+
+static void add_look_jobs(struct watch_task *t, struct look_stacks *s, int worker, const pid_t *running,
+                          int n_running)
+{
+    for (int i = 0; i < n_running && s->n < LOOK_STACKS_MAX; i++) {
+        const bool is_python = proc_look_is_python(running[i]);
+
+        s->ranks[s->n] = worker;
+        s->jobs[s->n++] =
+            (struct stack_job){.pid = running[i], .tool = stack_tools_choose(tools_of(t), is_python)};
+    }
+}
+
+/* A rank of which one stack is missing is judged as one without. */
+static void add_digests(struct watch_task *t, struct look_stacks *s)
+{
+    for (size_t i = 0; i < s->n; i++)
+        t->samples[s->ranks[i]].place.has_stack = true;
+    for (size_t i = 0; i < s->n; i++) {
+        struct progress_place *place = &t->samples[s->ranks[i]].place;
+        struct stack_summary summary = {.digest = 0};
+
+        bool known = s->jobs[i].text &&
+                     stack_summarize(s->jobs[i].text, s->jobs[i].n_text, (int)s->jobs[i].pid, &summary);
+        place->has_stack &= known;
+        place->where = (place->where ^ summary.digest) * UINT64_C(0x100000001b3);
+        free(s->jobs[i].text);
+    }
+}
+
+static void look_at_places(struct watch_task *t)
+{
+    static _Thread_local struct look_stacks stacks;
+    pid_t running[LOOK_PROCESSES_MAX];
+
+    stacks.n = 0;
+    for (int i = 0; i < t->n_workers; i++) {
+        int n = proc_look_place(&t->trees[i], &t->samples[i], running);
+        add_look_jobs(t, &stacks, i, running, n);
+    }
+    stack_tools_run(tools_of(t), stacks.jobs, stacks.n, now_ns() + (uint64_t)LOOK_MS * 1000000u);
+    add_digests(t, &stacks);
+}
+
+static void look(struct watch_task *t)
+{
+    list_trees(t, t->with_places);
+    for (int i = 0; i < t->n_workers; i++)
+        proc_look_sample(&t->trees[i], t->state_fds[i], &t->samples[i]);
+    if (t->with_places)
+        look_at_places(t);
+}
+
+/* ---- stacks ---- */
+
+static bool is_blocked_state(char state)
+{
+    return state == 'D' || state == 'T' || state == 't';
+}
+
+static char *describe_process(pid_t pid)
+{
+    char *text = malloc(DESCRIPTION_SIZE);
+
+    if (text)
+        (void)proc_look_describe(pid, text, DESCRIPTION_SIZE); /* "" when the process has ended */
+    return text;
+}
+
+static void add_process(struct watch_task *t, struct stack_set *set, int worker, pid_t pid)
+{
+    enum stack_tool tool = stack_tools_choose(tools_of(t), proc_look_is_python(pid));
+    char state = proc_look_state(pid);
+    bool is_blocked = is_blocked_state(state);
+
+    set->processes[set->n] =
+        (struct stack_process){.worker = worker, .state = state, .description = describe_process(pid)};
+    /* The other tools would wait for a process in state D. */
+    set->jobs[set->n++] =
+        (struct stack_job){.pid = pid,
+                           .is_blocked = is_blocked,
+                           .tool = is_blocked && tool != STACK_TOOL_PY_SPY ? STACK_TOOL_NONE : tool};
+}
+
+/* The workers first: the report needs them. */
+static int collect(struct watch_task *t, struct stack_set *set)
+{
+    size_t n = 1;
+
+    for (int i = 0; i < t->n_workers; i++)
+        n += (size_t)t->trees[i].n_pids;
+    set->n = 0;
+    set->jobs = calloc(n, sizeof(*set->jobs));
+    set->processes = calloc(n, sizeof(*set->processes));
+    if (!set->jobs || !set->processes)
+        return -ENOMEM;
+    for (int i = 0; i < t->n_workers; i++)
+        if (t->trees[i].n_pids > 0)
+            add_process(t, set, i, t->trees[i].pids[0]);
+    for (int i = 0; i < t->n_workers; i++)
+        for (int p = 1; p < t->trees[i].n_pids; p++)
+            add_process(t, set, i, t->trees[i].pids[p]);
+    return 0;
+}
+
+/* ---- the report ---- */
+
+/* Without a stack the place in the kernel has to do. */
+static void describe_place(const struct stack_process *process, char out[STACK_TEXT_SIZE])
+{
+    const char *place = process->description ? strstr(process->description, " wchan ") : NULL;
+
+    if (place)
+        (void)snprintf(out, STACK_TEXT_SIZE, "in the kernel at %.*s", (int)strcspn(place + 7, " "),
+                       place + 7);
+}
+
+static void describe_main_process(const struct stack_job *job, const struct stack_process *process,
+                                  struct hang_rank *ret)
+{
+    struct stack_summary summary = {.kind = STACK_UNKNOWN};
+
+    if (job->text)
+        (void)stack_summarize(job->text, job->n_text, (int)job->pid, &summary); /* unknown when it has none */
+    ret->pid = job->pid;
+    ret->state = process->state;
+    ret->kind = summary.kind;
+    memcpy(ret->text, summary.text, sizeof(ret->text));
+    if (summary.kind == STACK_UNKNOWN)
+        describe_place(process, ret->text);
+}
+
+static void describe_rank(const struct watch_task *t, const struct stack_set *set, int worker,
+                          struct hang_rank *ret)
+{
+    const struct look_tree *tree = &t->trees[worker];
+
+    *ret = (struct hang_rank){.rank = t->rank_base + worker, .has_ended = tree->n_pids == 0};
+    for (size_t i = 0; i < set->n; i++) {
+        const struct stack_process *p = &set->processes[i];
+
+        if (p->worker != worker)
+            continue;
+        if (set->jobs[i].pid == tree->pids[0]) {
+            describe_main_process(&set->jobs[i], p, ret);
+        } else if (!ret->child_state && is_blocked_state(p->state)) {
+            ret->child_pid = set->jobs[i].pid;
+            ret->child_state = p->state;
+        }
+    }
+}
+
+static void report(struct watch_task *t, const struct stack_set *set)
+{
+    _cleanup_free_ struct hang_rank *ranks = calloc((size_t)t->n_workers, sizeof(*ranks));
+    char host[256];
+    size_t n = 0;
+
+    proc_info_host_name(host, sizeof(host));
+    for (int i = 0; ranks && i < t->n_workers; i++) {
+        if (!t->pids[i] && !t->have_succeeded[i])
+            continue;
+        describe_rank(t, set, i, &ranks[n]);
+        ranks[n++].host = host;
+    }
+    free(t->text);
+    t->stands_out = ranks && hang_sort(ranks, n);
+    t->text = ranks ? hang_text(ranks, n, t->stands_out) : NULL;
+    t->first_worker = n ? ranks[0].rank - t->rank_base : -1;
+}
+
+/* ---- files ---- */
+
+static void make_stack_folder(struct watch_task *t)
+{
+    size_t n = strlen(t->folder);
+
+    t->folder_made = false;
+    for (int i = 1; n && !t->folder_made && i <= FOLDERS_MAX; i++) {
+        (void)snprintf(t->folder + n, sizeof(t->folder) - n, "/stacks_%d",
+                       i); /* watch_task_set_folder() left room */
+        t->folder_made = mkdir(t->folder, 0700) == 0;
+        if (!t->folder_made && errno != EEXIST)
+            return;
+    }
+}
+
+static void write_process(FILE *file, const struct stack_job *job, const struct stack_process *process,
+                          bool is_first)
+{
+    if (is_first)
+        (void)fprintf(file, "== process %d\n%s", (int)job->pid,
+                      process->description ? process->description : "");
+    if (job->text)
+        (void)fwrite(job->text, 1, job->n_text, file);
+    (void)fputs("\n", file);
+}
+
+/* A disk that is full costs the files, not the report. */
+static void write_files(const struct watch_task *t, const struct stack_set *set, bool is_first)
+{
+    char path[sizeof(t->folder) + 32];
+
+    for (int i = 0; t->folder_made && i < t->n_workers; i++) {
+        (void)snprintf(path, sizeof(path), "%s/rank_%d.txt", t->folder, t->rank_base + i); /* fits */
+        int fd = t->trees[i].n_pids ? open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600) : -1;
+        FILE *file = fd >= 0 ? fdopen(fd, "a") : NULL;
+        if (!file && fd >= 0)
+            (void)close(fd); /* nothing was written */
+        for (size_t k = 0; file && k < set->n; k++)
+            if (set->processes[k].worker == i)
+                write_process(file, &set->jobs[k], &set->processes[k], is_first);
+        if (file)
+            (void)fclose(file);
+    }
+}
+
+/* Native frames of Python programs, which take longer: they come behind the others in the files. */
+static void add_native_frames(struct watch_task *t, struct stack_set *set)
+{
+    for (size_t i = 0; i < set->n; i++) {
+        struct stack_job *job = &set->jobs[i];
+
+        free(job->text);
+        job->text = NULL;
+        job->n_text = 0;
+        job->is_native = true;
+        if (job->tool != STACK_TOOL_PY_SPY || job->is_blocked)
+            job->tool = STACK_TOOL_NONE;
+    }
+    stack_tools_run(tools_of(t), set->jobs, set->n, now_ns() + (uint64_t)NATIVE_MS * 1000000u);
+    write_files(t, set, false);
+}
+
+static void take_stacks(struct watch_task *t)
+{
+    free_set(&t->set);
+    list_trees(t, true);
+    make_stack_folder(t);
+    nccl_state_trigger(t->environment, t->rank_base, t->n_workers);
+    if (collect(t, &t->set) != 0)
+        return; /* without memory: the next time */
+    stack_tools_run(tools_of(t), t->set.jobs, t->set.n, now_ns() + (uint64_t)REPORT_MS * 1000000u);
+    report(t, &t->set);
+    write_files(t, &t->set, true);
+}
+
+static void complete_files(struct watch_task *t)
+{
+    if (t->folder_made) {
+        add_native_frames(t, &t->set);
+        nccl_state_write(t->environment, t->folder);
+    }
+    free_set(&t->set);
+}
+
+void watch_task_run(struct watch_task *t)
+{
+    static void (*const work[])(struct watch_task * t) = {
+        [WATCH_LOOK] = look, [WATCH_STACKS] = take_stacks, [WATCH_NATIVE] = complete_files};
+
+    work[t->work](t);
+}

@@ -1,0 +1,68 @@
+#pragma once
+
+/*
+ * What the watch's thread does: one look at the workers of the node, or their stacks, as files and as a report.
+ *
+ * The files are in FOLDER/stacks_N, for the user alone: rank_R.txt has each process of the rank, with what /proc and the tool
+ * have about its threads; nccl_ras.txt the answer of NCCL's RAS service where that listens. PyTorch's flight recorder, where it
+ * has been given pipes (TORCH_NCCL_DEBUG_INFO_PIPE_FILE), gets the order to write its own files.
+ */
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <sys/types.h>
+
+#include "launcher/watch/proc_look_os.h"
+#include "launcher/watch/progress.h"
+#include "launcher/watch/stack_tool_os.h"
+
+enum watch_work {
+    WATCH_LOOK,
+    WATCH_STACKS,
+    WATCH_NATIVE, /* after WATCH_STACKS: native frames of Python programs, which take longer, are added to the files */
+};
+
+struct stack_set {
+    struct stack_job *jobs;
+    struct stack_process {
+        int worker;        /* it belongs to */
+        char state;        /* before any tool has paused it */
+        char *description; /* the same; NULL: none */
+    } * processes;         /* of each job */
+    size_t n;
+};
+
+struct watch_task {
+    char *const *environment;
+    const char *python;
+    int n_workers;
+    const int *state_fds;
+    struct stack_tools tools;
+    bool has_tools; /* they were looked for */
+    struct look_tree *trees;
+    int n_looks; /* the trees are from one before */
+    /* The order. */
+    enum watch_work work;
+    bool with_places;
+    int rank_base;
+    pid_t *pids;
+    bool *have_succeeded;
+    char folder[4096]; /* of the logs; the result: of the files */
+    /* The results. */
+    struct progress_sample *samples;
+    char *text;
+    bool folder_made;
+    int first_worker;
+    bool stands_out;
+    struct stack_set set; /* from WATCH_STACKS to WATCH_NATIVE */
+};
+
+/* 0 or -ENOMEM; the arguments must live as long. */
+int watch_task_init(struct watch_task *t, char *const *environment, const char *python, int n_workers,
+                    const int *state_fds);
+void watch_task_finish(struct watch_task *t);
+
+/* NULL: no files. */
+void watch_task_set_folder(struct watch_task *t, const char *folder);
+
+void watch_task_run(struct watch_task *t);

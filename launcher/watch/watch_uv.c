@@ -1,0 +1,235 @@
+#include "launcher/watch/watch_uv.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "launcher/util/thread_os.h"
+#include "launcher/watch/progress.h"
+#include "launcher/watch/watch_task_os.h"
+#include "base/time.h"
+
+enum { JOIN_S = 1 };
+
+struct watch {
+    struct watch_host host;
+    struct progress progress;
+    struct watch_worker *workers;
+    uint32_t generation;
+    bool was_at_work;
+    bool wants_stacks;
+    enum watch_reason reason;
+    uv_timer_t timer;
+    uv_async_t done;
+    pthread_t thread;
+    bool has_thread;
+    bool is_busy; /* the thread has the task */
+    bool is_closed;
+    pthread_mutex_t lock; /* of the two below */
+    pthread_cond_t changed;
+    bool is_ordered, is_ending;
+    struct watch_task task; /* the thread's while is_busy */
+};
+
+/* ---- the thread ---- */
+
+static void *watch_main(void *data)
+{
+    struct watch *w = data;
+
+    for (;;) {
+        (void)pthread_mutex_lock(&w->lock); /* none of these can fail on a lock that exists */
+        while (!w->is_ordered && !w->is_ending)
+            (void)pthread_cond_wait(&w->changed, &w->lock);
+        bool is_ending = w->is_ending;
+        w->is_ordered = false;
+        (void)pthread_mutex_unlock(&w->lock);
+        if (is_ending)
+            return NULL;
+        watch_task_run(&w->task);
+        (void)uv_async_send(&w->done); /* fails only for a handle that is closing */
+    }
+}
+
+static void order(struct watch *w)
+{
+    if (!w->has_thread && masked_thread_start(&w->thread, watch_main, w) != 0)
+        return; /* no process left: the next tick tries again */
+    w->has_thread = w->is_busy = true;
+    (void)pthread_mutex_lock(&w->lock);
+    w->is_ordered = true;
+    (void)pthread_cond_signal(&w->changed);
+    (void)pthread_mutex_unlock(&w->lock);
+}
+
+/* ---- the loop ---- */
+
+static bool refresh(struct watch *w)
+{
+    bool is_at_work = false;
+    uint32_t generation = w->host.describe(w->host.data, w->workers, &is_at_work);
+
+    if (is_at_work && (!w->was_at_work || generation != w->generation))
+        progress_begin(&w->progress, now_ns());
+    w->generation = generation;
+    w->was_at_work = is_at_work;
+    return is_at_work;
+}
+
+static void order_task(struct watch *w, bool places)
+{
+    w->task.work = w->wants_stacks ? WATCH_STACKS : WATCH_LOOK;
+    w->task.with_places = places;
+    w->task.rank_base = w->host.rank_base(w->host.data);
+    for (int i = 0; i < w->host.n_workers; i++) {
+        w->task.pids[i] = w->workers[i].pid;
+        w->task.have_succeeded[i] = w->workers[i].has_succeeded;
+    }
+    if (w->wants_stacks)
+        watch_task_set_folder(&w->task, w->host.folder(w->host.data));
+    order(w);
+}
+
+static void on_tick(uv_timer_t *timer)
+{
+    struct watch *w = timer->data;
+    bool is_at_work = refresh(w);
+
+    if (!w->is_busy && (w->wants_stacks || (is_at_work && w->host.timeout_ns)))
+        order_task(w, progress_wants_places(&w->progress, now_ns()));
+    uint64_t ms = progress_interval_ns(&w->progress) / 1000000;
+    (void)uv_timer_start(timer, on_tick, ms ? ms : 1, 0); /* fails only without a callback */
+}
+
+static void deliver_stacks(struct watch *w)
+{
+    const struct watch_stacks stacks = {.reason = w->reason,
+                                        .silence_ns = progress_silence_ns(&w->progress, now_ns()),
+                                        .text = w->task.text,
+                                        .folder = w->task.folder_made ? w->task.folder : NULL,
+                                        .worker = w->task.first_worker,
+                                        .stands_out = w->task.stands_out};
+
+    w->host.on_stacks(w->host.data, &stacks);
+    w->task.work = WATCH_NATIVE;
+    order(w);
+}
+
+static void finish_stacks(struct watch *w)
+{
+    w->wants_stacks = false;
+    w->host.on_files(w->host.data, w->reason, w->task.first_worker);
+}
+
+static void take_samples(struct watch *w)
+{
+    uint32_t generation = w->generation;
+
+    if (!refresh(w) || w->generation != generation)
+        return; /* the samples are of workers that have ended */
+    enum progress_verdict verdict =
+        progress_step(&w->progress, now_ns(), w->task.samples, w->host.n_store_changes(w->host.data));
+    if (verdict == PROGRESS_HANGS)
+        w->host.on_hang(w->host.data);
+    else if (verdict == PROGRESS_RESUMES)
+        w->host.on_resume(w->host.data);
+}
+
+static void on_done(uv_async_t *done)
+{
+    struct watch *w = done->data;
+
+    if (w->is_closed || !w->is_busy)
+        return;
+    w->is_busy = false;
+    if (w->task.work == WATCH_STACKS)
+        deliver_stacks(w);
+    else if (w->task.work == WATCH_NATIVE)
+        finish_stacks(w);
+    else
+        take_samples(w);
+    if (w->wants_stacks && !w->is_busy && !w->is_closed)
+        (void)uv_timer_start(&w->timer, on_tick, 0, 0); /* fails only without a callback */
+}
+
+bool watch_take_stacks(struct watch *w, enum watch_reason reason)
+{
+    if (!w || w->is_closed || w->wants_stacks)
+        return false;
+    w->wants_stacks = true;
+    w->reason = reason;
+    (void)uv_timer_start(&w->timer, on_tick, 0, 0); /* fails only without a callback */
+    return true;
+}
+
+/* ---- life ---- */
+
+int watch_create(struct watch **ret, const struct watch_host *host)
+{
+    struct watch *w = calloc(1, sizeof(*w));
+
+    if (!w)
+        return -ENOMEM;
+    w->host = *host;
+    w->workers = calloc((size_t)host->n_workers, sizeof(*w->workers));
+    int r = w->workers ? progress_init(&w->progress, host->timeout_ns, host->n_workers) : -ENOMEM;
+    if (!r)
+        r = watch_task_init(&w->task, host->environment, host->python, host->n_workers, host->state_fds);
+    if (!r)
+        r = uv_async_init(host->loop, &w->done, on_done);
+    if (r) {
+        watch_task_finish(&w->task);
+        progress_finish(&w->progress);
+        free(w->workers);
+        free(w);
+        return r;
+    }
+    (void)pthread_mutex_init(&w->lock, NULL); /* neither fails with default attributes */
+    (void)pthread_cond_init(&w->changed, NULL);
+    (void)uv_timer_init(host->loop, &w->timer); /* cannot fail */
+    w->timer.data = w->done.data = w;
+    if (host->timeout_ns)
+        on_tick(&w->timer);
+    *ret = w;
+    return 0;
+}
+
+void watch_close(struct watch *w)
+{
+    if (!w || w->is_closed)
+        return;
+    w->is_closed = true;
+    uv_close((uv_handle_t *)&w->timer, NULL);
+    uv_close((uv_handle_t *)&w->done, NULL);
+}
+
+/* Whether the thread has ended. */
+static bool end_thread(struct watch *w)
+{
+    struct timespec limit;
+
+    if (!w->has_thread)
+        return true;
+    (void)pthread_mutex_lock(&w->lock);
+    w->is_ending = true;
+    (void)pthread_cond_signal(&w->changed);
+    (void)pthread_mutex_unlock(&w->lock);
+    (void)clock_gettime(CLOCK_REALTIME, &limit); /* cannot fail */
+    limit.tv_sec += JOIN_S;
+    return pthread_timedjoin_np(w->thread, NULL, &limit) == 0;
+}
+
+bool watch_destroy(struct watch *w)
+{
+    if (!w)
+        return true;
+    if (!end_thread(w))
+        return false;
+    watch_task_finish(&w->task);
+    progress_finish(&w->progress);
+    free(w->workers);
+    free(w);
+    return true;
+}

@@ -1,0 +1,69 @@
+#pragma once
+
+/*
+ * Watches the workers of a node: takes samples of their progress (progress.h), and stacks when they hang or when it is asked to.
+ *
+ * Everything that reads /proc, runs a tool or writes a file is done by one thread; the loop's timer gives it one task at
+ * a time. If the thread waits for a disk, the watch stands still and the job does not.
+ */
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+#include <uv.h>
+
+struct watch;
+
+enum watch_reason {
+    WATCH_HANG,     /* no progress */
+    WATCH_SLOW_END, /* workers that have got a signal to end are still there */
+    WATCH_ASKED,    /* crunctl stacks */
+    WATCH_QUIT,     /* SIGQUIT: the job stops afterwards */
+};
+
+struct watch_worker {
+    pid_t pid; /* 0: it does not run */
+    bool has_succeeded;
+};
+
+/* What was found out. The texts are valid during the callback. */
+struct watch_stacks {
+    enum watch_reason reason;
+    uint64_t silence_ns;
+    const char *text;   /* lines about groups of ranks, the one that stands out first; may be NULL */
+    const char *folder; /* of the files; NULL: there are none */
+    int worker;         /* the first one of the first group */
+    bool stands_out;
+};
+
+struct watch_host {
+    uv_loop_t *loop;
+    char *const *environment;
+    const char *python;  /* what is executed */
+    uint64_t timeout_ns; /* 0: nothing is watched, stacks can be had all the same */
+    int n_workers;
+    const int *state_fds; /* of the workers' memory files */
+    /* The workers, whether all of them are at work; returns the generation. */
+    uint32_t (*describe)(void *data, struct watch_worker *workers, bool *ret_at_work);
+    int (*rank_base)(void *data);
+    const char *(*folder)(void *data); /* of the generation's logs; NULL: none */
+    uint64_t (*n_store_changes)(void *data);
+    void (*on_hang)(void *data);   /* the time-out has passed; watch_take_stacks() */
+    void (*on_resume)(void *data); /* there is progress again, after on_hang() */
+    void (*on_stacks)(void *data, const struct watch_stacks *stacks);
+    /* The files are complete, some seconds later; worker: the first one of the first group, or -1. */
+    void (*on_files)(void *data, enum watch_reason reason, int worker);
+    void *data;
+};
+
+/* 0 or -errno. */
+int watch_create(struct watch **ret, const struct watch_host *host);
+
+/* Takes the stacks of all workers, then calls on_stacks and on_files. False: they are being taken already. */
+bool watch_take_stacks(struct watch *w, enum watch_reason reason);
+
+/* Closes its handles; no callback comes any more. Afterwards, when the loop has run dry, watch_destroy(). NULL is fine for both. */
+void watch_close(struct watch *w);
+
+/* False: the thread waits for a disk and is left behind; the process has to end by _exit(). */
+bool watch_destroy(struct watch *w);

@@ -1,0 +1,121 @@
+"""Hangs: crun reports where each rank is, the one that the others wait for first, and nothing else is touched."""
+
+import os
+import pathlib
+import signal
+import stat
+import subprocess
+import sys
+import time
+
+import pytest
+
+import hangs
+import jobs
+
+SLEEPER = "import os, sys, time\nif os.environ['RANK'] == '1':\n    os.kill(os.getpid(), 19)\ntime.sleep(1000)\n"
+
+
+def start(folder, script, *options):
+    path = folder / "job.py"
+    path.write_text(script)
+    with open(folder / "output", "wb") as output:
+        return subprocess.Popen([jobs.crun(), "--nproc-per-node=3", f"--log-dir={folder / 'logs'}", "--shutdown-timeout=20",
+                                 f"--event-log={folder / 'events'}", *options, "--no-python", sys.executable, str(path)],
+                                stdin=subprocess.DEVNULL, stdout=output, stderr=output,
+                                env={**os.environ, "OMP_NUM_THREADS": "1"})
+
+
+def event(folder, name):
+    return hangs.find_event(folder / "events", name)
+
+
+def output(folder):
+    return (folder / "output").read_text()
+
+
+def test_a_hang_is_reported_and_nothing_is_killed(tmp_path):
+    p = start(tmp_path, SLEEPER, "--hang-timeout=3")
+    try:
+        jobs.wait_for(lambda: event(tmp_path, "hang"), 60)
+        e = event(tmp_path, "hang")
+        assert e["rank"] == 1 and e["groups"][0].startswith("rank 1 on ") and "stopped by a signal" in e["groups"][0]
+        assert e["silence_ns"] > 3e9
+        jobs.wait_for(lambda: "rank 1 on" in output(tmp_path), 10)
+        assert "hang: no rank has made progress for" in output(tmp_path)
+        folder = pathlib.Path(e["folder"])
+        jobs.wait_for(lambda: (folder / "rank_2.txt").exists(), 20)
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+        assert stat.S_IMODE((folder / "rank_2.txt").stat().st_mode) == 0o600
+        assert " state S " in (folder / "rank_2.txt").read_text()
+        time.sleep(1)
+        assert p.poll() is None and not event(tmp_path, "exit")
+    finally:
+        hangs.end(p)
+
+
+def test_hang_action_restart_uses_the_budget(tmp_path):
+    script = "import os, time\nif os.environ['TORCHELASTIC_RESTART_COUNT'] == '0':\n    time.sleep(1000)\n"
+    p = start(tmp_path, script, "--hang-timeout=2", "--hang-action=restart", "--max-restarts=1")
+    try:
+        assert p.wait(90) == 0, output(tmp_path)
+        assert event(tmp_path, "restart") and "--hang-action=restart: killing rank" in output(tmp_path)
+    finally:
+        hangs.end(p)
+
+
+def test_hang_action_stop_ends_the_job(tmp_path):
+    p = start(tmp_path, SLEEPER, "--hang-timeout=2", "--hang-action=stop", "--max-restarts=3")
+    try:
+        assert p.wait(90) != 0
+        assert event(tmp_path, "hang") and event(tmp_path, "end")["result"] == "stopped"
+        assert "--hang-action=stop" in output(tmp_path)
+    finally:
+        hangs.end(p)
+
+
+def test_sigquit_takes_stacks_then_stops(tmp_path):
+    p = start(tmp_path, "import time\nprint('up', flush=True)\ntime.sleep(1000)\n", "--hang-timeout=0")
+    try:
+        jobs.wait_for(lambda: output(tmp_path).count("up") == 3, 60)
+        p.send_signal(signal.SIGQUIT)
+        assert p.wait(60) != 0
+        e = event(tmp_path, "stacks")
+        assert len(e["groups"]) == 1 and e["groups"][0].startswith("ranks 0-2 on ")
+        names = [line["event"] for line in hangs.read_events(tmp_path / "events")]
+        assert names.index("stacks") < names.index("stop")
+    finally:
+        hangs.end(p)
+
+
+def test_workers_that_do_not_end_are_looked_at_before_the_kill(tmp_path):
+    script = ("import os, signal, sys, time\nif os.environ['RANK'] == '0':\n    time.sleep(1)\n    sys.exit(3)\n"
+              "signal.signal(signal.SIGTERM, signal.SIG_IGN)\ntime.sleep(1000)\n")
+    p = start(tmp_path, script, "--shutdown-timeout=8")
+    try:
+        assert p.wait(90) == 1
+        names = [line["event"] for line in hangs.read_events(tmp_path / "events")]
+        assert "stacks" in names and names.index("stacks") < len(names) - 1 - names[::-1].index("exit")
+    finally:
+        hangs.end(p)
+
+
+def test_a_job_that_is_slow_is_not_reported(tmp_path):
+    """One rank writes now and then, the others wait; then one computes, in functions that change."""
+    script = ("import os, time\nend = time.monotonic() + 12\n"
+              "def a():\n    sum(range(100000))\ndef b():\n    sum(range(200000))\n"
+              "if os.environ['RANK'] == '0':\n"
+              "    while time.monotonic() < end:\n        time.sleep(1.5)\n        open(os.devnull, 'w').write('x')\n"
+              "else:\n    time.sleep(14)\n")
+    p = start(tmp_path, script, "--hang-timeout=3")
+    try:
+        assert p.wait(90) == 0
+        assert not event(tmp_path, "hang"), output(tmp_path)
+    finally:
+        hangs.end(p)
+
+
+@pytest.mark.parametrize("kind", ("order", "python", "store"))
+def test_the_rank_that_others_wait_for_is_named_first(tmp_path, kind):
+    report = hangs.run_hang(kind, tmp_path)
+    assert report.culprit, report.groups

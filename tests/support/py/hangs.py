@@ -1,0 +1,141 @@
+"""Jobs of four ranks in which one hangs in a known way, and what crun reports on them."""
+
+import contextlib
+import ctypes
+import json
+import os
+import pathlib
+import random
+import signal
+import struct
+import subprocess
+import sys
+import threading
+import time
+
+import jobs
+
+KINDS = ("skip", "order", "loader", "sleep", "python", "c", "stop", "disk", "raised", "store")
+RANKS = 4
+WORKER = jobs.ROOT / "tests/workers/hang_job.py"
+
+
+# ---- a file system that never answers a read (fuse(4), without a library)
+
+_IN, _OUT = "<IIQQIIII", "<IiQ"  # fuse_in_header, fuse_out_header
+_LOOKUP, _FORGET, _GETATTR, _OPEN, _READ, _INIT = 1, 2, 3, 14, 15, 26
+
+
+def _attributes(node):
+    mode, size = (0o040755, 0) if node == 1 else (0o100644, 1 << 20)
+    return struct.pack("<QQQQQQIIIIIIIIII", node, size, 8, 0, 0, 0, 0, 0, 0, mode, 1, 0, 0, 0, 4096, 0)
+
+
+def _answer(operation, node):
+    if operation == _INIT:
+        return struct.pack("<IIIIHHIIHHI7I", 7, 31, 1 << 16, 0, 12, 12, 1 << 16, 1, 0, 0, 0, *[0] * 7)
+    if operation == _LOOKUP:
+        return struct.pack("<QQQQII", 2, 0, 3600, 3600, 0, 0) + _attributes(2)
+    if operation == _GETATTR:
+        return struct.pack("<QII", 3600, 0, 0) + _attributes(node)
+    if operation == _OPEN:
+        return struct.pack("<QII", 1, 0, 0)
+    return b""
+
+
+def _serve(device):
+    while True:
+        try:
+            request = os.read(device, 1 << 17)
+        except OSError:
+            return  # unmounted
+        _, operation, unique, node, *_ = struct.unpack_from(_IN, request)
+        if operation in (_FORGET, _READ, 42):  # 42: batch_forget
+            continue
+        body = _answer(operation, node)
+        with contextlib.suppress(OSError):
+            os.write(device, struct.pack(_OUT, 16 + len(body), 0, unique) + body)
+
+
+@contextlib.contextmanager
+def silent_disk(folder):
+    """Mounts it; needs root. Readers are in state D until the end."""
+    folder.mkdir()
+    libc = ctypes.CDLL(None, use_errno=True)
+    device = os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC)
+    options = f"fd={device},rootmode=40755,user_id=0,group_id=0".encode()
+    if libc.mount(b"silent", str(folder).encode(), b"fuse", 0, options) != 0:
+        raise OSError(ctypes.get_errno(), "mount")
+    threading.Thread(target=_serve, args=(device,), daemon=True).start()
+    try:
+        yield
+    finally:
+        libc.umount2(str(folder).encode(), 2)  # MNT_DETACH
+        abort = pathlib.Path("/sys/fs/fuse/connections")
+        for connection in abort.glob("*/abort") if abort.is_dir() else ():
+            if int(connection.parent.name) == connection_of(folder):
+                connection.write_text("1")
+        os.close(device)  # ends every request
+
+
+def connection_of(folder):
+    try:
+        return os.stat(folder).st_dev & 0xff
+    except OSError:
+        return -1
+
+
+# ---- one job
+
+class Report:
+    """late_s: seconds from the time-out to the report; culprit: whether it names that rank first."""
+
+    def __init__(self, late_s, culprit, groups):
+        self.late_s, self.culprit, self.groups = late_s, culprit, groups
+
+
+def read_events(path):
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def find_event(path, name):
+    return next((e for e in read_events(path) if e["event"] == name), None)
+
+
+def run_hang(kind, folder, timeout_s=5, culprit=None, wait_s=90, options=()):
+    """Starts the job, waits for the report, ends the job."""
+    culprit = random.randrange(RANKS) if culprit is None else culprit
+    with silent_disk(folder / "fuse") if kind == "disk" else contextlib.nullcontext():
+        return _run(kind, folder, timeout_s, culprit, wait_s, options)
+
+
+def start(kind, folder, timeout_s, culprit, options=()):
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    with open(folder / "output", "wb") as output:
+        return subprocess.Popen([jobs.crun(), f"--nproc-per-node={RANKS}", f"--hang-timeout={timeout_s}", "--shutdown-timeout=3",
+                                 f"--log-dir={folder / 'logs'}", f"--event-log={folder / 'events'}", *options,
+                                 "--no-python", sys.executable, str(WORKER), kind, str(culprit), str(folder)],
+                                stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environment)
+
+
+def _run(kind, folder, timeout_s, culprit, wait_s, options):
+    p = start(kind, folder, timeout_s, culprit, options)
+    try:
+        jobs.wait_for(lambda: find_event(folder / "events", "hang") or p.poll() is not None, wait_s)
+        event = find_event(folder / "events", "hang")
+        if not event:
+            raise AssertionError(f"{kind}: no report on the hang\n{(folder / 'output').read_text()[-3000:]}")
+        began = int((folder / "began").read_text())
+        late_s = (event["monotonic_ns"] - began) / 1e9 - timeout_s
+        return Report(late_s, event.get("rank") == culprit, event["groups"])
+    finally:
+        end(p)
+
+
+def end(p):
+    for number in (signal.SIGTERM, signal.SIGTERM, signal.SIGKILL):
+        if p.poll() is None:
+            p.send_signal(number)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                p.wait(8)
+            time.sleep(0.1)
