@@ -267,6 +267,7 @@ static void node_take_report(struct rounds_node *n, const struct session_report 
     node_update_state(n);
     if (hello || report->phase == SESSION_READY || runs_stale_generation(n))
         node_want_view(n);
+    job_take_quiet(n, report);
     if (report->drain && n->member && job->state != ROUNDS_CLOSED)
         job_drain(job);
     job_advance(job, now_ns);
@@ -570,6 +571,7 @@ void rounds_view(const struct rounds_node *n, struct session_view *ret)
         view_start(n, ret);
     } else if (playing && node_is_current(n)) {
         ret->kind = SESSION_VIEW_CONTINUE;
+        ret->quiet = job_is_quiet(job);
     } else if (n->phase == SESSION_READY || n->generation < 0) {
         view_wait(n, ret);
     } else {

@@ -110,6 +110,13 @@ void job_close(struct rounds_job *job, enum session_verdict verdict, const struc
 /* A node asks that all workers snapshot and end. */
 void job_drain(struct rounds_job *job);
 
+/* No worker of any member makes progress. */
+bool job_is_quiet(const struct rounds_job *job);
+
+/* Whether the workers of n make progress, and those of a node that is done have ended. When n was the last member that did,
+ * all get a view. */
+void job_take_quiet(struct rounds_node *n, const struct session_report *report);
+
 /* The node is lost or has left. */
 void job_lose(struct rounds_node *n, enum session_cause_kind kind, const char *text, uint64_t now_ns);
 

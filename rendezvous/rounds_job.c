@@ -151,6 +151,26 @@ void job_close(struct rounds_job *job, enum session_verdict verdict, const struc
     job_want_log(job, ROUNDS_LOG_CLOSED);
 }
 
+bool job_is_quiet(const struct rounds_job *job)
+{
+    list_for_each(i, &job->nodes)
+    {
+        const struct rounds_node *n = list_entry(i, struct rounds_node, in_job);
+        if (n->member && !n->quiet)
+            return false;
+    }
+    return job->state == ROUNDS_RUNNING;
+}
+
+void job_take_quiet(struct rounds_node *n, const struct session_report *report)
+{
+    bool was_quiet = n->quiet;
+
+    n->quiet = report->phase == SESSION_DONE || (report->phase == SESSION_RUNNING && report->quiet);
+    if (n->quiet && !was_quiet && n->member && job_is_quiet(n->job))
+        for_each_node(n->job, node_want_view);
+}
+
 void job_drain(struct rounds_job *job)
 {
     if (job->drain)

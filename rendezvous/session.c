@@ -83,6 +83,7 @@ void session_report(const struct session *s, uint64_t now_ns, struct session_rep
                                    .restarts = s->restarts,
                                    .changes = s->changes,
                                    .drain = s->drain,
+                                   .quiet = s->quiet && s->phase == SESSION_RUNNING,
                                    .cause = s->cause};
     if (s->phase == SESSION_FAILED && now_ns > s->failed_ns)
         ret->age_ns = now_ns - s->failed_ns;
@@ -250,7 +251,7 @@ static void take_start(struct session *s, const struct session_event *event, str
     s->restarts = view->restarts;
     s->changes = view->changes;
     s->cause = session_cause_empty(SESSION_CAUSE_NONE);
-    s->drain = s->drained = false;
+    s->drain = s->drained = s->quiet = false;
     add_action(out, SESSION_DO_START);
     send_report_action(s, out);
 }
@@ -271,6 +272,12 @@ static void take_drain(struct session *s, const struct session_view *view, struc
         return;
     s->drained = true;
     add_action(out, SESSION_DO_DRAIN);
+}
+
+static void take_quiet(const struct session *s, const struct session_view *view, struct session_actions *out)
+{
+    if (view->quiet && s->quiet && s->phase == SESSION_RUNNING && view->generation == s->generation)
+        add_action(out, SESSION_DO_QUIET);
 }
 
 static void take_end(struct session *s, const struct session_view *view, struct session_actions *out)
@@ -326,6 +333,7 @@ static void step_view(struct session *s, const struct session_event *event, stru
         break;
     case SESSION_VIEW_CONTINUE:
         take_drain(s, view, out);
+        take_quiet(s, view, out);
         break;
     case SESSION_VIEW_STOP:
         take_stop(s, view, out);
@@ -579,6 +587,12 @@ void session_step(struct session *s, const struct session_event *event, struct s
         s->drain = true;
         s->drain_ns = event->now_ns;
         send_report_action(s, out);
+        break;
+    case SESSION_EVENT_QUIET:
+        if (s->phase == SESSION_RUNNING && s->quiet != event->is_quiet) {
+            s->quiet = event->is_quiet;
+            send_report_action(s, out);
+        }
         break;
     case SESSION_EVENT_LEAVE:
         step_leave(s, event, out);

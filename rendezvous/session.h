@@ -53,6 +53,7 @@ enum session_event_kind {
     SESSION_EVENT_GROUP_FAILED, /* a worker failed by itself at when_ns; cause */
     SESSION_EVENT_GROUP_DONE,   /* all workers ended well */
     SESSION_EVENT_DRAIN,        /* this node will go away: the job should snapshot and end */
+    SESSION_EVENT_QUIET,        /* no worker of this node makes progress, or they do again: is_quiet */
     SESSION_EVENT_LEAVE,        /* this agent goes away now; text: why */
     SESSION_EVENT_COUNT
 };
@@ -66,6 +67,7 @@ struct session_event {
     uint64_t when_ns;
     uint64_t slack_ns; /* beyond the node timeout; SESSION_SLACK_TIMEOUTS of these count at most */
     uint16_t port;
+    bool is_quiet;
 };
 
 enum session_action {
@@ -78,6 +80,7 @@ enum session_action {
     SESSION_DO_START,    /* start the workers: event.view has the place */
     SESSION_DO_STOP,     /* the generation is over (s->cause): stop the workers, then GROUP_READY */
     SESSION_DO_DRAIN,    /* have the workers snapshot and end */
+    SESSION_DO_QUIET,    /* no worker of any node makes progress */
     SESSION_DO_PROGRESS, /* event.view has the number of nodes that are ready */
     SESSION_DO_LOG,      /* s->text is for people */
     SESSION_DO_END,      /* stop the workers, exit: s->end, s->verdict, s->cause, s->text */
@@ -139,6 +142,7 @@ struct session {
     bool drain; /* we asked for it */
     uint64_t drain_ns;
     bool drained; /* SESSION_DO_DRAIN was given */
+    bool quiet;   /* RUNNING: reported */
     uint64_t failed_ns;
 
     /* FAILED: our own failure. Otherwise why the last generation is over; after SESSION_DO_END, the job. */

@@ -47,6 +47,7 @@ static const struct field report_fields[] = {
     {"restarts", FIELD_U32_AT(struct session_report, restarts, 0, UINT32_MAX)},
     {"changes", FIELD_U32_AT(struct session_report, changes, 0, UINT32_MAX)},
     {"drain", FIELD_BOOL, offsetof(struct session_report, drain)},
+    {"quiet", FIELD_BOOL, offsetof(struct session_report, quiet)},
     {"age_ns", FIELD_U64, offsetof(struct session_report, age_ns), 0, FIELD_EXACT_MAX},
 };
 
@@ -71,6 +72,7 @@ static const struct field view_fields[] = {
     {"instance", FIELD_HEX, offsetof(struct session_view, instance)},
     {"generation", FIELD_I64, offsetof(struct session_view, generation), -1, INT32_MAX, .missing = -1},
     {"drain", FIELD_BOOL, offsetof(struct session_view, drain)},
+    {"quiet", FIELD_BOOL, offsetof(struct session_view, quiet)},
     {"standby", FIELD_BOOL, offsetof(struct session_view, standby)},
     {"ready", FIELD_U32_AT(struct session_view, n_ready, 0, SESSION_NODES_MAX)},
     {"min_nodes", FIELD_U32_AT(struct session_view, min_nodes, 0, SESSION_NODES_MAX)},

@@ -123,6 +123,7 @@ struct session_report {
     uint16_t port;              /* READY: where this node would serve the worker store */
     uint32_t restarts, changes; /* of the job, as learned with the last generation */
     bool drain;                 /* the node will go away: all workers of the job should snapshot and end */
+    bool quiet;                 /* RUNNING: no worker of this node makes progress */
     uint64_t age_ns;            /* FAILED: how long ago the failure was */
     /* FAILED: the failure. STOPPING and READY: why `generation` ended, as far as this agent knows; a
      * rendezvous that was restarted in between may not know it. LEFT: the reason, in text. */
@@ -188,6 +189,7 @@ struct session_view {
     uint64_t instance;
     int64_t generation; /* START, CONTINUE, STOP: which */
     bool drain;         /* CONTINUE: have the workers snapshot and end */
+    bool quiet;         /* CONTINUE: no worker of any node makes progress */
     /* WAIT */
     bool standby; /* the job runs without this node, which is a spare */
     uint32_t n_ready, min_nodes, max_nodes;

@@ -59,6 +59,7 @@ struct agent {
     uv_timer_t hang_timer;                  /* after a signal to the workers, or the kill of one of them */
     uint32_t hang_generation;               /* in which that one was */
     bool is_hanging;                        /* it was reported, and there is no progress yet */
+    bool is_hang_reported, stands_out;      /* there is a report; a rank of it does */
     struct membership
         *membership; /* JOB_ROUNDS, from the start of the meeting until it has closed; or NULL */
     struct session_cause peer_cause; /* why the generation ended, if it is because of another node */
@@ -138,6 +139,9 @@ void agent_count_restarts(struct agent *a, int restarts, enum group_cause cause)
 
 /* Watches for hangs. Without it the job runs as well. */
 void agent_open_watch(struct agent *a);
+
+/* Several nodes: none of them makes progress. */
+void agent_report_hang(struct agent *a);
 
 /* The workers have got a signal to end: the stacks of those that do not are taken before they are killed. */
 void agent_watch_stop(struct agent *a);

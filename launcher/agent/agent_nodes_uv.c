@@ -142,6 +142,11 @@ static void on_peer_failed(void *data, const struct session_cause *cause)
     print_peer_stop(a);
 }
 
+static void on_all_quiet(void *data)
+{
+    agent_report_hang(data);
+}
+
 static void on_drain(void *data)
 {
     agent_dispatch_kind(data, GROUP_DRAIN);
@@ -195,6 +200,7 @@ int agent_meet(struct agent *a)
                                                     .on_cause = on_cause,
                                                     .on_stop = on_peer_failed,
                                                     .on_drain = on_drain,
+                                                    .on_quiet = on_all_quiet,
                                                     .on_end = on_end,
                                                     .on_closed = agent_on_membership_closed,
                                                     .data = a};

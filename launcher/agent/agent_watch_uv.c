@@ -10,6 +10,7 @@
 
 #include "launcher/agent/agent_impl_uv.h"
 #include "launcher/cli/job.h"
+#include "launcher/rdzv/membership_uv.h"
 #include "launcher/report/events.h"
 #include "launcher/report/events_os.h"
 #include "launcher/supervise/guardian_os.h"
@@ -125,17 +126,20 @@ static void on_culprit_remains(uv_timer_t *timer)
         kill_worker(a, i);
 }
 
-/* What one node sees is no reason to end a job: its ranks may wait for those of another one. */
+/* In a static rendezvous no node knows of the others, so its ranks may wait for those of another one. */
 static bool may_act(const struct agent *a)
 {
-    return a->config->job->meeting == JOB_ALONE && a->group.state == GROUP_RUNNING;
+    return a->config->job->meeting != JOB_STATIC && a->group.state == GROUP_RUNNING;
 }
 
-/* A failure like any other: the restart policy and its budget decide what comes next. */
+/* A failure like any other: the restart policy and its budget decide what comes next. Of several nodes first those act
+ * on which a rank stands out. */
 static void restart_after_hang(struct agent *a, int worker)
 {
-    log_line("--hang-action=restart: killing rank %d", (int)a->assignment.rank_base + worker);
-    kill_worker(a, worker);
+    if (a->config->job->meeting == JOB_ALONE || a->stands_out) {
+        log_line("--hang-action=restart: killing rank %d", (int)a->assignment.rank_base + worker);
+        kill_worker(a, worker);
+    }
     a->hang_generation = a->group.generation;
     (void)uv_timer_start(&a->hang_timer, on_culprit_remains, CULPRIT_MS,
                          0); /* fails only without a callback */
@@ -160,7 +164,8 @@ static void on_stacks(void *data, const struct watch_stacks *s)
 {
     struct agent *a = data;
 
-    log_headline(s, a->config->job->meeting == JOB_ALONE);
+    a->stands_out = s->stands_out;
+    log_headline(s, a->config->job->meeting != JOB_STATIC);
     log_groups(s->text);
     write_event(a, s);
 }
@@ -175,20 +180,35 @@ static void on_files(void *data, enum watch_reason reason, int worker)
         agent_quit(a);
 }
 
+void agent_report_hang(struct agent *a)
+{
+    if (!a->is_hanging || a->is_hang_reported)
+        return;
+    a->is_hang_reported = watch_take_stacks(a->watch, WATCH_HANG); /* or they are being taken already */
+}
+
+/* Of several nodes the last one that becomes quiet makes it a hang. */
 static void on_hang(void *data)
 {
     struct agent *a = data;
 
-    (void)watch_take_stacks(a->watch, WATCH_HANG); /* false: they are being taken for another reason */
     a->is_hanging = true;
+    a->is_hang_reported = false;
+    if (a->membership)
+        membership_quiet(a->membership, true);
+    else
+        agent_report_hang(a);
 }
 
 static void on_resume(void *data)
 {
     struct agent *a = data;
 
-    a->is_hanging = false;
-    log_line("the job makes progress again");
+    if (a->is_hang_reported)
+        log_line("the job makes progress again");
+    a->is_hanging = a->is_hang_reported = false;
+    if (a->membership)
+        membership_quiet(a->membership, false);
 }
 
 /* ---- when workers have to end ---- */

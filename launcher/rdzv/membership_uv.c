@@ -370,6 +370,10 @@ static void on_session_action(void *data, enum session_action action, const stru
     case SESSION_DO_DRAIN:
         n->host.on_drain(n->host.data);
         break;
+    case SESSION_DO_QUIET:
+        if (n->host.on_quiet)
+            n->host.on_quiet(n->host.data);
+        break;
     case SESSION_DO_PROGRESS:
         print_progress(n, view);
         break;
@@ -428,6 +432,13 @@ void membership_done(struct membership *n)
 void membership_drain(struct membership *n)
 {
     session_uv_step(n->session, (struct session_event){.kind = SESSION_EVENT_DRAIN});
+}
+
+void membership_quiet(struct membership *n, bool is_quiet)
+{
+    if (n->session)
+        session_uv_step(n->session,
+                        (struct session_event){.kind = SESSION_EVENT_QUIET, .is_quiet = is_quiet});
 }
 
 const struct death_notice *membership_death_notice(struct membership *n)

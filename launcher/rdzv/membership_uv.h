@@ -33,6 +33,8 @@ struct membership_host {
     void (*on_stop)(void *data, const struct session_cause *cause);
     /* All nodes are to stop at a common point, for good. */
     void (*on_drain)(void *data);
+    /* No worker of any node makes progress: after membership_quiet() of all. NULL: not of interest. */
+    void (*on_quiet)(void *data);
     /* The job has ended; membership_print_end() prints how. cause: NULL if it is not known. */
     void (*on_end)(void *data, int exit_code, const struct session_cause *cause);
     /* Appends the status of this node as frames, see session_uv_host. NULL: there is none. */
@@ -54,6 +56,9 @@ void membership_leave(struct membership *n, const char *why);
 
 /* This node has to go away, and the job cannot go on without it: all nodes should stop at a common point. */
 void membership_drain(struct membership *n);
+
+/* No worker of this node makes progress, or they do again. */
+void membership_quiet(struct membership *n, bool is_quiet);
 
 /* The notice to send if this process is killed while workers run; NULL: there is no connection. Valid until the next
  * call. */

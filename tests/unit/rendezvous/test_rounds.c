@@ -1460,6 +1460,31 @@ static void draining_ends_a_job_between_two_steps(void **state)
     assert_int_equal(t->agents[0].view.verdict, SESSION_VERDICT_DRAINED);
 }
 
+static void all_members_learn_that_all_are_quiet(void **state)
+{
+    struct table *t = *state;
+
+    run(t, 3, 3, 3);
+    for (unsigned i = 0; i < 2; i++) {
+        t->agents[i].hello.report.quiet = true;
+        say(t, i, SESSION_RUNNING);
+        assert_false(t->agents[i].view.quiet);
+    }
+    t->agents[0].hello.report.quiet = false;
+    say(t, 0, SESSION_RUNNING);
+    say(t, 2, SESSION_DONE); /* its workers have ended */
+    assert_false(t->agents[1].view.quiet);
+    t->agents[0].hello.report.quiet = true;
+    say(t, 0, SESSION_RUNNING);
+    assert_view(t, 0, SESSION_VIEW_CONTINUE);
+    assert_true(t->agents[0].view.quiet);
+    assert_true(t->agents[1].view.quiet);
+    t->agents[1].hello.report.quiet = false;
+    say(t, 1, SESSION_RUNNING);
+    hello(t, 0);
+    assert_false(t->agents[0].view.quiet);
+}
+
 static void a_failure_while_draining_is_final(void **state)
 {
     struct table *t = *state;
@@ -1944,6 +1969,7 @@ int main(void)
         TEST(the_id_of_a_job_whose_nodes_are_all_lost_is_free),
         TEST(an_agent_that_returns_after_all_were_lost_keeps_the_job),
         TEST(draining_ends_a_job_between_two_steps),
+        TEST(all_members_learn_that_all_are_quiet),
         TEST(a_failure_while_draining_is_final),
         TEST(the_rendezvous_may_end_it_for_a_reason),
         TEST(the_end_of_a_job_that_is_forgotten_at_once_is_logged),

@@ -20,7 +20,7 @@ struct table {
 static const char letters[SESSION_ACTION_COUNT] = {
     [SESSION_DO_DIAL] = 'd',     [SESSION_DO_GREET] = 'g', [SESSION_DO_HELLO] = 'h',
     [SESSION_DO_REPORT] = 'r',   [SESSION_DO_ALIVE] = 'a', [SESSION_DO_CLOSE] = 'c',
-    [SESSION_DO_START] = 'S',    [SESSION_DO_STOP] = 'X',  [SESSION_DO_DRAIN] = 'D',
+    [SESSION_DO_START] = 'S',    [SESSION_DO_STOP] = 'X',  [SESSION_DO_DRAIN] = 'D', [SESSION_DO_QUIET] = 'Q',
     [SESSION_DO_PROGRESS] = 'p', [SESSION_DO_LOG] = 's',   [SESSION_DO_END] = 'E',
 };
 
@@ -281,6 +281,30 @@ static void draining_is_asked_for_and_ordered_once(void **state)
     sees(t, (struct session_view){.kind = SESSION_VIEW_CONTINUE, .drain = true});
     sees(t, (struct session_view){.kind = SESSION_VIEW_CONTINUE, .drain = true});
     assert_did(t, "D");
+}
+
+static void a_quiet_node_is_reported_and_taken_back(void **state)
+{
+    struct table *t = *state;
+    struct session_report report;
+
+    come_up(t);
+    run_generation(t, 3);
+    sees(t, (struct session_view){.kind = SESSION_VIEW_CONTINUE, .generation = 3, .quiet = true});
+    assert_did(t, ""); /* it has not reported that itself */
+    step(t, (struct session_event){.kind = SESSION_EVENT_QUIET, .is_quiet = true});
+    step(t, (struct session_event){.kind = SESSION_EVENT_QUIET, .is_quiet = true});
+    assert_did(t, "r");
+    session_report(&t->session, t->now_ns, &report);
+    assert_true(report.quiet);
+    sees(t, (struct session_view){.kind = SESSION_VIEW_CONTINUE, .generation = 2, .quiet = true});
+    assert_did(t, ""); /* of a generation before */
+    sees(t, (struct session_view){.kind = SESSION_VIEW_CONTINUE, .generation = 3, .quiet = true});
+    assert_did(t, "Q");
+    step(t, (struct session_event){.kind = SESSION_EVENT_QUIET, .is_quiet = false});
+    assert_did(t, "r");
+    sees(t, (struct session_view){.kind = SESSION_VIEW_CONTINUE, .generation = 3, .quiet = true});
+    assert_did(t, ""); /* the two have crossed */
 }
 
 /* The rendezvous sends "start" until it has the report "running": a drain that it was asked for meanwhile comes with it. */
@@ -596,6 +620,7 @@ int main(void)
         TEST(old_generations_are_not_listened_to),
         TEST(leaving_is_said_before_the_connection_is_closed),
         TEST(draining_is_asked_for_and_ordered_once),
+        TEST(a_quiet_node_is_reported_and_taken_back),
         TEST(draining_is_ordered_by_a_repeated_start),
         TEST(draining_is_ordered_by_the_first_start),
         TEST(a_refusal_is_the_end),

@@ -23,7 +23,7 @@
 #define A_REPORT                                                                                             \
     {                                                                                                        \
         .phase = SESSION_FAILED, .instance = UINT64_C(0xfedcba9876543210), .generation = 12,                 \
-        .group_rank = 3, .port = 65535, .restarts = 4, .changes = 5, .drain = true,                          \
+        .group_rank = 3, .port = 65535, .restarts = 4, .changes = 5, .drain = true, .quiet = true,           \
         .age_ns = UINT64_C(3600000000001), .cause = A_CAUSE                                                  \
     }
 
@@ -76,6 +76,7 @@ static void assert_report_equal(const struct session_report *a, const struct ses
     assert_int_equal(a->restarts, b->restarts);
     assert_int_equal(a->changes, b->changes);
     assert_int_equal(a->drain, b->drain);
+    assert_int_equal(a->quiet, b->quiet);
     assert_true(a->age_ns == b->age_ns);
     assert_cause_equal(&a->cause, &b->cause);
 }
@@ -187,7 +188,7 @@ static void other_views_come_through(void **state)
          .max_nodes = 20,
          .n_missing = 2,
          .missing = {4, 16383}},
-        {.kind = SESSION_VIEW_CONTINUE, .generation = 4, .drain = true},
+        {.kind = SESSION_VIEW_CONTINUE, .generation = 4, .drain = true, .quiet = true},
         {.kind = SESSION_VIEW_STOP, .generation = 4, .cause = A_CAUSE},
         {.kind = SESSION_VIEW_END, .generation = 4, .verdict = SESSION_VERDICT_FAILURE, .cause = A_CAUSE},
         {.kind = SESSION_VIEW_REFUSED, .generation = -1, .cause = A_CAUSE},
@@ -202,6 +203,7 @@ static void other_views_come_through(void **state)
         assert_int_equal(view.kind, views[i].kind);
         assert_int_equal(view.generation, views[i].generation);
         assert_int_equal(view.drain, views[i].drain);
+        assert_int_equal(view.quiet, views[i].quiet);
         assert_int_equal(view.standby, views[i].standby);
         assert_int_equal(view.n_ready, views[i].n_ready);
         assert_int_equal(view.min_nodes, views[i].min_nodes);
