@@ -60,6 +60,7 @@ struct agent {
     uint32_t hang_generation;               /* in which that one was */
     bool is_hanging;                        /* it was reported, and there is no progress yet */
     bool is_hang_reported, stands_out;      /* there is a report; a rank of it does */
+    int hang_worker;                        /* the first one of the report */
     struct membership
         *membership; /* JOB_ROUNDS, from the start of the meeting until it has closed; or NULL */
     struct session_cause peer_cause; /* why the generation ended, if it is because of another node */

@@ -15,6 +15,7 @@
 #include "launcher/host/proc_info_os.h"
 #include "launcher/rdzv/membership_uv.h"
 #include "launcher/util/trace_os.h"
+#include "launcher/watch/watch_uv.h"
 #include "rendezvous/look_json.h"
 #include "base/cleanup.h"
 #include "base/minmax.h"
@@ -78,6 +79,7 @@ static void describe_worker_status(const struct agent *a, int i, struct worker_s
     (void)snprintf(ret->state, sizeof(ret->state), "%s", worker_state_of(&a->group, w)); /* fits */
     if (strcmp(ret->state, "failed") == 0)
         ret->exit_code = group_worker_code(w);
+    ret->hang = a->is_hang_reported && (!a->stands_out || a->hang_worker == i);
     if (w->state != GROUP_WORKER_NONE && w->started_ns > 0)
         ret->started_s = wall_clock_ns(w->started_ns) / 1000000000;
     name_worker_log(a, i, ret);
@@ -166,12 +168,22 @@ void agent_report_status(void *data, struct buf *out)
     job_status_finish(&s);
 }
 
+/* When they are being taken already, these are sent. */
+static bool take_stacks_for_crunctl(void *data)
+{
+    const struct agent *a = data;
+
+    (void)watch_take_stacks(a->watch, WATCH_ASKED);
+    return a->watch != NULL;
+}
+
 void agent_open_control(struct agent *a)
 {
     const struct control_host host = {.loop = &a->loop,
                                       .environment = a->config->environment,
                                       .job = a->config->job->run_id_text,
                                       .status = status_json,
+                                      .take_stacks = take_stacks_for_crunctl,
                                       .nodes = look_at_nodes,
                                       .data = a};
 

@@ -10,6 +10,8 @@
 
 #include "launcher/agent/agent_impl_uv.h"
 #include "launcher/cli/job.h"
+#include "launcher/ctl/control_uv.h"
+#include "launcher/ctl/job_stacks_json.h"
 #include "launcher/rdzv/membership_uv.h"
 #include "launcher/report/events.h"
 #include "launcher/report/events_os.h"
@@ -165,9 +167,12 @@ static void on_stacks(void *data, const struct watch_stacks *s)
     struct agent *a = data;
 
     a->stands_out = s->stands_out;
+    a->hang_worker = s->worker;
     log_headline(s, a->config->job->meeting != JOB_STATIC);
     log_groups(s->text);
     write_event(a, s);
+    _cleanup_free_ char *json = job_stacks_to_json(a->config->job->run_id_text, s->folder, s->text);
+    control_send_stacks(a->control, json);
 }
 
 static void on_files(void *data, enum watch_reason reason, int worker)

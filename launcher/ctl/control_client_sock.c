@@ -30,10 +30,10 @@ void control_client_list(char *const *environment, struct strlist *ret)
     globfree(&found);
 }
 
-static int connect_to(const char *path, int *ret)
+static int connect_to(const char *path, int timeout_ms, int *ret)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
-    const struct timeval patience = {.tv_sec = CONTROL_PATIENCE_MS / 1000};
+    const struct timeval patience = {.tv_sec = timeout_ms / 1000};
 
     if (strlen(path) >= sizeof(address.sun_path))
         return -ENAMETOOLONG;
@@ -48,9 +48,9 @@ static int connect_to(const char *path, int *ret)
     return 0;
 }
 
-static int read_reply(int fd, struct buf *reply)
+static int read_reply(int fd, int timeout_ms, struct buf *reply)
 {
-    uint64_t deadline_ns = now_ns() + CONTROL_PATIENCE_MS * UINT64_C(1000000);
+    uint64_t deadline_ns = now_ns() + (uint64_t)timeout_ms * 1000000u;
     char piece[PIECE];
 
     for (;;) {
@@ -70,18 +70,18 @@ static int read_reply(int fd, struct buf *reply)
     }
 }
 
-int control_client_ask(const char *path, const char *request, char **ret, size_t *ret_n)
+int control_client_ask(const char *path, const char *request, int timeout_ms, char **ret, size_t *ret_n)
 {
     _cleanup_close_ int fd = -1;
     struct buf reply = {0};
     char line[64];
 
     int n = snprintf(line, sizeof(line), "%s\n", request);
-    int r = connect_to(path, &fd);
+    int r = connect_to(path, timeout_ms, &fd);
     if (!r && send(fd, line, (size_t)n, MSG_NOSIGNAL) != n)
         r = -EPIPE;
     if (!r)
-        r = read_reply(fd, &reply);
+        r = read_reply(fd, timeout_ms, &reply);
     *ret_n = buf_size(&reply);
     *ret = r ? NULL : malloc(*ret_n + 1);
     if (*ret && *ret_n > 0)

@@ -14,4 +14,4 @@ void control_client_list(char *const *environment, struct strlist *ret);
 
 /* Sends the request (without newline) and reads the whole reply: malloc'ed. 0, or -errno; -ECONNREFUSED: the crun of this
  * socket was killed. */
-int control_client_ask(const char *path, const char *request, char **ret, size_t *ret_n);
+int control_client_ask(const char *path, const char *request, int timeout_ms, char **ret, size_t *ret_n);

@@ -21,7 +21,7 @@
 #include "base/buf.h"
 #include "base/cleanup.h"
 
-enum { CLIENTS_MAX = 8, REQUEST_SIZE = 64, REQUEST_MS = 5000, BACKLOG = 16 };
+enum { CLIENTS_MAX = 8, REQUEST_SIZE = 64, REQUEST_MS = 5000, STACKS_MS = 15000, BACKLOG = 16 };
 
 struct control_client {
     struct control *control;
@@ -32,6 +32,7 @@ struct control_client {
     size_t n_request;
     char *reply;
     size_t n_reply;
+    bool awaits_stacks;
     int n_handles;
     struct control_client *next;
 };
@@ -117,14 +118,38 @@ static void compose_reply(struct control_client *client)
     client->n_reply = client->reply ? strlen(client->reply) : 0;
 }
 
-static void reply_to_client(struct control_client *client)
+static void send_reply(struct control_client *client)
 {
-    (void)uv_read_stop((uv_stream_t *)&client->pipe); /* always 0 */
-    compose_reply(client);
     uv_buf_t bytes = uv_buf_init(client->reply, (unsigned)client->n_reply);
     client->write.data = client;
     if (!client->reply || uv_write(&client->write, (uv_stream_t *)&client->pipe, &bytes, 1, on_replied) != 0)
         close_client(client);
+}
+
+static void reply_to_client(struct control_client *client)
+{
+    const struct control_host *host = &client->control->host;
+
+    (void)uv_read_stop((uv_stream_t *)&client->pipe); /* always 0 */
+    if (strcmp(client->request, "stacks") == 0 && host->take_stacks(host->data)) {
+        client->awaits_stacks = true;
+        (void)uv_timer_start(&client->deadline, on_client_deadline, STACKS_MS,
+                             0); /* fails only without a callback */
+        return;
+    }
+    compose_reply(client);
+    send_reply(client);
+}
+
+void control_send_stacks(struct control *c, const char *json)
+{
+    for (struct control_client *client = c ? c->clients : NULL; client; client = client->next)
+        if (client->awaits_stacks && !uv_is_closing((uv_handle_t *)&client->pipe)) {
+            client->awaits_stacks = false;
+            client->reply = json ? strdup(json) : NULL;
+            client->n_reply = client->reply ? strlen(client->reply) : 0;
+            send_reply(client);
+        }
 }
 
 static void on_client_alloc(uv_handle_t *handle, size_t suggested, uv_buf_t *ret)

@@ -8,8 +8,10 @@
  *   status   job_status_json.h
  *   nodes    what the rendezvous that this crun serves knows of the job's nodes, as frames (rendezvous/look_json.h); nothing
  *            where it is served elsewhere
+ *   stacks   job_stacks_json.h; some seconds later
  */
 
+#include <stdbool.h>
 #include <uv.h>
 
 struct buf;
@@ -21,8 +23,13 @@ struct control_host {
     const char *job;
     char *(*status)(void *data);               /* malloc'ed JSON, or NULL without memory */
     int (*nodes)(void *data, struct buf *out); /* 0 or -errno */
+    /* Begins to take them; control_send_stacks() follows. False: not possible. */
+    bool (*take_stacks)(void *data);
     void *data;
 };
+
+/* To all clients that have asked for them. json: NULL without memory. */
+void control_send_stacks(struct control *c, const char *json);
 
 /* 0 or -errno; a job runs without the socket as well. Its folder is made for the user alone. */
 int control_create(struct control **ret, const struct control_host *host);

@@ -44,7 +44,7 @@ static void ask_socket(struct look *look, const struct look_options *o, const ch
     _cleanup_free_ char *reply = NULL;
     size_t n = 0;
 
-    int r = control_client_ask(path, "status", &reply, &n);
+    int r = control_client_ask(path, "status", CONTROL_PATIENCE_MS, &reply, &n);
     size_t n_before = look->n_jobs;
     if (!r)
         r = take_reply(look, o, reply, n);

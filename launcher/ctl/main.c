@@ -19,6 +19,7 @@
 #include "launcher/ctl/job_status_json.h"
 #include "launcher/ctl/looks_os.h"
 #include "launcher/ctl/new_secret_os.h"
+#include "launcher/ctl/stacks_command_sock.h"
 #include "launcher/ctl/status_text.h"
 #include "launcher/ctl/top_os.h"
 #include "launcher/ctl/top_text.h"
@@ -37,7 +38,7 @@ struct crunctl {
 };
 
 static const char usage[] =
-    "usage: crunctl [--json] [--socket PATH] status|top|history [JOB]\n"
+    "usage: crunctl [--json] [--socket PATH] status|top|history|stacks [JOB]\n"
     "       crunctl [--json] [--secret-file FILE] --endpoint HOST:PORT|PATH status|top [JOB]\n"
     "       crunctl [--secret-file FILE] secret new\n";
 
@@ -221,12 +222,23 @@ static int run_secret(const struct crunctl *o)
     return r || printf("%s\n", path) < 0 ? 1 : 0;
 }
 
+/* ---- stacks ---- */
+
+static int run_stacks(const struct crunctl *o)
+{
+    return stacks_command(environ, o->socket, o->job, o->is_json);
+}
+
 /* ---- command line ---- */
 
 static const struct command {
     const char *name;
     int (*run)(const struct crunctl *o);
-} commands[] = {{"status", run_status}, {"top", run_top}, {"history", run_history}, {"secret", run_secret}};
+} commands[] = {{"status", run_status},
+                {"top", run_top},
+                {"history", run_history},
+                {"stacks", run_stacks},
+                {"secret", run_secret}};
 
 static int fail_usage(const char *what, const char *word)
 {
@@ -242,7 +254,8 @@ static int print_help(void)
                "  status [JOB]   nodes and workers, as they are now\n"
                "  top [JOB]      the same with CPU and memory, redrawn each second; q ends it\n"
                "  secret new     make a secret for jobs of several nodes\n"
-               "  history [JOB]  generations, how long they lasted and why they ended; also of jobs that have ended\n\n"
+               "  history [JOB]  generations, how long they lasted and why they ended; also of jobs that have ended\n"
+               "  stacks [JOB]   has the stacks of the workers taken, and shows where they are\n\n"
                "  --json         one JSON object for each job, in a line\n"
                "  --once         top: once, also on a terminal\n"
                "  --socket PATH  ask this socket alone\n"

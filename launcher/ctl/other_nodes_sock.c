@@ -96,7 +96,7 @@ static bool ask_host(const char *path, struct looked *ret)
         size_t n = 0;
 
         looked_finish(ret);
-        if (control_client_ask(path, "nodes", &bytes, &n) != 0 || n == 0 ||
+        if (control_client_ask(path, "nodes", CONTROL_PATIENCE_MS, &bytes, &n) != 0 || n == 0 ||
             looked_take_frames(ret, (const uint8_t *)bytes, n) != 0)
             return false;
         if (ret->n_unreported == 0)

@@ -292,10 +292,11 @@ static const char *session_event_name(unsigned kind)
 static const char *session_action_name(unsigned action)
 {
     static const char *const names[SESSION_ACTION_COUNT] = {
-        [SESSION_DO_DIAL] = "dial",         [SESSION_DO_GREET] = "greet", [SESSION_DO_HELLO] = "hello",
-        [SESSION_DO_REPORT] = "report",     [SESSION_DO_ALIVE] = "alive", [SESSION_DO_CLOSE] = "close",
-        [SESSION_DO_START] = "start",       [SESSION_DO_STOP] = "stop",   [SESSION_DO_DRAIN] = "drain",
-        [SESSION_DO_QUIET] = "quiet",       [SESSION_DO_PROGRESS] = "progress", [SESSION_DO_LOG] = "log",     [SESSION_DO_END] = "end",
+        [SESSION_DO_DIAL] = "dial",     [SESSION_DO_GREET] = "greet",       [SESSION_DO_HELLO] = "hello",
+        [SESSION_DO_REPORT] = "report", [SESSION_DO_ALIVE] = "alive",       [SESSION_DO_CLOSE] = "close",
+        [SESSION_DO_START] = "start",   [SESSION_DO_STOP] = "stop",         [SESSION_DO_DRAIN] = "drain",
+        [SESSION_DO_QUIET] = "quiet",   [SESSION_DO_PROGRESS] = "progress", [SESSION_DO_LOG] = "log",
+        [SESSION_DO_END] = "end",
     };
 
     return action < SESSION_ACTION_COUNT && names[action] ? names[action] : "?";

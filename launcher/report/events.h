@@ -95,6 +95,9 @@ struct cJSON;
 /* Text of any origin: what is not UTF-8 in it becomes "?". */
 void events_add_text(struct cJSON *object, const char *name, const char *text);
 
+/* Lines as an array of texts, without their indentation; NULL: an empty one. */
+void events_add_lines(struct cJSON *object, const char *name, const char *lines);
+
 /* The object as a line, malloc'ed; NULL without memory. Frees the object. */
 char *events_print(struct cJSON *line);
 

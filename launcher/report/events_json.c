@@ -111,24 +111,29 @@ static void add_peer(cJSON *line, const struct event *e)
         add_integer(line, "peer_rank", e->peer->rank);
 }
 
+void events_add_lines(cJSON *object, const char *name, const char *lines)
+{
+    cJSON *list = cJSON_AddArrayToObject(object, name);
+
+    for (const char *at = lines; list && at && *at;) {
+        size_t n = strcspn(at, "\n"), indent = strspn(at, " ");
+        char text[512];
+
+        (void)snprintf(text, sizeof(text), "%.*s", (int)(n - indent), at + indent); /* cut when long */
+        (void)cJSON_AddItemToArray(list, cJSON_CreateString(text));
+        at += n + (at[n] == '\n');
+    }
+}
+
 static void add_hang(cJSON *line, const struct event_hang *h)
 {
-    cJSON *groups = cJSON_AddArrayToObject(line, "groups");
-
     if (h->is_hang)
         add_integer(line, "silence_ns", (int64_t)h->silence_ns);
     if (h->rank >= 0)
         add_integer(line, "rank", h->rank);
     if (h->folder)
         events_add_text(line, "folder", h->folder);
-    for (const char *at = h->groups; groups && at && *at;) {
-        size_t n = strcspn(at, "\n"), indent = strspn(at, " ");
-        char text[512];
-
-        (void)snprintf(text, sizeof(text), "%.*s", (int)(n - indent), at + indent); /* cut when long */
-        (void)cJSON_AddItemToArray(groups, cJSON_CreateString(text));
-        at += n + (at[n] == '\n');
-    }
+    events_add_lines(line, "groups", h->groups);
 }
 
 static void add_own_fields(cJSON *line, const struct event_job *job, const struct event *e)

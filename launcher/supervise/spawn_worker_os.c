@@ -99,7 +99,7 @@ static int reset_signals(void)
 }
 
 /* Returns errno when the program could not be executed. */
-static int become_worker(const struct spawn_worker *w, pid_t guardian)
+static int become_worker(const struct spawn_worker *w, pid_t guardian, pid_t crun)
 {
     if (prctl(PR_SET_PDEATHSIG, SIGKILL) < 0)
         return errno;
@@ -107,6 +107,8 @@ static int become_worker(const struct spawn_worker *w, pid_t guardian)
         return ESRCH; /* it died before the line above had an effect */
     if (setsid() < 0)
         return errno;
+    /* Where Yama restricts ptrace(), tools that crun starts may look at the worker all the same; fails elsewhere. */
+    (void)prctl(PR_SET_PTRACER, (unsigned long)crun);
     int r = place_descriptors(w);
     if (!r)
         r = reset_signals();
@@ -125,11 +127,11 @@ static int become_worker(const struct spawn_worker *w, pid_t guardian)
 int spawn_worker(const struct spawn_worker *worker, pid_t *ret_pid)
 {
     volatile int error = 0;
-    pid_t guardian = getpid();
+    pid_t guardian = getpid(), crun = getppid();
 
     pid_t pid = vfork();
     if (pid == 0) {
-        error = become_worker(worker, guardian);
+        error = become_worker(worker, guardian, crun);
         _exit(127);
     }
     if (pid < 0)

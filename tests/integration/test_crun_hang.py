@@ -3,6 +3,7 @@
 import os
 import pathlib
 import signal
+import socket
 import stat
 import subprocess
 import sys
@@ -119,3 +120,47 @@ def test_a_job_that_is_slow_is_not_reported(tmp_path):
 def test_the_rank_that_others_wait_for_is_named_first(tmp_path, kind):
     report = hangs.run_hang(kind, tmp_path)
     assert report.culprit, report.groups
+
+
+def test_crunctl_takes_stacks(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    p = start(tmp_path, "import time\nprint('up', flush=True)\ntime.sleep(1000)\n", "--hang-timeout=0")
+    try:
+        jobs.wait_for(lambda: output(tmp_path).count("up") == 3, 60)
+        crunctl = pathlib.Path(jobs.crun()).parent / "crunctl"
+        answer = subprocess.run([crunctl, "stacks"], capture_output=True, text=True, timeout=60, check=False)
+        assert answer.returncode == 0, answer.stderr
+        assert ", stacks: " in answer.stdout and "ranks 0-2 on " in answer.stdout
+        assert subprocess.run([crunctl, "stacks", "another"], capture_output=True, timeout=60, check=False).returncode == 3
+        assert p.poll() is None
+    finally:
+        hangs.end(p)
+
+
+def test_nodes_agree_before_a_hang_is_reported(tmp_path):
+    """Node 0 works in turns while node 1 waits: no report; when node 0 waits, too, each node reports its own ranks."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    script = ("import os, sys, time\n"
+              "if os.environ['GROUP_RANK'] == '0':\n"
+              "    end = time.monotonic() + 8\n"
+              "    while time.monotonic() < end:\n        time.sleep(0.5)\n        open(os.devnull, 'w').write('x')\n"
+              "    open(sys.argv[1], 'w').write('waits')\n"
+              "time.sleep(1000)\n")
+    path = tmp_path / "job.py"
+    path.write_text(script)
+    nodes = []
+    try:
+        for i in range(2):
+            with open(tmp_path / f"output{i}", "wb") as out:
+                nodes.append(subprocess.Popen(
+                    [jobs.crun(), "--nnodes=2", "--nproc-per-node=1", f"--node-rank={i}", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}",
+                     "--hang-timeout=3", f"--log-dir={tmp_path / f'logs{i}'}", f"--event-log={tmp_path / f'events{i}'}",
+                     "--no-python", sys.executable, str(path), str(tmp_path / "waits")],
+                    stdin=subprocess.DEVNULL, stdout=out, stderr=out, env={**os.environ, "OMP_NUM_THREADS": "1"}))
+        jobs.wait_for(lambda: (tmp_path / "waits").exists(), 60)
+        assert not any(hangs.find_event(tmp_path / f"events{i}", "hang") for i in range(2))
+        jobs.wait_for(lambda: all(hangs.find_event(tmp_path / f"events{i}", "hang") for i in range(2)), 60)
+    finally:
+        for p in nodes:
+            hangs.end(p)

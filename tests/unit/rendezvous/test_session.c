@@ -18,10 +18,11 @@ struct table {
 };
 
 static const char letters[SESSION_ACTION_COUNT] = {
-    [SESSION_DO_DIAL] = 'd',     [SESSION_DO_GREET] = 'g', [SESSION_DO_HELLO] = 'h',
-    [SESSION_DO_REPORT] = 'r',   [SESSION_DO_ALIVE] = 'a', [SESSION_DO_CLOSE] = 'c',
-    [SESSION_DO_START] = 'S',    [SESSION_DO_STOP] = 'X',  [SESSION_DO_DRAIN] = 'D', [SESSION_DO_QUIET] = 'Q',
-    [SESSION_DO_PROGRESS] = 'p', [SESSION_DO_LOG] = 's',   [SESSION_DO_END] = 'E',
+    [SESSION_DO_DIAL] = 'd',   [SESSION_DO_GREET] = 'g',    [SESSION_DO_HELLO] = 'h',
+    [SESSION_DO_REPORT] = 'r', [SESSION_DO_ALIVE] = 'a',    [SESSION_DO_CLOSE] = 'c',
+    [SESSION_DO_START] = 'S',  [SESSION_DO_STOP] = 'X',     [SESSION_DO_DRAIN] = 'D',
+    [SESSION_DO_QUIET] = 'Q',  [SESSION_DO_PROGRESS] = 'p', [SESSION_DO_LOG] = 's',
+    [SESSION_DO_END] = 'E',
 };
 
 static int set_up(void **state)

@@ -1,0 +1,51 @@
+#include "launcher/ctl/job_stacks_json.h"
+
+#include <cjson/cJSON.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "launcher/report/events.h"
+#include "launcher/util/strbuf.h"
+
+char *job_stacks_to_json(const char *job, const char *folder, const char *lines)
+{
+    cJSON *object = cJSON_CreateObject();
+
+    (void)cJSON_AddNumberToObject(object, "version",
+                                  1); /* without memory the text below is NULL, or a field is missing */
+    events_add_text(object, "job", job);
+    if (folder)
+        events_add_text(object, "folder", folder);
+    events_add_lines(object, "groups", lines);
+    char *text = cJSON_PrintUnformatted(object);
+    cJSON_Delete(object);
+    return text;
+}
+
+static char *compose(const cJSON *object)
+{
+    const char *job = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(object, "job"));
+    const char *folder = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(object, "folder"));
+    const cJSON *groups = cJSON_GetObjectItemCaseSensitive(object, "groups"), *group;
+    struct strbuf t = {0};
+
+    if (!job || !cJSON_IsArray(groups))
+        return NULL;
+    strbuf_add(&t, "job %s%s%s\n", job, folder ? ", stacks: " : "", folder ? folder : "");
+    cJSON_ArrayForEach(group, groups)
+    {
+        const char *line = cJSON_GetStringValue(group);
+        if (line)
+            strbuf_add(&t, "  %s\n", line);
+    }
+    return strbuf_steal(&t);
+}
+
+char *job_stacks_text(const char *bytes, size_t n_bytes)
+{
+    cJSON *object = cJSON_ParseWithLength(bytes, n_bytes);
+    char *text = object ? compose(object) : NULL;
+
+    cJSON_Delete(object);
+    return text;
+}
