@@ -33,7 +33,7 @@ static size_t count_together(const struct hang_rank *ranks, size_t n_ranks, cons
 
 /* What all ranks are compared with. */
 struct hang_majority {
-    bool any_collective, any_in_loop;
+    bool any_collective, any_in_loop, any_known;
     size_t n_largest; /* collective group */
 };
 
@@ -44,6 +44,7 @@ static struct hang_majority survey(const struct hang_rank *ranks, size_t n_ranks
     for (size_t i = 0; i < n_ranks; i++) {
         size_t n = count_together(ranks, n_ranks, &ranks[i]);
 
+        m.any_known |= ranks[i].kind != STACK_UNKNOWN;
         m.any_in_loop |= !ranks[i].has_ended && ranks[i].kind != STACK_DESTROY;
         if (ranks[i].kind != STACK_COLLECTIVE || ranks[i].has_ended)
             continue;
@@ -64,6 +65,8 @@ static int suspicion_of(const struct hang_rank *r, size_t n_together, const stru
         return 95;
     if (r->child_state)
         return 90;
+    if (r->kind == STACK_UNKNOWN) /* the tool was too slow: that is nothing about the rank */
+        return m->any_known ? -1 : 0;
     if (r->kind == STACK_DESTROY)
         return m->any_in_loop ? 70 : 0;
     if (r->kind == STACK_COLLECTIVE)
@@ -121,7 +124,9 @@ bool hang_sort(struct hang_rank *ranks, size_t n_ranks)
     for (size_t i = 0; i < n_ranks; i++)
         ranks[i] = keys[i].rank;
     const struct sort_key *last = &keys[n_ranks - 1];
-    bool stands_out = keys[0].n_together < n_ranks && keys[0].suspicion >= last->suspicion &&
+    while (last > keys && last->suspicion < 0)
+        last--;
+    bool stands_out = keys[0].n_together < n_ranks &&
                       (keys[0].suspicion > last->suspicion || keys[0].n_together < last->n_together);
     free(keys);
     return stands_out;

@@ -20,8 +20,9 @@ enum {
     LOOKS_PER_LISTING = 8, /* descendants are looked for in every so many looks */
     LOOK_STACKS_MAX = 64,  /* processes whose stacks one look takes */
     LOOK_MS = 2000,
-    REPORT_MS = 4000, /* for the stacks that the report needs */
-    NATIVE_MS = 4000, /* for native frames of Python programs, behind it */
+    REPORT_MS = 4000,     /* and REPORT_RANK_MS for each rank: */
+    REPORT_RANK_MS = 100, /* for the stacks that the report needs */
+    NATIVE_MS = 4000,     /* for native frames of Python programs, behind it */
     DESCRIPTION_SIZE = 32 << 10,
     FOLDERS_MAX = 100,
 };
@@ -345,7 +346,8 @@ static void take_stacks(struct watch_task *t)
     nccl_state_trigger(t->environment, t->rank_base, t->n_workers);
     if (collect(t, &t->set) != 0)
         return; /* without memory: the next time */
-    stack_tools_run(tools_of(t), t->set.jobs, t->set.n, now_ns() + (uint64_t)REPORT_MS * 1000000u);
+    stack_tools_run(tools_of(t), t->set.jobs, t->set.n,
+                    now_ns() + (uint64_t)(REPORT_MS + REPORT_RANK_MS * t->n_workers) * 1000000u);
     report(t, &t->set);
     write_files(t, &t->set, true);
 }

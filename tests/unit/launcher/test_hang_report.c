@@ -144,6 +144,22 @@ static void equal_ranks_are_one_group_without_a_culprit(void **state)
     free(text);
 }
 
+/* Its tool was too slow. */
+static void a_rank_without_a_stack_does_not_stand_out(void **state)
+{
+    struct hang_rank ranks[] = {in_reduce(0), in_reduce(1), in_reduce(2), in_reduce(3)};
+
+    (void)state;
+    ranks[1].kind = STACK_UNKNOWN;
+    (void)strcpy(ranks[1].text, "in the kernel at futex_wait_queue");
+    assert_false(hang_sort(ranks, 4));
+    assert_int_equal(ranks[3].rank, 1);
+    ranks[0].kind = STACK_DATA;
+    (void)strcpy(ranks[0].text, "data loader wait at data.py:41");
+    assert_true(hang_sort(ranks, 4));
+    assert_int_equal(ranks[0].kind, STACK_DATA);
+}
+
 static void the_report_has_a_bound(void **state)
 {
     enum { N = 500 };
@@ -170,6 +186,7 @@ int main(void)
         cmocka_unit_test(the_digest_ignores_the_line_of_the_innermost_frame),
         cmocka_unit_test(the_rank_that_others_wait_for_comes_first),
         cmocka_unit_test(equal_ranks_are_one_group_without_a_culprit),
+        cmocka_unit_test(a_rank_without_a_stack_does_not_stand_out),
         cmocka_unit_test(the_report_has_a_bound),
     };
 

@@ -1,7 +1,7 @@
 """Seeded hangs in gloo jobs of four ranks: how often crun names the rank that the others wait for first, and how long after
 the time-out, for each kind. Needs root for the kind "disk", a file system whose reads never end.
 
-Usage: hangs.py [N] [KIND...]    N jobs of each kind (40); KIND: skip order loader sleep python c stop disk raised store
+Usage: hang_kinds.py [N] [KIND...]    N jobs of each kind (40); KIND: skip order loader sleep python c stop disk raised store
 """
 
 import pathlib
