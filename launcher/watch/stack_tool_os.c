@@ -23,7 +23,7 @@
 #include "base/cleanup.h"
 #include "base/time.h"
 
-enum { AT_ONCE = 4, TOOL_MS = 4000 };
+enum { AT_ONCE = 4, TOOL_MS = 4000, TOOL_BLOCKED_MS = 1500 };
 
 /* ---- finding ---- */
 
@@ -157,7 +157,7 @@ static int start_job(const struct stack_tools *t, struct stack_job *job, uint64_
         (void)close(ends[0]); /* unused */
         return r;
     }
-    uint64_t limit_ns = now_ns() + (uint64_t)TOOL_MS * 1000000u;
+    uint64_t limit_ns = now_ns() + (uint64_t)(job->is_blocked ? TOOL_BLOCKED_MS : TOOL_MS) * 1000000u;
     *slot = (struct tool_slot){.job = job,
                                .fd = ends[0],
                                .pidfd = (int)syscall(SYS_pidfd_open, pid, 0),

@@ -1,12 +1,14 @@
 """A gloo job in which one rank hangs in a way that is given: hang_job.py KIND RANK FOLDER. The rank that hangs writes the
 time at which it begins to (monotonic, in ns) into FOLDER/began; all others wait for it in all_reduce."""
 
+import functools
 import itertools
 import os
 import pathlib
 import signal
 import sys
 import time
+import types
 
 import torch
 import torch.distributed as dist
@@ -42,9 +44,11 @@ def load():
         pass
 
 
-def raise_and_leave(group):
+def raise_and_leave():
+    """The end of gloo waits for no peer, as that of NCCL may: this one does."""
+    waits = types.SimpleNamespace(finalize=functools.partial(time.sleep, 1e6))
+    dist.distributed_c10d._world.comms.append(waits)
     try:
-        group.allreduce([torch.ones(1)])  # is never completed: the others do not call it
         raise RuntimeError("the batch is bad")
     finally:
         dist.destroy_process_group()
@@ -58,7 +62,7 @@ def hang(store, groups, t):
         dist.all_reduce(t, group=groups[1])
         dist.all_reduce(t)
     elif KIND == "raised":
-        raise_and_leave(groups[1])
+        raise_and_leave()
     elif KIND == "store":
         store.get("a key that is never set")
     else:
