@@ -202,7 +202,18 @@ static bool another_thread_runs(pid_t pid)
     return found;
 }
 
-/* Number and arguments of the system call, stack pointer and address. Of one that runs only that it does. */
+/* Number of the system call, stack pointer and address. Not its arguments: they may be new in each turn of a loop that polls. */
+static uint64_t digest_call(uint64_t digest, const char *text)
+{
+    const char *at = strrchr(text, ' ');
+
+    while (at && at > text && at[-1] != ' ')
+        at--;
+    digest = digest_bytes(digest, text, strcspn(text, " "));
+    return at ? digest_bytes(digest, at, strlen(at)) : digest;
+}
+
+/* Of one that runs only that it does. */
 static bool add_place_of(pid_t pid, struct progress_place *place)
 {
     char text[FILE_SIZE];
@@ -214,7 +225,7 @@ static bool add_place_of(pid_t pid, struct progress_place *place)
     bool runs = stat.state == 'R' || strncmp(text, "running", 7) == 0;
     place->where = digest_bytes(place->where, &pid, sizeof(pid));
     if (!runs)
-        place->where = digest_bytes(place->where, text, strlen(text));
+        place->where = digest_call(place->where, text);
     place->faults += stat.faults;
     if (read_of_process(pid, "status", text))
         place->switches += field_of(text, "\nvoluntary_ctxt_switches:") +
