@@ -154,8 +154,10 @@ void agent_report_status(void *data, struct buf *out)
     struct look_piece piece = {.pieces =
                                    (uint32_t)((n_workers + WORKERS_OF_A_PIECE - 1) / WORKERS_OF_A_PIECE)};
 
-    if (!r)
+    if (!r) {
         read_own_usage(&s.nodes[0]);
+        s.nodes[0].taken_ms = (int64_t)(now_ns() / 1000000);
+    }
     if (piece.pieces > LOOK_PIECES_MAX)
         piece.pieces = LOOK_PIECES_MAX; /* the first ranks */
     for (; !r && piece.piece < piece.pieces; piece.piece++) {

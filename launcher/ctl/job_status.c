@@ -67,38 +67,46 @@ int job_status_take_nodes(struct job_status *s, struct job_status *from)
     return 0;
 }
 
-/* The same process in an earlier look at the same node. */
-static const struct worker_status *find_earlier(const struct job_status *before, const char *host,
-                                                const struct worker_status *w)
+static const struct node_status *find_earlier_node(const struct job_status *before,
+                                                   const struct node_status *node)
 {
-    for (size_t n = 0; n < before->n_nodes_known; n++) {
-        const struct node_status *node = &before->nodes[n];
-
-        if (strcmp(node->host, host) == 0 && (size_t)w->local_rank < node->n_workers &&
-            node->workers[w->local_rank].pid == w->pid)
-            return &node->workers[w->local_rank];
-    }
+    for (size_t n = 0; n < before->n_nodes_known; n++)
+        if (before->nodes[n].group_rank == node->group_rank && strcmp(before->nodes[n].host, node->host) == 0)
+            return &before->nodes[n];
     return NULL;
 }
 
 static void compare_worker(struct worker_status *w, const struct worker_status *was, int64_t ms)
 {
+    if (ms <= 0) { /* the same report again */
+        w->cpu_percent = was->cpu_percent;
+        w->steps_per_s = was->steps_per_s;
+        return;
+    }
     if (w->has_usage && was->has_usage && w->cpu_ms >= was->cpu_ms)
         w->cpu_percent = (int32_t)((w->cpu_ms - was->cpu_ms) * 100 / ms);
     if (w->last_step >= was->last_step && was->last_step >= 0)
         w->steps_per_s = (double)(w->last_step - was->last_step) * 1000 / (double)ms;
 }
 
+/* Reports of other nodes have times of their own. */
+static void compare_node(struct node_status *node, const struct node_status *before, int64_t ms)
+{
+    if (node->is_remote)
+        ms = node->taken_ms - before->taken_ms;
+    for (size_t i = 0; i < node->n_workers && i < before->n_workers; i++)
+        if (node->workers[i].pid > 0 && node->workers[i].pid == before->workers[i].pid)
+            compare_worker(&node->workers[i], &before->workers[i], ms);
+}
+
 void job_status_compare(struct job_status *s, const struct job_status *before, int64_t ms)
 {
-    for (size_t n = 0; ms > 0 && n < s->n_nodes_known; n++)
-        for (size_t i = 0; i < s->nodes[n].n_workers; i++) {
-            struct worker_status *w = &s->nodes[n].workers[i];
-            const struct worker_status *was = w->pid > 0 ? find_earlier(before, s->nodes[n].host, w) : NULL;
+    for (size_t n = 0; ms > 0 && n < s->n_nodes_known; n++) {
+        const struct node_status *was = find_earlier_node(before, &s->nodes[n]);
 
-            if (was)
-                compare_worker(w, was, ms);
-        }
+        if (was)
+            compare_node(&s->nodes[n], was, ms);
+    }
 }
 
 void job_status_finish(struct job_status *s)

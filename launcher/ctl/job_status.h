@@ -48,6 +48,7 @@ struct node_status {
     int32_t group_rank;               /* -1: none yet */
     bool is_remote;                   /* /proc of this machine does not have its workers */
     char state[JOB_STATUS_WORD_SIZE]; /* of a remote one, as the rendezvous has it */
+    int64_t taken_ms; /* of a remote one: when its agent reported, by a clock of its own; 0: it has not */
     struct gpu_status gpus[JOB_STATUS_GPUS_MAX];
     size_t n_gpus;
     struct worker_status *workers;

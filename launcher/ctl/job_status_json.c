@@ -119,6 +119,8 @@ static int fill_node(cJSON *object, const struct node_status *n, size_t first, s
     events_add_text(object, "host", n->host);
     if (n->state[0])
         events_add_text(object, "state", n->state);
+    if (n->taken_ms > 0 && !cJSON_AddNumberToObject(object, "taken_ms", (double)n->taken_ms))
+        return -ENOMEM;
     cJSON *workers = cJSON_AddNumberToObject(object, "group_rank", n->group_rank)
                          ? cJSON_AddArrayToObject(object, "workers")
                          : NULL;
@@ -227,7 +229,12 @@ int job_status_read_piece(const uint8_t *body, size_t n, struct job_status *s)
                 *node = cJSON_GetObjectItemCaseSensitive(status, "node"),
                 *workers = cJSON_GetObjectItemCaseSensitive(node, "workers");
 
-    return cJSON_IsArray(workers) && s->n_nodes_known > 0 ? read_workers(workers, s) : -EBADMSG;
+    const cJSON *taken = cJSON_GetObjectItemCaseSensitive(node, "taken_ms");
+    if (!cJSON_IsArray(workers) || s->n_nodes_known == 0)
+        return -EBADMSG;
+    if (cJSON_IsNumber(taken) && taken->valuedouble > 0 && taken->valuedouble < (double)FIELD_EXACT_MAX)
+        s->nodes[s->n_nodes_known - 1].taken_ms = (int64_t)taken->valuedouble;
+    return read_workers(workers, s);
 }
 
 static int read_node(const cJSON *json, struct job_status *s)

@@ -184,7 +184,13 @@ static void rates_come_from_two_looks(void **state)
     }
     s.nodes[0].workers[1].pid = 99;
     s.nodes[0].workers[2].last_step = -1;
-    job_status_compare(&s, &before, 500);
+    before.nodes[0].is_remote = s.nodes[0].is_remote = true;
+    before.nodes[0].taken_ms = s.nodes[0].taken_ms = 7000;
+    before.nodes[0].workers[0].cpu_percent = 33;
+    job_status_compare(&s, &before, 200); /* the same report in both looks */
+    assert_int_equal(s.nodes[0].workers[0].cpu_percent, 33);
+    s.nodes[0].taken_ms = 7500;
+    job_status_compare(&s, &before, 200);
     assert_int_equal(s.nodes[0].workers[0].cpu_percent, 50);
     assert_true(s.nodes[0].workers[0].steps_per_s == 10.0);
     assert_int_equal(s.nodes[0].workers[1].cpu_percent, -1);
