@@ -148,7 +148,7 @@ def test_clients_that_send_nothing_delay_nothing(folders):
     job = start(folders, *JOB, "sleep", "60")
     wait_for_state(folders, "running")
     talker, other = open_clients(folders, 2)
-    other.sendall(b"stacks\n")
+    other.sendall(b"nonsense\n")
     assert "does not know" in other.makefile().read()
     talker.sendall(b"x" * 1000)
     with pytest.raises(ConnectionResetError):  # it had sent more than is read
