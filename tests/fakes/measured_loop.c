@@ -141,11 +141,14 @@ MEASURE(uv_idle_t, idle, IDLE)
 MEASURE(uv_check_t, check, CHECK)
 MEASURE(uv_handle_t, close, CLOSE)
 
+/* libuv starts a timer that repeats again by itself, with the callback that it has: ours. */
 int uv_timer_start(uv_timer_t *handle, uv_timer_cb callback, uint64_t timeout, uint64_t repeat)
 {
     static int (*next)(uv_timer_t *, uv_timer_cb, uint64_t, uint64_t);
 
     next = next ? next : (int (*)(uv_timer_t *, uv_timer_cb, uint64_t, uint64_t))real("uv_timer_start");
+    if (callback == on_timer)
+        return next(handle, callback, timeout, repeat);
     return next(handle, keep_callback(handle, TIMER, (void *)callback) ? on_timer : callback, timeout,
                 repeat);
 }
