@@ -9,12 +9,17 @@
 #include <math.h>
 #include <stdio.h>
 
+#include <string.h>
+
 #include "base/err.h"
+#include "worker-runtime/cuda/backend_os.h"
 #include "worker-runtime/cuda/cuda_blas.h"
 
 #include "tests/fakes/fake_cublaslt.h"
 
 enum { N = 512, IN = 512, OUT = 513, N_SAMPLES = 300, STATUS_INTERNAL_ERROR = 14 };
+
+const struct backend *crw_backend(void);
 
 static const char *fake_path, *other_path;
 static struct fake_cublaslt *fake;
@@ -139,12 +144,74 @@ static void reports_failures(void)
     expect(cuda_blas_open(other_path, &b) != 0 && !b, "a library that is another");
 }
 
+/* ---- training steps ---- */
+
+static struct crw_model *new_model(void)
+{
+    static const struct crw_layer layers[] = {
+        {.kind = CRW_LAYER_FLATTEN},     {.kind = CRW_LAYER_LINEAR, .name = "fc1", .in = IN, .out = IN},
+        {.kind = CRW_LAYER_RELU},        {.kind = CRW_LAYER_LINEAR, .name = "fc2", .in = IN, .out = IN},
+        {.kind = CRW_LAYER_LOG_SOFTMAX},
+    };
+    struct crw_model *model = NULL;
+    expect(crw_model_create(layers, ARRAY_SIZE(layers), (struct crw_shape){1, 16, IN / 16}, N, NULL,
+                            &model) == 0,
+           "there is a model");
+    return model;
+}
+
+/* What a step returns. libcrw's kernels do nothing in it, so only what the fake has seen counts. */
+static int step_in(enum backend_precision precision, const char *library)
+{
+    static const float table[256];
+    static uint8_t items[N * IN], targets[N];
+    static uint32_t list[N];
+    const struct backend *b = crw_backend();
+    const struct backend_samples samples = {.inputs = items, .table = table, .targets = targets, .n = N};
+    struct crw_model *model = new_model();
+    const struct backend_trainer_options options = {.model = model,
+                                                    .loss = BACKEND_NLL,
+                                                    .optimizer = {.kind = CRW_SGD, .lr = 1},
+                                                    .precision = precision,
+                                                    .blas_library = library};
+    struct backend_trainer *trainer;
+    struct backend_progress progress;
+    cuda_host_set_dry(true);
+    int r = b->trainer_create(&options, &trainer);
+    if (r == 0) {
+        expect(b->trainer_set_data(trainer, BACKEND_TRAIN, &samples) == 0, "there are samples");
+        expect(b->trainer_start(trainer, list, N, 0) == 0, "they are listed");
+        r = b->trainer_step(trainer, N, true);
+        if (r == 0)
+            r = b->trainer_wait(trainer, 60000, &progress);
+        b->trainer_destroy(trainer);
+    }
+    cuda_host_set_dry(false);
+    crw_model_destroy(model);
+    return r;
+}
+
+static void trains_with_it(void)
+{
+    const int before = fake->n_products;
+    expect(step_in(BACKEND_EXACT, fake_path) == 0 && fake->n_products == before, "an exact step has none");
+    expect(step_in(BACKEND_TF32, fake_path) == 0, "a step is trained");
+    expect(fake->n_products == before + 5, "five products: all but for the gradient of the batch itself");
+    fake->fails_with = STATUS_INTERNAL_ERROR;
+    expect(step_in(BACKEND_BF16, fake_path) != 0 && strstr(crw_backend()->error_message(), "status 14"),
+           "a step that fails names the status");
+    fake->fails_with = 0;
+    expect(step_in(BACKEND_TF32, "/nonexistent/libcublasLt.so") == CRW_E_NOT_FOUND, "no such library");
+    expect(fake->n_open == 0, "everything is freed");
+}
+
 int main(int argc, char **argv)
 {
     static const struct kernel_case cases[] = {
         {"takes_large_products", takes_large_products},
         {"leaves_the_others", leaves_the_others},
         {"reports_failures", reports_failures},
+        {"trains_with_it", trains_with_it},
     };
     if (argc != 3)
         return 2;
