@@ -439,11 +439,11 @@ static int queue_starts(struct generation *g, struct worker_starts *start)
 static int spawn_warm_guardian(struct generation *g, const struct worker_starts *start)
 {
     const struct agent_config *config = g->host->config;
-    _cleanup_close_ int source = zygote_open_source();
+    _cleanup_close_ int source = zygote_open_source(), import = zygote_open_import();
     struct strlist environment = {0};
 
-    if (source < 0)
-        return source;
+    if (source < 0 || import < 0)
+        return source < 0 ? source : import;
     zygote_environment(start->workers[0].environment,
                        config->job->virtual_local_rank ? "CUDA_VISIBLE_DEVICES HIP_VISIBLE_DEVICES" : NULL,
                        &environment);
@@ -453,7 +453,7 @@ static int spawn_warm_guardian(struct generation *g, const struct worker_starts 
                                         .stdio = {-1, -1, -1},
                                         .notice_fd = -1,
                                         .state_fd = source,
-                                        .cache_fd = -1,
+                                        .cache_fd = import,
                                         .cpus = g->n_workers == 1 ? start->workers[0].cpus : NULL};
     int r = environment.failed
                 ? -ENOMEM

@@ -19,7 +19,7 @@
  * forked worker is adopted by the nearest subreaper above the zygote. It starts nothing by itself then: crun orders
  * GUARDIAN_BEGIN and each worker. A start that is under way counts as a live worker; it is cancelled by an order to stop,
  * and becomes a start by exec when the zygote cannot fork. The zygote is in no generation: no signal to the workers and
- * no count of orphans includes it.
+ * no count of orphans includes it. One that ends is launched again, a few times in each generation.
  *
  * crun ends: kill every process, and when none is left, send the death notice to the rendezvous, where there is one. If
  * crun was ended by a signal that it does not handle, it has sent GUARDIAN_RELEASE before: then SIGTERM and the grace
@@ -82,11 +82,12 @@ struct guardian {
     bool sweeping;    /* for some worker */
     /* With a zygote: */
     struct zygote zygote;
-    bool is_zygote_lost; /* reported to crun */
-    bool is_running;     /* from GUARDIAN_BEGIN to GUARDIAN_EMPTY */
-    size_t n_to_start;   /* orders to start that have not come in this generation */
-    bool refuses_starts; /* until the next GUARDIAN_BEGIN */
-    bool ending;         /* GUARDIAN_END has come */
+    bool is_zygote_lost;    /* in this generation; reported to crun */
+    bool is_zygote_refused; /* for the life of the job, as above */
+    bool is_running;        /* from GUARDIAN_BEGIN to GUARDIAN_EMPTY */
+    size_t n_to_start;      /* orders to start that have not come in this generation */
+    bool refuses_starts;    /* until the next GUARDIAN_BEGIN */
+    bool ending;            /* GUARDIAN_END has come */
     bool has_death_notice;
 };
 
@@ -299,37 +300,61 @@ static void finish_start(struct guardian *g, size_t i)
         (void)kill(-w->pid, SIGKILL);
 }
 
-/* reason: NULL when it has given one itself. */
+static void report_zygote(struct guardian *g, enum zygote_report_kind kind, const char *reason)
+{
+    struct guardian_report report = {.kind = GUARDIAN_ZYGOTE, .value = (int32_t)kind};
+
+    (void)snprintf(report.text, sizeof(report.text), "%s", reason); /* may be cut */
+    report_to_crun(g, report);
+}
+
 static void lose_zygote(struct guardian *g, const char *reason)
 {
-    struct guardian_report report = {.kind = GUARDIAN_ZYGOTE, .value = ZYGOTE_REFUSED};
-
-    if (reason && !g->is_zygote_lost && !g->ending) {
-        (void)snprintf(report.text, sizeof(report.text), "%s", reason);
-        report_to_crun(g, report);
-    }
+    if (!g->is_zygote_lost)
+        report_zygote(g, ZYGOTE_REFUSED, reason);
     g->is_zygote_lost = true;
+}
+
+/* Its link has ended. */
+static void on_zygote_end(struct guardian *g)
+{
+    const char *reason =
+        g->zygote.is_stuck ? "an import does not end" : "the interpreter that forks workers has ended";
+
+    if (g->ending || g->is_orphan || g->is_zygote_lost)
+        return;
+    if (g->zygote.n_renewals >= ZYGOTE_RENEWALS_MAX)
+        lose_zygote(g, reason);
+    else
+        report_zygote(g, ZYGOTE_ENDED, reason);
+}
+
+static void on_zygote_report(struct guardian *g, const struct zygote_report *r)
+{
+    struct guardian_report report = {.kind = GUARDIAN_ZYGOTE,
+                                     .value = (int32_t)r->kind,
+                                     .pid = r->value,
+                                     .max_rss_kib = r->memory_kib,
+                                     .user_us = r->took_us};
+
+    if (r->kind == ZYGOTE_LOADING && g->ending)
+        zygote_end(&g->zygote);
+    if (r->kind == ZYGOTE_LOADING)
+        return;
+    if (r->kind == ZYGOTE_REFUSED)
+        g->is_zygote_refused = g->is_zygote_lost = true;
+    memcpy(report.text, r->text, sizeof(report.text));
+    report_to_crun(g, report);
 }
 
 static void read_zygote(struct guardian *g)
 {
     struct zygote_report r;
 
-    while (g->zygote.link >= 0 && zygote_receive(&g->zygote, &r)) {
-        struct guardian_report report = {.kind = GUARDIAN_ZYGOTE,
-                                         .value = (int32_t)r.kind,
-                                         .pid = r.value,
-                                         .max_rss_kib = r.memory_kib,
-                                         .user_us = r.took_us};
-        if (r.kind == ZYGOTE_LOADING)
-            continue;
-        memcpy(report.text, r.text, sizeof(report.text));
-        report_to_crun(g, report);
-        if (r.kind == ZYGOTE_REFUSED)
-            lose_zygote(g, NULL);
-    }
+    while (g->zygote.link >= 0 && zygote_receive(&g->zygote, &r))
+        on_zygote_report(g, &r);
     if (g->zygote.link < 0)
-        lose_zygote(g, "the interpreter that forks workers has ended");
+        on_zygote_end(g);
 }
 
 static void launch_zygote(struct guardian *g)
@@ -338,11 +363,23 @@ static void launch_zygote(struct guardian *g)
 
     if (!r && watch_descriptor(g, g->zygote.link, TOKEN_ZYGOTE) < 0) {
         (void)kill(g->zygote.pid, SIGKILL); /* a child that is not reaped */
+        (void)close(g->zygote.link);
         g->zygote.link = -1;
         r = -ENOSPC;
     }
     if (r)
         lose_zygote(g, strerror(-r));
+}
+
+/* Another one in place of one that has ended and been reaped, unless that makes no sense. */
+static void renew_zygote(struct guardian *g)
+{
+    bool is_needed = g->setup->zygote && !g->is_zygote_lost && !g->ending && !g->is_orphan && !g->released;
+
+    if (!is_needed || g->zygote.link >= 0 || g->zygote.pid > 0)
+        return;
+    g->zygote.n_renewals++;
+    launch_zygote(g);
 }
 
 /* A module whose import does not end. */
@@ -352,7 +389,7 @@ static void limit_loading(struct guardian *g)
 
     if (g->zygote.link < 0 || !g->zygote.is_loading || now_ns() < limit_ns)
         return;
-    lose_zygote(g, "an import does not end");
+    g->zygote.is_stuck = true;
     (void)kill(g->zygote.pid, SIGKILL); /* its link ends by this */
 }
 
@@ -364,6 +401,8 @@ static void begin_generation(struct guardian *g, const struct replacement *r)
     g->is_running = true;
     g->n_to_start = g->setup->n_workers;
     g->killing = g->refuses_starts = g->has_reported_orphans = false;
+    g->is_zygote_lost = g->is_zygote_refused;
+    g->zygote.n_renewals = 0;
     for (size_t i = 0; i < g->setup->n_workers; i++)
         g->setup->state[i].ended = 0;
 }
@@ -388,7 +427,7 @@ static void reap_child(struct guardian *g, pid_t pid)
     if (wait4(pid, &status, WNOHANG, &usage) != pid)
         return;
     if (pid == g->zygote.pid)
-        g->zygote.pid = 0; /* its link has ended */
+        zygote_reaped(&g->zygote, g->setup->zygote, status); /* its link ends by this, too */
     if (!w)
         return;
     bool asked = w->asked;
@@ -775,9 +814,10 @@ _Noreturn void guardian_run(const struct guardian_setup *setup)
     }
     if (setup->zygote)
         launch_zygote(&g);
-    else
+    else {
         start_workers(&g);
-    close_kept(setup);
+        close_kept(setup);
+    }
 
     for (;;) {
         bool has_children = reap_others(&g);
@@ -788,6 +828,7 @@ _Noreturn void guardian_run(const struct guardian_setup *setup)
             report_orphans(&g);
         if (is_over(&g, has_children))
             break;
+        renew_zygote(&g);
         limit_loading(&g);
         end_release(&g);
         if (g.killing)

@@ -9,6 +9,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "launcher/cli/numa.h"
@@ -46,8 +47,17 @@ int zygote_launch(struct zygote *z, const struct spawn_worker *worker)
     }
     z->link = pair[0];
     z->is_loading = true;
+    z->has_reported = z->is_stuck = false;
     z->loading_since_ns = now_ns();
     return 0;
+}
+
+void zygote_reaped(struct zygote *z, const struct spawn_worker *worker, int status)
+{
+    z->pid = 0;
+    if (WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL && !z->is_stuck)
+        (void)!ftruncate(worker->cache_fd,
+                         0); /* killed from outside; else a module is imported by the workers alone */
 }
 
 /* The descriptors of a worker in the order of their numbers there. Those that it shares with crun are the guardian's. */
@@ -136,6 +146,7 @@ bool zygote_receive(struct zygote *z, struct zygote_report *ret)
     }
     ret->text[ZYGOTE_TEXT_SIZE - 1] = '\0';
     z->is_loading = ret->kind == ZYGOTE_LOADING;
+    z->has_reported = true;
     z->loading_since_ns = now_ns();
     return true;
 }
@@ -143,11 +154,12 @@ bool zygote_receive(struct zygote *z, struct zygote_report *ret)
 void zygote_end(struct zygote *z)
 {
     struct zygote_order order = {.kind = ZYGOTE_END};
+    bool is_importing = z->is_loading && z->has_reported; /* it has saved its list, and reads no order now */
 
-    if (z->link < 0 || send_order(z->link, &order, NULL, 0) == 0)
+    if (z->link < 0 || (!is_importing && send_order(z->link, &order, NULL, 0) == 0))
         return;
     if (z->pid > 0)
-        (void)kill(z->pid, SIGKILL); /* it does not read; as above */
+        (void)kill(z->pid, SIGKILL); /* not reaped, so the number is its own */
 }
 
 /* ---- crun's side ---- */
@@ -161,6 +173,13 @@ int zygote_open_source(void)
     if (write(fd, zygote_source, zygote_source_size) != (ssize_t)zygote_source_size)
         return -ENOSPC;
     return steal_fd(&fd);
+}
+
+int zygote_open_import(void)
+{
+    int fd = memfd_create("crun-zygote-import", MFD_CLOEXEC);
+
+    return fd < 0 ? -errno : fd;
 }
 
 void zygote_environment(char *const *of_worker, const char *varies, struct strlist *out)

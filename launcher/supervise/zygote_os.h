@@ -7,6 +7,9 @@
  * For each start the guardian makes a handshake socket and sends it to the zygote with the texts and descriptors of the worker. The forked
  * worker becomes a child of the guardian, sends its process id through that socket, and waits for one byte: only then is it a
  * worker. When the socket ends first (the zygote has ended, or cannot fork), the worker is started by exec.
+ *
+ * When the zygote ends by itself, the guardian launches another one. A module whose import has ended it (SIGSEGV in
+ * C code, exit(), no end within ZYGOTE_PATIENCE_MS) is dropped by the next one, as any that cannot be shared.
  */
 
 #include <stdbool.h>
@@ -39,6 +42,7 @@ enum zygote_report_kind {
     ZYGOTE_REFUSED,   /* text: why nothing can be forked; the zygote ends */
     ZYGOTE_LOADING,   /* it imports; at most once a second */
     ZYGOTE_NOT_FORKED, /* of the guardian to crun: a worker was started by exec instead; text: the reason, or empty */
+    ZYGOTE_ENDED, /* of the guardian to crun: the zygote has ended, and another one is launched; text: the reason */
 };
 
 enum { ZYGOTE_TEXT_SIZE = 200 };
@@ -53,17 +57,28 @@ struct zygote_report {
 
 /* ---- for the guardian, which allocates nothing ---- */
 
-enum { ZYGOTE_PATIENCE_MS = 120000 }; /* for one module; then it is killed, and workers start by exec */
+enum {
+    ZYGOTE_PATIENCE_MS = 120000, /* for one module; then it is killed */
+    ZYGOTE_RENEWALS_MAX = 3,     /* in one generation; then workers start by exec until the next one */
+};
 
 struct zygote {
     pid_t pid; /* 0: there is none, or it has been reaped */
     int link;  /* -1: it takes no orders */
     bool is_loading;
+    bool has_reported;         /* since its launch: what its predecessor died of is in the file */
+    bool is_stuck;             /* it was killed because an import did not end */
+    int n_renewals;            /* in this generation */
     uint64_t loading_since_ns; /* its last record */
 };
 
-/* Executes it. worker: as the first worker, with the environment of zygote_environment(). 0 or -errno. */
+/* Executes it. worker: as the first worker, with the environment of zygote_environment(), the source as state_fd, and as
+ * cache_fd a memory file for the name of the module whose import is under way. 0 or -errno. */
 int zygote_launch(struct zygote *z, const struct spawn_worker *worker);
+
+/* It has been reaped with that status. Where the module under import is not the cause, its name is removed: the next zygote drops
+ * the module that it finds there. */
+void zygote_reaped(struct zygote *z, const struct spawn_worker *worker, int status);
 
 /* Sends the order to fork a worker. 0 with the guardian's end of the handshake socket, or -errno. */
 int zygote_start_worker(struct zygote *z, int worker, const struct replacement *r, int *ret_handshake);
@@ -78,6 +93,9 @@ void zygote_end(struct zygote *z);
 
 /* The zygote's source in a memory file, or -errno. */
 int zygote_open_source(void);
+
+/* An empty memory file for the name of the module under import, or -errno. */
+int zygote_open_import(void);
 
 struct strlist;
 

@@ -21,7 +21,8 @@ never imported here: they may change between two generations.
 
 What must not be shared by fork ends the use of the module that makes it: a thread, an open descriptor (a GPU's driver opens its device),
 a failed import, a look at a variable that differs between workers. The module and all that import it are dropped, the name
-is reported once and kept in the file, and the zygote executes itself again without them. What cannot be forked at all is
+is reported once and kept in the file, and the zygote executes itself again without them. So is a module whose import ends the process or
+does not end itself: its name stands in a memory file of the guardian, which launches the next zygote. What cannot be forked at all is
 reported (REFUSED), and the workers start by exec.
 
 What modules print while they are imported here goes to memory, and each worker prints it at its start.
@@ -47,7 +48,7 @@ LEARN_SLOW_MS = 10000
 LEARN_QUICK_ROUNDS = 60
 
 # Numbers of descriptors: in the zygote when it is executed, and in workers (launcher/supervise/spawn_worker_os.h).
-CONTROL_FD, SOURCE_FD = 3, 4
+CONTROL_FD, SOURCE_FD, IMPORT_FD = 3, 4, 5
 WORKER_FD = 3  # notice, state, cache
 LAST_FD = 5
 FREE_FD = 64
@@ -370,11 +371,25 @@ class EnvironmentWatch:
         kind.__getitem__ = get
 
 
+class UnderImport:
+    """The name of the module whose import is under way, in a memory file that outlives this process."""
+
+    def __init__(self, fd):
+        self.fd = fd
+
+    def read(self):
+        name = os.pread(self.fd, 256, 0).partition(b"\0")[0].decode("ascii", "replace")
+        return name if is_name(name) else None
+
+    def write(self, name):
+        os.pwrite(self.fd, name.encode("ascii", "replace") + b"\0", 0)
+
+
 class Loader:
     """One pass of imports. What has to be dropped is in names.dropped afterwards."""
 
-    def __init__(self, places, names, report):
-        self.places, self.names, self.report = places, names, report
+    def __init__(self, places, names, report, under_import):
+        self.places, self.names, self.report, self.under_import = places, names, report, under_import
         self.guard = Guard(places, names.dropped)
         self.n_threads = count_threads()
         self.descriptors = list_descriptors()
@@ -419,6 +434,7 @@ class Loader:
         before = set(sys.modules)
         watch = EnvironmentWatch()
         fault = None
+        self.under_import.write(name)
         try:
             __import__(name)
         except Dropped:
@@ -427,6 +443,7 @@ class Loader:
             fault = "cannot be imported (%s)" % message_of(error)
         watch.restore()
         fault = fault or self.fault_of(watch)
+        self.under_import.write("")
         if fault:
             self.drop(name, fault)
             for new in set(sys.modules) - before:
@@ -552,6 +569,7 @@ class Zygote:
         self.origin = Origin()
         self.control = _socket.socket(fileno=self.move_up(CONTROL_FD))
         self.source = self.move_up(SOURCE_FD)
+        self.under_import = UnderImport(self.move_up(IMPORT_FD))
         # Descriptors that arrive with orders get no number that a worker has.
         while os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC) < LAST_FD:
             pass
@@ -611,12 +629,24 @@ class Zygote:
         self.title = Title()
         self.notes = Notes()
         self.names = Names(self.places, self.origin)
+        self.drop_fatal()
         self.capture_output()
         self.customize_site()
         self.title.set_comm(b"crun-zygote")
         self.title.set([b"crun-zygote", os.fsencode(os.path.basename(os.fsdecode(
             self.origin.argv[words_of_script(self.origin.argv) - 1])))], [])
         self.learned = 0
+
+    def drop_fatal(self):
+        """The module whose import has ended the zygote before this one."""
+        name = self.under_import.read()
+        if name:
+            reason = "ends the interpreter when it is imported, or its import does not end"
+            self.names.wanted.pop(name, None)
+            self.names.dropped[name] = reason
+            self.report(DROPPED, text="%s %s" % (name, reason))
+            self.names.write()
+            self.under_import.write("")
 
     def customize_site(self):
         """The sitecustomize that this one stands in for."""
@@ -637,10 +667,10 @@ class Zygote:
         import time
         begin = time.monotonic()
         self.last_loading = 0.0
-        self.report(LOADING)  # the guardian kills a zygote that imports when the job ends
         self.names.write()
+        self.report(LOADING)  # the guardian kills a zygote that imports when the job ends
         self.places.look()
-        loader = Loader(self.places, self.names, self.report)
+        loader = Loader(self.places, self.names, self.report, self.under_import)
         loader.load(list(self.names.wanted))
         if loader.unclean:
             self.names.write()
@@ -657,6 +687,7 @@ class Zygote:
     def execute_again(self):
         os.dup2(self.control.fileno(), CONTROL_FD, True)
         os.dup2(self.source, SOURCE_FD, True)
+        os.dup2(self.under_import.fd, IMPORT_FD, True)
         self.origin.execute_again(self.names.dropped)
 
     def check_shadows(self):

@@ -153,30 +153,115 @@ def test_nothing_is_left_when_the_job_is_stopped(cache, tmp_path):
         names = {pid: pathlib.Path(f"/proc/{pid}/comm").read_text().strip() for pid in below}
         assert sorted(names.values()).count("crun-zygote") == 1 and len(below) == 4
         os.kill(p.pid if victim == "crun" else next(i for i, n in names.items() if n == f"crun-{victim}"), sig)
-        if victim == "zygote":  # the workers do not need it
-            time.sleep(0.3)
-            assert p.poll() is None and len(jobs.descendants(p.pid)) == 3
+        if victim == "zygote":  # the workers do not need it; another one is launched
+            jobs.wait_for(lambda: set(jobs.descendants(p.pid)) - set(below))
+            assert p.poll() is None
+            below = {*below, *jobs.descendants(p.pid)}
             p.terminate()
         p.wait(30)
         assert jobs.wait_until(lambda: not any(pathlib.Path(f"/proc/{i}/cmdline").exists() for i in below), 5)
 
 
-def test_workers_start_by_exec_when_the_zygote_is_lost(cache, tmp_path):
-    """It is killed between two generations."""
+# Beside the script of a worker: finds the zygote, and ends it.
+ENDS_ZYGOTE = """
+import decimal, os, pathlib, signal, sys, time
+
+def zygotes():
+    found = []
+    for child in pathlib.Path(f"/proc/{os.getppid()}/task/{os.getppid()}/children").read_text().split():
+        try:
+            if pathlib.Path(f"/proc/{child}/comm").read_text() == "crun-zygote\\n":
+                found.append(int(child))
+        except OSError:
+            pass
+    return found
+
+def end_zygote():
+    while not zygotes():
+        time.sleep(0.005)
+    os.kill(pid := zygotes()[0], signal.SIGKILL)
+    while pid in zygotes():
+        time.sleep(0.005)
+
+generation = os.environ["TORCHELASTIC_RESTART_COUNT"]
+"""
+
+
+def test_another_zygote_when_one_is_killed(cache, tmp_path):
+    """Between two generations. The one after the next is forked again."""
     script = tmp_path / "script.py"
-    script.write_text(textwrap.dedent("""
-        import os, pathlib, signal
-        guardian = os.getppid()
-        if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
-            for child in pathlib.Path(f"/proc/{guardian}/task/{guardian}/children").read_text().split():
-                if pathlib.Path(f"/proc/{child}/comm").read_text() == "crun-zygote\\n":
-                    os.kill(int(child), signal.SIGKILL)
+    script.write_text("import sys\nis_forked = 'decimal' in sys.modules\n" + ENDS_ZYGOTE + textwrap.dedent("""
+        if generation == "0":
+            end_zygote()
+        while not zygotes():
+            time.sleep(0.005)
+        if generation != "2":
             raise SystemExit(3)
+        print("forked:", is_forked)
+        """))
+    log = tmp_path / "events"
+    for want in 0, 4:  # the first run makes the list
+        p = crun(cache, "--warm", "--max-restarts=2", "--restart-pause=0", f"--event-log={log}", script)
+        assert p.returncode == 0 and (p.stdout == "forked: True\n" or not want), p.stderr
+        assert "warm start: the interpreter that forks workers has ended: another interpreter is started" in p.stderr
+        assert "not possible" not in p.stderr
+
+
+def test_workers_start_by_exec_when_zygotes_end_again_and_again(cache, tmp_path):
+    """In one generation; in the next one another is tried."""
+    script = tmp_path / "script.py"
+    script.write_text(ENDS_ZYGOTE + textwrap.dedent("""
+        if generation == "0":
+            for _ in range(4):
+                end_zygote()
+            time.sleep(0.3)
+            print("left:", zygotes(), flush=True)
+            raise SystemExit(3)
+        while not zygotes():
+            time.sleep(0.005)
         print("fine")
         """))
     p = crun(cache, "--warm", "--max-restarts=1", script)
-    assert p.returncode == 0 and p.stdout == "fine\n", p.stderr
-    assert "warm start is not possible, workers start by exec: the interpreter that forks workers has ended" in p.stderr
+    assert p.returncode == 0 and p.stdout == "left: []\nfine\n", p.stderr
+    assert p.stderr.count("another interpreter is started") == 3
+    assert p.stderr.count("warm start is not possible, workers start by exec: the interpreter that forks workers has ended") == 1
+
+
+def test_a_replaced_worker_is_forked(cache, tmp_path):
+    """--restart-policy=replace: the others keep their processes, and the new one imports nothing."""
+    script = tmp_path / "script.py"
+    script.write_text(textwrap.dedent("""
+        import sys
+        is_forked = "decimal" in sys.modules
+        import decimal, os, pathlib, signal, socket, struct, time
+        rank, generation = int(os.environ["RANK"]), int(os.environ["CRUN_GENERATION"])
+        notices = socket.socket(fileno=int(os.environ["CRUN_NOTICE_FD"]))
+
+        def ready():
+            notices.send(struct.pack("<IIIii", 20, 4, generation, rank, 1))
+            pathlib.Path(f"{sys.argv[1]}.{generation}.{rank}").touch()
+            while not all(os.path.exists(f"{sys.argv[1]}.{generation}.{i}") for i in range(3)):
+                time.sleep(0.005)
+
+        ready()
+        if (rank, generation) == (1, 0):
+            time.sleep(1)  # crun has read all three
+            os.kill(os.getpid(), signal.SIGKILL)
+        while generation == 0:
+            record = notices.recv(4096)
+            kind, new = struct.unpack_from("<II", record, 4)
+            if kind == 3:
+                generation = new
+                ready()
+        time.sleep(1)
+        os.write(1, f"{rank} {os.environ['CRUN_GENERATION']} {is_forked}\\n".encode())
+        """))
+    for folder in tmp_path / "0", tmp_path / "1":
+        folder.mkdir()
+        p = crun(cache, "--warm", "--standalone", "--nproc-per-node=3", "--max-restarts=1", "--restart-policy=replace", script,
+                 folder / "up")
+        assert p.returncode == 0, p.stderr
+    assert sorted(p.stdout.splitlines()) == ["0 0 True", "1 1 True", "2 0 True"], p.stderr
 
 
 # ---- odd scripts ----
@@ -187,6 +272,7 @@ ODD = {
     "device at import": ("import opens_device", ("opens_device", "leaves /dev/zero open")),
     "fails": ("try:\n    import json, only_for_workers\nexcept ImportError:\n    pass", None),
     "rank at import": ("import reads_rank; print(reads_rank.RANK)", ("reads_rank", "reads RANK when it is imported")),
+    "CUDA at import": ("import initialises_cuda", ("initialises_cuda", "initialises CUDA")),
     "prints at import": ("import prints; print(prints.VALUE)", None),
     "forks itself": ("import json\nif os.fork() == 0:\n    print('child')\n    os._exit(0)\nos.wait()", None),
     "reads stdin": ("import json; print(repr(sys.stdin.read()))", None),
@@ -202,6 +288,10 @@ LIBRARY = {
     "threads_at_import": "import threading, time\nthreading.Thread(target=time.sleep, args=(600,), daemon=True).start()",
     "imports_threads": "import threads_at_import",
     "opens_device": "import os\nFD = os.open('/dev/zero', os.O_RDONLY)",
+    "initialises_cuda": "import sys, types\nmodule = sys.modules['torch.cuda'] = types.ModuleType('torch.cuda')\n"
+                        "module.is_initialized = lambda: True",
+    "ends_zygote": "import os\nif open('/proc/self/comm').read() == 'crun-zygote\\n':\n    os.kill(os.getpid(), 11)",
+    "exits_zygote": "import os\nif open('/proc/self/comm').read() == 'crun-zygote\\n':\n    os._exit(0)",
     "reads_rank": "import os\nRANK = os.environ.get('RANK')",
     "prints": "import sys\nprint('out of the import')\nsys.stderr.write('error of the import\\n')\nVALUE = 1",
 }
@@ -237,6 +327,29 @@ def test_odd_scripts(cache, tmp_path, environment_with_library, name):
     assert lines == (["crun: warm start: each worker imports %s itself: it %s" % dropped] if dropped else [])
     if dropped:
         assert dropped[0] in modules(environment)[1]
+
+
+@pytest.mark.parametrize("name", ["ends_zygote", "exits_zygote"])
+def test_a_module_whose_import_ends_the_zygote(cache, tmp_path, environment_with_library, name):
+    """It is dropped, once and for all: the runs after that are warm without it."""
+    environment = {**cache, "PYTHON_EXEC": str(environment_with_library)}
+    script, log = tmp_path / "script.py", tmp_path / "events"
+    script.write_text("import sys; is_forked = 'decimal' in sys.modules\n" + textwrap.dedent(f"""
+        import decimal, {name}, glob, time
+        while len(sys.argv) > 1 and not any("-{name} " in open(path).read() for path in glob.glob(sys.argv[1])):
+            time.sleep(0.01)
+        time.sleep(0.3)
+        print("forked:", is_forked)
+        """))
+    lines = []
+    for words in [], [cache["XDG_CACHE_HOME"] + "/crun/warm-*[0-9a-f]"], []:
+        p = crun(environment, "--warm", script, *words)
+        assert p.returncode == 0, p.stderr
+        lines += [line for line in p.stderr.splitlines() if "was not forked" not in line]
+    assert p.stdout == "forked: True\n"
+    assert lines == ["crun: warm start: the interpreter that forks workers has ended: another interpreter is started",
+                     f"crun: warm start: each worker imports {name} itself: it ends the interpreter when it is imported, or its "
+                     "import does not end"]
 
 
 # ---- where it is not possible ----
