@@ -77,6 +77,8 @@ _STORE_TIMEOUT = timedelta(seconds=30)
 # Then all nodes have to be ready for the next generation: without enough nodes that may take long.
 _GENERATION_S = 600.0
 _RECONFIGURE = timedelta(seconds=10)
+# And all ranks have to come to their meeting, new processes after their imports.
+_MEETING_S = 600.0
 _CHUNK_BYTES = 64 << 20
 
 Notice = collections.namedtuple("Notice", "kind generation rank detail")
@@ -106,10 +108,11 @@ class _Notices:
         self.changed = threading.Condition()
         self.generation = int(os.environ.get("CRUN_GENERATION") or os.environ.get("TORCHELASTIC_RESTART_COUNT") or 0)
         self.failed_rank = None  # of the present generation: a peer has failed
+        self.failed_ahead = None  # (generation, rank): the same of one that was announced and that this process is not in yet
         self.next_place = None   # (generation, environment) of the newest generation that was announced
         self.stop = False
         self.ended = False
-        self.cut = lambda: None  # ends collectives of the present generation; called in the thread
+        self.cut = lambda place: None  # ends collectives of the present generation; called in the thread
         threading.Thread(target=self._read, name="crun-notices", daemon=True).start()
 
     def _read(self):
@@ -129,15 +132,19 @@ class _Notices:
             self.changed.notify_all()
 
     def _take(self, notice, record):
-        breaks = (notice.kind == _PEER_FAILED and notice.generation == self.generation
-                  or notice.kind == _GENERATION and notice.generation > self.generation)
-        if breaks:
-            self.cut()  # before the main thread can go on to the next generation
-        with self.changed:
+        with self.changed:  # the main thread cannot begin the next generation meanwhile, whose connections would be cut
+            breaks = (notice.kind == _PEER_FAILED and notice.generation == self.generation
+                      or notice.kind == _GENERATION and notice.generation > self.generation)
+            place = _place_of(record, notice) if notice.kind == _GENERATION else {}
             if breaks and self.failed_rank is None:
                 self.failed_rank = notice.rank
-            if notice.kind == _GENERATION and breaks:
-                self.next_place = (notice.generation, _place_of(record, notice))
+            if breaks:
+                with contextlib.suppress(Exception):  # the thread has to go on: the next generation comes through it
+                    self.cut(place)
+            if breaks and place:
+                self.next_place = (notice.generation, place)
+            if notice.kind == _PEER_FAILED and notice.generation > self.generation:
+                self.failed_ahead = (notice.generation, notice.rank)
             if notice.kind == _STOP:
                 self.stop = True
             self.changed.notify_all()
@@ -151,7 +158,8 @@ class _Notices:
     def begin(self, generation):
         with self.changed:
             self.generation = generation
-            self.failed_rank = None
+            ahead, self.failed_ahead = self.failed_ahead, None
+            self.failed_rank = ahead[1] if ahead and ahead[0] == generation else None
             if self.next_place and self.next_place[0] <= generation:
                 self.next_place = None
             elif self.next_place:
@@ -291,12 +299,25 @@ def _listening_ports():
     return ports
 
 
-def _shut_connections(ports):
-    """Ends every connection from or to one of these ports: whoever waits for its data gets an error."""
+def _shut_connections(is_selected):
+    """Ends the connections of these addresses (own, peer's): whoever waits for their data gets an error."""
     for s in _tcp_sockets():
         with s, contextlib.suppress(OSError):
-            if not _is_listening(s) and (s.getsockname()[1] in ports or s.getpeername()[1] in ports):
+            if not _is_listening(s) and is_selected(s.getsockname(), s.getpeername()):
                 s.shutdown(socket.SHUT_RDWR)
+
+
+def _peers_of_port(port):
+    """The addresses of all connections that lead to this port."""
+    peers = set()
+    for s in _tcp_sockets():
+        with s, contextlib.suppress(OSError):
+            peers.add(s.getpeername())
+    return {peer for peer in peers if peer[1] == port}
+
+
+def _store_address(environment):
+    return environment["MASTER_ADDR"], int(environment["MASTER_PORT"])
 
 
 class _Group:
@@ -305,6 +326,7 @@ class _Group:
     def __init__(self, backend, options, notices):
         self.backend, self.options, self.notices = backend, options, notices
         self.store = self.store_address = None
+        self.store_peers = set()  # where the connections of the store lead to
         self.own_ports = set()
         self.ports = set()
         self.training = None
@@ -312,23 +334,26 @@ class _Group:
         self.is_cut = False
         notices.cut = self._cut
 
-    def _cut(self):
+    def _cut(self, place):
         self.is_cut = True  # first: what ends by the next lines is looked at afterwards
+        if place and self.store_address not in (None, _store_address({**os.environ, **place})):
+            _shut_connections(lambda own, peer: peer in self.store_peers)  # its host may be silent
         if self.backend == "nccl":
             if dist.is_initialized():
                 dist.group.WORLD.abort()
         else:
-            _shut_connections(self.ports)
+            _shut_connections(lambda own, peer: own[1] in self.ports or peer[1] in self.ports)
 
     def _open(self):
         """Makes the group at the store that the environment names, unless it is there already."""
-        address = (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
+        address = _store_address(os.environ)
         if address == self.store_address:
             return
         if dist.is_initialized():
             dist.destroy_process_group()
         before = _listening_ports()
         self.store = dist.TCPStore(*address, is_master=False, wait_for_workers=False, timeout=_STORE_TIMEOUT)
+        self.store_peers = _peers_of_port(address[1])
         dist.init_process_group(self.backend, store=self.store, rank=int(os.environ["RANK"]),
                                 world_size=int(os.environ["WORLD_SIZE"]), enable_reconfigure=True, **self.options)
         self.own_ports = _listening_ports() - before
@@ -336,7 +361,7 @@ class _Group:
 
     def _exchange(self, key, text):
         """Publishes a text and returns those of all ranks. A newer generation ends the wait."""
-        delay_s = 0.001
+        delay_s, until = 0.001, time.monotonic() + _MEETING_S
         prefix, rank, n = f"crun/{self.notices.generation}/{key}/", int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
         self.store.set(prefix + str(rank), text)
         texts = []
@@ -345,6 +370,9 @@ class _Group:
                 delay_s = min(1.2 * delay_s, 0.02)  # a new process may import for seconds, and needs the processor for that
                 if self.notices.wait(lambda: self.notices.failed_rank is not None, delay_s):
                     raise PeerFailed("another worker failed while the group was formed", self.notices.failed_rank)
+                if time.monotonic() > until:
+                    raise PeerFailed(f"rank {peer} has not come to the meeting of generation {self.notices.generation} "
+                                     f"within {_MEETING_S:.0f} s", peer)
             texts.append(self.store.get(prefix + str(peer)).decode())
         return texts
 
@@ -355,9 +383,9 @@ class _Group:
                 "step": self.training.steps if self.training else -1}
         self.members = [json.loads(text) for text in self._exchange("member", json.dumps(mine))]
         self.ports = {port for member in self.members for port in member["ports"]}
-        self.is_cut = False
         dist._reconfigure(self.notices.generation + 1, [member["handle"] for member in self.members],
                           timeout=_RECONFIGURE).wait()
+        self.check()  # a notice that came before all connections were there has not cut them: nothing would end a wait on them
 
     def check(self):
         """Raises PeerFailed unless all collectives that have ended so far did so with the data of all ranks."""
@@ -389,7 +417,9 @@ class _Group:
                              n.failed_rank if n.failed_rank is not None else -1)
         generation, place = n.next_place
         os.environ.update(place)
-        n.begin(generation)
+        with n.changed:
+            n.begin(generation)
+            self.is_cut = False
 
     def is_peer_failure(self, error):
         """Whether crun confirms that a peer's failure is behind this error."""
