@@ -2,10 +2,12 @@
 
 Measured, for each kill: from just before SIGKILL to when all ranks have done the next step. Checked: the other processes are the same at the end,
 each step is done once, each sample of each epoch is used once, and the parameters are those of the undisturbed run, bit for bit.
---torchrun N: the same kills under torchrun of the same PyTorch, whose workers all begin anew.
+Variants: with --warm, where new processes are forked and import nothing, and without it.
+--torchrun N: such kills under torchrun of the same PyTorch, whose workers all begin anew.
 """
 
 import argparse
+import os
 import pathlib
 import random
 import signal
@@ -60,7 +62,7 @@ class Job:
             return jobs.wait_for(look, timeout, 0.003)
         except AssertionError as e:
             for pid in jobs.workers(self.process.pid).values():
-                jobs.kill(pid, signal.SIGUSR1)
+                jobs.kill(pid, signal.SIGUSR2)
             time.sleep(2)
             raise AssertionError(f"{e}; workers {jobs.workers(self.process.pid)}, last lines "
                                  f"{[(key, lines[-1]) for key, lines in self.logs.lines.items() if lines]}\n"
@@ -90,8 +92,8 @@ class Job:
         return 1000 * (seen - at)
 
 
-def undisturbed(python, options, n_ranks=RANKS):
-    with Job(python, options, n_ranks) as job:
+def undisturbed(python, options, n_ranks=RANKS, launcher_options=()):
+    with Job(python, options, n_ranks, launcher_options) as job:
         end = job.finish()
         job.logs.check_steps()
         return end
@@ -132,28 +134,43 @@ def torchrun_rounds(python, options, kills, draw):
     return took
 
 
+def import_ms(python):
+    """One interpreter that imports what a new process imports."""
+    begin = time.monotonic()
+    subprocess.run([python, "-c", "import torch, torch.distributed, torch._dynamo"], check=True)
+    return 1000 * (time.monotonic() - begin)
+
+
+def variant(python, options, a, launcher_options, draw):
+    """All kills with these options of crun. The undisturbed job also makes the list of modules of --warm."""
+    name, took = " ".join(["crun", *launcher_options]), []
+    want = undisturbed(python, options, launcher_options=launcher_options)
+    while len(took) < a.kills:
+        took += one_job(python, options, a.samples, min(a.kills_per_job, a.kills - len(took)), want, draw,
+                        launcher_options=launcher_options)
+        print(f"{name}, {len(took)} kills: fault to next step median {statistics.median(took):.0f} ms, p99 {percentile(took, 0.99):.0f} ms, "
+              f"longest {max(took):.0f} ms; 0 steps lost, parameters {want[2]} as undisturbed; load {os.getloadavg()[0]:.1f}", flush=True)
+
+
 def main():
     p = argparse.ArgumentParser()
-    p.add_argument("--kills", type=int, default=200)
-    p.add_argument("--kills-per-job", type=int, default=25)
+    p.add_argument("kills", type=int, nargs="?", default=200, help="of each variant")
+    p.add_argument("--kills-per-job", type=int, default=50)
     p.add_argument("--samples", type=int, default=8000)
     p.add_argument("--torchrun", type=int, default=5)
-    p.add_argument("--crun", action="append", default=[], help="one more option of crun, such as --warm")
+    p.add_argument("--variant", choices=("cold", "warm"), help="only this one")
     p.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 31))
     a = p.parse_args()
     python, why = lib.python()
     if why:
         sys.exit(why)
     draw = random.Random(a.seed)
-    n_samples, options = a.samples, ["--samples", a.samples, "--epochs", 3]
-    print(f"seed {a.seed}", flush=True)
-    want = undisturbed(python, options)
-    took = []
-    while len(took) < a.kills:
-        took += one_job(python, options, n_samples, min(a.kills_per_job, a.kills - len(took)), want, draw,
-                        launcher_options=a.crun)
-        print(f"{len(took)} kills: fault to next step median {statistics.median(took):.0f} ms, p99 {percentile(took, 0.99):.0f} ms, "
-              f"longest {max(took):.0f} ms; 0 steps lost, parameters {want[2]} as undisturbed", flush=True)
+    options = ["--samples", a.samples, "--epochs", 3]
+    imports = sorted(import_ms(python) for _ in range(3))
+    print(f"seed {a.seed}; one interpreter's import {imports[1]:.0f} ms; load {os.getloadavg()[0]:.1f}", flush=True)
+    for name, launcher_options in ("warm", ["--warm"]), ("cold", []):
+        if a.variant in (None, name):
+            variant(python, options, a, launcher_options, draw)
     if a.torchrun:
         theirs = torchrun_rounds(python, ["--samples", 8000], a.torchrun, draw)
         print(f"torchrun, {len(theirs)} kills: fault to next step of all ranks median {statistics.median(theirs):.0f} ms, longest "

@@ -5,9 +5,12 @@ ranks. Then it returns, and they grow to three in place. The host that serves th
 
 Measured: from the fault to the next step of the two; from the start of crun on the returning host to the next step of the three. Checked: the
 other hosts' processes are the same at the end, no step is missing, and each sample of each epoch is used once.
+--torchrun N: the same faults under torchrun of the same PyTorch, at the same daemon, with its defaults.
+--torchft PYTHON: and under torchft of that interpreter, with the defaults of its lighthouse: one replica group for each host.
 """
 
 import argparse
+import os
 import pathlib
 import random
 import signal
@@ -26,8 +29,8 @@ FAULTS = ("kill", "cable")
 
 
 class Job:
-    def __init__(self, fabric, folder, python, options, more=()):
-        self.fabric, self.python, self.options, self.more = fabric, python, options, more
+    def __init__(self, fabric, folder, python, options, more=(), torchrun=False):
+        self.fabric, self.python, self.options, self.more, self.torchrun = fabric, python, options, more, torchrun
         self.folder = pathlib.Path(folder)
         (self.folder / "logs").mkdir()
         self.logs = lib.Logs(self.folder / "logs")
@@ -49,10 +52,13 @@ class Job:
         self.nodes.__exit__()
 
     def start(self, host):
-        self.hosts[host] = self.nodes.crun(
-            "--nnodes=2:3", "--rdzv-backend=c10d", "--rdzv-id=job", f"--rdzv-endpoint={self.endpoint}",
-            "--rdzv-conf=last_call_timeout=1,join_timeout=120,is_host=0", "--max-restarts=1000", "--replace-timeout=300",
-            "--restart-policy=replace", *self.more, str(lib.SCRIPT), str(self.logs.folder), *map(str, self.options),
+        launcher = [self.python, "-m", "torch.distributed.run"] if self.torchrun else [jobs.crun()]
+        own = [] if self.torchrun else ["--replace-timeout=300", "--restart-policy=replace", *self.more]
+        plain = ["--plain"] if self.torchrun else []
+        self.hosts[host] = self.nodes.start(
+            [*launcher, "--nnodes=2:3", "--rdzv-backend=c10d", "--rdzv-id=job", f"--rdzv-endpoint={self.endpoint}",
+             "--rdzv-conf=last_call_timeout=1,join_timeout=120,is_host=0", "--max-restarts=1000", *own, str(lib.SCRIPT),
+             str(self.logs.folder), *map(str, self.options), *plain],
             prefix=self.fabric.prefix(host), env={**lib.environment(self.python), "GLOO_SOCKET_IFNAME": "eth0"})
 
     def worker(self, host):
@@ -72,31 +78,45 @@ class Job:
         return max((g for _, _, _, g, _, _ in self.logs.read().done()), default=-1)
 
     def wait_step(self, generation, world, timeout=200):
-        return jobs.wait_for(lambda: self.logs.read().first_step_after(generation, world), timeout, 0.003)
+        """When a step of a later generation with that many ranks is done by all."""
+        return jobs.wait_for(lambda: self.logs.read().first_step_after(generation, world), timeout, 0.003)[1]
+
+    def wait_all(self, since, world, timeout=300):
+        """The same for torchrun, which has no numbers of generations: when that many ranks have each done a step since then."""
+        def seen():
+            times = {}
+            for rank, _, _, _, size, at in self.logs.read().done():
+                if at > since and size == world:
+                    times[rank] = min(at, times.get(rank, at))
+            return max(times.values()) if len(times) == world else None
+        return jobs.wait_for(seen, timeout, 0.003)
 
     def texts(self):
         return "".join(node.text()[-1500:] for node in self.nodes)
 
+    def next_step(self, world):
+        """To be called now; the result waits, and returns milliseconds from now."""
+        generation, at = self.generation(), time.monotonic()
+        return lambda: 1000 * ((self.wait_all(at, world) if self.torchrun else self.wait_step(generation, world)) - at)
+
     def lose(self, host, fault):
         """Milliseconds to the next step of the others."""
-        generation = self.generation()
-        at = time.monotonic()
+        took = self.next_step(N_HOSTS - 1)
         if fault == "cable":
             self.fabric.link(host, "down")
         else:
             self.kill_host(host)
-        _, seen = self.wait_step(generation, N_HOSTS - 1)
+        took = took()
         if fault == "cable":
             self.kill_host(host)
             self.fabric.link(host, "up")
             self.fabric.forget_neighbours()
-        return 1000 * (seen - at)
+        return took
 
     def bring_back(self, host):
-        generation, at = self.generation(), time.monotonic()
+        took = self.next_step(N_HOSTS)
         self.start(host)
-        _, seen = self.wait_step(generation, N_HOSTS)
-        return 1000 * (seen - at)
+        return took()
 
 
 def rounds(python, faults, n_samples=60000, more=(), pause_ms=10, report=None):
@@ -124,9 +144,62 @@ def rounds(python, faults, n_samples=60000, more=(), pause_ms=10, report=None):
     return took, n_epochs
 
 
+class TorchftJob(Job):
+    def __enter__(self):
+        self.endpoint = f"{self.fabric.address(N_HOSTS)}:29510"
+        lighthouse = pathlib.Path(self.python).with_name("torchft_lighthouse")
+        self.daemon = self.nodes.start([lighthouse, "--bind", self.endpoint, "--min_replicas=2"], prefix=self.fabric.prefix(N_HOSTS))
+        for host in range(N_HOSTS):
+            self.start(host)
+        return self
+
+    def start(self, host):
+        script = lib.SCRIPT.with_name("torchft_trainer.py")
+        self.hosts[host] = self.nodes.start(
+            [self.python, script, self.logs.folder, host, self.fabric.address(host)], prefix=self.fabric.prefix(host),
+            env={**lib.environment(self.python), "GLOO_SOCKET_IFNAME": "eth0", "TORCHFT_LIGHTHOUSE": f"http://{self.endpoint}"})
+
+
+def their_rounds(kind, python, faults, report):
+    """Those of a peer: torchrun or torchft."""
+    took = []
+    with fabrics.Fabric(N_HOSTS + 1, network=79) as fabric, tempfile.TemporaryDirectory() as folder:
+        with kind(fabric, folder, python, ["--samples", 60000, "--epochs", 1000], torchrun=True) as job:
+            try:
+                job.wait_all(0, N_HOSTS)
+                for host, fault in faults:
+                    took.append((fault, job.lose(host, fault), job.bring_back(host)))
+                    report(took)
+            except AssertionError as e:
+                raise AssertionError(f"{e}\n{job.texts()}") from None
+    return took
+
+
+def describe(values):
+    values = sorted(values)
+    return f"median {statistics.median(values):.0f} ms, p99 {values[min(len(values) - 1, int(0.99 * len(values)))]:.0f} ms"
+
+
+def report(took):
+    fault, shrunk, grown = took[-1]
+    print(f"{len(took)}: {fault}: {shrunk:.0f} ms to the next step of two, {grown:.0f} ms from the start on the returning host to that "
+          f"of three; load {os.getloadavg()[0]:.1f}", flush=True)
+
+
+def summary(name, took):
+    for fault in FAULTS:
+        shrunk = [s for f, s, _ in took if f == fault]
+        if shrunk:
+            print(f"{name}: {fault}, {len(shrunk)} times: next step of the two others {describe(shrunk)}")
+    if took:
+        print(f"{name}: next step of three, from the start on the returning host: {describe([g for *_, g in took])}", flush=True)
+
+
 def main():
     p = argparse.ArgumentParser()
-    p.add_argument("--rounds", type=int, default=50)
+    p.add_argument("rounds", type=int, nargs="?", default=50)
+    p.add_argument("--torchrun", type=int, default=4)
+    p.add_argument("--torchft", metavar="PYTHON", help="as many rounds as of torchrun")
     p.add_argument("--samples", type=int, default=1200)
     p.add_argument("--crun", action="append", default=[], help="one more option of crun, such as --warm")
     p.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 31))
@@ -137,20 +210,14 @@ def main():
         sys.exit(why)
     draw = random.Random(a.seed)
     print(f"seed {a.seed}", flush=True)
-
-    def report(took):
-        fault, shrunk, grown = took[-1]
-        print(f"{len(took)}: {fault}: {shrunk:.0f} ms to the next step of two, {grown:.0f} ms from the start of crun to that of three",
-              flush=True)
-
-    took, n_epochs = rounds(python, [(draw.randrange(N_HOSTS), draw.choice(FAULTS)) for _ in range(a.rounds)], a.samples, a.crun,
-                            report=report)
-    for fault in FAULTS:
-        shrunk = sorted(s for f, s, _ in took if f == fault)
-        if shrunk:
-            print(f"{fault}, {len(shrunk)} times: next step of the two others median {statistics.median(shrunk):.0f} ms, "
-                  f"p99 {shrunk[min(len(shrunk) - 1, int(0.99 * len(shrunk)))]:.0f} ms")
-    print(f"grown in place: median {statistics.median(g for *_, g in took):.0f} ms; {n_epochs} epochs, each sample used once")
+    faults = [(draw.randrange(N_HOSTS), draw.choice(FAULTS)) for _ in range(max(a.rounds, a.torchrun))]
+    if a.rounds:
+        took, n_epochs = rounds(python, faults[:a.rounds], a.samples, a.crun, report=report)
+        summary("crun", took)
+        print(f"{n_epochs} epochs, each sample used once; processes of the other hosts unchanged", flush=True)
+    for name, kind, interpreter in ("torchrun", Job, python), ("torchft", TorchftJob, a.torchft):
+        if interpreter and a.torchrun:
+            summary(name, their_rounds(kind, interpreter, faults[:a.torchrun], report))
 
 
 if __name__ == "__main__":
