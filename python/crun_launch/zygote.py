@@ -823,6 +823,8 @@ class Zygote:
     # -- in the worker --
 
     def become_worker(self, order):
+        import atexit
+        import gc
         origin, title = self.origin, self.title
         printed = self.printed()
         order.read_texts()
@@ -850,6 +852,8 @@ class Zygote:
         title.set(order.argv, order.environment)
         title.set_comm(origin.comm)
         seed_again()
+        # The interpreter's end collects garbage of the imports, too, as in a worker that was executed.
+        atexit.register(gc.unfreeze)
         if order.worker == 0:
             self.notes.watch(self.places)
         if not self.report_to_guardian(os.getpid()):

@@ -282,6 +282,7 @@ ODD = {
     "exit text": ("import json; sys.exit('no')", None),
     "signal": ("import json, signal; os.kill(os.getpid(), signal.SIGSEGV)", None),
     "faulthandler": ("import json, faulthandler\nfaulthandler.enable()\nfaulthandler._sigsegv()", None),
+    "garbage of an import": ("import makes_garbage", None),
     "no such module": ("import json\nimport no_such_module", None),
 }
 LIBRARY = {
@@ -293,6 +294,8 @@ LIBRARY = {
     "ends_zygote": "import os\nif open('/proc/self/comm').read() == 'crun-zygote\\n':\n    os.kill(os.getpid(), 11)",
     "exits_zygote": "import os\nif open('/proc/self/comm').read() == 'crun-zygote\\n':\n    os._exit(0)",
     "reads_rank": "import os\nRANK = os.environ.get('RANK')",
+    "makes_garbage": "class Garbage:\n    def __del__(self, write=__import__('os').write):\n        write(1, b'collected\\n')\n"
+                     "garbage = Garbage()\ngarbage.itself = garbage\ndel garbage",
     "prints": "import sys\nprint('out of the import')\nsys.stderr.write('error of the import\\n')\nVALUE = 1",
 }
 
