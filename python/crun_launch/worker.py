@@ -350,6 +350,8 @@ class _Group:
         if address == self.store_address:
             return
         if dist.is_initialized():
+            if self.training:
+                self.training.unwrap()  # first: a reducer that has the group last can block (it ends it with the interpreter's lock held)
             dist.destroy_process_group()
         before = _listening_ports()
         self.store = dist.TCPStore(*address, is_master=False, wait_for_workers=False, timeout=_STORE_TIMEOUT)
@@ -818,9 +820,13 @@ class Training:
         _set_random_state(_unpack(kept) if kept else state["random"])
         self._keep()
 
-    def _wrap(self):
+    def unwrap(self):
         if self.ddp is not None:
             self.ddp.reducer._remove_autograd_hooks()
+        self.ddp = None
+
+    def _wrap(self):
+        self.unwrap()
         self.pending_stop = None
         options = dict(self.options)
         if _group and _group.has_state():
@@ -868,11 +874,14 @@ class Training:
         """Like range(first, last), from the epoch on in which the other ranks are."""
         if self.epoch < first:
             self.epoch, self.position = first, 0
+        if self.ddp is None and dist.is_initialized():
+            self._wrap()
         while self.epoch < last:
             epoch = self.epoch
             yield epoch
             if self.epoch == epoch:
                 self.epoch, self.position = epoch + 1, 0
+        self.unwrap()  # a reducer that outlives the group can block the process (see _Group._open); the module itself is called from now on
 
     def batches(self, loader):
         """The batches of this epoch that are left. After a change of the group it goes on from the position that the ranks share."""

@@ -55,6 +55,7 @@ def main():
             save_snapshot(path, model, optimizer, epoch)
             right = (model(points).argmax(1) == dataset.tensors[1]).float().mean().item()
             print(f"epoch {epoch + 1}/{EPOCHS}: {100 * right:.1f} % right", flush=True)
+    del ddp  # in front of the group, as its reducer would end the group with the interpreter's lock held: PyTorch can block there
     dist.destroy_process_group()
 
 

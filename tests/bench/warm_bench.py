@@ -42,6 +42,7 @@ if int(attempt) < int(sys.argv[1]):
         os.write(1, (json.dumps({"death": time.time(), "of": attempt}) + "\\n").encode())
         os.kill(os.getpid(), signal.SIGKILL)
     time.sleep(600)
+del model, optimizer
 dist.destroy_process_group()
 """
 
