@@ -72,7 +72,8 @@ _PLACE_NAMES = ("RANK", "WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RA
 
 # The launcher learns of a failure within milliseconds, of a silent node within some seconds.
 _CONFIRM_S = 10.0
-_SLICE_S = 0.1  # between two looks at whether SIGTERM has come
+_SLICE_S = 0.1  # between two looks at whether a signal has come
+_BEFORE_LIMIT_S = 60
 _STORE_TIMEOUT = timedelta(seconds=30)
 # Then all nodes have to be ready for the next generation: without enough nodes that may take long.
 _GENERATION_S = 600.0
@@ -411,7 +412,7 @@ class _Group:
         """Waits for crun's decision and takes on what it names."""
         n = self.notices
         until = time.monotonic() + _GENERATION_S
-        while not n.wait(lambda: n.next_place or n.stop or n.ended, _SLICE_S) and not _term_seen:
+        while not n.wait(lambda: n.next_place or n.stop or n.ended, _SLICE_S) and not _stop_seen:
             if time.monotonic() > until:
                 break
         if not n.next_place:
@@ -650,33 +651,43 @@ class _Samples:
 
 # ---- stop
 
-_term_seen = False
+_stop_seen = False
 
 
-def _on_term(signum, frame):
-    global _term_seen
-    _term_seen = True
+def _on_stop(signum, frame):
+    global _stop_seen
+    _stop_seen = True
+
+
+def _is_limit_near():
+    """Whether the job's time in Slurm ends soon; the variable has the seconds since 1970."""
+    end = os.environ.get("SLURM_JOB_END_TIME", "")
+    return end.isdigit() and time.time() > int(end) - _BEFORE_LIMIT_S
 
 
 def _wants_stop():
     n = _notices()
-    return bool(_term_seen or n and n.stop)
+    return bool(_stop_seen or n and n.stop or _is_limit_near())
 
 
-def _catch_term():
-    """SIGTERM ends the process unless the program looks at stop_requested(). Only the main thread may set a handler."""
-    if _notices() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL and (
-            threading.current_thread() is threading.main_thread()):
-        signal.signal(signal.SIGTERM, _on_term)
+def _catch_stop():
+    """SIGTERM and SIGUSR1 end the process unless the program looks at stop_requested(). Only the main thread may set a handler."""
+    if not _notices() or threading.current_thread() is not threading.main_thread():
+        return
+    with open("/proc/self/status") as status:  # faulthandler's are not known to the signal module
+        caught = next(int(line.split()[1], 16) for line in status if line.startswith("SigCgt"))
+    for s in (signal.SIGTERM, signal.SIGUSR1):
+        if signal.getsignal(s) is signal.SIG_DFL and not caught >> (s - 1) & 1:
+            signal.signal(s, _on_stop)
 
 
 def stop_requested():
-    """Whether the job is to save its state and end: after SIGTERM, or before the limit of a scheduler. All ranks get the same answer at the
-    same step. With Training it costs nothing; without, it is a collective that every rank has to call. False outside
-    crun. From the first call on SIGTERM does not end the process."""
+    """Whether the job is to save its state and end: after SIGTERM, after SIGUSR1 (Slurm's --signal=USR1@SECONDS), or a minute before the end of
+    the job's time in Slurm. All ranks get the same answer at the same step. With Training it costs nothing; without, it is a
+    collective that every rank has to call. False outside crun. From the first call on these signals do not end the process."""
     if not _notices():
         return False
-    _catch_term()
+    _catch_stop()
     if _group and _group.training:
         return _group.training.stop_agreed
     if not dist.is_initialized():

@@ -42,6 +42,14 @@ def test_killed_ranks_are_replaced_in_place(python215):
     assert len(took) == 2
 
 
+def test_killed_ranks_are_replaced_in_place_by_forked_ones(python215):
+    """The same with --warm: no new process imports anything, so none takes seconds."""
+    options, warm = ["--samples", 480, "--epochs", 2], ["--warm"]
+    want = torch_replace.undisturbed(python215, options, n_ranks=3, launcher_options=warm)
+    took = torch_replace.one_job(python215, options, 480, [0, 1], want, random.Random(4), n_ranks=3, launcher_options=warm)
+    assert len(took) == 2
+
+
 def test_hosts_leave_and_return(python215):
     """The host of rank 0 and the store is lost: the two others go on, and grow again when it is back."""
     strict.skip_if(fabrics.missing())
@@ -64,15 +72,36 @@ def test_six_lines():
     assert sum(line.startswith("+ ") for line in lines) == 6
 
 
-@pytest.mark.parametrize("name, option", [("ddp_snapshot.py", "--standalone"), ("ddp_snapshot.py", "--warm"),
-                                          ("ddp_in_place.py", "--restart-policy=replace")])
+@pytest.mark.parametrize("name, option", [("ddp_snapshot.py", "--standalone"), ("ddp_in_place.py", "--restart-policy=replace")])
 def test_examples(name, option, tmp_path):
     """With PyTorch 2.13: the last one reports that it is an ordinary script there."""
-    p = run_example(name, sys.executable, tmp_path, option, env={"XDG_CACHE_HOME": str(tmp_path)})
+    p = run_example(name, sys.executable, tmp_path, option)
     assert p.returncode == 0, p.stderr
     assert "epoch 3/3" in p.stdout
     assert ("cannot change a process group in place (2.14 can); after a failure all workers are restarted" in p.stderr) == (
         name == "ddp_in_place.py"), p.stderr
+
+
+def warm_example(name, python, folder, *options):
+    """The second of two runs: all modules of the first one are there when its workers are forked."""
+    for i in range(2):
+        folder.joinpath("snapshot").unlink(missing_ok=True)
+        p = run_example(name, python, folder, "--warm", f"--event-log={folder}/events{i}", *options,
+                        env={"XDG_CACHE_HOME": str(folder)})
+        assert p.returncode == 0, p.stderr
+        assert "epoch 3/3" in p.stdout and "by exec" not in p.stderr
+    warm, = [e for e in jobs.whole_lines(folder / "events1") if e["event"] == "warm"][:1]
+    assert warm["modules"] > 1000 and warm["shared_memory_kib"] > 50000, warm
+    assert "torch" not in p.stderr, p.stderr
+
+
+def test_example_warm(tmp_path):
+    warm_example("ddp_snapshot.py", sys.executable, tmp_path)
+
+
+@pytest.mark.parametrize("name, options", [("ddp_snapshot.py", []), ("ddp_in_place.py", ["--restart-policy=replace"])])
+def test_example_warm_with_215(python215, tmp_path, name, options):
+    warm_example(name, python215, tmp_path, *options)
 
 
 def test_example_in_place(python215, tmp_path):
@@ -98,11 +127,16 @@ def test_nccl_without_a_gpu_is_refused(python215, tmp_path):
     assert 'the backend "nccl" needs a CUDA device, and PyTorch finds none in this process; use "gloo"' in p.stderr, p.stderr
 
 
-def test_all_ranks_stop_at_one_step(python215):
+@pytest.mark.parametrize("how, code", [(signal.SIGTERM, 1), (signal.SIGUSR1, 0), ("limit", 0)])
+def test_all_ranks_stop_at_one_step(python215, monkeypatch, how, code):
+    """SIGUSR1 is what Slurm's --signal sends before a limit; without it the end of the job's time is known."""
+    if how == "limit":
+        monkeypatch.setenv("SLURM_JOB_END_TIME", str(int(time.time()) + 50))
     with torch_replace.Job(python215, ["--samples", 4000, "--epochs", 100], n_ranks=2) as job:
-        job.wait(lambda logs: logs.steps() >= 5)
-        job.process.send_signal(signal.SIGTERM)
-        assert job.process.wait(timeout=100) == 1
+        if how != "limit":
+            job.wait(lambda logs: logs.steps() >= 5)
+            job.process.send_signal(how)
+        assert job.process.wait(timeout=200) == code, job.errors.read_text()
         last = {rank: max(step for r, _, step, *_ in job.logs.read().done() if r == rank) for rank in (0, 1)}
         assert last[0] == last[1], last
         assert "SIGKILL" not in job.errors.read_text()
@@ -151,6 +185,130 @@ n.send_ready(1)
 """, theirs.fileno(), CRUN_NOTICE_FD=str(theirs.fileno()), CRUN_GENERATION="7")
     assert p.returncode == 0, p.stderr
     assert struct.unpack("<IIIii", ours.recv(100)) == (20, 4, 8, 1, 1)
+
+
+# What a group needs of PyTorch to meet, so that each moment of it can be chosen.
+MEETING = """
+import time
+from crun_launch import worker
+n = worker._notices()
+ours = socket.socket(fileno=int(os.environ["OURS"]))
+group = worker._Group("gloo", {}, n)
+group._open = lambda: None
+group._exchange = lambda key, text: [text, text]
+worker.dist._get_reconfigure_handle = lambda: "handle"
+events = []
+
+class Work:
+    def wait(self):
+        events.append("connected")
+
+def notify(*record, then=lambda: True):
+    ours.send(record[0] if isinstance(record[0], bytes) else struct.pack("<IIIii", 20, *record))
+    until = time.monotonic() + 60
+    while not then() and time.monotonic() < until:
+        time.sleep(0.001)
+    assert then()
+
+def next_generation(number, then=lambda: n.next_place):
+    notify(struct.pack("<IIIii7I", 304, 3, number, 0, 29500, 0, 2, 0, 1, 0, 2, 1) + b"127.0.0.1".ljust(256, b"\\0"), then=then)
+
+def refused(call, text):
+    try:
+        call()
+    except worker.PeerFailed as e:
+        assert text in str(e), e
+        return e
+    raise AssertionError("no PeerFailed")
+
+worker.dist._reconfigure = lambda *a, **k: Work()
+"""
+
+
+def run_meeting(code):
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    p = run_part("import os, socket, struct\n" + MEETING + code, ours.fileno(), theirs.fileno(), OURS=str(ours.fileno()),
+                 CRUN_NOTICE_FD=str(theirs.fileno()), CRUN_GENERATION="3", RANK="0", WORLD_SIZE="2", MASTER_ADDR="127.0.0.1",
+                 MASTER_PORT="29500")
+    assert p.returncode == 0, p.stderr
+
+
+def test_a_failure_while_the_group_connects():
+    """The notice comes before there are connections that it could end: the rank must not go on to a collective."""
+    run_meeting("""
+group.meet()
+class Late(Work):
+    def wait(self):
+        notify(1, 3, 1, -9, then=lambda: n.failed_rank is not None)
+worker.dist._reconfigure = lambda *a, **k: Late()
+refused(group.meet, "another worker failed")
+next_generation(4)
+group.next_generation()
+worker.dist._reconfigure = lambda *a, **k: Work()
+group.meet()
+assert events == ["connected", "connected"] and not group.is_cut
+""")
+
+
+def test_a_failure_in_a_generation_that_this_rank_is_not_in_yet():
+    run_meeting("""
+next_generation(4)
+notify(1, 4, 1, -9, then=lambda: n.failed_ahead)
+group.next_generation()
+assert n.failed_rank == 1 and n.generation == 4
+refused(group.check, "another worker failed")
+next_generation(5)
+group.next_generation()
+assert n.failed_rank is None
+group.check()
+""")
+
+
+def test_a_cut_that_fails_does_not_end_the_notices():
+    run_meeting("""
+def fail(place):
+    raise RuntimeError("no group")
+n.cut = fail
+next_generation(4)
+group.next_generation()
+assert n.generation == 4
+""")
+
+
+def test_a_rank_that_never_comes():
+    run_meeting("""
+class Store:
+    set = lambda self, key, value: None
+    check = lambda self, keys: keys[0].endswith("/0")
+    get = lambda self, key: b"{}"
+del group._exchange
+group.store = Store()
+worker._MEETING_S = 0.2
+e = refused(lambda: group._exchange("member", "{}"), "rank 1 has not come to the meeting of generation 3 within 0 s")
+assert e.rank == 1
+""")
+
+
+def test_the_store_of_a_silent_host():
+    """Its connection is ended when the next generation has another store, and stays while that one has the same."""
+    run_meeting("""
+listening = socket.create_server(("127.0.0.1", 0))
+port = listening.getsockname()[1]
+connection = socket.create_connection(("127.0.0.1", port))
+group.store_address = ("127.0.0.1", port)
+group.store_peers = worker._peers_of_port(port)
+os.environ["MASTER_PORT"] = str(port)
+connection.settimeout(0.2)
+notify(1, 3, 1, -9, then=lambda: n.failed_rank is not None)
+try:
+    connection.recv(1)
+    raise AssertionError("it was ended")
+except TimeoutError:
+    pass
+connection.settimeout(60)
+next_generation(4)
+assert connection.recv(1) == b""
+""")
 
 
 def test_memory():

@@ -84,7 +84,7 @@ def main():
     a = p.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    faulthandler.register(signal.SIGUSR1)  # for a look at a job that does not go on
+    faulthandler.register(signal.SIGUSR2)  # for a look at a job that does not go on
     kill_rank, kill_step = map(int, a.kill.split(":"))
     (dist if a.plain else worker).init_process_group("nccl" if a.device == "cuda" else "gloo")
     dataset = samples(a.samples)
@@ -115,6 +115,7 @@ def main():
                     return
                 time.sleep(a.pause_ms / 1000)
         note("end", ddp.steps, checksum(model), sum(q.abs().double().sum().item() for q in model.parameters()))
+    del ddp  # in front of the group: see the examples
     dist.destroy_process_group()
 
 

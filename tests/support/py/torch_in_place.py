@@ -1,10 +1,12 @@
 """The logs of tests/workers/torch_in_place.py, and the PyTorch that can do it."""
 
 import collections
+import functools
 import json
 import os
 import pathlib
 import subprocess
+import tempfile
 
 import jobs
 
@@ -31,9 +33,16 @@ def python():
         return None, f"PyTorch 2.15 could not be installed within {seconds} s (CRUN_TESTS_TORCH215_S)"
 
 
+@functools.cache
+def cache_folder():
+    """For the lists of modules of crun --warm: of this process and all its jobs."""
+    return tempfile.TemporaryDirectory()
+
+
 def environment(python):
     return {**os.environ, "PATH": f"{pathlib.Path(python).parent}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1",
-            "TORCH_CPP_LOG_LEVEL": "ERROR", "PYTHON_EXEC": python}
+            "TORCH_CPP_LOG_LEVEL": "ERROR", "PYTHON_EXEC": python,
+            "XDG_CACHE_HOME": cache_folder().name}
 
 
 class Logs:
