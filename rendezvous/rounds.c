@@ -197,6 +197,18 @@ static void store_report(struct rounds_node *n, const struct session_report *rep
         n->group_rank = report->group_rank;
 }
 
+/* After the state of the node was decided anew. */
+static void note_unfit(struct rounds_node *n, const char *unfit)
+{
+    if (strcmp(n->unfit, unfit) == 0)
+        return;
+    session_copy_text(n->unfit, sizeof(n->unfit), unfit);
+    node_update_state(n);
+    job_describe_unfit(n->job); /* the reason may be another one */
+    if (n->unfit[0])
+        job_want_log(n->job, ROUNDS_LOG_UNFIT);
+}
+
 /* The failure that this member reports; false: none. */
 static bool member_failure(const struct rounds_node *n, const struct session_report *report,
                            struct session_cause *ret)
@@ -265,6 +277,7 @@ static void node_take_report(struct rounds_node *n, const struct session_report 
     else if (n->member && job->state == ROUNDS_ENDING && report->phase == SESSION_READY)
         n->answered = true; /* its START was never sent */
     node_update_state(n);
+    note_unfit(n, report->phase == SESSION_STOPPING ? report->unfit : "");
     if (hello || report->phase == SESSION_READY || runs_stale_generation(n))
         node_want_view(n);
     job_take_quiet(n, report);
@@ -533,6 +546,8 @@ static void view_wait(const struct rounds_node *n, struct session_view *ret)
     ret->n_missing = job->n_missing;
     memcpy(ret->missing, job->missing, sizeof(ret->missing));
     ret->waiting = job->waiting;
+    ret->check = n->state == ROUNDS_NODE_UNFIT && job_needs_unfit(job);
+    session_copy_text(ret->unfit, sizeof(ret->unfit), job->unfit);
 }
 
 static void view_start(const struct rounds_node *n, struct session_view *ret)
@@ -544,6 +559,7 @@ static void view_start(const struct rounds_node *n, struct session_view *ret)
     ret->restarts = job->restarts;
     ret->changes = job->changes;
     ret->cause = job->cause;
+    session_copy_text(ret->unfit, sizeof(ret->unfit), job->unfit);
     place->group_rank = (uint32_t)n->group_rank;
     place->group_world_size = job->n_members;
     place->rank_base = n->rank_base;
@@ -572,7 +588,7 @@ void rounds_view(const struct rounds_node *n, struct session_view *ret)
     } else if (playing && node_is_current(n)) {
         ret->kind = SESSION_VIEW_CONTINUE;
         ret->quiet = job_is_quiet(job);
-    } else if (n->phase == SESSION_READY || n->generation < 0) {
+    } else if (n->phase == SESSION_READY || n->generation < 0 || n->state == ROUNDS_NODE_UNFIT) {
         view_wait(n, ret);
     } else {
         ret->kind = SESSION_VIEW_STOP;

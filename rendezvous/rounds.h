@@ -24,6 +24,10 @@
  * lost connection the next hello is all that is needed. Reports about a generation that is not the present
  * one change nothing but that node's view.
  *
+ * A node whose health check fails stays in its job, unfit: no round waits for it, and none has it as a member. While fewer
+ * than MIN other nodes are there, its views ask it to check again; else it is left alone, since its
+ * return would restart the workers of all others.
+ *
  * Two jobs of one id: a job without nodes gives its id to the next agent that has no generation yet. If it is CLOSED and
  * some member may not have its result, it stays as a tombstone beside the new job until that member cannot be redialling any more,
  * and answers the hello that names its instance. There are at most max_jobs tombstones; the oldest are forgotten first.
@@ -63,6 +67,7 @@ enum rounds_node_state {
     ROUNDS_NODE_READY,    /* ready for the next generation */
     ROUNDS_NODE_STOPPING, /* was member of the last generation and is not ready yet: its place is kept */
     ROUNDS_NODE_JOINING,  /* not ready yet */
+    ROUNDS_NODE_UNFIT, /* its health check failed: it is not waited for, and asked again when it is needed */
     ROUNDS_NODE_STATE_COUNT
 };
 
@@ -87,6 +92,7 @@ struct rounds_node {
 
     /* The last report. */
     enum session_phase phase;
+    char unfit[SESSION_UNFIT_SIZE];
     bool foreign; /* the generation it names is of another instance of the job */
     int64_t generation;
     uint32_t known_restarts,
@@ -151,6 +157,7 @@ struct rounds_job {
     uint64_t progress_ns;        /* GATHERING: the next progress view, once a second */
     uint32_t missing[SESSION_MISSING_MAX], n_missing; /* as of the last progress; see session_view */
     struct session_waiting waiting;                   /* the same */
+    char unfit[SESSION_TEXT_SIZE];                    /* as in session_view */
     uint64_t grace_until_ns;     /* after a restart of the daemon: no node is declared lost before */
     uint64_t tick_ns;            /* until then: we look whether we were there to listen */
     uint64_t forget_ns;          /* CLOSED: forgotten then */
@@ -169,6 +176,7 @@ enum rounds_log_kind {
     ROUNDS_LOG_SETTLED = 8,  /* its cause is decided */
     ROUNDS_LOG_CLOSED = 16,
     ROUNDS_LOG_DRAIN = 32,
+    ROUNDS_LOG_UNFIT = 64, /* a node has become unfit */
 };
 
 enum rounds_event_kind {

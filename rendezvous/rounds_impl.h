@@ -79,6 +79,12 @@ void job_assign_ranks(struct rounds_job *job);
 /* Composes job->waiting anew. */
 void job_describe_waiting(struct rounds_job *job, uint64_t now_ns);
 
+/* Composes job->unfit anew. */
+void job_describe_unfit(struct rounds_job *job);
+
+/* Whether the job has fewer nodes than it needs without those that are unfit. */
+bool job_needs_unfit(const struct rounds_job *job);
+
 /* A node was refused since a parameter of its job is another one: the nodes that wait are shown that. */
 void job_note_refused(struct rounds_job *job, const char *host, const char *parameter, uint32_t in_job,
                       uint32_t on_node);

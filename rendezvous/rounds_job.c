@@ -226,7 +226,8 @@ static bool is_round_complete(const struct rounds_job *job, uint64_t now_ns)
 {
     if (job->n_nodes[ROUNDS_NODE_STOPPING] > 0)
         return now_ns >= job->gather_until_ns;
-    if (job->n_nodes[ROUNDS_NODE_READY] >= job->params.max_nodes || now_ns >= job->last_call_until_ns)
+    if (job->n_nodes[ROUNDS_NODE_READY] + job->n_nodes[ROUNDS_NODE_UNFIT] >= job->params.max_nodes ||
+        now_ns >= job->last_call_until_ns)
         return true;
     return job->generation >= 0 && job->n_nodes[ROUNDS_NODE_JOINING] == 0;
 }
@@ -236,9 +237,9 @@ static void fail_join_timeout(struct rounds_job *job, uint64_t now_ns)
     struct session_cause cause = session_cause_empty(SESSION_CAUSE_CLOSED);
 
     (void)snprintf(cause.text, sizeof(cause.text),
-                   "%u of at least %u nodes were there when the join timeout of %g s ran out",
+                   "%u of at least %u nodes were there when the join timeout of %g s ran out%s%.300s",
                    (unsigned)job->n_nodes[ROUNDS_NODE_READY], (unsigned)job->params.min_nodes,
-                   job->params.join_timeout_ms / 1000.0);
+                   job->params.join_timeout_ms / 1000.0, job->unfit[0] ? "; left out: " : "", job->unfit);
     job_close(job, SESSION_VERDICT_FAILURE, &cause, now_ns);
 }
 
@@ -540,7 +541,7 @@ static void find_missing(struct rounds_job *job)
 
 static void send_progress(struct rounds_node *n)
 {
-    if (n->state == ROUNDS_NODE_READY)
+    if (n->state == ROUNDS_NODE_READY || (n->state == ROUNDS_NODE_UNFIT && job_needs_unfit(n->job)))
         node_want_view(n);
 }
 

@@ -77,13 +77,19 @@ static void log_drain(struct rounds_text *l, const struct rounds_job *job)
                     (long long)job->generation);
 }
 
+static void log_unfit(struct rounds_text *l, const struct rounds_job *job)
+{
+    rounds_text_add(l, "left out: %s", job->unfit);
+}
+
 /* In the order in which they can happen within one step. */
 static const struct {
     unsigned bit;
     void (*add_line)(struct rounds_text *l, const struct rounds_job *job);
 } kinds[] = {
-    {ROUNDS_LOG_DRAIN, log_drain},   {ROUNDS_LOG_OVER, log_over},         {ROUNDS_LOG_SETTLED, log_settled},
-    {ROUNDS_LOG_CLOSED, log_closed}, {ROUNDS_LOG_PROGRESS, log_progress}, {ROUNDS_LOG_FORMED, log_formed},
+    {ROUNDS_LOG_UNFIT, log_unfit},     {ROUNDS_LOG_DRAIN, log_drain},   {ROUNDS_LOG_OVER, log_over},
+    {ROUNDS_LOG_SETTLED, log_settled}, {ROUNDS_LOG_CLOSED, log_closed}, {ROUNDS_LOG_PROGRESS, log_progress},
+    {ROUNDS_LOG_FORMED, log_formed},
 };
 
 enum { LOG_END = ROUNDS_LOG_OVER | ROUNDS_LOG_SETTLED };

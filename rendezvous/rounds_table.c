@@ -270,6 +270,7 @@ void node_destroy(struct rounds_node *n)
 {
     struct rounds_job *job = n->job;
     struct rounds *r = job->rounds;
+    bool was_unfit = n->state == ROUNDS_NODE_UNFIT;
 
     if (n->session)
         conn_end(r, n->session);
@@ -281,6 +282,8 @@ void node_destroy(struct rounds_node *n)
     list_unlink(&n->in_silence);
     list_unlink(&n->in_pending);
     free(n);
+    if (was_unfit)
+        job_describe_unfit(job);
 }
 
 enum rounds_node_state node_state_now(const struct rounds_node *n)
@@ -295,14 +298,20 @@ enum rounds_node_state node_state_now(const struct rounds_node *n)
      * that generation's workers first, and reports ready with another port afterwards. */
     if (n->phase == SESSION_READY && n->session && n->pending_start < 0)
         return ROUNDS_NODE_READY;
+    if (n->unfit[0])
+        return ROUNDS_NODE_UNFIT;
     return n->previous_member || n->member ? ROUNDS_NODE_STOPPING : ROUNDS_NODE_JOINING;
 }
 
 void node_update_state(struct rounds_node *n)
 {
+    bool was_unfit = n->state == ROUNDS_NODE_UNFIT;
+
     n->job->n_nodes[n->state]--;
     n->state = node_state_now(n);
     n->job->n_nodes[n->state]++;
+    if (was_unfit != (n->state == ROUNDS_NODE_UNFIT))
+        job_describe_unfit(n->job);
 }
 
 void node_heard(struct rounds_node *n, uint64_t now_ns)

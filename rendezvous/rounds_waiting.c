@@ -78,6 +78,40 @@ void job_describe_waiting(struct rounds_job *job, uint64_t now_ns)
     list_other_jobs(job);
 }
 
+void job_describe_unfit(struct rounds_job *job)
+{
+    uint32_t n_left = job->n_nodes[ROUNDS_NODE_UNFIT];
+    char *text = job->unfit;
+
+    text[0] = 0;
+    list_for_each(i, &job->nodes)
+    {
+        const struct rounds_node *n = list_entry(i, struct rounds_node, in_job);
+        size_t size = strlen(text);
+
+        if (n_left == 0)
+            return;
+        if (n->state != ROUNDS_NODE_UNFIT)
+            continue;
+        n_left--;
+        if (size + strlen(n->host) + strlen(n->unfit) + sizeof(more) + 4 > sizeof(job->unfit)) {
+            (void)snprintf(text + size, sizeof(job->unfit) - size, "%s",
+                           "; ..."); /* fits: room is kept for it */
+            return;
+        }
+        (void)snprintf(text + size, sizeof(job->unfit) - size, "%s%s: %s", size ? "; " : "",
+                       n->host[0] ? n->host : "?", n->unfit); /* fits */
+    }
+}
+
+bool job_needs_unfit(const struct rounds_job *job)
+{
+    return job->state == ROUNDS_GATHERING && job->n_nodes[ROUNDS_NODE_READY] +
+                                                     job->n_nodes[ROUNDS_NODE_STOPPING] +
+                                                     job->n_nodes[ROUNDS_NODE_JOINING] <
+                                                 job->params.min_nodes;
+}
+
 void job_note_refused(struct rounds_job *job, const char *host, const char *parameter, uint32_t in_job,
                       uint32_t on_node)
 {

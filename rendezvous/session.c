@@ -85,6 +85,7 @@ void session_report(const struct session *s, uint64_t now_ns, struct session_rep
                                    .drain = s->drain,
                                    .quiet = s->quiet && s->phase == SESSION_RUNNING,
                                    .cause = s->cause};
+    session_copy_text(ret->unfit, sizeof(ret->unfit), s->unfit);
     if (s->phase == SESSION_FAILED && now_ns > s->failed_ns)
         ret->age_ns = now_ns - s->failed_ns;
     if (s->phase == SESSION_LEFT) {
@@ -324,6 +325,8 @@ static void step_view(struct session *s, const struct session_event *event, stru
     case SESSION_VIEW_WAIT:
         if (s->phase == SESSION_READY)
             add_action(out, SESSION_DO_PROGRESS);
+        else if (s->unfit[0] && view->check)
+            add_action(out, SESSION_DO_CHECK);
         break;
     case SESSION_VIEW_START:
         take_start(s, event, out);
@@ -372,6 +375,18 @@ static void step_group_ready(struct session *s, const struct session_event *even
         return;
     s->phase = SESSION_READY;
     s->port = event->port;
+    s->unfit[0] = 0;
+    send_report_action(s, out);
+}
+
+static void step_group_unfit(struct session *s, const struct session_event *event,
+                             struct session_actions *out)
+{
+    if (s->phase != SESSION_STOPPING && s->phase != SESSION_FAILED)
+        return;
+    s->phase = SESSION_STOPPING;
+    session_copy_text(s->unfit, sizeof(s->unfit),
+                      event->text && *event->text ? event->text : "its health check failed");
     send_report_action(s, out);
 }
 
@@ -573,6 +588,9 @@ void session_step(struct session *s, const struct session_event *event, struct s
     switch (event->kind) {
     case SESSION_EVENT_GROUP_READY:
         step_group_ready(s, event, out);
+        break;
+    case SESSION_EVENT_GROUP_UNFIT:
+        step_group_unfit(s, event, out);
         break;
     case SESSION_EVENT_GROUP_FAILED:
         step_group_failed(s, event, out);

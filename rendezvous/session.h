@@ -50,6 +50,7 @@ enum session_event_kind {
     SESSION_EVENT_TIMER, /* session_deadline() has passed */
     /* The worker group. */
     SESSION_EVENT_GROUP_READY,  /* nothing of it is left, and it could start; port */
+    SESSION_EVENT_GROUP_UNFIT,  /* nothing of it is left, and the health check failed; text: why */
     SESSION_EVENT_GROUP_FAILED, /* a worker failed by itself at when_ns; cause */
     SESSION_EVENT_GROUP_DONE,   /* all workers ended well */
     SESSION_EVENT_DRAIN,        /* this node will go away: the job should snapshot and end */
@@ -82,6 +83,7 @@ enum session_action {
     SESSION_DO_DRAIN,    /* have the workers snapshot and end */
     SESSION_DO_QUIET,    /* no worker of any node makes progress */
     SESSION_DO_PROGRESS, /* event.view has the number of nodes that are ready */
+    SESSION_DO_CHECK,    /* this unfit node is needed: run the health check again */
     SESSION_DO_LOG,      /* s->text is for people */
     SESSION_DO_END,      /* stop the workers, exit: s->end, s->verdict, s->cause, s->text */
     SESSION_ACTION_COUNT
@@ -138,6 +140,7 @@ struct session {
     int64_t generation;
     int32_t group_rank;
     uint16_t port;
+    char unfit[SESSION_UNFIT_SIZE]; /* STOPPING: why the last health check failed; "": it has not */
     uint32_t restarts, changes;
     bool drain; /* we asked for it */
     uint64_t drain_ns;

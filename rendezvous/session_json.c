@@ -49,6 +49,7 @@ static const struct field report_fields[] = {
     {"drain", FIELD_BOOL, offsetof(struct session_report, drain)},
     {"quiet", FIELD_BOOL, offsetof(struct session_report, quiet)},
     {"age_ns", FIELD_U64, offsetof(struct session_report, age_ns), 0, FIELD_EXACT_MAX},
+    {"unfit", FIELD_TEXT, offsetof(struct session_report, unfit), .size = SESSION_UNFIT_SIZE},
 };
 
 static const struct field hello_fields[] = {
@@ -74,6 +75,8 @@ static const struct field view_fields[] = {
     {"drain", FIELD_BOOL, offsetof(struct session_view, drain)},
     {"quiet", FIELD_BOOL, offsetof(struct session_view, quiet)},
     {"standby", FIELD_BOOL, offsetof(struct session_view, standby)},
+    {"check", FIELD_BOOL, offsetof(struct session_view, check)},
+    {"unfit", FIELD_TEXT, offsetof(struct session_view, unfit), .size = SESSION_TEXT_SIZE},
     {"ready", FIELD_U32_AT(struct session_view, n_ready, 0, SESSION_NODES_MAX)},
     {"min_nodes", FIELD_U32_AT(struct session_view, min_nodes, 0, SESSION_NODES_MAX)},
     {"max_nodes", FIELD_U32_AT(struct session_view, max_nodes, 0, SESSION_NODES_MAX)},
@@ -242,8 +245,10 @@ static bool read_report(const cJSON *json, struct session_report *ret, char erro
 {
     const cJSON *part = cJSON_GetObjectItemCaseSensitive(json, "report");
 
-    return fields_read(part, report_fields, ARRAY_SIZE(report_fields), ret, error) &&
-           session_json_read_cause(part, &ret->cause, error);
+    if (!fields_read(part, report_fields, ARRAY_SIZE(report_fields), ret, error))
+        return false;
+    session_clean_text(ret->unfit);
+    return session_json_read_cause(part, &ret->cause, error);
 }
 
 static bool read_hello(const cJSON *json, const cJSON *version, struct session_hello *ret,
@@ -333,6 +338,14 @@ static bool read_assignment(const cJSON *json, struct session_view *ret, char er
                        ARRAY_SIZE(place_fields), &ret->place, error);
 }
 
+static bool read_view(const cJSON *json, struct session_view *ret, char error[FIELDS_ERROR_SIZE])
+{
+    if (!fields_read(json, view_fields, ARRAY_SIZE(view_fields), ret, error))
+        return false;
+    session_clean_text(ret->unfit); /* the agent prints it */
+    return true;
+}
+
 bool session_json_get_view(const uint8_t *body, size_t n, struct session_view *ret,
                            char error[SESSION_JSON_ERROR_SIZE])
 {
@@ -341,8 +354,8 @@ bool session_json_get_view(const uint8_t *body, size_t n, struct session_view *r
 
     if (!json)
         return false;
-    return (fields_read(json, view_fields, ARRAY_SIZE(view_fields), ret, part) &&
-            read_assignment(json, ret, part) && read_missing_ranks(json, ret, part) &&
-            read_waiting(json, &ret->waiting, part) && session_json_read_cause(json, &ret->cause, part)) ||
+    return (read_view(json, ret, part) && read_assignment(json, ret, part) &&
+            read_missing_ranks(json, ret, part) && read_waiting(json, &ret->waiting, part) &&
+            session_json_read_cause(json, &ret->cause, part)) ||
            json_fault("view", part, error);
 }

@@ -28,6 +28,7 @@ enum {
     SESSION_NUMERIC_SIZE = 64, /* of a numeric address */
     SESSION_ROLE_SIZE = 128,
     SESSION_TEXT_SIZE = 512,
+    SESSION_UNFIT_SIZE = 200,
 };
 
 enum {
@@ -125,6 +126,9 @@ struct session_report {
     bool drain;                 /* the node will go away: all workers of the job should snapshot and end */
     bool quiet;                 /* RUNNING: no worker of this node makes progress */
     uint64_t age_ns;            /* FAILED: how long ago the failure was */
+    /* STOPPING: why this node takes part in no generation until its health check succeeds; "": it does. Rendezvous of
+     * releases before this field wait for such a node until the join timeout. */
+    char unfit[SESSION_UNFIT_SIZE];
     /* FAILED: the failure. STOPPING and READY: why `generation` ended, as far as this agent knows; a
      * rendezvous that was restarted in between may not know it. LEFT: the reason, in text. */
     struct session_cause cause;
@@ -197,6 +201,9 @@ struct session_view {
         missing[SESSION_MISSING_MAX]; /* node ranks that no agent asked for, when all others asked for one */
     uint32_t n_missing;
     struct session_waiting waiting;
+    bool check; /* this node is unfit, and the job needs it: run the health check again */
+    /* WAIT, START: the nodes that are left out as they are unfit, and why; "": none */
+    char unfit[SESSION_TEXT_SIZE];
     /* START */
     struct rank_assignment place;
     uint32_t restarts, changes; /* charged so far */

@@ -404,7 +404,7 @@ static enum situation situation_of(const struct rounds_job *job)
         return SITUATION_NONE;
     if (n[ROUNDS_NODE_STOPPING] > 0)
         return SITUATION_STOPPING;
-    if (n[ROUNDS_NODE_READY] >= job->params.max_nodes ||
+    if (n[ROUNDS_NODE_READY] + n[ROUNDS_NODE_UNFIT] >= job->params.max_nodes ||
         (job->generation >= 0 && n[ROUNDS_NODE_JOINING] == 0))
         return SITUATION_COMPLETE;
     return SITUATION_LAST_CALL;

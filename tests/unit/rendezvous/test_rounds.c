@@ -1902,11 +1902,123 @@ static void an_overloaded_daemon_finds_a_dead_node(void **state)
     assert_view(t, 0, SESSION_VIEW_STOP);
 }
 
+/* ---- health checks ---- */
+
+static void fail_check(struct table *t, unsigned i, const char *why)
+{
+    session_copy_text(t->agents[i].hello.report.unfit, SESSION_UNFIT_SIZE, why);
+    say(t, i, SESSION_STOPPING);
+}
+
+static void join_unfit(struct table *t, unsigned i)
+{
+    (void)prepare(t, i);
+    t->agents[i].hello.report.phase = SESSION_STOPPING;
+    session_copy_text(t->agents[i].hello.report.unfit, SESSION_UNFIT_SIZE, "exit code 3");
+    hello(t, i);
+}
+
+static void an_unfit_node_is_left_out_without_a_wait(void **state)
+{
+    struct table *t = *state;
+
+    t->params.min_nodes = 2;
+    t->params.max_nodes = 3;
+    join(t, 0);
+    join_unfit(t, 1);
+    assert_view(t, 1, SESSION_VIEW_WAIT);
+    join(t, 2);
+    assert_started(t, 0, 0, 0, 2);
+    assert_started(t, 2, 0, 1, 2);
+    assert_string_equal(t->agents[0].view.unfit, "node1: exit code 3");
+    assert_true(t->log_kinds & ROUNDS_LOG_UNFIT);
+    assert_false(t->agents[1].view.check);
+    say(t, 0, SESSION_RUNNING);
+    say(t, 2, SESSION_RUNNING);
+    pass_alive(t, 5000, 7);
+    assert_false(t->agents[1].view.check); /* the job goes on without it */
+    say(t, 0, SESSION_DONE);
+    say(t, 2, SESSION_DONE);
+    assert_view(t, 1, SESSION_VIEW_END);
+    assert_int_equal(t->agents[1].view.verdict, SESSION_VERDICT_SUCCESS);
+}
+
+static void a_member_whose_check_fails_does_not_hold_up_the_next_round(void **state)
+{
+    struct table *t = *state;
+
+    t->params.max_restarts = 1;
+    run(t, 3, 2, 3);
+    fail_worker(t, 0, 0);
+    say(t, 1, SESSION_STOPPING);
+    say(t, 2, SESSION_STOPPING);
+    say(t, 0, SESSION_READY);
+    say(t, 1, SESSION_READY);
+    assert_view(t, 0, SESSION_VIEW_WAIT); /* node 2 may come back */
+    fail_check(t, 2, "Xid 79");
+    assert_started(t, 0, 1, 0, 2);
+    assert_view(t, 2, SESSION_VIEW_WAIT);
+    assert_true(t->agents[2].view.standby);
+    assert_contains(t->agents[1].view.unfit, "node2: Xid 79");
+}
+
+static void an_unfit_node_is_asked_again_when_it_is_needed(void **state)
+{
+    struct table *t = *state;
+
+    t->params.min_nodes = t->params.max_nodes = 2;
+    join(t, 0);
+    join_unfit(t, 1);
+    assert_true(t->agents[1].view.check);
+    pass_alive(t, 1250, 3);
+    assert_contains(t->agents[0].view.unfit, "node1");
+    t->agents[1].hello.report.unfit[0] = 0;
+    say(t, 1, SESSION_READY);
+    assert_started(t, 0, 0, 0, 2);
+    assert_string_equal(t->agents[0].view.unfit, "");
+}
+
+static void the_join_timeout_names_unfit_nodes(void **state)
+{
+    struct table *t = *state;
+
+    t->params.min_nodes = t->params.max_nodes = 2;
+    t->params.join_timeout_ms = 2000;
+    join(t, 0);
+    join_unfit(t, 1);
+    pass_alive(t, 2500, 3);
+    assert_view(t, 0, SESSION_VIEW_END);
+    assert_contains(t->agents[0].view.cause.text, "left out: node1: exit code 3");
+}
+
+static void many_unfit_nodes_fit_into_the_text(void **state)
+{
+    struct table *t = *state;
+    char why[SESSION_UNFIT_SIZE];
+
+    memset(why, 'x', sizeof(why) - 1);
+    why[sizeof(why) - 1] = 0;
+    t->params.max_nodes = AGENTS_MAX;
+    for (unsigned i = 0; i < 8; i++) {
+        join_unfit(t, i);
+        fail_check(t, i, why);
+    }
+    assert_contains(t->agents[7].view.unfit, "; ...");
+    lose_connection(t, 0);
+    pass_alive(t, 2500, 0xfe);
+    assert_null(strstr(t->agents[7].view.unfit, "node0: ")); /* it is lost */
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        TEST(an_unfit_node_is_left_out_without_a_wait),
+        TEST(a_member_whose_check_fails_does_not_hold_up_the_next_round),
+        TEST(an_unfit_node_is_asked_again_when_it_is_needed),
+        TEST(the_join_timeout_names_unfit_nodes),
+        TEST(many_unfit_nodes_fit_into_the_text),
         TEST(a_round_of_fixed_size_forms_when_the_last_node_is_there),
         TEST(the_last_call_waits_for_more_than_min),
         TEST(the_last_call_begins_anew_when_a_node_is_lost),

@@ -80,6 +80,15 @@ static void test_progress(void **state)
           (const char *[]){"job 'train': 13/16 nodes, at least 14 wanted, 1 still stopping", NULL});
 }
 
+static void test_unfit(void **state)
+{
+    struct rounds_job job = example();
+
+    session_copy_text(job.unfit, sizeof(job.unfit), "node3: exit code 3: Xid 79");
+    check(&job, ROUNDS_LOG_UNFIT,
+          (const char *[]){"job 'train': left out: node3: exit code 3: Xid 79", NULL});
+}
+
 /* Several things in one step: each once, in their order, and no line claims the new generation's number for
  * what ended the old one. */
 static void test_together(void **state)
@@ -158,9 +167,13 @@ static void test_damage_is_seen(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_each_kind),  cmocka_unit_test(test_progress),
-        cmocka_unit_test(test_together),   cmocka_unit_test(test_names_of_strangers),
-        cmocka_unit_test(test_file_names), cmocka_unit_test(test_damage_is_seen),
+        cmocka_unit_test(test_each_kind),
+        cmocka_unit_test(test_progress),
+        cmocka_unit_test(test_unfit),
+        cmocka_unit_test(test_together),
+        cmocka_unit_test(test_names_of_strangers),
+        cmocka_unit_test(test_file_names),
+        cmocka_unit_test(test_damage_is_seen),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

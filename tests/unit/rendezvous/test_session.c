@@ -22,7 +22,7 @@ static const char letters[SESSION_ACTION_COUNT] = {
     [SESSION_DO_REPORT] = 'r', [SESSION_DO_ALIVE] = 'a',    [SESSION_DO_CLOSE] = 'c',
     [SESSION_DO_START] = 'S',  [SESSION_DO_STOP] = 'X',     [SESSION_DO_DRAIN] = 'D',
     [SESSION_DO_QUIET] = 'Q',  [SESSION_DO_PROGRESS] = 'p', [SESSION_DO_LOG] = 's',
-    [SESSION_DO_END] = 'E',
+    [SESSION_DO_END] = 'E',    [SESSION_DO_CHECK] = 'C',
 };
 
 static int set_up(void **state)
@@ -179,6 +179,32 @@ static void a_job_from_hello_to_its_end(void **state)
     assert_int_equal(t->session.end, SESSION_END_VERDICT);
     assert_int_equal(t->session.verdict, SESSION_VERDICT_SUCCESS);
     assert_true(session_deadline(&t->session) == UINT64_MAX);
+}
+
+static void an_unfit_node_checks_again_when_it_is_asked_to(void **state)
+{
+    struct table *t = *state;
+    struct session_report report;
+    struct session_view asks = wait_view;
+
+    happens(t, SESSION_EVENT_START);
+    step(t, (struct session_event){.kind = SESSION_EVENT_GROUP_UNFIT, .text = "exit code 3"});
+    assert_did(t, "d");
+    connect_and_greet(t);
+    session_report(&t->session, t->now_ns, &report);
+    assert_int_equal(report.phase, SESSION_STOPPING);
+    assert_string_equal(report.unfit, "exit code 3");
+    sees(t, wait_view);
+    assert_did(t, "");
+    asks.check = true;
+    sees(t, asks);
+    assert_did(t, "C");
+    happens(t, SESSION_EVENT_GROUP_READY);
+    assert_did(t, "r");
+    session_report(&t->session, t->now_ns, &report);
+    assert_string_equal(report.unfit, "");
+    sees(t, asks); /* crossed with the report */
+    assert_did(t, "p");
 }
 
 static void an_own_failure_is_reported_with_its_age(void **state)
@@ -614,6 +640,7 @@ static void our_own_absence_is_not_the_rendezvous_fault(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        TEST(an_unfit_node_checks_again_when_it_is_asked_to),
         TEST(a_job_from_hello_to_its_end),
         TEST(an_own_failure_is_reported_with_its_age),
         TEST(a_failure_elsewhere_stops_the_workers),
