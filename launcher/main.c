@@ -27,6 +27,7 @@
 #include "launcher/host/gpu_sysfs_os.h"
 #include "launcher/host/job_secret_os.h"
 #include "launcher/host/machine_os.h"
+#include "launcher/host/node_check_os.h"
 #include "launcher/host/numa_os.h"
 #include "launcher/cli/options.h"
 #include "launcher/cli/plan.h"
@@ -316,6 +317,8 @@ static int run_options(const struct options *options, const sigset_t *before)
     char *warnings = NULL;
     struct job job;
 
+    if (options->value[OPTION_CHECK_NODE].flag)
+        return node_check_run(environ);
     machine_uuid(uuid);
     if (job_init(&job, options, environ, &machine, &warnings, error) != 0) {
         log_line("%s", error);

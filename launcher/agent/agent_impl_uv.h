@@ -42,8 +42,12 @@ struct agent {
     struct generation *generation;      /* NULL before the first */
     struct attempt_files_config files_config;
     struct attempt_request
-        *starting;          /* files of the next start or replacement that are being made; or NULL */
-    bool is_replacing;      /* what they are for */
+        *starting;              /* files of the next start or replacement that are being made; or NULL */
+    bool is_replacing;          /* what they are for */
+    struct health_check *check; /* that runs before a generation; or NULL */
+    uint64_t check_after_ns;    /* a check that is asked for again begins then at the earliest */
+    uint64_t check_pause_ns;
+    uv_timer_t check_again;
     int replace_cause_rank; /* is_replacing: the rank whose failure it mends, or -1 */
     bool start_cancelled;
     bool *failed; /* the workers that the replacement is for; NULL: none was asked for yet */
@@ -90,6 +94,12 @@ void agent_on_membership_closed(void *data);
 
 int agent_count_running(const struct agent *a);
 
+/* The node is fit: makes the files of the attempt. Returns 0 or -errno, with a line logged. */
+int agent_make_files(struct agent *a);
+
+/* Reports to the rendezvous that this node can take part in the next generation. */
+void agent_report_ready(struct agent *a);
+
 /* Sends a notice of the current generation to every worker that may be running. */
 void agent_notify_workers(struct agent *a, struct worker_notice notice);
 
@@ -115,6 +125,18 @@ void agent_start_sweep(struct agent *a);
 
 /* Prints the names of the processes that do not end on SIGKILL. */
 void agent_print_stuck(struct agent *a);
+
+/* ---- agent_health_uv.c ---- */
+
+/* Runs the health check, and then continues with the start: in a job of several nodes by reporting that this node is
+ * ready, else by making the files of the attempt. */
+void agent_begin_check(struct agent *a);
+
+/* The rendezvous needs this node, whose check has failed. */
+void agent_check_again(struct agent *a);
+
+/* Ends a check that runs or is to be repeated. */
+void agent_stop_check(struct agent *a);
 
 /* ---- agent_status_uv.c ---- */
 

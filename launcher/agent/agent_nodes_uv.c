@@ -152,6 +152,11 @@ static void on_drain(void *data)
     agent_dispatch_kind(data, GROUP_DRAIN);
 }
 
+static void on_check(void *data)
+{
+    agent_check_again(data);
+}
+
 static void on_end(void *data, int exit_code, const struct session_cause *cause)
 {
     struct agent *a = data;
@@ -201,6 +206,7 @@ int agent_meet(struct agent *a)
                                                     .on_stop = on_peer_failed,
                                                     .on_drain = on_drain,
                                                     .on_quiet = on_all_quiet,
+                                                    .on_check = on_check,
                                                     .on_end = on_end,
                                                     .on_closed = agent_on_membership_closed,
                                                     .data = a};
@@ -208,7 +214,9 @@ int agent_meet(struct agent *a)
     if (job->meeting == JOB_STATIC)
         return rdzv_static_uv_create(&a->rdzv_static, &static_host);
     int r = membership_create(&a->membership, &membership_host);
-    if (!r)
+    if (!r && job->health_check)
+        agent_begin_check(a);
+    else if (!r)
         membership_ready(a->membership, 0);
     return r;
 }

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "launcher/agent/agent_impl_uv.h"
+#include "launcher/agent/health_check_uv.h"
 #include "launcher/cli/job.h"
 #include "launcher/host/proc_info_os.h"
 #include "launcher/output/output_uv.h"
@@ -47,8 +48,10 @@ static bool is_inherited(const struct agent *a, pid_t pid)
 bool agent_reap(struct agent *a)
 {
     pid_t pid;
+    int status;
 
-    while ((pid = waitpid(-1, NULL, WNOHANG)) > 0) {
+    while ((pid = waitpid(-1, &status, WNOHANG)) > 0) {
+        (void)health_check_reaped(a->check, pid, status);
         if (a->generation && pid == a->generation->guardian)
             a->generation->guardian = 0;
         for (size_t i = 0; i < a->n_inherited; i++)

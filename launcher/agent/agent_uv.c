@@ -255,13 +255,26 @@ static int make_attempt_files(struct agent *a, const bool *selected)
     return r;
 }
 
+int agent_make_files(struct agent *a)
+{
+    return make_attempt_files(a, NULL);
+}
+
 static void do_spawn(struct agent *a)
 {
+    const struct job *job = a->config->job;
+
     drop_pending_start(a);
     take_promised_store(a);
     end_generation(a); /* its workers have ended, so its store has no clients */
-    int r = a->config->job->meeting == JOB_ALONE ? assign_ranks_alone(a) : 0;
-    a->start_failed = r ? r : make_attempt_files(a, NULL);
+    a->is_replacing = false;
+    a->start_failed = job->meeting == JOB_ALONE ? assign_ranks_alone(a) : 0;
+    if (a->start_failed)
+        return;
+    if (job->health_check && job->meeting != JOB_ROUNDS) /* with other nodes before they count on this one */
+        agent_begin_check(a);
+    else
+        a->start_failed = agent_make_files(a);
 }
 
 /* Whether all remaining workers have asked for the store that is served here to stay. */
@@ -310,8 +323,11 @@ static void do_replace(struct agent *a)
 /* The workers are to end. */
 static void cancel_start(struct agent *a)
 {
-    if (!a->starting)
+    bool is_checking = a->check && a->config->job->meeting != JOB_ROUNDS;
+
+    if (!a->starting && !is_checking)
         return;
+    agent_stop_check(a);
     drop_pending_start(a);
     drop_store(a);
     a->start_cancelled = !a->is_replacing;
@@ -489,6 +505,7 @@ static void on_output_end(void *data)
     uv_close((uv_handle_t *)&a->deadline, NULL);
     uv_close((uv_handle_t *)&a->sweep, NULL);
     uv_close((uv_handle_t *)&a->hang_timer, NULL);
+    uv_close((uv_handle_t *)&a->check_again, NULL);
     close_signals(a);
 }
 
@@ -514,6 +531,7 @@ static void close_everything(struct agent *a)
         generation_end_guardian(a->generation); /* it may have been stopped */
     (void)uv_timer_stop(&a->sweep);             /* cannot fail on a timer that exists */
     cancel_start(a);
+    agent_stop_check(a);
     a->start_cancelled = false;
     events_end(a->events, &a->group, &a->outcome, a->exit_code,
                a->generation ? a->generation->attempt_dir : NULL);
@@ -559,7 +577,7 @@ static void do_await_others(struct agent *a)
 /* ---- several nodes ---- */
 
 /* Remaining workers talk through the store of their first generation: if it is served here, it is offered again. */
-static void report_ready(struct agent *a)
+void agent_report_ready(struct agent *a)
 {
     bool is_kept = a->generation && a->generation->server &&
                    (a->store_promised || (a->group.state == GROUP_REPLACING && store_is_to_stay(a)));
@@ -648,7 +666,10 @@ static void perform(struct agent *a, const struct group_action *action)
         membership_done(a->membership);
         break;
     case GROUP_DO_REPORT_READY:
-        report_ready(a);
+        if (a->config->job->health_check && a->group.state != GROUP_REPLACING)
+            agent_begin_check(a);
+        else /* workers that stay have shown that their node is fit */
+            agent_report_ready(a);
         break;
     case GROUP_DO_REQUEST_DRAIN:
         membership_drain(a->membership);
@@ -704,7 +725,9 @@ static int open_loop(struct agent *a)
         r = uv_timer_init(&a->loop, &a->sweep);
     if (!r)
         r = uv_timer_init(&a->loop, &a->hang_timer);
-    a->signals.data = a->deadline.data = a->sweep.data = a->hang_timer.data = a;
+    if (!r)
+        r = uv_timer_init(&a->loop, &a->check_again);
+    a->signals.data = a->deadline.data = a->sweep.data = a->hang_timer.data = a->check_again.data = a;
     return r ? r : uv_poll_start(&a->signals, UV_READABLE, agent_on_signals);
 }
 

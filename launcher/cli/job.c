@@ -19,7 +19,8 @@ enum {
     DEFAULT_SHUTDOWN_S = 30,
     REPLACE_TIMEOUT_MAX_S = 86400,
     RESTART_PAUSE_MAX_S = 3600,
-    HANG_TIMEOUT_MAX_S = 30 * 86400
+    HANG_TIMEOUT_MAX_S = 30 * 86400,
+    HEALTH_CHECK_MAX_S = 3600
 };
 
 int job_refuse(struct job_builder *b, const char *format, ...)
@@ -182,6 +183,23 @@ static int take_hang_options(struct job_builder *b)
     b->job->hang_action = strcmp(action, "restart") == 0 ? JOB_HANG_RESTART
                           : strcmp(action, "stop") == 0  ? JOB_HANG_STOP
                                                          : JOB_HANG_REPORT;
+    return 0;
+}
+
+static int take_health_check(struct job_builder *b)
+{
+    const char *command = job_text(b, OPTION_HEALTH_CHECK);
+    long long seconds = job_value(b, OPTION_HEALTH_CHECK_TIMEOUT)->number;
+
+    if (command && !*command)
+        return job_refuse(b, "--health-check= names no command");
+    if (seconds < 1 || seconds > HEALTH_CHECK_MAX_S)
+        return job_refuse(b, "--health-check-timeout=%lld: a number of seconds from 1 to %d", seconds,
+                          HEALTH_CHECK_MAX_S);
+    b->job->health_check = command;
+    b->job->health_check_timeout_s = (int)seconds;
+    if (command && b->job->agent_fd >= 0)
+        return job_refuse(b, "--health-check: an agent that is another program checks its node itself");
     return 0;
 }
 
@@ -526,7 +544,7 @@ static int job_build(struct job_builder *b)
     static int (*const steps[])(struct job_builder *) = {
         take_agent_fd,       job_check_nodes,  take_supervision, job_count_workers, job_take_conf,
         job_take_rendezvous, job_take_program, job_take_output,  check_logs_specs,  warn_of_switches,
-        warn_of_replacing,   take_security,    take_warm,
+        warn_of_replacing,   take_security,    take_warm,        take_health_check,
     };
 
     for (size_t i = 0; i < ARRAY_SIZE(steps); i++) {

@@ -98,6 +98,8 @@ struct job {
     const char *debug_file; /* NULL: standard error */
     const char *signals_text;
     bool exit_code_of_worker;
+    const char *health_check; /* for a shell, or "builtin"; NULL: none */
+    int health_check_timeout_s;
     enum job_program program;
     const char *program_name;
     char *const *program_args;

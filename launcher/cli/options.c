@@ -445,9 +445,14 @@ static int fail_without_program(struct parser *p)
         unknown);
 }
 
+static bool needs_no_program(const struct options *options)
+{
+    return options->value[OPTION_AGENT_FD].set || options->value[OPTION_CHECK_NODE].flag;
+}
+
 static int take_program_words(struct parser *p, bool after_dashes)
 {
-    if (!*p->next && p->options->value[OPTION_AGENT_FD].set && !buf_size(&p->unknown.buf)) {
+    if (!*p->next && needs_no_program(p->options) && !buf_size(&p->unknown.buf)) {
         p->options->program = "torchrun"; /* in messages */
         p->options->program_args = p->next;
         return 0;

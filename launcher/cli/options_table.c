@@ -160,6 +160,19 @@ const struct option_spec options_table[OPTION_COUNT] = {
                           .choices = "torchrun worker",
                           .help = "after a failure exit with 1, or with the code of the worker that failed "
                                   "first (128 + signal)"},
+    [OPTION_HEALTH_CHECK] =
+        {.name = "health-check",
+         .kind = OPTION_TEXT,
+         .ours = true,
+         .placeholder = "CMD|builtin",
+         .help = "run this in a shell on each node before each generation: a node on which it "
+                 "fails takes no part; builtin: crun --check-node"},
+    [OPTION_HEALTH_CHECK_TIMEOUT] = {.name = "health-check-timeout",
+                                     .kind = OPTION_INT,
+                                     .ours = true,
+                                     .fallback = "60",
+                                     .placeholder = "SECONDS",
+                                     .help = "the check has failed when it takes longer"},
 
     /* What runs. */
     [OPTION_ROLE] = {.name = "role",
@@ -301,6 +314,13 @@ const struct option_spec options_table[OPTION_COUNT] = {
                          .placeholder = "N",
                          .help = "take part in the rendezvous for an agent that is another program, at the "
                                  "other end of the socket with this number; no program is started"},
+    [OPTION_CHECK_NODE] = {.name = "check-node",
+                           .kind = OPTION_FLAG,
+                           .no_pet = true,
+                           .ours = true,
+                           .help =
+                               "check the GPUs of NVIDIA and the free disk space of this node, and exit: 0 "
+                               "when it is fit"},
     [OPTION_PRINT_COMPLETION] =
         {.name = "print-completion",
          .kind = OPTION_TEXT,

@@ -1,6 +1,7 @@
 #include "launcher/output/logs_os.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -82,6 +83,21 @@ static int make_folders(const char *path)
     return error == EEXIST && stat(part, &info) == 0 && !S_ISDIR(info.st_mode) ? -ENOTDIR
            : error == EEXIST                                                   ? 0
                                                                                : -error;
+}
+
+int logs_append(const struct logs *logs, const char *name, const char *text, size_t n_bytes)
+{
+    _cleanup_free_ char *path = NULL;
+
+    int r = make_folders(logs->base);
+    if (!r && asprintf(&path, "%s/%s", logs->base, name) < 0) {
+        path = NULL;
+        r = -ENOMEM;
+    }
+    _cleanup_close_ int fd = r ? -1 : open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
+    if (!r && (fd < 0 || write(fd, text, n_bytes) < 0))
+        r = -errno;
+    return r;
 }
 
 /* Creates the temporary LOG_DIR in the first folder that takes it, in the order in which Python looks for one. */

@@ -29,6 +29,9 @@ int logs_copy(struct logs *ret, const struct logs *from);
  * Returns 0 or -errno. */
 int logs_begin_attempt(struct logs *logs, const char *run_id, int attempt, char **ret_dir);
 
+/* Appends to a file in the folder base, which is made if it is missing. Returns 0 or -errno. */
+int logs_append(const struct logs *logs, const char *name, const char *text, size_t n_bytes);
+
 /* Removes a temporary tree, with the files crun and error handlers put there and nothing else. */
 void logs_remove_temporary(const struct logs *logs);
 

@@ -64,8 +64,10 @@ struct membership {
     uint16_t rendezvous_port;
     uint16_t store_port; /* while store is not NULL */
     struct waiting_line waiting;
-    bool has_status;  /* a line is being redrawn on the terminal */
-    bool is_loopback; /* the endpoint leads to this machine alone */
+    bool has_status;                  /* a line is being redrawn on the terminal */
+    bool is_loopback;                 /* the endpoint leads to this machine alone */
+    char unfit[SESSION_UNFIT_SIZE];   /* this node's health check failed, and the session does not know yet */
+    char left_out[SESSION_TEXT_SIZE]; /* nodes that were printed to be unfit */
     bool is_ready, leaving, closing, timer_closed;
 };
 
@@ -188,6 +190,16 @@ static void print_waiting(struct membership *n, const struct waiting_facts *fact
     n->has_status = is_terminal;
 }
 
+/* Nodes that are left out, once for each change. */
+static void print_unfit(struct membership *n, const struct session_view *view)
+{
+    if (strcmp(view->unfit, n->left_out) == 0)
+        return;
+    session_copy_text(n->left_out, sizeof(n->left_out), view->unfit);
+    if (view->unfit[0])
+        log_line("left out as the health check failed: %s", view->unfit);
+}
+
 static void print_progress(struct membership *n, const struct session_view *view)
 {
     struct waiting_facts facts = {.job = n->host.job->run_id_text,
@@ -208,6 +220,7 @@ static void print_progress(struct membership *n, const struct session_view *view
         log_line("%s; waiting for enough nodes to go on", why);
         n->stop_cause.kind = SESSION_CAUSE_NONE;
     }
+    print_unfit(n, view);
     memcpy(facts.missing, view->missing, sizeof(facts.missing));
     print_waiting(n, &facts);
 }
@@ -282,6 +295,7 @@ static void start_generation_here(struct membership *n, const struct session_vie
     n->store = NULL;
     n->is_ready = false;
     clear_status(n);
+    print_unfit(n, view);
     n->stop_cause.kind = SESSION_CAUSE_NONE;
     if (view->generation > 0 && view->cause.kind != SESSION_CAUSE_NONE) {
         session_cause_describe(&view->cause, why, sizeof(why));
@@ -377,6 +391,10 @@ static void on_session_action(void *data, enum session_action action, const stru
     case SESSION_DO_PROGRESS:
         print_progress(n, view);
         break;
+    case SESSION_DO_CHECK:
+        print_unfit(n, view);
+        n->host.on_check(n->host.data);
+        break;
     case SESSION_DO_LOG:
         log_line("%s", session_uv_machine(n->session)->text);
         break;
@@ -416,6 +434,14 @@ void membership_ready(struct membership *n, uint16_t kept_port)
         session_uv_step(n->session, (struct session_event){.kind = SESSION_EVENT_GROUP_READY, .port = port});
     else
         report_end(n, 1, NULL);
+}
+
+void membership_unfit(struct membership *n, const char *why)
+{
+    session_copy_text(n->unfit, sizeof(n->unfit), why);
+    if (n->session)
+        session_uv_step(n->session,
+                        (struct session_event){.kind = SESSION_EVENT_GROUP_UNFIT, .text = n->unfit});
 }
 
 void membership_failed(struct membership *n, const struct session_cause *cause, uint64_t when_ns)
@@ -699,6 +725,8 @@ static void begin_session(struct membership *n)
         report_end(n, 1, NULL);
     } else if (n->is_ready) {
         membership_ready(n, 0);
+    } else if (n->unfit[0]) {
+        membership_unfit(n, n->unfit);
     }
 }
 

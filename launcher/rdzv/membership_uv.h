@@ -35,6 +35,8 @@ struct membership_host {
     void (*on_drain)(void *data);
     /* No worker of any node makes progress: after membership_quiet() of all. NULL: not of interest. */
     void (*on_quiet)(void *data);
+    /* This node is unfit, and the job needs it: its health check is to be repeated. */
+    void (*on_check)(void *data);
     /* The job has ended; membership_print_end() prints how. cause: NULL if it is not known. */
     void (*on_end)(void *data, int exit_code, const struct session_cause *cause);
     /* Appends the status of this node as frames, see session_uv_host. NULL: there is none. */
@@ -50,6 +52,9 @@ int membership_create(struct membership **ret, const struct membership_host *hos
 /* The state of the workers of this node; see session.h. when_ns: monotonic. kept_port: of the store of the present
  * generation, if this node serves it and would for the next one too; 0: a new store is opened. */
 void membership_ready(struct membership *n, uint16_t kept_port);
+/* No worker is left, and the health check failed. why: a part of a sentence. */
+void membership_unfit(struct membership *n, const char *why);
+
 void membership_failed(struct membership *n, const struct session_cause *cause, uint64_t when_ns);
 void membership_done(struct membership *n);
 void membership_leave(struct membership *n, const char *why);
