@@ -44,9 +44,9 @@ struct backend_samples {
  * ever launched that nothing will release.
  */
 struct backend_reducer {
-    /* CRW_E_PEER, and not entered: the communicator was broken off. */
+    /* As comm_check, and not entered: the communicator was broken off. */
     int (*enter)(void *data);
-    /* Queues a sum over the ranks, in place, and returns. CRW_E_PEER: nothing was queued, and leave breaks off. */
+    /* Queues a sum over the ranks, in place, and returns. As comm_check: nothing was queued, and leave breaks off. */
     int (*sum)(void *data, float *values, size_t count, void *stream);
     void (*leave)(void *data);
     void *data;
@@ -169,7 +169,7 @@ struct backend {
     /* The trainer that reduces over it: its graphs hold collectives of the communicator, and are destroyed first. NULL,
      * before that trainer is destroyed: none any more. */
     void (*comm_guard)(struct backend_comm *comm, struct backend_trainer *trainer);
-    /* 0 while all is well, else CRW_E_PEER and why. */
+    /* 0 while all is well; CRW_E_PEER: the group is over; -EIO: NCCL failed on this rank. */
     int (*comm_check)(struct backend_comm *comm);
     /* NCCL's version and the speed that was measured when the ranks connected; "" for one rank. Valid as long as comm. */
     const char *(*comm_describe)(struct backend_comm *comm);

@@ -120,11 +120,12 @@ static void break_off(struct backend_comm *c)
 }
 
 /* From here on no step is launched. Caller holds the lock. */
-static void close_down(struct backend_comm *c, const char *what, const char *detail)
+static void close_down(struct backend_comm *c, int result, const char *what, const char *detail)
 {
     if (atomic_load(&c->failed))
         return;
     (void)snprintf(c->why, sizeof(c->why), "%s%s%s", what, detail[0] ? ": " : "", detail);
+    c->result = result;
     atomic_store(&c->failed, true);
 }
 
@@ -137,10 +138,10 @@ static void *watch_main(void *data)
         int error = NCCL_SUCCESS;
         pthread_mutex_lock(&c->lock);
         if (!atomic_load(&c->failed) && comm_fd_failed(c->options.failed_fd))
-            close_down(c, "the group is over", "");
+            close_down(c, CRW_E_PEER, "the group is over", "");
         if (!atomic_load(&c->failed) && c->nccl && c->api.comm_error(c->nccl, &error) == NCCL_SUCCESS &&
             error != NCCL_SUCCESS && error != NCCL_IN_PROGRESS)
-            close_down(c, "NCCL reports an error", comm_error_text(c, error).text);
+            close_down(c, -EIO, "NCCL reports an error", comm_error_text(c, error).text);
         if (atomic_load(&c->failed))
             break_off(c);
         pthread_mutex_unlock(&c->lock);
@@ -285,7 +286,7 @@ void cuda_comm_destroy(struct backend_comm *c)
     if (!c)
         return;
     pthread_mutex_lock(&c->lock);
-    close_down(c, "the communicator was destroyed", "");
+    close_down(c, CRW_E_PEER, "the communicator was destroyed", "");
     pthread_mutex_unlock(&c->lock);
     discard_comm(c);
 }
@@ -294,7 +295,7 @@ void cuda_comm_destroy(struct backend_comm *c)
 
 static int fail_reduce(const struct backend_comm *c)
 {
-    return crw_fail(CRW_E_PEER, "rank %d cannot sum gradients (%s): %s", c->rank, c->options.name, c->why);
+    return crw_fail(c->result, "rank %d cannot sum gradients (%s): %s", c->rank, c->options.name, c->why);
 }
 
 /* reducer->enter: keeps the lock on success. */
@@ -330,7 +331,10 @@ static int reduce_sum(void *comm, float *values, size_t count, void *stream)
                         c->options.timeout_ms, c->options.failed_fd);
     if (result == NCCL_SUCCESS)
         return 0;
-    close_down(c, "NCCL refused an all-reduce", comm_error_text(c, result).text);
+    if (comm_fd_failed(c->options.failed_fd)) /* what the call waits for is gone */
+        close_down(c, CRW_E_PEER, "the group is over", "");
+    else
+        close_down(c, -EIO, "NCCL refused an all-reduce", comm_error_text(c, result).text);
     return fail_reduce(c);
 }
 
@@ -365,7 +369,7 @@ int cuda_comm_check(struct backend_comm *c)
 {
     if (!atomic_load(&c->failed))
         return 0;
-    return crw_fail(CRW_E_PEER, "the communicator of rank %d (%s) is over: %s", c->rank, c->options.name,
+    return crw_fail(c->result, "the communicator of rank %d (%s) is over: %s", c->rank, c->options.name,
                     c->why);
 }
 

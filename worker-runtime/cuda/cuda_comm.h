@@ -44,7 +44,8 @@ struct backend_comm {
         lock; /* of what is below, and of the guarded trainer's graphs; held from enter to leave */
     atomic_bool
         failed; /* nothing is launched any more; read without the lock, too, which a break-off holds long */
-    char why[320];   /* does not change once failed is set */
+    char why[320];   /* this and the next do not change once failed is set */
+    int result;      /* CRW_E_PEER: the group is over; -EIO: NCCL failed on this rank */
     bool broken_off; /* what was launched has been released, or never will be: */
     bool stuck;      /* a step that is in flight refers to the communicator, which stays */
     struct backend_trainer *guarded;

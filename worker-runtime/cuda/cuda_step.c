@@ -293,8 +293,9 @@ static cudaError_t reduce_bucket(struct backend_trainer *t, struct cuda_bucket *
         r = cudaStreamWaitEvent(t->comm, b->ready, 0);
     if (r == cudaSuccess)
         r = follow_side(t, t->comm);
-    if (r == cudaSuccess && reducer->sum(reducer->data, t->sums + b->begin, b->count, t->comm) != 0)
-        t->reducer_failed = true; /* what follows is never waited for with success */
+    int summed = r == cudaSuccess ? reducer->sum(reducer->data, t->sums + b->begin, b->count, t->comm) : 0;
+    if (summed)
+        t->reducer_failed = summed; /* what follows is never waited for with success */
     if (r == cudaSuccess)
         r = cudaEventRecord(b->reduced, t->comm);
     return r;

@@ -679,7 +679,7 @@ static int queue_batch(struct backend_trainer *t, int n, bool last)
     if (reducer)
         reducer->leave(reducer->data);
     if (t->reducer_failed)
-        return crw_fail(CRW_E_PEER, "a step's gradients were not reduced over the ranks; the group is over");
+        return t->reducer_failed; /* with the reducer's sentence */
     if (cuda_blas_status(t->blas))
         return crw_fail(-EIO, "cuBLASLt cannot queue a product: status %d", cuda_blas_status(t->blas));
     return r == cudaSuccess ? 0 : cuda_fail(r, "cannot queue a training step");

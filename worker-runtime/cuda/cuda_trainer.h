@@ -103,7 +103,7 @@ struct backend_trainer {
 
     struct cuda_layer *layers;
     struct cuda_bucket buckets[CUDA_BUCKETS_MAX];
-    bool reducer_failed;
+    int reducer_failed; /* the reducer's result */
     size_t n_buckets;
     float *x, *raw; /* the batch as the first layer reads it; as it is stored, if that differs */
     void *targets;

@@ -285,7 +285,7 @@ static bool step(struct training *t)
 {
     struct backend_progress progress;
     int r = crw_backend()->trainer_step(t->trainer, BATCH, true);
-    CHECK(r == 0 || r == CRW_E_PEER);
+    CHECK(r == 0 || r == CRW_E_PEER || r == -EIO);
     if (r)
         return false;
     CHECK(crw_backend()->trainer_wait(t->trainer, TIMEOUT_MS, &progress) == 0);
@@ -517,7 +517,7 @@ static void die_behind_the_others(int rank)
 static bool fails(struct backend_comm *comm)
 {
     for (int waited = 0; waited < TIMEOUT_MS; waited++) {
-        if (crw_backend()->comm_check(comm) == CRW_E_PEER)
+        if (crw_backend()->comm_check(comm) != 0)
             return true;
         (void)nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
     }
@@ -670,6 +670,7 @@ static void fail_in_use(int rank)
     for (int s = 0; s < 50 && step(&t); s++)
         CHECK(s < 40 || fake->fault == FAULT_NONE);
     CHECK(fails(comm));
+    CHECK(crw_backend()->comm_check(comm) == (rank == fake->fault_rank % FAKE_RANKS ? -EIO : CRW_E_PEER));
     if (rank == fake->fault_rank % FAKE_RANKS) {
         CHECK(strstr(crw_backend()->error_message(), fake->fault == FAULT_ASYNC_ERROR
                                                          ? "network error (rank 2 closed its socket)"
@@ -703,7 +704,7 @@ static void connect_to_the_dead(int rank)
     if (rank == KILLED)
         raise(SIGKILL);
     CHECK(!step(&t));
-    CHECK(fails(comm));
+    CHECK(fails(comm) && crw_backend()->comm_check(comm) == CRW_E_PEER);
     finish(&t, rank);
 }
 
