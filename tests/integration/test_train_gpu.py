@@ -83,10 +83,10 @@ def test_first_steps_of_mnist(small_data, gpu):
     assert losses["cuda"] == pytest.approx(losses["cpu"], rel=1e-4)
 
 
-def classifier(tmp_path, name, n, environment, *args):
+def classifier(tmp_path, name, n, environment, *args, crun_args=()):
     """A job of n ranks that may be restarted once: what it wrote, and the parameters at its end."""
     p = jobs.run(job("classifier", n, "--backend", "cuda", "--epochs", 2, "--log-every", 0, "--metrics", tmp_path / name,
-                     *args, crun_args=("--max-restarts=1",)), env=environment)
+                     *args, crun_args=("--max-restarts=1", *crun_args)), env=environment)
     assert p.returncode == 0, p.stderr
     assert "fake NCCL" not in p.stderr, p.stderr  # a graph that outlives its communicator, or an abort that waits for it
     return p, epochs_of(tmp_path / name)[-1]["param_crc32c"]
@@ -105,6 +105,18 @@ def assert_lost_nothing(tmp_path, n, step, environment, faulty=None):
 def test_killed_rank_and_resume(tmp_path, gpu, n, schedule):
     """Early: the killed rank's part of the all-reduce completes, so the other device has all it needs for the step."""
     assert_lost_nothing(tmp_path, n, 40, lambda: gpu(schedule=schedule))
+
+
+@pytest.mark.parametrize("n, rank, schedule", [(2, 1, "late"), (3, 0, "early"), (4, 2, "12")])
+def test_killed_rank_is_replaced(tmp_path, gpu, n, rank, schedule):
+    """The others keep their processes: the state comes from their devices, and NCCL connects them to the new one."""
+    _, expected = classifier(tmp_path, "undisturbed", n, gpu(schedule=schedule))
+    p, crc = classifier(tmp_path, "replaced", n, gpu(schedule=schedule), "--fault", f"rank={rank},step=40,kind=kill",
+                        crun_args=("--restart-policy=replace",))
+    assert "will replace what has failed" in p.stderr
+    _, resumes = jobs.read_metrics(tmp_path / "replaced")
+    assert [(r["from"], r["step"]) for r in resumes] == [("peers", 39)], p.stderr
+    assert crc == expected
 
 
 def test_aborting_peer(tmp_path, gpu):
@@ -172,6 +184,16 @@ def test_nccl_too_old_to_share_a_gpu(gpu):
     p = jobs.run(job("toy", 2, "--backend", "cuda"), env={**gpu(), "FAKE_NCCL_VERSION": "22809"})
     assert p.returncode == 1
     assert "NCCL 2.28.9 cannot serve several ranks on one GPU; 2.30.3 or later can" in p.stderr
+
+
+@pytest.mark.parametrize("args, names", [((), set()),
+                                         (("defaults",), {"NCCL_DEBUG", "NCCL_RAS_ENABLE", "NCCL_SOCKET_IFNAME"})])
+def test_variables_are_set_only_when_asked_for(gpu, args, names):
+    env = {name: value for name, value in gpu().items() if not name.startswith("NCCL_")}
+    p = subprocess.run([jobs.build_folder() / "tests/workers/trainer_of_ones_own", *args], env=env, capture_output=True,
+                       text=True, timeout=60)
+    assert p.returncode == 0, p.stderr
+    assert set(p.stdout.split()) == names
 
 
 def test_no_plugin(tmp_path):

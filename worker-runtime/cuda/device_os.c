@@ -57,7 +57,7 @@ struct crw_trainer {
     bool finite;       /* and they were */
 };
 
-/* Trainers made by this process so far; all ranks make theirs in the same order. */
+/* Trainers that this process has connected so far; of rank 0 it tells one communicator of a generation from the next. */
 static atomic_int n_trainers;
 
 /* The plugin has its own copy of the sentences. */
@@ -142,10 +142,12 @@ static int add_key(void *data, const char *key, int64_t amount, int64_t *ret_val
     return store_conn_add(data, key, amount, ret_value);
 }
 
+/* Collective. */
 static int connect_ranks(struct crw_trainer *t, int device)
 {
     const struct backend *b = t->plugin.backend;
     struct crw_group *group = t->group;
+    int number = atomic_fetch_add(&n_trainers, 1);
     char name[NAME_SIZE];
     const struct backend_comm_options options = {
         .library = env_nccl_library(),
@@ -160,10 +162,13 @@ static int connect_ranks(struct crw_trainer *t, int device)
         .failed_fd = group->detector ? failure_detector_failed_fd(group->detector) : -1,
     };
 
-    (void)snprintf(name, sizeof(name), "%d.%d", group->env.restart_count, atomic_fetch_add(&n_trainers, 1));
     if (options.world_size == 1)
         return 0;
-    int r = fail_as(b, b->comm_create(&options, &t->comm));
+    int r = crw_broadcast(group, &number, sizeof(number), 0); /* a rank that was replaced counts from 0 */
+    if (r)
+        return r;
+    (void)snprintf(name, sizeof(name), "%d.%d", group->env.restart_count, number);
+    r = fail_as(b, b->comm_create(&options, &t->comm));
     if (r == 0) {
         b->comm_reducer(t->comm, &t->reducer);
         b->comm_guard(t->comm, t->trainer);

@@ -253,7 +253,7 @@ static int train(struct trainer *t)
             report_max_steps(&t->report, t->state.position.step, crw_model_crc32c(t->model));
             return leave_done(t);
         case EPOCH_FAILED:
-            if (!t->follows || t->timed_out || t->device || trainer_rejoin(t) < 0)
+            if (!t->follows || t->timed_out || trainer_rejoin(t) < 0)
                 return leave_failed(t);
             break;
         }

@@ -243,12 +243,9 @@ static int create_reducer(struct trainer *t)
     return trainer_agree(t, result);
 }
 
-/* From here on this process is worth more than a new one; not so where the state is on a device, which is not brought
- * into another rank's state. */
+/* From here on this process is worth more than a new one. */
 static int declare_ready(struct trainer *t)
 {
-    if (t->device)
-        return 0;
     return crw_group_ready(t->group) == 0 ? 0 : trainer_fail(t, "%s", crw_error_message());
 }
 
@@ -292,10 +289,30 @@ static int join_again(struct trainer *t)
                                                                                       : -1;
 }
 
+static void destroy_device(struct trainer *t)
+{
+    device_destroy(t->device);
+    t->device = NULL;
+}
+
+/* The state comes to the host, where the ranks choose from what they have; the trainer on the device goes, because its
+ * communicator is over. */
+static int leave_device(struct trainer *t)
+{
+    if (!t->device)
+        return 0;
+    if (trainer_fetch(t) < 0)
+        return trainer_fail(t, "%s", crw_error_message());
+    destroy_device(t);
+    return 0;
+}
+
 int trainer_rejoin(struct trainer *t)
 {
-    int r;
+    int r = leave_device(t);
 
+    if (r < 0)
+        return -1;
     do {
         t->follows = false;
         crw_reducer_destroy(t->reducer); /* waits for what it has started */
@@ -305,6 +322,8 @@ int trainer_rejoin(struct trainer *t)
             return -1;
         }
         r = join_again(t);
+        if (r < 0)
+            destroy_device(t); /* it has taken no step: the host's state is the newest */
     } while (r < 0 && t->follows);
     t->recovering = true;
     return r == 0 ? declare_ready(t) : -1;

@@ -173,14 +173,18 @@ static enum step_result finish_on_device(struct trainer *t, struct step *s, stru
 {
     double means[N_MEANS];
     bool committed;
+    int r = device_wait_for_step(t->device, d);
 
-    if (device_wait_for_step(t->device, d) != 0)
+    t->follows = r == CRW_E_PEER;
+    if (r)
         return STEP_FAILED;
     means[MEAN_LOSS] = d->loss;
     means[MEAN_STOP] = crw_stop_requested(t->group) ? 1 : 0;
     means[MEAN_CORRECT] = (double)d->n_correct;
     means[MEAN_SAMPLES] = (double)d->n_samples;
-    if (device_commit_step(t->device, means, N_MEANS, &committed) != 0)
+    r = device_commit_step(t->device, means, N_MEANS, &committed);
+    t->follows = r != 0;
+    if (r)
         return STEP_FAILED;
     s->loss = (float)d->loss;
     s->loss_all = means[MEAN_LOSS];
@@ -210,6 +214,7 @@ static enum step_result train_step_on_device(struct trainer *t, struct step *s)
         return STEP_NO_DATA;
     if (r == 0)
         happen_fault(t, s);
+    t->follows = r == CRW_E_PEER;
     result = r == 0 ? finish_on_device(t, s, &d) : STEP_FAILED;
     if (result == STEP_FAILED && t->error[0] == '\0')
         snprintf(t->error, sizeof(t->error), "%s", crw_error_message());
