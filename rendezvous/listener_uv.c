@@ -18,8 +18,10 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
+#include <unistd.h>
 
 #include "base/cleanup.h"
+#include "rendezvous/client_owner_os.h"
 #include "rendezvous/fence_uv.h"
 #include "rendezvous/server_impl_uv.h"
 
@@ -95,6 +97,41 @@ static bool is_last_fd(const struct server *s, int fd)
            (rlim_t)fd + (rlim_t)s->reserve_fds + 1 >= limit.rlim_cur;
 }
 
+/* Whether the kernel can be asked for the owners of sockets. */
+static bool open_diag(struct server *s)
+{
+    if (s->diag < 0 && !s->no_diag) {
+        s->diag = client_owner_open();
+        s->no_diag = s->diag < 0;
+        if (s->no_diag)
+            server_log(s, NULL, "the kernel does not name the users of clients (%s): %s", strerror(-s->diag),
+                       s->security.require ? "all are refused"
+                                           : "other users of this machine are not refused");
+    }
+    return !s->no_diag;
+}
+
+/* With security.own_user: whether a client is of this process's user, or root. */
+static bool is_of_own_user(struct server *s, int fd)
+{
+    char from[64];
+    uid_t uid;
+
+    if (!open_diag(s))
+        return !s->security.require;
+    int r = client_owner_find(s->diag, fd, &uid);
+    if (r == 0 && (uid == geteuid() || uid == 0))
+        return true;
+    server_format_peer(fd, from, sizeof(from));
+    if (r == 0)
+        server_log(s, NULL,
+                   "%s belongs to user %u: refused (--security=open serves all users of this machine)", from,
+                   (unsigned)uid);
+    else
+        server_log(s, NULL, "%s belongs to no process of this machine (%s): refused", from, strerror(-r));
+    return false;
+}
+
 static void admit_client(struct server *s, int fd)
 {
     bool last = is_last_fd(s, fd), full;
@@ -108,6 +145,10 @@ static void admit_client(struct server *s, int fd)
     if (s->n_peers >= s->limits.connections_max && !peers_close_unused(s)) {
         server_log(s, NULL, "refused a client: %u are connected, the limit (--max-connections)", s->n_peers);
         (void)close(fd); /* nothing was sent on it */
+        return;
+    }
+    if (s->security.own_user && !is_of_own_user(s, fd)) {
+        (void)close(fd);
         return;
     }
     r = s->fence ? fence_admit(s->fence, fd) : peer_create(s, fd);

@@ -33,6 +33,8 @@ struct server {
     struct server_security security;
     struct fence_shell *fence; /* NULL: clients come from anywhere */
     struct tls_context *tls;   /* NULL: agents need no secret */
+    int diag;                  /* see client_owner_os.h; -1: not opened */
+    bool no_diag;              /* the kernel has none */
     void (*log)(void *data, const char *line);
     void *log_data;
     struct log_tokens log_tokens;

@@ -1,7 +1,7 @@
 #pragma once
 
 /*
- * Which agents a server lets in.
+ * Which agents and clients a server lets in.
  */
 
 #include <stdbool.h>
@@ -10,9 +10,14 @@
 
 /* Jobs for which find_key has a key are closed: their agents have to prove it. Other jobs are open, unless `require`. */
 struct server_security {
-    secret_key_find *find_key; /* called on the server's loop: may not block */
+    secret_key_find *find_key; /* called on the server's loop: may not block; NULL: no job has a key */
     void *data;
     bool require;
+    /*
+     * A server on loopback: only clients of this process's user, or of root, are accepted. Where the kernel cannot list
+     * the owners of sockets, all are, and one line of the log reports that; none is with `require`.
+     */
+    bool own_user;
     /* Clients of the store are accepted only from addresses from which an agent has proved the store's key. */
     bool fence;
 };

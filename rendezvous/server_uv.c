@@ -183,6 +183,8 @@ static void server_free(struct server *s)
     rounds_shell_destroy(s->rounds);
     fence_shell_destroy(s->fence);
     tls_context_free(s->tls);
+    if (s->diag >= 0)
+        (void)close(s->diag);
     outbox_finish(&s->out);
     free(s->scratch);
     free_store_beside_the_loop(s);
@@ -275,6 +277,8 @@ static int init_security(struct server *s, const struct server_security *securit
     if (!security)
         return 0;
     s->security = *security;
+    if (!security->find_key)
+        return 0;
     r = tls_context_server(&s->tls, security->find_key, security->data, why);
     if (r < 0)
         server_log(s, NULL, "%s", why);
@@ -295,6 +299,7 @@ int server_create(struct server **ret, uv_loop_t *loop, const struct server_conf
     s->log_data = config->log_data;
     s->stats = config->stats;
     s->reserve_fds = reserve_of_fd_limit();
+    s->diag = -1;
     list_init(&s->peers);
     list_init(&s->greeting);
     list_init(&s->framing);

@@ -157,8 +157,9 @@ static int assign_ranks_alone(struct agent *a)
             log_line("cannot find a free port for the store of the workers: %s", strerror(-r));
         return r;
     }
-    int r = worker_store_open(&a->store, &a->loop, job->master_addr, job->master_port, NULL,
-                              &assignment->master_port);
+    const struct worker_store_options options = {
+        .host = job->master_addr, .port = job->master_port, .security = job->security};
+    int r = worker_store_open(&a->store, &a->loop, &options, &assignment->master_port);
     if (r)
         log_line("cannot open the worker store at %s port %u: %s%s", job->master_addr, job->master_port,
                  strerror(-r),

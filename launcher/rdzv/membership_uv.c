@@ -413,7 +413,8 @@ static void on_session_action(void *data, enum session_action action, const stru
 /* Opens an empty store, before it is known which node will be node 0. */
 static int offer_store(struct membership *n, uint16_t *ret_port)
 {
-    int r = n->store ? 0 : worker_store_open(&n->store, n->host.loop, NULL, 0, n->host.keys, &n->store_port);
+    const struct worker_store_options options = {.security = n->host.job->security, .keys = n->host.keys};
+    int r = n->store ? 0 : worker_store_open(&n->store, n->host.loop, &options, &n->store_port);
 
     *ret_port = n->store_port;
     if (r)

@@ -384,12 +384,15 @@ static void on_static_deadline(uv_timer_t *timer)
 static int open_store(struct rdzv_static_uv *s)
 {
     const struct job *job = s->host.job;
+    struct worker_store_options options = {
+        .host = job->master_addr, .port = job->master_port, .security = job->security};
     uint16_t port;
 
-    int r = worker_store_open(&s->store, s->host.loop, job->master_addr, job->master_port, NULL, &port);
+    int r = worker_store_open(&s->store, s->host.loop, &options, &port);
     if (r == -EADDRNOTAVAIL) {
         s->dial_host = "localhost";
-        r = worker_store_open(&s->store, s->host.loop, NULL, job->master_port, NULL, &port);
+        options.host = NULL;
+        r = worker_store_open(&s->store, s->host.loop, &options, &port);
     }
     if (r)
         log_line("cannot open the store of this job at %s port %u: %s%s", job->master_addr, job->master_port,

@@ -33,21 +33,41 @@ static void log_for_store(void *data, const char *line)
     log_line("worker store: %s", line);
 }
 
-int worker_store_open(struct server **ret, uv_loop_t *loop, const char *host, uint16_t port,
-                      struct job_keys *keys, uint16_t *ret_port)
+static bool is_loopback(const char *host)
 {
-    struct server_security security = {0};
-    const struct server_config config = {
-        .security = keys ? &security : NULL, .log = log_for_store, .stats = worker_store_stats};
-    struct server *server;
+    struct in6_addr v6;
+    struct in_addr v4;
 
-    if (keys)
-        security = job_keys_of_store(keys);
+    if (!host)
+        return false;
+    if (inet_pton(AF_INET, host, &v4) == 1)
+        return ntohl(v4.s_addr) >> 24 == IN_LOOPBACKNET;
+    return strcmp(host, "localhost") == 0 ||
+           (inet_pton(AF_INET6, host, &v6) == 1 && IN6_IS_ADDR_LOOPBACK(&v6));
+}
+
+static struct server_security security_of(const struct worker_store_options *options)
+{
+    if (options->keys)
+        return job_keys_of_store(options->keys);
+    return (struct server_security){
+        .own_user = options->security != JOB_SECURITY_OPEN && is_loopback(options->host),
+        .require = options->security == JOB_SECURITY_REQUIRE,
+    };
+}
+
+int worker_store_open(struct server **ret, uv_loop_t *loop, const struct worker_store_options *options,
+                      uint16_t *ret_port)
+{
+    const struct server_security security = security_of(options);
+    const struct server_config config = {
+        .security = &security, .log = log_for_store, .stats = worker_store_stats};
+    struct server *server;
 
     int r = server_create(&server, loop, &config);
     if (r)
         return r;
-    r = listen_for_workers(server, host, port, ret_port);
+    r = listen_for_workers(server, options->host, options->port, ret_port);
     if (r) {
         server_stop(server, NULL, NULL);
         return r;

@@ -5,17 +5,25 @@
 #include <stdint.h>
 #include <uv.h>
 
+#include "launcher/cli/job.h"
+
 struct server;
 struct job_keys;
 struct store_stats;
 
-/*
- * host: an address to listen on; "localhost": loopback; another name, which is not resolved, or NULL: every address of
- * this node. port 0: a free one. The port is held until server_stop(). keys: those of its workers' nodes, which have to
- * prove the store's key first; NULL: clients come from anywhere. 0 or -errno.
- */
-int worker_store_open(struct server **ret, uv_loop_t *loop, const char *host, uint16_t port,
-                      struct job_keys *keys, uint16_t *ret_port);
+struct worker_store_options {
+    /* An address to listen on; "localhost": loopback; another name, which is not resolved, or NULL: every address of this node. */
+    const char *host;
+    uint16_t port; /* 0: a free one */
+    /* A store on loopback accepts clients of crun's own user and of root alone, unless JOB_SECURITY_OPEN. */
+    enum job_security security;
+    struct job_keys
+        *keys; /* of its workers' nodes, which have to prove the store's key first; NULL: none has to */
+};
+
+/* The port is held until server_stop(). 0 or -errno. */
+int worker_store_open(struct server **ret, uv_loop_t *loop, const struct worker_store_options *options,
+                      uint16_t *ret_port);
 
 /* Stores that are opened from now on count their requests there; it outlives them. NULL: nothing is counted. */
 void worker_store_measure(struct store_stats *stats);
