@@ -864,8 +864,8 @@ int agent_run(const struct agent_config *config)
     log_redirect(NULL, NULL);
     events_destroy(a.events);
     bool are_files_made = attempt_files_wait(REMOVE_LIMIT_MS);
+    bool is_watch_over = watch_destroy(a.watch); /* it may write files among the logs */
     end_logs(&a);
-    bool is_watch_over = watch_destroy(a.watch);
     if (!are_files_made || !is_watch_over || bounded_is_hung()) {
         trace_close();
         _exit(a.exit_code); /* a thread that waits for a disk uses what would be freed now */

@@ -12,16 +12,25 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "launcher/util/control_path.h"
 #include "base/buf.h"
 #include "base/cleanup.h"
 
-enum { CLIENTS_MAX = 8, REQUEST_SIZE = 64, REQUEST_MS = 5000, STACKS_MS = 15000, BACKLOG = 16 };
+enum {
+    CLIENTS_MAX = 8,
+    REQUEST_SIZE = 64,
+    REQUEST_MS = 5000,
+    STACKS_MS = 15000,
+    BACKLOG = 16,
+    LOCK_TRIES = 20
+};
 
 struct control_client {
     struct control *control;
@@ -222,7 +231,8 @@ static bool is_served(const struct sockaddr_un *address)
            (connect(fd, (const struct sockaddr *)address, sizeof(*address)) == 0 || errno == EAGAIN);
 }
 
-/* 0 with a bound descriptor; -EADDRINUSE: another process has the name. */
+/* 0 with a descriptor that listens; -EADDRINUSE: another process has the name. With the folder locked: a name without a
+ * listener behind it is one that a killed process left, and not one that is about to listen. */
 static int bind_socket(const struct sockaddr_un *address, int *ret)
 {
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
@@ -232,11 +242,29 @@ static int bind_socket(const struct sockaddr_un *address, int *ret)
     int r = bind(fd, (const struct sockaddr *)address, sizeof(*address)) < 0 ? -errno : 0;
     if (r == -EADDRINUSE && !is_served(address) && unlink(address->sun_path) == 0)
         r = bind(fd, (const struct sockaddr *)address, sizeof(*address)) < 0 ? -errno : 0;
+    if (!r && listen(fd, BACKLOG) < 0)
+        r = -errno;
     if (r)
         (void)close(fd); /* unused */
     else
         *ret = fd;
     return r;
+}
+
+/* A descriptor whose closing unlocks the folder; -errno if another crun holds the lock for too long, as a stopped one would. */
+static int lock_folder(const char *folder)
+{
+    const struct timespec pause = {.tv_nsec = 1000000};
+    _cleanup_close_ int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
+
+    if (fd < 0)
+        return -errno;
+    for (int i = 0; flock(fd, LOCK_EX | LOCK_NB) < 0; i++) {
+        if (errno != EWOULDBLOCK || i == LOCK_TRIES)
+            return -errno;
+        (void)nanosleep(&pause, NULL); /* shorter after a signal */
+    }
+    return steal_fd(&fd);
 }
 
 static int bind_by_name(struct control *c, const char *folder, int pid, int *ret_fd)
@@ -267,7 +295,8 @@ static int open_control_socket(struct control *c, int *ret_fd)
         return -errno;
     if (lstat(folder, &info) < 0 || !S_ISDIR(info.st_mode) || info.st_uid != geteuid())
         return -EPERM;
-    int r = bind_by_name(c, folder, 0, ret_fd);
+    _cleanup_close_ int lock = lock_folder(folder);
+    int r = lock < 0 ? -EADDRINUSE : bind_by_name(c, folder, 0, ret_fd);
     return r == -EADDRINUSE ? bind_by_name(c, folder, (int)getpid(), ret_fd) : r;
 }
 

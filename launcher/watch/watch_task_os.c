@@ -302,13 +302,18 @@ static void write_process(FILE *file, const struct stack_job *job, const struct 
     (void)fputs("\n", file);
 }
 
+static void stack_file_path(const struct watch_task *t, int worker, char *path, size_t n)
+{
+    (void)snprintf(path, n, "%s/rank_%d.txt", t->folder, t->rank_base + worker); /* fits */
+}
+
 /* A disk that is full costs the files, not the report. */
 static void write_files(const struct watch_task *t, const struct stack_set *set, bool is_first)
 {
     char path[sizeof(t->folder) + 32];
 
     for (int i = 0; t->folder_made && i < t->n_workers; i++) {
-        (void)snprintf(path, sizeof(path), "%s/rank_%d.txt", t->folder, t->rank_base + i); /* fits */
+        stack_file_path(t, i, path, sizeof(path));
         int fd = t->trees[i].n_pids ? open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600) : -1;
         FILE *file = fd >= 0 ? fdopen(fd, "a") : NULL;
         if (!file && fd >= 0)
@@ -319,6 +324,19 @@ static void write_files(const struct watch_task *t, const struct stack_set *set,
         if (file)
             (void)fclose(file);
     }
+}
+
+void watch_task_remove_files(struct watch_task *t)
+{
+    char path[sizeof(t->folder) + 32];
+
+    for (int i = 0; t->folder_made && i < t->n_workers; i++) {
+        stack_file_path(t, i, path, sizeof(path));
+        (void)unlink(path); /* not each rank has one */
+    }
+    if (t->folder_made)
+        (void)rmdir(t->folder); /* stays if a user has put something there */
+    t->folder_made = false;
 }
 
 /* Native frames of Python programs, which take longer: they come behind the others in the files. */

@@ -62,6 +62,9 @@ int watch_task_init(struct watch_task *t, char *const *environment, const char *
                     const int *state_fds);
 void watch_task_finish(struct watch_task *t);
 
+/* Of the stacks that were taken last, without what was added by nccl_state_write(). */
+void watch_task_remove_files(struct watch_task *t);
+
 /* NULL: no files. */
 void watch_task_set_folder(struct watch_task *t, const char *folder);
 

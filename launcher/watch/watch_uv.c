@@ -27,6 +27,7 @@ struct watch {
     bool has_thread;
     bool is_busy; /* the thread has the task */
     bool is_closed;
+    bool is_delivered;    /* the stacks that were taken last: their folder has been named */
     pthread_mutex_t lock; /* of the two below */
     pthread_cond_t changed;
     bool is_ordered, is_ending;
@@ -49,7 +50,10 @@ static void *watch_main(void *data)
         if (is_ending)
             return NULL;
         watch_task_run(&w->task);
-        (void)uv_async_send(&w->done); /* fails only for a handle that is closing */
+        (void)pthread_mutex_lock(&w->lock);
+        if (!w->is_ending)
+            (void)uv_async_send(&w->done); /* fails only for a handle that is closing */
+        (void)pthread_mutex_unlock(&w->lock);
     }
 }
 
@@ -87,8 +91,10 @@ static void order_task(struct watch *w, bool places)
         w->task.pids[i] = w->workers[i].pid;
         w->task.have_succeeded[i] = w->workers[i].has_succeeded;
     }
-    if (w->wants_stacks)
+    if (w->wants_stacks) {
+        w->is_delivered = false;
         watch_task_set_folder(&w->task, w->host.folder(w->host.data));
+    }
     order(w);
 }
 
@@ -112,6 +118,7 @@ static void deliver_stacks(struct watch *w)
                                         .worker = w->task.first_worker,
                                         .stands_out = w->task.stands_out};
 
+    w->is_delivered = true;
     w->host.on_stacks(w->host.data, &stacks);
     w->task.work = WATCH_NATIVE;
     order(w);
@@ -201,6 +208,11 @@ void watch_close(struct watch *w)
     if (!w || w->is_closed)
         return;
     w->is_closed = true;
+    /* From here on the thread sends nothing: libuv ends the process when the loop of an async handle is closed. */
+    (void)pthread_mutex_lock(&w->lock);
+    w->is_ending = true;
+    (void)pthread_cond_signal(&w->changed);
+    (void)pthread_mutex_unlock(&w->lock);
     uv_close((uv_handle_t *)&w->timer, NULL);
     uv_close((uv_handle_t *)&w->done, NULL);
 }
@@ -212,10 +224,6 @@ static bool end_thread(struct watch *w)
 
     if (!w->has_thread)
         return true;
-    (void)pthread_mutex_lock(&w->lock);
-    w->is_ending = true;
-    (void)pthread_cond_signal(&w->changed);
-    (void)pthread_mutex_unlock(&w->lock);
     (void)clock_gettime(CLOCK_REALTIME, &limit); /* cannot fail */
     limit.tv_sec += JOIN_S;
     return pthread_timedjoin_np(w->thread, NULL, &limit) == 0;
@@ -227,6 +235,8 @@ bool watch_destroy(struct watch *w)
         return true;
     if (!end_thread(w))
         return false;
+    if (!w->is_delivered)
+        watch_task_remove_files(&w->task); /* the job has ended before they could be reported */
     watch_task_finish(&w->task);
     progress_finish(&w->progress);
     free(w->workers);

@@ -56,7 +56,7 @@ def agents():
             started.extend(Agent(daemon.port, *options, **more) for _ in range(n))
             return started[-n:]
 
-        start.port = daemon.port
+        start.port, start.daemon = daemon.port, daemon
         yield start
         for agent in started:
             agent.process.kill()
@@ -142,7 +142,7 @@ def test_late_node_and_spare_node(agents):
 def test_no_mix_with_nodes_of_crun(agents):
     a, = agents(1)
     a.send(do="ready")
-    jobs.wait_for(lambda: a.process.poll() is None)
+    jobs.wait_for(lambda: "1/2 nodes" in agents.daemon.log())  # else the other one could be the first
     p = jobs.run([jobs.crun(), "--nnodes=2", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{agents.port}", "--rdzv-id=job",
                   "--rdzv-conf=last_call_timeout=1,node_timeout_ms=10000", "--no-python", "true"])
     refused = [line for line in p.stderr.splitlines() if "the launcher (0 crun, 1 torchrun" in line]

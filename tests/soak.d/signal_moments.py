@@ -121,8 +121,10 @@ def one_round(way, number, moment, victim):
         time.sleep(moment)
         jobs.kill(job[victim].pid, number)
         codes = end_job([job[victim], *(p for p in job if p is not job[victim])])
-        left = [name for p in job for name in launches.wait_until_gone(p.tag, 5).values()] + os.listdir(folder)
         text = (folder.parent / f"err{victim}").read_text(errors="replace")
+        # The stacks that SIGQUIT asks for stay, in a folder that the report names.
+        left = [name for p in job for name in launches.wait_until_gone(p.tag, 5).values()]
+        left += [name for name in os.listdir(folder) if number != signal.SIGQUIT or f"stacks: {folder}/{name}/" not in text]
         for p in job:
             launches.kill_all(p)
         return codes[0], what_is_wrong(number, codes, text, left), text
