@@ -79,6 +79,12 @@ struct agent {
     bool store_promised; /* several nodes: the port reported with "ready" is that of the present store */
     bool gave_up;        /* some process cannot be killed */
     bool output_ended;
+    int line_worker;              /* that was killed for a line that it printed; -1: none */
+    char line_cause[512];         /* which, as a sentence */
+    uint64_t line_stacks_due_ns;  /* when a line has stacks taken again */
+    struct guardian_report *held; /* that wait for lines; NULL: none */
+    size_t n_held;
+    uv_timer_t held_timer;
     struct failures_outcome outcome; /* of the reports so far */
     int exit_code;
 };
@@ -89,10 +95,16 @@ struct agent {
 void agent_dispatch(struct agent *a, struct group_event event);
 void agent_dispatch_kind(struct agent *a, enum group_event_kind kind);
 
+/* A report of the guardian becomes an event of the group machine. */
+void agent_take_report(struct agent *a, const struct guardian_report *report);
+
 /* The callback of agent->membership when it has closed; data is the agent. */
 void agent_on_membership_closed(void *data);
 
 int agent_count_running(const struct agent *a);
+
+/* Kills one worker, for this option of crun; the rest of its generation learns of it by its end. */
+void agent_kill_worker(struct agent *a, int worker, const char *option);
 
 /* The node is fit: makes the files of the attempt. Returns 0 or -errno, with a line logged. */
 int agent_make_files(struct agent *a);
@@ -125,6 +137,19 @@ void agent_start_sweep(struct agent *a);
 
 /* Prints the names of the processes that do not end on SIGKILL. */
 void agent_print_stuck(struct agent *a);
+
+/* ---- agent_lines_uv.c ---- */
+
+struct line_match;
+
+/* The callback of agent->output. */
+void agent_on_line_match(void *data, const struct line_match *match);
+
+/* True: the report waits for lines that were printed before; otherwise it is for agent_take_report(). */
+bool agent_hold_report(struct agent *a, const struct guardian_report *report);
+
+/* Takes the reports that wait. The callback of agent->output; data is the agent. */
+void agent_release_reports(void *data);
 
 /* ---- agent_health_uv.c ---- */
 

@@ -38,6 +38,9 @@ static void describe_worker_failure(struct agent *a, int worker, struct session_
         cause->fatal = group_exec_is_final(w->status);
         (void)snprintf(cause->text, sizeof(cause->text), "%.300s could not be started: %s", a->config->file,
                        strerror(w->status)); /* truncated if long */
+    } else if (worker == a->line_worker) {
+        cause->fatal = a->group.is_final;
+        session_copy_text(cause->text, sizeof(cause->text), a->line_cause);
     } else {
         failures_read_message(a->generation->attempt_dir, worker, cause->text, sizeof(cause->text));
     }

@@ -89,14 +89,13 @@ static void on_zygote(struct agent *a, const struct guardian_report *report)
         log_line("warm start is not possible, workers start by exec: %s", text);
 }
 
-static void on_report(void *data, const struct guardian_report *report)
+void agent_take_report(struct agent *a, const struct guardian_report *report)
 {
     static const enum group_event_kind kinds[] = {
         [GUARDIAN_STARTED] = GROUP_STARTED, [GUARDIAN_EXEC_FAILED] = GROUP_EXEC_FAILED,
         [GUARDIAN_EXITED] = GROUP_EXITED,   [GUARDIAN_ORPHANS] = GROUP_ORPHANS,
         [GUARDIAN_EMPTY] = GROUP_EMPTY,
     };
-    struct agent *a = data;
 
     if (report->kind == GUARDIAN_ZYGOTE) {
         on_zygote(a, report);
@@ -120,6 +119,12 @@ static void on_report(void *data, const struct guardian_report *report)
                                            .pid = report->pid,
                                            .value = report->value,
                                            .unasked = report->unasked});
+}
+
+static void on_report(void *data, const struct guardian_report *report)
+{
+    if (!agent_hold_report(data, report))
+        agent_take_report(data, report);
 }
 
 static void on_worker_ready(void *data, int worker, uint32_t generation)
@@ -212,6 +217,7 @@ static int replace_with(struct agent *a, struct attempt_files *files)
                                a->store, a->failed, a->replace_cause_rank);
 
     a->store = NULL; /* the generation owns it */
+    a->line_worker = -1;
     if (!r)
         do_kill_newcomers(a); /* those that were condemned before they were started */
     return r;
@@ -269,6 +275,7 @@ static void do_spawn(struct agent *a)
     take_promised_store(a);
     end_generation(a); /* its workers have ended, so its store has no clients */
     a->is_replacing = false;
+    a->line_worker = -1;
     a->start_failed = job->meeting == JOB_ALONE ? assign_ranks_alone(a) : 0;
     if (a->start_failed)
         return;
@@ -418,6 +425,18 @@ static void do_kill(struct agent *a)
         do_signal(a, GUARDIAN_KILL, SIGKILL);
 }
 
+/* One that is still being started is killed as soon as it runs. */
+void agent_kill_worker(struct agent *a, int worker, const char *option)
+{
+    const struct guardian_order order = {.kind = GUARDIAN_KILL_WORKER, .worker = worker};
+    struct group_worker *w = &a->group.workers[worker];
+
+    if (!a->generation || (w->state != GROUP_WORKER_RUNNING && w->state != GROUP_WORKER_NONE))
+        return;
+    w->kill_option = option;
+    generation_order(a->generation, &order);
+}
+
 static void do_kill_newcomers(struct agent *a)
 {
     for (int i = 0; i < a->group.config.n_workers; i++) {
@@ -479,6 +498,8 @@ static void do_print_report(struct agent *a)
         .oom_kills = a->oom_kills_before < 0 ? -1 : cgroup_oom_kills("") - a->oom_kills_before,
         .sender = a->sender,
         .gave_up = a->gave_up,
+        .line_worker = a->line_worker,
+        .line_cause = a->line_cause,
     };
 
     failures_tell(&source, &a->outcome);
@@ -506,6 +527,7 @@ static void on_output_end(void *data)
     uv_close((uv_handle_t *)&a->deadline, NULL);
     uv_close((uv_handle_t *)&a->sweep, NULL);
     uv_close((uv_handle_t *)&a->hang_timer, NULL);
+    uv_close((uv_handle_t *)&a->held_timer, NULL);
     uv_close((uv_handle_t *)&a->check_again, NULL);
     close_signals(a);
 }
@@ -685,11 +707,13 @@ static void perform(struct agent *a, const struct group_action *action)
 
 void agent_dispatch(struct agent *a, struct group_event event)
 {
+    struct group_actions actions;
+
+    if (event.kind != GROUP_FINAL) /* the reports wait for that one */
+        agent_release_reports(a);
     enum group_state before = a->group.state;
     enum group_cause cause = a->group.cause;
     int restarts = a->group.restarts;
-    struct group_actions actions;
-
     group_step(&a->group, &event, &actions);
     if (trace_sink)
         trace_group(before, &a->group, &event, &actions);
@@ -727,8 +751,11 @@ static int open_loop(struct agent *a)
     if (!r)
         r = uv_timer_init(&a->loop, &a->hang_timer);
     if (!r)
+        r = uv_timer_init(&a->loop, &a->held_timer);
+    if (!r)
         r = uv_timer_init(&a->loop, &a->check_again);
-    a->signals.data = a->deadline.data = a->sweep.data = a->hang_timer.data = a->check_again.data = a;
+    a->signals.data = a->deadline.data = a->sweep.data = a->hang_timer.data = a->check_again.data =
+        a->held_timer.data = a;
     return r ? r : uv_poll_start(&a->signals, UV_READABLE, agent_on_signals);
 }
 
@@ -765,7 +792,7 @@ static int agent_init(struct agent *a, const struct agent_config *config)
 {
     const struct job *job = config->job;
 
-    *a = (struct agent){.config = config, .oom_kills_before = -1, .held_port = -1};
+    *a = (struct agent){.config = config, .oom_kills_before = -1, .held_port = -1, .line_worker = -1};
     if (agent_list_inherited(a) < 0)
         log_line(
             "there is no /proc here: what workers leave behind in sessions of their own cannot be found and ended");
@@ -779,7 +806,11 @@ static int agent_init(struct agent *a, const struct agent_config *config)
     if (!r)
         r = open_loop(a);
     if (!r)
-        r = output_create(&a->output, &a->loop, on_output_end, a);
+        r = output_create(&a->output, &a->loop,
+                          &(struct output_callbacks){.on_match = agent_on_line_match,
+                                                     .on_looked = agent_release_reports,
+                                                     .on_end = on_output_end,
+                                                     .data = a});
     a->files_config = (struct attempt_files_config){
         .loop = &a->loop, .job = job, .environment = config->environment, .logs = &a->logs};
     a->host = (struct generation_host){.loop = &a->loop,

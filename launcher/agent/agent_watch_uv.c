@@ -83,6 +83,7 @@ static void log_headline(const struct watch_stacks *s, bool is_alone)
         (void)snprintf(why, sizeof(why), "%s",
                        s->reason == WATCH_SLOW_END ? "workers do not end"
                        : s->reason == WATCH_QUIT   ? "SIGQUIT"
+                       : s->reason == WATCH_LINE   ? "a line that --on-line has a rule for"
                                                    : "as asked for by crunctl");
     log_line("%s: %s%s", s->reason == WATCH_HANG ? "hang" : "stacks", why, folder);
 }
@@ -109,14 +110,6 @@ static void write_event(struct agent *a, const struct watch_stacks *s)
 
 /* ---- what follows ---- */
 
-static void kill_worker(struct agent *a, int worker)
-{
-    const struct guardian_order order = {.kind = GUARDIAN_KILL_WORKER, .worker = worker};
-
-    if (a->generation && a->group.workers[worker].state == GROUP_WORKER_RUNNING)
-        generation_order(a->generation, &order);
-}
-
 /* The one that was killed alone cannot end: it is in state D, perhaps. The end of any other is a failure as well. */
 static void on_culprit_remains(uv_timer_t *timer)
 {
@@ -125,7 +118,7 @@ static void on_culprit_remains(uv_timer_t *timer)
     if (a->group.state != GROUP_RUNNING || a->group.generation != a->hang_generation)
         return;
     for (int i = 0; i < a->group.config.n_workers; i++)
-        kill_worker(a, i);
+        agent_kill_worker(a, i, "--hang-action=restart");
 }
 
 /* In a static rendezvous no node knows of the others, so its ranks may wait for those of another one. */
@@ -140,7 +133,7 @@ static void restart_after_hang(struct agent *a, int worker)
 {
     if (a->config->job->meeting == JOB_ALONE || a->stands_out) {
         log_line("--hang-action=restart: killing rank %d", (int)a->assignment.rank_base + worker);
-        kill_worker(a, worker);
+        agent_kill_worker(a, worker, "--hang-action=restart");
     }
     a->hang_generation = a->group.generation;
     (void)uv_timer_start(&a->hang_timer, on_culprit_remains, CULPRIT_MS,

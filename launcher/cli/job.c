@@ -10,6 +10,7 @@
 #include "launcher/util/envp.h"
 #include "launcher/cli/scheduler_grace.h"
 #include "launcher/cli/job_impl.h"
+#include "launcher/cli/line_rules.h"
 #include "launcher/util/signal_name.h"
 #include "launcher/util/strbuf.h"
 #include "rendezvous/metrics_text.h"
@@ -539,12 +540,34 @@ static int take_security(struct job_builder *b)
     return 0;
 }
 
+/* After the streams are known: without -t crun does not see what workers print. */
+static int take_line_rules(struct job_builder *b)
+{
+    const struct options *options = b->options;
+    char error[LINE_RULE_ERROR_SIZE];
+    bool has_tee = false;
+
+    if (options->n_repeated == 0)
+        return 0;
+    for (int i = 0; i < b->job->n_workers; i++)
+        has_tee = has_tee || b->job->tees[i];
+    if (!has_tee)
+        return job_refuse(b, "--on-line looks at the lines that -t shows; add -t 3");
+    b->job->line_rules = calloc(1, sizeof(*b->job->line_rules));
+    if (!b->job->line_rules)
+        return job_refuse(b, "out of memory");
+    for (int i = 0; i < options->n_repeated; i++)
+        if (!line_rules_add(b->job->line_rules, options->repeated[i], error))
+            return job_refuse(b, "%s", error);
+    return 0;
+}
+
 static int job_build(struct job_builder *b)
 {
     static int (*const steps[])(struct job_builder *) = {
         take_agent_fd,       job_check_nodes,  take_supervision, job_count_workers, job_take_conf,
         job_take_rendezvous, job_take_program, job_take_output,  check_logs_specs,  warn_of_switches,
-        warn_of_replacing,   take_security,    take_warm,        take_health_check,
+        warn_of_replacing,   take_security,    take_warm,        take_health_check, take_line_rules,
     };
 
     for (size_t i = 0; i < ARRAY_SIZE(steps); i++) {
@@ -579,6 +602,7 @@ void job_finish(struct job *job)
     free(job->redirects);
     free(job->tees);
     free(job->listed);
+    free(job->line_rules);
     strlist_finish(&job->filters[0]);
     strlist_finish(&job->filters[1]);
     *job = (struct job){0};

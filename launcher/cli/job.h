@@ -65,6 +65,8 @@ struct job_machine {
 /* What follows the report on a hang. */
 enum job_hang_action { JOB_HANG_REPORT, JOB_HANG_RESTART, JOB_HANG_STOP };
 
+struct line_rules;
+
 struct job {
     int n_workers;
     const char *role;
@@ -110,11 +112,12 @@ struct job {
     const char *metrics_addr; /* NULL: no metrics */
     bool has_timestamps;      /* of lines of crun, from the start of the job on */
     bool event_console;
-    const char *log_dir;       /* NULL: a temporary one; "/dev/null": none at all */
-    const char *line_prefix;   /* template for the lines of -t; NULL: torchrun's */
-    uint8_t *redirects, *tees; /* for each worker, JOB_STDOUT | JOB_STDERR */
-    uint8_t *listed;           /* for each worker, whether its output is shown; NULL: all are */
-    struct strlist filters[2]; /* of tee'd stdout and stderr */
+    const char *log_dir;           /* NULL: a temporary one; "/dev/null": none at all */
+    const char *line_prefix;       /* template for the lines of -t; NULL: torchrun's */
+    uint8_t *redirects, *tees;     /* for each worker, JOB_STDOUT | JOB_STDERR */
+    uint8_t *listed;               /* for each worker, whether its output is shown; NULL: all are */
+    struct line_rules *line_rules; /* NULL: none */
+    struct strlist filters[2];     /* of tee'd stdout and stderr */
 };
 
 #define JOB_ERROR_SIZE 1024

@@ -157,6 +157,11 @@ static int take_option_value(struct parser *p, enum option_id id, const char *te
         return options_fail(p->error, OPTIONS_E_USAGE, "argument %s: invalid choice: '%s' (choose from: %s)",
                             all_spellings(id, names), text, spec->choices);
     }
+    if (spec->repeats) {
+        if (p->options->n_repeated == OPTIONS_REPEATED_MAX)
+            return fail_for_option(p, id, "is given too often", NULL);
+        p->options->repeated[p->options->n_repeated++] = text;
+    }
     p->options->value[id] = value;
     return id == OPTION_PRINT_COMPLETION ? OPTIONS_E_COMPLETION : 0;
 }

@@ -62,6 +62,7 @@ enum option_id {
     OPTION_DUPLICATE_STDOUT_FILTERS,
     OPTION_DUPLICATE_STDERR_FILTERS,
     OPTION_LOGS_SPECS,
+    OPTION_ON_LINE,
     OPTION_EVENT_LOG,
     OPTION_METRICS_ADDR,
     OPTION_EVENT_LOG_HANDLER,
@@ -81,7 +82,8 @@ struct option_spec {
     enum option_kind kind;
     bool optional_value; /* OPTION_FLAG: "--name=TEXT" gives a text as well */
     bool no_pet;         /* takes no default from PET_<NAME> */
-    bool ours; /* not torchrun's: must be spelled out, so that no torchrun prefix becomes ambiguous */
+    bool ours;    /* not torchrun's: must be spelled out, so that no torchrun prefix becomes ambiguous */
+    bool repeats; /* OPTION_TEXT: may be given several times; see options.repeated */
     bool has_no_effect;      /* parsed for compatibility alone; --help lists it last */
     const char *fallback;    /* default as text; NULL: none */
     const char *placeholder; /* what --help calls the value */
@@ -100,8 +102,12 @@ struct option_value {
     double seconds;
 };
 
+enum { OPTIONS_REPEATED_MAX = 32 };
+
 struct options {
     struct option_value value[OPTION_COUNT];
+    const char *repeated[OPTIONS_REPEATED_MAX]; /* the texts of the option that repeats, in order */
+    int n_repeated;
     const char *program;
     char *const *program_args; /* NULL-terminated tail of the words given to options_parse() */
 };

@@ -49,6 +49,8 @@ static int append_shown_line(const struct line_prefix *l, const char *line, size
 {
     int r = console ? append_line(console, l->prefix, line, n) : 0;
 
+    if (!r && console && l->on_line)
+        l->on_line(l->data, line, n);
     if (!r && filtered && matches_filter(l->filter, line, n))
         r = append_line(filtered, l->prefix_plain, line, n);
     return r;

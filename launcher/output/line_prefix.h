@@ -26,6 +26,8 @@ struct line_prefix {
     uint64_t now_ns;              /* monotonic */
     uint64_t *
         redraw_due_ns; /* of the stream, first 0: when the next line that ends with CR is shown; NULL: all are */
+    void (*on_line)(void *data, const char *line, size_t n_bytes); /* each line that is shown; or NULL */
+    void *data;
 };
 
 /*

@@ -46,6 +46,7 @@ enum {
 };
 
 struct output_pump {
+    void (*on_match)(void *data);
     void (*on_end)(void *data);
     void *data;
     pthread_t thread;
@@ -57,17 +58,21 @@ struct output_pump {
     uint64_t n_queued,
         n_pumped; /* sentences queued, and of these those that went through a round of the thread */
     bool ending, abandoned;
-    bool is_left; /* the process ends without the thread */
+    struct line_match matches[LINE_MATCHES_MAX];
+    size_t n_matches;
+    uint64_t n_looks, n_looked; /* asked for, and done */
+    bool is_left;               /* the process ends without the thread */
 
     /* The thread's alone. */
     struct list streams;
     struct console consoles[2];
     bool
         one_console; /* standard output and standard error are the same file: one queue, so that lines stay whole */
-    int inotify;     /* -1: none */
-    int pipes;       /* epoll of all pipes, each for one event at a time; -1: none */
-    uint32_t n_over; /* streams with a smaller n_flushed are of generations that are over */
-    bool stop, drop; /* copies of ending and abandoned */
+    int inotify;            /* -1: none */
+    int pipes;              /* epoll of all pipes, each for one event at a time; -1: none */
+    uint32_t n_over;        /* streams with a smaller n_flushed are of generations that are over */
+    bool stop, drop;        /* copies of ending and abandoned */
+    uint64_t n_looks_taken; /* of n_looks */
     char piece[LINES_PIECE];
 };
 
@@ -266,6 +271,65 @@ static bool is_left_behind(struct output_pump *p)
     return is_left;
 }
 
+/* ---- rules ---- */
+
+enum { MATCH_PAUSE_NS = 1000000000 };
+
+struct line_reader {
+    struct output_pump *p;
+    struct output_stream *s;
+};
+
+/* Marks leave room for lines that end a worker. */
+static void add_match(struct output_pump *p, const struct line_match *match, bool is_failure)
+{
+    (void)pthread_mutex_lock(&p->lock);
+    bool is_room = p->n_matches < LINE_MATCHES_MAX / (is_failure ? 1 : 2);
+    if (is_room)
+        p->matches[p->n_matches++] = *match;
+    if (is_room && !p->is_left)
+        p->on_match(p->data);
+    (void)pthread_mutex_unlock(&p->lock);
+}
+
+/* A rule that ends no worker is looked for once a second in a stream, so that a program that prints such lines without end does not
+ * fill the event log. Others are always looked for: each may end the worker. */
+static void look_for_rules(void *data, const char *line, size_t n_bytes)
+{
+    const struct line_reader *reader = data;
+    struct output_stream *s = reader->s;
+    struct line_match match = {.local_rank = s->local_rank,
+                               .is_of_ended = s->is_replaced || is_of_ended_generation(reader->p, s)};
+    uint64_t now = 0;
+
+    for (int i = line_rules_find(s->rules, 0, line, n_bytes); i >= 0;
+         i = line_rules_find(s->rules, i + 1, line, n_bytes)) {
+        bool is_failure = line_action_is_failure(s->rules->items[i].action);
+        now = now ? now : now_ns();
+        if (!is_failure && now < s->rules_due_ns)
+            continue;
+        if (!is_failure)
+            s->rules_due_ns = now + MATCH_PAUSE_NS;
+        match.rule = i;
+        line_quote(match.line, line, n_bytes);
+        add_match(reader->p, &match, is_failure);
+        return;
+    }
+}
+
+bool output_pump_next_match(struct output_pump *p, struct line_match *ret)
+{
+    (void)pthread_mutex_lock(&p->lock);
+    bool has = p->n_matches > 0;
+    if (has) {
+        *ret = p->matches[0];
+        p->n_matches--;
+        memmove(p->matches, p->matches + 1, p->n_matches * sizeof(p->matches[0]));
+    }
+    (void)pthread_mutex_unlock(&p->lock);
+    return has;
+}
+
 /* Moves one piece of the stream to its console. False when there is nothing to move. */
 static bool show_lines(struct output_pump *p, struct output_stream *s)
 {
@@ -279,11 +343,14 @@ static bool show_lines(struct output_pump *p, struct output_stream *s)
     size_t n = next_piece(p, s, &data, &final);
     if (n == 0 || is_left_behind(p))
         return false;
+    struct line_reader reader = {.p = p, .s = s};
     const struct line_prefix lines = {.prefix = s->prefix,
                                       .prefix_plain = s->prefix_plain,
                                       .filter = s->filter,
                                       .now_ns = now_ns(),
-                                      .redraw_due_ns = &s->redraw_due_ns};
+                                      .redraw_due_ns = &s->redraw_due_ns,
+                                      .on_line = s->rules ? look_for_rules : NULL,
+                                      .data = &reader};
     ptrdiff_t taken = line_prefix_take(&lines, data, n, final, &console_of(p, s)->pending,
                                        s->filtered >= 0 ? &filtered : NULL);
     if (s->filtered >= 0)
@@ -400,8 +467,10 @@ static void end_replaced(struct output_pump *p, const struct output_stream *adde
     list_for_each(pos, &p->streams)
     {
         struct output_stream *s = list_entry(pos, struct output_stream, entry);
-        if (!s->is_sentence && s->local_rank == added->local_rank && s->which == added->which)
-            end_stream(p, s);
+        if (s->is_sentence || s->local_rank != added->local_rank || s->which != added->which)
+            continue;
+        s->is_replaced = true;
+        end_stream(p, s);
     }
 }
 
@@ -414,6 +483,19 @@ static void take_stream(struct output_pump *p, struct output_stream *s)
     watch_file(p, s);
     watch_pipe(p, s, EPOLL_CTL_ADD);
     refresh_file(s); /* after the watch was set: what was written before */
+}
+
+/* Finds what has been written without waiting for the events that report it. */
+static void look_at_sources(struct output_pump *p)
+{
+    list_for_each(pos, &p->streams)
+    {
+        struct output_stream *s = list_entry(pos, struct output_stream, entry);
+
+        refresh_file(s);
+        if (s->pipe >= 0)
+            (void)read_pipe(p, s); /* as much as a pipe holds */
+    }
 }
 
 /* Takes what the other thread has asked for. Returns the number of sentences queued so far. */
@@ -434,11 +516,15 @@ static uint64_t take_requests(struct output_pump *p)
     }
     uint32_t n_over = p->n_flushed;
     uint64_t n_queued = p->n_queued;
+    bool is_look = p->n_looks_taken != p->n_looks;
+    p->n_looks_taken = p->n_looks;
     p->stop = p->ending;
     p->drop = p->abandoned;
     (void)pthread_mutex_unlock(&p->lock);
     while (!list_is_empty(&taken))
         take_stream(p, list_entry(taken.next, struct output_stream, entry));
+    if (is_look)
+        look_at_sources(p);
     p->n_over = n_over;
     return n_queued;
 }
@@ -448,6 +534,17 @@ static void note_pumped(struct output_pump *p, uint64_t n_sentences)
     (void)pthread_mutex_lock(&p->lock);
     p->n_pumped = n_sentences;
     (void)pthread_cond_broadcast(&p->pumped);
+    (void)pthread_mutex_unlock(&p->lock);
+}
+
+/* All that was there when the look was asked for has been shown, unless a console is full. */
+static void note_looked(struct output_pump *p)
+{
+    (void)pthread_mutex_lock(&p->lock);
+    bool is_new = p->n_looked != p->n_looks_taken;
+    p->n_looked = p->n_looks_taken;
+    if (is_new && !p->is_left)
+        p->on_match(p->data);
     (void)pthread_mutex_unlock(&p->lock);
 }
 
@@ -533,6 +630,8 @@ static void *pump_main(void *data)
         for (int i = 0; i < 2; i++)
             console_write(&p->consoles[i]);
         note_pumped(p, n_sentences);
+        if (!has_more)
+            note_looked(p);
         if (is_finished(p))
             break;
         wait_and_read(p, has_more);
@@ -595,12 +694,14 @@ static void init_lock(struct output_pump *p)
     (void)pthread_condattr_destroy(&attributes);
 }
 
-int output_pump_create(struct output_pump **ret, void (*on_end)(void *data), void *data)
+int output_pump_create(struct output_pump **ret, void (*on_match)(void *data), void (*on_end)(void *data),
+                       void *data)
 {
     struct output_pump *p = calloc(1, sizeof(*p));
 
     if (!p)
         return -ENOMEM;
+    p->on_match = on_match;
     p->on_end = on_end;
     p->data = data;
     list_init(&p->incoming);
@@ -626,6 +727,23 @@ static void wake_thread(struct output_pump *p)
 
     if (write(p->wake, &one, sizeof(one)) < 0)
         return; /* EAGAIN: it has 2^64 - 1 reasons already */
+}
+
+uint64_t output_pump_look(struct output_pump *p)
+{
+    (void)pthread_mutex_lock(&p->lock);
+    uint64_t number = ++p->n_looks;
+    (void)pthread_mutex_unlock(&p->lock);
+    wake_thread(p);
+    return number;
+}
+
+bool output_pump_has_looked(struct output_pump *p, uint64_t number)
+{
+    (void)pthread_mutex_lock(&p->lock);
+    bool has_looked = p->n_looked >= number;
+    (void)pthread_mutex_unlock(&p->lock);
+    return has_looked;
 }
 
 void output_pump_add(struct output_pump *p, struct output_stream *s)

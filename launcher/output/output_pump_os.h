@@ -8,14 +8,35 @@
  */
 
 #include <stdbool.h>
+
+#include "launcher/cli/line_rules.h"
 #include <stdint.h>
+
+enum { LINE_MATCHES_MAX = 32 };
+
+/* A line that one of the job's rules is about. */
+struct line_match {
+    int local_rank, rule;
+    bool
+        is_of_ended; /* its generation was over when the line was read, or another worker had taken its place */
+    char line[LINE_QUOTE_SIZE];
+};
 
 struct output_pump;
 struct output_stream;
 
-/* Opens the consoles and starts the thread. on_end is called from that thread when it is about to end, after
- * output_pump_end() or output_pump_abandon(). Returns 0 or -errno. */
-int output_pump_create(struct output_pump **ret, void (*on_end)(void *data), void *data);
+/* Opens the consoles and starts the thread. on_match is called from that thread when output_pump_next_match() has
+ * something; on_end when it is about to end, after output_pump_end() or output_pump_abandon(). Returns 0 or -errno. */
+int output_pump_create(struct output_pump **ret, void (*on_match)(void *data), void (*on_end)(void *data),
+                       void *data);
+
+/* False: there is none. Matches that are not taken are dropped beyond LINE_MATCHES_MAX. */
+bool output_pump_next_match(struct output_pump *p, struct line_match *ret);
+
+/* Asks for a look at all that workers have written so far. Returns a number for output_pump_has_looked(); on_match is
+ * called when that becomes true. A console that takes nothing is not waited for. */
+uint64_t output_pump_look(struct output_pump *p);
+bool output_pump_has_looked(struct output_pump *p, uint64_t number);
 
 /* Bytes of workers that this process has taken for the console so far. For any thread. */
 uint64_t output_pump_bytes(void);

@@ -130,6 +130,7 @@ static int open_filtered(struct output_stream *s, const struct job *job, const c
     _cleanup_free_ char *path = NULL;
 
     s->filter = &job->filters[s->which];
+    s->rules = job->line_rules;
     if (s->filter->n_items == 0)
         return 0;
     if (asprintf(&path, "%s/filtered_%s.log", attempt_dir, stream_names[s->which]) < 0) {

@@ -12,6 +12,7 @@
 #include "base/list.h"
 
 struct job;
+struct line_rules;
 struct strlist;
 
 struct output_stream {
@@ -31,8 +32,11 @@ struct output_stream {
     bool has_line;          /* a whole line may be there to be shown */
     char *prefix;           /* in front of each line, with colour on a terminal */
     char *prefix_plain;
-    const struct strlist *filter; /* borrowed from the job */
-    int filtered;                 /* file for lines that match the filter, or -1 */
+    const struct strlist *filter;   /* borrowed from the job */
+    const struct line_rules *rules; /* borrowed from the job; or NULL */
+    uint64_t rules_due_ns;          /* when a match is reported again */
+    bool is_replaced;               /* another worker has taken the place of this one */
+    int filtered;                   /* file for lines that match the filter, or -1 */
 };
 
 /*

@@ -12,11 +12,12 @@ enum { LEAVE_AFTER_MS = 1000 }; /* how long output_abandon() waits for the threa
 
 struct output {
     uv_loop_t *loop;
-    void (*on_end)(void *data);
-    void *data;
+    struct output_callbacks callbacks;
     struct output_pump *pump; /* NULL before the first stream or sentence, and after its end */
+    uv_async_t matched;       /* as `ended` */
     uv_async_t ended;         /* sent by the output thread; open while there is a pump */
     uv_timer_t patience;
+    uint64_t look; /* that is waited for; 0: none */
     bool is_ending, is_abandoned;
     bool is_left; /* the thread was left behind, and still refers to `ended` */
 };
@@ -24,9 +25,10 @@ struct output {
 static void end_output(struct output *o)
 {
     o->pump = NULL;
+    uv_close((uv_handle_t *)&o->matched, NULL);
     uv_close((uv_handle_t *)&o->ended, NULL);
     uv_close((uv_handle_t *)&o->patience, NULL);
-    o->on_end(o->data);
+    o->callbacks.on_end(o->callbacks.data);
 }
 
 static void on_pump_ended(uv_async_t *async)
@@ -37,6 +39,27 @@ static void on_pump_ended(uv_async_t *async)
         return;
     output_pump_join(o->pump);
     end_output(o);
+}
+
+static void on_matched(uv_async_t *async)
+{
+    struct output *o = async->data;
+    struct line_match match;
+
+    while (o->pump && !o->is_ending && output_pump_next_match(o->pump, &match))
+        o->callbacks.on_match(o->callbacks.data, &match);
+    if (o->look && o->pump && output_pump_has_looked(o->pump, o->look)) {
+        o->look = 0;
+        o->callbacks.on_looked(o->callbacks.data);
+    }
+}
+
+/* Called by the output thread. */
+static void notify_matched(void *data)
+{
+    struct output *o = data;
+
+    (void)uv_async_send(&o->matched); /* fails on a closed handle only */
 }
 
 /* Called by the output thread. */
@@ -60,26 +83,27 @@ static int start_pump(struct output *o)
 {
     if (o->pump)
         return 0;
-    int r = output_pump_create(&o->pump, notify_ended, o);
+    int r = output_pump_create(&o->pump, notify_matched, notify_ended, o);
     if (r)
         return r;
     /* Neither fails with memory of the caller and a loop that runs. The thread sends nothing before it is asked to
      * end, which takes another call from here. */
     (void)uv_async_init(o->loop, &o->ended, on_pump_ended);
+    (void)uv_async_init(o->loop, &o->matched, on_matched);
+    o->matched.data = o;
     (void)uv_timer_init(o->loop, &o->patience);
     o->ended.data = o->patience.data = o;
     return 0;
 }
 
-int output_create(struct output **ret, uv_loop_t *loop, void (*on_end)(void *data), void *data)
+int output_create(struct output **ret, uv_loop_t *loop, const struct output_callbacks *callbacks)
 {
     struct output *o = calloc(1, sizeof(*o));
 
     if (!o)
         return -ENOMEM;
     o->loop = loop;
-    o->on_end = on_end;
-    o->data = data;
+    o->callbacks = *callbacks;
     *ret = o;
     return 0;
 }
@@ -93,6 +117,14 @@ int output_add(struct output *o, struct output_stream **stream)
     output_pump_add(o->pump, *stream);
     *stream = NULL;
     return 0;
+}
+
+bool output_look(struct output *o)
+{
+    if (!o->pump || o->is_ending)
+        return false;
+    o->look = output_pump_look(o->pump);
+    return true;
 }
 
 void output_flush(struct output *o)
@@ -120,7 +152,7 @@ void output_end(struct output *o)
     if (o->pump)
         output_pump_end(o->pump);
     else
-        o->on_end(o->data);
+        o->callbacks.on_end(o->callbacks.data);
 }
 
 void output_abandon(struct output *o)

@@ -15,9 +15,22 @@
 struct output;
 struct output_stream;
 
-/* on_end: everything is closed after output_end() or output_abandon(). Returns 0 or -errno; the thread starts with the
- * first stream or sentence. */
-int output_create(struct output **ret, uv_loop_t *loop, void (*on_end)(void *data), void *data);
+struct line_match;
+
+struct output_callbacks {
+    void (*on_match)(void *data,
+                     const struct line_match *match); /* a line that one of the job's rules is about */
+    void (*on_looked)(void *data);                    /* see output_look() */
+    void (*on_end)(void *data); /* everything is closed after output_end() or output_abandon() */
+    void *data;
+};
+
+/* Returns 0 or -errno; the thread starts with the first stream or sentence. */
+int output_create(struct output **ret, uv_loop_t *loop, const struct output_callbacks *callbacks);
+
+/* Looks at all that workers have written so far; on_looked follows, behind the lines that were found by it. A further call
+ * before that starts another look in place of the first. False: there is no output, and on_looked does not follow. */
+bool output_look(struct output *o);
 
 /* Shows a stream of a worker, behind all that was added before; *stream is NULL afterwards. Returns 0, or -errno: then the
  * stream is still the caller's. */

@@ -19,6 +19,7 @@ enum event_kind {
     EVENT_RESTART, /* nothing is left of the generation, the next one follows */
     EVENT_HANG,    /* no rank makes progress */
     EVENT_STACKS,  /* stacks were taken for another reason */
+    EVENT_MARK,    /* a worker printed a line that --on-line has a rule for */
     EVENT_WARM,    /* the process that forks workers has imported their modules */
     EVENT_END,     /* the job is over */
     EVENT_KIND_COUNT
@@ -69,6 +70,12 @@ struct event_hang {
     const char *folder; /* of the files with the stacks; or NULL */
 };
 
+/* A line of a worker, and the rule that it matches. */
+struct event_mark {
+    int local_rank;
+    const char *action, *rule, *line;
+};
+
 struct event {
     enum event_kind kind;
     int64_t time_ns;       /* wall clock, since 1970 */
@@ -88,6 +95,7 @@ struct event {
     int left;                      /* RESTART: restarts left after it */
     const struct event_warm *warm; /* WARM */
     const struct event_hang *hang; /* HANG, STACKS */
+    const struct event_mark *mark; /* MARK */
 };
 
 struct cJSON;

@@ -14,7 +14,7 @@ static const char *const names[EVENT_KIND_COUNT] = {
     [EVENT_START] = "start",     [EVENT_READY] = "ready",   [EVENT_EXIT] = "exit",
     [EVENT_FAILURE] = "failure", [EVENT_PEER] = "peer",     [EVENT_STOP] = "stop",
     [EVENT_RESTART] = "restart", [EVENT_WARM] = "warm",     [EVENT_END] = "end",
-    [EVENT_HANG] = "hang",       [EVENT_STACKS] = "stacks",
+    [EVENT_HANG] = "hang",       [EVENT_STACKS] = "stacks", [EVENT_MARK] = "mark",
 };
 
 /* RFC 3339 in UTC, with nanoseconds. */
@@ -170,6 +170,13 @@ static void add_own_fields(cJSON *line, const struct event_job *job, const struc
         add_integer(line, "modules", e->warm->n_modules);
         add_integer(line, "shared_memory_kib", e->warm->memory_kib);
         add_integer(line, "took_ns", e->warm->took_us * 1000);
+        break;
+    case EVENT_MARK:
+        add_integer(line, "local_rank", e->mark->local_rank);
+        add_integer(line, "rank", job->rank_base + e->mark->local_rank);
+        (void)cJSON_AddStringToObject(line, "action", e->mark->action);
+        events_add_text(line, "rule", e->mark->rule);
+        events_add_text(line, "line", e->mark->line);
         break;
     case EVENT_END:
         (void)cJSON_AddStringToObject(line, "result", e->cause);

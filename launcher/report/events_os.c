@@ -268,6 +268,12 @@ void events_hang(struct events *e, const struct worker_group *g, const struct ev
                     now_ns());
 }
 
+void events_mark(struct events *e, const struct worker_group *g, const struct event_mark *mark)
+{
+    if (e)
+        write_event(e, g, (struct event){.kind = EVENT_MARK, .mark = mark}, now_ns());
+}
+
 void events_restart(struct events *e, const struct worker_group *g, const struct failures_outcome *outcome)
 {
     if (!e)

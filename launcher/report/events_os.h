@@ -44,6 +44,11 @@ struct event_hang;
 /* Where the ranks of this node are. */
 void events_hang(struct events *e, const struct worker_group *g, const struct event_hang *hang);
 
+struct event_mark;
+
+/* A worker printed a line that a rule is about. */
+void events_mark(struct events *e, const struct worker_group *g, const struct event_mark *mark);
+
 /* The report on a generation is out and another one follows. */
 void events_restart(struct events *e, const struct worker_group *g, const struct failures_outcome *outcome);
 

@@ -82,6 +82,8 @@ static void describe_failure(const struct failures_source *source, int local_ran
         .max_rss_kib = w->max_rss_kib,
     };
     read_error_file(source, f, s);
+    if (local_rank == source->line_worker)
+        f->message = source->line_cause;
     time_t t = (time_t)f->time_s;
     if (!localtime_r(&t, &local) ||
         strftime(f->time_text, sizeof(f->time_text), "%Y-%m-%d_%H:%M:%S", &local) == 0)

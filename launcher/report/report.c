@@ -71,7 +71,9 @@ static void add_cause_worker(struct strbuf *out, const struct report *r)
     report_describe_end(f, end, sizeof(end));
     strbuf_add(out, "crun: rank %d (local rank %d, pid %d) failed first, %.3f s after its start: %s\n",
                f->rank, f->local_rank, f->pid, seconds(f->ended_ns - w->started_ns), end);
-    if (f->exit_code == -SIGKILL && r->oom_kills > 0)
+    if (f->exit_code == -SIGKILL && w->kill_option)
+        strbuf_add(out, "crun: that signal came from crun, for %s\n", w->kill_option);
+    else if (f->exit_code == -SIGKILL && r->oom_kills > 0)
         strbuf_add(out,
                    "crun: the kernel's OOM killer has killed %ld process%s of this cgroup; rank %d had used "
                    "%.0f MiB\n",
@@ -213,7 +215,9 @@ static void add_decision(struct strbuf *out, const struct report *r)
     else if (g->will_restart) {
         add_why_not_replaced(out, r);
         strbuf_add(out, "crun: %d/%d attempts left; will restart worker group\n", max - g->restarts - 1, max);
-    } else if (!g->interrupt && g->cause != GROUP_CAUSE_EXEC && max > 0)
+    } else if (g->is_final && !g->interrupt)
+        strbuf_add(out, "crun: the rule on that line rules out a restart; the job has failed\n");
+    else if (!g->interrupt && g->cause != GROUP_CAUSE_EXEC && max > 0)
         strbuf_add(out,
                    max == 1 ? "crun: the only restart is used; the job has failed\n"
                             : "crun: all %d restarts are used; the job has failed\n",

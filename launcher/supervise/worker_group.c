@@ -130,7 +130,7 @@ static void spawn_generation(struct worker_group *g, const struct group_event *e
 {
     count_generation(g, event);
     disarm_deadline(g, out);
-    g->will_restart = g->will_replace = g->forming = false;
+    g->will_restart = g->will_replace = g->forming = g->is_final = false;
     memset(g->workers, 0, (size_t)g->config.n_workers * sizeof(*g->workers));
     g->state = GROUP_RUNNING;
     g->cause = GROUP_CAUSE_NONE;
@@ -198,7 +198,7 @@ static bool is_replaceable(const struct worker_group *g)
 
     if (!g->config.replace || g->interrupt || g->is_draining || g->is_ending)
         return false;
-    if (!g->config.has_rank_assignment && g->restarts >= g->config.max_restarts)
+    if (g->is_final || (!g->config.has_rank_assignment && g->restarts >= g->config.max_restarts))
         return false;
     for (int i = 0; i < g->config.n_workers; i++) {
         const struct group_worker *w = &g->workers[i];
@@ -467,6 +467,8 @@ static void step_exited(struct worker_group *g, const struct group_event *event,
     w->ended_ns = event->now_ns;
     w->order = g->n_ended++;
     w->stopped = w->stopped && !event->unasked; /* the order was on its way when it failed by itself */
+    if (event->unasked)
+        w->kill_option = NULL;
     bool is_failure = event->value != 0 || w->to_kill;
     if (is_failure && (g->state == GROUP_REPLACING || (g->state == GROUP_RUNNING && g->config.replace)))
         replace_or_stop(g, event, out);
@@ -509,7 +511,16 @@ static bool is_restartable(const struct worker_group *g)
 
 static bool can_restart(const struct worker_group *g)
 {
-    return is_restartable(g) && !g->interrupt && g->restarts < g->config.max_restarts;
+    return is_restartable(g) && !g->is_final && !g->interrupt && g->restarts < g->config.max_restarts;
+}
+
+static void step_final(struct worker_group *g, const struct group_event *event, struct group_actions *out)
+{
+    bool is_first =
+        g->cause == GROUP_CAUSE_NONE && (g->state == GROUP_RUNNING || g->state == GROUP_REPLACING);
+    bool is_cause = g->cause == GROUP_CAUSE_WORKER && g->cause_worker == event->worker && has_generation(g);
+
+    g->is_final = g->is_final || is_first || is_cause;
 }
 
 /* How long to wait before the next generation, for a generation that failed on this node. */
@@ -895,6 +906,7 @@ void group_step(struct worker_group *g, const struct group_event *event, struct 
         [GROUP_OTHERS_DONE] = step_others_done,
         [GROUP_WORKER_READY] = step_worker_ready,
         [GROUP_REPLACE_FAILED] = step_replace_failed,
+        [GROUP_FINAL] = step_final,
     };
 
     out->n_items = 0;
@@ -923,6 +935,7 @@ const char *group_event_name(unsigned kind)
         [GROUP_STARTED] = "started",
         [GROUP_EXEC_FAILED] = "exec-failed",
         [GROUP_EXITED] = "exited",
+        [GROUP_FINAL] = "final",
         [GROUP_ORPHANS] = "orphans",
         [GROUP_EMPTY] = "empty",
         [GROUP_GUARDIAN_LOST] = "guardian-lost",

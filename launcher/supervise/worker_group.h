@@ -66,6 +66,7 @@ enum group_event_kind {
     GROUP_DRAIN,        /* several nodes: all nodes stop at a common point, for good */
     GROUP_OTHERS_DONE,  /* leaving: the workers of the other nodes have ended, or the wait for them has */
     GROUP_WORKER_READY, /* worker can stay when another one is replaced; value: the generation it has joined */
+    GROUP_FINAL,        /* no restart helps against the failure that follows, or against that of worker */
     GROUP_REPLACE_FAILED, /* GROUP_DO_REPLACE could not be carried out */
     GROUP_EVENT_COUNT
 };
@@ -145,7 +146,8 @@ struct group_worker {
     bool can_stay; /* it has been ready in one generation */
     bool failed;   /* it failed, and a new process takes its place */
     bool to_kill;  /* it is killed to be replaced: it was started for a generation that has failed already */
-    uint32_t generation; /* it was started in */
+    const char *kill_option; /* of crun, for which crun has killed this worker alone; NULL: it has not */
+    uint32_t generation;     /* it was started in */
     int64_t max_rss_kib;
 };
 
@@ -187,6 +189,7 @@ struct worker_group {
     /* The next GROUP_START begins another generation, charged to the budget; several nodes: it may, and the rendezvous
      * keeps the budget. */
     bool will_restart;
+    bool is_final;        /* GROUP_FINAL: the cause of this generation's end */
     bool will_replace;    /* the same, with the workers that are there */
     bool forming;         /* replacing: the new ones are ordered, all have to get ready */
     uint64_t lost_ns;     /* replacing: when the last one failed */

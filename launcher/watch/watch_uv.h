@@ -19,6 +19,7 @@ enum watch_reason {
     WATCH_SLOW_END, /* workers that have got a signal to end are still there */
     WATCH_ASKED,    /* crunctl stacks */
     WATCH_QUIT,     /* SIGQUIT: the job stops afterwards */
+    WATCH_LINE,     /* a worker printed a line that --on-line has a rule for */
 };
 
 struct watch_worker {

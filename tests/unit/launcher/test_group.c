@@ -140,6 +140,48 @@ static void test_restarts_within_the_budget(void **state)
     group_finish(&g);
 }
 
+static void test_no_restart_against_a_final_failure(void **state)
+{
+    static const struct line lines[] = {
+        STARTED_BOTH,
+        {5, GROUP_FINAL, -1, 0, ""},
+        {6, GROUP_EXITED, 1, SIGKILL, "notify-failed 1, signal 15, arm +30000"},
+        {7, GROUP_FINAL, -1, 0, ""},
+        {8, GROUP_EXITED, 0, SIGTERM, ""},
+        {9, GROUP_EMPTY, -1, 0, "disarm, print-report, finish 1"},
+        {0},
+    };
+    static const struct line late[] = {
+        STARTED_BOTH,
+        {5, GROUP_EXITED, 1, EXIT(7), "notify-failed 1, signal 15, arm +30000"},
+        {6, GROUP_FINAL, -1, 0, ""}, /* what was printed while the workers were being stopped */
+        {7, GROUP_EXITED, 0, SIGTERM, ""},
+        {8, GROUP_EMPTY, -1, 0, "disarm, print-report, start-again"},
+        {9, GROUP_START, -1, 0, "spawn"},
+        {0},
+    };
+    static const struct line own[] = {
+        STARTED_BOTH,
+        {5, GROUP_EXITED, 1, EXIT(7), "notify-failed 1, signal 15, arm +30000"},
+        {6, GROUP_FINAL, 0, 0, ""}, /* not the one that failed */
+        {6, GROUP_FINAL, 1, 0, ""},
+        {7, GROUP_EXITED, 0, SIGTERM, ""},
+        {8, GROUP_EMPTY, -1, 0, "disarm, print-report, finish 1"},
+        {9, GROUP_FINAL, 1, 0, ""},
+        {0},
+    };
+    struct worker_group g;
+
+    converse(&g, 9, own);
+    group_finish(&g);
+    converse(&g, 9, lines);
+    assert_true(g.is_final);
+    group_finish(&g);
+    converse(&g, 9, late);
+    assert_false(g.is_final);
+    group_finish(&g);
+}
+
 static void test_stubborn_workers_are_killed(void **state)
 {
     static const struct line lines[] = {
@@ -881,6 +923,7 @@ int main(void)
         cmocka_unit_test(test_orphans_after_success),
         cmocka_unit_test(test_failure_without_restart),
         cmocka_unit_test(test_restarts_within_the_budget),
+        cmocka_unit_test(test_no_restart_against_a_final_failure),
         cmocka_unit_test(test_stubborn_workers_are_killed),
         cmocka_unit_test(test_sweep_keeps_an_earlier_deadline),
         cmocka_unit_test(test_nothing_kills_it),

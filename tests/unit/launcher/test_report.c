@@ -154,6 +154,30 @@ static void test_signal(void **state)
            "crun: not everything could be killed, see above; end it before you start the job again\n");
 }
 
+/* A worker that crun has killed alone, and the rule that rules out a restart. */
+static void test_killed_for_an_option(void **state)
+{
+    struct group_worker killed[2] = {{.started_ns = 1000000000},
+                                     {.started_ns = 1000000000, .kill_option = "--on-line"}};
+    const struct worker_group g = {.workers = killed,
+                                   .cause = GROUP_CAUSE_WORKER,
+                                   .cause_worker = 1,
+                                   .is_final = true,
+                                   .config = {.n_workers = 2, .max_restarts = 3}};
+    struct report_failure f = crash;
+    f.exit_code = -SIGKILL;
+    const struct report report = {
+        .group = &g, .failures = &f, .n_failures = 1, .title = "x", .host = "h", .oom_kills = 2};
+    const char start[] =
+        "crun: rank 1 (local rank 1, pid 20222) failed first, 2.314 s after its start: killed by signal 9 (SIGKILL)\n"
+        "crun: that signal came from crun, for --on-line\n"
+        "crun: the rule on that line rules out a restart; the job has failed\n";
+
+    char *text = report_compose(&report);
+    assert_memory_equal(text, start, sizeof(start) - 1);
+    free(text);
+}
+
 /* What is known of a signal that ended the first worker. */
 static void test_where_a_signal_came_from(void **state)
 {
@@ -311,6 +335,7 @@ int main(void)
         cmocka_unit_test(test_restart_has_no_table),
         cmocka_unit_test(test_signal),
         cmocka_unit_test(test_where_a_signal_came_from),
+        cmocka_unit_test(test_killed_for_an_option),
         cmocka_unit_test(test_twelve_lines_at_most),
         cmocka_unit_test(test_exec),
         cmocka_unit_test(test_exec_of_a_bad_interpreter),
