@@ -178,6 +178,7 @@ struct lookup {
     char *file;
     struct job_keys keys;
     bool has_keys;
+    bool lacks_program;
     bool has_failed; /* a sentence was printed, and there is nothing to free */
     const char *what;
 };
@@ -188,6 +189,7 @@ static void find_program_and_keys(void *data)
     char error[PROGRAM_ERROR_SIZE];
 
     l->has_failed = program_find(l->job, environ, &l->command, &l->file, error) != 0;
+    l->lacks_program = l->has_failed;
     if (l->has_failed) {
         log_line("%s", error);
         return;
@@ -246,7 +248,7 @@ static int run_job(const struct job *job, const sigset_t *before)
     int r = look_up(&lookup, find_program_and_keys);
     _cleanup_free_ char *file = lookup.file;
     if (r < 0)
-        return 1;
+        return lookup.lacks_program && job->no_requeue_code ? job->no_requeue_code : 1;
     struct plan_command command = lookup.command;
     if (find_bindings(job, &bindings) != 0) {
         strlist_finish(&command.head);

@@ -33,6 +33,7 @@
 #include "launcher/rdzv/worker_store_uv.h"
 #include "launcher/report/events.h"
 #include "launcher/report/events_os.h"
+#include "launcher/report/final_error.h"
 #include "launcher/report/report.h"
 #include "launcher/supervise/guardian_os.h"
 #include "launcher/supervise/zygote_os.h"
@@ -576,9 +577,24 @@ static void close_everything(struct agent *a)
         output_abandon(a->output);
 }
 
+/* The job's cause is that of all nodes where there are several; a static rendezvous knows its own node's only. */
+static bool is_final_end(const struct agent *a)
+{
+    if (a->group.interrupt)
+        return false;
+    if (a->config->job->meeting == JOB_ROUNDS)
+        return a->group.is_ending && a->peer_cause.kind == SESSION_CAUSE_WORKER &&
+               (a->peer_cause.fatal || final_error_is_in(a->peer_cause.text));
+    return a->outcome.is_final;
+}
+
 static void do_finish(struct agent *a, int code)
 {
+    int no_requeue_code = a->config->job->no_requeue_code;
+
     a->exit_code = group_exit_code(&a->group, code, a->outcome.root_code);
+    if (code != 0 && no_requeue_code && is_final_end(a))
+        a->exit_code = no_requeue_code;
     if (a->membership && a->group.is_ending)
         membership_print_end(a->membership);
     close_everything(a);

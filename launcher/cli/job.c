@@ -187,6 +187,18 @@ static int take_hang_options(struct job_builder *b)
     return 0;
 }
 
+static int take_no_requeue_code(struct job_builder *b)
+{
+    const struct option_value *option = job_value(b, OPTION_NO_REQUEUE_CODE);
+
+    if (!option->text)
+        return 0;
+    if (option->number < 1 || option->number > 255)
+        return job_refuse(b, "--no-requeue-code=%lld: an exit code from 1 to 255", option->number);
+    b->job->no_requeue_code = (int)option->number;
+    return 0;
+}
+
 static int take_health_check(struct job_builder *b)
 {
     const char *command = job_text(b, OPTION_HEALTH_CHECK);
@@ -565,9 +577,10 @@ static int take_line_rules(struct job_builder *b)
 static int job_build(struct job_builder *b)
 {
     static int (*const steps[])(struct job_builder *) = {
-        take_agent_fd,       job_check_nodes,  take_supervision, job_count_workers, job_take_conf,
-        job_take_rendezvous, job_take_program, job_take_output,  check_logs_specs,  warn_of_switches,
-        warn_of_replacing,   take_security,    take_warm,        take_health_check, take_line_rules,
+        take_agent_fd,    job_check_nodes,     take_supervision,  job_count_workers,
+        job_take_conf,    job_take_rendezvous, job_take_program,  job_take_output,
+        check_logs_specs, warn_of_switches,    warn_of_replacing, take_security,
+        take_warm,        take_health_check,   take_line_rules,   take_no_requeue_code,
     };
 
     for (size_t i = 0; i < ARRAY_SIZE(steps); i++) {

@@ -100,6 +100,7 @@ struct job {
     const char *debug_file; /* NULL: standard error */
     const char *signals_text;
     bool exit_code_of_worker;
+    int no_requeue_code;      /* 0: not given */
     const char *health_check; /* for a shell, or "builtin"; NULL: none */
     int health_check_timeout_s;
     enum job_program program;

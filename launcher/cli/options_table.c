@@ -160,6 +160,13 @@ const struct option_spec options_table[OPTION_COUNT] = {
                           .choices = "torchrun worker",
                           .help = "after a failure exit with 1, or with the code of the worker that failed "
                                   "first (128 + signal)"},
+    [OPTION_NO_REQUEUE_CODE] = {.name = "no-requeue-code",
+                                .kind = OPTION_INT,
+                                .ours = true,
+                                .placeholder = "N",
+                                .help =
+                                    "exit with this code after a failure against which a start elsewhere "
+                                    "cannot help: no such program, a syntax or import error, a rule stop"},
     [OPTION_HEALTH_CHECK] =
         {.name = "health-check",
          .kind = OPTION_TEXT,

@@ -12,6 +12,7 @@
 #include "launcher/supervise/worker_group.h"
 #include "launcher/cli/job.h"
 #include "launcher/host/proc_info_os.h"
+#include "launcher/report/final_error.h"
 #include "launcher/report/report.h"
 #include "launcher/report/report_json.h"
 #include "launcher/util/log_os.h"
@@ -216,6 +217,17 @@ static bool may_be_an_import(const struct failures_source *source, const struct 
     return w->ended_ns - w->started_ns < IMPORT_NS;
 }
 
+static bool is_final_failure(const struct failures_source *source, const struct report_failure *root,
+                             const char *stderr_lines)
+{
+    const struct worker_group *g = source->group;
+    const char *text = root && root->message ? root->message : stderr_lines;
+
+    if (g->cause == GROUP_CAUSE_EXEC)
+        return group_exec_is_final(g->workers[g->cause_worker].status);
+    return g->is_final || (g->cause == GROUP_CAUSE_WORKER && text && final_error_is_in(text));
+}
+
 static void report_failed_generation(const struct failures_source *source, struct report_failure *failures,
                                      struct strings *strings, struct failures_outcome *outcome)
 {
@@ -233,6 +245,7 @@ static void report_failed_generation(const struct failures_source *source, struc
         outcome->has_files = outcome->has_files || failures[i].error_file;
     _cleanup_free_ char *stderr_lines =
         root < 0 ? NULL : last_stderr_lines(source, failures[root].local_rank);
+    outcome->is_final = is_final_failure(source, root < 0 ? NULL : &failures[root], stderr_lines);
     _cleanup_free_ char *interpreter = bad_interpreter(source);
     const struct report report = {
         .group = g,

@@ -28,6 +28,7 @@ struct failures_source {
 
 struct failures_outcome {
     bool has_files;   /* there are error files or logs to keep, of any generation so far */
+    bool is_final;    /* of the last report: neither a restart nor another node can help */
     int root_code;    /* of the worker that failed first in the last report; 0: none */
     char reason[256]; /* of the last report: the root cause in a few words */
 };

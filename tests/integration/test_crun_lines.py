@@ -108,3 +108,25 @@ def test_two_nodes(tmp_path):
                        "--no-python", "sh", "-c", "test $RANK = 1 && echo loss=nan; exec sleep 100")
         assert nodes.codes() == [1, 1], nodes.texts()
         assert all("it printed a line that --on-line has a rule for" in node.text() for node in nodes), nodes.texts()
+
+
+# ---- --no-requeue-code ----
+
+def code(*args, **more):
+    return jobs.run([jobs.crun(), "--standalone", "--no-requeue-code=77", *args], env={**os.environ, "OMP_NUM_THREADS": "1"}, **more).returncode
+
+
+def test_no_requeue(tmp_path):
+    wrong, fine, missing = tmp_path / "wrong.py", tmp_path / "fine.py", tmp_path / "missing.py"
+    wrong.write_text("def f(:\n")
+    fine.write_text("raise RuntimeError('a GPU')\n")
+    missing.write_text("import nothing_of_that_name\n")
+    logs = [f"--log-dir={tmp_path / 'logs'}", "-r", "2"]
+    assert code(*logs, wrong) == 77
+    assert code(*logs, missing) == 77
+    assert code(*logs, fine) == 1
+    assert code("--no-python", tmp_path / "nothing") == 77
+    assert code("--no-python", "sh", "-c", "exit 3") == 1
+    assert code("--no-python", "true") == 0
+    assert code("-t", "3", "--on-line=nan=stop", "--no-python", "sh", "-c", "echo nan; sleep 100") == 77
+    assert code("-t", "3", "--on-line=nan=restart", "--no-python", "sh", "-c", "echo nan; sleep 100") == 1

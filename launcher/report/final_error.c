@@ -1,0 +1,24 @@
+#include "launcher/report/final_error.h"
+
+#include <stddef.h>
+#include <string.h>
+
+bool final_error_is_in(const char *text)
+{
+    static const char *const names[] = {"SyntaxError", "IndentationError", "TabError", "ImportError",
+                                        "ModuleNotFoundError"};
+    const char *end = text + strlen(text);
+
+    while (end > text && (end[-1] == '\n' || end[-1] == '\r'))
+        end--;
+    const char *line = end;
+    while (line > text && line[-1] != '\n')
+        line--;
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        size_t n = strlen(names[i]);
+        if ((size_t)(end - line) >= n && memcmp(line, names[i], n) == 0 &&
+            (line + n == end || line[n] == ':'))
+            return true;
+    }
+    return false;
+}
