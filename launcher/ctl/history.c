@@ -85,6 +85,15 @@ static void note_signal(struct history_run *run, const struct history_line *line
         (void)snprintf(g->reason, sizeof(g->reason), "stopped by %s", line->signal); /* fits */
 }
 
+static void note_mark(struct history_run *run, const struct history_line *line)
+{
+    struct history_generation *g = &run->generations[run->n_generations - 1];
+
+    g->n_marks += g->n_marks < INT32_MAX;
+    g->mark_rank = line->mark_rank;
+    memcpy(g->mark, line->mark, sizeof(g->mark));
+}
+
 static void end_run(struct history_run *run, const struct history_line *line)
 {
     end_last_generation(run, line);
@@ -105,6 +114,8 @@ int history_add(struct history *h, const struct history_line *line)
         return 0;
     if (line->kind == HISTORY_STOP)
         note_signal(run, line);
+    else if (line->kind == HISTORY_MARK)
+        note_mark(run, line);
     else if (line->kind == HISTORY_END)
         end_run(run, line);
     else if (line->kind != HISTORY_OTHER)
@@ -122,6 +133,15 @@ const struct history_run *history_find(const struct history *h, const char *job)
 
 /* ---- text ---- */
 
+static void add_cleaned_line(struct strbuf *out, char *line, int width)
+{
+    session_clean_text(line);
+    size_t n = strlen(line);
+    if (width > 0 && n > (size_t)width)
+        session_copy_text(line, (size_t)width + 1, line);
+    strbuf_add(out, "%s\n", line);
+}
+
 static void add_generation_line(struct strbuf *out, const struct history_generation *g, int width,
                                 void (*format_time)(int64_t seconds, char out[32]))
 {
@@ -133,11 +153,12 @@ static void add_generation_line(struct strbuf *out, const struct history_generat
     (void)snprintf(line, sizeof(line), "%10lld  %-19s %12s %5d %7d %8d  %s", (long long)g->number, started,
                    lasted, (int)g->n_nodes, (int)g->n_workers, (int)g->restarts,
                    g->reason[0] ? g->reason : "-"); /* fits */
-    session_clean_text(line);
-    size_t n = strlen(line);
-    if (width > 0 && n > (size_t)width)
-        session_copy_text(line, (size_t)width + 1, line);
-    strbuf_add(out, "%s\n", line);
+    add_cleaned_line(out, line, width);
+    if (g->n_marks == 0)
+        return;
+    (void)snprintf(line, sizeof(line), "%10s  lines marked: %d, the last one by rank %d: %s", "",
+                   (int)g->n_marks, (int)g->mark_rank, g->mark); /* fits */
+    add_cleaned_line(out, line, width);
 }
 
 char *history_text(const struct history_run *run, int width,

@@ -15,21 +15,32 @@ enum {
     HISTORY_GENERATIONS_MAX = 65536
 };
 
-enum history_kind { HISTORY_OTHER, HISTORY_START, HISTORY_PEER, HISTORY_STOP, HISTORY_RESTART, HISTORY_END };
+enum history_kind {
+    HISTORY_OTHER,
+    HISTORY_START,
+    HISTORY_PEER,
+    HISTORY_STOP,
+    HISTORY_RESTART,
+    HISTORY_MARK,
+    HISTORY_END
+};
 
 struct history_line {
     enum history_kind kind;
     char job[HISTORY_NAME_SIZE], host[HISTORY_NAME_SIZE], program[HISTORY_NAME_SIZE];
     char reason[HISTORY_REASON_SIZE];
+    char mark[HISTORY_NAME_SIZE]; /* MARK: what the rank has printed */
     char result[HISTORY_WORD_SIZE], signal[HISTORY_WORD_SIZE];
     int64_t time_s, crun_pid, generation;
-    int32_t restarts, world_size, group_world_size, exit_code;
+    int32_t restarts, world_size, group_world_size, exit_code, mark_rank;
 };
 
 struct history_generation {
     int64_t number, started_s, ended_s; /* ended_s: 0 while it runs, or when crun was killed */
     int32_t restarts, n_nodes, n_workers;
     char reason[HISTORY_REASON_SIZE]; /* "": not known */
+    int32_t n_marks, mark_rank;       /* lines that --on-line has a rule for; the rank of the last one */
+    char mark[HISTORY_NAME_SIZE];     /* the last one */
 };
 
 struct history_run {

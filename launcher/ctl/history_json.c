@@ -39,11 +39,8 @@ static enum history_kind kind_of(const char *event)
     static const struct {
         const char *name;
         enum history_kind kind;
-    } kinds[] = {{"start", HISTORY_START},
-                 {"peer", HISTORY_PEER},
-                 {"stop", HISTORY_STOP},
-                 {"restart", HISTORY_RESTART},
-                 {"end", HISTORY_END}};
+    } kinds[] = {{"start", HISTORY_START},     {"peer", HISTORY_PEER}, {"stop", HISTORY_STOP},
+                 {"restart", HISTORY_RESTART}, {"mark", HISTORY_MARK}, {"end", HISTORY_END}};
 
     for (size_t i = 0; i < ARRAY_SIZE(kinds); i++)
         if (strcmp(kinds[i].name, event) == 0)
@@ -57,6 +54,16 @@ static int64_t seconds_of(const char *text)
     struct tm utc = {0};
 
     return strptime(text, "%Y-%m-%dT%H:%M:%S", &utc) ? (int64_t)timegm(&utc) : 0;
+}
+
+static void read_mark(const cJSON *json, struct history_line *ret)
+{
+    const cJSON *line = cJSON_GetObjectItemCaseSensitive(json, "line");
+    const cJSON *rank = cJSON_GetObjectItemCaseSensitive(json, "rank");
+
+    ret->mark_rank = cJSON_IsNumber(rank) ? rank->valueint : -1;
+    if (cJSON_IsString(line))
+        (void)snprintf(ret->mark, sizeof(ret->mark), "%s", line->valuestring); /* cut when it is long */
 }
 
 bool history_line_from_json(const char *bytes, size_t n, struct history_line *ret)
@@ -75,6 +82,8 @@ bool history_line_from_json(const char *bytes, size_t n, struct history_line *re
     ret->time_s = seconds_of(time->valuestring);
     if (cJSON_IsString(reason)) /* the log has longer ones than are kept here */
         (void)snprintf(ret->reason, sizeof(ret->reason), "%s", reason->valuestring);
+    if (ret->kind == HISTORY_MARK)
+        read_mark(json, ret);
     return true;
 }
 
@@ -91,8 +100,13 @@ static bool add_generation_object(cJSON *list, const struct history_generation *
                  cJSON_AddNumberToObject(object, "ended", (double)g->ended_s) &&
                  cJSON_AddNumberToObject(object, "nodes", g->n_nodes) &&
                  cJSON_AddNumberToObject(object, "workers", g->n_workers) &&
-                 cJSON_AddNumberToObject(object, "restarts", g->restarts);
+                 cJSON_AddNumberToObject(object, "restarts", g->restarts) &&
+                 cJSON_AddNumberToObject(object, "marks", g->n_marks);
     events_add_text(object, "reason", g->reason);
+    if (g->n_marks > 0) {
+        added = added && cJSON_AddNumberToObject(object, "mark_rank", g->mark_rank);
+        events_add_text(object, "mark", g->mark);
+    }
     return added;
 }
 

@@ -21,13 +21,14 @@
 #include "base/time.h"
 #include "rendezvous/session_message.h"
 
-enum { ERROR_FILE_MAX = 64 << 10 };
+enum { ERROR_FILE_MAX = 64 << 10, HISTORY_MARKS_MAX = 100 /* of a generation */ };
 
 struct events {
     struct event_job job;
     char host[256];
     struct line_file *file;    /* NULL: not asked for */
     struct line_file *history; /* NULL: nowhere to write it */
+    int n_marks;               /* of the generation, for the history */
     bool console;
     uint64_t begin_ns;   /* of generation 0 */
     int n_exits_written; /* exits of this generation that have been written */
@@ -39,9 +40,17 @@ struct events {
 
 /* ---- --event-log ---- */
 
+/* What a program prints does not push other jobs out of the history, which is bounded. */
+static bool is_for_history(struct events *e, enum event_kind kind)
+{
+    if (kind == EVENT_MARK && ++e->n_marks > HISTORY_MARKS_MAX)
+        return false;
+    return e->history && kind != EVENT_READY && kind != EVENT_EXIT;
+}
+
 static void write_event(struct events *e, const struct worker_group *g, struct event event, uint64_t at_ns)
 {
-    bool is_history = e->history && event.kind != EVENT_READY && event.kind != EVENT_EXIT;
+    bool is_history = is_for_history(e, event.kind);
 
     if (!e->file && !is_history)
         return;
@@ -193,7 +202,7 @@ static void print_end(struct events *e, const struct worker_group *g, int64_t ru
 
 static void begin_generation(struct events *e, const struct worker_group *g, uint64_t at_ns)
 {
-    e->n_exits_written = 0;
+    e->n_exits_written = e->n_marks = 0;
     e->is_ready_written = e->is_failure_written = false;
     e->peer_reason[0] = '\0';
     e->replaced_cause_ns = g->cause_ns;

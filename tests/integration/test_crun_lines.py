@@ -81,6 +81,15 @@ def test_mark(tmp_path):
     assert [(m["rank"], m["action"], m["rule"], m["line"]) for m in marks] == [(0, "mark", "^epoch=mark", "epoch 1")]
 
 
+def test_marks_in_the_history(tmp_path):
+    p = crun("--on-line=^epoch=mark", "--rdzv-id=marked", script="echo epoch 1", XDG_STATE_HOME=str(tmp_path))
+    assert p.returncode == 0, p.stderr
+    history = [json.loads(line) for line in (tmp_path / "crun/history.jsonl").read_text().splitlines()]
+    assert [e["line"] for e in history if e["event"] == "mark"] == ["epoch 1"]
+    shown = jobs.run([str(jobs.build_folder() / "launcher/crunctl"), "history"], env={**os.environ, "XDG_STATE_HOME": str(tmp_path)})
+    assert "lines marked: 1, the last one by rank 0: epoch 1" in shown.stdout
+
+
 def test_a_flood_of_marks(tmp_path):
     begin = time.monotonic()
     p = crun("--on-line=y=mark", f"--event-log={tmp_path}/events", script="yes | head -n 300000")

@@ -68,6 +68,32 @@ static void generations_have_durations_and_reasons(void **state)
     history_finish(&h);
 }
 
+static void marks_are_counted(void **state)
+{
+    static const char *const lines[] = {
+        AT("00") "\"event\":\"mark\",\"rank\":1,\"line\":\"of no run\"}",
+        START("01", "7", "0", "0"),
+        AT("02") "\"event\":\"mark\",\"rank\":1,\"line\":\"epoch 1\"}",
+        AT("03") "\"event\":\"mark\",\"rank\":2,\"line\":\"epoch\\u001b 2\"}",
+        START("04", "7", "1", "1"),
+        AT("05") "\"event\":\"mark\",\"rank\":\"x\",\"line\":7}",
+    };
+    struct history h = {0};
+
+    (void)state;
+    add_all(&h, lines, ARRAY_SIZE(lines));
+    char *text = history_text(history_find(&h, "j"), 0, format_seconds);
+    assert_non_null(
+        strstr(text, "\n            lines marked: 2, the last one by rank 2: epoch? 2\n         1  @4"));
+    assert_non_null(strstr(text, "\n            lines marked: 1, the last one by rank -1: \n"));
+    free(text);
+    char *json = history_to_json(history_find(&h, NULL));
+    assert_non_null(strstr(json, "\"marks\":2"));
+    assert_non_null(strstr(json, "\"mark_rank\":2,\"mark\":\"epoch"));
+    free(json);
+    history_finish(&h);
+}
+
 /* A crun that was killed wrote no end; the next one of that name is another run. */
 static void a_killed_run_is_not_continued(void **state)
 {
@@ -111,6 +137,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(generations_have_durations_and_reasons),
+        cmocka_unit_test(marks_are_counted),
         cmocka_unit_test(a_killed_run_is_not_continued),
         cmocka_unit_test(texts_of_the_log_are_made_printable),
     };
