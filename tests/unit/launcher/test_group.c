@@ -70,9 +70,11 @@ static void test_failed_by_itself_at_the_same_time(void **state)
 
     converse(&g, 0, lines);
     assert_true(g.workers[0].stopped);
+    g.workers[0].kill_option = "--on-line";
     group_step(&g, &event, &actions);
     assert_int_equal(actions.n_items, 0);
     assert_false(g.workers[0].stopped);
+    assert_null(g.workers[0].kill_option);
     assert_int_equal(g.cause_worker, 1);
     group_finish(&g);
 }
