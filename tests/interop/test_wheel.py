@@ -16,7 +16,8 @@ from crund import Crund
 from strict import skip_if
 
 SITE = pathlib.Path(torch.__file__).parents[1]
-RANKS = 'import os, sys; print("RANK", os.environ["RANK"], sys.prefix, flush=True)\n'
+RANKS = """import os, sys; sys.stdout.write(f"RANK {os.environ['RANK']} {sys.prefix}\\n")
+"""  # one write: a whole line
 TRAIN = """
 import os, sys, torch, torch.distributed as dist
 has_failed = os.path.exists(sys.argv[1])
