@@ -162,12 +162,6 @@ def test_line_of_crun_replaces_a_progress_bar(term, clears):
 # ---------------------------------------------------------------- slow readers, full disks
 
 
-def memory_is_crun_s():
-    """False when a sanitizer's own memory would be counted."""
-    program = pathlib.Path(jobs.crun()).read_bytes()
-    return b"__asan_init" not in program and b"__tsan_init" not in program
-
-
 def test_lines_of_crun_have_the_time():
     """From the start of the job on, and not inside torchrun's table; --timestamps=no leaves it out."""
     for value, stamp in (("yes", r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d "), ("no", "")):
@@ -183,7 +177,7 @@ def test_lines_of_crun_have_the_time():
 
 def test_much_output():
     seen = output_volume.run(int(os.environ.get("CRUN_TEST_OUTPUT_BYTES", 50 << 20)))
-    if not memory_is_crun_s():
+    if not jobs.memory_is_crun_s():
         seen["peak memory KiB"] = 0
     assert output_volume.is_fine(seen), seen
 
@@ -194,7 +188,7 @@ def test_slow_console_holds_nobody_up(tmp_path):
     p = launches.start(["--standalone", "-t1", f"--log-dir={tmp_path}", "--no-python", "sh", "-c",
                         f"{chatter} 20000000 && touch {tmp_path}/written; sleep 0.2"], stdout=subprocess.PIPE)
     jobs.wait_for((tmp_path / "written").exists)
-    if memory_is_crun_s():
+    if jobs.memory_is_crun_s():
         assert output_volume.peak_memory_kib(p.pid) < output_volume.MEMORY_LIMIT_KIB
     time.sleep(1.5)  # crun has given up waiting for the console, and still is there for it
     assert p.poll() is None
@@ -282,7 +276,7 @@ def test_worker_writes_its_log_itself(tmp_path, option):
 def test_disk_that_hangs(tmp_path, option):
     """While the disk of the log files hangs, crun obeys a signal: SIGTERM reaches the worker, and crun ends."""
     slow_disk = jobs.build_folder() / "tests" / "fakes" / "libslow_disk.so"
-    if not memory_is_crun_s():
+    if not jobs.memory_is_crun_s():
         pytest.skip("a sanitizer has to be the first library that is loaded")
     logs_folder = tmp_path / "logs"
     worker = f"trap 'touch {tmp_path}/asked; exit 0' TERM; echo begin; touch {tmp_path}/begun; while :; do sleep 0.1; echo x; done"
@@ -302,7 +296,7 @@ def test_disk_that_hangs(tmp_path, option):
 
 def hanging_disk(tmp_path, folder):
     """The environment of a crun for which everything on files below folder hangs while tmp_path/hangs exists."""
-    if not memory_is_crun_s():
+    if not jobs.memory_is_crun_s():
         pytest.skip("a sanitizer has to be the first library that is loaded")
     return {"LD_PRELOAD": str(jobs.build_folder() / "tests/fakes/libslow_disk.so"), "SLOW_DISK": str(folder),
             "SLOW_DISK_HANGS": str(tmp_path / "hangs")}
@@ -406,7 +400,7 @@ def test_temporary_folder_on_a_disk_that_hangs_at_the_end(tmp_path):
 
 def test_disks_of_three_nodes_that_stand_still():
     """The short form of `tests/soak standing-still`: longer than the node timeout, and no node is lost."""
-    if not memory_is_crun_s():
+    if not jobs.memory_is_crun_s():
         pytest.skip("a sanitizer has to be the first library that is loaded")
     p = jobs.run_soak("standing_still.py", "--seconds", "3", "--load", "0", "logs", "state", "resolver")
     assert p.returncode == 0, p.stdout + p.stderr

@@ -42,6 +42,7 @@ void sim_trace(struct sim *sim, const char *format, ...)
 static struct sim *running; /* NULL: none */
 static jmp_buf end_of_run;
 
+#ifndef NDEBUG
 /* Leaves the core where it is: what it had half done is only freed, by sim_finish(). */
 void __assert_fail(const char *assertion, const char *file, unsigned line, const char *function)
 {
@@ -52,6 +53,7 @@ void __assert_fail(const char *assertion, const char *file, unsigned line, const
     violated(running, "%s() asserts %s", function, assertion);
     longjmp(end_of_run, 1);
 }
+#endif
 
 /* ---- moments ---- */
 

@@ -110,6 +110,12 @@ def children(pid):
     return found
 
 
+def memory_is_crun_s():
+    """False when a sanitizer's own memory would be counted."""
+    program = pathlib.Path(crun()).read_bytes()
+    return b"__asan_init" not in program and b"__tsan_init" not in program
+
+
 def descendants(pid):
     found = []
     for child in children(pid):

@@ -164,7 +164,8 @@ static struct crw_model *new_model(void)
 static int step_in(enum backend_precision precision, const char *library)
 {
     static const float table[256];
-    static uint8_t items[N * IN], targets[N];
+    static uint8_t items[N * IN];
+    static int64_t targets[N];
     static uint32_t list[N];
     const struct backend *b = crw_backend();
     const struct backend_samples samples = {.inputs = items, .table = table, .targets = targets, .n = N};
