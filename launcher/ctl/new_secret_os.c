@@ -31,10 +31,10 @@ static bool find_secret_path(char *const *environment, char path[CONTROL_PATH_SI
 /* ~/.config and ~/.config/crun, where they are missing. Other folders have to be there. */
 static void make_secret_folders(char path[CONTROL_PATH_SIZE])
 {
-    char *last = strrchr(path, '/'), *before = last;
+    char *last = strrchr(path, '/');
 
     *last = '\0';
-    before = strrchr(path, '/');
+    char *before = strrchr(path, '/');
     *before = '\0';
     (void)mkdir(path, 0700); /* that it is there already, or cannot be, is found by open() */
     *before = '/';
