@@ -14,7 +14,7 @@ import xml.etree.ElementTree
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 RERUNS = 2  # at most, for one test
-PYTESTS = 2  # processes of pytest at a time
+PYTESTS = 3  # processes of pytest at a time
 
 
 class Allowed(typing.NamedTuple):
@@ -128,9 +128,10 @@ def meson_results(folder, args, env):
     return results
 
 
-def meson_tests(folder, suites=(), env=None):
+def meson_tests(folder, suites=(), env=None, without=()):
     started = time.monotonic()
-    results = meson_results(folder, [a for suite in suites for a in ("--suite", suite)], env)
+    options = [a for suite in suites for a in ("--suite", suite)] + [a for suite in without for a in ("--no-suite", suite)]
+    results = meson_results(folder, options, env)
     if results is None:
         return
 
@@ -173,7 +174,7 @@ def files_of(paths):
 
 
 def pytest(folder, paths, env=None, markers=None, timeout=1800):
-    """Runs the files of these folders, two at a time: process tests mostly wait."""
+    """Runs the files of these folders, PYTESTS at a time: process tests mostly wait."""
     started = time.monotonic()
     more = ["-m", markers] if markers else []
     with concurrent.futures.ThreadPoolExecutor(PYTESTS) as pool:
