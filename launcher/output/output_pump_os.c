@@ -617,6 +617,21 @@ static void free_all(struct list *streams)
         output_stream_free(list_entry(streams->next, struct output_stream, entry));
 }
 
+/* True: a console that was full, for which streams were passed over, has room now. No event would report that. */
+static bool write_consoles(struct output_pump *p)
+{
+    bool has_room = false;
+
+    for (int i = 0; i < 2; i++) {
+        struct buf *pending = &p->consoles[i].pending;
+        bool was_full = buf_size(pending) >= CONSOLE_FULL;
+
+        console_write(&p->consoles[i]);
+        has_room |= was_full && buf_size(pending) < CONSOLE_FULL;
+    }
+    return has_room;
+}
+
 static void *pump_main(void *data)
 {
     struct output_pump *p = data;
@@ -627,8 +642,8 @@ static void *pump_main(void *data)
 
         for (int i = 0; has_more && i < ROUNDS_AT_ONCE && !p->drop; i++)
             has_more = show_each(p);
-        for (int i = 0; i < 2; i++)
-            console_write(&p->consoles[i]);
+        if (write_consoles(p))
+            has_more = true;
         note_pumped(p, n_sentences);
         if (!has_more)
             note_looked(p);
