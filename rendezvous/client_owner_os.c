@@ -43,7 +43,7 @@ static int try_list(int diag)
                                         .nlmsg_type = SOCK_DIAG_BY_FAMILY,
                                         .nlmsg_flags = NLM_F_REQUEST | NLM_F_DUMP},
                                .about = {.sdiag_family = AF_INET, .sdiag_protocol = IPPROTO_TCP}};
-    union answer answer;
+    union answer answer = {0};
     ssize_t n = ask(diag, &q, &answer);
 
     if (n < 0)
@@ -101,7 +101,7 @@ static int write_question(int fd, struct question *q)
 static int read_answer(const union answer *answer, size_t n_bytes, uid_t *ret_uid)
 {
     struct nlmsgerr error;
-    struct inet_diag_msg socket;
+    struct inet_diag_msg socket = {0};
 
     if (answer->head.nlmsg_type == NLMSG_ERROR && n_bytes >= NLMSG_HDRLEN + sizeof(error)) {
         memcpy(&error, answer->bytes + NLMSG_HDRLEN, sizeof(error));
@@ -119,7 +119,7 @@ static int read_answer(const union answer *answer, size_t n_bytes, uid_t *ret_ui
 
 int client_owner_find(int diag, int fd, uid_t *ret_uid)
 {
-    union answer answer;
+    union answer answer = {0};
     struct question q;
     int r = write_question(fd, &q);
 

@@ -23,8 +23,8 @@ enum {
 /* Root and our own user. Sockets other than unix sockets have no credentials: the kernel then reports -1. */
 static bool is_own_user(int fd)
 {
-    struct sockaddr_storage at;
-    struct ucred peer;
+    struct sockaddr_storage at = {0};
+    struct ucred peer = {0};
     socklen_t n_at = sizeof(at), n_peer = sizeof(peer);
 
     return getsockname(fd, (struct sockaddr *)&at, &n_at) == 0 && at.ss_family == AF_UNIX &&

@@ -43,8 +43,7 @@ static int connect_to(const char *path, int timeout_ms, int *ret)
         setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof(patience)) < 0 ||
         connect(fd, (const struct sockaddr *)&address, sizeof(address)) < 0)
         return -errno;
-    *ret = fd;
-    fd = -1;
+    *ret = steal_fd(&fd);
     return 0;
 }
 
