@@ -390,6 +390,15 @@ struct walk {
     bool is_blocked;       /* a sentence waits for such a stream: nothing behind it is shown before it */
 };
 
+/* True: it was full, and has room now: streams that were passed over have their turn, which no event would report. */
+static bool drain_console(struct console *c)
+{
+    bool was_full = buf_size(&c->pending) >= CONSOLE_FULL;
+
+    console_write(c);
+    return was_full && buf_size(&c->pending) < CONSOLE_FULL;
+}
+
 static bool show_one(struct output_pump *p, struct output_stream *s, struct walk *w)
 {
     struct console *c = console_of(p, s);
@@ -401,9 +410,8 @@ static bool show_one(struct output_pump *p, struct output_stream *s, struct walk
         w->is_blocked = true;
     if (!w->is_blocked && !was_full && !is_all_shown(p, s))
         progress = s->is_sentence ? show_sentence(p, s) : show_lines(p, s);
-    console_write(c);
-    if (was_full && buf_size(&c->pending) < CONSOLE_FULL)
-        progress = true; /* this stream was passed over, and has its turn now */
+    if (drain_console(c))
+        progress = true;
     if (c->broken)
         drop_unseen(s);
     if (!s->is_sentence && is_of_ended_generation(p, s) && (!is_all_shown(p, s) || !s->ended) &&
@@ -617,21 +625,6 @@ static void free_all(struct list *streams)
         output_stream_free(list_entry(streams->next, struct output_stream, entry));
 }
 
-/* True: a console that was full, for which streams were passed over, has room now. No event would report that. */
-static bool write_consoles(struct output_pump *p)
-{
-    bool has_room = false;
-
-    for (int i = 0; i < 2; i++) {
-        struct buf *pending = &p->consoles[i].pending;
-        bool was_full = buf_size(pending) >= CONSOLE_FULL;
-
-        console_write(&p->consoles[i]);
-        has_room |= was_full && buf_size(pending) < CONSOLE_FULL;
-    }
-    return has_room;
-}
-
 static void *pump_main(void *data)
 {
     struct output_pump *p = data;
@@ -642,8 +635,9 @@ static void *pump_main(void *data)
 
         for (int i = 0; has_more && i < ROUNDS_AT_ONCE && !p->drop; i++)
             has_more = show_each(p);
-        if (write_consoles(p))
-            has_more = true;
+        for (int i = 0; i < 2; i++)
+            if (drain_console(&p->consoles[i]))
+                has_more = true;
         note_pumped(p, n_sentences);
         if (!has_more)
             note_looked(p);
