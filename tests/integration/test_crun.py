@@ -527,8 +527,9 @@ def test_missing_proc_is_reported():
     """Without it nobody can find what workers leave behind; the job itself runs."""
     if os.geteuid() != 0 or subprocess.run(["unshare", "-m", "true"], capture_output=True).returncode != 0:
         pytest.skip("needs root and a mount namespace")
-    p = jobs.run(["unshare", "-m", "sh", "-c", f"umount -l /proc; exec {jobs.crun()} --standalone --no-python true"],
-                 env={**os.environ, "ASAN_OPTIONS": "detect_leaks=0"})  # which needs /proc
+    if jobs.is_sanitized():
+        pytest.skip("a sanitizer reads its options from /proc")
+    p = jobs.run(["unshare", "-m", "sh", "-c", f"umount -l /proc; exec {jobs.crun()} --standalone --no-python true"])
     assert p.returncode == 0 and "there is no /proc here" in p.stderr, p.stderr
 
 

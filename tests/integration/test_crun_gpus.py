@@ -9,7 +9,7 @@ import time
 import jobs
 import pytest
 
-if b"__asan_init" in pathlib.Path(jobs.crun()).read_bytes() or b"__tsan_init" in pathlib.Path(jobs.crun()).read_bytes():
+if jobs.is_sanitized():
     pytest.skip("a sanitizer has to be the first library that is loaded", allow_module_level=True)
 
 

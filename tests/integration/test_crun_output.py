@@ -177,7 +177,7 @@ def test_lines_of_crun_have_the_time():
 
 def test_much_output():
     seen = output_volume.run(int(os.environ.get("CRUN_TEST_OUTPUT_BYTES", 50 << 20)))
-    if not jobs.memory_is_crun_s():
+    if jobs.is_sanitized():
         seen["peak memory KiB"] = 0
     assert output_volume.is_fine(seen), seen
 
@@ -188,7 +188,7 @@ def test_slow_console_holds_nobody_up(tmp_path):
     p = launches.start(["--standalone", "-t1", f"--log-dir={tmp_path}", "--no-python", "sh", "-c",
                         f"{chatter} 20000000 && touch {tmp_path}/written; sleep 0.2"], stdout=subprocess.PIPE)
     jobs.wait_for((tmp_path / "written").exists)
-    if jobs.memory_is_crun_s():
+    if not jobs.is_sanitized():
         assert output_volume.peak_memory_kib(p.pid) < output_volume.MEMORY_LIMIT_KIB
     time.sleep(1.5)  # crun has given up waiting for the console, and still is there for it
     assert p.poll() is None
@@ -276,7 +276,7 @@ def test_worker_writes_its_log_itself(tmp_path, option):
 def test_disk_that_hangs(tmp_path, option):
     """While the disk of the log files hangs, crun obeys a signal: SIGTERM reaches the worker, and crun ends."""
     slow_disk = jobs.build_folder() / "tests" / "fakes" / "libslow_disk.so"
-    if not jobs.memory_is_crun_s():
+    if jobs.is_sanitized():
         pytest.skip("a sanitizer has to be the first library that is loaded")
     logs_folder = tmp_path / "logs"
     worker = f"trap 'touch {tmp_path}/asked; exit 0' TERM; echo begin; touch {tmp_path}/begun; while :; do sleep 0.1; echo x; done"
@@ -296,7 +296,7 @@ def test_disk_that_hangs(tmp_path, option):
 
 def hanging_disk(tmp_path, folder):
     """The environment of a crun for which everything on files below folder hangs while tmp_path/hangs exists."""
-    if not jobs.memory_is_crun_s():
+    if jobs.is_sanitized():
         pytest.skip("a sanitizer has to be the first library that is loaded")
     return {"LD_PRELOAD": str(jobs.build_folder() / "tests/fakes/libslow_disk.so"), "SLOW_DISK": str(folder),
             "SLOW_DISK_HANGS": str(tmp_path / "hangs")}
@@ -400,7 +400,7 @@ def test_temporary_folder_on_a_disk_that_hangs_at_the_end(tmp_path):
 
 def test_disks_of_three_nodes_that_stand_still():
     """The short form of `tests/soak standing-still`: longer than the node timeout, and no node is lost."""
-    if not jobs.memory_is_crun_s():
+    if jobs.is_sanitized():
         pytest.skip("a sanitizer has to be the first library that is loaded")
     p = jobs.run_soak("standing_still.py", "--seconds", "3", "--load", "0", "logs", "state", "resolver")
     assert p.returncode == 0, p.stdout + p.stderr

@@ -25,7 +25,7 @@ from strict import skip
 
 BUILD = pathlib.Path(os.environ.get("CRUN_BUILD", pathlib.Path(__file__).resolve().parents[2] / "build"))
 CRUND = BUILD / "rendezvous" / "crund"
-SANITIZED = b"__asan_init" in CRUND.read_bytes() if CRUND.exists() else False
+SANITIZED = CRUND.exists() and jobs.is_sanitized(CRUND)
 
 
 PATIENCE_S = 60  # for what should happen at once, on a machine that is busy with something else

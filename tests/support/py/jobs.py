@@ -110,10 +110,10 @@ def children(pid):
     return found
 
 
-def memory_is_crun_s():
-    """False when a sanitizer's own memory would be counted."""
-    program = pathlib.Path(crun()).read_bytes()
-    return b"__asan_init" not in program and b"__tsan_init" not in program
+def is_sanitized(program=None):
+    """True for a program with a sanitizer, which has memory and processes of its own and reads its options from /proc."""
+    code = pathlib.Path(program or crun()).read_bytes()
+    return b"__asan_init" in code or b"__tsan_init" in code
 
 
 def descendants(pid):
