@@ -47,6 +47,7 @@ class Result(typing.NamedTuple):
     ok: bool
     output: str
     case: str = ""  # what runs it by itself
+    seconds: float = 0
 
 
 def count(name, ok, output=""):
@@ -145,11 +146,33 @@ def meson_tests(folder, suites=(), env=None, without=()):
 
 # ---- pytest
 
+class Interpreter:
+    """The Python that has what the tests import. Where it is missing it is made by a thread: pip takes minutes."""
+
+    def __init__(self):
+        self.pool = concurrent.futures.ThreadPoolExecutor(1)
+        self.running = None
+
+    def prepare(self):
+        self.running = self.running or self.pool.submit(run, ["tests/tools/python"], None, 1800)
+
+    def get(self):
+        """Its name. Without one no test of Python can run, so that this ends the program."""
+        self.prepare()
+        code, out, _ = self.running.result()
+        if code:
+            sys.exit(f"tests/tools/python: {out}")
+        return out.splitlines()[-1]
+
+
+interpreter = Interpreter()
+
+
 def pytest_results(folder, what, env, timeout):
     """Runs pytest on paths or single cases; (its Results, its output)."""
     with tempfile.TemporaryDirectory() as tmp:
         report = pathlib.Path(tmp) / "report.xml"
-        args = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--durations=5", "-rs",
+        args = [interpreter.get(), "-m", "pytest", "-q", "-p", "no:cacheprovider", "--durations=5", "-rs",
                 f"--junitxml={report}", *what]
         _, out, _ = run(args, dict(env or {}, CRUN_BUILD=str(folder), PYTHONDONTWRITEBYTECODE="1"), timeout)
         if not report.exists():
@@ -163,7 +186,7 @@ def pytest_results(folder, what, env, timeout):
                 continue
             bad = kinds.get("failure", kinds.get("error"))
             results.append(Result(name, bad is None, "" if bad is None else (bad.text or ""),
-                                  f"{case.get('classname').replace('.', '/')}.py::{case.get('name')}"))
+                                  f"{case.get('classname').replace('.', '/')}.py::{case.get('name')}", float(case.get("time"))))
         return results, out
 
 
@@ -177,8 +200,9 @@ def pytest(folder, paths, env=None, markers=None, timeout=1800):
     """Runs the files of these folders, PYTESTS at a time: process tests mostly wait."""
     started = time.monotonic()
     more = ["-m", markers] if markers else []
+    files = files_of(paths)
     with concurrent.futures.ThreadPoolExecutor(PYTESTS) as pool:
-        parts = list(pool.map(lambda file: pytest_results(folder, [file, *more], env, timeout), files_of(paths)))
+        parts = list(pool.map(lambda file: pytest_results(folder, [file, *more], env, timeout), files))
     results = [r for part, _ in parts for r in part]
     out = "\n".join(text for _, text in parts)
 
@@ -190,6 +214,8 @@ def pytest(folder, paths, env=None, markers=None, timeout=1800):
 
     count_all(results, again)
     print(f"{folder.name}: {len(results)} cases of {' '.join(paths)} in {time.monotonic() - started:.1f} s", flush=True)
+    seconds = sorted(((sum(r.seconds for r in part), file) for (part, _), file in zip(parts, files)), reverse=True)
+    print("    " + ", ".join(f"{pathlib.Path(file).stem} {total:.0f} s" for total, file in seconds[:12]))
     slowest = [line for line in out.splitlines() if re.match(r"^\d+\.\d+s (call|setup)", line)]
     for line in sorted(slowest, key=lambda line: -float(line.split("s ")[0]))[:10]:
         print("   ", line)

@@ -235,6 +235,8 @@ def main():
         return 2
     global builds
     builds = Builds([STEP_BUILDS[n] for n in names])
+    if not {"release", "sanitize"}.isdisjoint(names):
+        results.interpreter.prepare()
     for name in names:
         started = time.monotonic()
         print(f"== {name}: {STEPS[name].__doc__.splitlines()[0]}", flush=True)
