@@ -1,59 +1,33 @@
 #include "launcher/ctl/gpu_usage_os.h"
 
-#include <dlfcn.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "base/minmax.h"
 #include "launcher/ctl/job_status.h"
+#include "launcher/host/nvml_os.h"
 #include "launcher/util/bounded_os.h"
-
-/* As in nvml.h, whose functions with these names keep their layout. */
-struct nvml_utilization {
-    unsigned gpu, memory;
-};
-
-struct nvml_memory {
-    unsigned long long total, free, used;
-};
 
 struct gpu_query {
     struct gpu_status gpus[JOB_STATUS_GPUS_MAX];
     size_t n_gpus;
 };
 
-static struct {
-    bool is_open, is_unusable;
-    int (*count)(unsigned *ret);
-    int (*handle)(unsigned index, void **ret);
-    int (*utilization)(void *device, struct nvml_utilization *ret);
-    int (*memory)(void *device, struct nvml_memory *ret);
-} nvml;
+static struct nvml nvml;
+static bool is_opened, is_usable;
 
-static void open_nvml(void)
+static void open_driver(void)
 {
-    void *library = dlopen("libnvidia-ml.so.1", RTLD_NOW);
-    int (*init)(void) = library ? (int (*)(void))dlsym(library, "nvmlInit_v2") : NULL;
-
-    nvml.is_open = true;
-    nvml.is_unusable = true;
-    if (!init)
-        return;
-    nvml.count = (int (*)(unsigned *))dlsym(library, "nvmlDeviceGetCount_v2");
-    nvml.handle = (int (*)(unsigned, void **))dlsym(library, "nvmlDeviceGetHandleByIndex_v2");
-    nvml.utilization =
-        (int (*)(void *, struct nvml_utilization *))dlsym(library, "nvmlDeviceGetUtilizationRates");
-    nvml.memory = (int (*)(void *, struct nvml_memory *))dlsym(library, "nvmlDeviceGetMemoryInfo");
-    nvml.is_unusable = !nvml.count || !nvml.handle || !nvml.utilization || !nvml.memory || init() != 0;
+    is_opened = true;
+    is_usable = nvml_open(&nvml) && nvml.handle && nvml.utilization && nvml.memory;
 }
 
 static void query_gpu(struct gpu_query *q, unsigned index)
 {
     struct nvml_utilization utilization = {0};
     struct nvml_memory memory = {0};
-    void *device;
+    nvml_device device;
 
     if (nvml.handle(index, &device) != 0 || nvml.memory(device, &memory) != 0)
         return;
@@ -70,9 +44,9 @@ static void query_gpus(void *data)
     struct gpu_query *q = data;
     unsigned n = 0;
 
-    if (!nvml.is_open)
-        open_nvml();
-    if (nvml.is_unusable || nvml.count(&n) != 0)
+    if (!is_opened)
+        open_driver();
+    if (!is_usable || nvml.count(&n) != 0)
         return;
     for (unsigned i = 0; i < n && q->n_gpus < JOB_STATUS_GPUS_MAX; i++)
         query_gpu(q, i);
@@ -80,7 +54,7 @@ static void query_gpus(void *data)
 
 size_t gpu_usage_read(struct gpu_status *ret, size_t max)
 {
-    if (bounded_is_hung() || (access("/dev/nvidiactl", F_OK) < 0 && access("/dev/dxg", F_OK) < 0))
+    if (bounded_is_hung() || !nvml_has_driver())
         return 0;
     struct gpu_query *q = calloc(1, sizeof(*q));
     if (!q || bounded_call(query_gpus, free, q, GPU_USAGE_MS) != 0)

@@ -10,7 +10,6 @@
 #include "launcher/host/gpu_count_os.h"
 
 #include <dirent.h>
-#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -22,6 +21,7 @@
 #include <unistd.h>
 
 #include "launcher/cli/visible_devices.h"
+#include "launcher/host/nvml_os.h"
 #include "launcher/util/envp.h"
 #include "launcher/util/log_os.h"
 #include "base/cleanup.h"
@@ -33,14 +33,10 @@ enum { ANSWER_MS = 10000 };
 /* Runs in the child process of ask_in_child(). */
 static int count_with_nvml(void)
 {
-    void *library = dlopen("libnvidia-ml.so.1", RTLD_NOW);
+    struct nvml nvml;
     unsigned count = 0;
 
-    if (!library)
-        return 0;
-    int (*init)(void) = (int (*)(void))dlsym(library, "nvmlInit_v2");
-    int (*get_count)(unsigned *) = (int (*)(unsigned *))dlsym(library, "nvmlDeviceGetCount_v2");
-    if (!init || !get_count || init() != 0 || get_count(&count) != 0)
+    if (!nvml_open(&nvml) || nvml.count(&count) != 0)
         return 0;
     return (int)(count < UINT16_MAX ? count : UINT16_MAX);
 }
@@ -129,8 +125,7 @@ static int ask_in_child(int (*question)(void))
 
 static int count_with_driver(void)
 {
-    /* Without a control device there is no driver, so no process is started. The second one is WSL's. */
-    if (access("/dev/nvidiactl", F_OK) < 0 && access("/dev/dxg", F_OK) < 0)
+    if (!nvml_has_driver())
         return 0;
     int n = ask_in_child(count_with_nvml);
     if (n == -ETIMEDOUT)

@@ -1,9 +1,7 @@
 #include "launcher/host/node_check_os.h"
 
-#include <dlfcn.h>
 #include <errno.h>
 #include <stdbool.h>
-#include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,6 +12,7 @@
 
 #include "launcher/cli/visible_devices.h"
 #include "launcher/host/node_health.h"
+#include "launcher/host/nvml_os.h"
 #include "launcher/util/envp.h"
 #include "base/err.h"
 #include "base/time.h"
@@ -21,65 +20,9 @@
 enum {
     MEMORY_WAIT_MS = 10000, /* for memory of killed processes */
     MEMORY_POLL_MS = 100,
-    XID_EVENT = 8, /* nvmlEventTypeXidCriticalError */
-};
-
-typedef void *nvml_device;
-
-/* nvml.h: nvmlMemory_t, nvmlEventData_t. */
-struct nvml_memory {
-    unsigned long long total, free, used;
-};
-
-struct nvml_event {
-    nvml_device device;
-    unsigned long long type, data;
-    unsigned gpu_instance, compute_instance;
-};
-
-/* The functions that are used; all but the first three may be missing in a driver. */
-struct nvml {
-    int (*init)(void);
-    int (*count)(unsigned *);
-    int (*handle)(unsigned, nvml_device *);
-    int (*memory)(nvml_device, struct nvml_memory *);
-    int (*remapped)(nvml_device, unsigned *, unsigned *, unsigned *, unsigned *);
-    int (*recovery)(nvml_device, int *);
-    int (*uuid)(nvml_device, char *, unsigned);
-    int (*event_set)(void **);
-    int (*watch)(nvml_device, unsigned long long, void *);
-    int (*next_event)(void *, struct nvml_event *, unsigned);
-};
-
-static const struct {
-    const char *name;
-    size_t offset;
-} symbols[] = {
-    {"nvmlInit_v2", offsetof(struct nvml, init)},
-    {"nvmlDeviceGetCount_v2", offsetof(struct nvml, count)},
-    {"nvmlDeviceGetHandleByIndex_v2", offsetof(struct nvml, handle)},
-    {"nvmlDeviceGetMemoryInfo", offsetof(struct nvml, memory)},
-    {"nvmlDeviceGetRemappedRows", offsetof(struct nvml, remapped)},
-    {"nvmlDeviceGetGpuRecoveryAction", offsetof(struct nvml, recovery)},
-    {"nvmlDeviceGetUUID", offsetof(struct nvml, uuid)},
-    {"nvmlEventSetCreate", offsetof(struct nvml, event_set)},
-    {"nvmlDeviceRegisterEvents", offsetof(struct nvml, watch)},
-    {"nvmlEventSetWait_v2", offsetof(struct nvml, next_event)},
 };
 
 /* ---- GPUs ---- */
-
-static bool nvml_open(struct nvml *n)
-{
-    void *library = dlopen("libnvidia-ml.so.1", RTLD_NOW);
-
-    *n = (struct nvml){0};
-    for (size_t i = 0; library && i < ARRAY_SIZE(symbols); i++) {
-        void *function = dlsym(library, symbols[i].name);
-        memcpy((char *)n + symbols[i].offset, &function, sizeof(function));
-    }
-    return n->init && n->count && n->handle && n->init() == 0;
-}
 
 /* An entry is a number, or a UUID or the beginning of one. MIG devices have UUIDs of their own: such an entry makes no GPU
  * visible here, so only their number is checked. */
@@ -141,7 +84,7 @@ static void *watch_xids(const struct nvml *n, nvml_device *devices, int n_device
         return NULL;
     for (int i = 0; i < n_devices; i++)
         if (devices[i])
-            (void)n->watch(devices[i], XID_EVENT, set); /* not every GPU has them */
+            (void)n->watch(devices[i], NVML_XID_EVENT, set); /* not every GPU has them */
     return set;
 }
 
@@ -150,7 +93,7 @@ static void take_xids(const struct nvml *n, void *set, struct node_health *h)
     struct nvml_event event;
 
     while (set && h->n_xids < NODE_HEALTH_XIDS_MAX && n->next_event(set, &event, 0) == 0)
-        if (event.type == XID_EVENT)
+        if (event.type == NVML_XID_EVENT)
             h->xids[h->n_xids++] = (int)event.data;
 }
 
@@ -176,7 +119,7 @@ static void check_gpus(char *const *environment, const struct node_health_limits
     unsigned count = 0;
     struct nvml n;
 
-    if (!nvml_open(&n) || n.count(&count) != 0)
+    if (!nvml_open(&n) || !n.handle || n.count(&count) != 0)
         return; /* no GPU; that there were some before is judged by the number */
     h->n_gpus = count < UINT16_MAX ? (int)count : UINT16_MAX;
     int n_devices = h->n_gpus < NODE_HEALTH_GPUS_MAX ? h->n_gpus : NODE_HEALTH_GPUS_MAX;
