@@ -1,18 +1,24 @@
 /*
- * The management library of an NVIDIA driver, as libnvidia-ml.so.1. FAKE_NVML has its faults, of the last GPU:
- * "gpus=2 free=50 busy_ms=300 recovery=1 pending=1 failed=1 lost=1 xid=79"; free is the percentage of free memory, for
- * busy_ms milliseconds, for ever without that.
+ * The management library of an NVIDIA driver, as libnvidia-ml.so.1. FAKE_NVML has its state, and what there is to be seen of
+ * the last GPU: "gpus=2 hung=1 percent=97 free=50 busy_ms=300 recovery=1 pending=1 failed=1 lost=1 xid=79"; percent is the
+ * utilization, free the percentage of free memory, for busy_ms milliseconds, for ever without that. With hung=1 the driver
+ * never answers: a process that waits for a wedged GPU often cannot be ended by any signal but SIGKILL.
+ *
+ * With LD_PRELOAD there is its control device, too, without which crun and crunctl count no GPUs.
  */
 
+#include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 int nvmlInit_v2(void);
 int nvmlDeviceGetCount_v2(unsigned *count);
 int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **device);
 int nvmlDeviceGetMemoryInfo(void *device, unsigned long long memory[3]);
+int nvmlDeviceGetUtilizationRates(void *device, unsigned rates[2]);
 int nvmlDeviceGetRemappedRows(void *device, unsigned *correctable, unsigned *uncorrectable, unsigned *pending,
                               unsigned *failed);
 int nvmlDeviceGetGpuRecoveryAction(void *device, int *action);
@@ -47,8 +53,21 @@ static int is_last(const void *device)
     return (const char *)device - devices == setting("gpus=", 2) - 1;
 }
 
+int access(const char *path, int mode)
+{
+    static int (*real)(const char *, int);
+
+    if (strcmp(path, "/dev/nvidiactl") == 0)
+        return 0;
+    if (!real)
+        real = (int (*)(const char *, int))dlsym(RTLD_NEXT, "access");
+    return real(path, mode);
+}
+
 int nvmlInit_v2(void)
 {
+    while (setting("hung=", 0))
+        (void)pause();
     (void)clock_gettime(CLOCK_MONOTONIC, &begin);
     return 0;
 }
@@ -75,6 +94,13 @@ int nvmlDeviceGetMemoryInfo(void *device, unsigned long long memory[3])
     memory[0] = 80ull << 30;
     memory[1] = memory[0] / 100 * (unsigned)(is_busy ? setting("free=", 100) : 100);
     memory[2] = memory[0] - memory[1];
+    return 0;
+}
+
+int nvmlDeviceGetUtilizationRates(void *device, unsigned rates[2])
+{
+    rates[0] = (unsigned)(is_last(device) ? setting("percent=", 0) : 0);
+    rates[1] = 10;
     return 0;
 }
 

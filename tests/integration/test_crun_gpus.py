@@ -15,7 +15,7 @@ if jobs.is_sanitized():
 
 @pytest.fixture
 def start(tmp_path):
-    library = jobs.build_folder() / "tests" / "fakes" / "libhung_nvml.so"
+    library = jobs.build_folder() / "tests" / "fakes" / "libfake_nvml.so"
     (tmp_path / "libnvidia-ml.so.1").symlink_to(library)
     started = []
 
@@ -23,7 +23,8 @@ def start(tmp_path):
         environment = {name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"}
         p = subprocess.Popen([jobs.crun(), "--standalone", *args, "--no-python", "true"], stdin=subprocess.DEVNULL,
                              stderr=subprocess.PIPE, text=True,
-                             env={**environment, "LD_PRELOAD": str(library), "LD_LIBRARY_PATH": str(tmp_path)})
+                             env={**environment, "LD_PRELOAD": str(library), "LD_LIBRARY_PATH": str(tmp_path),
+                                  "FAKE_NVML": "hung=1"})
         started.append(p)
         return p
 

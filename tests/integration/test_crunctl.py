@@ -278,23 +278,23 @@ def test_top_shows_the_last_line(folders, tmp_path):
     job.communicate(timeout=60)
 
 
-@pytest.mark.parametrize("fake", ["used_nvml", "hung_nvml"])
-def test_top_with_a_driver(folders, fake, tmp_path):
+@pytest.mark.parametrize("driver", ["percent=97 free=25", "hung=1"])
+def test_top_with_a_driver(folders, driver, tmp_path):
     """What NVML has is shown; one that never answers delays top by its limit, once."""
-    library = jobs.build_folder() / "tests" / "fakes" / f"lib{fake}.so"
+    library = jobs.build_folder() / "tests" / "fakes" / "libfake_nvml.so"
     os.symlink(library, tmp_path / "libnvidia-ml.so.1")
     job = start(folders, *JOB, "sleep", "60")
     wait_for_state(folders, "running")
     begin = time.monotonic()
     p = jobs.run([CRUNCTL, "--json", "top"], timeout=60,
-                 env={**os.environ, **folders, "LD_PRELOAD": str(library), "LD_LIBRARY_PATH": str(tmp_path)})
+                 env={**os.environ, **folders, "LD_PRELOAD": str(library), "LD_LIBRARY_PATH": str(tmp_path), "FAKE_NVML": driver})
     assert p.returncode == 0, p.stderr
     node, = json.loads(p.stdout)["nodes"]
-    if fake == "used_nvml":
-        assert node["gpus"] == [{"index": 0, "percent": 97, "used_mib": 70000, "total_mib": 81920},
-                                {"index": 1, "percent": 50, "used_mib": 35000, "total_mib": 81920}]
+    if driver == "hung=1":
+        assert "gpus" not in node and 1.5 < time.monotonic() - begin < 30
     else:
-        assert "gpus" not in node and time.monotonic() - begin < 30
+        assert node["gpus"] == [{"index": 0, "percent": 0, "used_mib": 0, "total_mib": 81920},
+                                {"index": 1, "percent": 97, "used_mib": 61440, "total_mib": 81920}]
     job.terminate()
     job.communicate(timeout=60)
 

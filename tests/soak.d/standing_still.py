@@ -1,6 +1,6 @@
 """Something that a job of three nodes needs stands still for a while, under load: the log disk of one node, the disk of
 crund's state, the resolver of every node; or the GPU driver of every node hangs for ever. (tests/fakes/slow_disk.c,
-slow_resolver.c, hung_nvml.c)
+slow_resolver.c, fake_nvml.c)
 
 A log disk stands still while a generation runs, fails and is restarted: every node has to stay in the job, and the job
 has to succeed with the one restart that was planned. The state disk does the same under crund. A resolver stands still from
@@ -52,8 +52,8 @@ def slow_resolver(tmp):
 def hung_driver(tmp):
     library = tmp / "libnvidia-ml.so.1"
     if not library.exists():
-        library.symlink_to(jobs.build_folder() / "tests/fakes/libhung_nvml.so")
-    return preload("hung_nvml", LD_LIBRARY_PATH=tmp)
+        library.symlink_to(jobs.build_folder() / "tests/fakes/libfake_nvml.so")
+    return preload("fake_nvml", LD_LIBRARY_PATH=tmp, FAKE_NVML="hung=1")
 
 
 def start_nodes(group, tmp, endpoint, is_hosted=False, n_workers=1, env=lambda node: None):
