@@ -30,21 +30,26 @@ void control_client_list(char *const *environment, struct strlist *ret)
     globfree(&found);
 }
 
-static int connect_to(const char *path, int timeout_ms, int *ret)
+int control_client_dial_address(const struct sockaddr *to, socklen_t size, int timeout_ms, int *ret)
 {
-    struct sockaddr_un address = {.sun_family = AF_UNIX};
     const struct timeval patience = {.tv_sec = timeout_ms / 1000};
+    _cleanup_close_ int fd = socket(to->sa_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
 
-    if (strlen(path) >= sizeof(address.sun_path))
-        return -ENAMETOOLONG;
-    (void)strcpy(address.sun_path, path);
-    _cleanup_close_ int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
     if (fd < 0 || setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience)) < 0 ||
-        setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof(patience)) < 0 ||
-        connect(fd, (const struct sockaddr *)&address, sizeof(address)) < 0)
+        setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof(patience)) < 0 || connect(fd, to, size) < 0)
         return -errno;
     *ret = steal_fd(&fd);
     return 0;
+}
+
+int control_client_dial(const char *path, int timeout_ms, int *ret)
+{
+    struct sockaddr_un to = {.sun_family = AF_UNIX};
+
+    if (strlen(path) >= sizeof(to.sun_path))
+        return -ENAMETOOLONG;
+    (void)strcpy(to.sun_path, path);
+    return control_client_dial_address((const struct sockaddr *)&to, sizeof(to), timeout_ms, ret);
 }
 
 static int read_reply(int fd, int timeout_ms, struct buf *reply)
@@ -76,7 +81,7 @@ int control_client_ask(const char *path, const char *request, int timeout_ms, ch
     char line[64];
 
     int n = snprintf(line, sizeof(line), "%s\n", request);
-    int r = connect_to(path, timeout_ms, &fd);
+    int r = control_client_dial(path, timeout_ms, &fd);
     if (!r && send(fd, line, (size_t)n, MSG_NOSIGNAL) != n)
         r = -EPIPE;
     if (!r)

@@ -1,9 +1,10 @@
 #pragma once
 
 /* crunctl's side of the sockets of crun (control_uv.h): which there are, and one request to one of them. Blocks, for at most
- * CONTROL_PATIENCE_MS. */
+ * the time that the caller gives. */
 
 #include <stddef.h>
+#include <sys/socket.h>
 
 #include "launcher/util/strlist.h"
 
@@ -11,6 +12,11 @@ enum { CONTROL_PATIENCE_MS = 3000 };
 
 /* Appends the paths of all sockets in the folder of the user (control_path.h), in the order of their names. */
 void control_client_list(char *const *environment, struct strlist *ret);
+
+/* Connects to a unix socket, or to any address. timeout_ms, whole seconds, is the limit of each wait, later ones included.
+ * 0 or -errno. */
+int control_client_dial(const char *path, int timeout_ms, int *ret);
+int control_client_dial_address(const struct sockaddr *to, socklen_t size, int timeout_ms, int *ret);
 
 /* Sends the request (without newline) and reads the whole reply: malloc'ed. 0, or -errno; -ECONNREFUSED: the crun of this
  * socket was killed. */

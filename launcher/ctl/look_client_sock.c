@@ -7,7 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include "base/buf.h"
@@ -39,40 +38,6 @@ static int fail(struct look_client *c, int r, const char *what)
 
 /* ---- connecting ---- */
 
-static int set_patience(int fd)
-{
-    const struct timeval patience = {.tv_sec = CONTROL_PATIENCE_MS / 1000};
-
-    return setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience)) < 0 ||
-                   setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof(patience)) < 0
-               ? -errno
-               : 0;
-}
-
-static int dial(const struct sockaddr *to, socklen_t size, int *ret)
-{
-    _cleanup_close_ int fd = socket(to->sa_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
-
-    if (fd < 0)
-        return -errno;
-    int r = set_patience(fd);
-    if (!r && connect(fd, to, size) < 0)
-        r = -errno;
-    if (!r)
-        *ret = steal_fd(&fd);
-    return r;
-}
-
-static int dial_unix(const char *path, int *ret)
-{
-    struct sockaddr_un to = {.sun_family = AF_UNIX};
-
-    if (strlen(path) >= sizeof(to.sun_path))
-        return -ENAMETOOLONG;
-    (void)strcpy(to.sun_path, path);
-    return dial((const struct sockaddr *)&to, sizeof(to), ret);
-}
-
 /* HOST:PORT, the host perhaps in brackets. */
 static bool split_endpoint(const char *text, char host[HOST_SIZE], const char **ret_port)
 {
@@ -100,7 +65,7 @@ static int dial_tcp(const char *endpoint, int *ret)
     if (getaddrinfo(host, port, &hints, &found) != 0)
         return -EHOSTUNREACH;
     for (const struct addrinfo *a = found; a && r < 0; a = a->ai_next)
-        r = dial(a->ai_addr, a->ai_addrlen, ret);
+        r = control_client_dial_address(a->ai_addr, a->ai_addrlen, CONTROL_PATIENCE_MS, ret);
     freeaddrinfo(found);
     return r;
 }
@@ -242,7 +207,7 @@ int look_client_ask(const struct look_target *target, struct looked *ret, char e
 
     *ret = (struct looked){0};
     *error = '\0';
-    int r = strchr(target->endpoint, '/') ? dial_unix(target->endpoint, &c.fd)
+    int r = strchr(target->endpoint, '/') ? control_client_dial(target->endpoint, CONTROL_PATIENCE_MS, &c.fd)
                                           : dial_tcp(target->endpoint, &c.fd);
     if (!r)
         r = begin(&c, target->tls);
