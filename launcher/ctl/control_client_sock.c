@@ -16,7 +16,7 @@
 
 enum { REPLY_MAX = 64 << 20, PIECE = 64 << 10 };
 
-void control_client_list(char *const *environment, struct strlist *ret)
+static void list_folder(char *const *environment, struct strlist *ret)
 {
     char folder[CONTROL_PATH_SIZE], pattern[CONTROL_PATH_SIZE + 16];
     glob_t found;
@@ -28,6 +28,14 @@ void control_client_list(char *const *environment, struct strlist *ret)
         for (size_t i = 0; i < found.gl_pathc; i++)
             strlist_add_copy(ret, found.gl_pathv[i]);
     globfree(&found);
+}
+
+void control_client_list(char *const *environment, const char *named, struct strlist *ret)
+{
+    if (named)
+        strlist_add_copy(ret, named);
+    else
+        list_folder(environment, ret);
 }
 
 int control_client_dial_address(const struct sockaddr *to, socklen_t size, int timeout_ms, int *ret)

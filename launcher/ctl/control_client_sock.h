@@ -10,8 +10,9 @@
 
 enum { CONTROL_PATIENCE_MS = 3000 };
 
-/* Appends the paths of all sockets in the folder of the user (control_path.h), in the order of their names. */
-void control_client_list(char *const *environment, struct strlist *ret);
+/* Appends the paths of the sockets that a user asked for: the one that was named, or, where that is NULL, all in the folder of
+ * the user (control_path.h), in the order of their names. */
+void control_client_list(char *const *environment, const char *named, struct strlist *ret);
 
 /* Connects to a unix socket, or to any address. timeout_ms, whole seconds, is the limit of each wait, later ones included.
  * 0 or -errno. */

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "launcher/ctl/job_status.h"
 #include "launcher/ctl/status_text.h"
 #include "launcher/util/strbuf.h"
 #include "rendezvous/session_message.h"
@@ -126,7 +127,7 @@ int history_add(struct history *h, const struct history_line *line)
 const struct history_run *history_find(const struct history *h, const char *job)
 {
     for (size_t i = h->n_runs; i > 0; i--)
-        if (!job || strncmp(h->runs[i - 1].job, job, strlen(job)) == 0)
+        if (job_status_name_matches(h->runs[i - 1].job, job))
             return &h->runs[i - 1];
     return NULL;
 }

@@ -5,6 +5,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+bool job_status_name_matches(const char *name, const char *asked)
+{
+    return !asked || strncmp(name, asked, strlen(asked)) == 0;
+}
+
 static struct worker_status empty_worker(int32_t local_rank)
 {
     return (struct worker_status){

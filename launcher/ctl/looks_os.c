@@ -31,7 +31,7 @@ static int take_reply(struct look *look, const struct look_options *o, const cha
         return -ENOMEM;
     look->jobs = jobs;
     int r = job_status_from_json(bytes, n, &jobs[look->n_jobs]);
-    if (!r && o->job && strncmp(o->job, jobs[look->n_jobs].job, strlen(o->job)) != 0)
+    if (!r && !job_status_name_matches(jobs[look->n_jobs].job, o->job))
         job_status_finish(&jobs[look->n_jobs]);
     else if (!r)
         look->n_jobs++;
@@ -95,10 +95,7 @@ int look_take(struct look *ret, const struct look_options *request)
     *ret = (struct look){0};
     if (request->endpoint)
         return ask_endpoint(ret, request);
-    if (request->socket)
-        strlist_add_copy(&sockets, request->socket);
-    else
-        control_client_list(request->environment, &sockets);
+    control_client_list(request->environment, request->socket, &sockets);
     for (size_t i = 0; !sockets.failed && i < sockets.n_items; i++)
         ask_socket(ret, request, sockets.items[i]);
     bool failed = sockets.failed;

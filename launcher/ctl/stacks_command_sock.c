@@ -23,8 +23,7 @@ static bool is_of_job(const char *path, const char *job)
 
     if (control_client_ask(path, "status", CONTROL_PATIENCE_MS, &reply, &n) != 0)
         return false; /* a socket that a killed crun left */
-    bool found =
-        job_status_from_json(reply, n, &status) == 0 && (!job || strncmp(job, status.job, strlen(job)) == 0);
+    bool found = job_status_from_json(reply, n, &status) == 0 && job_status_name_matches(status.job, job);
     job_status_finish(&status);
     return found;
 }
@@ -56,10 +55,7 @@ int stacks_command(char *const *environment, const char *socket, const char *job
     struct strlist sockets = {0};
     int code = 0, n_found = 0;
 
-    if (socket)
-        strlist_add_copy(&sockets, socket);
-    else
-        control_client_list(environment, &sockets);
+    control_client_list(environment, socket, &sockets);
     for (size_t i = 0; !sockets.failed && i < sockets.n_items; i++)
         if (is_of_job(sockets.items[i], job)) {
             n_found++;

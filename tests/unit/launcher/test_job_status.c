@@ -37,6 +37,16 @@ static struct job_status a_job(size_t n_workers)
     return s;
 }
 
+static void a_job_is_found_by_how_its_name_begins(void **state)
+{
+    (void)state;
+    assert_true(job_status_name_matches("train-7", NULL));
+    assert_true(job_status_name_matches("train-7", "train-7"));
+    assert_true(job_status_name_matches("train-7", "train"));
+    assert_false(job_status_name_matches("train-7", "train-71"));
+    assert_false(job_status_name_matches("train-7", "rain"));
+}
+
 static void a_status_is_read_as_it_was_written(void **state)
 {
     struct job_status s = a_job(2), read;
@@ -230,6 +240,7 @@ static void paths_follow_the_environment(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_job_is_found_by_how_its_name_begins),
         cmocka_unit_test(a_status_is_read_as_it_was_written),
         cmocka_unit_test(any_name_makes_json),
         cmocka_unit_test(other_texts_are_refused),
