@@ -4,6 +4,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "launcher/util/proc_stat_os.h"
 #include "launcher/util/read_file_os.h"
 
 void proc_info_core_pattern(char *out, size_t out_size)
@@ -34,16 +35,14 @@ void proc_info_sender(int pid, unsigned user, char *out, size_t out_size)
 
 void proc_info_stuck(int pid, int local_rank, char *out, size_t out_size)
 {
-    char path[64], stat[512], where[128], rank[32] = "";
+    char path[64], where[128], rank[32] = "";
+    struct proc_stat stat = {.state = '?'};
 
-    (void)snprintf(path, sizeof(path), "/proc/%d/stat", pid);
-    (void)read_file_text(path, stat, sizeof(stat)); /* "" when it fails, as is the next */
+    (void)proc_stat_read(pid, &stat); /* '?' stays when it fails */
     (void)snprintf(path, sizeof(path), "/proc/%d/wchan", pid);
-    (void)read_file_text(path, where, sizeof(where));
-    const char *after_name = strrchr(stat, ')');
+    (void)read_file_text(path, where, sizeof(where)); /* "" when it fails */
     if (local_rank >= 0)
         (void)snprintf(rank, sizeof(rank), " (local rank %d)", local_rank);
     (void)snprintf(out, out_size, "process %d%s does not end on SIGKILL: state %c, in %s", pid, rank,
-                   after_name && after_name[1] ? after_name[2] : '?',
-                   *where && *where != '0' ? where : "an unknown place");
+                   stat.state, *where && *where != '0' ? where : "an unknown place");
 }

@@ -17,27 +17,19 @@
 #include <string.h>
 
 #include "launcher/util/folder_list_os.h"
+#include "launcher/util/proc_stat_os.h"
 #include "base/cleanup.h"
 
-static pid_t parent_of(const char *name)
+static bool is_child(pid_t pid)
 {
-    char path[64], stat[512];
+    struct proc_stat stat;
 
-    (void)snprintf(path, sizeof(path), "/proc/%.20s/stat", name); /* a process id is short */
-    _cleanup_close_ int fd = open(path, O_RDONLY | O_CLOEXEC);
-    ssize_t n = fd < 0 ? -1 : read(fd, stat, sizeof(stat) - 1);
-    if (n <= 0)
-        return -1;
-    stat[n] = '\0';
-    /* "pid (name) state parent ...", and the name may hold anything, brackets too. */
-    const char *after_name = strrchr(stat, ')');
-    return after_name && strlen(after_name) > 4 ? (pid_t)atol(after_name + 4) : -1;
+    return pid > 0 && proc_stat_read(pid, &stat) && stat.parent == getpid();
 }
 
 static int list_by_parent(pid_t *pids, int n_max)
 {
     struct folder_list processes;
-    pid_t self = getpid();
     const char *name;
     int n_found = 0;
 
@@ -47,7 +39,7 @@ static int list_by_parent(pid_t *pids, int n_max)
     if (r)
         return r;
     while (n_found < n_max && (name = folder_list_next(&processes)))
-        if (name[0] >= '1' && name[0] <= '9' && parent_of(name) == self)
+        if (is_child((pid_t)atol(name)))
             pids[n_found++] = (pid_t)atol(name);
     folder_list_close(&processes);
     return processes.error ? processes.error : n_found;

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "launcher/util/folder_list_os.h"
+#include "launcher/util/proc_stat_os.h"
 #include "launcher/util/read_file_os.h"
 
 enum { FILE_SIZE = 4096, HEAD_SIZE = 64, THREADS_MAX = 512 };
@@ -35,37 +36,14 @@ static uint64_t field_of(const char *text, const char *name)
     return at ? strtoull(at + strlen(name), NULL, 10) : 0;
 }
 
-/* ---- /proc/PID/stat ---- */
-
-struct process_stat {
-    char state;
-    int parent;
-    unsigned long faults;
-};
-
-static bool parse_stat(const char *text, struct process_stat *ret)
+static bool read_stat(pid_t pid, struct proc_stat *ret)
 {
-    const char *fields = strrchr(text, ')'); /* the name before it may have anything in it */
-    unsigned long minor, major;
-
-    if (!fields || sscanf(fields + 1, " %c %d %*d %*d %*d %*d %*u %lu %*u %lu", &ret->state, &ret->parent,
-                          &minor, &major) != 4)
-        return false;
-    ret->faults = minor + major;
-    return true;
-}
-
-static bool read_stat(pid_t pid, struct process_stat *ret)
-{
-    char text[FILE_SIZE];
-
-    return read_of_process(pid, "stat", text) && parse_stat(text, ret) && ret->state != 'Z' &&
-           ret->state != 'X';
+    return proc_stat_read(pid, ret) && !ret->has_ended;
 }
 
 char proc_look_state(pid_t pid)
 {
-    struct process_stat stat;
+    struct proc_stat stat;
 
     return read_stat(pid, &stat) ? stat.state : '\0';
 }
@@ -95,7 +73,7 @@ static int list_processes(struct process_entry **ret, size_t *ret_n)
     if (r)
         return r;
     while (!r && (name = folder_list_next(&list))) {
-        struct process_stat stat;
+        struct proc_stat stat;
         pid_t pid = name[0] >= '1' && name[0] <= '9' ? (pid_t)atol(name) : 0;
 
         if (!pid || !read_stat(pid, &stat))
@@ -190,13 +168,10 @@ static bool another_thread_runs(pid_t pid)
     if (folder_list_open(&list, path) != 0)
         return false;
     for (int n = 0; n < THREADS_MAX && !found && (name = folder_list_next(&list)); n++) {
-        char text[FILE_SIZE];
-        struct process_stat stat;
+        pid_t thread = (pid_t)atol(name);
+        struct proc_stat stat;
 
-        if (atol(name) <= 0 || atol(name) == pid)
-            continue;
-        (void)snprintf(path, sizeof(path), "/proc/%d/task/%.20s/stat", (int)pid, name);
-        found = read_file_text(path, text, sizeof(text)) && parse_stat(text, &stat) && stat.state == 'R';
+        found = thread > 0 && thread != pid && proc_stat_read_thread(pid, thread, &stat) && stat.state == 'R';
     }
     folder_list_close(&list);
     return found;
@@ -217,7 +192,7 @@ static uint64_t digest_call(uint64_t digest, const char *text)
 static bool add_place_of(pid_t pid, struct progress_place *place)
 {
     char text[FILE_SIZE];
-    struct process_stat stat;
+    struct proc_stat stat;
 
     if (!read_stat(pid, &stat))
         return false;
@@ -271,11 +246,10 @@ static void read_line_of(pid_t pid, const char *thread, const char *name, char o
 
 static size_t describe_thread(pid_t pid, const char *thread, char *out, size_t size)
 {
-    char text[FILE_SIZE], name[FILE_SIZE], place[FILE_SIZE], call[FILE_SIZE];
-    struct process_stat stat = {.state = '?'};
+    char name[FILE_SIZE], place[FILE_SIZE], call[FILE_SIZE];
+    struct proc_stat stat = {.state = '?'};
 
-    read_line_of(pid, thread, "stat", text);
-    (void)parse_stat(text, &stat); /* '?' stays when the thread has ended */
+    (void)proc_stat_read_thread(pid, (pid_t)atol(thread), &stat); /* '?' stays when it has ended */
     read_line_of(pid, thread, "comm", name);
     read_line_of(pid, thread, "wchan", place);
     read_line_of(pid, thread, "syscall", call);

@@ -1,0 +1,59 @@
+#include "launcher/util/proc_stat_os.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "launcher/util/read_file_os.h"
+
+/* The numbers of proc_pid_stat(5). */
+enum { PARENT = 4, MINOR_FAULTS = 10, MAJOR_FAULTS = 12, USER_TICKS = 14, SYSTEM_TICKS = 15, RSS = 24 };
+
+bool proc_stat_parse(const char *text, struct proc_stat *ret)
+{
+    const char *at = strrchr(text, ')'); /* the name before it may have anything in it */
+    uint64_t fields[RSS + 1];
+
+    if (!at || at[1] != ' ' || !at[2])
+        return false;
+    char state = at[2];
+    at += 3;
+    for (int i = PARENT; i <= RSS; i++) {
+        char *end;
+
+        fields[i] = strtoull(at, &end, 10);
+        if (end == at)
+            return false;
+        at = end;
+    }
+    *ret = (struct proc_stat){.state = state,
+                              .has_ended = state == 'Z' || state == 'X',
+                              .parent = (pid_t)fields[PARENT],
+                              .faults = fields[MINOR_FAULTS] + fields[MAJOR_FAULTS],
+                              .cpu_ticks = fields[USER_TICKS] + fields[SYSTEM_TICKS],
+                              .rss_pages = fields[RSS]};
+    return true;
+}
+
+static bool read_stat(const char *path, struct proc_stat *ret)
+{
+    char text[1024];
+
+    return read_file_text(path, text, sizeof(text)) && proc_stat_parse(text, ret);
+}
+
+bool proc_stat_read(pid_t pid, struct proc_stat *ret)
+{
+    char path[64];
+
+    (void)snprintf(path, sizeof(path), "/proc/%d/stat", (int)pid); /* fits */
+    return read_stat(path, ret);
+}
+
+bool proc_stat_read_thread(pid_t pid, pid_t thread, struct proc_stat *ret)
+{
+    char path[64];
+
+    (void)snprintf(path, sizeof(path), "/proc/%d/task/%d/stat", (int)pid, (int)thread); /* fits */
+    return read_stat(path, ret);
+}

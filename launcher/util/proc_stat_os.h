@@ -1,0 +1,23 @@
+#pragma once
+
+/* A process or a thread in /proc/PID/stat (proc_pid_stat(5)). Never waits, and allocates nothing. */
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+struct proc_stat {
+    char state;     /* 'R', 'S', 'D' ... */
+    bool has_ended; /* a zombie, or about to vanish */
+    pid_t parent;
+    uint64_t faults;    /* minor and major ones */
+    uint64_t cpu_ticks; /* in user space and in the kernel, of sysconf(_SC_CLK_TCK) */
+    uint64_t rss_pages;
+};
+
+/* False: the text is not one of the kernel. All three set *ret only when they return true. */
+bool proc_stat_parse(const char *text, struct proc_stat *ret);
+
+/* False: there is no such process or thread. What a process used is the sum over its threads. */
+bool proc_stat_read(pid_t pid, struct proc_stat *ret);
+bool proc_stat_read_thread(pid_t pid, pid_t thread, struct proc_stat *ret);
