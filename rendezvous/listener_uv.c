@@ -21,6 +21,7 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
+#include "base/own_user_os.h"
 #include "rendezvous/client_owner_os.h"
 #include "rendezvous/fence_uv.h"
 #include "rendezvous/server_impl_uv.h"
@@ -120,7 +121,7 @@ static bool is_of_own_user(struct server *s, int fd)
     if (!open_diag(s))
         return !s->security.require;
     int r = client_owner_find(s->diag, fd, &uid);
-    if (r == 0 && (uid == geteuid() || uid == 0))
+    if (r == 0 && own_user_or_root(uid))
         return true;
     server_format_peer(fd, from, sizeof(from));
     if (r == 0)

@@ -3,9 +3,8 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
+#include "base/own_user_os.h"
 #include "proto/tls_openssl.h"
 #include "rendezvous/look_json.h"
 #include "rendezvous/rounds_uv.h"
@@ -20,25 +19,13 @@ enum {
 
 /* ---- permission ---- */
 
-/* Root and our own user. Sockets other than unix sockets have no credentials: the kernel then reports -1. */
-static bool is_own_user(int fd)
-{
-    struct sockaddr_storage at = {0};
-    struct ucred peer = {0};
-    socklen_t n_at = sizeof(at), n_peer = sizeof(peer);
-
-    return getsockname(fd, (struct sockaddr *)&at, &n_at) == 0 && at.ss_family == AF_UNIX &&
-           getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &n_peer) == 0 &&
-           (peer.uid == 0 || peer.uid == geteuid());
-}
-
 const char *rounds_look_fault(struct agent_conn *a, const struct look_request *request)
 {
     if (a->tls && tls_link_purpose(a->tls) == KEY_ADMIN)
         return NULL;
     if (a->tls && tls_link_purpose(a->tls) == KEY_AGENT && strcmp(tls_link_job(a->tls), request->job) == 0)
         return NULL;
-    if (!a->tls && is_own_user(a->fd))
+    if (!a->tls && own_user_is_peer(a->fd))
         return NULL;
     return "jobs are shown to clients that have proved the key of the job or of the administrator, and to root and the "
            "user of this rendezvous over a unix socket";

@@ -22,6 +22,7 @@
 #include "launcher/util/control_path.h"
 #include "base/buf.h"
 #include "base/cleanup.h"
+#include "base/own_user_os.h"
 
 enum {
     CLIENTS_MAX = 8,
@@ -189,13 +190,9 @@ static void on_client_bytes(uv_stream_t *stream, ssize_t n, const uv_buf_t *byte
 
 static bool may_ask(const uv_pipe_t *pipe)
 {
-    struct ucred peer;
-    socklen_t size = sizeof(peer);
     uv_os_fd_t fd;
 
-    return uv_fileno((const uv_handle_t *)pipe, &fd) == 0 &&
-           getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 &&
-           (peer.uid == 0 || peer.uid == geteuid());
+    return uv_fileno((const uv_handle_t *)pipe, &fd) == 0 && own_user_is_peer(fd);
 }
 
 static void on_control_connection(uv_stream_t *listener, int status)
