@@ -15,6 +15,7 @@
 #include "launcher/report/events_os.h"
 #include "launcher/util/log_os.h"
 #include "launcher/util/signal_name.h"
+#include "base/cleanup.h"
 #include "base/time.h"
 #include "rendezvous/server_uv.h"
 
@@ -42,7 +43,9 @@ static void describe_worker_failure(struct agent *a, int worker, struct session_
         cause->fatal = a->group.is_final;
         session_copy_text(cause->text, sizeof(cause->text), a->line_cause);
     } else {
-        failures_read_message(a->generation->attempt_dir, worker, cause->text, sizeof(cause->text));
+        _cleanup_free_ char *path = logs_worker_file(a->logs.run, w->generation, worker, "error.json");
+
+        failures_read_message(path, cause->text, sizeof(cause->text));
     }
 }
 

@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -58,15 +59,15 @@ static const char *worker_state_of(const struct worker_group *g, const struct gr
 static void name_worker_log(const struct agent *a, int i, struct worker_status *ret)
 {
     const struct job *job = a->config->job;
-    const char *folder = a->generation ? a->generation->attempt_dir : NULL;
+    const struct group_worker *w = &a->group.workers[i];
     int streams = job->redirects[i] | job->tees[i];
 
-    if (!folder || !streams)
+    if (w->state == GROUP_WORKER_NONE || !streams)
         return;
-    int n = snprintf(ret->log, sizeof(ret->log), "%s/%d/%s.log", folder, i,
-                     streams & JOB_STDOUT ? "stdout" : "stderr");
-    if (n < 0 || (size_t)n >= sizeof(ret->log))
-        ret->log[0] = '\0';
+    _cleanup_free_ char *path =
+        logs_worker_file(a->logs.run, w->generation, i, streams & JOB_STDOUT ? "stdout.log" : "stderr.log");
+    if (path && strlen(path) < sizeof(ret->log))
+        (void)strcpy(ret->log, path);
 }
 
 static void describe_worker_status(const struct agent *a, int i, struct worker_status *ret)

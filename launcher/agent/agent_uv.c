@@ -557,8 +557,7 @@ static void close_everything(struct agent *a)
     cancel_start(a);
     agent_stop_check(a);
     a->start_cancelled = false;
-    events_end(a->events, &a->group, &a->outcome, a->exit_code,
-               a->generation ? a->generation->attempt_dir : NULL);
+    events_end(a->events, &a->group, &a->outcome, a->exit_code, a->logs.run);
     agent_close_metrics(a);
     control_destroy(a->control);
     a->control = NULL;

@@ -167,6 +167,13 @@ static int make_attempt(const struct logs *logs, const char *dir)
     return 0;
 }
 
+char *logs_worker_file(const char *run, unsigned attempt, int local_rank, const char *name)
+{
+    char *path = NULL;
+
+    return run && asprintf(&path, "%s/attempt_%u/%d/%s", run, attempt, local_rank, name) >= 0 ? path : NULL;
+}
+
 int logs_begin_attempt(struct logs *logs, const char *run_id, int attempt, char **ret_dir)
 {
     _cleanup_free_ char *dir = NULL;

@@ -29,6 +29,10 @@ int logs_copy(struct logs *ret, const struct logs *from);
  * Returns 0 or -errno. */
 int logs_begin_attempt(struct logs *logs, const char *run_id, int attempt, char **ret_dir);
 
+/* A file in the folder of a worker that was started in this attempt: not the last one where others were replaced since.
+ * Malloc'ed; NULL without a run, or without memory. */
+char *logs_worker_file(const char *run, unsigned attempt, int local_rank, const char *name);
+
 /* Appends to a file in the folder base, which is made if it is missing. Returns 0 or -errno. */
 int logs_append(const struct logs *logs, const char *name, const char *text, size_t n_bytes);
 

@@ -12,6 +12,7 @@
 #include "launcher/supervise/worker_group.h"
 #include "launcher/cli/job.h"
 #include "launcher/host/proc_info_os.h"
+#include "launcher/output/logs_os.h"
 #include "launcher/util/line_file_os.h"
 #include "launcher/util/control_path.h"
 #include "launcher/util/log_os.h"
@@ -151,13 +152,12 @@ static void print_rendezvous(struct events *e, const struct worker_group *g)
 }
 
 /* The error file of a worker, or what torchrun writes for one without. Malloc'ed. */
-static char *read_raw_error(const char *attempt_dir, int local_rank)
+static char *read_raw_error(const struct worker_group *g, int local_rank, const char *run_dir)
 {
-    _cleanup_free_ char *path = NULL;
+    _cleanup_free_ char *path =
+        logs_worker_file(run_dir, g->workers[local_rank].generation, local_rank, "error.json");
     size_t n;
 
-    if (!attempt_dir || asprintf(&path, "%s/%d/error.json", attempt_dir, local_rank) < 0)
-        path = NULL;
     char *bytes = path ? read_disk_start(path, ERROR_FILE_MAX, &n) : NULL;
     if (!bytes)
         return strdup(
@@ -169,11 +169,11 @@ static char *read_raw_error(const char *attempt_dir, int local_rank)
 }
 
 static void print_worker_end(struct events *e, const struct worker_group *g, int local_rank, int64_t run_s,
-                             const char *attempt_dir)
+                             const char *run_dir)
 {
     const struct event_ending ending = ending_of(g, local_rank);
     bool failed = ending.code != 0;
-    _cleanup_free_ char *error = failed ? read_raw_error(attempt_dir, local_rank) : NULL;
+    _cleanup_free_ char *error = failed ? read_raw_error(g, local_rank, run_dir) : NULL;
 
     print_torch(e, g,
                 (struct event_torch){.state = failed                         ? "FAILED"
@@ -187,12 +187,12 @@ static void print_worker_end(struct events *e, const struct worker_group *g, int
 }
 
 /* As in torchrun, the agent has "succeeded" when it ran to its end, whatever the result of the workers. */
-static void print_end(struct events *e, const struct worker_group *g, int64_t run_s, const char *attempt_dir)
+static void print_end(struct events *e, const struct worker_group *g, int64_t run_s, const char *run_dir)
 {
     bool came_to_its_end = !g->interrupt && g->cause != GROUP_CAUSE_EXEC && g->cause != GROUP_CAUSE_START;
 
     for (int i = 0; came_to_its_end && i < g->config.n_workers; i++)
-        print_worker_end(e, g, i, run_s, attempt_dir);
+        print_worker_end(e, g, i, run_s, run_dir);
     print_torch(e, g,
                 (struct event_torch){
                     .state = came_to_its_end ? "SUCCEEDED" : "FAILED", .run_s = run_s, .duration_ms = -1});
@@ -295,7 +295,7 @@ void events_restart(struct events *e, const struct worker_group *g, const struct
 }
 
 void events_end(struct events *e, const struct worker_group *g, const struct failures_outcome *outcome,
-                int exit_code, const char *attempt_dir)
+                int exit_code, const char *run_dir)
 {
     if (!e)
         return;
@@ -313,7 +313,7 @@ void events_end(struct events *e, const struct worker_group *g, const struct fai
                                .number = exit_code,
                                .took_ns = took},
                 now);
-    print_end(e, g, (int64_t)(took / 1000000000u), attempt_dir);
+    print_end(e, g, (int64_t)(took / 1000000000u), run_dir);
 }
 
 /* ---- life ---- */

@@ -52,8 +52,8 @@ void events_mark(struct events *e, const struct worker_group *g, const struct ev
 /* The report on a generation is out and another one follows. */
 void events_restart(struct events *e, const struct worker_group *g, const struct failures_outcome *outcome);
 
-/* The job is over. attempt_dir: of its last generation, or NULL. */
+/* The job is over. run_dir: with a folder for each generation, or NULL. */
 void events_end(struct events *e, const struct worker_group *g, const struct failures_outcome *outcome,
-                int exit_code, const char *attempt_dir);
+                int exit_code, const char *run_dir);
 
 void events_destroy(struct events *e);

@@ -12,6 +12,7 @@
 #include "launcher/supervise/worker_group.h"
 #include "launcher/cli/job.h"
 #include "launcher/host/proc_info_os.h"
+#include "launcher/output/logs_os.h"
 #include "launcher/report/final_error.h"
 #include "launcher/report/report.h"
 #include "launcher/report/report_json.h"
@@ -34,24 +35,12 @@ struct strings {
     size_t n_bytes;
 };
 
-/* In the folder of the generation that it was started in, which is not the last one when others were replaced
- * since. Malloc'ed or NULL. */
-static char *worker_file(const struct failures_source *source, int local_rank, const char *name)
-{
-    const struct group_worker *w = &source->group->workers[local_rank];
-    char *path = NULL;
-
-    if (!source->run_dir ||
-        asprintf(&path, "%s/attempt_%u/%d/%s", source->run_dir, w->generation, local_rank, name) < 0)
-        return NULL;
-    return path;
-}
-
 static void read_error_file(const struct failures_source *source, struct report_failure *f, struct strings *s)
 {
     int64_t time_s = 0;
 
-    s->path = worker_file(source, f->local_rank, "error.json");
+    s->path = logs_worker_file(source->run_dir, source->group->workers[f->local_rank].generation,
+                               f->local_rank, "error.json");
     if (!s->path)
         return;
     s->bytes = read_disk_start(s->path, ERROR_FILE_MAX, &s->n_bytes);
@@ -103,7 +92,8 @@ static char *last_stderr_lines(const struct failures_source *source, int local_r
     bool is_shown = job->tees[local_rank] & JOB_STDERR && (!job->listed || job->listed[local_rank]);
     if (is_shown || !((job->redirects[local_rank] | job->tees[local_rank]) & JOB_STDERR))
         return NULL;
-    path = worker_file(source, local_rank, "stderr.log");
+    path = logs_worker_file(source->run_dir, source->group->workers[local_rank].generation, local_rank,
+                            "stderr.log");
     if (!path)
         return NULL;
     bytes = read_disk_end(path, LAST_BYTES, &n);
@@ -289,18 +279,14 @@ void failures_tell(const struct failures_source *source, struct failures_outcome
     free(failures);
 }
 
-void failures_read_message(const char *attempt_dir, int local_rank, char *ret, size_t size)
+void failures_read_message(const char *error_file, char *ret, size_t size)
 {
-    _cleanup_free_ char *path = NULL, *bytes = NULL, *message = NULL;
+    _cleanup_free_ char *bytes = NULL, *message = NULL;
     int64_t time_s;
     size_t n;
 
     ret[0] = '\0';
-    if (!attempt_dir || asprintf(&path, "%s/%d/error.json", attempt_dir, local_rank) < 0) {
-        path = NULL;
-        return;
-    }
-    bytes = read_disk_start(path, ERROR_FILE_MAX, &n);
+    bytes = error_file ? read_disk_start(error_file, ERROR_FILE_MAX, &n) : NULL;
     if (!bytes || report_json_read(bytes, n, &message, &time_s) != 0)
         return;
     const char *end = message + strlen(message);

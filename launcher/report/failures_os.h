@@ -39,5 +39,5 @@ struct failures_outcome {
  */
 void failures_tell(const struct failures_source *source, struct failures_outcome *outcome);
 
-/* The last line of the message in the error file of a worker (of a traceback: the exception); "" without an error file. */
-void failures_read_message(const char *attempt_dir, int local_rank, char *ret, size_t size);
+/* The last line of the message in the error file of a worker (of a traceback: the exception); "" without one (NULL, too). */
+void failures_read_message(const char *error_file, char *ret, size_t size);

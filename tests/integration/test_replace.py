@@ -6,6 +6,7 @@ import pathlib
 import random
 import signal
 import subprocess
+import tempfile
 
 import pytest
 
@@ -32,8 +33,8 @@ def job(tmp_path):
     """Starts a job that is ended with the test."""
     started = []
 
-    def start(*more, policy="replace", options=TOY):
-        j = replace_kills.Job(tmp_path, "toy", options, policy, 9, more)
+    def start(*more, policy="replace", options=TOY, restarts=9, env=None):
+        j = replace_kills.Job(tmp_path, "toy", options, policy, restarts, more, env)
         started.append(j)
         return j
 
@@ -123,6 +124,35 @@ def test_logs_of_the_new_one_are_its_own(tmp_path):
     second, = tmp_path.glob("*/attempt_1/0/stdout.log")
     assert "kill, as --fault asks" in first.read_text()
     assert "resumed from the ranks that went on" in second.read_text() and "epoch 60/60" in second.read_text()
+
+
+@pytest.fixture
+def sockets():
+    """A folder with a short path."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        yield {"XDG_RUNTIME_DIR": folder}
+
+
+def test_files_of_those_that_stay_are_found(job, sockets, tmp_path):
+    """They are in the folder of the generation that a rank was started in: crunctl names its log, and the events of the job
+    have its error."""
+    j = job("--log-dir", tmp_path / "logs", "-r", "3", "--event-log-handler=console", options=ENDLESS, restarts=1, env=sockets)
+    assert j.wait_ready()
+    jobs.kill(jobs.workers(j.process.pid)[2])
+    assert j.wait_commit()
+    p = jobs.run([str(jobs.build_folder() / "launcher/crunctl"), "--json", "status"], env={**os.environ, **sockets}, timeout=60)
+    logs = [w["log"] for w in json.loads(p.stdout)["nodes"][0]["workers"]]
+    assert [path.split("/")[-3:] for path in logs] == [[f"attempt_{int(i == 2)}", str(i), "stdout.log"] for i in range(4)]
+    assert all(map(os.path.exists, logs))
+
+    staying = jobs.workers(j.process.pid)[0]
+    pathlib.Path(jobs.environment(staying)["TORCHELASTIC_ERROR_FILE"]).write_text('{"message": "boom"}')
+    jobs.kill(staying)
+    assert j.process.wait(timeout=60) == 1
+    lines = j.errors.read_text().splitlines()
+    assert any("boom" in line for line in lines if not line.startswith("{"))
+    ends = [e["metadata"] for e in map(json.loads, (line for line in lines if line.startswith("{"))) if e["source"] == "WORKER"]
+    assert any(e["state"] == "FAILED" and "boom" in e["raw_error"] for e in ends if "raw_error" in e)
 
 
 def test_what_the_dead_one_had_started_is_gone(tmp_path):

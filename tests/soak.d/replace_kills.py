@@ -80,14 +80,15 @@ def undisturbed(program, options, crun_args):
 
 
 class Job:
-    def __init__(self, folder, program, options, policy, restarts, more=()):
+    def __init__(self, folder, program, options, policy, restarts, more=(), env=None):
         self.metrics = Metrics(folder / "metrics")
         self.errors = folder / "stderr"
         with open(self.errors, "w") as err:
             self.process = subprocess.Popen(
                 jobs.train_job(WORKERS, *options, "--metrics", self.metrics.path, program=program,
                                crun_args=[f"--restart-policy={policy}", f"--max-restarts={restarts}", *more]),
-                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=err)
+                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=err,
+                env={**os.environ, **(env or {})})
         self.running = True
 
     def over(self):
