@@ -10,6 +10,7 @@
 #include "launcher/util/folder_list_os.h"
 #include "launcher/util/proc_stat_os.h"
 #include "launcher/util/read_file_os.h"
+#include "launcher/watch/digest.h"
 
 enum { FILE_SIZE = 4096, HEAD_SIZE = 64, THREADS_MAX = 512 };
 
@@ -19,13 +20,6 @@ static bool read_of_process(pid_t pid, const char *name, char out[FILE_SIZE])
 
     (void)snprintf(path, sizeof(path), "/proc/%d/%s", (int)pid, name); /* fits */
     return read_file_text(path, out, FILE_SIZE);
-}
-
-static uint64_t digest_bytes(uint64_t digest, const void *bytes, size_t n)
-{
-    for (size_t i = 0; i < n; i++)
-        digest = (digest ^ ((const unsigned char *)bytes)[i]) * UINT64_C(0x100000001b3);
-    return digest;
 }
 
 /* The number behind a name in a file of lines "name: number". */
@@ -154,7 +148,7 @@ void proc_look_sample(const struct look_tree *tree, int state_fd, struct progres
             ret->n_bytes += field_of(text, "rchar: ") + field_of(text, "wchar: ");
     ssize_t n = state_fd >= 0 ? pread(state_fd, head, sizeof(head), 0) : 0;
     if (n > 0)
-        ret->head = digest_bytes(UINT64_C(0xcbf29ce484222325), head, (size_t)n);
+        ret->head = digest_add(DIGEST_EMPTY, head, (size_t)n);
 }
 
 static bool another_thread_runs(pid_t pid)
@@ -184,8 +178,8 @@ static uint64_t digest_call(uint64_t digest, const char *text)
 
     while (at && at > text && at[-1] != ' ')
         at--;
-    digest = digest_bytes(digest, text, strcspn(text, " "));
-    return at ? digest_bytes(digest, at, strlen(at)) : digest;
+    digest = digest_add(digest, text, strcspn(text, " "));
+    return at ? digest_add(digest, at, strlen(at)) : digest;
 }
 
 /* Of one that runs only that it does. */
@@ -198,7 +192,7 @@ static bool add_place_of(pid_t pid, struct progress_place *place)
         return false;
     (void)read_of_process(pid, "syscall", text); /* "" when it may not be read */
     bool runs = stat.state == 'R' || strncmp(text, "running", 7) == 0;
-    place->where = digest_bytes(place->where, &pid, sizeof(pid));
+    place->where = digest_add(place->where, &pid, sizeof(pid));
     if (!runs)
         place->where = digest_call(place->where, text);
     place->faults += stat.faults;
@@ -215,7 +209,7 @@ int proc_look_place(const struct look_tree *tree, struct progress_sample *ret, p
     int n_running = 0;
 
     ret->has_place = tree->n_pids > 0;
-    ret->place = (struct progress_place){.where = UINT64_C(0xcbf29ce484222325)};
+    ret->place = (struct progress_place){.where = DIGEST_EMPTY};
     for (int i = 0; i < tree->n_pids; i++)
         if (add_place_of(tree->pids[i], &ret->place))
             running[n_running++] = tree->pids[i];

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/err.h"
+#include "launcher/watch/digest.h"
 
 enum { LINE_MAX_SIZE = 512, FRAMES_MAX = 64, NAME_SIZE = 72 };
 
@@ -220,24 +221,17 @@ static void describe(const struct stack_frames *frames, struct stack_summary *re
         (void)snprintf(ret->text, sizeof(ret->text), "%.70s", name);
 }
 
-static uint64_t add_to_digest(uint64_t digest, const void *bytes, size_t n)
-{
-    for (size_t i = 0; i < n; i++)
-        digest = (digest ^ ((const unsigned char *)bytes)[i]) * UINT64_C(0x100000001b3);
-    return digest;
-}
-
 /* Without the line of the innermost frame: a loop that waits in its own function goes through several. */
 static uint64_t digest_of(const struct stack_frames *frames)
 {
-    uint64_t digest = UINT64_C(0xcbf29ce484222325);
+    uint64_t digest = DIGEST_EMPTY;
 
     for (int i = 0; i < frames->n; i++) {
         const struct stack_frame *f = &frames->items[i];
 
-        digest = add_to_digest(digest, f->function, strlen(f->function) + 1);
+        digest = digest_add(digest, f->function, strlen(f->function) + 1);
         if (i > 0)
-            digest = add_to_digest(digest, &f->line, sizeof(f->line));
+            digest = digest_add(digest, &f->line, sizeof(f->line));
     }
     return digest;
 }

@@ -10,6 +10,7 @@
 
 #include "launcher/host/proc_info_os.h"
 #include "launcher/util/envp.h"
+#include "launcher/watch/digest.h"
 #include "launcher/watch/hang_report.h"
 #include "launcher/watch/nccl_state_sock.h"
 #include "launcher/watch/stack_text.h"
@@ -129,7 +130,7 @@ static void add_digests(struct watch_task *t, struct look_stacks *s)
         bool known = s->jobs[i].text &&
                      stack_summarize(s->jobs[i].text, s->jobs[i].n_text, (int)s->jobs[i].pid, &summary);
         place->has_stack &= known;
-        place->where = (place->where ^ summary.digest) * UINT64_C(0x100000001b3);
+        place->where = digest_add(place->where, &summary.digest, sizeof(summary.digest));
         free(s->jobs[i].text);
     }
 }
