@@ -10,15 +10,15 @@ enum { GROUPS_SHOWN = HANG_LINES_MAX - 2, RANKS_TEXT_SIZE = 120 };
 
 /* ---- groups ---- */
 
-static bool is_blocked(char state)
+bool hang_is_blocked(char state)
 {
     return state == 'D' || state == 'T' || state == 't';
 }
 
 static bool are_together(const struct hang_rank *a, const struct hang_rank *b)
 {
-    return a->has_ended == b->has_ended && is_blocked(a->state) == is_blocked(b->state) &&
-           (!is_blocked(a->state) || a->state == b->state) && a->child_state == b->child_state &&
+    return a->has_ended == b->has_ended && hang_is_blocked(a->state) == hang_is_blocked(b->state) &&
+           (!hang_is_blocked(a->state) || a->state == b->state) && a->child_state == b->child_state &&
            a->kind == b->kind && strcmp(a->text, b->text) == 0;
 }
 

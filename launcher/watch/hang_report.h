@@ -28,6 +28,9 @@ struct hang_rank {
     char text[STACK_TEXT_SIZE];
 };
 
+/* Whether a process is blocked in the kernel, or stopped by a signal or a tracer: 'D', 'T' or 't'. */
+bool hang_is_blocked(char state);
+
 /* Sorts the ranks into this order, those of a group next to each other. Returns whether the first group stands out. */
 bool hang_sort(struct hang_rank *ranks, size_t n_ranks);
 

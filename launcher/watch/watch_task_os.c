@@ -160,11 +160,6 @@ static void look(struct watch_task *t)
 
 /* ---- stacks ---- */
 
-static bool is_blocked_state(char state)
-{
-    return state == 'D' || state == 'T' || state == 't';
-}
-
 static char *describe_process(pid_t pid)
 {
     char *text = malloc(DESCRIPTION_SIZE);
@@ -178,7 +173,7 @@ static void add_process(struct watch_task *t, struct stack_set *set, int worker,
 {
     enum stack_tool tool = stack_tools_choose(tools_of(t), proc_look_is_python(pid));
     char state = proc_look_state(pid);
-    bool is_blocked = is_blocked_state(state);
+    bool is_blocked = hang_is_blocked(state);
 
     set->processes[set->n] =
         (struct stack_process){.worker = worker, .state = state, .description = describe_process(pid)};
@@ -250,7 +245,7 @@ static void describe_rank(const struct watch_task *t, const struct stack_set *se
             continue;
         if (set->jobs[i].pid == tree->pids[0]) {
             describe_main_process(&set->jobs[i], p, ret);
-        } else if (!ret->child_state && is_blocked_state(p->state)) {
+        } else if (!ret->child_state && hang_is_blocked(p->state)) {
             ret->child_pid = set->jobs[i].pid;
             ret->child_state = p->state;
         }
