@@ -22,6 +22,7 @@
 
 #include "base/cleanup.h"
 #include "base/own_user_os.h"
+#include "base/unix_socket_os.h"
 #include "rendezvous/client_owner_os.h"
 #include "rendezvous/fence_uv.h"
 #include "rendezvous/server_impl_uv.h"
@@ -352,18 +353,15 @@ int server_listen_fd(struct server *s, int fd, uint16_t *ret_port)
 /* Removes a socket file without a listener behind it; other files are left alone. */
 static int remove_stale(const struct sockaddr_un *address)
 {
-    _cleanup_close_ int fd = -1;
     struct stat st;
 
     if (lstat(address->sun_path, &st) < 0)
         return errno == ENOENT ? 0 : -errno;
     if (!S_ISSOCK(st.st_mode))
         return -EADDRINUSE;
-    fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-    if (fd < 0)
-        return -errno;
-    if (connect(fd, (const struct sockaddr *)address, sizeof(*address)) == 0 || errno != ECONNREFUSED)
-        return -EADDRINUSE;
+    int is_stale = unix_socket_is_stale(address);
+    if (is_stale <= 0)
+        return is_stale ? is_stale : -EADDRINUSE;
     return unlink(address->sun_path) < 0 && errno != ENOENT ? -errno : 0;
 }
 

@@ -23,6 +23,7 @@
 #include "base/buf.h"
 #include "base/cleanup.h"
 #include "base/own_user_os.h"
+#include "base/unix_socket_os.h"
 
 enum {
     CLIENTS_MAX = 8,
@@ -219,15 +220,6 @@ static void on_control_connection(uv_stream_t *listener, int status)
 
 /* ---- the socket ---- */
 
-/* Whether a process accepts connections there. */
-static bool is_served(const struct sockaddr_un *address)
-{
-    _cleanup_close_ int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-
-    return fd >= 0 &&
-           (connect(fd, (const struct sockaddr *)address, sizeof(*address)) == 0 || errno == EAGAIN);
-}
-
 /* 0 with a descriptor that listens; -EADDRINUSE: another process has the name. With the folder locked: a name without a
  * listener behind it is one that a killed process left, and not one that is about to listen. */
 static int bind_socket(const struct sockaddr_un *address, int *ret)
@@ -237,7 +229,7 @@ static int bind_socket(const struct sockaddr_un *address, int *ret)
     if (fd < 0)
         return -errno;
     int r = bind(fd, (const struct sockaddr *)address, sizeof(*address)) < 0 ? -errno : 0;
-    if (r == -EADDRINUSE && !is_served(address) && unlink(address->sun_path) == 0)
+    if (r == -EADDRINUSE && unix_socket_is_stale(address) > 0 && unlink(address->sun_path) == 0)
         r = bind(fd, (const struct sockaddr *)address, sizeof(*address)) < 0 ? -errno : 0;
     if (!r && listen(fd, BACKLOG) < 0)
         r = -errno;
