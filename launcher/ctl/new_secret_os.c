@@ -2,7 +2,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
@@ -11,22 +10,8 @@
 
 #include "base/cleanup.h"
 #include "base/random_os.h"
-#include "launcher/util/envp.h"
 
 enum { SECRET_BYTES = 32 };
-
-static bool find_secret_path(char *const *environment, char path[CONTROL_PATH_SIZE])
-{
-    const char *config = envp_get(environment, "XDG_CONFIG_HOME"), *home = envp_get(environment, "HOME");
-    bool has_config = config && *config;
-
-    (void)snprintf(path, CONTROL_PATH_SIZE, "of this user (neither XDG_CONFIG_HOME nor HOME is set)");
-    if (!has_config && !(home && *home))
-        return false;
-    int n = snprintf(path, CONTROL_PATH_SIZE, "%s%s/crun/secret", has_config ? config : home,
-                     has_config ? "" : "/.config");
-    return n > 0 && n < CONTROL_PATH_SIZE;
-}
 
 /* ~/.config and ~/.config/crun, where they are missing. Other folders have to be there. */
 static void make_secret_folders(char path[CONTROL_PATH_SIZE])
@@ -40,6 +25,20 @@ static void make_secret_folders(char path[CONTROL_PATH_SIZE])
     *before = '/';
     (void)mkdir(path, 0700);
     *last = '/';
+}
+
+/* Where to: the file that was named, or the one of the user, whose folders are made. */
+static int choose_secret_path(char *const *environment, const char *file, char path[CONTROL_PATH_SIZE])
+{
+    int r = file ? 0 : control_secret_path(environment, path);
+
+    if (file)
+        (void)snprintf(path, CONTROL_PATH_SIZE, "%s", file); /* open() fails with a longer one */
+    else if (r == -ENOENT)
+        (void)snprintf(path, CONTROL_PATH_SIZE, "of this user (neither XDG_CONFIG_HOME nor HOME is set)");
+    else if (!r)
+        make_secret_folders(path);
+    return r;
 }
 
 static int write_whole(int fd, const char *text, size_t n)
@@ -56,13 +55,9 @@ int new_secret_write(char *const *environment, const char *file, char path[CONTR
     char text[2 * SECRET_BYTES + 2];
     uint8_t bytes[SECRET_BYTES];
 
-    if (file)
-        (void)snprintf(path, CONTROL_PATH_SIZE, "%s", file); /* open() fails with a longer one */
-    else if (!find_secret_path(environment, path))
-        return -ENOENT;
-    else
-        make_secret_folders(path);
-    int r = random_fill(bytes, sizeof(bytes));
+    int r = choose_secret_path(environment, file, path);
+    if (!r)
+        r = random_fill(bytes, sizeof(bytes));
     if (r)
         return r;
     for (size_t i = 0; i < SECRET_BYTES; i++)

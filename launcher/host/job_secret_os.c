@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "base/decimal.h"
+#include "launcher/util/control_path.h"
 #include "launcher/util/envp.h"
 
 static int read_inherited(struct secret *ret, const char *text, char error[SECRET_ERROR_SIZE])
@@ -42,19 +43,16 @@ static int users_file_exists(const char *path, char error[SECRET_ERROR_SIZE])
 /* The user's own secret, if there is one. */
 static int read_users(struct secret *ret, char *const *environment, char error[SECRET_ERROR_SIZE])
 {
-    const char *config = envp_get(environment, "XDG_CONFIG_HOME"), *home = envp_get(environment, "HOME");
-    char path[PATH_MAX];
-    int n = config && *config
-                ? snprintf(path, sizeof(path), "%s/crun/secret", config)
-                : snprintf(path, sizeof(path), "%s/.config/crun/secret", home && *home ? home : "");
+    char path[CONTROL_PATH_SIZE];
+    int r = control_secret_path(environment, path);
 
-    if (!(config && *config) && !(home && *home))
+    if (r == -ENOENT)
         return 0;
-    if (n < 0 || (size_t)n >= sizeof(path)) {
+    if (r) {
         (void)snprintf(error, SECRET_ERROR_SIZE, "the folder of the user's secret has too long a name");
-        return -ENAMETOOLONG;
+        return r;
     }
-    int r = users_file_exists(path, error);
+    r = users_file_exists(path, error);
     return r > 0 ? secret_read_file(ret, path, SECRET_FILE_PRIVATE, error) : r;
 }
 

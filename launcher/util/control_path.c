@@ -1,5 +1,6 @@
 #include "launcher/util/control_path.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -49,4 +50,16 @@ bool control_history_path(char *const *environment, char ret[CONTROL_PATH_SIZE])
     int n = state ? snprintf(ret, CONTROL_PATH_SIZE, "%s/crun/history.jsonl", state)
                   : snprintf(ret, CONTROL_PATH_SIZE, "%s/.local/state/crun/history.jsonl", home);
     return n < CONTROL_PATH_SIZE;
+}
+
+int control_secret_path(char *const *environment, char ret[CONTROL_PATH_SIZE])
+{
+    const char *config = envp_get(environment, "XDG_CONFIG_HOME"), *home = envp_get(environment, "HOME");
+    bool has_config = config && *config;
+
+    if (!has_config && !(home && *home))
+        return -ENOENT;
+    int n = snprintf(ret, CONTROL_PATH_SIZE, "%s%s/crun/secret", has_config ? config : home,
+                     has_config ? "" : "/.config");
+    return n > 0 && n < CONTROL_PATH_SIZE ? 0 : -ENAMETOOLONG;
 }

@@ -1,11 +1,12 @@
 #pragma once
 
 /*
- * Where the sockets of crun and the history are: composed from the environment, nothing is opened. Pure.
+ * Where the sockets of crun, the history and the secret of a user are: composed from the environment, nothing is opened. Pure.
  *
  *   socket   $XDG_RUNTIME_DIR/crun/JOB.sock, else /run/crun/JOB.sock for root, else /tmp/crun-UID/JOB.sock: a folder that
  *            crunctl finds whatever TMPDIR and --log-dir of a job are, and that outlives its run folder
  *   history  $XDG_STATE_HOME/crun/history.jsonl, else ~/.local/state/crun/history.jsonl
+ *   secret   $XDG_CONFIG_HOME/crun/secret, else ~/.config/crun/secret
  */
 
 #include <stdbool.h>
@@ -21,3 +22,6 @@ void control_socket_name(const char *job, int pid, char ret[CONTROL_NAME_SIZE]);
 
 /* False: neither variable is set. */
 bool control_history_path(char *const *environment, char ret[CONTROL_PATH_SIZE]);
+
+/* 0; -ENOENT: neither variable is set; -ENAMETOOLONG. */
+int control_secret_path(char *const *environment, char ret[CONTROL_PATH_SIZE]);

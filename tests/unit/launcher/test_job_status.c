@@ -214,9 +214,11 @@ static void rates_come_from_two_looks(void **state)
 static void paths_follow_the_environment(void **state)
 {
     static char run_user[] = "XDG_RUNTIME_DIR=/run/user/7", home[] = "HOME=/home/u",
-                state_dir[] = "XDG_STATE_HOME=/s", relative[] = "XDG_RUNTIME_DIR=relative";
+                state_dir[] = "XDG_STATE_HOME=/s", config[] = "XDG_CONFIG_HOME=/c",
+                no_config[] = "XDG_CONFIG_HOME=", relative[] = "XDG_RUNTIME_DIR=relative";
     char *none[] = {NULL}, *runtime[] = {run_user, home, NULL},
-         *state_home[] = {state_dir, home, relative, NULL};
+         *state_home[] = {state_dir, home, relative, NULL}, *config_home[] = {config, home, NULL},
+         *plain_home[] = {no_config, home, NULL};
     char path[CONTROL_PATH_SIZE], name[CONTROL_NAME_SIZE];
 
     (void)state;
@@ -231,6 +233,11 @@ static void paths_follow_the_environment(void **state)
     assert_true(control_history_path(state_home, path));
     assert_string_equal(path, "/s/crun/history.jsonl");
     assert_false(control_history_path(none, path));
+    assert_int_equal(control_secret_path(config_home, path), 0);
+    assert_string_equal(path, "/c/crun/secret");
+    assert_int_equal(control_secret_path(plain_home, path), 0);
+    assert_string_equal(path, "/home/u/.config/crun/secret");
+    assert_int_equal(control_secret_path(none, path), -ENOENT);
     control_socket_name("../a b/\xff", 0, name);
     assert_string_equal(name, "_._a_b__.sock");
     control_socket_name("0123456789012345678901234567890123456789xyz", 12, name);
