@@ -9,10 +9,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "base/cleanup.h"
+#include "base/cond_os.h"
 #include "base/time.h"
 #include "rendezvous/metrics_text.h"
 #include "rendezvous/microhttpd_os.h"
@@ -55,11 +55,9 @@ static void on_metrics_asked(uv_async_t *asked)
 static void wait_for_text(struct metrics *m)
 {
     uint64_t until_ns = now_ns() + METRICS_WAIT_MS * UINT64_C(1000000);
-    const struct timespec until = {.tv_sec = (time_t)(until_ns / 1000000000),
-                                   .tv_nsec = (long)(until_ns % 1000000000)};
 
     for (int r = 0; !m->has_text && !m->is_closing && r == 0;)
-        r = pthread_cond_timedwait(&m->answered, &m->lock, &until);
+        r = cond_wait_until(&m->answered, &m->lock, until_ns);
 }
 
 /* The text, which the caller frees, or NULL. */
@@ -170,17 +168,6 @@ static struct MHD_Daemon *start_thread(struct metrics *m, int fd)
     return daemon;
 }
 
-static void init_waiting(struct metrics *m)
-{
-    pthread_condattr_t attributes;
-
-    (void)pthread_mutex_init(&m->lock, NULL); /* these do not fail on Linux */
-    (void)pthread_condattr_init(&attributes);
-    (void)pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-    (void)pthread_cond_init(&m->answered, &attributes);
-    (void)pthread_condattr_destroy(&attributes);
-}
-
 static int begin_to_serve(struct metrics *m, const char *address, uint16_t *ret_port,
                           char why[METRICS_ERROR_SIZE])
 {
@@ -230,7 +217,8 @@ int metrics_create(struct metrics **ret, const struct metrics_host *host, const 
     m->host = *host;
     m->asked.data = m;
     uv_unref((uv_handle_t *)&m->asked);
-    init_waiting(m);
+    (void)pthread_mutex_init(&m->lock, NULL); /* does not fail on Linux */
+    cond_init(&m->answered);
     r = begin_to_serve(m, address, ret_port, why);
     if (r)
         uv_close((uv_handle_t *)&m->asked, on_metrics_closed);

@@ -32,6 +32,7 @@
 #include "launcher/output/line_prefix.h"
 #include "launcher/output/output_stream_os.h"
 #include "launcher/util/thread_os.h"
+#include "base/cond_os.h"
 #include "base/err.h"
 #include "base/list.h"
 #include "base/time.h"
@@ -692,17 +693,6 @@ static void free_pump(struct output_pump *p)
     free(p);
 }
 
-static void init_lock(struct output_pump *p)
-{
-    pthread_condattr_t attributes;
-
-    (void)pthread_mutex_init(&p->lock, NULL); /* these do not fail on Linux */
-    (void)pthread_condattr_init(&attributes);
-    (void)pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-    (void)pthread_cond_init(&p->pumped, &attributes);
-    (void)pthread_condattr_destroy(&attributes);
-}
-
 int output_pump_create(struct output_pump **ret, void (*on_match)(void *data), void (*on_end)(void *data),
                        void *data)
 {
@@ -715,7 +705,8 @@ int output_pump_create(struct output_pump **ret, void (*on_match)(void *data), v
     p->data = data;
     list_init(&p->incoming);
     list_init(&p->streams);
-    init_lock(p);
+    (void)pthread_mutex_init(&p->lock, NULL); /* does not fail on Linux */
+    cond_init(&p->pumped);
     p->inotify = inotify_init1(IN_CLOEXEC | IN_NONBLOCK); /* the limit of a user's instances may be reached */
     p->pipes = epoll_create1(EPOLL_CLOEXEC);
     p->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -767,8 +758,6 @@ void output_pump_add(struct output_pump *p, struct output_stream *s)
 void output_pump_say(struct output_pump *p, struct output_stream *sentence)
 {
     uint64_t until_ns = now_ns() + SAY_MS * UINT64_C(1000000);
-    const struct timespec until = {.tv_sec = (time_t)(until_ns / 1000000000),
-                                   .tv_nsec = (long)(until_ns % 1000000000)};
 
     (void)pthread_mutex_lock(&p->lock);
     sentence->n_flushed = p->n_flushed;
@@ -777,7 +766,7 @@ void output_pump_say(struct output_pump *p, struct output_stream *sentence)
     bool is_late = p->n_pumped + 1 < number; /* it has not taken the one before: it is stuck */
     wake_thread(p);
     for (int r = 0; !is_late && p->n_pumped < number && r == 0;)
-        r = pthread_cond_timedwait(&p->pumped, &p->lock, &until);
+        r = cond_wait_until(&p->pumped, &p->lock, until_ns);
     (void)pthread_mutex_unlock(&p->lock);
 }
 

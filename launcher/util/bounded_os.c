@@ -4,9 +4,9 @@
 #include <pthread.h>
 #include <stdint.h>
 #include <stdlib.h>
-#include <time.h>
 
 #include "launcher/util/thread_os.h"
+#include "base/cond_os.h"
 #include "base/time.h"
 
 enum { SIGNAL_INTERVAL_MS = 50, SIGNAL_PATIENCE_MS = 1000, SILENT_MS = 5000 };
@@ -51,18 +51,14 @@ static void *bounded_main(void *data)
 static struct bounded *new_bounded(void (*run)(void *data), void (*drop)(void *data), void *data)
 {
     struct bounded *b = calloc(1, sizeof(*b));
-    pthread_condattr_t attributes;
 
     if (!b)
         return NULL;
     b->run = run;
     b->drop = drop;
     b->data = data;
-    (void)pthread_mutex_init(&b->lock, NULL); /* these do not fail on Linux */
-    (void)pthread_condattr_init(&attributes);
-    (void)pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-    (void)pthread_cond_init(&b->changed, &attributes);
-    (void)pthread_condattr_destroy(&attributes);
+    (void)pthread_mutex_init(&b->lock, NULL); /* does not fail on Linux */
+    cond_init(&b->changed);
     return b;
 }
 
@@ -70,11 +66,9 @@ static struct bounded *new_bounded(void (*run)(void *data), void (*drop)(void *d
 static bool wait_until_returned(struct bounded *b, unsigned timeout_ms)
 {
     uint64_t until_ns = now_ns() + timeout_ms * UINT64_C(1000000);
-    const struct timespec until = {.tv_sec = (time_t)(until_ns / 1000000000),
-                                   .tv_nsec = (long)(until_ns % 1000000000)};
 
     for (int r = 0; !b->has_returned && r == 0;)
-        r = pthread_cond_timedwait(&b->changed, &b->lock, &until);
+        r = cond_wait_until(&b->changed, &b->lock, until_ns);
     return b->has_returned;
 }
 

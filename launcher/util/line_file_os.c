@@ -20,12 +20,12 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "launcher/util/log_os.h"
 #include "launcher/util/thread_os.h"
 #include "base/buf.h"
+#include "base/cond_os.h"
 #include "base/time.h"
 
 enum { PENDING_MAX = 1 << 20, OPEN_LIMIT_MS = 250, CLOSE_LIMIT_MS = 2000, HISTORY_FOLDERS = 3 };
@@ -134,13 +134,8 @@ static void *line_file_main(void *data)
 
 static int start_file_thread(struct line_file *f)
 {
-    pthread_condattr_t attributes;
-
-    (void)pthread_mutex_init(&f->lock, NULL); /* these do not fail on Linux */
-    (void)pthread_condattr_init(&attributes);
-    (void)pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-    (void)pthread_cond_init(&f->changed, &attributes);
-    (void)pthread_condattr_destroy(&attributes);
+    (void)pthread_mutex_init(&f->lock, NULL); /* does not fail on Linux */
+    cond_init(&f->changed);
     return masked_thread_start(&f->thread, line_file_main, f);
 }
 
@@ -157,11 +152,9 @@ static void line_file_free(struct line_file *f)
 static void wait_for_thread(struct line_file *f, bool until_opened, unsigned limit_ms)
 {
     const uint64_t until_ns = now_ns() + limit_ms * UINT64_C(1000000);
-    const struct timespec until = {.tv_sec = (time_t)(until_ns / 1000000000),
-                                   .tv_nsec = (long)(until_ns % 1000000000)};
 
     for (int r = 0; !f->ended && !(until_opened && f->is_opened) && r == 0;)
-        r = pthread_cond_timedwait(&f->changed, &f->lock, &until);
+        r = cond_wait_until(&f->changed, &f->lock, until_ns);
 }
 
 /* 0 also when it is not known yet. */

@@ -15,6 +15,8 @@
 
 #include "base/buf.h"
 #include "base/cleanup.h"
+#include "base/cond_os.h"
+#include "base/time.h"
 #include "worker-runtime/base/error.h"
 #include "worker-runtime/checkpoint/snapshot.h"
 #include "worker-runtime/checkpoint/snapshot_image.h"
@@ -26,7 +28,6 @@
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 
 enum { FAILURES_MAX = 8, SENTENCE_MAX = 1024, ATTEMPTS_MAX = 4, PAUSE_GROWTH = 4 };
 
@@ -144,19 +145,11 @@ static int remove_old(struct crw_snapshots *s)
 /* Waits before a save is tried again. False: it is not worth it any more. */
 static bool pause_for(struct crw_snapshots *s, unsigned ms)
 {
-    struct timespec until;
+    uint64_t until_ns = now_ns() + ms * UINT64_C(1000000);
     bool go_on;
 
-    (void)clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_sec += ms / 1000;
-    until.tv_nsec += (long)(ms % 1000) * 1000000;
-    if (until.tv_nsec >= 1000000000) {
-        until.tv_sec++;
-        until.tv_nsec -= 1000000000;
-    }
     pthread_mutex_lock(&s->lock);
-    while (!s->superseded && !s->closing &&
-           pthread_cond_timedwait(&s->changed, &s->lock, &until) != ETIMEDOUT)
+    while (!s->superseded && !s->closing && cond_wait_until(&s->changed, &s->lock, until_ns) == 0)
         ;
     go_on = !s->superseded && !s->closing;
     pthread_mutex_unlock(&s->lock);
@@ -245,7 +238,6 @@ static void snapshots_free(struct crw_snapshots *s)
 
 int snapshots_create(const char *folder, int keep, const struct snapshot_io *io, struct crw_snapshots **ret)
 {
-    pthread_condattr_t monotonic;
     struct crw_snapshots *s;
     int r;
 
@@ -259,10 +251,7 @@ int snapshots_create(const char *folder, int keep, const struct snapshot_io *io,
     s->folder_fd = -1;
     s->durable_step = CRW_NO_STEP;
     pthread_mutex_init(&s->lock, NULL);
-    pthread_condattr_init(&monotonic);
-    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-    pthread_cond_init(&s->changed, &monotonic);
-    pthread_condattr_destroy(&monotonic);
+    cond_init(&s->changed);
     s->folder = strdup(folder);
     if (!s->folder) {
         r = crw_fail_errno(-ENOMEM, "cannot prepare to save snapshots");

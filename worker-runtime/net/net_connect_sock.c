@@ -4,6 +4,7 @@
 #include "worker-runtime/net/net_impl_sock.h"
 
 #include "base/cleanup.h"
+#include "base/cond_os.h"
 #include "proto/wait_sock.h"
 #include "worker-runtime/base/error.h"
 
@@ -181,11 +182,6 @@ bool net_is_interrupted(const struct net_wait *wait)
     return poll(&polled, 1, 0) > 0;
 }
 
-struct timespec net_timespec(int64_t ns)
-{
-    return (struct timespec){.tv_sec = ns / 1000000000, .tv_nsec = ns % 1000000000};
-}
-
 /* The interrupt is a descriptor, the rest a condition: a thread that makes the first readable also
  * calls net_wake(); the pause is for those that cannot. */
 enum { PAUSE_MS = 50 };
@@ -193,9 +189,11 @@ enum { PAUSE_MS = 50 };
 void net_wait_for_change(struct net *n, int64_t deadline_ns)
 {
     int64_t pause_ns = sock_deadline_ns(PAUSE_MS);
-    const struct timespec until = net_timespec(pause_ns < deadline_ns ? pause_ns : deadline_ns);
 
-    (void)pthread_cond_timedwait(&n->changed, &n->lock, &until); /* the caller looks again, whatever it was */
+    if (pause_ns > deadline_ns)
+        pause_ns = deadline_ns;
+    /* The caller looks again, whatever ended the wait. */
+    (void)cond_wait_until(&n->changed, &n->lock, (uint64_t)pause_ns);
 }
 
 int net_claim(struct net *n, const struct net_wait *wait, struct net_hello hello, int from, int *ret_fd)

@@ -14,7 +14,6 @@
 
 #include <pthread.h>
 #include <stdbool.h>
-#include <time.h>
 
 #define NS_PER_MS INT64_C(1000000)
 
@@ -160,4 +159,3 @@ int net_connect_once(struct net *n, const struct net_wait *wait, struct net_hell
 bool net_is_interrupted(const struct net_wait *wait);
 /* Waits until something has changed, or for a moment. Caller holds n->lock. */
 void net_wait_for_change(struct net *n, int64_t deadline_ns);
-struct timespec net_timespec(int64_t ns);

@@ -6,6 +6,7 @@
 
 #include "worker-runtime/net/net_impl_sock.h"
 
+#include "base/cond_os.h"
 #include "proto/wait_sock.h"
 
 #include <errno.h>
@@ -163,7 +164,6 @@ static int await_bytes(const struct message_taking *t, struct net_inbox **ret_in
         struct net_inbox *in = find_inbox(n, t->group, t->from);
         bool asks = !in && !net_watches_presence(n, t->group, t->from);
         int64_t now_ns = sock_now_ns();
-        struct timespec until;
 
         if (in && in->came > in->taken) {
             *ret_inbox = in;
@@ -179,9 +179,9 @@ static int await_bytes(const struct message_taking *t, struct net_inbox **ret_in
             ask_for_presence(t, &absence);
             continue;
         }
-        until =
-            net_timespec(asks ? min_ns(deadline_ns, min_ns(absence.ask_ns, absence.absent_ns)) : deadline_ns);
-        (void)pthread_cond_timedwait(&n->changed, &n->lock, &until); /* looks again, whatever it was */
+        int64_t until_ns =
+            asks ? min_ns(deadline_ns, min_ns(absence.ask_ns, absence.absent_ns)) : deadline_ns;
+        (void)cond_wait_until(&n->changed, &n->lock, (uint64_t)until_ns); /* looks again, whatever it was */
     }
 }
 

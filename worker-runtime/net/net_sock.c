@@ -2,6 +2,7 @@
 
 #include "worker-runtime/net/net_impl_sock.h"
 
+#include "base/cond_os.h"
 #include "worker-runtime/base/error.h"
 #include "worker-runtime/base/thread_os.h"
 
@@ -47,7 +48,6 @@ static void net_free(struct net *n)
 static struct net *net_new(int rank, int world_size, struct failure_detector *detector)
 {
     struct net *n = calloc(1, sizeof(*n));
-    pthread_condattr_t attributes;
 
     if (!n)
         return NULL;
@@ -64,10 +64,7 @@ static struct net *net_new(int rank, int world_size, struct failure_detector *de
         .left = calloc((size_t)world_size, 1),
     };
     pthread_mutex_init(&n->lock, NULL);
-    pthread_condattr_init(&attributes);
-    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-    pthread_cond_init(&n->changed, &attributes);
-    pthread_condattr_destroy(&attributes);
+    cond_init(&n->changed);
     if (net_pending_init(n) && n->peers && n->ended && n->left)
         return n;
     net_free(n);
