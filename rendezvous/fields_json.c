@@ -54,6 +54,16 @@ static bool write_field(cJSON *object, const struct field *f, const void *from)
     }
 }
 
+cJSON *fields_append_object(cJSON *list)
+{
+    cJSON *object = cJSON_CreateObject();
+
+    if (object && cJSON_AddItemToArray(list, object))
+        return object;
+    cJSON_Delete(object);
+    return NULL;
+}
+
 int fields_write(struct cJSON *object, const struct field *fields, size_t n_fields, const void *from)
 {
     for (size_t i = 0; i < n_fields; i++)

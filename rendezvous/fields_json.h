@@ -50,6 +50,9 @@ enum { FIELDS_ERROR_SIZE = 256 };
 #define _cleanup_json_ _cleanup_(fields_cleanup_json)
 void fields_cleanup_json(struct cJSON **json);
 
+/* An empty object at the end of the list, which owns it; NULL without memory. */
+struct cJSON *fields_append_object(struct cJSON *list);
+
 /* 0 or -ENOMEM. */
 int fields_write(struct cJSON *object, const struct field *fields, size_t n_fields, const void *from);
 

@@ -89,13 +89,8 @@ bool history_line_from_json(const char *bytes, size_t n, struct history_line *re
 
 static bool add_generation_object(cJSON *list, const struct history_generation *g)
 {
-    cJSON *object = cJSON_CreateObject();
-
-    if (!object || !cJSON_AddItemToArray(list, object)) {
-        cJSON_Delete(object);
-        return false;
-    }
-    bool added = cJSON_AddNumberToObject(object, "generation", (double)g->number) &&
+    cJSON *object = fields_append_object(list);
+    bool added = object && cJSON_AddNumberToObject(object, "generation", (double)g->number) &&
                  cJSON_AddNumberToObject(object, "started", (double)g->started_s) &&
                  cJSON_AddNumberToObject(object, "ended", (double)g->ended_s) &&
                  cJSON_AddNumberToObject(object, "nodes", g->n_nodes) &&

@@ -82,13 +82,9 @@ static int add_worker_lines(cJSON *object, const struct worker_status *w)
 
 static int add_worker(cJSON *list, const struct worker_status *w)
 {
-    cJSON *object = cJSON_CreateObject();
+    cJSON *object = fields_append_object(list);
+    int r = object ? fields_write(object, worker_fields, ARRAY_SIZE(worker_fields), w) : -ENOMEM;
 
-    if (!object || !cJSON_AddItemToArray(list, object)) {
-        cJSON_Delete(object);
-        return -ENOMEM;
-    }
-    int r = fields_write(object, worker_fields, ARRAY_SIZE(worker_fields), w);
     if (!r && w->last_step >= 0)
         r = cJSON_AddNumberToObject(object, "last_step", (double)w->last_step) ? 0 : -ENOMEM;
     else if (!r)
@@ -102,13 +98,9 @@ static int add_gpus(cJSON *node, const struct node_status *n)
     int r = n->n_gpus > 0 && !list ? -ENOMEM : 0;
 
     for (size_t i = 0; !r && i < n->n_gpus; i++) {
-        cJSON *object = cJSON_CreateObject();
+        cJSON *object = fields_append_object(list);
 
-        if (!object || !cJSON_AddItemToArray(list, object)) {
-            cJSON_Delete(object);
-            return -ENOMEM;
-        }
-        r = fields_write(object, gpu_fields, ARRAY_SIZE(gpu_fields), &n->gpus[i]);
+        r = object ? fields_write(object, gpu_fields, ARRAY_SIZE(gpu_fields), &n->gpus[i]) : -ENOMEM;
     }
     return r;
 }
@@ -139,13 +131,9 @@ char *job_status_node_to_json(const struct node_status *n, size_t first, size_t 
 
 static int add_node(cJSON *list, const struct node_status *n)
 {
-    cJSON *object = cJSON_CreateObject();
+    cJSON *object = fields_append_object(list);
 
-    if (!object || !cJSON_AddItemToArray(list, object)) {
-        cJSON_Delete(object);
-        return -ENOMEM;
-    }
-    return fill_node(object, n, 0, n->n_workers);
+    return object ? fill_node(object, n, 0, n->n_workers) : -ENOMEM;
 }
 
 char *job_status_to_json(const struct job_status *s)
