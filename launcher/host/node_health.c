@@ -1,8 +1,9 @@
 #include "launcher/host/node_health.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
+
+#include "base/decimal.h"
 
 enum { GPU_FREE_PERCENT = 90, DISK_FREE_MIB = 100 };
 
@@ -12,14 +13,8 @@ static const char fit_text[] = "this node is fit: ";
 
 static bool parse_limit(const char *text, uint64_t fallback, uint64_t max, uint64_t *ret)
 {
-    char *end;
-
     *ret = fallback;
-    if (!text || !*text)
-        return true;
-    unsigned long long value = strtoull(text, &end, 10);
-    *ret = value;
-    return *text >= '0' && *text <= '9' && *end == 0 && value <= max;
+    return !text || !*text || decimal_parse(text, 0, max, ret);
 }
 
 bool node_health_limits_parse(const char *gpu_free, const char *disk_free, struct node_health_limits *ret)
