@@ -21,6 +21,7 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
+#include "base/err.h"
 #include "base/own_user_os.h"
 #include "base/unix_socket_os.h"
 #include "rendezvous/client_owner_os.h"
@@ -194,7 +195,7 @@ static int set_listener_options(int fd)
         {IPPROTO_TCP, TCP_NOTSENT_LOWAT, UNSENT_MAX},
     };
 
-    for (size_t i = 0; i < sizeof(options) / sizeof(options[0]); i++) {
+    for (size_t i = 0; i < ARRAY_SIZE(options); i++) {
         if (setsockopt(fd, options[i].level, options[i].name, &options[i].value, sizeof(int)) < 0)
             return -errno;
     }

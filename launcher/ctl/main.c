@@ -26,6 +26,7 @@
 #include "launcher/util/bounded_os.h"
 #include "launcher/util/control_path.h"
 #include "base/cleanup.h"
+#include "base/err.h"
 
 enum { SAMPLE_MS = 200, HISTORY_LINE_MAX = 64 << 10 };
 
@@ -269,7 +270,7 @@ static int print_help(void)
 
 static const struct command *find_command(const char *name)
 {
-    for (size_t i = 0; i < sizeof(commands) / sizeof(commands[0]); i++)
+    for (size_t i = 0; i < ARRAY_SIZE(commands); i++)
         if (strcmp(commands[i].name, name) == 0)
             return &commands[i];
     return NULL;
@@ -297,7 +298,7 @@ static const char **find_value(const char *option, struct crunctl *o)
         const char **to;
     } values[] = {{"--socket", &o->socket}, {"--endpoint", &o->endpoint}, {"--secret-file", &o->secret_file}};
 
-    for (size_t i = 0; i < sizeof(values) / sizeof(values[0]); i++)
+    for (size_t i = 0; i < ARRAY_SIZE(values); i++)
         if (strcmp(values[i].name, option) == 0)
             return values[i].to;
     return NULL;

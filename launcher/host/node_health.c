@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/decimal.h"
+#include "base/err.h"
 
 enum { GPU_FREE_PERCENT = 90, DISK_FREE_MIB = 100 };
 
@@ -57,7 +58,7 @@ static const char *recovery_name(int recovery)
         [NODE_HEALTH_RECOVERY_DRAIN_AND_RESET] = "a reset after its work has ended",
     };
 
-    return recovery > 0 && recovery < (int)(sizeof(names) / sizeof(names[0])) ? names[recovery] : "an action";
+    return recovery > 0 && recovery < (int)ARRAY_SIZE(names) ? names[recovery] : "an action";
 }
 
 /* False: it has a fault. */

@@ -4,6 +4,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/err.h"
+
 enum { PAUSE_MIN_MS = 2000, PAUSE_MAX_MS = 60000 };
 
 /* What is longer is cut. */
@@ -116,7 +118,7 @@ bool waiting_hint(struct waiting_line *w, const struct waiting_facts *f, char li
     static void (*const hints[])(const struct waiting_facts *f, char line[WAITING_TEXT_SIZE]) = {
         hint_of_refused, hint_of_other_jobs, hint_of_loopback};
 
-    for (size_t i = 0; i < sizeof(hints) / sizeof(hints[0]); i++) {
+    for (size_t i = 0; i < ARRAY_SIZE(hints); i++) {
         line[0] = 0;
         hints[i](f, line);
         if (!line[0])

@@ -3,6 +3,8 @@
 #include <stddef.h>
 #include <string.h>
 
+#include "base/err.h"
+
 bool final_error_is_in(const char *text)
 {
     static const char *const names[] = {"SyntaxError", "IndentationError", "TabError", "ImportError",
@@ -14,7 +16,7 @@ bool final_error_is_in(const char *text)
     const char *line = end;
     while (line > text && line[-1] != '\n')
         line--;
-    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+    for (size_t i = 0; i < ARRAY_SIZE(names); i++) {
         size_t n = strlen(names[i]);
         if ((size_t)(end - line) >= n && memcmp(line, names[i], n) == 0 &&
             (line + n == end || line[n] == ':'))

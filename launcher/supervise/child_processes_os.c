@@ -19,6 +19,7 @@
 #include "launcher/util/folder_list_os.h"
 #include "launcher/util/proc_stat_os.h"
 #include "base/cleanup.h"
+#include "base/err.h"
 
 static bool is_child(pid_t pid)
 {
@@ -87,7 +88,7 @@ int child_processes_signal(int signal, const pid_t *except, size_t n_except)
     static pid_t pids[16384]; /* single-threaded, see above */
     int n_signalled = 0;
 
-    int n = child_processes_list(pids, (int)(sizeof(pids) / sizeof(pids[0])));
+    int n = child_processes_list(pids, (int)ARRAY_SIZE(pids));
     for (int i = 0; i < n; i++)
         if (!contains(except, n_except, pids[i])) {
             (void)kill(pids[i], signal); /* ended meanwhile, or setuid */

@@ -57,6 +57,7 @@
 #include "launcher/supervise/close_descriptors_os.h"
 #include "launcher/supervise/spawn_worker_os.h"
 #include "launcher/supervise/zygote_os.h"
+#include "base/err.h"
 #include "base/time.h"
 
 enum {
@@ -720,7 +721,7 @@ static void wait_for_events(struct guardian *g)
 {
     struct epoll_event events[64];
 
-    int n = epoll_wait(g->epoll_fd, events, (int)(sizeof(events) / sizeof(events[0])), wait_limit_ms(g));
+    int n = epoll_wait(g->epoll_fd, events, (int)ARRAY_SIZE(events), wait_limit_ms(g));
     for (int i = 0; i < n; i++) {
         int token = events[i].data.fd;
 

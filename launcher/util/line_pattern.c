@@ -3,6 +3,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/err.h"
+
 enum step_kind { STEP_BYTE, STEP_ANY, STEP_SET, STEP_SPLIT, STEP_BEGIN, STEP_END, STEP_MATCH };
 
 enum { REPEATS_MAX = 64 };
@@ -72,7 +74,7 @@ static bool set_add_class(uint8_t set[32], const char *name, size_t n)
         {"punct", {{'!', '/'}, {':', '@'}, {'[', '`'}, {'{', '~'}}},
     };
 
-    for (size_t i = 0; i < sizeof(classes) / sizeof(classes[0]); i++) {
+    for (size_t i = 0; i < ARRAY_SIZE(classes); i++) {
         if (strlen(classes[i].name) != n || memcmp(classes[i].name, name, n) != 0)
             continue;
         for (int j = 0; j < 4 && classes[i].ranges[j].from; j++)
