@@ -47,21 +47,44 @@ dist.destroy_process_group()
 """
 
 
+LIMIT_S = 60   # of a generation
+HUNG_MAX = 3
+
+
 def rows(args):
     crun = [jobs.crun(), "--restart-pause=0"]
     result = [("torchrun", [args.torchrun, "--standalone"]), ("crun", crun), ("crun --warm", [*crun, "--warm"])]
     return [row for row in result if row[1][0]]
 
 
+def output_of(words, environment, limit_s):
+    """What a job prints; None when it hung. torchrun's does when a rank waits for the one of the attempt before."""
+    with subprocess.Popen(words, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                          text=True, start_new_session=True) as p:
+        try:
+            out, err = p.communicate(timeout=limit_s)
+        except subprocess.TimeoutExpired:
+            p.terminate()
+            p.communicate()
+            return None
+    if p.returncode:
+        raise SystemExit(f"{words}: {err}")
+    return out
+
+
 def run(command, n, script, restarts, environment):
     """Wall seconds to the first step of all ranks, those of each restart, CPU seconds of all, KiB of one rank alone."""
     words = [*command, f"--nproc-per-node={n}", f"--max-restarts={restarts + 5}", script, str(restarts)]
-    before, begin = resource.getrusage(resource.RUSAGE_CHILDREN), time.time()
-    p = subprocess.run(words, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    if p.returncode:
-        raise SystemExit(f"{words}: {p.stderr}")
-    lines = [json.loads(line) for line in p.stdout.splitlines() if line.startswith("{")]
+    for _ in range(HUNG_MAX):
+        before, begin = resource.getrusage(resource.RUSAGE_CHILDREN), time.time()
+        out = output_of(words, environment, LIMIT_S * (1 + restarts))
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        if out is not None:
+            break
+        print(f"{'':<12} {n:>5} hung in a job of {restarts} restarts, and was run again: {command[0]}", flush=True)
+    else:
+        raise SystemExit(f"{words}: hung {HUNG_MAX} times")
+    lines = [json.loads(line) for line in out.splitlines() if line.startswith("{")]
     steps = {line["attempt"]: [] for line in lines if "step" in line}
     for line in lines:
         if "step" in line:
