@@ -14,6 +14,7 @@
 #include "rendezvous/rounds_json.h"
 
 #include "tests/support/c/cmocka_fixed.h"
+#include "tests/support/c/sanitized.h"
 
 #define MS UINT64_C(1000000)
 
@@ -659,6 +660,10 @@ static void the_largest_job_can_be_read_again(void **state)
     char error[ROUNDS_JSON_ERROR_SIZE];
     size_t n;
 
+    if (IS_SANITIZED) { /* half a minute there, for what smaller states do, too */
+        free(conns);
+        skip();
+    }
     assert_non_null(conns);
     fill_with_quotes(h.job, sizeof(h.job));
     fill_with_quotes(h.host, sizeof(h.host));
