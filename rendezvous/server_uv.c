@@ -21,6 +21,7 @@
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include "rendezvous/fence_uv.h"
 #include "rendezvous/rounds_uv.h"

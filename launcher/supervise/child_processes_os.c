@@ -15,6 +15,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "launcher/util/folder_list_os.h"
 #include "launcher/util/proc_stat_os.h"

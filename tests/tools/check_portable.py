@@ -2,6 +2,7 @@
 """What crun, crund and crunctl need of the C library, so that they start on the older systems that they are promised for.
 
  - Sources of these programs call a function that came late into glibc in its FALLBACKS file alone, which has another way.
+ - A source that calls a function of <unistd.h> includes it: other headers bring it along on some systems only.
  - --build BUILD: the programs there need no symbol of glibc newer than GLIBC, but for the functions of FALLBACKS.
 
 The wheel is linked for glibc 2.28, so its build shows the rest.
@@ -27,6 +28,8 @@ FALLBACKS = {
     "strerrorname_np": None,
 }
 CALL = re.compile(rf"\b({'|'.join(FALLBACKS)})\s*\(")
+UNISTD = re.compile(r"(?<![\w.>*])(?:close|dup2|dup3|fork|fsync|ftruncate|geteuid|gethostname|getpid|getuid|isatty|pipe2|readlink|"
+                    r"rmdir|sysconf|unlink|usleep)\(")
 COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.S)
 SYMBOL = re.compile(r"\b(\w+)@GLIBC_(\d+)\.(\d+)")
 
@@ -41,6 +44,14 @@ def calls(path):
     for call in CALL.finditer(text):
         if FALLBACKS[call.group(1)] != path:
             yield f"{path}:{text.count(chr(10), 0, call.start()) + 1}: {call.group(1)}() is missing in older glibc"
+
+
+def missing_header(path):
+    """The first call of a function whose header is not included."""
+    text = (ROOT / path).read_text()
+    call = UNISTD.search(COMMENT.sub(blanked, text))
+    if call and path.endswith(".c") and "#include <unistd.h>" not in text:
+        yield f"{path}:{text.count(chr(10), 0, call.start()) + 1}: {call.group()}) without #include <unistd.h>"
 
 
 def symbols(path):
@@ -59,7 +70,7 @@ def main():
     parser.add_argument("--build", type=pathlib.Path)
     args = parser.parse_args()
     checked = [path for path in sources() if path.startswith(ROOMS)]
-    faults = [fault for path in checked for fault in calls(path)]
+    faults = [fault for path in checked for fault in (*calls(path), *missing_header(path))]
     faults += [f"FALLBACKS: {path} does not exist" for path in FALLBACKS.values() if path and path not in checked]
     programs = PROGRAMS if args.build else ()
     faults += [fault for program in programs for fault in symbols(args.build / program)]
