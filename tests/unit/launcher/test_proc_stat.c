@@ -51,7 +51,7 @@ static void test_other_text(void **state)
                                         "12 (sh)",
                                         "12 (sh) ",
                                         "12 (sh) S",
-                                        "12 (sh)S" REST,
+                                        ("12 (sh)S" REST),
                                         "12 (sh) S 4711 10 x 34816",
                                         "12 (sh) S 1 12 12 0 -1 4227084 0 0 0 0 0 0 0 0 20 0 1 0 5 0 "};
     struct proc_stat stat = {.state = '?'};
