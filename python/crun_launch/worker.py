@@ -33,9 +33,13 @@ How peers find each other: each rank writes the handle of its process group to t
 all others. The store is that of the first generation, for which the notice "ready" asks crun (proto/worker_notice.h, detail 1); where
 its node is lost, the group is made anew at the store of the next one, in the same process.
 
-How a rank leaves a collective whose peers are dead or silent: gloo cannot abort one. A thread that reads crun's notices shuts the
-connections of the group down, by the port numbers that the ranks published with their handles. NCCL's communicators are revoked (abort()
-does that in a group that can be reconfigured). Collectives of NCCL then end without an error and with incomplete sums, so before optimizer.step()
+How a rank leaves a collective whose peers are dead or silent: gloo cannot abort one. A thread that reads crun's notices ends the
+receiving side of the group's connections, by the port numbers that the ranks published with their handles: gloo then reads their end.
+Their sending side stays open, and a copy of each descriptor keeps the connection alive when gloo closes it, until all ranks have met
+again. Otherwise another rank that is writing at that moment gets EPIPE, and gloo (2.13 to 2.15) never completes a send that was queued
+after such an error: its unbound buffers are not signalled. A peer that was killed can still cause this. A rank that gloo keeps in a
+collective after the cut therefore ends itself (exit code 75), and is replaced like the one that failed.
+NCCL's communicators are revoked (abort() does that in a group that can be reconfigured). Collectives of NCCL then end without an error and with incomplete sums, so before optimizer.step()
 applies them, the rank waits for its stream and looks whether the group was whole until then.
 """
 
@@ -81,6 +85,9 @@ _RECONFIGURE = timedelta(seconds=10)
 # And all ranks have to come to their meeting, new processes after their imports.
 _MEETING_S = 600.0
 _CHUNK_BYTES = 64 << 20
+# A thread that is still blocked in a collective so long after the connections of its group were cut stays there.
+_STUCK_S = 2.0
+_STUCK_EXIT_CODE = 75
 
 Notice = collections.namedtuple("Notice", "kind generation rank detail")
 Notice.__doc__ = """One record of crun: kind 1 a peer failed, 2 the job is to stop, 3 the next generation."""
@@ -300,12 +307,25 @@ def _listening_ports():
     return ports
 
 
-def _shut_connections(is_selected):
-    """Ends the connections of these addresses (own, peer's): whoever waits for their data gets an error."""
+def _shut_connections(is_selected, how=socket.SHUT_RDWR):
+    """Ends the connections of these addresses (own, peer's): a thread that waits for their data gets an error. Returns copies of their
+    descriptors; the connections last until these are closed."""
+    shut = []
     for s in _tcp_sockets():
-        with s, contextlib.suppress(OSError):
+        try:
             if not _is_listening(s) and is_selected(s.getsockname(), s.getpeername()):
-                s.shutdown(socket.SHUT_RDWR)
+                s.shutdown(how)
+                shut.append(s)
+                continue
+        except OSError:
+            pass
+        s.close()
+    return shut
+
+
+def _close_all(sockets):
+    while sockets:
+        sockets.pop().close()
 
 
 def _peers_of_port(port):
@@ -315,6 +335,30 @@ def _peers_of_port(port):
         with s, contextlib.suppress(OSError):
             peers.add(s.getpeername())
     return {peer for peer in peers if peer[1] == port}
+
+
+# ---- a thread that a collective keeps
+
+_COLLECTIVE_FOLDERS = tuple(os.path.join(os.path.dirname(torch.__file__), part, "") for part in ("distributed", "autograd", "nn/parallel"))
+
+
+def _switches(thread):
+    """How often this thread of the process has begun or ended to run; None: it is running, or has ended."""
+    try:
+        with open(f"/proc/self/task/{thread}/status") as status:
+            fields = dict(line.split(":", 1) for line in status)
+    except OSError:
+        return None
+    if not fields["State"].strip().startswith("S"):
+        return None
+    return fields["voluntary_ctxt_switches"], fields["nonvoluntary_ctxt_switches"]
+
+
+def _is_in_collective(ident):
+    """Whether what this thread called last is a function of torch.distributed, DistributedDataParallel or the backward pass."""
+    frame = sys._current_frames().get(ident)
+    return frame is not None and (frame.f_code.co_filename.startswith(_COLLECTIVE_FOLDERS) or
+                                  frame.f_code is Training._exchange_stop.__code__)
 
 
 def _store_address(environment):
@@ -333,17 +377,38 @@ class _Group:
         self.training = None
         self.members = []  # what each rank published
         self.is_cut = False
+        self.cut_connections = []  # copies of their descriptors
+        self.thread = threading.get_ident(), threading.get_native_id()  # that calls the collectives
+        self.watched = None  # the generation whose cut is followed by a look at that thread
         notices.cut = self._cut
 
     def _cut(self, place):
         self.is_cut = True  # first: what ends by the next lines is looked at afterwards
         if place and self.store_address not in (None, _store_address({**os.environ, **place})):
-            _shut_connections(lambda own, peer: peer in self.store_peers)  # its host may be silent
+            _close_all(_shut_connections(lambda own, peer: peer in self.store_peers))  # its host may be silent
         if self.backend == "nccl":
             if dist.is_initialized():
                 dist.group.WORLD.abort()
         else:
-            _shut_connections(lambda own, peer: own[1] in self.ports or peer[1] in self.ports)
+            self.cut_connections += _shut_connections(lambda own, peer: own[1] in self.ports or peer[1] in self.ports, socket.SHUT_RD)
+            if self.watched != self.notices.generation:
+                self.watched = self.notices.generation
+                threading.Thread(target=self._end_when_stuck, args=(self.watched,), name="crun-cut", daemon=True).start()
+
+    def _end_when_stuck(self, generation):
+        """Ends the process when its thread has been blocked in one collective for _STUCK_S since the cut. A thread that computes, reads
+        data, or waits for the next generation is left alone."""
+        ident, native = self.thread
+        before, since = None, time.monotonic()
+        while self.notices.generation == generation:
+            now = _switches(native) if _is_in_collective(ident) else None
+            if now is None or now != before:
+                before, since = now, time.monotonic()
+            elif time.monotonic() - since >= _STUCK_S:
+                os.write(2, f"crun_launch.worker: rank {os.environ['RANK']}: {self.backend} keeps this process in a collective "
+                            f"{_STUCK_S:.0f} s after its connections were cut; it ends, to be replaced\n".encode())
+                os._exit(_STUCK_EXIT_CODE)
+            time.sleep(_SLICE_S)
 
     def _open(self):
         """Makes the group at the store that the environment names, unless it is there already."""
@@ -385,6 +450,7 @@ class _Group:
         mine = {"handle": dist._get_reconfigure_handle(), "ports": sorted(self.own_ports),
                 "step": self.training.steps if self.training else -1}
         self.members = [json.loads(text) for text in self._exchange("member", json.dumps(mine))]
+        _close_all(self.cut_connections)  # no rank that is here writes to them
         self.ports = {port for member in self.members for port in member["ports"]}
         dist._reconfigure(self.notices.generation + 1, [member["handle"] for member in self.members],
                           timeout=_RECONFIGURE).wait()

@@ -38,7 +38,7 @@ def test_killed_ranks_are_replaced_in_place(python215):
     """Rank 0 and another: other processes stay, no step is lost, parameters are those of the undisturbed run bit for bit."""
     options = ["--samples", 480, "--epochs", 2]
     want = torch_replace.undisturbed(python215, options, n_ranks=3)
-    took = torch_replace.one_job(python215, options, 480, [0, 2], want, random.Random(3), n_ranks=3)
+    took, _ = torch_replace.one_job(python215, options, 480, [0, 2], want, random.Random(3), n_ranks=3)
     assert len(took) == 2
 
 
@@ -46,7 +46,7 @@ def test_killed_ranks_are_replaced_in_place_by_forked_ones(python215):
     """The same with --warm: no new process imports anything, so none takes seconds."""
     options, warm = ["--samples", 480, "--epochs", 2], ["--warm"]
     want = torch_replace.undisturbed(python215, options, n_ranks=3, launcher_options=warm)
-    took = torch_replace.one_job(python215, options, 480, [0, 1], want, random.Random(4), n_ranks=3, launcher_options=warm)
+    took, _ = torch_replace.one_job(python215, options, 480, [0, 1], want, random.Random(4), n_ranks=3, launcher_options=warm)
     assert len(took) == 2
 
 
@@ -225,12 +225,13 @@ worker.dist._reconfigure = lambda *a, **k: Work()
 """
 
 
-def run_meeting(code):
+def run_meeting(text, code=0, **env):
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    p = run_part("import os, socket, struct\n" + MEETING + code, ours.fileno(), theirs.fileno(), OURS=str(ours.fileno()),
+    p = run_part("import os, socket, struct\n" + MEETING + text, ours.fileno(), theirs.fileno(), OURS=str(ours.fileno()),
                  CRUN_NOTICE_FD=str(theirs.fileno()), CRUN_GENERATION="3", RANK="0", WORLD_SIZE="2", MASTER_ADDR="127.0.0.1",
-                 MASTER_PORT="29500")
-    assert p.returncode == 0, p.stderr
+                 MASTER_PORT="29500", **env)
+    assert p.returncode == code, p.stderr
+    return p
 
 
 def test_a_failure_while_the_group_connects():
@@ -309,6 +310,74 @@ connection.settimeout(60)
 next_generation(4)
 assert connection.recv(1) == b""
 """)
+
+
+def test_a_cut_lasts_until_all_have_met():
+    """This rank reads the end of a connection at once. The other end can write until all ranks have met, though this rank has closed it: an
+    error there would keep that rank in gloo for ever."""
+    run_meeting("""
+listening = socket.create_server(("127.0.0.1", 0))
+group.ports = {listening.getsockname()[1]}
+connection = socket.create_connection(listening.getsockname())
+peer = listening.accept()[0]
+unrelated = socket.create_server(("127.0.0.1", 0))
+other = socket.create_connection(unrelated.getsockname())
+notify(1, 3, 1, -9, then=lambda: n.failed_rank is not None)
+connection.settimeout(60)
+assert connection.recv(1) == b""
+connection.close()
+for _ in range(3):
+    peer.send(b"a part of a sum")
+    time.sleep(0.01)
+other.settimeout(0.05)
+try:
+    raise AssertionError(f"an unrelated connection was ended: {other.recv(1)}")
+except TimeoutError:
+    pass
+next_generation(4)
+group.next_generation()
+n_open = len(os.listdir("/proc/self/fd"))
+group.meet()
+assert group.cut_connections == [] and len(os.listdir("/proc/self/fd")) < n_open
+try:
+    for _ in range(1000):
+        peer.send(b"x")
+    raise AssertionError("the connection has not ended")
+except (BrokenPipeError, ConnectionResetError):
+    pass
+""")
+
+
+@pytest.mark.parametrize("what, code", [("blocked", 75), ("computing", 0), ("elsewhere", 0), ("left", 0)])
+def test_a_collective_that_nothing_completes(what, code, tmp_path):
+    """The process ends when its thread stays blocked in a collective after the cut, and for no other reason."""
+    (tmp_path / "collective.py").write_text("def call(f, *args):\n    return f(*args)\n")
+    p = run_meeting("""
+import sys, threading
+sys.path.insert(0, os.environ["FOLDER"])
+import collective
+worker._COLLECTIVE_FOLDERS, worker._STUCK_S = (os.environ["FOLDER"],), 0.5
+lock = threading.Lock()
+lock.acquire()
+notify(1, 3, 1, -9, then=lambda: n.failed_rank is not None)
+if os.environ["WHAT"] == "blocked":
+    collective.call(lock.acquire)
+elif os.environ["WHAT"] == "computing":
+    until = time.monotonic() + 1.5
+    while time.monotonic() < until:
+        collective.call(sum, range(10000))
+elif os.environ["WHAT"] == "elsewhere":
+    lock.acquire(timeout=1.5)
+else:
+    threading.Timer(0.2, lock.release).start()
+    collective.call(lock.acquire)
+    next_generation(4)
+    group.next_generation()
+    group.meet()
+    collective.call(lock.acquire, True, 1.5)
+    assert not group.is_cut
+""", code=code, FOLDER=str(tmp_path), WHAT=what)
+    assert ("rank 0: gloo keeps this process in a collective" in p.stderr) == (code == 75), p.stderr
 
 
 def test_memory():

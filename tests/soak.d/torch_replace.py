@@ -1,7 +1,8 @@
 """PyTorch DDP over gloo with crun_launch.worker: ranks are killed at random steps, rank 0 among them, and replaced in place.
 
 Measured, for each kill: from just before SIGKILL to when all ranks have done the next step. Checked: the other processes are the same at the end,
-each step is done once, each sample of each epoch is used once, and the parameters are those of the undisturbed run, bit for bit.
+each step is done once, each sample of each epoch is used once, and the parameters are those of the undisturbed run, bit for bit. A survivor
+that gloo keeps in a collective ends itself with a line that names gloo, and is replaced, too (crun_launch/worker.py): it is counted.
 Variants: with --warm, where new processes are forked and import nothing, and without it.
 --torchrun N: such kills under torchrun of the same PyTorch, whose workers all begin anew.
 """
@@ -100,7 +101,7 @@ def undisturbed(python, options, n_ranks=RANKS, launcher_options=()):
 
 
 def one_job(python, options, n_samples, kills, want, draw, n_ranks=RANKS, launcher_options=()):
-    """The milliseconds of each kill; kills: their number, or a list of ranks."""
+    """The milliseconds of each kill, and how many survivors gloo kept. kills: their number, or a list of ranks."""
     ranks = kills if isinstance(kills, list) else [draw.randrange(n_ranks) for _ in range(kills)]
     steps = sorted(draw.sample(range(3, want[1] - 10), len(ranks)))
     took = []
@@ -108,12 +109,13 @@ def one_job(python, options, n_samples, kills, want, draw, n_ranks=RANKS, launch
         for step, rank in zip(steps, ranks):
             took.append(job.kill(step, rank))
         end = job.finish()
-        assert len(job.logs.lines) == n_ranks + len(ranks), (
+        kept = lib.kept_by_gloo(job.errors.read_text())
+        assert len(job.logs.lines) == n_ranks + len(ranks) + kept, (
             f"other processes than the {len(ranks)} were replaced: {sorted(job.logs.lines)}\n{job.errors.read_text()[-6000:]}")
         assert job.logs.check_steps() == want[1]
         job.logs.check_samples(n_samples)
         assert end[2] == want[2], f"the parameters are {end}, undisturbed {want}"
-    return took
+    return took, kept
 
 
 def percentile(values, part):
@@ -143,13 +145,15 @@ def import_ms(python):
 
 def variant(python, options, a, launcher_options, draw):
     """All kills with these options of crun. The undisturbed job also makes the list of modules of --warm."""
-    name, took = " ".join(["crun", *launcher_options]), []
+    name, took, n_kept = " ".join(["crun", *launcher_options]), [], 0
     want = undisturbed(python, options, launcher_options=launcher_options)
     while len(took) < a.kills:
-        took += one_job(python, options, a.samples, min(a.kills_per_job, a.kills - len(took)), want, draw,
-                        launcher_options=launcher_options)
+        more, kept = one_job(python, options, a.samples, min(a.kills_per_job, a.kills - len(took)), want, draw,
+                             launcher_options=launcher_options)
+        took += more
+        n_kept += kept
         print(f"{name}, {len(took)} kills: fault to next step median {statistics.median(took):.0f} ms, p99 {percentile(took, 0.99):.0f} ms, "
-              f"longest {max(took):.0f} ms; 0 steps lost, parameters {want[2]} as undisturbed; load {os.getloadavg()[0]:.1f}", flush=True)
+              f"longest {max(took):.0f} ms; 0 steps lost, {n_kept} survivors kept by gloo, parameters {want[2]} as undisturbed; load {os.getloadavg()[0]:.1f}", flush=True)
 
 
 def main():

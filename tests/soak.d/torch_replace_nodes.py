@@ -120,7 +120,7 @@ class Job:
 
 
 def rounds(python, faults, n_samples=60000, more=(), pause_ms=10, report=None):
-    """faults: [(host, "kill" or "cable")]. [(fault, ms to shrink, ms to grow)]"""
+    """faults: [(host, "kill" or "cable")]. [(fault, ms to shrink, ms to grow, survivors that gloo kept in a collective)]"""
     took = []
     options = ["--samples", n_samples, "--epochs", 1000, "--pause-ms", pause_ms]
     with fabrics.Fabric(N_HOSTS + 1, network=79) as fabric, tempfile.TemporaryDirectory() as folder:
@@ -129,10 +129,12 @@ def rounds(python, faults, n_samples=60000, more=(), pause_ms=10, report=None):
                 job.wait_step(-1, N_HOSTS)
                 for host, fault in faults:
                     others = {h: job.worker(h) for h in range(N_HOSTS) if h != host}
+                    kept = {h: lib.kept_by_gloo(job.hosts[h].text()) for h in others}
                     shrunk = job.lose(host, fault)
                     grown = job.bring_back(host)
-                    assert others == {h: job.worker(h) for h in others}, "a process of another host was replaced"
-                    took.append((fault, shrunk, grown))
+                    kept = {h for h in others if lib.kept_by_gloo(job.hosts[h].text()) > kept[h]}
+                    assert all(h in kept or job.worker(h) == pid for h, pid in others.items()), "a process of another host was replaced"
+                    took.append((fault, shrunk, grown, len(kept)))
                     if report:
                         report(took)
                 reached = job.generation()
@@ -168,7 +170,7 @@ def their_rounds(kind, python, faults, report):
             try:
                 job.wait_all(0, N_HOSTS)
                 for host, fault in faults:
-                    took.append((fault, job.lose(host, fault), job.bring_back(host)))
+                    took.append((fault, job.lose(host, fault), job.bring_back(host), 0))
                     report(took)
             except AssertionError as e:
                 raise AssertionError(f"{e}\n{job.texts()}") from None
@@ -181,18 +183,18 @@ def describe(values):
 
 
 def report(took):
-    fault, shrunk, grown = took[-1]
+    fault, shrunk, grown, kept = took[-1]
     print(f"{len(took)}: {fault}: {shrunk:.0f} ms to the next step of two, {grown:.0f} ms from the start on the returning host to that "
-          f"of three; load {os.getloadavg()[0]:.1f}", flush=True)
+          f"of three; {kept} survivors kept by gloo; load {os.getloadavg()[0]:.1f}", flush=True)
 
 
 def summary(name, took):
     for fault in FAULTS:
-        shrunk = [s for f, s, _ in took if f == fault]
+        shrunk = [s for f, s, *_ in took if f == fault]
         if shrunk:
             print(f"{name}: {fault}, {len(shrunk)} times: next step of the two others {describe(shrunk)}")
     if took:
-        print(f"{name}: next step of three, from the start on the returning host: {describe([g for *_, g in took])}", flush=True)
+        print(f"{name}: next step of three, from the start on the returning host: {describe([g for _, _, g, _ in took])}", flush=True)
 
 
 def main():
@@ -214,7 +216,8 @@ def main():
     if a.rounds:
         took, n_epochs = rounds(python, faults[:a.rounds], a.samples, a.crun, report=report)
         summary("crun", took)
-        print(f"{n_epochs} epochs, each sample used once; processes of the other hosts unchanged", flush=True)
+        print(f"{n_epochs} epochs, each sample used once; processes of the other hosts unchanged but for "
+              f"{sum(kept for *_, kept in took)} that gloo kept in a collective", flush=True)
     for name, kind, interpreter in ("torchrun", Job, python), ("torchft", TorchftJob, a.torchft):
         if interpreter and a.torchrun:
             summary(name, their_rounds(kind, interpreter, faults[:a.torchrun], report))

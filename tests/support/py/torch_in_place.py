@@ -45,6 +45,11 @@ def environment(python):
             "XDG_CACHE_HOME": cache_folder().name}
 
 
+def kept_by_gloo(text):
+    """How many ranks have ended themselves because gloo did not let them out of a collective."""
+    return text.count("gloo keeps this process in a collective")
+
+
 class Logs:
     """Of all processes of a job so far."""
 
