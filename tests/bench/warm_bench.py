@@ -48,7 +48,7 @@ dist.destroy_process_group()
 
 
 LIMIT_S = 60   # of a generation
-HUNG_MAX = 3
+HUNG_MAX = 2   # runs of a job
 
 
 def rows(args):
@@ -73,7 +73,7 @@ def output_of(words, environment, limit_s):
 
 
 def run(command, n, script, restarts, environment):
-    """Wall seconds to the first step of all ranks, those of each restart, CPU seconds of all, KiB of one rank alone."""
+    """Wall seconds to the first step of all ranks, those of each restart, CPU seconds of all, KiB of one rank alone. None: it hung."""
     words = [*command, f"--nproc-per-node={n}", f"--max-restarts={restarts + 5}", script, str(restarts)]
     for _ in range(HUNG_MAX):
         before, begin = resource.getrusage(resource.RUSAGE_CHILDREN), time.time()
@@ -81,9 +81,9 @@ def run(command, n, script, restarts, environment):
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         if out is not None:
             break
-        print(f"{'':<12} {n:>5} hung in a job of {restarts} restarts, and was run again: {command[0]}", flush=True)
+        print(f"{'':<12} {n:>5} hung in a job of {restarts} restarts: {command[0]}", flush=True)
     else:
-        raise SystemExit(f"{words}: hung {HUNG_MAX} times")
+        return None
     lines = [json.loads(line) for line in out.splitlines() if line.startswith("{")]
     steps = {line["attempt"]: [] for line in lines if "step" in line}
     for line in lines:
@@ -121,11 +121,18 @@ def measure(name, command, n, args, script, environment):
     is_warm = name.endswith("--warm")
     rounds, restarts = (args.warm_rounds, 2 * args.warm_rounds) if is_warm else (args.cold_rounds, args.cold_rounds)
     launches = [run(command, n, script, 0, environment) for _ in range(rounds)]
+    if None in launches:
+        raise SystemExit(f"{name} with {n} ranks: a launch without a restart hung {HUNG_MAX} times")
     with_restarts = run(command, n, script, restarts, environment)
     cpu = sorted(r["cpu"] for r in launches)[rounds // 2]
-    print(f"{name:<12} {n:>5} {describe([r['first'] for r in [*launches, with_restarts]])} {describe(with_restarts['again'])} "
-          f"{cpu:>9.2f} {(with_restarts['cpu'] - cpu) / restarts:>9.2f} {max(r['own'] for r in launches) / 1024:10.0f}"
-          f"    {rounds + 1} launches, {restarts} restarts, load {os.getloadavg()[0]:.1f}", flush=True)
+    first = launches
+    again = f"{'hung':>8} {'':>8}", f"{'':>9}"
+    if with_restarts:
+        first = [*launches, with_restarts]
+        again = describe(with_restarts["again"]), f"{(with_restarts['cpu'] - cpu) / restarts:>9.2f}"
+    print(f"{name:<12} {n:>5} {describe([r['first'] for r in first])} {again[0]} {cpu:>9.2f} {again[1]} "
+          f"{max(r['own'] for r in launches) / 1024:10.0f}    {len(first)} launches, {restarts if with_restarts else 0} restarts, "
+          f"load {os.getloadavg()[0]:.1f}", flush=True)
     if args.opens:
         print(f"{'':<12} {'':>5} {count_opens(command, n, script, environment)} files opened by a launch", flush=True)
 
