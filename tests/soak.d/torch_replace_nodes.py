@@ -26,6 +26,7 @@ import torch_in_place as lib
 
 N_HOSTS = 3
 FAULTS = ("kill", "cable")
+QUIET_S = 3  # in front of a fault: nodes that return more often than every four seconds are admitted ever more rarely
 
 
 class Job:
@@ -128,6 +129,7 @@ def rounds(python, faults, n_samples=60000, more=(), pause_ms=10, report=None):
             try:
                 job.wait_step(-1, N_HOSTS)
                 for host, fault in faults:
+                    time.sleep(QUIET_S)
                     others = {h: job.worker(h) for h in range(N_HOSTS) if h != host}
                     kept = {h: lib.kept_by_gloo(job.hosts[h].text()) for h in others}
                     shrunk = job.lose(host, fault)
