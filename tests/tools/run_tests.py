@@ -170,8 +170,11 @@ def includes():
 
 @step()
 def format():
-    """clang-format 14 on all C and CUDA sources."""
+    """clang-format 14 on all C and CUDA sources; the patches in tests/sim/mutants apply to them."""
     check("format")
+    for patch in sorted((ROOT / "tests" / "sim" / "mutants").glob("*.patch")):
+        code, out, _ = run(["patch", "--dry-run", "--batch", "-p1", "-F0", "-d", str(ROOT), "-i", str(patch)])
+        count(f"{patch.name} applies", code == 0, out)
 
 
 @step()
