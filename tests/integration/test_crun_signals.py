@@ -99,7 +99,7 @@ def test_two_signals_in_a_row_are_one_request(tmp_path, second):
 # ---- signals that are passed on
 
 COUNTS = ("n=0\ntrap 'n=$((n + 1)); echo $n > usr.$RANK' {name}\ntrap 'exit 0' TERM\ntouch up.$RANK\n"
-          "sleep 1000 & child=$!; echo $child > child.$RANK\nwhile :; do sleep 0.02; done\n")
+          "sleep 1000 & child=$!; echo $child > new.$RANK; mv new.$RANK child.$RANK\nwhile :; do sleep 0.02; done\n")
 
 
 @pytest.mark.parametrize("name", ["USR1", "USR2"])

@@ -58,9 +58,7 @@ def job(fabric, tmp_path):
             nodes.crun("--nnodes=2", "--nproc-per-node=2", "--rdzv-backend=c10d", f"--rdzv-endpoint={fabric.address(0)}:29400",
                        "--rdzv-id=fenced", f"--secret-file={secret}", worker, SUPPORT, end, prefix=fabric.prefix(host),
                        env={"PYTHON_EXEC": sys.executable})
-        for node in nodes:
-            node.wait_for("STORE")
-        address, port = re.search(r"STORE (\S+) (\d+)", nodes[0].text()).groups()
+        address, port = [node.wait_for_match(r"STORE (\S+) (\d+)\n") for node in nodes][0].groups()
         yield address, int(port), end, nodes
 
 

@@ -101,7 +101,7 @@ def test_the_report_is_there_after_every_line(tmp_path):
     p = subprocess.Popen([RUN, "kernels", folder, reports], stdout=subprocess.PIPE, text=True, start_new_session=True)
     assert p.stdout.readline().startswith("ok     kernel_loss")
     try:
-        jobs.wait_for(lambda: "kernel_loss" in (reports / "kernels.md").read_text())
+        jobs.wait_for(lambda: (reports / "kernels.md").exists() and "kernel_loss" in (reports / "kernels.md").read_text())
         assert [r["name"] for r in json.loads((reports / "kernels.json").read_text())["results"]] == ["kernel_loss"]
     finally:
         os.killpg(p.pid, signal.SIGKILL)

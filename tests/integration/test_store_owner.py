@@ -1,7 +1,6 @@
 """The worker store of a job on one node: other users of the machine are refused, its own user and root are not."""
 
 import os
-import re
 import signal
 import socket
 import sys
@@ -59,8 +58,7 @@ def start(tmp_path):
         def begin(*options):
             node = nodes.crun(*options, "--nproc-per-node=1", tmp_path / "worker.py", jobs.ROOT / "tests/support/py", tmp_path / "end",
                               env={"PYTHON_EXEC": sys.executable})
-            node.wait_for("STORE")
-            _, address, port = re.search(r"STORE.*", node.text())[0].split()
+            address, port = node.wait_for_match(r"STORE (\S+) (\d+)\n").groups()
             return node, address, int(port)
         yield begin
         (tmp_path / "end").touch()

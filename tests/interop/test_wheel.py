@@ -2,7 +2,6 @@
 
 import os
 import pathlib
-import re
 import sys
 
 import pytest
@@ -171,9 +170,7 @@ def test_job_secret_under_torchrun(env, tmp_path):
 
         members = [start(host, CRUN_SECRET_FILE=str(secret)) for host in (0, 1)]
         other = start(2, conf="join_timeout=60,is_host=false")
-        for node in members:
-            node.wait_for("STORE")
-        address, port = re.search(r"STORE (\S+) (\d+)\.", members[0].text()).groups()
+        address, port = [node.wait_for_match(r"STORE (\S+) (\d+)\.\n") for node in members][0].groups()
         assert read(1) == "READ b'here'\n" and read(2) == "CLOSED\n"
         assert other.wait() == 1 and "this job has a secret, and this crun has none" in other.text(), other.text()
         end.touch()

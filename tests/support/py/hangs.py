@@ -2,7 +2,6 @@
 
 import contextlib
 import ctypes
-import json
 import os
 import pathlib
 import random
@@ -95,7 +94,7 @@ class Report:
 
 
 def read_events(path):
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    return jobs.whole_lines(path)
 
 
 def find_event(path, name):

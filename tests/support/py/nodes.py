@@ -3,6 +3,7 @@
 import os
 import pathlib
 import random
+import re
 import signal
 import socket
 import subprocess
@@ -67,17 +68,21 @@ class Node:
             os.kill(self.process.pid, number)
 
     def wait_for(self, what, timeout=60):
-        def seen():
+        self.wait_for_match(re.escape(what), timeout)
+
+    def wait_for_match(self, pattern, timeout=60):
+        """The match of a regular expression in the output. It has to end with what comes behind the part that is wanted, as a
+        line may be there in part."""
+        def search():
             has_ended = self.process.poll() is not None  # before the text is read: its last words are in it
-            if what in self.text():
-                return True
-            assert not has_ended, f"ended without {what!r}:\n{self.text()[-3000:]}"
-            return False
+            found = re.search(pattern, self.text())
+            assert found or not has_ended, f"ended without {pattern!r}:\n{self.text()[-3000:]}"
+            return found
 
         try:
-            jobs.wait_for(seen, timeout, 0.01)
+            return jobs.wait_for(search, timeout, 0.01)
         except AssertionError as e:
-            raise AssertionError(f"{what!r}: {e}\n{self.text()[-3000:]}") from None
+            raise AssertionError(f"{pattern!r}: {e}\n{self.text()[-3000:]}") from None
 
     def finish(self):
         """Kills what is left."""
