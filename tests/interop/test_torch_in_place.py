@@ -2,13 +2,12 @@
 2.15.0, where that is installed."""
 
 import difflib
-import json
+import functools
 import os
 import random
 import signal
 import socket
 import struct
-import subprocess
 import sys
 import time
 
@@ -18,6 +17,7 @@ import fabric as fabrics
 import jobs
 import strict
 import torch_in_place
+import torch_parts
 import torch_replace
 import torch_replace_nodes
 
@@ -156,12 +156,13 @@ def test_a_mistake_of_the_script_is_not_a_peer_s_failure(python215, tmp_path):
 
 # ---- parts, in a process of their own: the module keeps one state for each process
 
-def run_part(code, *fds, **env):
-    return subprocess.run([sys.executable, "-c", code], pass_fds=fds, capture_output=True, text=True, timeout=100,
-                          env={**os.environ, "PYTHONPATH": str(jobs.ROOT / "python"), **env})
+@pytest.fixture(scope="module")
+def run_part():
+    with torch_parts.Parts() as parts:
+        yield functools.partial(parts.run, PYTHONPATH=str(jobs.ROOT / "python"))
 
 
-def test_notices():
+def test_notices(run_part):
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     ours.send(struct.pack("<IIIii", 20, 1, 7, 3, -9))
     ours.send(struct.pack("<IIIii7I", 304, 3, 8, 3, 29500, 1, 2, 0, 1, 1, 2, 4) + b"10.0.0.9".ljust(256, b"\0"))
@@ -225,16 +226,21 @@ worker.dist._reconfigure = lambda *a, **k: Work()
 """
 
 
-def run_meeting(text, code=0, **env):
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    p = run_part("import os, socket, struct\n" + MEETING + text, ours.fileno(), theirs.fileno(), OURS=str(ours.fileno()),
-                 CRUN_NOTICE_FD=str(theirs.fileno()), CRUN_GENERATION="3", RANK="0", WORLD_SIZE="2", MASTER_ADDR="127.0.0.1",
-                 MASTER_PORT="29500", **env)
-    assert p.returncode == code, p.stderr
-    return p
+@pytest.fixture
+def run_meeting(run_part):
+    def run(text, code=0, **env):
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with ours, theirs:
+            p = run_part("import os, socket, struct\n" + MEETING + text, ours.fileno(), theirs.fileno(), OURS=str(ours.fileno()),
+                         CRUN_NOTICE_FD=str(theirs.fileno()), CRUN_GENERATION="3", RANK="0", WORLD_SIZE="2",
+                         MASTER_ADDR="127.0.0.1", MASTER_PORT="29500", **env)
+        assert p.returncode == code, p.stderr
+        return p
+
+    return run
 
 
-def test_a_failure_while_the_group_connects():
+def test_a_failure_while_the_group_connects(run_meeting):
     """The notice comes before there are connections that it could end: the rank must not go on to a collective."""
     run_meeting("""
 group.meet()
@@ -251,7 +257,7 @@ assert events == ["connected", "connected"] and not group.is_cut
 """)
 
 
-def test_a_failure_in_a_generation_that_this_rank_is_not_in_yet():
+def test_a_failure_in_a_generation_that_this_rank_is_not_in_yet(run_meeting):
     run_meeting("""
 next_generation(4)
 notify(1, 4, 1, -9, then=lambda: n.failed_ahead)
@@ -265,7 +271,7 @@ group.check()
 """)
 
 
-def test_a_cut_that_fails_does_not_end_the_notices():
+def test_a_cut_that_fails_does_not_end_the_notices(run_meeting):
     run_meeting("""
 def fail(place):
     raise RuntimeError("no group")
@@ -276,7 +282,7 @@ assert n.generation == 4
 """)
 
 
-def test_a_rank_that_never_comes():
+def test_a_rank_that_never_comes(run_meeting):
     run_meeting("""
 class Store:
     set = lambda self, key, value: None
@@ -290,7 +296,7 @@ assert e.rank == 1
 """)
 
 
-def test_the_store_of_a_silent_host():
+def test_the_store_of_a_silent_host(run_meeting):
     """Its connection is ended when the next generation has another store, and stays while that one has the same."""
     run_meeting("""
 listening = socket.create_server(("127.0.0.1", 0))
@@ -312,7 +318,7 @@ assert connection.recv(1) == b""
 """)
 
 
-def test_a_cut_lasts_until_all_have_met():
+def test_a_cut_lasts_until_all_have_met(run_meeting):
     """This rank reads the end of a connection at once. The other end can write until all ranks have met, though this rank has closed it: an
     error there would keep that rank in gloo for ever."""
     run_meeting("""
@@ -349,7 +355,7 @@ except (BrokenPipeError, ConnectionResetError):
 
 
 @pytest.mark.parametrize("what, code", [("blocked", 75), ("computing", 0), ("elsewhere", 0), ("left", 0)])
-def test_a_collective_that_nothing_completes(what, code, tmp_path):
+def test_a_collective_that_nothing_completes(run_meeting, what, code, tmp_path):
     """The process ends when its thread stays blocked in a collective after the cut, and for no other reason."""
     (tmp_path / "collective.py").write_text("def call(f, *args):\n    return f(*args)\n")
     p = run_meeting("""
@@ -380,7 +386,7 @@ else:
     assert ("rank 0: gloo keeps this process in a collective" in p.stderr) == (code == 75), p.stderr
 
 
-def test_memory():
+def test_memory(run_part):
     """Progress where crun reads it; random generators by step."""
     fd = os.memfd_create("state")
     p = run_part("""
@@ -403,7 +409,7 @@ for step, wanted in zip((40, 41), states):
     assert (magic, step) == (b"CRUNBEAT", 41) and 0 < at < time.monotonic_ns()
 
 
-def test_nothing_without_crun():
+def test_nothing_without_crun(run_part):
     p = run_part("from crun_launch import worker\nworker.beat(1)\n"
                  "assert worker.notice_fileno() == -1 and worker.read_notice() is None and not worker.stop_requested()\n"
                  "import signal; assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL",
@@ -411,7 +417,7 @@ def test_nothing_without_crun():
     assert p.returncode == 0, p.stderr
 
 
-def test_state_as_text_and_tensors():
+def test_state_as_text_and_tensors(run_part):
     p = run_part("""
 import collections, json, torch
 from crun_launch import worker
@@ -434,7 +440,7 @@ else:
     assert p.returncode == 0, p.stderr
 
 
-def test_samples_over_changing_worlds():
+def test_samples_over_changing_worlds(run_part):
     """Whatever the sizes of the world and the position: each sample once, and as many batches on all ranks."""
     p = run_part("""
 import random, torch

@@ -41,27 +41,27 @@ def step(folder=None):
     return register
 
 
-# Every folder that a step builds: the options of meson setup, the environment.
+# Every folder that a step builds: the options of meson setup, the environment, the targets (none: all).
 CLANG = {"CC": "clang", "CXX": "clang++"}
 BUILDS = {
-    "build": (["-Dgpu_generations=90"], {}),  # nvcc takes a minute for each
+    "build": (["-Dgpu_generations=90"], {}, []),  # nvcc takes a minute for each
     "build-asan": (["-Db_sanitize=address,undefined", "-Db_lundef=false", "-Dbuildtype=debugoptimized",
-                    "-Dcuda=disabled"], CLANG),
-    "build-tsan": (["-Db_sanitize=thread", "-Dbuildtype=debugoptimized", "-Dcuda=disabled"], {}),
-    "build-ndebug": (["-Db_ndebug=true", "-Dcuda=disabled"], {}),
-    "build-fuzz": (["-Dfuzz=enabled", "-Dbuildtype=debugoptimized", "-Dcuda=disabled", "-Db_lundef=false"], CLANG),
+                    "-Dcuda=disabled"], CLANG, []),
+    "build-tsan": (["-Db_sanitize=thread", "-Dbuildtype=debugoptimized", "-Dcuda=disabled"], {}, []),
+    "build-ndebug": (["-Db_ndebug=true", "-Dcuda=disabled"], {}, []),
+    "build-fuzz": (["-Dfuzz=enabled", "-Dbuildtype=debugoptimized", "-Dcuda=disabled", "-Db_lundef=false"], CLANG, ["fuzz-programs"]),
 }
 
 
 def build_folder(name, idle):
     """Configures and builds a folder; (exit code, output, seconds)."""
-    options, env = BUILDS[name]
+    options, env, targets = BUILDS[name]
     folder = ROOT / name
     options = ["-Dtests=enabled", *options, *(["-Dwerror=true"] if WERROR else [])]
     verb = ["--reconfigure"] if (folder / "build.ninja").exists() else []
     policy = ["chrt", "--idle", "0"] if idle else []
     code, out, _ = run(policy + ["meson", "setup", *verb, str(folder), *options], env)
-    return run(policy + ["ninja", "-C", str(folder)], env, timeout=1800) if code == 0 else (code, out, 0)
+    return run(policy + ["ninja", "-C", str(folder), *targets], env, timeout=1800) if code == 0 else (code, out, 0)
 
 
 class Builds:
