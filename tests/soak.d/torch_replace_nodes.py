@@ -30,6 +30,8 @@ QUIET_S = 3  # in front of a fault: nodes that return more often than every four
 
 
 class Job:
+    NAME = "torchrun"
+
     def __init__(self, fabric, folder, python, options, more=(), torchrun=False):
         self.fabric, self.python, self.options, self.more, self.torchrun = fabric, python, options, more, torchrun
         self.folder = pathlib.Path(folder)
@@ -54,7 +56,8 @@ class Job:
 
     def start(self, host):
         launcher = [self.python, "-m", "torch.distributed.run"] if self.torchrun else [jobs.crun()]
-        own = [] if self.torchrun else ["--replace-timeout=300", "--restart-policy=replace", *self.more]
+        own = [f"--local-addr={self.fabric.address(host)}"] if self.torchrun else [
+            "--replace-timeout=300", "--restart-policy=replace", *self.more]
         plain = ["--plain"] if self.torchrun else []
         self.hosts[host] = self.nodes.start(
             [*launcher, "--nnodes=2:3", "--rdzv-backend=c10d", "--rdzv-id=job", f"--rdzv-endpoint={self.endpoint}",
@@ -82,7 +85,7 @@ class Job:
         """When a step of a later generation with that many ranks is done by all."""
         return jobs.wait_for(lambda: self.logs.read().first_step_after(generation, world), timeout, 0.003)[1]
 
-    def wait_all(self, since, world, timeout=300):
+    def wait_all(self, since, world, timeout=150):
         """The same for torchrun, which has no numbers of generations: when that many ranks have each done a step since then."""
         def seen():
             times = {}
@@ -149,6 +152,8 @@ def rounds(python, faults, n_samples=60000, more=(), pause_ms=10, report=None):
 
 
 class TorchftJob(Job):
+    NAME = "torchft"
+
     def __enter__(self):
         self.endpoint = f"{self.fabric.address(N_HOSTS)}:29510"
         lighthouse = pathlib.Path(self.python).with_name("torchft_lighthouse")
@@ -165,17 +170,23 @@ class TorchftJob(Job):
 
 
 def their_rounds(kind, python, faults, report):
-    """Those of a peer: torchrun or torchft."""
+    """Those of a peer, torchrun or torchft: a job for each fault, as some do not go on after one."""
     took = []
-    with fabrics.Fabric(N_HOSTS + 1, network=79) as fabric, tempfile.TemporaryDirectory() as folder:
-        with kind(fabric, folder, python, ["--samples", 60000, "--epochs", 1000], torchrun=True) as job:
-            try:
-                job.wait_all(0, N_HOSTS)
-                for host, fault in faults:
-                    took.append((fault, job.lose(host, fault), job.bring_back(host), 0))
+    for host, fault in faults:
+        with fabrics.Fabric(N_HOSTS + 1, network=79) as fabric, tempfile.TemporaryDirectory() as folder:
+            with kind(fabric, folder, python, ["--samples", 60000, "--epochs", 1000], torchrun=True) as job:
+                try:
+                    job.wait_all(0, N_HOSTS)
+                except AssertionError as e:
+                    raise AssertionError(f"{e}\n{job.texts()}") from None
+                when = "the loss of"
+                try:
+                    shrunk = job.lose(host, fault)
+                    when = "the return of"
+                    took.append((fault, shrunk, job.bring_back(host), 0))
                     report(took)
-            except AssertionError as e:
-                raise AssertionError(f"{e}\n{job.texts()}") from None
+                except AssertionError as e:
+                    print(f"{kind.NAME}: {fault}: no step after {when} host {host}: {e}", flush=True)
     return took
 
 
