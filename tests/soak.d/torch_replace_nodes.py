@@ -175,18 +175,18 @@ def their_rounds(kind, python, faults, report):
     for host, fault in faults:
         with fabrics.Fabric(N_HOSTS + 1, network=79) as fabric, tempfile.TemporaryDirectory() as folder:
             with kind(fabric, folder, python, ["--samples", 60000, "--epochs", 1000], torchrun=True) as job:
+                when = "the start of three hosts"
                 try:
                     job.wait_all(0, N_HOSTS)
-                except AssertionError as e:
-                    raise AssertionError(f"{e}\n{job.texts()}") from None
-                when = "the loss of"
-                try:
+                    when = f"{fault} of host {host}"
                     shrunk = job.lose(host, fault)
-                    when = "the return of"
+                    when = f"the return of host {host}"
                     took.append((fault, shrunk, job.bring_back(host), 0))
                     report(took)
                 except AssertionError as e:
-                    print(f"{kind.NAME}: {fault}: no step after {when} host {host}: {e}", flush=True)
+                    print(f"{kind.NAME}: no step of all after {when}: {e}", flush=True)
+                    reasons = [line for line in job.texts().splitlines() if "Error" in line]
+                    print("    " + "\n    ".join(reasons[-2:]), flush=True)
     return took
 
 
