@@ -69,6 +69,9 @@ def main():
         with open(os.path.join(folder, "end.json"), "w") as f:
             json.dump({"weights": trainer.model.weight.flatten().tolist(), "begun at": begun_at,
                        "restarts": int(os.environ["TORCHELASTIC_RESTART_COUNT"])}, f)
+    # In front of the group: where a reducer has the group last, its destructor holds the interpreter's lock while it waits for a thread of
+    # gloo that needs that lock (PyTorch 2.13).
+    del trainer
     dist.destroy_process_group()
 
 
