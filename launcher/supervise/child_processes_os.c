@@ -22,15 +22,16 @@
 #include "base/cleanup.h"
 #include "base/err.h"
 
-static bool is_child(pid_t pid)
+static bool is_child_of(pid_t parent, pid_t pid)
 {
     struct proc_stat stat;
 
-    return pid > 0 && proc_stat_read(pid, &stat) && stat.parent == getpid();
+    return pid > 0 && proc_stat_read(pid, &stat) && stat.parent == parent;
 }
 
 static int list_by_parent(pid_t *pids, int n_max)
 {
+    const pid_t own = getpid();
     struct folder_list processes;
     const char *name;
     int n_found = 0;
@@ -41,7 +42,7 @@ static int list_by_parent(pid_t *pids, int n_max)
     if (r)
         return r;
     while (n_found < n_max && (name = folder_list_next(&processes)))
-        if (is_child((pid_t)atol(name)))
+        if (is_child_of(own, (pid_t)atol(name)))
             pids[n_found++] = (pid_t)atol(name);
     folder_list_close(&processes);
     return processes.error ? processes.error : n_found;
