@@ -494,7 +494,6 @@ static void do_print_report(struct agent *a)
         .environment = a->config->environment,
         .program = a->config->file,
         .run_dir = a->logs.run,
-        .log_dir = a->logs.run,
         .rank_base = (int)a->assignment.rank_base,
         .oom_kills = a->oom_kills_before < 0 ? -1 : cgroup_oom_kills("") - a->oom_kills_before,
         .sender = a->sender,

@@ -249,7 +249,7 @@ static void report_failed_generation(const struct failures_source *source, struc
         .python =
             root >= 0 && may_be_an_import(source, &failures[root], stderr_lines) ? source->program : NULL,
         .interpreter = interpreter,
-        .log_dir = outcome->has_files || source->job->log_dir ? source->log_dir : NULL,
+        .log_dir = outcome->has_files || source->job->log_dir ? source->run_dir : NULL,
         .oom_kills = source->oom_kills,
         .core_pattern = core_pattern,
         .sender = source->sender,

@@ -15,11 +15,11 @@ struct failures_source {
     const struct worker_group *group;
     const struct job *job;
     char *const *environment;
-    const char *program;    /* path that was executed */
-    const char *run_dir;    /* with a folder for each generation; NULL: no files */
-    const char *log_dir;    /* the report names it as the place of kept files; NULL: none */
-    int rank_base;          /* global rank of local rank 0 */
-    long oom_kills;         /* since the start; -1 when unknown */
+    const char *program; /* path that was executed */
+    const char
+        *run_dir;   /* with a folder for each generation, named as the place of kept files; NULL: no files */
+    int rank_base;  /* global rank of local rank 0 */
+    long oom_kills; /* since the start; -1 when unknown */
     const char *sender;     /* sender of the signal that stopped crun; "" when unknown */
     bool gave_up;           /* something cannot be killed */
     int line_worker;        /* local rank that was killed for a line that it printed; -1: none */
