@@ -12,6 +12,7 @@
 
 #include "launcher/supervise/replacement_os.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -23,6 +24,7 @@
 
 #include "launcher/cli/numa.h"
 #include "launcher/supervise/death_notice_sock.h"
+#include "launcher/util/send_descriptors_sock.h"
 #include "base/cleanup.h"
 #include "base/err.h"
 
@@ -33,6 +35,7 @@ struct head {
 };
 
 enum { N_FDS = 6, N_SENT_MAX = N_FDS + 1 }; /* the memory file comes first */
+static_assert((int)N_SENT_MAX <= (int)SEND_DESCRIPTORS_MAX, "all fit");
 
 /* ---- texts ---- */
 
@@ -144,34 +147,16 @@ union control {
     char bytes[CMSG_SPACE(N_SENT_MAX * sizeof(int))];
 };
 
-/* n: at least 1. */
-static int send_with_fds(int link, struct guardian_order *order, const int *fds, int n)
-{
-    struct iovec data = {.iov_base = order, .iov_len = sizeof(*order)};
-    union control control = {0};
-    struct msghdr message = {.msg_iov = &data,
-                             .msg_iovlen = 1,
-                             .msg_control = control.bytes,
-                             .msg_controllen = CMSG_SPACE((size_t)n * sizeof(int))};
-    struct cmsghdr *c = CMSG_FIRSTHDR(&message);
-
-    c->cmsg_level = SOL_SOCKET;
-    c->cmsg_type = SCM_RIGHTS;
-    c->cmsg_len = CMSG_LEN((size_t)n * sizeof(int));
-    memcpy(CMSG_DATA(c), fds, (size_t)n * sizeof(int));
-    return sendmsg(link, &message, MSG_NOSIGNAL) < 0 ? -errno : 0;
-}
-
 int replacement_send_begin(int link, const struct death_notice *notice)
 {
     struct guardian_order order = {.kind = GUARDIAN_BEGIN};
 
     if (!notice)
-        return send(link, &order, sizeof(order), MSG_NOSIGNAL) < 0 ? -errno : 0;
+        return send_descriptors(link, &order, sizeof(order), NULL, 0, 0);
     _cleanup_close_ int fd = memfd_create("crun-notice", MFD_CLOEXEC);
     if (fd < 0 || write(fd, notice, sizeof(*notice)) != (ssize_t)sizeof(*notice))
         return -errno;
-    return send_with_fds(link, &order, &fd, 1);
+    return send_descriptors(link, &order, sizeof(order), &fd, 1, 0);
 }
 
 int replacement_send(int link, int worker, const struct spawn_worker *w)
@@ -191,7 +176,7 @@ int replacement_send(int link, int worker, const struct spawn_worker *w)
             order.descriptors |= 1u << i;
             fds[n++] = *places[i];
         }
-    return send_with_fds(link, &order, fds, n);
+    return send_descriptors(link, &order, sizeof(order), fds, n, 0);
 }
 
 static void take_descriptors(const struct guardian_order *order, const int *fds, int n, struct replacement *r)

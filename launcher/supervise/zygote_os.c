@@ -16,12 +16,14 @@
 #include "launcher/supervise/replacement_os.h"
 #include "launcher/supervise/spawn_worker_os.h"
 #include "launcher/supervise/zygote_source.h"
+#include "launcher/util/send_descriptors_sock.h"
 #include "launcher/util/strlist.h"
 #include "base/cleanup.h"
 #include "base/err.h"
 #include "base/time.h"
 
 enum { N_WORKER_FDS = 6, N_ORDER_FDS = N_WORKER_FDS + 2 };
+static_assert((int)N_ORDER_FDS <= (int)SEND_DESCRIPTORS_MAX, "all fit");
 
 /* zygote.py has these numbers, too. */
 static_assert((int)SPAWN_FD_END == (int)N_WORKER_FDS,
@@ -80,27 +82,6 @@ static int list_worker_fds(const struct spawn_worker *w, uint32_t *ret_present, 
     return n;
 }
 
-static int send_order(int link, struct zygote_order *order, const int *fds, int n)
-{
-    union {
-        struct cmsghdr head;
-        char bytes[CMSG_SPACE(N_ORDER_FDS * sizeof(int))];
-    } control = {0};
-    struct iovec data = {.iov_base = order, .iov_len = sizeof(*order)};
-    struct msghdr message = {.msg_iov = &data, .msg_iovlen = 1};
-
-    if (n > 0) {
-        message.msg_control = control.bytes;
-        message.msg_controllen = CMSG_SPACE((size_t)n * sizeof(int));
-        struct cmsghdr *c = CMSG_FIRSTHDR(&message);
-        c->cmsg_level = SOL_SOCKET;
-        c->cmsg_type = SCM_RIGHTS;
-        c->cmsg_len = CMSG_LEN((size_t)n * sizeof(int));
-        memcpy(CMSG_DATA(c), fds, (size_t)n * sizeof(int));
-    }
-    return sendmsg(link, &message, MSG_NOSIGNAL | MSG_DONTWAIT) < 0 ? -errno : 0;
-}
-
 int zygote_start_worker(struct zygote *z, int worker, const struct replacement *r, int *ret_handshake)
 {
     struct zygote_order order = {.kind = ZYGOTE_START,
@@ -120,7 +101,7 @@ int zygote_start_worker(struct zygote *z, int worker, const struct replacement *
     fds[0] = r->texts_fd;
     fds[1] = pair[1];
     int n = 2 + list_worker_fds(&r->worker, &order.descriptors, fds + 2);
-    int error = send_order(z->link, &order, fds, n);
+    int error = send_descriptors(z->link, &order, sizeof(order), fds, n, MSG_DONTWAIT);
     (void)close(pair[1]); /* sent, or of no use */
     if (error) {
         (void)close(pair[0]); /* as above */
@@ -156,7 +137,8 @@ void zygote_end(struct zygote *z)
     struct zygote_order order = {.kind = ZYGOTE_END};
     bool is_importing = z->is_loading && z->has_reported; /* it has saved its list, and reads no order now */
 
-    if (z->link < 0 || (!is_importing && send_order(z->link, &order, NULL, 0) == 0))
+    if (z->link < 0 ||
+        (!is_importing && send_descriptors(z->link, &order, sizeof(order), NULL, 0, MSG_DONTWAIT) == 0))
         return;
     if (z->pid > 0)
         (void)kill(z->pid, SIGKILL); /* not reaped, so the number is its own */

@@ -1,0 +1,29 @@
+#include "launcher/util/send_descriptors_sock.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdint.h>
+#include <string.h>
+#include <sys/socket.h>
+
+int send_descriptors(int link, const void *record, size_t size, const int *fds, int n, int flags)
+{
+    union {
+        struct cmsghdr head;
+        char bytes[CMSG_SPACE(SEND_DESCRIPTORS_MAX * sizeof(int))];
+    } control = {0};
+    struct iovec data = {.iov_base = (void *)(uintptr_t)record, .iov_len = size}; /* only read */
+    struct msghdr message = {.msg_iov = &data, .msg_iovlen = 1};
+
+    assert(n >= 0 && n <= SEND_DESCRIPTORS_MAX);
+    if (n > 0) {
+        message.msg_control = control.bytes;
+        message.msg_controllen = CMSG_SPACE((size_t)n * sizeof(int));
+        struct cmsghdr *c = CMSG_FIRSTHDR(&message);
+        c->cmsg_level = SOL_SOCKET;
+        c->cmsg_type = SCM_RIGHTS;
+        c->cmsg_len = CMSG_LEN((size_t)n * sizeof(int));
+        memcpy(CMSG_DATA(c), fds, (size_t)n * sizeof(int));
+    }
+    return sendmsg(link, &message, flags | MSG_NOSIGNAL) < 0 ? -errno : 0;
+}
