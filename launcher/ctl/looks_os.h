@@ -10,7 +10,19 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "proto/secret_os.h"
+
 struct job_status;
+
+/* This user's secret, read when the first look needs it and kept for all others: what a descriptor or a pipe holds can be read
+ * once. Zeroed at first. */
+struct look_secret {
+    struct secret secret;
+    bool was_read;
+    char error[SECRET_ERROR_SIZE]; /* a sentence when it cannot be used */
+};
+
+void look_secret_finish(struct look_secret *s);
 
 struct look_options {
     const char *job;         /* a name, or how it begins; NULL: all */
@@ -18,6 +30,7 @@ struct look_options {
     const char *endpoint;    /* ask this rendezvous, and no socket; or NULL */
     const char *secret_file; /* or NULL: as crun finds it */
     char *const *environment;
+    struct look_secret *secret; /* of the caller, for all looks */
 };
 
 struct look {

@@ -82,20 +82,19 @@ static int result_of(const struct look *look, const struct crunctl *o)
     return 3;
 }
 
-static struct look_options request_of(const struct crunctl *o)
+static struct look_options request_of(const struct crunctl *o, struct look_secret *secret)
 {
     return (struct look_options){.job = o->job,
                                  .socket = o->socket,
                                  .endpoint = o->endpoint,
                                  .secret_file = o->secret_file,
-                                 .environment = environ};
+                                 .environment = environ,
+                                 .secret = secret};
 }
 
-static int take_first_look(struct look *look, const struct crunctl *o)
+static int take_first_look(struct look *look, const struct crunctl *o, const struct look_options *request)
 {
-    const struct look_options request = request_of(o);
-
-    return look_take(look, &request) == 0 ? result_of(look, o) : 1;
+    return look_take(look, request) == 0 ? result_of(look, o) : 1;
 }
 
 static int print_status(const struct look *look, const struct crunctl *o)
@@ -110,12 +109,15 @@ static int print_status(const struct look *look, const struct crunctl *o)
 
 static int run_status(const struct crunctl *o)
 {
+    struct look_secret secret = {0};
+    const struct look_options request = request_of(o, &secret);
     struct look look;
 
-    int code = take_first_look(&look, o);
+    int code = take_first_look(&look, o, &request);
     if (code == 0)
         code = print_status(&look, o);
     look_finish(&look);
+    look_secret_finish(&secret);
     return code;
 }
 
@@ -132,10 +134,11 @@ static int print_top(const struct look *look, const struct crunctl *o)
 static int run_top(const struct crunctl *o)
 {
     const struct timespec sample = {.tv_nsec = SAMPLE_MS * 1000000L};
-    const struct look_options request = request_of(o);
+    struct look_secret secret = {0};
+    const struct look_options request = request_of(o, &secret);
     struct look before, look = {0};
 
-    int code = take_first_look(&before, o);
+    int code = take_first_look(&before, o, &request);
     if (code == 0)
         (void)nanosleep(&sample, NULL);
     if (code == 0 && !o->is_once && !o->is_json && isatty(STDOUT_FILENO)) {
@@ -148,6 +151,7 @@ static int run_top(const struct crunctl *o)
     }
     look_finish(&look);
     look_finish(&before);
+    look_secret_finish(&secret);
     return code;
 }
 

@@ -27,26 +27,42 @@ static void wait_for_reports(void)
 
 /* ---- the key ---- */
 
+void look_secret_finish(struct look_secret *s)
+{
+    secret_finish(&s->secret);
+    *s = (struct look_secret){0};
+}
+
+/* NULL: there is none, or its error has a sentence. */
+static const struct secret *find_secret(const struct look_options *request)
+{
+    const struct job place = {.secret_file = request->secret_file};
+    struct look_secret *s = request->secret;
+
+    if (!s->was_read) /* what it returns is kept: no bytes, and perhaps a sentence */
+        (void)job_secret_find(&s->secret, &place, request->environment, s->error);
+    s->was_read = true;
+    return s->secret.bytes ? &s->secret : NULL;
+}
+
 /* NULL without a secret, or when it cannot be used: then error has a sentence. */
 static struct tls_context *context_for(const struct look_options *request, const char *job,
                                        char error[SECRET_ERROR_SIZE])
 {
-    const struct job place = {.secret_file = request->secret_file};
     enum key_purpose purpose = job ? KEY_AGENT : KEY_ADMIN;
+    const struct secret *secret = find_secret(request);
     struct tls_context *tls = NULL;
-    struct secret secret;
     struct secret_key key;
     const char *why;
 
-    *error = '\0';
-    if (job_secret_find(&secret, &place, request->environment, error) != 0 || !secret.bytes)
+    (void)snprintf(error, SECRET_ERROR_SIZE, "%s", request->secret->error); /* as large */
+    if (!secret)
         return NULL;
-    if (key_derive(&key, secret.bytes, secret.size, purpose, job ? job : "", &why) != 0)
+    if (key_derive(&key, secret->bytes, secret->size, purpose, job ? job : "", &why) != 0)
         (void)snprintf(error, SECRET_ERROR_SIZE, "%s", why);
     else if (tls_context_client(&tls, purpose, job ? job : "", &key, error) != 0)
         tls = NULL;
     key_erase(&key, sizeof(key));
-    secret_finish(&secret);
     return tls;
 }
 

@@ -373,6 +373,9 @@ def test_other_nodes_with_a_secret(folders, tmp_path):
         assert p.returncode == 1 and p.stdout == "" and "secret" in p.stderr, p
     p = ask(secret, "--endpoint", endpoint, "status")
     assert p.returncode == 1 and p.stdout == "", "the administrator's key of a job's own rendezvous"
+    once = ["sh", "-c", f'exec 9<{path}; CRUN_SECRET_FD=9 exec "$@"', "sh", CRUNCTL, "--json", "--endpoint", endpoint, "top", "two"]
+    p = jobs.run(once, timeout=60, env={**os.environ, **folders})  # top looks twice, and a descriptor can be read once
+    assert p.returncode == 0 and all_ranks(json.loads(p.stdout)) == list(range(60)), p.stderr
     end_jobs(a, b)
 
 
