@@ -662,11 +662,13 @@ static void read_order(struct guardian *g)
     struct replacement replacement;
 
     ssize_t n = replacement_receive(g->setup->link, &order, &replacement);
-    if (n < 0 && (errno == EAGAIN || is_short_of_memory(errno)))
-        return;   /* it stays readable */
+    /* It stays readable. A reset, because crun ended with reports unread, comes ahead of the orders that crun sent before: these
+     * follow, then the end. */
+    if (n < 0 && (errno == EAGAIN || errno == ECONNRESET || is_short_of_memory(errno)))
+        return;
     if (n <= 0) { /* crun has ended; a closed link would stay readable */
         g->killing = !g->released;
-        g->is_orphan = n == 0 || errno == ECONNRESET;
+        g->is_orphan = n == 0;
         (void)epoll_ctl(g->epoll_fd, EPOLL_CTL_DEL, g->setup->link, NULL);
         cancel_starts(g);
         if (g->zygote.pid > 0)

@@ -156,6 +156,27 @@ def test_unhandled_signal_gives_the_workers_their_grace(tmp_path, number):
     assert (tmp_path / "saved.0").exists() and (tmp_path / "saved.1").exists()
 
 
+def test_unhandled_signal_ahead_of_what_the_guardian_has_reported(tmp_path):
+    """A link that is closed with records unread is reset on the other side, and that is read ahead of the last order."""
+    p = start_worker(tmp_path, SAVES, "--standalone", "--nproc-per-node=2")
+    wait_until_up(tmp_path, 2)
+    workers = jobs.wait_for(lambda: len(w := jobs.workers_named(p.pid, "worker.sh")) == 2 and w)
+    guardian = launches.guardian(p.pid)
+    os.kill(p.pid, signal.SIGSTOP)
+    jobs.wait_for(lambda: launches.state(p.pid)[1] == "T")
+    jobs.kill(workers[1])
+    jobs.wait_for(lambda: launches.state(workers[1]) is None)  # the guardian has reaped and reported it
+    time.sleep(0.1)
+    launches.trace(guardian)  # it reads nothing until crun has ended
+    p.send_signal(signal.SIGRTMIN + 1)
+    p.send_signal(signal.SIGCONT)
+    assert p.wait(timeout=60) == -(signal.SIGRTMIN + 1)
+    launches.untrace(guardian)
+    p.communicate(timeout=60)
+    assert launches.wait_until_gone(p.tag, 10) == {}
+    assert (tmp_path / "saved.0").exists()
+
+
 def test_unhandled_signal_kills_after_the_grace(tmp_path):
     p = start_worker(tmp_path, "trap '' TERM\ntouch up.$RANK\nwhile :; do sleep 0.02; done\n", "--standalone",
                      "--shutdown-timeout=1")
