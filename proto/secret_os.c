@@ -22,17 +22,16 @@ static int fail_reading(const char *name, int error, char text[SECRET_ERROR_SIZE
     return error;
 }
 
-/* Memory that no core file contains. */
-static int map_secret(struct secret *ret)
+/* Memory that no core file contains; NULL and errno when there is none. */
+static void *map_secret(void)
 {
     void *place = mmap(NULL, SECRET_ROOM, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 
     if (place == MAP_FAILED)
-        return -errno;
+        return NULL;
     (void)madvise(place, SECRET_ROOM,
                   MADV_DONTDUMP); /* a kernel without it still has the mode of core files */
-    *ret = (struct secret){.bytes = place};
-    return 0;
+    return place;
 }
 
 static int read_to_end(struct secret *s, int fd)
@@ -71,11 +70,11 @@ static int check_length(struct secret *s, const char *name, char error[SECRET_ER
 
 int secret_read_fd(struct secret *ret, int fd, const char *name, char error[SECRET_ERROR_SIZE])
 {
-    struct secret s;
-    int r = map_secret(&s);
+    struct secret s = {.bytes = map_secret()};
+    int r;
 
-    if (r < 0)
-        return fail_reading(name, r, error);
+    if (!s.bytes)
+        return fail_reading(name, -errno, error);
     r = read_to_end(&s, fd);
     if (r < 0)
         (void)fail_reading(name, r, error);

@@ -101,7 +101,8 @@ int daemon_secrets_read(struct daemon_secrets **ret, const char *file, const cha
         daemon_secrets_free(s);
         return r;
     }
-    qsort(s->items, s->n, sizeof(*s->items), compare_jobs);
+    if (s->n > 0) /* an empty folder: there is no array */
+        qsort(s->items, s->n, sizeof(*s->items), compare_jobs);
     *ret = s;
     return 0;
 }
