@@ -58,7 +58,7 @@ def rows(args):
 
 
 def output_of(words, environment, limit_s):
-    """What a job prints; None when it hung. torchrun's does when a rank waits for the one of the attempt before."""
+    """What a job prints; None when it hung or failed. torchrun's does when a rank reads what one of the attempt before has stored."""
     with subprocess.Popen(words, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                           text=True, start_new_session=True) as p:
         try:
@@ -68,12 +68,14 @@ def output_of(words, environment, limit_s):
             p.communicate()
             return None
     if p.returncode:
-        raise SystemExit(f"{words}: {err}")
+        print("\n".join(line[:200] for line in err.splitlines() if "Error" in line), file=sys.stderr, flush=True)
+        return None
     return out
 
 
 def run(command, n, script, restarts, environment):
-    """Wall seconds to the first step of all ranks, those of each restart, CPU seconds of all, KiB of one rank alone. None: it hung."""
+    """Wall seconds to the first step of all ranks, those of each restart, CPU seconds of all, KiB of one rank alone. None: it did
+    not get there, HUNG_MAX times."""
     words = [*command, f"--nproc-per-node={n}", f"--max-restarts={restarts + 5}", script, str(restarts)]
     for _ in range(HUNG_MAX):
         before, begin = resource.getrusage(resource.RUSAGE_CHILDREN), time.time()
@@ -81,7 +83,7 @@ def run(command, n, script, restarts, environment):
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         if out is not None:
             break
-        print(f"{'':<12} {n:>5} hung in a job of {restarts} restarts: {command[0]}", flush=True)
+        print(f"{'':<12} {n:>5} hung or failed in a job of {restarts} restarts: {command[0]}", flush=True)
     else:
         return None
     lines = [json.loads(line) for line in out.splitlines() if line.startswith("{")]
@@ -122,11 +124,11 @@ def measure(name, command, n, args, script, environment):
     rounds, restarts = (args.warm_rounds, 2 * args.warm_rounds) if is_warm else (args.cold_rounds, args.cold_rounds)
     launches = [run(command, n, script, 0, environment) for _ in range(rounds)]
     if None in launches:
-        raise SystemExit(f"{name} with {n} ranks: a launch without a restart hung {HUNG_MAX} times")
+        raise SystemExit(f"{name} with {n} ranks: a launch without a restart hung or failed {HUNG_MAX} times")
     with_restarts = run(command, n, script, restarts, environment)
     cpu = sorted(r["cpu"] for r in launches)[rounds // 2]
     first = launches
-    again = f"{'hung':>8} {'':>8}", f"{'':>9}"
+    again = f"{'never':>8} {'':>8}", f"{'':>9}"
     if with_restarts:
         first = [*launches, with_restarts]
         again = describe(with_restarts["again"]), f"{(with_restarts['cpu'] - cpu) / restarts:>9.2f}"
