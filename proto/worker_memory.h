@@ -15,10 +15,42 @@
  *   16..23  when it reported that, on the monotonic clock in ns (u64)
  *
  * The fields are written one after the other, without a lock: a reader may see a new number with an old time.
+ *
+ * The collective operations in which a rank is, of libcrw: WORKER_COLLECTIVES_MAX records from WORKER_COLLECTIVES_AT on, one
+ * for each process group of the process. crun reads them when a job hangs, and as a sign of progress. They are written one
+ * after the other, too: only what does not change any more is exact. A record whose `pid` is not the worker's is of an
+ * earlier process.
  */
+
+#include <stdint.h>
 
 #define WORKER_BEAT_MAGIC "CRUNBEAT"
 #define WORKER_BEAT_SIZE 24
+
+enum { WORKER_COLLECTIVES_AT = 1024, WORKER_COLLECTIVES_MAX = 16, WORKER_MEMORY_PAGE = 4096 };
+
+enum worker_collective_kind {
+    WORKER_COLLECTIVE_NONE,
+    WORKER_COLLECTIVE_BARRIER,
+    WORKER_COLLECTIVE_BROADCAST,
+    WORKER_COLLECTIVE_ALL_GATHER,
+    WORKER_COLLECTIVE_GATHER,
+    WORKER_COLLECTIVE_SCATTER,
+    WORKER_COLLECTIVE_ALL_REDUCE,
+    WORKER_COLLECTIVE_REDUCE_SCATTER,
+    WORKER_COLLECTIVE_REDUCE,
+    WORKER_COLLECTIVE_KIND_COUNT
+};
+
+struct worker_collective {
+    uint64_t group;  /* the same number on all ranks of the group, another one for each group; 0: no record */
+    uint64_t number; /* collectives of the group that this rank has begun */
+    uint32_t
+        kind; /* enum worker_collective_kind, of the one it is in; WORKER_COLLECTIVE_NONE: it is in none */
+    uint32_t n_ranks;  /* of the group */
+    uint32_t is_world; /* 1: the group has all ranks of the job */
+    uint32_t pid;
+};
 
 /* The worker's own: the worker with its local rank in a later generation of the job gets the same file. */
 #define WORKER_MEMORY_STATE_ENVIRONMENT "CRUN_STATE_FD"

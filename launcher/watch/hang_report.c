@@ -6,7 +6,12 @@
 
 #include "launcher/util/strbuf.h"
 
-enum { GROUPS_SHOWN = HANG_LINES_MAX - 2, RANKS_TEXT_SIZE = 120 };
+enum {
+    WAITS_MAX = 8,
+    WAITS_SHOWN = 2,
+    GROUPS_SHOWN = HANG_LINES_MAX - 2 - WAITS_SHOWN,
+    RANKS_TEXT_SIZE = 120
+};
 
 /* ---- groups ---- */
 
@@ -15,44 +20,151 @@ bool hang_is_blocked(char state)
     return state == 'D' || state == 'T' || state == 't';
 }
 
-static bool are_together(const struct hang_rank *a, const struct hang_rank *b)
+/* Equal: at the same place. */
+static int compare_places(const struct hang_rank *a, const struct hang_rank *b)
 {
-    return a->has_ended == b->has_ended && hang_is_blocked(a->state) == hang_is_blocked(b->state) &&
-           (!hang_is_blocked(a->state) || a->state == b->state) && a->child_state == b->child_state &&
-           a->kind == b->kind && strcmp(a->text, b->text) == 0;
+    if (a->has_ended != b->has_ended)
+        return a->has_ended - b->has_ended;
+    if (hang_is_blocked(a->state) != hang_is_blocked(b->state) ||
+        (hang_is_blocked(a->state) && a->state != b->state))
+        return a->state - b->state;
+    if (a->child_state != b->child_state)
+        return a->child_state - b->child_state;
+    return a->kind != b->kind ? (int)a->kind - (int)b->kind : strcmp(a->text, b->text);
 }
 
-static size_t count_together(const struct hang_rank *ranks, size_t n_ranks, const struct hang_rank *rank)
+/* ---- collectives that are counted ---- */
+
+static const char *collective_name(enum worker_collective_kind kind)
 {
-    size_t n = 0;
+    static const char *const names[WORKER_COLLECTIVE_KIND_COUNT] = {
+        [WORKER_COLLECTIVE_NONE] = "none",
+        [WORKER_COLLECTIVE_BARRIER] = "barrier",
+        [WORKER_COLLECTIVE_BROADCAST] = "broadcast",
+        [WORKER_COLLECTIVE_ALL_GATHER] = "all-gather",
+        [WORKER_COLLECTIVE_GATHER] = "gather",
+        [WORKER_COLLECTIVE_SCATTER] = "scatter",
+        [WORKER_COLLECTIVE_ALL_REDUCE] = "all-reduce",
+        [WORKER_COLLECTIVE_REDUCE_SCATTER] = "reduce-scatter",
+        [WORKER_COLLECTIVE_REDUCE] = "reduce",
+    };
+
+    return kind < WORKER_COLLECTIVE_KIND_COUNT ? names[kind] : "collective";
+}
+
+/* NULL: the rank is in none. */
+static const struct hang_collective *waits_in(const struct hang_rank *r)
+{
+    for (int i = 0; i < r->n_collectives; i++)
+        if (r->collectives[i].kind != WORKER_COLLECTIVE_NONE)
+            return &r->collectives[i];
+    return NULL;
+}
+
+static void take_records(struct hang_rank *rank, const uint8_t *records, size_t n_bytes, bool waiting)
+{
+    struct worker_collective c;
+
+    for (size_t at = 0; at + sizeof(c) <= n_bytes && rank->n_collectives < HANG_COLLECTIVES_MAX;
+         at += sizeof(c)) {
+        memcpy(&c, records + at, sizeof(c));
+        if (c.group == 0 || (int64_t)c.pid != rank->pid || (c.kind != WORKER_COLLECTIVE_NONE) != waiting)
+            continue;
+        rank->collectives[rank->n_collectives++] =
+            (struct hang_collective){.group = c.group,
+                                     .number = c.number,
+                                     .kind = (enum worker_collective_kind)c.kind,
+                                     .n_ranks = c.n_ranks,
+                                     .is_world = c.is_world == 1};
+    }
+}
+
+void hang_add_collectives(struct hang_rank *rank, const uint8_t *records, size_t n_bytes)
+{
+    rank->n_collectives = 0;
+    take_records(rank, records, n_bytes, true);
+    take_records(rank, records, n_bytes, false);
+    const struct hang_collective *c = waits_in(rank);
+    if (!c)
+        return;
+    rank->kind = STACK_COLLECTIVE;
+    (void)snprintf(rank->text, sizeof(rank->text), "in %s, collective %llu of %s", collective_name(c->kind),
+                   (unsigned long long)c->number, c->is_world ? "all ranks" : "its group"); /* fits */
+}
+
+/* A collective in which ranks wait for others. */
+struct hang_wait {
+    struct hang_collective of; /* of the rank that has come furthest */
+    size_t n_missing;
+};
+
+static bool is_missing(const struct hang_rank *r, const struct hang_collective *of)
+{
+    for (int i = 0; i < r->n_collectives; i++)
+        if (r->collectives[i].group == of->group)
+            return r->collectives[i].number < of->number;
+    return of->is_world && r->n_collectives < HANG_COLLECTIVES_MAX;
+}
+
+static void add_wait(struct hang_wait *waits, size_t *n, const struct hang_collective *of)
+{
+    size_t i = 0;
+
+    while (i < *n && waits[i].of.group != of->group)
+        i++;
+    if (i == WAITS_MAX)
+        return;
+    if (i == *n)
+        waits[(*n)++] = (struct hang_wait){.of = *of};
+    else if (of->number > waits[i].of.number)
+        waits[i].of = *of;
+}
+
+/* Those for which a rank is missing. Returns how many. */
+static size_t find_waits(const struct hang_rank *ranks, size_t n_ranks, struct hang_wait waits[WAITS_MAX])
+{
+    size_t n = 0, n_kept = 0;
 
     for (size_t i = 0; i < n_ranks; i++)
-        n += are_together(&ranks[i], rank);
-    return n;
+        for (int k = 0; k < ranks[i].n_collectives; k++)
+            if (ranks[i].collectives[k].kind != WORKER_COLLECTIVE_NONE)
+                add_wait(waits, &n, &ranks[i].collectives[k]);
+    for (size_t w = 0; w < n; w++) {
+        for (size_t i = 0; i < n_ranks; i++)
+            waits[w].n_missing += is_missing(&ranks[i], &waits[w].of);
+        if (waits[w].n_missing > 0)
+            waits[n_kept++] = waits[w];
+    }
+    return n_kept;
 }
 
 /* What all ranks are compared with. */
 struct hang_majority {
     bool any_collective, any_in_loop, any_known;
     size_t n_largest; /* collective group */
+    struct hang_wait waits[WAITS_MAX];
+    size_t n_waits;
 };
 
 static struct hang_majority survey(const struct hang_rank *ranks, size_t n_ranks)
 {
     struct hang_majority m = {.n_largest = 0};
 
+    m.n_waits = find_waits(ranks, n_ranks, m.waits);
     for (size_t i = 0; i < n_ranks; i++) {
-        size_t n = count_together(ranks, n_ranks, &ranks[i]);
-
         m.any_known |= ranks[i].kind != STACK_UNKNOWN;
         m.any_in_loop |= !ranks[i].has_ended && ranks[i].kind != STACK_DESTROY;
-        if (ranks[i].kind != STACK_COLLECTIVE || ranks[i].has_ended)
-            continue;
-        m.any_collective = true;
-        if (n > m.n_largest)
-            m.n_largest = n;
+        m.any_collective |= ranks[i].kind == STACK_COLLECTIVE && !ranks[i].has_ended;
     }
     return m;
+}
+
+static bool is_waited_for(const struct hang_rank *r, const struct hang_majority *m)
+{
+    for (size_t i = 0; i < m->n_waits; i++)
+        if (is_missing(r, &m->waits[i].of))
+            return true;
+    return false;
 }
 
 static int suspicion_of(const struct hang_rank *r, size_t n_together, const struct hang_majority *m)
@@ -65,6 +177,10 @@ static int suspicion_of(const struct hang_rank *r, size_t n_together, const stru
         return 95;
     if (r->child_state)
         return 90;
+    if (m->n_waits > 0 && is_waited_for(r, m))
+        return waits_in(r) ? 45 : 85;
+    if (m->n_waits > 0 && waits_in(r))
+        return 0;
     if (r->kind == STACK_UNKNOWN) /* the tool was too slow: that is nothing about the rank */
         return m->any_known ? -1 : 0;
     if (r->kind == STACK_DESTROY)
@@ -96,14 +212,31 @@ static int compare_keys(const void *a, const void *b)
     return x->rank.rank - y->rank.rank;
 }
 
-static int first_rank_together(const struct hang_rank *ranks, size_t n_ranks, const struct hang_rank *rank)
+static int compare_keys_by_place(const void *a, const void *b)
 {
-    int first = rank->rank;
+    const struct sort_key *x = a, *y = b;
+    int r = compare_places(&x->rank, &y->rank);
 
-    for (size_t i = 0; i < n_ranks; i++)
-        if (ranks[i].rank < first && are_together(&ranks[i], rank))
-            first = ranks[i].rank;
-    return first;
+    return r ? r : x->rank.rank - y->rank.rank;
+}
+
+/* How many ranks are at the place of each, and the lowest of them. Returns the size of the largest collective group. */
+static size_t count_together(struct sort_key *keys, size_t n)
+{
+    size_t n_largest = 0;
+
+    qsort(keys, n, sizeof(*keys), compare_keys_by_place);
+    for (size_t i = 0, end; i < n; i = end) {
+        for (end = i + 1; end < n && compare_places(&keys[i].rank, &keys[end].rank) == 0; end++)
+            ;
+        for (size_t k = i; k < end; k++) {
+            keys[k].n_together = end - i;
+            keys[k].first = keys[i].rank.rank;
+        }
+        if (keys[i].rank.kind == STACK_COLLECTIVE && !keys[i].rank.has_ended && end - i > n_largest)
+            n_largest = end - i;
+    }
+    return n_largest;
 }
 
 /* Without memory the order stays. */
@@ -114,12 +247,11 @@ bool hang_sort(struct hang_rank *ranks, size_t n_ranks)
 
     if (!keys)
         return false;
-    for (size_t i = 0; i < n_ranks; i++) {
+    for (size_t i = 0; i < n_ranks; i++)
         keys[i].rank = ranks[i];
-        keys[i].n_together = count_together(ranks, n_ranks, &ranks[i]);
-        keys[i].first = first_rank_together(ranks, n_ranks, &ranks[i]);
-        keys[i].suspicion = suspicion_of(&ranks[i], keys[i].n_together, &m);
-    }
+    m.n_largest = count_together(keys, n_ranks);
+    for (size_t i = 0; i < n_ranks; i++)
+        keys[i].suspicion = suspicion_of(&keys[i].rank, keys[i].n_together, &m);
     qsort(keys, n_ranks, sizeof(*keys), compare_keys);
     for (size_t i = 0; i < n_ranks; i++)
         ranks[i] = keys[i].rank;
@@ -193,13 +325,50 @@ static void add_group(struct strbuf *t, const struct hang_rank *ranks, size_t n,
     strbuf_add(t, "\n");
 }
 
+static int compare_numbers(const void *a, const void *b)
+{
+    const struct hang_rank *x = a, *y = b;
+
+    return x->rank - y->rank;
+}
+
+/* "  all-reduce, collective 12 of all 8 ranks: rank 3 is missing" */
+static void add_wait_line(struct strbuf *t, const struct hang_wait *wait, const struct hang_rank *ranks,
+                          size_t n_ranks)
+{
+    struct hang_rank *missing = calloc(wait->n_missing, sizeof(*missing));
+    char names[RANKS_TEXT_SIZE];
+    size_t n = 0;
+
+    for (size_t i = 0; missing && i < n_ranks && n < wait->n_missing; i++)
+        if (is_missing(&ranks[i], &wait->of))
+            missing[n++] = ranks[i];
+    if (n) {
+        qsort(missing, n, sizeof(*missing), compare_numbers);
+        format_ranks(missing, n, names);
+        strbuf_add(t, "  %s, collective %llu of %s%u ranks: %s %s missing\n", collective_name(wait->of.kind),
+                   (unsigned long long)wait->of.number, wait->of.is_world ? "all " : "a group of ",
+                   wait->of.n_ranks, names, n == 1 ? "is" : "are");
+    }
+    free(missing);
+}
+
+static void add_wait_lines(struct strbuf *t, const struct hang_rank *ranks, size_t n_ranks)
+{
+    struct hang_wait waits[WAITS_MAX];
+    size_t n = find_waits(ranks, n_ranks, waits);
+
+    for (size_t i = 0; i < n && i < WAITS_SHOWN; i++)
+        add_wait_line(t, &waits[i], ranks, n_ranks);
+}
+
 char *hang_text(const struct hang_rank *ranks, size_t n_ranks, bool stands_out)
 {
     struct strbuf t = {0};
     size_t n_shown = 0;
 
     for (size_t i = 0, end; i < n_ranks; i = end) {
-        for (end = i + 1; end < n_ranks && are_together(&ranks[i], &ranks[end]); end++)
+        for (end = i + 1; end < n_ranks && compare_places(&ranks[i], &ranks[end]) == 0; end++)
             ;
         if (n_shown++ == GROUPS_SHOWN) {
             strbuf_add(&t, "  %zu more ranks at other places\n", n_ranks - i);
@@ -207,5 +376,6 @@ char *hang_text(const struct hang_rank *ranks, size_t n_ranks, bool stands_out)
         }
         add_group(&t, ranks + i, end - i, stands_out && i == 0);
     }
+    add_wait_lines(&t, ranks, n_ranks);
     return strbuf_steal(&t);
 }

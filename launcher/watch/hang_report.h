@@ -6,6 +6,9 @@
  * The order: stopped by a signal; blocked in the kernel (state D); ended while others wait; one that has left the loop
  * (destroy_process_group) while others have not; one that is in no collective while others are; in another collective
  * than most; then what remains, small groups first.
+ *
+ * Programs on libcrw count their collectives. There a rank that has begun fewer than those that wait in the same group is
+ * missing, whatever its stack shows: first one that waits in no other group.
  */
 
 #include <stdbool.h>
@@ -13,8 +16,17 @@
 #include <stdint.h>
 
 #include "launcher/watch/stack_text.h"
+#include "proto/worker_memory.h"
 
-enum { HANG_LINES_MAX = 12 };
+enum { HANG_LINES_MAX = 12, HANG_COLLECTIVES_MAX = 4 };
+
+/* A process group that a rank is in, of a program on libcrw (proto/worker_memory.h). */
+struct hang_collective {
+    uint64_t group, number;           /* that this rank has begun */
+    enum worker_collective_kind kind; /* WORKER_COLLECTIVE_NONE: it is in none now */
+    uint32_t n_ranks;
+    bool is_world;
+};
 
 struct hang_rank {
     int rank;
@@ -26,10 +38,16 @@ struct hang_rank {
     char child_state;
     enum stack_kind kind;
     char text[STACK_TEXT_SIZE];
+    struct hang_collective collectives[HANG_COLLECTIVES_MAX];
+    int n_collectives;
 };
 
 /* Whether a process is blocked in the kernel, or stopped by a signal or a tracer: 'D', 'T' or 't'. */
 bool hang_is_blocked(char state);
+
+/* Takes over the records that process `pid` has written, n_bytes from WORKER_COLLECTIVES_AT on; those of groups in which the rank
+ * waits first. A rank that waits has that as its text. The rest of *rank is complete. */
+void hang_add_collectives(struct hang_rank *rank, const uint8_t *records, size_t n_bytes);
 
 /* Sorts the ranks into this order, those of a group next to each other. Returns whether the first group stands out. */
 bool hang_sort(struct hang_rank *ranks, size_t n_ranks);

@@ -137,10 +137,17 @@ int proc_look_trees(const pid_t *workers, int n, struct look_tree *trees)
 
 /* ---- samples ---- */
 
+size_t proc_look_records(int state_fd, uint8_t records[PROC_LOOK_RECORDS])
+{
+    ssize_t n = state_fd >= 0 ? pread(state_fd, records, PROC_LOOK_RECORDS, WORKER_COLLECTIVES_AT) : 0;
+
+    return n > 0 ? (size_t)n : 0;
+}
+
 void proc_look_sample(const struct look_tree *tree, int state_fd, struct progress_sample *ret)
 {
     char text[FILE_SIZE];
-    unsigned char head[HEAD_SIZE];
+    uint8_t head[HEAD_SIZE], records[PROC_LOOK_RECORDS];
 
     *ret = (struct progress_sample){.is_alive = tree->n_pids > 0};
     for (int i = 0; i < tree->n_pids; i++)
@@ -149,6 +156,7 @@ void proc_look_sample(const struct look_tree *tree, int state_fd, struct progres
     ssize_t n = state_fd >= 0 ? pread(state_fd, head, sizeof(head), 0) : 0;
     if (n > 0)
         ret->head = digest_add(DIGEST_EMPTY, head, (size_t)n);
+    ret->head = digest_add(ret->head, records, proc_look_records(state_fd, records));
 }
 
 static bool another_thread_runs(pid_t pid)

@@ -8,9 +8,11 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 #include <sys/types.h>
 
 #include "launcher/watch/progress.h"
+#include "proto/worker_memory.h"
 
 enum { LOOK_PROCESSES_MAX = 64 }; /* of a rank: further ones are not looked at */
 
@@ -25,6 +27,10 @@ int proc_look_trees(const pid_t *workers, int n, struct look_tree *trees);
 
 /* state_fd: the memory file of the worker, or -1. */
 void proc_look_sample(const struct look_tree *tree, int state_fd, struct progress_sample *ret);
+
+/* What the worker has written about its collectives (proto/worker_memory.h), at most PROC_LOOK_RECORDS bytes; returns how many. */
+enum { PROC_LOOK_RECORDS = WORKER_COLLECTIVES_MAX * (int)sizeof(struct worker_collective) };
+size_t proc_look_records(int state_fd, uint8_t records[PROC_LOOK_RECORDS]);
 
 /* The same with the place. Main threads that run are added to running[LOOK_PROCESSES_MAX]; returns how many. */
 int proc_look_place(const struct look_tree *tree, struct progress_sample *ret, pid_t *running);

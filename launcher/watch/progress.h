@@ -7,7 +7,7 @@
  * Signs of progress are strong or weak.
  *
  * strong: a counter has changed: bytes that the rank and its descendants have read or written (which includes what it
- *         prints), the head of the memory file that crun lends it (beat(step), the commits of libcrw), changes of keys in
+ *         prints), the head of the memory file that crun lends it (beat(step), libcrw's commits and collectives), changes of keys in
  *         the store that crun serves. One strong sign of any rank restarts the time: a rank that writes a checkpoint,
  *         compiles or waits for data keeps the others waiting, and that is not a hang.
  * weak:   only looked for when no strong sign was there for half of the time-out: the place of the main thread of each

@@ -236,6 +236,7 @@ static void describe_rank(const struct watch_task *t, const struct stack_set *se
                           struct hang_rank *ret)
 {
     const struct look_tree *tree = &t->trees[worker];
+    uint8_t records[PROC_LOOK_RECORDS];
 
     *ret = (struct hang_rank){.rank = t->rank_base + worker, .has_ended = tree->n_pids == 0};
     for (size_t i = 0; i < set->n; i++) {
@@ -250,6 +251,7 @@ static void describe_rank(const struct watch_task *t, const struct stack_set *se
             ret->child_state = p->state;
         }
     }
+    hang_add_collectives(ret, records, proc_look_records(t->state_fds[worker], records));
 }
 
 static void report(struct watch_task *t, const struct stack_set *set)

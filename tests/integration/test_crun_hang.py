@@ -54,6 +54,22 @@ def test_a_hang_is_reported_and_nothing_is_killed(tmp_path):
         hangs.end(p)
 
 
+def test_programs_on_libcrw_name_the_collective(tmp_path):
+    with open(tmp_path / "output", "wb") as out:
+        p = subprocess.Popen([jobs.crun(), "--nproc-per-node=4", "--hang-timeout=3", f"--log-dir={tmp_path / 'logs'}",
+                              f"--event-log={tmp_path / 'events'}", "--no-python",
+                              jobs.build_folder() / "tests/workers/crw_hang", "2"],
+                             stdin=subprocess.DEVNULL, stdout=out, stderr=out)
+    try:
+        jobs.wait_for(lambda: event(tmp_path, "hang"), 60)
+        e = event(tmp_path, "hang")
+        assert e["rank"] == 2 and e["groups"][0].startswith("rank 2 on "), e
+        assert e["groups"][1].startswith("ranks 0-1, 3 on ") and e["groups"][1].endswith(": in all-reduce, collective 6 of all ranks")
+        assert e["groups"][2:] == ["all-reduce, collective 6 of all 4 ranks: rank 2 is missing"]
+    finally:
+        hangs.end(p)
+
+
 def test_hang_action_restart_uses_the_budget(tmp_path):
     script = "import os, time\nif os.environ['TORCHELASTIC_RESTART_COUNT'] == '0':\n    time.sleep(1000)\n"
     p = start(tmp_path, script, "--hang-timeout=2", "--hang-action=restart", "--max-restarts=1")

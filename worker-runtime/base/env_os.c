@@ -10,6 +10,7 @@
 
 #include "worker-runtime/base/env_os.h"
 #include "base/decimal.h"
+#include "proto/worker_memory.h"
 #include "worker-runtime/crw.h"
 #include "worker-runtime/base/error.h"
 
@@ -17,6 +18,7 @@
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 enum { TIMEOUT_DEFAULT_MS = 30 * 60 * 1000 };
 
@@ -222,6 +224,17 @@ int env_inherited_fd(const char *name)
     int fd;
 
     return text && parse_int(text, INT_MAX, &fd) && fcntl(fd, F_GETFD) >= 0 ? fd : -1;
+}
+
+int env_state_file(void)
+{
+    int fd = env_inherited_fd(WORKER_MEMORY_STATE_ENVIRONMENT);
+    struct stat st;
+
+    if (fd < 0 || fstat(fd, &st) < 0 || !S_ISREG(st.st_mode) || st.st_nlink != 0)
+        return -1;                        /* a number left over from a parent */
+    (void)fcntl(fd, F_SETFD, FD_CLOEXEC); /* what this process starts has no use for it */
+    return fd;
 }
 
 const char *env_local_address(void)

@@ -20,6 +20,10 @@ const char *env_local_address(void);
 /* The open descriptor with the number in that variable; -1: the variable or the descriptor is missing. */
 int env_inherited_fd(const char *name);
 
+/* The worker memory that crun lends to this rank (proto/worker_memory.h); -1: none. Processes that this one starts do not
+ * inherit it. */
+int env_state_file(void);
+
 /* The only folder to look for backend plugins in, from CRW_PLUGIN_DIR; NULL when unset. */
 const char *env_plugin_folder(void);
 

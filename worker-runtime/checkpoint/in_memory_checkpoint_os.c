@@ -5,13 +5,14 @@
  * slot is written, set after the last one. A reader starts only after the writer's process has ended, so
  * the compiler has to keep this order and no more is needed.
  *
+ * The head shares its page with the records of the process's groups (group/collective_record_os.h).
+ *
  * Ways it fails: killed while a slot is written: it has no number, and the other slot is whole. Killed
  * while the head is written, before its magic: the next process initialises the file. Another layout or
  * unknown bytes: the same.
  */
 
 #include "base/cleanup.h"
-#include "proto/worker_memory.h"
 #include "worker-runtime/crw.h"
 #include "worker-runtime/base/env_os.h"
 #include "worker-runtime/base/file_limit_os.h"
@@ -58,18 +59,6 @@ static void *slot_at(const struct crw_memory *m, int slot)
     return (uint8_t *)m->head + HEAD_SIZE + (size_t)slot * slot_size(m->head->n_bytes);
 }
 
-/* The worker memory that crun lends to this rank; -1: none. */
-static int find_file(void)
-{
-    int fd = env_inherited_fd(WORKER_MEMORY_STATE_ENVIRONMENT);
-    struct stat st;
-
-    if (fd < 0 || fstat(fd, &st) < 0 || !S_ISREG(st.st_mode) || st.st_nlink != 0)
-        return -1;                        /* a number left over from a parent */
-    (void)fcntl(fd, F_SETFD, FD_CLOEXEC); /* what this process starts has no use for it */
-    return fd;
-}
-
 static bool is_too_much(size_t n_bytes, int n_ranks)
 {
     long pages = sysconf(_SC_PHYS_PAGES), size = sysconf(_SC_PAGESIZE);
@@ -78,11 +67,11 @@ static bool is_too_much(size_t n_bytes, int n_ranks)
     return n_bytes > all / MEMORY_SHARE / 2 / (uint64_t)n_ranks;
 }
 
-/* Drops the old content. fallocate(): a lack of memory is an error here instead of a SIGBUS in a later
- * step. */
+/* Drops the old content, but not the first page: it has the records of this process's groups, which are in use.
+ * fallocate(): a lack of memory is an error here instead of a SIGBUS in a later step. */
 static int make_anew(int fd, size_t size)
 {
-    int r = file_limit_resize(fd, 0);
+    int r = file_limit_resize(fd, PAGE);
 
     return r < 0 ? r : file_limit_allocate(fd, 0, size);
 }
@@ -117,6 +106,7 @@ static int map_as(int fd, size_t n_bytes, uint32_t kind, struct crw_memory *m)
     m->head = map_file(fd, m->size);
     if (!m->head)
         return -errno;
+    m->head->magic = 0; /* of the old content */
     m->head->n_bytes = n_bytes;
     m->head->kind = kind;
     m->head->numbers[0] = m->head->numbers[1] = NO_NUMBER;
@@ -127,7 +117,7 @@ static int map_as(int fd, size_t n_bytes, uint32_t kind, struct crw_memory *m)
 int crw_memory_open(const struct crw_group *group, size_t n_bytes, uint32_t kind, struct crw_memory **ret)
 {
     _cleanup_free_ struct crw_memory *m = calloc(1, sizeof(*m));
-    int fd = find_file(), r;
+    int fd = env_state_file(), r;
 
     if (!m)
         return crw_fail_errno(-ENOMEM, "cannot keep the state in memory");

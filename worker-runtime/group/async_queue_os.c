@@ -11,6 +11,7 @@
 
 #include "worker-runtime/base/error.h"
 #include "worker-runtime/base/thread_os.h"
+#include "worker-runtime/group/group_os.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -50,7 +51,7 @@ static void *async_queue_run(void *data)
             continue;
         }
         pthread_mutex_unlock(&queue->lock);
-        work->result = work->call.run(queue->group, &work->call);
+        work->result = group_run_call(queue->group, &work->call);
         if (work->result != 0)
             work->sentence = strdup(crw_error_message());
         pthread_mutex_lock(&queue->lock);

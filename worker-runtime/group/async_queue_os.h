@@ -8,6 +8,7 @@
  * the same order. Messages have a queue for each peer and direction: they may overtake each other.
  */
 
+#include "proto/worker_memory.h"
 #include "worker-runtime/crw.h"
 
 #include <pthread.h>
@@ -21,7 +22,8 @@ struct queued_call {
     size_t n; /* elements or bytes, as the function has it */
     enum crw_dtype dtype;
     enum crw_op op;
-    int peer; /* root, sender, receiver */
+    int peer;                         /* root, sender, receiver */
+    enum worker_collective_kind kind; /* WORKER_COLLECTIVE_NONE: a message */
 };
 
 struct async_queue {

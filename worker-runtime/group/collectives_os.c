@@ -23,7 +23,7 @@ static int run_now(struct crw_group *group, struct async_queue *queue, const str
     assert(group);
     if (queue)
         async_queue_drain(queue);
-    return call->run(group, call);
+    return group_run_call(group, call);
 }
 
 static int run_collective(struct crw_group *group, int checked, const struct queued_call *call)
@@ -97,8 +97,12 @@ static int run_all_reduce(struct crw_group *group, const struct queued_call *c)
 
 int crw_all_reduce(struct crw_group *group, void *data, size_t count, enum crw_dtype dtype, enum crw_op op)
 {
-    const struct queued_call call = {
-        .run = run_all_reduce, .out = data, .n = count, .dtype = dtype, .op = op};
+    const struct queued_call call = {.run = run_all_reduce,
+                                     .kind = WORKER_COLLECTIVE_ALL_REDUCE,
+                                     .out = data,
+                                     .n = count,
+                                     .dtype = dtype,
+                                     .op = op};
 
     return run_collective(group, check_reduction(count, dtype, op), &call);
 }
@@ -106,8 +110,12 @@ int crw_all_reduce(struct crw_group *group, void *data, size_t count, enum crw_d
 int crw_all_reduce_start(struct crw_group *group, void *data, size_t count, enum crw_dtype dtype,
                          enum crw_op op, struct crw_work **ret_work)
 {
-    const struct queued_call call = {
-        .run = run_all_reduce, .out = data, .n = count, .dtype = dtype, .op = op};
+    const struct queued_call call = {.run = run_all_reduce,
+                                     .kind = WORKER_COLLECTIVE_ALL_REDUCE,
+                                     .out = data,
+                                     .n = count,
+                                     .dtype = dtype,
+                                     .op = op};
 
     return start_collective(group, check_reduction(count, dtype, op), &call, ret_work);
 }
@@ -121,8 +129,13 @@ static int run_reduce(struct crw_group *group, const struct queued_call *c)
 int crw_reduce(struct crw_group *group, void *data, size_t count, enum crw_dtype dtype, enum crw_op op,
                int root)
 {
-    const struct queued_call call = {
-        .run = run_reduce, .out = data, .n = count, .dtype = dtype, .op = op, .peer = root};
+    const struct queued_call call = {.run = run_reduce,
+                                     .kind = WORKER_COLLECTIVE_REDUCE,
+                                     .out = data,
+                                     .n = count,
+                                     .dtype = dtype,
+                                     .op = op,
+                                     .peer = root};
 
     return run_collective(group, check_rooted_reduction(group, count, dtype, op, root), &call);
 }
@@ -130,8 +143,13 @@ int crw_reduce(struct crw_group *group, void *data, size_t count, enum crw_dtype
 int crw_reduce_start(struct crw_group *group, void *data, size_t count, enum crw_dtype dtype, enum crw_op op,
                      int root, struct crw_work **ret_work)
 {
-    const struct queued_call call = {
-        .run = run_reduce, .out = data, .n = count, .dtype = dtype, .op = op, .peer = root};
+    const struct queued_call call = {.run = run_reduce,
+                                     .kind = WORKER_COLLECTIVE_REDUCE,
+                                     .out = data,
+                                     .n = count,
+                                     .dtype = dtype,
+                                     .op = op,
+                                     .peer = root};
 
     return start_collective(group, check_rooted_reduction(group, count, dtype, op, root), &call, ret_work);
 }
@@ -146,8 +164,13 @@ static int run_reduce_scatter(struct crw_group *group, const struct queued_call 
 int crw_reduce_scatter(struct crw_group *group, const void *data, void *result, size_t count,
                        enum crw_dtype dtype, enum crw_op op)
 {
-    const struct queued_call call = {
-        .run = run_reduce_scatter, .in = data, .out = result, .n = count, .dtype = dtype, .op = op};
+    const struct queued_call call = {.run = run_reduce_scatter,
+                                     .kind = WORKER_COLLECTIVE_REDUCE_SCATTER,
+                                     .in = data,
+                                     .out = result,
+                                     .n = count,
+                                     .dtype = dtype,
+                                     .op = op};
 
     return run_collective(group, check_reduction(count, dtype, op), &call);
 }
@@ -155,8 +178,13 @@ int crw_reduce_scatter(struct crw_group *group, const void *data, void *result, 
 int crw_reduce_scatter_start(struct crw_group *group, const void *data, void *result, size_t count,
                              enum crw_dtype dtype, enum crw_op op, struct crw_work **ret_work)
 {
-    const struct queued_call call = {
-        .run = run_reduce_scatter, .in = data, .out = result, .n = count, .dtype = dtype, .op = op};
+    const struct queued_call call = {.run = run_reduce_scatter,
+                                     .kind = WORKER_COLLECTIVE_REDUCE_SCATTER,
+                                     .in = data,
+                                     .out = result,
+                                     .n = count,
+                                     .dtype = dtype,
+                                     .op = op};
 
     return start_collective(group, check_reduction(count, dtype, op), &call, ret_work);
 }
@@ -171,7 +199,8 @@ static int run_broadcast(struct crw_group *group, const struct queued_call *c)
 
 int crw_broadcast(struct crw_group *group, void *data, size_t n_bytes, int root)
 {
-    const struct queued_call call = {.run = run_broadcast, .out = data, .n = n_bytes, .peer = root};
+    const struct queued_call call = {
+        .run = run_broadcast, .kind = WORKER_COLLECTIVE_BROADCAST, .out = data, .n = n_bytes, .peer = root};
 
     return run_collective(group, check_rooted(group, n_bytes, root), &call);
 }
@@ -179,7 +208,8 @@ int crw_broadcast(struct crw_group *group, void *data, size_t n_bytes, int root)
 int crw_broadcast_start(struct crw_group *group, void *data, size_t n_bytes, int root,
                         struct crw_work **ret_work)
 {
-    const struct queued_call call = {.run = run_broadcast, .out = data, .n = n_bytes, .peer = root};
+    const struct queued_call call = {
+        .run = run_broadcast, .kind = WORKER_COLLECTIVE_BROADCAST, .out = data, .n = n_bytes, .peer = root};
 
     return start_collective(group, check_rooted(group, n_bytes, root), &call, ret_work);
 }
@@ -192,7 +222,8 @@ static int run_all_gather(struct crw_group *group, const struct queued_call *c)
 
 int crw_all_gather(struct crw_group *group, const void *data, size_t n_bytes, void *all)
 {
-    const struct queued_call call = {.run = run_all_gather, .in = data, .out = all, .n = n_bytes};
+    const struct queued_call call = {
+        .run = run_all_gather, .kind = WORKER_COLLECTIVE_ALL_GATHER, .in = data, .out = all, .n = n_bytes};
 
     return run_collective(group, check_size(n_bytes, "bytes"), &call);
 }
@@ -200,7 +231,8 @@ int crw_all_gather(struct crw_group *group, const void *data, size_t n_bytes, vo
 int crw_all_gather_start(struct crw_group *group, const void *data, size_t n_bytes, void *all,
                          struct crw_work **ret_work)
 {
-    const struct queued_call call = {.run = run_all_gather, .in = data, .out = all, .n = n_bytes};
+    const struct queued_call call = {
+        .run = run_all_gather, .kind = WORKER_COLLECTIVE_ALL_GATHER, .in = data, .out = all, .n = n_bytes};
 
     return start_collective(group, check_size(n_bytes, "bytes"), &call, ret_work);
 }
@@ -213,7 +245,12 @@ static int run_gather(struct crw_group *group, const struct queued_call *c)
 
 int crw_gather(struct crw_group *group, const void *data, size_t n_bytes, void *all, int root)
 {
-    const struct queued_call call = {.run = run_gather, .in = data, .out = all, .n = n_bytes, .peer = root};
+    const struct queued_call call = {.run = run_gather,
+                                     .kind = WORKER_COLLECTIVE_GATHER,
+                                     .in = data,
+                                     .out = all,
+                                     .n = n_bytes,
+                                     .peer = root};
 
     return run_collective(group, check_rooted(group, n_bytes, root), &call);
 }
@@ -221,7 +258,12 @@ int crw_gather(struct crw_group *group, const void *data, size_t n_bytes, void *
 int crw_gather_start(struct crw_group *group, const void *data, size_t n_bytes, void *all, int root,
                      struct crw_work **ret_work)
 {
-    const struct queued_call call = {.run = run_gather, .in = data, .out = all, .n = n_bytes, .peer = root};
+    const struct queued_call call = {.run = run_gather,
+                                     .kind = WORKER_COLLECTIVE_GATHER,
+                                     .in = data,
+                                     .out = all,
+                                     .n = n_bytes,
+                                     .peer = root};
 
     return start_collective(group, check_rooted(group, n_bytes, root), &call, ret_work);
 }
@@ -234,7 +276,12 @@ static int run_scatter(struct crw_group *group, const struct queued_call *c)
 
 int crw_scatter(struct crw_group *group, const void *all, size_t n_bytes, void *data, int root)
 {
-    const struct queued_call call = {.run = run_scatter, .in = all, .out = data, .n = n_bytes, .peer = root};
+    const struct queued_call call = {.run = run_scatter,
+                                     .kind = WORKER_COLLECTIVE_SCATTER,
+                                     .in = all,
+                                     .out = data,
+                                     .n = n_bytes,
+                                     .peer = root};
 
     return run_collective(group, check_rooted(group, n_bytes, root), &call);
 }
@@ -242,7 +289,12 @@ int crw_scatter(struct crw_group *group, const void *all, size_t n_bytes, void *
 int crw_scatter_start(struct crw_group *group, const void *all, size_t n_bytes, void *data, int root,
                       struct crw_work **ret_work)
 {
-    const struct queued_call call = {.run = run_scatter, .in = all, .out = data, .n = n_bytes, .peer = root};
+    const struct queued_call call = {.run = run_scatter,
+                                     .kind = WORKER_COLLECTIVE_SCATTER,
+                                     .in = all,
+                                     .out = data,
+                                     .n = n_bytes,
+                                     .peer = root};
 
     return start_collective(group, check_rooted(group, n_bytes, root), &call, ret_work);
 }
@@ -254,14 +306,14 @@ static int run_barrier(struct crw_group *group, const struct queued_call *c)
 
 int crw_barrier(struct crw_group *group)
 {
-    const struct queued_call call = {.run = run_barrier};
+    const struct queued_call call = {.run = run_barrier, .kind = WORKER_COLLECTIVE_BARRIER};
 
     return run_collective(group, 0, &call);
 }
 
 int crw_barrier_start(struct crw_group *group, struct crw_work **ret_work)
 {
-    const struct queued_call call = {.run = run_barrier};
+    const struct queued_call call = {.run = run_barrier, .kind = WORKER_COLLECTIVE_BARRIER};
 
     return start_collective(group, 0, &call, ret_work);
 }

@@ -166,6 +166,8 @@ static int become_member(struct crw_group *group, const struct crw_group *from, 
     group->members = world_ranks(from, members, n_members);
     if (!group->members)
         return crw_fail_errno(-ENOMEM, "cannot make a group");
+    if (group->env.launched)
+        collective_record_init(&group->record, collective_record_below(&from->record), n_members, false);
     r = group_open_memory(place, &fd);
     if (r == 0)
         r = group_map(group, fd, count_members_here(from, members, number), n_here);

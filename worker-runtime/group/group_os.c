@@ -165,6 +165,7 @@ void crw_group_destroy(struct crw_group *group)
     async_queue_finish(&group->collectives);
     for (int i = 0; group->message_queues && i < 2 * group->world_size; i++)
         async_queue_finish(&group->message_queues[i]);
+    collective_record_finish(&group->record);
     if (group->stop_acquired)
         stop_release(stop_requested() ||
                      (group->detector && failure_detector_stop_requested(group->detector)));
@@ -273,12 +274,24 @@ static int group_join_on(struct crw_group *group, int fd)
     return r == 0 ? shm_barrier(&group->shm) : r;
 }
 
+int group_run_call(struct crw_group *group, const struct queued_call *call)
+{
+    if (call->kind == WORKER_COLLECTIVE_NONE)
+        return call->run(group, call);
+    collective_record_begin(&group->record, call->kind);
+    int r = call->run(group, call);
+    collective_record_end(&group->record);
+    return r;
+}
+
 static int group_join(struct crw_group *group)
 {
     int number = atomic_fetch_add(&n_groups, 1);
     char key[KEY_SIZE];
     int fd = -1, r;
 
+    if (group->env.launched)
+        collective_record_init(&group->record, collective_record_world(number), group->env.world_size, true);
     if (group->env.local_world_size != group->env.world_size)
         return group_join_hosts(group, number);
     group_key(group, number, key);

@@ -11,6 +11,7 @@
 #include "worker-runtime/crw.h"
 #include "worker-runtime/group/store_conn_sock.h"
 #include "worker-runtime/group/async_queue_os.h"
+#include "worker-runtime/group/collective_record_os.h"
 
 struct crw_group {
     struct crw_env env; /* of the world that the group is part of */
@@ -27,6 +28,7 @@ struct crw_group {
         *message_queues; /* for messages: two for each peer, to and from; NULL before the first is started */
     int *members;        /* their ranks in the world, in order; NULL: the world itself */
     bool stop_acquired;
+    struct collective_record record; /* of the collectives of this group, for crun */
 };
 
 /* A group that has nothing yet: what crw_group_destroy() accepts. NULL: no memory. */
@@ -41,6 +43,9 @@ int group_map(struct crw_group *group, int fd, int rank, int world_size);
 
 /* The world in memory that all ranks have without a store; takes over fd. */
 int group_create_on(const struct crw_env *env, int fd, struct crw_group **ret_group);
+
+/* Runs the call on this thread, with its record for crun. */
+int group_run_call(struct crw_group *group, const struct queued_call *call);
 
 /* Joins again through the store, as the first group of a process does. Results of crw_group_create(). */
 int group_join_again(struct crw_group *group);

@@ -46,6 +46,7 @@ static void finish_queues(struct crw_group *group)
 static void leave_generation(struct crw_group *group)
 {
     finish_queues(group);
+    collective_record_finish(&group->record);
     failure_detector_remove_group(group->detector, &group->detected_group);
     shm_p2p_finish(&group->p2p);
     shm_finish(&group->shm);

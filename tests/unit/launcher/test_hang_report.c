@@ -160,6 +160,101 @@ static void a_rank_without_a_stack_does_not_stand_out(void **state)
     assert_int_equal(ranks[0].kind, STACK_DATA);
 }
 
+/* One record as a worker writes it. */
+static size_t put_record(uint8_t *at, uint64_t group, uint64_t number, enum worker_collective_kind kind,
+                         uint32_t n_ranks, uint32_t pid)
+{
+    const struct worker_collective c = {.group = group,
+                                        .number = number,
+                                        .kind = kind,
+                                        .n_ranks = n_ranks,
+                                        .is_world = n_ranks == 4,
+                                        .pid = pid};
+
+    memcpy(at, &c, sizeof(c));
+    return sizeof(c);
+}
+
+/* In the world's collective `number` and in that of a group of two ranks; 0: the rank has no such group. */
+struct counted {
+    uint64_t world, pair;
+    bool in_world, in_pair;
+};
+
+static struct hang_rank counted_rank(int rank, struct counted c)
+{
+    uint8_t records[WORKER_COLLECTIVES_MAX * sizeof(struct worker_collective)];
+    struct hang_rank r = {.rank = rank, .pid = 100 + rank, .host = "n1", .state = 'S', .text = "elsewhere"};
+    size_t n = put_record(records, 5, 99, WORKER_COLLECTIVE_BROADCAST, 4, 1); /* of an earlier process */
+
+    n += put_record(records + n, 7, c.world,
+                    c.in_world ? WORKER_COLLECTIVE_ALL_REDUCE : WORKER_COLLECTIVE_NONE, 4, (uint32_t)r.pid);
+    if (c.pair)
+        n += put_record(records + n, 9, c.pair,
+                        c.in_pair ? WORKER_COLLECTIVE_BARRIER : WORKER_COLLECTIVE_NONE, 2, (uint32_t)r.pid);
+    r.kind = STACK_OTHER;
+    hang_add_collectives(&r, records, n);
+    return r;
+}
+
+static const struct {
+    struct counted ranks[4];
+    int culprit; /* -1: none */
+    const char *lines[2];
+} counts[] = {
+    /* One is missing; that two collectives later. */
+    {{{12, 0, true, false}, {12, 0, true, false}, {10, 0, false, false}, {12, 0, true, false}},
+     2,
+     {"  all-reduce, collective 12 of all 4 ranks: rank 2 is missing\n"}},
+    /* Rank 1 waits in the pair for rank 3, which waits for nothing. */
+    {{{12, 0, true, false}, {11, 4, false, true}, {12, 0, true, false}, {11, 3, false, false}},
+     3,
+     {"all-reduce, collective 12 of all 4 ranks: ranks 1, 3 are missing\n",
+      "  barrier, collective 4 of a group of 2 ranks: rank 3 is missing\n"}},
+    /* Order swapped: rank 1 waits in the pair for rank 3, rank 3 and the others in the world for rank 1. */
+    {{{12, 0, true, false}, {11, 4, false, true}, {12, 0, true, false}, {12, 3, true, false}},
+     1,
+     {"all-reduce, collective 12 of all 4 ranks: rank 1 is missing\n",
+      "barrier, collective 4 of a group of 2 ranks: rank 3 is missing\n"}},
+    /* One has left a collective that it needs not wait in. */
+    {{{12, 0, true, false}, {12, 0, false, false}, {12, 0, true, false}, {12, 0, true, false}}, -1, {NULL}},
+};
+
+static void counted_collectives_name_the_missing_rank(void **state)
+{
+    (void)state;
+    for (size_t row = 0; row < sizeof(counts) / sizeof(counts[0]); row++) {
+        struct hang_rank ranks[4];
+
+        for (int i = 0; i < 4; i++)
+            ranks[i] = counted_rank(i, counts[row].ranks[i]);
+        bool stands_out = hang_sort(ranks, 4);
+        char *text = hang_text(ranks, 4, stands_out);
+        assert_non_null(text);
+        if (counts[row].culprit >= 0 && (!stands_out || ranks[0].rank != counts[row].culprit))
+            fail_msg("row %zu: rank %d first\n%s", row, ranks[0].rank, text);
+        for (int i = 0; i < 2; i++)
+            if (counts[row].lines[i] && !strstr(text, counts[row].lines[i]))
+                fail_msg("row %zu: no '%s' in\n%s", row, counts[row].lines[i], text);
+        assert_int_equal(counts[row].lines[0] != NULL, strstr(text, "missing") != NULL);
+        free(text);
+    }
+}
+
+static void a_rank_without_a_record_has_left_the_world(void **state)
+{
+    struct hang_rank ranks[] = {counted_rank(0, (struct counted){.world = 3, .in_world = true}),
+                                {.rank = 1, .host = "n1", .has_ended = true}};
+
+    (void)state;
+    assert_true(hang_sort(ranks, 2));
+    char *text = hang_text(ranks, 2, true);
+    assert_non_null(text);
+    assert_int_equal(ranks[0].rank, 1);
+    assert_non_null(strstr(text, "  all-reduce, collective 3 of all 4 ranks: rank 1 is missing\n"));
+    free(text);
+}
+
 static void the_report_has_a_bound(void **state)
 {
     enum { N = 500 };
@@ -187,6 +282,8 @@ int main(void)
         cmocka_unit_test(the_rank_that_others_wait_for_comes_first),
         cmocka_unit_test(equal_ranks_are_one_group_without_a_culprit),
         cmocka_unit_test(a_rank_without_a_stack_does_not_stand_out),
+        cmocka_unit_test(counted_collectives_name_the_missing_rank),
+        cmocka_unit_test(a_rank_without_a_record_has_left_the_world),
         cmocka_unit_test(the_report_has_a_bound),
     };
 

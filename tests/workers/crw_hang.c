@@ -1,0 +1,26 @@
+/*
+ * A program on libcrw in which one rank hangs: crw_hang RANK. All make five all-reduces in the world; then that rank sleeps and
+ * the others wait for it in a sixth.
+ */
+
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "worker-runtime/crw.h"
+
+enum { STEPS = 5 };
+
+int main(int argc, char **argv)
+{
+    struct crw_group *group;
+    int64_t one = 1;
+
+    if (argc != 2 || crw_init(NULL, 0, 0, &group) != 0)
+        return 2;
+    for (int i = 0; i < STEPS; i++)
+        if (crw_all_reduce(group, &one, 1, CRW_I64, CRW_MAX) != 0)
+            return 3;
+    if (crw_rank(group) == atoi(argv[1]))
+        (void)sleep(100000); /* ended by a signal */
+    return crw_all_reduce(group, &one, 1, CRW_I64, CRW_MAX) == 0 && crw_finish(group) == 0 ? 0 : 4;
+}
