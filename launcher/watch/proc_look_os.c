@@ -144,15 +144,20 @@ size_t proc_look_records(int state_fd, uint8_t records[PROC_LOOK_RECORDS])
     return n > 0 ? (size_t)n : 0;
 }
 
-void proc_look_sample(const struct look_tree *tree, int state_fd, struct progress_sample *ret)
+uint64_t proc_look_bytes(pid_t pid)
 {
     char text[FILE_SIZE];
+
+    return read_of_process(pid, "io", text) ? field_of(text, "rchar: ") + field_of(text, "wchar: ") : 0;
+}
+
+void proc_look_sample(const struct look_tree *tree, int state_fd, struct progress_sample *ret)
+{
     uint8_t head[HEAD_SIZE], records[PROC_LOOK_RECORDS];
 
     *ret = (struct progress_sample){.is_alive = tree->n_pids > 0};
     for (int i = 0; i < tree->n_pids; i++)
-        if (read_of_process(tree->pids[i], "io", text))
-            ret->n_bytes += field_of(text, "rchar: ") + field_of(text, "wchar: ");
+        ret->n_bytes += proc_look_bytes(tree->pids[i]);
     ssize_t n = state_fd >= 0 ? pread(state_fd, head, sizeof(head), 0) : 0;
     if (n > 0)
         ret->head = digest_add(DIGEST_EMPTY, head, (size_t)n);

@@ -25,6 +25,9 @@ struct look_tree {
 /* Finds the trees of n workers (0: none) in one pass over /proc. Returns 0 or -errno; then each tree has the worker alone. */
 int proc_look_trees(const pid_t *workers, int n, struct look_tree *trees);
 
+/* Bytes that the process has read and written so far; 0: there is none, or it may not be read. */
+uint64_t proc_look_bytes(pid_t pid);
+
 /* state_fd: the memory file of the worker, or -1. */
 void proc_look_sample(const struct look_tree *tree, int state_fd, struct progress_sample *ret);
 

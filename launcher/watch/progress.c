@@ -4,7 +4,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { LOOKS_PER_TIMEOUT = 10 };
+enum {
+    SAMPLES_PER_TIMEOUT = 12,
+    LOOKS_PER_TIMEOUT = 6, /* at places */
+    SLACK = 60,            /* a timer may be early by one part in so many of the time-out */
+};
 static const uint64_t interval_max_ns = 2000000000u;
 
 int progress_init(struct progress *p, uint64_t timeout_ns, int n_ranks)
@@ -29,7 +33,7 @@ void progress_begin(struct progress *p, uint64_t now_ns)
 
 uint64_t progress_interval_ns(const struct progress *p)
 {
-    uint64_t interval = p->timeout_ns / LOOKS_PER_TIMEOUT;
+    uint64_t interval = p->timeout_ns / SAMPLES_PER_TIMEOUT;
 
     return p->timeout_ns && interval < interval_max_ns ? interval : interval_max_ns;
 }
@@ -42,7 +46,7 @@ uint64_t progress_silence_ns(const struct progress *p, uint64_t now_ns)
 bool progress_wants_places(const struct progress *p, uint64_t now_ns)
 {
     return p->timeout_ns && !p->is_reported && progress_silence_ns(p, now_ns) >= p->timeout_ns / 2 &&
-           now_ns - p->places_ns >= p->timeout_ns / LOOKS_PER_TIMEOUT;
+           now_ns - p->places_ns >= p->timeout_ns / LOOKS_PER_TIMEOUT - p->timeout_ns / SLACK;
 }
 
 static bool has_strong_sign(const struct progress_sample *was, const struct progress_sample *is)
@@ -64,9 +68,11 @@ static bool has_moved(const struct progress_place *was, const struct progress_pl
     return was->switches != is->switches && is->others_run;
 }
 
-static void look_at_place(struct progress_rank *r, const struct progress_place *place)
+static void look_at_place(struct progress_rank *r, uint64_t now_ns, const struct progress_place *place)
 {
     r->n_still = r->has_place && !has_moved(&r->place, place) ? r->n_still + 1 : 0;
+    if (r->n_still == 0)
+        r->since_ns = now_ns;
     r->place = *place;
     r->has_place = true;
 }
@@ -77,7 +83,7 @@ static void look_at_places(struct progress *p, uint64_t now_ns, const struct pro
 
     for (int i = 0; i < p->n_ranks; i++)
         if (samples[i].is_alive && samples[i].has_place) {
-            look_at_place(&p->ranks[i], &samples[i].place);
+            look_at_place(&p->ranks[i], now_ns, &samples[i].place);
             any = true;
         }
     if (any)
@@ -93,15 +99,16 @@ static void note_strong_sign(struct progress *p, uint64_t now_ns)
     }
 }
 
-static bool is_still(const struct progress *p)
+static bool is_still(const struct progress *p, uint64_t now_ns)
 {
+    uint64_t least_ns = p->timeout_ns / 2 - p->timeout_ns / SLACK;
     int n_alive = 0;
 
     for (int i = 0; i < p->n_ranks; i++) {
         if (!p->ranks[i].last.is_alive)
             continue;
         n_alive++;
-        if (p->ranks[i].n_still < PROGRESS_PLACES_STILL)
+        if (p->ranks[i].n_still < PROGRESS_PLACES_STILL || now_ns - p->ranks[i].since_ns < least_ns)
             return false;
     }
     return n_alive > 0;
@@ -109,7 +116,7 @@ static bool is_still(const struct progress *p)
 
 bool progress_is_quiet(const struct progress *p, uint64_t now_ns)
 {
-    return p->timeout_ns && progress_silence_ns(p, now_ns) >= p->timeout_ns && is_still(p);
+    return p->timeout_ns && progress_silence_ns(p, now_ns) >= p->timeout_ns && is_still(p, now_ns);
 }
 
 enum progress_verdict progress_step(struct progress *p, uint64_t now_ns,

@@ -11,7 +11,9 @@
  *         the store that crun serves. One strong sign of any rank restarts the time: a rank that writes a checkpoint,
  *         compiles or waits for data keeps the others waiting, and that is not a hang.
  * weak:   only looked for when no strong sign was there for half of the time-out: the place of the main thread of each
- *         process of the rank. PLACES_STILL looks in a row that find each rank where it was decide.
+ *         process of the rank. There are looks at 1/2, 2/3, 5/6 and 1 of the time-out, and as often behind it. PLACES_STILL
+ *         looks in a row that find each rank where the one before did, over half of the time-out, decide: a rank that
+ *         computes in one function for less than that is not reported.
  *
  * CPU time is neither: a wait for a GPU, or for the lock of the Python interpreter, may use all of it.
  *
@@ -37,7 +39,7 @@ struct progress_place {
 
 struct progress_sample {
     bool is_alive;
-    uint64_t n_bytes; /* read and written */
+    uint64_t n_bytes; /* read and written, but for what a process had done before it was found */
     uint64_t head;    /* digest of the head of its memory file */
     bool has_place;
     struct progress_place place;
@@ -47,7 +49,8 @@ struct progress_rank {
     struct progress_sample last;
     struct progress_place place; /* of the last look at places */
     bool has_place;
-    int n_still; /* looks in a row that found it there */
+    int n_still;       /* looks in a row that found it there */
+    uint64_t since_ns; /* the first look that found it there */
 };
 
 struct progress {

@@ -36,10 +36,13 @@ int watch_task_init(struct watch_task *t, char *const *environment, const char *
     *t = (struct watch_task){
         .environment = environment, .python = python, .n_workers = n_workers, .state_fds = state_fds};
     t->trees = calloc(n, sizeof(*t->trees));
+    t->old_trees = calloc(n, sizeof(*t->old_trees));
+    t->found_bytes = calloc(n, sizeof(*t->found_bytes));
     t->pids = calloc(n, sizeof(*t->pids));
     t->have_succeeded = calloc(n, sizeof(*t->have_succeeded));
     t->samples = calloc(n, sizeof(*t->samples));
-    return t->trees && t->pids && t->have_succeeded && t->samples ? 0 : -ENOMEM;
+    return t->trees && t->old_trees && t->found_bytes && t->pids && t->have_succeeded && t->samples ? 0
+                                                                                                    : -ENOMEM;
 }
 
 static void free_set(struct stack_set *set)
@@ -58,6 +61,8 @@ void watch_task_finish(struct watch_task *t)
     stack_tools_finish(&t->tools);
     free_set(&t->set);
     free(t->trees);
+    free(t->old_trees);
+    free(t->found_bytes);
     free(t->pids);
     free(t->have_succeeded);
     free(t->samples);
@@ -92,10 +97,32 @@ static bool are_trees_current(const struct watch_task *t)
     return true;
 }
 
+static bool has_process(const struct look_tree *tree, pid_t pid)
+{
+    for (int i = 0; i < tree->n_pids; i++)
+        if (tree->pids[i] == pid)
+            return true;
+    return false;
+}
+
+/* What a process did before it was found is no progress now: a data loader may be found seconds after its start. */
+static void note_found_bytes(struct watch_task *t, int worker)
+{
+    const struct look_tree *tree = &t->trees[worker];
+
+    for (int i = 0; i < tree->n_pids; i++)
+        if (!has_process(&t->old_trees[worker], tree->pids[i]))
+            t->found_bytes[worker] += proc_look_bytes(tree->pids[i]);
+}
+
 static void list_trees(struct watch_task *t, bool anyway)
 {
-    if (anyway || t->n_looks % LOOKS_PER_LISTING == 0 || !are_trees_current(t))
+    if (anyway || t->n_looks % LOOKS_PER_LISTING == 0 || !are_trees_current(t)) {
+        memcpy(t->old_trees, t->trees, (size_t)t->n_workers * sizeof(*t->trees));
         (void)proc_look_trees(t->pids, t->n_workers, t->trees); /* the workers alone when it fails */
+        for (int i = 0; i < t->n_workers; i++)
+            note_found_bytes(t, i);
+    }
     t->n_looks++;
 }
 
@@ -152,8 +179,11 @@ static void look_at_places(struct watch_task *t)
 static void look(struct watch_task *t)
 {
     list_trees(t, t->with_places);
-    for (int i = 0; i < t->n_workers; i++)
+    for (int i = 0; i < t->n_workers; i++) {
         proc_look_sample(&t->trees[i], t->state_fds[i], &t->samples[i]);
+        t->samples[i].n_bytes -=
+            t->found_bytes[i]; /* a difference of such numbers is exact, whatever wraps */
+    }
     if (t->with_places)
         look_at_places(t);
 }

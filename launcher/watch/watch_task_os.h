@@ -39,8 +39,9 @@ struct watch_task {
     const int *state_fds;
     struct stack_tools tools;
     bool has_tools; /* they were looked for */
-    struct look_tree *trees;
-    int n_looks; /* the trees are from one before */
+    struct look_tree *trees, *old_trees;
+    uint64_t *found_bytes; /* of the processes of each worker, when they were found */
+    int n_looks;           /* the trees are from one before */
     /* The order. */
     enum watch_work work;
     bool with_places;

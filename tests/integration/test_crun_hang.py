@@ -70,6 +70,25 @@ def test_programs_on_libcrw_name_the_collective(tmp_path):
         hangs.end(p)
 
 
+def test_a_child_that_is_found_late_is_no_progress(tmp_path):
+    """Its processes are listed every 4 s before the looks at places; the child reads and writes at its start alone."""
+    script = ("import os, subprocess, sys, time\ntime.sleep(1)\n"
+              "subprocess.Popen(['sleep', '1000'])\nos.mkdir(sys.argv[1] + os.environ['RANK'])\ntime.sleep(1000)\n")
+    path = tmp_path / "job.py"
+    path.write_text(script)
+    with open(tmp_path / "output", "wb") as out:
+        p = subprocess.Popen([jobs.crun(), "--nproc-per-node=2", "--hang-timeout=6", f"--log-dir={tmp_path / 'logs'}",
+                              f"--event-log={tmp_path / 'events'}", "--no-python", sys.executable, str(path), str(tmp_path / "began")],
+                             stdin=subprocess.DEVNULL, stdout=out, stderr=out)
+    try:
+        jobs.wait_for(lambda: (tmp_path / "began0").exists() and (tmp_path / "began1").exists(), 60)
+        began = time.monotonic_ns()
+        jobs.wait_for(lambda: event(tmp_path, "hang"), 60)
+        assert event(tmp_path, "hang")["monotonic_ns"] - began < 9e9
+    finally:
+        hangs.end(p)
+
+
 def test_hang_action_restart_uses_the_budget(tmp_path):
     script = "import os, time\nif os.environ['TORCHELASTIC_RESTART_COUNT'] == '0':\n    time.sleep(1000)\n"
     p = start(tmp_path, script, "--hang-timeout=2", "--hang-action=restart", "--max-restarts=1")

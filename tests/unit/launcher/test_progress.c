@@ -69,6 +69,26 @@ static struct sign one_computes_unseen(int rank, int s)
     return sign;
 }
 
+/* In one function for just under half of the time-out, then in the next one. */
+static struct sign one_computes_in_long_functions(int rank, int s)
+{
+    struct sign sign = waits(rank, s);
+
+    if (rank == 2)
+        sign = (struct sign){.runs = true, .has_stack = true, .where = (uint64_t)s / 9};
+    return sign;
+}
+
+/* Silent from the start, and in the last function from second 13 on: not before half of the time-out behind that. */
+static struct sign one_stops_late(int rank, int s)
+{
+    struct sign sign = waits(rank, s);
+
+    if (rank == 2)
+        sign = (struct sign){.runs = true, .has_stack = true, .where = s < 13 ? (uint64_t)s / 3 : 99};
+    return sign;
+}
+
 static struct sign one_spins_unseen(int rank, int s)
 {
     struct sign sign = waits(rank, s);
@@ -168,12 +188,20 @@ static void a_table_of_jobs(void **state)
         sign_of *job;
         int from_s, to_s; /* when the hang is reported; -1: never */
     } rows[] = {
-        {all_wait, 20, 25},         {one_writes_a_checkpoint, -1, -1},
-        {one_beats, -1, -1},        {one_compiles, -1, -1},
-        {one_loops, 20, 25},        {one_computes_unseen, -1, -1},
-        {one_spins_unseen, 20, 25}, {one_polls, 20, 25},
-        {threads_compute, -1, -1},  {one_has_ended, 20, 25},
-        {hangs_after_50, 70, 75},   {others_spin_while_blocked, 20, 25},
+        {all_wait, 20, 25},
+        {one_writes_a_checkpoint, -1, -1},
+        {one_beats, -1, -1},
+        {one_compiles, -1, -1},
+        {one_loops, 20, 25},
+        {one_computes_unseen, -1, -1},
+        {one_spins_unseen, 20, 25},
+        {one_polls, 20, 25},
+        {threads_compute, -1, -1},
+        {one_has_ended, 20, 25},
+        {one_computes_in_long_functions, -1, -1},
+        {one_stops_late, 23, 27},
+        {hangs_after_50, 70, 75},
+        {others_spin_while_blocked, 20, 25},
     };
 
     (void)state;
@@ -202,6 +230,28 @@ static void progress_after_a_report_is_reported_once(void **state)
     assert_in_range(o.resume_s, 61, 64);
 }
 
+static void places_are_looked_at_four_times(void **state)
+{
+    static const uint64_t twelfths[] = {6, 8, 10, 12};
+    struct progress_sample sample = {.is_alive = true};
+    struct progress p;
+    size_t n = 0;
+
+    (void)state;
+    assert_int_equal(progress_init(&p, 12000, 1), 0);
+    progress_begin(&p, 0);
+    assert_int_equal(progress_step(&p, 0, &sample, 0), PROGRESS_MOVES);
+    for (uint64_t i = 1; i <= 12; i++) {
+        sample.has_place = progress_wants_places(&p, i * progress_interval_ns(&p));
+        if (sample.has_place)
+            assert_int_equal(i, twelfths[n++]);
+        assert_int_equal(progress_step(&p, i * progress_interval_ns(&p), &sample, 0),
+                         i < 12 ? PROGRESS_MOVES : PROGRESS_HANGS);
+    }
+    assert_int_equal(n, 4);
+    progress_finish(&p);
+}
+
 static void changes_of_the_store_are_progress(void **state)
 {
     struct progress_sample sample = {.is_alive = true, .has_place = true};
@@ -226,6 +276,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_table_of_jobs),
         cmocka_unit_test(progress_after_a_report_is_reported_once),
+        cmocka_unit_test(places_are_looked_at_four_times),
         cmocka_unit_test(changes_of_the_store_are_progress),
     };
 
