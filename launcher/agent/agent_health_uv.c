@@ -54,6 +54,14 @@ static void on_no_check(uv_timer_t *timer)
     on_check_end(timer->data, "it could not be started");
 }
 
+/* With several nodes the one that it had, before the first generation the one that it asks for. */
+static int group_rank_of_check(const struct agent *a)
+{
+    if (a->config->job->meeting == JOB_ROUNDS && a->generation == NULL)
+        return a->config->job->node_rank;
+    return (int)a->assignment.group_rank;
+}
+
 void agent_begin_check(struct agent *a)
 {
     const struct job *job = a->config->job;
@@ -61,6 +69,7 @@ void agent_begin_check(struct agent *a)
                                                .command = job->health_check,
                                                .timeout_s = job->health_check_timeout_s,
                                                .environment = a->config->environment,
+                                               .group_rank = group_rank_of_check(a),
                                                .logs = &a->logs,
                                                .on_end = on_check_end,
                                                .data = a};

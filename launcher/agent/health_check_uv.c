@@ -264,7 +264,10 @@ static int open_check_handles(struct health_check *c)
 static void describe_environment(const struct health_check_config *config, struct strlist *list)
 {
     for (char *const *e = config->environment; *e; e++)
-        strlist_add_copy(list, *e);
+        if (strncmp(*e, "GROUP_RANK=", sizeof("GROUP_RANK=") - 1) != 0)
+            strlist_add_copy(list, *e);
+    if (config->group_rank >= 0)
+        strlist_add(list, "GROUP_RANK=%d", config->group_rank);
     if (config->logs->base)
         strlist_add(list, NODE_HEALTH_DIR "=%s", config->logs->base);
     if (n_gpus_known >= 0)

@@ -19,6 +19,7 @@ struct health_check_config {
     const char *command; /* for /bin/sh -c; "builtin": crun --check-node */
     int timeout_s;
     char *const *environment;
+    int group_rank; /* of this node, for GROUP_RANK; -1: it is not known yet */
     const struct logs *logs;
     /* Once: NULL when the node is fit, else why not, as a part of a sentence. The check has freed itself. */
     void (*on_end)(void *data, const char *why);

@@ -124,7 +124,7 @@ int history_add(struct history *h, const struct history_line *line)
     return 0;
 }
 
-const struct history_run *history_find(const struct history *h, const char *job)
+struct history_run *history_find(struct history *h, const char *job)
 {
     for (size_t i = h->n_runs; i > 0; i--)
         if (job_status_name_matches(h->runs[i - 1].job, job))
@@ -143,12 +143,13 @@ static void add_cleaned_line(struct strbuf *out, char *line, int width)
     strbuf_add(out, "%s\n", line);
 }
 
-static void add_generation_line(struct strbuf *out, const struct history_generation *g, int width,
-                                void (*format_time)(int64_t seconds, char out[32]))
+static void add_generation_line(struct strbuf *out, const struct history_generation *g, const char *open,
+                                int width, void (*format_time)(int64_t seconds, char out[32]))
 {
-    char started[32], lasted[32] = "runs", line[HISTORY_REASON_SIZE + 128];
+    char started[32], lasted[32], line[HISTORY_REASON_SIZE + 128];
 
     format_time(g->started_s, started);
+    (void)snprintf(lasted, sizeof(lasted), "%s", open); /* fits */
     if (g->ended_s > 0)
         status_format_duration(g->ended_s - g->started_s, lasted);
     (void)snprintf(line, sizeof(line), "%10lld  %-19s %12s %5d %7d %8d  %s", (long long)g->number, started,
@@ -165,6 +166,9 @@ static void add_generation_line(struct strbuf *out, const struct history_generat
 char *history_text(const struct history_run *run, int width,
                    void (*format_time)(int64_t seconds, char out[32]))
 {
+    static const char *const lives[] = {[HISTORY_LIFE_UNKNOWN] = "has not ended, or crun was killed",
+                                        [HISTORY_LIFE_RUNS] = "runs",
+                                        [HISTORY_LIFE_KILLED] = "crun was killed"};
     char head[2 * HISTORY_NAME_SIZE + 128], took[32];
     struct strbuf out = {0};
 
@@ -173,13 +177,13 @@ char *history_text(const struct history_run *run, int width,
         (void)snprintf(head, sizeof(head), "%s: %s, %s with exit code %d after %s", run->job, run->program,
                        run->result, (int)run->exit_code, took); /* fits */
     else
-        (void)snprintf(head, sizeof(head), "%s: %s, has not ended, or crun was killed", run->job,
-                       run->program); /* fits */
+        (void)snprintf(head, sizeof(head), "%s: %s, %s", run->job, run->program, lives[run->life]); /* fits */
     session_clean_text(head);
     strbuf_add(&out, "%s\n%10s  %-19s %12s %5s %7s %8s  %s\n", head, "GENERATION", "STARTED", "LASTED",
                "NODES", "WORKERS", "RESTARTS", "ENDED BECAUSE");
     for (size_t i = 0; i < run->n_generations; i++)
-        add_generation_line(&out, &run->generations[i], width, format_time);
+        add_generation_line(&out, &run->generations[i], run->life == HISTORY_LIFE_RUNS ? "runs" : "-", width,
+                            format_time);
     return strbuf_steal(&out);
 }
 

@@ -43,10 +43,13 @@ struct history_generation {
     char mark[HISTORY_NAME_SIZE];     /* the last one */
 };
 
+enum history_life { HISTORY_LIFE_UNKNOWN, HISTORY_LIFE_RUNS, HISTORY_LIFE_KILLED };
+
 struct history_run {
     char job[HISTORY_NAME_SIZE], host[HISTORY_NAME_SIZE], program[HISTORY_NAME_SIZE];
     int64_t crun_pid, started_s, ended_s;
-    char result[HISTORY_WORD_SIZE]; /* "": it has not ended, or crun was killed */
+    char result[HISTORY_WORD_SIZE]; /* "": it has not ended, or crun was killed; see life */
+    enum history_life life;         /* of a run without result; the caller knows */
     int32_t exit_code;
     struct history_generation *generations;
     size_t n_generations;
@@ -61,7 +64,7 @@ struct history {
 int history_add(struct history *h, const struct history_line *line);
 
 /* The last run of a job with a name that begins so, of any job when it is NULL; NULL: there is none. */
-const struct history_run *history_find(const struct history *h, const char *job);
+struct history_run *history_find(struct history *h, const char *job);
 
 /* Malloc'ed lines of at most width bytes (0: not cut), or NULL. format_time writes local time. */
 char *history_text(const struct history_run *run, int width,

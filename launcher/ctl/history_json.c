@@ -116,6 +116,9 @@ char *history_to_json(const struct history_run *run)
     events_add_text(json, "host", run->host);
     events_add_text(json, "program", run->program);
     events_add_text(json, "result", run->result);
+    if (!run->result[0] && run->life != HISTORY_LIFE_UNKNOWN &&
+        !cJSON_AddBoolToObject(json, "runs", run->life == HISTORY_LIFE_RUNS))
+        return NULL;
     if (!cJSON_AddNumberToObject(json, "exit_code", run->exit_code) ||
         !cJSON_AddNumberToObject(json, "started", (double)run->started_s) ||
         !cJSON_AddNumberToObject(json, "ended", (double)run->ended_s))

@@ -25,6 +25,7 @@
 #include "launcher/ctl/top_text.h"
 #include "launcher/util/bounded_os.h"
 #include "launcher/util/control_path.h"
+#include "launcher/util/read_file_os.h"
 #include "base/cleanup.h"
 #include "base/err.h"
 
@@ -179,6 +180,19 @@ static void read_history(const char *path, struct history *h)
         (void)fclose(file);
 }
 
+/* Of this node: a number that another process has got does not have crun's name. */
+static enum history_life find_life(const struct history_run *run)
+{
+    char host[HISTORY_NAME_SIZE], path[64], name[32];
+
+    if (gethostname(host, sizeof(host)) != 0 || strcmp(host, run->host) != 0)
+        return HISTORY_LIFE_UNKNOWN;
+    (void)snprintf(path, sizeof(path), "/proc/%lld/comm", (long long)run->crun_pid); /* fits */
+    if (!read_file_text(path, name, sizeof(name)))
+        return HISTORY_LIFE_KILLED;
+    return strncmp(name, "crun", 4) == 0 ? HISTORY_LIFE_RUNS : HISTORY_LIFE_KILLED;
+}
+
 static int run_history(const struct crunctl *o)
 {
     char path[CONTROL_PATH_SIZE], old[CONTROL_PATH_SIZE + 2];
@@ -192,13 +206,14 @@ static int run_history(const struct crunctl *o)
     (void)snprintf(old, sizeof(old), "%s.1", path); /* fits */
     read_history(old, &h);
     read_history(path, &h);
-    const struct history_run *run = history_find(&h, o->job);
+    struct history_run *run = history_find(&h, o->job);
     if (!run) {
         (void)fprintf(stderr, "crunctl: there is no job%s%s%s in %s\n", o->job ? " '" : "",
                       o->job ? o->job : "", o->job ? "'" : "", path);
         history_finish(&h);
         return 3;
     }
+    run->life = find_life(run);
     _cleanup_free_ char *text =
         o->is_json ? history_to_json(run) : history_text(run, view.width, format_local_time);
     int code = print_text(text);

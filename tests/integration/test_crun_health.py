@@ -56,6 +56,11 @@ def test_before_each_generation(tmp_path):
     assert (tmp_path / "n").read_text() == "x\nx\nx\n" and "exit code 1" in p.stderr
 
 
+def test_the_check_knows_the_group_rank():
+    p = crun("--standalone", "--health-check=echo node ${GROUP_RANK-none}", "--no-python", "true", env={"GROUP_RANK": "7"})
+    assert p.returncode == 0 and "crun: health check: node 0\n" in p.stderr
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_the_check(number, tmp_path):
     with lib.Nodes(tmp_path) as nodes:

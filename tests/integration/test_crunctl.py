@@ -110,6 +110,18 @@ def test_history_survives_the_job(folders):
     assert stat.S_IMODE(os.stat(path).st_mode) == 0o600
 
 
+def test_history_of_a_job_that_runs_and_of_one_that_was_killed(folders):
+    job = start(folders, *JOB, "sleep", "60")
+    wait_for_state(folders, "running")
+    jobs.wait_for(lambda: ask(folders, "history").returncode == 0, 30, 0.05)
+    assert ": sleep, runs\n" in ask(folders, "history").stdout
+    assert json.loads(ask(folders, "--json", "history").stdout)["runs"] is True
+    job.kill()
+    job.communicate(timeout=60)
+    assert ": sleep, crun was killed\n" in ask(folders, "history").stdout
+    assert json.loads(ask(folders, "--json", "history").stdout)["runs"] is False
+
+
 def test_history_is_bounded(folders):
     folder = f"{folders['XDG_STATE_HOME']}/crun"
     os.makedirs(folder)

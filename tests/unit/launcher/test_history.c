@@ -113,6 +113,19 @@ static void a_killed_run_is_not_continued(void **state)
     char *text = history_text(&h.runs[0], 40, format_seconds);
     assert_non_null(strstr(text, "j: train.py, has not ended, or crun was killed\n"));
     free(text);
+    h.runs[0].life = HISTORY_LIFE_RUNS;
+    text = history_text(&h.runs[0], 0, format_seconds);
+    assert_non_null(strstr(text, "j: train.py, runs\n"));
+    assert_non_null(strstr(text, "         0  @1                          runs     2 "));
+    free(text);
+    h.runs[0].life = HISTORY_LIFE_KILLED;
+    text = history_text(&h.runs[0], 0, format_seconds);
+    assert_non_null(strstr(text, "j: train.py, crun was killed\n"));
+    assert_null(strstr(text, "runs"));
+    free(text);
+    char *json = history_to_json(&h.runs[0]);
+    assert_non_null(strstr(json, "\"runs\":false"));
+    free(json);
     history_finish(&h);
 }
 
