@@ -1,39 +1,85 @@
 """Seeded hangs in gloo jobs of four ranks: how often crun names the rank that the others wait for first, and how long after
 the time-out, for each kind. Needs root for the kind "disk", a file system whose reads never end.
 
-Usage: hang_kinds.py [N] [KIND...]    N jobs of each kind (40); KIND: skip order loader sleep python c stop disk raised store
+Usage: hang_kinds.py [--at-once N] [--resume FILE] [N] [KIND...]    N jobs of each kind (40)
+KIND: skip order loader sleep python c stop disk raised store
+
+--at-once: so many jobs run side by side; the kinds take turns, so that those that use a core ("python", "c") are spread.
+--resume: each result is a line of that file, and what it has already is not run again.
 """
 
+import argparse
+import concurrent.futures
+import json
 import pathlib
 import random
 import sys
 import tempfile
+import threading
 
 import hangs
 
 RATE_MIN, LATE_MAX_S, TIMEOUT_S = 0.95, 5.0, 10
 
 
-def run_kind(kind, n):
-    late, n_right = [], 0
-    for i in range(n):
-        with tempfile.TemporaryDirectory(prefix="crun-hangs-") as folder:
-            report = hangs.run_hang(kind, pathlib.Path(folder), TIMEOUT_S)
-        n_right += report.culprit
-        late.append(report.late_s)
-        if not report.culprit:
-            print(f"  {kind} {i}: another rank first: {report.groups}", flush=True)
-    late.sort()
+class Results:
+    """Lines {"kind", "number", "culprit", "late_s"} in a file, or in memory alone."""
+
+    def __init__(self, path):
+        self.lock, self.path, self.found = threading.Lock(), path, {}
+        for line in path.read_text().splitlines() if path and path.exists() else ():
+            self._take(json.loads(line))
+
+    def _take(self, result):
+        self.found[result["kind"], result["number"]] = result
+
+    def add(self, result):
+        with self.lock:
+            self._take(result)
+            if self.path:
+                with self.path.open("a") as f:
+                    f.write(json.dumps(result) + "\n")
+
+    def of(self, kind, n):
+        return [r for (k, number), r in self.found.items() if k == kind and number < n]
+
+
+def run_job(results, kind, number):
+    culprit = random.Random(f"{kind} {number}").randrange(hangs.RANKS)
+    with tempfile.TemporaryDirectory(prefix="crun-hangs-") as folder:
+        report = hangs.run_hang(kind, pathlib.Path(folder), TIMEOUT_S, culprit)
+    results.add({"kind": kind, "number": number, "culprit": report.culprit, "late_s": round(report.late_s, 2)})
+    if not report.culprit:
+        print(f"  {kind} {number}: another rank first: {report.groups}", flush=True)
+
+
+def judge(kind, results, n):
+    late = sorted(r["late_s"] for r in results)
+    n_right = sum(r["culprit"] for r in results)
+    if len(late) < n:
+        print(f"{kind:7} has {len(late)} of {n} results", flush=True)
+        return False
     print(f"{kind:7} culprit first {n_right}/{n}; seconds after the time-out: median {late[n // 2]:.1f}, longest {late[-1]:.1f}",
           flush=True)
     return n_right >= RATE_MIN * n and late[-1] <= LATE_MAX_S
 
 
 def main():
-    n = int(sys.argv[1]) if len(sys.argv) > 1 else 40
-    random.seed(14)
-    results = [run_kind(kind, n) for kind in sys.argv[2:] or hangs.KINDS]
-    return 0 if all(results) else 1
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--at-once", type=int, default=1)
+    parser.add_argument("--resume", type=pathlib.Path)
+    parser.add_argument("n", type=int, nargs="?", default=40)
+    parser.add_argument("kinds", nargs="*", metavar="KIND")
+    o = parser.parse_args()
+    kinds = o.kinds or list(hangs.KINDS)
+    results = Results(o.resume)
+    todo = [(kind, i) for i in range(o.n) for kind in kinds if (kind, i) not in results.found]
+    with concurrent.futures.ThreadPoolExecutor(o.at_once) as pool:
+        runs = {pool.submit(run_job, results, *job): job for job in todo}
+        for run in concurrent.futures.as_completed(runs):
+            if run.exception():
+                print(f"  {runs[run]}: {run.exception()}", flush=True)
+    return 0 if all([judge(kind, results.of(kind, o.n), o.n) for kind in kinds]) else 1
 
 
 if __name__ == "__main__":
