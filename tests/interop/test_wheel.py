@@ -71,6 +71,14 @@ def test_what_is_installed(env):
         assert p.returncode == 0 and p.stdout.startswith("cru")
 
 
+def test_stacks_are_an_extra(env):
+    """py-spy is installed when it is asked for, and not without."""
+    path, = env.parent.glob("lib/python*/site-packages/crun_launch-*.dist-info/METADATA")
+    words = path.read_text().split("\n\n")[0].splitlines()
+    assert "Provides-Extra: stacks" in words
+    assert [w for w in words if w.startswith("Requires-Dist:")] == ['Requires-Dist: py-spy>=0.4; extra == "stacks"']
+
+
 def test_two_ranks_in_an_empty_environment(env, tmp_path):
     """The Python of the environment, although that is not active."""
     (tmp_path / "ranks.py").write_text(RANKS)

@@ -2,11 +2,12 @@
 """Records what crun and crunctl show on a terminal and draws it as an SVG. Nothing is composed by hand: the commands run on a
 pseudo-terminal.
 
-Usage: record_session.py [--build DIR] [--what session|top|status] [--out FILE]
+Usage: record_session.py [--build DIR] [--what session|top|status|hang] [--out FILE]
 
 session  a job starts, a worker is killed, crun reports it, the job resumes from its snapshot and ends
 top      crunctl top of a job of four ranks
 status   crunctl status of the same job
+hang     a rank of a job is stopped, and crun reports which one the others wait for
 
 The pictures of the README: --what NAME --out docs/NAME.svg
 """
@@ -213,8 +214,36 @@ def record_look(build, folder, words):
         os.close(master)
 
 
+def record_hang(build, folder):
+    """SIGSTOP of a rank: the others wait for it in a collective."""
+    shown, rank = "crun --standalone --nproc-per-node=4 --hang-timeout=5 --log-dir=logs ./train mnist --epochs 1000", 2
+    screen = Screen()
+    screen.feed(f"{TYPED}$ {shown}\x1b[0m\r\n")
+    os.symlink(build / "worker-runtime" / "train", f"{folder}/train")
+    process, master = start(shown, folder, build)
+    text, deadline, stopped = "", time.monotonic() + TIMEOUT_S, False
+    try:
+        while "missing\r\n" not in text and (piece := read_piece(master, deadline)):
+            text += piece
+            screen.feed(piece.replace(folder, "/job"))
+            if not stopped and "epoch" in text and (victim := worker_below(process.pid, rank)):
+                os.kill(victim, signal.SIGSTOP)
+                stopped = True
+                screen.feed(f"\r\n{TYPED}$ kill -STOP {victim}\x1b[0m{NOTE}    # the worker of rank {rank}, from another terminal\x1b[0m\r\n")
+    finally:
+        process.send_signal(signal.SIGTERM)
+        while read_piece(master, time.monotonic() + TIMEOUT_S):
+            pass
+        process.wait()
+        os.close(master)
+    if "missing" not in text:
+        raise SystemExit(f"record_session: no hang was reported\n{text}")
+    return screen.lines
+
+
 LABELS = {"session": "A terminal session: a job starts, a worker is killed, crun reports it, the job resumes",
-          "top": "crunctl top: a job of four ranks", "status": "crunctl status: a job of four ranks"}
+          "top": "crunctl top: a job of four ranks", "status": "crunctl status: a job of four ranks",
+          "hang": "A terminal session: a worker is stopped, and crun reports the rank that the others wait for"}
 
 
 def runs(line):
@@ -255,7 +284,8 @@ def main():
     args = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="crun-session.") as folder:
         build = pathlib.Path(args.build).resolve()
-        lines = record(build, folder) if args.what == "session" else record_look(build, folder, args.what)
+        recorders = {"session": record, "hang": record_hang}
+        lines = recorders[args.what](build, folder) if args.what in recorders else record_look(build, folder, args.what)
     if args.out:
         pathlib.Path(args.out).write_text(draw(lines, LABELS[args.what]))
     for line in lines:
