@@ -1,4 +1,5 @@
-/* The output of a stack tool: any bytes give a line that a terminal can show, and grouping takes it. */
+/* The output of a stack tool, and a worker's records of its collectives: any bytes give a line that a terminal can show, and
+ * grouping takes it. */
 
 #include <assert.h>
 #include <stdint.h>
@@ -13,8 +14,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     struct stack_summary summary;
-    struct hang_rank ranks[2] = {{.rank = 0, .host = "a", .pid = 1, .state = 'S'},
-                                 {.rank = 1, .host = "b", .pid = 2}};
+    struct hang_rank ranks[2] = {{.rank = 0, .host = "a", .pid = 0x20202020, .state = 'S'},
+                                 {.rank = 1, .host = "b", .pid = 0}};
 
     bool found = stack_summarize((const char *)data, size, 7, &summary);
     (void)found; /* without assertions */
@@ -24,6 +25,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         assert(*at >= ' ' && *at < 0x7f);
     ranks[0].kind = summary.kind;
     memcpy(ranks[0].text, summary.text, sizeof(ranks[0].text));
+    hang_add_collectives(&ranks[0], data, size);
+    hang_add_collectives(&ranks[1], data + size / 2, size - size / 2);
+    assert(ranks[0].n_collectives <= HANG_COLLECTIVES_MAX);
     free(hang_text(ranks, 2, hang_sort(ranks, 2)));
     return 0;
 }

@@ -2,6 +2,7 @@
 
 #include <pthread.h>
 #include <stddef.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -21,11 +22,13 @@ static void map_records(void)
     if (fd < 0 || file_limit_allocate(fd, 0, WORKER_MEMORY_PAGE) < 0)
         return;
     uint8_t *page = mmap(NULL, WORKER_MEMORY_PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    if (page != MAP_FAILED)
-        records = (struct worker_collective *)(void *)(page + WORKER_COLLECTIVES_AT);
+    if (page == MAP_FAILED)
+        return;
+    records = (struct worker_collective *)(void *)(page + WORKER_COLLECTIVES_AT);
+    memset(records, 0,
+           WORKER_COLLECTIVES_MAX * sizeof(*records)); /* of an earlier process, whose number may be ours */
 }
 
-/* One that is free, or that an earlier process has left behind. */
 static struct worker_collective *take_record(const struct worker_collective *content)
 {
     struct worker_collective *found = NULL;
@@ -33,7 +36,7 @@ static struct worker_collective *take_record(const struct worker_collective *con
     (void)pthread_mutex_lock(&lock); /* cannot fail on a lock that exists */
     map_records();
     for (int i = 0; records && !found && i < WORKER_COLLECTIVES_MAX; i++)
-        if (records[i].group == 0 || records[i].pid != content->pid)
+        if (records[i].group == 0)
             found = &records[i];
     if (found)
         *found = *content;
