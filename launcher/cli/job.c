@@ -552,18 +552,33 @@ static int take_security(struct job_builder *b)
     return 0;
 }
 
-/* After the streams are known: without -t crun does not see what workers print. */
+/* Without -t crun does not see what workers print. */
+static bool has_tee(const struct job *job)
+{
+    for (int i = 0; i < job->n_workers; i++)
+        if (job->tees[i])
+            return true;
+    return false;
+}
+
+/* After the streams are known. */
+static int take_fold_output(struct job_builder *b)
+{
+    b->job->fold_output = job_flag(b, OPTION_FOLD_OUTPUT);
+    if (b->job->fold_output && !has_tee(b->job))
+        return job_refuse(b, "--fold-output folds the lines that -t shows; add -t 3");
+    return 0;
+}
+
+/* After the streams are known. */
 static int take_line_rules(struct job_builder *b)
 {
     const struct options *options = b->options;
     char error[LINE_RULE_ERROR_SIZE];
-    bool has_tee = false;
 
     if (options->n_repeated == 0)
         return 0;
-    for (int i = 0; i < b->job->n_workers; i++)
-        has_tee = has_tee || b->job->tees[i];
-    if (!has_tee)
+    if (!has_tee(b->job))
         return job_refuse(b, "--on-line looks at the lines that -t shows; add -t 3");
     b->job->line_rules = calloc(1, sizeof(*b->job->line_rules));
     if (!b->job->line_rules)
@@ -577,10 +592,10 @@ static int take_line_rules(struct job_builder *b)
 static int job_build(struct job_builder *b)
 {
     static int (*const steps[])(struct job_builder *) = {
-        take_agent_fd,    job_check_nodes,     take_supervision,  job_count_workers,
-        job_take_conf,    job_take_rendezvous, job_take_program,  job_take_output,
-        check_logs_specs, warn_of_switches,    warn_of_replacing, take_security,
-        take_warm,        take_health_check,   take_line_rules,   take_no_requeue_code,
+        take_agent_fd,        job_check_nodes,  take_supervision, job_count_workers, job_take_conf,
+        job_take_rendezvous,  job_take_program, job_take_output,  check_logs_specs,  warn_of_switches,
+        warn_of_replacing,    take_security,    take_warm,        take_health_check, take_line_rules,
+        take_no_requeue_code, take_fold_output,
     };
 
     for (size_t i = 0; i < ARRAY_SIZE(steps); i++) {

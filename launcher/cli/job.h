@@ -117,6 +117,7 @@ struct job {
     const char *line_prefix;       /* template for the lines of -t; NULL: torchrun's */
     uint8_t *redirects, *tees;     /* for each worker, JOB_STDOUT | JOB_STDERR */
     uint8_t *listed;               /* for each worker, whether its output is shown; NULL: all are */
+    bool fold_output;              /* equal lines of workers are shown as one */
     struct line_rules *line_rules; /* NULL: none */
     struct strlist filters[2];     /* of tee'd stdout and stderr */
 };

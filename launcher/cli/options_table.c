@@ -255,6 +255,13 @@ const struct option_spec options_table[OPTION_COUNT] = {
          .placeholder = "torchrun|host|TEXT",
          .help = "the same; torchrun stands for the text of torchrun, host for [role 0@host]: with "
                  "the rank in the whole job"},
+    [OPTION_FOLD_OUTPUT] =
+        {.name = "fold-output",
+         .kind = OPTION_FLAG,
+         .no_pet = true,
+         .ours = true,
+         .help = "with -t: show lines that several workers of this node print alike within 0.2 s as one, "
+                 "[ranks 0-7] TEXT"},
     [OPTION_LOCAL_RANKS_FILTER] = {.name = "local-ranks-filter",
                                    .kind = OPTION_TEXT,
                                    .fallback = "",

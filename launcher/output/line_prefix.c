@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "launcher/output/fold.h"
 #include "launcher/util/strlist.h"
 #include "launcher/util/template.h"
 #include "base/buf.h"
@@ -43,11 +44,24 @@ static int append_line(struct buf *out, const char *prefix, const char *line, si
     return r ? r : buf_append(out, "\n", 1);
 }
 
+static int show_line(const struct line_prefix *l, const char *line, size_t n, struct buf *console)
+{
+    if (!l->fold)
+        return append_line(console, l->prefix, line, n);
+    struct fold_line folded = *l->folded;
+    folded.prefix = l->prefix;
+    folded.text = line;
+    folded.n_bytes = n;
+    folded.now_ns = l->now_ns;
+    fold_add(l->fold, &folded, console);
+    return 0;
+}
+
 /* console: NULL when the line is not for it. */
 static int append_shown_line(const struct line_prefix *l, const char *line, size_t n, struct buf *console,
                              struct buf *filtered)
 {
-    int r = console ? append_line(console, l->prefix, line, n) : 0;
+    int r = console ? show_line(l, line, n, console) : 0;
 
     if (!r && console && l->on_line)
         l->on_line(l->data, line, n);

@@ -13,6 +13,8 @@
 #include <stdint.h>
 
 struct buf;
+struct fold;
+struct fold_line;
 struct strlist;
 
 enum {
@@ -28,6 +30,8 @@ struct line_prefix {
         redraw_due_ns; /* of the stream, first 0: when the next line that ends with CR is shown; NULL: all are */
     void (*on_line)(void *data, const char *line, size_t n_bytes); /* each line that is shown; or NULL */
     void *data;
+    struct fold *fold;              /* lines for the console go through it; NULL: straight there */
+    const struct fold_line *folded; /* its member, rank and source */
 };
 
 /*

@@ -29,6 +29,7 @@
 #include <unistd.h>
 
 #include "launcher/output/console_os.h"
+#include "launcher/output/fold.h"
 #include "launcher/output/line_prefix.h"
 #include "launcher/output/output_stream_os.h"
 #include "launcher/util/thread_os.h"
@@ -67,6 +68,7 @@ struct output_pump {
     /* The thread's alone. */
     struct list streams;
     struct console consoles[2];
+    struct fold *folds[2]; /* of each console; NULL: lines are not folded */
     bool
         one_console; /* standard output and standard error are the same file: one queue, so that lines stay whole */
     int inotify;            /* -1: none */
@@ -87,6 +89,11 @@ static _Atomic uint64_t n_output_bytes;
 uint64_t output_pump_bytes(void)
 {
     return atomic_load_explicit(&n_output_bytes, memory_order_relaxed);
+}
+
+static struct fold *fold_of(struct output_pump *p, const struct output_stream *s)
+{
+    return s->n_folded > 0 ? p->folds[p->one_console ? 0 : s->which] : NULL;
 }
 
 static bool is_all_shown(struct output_pump *p, const struct output_stream *s)
@@ -345,13 +352,17 @@ static bool show_lines(struct output_pump *p, struct output_stream *s)
     if (n == 0 || is_left_behind(p))
         return false;
     struct line_reader reader = {.p = p, .s = s};
+    const struct fold_line folded = {
+        .member = s->local_rank, .rank = s->rank, .source = (uint64_t)s->n_flushed * 2 + (uint64_t)s->which};
     const struct line_prefix lines = {.prefix = s->prefix,
                                       .prefix_plain = s->prefix_plain,
                                       .filter = s->filter,
                                       .now_ns = now_ns(),
                                       .redraw_due_ns = &s->redraw_due_ns,
                                       .on_line = s->rules ? look_for_rules : NULL,
-                                      .data = &reader};
+                                      .data = &reader,
+                                      .fold = fold_of(p, s),
+                                      .folded = &folded};
     ptrdiff_t taken = line_prefix_take(&lines, data, n, final, &console_of(p, s)->pending,
                                        s->filtered >= 0 ? &filtered : NULL);
     if (s->filtered >= 0)
@@ -370,9 +381,14 @@ static bool show_lines(struct output_pump *p, struct output_stream *s)
     return true;
 }
 
-/* Sentences go to the console as they are. Without memory for that they stay for the next try. */
+/* Sentences go to the console as they are, behind the lines that wait for equal ones. Without memory for that they stay for
+ * the next try. */
 static bool show_sentence(struct output_pump *p, struct output_stream *s)
 {
+    struct fold *fold = p->folds[p->one_console ? 0 : s->which];
+
+    if (fold)
+        fold_flush(fold, &console_of(p, s)->pending);
     if (buf_append(&console_of(p, s)->pending, buf_bytes(&s->tail), buf_size(&s->tail)) != 0)
         return false;
     buf_finish(&s->tail);
@@ -427,6 +443,8 @@ static void drop_stream(struct output_pump *p, struct output_stream *s)
 {
     if (s->watch >= 0)
         (void)inotify_rm_watch(p->inotify, s->watch); /* it was set */
+    if (fold_of(p, s))
+        fold_leave(fold_of(p, s), s->local_rank);
     output_stream_free(s);
 }
 
@@ -446,6 +464,18 @@ static bool show_each(struct output_pump *p)
             drop_stream(p, s);
     }
     return progress;
+}
+
+/* Lines that have waited for equal ones long enough, and all when nothing can follow them. */
+static void show_folded(struct output_pump *p)
+{
+    for (int i = 0; i < 2; i++) {
+        if (!p->folds[i])
+            continue;
+        fold_emit(p->folds[i], now_ns(), &p->consoles[i].pending);
+        if (p->drop || (p->stop && list_is_empty(&p->streams)))
+            fold_flush(p->folds[i], &p->consoles[i].pending);
+    }
 }
 
 /* Shows sentences that stand behind lines that the console did not take. */
@@ -483,9 +513,25 @@ static void end_replaced(struct output_pump *p, const struct output_stream *adde
     }
 }
 
+/* Without memory its lines are not folded. */
+static void join_fold(struct output_pump *p, struct output_stream *s)
+{
+    struct fold **fold = &p->folds[p->one_console ? 0 : s->which];
+
+    if (s->n_folded == 0)
+        return;
+    if (!*fold)
+        *fold = fold_create(s->n_folded);
+    if (*fold)
+        fold_join(*fold, s->local_rank);
+    else
+        s->n_folded = 0;
+}
+
 static void take_stream(struct output_pump *p, struct output_stream *s)
 {
     list_unlink(&s->entry);
+    join_fold(p, s);
     if (!s->is_sentence)
         end_replaced(p, s);
     list_append(&p->streams, &s->entry);
@@ -584,6 +630,21 @@ static void read_pipes(struct output_pump *p)
     }
 }
 
+/* How long poll() waits without an event; -1: as long as it takes. */
+static int wait_ms(const struct output_pump *p, bool retry)
+{
+    uint64_t due_ns = UINT64_MAX, now = now_ns();
+    int ms = retry ? RETRY_MS : -1;
+
+    for (int i = 0; i < 2; i++)
+        if (p->folds[i] && fold_due_ns(p->folds[i]) < due_ns)
+            due_ns = fold_due_ns(p->folds[i]);
+    if (due_ns == UINT64_MAX)
+        return ms;
+    int fold_ms = due_ns > now ? (int)((due_ns - now) / 1000000) + 1 : 0; /* at most FOLD_WAIT_NS */
+    return retry && ms < fold_ms ? ms : fold_ms;
+}
+
 /* Waits for an event, not at all when there is more to show, and takes in what it brings. */
 static void wait_and_read(struct output_pump *p, bool has_more)
 {
@@ -596,7 +657,7 @@ static void wait_and_read(struct output_pump *p, bool has_more)
         short events = console_poll_events(&p->consoles[i]);
         polls[3 + i] = (struct pollfd){.fd = events ? p->consoles[i].fd : -1, .events = events};
     }
-    (void)poll(polls, 5, has_more ? 0 : retry ? RETRY_MS : -1); /* EINTR cannot be: signals are blocked */
+    (void)poll(polls, 5, has_more ? 0 : wait_ms(p, retry)); /* EINTR cannot be: signals are blocked */
     if (polls[1].revents)
         read_inotify(p);
     if (polls[2].revents)
@@ -636,6 +697,7 @@ static void *pump_main(void *data)
 
         for (int i = 0; has_more && i < ROUNDS_AT_ONCE && !p->drop; i++)
             has_more = show_each(p);
+        show_folded(p);
         for (int i = 0; i < 2; i++)
             if (drain_console(&p->consoles[i]))
                 has_more = true;
@@ -649,8 +711,10 @@ static void *pump_main(void *data)
     if (p->drop)
         show_last_sentences(p);
     free_all(&p->streams);
-    for (int i = 0; i < 2; i++)
+    for (int i = 0; i < 2; i++) {
         console_close(&p->consoles[i]);
+        fold_free(p->folds[i]);
+    }
     (void)pthread_mutex_lock(&p->lock);
     if (!p->is_left)
         p->on_end(p->data);

@@ -130,7 +130,6 @@ static int open_filtered(struct output_stream *s, const struct job *job, const c
     _cleanup_free_ char *path = NULL;
 
     s->filter = &job->filters[s->which];
-    s->rules = job->line_rules;
     if (s->filter->n_items == 0)
         return 0;
     if (asprintf(&path, "%s/filtered_%s.log", attempt_dir, stream_names[s->which]) < 0) {
@@ -192,6 +191,9 @@ static int open_shown(const struct job *job, char *const *environment, const cha
 
     if (!s)
         return -ENOMEM;
+    s->rank = rank;
+    s->n_folded = job->fold_output ? job->n_workers : 0;
+    s->rules = job->line_rules;
     int r = make_prefixes(s, rank, job, environment);
     if (!r)
         r = attempt_dir ? open_stream_file(s, job, attempt_dir, local_rank, which, ret_fd, error)

@@ -17,7 +17,8 @@ struct strlist;
 
 struct output_stream {
     struct list entry;
-    int local_rank;
+    int local_rank, rank;   /* of the node, of the whole job */
+    int n_folded;           /* workers whose equal lines become one (fold.h); 0: lines are not folded */
     int which;              /* 0: standard output, 1: standard error */
     bool is_sentence;       /* text of crun in `tail`, with neither file nor pipe */
     uint32_t n_flushed;     /* how often output_flush() had been called when the stream was added */

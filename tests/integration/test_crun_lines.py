@@ -51,6 +51,11 @@ def test_the_end_does_not_wait_without_a_rule_stop(tmp_path):
     assert (tmp_path / "runs").read_text() == "run\n" * 3
 
 
+def test_without_log_files():
+    p = crun("--log-dir=/dev/null", "--on-line=nan=stop", "--max-restarts=3", script="echo nan; exec sleep 100")
+    assert p.returncode == 1 and "it printed a line that --on-line has a rule for" in p.stderr, p.stderr
+
+
 def test_stacks(tmp_path):
     p = crun("--on-line=^look=stacks", f"--event-log={tmp_path}/events", script="echo look; sleep 3; echo look; exit 0")
     assert p.returncode == 0, p.stderr

@@ -439,3 +439,40 @@ def test_full_disk(tmp_path, option):
     assert "chatter: No space left on device" in err and "failed first" in err and "exit code 9" in err
     if option == "-t1":
         assert out.count(b"\n") > 5000 and 900000 < len(out)
+
+
+# ---- --fold-output ----
+
+def test_equal_lines_are_folded(tmp_path):
+    p = crun("--nproc-per-node=4", "-t3", "--fold-output", f"--log-dir={tmp_path}", "--duplicate-stdout-filters=same", "--no-python", "sh", "-c",
+             "echo same; echo own $RANK; test $RANK = 2 || echo most; echo same >&2; echo end")
+    assert p.returncode == 0, p.stderr
+    lines = p.stdout.splitlines()
+    assert sorted(lines) == sorted(["[ranks 0-3] same", "[ranks 0-1,3] most", "[ranks 0-3] end", *(f"[default{rank}]:own {rank}" for rank in range(4))])
+    assert lines[0] == "[ranks 0-3] same" and lines[-1] == "[ranks 0-3] end"
+    assert p.stderr.splitlines() == ["[ranks 0-3] same"]
+    found = logs(tmp_path)
+    assert all(f"own {rank}" in found[f"attempt_0/{rank}/stdout.log"] for rank in range(4))
+    assert len(found["attempt_0/filtered_stdout.log"].splitlines()) == 4
+
+
+def test_a_line_of_one_rank_is_not_held_back(tmp_path):
+    """It is shown while the worker runs, and before crun's report."""
+    begin = time.monotonic()
+    with subprocess.Popen([jobs.crun(), "--standalone", "--nproc-per-node=2", "-t1", "--fold-output", "--no-python", "sh", "-c",
+                           "test $RANK = 1 && echo one; sleep 20"], stdout=subprocess.PIPE, text=True) as p:
+        assert p.stdout.readline() == "[default1]:one\n"
+        assert time.monotonic() - begin < 15
+        p.terminate()
+    p = crun("--nproc-per-node=2", "-t3", "--fold-output", "--no-python", "sh", "-c", "test $RANK = 0 || exec sleep 20; echo why >&2; sleep 0.05; exit 3")
+    assert p.returncode == 1 and 0 <= p.stderr.find("why\n") < p.stderr.find("crun: "), p.stderr
+
+
+def test_generations_are_not_folded_together():
+    p = crun("--nproc-per-node=2", "-t1", "--fold-output", "--max-restarts=1", "--restart-pause=0", "--no-python", "sh", "-c",
+             "echo x; test $TORCHELASTIC_RESTART_COUNT = 1 && exit; sleep 1; exit 1")
+    assert p.returncode == 0 and p.stdout == "[ranks 0-1] x\n" * 2, p.stderr
+
+
+def test_folding_needs_lines():
+    jobs.assert_one_sentence(crun("--fold-output", "--no-python", "true"), 1, "add -t 3")
