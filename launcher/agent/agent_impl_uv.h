@@ -17,6 +17,7 @@
 #include "launcher/output/attempt_files_uv.h"
 #include "launcher/output/logs_os.h"
 #include "launcher/report/failures_os.h"
+#include "launcher/supervise/restart_progress.h"
 #include "launcher/supervise/worker_group.h"
 #include "proto/worker_notice.h"
 #include "rendezvous/session_message.h"
@@ -79,8 +80,10 @@ struct agent {
     bool store_promised; /* several nodes: the port reported with "ready" is that of the present store */
     bool gave_up;        /* some process cannot be killed */
     bool output_ended;
-    int line_worker;              /* that was killed for a line that it printed; -1: none */
-    char line_cause[512];         /* which, as a sentence */
+    int line_worker;      /* that was killed for a line that it printed; -1: none */
+    char line_cause[512]; /* which, as a sentence */
+    struct restart_progress restart_progress;
+    char final_why[200];          /* why it rules out a restart; "": it does not */
     uint64_t line_stacks_due_ns;  /* when a line has stacks taken again */
     struct guardian_report *held; /* that wait for lines; NULL: none */
     size_t n_held;
@@ -150,6 +153,11 @@ bool agent_hold_report(struct agent *a, const struct guardian_report *report);
 
 /* Takes the reports that wait. The callback of agent->output; data is the agent. */
 void agent_release_reports(void *data);
+
+/* ---- agent_restarts_uv.c ---- */
+
+/* Before the group takes the event: a failure of a worker may be the last one. */
+void agent_check_progress(struct agent *a, const struct group_event *event);
 
 /* ---- agent_health_uv.c ---- */
 

@@ -14,6 +14,7 @@
 #include "launcher/ctl/job_status_json.h"
 #include "launcher/ctl/proc_usage_os.h"
 #include "launcher/host/proc_info_os.h"
+#include "launcher/host/worker_beat_os.h"
 #include "launcher/rdzv/membership_uv.h"
 #include "launcher/util/trace_os.h"
 #include "launcher/watch/watch_uv.h"
@@ -70,6 +71,19 @@ static void name_worker_log(const struct agent *a, int i, struct worker_status *
         (void)strcpy(ret->log, path);
 }
 
+/* Of this process: the file outlives it. */
+static void describe_step(const struct agent *a, int i, struct worker_status *ret)
+{
+    const struct group_worker *w = &a->group.workers[i];
+    struct worker_beat beat;
+
+    if (!a->worker_memory.states || w->state == GROUP_WORKER_NONE ||
+        !worker_beat_read(a->worker_memory.states[i], &beat) || beat.at_ns < w->started_ns)
+        return;
+    ret->last_step = beat.step;
+    ret->step_ms = wall_clock_ns(beat.at_ns) / 1000000;
+}
+
 static void describe_worker_status(const struct agent *a, int i, struct worker_status *ret)
 {
     const struct group_worker *w = &a->group.workers[i];
@@ -80,6 +94,7 @@ static void describe_worker_status(const struct agent *a, int i, struct worker_s
     (void)snprintf(ret->state, sizeof(ret->state), "%s", worker_state_of(&a->group, w)); /* fits */
     if (strcmp(ret->state, "failed") == 0)
         ret->exit_code = group_worker_code(w);
+    describe_step(a, i, ret);
     ret->hang = a->is_hang_reported && (!a->stands_out || a->hang_worker == i);
     if (w->state != GROUP_WORKER_NONE && w->started_ns > 0)
         ret->started_s = wall_clock_ns(w->started_ns) / 1000000000;

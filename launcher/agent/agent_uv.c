@@ -500,6 +500,7 @@ static void do_print_report(struct agent *a)
         .gave_up = a->gave_up,
         .line_worker = a->line_worker,
         .line_cause = a->line_cause,
+        .final_why = a->final_why,
     };
 
     failures_tell(&source, &a->outcome);
@@ -725,6 +726,7 @@ void agent_dispatch(struct agent *a, struct group_event event)
 
     if (event.kind != GROUP_FINAL) /* the reports wait for that one */
         agent_release_reports(a);
+    agent_check_progress(a, &event);
     enum group_state before = a->group.state;
     enum group_cause cause = a->group.cause;
     int restarts = a->group.restarts;
@@ -789,6 +791,7 @@ static int init_group(struct agent *a)
         .rejoin_ns = (uint64_t)job->replace_timeout_s * 1000000000u,
     };
 
+    a->restart_progress.limit = job->max_restarts_without_progress;
     return group_init(&a->group, &config);
 }
 

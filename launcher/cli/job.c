@@ -187,6 +187,19 @@ static int take_hang_options(struct job_builder *b)
     return 0;
 }
 
+static int take_restarts_without_progress(struct job_builder *b)
+{
+    const struct option_value *option = job_value(b, OPTION_MAX_RESTARTS_WITHOUT_PROGRESS);
+
+    if (!option->text)
+        return 0;
+    if (option->number < 1)
+        return job_refuse(b, "--max-restarts-without-progress=%lld: a number of restarts from 1 on",
+                          option->number);
+    b->job->max_restarts_without_progress = (int)(option->number > INT32_MAX ? INT32_MAX : option->number);
+    return 0;
+}
+
 static int take_no_requeue_code(struct job_builder *b)
 {
     const struct option_value *option = job_value(b, OPTION_NO_REQUEUE_CODE);
@@ -592,10 +605,15 @@ static int take_line_rules(struct job_builder *b)
 static int job_build(struct job_builder *b)
 {
     static int (*const steps[])(struct job_builder *) = {
-        take_agent_fd,        job_check_nodes,  take_supervision, job_count_workers, job_take_conf,
-        job_take_rendezvous,  job_take_program, job_take_output,  check_logs_specs,  warn_of_switches,
-        warn_of_replacing,    take_security,    take_warm,        take_health_check, take_line_rules,
-        take_no_requeue_code, take_fold_output,
+        take_agent_fd,     job_check_nodes,
+        take_supervision,  job_count_workers,
+        job_take_conf,     job_take_rendezvous,
+        job_take_program,  job_take_output,
+        check_logs_specs,  warn_of_switches,
+        warn_of_replacing, take_security,
+        take_warm,         take_health_check,
+        take_line_rules,   take_no_requeue_code,
+        take_fold_output,  take_restarts_without_progress,
     };
 
     for (size_t i = 0; i < ARRAY_SIZE(steps); i++) {

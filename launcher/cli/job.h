@@ -88,6 +88,7 @@ struct job {
     const char *secret_file;      /* NULL: not given */
     enum job_security security;
     int max_restarts;
+    int max_restarts_without_progress; /* in a row; 0: any number */
     int shutdown_timeout_s;
     bool replace; /* restart the failed workers alone where the others can stay */
     int replace_timeout_s;

@@ -93,6 +93,15 @@ const struct option_spec options_table[OPTION_COUNT] = {
                              .fallback = "0",
                              .placeholder = "N",
                              .help = "how often the workers are started again after a failure"},
+    [OPTION_MAX_RESTARTS_WITHOUT_PROGRESS] =
+        {.name = "max-restarts-without-progress",
+         .kind = OPTION_INT,
+         .no_pet = true,
+         .ours = true,
+         .placeholder = "N",
+         .help =
+             "end the job after N restarts in a row that reached no higher step, as workers report it with "
+             "beat(step); unless given: restart all the same"},
     [OPTION_MONITOR_INTERVAL] = {.name = "monitor-interval",
                                  .has_no_effect = true,
                                  .kind = OPTION_SECONDS,

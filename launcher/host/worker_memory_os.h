@@ -6,7 +6,7 @@
  * one file for data that all workers of this node share. They are anonymous (memfd_create()) and vanish with their
  * last descriptor.
  *
- * crun never reads them. libcrw defines their content: worker-runtime/checkpoint/in_memory_checkpoint_os.c and
+ * crun reads the heads alone (proto/worker_memory.h). libcrw defines their content: worker-runtime/checkpoint/in_memory_checkpoint_os.c and
  * worker-runtime/data/host_cache_os.h.
  */
 

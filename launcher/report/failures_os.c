@@ -254,6 +254,7 @@ static void report_failed_generation(const struct failures_source *source, struc
         .core_pattern = core_pattern,
         .sender = source->sender,
         .gave_up = source->gave_up,
+        .final_why = source->final_why,
         .last_lines = stderr_lines,
     };
     _cleanup_free_ char *text = report_compose(&report);

@@ -215,7 +215,9 @@ static void add_decision(struct strbuf *out, const struct report *r)
     else if (g->will_restart) {
         add_why_not_replaced(out, r);
         strbuf_add(out, "crun: %d/%d attempts left; will restart worker group\n", max - g->restarts - 1, max);
-    } else if (g->is_final && !g->interrupt)
+    } else if (g->is_final && !g->interrupt && r->final_why && *r->final_why)
+        strbuf_add(out, "crun: %s; the job has failed\n", r->final_why);
+    else if (g->is_final && !g->interrupt)
         strbuf_add(out, "crun: the rule on that line rules out a restart; the job has failed\n");
     else if (!g->interrupt && g->cause != GROUP_CAUSE_EXEC && max > 0)
         strbuf_add(out,

@@ -42,7 +42,8 @@ struct report {
     long oom_kills;           /* the kernel's count for this cgroup since the start; -1 when unknown */
     const char *core_pattern; /* what the kernel does with core dumps; NULL or "": unknown */
     const char *sender; /* "process 7 (bash)": sender of the signal that stopped crun; NULL or "": unknown */
-    bool gave_up;       /* something is left that cannot be killed */
+    const char *final_why; /* why group->is_final; NULL or "": a rule of --on-line */
+    bool gave_up;          /* something is left that cannot be killed */
 };
 
 /*

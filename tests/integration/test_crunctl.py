@@ -11,6 +11,7 @@ import socket
 import stat
 import struct
 import subprocess
+import sys
 import termios
 import time
 
@@ -60,6 +61,19 @@ def wait_for_state(folders, state):
         found = status(folders)
         return found and found[0]["state"] == state and found[0]
     return jobs.wait_for(seen, 30, 0.05)
+
+
+def test_steps_of_workers(folders):
+    """Those of these processes: what the ones before have left in the memory files does not count."""
+    script = ('import os, struct, sys, time; again = os.environ["TORCHELASTIC_RESTART_COUNT"] == "1"; first = os.environ["RANK"] == "0"; '
+              'again and first or os.pwrite(int(os.environ["CRUN_STATE_FD"]), b"CRUNBEAT" + struct.pack("<QQ", 40 + again, time.monotonic_ns()), 0); '
+              'time.sleep(60 if again else 1); sys.exit(1)')
+    start(folders, "--nproc-per-node=2", "--max-restarts=1", "--restart-pause=0", *JOB, sys.executable, "-c", script)
+
+    def steps():
+        return [w["last_step"] for job in status(folders) for w in workers(job)]
+    jobs.wait_for(lambda: steps() == [40, 40], 30, 0.05)
+    jobs.wait_for(lambda: steps() == [None, 41], 30, 0.05)
 
 
 def test_status_of_a_running_job(folders):

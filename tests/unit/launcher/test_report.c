@@ -154,6 +154,29 @@ static void test_signal(void **state)
            "crun: not everything could be killed, see above; end it before you start the job again\n");
 }
 
+static void test_no_restart_without_progress(void **state)
+{
+    struct group_worker worker = {.started_ns = 1000000000};
+    const struct worker_group g = {.workers = &worker,
+                                   .cause = GROUP_CAUSE_WORKER,
+                                   .is_final = true,
+                                   .restarts = 1,
+                                   .config = {.n_workers = 1, .max_restarts = 3}};
+    const struct report report = {.group = &g,
+                                  .failures = &crash,
+                                  .n_failures = 1,
+                                  .title = "x",
+                                  .host = "h",
+                                  .final_why = "the last restart has reached no step"};
+
+    char *text = report_compose(&report);
+    assert_non_null(text);
+    assert_non_null(strstr(text, "crun: the last restart has reached no step; the job has failed\n"));
+    assert_null(strstr(text, "the rule"));
+    assert_null(strstr(text, "restarts are used"));
+    free(text);
+}
+
 /* A worker that crun has killed alone, and the rule that rules out a restart. */
 static void test_killed_for_an_option(void **state)
 {
@@ -335,6 +358,7 @@ int main(void)
         cmocka_unit_test(test_restart_has_no_table),
         cmocka_unit_test(test_signal),
         cmocka_unit_test(test_where_a_signal_came_from),
+        cmocka_unit_test(test_no_restart_without_progress),
         cmocka_unit_test(test_killed_for_an_option),
         cmocka_unit_test(test_twelve_lines_at_most),
         cmocka_unit_test(test_exec),
