@@ -18,7 +18,7 @@ static int64_t highest_step(const struct agent *a)
     return highest;
 }
 
-static bool is_own_failure(const struct group_event *event)
+static bool is_failure_here(const struct group_event *event)
 {
     return event->kind == GROUP_EXEC_FAILED || event->kind == GROUP_GUARDIAN_LOST ||
            (event->kind == GROUP_EXITED && event->value != 0);
@@ -28,7 +28,7 @@ void agent_check_progress(struct agent *a, const struct group_event *event)
 {
     const struct worker_group *g = &a->group;
     struct restart_progress *p = &a->restart_progress;
-    bool is_own = is_own_failure(event);
+    bool is_own = is_failure_here(event);
     bool is_peer = event->kind == GROUP_PEER_FAILED && a->peer_cause.kind == SESSION_CAUSE_WORKER;
     char why[128];
 
