@@ -28,17 +28,6 @@ void agent_notify_peer_failed(struct agent *a)
                                                    .detail = a->peer_cause.exit_code});
 }
 
-/* In front of what the worker has left, which may be long. */
-static void add_final_reason(const struct agent *a, struct session_cause *cause)
-{
-    char text[SESSION_TEXT_SIZE + sizeof(a->final_why) + 2];
-
-    (void)snprintf(text, sizeof(text), "%s%s%s", a->final_why, cause->text[0] ? ": " : "",
-                   cause->text); /* fits */
-    session_copy_text(cause->text, sizeof(cause->text), text);
-    cause->fatal = true;
-}
-
 static void describe_worker_failure(struct agent *a, int worker, struct session_cause *cause)
 {
     const struct group_worker *w = &a->group.workers[worker];
@@ -58,8 +47,17 @@ static void describe_worker_failure(struct agent *a, int worker, struct session_
 
         failures_read_message(path, cause->text, sizeof(cause->text));
     }
-    if (a->group.is_final && a->final_why[0])
-        add_final_reason(a, cause);
+}
+
+/* In front of what the worker has left, which may be long. */
+static void add_final_reason(const struct agent *a, struct session_cause *cause)
+{
+    char text[SESSION_TEXT_SIZE + sizeof(a->final_why) + 2];
+
+    (void)snprintf(text, sizeof(text), "%s%s%s", a->final_why, cause->text[0] ? ": " : "",
+                   cause->text); /* fits */
+    session_copy_text(cause->text, sizeof(cause->text), text);
+    cause->fatal = true;
 }
 
 void agent_report_failed(struct agent *a, int worker)
@@ -80,6 +78,8 @@ void agent_report_failed(struct agent *a, int worker)
         session_copy_text(cause.text, sizeof(cause.text),
                           "the parent process of the workers was killed from outside");
     }
+    if (a->group.is_final && a->final_why[0])
+        add_final_reason(a, &cause);
     if (a->group.is_draining && !cause.text[0])
         session_copy_text(cause.text, sizeof(cause.text),
                           "it had been asked to stop, as a node has to go away");
