@@ -67,7 +67,7 @@ def test_steps_of_workers(folders):
     """Those of these processes: what the ones before have left in the memory files does not count."""
     script = ('import os, struct, sys, time; again = os.environ["TORCHELASTIC_RESTART_COUNT"] == "1"; first = os.environ["RANK"] == "0"; '
               'again and first or os.pwrite(int(os.environ["CRUN_STATE_FD"]), b"CRUNBEAT" + struct.pack("<QQ", 40 + again, time.monotonic_ns()), 0); '
-              'time.sleep(60 if again else 1); sys.exit(1)')
+              'time.sleep(60 if again else 4); sys.exit(1)')
     start(folders, "--nproc-per-node=2", "--max-restarts=1", "--restart-pause=0", *JOB, sys.executable, "-c", script)
 
     def steps():
