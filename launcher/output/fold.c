@@ -8,23 +8,24 @@
 
 #include "base/buf.h"
 
-struct entry {
+struct folded_line {
+    struct folded_line *next;
     uint64_t due_ns, source;
     int first_rank; /* of the node's member 0 */
-    int n_printed;
     size_t n_prefix, n_bytes;
-    uint64_t *printed; /* a bit for each member; in the same allocation, as what follows */
-    char *text;        /* prefix of the first member, then the line */
+    char text[]; /* prefix, then the line */
+};
+
+struct fold_member {
+    struct folded_line *head, *last;
+    int n_joined;
 };
 
 struct fold {
-    int n_members;
-    size_t n_words;      /* of a set of members */
-    int *n_joined;       /* of each member */
-    uint64_t *present;   /* set of members that have joined */
-    uint64_t *next;      /* for each member: number of the first entry that its next line can join */
-    uint64_t begin, end; /* numbers of the entries that wait */
-    struct entry *entries[FOLD_LINES_MAX]; /* at their number modulo the size */
+    int n_members, n_present;
+    struct fold_member *members;
+    bool *is_in; /* of each member: what is shown next is its line, too */
+    int n_lines; /* that wait, of all members */
     size_t n_bytes;
 };
 
@@ -34,115 +35,106 @@ struct fold *fold_create(int n_members)
 
     if (!f)
         return NULL;
+    f->members = calloc((size_t)n_members, sizeof(*f->members));
+    f->is_in = calloc((size_t)n_members, sizeof(*f->is_in));
     f->n_members = n_members;
-    f->n_words = ((size_t)n_members + 63) / 64;
-    f->n_joined = calloc((size_t)n_members, sizeof(*f->n_joined));
-    f->present = calloc(f->n_words, sizeof(*f->present));
-    f->next = calloc((size_t)n_members, sizeof(*f->next));
-    if (f->n_joined && f->present && f->next)
+    if (f->members && f->is_in)
         return f;
+    f->n_members = 0;
     fold_free(f);
     return NULL;
 }
 
-static struct entry *entry_at(const struct fold *f, uint64_t number)
+static size_t line_size(const struct folded_line *l)
 {
-    return f->entries[number % FOLD_LINES_MAX];
+    return l->n_prefix + l->n_bytes;
+}
+
+static void drop_head(struct fold *f, struct fold_member *m)
+{
+    struct folded_line *l = m->head;
+
+    m->head = l->next;
+    if (!m->head)
+        m->last = NULL;
+    f->n_lines--;
+    f->n_bytes -= line_size(l);
+    free(l);
 }
 
 void fold_free(struct fold *f)
 {
     if (!f)
         return;
-    for (uint64_t i = f->begin; i < f->end; i++)
-        free(entry_at(f, i));
-    free(f->n_joined);
-    free(f->present);
-    free(f->next);
+    for (int i = 0; i < f->n_members; i++)
+        while (f->members[i].head)
+            drop_head(f, &f->members[i]);
+    free(f->members);
+    free(f->is_in);
     free(f);
-}
-
-static void set_member(uint64_t *set, int member)
-{
-    set[member / 64] |= UINT64_C(1) << (member % 64);
-}
-
-static bool has_member(const uint64_t *set, int member)
-{
-    return set[member / 64] >> (member % 64) & 1;
 }
 
 void fold_join(struct fold *f, int member)
 {
-    f->n_joined[member]++;
-    set_member(f->present, member);
+    if (f->members[member].n_joined++ == 0)
+        f->n_present++;
 }
 
 void fold_leave(struct fold *f, int member)
 {
-    assert(f->n_joined[member] > 0);
-    if (--f->n_joined[member] == 0)
-        f->present[member / 64] &= ~(UINT64_C(1) << (member % 64));
+    assert(f->members[member].n_joined > 0);
+    if (--f->members[member].n_joined == 0)
+        f->n_present--;
 }
 
-/* ---- the end of the queue ---- */
+/* ---- equal lines ---- */
 
-static struct entry *new_entry(const struct fold *f, const struct fold_line *line)
+static bool is_alike(const struct folded_line *a, const struct folded_line *b)
 {
-    size_t n_prefix = strlen(line->prefix);
-    struct entry *e = calloc(1, sizeof(*e) + f->n_words * sizeof(uint64_t) + n_prefix + line->n_bytes);
-
-    if (!e)
-        return NULL;
-    *e = (struct entry){.due_ns = line->now_ns + FOLD_WAIT_NS,
-                        .source = line->source,
-                        .first_rank = line->rank - line->member,
-                        .n_prefix = n_prefix,
-                        .n_bytes = line->n_bytes,
-                        .printed = (uint64_t *)(e + 1)};
-    e->text = (char *)(e->printed + f->n_words);
-    memcpy(e->text, line->prefix, n_prefix);
-    if (line->n_bytes > 0)
-        memcpy(e->text + n_prefix, line->text, line->n_bytes);
-    return e;
+    return a->source == b->source && a->n_bytes == b->n_bytes &&
+           memcmp(a->text + a->n_prefix, b->text + b->n_prefix, a->n_bytes) == 0;
 }
 
-static bool is_equal(const struct entry *e, const struct fold_line *line)
+static bool has_alike(const struct fold_member *m, const struct folded_line *l)
 {
-    return e->source == line->source && e->n_bytes == line->n_bytes &&
-           !has_member(e->printed, line->member) &&
-           (line->n_bytes == 0 || memcmp(e->text + e->n_prefix, line->text, line->n_bytes) == 0);
-}
+    const struct folded_line *at = m->head;
 
-/* The number of the entry that the line joins; f->end: none. */
-static uint64_t find_equal(const struct fold *f, const struct fold_line *line)
-{
-    uint64_t at = f->next[line->member] > f->begin ? f->next[line->member] : f->begin;
-
-    while (at < f->end && !is_equal(entry_at(f, at), line))
-        at++;
+    while (at && !is_alike(at, l))
+        at = at->next;
     return at;
 }
 
-static void join_entry(struct fold *f, uint64_t number, int member)
+/* A line that all members that are present have as their first one, and there is one; else NULL. */
+static const struct folded_line *find_complete(const struct fold *f)
 {
-    struct entry *e = entry_at(f, number);
+    const struct folded_line *first = NULL;
 
-    set_member(e->printed, member);
-    e->n_printed++;
-    f->next[member] = number + 1;
+    for (int i = 0; i < f->n_members; i++) {
+        const struct fold_member *m = &f->members[i];
+
+        if (m->n_joined == 0)
+            continue;
+        if (!m->head || (first && !is_alike(m->head, first)))
+            return NULL;
+        first = m->head;
+    }
+    return first;
 }
 
-/* ---- the front ---- */
-
-/* Members that have left may have printed it: their number proves nothing. */
-static bool is_complete(const struct fold *f, const struct entry *e)
+/* The member whose first line is due first; NULL: nothing waits. */
+static struct fold_member *find_oldest(const struct fold *f)
 {
-    for (size_t i = 0; i < f->n_words; i++)
-        if (f->present[i] & ~e->printed[i])
-            return false;
-    return true;
+    struct fold_member *oldest = NULL;
+
+    for (int i = 0; i < f->n_members; i++) {
+        struct fold_member *m = &f->members[i];
+        if (m->head && (!oldest || m->head->due_ns < oldest->head->due_ns))
+            oldest = m;
+    }
+    return oldest;
 }
+
+/* ---- showing ---- */
 
 static int append_range(struct buf *out, bool is_first, int first, int last)
 {
@@ -153,89 +145,119 @@ static int append_range(struct buf *out, bool is_first, int first, int last)
     return buf_append(out, text, (size_t)n);
 }
 
-static int append_ranks(const struct fold *f, const struct entry *e, struct buf *out)
+static int append_ranks(const struct fold *f, int first_rank, struct buf *out)
 {
     int r = buf_append(out, "[ranks ", strlen("[ranks "));
     bool is_first = true;
 
     for (int first = 0; !r && first < f->n_members; first++) {
-        if (!has_member(e->printed, first))
+        if (!f->is_in[first])
             continue;
         int last = first;
-        while (last + 1 < f->n_members && has_member(e->printed, last + 1))
+        while (last + 1 < f->n_members && f->is_in[last + 1])
             last++;
-        r = append_range(out, is_first, e->first_rank + first, e->first_rank + last);
+        r = append_range(out, is_first, first_rank + first, first_rank + last);
         is_first = false;
         first = last;
     }
     return r ? r : buf_append(out, "] ", 2);
 }
 
-static void append_entry(const struct fold *f, const struct entry *e, struct buf *console)
+static void append_folded(const struct fold *f, const struct folded_line *l, int n_in, struct buf *console)
 {
     size_t size = buf_size(console);
-    int r = e->n_printed > 1 ? append_ranks(f, e, console) : buf_append(console, e->text, e->n_prefix);
+    int r = n_in > 1 ? append_ranks(f, l->first_rank, console) : buf_append(console, l->text, l->n_prefix);
 
     if (!r)
-        r = buf_append(console, e->text + e->n_prefix, e->n_bytes);
+        r = buf_append(console, l->text + l->n_prefix, l->n_bytes);
     if (!r)
         r = buf_append(console, "\n", 1);
     if (r)
         console->end = console->begin + size; /* a line that has no room is not shown in part */
 }
 
-static size_t entry_size(const struct entry *e)
+/* The line, which is the first one of a member, for all members that have it as theirs. */
+static void show_heads(struct fold *f, const struct folded_line *l, struct buf *console)
 {
-    return e->n_prefix + e->n_bytes;
+    int n_in = 0;
+
+    for (int i = 0; i < f->n_members; i++) {
+        f->is_in[i] = f->members[i].head && is_alike(f->members[i].head, l);
+        n_in += f->is_in[i];
+    }
+    append_folded(f, l, n_in, console);
+    for (int i = 0; i < f->n_members; i++)
+        if (f->is_in[i])
+            drop_head(f, &f->members[i]);
 }
 
-static void emit_front(struct fold *f, struct buf *console)
+/* The first line of the member, for all members that have printed it: what those have printed before comes first. */
+static void show_first(struct fold *f, const struct fold_member *member, struct buf *console)
 {
-    struct entry *e = entry_at(f, f->begin);
+    const struct folded_line *l = member->head;
 
-    append_entry(f, e, console);
-    f->n_bytes -= entry_size(e);
-    f->begin++;
-    free(e);
-}
+    for (int i = 0; i < f->n_members; i++) {
+        const struct fold_member *m = &f->members[i];
 
-static bool front_is_due(const struct fold *f, uint64_t now_ns)
-{
-    const struct entry *e = entry_at(f, f->begin);
-
-    return e->due_ns <= now_ns || f->n_bytes > FOLD_BYTES_MAX || is_complete(f, e);
+        if (!has_alike(m, l))
+            continue;
+        while (!is_alike(m->head, l))
+            show_heads(f, m->head, console);
+    }
+    show_heads(f, l, console);
 }
 
 void fold_emit(struct fold *f, uint64_t now_ns, struct buf *console)
 {
-    while (f->begin < f->end && front_is_due(f, now_ns))
-        emit_front(f, console);
+    for (;;) {
+        const struct folded_line *complete = find_complete(f);
+        const struct fold_member *oldest = complete ? NULL : find_oldest(f);
+
+        if (complete)
+            show_heads(f, complete, console);
+        else if (oldest && (oldest->head->due_ns <= now_ns || f->n_present == 0 ||
+                            f->n_lines > FOLD_LINES_MAX || f->n_bytes > FOLD_BYTES_MAX))
+            show_first(f, oldest, console);
+        else
+            return;
+    }
 }
 
 void fold_flush(struct fold *f, struct buf *console)
 {
-    while (f->begin < f->end)
-        emit_front(f, console);
+    for (const struct fold_member *oldest; (oldest = find_oldest(f));)
+        show_first(f, oldest, console);
 }
 
 uint64_t fold_due_ns(const struct fold *f)
 {
-    return f->begin < f->end ? entry_at(f, f->begin)->due_ns : UINT64_MAX;
+    const struct fold_member *oldest = find_oldest(f);
+
+    return oldest ? oldest->head->due_ns : UINT64_MAX;
 }
 
 void fold_add(struct fold *f, const struct fold_line *line, struct buf *console)
 {
-    uint64_t number = find_equal(f, line);
+    struct fold_member *m = &f->members[line->member];
+    size_t n_prefix = strlen(line->prefix);
+    struct folded_line *l = calloc(1, sizeof(*l) + n_prefix + line->n_bytes);
 
-    if (number == f->end) {
-        struct entry *e = new_entry(f, line);
-        if (!e)
-            return;
-        if (f->end - f->begin == FOLD_LINES_MAX)
-            emit_front(f, console);
-        f->entries[f->end++ % FOLD_LINES_MAX] = e;
-        f->n_bytes += entry_size(e);
-    }
-    join_entry(f, number, line->member);
+    if (!l)
+        return;
+    l->due_ns = line->now_ns + FOLD_WAIT_NS;
+    l->source = line->source;
+    l->first_rank = line->rank - line->member;
+    l->n_prefix = n_prefix;
+    l->n_bytes = line->n_bytes;
+    memcpy(l->text, line->prefix, n_prefix);
+    if (line->n_bytes > 0)
+        memcpy(l->text + n_prefix, line->text, line->n_bytes);
+    if (m->last)
+        m->last->next = l;
+    else
+        m->head = l;
+    m->last = l;
+    f->n_lines++;
+    f->n_bytes += line_size(l);
     fold_emit(f, line->now_ns, console);
 }

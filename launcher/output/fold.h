@@ -3,10 +3,10 @@
 /*
  * --fold-output: lines that several local ranks print alike become one line for the console, "[ranks 0-7] text". Pure.
  *
- * Lines wait in one queue, in the order in which they came. A line joins the first equal one behind the last line of its
- * member, so the lines of each member keep their order. The front leaves the queue when all members that are present have
- * printed it, FOLD_WAIT_NS after its first line, or when the queue is full. Nothing behind the front is older than it: no line
- * waits longer than that, and memory is bounded whatever is printed.
+ * The lines of each member wait in a queue of their own, so they keep their order. What all members that are present have
+ * printed next is shown at once. Otherwise the line that waits longest is shown FOLD_WAIT_NS after it came, for all members
+ * that have printed it since; what they have printed before that is shown before it. So no line waits longer, lines of single ranks
+ * between equal ones do no harm, and memory is bounded: when too much waits, the oldest line is taken for due.
  */
 
 #include <stddef.h>
@@ -16,8 +16,8 @@ struct buf;
 struct fold;
 
 enum {
-    FOLD_LINES_MAX = 512,       /* that wait */
-    FOLD_BYTES_MAX = 256 << 10, /* of lines that wait; one more line may be above it */
+    FOLD_LINES_MAX = 4096,    /* that wait, of all members */
+    FOLD_BYTES_MAX = 1 << 20, /* the same */
 };
 
 #define FOLD_WAIT_NS UINT64_C(200000000)
@@ -42,10 +42,10 @@ void fold_free(struct fold *f);
 void fold_join(struct fold *f, int member);
 void fold_leave(struct fold *f, int member);
 
-/* Takes a line, and appends to console what leaves the queue by that. Without memory the line is not shown. */
+/* Takes a line, and appends to console what is shown by that. Without memory the line is not shown. */
 void fold_add(struct fold *f, const struct fold_line *line, struct buf *console);
 
-/* When the front leaves the queue at the latest; UINT64_MAX: it is empty. */
+/* When fold_emit() has something to do at the latest; UINT64_MAX: nothing waits. */
 uint64_t fold_due_ns(const struct fold *f);
 
 /* Appends what is due or complete to console. */

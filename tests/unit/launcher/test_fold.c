@@ -121,7 +121,7 @@ static void test_some_print_alike(void **state)
     run_table(steps, 0);
 }
 
-/* What is complete waits for what its members have printed before. */
+/* Two ranks print two lines in different orders: one of the lines is shown twice. */
 static void test_order_of_a_member_is_kept(void **state)
 {
     static const struct step steps[] = {
@@ -130,11 +130,35 @@ static void test_order_of_a_member_is_kept(void **state)
         {LINE, 10, 1, "a", NULL},
         {LINE, 10, 2, "a", NULL},
         {LINE, 10, 3, "a", NULL},
-        {LINE, 11, 1, "first", NULL}, /* behind its own "a": not the same as that of rank 0 */
+        {LINE, 11, 1, "first", NULL},
         {LINE, 199, 2, "b", NULL},
-        {TICK, 200, 0, NULL, "[0]:first\n[ranks 0-3] a\n"},
-        {TICK, 211, 0, NULL, "[1]:first\n"},
+        {TICK, 200, 0, NULL, "[ranks 1-3] a\n[ranks 0-1] first\n"},
+        {TICK, 209, 0, NULL, NULL},
+        {TICK, 210, 0, NULL, "[0]:a\n"},
         {LINE, 399, 3, "b", "[ranks 2-3] b\n"},
+        {0},
+    };
+
+    run_table(steps, 0);
+}
+
+/* Lines of single ranks between equal ones. */
+static void test_own_lines_between(void **state)
+{
+    static const struct step steps[] = {
+        {LINE, 0, 0, "same", NULL},
+        {LINE, 0, 0, "own 0", NULL},
+        {LINE, 0, 0, "end", NULL},
+        {LINE, 0, 1, "same", NULL},
+        {LINE, 0, 1, "own 1", NULL},
+        {LINE, 0, 1, "end", NULL},
+        {LINE, 50, 2, "same", NULL},
+        {LINE, 50, 2, "own 2", NULL},
+        {LINE, 50, 2, "end", NULL},
+        {LINE, 60, 3, "same", "[ranks 0-3] same\n"},
+        {LINE, 60, 3, "end", NULL},
+        {TICK, 199, 0, NULL, NULL},
+        {TICK, 200, 0, NULL, "[0]:own 0\n[1]:own 1\n[2]:own 2\n[ranks 0-3] end\n"},
         {0},
     };
 
@@ -250,7 +274,6 @@ static void test_bounds(void **state)
     fold_free(f);
 }
 
-/* Sets of more members than a word has bits. */
 static void test_many_members(void **state)
 {
     struct fold *f = fold_create(130);
@@ -279,6 +302,7 @@ int main(void)
         cmocka_unit_test(test_all_print_alike),
         cmocka_unit_test(test_some_print_alike),
         cmocka_unit_test(test_order_of_a_member_is_kept),
+        cmocka_unit_test(test_own_lines_between),
         cmocka_unit_test(test_repeated_lines_are_not_one),
         cmocka_unit_test(test_streams_are_not_mixed),
         cmocka_unit_test(test_members_leave),
