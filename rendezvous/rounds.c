@@ -354,6 +354,7 @@ static struct rounds_node *add_node(struct rounds *r, struct rounds_job *job,
     session_copy_text(n->host, sizeof(n->host), hello->host);
     session_copy_text(n->role, sizeof(n->role), hello->role);
     n->n_workers = hello->n_workers;
+    n->can_relay = hello->can_relay;
     n->node_rank = hello->node_rank;
     job->empty = false;
     return n;
@@ -588,6 +589,7 @@ void rounds_view(const struct rounds_node *n, struct session_view *ret)
     } else if (playing && node_is_current(n)) {
         ret->kind = SESSION_VIEW_CONTINUE;
         ret->quiet = job_is_quiet(job);
+        ret->relay = ret->quiet && job_can_relay(job);
     } else if (n->phase == SESSION_READY || n->generation < 0 || n->state == ROUNDS_NODE_UNFIT) {
         view_wait(n, ret);
     } else {

@@ -102,6 +102,7 @@ struct rounds_node {
         pending_start; /* START of this generation was sent over this connection, and no report about it has come yet; -1: none */
 
     enum rounds_node_state state;
+    bool can_relay;       /* it understands messages of other agents */
     bool quiet;           /* none of its workers makes progress, or all have ended */
     bool member;          /* of the present generation */
     bool answered;        /* member, and the generation is ENDING: it has reported its end */

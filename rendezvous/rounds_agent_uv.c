@@ -28,6 +28,7 @@
 #include "proto/tls_openssl.h"
 #include "rendezvous/rounds_debug_uv.h"
 #include "rendezvous/rounds_look_uv.h"
+#include "rendezvous/rounds_relay_uv.h"
 #include "rendezvous/rounds_uv.h"
 #include "rendezvous/server_impl_uv.h"
 #include "rendezvous/session_json.h"
@@ -447,6 +448,8 @@ static void receive_body(struct agent_conn *a, struct wire_span body)
         receive_look(a, &message.look);
     else if (message.kind == SESSION_JSON_STATUS)
         rounds_look_status(a, &message.piece, body.data, body.size);
+    else if (message.kind == SESSION_JSON_RELAY)
+        rounds_relay(a, &message.relay, body.data, body.size);
     else
         rounds_shell_step(
             shell_of(a),

@@ -119,6 +119,9 @@ void job_drain(struct rounds_job *job);
 /* No worker of any member makes progress. */
 bool job_is_quiet(const struct rounds_job *job);
 
+/* Whether all members understand messages of other agents. */
+bool job_can_relay(const struct rounds_job *job);
+
 /* Whether the workers of n make progress, and those of a node that is done have ended. When n was the last member that did,
  * all get a view. */
 void job_take_quiet(struct rounds_node *n, const struct session_report *report);

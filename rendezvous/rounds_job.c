@@ -162,6 +162,17 @@ bool job_is_quiet(const struct rounds_job *job)
     return job->state == ROUNDS_RUNNING;
 }
 
+bool job_can_relay(const struct rounds_job *job)
+{
+    list_for_each(i, &job->nodes)
+    {
+        const struct rounds_node *n = list_entry(i, struct rounds_node, in_job);
+        if (n->member && !n->can_relay)
+            return false;
+    }
+    return true;
+}
+
 void job_take_quiet(struct rounds_node *n, const struct session_report *report)
 {
     bool was_quiet = n->quiet;

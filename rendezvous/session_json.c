@@ -65,6 +65,7 @@ static const struct field hello_fields[] = {
     {"node_rank", FIELD_I32, offsetof(struct session_hello, node_rank), -1, SESSION_NODES_MAX - 1,
      .missing = -1},
     {"can_report", FIELD_BOOL, offsetof(struct session_hello, can_report)},
+    {"can_relay", FIELD_BOOL, offsetof(struct session_hello, can_relay)},
 };
 
 static const struct field view_fields[] = {
@@ -74,6 +75,7 @@ static const struct field view_fields[] = {
     {"generation", FIELD_I64, offsetof(struct session_view, generation), -1, INT32_MAX, .missing = -1},
     {"drain", FIELD_BOOL, offsetof(struct session_view, drain)},
     {"quiet", FIELD_BOOL, offsetof(struct session_view, quiet)},
+    {"relay", FIELD_BOOL, offsetof(struct session_view, relay)},
     {"standby", FIELD_BOOL, offsetof(struct session_view, standby)},
     {"check", FIELD_BOOL, offsetof(struct session_view, check)},
     {"unfit", FIELD_TEXT, offsetof(struct session_view, unfit), .size = SESSION_TEXT_SIZE},
@@ -291,6 +293,9 @@ bool session_json_get_message(const uint8_t *body, size_t n, struct session_json
         return false;
     version = cJSON_GetObjectItemCaseSensitive(json, "hello");
     if (read_look(json, ret))
+        return true;
+    ret->kind = SESSION_JSON_RELAY;
+    if (relay_read(json, &ret->relay))
         return true;
     ret->kind = version ? SESSION_JSON_HELLO : SESSION_JSON_REPORT;
     if (version)

@@ -10,6 +10,7 @@
 
 #include "rendezvous/fields_json.h"
 #include "rendezvous/look_json.h"
+#include "rendezvous/relay_json.h"
 #include "rendezvous/session_message.h"
 
 struct buf;
@@ -22,7 +23,7 @@ int session_json_put_report(struct buf *out, const struct session_report *report
 int session_json_put_view(struct buf *out, const struct session_view *view);
 
 /* What an agent sent. */
-enum session_json_kind { SESSION_JSON_HELLO, SESSION_JSON_REPORT, SESSION_JSON_LOOK, SESSION_JSON_STATUS };
+enum session_json_kind { SESSION_JSON_HELLO, SESSION_JSON_REPORT, SESSION_JSON_LOOK, SESSION_JSON_STATUS, SESSION_JSON_RELAY };
 
 struct session_json_message {
     enum session_json_kind kind;
@@ -30,6 +31,7 @@ struct session_json_message {
     struct session_report report; /* SESSION_JSON_REPORT */
     struct look_request look;     /* SESSION_JSON_LOOK */
     struct look_piece piece;      /* SESSION_JSON_STATUS */
+    struct relay relay;           /* SESSION_JSON_RELAY */
 };
 
 /* False: error is a sentence about what is wrong with the body; memory that ran out is one of the reasons. */

@@ -147,6 +147,7 @@ struct session_hello {
     uint32_t n_workers;
     int32_t node_rank; /* the group rank it would like; -1: any */
     bool can_report;   /* it sends the status of its workers when it is asked for it (look_json.h) */
+    bool can_relay;    /* it understands messages of other agents (relay_json.h) */
     struct session_report report;
 };
 
@@ -194,6 +195,7 @@ struct session_view {
     int64_t generation; /* START, CONTINUE, STOP: which */
     bool drain;         /* CONTINUE: have the workers snapshot and end */
     bool quiet;         /* CONTINUE: no worker of any node makes progress */
+    bool relay;         /* with quiet: the rendezvous and all nodes of the generation know messages between agents */
     /* WAIT */
     bool standby; /* the job runs without this node, which is a spare */
     uint32_t n_ready, min_nodes, max_nodes;

@@ -1479,10 +1479,33 @@ static void all_members_learn_that_all_are_quiet(void **state)
     assert_view(t, 0, SESSION_VIEW_CONTINUE);
     assert_true(t->agents[0].view.quiet);
     assert_true(t->agents[1].view.quiet);
+    assert_false(t->agents[0].view.relay);
     t->agents[1].hello.report.quiet = false;
     say(t, 1, SESSION_RUNNING);
     hello(t, 0);
     assert_false(t->agents[0].view.quiet);
+}
+
+static void quiet_members_learn_whether_all_can_relay(void **state)
+{
+    struct table *t = *state;
+
+    run(t, 2, 2, 2);
+    for (unsigned n_can = 0; n_can <= 2; n_can++) {
+        for (unsigned i = 0; i < 2; i++) {
+            t->agents[i].hello.can_relay = i < n_can;
+            t->agents[i].hello.report.quiet = false;
+            hello(t, i);
+        }
+        for (unsigned i = 0; i < 2; i++) {
+            assert_false(t->agents[i].view.relay);
+            t->agents[i].hello.report.quiet = true;
+            say(t, i, SESSION_RUNNING);
+        }
+        assert_true(t->agents[0].view.quiet);
+        assert_int_equal(t->agents[0].view.relay, n_can == 2);
+        assert_int_equal(t->agents[1].view.relay, n_can == 2);
+    }
 }
 
 static void a_failure_while_draining_is_final(void **state)
@@ -2082,6 +2105,7 @@ int main(void)
         TEST(an_agent_that_returns_after_all_were_lost_keeps_the_job),
         TEST(draining_ends_a_job_between_two_steps),
         TEST(all_members_learn_that_all_are_quiet),
+        TEST(quiet_members_learn_whether_all_can_relay),
         TEST(a_failure_while_draining_is_final),
         TEST(the_rendezvous_may_end_it_for_a_reason),
         TEST(the_end_of_a_job_that_is_forgotten_at_once_is_logged),
