@@ -23,7 +23,13 @@ int session_json_put_report(struct buf *out, const struct session_report *report
 int session_json_put_view(struct buf *out, const struct session_view *view);
 
 /* What an agent sent. */
-enum session_json_kind { SESSION_JSON_HELLO, SESSION_JSON_REPORT, SESSION_JSON_LOOK, SESSION_JSON_STATUS, SESSION_JSON_RELAY };
+enum session_json_kind {
+    SESSION_JSON_HELLO,
+    SESSION_JSON_REPORT,
+    SESSION_JSON_LOOK,
+    SESSION_JSON_STATUS,
+    SESSION_JSON_RELAY
+};
 
 struct session_json_message {
     enum session_json_kind kind;

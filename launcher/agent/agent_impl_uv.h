@@ -66,6 +66,10 @@ struct agent {
     bool is_hanging;                        /* it was reported, and there is no progress yet */
     bool is_hang_reported, stands_out;      /* there is a report; a rank of it does */
     int hang_worker;                        /* the first one of the report */
+    bool hang_elsewhere;                    /* the rank that stands out is on another node */
+    bool relays;                            /* the reports on a hang are put together on node 0 */
+    struct hang_relay *hang_relay;          /* while that is done; or NULL */
+    uv_timer_t relay_timer;                 /* how long that is waited for */
     struct membership
         *membership; /* JOB_ROUNDS, from the start of the meeting until it has closed; or NULL */
     struct session_cause peer_cause; /* why the generation ended, if it is because of another node */
@@ -196,11 +200,40 @@ void agent_count_restarts(struct agent *a, int restarts, enum group_cause cause)
 /* Watches for hangs. Without it the job runs as well. */
 void agent_open_watch(struct agent *a);
 
+/* The report on a hang or on stacks: the lines and the event. rank: that stands out, -1: none does. */
+struct hang_report_facts {
+    bool is_hang;
+    int rank;
+    uint64_t silence_ns;
+    const char *text;
+    const char *folder; /* NULL: there is none */
+};
+void agent_print_hang(struct agent *a, const struct hang_report_facts *facts);
+
+/* What --hang-action asks for; worker: the first one of the report on this node, -1: none. */
+void agent_act_on_hang(struct agent *a, int worker);
+
 /* Several nodes: none of them makes progress. */
 void agent_report_hang(struct agent *a);
 
 /* The workers have got a signal to end: the stacks of those that do not are taken before they are killed. */
 void agent_watch_stop(struct agent *a);
+
+/* ---- agent_relay_uv.c ---- */
+
+struct watch_stacks;
+
+/* The ranks of this node hang: one report on all nodes follows, or that on this node alone. */
+void agent_begin_relay(struct agent *a, const struct watch_stacks *s);
+
+/* For membership_host.on_relay: data is the agent. */
+void agent_take_relay(void *data, const uint8_t *body, size_t n);
+
+/* The files of the stacks are complete. True: what follows the hang waits for the report on all nodes, and comes with it. */
+bool agent_relay_defers(struct agent *a, int worker);
+
+/* Nothing is waited for any more. */
+void agent_end_relay(struct agent *a);
 
 /* ---- agent_nodes_uv.c ---- */
 

@@ -161,9 +161,12 @@ static void on_peer_failed(void *data, const struct session_cause *cause)
     print_peer_stop(a);
 }
 
-static void on_all_quiet(void *data)
+static void on_all_quiet(void *data, bool can_relay)
 {
-    agent_report_hang(data);
+    struct agent *a = data;
+
+    a->relays = can_relay;
+    agent_report_hang(a);
 }
 
 static void on_drain(void *data)
@@ -225,6 +228,7 @@ int agent_meet(struct agent *a)
                                                     .on_stop = on_peer_failed,
                                                     .on_drain = on_drain,
                                                     .on_quiet = on_all_quiet,
+                                                    .on_relay = agent_take_relay,
                                                     .on_check = on_check,
                                                     .on_end = on_end,
                                                     .on_closed = agent_on_membership_closed,

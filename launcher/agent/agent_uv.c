@@ -529,6 +529,7 @@ static void on_output_end(void *data)
     uv_close((uv_handle_t *)&a->sweep, NULL);
     uv_close((uv_handle_t *)&a->hang_timer, NULL);
     uv_close((uv_handle_t *)&a->held_timer, NULL);
+    uv_close((uv_handle_t *)&a->relay_timer, NULL);
     uv_close((uv_handle_t *)&a->check_again, NULL);
     close_signals(a);
 }
@@ -563,6 +564,7 @@ static void close_everything(struct agent *a)
     a->control = NULL;
     watch_close(a->watch);
     (void)uv_timer_stop(&a->hang_timer); /* cannot fail on a timer that exists */
+    agent_end_relay(a);
     end_generation(a);
     drop_store(a);
     rdzv_static_uv_destroy(a->rdzv_static);
@@ -769,9 +771,11 @@ static int open_loop(struct agent *a)
     if (!r)
         r = uv_timer_init(&a->loop, &a->held_timer);
     if (!r)
+        r = uv_timer_init(&a->loop, &a->relay_timer);
+    if (!r)
         r = uv_timer_init(&a->loop, &a->check_again);
     a->signals.data = a->deadline.data = a->sweep.data = a->hang_timer.data = a->check_again.data =
-        a->held_timer.data = a;
+        a->held_timer.data = a->relay_timer.data = a;
     return r ? r : uv_poll_start(&a->signals, UV_READABLE, agent_on_signals);
 }
 

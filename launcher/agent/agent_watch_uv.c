@@ -98,14 +98,25 @@ static void log_groups(const char *text)
     }
 }
 
-static void write_event(struct agent *a, const struct watch_stacks *s)
+void agent_print_hang(struct agent *a, const struct hang_report_facts *facts)
 {
+    log_groups(facts->text);
     events_hang(a->events, &a->group,
-                &(struct event_hang){.is_hang = s->reason == WATCH_HANG,
-                                     .rank = s->stands_out ? (int)a->assignment.rank_base + s->worker : -1,
-                                     .silence_ns = s->silence_ns,
-                                     .groups = s->text,
-                                     .folder = s->folder});
+                &(struct event_hang){.is_hang = facts->is_hang,
+                                     .rank = facts->rank,
+                                     .silence_ns = facts->silence_ns,
+                                     .groups = facts->text,
+                                     .folder = facts->folder});
+}
+
+static void print_own_hang(struct agent *a, const struct watch_stacks *s)
+{
+    agent_print_hang(
+        a, &(struct hang_report_facts){.is_hang = s->reason == WATCH_HANG,
+                                       .rank = s->stands_out ? (int)a->assignment.rank_base + s->worker : -1,
+                                       .silence_ns = s->silence_ns,
+                                       .text = s->text,
+                                       .folder = s->folder});
 }
 
 /* ---- what follows ---- */
@@ -140,7 +151,7 @@ static void restart_after_hang(struct agent *a, int worker)
                          0); /* fails only without a callback */
 }
 
-static void act_on_hang(struct agent *a, int worker)
+void agent_act_on_hang(struct agent *a, int worker)
 {
     enum job_hang_action action = a->config->job->hang_action;
 
@@ -160,10 +171,13 @@ static void on_stacks(void *data, const struct watch_stacks *s)
     struct agent *a = data;
 
     a->stands_out = s->stands_out;
+    a->hang_elsewhere = false;
     a->hang_worker = s->worker;
     log_headline(s, a->config->job->meeting != JOB_STATIC);
-    log_groups(s->text);
-    write_event(a, s);
+    if (s->reason == WATCH_HANG && a->relays)
+        agent_begin_relay(a, s);
+    else
+        print_own_hang(a, s);
     _cleanup_free_ char *json = job_stacks_to_json(a->config->job->run_id_text, s->folder, s->text);
     control_send_stacks(a->control, json);
 }
@@ -172,8 +186,8 @@ static void on_files(void *data, enum watch_reason reason, int worker)
 {
     struct agent *a = data;
 
-    if (reason == WATCH_HANG)
-        act_on_hang(a, worker);
+    if (reason == WATCH_HANG && !agent_relay_defers(a, worker))
+        agent_act_on_hang(a, worker);
     if (reason == WATCH_QUIT)
         agent_quit(a);
 }
@@ -205,6 +219,7 @@ static void on_resume(void *data)
     if (a->is_hang_reported)
         log_line("the job makes progress again");
     a->is_hanging = a->is_hang_reported = false;
+    agent_end_relay(a);
     if (a->membership)
         membership_quiet(a->membership, false);
 }

@@ -386,7 +386,7 @@ static void on_session_action(void *data, enum session_action action, const stru
         break;
     case SESSION_DO_QUIET:
         if (n->host.on_quiet)
-            n->host.on_quiet(n->host.data);
+            n->host.on_quiet(n->host.data, view && view->relay);
         break;
     case SESSION_DO_PROGRESS:
         print_progress(n, view);
@@ -498,6 +498,19 @@ int membership_look(struct membership *n, struct buf *out)
 
     session_copy_text(request.job, sizeof(request.job), n->host.job->run_id_text);
     return n->rendezvous ? server_look(n->rendezvous, &request, out) : -ENOENT;
+}
+
+void membership_send(struct membership *n, const struct buf *frames)
+{
+    if (n->session)
+        session_uv_send(n->session, frames);
+}
+
+static void on_relayed(void *data, const uint8_t *body, size_t n_bytes)
+{
+    struct membership *n = data;
+
+    n->host.on_relay(n->host.data, body, n_bytes);
 }
 
 static void report_node(void *data, struct buf *out)
@@ -702,13 +715,15 @@ static void begin_session(struct membership *n)
                                          .tls = n->host.keys ? n->host.keys->client : NULL,
                                          .on_action = on_session_action,
                                          .report = n->host.report ? report_node : NULL,
+                                         .on_relay = n->host.on_relay ? on_relayed : NULL,
                                          .data = n};
     struct session_config config = {.endpoint = n->endpoint,
                                     .cutoff_ns = SESSION_CUTOFF_MS * UINT64_C(1000000),
                                     .hello = {.params = job->params,
                                               .n_workers = (uint32_t)job->n_workers,
                                               .node_rank = job->node_rank,
-                                              .can_report = n->host.report != NULL}};
+                                              .can_report = n->host.report != NULL,
+                                              .can_relay = n->host.on_relay != NULL}};
 
     session_copy_text(config.hello.job, sizeof(config.hello.job), job->run_id_text);
     session_copy_text(config.hello.role, sizeof(config.hello.role), job->role);

@@ -33,8 +33,11 @@ struct membership_host {
     void (*on_stop)(void *data, const struct session_cause *cause);
     /* All nodes are to stop at a common point, for good. */
     void (*on_drain)(void *data);
-    /* No worker of any node makes progress: after membership_quiet() of all. NULL: not of interest. */
-    void (*on_quiet)(void *data);
+    /* No worker of any node makes progress: after membership_quiet() of all. can_relay: all nodes understand membership_send().
+     * NULL: not of interest. */
+    void (*on_quiet)(void *data, bool can_relay);
+    /* A message of another agent, see session_uv_host. */
+    void (*on_relay)(void *data, const uint8_t *body, size_t n);
     /* This node is unfit, and the job needs it: its health check is to be repeated. */
     void (*on_check)(void *data);
     /* The job has ended; membership_print_end() prints how. cause: NULL if it is not known. */
@@ -64,6 +67,9 @@ void membership_drain(struct membership *n);
 
 /* No worker of this node makes progress, or they do again. */
 void membership_quiet(struct membership *n, bool is_quiet);
+
+/* Frames for other agents (relay_json.h). Without a connection they are lost. */
+void membership_send(struct membership *n, const struct buf *frames);
 
 /* The notice to send if this process is killed while workers run; NULL: there is no connection. Valid until the next
  * call. */

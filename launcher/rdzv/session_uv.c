@@ -11,6 +11,7 @@
 #include "base/buf.h"
 #include "proto/frame.h"
 #include "rendezvous/look_json.h"
+#include "rendezvous/relay_json.h"
 #include "rendezvous/session_json.h"
 
 enum { LOOK_WATCH_BODY_MAX = 64 };
@@ -72,6 +73,11 @@ static void on_body(struct session_uv *s, struct wire_span body)
 
     if (s->host.report && body.size < LOOK_WATCH_BODY_MAX && look_get_watch(body.data, body.size, &ms)) {
         begin_reports(s, ms);
+        run_session_step(s, (struct session_event){.kind = SESSION_EVENT_ALIVE});
+        return;
+    }
+    if (s->host.on_relay && relay_is_body(body.data, body.size)) {
+        s->host.on_relay(s->host.data, body.data, body.size);
         run_session_step(s, (struct session_event){.kind = SESSION_EVENT_ALIVE});
         return;
     }
@@ -382,6 +388,12 @@ static void run_session_step(struct session_uv *s, struct session_event event)
 void session_uv_step(struct session_uv *s, struct session_event event)
 {
     run_session_step(s, event);
+}
+
+void session_uv_send(struct session_uv *s, const struct buf *frames)
+{
+    if (s->client && s->machine.link == SESSION_LINK_UP && buf_size(frames) > 0)
+        tcp_client_send(s->client, buf_bytes(frames), buf_size(frames));
 }
 
 const struct session *session_uv_machine(const struct session_uv *s)

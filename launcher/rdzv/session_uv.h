@@ -21,12 +21,14 @@ struct session_uv_host {
     uint16_t port;
     const struct resolver_addresses *addresses; /* of the endpoint; needed for the call only */
     struct tls_context *tls;                    /* NULL: the session is in the clear. Outlives the session. */
-    /* START, STOP, DRAIN, PROGRESS, LOG, END. view: of START and PROGRESS, valid during the call. The
+    /* START, STOP, DRAIN, QUIET, PROGRESS, LOG, END. view: of START, QUIET and PROGRESS, valid during the call. The
      * session may be stepped and destroyed from within. */
     void (*on_action)(void *data, enum session_action action, const struct session_view *view);
     /* Appends the status of this node as frames (look_json.h): while the job is looked at, once in LOOK_PERIOD_MS. NULL: this
      * node reports none. */
     void (*report)(void *data, struct buf *out);
+    /* The body of a message of another agent (relay_json.h). NULL: this node understands none. */
+    void (*on_relay)(void *data, const uint8_t *body, size_t n);
     void *data;
 };
 
@@ -36,6 +38,9 @@ int session_uv_create(struct session_uv **ret, const struct session_uv_host *hos
 
 /* An event of the worker group; its time is set here. */
 void session_uv_step(struct session_uv *s, struct session_event event);
+
+/* Sends frames that are not about this node's state (relay_json.h). Without a connection they are lost. */
+void session_uv_send(struct session_uv *s, const struct buf *frames);
 
 const struct session *session_uv_machine(const struct session_uv *s);
 

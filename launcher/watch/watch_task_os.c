@@ -67,6 +67,7 @@ void watch_task_finish(struct watch_task *t)
     free(t->have_succeeded);
     free(t->samples);
     free(t->text);
+    free(t->ranks);
     *t = (struct watch_task){.n_workers = 0};
 }
 
@@ -286,17 +287,19 @@ static void describe_rank(const struct watch_task *t, const struct stack_set *se
 
 static void report(struct watch_task *t, const struct stack_set *set)
 {
-    _cleanup_free_ struct hang_rank *ranks = calloc((size_t)t->n_workers, sizeof(*ranks));
-    char host[256];
+    struct hang_rank *ranks = calloc((size_t)t->n_workers, sizeof(*ranks));
     size_t n = 0;
 
-    proc_info_host_name(host, sizeof(host));
+    proc_info_host_name(t->host, sizeof(t->host));
     for (int i = 0; ranks && i < t->n_workers; i++) {
         if (!t->pids[i] && !t->have_succeeded[i])
             continue;
         describe_rank(t, set, i, &ranks[n]);
-        ranks[n++].host = host;
+        ranks[n++].host = t->host;
     }
+    free(t->ranks);
+    t->ranks = ranks;
+    t->n_ranks = n;
     free(t->text);
     t->stands_out = ranks && hang_sort(ranks, n);
     t->text = ranks ? hang_text(ranks, n, t->stands_out) : NULL;

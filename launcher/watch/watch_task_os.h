@@ -32,6 +32,8 @@ struct stack_set {
     size_t n;
 };
 
+struct hang_rank;
+
 struct watch_task {
     char *const *environment;
     const char *python;
@@ -55,6 +57,9 @@ struct watch_task {
     bool folder_made;
     int first_worker;
     bool stands_out;
+    struct hang_rank *ranks; /* as sorted for the text; NULL without memory */
+    size_t n_ranks;
+    char host[256];       /* of the ranks */
     struct stack_set set; /* from WATCH_STACKS to WATCH_NATIVE */
 };
 

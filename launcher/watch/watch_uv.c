@@ -116,7 +116,10 @@ static void deliver_stacks(struct watch *w)
                                         .text = w->task.text,
                                         .folder = w->task.folder_made ? w->task.folder : NULL,
                                         .worker = w->task.first_worker,
-                                        .stands_out = w->task.stands_out};
+                                        .stands_out = w->task.stands_out,
+                                        .host = w->task.host,
+                                        .ranks = w->task.ranks,
+                                        .n_ranks = w->task.n_ranks};
 
     w->is_delivered = true;
     w->host.on_stacks(w->host.data, &stacks);

@@ -12,6 +12,7 @@
 #include <sys/types.h>
 #include <uv.h>
 
+struct hang_rank;
 struct watch;
 
 enum watch_reason {
@@ -35,6 +36,9 @@ struct watch_stacks {
     const char *folder; /* of the files; NULL: there are none */
     int worker;         /* the first one of the first group */
     bool stands_out;
+    const char *host;
+    const struct hang_rank *ranks; /* the groups in detail */
+    size_t n_ranks;
 };
 
 struct watch_host {

@@ -15,6 +15,8 @@
 #include "launcher/ctl/looked_json.h"
 #include "launcher/ctl/status_text.h"
 #include "launcher/ctl/top_text.h"
+#include "launcher/watch/hang_collect.h"
+#include "launcher/watch/hang_pieces_json.h"
 #include "rendezvous/look_json.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
@@ -42,6 +44,20 @@ static void read_job_text(const char *text, size_t n, int width, int height)
     job_status_finish(&job);
 }
 
+/* What other agents send about a hang. */
+static void read_hang(const uint8_t *data, size_t n)
+{
+    static struct hang_message message;
+    static struct hang_result result;
+    struct hang_collect c = {0};
+
+    if (!hang_message_get(data, n, &message) || message.is_result || hang_collect_begin(&c, 4, 12) != 0)
+        return;
+    hang_collect_add(&c, &message.piece);
+    hang_collect_report(&c, &result);
+    hang_collect_finish(&c);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     struct history_line line;
@@ -60,6 +76,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         show(looked.jobs, looked.n_jobs, width, height);
     looked_finish(&looked);
     (void)look_get_watch(data + 2, n, &ms);
+    read_hang(data + 2, n);
     (void)history_line_from_json(text, n, &line);
     last_line_of(text, n, last, sizeof(last));
     return 0;

@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import re
 import signal
 import socket
 import stat
@@ -13,6 +14,7 @@ import pytest
 
 import hangs
 import jobs
+import nodes as lib
 
 SLEEPER = "import os, sys, time\nif os.environ['RANK'] == '1':\n    os.kill(os.getpid(), 19)\ntime.sleep(1000)\n"
 
@@ -172,7 +174,7 @@ def test_crunctl_takes_stacks(tmp_path, monkeypatch):
 
 
 def test_nodes_agree_before_a_hang_is_reported(tmp_path):
-    """Node 0 works in turns while node 1 waits: no report; when node 0 waits, too, each node reports its own ranks."""
+    """Node 0 works in turns while node 1 waits: no report; when node 0 waits, too, all nodes report all ranks."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     script = ("import os, sys, time\n"
@@ -198,3 +200,26 @@ def test_nodes_agree_before_a_hang_is_reported(tmp_path):
     finally:
         for p in nodes:
             hangs.end(p)
+
+
+def test_one_report_over_all_nodes(tmp_path):
+    """Rank 2 is stopped: both nodes name it first, and the ranks of both."""
+    script = ("import os, signal, time\n"
+              "if os.environ['RANK'] == '2':\n    os.kill(os.getpid(), signal.SIGSTOP)\n"
+              "time.sleep(1000)\n")
+    path = tmp_path / "job.py"
+    path.write_text(script)
+    port = lib.free_port()
+    with lib.Nodes(tmp_path) as nodes:
+        for i in range(2):
+            nodes.crun("--nnodes=2", "--nproc-per-node=2", f"--node-rank={i}", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}", "--rdzv-id=job",
+                       "--rdzv-conf=node_timeout_ms=10000", "--hang-timeout=3", f"--log-dir={tmp_path / f'logs{i}'}",
+                       f"--event-log={tmp_path / f'events{i}'}", "--no-python", sys.executable, str(path))
+        jobs.wait_for(lambda: all(hangs.find_event(tmp_path / f"events{i}", "hang") for i in range(2)), 60)
+        found = [hangs.find_event(tmp_path / f"events{i}", "hang") for i in range(2)]
+        assert [e["rank"] for e in found] == [2, 2], found
+        assert found[0]["groups"] == found[1]["groups"]
+        text = "\n".join(found[0]["groups"])
+        assert re.search(r"rank 2 on .* stands out: stopped by a signal", text), text
+        assert "ranks 0-1, 3" in text, text
+        assert all("stands out: stopped by a signal" in node.text() for node in nodes), nodes.texts()

@@ -1,0 +1,38 @@
+#pragma once
+
+/*
+ * Puts the ranks of all nodes together for one report on a hang: what node 0 does with the pieces that the agents send. Pure.
+ * A piece that is lost on its way costs its ranks; the report tells how many are missing.
+ */
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "launcher/watch/hang_report.h"
+
+struct hang_piece;
+struct hang_result;
+
+struct hang_collect_node {
+    char *host; /* NULL: nothing has come from it */
+    int n_pieces, pieces;
+    int next; /* the lowest piece that is taken */
+};
+
+struct hang_collect {
+    struct hang_collect_node *nodes;
+    struct hang_rank *ranks;
+    size_t n_nodes, n_ranks, n_ranks_max;
+};
+
+/* For a generation of so many nodes and ranks. 0 or -ENOMEM; then nothing is collected. */
+int hang_collect_begin(struct hang_collect *c, size_t n_nodes, size_t n_ranks_max);
+void hang_collect_finish(struct hang_collect *c);
+
+/* Repeated and impossible pieces are dropped. */
+void hang_collect_add(struct hang_collect *c, const struct hang_piece *piece);
+
+bool hang_collect_is_complete(const struct hang_collect *c);
+
+/* The report on what has come so far. Sorts the ranks. */
+void hang_collect_report(struct hang_collect *c, struct hang_result *ret);

@@ -1,0 +1,53 @@
+#pragma once
+
+/*
+ * What one agent sends another about the ranks of its node when a job hangs, and the report on all nodes that goes back, as
+ * messages of relay_json.h. Pure.
+ *
+ *   {"relay":0,"generation":2,"ranks":{"node":3,"piece":0,"pieces":1,"host":"node3","list":[{"rank":24,"pid":4711,...},...]}}
+ *   {"relay":-1,"generation":2,"hang":{"rank":27,"text":"  rank 27 on node3 (pid 4714) stands out: ...\n"}}
+ */
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "launcher/watch/hang_report.h"
+#include "rendezvous/relay_json.h"
+
+struct buf;
+
+enum {
+    HANG_PIECE_RANKS = 8, /* of at most 1.6 KiB each: a frame */
+    HANG_HOST_SIZE = 256,
+    HANG_TEXT_SIZE = 12 << 10,
+};
+
+struct hang_piece {
+    int node; /* group rank of the sender */
+    int piece, pieces;
+    char host[HANG_HOST_SIZE];
+    struct hang_rank ranks[HANG_PIECE_RANKS]; /* their hosts are not set */
+    size_t n_ranks;
+};
+
+struct hang_result {
+    int rank;                  /* that stands out; -1: none does */
+    char text[HANG_TEXT_SIZE]; /* lines, as of hang_text() */
+};
+
+struct hang_message {
+    struct relay relay;
+    bool is_result;
+    struct hang_piece piece;
+    struct hang_result result;
+};
+
+/* All ranks of a node, in pieces. 0 or -errno. */
+int hang_pieces_put(struct buf *out, const struct relay *relay, int node, const char *host,
+                    const struct hang_rank *ranks, size_t n_ranks);
+
+int hang_result_put(struct buf *out, const struct relay *relay, const struct hang_result *result);
+
+/* Texts are made printable. False: the body is another one. */
+bool hang_message_get(const uint8_t *body, size_t n, struct hang_message *ret);

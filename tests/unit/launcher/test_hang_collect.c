@@ -1,0 +1,202 @@
+/* What agents send about their ranks becomes one report; nothing of it is believed that cannot be. */
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/buf.h"
+#include "base/err.h"
+#include "launcher/watch/hang_collect.h"
+#include "launcher/watch/hang_pieces_json.h"
+#include "proto/frame.h"
+
+#include "tests/support/c/cmocka_fixed.h"
+
+enum { NODES = 3, NODE_RANKS = 10, RANKS = NODES * NODE_RANKS };
+
+static const struct relay to_first = {.to = 0, .generation = 4};
+
+static void make_ranks(int node, struct hang_rank ranks[NODE_RANKS])
+{
+    for (int i = 0; i < NODE_RANKS; i++) {
+        int rank = node * NODE_RANKS + i;
+        ranks[i] = (struct hang_rank){
+            .rank = rank,
+            .pid = 1000 + rank,
+            .state = 'S',
+            .kind = STACK_COLLECTIVE,
+            .n_collectives = 1,
+            .collectives = {{.group = UINT64_MAX - 1,
+                             .number = rank == 17 ? 4 : 5,
+                             .kind = rank == 17 ? WORKER_COLLECTIVE_NONE : WORKER_COLLECTIVE_ALL_REDUCE,
+                             .n_ranks = RANKS,
+                             .is_world = true}}};
+        (void)snprintf(ranks[i].text, sizeof(ranks[i].text), "in all-reduce"); /* fits */
+        if (rank == 17) {
+            ranks[i].kind = STACK_OTHER;
+            (void)snprintf(ranks[i].text, sizeof(ranks[i].text), "loop at train.py:7"); /* fits */
+        }
+    }
+}
+
+/* The bodies of the frames in buf, one after the other. */
+static bool next_body(struct buf *frames, struct hang_message *ret)
+{
+    struct frame_reader reader = {.stage = FRAME_STAGE_FRAMES};
+    struct frame frame;
+    size_t size;
+
+    if (buf_size(frames) == 0)
+        return false;
+    assert_int_equal(frame_decode(&reader, buf_bytes(frames), buf_size(frames), &frame, &size), 0);
+    assert_true(relay_is_body(frame.body.data, frame.body.size));
+    assert_true(hang_message_get(frame.body.data, frame.body.size, ret));
+    buf_consume(frames, size);
+    return true;
+}
+
+static void put_node(struct buf *frames, int node)
+{
+    struct hang_rank ranks[NODE_RANKS];
+    char host[16];
+
+    make_ranks(node, ranks);
+    (void)snprintf(host, sizeof(host), "node%d", node); /* fits */
+    assert_int_equal(hang_pieces_put(frames, &to_first, node, host, ranks, NODE_RANKS), 0);
+}
+
+static void collect_node(struct hang_collect *c, int node)
+{
+    static struct hang_message message;
+    struct buf frames = {0};
+    int n = 0;
+
+    put_node(&frames, node);
+    while (next_body(&frames, &message)) {
+        assert_false(message.is_result);
+        assert_int_equal(message.relay.generation, 4);
+        hang_collect_add(c, &message.piece);
+        hang_collect_add(c, &message.piece); /* a repetition changes nothing */
+        n++;
+    }
+    assert_int_equal(n, 2);
+    buf_finish(&frames);
+}
+
+static void test_ranks_of_all_nodes(void **state)
+{
+    static struct hang_result result;
+    struct hang_collect c = {0};
+
+    assert_int_equal(hang_collect_begin(&c, NODES, RANKS), 0);
+    collect_node(&c, 2);
+    collect_node(&c, 0);
+    assert_false(hang_collect_is_complete(&c));
+    hang_collect_report(&c, &result);
+    assert_int_equal(result.rank, -1); /* all that are there wait */
+    assert_non_null(strstr(result.text, "  1 node has not sent where all ranks are\n"));
+    collect_node(&c, 1);
+    assert_true(hang_collect_is_complete(&c));
+    hang_collect_report(&c, &result);
+    assert_int_equal(result.rank, 17);
+    assert_string_equal(result.text,
+                        "  rank 17 on node1 (pid 1017) stands out: loop at train.py:7\n"
+                        "  ranks 0-16, 18-29 on 3 nodes: in all-reduce\n"
+                        "  all-reduce, collective 5 of all 30 ranks: rank 17 is missing\n");
+    hang_collect_finish(&c);
+}
+
+static void test_impossible_pieces_are_dropped(void **state)
+{
+    static struct hang_piece piece;
+    struct hang_collect c = {0};
+
+    assert_int_equal(hang_collect_begin(&c, 1, 2), 0);
+    piece = (struct hang_piece){.node = 1, .pieces = 1};
+    hang_collect_add(&c, &piece);
+    piece = (struct hang_piece){.node = 0, .pieces = 1, .n_ranks = 3};
+    hang_collect_add(&c, &piece);
+    assert_int_equal(c.n_ranks, 0);
+    assert_false(hang_collect_is_complete(&c));
+    piece = (struct hang_piece){.node = 0, .pieces = 2, .n_ranks = 1};
+    hang_collect_add(&c, &piece);
+    piece = (struct hang_piece){.node = 0, .piece = 1, .pieces = 3, .n_ranks = 1};
+    hang_collect_add(&c, &piece);
+    assert_int_equal(c.n_ranks, 1);
+    piece.pieces = 2;
+    hang_collect_add(&c, &piece);
+    assert_int_equal(c.n_ranks, 2);
+    assert_true(hang_collect_is_complete(&c));
+    hang_collect_finish(&c);
+}
+
+/* The longest texts, with each byte escaped, fit into a frame. */
+static void test_the_largest_piece_fits(void **state)
+{
+    struct hang_rank ranks[HANG_PIECE_RANKS];
+    struct buf frames = {0};
+
+    for (int i = 0; i < HANG_PIECE_RANKS; i++) {
+        ranks[i] = (struct hang_rank){.rank = INT32_MAX,
+                                      .pid = INT32_MAX,
+                                      .child_pid = INT32_MAX,
+                                      .state = 'D',
+                                      .child_state = 'D',
+                                      .kind = STACK_OTHER,
+                                      .n_collectives = HANG_COLLECTIVES_MAX};
+        memset(ranks[i].text, '\x01', STACK_TEXT_SIZE - 1);
+        for (int k = 0; k < HANG_COLLECTIVES_MAX; k++)
+            ranks[i].collectives[k] = (struct hang_collective){.group = UINT64_MAX,
+                                                               .number = UINT64_MAX,
+                                                               .kind = WORKER_COLLECTIVE_REDUCE,
+                                                               .n_ranks = UINT32_MAX,
+                                                               .is_world = true};
+    }
+    assert_int_equal(hang_pieces_put(&frames, &to_first, 16383, "h", ranks, HANG_PIECE_RANKS), 0);
+    buf_finish(&frames);
+}
+
+static void test_the_report_comes_back_printable(void **state)
+{
+    static struct hang_message message;
+    static struct hang_result result = {.rank = 3, .text = "  rank 3\x1b[2J\n  others\n"};
+    struct buf frames = {0};
+
+    assert_int_equal(hang_result_put(&frames, &(struct relay){.to = RELAY_TO_ALL, .generation = 4}, &result),
+                     0);
+    assert_true(next_body(&frames, &message));
+    assert_true(message.is_result);
+    assert_int_equal(message.relay.to, RELAY_TO_ALL);
+    assert_int_equal(message.result.rank, 3);
+    assert_string_equal(message.result.text, "  rank 3?[2J\n  others\n");
+    buf_finish(&frames);
+}
+
+static void test_other_bodies(void **state)
+{
+    static const char *const bodies[] = {
+        "",
+        "{\"relay\":0}",
+        "{\"relay\":0,\"generation\":1}",
+        "{\"relay\":-2,\"generation\":1,\"hang\":{}}",
+        "{\"relay\":0,\"generation\":1,\"ranks\":{\"node\":1}}",
+        "{\"relay\":0,\"generation\":1,\"ranks\":{\"node\":1,\"piece\":1,\"pieces\":1}}",
+        "{\"relay\":0,\"generation\":1,\"ranks\":{\"node\":1,\"pieces\":1,\"list\":[{}]}}",
+        "{\"relay\":0,\"generation\":1,\"ranks\":{\"node\":1,\"pieces\":1,\"list\":[{\"rank\":1,\"kind\":99}]}}",
+    };
+    static struct hang_message message;
+
+    for (size_t i = 0; i < ARRAY_SIZE(bodies); i++)
+        assert_false(hang_message_get((const uint8_t *)bodies[i], strlen(bodies[i]), &message));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_ranks_of_all_nodes),     cmocka_unit_test(test_impossible_pieces_are_dropped),
+        cmocka_unit_test(test_the_largest_piece_fits), cmocka_unit_test(test_the_report_comes_back_printable),
+        cmocka_unit_test(test_other_bodies),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
