@@ -63,6 +63,10 @@ size_t server_n_nodes(const struct server *s);
  * for a while. For the process around the server: it decides who may ask. 0, -ENOMEM, or -ENOENT without rounds. */
 int server_look(struct server *s, const struct look_request *request, struct buf *out);
 
+/* Asks the agents of the job's other nodes to take the stacks of their workers and to send them to that group rank. Returns how many
+ * were asked. As above. */
+unsigned server_ask_for_stacks(struct server *s, const char *job, uint32_t to);
+
 /* Sessions, jobs and nodes of the rounds, and the store's keys. */
 void server_write_metrics(const struct server *s, struct metrics_text *m);
 

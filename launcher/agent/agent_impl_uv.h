@@ -70,6 +70,9 @@ struct agent {
     bool relays;                            /* the reports on a hang are put together on node 0 */
     struct hang_relay *hang_relay;          /* while that is done; or NULL */
     uv_timer_t relay_timer;                 /* how long that is waited for */
+    struct asked_stacks *asked;             /* of all nodes, for crunctl, while they are collected; or NULL */
+    uv_timer_t asked_timer;                 /* how long */
+    int32_t stacks_to;                      /* group rank that has asked for those of this node; -1: none */
     struct membership
         *membership; /* JOB_ROUNDS, from the start of the meeting until it has closed; or NULL */
     struct session_cause peer_cause; /* why the generation ended, if it is because of another node */
@@ -232,7 +235,14 @@ void agent_take_relay(void *data, const uint8_t *body, size_t n);
 /* The files of the stacks are complete. True: what follows the hang waits for the report on all nodes, and comes with it. */
 bool agent_relay_defers(struct agent *a, int worker);
 
-/* Nothing is waited for any more. */
+/* crunctl asks for stacks: those of the other nodes are asked for, too, where the rendezvous is served here. */
+void agent_ask_nodes(struct agent *a);
+
+/* The stacks of this node, for those that have asked for them. True: crunctl is answered later. */
+bool agent_pass_stacks(struct agent *a, const struct watch_stacks *s);
+
+/* The report on a hang is not waited for any more; agent_end_relay(): nothing is. */
+void agent_end_hang_relay(struct agent *a);
 void agent_end_relay(struct agent *a);
 
 /* ---- agent_nodes_uv.c ---- */

@@ -1,23 +1,32 @@
 /*
- * One report on a hang over all nodes. Each agent sends what its own ranks do to node 0, which makes the report and sends it to
+ * What agents tell each other of their ranks: for one report on a hang over all nodes, and for crunctl stacks.
+ *
+ * A hang: Each agent sends what its own ranks do to node 0, which makes the report and sends it to
  * all; each prints it and writes its event. An agent that gets no report within RESULT_MS prints the one on its own node: node 0, or the
  * rendezvous, may be what hangs.
+ *
+ * crunctl stacks: where the rendezvous is served, it asks the other agents to take stacks, and they send them to this node.
  */
 
 #include <stdlib.h>
 #include <string.h>
 
 #include "launcher/agent/agent_impl_uv.h"
+#include "launcher/cli/job.h"
+#include "launcher/ctl/control_uv.h"
+#include "launcher/ctl/job_stacks_json.h"
 #include "launcher/rdzv/membership_uv.h"
 #include "launcher/watch/hang_collect.h"
 #include "launcher/watch/hang_pieces_json.h"
 #include "launcher/watch/watch_uv.h"
 #include "base/buf.h"
+#include "base/cleanup.h"
 
 enum {
     COLLECT_MS =
         3000, /* node 0: for the ranks of all nodes, whose stacks take about the same time everywhere */
     RESULT_MS = 6000, /* others: for the report */
+    ASKED_MS = 10000, /* for the stacks that crunctl waits for */
 };
 
 struct hang_relay {
@@ -32,7 +41,28 @@ struct hang_relay {
     char *own_text, *folder;
 };
 
-void agent_end_relay(struct agent *a)
+/* crunctl waits for them. */
+struct asked_stacks {
+    struct hang_collect collect;
+    uint64_t generation;
+    bool is_begun; /* this node's are there */
+    char *folder;
+};
+
+static void end_asked(struct agent *a)
+{
+    struct asked_stacks *q = a->asked;
+
+    if (!q)
+        return;
+    a->asked = NULL;
+    (void)uv_timer_stop(&a->asked_timer); /* cannot fail on a timer that exists */
+    hang_collect_finish(&q->collect);
+    free(q->folder);
+    free(q);
+}
+
+void agent_end_hang_relay(struct agent *a)
 {
     struct hang_relay *h = a->hang_relay;
 
@@ -44,6 +74,12 @@ void agent_end_relay(struct agent *a)
     free(h->own_text);
     free(h->folder);
     free(h);
+}
+
+void agent_end_relay(struct agent *a)
+{
+    agent_end_hang_relay(a);
+    end_asked(a);
 }
 
 static bool is_node_0(const struct agent *a)
@@ -58,7 +94,7 @@ static struct hang_relay *relay_of_generation(struct agent *a)
 
     if (h && h->generation == a->group.generation)
         return h;
-    agent_end_relay(a);
+    agent_end_hang_relay(a);
     h = calloc(1, sizeof(*h));
     if (h && is_node_0(a) &&
         hang_collect_begin(&h->collect, a->assignment.group_world_size, a->assignment.world_size) != 0) {
@@ -148,6 +184,42 @@ static void on_relay_timer(uv_timer_t *timer)
 
 /* ---- messages ---- */
 
+static void answer_crunctl(struct agent *a)
+{
+    struct asked_stacks *q = a->asked;
+    struct hang_result *result = malloc(sizeof(*result));
+
+    if (result)
+        hang_collect_report(&q->collect, result);
+    _cleanup_free_ char *json =
+        result ? job_stacks_to_json(a->config->job->run_id_text, q->folder, result->text) : NULL;
+    free(result);
+    control_send_stacks(a->control, json);
+    end_asked(a);
+}
+
+static void on_asked_timer(uv_timer_t *timer)
+{
+    struct agent *a = timer->data;
+
+    if (a->asked)
+        answer_crunctl(a);
+}
+
+static void answer_if_complete(struct agent *a)
+{
+    if (a->asked->is_begun && hang_collect_is_complete(&a->asked->collect))
+        answer_crunctl(a);
+}
+
+static void take_asked_piece(struct agent *a, const struct hang_piece *piece)
+{
+    if (!a->asked || a->asked->generation != a->group.generation)
+        return;
+    hang_collect_add(&a->asked->collect, piece);
+    answer_if_complete(a);
+}
+
 static void take_piece(struct agent *a, const struct hang_piece *piece)
 {
     struct hang_relay *h = is_node_0(a) ? relay_of_generation(a) : NULL;
@@ -168,6 +240,13 @@ static void take_result(struct agent *a, const struct hang_result *result)
     print_result(a, result->text, result->rank);
 }
 
+/* When stacks are being taken already, those are sent. */
+static void take_order(struct agent *a, int32_t to)
+{
+    a->stacks_to = to;
+    (void)watch_take_stacks(a->watch, WATCH_ASKED);
+}
+
 void agent_take_relay(void *data, const uint8_t *body, size_t n)
 {
     struct agent *a = data;
@@ -175,8 +254,12 @@ void agent_take_relay(void *data, const uint8_t *body, size_t n)
 
     if (message && hang_message_get(body, n, message) &&
         message->relay.generation == (int64_t)a->group.generation && a->group.state == GROUP_RUNNING) {
-        if (message->is_result)
+        if (message->kind == HANG_MESSAGE_RESULT)
             take_result(a, &message->result);
+        else if (message->kind == HANG_MESSAGE_TAKE)
+            take_order(a, message->take_to);
+        else if (message->piece.asked)
+            take_asked_piece(a, &message->piece);
         else
             take_piece(a, &message->piece);
     }
@@ -186,30 +269,32 @@ void agent_take_relay(void *data, const uint8_t *body, size_t n)
 /* ---- this node ---- */
 
 /* The own ranks, by the way of the others: pieces are their form on node 0, too. */
-static void collect_own(struct agent *a, const struct watch_stacks *s)
+static void collect_own(const struct agent *a, struct hang_collect *collect, const struct watch_stacks *s)
 {
     struct hang_piece *piece = malloc(sizeof(*piece));
 
     for (size_t first = 0; piece && (first < s->n_ranks || first == 0); first += HANG_PIECE_RANKS) {
-        *piece = (struct hang_piece){.piece = (int)(first / HANG_PIECE_RANKS),
+        *piece = (struct hang_piece){.node = (int)a->assignment.group_rank,
+                                     .piece = (int)(first / HANG_PIECE_RANKS),
                                      .pieces = (int)((s->n_ranks + HANG_PIECE_RANKS - 1) / HANG_PIECE_RANKS)};
         session_copy_text(piece->host, sizeof(piece->host), s->host);
         while (piece->n_ranks < HANG_PIECE_RANKS && first + piece->n_ranks < s->n_ranks) {
             piece->ranks[piece->n_ranks] = s->ranks[first + piece->n_ranks];
             piece->n_ranks++;
         }
-        hang_collect_add(&a->hang_relay->collect, piece);
+        hang_collect_add(collect, piece);
     }
     free(piece);
 }
 
-static void send_own(struct agent *a, const struct watch_stacks *s)
+static void send_own(struct agent *a, const struct watch_stacks *s, int32_t to, bool asked)
 {
-    const struct relay first_node = {.to = 0, .generation = a->group.generation};
+    const struct relay relay = {.to = to, .generation = a->group.generation};
+    const struct hang_sender sender = {
+        .node = (int)a->assignment.group_rank, .asked = asked, .host = s->host};
     struct buf frames = {0};
 
-    if (hang_pieces_put(&frames, &first_node, (int)a->assignment.group_rank, s->host, s->ranks, s->n_ranks) ==
-        0)
+    if (a->membership && hang_pieces_put(&frames, &relay, &sender, s->ranks, s->n_ranks) == 0)
         membership_send(a->membership, &frames);
     buf_finish(&frames);
 }
@@ -219,7 +304,7 @@ void agent_begin_relay(struct agent *a, const struct watch_stacks *s)
     struct hang_relay *h = a->hang_relay;
 
     if (h && h->is_begun) /* of an earlier hang of this generation */
-        agent_end_relay(a);
+        agent_end_hang_relay(a);
     h = relay_of_generation(a);
     int rank = s->stands_out ? (int)a->assignment.rank_base + s->worker : -1;
     if (!h || !a->membership) {
@@ -238,10 +323,46 @@ void agent_begin_relay(struct agent *a, const struct watch_stacks *s)
     (void)uv_timer_start(&a->relay_timer, on_relay_timer, is_node_0(a) ? COLLECT_MS : RESULT_MS,
                          0); /* fails only without a callback */
     if (!is_node_0(a)) {
-        send_own(a, s);
+        send_own(a, s, 0, false);
         return;
     }
-    collect_own(a, s);
+    collect_own(a, &h->collect, s);
     if (hang_collect_is_complete(&h->collect))
         report_all(a);
+}
+
+/* ---- crunctl stacks ---- */
+
+void agent_ask_nodes(struct agent *a)
+{
+    struct asked_stacks *q;
+
+    if (a->asked || !a->membership || a->assignment.group_world_size < 2 || a->group.state != GROUP_RUNNING)
+        return;
+    q = calloc(1, sizeof(*q));
+    if (!q ||
+        hang_collect_begin(&q->collect, a->assignment.group_world_size, a->assignment.world_size) != 0 ||
+        membership_ask_for_stacks(a->membership, a->assignment.group_rank) == 0) {
+        if (q)
+            hang_collect_finish(&q->collect);
+        free(q); /* crunctl gets the stacks of this node */
+        return;
+    }
+    q->generation = a->group.generation;
+    a->asked = q;
+    (void)uv_timer_start(&a->asked_timer, on_asked_timer, ASKED_MS, 0); /* fails only without a callback */
+}
+
+bool agent_pass_stacks(struct agent *a, const struct watch_stacks *s)
+{
+    if (a->stacks_to >= 0)
+        send_own(a, s, a->stacks_to, true);
+    a->stacks_to = -1;
+    if (!a->asked || a->asked->is_begun)
+        return a->asked != NULL;
+    a->asked->is_begun = true;
+    a->asked->folder = s->folder ? strdup(s->folder) : NULL;
+    collect_own(a, &a->asked->collect, s);
+    answer_if_complete(a);
+    return true;
 }

@@ -189,9 +189,11 @@ void agent_report_status(void *data, struct buf *out)
 /* When they are being taken already, these are sent. */
 static bool take_stacks_for_crunctl(void *data)
 {
-    const struct agent *a = data;
+    struct agent *a = data;
 
     (void)watch_take_stacks(a->watch, WATCH_ASKED);
+    if (a->watch)
+        agent_ask_nodes(a);
     return a->watch != NULL;
 }
 

@@ -530,6 +530,7 @@ static void on_output_end(void *data)
     uv_close((uv_handle_t *)&a->hang_timer, NULL);
     uv_close((uv_handle_t *)&a->held_timer, NULL);
     uv_close((uv_handle_t *)&a->relay_timer, NULL);
+    uv_close((uv_handle_t *)&a->asked_timer, NULL);
     uv_close((uv_handle_t *)&a->check_again, NULL);
     close_signals(a);
 }
@@ -773,9 +774,12 @@ static int open_loop(struct agent *a)
     if (!r)
         r = uv_timer_init(&a->loop, &a->relay_timer);
     if (!r)
+        r = uv_timer_init(&a->loop, &a->asked_timer);
+    if (!r)
         r = uv_timer_init(&a->loop, &a->check_again);
     a->signals.data = a->deadline.data = a->sweep.data = a->hang_timer.data = a->check_again.data =
-        a->held_timer.data = a->relay_timer.data = a;
+        a->held_timer.data = a->relay_timer.data = a->asked_timer.data = a;
+    a->stacks_to = -1;
     return r ? r : uv_poll_start(&a->signals, UV_READABLE, agent_on_signals);
 }
 

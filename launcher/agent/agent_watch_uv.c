@@ -178,6 +178,8 @@ static void on_stacks(void *data, const struct watch_stacks *s)
         agent_begin_relay(a, s);
     else
         print_own_hang(a, s);
+    if (agent_pass_stacks(a, s))
+        return;
     _cleanup_free_ char *json = job_stacks_to_json(a->config->job->run_id_text, s->folder, s->text);
     control_send_stacks(a->control, json);
 }
@@ -219,7 +221,7 @@ static void on_resume(void *data)
     if (a->is_hang_reported)
         log_line("the job makes progress again");
     a->is_hanging = a->is_hang_reported = false;
-    agent_end_relay(a);
+    agent_end_hang_relay(a);
     if (a->membership)
         membership_quiet(a->membership, false);
 }

@@ -500,6 +500,11 @@ int membership_look(struct membership *n, struct buf *out)
     return n->rendezvous ? server_look(n->rendezvous, &request, out) : -ENOENT;
 }
 
+unsigned membership_ask_for_stacks(struct membership *n, uint32_t group_rank)
+{
+    return n->rendezvous ? server_ask_for_stacks(n->rendezvous, n->host.job->run_id_text, group_rank) : 0;
+}
+
 void membership_send(struct membership *n, const struct buf *frames)
 {
     if (n->session)

@@ -32,6 +32,7 @@ struct collective_facts {
 
 struct piece_facts {
     uint32_t node, piece, pieces;
+    bool asked;
     char host[HANG_HOST_SIZE];
 };
 
@@ -60,6 +61,7 @@ static const struct field piece_fields[] = {
     {"node", FIELD_U32_AT(struct piece_facts, node, 0, SESSION_NODES_MAX - 1), .required = true},
     {"piece", FIELD_U32_AT(struct piece_facts, piece, 0, PIECES_MAX - 1)},
     {"pieces", FIELD_U32_AT(struct piece_facts, pieces, 1, PIECES_MAX), .required = true},
+    {"asked", FIELD_BOOL, offsetof(struct piece_facts, asked)},
     {"host", FIELD_TEXT, offsetof(struct piece_facts, host), .size = HANG_HOST_SIZE},
 };
 
@@ -121,14 +123,15 @@ static int put_piece(struct buf *out, const struct relay *relay, const struct pi
     return r ? r : put_relayed(out, relay, "ranks", json);
 }
 
-int hang_pieces_put(struct buf *out, const struct relay *relay, int node, const char *host,
+int hang_pieces_put(struct buf *out, const struct relay *relay, const struct hang_sender *sender,
                     const struct hang_rank *ranks, size_t n_ranks)
 {
     size_t n_pieces = n_ranks ? (n_ranks + HANG_PIECE_RANKS - 1) / HANG_PIECE_RANKS : 1;
-    struct piece_facts facts = {.node = (uint32_t)node, .pieces = (uint32_t)n_pieces};
+    struct piece_facts facts = {
+        .node = (uint32_t)sender->node, .asked = sender->asked, .pieces = (uint32_t)n_pieces};
     int r = 0;
 
-    session_copy_text(facts.host, sizeof(facts.host), host);
+    session_copy_text(facts.host, sizeof(facts.host), sender->host);
     for (size_t i = 0; !r && i < n_pieces; i++) {
         size_t first = i * HANG_PIECE_RANKS;
         facts.piece = (uint32_t)i;
@@ -197,6 +200,7 @@ static bool read_piece(const cJSON *json, struct hang_piece *ret)
         facts.piece >= facts.pieces)
         return false;
     ret->node = (int)facts.node;
+    ret->asked = facts.asked;
     ret->piece = (int)facts.piece;
     ret->pieces = (int)facts.pieces;
     session_clean_text(facts.host);
@@ -225,19 +229,39 @@ static void clean_lines(char *text)
     }
 }
 
+static bool read_result(const cJSON *json, struct hang_result *ret)
+{
+    char error[FIELDS_ERROR_SIZE];
+    bool is_read = fields_read(json, result_fields, ARRAY_SIZE(result_fields), ret, error);
+
+    if (is_read)
+        clean_lines(ret->text);
+    return is_read;
+}
+
+static bool read_take(const cJSON *json, int32_t *ret)
+{
+    const cJSON *to = cJSON_GetObjectItemCaseSensitive(json, "to");
+
+    if (!cJSON_IsNumber(to) || !(to->valuedouble >= 0 && to->valuedouble < SESSION_NODES_MAX))
+        return false;
+    *ret = (int32_t)to->valuedouble;
+    return true;
+}
+
 bool hang_message_get(const uint8_t *body, size_t n, struct hang_message *ret)
 {
     _cleanup_json_ cJSON *json = cJSON_ParseWithLength((const char *)body, n);
     const cJSON *ranks = cJSON_GetObjectItemCaseSensitive(json, "ranks"),
-                *hang = cJSON_GetObjectItemCaseSensitive(json, "hang");
-    char error[FIELDS_ERROR_SIZE];
+                *hang = cJSON_GetObjectItemCaseSensitive(json, "hang"),
+                *take = cJSON_GetObjectItemCaseSensitive(json, "take");
 
-    *ret = (struct hang_message){.is_result = hang != NULL};
+    *ret = (struct hang_message){.kind = hang   ? HANG_MESSAGE_RESULT
+                                         : take ? HANG_MESSAGE_TAKE
+                                                : HANG_MESSAGE_RANKS};
     if (!json || !relay_read(json, &ret->relay))
         return false;
-    if (!hang)
-        return ranks && read_piece(ranks, &ret->piece);
-    bool is_read = fields_read(hang, result_fields, ARRAY_SIZE(result_fields), &ret->result, error);
-    clean_lines(ret->result.text);
-    return is_read;
+    if (hang)
+        return read_result(hang, &ret->result);
+    return take ? read_take(take, &ret->take_to) : ranks && read_piece(ranks, &ret->piece);
 }

@@ -24,7 +24,8 @@ enum {
 };
 
 struct hang_piece {
-    int node; /* group rank of the sender */
+    int node;   /* group rank of the sender */
+    bool asked; /* for crunctl stacks, not for a hang */
     int piece, pieces;
     char host[HANG_HOST_SIZE];
     struct hang_rank ranks[HANG_PIECE_RANKS]; /* their hosts are not set */
@@ -36,15 +37,29 @@ struct hang_result {
     char text[HANG_TEXT_SIZE]; /* lines, as of hang_text() */
 };
 
+enum hang_message_kind {
+    HANG_MESSAGE_RANKS,
+    HANG_MESSAGE_RESULT,
+    HANG_MESSAGE_TAKE, /* of the rendezvous: take the stacks, and send them to take_to */
+};
+
 struct hang_message {
     struct relay relay;
-    bool is_result;
+    enum hang_message_kind kind;
     struct hang_piece piece;
     struct hang_result result;
+    int32_t take_to; /* a group rank */
+};
+
+/* What all pieces of a node have. */
+struct hang_sender {
+    int node;
+    bool asked;
+    const char *host;
 };
 
 /* All ranks of a node, in pieces. 0 or -errno. */
-int hang_pieces_put(struct buf *out, const struct relay *relay, int node, const char *host,
+int hang_pieces_put(struct buf *out, const struct relay *relay, const struct hang_sender *sender,
                     const struct hang_rank *ranks, size_t n_ranks);
 
 int hang_result_put(struct buf *out, const struct relay *relay, const struct hang_result *result);

@@ -51,7 +51,8 @@ static void read_hang(const uint8_t *data, size_t n)
     static struct hang_result result;
     struct hang_collect c = {0};
 
-    if (!hang_message_get(data, n, &message) || message.is_result || hang_collect_begin(&c, 4, 12) != 0)
+    if (!hang_message_get(data, n, &message) || message.kind != HANG_MESSAGE_RANKS ||
+        hang_collect_begin(&c, 4, 12) != 0)
         return;
     hang_collect_add(&c, &message.piece);
     hang_collect_report(&c, &result);

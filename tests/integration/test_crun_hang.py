@@ -223,3 +223,21 @@ def test_one_report_over_all_nodes(tmp_path):
         assert re.search(r"rank 2 on .* stands out: stopped by a signal", text), text
         assert "ranks 0-1, 3" in text, text
         assert all("stands out: stopped by a signal" in node.text() for node in nodes), nodes.texts()
+
+
+def test_crunctl_takes_the_stacks_of_all_nodes(tmp_path):
+    """On the node that serves the rendezvous; on another one those of its own workers."""
+    port = lib.free_port()
+    folders = [tmp_path / f"run{i}" for i in range(2)]
+    with lib.Nodes(tmp_path) as nodes:
+        for i, folder in enumerate(folders):
+            folder.mkdir()
+            nodes.crun("--nnodes=2", "--nproc-per-node=2", f"--node-rank={i}", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}", "--rdzv-id=job",
+                       f"--rdzv-conf=node_timeout_ms=10000,is_host={1 - i}", "--hang-timeout=0", f"--log-dir={tmp_path / f'logs{i}'}", "--no-python",
+                       sys.executable, "-c", "import time; print('up', flush=True); time.sleep(1000)", env={"XDG_RUNTIME_DIR": str(folder)})
+        jobs.wait_for(lambda: all(node.text().count("up") == 2 for node in nodes), 60)
+        crunctl = pathlib.Path(jobs.crun()).parent / "crunctl"
+        for folder, ranks in zip(folders, ("ranks 0-3 on ", "ranks 2-3 on ")):
+            answer = subprocess.run([crunctl, "stacks"], capture_output=True, text=True, timeout=60, check=False,
+                                    env={**os.environ, "XDG_RUNTIME_DIR": str(folder)})
+            assert answer.returncode == 0 and ranks in answer.stdout, (answer.stdout, answer.stderr)

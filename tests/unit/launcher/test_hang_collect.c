@@ -62,7 +62,10 @@ static void put_node(struct buf *frames, int node)
 
     make_ranks(node, ranks);
     (void)snprintf(host, sizeof(host), "node%d", node); /* fits */
-    assert_int_equal(hang_pieces_put(frames, &to_first, node, host, ranks, NODE_RANKS), 0);
+    assert_int_equal(hang_pieces_put(frames, &to_first,
+                                     &(struct hang_sender){.node = node, .host = host, .asked = node == 1},
+                                     ranks, NODE_RANKS),
+                     0);
 }
 
 static void collect_node(struct hang_collect *c, int node)
@@ -73,7 +76,8 @@ static void collect_node(struct hang_collect *c, int node)
 
     put_node(&frames, node);
     while (next_body(&frames, &message)) {
-        assert_false(message.is_result);
+        assert_int_equal(message.kind, HANG_MESSAGE_RANKS);
+        assert_int_equal(message.piece.asked, node == 1);
         assert_int_equal(message.relay.generation, 4);
         hang_collect_add(c, &message.piece);
         hang_collect_add(c, &message.piece); /* a repetition changes nothing */
@@ -152,7 +156,9 @@ static void test_the_largest_piece_fits(void **state)
                                                                .n_ranks = UINT32_MAX,
                                                                .is_world = true};
     }
-    assert_int_equal(hang_pieces_put(&frames, &to_first, 16383, "h", ranks, HANG_PIECE_RANKS), 0);
+    assert_int_equal(hang_pieces_put(&frames, &to_first, &(struct hang_sender){.node = 16383, .host = "h"},
+                                     ranks, HANG_PIECE_RANKS),
+                     0);
     buf_finish(&frames);
 }
 
@@ -165,11 +171,21 @@ static void test_the_report_comes_back_printable(void **state)
     assert_int_equal(hang_result_put(&frames, &(struct relay){.to = RELAY_TO_ALL, .generation = 4}, &result),
                      0);
     assert_true(next_body(&frames, &message));
-    assert_true(message.is_result);
+    assert_int_equal(message.kind, HANG_MESSAGE_RESULT);
     assert_int_equal(message.relay.to, RELAY_TO_ALL);
     assert_int_equal(message.result.rank, 3);
     assert_string_equal(message.result.text, "  rank 3?[2J\n  others\n");
     buf_finish(&frames);
+}
+
+static void test_an_order_to_take_stacks(void **state)
+{
+    static const char body[] = "{\"relay\":3,\"generation\":1,\"take\":{\"to\":2}}";
+    static struct hang_message message;
+
+    assert_true(hang_message_get((const uint8_t *)body, strlen(body), &message));
+    assert_int_equal(message.kind, HANG_MESSAGE_TAKE);
+    assert_int_equal(message.take_to, 2);
 }
 
 static void test_other_bodies(void **state)
@@ -180,6 +196,8 @@ static void test_other_bodies(void **state)
         "{\"relay\":0,\"generation\":1}",
         "{\"relay\":-2,\"generation\":1,\"hang\":{}}",
         "{\"relay\":0,\"generation\":1,\"ranks\":{\"node\":1}}",
+        "{\"relay\":0,\"generation\":1,\"take\":{\"to\":-1}}",
+        "{\"relay\":0,\"generation\":1,\"take\":{}}",
         "{\"relay\":0,\"generation\":1,\"ranks\":{\"node\":1,\"piece\":1,\"pieces\":1}}",
         "{\"relay\":0,\"generation\":1,\"ranks\":{\"node\":1,\"pieces\":1,\"list\":[{}]}}",
         "{\"relay\":0,\"generation\":1,\"ranks\":{\"node\":1,\"pieces\":1,\"list\":[{\"rank\":1,\"kind\":99}]}}",
@@ -193,8 +211,11 @@ static void test_other_bodies(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_ranks_of_all_nodes),     cmocka_unit_test(test_impossible_pieces_are_dropped),
-        cmocka_unit_test(test_the_largest_piece_fits), cmocka_unit_test(test_the_report_comes_back_printable),
+        cmocka_unit_test(test_ranks_of_all_nodes),
+        cmocka_unit_test(test_impossible_pieces_are_dropped),
+        cmocka_unit_test(test_the_largest_piece_fits),
+        cmocka_unit_test(test_the_report_comes_back_printable),
+        cmocka_unit_test(test_an_order_to_take_stacks),
         cmocka_unit_test(test_other_bodies),
     };
 
