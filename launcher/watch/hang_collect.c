@@ -6,7 +6,6 @@
 #include <string.h>
 
 #include "base/cleanup.h"
-#include "launcher/watch/hang_pieces_json.h"
 
 int hang_collect_begin(struct hang_collect *c, size_t n_nodes, size_t n_ranks_max)
 {

@@ -10,8 +10,25 @@
 
 #include "launcher/watch/hang_report.h"
 
-struct hang_piece;
-struct hang_result;
+enum {
+    HANG_PIECE_RANKS = 8, /* of at most 1.6 KiB each: a frame */
+    HANG_HOST_SIZE = 256,
+    HANG_TEXT_SIZE = 12 << 10,
+};
+
+struct hang_piece {
+    int node;   /* group rank of the sender */
+    bool asked; /* for crunctl stacks, not for a hang */
+    int piece, pieces;
+    char host[HANG_HOST_SIZE];
+    struct hang_rank ranks[HANG_PIECE_RANKS]; /* their hosts are not set */
+    size_t n_ranks;
+};
+
+struct hang_result {
+    int rank;                  /* that stands out; -1: none does */
+    char text[HANG_TEXT_SIZE]; /* lines, as of hang_text() */
+};
 
 struct hang_collect_node {
     char *host; /* NULL: nothing has come from it */
