@@ -8,7 +8,7 @@
 #include "rendezvous/server_impl_uv.h"
 #include "rendezvous/server_uv.h"
 
-static void forward(struct agent_conn *to, const struct buf *frame)
+static void forward_message(struct agent_conn *to, const struct buf *frame)
 {
     size_t unread = buf_size(&to->out) + buf_size(&to->wire) + buf_size(&to->held);
 
@@ -22,7 +22,7 @@ static bool may_get(const struct rounds_node *to)
 }
 
 /* One agent's order. False: it is not sent. */
-static bool ask_for_stacks(const struct rounds_node *n, uint32_t to)
+static bool send_stack_order(const struct rounds_node *n, uint32_t to)
 {
     const struct relay relay = {.to = n->group_rank, .generation = n->job->generation};
     struct buf frame = {0};
@@ -31,7 +31,7 @@ static bool ask_for_stacks(const struct rounds_node *n, uint32_t to)
     (void)snprintf(json, sizeof(json), "{\"to\":%u}", (unsigned)to); /* fits */
     bool is_put = relay_put(&frame, &relay, "take", json) == 0;
     if (is_put)
-        forward(list_entry(n->session, struct agent_conn, session), &frame);
+        forward_message(list_entry(n->session, struct agent_conn, session), &frame);
     buf_finish(&frame);
     return is_put;
 }
@@ -51,7 +51,7 @@ unsigned server_ask_for_stacks(struct server *s, const char *id, uint32_t to)
         list_for_each(k, &job->nodes)
         {
             const struct rounds_node *n = list_entry(k, struct rounds_node, in_job);
-            n_asked += may_get(n) && n->group_rank != (int32_t)to && ask_for_stacks(n, to);
+            n_asked += may_get(n) && n->group_rank != (int32_t)to && send_stack_order(n, to);
         }
     }
     rounds_shell_flush(s->rounds);
@@ -71,7 +71,7 @@ void rounds_relay(struct agent_conn *a, const struct relay *relay, const uint8_t
         const struct rounds_node *to = list_entry(i, struct rounds_node, in_job);
 
         if (to != from && may_get(to) && (relay->to == RELAY_TO_ALL || relay->to == to->group_rank))
-            forward(list_entry(to->session, struct agent_conn, session), &frame);
+            forward_message(list_entry(to->session, struct agent_conn, session), &frame);
     }
     buf_finish(&frame);
     rounds_shell_flush(a->server->rounds);

@@ -220,7 +220,7 @@ static void take_asked_piece(struct agent *a, const struct hang_piece *piece)
     answer_if_complete(a);
 }
 
-static void take_piece(struct agent *a, const struct hang_piece *piece)
+static void take_hang_piece(struct agent *a, const struct hang_piece *piece)
 {
     struct hang_relay *h = is_node_0(a) ? relay_of_generation(a) : NULL;
 
@@ -261,7 +261,7 @@ void agent_take_relay(void *data, const uint8_t *body, size_t n)
         else if (message->piece.asked)
             take_asked_piece(a, &message->piece);
         else
-            take_piece(a, &message->piece);
+            take_hang_piece(a, &message->piece);
     }
     free(message);
 }

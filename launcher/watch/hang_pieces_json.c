@@ -84,7 +84,7 @@ static int add_collective(cJSON *list, const struct hang_collective *c)
     return object ? fields_write(object, collective_fields, ARRAY_SIZE(collective_fields), &facts) : -ENOMEM;
 }
 
-static int add_rank(cJSON *list, const struct hang_rank *r)
+static int add_rank_facts(cJSON *list, const struct hang_rank *r)
 {
     struct rank_facts facts = {.rank = r->rank,
                                .pid = r->pid,
@@ -119,7 +119,7 @@ static int put_piece(struct buf *out, const struct relay *relay, const struct pi
     cJSON *list = r ? NULL : cJSON_AddArrayToObject(json, "list");
 
     for (size_t i = 0; !r && i < n_ranks; i++)
-        r = add_rank(list, &ranks[i]);
+        r = add_rank_facts(list, &ranks[i]);
     return r ? r : put_relayed(out, relay, "ranks", json);
 }
 
