@@ -143,7 +143,7 @@ static void visitor_become_client(struct visitor *v)
 
     visitor_release(v);
     s->n_peers--;
-    r = peer_create(s, v->fd);
+    r = peer_create(s, v->fd, false);
     if (r < 0)
         server_log(s, NULL, "refused a client: %s", strerror(-r));
 }

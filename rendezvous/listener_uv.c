@@ -26,6 +26,7 @@
 #include "base/unix_socket_os.h"
 #include "rendezvous/client_owner_os.h"
 #include "rendezvous/fence_uv.h"
+#include "rendezvous/rounds_uv.h"
 #include "rendezvous/server_impl_uv.h"
 
 enum {
@@ -90,14 +91,20 @@ static bool is_shortage(int error)
     return error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM;
 }
 
-/* Is the table of file descriptors nearly full? The kernel gives the lowest free number, so the newest one
- * shows it. */
-static bool is_last_fd(const struct server *s, int fd)
+/* The first descriptor that is left to the process around us. */
+static uint64_t fd_limit(const struct server *s)
 {
     struct rlimit limit;
 
-    return getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY &&
-           (rlim_t)fd + (rlim_t)s->reserve_fds + 1 >= limit.rlim_cur;
+    if (getrlimit(RLIMIT_NOFILE, &limit) < 0 || limit.rlim_cur == RLIM_INFINITY)
+        return UINT64_MAX;
+    return limit.rlim_cur > (rlim_t)s->reserve_fds ? limit.rlim_cur - (rlim_t)s->reserve_fds : 0;
+}
+
+/* Closes a connection of little use for one that takes that place; false: there is none. */
+static bool make_room(struct server *s, enum admission_place place)
+{
+    return peers_make_room(s, place) || agents_make_room(s->rounds, place);
 }
 
 /* Whether the kernel can be asked for the owners of sockets. */
@@ -137,15 +144,11 @@ static bool is_of_own_user(struct server *s, int fd)
 
 static void admit_client(struct server *s, int fd)
 {
-    bool last = is_last_fd(s, fd), full;
+    enum admission_place place = admission_take(&s->admission, s->n_peers, (uint64_t)fd, fd_limit(s));
+    bool for_agent = place != ADMISSION_OPEN && s->admission.reserved > 0;
     int r;
 
-    /* A client that was closed leaves a low number, so numbers alone show only now and then that it is full. */
-    if (last)
-        s->n_full = s->n_peers;
-    full = last || (s->n_full > 0 && s->n_peers >= s->n_full);
-
-    if (s->n_peers >= s->limits.connections_max && !peers_close_unused(s)) {
+    if (place == ADMISSION_NO_CONNECTION && !make_room(s, place)) {
         server_log(s, NULL, "refused a client: %u are connected, the limit (--max-connections)", s->n_peers);
         (void)close(fd); /* nothing was sent on it */
         return;
@@ -154,10 +157,10 @@ static void admit_client(struct server *s, int fd)
         (void)close(fd);
         return;
     }
-    r = s->fence ? fence_admit(s->fence, fd) : peer_create(s, fd);
+    r = s->fence ? fence_admit(s->fence, fd) : peer_create(s, fd, for_agent);
     if (r < 0)
         server_log(s, NULL, "refused a client: %s", strerror(-r));
-    else if (full && !peers_close_unused(s) && last)
+    else if (place != ADMISSION_NO_CONNECTION && !make_room(s, place) && place == ADMISSION_NO_DESCRIPTOR)
         listeners_pause(s, "file descriptors are nearly used up");
 }
 
@@ -173,7 +176,7 @@ static void on_connection(uv_poll_t *poll, int status, int events)
             admit_client(s, fd);
         else if (errno == EAGAIN)
             return;
-        else if (is_shortage(errno) && !peers_close_unused(s))
+        else if (is_shortage(errno) && !make_room(s, ADMISSION_NO_DESCRIPTOR))
             listeners_pause(s, strerror(errno));
         /* Anything else is the fate of that one connection. */
     }

@@ -46,8 +46,6 @@ enum {
     /* Replies for one client in one turn of the loop: a client that pipelines large requests and reads the
      * replies so fast that the socket never fills would otherwise be the only one that is served. */
     TURN_OUTPUT_MAX = 256 * 1024,
-    /* A client that greeted so long ago and has requested nothing makes room for others when there is none. */
-    UNUSED_MS = 5000,
     /* What a client's requests may cost at once, before they wait for a turn. */
     FRESH_UNITS = 256,
     /* An incomplete message that grew by this much is making progress: a large one on a slow network has
@@ -259,6 +257,23 @@ static bool may_change_a_key(const struct wire_request *request)
     }
 }
 
+/* p is a client of the store; false: its place is for an agent. */
+static bool use_store(struct peer *p)
+{
+    const struct admission *admission = &p->server->admission;
+
+    list_unlink(&p->unused_link);
+    if (!p->for_agent || admission_is_open(admission, p->server->n_peers)) {
+        p->for_agent = false;
+        return true;
+    }
+    server_log(p->server, p,
+               "is a client of the store, and the last %u connections are kept for agents: closed; raise the "
+               "limit (ulimit -n, --max-connections)",
+               admission->reserved);
+    return false;
+}
+
 /* One request with its bytes at p->request, as far as the budget goes. */
 static enum run_result run_request(struct peer *p, struct outbox *out, struct store_budget *budget)
 {
@@ -266,8 +281,8 @@ static enum run_result run_request(struct peer *p, struct outbox *out, struct st
     bool begun = p->client.task.active;
     int r = 0;
 
-    if (p->request.op != WIRE_OP_PING)
-        list_unlink(&p->unused_link);
+    if (p->request.op != WIRE_OP_PING && !use_store(p))
+        return RUN_BROKEN;
     if (!p->write_failed || !store_only_reads(p->request.op))
         r = store_apply(&s->store, &p->client, &p->request, out, budget);
     else if (begun)
@@ -673,7 +688,7 @@ static void on_peer_closed(uv_handle_t *handle)
     server_handle_closed(s);
 }
 
-int peer_create(struct server *s, int fd)
+int peer_create(struct server *s, int fd, bool for_agent)
 {
     struct peer *p = calloc(1, sizeof(*p));
     int r = p ? uv_poll_init(s->loop, &p->poll, fd) : -ENOMEM;
@@ -686,6 +701,7 @@ int peer_create(struct server *s, int fd)
     p->poll.data = p;
     p->server = s;
     p->fd = fd;
+    p->for_agent = for_agent;
     list_init(&p->deadline_link);
     list_init(&p->busy_link);
     list_init(&p->unused_link);
@@ -725,19 +741,34 @@ void peer_close(struct peer *p)
     server_peer_gone(s);
 }
 
-bool peers_close_unused(struct server *s)
+/* False: p stays. */
+static bool close_for_room(struct peer *p, enum admission_kind kind, uint64_t since_ms,
+                           enum admission_place place)
+{
+    struct server *s = p->server;
+    uint64_t age_ms = uv_now(s->loop) - since_ms;
+
+    if (!admission_may_close(&s->admission, kind, age_ms, place))
+        return false;
+    server_log(s, p, "has %s for %.3g s while connections are used up: closed",
+               kind == ADMISSION_UNUSED ? "requested nothing" : "sent no greeting", age_ms / 1000.0);
+    peer_close(p);
+    return true;
+}
+
+bool peers_make_room(struct server *s, enum admission_place place)
 {
     struct peer *p;
 
-    if (list_is_empty(&s->unused))
+    if (!list_is_empty(&s->unused)) {
+        p = list_entry(s->unused.next, struct peer, unused_link);
+        if (close_for_room(p, ADMISSION_UNUSED, p->greeted_ms, place))
+            return true;
+    }
+    if (list_is_empty(&s->greeting))
         return false;
-    p = list_entry(s->unused.next, struct peer, unused_link);
-    if (uv_now(s->loop) - p->greeted_ms < UNUSED_MS)
-        return false;
-    server_log(s, p, "has requested nothing for %d s while connections are used up: closed",
-               UNUSED_MS / 1000);
-    peer_close(p);
-    return true;
+    p = list_entry(s->greeting.next, struct peer, deadline_link);
+    return close_for_room(p, ADMISSION_SILENT, p->deadline_ms - s->limits.handshake_ms, place);
 }
 
 void peer_drain(struct peer *p)

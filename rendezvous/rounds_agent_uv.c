@@ -120,6 +120,23 @@ static void on_hello_timeout(uv_timer_t *timer)
         arm_hello_timer(r);
 }
 
+bool agents_make_room(struct rounds_shell *r, enum admission_place place)
+{
+    struct agent_conn *a;
+    uint64_t began_ms;
+
+    if (!r || list_is_empty(&r->pending_hello))
+        return false;
+    a = list_entry(r->pending_hello.next, struct agent_conn, pending_hello_link);
+    began_ms = a->deadline_ms - r->server->limits.handshake_ms;
+    if (a->session.node || !admission_may_close(&r->server->admission, ADMISSION_UNJOINED,
+                                                uv_now(r->server->loop) - began_ms, place))
+        return false;
+    agent_conn_log(a, "has sent no hello while connections are used up: closed");
+    agent_conn_close(a);
+    return true;
+}
+
 /* ---- sending ---- */
 
 /* The agent cannot be written to: discards queued output. Input is still read to its end, which closes the

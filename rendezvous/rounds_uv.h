@@ -14,6 +14,7 @@
 #include "base/buf.h"
 #include "base/list.h"
 #include "proto/frame.h"
+#include "rendezvous/admission.h"
 #include "rendezvous/log_tokens.h"
 #include "rendezvous/rounds.h"
 #include "rendezvous/server_uv.h"
@@ -131,5 +132,8 @@ void agent_conn_flush(struct agent_conn *a);
 void agent_conn_release(struct agent_conn *a, uint64_t mark);
 /* Sends queued output, shuts our end, and closes once the agent has closed its end. */
 void agent_conn_shutdown(struct agent_conn *a);
+/* Closes the connection that has been without a hello for longest, if a new one with that place may have its room; false: there
+ * is none. */
+bool agents_make_room(struct rounds_shell *r, enum admission_place place);
 /* Closes the connection and steps the core with ROUNDS_DISCONNECTED. a is freed when the loop has turned. */
 void agent_conn_close(struct agent_conn *a);

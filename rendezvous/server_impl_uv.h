@@ -11,6 +11,7 @@
 #include "base/buf.h"
 #include "base/list.h"
 #include "proto/tls_openssl.h"
+#include "rendezvous/admission.h"
 #include "rendezvous/log_tokens.h"
 #include "rendezvous/outbox.h"
 #include "rendezvous/server_security.h"
@@ -60,7 +61,7 @@ struct server {
 
     struct list listeners;
     int reserve_fds; /* left free for the process around us */
-    unsigned n_full; /* connections that used up the descriptors when that was last seen; 0: it never was */
+    struct admission admission;
     bool accept_paused;
     uv_timer_t accept_timer;
 
@@ -98,6 +99,7 @@ struct peer {
     int fd;
     uint8_t n_greeted; /* bytes of VALIDATE seen */
     uint8_t events;    /* what is polled for */
+    bool for_agent;    /* connections were scarce when it was accepted */
     bool held;         /* `in` has requests that wait: until replies were read, or for a turn */
     bool eof;          /* nothing more will come */
     bool reset;        /* the socket is broken; what arrived before that is still read */
@@ -130,14 +132,15 @@ void listeners_pause(struct server *s, const char *why);
 void listeners_resume(struct server *s);
 void listeners_close(struct server *s);
 
-/* Takes the socket. Returns 0 or -errno; fd is closed then. */
-int peer_create(struct server *s, int fd);
+/* Takes the socket. for_agent: anything but an agent's opening ends it. Returns 0 or -errno; fd is closed then. */
+int peer_create(struct server *s, int fd, bool for_agent);
 
 /* Nothing of p may be used by the caller after this. */
 void peer_close(struct peer *p);
 
-/* Closes the peer that has been idle for longest since its greeting, and for a while; false: there is none. */
-bool peers_close_unused(struct server *s);
+/* Closes the peer that has been idle for longest since its greeting, else the one that has not greeted for longest, if a new
+ * connection with that place may have its room; false: there is none. */
+bool peers_make_room(struct server *s, enum admission_place place);
 
 /* Sends what waits and goes on with requests that were held back, if that is possible now. */
 void peer_continue(struct peer *p);

@@ -300,6 +300,7 @@ int server_create(struct server **ret, uv_loop_t *loop, const struct server_conf
     s->log_data = config->log_data;
     s->stats = config->stats;
     s->reserve_fds = reserve_of_fd_limit();
+    admission_init(&s->admission, s->limits.connections_max, config->rounds != NULL);
     s->diag = -1;
     list_init(&s->peers);
     list_init(&s->greeting);
