@@ -34,6 +34,8 @@
 #include "rendezvous/session_json.h"
 #include "rendezvous/tcp_liveness_os.h"
 
+enum { HANDSHAKE_TURN_NS = 1000000 };
+
 static void on_agent_poll(uv_poll_t *poll, int status, int events);
 
 static struct rounds_shell *shell_of(const struct agent_conn *a)
@@ -65,13 +67,17 @@ uint64_t agent_conn_slack_ns(const struct agent_conn *a)
 
 static void update_agent_polling(struct agent_conn *a)
 {
-    uint8_t events = UV_READABLE | (buf_size(&a->out) + buf_size(&a->wire) > 0 ? UV_WRITABLE : 0);
+    uint8_t events = (handshake_wait_is_pending(&a->handshake) ? 0 : UV_READABLE) |
+                     (buf_size(&a->out) + buf_size(&a->wire) > 0 ? UV_WRITABLE : 0);
 
     if (events == a->events || a->closing)
         return;
     a->events = events;
-    (void)uv_poll_start(&a->poll, events,
-                        on_agent_poll); /* fails only when another handle watches the same fd */
+    /* Both fail only when another handle watches the same fd. */
+    if (events)
+        (void)uv_poll_start(&a->poll, events, on_agent_poll);
+    else
+        (void)uv_poll_stop(&a->poll);
 }
 
 /* ---- deadlines: for the hello, and for the end ---- */
@@ -288,9 +294,9 @@ static void agent_conn_charge_input(struct agent_conn *a)
     struct rounds_shell *r = shell_of(a);
     bool waits = buf_size(&a->in) > 0 && !a->closing;
 
-    r->input_bytes += a->in.capacity;
+    r->input_bytes += a->in.capacity + a->early.capacity;
     r->input_bytes -= a->charged_input;
-    a->charged_input = a->in.capacity;
+    a->charged_input = a->in.capacity + a->early.capacity;
     if (!a->session.node || a->shutting_down)
         return; /* it has a deadline already */
     if (!waits)
@@ -311,6 +317,7 @@ void agent_conn_close(struct agent_conn *a)
     rounds_debug_conn(s->rounds, a, "closed");
     a->closing = true;
     buf_finish(&a->in);
+    buf_finish(&a->early);
     buf_finish(&a->out);
     buf_finish(&a->wire);
     buf_finish(&a->held);
@@ -321,6 +328,7 @@ void agent_conn_close(struct agent_conn *a)
     list_unlink(&a->link);
     list_unlink(&a->pending_hello_link);
     list_unlink(&a->unsent_link);
+    handshake_wait_end(&a->handshake);
     uv_close((uv_handle_t *)&a->poll, on_agent_closed);
     (void)close(a->fd); /* the poll handle let go of it above */
     rounds_shell_step(s->rounds, &gone);
@@ -584,6 +592,15 @@ static bool agent_conn_take_records(struct agent_conn *a, const uint8_t *data, s
     return buf_size(&a->in) == 0 || agent_conn_take_kept(a);
 }
 
+/* What all agents have sent in part is too much; logged. */
+static bool is_input_full(struct agent_conn *a)
+{
+    if (shell_of(a)->input_bytes <= a->server->limits.input_all_max)
+        return false;
+    agent_conn_log(a, "closed: past the limit for incomplete frames (--max-input)");
+    return true;
+}
+
 /* Where to read to, and how much; NULL: a is closed. */
 static uint8_t *agent_conn_read_buffer(struct agent_conn *a, size_t *ret_size)
 {
@@ -596,11 +613,10 @@ static uint8_t *agent_conn_read_buffer(struct agent_conn *a, size_t *ret_size)
     *ret_size = a->reader.need - buf_size(&a->in);
     place = buf_reserve(&a->in, *ret_size);
     agent_conn_charge_input(a);
-    if (place && shell_of(a)->input_bytes <= s->limits.input_all_max)
+    if (place && !is_input_full(a))
         return place;
-    agent_conn_log(
-        a,
-        "closed: out of memory for the rest of its frame, or past the limit for incomplete frames (--max-input)");
+    if (!place)
+        agent_conn_log(a, "closed: out of memory for the rest of its frame");
     agent_conn_close(a);
     return NULL;
 }
@@ -632,12 +648,87 @@ static bool agent_conn_read(struct agent_conn *a)
     return agent_conn_take_kept(a);
 }
 
+/* ---- turns of handshakes ---- */
+
+static bool is_shaking_hands(const struct agent_conn *a)
+{
+    return a->tls && !a->shutting_down && !tls_link_is_established(a->tls);
+}
+
+/* What its handshakes count for: an IPv4 address, or the network of an IPv6 one, of which a host may have all addresses. */
+static uint64_t handshake_address(int fd)
+{
+    union {
+        struct sockaddr any;
+        struct sockaddr_in v4;
+        struct sockaddr_in6 v6;
+        struct sockaddr_storage storage;
+    } at = {0};
+    socklen_t size = sizeof(at);
+    uint64_t network = 0;
+
+    if (getpeername(fd, &at.any, &size) < 0 || at.any.sa_family == AF_UNIX)
+        return 0;
+    if (at.any.sa_family == AF_INET)
+        return at.v4.sin_addr.s_addr;
+    if (IN6_IS_ADDR_V4MAPPED(&at.v6.sin6_addr))
+        memcpy(&network, at.v6.sin6_addr.s6_addr + 12, 4);
+    else
+        memcpy(&network, at.v6.sin6_addr.s6_addr, sizeof(network));
+    return network;
+}
+
+/* More of its handshake is there. */
+static void wait_for_handshake(struct agent_conn *a)
+{
+    handshake_turns_add(&shell_of(a)->handshakes, &a->handshake, handshake_address(a->fd));
+    update_agent_polling(a);
+    server_want_turn(a->server);
+}
+
+static void run_handshake(struct agent_conn *a)
+{
+    struct buf early = a->early;
+
+    a->early = (struct buf){0};
+    update_agent_polling(a);
+    if (buf_size(&early) > 0)
+        (void)agent_conn_take_records(a, buf_bytes(&early), buf_size(&early)); /* closed or not, it is done */
+    else
+        (void)agent_conn_read(a); /* as above */
+    buf_finish(&early);
+}
+
+bool agents_wait_for_handshakes(const struct rounds_shell *r)
+{
+    return r && handshake_turns_are_pending(&r->handshakes);
+}
+
+void agents_shake_hands(struct rounds_shell *r)
+{
+    uint64_t until_ns = uv_hrtime() + HANDSHAKE_TURN_NS;
+    struct handshake_wait *w;
+
+    while (r && (w = handshake_turns_next(&r->handshakes))) {
+        run_handshake(list_entry(w, struct agent_conn, handshake));
+        if (uv_hrtime() >= until_ns)
+            return;
+    }
+}
+
+/* ---- events ---- */
+
 static void on_agent_poll(uv_poll_t *poll, int status, int events)
 {
     struct agent_conn *a = poll->data;
 
     if (a->closing)
         return;
+    if (status < 0 && is_shaking_hands(a)) { /* nothing of it counts before the handshake is done */
+        agent_conn_drop_output(a);
+        agent_conn_close(a);
+        return;
+    }
     if (status < 0) { /* it broke; what arrived before still counts */
         a->events = 0;
         agent_conn_drop_output(a);
@@ -649,7 +740,10 @@ static void on_agent_poll(uv_poll_t *poll, int status, int events)
     }
     if (events & UV_WRITABLE)
         agent_conn_flush(a);
-    if (events & UV_READABLE && !a->closing)
+    if (events & UV_READABLE && !a->closing && is_shaking_hands(a) &&
+        !handshake_wait_is_pending(&a->handshake))
+        wait_for_handshake(a);
+    else if (events & UV_READABLE && !a->closing && !handshake_wait_is_pending(&a->handshake))
         (void)agent_conn_read(a); /* whatever came of it is done */
 }
 
@@ -679,6 +773,7 @@ void agent_conn_adopt(struct server *s, int fd, struct buf *said)
     a->fd = fd;
     list_init(&a->pending_hello_link);
     list_init(&a->unsent_link);
+    handshake_wait_init(&a->handshake);
     rounds_conn_init(&a->session);
     frame_reader_init_server(&a->reader);
     server_handle_opened(s);
@@ -686,9 +781,16 @@ void agent_conn_adopt(struct server *s, int fd, struct buf *said)
     rounds_debug_opened(s->rounds, a);
     start_hello_timeout(a);
     update_agent_polling(a);
-    if (a->tls)
-        (void)agent_conn_take_records(a, buf_bytes(said), buf_size(said)); /* closed or not, it is done */
-    else
-        (void)agent_conn_take(a, buf_bytes(said), buf_size(said)); /* as above */
+    if (a->tls) {
+        a->early = *said;
+        *said = (struct buf){0};
+        agent_conn_charge_input(a);
+        if (is_input_full(a))
+            agent_conn_close(a);
+        else
+            wait_for_handshake(a);
+        return;
+    }
+    (void)agent_conn_take(a, buf_bytes(said), buf_size(said)); /* closed or not, it is done */
     buf_finish(said);
 }

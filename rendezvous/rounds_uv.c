@@ -258,6 +258,7 @@ int rounds_shell_create(struct server *s, const struct server_rounds *config)
 {
     struct rounds_config core = ROUNDS_CONFIG_DEFAULT;
     struct rounds_shell *r = calloc(1, sizeof(*r));
+    uint8_t seed[SIPHASH_SEED_SIZE];
     int error;
 
     if (!r)
@@ -267,6 +268,8 @@ int rounds_shell_create(struct server *s, const struct server_rounds *config)
         error = random_fill(core.instance_key, sizeof(core.instance_key));
     if (!error)
         error = random_fill(core.bucket_key, sizeof(core.bucket_key));
+    if (!error)
+        error = random_fill(seed, sizeof(seed));
     if (error) {
         free(r);
         return error;
@@ -284,6 +287,7 @@ int rounds_shell_create(struct server *s, const struct server_rounds *config)
     list_init(&r->agents);
     list_init(&r->pending_hello);
     list_init(&r->unsent);
+    handshake_turns_init(&r->handshakes, seed);
     error = open_state_dir(r, config->state_dir, config->disk_limit_ms);
     if (error < 0) {
         rounds_shell_destroy(r);

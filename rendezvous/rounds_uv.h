@@ -15,6 +15,7 @@
 #include "base/list.h"
 #include "proto/frame.h"
 #include "rendezvous/admission.h"
+#include "rendezvous/handshake_turns.h"
 #include "rendezvous/log_tokens.h"
 #include "rendezvous/rounds.h"
 #include "rendezvous/server_uv.h"
@@ -43,8 +44,9 @@ struct rounds_shell {
     struct list pending_hello;
     uint64_t
         input_bytes; /* held by incomplete frames: apart from those of clients, which cannot use up the room of agents */
-    size_t status_bytes; /* of what agents report to be looked at */
-    struct list unsent;  /* agents with something to be sent at the end of this step */
+    size_t status_bytes;               /* of what agents report to be looked at */
+    struct list unsent;                /* agents with something to be sent at the end of this step */
+    struct handshake_turns handshakes; /* agents that have sent a part of their TLS handshake */
     uv_timer_t hello_timer;
     uv_timer_t disk_timer; /* rounds_disk_uv.c: a batch is being written */
     uv_timer_t timer;
@@ -74,8 +76,10 @@ struct agent_conn {
     struct buf held;    /* what follows when the job's state is on disk */
     uint64_t held_mark; /* when that is: rounds_disk_mark() */
     size_t charged_input;
-    struct tls_link *tls; /* NULL: the agent speaks in the clear */
-    struct buf wire;      /* with TLS: records that the socket did not take yet */
+    struct tls_link *tls;            /* NULL: the agent speaks in the clear */
+    struct handshake_wait handshake; /* pending: its turn comes, and it is not read until then */
+    struct buf early;                /* what was read before its first turn */
+    struct buf wire;                 /* with TLS: records that the socket did not take yet */
     /* rounds_look_uv.c: what the agent reports of its workers, as whole frames. */
     struct buf status, status_begun;
     uint64_t status_ms, watched_until_ms;
@@ -125,6 +129,10 @@ void agent_conn_send_alive(struct agent_conn *a);
 /* See tcp_liveness_slack_ns(). */
 uint64_t agent_conn_slack_ns(const struct agent_conn *a);
 void agent_conn_cut(struct agent_conn *a);
+
+/* Goes on with TLS handshakes for a millisecond, of each address in turn. */
+void agents_shake_hands(struct rounds_shell *r);
+bool agents_wait_for_handshakes(const struct rounds_shell *r);
 
 /* Sends what it can. */
 void agent_conn_flush(struct agent_conn *a);

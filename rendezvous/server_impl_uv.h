@@ -125,6 +125,9 @@ void server_handle_closed(struct server *s);
  * the loop, between other clients' requests, as all that is left to do. */
 void server_work_off(struct server *s);
 
+/* Work was left for the next turn of the loop. */
+void server_want_turn(struct server *s);
+
 /* A peer or agent went away. */
 void server_peer_gone(struct server *s);
 

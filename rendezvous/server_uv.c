@@ -220,12 +220,14 @@ static void on_rest_idle(uv_idle_t *idle)
     /* A bounded part of each kind of work in a turn of the loop, between other clients' requests. */
     (void)store_clean(&s->store, STORE_TURN_UNITS);
     peers_run_turn(s);
+    agents_shake_hands(s->rounds);
     server_work_off(s);
 }
 
 static bool is_work_left(struct server *s)
 {
-    return !list_is_empty(&s->store.released) || !list_is_empty(&s->busy) || store_clean(&s->store, 0);
+    return !list_is_empty(&s->store.released) || !list_is_empty(&s->busy) || store_clean(&s->store, 0) ||
+           agents_wait_for_handshakes(s->rounds);
 }
 
 void server_work_off(struct server *s)
@@ -238,6 +240,12 @@ void server_work_off(struct server *s)
         (void)uv_idle_start(&s->rest_idle, on_rest_idle);
     else
         (void)uv_idle_stop(&s->rest_idle);
+}
+
+void server_want_turn(struct server *s)
+{
+    if (!s->stopping)
+        (void)uv_idle_start(&s->rest_idle, on_rest_idle); /* as above */
 }
 
 static int reserve_of_fd_limit(void)
