@@ -354,7 +354,6 @@ static struct rounds_node *add_node(struct rounds *r, struct rounds_job *job,
     session_copy_text(n->host, sizeof(n->host), hello->host);
     session_copy_text(n->role, sizeof(n->role), hello->role);
     n->n_workers = hello->n_workers;
-    n->can_relay = hello->can_relay;
     n->node_rank = hello->node_rank;
     job->empty = false;
     return n;
@@ -368,6 +367,7 @@ static void attach_connection(struct rounds *r, struct rounds_node *n, const str
     node_set_session(n, event->session);
     n->pending_start = -1; /* its hello knows what came over the old one, and nothing more comes over that */
     n->attempt = event->hello->attempt;
+    n->can_relay = event->hello->can_relay; /* not saved: after a restart of crund it comes from here */
     session_copy_text(n->addr, sizeof(n->addr), event->hello->addr);
     session_copy_text(n->peer, sizeof(n->peer), event->peer);
     session_copy_text(n->own, sizeof(n->own), event->hello->own);
