@@ -21,6 +21,8 @@ struct watch {
     bool was_at_work;
     bool wants_stacks;
     enum watch_reason reason;
+    bool wants_again; /* behind those that are being taken */
+    enum watch_reason next_reason;
     uv_timer_t timer;
     uv_async_t done;
     pthread_t thread;
@@ -129,8 +131,12 @@ static void deliver_stacks(struct watch *w)
 
 static void finish_stacks(struct watch *w)
 {
-    w->wants_stacks = false;
-    w->host.on_files(w->host.data, w->reason, w->task.first_worker);
+    enum watch_reason reason = w->reason;
+
+    w->wants_stacks = w->wants_again;
+    w->reason = w->next_reason;
+    w->wants_again = false;
+    w->host.on_files(w->host.data, reason, w->task.first_worker);
 }
 
 static void take_samples(struct watch *w)
@@ -166,8 +172,15 @@ static void on_done(uv_async_t *done)
 
 bool watch_take_stacks(struct watch *w, enum watch_reason reason)
 {
-    if (!w || w->is_closed || w->wants_stacks)
+    bool has_reported = w && w->wants_stacks && w->is_busy && w->task.work == WATCH_NATIVE;
+
+    if (!w || w->is_closed || w->wants_again || (w->wants_stacks && !has_reported))
         return false;
+    if (has_reported) { /* on_stacks has been called for them: only native frames are still being taken */
+        w->wants_again = true;
+        w->next_reason = reason;
+        return true;
+    }
     w->wants_stacks = true;
     w->reason = reason;
     (void)uv_timer_start(&w->timer, on_tick, 0, 0); /* fails only without a callback */

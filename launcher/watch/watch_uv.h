@@ -64,7 +64,8 @@ struct watch_host {
 /* 0 or -errno. */
 int watch_create(struct watch **ret, const struct watch_host *host);
 
-/* Takes the stacks of all workers, then calls on_stacks and on_files. False: they are being taken already. */
+/* Takes the stacks of all workers, then calls on_stacks and on_files. False: they are being taken already, and on_stacks is
+ * still to be called for them; or they are to be taken once more. */
 bool watch_take_stacks(struct watch *w, enum watch_reason reason);
 
 /* Closes its handles; no callback comes any more. Afterwards, when the loop has run dry, watch_destroy(). NULL is fine for both. */

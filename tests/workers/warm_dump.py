@@ -103,8 +103,9 @@ if __name__ == "__main__":
     if "numpy" in sys.argv:
         import numpy
         secrets.append(numpy.random.rand())
-    atexit.register(lambda: print("at exit", flush=True))
+    atexit.register(lambda: (sys.stdout.write("at exit\n"), sys.stdout.flush()))
     with open(f"{sys.argv[-1]}.{os.environ['RANK']}", "w") as file:
         json.dump([dump(), secrets], file)
-    print("out", os.environ["RANK"])
-    print("err", os.environ["RANK"], file=sys.stderr)
+    # One write for each line, also with PYTHONUNBUFFERED: the ranks share a pipe.
+    sys.stdout.write(f"out {os.environ['RANK']}\n")
+    sys.stderr.write(f"err {os.environ['RANK']}\n")

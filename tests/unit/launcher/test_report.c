@@ -156,12 +156,12 @@ static void test_signal(void **state)
 
 static void test_no_restart_without_progress(void **state)
 {
-    struct group_worker worker = {.started_ns = 1000000000};
-    const struct worker_group g = {.workers = &worker,
+    struct group_worker workers[2] = {{.started_ns = 1000000000}, {.started_ns = 1000000000}};
+    const struct worker_group g = {.workers = workers,
                                    .cause = GROUP_CAUSE_WORKER,
                                    .is_final = true,
                                    .restarts = 1,
-                                   .config = {.n_workers = 1, .max_restarts = 3}};
+                                   .config = {.n_workers = 2, .max_restarts = 3}};
     const struct report report = {.group = &g,
                                   .failures = &crash,
                                   .n_failures = 1,
