@@ -23,7 +23,7 @@ int hang_collect_begin(struct hang_collect *c, size_t n_nodes, size_t n_ranks_ma
 
 void hang_collect_finish(struct hang_collect *c)
 {
-    for (size_t i = 0; i < c->n_nodes; i++)
+    for (size_t i = 0; c->nodes && i < c->n_nodes; i++)
         free(c->nodes[i].host);
     free(c->nodes);
     free(c->ranks);
