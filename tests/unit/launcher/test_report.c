@@ -156,7 +156,6 @@ static void test_signal(void **state)
 
 static void test_no_restart_without_progress(void **state)
 {
-    struct group_worker workers[2] = {{.started_ns = 1000000000}, {.started_ns = 1000000000}};
     const struct worker_group g = {.workers = workers,
                                    .cause = GROUP_CAUSE_WORKER,
                                    .is_final = true,
