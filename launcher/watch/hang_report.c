@@ -9,7 +9,8 @@
 enum {
     WAITS_MAX = 8,
     WAITS_SHOWN = 2,
-    GROUPS_SHOWN = HANG_LINES_MAX - 2 - WAITS_SHOWN,
+    /* Beside the headline, a line for ranks at other places, and one for nodes that are silent. */
+    GROUPS_SHOWN = HANG_LINES_MAX - 3 - WAITS_SHOWN,
     RANKS_TEXT_SIZE = 120
 };
 

@@ -110,6 +110,36 @@ static void test_ranks_of_all_nodes(void **state)
     hang_collect_finish(&c);
 }
 
+/* Two waits, ranks at more places than are shown, and a node that has sent nothing. */
+static void test_the_report_has_a_bound(void **state)
+{
+    static struct hang_result result;
+    static struct hang_piece piece;
+    struct hang_rank ranks[NODE_RANKS];
+    struct hang_collect c = {0};
+    size_t n_lines = 1; /* the headline */
+
+    assert_int_equal(hang_collect_begin(&c, 4, 4 * NODE_RANKS), 0);
+    for (int node = 0; node < 3; node++) {
+        make_ranks(node, ranks);
+        piece = (struct hang_piece){.node = node, .pieces = 1, .n_ranks = HANG_PIECE_RANKS};
+        for (int i = 0; i < HANG_PIECE_RANKS; i++) {
+            piece.ranks[i] = ranks[i];
+            piece.ranks[i].collectives[0].group += (uint64_t)i % 2;
+            (void)snprintf(piece.ranks[i].text, sizeof(piece.ranks[i].text), "f%d at train.py:1",
+                           ranks[i].rank); /* fits */
+        }
+        hang_collect_add(&c, &piece);
+    }
+    hang_collect_report(&c, &result);
+    for (const char *at = result.text; *at; at++)
+        n_lines += *at == '\n';
+    assert_int_equal(n_lines, HANG_LINES_MAX);
+    assert_non_null(strstr(result.text, "  1 node has not sent where all ranks are\n"));
+    assert_non_null(strstr(result.text, "more ranks at other places\n"));
+    hang_collect_finish(&c);
+}
+
 static void test_impossible_pieces_are_dropped(void **state)
 {
     static struct hang_piece piece;
@@ -212,6 +242,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_ranks_of_all_nodes),
+        cmocka_unit_test(test_the_report_has_a_bound),
         cmocka_unit_test(test_impossible_pieces_are_dropped),
         cmocka_unit_test(test_the_largest_piece_fits),
         cmocka_unit_test(test_the_report_comes_back_printable),
