@@ -20,10 +20,19 @@
 #include <unistd.h>
 
 #include "launcher/util/envp.h"
+#include "launcher/watch/proc_look_os.h"
 #include "base/cleanup.h"
 #include "base/time.h"
 
-enum { AT_ONCE = 4, TOOL_MS = 4000, TOOL_BLOCKED_MS = 1500 };
+enum {
+    AT_ONCE = 4,
+    TOOL_MS = 4000,
+    TOOL_BLOCKED_MS = 1500,
+    ATTACH_MS =
+        1000, /* a tool that has been at work for so long may wait for a process that cannot be paused */
+    STILL_BLOCKED_MS = 300,
+    POLL_MS = 50,
+};
 
 /* ---- finding ---- */
 
@@ -91,6 +100,8 @@ struct tool_slot {
     struct stack_job *job;
     int fd, pidfd; /* -1: none */
     uint64_t deadline_ns;
+    uint64_t attached_ns; /* by when a tool has paused a process that can be paused */
+    uint64_t blocked_ns;  /* since when every look found the process in state D; 0: the last one did not */
 };
 
 static int start_process(const char *path, char *const *argv, int output, pid_t *ret)
@@ -157,11 +168,13 @@ static int start_job(const struct stack_tools *t, struct stack_job *job, uint64_
         (void)close(ends[0]); /* unused */
         return r;
     }
-    uint64_t limit_ns = now_ns() + (uint64_t)(job->is_blocked ? TOOL_BLOCKED_MS : TOOL_MS) * 1000000u;
+    uint64_t now = now_ns();
+    uint64_t limit_ns = now + (uint64_t)(job->is_blocked ? TOOL_BLOCKED_MS : TOOL_MS) * 1000000u;
     *slot = (struct tool_slot){.job = job,
                                .fd = ends[0],
                                .pidfd = (int)syscall(SYS_pidfd_open, pid, 0),
-                               .deadline_ns = limit_ns < deadline_ns ? limit_ns : deadline_ns};
+                               .deadline_ns = limit_ns < deadline_ns ? limit_ns : deadline_ns,
+                               .attached_ns = now + ATTACH_MS * 1000000u};
     (void)fcntl(slot->fd, F_SETFL, O_NONBLOCK); /* a pipe: cannot fail */
     return 0;
 }
@@ -193,17 +206,52 @@ static bool read_output(struct tool_slot *slot)
     return n > 0;
 }
 
-static void poll_slots(struct tool_slot slots[AT_ONCE])
+/*
+ * Whether the tool waits in vain. A wait for a remote disk may be of the kind that signals end (state S) until one comes, as that
+ * of the tool which pauses the process; from then on it is in state D.
+ */
+static bool is_in_vain(struct tool_slot *slot)
+{
+    uint64_t now = now_ns();
+
+    if (slot->job->is_blocked || now < slot->attached_ns)
+        return false;
+    if (proc_look_state(slot->job->pid) != 'D')
+        slot->blocked_ns = 0;
+    else if (!slot->blocked_ns)
+        slot->blocked_ns = now;
+    return slot->blocked_ns && now - slot->blocked_ns >= STILL_BLOCKED_MS * 1000000u;
+}
+
+/* Another try that pauses nothing. */
+static void begin_again(const struct stack_tools *t, struct tool_slot *slot, uint64_t deadline_ns)
+{
+    struct stack_job *job = slot->job;
+
+    end_job(slot);
+    job->is_blocked = true;
+    job->n_text = 0;
+    free(job->text);
+    job->text = NULL;
+    if (job->tool == STACK_TOOL_PY_SPY)
+        (void)start_job(t, job, deadline_ns, slot); /* without a tool there is no text */
+}
+
+static void poll_slots(const struct stack_tools *t, struct tool_slot slots[AT_ONCE], uint64_t deadline_ns)
 {
     struct pollfd polled[AT_ONCE];
 
     for (int i = 0; i < AT_ONCE; i++)
         polled[i] = (struct pollfd){.fd = slots[i].job ? slots[i].fd : -1, .events = POLLIN};
-    (void)poll(polled, AT_ONCE, 50); /* an error is seen by the next read */
-    for (int i = 0; i < AT_ONCE; i++)
-        if (slots[i].job &&
-            ((polled[i].revents && !read_output(&slots[i])) || now_ns() >= slots[i].deadline_ns))
+    (void)poll(polled, AT_ONCE, POLL_MS); /* an error is seen by the next read */
+    for (int i = 0; i < AT_ONCE; i++) {
+        if (!slots[i].job)
+            continue;
+        if ((polled[i].revents && !read_output(&slots[i])) || now_ns() >= slots[i].deadline_ns)
             end_job(&slots[i]);
+        else if (is_in_vain(&slots[i]))
+            begin_again(t, &slots[i], deadline_ns);
+    }
 }
 
 static bool any_busy(const struct tool_slot slots[AT_ONCE])
@@ -228,6 +276,6 @@ void stack_tools_run(const struct stack_tools *t, struct stack_job *jobs, size_t
                 (void)start_job(t, job, deadline_ns, &slots[i]); /* without a tool there is no text */
         }
         if (any_busy(slots))
-            poll_slots(slots);
+            poll_slots(t, slots, deadline_ns);
     }
 }

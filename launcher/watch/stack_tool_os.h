@@ -21,8 +21,9 @@ struct stack_tools {
 
 struct stack_job {
     pid_t pid;
-    bool is_blocked; /* stopped, or in state D: it is not to be paused */
-    bool is_native;  /* native frames of a Python program, too */
+    bool
+        is_blocked; /* stopped, or in state D: it is not to be paused. Set, too, when that is found out by the attempt */
+    bool is_native; /* native frames of a Python program, too */
     enum stack_tool tool;
     char *text; /* result, malloc'ed and closed by a NUL; NULL: nothing was printed */
     size_t n_text;

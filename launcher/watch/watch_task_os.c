@@ -387,6 +387,14 @@ static void add_native_frames(struct watch_task *t, struct stack_set *set)
     write_files(t, set, false);
 }
 
+/* Of what seemed to wait as ever, before it was to be paused. */
+static void note_blocked(struct stack_set *set)
+{
+    for (size_t i = 0; i < set->n; i++)
+        if (set->jobs[i].is_blocked && !hang_is_blocked(set->processes[i].state))
+            set->processes[i].state = 'D';
+}
+
 static void take_stacks(struct watch_task *t)
 {
     free_set(&t->set);
@@ -397,6 +405,7 @@ static void take_stacks(struct watch_task *t)
         return; /* without memory: the next time */
     stack_tools_run(tools_of(t), t->set.jobs, t->set.n,
                     now_ns() + (uint64_t)(REPORT_MS + REPORT_RANK_MS * t->n_workers) * 1000000u);
+    note_blocked(&t->set);
     report(t, &t->set);
     write_files(t, &t->set, true);
 }

@@ -5,6 +5,7 @@ import ctypes
 import os
 import pathlib
 import random
+import select
 import signal
 import struct
 import subprocess
@@ -42,10 +43,14 @@ def _answer(operation, node):
     return b""
 
 
-def _serve(device):
-    while True:
+def _serve(device, is_over):
+    while not is_over.is_set():
         try:
+            if not select.select([device], [], [], 0.1)[0]:
+                continue
             request = os.read(device, 1 << 17)
+        except BlockingIOError:
+            continue
         except OSError:
             return  # unmounted
         _, operation, unique, node, *_ = struct.unpack_from(_IN, request)
@@ -58,30 +63,23 @@ def _serve(device):
 
 @contextlib.contextmanager
 def silent_disk(folder):
-    """Mounts it; needs root. Readers are in state D until the end."""
+    """Mounts it; needs root. Readers wait until the end: in state S until they get a signal, then in state D."""
     folder.mkdir()
     libc = ctypes.CDLL(None, use_errno=True)
-    device = os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC)
+    device = os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK)
     options = f"fd={device},rootmode=40755,user_id=0,group_id=0".encode()
     if libc.mount(b"silent", str(folder).encode(), b"fuse", 0, options) != 0:
         raise OSError(ctypes.get_errno(), "mount")
-    threading.Thread(target=_serve, args=(device,), daemon=True).start()
+    is_over = threading.Event()
+    server = threading.Thread(target=_serve, args=(device, is_over), daemon=True)
+    server.start()
     try:
         yield
     finally:
         libc.umount2(str(folder).encode(), 2)  # MNT_DETACH
-        abort = pathlib.Path("/sys/fs/fuse/connections")
-        for connection in abort.glob("*/abort") if abort.is_dir() else ():
-            if int(connection.parent.name) == connection_of(folder):
-                connection.write_text("1")
-        os.close(device)  # ends every request
-
-
-def connection_of(folder):
-    try:
-        return os.stat(folder).st_dev & 0xff
-    except OSError:
-        return -1
+        is_over.set()
+        server.join()
+        os.close(device)  # ends every request, when nobody else has the device open
 
 
 # ---- one job
