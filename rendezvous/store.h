@@ -116,6 +116,7 @@ struct store_client {
     struct store_entry
         *promised; /* the queue whose push ended its wait; until it pops, or turns to something else */
     struct list released;
+    bool relayed; /* of a node's store: see relay_node_release(). The store does not use it. */
     struct store_task task;
 };
 

@@ -1,0 +1,225 @@
+/*
+ * A frame is a u32 length of its body, a byte with its kind, and the body. Frames are kept encoded, one after another, so
+ * what was not acknowledged is sent again from where the peer has received it.
+ *
+ * An acknowledgement counts the frames that were taken, not those that arrived: the sender then has at most RELAY_WINDOW
+ * bytes in the receiver's memory. It leaves with other output, or alone when ACK_BYTES or ACK_FRAMES were taken.
+ */
+
+#include "rendezvous/relay_link.h"
+
+#include <errno.h>
+#include <string.h>
+
+enum { HEADER_SIZE = 5, ACK_SIZE = HEADER_SIZE + 8, ACK_BYTES = RELAY_WINDOW / 4, ACK_FRAMES = 256,
+       KEEP_MAX = 64 * 1024 };
+
+static const uint8_t hello_magic[8] = "crunrly1";
+
+int relay_hello_put(struct buf *out, const struct relay_hello *h)
+{
+    if (!buf_reserve(out, RELAY_HELLO_SIZE))
+        return -ENOMEM;
+    (void)buf_append(out, hello_magic, sizeof(hello_magic)); /* the room is there */
+    (void)buf_append(out, h->nonce, sizeof(h->nonce));
+    (void)buf_append_u64(out, h->arrived);
+    return 0;
+}
+
+bool relay_hello_decode(const uint8_t *data, struct relay_hello *ret)
+{
+    if (memcmp(data, hello_magic, sizeof(hello_magic)) != 0)
+        return false;
+    memcpy(ret->nonce, data + sizeof(hello_magic), sizeof(ret->nonce));
+    ret->arrived = wire_load_u64(data + sizeof(hello_magic) + sizeof(ret->nonce));
+    return true;
+}
+
+void relay_link_finish(struct relay_link *l)
+{
+    buf_finish(&l->unacked);
+    buf_finish(&l->in);
+    buf_finish(&l->queue);
+    *l = (struct relay_link){0};
+}
+
+void relay_link_down(struct relay_link *l)
+{
+    l->up = false;
+    l->sent = 0;
+    buf_reset(&l->in);
+}
+
+/* Drops frames with a number below `end`, of those that were sent on some connection: `limit` bytes. */
+static int drop_frames(struct relay_link *l, uint64_t end, size_t limit)
+{
+    size_t dropped = 0;
+
+    if (end > l->next)
+        return -EPROTO;
+    while (l->base < end) {
+        size_t size = HEADER_SIZE + wire_load_u32(buf_bytes(&l->unacked));
+
+        if (dropped + size > limit)
+            return -EPROTO;
+        buf_consume(&l->unacked, size);
+        dropped += size;
+        l->base++;
+    }
+    l->sent -= dropped < l->sent ? dropped : l->sent;
+    if (buf_size(&l->unacked) == 0 && l->unacked.capacity > KEEP_MAX)
+        buf_reset(&l->unacked);
+    return 0;
+}
+
+int relay_link_resume(struct relay_link *l, uint64_t arrived)
+{
+    l->sent = 0;
+    if (arrived < l->base || drop_frames(l, arrived, SIZE_MAX) < 0)
+        return -EPROTO;
+    l->up = true;
+    l->acked = 0; /* the peer may have missed the last one */
+    return 0;
+}
+
+int relay_link_put(struct relay_link *l, enum relay_kind kind, struct wire_span head, struct wire_span bytes)
+{
+    size_t size = head.size + bytes.size;
+
+    if (!buf_reserve(&l->unacked, HEADER_SIZE + size))
+        return -ENOMEM;
+    (void)buf_append_u32(&l->unacked, (uint32_t)size); /* the room is there */
+    (void)buf_append_u8(&l->unacked, (uint8_t)kind);
+    if (head.size > 0)
+        (void)buf_append(&l->unacked, head.data, head.size);
+    if (bytes.size > 0)
+        (void)buf_append(&l->unacked, bytes.data, bytes.size);
+    l->next++;
+    return 0;
+}
+
+/* ---- receiving ---- */
+
+static int take_ack(struct relay_link *l, const uint8_t *body, size_t size)
+{
+    uint64_t end;
+
+    if (size != 8)
+        return -EPROTO;
+    end = wire_load_u64(body);
+    return end <= l->base ? 0 : drop_frames(l, end, l->sent);
+}
+
+/* A whole frame at data. */
+static int receive_frame(struct relay_link *l, const uint8_t *data, size_t size)
+{
+    unsigned kind = data[4];
+
+    if (kind >= RELAY_KIND_COUNT)
+        return -EPROTO;
+    if (kind == RELAY_ACK)
+        return take_ack(l, data + HEADER_SIZE, size - HEADER_SIZE);
+    if (buf_size(&l->queue) > RELAY_WINDOW + RELAY_BODY_MAX)
+        return -EPROTO; /* it sends more than was acknowledged */
+    if (buf_append(&l->queue, data, size) < 0)
+        return -ENOMEM;
+    l->arrived++;
+    return 0;
+}
+
+/* Whole frames at data; *ret_used: their bytes. */
+static int receive_frames(struct relay_link *l, const uint8_t *data, size_t n, size_t *ret_used)
+{
+    size_t used = 0;
+    int r = 0;
+
+    while (r == 0 && n - used >= HEADER_SIZE) {
+        uint32_t body = wire_load_u32(data + used);
+
+        if (body > RELAY_BODY_MAX)
+            return -EPROTO;
+        if (n - used < HEADER_SIZE + (size_t)body)
+            break;
+        r = receive_frame(l, data + used, HEADER_SIZE + (size_t)body);
+        used += HEADER_SIZE + (size_t)body;
+    }
+    *ret_used = used;
+    return r;
+}
+
+int relay_link_receive(struct relay_link *l, const uint8_t *data, size_t n)
+{
+    size_t used = 0;
+    int r;
+
+    if (buf_size(&l->in) == 0) {
+        r = receive_frames(l, data, n, &used);
+        if (r < 0)
+            return r;
+        return used < n ? buf_append(&l->in, data + used, n - used) : 0;
+    }
+    if (buf_append(&l->in, data, n) < 0)
+        return -ENOMEM;
+    r = receive_frames(l, buf_bytes(&l->in), buf_size(&l->in), &used);
+    buf_consume(&l->in, used);
+    if (buf_size(&l->in) == 0)
+        buf_reset(&l->in);
+    return r;
+}
+
+bool relay_link_take(struct relay_link *l, struct relay_frame *ret)
+{
+    const uint8_t *data = buf_bytes(&l->queue);
+
+    if (buf_size(&l->queue) == 0)
+        return false;
+    size_t body = wire_load_u32(data);
+    ret->kind = (enum relay_kind)data[4];
+    ret->body = wire_span(data + HEADER_SIZE, body);
+    buf_consume(&l->queue, HEADER_SIZE + body); /* moves nothing: the body stays where it is */
+    l->taken++;
+    l->taken_bytes += HEADER_SIZE + body;
+    return true;
+}
+
+/* ---- sending ---- */
+
+static int put_ack(struct relay_link *l, struct buf *out)
+{
+    if (!buf_reserve(out, ACK_SIZE))
+        return -ENOMEM;
+    (void)buf_append_u32(out, 8); /* the room is there */
+    (void)buf_append_u8(out, RELAY_ACK);
+    (void)buf_append_u64(out, l->taken);
+    l->acked = l->taken;
+    l->taken_bytes = 0;
+    return 0;
+}
+
+/* Where the frames end that may be under way: in front of the first one that begins behind the window. */
+static size_t window_end(const struct relay_link *l)
+{
+    const uint8_t *data = buf_bytes(&l->unacked);
+    size_t end = l->sent;
+
+    while (end < buf_size(&l->unacked) && end < RELAY_WINDOW)
+        end += HEADER_SIZE + wire_load_u32(data + end);
+    return end;
+}
+
+int relay_link_output(struct relay_link *l, struct buf *out)
+{
+    if (!l->up)
+        return 0;
+    size_t end = window_end(l);
+    if (l->taken > l->acked &&
+        (end > l->sent || l->taken_bytes >= ACK_BYTES || l->taken - l->acked >= ACK_FRAMES) &&
+        put_ack(l, out) < 0)
+        return -ENOMEM;
+    if (end <= l->sent)
+        return 0;
+    if (buf_append(out, buf_bytes(&l->unacked) + l->sent, end - l->sent) < 0)
+        return -ENOMEM;
+    l->sent = end;
+    return 0;
+}

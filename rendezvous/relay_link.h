@@ -1,0 +1,104 @@
+#pragma once
+
+/*
+ * Frames between a node's store and the store that it forwards to, in order and each exactly once, over connections that
+ * may break anywhere. Both ends have one link for as long as the node lives; connections come and go.
+ *
+ *   node                                            server
+ *   hello: nonce, frames that have arrived    ->
+ *                                             <-    hello: the same nonce, frames that have arrived
+ *   frame, frame, acknowledgement, ...        <->   frame, acknowledgement, frame, ...
+ *
+ * Frames are numbered by counting them. A sender keeps each frame until it is acknowledged; after a hello it sends those
+ * again that have not arrived. So no request is executed twice and no reply is lost, whatever is cut.
+ *
+ * Bounds: at most RELAY_WINDOW bytes are under way without an acknowledgement, and a receiver holds no more. A sender
+ * limits what it keeps by relay_link_has_room().
+ *
+ * No I/O and no clock. Failure: memory is out (-ENOMEM), or the peer breaks the rules (-EPROTO). Both end the link.
+ */
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/buf.h"
+#include "proto/wire.h"
+
+enum {
+    RELAY_NONCE_SIZE = 16,
+    RELAY_HELLO_SIZE = 8 + RELAY_NONCE_SIZE + 8,
+    RELAY_PIECE_MAX = 64 * 1024,            /* bytes of a message in one frame */
+    RELAY_BODY_MAX = RELAY_PIECE_MAX + 64, /* bytes of a frame behind its length and kind */
+    RELAY_WINDOW = 1024 * 1024,
+};
+
+/* The kinds of frames. */
+enum relay_kind {
+    RELAY_ACK = 0, /* u64: frames that were taken. Not numbered. */
+    /* node -> server */
+    RELAY_REQUEST_PIECE, /* bytes of a request that goes on in the next such frame */
+    RELAY_REQUEST,       /* u64 id, u64 id of the wait whose queue item is popped or 0, last bytes of the request */
+    RELAY_FORGET,        /* u64 id of a wait */
+    RELAY_GIVEN_UP,      /* the request of which pieces came will not be completed */
+    /* server -> node */
+    RELAY_REPLY_PIECE, /* u64 id, bytes of a reply that goes on */
+    RELAY_REPLY,       /* u64 id, last bytes of its reply; of an operation without reply: none */
+    RELAY_PROMISED,    /* u64 id of a wait: it ended by an item of a queue, which is kept for one client */
+    RELAY_FAILED,      /* u64 id, u32 result of store_apply(): its clients are to be closed */
+    RELAY_KIND_COUNT
+};
+
+struct relay_hello {
+    uint8_t nonce[RELAY_NONCE_SIZE];
+    uint64_t arrived;
+};
+
+/* 0 or -ENOMEM. */
+int relay_hello_put(struct buf *out, const struct relay_hello *h);
+/* From RELAY_HELLO_SIZE bytes. False: they are no hello. */
+bool relay_hello_decode(const uint8_t *data, struct relay_hello *ret);
+
+struct relay_link {
+    bool up; /* hellos were exchanged on the present connection */
+
+    struct buf unacked; /* whole frames, from number `base` on */
+    uint64_t base, next;
+    size_t sent; /* bytes of `unacked` that were given to the present connection */
+
+    struct buf in;    /* an incomplete frame of the present connection */
+    struct buf queue; /* whole frames that were not taken yet */
+    uint64_t arrived, taken, acked;
+    uint64_t taken_bytes; /* since the last acknowledgement */
+};
+
+struct relay_frame {
+    enum relay_kind kind;
+    struct wire_span body; /* until the next call with this link */
+};
+
+void relay_link_finish(struct relay_link *l);
+
+/* The connection is gone. */
+void relay_link_down(struct relay_link *l);
+
+/* The peer's hello came: frames behind `arrived` are sent again. 0, or -EPROTO: the peer does not know this link. */
+int relay_link_resume(struct relay_link *l, uint64_t arrived);
+
+/* May more be put? A frame is accepted in any case. */
+static inline bool relay_link_has_room(const struct relay_link *l)
+{
+    return buf_size(&l->unacked) < RELAY_WINDOW;
+}
+
+/* Queues a frame: the head (at most 64 bytes), and bytes behind it (at most RELAY_PIECE_MAX). 0 or -ENOMEM. */
+int relay_link_put(struct relay_link *l, enum relay_kind kind, struct wire_span head, struct wire_span bytes);
+
+/* Takes bytes that arrived. 0, -EPROTO or -ENOMEM. */
+int relay_link_receive(struct relay_link *l, const uint8_t *data, size_t n);
+
+/* The next frame that arrived and its body. False: there is none. */
+bool relay_link_take(struct relay_link *l, struct relay_frame *ret);
+
+/* Appends what is to be sent now; may be nothing. 0 or -ENOMEM. */
+int relay_link_output(struct relay_link *l, struct buf *out);
