@@ -15,6 +15,7 @@ static const char *const purposes[KEY_PURPOSE_COUNT] = {
     [KEY_AGENT] = "agent",
     [KEY_WORKER] = "worker",
     [KEY_STORE] = "store",
+    [KEY_RELAY] = "relay",
     [KEY_ADMIN] = "admin",
 };
 

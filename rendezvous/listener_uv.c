@@ -121,8 +121,7 @@ static bool open_diag(struct server *s)
     return !s->no_diag;
 }
 
-/* With security.own_user: whether a client is of this process's user, or root. */
-static bool is_of_own_user(struct server *s, int fd)
+bool server_is_of_own_user(struct server *s, int fd)
 {
     char from[64];
     uid_t uid;
@@ -153,7 +152,7 @@ static void admit_client(struct server *s, int fd)
         (void)close(fd); /* nothing was sent on it */
         return;
     }
-    if (s->security.own_user && !is_of_own_user(s, fd)) {
+    if (s->security.own_user && !server_is_of_own_user(s, fd)) {
         (void)close(fd);
         return;
     }

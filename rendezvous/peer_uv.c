@@ -30,6 +30,7 @@
 
 #include "proto/frame.h"
 #include "proto/tls_openssl.h"
+#include "rendezvous/relay_shell_uv.h"
 #include "rendezvous/rounds_uv.h"
 #include "rendezvous/server_impl_uv.h"
 
@@ -86,7 +87,7 @@ static void update_peer_polling(struct peer *p)
 
     if (!p->eof && !p->held && list_is_empty(&p->busy_link))
         events |= UV_READABLE;
-    if (outbox_size(&p->out) > 0 || (p->held && list_is_empty(&p->busy_link)))
+    if (outbox_size(&p->out) > 0 || (p->held && !p->starved && list_is_empty(&p->busy_link)))
         events |= UV_WRITABLE;
     if (events == p->events)
         return;
@@ -178,6 +179,7 @@ enum run_result {
     RUN_MORE,   /* all complete messages are executed */
     RUN_FULL,   /* replies have to be read first */
     RUN_TURN,   /* the budget is used up */
+    RUN_STARVED, /* the relay cannot take the request now */
     RUN_AGENT,  /* the rest is an agent's opening, or the start of its TLS */
     RUN_BROKEN, /* logged; the client is to be closed */
 };
@@ -274,6 +276,28 @@ static bool use_store(struct peer *p)
     return false;
 }
 
+/* With server.relay: the relay takes the request, and its reply comes later. */
+static enum run_result forward_request(struct peer *p, const uint8_t *raw, struct outbox *out,
+                                       struct store_budget *budget)
+{
+    struct server *s = p->server;
+    int r;
+
+    if (p->request.op != WIRE_OP_PING && !use_store(p))
+        return RUN_BROKEN;
+    r = relay_apply(s->relay, &p->relayed, &p->request, raw, p->request_size, out);
+    spend_on_bytes(budget, p->request_size);
+    if (r == RELAY_LATER)
+        return RUN_STARVED;
+    if (may_change_a_key(&p->request))
+        s->n_changes++;
+    if (s->stats && r == 0) {
+        store_stats_count(s->stats, p->request.op);
+        s->n_timed++;
+    }
+    return r != 0 ? refuse_request(p, p->request.op, r) : RUN_MORE;
+}
+
 /* One request with its bytes at p->request, as far as the budget goes. */
 static enum run_result run_request(struct peer *p, struct outbox *out, struct store_budget *budget)
 {
@@ -316,7 +340,9 @@ static enum run_result run_messages(struct peer *p, const uint8_t *data, size_t 
         r = next_request(p, data + *done, n - *done);
         if (r == RUN_MORE && p->request_size == 0)
             return RUN_MORE; /* it is not complete */
-        if (r == RUN_MORE)
+        if (r == RUN_MORE && p->server->relay)
+            r = forward_request(p, data + *done, out, budget);
+        else if (r == RUN_MORE)
             r = run_request(p, out, budget);
         if (r == RUN_MORE) {
             *done += p->request_size;
@@ -374,7 +400,8 @@ static size_t serve_untimed(struct peer *p, const uint8_t *data, size_t n, uint6
         hand_over_agent(p, data + done, n - done);
         return SIZE_MAX;
     }
-    p->held = r == RUN_FULL || r == RUN_TURN;
+    p->held = r == RUN_FULL || r == RUN_TURN || r == RUN_STARVED;
+    p->starved = r == RUN_STARVED;
     if (r == RUN_TURN)
         list_append(&s->busy, &p->busy_link);
     if (r != RUN_BROKEN)
@@ -420,7 +447,7 @@ static void watch_frame(struct peer *p)
 /* Something of p changed: decide whether it ends, and what to wait for. */
 static void peer_update(struct peer *p)
 {
-    if (p->eof && !p->held && outbox_size(&p->out) == 0) {
+    if (p->eof && !p->held && outbox_size(&p->out) == 0 && !relay_client_is_owed(&p->relayed)) {
         peer_close(p);
         return;
     }
@@ -555,7 +582,7 @@ void peer_continue(struct peer *p)
 {
     bool waits_for_turn = !list_is_empty(&p->busy_link);
 
-    if (p->held && !waits_for_turn && outbox_size(&p->out) < output_limit(p->server) &&
+    if (p->held && !p->starved && !waits_for_turn && outbox_size(&p->out) < output_limit(p->server) &&
         !p->server->draining) {
         p->held = false;
         if (!serve_buffered(p, FRESH_UNITS))
@@ -666,6 +693,41 @@ static void on_peer_poll(uv_poll_t *poll, int status, int events)
     server_work_off(s);
 }
 
+/* What the relay has for this client. */
+static void serve_relayed(struct peer *p)
+{
+    struct server *s = p->server;
+    struct buf *reply = &p->relayed.reply;
+    int failure = p->relayed.failure;
+
+    if (failure == 0 && s->output_bytes + buf_size(reply) > s->limits.output_all_max)
+        failure = -ENOBUFS;
+    if (failure == 0 && !p->write_failed && buf_append(&p->out.bytes, buf_bytes(reply), buf_size(reply)) < 0)
+        failure = -ENOMEM;
+    buf_reset(reply);
+    if (relay_client_again(&p->relayed))
+        p->starved = false;
+    flush_peer(p);
+    if (failure != 0) {
+        server_log(s, p, "%s: closed", store_error(failure));
+        peer_close(p);
+        return;
+    }
+    charge_buffers(p);
+    peer_continue(p);
+}
+
+void peers_serve_relayed(struct server *s)
+{
+    struct relay_client *c;
+
+    while (!s->relay->failed && (c = relay_next_ready(s->relay)))
+        serve_relayed(list_entry(c, struct peer, relayed));
+    while (s->relay->failed && !list_is_empty(&s->peers))
+        peer_close(list_entry(s->peers.next, struct peer, link));
+    server_work_off(s);
+}
+
 void peers_release(struct server *s, unsigned max)
 {
     while (!list_is_empty(&s->store.released) && max-- > 0) {
@@ -673,8 +735,14 @@ void peers_release(struct server *s, unsigned max)
         struct store_client *client = list_entry(entry, struct store_client, released);
 
         list_unlink(entry);
-        send_wait_stop(list_entry(client, struct peer, client));
+        if (client->relayed)
+            relay_shell_release(s->relays, client);
+        else
+            send_wait_stop(list_entry(client, struct peer, client));
     }
+    relay_shell_flush(s->relays);
+    if (s->relay && s->relay_wake)
+        s->relay_wake(s->relay_data);
 }
 
 /* ---- life ---- */
@@ -706,6 +774,7 @@ int peer_create(struct server *s, int fd, bool for_agent)
     list_init(&p->busy_link);
     list_init(&p->unused_link);
     store_client_init(&p->client);
+    relay_client_init(&p->relayed);
     server_handle_opened(s);
     list_append(&s->peers, &p->link);
     s->n_peers++;
@@ -722,6 +791,8 @@ static void peer_release(struct peer *p)
     assert(!p->closing);
     p->closing = true;
     store_client_finish(&s->store, &p->client);
+    if (s->relay)
+        relay_client_finish(s->relay, &p->relayed);
     outbox_finish(&p->out);
     buf_finish(&p->in);
     charge_buffers(p);

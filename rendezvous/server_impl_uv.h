@@ -14,6 +14,7 @@
 #include "rendezvous/admission.h"
 #include "rendezvous/log_tokens.h"
 #include "rendezvous/outbox.h"
+#include "rendezvous/relay.h"
 #include "rendezvous/server_security.h"
 #include "rendezvous/server_uv.h"
 #include "rendezvous/store.h"
@@ -32,7 +33,11 @@ struct server {
     struct server_limits limits;
     struct rounds_shell *rounds; /* NULL: agents are not served */
     struct server_security security;
-    struct fence_shell *fence; /* NULL: clients come from anywhere */
+    struct fence_shell *fence;  /* NULL: clients come from anywhere */
+    struct relay_shell *relays; /* NULL: stores of nodes are not served */
+    struct store_relay *relay;        /* NULL: requests are executed here; else forwarded */
+    void (*relay_wake)(void *data);
+    void *relay_data;
     struct tls_context *tls;   /* NULL: agents need no secret */
     int diag;                  /* see client_owner_os.h; -1: not opened */
     bool no_diag;              /* the kernel has none */
@@ -88,6 +93,7 @@ struct peer {
     uint64_t deadline_ms;
     size_t frame_mark; /* size of the incomplete message when its deadline was set */
     struct store_client client;
+    struct relay_client relayed; /* with server.relay */
     struct wire_scanner scanner;
     struct wire_request
         request; /* while request_size > 0: begun, or to begin; its bytes are the first of `in` */
@@ -100,6 +106,7 @@ struct peer {
     uint8_t n_greeted; /* bytes of VALIDATE seen */
     uint8_t events;    /* what is polled for */
     bool for_agent;    /* connections were scarce when it was accepted */
+    bool starved;      /* with `held`: the relay has to take the request first */
     bool held;         /* `in` has requests that wait: until replies were read, or for a turn */
     bool eof;          /* nothing more will come */
     bool reset;        /* the socket is broken; what arrived before that is still read */
@@ -128,6 +135,9 @@ void server_work_off(struct server *s);
 /* Work was left for the next turn of the loop. */
 void server_want_turn(struct server *s);
 
+/* With security.own_user or .seal: whether a client is of this process's user, or root. */
+bool server_is_of_own_user(struct server *s, int fd);
+
 /* A peer or agent went away. */
 void server_peer_gone(struct server *s);
 
@@ -140,6 +150,9 @@ int peer_create(struct server *s, int fd, bool for_agent);
 
 /* Nothing of p may be used by the caller after this. */
 void peer_close(struct peer *p);
+
+/* Gives clients what the relay has for them. */
+void peers_serve_relayed(struct server *s);
 
 /* Closes the peer that has been idle for longest since its greeting, else the one that has not greeted for longest, if a new
  * connection with that place may have its room; false: there is none. */

@@ -24,6 +24,7 @@
 #include <unistd.h>
 
 #include "rendezvous/fence_uv.h"
+#include "rendezvous/relay_shell_uv.h"
 #include "rendezvous/rounds_uv.h"
 #include "rendezvous/server_impl_uv.h"
 #include "base/random_os.h"
@@ -183,6 +184,7 @@ static void server_free(struct server *s)
 
     rounds_shell_destroy(s->rounds);
     fence_shell_destroy(s->fence);
+    relay_shell_destroy(s->relays);
     tls_context_free(s->tls);
     if (s->diag >= 0)
         (void)close(s->diag);
@@ -221,13 +223,14 @@ static void on_rest_idle(uv_idle_t *idle)
     (void)store_clean(&s->store, STORE_TURN_UNITS);
     peers_run_turn(s);
     agents_shake_hands(s->rounds);
+    relay_shell_run_turn(s->relays);
     server_work_off(s);
 }
 
 static bool is_work_left(struct server *s)
 {
     return !list_is_empty(&s->store.released) || !list_is_empty(&s->busy) || store_clean(&s->store, 0) ||
-           agents_wait_for_handshakes(s->rounds);
+           relay_shell_is_busy(s->relays) || agents_wait_for_handshakes(s->rounds);
 }
 
 void server_work_off(struct server *s)
@@ -307,6 +310,9 @@ int server_create(struct server **ret, uv_loop_t *loop, const struct server_conf
     s->log = config->log;
     s->log_data = config->log_data;
     s->stats = config->stats;
+    s->relay = config->relay;
+    s->relay_wake = config->relay_wake;
+    s->relay_data = config->relay_data;
     s->reserve_fds = reserve_of_fd_limit();
     admission_init(&s->admission, s->limits.connections_max, config->rounds != NULL);
     s->diag = -1;
@@ -331,7 +337,9 @@ int server_create(struct server **ret, uv_loop_t *loop, const struct server_conf
         free(s);
         return r;
     }
-    if (config->security && config->security->fence && fence_shell_create(&s->fence, s) < 0) {
+    if (config->security && config->security->fence &&
+        (fence_shell_create(&s->fence, s) < 0 ||
+         (config->security->seal && relay_shell_create(&s->relays, s) < 0))) {
         tls_context_free(s->tls);
         store_finish(&s->store);
         free(s->scratch);
@@ -353,6 +361,7 @@ static void close_all(struct server *s)
     rounds_shell_stop(s->rounds);
     if (s->fence)
         fence_shell_stop(s->fence);
+    relay_shell_stop(s->relays);
     uv_close((uv_handle_t *)&s->deadline_timer, on_server_handle_closed);
     uv_close((uv_handle_t *)&s->accept_timer, on_server_handle_closed);
     uv_close((uv_handle_t *)&s->drain_timer, on_server_handle_closed);
@@ -391,6 +400,11 @@ void server_drain(struct server *s, unsigned timeout_ms, void (*stopped)(void *d
     else
         (void)uv_timer_start(&s->drain_timer, on_drain_timeout, timeout_ms,
                              0); /* cannot fail: has a callback */
+}
+
+void server_serve_relayed(struct server *s)
+{
+    peers_serve_relayed(s);
 }
 
 unsigned server_n_clients(const struct server *s)

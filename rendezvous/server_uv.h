@@ -19,6 +19,7 @@
 struct buf;
 struct look_request;
 struct metrics_text;
+struct store_relay;
 struct server;
 struct server_security;
 struct store_stats;
@@ -33,6 +34,11 @@ struct server_config {
     void (*log)(void *data, const char *line);
     void *log_data;
     struct store_stats *stats; /* counts its requests; outlives the server. NULL: nothing is counted. */
+    /* Requests are forwarded (relay.h) instead of executed; it outlives the server's clients, that is server_stop(). After
+     * requests were taken relay_wake() is called: something may have to be sent. NULL: executed here. */
+    struct store_relay *relay;
+    void (*relay_wake)(void *data);
+    void *relay_data;
 };
 
 /* The server lives on the loop and keeps it alive while it listens. Returns 0 or -errno. */
@@ -49,6 +55,9 @@ int server_listen_tcp(struct server *s, const char *host, uint16_t port, uint16_
 /* Listens on a unix socket; a stale socket file without a listener behind it is replaced. The file is
  * removed when the server stops. Returns 0 or -errno (-EADDRINUSE: another process listens there). */
 int server_listen_unix(struct server *s, const char *path);
+
+/* After bytes for config.relay came, or it has failed: clients are given their replies, or closed. */
+void server_serve_relayed(struct server *s);
 
 /* Connections that are open, those of agents included. */
 unsigned server_n_clients(const struct server *s);

@@ -1,0 +1,400 @@
+/*
+ * Connections of nodes: TLS on a socket around a relay_node.
+ *
+ *   visitor of the fence, with a proved key -> adopted -> hello -> frames -> closed
+ *                                                           ^                  |
+ *                                                           +--- next one <----+   the node stays for KEEP_MS
+ *
+ * Ways it fails: the connection breaks, and the node comes again; a hello of a node that is not known here and was elsewhere,
+ * or frames that break the rules: the node is forgotten, and its store fails. A node that does not come again within KEEP_MS
+ * is forgotten, and its waits with it.
+ */
+
+#include "rendezvous/relay_shell_uv.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "proto/tls_openssl.h"
+#include "rendezvous/relay_node.h"
+#include "rendezvous/server_impl_uv.h"
+
+enum { NODES_MAX = 16384, KEEP_MS = 60000, SWEEP_MS = 10000, FRESH_UNITS = 512 };
+
+struct relay_conn;
+
+/* One life of a node's store. */
+struct served_node {
+    struct list link, busy, unsent;
+    uint8_t nonce[RELAY_NONCE_SIZE];
+    struct relay_node node;
+    struct relay_conn *conn; /* NULL: it is away */
+    uint64_t away_ms;        /* since when */
+};
+
+struct relay_conn {
+    uv_poll_t poll;
+    struct relay_shell *shell;
+    struct list link;
+    struct served_node *served; /* NULL: before its hello */
+    struct tls_link *tls;
+    struct buf hello; /* an incomplete one */
+    struct buf wire;  /* records that the socket did not take yet */
+    int fd;
+    uint8_t events;
+    bool closing;
+};
+
+struct relay_shell {
+    struct server *server;
+    struct list nodes, conns, busy, unsent;
+    unsigned n_nodes;
+    uv_timer_t timer;
+};
+
+static void on_relay_poll(uv_poll_t *poll, int status, int events);
+
+/* ---- end ---- */
+
+static void on_relay_closed(uv_handle_t *handle)
+{
+    struct relay_conn *c = handle->data;
+    struct server *s = c->shell->server;
+
+    free(c);
+    server_handle_closed(s);
+}
+
+static void relay_conn_close(struct relay_conn *c)
+{
+    struct server *s = c->shell->server;
+
+    if (c->closing)
+        return;
+    c->closing = true;
+    if (c->served) {
+        c->served->conn = NULL;
+        c->served->away_ms = uv_now(s->loop);
+        relay_link_down(&c->served->node.link);
+    }
+    list_unlink(&c->link);
+    tls_link_free(c->tls);
+    buf_finish(&c->hello);
+    buf_finish(&c->wire);
+    uv_close((uv_handle_t *)&c->poll, on_relay_closed);
+    (void)close(c->fd); /* the poll handle let go of it above */
+    server_peer_gone(s);
+}
+
+static void drop_node(struct relay_shell *h, struct served_node *n)
+{
+    if (n->conn)
+        relay_conn_close(n->conn);
+    relay_node_finish(&n->node);
+    list_unlink(&n->link);
+    list_unlink(&n->busy);
+    list_unlink(&n->unsent);
+    free(n);
+    h->n_nodes--;
+}
+
+/* ---- sending ---- */
+
+static void update_relay_polling(struct relay_conn *c)
+{
+    uint8_t events = buf_size(&c->wire) > 0 ? UV_READABLE | UV_WRITABLE : UV_READABLE;
+
+    if (c->closing || events == c->events)
+        return;
+    c->events = events;
+    (void)uv_poll_start(&c->poll, events, on_relay_poll); /* fails only for a closing handle */
+}
+
+/* False: the connection is broken. */
+static bool write_wire(struct relay_conn *c)
+{
+    while (buf_size(&c->wire) > 0) {
+        ssize_t n = write(c->fd, buf_bytes(&c->wire), buf_size(&c->wire));
+
+        if (n < 0 && errno == EAGAIN)
+            return true;
+        if (n < 0 && errno != EINTR)
+            return false;
+        if (n > 0)
+            buf_consume(&c->wire, (size_t)n);
+    }
+    buf_reset(&c->wire);
+    return true;
+}
+
+/* Encrypts what the link has, unless the socket is full, and writes. Nothing of c may be used when it returns false. */
+static bool relay_conn_flush(struct relay_conn *c)
+{
+    struct buf out = {0};
+    bool ok = true;
+
+    if (c->served && buf_size(&c->wire) == 0) {
+        ok = relay_link_output(&c->served->node.link, &out) == 0 &&
+             (buf_size(&out) == 0 || tls_link_send(c->tls, buf_bytes(&out), buf_size(&out), &c->wire) == 0);
+        buf_finish(&out);
+    }
+    if (!ok || !write_wire(c)) {
+        relay_conn_close(c);
+        return false;
+    }
+    update_relay_polling(c);
+    return true;
+}
+
+/* ---- requests ---- */
+
+static void run_node(struct relay_shell *h, struct served_node *n, uint64_t units)
+{
+    struct store_budget budget = {.units = units, .turn = STORE_TURN_UNITS};
+    uint64_t n_changes = n->node.n_changes;
+    int r = relay_node_run(&n->node, &budget);
+
+    h->server->n_changes += n->node.n_changes - n_changes;
+    list_unlink(&n->busy);
+    if (r < 0) {
+        server_log(h->server, NULL, "forgot a node's store: %s", strerror(-r));
+        drop_node(h, n);
+        return;
+    }
+    if (r == RELAY_NODE_TURN)
+        list_append(&h->busy, &n->busy);
+    if (n->conn)
+        (void)relay_conn_flush(n->conn);
+}
+
+static struct served_node *find_node(struct relay_shell *h, const uint8_t *nonce)
+{
+    list_for_each(i, &h->nodes)
+    {
+        struct served_node *n = list_entry(i, struct served_node, link);
+
+        if (memcmp(n->nonce, nonce, RELAY_NONCE_SIZE) == 0)
+            return n;
+    }
+    return NULL;
+}
+
+static struct served_node *create_node(struct relay_shell *h, const uint8_t *nonce)
+{
+    struct served_node *n = h->n_nodes < NODES_MAX ? calloc(1, sizeof(*n)) : NULL;
+
+    if (!n)
+        return NULL;
+    memcpy(n->nonce, nonce, RELAY_NONCE_SIZE);
+    list_init(&n->busy);
+    list_init(&n->unsent);
+    relay_node_init(&n->node, &h->server->store, &h->server->limits.wire);
+    list_append(&h->nodes, &n->link);
+    h->n_nodes++;
+    return n;
+}
+
+/* The hello is answered also when the node cannot go on: it finds the reason in the answer. */
+static bool take_hello(struct relay_conn *c, const uint8_t *bytes)
+{
+    struct relay_shell *h = c->shell;
+    struct relay_hello hello;
+    struct buf out = {0};
+
+    if (!relay_hello_decode(bytes, &hello))
+        return false;
+    struct served_node *n = find_node(h, hello.nonce);
+    if (!n)
+        n = create_node(h, hello.nonce);
+    if (!n)
+        return false;
+    if (n->conn)
+        relay_conn_close(n->conn);
+    n->conn = c;
+    c->served = n;
+    hello.arrived = n->node.link.arrived;
+    bool ok = relay_hello_put(&out, &hello) == 0 &&
+              tls_link_send(c->tls, buf_bytes(&out), buf_size(&out), &c->wire) == 0;
+    buf_finish(&out);
+    (void)relay_hello_decode(bytes, &hello); /* as above */
+    return ok && relay_link_resume(&n->node.link, hello.arrived) == 0;
+}
+
+/* False: the connection has to be closed. */
+static bool take_bytes(struct relay_conn *c, const uint8_t *bytes, size_t n)
+{
+    if (!c->served) {
+        if (buf_append(&c->hello, bytes, n) < 0)
+            return false;
+        if (buf_size(&c->hello) < RELAY_HELLO_SIZE)
+            return true;
+        if (!take_hello(c, buf_bytes(&c->hello)))
+            return false;
+        buf_consume(&c->hello, RELAY_HELLO_SIZE);
+        bytes = buf_bytes(&c->hello);
+        n = buf_size(&c->hello);
+    }
+    int r = n > 0 ? relay_link_receive(&c->served->node.link, bytes, n) : 0;
+    buf_reset(&c->hello);
+    if (r < 0) {
+        drop_node(c->shell, c->served); /* closes c, too */
+        return true;
+    }
+    run_node(c->shell, c->served, FRESH_UNITS);
+    return true;
+}
+
+static bool read_records(struct relay_conn *c)
+{
+    struct server *s = c->shell->server;
+    struct buf plain = {0}, out = {0};
+    ssize_t n = read(c->fd, s->scratch, SCRATCH_SIZE);
+
+    if (n < 0 && (errno == EAGAIN || errno == EINTR))
+        return true;
+    if (n <= 0)
+        return false;
+    bool ok = tls_link_receive(c->tls, s->scratch, (size_t)n, &plain, &out) == 0 &&
+              !tls_link_is_finished(c->tls) && buf_append(&c->wire, buf_bytes(&out), buf_size(&out)) == 0;
+    if (ok && buf_size(&plain) > 0)
+        ok = take_bytes(c, buf_bytes(&plain), buf_size(&plain));
+    buf_finish(&plain);
+    buf_finish(&out);
+    return ok;
+}
+
+static void on_relay_poll(uv_poll_t *poll, int status, int events)
+{
+    struct relay_conn *c = poll->data;
+    struct server *s = c->shell->server;
+
+    if (c->closing)
+        return;
+    if (status < 0 || ((events & UV_READABLE) && !read_records(c)))
+        relay_conn_close(c); /* does nothing if it is closed */
+    else if (!c->closing)
+        (void)relay_conn_flush(c);
+    server_work_off(s);
+}
+
+int relay_conn_adopt(struct relay_shell *h, int fd, struct tls_link *tls, const struct buf *plain)
+{
+    struct relay_conn *c = calloc(1, sizeof(*c));
+    int r = c ? uv_poll_init(h->server->loop, &c->poll, fd) : -ENOMEM;
+
+    if (r < 0) {
+        free(c);
+        tls_link_free(tls);
+        (void)close(fd); /* the node comes again */
+        return r;
+    }
+    c->poll.data = c;
+    c->shell = h;
+    c->tls = tls;
+    c->fd = fd;
+    server_handle_opened(h->server);
+    list_append(&h->conns, &c->link);
+    h->server->n_peers++;
+    update_relay_polling(c);
+    if (buf_size(plain) > 0 && !take_bytes(c, buf_bytes(plain), buf_size(plain)))
+        relay_conn_close(c);
+    else if (!c->closing)
+        (void)relay_conn_flush(c);
+    return 0;
+}
+
+/* ---- turns ---- */
+
+void relay_shell_release(struct relay_shell *h, struct store_client *client)
+{
+    struct served_node *n = list_entry(relay_node_release(client), struct served_node, node);
+
+    if (list_is_empty(&n->unsent))
+        list_append(&h->unsent, &n->unsent);
+}
+
+void relay_shell_flush(struct relay_shell *h)
+{
+    while (h && !list_is_empty(&h->unsent)) {
+        struct served_node *n = list_entry(h->unsent.next, struct served_node, unsent);
+
+        list_unlink(&n->unsent);
+        if (n->conn)
+            (void)relay_conn_flush(n->conn);
+    }
+}
+
+bool relay_shell_is_busy(const struct relay_shell *h)
+{
+    return h && !list_is_empty(&h->busy);
+}
+
+void relay_shell_run_turn(struct relay_shell *h)
+{
+    if (relay_shell_is_busy(h))
+        run_node(h, list_entry(h->busy.next, struct served_node, busy), STORE_TURN_UNITS);
+}
+
+static void on_sweep(uv_timer_t *timer)
+{
+    struct relay_shell *h = timer->data;
+    uint64_t now_ms = uv_now(h->server->loop);
+
+    list_for_each_safe(i, &h->nodes)
+    {
+        struct served_node *n = list_entry(i, struct served_node, link);
+
+        if (!n->conn && now_ms - n->away_ms >= KEEP_MS) {
+            server_log(h->server, NULL, "a node's store has not come again for %d s: its waits are ended",
+                       KEEP_MS / 1000);
+            drop_node(h, n);
+        }
+    }
+    server_work_off(h->server);
+}
+
+/* ---- life ---- */
+
+int relay_shell_create(struct relay_shell **ret, struct server *s)
+{
+    struct relay_shell *h = calloc(1, sizeof(*h));
+
+    if (!h)
+        return -ENOMEM;
+    h->server = s;
+    list_init(&h->nodes);
+    list_init(&h->conns);
+    list_init(&h->busy);
+    list_init(&h->unsent);
+    (void)uv_timer_init(s->loop, &h->timer); /* cannot fail, and the next only without a callback */
+    (void)uv_timer_start(&h->timer, on_sweep, SWEEP_MS, SWEEP_MS);
+    h->timer.data = h;
+    server_handle_opened(s);
+    *ret = h;
+    return 0;
+}
+
+static void on_sweep_closed(uv_handle_t *handle)
+{
+    struct relay_shell *h = handle->data;
+
+    server_handle_closed(h->server);
+}
+
+void relay_shell_stop(struct relay_shell *h)
+{
+    if (!h)
+        return;
+    while (!list_is_empty(&h->conns))
+        relay_conn_close(list_entry(h->conns.next, struct relay_conn, link));
+    while (!list_is_empty(&h->nodes))
+        drop_node(h, list_entry(h->nodes.next, struct served_node, link));
+    uv_close((uv_handle_t *)&h->timer, on_sweep_closed);
+}
+
+void relay_shell_destroy(struct relay_shell *h)
+{
+    free(h);
+}
