@@ -489,8 +489,8 @@ static int take_reply(struct store_relay *r, struct relay_call *call, struct wir
     return 0;
 }
 
-/* A queue's item is kept for one client: the first. The others wait again. */
-static int take_promise(struct store_relay *r, struct relay_call *call)
+/* A queue's item is kept for one client: the first. The others wait on. */
+static int take_promise(struct store_relay *r, struct relay_call *call, uint64_t promise)
 {
     struct relay_member *first;
     uint8_t stop = WIRE_WAIT_STOP;
@@ -501,13 +501,13 @@ static int take_promise(struct store_relay *r, struct relay_call *call)
     first = list_entry(call->members.next, struct relay_member, of_call);
     c = first->client; /* a member of a wait has not left */
     free_member(first);
-    c->promise = call->id;
+    c->promise = promise;
     reply_client(r, c, &stop, 1);
     if (list_is_empty(&call->members)) {
+        forget_wait(r, call->id);
         free_call(call);
-        return 0;
     }
-    return send_call(r, call, 0, wire_span(call->key, call->n_key));
+    return 0;
 }
 
 static void take_failure(struct store_relay *r, struct relay_call *call, uint32_t code)
@@ -535,8 +535,13 @@ static int take_frame(struct store_relay *r, const struct relay_frame *f)
         return -EPROTO;
     call = find_call(r, wire_load_u64(f->body.data));
     bytes = wire_span(f->body.data + 8, f->body.size - 8);
-    if (!call)
+    if (f->kind == RELAY_PROMISED && bytes.size != 8)
+        return -EPROTO;
+    if (!call) {
+        if (f->kind == RELAY_PROMISED)
+            forget_wait(r, wire_load_u64(bytes.data)); /* its client has left */
         return 0;
+    }
     switch (f->kind) {
     case RELAY_REPLY_PIECE:
         if (call->op == WIRE_OP_ADD || is_wait(call->op))
@@ -546,7 +551,7 @@ static int take_frame(struct store_relay *r, const struct relay_frame *f)
     case RELAY_REPLY:
         return take_reply(r, call, bytes);
     case RELAY_PROMISED:
-        return take_promise(r, call);
+        return take_promise(r, call, wire_load_u64(bytes.data));
     case RELAY_FAILED:
         if (bytes.size != 4)
             return -EPROTO;

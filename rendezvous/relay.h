@@ -20,7 +20,7 @@
  * are followed at once by the next, up to a bound.
  *
  * A WAIT that joins one of the same names is released with it, even if the names were written in the round trip before it
- * came. An item of a queue releases one client; the others wait again.
+ * came. An item of a queue releases one client; the others wait on, behind clients of other nodes.
  *
  * Pure: no sockets, no clock. Ways it fails: memory is out, the server breaks the rules, or relay_fail(): all clients are
  * then to be closed.

@@ -44,7 +44,8 @@ enum relay_kind {
     /* server -> node */
     RELAY_REPLY_PIECE, /* u64 id, bytes of a reply that goes on */
     RELAY_REPLY,       /* u64 id, last bytes of its reply; of an operation without reply: none */
-    RELAY_PROMISED,    /* u64 id of a wait: it ended by an item of a queue, which is kept for one client */
+    RELAY_PROMISED,    /* u64 id of a wait, u64 id of another: an item of a queue is kept for one client, which pops it or
+                          forgets the second wait; the first one waits for the next item, until it is forgotten */
     RELAY_FAILED,      /* u64 id, u32 result of store_apply(): its clients are to be closed */
     RELAY_KIND_COUNT
 };

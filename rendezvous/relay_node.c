@@ -18,9 +18,14 @@ struct relay_wait {
     struct list link; /* in relay_node.waits */
     struct relay_node *node;
     uint64_t id;
+    uint64_t wait_id; /* when an item was promised: the id that it had */
+    int failure;      /* then: why nothing waits on under that id */
 };
 
 enum { IOV_BATCH = 16 };
+
+/* In ids that the server gives; a node counts its own from 1. */
+#define PROMISE_BIT (UINT64_C(1) << 63)
 
 /* ---- frames to the node ---- */
 
@@ -90,13 +95,37 @@ struct relay_node *relay_node_release(struct store_client *c)
     static const uint8_t stop = WIRE_WAIT_STOP;
     struct relay_wait *w = list_entry(c, struct relay_wait, client);
     struct relay_node *n = w->node;
-    bool keeps = c->promised;
+    uint8_t promise[8];
+    int r;
 
-    if (put_frame(n, keeps ? RELAY_PROMISED : RELAY_REPLY, w->id, wire_span(&stop, keeps ? 0 : 1)) < 0)
+    put_u64(promise, w->id);
+    if (!c->promised)
+        r = put_frame(n, RELAY_REPLY, w->id, wire_span(&stop, 1));
+    else
+        r = put_frame(n, RELAY_PROMISED, w->wait_id, wire_span(promise, sizeof(promise)));
+    if (r == 0 && c->promised && w->failure != 0)
+        r = put_failure(n, w->wait_id, w->failure);
+    if (r < 0)
         n->broken = true;
-    if (!keeps && n->wait != w)
+    if (!c->promised)
         free_wait(w);
     return n;
+}
+
+/* The wait keeps the item under an id of its own; clients of the node that wait for the same wait on under the old one. */
+static void renew_wait(struct store_client *c)
+{
+    struct relay_wait *w = list_entry(c, struct relay_wait, client), *next;
+    struct relay_node *n = w->node;
+
+    w->wait_id = w->id;
+    w->id = PROMISE_BIT | ++n->last_promise;
+    if (n->finishing)
+        return; /* the item goes on to clients of other nodes */
+    next = create_wait(n, w->wait_id);
+    w->failure = next ? store_wait_again(n->store, &next->client, c) : -ENOMEM;
+    if (next && w->failure != 0)
+        free_wait(next);
 }
 
 static int forget(struct relay_node *n, const struct relay_frame *f)
@@ -303,6 +332,7 @@ int relay_node_run(struct relay_node *n, struct store_budget *budget)
 void relay_node_init(struct relay_node *n, struct store *s, const struct wire_limits *limits)
 {
     *n = (struct relay_node){.store = s, .limits = *limits};
+    s->on_promise = renew_wait;
     store_client_init(&n->client);
     list_init(&n->waits);
 }
@@ -310,6 +340,7 @@ void relay_node_init(struct relay_node *n, struct store *s, const struct wire_li
 void relay_node_finish(struct relay_node *n)
 {
     n->wait = NULL;
+    n->finishing = true;
     while (!list_is_empty(&n->waits))
         free_wait(list_entry(n->waits.next, struct relay_wait, link));
     store_client_finish(n->store, &n->client);

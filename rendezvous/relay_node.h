@@ -41,6 +41,7 @@ struct relay_node {
     struct store_client client; /* of requests that do not wait */
     struct list waits;          /* of struct relay_wait */
     unsigned n_waits;
+    uint64_t last_promise;
 
     struct buf message; /* the request that is being received or executed */
     struct wire_scanner scanner;
@@ -50,6 +51,7 @@ struct relay_node {
     struct outbox out; /* its reply, not in frames yet */
     enum { RELAY_RECEIVING, RELAY_EXECUTING, RELAY_REPLYING } stage;
     bool broken; /* memory was out */
+    bool finishing;
     uint64_t n_executed, n_changes;
 };
 

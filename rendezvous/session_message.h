@@ -187,6 +187,8 @@ struct rank_assignment {
     uint32_t role_rank_base, role_world_size;
     char master_addr[SESSION_ADDR_SIZE];
     uint16_t master_port;
+    /* Not on the wire: where node 0 is, when master_addr is this node's loopback; "": it is master_addr. */
+    char master_host[SESSION_ADDR_SIZE];
 };
 
 struct session_view {

@@ -28,6 +28,7 @@
 #include "rendezvous/store_table.h"
 
 struct store_entry;
+struct store_client;
 struct store_values;
 struct store_wait;
 
@@ -91,6 +92,8 @@ struct store {
     /* Of struct store_client.released: clients other than the caller whose wait ended. Each is owed one
      * byte, WIRE_WAIT_STOP, ahead of any later reply. The shell takes them off. */
     struct list released;
+    /* A client with `relayed` was released for an item of this queue; store_wait_again() may be called from within. */
+    void (*on_promise)(struct store_client *client);
 };
 
 /* A request that was begun. Which fields are used, and in which order, is its operation's. */
@@ -116,7 +119,7 @@ struct store_client {
     struct store_entry
         *promised; /* the queue whose push ended its wait; until it pops, or turns to something else */
     struct list released;
-    bool relayed; /* of a node's store: see relay_node_release(). The store does not use it. */
+    bool relayed; /* of a node's store: see relay_node_release() */
     struct store_task task;
 };
 
@@ -141,6 +144,10 @@ void store_client_finish(struct store *s, struct store_client *c);
  */
 int store_apply(struct store *s, struct store_client *c, const struct wire_request *request,
                 struct outbox *out, struct store_budget *budget);
+
+/* The client, which waits for nothing, waits for the queue that another client was promised an item of: for a further item.
+ * 0, -ENOMEM or STORE_E_... */
+int store_wait_again(struct store *s, struct store_client *c, const struct store_client *promised);
 
 /* The request that was begun is not continued: its reply cannot be sent. */
 void store_client_give_up(struct store *s, struct store_client *c);

@@ -141,6 +141,8 @@ static bool wake_one(struct call *call, struct store_entry *name)
     if (ends && call->client->task.wake_until == 0) {
         client->promised = name;
         name->n_pinned++;
+        if (client->relayed)
+            call->store->on_promise(client);
     }
     return ends;
 }
@@ -277,6 +279,13 @@ int store_wait_for_name(struct call *call, struct store_entry *name)
     if (r != 0)
         store_drop_wait(call->store, w);
     return r;
+}
+
+int store_wait_again(struct store *s, struct store_client *c, const struct store_client *promised)
+{
+    struct call call = {.store = s, .client = c, .budget = &STORE_BUDGET_NONE};
+
+    return store_wait_for_name(&call, promised->promised);
 }
 
 static size_t count_missing(struct store *s, struct wire_span list)

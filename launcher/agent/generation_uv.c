@@ -133,6 +133,7 @@ static int describe_workers(struct generation *g, struct worker_starts *s, const
         .run_id = job->run_id_text,
         .master_addr = assignment->master_addr,
         .master_port = assignment->master_port,
+        .master_host = assignment->master_host,
         .worker_has_store = job->worker_has_store,
         .generation = g->number,
         .restart_count = restarts,

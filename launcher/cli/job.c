@@ -551,17 +551,26 @@ static int take_security(struct job_builder *b)
     job->security = strcmp(mode, "open") == 0      ? JOB_SECURITY_OPEN
                     : strcmp(mode, "require") == 0 ? JOB_SECURITY_REQUIRE
                                                    : JOB_SECURITY_PREFER;
+    job->local_store = job_flag(b, OPTION_SEAL) || strcmp(job_text(b, OPTION_WORKER_STORE), "local") == 0;
+    if (job->local_store && job->security == JOB_SECURITY_OPEN)
+        return job_refuse(b, "--security=open uses no secret, and %s needs one: leave one of them out",
+                          job_flag(b, OPTION_SEAL) ? "--seal" : "--worker-store=local");
+    if (job_flag(b, OPTION_SEAL))
+        job->security = JOB_SECURITY_REQUIRE;
     if (job->secret_file && job->security == JOB_SECURITY_OPEN)
         return job_refuse(
             b, "--security=open uses no secret, and --secret-file gives one: leave one of them out");
     if (job->secret_file && !*job->secret_file)
         return job_refuse(b, "--secret-file: names no file");
-    if (job->meeting == JOB_STATIC && (job->secret_file || job->security == JOB_SECURITY_REQUIRE))
+    if (job->meeting == JOB_STATIC && (job->secret_file || job->security == JOB_SECURITY_REQUIRE || job->local_store))
         return job_refuse(
             b,
             "%s: nodes with a static rendezvous meet in a plain store and cannot prove a secret; "
             "use --rdzv-backend=c10d with --rdzv-endpoint",
-            job->secret_file ? "--secret-file" : "--security=require");
+            job->secret_file                ? "--secret-file"
+            : job_flag(b, OPTION_SEAL) ? "--seal"
+            : job->local_store         ? "--worker-store=local"
+                                       : "--security=require");
     return 0;
 }
 

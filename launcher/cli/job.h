@@ -87,6 +87,7 @@ struct job {
     struct session_params params; /* ROUNDS */
     const char *secret_file;      /* NULL: not given */
     enum job_security security;
+    bool local_store; /* ROUNDS: workers use a store on their own node, which forwards to node 0's */
     int max_restarts;
     int max_restarts_without_progress; /* in a row; 0: any number */
     int shutdown_timeout_s;

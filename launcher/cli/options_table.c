@@ -86,6 +86,22 @@ const struct option_spec options_table[OPTION_COUNT] = {
                          .help =
                              "open: use no secret; prefer: use one if there is one; require: do not start "
                              "on several nodes without one"},
+    [OPTION_WORKER_STORE] = {.name = "worker-store",
+                             .kind = OPTION_TEXT,
+                             .no_pet = true,
+                             .ours = true,
+                             .fallback = "shared",
+                             .placeholder = "shared|local",
+                             .choices = "shared local",
+                             .help =
+                                 "local: on several nodes workers use a store on their own node's loopback, "
+                                 "which forwards to node 0 over an encrypted connection; needs a secret"},
+    [OPTION_SEAL] = {.name = "seal",
+                     .kind = OPTION_FLAG,
+                     .no_pet = true,
+                     .ours = true,
+                     .help = "nothing of crun is open to the network without the secret: --security=require "
+                             "and --worker-store=local"},
 
     /* Supervision. */
     [OPTION_MAX_RESTARTS] = {.name = "max-restarts",

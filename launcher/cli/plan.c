@@ -89,6 +89,8 @@ static int add_worker_variables(const struct plan *plan, int local_rank, struct 
     strlist_add(out, "ROLE_WORLD_SIZE=%d", plan->role_world_size);
     strlist_add(out, "MASTER_ADDR=%s", plan->master_addr);
     strlist_add(out, "MASTER_PORT=%u", plan->master_port);
+    if (plan->master_host && *plan->master_host)
+        strlist_add(out, "CRUN_MASTER_HOST=%s", plan->master_host);
     strlist_add(out, "TORCHELASTIC_RESTART_COUNT=%d", plan->restart_count);
     strlist_add(out, "TORCHELASTIC_MAX_RESTARTS=%d", plan->max_restarts);
     strlist_add(out, "TORCHELASTIC_RUN_ID=%s", plan->run_id);
@@ -124,7 +126,7 @@ static bool is_set_already(const struct strlist *list, size_t n_items, const cha
 /* Variables of an outer crun: they name its descriptors and its address. */
 static bool is_of_outer_crun(const char *variable)
 {
-    static const char *const names[] = {"CRUN_LOCAL_ADDR=", WORKER_MEMORY_STATE_ENVIRONMENT "=",
+    static const char *const names[] = {"CRUN_LOCAL_ADDR=", "CRUN_MASTER_HOST=", WORKER_MEMORY_STATE_ENVIRONMENT "=",
                                         WORKER_MEMORY_CACHE_ENVIRONMENT "="};
 
     for (size_t i = 0; i < ARRAY_SIZE(names); i++)

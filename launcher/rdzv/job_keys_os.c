@@ -16,13 +16,16 @@ int job_keys_init(struct job_keys *k, const struct secret *secret, const char *j
         return r;
     }
     r = tls_context_client(&k->client, KEY_AGENT, job, &k->keys[KEY_AGENT], why);
-    return r < 0 ? r : tls_context_client(&k->store, KEY_STORE, job, &k->keys[KEY_STORE], why);
+    if (r == 0)
+        r = tls_context_client(&k->store, KEY_STORE, job, &k->keys[KEY_STORE], why);
+    return r < 0 ? r : tls_context_client(&k->relay, KEY_RELAY, job, &k->keys[KEY_RELAY], why);
 }
 
 void job_keys_finish(struct job_keys *k)
 {
     tls_context_free(k->client);
     tls_context_free(k->store);
+    tls_context_free(k->relay);
     key_erase(k, sizeof(*k));
 }
 
@@ -44,6 +47,22 @@ static int find_store_key(void *data, enum key_purpose purpose, const char *job,
         return 0;
     *ret = k->keys[KEY_STORE];
     return 1;
+}
+
+static int find_relay_key(void *data, enum key_purpose purpose, const char *job, struct secret_key *ret)
+{
+    const struct job_keys *k = data;
+
+    if (purpose != KEY_RELAY || strcmp(job, k->job) != 0)
+        return 0;
+    *ret = k->keys[KEY_RELAY];
+    return 1;
+}
+
+struct server_security job_keys_of_sealed_store(struct job_keys *k)
+{
+    return (struct server_security){
+        .find_key = find_relay_key, .data = k, .require = true, .fence = true, .seal = true};
 }
 
 struct server_security job_keys_of_rendezvous(struct job_keys *k)

@@ -12,6 +12,7 @@
 struct job_keys {
     struct tls_context *client; /* of sessions with the rendezvous */
     struct tls_context *store;  /* of proofs to a worker store */
+    struct tls_context *relay;  /* of this node's store to the worker store */
     struct secret_key keys[KEY_PURPOSE_COUNT];
     const char *job; /* the id; lives as long as this */
 };
@@ -24,6 +25,9 @@ void job_keys_finish(struct job_keys *k);
 
 /* The rendezvous of this job alone, for server_create(). */
 struct server_security job_keys_of_rendezvous(struct job_keys *k);
+
+/* A worker store of this job to which the stores of other nodes forward. */
+struct server_security job_keys_of_sealed_store(struct job_keys *k);
 
 /* A worker store of this job: it accepts workers of nodes that have proved the key. */
 struct server_security job_keys_of_store(struct job_keys *k);

@@ -25,6 +25,7 @@
 #include "launcher/rdzv/probe_uv.h"
 #include "launcher/util/log_os.h"
 #include "launcher/rdzv/session_uv.h"
+#include "launcher/rdzv/node_store_uv.h"
 #include "launcher/rdzv/store_proof_uv.h"
 #include "launcher/rdzv/waiting_line.h"
 #include "launcher/report/job_result.h"
@@ -51,8 +52,10 @@ struct membership {
     struct server *store;      /* of the next generation */
     struct death_notice death_notice;
     struct store_proof *proof; /* to the store of the present generation */
-    struct probe *probe;       /* of the store of the present generation, on another node */
-    char probed[ENDPOINT_SIZE];
+    struct node_store *node_store; /* of the workers here, which forwards to the store of the present generation */
+    uint16_t node_store_port;
+    struct probe *probe; /* of the store of the present generation, on another node */
+    char probed[ENDPOINT_SIZE], relayed_to[ENDPOINT_SIZE];
     struct session_cause stop_cause; /* why the last generation ended; kind NONE when it has been printed */
     struct resolver *resolver;       /* of the endpoint's name */
     struct resolver_addresses addresses; /* of the endpoint, as this node dials it */
@@ -153,6 +156,8 @@ void membership_destroy(struct membership *n)
     resolver_stop(n->resolver);
     n->resolver = NULL;
     stop_probe(n);
+    node_store_stop(n->node_store);
+    n->node_store = NULL;
     if (!n->rendezvous || server_n_nodes(n->rendezvous) == 0)
         close_rendezvous(n);
     else
@@ -264,7 +269,7 @@ static void prove_to_store(struct membership *n, const struct rank_assignment *a
                                         .on_failed = on_proof_failed,
                                         .data = n};
 
-    if (!n->host.keys)
+    if (!n->host.keys || n->host.job->local_store)
         return;
     config.tls = n->host.keys->store;
     int r = store_proof_start(&n->proof, &config);
@@ -285,6 +290,51 @@ static void probe_store(struct membership *n, const struct rank_assignment *assi
     format_host_port(n->probed, assignment->master_addr, assignment->master_port);
     if (assignment->group_rank != 0 && probe_start(&n->probe, &config) != 0)
         n->probe = NULL; /* then the time-out of the workers reports it */
+}
+
+static void on_node_store_failed(void *data, const char *why)
+{
+    struct membership *n = data;
+
+    log_line("the worker store of this generation at %s is lost (%s): the connections of this node's workers to it are "
+             "closed",
+             n->probed, why);
+}
+
+/* --worker-store=local: what workers of this node get. 0 or -errno. */
+static int start_node_store(struct membership *n, struct rank_assignment *assignment)
+{
+    char probed[ENDPOINT_SIZE];
+    const struct node_store_config config = {.loop = n->host.loop,
+                                             .host = assignment->master_addr,
+                                             .port = assignment->master_port,
+                                             .tls = n->host.keys ? n->host.keys->relay : NULL,
+                                             .security = n->host.job->security,
+                                             .on_failed = on_node_store_failed,
+                                             .data = n};
+    int r = 0;
+
+    if (!n->host.job->local_store || !n->host.keys)
+        return 0;
+    /* Remaining workers keep the store of their first generation, and so does their node. */
+    format_host_port(probed, assignment->master_addr, assignment->master_port);
+    if (n->node_store && strcmp(probed, n->relayed_to) != 0) {
+        node_store_stop(n->node_store);
+        n->node_store = NULL;
+    }
+    (void)strcpy(n->relayed_to, probed);
+    if (assignment->group_rank != 0 && !n->node_store)
+        r = node_store_start(&n->node_store, &config, &n->node_store_port);
+    if (r < 0) {
+        n->node_store = NULL;
+        log_line("cannot open the worker store of this node: %s", strerror(-r));
+        return r;
+    }
+    session_copy_text(assignment->master_host, sizeof(assignment->master_host), assignment->master_addr);
+    session_copy_text(assignment->master_addr, sizeof(assignment->master_addr), "127.0.0.1");
+    if (assignment->group_rank != 0)
+        assignment->master_port = n->node_store_port;
+    return 0;
 }
 
 static void start_generation_here(struct membership *n, const struct session_view *view)
@@ -312,7 +362,14 @@ static void start_generation_here(struct membership *n, const struct session_vie
     n->host.on_cause(n->host.data, &view->cause);
     probe_store(n, &view->place);
     prove_to_store(n, &view->place);
-    n->host.on_start(n->host.data, (uint32_t)view->generation, (int)view->restarts, &view->place, store);
+    struct rank_assignment place = view->place;
+    if (start_node_store(n, &place) < 0) {
+        if (store)
+            server_stop(store, NULL, NULL);
+        report_end(n, 1, NULL);
+        return;
+    }
+    n->host.on_start(n->host.data, (uint32_t)view->generation, (int)view->restarts, &place, store);
 }
 
 static struct job_result job_result_of(const struct membership *n, const struct session *s,
@@ -413,7 +470,8 @@ static void on_session_action(void *data, enum session_action action, const stru
 /* Opens an empty store, before it is known which node will be node 0. */
 static int offer_store(struct membership *n, uint16_t *ret_port)
 {
-    const struct worker_store_options options = {.security = n->host.job->security, .keys = n->host.keys};
+    const struct worker_store_options options = {.security = n->host.job->security, .keys = n->host.keys,
+                                                 .sealed = n->host.job->local_store};
     int r = n->store ? 0 : worker_store_open(&n->store, n->host.loop, &options, &n->store_port);
 
     *ret_port = n->store_port;

@@ -49,7 +49,7 @@ static bool is_loopback(const char *host)
 static struct server_security security_of(const struct worker_store_options *options)
 {
     if (options->keys)
-        return job_keys_of_store(options->keys);
+        return options->sealed ? job_keys_of_sealed_store(options->keys) : job_keys_of_store(options->keys);
     return (struct server_security){
         .own_user = options->security != JOB_SECURITY_OPEN && is_loopback(options->host),
         .require = options->security == JOB_SECURITY_REQUIRE,

@@ -277,6 +277,7 @@ static void open_world(const struct store_limits *limits)
 
 static void close_world(void)
 {
+    settle();
     for (unsigned i = 0; i < N_CLIENTS; i++) {
         close_local(&w.locals[i]);
         store_client_finish(&w.plain, &w.locals[i].plain);
@@ -284,6 +285,7 @@ static void close_world(void)
         buf_reset(&w.locals[i].expected);
     }
     for (unsigned i = 0; i < N_NODES; i++) {
+        (void)relay_next_ready(&w.nodes[i].relay);
         relay_finish(&w.nodes[i].relay);
         relay_node_finish(&w.nodes[i].at_server);
         buf_reset(&w.nodes[i].up);
@@ -478,6 +480,7 @@ static void run_scenario(void)
     settle();
     push(c, "/q", "one");
     push(c, "/q", "two");
+    settle();
     on_key(a, WIRE_OP_QUEUE_POP, "/q");
     settle();
     on_key(b, WIRE_OP_QUEUE_POP, "/q");

@@ -1,0 +1,252 @@
+/*
+ *   workers of this node -> server on loopback -> relay -> TLS -> store on the node of rank 0
+ *
+ * The connection is a second one beside the session, so values do not hold up signs of life. When it breaks it is dialled
+ * again, and nothing is lost (relay_link.h); after PATIENCE_MS without one, or when the store has forgotten this node,
+ * the clients are closed, as when a plain store ends.
+ */
+
+#include "launcher/rdzv/node_store_uv.h"
+
+#include <errno.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/buf.h"
+#include "base/random_os.h"
+#include "launcher/rdzv/listen_uv.h"
+#include "launcher/rdzv/tcp_client_uv.h"
+#include "launcher/util/log_os.h"
+#include "rendezvous/relay.h"
+#include "rendezvous/server_security.h"
+#include "rendezvous/server_uv.h"
+
+enum { RETRY_MS = 50, PATIENCE_MS = 30000, HOST_SIZE = 300 };
+
+struct node_store {
+    struct node_store_config config;
+    struct store_relay relay;
+    struct server *server;
+    struct tcp_client *client; /* NULL: between two attempts */
+    uv_timer_t timer;
+    uint8_t nonce[RELAY_NONCE_SIZE];
+    struct buf hello; /* an incomplete one of the store */
+    char host[HOST_SIZE];
+    uint64_t until_ms; /* of the present attempts */
+    bool is_open, failed, stopping;
+    unsigned n_open; /* the timer, and the server */
+};
+
+static void on_dial_again(uv_timer_t *timer);
+
+static void fail_node_store(struct node_store *n, const char *why)
+{
+    if (n->failed || n->stopping)
+        return;
+    n->failed = true;
+    tcp_client_close(n->client);
+    n->client = NULL;
+    n->is_open = false;
+    relay_fail(&n->relay);
+    server_serve_relayed(n->server); /* closes the clients */
+    n->config.on_failed(n->config.data, why);
+}
+
+static void flush_relay(struct node_store *n)
+{
+    struct buf out = {0};
+
+    if (!n->client || !n->is_open)
+        return;
+    if (relay_link_output(&n->relay.link, &out) < 0)
+        relay_fail(&n->relay);
+    else if (buf_size(&out) > 0)
+        tcp_client_send(n->client, buf_bytes(&out), buf_size(&out));
+    buf_finish(&out);
+}
+
+static void on_relay_wake(void *data)
+{
+    flush_relay(data);
+}
+
+static void on_store_connected(void *data)
+{
+    struct node_store *n = data;
+    struct relay_hello hello = {.arrived = n->relay.link.arrived};
+    struct buf out = {0};
+
+    memcpy(hello.nonce, n->nonce, sizeof(hello.nonce));
+    if (relay_hello_put(&out, &hello) == 0) /* else the store's hello does not come */
+        tcp_client_send(n->client, buf_bytes(&out), buf_size(&out));
+    buf_finish(&out);
+}
+
+/* 0, or -EPROTO: it cannot go on with this store. */
+static int take_store_hello(struct node_store *n)
+{
+    struct relay_hello hello;
+
+    if (!relay_hello_decode(buf_bytes(&n->hello), &hello) ||
+        memcmp(hello.nonce, n->nonce, sizeof(n->nonce)) != 0 || relay_resume(&n->relay, hello.arrived) < 0)
+        return -EPROTO;
+    buf_consume(&n->hello, RELAY_HELLO_SIZE);
+    n->is_open = true;
+    n->until_ms = 0;
+    return 0;
+}
+
+static void on_store_bytes(void *data, const uint8_t *bytes, size_t size)
+{
+    struct node_store *n = data;
+    int r = 0;
+
+    if (!n->is_open) {
+        if (buf_append(&n->hello, bytes, size) < 0)
+            return; /* the time for this attempt ends */
+        if (buf_size(&n->hello) < RELAY_HELLO_SIZE)
+            return;
+        r = take_store_hello(n);
+        bytes = buf_bytes(&n->hello);
+        size = buf_size(&n->hello);
+    }
+    if (r == 0 && size > 0)
+        r = relay_receive(&n->relay, bytes, size);
+    buf_reset(&n->hello);
+    if (r < 0 || n->relay.failed) {
+        fail_node_store(n, r == -ENOMEM ? "out of memory" : "it has no memory of this node");
+        return;
+    }
+    server_serve_relayed(n->server);
+    flush_relay(n);
+}
+
+static void on_store_lost(void *data, const char *why)
+{
+    struct node_store *n = data;
+    uint64_t now_ms = uv_now(n->config.loop);
+
+    n->client = NULL;
+    n->is_open = false;
+    relay_link_down(&n->relay.link);
+    buf_reset(&n->hello);
+    if (n->until_ms == 0)
+        n->until_ms = now_ms + PATIENCE_MS;
+    if (now_ms >= n->until_ms)
+        fail_node_store(n, why);
+    else
+        (void)uv_timer_start(&n->timer, on_dial_again, RETRY_MS, 0); /* fails only without a callback */
+}
+
+static int dial_relay(struct node_store *n)
+{
+    const struct tcp_client_config config = {.loop = n->config.loop,
+                                             .host = n->host,
+                                             .port = n->config.port,
+                                             .tls = n->config.tls,
+                                             .on_connected = on_store_connected,
+                                             .on_bytes = on_store_bytes,
+                                             .on_lost = on_store_lost,
+                                             .data = n};
+
+    return tcp_client_dial(&n->client, &config);
+}
+
+static void on_dial_again(uv_timer_t *timer)
+{
+    struct node_store *n = timer->data;
+    int r = dial_relay(n);
+
+    if (r < 0) {
+        n->client = NULL;
+        fail_node_store(n, strerror(-r));
+    }
+}
+
+/* ---- life ---- */
+
+static void free_if_closed(struct node_store *n)
+{
+    if (--n->n_open > 0)
+        return;
+    relay_finish(&n->relay);
+    buf_finish(&n->hello);
+    free(n);
+}
+
+static void on_node_store_closed(uv_handle_t *handle)
+{
+    free_if_closed(handle->data);
+}
+
+static void on_node_server_stopped(void *data)
+{
+    free_if_closed(data);
+}
+
+static void log_for_node_store(void *data, const char *line)
+{
+    log_line("worker store of this node: %s", line);
+}
+
+static int open_node_server(struct node_store *n, uint16_t *ret_port)
+{
+    const struct server_security security = {.own_user = n->config.security != JOB_SECURITY_OPEN,
+                                             .require = n->config.security == JOB_SECURITY_REQUIRE};
+    const struct server_config config = {.security = &security,
+                                         .log = log_for_node_store,
+                                         .relay = &n->relay,
+                                         .relay_wake = on_relay_wake,
+                                         .relay_data = n};
+    int r = server_create(&n->server, n->config.loop, &config);
+
+    if (r < 0)
+        return r;
+    n->n_open++;
+    return listen_on_loopback(n->server, 0, ret_port);
+}
+
+int node_store_start(struct node_store **ret, const struct node_store_config *config, uint16_t *ret_port)
+{
+    struct node_store *n = strlen(config->host) < HOST_SIZE ? calloc(1, sizeof(*n)) : NULL;
+    uint8_t seed[SIPHASH_SEED_SIZE];
+
+    if (!n)
+        return strlen(config->host) < HOST_SIZE ? -ENOMEM : -ENAMETOOLONG;
+    n->config = *config;
+    n->config.host = NULL;
+    (void)strcpy(n->host, config->host);
+    (void)uv_timer_init(config->loop, &n->timer); /* cannot fail */
+    n->timer.data = n;
+    n->n_open = 1;
+    int r = random_fill(seed, sizeof(seed));
+    if (r == 0)
+        r = random_fill(n->nonce, sizeof(n->nonce));
+    relay_init(&n->relay, seed);
+    if (r == 0)
+        r = open_node_server(n, ret_port);
+    if (r == 0)
+        r = dial_relay(n);
+    if (r < 0) {
+        n->client = NULL;
+        node_store_stop(n);
+        return r;
+    }
+    n->until_ms = uv_now(config->loop) + PATIENCE_MS;
+    *ret = n;
+    return 0;
+}
+
+void node_store_stop(struct node_store *n)
+{
+    if (!n || n->stopping)
+        return;
+    n->stopping = true;
+    tcp_client_close(n->client);
+    n->client = NULL;
+    if (n->server)
+        server_stop(n->server, on_node_server_stopped, n);
+    n->server = NULL;
+    uv_close((uv_handle_t *)&n->timer, on_node_store_closed);
+}

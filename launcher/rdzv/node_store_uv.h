@@ -1,0 +1,32 @@
+#pragma once
+
+/*
+ * The worker store of a node whose workers use a store on another node (--worker-store=local): it listens on loopback and
+ * forwards over one TLS connection, see node_store_uv.c.
+ */
+
+#include <stdint.h>
+#include <uv.h>
+
+#include "launcher/cli/job.h"
+
+struct node_store;
+struct store_stats;
+struct tls_context;
+
+struct node_store_config {
+    uv_loop_t *loop;
+    const char *host; /* of the store; needed for the call only */
+    uint16_t port;
+    struct tls_context *tls; /* of KEY_RELAY. Outlives it. */
+    enum job_security security;
+    /* The store cannot be reached, or has forgotten this node: all clients are closed. why: a part of a sentence. May stop it. */
+    void (*on_failed)(void *data, const char *why);
+    void *data;
+};
+
+/* *ret_port: where it listens, on 127.0.0.1. 0 or -errno. Callbacks come from the loop. */
+int node_store_start(struct node_store **ret, const struct node_store_config *config, uint16_t *ret_port);
+
+/* Closes its clients, and frees itself when its handles are closed. NULL is fine. */
+void node_store_stop(struct node_store *n);
