@@ -709,7 +709,7 @@ static void serve_relayed(struct peer *p)
         p->starved = false;
     flush_peer(p);
     if (failure != 0) {
-        server_log(s, p, "%s: closed", store_error(failure));
+        server_log(s, p, "%s in %s: closed", store_error(failure), wire_op_name(p->relayed.failed_op));
         peer_close(p);
         return;
     }

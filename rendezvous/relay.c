@@ -518,8 +518,10 @@ static void take_failure(struct store_relay *r, struct relay_call *call, uint32_
     {
         struct relay_member *m = list_entry(i, struct relay_member, of_call);
 
-        if (m->client)
-            fail_client(r, m->client, failure);
+        if (!m->client)
+            continue;
+        m->client->failed_op = call->op;
+        fail_client(r, m->client, failure);
     }
     if (call->op == WIRE_OP_ADD)
         end_add(r, call);

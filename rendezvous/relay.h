@@ -67,7 +67,8 @@ struct relay_client {
     unsigned n_silent;          /* those without a reply */
     uint64_t promise;           /* the wait at the server that holds a queue's item for it; 0: none */
     struct buf reply;           /* for the shell to send, ahead of any later reply */
-    int failure;                /* not 0: it is to be closed, see relay_error() */
+    int failure;                /* not 0: it is to be closed; as of store_apply() */
+    enum wire_op failed_op;     /* of which request */
     size_t offset;              /* bytes of a long request that were forwarded */
     bool later;                 /* a request of it has to be given again */
 };
