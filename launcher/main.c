@@ -159,8 +159,9 @@ static int find_keys(const struct job *job, struct job_keys *ret, bool *has)
         return -1;
     }
     if (!secret.bytes && job->local_store) {
-        log_line("--worker-store=local: there is no secret, by which the stores of nodes know each other: give one with "
-                 "--secret-file or CRUN_SECRET_FILE, or put one into ~/.config/crun/secret");
+        log_line(
+            "--worker-store=local: there is no secret, by which the stores of nodes know each other: give one with "
+            "--secret-file or CRUN_SECRET_FILE, or put one into ~/.config/crun/secret");
         return -1;
     }
     if (!secret.bytes || job->meeting != JOB_ROUNDS) {

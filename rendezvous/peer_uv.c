@@ -176,12 +176,12 @@ static size_t flush_shared(struct peer *p)
 /* ---- executing ---- */
 
 enum run_result {
-    RUN_MORE,   /* all complete messages are executed */
-    RUN_FULL,   /* replies have to be read first */
-    RUN_TURN,   /* the budget is used up */
+    RUN_MORE,    /* all complete messages are executed */
+    RUN_FULL,    /* replies have to be read first */
+    RUN_TURN,    /* the budget is used up */
     RUN_STARVED, /* the relay cannot take the request now */
-    RUN_AGENT,  /* the rest is an agent's opening, or the start of its TLS */
-    RUN_BROKEN, /* logged; the client is to be closed */
+    RUN_AGENT,   /* the rest is an agent's opening, or the start of its TLS */
+    RUN_BROKEN,  /* logged; the client is to be closed */
 };
 
 /* The five bytes that every TCPStore client sends first, in any slices. Nothing is kept until they are

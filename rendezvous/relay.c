@@ -25,8 +25,8 @@ struct relay_call {
     uint64_t id; /* 0: an ADD that is being gathered */
     enum wire_op op;
     struct list by_id, by_key;
-    struct list members; /* of struct relay_member.of_call, in the order in which they came */
-    uint64_t amount;     /* ADD: the sum of its members */
+    struct list members;          /* of struct relay_member.of_call, in the order in which they came */
+    uint64_t amount;              /* ADD: the sum of its members */
     struct relay_call *gathering; /* ADD: what is sent after this one */
     size_t n_key;                 /* WAIT: the whole request; ADD: the key */
     uint8_t key[];
@@ -396,8 +396,8 @@ static int wait_for_room(struct store_relay *r, struct relay_client *c)
 int relay_apply(struct store_relay *r, struct relay_client *c, const struct wire_request *request,
                 const uint8_t *raw, size_t n, struct outbox *out)
 {
-    bool here = request->op == WIRE_OP_PING || request->op == WIRE_OP_CANCEL_WAIT ||
-                request->op == WIRE_OP_VALIDATE;
+    bool here =
+        request->op == WIRE_OP_PING || request->op == WIRE_OP_CANCEL_WAIT || request->op == WIRE_OP_VALIDATE;
 
     if (r->failed || c->failure != 0)
         return c->failure != 0 ? c->failure : -ECONNRESET;

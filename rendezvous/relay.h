@@ -53,15 +53,15 @@ struct store_relay {
     struct list ready;                 /* of struct relay_client: see relay_next_ready() */
     struct list starved;               /* of struct relay_client.ready: until the link has room */
     struct buf text;                   /* a request that is being encoded */
-    struct relay_client *streaming; /* of which a part of a long request was forwarded */
+    struct relay_client *streaming;    /* of which a part of a long request was forwarded */
     bool failed;
     uint64_t n_sent; /* requests so far that were forwarded: fewer than were taken */
 };
 
 /* What the relay keeps for each client; embedded in the shell's connection. */
 struct relay_client {
-    struct list ready;   /* in relay.ready or relay.starved */
-    struct list members; /* of struct relay_member.of_client: its requests under way */
+    struct list ready;          /* in relay.ready or relay.starved */
+    struct list members;        /* of struct relay_member.of_client: its requests under way */
     struct relay_member *asked; /* the one with a reply, WAIT and BARRIER apart */
     struct relay_member *waits; /* WAIT or BARRIER */
     unsigned n_silent;          /* those without a reply */

@@ -11,8 +11,13 @@
 #include <errno.h>
 #include <string.h>
 
-enum { HEADER_SIZE = 5, ACK_SIZE = HEADER_SIZE + 8, ACK_BYTES = RELAY_WINDOW / 4, ACK_FRAMES = 256,
-       KEEP_MAX = 64 * 1024 };
+enum {
+    HEADER_SIZE = 5,
+    ACK_SIZE = HEADER_SIZE + 8,
+    ACK_BYTES = RELAY_WINDOW / 4,
+    ACK_FRAMES = 256,
+    KEEP_MAX = 64 * 1024
+};
 
 static const uint8_t hello_magic[8] = "crunrly1";
 

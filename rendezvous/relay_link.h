@@ -28,7 +28,7 @@
 enum {
     RELAY_NONCE_SIZE = 16,
     RELAY_HELLO_SIZE = 8 + RELAY_NONCE_SIZE + 8,
-    RELAY_PIECE_MAX = 64 * 1024,            /* bytes of a message in one frame */
+    RELAY_PIECE_MAX = 64 * 1024,           /* bytes of a message in one frame */
     RELAY_BODY_MAX = RELAY_PIECE_MAX + 64, /* bytes of a frame behind its length and kind */
     RELAY_WINDOW = 1024 * 1024,
 };
@@ -38,15 +38,15 @@ enum relay_kind {
     RELAY_ACK = 0, /* u64: frames that were taken. Not numbered. */
     /* node -> server */
     RELAY_REQUEST_PIECE, /* bytes of a request that goes on in the next such frame */
-    RELAY_REQUEST,       /* u64 id, u64 id of the wait whose queue item is popped or 0, last bytes of the request */
-    RELAY_FORGET,        /* u64 id of a wait */
-    RELAY_GIVEN_UP,      /* the request of which pieces came will not be completed */
+    RELAY_REQUEST, /* u64 id, u64 id of the wait whose queue item is popped or 0, last bytes of the request */
+    RELAY_FORGET,  /* u64 id of a wait */
+    RELAY_GIVEN_UP, /* the request of which pieces came will not be completed */
     /* server -> node */
     RELAY_REPLY_PIECE, /* u64 id, bytes of a reply that goes on */
     RELAY_REPLY,       /* u64 id, last bytes of its reply; of an operation without reply: none */
-    RELAY_PROMISED,    /* u64 id of a wait, u64 id of another: an item of a queue is kept for one client, which pops it or
+    RELAY_PROMISED, /* u64 id of a wait, u64 id of another: an item of a queue is kept for one client, which pops it or
                           forgets the second wait; the first one waits for the next item, until it is forgotten */
-    RELAY_FAILED,      /* u64 id, u32 result of store_apply(): its clients are to be closed */
+    RELAY_FAILED, /* u64 id, u32 result of store_apply(): its clients are to be closed */
     RELAY_KIND_COUNT
 };
 

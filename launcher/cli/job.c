@@ -562,12 +562,13 @@ static int take_security(struct job_builder *b)
             b, "--security=open uses no secret, and --secret-file gives one: leave one of them out");
     if (job->secret_file && !*job->secret_file)
         return job_refuse(b, "--secret-file: names no file");
-    if (job->meeting == JOB_STATIC && (job->secret_file || job->security == JOB_SECURITY_REQUIRE || job->local_store))
+    if (job->meeting == JOB_STATIC &&
+        (job->secret_file || job->security == JOB_SECURITY_REQUIRE || job->local_store))
         return job_refuse(
             b,
             "%s: nodes with a static rendezvous meet in a plain store and cannot prove a secret; "
             "use --rdzv-backend=c10d with --rdzv-endpoint",
-            job->secret_file                ? "--secret-file"
+            job->secret_file           ? "--secret-file"
             : job_flag(b, OPTION_SEAL) ? "--seal"
             : job->local_store         ? "--worker-store=local"
                                        : "--security=require");

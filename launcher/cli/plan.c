@@ -126,8 +126,9 @@ static bool is_set_already(const struct strlist *list, size_t n_items, const cha
 /* Variables of an outer crun: they name its descriptors and its address. */
 static bool is_of_outer_crun(const char *variable)
 {
-    static const char *const names[] = {"CRUN_LOCAL_ADDR=", "CRUN_MASTER_HOST=", WORKER_MEMORY_STATE_ENVIRONMENT "=",
-                                        WORKER_MEMORY_CACHE_ENVIRONMENT "="};
+    static const char *const names[] = {
+        "CRUN_LOCAL_ADDR=", "CRUN_MASTER_HOST=", WORKER_MEMORY_STATE_ENVIRONMENT "=",
+        WORKER_MEMORY_CACHE_ENVIRONMENT "="};
 
     for (size_t i = 0; i < ARRAY_SIZE(names); i++)
         if (strncmp(variable, names[i], strlen(names[i])) == 0)

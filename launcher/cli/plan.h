@@ -28,8 +28,8 @@ struct plan {
     const char *master_addr;
     uint16_t master_port;
     const char *master_host; /* where node 0 is, when master_addr is not; "" or NULL: not given */
-    bool worker_has_store; /* crun serves none: the first worker opens it at this address */
-    uint32_t generation;   /* counts restarts and changes of membership; restart_count, restarts alone */
+    bool worker_has_store;   /* crun serves none: the first worker opens it at this address */
+    uint32_t generation;     /* counts restarts and changes of membership; restart_count, restarts alone */
     int restart_count, max_restarts;
     bool virtual_local_rank;
     const char *signals;     /* text of --signals-to-handle */

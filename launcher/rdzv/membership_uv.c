@@ -52,7 +52,8 @@ struct membership {
     struct server *store;      /* of the next generation */
     struct death_notice death_notice;
     struct store_proof *proof; /* to the store of the present generation */
-    struct node_store *node_store; /* of the workers here, which forwards to the store of the present generation */
+    struct node_store
+        *node_store; /* of the workers here, which forwards to the store of the present generation */
     uint16_t node_store_port;
     struct probe *probe; /* of the store of the present generation, on another node */
     char probed[ENDPOINT_SIZE], relayed_to[ENDPOINT_SIZE];
@@ -296,9 +297,10 @@ static void on_node_store_failed(void *data, const char *why)
 {
     struct membership *n = data;
 
-    log_line("the worker store of this generation at %s is lost (%s): the connections of this node's workers to it are "
-             "closed",
-             n->probed, why);
+    log_line(
+        "the worker store of this generation at %s is lost (%s): the connections of this node's workers to it are "
+        "closed",
+        n->probed, why);
 }
 
 /* --worker-store=local: what workers of this node get. 0 or -errno. */
@@ -470,8 +472,8 @@ static void on_session_action(void *data, enum session_action action, const stru
 /* Opens an empty store, before it is known which node will be node 0. */
 static int offer_store(struct membership *n, uint16_t *ret_port)
 {
-    const struct worker_store_options options = {.security = n->host.job->security, .keys = n->host.keys,
-                                                 .sealed = n->host.job->local_store};
+    const struct worker_store_options options = {
+        .security = n->host.job->security, .keys = n->host.keys, .sealed = n->host.job->local_store};
     int r = n->store ? 0 : worker_store_open(&n->store, n->host.loop, &options, &n->store_port);
 
     *ret_port = n->store_port;

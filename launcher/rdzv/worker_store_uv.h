@@ -20,7 +20,8 @@ struct worker_store_options {
     enum job_security security;
     struct job_keys
         *keys; /* of its workers' nodes, which have to prove the store's key first; NULL: none has to */
-    bool sealed; /* with keys: other nodes' workers come through their nodes' stores (node_store_uv.h) alone */
+    bool
+        sealed; /* with keys: other nodes' workers come through their nodes' stores (node_store_uv.h) alone */
 };
 
 /* The port is held until server_stop(). 0 or -errno. */

@@ -14,7 +14,14 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-enum { N_CLIENTS = 4, ACTION_RECEIVE = 0, ACTION_REQUEST = 1, ACTION_CUT = 2, ACTION_CLOSE = 3, OUTPUT_MAX = 1 << 20 };
+enum {
+    N_CLIENTS = 4,
+    ACTION_RECEIVE = 0,
+    ACTION_REQUEST = 1,
+    ACTION_CUT = 2,
+    ACTION_CLOSE = 3,
+    OUTPUT_MAX = 1 << 20
+};
 
 static const uint8_t no_seed[SIPHASH_SEED_SIZE];
 static const struct wire_limits limits = {

@@ -36,7 +36,7 @@ struct local {
 struct node {
     struct store_relay relay;
     struct relay_node at_server;
-    struct buf up, down; /* under way */
+    struct buf up, down;   /* under way */
     uint64_t n_up, n_down; /* bytes delivered in all */
     uint64_t cut_up, cut_down;
     unsigned n_cuts;
@@ -142,9 +142,8 @@ static void give_todo(struct local *l)
         struct outbox out = {0};
         size_t size;
 
-        assert_int_equal(wire_decode(&scanner, &wire_limits, buf_bytes(&l->todo), buf_size(&l->todo),
-                                     &request, &size),
-                         0);
+        assert_int_equal(
+            wire_decode(&scanner, &wire_limits, buf_bytes(&l->todo), buf_size(&l->todo), &request, &size), 0);
         int r = relay_apply(&node_of(l)->relay, &l->relayed, &request, buf_bytes(&l->todo), size, &out);
         assert_int_equal(buf_append(&l->got, buf_bytes(&out.bytes), buf_size(&out.bytes)), 0);
         outbox_finish(&out);
@@ -207,7 +206,8 @@ static void apply_plain(struct local *l, struct wire_span message)
     outbox_finish(&out);
     while (!list_is_empty(&w.plain.released)) {
         struct list *entry = w.plain.released.next;
-        struct local *other = list_entry(list_entry(entry, struct store_client, released), struct local, plain);
+        struct local *other =
+            list_entry(list_entry(entry, struct store_client, released), struct local, plain);
 
         list_unlink(entry);
         (void)buf_append_u8(&other->expected, WIRE_WAIT_STOP);
@@ -411,8 +411,7 @@ static void random_request(struct local *l, unsigned index)
         on_key(l, WIRE_OP_QUEUE_LEN, "/q");
         return;
     case 17:
-        assert_int_equal(
-            wire_put_key_amount(&m, WIRE_OP_BARRIER, text(key), below(4)), 0);
+        assert_int_equal(wire_put_key_amount(&m, WIRE_OP_BARRIER, text(key), below(4)), 0);
         break;
     default:
         assert_int_equal(wire_put_keys(&m, WIRE_OP_WAIT, several, 1 + below(2)), 0);
