@@ -129,18 +129,30 @@ static bool write_wire(struct relay_conn *c)
     return true;
 }
 
-/* Encrypts what the link has, unless the socket is full, and writes. Nothing of c may be used when it returns false. */
-static bool relay_conn_flush(struct relay_conn *c)
+/* Encrypts what the link has into an empty `wire`. */
+static bool fill_wire(struct relay_conn *c)
 {
     struct buf out = {0};
-    bool ok = true;
+    bool ok = relay_link_output(&c->served->node.link, &out) == 0 &&
+              (buf_size(&out) == 0 || tls_link_send(c->tls, buf_bytes(&out), buf_size(&out), &c->wire) == 0);
 
-    if (c->served && buf_size(&c->wire) == 0) {
-        ok = relay_link_output(&c->served->node.link, &out) == 0 &&
-             (buf_size(&out) == 0 || tls_link_send(c->tls, buf_bytes(&out), buf_size(&out), &c->wire) == 0);
-        buf_finish(&out);
+    buf_finish(&out);
+    return ok;
+}
+
+/* Sends what the link has, as far as the socket takes it. Nothing of c may be used when it returns false. */
+static bool relay_conn_flush(struct relay_conn *c)
+{
+    bool ok = true, more = true;
+
+    while (ok && more) {
+        if (c->served && buf_size(&c->wire) == 0)
+            ok = fill_wire(c);
+        more = ok && buf_size(&c->wire) > 0;
+        ok = ok && write_wire(c);
+        more = more && ok && buf_size(&c->wire) == 0;
     }
-    if (!ok || !write_wire(c)) {
+    if (!ok) {
         relay_conn_close(c);
         return false;
     }
