@@ -189,6 +189,8 @@ struct rank_assignment {
     uint16_t master_port;
     /* Not on the wire: where node 0 is, when master_addr is this node's loopback; "": it is master_addr. */
     char master_host[SESSION_ADDR_SIZE];
+    /* Not on the wire: with master_host, the address of this node towards it, at which ranks of other nodes reach this one. */
+    char own_host[SESSION_ADDR_SIZE];
 };
 
 struct session_view {

@@ -117,6 +117,14 @@ static int describe_worker(struct worker_starts *s, const struct agent_config *c
     return 0;
 }
 
+/* Where ranks of other nodes reach this node, if its workers cannot see that at their connection to the worker store. */
+static const char *own_address(const struct job *job, const struct rank_assignment *assignment)
+{
+    if (assignment->group_world_size > 1 && job->local_addr && address_is_numeric(job->local_addr))
+        return job->local_addr;
+    return assignment->group_world_size > 1 && assignment->own_host[0] ? assignment->own_host : NULL;
+}
+
 static int describe_workers(struct generation *g, struct worker_starts *s, const struct agent_config *config,
                             const struct rank_assignment *assignment, int restarts)
 {
@@ -142,10 +150,7 @@ static int describe_workers(struct generation *g, struct worker_starts *s, const
         .signals = job->signals_text,
         .attempt_dir = g->attempt_dir,
         .notice_fd = SPAWN_NOTICE_FD,
-        .local_addr =
-            assignment->group_world_size > 1 && job->local_addr && address_is_numeric(job->local_addr)
-                ? job->local_addr
-                : NULL,
+        .local_addr = own_address(job, assignment),
         .cache_fd = g->host->worker_memory->cache < 0 ? 0 : SPAWN_CACHE_FD,
         .environment = config->environment,
     };

@@ -13,6 +13,7 @@
 #include "launcher/cli/line_rules.h"
 #include "launcher/util/signal_name.h"
 #include "launcher/util/strbuf.h"
+#include "proto/address.h"
 #include "rendezvous/metrics_text.h"
 #include "base/err.h"
 
@@ -555,6 +556,11 @@ static int take_security(struct job_builder *b)
     if (job->local_store && job->security == JOB_SECURITY_OPEN)
         return job_refuse(b, "--security=open uses no secret, and %s needs one: leave one of them out",
                           job_flag(b, OPTION_SEAL) ? "--seal" : "--worker-store=local");
+    if (job->local_store && job->local_addr && !address_is_numeric(job->local_addr))
+        return job_refuse(b,
+                          "--local-addr=%s is a name, and with %s workers get the address of node 0 as "
+                          "CRUN_MASTER_HOST, which is numeric: give --local-addr the address itself",
+                          job->local_addr, job_flag(b, OPTION_SEAL) ? "--seal" : "--worker-store=local");
     if (job_flag(b, OPTION_SEAL))
         job->security = JOB_SECURITY_REQUIRE;
     if (job->secret_file && job->security == JOB_SECURITY_OPEN)

@@ -1,11 +1,14 @@
 #include "launcher/host/local_address_os.h"
 
 #include <arpa/inet.h>
+#include <errno.h>
 #include <ifaddrs.h>
 #include <netinet/in.h>
 #include <stddef.h>
 #include <string.h>
 #include <sys/socket.h>
+
+#include "base/cleanup.h"
 
 /* The IPv4 address in it, also when it is written as IPv6 (::ffff:10.0.0.1). */
 static bool ipv4_of(const struct sockaddr *address, uint32_t *ret)
@@ -55,4 +58,35 @@ bool local_address_is_own(const struct sockaddr *address)
         found = i->ifa_addr && is_same(address, i->ifa_addr);
     freeifaddrs(list);
     return found;
+}
+
+union address {
+    struct sockaddr any;
+    struct sockaddr_in v4;
+    struct sockaddr_in6 v6;
+};
+
+static bool parse_numeric(const char *host, union address *ret)
+{
+    *ret = (union address){.v6 = {.sin6_family = AF_INET6, .sin6_port = htons(9)}}; /* any port will do */
+    if (inet_pton(AF_INET6, host, &ret->v6.sin6_addr) == 1)
+        return true;
+    *ret = (union address){.v4 = {.sin_family = AF_INET, .sin_port = htons(9)}};
+    return inet_pton(AF_INET, host, &ret->v4.sin_addr) == 1;
+}
+
+int local_address_towards(const char *host, char *ret, size_t size)
+{
+    union address address;
+    socklen_t length = sizeof(address);
+
+    if (!parse_numeric(host, &address))
+        return -EINVAL;
+    _cleanup_close_ int fd = socket(address.any.sa_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    if (fd < 0 || connect(fd, &address.any, sizeof(address)) < 0 ||
+        getsockname(fd, &address.any, &length) < 0)
+        return -errno;
+    const void *bytes = address.any.sa_family == AF_INET6 ? (const void *)&address.v6.sin6_addr
+                                                          : (const void *)&address.v4.sin_addr;
+    return inet_ntop(address.any.sa_family, bytes, ret, (socklen_t)size) ? 0 : -ENOBUFS;
 }

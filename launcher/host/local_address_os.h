@@ -6,6 +6,7 @@
  */
 
 #include <stdbool.h>
+#include <stddef.h>
 
 struct sockaddr;
 
@@ -13,3 +14,7 @@ bool local_address_is_loopback(const struct sockaddr *address);
 
 /* On one of the interfaces of this machine; all of 127.0.0.0/8 is. */
 bool local_address_is_own(const struct sockaddr *address);
+
+/* The numeric address from which this machine sends to a numeric host, which is the host itself if that is one of this
+ * machine's. Nothing is sent. 0; -EINVAL: host is a name; -ENOBUFS: ret is too small; -errno: there is no route. */
+int local_address_towards(const char *host, char *ret, size_t size);

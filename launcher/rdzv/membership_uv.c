@@ -14,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "launcher/host/local_address_os.h"
 #include "launcher/host/proc_info_os.h"
@@ -67,6 +68,7 @@ struct membership {
     const char *dial_host; /* that the session connects to */
     uint16_t rendezvous_port;
     uint16_t store_port; /* while store is not NULL */
+    int held_port;       /* keeps store_port free for a sealed store; -1: none */
     struct waiting_line waiting;
     bool has_status;                  /* a line is being redrawn on the terminal */
     bool is_loopback;                 /* the endpoint leads to this machine alone */
@@ -144,6 +146,13 @@ void membership_hurry(struct membership *n)
     close_rendezvous(n);
 }
 
+static void release_port(struct membership *n)
+{
+    if (n->held_port >= 0)
+        (void)close(n->held_port); /* it was bound only */
+    n->held_port = -1;
+}
+
 void membership_destroy(struct membership *n)
 {
     if (!n || n->closing)
@@ -154,6 +163,7 @@ void membership_destroy(struct membership *n)
     if (n->store)
         server_stop(n->store, NULL, NULL);
     n->store = NULL;
+    release_port(n);
     resolver_stop(n->resolver);
     n->resolver = NULL;
     stop_probe(n);
@@ -333,10 +343,31 @@ static int start_node_store(struct membership *n, struct rank_assignment *assign
         return r;
     }
     session_copy_text(assignment->master_host, sizeof(assignment->master_host), assignment->master_addr);
+    if (local_address_towards(assignment->master_host, assignment->own_host, sizeof(assignment->own_host)) <
+        0)
+        assignment->own_host[0] = '\0'; /* programs that need it report that */
     session_copy_text(assignment->master_addr, sizeof(assignment->master_addr), "127.0.0.1");
     if (assignment->group_rank != 0)
         assignment->master_port = n->node_store_port;
     return 0;
+}
+
+static bool is_sealed(const struct membership *n)
+{
+    return n->host.job->local_store && n->host.keys;
+}
+
+/* The store that this node has offered is the one of the generation: the stores of other nodes get to it. 0 or -errno. */
+static int serve_nodes(struct membership *n, struct server *store, const struct rank_assignment *assignment)
+{
+    int r = store && is_sealed(n)
+                ? sealed_store_serve_nodes(store, assignment->master_addr, assignment->master_port)
+                : 0;
+
+    release_port(n);
+    if (r < 0)
+        log_line("the worker store cannot listen on %s for the other nodes: %s", n->probed, strerror(-r));
+    return r;
 }
 
 static void start_generation_here(struct membership *n, const struct session_view *view)
@@ -365,7 +396,7 @@ static void start_generation_here(struct membership *n, const struct session_vie
     probe_store(n, &view->place);
     prove_to_store(n, &view->place);
     struct rank_assignment place = view->place;
-    if (start_node_store(n, &place) < 0) {
+    if (serve_nodes(n, store, &place) < 0 || start_node_store(n, &place) < 0) {
         if (store)
             server_stop(store, NULL, NULL);
         report_end(n, 1, NULL);
@@ -472,10 +503,13 @@ static void on_session_action(void *data, enum session_action action, const stru
 /* Opens an empty store, before it is known which node will be node 0. */
 static int offer_store(struct membership *n, uint16_t *ret_port)
 {
-    const struct worker_store_options options = {
-        .security = n->host.job->security, .keys = n->host.keys, .sealed = n->host.job->local_store};
-    int r = n->store ? 0 : worker_store_open(&n->store, n->host.loop, &options, &n->store_port);
+    const struct worker_store_options options = {.security = n->host.job->security, .keys = n->host.keys};
+    int r = 0;
 
+    if (!n->store && is_sealed(n))
+        r = sealed_store_open(&n->store, n->host.loop, &options, &n->store_port, &n->held_port);
+    else if (!n->store)
+        r = worker_store_open(&n->store, n->host.loop, &options, &n->store_port);
     *ret_port = n->store_port;
     if (r)
         log_line("cannot open a worker store for the next generation: %s", strerror(-r));
@@ -819,6 +853,7 @@ int membership_create(struct membership **ret, const struct membership_host *hos
     if (!n)
         return -ENOMEM;
     n->host = *host;
+    n->held_port = -1;
     n->began_ms = uv_now(host->loop);
     n->dial_host = job->endpoint_host;
     n->rendezvous_port = job->endpoint_port;

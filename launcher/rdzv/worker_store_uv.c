@@ -7,6 +7,7 @@
 #include <string.h>
 #include <sys/socket.h>
 
+#include "launcher/host/local_address_os.h"
 #include "launcher/rdzv/job_keys_os.h"
 #include "launcher/rdzv/listen_uv.h"
 #include "launcher/util/log_os.h"
@@ -49,22 +50,28 @@ static bool is_loopback(const char *host)
 static struct server_security security_of(const struct worker_store_options *options)
 {
     if (options->keys)
-        return options->sealed ? job_keys_of_sealed_store(options->keys) : job_keys_of_store(options->keys);
+        return job_keys_of_store(options->keys);
     return (struct server_security){
         .own_user = options->security != JOB_SECURITY_OPEN && is_loopback(options->host),
         .require = options->security == JOB_SECURITY_REQUIRE,
     };
 }
 
+static int create_store(struct server **ret, uv_loop_t *loop, const struct server_security *security)
+{
+    const struct server_config config = {
+        .security = security, .log = log_for_store, .stats = worker_store_stats};
+
+    return server_create(ret, loop, &config);
+}
+
 int worker_store_open(struct server **ret, uv_loop_t *loop, const struct worker_store_options *options,
                       uint16_t *ret_port)
 {
     const struct server_security security = security_of(options);
-    const struct server_config config = {
-        .security = &security, .log = log_for_store, .stats = worker_store_stats};
     struct server *server;
 
-    int r = server_create(&server, loop, &config);
+    int r = create_store(&server, loop, &security);
     if (r)
         return r;
     r = listen_for_workers(server, options->host, options->port, ret_port);
@@ -74,6 +81,38 @@ int worker_store_open(struct server **ret, uv_loop_t *loop, const struct worker_
     }
     *ret = server;
     return 0;
+}
+
+int sealed_store_open(struct server **ret, uv_loop_t *loop, const struct worker_store_options *options,
+                      uint16_t *ret_port, int *ret_held)
+{
+    const struct server_security security = job_keys_of_sealed_store(options->keys);
+    struct server *server;
+    _cleanup_close_ int held = -1;
+
+    int r = worker_store_hold(&held, ret_port);
+    if (r == 0)
+        r = create_store(&server, loop, &security);
+    if (r)
+        return r;
+    r = listen_on_loopback(server, *ret_port, ret_port);
+    if (r) {
+        server_stop(server, NULL, NULL);
+        return r;
+    }
+    *ret = server;
+    *ret_held = steal_fd(&held);
+    return 0;
+}
+
+int sealed_store_serve_nodes(struct server *store, const char *master_addr, uint16_t port)
+{
+    char own[INET6_ADDRSTRLEN];
+
+    int r = local_address_towards(master_addr, own, sizeof(own));
+    if (r < 0 || strcmp(own, "127.0.0.1") == 0 || strcmp(own, "::1") == 0)
+        return r; /* it listens there already */
+    return server_listen_tcp(store, own, port, &port);
 }
 
 int worker_store_hold(int *ret_fd, uint16_t *ret_port)

@@ -84,11 +84,11 @@ def test_only_loopback_listens_beside_the_store(fabric, job):
     served = [fabric.address(host) == found[host][2] for host in (0, 1)]
     assert sorted(served) == [False, True]
     for host in (0, 1):
+        port = found[host][1]
         ports = listeners(fabric, host)
-        assert any(p.endswith(":" + found[host][1]) for p in ports)
-        if not served[host]:
-            assert {p for p in ports if p.rsplit(":", 1)[0] not in ("127.0.0.1", "[::1]") and
-                    not p.endswith(":29400")} == set()
+        assert f"127.0.0.1:{port}" in ports
+        assert {p for p in ports if p.rsplit(":", 1)[0] not in ("127.0.0.1", "[::1]") and
+                not p.endswith(":29400")} == ({f"{fabric.address(host)}:{port}"} if served[host] else set())
     end.touch()
     assert nodes.codes() == [0, 0], nodes.texts()
 
@@ -106,6 +106,51 @@ except (Closed, OSError):
 
 
 @pytest.mark.parametrize("host", [0, 1, 2])
+WAITS = """
+import os, time
+print("STORE", os.environ["MASTER_PORT"], os.environ.get("CRUN_MASTER_HOST"), flush=True)
+while True:
+    time.sleep(1)
+"""
+
+
+@pytest.mark.parametrize("mode, everywhere", [(["--security=open"], True), (["--security=require"], True), (["--seal"], False)],
+                         ids=["open", "fenced", "sealed"])
+def test_what_listens_in_each_mode(fabric, tmp_path, mode, everywhere):
+    secret, worker = tmp_path / "secret", tmp_path / "worker.py"
+    secret.write_bytes(SECRET)
+    secret.chmod(0o600)
+    worker.write_text(WAITS)
+    with_secret = [] if mode == ["--security=open"] else [f"--secret-file={secret}"]
+    with lib.Nodes(tmp_path) as nodes:
+        for host in (0, 1):
+            nodes.crun("--nnodes=2", "--rdzv-backend=c10d", f"--rdzv-endpoint={fabric.address(0)}:29400",
+                       "--rdzv-id=modes", *mode, *with_secret, worker, prefix=fabric.prefix(host),
+                       env={"PYTHON_EXEC": sys.executable})
+        ports = []
+        for node in nodes:
+            node.wait_for("STORE")
+            ports.append(re.search(r"STORE (\d+) (\S+)", node.text()).groups())
+        outside = [{p for p in listeners(fabric, host) if p.rsplit(":", 1)[0] not in ("127.0.0.1", "[::1]") and
+                    not p.endswith(":29400")} for host in (0, 1)]
+        served = [host for host in (0, 1) if outside[host]]
+        assert len(served) == 1, outside
+        place = "*" if everywhere else fabric.address(served[0])
+        assert outside[served[0]] == {f"{place}:{ports[served[0]][0]}"}
+        assert {port[1] for port in ports} == ({"None"} if everywhere else {fabric.address(served[0])})
+
+
+def test_a_name_as_local_address_is_refused(tmp_path):
+    secret = tmp_path / "secret"
+    secret.write_bytes(SECRET)
+    secret.chmod(0o600)
+    with lib.Nodes(tmp_path) as nodes:
+        nodes.crun("--nnodes=2", "--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:29400", "--rdzv-id=name", "--seal",
+                   f"--secret-file={secret}", "--local-addr=localhost", "true")
+        assert nodes.codes() == [1]
+        assert "--local-addr=localhost is a name" in nodes[0].text()
+
+
 def test_no_host_reads_the_store_over_the_network(fabric, job, host):
     nodes, end = job
     groups = [re.search(r"STORE \d (\S+) (\d+) (\S+)", node.text()).groups() for node in nodes]

@@ -1,6 +1,7 @@
 /* Whose address it is. */
 
 #include <arpa/inet.h>
+#include <errno.h>
 #include <string.h>
 #include <sys/socket.h>
 
@@ -40,9 +41,31 @@ static void test_addresses(void **state)
     }
 }
 
+static void test_address_towards(void **state)
+{
+    static const struct {
+        const char *host, *from;
+        size_t size;
+        int result;
+    } cases[] = {
+        {"127.0.0.1", "127.0.0.1", 64, 0}, {"127.1.2.3", "127.1.2.3", 64, 0},
+        {"localhost", "", 64, -EINVAL},    {"", "", 64, -EINVAL},
+        {"127.0.0.1", "", 9, -ENOBUFS},    {"127.0.0.1", "127.0.0.1", 10, 0},
+    };
+
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        char from[64] = "";
+
+        if (local_address_towards(cases[i].host, from, cases[i].size) != cases[i].result ||
+            (cases[i].result == 0 && strcmp(from, cases[i].from) != 0))
+            fail_msg("case %zu (%s): %s", i, cases[i].host, from);
+    }
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_addresses)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_addresses),
+                                       cmocka_unit_test(test_address_towards)};
 
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
