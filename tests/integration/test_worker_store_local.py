@@ -2,13 +2,17 @@
 
 import pathlib
 import re
+import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
 import fabric as fabrics
+import jobs
 import nodes as lib
+from crund import Crund
 from strict import skip_if
 
 SECRET = b"a secret of the tests, long enough"
@@ -160,3 +164,111 @@ def test_no_host_reads_the_store_over_the_network(fabric, job, host):
     assert got.stdout.strip() == "CLOSED", got.stdout + got.stderr
     end.touch()
     assert nodes.codes() == [0, 0], nodes.texts()
+
+
+ADDS = """
+import os, sys, time
+sys.path.insert(0, sys.argv[1])
+from crund import Client
+size = int(os.environ["WORLD_SIZE"])
+with Client(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])) as client:
+    client.add("ready", 1)
+    while client.add("ready", 0) < size:
+        time.sleep(0.02)
+    print("STORE", os.environ["GROUP_RANK"], os.environ["MASTER_PORT"], flush=True)
+    mine = 0
+    while not os.path.exists(sys.argv[2]):
+        client.add("sum", 1)
+        client.set(f"of {os.environ['RANK']}", str(mine).encode())
+        mine += 1
+    client.add("claimed", mine)
+    client.add("done", 1)
+    while client.add("done", 0) < size:
+        time.sleep(0.02)
+    print("ENDED", mine, client.add("sum", 0), client.add("claimed", 0), flush=True)
+"""
+
+
+def start_sealed(nodes, fabric, host, endpoint, secret, *more):
+    return nodes.crun("--nnodes=2", "--nproc-per-node=2", "--rdzv-backend=c10d", f"--rdzv-endpoint={endpoint}",
+                      "--rdzv-id=sealed", "--seal", f"--secret-file={secret}", *more, prefix=fabric.prefix(host),
+                      env={"PYTHON_EXEC": sys.executable})
+
+
+@pytest.fixture
+def secret(tmp_path):
+    path = tmp_path / "secret"
+    path.write_bytes(SECRET)
+    path.chmod(0o600)
+    return path
+
+
+def connections(fabric, host, condition, *kill):
+    return subprocess.run([*fabric.prefix(host), "ss", "-Htn", *kill, *condition], capture_output=True, text=True,
+                          check=True).stdout.splitlines()
+
+
+def test_a_cut_connection_executes_each_request_once(fabric, tmp_path, secret):
+    worker, end = tmp_path / "worker.py", tmp_path / "end"
+    worker.write_text(ADDS)
+    with lib.Nodes(tmp_path) as nodes:
+        for host in (0, 1):
+            start_sealed(nodes, fabric, host, f"{fabric.address(0)}:29400", secret, worker, SUPPORT, end)
+        ports = {}
+        for host, node in enumerate(nodes):
+            node.wait_for("STORE")
+            group, port = re.search(r"STORE (\d) (\d+)", node.text()).groups()
+            ports[group] = (host, port)
+        keeper, port = ports["0"]
+        other = 1 - keeper
+        to_store = ["dst", fabric.address(keeper), "dport", "=", port]
+        n_cut = 0
+        for _ in range(5):
+            jobs.wait_for(lambda: connections(fabric, other, to_store), 20)
+            n_cut += len(connections(fabric, other, to_store, "-K"))
+            time.sleep(0.5)
+        assert n_cut >= 5
+        jobs.wait_for(lambda: connections(fabric, other, to_store), 20)
+        end.touch()
+        assert nodes.codes() == [0, 0], nodes.texts()
+        ends = [tuple(map(int, e)) for e in re.findall(r"ENDED (\d+) (\d+) (\d+)", "".join(nodes.texts()))]
+        total = sum(e[0] for e in ends)
+        assert len(ends) == 4 and min(e[0] for e in ends) > 0
+        assert {e[1:] for e in ends} == {(total, total)}
+
+
+AGAIN = """
+import os, sys, time
+sys.path.insert(0, sys.argv[1])
+from crund import Client
+size = int(os.environ["WORLD_SIZE"])
+with Client(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])) as client:
+    client.add("old", 100)
+    client.add("ready", 1)
+    while client.add("ready", 0) < size:
+        time.sleep(0.02)
+    print("STORE", os.environ["GROUP_RANK"], os.environ["CRUN_GENERATION"], client.add("old", 0), flush=True)
+    while os.environ["CRUN_GENERATION"] == "0":
+        time.sleep(1)
+"""
+
+
+def test_the_node_of_rank_0_is_killed_and_comes_back(fabric, tmp_path, secret):
+    worker = tmp_path / "worker.py"
+    worker.write_text(AGAIN)
+    with Crund(jobs.build_folder(), "--secret-file", str(secret), listen=(f"{fabric.address(2)}:0",),
+               wrapper=fabric.prefix(2)) as crund, lib.Nodes(tmp_path) as nodes:
+        endpoint = f"{fabric.address(2)}:{crund.port}"
+        for host in (0, 1):
+            start_sealed(nodes, fabric, host, endpoint, secret, "--max-restarts=3", worker, SUPPORT)
+        for node in nodes:
+            node.wait_for("STORE")
+        first = [host for host, node in enumerate(nodes) if "STORE 0 0" in node.text()]
+        assert len(first) == 1, nodes.texts()
+        nodes[first[0]].signal(signal.SIGKILL)
+        start_sealed(nodes, fabric, first[0], endpoint, secret, "--max-restarts=3", worker, SUPPORT)
+        assert [nodes[1 - first[0]].wait(), nodes[2].wait()] == [0, 0], nodes.texts()
+        found = re.findall(r"STORE (\d) (\d+) (\d+)", nodes[1 - first[0]].text() + nodes[2].text())
+        later = [f for f in found if f[1] != "0"]
+        assert sorted(f[0] for f in later) == ["0", "0", "1", "1"]
+        assert {f[2] for f in later} == {"400"}  # nothing of the generation before is in the store
