@@ -109,7 +109,6 @@ except (Closed, OSError):
 """
 
 
-@pytest.mark.parametrize("host", [0, 1, 2])
 WAITS = """
 import os, time
 print("STORE", os.environ["MASTER_PORT"], os.environ.get("CRUN_MASTER_HOST"), flush=True)
@@ -155,6 +154,7 @@ def test_a_name_as_local_address_is_refused(tmp_path):
         assert "--local-addr=localhost is a name" in nodes[0].text()
 
 
+@pytest.mark.parametrize("host", [0, 1, 2])
 def test_no_host_reads_the_store_over_the_network(fabric, job, host):
     nodes, end = job
     groups = [re.search(r"STORE \d (\S+) (\d+) (\S+)", node.text()).groups() for node in nodes]
