@@ -166,6 +166,8 @@ static int begin_request(struct relay_node *n, const struct relay_frame *f)
                     &size) != 0 ||
         size != buf_size(&n->message) || n->request.op == WIRE_OP_CANCEL_WAIT)
         return -EPROTO;
+    if (n->stats)
+        store_stats_count(n->stats, n->request.op);
     n->stage = RELAY_EXECUTING;
     if (choose_client(n, wire_load_u64(f->body.data + 8)) == 0)
         return 0;

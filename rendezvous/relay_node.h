@@ -23,6 +23,7 @@
 #include "rendezvous/outbox.h"
 #include "rendezvous/relay_link.h"
 #include "rendezvous/store.h"
+#include "rendezvous/store_stats.h"
 
 enum { RELAY_NODE_WAITS_MAX = 100000 };
 
@@ -52,6 +53,7 @@ struct relay_node {
     enum { RELAY_RECEIVING, RELAY_EXECUTING, RELAY_REPLYING } stage;
     bool broken; /* memory was out */
     bool finishing;
+    struct store_stats *stats; /* counts the requests; NULL: they are not counted. Set after relay_node_init() */
     uint64_t n_executed, n_changes;
 };
 

@@ -203,6 +203,7 @@ static struct served_node *create_node(struct relay_shell *h, const uint8_t *non
     list_init(&n->busy);
     list_init(&n->unsent);
     relay_node_init(&n->node, &h->server->store, &h->server->limits.wire);
+    n->node.stats = h->server->stats;
     list_append(&h->nodes, &n->link);
     h->n_nodes++;
     return n;

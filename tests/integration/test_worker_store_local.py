@@ -11,8 +11,9 @@ import pytest
 
 import fabric as fabrics
 import jobs
+import local_store
 import nodes as lib
-from crund import Crund
+from crund import Client, Crund, message
 from strict import skip_if
 
 SECRET = b"a secret of the tests, long enough"
@@ -272,3 +273,22 @@ def test_the_node_of_rank_0_is_killed_and_comes_back(fabric, tmp_path, secret):
         later = [f for f in found if f[1] != "0"]
         assert sorted(f[0] for f in later) == ["0", "0", "1", "1"]
         assert {f[2] for f in later} == {"400"}  # nothing of the generation before is in the store
+
+
+@pytest.mark.parametrize("mode, n_upstream", [("shared", 8), ("local", 1)])
+def test_waits_of_a_node_for_one_key_are_one_request(tmp_path, secret, mode, n_upstream):
+    folder = tmp_path / "nodes"
+    folder.mkdir()
+    with local_store.open_store(folder, f"--secret-file={secret}", f"--worker-store={mode}") as store:
+        before = store.upstream("wait")
+        clients = [Client(*store.address) for _ in range(8)]
+        for client in clients:
+            client.send(message("WAIT", ["key"]))
+        jobs.wait_for(lambda: store.upstream("wait") >= before + n_upstream, 20)
+        time.sleep(0.5)  # for requests that should not come
+        with Client(*store.address) as setter:
+            setter.set("key", b"x")
+            for client in clients:
+                assert client.read(1) == b"\0"
+                client.close()
+        assert store.upstream("wait") == before + n_upstream
