@@ -9,16 +9,19 @@
  *   4. Each rank watches the other ranks of its host, and all pass another barrier, which proves that the watched
  *      processes were the ranks.
  *
- * The token that authenticates connections is made by the leader of the first host and is in its part of the table.
+ * The token that authenticates connections is made by the leader of the first host and is in its part of the table. Where
+ * the job has a key (job_key_os.h), the ranks prove that too.
  */
 
 #include "worker-runtime/group/group_os.h"
 
 #include "base/cleanup.h"
+#include "proto/key_openssl.h"
 #include "worker-runtime/shm/shm_collectives_os.h"
 #include "worker-runtime/net/peer_table.h"
 #include "worker-runtime/base/env_os.h"
 #include "worker-runtime/base/error.h"
+#include "worker-runtime/base/job_key_os.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -147,13 +150,19 @@ int group_set_hosts(struct crw_group *group, struct net *net, uint32_t id, const
 static int connect_all(struct crw_group *group, struct net *net, const struct peer_table *table)
 {
     int interrupt_fd = failure_detector_failed_fd(group->detector);
-    int r = group_set_hosts(group, net, 0, table->keys, group->env.group_world_size, group->env.rank,
-                            group->env.world_size);
+    struct job_key key;
+    int r = job_key_read(group->env.generation, &key);
+
+    if (r)
+        return r;
+    r = group_set_hosts(group, net, 0, table->keys, group->env.group_world_size, group->env.rank,
+                        group->env.world_size);
 
     if (r)
         return r;
     failure_detector_add_group(group->detector, &group->detected_group);
-    r = net_start(net, table->peers, table->token);
+    r = net_start(net, table->peers, table->token, &key);
+    key_erase(&key, sizeof(key)); /* the net has a copy */
     if (r == 0)
         r = inter_host_connect_controls(group->inter_host, interrupt_fd);
     return r == 0 ? inter_host_connect(group->inter_host, interrupt_fd) : r;

@@ -5,6 +5,7 @@
 
 #include "base/cleanup.h"
 #include "base/cond_os.h"
+#include "base/random_os.h"
 #include "proto/wait_sock.h"
 #include "worker-runtime/base/error.h"
 
@@ -43,19 +44,35 @@ enum {
     RETRY_LAST_MS = 1000,
 };
 
+/* The accepting rank has the key. */
+static bool is_proved(const struct net *n, const uint8_t hello[NET_HELLO_SIZE],
+                      const uint8_t answer[NET_KEYED_ANSWER])
+{
+    uint8_t expected[NET_MAC];
+
+    return net_prove(n, hello, answer, NET_ROLE_ACCEPTS, expected) &&
+           net_mac_equal(answer + NET_ANSWER_HEAD, expected);
+}
+
 static int greet(const struct net *n, const struct net_wait *wait, const struct net_hello *hello, int fd)
 {
-    uint8_t bytes[NET_HELLO_SIZE], answer[NET_TOKEN_HALF];
+    uint8_t bytes[NET_HELLO_SIZE], answer[NET_KEYED_ANSWER], proof[NET_MAC];
     bool left;
     int r;
 
     net_hello_encode(hello, bytes);
     r = net_send_all(wait, fd, bytes, sizeof(bytes));
     if (r == 0)
-        r = net_receive_all(wait, fd, answer, sizeof(answer));
-    if (r == 0 && !net_answer_decode(answer, n->token, &left))
+        r = net_receive_all(wait, fd, answer, n->key.is_set ? NET_KEYED_ANSWER : NET_TOKEN_HALF);
+    if (r)
+        return r;
+    if (!net_answer_decode(answer, n->token, &left) || (n->key.is_set && !is_proved(n, bytes, answer)))
         return NET_E_LOST;
-    return r == 0 && left ? NET_E_LEFT : r;
+    if (left || !n->key.is_set)
+        return left ? NET_E_LEFT : 0;
+    if (!net_prove(n, bytes, answer, NET_ROLE_CONNECTS, proof))
+        return -ENOSYS;
+    return net_send_all(wait, fd, proof, sizeof(proof));
 }
 
 static int min_ms(int a, int b)
@@ -79,6 +96,11 @@ int net_connect_once(struct net *n, const struct net_wait *wait, struct net_hell
     hello.from = (uint32_t)n->rank;
     hello.to = (uint32_t)to;
     memcpy(hello.token, n->token, sizeof(hello.token));
+    hello.generation = n->key.generation;
+    hello.keyed = n->key.is_set;
+    r = n->key.is_set ? random_fill(hello.nonce, sizeof(hello.nonce)) : 0;
+    if (r)
+        return r;
     r = greet(n, wait, &hello, fd);
     if (r)
         return r;

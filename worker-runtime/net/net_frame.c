@@ -13,10 +13,13 @@ enum {
     AT_TO = 28,
     AT_LINK = 32,
     AT_TOKEN = 36,
-    AT_ZERO = 52
+    AT_KEYED = 52,
+    AT_GENERATION = 56,
+    AT_NONCE = 60,
 };
 
-static_assert(AT_TOKEN + NET_TOKEN_HALF == AT_ZERO && AT_ZERO + 4 == NET_HELLO_SIZE, "as in the table");
+static_assert(AT_TOKEN + NET_TOKEN_HALF == AT_KEYED && AT_NONCE + NET_NONCE == NET_HELLO_SIZE,
+              "as in the table");
 
 static const uint8_t magic[AT_VERSION] = {'c', 'r', 'w', '-', 'n', 'e', 't', '\n'};
 static const uint32_t order_mark = 0x01020304;
@@ -44,6 +47,9 @@ void net_hello_encode(const struct net_hello *hello, uint8_t out[NET_HELLO_SIZE]
     put_u32(out + AT_TO, hello->to);
     put_u32(out + AT_LINK, hello->link);
     memcpy(out + AT_TOKEN, hello->token, NET_TOKEN_HALF);
+    put_u32(out + AT_KEYED, hello->keyed);
+    put_u32(out + AT_GENERATION, hello->generation);
+    memcpy(out + AT_NONCE, hello->nonce, NET_NONCE);
 }
 
 bool net_hello_decode(const uint8_t in[NET_HELLO_SIZE], uint32_t world_size, struct net_hello *ret)
@@ -51,7 +57,7 @@ bool net_hello_decode(const uint8_t in[NET_HELLO_SIZE], uint32_t world_size, str
     uint32_t purpose = get_u32(in + AT_PURPOSE), from = get_u32(in + AT_FROM), to = get_u32(in + AT_TO);
 
     if (memcmp(in, magic, sizeof(magic)) != 0 || get_u32(in + AT_VERSION) != NET_VERSION ||
-        memcmp(in + AT_ORDER, &order_mark, sizeof(order_mark)) != 0 || get_u32(in + AT_ZERO) != 0)
+        memcmp(in + AT_ORDER, &order_mark, sizeof(order_mark)) != 0 || get_u32(in + AT_KEYED) > 1)
         return false;
     if (purpose < NET_CONTROL || purpose >= NET_PURPOSE_COUNT || from >= world_size || to >= world_size ||
         from == to)
@@ -62,18 +68,39 @@ bool net_hello_decode(const uint8_t in[NET_HELLO_SIZE], uint32_t world_size, str
         .from = from,
         .to = to,
         .link = get_u32(in + AT_LINK),
+        .keyed = get_u32(in + AT_KEYED),
+        .generation = get_u32(in + AT_GENERATION),
     };
     memcpy(ret->token, in + AT_TOKEN, NET_TOKEN_HALF);
+    memcpy(ret->nonce, in + AT_NONCE, NET_NONCE);
     return true;
+}
+
+static bool bytes_equal(const uint8_t *a, const uint8_t *b, int n)
+{
+    unsigned different = 0;
+
+    for (int i = 0; i < n; i++)
+        different |= (unsigned)a[i] ^ b[i];
+    return different == 0;
 }
 
 bool net_token_equal(const uint8_t a[NET_TOKEN_HALF], const uint8_t b[NET_TOKEN_HALF])
 {
-    unsigned different = 0;
+    return bytes_equal(a, b, NET_TOKEN_HALF);
+}
 
-    for (int i = 0; i < NET_TOKEN_HALF; i++)
-        different |= (unsigned)a[i] ^ b[i];
-    return different == 0;
+bool net_mac_equal(const uint8_t a[NET_MAC], const uint8_t b[NET_MAC])
+{
+    return bytes_equal(a, b, NET_MAC);
+}
+
+void net_proved_encode(const uint8_t hello[NET_HELLO_SIZE], const uint8_t answer[NET_ANSWER_HEAD],
+                       enum net_role role, uint8_t out[NET_PROVED_SIZE])
+{
+    memcpy(out, hello, NET_HELLO_SIZE);
+    memcpy(out + NET_HELLO_SIZE, answer, NET_ANSWER_HEAD);
+    put_u32(out + NET_HELLO_SIZE + NET_ANSWER_HEAD, role);
 }
 
 void net_answer_encode(const uint8_t token[NET_TOKEN], bool left, uint8_t out[NET_TOKEN_HALF])

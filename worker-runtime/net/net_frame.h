@@ -7,6 +7,17 @@
  *            the first half of the job's token
  *   answer   the other half, so that the connecting rank knows that it has reached its job; all bits of it inverted when
  *            the rank has left the group that the hello names
+ *
+ * Where the job has a key (CRUN_KEY_FD), both ranks prove it before anything else is sent. The answer is longer then, and the
+ * connecting rank has the last message:
+ *
+ *   keyed answer  the answer (16 bytes), a nonce of the accepting rank (16), the proof of the accepting rank (32)
+ *   proof         of the connecting rank (32)
+ *
+ * A proof is HMAC-SHA256, with the key of the generation, over the whole hello, which has the other nonce, the first two
+ * parts of the answer, and the role of the rank that proves. So neither a proof of another connection nor one's own is
+ * any use, and no field can be changed on the way. A rank with a key refuses a hello without, and the reverse.
+ *
  *   record   on control connections: a rank ended, or the sender leaves in order
  *
  *   bytes  field of a hello
@@ -19,7 +30,9 @@
  *   28..31 to
  *   32..35 link
  *   36..51 first half of the token
- *   52..55 zero
+ *   52..55 1: the job has a key; 0: it has none
+ *   56..59 generation
+ *   60..75 nonce of the connecting rank; zeroes without a key
  *
  * All fixed in size. Numbers are little-endian, except for the mark, which is in the sender's own order: data
  * goes over the network as it lies in memory, so ranks of different orders are refused. Ranks of one job run the
@@ -32,10 +45,15 @@
 #include <stdint.h>
 
 enum {
-    NET_VERSION = 2,
+    NET_VERSION = 3,
     NET_TOKEN_HALF = 16,
     NET_TOKEN = 2 * NET_TOKEN_HALF,
-    NET_HELLO_SIZE = 56,
+    NET_NONCE = 16,
+    NET_MAC = 32,
+    NET_HELLO_SIZE = 76,
+    NET_ANSWER_HEAD = NET_TOKEN_HALF + NET_NONCE, /* of a keyed answer: all but the proof */
+    NET_KEYED_ANSWER = NET_ANSWER_HEAD + NET_MAC,
+    NET_PROVED_SIZE = NET_HELLO_SIZE + NET_ANSWER_HEAD + 4,
     NET_RECORD_SIZE = 12,
     NET_ADDRESS_SIZE = 64,
 };
@@ -60,7 +78,13 @@ struct net_hello {
     uint32_t from, to; /* ranks of the world */
     uint32_t link;
     uint8_t token[NET_TOKEN_HALF];
+    uint32_t keyed; /* 0 or 1 */
+    uint32_t generation;
+    uint8_t nonce[NET_NONCE];
 };
+
+/* Which rank proves the key. */
+enum net_role { NET_ROLE_ACCEPTS = 1, NET_ROLE_CONNECTS };
 
 enum net_record_kind {
     NET_RECORD_ENDED = 1, /* rank ended; detail as in struct shm_failure */
@@ -85,6 +109,13 @@ bool net_token_equal(const uint8_t a[NET_TOKEN_HALF], const uint8_t b[NET_TOKEN_
 void net_answer_encode(const uint8_t token[NET_TOKEN], bool left, uint8_t out[NET_TOKEN_HALF]);
 /* False: not from a rank of this job. *ret_left: it has left the group. */
 bool net_answer_decode(const uint8_t in[NET_TOKEN_HALF], const uint8_t token[NET_TOKEN], bool *ret_left);
+
+/* The bytes that a proof is the HMAC of, from the bytes of the hello and of the answer's head. */
+void net_proved_encode(const uint8_t hello[NET_HELLO_SIZE], const uint8_t answer[NET_ANSWER_HEAD],
+                       enum net_role role, uint8_t out[NET_PROVED_SIZE]);
+
+/* In a time that does not depend on where they differ. */
+bool net_mac_equal(const uint8_t a[NET_MAC], const uint8_t b[NET_MAC]);
 
 void net_record_encode(const struct net_record *record, uint8_t out[NET_RECORD_SIZE]);
 bool net_record_decode(const uint8_t in[NET_RECORD_SIZE], uint32_t world_size, struct net_record *ret);

@@ -10,6 +10,7 @@
  * its lock held, so the net never calls the detector with n->lock held.
  */
 
+#include "worker-runtime/base/job_key_os.h"
 #include "worker-runtime/net/net_sock.h"
 
 #include <pthread.h>
@@ -22,8 +23,12 @@ enum { ACCEPT_PAUSE_MS = 100 }; /* after the system had no descriptor for us */
 struct net_pending {
     int fd; /* -1: free slot */
     int64_t accepted_ns;
-    uint8_t bytes[NET_HELLO_SIZE];
+    uint8_t
+        bytes[NET_HELLO_SIZE + NET_MAC]; /* a hello, and, where the job has a key, the proof that follows */
     size_t n;
+    struct net_hello hello;    /* once it is complete */
+    uint8_t expected[NET_MAC]; /* the proof, once the answer is sent */
+    bool answered;
 };
 
 /* A connection by which one rank watches that another one is in a group. */
@@ -78,6 +83,7 @@ struct net {
     struct net_peer self;
     struct net_peer *peers; /* by rank of the world */
     uint8_t token[NET_TOKEN];
+    struct job_key key;
     int listen_fd, wake_fd;
     pthread_t thread;
     bool running;
@@ -100,6 +106,11 @@ struct net {
     struct net_group *groups;
     uint8_t *ended, *left; /* by rank: its end was passed on; it has announced that it leaves */
 };
+
+/* net_proof_sock.c. The proof of the rank with that role, for the bytes of a hello and the head of its answer. False: OpenSSL
+ * fails, and so does the connection. */
+bool net_prove(const struct net *n, const uint8_t hello[NET_HELLO_SIZE],
+               const uint8_t answer[NET_ANSWER_HEAD], enum net_role role, uint8_t ret[NET_MAC]);
 
 /* net_thread_sock.c. net_run(): the thread. net_signal(): wakes it because something changed that it
  * polls. net_free_ended(): removes what has ended from the lists; caller holds n->lock, or the thread

@@ -8,11 +8,12 @@
  *     keeps them and what they send.
  *   - A slot is read before it is given to another connection, and only one that has been silent for EVICT_MS is. A rank
  *     that loses its slot nevertheless, because its hello took longer, connects again (net_connect_sock.c).
- *   - A connection without the token gets no answer.
+ *   - A connection without the token gets no answer. One without the job's key, where there is one, is not kept.
  */
 
 #include "worker-runtime/net/net_impl_sock.h"
 
+#include "base/random_os.h"
 #include "proto/wait_sock.h"
 
 #include <errno.h>
@@ -72,49 +73,85 @@ static bool has_left_group(const struct net *n, const struct net_hello *hello)
            !net_find_group(n, hello->group);
 }
 
-/* The answer goes first: another thread may use the connection as soon as it is kept. A new connection has room for
- * it. False: the connection is of no use. */
-static bool answer_hello(struct net *n, const struct net_hello *hello, int fd)
+static bool is_for_us(const struct net *n, const struct net_hello *hello)
 {
-    uint8_t answer[NET_TOKEN_HALF];
-    bool left = has_left_group(n, hello);
+    return hello->to == (uint32_t)n->rank && net_token_equal(hello->token, n->token) &&
+           hello->keyed == n->key.is_set && hello->generation == n->key.generation;
+}
+
+/* The answer with this rank's proof; the other rank's proof has to follow. False: the connection is of no use. */
+static bool answer_with_proof(const struct net *n, struct net_pending *p, bool left)
+{
+    uint8_t answer[NET_KEYED_ANSWER];
 
     net_answer_encode(n->token, left, answer);
-    return net_send(fd, answer, sizeof(answer)) == sizeof(answer) && !left && keep_connection(n, hello, fd);
+    return random_fill(answer + NET_TOKEN_HALF, NET_NONCE) == 0 &&
+           net_prove(n, p->bytes, answer, NET_ROLE_ACCEPTS, answer + NET_ANSWER_HEAD) &&
+           net_prove(n, p->bytes, answer, NET_ROLE_CONNECTS, p->expected) &&
+           net_send(p->fd, answer, sizeof(answer)) == sizeof(answer) && !left;
+}
+
+/* The answer goes first: another thread may use the connection as soon as it is kept. A new connection has room for
+ * it. False: the connection is of no use. */
+static bool answer_hello(struct net *n, struct net_pending *p)
+{
+    uint8_t answer[NET_TOKEN_HALF];
+    bool left = has_left_group(n, &p->hello);
+
+    p->answered = true;
+    if (n->key.is_set)
+        return answer_with_proof(n, p, left);
+    net_answer_encode(n->token, left, answer);
+    return net_send(p->fd, answer, sizeof(answer)) == sizeof(answer) && !left;
+}
+
+/* Takes over the connection, unless it is of no use. A rank may leave a group between its answer and the proof. */
+static bool keep_pending(struct net *n, struct net_pending *p)
+{
+    return !has_left_group(n, &p->hello) && keep_connection(n, &p->hello, p->fd);
+}
+
+/* The first step is the hello, the second the proof; without a key there is no second one. */
+static void take_step(struct net *n, struct net_pending *p)
+{
+    bool is_useful, is_last = p->answered || !n->key.is_set;
+
+    pthread_mutex_lock(&n->lock);
+    is_useful = p->answered ? net_mac_equal(p->bytes + NET_HELLO_SIZE, p->expected) : answer_hello(n, p);
+    if (is_useful && is_last)
+        is_useful = keep_pending(n, p);
+    pthread_cond_broadcast(&n->changed);
+    pthread_mutex_unlock(&n->lock);
+    if (!is_useful)
+        pending_drop(p);
+    else if (is_last)
+        p->fd = -1;
 }
 
 static void receive_hello(struct net *n, struct net_pending *p)
 {
-    struct net_hello hello;
-    bool kept;
-
-    if (!net_hello_decode(p->bytes, (uint32_t)n->world_size, &hello) || hello.to != (uint32_t)n->rank ||
-        !net_token_equal(hello.token, n->token)) {
+    if (!net_hello_decode(p->bytes, (uint32_t)n->world_size, &p->hello) || !is_for_us(n, &p->hello)) {
         pending_drop(p);
         return;
     }
     net_tune(p->fd);
-    net_limit_silence(p->fd, hello.purpose == NET_CONTROL);
-    pthread_mutex_lock(&n->lock);
-    kept = answer_hello(n, &hello, p->fd);
-    pthread_cond_broadcast(&n->changed);
-    pthread_mutex_unlock(&n->lock);
-    if (kept)
-        p->fd = -1;
-    else
-        pending_drop(p);
+    net_limit_silence(p->fd, p->hello.purpose == NET_CONTROL);
+    take_step(n, p);
 }
 
 void net_read_pending(struct net *n, struct net_pending *p)
 {
-    ssize_t got = net_receive(p->fd, p->bytes + p->n, sizeof(p->bytes) - p->n);
+    size_t wanted = p->answered ? NET_HELLO_SIZE + NET_MAC : NET_HELLO_SIZE;
+    ssize_t got = net_receive(p->fd, p->bytes + p->n, wanted - p->n);
 
     if (got < 0) {
         pending_drop(p);
         return;
     }
     p->n += (size_t)got;
-    if (p->n == sizeof(p->bytes))
+    if (p->n == wanted && p->answered)
+        take_step(n, p);
+    else if (p->n == wanted)
         receive_hello(n, p);
     else if (sock_now_ns() >= p->accepted_ns + HELLO_MS * NS_PER_MS)
         pending_drop(p);

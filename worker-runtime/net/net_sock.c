@@ -3,6 +3,7 @@
 #include "worker-runtime/net/net_impl_sock.h"
 
 #include "base/cond_os.h"
+#include "proto/key_openssl.h"
 #include "worker-runtime/base/error.h"
 #include "worker-runtime/base/thread_os.h"
 
@@ -42,6 +43,7 @@ static void net_free(struct net *n)
     free(n->left);
     pthread_cond_destroy(&n->changed);
     pthread_mutex_destroy(&n->lock);
+    key_erase(&n->key, sizeof(n->key));
     free(n);
 }
 
@@ -138,12 +140,13 @@ const struct net_peer *net_self(const struct net *n)
     return &n->self;
 }
 
-int net_start(struct net *n, const struct net_peer *peers, const uint8_t *token)
+int net_start(struct net *n, const struct net_peer *peers, const uint8_t *token, const struct job_key *key)
 {
     int r;
 
     memcpy(n->peers, peers, (size_t)n->world_size * sizeof(*peers));
     memcpy(n->token, token, NET_TOKEN);
+    n->key = *key;
     r = thread_start(&n->thread, net_run, n);
     if (r < 0)
         return crw_fail_errno(r, "cannot start a thread for ranks of other hosts");

@@ -20,6 +20,7 @@ enum { NET_MESSAGE_ROOM = 512 * 1024 }; /* bytes of messages that wait for a rec
 
 struct net;
 struct net_inbox;
+struct job_key;
 
 /* Listens on that address. The failure detector gets the ends that the net learns of, and reports
  * those of this host; it must outlive the net. 0 or -errno, with a message. */
@@ -32,8 +33,8 @@ void net_destroy(struct net *n);
 const struct net_peer *net_self(const struct net *n);
 
 /* Starts the thread. peers: of all ranks, copied; token: NET_TOKEN bytes that only this job's ranks
- * know. 0 or -errno, with a message. */
-int net_start(struct net *n, const struct net_peer *peers, const uint8_t *token);
+ * know; key: copied. 0 or -errno, with a message. */
+int net_start(struct net *n, const struct net_peer *peers, const uint8_t *token, const struct job_key *key);
 
 /* Numbers for groups: the next one that this rank has not used. */
 uint32_t net_next_group(const struct net *n);
@@ -43,7 +44,7 @@ void net_use_group(struct net *n, uint32_t group);
 /* A group of which this rank is a member, before messages can be sent in it. 0 or -ENOMEM. */
 int net_add_group(struct net *n, uint32_t group);
 
-/* Connects to a rank of the world; hello->from, to and token are filled in. 0 or a result of crw.h,
+/* Connects to a rank of the world; hello->from, to, token and what proves the key are filled in. 0 or a result of crw.h,
  * with a message. */
 int net_connect(struct net *n, const struct net_wait *wait, struct net_hello hello, int to, int *ret_fd);
 /* The connection that another rank made to this one, waiting for it. The same results. */

@@ -151,7 +151,7 @@ static void a_hello_comes_back(void **state)
     assert_false(net_hello_decode(bytes, 12, &heard)); /* there is no rank 12 then */
 }
 
-/* Every byte that is not the group's, the link's or the token's is one that matters. */
+/* Every byte that is not the group's, the link's, the token's, the generation's or the nonce's is one that matters. */
 static void a_changed_hello_is_refused(void **state)
 {
     const struct net_hello said = {NET_CONTROL, 0, 1, 0, 0, "0123456789abcde"};
@@ -159,11 +159,46 @@ static void a_changed_hello_is_refused(void **state)
     struct net_hello heard;
 
     for (int i = 0; i < NET_HELLO_SIZE; i++) {
-        bool free_to_differ = (i >= 20 && i < 24) || (i >= 32 && i < 52);
+        bool free_to_differ = (i >= 20 && i < 24) || (i >= 32 && i < 52) || i >= 56;
 
         net_hello_encode(&said, bytes);
         bytes[i] ^= 0x80;
         assert_int_equal(net_hello_decode(bytes, 2, &heard), free_to_differ);
+    }
+}
+
+/* No byte of the hello, of the answer's head or of the role may be left out, and none may be in another's place. */
+static void a_proof_is_of_everything(void **state)
+{
+    uint8_t hello[NET_HELLO_SIZE], answer[NET_ANSWER_HEAD], proved[NET_PROVED_SIZE], other[NET_PROVED_SIZE];
+
+    for (int i = 0; i < NET_HELLO_SIZE; i++)
+        hello[i] = (uint8_t)(i + 1);
+    for (int i = 0; i < NET_ANSWER_HEAD; i++)
+        answer[i] = (uint8_t)(i + 101);
+    net_proved_encode(hello, answer, NET_ROLE_ACCEPTS, proved);
+    net_proved_encode(hello, answer, NET_ROLE_CONNECTS, other);
+    assert_memory_not_equal(proved, other, sizeof(proved)); /* a rank's own proof is not the other's */
+    for (int i = 0; i < NET_HELLO_SIZE + NET_ANSWER_HEAD; i++) {
+        uint8_t *changed = i < NET_HELLO_SIZE ? &hello[i] : &answer[i - NET_HELLO_SIZE];
+
+        *changed ^= 1;
+        net_proved_encode(hello, answer, NET_ROLE_ACCEPTS, other);
+        if (memcmp(proved, other, sizeof(proved)) == 0)
+            fail_msg("byte %d is not proved", i);
+        *changed ^= 1;
+    }
+}
+
+static void proofs_are_compared_whole(void **state)
+{
+    uint8_t a[NET_MAC] = {0}, b[NET_MAC] = {0};
+
+    assert_true(net_mac_equal(a, b));
+    for (int i = 0; i < NET_MAC; i++) {
+        b[i] = 1;
+        assert_false(net_mac_equal(a, b));
+        b[i] = 0;
     }
 }
 
@@ -565,6 +600,8 @@ int main(void)
         cmocka_unit_test(a_hello_comes_back),
         cmocka_unit_test(a_changed_hello_is_refused),
         cmocka_unit_test(tokens_are_compared_whole),
+        cmocka_unit_test(a_proof_is_of_everything),
+        cmocka_unit_test(proofs_are_compared_whole),
         cmocka_unit_test(news_come_back),
         cmocka_unit_test(tables_come_together),
         cmocka_unit_test(signatures_of_different_calls_differ),
