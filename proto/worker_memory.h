@@ -56,3 +56,6 @@ struct worker_collective {
 #define WORKER_MEMORY_STATE_ENVIRONMENT "CRUN_STATE_FD"
 /* One for all workers of the node. */
 #define WORKER_MEMORY_CACHE_ENVIRONMENT "CRUN_CACHE_FD"
+/* The key of the job, 32 bytes in a sealed file; workers of a job without a secret have none. Derived from the secret for this
+ * purpose alone (KEY_WORKER). */
+#define WORKER_MEMORY_KEY_ENVIRONMENT "CRUN_KEY_FD"

@@ -28,6 +28,7 @@
 #include "launcher/ctl/control_uv.h"
 #include "launcher/host/cgroup_os.h"
 #include "launcher/output/output_uv.h"
+#include "launcher/rdzv/job_keys_os.h"
 #include "launcher/rdzv/membership_uv.h"
 #include "launcher/rdzv/rdzv_static_uv.h"
 #include "launcher/rdzv/worker_store_uv.h"
@@ -828,6 +829,8 @@ static int agent_init(struct agent *a, const struct agent_config *config)
         r = logs_init(&a->logs, job->log_dir, config->environment, job->n_workers);
     if (!r)
         r = worker_memory_init(&a->worker_memory, job->n_workers);
+    if (!r && config->keys)
+        r = worker_memory_add_key(&a->worker_memory, config->keys->keys[KEY_WORKER].bytes, KEY_SIZE);
     if (!r)
         r = open_loop(a);
     if (!r)

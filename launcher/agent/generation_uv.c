@@ -93,8 +93,12 @@ static int start_init(struct worker_starts *s, const struct agent_config *config
     s->arguments = calloc(n, sizeof(*s->arguments));
     s->environments = calloc(n, sizeof(*s->environments));
     for (size_t i = 0; s->workers && i < n; i++)
-        s->workers[i] = (struct spawn_worker){
-            .file = config->file, .stdio = {-1, -1, -1}, .notice_fd = -1, .state_fd = -1, .cache_fd = -1};
+        s->workers[i] = (struct spawn_worker){.file = config->file,
+                                              .stdio = {-1, -1, -1},
+                                              .notice_fd = -1,
+                                              .state_fd = -1,
+                                              .cache_fd = -1,
+                                              .key_fd = -1};
     return s->workers && s->arguments && s->environments ? 0 : -ENOMEM;
 }
 
@@ -152,6 +156,7 @@ static int describe_workers(struct generation *g, struct worker_starts *s, const
         .notice_fd = SPAWN_NOTICE_FD,
         .local_addr = own_address(job, assignment),
         .cache_fd = g->host->worker_memory->cache < 0 ? 0 : SPAWN_CACHE_FD,
+        .key_fd = g->host->worker_memory->key < 0 ? 0 : SPAWN_KEY_FD,
         .environment = config->environment,
     };
 
@@ -201,6 +206,7 @@ static int open_descriptors(struct generation *g, struct worker_starts *s, struc
         s->workers[i].notice_fd = pair[1];
         s->workers[i].state_fd = g->host->worker_memory->states[i]; /* not owned: struct worker_memory is */
         s->workers[i].cache_fd = g->host->worker_memory->cache;
+        s->workers[i].key_fd = g->host->worker_memory->key;
     }
     return 0;
 }
@@ -460,6 +466,7 @@ static int spawn_warm_guardian(struct generation *g, const struct worker_starts 
                                         .notice_fd = -1,
                                         .state_fd = source,
                                         .cache_fd = import,
+                                        .key_fd = -1,
                                         .cpus = g->n_workers == 1 ? start->workers[0].cpus : NULL};
     int r = environment.failed
                 ? -ENOMEM

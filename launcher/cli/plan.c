@@ -104,6 +104,8 @@ static int add_worker_variables(const struct plan *plan, int local_rank, struct 
         strlist_add(out, WORKER_MEMORY_STATE_ENVIRONMENT "=%d", plan->state_fd);
     if (plan->cache_fd)
         strlist_add(out, WORKER_MEMORY_CACHE_ENVIRONMENT "=%d", plan->cache_fd);
+    if (plan->key_fd)
+        strlist_add(out, WORKER_MEMORY_KEY_ENVIRONMENT "=%d", plan->key_fd);
     add_error_file(plan, local_rank, out);
     if (!envp_get(plan->environment, "TORCH_NCCL_ASYNC_ERROR_HANDLING"))
         strlist_add(out, "TORCH_NCCL_ASYNC_ERROR_HANDLING=1");
@@ -128,7 +130,7 @@ static bool is_of_outer_crun(const char *variable)
 {
     static const char *const names[] = {
         "CRUN_LOCAL_ADDR=", "CRUN_MASTER_HOST=", WORKER_MEMORY_STATE_ENVIRONMENT "=",
-        WORKER_MEMORY_CACHE_ENVIRONMENT "="};
+        WORKER_MEMORY_CACHE_ENVIRONMENT "=", WORKER_MEMORY_KEY_ENVIRONMENT "="};
 
     for (size_t i = 0; i < ARRAY_SIZE(names); i++)
         if (strncmp(variable, names[i], strlen(names[i])) == 0)

@@ -37,6 +37,7 @@ struct plan {
     int notice_fd;           /* number of the notice socket in the worker */
     const char *local_addr;  /* numeric, where ranks of other nodes reach this one; NULL: not given */
     int state_fd, cache_fd;  /* numbers of the worker memory in the worker (proto/worker_memory.h); 0: none */
+    int key_fd;              /* the same, of the job's key */
     char *const *environment; /* of crun itself */
 };
 

@@ -1,13 +1,16 @@
 #include "launcher/host/worker_memory_os.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "base/cleanup.h"
+
 int worker_memory_init(struct worker_memory *h, int n_workers)
 {
-    *h = (struct worker_memory){.cache = -1};
+    *h = (struct worker_memory){.cache = -1, .key = -1};
     h->states = malloc((size_t)n_workers * sizeof(*h->states));
     if (!h->states)
         return -ENOMEM;
@@ -25,6 +28,22 @@ static void close_one(int fd)
         (void)close(fd); /* memory: nothing is pending */
 }
 
+int worker_memory_add_key(struct worker_memory *h, const void *bytes, size_t n)
+{
+    enum { SEALS = F_SEAL_SEAL | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE };
+    _cleanup_close_ int fd = memfd_create("crun-key", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+
+    if (fd < 0)
+        return -errno;
+    ssize_t written = write(fd, bytes, n);
+    if (written != (ssize_t)n)
+        return written < 0 ? -errno : -EIO;
+    if (fcntl(fd, F_ADD_SEALS, SEALS) < 0)
+        return -errno;
+    h->key = steal_fd(&fd);
+    return 0;
+}
+
 void worker_memory_finish(struct worker_memory *h)
 {
     if (!h->states)
@@ -32,6 +51,7 @@ void worker_memory_finish(struct worker_memory *h)
     for (int i = 0; i < h->n_workers; i++)
         close_one(h->states[i]);
     close_one(h->cache);
+    close_one(h->key);
     free(h->states);
-    *h = (struct worker_memory){.cache = -1};
+    *h = (struct worker_memory){.cache = -1, .key = -1};
 }

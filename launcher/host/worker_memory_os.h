@@ -10,12 +10,17 @@
  * worker-runtime/data/host_cache_os.h.
  */
 
+#include <stddef.h>
+
 struct worker_memory {
     int n_workers;
     int *states; /* for each worker; -1: none could be had, the job runs without */
     int cache;   /* shared by all workers of the node, or -1 */
+    int key;     /* of the job, the same for all workers; -1: it has none */
 };
 
 /* Zeroed before; also after a failure worker_memory_finish() is fine. 0 or -ENOMEM. */
 int worker_memory_init(struct worker_memory *h, int n_workers);
+/* Lends the workers the key of the job, n bytes, in a file that no process can change. 0 or -errno. */
+int worker_memory_add_key(struct worker_memory *h, const void *bytes, size_t n);
 void worker_memory_finish(struct worker_memory *h);

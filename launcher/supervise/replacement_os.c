@@ -34,7 +34,7 @@ struct head {
     struct numa_cpus cpus;
 };
 
-enum { N_FDS = 6, N_SENT_MAX = N_FDS + 1 }; /* the memory file comes first */
+enum { N_FDS = 7, N_SENT_MAX = N_FDS + 1 }; /* the memory file comes first */
 static_assert((int)N_SENT_MAX <= (int)SEND_DESCRIPTORS_MAX, "all fit");
 
 /* ---- texts ---- */
@@ -140,6 +140,7 @@ static void list_descriptors(struct spawn_worker *w, int *places[N_FDS])
     places[3] = &w->notice_fd;
     places[4] = &w->state_fd;
     places[5] = &w->cache_fd;
+    places[6] = &w->key_fd;
 }
 
 union control {
@@ -202,7 +203,8 @@ ssize_t replacement_receive(int link, struct guardian_order *order, struct repla
     int fds[N_SENT_MAX], n = 0;
 
     *ret = (struct replacement){
-        .worker = {.stdio = {-1, -1, -1}, .notice_fd = -1, .state_fd = -1, .cache_fd = -1}, .texts_fd = -1};
+        .worker = {.stdio = {-1, -1, -1}, .notice_fd = -1, .state_fd = -1, .cache_fd = -1, .key_fd = -1},
+        .texts_fd = -1};
     ssize_t got = recvmsg(link, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
     if (got <= 0 || (order->kind != GUARDIAN_START && order->kind != GUARDIAN_BEGIN))
         return got;

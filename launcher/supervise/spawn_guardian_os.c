@@ -26,7 +26,8 @@ static size_t collect_descriptors(const struct spawn_worker *workers, size_t n_w
 
     for (size_t i = 0; i < n_workers; i++) {
         const struct spawn_worker *w = &workers[i];
-        const int fds[] = {w->stdio[0], w->stdio[1], w->stdio[2], w->notice_fd, w->state_fd, w->cache_fd};
+        const int fds[] = {w->stdio[0], w->stdio[1], w->stdio[2], w->notice_fd,
+                           w->state_fd, w->cache_fd, w->key_fd};
 
         for (size_t j = 0; j < ARRAY_SIZE(fds); j++)
             if (fds[j] > 2)
@@ -52,7 +53,7 @@ int spawn_guardian(const struct spawn_worker *workers, size_t n_workers, const s
 {
     _cleanup_free_ struct guardian_worker *state = calloc(n_workers, sizeof(*state));
     _cleanup_free_ struct replacement *starts = calloc(n_workers, sizeof(*starts));
-    _cleanup_free_ int *keep = calloc(6 * n_workers + 7, sizeof(*keep));
+    _cleanup_free_ int *keep = calloc(7 * n_workers + 8, sizeof(*keep));
     int link[2];
 
     if (!state || !keep || !starts)

@@ -13,6 +13,7 @@ enum {
     SPAWN_NOTICE_FD = 3,
     SPAWN_STATE_FD,
     SPAWN_CACHE_FD,
+    SPAWN_KEY_FD,
     SPAWN_FD_END, /* no descriptor from here on is open */
 };
 
@@ -24,6 +25,7 @@ struct spawn_worker {
     int stdio[3];
     int notice_fd;
     int state_fd, cache_fd;       /* see proto/worker_memory.h */
+    int key_fd;                   /* the same */
     const struct numa_cpus *cpus; /* it runs on these only; NULL: on every CPU that crun may use */
 };
 

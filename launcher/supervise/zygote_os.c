@@ -22,7 +22,7 @@
 #include "base/err.h"
 #include "base/time.h"
 
-enum { N_WORKER_FDS = 6, N_ORDER_FDS = N_WORKER_FDS + 2 };
+enum { N_WORKER_FDS = 7, N_ORDER_FDS = N_WORKER_FDS + 2 };
 static_assert((int)N_ORDER_FDS <= (int)SEND_DESCRIPTORS_MAX, "all fit");
 
 /* zygote.py has these numbers, too. */
@@ -70,7 +70,8 @@ static int list_worker_fds(const struct spawn_worker *w, uint32_t *ret_present, 
                                      w->stdio[2] >= 0 ? w->stdio[2] : 2,
                                      w->notice_fd,
                                      w->state_fd,
-                                     w->cache_fd};
+                                     w->cache_fd,
+                                     w->key_fd};
     int n = 0;
 
     *ret_present = 0;

@@ -4,7 +4,7 @@
 
 #include <stddef.h>
 
-enum { SEND_DESCRIPTORS_MAX = 8 };
+enum { SEND_DESCRIPTORS_MAX = 9 };
 
 /* Sends n descriptors, 0 to SEND_DESCRIPTORS_MAX, with a record of at least one byte. They stay open here. flags: of sendmsg(2);
  * a link whose other end is closed raises no SIGPIPE. 0 or -errno. */

@@ -84,6 +84,7 @@ static const struct plan usual = {
     .local_addr = "10.0.0.7",
     .state_fd = 4,
     .cache_fd = 5,
+    .key_fd = 6,
 };
 
 static void expect_variable(const struct strlist *environment, const char *variable)
@@ -126,6 +127,7 @@ static void test_environment(void **state)
         "CRUN_LOCAL_ADDR=10.0.0.7",
         "CRUN_STATE_FD=4",
         "CRUN_CACHE_FD=5",
+        "CRUN_KEY_FD=6",
         "HOME=/root",
         "PET_NNODES=1",
     };
@@ -147,13 +149,15 @@ static void test_outer_variables_end_here(void **state)
     struct strlist environment = {0};
 
     plan.local_addr = NULL;
-    plan.state_fd = plan.cache_fd = 0;
-    plan.environment =
-        ENVIRONMENT("CRUN_LOCAL_ADDR=10.9.9.9", "CRUN_STATE_FD=7", "CRUN_CACHE_FD=8", "HOME=/root");
+    plan.state_fd = plan.cache_fd = plan.key_fd = 0;
+    plan.environment = ENVIRONMENT("CRUN_LOCAL_ADDR=10.9.9.9", "CRUN_STATE_FD=7", "CRUN_CACHE_FD=8",
+                                   "CRUN_KEY_FD=9", "CRUN_MASTER_HOST=10.9.9.8", "HOME=/root");
     assert_int_equal(plan_environment(&plan, 0, &environment), 0);
     assert_null(envp_get(environment.items, "CRUN_LOCAL_ADDR"));
     assert_null(envp_get(environment.items, "CRUN_STATE_FD"));
     assert_null(envp_get(environment.items, "CRUN_CACHE_FD"));
+    assert_null(envp_get(environment.items, "CRUN_KEY_FD"));
+    assert_null(envp_get(environment.items, "CRUN_MASTER_HOST"));
     expect_variable(&environment, "HOME=/root");
     strlist_finish(&environment);
 }
