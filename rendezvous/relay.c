@@ -159,7 +159,8 @@ static void put_id(uint8_t *to, uint64_t id)
 }
 
 /* Forwards the call with the last bytes of its request. promise: see RELAY_REQUEST. 0 or -ENOMEM: the relay has failed. */
-static int send_call(struct store_relay *r, struct relay_call *call, uint64_t promise, struct wire_span request)
+static int send_call(struct store_relay *r, struct relay_call *call, uint64_t promise,
+                     struct wire_span request)
 {
     uint8_t head[16];
 
@@ -246,7 +247,8 @@ static void end_promise(struct store_relay *r, struct relay_client *c)
 static int apply_wait(struct store_relay *r, struct relay_client *c, const struct wire_request *request,
                       struct wire_span raw)
 {
-    bool shares = request->op == WIRE_OP_WAIT && c->offset == 0;
+    /* One of several names goes on when a name that was set is deleted again: one that begins then is another wait. */
+    bool shares = request->op == WIRE_OP_WAIT && request->n_items == 1 && c->offset == 0;
     struct relay_call *call = shares ? find_shared(r, WIRE_OP_WAIT, raw) : NULL;
 
     end_promise(r, c);
@@ -380,7 +382,7 @@ static int forward(struct store_relay *r, struct relay_client *c, const struct w
 {
     if (is_wait(request->op))
         return apply_wait(r, c, request, raw);
-    if (request->op == WIRE_OP_ADD)
+    if (request->op == WIRE_OP_ADD && c->offset == 0) /* else the server has the beginning of this one */
         return apply_add(r, c, request);
     return apply_other(r, c, request, raw);
 }

@@ -19,8 +19,8 @@
  * with a reply under way, beside a WAIT or BARRIER; its later requests have to wait (RELAY_LATER). Requests without a reply
  * are followed at once by the next, up to a bound.
  *
- * A WAIT that joins one of the same names is released with it, even if the names were written in the round trip before it
- * came. An item of a queue releases one client; the others wait on, behind clients of other nodes.
+ * A WAIT for one name joins one that waits for it, and is released with it: even if the name was written in the round trip
+ * before it came, and, if a BARRIER has begun on the name meanwhile, when that is complete. An item of a queue releases one client; the others wait on, behind clients of other nodes.
  *
  * Pure: no sockets, no clock. Ways it fails: memory is out, the server breaks the rules, or relay_fail(): all clients are
  * then to be closed.

@@ -27,6 +27,7 @@ int relay_hello_put(struct buf *out, const struct relay_hello *h)
         return -ENOMEM;
     (void)buf_append(out, hello_magic, sizeof(hello_magic)); /* the room is there */
     (void)buf_append(out, h->nonce, sizeof(h->nonce));
+    (void)buf_append_u8(out, h->is_known);
     (void)buf_append_u64(out, h->arrived);
     return 0;
 }
@@ -35,8 +36,10 @@ bool relay_hello_decode(const uint8_t *data, struct relay_hello *ret)
 {
     if (memcmp(data, hello_magic, sizeof(hello_magic)) != 0)
         return false;
-    memcpy(ret->nonce, data + sizeof(hello_magic), sizeof(ret->nonce));
-    ret->arrived = wire_load_u64(data + sizeof(hello_magic) + sizeof(ret->nonce));
+    data += sizeof(hello_magic);
+    memcpy(ret->nonce, data, sizeof(ret->nonce));
+    ret->is_known = data[sizeof(ret->nonce)] != 0;
+    ret->arrived = wire_load_u64(data + sizeof(ret->nonce) + 1);
     return true;
 }
 
@@ -55,23 +58,18 @@ void relay_link_down(struct relay_link *l)
     buf_reset(&l->in);
 }
 
-/* Drops frames with a number below `end`, of those that were sent on some connection: `limit` bytes. */
-static int drop_frames(struct relay_link *l, uint64_t end, size_t limit)
+/* Drops frames with a number below `end`, of those that were sent. */
+static int drop_frames(struct relay_link *l, uint64_t end)
 {
-    size_t dropped = 0;
-
-    if (end > l->next)
-        return -EPROTO;
     while (l->base < end) {
-        size_t size = HEADER_SIZE + wire_load_u32(buf_bytes(&l->unacked));
+        size_t size = l->sent > 0 ? HEADER_SIZE + wire_load_u32(buf_bytes(&l->unacked)) : SIZE_MAX;
 
-        if (dropped + size > limit)
+        if (size > l->sent)
             return -EPROTO;
         buf_consume(&l->unacked, size);
-        dropped += size;
+        l->sent -= size;
         l->base++;
     }
-    l->sent -= dropped < l->sent ? dropped : l->sent;
     if (buf_size(&l->unacked) == 0 && l->unacked.capacity > KEEP_MAX)
         buf_reset(&l->unacked);
     return 0;
@@ -80,10 +78,15 @@ static int drop_frames(struct relay_link *l, uint64_t end, size_t limit)
 int relay_link_resume(struct relay_link *l, uint64_t arrived)
 {
     l->sent = 0;
-    if (arrived < l->base || drop_frames(l, arrived, SIZE_MAX) < 0)
+    if (arrived < l->base || arrived > l->next)
         return -EPROTO;
+    /* They are kept: what was not taken there still counts in the window. */
+    for (uint64_t i = l->base; i < arrived; i++)
+        l->sent += HEADER_SIZE + wire_load_u32(buf_bytes(&l->unacked) + l->sent);
     l->up = true;
-    l->acked = 0; /* the peer may have missed the last one */
+    l->known = true;
+    l->acked = 0; /* the peer may have missed the last one, and needs it: it is sent at once */
+    l->taken_bytes = ACK_BYTES;
     return 0;
 }
 
@@ -112,7 +115,7 @@ static int take_ack(struct relay_link *l, const uint8_t *body, size_t size)
     if (size != 8)
         return -EPROTO;
     end = wire_load_u64(body);
-    return end <= l->base ? 0 : drop_frames(l, end, l->sent);
+    return drop_frames(l, end);
 }
 
 /* A whole frame at data. */

@@ -5,15 +5,15 @@
  * may break anywhere. Both ends have one link for as long as the node lives; connections come and go.
  *
  *   node                                            server
- *   hello: nonce, frames that have arrived    ->
- *                                             <-    hello: the same nonce, frames that have arrived
+ *   hello: nonce, is it known, arrived frames ->
+ *                                             <-    hello: the same nonce, arrived frames
  *   frame, frame, acknowledgement, ...        <->   frame, acknowledgement, frame, ...
  *
  * Frames are numbered by counting them. A sender keeps each frame until it is acknowledged; after a hello it sends those
  * again that have not arrived. So no request is executed twice and no reply is lost, whatever is cut.
  *
- * Bounds: at most RELAY_WINDOW bytes are under way without an acknowledgement, and a receiver holds no more. A sender
- * limits what it keeps by relay_link_has_room().
+ * Bounds: at most RELAY_WINDOW bytes are under way without an acknowledgement, over all connections, and a receiver holds no
+ * more. A sender limits what it keeps by relay_link_has_room().
  *
  * No I/O and no clock. Failure: memory is out (-ENOMEM), or the peer breaks the rules (-EPROTO). Both end the link.
  */
@@ -27,7 +27,7 @@
 
 enum {
     RELAY_NONCE_SIZE = 16,
-    RELAY_HELLO_SIZE = 8 + RELAY_NONCE_SIZE + 8,
+    RELAY_HELLO_SIZE = 8 + RELAY_NONCE_SIZE + 1 + 8,
     RELAY_PIECE_MAX = 64 * 1024,           /* bytes of a message in one frame */
     RELAY_BODY_MAX = RELAY_PIECE_MAX + 64, /* bytes of a frame behind its length and kind */
     RELAY_WINDOW = 1024 * 1024,
@@ -52,8 +52,14 @@ enum relay_kind {
 
 struct relay_hello {
     uint8_t nonce[RELAY_NONCE_SIZE];
-    uint64_t arrived;
+    /* Of a node: this server has answered a hello of the nonce before. A server that does not know the nonce then has forgotten
+     * the node, and must not execute its requests: it may have done so. */
+    bool is_known;
+    uint64_t arrived; /* frames; RELAY_FORGOTTEN */
 };
+
+/* In a server's hello: it has forgotten the node. */
+#define RELAY_FORGOTTEN UINT64_MAX
 
 /* 0 or -ENOMEM. */
 int relay_hello_put(struct buf *out, const struct relay_hello *h);
@@ -61,11 +67,12 @@ int relay_hello_put(struct buf *out, const struct relay_hello *h);
 bool relay_hello_decode(const uint8_t *data, struct relay_hello *ret);
 
 struct relay_link {
-    bool up; /* hellos were exchanged on the present connection */
+    bool up;    /* hellos were exchanged on the present connection */
+    bool known; /* hellos were exchanged once */
 
     struct buf unacked; /* whole frames, from number `base` on */
     uint64_t base, next;
-    size_t sent; /* bytes of `unacked` that were given to the present connection */
+    size_t sent; /* bytes of `unacked` that have arrived, or were given to the present connection */
 
     struct buf in;    /* an incomplete frame of the present connection */
     struct buf queue; /* whole frames that were not taken yet */

@@ -5,8 +5,8 @@
  *                                                           ^                  |
  *                                                           +--- next one <----+   the node stays for KEEP_MS
  *
- * Ways it fails: the connection breaks, and the node comes again; a hello of a node that is not known here and was elsewhere,
- * or frames that break the rules: the node is forgotten, and its store fails. A node that does not come again within KEEP_MS
+ * Ways it fails: the connection breaks, and the node comes again; a hello of a node that was known and is not any more, or
+ * frames that break the rules: the node is forgotten, and its store fails. A node that does not come again within KEEP_MS
  * is forgotten, and its waits with it.
  */
 
@@ -209,30 +209,49 @@ static struct served_node *create_node(struct relay_shell *h, const uint8_t *non
     return n;
 }
 
-/* The hello is answered also when the node cannot go on: it finds the reason in the answer. */
+static bool answer_hello(struct relay_conn *c, const struct relay_hello *hello, uint64_t arrived)
+{
+    struct relay_hello answer = *hello;
+    struct buf out = {0};
+
+    answer.arrived = arrived;
+    bool ok = relay_hello_put(&out, &answer) == 0 &&
+              tls_link_send(c->tls, buf_bytes(&out), buf_size(&out), &c->wire) == 0;
+    buf_finish(&out);
+    return ok;
+}
+
+/* The node learns that it cannot go on, if the socket takes the answer; its connection is closed. */
+static bool refuse_node(struct relay_conn *c, const struct relay_hello *hello)
+{
+    if (answer_hello(c, hello, RELAY_FORGOTTEN))
+        (void)write_wire(c);
+    return false;
+}
+
 static bool take_hello(struct relay_conn *c, const uint8_t *bytes)
 {
     struct relay_shell *h = c->shell;
     struct relay_hello hello;
-    struct buf out = {0};
 
     if (!relay_hello_decode(bytes, &hello))
         return false;
     struct served_node *n = find_node(h, hello.nonce);
+    if (!n && hello.is_known)
+        return refuse_node(c, &hello);
     if (!n)
         n = create_node(h, hello.nonce);
     if (!n)
         return false;
     if (n->conn)
         relay_conn_close(n->conn);
+    if (relay_link_resume(&n->node.link, hello.arrived) < 0) {
+        drop_node(h, n);
+        return refuse_node(c, &hello);
+    }
     n->conn = c;
     c->served = n;
-    hello.arrived = n->node.link.arrived;
-    bool ok = relay_hello_put(&out, &hello) == 0 &&
-              tls_link_send(c->tls, buf_bytes(&out), buf_size(&out), &c->wire) == 0;
-    buf_finish(&out);
-    (void)relay_hello_decode(bytes, &hello); /* as above */
-    return ok && relay_link_resume(&n->node.link, hello.arrived) == 0;
+    return answer_hello(c, &hello, n->node.link.arrived);
 }
 
 /* False: the connection has to be closed. */
@@ -315,6 +334,7 @@ int relay_conn_adopt(struct relay_shell *h, int fd, struct tls_link *tls, const 
         relay_conn_close(c);
     else if (!c->closing)
         (void)relay_conn_flush(c);
+    server_work_off(h->server);
     return 0;
 }
 
@@ -381,12 +401,18 @@ int relay_shell_create(struct relay_shell **ret, struct server *s)
     list_init(&h->conns);
     list_init(&h->busy);
     list_init(&h->unsent);
-    (void)uv_timer_init(s->loop, &h->timer); /* cannot fail, and the next only without a callback */
-    (void)uv_timer_start(&h->timer, on_sweep, SWEEP_MS, SWEEP_MS);
-    h->timer.data = h;
-    server_handle_opened(s);
     *ret = h;
     return 0;
+}
+
+void relay_shell_start(struct relay_shell *h)
+{
+    if (!h)
+        return;
+    (void)uv_timer_init(h->server->loop, &h->timer); /* cannot fail, and the next only without a callback */
+    (void)uv_timer_start(&h->timer, on_sweep, SWEEP_MS, SWEEP_MS);
+    h->timer.data = h;
+    server_handle_opened(h->server);
 }
 
 static void on_sweep_closed(uv_handle_t *handle)

@@ -13,8 +13,11 @@ struct server;
 struct store_client;
 struct tls_link;
 
-/* 0 or -ENOMEM. Its timer is a handle of the server from here on. */
+/* 0 or -ENOMEM. */
 int relay_shell_create(struct relay_shell **ret, struct server *s);
+
+/* Its timer is a handle of the server from here on. */
+void relay_shell_start(struct relay_shell *h);
 
 /* Takes the socket and the link of a node that has proved the key, and the bytes that it has sent inside. 0 or -errno; fd is
  * closed and the link freed then. */
@@ -35,5 +38,5 @@ void relay_shell_run_turn(struct relay_shell *h);
 /* Closes all connections, forgets all nodes, and closes the timer. */
 void relay_shell_stop(struct relay_shell *h);
 
-/* When all handles of the server are closed. */
+/* Before relay_shell_start(), or when all handles of the server are closed. */
 void relay_shell_destroy(struct relay_shell *h);

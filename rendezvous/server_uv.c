@@ -215,6 +215,12 @@ static void adopt_handle(struct server *s, uv_handle_t *handle)
 
 /* ---- life ---- */
 
+/* Clients may go on because another one gave its request up, without bytes from the store. */
+static bool is_relay_ready(const struct server *s)
+{
+    return s->relay && !list_is_empty(&s->relay->ready);
+}
+
 static void on_rest_idle(uv_idle_t *idle)
 {
     struct server *s = idle->data;
@@ -224,13 +230,15 @@ static void on_rest_idle(uv_idle_t *idle)
     peers_run_turn(s);
     agents_shake_hands(s->rounds);
     relay_shell_run_turn(s->relays);
+    if (is_relay_ready(s))
+        peers_serve_relayed(s);
     server_work_off(s);
 }
 
 static bool is_work_left(struct server *s)
 {
     return !list_is_empty(&s->store.released) || !list_is_empty(&s->busy) || store_clean(&s->store, 0) ||
-           relay_shell_is_busy(s->relays) || agents_wait_for_handshakes(s->rounds);
+           relay_shell_is_busy(s->relays) || is_relay_ready(s) || agents_wait_for_handshakes(s->rounds);
 }
 
 void server_work_off(struct server *s)
@@ -338,8 +346,9 @@ int server_create(struct server **ret, uv_loop_t *loop, const struct server_conf
         return r;
     }
     if (config->security && config->security->fence &&
-        (fence_shell_create(&s->fence, s) < 0 ||
-         (config->security->seal && relay_shell_create(&s->relays, s) < 0))) {
+        ((config->security->seal && relay_shell_create(&s->relays, s) < 0) ||
+         fence_shell_create(&s->fence, s) < 0)) {
+        relay_shell_destroy(s->relays);
         tls_context_free(s->tls);
         store_finish(&s->store);
         free(s->scratch);
@@ -348,6 +357,7 @@ int server_create(struct server **ret, uv_loop_t *loop, const struct server_conf
     }
     init_handles(s);
     rounds_shell_start(s->rounds);
+    relay_shell_start(s->relays);
     *ret = s;
     return 0;
 }

@@ -68,13 +68,18 @@ static void flush_relay(struct node_store *n)
 
 static void on_relay_wake(void *data)
 {
-    flush_relay(data);
+    struct node_store *n = data;
+
+    flush_relay(n);
+    if (n->relay.failed && !n->failed &&
+        !n->stopping) /* in a turn of its own: the caller may use its clients */
+        (void)uv_timer_start(&n->timer, on_dial_again, 0, 0); /* fails only without a callback */
 }
 
 static void on_store_connected(void *data)
 {
     struct node_store *n = data;
-    struct relay_hello hello = {.arrived = n->relay.link.arrived};
+    struct relay_hello hello = {.is_known = n->relay.link.known, .arrived = n->relay.link.arrived};
     struct buf out = {0};
 
     memcpy(hello.nonce, n->nonce, sizeof(hello.nonce));
@@ -115,7 +120,7 @@ static void on_store_bytes(void *data, const uint8_t *bytes, size_t size)
         r = relay_receive(&n->relay, bytes, size);
     buf_reset(&n->hello);
     if (r < 0 || n->relay.failed) {
-        fail_node_store(n, r == -ENOMEM ? "out of memory" : "it has no memory of this node");
+        fail_node_store(n, r == -ENOMEM ? "out of memory" : "it has forgotten this node");
         return;
     }
     server_serve_relayed(n->server);
@@ -156,8 +161,13 @@ static int dial_relay(struct node_store *n)
 static void on_dial_again(uv_timer_t *timer)
 {
     struct node_store *n = timer->data;
-    int r = dial_relay(n);
+    int r;
 
+    if (n->relay.failed) {
+        fail_node_store(n, "out of memory");
+        return;
+    }
+    r = dial_relay(n);
     if (r < 0) {
         n->client = NULL;
         fail_node_store(n, strerror(-r));
