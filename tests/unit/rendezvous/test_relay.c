@@ -737,7 +737,6 @@ static void test_values_beyond_the_window(void **state)
 static void test_cuts_while_the_server_cannot_go_on(void **state)
 {
     struct node *n = &w.nodes[0];
-    struct buf none = {0};
     char *large = malloc(LARGE + 1);
 
     open_world(&ample);
@@ -753,17 +752,105 @@ static void test_cuts_while_the_server_cannot_go_on(void **state)
         assert_int_equal(relay_link_receive(&n->at_server.link, buf_bytes(&n->up), buf_size(&n->up)), 0);
         run_server(n); /* until the reply fills the window */
         assert_true(buf_size(&n->at_server.link.queue) <= RELAY_WINDOW + RELAY_BODY_MAX + 5);
+        assert_true(buf_size(&n->at_server.link.unacked) <= RELAY_WINDOW + RELAY_BODY_MAX + 5);
         cut_node(n);
     }
-    /* An acknowledgement that was lost is sent again, though the server sends nothing else. */
-    assert_int_equal(relay_link_output(&n->at_server.link, &none), 0);
-    assert_true(buf_size(&none) > 0 && buf_bytes(&none)[4] == RELAY_ACK);
-    n->at_server.link.sent = 0;
-    buf_reset(&none);
     w.holds = false;
     settle();
     check_locals();
     free(large);
+    close_world();
+}
+
+static void move_link(struct relay_link *from, struct relay_link *to)
+{
+    struct buf out = {0};
+
+    assert_int_equal(relay_link_output(from, &out), 0);
+    assert_true(buf_size(&out) <= RELAY_WINDOW + RELAY_BODY_MAX + 5);
+    assert_int_equal(relay_link_receive(to, buf_bytes(&out), buf_size(&out)), 0);
+    buf_finish(&out);
+}
+
+static void resume_links(struct relay_link *a, struct relay_link *b)
+{
+    relay_link_down(a);
+    relay_link_down(b);
+    assert_int_equal(relay_link_resume(a, b->arrived), 0);
+    assert_int_equal(relay_link_resume(b, a->arrived), 0);
+}
+
+/* The window, and an acknowledgement that was lost: it is sent again, though nothing else is sent. */
+static void test_the_window_of_a_link(void **state)
+{
+    struct wire_span head = text("01234567");
+    struct relay_link a = {0}, b = {0};
+    char *bytes = calloc(1, RELAY_PIECE_MAX);
+    struct buf lost = {0};
+    struct relay_frame f;
+    unsigned n_taken = 0;
+
+    resume_links(&a, &b);
+    for (unsigned i = 0; i < 3 * RELAY_WINDOW / RELAY_PIECE_MAX; i++)
+        assert_int_equal(relay_link_put(&a, RELAY_REPLY, head, wire_span(bytes, RELAY_PIECE_MAX)), 0);
+    for (unsigned i = 0; i < 4; i++) {
+        move_link(&a, &b);
+        resume_links(&a, &b);
+        move_link(&a, &b);
+        while (relay_link_take(&b, &f))
+            n_taken++;
+        assert_int_equal(relay_link_output(&b, &lost), 0);
+        assert_true(buf_size(&lost) > 0 || n_taken == a.next);
+        buf_reset(&lost);
+        resume_links(&a, &b);
+        move_link(&b, &a);
+    }
+    assert_int_equal(n_taken, a.next);
+    assert_int_equal(buf_size(&a.unacked), 0);
+    relay_link_finish(&a);
+    relay_link_finish(&b);
+    free(bytes);
+}
+
+/* A request of another client does not come between the pieces of a long one, also when the link has room again. */
+static void test_pieces_stay_together(void **state)
+{
+    struct node *n = &w.nodes[0];
+    char *large = malloc(LARGE + 1);
+
+    open_world(&ample);
+    memset(large, 'v', LARGE);
+    large[LARGE] = '\0';
+    w.holds = true;
+    set(&w.locals[0], "/large", large);
+    (void)move_bytes(n);
+    assert_true(relay_link_has_room(&n->relay.link));
+    set(&w.locals[1], "/small", "s");
+    assert_true(buf_size(&w.locals[1].todo) > 0);
+    w.holds = false;
+    serve_ready(n);
+    settle();
+    on_key(&w.locals[N_LOCAL], WIRE_OP_GET, "/large");
+    on_key(&w.locals[N_LOCAL + 1], WIRE_OP_GET, "/small");
+    settle();
+    check_locals();
+    free(large);
+    close_world();
+}
+
+/* A sum that is gathered is replied to later than what other clients request behind it. */
+static void test_replies_stay_in_order(void **state)
+{
+    open_world(&ample);
+    set(&w.locals[0], "/k", "some value");
+    settle();
+    w.holds = true;
+    add(&w.locals[0], "/n", 1);
+    add(&w.locals[1], "/n", 2);
+    on_key(&w.locals[1], WIRE_OP_GET, "/k");
+    w.holds = false;
+    settle();
+    check_locals();
     close_world();
 }
 
@@ -816,6 +903,21 @@ static void test_hellos(void **state)
     assert_true(link.known);
     assert_int_equal(relay_link_resume(&link, RELAY_FORGOTTEN), -EPROTO);
     relay_link_finish(&link);
+}
+
+/* The reply proves that what the client has sent before is executed. */
+static void test_a_ping_waits_for_what_was_sent_before(void **state)
+{
+    open_world(&ample);
+    w.holds = true;
+    set(&w.locals[0], "/k", "v");
+    plain_op(&w.locals[0], WIRE_OP_PING);
+    assert_int_equal(buf_size(&w.locals[0].got), 0);
+    w.holds = false;
+    settle();
+    assert_int_equal(buf_size(&w.locals[0].got), 4);
+    check_locals();
+    close_world();
 }
 
 static void wait_for_two(struct local *l)
@@ -921,7 +1023,11 @@ int main(void)
         cmocka_unit_test(test_refused_requests_close_their_clients),
         cmocka_unit_test(test_values_beyond_the_window),
         cmocka_unit_test(test_cuts_while_the_server_cannot_go_on),
+        cmocka_unit_test(test_a_ping_waits_for_what_was_sent_before),
         cmocka_unit_test(test_waits_for_several_names_are_not_joined),
+        cmocka_unit_test(test_the_window_of_a_link),
+        cmocka_unit_test(test_pieces_stay_together),
+        cmocka_unit_test(test_replies_stay_in_order),
         cmocka_unit_test(test_a_long_name),
         cmocka_unit_test(test_hellos),
         cmocka_unit_test(test_concurrent_requests_are_applied_once),
