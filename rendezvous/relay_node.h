@@ -53,7 +53,8 @@ struct relay_node {
     enum { RELAY_RECEIVING, RELAY_EXECUTING, RELAY_REPLYING } stage;
     bool broken; /* memory was out */
     bool finishing;
-    struct store_stats *stats; /* counts the requests; NULL: they are not counted. Set after relay_node_init() */
+    struct store_stats
+        *stats; /* counts the requests; NULL: they are not counted. Set after relay_node_init() */
     uint64_t n_executed, n_changes;
 };
 

@@ -35,7 +35,7 @@ struct server {
     struct server_security security;
     struct fence_shell *fence;  /* NULL: clients come from anywhere */
     struct relay_shell *relays; /* NULL: stores of nodes are not served */
-    struct store_relay *relay;        /* NULL: requests are executed here; else forwarded */
+    struct store_relay *relay;  /* NULL: requests are executed here; else forwarded */
     void (*relay_wake)(void *data);
     void *relay_data;
     struct tls_context *tls; /* NULL: agents need no secret */
