@@ -103,6 +103,7 @@ static void leave_call(struct relay_member *m)
 {
     struct relay_client *c = m->client;
 
+    assert(c);
     list_unlink(&m->of_client);
     m->client = NULL;
     if (c->asked == m)
