@@ -82,9 +82,11 @@ int local_address_towards(const char *host, char *ret, size_t size)
 
     if (!parse_numeric(host, &address))
         return -EINVAL;
-    _cleanup_close_ int fd = socket(address.any.sa_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-    if (fd < 0 || connect(fd, &address.any, sizeof(address)) < 0 ||
-        getsockname(fd, &address.any, &length) < 0)
+    /* To another address of 127.0.0.0/8 the kernel sends from 127.0.0.1. */
+    bool own = local_address_is_own(&address.any);
+    _cleanup_close_ int fd = own ? -1 : socket(address.any.sa_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    if (!own && (fd < 0 || connect(fd, &address.any, sizeof(address)) < 0 ||
+                 getsockname(fd, &address.any, &length) < 0))
         return -errno;
     const void *bytes = address.any.sa_family == AF_INET6 ? (const void *)&address.v6.sin6_addr
                                                           : (const void *)&address.v4.sin_addr;
