@@ -21,6 +21,8 @@ SUPPORT = pathlib.Path(__file__).resolve().parents[1] / "support" / "py"
 
 WORKER = """
 import os, sys, time
+def say(*words):  # in one piece: workers share the output
+    os.write(1, (" ".join(map(str, words)) + "\\n").encode())
 sys.path.insert(0, sys.argv[1])
 from crund import Client
 rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
@@ -29,13 +31,13 @@ with Client(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])) as client
     sums = client.add("arrived", 1)
     while client.add("arrived", 0) < size:
         time.sleep(0.05)
-    print("READ", rank, [client.get(f"rank{r}") for r in range(size)], flush=True)
+    say("READ", rank, [client.get(f"rank{r}") for r in range(size)])
     large = client.get("large") if rank else client.set("large", b"x" * (8 << 20))
-    print("STORE", rank, os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"], os.environ["CRUN_MASTER_HOST"], flush=True)
+    say("STORE", rank, os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"], os.environ["CRUN_MASTER_HOST"])
     client.add("left", 1)
     while not os.path.exists(sys.argv[2]):
         time.sleep(0.05)
-    print("SUM", client.add("arrived", 0), flush=True)
+    say("SUM", client.add("arrived", 0))
 """
 
 
@@ -169,6 +171,8 @@ def test_no_host_reads_the_store_over_the_network(fabric, job, host):
 
 ADDS = """
 import os, sys, time
+def say(*words):  # in one piece: workers share the output
+    os.write(1, (" ".join(map(str, words)) + "\\n").encode())
 sys.path.insert(0, sys.argv[1])
 from crund import Client
 size = int(os.environ["WORLD_SIZE"])
@@ -176,7 +180,7 @@ with Client(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])) as client
     client.add("ready", 1)
     while client.add("ready", 0) < size:
         time.sleep(0.02)
-    print("STORE", os.environ["GROUP_RANK"], os.environ["MASTER_PORT"], flush=True)
+    say("STORE", os.environ["GROUP_RANK"], os.environ["MASTER_PORT"])
     mine = 0
     while not os.path.exists(sys.argv[2]):
         client.add("sum", 1)
@@ -186,7 +190,7 @@ with Client(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])) as client
     client.add("done", 1)
     while client.add("done", 0) < size:
         time.sleep(0.02)
-    print("ENDED", mine, client.add("sum", 0), client.add("claimed", 0), flush=True)
+    say("ENDED", mine, client.add("sum", 0), client.add("claimed", 0))
 """
 
 
@@ -240,6 +244,8 @@ def test_a_cut_connection_executes_each_request_once(fabric, tmp_path, secret):
 
 AGAIN = """
 import os, sys, time
+def say(*words):  # in one piece: workers share the output
+    os.write(1, (" ".join(map(str, words)) + "\\n").encode())
 sys.path.insert(0, sys.argv[1])
 from crund import Client
 size = int(os.environ["WORLD_SIZE"])
@@ -248,7 +254,7 @@ with Client(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])) as client
     client.add("ready", 1)
     while client.add("ready", 0) < size:
         time.sleep(0.02)
-    print("STORE", os.environ["GROUP_RANK"], os.environ["CRUN_GENERATION"], client.add("old", 0), flush=True)
+    say("STORE", os.environ["GROUP_RANK"], os.environ["CRUN_GENERATION"], client.add("old", 0))
     while os.environ["CRUN_GENERATION"] == "0":
         time.sleep(1)
 """
