@@ -48,18 +48,28 @@ def fabric():
         yield made
 
 
+def start_sealed(nodes, fabric, host, endpoint, secret, *more):
+    return nodes.crun("--nnodes=2", "--nproc-per-node=2", "--rdzv-backend=c10d", f"--rdzv-endpoint={endpoint}",
+                      "--rdzv-id=sealed", "--seal", f"--secret-file={secret}", *more, prefix=fabric.prefix(host),
+                      env={"PYTHON_EXEC": sys.executable})
+
+
 @pytest.fixture
-def job(fabric, tmp_path):
+def secret(tmp_path):
+    path = tmp_path / "secret"
+    path.write_bytes(SECRET)
+    path.chmod(0o600)
+    return path
+
+
+@pytest.fixture
+def job(fabric, tmp_path, secret):
     """Yields the nodes of a job, in which each worker has read what all have written, and the file that ends it."""
-    secret, worker, end = tmp_path / "secret", tmp_path / "worker.py", tmp_path / "end"
-    secret.write_bytes(SECRET)
-    secret.chmod(0o600)
+    worker, end = tmp_path / "worker.py", tmp_path / "end"
     worker.write_text(WORKER)
     with lib.Nodes(tmp_path) as nodes:
         for host in (0, 1):
-            nodes.crun("--nnodes=2", "--nproc-per-node=2", "--rdzv-backend=c10d", f"--rdzv-endpoint={fabric.address(0)}:29400",
-                       "--rdzv-id=sealed", "--seal", f"--secret-file={secret}", worker, SUPPORT, end,
-                       prefix=fabric.prefix(host), env={"PYTHON_EXEC": sys.executable})
+            start_sealed(nodes, fabric, host, f"{fabric.address(0)}:29400", secret, worker, SUPPORT, end)
         for node in nodes:
             node.wait_for("STORE")
         yield nodes, end
@@ -192,20 +202,6 @@ with Client(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])) as client
         time.sleep(0.02)
     say("ENDED", mine, client.add("sum", 0), client.add("claimed", 0))
 """
-
-
-def start_sealed(nodes, fabric, host, endpoint, secret, *more):
-    return nodes.crun("--nnodes=2", "--nproc-per-node=2", "--rdzv-backend=c10d", f"--rdzv-endpoint={endpoint}",
-                      "--rdzv-id=sealed", "--seal", f"--secret-file={secret}", *more, prefix=fabric.prefix(host),
-                      env={"PYTHON_EXEC": sys.executable})
-
-
-@pytest.fixture
-def secret(tmp_path):
-    path = tmp_path / "secret"
-    path.write_bytes(SECRET)
-    path.chmod(0o600)
-    return path
 
 
 def connections(fabric, host, condition, *kill):
