@@ -51,8 +51,8 @@ def normalize(end):
 
 
 def prepare():
-    for end in turns():
-        (tokenize if int(end) // TURN_S % 2 else normalize)(end)
+    for i, end in enumerate(turns()):
+        (tokenize if i % 2 else normalize)(end)
 
 
 def compile_code():
