@@ -23,11 +23,19 @@ static uint64_t reserved_descriptors(const struct admission *a, uint64_t fd_limi
     return fd_limit / 8 < a->reserved ? fd_limit / 8 : a->reserved;
 }
 
-/* All numbers below fd are in use, so what is at and behind the first that is for agents is beyond n_scarce. */
+/*
+ * All numbers below fd are in use, so what is at and behind the first that is for agents is beyond n_scarce. The number of a connection
+ * that was closed for another one is given again while all others are in use: so how many connections there were when the numbers
+ * were used up is kept until far fewer are left.
+ */
 static void note_descriptor(struct admission *a, unsigned n, uint64_t fd, uint64_t fd_limit)
 {
     uint64_t first = fd_limit - reserved_descriptors(a, fd_limit), beyond;
 
+    if (fd + 1 >= fd_limit)
+        a->n_full = n;
+    else if (n < a->n_full - a->n_full / 4)
+        a->n_full = 0;
     if (fd + 1 < first)
         return;
     beyond = fd + 1 - first;
@@ -39,7 +47,7 @@ enum admission_place admission_take(struct admission *a, unsigned n, uint64_t fd
     if (n >= a->limit)
         return ADMISSION_NO_CONNECTION;
     note_descriptor(a, n, fd, fd_limit);
-    if (fd + 1 >= fd_limit)
+    if (fd + 1 >= fd_limit || (a->n_full > 0 && n >= a->n_full))
         return ADMISSION_NO_DESCRIPTOR;
     return admission_is_open(a, n + 1) ? ADMISSION_OPEN : ADMISSION_RESERVED;
 }

@@ -18,6 +18,7 @@ struct admission {
     unsigned reserved; /* of these, for agents; 0: all are for any client */
     unsigned
         n_scarce; /* connections for which there were descriptors beside those for agents, as was last seen; 0: enough */
+    unsigned n_full; /* connections that took all descriptors, as was last seen; 0: there were enough */
 };
 
 enum admission_place {

@@ -81,6 +81,20 @@ static void a_low_number_does_not_hide_that_descriptors_are_scarce(void **state)
     assert_int_equal(a.n_scarce, 941);
 }
 
+/* A connection was closed for the one before, whose number the next one gets. */
+static void a_number_that_is_given_again_is_not_a_free_one(void **state)
+{
+    struct admission a;
+
+    (void)state;
+    admission_init(&a, 1000, true);
+    assert_int_equal(admission_take(&a, 101, 111, 112), ADMISSION_NO_DESCRIPTOR);
+    assert_int_equal(admission_take(&a, 101, 10, 112), ADMISSION_NO_DESCRIPTOR);
+    assert_int_equal(admission_take(&a, 100, 11, 112), ADMISSION_RESERVED);
+    assert_int_equal(admission_take(&a, 75, 12, 112), ADMISSION_OPEN); /* many have left */
+    assert_int_equal(admission_take(&a, 86, 70, 112), ADMISSION_OPEN);
+}
+
 static void what_is_of_little_use_is_closed(void **state)
 {
     static const struct {
@@ -120,6 +134,7 @@ int main(void)
         cmocka_unit_test(connections_are_kept_for_agents),
         cmocka_unit_test(descriptors_are_kept_for_agents),
         cmocka_unit_test(a_low_number_does_not_hide_that_descriptors_are_scarce),
+        cmocka_unit_test(a_number_that_is_given_again_is_not_a_free_one),
         cmocka_unit_test(what_is_of_little_use_is_closed),
     };
 
