@@ -124,7 +124,7 @@ except (Closed, OSError):
 
 WAITS = """
 import os, time
-print("STORE", os.environ["MASTER_PORT"], os.environ.get("CRUN_MASTER_HOST"), flush=True)
+print(f"STORE {os.environ['MASTER_PORT']} {os.environ.get('CRUN_MASTER_HOST')}\\n", end="", flush=True)
 while True:
     time.sleep(1)
 """
@@ -145,8 +145,8 @@ def test_what_listens_in_each_mode(fabric, tmp_path, mode, everywhere):
                        env={"PYTHON_EXEC": sys.executable})
         ports = []
         for node in nodes:
-            node.wait_for("STORE")
-            ports.append(re.search(r"STORE (\d+) (\S+)", node.text()).groups())
+            found = jobs.wait_for(lambda node=node: re.search(r"STORE (\d+) (\S+)\n", node.text()))
+            ports.append(found.groups())
         outside = [{p for p in listeners(fabric, host) if p.rsplit(":", 1)[0] not in ("127.0.0.1", "[::1]") and
                     not p.endswith(":29400")} for host in (0, 1)]
         served = [host for host in (0, 1) if outside[host]]
