@@ -19,6 +19,7 @@
 #include "base/cleanup.h"
 #include "rendezvous/rounds_file_os.h"
 #include "rendezvous/rounds_json.h"
+#include "rendezvous/rounds_state_uv.h"
 #include "rendezvous/rounds_uv.h"
 #include "rendezvous/server_impl_uv.h"
 
@@ -39,7 +40,8 @@ struct change {
 };
 
 struct rounds_disk {
-    struct rounds_shell *shell;
+    struct rounds_state state;
+    uv_timer_t timer; /* a batch is being written */
     int dir;
     uint64_t mark, done; /* given last; written last */
     struct list waiting; /* changes for the next batch */
@@ -52,6 +54,11 @@ struct rounds_disk {
     uint64_t started_ns; /* of the batch */
     uint64_t complained_ns;
 };
+
+static struct rounds_disk *disk_of(struct rounds_state *s)
+{
+    return (struct rounds_disk *)s; /* its first member */
+}
 
 /* ---- writing, in the thread ---- */
 
@@ -132,7 +139,7 @@ static void log_write_error(struct rounds_disk *d, int error)
     if (d->complained_ns > 0 && now_ns - d->complained_ns < ERRORS_REPEAT_S * UINT64_C(1000000000))
         return;
     d->complained_ns = now_ns;
-    rounds_log(d->shell,
+    rounds_log(d->state.shell,
                "the state of a job cannot be written: %s; it goes on, but a restart of this daemon would "
                "not know what has happened since",
                strerror(-error));
@@ -140,8 +147,8 @@ static void log_write_error(struct rounds_disk *d, int error)
 
 static void on_disk_timer(uv_timer_t *timer)
 {
-    struct rounds_shell *r = timer->data;
-    struct rounds_disk *d = r->disk;
+    struct rounds_disk *d = timer->data;
+    struct rounds_shell *r = d->state.shell;
     uint64_t took_ms = (uv_hrtime() - d->started_ns) / 1000000;
 
     if (!d->busy || d->given_up)
@@ -168,22 +175,24 @@ static void watch_batch(struct rounds_disk *d)
 {
     d->started_ns = uv_hrtime();
     /* Cannot fail unless it is being closed: has a callback. */
-    if (!uv_is_closing((uv_handle_t *)&d->shell->disk_timer))
-        (void)uv_timer_start(&d->shell->disk_timer, on_disk_timer, d->limit_ms / DISK_WARNING_PART, 0);
+    if (!uv_is_closing((uv_handle_t *)&d->timer))
+        (void)uv_timer_start(&d->timer, on_disk_timer, d->limit_ms / DISK_WARNING_PART, 0);
 }
+
+static void start_write_batch(struct rounds_disk *d);
 
 static void on_written(uv_work_t *work, int status)
 {
     struct rounds_disk *d = work->data;
-    struct server *s = d->shell->server;
+    struct server *s = d->state.shell->server;
 
     assert(status == 0); /* it is never cancelled */
     d->busy = false;
     if (d->given_up)
-        rounds_log(d->shell, "the state of jobs is written again");
+        rounds_log(d->state.shell, "the state of jobs is written again");
     d->given_up = false;
-    if (!uv_is_closing((uv_handle_t *)&d->shell->disk_timer))
-        (void)uv_timer_stop(&d->shell->disk_timer); /* always succeeds */
+    if (!uv_is_closing((uv_handle_t *)&d->timer))
+        (void)uv_timer_stop(&d->timer); /* always succeeds */
     list_for_each_safe(i, &d->writing)
     {
         struct change *c = list_entry(i, struct change, link);
@@ -194,14 +203,14 @@ static void on_written(uv_work_t *work, int status)
             d->done = c->mark;
         change_destroy(c);
     }
-    rounds_shell_saved(d->shell);
-    rounds_disk_start(d);
+    rounds_shell_saved(d->state.shell);
+    start_write_batch(d);
     server_handle_closed(s); /* may free us */
 }
 
-void rounds_disk_start(struct rounds_disk *d)
+static void start_write_batch(struct rounds_disk *d)
 {
-    if (!d || d->busy || list_is_empty(&d->waiting))
+    if (d->busy || list_is_empty(&d->waiting))
         return;
     while (!list_is_empty(&d->waiting)) {
         struct list *first = d->waiting.next;
@@ -211,8 +220,9 @@ void rounds_disk_start(struct rounds_disk *d)
     }
     d->busy = true;
     watch_batch(d);
-    server_handle_opened(d->shell->server);
-    (void)uv_queue_work(d->shell->server->loop, &d->work, on_work, on_written); /* fails without a callback */
+    server_handle_opened(d->state.shell->server);
+    (void)uv_queue_work(d->state.shell->server->loop, &d->work, on_work,
+                        on_written); /* fails without a callback */
 }
 
 /* ---- changes ---- */
@@ -246,14 +256,12 @@ static struct change *want_change(struct rounds_disk *d, uint64_t instance)
     return c;
 }
 
-void rounds_disk_save(struct rounds_disk *d, const struct rounds_job *job)
+static void disk_save(struct rounds_state *s, const struct rounds_job *job)
 {
-    struct change *c;
+    struct rounds_disk *d = disk_of(s);
+    struct change *c = want_change(d, job->instance);
     int r;
 
-    if (!d)
-        return;
-    c = want_change(d, job->instance);
     r = c ? rounds_file_put(&c->text, job) : -ENOMEM;
     if (r == 0)
         return;
@@ -262,23 +270,33 @@ void rounds_disk_save(struct rounds_disk *d, const struct rounds_job *job)
         change_destroy(c); /* the file stays as it is */
 }
 
-void rounds_disk_forget(struct rounds_disk *d, const struct rounds_job *job)
+static void disk_forget(struct rounds_state *s, const struct rounds_job *job)
 {
-    if (d && !want_change(d, job->instance))
+    struct rounds_disk *d = disk_of(s);
+
+    if (!want_change(d, job->instance))
         log_write_error(d, -ENOMEM);
 }
 
-uint64_t rounds_disk_mark(const struct rounds_disk *d, const struct rounds_job *job)
+static void disk_write(struct rounds_state *s)
 {
-    const struct change *c = d && job ? find_change(&d->waiting, job->instance) : NULL;
+    start_write_batch(disk_of(s));
+}
 
-    if (!c && d && job)
+static uint64_t disk_mark(const struct rounds_state *s, const struct rounds_job *job)
+{
+    const struct rounds_disk *d = (const struct rounds_disk *)s; /* its first member */
+    const struct change *c = job ? find_change(&d->waiting, job->instance) : NULL;
+
+    if (!c && job)
         c = find_change(&d->writing, job->instance);
     return c && !d->given_up ? c->mark : 0;
 }
 
-uint64_t rounds_disk_done(const struct rounds_disk *d)
+static uint64_t disk_done(const struct rounds_state *s)
 {
+    const struct rounds_disk *d = (const struct rounds_disk *)s; /* as above */
+
     return d->given_up ? d->mark : d->done;
 }
 
@@ -326,11 +344,11 @@ static int set_aside(struct rounds_disk *d, const char *name, const char *ending
     choose_name_aside(d, name, ending, aside);
     if (renameat(d->dir, name, d->dir, aside) < 0) {
         error = -errno;
-        rounds_log(d->shell, "the saved state in %s is %s and cannot be moved aside: %s", name, what,
+        rounds_log(d->state.shell, "the saved state in %s is %s and cannot be moved aside: %s", name, what,
                    strerror(-error));
         return error;
     }
-    rounds_log(d->shell, "the saved state in %s is %s and now named %s; %s", name, what, aside, then);
+    rounds_log(d->state.shell, "the saved state in %s is %s and now named %s; %s", name, what, aside, then);
     return 0;
 }
 
@@ -357,15 +375,16 @@ static int load_state_file(struct rounds_disk *d, struct rounds *rounds, const c
     int r = read_state_file(d->dir, name, &file);
 
     if (r < 0) {
-        rounds_log(d->shell, "the saved state in %s cannot be read: %s", name, strerror(-r));
+        rounds_log(d->state.shell, "the saved state in %s cannot be read: %s", name, strerror(-r));
         return r;
     }
     rest = r == 0 ? rounds_file_check(buf_bytes(&file), buf_size(&file), &n) : NULL;
     if (!rest)
         return set_damaged_aside(d, name);
     if (!rounds_json_load(rounds, rest, n, now_ns, error)) {
-        rounds_log(d->shell, "%s (%s); use the release and the limits that it was written with, or remove it",
-                   error, name);
+        rounds_log(d->state.shell,
+                   "%s (%s); use the release and the limits that it was written with, or remove it", error,
+                   name);
         return -EINVAL;
     }
     return rounds->superseded ? set_superseded_aside(d, rounds->superseded) : 0;
@@ -382,8 +401,9 @@ static int load_state_entry(struct rounds_disk *d, struct rounds *rounds, const 
     return 0;
 }
 
-int rounds_disk_load(struct rounds_disk *d, struct rounds *rounds, uint64_t now_ns)
+static int disk_load(struct rounds_state *s, struct rounds *rounds, uint64_t now_ns)
 {
+    struct rounds_disk *d = disk_of(s);
     int fd = dup(d->dir), r = 0;
     DIR *list = fd >= 0 ? fdopendir(fd) : NULL;
     struct dirent *entry;
@@ -392,18 +412,18 @@ int rounds_disk_load(struct rounds_disk *d, struct rounds *rounds, uint64_t now_
         r = -errno;
         if (fd >= 0)
             (void)close(fd); /* only read */
-        rounds_log(d->shell, "the state directory cannot be listed: %s", strerror(-r));
+        rounds_log(d->state.shell, "the state directory cannot be listed: %s", strerror(-r));
         return r;
     }
     for (errno = 0; r == 0 && (entry = readdir(list)); errno = 0)
         r = load_state_entry(d, rounds, entry->d_name, now_ns);
     if (r == 0 && errno != 0) {
         r = -errno;
-        rounds_log(d->shell, "the state directory cannot be listed: %s", strerror(-r));
+        rounds_log(d->state.shell, "the state directory cannot be listed: %s", strerror(-r));
     }
     (void)closedir(list); /* only read */
     if (r == 0 && rounds->n_jobs > 0)
-        rounds_log(d->shell, "%zu jobs with %zu nodes were restored; nodes have %g s to return",
+        rounds_log(d->state.shell, "%zu jobs with %zu nodes were restored; nodes have %g s to return",
                    rounds->n_jobs, rounds->n_nodes, (double)rounds->config.grace_ns / 1e9);
     return r;
 }
@@ -449,7 +469,51 @@ static int open_dir(struct rounds_shell *shell, const char *dir)
     return -EBUSY;
 }
 
-int rounds_disk_open(struct rounds_disk **ret, struct rounds_shell *shell, const char *dir, unsigned limit_ms)
+static void disk_start(struct rounds_state *s)
+{
+    struct rounds_disk *d = disk_of(s);
+
+    (void)uv_timer_init(s->shell->server->loop, &d->timer); /* cannot fail */
+    d->timer.data = d;
+    server_handle_opened(s->shell->server);
+}
+
+static void on_disk_timer_closed(uv_handle_t *handle)
+{
+    struct rounds_disk *d = handle->data;
+
+    server_handle_closed(d->state.shell->server);
+}
+
+static void disk_stop(struct rounds_state *s)
+{
+    uv_close((uv_handle_t *)&disk_of(s)->timer, on_disk_timer_closed);
+}
+
+static void disk_close(struct rounds_state *s)
+{
+    struct rounds_disk *d = disk_of(s);
+
+    assert(!d->busy);
+    list_for_each_safe(i, &d->waiting) change_destroy(list_entry(i, struct change, link));
+    (void)close(d->dir); /* nothing was written through it */
+    free(d);
+}
+
+static const struct rounds_state_kind disk_kind = {
+    .start = disk_start,
+    .stop = disk_stop,
+    .close = disk_close,
+    .load = disk_load,
+    .save = disk_save,
+    .forget = disk_forget,
+    .write = disk_write,
+    .mark = disk_mark,
+    .done = disk_done,
+};
+
+int rounds_disk_open(struct rounds_state **ret, struct rounds_shell *shell, const char *dir,
+                     unsigned limit_ms)
 {
     int fd = open_dir(shell, dir);
     struct rounds_disk *d;
@@ -468,22 +532,12 @@ int rounds_disk_open(struct rounds_disk **ret, struct rounds_shell *shell, const
         (void)close(fd); /* only opened */
         return -ENOMEM;
     }
-    d->shell = shell;
+    d->state = (struct rounds_state){.kind = &disk_kind, .shell = shell};
     d->limit_ms = limit_ms > 0 ? limit_ms : DISK_LIMIT_MS;
     d->dir = fd;
     d->work.data = d;
     list_init(&d->waiting);
     list_init(&d->writing);
-    *ret = d;
+    *ret = &d->state;
     return 0;
-}
-
-void rounds_disk_close(struct rounds_disk *d)
-{
-    if (!d)
-        return;
-    assert(!d->busy);
-    list_for_each_safe(i, &d->waiting) change_destroy(list_entry(i, struct change, link));
-    (void)close(d->dir); /* nothing was written through it */
-    free(d);
 }

@@ -5,7 +5,7 @@
  * agents' buffers -> one write for each agent that has something. Nothing is decided here.
  *
  * With a state directory this is a write-ahead rule: a view that depends on unsaved state is held until the
- * save is durable (rounds_disk_uv.h). Signs of life are never held back.
+ * save is durable (rounds_state_uv.h). Signs of life are never held back.
  *
  * Silence is judged only after every socket was read: while this process was stopped or busy, frames of an
  * agent may lie unread in its socket. So the timer starts a check handle, which runs behind the reads of
@@ -24,6 +24,7 @@
 #include "rendezvous/rounds_debug_uv.h"
 #include "rendezvous/rounds_disk_uv.h"
 #include "rendezvous/rounds_log.h"
+#include "rendezvous/rounds_state_uv.h"
 #include "rendezvous/server_impl_uv.h"
 #include "rendezvous/session_json.h"
 #include "base/random_os.h"
@@ -89,7 +90,7 @@ static void send_view(struct rounds_shell *r, const struct rounds_action *action
     const struct buf *frame = view_frame(r, &action->view);
 
     if (frame)
-        agent_conn_send(a, frame, rounds_disk_mark(r->disk, action->job));
+        agent_conn_send(a, frame, rounds_state_mark(r->state, action->job));
     else
         agent_conn_cut(a); /* its next hello is answered with the view */
 }
@@ -99,7 +100,7 @@ static void run_action(struct rounds_shell *r, const struct rounds_action *actio
     rounds_debug_action(r, action);
     switch (action->kind) {
     case ROUNDS_DO_SAVE:
-        rounds_disk_save(r->disk, action->job);
+        rounds_state_save(r->state, action->job);
         break;
     case ROUNDS_DO_REPORT:
         log_job_lines(r, action->job, action->log_kinds);
@@ -114,7 +115,7 @@ static void run_action(struct rounds_shell *r, const struct rounds_action *actio
         agent_conn_shutdown(list_entry(action->session, struct agent_conn, session));
         break;
     case ROUNDS_DO_FORGET:
-        rounds_disk_forget(r->disk, action->job);
+        rounds_state_forget(r->state, action->job);
         break;
     case ROUNDS_ACTION_COUNT:
         break;
@@ -158,7 +159,7 @@ static void run_actions(struct rounds_shell *r)
 
     while (rounds_next(&r->core, &action))
         run_action(r, &action);
-    rounds_disk_start(r->disk);
+    rounds_state_write(r->state);
     rounds_shell_flush(r);
     arm_rounds_timer(r);
     notify_empty(r);
@@ -195,7 +196,7 @@ void rounds_shell_saved(struct rounds_shell *r)
         struct agent_conn *a = list_entry(i, struct agent_conn, link);
 
         if (buf_size(&a->held) > 0)
-            agent_conn_release(a, rounds_disk_done(r->disk));
+            agent_conn_release(a, rounds_state_done(r->state));
     }
     rounds_shell_flush(r);
 }
@@ -249,9 +250,9 @@ static void on_rounds_timer(uv_timer_t *timer)
 
 static int open_state_dir(struct rounds_shell *r, const char *dir, unsigned limit_ms)
 {
-    int error = dir ? rounds_disk_open(&r->disk, r, dir, limit_ms) : 0;
+    int error = dir ? rounds_disk_open(&r->state, r, dir, limit_ms) : 0;
 
-    return error < 0 || !dir ? error : rounds_disk_load(r->disk, &r->core, uv_hrtime());
+    return error < 0 ? error : rounds_state_load(r->state, &r->core, uv_hrtime());
 }
 
 int rounds_shell_create(struct server *s, const struct server_rounds *config)
@@ -313,12 +314,12 @@ void rounds_shell_start(struct rounds_shell *r)
     /* These cannot fail: they only fill in the handle. */
     (void)uv_timer_init(s->loop, &r->timer);
     (void)uv_timer_init(s->loop, &r->hello_timer);
-    (void)uv_timer_init(s->loop, &r->disk_timer);
     (void)uv_check_init(s->loop, &r->check);
     (void)uv_idle_init(s->loop, &r->idle);
-    r->timer.data = r->hello_timer.data = r->disk_timer.data = r->check.data = r->idle.data = r;
-    for (int i = 0; i < 5; i++)
+    r->timer.data = r->hello_timer.data = r->check.data = r->idle.data = r;
+    for (int i = 0; i < 4; i++)
         server_handle_opened(s);
+    rounds_state_start(r->state);
     run_actions(r); /* what was read from disk may want something */
 }
 
@@ -340,7 +341,7 @@ void rounds_shell_stop(struct rounds_shell *r)
     list_for_each_safe(i, &r->agents) agent_conn_close(list_entry(i, struct agent_conn, link));
     uv_close((uv_handle_t *)&r->timer, on_rounds_handle_closed);
     uv_close((uv_handle_t *)&r->hello_timer, on_rounds_handle_closed);
-    uv_close((uv_handle_t *)&r->disk_timer, on_rounds_handle_closed);
+    rounds_state_stop(r->state);
     uv_close((uv_handle_t *)&r->check, on_rounds_handle_closed);
     uv_close((uv_handle_t *)&r->idle, on_rounds_handle_closed);
 }
@@ -349,7 +350,7 @@ void rounds_shell_destroy(struct rounds_shell *r)
 {
     if (!r)
         return;
-    rounds_disk_close(r->disk);
+    rounds_state_close(r->state);
     rounds_finish(&r->core);
     buf_finish(&r->last_view_frame);
     free(r);

@@ -3,7 +3,7 @@
 /*
  * The rounds inside the server. rounds_uv.c is the shell around the core: it turns what happens into events
  * and carries out actions. rounds_agent_uv.c is one agent's connection, rounds_disk_uv.c what is kept on
- * disk. All functions here take a shell that is NULL where no agents are served, and then do nothing.
+ * disk, behind rounds_state_uv.h. All functions here take a shell that is NULL where no agents are served, and then do nothing.
  */
 
 #include <stdbool.h>
@@ -20,7 +20,7 @@
 #include "rendezvous/rounds.h"
 #include "rendezvous/server_uv.h"
 
-struct rounds_disk;
+struct rounds_state;
 
 /* Output that an agent has not read. A view is a few hundred bytes; an agent that leaves that many unread
  * is hung or hostile, and gets its present view after it has reconnected. */
@@ -32,7 +32,7 @@ enum { LOOK_ANSWER_MAX = 256 * 1024 };
 struct rounds_shell {
     struct server *server;
     struct rounds core;
-    struct rounds_disk *disk; /* NULL: nothing is kept */
+    struct rounds_state *state; /* rounds_state_uv.h; NULL: nothing is kept */
     void (*log)(void *data, const char *line);
     void (*debug)(void *data, const char *line); /* rounds_debug_uv.h; NULL: off */
     void (*empty)(void *data);
@@ -48,7 +48,6 @@ struct rounds_shell {
     struct list unsent;                /* agents with something to be sent at the end of this step */
     struct handshake_turns handshakes; /* agents that have sent a part of their TLS handshake */
     uv_timer_t hello_timer;
-    uv_timer_t disk_timer; /* rounds_disk_uv.c: a batch is being written */
     uv_timer_t timer;
     uv_check_t check; /* active: the timer is due, once all sockets are read */
     uv_idle_t idle;   /* beside it, so that the loop does not sleep first */
@@ -74,7 +73,7 @@ struct agent_conn {
     struct buf in;      /* the start of a frame that is incomplete */
     struct buf out;     /* what the socket did not take yet */
     struct buf held;    /* what follows when the job's state is on disk */
-    uint64_t held_mark; /* when that is: rounds_disk_mark() */
+    uint64_t held_mark; /* when that is: rounds_state_mark() */
     size_t charged_input;
     struct tls_link *tls;            /* NULL: the agent speaks in the clear */
     struct handshake_wait handshake; /* pending: its turn comes, and it is not read until then */
