@@ -10,15 +10,31 @@ static bool ends_line(char c)
     return c == '\n' || c == '\r';
 }
 
-/* The bytes of the escape sequence at the start; a broken one ends with the bytes. */
+/* The end of a text for the terminal (a title, a link): BEL, or ESC and a backslash. */
+static size_t string_size(const char *bytes, size_t n)
+{
+    for (size_t i = 2; i < n; i++) {
+        if (bytes[i] == '\a')
+            return i + 1;
+        if (bytes[i] == '\033')
+            return i + 1 < n && bytes[i + 1] == '\\' ? i + 2 : i;
+    }
+    return n;
+}
+
+/* The bytes of the escape sequence at the start (ECMA-48); a broken one ends with the bytes. */
 static size_t escape_size(const char *bytes, size_t n)
 {
-    size_t i = 2;
+    size_t i = 1;
 
-    if (n < 2 || bytes[1] != '[')
-        return n < 2 ? n : 2;
-    while (i < n && (bytes[i] < 0x40 || bytes[i] > 0x7e))
-        i++;
+    if (n >= 2 && bytes[1] && strchr("]P^_X", bytes[1]))
+        return string_size(bytes, n);
+    if (n >= 2 && bytes[1] == '[')
+        for (i = 2; i < n && (bytes[i] < 0x40 || bytes[i] > 0x7e);)
+            i++;
+    else
+        while (i < n && bytes[i] >= 0x20 && bytes[i] <= 0x2f)
+            i++;
     return i < n ? i + 1 : n;
 }
 

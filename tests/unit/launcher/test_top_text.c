@@ -203,6 +203,13 @@ static void last_line_of_an_output(void **state)
         {"0123456789abcdefgh\n", "0123456789abcde"},
         {"0123456789abcd\xc3\xa4\n", "0123456789abcd"},
         {"half \033[", "half"},
+        {"\033]0;a title\aafter\n", "after"},
+        {"\033]8;;http://x\033\\a link\033]8;;\033\\\n", "a link"},
+        {"\033P1$r0m\033\\x\033_y\033\\z\n", "xz"},
+        {"\033]0;no end", ""},
+        {"\033]0;no end\033[1mbold\n", "bold"},
+        {"\033(B\033[mplain\033=\n", "plain"},
+        {"half \033(", "half"},
     };
     char line[16];
 
