@@ -37,7 +37,7 @@ static bool write_field(cJSON *object, const struct field *f, const void *from)
     int64_t value = f->type == FIELD_TEXT ? 0 : load(f, from);
     char hex[HEX_DIGITS + 1];
 
-    if (!f->required && (f->type == FIELD_TEXT ? text[0] == 0 : value == f->missing))
+    if (!f->required && !f->always && (f->type == FIELD_TEXT ? text[0] == 0 : value == f->missing))
         return true;
     switch (f->type) {
     case FIELD_BOOL:

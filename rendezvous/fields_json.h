@@ -2,7 +2,7 @@
 
 /*
  * Structs to and from JSON objects by tables of their fields. A field with its default value is not
- * written, a missing one reads as its default, one that is not in the table is ignored; a field of the
+ * written (but see `always`), a missing one reads as its default, one that is not in the table is ignored; a field of the
  * wrong type or out of bounds is named.
  */
 
@@ -36,6 +36,7 @@ struct field {
     const char *(*word)(unsigned value); /* FIELD_WORD */
     int64_t missing;                     /* numbers and words: the default */
     bool required;                       /* always written, and must be there */
+    bool always;                         /* always written, and may be missing */
 };
 
 /* What a double of JSON holds exactly. */

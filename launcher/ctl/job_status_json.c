@@ -44,7 +44,7 @@ static const struct field worker_fields[] = {
     {"exit_code", I32_AT(struct worker_status, exit_code)},
     {"started", I64_AT(struct worker_status, started_s)},
     {"hang", FIELD_BOOL, offsetof(struct worker_status, hang), .required = true},
-    {"straggler", FIELD_BOOL, offsetof(struct worker_status, straggler), .required = false},
+    {"straggler", FIELD_BOOL, offsetof(struct worker_status, straggler), .always = true},
 };
 
 /* Of any origin, as above. */
