@@ -6,6 +6,7 @@
 
 #include "launcher/report/events.h"
 #include "launcher/util/strbuf.h"
+#include "rendezvous/session_message.h"
 
 char *job_stacks_to_json(const char *job, const char *folder, const char *lines)
 {
@@ -22,11 +23,21 @@ char *job_stacks_to_json(const char *job, const char *folder, const char *lines)
     return text;
 }
 
-static char *compose(const cJSON *object)
+/* In place; NULL: no text. */
+static char *printable_text(cJSON *item)
 {
-    const char *job = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(object, "job"));
-    const char *folder = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(object, "folder"));
-    const cJSON *groups = cJSON_GetObjectItemCaseSensitive(object, "groups"), *group;
+    char *text = cJSON_GetStringValue(item);
+
+    if (text)
+        session_clean_text(text);
+    return text;
+}
+
+static char *compose(cJSON *object)
+{
+    const char *job = printable_text(cJSON_GetObjectItemCaseSensitive(object, "job"));
+    const char *folder = printable_text(cJSON_GetObjectItemCaseSensitive(object, "folder"));
+    cJSON *groups = cJSON_GetObjectItemCaseSensitive(object, "groups"), *group;
     struct strbuf t = {0};
 
     if (!job || !cJSON_IsArray(groups))
@@ -34,7 +45,7 @@ static char *compose(const cJSON *object)
     strbuf_add(&t, "job %s%s%s\n", job, folder ? ", stacks: " : "", folder ? folder : "");
     cJSON_ArrayForEach(group, groups)
     {
-        const char *line = cJSON_GetStringValue(group);
+        const char *line = printable_text(group);
         if (line)
             strbuf_add(&t, "  %s\n", line);
     }

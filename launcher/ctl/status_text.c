@@ -1,5 +1,6 @@
 #include "launcher/ctl/status_text.h"
 
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,6 +9,8 @@
 #include "launcher/util/signal_name.h"
 #include "launcher/util/strbuf.h"
 #include "rendezvous/session_message.h"
+
+enum { LINE_SIZE = 1024 };
 
 void status_format_duration(int64_t seconds, char out[32])
 {
@@ -45,69 +48,6 @@ void status_format_end(const struct worker_status *w, char out[64])
         (void)snprintf(out, 64, "failed (exit code %d)", (int)w->exit_code);
 }
 
-static void add_job_line(struct strbuf *out, const struct job_status *j, const struct status_view *view)
-{
-    char up[32];
-
-    if (j->crun_pid == 0) { /* the rendezvous knows no more */
-        strbuf_add(out, "%s: %s, generation %lld, %d/%d restarts, %d node%s\n", j->job, j->state,
-                   (long long)j->generation, (int)j->restarts, (int)j->max_restarts, (int)j->n_nodes,
-                   j->n_nodes == 1 ? "" : "s");
-        return;
-    }
-    status_format_duration(view->now_s - j->started_s, up);
-    strbuf_add(out, "%s: %s, %s for %s, generation %lld, %d/%d restarts, %d node%s, crun %lld\n", j->job,
-               j->program, j->state, up, (long long)j->generation, (int)j->restarts, (int)j->max_restarts,
-               (int)j->n_nodes, j->n_nodes == 1 ? "" : "s", (long long)j->crun_pid);
-}
-
-/* A node whose agent reports no workers: it has none now, is of an older release, or does not answer. */
-static void add_node_line(struct strbuf *out, const struct node_status *n)
-{
-    if (n->n_workers == 0)
-        strbuf_add(out, "  %6s  %-12.12s %8s  %s, reports no workers\n", "-", n->host, "-", n->state);
-}
-
-static void add_worker_line(struct strbuf *out, const struct node_status *n, const struct worker_status *w,
-                            const struct status_view *view)
-{
-    char end[64], up[32] = "-", cpu[24] = "-", memory[24] = "-", step[24] = "-";
-
-    status_format_end(w, end);
-    if (w->started_s > 0 && w->has_usage)
-        status_format_duration(view->now_s - w->started_s, up);
-    if (w->cpu_percent >= 0)
-        (void)snprintf(cpu, sizeof(cpu), "%d%%", (int)w->cpu_percent);
-    if (w->has_usage)
-        status_format_memory(w->rss_kib, memory);
-    if (w->last_step >= 0)
-        (void)snprintf(step, sizeof(step), "%lld", (long long)w->last_step);
-    strbuf_add(out, "  %6d  %-12.12s %8lld  %-22s %6s %9s %12s %10s%s\n", (int)w->rank, n->host,
-               (long long)w->pid, end, cpu, memory, up, step,
-               w->hang        ? "  HANG"
-               : w->straggler ? "  SLOW"
-                              : "");
-}
-
-static char *compose_all(const struct job_status *jobs, size_t n_jobs, const struct status_view *view)
-{
-    struct strbuf out = {0};
-
-    for (size_t i = 0; i < n_jobs; i++) {
-        add_job_line(&out, &jobs[i], view);
-        strbuf_add(&out, "  %6s  %-12s %8s  %-22s %6s %9s %12s %10s\n", "RANK", "HOST", "PID", "STATE", "CPU",
-                   "MEMORY", "UP", "STEP");
-        for (size_t n = 0; n < jobs[i].n_nodes_known; n++)
-            add_node_line(&out, &jobs[i].nodes[n]);
-        for (size_t n = 0; n < jobs[i].n_nodes_known; n++)
-            for (size_t w = 0; w < jobs[i].nodes[n].n_workers; w++)
-                add_worker_line(&out, &jobs[i].nodes[n], &jobs[i].nodes[n].workers[w], view);
-    }
-    if (n_jobs == 0)
-        strbuf_add(&out, "no job of yours runs on this node\n");
-    return strbuf_steal(&out);
-}
-
 size_t status_bytes_of_width(const char *line, size_t n, int width)
 {
     int columns = 0;
@@ -119,23 +59,88 @@ size_t status_bytes_of_width(const char *line, size_t n, int width)
     return width > 0 ? i : n;
 }
 
+struct status_page {
+    const struct status_view *view;
+    struct strbuf out;
+};
+
+/* Texts of other origin are made printable line by line, so that none of them begins a line. */
+static void __attribute__((format(printf, 2, 3))) add_line(struct status_page *p, const char *format, ...)
+{
+    char line[LINE_SIZE];
+    va_list arguments;
+
+    va_start(arguments, format);
+    (void)vsnprintf(line, sizeof(line), format, arguments); /* a longer one is cut */
+    va_end(arguments);
+    session_clean_text(line);
+    strbuf_add(&p->out, "%.*s\n", (int)status_bytes_of_width(line, strlen(line), p->view->width), line);
+}
+
+static void add_job_line(struct status_page *p, const struct job_status *j)
+{
+    char up[32];
+
+    if (j->crun_pid == 0) { /* the rendezvous knows no more */
+        add_line(p, "%s: %s, generation %lld, %d/%d restarts, %d node%s", j->job, j->state,
+                 (long long)j->generation, (int)j->restarts, (int)j->max_restarts, (int)j->n_nodes,
+                 j->n_nodes == 1 ? "" : "s");
+        return;
+    }
+    status_format_duration(p->view->now_s - j->started_s, up);
+    add_line(p, "%s: %s, %s for %s, generation %lld, %d/%d restarts, %d node%s, crun %lld", j->job,
+             j->program, j->state, up, (long long)j->generation, (int)j->restarts, (int)j->max_restarts,
+             (int)j->n_nodes, j->n_nodes == 1 ? "" : "s", (long long)j->crun_pid);
+}
+
+/* A node whose agent reports no workers: it has none now, is of an older release, or does not answer. */
+static void add_node_line(struct status_page *p, const struct node_status *n)
+{
+    if (n->n_workers == 0)
+        add_line(p, "  %6s  %-12.12s %8s  %s, reports no workers", "-", n->host, "-", n->state);
+}
+
+void status_format_rank(int32_t rank, char out[16])
+{
+    (void)snprintf(out, 16, rank < 0 ? "-" : "%d", (int)rank);
+}
+
+static void add_worker_line(struct status_page *p, const struct node_status *n, const struct worker_status *w)
+{
+    char rank[16], end[64], up[32] = "-", cpu[24] = "-", memory[24] = "-", step[24] = "-";
+
+    status_format_rank(w->rank, rank);
+    status_format_end(w, end);
+    if (w->started_s > 0 && w->has_usage)
+        status_format_duration(p->view->now_s - w->started_s, up);
+    if (w->cpu_percent >= 0)
+        (void)snprintf(cpu, sizeof(cpu), "%d%%", (int)w->cpu_percent);
+    if (w->has_usage)
+        status_format_memory(w->rss_kib, memory);
+    if (w->last_step >= 0)
+        (void)snprintf(step, sizeof(step), "%lld", (long long)w->last_step);
+    add_line(p, "  %6s  %-12.12s %8lld  %-22s %6s %9s %12s %10s%s", rank, n->host, (long long)w->pid, end,
+             cpu, memory, up, step,
+             w->hang        ? "  HANG"
+             : w->straggler ? "  SLOW"
+                            : "");
+}
+
 char *status_text(const struct job_status *jobs, size_t n_jobs, const struct status_view *view)
 {
-    char *all = compose_all(jobs, n_jobs, view);
-    struct strbuf out = {0};
+    struct status_page p = {.view = view};
 
-    for (char *line = all; line && *line;) {
-        size_t n = strcspn(line, "\n");
-
-        line[n] = '\0';
-        session_clean_text(line);
-        strbuf_add(&out, "%.*s\n", (int)status_bytes_of_width(line, strlen(line), view->width), line);
-        line += n + 1;
+    for (size_t i = 0; i < n_jobs; i++) {
+        add_job_line(&p, &jobs[i]);
+        add_line(&p, "  %6s  %-12s %8s  %-22s %6s %9s %12s %10s", "RANK", "HOST", "PID", "STATE", "CPU",
+                 "MEMORY", "UP", "STEP");
+        for (size_t n = 0; n < jobs[i].n_nodes_known; n++)
+            add_node_line(&p, &jobs[i].nodes[n]);
+        for (size_t n = 0; n < jobs[i].n_nodes_known; n++)
+            for (size_t w = 0; w < jobs[i].nodes[n].n_workers; w++)
+                add_worker_line(&p, &jobs[i].nodes[n], &jobs[i].nodes[n].workers[w]);
     }
-    bool has_failed = !all;
-    free(all);
-    if (!has_failed)
-        return strbuf_steal(&out);
-    strbuf_finish(&out);
-    return NULL;
+    if (n_jobs == 0)
+        add_line(&p, "no job of yours runs on this node");
+    return strbuf_steal(&p.out);
 }

@@ -192,16 +192,17 @@ static void add_job(struct top_page *p, const struct job_status *j)
 static void add_node(struct top_page *p, const struct node_status *n)
 {
     struct worker_sums sums = empty_sums();
-    char memory[24], cpu[CELL_SIZE], gpus[CELL_SIZE * 2], slow[CELL_SIZE];
+    char rank[16], memory[24], cpu[CELL_SIZE], gpus[CELL_SIZE * 2], slow[CELL_SIZE];
 
     sum_node(&sums, n);
+    status_format_rank(n->group_rank, rank);
     status_format_memory(sums.rss_kib, memory);
     format_percent(sums.has_cpu, sums.cpu_percent, cpu);
     format_gpus(&sums, gpus);
     format_rate(sums.slowest, slow);
     (void)add_line(p, sums.n_failed + sums.n_hang > 0 ? STYLE_BAD : STYLE_PLAIN,
-                   "%5d %-16.16s %7zu %7zu %8s %9s %9s  %s", (int)n->group_rank, n->host, sums.n_workers,
-                   sums.n_running, slow, cpu, memory, gpus);
+                   "%5s %-16.16s %7zu %7zu %8s %9s %9s  %s", rank, n->host, sums.n_workers, sums.n_running,
+                   slow, cpu, memory, gpus);
 }
 
 /* A third of the picture at most: the ranks are what it is for. */
@@ -229,7 +230,7 @@ static const char *mark_of(const struct worker_status *w)
 static void add_rank(struct top_page *p, const struct rank_row *row)
 {
     const struct worker_status *w = row->worker;
-    char end[64], memory[24] = "-", cpu[CELL_SIZE], step[CELL_SIZE] = "-", rate[CELL_SIZE];
+    char rank[16], end[64], memory[24] = "-", cpu[CELL_SIZE], step[CELL_SIZE] = "-", rate[CELL_SIZE];
     const char *style = w->hang || has_state(w, "failed") ? STYLE_BAD
                         : w->straggler                    ? STYLE_WARN
                                                           : STYLE_PLAIN;
@@ -241,9 +242,9 @@ static void add_rank(struct top_page *p, const struct rank_row *row)
     if (w->last_step >= 0)
         (void)snprintf(step, sizeof(step), "%lld", (long long)w->last_step);
     format_rate(w->steps_per_s, rate);
-    (void)add_line(p, style, "%5d %-9.9s %7lld %-10.10s%-4s %7s %6s %5s %8s  %s", (int)w->rank,
-                   row->node->host, (long long)w->pid, end, mark_of(w), step, rate, cpu, memory,
-                   w->last_line);
+    status_format_rank(w->rank, rank);
+    (void)add_line(p, style, "%5s %-9.9s %7lld %-10.10s%-4s %7s %6s %5s %8s  %s", rank, row->node->host,
+                   (long long)w->pid, end, mark_of(w), step, rate, cpu, memory, w->last_line);
 }
 
 /* ---- ranks ---- */

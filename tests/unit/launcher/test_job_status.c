@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "launcher/ctl/job_stacks_json.h"
 #include "launcher/ctl/job_status.h"
 #include "launcher/ctl/job_status_json.h"
 #include "launcher/ctl/status_text.h"
@@ -61,6 +62,7 @@ static void a_status_is_read_as_it_was_written(void **state)
     assert_non_null(json);
     assert_non_null(strstr(json, "{\"version\":1,\"job\":\"train-7\","));
     assert_non_null(strstr(json, "\"last_step\":null"));
+    assert_non_null(strstr(json, "\"straggler\":false"));
     assert_int_equal(job_status_from_json(json, strlen(json), &read), 0);
     assert_string_equal(read.job, s.job);
     assert_string_equal(read.state, "running");
@@ -142,6 +144,44 @@ static void text_of_a_job(void **state)
     assert_string_equal(text, "no job of yours runs on this node\n");
     free(text);
     job_status_finish(&s);
+}
+
+/* No text of another origin begins a line or reaches the terminal as a command; a rank that is not known is "-". */
+static void lines_stay_whole(void **state)
+{
+    struct job_status s = a_job(1);
+    const struct status_view view = {.width = 60};
+    int n_lines = 0;
+
+    (void)state;
+    (void)strcpy(s.job, "a\nb\033[2J");
+    (void)strcpy(s.program, "c\rd\xc2\x9b");
+    (void)strcpy(s.nodes[0].host, "e\nf\a");
+    s.nodes[0].workers[0].rank = -1;
+    char *text = status_text(&s, 1, &view);
+    assert_non_null(text);
+    for (const char *c = text; *c; c++) {
+        n_lines += *c == '\n';
+        assert_true(*c == '\n' || (unsigned char)*c >= ' ');
+        assert_true((unsigned char)*c != 0x9b);
+    }
+    assert_int_equal(n_lines, 3);
+    assert_non_null(strstr(text, "a b?[2J: c d?, running"));
+    assert_non_null(strstr(text, "\n       -  e f?  "));
+    free(text);
+    job_status_finish(&s);
+}
+
+static void stacks_are_printable(void **state)
+{
+    static const char reply[] =
+        "{\"version\":1,\"job\":\"a\\u001bb\",\"folder\":\"/f\\n\",\"groups\":[\"rank 0 in x\\u009b at y\"]}";
+
+    (void)state;
+    char *text = job_stacks_text(reply, strlen(reply));
+    assert_string_equal(text, "job a?b, stacks: /f \n  rank 0 in x? at y\n");
+    free(text);
+    assert_null(job_stacks_text("{}", 2));
 }
 
 /* What crunctl and other nodes add is read back too. */
@@ -252,6 +292,8 @@ int main(void)
         cmocka_unit_test(any_name_makes_json),
         cmocka_unit_test(other_texts_are_refused),
         cmocka_unit_test(text_of_a_job),
+        cmocka_unit_test(lines_stay_whole),
+        cmocka_unit_test(stacks_are_printable),
         cmocka_unit_test(everything_of_a_worker_is_read),
         cmocka_unit_test(rates_come_from_two_looks),
         cmocka_unit_test(paths_follow_the_environment),
