@@ -19,6 +19,7 @@
 #include "launcher/ctl/job_status_json.h"
 #include "launcher/ctl/looks_os.h"
 #include "launcher/ctl/new_secret_os.h"
+#include "launcher/ctl/print_os.h"
 #include "launcher/ctl/stacks_command_sock.h"
 #include "launcher/ctl/status_text.h"
 #include "launcher/ctl/top_os.h"
@@ -44,19 +45,11 @@ static const char usage[] =
     "       crunctl [--json] [--secret-file FILE] --endpoint HOST:PORT|PATH status|top [JOB]\n"
     "       crunctl [--secret-file FILE] secret new\n";
 
-static int print_text(const char *text)
-{
-    if (text && fputs(text, stdout) >= 0 && fflush(stdout) == 0)
-        return 0;
-    (void)fprintf(stderr, "crunctl: cannot write: %s\n", text ? strerror(errno) : "out of memory");
-    return 1;
-}
-
 static int print_json(const struct look *list)
 {
     for (size_t i = 0; i < list->n_jobs; i++) {
         _cleanup_free_ char *json = job_status_to_json(&list->jobs[i]);
-        if (print_text(json) != 0 || puts("") < 0)
+        if (print_json_line(json) != 0)
             return 1;
     }
     return 0;
@@ -216,9 +209,7 @@ static int run_history(const struct crunctl *o)
     run->life = find_life(run);
     _cleanup_free_ char *text =
         o->is_json ? history_to_json(run) : history_text(run, view.width, format_local_time);
-    int code = print_text(text);
-    if (code == 0 && o->is_json)
-        code = puts("") < 0;
+    int code = o->is_json ? print_json_line(text) : print_text(text);
     history_finish(&h);
     return code;
 }
@@ -331,9 +322,9 @@ int main(int argc, char **argv)
 
     for (int i = 1; r == 0 && i < argc; i++) {
         if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0)
-            return print_help();
+            return print_end(print_help());
         if (strcmp(argv[i], "--version") == 0)
-            return puts("crunctl " CRUN_VERSION) < 0;
+            return print_text("crunctl " CRUN_VERSION "\n");
         if (strcmp(argv[i], "--json") == 0)
             o.is_json = true;
         else if (strcmp(argv[i], "--once") == 0)
@@ -350,7 +341,7 @@ int main(int argc, char **argv)
     (void)signal(SIGPIPE, SIG_IGN); /* cannot fail */
     if (!command)
         return fail_usage("a command is missing", "");
-    r = command->run(&o);
+    r = print_end(command->run(&o));
     if (bounded_is_hung())
         _exit(r); /* a GPU driver does not answer, and a thread waits for it */
     return r;

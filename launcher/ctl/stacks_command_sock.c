@@ -9,6 +9,7 @@
 #include "launcher/ctl/job_status.h"
 #include "launcher/ctl/job_status_json.h"
 #include "launcher/ctl/job_stacks_json.h"
+#include "launcher/ctl/print_os.h"
 #include "launcher/util/strlist.h"
 #include "base/cleanup.h"
 
@@ -32,8 +33,8 @@ static int print_stacks(const char *reply, size_t n, bool is_json)
 {
     _cleanup_free_ char *text = is_json ? strndup(reply, n) : job_stacks_text(reply, n);
 
-    if (text && printf("%s%s", text, is_json ? "\n" : "") >= 0 && fflush(stdout) == 0)
-        return 0;
+    if (text)
+        return is_json ? print_json_line(text) : print_text(text);
     (void)fprintf(stderr, "crunctl: the stacks could not be taken, or crun is of another release\n");
     return 1;
 }

@@ -241,6 +241,66 @@ def test_user_without_a_runtime_folder():
     assert not os.path.exists(path)
 
 
+FAKE_CRUN = """
+import json, os, socket, sys
+path, uid = sys.argv[1], int(sys.argv[2])
+s = socket.socket(socket.AF_UNIX)
+s.bind(path)
+os.chmod(path, 0o777)
+if uid:
+    os.chown(path, int(sys.argv[3]), -1)
+    os.setresuid(uid, uid, uid)
+s.listen(8)
+print("ready", flush=True)
+while True:
+    client, _ = s.accept()
+    request = client.recv(64)
+    if request == b"status\\n":
+        client.sendall(json.dumps({"version": 1, "job": "fake\\x1b]0;title\\x07\\x9b2J\\n", "program": "p", "state": "running", "crun_pid": 1, "generation": 0,
+                                   "restarts": 0, "max_restarts": 0, "n_nodes": 1, "started": 1, "nodes": [
+                                       {"host": "h", "group_rank": 0, "workers": [{"rank": 0, "local_rank": 0, "pid": 0, "state": "running", "hang": False,
+                                                                                   "log": sys.argv[4]}]}]}, ensure_ascii=False).encode())
+    elif request == b"stacks\\n":
+        client.sendall(json.dumps({"version": 1, "job": "fake", "groups": ["rank 0 at \\x1b[2J\\x9b"]}, ensure_ascii=False).encode())
+    client.close()
+"""
+
+
+def fake_crun(path, uid, socket_owner=0, log=""):
+    """A process of this user that answers as a crun does, with texts for a terminal in its answers."""
+    p = subprocess.Popen([sys.executable, "-c", FAKE_CRUN, path, str(uid), str(socket_owner), log], stdout=subprocess.PIPE, text=True)
+    assert p.stdout.readline() == "ready\n"
+    return p
+
+
+def test_texts_of_others_are_printable(folders):
+    """Names and lines of an answer are no commands for the terminal, in text and in JSON."""
+    os.mkdir(folders["XDG_RUNTIME_DIR"] + "/crun", 0o700)
+    process = fake_crun(folders["XDG_RUNTIME_DIR"] + "/crun/job.sock", 0)
+    try:
+        for words in (["status"], ["top"], ["stacks"], ["--json", "status"], ["--json", "top"], ["--json", "stacks"]):
+            p = ask(folders, *words)
+            assert p.returncode == 0 and "fake" in p.stdout
+            assert not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f]", p.stdout), p.stdout
+        assert json.loads(ask(folders, "--json", "status").stdout)["job"] == "fake\x1b]0;title\x07\x9b2J\n"
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_full_disk_is_reported(folders):
+    os.mkdir(folders["XDG_RUNTIME_DIR"] + "/crun", 0o700)
+    process = fake_crun(folders["XDG_RUNTIME_DIR"] + "/crun/job.sock", 0)
+    try:
+        for words in (["status"], ["--json", "status"], ["top"], ["--json", "top"], ["stacks"], ["--json", "stacks"], ["--help"], ["--version"]):
+            with open("/dev/full", "w") as full:
+                p = subprocess.run([CRUNCTL, *words], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, env={**os.environ, **folders})
+            assert p.returncode == 1 and p.stderr == "crunctl: cannot write: No space left on device\n", (words, p)
+    finally:
+        process.kill()
+        process.communicate()
+
+
 def top_on_terminal(folders, rows, columns, *args):
     """(process, its terminal)"""
     pid, terminal = pty.fork()
