@@ -1,42 +1,130 @@
+/*
+ * A folder below /tmp may be another user's, and so may a socket in it: it could make crunctl show anything. So the folder and the
+ * socket have to belong to the caller or to root before they are used, and then the process behind the socket, as the
+ * kernel names it.
+ */
+
 #include "launcher/ctl/control_client_sock.h"
 
+#include <dirent.h>
 #include <errno.h>
-#include <glob.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
 
 #include "launcher/util/control_path.h"
 #include "base/buf.h"
 #include "base/cleanup.h"
+#include "base/own_user_os.h"
 #include "base/time.h"
 
 enum { REPLY_MAX = 64 << 20, PIECE = 64 << 10 };
 
-static void list_folder(char *const *environment, struct strlist *ret)
-{
-    char folder[CONTROL_PATH_SIZE], pattern[CONTROL_PATH_SIZE + 16];
-    glob_t found;
+/* ---- which sockets ---- */
 
-    if (!control_folder(environment, geteuid(), folder))
-        return;
-    (void)snprintf(pattern, sizeof(pattern), "%s/*.sock", folder); /* fits */
-    if (glob(pattern, 0, NULL, &found) == 0)
-        for (size_t i = 0; i < found.gl_pathc; i++)
-            strlist_add_copy(ret, found.gl_pathv[i]);
-    globfree(&found);
+static int is_socket_name(const struct dirent *entry)
+{
+    static const char end[] = ".sock";
+    size_t n = strlen(entry->d_name);
+
+    return n >= sizeof(end) && strcmp(entry->d_name + n - (sizeof(end) - 1), end) == 0;
 }
 
-void control_client_list(char *const *environment, const char *named, struct strlist *ret)
+static void add_names(const char *folder, struct strlist *ret)
 {
+    struct dirent **entries = NULL;
+    char path[CONTROL_PATH_SIZE + sizeof(entries[0]->d_name) + 1];
+    int n = scandir(folder, &entries, is_socket_name, alphasort);
+
+    for (int i = 0; i < n; i++) {
+        (void)snprintf(path, sizeof(path), "%s/%s", folder, entries[i]->d_name); /* fits */
+        strlist_add_copy(ret, path);
+        free(entries[i]);
+    }
+    free(entries);
+}
+
+static int list_folder(char *const *environment, struct strlist *ret)
+{
+    char folder[CONTROL_PATH_SIZE];
+    struct stat info;
+
+    if (!control_folder(environment, geteuid(), folder) || lstat(folder, &info) < 0)
+        return 0; /* no crun of this user has made one */
+    if (!S_ISDIR(info.st_mode) || !own_user_or_root(info.st_uid)) {
+        (void)fprintf(stderr, "crunctl: %s: %s\n", folder, control_client_error(-EPERM));
+        return -EPERM;
+    }
+    add_names(folder, ret);
+    return 0;
+}
+
+int control_client_list(char *const *environment, const char *named, struct strlist *ret)
+{
+    int r = 0;
+
     if (named)
         strlist_add_copy(ret, named);
     else
-        list_folder(environment, ret);
+        r = list_folder(environment, ret);
+    return ret->failed ? -ENOMEM : r;
 }
+
+/* ---- owners ---- */
+
+/* Root may name a socket of another user. Then all three owners are that user, or root. */
+static bool is_trusted(uid_t owner, const struct control_socket *s, uid_t *other)
+{
+    if (own_user_or_root(owner))
+        return true;
+    if (!s->is_named || geteuid() != 0 || (*other != 0 && *other != owner))
+        return false;
+    *other = owner;
+    return true;
+}
+
+static int check_path(const struct control_socket *s, uid_t *other)
+{
+    char folder[sizeof(((struct sockaddr_un *)NULL)->sun_path) + 1];
+    const char *slash = strrchr(s->path, '/');
+    struct stat info;
+
+    (void)snprintf(folder, sizeof(folder), "%.*s", slash ? (int)(slash - s->path) + 1 : 1,
+                   slash ? s->path : "."); /* fits */
+    if (stat(folder, &info) < 0)
+        return -errno;
+    if (!is_trusted(info.st_uid, s, other))
+        return -EPERM;
+    if (stat(s->path, &info) < 0)
+        return -errno;
+    return is_trusted(info.st_uid, s, other) ? 0 : -EPERM;
+}
+
+static int check_peer(int fd, const struct control_socket *s, uid_t *other)
+{
+    struct ucred peer = {0};
+    socklen_t size = sizeof(peer);
+
+    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) < 0)
+        return -errno;
+    return is_trusted(peer.uid, s, other) ? 0 : -EPERM;
+}
+
+const char *control_client_error(int r)
+{
+    if (r == -EPERM)
+        return "it belongs to another user, or is in a folder of another user, and is not asked";
+    if (r == -EBADMSG)
+        return "it is not answered as this crunctl expects; use that of the same release";
+    return strerror(-r);
+}
+
+/* ---- one request ---- */
 
 int control_client_dial_address(const struct sockaddr *to, socklen_t size, int timeout_ms, int *ret)
 {
@@ -50,14 +138,24 @@ int control_client_dial_address(const struct sockaddr *to, socklen_t size, int t
     return 0;
 }
 
-int control_client_dial(const char *path, int timeout_ms, int *ret)
+int control_client_dial(struct control_socket *s, int timeout_ms, int *ret)
 {
     struct sockaddr_un to = {.sun_family = AF_UNIX};
+    _cleanup_close_ int fd = -1;
+    uid_t other = 0;
 
-    if (strlen(path) >= sizeof(to.sun_path))
+    if (strlen(s->path) >= sizeof(to.sun_path))
         return -ENAMETOOLONG;
-    (void)strcpy(to.sun_path, path);
-    return control_client_dial_address((const struct sockaddr *)&to, sizeof(to), timeout_ms, ret);
+    (void)strcpy(to.sun_path, s->path);
+    int r = check_path(s, &other);
+    if (!r)
+        r = control_client_dial_address((const struct sockaddr *)&to, sizeof(to), timeout_ms, &fd);
+    if (!r)
+        r = check_peer(fd, s, &other);
+    s->is_foreign = other != 0;
+    if (!r)
+        *ret = steal_fd(&fd);
+    return r;
 }
 
 static int read_reply(int fd, int timeout_ms, struct buf *reply)
@@ -82,14 +180,15 @@ static int read_reply(int fd, int timeout_ms, struct buf *reply)
     }
 }
 
-int control_client_ask(const char *path, const char *request, int timeout_ms, char **ret, size_t *ret_n)
+int control_client_ask(struct control_socket *s, const char *request, int timeout_ms, char **ret,
+                       size_t *ret_n)
 {
     _cleanup_close_ int fd = -1;
     struct buf reply = {0};
     char line[64];
 
     int n = snprintf(line, sizeof(line), "%s\n", request);
-    int r = control_client_dial(path, timeout_ms, &fd);
+    int r = control_client_dial(s, timeout_ms, &fd);
     if (!r && send(fd, line, (size_t)n, MSG_NOSIGNAL) != n)
         r = -EPIPE;
     if (!r)

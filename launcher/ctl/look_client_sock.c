@@ -70,6 +70,13 @@ static int dial_tcp(const char *endpoint, int *ret)
     return r;
 }
 
+static int dial_unix(const char *path, int *ret)
+{
+    struct control_socket s = {.path = path, .is_named = true};
+
+    return control_client_dial(&s, CONTROL_PATIENCE_MS, ret);
+}
+
 /* ---- bytes ---- */
 
 static int send_bytes(struct look_client *c, const struct buf *b)
@@ -207,7 +214,7 @@ int look_client_ask(const struct look_target *target, struct looked *ret, char e
 
     *ret = (struct looked){0};
     *error = '\0';
-    int r = strchr(target->endpoint, '/') ? control_client_dial(target->endpoint, CONTROL_PATIENCE_MS, &c.fd)
+    int r = strchr(target->endpoint, '/') ? dial_unix(target->endpoint, &c.fd)
                                           : dial_tcp(target->endpoint, &c.fd);
     if (!r)
         r = begin(&c, target->tls);
@@ -215,7 +222,7 @@ int look_client_ask(const struct look_target *target, struct looked *ret, char e
         r = r ? r : look_from(&c, target->job, ret);
     while (!r && ret->next > 0);
     if (r && !*error)
-        (void)snprintf(error, LOOK_CLIENT_ERROR_SIZE, "%s", strerror(-r));
+        (void)snprintf(error, LOOK_CLIENT_ERROR_SIZE, "%s", control_client_error(r));
     tls_link_free(c.tls);
     buf_finish(&c.in);
     buf_finish(&c.wire);

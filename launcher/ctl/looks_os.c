@@ -38,23 +38,46 @@ static int take_reply(struct look *look, const struct look_options *o, const cha
     return r;
 }
 
-/* A socket that a killed crun left is passed over: the next crun of that name removes it. */
-static void ask_socket(struct look *look, const struct look_options *o, const char *path)
+/* Paths and addresses in the answer of another user's process: root uses neither. */
+static void drop_places(struct job_status *s)
+{
+    s->rendezvous[0] = '\0';
+    for (size_t n = 0; n < s->n_nodes_known; n++)
+        for (size_t i = 0; i < s->nodes[n].n_workers; i++)
+            s->nodes[n].workers[i].log[0] = '\0';
+}
+
+static int ask_socket(struct look *look, const struct look_options *o, struct control_socket *s)
 {
     _cleanup_free_ char *reply = NULL;
-    size_t n = 0;
+    size_t n = 0, n_before = look->n_jobs;
 
-    int r = control_client_ask(path, "status", CONTROL_PATIENCE_MS, &reply, &n);
-    size_t n_before = look->n_jobs;
+    int r = control_client_ask(s, "status", CONTROL_PATIENCE_MS, &reply, &n);
     if (!r)
         r = take_reply(look, o, reply, n);
-    if (!r && look->n_jobs > n_before)
-        other_nodes_add(&look->jobs[n_before], o, path);
-    if (r && r != -ECONNREFUSED && r != -ENOENT)
-        (void)fprintf(stderr, "crunctl: %s: %s\n", path,
-                      r == -EBADMSG
-                          ? "it is not answered as this crunctl expects; use that of the same release"
-                          : strerror(-r));
+    if (r || look->n_jobs == n_before)
+        return r;
+    if (s->is_foreign)
+        drop_places(&look->jobs[n_before]);
+    other_nodes_add(&look->jobs[n_before], o, s);
+    return 0;
+}
+
+/* A socket that a killed crun left is passed over: the next crun of that name removes it. One that was named has to answer. */
+static int ask_sockets(struct look *look, const struct look_options *o, const struct strlist *paths)
+{
+    int result = 0;
+
+    for (size_t i = 0; i < paths->n_items; i++) {
+        struct control_socket s = {.path = paths->items[i], .is_named = o->socket != NULL};
+        int r = ask_socket(look, o, &s);
+
+        if (r && (s.is_named || (r != -ECONNREFUSED && r != -ENOENT)))
+            (void)fprintf(stderr, "crunctl: %s: %s\n", s.path, control_client_error(r));
+        if (r && s.is_named)
+            result = r;
+    }
+    return result;
 }
 
 static void read_own_nodes(struct look *look)
@@ -95,14 +118,13 @@ int look_take(struct look *ret, const struct look_options *request)
     *ret = (struct look){0};
     if (request->endpoint)
         return ask_endpoint(ret, request);
-    control_client_list(request->environment, request->socket, &sockets);
-    for (size_t i = 0; !sockets.failed && i < sockets.n_items; i++)
-        ask_socket(ret, request, sockets.items[i]);
-    bool failed = sockets.failed;
+    int r = control_client_list(request->environment, request->socket, &sockets);
+    if (!r)
+        r = ask_sockets(ret, request, &sockets);
     strlist_finish(&sockets);
     ret->taken_ns = now_ns();
     read_own_nodes(ret);
-    return failed ? -ENOMEM : 0;
+    return r;
 }
 
 void look_compare(struct look *look, const struct look *before)

@@ -39,7 +39,8 @@ struct look {
     uint64_t taken_ns;
 };
 
-/* 0; -ENOMEM, or the reason why the endpoint did not answer. What does not answer is named on standard error. look_finish() in both cases. */
+/* 0; -ENOMEM, or the reason why the endpoint or the socket that was named did not answer, or why the folder of sockets is not used.
+ * What does not answer is named on standard error. look_finish() in both cases. */
 int look_take(struct look *ret, const struct look_options *request);
 
 /* Rates, from an earlier look. */

@@ -104,15 +104,15 @@ int other_nodes_ask(const struct look_options *request, struct looked *ret)
     return r;
 }
 
-/* The crun at path serves the rendezvous: it answers itself. False: it does not. */
-static bool ask_host(const char *path, struct looked *ret)
+/* The crun of this socket serves the rendezvous: it answers itself. False: it does not. */
+static bool ask_host(struct control_socket *s, struct looked *ret)
 {
     for (int i = 0; i < REPORT_TRIES; i++) {
         _cleanup_free_ char *bytes = NULL;
         size_t n = 0;
 
         looked_finish(ret);
-        if (control_client_ask(path, "nodes", CONTROL_PATIENCE_MS, &bytes, &n) != 0 || n == 0 ||
+        if (control_client_ask(s, "nodes", CONTROL_PATIENCE_MS, &bytes, &n) != 0 || n == 0 ||
             looked_take_frames(ret, (const uint8_t *)bytes, n) != 0)
             return false;
         if (ret->n_unreported == 0)
@@ -134,12 +134,13 @@ static bool ask_rendezvous(const struct job_status *job, const struct look_optio
     return r == 0;
 }
 
-void other_nodes_add(struct job_status *job, const struct look_options *request, const char *path)
+void other_nodes_add(struct job_status *job, const struct look_options *request, struct control_socket *s)
 {
     struct looked looked = {0};
 
-    if (job->rendezvous[0] && job->n_nodes > 1 &&
-        (ask_host(path, &looked) || ask_rendezvous(job, request, &looked)) && looked.n_jobs > 0)
+    if (job->n_nodes > 1 &&
+        (ask_host(s, &looked) || (job->rendezvous[0] && ask_rendezvous(job, request, &looked))) &&
+        looked.n_jobs > 0)
         (void)job_status_take_nodes(job, &looked.jobs[0]); /* without memory they are left out */
     looked_finish(&looked);
 }

@@ -15,18 +15,21 @@
 
 enum { STACKS_PATIENCE_MS = 20000 };
 
-/* Whether it is the socket of that job. */
-static bool is_of_job(const char *path, const char *job)
+/* 1: it is the socket of that job; 0: of another one; -errno. */
+static int ask_for_name(struct control_socket *s, const char *job)
 {
     _cleanup_free_ char *reply = NULL;
     struct job_status status = {.crun_pid = 0};
     size_t n = 0;
 
-    if (control_client_ask(path, "status", CONTROL_PATIENCE_MS, &reply, &n) != 0)
-        return false; /* a socket that a killed crun left */
-    bool found = job_status_from_json(reply, n, &status) == 0 && job_status_name_matches(status.job, job);
+    int r = control_client_ask(s, "status", CONTROL_PATIENCE_MS, &reply, &n);
+    if (!r)
+        r = job_status_from_json(reply, n, &status);
+    if (r)
+        return r;
+    r = job_status_name_matches(status.job, job);
     job_status_finish(&status);
-    return found;
+    return r;
 }
 
 static int print_stacks(const char *reply, size_t n, bool is_json)
@@ -39,32 +42,47 @@ static int print_stacks(const char *reply, size_t n, bool is_json)
     return 1;
 }
 
-static int ask_for_stacks(const char *path, bool is_json)
+static int ask_for_stacks(struct control_socket *s, bool is_json)
 {
     _cleanup_free_ char *reply = NULL;
     size_t n = 0;
 
-    int r = control_client_ask(path, "stacks", STACKS_PATIENCE_MS, &reply, &n);
+    int r = control_client_ask(s, "stacks", STACKS_PATIENCE_MS, &reply, &n);
     if (!r)
         return print_stacks(reply, n, is_json);
-    (void)fprintf(stderr, "crunctl: %s: %s\n", path, strerror(-r));
+    (void)fprintf(stderr, "crunctl: %s: %s\n", s->path, control_client_error(r));
+    return 1;
+}
+
+/* 0 or 1; a socket that a killed crun left is passed over, if it was not named. */
+static int take_from(struct control_socket *s, const char *job, bool is_json, int *n_found)
+{
+    int r = ask_for_name(s, job);
+
+    if (r > 0) {
+        ++*n_found;
+        return ask_for_stacks(s, is_json);
+    }
+    if (r == 0 || (!s->is_named && (r == -ECONNREFUSED || r == -ENOENT)))
+        return 0;
+    (void)fprintf(stderr, "crunctl: %s: %s\n", s->path, control_client_error(r));
     return 1;
 }
 
 int stacks_command(char *const *environment, const char *socket, const char *job, bool is_json)
 {
     struct strlist sockets = {0};
-    int code = 0, n_found = 0;
+    int n_found = 0;
 
-    control_client_list(environment, socket, &sockets);
-    for (size_t i = 0; !sockets.failed && i < sockets.n_items; i++)
-        if (is_of_job(sockets.items[i], job)) {
-            n_found++;
-            code |= ask_for_stacks(sockets.items[i], is_json);
-        }
+    int code = control_client_list(environment, socket, &sockets) == 0 ? 0 : 1;
+    for (size_t i = 0; i < sockets.n_items; i++) {
+        struct control_socket s = {.path = sockets.items[i], .is_named = socket != NULL};
+        code |= take_from(&s, job, is_json, &n_found);
+    }
     strlist_finish(&sockets);
-    if (n_found == 0)
-        (void)fprintf(stderr, "crunctl: no job%s%s%s of yours runs on this node\n", job ? " '" : "",
-                      job ? job : "", job ? "'" : "");
-    return n_found == 0 ? 3 : code;
+    if (n_found > 0 || code)
+        return code;
+    (void)fprintf(stderr, "crunctl: no job%s%s%s of yours runs on this node\n", job ? " '" : "",
+                  job ? job : "", job ? "'" : "");
+    return 3;
 }

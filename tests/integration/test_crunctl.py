@@ -273,6 +273,41 @@ def fake_crun(path, uid, socket_owner=0, log=""):
     return p
 
 
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can run as two users")
+@pytest.mark.parametrize("owner_of", ["nothing", "the folder", "the socket", "the process", "all"])
+def test_socket_of_another_user_is_refused(folders, owner_of, tmp_path):
+    """Root and its own processes are trusted, and no third user's folder, socket or process; root may name a socket of one user."""
+    other, third = pwd.getpwnam("nobody").pw_uid, pwd.getpwnam("daemon").pw_uid
+    folder = folders["XDG_RUNTIME_DIR"] + "/crun"
+    os.mkdir(folder, 0o755)
+    os.chmod(folders["XDG_RUNTIME_DIR"], 0o755)
+    log = tmp_path / "log"
+    log.write_text("a line of a file\n")
+    if owner_of in ("the folder", "all"):
+        os.chown(folder, other, -1)
+    process = fake_crun(f"{folder}/job.sock", other if owner_of in ("the process", "all") else 0,
+                        other if owner_of == "all" else 0, str(log))
+    if owner_of == "the socket":
+        os.chown(f"{folder}/job.sock", other, -1)
+    try:
+        for command in ("status", "top", "stacks"):
+            p = ask(folders, command)
+            if owner_of == "nothing":
+                assert p.returncode == 0 and "fake" in p.stdout, p
+            else:
+                assert p.returncode in (0, 1, 3) and "fake" not in p.stdout and "belongs to another user" in p.stderr, p
+        named = ask(folders, "--socket", f"{folder}/job.sock", "status")
+        assert (named.returncode, "fake" in named.stdout) == (0, True), named
+        top = ask(folders, "--socket", f"{folder}/job.sock", "--json", "top")
+        assert ("a line of a file" in top.stdout) == (owner_of == "nothing"), top
+        os.chown(f"{folder}/job.sock", third, -1)
+        named = ask(folders, "--socket", f"{folder}/job.sock", "status")
+        assert (named.returncode == 0) == (owner_of in ("nothing", "the socket")), named
+    finally:
+        process.kill()
+        process.communicate()
+
+
 def test_texts_of_others_are_printable(folders):
     """Names and lines of an answer are no commands for the terminal, in text and in JSON."""
     os.mkdir(folders["XDG_RUNTIME_DIR"] + "/crun", 0o700)
@@ -299,6 +334,13 @@ def test_full_disk_is_reported(folders):
     finally:
         process.kill()
         process.communicate()
+
+
+def test_named_socket_has_to_answer(folders):
+    for path in ("/nonexistent/job.sock", folders["XDG_RUNTIME_DIR"] + "/none.sock"):
+        for command in ("status", "top", "stacks"):
+            p = ask(folders, "--socket", path, command)
+            assert p.returncode == 1 and p.stderr == f"crunctl: {path}: No such file or directory\n", p
 
 
 def top_on_terminal(folders, rows, columns, *args):
