@@ -4,7 +4,8 @@
  * ended, report how many processes are left; when none is left, report that and end.
  *
  * Why pidfds and not wait(-1) alone: epoll returns descriptors in the order in which they became ready, so when several
- * workers die at once, their ends are reported in the order in which they died.
+ * workers die at once, their ends are reported in the order in which they died. A worker whose tracer (a debugger, strace)
+ * has not waited for it yet is an exception: it is reported when the tracer has.
  *
  * Killing: the children of a killed process become children of the guardian, the nearest subreaper. So SIGKILL to all
  * children, reap, and again, until the kernel reports that there are none: process groups, sessions and double forks do
@@ -447,6 +448,20 @@ static void reap_child(struct guardian *g, pid_t pid)
                                                .system_us = microseconds(usage.ru_stime)});
 }
 
+/* Its pidfd is readable. When it has a tracer that does not wait for it, it stays so, and would wake the guardian again and
+ * again. The kernel sends SIGCHLD when the tracer has waited or detached: from now on the worker is found by that. */
+static void on_worker_end(struct guardian *g, struct guardian_worker *w)
+{
+    pid_t pid = w->pid;
+
+    reap_child(g, pid);
+    if (w->pid != pid)
+        return;
+    (void)close(w->pidfd); /* leaves the epoll set by this */
+    w->pidfd = -1;
+    w->is_traced_zombie = true;
+}
+
 /*
  * Reaps all ended children but workers that epoll will return in their turn. Such a worker hides those
  * behind it in the kernel's list; as its pidfd is readable, the next round comes at once.
@@ -483,7 +498,7 @@ static void signal_worker(struct guardian_worker *w, int signal)
 {
     if (w->pid <= 0)
         return;
-    w->asked = w->asked || !has_ended(w->pid);
+    w->asked = w->asked || (!w->is_traced_zombie && !has_ended(w->pid));
     (void)kill(-w->pid, signal); /* ESRCH: it has ended and is not reaped yet */
 }
 
@@ -736,8 +751,8 @@ static void wait_for_events(struct guardian *g)
             read_zygote(g);
         else if (g->setup->state[token].handshake)
             finish_start(g, (size_t)token);
-        else if (g->setup->state[token].pid > 0)
-            reap_child(g, g->setup->state[token].pid);
+        else if (g->setup->state[token].pid > 0 && g->setup->state[token].pidfd >= 0)
+            on_worker_end(g, &g->setup->state[token]);
     }
 }
 

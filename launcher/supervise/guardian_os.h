@@ -70,6 +70,7 @@ struct guardian_worker {
     pid_t pid;                 /* 0: not started, or reaped */
     int pidfd;                 /* -1: none, or the kernel has none */
     bool asked;                /* the guardian has sent it a signal */
+    bool is_traced_zombie;     /* it has ended, and cannot be reaped before its tracer has waited for it */
     pid_t ended;               /* the one before, and its session; 0: none */
     bool sweep;                /* what is left of that session is being killed */
     int handshake;             /* of a start by the zygote that is under way; 0: none */

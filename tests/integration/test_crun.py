@@ -564,6 +564,37 @@ def test_guardian_that_does_not_read_its_orders(tmp_path, then_killed):
     assert ("crun kills it" in err) == (not then_killed) and "do not end on SIGKILL" not in err
 
 
+@pytest.mark.parametrize("stopped", [False, True])
+def test_worker_whose_tracer_does_not_wait(tmp_path, stopped):
+    """A worker that has ended stays a zombie until its tracer waits for it; the guardian can reap it only then. Until then it
+    sleeps, whether it waits for that worker or has to kill every process, and what the worker ended by is reported."""
+    worker = script(tmp_path, "#!/bin/bash\ntrap '' TERM\n[ $RANK = 1 ] || exec sleep 300\n"
+                    f"echo $$ > {tmp_path}/pid\n"
+                    f"read line < {tmp_path}/end  # it has no child: SIGCHLD would stop it for its tracer\nexit 7\n")
+    os.mkfifo(tmp_path / "end")
+    p = launches.start(["--standalone", "--nproc-per-node=2", "--shutdown-timeout=0", f"--event-log={tmp_path}/events",
+                        worker], stderr=subprocess.PIPE, text=True)
+    traced = int(jobs.wait_for(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text().endswith("\n") and
+                               (tmp_path / "pid").read_text()))
+    launches.seize(traced)
+    (tmp_path / "end").write_text("now\n")
+    jobs.wait_for(lambda: launches.state(traced)[1] == "Z")
+    if stopped:
+        p.terminate()
+        jobs.wait_for(lambda: len(launches.living(p.tag)) == 2)  # crun and the guardian
+    guardian = launches.guardian(p.pid)
+    before = launches.cpu_seconds(guardian), launches.cpu_seconds(p.pid)
+    time.sleep(1.5)
+    assert launches.cpu_seconds(guardian) - before[0] < 0.3 and launches.cpu_seconds(p.pid) - before[1] < 0.3
+    assert p.poll() is None
+    os.waitpid(traced, 0)
+    _, err = p.communicate(timeout=60)
+    exits = [e for e in jobs.whole_lines(tmp_path / "events") if e["event"] == "exit" and e["rank"] == 1]
+    assert p.returncode == 1 and launches.wait_until_gone(p.tag, 30) == {}
+    assert [(e.get("exit_code"), e["stopped_by_crun"]) for e in exits] == [(7, False)], (exits, err)
+    assert stopped or "rank 1" in err and "exit code 7" in err, err
+
+
 @pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL])
 def test_stopped_guardian(end):
     p = launches.start(["--standalone", "--nproc-per-node=2", "--no-python", launches.family()], stderr=subprocess.DEVNULL)

@@ -84,23 +84,37 @@ def kill_all(process):
             return code
 
 
-def trace(pid):
-    """Makes this process the tracer of pid, which stands still from then on, whatever signal but SIGKILL it gets."""
-    PTRACE_SEIZE, PTRACE_INTERRUPT = 0x4206, 0x4207
+def request_trace(request, pid):
     ptrace = ctypes.CDLL(None, use_errno=True).ptrace
     ptrace.argtypes = [ctypes.c_long, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p]
-    for request in (PTRACE_SEIZE, PTRACE_INTERRUPT):
-        if ptrace(request, pid, None, None) != 0:
-            raise OSError(ctypes.get_errno(), "ptrace")
+    if ptrace(request, pid, None, None) != 0:
+        raise OSError(ctypes.get_errno(), "ptrace")
+
+
+def seize(pid):
+    """Makes this process the tracer of pid, which runs on. Once it has ended, its parent cannot reap it before this
+    process has waited for it."""
+    PTRACE_SEIZE = 0x4206
+    request_trace(PTRACE_SEIZE, pid)
+
+
+def trace(pid):
+    """Makes this process the tracer of pid, which stands still from then on, whatever signal but SIGKILL it gets."""
+    PTRACE_INTERRUPT = 0x4207
+    seize(pid)
+    request_trace(PTRACE_INTERRUPT, pid)
     os.waitpid(pid, 0)
 
 
 def untrace(pid):
     PTRACE_DETACH = 17
-    ptrace = ctypes.CDLL(None, use_errno=True).ptrace
-    ptrace.argtypes = [ctypes.c_long, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p]
-    if ptrace(PTRACE_DETACH, pid, None, None) != 0:
-        raise OSError(ctypes.get_errno(), "ptrace")
+    request_trace(PTRACE_DETACH, pid)
+
+
+def cpu_seconds(pid):
+    """What the threads of a process have used so far, in user and kernel mode."""
+    fields = pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def guardian(crun_pid):
