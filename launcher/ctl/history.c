@@ -10,13 +10,14 @@
 #include "launcher/util/strbuf.h"
 #include "rendezvous/session_message.h"
 
-/* The run that a line belongs to: the last one of that job and host that has not ended. */
+/* The run that a line belongs to: the last one of that job, host and identity that has not ended. */
 static struct history_run *open_run(struct history *h, const struct history_line *line)
 {
     for (size_t i = h->n_runs; i > 0; i--) {
         struct history_run *run = &h->runs[i - 1];
 
-        if (strcmp(run->job, line->job) == 0 && strcmp(run->host, line->host) == 0)
+        if (strcmp(run->job, line->job) == 0 && strcmp(run->host, line->host) == 0 &&
+            strcmp(run->run, line->run) == 0)
             return run->result[0] ? NULL : run;
     }
     return NULL;
@@ -33,6 +34,7 @@ static struct history_run *add_run(struct history *h, const struct history_line 
     *run = (struct history_run){.crun_pid = line->crun_pid, .started_s = line->time_s};
     memcpy(run->job, line->job, sizeof(run->job));
     memcpy(run->host, line->host, sizeof(run->host));
+    memcpy(run->run, line->run, sizeof(run->run));
     memcpy(run->program, line->program, sizeof(run->program));
     return run;
 }
@@ -124,12 +126,21 @@ int history_add(struct history *h, const struct history_line *line)
     return 0;
 }
 
-struct history_run *history_find(struct history *h, const char *job)
+void history_select(struct history *h, const char *job)
 {
-    for (size_t i = h->n_runs; i > 0; i--)
-        if (job_status_name_matches(h->runs[i - 1].job, job))
-            return &h->runs[i - 1];
-    return NULL;
+    enum job_match best = JOB_MATCH_BEGINNING;
+    size_t n = 0;
+
+    for (size_t i = 0; i < h->n_runs; i++)
+        if (job_status_match(h->runs[i].job, job) > best)
+            best = JOB_MATCH_WHOLE;
+    for (size_t i = 0; i < h->n_runs; i++) {
+        if (job_status_match(h->runs[i].job, job) >= best)
+            h->runs[n++] = h->runs[i];
+        else
+            free(h->runs[i].generations);
+    }
+    h->n_runs = n;
 }
 
 /* ---- text ---- */
@@ -169,15 +180,16 @@ char *history_text(const struct history_run *run, int width,
     static const char *const lives[] = {[HISTORY_LIFE_UNKNOWN] = "has not ended, or crun was killed",
                                         [HISTORY_LIFE_RUNS] = "runs",
                                         [HISTORY_LIFE_KILLED] = "crun was killed"};
-    char head[2 * HISTORY_NAME_SIZE + 128], took[32];
+    char head[3 * HISTORY_NAME_SIZE + 128], took[32];
     struct strbuf out = {0};
 
     status_format_duration(run->ended_s - run->started_s, took);
     if (run->result[0])
-        (void)snprintf(head, sizeof(head), "%s: %s, %s with exit code %d after %s", run->job, run->program,
-                       run->result, (int)run->exit_code, took); /* fits */
+        (void)snprintf(head, sizeof(head), "%s on %s: %s, %s with exit code %d after %s", run->job, run->host,
+                       run->program, run->result, (int)run->exit_code, took); /* fits */
     else
-        (void)snprintf(head, sizeof(head), "%s: %s, %s", run->job, run->program, lives[run->life]); /* fits */
+        (void)snprintf(head, sizeof(head), "%s on %s: %s, %s", run->job, run->host, run->program,
+                       lives[run->life]); /* fits */
     session_clean_text(head);
     strbuf_add(&out, "%s\n%10s  %-19s %12s %5s %7s %8s  %s\n", head, "GENERATION", "STARTED", "LASTED",
                "NODES", "WORKERS", "RESTARTS", "ENDED BECAUSE");

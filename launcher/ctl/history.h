@@ -2,7 +2,8 @@
 
 /*
  * The history of a job: its generations, how long each lasted and why it ended, from lines of the event log
- * (control_path.h has the place of the file). One run is one crun on one host. Pure.
+ * (control_path.h has the place of the file). One run is one crun on one host: its lines have an identity of their own, since the
+ * name of the job and the process number may come again, and lines of several runs alternate. Pure.
  */
 
 #include <stddef.h>
@@ -12,6 +13,7 @@ enum {
     HISTORY_NAME_SIZE = 256,
     HISTORY_REASON_SIZE = 512,
     HISTORY_WORD_SIZE = 24,
+    HISTORY_RUN_SIZE = 48,
     HISTORY_GENERATIONS_MAX = 65536
 };
 
@@ -28,6 +30,7 @@ enum history_kind {
 struct history_line {
     enum history_kind kind;
     char job[HISTORY_NAME_SIZE], host[HISTORY_NAME_SIZE], program[HISTORY_NAME_SIZE];
+    char run[HISTORY_RUN_SIZE]; /* "": of an older crun */
     char reason[HISTORY_REASON_SIZE];
     char mark[HISTORY_NAME_SIZE]; /* MARK: what the rank has printed */
     char result[HISTORY_WORD_SIZE], signal[HISTORY_WORD_SIZE];
@@ -47,6 +50,7 @@ enum history_life { HISTORY_LIFE_UNKNOWN, HISTORY_LIFE_RUNS, HISTORY_LIFE_KILLED
 
 struct history_run {
     char job[HISTORY_NAME_SIZE], host[HISTORY_NAME_SIZE], program[HISTORY_NAME_SIZE];
+    char run[HISTORY_RUN_SIZE];
     int64_t crun_pid, started_s, ended_s;
     char result[HISTORY_WORD_SIZE]; /* "": it has not ended, or crun was killed; see life */
     enum history_life life;         /* of a run without result; the caller knows */
@@ -63,8 +67,9 @@ struct history {
 /* Takes the next line, in the order of the file; lines without a start before them are ignored. 0 or -ENOMEM. */
 int history_add(struct history *h, const struct history_line *line);
 
-/* The last run of a job with a name that begins so, of any job when it is NULL; NULL: there is none. */
-struct history_run *history_find(struct history *h, const char *job);
+/* Keeps the runs of a job alone: those with its whole name; without such a run those with a name that begins so; all when it is
+ * NULL. */
+void history_select(struct history *h, const char *job);
 
 /* Malloc'ed lines of at most width bytes (0: not cut), or NULL. format_time writes local time. */
 char *history_text(const struct history_run *run, int width,

@@ -22,6 +22,7 @@
 
 static const struct field line_fields[] = {
     {"run_id", LINE_TEXT(job), .required = true},
+    {"run", LINE_TEXT(run)},
     {"host", LINE_TEXT(host)},
     {"program", LINE_TEXT(program)},
     {"result", LINE_TEXT(result)},
@@ -113,13 +114,15 @@ char *history_to_json(const struct history_run *run)
     if (!json || !cJSON_AddNumberToObject(json, "version", 1))
         return NULL;
     events_add_text(json, "job", run->job);
+    events_add_text(json, "run", run->run);
     events_add_text(json, "host", run->host);
     events_add_text(json, "program", run->program);
     events_add_text(json, "result", run->result);
     if (!run->result[0] && run->life != HISTORY_LIFE_UNKNOWN &&
         !cJSON_AddBoolToObject(json, "runs", run->life == HISTORY_LIFE_RUNS))
         return NULL;
-    if (!cJSON_AddNumberToObject(json, "exit_code", run->exit_code) ||
+    if (!cJSON_AddNumberToObject(json, "crun_pid", (double)run->crun_pid) ||
+        !cJSON_AddNumberToObject(json, "exit_code", run->exit_code) ||
         !cJSON_AddNumberToObject(json, "started", (double)run->started_s) ||
         !cJSON_AddNumberToObject(json, "ended", (double)run->ended_s))
         return NULL;

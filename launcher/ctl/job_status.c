@@ -5,9 +5,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-bool job_status_name_matches(const char *name, const char *asked)
+enum job_match job_status_match(const char *name, const char *asked)
 {
-    return !asked || strncmp(name, asked, strlen(asked)) == 0;
+    if (!asked || strcmp(name, asked) == 0)
+        return JOB_MATCH_WHOLE;
+    return strncmp(name, asked, strlen(asked)) == 0 ? JOB_MATCH_BEGINNING : JOB_MATCH_NONE;
 }
 
 static struct worker_status empty_worker(int32_t local_rank)

@@ -68,8 +68,10 @@ struct job_status {
     size_t n_nodes_known;
 };
 
-/* Whether a job is the one that was asked for: by its name, by how that begins, or by none (NULL: all). */
-bool job_status_name_matches(const char *name, const char *asked);
+/* Whether a job is one that was asked for: by its name, by how that begins, or by none (NULL: all). Where one has the whole name,
+ * those of which it is the beginning were not meant. */
+enum job_match { JOB_MATCH_NONE, JOB_MATCH_BEGINNING, JOB_MATCH_WHOLE };
+enum job_match job_status_match(const char *name, const char *asked);
 
 /* 0 or -ENOMEM: one more node with n_workers zeroed workers. */
 int job_status_add_node(struct job_status *s, const char *host, int32_t group_rank, size_t n_workers);

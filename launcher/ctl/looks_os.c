@@ -31,7 +31,7 @@ static int take_reply(struct look *look, const struct look_options *o, const cha
         return -ENOMEM;
     look->jobs = jobs;
     int r = job_status_from_json(bytes, n, &jobs[look->n_jobs]);
-    if (!r && !job_status_name_matches(jobs[look->n_jobs].job, o->job))
+    if (!r && job_status_match(jobs[look->n_jobs].job, o->job) == JOB_MATCH_NONE)
         job_status_finish(&jobs[look->n_jobs]);
     else if (!r)
         look->n_jobs++;
@@ -80,6 +80,23 @@ static int ask_sockets(struct look *look, const struct look_options *o, const st
     return result;
 }
 
+static void keep_best_matches(struct look *look, const char *asked)
+{
+    enum job_match best = JOB_MATCH_BEGINNING;
+    size_t n = 0;
+
+    for (size_t i = 0; i < look->n_jobs; i++)
+        if (job_status_match(look->jobs[i].job, asked) > best)
+            best = JOB_MATCH_WHOLE;
+    for (size_t i = 0; i < look->n_jobs; i++) {
+        if (job_status_match(look->jobs[i].job, asked) >= best)
+            look->jobs[n++] = look->jobs[i];
+        else
+            job_status_finish(&look->jobs[i]);
+    }
+    look->n_jobs = n;
+}
+
 static void read_own_nodes(struct look *look)
 {
     struct gpu_status gpus[JOB_STATUS_GPUS_MAX];
@@ -122,6 +139,7 @@ int look_take(struct look *ret, const struct look_options *request)
     if (!r)
         r = ask_sockets(ret, request, &sockets);
     strlist_finish(&sockets);
+    keep_best_matches(ret, request->job);
     ret->taken_ns = now_ns();
     read_own_nodes(ret);
     return r;

@@ -20,13 +20,13 @@
 #include "launcher/ctl/looks_os.h"
 #include "launcher/ctl/new_secret_os.h"
 #include "launcher/ctl/print_os.h"
+#include "launcher/ctl/run_life_os.h"
 #include "launcher/ctl/stacks_command_sock.h"
 #include "launcher/ctl/status_text.h"
 #include "launcher/ctl/top_os.h"
 #include "launcher/ctl/top_text.h"
 #include "launcher/util/bounded_os.h"
 #include "launcher/util/control_path.h"
-#include "launcher/util/read_file_os.h"
 #include "base/cleanup.h"
 #include "base/err.h"
 
@@ -37,11 +37,12 @@ extern char **environ;
 struct crunctl {
     const char *job; /* the name of a job or how it begins; NULL: all */
     const char *socket, *endpoint, *secret_file;
-    bool is_json, is_once;
+    bool is_json, is_once, wants_all;
 };
 
 static const char usage[] =
-    "usage: crunctl [--json] [--socket PATH] status|top|history|stacks [JOB]\n"
+    "usage: crunctl [--json] [--socket PATH] status|top|stacks [JOB]\n"
+    "       crunctl [--json] [--all] history [JOB]\n"
     "       crunctl [--json] [--secret-file FILE] --endpoint HOST:PORT|PATH status|top [JOB]\n"
     "       crunctl [--secret-file FILE] secret new\n";
 
@@ -173,23 +174,42 @@ static void read_history(const char *path, struct history *h)
         (void)fclose(file);
 }
 
-/* Of this node: a number that another process has got does not have crun's name. */
-static enum history_life find_life(const struct history_run *run)
+static int fail_without_run(const struct crunctl *o, const char *path)
 {
-    char host[HISTORY_NAME_SIZE], path[64], name[32];
+    (void)fprintf(stderr, "crunctl: there is no job%s%s%s in %s\n", o->job ? " '" : "", o->job ? o->job : "",
+                  o->job ? "'" : "", path);
+    return 3;
+}
 
-    if (gethostname(host, sizeof(host)) != 0 || strcmp(host, run->host) != 0)
-        return HISTORY_LIFE_UNKNOWN;
-    (void)snprintf(path, sizeof(path), "/proc/%lld/comm", (long long)run->crun_pid); /* fits */
-    if (!read_file_text(path, name, sizeof(name)))
-        return HISTORY_LIFE_KILLED;
-    return strncmp(name, "crun", 4) == 0 ? HISTORY_LIFE_RUNS : HISTORY_LIFE_KILLED;
+static int print_run(struct history_run *run, const struct crunctl *o)
+{
+    run->life = run_life_find(run);
+    _cleanup_free_ char *text =
+        o->is_json ? history_to_json(run) : history_text(run, view_of_terminal().width, format_local_time);
+    return o->is_json ? print_json_line(text) : print_text(text);
+}
+
+/* The last run, or all in the order of their starts. */
+static int print_runs(const struct history *h, const struct crunctl *o)
+{
+    size_t first = o->wants_all ? 0 : h->n_runs - 1;
+    int code = 0;
+
+    for (size_t i = first; code == 0 && i < h->n_runs; i++) {
+        if (i > first && !o->is_json)
+            code = print_text("\n");
+        if (code == 0)
+            code = print_run(&h->runs[i], o);
+    }
+    if (code == 0 && first > 0 && !o->is_json)
+        code = printf("%zu earlier run%s: crunctl history --all%s%s\n", first, first == 1 ? "" : "s",
+                      o->job ? " " : "", o->job ? o->job : "") < 0;
+    return code;
 }
 
 static int run_history(const struct crunctl *o)
 {
     char path[CONTROL_PATH_SIZE], old[CONTROL_PATH_SIZE + 2];
-    struct status_view view = view_of_terminal();
     struct history h = {0};
 
     if (!control_history_path(environ, path)) {
@@ -199,17 +219,8 @@ static int run_history(const struct crunctl *o)
     (void)snprintf(old, sizeof(old), "%s.1", path); /* fits */
     read_history(old, &h);
     read_history(path, &h);
-    struct history_run *run = history_find(&h, o->job);
-    if (!run) {
-        (void)fprintf(stderr, "crunctl: there is no job%s%s%s in %s\n", o->job ? " '" : "",
-                      o->job ? o->job : "", o->job ? "'" : "", path);
-        history_finish(&h);
-        return 3;
-    }
-    run->life = find_life(run);
-    _cleanup_free_ char *text =
-        o->is_json ? history_to_json(run) : history_text(run, view.width, format_local_time);
-    int code = o->is_json ? print_json_line(text) : print_text(text);
+    history_select(&h, o->job);
+    int code = h.n_runs > 0 ? print_runs(&h, o) : fail_without_run(o, path);
     history_finish(&h);
     return code;
 }
@@ -269,6 +280,7 @@ static int print_help(void)
                "  stacks [JOB]   has the stacks of the workers taken, and shows where they are\n\n"
                "  --json         one JSON object for each job, in a line\n"
                "  --once         top: once, also on a terminal\n"
+               "  --all          history: all runs, and not the last one alone\n"
                "  --socket PATH  ask this socket alone\n"
                "  --endpoint HOST:PORT|PATH\n"
                "                 ask this rendezvous: TCP with a secret, or a unix socket of crund\n"
@@ -329,6 +341,8 @@ int main(int argc, char **argv)
             o.is_json = true;
         else if (strcmp(argv[i], "--once") == 0)
             o.is_once = true;
+        else if (strcmp(argv[i], "--all") == 0)
+            o.wants_all = true;
         else if (i + 1 < argc && find_value(argv[i], &o)) {
             *find_value(argv[i], &o) = argv[i + 1];
             i++;

@@ -15,8 +15,8 @@
 
 enum { STACKS_PATIENCE_MS = 20000 };
 
-/* 1: it is the socket of that job; 0: of another one; -errno. */
-static int ask_for_name(struct control_socket *s, const char *job)
+/* 0 or -errno. */
+static int ask_for_name(struct control_socket *s, const char *job, enum job_match *ret)
 {
     _cleanup_free_ char *reply = NULL;
     struct job_status status = {.crun_pid = 0};
@@ -27,9 +27,9 @@ static int ask_for_name(struct control_socket *s, const char *job)
         r = job_status_from_json(reply, n, &status);
     if (r)
         return r;
-    r = job_status_name_matches(status.job, job);
+    *ret = job_status_match(status.job, job);
     job_status_finish(&status);
-    return r;
+    return 0;
 }
 
 static int print_stacks(const char *reply, size_t n, bool is_json)
@@ -54,19 +54,38 @@ static int ask_for_stacks(struct control_socket *s, bool is_json)
     return 1;
 }
 
-/* 0 or 1; a socket that a killed crun left is passed over, if it was not named. */
-static int take_from(struct control_socket *s, const char *job, bool is_json, int *n_found)
+/* A socket that a killed crun left is passed over, if it was not named. 0 or 1. */
+static int find_match(struct control_socket *s, const char *job, enum job_match *ret)
 {
-    int r = ask_for_name(s, job);
+    int r = ask_for_name(s, job, ret);
 
-    if (r > 0) {
-        ++*n_found;
-        return ask_for_stacks(s, is_json);
-    }
     if (r == 0 || (!s->is_named && (r == -ECONNREFUSED || r == -ENOENT)))
         return 0;
     (void)fprintf(stderr, "crunctl: %s: %s\n", s->path, control_client_error(r));
     return 1;
+}
+
+static int take_all(const struct strlist *paths, const char *job, bool is_named, bool is_json, int *n_found)
+{
+    enum job_match *matches = calloc(paths->n_items + 1, sizeof(*matches)), best = JOB_MATCH_BEGINNING;
+    int code = matches ? 0 : 1;
+
+    for (size_t i = 0; matches && i < paths->n_items; i++) {
+        struct control_socket s = {.path = paths->items[i], .is_named = is_named};
+
+        code |= find_match(&s, job, &matches[i]);
+        best = matches[i] > best ? matches[i] : best;
+    }
+    for (size_t i = 0; matches && i < paths->n_items; i++) {
+        struct control_socket s = {.path = paths->items[i], .is_named = is_named};
+
+        if (matches[i] < best)
+            continue;
+        ++*n_found;
+        code |= ask_for_stacks(&s, is_json);
+    }
+    free(matches);
+    return code;
 }
 
 int stacks_command(char *const *environment, const char *socket, const char *job, bool is_json)
@@ -75,10 +94,7 @@ int stacks_command(char *const *environment, const char *socket, const char *job
     int n_found = 0;
 
     int code = control_client_list(environment, socket, &sockets) == 0 ? 0 : 1;
-    for (size_t i = 0; i < sockets.n_items; i++) {
-        struct control_socket s = {.path = sockets.items[i], .is_named = socket != NULL};
-        code |= take_from(&s, job, is_json, &n_found);
-    }
+    code |= take_all(&sockets, job, socket != NULL, is_json, &n_found);
     strlist_finish(&sockets);
     if (n_found > 0 || code)
         return code;

@@ -209,6 +209,7 @@ char *events_json_line(const struct event_job *job, const struct event *event)
     add_integer(line, "monotonic_ns", (int64_t)event->monotonic_ns);
     (void)cJSON_AddStringToObject(line, "event", names[event->kind]);
     events_add_text(line, "run_id", job->run_id);
+    (void)cJSON_AddStringToObject(line, "run", job->run);
     events_add_text(line, "host", job->host);
     add_integer(line, "group_rank", job->group_rank);
     add_integer(line, "generation", event->generation);

@@ -27,6 +27,7 @@ enum { ERROR_FILE_MAX = 64 << 10, HISTORY_MARKS_MAX = 100 /* of a generation */ 
 struct events {
     struct event_job job;
     char host[256];
+    char run[48];
     struct line_file *file;    /* NULL: not asked for */
     struct line_file *history; /* NULL: nowhere to write it */
     int n_marks;               /* of the generation, for the history */
@@ -338,7 +339,10 @@ struct events *events_create(const struct job *job, const char *file, char *cons
         return NULL;
     }
     proc_info_host_name(e->host, sizeof(e->host));
+    (void)snprintf(e->run, sizeof(e->run), "%lld-%d", (long long)wall_clock_ns(now_ns()),
+                   (int)getpid()); /* fits */
     e->job = (struct event_job){.run_id = job->run_id_text,
+                                .run = e->run,
                                 .host = e->host,
                                 .role = job->role,
                                 .program = without_folder(job->program_name),

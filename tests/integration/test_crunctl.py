@@ -128,12 +128,61 @@ def test_history_of_a_job_that_runs_and_of_one_that_was_killed(folders):
     job = start(folders, *JOB, "sleep", "60")
     wait_for_state(folders, "running")
     jobs.wait_for(lambda: ask(folders, "history").returncode == 0, 30, 0.05)
-    assert ": sleep, runs\n" in ask(folders, "history").stdout
+    assert f" on {os.uname().nodename}: sleep, runs\n" in ask(folders, "history").stdout
     assert json.loads(ask(folders, "--json", "history").stdout)["runs"] is True
     job.kill()
     job.communicate(timeout=60)
-    assert ": sleep, crun was killed\n" in ask(folders, "history").stdout
+    assert f" on {os.uname().nodename}: sleep, crun was killed\n" in ask(folders, "history").stdout
     assert json.loads(ask(folders, "--json", "history").stdout)["runs"] is False
+
+
+def test_history_of_runs_with_one_name(folders):
+    """Each run for itself, also when two alternate; the last one alone unless all are asked for, and no job with a longer name."""
+    def run(code, name="job", **more):
+        return jobs.run([jobs.crun(), *JOB, f"--rdzv-id={name}", "sh", "-c", f"exit {code}"], env={**os.environ, **folders}, **more)
+
+    assert run(0).returncode == 0
+    beside = start(folders, *JOB, "sleep", "60")
+    wait_for_state(folders, "running")
+    assert run(3).returncode == 1 and run(0, "job-2").returncode == 0
+    beside.terminate()
+    beside.communicate(timeout=60)
+    shown = ask(folders, "history", "job").stdout
+    assert "failed with exit code 1" in shown and shown.count("GENERATION") == 1
+    assert shown.endswith("\n2 earlier runs: crunctl history --all job\n")
+    found = [json.loads(line) for line in ask(folders, "--json", "history", "--all", "job").stdout.splitlines()]
+    assert [(r["job"], r["result"], len(r["generations"])) for r in found] == [("job", "succeeded", 1), ("job", "stopped", 1), ("job", "failed", 1)]
+    assert len({r["run"] for r in found}) == 3 and found[1]["crun_pid"] == beside.pid
+    assert ask(folders, "history", "--all", "job").stdout.count("GENERATION") == 3
+    assert len(ask(folders, "--json", "history", "--all").stdout.splitlines()) == 4
+
+
+def test_history_goes_on_when_its_file_is_removed(folders):
+    """As by two renamings while a long job runs."""
+    path = f"{folders['XDG_STATE_HOME']}/crun/history.jsonl"
+    job = start(folders, "--max-restarts=1", "--restart-pause=0", *JOB, "sh", "-c", "[ $TORCHELASTIC_RESTART_COUNT = 1 ] && exit 5; sleep 4; exit 4")
+    jobs.wait_for(lambda: os.path.exists(path) and os.path.getsize(path) > 0, 30, 0.05)
+    os.unlink(path)
+    job.communicate(timeout=60)
+    found = json.loads(ask(folders, "--json", "history").stdout)
+    assert [g["generation"] for g in found["generations"]] == [1] and found["result"] == "failed"
+
+
+def test_process_that_has_the_number_of_a_killed_crun(folders):
+    """It is another one when it began later than the run, even if it is a crun."""
+    job = start(folders, *JOB, "sleep", "60")
+    wait_for_state(folders, "running")
+    jobs.wait_for(lambda: ask(folders, "history").returncode == 0, 30, 0.05)
+    path = f"{folders['XDG_STATE_HOME']}/crun/history.jsonl"
+    with open(path) as f:
+        lines = [json.loads(line) for line in f]
+    for line in lines:
+        line["time"] = "2026-01-01T00:00:00.000000000Z"
+    with open(path, "w") as f:
+        f.writelines(json.dumps(line) + "\n" for line in lines)
+    assert json.loads(ask(folders, "--json", "history").stdout)["runs"] is False
+    job.terminate()
+    job.communicate(timeout=60)
 
 
 def test_history_is_bounded(folders):
@@ -158,6 +207,18 @@ def test_two_jobs_of_one_name_and_a_killed_one(folders):
     assert sorted(os.listdir(folders["XDG_RUNTIME_DIR"] + "/crun")) == names
     assert status(folders) == []
     jobs.wait_for(lambda: not any(launches.living(job.tag) for job in pair))
+
+
+def test_whole_name_comes_before_its_beginning(folders):
+    """status, top and stacks of `job` leave `job-2` out; of `jo` they have both."""
+    pair = [start(folders, "--nnodes=1", "--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0", f"--rdzv-id={name}", "--no-python", "sleep", "60")
+            for name in ("job", "job-2")]
+    jobs.wait_for(lambda: [job["state"] for job in status(folders)] == ["running"] * 2, 30, 0.05)
+    for command in ("status", "top", "stacks"):
+        for asked, names in (("job", ["job"]), ("job-2", ["job-2"]), ("jo", ["job", "job-2"])):
+            p = ask(folders, "--json", command, asked)
+            assert p.returncode == 0 and sorted(json.loads(line)["job"] for line in p.stdout.splitlines()) == names, (command, asked, p)
+    end_jobs(*pair)
 
 
 def open_clients(folders, n):

@@ -12,6 +12,7 @@
 #include "tests/support/c/cmocka_fixed.h"
 
 static const struct event_job job = {.run_id = "job",
+                                     .run = "1-2",
                                      .host = "node1",
                                      .role = "trainer",
                                      .program = "train",
@@ -44,7 +45,8 @@ static void assert_line(const struct event *event, const char *after_monotonic)
     free(line);
 }
 
-#define USUAL "\"run_id\":\"job\",\"host\":\"node1\",\"group_rank\":1,\"generation\":2,\"restarts\":1"
+#define USUAL                                                                                                \
+    "\"run_id\":\"job\",\"run\":\"1-2\",\"host\":\"node1\",\"group_rank\":1,\"generation\":2,\"restarts\":1"
 
 static void test_every_kind(void **state)
 {

@@ -41,11 +41,12 @@ static struct job_status a_job(size_t n_workers)
 static void a_job_is_found_by_how_its_name_begins(void **state)
 {
     (void)state;
-    assert_true(job_status_name_matches("train-7", NULL));
-    assert_true(job_status_name_matches("train-7", "train-7"));
-    assert_true(job_status_name_matches("train-7", "train"));
-    assert_false(job_status_name_matches("train-7", "train-71"));
-    assert_false(job_status_name_matches("train-7", "rain"));
+    assert_int_equal(job_status_match("train-7", NULL), JOB_MATCH_WHOLE);
+    assert_int_equal(job_status_match("train-7", "train-7"), JOB_MATCH_WHOLE);
+    assert_int_equal(job_status_match("train-7", "train"), JOB_MATCH_BEGINNING);
+    assert_int_equal(job_status_match("train-7", ""), JOB_MATCH_BEGINNING);
+    assert_int_equal(job_status_match("train-7", "train-71"), JOB_MATCH_NONE);
+    assert_int_equal(job_status_match("train-7", "rain"), JOB_MATCH_NONE);
 }
 
 static void a_status_is_read_as_it_was_written(void **state)
