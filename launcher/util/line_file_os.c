@@ -93,6 +93,20 @@ static int open_history(struct line_file *f)
     return f->fd < 0 ? -errno : 0;
 }
 
+/* A long job outlives two such renamings, and its file is removed: it goes on in the new one. */
+static void follow_history(struct line_file *f)
+{
+    struct stat info;
+    int before = f->fd;
+
+    if (fstat(f->fd, &info) < 0 || info.st_nlink > 0)
+        return;
+    if (open_history(f) == 0)
+        (void)close(before); /* nothing of it is left */
+    else
+        f->fd = before;
+}
+
 /* O_NONBLOCK only so that a pipe without a reader is an error here and no endless wait. */
 static int open_lines(struct line_file *f)
 {
@@ -120,6 +134,8 @@ static void *line_file_main(void *data)
         struct buf taken = f->pending;
         f->pending = (struct buf){0};
         (void)pthread_mutex_unlock(&f->lock);
+        if (!f->title)
+            follow_history(f);
         int error = write_all(f->fd, (const char *)buf_bytes(&taken), buf_size(&taken), &torn);
         buf_finish(&taken);
         (void)pthread_mutex_lock(&f->lock);
