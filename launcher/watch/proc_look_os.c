@@ -164,24 +164,36 @@ void proc_look_sample(const struct look_tree *tree, int state_fd, struct progres
     ret->head = digest_add(ret->head, records, proc_look_records(state_fd, records));
 }
 
-static bool another_thread_runs(pid_t pid)
+static uint64_t ns_of_ticks(uint64_t ticks)
 {
-    char path[64];
-    struct folder_list list;
-    const char *name;
-    bool found = false;
+    long per_second = sysconf(_SC_CLK_TCK);
 
-    (void)snprintf(path, sizeof(path), "/proc/%d/task", (int)pid); /* fits */
-    if (folder_list_open(&list, path) != 0)
-        return false;
-    for (int n = 0; n < THREADS_MAX && !found && (name = folder_list_next(&list)); n++) {
-        pid_t thread = (pid_t)atol(name);
-        struct proc_stat stat;
+    return per_second > 0 ? ticks * (1000000000u / (uint64_t)per_second) : 0;
+}
 
-        found = thread > 0 && thread != pid && proc_stat_read_thread(pid, thread, &stat) && stat.state == 'R';
+/* /proc/PID/schedstat: of the main thread, ns on a CPU and ns that it could run and waited for one. Not every kernel has it. */
+static void read_main_times(pid_t pid, uint64_t *ret_ran_ns, uint64_t *ret_waited_ns)
+{
+    char text[FILE_SIZE], *end;
+    struct proc_stat stat;
+
+    *ret_ran_ns = *ret_waited_ns = 0;
+    if (read_of_process(pid, "schedstat", text)) {
+        *ret_ran_ns = strtoull(text, &end, 10);
+        *ret_waited_ns = strtoull(end, NULL, 10);
+    } else if (proc_stat_read_thread(pid, pid, &stat)) {
+        *ret_ran_ns = ns_of_ticks(stat.cpu_ticks);
     }
-    folder_list_close(&list);
-    return found;
+}
+
+static void add_times(pid_t pid, uint64_t cpu_ticks, struct progress_place *place)
+{
+    uint64_t ran_ns, waited_ns, all_ns = ns_of_ticks(cpu_ticks);
+
+    read_main_times(pid, &ran_ns, &waited_ns);
+    place->main_ran_ns += ran_ns;
+    place->main_waited_ns += waited_ns;
+    place->others_ran_ns += all_ns > ran_ns ? all_ns - ran_ns : 0;
 }
 
 /* Number of the system call, stack pointer and address. Not its arguments: they may be new in each turn of a loop that polls. */
@@ -205,7 +217,8 @@ static bool add_place_of(pid_t pid, struct progress_place *place)
         return false;
     (void)read_of_process(pid, "syscall", text); /* "" when it may not be read */
     bool runs = stat.state == 'R' || strncmp(text, "running", 7) == 0;
-    place->where = digest_add(place->where, &pid, sizeof(pid));
+    place->processes = digest_add(place->processes, &pid, sizeof(pid));
+    place->where = digest_add(place->where, &runs, sizeof(runs));
     if (!runs)
         place->where = digest_call(place->where, text);
     place->faults += stat.faults;
@@ -213,7 +226,7 @@ static bool add_place_of(pid_t pid, struct progress_place *place)
         place->switches += field_of(text, "\nvoluntary_ctxt_switches:") +
                            (runs ? field_of(text, "nonvoluntary_ctxt_switches:") : 0);
     place->runs |= runs;
-    place->others_run |= another_thread_runs(pid);
+    add_times(pid, stat.cpu_ticks, place);
     return runs;
 }
 
@@ -222,7 +235,7 @@ int proc_look_place(const struct look_tree *tree, struct progress_sample *ret, p
     int n_running = 0;
 
     ret->has_place = tree->n_pids > 0;
-    ret->place = (struct progress_place){.where = DIGEST_EMPTY};
+    ret->place = (struct progress_place){.processes = DIGEST_EMPTY, .where = DIGEST_EMPTY};
     for (int i = 0; i < tree->n_pids; i++)
         if (add_place_of(tree->pids[i], &ret->place))
             running[n_running++] = tree->pids[i];

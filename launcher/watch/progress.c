@@ -9,7 +9,7 @@ enum {
     LOOKS_PER_TIMEOUT = 6, /* at places */
     SLACK = 60,            /* a timer may be early by one part in so many of the time-out */
 };
-static const uint64_t interval_max_ns = 2000000000u;
+static const uint64_t interval_max_ns = 2000000000u, ticks_ns = 20000000u;
 
 int progress_init(struct progress *p, uint64_t timeout_ns, int n_ranks)
 {
@@ -54,36 +54,91 @@ static bool has_strong_sign(const struct progress_sample *was, const struct prog
     return was->is_alive != is->is_alive || was->n_bytes != is->n_bytes || was->head != is->head;
 }
 
-/*
- * Blocked without a context switch since the last look: it has not left the place. With switches it polls, or it was found
- * there again by chance: another thread that runs computes for it. One that runs is judged by its stack; where no tool
- * shows that, by its page faults, which a loop that waits does not have.
- */
-static bool has_moved(const struct progress_place *was, const struct progress_place *is)
+static bool is_share(uint64_t was, uint64_t is, uint64_t whole_ns, uint64_t share)
 {
-    if (was->where != is->where)
-        return true;
-    if (is->runs)
-        return !is->has_stack && was->faults != is->faults;
-    return was->switches != is->switches && is->others_run;
+    return is > was && is - was >= whole_ns / share;
 }
 
-static void look_at_place(struct progress_rank *r, uint64_t now_ns, const struct progress_place *place)
+static bool main_computes(const struct progress_place *was, const struct progress_place *is,
+                          uint64_t whole_ns)
 {
-    r->n_still = r->has_place && !has_moved(&r->place, place) ? r->n_still + 1 : 0;
+    return is_share(was->main_ran_ns, is->main_ran_ns, whole_ns, PROGRESS_BUSY_SHARE) ||
+           is_share(was->main_ran_ns + was->main_waited_ns, is->main_ran_ns + is->main_waited_ns, whole_ns,
+                    2);
+}
+
+/* The kernel counts them in ticks: two may be the rounding. */
+static bool others_compute(const struct progress_place *was, const struct progress_place *is,
+                           uint64_t whole_ns)
+{
+    return is->others_ran_ns > was->others_ran_ns + ticks_ns &&
+           is_share(was->others_ran_ns, is->others_ran_ns, whole_ns, PROGRESS_BUSY_SHARE);
+}
+
+/*
+ * Blocked without a context switch since the last look: it has not left the place. With switches it polls, or it was found
+ * there again by chance: other threads that compute do so for it. One that runs is judged by its stack; where no tool
+ * shows that, by its page faults, which a loop that waits does not have.
+ */
+static bool has_moved(const struct progress_place *was, const struct progress_place *is, uint64_t whole_ns)
+{
+    if (was->processes != is->processes || was->where != is->where)
+        return true;
+    if (is->runs)
+        return is->stack != PROGRESS_STACK_KNOWN && was->faults != is->faults;
+    return was->switches != is->switches && others_compute(was, is, whole_ns);
+}
+
+/* One that was found running by chance at one of the two looks. Counters are those of the same processes. */
+static bool is_at_rest(const struct progress_place *was, const struct progress_place *is, uint64_t whole_ns)
+{
+    return was->processes == is->processes && (was->runs || is->runs) && !main_computes(was, is, whole_ns) &&
+           !others_compute(was, is, whole_ns);
+}
+
+static void set_place(struct progress_rank *r, uint64_t now_ns, const struct progress_place *place)
+{
+    r->place = *place;
+    r->place_ns = now_ns;
+    r->has_place = true;
+}
+
+/* The place of the look before is kept, unless that look found it running by chance, too. */
+static void note_rest(struct progress_rank *r, uint64_t now_ns, const struct progress_place *place)
+{
+    struct progress_place next = *place;
+
+    if (!r->place.runs && next.runs) {
+        next.where = r->place.where;
+        next.runs = false;
+    }
+    r->n_still++;
+    set_place(r, now_ns, &next);
+}
+
+static void look_at_place(struct progress_rank *r, uint64_t now_ns, const struct progress_place *place,
+                          bool is_stack_waited_for)
+{
+    if (r->has_place && is_at_rest(&r->place, place, now_ns - r->place_ns)) {
+        note_rest(r, now_ns, place);
+        return;
+    }
+    if (place->runs && place->stack == PROGRESS_STACK_LATE && is_stack_waited_for)
+        return;
+    bool has_rested = r->has_place && !has_moved(&r->place, place, now_ns - r->place_ns);
+    r->n_still = has_rested ? r->n_still + 1 : 0;
     if (r->n_still == 0)
         r->since_ns = now_ns;
-    r->place = *place;
-    r->has_place = true;
+    set_place(r, now_ns, place);
 }
 
 static void look_at_places(struct progress *p, uint64_t now_ns, const struct progress_sample *samples)
 {
-    bool any = false;
+    bool any = false, is_stack_waited_for = progress_silence_ns(p, now_ns) < 2 * p->timeout_ns;
 
     for (int i = 0; i < p->n_ranks; i++)
         if (samples[i].is_alive && samples[i].has_place) {
-            look_at_place(&p->ranks[i], now_ns, &samples[i].place);
+            look_at_place(&p->ranks[i], now_ns, &samples[i].place, is_stack_waited_for);
             any = true;
         }
     if (any)

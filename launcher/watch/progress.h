@@ -15,7 +15,15 @@
  *         looks in a row that find each rank where the one before did, over half of the time-out, decide: a rank that
  *         computes in one function for less than that is not reported.
  *
- * CPU time is neither: a wait for a GPU, or for the lock of the Python interpreter, may use all of it.
+ * CPU time is no sign: a wait for a GPU, or for the lock of the Python interpreter, may use all of it. But what a thread
+ * did not use is one of rest: the state at one instant is not, because a thread that polls is found running now and then, and
+ * on a busy machine it waits for a CPU much longer than it runs. So a main thread computes when it ran for 1/BUSY_SHARE of
+ * the time since the look before, or ran or waited for a CPU for half of it; the other threads compute when they ran for
+ * 1/BUSY_SHARE. Main threads that did not compute have not moved, wherever this look found one running.
+ *
+ * A look whose tool did not show the stack of a main thread that computes in time (PROGRESS_STACK_LATE) shows nothing: it
+ * neither counts as one that found the rank where it was, nor ends a row of those. Without any progress for twice the
+ * time-out the tool is not waited for any longer, and page faults decide, as where there is no tool.
  *
  * A hang is the time-out without a strong sign, and still places. It is reported once, and again only after there has
  * been a strong sign. A node knows nothing of the ranks of other nodes.
@@ -25,16 +33,27 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { PROGRESS_PLACES_STILL = 3 };
+enum {
+    PROGRESS_PLACES_STILL = 3,
+    PROGRESS_BUSY_SHARE = 20, /* of the time between two looks: one part in so many */
+};
+
+enum progress_stack {
+    PROGRESS_STACK_NONE,  /* no tool shows it */
+    PROGRESS_STACK_LATE,  /* the tool did not end in time */
+    PROGRESS_STACK_KNOWN, /* `where` includes the stacks of the main threads that run */
+};
 
 /* Where the processes of a rank are. */
 struct progress_place {
-    uint64_t where;    /* digest of the processes and of the place of each main thread */
-    uint64_t switches; /* context switches of these main threads */
-    uint64_t faults;   /* page faults of these processes */
-    bool runs;         /* a main thread runs */
-    bool has_stack;    /* `where` includes the stacks of those that run */
-    bool others_run;   /* a thread other than the main one runs */
+    uint64_t processes; /* digest of their numbers */
+    uint64_t where;     /* digest of the place of each main thread */
+    uint64_t switches;  /* context switches of these main threads */
+    uint64_t faults;    /* page faults of these processes */
+    bool runs;          /* a main thread runs, or waits for a CPU */
+    enum progress_stack stack;
+    uint64_t main_ran_ns, main_waited_ns; /* so far: on a CPU and for one, of the main threads */
+    uint64_t others_ran_ns;               /* so far: on a CPU, of the other threads */
 };
 
 struct progress_sample {
@@ -47,8 +66,9 @@ struct progress_sample {
 
 struct progress_rank {
     struct progress_sample last;
-    struct progress_place place; /* of the last look at places */
+    struct progress_place place; /* of the last look that showed one */
     bool has_place;
+    uint64_t place_ns; /* of that look */
     int n_still;       /* looks in a row that found it there */
     uint64_t since_ns; /* the first look that found it there */
 };

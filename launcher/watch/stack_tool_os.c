@@ -247,7 +247,9 @@ static void poll_slots(const struct stack_tools *t, struct tool_slot slots[AT_ON
     for (int i = 0; i < AT_ONCE; i++) {
         if (!slots[i].job)
             continue;
-        if ((polled[i].revents && !read_output(&slots[i])) || now_ns() >= slots[i].deadline_ns)
+        bool has_ended = polled[i].revents && !read_output(&slots[i]);
+        slots[i].job->is_late = !has_ended && now_ns() >= slots[i].deadline_ns;
+        if (has_ended || slots[i].job->is_late)
             end_job(&slots[i]);
         else if (is_in_vain(&slots[i]))
             begin_again(t, &slots[i], deadline_ns);
@@ -272,7 +274,8 @@ void stack_tools_run(const struct stack_tools *t, struct stack_job *jobs, size_t
             if (slots[i].job)
                 continue;
             struct stack_job *job = &jobs[next++];
-            if (job->tool != STACK_TOOL_NONE && now_ns() < deadline_ns)
+            job->is_late = job->tool != STACK_TOOL_NONE && now_ns() >= deadline_ns;
+            if (job->tool != STACK_TOOL_NONE && !job->is_late)
                 (void)start_job(t, job, deadline_ns, &slots[i]); /* without a tool there is no text */
         }
         if (any_busy(slots))

@@ -24,6 +24,7 @@ struct stack_job {
     bool
         is_blocked; /* stopped, or in state D: it is not to be paused. Set, too, when that is found out by the attempt */
     bool is_native; /* native frames of a Python program, too */
+    bool is_late;   /* result: the tool has not ended in time, or there was none left for it */
     enum stack_tool tool;
     char *text; /* result, malloc'ed and closed by a NUL; NULL: nothing was printed */
     size_t n_text;

@@ -20,10 +20,11 @@
 enum {
     LOOKS_PER_LISTING = 8, /* descendants are looked for in every so many looks */
     LOOK_STACKS_MAX = 64,  /* processes whose stacks one look takes */
-    LOOK_MS = 2000,
-    REPORT_MS = 4000,     /* and REPORT_RANK_MS for each rank: */
-    REPORT_RANK_MS = 100, /* for the stacks that the report needs */
-    NATIVE_MS = 4000,     /* for native frames of Python programs, behind it */
+    LOOK_MIN_MS = 2000, /* for the stacks of one look; twice as long behind one for which it was too short */
+    LOOKS_PER_TIMEOUT = 12, /* and no less than such a part of the time-out */
+    REPORT_MS = 4000,       /* and REPORT_RANK_MS for each rank: */
+    REPORT_RANK_MS = 100,   /* for the stacks that the report needs */
+    NATIVE_MS = 4000,       /* for native frames of Python programs, behind it */
     DESCRIPTION_SIZE = 32 << 10,
     FOLDERS_MAX = 100,
 };
@@ -146,21 +147,34 @@ static void add_look_jobs(struct watch_task *t, struct look_stacks *s, int worke
     }
 }
 
-/* A rank of which one stack is missing is judged as one without. */
-static void add_digests(struct watch_task *t, struct look_stacks *s)
+/* What a rank is judged by when its processes differ: the one that is late, else the one without a stack. */
+static enum progress_stack worse_of(enum progress_stack a, enum progress_stack b)
 {
+    if (a == PROGRESS_STACK_LATE || b == PROGRESS_STACK_LATE)
+        return PROGRESS_STACK_LATE;
+    return a < b ? a : b;
+}
+
+static bool add_digests(struct watch_task *t, struct look_stacks *s)
+{
+    bool any_late = false;
+
     for (size_t i = 0; i < s->n; i++)
-        t->samples[s->ranks[i]].place.has_stack = true;
+        t->samples[s->ranks[i]].place.stack = PROGRESS_STACK_KNOWN;
     for (size_t i = 0; i < s->n; i++) {
         struct progress_place *place = &t->samples[s->ranks[i]].place;
         struct stack_summary summary = {.digest = 0};
 
-        bool known = s->jobs[i].text &&
+        bool known = s->jobs[i].text && !s->jobs[i].is_late &&
                      stack_summarize(s->jobs[i].text, s->jobs[i].n_text, (int)s->jobs[i].pid, &summary);
-        place->has_stack &= known;
+        place->stack = worse_of(place->stack, s->jobs[i].is_late ? PROGRESS_STACK_LATE
+                                              : known            ? PROGRESS_STACK_KNOWN
+                                                                 : PROGRESS_STACK_NONE);
         place->where = digest_add(place->where, &summary.digest, sizeof(summary.digest));
+        any_late |= s->jobs[i].is_late;
         free(s->jobs[i].text);
     }
+    return any_late;
 }
 
 static void look_at_places(struct watch_task *t)
@@ -173,8 +187,10 @@ static void look_at_places(struct watch_task *t)
         int n = proc_look_place(&t->trees[i], &t->samples[i], running);
         add_look_jobs(t, &stacks, i, running, n);
     }
-    stack_tools_run(tools_of(t), stacks.jobs, stacks.n, now_ns() + (uint64_t)LOOK_MS * 1000000u);
-    add_digests(t, &stacks);
+    uint64_t limit_ns = t->timeout_ns / LOOKS_PER_TIMEOUT, least_ns = LOOK_MIN_MS * UINT64_C(1000000);
+    limit_ns = (limit_ns > least_ns ? limit_ns : least_ns) * (t->was_late ? 2 : 1);
+    stack_tools_run(tools_of(t), stacks.jobs, stacks.n, now_ns() + limit_ns);
+    t->was_late = add_digests(t, &stacks);
 }
 
 static void look(struct watch_task *t)

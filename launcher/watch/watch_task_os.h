@@ -44,9 +44,11 @@ struct watch_task {
     struct look_tree *trees, *old_trees;
     uint64_t *found_bytes; /* of the processes of each worker, when they were found */
     int n_looks;           /* the trees are from one before */
+    bool was_late;         /* the tools did not end in time at the last look at places */
     /* The order. */
     enum watch_work work;
     bool with_places;
+    uint64_t timeout_ns; /* of --hang-timeout */
     int rank_base;
     pid_t *pids;
     bool *have_succeeded;

@@ -88,6 +88,7 @@ static void order_task(struct watch *w, bool places)
 {
     w->task.work = w->wants_stacks ? WATCH_STACKS : WATCH_LOOK;
     w->task.with_places = places;
+    w->task.timeout_ns = w->host.timeout_ns;
     w->task.rank_base = w->host.rank_base(w->host.data);
     for (int i = 0; i < w->host.n_workers; i++) {
         w->task.pids[i] = w->workers[i].pid;

@@ -152,6 +152,26 @@ def test_a_job_that_is_slow_is_not_reported(tmp_path):
         hangs.end(p)
 
 
+def test_a_stack_that_comes_too_late_is_no_sign_of_a_hang(tmp_path, monkeypatch):
+    """A rank computes for longer than the time-out, and the tool never shows where."""
+    tool = tmp_path / "py-spy"
+    tool.write_text(f"#!/bin/sh\ntouch {tmp_path}/asked\nexec sleep 30\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("CRUN_PYSPY", str(tool))
+    script = ("import os, time\n"
+              "for _ in range(1 if os.environ['RANK'] == '0' else 0):\n"
+              "    end = time.monotonic() + 22\n"
+              "    while time.monotonic() < end:\n        pass\n"
+              "    open(os.devnull, 'w').write('x')\n")
+    p = start(tmp_path, script, "--hang-timeout=6")
+    try:
+        assert p.wait(90) == 0
+        assert (tmp_path / "asked").exists()
+        assert not event(tmp_path, "hang"), output(tmp_path)
+    finally:
+        hangs.end(p)
+
+
 @pytest.mark.parametrize("kind", ("order", "python", "store", "disk"))
 def test_the_rank_that_others_wait_for_is_named_first(tmp_path, kind):
     if kind == "disk" and not (os.geteuid() == 0 and os.access("/dev/fuse", os.R_OK | os.W_OK)):

@@ -8,7 +8,10 @@ enum { RANKS = 3, TIMEOUT_S = 20, RUN_S = 100 };
 
 struct sign {
     uint64_t bytes, head, where, switches, faults;
-    bool runs, has_stack, others_run, has_ended;
+    uint64_t main_ran_ms, main_waited_ms, others_ran_ms;
+    uint64_t processes;
+    enum progress_stack stack;
+    bool runs, has_ended;
 };
 
 /* What rank `rank` shows in second s; the counters begin anywhere. */
@@ -46,7 +49,10 @@ static struct sign one_compiles(int rank, int s)
     struct sign sign = waits(rank, s);
 
     if (rank == 2)
-        sign = (struct sign){.runs = true, .has_stack = true, .where = (uint64_t)s / 3};
+        sign = (struct sign){.runs = true,
+                             .main_ran_ms = 500 * (uint64_t)s,
+                             .stack = PROGRESS_STACK_KNOWN,
+                             .where = (uint64_t)s / 3};
     return sign;
 }
 
@@ -55,8 +61,12 @@ static struct sign one_loops(int rank, int s)
     struct sign sign = waits(rank, s);
 
     if (rank == 2) /* CPU time, context switches and faults are no progress of a stack that is known */
-        sign = (struct sign){
-            .runs = true, .has_stack = true, .where = 5, .switches = (uint64_t)s, .faults = (uint64_t)s};
+        sign = (struct sign){.runs = true,
+                             .main_ran_ms = 500 * (uint64_t)s,
+                             .stack = PROGRESS_STACK_KNOWN,
+                             .where = 5,
+                             .switches = (uint64_t)s,
+                             .faults = (uint64_t)s};
     return sign;
 }
 
@@ -65,7 +75,8 @@ static struct sign one_computes_unseen(int rank, int s)
     struct sign sign = waits(rank, s);
 
     if (rank == 2)
-        sign = (struct sign){.runs = true, .where = 5, .faults = (uint64_t)s};
+        sign =
+            (struct sign){.runs = true, .main_ran_ms = 500 * (uint64_t)s, .where = 5, .faults = (uint64_t)s};
     return sign;
 }
 
@@ -75,7 +86,10 @@ static struct sign one_computes_in_long_functions(int rank, int s)
     struct sign sign = waits(rank, s);
 
     if (rank == 2)
-        sign = (struct sign){.runs = true, .has_stack = true, .where = (uint64_t)s / 9};
+        sign = (struct sign){.runs = true,
+                             .main_ran_ms = 500 * (uint64_t)s,
+                             .stack = PROGRESS_STACK_KNOWN,
+                             .where = (uint64_t)s / 9};
     return sign;
 }
 
@@ -85,7 +99,10 @@ static struct sign one_stops_late(int rank, int s)
     struct sign sign = waits(rank, s);
 
     if (rank == 2)
-        sign = (struct sign){.runs = true, .has_stack = true, .where = s < 13 ? (uint64_t)s / 3 : 99};
+        sign = (struct sign){.runs = true,
+                             .main_ran_ms = 500 * (uint64_t)s,
+                             .stack = PROGRESS_STACK_KNOWN,
+                             .where = s < 13 ? (uint64_t)s / 3 : 99};
     return sign;
 }
 
@@ -94,7 +111,8 @@ static struct sign one_spins_unseen(int rank, int s)
     struct sign sign = waits(rank, s);
 
     if (rank == 2)
-        sign = (struct sign){.runs = true, .where = 5, .switches = (uint64_t)s};
+        sign = (struct sign){
+            .runs = true, .main_ran_ms = 500 * (uint64_t)s, .where = 5, .switches = (uint64_t)s};
     return sign;
 }
 
@@ -112,7 +130,7 @@ static struct sign threads_compute(int rank, int s)
     struct sign sign = waits(rank, s);
 
     sign.switches = (uint64_t)s;
-    sign.others_run = rank == 0;
+    sign.others_ran_ms = rank == 0 ? 1000 * (uint64_t)s : 0;
     return sign;
 }
 
@@ -120,7 +138,7 @@ static struct sign others_spin_while_blocked(int rank, int s)
 {
     struct sign sign = waits(rank, s);
 
-    sign.others_run = true; /* the main thread has not run since */
+    sign.others_ran_ms = 1000 * (uint64_t)s; /* the main thread has not run since */
     return sign;
 }
 
@@ -137,6 +155,104 @@ static struct sign hangs_after_50(int rank, int s)
     struct sign sign = waits(rank, s);
 
     sign.bytes += (uint64_t)(s < 50 ? s : 50);
+    return sign;
+}
+
+/* Threads of a library wake up a hundred times a second, for a moment; the main thread polls. */
+static struct sign others_wake(int rank, int s)
+{
+    struct sign sign = waits(rank, s);
+
+    sign.switches = (uint64_t)s;
+    sign.others_ran_ms = 2 * (uint64_t)s;
+    return sign;
+}
+
+/* Every other look finds a thread running that polls; a tool shows where, or does not. */
+static struct sign one_runs_by_chance(int rank, int s)
+{
+    struct sign sign = waits(rank, s);
+
+    sign.runs = rank == 1 && s / 3 % 2;
+    sign.where += sign.runs ? (uint64_t)s : 0;
+    sign.stack = sign.runs ? PROGRESS_STACK_KNOWN : PROGRESS_STACK_NONE;
+    sign.switches = (uint64_t)s;
+    sign.main_ran_ms = 10 * (uint64_t)s;
+    sign.main_waited_ms = 200 * (uint64_t)s;
+    return sign;
+}
+
+/* Found running by chance at one look, it is elsewhere at the next one. */
+static struct sign one_goes_on_at_times(int rank, int s)
+{
+    struct sign sign = one_runs_by_chance(rank, s);
+
+    if (!sign.runs)
+        sign.where += rank == 1 ? (uint64_t)s / 6 : 0;
+    return sign;
+}
+
+/* It gets a hundredth of a CPU, and another function is found at each look. */
+static struct sign one_computes_with_little_time(int rank, int s)
+{
+    struct sign sign = waits(rank, s);
+
+    if (rank == 2)
+        sign = (struct sign){.runs = true,
+                             .stack = PROGRESS_STACK_KNOWN,
+                             .where = (uint64_t)s / 3,
+                             .main_ran_ms = 10 * (uint64_t)s,
+                             .main_waited_ms = 980 * (uint64_t)s};
+    return sign;
+}
+
+/* Its processes do all the work, and each takes its counters with it. */
+static struct sign one_runs_others(int rank, int s)
+{
+    struct sign sign = waits(rank, s);
+
+    if (rank == 2)
+        sign = (struct sign){.runs = true, .processes = (uint64_t)s / 3, .where = 5};
+    return sign;
+}
+
+/* A step of 38 s without a stack in time at any look. */
+static struct sign tool_is_late(int rank, int s)
+{
+    struct sign sign = waits(rank, s);
+
+    if (rank == 2)
+        sign = (struct sign){.runs = true,
+                             .main_ran_ms = 500 * (uint64_t)s,
+                             .stack = PROGRESS_STACK_LATE,
+                             .bytes = (uint64_t)s / 38};
+    return sign;
+}
+
+static struct sign tool_never_ends(int rank, int s)
+{
+    struct sign sign = tool_is_late(rank, s);
+
+    sign.bytes = 0;
+    return sign;
+}
+
+static struct sign tool_never_ends_and_faults(int rank, int s)
+{
+    struct sign sign = tool_never_ends(rank, s);
+
+    sign.faults = (uint64_t)s;
+    return sign;
+}
+
+static struct sign tool_is_late_at_one_look(int rank, int s)
+{
+    struct sign sign = one_loops(rank, s);
+
+    if (rank == 2 && s >= 13 && s < 16) {
+        sign.stack = PROGRESS_STACK_LATE;
+        sign.where = 0;
+    }
     return sign;
 }
 
@@ -167,8 +283,11 @@ static struct outcome run_job(sign_of *job, uint64_t timeout_s)
                                                             .switches = sign.switches,
                                                             .faults = sign.faults,
                                                             .runs = sign.runs,
-                                                            .has_stack = sign.has_stack,
-                                                            .others_run = sign.others_run}};
+                                                            .stack = sign.stack,
+                                                            .processes = sign.processes,
+                                                            .main_ran_ns = sign.main_ran_ms * 1000000u,
+                                                            .main_waited_ns = sign.main_waited_ms * 1000000u,
+                                                            .others_ran_ns = sign.others_ran_ms * 1000000u}};
         }
         enum progress_verdict verdict = progress_step(&p, ns, samples, 0);
         if (verdict == PROGRESS_HANGS) {
@@ -202,6 +321,15 @@ static void a_table_of_jobs(void **state)
         {one_stops_late, 23, 27},
         {hangs_after_50, 70, 75},
         {others_spin_while_blocked, 20, 25},
+        {others_wake, 20, 25},
+        {one_runs_by_chance, 20, 25},
+        {one_goes_on_at_times, -1, -1},
+        {one_computes_with_little_time, -1, -1},
+        {one_runs_others, -1, -1},
+        {tool_is_late, -1, -1},
+        {tool_never_ends, 40, 55},
+        {tool_never_ends_and_faults, -1, -1},
+        {tool_is_late_at_one_look, 20, 27},
     };
 
     (void)state;
