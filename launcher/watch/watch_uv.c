@@ -19,10 +19,7 @@ struct watch {
     struct watch_worker *workers;
     uint32_t generation;
     bool was_at_work;
-    bool wants_stacks;
-    enum watch_reason reason;
-    bool wants_again; /* behind those that are being taken */
-    enum watch_reason next_reason;
+    struct stack_requests requests;
     uv_timer_t timer;
     uv_async_t done;
     pthread_t thread;
@@ -86,7 +83,7 @@ static bool refresh(struct watch *w)
 
 static void order_task(struct watch *w, bool places)
 {
-    w->task.work = w->wants_stacks ? WATCH_STACKS : WATCH_LOOK;
+    w->task.work = w->requests.wants ? WATCH_STACKS : WATCH_LOOK;
     w->task.with_places = places;
     w->task.timeout_ns = w->host.timeout_ns;
     w->task.rank_base = w->host.rank_base(w->host.data);
@@ -94,7 +91,7 @@ static void order_task(struct watch *w, bool places)
         w->task.pids[i] = w->workers[i].pid;
         w->task.have_succeeded[i] = w->workers[i].has_succeeded;
     }
-    if (w->wants_stacks) {
+    if (w->requests.wants) {
         w->is_delivered = false;
         watch_task_set_folder(&w->task, w->host.folder(w->host.data));
     }
@@ -106,7 +103,7 @@ static void on_tick(uv_timer_t *timer)
     struct watch *w = timer->data;
     bool is_at_work = refresh(w);
 
-    if (!w->is_busy && (w->wants_stacks || (is_at_work && w->host.timeout_ns)))
+    if (!w->is_busy && (w->requests.wants || (is_at_work && w->host.timeout_ns)))
         order_task(w, progress_wants_places(&w->progress, now_ns()));
     uint64_t ms = progress_interval_ns(&w->progress) / 1000000;
     (void)uv_timer_start(timer, on_tick, ms ? ms : 1, 0); /* fails only without a callback */
@@ -114,7 +111,7 @@ static void on_tick(uv_timer_t *timer)
 
 static void deliver_stacks(struct watch *w)
 {
-    const struct watch_stacks stacks = {.reason = w->reason,
+    const struct watch_stacks stacks = {.reason = w->requests.reason,
                                         .silence_ns = progress_silence_ns(&w->progress, now_ns()),
                                         .text = w->task.text,
                                         .folder = w->task.folder_made ? w->task.folder : NULL,
@@ -125,6 +122,7 @@ static void deliver_stacks(struct watch *w)
                                         .n_ranks = w->task.n_ranks};
 
     w->is_delivered = true;
+    stack_requests_deliver(&w->requests);
     w->host.on_stacks(w->host.data, &stacks);
     w->task.work = WATCH_NATIVE;
     order(w);
@@ -132,11 +130,9 @@ static void deliver_stacks(struct watch *w)
 
 static void finish_stacks(struct watch *w)
 {
-    enum watch_reason reason = w->reason;
+    enum watch_reason reason = w->requests.reason;
 
-    w->wants_stacks = w->wants_again;
-    w->reason = w->next_reason;
-    w->wants_again = false;
+    (void)stack_requests_finish(&w->requests); /* on_done() begins again */
     w->host.on_files(w->host.data, reason, w->task.first_worker);
 }
 
@@ -167,25 +163,18 @@ static void on_done(uv_async_t *done)
         finish_stacks(w);
     else
         take_samples(w);
-    if (w->wants_stacks && !w->is_busy && !w->is_closed)
+    if (w->requests.wants && !w->is_busy && !w->is_closed)
         (void)uv_timer_start(&w->timer, on_tick, 0, 0); /* fails only without a callback */
 }
 
 bool watch_take_stacks(struct watch *w, enum watch_reason reason)
 {
-    bool has_reported = w && w->wants_stacks && w->is_busy && w->task.work == WATCH_NATIVE;
+    enum stack_request_result result =
+        w && !w->is_closed ? stack_requests_add(&w->requests, reason) : STACK_REQUEST_REFUSED;
 
-    if (!w || w->is_closed || w->wants_again || (w->wants_stacks && !has_reported))
-        return false;
-    if (has_reported) { /* on_stacks has been called for them: only native frames are still being taken */
-        w->wants_again = true;
-        w->next_reason = reason;
-        return true;
-    }
-    w->wants_stacks = true;
-    w->reason = reason;
-    (void)uv_timer_start(&w->timer, on_tick, 0, 0); /* fails only without a callback */
-    return true;
+    if (result == STACK_REQUEST_BEGIN)
+        (void)uv_timer_start(&w->timer, on_tick, 0, 0); /* fails only without a callback */
+    return result != STACK_REQUEST_REFUSED;
 }
 
 /* ---- life ---- */

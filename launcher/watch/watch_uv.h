@@ -12,16 +12,10 @@
 #include <sys/types.h>
 #include <uv.h>
 
+#include "launcher/watch/stack_requests.h"
+
 struct hang_rank;
 struct watch;
-
-enum watch_reason {
-    WATCH_HANG,     /* no progress */
-    WATCH_SLOW_END, /* workers that have got a signal to end are still there */
-    WATCH_ASKED,    /* crunctl stacks */
-    WATCH_QUIT,     /* SIGQUIT: the job stops afterwards */
-    WATCH_LINE,     /* a worker printed a line that --on-line has a rule for */
-};
 
 struct watch_worker {
     pid_t pid; /* 0: it does not run */
@@ -65,7 +59,7 @@ struct watch_host {
 int watch_create(struct watch **ret, const struct watch_host *host);
 
 /* Takes the stacks of all workers, then calls on_stacks and on_files. False: they are being taken already, and on_stacks is
- * still to be called for them; or they are to be taken once more. */
+ * still to be called for them (stack_requests.h). */
 bool watch_take_stacks(struct watch *w, enum watch_reason reason);
 
 /* Closes its handles; no callback comes any more. Afterwards, when the loop has run dry, watch_destroy(). NULL is fine for both. */
