@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "launcher/util/envp.h"
@@ -26,10 +27,14 @@ void nccl_state_trigger(char *const *environment, int rank_base, int n_workers)
 
     for (int i = 0; prefix && *prefix && i < n_workers; i++) {
         int n = snprintf(path, sizeof(path), "%s%d.pipe", prefix, rank_base + i);
-        /* Without a reader the open fails at once, and so does a regular file. */
+        struct stat stat;
+
+        /* Without a reader the open fails at once. */
         _cleanup_close_ int fd =
             n > 0 && (size_t)n < sizeof(path) ? open(path, O_WRONLY | O_NONBLOCK | O_CLOEXEC) : -1;
-        if (fd >= 0 && write(fd, "1\n", 2) < 0)
+        if (fd < 0 || fstat(fd, &stat) < 0 || !S_ISFIFO(stat.st_mode))
+            continue; /* a file that was left there is not written to */
+        if (write(fd, "1\n", 2) < 0)
             continue; /* it is full: the recorder has been asked already */
     }
 }
