@@ -219,6 +219,9 @@ void agent_act_on_hang(struct agent *a, int worker);
 /* Several nodes: none of them makes progress. */
 void agent_report_hang(struct agent *a);
 
+/* There is progress again, or a generation begins: nothing is marked, and what --hang-action asks for is not done any more. */
+void agent_forget_hang(struct agent *a);
+
 /* The workers have got a signal to end: the stacks of those that do not are taken before they are killed. */
 void agent_watch_stop(struct agent *a);
 

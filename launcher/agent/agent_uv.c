@@ -274,6 +274,7 @@ static void do_spawn(struct agent *a)
     const struct job *job = a->config->job;
 
     drop_pending_start(a);
+    agent_forget_hang(a);
     take_promised_store(a);
     end_generation(a); /* its workers have ended, so its store has no clients */
     a->is_replacing = false;
@@ -319,6 +320,7 @@ static void do_replace(struct agent *a)
     int n = a->group.config.n_workers;
 
     drop_pending_start(a);
+    agent_forget_hang(a);
     a->replace_cause_rank = failed_rank(a);
     free(a->failed);
     a->failed = calloc((size_t)n, sizeof(*a->failed));

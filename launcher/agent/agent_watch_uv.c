@@ -188,7 +188,7 @@ static void on_files(void *data, enum watch_reason reason, int worker)
 {
     struct agent *a = data;
 
-    if (reason == WATCH_HANG && !agent_relay_defers(a, worker))
+    if (reason == WATCH_HANG && a->is_hanging && !agent_relay_defers(a, worker))
         agent_act_on_hang(a, worker);
     if (reason == WATCH_QUIT)
         agent_quit(a);
@@ -214,16 +214,23 @@ static void on_hang(void *data)
         agent_report_hang(a);
 }
 
+void agent_forget_hang(struct agent *a)
+{
+    if (!a->is_hanging)
+        return;
+    a->is_hanging = a->is_hang_reported = false;
+    agent_end_hang_relay(a);
+    if (a->membership)
+        membership_quiet(a->membership, false);
+}
+
 static void on_resume(void *data)
 {
     struct agent *a = data;
 
     if (a->is_hang_reported)
         log_line("the job makes progress again");
-    a->is_hanging = a->is_hang_reported = false;
-    agent_end_hang_relay(a);
-    if (a->membership)
-        membership_quiet(a->membership, false);
+    agent_forget_hang(a);
 }
 
 /* ---- when workers have to end ---- */

@@ -1,5 +1,6 @@
 """Hangs: crun reports where each rank is, the one that the others wait for first, and nothing else is touched."""
 
+import json
 import os
 import pathlib
 import re
@@ -8,6 +9,7 @@ import socket
 import stat
 import subprocess
 import sys
+import tempfile
 import time
 
 import pytest
@@ -97,6 +99,35 @@ def test_hang_action_restart_uses_the_budget(tmp_path):
     try:
         assert p.wait(90) == 0, output(tmp_path)
         assert event(tmp_path, "restart") and "--hang-action=restart: killing rank" in output(tmp_path)
+    finally:
+        hangs.end(p)
+
+
+@pytest.fixture
+def runtime(monkeypatch):
+    """Sockets have short paths, so not below tmp_path."""
+    with tempfile.TemporaryDirectory(prefix="crun-") as folder:
+        monkeypatch.setenv("XDG_RUNTIME_DIR", folder)
+        yield
+
+
+@pytest.mark.usefixtures("runtime")
+def test_a_new_generation_has_no_mark_of_a_hang(tmp_path):
+    p = start(tmp_path, "import time\nprint('up', flush=True)\ntime.sleep(1000)\n", "--hang-timeout=2", "--max-restarts=1",
+              "--rdzv-id=job")
+
+    def workers():
+        answer = subprocess.run([pathlib.Path(jobs.crun()).parent / "crunctl", "--json", "status"], capture_output=True, text=True,
+                                timeout=60, check=True).stdout
+        return json.loads(answer)["nodes"][0]["workers"]
+
+    try:
+        jobs.wait_for(lambda: output(tmp_path).count("up") == 3, 60)
+        jobs.wait_for(lambda: any(w["hang"] for w in workers()), 60)
+        os.kill(workers()[1]["pid"], signal.SIGKILL)
+        jobs.wait_for(lambda: output(tmp_path).count("up") == 6, 60)
+        assert not any(w["hang"] for w in workers()), workers()
+        jobs.wait_for(lambda: any(w["hang"] for w in workers()), 60)
     finally:
         hangs.end(p)
 
