@@ -142,7 +142,7 @@ static int describe_workers(struct generation *g, struct worker_starts *s, const
         .role_rank_base = (int)assignment->role_rank_base,
         .role_world_size = (int)assignment->role_world_size,
         .role = job->role,
-        .run_id = job->run_id_text,
+        .run_id = job->worker_run_id,
         .master_addr = assignment->master_addr,
         .master_port = assignment->master_port,
         .master_host = assignment->master_host,

@@ -70,8 +70,10 @@ struct line_rules;
 struct job {
     int n_workers;
     const char *role;
-    char run_id[JOB_ID_SIZE]; /* used when run_id_text points here */
-    const char *run_id_text;
+    char run_id[JOB_ID_SIZE]; /* used when one of these points here */
+    const char *run_id_text;  /* the name of the job */
+    const char
+        *worker_run_id; /* TORCHELASTIC_RUN_ID and the folder of logs: ALONE a random one, as in torchrun */
     enum job_meeting meeting;
     int min_nodes, max_nodes;
     int node_rank;              /* ROUNDS: the number it asks for, -1: any */

@@ -425,7 +425,7 @@ static int take_slurm_step(struct job_builder *b, const struct slurm *step)
     job->endpoint_port = step->port;
     if (!job_value(b, OPTION_RDZV_ID)->set) {
         (void)snprintf(job->run_id, sizeof(job->run_id), "slurm-%.15s.%.15s", step->job_id, step->step_id);
-        job->run_id_text = job->run_id;
+        job->run_id_text = job->worker_run_id = job->run_id;
     }
     strbuf_add(&b->warnings, "crun: step %s.%s of Slurm: the nodes meet at %s:%u, its first host\n",
                step->job_id, step->step_id, step->host, step->port);
@@ -556,8 +556,9 @@ int job_take_rendezvous(struct job_builder *b)
                           "(or --master-addr and --master-port) instead of --standalone",
                           job_text(b, OPTION_NNODES));
     job->rdzv_backend = alone || in_step ? "c10d" : job_text(b, OPTION_RDZV_BACKEND);
-    if (alone || !*job->run_id_text)
+    if (!*job->run_id_text || (alone && !job_value(b, OPTION_RDZV_ID)->set))
         job->run_id_text = job->run_id;
+    job->worker_run_id = alone ? job->run_id : job->run_id_text;
     int r = take_meeting(b, alone);
     take_worker_store(b, alone || !is_static);
     if (!r)

@@ -28,9 +28,10 @@ enum event_kind {
 /* What does not change while a job runs, except its rank assignment. */
 struct event_job {
     const char *run_id, *host, *role, *rdzv_backend;
-    const char *run;         /* of this crun alone, also where the name of the job is used again */
-    const char *program;     /* script, module or command, as the user gave it, without its folder */
-    const char *entry_point; /* the file that is executed, as torchrun has it: Python for a script */
+    const char *worker_run_id; /* as workers and torchrun have it */
+    const char *run;           /* of this crun alone, also where the name of the job is used again */
+    const char *program;       /* script, module or command, as the user gave it, without its folder */
+    const char *entry_point;   /* the file that is executed, as torchrun has it: Python for a script */
     int n_workers, max_restarts;
     pid_t crun;
     int group_rank, group_world_size;

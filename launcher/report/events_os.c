@@ -343,6 +343,7 @@ struct events *events_create(const struct job *job, const char *file, char *cons
                    (int)getpid()); /* fits */
     e->job = (struct event_job){.run_id = job->run_id_text,
                                 .run = e->run,
+                                .worker_run_id = job->worker_run_id,
                                 .host = e->host,
                                 .role = job->role,
                                 .program = without_folder(job->program_name),

@@ -60,7 +60,7 @@ static void add_metadata(cJSON *metadata, const struct event_job *job, const str
 
     if (e->worker)
         (void)snprintf(id, sizeof(id), "%d", (int)e->worker->pid); /* fits */
-    events_add_text(metadata, "run_id", job->run_id);
+    events_add_text(metadata, "run_id", job->worker_run_id);
     add_number_or_null(metadata, "global_rank", e->worker != NULL,
                        e->worker ? job->rank_base + e->worker->local_rank : 0);
     add_number_or_null(metadata, "group_rank", !e->is_first, job->group_rank);

@@ -209,6 +209,20 @@ def test_two_jobs_of_one_name_and_a_killed_one(folders):
     jobs.wait_for(lambda: not any(launches.living(job.tag) for job in pair))
 
 
+@pytest.mark.parametrize("options", [["--standalone", "--rdzv-id=mine"], ["--rdzv-id=mine"]])
+def test_name_of_a_job_of_one_node(folders, options, tmp_path):
+    """crunctl, its socket and the history have the name that was given; the workers a random one, as with torchrun."""
+    job = start(folders, *options, f"--event-log={tmp_path}/log", "--no-python", "sh", "-c", f"echo $TORCHELASTIC_RUN_ID > {tmp_path}/id; exec sleep 60")
+    wait_for_state(folders, "running")
+    assert [found["job"] for found in status(folders, "mine")] == ["mine"]
+    assert os.listdir(folders["XDG_RUNTIME_DIR"] + "/crun") == ["mine.sock"]
+    assert json.loads(ask(folders, "--json", "stacks", "mine").stdout)["job"] == "mine"
+    job.terminate()
+    job.communicate(timeout=60)
+    assert json.loads(ask(folders, "--json", "history", "mine").stdout)["result"] == "stopped"
+    assert "mine" not in (tmp_path / "id").read_text() and '"run_id":"mine"' in (tmp_path / "log").read_text()
+
+
 def test_whole_name_comes_before_its_beginning(folders):
     """status, top and stacks of `job` leave `job-2` out; of `jo` they have both."""
     pair = [start(folders, "--nnodes=1", "--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0", f"--rdzv-id={name}", "--no-python", "sleep", "60")

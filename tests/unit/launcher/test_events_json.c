@@ -13,6 +13,7 @@
 
 static const struct event_job job = {.run_id = "job",
                                      .run = "1-2",
+                                     .worker_run_id = "job",
                                      .host = "node1",
                                      .role = "trainer",
                                      .program = "train",

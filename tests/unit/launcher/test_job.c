@@ -106,17 +106,22 @@ static void test_rendezvous(void **state)
         struct conversation said;
         const char *run_id, *addr;
         int port;
+        const char *worker_run_id; /* NULL: the same */
     } cases[] = {
         {{{"x"}}, "uuid", "127.0.0.1", 0},
         {{{"--standalone", "x"}}, "uuid", "127.0.0.1", 0},
         {{{"--standalone", "--rdzv-id=a", "--rdzv-backend=etcd", "--rdzv-endpoint=h:1", "x"}},
-         "uuid",
+         "a",
          "127.0.0.1",
-         0},
+         0,
+         "uuid"},
         {{{"--rdzv-id=a", "x"}},
-         "uuid",
+         "a",
          "127.0.0.1",
-         0}, /* as torchrun: static without a port is standalone */
+         0,
+         "uuid"}, /* as torchrun: static without a port is standalone */
+        {{{"--standalone", "x"}, {"PET_RDZV_ID=b"}}, "b", "127.0.0.1", 0, "uuid"},
+        {{{"--standalone", "--rdzv-id=", "x"}}, "uuid", "127.0.0.1", 0},
         {{{"--master-addr=h", "x"}}, "uuid", "127.0.0.1", 0},
         {{{"--master-port=7", "x"}}, "none", "127.0.0.1", 7},
         {{{"x"}, {"PET_MASTER_PORT=8"}}, "none", "127.0.0.1", 8},
@@ -135,6 +140,8 @@ static void test_rendezvous(void **state)
         if (o.result)
             fail_msg("case %zu: %s", i, o.error);
         assert_string_equal(o.job.run_id_text, cases[i].run_id);
+        assert_string_equal(o.job.worker_run_id,
+                            cases[i].worker_run_id ? cases[i].worker_run_id : cases[i].run_id);
         assert_string_equal(o.job.master_addr, cases[i].addr);
         assert_int_equal(o.job.master_port, cases[i].port);
         part(&o);
