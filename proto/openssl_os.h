@@ -1,10 +1,11 @@
 #pragma once
 
 /*
- * OpenSSL, opened at run time when a job has a secret: a program that needs none does not load it and does not depend on
- * it. Both 3.x and 1.1.1 have the functions of this table with these types; nothing else of OpenSSL is used.
+ * OpenSSL, opened at run time when a job has a secret or certificates: a program that needs none does not load it and does
+ * not depend on it. Both 3.x and 1.1.1 have the functions of this table with these types; nothing else of OpenSSL is used.
  *
- * openssl_get() may be called from one thread at a time. The libraries stay open until the process ends.
+ * openssl_get() may be called from one thread at a time until it has succeeded, and then from any. The libraries stay open
+ * until the process ends.
  */
 
 #include <stddef.h>
@@ -18,11 +19,21 @@ struct openssl_method;
 struct openssl_bio_method;
 struct openssl_cipher;
 struct openssl_md;
+struct openssl_x509;
+struct openssl_pkey;
+struct openssl_store;
+struct openssl_chain;
+struct openssl_verify;
+struct openssl_time;
+struct tm;
 
 typedef int openssl_psk_use(struct openssl_ssl *ssl, const struct openssl_md *md, const uint8_t **identity,
                             size_t *identity_size, struct openssl_session **session);
 typedef int openssl_psk_find(struct openssl_ssl *ssl, const uint8_t *identity, size_t identity_size,
                              struct openssl_session **session);
+typedef int openssl_alpn_select(struct openssl_ssl *ssl, const uint8_t **ret, uint8_t *ret_size,
+                                const uint8_t *offered, unsigned n, void *data);
+typedef int openssl_passphrase(char *ret, int size, int is_writing, void *data);
 
 /* X(result, name, parameters), by library. */
 #define OPENSSL_SSL_FUNCTIONS(X)                                                                             \
@@ -54,7 +65,20 @@ typedef int openssl_psk_find(struct openssl_ssl *ssl, const uint8_t *identity, s
     X(void, SSL_SESSION_free, (struct openssl_session * s))                                                  \
     X(int, SSL_SESSION_set1_master_key, (struct openssl_session * s, const uint8_t *key, size_t n))          \
     X(int, SSL_SESSION_set_cipher, (struct openssl_session * s, const struct openssl_cipher *cipher))        \
-    X(int, SSL_SESSION_set_protocol_version, (struct openssl_session * s, int version))
+    X(int, SSL_SESSION_set_protocol_version, (struct openssl_session * s, int version))                      \
+    X(int, SSL_CTX_use_certificate, (struct openssl_ctx * c, struct openssl_x509 * x))                       \
+    X(int, SSL_CTX_use_PrivateKey, (struct openssl_ctx * c, struct openssl_pkey * key))                      \
+    X(int, SSL_CTX_check_private_key, (const struct openssl_ctx *c))                                         \
+    X(struct openssl_store *, SSL_CTX_get_cert_store, (const struct openssl_ctx *c))                         \
+    X(int, SSL_CTX_add_client_CA, (struct openssl_ctx * c, struct openssl_x509 * x))                         \
+    X(int, SSL_CTX_set_alpn_protos, (struct openssl_ctx * c, const uint8_t *names, unsigned n))              \
+    X(void, SSL_CTX_set_alpn_select_cb, (struct openssl_ctx * c, openssl_alpn_select * select, void *data))  \
+    X(void, SSL_get0_alpn_selected, (const struct openssl_ssl *s, const uint8_t **ret, unsigned *ret_size))  \
+    X(int, SSL_set1_host, (struct openssl_ssl * s, const char *name))                                        \
+    X(void, SSL_set_hostflags, (struct openssl_ssl * s, unsigned flags))                                     \
+    X(struct openssl_verify *, SSL_get0_param, (struct openssl_ssl * s))                                     \
+    X(long, SSL_get_verify_result, (const struct openssl_ssl *s))                                            \
+    X(struct openssl_chain *, SSL_get0_verified_chain, (const struct openssl_ssl *s))
 
 #define OPENSSL_CRYPTO_FUNCTIONS(X)                                                                          \
     X(struct openssl_bio *, BIO_new, (const struct openssl_bio_method *kind))                                \
@@ -63,6 +87,20 @@ typedef int openssl_psk_find(struct openssl_ssl *ssl, const uint8_t *identity, s
     X(int, BIO_read, (struct openssl_bio * b, void *to, int n))                                              \
     X(int, BIO_write, (struct openssl_bio * b, const void *from, int n))                                     \
     X(size_t, BIO_ctrl_pending, (struct openssl_bio * b))                                                    \
+    X(struct openssl_bio *, BIO_new_mem_buf, (const void *bytes, int n))                                     \
+    X(struct openssl_x509 *, PEM_read_bio_X509,                                                              \
+      (struct openssl_bio * b, struct openssl_x509 * *reused, openssl_passphrase * ask, void *data))         \
+    X(struct openssl_pkey *, PEM_read_bio_PrivateKey,                                                        \
+      (struct openssl_bio * b, struct openssl_pkey * *reused, openssl_passphrase * ask, void *data))         \
+    X(void, X509_free, (struct openssl_x509 * x))                                                            \
+    X(void, EVP_PKEY_free, (struct openssl_pkey * key))                                                      \
+    X(const struct openssl_time *, X509_get0_notBefore, (const struct openssl_x509 *x))                      \
+    X(const struct openssl_time *, X509_get0_notAfter, (const struct openssl_x509 *x))                       \
+    X(int, X509_cmp_current_time, (const struct openssl_time *t))                                            \
+    X(int, ASN1_TIME_to_tm, (const struct openssl_time *t, struct tm *ret))                                  \
+    X(int, X509_STORE_add_cert, (struct openssl_store * s, struct openssl_x509 * x))                         \
+    X(int, X509_VERIFY_PARAM_set1_ip_asc, (struct openssl_verify * v, const char *address))                  \
+    X(const char *, X509_verify_cert_error_string, (long result))                                            \
     X(unsigned long, ERR_get_error, (void))                                                                  \
     X(void, ERR_clear_error, (void))                                                                         \
     X(const char *, ERR_reason_error_string, (unsigned long error))                                          \

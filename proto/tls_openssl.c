@@ -15,6 +15,8 @@
 
 #include "base/buf.h"
 #include "base/err.h"
+#include "proto/address.h"
+#include "proto/certificates_openssl.h"
 #include "proto/openssl_os.h"
 
 /* From OpenSSL's headers, where they are macros. */
@@ -24,7 +26,18 @@ enum {
     CTRL_SET_GROUPS_LIST = 92,
     MODE_RELEASE_BUFFERS = 0x10,
     VERSION_TLS1_3 = 0x0304,
+    CTRL_SET_SESS_CACHE_MODE = 44,
     VERIFY_PEER = 1,
+    VERIFY_FAIL_IF_NO_PEER_CERT = 2,
+    HOST_NO_SUBJECT = 0x20,         /* of SSL_set_hostflags(): names are in subjectAltName alone */
+    HOST_NO_PARTIAL_WILDCARD = 0x4, /* "*.example.org", not "n*.example.org" */
+    ALPN_OK = 0,
+    ALPN_ALERT = 2,
+    VERIFY_OK = 0,
+    VERIFY_NOT_YET_VALID = 9,
+    VERIFY_EXPIRED = 10,
+    VERIFY_HOST_MISMATCH = 62,
+    VERIFY_ADDRESS_MISMATCH = 64,
     ERROR_WANT_READ = 2,
     ERROR_ZERO_RETURN = 6,
     LINK_INDEX = 0, /* of the ex_data that OpenSSL reserves for applications */
@@ -40,11 +53,21 @@ enum {
 /* AES-128-GCM with SHA-256, by its number in a handshake. */
 static const uint8_t psk_cipher[2] = {0x13, 0x01};
 static const char identity_start[] = "crun1:";
+static const char protocol_start[] = "crun1-";
+
+enum { PROTOCOL_SIZE = 32, HOST_SIZE = 300, PATH_SHOWN = 128 };
 
 struct tls_context {
     const struct openssl *o;
     struct openssl_ctx *ssl;
+    unsigned n_owners;
     bool server;
+    bool certified;
+    bool has_cas;               /* certified server: clients have to have a certificate */
+    enum key_purpose purpose;   /* certified client */
+    char host[HOST_SIZE];       /* certified client: of the server's certificate; "": any */
+    char cert_path[PATH_SHOWN]; /* of certificates, for messages, cut off */
+    char ca_path[PATH_SHOWN];
     secret_key_find *find_key;
     void *data;
     struct secret_key key;            /* client: what it proves */
@@ -56,8 +79,9 @@ struct tls_link {
     struct openssl_ssl *ssl;
     struct openssl_bio *in, *out; /* owned by ssl */
     bool established, finished, failed;
+    bool has_received;     /* plaintext */
     size_t handshake_size; /* bytes that have arrived before it was established */
-    bool known;            /* server: the identity has a key */
+    bool known;            /* server: the identity has a key, or the protocol is one of ours */
     enum key_purpose purpose;
     char job[TLS_JOB_SIZE];
     char error[TLS_ERROR_SIZE];
@@ -139,7 +163,62 @@ static int find_psk(struct openssl_ssl *ssl, const uint8_t *identity, size_t siz
     return *session ? 1 : 0;
 }
 
+/* ---- protocols ---- */
+
+/* Its length in a byte, and the name. */
+static size_t put_protocol(enum key_purpose purpose, uint8_t ret[PROTOCOL_SIZE])
+{
+    int n = snprintf((char *)ret + 1, PROTOCOL_SIZE - 1, "%s%s", protocol_start, key_purpose_name(purpose));
+
+    ret[0] = (uint8_t)n; /* far below PROTOCOL_SIZE */
+    return 1 + (size_t)n;
+}
+
+static bool is_protocol(enum key_purpose purpose, const uint8_t *name, size_t n)
+{
+    uint8_t expected[PROTOCOL_SIZE];
+    size_t size = put_protocol(purpose, expected);
+
+    return n == size - 1 && memcmp(name, expected + 1, n) == 0;
+}
+
+/* offered: names, each behind its length; OpenSSL has checked that they fit. The first that is ours counts. */
+static int select_protocol(struct openssl_ssl *ssl, const uint8_t **ret, uint8_t *ret_size,
+                           const uint8_t *offered, unsigned n, void *data)
+{
+    const struct tls_context *c = data;
+    struct tls_link *l = c->o->SSL_get_ex_data(ssl, LINK_INDEX);
+
+    for (unsigned at = 0; at < n; at += 1u + offered[at])
+        for (enum key_purpose p = 0; p < KEY_PURPOSE_COUNT; p++)
+            if (at + offered[at] < n && is_protocol(p, offered + at + 1, offered[at])) {
+                l->known = true;
+                l->purpose = p;
+                *ret = offered + at + 1;
+                *ret_size = offered[at];
+                return ALPN_OK;
+            }
+    return ALPN_ALERT;
+}
+
 /* ---- contexts ---- */
+
+static bool configure_certificates(struct tls_context *c)
+{
+    const struct openssl *o = c->o;
+    uint8_t protocol[PROTOCOL_SIZE];
+
+    if (!c->server) {
+        o->SSL_CTX_set_verify(c->ssl, VERIFY_PEER, NULL);
+        return o->SSL_CTX_set_alpn_protos(c->ssl, protocol, (unsigned)put_protocol(c->purpose, protocol)) ==
+               0;
+    }
+    if (c->has_cas)
+        o->SSL_CTX_set_verify(c->ssl, VERIFY_PEER | VERIFY_FAIL_IF_NO_PEER_CERT, NULL);
+    o->SSL_CTX_set_alpn_select_cb(c->ssl, select_protocol, c);
+    (void)o->SSL_CTX_ctrl(c->ssl, CTRL_SET_SESS_CACHE_MODE, 0, NULL); /* returns the mode before */
+    return true;
+}
 
 static bool configure(struct tls_context *c)
 {
@@ -151,6 +230,8 @@ static bool configure(struct tls_context *c)
         !o->SSL_CTX_set_num_tickets(c->ssl, 0))
         return false;
     (void)o->SSL_CTX_ctrl(c->ssl, CTRL_MODE, MODE_RELEASE_BUFFERS, NULL); /* returns the new mode */
+    if (c->certified)
+        return configure_certificates(c);
     /* A server that does not know the PSK would have to show a certificate, and the client trusts none. */
     if (!c->server)
         o->SSL_CTX_set_verify(c->ssl, VERIFY_PEER, NULL);
@@ -172,10 +253,12 @@ static int open_context(struct tls_context **ret, const struct tls_context *conf
         return o ? -ENOMEM : -ENOSYS;
     }
     *c = *config;
+    c->n_owners = 1;
     c->o = o;
     c->ssl = o->SSL_CTX_new(c->server ? o->TLS_server_method() : o->TLS_client_method());
     if (!c->ssl || !configure(c)) {
-        (void)snprintf(why, TLS_ERROR_SIZE, "OpenSSL refuses TLS 1.3 with a pre-shared key: %s",
+        (void)snprintf(why, TLS_ERROR_SIZE, "OpenSSL refuses TLS 1.3 with %s: %s",
+                       c->certified ? "certificates" : "a pre-shared key",
                        o->ERR_reason_error_string(o->ERR_get_error()));
         o->ERR_clear_error();
         tls_context_free(c);
@@ -208,9 +291,59 @@ int tls_context_server(struct tls_context **ret, secret_key_find *find_key, void
     return open_context(ret, &(struct tls_context){.server = true, .find_key = find_key, .data = data}, why);
 }
 
+static int open_certified(struct tls_context **ret, struct tls_context *config,
+                          const struct certificate_files *files, char error[CERTIFICATE_ERROR_SIZE])
+{
+    struct tls_context *c;
+    int r;
+
+    config->certified = true;
+    config->has_cas = files->paths.ca;
+    (void)snprintf(config->cert_path, PATH_SHOWN, "%s",
+                   files->paths.cert); /* cut off if long, as the other */
+    (void)snprintf(config->ca_path, PATH_SHOWN, "%s", files->paths.ca ? files->paths.ca : "");
+    r = open_context(&c, config, error);
+    if (r < 0)
+        return r;
+    r = certificates_install(c->ssl, files, c->server, error);
+    if (r < 0)
+        tls_context_free(c);
+    else
+        *ret = c;
+    return r;
+}
+
+int tls_context_client_certified(struct tls_context **ret, enum key_purpose purpose, const char *host,
+                                 const struct certificate_files *files, char error[CERTIFICATE_ERROR_SIZE])
+{
+    struct tls_context config = {.purpose = purpose};
+
+    if (host && strlen(host) >= HOST_SIZE) {
+        (void)snprintf(error, CERTIFICATE_ERROR_SIZE, "the endpoint's name is longer than %d bytes",
+                       HOST_SIZE - 1);
+        return -ENAMETOOLONG;
+    }
+    (void)snprintf(config.host, HOST_SIZE, "%s", host ? host : ""); /* fits, see above */
+    return open_certified(ret, &config, files, error);
+}
+
+int tls_context_server_certified(struct tls_context **ret, const struct certificate_files *files,
+                                 char error[CERTIFICATE_ERROR_SIZE])
+{
+    struct tls_context config = {.server = true};
+
+    return open_certified(ret, &config, files, error);
+}
+
+struct tls_context *tls_context_ref(struct tls_context *c)
+{
+    c->n_owners++;
+    return c;
+}
+
 void tls_context_free(struct tls_context *c)
 {
-    if (!c)
+    if (!c || --c->n_owners > 0)
         return;
     if (c->ssl)
         c->o->SSL_CTX_free(c->ssl);
@@ -219,6 +352,19 @@ void tls_context_free(struct tls_context *c)
 }
 
 /* ---- links ---- */
+
+/* An address in the certificate is of another kind than a name that looks like one. */
+static bool expect_host(struct tls_link *l)
+{
+    const struct openssl *o = l->context->o;
+    const char *host = l->context->host;
+
+    if (!host[0])
+        return true;
+    o->SSL_set_hostflags(l->ssl, HOST_NO_SUBJECT | HOST_NO_PARTIAL_WILDCARD);
+    return address_is_numeric(host) ? o->X509_VERIFY_PARAM_set1_ip_asc(o->SSL_get0_param(l->ssl), host)
+                                    : o->SSL_set1_host(l->ssl, host);
+}
 
 static bool open_link(struct tls_link *l)
 {
@@ -235,6 +381,8 @@ static bool open_link(struct tls_link *l)
         return false;
     }
     o->SSL_set_bio(l->ssl, l->in, l->out);
+    if (!expect_host(l))
+        return false;
     if (l->context->server)
         o->SSL_set_accept_state(l->ssl);
     else
@@ -248,7 +396,7 @@ int tls_link_create(struct tls_link **ret, struct tls_context *c)
 
     if (!l)
         return -ENOMEM;
-    l->context = c;
+    l->context = tls_context_ref(c);
     if (!open_link(l)) {
         tls_link_free(l);
         return -ENOMEM;
@@ -263,6 +411,7 @@ void tls_link_free(struct tls_link *l)
         return;
     if (l->ssl)
         l->context->o->SSL_free(l->ssl);
+    tls_context_free(l->context);
     free(l);
 }
 
@@ -282,25 +431,102 @@ static int take_output(struct tls_link *l, struct buf *out)
     return 0;
 }
 
+/* ---- errors ---- */
+
+static const char *hint_of_key(const struct tls_link *l, const char *reason)
+{
+    if (l->established)
+        return "";
+    if (!l->context->server && strcmp(reason, "certificate verify failed") == 0)
+        return ": it has a certificate, and this crun has none: give crun --tls-cert, --tls-key and --tls-ca";
+    if (!l->context->server)
+        return ": does the rendezvous have the same secret?";
+    return l->known ? ": its secret is another one" : ": there is no secret for what it presents";
+}
+
+/* What is wrong with the server's certificate, and the remedy. */
+static void describe_server(struct tls_link *l, long result)
+{
+    const struct tls_context *c = l->context;
+    char *to = l->error;
+
+    if (result == VERIFY_HOST_MISMATCH || result == VERIFY_ADDRESS_MISMATCH)
+        (void)snprintf(
+            to, TLS_ERROR_SIZE,
+            "its certificate is not for %.100s: name the endpoint as the certificate's subjectAltName "
+            "does, or give it one for that name",
+            c->host);
+    else if (result == VERIFY_EXPIRED)
+        (void)snprintf(to, TLS_ERROR_SIZE, "its certificate has expired: renew it, and send SIGHUP to crund");
+    else if (result == VERIFY_NOT_YET_VALID)
+        (void)snprintf(to, TLS_ERROR_SIZE, "its certificate is not valid yet: compare the clocks");
+    else
+        (void)snprintf(to, TLS_ERROR_SIZE, "no CA in %.100s (--tls-ca) stands for its certificate: %s",
+                       c->ca_path, c->o->X509_verify_cert_error_string(result));
+}
+
+/* Alerts about a certificate: "tlsv1 alert unknown ca", "sslv3 alert certificate expired". */
+static bool is_about_certificates(const char *reason)
+{
+    return strstr(reason, "alert") && (strstr(reason, "certificate") || strstr(reason, "unknown ca"));
+}
+
+static void describe_certified(struct tls_link *l, const char *reason)
+{
+    const struct tls_context *c = l->context;
+    long result = c->o->SSL_get_verify_result(l->ssl);
+
+    if (c->server && result != VERIFY_OK)
+        (void)snprintf(l->error, TLS_ERROR_SIZE, "its certificate is not accepted: %s",
+                       c->o->X509_verify_cert_error_string(result));
+    else if (result != VERIFY_OK)
+        describe_server(l, result);
+    else if (!c->server && !l->has_received && is_about_certificates(reason))
+        (void)snprintf(l->error, TLS_ERROR_SIZE,
+                       "it does not accept the certificate %.100s (--tls-cert): %.60s", c->cert_path, reason);
+    else
+        (void)snprintf(l->error, TLS_ERROR_SIZE, "TLS failed (%s)%s", reason,
+                       l->established ? ""
+                       : c->server    ? ": it is no agent of crun with a certificate"
+                                      : ": does the rendezvous have a certificate (--tls-cert)?");
+}
+
 static int end_by_error(struct tls_link *l, struct buf *out)
 {
     const struct openssl *o = l->context->o;
     const char *reason = o->ERR_reason_error_string(o->ERR_get_error());
-    const char *hint = "";
 
-    if (!l->established && !l->context->server)
-        hint = ": does the rendezvous have the same secret?";
-    else if (!l->established && !l->known)
-        hint = ": there is no secret for what it presents";
-    else if (!l->established)
-        hint = ": its secret is another one";
-    if (!l->failed)
-        (void)snprintf(l->error, sizeof(l->error), "TLS failed (%s)%s", reason ? reason : "no reason given",
-                       hint);
+    if (!reason)
+        reason = "no reason given";
+    if (!l->failed && l->context->certified)
+        describe_certified(l, reason);
+    else if (!l->failed)
+        (void)snprintf(l->error, sizeof(l->error), "TLS failed (%s)%s", reason, hint_of_key(l, reason));
     l->failed = true;
     o->ERR_clear_error();
     (void)take_output(l, out); /* an alert, which the peer can do without */
     return -EPROTO;
+}
+
+/* ---- handshake and data ---- */
+
+/* OpenSSL comes to the end of a handshake without a proof only if this file has configured it wrongly; these lines hold
+ * then. */
+static bool has_proof(const struct tls_link *l)
+{
+    const struct tls_context *c = l->context;
+    const uint8_t *protocol;
+    unsigned n;
+
+    if (!c->certified)
+        return c->o->SSL_session_reused(l->ssl); /* the PSK */
+    if (c->has_cas &&
+        (c->o->SSL_get_verify_result(l->ssl) != VERIFY_OK || !c->o->SSL_get0_verified_chain(l->ssl)))
+        return false;
+    if (c->server)
+        return l->known;
+    c->o->SSL_get0_alpn_selected(l->ssl, &protocol, &n);
+    return is_protocol(c->purpose, protocol, n);
 }
 
 /* One step of the handshake, as far as the bytes go. */
@@ -311,9 +537,7 @@ static int shake_hands(struct tls_link *l)
 
     if (r != 1)
         return o->SSL_get_error(l->ssl, r) == ERROR_WANT_READ ? 0 : -EPROTO;
-    /* Without the PSK nothing would have been proved. OpenSSL does not come here without one, as there are no
-     * certificates; this is the line that holds if that changes. */
-    if (!o->SSL_session_reused(l->ssl))
+    if (!has_proof(l))
         return -EPROTO;
     l->established = true;
     return 0;
@@ -332,6 +556,7 @@ static int read_plain(struct tls_link *l, struct buf *plain)
         int n = o->SSL_read(l->ssl, place, READ_SIZE);
         if (n > 0) {
             buf_commit(plain, (size_t)n);
+            l->has_received = true;
             continue;
         }
         int error = o->SSL_get_error(l->ssl, n);
@@ -391,6 +616,11 @@ int tls_link_finish(struct tls_link *l, struct buf *out)
 bool tls_link_is_established(const struct tls_link *l)
 {
     return l->established && !l->failed;
+}
+
+bool tls_link_is_certified(const struct tls_link *l)
+{
+    return l->context->certified;
 }
 
 bool tls_link_is_finished(const struct tls_link *l)

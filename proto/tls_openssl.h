@@ -5,14 +5,19 @@
  * passes what arrived and sends what comes out, so the event loops and the tests use the same code.
  *
  * Both ends prove that they have the key of one job and one purpose (an external PSK, bound to its identity), and agree on
- * fresh keys by ECDHE: a recorded conversation stays closed when the secret becomes known later. No certificate, no
- * session ticket, no early data, no version below 1.3, no suite without AEAD: there is nothing to downgrade to.
+ * fresh keys by ECDHE: a recorded conversation stays closed when the secret becomes known later. No session ticket, no
+ * early data, no version below 1.3, no suite without AEAD: there is nothing to downgrade to.
  *
  *   agent                                      rendezvous
  *   ClientHello(identity, binder, key share) ->
  *                                            <- ServerHello(key share), Finished
  *   Finished, frames                         ->
  *                                            <- frames
+ *
+ * Certificates are the alternative: a context has either keys or certificates, never both. The client checks the server's, also
+ * its name; the server checks the client's where it has CAs. The purpose is the name of a protocol (ALPN, "crun1-agent"), so
+ * that a certificate for another service of the same CA opens nothing. A certificate is good for every job. The client is established
+ * before the server has seen its certificate; a refusal comes as an alert then.
  *
  * Ways it fails: the peer has no key for that identity, or another key (the binder does not fit); bytes that are not TLS;
  * a record that was changed. Each ends the link, with a sentence; what is to be sent then is an alert.
@@ -22,6 +27,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "proto/certificate_files_os.h"
 #include "proto/key_openssl.h"
 
 struct buf;
@@ -43,10 +49,22 @@ int tls_context_client(struct tls_context **ret, enum key_purpose purpose, const
 int tls_context_server(struct tls_context **ret, secret_key_find *find_key, void *data,
                        char why[TLS_ERROR_SIZE]);
 
-/* After all links of it. NULL is fine. */
+/*
+ * The same with certificates. host: the name or address that the server's certificate has to have; NULL: any that a CA of ours has
+ * signed. These read no file, but take milliseconds. 0, -ENOMEM, or another -errno: `error` has a sentence.
+ */
+int tls_context_client_certified(struct tls_context **ret, enum key_purpose purpose, const char *host,
+                                 const struct certificate_files *files, char error[CERTIFICATE_ERROR_SIZE]);
+int tls_context_server_certified(struct tls_context **ret, const struct certificate_files *files,
+                                 char error[CERTIFICATE_ERROR_SIZE]);
+
+/* Another owner of it, as are its links. */
+struct tls_context *tls_context_ref(struct tls_context *c);
+
+/* One owner less; the last one frees it. NULL is fine. */
 void tls_context_free(struct tls_context *c);
 
-/* 0 or -ENOMEM. The context has to outlive the link. */
+/* 0 or -ENOMEM. */
 int tls_link_create(struct tls_link **ret, struct tls_context *c);
 void tls_link_free(struct tls_link *l);
 
@@ -65,6 +83,9 @@ bool tls_link_is_established(const struct tls_link *l);
 
 /* The peer has sent its notice that nothing follows. */
 bool tls_link_is_finished(const struct tls_link *l);
+
+/* The peer has proved a certificate, not a key, and no job. */
+bool tls_link_is_certified(const struct tls_link *l);
 
 /* For which purpose and job the peer has proved the key: the server's view. Only when established. */
 enum key_purpose tls_link_purpose(const struct tls_link *l);

@@ -1,9 +1,9 @@
 /*
- * Bytes of a peer without the key, against both ends of TLS: the input is cut into slices, and neither end may crash, read
+ * Bytes of a peer without the key, or without a certificate, against both ends of TLS: the input is cut into slices, and neither end may crash, read
  * outside its memory, deliver plaintext or take itself for established. What is under test is our code around OpenSSL, and
  * that its errors end the link.
  *
- * Input: one byte chooses the end, one the size of the slices, the rest arrives.
+ * Input: one byte chooses the end and the kind of proof, one the size of the slices, the rest arrives.
  */
 
 #include <stdint.h>
@@ -12,6 +12,7 @@
 
 #include "base/buf.h"
 #include "proto/tls_openssl.h"
+#include "tests/support/c/test_certificates.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
 
@@ -21,17 +22,40 @@ static int find_key(void *data, enum key_purpose purpose, const char *job, struc
     return strlen(job) % 2 == 0;
 }
 
-static struct tls_context *context_of(bool server)
+static int open_keyed(struct tls_context **ret, bool server)
 {
-    static struct tls_context *contexts[2];
     const struct secret_key key = {{7}};
     char why[TLS_ERROR_SIZE];
 
-    if (!contexts[server] &&
-        (server ? tls_context_server(&contexts[server], find_key, NULL, why)
-                : tls_context_client(&contexts[server], KEY_AGENT, "job", &key, why)) < 0)
+    return server ? tls_context_server(ret, find_key, NULL, why)
+                  : tls_context_client(ret, KEY_AGENT, "job", &key, why);
+}
+
+static int open_certified(struct tls_context **ret, bool server)
+{
+    char cert[TEST_PATH_SIZE], key[TEST_PATH_SIZE], ca[TEST_PATH_SIZE], error[CERTIFICATE_ERROR_SIZE];
+    struct certificate_files files;
+
+    make_test_certificates();
+    const struct certificate_paths paths = {.cert = test_certificate_path(cert, "node", ".pem"),
+                                            .key = test_certificate_path(key, "node", ".key"),
+                                            .ca = test_certificate_path(ca, "ca", ".pem")};
+    int r = certificate_files_read(&files, &paths, error);
+    if (r == 0)
+        r = server ? tls_context_server_certified(ret, &files, error)
+                   : tls_context_client_certified(ret, KEY_AGENT, "localhost", &files, error);
+    certificate_files_finish(&files);
+    return r;
+}
+
+static struct tls_context *context_of(bool server, bool certified)
+{
+    static struct tls_context *contexts[4];
+    struct tls_context **c = &contexts[2 * certified + server];
+
+    if (!*c && (certified ? open_certified(c, server) : open_keyed(c, server)) < 0)
         abort();
-    return contexts[server];
+    return *c;
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
@@ -42,7 +66,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 
     if (n < 2)
         return 0;
-    if (tls_link_create(&l, context_of(data[0] % 2)) < 0)
+    if (tls_link_create(&l, context_of(data[0] % 2, data[0] / 2 % 2)) < 0)
         abort();
     r = tls_link_receive(l, NULL, 0, &plain, &out);
     for (size_t at = 2, slice = data[1] + 1u; at < n && r == 0; at += slice)

@@ -1,0 +1,175 @@
+#include "proto/certificates_openssl.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <time.h>
+
+#include "proto/openssl_os.h"
+
+/* From OpenSSL's headers, where they are macros. */
+enum { CTRL_CHAIN_CERT = 89, ADD_REFERENCE = 1 };
+
+struct installing {
+    const struct openssl *o;
+    struct openssl_ctx *ctx;
+    bool is_server;
+    char *error;
+};
+
+static int __attribute__((format(printf, 2, 3))) fail_install(struct installing *i, const char *format, ...)
+{
+    va_list arguments;
+
+    va_start(arguments, format);
+    (void)vsnprintf(i->error, CERTIFICATE_ERROR_SIZE, format, arguments); /* truncated if long */
+    va_end(arguments);
+    i->o->ERR_clear_error();
+    return -EINVAL;
+}
+
+static const char *next_reason(const struct installing *i)
+{
+    const char *reason = i->o->ERR_reason_error_string(i->o->ERR_get_error());
+
+    return reason ? reason : "no reason given";
+}
+
+static void format_day(const struct installing *i, const struct openssl_time *t, char ret[32])
+{
+    struct tm tm;
+
+    if (!i->o->ASN1_TIME_to_tm(t, &tm) || strftime(ret, 32, "%Y-%m-%d %H:%M UTC", &tm) == 0)
+        (void)snprintf(ret, 32, "an unknown day");
+}
+
+/* 0, or -EINVAL after a sentence. */
+static int check_validity(struct installing *i, const struct openssl_x509 *x, const char *path)
+{
+    const struct openssl_time *from = i->o->X509_get0_notBefore(x), *to = i->o->X509_get0_notAfter(x);
+    char day[32];
+
+    if (i->o->X509_cmp_current_time(to) < 0) {
+        format_day(i, to, day);
+        return fail_install(i, "the certificate in %.300s has expired on %s: renew it", path, day);
+    }
+    if (i->o->X509_cmp_current_time(from) > 0) {
+        format_day(i, from, day);
+        return fail_install(i, "the certificate in %.300s is valid from %s on: look at this machine's clock",
+                            path, day);
+    }
+    return 0;
+}
+
+/* ---- the own certificate ---- */
+
+static int use_chain(struct installing *i, struct openssl_bio *pem, const char *path)
+{
+    const struct openssl *o = i->o;
+    struct openssl_x509 *x = o->PEM_read_bio_X509(pem, NULL, NULL, NULL);
+    int r = 0;
+
+    if (!x)
+        return fail_install(i, "there is no certificate in %.300s: it has to be in PEM format", path);
+    r = check_validity(i, x, path);
+    if (r == 0 && !o->SSL_CTX_use_certificate(i->ctx, x))
+        r = fail_install(i, "OpenSSL refuses the certificate in %.300s: %s", path, next_reason(i));
+    o->X509_free(x);
+    while (r == 0 && (x = o->PEM_read_bio_X509(pem, NULL, NULL, NULL))) {
+        if (!o->SSL_CTX_ctrl(i->ctx, CTRL_CHAIN_CERT, ADD_REFERENCE, x))
+            r = fail_install(i, "OpenSSL refuses an intermediate certificate in %.300s: %s", path,
+                             next_reason(i));
+        o->X509_free(x);
+    }
+    o->ERR_clear_error(); /* of the end of the text */
+    return r;
+}
+
+/* OpenSSL would ask for it on the terminal. */
+static int give_no_passphrase(char *ret, int size, int is_writing, void *data)
+{
+    *(bool *)data = true;
+    return 0;
+}
+
+static int use_key(struct installing *i, struct openssl_bio *pem, const struct certificate_paths *paths)
+{
+    const struct openssl *o = i->o;
+    bool is_encrypted = false;
+    struct openssl_pkey *key = o->PEM_read_bio_PrivateKey(pem, NULL, give_no_passphrase, &is_encrypted);
+    bool fits = key && o->SSL_CTX_use_PrivateKey(i->ctx, key) && o->SSL_CTX_check_private_key(i->ctx);
+
+    if (key)
+        o->EVP_PKEY_free(key);
+    if (is_encrypted)
+        return fail_install(i, "the private key in %.300s has a passphrase: \"openssl pkey\" removes it",
+                            paths->key);
+    if (!key)
+        return fail_install(i, "there is no private key in %.300s: it has to be in PEM format", paths->key);
+    if (!fits)
+        return fail_install(i, "the private key in %.200s does not belong to the certificate in %.200s",
+                            paths->key, paths->cert);
+    return 0;
+}
+
+/* ---- CAs ---- */
+
+static int trust(struct installing *i, struct openssl_x509 *ca, const char *path)
+{
+    const struct openssl *o = i->o;
+
+    if (o->X509_STORE_add_cert(o->SSL_CTX_get_cert_store(i->ctx), ca) &&
+        (!i->is_server || o->SSL_CTX_add_client_CA(i->ctx, ca)))
+        return 0;
+    return fail_install(i, "OpenSSL refuses a certificate in %.300s: %s", path, next_reason(i));
+}
+
+/* Bundles have expired ones among others. */
+static int trust_cas(struct installing *i, struct openssl_bio *pem, const char *path)
+{
+    const struct openssl *o = i->o;
+    struct openssl_x509 *ca;
+    unsigned n = 0, n_valid = 0;
+    int r = 0;
+
+    while (r == 0 && (ca = o->PEM_read_bio_X509(pem, NULL, NULL, NULL))) {
+        n++;
+        n_valid += check_validity(i, ca, path) == 0;
+        r = trust(i, ca, path);
+        o->X509_free(ca);
+    }
+    o->ERR_clear_error(); /* of the end of the text */
+    if (r == 0 && n == 0)
+        r = fail_install(i, "there is no certificate in %.300s: it has to be in PEM format", path);
+    return r == 0 && n_valid == 0 ? -EINVAL : r; /* the sentence is that of the last one */
+}
+
+/* ---- all ---- */
+
+int certificates_install(struct openssl_ctx *ctx, const struct certificate_files *files, bool is_server,
+                         char error[CERTIFICATE_ERROR_SIZE])
+{
+    struct installing i = {.ctx = ctx, .is_server = is_server, .error = error};
+    struct openssl_bio *cert, *key, *ca;
+    const char *why;
+    int r = -ENOMEM;
+
+    i.o = openssl_get(&why);
+    (void)snprintf(error, CERTIFICATE_ERROR_SIZE, "%s", i.o ? "out of memory" : why);
+    if (!i.o)
+        return -ENOSYS;
+    cert = i.o->BIO_new_mem_buf(buf_bytes(&files->cert), (int)buf_size(&files->cert));
+    key = i.o->BIO_new_mem_buf(buf_bytes(&files->key), (int)buf_size(&files->key));
+    ca = files->paths.ca ? i.o->BIO_new_mem_buf(buf_bytes(&files->ca), (int)buf_size(&files->ca)) : NULL;
+    if (cert && key && (ca || !files->paths.ca))
+        r = use_chain(&i, cert, files->paths.cert);
+    if (r == 0)
+        r = use_key(&i, key, &files->paths);
+    if (r == 0 && ca)
+        r = trust_cas(&i, ca, files->paths.ca);
+    /* These fail only for NULL. */
+    (void)i.o->BIO_free(cert);
+    (void)i.o->BIO_free(key);
+    (void)i.o->BIO_free(ca);
+    return r;
+}
