@@ -75,6 +75,9 @@ enum {
     OPT_SECRET_FILE,
     OPT_SECRETS,
     OPT_SECURITY,
+    OPT_TLS_CERT,
+    OPT_TLS_KEY,
+    OPT_TLS_CA,
     OPT_ANNOUNCE_FD,
     OPT_DEBUG,
     OPT_HELP,
@@ -90,6 +93,9 @@ static const char *const other_options[] = {
     [OPT_SECRET_FILE - DAEMON_NUMBER_COUNT] = "secret-file",
     [OPT_SECRETS - DAEMON_NUMBER_COUNT] = "secrets",
     [OPT_SECURITY - DAEMON_NUMBER_COUNT] = "security",
+    [OPT_TLS_CERT - DAEMON_NUMBER_COUNT] = "tls-cert",
+    [OPT_TLS_KEY - DAEMON_NUMBER_COUNT] = "tls-key",
+    [OPT_TLS_CA - DAEMON_NUMBER_COUNT] = "tls-ca",
     [OPT_ANNOUNCE_FD - DAEMON_NUMBER_COUNT] = "announce-fd",
     [OPT_DEBUG - DAEMON_NUMBER_COUNT] = "debug",
     [OPT_HELP - DAEMON_NUMBER_COUNT] = "help",
@@ -273,11 +279,30 @@ static int parse_security(struct daemon_options *options, const char *text, char
     return DAEMON_E_USAGE;
 }
 
+static const char *security_fault(const struct daemon_options *options)
+{
+    const struct certificate_paths *c = &options->certificates;
+    bool has_secrets = options->secret_file || options->secrets;
+
+    if (!c->cert != !c->key)
+        return "--tls-cert and --tls-key: a certificate and its private key are needed together";
+    if (c->ca && !c->cert)
+        return "--tls-ca: needs --tls-cert FILE and --tls-key FILE";
+    if (c->cert && has_secrets)
+        return "--tls-cert: certificates are in place of secrets: leave --secret-file and --secrets out, or the "
+               "certificates";
+    if (options->require_secrets && !has_secrets && !c->cert)
+        return "--security require: needs --secret-file FILE, --secrets DIR, or --tls-cert FILE";
+    return NULL;
+}
+
 static int check_security(const struct daemon_options *options, char *error, size_t error_size)
 {
-    if (!options->require_secrets || options->secret_file || options->secrets)
+    const char *fault = security_fault(options);
+
+    if (!fault)
         return 0;
-    (void)snprintf(error, error_size, "--security require: needs --secret-file FILE or --secrets DIR");
+    (void)snprintf(error, error_size, "%s", fault);
     return DAEMON_E_USAGE;
 }
 
@@ -331,6 +356,15 @@ static int take_daemon_option(struct daemon_options *options, int which, char *c
         return 0;
     case OPT_SECRETS:
         options->secrets = optarg;
+        return 0;
+    case OPT_TLS_CERT:
+        options->certificates.cert = optarg;
+        return 0;
+    case OPT_TLS_KEY:
+        options->certificates.key = optarg;
+        return 0;
+    case OPT_TLS_CA:
+        options->certificates.ca = optarg;
         return 0;
     case OPT_SECURITY:
         return parse_security(options, optarg, error, error_size);
@@ -423,6 +457,7 @@ void daemon_options_help(FILE *out)
         out,
         "usage: crund [--listen HOST:PORT]... [--listen-unix PATH]... [--state DIR] [--debug]\n"
         "             [--secret-file FILE] [--secrets DIR] [--security prefer|require]\n"
+        "             [--tls-cert FILE --tls-key FILE [--tls-ca FILE]]\n"
         "             [--metrics-addr [HOST:]PORT] [limits]\n"
         "Rendezvous daemon: where the agents of crun meet, and a key-value store that PyTorch's\n"
         "TCPStore clients can use.\n\n"
@@ -436,7 +471,11 @@ void daemon_options_help(FILE *out)
         "  --secret-file FILE          agents have to prove this secret\n"
         "  --secrets DIR               agents of job ID have to prove the secret in DIR/ID; SIGHUP\n"
         "                              reads both again\n"
-        "  --security prefer|require   jobs without a secret are open (default), or refused\n",
+        "  --security prefer|require   jobs without a secret are open (default), or refused\n"
+        "  --tls-cert FILE, --tls-key FILE\n"
+        "                              in place of secrets: certificate and private key, PEM; agents\n"
+        "                              without TLS are refused, and SIGHUP reads them again\n"
+        "  --tls-ca FILE               agents have to present a certificate that a CA in it signed\n",
         DEFAULT_HOST, DEFAULT_PORT);
     for (int i = 0; i < DAEMON_NUMBER_COUNT; i++) {
         const struct number_option *o = &numbers[i];

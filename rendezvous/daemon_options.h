@@ -9,6 +9,7 @@
 #include <stdint.h>
 #include <stdio.h>
 
+#include "proto/certificate_paths.h"
 #include "rendezvous/server_limits.h"
 
 struct server_rounds;
@@ -54,8 +55,9 @@ struct daemon_options {
     const char *state_dir;    /* NULL: nothing is kept */
     const char *secret_file;  /* of all jobs, or NULL */
     const char *secrets;      /* folder with a file for each job, or NULL */
-    bool require_secrets;     /* jobs without a secret are refused */
-    bool debug;               /* every event and action of the rounds */
+    struct certificate_paths certificates; /* or none */
+    bool require_secrets;                  /* jobs without a secret are refused */
+    bool debug;                            /* every event and action of the rounds */
     uint64_t numbers[DAEMON_NUMBER_COUNT]; /* bytes, counts, milliseconds */
 };
 

@@ -19,8 +19,8 @@
 
 #include "base/decimal.h"
 #include "base/err.h"
+#include "rendezvous/credentials_uv.h"
 #include "rendezvous/daemon_options.h"
-#include "rendezvous/daemon_secrets_os.h"
 #include "rendezvous/metrics_text.h"
 #include "rendezvous/metrics_uv.h"
 #include "rendezvous/sd_notify_sock.h"
@@ -41,21 +41,10 @@ struct daemon {
     size_t n_signals;               /* that are watched */
     struct metrics *metrics;        /* NULL: none are served */
     struct store_stats stats;       /* where they are */
-    struct daemon_secrets *secrets; /* NULL: agents need none */
+    struct credentials credentials; /* of agents */
     uv_poll_t owner;                /* of announce_fd */
     bool has_owner;                 /* owner is open */
     bool stopping;
-    bool rereading;    /* a thread reads the secrets again */
-    bool reread_again; /* another SIGHUP came meanwhile */
-};
-
-/* A thread's reading of the secrets. */
-struct reading {
-    uv_work_t work;
-    struct daemon *daemon;
-    struct daemon_secrets *secrets;
-    int result;
-    char error[SECRET_ERROR_SIZE];
 };
 
 /* poll() before write(): a pipe that is writable takes a whole line. A pipe whose reader has stopped is not
@@ -130,61 +119,13 @@ static void on_server_stopped(void *data)
     d->metrics = NULL;
 }
 
-/* ---- secrets ---- */
-
-static bool has_secrets(const struct daemon *d)
-{
-    return d->options.secret_file || d->options.secrets;
-}
-
-static void read_secrets(uv_work_t *work)
-{
-    struct reading *reading = work->data;
-    const struct daemon_options *o = &reading->daemon->options;
-
-    reading->result = daemon_secrets_read(&reading->secrets, o->secret_file, o->secrets, reading->error);
-}
-
-static void reread_secrets(struct daemon *d);
-
-/* Sessions that are open stay so: what was proved for them was right then. */
-static void on_secrets_read(uv_work_t *work, int status)
-{
-    struct reading *reading = work->data;
-    struct daemon *d = reading->daemon;
-
-    d->rereading = false;
-    if (status == 0 && reading->result == 0) {
-        daemon_secrets_free(d->secrets);
-        d->secrets = reading->secrets;
-        (void)fprintf(stderr, "crund: %zu secrets read\n", daemon_secrets_count(d->secrets));
-    } else if (status == 0) {
-        (void)fprintf(stderr, "crund: %s; the secrets stay as they were\n", reading->error);
-    }
-    free(reading);
-    if (d->reread_again && !d->stopping)
-        reread_secrets(d);
-}
-
-/* A disk that does not answer must not stop the loop. */
-static void reread_secrets(struct daemon *d)
-{
-    struct reading *reading = d->rereading ? NULL : calloc(1, sizeof(*reading));
-
-    d->reread_again = d->rereading;
-    if (!reading)
-        return;
-    reading->daemon = d;
-    reading->work.data = reading;
-    d->rereading = uv_queue_work(&d->loop, &reading->work, read_secrets, on_secrets_read) == 0;
-    if (!d->rereading)
-        free(reading);
-}
+/* ---- signals ---- */
 
 /* why: for the log, or NULL. */
 static void stop_daemon(struct daemon *d, const char *why)
 {
     d->stopping = true;
+    d->credentials.server = NULL;
     if (why)
         (void)fprintf(stderr, "crund: %s: stopping\n", why);
     int r = sd_notify_send("STOPPING=1");
@@ -209,8 +150,8 @@ static void on_daemon_signal(uv_signal_t *handle, int number)
 
     if (d->stopping)
         return;
-    if (number == SIGHUP && has_secrets(d)) {
-        reread_secrets(d);
+    if (number == SIGHUP && credentials_are_wanted(&d->options)) {
+        credentials_reread(&d->credentials);
         return;
     }
     stop_daemon(d, strsignal(number));
@@ -219,7 +160,7 @@ static void on_daemon_signal(uv_signal_t *handle, int number)
 static int watch_signals(struct daemon *d)
 {
     static const int numbers[N_SIGNALS] = {SIGTERM, SIGINT, SIGHUP};
-    size_t n = has_secrets(d) ? N_SIGNALS : N_SIGNALS - 1; /* SIGHUP is for the secrets */
+    size_t n = credentials_are_wanted(&d->options) ? N_SIGNALS : N_SIGNALS - 1; /* SIGHUP reads them again */
     int r = 0;
 
     for (size_t i = 0; i < n && r == 0; i++) {
@@ -251,14 +192,14 @@ static void after_no_work(uv_work_t *work, int status)
     (void)status; /* 0: it is never cancelled */
 }
 
-/* libuv starts the threads that write the state, or read secrets again, with the first batch, and aborts the process where the system has none to
+/* libuv starts the threads that write the state, or read credentials again, with the first batch, and aborts the process where the system has none to
  * give: so it is asked for one here, and libuv starts its only one now. */
 static int start_state_thread(struct daemon *d)
 {
     static uv_work_t work;
     pthread_t thread;
 
-    if (!d->options.state_dir && !has_secrets(d))
+    if (!d->options.state_dir && !credentials_are_wanted(&d->options))
         return 0;
     int r = pthread_create(&thread, NULL, end_at_once, NULL);
     if (r)
@@ -399,22 +340,21 @@ static int run_daemon(struct daemon *d)
 {
     struct server_limits limits = daemon_options_limits(&d->options);
     struct server_rounds rounds = daemon_options_rounds(&d->options);
-    const struct server_security security = {
-        .find_key = daemon_secrets_find, .data = &d->secrets, .require = d->options.require_secrets};
+    struct server_security security;
     struct server_config config = {.limits = &limits,
                                    .rounds = &rounds,
-                                   .security = has_secrets(d) ? &security : NULL,
+                                   .security = credentials_are_wanted(&d->options) ? &security : NULL,
                                    .log = print_log_line,
                                    .stats = d->options.metrics_addr ? &d->stats : NULL};
-    char error[SECRET_ERROR_SIZE];
+    char error[CERTIFICATE_ERROR_SIZE];
     int r = uv_loop_init(&d->loop);
 
-    if (has_secrets(d) &&
-        daemon_secrets_read(&d->secrets, d->options.secret_file, d->options.secrets, error) < 0) {
+    d->credentials = (struct credentials){.options = &d->options, .loop = &d->loop};
+    if (credentials_read(&d->credentials, error) < 0) {
         (void)fprintf(stderr, "crund: %s\n", error);
         return EXIT_FAILURE;
     }
-
+    security = credentials_security(&d->credentials);
     rounds.log = print_log_line;
     rounds.debug = d->options.debug ? print_log_line : NULL;
     if (r == 0)
@@ -429,6 +369,7 @@ static int run_daemon(struct daemon *d)
         log_failure("cannot", "start", r);
         return EXIT_FAILURE;
     }
+    d->credentials.server = d->server;
     if (start_listening(d) < 0) {
         server_stop(d->server, on_server_stopped, d); /* or socket files would stay */
         (void)uv_run(&d->loop, UV_RUN_DEFAULT);
@@ -438,7 +379,7 @@ static int run_daemon(struct daemon *d)
     if (r < 0)
         log_failure("cannot notify", "the service manager", r);
     (void)uv_run(&d->loop, UV_RUN_DEFAULT); /* returns when no handle is left */
-    daemon_secrets_free(d->secrets);
+    credentials_finish(&d->credentials);
     r = uv_loop_close(&d->loop);
     if (r < 0)
         log_failure("cannot", "end cleanly", r);

@@ -402,10 +402,17 @@ static const char *why_not_allowed(struct agent_conn *a, const struct session_he
 
     if (!s->tls)
         return NULL;
+    if (a->tls && tls_link_is_certified(a->tls))
+        return tls_link_purpose(a->tls) == KEY_AGENT ? NULL : "its certificate was presented for another use";
     if (a->tls)
         return strcmp(tls_link_job(a->tls), hello->job) == 0 && tls_link_purpose(a->tls) == KEY_AGENT
                    ? NULL
                    : "the job that its secret was proved for is another one than the job it joins";
+    if (s->security.certified)
+        return is_death_notice(a, hello)
+                   ? NULL
+                   : "the rendezvous serves agents with a certificate alone: start crun with --tls-cert, --tls-key and "
+                     "--tls-ca";
     closed = s->security.find_key(s->security.data, KEY_AGENT, hello->job, &key) != 0;
     key_erase(&key, sizeof(key));
     if (is_death_notice(a, hello))

@@ -21,6 +21,11 @@ enum {
 
 const char *rounds_look_fault(struct agent_conn *a, const struct look_request *request)
 {
+    /* A certificate is good for every job, but not for the list of all. */
+    if (a->tls && tls_link_is_certified(a->tls))
+        return tls_link_purpose(a->tls) == KEY_AGENT && request->job[0]
+                   ? NULL
+                   : "with a certificate one job is shown, by its id; all jobs are shown over a unix socket";
     if (a->tls && tls_link_purpose(a->tls) == KEY_ADMIN)
         return NULL;
     if (a->tls && tls_link_purpose(a->tls) == KEY_AGENT && strcmp(tls_link_job(a->tls), request->job) == 0)

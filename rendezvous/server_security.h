@@ -8,11 +8,16 @@
 
 #include "proto/secret_key.h"
 
+struct tls_context;
+
 /* Jobs for which find_key has a key are closed: their agents have to prove it. Other jobs are open, unless `require`. */
 struct server_security {
     secret_key_find *find_key; /* called on the server's loop: may not block; NULL: no job has a key */
     void *data;
     bool require;
+    /* In place of find_key: agents, and nodes of a fenced store, have to present a certificate, for any job. The server becomes
+     * another owner. */
+    struct tls_context *certified;
     /*
      * A server on loopback: only clients of this process's user, or of root, are accepted. Where the kernel cannot list
      * the owners of sockets, all are, and one line of the log reports that; none is with `require`.

@@ -298,6 +298,13 @@ static int init_store(struct server *s)
     return r ? r : store_init(&s->store, &s->limits.store, seed);
 }
 
+void server_use_certificates(struct server *s, struct tls_context *certified)
+{
+    tls_context_free(s->tls);
+    s->tls = tls_context_ref(certified);
+    s->security.certified = certified;
+}
+
 static int init_security(struct server *s, const struct server_security *security)
 {
     char why[TLS_ERROR_SIZE];
@@ -306,7 +313,9 @@ static int init_security(struct server *s, const struct server_security *securit
     if (!security)
         return 0;
     s->security = *security;
-    if (!security->find_key)
+    if (security->certified)
+        s->tls = tls_context_ref(security->certified);
+    if (security->certified || !security->find_key)
         return 0;
     r = tls_context_server(&s->tls, security->find_key, security->data, why);
     if (r < 0)

@@ -23,6 +23,7 @@ struct store_relay;
 struct server;
 struct server_security;
 struct store_stats;
+struct tls_context;
 
 struct server_config {
     /* NULL: agents are not served; their opening is a broken message to the store. Copied. */
@@ -78,6 +79,10 @@ unsigned server_ask_for_stacks(struct server *s, const char *job, uint32_t to);
 
 /* Sessions, jobs and nodes of the rounds, and the store's keys. */
 void server_write_metrics(const struct server *s, struct metrics_text *m);
+
+/* Connections from now on get this one of tls_context_server_certified(); the server becomes another owner. Only where it was created
+ * with one. */
+void server_use_certificates(struct server *s, struct tls_context *certified);
 
 /* Ends every job of the rounds with a failure for that reason, a sentence without a full stop; agents are
  * notified at once. empty() is called when all have left. Without rounds: does nothing. */

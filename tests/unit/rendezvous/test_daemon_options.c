@@ -168,6 +168,34 @@ static void test_other_words(void **state)
     assert_non_null(strstr(error, "file"));
 }
 
+static void test_certificates(void **state)
+{
+    static const struct {
+        const char *words[3];
+        const char *fault; /* NULL: accepted */
+    } rows[] = {
+        {{"--tls-cert=c", "--tls-key=k"}, NULL},
+        {{"--tls-cert=c", "--tls-key=k", "--tls-ca=a"}, NULL},
+        {{"--tls-cert=c", "--tls-key=k", "--security=require"}, NULL},
+        {{"--tls-cert=c"}, "--tls-cert and --tls-key"},
+        {{"--tls-key=k", "--tls-ca=a"}, "--tls-cert and --tls-key"},
+        {{"--tls-ca=a"}, "--tls-ca: needs"},
+        {{"--tls-cert=c", "--tls-key=k", "--secret-file=s"}, "in place of secrets"},
+        {{"--tls-cert=c", "--tls-key=k", "--secrets=s"}, "in place of secrets"},
+        {{"--security=require"}, "or --tls-cert FILE"},
+    };
+
+    for (size_t i = 0; i < ARRAY_SIZE(rows); i++) {
+        const char *const *w = rows[i].words;
+
+        assert_int_equal(parse(w[0], w[1], w[2]), rows[i].fault ? DAEMON_E_USAGE : 0);
+        if (rows[i].fault)
+            assert_non_null(strstr(error, rows[i].fault));
+        else
+            assert_string_equal(options.certificates.key, "k");
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -177,6 +205,7 @@ int main(void)
         cmocka_unit_test(test_numbers),
         cmocka_unit_test(test_wrong_numbers),
         cmocka_unit_test(test_other_words),
+        cmocka_unit_test(test_certificates),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
