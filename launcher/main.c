@@ -139,11 +139,41 @@ static const char open_job[] =
     "this job is open: any process that reaches its rendezvous can join it; give all its nodes one secret "
     "(--secret-file, CRUN_SECRET_FILE or ~/.config/crun/secret), or accept this with --security=open";
 
+/* 0: *has tells whether the job has certificates; -1: a sentence was printed. */
+static int read_certificates(const struct job *job, struct certificate_files *ret, bool *has)
+{
+    char error[CERTIFICATE_ERROR_SIZE];
+
+    *has = job->certificates.cert;
+    if (!*has || certificate_files_read(ret, &job->certificates, error) == 0)
+        return 0;
+    log_line("%s", error);
+    return -1;
+}
+
+/* Of a secret or certificates, of which one is there. */
+static int init_keys(const struct job *job, struct job_keys *ret, const struct secret *secret)
+{
+    struct certificate_files files;
+    char why[CERTIFICATE_ERROR_SIZE];
+    bool has_files;
+
+    if (read_certificates(job, &files, &has_files) < 0)
+        return -1;
+    int r = job_keys_init(ret, secret, has_files ? &files : NULL, job->run_id_text, job->endpoint_host, why);
+    if (has_files)
+        certificate_files_finish(&files);
+    if (r < 0)
+        log_line("cannot use the %s: %s", has_files ? "certificate" : "secret", why);
+    return r < 0 ? -1 : 0;
+}
+
 /* The keys of a job of several nodes. 0: *has tells whether there are any; -1: a sentence was printed. */
 static int find_keys(const struct job *job, struct job_keys *ret, bool *has)
 {
-    char error[SECRET_ERROR_SIZE], why[TLS_ERROR_SIZE];
+    char error[SECRET_ERROR_SIZE];
     struct secret secret;
+    bool is_closed;
 
     *has = false;
     if (job->meeting == JOB_ALONE || job->security == JOB_SECURITY_OPEN)
@@ -152,29 +182,28 @@ static int find_keys(const struct job *job, struct job_keys *ret, bool *has)
         log_line("%s", error);
         return -1;
     }
-    if (!secret.bytes && job->security == JOB_SECURITY_REQUIRE) {
+    is_closed = secret.bytes || job->certificates.cert;
+    if (!is_closed && job->security == JOB_SECURITY_REQUIRE) {
         log_line(
             "--security=require: there is no secret: give one with --secret-file or CRUN_SECRET_FILE, or put one into "
             "~/.config/crun/secret");
         return -1;
     }
-    if (!secret.bytes && job->local_store) {
+    if (!is_closed && job->local_store) {
         log_line(
             "--worker-store=local: there is no secret, by which the stores of nodes know each other: give one with "
             "--secret-file or CRUN_SECRET_FILE, or put one into ~/.config/crun/secret");
         return -1;
     }
-    if (!secret.bytes || job->meeting != JOB_ROUNDS) {
+    if (!is_closed || job->meeting != JOB_ROUNDS) {
         log_line("%s", open_job);
         secret_finish(&secret);
         return 0;
     }
-    int r = job_keys_init(ret, &secret, job->run_id_text, why);
+    int r = init_keys(job, ret, &secret);
     secret_finish(&secret);
-    if (r < 0)
-        log_line("cannot use the secret: %s", why);
     *has = r == 0;
-    return r < 0 ? -1 : 0;
+    return r;
 }
 
 /* What is looked for on disks before the event loop runs. A disk may hang, so a thread does it. */

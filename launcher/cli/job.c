@@ -543,6 +543,33 @@ static int warn_of_replacing(struct job_builder *b)
     return 0;
 }
 
+static int take_certificates(struct job_builder *b)
+{
+    struct certificate_paths *c = &b->job->certificates;
+    unsigned n;
+
+    *c = (struct certificate_paths){.cert = job_text(b, OPTION_TLS_CERT),
+                                    .key = job_text(b, OPTION_TLS_KEY),
+                                    .ca = job_text(b, OPTION_TLS_CA)};
+    n = (c->cert && *c->cert) + (c->key && *c->key) + (c->ca && *c->ca);
+    if (!c->cert && !c->key && !c->ca)
+        return 0;
+    if (n < 3)
+        return job_refuse(
+            b,
+            "--tls-cert, --tls-key and --tls-ca: all three are needed: a certificate, its private "
+            "key, and the CAs of the other nodes' certificates");
+    if (b->job->security == JOB_SECURITY_OPEN)
+        return job_refuse(
+            b, "--security=open uses no certificate, and --tls-cert gives one: leave one of them out");
+    if (b->job->meeting == JOB_STATIC)
+        return job_refuse(
+            b,
+            "--tls-cert: nodes with a static rendezvous meet in a plain store and cannot prove a "
+            "certificate; use --rdzv-backend=c10d with --rdzv-endpoint");
+    return 0;
+}
+
 static int take_security(struct job_builder *b)
 {
     const char *mode = job_text(b, OPTION_SECURITY);
@@ -578,7 +605,7 @@ static int take_security(struct job_builder *b)
             : job_flag(b, OPTION_SEAL) ? "--seal"
             : job->local_store         ? "--worker-store=local"
                                        : "--security=require");
-    return 0;
+    return take_certificates(b);
 }
 
 /* Without -t crun does not see what workers print. */

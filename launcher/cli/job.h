@@ -13,6 +13,7 @@
 #include "launcher/cli/numa.h"
 #include "launcher/cli/options.h"
 #include "launcher/util/strlist.h"
+#include "proto/certificate_paths.h"
 #include "rendezvous/session_message.h"
 
 enum {
@@ -86,8 +87,9 @@ struct job {
     int agent_fd;           /* ROUNDS: socket of the program that is the agent; -1: crun is */
     const char *local_addr; /* where other nodes reach this one; NULL: not given */
     enum job_hosting hosting;
-    struct session_params params; /* ROUNDS */
-    const char *secret_file;      /* NULL: not given */
+    struct session_params params;          /* ROUNDS */
+    const char *secret_file;               /* NULL: not given */
+    struct certificate_paths certificates; /* ROUNDS: all three, or none */
     enum job_security security;
     bool local_store; /* ROUNDS: workers use a store on their own node, which forwards to node 0's */
     int max_restarts;

@@ -86,6 +86,27 @@ const struct option_spec options_table[OPTION_COUNT] = {
                          .help =
                              "open: use no secret; prefer: use one if there is one; require: do not start "
                              "on several nodes without one"},
+    [OPTION_TLS_CERT] =
+        {.name = "tls-cert",
+         .kind = OPTION_TEXT,
+         .no_pet = true,
+         .ours = true,
+         .placeholder = "FILE",
+         .help = "certificate of this node, in place of a secret or beside it: sessions are encrypted, "
+                 "and both ends prove a certificate; with --tls-key and --tls-ca"},
+    [OPTION_TLS_KEY] = {.name = "tls-key",
+                        .kind = OPTION_TEXT,
+                        .no_pet = true,
+                        .ours = true,
+                        .placeholder = "FILE",
+                        .help = "private key of the certificate"},
+    [OPTION_TLS_CA] = {.name = "tls-ca",
+                       .kind = OPTION_TEXT,
+                       .no_pet = true,
+                       .ours = true,
+                       .placeholder = "FILE",
+                       .help =
+                           "CAs that have signed the certificates of the other nodes and of the rendezvous"},
     [OPTION_WORKER_STORE] = {.name = "worker-store",
                              .kind = OPTION_TEXT,
                              .no_pet = true,
@@ -95,13 +116,16 @@ const struct option_spec options_table[OPTION_COUNT] = {
                              .choices = "shared local",
                              .help =
                                  "local: on several nodes workers use a store on their own node's loopback, "
-                                 "which forwards to node 0 over an encrypted connection; needs a secret"},
-    [OPTION_SEAL] = {.name = "seal",
-                     .kind = OPTION_FLAG,
-                     .no_pet = true,
-                     .ours = true,
-                     .help = "nothing of crun is open to the network without the secret: --security=require "
-                             "and --worker-store=local"},
+                                 "which forwards to node 0 over an encrypted connection; needs a secret "
+                                 "or certificates"},
+    [OPTION_SEAL] =
+        {.name = "seal",
+         .kind = OPTION_FLAG,
+         .no_pet = true,
+         .ours = true,
+         .help =
+             "nothing of crun is open to the network without the secret or a certificate: --security=require "
+             "and --worker-store=local"},
 
     /* Supervision. */
     [OPTION_MAX_RESTARTS] = {.name = "max-restarts",

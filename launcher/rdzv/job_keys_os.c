@@ -3,22 +3,54 @@
 #include <stdio.h>
 #include <string.h>
 
-int job_keys_init(struct job_keys *k, const struct secret *secret, const char *job, char why[TLS_ERROR_SIZE])
+static int init_secret(struct job_keys *k, const struct secret *secret, char why[CERTIFICATE_ERROR_SIZE])
 {
     const char *reason;
     int r = 0;
 
-    *k = (struct job_keys){.job = job};
     for (enum key_purpose p = 0; p < KEY_PURPOSE_COUNT && r == 0; p++)
-        r = key_derive(&k->keys[p], secret->bytes, secret->size, p, p == KEY_ADMIN ? "" : job, &reason);
+        r = key_derive(&k->keys[p], secret->bytes, secret->size, p, p == KEY_ADMIN ? "" : k->job, &reason);
     if (r < 0) {
-        (void)snprintf(why, TLS_ERROR_SIZE, "%s", reason);
+        (void)snprintf(why, CERTIFICATE_ERROR_SIZE, "%s", reason);
         return r;
     }
-    r = tls_context_client(&k->client, KEY_AGENT, job, &k->keys[KEY_AGENT], why);
+    k->has_secret = true;
+    r = tls_context_client(&k->client, KEY_AGENT, k->job, &k->keys[KEY_AGENT], why);
     if (r == 0)
-        r = tls_context_client(&k->store, KEY_STORE, job, &k->keys[KEY_STORE], why);
-    return r < 0 ? r : tls_context_client(&k->relay, KEY_RELAY, job, &k->keys[KEY_RELAY], why);
+        r = tls_context_client(&k->store, KEY_STORE, k->job, &k->keys[KEY_STORE], why);
+    return r < 0 ? r : tls_context_client(&k->relay, KEY_RELAY, k->job, &k->keys[KEY_RELAY], why);
+}
+
+/* The worker store is at an address that node 0 names, perhaps behind NAT: whatever a CA of ours has signed may serve it. */
+static int init_certificates(struct job_keys *k, const struct certificate_files *files, const char *host,
+                             char why[CERTIFICATE_ERROR_SIZE])
+{
+    int r = tls_context_server_certified(&k->server, files, why);
+
+    tls_context_free(k->client); /* sessions are not those of the secret */
+    k->client = NULL;
+    if (r == 0)
+        r = tls_context_client_certified(&k->client, KEY_AGENT, host, files, why);
+    if (r == 0 && !k->has_secret)
+        r = tls_context_client_certified(&k->store, KEY_STORE, NULL, files, why);
+    if (r == 0 && !k->has_secret)
+        r = tls_context_client_certified(&k->relay, KEY_RELAY, NULL, files, why);
+    return r;
+}
+
+int job_keys_init(struct job_keys *k, const struct secret *secret, const struct certificate_files *files,
+                  const char *job, const char *host, char why[CERTIFICATE_ERROR_SIZE])
+{
+    int r = 0;
+
+    *k = (struct job_keys){.job = job};
+    if (secret->bytes)
+        r = init_secret(k, secret, why);
+    if (r == 0 && files)
+        r = init_certificates(k, files, host, why);
+    if (r < 0)
+        job_keys_finish(k);
+    return r;
 }
 
 void job_keys_finish(struct job_keys *k)
@@ -26,6 +58,7 @@ void job_keys_finish(struct job_keys *k)
     tls_context_free(k->client);
     tls_context_free(k->store);
     tls_context_free(k->relay);
+    tls_context_free(k->server);
     key_erase(k, sizeof(*k));
 }
 
@@ -61,16 +94,22 @@ static int find_relay_key(void *data, enum key_purpose purpose, const char *job,
 
 struct server_security job_keys_of_sealed_store(struct job_keys *k)
 {
-    return (struct server_security){
-        .find_key = find_relay_key, .data = k, .require = true, .fence = true, .seal = true};
+    return (struct server_security){.certified = k->has_secret ? NULL : k->server,
+                                    .find_key = find_relay_key,
+                                    .data = k,
+                                    .require = true,
+                                    .fence = true,
+                                    .seal = true};
 }
 
 struct server_security job_keys_of_rendezvous(struct job_keys *k)
 {
-    return (struct server_security){.find_key = find_agent_key, .data = k, .require = true};
+    return (struct server_security){
+        .certified = k->server, .find_key = find_agent_key, .data = k, .require = true};
 }
 
 struct server_security job_keys_of_store(struct job_keys *k)
 {
-    return (struct server_security){.find_key = find_store_key, .data = k, .fence = true};
+    return (struct server_security){
+        .certified = k->has_secret ? NULL : k->server, .find_key = find_store_key, .data = k, .fence = true};
 }

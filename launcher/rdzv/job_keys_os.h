@@ -1,8 +1,8 @@
 #pragma once
 
 /*
- * What the secret of one job gives this node: the key that it proves to the rendezvous, and, where it serves the rendezvous
- * itself, the key that the others have to prove.
+ * What this node proves to the rendezvous and to worker stores, and, where it serves them itself, what the others have to prove:
+ * keys of the job's secret, or certificates. With both, certificates are for sessions with the rendezvous, and the secret for the rest.
  */
 
 #include "proto/secret_os.h"
@@ -13,14 +13,19 @@ struct job_keys {
     struct tls_context *client; /* of sessions with the rendezvous */
     struct tls_context *store;  /* of proofs to a worker store */
     struct tls_context *relay;  /* of this node's store to the worker store */
-    struct secret_key keys[KEY_PURPOSE_COUNT];
-    const char *job; /* the id; lives as long as this */
+    struct tls_context *server; /* with certificates: of what this node serves; else NULL */
+    bool has_secret;
+    struct secret_key keys[KEY_PURPOSE_COUNT]; /* with a secret */
+    const char *job;                           /* the id; lives as long as this */
 };
 
-/* The keys of that job; the secret is not needed afterwards. 0, -ENOSYS or -ENOMEM: `why` has a sentence. */
-int job_keys_init(struct job_keys *k, const struct secret *secret, const char *job, char why[TLS_ERROR_SIZE]);
+/*
+ * Of that job. secret: without bytes there is none; files: NULL: there are no certificates; one of both is there. host: of the endpoint,
+ * as the rendezvous' certificate has to name it. Neither is needed afterwards. 0, or -errno: `why` has a sentence.
+ */
+int job_keys_init(struct job_keys *k, const struct secret *secret, const struct certificate_files *files,
+                  const char *job, const char *host, char why[CERTIFICATE_ERROR_SIZE]);
 
-/* After all connections that use them. */
 void job_keys_finish(struct job_keys *k);
 
 /* The rendezvous of this job alone, for server_create(). */
