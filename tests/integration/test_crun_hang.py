@@ -212,6 +212,12 @@ def test_the_rank_that_others_wait_for_is_named_first(tmp_path, kind):
     assert kind != "disk" or "blocked in the kernel (state D)" in report.groups[0], report.groups
 
 
+def test_the_debug_server_of_pytorch_on_the_same_hang(tmp_path):
+    """What crun is compared with: the page has the stacks of all ranks, and one of them differs."""
+    page, is_seen = hangs.run_debug_server("skip", tmp_path, 2)
+    assert is_seen and len(page.stacks) == hangs.RANKS, page.stacks
+
+
 def test_crunctl_takes_stacks(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     p = start(tmp_path, "import time\nprint('up', flush=True)\ntime.sleep(1000)\n", "--hang-timeout=0")

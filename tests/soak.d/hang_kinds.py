@@ -1,10 +1,13 @@
 """Seeded hangs in gloo jobs of four ranks: how often crun names the rank that the others wait for first, and how long after
 the time-out, for each kind. Needs root for the kind "disk", a file system whose reads never end.
 
-Usage: hang_kinds.py [--at-once N] [--resume FILE] [N] [KIND...]    N jobs of each kind (40)
+Usage: hang_kinds.py [--at-once N] [--resume FILE] [--debugger N] [N] [KIND...]    N jobs of each kind (40)
 KIND: skip order loader sleep python c stop disk raised store
 
 --at-once: so many jobs run side by side; the kinds take turns, so that those that use a core ("python", "c") are spread.
+--debugger: afterwards N jobs of each kind with PyTorch's own debug server (torch.distributed.debug) and without crun's watch: its page
+of stacks is asked for at the time-out. Answered: the page came. The culprit can be seen: the three others show the same stack of the main
+thread, and the culprit another one, or none; the page itself names no rank. These results are printed, they are not judged.
 --resume: each result is a line of that file, and what it has already is not run again.
 """
 
@@ -53,6 +56,20 @@ def run_job(results, kind, number):
         print(f"  {kind} {number}: another rank first: {report.groups}", flush=True)
 
 
+def run_debugger(results, kind, number):
+    culprit = random.Random(f"{kind} {number}").randrange(hangs.RANKS)
+    with tempfile.TemporaryDirectory(prefix="crun-hangs-") as folder:
+        page, is_seen = hangs.run_debug_server(kind, pathlib.Path(folder), TIMEOUT_S, culprit)
+    results.add({"kind": f"debugger {kind}", "number": number, "seen": is_seen, "s": page.seconds})
+
+
+def print_debugger(kind, results):
+    seconds = sorted(r["s"] for r in results if r["s"] is not None)
+    times = f"seconds: median {seconds[len(seconds) // 2]:.1f}, longest {seconds[-1]:.1f}" if seconds else ""
+    print(f"debug server, {kind:7} answered {len(seconds)}/{len(results)}, the culprit can be seen in {sum(r['seen'] for r in results)}; "
+          f"{times}", flush=True)
+
+
 def judge(kind, results, n):
     late = sorted(r["late_s"] for r in results)
     n_right = sum(r["culprit"] for r in results)
@@ -64,22 +81,30 @@ def judge(kind, results, n):
     return n_right >= RATE_MIN * n and late[-1] <= LATE_MAX_S
 
 
+def run_all(at_once, results, run, todo):
+    with concurrent.futures.ThreadPoolExecutor(at_once) as pool:
+        runs = {pool.submit(run, results, *job): job for job in todo}
+        for done in concurrent.futures.as_completed(runs):
+            if done.exception():
+                print(f"  {runs[done]}: {done.exception()}", flush=True)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--at-once", type=int, default=1)
     parser.add_argument("--resume", type=pathlib.Path)
+    parser.add_argument("--debugger", type=int, default=0)
     parser.add_argument("n", type=int, nargs="?", default=40)
     parser.add_argument("kinds", nargs="*", metavar="KIND")
     o = parser.parse_args()
     kinds = o.kinds or list(hangs.KINDS)
     results = Results(o.resume)
-    todo = [(kind, i) for i in range(o.n) for kind in kinds if (kind, i) not in results.found]
-    with concurrent.futures.ThreadPoolExecutor(o.at_once) as pool:
-        runs = {pool.submit(run_job, results, *job): job for job in todo}
-        for run in concurrent.futures.as_completed(runs):
-            if run.exception():
-                print(f"  {runs[run]}: {run.exception()}", flush=True)
-    return 0 if all([judge(kind, results.of(kind, o.n), o.n) for kind in kinds]) else 1
+    run_all(o.at_once, results, run_job, [(kind, i) for i in range(o.n) for kind in kinds if (kind, i) not in results.found])
+    run_all(o.at_once, results, run_debugger,
+            [(kind, i) for i in range(o.debugger) for kind in kinds if (f"debugger {kind}", i) not in results.found])
+    for kind in kinds if o.debugger else ():
+        print_debugger(kind, results.of(f"debugger {kind}", o.debugger))
+    return 0 if all([judge(kind, results.of(kind, o.n), o.n) for kind in kinds if o.n]) else 1
 
 
 if __name__ == "__main__":

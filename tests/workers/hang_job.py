@@ -1,5 +1,7 @@
 """A gloo job in which one rank hangs in a way that is given: hang_job.py KIND RANK FOLDER. The rank that hangs writes the
-time at which it begins to (monotonic, in ns) into FOLDER/began; all others wait for it in all_reduce."""
+time at which it begins to (monotonic, in ns) into FOLDER/began; all others wait for it in all_reduce.
+
+CRUN_TESTS_DEBUG_PORT: each rank starts PyTorch's debug server, whose page is served at that port."""
 
 import functools
 import itertools
@@ -71,7 +73,14 @@ def hang(store, groups, t):
          "disk": lambda: (FOLDER / "fuse" / "file").read_bytes()}[KIND]()
 
 
+def start_debug_server(port):
+    from torch.distributed import debug  # noqa: PLC0415 (its packages are not everywhere)
+    debug.start_debug_server(port=port, start_method="fork", fetch_timeout=5.0)
+
+
 def main():
+    if "CRUN_TESTS_DEBUG_PORT" in os.environ:
+        start_debug_server(int(os.environ["CRUN_TESTS_DEBUG_PORT"]))
     dist.init_process_group("gloo")
     groups = [None, dist.new_group()]
     store = dist.distributed_c10d._get_default_store()

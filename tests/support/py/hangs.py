@@ -2,9 +2,11 @@
 
 import contextlib
 import ctypes
+import html
 import os
 import pathlib
 import random
+import re
 import select
 import signal
 import struct
@@ -12,8 +14,10 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.request
 
 import jobs
+import nodes
 
 KINDS = ("skip", "order", "loader", "sleep", "python", "c", "stop", "disk", "raised", "store")
 RANKS = 4
@@ -99,15 +103,19 @@ def find_event(path, name):
     return next((e for e in read_events(path) if e["event"] == name), None)
 
 
+def _disk_of(kind, folder):
+    return silent_disk(folder / "fuse") if kind == "disk" else contextlib.nullcontext()
+
+
 def run_hang(kind, folder, timeout_s=5, culprit=None, wait_s=90, options=()):
     """Starts the job, waits for the report, ends the job."""
     culprit = random.randrange(RANKS) if culprit is None else culprit
-    with silent_disk(folder / "fuse") if kind == "disk" else contextlib.nullcontext():
+    with _disk_of(kind, folder):
         return _run(kind, folder, timeout_s, culprit, wait_s, options)
 
 
-def start(kind, folder, timeout_s, culprit, options=()):
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+def start(kind, folder, timeout_s, culprit, options=(), **variables):
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", **variables}
     with open(folder / "output", "wb") as output:
         return subprocess.Popen([jobs.crun(), f"--nproc-per-node={RANKS}", f"--hang-timeout={timeout_s}", "--shutdown-timeout=3",
                                  f"--log-dir={folder / 'logs'}", f"--event-log={folder / 'events'}", *options,
@@ -127,6 +135,57 @@ def _run(kind, folder, timeout_s, culprit, wait_s, options):
         return Report(late_s, event.get("rank") == culprit, event["groups"])
     finally:
         end(p)
+
+
+# ---- the same jobs with PyTorch's debug server
+
+FRAME = re.compile(r'File "[^"]*/([^"/]+)", line (\d+ in \S+)')
+
+
+class Page:
+    """What the page of stacks shows. seconds: until it came; None: it did not. stacks: by rank, the main thread's functions; "": none
+    was shown for it."""
+
+    def __init__(self, seconds, stacks):
+        self.seconds, self.stacks = seconds, stacks
+
+    def names(self, culprit):
+        """Whether a reader can tell: all others show the same stack, and the culprit another one, or none."""
+        others = {stack for rank, stack in self.stacks.items() if rank != culprit}
+        return len(self.stacks) == RANKS and len(others) == 1 and others != {""} and self.stacks[culprit] not in others
+
+
+def _stacks_of(page):
+    """The main thread is the last one that faulthandler prints."""
+    blocks = re.split(r"<h2>Rank (\d+):", html.unescape(page))[1:]
+    return {int(rank): "\n".join(f"{name}:{line}" for name, line in FRAME.findall(block.rsplit("Thread 0x", 1)[-1]))
+            for rank, block in zip(blocks[::2], blocks[1::2])}
+
+
+def _ask_debug_server(port, wait_s):
+    began = time.monotonic()
+    try:
+        with urllib.request.urlopen(f"http://localhost:{port}/stacks", timeout=wait_s) as answer:
+            return Page(time.monotonic() - began, _stacks_of(answer.read().decode()))
+    except OSError:
+        return Page(None, {})
+
+
+def run_debug_server(kind, folder, timeout_s=5, culprit=None, wait_s=30):
+    """The job without crun's own watch; its page of stacks is asked for so long after the hang began."""
+    culprit = random.randrange(RANKS) if culprit is None else culprit
+    port = nodes.free_port()
+    with _disk_of(kind, folder):
+        p = start(kind, folder, 0, culprit, CRUN_TESTS_DEBUG_PORT=str(port))
+        try:
+            jobs.wait_for(lambda: (folder / "began").exists() or p.poll() is not None, 90)
+            time.sleep(timeout_s)
+            if p.poll() is not None:
+                raise AssertionError(f"{kind}: the job has ended\n{(folder / 'output').read_text()[-3000:]}")
+            page = _ask_debug_server(port, wait_s)
+            return page, page.names(culprit)
+        finally:
+            end(p)
 
 
 def end(p):
