@@ -30,6 +30,7 @@
 
 #include "proto/frame.h"
 #include "proto/tls_openssl.h"
+#include "rendezvous/exchange_uv.h"
 #include "rendezvous/relay_shell_uv.h"
 #include "rendezvous/rounds_uv.h"
 #include "rendezvous/server_impl_uv.h"
@@ -176,12 +177,13 @@ static size_t flush_shared(struct peer *p)
 /* ---- executing ---- */
 
 enum run_result {
-    RUN_MORE,    /* all complete messages are executed */
-    RUN_FULL,    /* replies have to be read first */
-    RUN_TURN,    /* the budget is used up */
-    RUN_STARVED, /* the relay cannot take the request now */
-    RUN_AGENT,   /* the rest is an agent's opening, or the start of its TLS */
-    RUN_BROKEN,  /* logged; the client is to be closed */
+    RUN_MORE,     /* all complete messages are executed */
+    RUN_FULL,     /* replies have to be read first */
+    RUN_TURN,     /* the budget is used up */
+    RUN_STARVED,  /* the relay cannot take the request now */
+    RUN_AGENT,    /* the rest is an agent's opening, or the start of its TLS */
+    RUN_EXCHANGE, /* the rest is an agent's request for the secret */
+    RUN_BROKEN,   /* logged; the client is to be closed */
 };
 
 /* The five bytes that every TCPStore client sends first, in any slices. Nothing is kept until they are
@@ -198,6 +200,8 @@ static enum run_result check_greeting(struct peer *p, const uint8_t *data, size_
 
     if (p->n_greeted == 0 && n > 0 && data[0] == TLS_FIRST_BYTE && p->server->tls && p->server->rounds)
         return RUN_AGENT;
+    if (p->n_greeted == 0 && n > 0 && data[0] == KEY_EXCHANGE_FIRST_BYTE && p->server->exchanges)
+        return RUN_EXCHANGE;
     while (p->n_greeted < HANDSHAKE_SIZE && *done < n) {
         if (data[(*done)++] != greeting[p->n_greeted++]) {
             server_log(p->server, p, "is not a TCPStore client of PyTorch 2.2 or newer: closed");
@@ -355,7 +359,7 @@ static enum run_result run_messages(struct peer *p, const uint8_t *data, size_t 
 static void peer_release(struct peer *p);
 
 /* The connection goes on as an agent's, with these bytes; p is closed. */
-static void hand_over_agent(struct peer *p, const uint8_t *data, size_t n)
+static void hand_over_agent(struct peer *p, const uint8_t *data, size_t n, enum run_result kind)
 {
     struct server *s = p->server;
     struct buf rest = {0};
@@ -369,7 +373,10 @@ static void hand_over_agent(struct peer *p, const uint8_t *data, size_t n)
         peer_close(p);
     } else {
         peer_release(p);
-        agent_conn_adopt(s, fd, &rest);
+        if (kind == RUN_EXCHANGE)
+            exchange_conn_adopt(s->exchanges, fd, &rest);
+        else
+            agent_conn_adopt(s, fd, &rest);
     }
 }
 
@@ -396,8 +403,8 @@ static size_t serve_untimed(struct peer *p, const uint8_t *data, size_t n, uint6
             break;
         r = RUN_MORE; /* the socket took it all */
     }
-    if (r == RUN_AGENT) {
-        hand_over_agent(p, data + done, n - done);
+    if (r == RUN_AGENT || r == RUN_EXCHANGE) {
+        hand_over_agent(p, data + done, n - done, r);
         return SIZE_MAX;
     }
     p->held = r == RUN_FULL || r == RUN_TURN || r == RUN_STARVED;

@@ -38,9 +38,10 @@ struct server {
     struct store_relay *relay;  /* NULL: requests are executed here; else forwarded */
     void (*relay_wake)(void *data);
     void *relay_data;
-    struct tls_context *tls; /* NULL: agents need no secret */
-    int diag;                /* see client_owner_os.h; -1: not opened */
-    bool no_diag;            /* the kernel has none */
+    struct tls_context *tls;          /* NULL: agents need no secret */
+    struct exchange_shell *exchanges; /* NULL: no agent gets the secret here */
+    int diag;                         /* see client_owner_os.h; -1: not opened */
+    bool no_diag;                     /* the kernel has none */
     void (*log)(void *data, const char *line);
     void *log_data;
     struct log_tokens log_tokens;

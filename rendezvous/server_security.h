@@ -5,10 +5,21 @@
  */
 
 #include <stdbool.h>
+#include <stddef.h>
 
 #include "proto/secret_key.h"
 
 struct tls_context;
+struct exchange_conn;
+
+/* How agents get the secret of their job by a credential (exchange_uv.h). */
+struct server_exchange {
+    /* Takes a request; exchange_conn_reply() follows from the loop, not during this call, unless cancel() comes first. 0 or
+     * -errno. */
+    int (*begin)(void *data, struct exchange_conn *c, const char *credential, size_t n);
+    void (*cancel)(void *data, struct exchange_conn *c);
+    void *data;
+};
 
 /* Jobs for which find_key has a key are closed: their agents have to prove it. Other jobs are open, unless `require`. */
 struct server_security {
@@ -28,4 +39,5 @@ struct server_security {
     /* With `fence`: clients come over loopback, of this process's user or of root; from elsewhere, stores of nodes alone, which
      * prove the key of KEY_RELAY and forward over the same connection (relay_shell_uv.h). */
     bool seal;
+    const struct server_exchange *exchange; /* NULL: none; outlives the server. With rounds only. */
 };

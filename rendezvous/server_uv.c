@@ -23,6 +23,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "rendezvous/exchange_uv.h"
 #include "rendezvous/fence_uv.h"
 #include "rendezvous/relay_shell_uv.h"
 #include "rendezvous/rounds_uv.h"
@@ -194,6 +195,7 @@ static void server_free(struct server *s)
     rounds_shell_destroy(s->rounds);
     fence_shell_destroy(s->fence);
     relay_shell_destroy(s->relays);
+    exchange_shell_destroy(s->exchanges);
     tls_context_free(s->tls);
     if (s->diag >= 0)
         (void)close(s->diag);
@@ -374,6 +376,8 @@ int server_create(struct server **ret, uv_loop_t *loop, const struct server_conf
         return -ENOMEM;
     }
     init_handles(s);
+    if (s->rounds && s->security.exchange && exchange_shell_create(&s->exchanges, s) < 0)
+        server_log(s, NULL, "cannot give agents the secret of their job: out of memory");
     rounds_shell_start(s->rounds);
     relay_shell_start(s->relays);
     *ret = s;
@@ -390,6 +394,7 @@ static void close_all(struct server *s)
     if (s->fence)
         fence_shell_stop(s->fence);
     relay_shell_stop(s->relays);
+    exchange_shell_stop(s->exchanges);
     uv_close((uv_handle_t *)&s->deadline_timer, on_server_handle_closed);
     uv_close((uv_handle_t *)&s->accept_timer, on_server_handle_closed);
     uv_close((uv_handle_t *)&s->drain_timer, on_server_handle_closed);
@@ -421,6 +426,7 @@ void server_drain(struct server *s, unsigned timeout_ms, void (*stopped)(void *d
     peers_release(s, UINT32_MAX);
     if (s->fence)
         fence_close_visitors(s->fence);
+    exchange_shell_drain(s->exchanges);
     list_for_each_safe(pos, &s->peers) peer_drain(list_entry(pos, struct peer, link));
     rounds_shell_drain(s->rounds);
     if (s->n_peers == 0)
