@@ -26,6 +26,7 @@
 #include "launcher/host/gpu_count_os.h"
 #include "launcher/host/gpu_sysfs_os.h"
 #include "launcher/host/job_secret_os.h"
+#include "launcher/host/munge_os.h"
 #include "launcher/host/machine_os.h"
 #include "launcher/host/node_check_os.h"
 #include "launcher/host/numa_os.h"
@@ -168,6 +169,27 @@ static int init_keys(const struct job *job, struct job_keys *ret, const struct s
     return r < 0 ? -1 : 0;
 }
 
+/* 1: the nodes of this job agree on a secret by munge; 0: there is no munge here; -1: a sentence was printed. A munged that does
+ * not answer is an error: what slows it down must not make a job open. */
+static int find_munge(const struct job *job, struct job_keys *ret)
+{
+    char error[MUNGE_ERROR_SIZE] = "", why[CERTIFICATE_ERROR_SIZE];
+
+    if (!job->may_use_munge || munge_find(error) < 0 || !munge_is_there(job->munge_socket))
+        return 0;
+    if (munge_check(job->munge_socket, error) < 0) {
+        log_line(
+            "munge, by which the nodes of a step of Slurm agree on a secret, does not work on this node: %s; repair it, give "
+            "all nodes a secret (--secret-file), or accept an open job with --security=open",
+            error);
+        return -1;
+    }
+    int r = job_keys_init_munge(ret, job->munge_socket, job->run_id_text, why);
+    if (r < 0)
+        log_line("cannot use a secret by munge: %s", why);
+    return r < 0 ? -1 : 1;
+}
+
 /* The keys of a job of several nodes. 0: *has tells whether there are any; -1: a sentence was printed. */
 static int find_keys(const struct job *job, struct job_keys *ret, bool *has)
 {
@@ -183,6 +205,11 @@ static int find_keys(const struct job *job, struct job_keys *ret, bool *has)
         return -1;
     }
     is_closed = secret.bytes || job->certificates.cert;
+    int by_munge = is_closed ? 0 : find_munge(job, ret);
+    if (by_munge != 0) {
+        *has = by_munge > 0;
+        return by_munge > 0 ? 0 : -1;
+    }
     if (!is_closed && job->security == JOB_SECURITY_REQUIRE) {
         log_line(
             "--security=require: there is no secret: give one with --secret-file or CRUN_SECRET_FILE, or put one into "
@@ -258,7 +285,9 @@ static void ending_signals(const struct job *job, sigset_t *ret)
 
 static void report_silence(const void *data)
 {
-    log_line("the disk of %s does not answer", ((const struct lookup *)data)->what);
+    const struct lookup *l = data;
+
+    log_line("%sthe disk of %s does not answer", l->job->may_use_munge ? "munge or " : "", l->what);
 }
 
 /* Does not return when crun is asked to end meanwhile. 0, or -1 after a sentence. */
@@ -268,7 +297,8 @@ static int look_up(struct lookup *l, void (*find)(void *data))
 
     ending_signals(l->job, &signals);
     if (bounded_call_or_signal(find, report_silence, l, &signals) < 0) {
-        log_line("stopped by a signal before the disk of %s had answered", l->what);
+        log_line("stopped by a signal before %sthe disk of %s had answered",
+                 l->job->may_use_munge ? "munge or " : "", l->what);
         trace_close();
         _exit(1); /* the thread still uses what would be freed */
     }

@@ -9,6 +9,7 @@
 
 #include "launcher/agent/agent_impl_uv.h"
 #include "launcher/cli/job.h"
+#include "launcher/rdzv/job_keys_os.h"
 #include "launcher/rdzv/membership_uv.h"
 #include "launcher/rdzv/rdzv_static_uv.h"
 #include "launcher/host/proc_info_os.h"
@@ -113,6 +114,16 @@ void agent_publish_assignment(struct agent *a)
 
 /* ---- from the rendezvous: membership_uv ---- */
 
+/* A key that the nodes have agreed on is known by the first start. 0 or -errno. */
+static int lend_key(struct agent *a)
+{
+    const struct job_keys *keys = a->config->keys;
+
+    return keys && keys->has_secret && a->worker_memory.key < 0
+               ? worker_memory_add_key(&a->worker_memory, keys->keys[KEY_WORKER].bytes, KEY_SIZE)
+               : 0;
+}
+
 static void on_start(void *data, uint32_t generation, int restarts, const struct rank_assignment *assignment,
                      struct server *store)
 {
@@ -123,6 +134,12 @@ static void on_start(void *data, uint32_t generation, int restarts, const struct
     if (a->store) /* of a start that could not be followed */
         server_stop(a->store, NULL, NULL);
     a->store = store;
+    int r = lend_key(a);
+    if (r < 0) {
+        log_line("cannot lend the workers the key of the job: %s", strerror(-r));
+        agent_dispatch_kind(a, GROUP_START_FAILED);
+        return;
+    }
     agent_publish_assignment(a);
     agent_dispatch(a, (struct group_event){
                           .kind = GROUP_START,

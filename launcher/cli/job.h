@@ -12,6 +12,7 @@
 
 #include "launcher/cli/numa.h"
 #include "launcher/cli/options.h"
+#include "launcher/cli/slurm.h"
 #include "launcher/util/strlist.h"
 #include "proto/certificate_paths.h"
 #include "rendezvous/session_message.h"
@@ -91,6 +92,8 @@ struct job {
     const char *secret_file;               /* NULL: not given */
     struct certificate_paths certificates; /* ROUNDS: all three, or none */
     enum job_security security;
+    bool may_use_munge;                   /* ROUNDS: this node is one of several of a step of Slurm */
+    char munge_socket[MUNGE_SOCKET_SIZE]; /* "": munge's own */
     bool local_store; /* ROUNDS: workers use a store on their own node, which forwards to node 0's */
     int max_restarts;
     int max_restarts_without_progress; /* in a row; 0: any number */

@@ -533,6 +533,17 @@ static void take_worker_store(struct job_builder *b, bool may)
                    "serves an empty store for each generation\n");
 }
 
+/* The nodes of a step of Slurm can authenticate each other by munge, wherever they meet. */
+static void look_for_munge(struct job_builder *b)
+{
+    const char *variable;
+    struct slurm step;
+
+    b->job->may_use_munge =
+        b->job->meeting == JOB_ROUNDS && slurm_find(b->environment, &step, &variable) == 0;
+    slurm_munge_socket(b->machine->slurm_conf, b->job->munge_socket);
+}
+
 /* The name of the job, and where its nodes meet (docs/torchrun-contract.md, 1.4). */
 int job_take_rendezvous(struct job_builder *b)
 {
@@ -561,6 +572,7 @@ int job_take_rendezvous(struct job_builder *b)
     job->worker_run_id = alone ? job->run_id : job->run_id_text;
     int r = take_meeting(b, alone);
     take_worker_store(b, alone || !is_static);
+    look_for_munge(b);
     if (!r)
         r = take_node_rank(b);
     if (!r)

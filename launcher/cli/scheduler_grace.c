@@ -3,29 +3,25 @@
 #include <limits.h>
 #include <stddef.h>
 #include <stdlib.h>
-#include <string.h>
-#include <strings.h>
 
 #include "launcher/util/envp.h"
 #include "launcher/cli/options.h"
+#include "launcher/cli/slurm.h"
 
 enum { SCHEDULER_DEFAULT_S = 30 }; /* KillWait of Slurm, terminationGracePeriodSeconds of Kubernetes */
 
-/* The value behind "KillWait=" on a line of its own or among other words; the last one counts, as in Slurm. -1:
- * there is none. */
+static void take_kill_wait(void *data, const char *value, size_t n)
+{
+    if (n > 0 && value[0] >= '0' && value[0] <= '9')
+        *(int *)data = atoi(value);
+}
+
+/* The last one counts, as in Slurm. -1: there is none. */
 static int kill_wait(const char *conf)
 {
-    static const char name[] = "KillWait=";
     int found = -1;
 
-    for (const char *line = conf; *line;) {
-        size_t n_line = strcspn(line, "\n"), n = strcspn(line, "#\n");
-        for (size_t i = 0; i + strlen(name) < n; i++)
-            if ((i == 0 || strchr(" \t", line[i - 1])) && strncasecmp(line + i, name, strlen(name)) == 0 &&
-                line[i + strlen(name)] >= '0' && line[i + strlen(name)] <= '9')
-                found = atoi(line + i + strlen(name));
-        line += n_line + (line[n_line] == '\n');
-    }
+    slurm_each_setting(conf, "KillWait=", take_kill_wait, &found);
     return found;
 }
 

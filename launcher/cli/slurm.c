@@ -12,6 +12,8 @@
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
+#include <string.h>
 
 #include "launcher/util/envp.h"
 
@@ -48,4 +50,45 @@ int slurm_find(char *const *environment, struct slurm *ret, const char **ret_var
     found.port = derive_port(found.job_id, found.step_id);
     *ret = found;
     return 0;
+}
+
+void slurm_each_setting(const char *conf, const char *name,
+                        void (*take)(void *data, const char *value, size_t n), void *data)
+{
+    size_t n_name = strlen(name);
+
+    for (const char *line = conf; *line;) {
+        size_t n_line = strcspn(line, "\n"), n = strcspn(line, "#\n");
+        for (size_t i = 0; i + n_name < n; i++)
+            if ((i == 0 || strchr(" \t", line[i - 1])) && strncasecmp(line + i, name, n_name) == 0)
+                take(data, line + i + n_name, n - i - n_name);
+        line += n_line + (line[n_line] == '\n');
+    }
+}
+
+/* "socket=/run/munge.socket,cred_expire=10" with whatever follows it on the line. */
+static void take_auth_info(void *data, const char *value, size_t n)
+{
+    static const char name[] = "socket=";
+    char *ret = data;
+
+    for (size_t at = 0; at < n && !strchr(" \t\r", value[at]);) {
+        size_t part = at;
+        while (part < n && !strchr(", \t\r", value[part]))
+            part++;
+        size_t size = part - at;
+        if (size > sizeof(name) - 1 && strncasecmp(value + at, name, sizeof(name) - 1) == 0 &&
+            size - (sizeof(name) - 1) < MUNGE_SOCKET_SIZE) {
+            memcpy(ret, value + at + sizeof(name) - 1, size - (sizeof(name) - 1));
+            ret[size - (sizeof(name) - 1)] = '\0';
+        }
+        at = part < n && value[part] == ',' ? part + 1 : n;
+    }
+}
+
+void slurm_munge_socket(const char *conf, char ret[MUNGE_SOCKET_SIZE])
+{
+    ret[0] = '\0';
+    if (conf)
+        slurm_each_setting(conf, "AuthInfo=", take_auth_info, ret);
 }

@@ -1,15 +1,18 @@
 #include "launcher/rdzv/job_keys_os.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
-static int init_secret(struct job_keys *k, const struct secret *secret, char why[CERTIFICATE_ERROR_SIZE])
+#include "base/random_os.h"
+
+static int init_secret(struct job_keys *k, const void *secret, size_t size, char why[CERTIFICATE_ERROR_SIZE])
 {
-    const char *reason;
+    const char *reason, *job = k->job;
     int r = 0;
 
     for (enum key_purpose p = 0; p < KEY_PURPOSE_COUNT && r == 0; p++)
-        r = key_derive(&k->keys[p], secret->bytes, secret->size, p, p == KEY_ADMIN ? "" : k->job, &reason);
+        r = key_derive(&k->keys[p], secret, size, p, p == KEY_ADMIN ? "" : job, &reason);
     if (r < 0) {
         (void)snprintf(why, CERTIFICATE_ERROR_SIZE, "%s", reason);
         return r;
@@ -43,9 +46,9 @@ int job_keys_init(struct job_keys *k, const struct secret *secret, const struct 
 {
     int r = 0;
 
-    *k = (struct job_keys){.job = job};
+    *k = (struct job_keys){.job = job, .is_settled = true};
     if (secret->bytes)
-        r = init_secret(k, secret, why);
+        r = init_secret(k, secret->bytes, secret->size, why);
     if (r == 0 && files)
         r = init_certificates(k, files, host, why);
     if (r < 0)
@@ -53,12 +56,37 @@ int job_keys_init(struct job_keys *k, const struct secret *secret, const struct 
     return r;
 }
 
-void job_keys_finish(struct job_keys *k)
+int job_keys_init_munge(struct job_keys *k, const char *socket, const char *job,
+                        char why[CERTIFICATE_ERROR_SIZE])
+{
+    *k = (struct job_keys){.job = job, .by_munge = true};
+    (void)snprintf(k->munge.socket, sizeof(k->munge.socket), "%s", socket); /* of that size */
+    int r = random_fill(k->munge.secret, sizeof(k->munge.secret));
+    if (r < 0)
+        (void)snprintf(why, CERTIFICATE_ERROR_SIZE, "no random bytes: %s", strerror(-r)); /* fits */
+    return r < 0 ? r : init_secret(k, k->munge.secret, sizeof(k->munge.secret), why);
+}
+
+static void free_contexts(struct job_keys *k)
 {
     tls_context_free(k->client);
     tls_context_free(k->store);
     tls_context_free(k->relay);
     tls_context_free(k->server);
+    k->client = k->store = k->relay = k->server = NULL;
+}
+
+int job_keys_renew(struct job_keys *k, const struct munge_secret *munge, char why[CERTIFICATE_ERROR_SIZE])
+{
+    free_contexts(k);
+    k->munge = *munge;
+    k->is_settled = true;
+    return init_secret(k, k->munge.secret, sizeof(k->munge.secret), why);
+}
+
+void job_keys_finish(struct job_keys *k)
+{
+    free_contexts(k);
     key_erase(k, sizeof(*k));
 }
 
@@ -102,10 +130,10 @@ struct server_security job_keys_of_sealed_store(struct job_keys *k)
                                     .seal = true};
 }
 
-struct server_security job_keys_of_rendezvous(struct job_keys *k)
+struct server_security job_keys_of_rendezvous(struct job_keys *k, const struct server_exchange *exchange)
 {
     return (struct server_security){
-        .certified = k->server, .find_key = find_agent_key, .data = k, .require = true};
+        .certified = k->server, .find_key = find_agent_key, .data = k, .require = true, .exchange = exchange};
 }
 
 struct server_security job_keys_of_store(struct job_keys *k)

@@ -5,9 +5,19 @@
  * keys of the job's secret, or certificates. With both, certificates are for sessions with the rendezvous, and the secret for the rest.
  */
 
+#include "launcher/cli/slurm.h"
+#include "proto/key_exchange.h"
 #include "proto/secret_os.h"
 #include "proto/tls_openssl.h"
 #include "rendezvous/server_security.h"
+
+struct server_exchange;
+
+/* Where nodes agree on a secret by munge. */
+struct munge_secret {
+    char socket[MUNGE_SOCKET_SIZE]; /* "": the library's own */
+    uint8_t secret[KEY_EXCHANGE_SECRET_SIZE];
+};
 
 struct job_keys {
     struct tls_context *client; /* of sessions with the rendezvous */
@@ -17,6 +27,9 @@ struct job_keys {
     bool has_secret;
     struct secret_key keys[KEY_PURPOSE_COUNT]; /* with a secret */
     const char *job;                           /* the id; lives as long as this */
+    bool by_munge;                             /* the node that serves the rendezvous has made the secret */
+    bool is_settled; /* else the secret is one that this node would give to the others */
+    struct munge_secret munge;
 };
 
 /*
@@ -26,10 +39,19 @@ struct job_keys {
 int job_keys_init(struct job_keys *k, const struct secret *secret, const struct certificate_files *files,
                   const char *job, const char *host, char why[CERTIFICATE_ERROR_SIZE]);
 
+/* The same, of a random secret that other nodes get by munge, if this node serves the rendezvous; otherwise job_keys_renew()
+ * follows. */
+int job_keys_init_munge(struct job_keys *k, const char *socket, const char *job,
+                        char why[CERTIFICATE_ERROR_SIZE]);
+
+/* The keys of the secret that another node has made; no connection may use those before. As job_keys_init(). */
+int job_keys_renew(struct job_keys *k, const struct munge_secret *munge, char why[CERTIFICATE_ERROR_SIZE]);
+
+/* After all connections that use them. */
 void job_keys_finish(struct job_keys *k);
 
-/* The rendezvous of this job alone, for server_create(). */
-struct server_security job_keys_of_rendezvous(struct job_keys *k);
+/* The rendezvous of this job alone, for server_create(). exchange: how agents get the secret, NULL: they have it. */
+struct server_security job_keys_of_rendezvous(struct job_keys *k, const struct server_exchange *exchange);
 
 /* A worker store of this job to which the stores of other nodes forward. */
 struct server_security job_keys_of_sealed_store(struct job_keys *k);

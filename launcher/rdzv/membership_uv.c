@@ -21,6 +21,8 @@
 #include "launcher/cli/job.h"
 #include "launcher/supervise/death_notice_sock.h"
 #include "launcher/rdzv/job_keys_os.h"
+#include "launcher/rdzv/key_agreement_uv.h"
+#include "launcher/rdzv/key_service_uv.h"
 #include "launcher/rdzv/listen_uv.h"
 #include "launcher/rdzv/resolver_uv.h"
 #include "launcher/rdzv/probe_uv.h"
@@ -49,8 +51,10 @@ enum {
 struct membership {
     struct membership_host host;
     struct session_uv *session;
-    struct server *rendezvous; /* hosted here, or NULL */
-    struct server *store;      /* of the next generation */
+    struct server *rendezvous;       /* hosted here, or NULL */
+    struct key_service *key_service; /* gives agents the secret; only where the rendezvous is hosted */
+    struct key_agreement *agreement; /* gets it from there; before the session */
+    struct server *store;            /* of the next generation */
     struct death_notice death_notice;
     struct store_proof *proof; /* to the store of the present generation */
     struct node_store
@@ -102,6 +106,8 @@ static void on_rendezvous_stopped(void *data)
     struct membership *n = data;
 
     n->rendezvous = NULL;
+    key_service_stop(n->key_service);
+    n->key_service = NULL;
     free_membership_if_closed(n);
 }
 
@@ -166,6 +172,8 @@ void membership_destroy(struct membership *n)
     release_port(n);
     resolver_stop(n->resolver);
     n->resolver = NULL;
+    key_agreement_stop(n->agreement);
+    n->agreement = NULL;
     stop_probe(n);
     node_store_stop(n->node_store);
     n->node_store = NULL;
@@ -659,6 +667,17 @@ static int listen_at_endpoint(struct server *server, const struct membership *n,
     return listen_on_loopback(server, job->endpoint_port, ret_port);
 }
 
+/* 0 or -errno. */
+static int make_security(struct membership *n, struct server_security *ret)
+{
+    struct job_keys *keys = n->host.keys;
+    int r = keys && keys->by_munge ? key_service_create(&n->key_service, n->host.loop, keys) : 0;
+
+    if (r == 0 && keys)
+        *ret = job_keys_of_rendezvous(keys, n->key_service ? key_service_exchange(n->key_service) : NULL);
+    return r;
+}
+
 /* -EADDRINUSE: another process of this machine may serve it already; then this node connects like others. */
 static int host_rendezvous(struct membership *n, const struct endpoint_kind *kind)
 {
@@ -670,21 +689,66 @@ static int host_rendezvous(struct membership *n, const struct endpoint_kind *kin
     struct server *server;
     uint16_t port = job->endpoint_port;
 
-    if (n->host.keys)
-        security = job_keys_of_rendezvous(n->host.keys);
-    int r = server_create(&server, n->host.loop, &config);
-    if (r)
+    int r = make_security(n, &security);
+    if (r == 0)
+        r = server_create(&server, n->host.loop, &config);
+    if (r) {
+        key_service_stop(n->key_service);
+        n->key_service = NULL;
         return r;
+    }
     r = listen_at_endpoint(server, n, kind, &port);
     if (r) {
+        key_service_stop(n->key_service); /* it has no connection yet */
+        n->key_service = NULL;
         server_stop(server, NULL, NULL);
         return r;
     }
+    if (n->host.keys)
+        n->host.keys->is_settled = true;
     n->rendezvous = server;
     n->rendezvous_port = port;
     if (!kind->is_own) /* the address may not be reachable from behind NAT */
         n->dial_host = "127.0.0.1";
     return 0;
+}
+
+static void on_agreed(void *data)
+{
+    struct membership *n = data;
+
+    key_agreement_stop(n->agreement);
+    n->agreement = NULL;
+    if (!n->leaving)
+        begin_session(n);
+}
+
+static void on_not_agreed(void *data)
+{
+    struct membership *n = data;
+
+    key_agreement_stop(n->agreement);
+    n->agreement = NULL;
+    report_end(n, 1, NULL);
+}
+
+/* The node that serves the rendezvous has made the secret of this job. */
+static void agree_on_secret(struct membership *n)
+{
+    const struct key_agreement_config config = {.loop = n->host.loop,
+                                                .endpoint = n->endpoint,
+                                                .addresses = &n->addresses,
+                                                .timeout_ms = n->host.job->params.join_timeout_ms,
+                                                .keys = n->host.keys,
+                                                .on_agreed = on_agreed,
+                                                .on_failed = on_not_agreed,
+                                                .data = n};
+    int r = key_agreement_start(&n->agreement, &config);
+
+    if (r == 0)
+        return;
+    log_line("cannot ask for the secret of this job: %s", strerror(-r));
+    report_end(n, 1, NULL);
 }
 
 static void host_or_join(struct membership *n, const struct endpoint_kind *kind)
@@ -703,7 +767,10 @@ static void host_or_join(struct membership *n, const struct endpoint_kind *kind)
             return;
         }
     }
-    begin_session(n);
+    if (n->host.keys && !n->host.keys->is_settled)
+        agree_on_secret(n);
+    else
+        begin_session(n);
 }
 
 /* ---- name of the endpoint ---- */

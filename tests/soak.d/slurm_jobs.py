@@ -27,6 +27,7 @@ def try_step(cluster):
     p = cluster.run("srun", "-N2", "--ntasks-per-node=1", *CRUN, *args)
     require(p.returncode == 0, "srun ended with", p.returncode, p.stdout, p.stderr, cluster.logs())
     require("the nodes meet at n1:" in p.stderr, "no endpoint was derived:", p.stderr)
+    require("this job is open" not in p.stderr, "the nodes did not agree on a secret by munge:", p.stderr)
     alone = cluster.run(jobs.crun(), "--standalone", "--nproc-per-node=2", jobs.train(), *args)
     require(learned(p.stdout) == learned(alone.stdout), "two nodes learned something else than one")
     say("a step over two nodes, nothing said but --nnodes: the same bits as on one node")

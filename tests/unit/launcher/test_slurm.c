@@ -217,6 +217,63 @@ static void test_a_list_that_cannot_be_read(void **state)
     part(&o);
 }
 
+static void test_socket_of_munge(void **state)
+{
+    static const struct {
+        const char *conf, *socket;
+    } cases[] = {
+        {"", ""},
+        {"AuthInfo=socket=/run/m", "/run/m"},
+        {"ClusterName=a\nauthinfo=cred_expire=10,SOCKET=/run/m,ttl=3 # comment\n", "/run/m"},
+        {"AuthType=auth/munge AuthInfo=socket=/run/m KillWait=3", "/run/m"},
+        {"#AuthInfo=socket=/run/m", ""},
+        {"AuthInfo=cred_expire=10", ""},
+        {"AuthInfo=socket=", ""},
+        {"AuthInfo=socket", ""},
+        {"AuthInfo=\nsocket=/run/m", ""},
+        {"XAuthInfo=socket=/run/m", ""},
+        {"AuthInfo=socket=/run/1\nAuthInfo=socket=/run/2", "/run/2"},
+        {"AuthInfo=socket=/a-path-of-more-bytes-than-an-address-of-a-unix-socket-has-room-for-which-is-one-hundred-and-eight/"
+         "munge.socket",
+         ""},
+    };
+    char found[MUNGE_SOCKET_SIZE];
+
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        slurm_munge_socket(cases[i].conf, found);
+        assert_string_equal(found, cases[i].socket);
+    }
+    slurm_munge_socket(NULL, found);
+    assert_string_equal(found, "");
+}
+
+static void test_where_munge_may_be_used(void **state)
+{
+    static const char *const step[] = {STEP, "SLURM_STEP_NODELIST=n[1-2]", NULL};
+    static const char *const no_step[] = {"HOME=/", NULL};
+    static const struct {
+        const char *const *environment;
+        const char *option;
+        bool may;
+    } cases[] = {
+        {step, "--nnodes=2", true},
+        {step, "--rdzv-backend=c10d", true},
+        {no_step, "--rdzv-backend=c10d", false},
+        {step, "--master-port=7", false},
+        {step, "--standalone", false},
+    };
+
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        struct outcome o = make_job(
+            (const char *[]){strcmp(cases[i].option, "--standalone") == 0 ? "--nnodes=1" : "--nnodes=2",
+                             cases[i].option, "x", NULL},
+            cases[i].environment);
+        assert_int_equal(o.result, 0);
+        assert_int_equal(o.job.may_use_munge && o.job.meeting == JOB_ROUNDS, cases[i].may);
+        part(&o);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -226,6 +283,8 @@ int main(void)
         cmocka_unit_test(test_default_endpoint),
         cmocka_unit_test(test_what_the_user_says_wins),
         cmocka_unit_test(test_a_list_that_cannot_be_read),
+        cmocka_unit_test(test_socket_of_munge),
+        cmocka_unit_test(test_where_munge_may_be_used),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

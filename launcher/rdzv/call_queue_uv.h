@@ -1,0 +1,30 @@
+#pragma once
+
+/*
+ * Calls that may block, made one after another in a thread; their results come back to the loop. A thread exists only while calls
+ * wait, and nothing waits for it: one that hangs holds up later calls of its queue, but neither the loop nor the end of crun.
+ */
+
+#include <stdbool.h>
+#include <uv.h>
+
+#include "base/list.h"
+
+struct call_queue;
+
+/* The first member of a malloc'ed struct of the caller, which the queue owns until done() is called. */
+struct blocking_call {
+    void (*run)(struct blocking_call *c);  /* in the thread: uses the struct alone */
+    void (*done)(struct blocking_call *c); /* on the loop, after run(); frees it */
+    void (*drop)(struct blocking_call *c); /* the queue was stopped: frees it. In any thread. */
+    struct list link;
+};
+
+/* 0 or -errno. */
+int call_queue_create(struct call_queue **ret, uv_loop_t *loop);
+
+/* 0, or -errno and the caller keeps it: no thread can be had. */
+int call_queue_push(struct call_queue *q, struct blocking_call *c);
+
+/* No done() is called any more. Frees itself when its handle is closed and its thread has ended. NULL is fine. */
+void call_queue_stop(struct call_queue *q);

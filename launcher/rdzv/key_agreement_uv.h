@@ -1,0 +1,37 @@
+#pragma once
+
+/*
+ * Gets the secret of this job from the node that serves its rendezvous: the agent's side of proto/key_exchange.h. munge is
+ * called from a thread.
+ *
+ * Happy path: a request is made by munge, the endpoint is dialled, the request sent, a reply comes, munge opens it, it is one
+ * to this request by this user.
+ *
+ * Ways it fails: the endpoint cannot be reached, does not answer, closes, sends other bytes, refuses, or another user serves it; munge
+ * does not answer. Each attempt has ATTEMPT_MS; they go on until the join timeout, and the reason is printed meanwhile. A rendezvous
+ * that knows nothing of this is never joined in the clear.
+ */
+
+#include <uv.h>
+
+#include "launcher/rdzv/resolver_uv.h"
+
+struct job_keys;
+struct key_agreement;
+
+struct key_agreement_config {
+    uv_loop_t *loop;
+    const char *endpoint;                       /* as text; outlives it */
+    const struct resolver_addresses *addresses; /* of the endpoint; outlives it */
+    uint32_t timeout_ms;
+    struct job_keys *keys; /* replaced by those of the secret, before on_agreed */
+    void (*on_agreed)(void *data);
+    void (*on_failed)(void *data); /* a sentence was printed */
+    void *data;
+};
+
+/* 0 or -errno. Callbacks come from the loop; key_agreement_stop() is for them to call. */
+int key_agreement_start(struct key_agreement **ret, const struct key_agreement_config *config);
+
+/* No callback comes any more. Frees itself when its handles are closed. NULL is fine. */
+void key_agreement_stop(struct key_agreement *a);

@@ -1,0 +1,282 @@
+"""A step of Slurm: nodes of a job without a secret agree on one by munge, without an option. Another user of the cluster gets
+nothing by any request, recorded credential or server of its own, and no node goes on in the clear."""
+
+import os
+import pathlib
+import re
+import signal
+import socket
+import struct
+import tempfile
+import threading
+
+import pytest
+
+import jobs
+import nodes as lib
+from munge import NOBODY, Munged
+
+pytestmark = [pytest.mark.sanitize,
+              pytest.mark.skipif(os.getuid() != 0, reason="munged and credentials of two users need root")]
+
+NONCE, SECRET_SIZE = bytes(range(32)), 32
+CREDENTIAL, REFUSED, OTHER_JOB, UNAVAILABLE = range(4)
+PRINT_KEY = 'python3 -c "import os; print(\'KEY\', os.pread(int(os.environ[\'CRUN_KEY_FD\']), 64, 0).hex(), \'END\')"'
+
+
+@pytest.fixture
+def munged(monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    for name in ("XDG_CONFIG_HOME", "CRUN_SECRET_FILE", "CRUN_SECRET_FD"):
+        monkeypatch.delenv(name, raising=False)
+    # Not below tmp_path: other users have to reach the socket, whose path has to be short.
+    with tempfile.TemporaryDirectory(prefix="munge") as folder, Munged(folder) as m:
+        yield m
+
+
+def options(port, *more, conf="last_call_timeout=60,join_timeout=30"):
+    return ["--nnodes=2", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}", "--rdzv-id=job",
+            f"--rdzv-conf=node_timeout_ms=10000,{conf}", *more]
+
+
+def program(script):
+    return ["--no-python", "sh", "-c", script]
+
+
+def request_payload(nonce=NONCE, job=b"job"):
+    return b"crun key request, version 1\0" + nonce + job
+
+
+def frame(code, credential=b""):
+    return b"\xc6crunkey1\n" + struct.pack("<BH", code, len(credential)) + credential
+
+
+def receive_frame(s):
+    """None: the connection ended without one."""
+    got = b""
+    while chunk := s.recv(65536):
+        got += chunk
+        if len(got) >= 13 and len(got) == 13 + struct.unpack_from("<H", got, 11)[0]:
+            return got[10], got[13:]
+    assert not got, got
+    return None
+
+
+def ask(port, credential):
+    with socket.create_connection(("127.0.0.1", port), timeout=60) as s:
+        s.sendall(frame(CREDENTIAL, credential))
+        return receive_frame(s)
+
+
+@pytest.mark.parametrize("more", [["--security=require"], ["--seal"], []])
+def test_nodes_agree(tmp_path, munged, more):
+    port, keys = lib.free_port(), set()
+    with lib.Nodes(tmp_path) as nodes:
+        for _ in range(2):
+            nodes.crun(*options(port, "--max-restarts=1", *more), *program(f"{PRINT_KEY}; [ $CRUN_GENERATION = 1 -o $RANK = 0 ]"),
+                       env=munged.environment())
+        assert nodes.codes() == [0, 0], nodes.texts()
+        for node in nodes:
+            found = re.findall(r"KEY (\w{64}) END", node.text())
+            assert found, nodes.texts()
+            keys.update(found)
+        assert len(keys) == 1, "one key for all ranks of all generations"
+        assert "this job is open" not in nodes.texts()
+
+
+def test_each_job_has_a_secret_of_its_own(tmp_path, munged):
+    keys = set()
+    for _ in range(2):
+        port = lib.free_port()
+        with lib.Nodes(tmp_path) as nodes:
+            for _ in range(2):
+                nodes.crun(*options(port), *program(PRINT_KEY), env=munged.environment())
+            assert nodes.codes() == [0, 0], nodes.texts()
+            keys.update(re.findall(r"KEY (\w{64}) END", nodes.texts()))
+    assert len(keys) == 2
+
+
+def test_many_nodes_agree_at_once(tmp_path, munged):
+    port = lib.free_port()
+    environment = {**munged.environment(), "SLURM_STEP_NODELIST": "n[1-8]"}
+    with lib.Nodes(tmp_path) as nodes:
+        for _ in range(8):
+            nodes.crun("--nnodes=8", *options(port)[1:], *program("true"), env=environment)
+        assert nodes.codes() == [0] * 8, nodes.texts()
+
+
+def test_a_secret_file_comes_first(tmp_path, munged):
+    """So nodes with a secret need no munged."""
+    munged.process.kill()
+    (tmp_path / "secret").write_text("a secret of enough bytes\n")
+    (tmp_path / "secret").chmod(0o600)
+    port = lib.free_port()
+    with lib.Nodes(tmp_path) as nodes:
+        for _ in range(2):
+            nodes.crun(*options(port, f"--secret-file={tmp_path / 'secret'}"), *program("true"), env=munged.environment())
+        assert nodes.codes() == [0, 0], nodes.texts()
+        assert "munge" not in nodes.texts()
+
+
+def test_others_get_nothing(tmp_path, munged):
+    port = lib.free_port()
+    with lib.Nodes(tmp_path) as nodes:
+        first = nodes.crun(*options(port), *program("echo RAN"), env=munged.environment())
+        jobs.wait_for(lambda: lib.can_connect(port), 60, 0.05)
+
+        # another user, with the payload of the job
+        assert ask(port, munged.make(request_payload(), user=NOBODY)) == (REFUSED, b"")
+        # what Slurm and others make for the job's user
+        assert ask(port, munged.make(b"")) == (REFUSED, b"")
+        assert ask(port, munged.make(request_payload()[:-4])) == (REFUSED, b"")
+        assert ask(port, b"MUNGE:AwQDAAA=:") == (REFUSED, b"")
+        assert ask(port, munged.make(request_payload(job=b"job2"))) == (OTHER_JOB, b"")
+
+        # the same request twice
+        request = munged.make(request_payload())
+        code, reply = ask(port, request)
+        assert code == CREDENTIAL
+        assert ask(port, request) == (REFUSED, b"")
+
+        # what another user can do with a reply that it has recorded
+        assert "Unauthorized" in munged.open(reply, NOBODY)
+        payload = munged.open(reply)
+        head = b"crun key reply, version 1\0" + NONCE
+        assert payload.startswith(head) and payload.endswith(b"job") and len(payload) == len(head) + SECRET_SIZE + 3
+        secret = payload[len(head):-3]
+        assert len(set(secret)) > 8
+
+        # another protocol, and a request that does not end
+        with socket.create_connection(("127.0.0.1", port), timeout=60) as s:
+            s.sendall(b"\xc6crunkey2\n\0\0\0")
+            assert receive_frame(s) is None
+        with socket.create_connection(("127.0.0.1", port), timeout=60) as s:
+            s.sendall(frame(CREDENTIAL, b"x" * 100)[:-1])
+            assert receive_frame(s) is None
+
+        # and in the clear
+        plain = nodes.crun(*options(port, "--security=open"), *program("true"))
+        assert plain.wait() == 1 and "this job has a secret" in plain.text(), plain.text()
+
+        assert first.process.poll() is None and "RAN" not in first.text()
+        assert secret.hex() not in pathlib.Path(f"/proc/{first.pid}/environ").read_bytes().hex()
+        nodes.crun(*options(port), *program("echo RAN"), env=munged.environment())
+        assert [first.wait(), nodes[-1].wait()] == [0, 0], nodes.texts()
+
+
+class FakeRendezvous:
+    """Answers every request with what answer(credential) returns."""
+
+    def __init__(self, answer):
+        self.answer, self.n_other = answer, 0
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self.listener.getsockname()[1]
+        threading.Thread(target=self.serve, daemon=True).start()
+
+    def serve(self):
+        while True:
+            s, _ = self.listener.accept()
+            with s:
+                got = s.recv(65536)
+                if got[:1] == b"\xc6":
+                    while len(got) < 13 or len(got) < 13 + struct.unpack_from("<H", got, 11)[0]:
+                        got += s.recv(65536)
+                    s.sendall(self.answer(got[13:]))
+                else:
+                    self.n_other += 1
+
+
+@pytest.mark.parametrize("attack, words", [
+    ("own credential", "another user of the cluster serves it"),
+    ("reflected request", "its reply cannot be opened"),
+    ("recorded reply", "one to another request"),
+    ("refusal", "refuses the credential of this node"),
+    ("garbage", "another kind of server"),
+])
+def test_no_node_joins_a_server_of_others(tmp_path, munged, attack, words):
+    """The endpoint's port was taken by another user of the node."""
+    secret = b"s" * SECRET_SIZE
+
+    def answer(request):
+        if attack == "own credential":
+            # it cannot open the request, so it does not even know the nonce; let it know that
+            nonce = munged.open(request)[len("crun key request, version 1") + 1:][:32]
+            return frame(CREDENTIAL, munged.make(b"crun key reply, version 1\0" + nonce + secret + b"job", NOBODY, 0))
+        if attack == "reflected request":
+            assert "Unauthorized" in munged.open(request, NOBODY)
+            munged.open(request)
+            return frame(CREDENTIAL, request)
+        if attack == "recorded reply":
+            return frame(CREDENTIAL, munged.make(b"crun key reply, version 1\0" + NONCE + secret + b"job"))
+        return frame(REFUSED) if attack == "refusal" else b"HTTP/1.1 400 Bad Request\r\n\r\n"
+
+    fake = FakeRendezvous(answer)
+    with lib.Nodes(tmp_path) as nodes:
+        node = nodes.crun(*options(fake.port, conf="is_host=no,join_timeout=4"), *program("echo RAN"), env=munged.environment())
+        assert node.wait() == 1
+        assert words in node.text() and "RAN" not in node.text(), node.text()
+    assert fake.n_other == 0, "it must not go on without the secret"
+
+
+@pytest.mark.parametrize("security", ["prefer", "require"])
+def test_a_rendezvous_without_munge_is_not_joined(tmp_path, munged, security):
+    port = lib.free_port()
+    with lib.Nodes(tmp_path) as nodes:
+        plain = nodes.crun(*options(port), *program("echo RAN"))
+        plain.wait_for("this job is open")
+        jobs.wait_for(lambda: lib.can_connect(port), 60, 0.05)
+        node = nodes.crun(*options(port, f"--security={security}", conf="join_timeout=4,is_host=no"), *program("echo RAN"),
+                          env=munged.environment())
+        assert node.wait() == 1
+        assert "takes part in no exchange by munge" in node.text() and "--security=open" in node.text(), node.text()
+        assert "RAN" not in nodes.texts() and plain.process.poll() is None
+
+
+def test_without_munged(tmp_path, munged):
+    """It cannot be made so from outside the node, so this is no way to a job in the clear where the others have munge."""
+    munged.process.kill()
+    munged.process.wait()
+    for left in munged.folder.glob("munge.socket*"):
+        left.unlink()
+    port = lib.free_port()
+    with lib.Nodes(tmp_path) as nodes:
+        refused = nodes.crun(*options(port, "--security=require"), *program("true"), env=munged.environment())
+        assert refused.wait() == 1 and "there is no secret" in refused.text(), refused.text()
+        for _ in range(2):
+            nodes.crun(*options(port), *program("true"), env=munged.environment())
+        assert [n.wait() for n in nodes[1:]] == [0, 0], nodes.texts()
+        assert "this job is open" in nodes[1].text()
+
+
+def test_munged_that_does_not_answer_makes_no_job_open(tmp_path, munged):
+    """The socket is there, and nothing comes back: crun ends with an error in seconds, or at once by a signal."""
+    munged.process.send_signal(signal.SIGSTOP)
+    with lib.Nodes(tmp_path) as nodes:
+        refused = nodes.crun(*options(lib.free_port()), *program("echo RAN"), env=munged.environment())
+        stopped = nodes.crun(*options(lib.free_port()), *program("echo RAN"), env=munged.environment())
+        stopped.wait_for("munge or the disk of sh does not answer")
+        stopped.signal(signal.SIGTERM)
+        assert stopped.wait(30) == 1 and "stopped by a signal" in stopped.text()
+        assert refused.wait(60) == 1 and "munge, by which" in refused.text() and "--security=open" in refused.text()
+        assert "RAN" not in nodes.texts()
+    munged.process.send_signal(signal.SIGCONT)
+
+
+def test_the_one_that_serves_answers_while_munged_hangs(tmp_path, munged):
+    """Its loop does not wait: it goes on to serve others, and gives the secret when munged answers again."""
+    port = lib.free_port()
+    with lib.Nodes(tmp_path) as nodes:
+        nodes.crun(*options(port), *program("true"), env=munged.environment())
+        jobs.wait_for(lambda: lib.can_connect(port), 60, 0.05)
+        request = munged.make(request_payload())
+        munged.process.send_signal(signal.SIGSTOP)
+        with socket.create_connection(("127.0.0.1", port), timeout=60) as waits:
+            waits.sendall(frame(CREDENTIAL, request))
+            with socket.create_connection(("127.0.0.1", port), timeout=60) as s:  # a client of the store
+                s.sendall(b"\0" + struct.pack("<I", 0x3C85F7CE) + b"\x0d" + struct.pack("<I", 7))
+                assert s.recv(4) == struct.pack("<I", 7)
+            munged.process.send_signal(signal.SIGCONT)
+            got = receive_frame(waits)
+            assert got is None or got[0] in (CREDENTIAL, UNAVAILABLE), got
+        nodes.crun(*options(port), *program("true"), env=munged.environment())
+        assert nodes.codes() == [0, 0], nodes.texts()
