@@ -13,6 +13,8 @@
  *   0..7    "CRUNBEAT"
  *   8..15   steps that this rank has done (u64)
  *   16..23  when it reported that, on the monotonic clock in ns (u64)
+ *   24..39  the same two of an earlier report of this process, if possible one or two seconds before: for a rate; zeros, or no
+ *           bytes: none
  *
  * The fields are written one after the other, without a lock: a reader may see a new number with an old time.
  *
@@ -26,6 +28,7 @@
 
 #define WORKER_BEAT_MAGIC "CRUNBEAT"
 #define WORKER_BEAT_SIZE 24
+#define WORKER_BEAT_WHOLE_SIZE 40 /* with the earlier report */
 
 enum { WORKER_COLLECTIVES_AT = 1024, WORKER_COLLECTIVES_MAX = 16, WORKER_MEMORY_PAGE = 4096 };
 

@@ -82,6 +82,7 @@ static void describe_step(const struct agent *a, int i, struct worker_status *re
         return;
     ret->last_step = beat.step;
     ret->step_ms = wall_clock_ns(beat.at_ns) / 1000000;
+    ret->steps_per_s = worker_beat_rate(&beat, w->started_ns, now_ns());
 }
 
 static void describe_worker_status(const struct agent *a, int i, struct worker_status *ret)

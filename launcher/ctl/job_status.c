@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { STANDSTILL_MS = 900 }; /* without a step in a shorter time the rate is not known */
+
 enum job_match job_status_match(const char *name, const char *asked)
 {
     if (!asked || strcmp(name, asked) == 0)
@@ -87,13 +89,15 @@ static void compare_worker(struct worker_status *w, const struct worker_status *
 {
     if (ms <= 0) { /* the same report again */
         w->cpu_percent = was->cpu_percent;
-        w->steps_per_s = was->steps_per_s;
+        if (w->steps_per_s < 0)
+            w->steps_per_s = was->steps_per_s;
         return;
     }
     if (w->has_usage && was->has_usage && w->cpu_ms >= was->cpu_ms)
         w->cpu_percent = (int32_t)((w->cpu_ms - was->cpu_ms) * 100 / ms);
-    if (w->last_step >= was->last_step && was->last_step >= 0)
-        w->steps_per_s = (double)(w->last_step - was->last_step) * 1000 / (double)ms;
+    int64_t n_steps = was->last_step >= 0 ? w->last_step - was->last_step : -1;
+    if (w->steps_per_s < 0 && (n_steps > 0 || (n_steps == 0 && ms >= STANDSTILL_MS)))
+        w->steps_per_s = (double)n_steps * 1000 / (double)ms;
 }
 
 /* Reports of other nodes have times of their own. */

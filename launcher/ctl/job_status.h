@@ -33,9 +33,8 @@ struct worker_status {
     /* From /proc; has_usage: it was there. */
     bool has_usage;
     int64_t cpu_ms, rss_kib;
-    /* From two looks. */
-    int32_t cpu_percent; /* -1: one look only */
-    double steps_per_s;  /* the same */
+    double steps_per_s;  /* -1: not known; else from two looks where the worker reports none */
+    int32_t cpu_percent; /* from two looks; -1: not known */
 };
 
 struct gpu_status {

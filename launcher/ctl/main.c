@@ -102,16 +102,38 @@ static int print_status(const struct look *look, const struct crunctl *o)
     return print_text(text);
 }
 
+/* Two looks have shares of CPU, and rates where workers report none. */
+static void wait_for_sample(void)
+{
+    const struct timespec sample = {.tv_nsec = SAMPLE_MS * 1000000L};
+
+    (void)nanosleep(&sample, NULL); /* a signal only shortens it */
+}
+
+static int take_second_look(struct look *look, const struct look *before, const struct look_options *request)
+{
+    wait_for_sample();
+    int r = look_take(look, request);
+    look_compare(look, before);
+    return r ? 1 : 0;
+}
+
+/* For a script once, and at once; a table has the CPU, too. */
 static int run_status(const struct crunctl *o)
 {
     struct look_secret secret = {0};
     const struct look_options request = request_of(o, &secret);
-    struct look look;
+    struct look first, second = {0};
+    bool wants_second = !o->is_json;
 
-    int code = take_first_look(&look, o, &request);
+    int code = take_first_look(&first, o, &request);
+    wants_second = wants_second && code == 0 && first.n_jobs > 0;
+    if (wants_second)
+        code = take_second_look(&second, &first, &request);
     if (code == 0)
-        code = print_status(&look, o);
-    look_finish(&look);
+        code = print_status(wants_second ? &second : &first, o);
+    look_finish(&first);
+    look_finish(&second);
     look_secret_finish(&secret);
     return code;
 }
@@ -128,19 +150,16 @@ static int print_top(const struct look *look, const struct crunctl *o)
 
 static int run_top(const struct crunctl *o)
 {
-    const struct timespec sample = {.tv_nsec = SAMPLE_MS * 1000000L};
     struct look_secret secret = {0};
     const struct look_options request = request_of(o, &secret);
     struct look before, look = {0};
 
     int code = take_first_look(&before, o, &request);
-    if (code == 0)
-        (void)nanosleep(&sample, NULL);
     if (code == 0 && !o->is_once && !o->is_json && isatty(STDOUT_FILENO)) {
+        wait_for_sample();
         code = top_run(&request, &before);
     } else if (code == 0) {
-        code = look_take(&look, &request) == 0 ? 0 : 1;
-        look_compare(&look, &before);
+        code = take_second_look(&look, &before, &request);
         if (code == 0)
             code = print_top(&look, o);
     }

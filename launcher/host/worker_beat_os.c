@@ -6,19 +6,41 @@
 
 #include "proto/worker_memory.h"
 
-bool worker_beat_read(int fd, struct worker_beat *ret)
+static bool get_report(const char *bytes, int64_t *ret_step, uint64_t *ret_ns)
 {
-    char head[WORKER_BEAT_SIZE];
     uint64_t step, at_ns;
 
-    if (fd < 0 || pread(fd, head, sizeof(head), 0) != (ssize_t)sizeof(head) ||
-        memcmp(head, WORKER_BEAT_MAGIC, strlen(WORKER_BEAT_MAGIC)) != 0)
+    memcpy(&step, bytes, sizeof(step));
+    memcpy(&at_ns, bytes + 8, sizeof(at_ns));
+    if (at_ns == 0 || le64toh(step) > INT64_MAX) /* 0: the head was made, and no step was reported */
         return false;
-    memcpy(&step, head + 8, sizeof(step));
-    memcpy(&at_ns, head + 16, sizeof(at_ns));
-    step = le64toh(step);
-    if (at_ns == 0 || step > INT64_MAX) /* 0: the head was made, and no step was reported */
-        return false;
-    *ret = (struct worker_beat){.step = (int64_t)step, .at_ns = le64toh(at_ns)};
+    *ret_step = (int64_t)le64toh(step);
+    *ret_ns = le64toh(at_ns);
     return true;
+}
+
+bool worker_beat_read(int fd, struct worker_beat *ret)
+{
+    char head[WORKER_BEAT_WHOLE_SIZE] = {0};
+    struct worker_beat beat = {0};
+
+    if (fd < 0 || pread(fd, head, sizeof(head), 0) < WORKER_BEAT_SIZE ||
+        memcmp(head, WORKER_BEAT_MAGIC, strlen(WORKER_BEAT_MAGIC)) != 0 ||
+        !get_report(head + 8, &beat.step, &beat.at_ns))
+        return false;
+    (void)get_report(head + WORKER_BEAT_SIZE, &beat.earlier_step, &beat.earlier_ns); /* or there is none */
+    *ret = beat;
+    return true;
+}
+
+double worker_beat_rate(const struct worker_beat *beat, uint64_t started_ns, uint64_t now_ns)
+{
+    if (beat->earlier_ns < started_ns || beat->earlier_ns == 0 || beat->earlier_ns >= beat->at_ns ||
+        beat->earlier_step >= beat->step)
+        return -1;
+    double n_steps = (double)(beat->step - beat->earlier_step);
+    double took_ns = (double)(beat->at_ns - beat->earlier_ns);
+    double waited_ns = now_ns > beat->at_ns ? (double)(now_ns - beat->at_ns) : 0;
+    double step_ns = took_ns / n_steps;
+    return 1e9 / (waited_ns > step_ns ? waited_ns : step_ns);
 }

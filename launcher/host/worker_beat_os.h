@@ -8,7 +8,13 @@
 struct worker_beat {
     int64_t step;
     uint64_t at_ns; /* monotonic: when it was reported, perhaps by a worker before this one */
+    int64_t earlier_step;
+    uint64_t earlier_ns; /* 0: there is no earlier report */
 };
 
 /* False: there is no file (fd -1), or nothing was reported in it. */
 bool worker_beat_read(int fd, struct worker_beat *ret);
+
+/* Steps per second of the process that began at started_ns; -1: not known. It falls when the next step takes longer than the last
+ * ones did. */
+double worker_beat_rate(const struct worker_beat *beat, uint64_t started_ns, uint64_t now_ns);

@@ -45,6 +45,7 @@ applies them, the rank waits for its stream and looks whether the group was whol
 
 import collections
 import contextlib
+import importlib
 import json
 import mmap
 import os
@@ -55,13 +56,19 @@ import struct
 import sys
 import threading
 import time
+import types
 from datetime import timedelta
 
-import torch
-import torch.distributed as dist
-import torch.utils.data
-import torch.utils.data.distributed
-from torch.nn.parallel import DistributedDataParallel
+
+class _Later(types.ModuleType):
+    """A module that is imported when it is used first: beat(), the notices and stop_requested() need no PyTorch."""
+
+    def __getattr__(self, name):
+        return getattr(importlib.import_module(self.__name__), name)
+
+
+torch = _Later("torch")
+dist = _Later("torch.distributed")
 
 __all__ = ["Notice", "PeerFailed", "Training", "beat", "init_process_group", "notice_fileno", "read_notice",
            "stop_requested"]
@@ -222,6 +229,7 @@ def read_notice():
 
 _MAGIC = b"CRUNBEAT"
 _SLOTS_AT, _SLOT_BYTES = 4096, 32768
+_RATE_NS = 1000000000
 
 
 class _Memory:
@@ -235,9 +243,15 @@ class _Memory:
         if self.map[:8] not in (_MAGIC, bytes(8)):
             raise OSError("the memory file is in use by another runtime")
         self.map[:8] = _MAGIC
+        self.earlier = self.latest = None  # beats at least _RATE_NS apart
 
     def beat(self, step):
-        struct.pack_into("<QQ", self.map, 8, step, time.monotonic_ns())
+        now = (step, time.monotonic_ns())
+        if self.latest is None or step < self.latest[0]:
+            self.earlier = self.latest = now
+        elif now[1] - self.latest[1] >= _RATE_NS:
+            self.earlier, self.latest = self.latest, now
+        struct.pack_into("<QQQQ", self.map, 8, *now, *self.earlier)
 
     def keep(self, step, data):
         """Two slots in turn: the one of the step before stays whole."""
@@ -269,7 +283,7 @@ def _memory():
 
 
 def beat(step):
-    """Publishes that this rank has done `step` steps, in memory that crun reads. Training.step() does it by itself."""
+    """Publishes that this rank has done `step` steps, in memory that crun reads. Training.step() does it by itself. Needs no PyTorch."""
     memory = _memory()
     if memory:
         memory.beat(step)
@@ -339,7 +353,12 @@ def _peers_of_port(port):
 
 # ---- a thread that a collective keeps
 
-_COLLECTIVE_FOLDERS = tuple(os.path.join(os.path.dirname(torch.__file__), part, "") for part in ("distributed", "autograd", "nn/parallel"))
+_COLLECTIVE_PARTS = ("distributed", "autograd", "nn/parallel")
+_COLLECTIVE_FOLDERS = None  # those of torch
+
+
+def _collective_folders():
+    return _COLLECTIVE_FOLDERS or tuple(os.path.join(os.path.dirname(torch.__file__), part, "") for part in _COLLECTIVE_PARTS)
 
 
 def _switches(thread):
@@ -357,7 +376,7 @@ def _switches(thread):
 def _is_in_collective(ident):
     """Whether what this thread called last is a function of torch.distributed, DistributedDataParallel or the backward pass."""
     frame = sys._current_frames().get(ident)
-    return frame is not None and (frame.f_code.co_filename.startswith(_COLLECTIVE_FOLDERS) or
+    return frame is not None and (frame.f_code.co_filename.startswith(_collective_folders()) or
                                   frame.f_code is Training._exchange_stop.__code__)
 
 
@@ -756,7 +775,7 @@ def stop_requested():
     _catch_stop()
     if _group and _group.training:
         return _group.training.stop_agreed
-    if not dist.is_initialized():
+    if "torch.distributed" not in sys.modules or not dist.is_initialized():
         return _wants_stop()
     flag = torch.tensor([int(_wants_stop())], dtype=torch.int32, device=_device())
     dist.all_reduce(flag, dist.ReduceOp.MAX)
@@ -908,7 +927,7 @@ class Training:
         options = dict(self.options)
         if _group and _group.has_state():
             options["init_sync"] = False  # an interrupted one would leave parameters of two steps
-        self.ddp = DistributedDataParallel(self.module, **options)
+        self.ddp = torch.nn.parallel.DistributedDataParallel(self.module, **options)
         if _group and self.order:
             self._replay_order()
         elif _group:

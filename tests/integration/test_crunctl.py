@@ -76,6 +76,42 @@ def test_steps_of_workers(folders):
     jobs.wait_for(lambda: steps() == [None, 41], 30, 0.05)
 
 
+BEATS = """
+import os, sys, time
+sys.modules["torch"] = None  # an import of it is an error
+sys.path.insert(0, sys.argv[1])
+from crun_launch import worker
+for step in range(1000000):
+    worker.beat(step)
+    worker.stop_requested()
+    time.sleep(0.02 if os.environ["RANK"] == "0" else 0.5)
+"""
+
+
+def test_rate_of_steps_in_one_look(folders):
+    """From what a worker reports, without PyTorch: in JSON at once, and in top --once. A worker that stands still has an ever lower one."""
+    job = start(folders, "--nproc-per-node=2", *JOB, sys.executable, "-c", BEATS, str(jobs.ROOT / "python"))
+
+    def rates():
+        return [w.get("steps_per_s", 0) for found in status(folders) for w in workers(found)]
+    jobs.wait_for(lambda: len(rates()) == 2 and min(rates()) > 0, 60, 0.1)
+    jobs.wait_for(lambda: rates()[0] > 10 and 0 < rates()[1] <= 2, 60, 0.1)
+    assert re.search(r" [0-9.]+ to [0-9.]+ steps/s, slowest rank 1\n", ask(folders, "top", "--once").stdout)
+    assert all(w["steps_per_s"] > 0 for w in workers(json.loads(ask(folders, "--json", "top").stdout)))
+    os.kill(workers(status(folders)[0])[0]["pid"], signal.SIGSTOP)
+    jobs.wait_for(lambda: 0 < rates()[0] < 0.5, 60, 0.1)
+    job.kill()
+    job.communicate(timeout=60)
+
+
+def test_status_has_the_share_of_a_cpu(folders):
+    job = start(folders, *JOB, "sh", "-c", "while :; do :; done")
+    wait_for_state(folders, "running")
+    jobs.wait_for(lambda: int(re.search(r"running +(\d+)%", ask(folders, "status").stdout).group(1)) > 5, 60, 0.1)
+    job.terminate()
+    job.communicate(timeout=60)
+
+
 def test_status_of_a_running_job(folders):
     job = start(folders, "--nproc-per-node=2", "--max-restarts=3", *JOB, "sh", "-c", "[ $RANK = 1 ] && exit 0; exec sleep 60")
     found = wait_for_state(folders, "running")
