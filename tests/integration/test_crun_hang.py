@@ -10,6 +10,7 @@ import stat
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 
 import pytest
@@ -154,6 +155,49 @@ def test_sigquit_takes_stacks_then_stops(tmp_path):
         assert names.index("stacks") < names.index("stop")
     finally:
         hangs.end(p)
+
+
+class Ras(threading.Thread):
+    """NCCL's RAS service: one client, an answer, the end."""
+
+    def __init__(self):
+        super().__init__(daemon=True)
+        self.server = socket.create_server(("127.0.0.1", 0))
+        self.request = b""
+        self.start()
+
+    def run(self):
+        client = self.server.accept()[0]
+        with client:
+            while not self.request.endswith(b"\n"):
+                self.request += client.recv(100)
+            client.sendall(b"Job summary\n  (0 nodes)\n")
+
+
+def test_the_flight_recorder_and_nccl_are_asked(tmp_path, monkeypatch):
+    """Each rank's pipe gets the order to write; a file in the place of one is left alone, and RAS's answer is kept."""
+    ras = Ras()
+    prefix = tmp_path / "recorder"
+    pipes = {}
+    for rank in (0, 2):
+        os.mkfifo(f"{prefix}{rank}.pipe")
+        pipes[rank] = os.open(f"{prefix}{rank}.pipe", os.O_RDONLY | os.O_NONBLOCK)
+    pathlib.Path(f"{prefix}1.pipe").write_text("of the user")
+    monkeypatch.setenv("TORCH_NCCL_DEBUG_INFO_PIPE_FILE", str(prefix))
+    monkeypatch.setenv("NCCL_RAS_ADDR", f"localhost:{ras.server.getsockname()[1]}")
+    p = start(tmp_path, "import time\ntime.sleep(1000)\n", "--hang-timeout=2")
+    try:
+        jobs.wait_for(lambda: event(tmp_path, "hang"), 60)
+        answer = pathlib.Path(event(tmp_path, "hang")["folder"]) / "nccl_ras.txt"
+        jobs.wait_for(lambda: answer.exists() and answer.read_text() == "Job summary\n  (0 nodes)\n", 60)
+        assert ras.request == b"verbose status\n" and stat.S_IMODE(answer.stat().st_mode) == 0o600
+        assert [os.read(pipe, 100) for pipe in pipes.values()] == [b"1\n", b"1\n"]
+        assert pathlib.Path(f"{prefix}1.pipe").read_text() == "of the user"
+    finally:
+        hangs.end(p)
+        for pipe in pipes.values():
+            os.close(pipe)
+        ras.server.close()
 
 
 def test_workers_that_do_not_end_are_looked_at_before_the_kill(tmp_path):
