@@ -61,6 +61,7 @@ struct agent {
     int held_port;                          /* the same: a port that is kept free; or -1 */
     struct rdzv_static_uv *rdzv_static;     /* JOB_STATIC, once it has begun; or NULL */
     struct watch *watch;                    /* for hangs; NULL: without memory */
+    struct agent_stragglers *stragglers;    /* NULL: without memory, or one rank only */
     uv_timer_t hang_timer;                  /* after a signal to the workers, or the kill of one of them */
     uint32_t hang_generation;               /* in which that one was */
     bool is_hanging;                        /* it was reported, and there is no progress yet */
@@ -224,6 +225,13 @@ void agent_forget_hang(struct agent *a);
 
 /* The workers have got a signal to end: the stacks of those that do not are taken before they are killed. */
 void agent_watch_stop(struct agent *a);
+
+/* ---- agent_stragglers_uv.c ---- */
+
+/* Marks ranks that come late again and again. Without it the job runs as well. */
+void agent_open_stragglers(struct agent *a);
+void agent_close_stragglers(struct agent *a);
+bool agent_is_straggler(const struct agent *a, int i);
 
 /* ---- agent_relay_uv.c ---- */
 

@@ -96,6 +96,7 @@ static void describe_worker_status(const struct agent *a, int i, struct worker_s
     if (strcmp(ret->state, "failed") == 0)
         ret->exit_code = group_worker_code(w);
     describe_step(a, i, ret);
+    ret->straggler = agent_is_straggler(a, i);
     ret->hang = a->is_hang_reported && !a->hang_elsewhere && (!a->stands_out || a->hang_worker == i);
     if (w->state != GROUP_WORKER_NONE && w->started_ns > 0)
         ret->started_s = wall_clock_ns(w->started_ns) / 1000000000;

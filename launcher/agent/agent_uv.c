@@ -535,6 +535,7 @@ static void on_output_end(void *data)
     uv_close((uv_handle_t *)&a->relay_timer, NULL);
     uv_close((uv_handle_t *)&a->asked_timer, NULL);
     uv_close((uv_handle_t *)&a->check_again, NULL);
+    agent_close_stragglers(a);
     close_signals(a);
 }
 
@@ -917,6 +918,7 @@ int agent_run(const struct agent_config *config)
     agent_open_control(&a);
     agent_open_metrics(&a);
     agent_open_watch(&a);
+    agent_open_stragglers(&a);
     agent_on_signals(&a.signals, 0, UV_READABLE); /* a signal that came before anything was started */
     if (a.group.state == GROUP_IDLE)
         start_job(&a);

@@ -4,8 +4,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "proto/worker_memory.h"
-
 static bool get_report(const char *bytes, int64_t *ret_step, uint64_t *ret_ns)
 {
     uint64_t step, at_ns;
@@ -43,4 +41,12 @@ double worker_beat_rate(const struct worker_beat *beat, uint64_t started_ns, uin
     double waited_ns = now_ns > beat->at_ns ? (double)(now_ns - beat->at_ns) : 0;
     double step_ns = took_ns / n_steps;
     return 1e9 / (waited_ns > step_ns ? waited_ns : step_ns);
+}
+
+size_t worker_collectives_read(int fd, struct worker_collective records[WORKER_COLLECTIVES_MAX])
+{
+    ssize_t n =
+        fd >= 0 ? pread(fd, records, WORKER_COLLECTIVES_MAX * sizeof(*records), WORKER_COLLECTIVES_AT) : 0;
+
+    return n > 0 ? (size_t)n / sizeof(*records) : 0;
 }

@@ -1,9 +1,12 @@
 #pragma once
 
-/* What a worker has reported with beat(step), read from the memory file that crun lends it (proto/worker_memory.h). */
+/* What a worker has reported with beat(step), and its counters of collectives, read from the memory file that crun lends it (proto/worker_memory.h). */
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
+
+#include "proto/worker_memory.h"
 
 struct worker_beat {
     int64_t step;
@@ -18,3 +21,6 @@ bool worker_beat_read(int fd, struct worker_beat *ret);
 /* Steps per second of the process that began at started_ns; -1: not known. It falls when the next step takes longer than the last
  * ones did. */
 double worker_beat_rate(const struct worker_beat *beat, uint64_t started_ns, uint64_t now_ns);
+
+/* Returns how many there are, those that were never written among them. */
+size_t worker_collectives_read(int fd, struct worker_collective records[WORKER_COLLECTIVES_MAX]);

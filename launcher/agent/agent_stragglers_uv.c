@@ -1,0 +1,103 @@
+/*
+ * Looks once a second at what the workers of this node have published, for the marks of stragglers (stragglers.h). The memory
+ * files are no disk, so reading them does not hold the loop up. Without memory no rank is marked.
+ */
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "launcher/agent/agent_impl_uv.h"
+#include "launcher/cli/job.h"
+#include "launcher/ctl/stragglers.h"
+#include "launcher/host/worker_beat_os.h"
+#include "base/time.h"
+
+enum { LOOK_MS = 1000 };
+
+struct agent_stragglers {
+    struct stragglers core;
+    struct straggler_sample *samples;
+    uint32_t generation;
+    uv_timer_t timer;
+};
+
+static void take_sample(const struct agent *a, int i, struct straggler_sample *ret)
+{
+    struct worker_collective records[WORKER_COLLECTIVES_MAX];
+    const struct group_worker *w = &a->group.workers[i];
+    int fd = a->worker_memory.states[i];
+    struct worker_beat beat;
+
+    *ret = (struct straggler_sample){.is_running = w->state == GROUP_WORKER_RUNNING, .step = -1};
+    if (!ret->is_running)
+        return;
+    if (worker_beat_read(fd, &beat) && beat.at_ns >= w->started_ns) {
+        ret->step = beat.step;
+        ret->step_ns = beat.at_ns;
+    }
+    size_t n = worker_collectives_read(fd, records);
+    for (size_t k = 0; k < n && ret->n_counts < STRAGGLER_GROUPS_MAX; k++)
+        if (records[k].group && (pid_t)records[k].pid == w->pid)
+            ret->counts[ret->n_counts++] =
+                (struct straggler_count){.group = records[k].group, .number = records[k].number};
+}
+
+static void on_look(uv_timer_t *timer)
+{
+    struct agent *a = timer->data;
+    struct agent_stragglers *s = a->stragglers;
+
+    if (s->generation != a->group.generation)
+        stragglers_begin(&s->core);
+    s->generation = a->group.generation;
+    if (a->group.state != GROUP_RUNNING)
+        return;
+    for (int i = 0; i < s->core.n_ranks; i++)
+        take_sample(a, i, &s->samples[i]);
+    stragglers_step(&s->core, now_ns(), s->samples);
+}
+
+bool agent_is_straggler(const struct agent *a, int i)
+{
+    const struct agent_stragglers *s = a->stragglers;
+
+    return s && s->generation == a->group.generation && stragglers_has(&s->core, i);
+}
+
+void agent_open_stragglers(struct agent *a)
+{
+    struct agent_stragglers *s = calloc(1, sizeof(*s));
+    int n = a->config->job->n_workers;
+
+    if (!s || !a->worker_memory.states || n < 2) {
+        free(s);
+        return;
+    }
+    s->samples = calloc((size_t)n, sizeof(*s->samples));
+    if (!s->samples || stragglers_init(&s->core, n) != 0) {
+        free(s->samples);
+        free(s);
+        return;
+    }
+    (void)uv_timer_init(&a->loop, &s->timer); /* cannot fail */
+    s->timer.data = a;
+    (void)uv_timer_start(&s->timer, on_look, LOOK_MS, LOOK_MS); /* fails only without a callback */
+    a->stragglers = s;
+}
+
+static void on_closed(uv_handle_t *timer)
+{
+    struct agent *a = timer->data;
+    struct agent_stragglers *s = a->stragglers;
+
+    a->stragglers = NULL;
+    stragglers_finish(&s->core);
+    free(s->samples);
+    free(s);
+}
+
+void agent_close_stragglers(struct agent *a)
+{
+    if (a->stragglers)
+        uv_close((uv_handle_t *)&a->stragglers->timer, on_closed);
+}
