@@ -24,6 +24,17 @@ static const char *const state_names[ROUNDS_JOB_STATE_COUNT] = {
     [ROUNDS_CLOSED] = "closed",
 };
 
+static const char *const node_state_names[ROUNDS_NODE_STATE_COUNT] = {
+    [ROUNDS_NODE_RUNNING] = "running",   [ROUNDS_NODE_DONE] = "done",       [ROUNDS_NODE_READY] = "ready",
+    [ROUNDS_NODE_STOPPING] = "stopping", [ROUNDS_NODE_JOINING] = "joining", [ROUNDS_NODE_UNFIT] = "unfit",
+};
+_Static_assert(ROUNDS_NODE_STATE_COUNT == 6, "each state of a node has a name");
+
+const char *rounds_node_state_name(unsigned state)
+{
+    return state < ROUNDS_NODE_STATE_COUNT ? node_state_names[state] : NULL;
+}
+
 const char *rounds_job_state_name(unsigned state)
 {
     return state < ROUNDS_JOB_STATE_COUNT ? state_names[state] : NULL;

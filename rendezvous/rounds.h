@@ -288,6 +288,7 @@ void rounds_view(const struct rounds_node *n, struct session_view *ret);
 
 /* "gathering", "hello", "save", ...; NULL beyond the table. */
 const char *rounds_job_state_name(unsigned state);
+const char *rounds_node_state_name(unsigned state);
 const char *rounds_event_name(unsigned kind);
 const char *rounds_action_name(unsigned kind);
 

@@ -94,23 +94,13 @@ static void watch_agent(struct agent_conn *a)
 
 /* ---- the answer ---- */
 
-static const char *look_node_state(const struct rounds_node *n)
-{
-    static const char *const names[ROUNDS_NODE_STATE_COUNT] = {
-        [ROUNDS_NODE_RUNNING] = "running",   [ROUNDS_NODE_DONE] = "done",       [ROUNDS_NODE_READY] = "ready",
-        [ROUNDS_NODE_STOPPING] = "stopping", [ROUNDS_NODE_JOINING] = "joining",
-    };
-
-    return names[n->state];
-}
-
 static int put_node_facts(struct buf *out, const struct rounds_node *n)
 {
     uint64_t now_ns = uv_hrtime();
     struct look_node node = {.group_rank = n->group_rank, .n_workers = n->n_workers};
 
     session_copy_text(node.host, sizeof(node.host), n->host);
-    session_copy_text(node.state, sizeof(node.state), look_node_state(n));
+    session_copy_text(node.state, sizeof(node.state), rounds_node_state_name(n->state));
     if (n->heard_ns < now_ns && (now_ns - n->heard_ns) / NS_PER_MS < INT32_MAX)
         node.silent_ms = (uint32_t)((now_ns - n->heard_ns) / NS_PER_MS);
     return look_put_node(out, &node);

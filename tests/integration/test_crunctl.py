@@ -643,6 +643,20 @@ def test_jobs_of_crund(folders, tmp_path):
         end_jobs(*(job for _, job in started))
 
 
+def test_unfit_node_is_shown(folders):
+    """One that its health check leaves out, in the state that the rendezvous has of it; the daemon goes on."""
+    path = folders["XDG_RUNTIME_DIR"] + "/crund.sock"
+    with Crund(jobs.build_folder(), "--listen-unix", path) as crund:
+        with Agent(crund.port, max_nodes=2) as ill, Agent(crund.port, max_nodes=2) as well:
+            ill.report = {"phase": "stopping", "unfit": "GPU 3 has Xid 79"}
+            ill.join().view("wait")
+            well.join().start()
+            p = ask(folders, "--json", "--endpoint", path, "status")
+            assert p.returncode == 0, p.stderr
+            assert sorted(n["state"] for n in json.loads(p.stdout)["nodes"]) == ["running", "unfit"]
+            assert "unfit" in ask(folders, "--endpoint", path, "status").stdout
+
+
 def test_nothing_is_sent_while_nobody_looks(folders):
     """An agent is asked to report when its job is looked at, and only when its hello has that it can."""
     path = folders["XDG_RUNTIME_DIR"] + "/crund.sock"
