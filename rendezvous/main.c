@@ -289,6 +289,7 @@ static void compose_metrics(void *data, struct metrics_text *m)
     struct daemon *d = data;
 
     server_write_metrics(d->server, m);
+    server_write_job_metrics(d->server, m);
     store_stats_write(&d->stats, m);
 }
 

@@ -30,6 +30,12 @@ static const char *const node_state_names[ROUNDS_NODE_STATE_COUNT] = {
 };
 _Static_assert(ROUNDS_NODE_STATE_COUNT == 6, "each state of a node has a name");
 
+bool rounds_job_is_quiet(const struct rounds_job *job)
+{
+    return job->n_nodes[ROUNDS_NODE_RUNNING] > 0 &&
+           job_is_quiet(job); /* those that are done are quiet, too */
+}
+
 const char *rounds_node_state_name(unsigned state)
 {
     return state < ROUNDS_NODE_STATE_COUNT ? node_state_names[state] : NULL;

@@ -139,6 +139,11 @@ struct rounds_job {
     struct rounds_node **by_rank, **by_role; /* room for all nodes */
     size_t n_slots;
 
+    /* For metrics; they begin anew with the daemon. */
+    uint64_t formed_ns;                          /* the present or last generation; 0: before the daemon */
+    uint32_t n_generations;                      /* that were formed */
+    uint32_t n_restarts_by[SESSION_CAUSE_COUNT]; /* of these, by the cause that ended the one before */
+
     /* The present or last generation. */
     uint32_t n_members, n_done_left; /* members; those that went away after they were done */
     uint32_t world_size;
@@ -282,6 +287,9 @@ bool rounds_has_node(const struct rounds *r, const char *job_id, struct session_
 /* Connections whose nodes will be declared lost by a ROUNDS_TIMER at now_ns, so that the shell can ask the
  * kernel whether the network is the reason: up to max of them. Returns how many. */
 size_t rounds_overdue(const struct rounds *r, uint64_t now_ns, struct rounds_conn **ret, size_t max);
+
+/* Whether no member of a running generation makes progress, so that the job may hang. */
+bool rounds_job_is_quiet(const struct rounds_job *job);
 
 /* The view of this node. */
 void rounds_view(const struct rounds_node *n, struct session_view *ret);

@@ -227,6 +227,14 @@ static void form_generation(struct rounds_job *job)
     job_want_log(job, ROUNDS_LOG_FORMED);
 }
 
+static void count_generation(struct rounds_job *job, uint64_t now_ns)
+{
+    job->formed_ns = now_ns;
+    job->n_generations++;
+    if (job->cause.kind != SESSION_CAUSE_NONE)
+        job->n_restarts_by[job->cause.kind]++;
+}
+
 /*
  * MIN nodes are ready. Members of the last generation that are alive are always waited for, also
  * where spares would fill the round: they are stopping their workers, and a world without them would be ended
@@ -266,8 +274,10 @@ static void advance_gathering(struct rounds_job *job, uint64_t now_ns)
     }
     if (job->last_call_until_ns == 0)
         job->last_call_until_ns = now_ns + ms_to_ns(job->params.last_call_ms);
-    if (is_round_complete(job, now_ns))
+    if (is_round_complete(job, now_ns)) {
         form_generation(job);
+        count_generation(job, now_ns);
+    }
 }
 
 /* ---- a running generation ---- */

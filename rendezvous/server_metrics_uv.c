@@ -1,7 +1,8 @@
 /* What a server has to report about itself, for metrics. */
 
-#include <stdio.h>
+#include <string.h>
 
+#include "base/err.h"
 #include "rendezvous/metrics_text.h"
 #include "rendezvous/rounds_uv.h"
 #include "rendezvous/server_impl_uv.h"
@@ -96,4 +97,101 @@ void server_write_metrics(const struct server *s, struct metrics_text *m)
     metrics_one(m, "crun_nodes", METRIC_GAUGE, "Nodes of all jobs.", (double)s->rounds->core.n_nodes);
     write_job_states(&s->rounds->core, m);
     write_jobs(&s->rounds->core, m);
+}
+
+/* ---- of the agents of each job ---- */
+
+/* The words of crun for its workers. */
+static const char *worker_state_of(enum rounds_node_state state)
+{
+    static const char *const states[ROUNDS_NODE_STATE_COUNT] = {
+        [ROUNDS_NODE_RUNNING] = "running",  [ROUNDS_NODE_DONE] = "succeeded",
+        [ROUNDS_NODE_READY] = "starting",   [ROUNDS_NODE_STOPPING] = "stopping",
+        [ROUNDS_NODE_JOINING] = "starting", [ROUNDS_NODE_UNFIT] = "unfit",
+    };
+
+    return states[state];
+}
+
+static void write_job_workers(const struct rounds_job *job, struct metrics_text *m)
+{
+    static const char *const states[] = {"starting", "running", "stopping", "succeeded", "unfit"};
+
+    for (size_t i = 0; i < ARRAY_SIZE(states); i++) {
+        const struct metric_label labels[] = {{"job_id", job->id}, {"state", states[i]}, {NULL, NULL}};
+        uint64_t n_workers = 0;
+
+        list_for_each(at, &job->nodes)
+        {
+            const struct rounds_node *n = list_entry(at, struct rounds_node, in_job);
+
+            if (strcmp(worker_state_of(n->state), states[i]) == 0)
+                n_workers += n->n_workers;
+        }
+        metrics_sample(m, "crun_workers", "", labels, (double)n_workers);
+    }
+}
+
+static void write_job_restarts(const struct rounds_job *job, struct metrics_text *m)
+{
+    for (unsigned c = SESSION_CAUSE_WORKER; c < SESSION_CAUSE_COUNT; c++) {
+        const struct metric_label labels[] = {
+            {"job_id", job->id}, {"cause", session_cause_name(c)}, {NULL, NULL}};
+
+        metrics_sample(m, "crun_restarts", "_total", labels, job->n_restarts_by[c]);
+    }
+}
+
+static void write_job_generations(const struct rounds_job *job, struct metrics_text *m)
+{
+    metrics_sample(m, "crun_job_generations", "_total",
+                   (const struct metric_label[]){{"job_id", job->id}, {NULL, NULL}}, job->n_generations);
+}
+
+/* A generation that is older than the daemon has no sample. */
+static void write_job_age(const struct rounds_job *job, struct metrics_text *m)
+{
+    const struct metric_label labels[] = {{"job_id", job->id}, {NULL, NULL}};
+    uint64_t now_ns = uv_hrtime();
+
+    if (job->state != ROUNDS_RUNNING || job->formed_ns > 0)
+        metrics_sample(m, "crun_generation_seconds", "", labels,
+                       job->state == ROUNDS_RUNNING && now_ns > job->formed_ns
+                           ? (double)(now_ns - job->formed_ns) / NS_PER_S
+                           : 0);
+}
+
+static void write_job_hang(const struct rounds_job *job, struct metrics_text *m)
+{
+    metrics_sample(m, "crun_hang_suspected", "",
+                   (const struct metric_label[]){{"job_id", job->id}, {NULL, NULL}},
+                   rounds_job_is_quiet(job));
+}
+
+void server_write_job_metrics(const struct server *s, struct metrics_text *m)
+{
+    static const struct {
+        const char *name, *help;
+        enum metric_kind kind;
+        void (*write)(const struct rounds_job *job, struct metrics_text *m);
+    } families[] = {
+        {"crun_workers", "Workers of each job, by what their node reports.", METRIC_GAUGE, write_job_workers},
+        {"crun_restarts", "Generations that followed one that a cause had ended.", METRIC_COUNTER,
+         write_job_restarts},
+        {"crun_job_generations", "Generations that were formed.", METRIC_COUNTER, write_job_generations},
+        {"crun_generation_seconds", "How long the generation has been running; 0: none is.", METRIC_GAUGE,
+         write_job_age},
+        {"crun_hang_suspected", "1: no node of the job reports progress.", METRIC_GAUGE, write_job_hang},
+    };
+
+    for (size_t f = 0; s->rounds && f < ARRAY_SIZE(families); f++) {
+        metrics_family(m, families[f].name, families[f].kind, families[f].help);
+        list_for_each(i, &s->rounds->core.jobs)
+        {
+            const struct rounds_job *job = list_entry(i, struct rounds_job, in_rounds);
+
+            if (!job->replaced)
+                families[f].write(job, m);
+        }
+    }
 }

@@ -77,8 +77,11 @@ int server_look(struct server *s, const struct look_request *request, struct buf
  * were asked. As above. */
 unsigned server_ask_for_stacks(struct server *s, const char *job, uint32_t to);
 
-/* Sessions, jobs and nodes of the rounds, and the store's keys. */
+/* Connections, sessions, jobs and nodes of the rounds. */
 void server_write_metrics(const struct server *s, struct metrics_text *m);
+
+/* What the agents of its jobs report, job by job, under the names that a crun has for its own: of a daemon of many jobs. */
+void server_write_job_metrics(const struct server *s, struct metrics_text *m);
 
 /* Connections from now on get this one of tls_context_server_certified(); the server becomes another owner. Only where it was created
  * with one. */

@@ -75,6 +75,37 @@ def test_crund(crund):
     assert "# TYPE crun_store_operations counter" in text
 
 
+def test_crund_has_the_workers_of_its_jobs(crund):
+    """By job: what the nodes report, why generations ended, and whether no node makes progress."""
+    def found():
+        return samples(scrape(crund.metrics)[2])
+    with Agent(crund.port, job="red", workers=3, min_nodes=2, max_nodes=2).join() as a, \
+            Agent(crund.port, job="red", workers=5, min_nodes=2, max_nodes=2).join() as b, Agent(crund.port, job="blue").join() as c:
+        for agent in (a, b, c):
+            agent.start()
+        seen = jobs.wait_for(lambda: (s := found()) and value(s, "crun_workers", job_id="red", state="running") == 8 and s, 30, 0.05)
+        assert value(seen, "crun_workers", job_id="blue", state="running") == 2
+        assert value(seen, "crun_job_generations_total", job_id="red") == 1 and value(seen, "crun_hang_suspected", job_id="red") == 0
+        assert 0 < value(seen, "crun_generation_seconds", job_id="red") < 600
+        a.say("running", quiet=True)
+        b.say("running", quiet=True)
+        jobs.wait_for(lambda: value(found(), "crun_hang_suspected", job_id="red") == 1, 30, 0.05)
+        assert value(found(), "crun_hang_suspected", job_id="blue") == 0
+        a.fail(0)
+        b.view("stop")
+        assert jobs.wait_for(lambda: (s := found()) and value(s, "crun_hang_suspected", job_id="red") == 0 and s, 30, 0.05)
+        for agent in (a, b):
+            agent.say("ready")
+        for agent in (a, b):
+            agent.start()
+        seen = jobs.wait_for(lambda: (s := found()) and value(s, "crun_job_generations_total", job_id="red") == 2 and s, 30, 0.05)
+        assert value(seen, "crun_restarts_total", job_id="red", cause="worker") == 1
+        assert value(seen, "crun_restarts_total", job_id="red", cause="lost") == 0 == value(seen, "crun_restarts_total", job_id="blue", cause="worker")
+        a.say("done")
+        jobs.wait_for(lambda: value(found(), "crun_workers", job_id="red", state="succeeded") == 3, 30, 0.05)
+        lint(scrape(crund.metrics)[2])
+
+
 def test_other_requests(crund):
     assert scrape(crund.metrics, "/")[0] == 404
     assert scrape(crund.metrics, method="POST")[0] == 405
