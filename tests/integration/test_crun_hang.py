@@ -104,6 +104,26 @@ def test_hang_action_restart_uses_the_budget(tmp_path):
         hangs.end(p)
 
 
+def test_no_worker_of_the_next_generation_is_killed_for_a_hang(tmp_path, monkeypatch):
+    """A worker ends by itself between the report and the end of the tools, behind which --hang-action is done."""
+    tool = tmp_path / "py-spy"
+    tool.write_text("#!/bin/sh\nexec sleep 30\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("CRUN_PYSPY", str(tool))
+    script = ("import os, time\nprint('pid', os.environ['RANK'], os.getpid(), flush=True)\n"
+              "while os.environ['TORCHELASTIC_RESTART_COUNT'] == '0':\n    time.sleep(1000)\n"
+              "for _ in range(20):\n    time.sleep(0.5)\n    open(os.devnull, 'w').write('x')\n")
+    p = start(tmp_path, script, "--hang-timeout=2", "--hang-action=restart", "--max-restarts=3")
+    try:
+        jobs.wait_for(lambda: event(tmp_path, "hang"), 60)
+        os.kill(int(re.search(r"pid 1 (\d+)", output(tmp_path)).group(1)), signal.SIGKILL)
+        assert p.wait(120) == 0, output(tmp_path)
+        assert "killing rank" not in output(tmp_path)
+        assert len([e for e in hangs.read_events(tmp_path / "events") if e["event"] == "restart"]) == 1
+    finally:
+        hangs.end(p)
+
+
 @pytest.fixture
 def runtime(monkeypatch):
     """Sockets have short paths, so not below tmp_path."""
