@@ -122,13 +122,19 @@ refuse_hello(struct rounds *r, struct rounds_conn *s, const char *format, ...)
     list_append(&r->refused, &s->ending);
 }
 
+enum { PARAM_TEXT_SIZE = 48 };
+
 struct param_name {
     const char *name;
     size_t offset;
+    const char *words[2]; /* for 0 and 1; NULL: it is a number */
 };
 
 static const struct param_name param_names[] = {
-    {"the launcher (0 crun, 1 torchrun with --rdzv-backend=crun)", offsetof(struct session_params, foreign)},
+    {"the launcher", offsetof(struct session_params, foreign), {"crun", "torchrun with --rdzv-backend=crun"}},
+    {"the worker store (--worker-store, --seal)",
+     offsetof(struct session_params, local_store),
+     {"shared", "local"}},
     {"the smallest number of nodes", offsetof(struct session_params, min_nodes)},
     {"the largest number of nodes", offsetof(struct session_params, max_nodes)},
     {"max-restarts", offsetof(struct session_params, max_restarts)},
@@ -147,6 +153,14 @@ static uint32_t param_value(const struct session_params *p, const struct param_n
     return *(const uint32_t *)(const void *)((const char *)p + name->offset);
 }
 
+static void format_param(const struct param_name *name, uint32_t value, char to[PARAM_TEXT_SIZE])
+{
+    if (name->words[0])
+        (void)snprintf(to, PARAM_TEXT_SIZE, "%s", name->words[value != 0]);
+    else
+        (void)snprintf(to, PARAM_TEXT_SIZE, "%u", value);
+}
+
 /* False, and refused: the nodes of a job must want the same job. */
 static bool check_params_match(struct rounds *r, struct rounds_job *job, const struct rounds_event *event)
 {
@@ -155,12 +169,16 @@ static bool check_params_match(struct rounds *r, struct rounds_job *job, const s
         uint32_t theirs = param_value(&event->hello->params, &param_names[i]);
 
         if (ours != theirs) {
+            char in_job[PARAM_TEXT_SIZE], here[PARAM_TEXT_SIZE];
+
+            format_param(&param_names[i], ours, in_job);
+            format_param(&param_names[i], theirs, here);
             refuse_hello(
                 r, event->session,
-                "job '%.200s' has begun with other parameters: %s is %u in the job and %u on this node; use the "
+                "job '%.200s' has begun with other parameters: %s is %s in the job and %s on this node; use the "
                 "same command line on all nodes, or another --rdzv-id for another job",
-                job->id, param_names[i].name, ours, theirs);
-            job_note_refused(job, event->hello->host, param_names[i].name, ours, theirs);
+                job->id, param_names[i].name, in_job, here);
+            job_note_refused(job, event->hello->host, param_names[i].name, in_job, here);
             return false;
         }
     }

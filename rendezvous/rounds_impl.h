@@ -86,8 +86,8 @@ void job_describe_unfit(struct rounds_job *job);
 bool job_needs_unfit(const struct rounds_job *job);
 
 /* A node was refused since a parameter of its job is another one: the nodes that wait are shown that. */
-void job_note_refused(struct rounds_job *job, const char *host, const char *parameter, uint32_t in_job,
-                      uint32_t on_node);
+void job_note_refused(struct rounds_job *job, const char *host, const char *parameter, const char *in_job,
+                      const char *on_node);
 
 /* ---- rounds_job.c ---- */
 

@@ -112,10 +112,10 @@ bool job_needs_unfit(const struct rounds_job *job)
                                                  job->params.min_nodes;
 }
 
-void job_note_refused(struct rounds_job *job, const char *host, const char *parameter, uint32_t in_job,
-                      uint32_t on_node)
+void job_note_refused(struct rounds_job *job, const char *host, const char *parameter, const char *in_job,
+                      const char *on_node)
 {
     (void)snprintf(job->waiting.refused, sizeof(job->waiting.refused),
-                   "%.200s: %s is %u in the job and %u there", host[0] ? host : "a node", parameter,
-                   (unsigned)in_job, (unsigned)on_node); /* fits */
+                   "%.200s: %s is %.48s in the job and %.48s there", host[0] ? host : "a node", parameter,
+                   in_job, on_node); /* fits */
 }

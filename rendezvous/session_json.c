@@ -34,6 +34,7 @@ static const struct field params_fields[] = {
      .required = true},
     {"node_timeout_ms", FIELD_U32_AT(struct session_params, node_timeout_ms, 1, SESSION_TIMEOUT_MS_MAX),
      .required = true},
+    {"local_store", FIELD_U32_AT(struct session_params, local_store, 0, 1)},
     {"foreign", FIELD_U32_AT(struct session_params, foreign, 0, 1)},
 };
 

@@ -47,7 +47,8 @@ struct session_params {
     uint32_t join_timeout_ms; /* a round that has not MIN nodes by then fails the job */
     uint32_t last_call_ms;    /* a round that has MIN nodes waits that long for more */
     uint32_t node_timeout_ms; /* a node that is silent for so long is dead */
-    uint32_t foreign;         /* 1: agents of another launcher decide about the workers (crun --agent-fd) */
+    uint32_t local_store; /* 1: workers use a store on their own node (crun --worker-store=local, --seal) */
+    uint32_t foreign;     /* 1: agents of another launcher decide about the workers (crun --agent-fd) */
 };
 
 #define SESSION_PARAMS_DEFAULT                                                                               \

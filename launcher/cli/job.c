@@ -580,6 +580,7 @@ static int take_security(struct job_builder *b)
                     : strcmp(mode, "require") == 0 ? JOB_SECURITY_REQUIRE
                                                    : JOB_SECURITY_PREFER;
     job->local_store = job_flag(b, OPTION_SEAL) || strcmp(job_text(b, OPTION_WORKER_STORE), "local") == 0;
+    job->params.local_store = job->local_store;
     if (job->local_store && job->security == JOB_SECURITY_OPEN)
         return job_refuse(b, "--security=open uses no secret, and %s needs one: leave one of them out",
                           job_flag(b, OPTION_SEAL) ? "--seal" : "--worker-store=local");

@@ -156,6 +156,20 @@ def test_what_listens_in_each_mode(fabric, tmp_path, mode, everywhere):
         assert {port[1] for port in ports} == ({"None"} if everywhere else {fabric.address(served[0])})
 
 
+def test_nodes_with_different_stores_are_refused(tmp_path, secret):
+    port = lib.free_port()
+    options = ["--nnodes=2", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}", "--rdzv-id=job",
+               f"--secret-file={secret}", "--no-python", "true"]
+    with lib.Nodes(tmp_path) as nodes:
+        nodes.crun("--seal", *options)
+        jobs.wait_for(lambda: lib.can_connect(port))
+        shared = nodes.crun(*options)
+        assert shared.wait() == 1
+        assert "the worker store (--worker-store, --seal) is local in the job and shared on this node" in shared.text()
+        nodes.crun("--worker-store=local", *options)
+        assert [nodes[0].wait(), nodes[2].wait()] == [0, 0], nodes.texts()
+
+
 def test_a_name_as_local_address_is_refused(tmp_path):
     secret = tmp_path / "secret"
     secret.write_bytes(SECRET)

@@ -360,6 +360,27 @@ static void who_waits_is_told_once_a_second_how_many_there_are(void **state)
     assert_true(t->log_kinds & ROUNDS_LOG_PROGRESS);
 }
 
+/* Parameters that are kinds are named by words on both sides. */
+static void nodes_of_another_kind_are_refused_by_name(void **state)
+{
+    struct table *t = *state;
+
+    t->params.min_nodes = t->params.max_nodes = 3;
+    t->params.local_store = 1;
+    join(t, 0);
+    t->params.local_store = 0;
+    join(t, 1);
+    assert_view(t, 1, SESSION_VIEW_REFUSED);
+    assert_non_null(
+        strstr(t->agents[1].view.cause.text,
+               "the worker store (--worker-store, --seal) is local in the job and shared on this node"));
+    t->params.local_store = t->params.foreign = 1;
+    join(t, 2);
+    assert_view(t, 2, SESSION_VIEW_REFUSED);
+    assert_non_null(
+        strstr(t->agents[2].view.cause.text, "the launcher is crun in the job and torchrun with"));
+}
+
 /* An agent shows that with the numbers, so that a node that waits in vain finds the reason. */
 static void waiting_nodes_are_sent_names_time_and_what_else_is_there(void **state)
 {
@@ -2048,6 +2069,7 @@ int main(void)
         TEST(nobody_is_waited_for_beyond_the_join_timeout),
         TEST(a_last_call_may_go_on_beyond_the_join_timeout),
         TEST(who_waits_is_told_once_a_second_how_many_there_are),
+        TEST(nodes_of_another_kind_are_refused_by_name),
         TEST(waiting_nodes_are_sent_names_time_and_what_else_is_there),
         TEST(names_of_many_nodes_are_cut),
         TEST(only_an_agent_that_is_ready_counts),
