@@ -78,6 +78,7 @@ enum {
     OPT_TLS_CERT,
     OPT_TLS_KEY,
     OPT_TLS_CA,
+    OPT_SANDBOX,
     OPT_ANNOUNCE_FD,
     OPT_DEBUG,
     OPT_HELP,
@@ -96,6 +97,7 @@ static const char *const other_options[] = {
     [OPT_TLS_CERT - DAEMON_NUMBER_COUNT] = "tls-cert",
     [OPT_TLS_KEY - DAEMON_NUMBER_COUNT] = "tls-key",
     [OPT_TLS_CA - DAEMON_NUMBER_COUNT] = "tls-ca",
+    [OPT_SANDBOX - DAEMON_NUMBER_COUNT] = "sandbox",
     [OPT_ANNOUNCE_FD - DAEMON_NUMBER_COUNT] = "announce-fd",
     [OPT_DEBUG - DAEMON_NUMBER_COUNT] = "debug",
     [OPT_HELP - DAEMON_NUMBER_COUNT] = "help",
@@ -306,6 +308,21 @@ static int check_security(const struct daemon_options *options, char *error, siz
     return DAEMON_E_USAGE;
 }
 
+static int parse_sandbox(struct daemon_options *options, const char *text, char *error, size_t error_size)
+{
+    static const char *const modes[] = {
+        [DAEMON_SANDBOX_AUTO] = "auto", [DAEMON_SANDBOX_REQUIRE] = "require", [DAEMON_SANDBOX_OFF] = "off"};
+
+    for (size_t i = 0; i < ARRAY_SIZE(modes); i++)
+        if (strcmp(text, modes[i]) == 0) {
+            options->sandbox = (enum daemon_sandbox)i;
+            return 0;
+        }
+    (void)snprintf(error, error_size,
+                   "--sandbox %s: auto (what the kernel has), require (else it does not start) or off", text);
+    return DAEMON_E_USAGE;
+}
+
 /* ---- the command line ---- */
 
 static int parse_announce_fd(struct daemon_options *options, const char *text, char *error, size_t error_size)
@@ -368,6 +385,8 @@ static int take_daemon_option(struct daemon_options *options, int which, char *c
         return 0;
     case OPT_SECURITY:
         return parse_security(options, optarg, error, error_size);
+    case OPT_SANDBOX:
+        return parse_sandbox(options, optarg, error, error_size);
     case OPT_ANNOUNCE_FD:
         return parse_announce_fd(options, optarg, error, error_size);
     case OPT_DEBUG:
@@ -458,6 +477,7 @@ void daemon_options_help(FILE *out)
         "usage: crund [--listen HOST:PORT]... [--listen-unix PATH]... [--state DIR] [--debug]\n"
         "             [--secret-file FILE] [--secrets DIR] [--security prefer|require]\n"
         "             [--tls-cert FILE --tls-key FILE [--tls-ca FILE]]\n"
+        "             [--sandbox auto|require|off]\n"
         "             [--metrics-addr [HOST:]PORT] [limits]\n"
         "Rendezvous daemon: where the agents of crun meet, and a key-value store that PyTorch's\n"
         "TCPStore clients can use.\n\n"
@@ -475,7 +495,9 @@ void daemon_options_help(FILE *out)
         "  --tls-cert FILE, --tls-key FILE\n"
         "                              in place of secrets: certificate and private key, PEM; agents\n"
         "                              without TLS are refused, and SIGHUP reads them again\n"
-        "  --tls-ca FILE               agents have to present a certificate that a CA in it signed\n",
+        "  --tls-ca FILE               agents have to present a certificate that a CA in it signed\n"
+        "  --sandbox auto|require|off  limit files and system calls of crund: as far as the kernel can\n"
+        "                              (default), completely, or not at all\n",
         DEFAULT_HOST, DEFAULT_PORT);
     for (int i = 0; i < DAEMON_NUMBER_COUNT; i++) {
         const struct number_option *o = &numbers[i];

@@ -46,6 +46,8 @@ enum daemon_number {
     DAEMON_NUMBER_COUNT
 };
 
+enum daemon_sandbox { DAEMON_SANDBOX_AUTO, DAEMON_SANDBOX_REQUIRE, DAEMON_SANDBOX_OFF };
+
 struct daemon_options {
     struct daemon_address addresses[DAEMON_LISTEN_MAX];
     size_t n_addresses;
@@ -57,6 +59,7 @@ struct daemon_options {
     const char *secrets;      /* folder with a file for each job, or NULL */
     struct certificate_paths certificates; /* or none */
     bool require_secrets;                  /* jobs without a secret are refused */
+    enum daemon_sandbox sandbox;
     bool debug;                            /* every event and action of the rounds */
     uint64_t numbers[DAEMON_NUMBER_COUNT]; /* bytes, counts, milliseconds */
 };

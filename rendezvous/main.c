@@ -21,6 +21,7 @@
 #include "base/err.h"
 #include "rendezvous/credentials_uv.h"
 #include "rendezvous/daemon_options.h"
+#include "rendezvous/daemon_sandbox_os.h"
 #include "rendezvous/metrics_text.h"
 #include "rendezvous/metrics_uv.h"
 #include "rendezvous/sd_notify_sock.h"
@@ -355,6 +356,8 @@ static int run_daemon(struct daemon *d)
         (void)fprintf(stderr, "crund: %s\n", error);
         return EXIT_FAILURE;
     }
+    if (daemon_sandbox_begin(&d->options) < 0)
+        return EXIT_FAILURE;
     security = credentials_security(&d->credentials);
     rounds.log = print_log_line;
     rounds.debug = d->options.debug ? print_log_line : NULL;
@@ -371,7 +374,7 @@ static int run_daemon(struct daemon *d)
         return EXIT_FAILURE;
     }
     d->credentials.server = d->server;
-    if (start_listening(d) < 0) {
+    if (start_listening(d) < 0 || daemon_sandbox_close(&d->options) < 0) {
         server_stop(d->server, on_server_stopped, d); /* or socket files would stay */
         (void)uv_run(&d->loop, UV_RUN_DEFAULT);
         return EXIT_FAILURE;

@@ -148,6 +148,8 @@ static void test_wrong_numbers(void **state)
         {"--grace", "1.5.5"},
         {"--grace", "1.5x"},
         {"--grace", "99999999999999999999"},
+        {"--sandbox", "on"},
+        {"--sandbox", ""},
     };
 
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
