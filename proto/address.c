@@ -1,10 +1,63 @@
 #include "proto/address.h"
 
 #include <arpa/inet.h>
+#include <netinet/in.h>
+#include <string.h>
 
 bool address_is_numeric(const char *host)
 {
     struct in6_addr address;
 
     return inet_pton(AF_INET, host, &address) == 1 || inet_pton(AF_INET6, host, &address) == 1;
+}
+
+/* The bytes of the address and their family; AF_UNSPEC for a unix socket. */
+static int host_bytes(const struct sockaddr *endpoint, const uint8_t **ret)
+{
+    const struct sockaddr_in6 *v6 = (const void *)endpoint;
+    const struct sockaddr_in *v4 = (const void *)endpoint;
+
+    *ret = NULL;
+    if (endpoint->sa_family == AF_INET) {
+        *ret = (const void *)&v4->sin_addr;
+        return AF_INET;
+    }
+    if (endpoint->sa_family != AF_INET6)
+        return AF_UNSPEC;
+    *ret = v6->sin6_addr.s6_addr;
+    if (!IN6_IS_ADDR_V4MAPPED(&v6->sin6_addr))
+        return AF_INET6;
+    *ret += 12;
+    return AF_INET;
+}
+
+bool address_format(const struct sockaddr *endpoint, char *text, size_t size)
+{
+    const uint8_t *bytes;
+    int family = host_bytes(endpoint, &bytes);
+
+    if (family != AF_UNSPEC && inet_ntop(family, bytes, text, (socklen_t)size))
+        return true;
+    text[0] = '\0';
+    return false;
+}
+
+uint16_t address_port(const struct sockaddr *endpoint)
+{
+    if (endpoint->sa_family == AF_INET)
+        return ntohs(((const struct sockaddr_in *)(const void *)endpoint)->sin_port);
+    return endpoint->sa_family == AF_INET6
+               ? ntohs(((const struct sockaddr_in6 *)(const void *)endpoint)->sin6_port)
+               : 0;
+}
+
+uint64_t address_network(const struct sockaddr *endpoint)
+{
+    const uint8_t *bytes;
+    int family = host_bytes(endpoint, &bytes);
+    uint64_t network = 0;
+
+    if (family != AF_UNSPEC)
+        memcpy(&network, bytes, family == AF_INET ? 4 : sizeof(network));
+    return network;
 }

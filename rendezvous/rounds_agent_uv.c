@@ -25,6 +25,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "proto/address.h"
 #include "proto/tls_openssl.h"
 #include "rendezvous/rounds_debug_uv.h"
 #include "rendezvous/rounds_look_uv.h"
@@ -354,24 +355,13 @@ static void refuse_agent(struct agent_conn *a, const char *why)
 static void format_endpoint(int fd, int (*ask)(int fd, struct sockaddr *to, socklen_t *size), char *text,
                             socklen_t n)
 {
-    union {
-        struct sockaddr any;
-        struct sockaddr_in v4;
-        struct sockaddr_in6 v6;
-        struct sockaddr_storage storage;
-    } at = {0};
+    union address_endpoint at = {0};
     socklen_t size = sizeof(at);
 
     text[0] = 0;
     if (ask(fd, &at.any, &size) < 0)
         return; /* the peer has disconnected: its address is not needed */
-    if (at.any.sa_family == AF_INET6 && IN6_IS_ADDR_V4MAPPED(&at.v6.sin6_addr))
-        (void)inet_ntop(AF_INET, &at.v6.sin6_addr.s6_addr[12], text, n);
-    else if (at.any.sa_family == AF_INET6)
-        (void)inet_ntop(AF_INET6, &at.v6.sin6_addr, text, n);
-    else if (at.any.sa_family == AF_INET)
-        (void)inet_ntop(AF_INET, &at.v4.sin_addr, text, n);
-    else
+    if (!address_format(&at.any, text, n))
         (void)snprintf(text, n, "127.0.0.1");
 }
 
@@ -662,33 +652,10 @@ static bool is_shaking_hands(const struct agent_conn *a)
     return a->tls && !a->shutting_down && !tls_link_is_established(a->tls);
 }
 
-/* What its handshakes count for: an IPv4 address, or the network of an IPv6 one, of which a host may have all addresses. */
-static uint64_t handshake_address(int fd)
-{
-    union {
-        struct sockaddr any;
-        struct sockaddr_in v4;
-        struct sockaddr_in6 v6;
-        struct sockaddr_storage storage;
-    } at = {0};
-    socklen_t size = sizeof(at);
-    uint64_t network = 0;
-
-    if (getpeername(fd, &at.any, &size) < 0 || at.any.sa_family == AF_UNIX)
-        return 0;
-    if (at.any.sa_family == AF_INET)
-        return at.v4.sin_addr.s_addr;
-    if (IN6_IS_ADDR_V4MAPPED(&at.v6.sin6_addr))
-        memcpy(&network, at.v6.sin6_addr.s6_addr + 12, 4);
-    else
-        memcpy(&network, at.v6.sin6_addr.s6_addr, sizeof(network));
-    return network;
-}
-
 /* More of its handshake is there. */
 static void wait_for_handshake(struct agent_conn *a)
 {
-    handshake_turns_add(&shell_of(a)->handshakes, &a->handshake, handshake_address(a->fd));
+    handshake_turns_add(&shell_of(a)->handshakes, &a->handshake, server_network_of(a->fd));
     update_agent_polling(a);
     server_want_turn(a->server);
 }

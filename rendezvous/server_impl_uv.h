@@ -118,6 +118,9 @@ struct peer {
 /* "client 10.0.0.1:4711" */
 void server_format_peer(int fd, char *text, size_t n);
 
+/* What a connection's demands count for: its peer's network (proto/address.h). */
+uint64_t server_network_of(int fd);
+
 /* A line for the log about one client (or NULL: about the server). */
 void server_log(struct server *s, const struct peer *p, const char *format, ...)
     __attribute__((format(printf, 3, 4)));

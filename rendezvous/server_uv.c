@@ -23,6 +23,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "proto/address.h"
 #include "rendezvous/exchange_uv.h"
 #include "rendezvous/fence_uv.h"
 #include "rendezvous/relay_shell_uv.h"
@@ -42,35 +43,27 @@ enum {
 
 /* ---- log ---- */
 
-static void format_address(const struct sockaddr_storage *a, char *text, size_t n)
-{
-    const struct sockaddr_in6 *v6 = (const struct sockaddr_in6 *)a;
-    const struct sockaddr_in *v4 = (const struct sockaddr_in *)a;
-    char host[INET6_ADDRSTRLEN];
-
-    if (a->ss_family == AF_INET6 && IN6_IS_ADDR_V4MAPPED(&v6->sin6_addr)) {
-        (void)inet_ntop(AF_INET, &v6->sin6_addr.s6_addr[12], host, sizeof(host));
-        (void)snprintf(text, n, "client %s:%u", host, ntohs(v6->sin6_port));
-    } else if (a->ss_family == AF_INET6) {
-        (void)inet_ntop(AF_INET6, &v6->sin6_addr, host, sizeof(host));
-        (void)snprintf(text, n, "client [%s]:%u", host, ntohs(v6->sin6_port));
-    } else if (a->ss_family == AF_INET) {
-        (void)inet_ntop(AF_INET, &v4->sin_addr, host, sizeof(host));
-        (void)snprintf(text, n, "client %s:%u", host, ntohs(v4->sin_port));
-    } else {
-        (void)snprintf(text, n, "client on the unix socket");
-    }
-}
-
 void server_format_peer(int fd, char *text, size_t n)
 {
-    struct sockaddr_storage address = {0};
-    socklen_t size = sizeof(address);
+    union address_endpoint at = {0};
+    char host[INET6_ADDRSTRLEN];
+    socklen_t size = sizeof(at);
 
-    if (getpeername(fd, (struct sockaddr *)&address, &size) < 0)
+    if (getpeername(fd, &at.any, &size) < 0)
         (void)snprintf(text, n, "disconnected client");
+    else if (!address_format(&at.any, host, sizeof(host)))
+        (void)snprintf(text, n, "client on the unix socket");
     else
-        format_address(&address, text, n);
+        (void)snprintf(text, n, strchr(host, ':') ? "client [%s]:%u" : "client %s:%u", host,
+                       address_port(&at.any));
+}
+
+uint64_t server_network_of(int fd)
+{
+    union address_endpoint at = {0};
+    socklen_t size = sizeof(at);
+
+    return getpeername(fd, &at.any, &size) < 0 ? 0 : address_network(&at.any);
 }
 
 void server_log(struct server *s, const struct peer *p, const char *format, ...)

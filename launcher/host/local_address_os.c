@@ -9,6 +9,7 @@
 #include <sys/socket.h>
 
 #include "base/cleanup.h"
+#include "proto/address.h"
 
 /* The IPv4 address in it, also when it is written as IPv6 (::ffff:10.0.0.1). */
 static bool ipv4_of(const struct sockaddr *address, uint32_t *ret)
@@ -88,7 +89,5 @@ int local_address_towards(const char *host, char *ret, size_t size)
     if (!own && (fd < 0 || connect(fd, &address.any, sizeof(address)) < 0 ||
                  getsockname(fd, &address.any, &length) < 0))
         return -errno;
-    const void *bytes = address.any.sa_family == AF_INET6 ? (const void *)&address.v6.sin6_addr
-                                                          : (const void *)&address.v4.sin_addr;
-    return inet_ntop(address.any.sa_family, bytes, ret, (socklen_t)size) ? 0 : -ENOBUFS;
+    return address_format(&address.any, ret, size) ? 0 : -ENOBUFS;
 }

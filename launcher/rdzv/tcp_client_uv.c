@@ -18,6 +18,7 @@
 #include <string.h>
 
 #include "base/buf.h"
+#include "proto/address.h"
 #include "proto/tls_openssl.h"
 #include "rendezvous/tcp_liveness_os.h"
 
@@ -278,12 +279,7 @@ void tcp_client_own_address(const struct tcp_client *l, char *ret, size_t size)
     ret[0] = '\0';
     if (!l->connected || uv_tcp_getsockname(&l->tcp, (struct sockaddr *)&own, &n) < 0)
         return;
-    if (own.any.sa_family == AF_INET6 && IN6_IS_ADDR_V4MAPPED(&own.v6.sin6_addr))
-        (void)uv_inet_ntop(AF_INET, &own.v6.sin6_addr.s6_addr[12], ret, size);
-    else if (own.any.sa_family == AF_INET6)
-        (void)uv_inet_ntop(AF_INET6, &own.v6.sin6_addr, ret, size); /* "" where it does not fit */
-    else
-        (void)uv_inet_ntop(AF_INET, &own.v4.sin_addr, ret, size);
+    (void)address_format(&own.any, ret, size); /* "" where it does not fit */
 }
 
 uint64_t tcp_client_slack_ns(const struct tcp_client *l, uint32_t within_ms)

@@ -1,8 +1,12 @@
 /*
- * Which hosts are numeric addresses.
+ * Which hosts are numeric addresses, and what is shown and counted of the end of a connection.
  */
 
+#include <arpa/inet.h>
+#include <netinet/in.h>
 #include <stddef.h>
+#include <string.h>
+#include <sys/un.h>
 
 #include "proto/address.h"
 
@@ -31,11 +35,67 @@ static void names_and_malformed_addresses(void **state)
             fail_msg("'%s' is taken for an address", hosts[i]);
 }
 
+static union address_endpoint endpoint(const char *host)
+{
+    union address_endpoint e = {.any = {.sa_family = AF_UNIX}};
+    struct sockaddr_in6 v6 = {.sin6_family = AF_INET6, .sin6_port = htons(29400)};
+    struct sockaddr_in v4 = {.sin_family = AF_INET, .sin_port = htons(29400)};
+
+    if (inet_pton(AF_INET, host, &v4.sin_addr) == 1)
+        memcpy(&e, &v4, sizeof(v4));
+    else if (inet_pton(AF_INET6, host, &v6.sin6_addr) == 1)
+        memcpy(&e, &v6, sizeof(v6));
+    return e;
+}
+
+static void text_of_an_endpoint(void **state)
+{
+    static const char *const cases[][2] = {
+        {"10.1.2.3", "10.1.2.3"}, {"::ffff:10.1.2.3", "10.1.2.3"}, {"2001:db8::7", "2001:db8::7"}, {"", ""}};
+    char text[INET6_ADDRSTRLEN], little[8] = "before";
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        union address_endpoint e = endpoint(cases[i][0]);
+
+        assert_int_equal(address_format(&e.any, text, sizeof(text)), cases[i][1][0] != '\0');
+        assert_string_equal(text, cases[i][1]);
+        assert_int_equal(address_port(&e.any), cases[i][1][0] ? 29400 : 0);
+    }
+    union address_endpoint long_one = endpoint("10.1.2.3");
+    assert_false(address_format(&long_one.any, little, sizeof(little)));
+    assert_string_equal(little, "");
+}
+
+/* Hosts of one network, as a host may have each address of its IPv6 network. */
+static void network_of_an_endpoint(void **state)
+{
+    static const struct {
+        const char *a, *b;
+        bool same;
+    } cases[] = {{"10.1.2.3", "::ffff:10.1.2.3", true},
+                 {"10.1.2.3", "10.1.2.4", false},
+                 {"2001:db8::7", "2001:db8::ffff:0:0:8", true},
+                 {"2001:db8::7", "2001:db8:0:1::7", false}};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        union address_endpoint a = endpoint(cases[i].a), b = endpoint(cases[i].b);
+
+        assert_int_equal(address_network(&a.any) == address_network(&b.any), cases[i].same);
+        assert_true(address_network(&a.any) != 0);
+    }
+    union address_endpoint local = endpoint("");
+    assert_true(address_network(&local.any) == 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(numeric_addresses),
         cmocka_unit_test(names_and_malformed_addresses),
+        cmocka_unit_test(text_of_an_endpoint),
+        cmocka_unit_test(network_of_an_endpoint),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
