@@ -59,20 +59,17 @@ static void on_peer_poll(uv_poll_t *poll, int status, int events);
 
 /* ---- accounts ---- */
 
-static void set_charge(uint64_t *total, size_t *charged, size_t now)
-{
-    *total += now;
-    *total -= *charged;
-    *charged = now;
-}
-
 /* What p keeps beyond its own struct, after a change. Values that wait to be sent are charged to the
  * store's account, not here. */
 static void charge_buffers(struct peer *p)
 {
-    set_charge(&p->server->input_bytes, &p->charged_input, p->in.capacity);
-    set_charge(&p->server->output_bytes, &p->charged_output,
-               p->out.bytes.capacity + p->out.refs_capacity * sizeof(struct outbox_ref));
+    size_t output = p->out.bytes.capacity + p->out.refs_capacity * sizeof(struct outbox_ref);
+
+    input_shares_change(&p->server->input, p->input_slot, p->charged_input, p->in.capacity);
+    p->charged_input = p->in.capacity;
+    p->server->output_bytes += output;
+    p->server->output_bytes -= p->charged_output;
+    p->charged_output = output;
 }
 
 static size_t output_limit(const struct server *s)
@@ -514,25 +511,50 @@ static bool serve_scratch(struct peer *p, size_t n)
     return true;
 }
 
+/* Of the network whose clients hold the most, the client that does; there has to be one that holds something. */
+static struct peer *largest_holder(struct server *s)
+{
+    unsigned slot = input_shares_largest(&s->input);
+    struct peer *largest = NULL;
+
+    for (struct list *i = s->peers.next; i != &s->peers; i = i->next) {
+        struct peer *p = list_entry(i, struct peer, link);
+
+        if (p->input_slot == slot && (!largest || p->charged_input > largest->charged_input))
+            largest = p;
+    }
+    return largest;
+}
+
+/* Incomplete messages of all clients hold too much, and p wants more: closes the client that holds the most. False: that is
+ * p. */
+static bool cut_largest_holder(struct peer *p)
+{
+    struct server *s = p->server;
+    struct peer *largest = largest_holder(s);
+
+    server_log(s, largest,
+               "closed: incomplete messages of all clients hold %llu bytes (--max-input), its own %zu",
+               (unsigned long long)s->input.total, largest->charged_input);
+    peer_close(largest);
+    return largest != p;
+}
+
 /* Where to read to: behind the incomplete message, or the scratch buffer. NULL: p is closed. */
 static uint8_t *peer_read_buffer(struct peer *p, size_t *ret_size)
 {
     struct server *s = p->server;
     uint8_t *place;
 
-    bool tight = s->input_bytes > s->limits.input_all_max;
+    bool tight = s->input.total > s->limits.input_all_max;
     bool small = buf_size(&p->in) < IN_STEP_SMALL; /* and may stay so for as long as it has time */
 
     /* What is read may have to be kept, too: when the client does not read its replies. */
     *ret_size = tight || (small && buf_size(&p->in) > 0) ? IN_STEP_SMALL : IN_STEP;
     if (buf_size(&p->in) == 0)
         return s->scratch;
-    if (buf_size(&p->in) > IN_STEP && tight) {
-        server_log(s, p, "closed: incomplete messages of all clients hold %llu bytes (--max-input)",
-                   (unsigned long long)s->input_bytes);
-        peer_close(p);
+    if (buf_size(&p->in) > IN_STEP && tight && !cut_largest_holder(p))
         return NULL;
-    }
     place = buf_reserve(&p->in, *ret_size);
     if (!place) {
         server_log(s, p, "closed: out of memory for its message of %llu bytes",
@@ -777,6 +799,7 @@ int peer_create(struct server *s, int fd, bool for_agent)
     p->server = s;
     p->fd = fd;
     p->for_agent = for_agent;
+    p->input_slot = input_shares_slot(&s->input, server_network_of(fd));
     list_init(&p->deadline_link);
     list_init(&p->busy_link);
     list_init(&p->unused_link);

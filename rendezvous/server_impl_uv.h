@@ -12,6 +12,7 @@
 #include "base/list.h"
 #include "proto/tls_openssl.h"
 #include "rendezvous/admission.h"
+#include "rendezvous/input_shares.h"
 #include "rendezvous/log_tokens.h"
 #include "rendezvous/outbox.h"
 #include "rendezvous/relay.h"
@@ -54,13 +55,13 @@ struct server {
 
     uint64_t n_changes; /* requests that may have changed a key */
     struct list peers;
-    unsigned n_peers;      /* connections: these, and agents */
-    uint64_t input_bytes;  /* held by incomplete messages */
-    uint64_t output_bytes; /* held by replies that were not read */
-    struct list greeting;  /* peers before the end of VALIDATE, oldest first */
-    struct list framing;   /* peers with an incomplete message, oldest first */
-    struct list unused;    /* peers that have greeted and requested nothing yet, the longest idle first */
-    struct list busy;      /* peers whose request goes on, or whose long message is read on, in a turn */
+    unsigned n_peers;          /* connections: these, and agents */
+    struct input_shares input; /* held by incomplete messages */
+    uint64_t output_bytes;     /* held by replies that were not read */
+    struct list greeting;      /* peers before the end of VALIDATE, oldest first */
+    struct list framing;       /* peers with an incomplete message, oldest first */
+    struct list unused;        /* peers that have greeted and requested nothing yet, the longest idle first */
+    struct list busy;          /* peers whose request goes on, or whose long message is read on, in a turn */
     uv_timer_t deadline_timer;
     uint64_t deadline_ms; /* when the timer is set to fire */
     uv_idle_t rest_idle;  /* active while work was left for the next turn of the loop */
@@ -103,6 +104,7 @@ struct peer {
     struct outbox out; /* what the socket did not take yet */
     size_t charged_input;
     size_t charged_output;
+    unsigned input_slot; /* of server.input */
     int fd;
     uint8_t n_greeted; /* bytes of VALIDATE seen */
     uint8_t events;    /* what is polled for */

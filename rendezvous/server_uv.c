@@ -287,10 +287,13 @@ static void init_handles(struct server *s)
 
 static int init_store(struct server *s)
 {
-    uint8_t seed[SIPHASH_SEED_SIZE];
+    uint8_t seeds[2][SIPHASH_SEED_SIZE];
 
-    int r = random_fill(seed, sizeof(seed));
-    return r ? r : store_init(&s->store, &s->limits.store, seed);
+    int r = random_fill(seeds, sizeof(seeds));
+    if (r)
+        return r;
+    input_shares_init(&s->input, seeds[0]);
+    return store_init(&s->store, &s->limits.store, seeds[1]);
 }
 
 void server_use_certificates(struct server *s, struct tls_context *certified)

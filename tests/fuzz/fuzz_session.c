@@ -63,7 +63,7 @@ static void check_agents(const struct server *s)
         input += list_entry(i, struct peer, link)->charged_input;
         n++;
     }
-    require(n == s->n_peers && input == s->input_bytes && agents_input == s->rounds->input_bytes);
+    require(n == s->n_peers && input == s->input.total && agents_input == s->rounds->input_bytes);
 }
 
 static void turn(struct bench *b)

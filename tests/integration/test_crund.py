@@ -660,14 +660,29 @@ def test_incomplete_messages_of_all_clients_are_bounded():
         first, second = c.client(), c.client()
         first.send(m[:-1])
         settle(c, first)
-        try:
-            second.send(m[:-1])
-        except Closed:
-            pass
-        assert second.is_closed()
+        second.send(m[:-1])
+        assert first.is_closed()  # it holds the most when there is too much
         assert "--max-input" in c.log()
-        first.send(m[-1:])
-        assert first.get("/large") == b"x" * 700000
+        second.send(m[-1:])
+        assert second.get("/large") == b"x" * 700000
+
+
+def test_half_messages_are_charged_to_the_address_they_come_from():
+    """Many connections that hold half a message each, and grow it now and then: they are cut off, not a client of another
+    address whose message is larger than each of theirs."""
+    m = message("SET", "/half", b"x" * 800000)
+    with Crund(BUILD, "--max-input", "2M") as c:
+        hoarders = [c.client(source="127.0.0.2") for _ in range(8)]
+        for h in hoarders:
+            h.send(m[:200000])
+        settle(c, *hoarders)
+        good = c.client(source="127.0.0.3")
+        for i in range(5):
+            good.set("/good", b"g" * 500000 + b"%d" % i)
+            assert good.get("/good") == b"g" * 500000 + b"%d" % i
+        n_closed = sum(h.is_closed(within=0.2) for h in hoarders)
+        assert 0 < n_closed < len(hoarders), n_closed
+        assert "--max-input" in c.log() and "127.0.0.3" not in c.log()
 
 
 def test_bits_of_messages_take_no_room_from_others():

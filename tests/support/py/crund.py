@@ -134,7 +134,7 @@ class Stream:
 class Client(Stream):
     """A validated connection, unless told otherwise."""
 
-    def __init__(self, host, port, validate=True, timeout=60, path=None, rcvbuf=None):
+    def __init__(self, host, port, validate=True, timeout=60, path=None, rcvbuf=None, source=None):
         if path:
             self.socket = socket.socket(socket.AF_UNIX)
         else:
@@ -142,6 +142,8 @@ class Client(Stream):
             self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if rcvbuf:
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, rcvbuf)
+        if source:
+            self.socket.bind((source, 0))
         self.socket.settimeout(timeout)
         self.socket.connect(path or (host, port))
         if validate:

@@ -488,13 +488,13 @@ static void test_clients_do_not_use_up_the_input_of_agents(void **state)
     assert_int_equal(start(NULL), 0);
     client_init(&a, 1, 1);
     assert_true(say_hello(&a) && hear(&a, SESSION_VIEW_START));
-    server->input_bytes = 2 * server->limits.input_all_max;
+    server->input.total = 2 * server->limits.input_all_max;
     assert_int_equal(send(a.fd, empty, 1, MSG_NOSIGNAL), 1);
     for (int i = 0; i < TURNS; i++)
         turn();
     assert_int_equal(send(a.fd, empty + 1, sizeof(empty) - 1, MSG_NOSIGNAL), sizeof(empty) - 1);
     assert_true(ask_alive(&a));
-    server->input_bytes = 0;
+    server->input.total = 0;
     client_finish(&a);
     stop();
 }
