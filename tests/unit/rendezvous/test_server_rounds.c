@@ -5,9 +5,9 @@
  */
 
 #include <dirent.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,6 +19,7 @@
 #include "rendezvous/server_impl_uv.h"
 #include "rendezvous/session_json.h"
 #include "tests/support/c/failing_alloc.h"
+#include "tests/support/c/synced_files.h"
 
 #include "tests/support/c/cmocka_fixed.h"
 
@@ -30,42 +31,19 @@ static char folder[] = "/tmp/test_server_rounds.XXXXXX";
 static bool stopped, stop_when_deserted;
 static unsigned n_lines, n_deserted;
 
-/* The linker sends fsync() through here: a disk that takes its time. */
-static atomic_bool disk_hangs;
-
-int __real_fsync(int fd);
-int __wrap_fsync(int fd);
-
-/* Of the folder that has the state directory. */
-static atomic_uint n_parent_syncs;
-
-static bool is_same_file(int fd, const char *path)
-{
-    struct stat a, b;
-
-    return fstat(fd, &a) == 0 && stat(path, &b) == 0 && a.st_dev == b.st_dev && a.st_ino == b.st_ino;
-}
-
-int __wrap_fsync(int fd)
-{
-    n_parent_syncs += is_same_file(fd, "/tmp");
-    while (disk_hangs)
-        (void)poll(NULL, 0, 1);
-    return __real_fsync(fd);
-}
-
 static void note_stopped(void *data)
 {
     stopped = true;
 }
 
-static bool disk_was_slow, disk_was_given_up, disk_was_back;
+static bool disk_was_slow, disk_was_given_up, disk_was_back, disk_has_failed;
 
 static void count_line(void *data, const char *line)
 {
     disk_was_slow = disk_was_slow || strstr(line, "agents wait for it");
     disk_was_given_up = disk_was_given_up || strstr(line, "go on without");
     disk_was_back = disk_was_back || strstr(line, "is written again");
+    disk_has_failed = disk_has_failed || strstr(line, "cannot be written: Input/output error");
     assert_true(strlen(line) > 0 && !strchr(line, '\n'));
     n_lines++;
 }
@@ -358,13 +336,13 @@ static void test_slow_disk_holds_back_what_it_must(void **state)
     client_init(&b, 2, 2);
     client_init(&other, 3, 2);
     (void)snprintf(other.hello.job, sizeof(other.hello.job), "other");
-    disk_hangs = true;
+    synced_files_hang = true;
     assert_true(say_hello(&a) && hear(&a, SESSION_VIEW_WAIT));
     assert_true(say_hello(&b));
     assert_true(say_hello(&other) && hear(&other, SESSION_VIEW_WAIT));
     for (int i = 0; i < 10; i++) /* and nothing but that */
         assert_true(ask_alive(&a) && ask_alive(&b));
-    disk_hangs = false;
+    synced_files_hang = false;
     assert_true(hear(&a, SESSION_VIEW_START) && hear(&b, SESSION_VIEW_START));
     client_finish(&a);
     client_finish(&b);
@@ -382,7 +360,7 @@ static void test_hanging_disk_is_given_up(void **state)
     disk_was_slow = disk_was_given_up = disk_was_back = false;
     assert_int_equal(start(folder), 0);
     client_init(&a, 1, 1);
-    disk_hangs = true;
+    synced_files_hang = true;
     assert_true(say_hello(&a));
     assert_true(hear(&a, SESSION_VIEW_START));
     assert_true(disk_was_slow && disk_was_given_up);
@@ -390,7 +368,7 @@ static void test_hanging_disk_is_given_up(void **state)
     (void)snprintf(b.hello.job, sizeof(b.hello.job), "other");
     assert_true(say_hello(&b));
     assert_true(hear(&b, SESSION_VIEW_START));
-    disk_hangs = false;
+    synced_files_hang = false;
     for (int i = 0; i < PATIENCE_MS && !disk_was_back; i++) {
         turn();
         (void)poll(NULL, 0, 1);
@@ -410,11 +388,102 @@ static void test_the_state_directory_is_synced(void **state)
 
     (void)snprintf(inside, sizeof(inside), "%s/../%s.new", folder, strrchr(folder, '/') + 1);
     (void)rmdir(inside);
-    n_parent_syncs = 0;
+    synced_files_n_tmp = 0;
     assert_int_equal(start(inside), 0);
-    assert_true(n_parent_syncs > 0);
+    assert_true(synced_files_n_tmp > 0);
     stop();
     assert_int_equal(rmdir(inside), 0);
+}
+
+static void assert_synced(void)
+{
+    char reason[SYNCED_FILES_REASON_SIZE];
+
+    synced_files_compare(reason);
+    if (reason[0])
+        fail_msg("%s", reason);
+}
+
+static unsigned count_state_files(void)
+{
+    DIR *list = opendir(folder);
+    struct dirent *entry;
+    unsigned n = 0;
+
+    assert_non_null(list);
+    while ((entry = readdir(list)))
+        n += entry->d_name[0] != '.';
+    assert_int_equal(closedir(list), 0);
+    return n;
+}
+
+/* Until the thread has carried out all that was ordered: the folder has so many files, and is as a power cut would leave it. */
+static void wait_until_synced(unsigned n_files)
+{
+    char reason[SYNCED_FILES_REASON_SIZE] = "";
+
+    for (int i = 0; i < PATIENCE_MS; i++) {
+        turn();
+        synced_files_compare(reason);
+        if (count_state_files() == n_files && !reason[0])
+            return;
+        (void)poll(NULL, 0, 1);
+    }
+    fail_msg("%u files instead of %u; %s", count_state_files(), n_files, reason);
+}
+
+/* A power cut after an agent has read what to do leaves all that this depends on: a file that was written the first time, one that
+ * was replaced, and, when the job has ended, no file. */
+static void test_what_was_told_survives_a_power_cut(void **state)
+{
+    struct client a, b;
+
+    assert_int_equal(start(folder), 0);
+    synced_files_watch(folder);
+    client_init(&a, 1, 2);
+    client_init(&b, 2, 2);
+    a.hello.params.max_restarts = b.hello.params.max_restarts = 3;
+    assert_true(say_hello(&a) && say_hello(&b));
+    for (int generation = 0; generation < 3; generation++) {
+        assert_true(hear(&a, SESSION_VIEW_START) && a.view.generation == generation);
+        assert_int_equal(count_state_files(), 1);
+        assert_synced();
+        assert_true(hear(&b, SESSION_VIEW_START));
+        assert_true(say_report(&a, SESSION_RUNNING) && say_report(&b, SESSION_FAILED));
+        assert_true(hear(&a, SESSION_VIEW_STOP) && hear(&b, SESSION_VIEW_STOP));
+        assert_true(say_report(&a, SESSION_READY) && say_report(&b, SESSION_READY));
+    }
+    assert_true(hear(&a, SESSION_VIEW_START) && hear(&b, SESSION_VIEW_START));
+    assert_true(say_report(&a, SESSION_RUNNING) && say_report(&b, SESSION_RUNNING));
+    assert_true(say_report(&a, SESSION_DONE) && say_report(&b, SESSION_DONE));
+    assert_true(hear(&a, SESSION_VIEW_END) && hear(&b, SESSION_VIEW_END));
+    assert_true(say_report(&a, SESSION_LEFT) && say_report(&b, SESSION_LEFT));
+    client_finish(&a);
+    client_finish(&b);
+    wait_until_synced(0);
+    stop();
+}
+
+/* A disk that does not take a file, or the names of the folder: it is logged, and the file before stays as it was. */
+static void test_failing_fsync_is_logged(void **state)
+{
+    for (int folders = 0; folders < 2; folders++) {
+        atomic_int *error = folders ? &synced_files_folder_error : &synced_files_file_error;
+        struct client a;
+
+        disk_has_failed = false;
+        assert_int_equal(start(folder), 0);
+        synced_files_watch(folder);
+        client_init(&a, 1, 1);
+        *error = EIO;
+        assert_true(say_hello(&a) && hear(&a, SESSION_VIEW_START));
+        assert_true(disk_has_failed);
+        assert_int_equal(count_state_files(), folders ? 1 : 0);
+        *error = 0;
+        client_finish(&a);
+        stop();
+        empty_folder();
+    }
 }
 
 static void write_damaged(const char *name)
@@ -506,12 +575,12 @@ static void test_stopped_while_writing(void **state)
 
     assert_int_equal(start(folder), 0);
     client_init(&a, 1, 1);
-    disk_hangs = true;
+    synced_files_hang = true;
     assert_true(say_hello(&a));
     server_stop(server, note_stopped, NULL);
     turn();
     assert_false(stopped);
-    disk_hangs = false;
+    synced_files_hang = false;
     run_out();
     client_finish(&a);
     empty_folder();
@@ -604,6 +673,8 @@ int main(void)
         cmocka_unit_test(test_slow_disk_holds_back_what_it_must),
         cmocka_unit_test(test_hanging_disk_is_given_up),
         cmocka_unit_test(test_the_state_directory_is_synced),
+        cmocka_unit_test(test_what_was_told_survives_a_power_cut),
+        cmocka_unit_test(test_failing_fsync_is_logged),
         cmocka_unit_test(test_each_damaged_file_is_kept),
         cmocka_unit_test(test_incomplete_frame_has_a_deadline),
         cmocka_unit_test(test_clients_do_not_use_up_the_input_of_agents),
