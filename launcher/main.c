@@ -37,6 +37,7 @@
 #include "launcher/util/bounded_os.h"
 #include "launcher/util/log_os.h"
 #include "launcher/util/trace_os.h"
+#include "launcher/supervise/guardian_os.h"
 #include "launcher/supervise/guardian_release_os.h"
 #include "launcher/supervise/spawn_worker_os.h"
 #include "base/cleanup.h"
@@ -472,6 +473,7 @@ int main(int argc, char **argv)
     sigset_t before;
 
     block_signals(&before);
+    guardian_set_command_line(argv);
     if (open_missing_stdio() < 0)
         return 1; /* there is no stderr to report it on */
     switch (options_parse(argv + (argc > 0), environ, &options, error)) {

@@ -40,7 +40,10 @@ struct agent {
     struct events *events; /* NULL: no event log was asked for */
     struct generation_host host;
     struct kept_guardian kept_guardian; /* --warm, between two generations */
-    struct generation *generation;      /* NULL before the first */
+    bool has_sought_cgroup;             /* for the cgroups of generations (agent_seek_cgroup()) */
+    int cgroup_error;                   /* why none can be made: errno */
+    bool has_traced_containment;
+    struct generation *generation; /* NULL before the first */
     struct attempt_files_config files_config;
     struct attempt_request
         *starting;              /* files of the next start or replacement that are being made; or NULL */
@@ -139,6 +142,18 @@ bool agent_reap(struct agent *a);
 
 /* SIGQUIT, after the stacks have been taken. */
 void agent_quit(struct agent *a);
+
+/* Finds out whether a cgroup can be made for each generation, once. The calls wait for no disk. */
+void agent_seek_cgroup(struct agent *a);
+
+/* The guardian has ended: its keeper (job_cgroup_os.h), now a child of crun, is not one of the processes to end. */
+void agent_spare_keeper(struct agent *a);
+
+/* How this job is contained, "cgroup" or "process tree". */
+const char *agent_containment(const struct agent *a);
+
+/* With --debug: the same, with the reason; once. */
+void agent_trace_containment(struct agent *a);
 
 /* Fills agent->inherited. A negative errno when there is no /proc. */
 int agent_list_inherited(struct agent *a);

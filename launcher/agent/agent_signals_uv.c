@@ -6,6 +6,8 @@
 #include <errno.h>
 #include <signal.h>
 #include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
 #include <sys/signalfd.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -13,10 +15,13 @@
 #include "launcher/agent/agent_impl_uv.h"
 #include "launcher/agent/health_check_uv.h"
 #include "launcher/cli/job.h"
+#include "launcher/host/own_cgroup_os.h"
 #include "launcher/host/proc_info_os.h"
 #include "launcher/output/output_uv.h"
 #include "launcher/supervise/child_processes_os.h"
+#include "launcher/supervise/job_cgroup_os.h"
 #include "launcher/util/log_os.h"
+#include "launcher/util/trace_os.h"
 #include "launcher/watch/watch_uv.h"
 #include "base/err.h"
 #include "base/time.h"
@@ -34,6 +39,53 @@ int agent_list_inherited(struct agent *a)
 
     a->n_inherited = n > 0 ? (size_t)n : 0;
     return n;
+}
+
+void agent_seek_cgroup(struct agent *a)
+{
+    struct spawn_guardian_job *guardians = &a->host.guardians;
+
+    if (a->has_sought_cgroup)
+        return;
+    a->has_sought_cgroup = true;
+    void *shared =
+        mmap(NULL, sizeof(*guardians->shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    int fd = shared == MAP_FAILED ? -errno : own_cgroup_open();
+    if (fd < 0) {
+        a->cgroup_error = -fd;
+        if (shared != MAP_FAILED)
+            (void)munmap(shared, sizeof(*guardians->shared));
+        return;
+    }
+    guardians->shared = shared;
+    guardians->cgroup = fd;
+}
+
+void agent_spare_keeper(struct agent *a)
+{
+    const struct job_cgroup_shared *shared = a->host.guardians.shared;
+    pid_t keeper = shared ? shared->keeper : 0;
+
+    if (keeper > 0 && a->n_inherited < ARRAY_SIZE(a->inherited) && kill(keeper, 0) == 0)
+        a->inherited[a->n_inherited++] = keeper;
+}
+
+const char *agent_containment(const struct agent *a)
+{
+    const struct job_cgroup_shared *shared = a->host.guardians.shared;
+
+    return shared && shared->is_used ? "cgroup" : "process tree";
+}
+
+void agent_trace_containment(struct agent *a)
+{
+    const struct job_cgroup_shared *shared = a->host.guardians.shared;
+    int error = shared ? shared->error : a->cgroup_error;
+
+    a->has_traced_containment = true;
+    if (trace_sink)
+        trace_line("containment: %s%s%s", agent_containment(a), error ? ": " : "",
+                   error ? strerror(error) : "");
 }
 
 static bool is_inherited(const struct agent *a, pid_t pid)

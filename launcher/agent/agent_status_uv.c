@@ -120,6 +120,7 @@ int agent_describe_job(const struct agent *a, struct job_status *ret)
     session_copy_text(ret->job, sizeof(ret->job), job->run_id_text);
     session_copy_text(ret->program, sizeof(ret->program), job->program_name);
     session_copy_text(ret->state, sizeof(ret->state), job_state_of(&a->group, a->generation));
+    session_copy_text(ret->containment, sizeof(ret->containment), agent_containment(a));
     if (a->membership)
         session_copy_text(ret->rendezvous, sizeof(ret->rendezvous), membership_endpoint(a->membership));
     int r =

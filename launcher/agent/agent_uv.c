@@ -111,6 +111,8 @@ void agent_take_report(struct agent *a, const struct guardian_report *report)
         return; /* never sent by a guardian; but no record may crash crun */
     if (report->worker < 0 || report->worker >= a->config->job->n_workers)
         return; /* the same */
+    if (report->kind == GUARDIAN_STARTED && !a->has_traced_containment)
+        agent_trace_containment(a);
     if (report->kind == GUARDIAN_EMPTY)
         output_flush(a->output); /* before the report on its end */
     if (report->kind == GUARDIAN_EXITED)
@@ -139,6 +141,7 @@ static void on_worker_ready(void *data, int worker, uint32_t generation)
 
 static void on_guardian_lost(void *data)
 {
+    agent_spare_keeper(data);
     agent_dispatch_kind(data, GROUP_GUARDIAN_LOST);
 }
 
@@ -261,6 +264,8 @@ static int make_attempt_files(struct agent *a, const bool *selected)
                                 (int)a->assignment.rank_base, selected, on_files_ready, a);
     if (r)
         drop_store(a);
+    else
+        agent_seek_cgroup(a); /* while a thread makes the files */
     return r;
 }
 
@@ -821,10 +826,18 @@ static int agent_init(struct agent *a, const struct agent_config *config)
 {
     const struct job *job = config->job;
 
-    *a = (struct agent){.config = config, .oom_kills_before = -1, .held_port = -1, .line_worker = -1};
-    if (agent_list_inherited(a) < 0)
-        log_line(
-            "there is no /proc here: what workers leave behind in sessions of their own cannot be found and ended");
+    *a = (struct agent){.config = config,
+                        .host.guardians.cgroup = -1,
+                        .oom_kills_before = -1,
+                        .held_port = -1,
+                        .line_worker = -1};
+    if (agent_list_inherited(a) < 0) {
+        agent_seek_cgroup(a);
+        if (a->host.guardians.cgroup < 0)
+            log_line(
+                "there is no /proc here, and no cgroup can be made: what workers leave behind in sessions of their "
+                "own cannot be found and ended");
+    }
     if (prctl(PR_SET_CHILD_SUBREAPER, 1) < 0)
         return -errno;
     int r = init_group(a);
@@ -847,7 +860,7 @@ static int agent_init(struct agent *a, const struct agent_config *config)
     a->host = (struct generation_host){.loop = &a->loop,
                                        .config = config,
                                        .worker_memory = &a->worker_memory,
-                                       .logs = &a->logs,
+                                       .guardians = a->host.guardians,
                                        .output = a->output,
                                        .kept = &a->kept_guardian,
                                        .warm = is_warm(config),
@@ -855,6 +868,8 @@ static int agent_init(struct agent *a, const struct agent_config *config)
                                        .on_lost = on_guardian_lost,
                                        .on_ready = on_worker_ready,
                                        .data = a};
+    a->host.guardians.logs = &a->logs;
+    a->host.guardians.grace_ms = (uint32_t)job->shutdown_timeout_s * 1000u;
     return r;
 }
 

@@ -468,10 +468,9 @@ static int spawn_warm_guardian(struct generation *g, const struct worker_starts 
                                         .cache_fd = import,
                                         .key_fd = -1,
                                         .cpus = g->n_workers == 1 ? start->workers[0].cpus : NULL};
-    int r = environment.failed
-                ? -ENOMEM
-                : spawn_guardian(NULL, (size_t)g->n_workers, &zygote, g->host->death_notice, g->host->logs,
-                                 (uint32_t)config->job->shutdown_timeout_s * 1000u, &g->guardian, &g->link);
+    int r = environment.failed ? -ENOMEM
+                               : spawn_guardian(NULL, (size_t)g->n_workers, &zygote, g->host->death_notice,
+                                                &g->host->guardians, &g->guardian, &g->link);
     strlist_finish(&environment);
     return r;
 }
@@ -682,8 +681,7 @@ static int start_generation(struct generation *g, const struct rank_assignment *
         r = g->host->warm
                 ? start_warm(g, &start)
                 : spawn_guardian(start.workers, (size_t)start.n_workers, NULL, g->host->death_notice,
-                                 g->host->logs, (uint32_t)config->job->shutdown_timeout_s * 1000u,
-                                 &g->guardian, &g->link);
+                                 &g->host->guardians, &g->guardian, &g->link);
     start_finish(&start);
     log_cannot_start(g, r);
     return r;

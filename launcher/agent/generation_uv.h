@@ -10,11 +10,12 @@
 #include <sys/types.h>
 #include <uv.h>
 
+#include "launcher/supervise/spawn_guardian_os.h"
+
 struct guardian_order;
 struct guardian_report;
 struct worker_memory;
 struct death_notice;
-struct logs;
 struct agent_config;
 struct worker_notice;
 struct output;
@@ -33,7 +34,7 @@ struct generation_host {
     uv_loop_t *loop;
     const struct agent_config *config;
     const struct worker_memory *worker_memory;
-    const struct logs *logs;
+    struct spawn_guardian_job guardians;
     struct output *output;
     const struct death_notice
         *death_notice;          /* for the guardian of the next generation; NULL: no rendezvous */

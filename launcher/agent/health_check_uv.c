@@ -293,7 +293,7 @@ static int spawn_check(struct health_check *c, int output)
     describe_environment(&c->config, &environment);
     w.argv = arguments.items;
     w.environment = environment.items;
-    int r = arguments.failed || environment.failed ? -ENOMEM : spawn_worker(&w, &c->pid);
+    int r = arguments.failed || environment.failed ? -ENOMEM : spawn_worker(&w, NULL, &c->pid);
     strlist_finish(&arguments);
     strlist_finish(&environment);
     return r;

@@ -58,6 +58,7 @@ struct job_status {
     char job[JOB_STATUS_NAME_SIZE], program[JOB_STATUS_NAME_SIZE];
     char state[JOB_STATUS_WORD_SIZE];          /* "waiting", "running", "stopping", "restarting" or "ended" */
     char rendezvous[JOB_STATUS_ENDPOINT_SIZE]; /* HOST:PORT; "": one node alone */
+    char containment[JOB_STATUS_WORD_SIZE];    /* "cgroup" or "process tree"; "": not known */
     int64_t crun_pid;                          /* 0: the rendezvous was asked */
     int64_t generation;
     int32_t restarts, max_restarts;

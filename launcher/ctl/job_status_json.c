@@ -28,6 +28,7 @@ static const struct field name_fields[] = {
 
 static const struct field job_fields[] = {
     {"state", JOB_TEXT(state, JOB_STATUS_WORD_SIZE), .required = true},
+    {"containment", JOB_TEXT(containment, JOB_STATUS_WORD_SIZE)},
     {"crun_pid", I64_AT(struct job_status, crun_pid), .required = true},
     {"generation", I64_AT(struct job_status, generation), .required = true},
     {"restarts", I32_AT(struct job_status, restarts), .required = true},

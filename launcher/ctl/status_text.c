@@ -88,9 +88,10 @@ static void add_job_line(struct status_page *p, const struct job_status *j)
         return;
     }
     status_format_duration(p->view->now_s - j->started_s, up);
-    add_line(p, "%s: %s, %s for %s, generation %lld, %d/%d restarts, %d node%s, crun %lld", j->job,
+    add_line(p, "%s: %s, %s for %s, generation %lld, %d/%d restarts, %d node%s, crun %lld%s%s", j->job,
              j->program, j->state, up, (long long)j->generation, (int)j->restarts, (int)j->max_restarts,
-             (int)j->n_nodes, j->n_nodes == 1 ? "" : "s", (long long)j->crun_pid);
+             (int)j->n_nodes, j->n_nodes == 1 ? "" : "s", (long long)j->crun_pid,
+             j->containment[0] ? ", contained by its " : "", j->containment);
 }
 
 /* A node whose agent reports no workers: it has none now, is of an older release, or does not answer. */

@@ -12,6 +12,9 @@
  * not matter. A timeout limits the time between rounds, because a process that is adopted while its former parent lives
  * on causes no event.
  *
+ * Where crun may make cgroups, the workers are in one of their own (job_cgroup_os.h): then SIGKILL is sent to that as well,
+ * which needs no /proc, and a keeper does the same when the guardian has been killed.
+ *
  * Replacing: when one worker has failed and the others stay, crun orders a new one in its place. Processes that the old
  * one left in its session are killed; processes that have left that session cannot be distinguished from what other
  * workers have started, and end with those.
@@ -54,6 +57,7 @@
 #include "launcher/supervise/child_processes_os.h"
 #include "launcher/supervise/death_notice_sock.h"
 #include "launcher/output/logs_os.h"
+#include "launcher/supervise/job_cgroup_os.h"
 #include "launcher/supervise/replacement_os.h"
 #include "launcher/supervise/close_descriptors_os.h"
 #include "launcher/supervise/spawn_worker_os.h"
@@ -137,7 +141,7 @@ static int close_others(const struct guardian_setup *s)
 static void close_kept(const struct guardian_setup *s)
 {
     for (size_t i = 0; i < s->n_keep; i++)
-        if (s->keep[i] != s->link)
+        if (s->keep[i] != s->link && s->keep[i] != s->cgroup->parent)
             (void)close(s->keep[i]);
 }
 
@@ -185,11 +189,21 @@ static void watch_worker(struct guardian *g, size_t i)
     }
 }
 
+static int spawn_contained(struct guardian *g, const struct spawn_worker *worker, pid_t *ret_pid)
+{
+    struct spawn_cgroup cgroup = {.folder = g->setup->cgroup->folder};
+
+    int r = spawn_worker(worker, &cgroup, ret_pid);
+    if (cgroup.error)
+        job_cgroup_refused(g->setup->cgroup, cgroup.error);
+    return r;
+}
+
 static bool start_guarded_worker(struct guardian *g, size_t i, const struct spawn_worker *worker)
 {
     struct guardian_worker *w = &g->setup->state[i];
 
-    int r = spawn_worker(worker, &w->pid);
+    int r = spawn_contained(g, worker, &w->pid);
     if (r) {
         report_to_crun(g,
                        (struct guardian_report){.kind = GUARDIAN_EXEC_FAILED, .worker = (int)i, .value = -r});
@@ -362,7 +376,11 @@ static void read_zygote(struct guardian *g)
 
 static void launch_zygote(struct guardian *g)
 {
-    int r = zygote_launch(&g->zygote, g->setup->zygote);
+    struct spawn_cgroup cgroup = {.folder = g->setup->cgroup->folder};
+    int r = zygote_launch(&g->zygote, g->setup->zygote, &cgroup);
+
+    if (cgroup.error)
+        job_cgroup_refused(g->setup->cgroup, cgroup.error);
 
     if (!r && watch_descriptor(g, g->zygote.link, TOKEN_ZYGOTE) < 0) {
         (void)kill(g->zygote.pid, SIGKILL); /* a child that is not reaped */
@@ -517,15 +535,24 @@ static void pass_signal(struct guardian *g, int signal)
             (void)kill(g->setup->state[i].pid, signal); /* as above */
 }
 
-/* Fills `listed` with all children but the zygote. Returns how many; none without /proc. */
+/* Fills `listed` with all children but the zygote and the keeper. Returns how many; none without /proc. */
 static int list_children(const struct guardian *g)
 {
+    const pid_t keeper = g->setup->cgroup->keeper;
     int n = child_processes_list(listed, LISTED_MAX);
 
-    for (int i = 0; g->zygote.pid > 0 && i < n; i++)
-        if (listed[i] == g->zygote.pid)
+    for (int i = 0; i < n; i++)
+        if (listed[i] == g->zygote.pid || listed[i] == keeper)
             listed[i--] = listed[--n];
     return n < 0 ? 0 : n;
+}
+
+/* Without /proc those in the cgroup, which are all, but not all children. */
+static int count_orphans(const struct guardian *g)
+{
+    int n = list_children(g);
+
+    return n > 0 ? n : job_cgroup_count(g->setup->cgroup);
 }
 
 /* Signals the orphans, which became children of the guardian. */
@@ -765,10 +792,16 @@ static void end_release(struct guardian *g)
 
 static void kill_children(struct guardian *g)
 {
+    const pid_t except[] = {g->zygote.pid, g->setup->cgroup->keeper};
+
     signal_groups(g, SIGKILL);
+    /* A zygote is in the cgroup as well, and stays. */
+    bool kills_cgroup = g->zygote.pid <= 0 && job_cgroup_holds_all(g->setup->cgroup);
+    if (kills_cgroup)
+        job_cgroup_kill(g->setup->cgroup);
     /* Whether any are left shows in the next wait. Without /proc they cannot be listed: once the workers have ended,
-     * there is nothing left that the guardian could do. */
-    if (child_processes_signal(SIGKILL, &g->zygote.pid, g->zygote.pid > 0) < 0 && g->n_live == 0)
+     * there is nothing left that the guardian could do without a cgroup. */
+    if (child_processes_signal(SIGKILL, except, ARRAY_SIZE(except)) < 0 && g->n_live == 0 && !kills_cgroup)
         g->cannot_list = true;
 }
 
@@ -782,7 +815,7 @@ static bool have_workers_ended(const struct guardian *g)
 static void report_orphans(struct guardian *g)
 {
     g->has_reported_orphans = true;
-    report_to_crun(g, (struct guardian_report){.kind = GUARDIAN_ORPHANS, .value = list_children(g)});
+    report_to_crun(g, (struct guardian_report){.kind = GUARDIAN_ORPHANS, .value = count_orphans(g)});
 }
 
 static void report_empty(struct guardian *g)
@@ -814,13 +847,39 @@ static bool has_crun_ended(pid_t crun)
     return getppid() != crun;
 }
 
+static char *command_line; /* of crun, as `ps -f` and `pkill -f` see it */
+static size_t command_line_size;
+
+void guardian_set_command_line(char **argv)
+{
+    char **last = argv;
+
+    if (!argv[0])
+        return;
+    while (last[1])
+        last++;
+    command_line = argv[0];
+    command_line_size = (size_t)(*last - *argv) + strlen(*last) + 1;
+}
+
+/* Neither the name nor the command line of this process matches what finds crun or the program of its workers. In this process all
+ * that is still used of the arguments is a copy. */
+static void set_names(pid_t crun)
+{
+    (void)prctl(PR_SET_NAME, "job-guardian");
+    if (!command_line)
+        return;
+    memset(command_line, 0, command_line_size);
+    (void)snprintf(command_line, command_line_size, "job-guardian of %d", (int)crun); /* may be cut */
+}
+
 _Noreturn void guardian_run(const struct guardian_setup *setup)
 {
     struct guardian g = {.setup = setup, .zygote = {.link = -1}};
 
     block_all_signals();
     (void)setsid(); /* a session without the terminal; cannot fail in a fresh child */
-    (void)prctl(PR_SET_NAME, "crun-guardian");
+    set_names(setup->crun);
     (void)prctl(PR_SET_PDEATHSIG, SIGCONT); /* a stopped guardian is continued by the end of crun */
     int r = close_others(setup);
     if (!r && prctl(PR_SET_CHILD_SUBREAPER, 1) < 0)
@@ -831,6 +890,7 @@ _Noreturn void guardian_run(const struct guardian_setup *setup)
         report_to_crun(&g, (struct guardian_report){.kind = GUARDIAN_EXEC_FAILED, .value = -r});
         _exit(1);
     }
+    job_cgroup_make(setup->cgroup);
     if (setup->zygote)
         launch_zygote(&g);
     else {
@@ -856,6 +916,7 @@ _Noreturn void guardian_run(const struct guardian_setup *setup)
             sweep_sessions(&g);
         wait_for_events(&g);
     }
+    job_cgroup_remove(setup->cgroup);
     if (!g.ending)
         report_to_crun(&g, (struct guardian_report){.kind = GUARDIAN_EMPTY});
     if (g.is_orphan && !g.cannot_list && has_crun_ended(setup->crun)) {

@@ -16,6 +16,7 @@
 #include <sys/types.h>
 
 struct death_notice;
+struct job_cgroup;
 struct logs;
 struct replacement;
 struct spawn_worker;
@@ -83,17 +84,22 @@ struct guardian_setup {
     struct guardian_worker *state;
     size_t n_workers;
     int link;
-    int *keep; /* descriptors that the workers need, and the link, ascending; all others above 2 are closed */
+    int *keep; /* descriptors that the workers need, the link and the folder of cgroups, ascending; all others
+                  above 2 are closed */
     size_t n_keep;
     pid_t crun;
     const struct spawn_worker
-        *zygote; /* NULL: none. With it the guardian stays for all generations of the job, and
+        *zygote;               /* NULL: none. With it the guardian stays for all generations of the job, and
                                           starts workers by orders alone (GUARDIAN_BEGIN, GUARDIAN_START) */
+    struct job_cgroup *cgroup; /* of the workers */
     /* For the case that crun ends first: */
     uint32_t grace_ms;                       /* after GUARDIAN_RELEASE, between SIGTERM and SIGKILL */
     const struct death_notice *death_notice; /* NULL: there is no rendezvous */
     const struct logs *logs;                 /* folders that crun would have removed; NULL: none */
 };
+
+/* For main(): the strings of argv, which guardians overwrite in their copy of the memory. */
+void guardian_set_command_line(char **argv);
 
 /* The main function of the guardian, in the forked process. Ends in _exit(). */
 _Noreturn void guardian_run(const struct guardian_setup *setup);

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "launcher/supervise/guardian_os.h"
+#include "launcher/supervise/job_cgroup_os.h"
 #include "launcher/supervise/replacement_os.h"
 #include "launcher/supervise/spawn_worker_os.h"
 #include "base/cleanup.h"
@@ -48,9 +49,10 @@ static pid_t fork_plainly(void)
 }
 
 int spawn_guardian(const struct spawn_worker *workers, size_t n_workers, const struct spawn_worker *zygote,
-                   const struct death_notice *death_notice, const struct logs *logs, uint32_t grace_ms,
+                   const struct death_notice *death_notice, const struct spawn_guardian_job *job,
                    pid_t *ret_pid, int *ret_link)
 {
+    struct job_cgroup cgroup;
     _cleanup_free_ struct guardian_worker *state = calloc(n_workers, sizeof(*state));
     _cleanup_free_ struct replacement *starts = calloc(n_workers, sizeof(*starts));
     _cleanup_free_ int *keep = calloc(7 * n_workers + 8, sizeof(*keep));
@@ -69,12 +71,16 @@ int spawn_guardian(const struct spawn_worker *workers, size_t n_workers, const s
                                    .keep = keep,
                                    .crun = getpid(),
                                    .zygote = zygote,
-                                   .grace_ms = grace_ms,
+                                   .cgroup = &cgroup,
+                                   .grace_ms = job->grace_ms,
                                    .death_notice = death_notice,
-                                   .logs = logs};
+                                   .logs = job->logs};
     setup.n_keep =
         zygote ? collect_descriptors(zygote, 1, keep) : collect_descriptors(workers, n_workers, keep);
     keep[setup.n_keep++] = link[1];
+    job_cgroup_init(&cgroup, job->cgroup, job->shared);
+    if (cgroup.parent >= 0)
+        keep[setup.n_keep++] = cgroup.parent;
     qsort(keep, setup.n_keep, sizeof(*keep), compare_ints);
 
     /* Without the fork handlers of libraries: libuv's opens a pipe, and aborts the child where there is no descriptor for

@@ -5,6 +5,9 @@
  * Between vfork() and execve() the child runs on its parent's stack and memory. It only makes system calls, and no
  * signal handler can run there: the guardian has none, and blocks every signal until the child unblocks them.
  *
+ * Into a cgroup the child is started by clone3() (Linux 5.7), which costs next to nothing. Where that is refused, by an old
+ * kernel or a filter of system calls, the child enters it by itself before it executes.
+ *
  * Ways a start fails: no process (EAGAIN), no memory, no descriptor, and every error of execve(). Some of them pass
  * (group_exec_is_final() in worker_group.h).
  */
@@ -18,6 +21,7 @@
 #include <sched.h>
 #include <signal.h>
 #include <stdbool.h>
+#include <stdint.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
@@ -25,6 +29,7 @@
 
 #include "launcher/cli/numa.h"
 #include "launcher/supervise/close_descriptors_os.h"
+#include "base/address_sanitizer.h"
 #include "base/err.h"
 
 /* ---- what workers get back ---- */
@@ -122,24 +127,99 @@ static int become_worker(const struct spawn_worker *w, pid_t guardian, pid_t cru
     return errno;
 }
 
+/* By itself: the kernel takes some milliseconds for it. Returns errno. */
+static int enter_cgroup(int folder)
+{
+    int fd = openat(folder, "cgroup.procs", O_WRONLY | O_CLOEXEC);
+    int error = fd < 0 || write(fd, "0", 1) != 1 ? errno : 0;
+
+    if (fd >= 0)
+        (void)close(fd);
+    return error;
+}
+
 /* ---- in the guardian ---- */
 
-int spawn_worker(const struct spawn_worker *worker, pid_t *ret_pid)
+/* vfork() into a cgroup is clone3(). It has to be one instruction and no call: the child would return from that call
+ * first, and its next one would overwrite the return address that the parent needs. So x86_64 takes the address off
+ * the stack first; aarch64 has it in a register. AddressSanitizer knows vfork() only. */
+#if (defined(__x86_64__) || defined(__aarch64__)) && !IS_ADDRESS_SANITIZED
+long spawn_clone3(const void *arguments, size_t size) __attribute__((returns_twice, visibility("hidden")));
+#ifdef __x86_64__
+__asm__(
+    ".text\n"
+    ".hidden spawn_clone3\n"
+    ".globl spawn_clone3\n"
+    ".type spawn_clone3, @function\n"
+    "spawn_clone3:\n"
+    "    popq %rdx\n"
+    "    movl $435, %eax\n"
+    "    syscall\n"
+    "    pushq %rdx\n"
+    "    ret\n"
+    ".size spawn_clone3, .-spawn_clone3\n");
+#else
+__asm__(
+    ".text\n"
+    ".hidden spawn_clone3\n"
+    ".globl spawn_clone3\n"
+    ".type spawn_clone3, %function\n"
+    "spawn_clone3:\n"
+    "    mov x8, #435\n"
+    "    svc #0\n"
+    "    ret\n"
+    ".size spawn_clone3, .-spawn_clone3\n");
+#endif
+#else
+static long spawn_clone3(const void *arguments, size_t size)
 {
-    volatile int error = 0;
-    pid_t guardian = getpid(), crun = getppid();
+    return -ENOSYS;
+}
+#endif
 
-    pid_t pid = vfork();
+/* As struct clone_args of a kernel that has CLONE_INTO_CGROUP; headers may be older. */
+struct clone_into_cgroup {
+    uint64_t flags, pidfd, child_tid, parent_tid, exit_signal, stack, stack_size, tls, set_tid, set_tid_size,
+        cgroup;
+};
+
+/* For want of memory or of process numbers a second try would fail as well. */
+static bool is_fork_failure(long r)
+{
+    return r == -EAGAIN || r == -ENOMEM;
+}
+
+int spawn_worker(const struct spawn_worker *worker, struct spawn_cgroup *cgroup, pid_t *ret_pid)
+{
+    const struct clone_into_cgroup into = {.flags = CLONE_VM | CLONE_VFORK |
+                                                    UINT64_C(0x200000000), /* INTO_CGROUP */
+                                           .exit_signal = SIGCHLD,
+                                           .cgroup = cgroup ? (uint64_t)cgroup->folder : 0};
+    const volatile pid_t guardian = getpid(), crun = getppid();
+    const volatile bool has_cgroup = cgroup && cgroup->folder >= 0;
+    volatile bool enters = false;
+    volatile int error = 0, refused = 0;
+
+    long pid = has_cgroup ? spawn_clone3(&into, sizeof(into)) : -ENOSYS;
+    if (pid < 0 && !(has_cgroup && is_fork_failure(pid))) {
+        enters = has_cgroup;
+        pid = vfork();
+        if (pid < 0)
+            pid = -errno;
+    }
     if (pid == 0) {
+        refused = enters ? enter_cgroup(cgroup->folder) : 0;
         error = become_worker(worker, guardian, crun);
         _exit(127);
     }
     if (pid < 0)
-        return -errno;
+        return (int)pid;
+    if (refused)
+        cgroup->error = refused;
     if (error) {
-        (void)waitpid(pid, NULL, 0); /* its status is known: 127 */
+        (void)waitpid((pid_t)pid, NULL, 0); /* its status is known: 127 */
         return -error;
     }
-    *ret_pid = pid;
+    *ret_pid = (pid_t)pid;
     return 0;
 }

@@ -39,5 +39,11 @@ int spawn_raise_open_files(size_t *ret_limit);
  * with the action that it has now. For main(), at most twice. */
 void spawn_ignore_signal(int signal, bool restore_default);
 
-/* For the guardian: starts one worker. 0 with its pid, or -errno, with no process left. */
-int spawn_worker(const struct spawn_worker *worker, pid_t *ret_pid);
+/* Where a worker is started, if not in the cgroup of its parent. */
+struct spawn_cgroup {
+    int folder; /* of a cgroup (v2); -1: none */
+    int error; /* set to the errno with which the kernel refused; the worker is in the cgroup of its parent then */
+};
+
+/* For the guardian: starts one worker; cgroup may be NULL. 0 with its pid, or -errno, with no process left. */
+int spawn_worker(const struct spawn_worker *worker, struct spawn_cgroup *cgroup, pid_t *ret_pid);

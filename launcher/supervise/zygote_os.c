@@ -33,7 +33,7 @@ static_assert(sizeof(struct zygote_report) == 24 + ZYGOTE_TEXT_SIZE, "Zygote.rep
 
 /* ---- the guardian's side ---- */
 
-int zygote_launch(struct zygote *z, const struct spawn_worker *worker)
+int zygote_launch(struct zygote *z, const struct spawn_worker *worker, struct spawn_cgroup *cgroup)
 {
     struct spawn_worker spawn = *worker;
     int pair[2];
@@ -41,7 +41,7 @@ int zygote_launch(struct zygote *z, const struct spawn_worker *worker)
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
         return -errno;
     spawn.notice_fd = pair[1];
-    int r = fcntl(pair[0], F_SETFL, O_NONBLOCK) < 0 ? -errno : spawn_worker(&spawn, &z->pid);
+    int r = fcntl(pair[0], F_SETFL, O_NONBLOCK) < 0 ? -errno : spawn_worker(&spawn, cgroup, &z->pid);
     (void)close(pair[1]); /* the zygote has a copy */
     if (r) {
         (void)close(pair[0]); /* as above */

@@ -18,6 +18,7 @@
 #include <sys/types.h>
 
 struct replacement;
+struct spawn_cgroup;
 struct spawn_worker;
 
 /* ---- records, in the order of bytes of the machine; zygote.py has the same ---- */
@@ -73,8 +74,9 @@ struct zygote {
 };
 
 /* Executes it. worker: as the first worker, with the environment of zygote_environment(), the source as state_fd, and as
- * cache_fd a memory file for the name of the module whose import is under way. 0 or -errno. */
-int zygote_launch(struct zygote *z, const struct spawn_worker *worker);
+ * cache_fd a memory file for the name of the module whose import is under way. Cgroup as for spawn_worker(): workers that
+ * it forks are in the same. 0 or -errno. */
+int zygote_launch(struct zygote *z, const struct spawn_worker *worker, struct spawn_cgroup *cgroup);
 
 /* It has been reaped with that status. Where the module under import is not the cause, its name is removed: the next zygote drops
  * the module that it finds there. */

@@ -16,12 +16,17 @@ struct folder_record {
     char name[];
 };
 
-int folder_list_open(struct folder_list *l, const char *path)
+int folder_list_open_at(struct folder_list *l, int folder, const char *path)
 {
     l->error = 0;
     l->n = l->at = 0;
-    l->fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    l->fd = openat(folder, path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     return l->fd < 0 ? -errno : 0;
+}
+
+int folder_list_open(struct folder_list *l, const char *path)
+{
+    return folder_list_open_at(l, AT_FDCWD, path);
 }
 
 const char *folder_list_next(struct folder_list *l)

@@ -12,6 +12,9 @@ struct folder_list {
 /* 0, or -errno: then there is nothing to close. */
 int folder_list_open(struct folder_list *l, const char *path);
 
+/* The same with a path relative to an open folder. */
+int folder_list_open_at(struct folder_list *l, int folder, const char *path);
+
 /* The next name, with "." and "..", valid until the next call; NULL at the end and after an error. */
 const char *folder_list_next(struct folder_list *l);
 

@@ -14,6 +14,7 @@ import pytest
 import jobs
 import launches
 import nodes as lib
+from system_calls import refuse_system_call
 
 STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
@@ -278,23 +279,6 @@ def test_signal_while_waiting_for_the_nodes_of_another_job(tmp_path):
 
 # ---- starts that fail
 
-class Filter(ctypes.Structure):
-    _fields_ = [("code", ctypes.c_ushort), ("jt", ctypes.c_ubyte), ("jf", ctypes.c_ubyte), ("k", ctypes.c_uint)]
-
-
-class Program(ctypes.Structure):
-    _fields_ = [("n", ctypes.c_ushort), ("filters", ctypes.POINTER(Filter))]
-
-
-def refuse_system_call(number, error):
-    """A seccomp filter, as that of an old container runtime; or an old kernel, with ENOSYS."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    filters = (Filter * 4)(Filter(0x20, 0, 0, 0), Filter(0x15, 0, 1, number), Filter(0x06, 0, 0, 0x00050000 | error),
-                           Filter(0x06, 0, 0, 0x7FFF0000))
-    program = Program(4, filters)
-    assert libc.prctl(38, 1, 0, 0, 0) == 0 and libc.prctl(22, 2, ctypes.byref(program), 0, 0) == 0, ctypes.get_errno()
-
-
 @pytest.mark.parametrize("error", [38, 1], ids=["ENOSYS", "EPERM"])
 def test_without_close_range(tmp_path, error):
     """Workers start, have their six descriptors at most, and the guardian has none of crun's."""
@@ -392,7 +376,8 @@ def test_debug_shows_how_a_killed_worker_ends_the_job(tmp_path, to_file):
     text = (tmp_path / "trace").read_text() if to_file else err
     assert ("crun: debug: " in err) != to_file
     trace = trace_of(text.splitlines())
-    assert len(trace) == text.count("crun: debug: ") > 10
+    assert len(trace) + text.count(" containment: ") == text.count("crun: debug: ") > 10
+    assert text.count(" containment: ") == 1
     assert [line[0] for line in trace] == sorted(line[0] for line in trace)
     names = [(kind, name) for _, machine, kind, name, _ in trace if machine == "group"]
     at = next(i for i, line in enumerate(trace) if line[3] == "exited")

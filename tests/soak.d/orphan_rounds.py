@@ -2,8 +2,8 @@
 
 Ranks have relatives in their group, in sessions of their own, twice forked, deaf to SIGTERM (family.c).
 Nothing may be left after a second, or after as much more as the machine's load accounts for: a sleep of 5 ms
-that takes 100 ms is a machine on which nothing gets done in time. When both die at the same instant nobody is left to kill the relatives: then the ranks
-must be gone, and the relatives are counted and killed by this program.
+that takes 100 ms is a machine on which nothing gets done in time. When both die at the same instant, where no cgroup
+contains the job, relatives have nothing that kills them: then the ranks must be gone, and the relatives are counted and killed by this program.
 """
 
 import argparse
@@ -15,6 +15,7 @@ import sys
 import tempfile
 import time
 
+import cgroups
 import jobs
 import launches
 
@@ -68,7 +69,7 @@ def one_round(rng, victim, max_ms, folder, patience_s):
         victims = [crun.pid]
         victim = "crun"
     kill_together(victims)
-    relatives_may_stay = victim == "both"
+    relatives_may_stay = victim == "both" and not cgroups.can_delegate()
     left, where = wait_until_gone(crun.tag, lambda name: relatives_may_stay and name == "relative", patience_s)
     stayed = len(launches.living(crun.tag)) if relatives_may_stay else 0
     code = launches.kill_all(crun)

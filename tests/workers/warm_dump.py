@@ -6,6 +6,7 @@ import inspect
 import json
 import multiprocessing
 import os
+import re
 import random
 import resource
 import signal
@@ -82,7 +83,7 @@ def dump():
         "status": status("SigBlk", "SigIgn", "SigCgt", "Cpus_allowed_list", "Mems_allowed_list", "Threads", "CapEff",
                          "NoNewPrivs", "Seccomp", "Umask"),
         "limits": {name: resource.getrlimit(getattr(resource, name)) for name in dir(resource) if name.startswith("RLIMIT")},
-        "cgroup": proc("cgroup"), "oom": proc("oom_score_adj"), "descriptors": descriptors(),
+        "cgroup": re.sub("crun-[0-9a-f]{16}", "crun-NUMBER", proc("cgroup")), "oom": proc("oom_score_adj"), "descriptors": descriptors(),
         "threads": [threading.active_count(), threading.current_thread() is threading.main_thread(),
                     threading.current_thread().name],
         "signals": {s.name: repr(signal.getsignal(s)).split(" at ")[0] for s in signal.valid_signals()

@@ -72,6 +72,43 @@ def frozen(pid):
             (path / "freezer.state").write_text("THAWED")
 
 
+def unified():
+    """Where cgroup v2 is mounted, perhaps beside v1; None: nowhere."""
+    for path in (ROOT, ROOT / "unified"):
+        if (path / "cgroup.controllers").exists():
+            return path
+    return None
+
+
+def own():
+    """The folder of this process in v2, or None."""
+    name = next((line[3:] for line in pathlib.Path("/proc/self/cgroup").read_text().splitlines() if line.startswith("0::")), None)
+    path = name and unified() and unified() / name.lstrip("/")
+    return path if path and path.is_dir() else None
+
+
+def can_delegate():
+    probe = own() and own() / f"test-{os.getpid()}-probe"
+    try:
+        probe.mkdir()
+        probe.rmdir()
+    except (AttributeError, OSError):
+        return False
+    return True
+
+
+@contextlib.contextmanager
+def delegated():
+    """A v2 group for crun and the groups that it makes below; its path."""
+    with _made(own() / f"test-{os.getpid()}-{time.monotonic_ns()}") as path:
+        yield path
+
+
+def below(path):
+    """The names of the groups in one."""
+    return [entry.name for entry in path.iterdir() if entry.is_dir()]
+
+
 def enter(path):
     """For preexec_fn: the process about to be executed becomes a member."""
     (path / "cgroup.procs").write_text(str(os.getpid()))

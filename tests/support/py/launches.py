@@ -26,6 +26,24 @@ def start(args, environment=None, **more):
     return process
 
 
+def run_in_background(command, environment=None, **more):
+    """The same for any command that leads to crun."""
+    tag = str(uuid.uuid4())
+    process = subprocess.Popen([*map(str, command)], stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+                               env={**os.environ, **(environment or {}), TAG: tag}, **more)
+    process.tag = tag
+    return process
+
+
+def run(command, environment=None, **more):
+    """The same, to the end."""
+    tag = str(uuid.uuid4())
+    process = subprocess.run([*map(str, command)], stdin=subprocess.DEVNULL, timeout=120,
+                             env={**os.environ, **(environment or {}), TAG: tag}, **more)
+    process.tag = tag
+    return process
+
+
 def state(pid):
     """(name, state letter), or None when it is gone."""
     try:

@@ -19,6 +19,7 @@ static struct job_status a_job(size_t n_workers)
     struct job_status s = {.job = "train-7",
                            .program = "train.py",
                            .state = "running",
+                           .containment = "cgroup",
                            .crun_pid = 4711,
                            .generation = 2,
                            .restarts = 1,
@@ -136,7 +137,7 @@ static void text_of_a_job(void **state)
     char *text = status_text(&s, 1, &view);
     assert_string_equal(
         text,
-        "train-7: train.py, running for 3:01:01, generation 2, 1/3 restarts, 2 nodes, crun 4711\n"
+        "train-7: train.py, running for 3:01:01, generation 2, 1/3 restarts, 2 nodes, crun 4711, contained by its cgroup\n"
         "    RANK  HOST              PID  STATE                     CPU    MEMORY           UP       STEP\n"
         "       0  node1            5000  running                   97%   1.5 GiB      2:59:21         77  HANG\n"
         "       1  node1            5001  failed (SIGKILL)            -         -            -          -\n");

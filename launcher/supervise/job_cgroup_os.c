@@ -1,0 +1,284 @@
+/*
+ * Happy path: the guardian starts the keeper, makes the cgroup, and starts its workers in it (spawn_worker_os.h). When no
+ * process is left it removes the cgroup and kills the keeper. So nothing of this remains, and crun has no part in it.
+ *
+ * The keeper sleeps in read() on a pipe of which only the guardian has the other end. When the guardian has ended, it
+ * writes to cgroup.kill (Linux 5.14; before that it freezes the cgroup and kills each process), removes the folder, and
+ * repeats that until the folder is gone: a process that waits in the kernel may take its time.
+ *
+ * Order: the keeper is there before the cgroup is made, so at no moment a cgroup is left behind.
+ *
+ * The keeper shares the memory of the guardian, as a copy of its page tables would cost more than all the rest here. So
+ * while the guardian lives, the keeper makes no call that can fail: errno is shared, too. (Hence read() and not, say,
+ * sigwaitinfo(), which fails with EINTR after SIGCONT.) Only where close_range() is missing does it get a copy.
+ * It does not share descriptors. Its exit signal is 0, and so no wait() of the guardian without __WCLONE sees it.
+ *
+ * Its name does not contain "crun", so `pkill crun` and `killall crun` leave it alone; nor does that of the guardian.
+ */
+
+#include "launcher/supervise/job_cgroup_os.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "launcher/supervise/close_descriptors_os.h"
+#include "launcher/util/folder_list_os.h"
+#include "base/address_sanitizer.h"
+#include "base/cleanup.h"
+
+enum {
+    STACK_SIZE = 128 * 1024,
+    DEPTH_MAX = 16, /* of cgroups that workers have made themselves */
+    PAUSE_MAX_MS = 200,
+};
+
+void job_cgroup_init(struct job_cgroup *c, int parent, struct job_cgroup_shared *shared)
+{
+    uint64_t number = 0;
+
+    *c = (struct job_cgroup){.parent = shared ? parent : -1, .folder = -1, .pipe = -1, .shared = shared};
+    if (c->parent < 0)
+        return;
+    *shared = (struct job_cgroup_shared){0};
+    /* Not the process id: process namespaces that share a cgroup have the same ones. */
+    if (getrandom(&number, sizeof(number), GRND_NONBLOCK) != (ssize_t)sizeof(number))
+        c->parent = -1;
+    (void)snprintf(c->name, sizeof(c->name), "crun-%016llx", (unsigned long long)number); /* fits */
+}
+
+/* ---- the folder ---- */
+
+static bool write_text(int folder, const char *file, const char *text)
+{
+    _cleanup_close_ int fd = openat(folder, file, O_WRONLY | O_CLOEXEC);
+
+    return fd >= 0 && write(fd, text, strlen(text)) == (ssize_t)strlen(text);
+}
+
+/* Numbers, one on each line. Calls `take` for each; returns how many. */
+static int read_processes(int folder, void (*take)(pid_t pid))
+{
+    _cleanup_close_ int fd = openat(folder, "cgroup.procs", O_RDONLY | O_CLOEXEC);
+    char block[1024];
+    pid_t number = 0;
+    int n_read = 0;
+    ssize_t n;
+
+    while (fd >= 0 && (n = read(fd, block, sizeof(block))) > 0)
+        for (ssize_t i = 0; i < n; i++) {
+            if (block[i] >= '0' && block[i] <= '9') {
+                number = number * 10 + (block[i] - '0');
+            } else if (number) {
+                if (take)
+                    take(number);
+                n_read++;
+                number = 0;
+            }
+        }
+    return n_read;
+}
+
+static void kill_process(pid_t pid)
+{
+    (void)kill(pid, SIGKILL); /* frozen, so it has its number; ended, or of another user otherwise */
+}
+
+static bool is_subfolder(int folder, const char *name)
+{
+    struct stat s;
+
+    return name[0] != '.' && fstatat(folder, name, &s, AT_SYMLINK_NOFOLLOW) == 0 && S_ISDIR(s.st_mode);
+}
+
+/* Without cgroup.kill: kills each process of this cgroup and of those below it. */
+static void kill_each(int folder, int depth)
+{
+    struct folder_list list;
+    const char *name;
+
+    (void)read_processes(folder, kill_process);
+    if (depth >= DEPTH_MAX || folder_list_open_at(&list, folder, ".") < 0)
+        return;
+    while ((name = folder_list_next(&list))) {
+        _cleanup_close_ int below =
+            is_subfolder(folder, name) ? openat(folder, name, O_PATH | O_DIRECTORY | O_CLOEXEC) : -1;
+        if (below >= 0)
+            kill_each(below, depth + 1);
+    }
+    folder_list_close(&list);
+}
+
+static void kill_folder(int folder)
+{
+    if (write_text(folder, "cgroup.kill", "1"))
+        return;
+    bool is_frozen = write_text(folder, "cgroup.freeze", "1"); /* a kill takes effect in a frozen cgroup */
+    kill_each(folder, 0);
+    if (is_frozen)
+        (void)write_text(folder, "cgroup.freeze",
+                         "0"); /* for what entered it meanwhile; killed in the next round */
+}
+
+/* Removes the folder with those below it. 0, or -errno: -EBUSY while it has a process. */
+static int remove_folder(int parent, const char *name, int depth)
+{
+    struct folder_list list;
+    const char *below;
+
+    if (unlinkat(parent, name, AT_REMOVEDIR) == 0)
+        return 0;
+    int r = -errno;
+    if (r != -EBUSY || depth >= DEPTH_MAX)
+        return r;
+    _cleanup_close_ int folder = openat(parent, name, O_PATH | O_DIRECTORY | O_CLOEXEC);
+    if (folder < 0 || folder_list_open_at(&list, folder, ".") < 0)
+        return r;
+    while ((below = folder_list_next(&list)))
+        if (is_subfolder(folder, below))
+            (void)remove_folder(folder, below, depth + 1);
+    folder_list_close(&list);
+    return unlinkat(parent, name, AT_REMOVEDIR) < 0 ? -errno : 0;
+}
+
+/* ---- the keeper ---- */
+
+static _Alignas(
+    64) char keeper_stack[STACK_SIZE]; /* two pages of it are used, until the guardian has ended */
+static int keeper_pipe;                /* its end */
+
+static _Noreturn void clean_up(const struct job_cgroup *c)
+{
+    long pause_ms = 1;
+
+    for (;;) {
+        _cleanup_close_ int folder = openat(c->parent, c->name, O_PATH | O_DIRECTORY | O_CLOEXEC);
+        if (folder >= 0)
+            kill_folder(folder);
+        int r = remove_folder(c->parent, c->name, 0);
+        if (r != -EBUSY) /* 0, or it does not exist */
+            _exit(0);
+        const struct timespec pause = {.tv_nsec = pause_ms * 1000000};
+        (void)nanosleep(&pause, NULL); /* all signals are blocked */
+        pause_ms = pause_ms < PAUSE_MAX_MS ? 2 * pause_ms : PAUSE_MAX_MS;
+    }
+}
+
+static int run_keeper(void *data)
+{
+    const struct job_cgroup *c = data;
+    const int low = c->parent < keeper_pipe ? c->parent : keeper_pipe,
+              high = c->parent < keeper_pipe ? keeper_pipe : c->parent;
+    char byte;
+
+    (void)prctl(PR_SET_NAME, "job-keeper");
+    (void)
+        setsid(); /* a kill of the guardian's process group is not meant for it; cannot fail in a fresh child */
+    (void)close_descriptors(0, low - 1);
+    (void)close_descriptors(low + 1, high - 1);
+    (void)close_descriptors(high + 1, INT_MAX);
+    while (read(keeper_pipe, &byte, 1) < 0)
+        ;
+    clean_up(c);
+}
+
+static int start_keeper(struct job_cgroup *c)
+{
+    bool can_close_all = syscall(SYS_close_range, ~0u, ~0u, 0u) == 0;
+    int flags =
+        can_close_all && !IS_ADDRESS_SANITIZED ? CLONE_VM : 0; /* which does not know the keeper's stack */
+    int pipe[2];
+
+    if (pipe2(pipe, O_CLOEXEC) < 0)
+        return -errno;
+    keeper_pipe = pipe[0];
+    c->keeper =
+        clone(run_keeper, keeper_stack + STACK_SIZE, flags | CLONE_PARENT_SETTID, c, &c->shared->keeper);
+    int r = c->keeper < 0 ? -errno : 0;
+    (void)close(pipe[0]); /* the keeper has its own */
+    if (r) {
+        (void)close(pipe[1]);
+        c->keeper = 0;
+        c->shared->keeper = 0;
+        return r;
+    }
+    c->pipe = pipe[1];
+    return 0;
+}
+
+static void end_keeper(struct job_cgroup *c)
+{
+    if (!c->keeper)
+        return;
+    (void)kill(c->keeper, SIGKILL); /* a child that is not reaped */
+    while (waitpid(c->keeper, NULL, __WCLONE) < 0 && errno == EINTR)
+        ;
+    (void)close(c->pipe);
+    c->pipe = -1;
+    c->keeper = 0;
+    c->shared->keeper = 0;
+}
+
+/* ---- for the guardian ---- */
+
+void job_cgroup_make(struct job_cgroup *c)
+{
+    if (c->parent < 0)
+        return;
+    int r = start_keeper(c);
+    if (!r && mkdirat(c->parent, c->name, 0755) < 0)
+        r = -errno;
+    if (!r) {
+        c->folder = openat(c->parent, c->name, O_PATH | O_DIRECTORY | O_CLOEXEC);
+        r = c->folder < 0 ? -errno : 0;
+    }
+    c->shared->is_used = !r;
+    c->shared->error = -r;
+    if (r)
+        job_cgroup_remove(c);
+}
+
+void job_cgroup_refused(struct job_cgroup *c, int error)
+{
+    c->shared->is_used = false;
+    c->shared->error = error;
+}
+
+bool job_cgroup_holds_all(const struct job_cgroup *c)
+{
+    return c->folder >= 0 && c->shared->is_used;
+}
+
+void job_cgroup_kill(const struct job_cgroup *c)
+{
+    if (c->folder >= 0)
+        kill_folder(c->folder);
+}
+
+int job_cgroup_count(const struct job_cgroup *c)
+{
+    return c->folder >= 0 ? read_processes(c->folder, NULL) : 0;
+}
+
+void job_cgroup_remove(struct job_cgroup *c)
+{
+    if (c->folder >= 0)
+        (void)close(c->folder);
+    c->folder = -1;
+    /* The keeper goes on where a process does not end that no child list has shown. */
+    if (c->keeper && remove_folder(c->parent, c->name, 0) != -EBUSY)
+        end_keeper(c);
+}
