@@ -7,6 +7,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <malloc.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -472,6 +473,8 @@ int main(int argc, char **argv)
     char error[OPTIONS_ERROR_SIZE];
     sigset_t before;
 
+    /* Threads of crun allocate little. An arena for each costs two mappings and their page faults at every start. */
+    (void)mallopt(M_ARENA_MAX, 1);
     block_signals(&before);
     guardian_set_command_line(argv);
     if (open_missing_stdio() < 0)
