@@ -80,8 +80,12 @@ static void describe_failure(const struct failures_source *source, int local_ran
         (void)snprintf(f->time_text, sizeof(f->time_text), "%lld", (long long)t);
 }
 
-/* The end of the worker's stderr.log, when it is not shown on the console: whole lines, at most
- * LAST_LINES of them. Malloc'ed or NULL. */
+static bool is_stderr_shown(const struct job *job, int local_rank)
+{
+    return job->tees[local_rank] & JOB_STDERR && (!job->listed || job->listed[local_rank]);
+}
+
+/* The end of the worker's stderr.log: whole lines, at most LAST_LINES of them. Malloc'ed or NULL. */
 static char *last_stderr_lines(const struct failures_source *source, int local_rank)
 {
     const struct job *job = source->job;
@@ -89,8 +93,7 @@ static char *last_stderr_lines(const struct failures_source *source, int local_r
     char *bytes;
     size_t n;
 
-    bool is_shown = job->tees[local_rank] & JOB_STDERR && (!job->listed || job->listed[local_rank]);
-    if (is_shown || !((job->redirects[local_rank] | job->tees[local_rank]) & JOB_STDERR))
+    if (!((job->redirects[local_rank] | job->tees[local_rank]) & JOB_STDERR))
         return NULL;
     path = logs_worker_file(source->run_dir, source->group->workers[local_rank].generation, local_rank,
                             "stderr.log");
@@ -255,7 +258,8 @@ static void report_failed_generation(const struct failures_source *source, struc
         .sender = source->sender,
         .gave_up = source->gave_up,
         .final_why = source->final_why,
-        .last_lines = stderr_lines,
+        .last_lines =
+            root < 0 || is_stderr_shown(source->job, failures[root].local_rank) ? NULL : stderr_lines,
     };
     _cleanup_free_ char *text = report_compose(&report);
     log_lines(text ? text : "crun: the job has failed, and there is no memory for the report\n");

@@ -139,6 +139,8 @@ def test_no_requeue(tmp_path):
     assert code(*logs, wrong) == 77
     assert code(*logs, missing) == 77
     assert code(*logs, fine) == 1
+    assert code("-t", "3", logs[0], missing) == 77  # shown and in a file
+    assert code("-t", "3", logs[0], fine) == 1
     assert code("--no-python", tmp_path / "nothing") == 77
     assert code("--no-python", "sh", "-c", "exit 3") == 1
     assert code("--no-python", "true") == 0
