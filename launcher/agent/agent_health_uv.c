@@ -4,6 +4,7 @@
  * when the rendezvous needs it. Else: between the decision to start and the start; an unfit node ends the job.
  */
 
+#include <stdio.h>
 #include <string.h>
 
 #include "launcher/agent/agent_impl_uv.h"
@@ -45,6 +46,8 @@ static void on_check_end(void *data, const char *why)
         membership_unfit(a->membership, why);
         return;
     }
+    (void)snprintf(a->start_why, sizeof(a->start_why), "the health check failed: %s",
+                   why); /* cut when it is long */
     log_line("the health check of this node failed (%s); no worker is started here", why);
     agent_dispatch_kind(a, GROUP_START_FAILED);
 }

@@ -42,6 +42,14 @@ def test_a_check_that_fails(command, why):
     assert time.monotonic() - begin < 30
 
 
+def test_reason_is_in_the_history(tmp_path):
+    crunctl, state = str(jobs.build_folder() / "launcher" / "crunctl"), {"XDG_STATE_HOME": str(tmp_path)}
+    p = crun("--standalone", "--rdzv-id=ill", "--health-check=echo the link is down; exit 3", "--no-python", "true", env=state)
+    assert p.returncode == 1
+    shown = jobs.run([crunctl, "history", "ill"], env={**os.environ, **state}).stdout
+    assert "the health check failed: exit code 3: the link is down" in shown, shown
+
+
 def test_nothing_of_a_check_is_left(tmp_path):
     p = crun("--standalone", "--health-check-timeout=1", f"--health-check=sleep 3600 & echo $! > {tmp_path}/pid; wait", "--no-python", "true")
     assert p.returncode == 1
