@@ -126,6 +126,8 @@ int agent_describe_job(const struct agent *a, struct job_status *ret)
     int r =
         job_status_add_node(ret, host, a->assignment.world_size > 0 ? (int32_t)a->assignment.group_rank : -1,
                             (size_t)job->n_workers);
+    if (!r && a->check_pause_ns > 0)
+        session_copy_text(ret->nodes[0].state, sizeof(ret->nodes[0].state), "unfit");
     for (int i = 0; !r && i < job->n_workers; i++)
         describe_worker_status(a, i, &ret->nodes[0].workers[i]);
     return r;

@@ -8,6 +8,7 @@
 #include "launcher/ctl/job_status.h"
 #include "launcher/report/events.h"
 #include "rendezvous/fields_json.h"
+#include "rendezvous/session_message.h"
 #include "base/err.h"
 
 #define WORKER_TEXT(member, bytes)                                                                           \
@@ -231,6 +232,7 @@ static int read_node(const cJSON *json, struct job_status *s)
     const cJSON *host = cJSON_GetObjectItemCaseSensitive(json, "host");
     const cJSON *group_rank = cJSON_GetObjectItemCaseSensitive(json, "group_rank");
     const cJSON *workers = cJSON_GetObjectItemCaseSensitive(json, "workers");
+    const char *state = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(json, "state"));
 
     if (!cJSON_IsString(host) || !cJSON_IsNumber(group_rank) || !cJSON_IsArray(workers) ||
         cJSON_GetArraySize(workers) > JOB_STATUS_WORKERS_MAX)
@@ -238,6 +240,7 @@ static int read_node(const cJSON *json, struct job_status *s)
     int r = job_status_add_node(s, host->valuestring, group_rank->valueint, 0);
     if (r)
         return r;
+    session_copy_text(s->nodes[s->n_nodes_known - 1].state, JOB_STATUS_WORD_SIZE, state ? state : "");
     if (!read_gpus(cJSON_GetObjectItemCaseSensitive(json, "gpus"), &s->nodes[s->n_nodes_known - 1]))
         return -EBADMSG;
     return read_workers(workers, s);

@@ -38,10 +38,9 @@ static int take_reply(struct look *look, const struct look_options *o, const cha
     return r;
 }
 
-/* Paths and addresses in the answer of another user's process: root uses neither. */
-static void drop_places(struct job_status *s)
+/* Paths in the answer of another user's process: root opens none of them. */
+static void drop_logs(struct job_status *s)
 {
-    s->rendezvous[0] = '\0';
     for (size_t n = 0; n < s->n_nodes_known; n++)
         for (size_t i = 0; i < s->nodes[n].n_workers; i++)
             s->nodes[n].workers[i].log[0] = '\0';
@@ -58,7 +57,7 @@ static int ask_socket(struct look *look, const struct look_options *o, struct co
     if (r || look->n_jobs == n_before)
         return r;
     if (s->is_foreign)
-        drop_places(&look->jobs[n_before]);
+        drop_logs(&look->jobs[n_before]);
     other_nodes_add(&look->jobs[n_before], o, s);
     return 0;
 }

@@ -138,8 +138,8 @@ void other_nodes_add(struct job_status *job, const struct look_options *request,
 {
     struct looked looked = {0};
 
-    if (job->n_nodes > 1 &&
-        (ask_host(s, &looked) || (job->rendezvous[0] && ask_rendezvous(job, request, &looked))) &&
+    if (job->rendezvous[0] &&
+        (ask_host(s, &looked) || (!s->is_foreign && ask_rendezvous(job, request, &looked))) &&
         looked.n_jobs > 0)
         (void)job_status_take_nodes(job, &looked.jobs[0]); /* without memory they are left out */
     looked_finish(&looked);

@@ -94,10 +94,12 @@ static void add_job_line(struct status_page *p, const struct job_status *j)
              j->containment[0] ? ", contained by its " : "", j->containment);
 }
 
-/* A node whose agent reports no workers: it has none now, is of an older release, or does not answer. */
+/* A node that is left out; or one with an agent that reports no workers: it has none now, is of an older release, or does not answer. */
 static void add_node_line(struct status_page *p, const struct node_status *n)
 {
-    if (n->n_workers == 0)
+    if (strcmp(n->state, "unfit") == 0)
+        add_line(p, "  %6s  %-12.12s %8s  unfit: its health check failed", "-", n->host, "-");
+    else if (n->n_workers == 0)
         add_line(p, "  %6s  %-12.12s %8s  %s, reports no workers", "-", n->host, "-", n->state);
 }
 
@@ -138,7 +140,8 @@ char *status_text(const struct job_status *jobs, size_t n_jobs, const struct sta
         for (size_t n = 0; n < jobs[i].n_nodes_known; n++)
             add_node_line(&p, &jobs[i].nodes[n]);
         for (size_t n = 0; n < jobs[i].n_nodes_known; n++)
-            for (size_t w = 0; w < jobs[i].nodes[n].n_workers; w++)
+            for (size_t w = 0; strcmp(jobs[i].nodes[n].state, "unfit") != 0 && w < jobs[i].nodes[n].n_workers;
+                 w++)
                 add_worker_line(&p, &jobs[i].nodes[n], &jobs[i].nodes[n].workers[w]);
     }
     if (n_jobs == 0)

@@ -643,6 +643,28 @@ def test_jobs_of_crund(folders, tmp_path):
         end_jobs(*(job for _, job in started))
 
 
+def test_unfit_node_of_an_elastic_job(folders):
+    """On the node that serves the rendezvous, and on its own."""
+    port = free_port()
+    def node(name, check):
+        folder = folders["XDG_RUNTIME_DIR"] + "/" + name
+        os.makedirs(folder, mode=0o700)
+        own = {**folders, "XDG_RUNTIME_DIR": folder}
+        return own, start(own, "--nnodes=1:2", f"--rdzv-endpoint=127.0.0.1:{port}", "--rdzv-backend=c10d", "--rdzv-id=two", "--rdzv-conf=last_call_timeout=1",
+                          f"--health-check={check}", "--no-python", "sleep", "60")
+    first, a = node("a", "true")
+    wait_for_state(first, "running")
+    second, b = node("b", "false")
+
+    def states(own):
+        return sorted(n.get("state", "") for job in status(own) for n in job["nodes"])
+    jobs.wait_for(lambda: states(first) == ["", "unfit"] and states(second) == ["unfit"], 30, 0.1)
+    for own in (first, second):
+        shown = ask(own, "status").stdout
+        assert shown.count("unfit: its health check failed") == 1 and shown.count("running  ") == (own is first), shown
+    end_jobs(b, a)
+
+
 def test_unfit_node_is_shown(folders):
     """One that its health check leaves out, in the state that the rendezvous has of it; the daemon goes on."""
     path = folders["XDG_RUNTIME_DIR"] + "/crund.sock"
