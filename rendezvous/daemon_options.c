@@ -79,6 +79,11 @@ enum {
     OPT_TLS_KEY,
     OPT_TLS_CA,
     OPT_SANDBOX,
+    OPT_ADVERTISE,
+    OPT_ETCD_CA,
+    OPT_ETCD_CERT,
+    OPT_ETCD_KEY,
+    OPT_ETCD_LOGIN,
     OPT_ANNOUNCE_FD,
     OPT_DEBUG,
     OPT_HELP,
@@ -98,6 +103,11 @@ static const char *const other_options[] = {
     [OPT_TLS_KEY - DAEMON_NUMBER_COUNT] = "tls-key",
     [OPT_TLS_CA - DAEMON_NUMBER_COUNT] = "tls-ca",
     [OPT_SANDBOX - DAEMON_NUMBER_COUNT] = "sandbox",
+    [OPT_ADVERTISE - DAEMON_NUMBER_COUNT] = "advertise",
+    [OPT_ETCD_CA - DAEMON_NUMBER_COUNT] = "etcd-ca",
+    [OPT_ETCD_CERT - DAEMON_NUMBER_COUNT] = "etcd-cert",
+    [OPT_ETCD_KEY - DAEMON_NUMBER_COUNT] = "etcd-key",
+    [OPT_ETCD_LOGIN - DAEMON_NUMBER_COUNT] = "etcd-login",
     [OPT_ANNOUNCE_FD - DAEMON_NUMBER_COUNT] = "announce-fd",
     [OPT_DEBUG - DAEMON_NUMBER_COUNT] = "debug",
     [OPT_HELP - DAEMON_NUMBER_COUNT] = "help",
@@ -268,6 +278,61 @@ static int parse_metrics_addr(struct daemon_options *options, const char *text, 
     return DAEMON_E_USAGE;
 }
 
+/* ---- state ---- */
+
+static int parse_state(struct daemon_options *options, const char *text, char *error, size_t error_size)
+{
+    struct etcd_url url;
+    const char *why = etcd_url_is(text) ? etcd_url_parse(text, &url) : NULL;
+
+    options->state = text;
+    if (!why)
+        return 0;
+    (void)snprintf(error, error_size, "--state %s: %s; it is etcd://HOST:PORT,.../PREFIX", text, why);
+    return DAEMON_E_USAGE;
+}
+
+/* Others dial it as it is. */
+static int parse_advertise(struct daemon_options *options, const char *text, char *error, size_t error_size)
+{
+    struct daemon_address address = {0};
+    const char *end = text[0] == '[' ? strchr(text, ']') : strchr(text, ':');
+
+    options->advertise = text;
+    if (end && split_address(text, &address) && address_is_numeric(address.host) && address.port > 0 &&
+        strchr(end, ':'))
+        return 0;
+    (void)snprintf(error, error_size, "--advertise %s: not HOST:PORT or [IPV6]:PORT, numeric", text);
+    return DAEMON_E_USAGE;
+}
+
+static bool is_any_address(const char *host)
+{
+    return strcmp(host, "::") == 0 || strcmp(host, "0.0.0.0") == 0;
+}
+
+static int check_etcd(const struct daemon_options *options, char *error, size_t error_size)
+{
+    bool is_etcd = options->state && etcd_url_is(options->state);
+    const struct daemon_address *first = &options->addresses[0];
+    const struct etcd_access *a = &options->etcd;
+
+    if (!is_etcd && (options->advertise || options->etcd_login || a->ca_file || a->cert_file || a->key_file))
+        (void)snprintf(error, error_size, "--advertise and --etcd-... are for --state etcd://...");
+    else if (!a->cert_file != !a->key_file || (a->cert_file && !a->ca_file))
+        (void)snprintf(error, error_size,
+                       "--etcd-cert and --etcd-key are given together, and with --etcd-ca");
+    else if (is_etcd && !options->advertise &&
+             (options->n_addresses == 0 || first->unix_path || is_any_address(first->host)))
+        (void)snprintf(
+            error, error_size,
+            "--state etcd://... needs --advertise HOST:PORT, or a first --listen with the address at "
+            "which the nodes and the other crunds reach this one");
+    else
+        return 0;
+    return DAEMON_E_USAGE;
+}
+
 /* ---- security ---- */
 
 static int parse_security(struct daemon_options *options, const char *text, char *error, size_t error_size)
@@ -364,7 +429,20 @@ static int take_daemon_option(struct daemon_options *options, int which, char *c
         address.unix_path = optarg;
         return add_address(options, &address, error, error_size);
     case OPT_STATE:
-        options->state_dir = optarg;
+        return parse_state(options, optarg, error, error_size);
+    case OPT_ADVERTISE:
+        return parse_advertise(options, optarg, error, error_size);
+    case OPT_ETCD_CA:
+        options->etcd.ca_file = optarg;
+        return 0;
+    case OPT_ETCD_CERT:
+        options->etcd.cert_file = optarg;
+        return 0;
+    case OPT_ETCD_KEY:
+        options->etcd.key_file = optarg;
+        return 0;
+    case OPT_ETCD_LOGIN:
+        options->etcd_login = optarg;
         return 0;
     case OPT_METRICS_ADDR:
         return parse_metrics_addr(options, optarg, error, error_size);
@@ -431,6 +509,8 @@ int daemon_options_parse(struct daemon_options *ret, int argc, char *const argv[
     ret->is_default_address = ret->n_addresses == 0;
     if (r == 0 && ret->n_addresses == 0)
         r = parse_listen(ret, DEFAULT_HOST, error, error_size);
+    if (r == 0)
+        r = check_etcd(ret, error, error_size);
     return r;
 }
 
@@ -464,7 +544,8 @@ struct server_rounds daemon_options_rounds(const struct daemon_options *options)
         .max_nodes = (unsigned)n[DAEMON_MAX_NODES],
         .max_agents = (unsigned)n[DAEMON_MAX_AGENTS],
         .grace_ms = (unsigned)n[DAEMON_GRACE_MS],
-        .state_dir = options->state_dir,
+        .state = options->state,
+        .etcd = options->etcd,
     };
 }
 
@@ -487,6 +568,14 @@ void daemon_options_help(FILE *out)
         "  --announce-fd N             write the addresses to this descriptor, and end when its other\n"
         "                              end is closed\n"
         "  --state DIR                 keep the jobs' rounds and budgets there over a restart\n"
+        "  --state etcd://HOST:PORT,.../PREFIX\n"
+        "                              keep them in etcd, which several crunds may share: one leads, and\n"
+        "                              another one does when it ends\n"
+        "  --advertise HOST:PORT       where others reach this crund (default: the first --listen)\n"
+        "  --etcd-ca FILE              TLS to etcd: the accepted CAs (PEM)\n"
+        "  --etcd-cert FILE, --etcd-key FILE\n"
+        "                              TLS to etcd: this crund's certificate\n"
+        "  --etcd-login FILE           USER:PASSWORD for etcd\n"
         "  --metrics-addr [HOST:]PORT  serve metrics for Prometheus there (HOST: default 127.0.0.1)\n"
         "  --secret-file FILE          agents have to prove this secret\n"
         "  --secrets DIR               agents of job ID have to prove the secret in DIR/ID; SIGHUP\n"

@@ -10,6 +10,7 @@
 #include <stdio.h>
 
 #include "proto/certificate_paths.h"
+#include "rendezvous/etcd.h"
 #include "rendezvous/server_limits.h"
 
 struct server_rounds;
@@ -54,7 +55,10 @@ struct daemon_options {
     bool is_default_address;  /* the only one is the default */
     int announce_fd;          /* where the addresses are written to; crund ends when it is closed; -1: none */
     const char *metrics_addr; /* NULL: no metrics */
-    const char *state_dir;    /* NULL: nothing is kept */
+    const char *state;        /* a directory, or etcd://...; NULL: nothing is kept */
+    const char *advertise;    /* HOST:PORT of this crund for others; NULL: the first address */
+    const char *etcd_login;   /* a file, or NULL */
+    struct etcd_access etcd;  /* its login is read by the caller */
     const char *secret_file;  /* of all jobs, or NULL */
     const char *secrets;      /* folder with a file for each job, or NULL */
     struct certificate_paths certificates; /* or none */

@@ -11,6 +11,7 @@
 #include "base/err.h"
 #include "proto/openssl_os.h"
 #include "rendezvous/credentials_uv.h"
+#include "rendezvous/curl_os.h"
 #include "rendezvous/daemon_options.h"
 #include "rendezvous/microhttpd_os.h"
 #include "rendezvous/sandbox_os.h"
@@ -55,7 +56,7 @@ static int report_gap(const struct daemon_options *o, int error, const char *why
 
 static bool dials(const struct daemon_options *o)
 {
-    return o->state_dir && strncmp(o->state_dir, "etcd", 4) == 0 && strstr(o->state_dir, "://");
+    return o->state && etcd_url_is(o->state);
 }
 
 /* ---- files ---- */
@@ -105,11 +106,15 @@ static void collect_paths(struct path_list *l, const struct daemon_options *o)
         if (o->addresses[i].unix_path)
             add_folder_of(l, strdup(o->addresses[i].unix_path), SANDBOX_SOCKETS);
     if (!dials(o))
-        add_path(l, o->state_dir, SANDBOX_WRITE);
+        add_path(l, o->state, SANDBOX_WRITE);
     for (size_t i = 0; dials(o) && i < ARRAY_SIZE(resolver_paths); i++)
         add_path(l, resolver_paths[i], SANDBOX_READ);
     if (dials(o))
         add_file(l, "/etc/resolv.conf");
+    add_file(l, o->etcd_login);
+    add_file(l, o->etcd.ca_file);
+    add_file(l, o->etcd.cert_file);
+    add_file(l, o->etcd.key_file);
 }
 
 static void free_paths(struct path_list *l)
@@ -127,6 +132,8 @@ static void load_libraries(const struct daemon_options *o)
         (void)openssl_get(&why);
     if (o->metrics_addr)
         (void)microhttpd_open(&why);
+    if (dials(o))
+        (void)curl_open(&why);
 }
 
 int daemon_sandbox_begin(const struct daemon_options *options)
@@ -139,8 +146,8 @@ int daemon_sandbox_begin(const struct daemon_options *options)
     if (!sandbox_is_possible())
         return report_gap(options, -EOPNOTSUPP, "this build has a sanitizer, which needs more of the system");
     load_libraries(options);
-    if (options->state_dir && !dials(options))
-        (void)mkdir(options->state_dir, 0700); /* what is wrong with it is reported when it is opened */
+    if (options->state && !dials(options))
+        (void)mkdir(options->state, 0700); /* what is wrong with it is reported when it is opened */
     collect_paths(&paths, options);
     int r = sandbox_limit_files(paths.items, paths.n, why);
     free_paths(&paths);

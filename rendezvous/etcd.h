@@ -113,3 +113,10 @@ bool etcd_url_is(const char *text);
 
 /* NULL, or what is wrong, as a part of a sentence. */
 const char *etcd_url_parse(const char *text, struct etcd_url *ret);
+
+/* Files and texts live as long as what is made with them; NULL: not used. */
+struct etcd_access {
+    const char *ca_file;              /* TLS: who may sign the members' certificates */
+    const char *cert_file, *key_file; /* TLS: what this process shows */
+    const char *user, *password;
+};

@@ -17,13 +17,6 @@ enum { ETCD_CLIENT_MS = 2500, ETCD_CLIENT_CONNECT_MS = 700 };
 
 enum etcd_lane { ETCD_LANE_WORK, ETCD_LANE_LEASE, ETCD_LANE_COUNT };
 
-/* Files and texts live as long as the client; NULL: not used. */
-struct etcd_access {
-    const char *ca_file;              /* TLS: who may sign the members' certificates */
-    const char *cert_file, *key_file; /* TLS: what this process shows */
-    const char *user, *password;
-};
-
 struct etcd_client_config {
     struct etcd_url url;
     struct etcd_access access;

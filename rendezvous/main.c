@@ -38,6 +38,9 @@ struct daemon {
     struct daemon_options options;
     uv_loop_t loop;
     struct server *server;
+    char address[sizeof(((struct daemon_address *)NULL)->host) +
+                 16]; /* the first that is listened on; "": none */
+    char login[512];  /* to etcd */
     uv_signal_t signals[N_SIGNALS];
     size_t n_signals;               /* that are watched */
     struct metrics *metrics;        /* NULL: none are served */
@@ -200,7 +203,7 @@ static int start_state_thread(struct daemon *d)
     static uv_work_t work;
     pthread_t thread;
 
-    if (!d->options.state_dir && !credentials_are_wanted(&d->options))
+    if (!d->options.state && !credentials_are_wanted(&d->options))
         return 0;
     int r = pthread_create(&thread, NULL, end_at_once, NULL);
     if (r)
@@ -247,6 +250,8 @@ static int listen_tcp(struct daemon *d, const struct daemon_address *a)
         return r;
     (void)snprintf(line, sizeof(line), "%s%s%s:%u\n", v6 ? "[" : "", a->host, v6 ? "]" : "", port); /* fits */
     (void)printf("crund: listening on %s", line);
+    if (d->address[0] == '\0')
+        (void)snprintf(d->address, sizeof(d->address), "%.*s", (int)strcspn(line, "\n"), line);
     return announce(d, line);
 }
 
@@ -338,6 +343,34 @@ static int start_listening(struct daemon *d)
     return -EIO;
 }
 
+/* The first line is USER:PASSWORD. The options point into `login` afterwards. */
+static int read_etcd_login(struct daemon *d)
+{
+    const char *path = d->options.etcd_login;
+    FILE *f = path ? fopen(path, "re") : NULL;
+    char *colon;
+
+    if (!path)
+        return 0;
+    if (!f || !fgets(d->login, sizeof(d->login), f)) {
+        (void)fprintf(stderr, "crund: --etcd-login %s cannot be read: %s\n", path, strerror(errno));
+        if (f)
+            (void)fclose(f); /* only read */
+        return -EIO;
+    }
+    (void)fclose(f); /* only read */
+    d->login[strcspn(d->login, "\r\n")] = '\0';
+    colon = strchr(d->login, ':');
+    if (!colon || colon == d->login) {
+        (void)fprintf(stderr, "crund: --etcd-login %s: its first line is not USER:PASSWORD\n", path);
+        return -EINVAL;
+    }
+    *colon = '\0';
+    d->options.etcd.user = d->login;
+    d->options.etcd.password = colon + 1;
+    return 0;
+}
+
 static int run_daemon(struct daemon *d)
 {
     struct server_limits limits = daemon_options_limits(&d->options);
@@ -368,13 +401,17 @@ static int run_daemon(struct daemon *d)
     if (r == 0)
         r = watch_owner(d);
     if (r == 0)
+        r = read_etcd_login(d);
+    rounds.etcd = d->options.etcd;
+    if (r == 0)
         r = server_create(&d->server, &d->loop, &config);
     if (r < 0) {
         log_failure("cannot", "start", r);
         return EXIT_FAILURE;
     }
     d->credentials.server = d->server;
-    if (start_listening(d) < 0 || daemon_sandbox_close(&d->options) < 0) {
+    if (start_listening(d) < 0 || daemon_sandbox_close(&d->options) < 0 ||
+        server_advertise(d->server, d->options.advertise ? d->options.advertise : d->address) < 0) {
         server_stop(d->server, on_server_stopped, d); /* or socket files would stay */
         (void)uv_run(&d->loop, UV_RUN_DEFAULT);
         return EXIT_FAILURE;

@@ -30,6 +30,7 @@
 #include "rendezvous/rounds_debug_uv.h"
 #include "rendezvous/rounds_look_uv.h"
 #include "rendezvous/rounds_relay_uv.h"
+#include "rendezvous/rounds_state_uv.h"
 #include "rendezvous/rounds_uv.h"
 #include "rendezvous/server_impl_uv.h"
 #include "rendezvous/session_json.h"
@@ -344,6 +345,7 @@ static void refuse_agent(struct agent_conn *a, const char *why)
     struct session_view view = session_view_refused(why);
     struct buf frame = {0};
 
+    view.term = rounds_state_term(shell_of(a)->state);
     agent_conn_log(a, "was refused: %s", why);
     if (session_json_put_view(&frame, &view) == 0)
         agent_conn_send(a, &frame, 0);
@@ -415,6 +417,20 @@ static const char *why_not_allowed(struct agent_conn *a, const struct session_he
                : NULL;
 }
 
+/* Another crund leads, or none. */
+static void send_elsewhere(struct agent_conn *a)
+{
+    struct session_view view = {
+        .kind = SESSION_VIEW_ELSEWHERE, .generation = -1, .cause = session_cause_empty(SESSION_CAUSE_NONE)};
+    struct buf frame = {0};
+
+    session_copy_text(view.leader, sizeof(view.leader), rounds_state_leader(shell_of(a)->state));
+    if (session_json_put_view(&frame, &view) == 0)
+        agent_conn_send(a, &frame, 0);
+    buf_finish(&frame);
+    agent_conn_shutdown(a);
+}
+
 static void receive_hello(struct agent_conn *a, const struct session_hello *hello)
 {
     char peer[INET6_ADDRSTRLEN], local[INET6_ADDRSTRLEN];
@@ -422,6 +438,10 @@ static void receive_hello(struct agent_conn *a, const struct session_hello *hell
 
     if (why) {
         refuse_agent(a, why);
+        return;
+    }
+    if (!shell_of(a)->leads) {
+        send_elsewhere(a);
         return;
     }
 

@@ -283,9 +283,9 @@ static void disk_write(struct rounds_state *s)
     start_write_batch(disk_of(s));
 }
 
-static uint64_t disk_mark(const struct rounds_state *s, const struct rounds_job *job)
+static uint64_t disk_mark(struct rounds_state *s, const struct rounds_job *job)
 {
-    const struct rounds_disk *d = (const struct rounds_disk *)s; /* its first member */
+    const struct rounds_disk *d = disk_of(s);
     const struct change *c = job ? find_change(&d->waiting, job->instance) : NULL;
 
     if (!c && job)
@@ -295,7 +295,7 @@ static uint64_t disk_mark(const struct rounds_state *s, const struct rounds_job 
 
 static uint64_t disk_done(const struct rounds_state *s)
 {
-    const struct rounds_disk *d = (const struct rounds_disk *)s; /* as above */
+    const struct rounds_disk *d = (const struct rounds_disk *)s; /* its first member */
 
     return d->given_up ? d->mark : d->done;
 }

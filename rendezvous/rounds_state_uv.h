@@ -12,6 +12,7 @@
  * All functions take a state that is NULL where nothing is kept, and then do nothing.
  */
 
+#include <stdbool.h>
 #include <stdint.h>
 
 struct rounds;
@@ -28,8 +29,12 @@ struct rounds_state_kind {
     void (*save)(struct rounds_state *s, const struct rounds_job *job);
     void (*forget)(struct rounds_state *s, const struct rounds_job *job);
     void (*write)(struct rounds_state *s);
-    uint64_t (*mark)(const struct rounds_state *s, const struct rounds_job *job);
+    uint64_t (*mark)(struct rounds_state *s, const struct rounds_job *job);
     uint64_t (*done)(const struct rounds_state *s);
+    /* Of a state that several crunds share; NULL: it is this one's alone, and these are not called. */
+    int (*advertise)(struct rounds_state *s, const char *address);
+    uint64_t (*term)(const struct rounds_state *s);
+    const char *(*leader)(const struct rounds_state *s);
 };
 
 /* The first member of each implementation. */
@@ -83,9 +88,33 @@ static inline void rounds_state_write(struct rounds_state *s)
 }
 
 /* The mark that has to be done before what is known of the job now may be sent; 0: it may. */
-static inline uint64_t rounds_state_mark(const struct rounds_state *s, const struct rounds_job *job)
+static inline uint64_t rounds_state_mark(struct rounds_state *s, const struct rounds_job *job)
 {
     return s ? s->kind->mark(s, job) : 0;
+}
+
+/* Whether several crunds share it: then rounds_shell_lead() and rounds_shell_depose() are called as this one leads or does not. */
+static inline bool rounds_state_is_shared(const struct rounds_state *s)
+{
+    return s && s->kind->leader;
+}
+
+/* This crund takes part from now on; agents reach it at that address. 0 or -errno; a sentence was logged. */
+static inline int rounds_state_advertise(struct rounds_state *s, const char *address)
+{
+    return rounds_state_is_shared(s) ? s->kind->advertise(s, address) : 0;
+}
+
+/* Of the views that are sent now, see session_view. */
+static inline uint64_t rounds_state_term(const struct rounds_state *s)
+{
+    return rounds_state_is_shared(s) ? s->kind->term(s) : 0;
+}
+
+/* Where the crund that leads is, HOST:PORT; "": it is not known. */
+static inline const char *rounds_state_leader(const struct rounds_state *s)
+{
+    return rounds_state_is_shared(s) ? s->kind->leader(s) : "";
 }
 
 static inline uint64_t rounds_state_done(const struct rounds_state *s)

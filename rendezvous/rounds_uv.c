@@ -23,6 +23,7 @@
 
 #include "rendezvous/rounds_debug_uv.h"
 #include "rendezvous/rounds_disk_uv.h"
+#include "rendezvous/rounds_etcd_uv.h"
 #include "rendezvous/rounds_log.h"
 #include "rendezvous/rounds_state_uv.h"
 #include "rendezvous/server_impl_uv.h"
@@ -87,8 +88,11 @@ static const struct buf *view_frame(struct rounds_shell *r, const struct session
 static void send_view(struct rounds_shell *r, const struct rounds_action *action)
 {
     struct agent_conn *a = list_entry(action->session, struct agent_conn, session);
-    const struct buf *frame = view_frame(r, &action->view);
+    struct session_view view = action->view;
+    const struct buf *frame;
 
+    view.term = rounds_state_term(r->state);
+    frame = view_frame(r, &view);
     if (frame)
         agent_conn_send(a, frame, rounds_state_mark(r->state, action->job));
     else
@@ -181,7 +185,7 @@ void rounds_shell_step(struct rounds_shell *r, struct rounds_event *event)
 {
     event->now_ns = uv_hrtime();
     rounds_debug_event(r, event);
-    if (r->over) {
+    if (r->over || !r->leads) {
         drop_event(r, event);
         return;
     }
@@ -230,7 +234,7 @@ static void on_rounds_check(uv_check_t *check)
 
     (void)uv_check_stop(&r->check); /* both always succeed */
     (void)uv_idle_stop(&r->idle);
-    if (!r->over)
+    if (!r->over && r->leads)
         extend_slow_sessions(r);
     if (rounds_deadline(&r->core) <= uv_hrtime())
         rounds_shell_step(r, &(struct rounds_event){.kind = ROUNDS_TIMER});
@@ -246,13 +250,46 @@ static void on_rounds_timer(uv_timer_t *timer)
     (void)uv_idle_start(&r->idle, on_rounds_idle);
 }
 
+/* ---- one of several ---- */
+
+void rounds_shell_lead(struct rounds_shell *r)
+{
+    if (r->over || rounds_state_load(r->state, &r->core, uv_hrtime()) < 0)
+        return;
+    r->leads = true;
+    run_actions(r);
+}
+
+void rounds_shell_depose(struct rounds_shell *r)
+{
+    struct rounds_config config = r->core.config;
+
+    r->leads = false;
+    list_for_each_safe(i, &r->agents)
+    {
+        struct agent_conn *a = list_entry(i, struct agent_conn, link);
+
+        if (!a->closing)
+            agent_conn_close(a);
+    }
+    rounds_finish(&r->core);
+    rounds_init(&r->core, &config);
+    buf_reset(&r->last_view_frame);
+    r->was_populated = false;
+}
+
 /* ---- life ---- */
 
-static int open_state_dir(struct rounds_shell *r, const char *dir, unsigned limit_ms)
+static int open_state(struct rounds_shell *r, const struct server_rounds *config)
 {
-    int error = dir ? rounds_disk_open(&r->state, r, dir, limit_ms) : 0;
+    int error = 0;
 
-    return error < 0 ? error : rounds_state_load(r->state, &r->core, uv_hrtime());
+    if (config->state && etcd_url_is(config->state))
+        error = rounds_etcd_open(&r->state, r, config->state, &config->etcd);
+    else if (config->state)
+        error = rounds_disk_open(&r->state, r, config->state, config->disk_limit_ms);
+    r->leads = !rounds_state_is_shared(r->state);
+    return error < 0 || !r->leads ? error : rounds_state_load(r->state, &r->core, uv_hrtime());
 }
 
 int rounds_shell_create(struct server *s, const struct server_rounds *config)
@@ -289,7 +326,7 @@ int rounds_shell_create(struct server *s, const struct server_rounds *config)
     list_init(&r->pending_hello);
     list_init(&r->unsent);
     handshake_turns_init(&r->handshakes, seed);
-    error = open_state_dir(r, config->state_dir, config->disk_limit_ms);
+    error = open_state(r, config);
     if (error < 0) {
         rounds_shell_destroy(r);
         return error;
@@ -354,6 +391,11 @@ void rounds_shell_destroy(struct rounds_shell *r)
     rounds_finish(&r->core);
     buf_finish(&r->last_view_frame);
     free(r);
+}
+
+int server_advertise(struct server *s, const char *address)
+{
+    return s->rounds ? rounds_state_advertise(s->rounds->state, address) : 0;
 }
 
 size_t server_n_nodes(const struct server *s)

@@ -57,6 +57,7 @@ struct rounds_shell {
     struct buf last_view_frame;
 
     bool was_populated; /* there was a node after the last step */
+    bool leads;         /* false: another crund may, and the core is empty */
     bool over;          /* the core is not asked any more */
 };
 
@@ -115,6 +116,11 @@ void rounds_log(struct rounds_shell *r, const char *format, ...) __attribute__((
 
 /* Everything up to this mark is on disk, or cannot be. */
 void rounds_shell_saved(struct rounds_shell *r);
+
+/* Of a state that several crunds share (rounds_state_uv.h): this one leads from now on, with what was saved; or does not lead
+ * any more: all agents are closed, and nothing that was held back for them is sent. Not from within a step. */
+void rounds_shell_lead(struct rounds_shell *r);
+void rounds_shell_depose(struct rounds_shell *r);
 
 /* ---- rounds_agent_uv.c ---- */
 

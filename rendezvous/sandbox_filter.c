@@ -201,7 +201,9 @@ static const struct call_rule rules[] = {
 };
 
 static const struct call_rule dialling_rules[] = {
-    {__NR_socket, 0, UINT32_MAX, {FAMILY_IPV4, FAMILY_IPV6}, 2}, {__NR_connect, 0, 0, {0}, 1}, /* any */
+    {__NR_socket, 0, UINT32_MAX, {FAMILY_IPV4, FAMILY_IPV6}, 2},
+    {__NR_connect, 0, 0, {0}, 1},  /* any */
+    {__NR_sendmmsg, 0, 0, {0}, 1}, /* of the resolver, which asks for both families at once */
 };
 
 struct writer {

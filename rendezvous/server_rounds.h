@@ -4,14 +4,18 @@
  * How a server serves the rounds.
  */
 
+#include "rendezvous/etcd.h"
+
 /* The rounds (rounds.h) behind agent sessions. Zero stands for the default of each number. */
 struct server_rounds {
     unsigned max_jobs;
     unsigned max_nodes;  /* of one job */
     unsigned max_agents; /* nodes of all jobs together */
-    unsigned grace_ms;   /* for agents to return after a restart with state_dir */
-    const char *
-        state_dir; /* rounds_disk_uv.h; NULL: nothing is kept, and agents that reconnect report what they know */
+    unsigned grace_ms;   /* for agents to return after a restart with a state */
+    /* A directory (rounds_disk_uv.h) or etcd://... (rounds_etcd_uv.h); NULL: nothing is kept, and agents that reconnect report
+     * what they know. */
+    const char *state;
+    struct etcd_access etcd; /* with etcd:// */
     /* A write of state that takes longer holds back nothing any more, as after an error; logged after a sixth of it. */
     unsigned disk_limit_ms;
     /* Receives one line (no newline) for each event of a job; while it gathers, one a second. At most a few

@@ -77,6 +77,10 @@ int server_look(struct server *s, const struct look_request *request, struct buf
  * were asked. As above. */
 unsigned server_ask_for_stacks(struct server *s, const char *job, uint32_t to);
 
+/* With a state that other crunds share: takes part in choosing the one that leads, and names this address, HOST:PORT, to agents
+ * of the others. After listening. 0 or -errno; a sentence was logged. */
+int server_advertise(struct server *s, const char *address);
+
 /* Connections, sessions, jobs and nodes of the rounds. */
 void server_write_metrics(const struct server *s, struct metrics_text *m);
 

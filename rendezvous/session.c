@@ -15,6 +15,8 @@ enum {
     GREETING_AGAIN_MS = 1000,
     BACKOFF_MIN_MS = 100,
     BACKOFF_MAX_MS = 1000,
+    /* Several crunds, and none leads: a new one does within a moment. */
+    BACKOFF_LEADERLESS_MS = 200,
     COMPLAIN_MS = 10000,
     /* A rendezvous that is being restarted may close a connection, too; not so often in a row. */
     REBUFFS_MAX = 3,
@@ -167,6 +169,7 @@ static void session_fall_back(struct session *s, uint64_t now_ns)
         s->patience_ns = GREETING_AGAIN_MS * MS;
     }
     s->link = SESSION_LINK_DOWN;
+    s->redirect[0] = '\0';
     wait_ns = s->backoff_ms > 0 ? jitter_ns(s, s->backoff_ms) : 0;
     s->link_until_ns = s->dialed_ns + wait_ns > now_ns ? s->dialed_ns + wait_ns : now_ns;
     s->backoff_ms = s->backoff_ms == 0 ? BACKOFF_MIN_MS : s->backoff_ms * 2;
@@ -303,6 +306,37 @@ static void session_extend_opening(struct session *s, uint64_t now_ns)
         s->link_until_ns = until_ns;
 }
 
+/*
+ * A crund that follows another one. It has answered, so it is not out of reach; but it can decide nothing. The leader is dialled
+ * at once, unless this answer itself came after such a redirection: two crunds may name each other for a moment.
+ */
+static void take_elsewhere(struct session *s, const struct session_event *event, struct session_actions *out)
+{
+    bool is_known = event->view->leader[0] != '\0' && !s->was_redirected;
+
+    s->was_redirected = is_known;
+    s->n_rebuffs = 0;
+    add_action(out, SESSION_DO_CLOSE);
+    if (s->was_up)
+        s->unreachable_since_ns = event->now_ns;
+    if (is_known)
+        s->backoff_ms = 0;
+    else if (s->backoff_ms > BACKOFF_LEADERLESS_MS)
+        s->backoff_ms = BACKOFF_LEADERLESS_MS;
+    session_fall_back(s, event->now_ns);
+    session_copy_text(s->redirect, sizeof(s->redirect), is_known ? event->view->leader : "");
+    if (event->view->leader[0] == '\0')
+        session_complain(s, event->now_ns, "has no leader now", "its state cannot be written", out);
+}
+
+/* A crund that was deposed and does not know it yet. */
+static void reject_old_term(struct session *s, uint64_t now_ns, struct session_actions *out)
+{
+    add_action(out, SESSION_DO_CLOSE);
+    session_fall_back(s, now_ns);
+    session_complain(s, now_ns, "was replaced by another one", NULL, out);
+}
+
 static void session_set_up(struct session *s, uint64_t now_ns)
 {
     s->heard_ns = now_ns;
@@ -320,6 +354,16 @@ static void step_view(struct session *s, const struct session_event *event, stru
 {
     const struct session_view *view = event->view;
 
+    if (view->kind == SESSION_VIEW_ELSEWHERE) {
+        take_elsewhere(s, event, out);
+        return;
+    }
+    if (view->term < s->term) {
+        reject_old_term(s, event->now_ns, out);
+        return;
+    }
+    s->term = view->term;
+    s->was_redirected = false;
     session_set_up(s, event->now_ns);
     switch (view->kind) {
     case SESSION_VIEW_WAIT:
@@ -348,6 +392,7 @@ static void step_view(struct session *s, const struct session_event *event, stru
         set_text(s, "the rendezvous at %.200s refuses this node: %.300s", s->endpoint, view->cause.text);
         session_finish(s, SESSION_END_REFUSED, out);
         break;
+    case SESSION_VIEW_ELSEWHERE:
     case SESSION_VIEW_COUNT:
         break;
     }

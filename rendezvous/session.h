@@ -72,7 +72,7 @@ struct session_event {
 };
 
 enum session_action {
-    SESSION_DO_DIAL,     /* open a connection to the endpoint; any other one is closed already */
+    SESSION_DO_DIAL, /* open a connection to s->redirect, or to the endpoint where it is ""; any other one is closed already */
     SESSION_DO_GREET,    /* send frame_put_greeting() */
     SESSION_DO_HELLO,    /* send frame_put_opening() and session_hello() */
     SESSION_DO_REPORT,   /* send session_report() */
@@ -134,6 +134,9 @@ struct session {
     bool opened;        /* OPENING: the peer has answered our opening, so it is a rendezvous */
     char trouble[160];  /* why the rendezvous is not reached, as of the last attempt; "": not known */
     unsigned n_rebuffs; /* times in a row that a TCPStore closed the connection on our opening */
+    uint64_t term;      /* the highest of all views; see session_view */
+    char redirect[SESSION_ADDR_SIZE]; /* DIALING: this address, as a crund has named it; "": the endpoint's */
+    bool was_redirected;              /* by the last answer */
 
     enum session_phase phase;
     uint64_t instance;

@@ -72,6 +72,8 @@ static const struct field hello_fields[] = {
 static const struct field view_fields[] = {
     {"view", FIELD_WORD, offsetof(struct session_view, kind), .size = SESSION_VIEW_COUNT,
      .word = session_view_name, .required = true},
+    {"term", FIELD_U64, offsetof(struct session_view, term), 0, FIELD_EXACT_MAX},
+    {"leader", FIELD_TEXT, offsetof(struct session_view, leader), .size = SESSION_ADDR_SIZE},
     {"instance", FIELD_HEX, offsetof(struct session_view, instance)},
     {"generation", FIELD_I64, offsetof(struct session_view, generation), -1, INT32_MAX, .missing = -1},
     {"drain", FIELD_BOOL, offsetof(struct session_view, drain)},
@@ -348,7 +350,8 @@ static bool read_view(const cJSON *json, struct session_view *ret, char error[FI
 {
     if (!fields_read(json, view_fields, ARRAY_SIZE(view_fields), ret, error))
         return false;
-    session_clean_text(ret->unfit); /* the agent prints it */
+    session_clean_text(ret->unfit); /* the agent prints these */
+    session_clean_text(ret->leader);
     return true;
 }
 

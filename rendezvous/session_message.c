@@ -15,8 +15,13 @@ static const char *const phase_names[SESSION_PHASE_COUNT] = {
 };
 
 static const char *const view_names[SESSION_VIEW_COUNT] = {
-    [SESSION_VIEW_WAIT] = "wait", [SESSION_VIEW_START] = "start", [SESSION_VIEW_CONTINUE] = "continue",
-    [SESSION_VIEW_STOP] = "stop", [SESSION_VIEW_END] = "end",     [SESSION_VIEW_REFUSED] = "refused",
+    [SESSION_VIEW_WAIT] = "wait",
+    [SESSION_VIEW_START] = "start",
+    [SESSION_VIEW_CONTINUE] = "continue",
+    [SESSION_VIEW_STOP] = "stop",
+    [SESSION_VIEW_END] = "end",
+    [SESSION_VIEW_REFUSED] = "refused",
+    [SESSION_VIEW_ELSEWHERE] = "elsewhere",
 };
 
 static const char *const verdict_names[SESSION_VERDICT_COUNT] = {

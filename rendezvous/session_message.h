@@ -164,12 +164,13 @@ struct session_waiting {
 };
 
 enum session_view_kind {
-    SESSION_VIEW_WAIT,     /* a place is wanted, none is there yet */
-    SESSION_VIEW_START,    /* this is your place */
-    SESSION_VIEW_CONTINUE, /* you are where you should be */
-    SESSION_VIEW_STOP,     /* that generation is over: stop its workers, then report READY */
-    SESSION_VIEW_END,      /* the job is over: stop, and exit with this verdict */
-    SESSION_VIEW_REFUSED,  /* cause.text: why this node cannot take part */
+    SESSION_VIEW_WAIT,      /* a place is wanted, none is there yet */
+    SESSION_VIEW_START,     /* this is your place */
+    SESSION_VIEW_CONTINUE,  /* you are where you should be */
+    SESSION_VIEW_STOP,      /* that generation is over: stop its workers, then report READY */
+    SESSION_VIEW_END,       /* the job is over: stop, and exit with this verdict */
+    SESSION_VIEW_REFUSED,   /* cause.text: why this node cannot take part */
+    SESSION_VIEW_ELSEWHERE, /* this crund does not lead: dial the one that does, at `leader`, or try others */
     SESSION_VIEW_COUNT
 };
 
@@ -196,6 +197,9 @@ struct rank_assignment {
 
 struct session_view {
     enum session_view_kind kind;
+    /* Of several crunds with one state: grows with each that leads, and what an older one sends is out of date; 0: there is
+     * one crund. */
+    uint64_t term;
     uint64_t instance;
     int64_t generation; /* START, CONTINUE, STOP: which */
     bool drain;         /* CONTINUE: have the workers snapshot and end */
@@ -216,6 +220,8 @@ struct session_view {
     uint32_t restarts, changes; /* charged so far */
     /* END */
     enum session_verdict verdict;
+    /* ELSEWHERE: HOST:PORT, numeric; "": no crund leads now, or it is not known which */
+    char leader[SESSION_ADDR_SIZE];
     /* START: why the generation before is over. STOP, END (kind NONE: success), REFUSED. */
     struct session_cause cause;
 };

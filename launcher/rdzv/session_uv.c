@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <stdbool.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -9,6 +10,7 @@
 #include "launcher/rdzv/tcp_client_uv.h"
 #include "launcher/util/trace_os.h"
 #include "base/buf.h"
+#include "base/decimal.h"
 #include "proto/frame.h"
 #include "rendezvous/look_json.h"
 #include "rendezvous/relay_json.h"
@@ -201,11 +203,29 @@ static void resolve_again(struct session_uv *s)
         s->resolver = NULL; /* the next attempt resolves again */
 }
 
+/* Where a crund that follows another one has sent us: HOST:PORT or [IPV6]:PORT. False: the endpoint is to be dialled. */
+static bool parse_redirect(const struct session_uv *s, struct resolver_addresses *ret)
+{
+    char host[SESSION_ADDR_SIZE];
+    const char *text = s->machine.redirect, *colon = strrchr(text, ':');
+    bool is_bracketed = colon && text[0] == '[' && colon > text + 1 && colon[-1] == ']';
+    uint64_t port;
+
+    if (!colon || !decimal_parse(colon + 1, 1, UINT16_MAX, &port))
+        return false;
+    (void)snprintf(host, sizeof(host), "%.*s", (int)(colon - text) - (is_bracketed ? 2 : 0),
+                   text + (is_bracketed ? 1 : 0));
+    return resolver_numeric(host, (uint16_t)port, ret);
+}
+
 static void dial_rendezvous(struct session_uv *s)
 {
+    struct resolver_addresses redirect;
+    bool is_redirected = parse_redirect(s, &redirect);
+
     resolve_again(s);
     const struct tcp_client_config config = {.loop = s->host.loop,
-                                             .addresses = &s->addresses,
+                                             .addresses = is_redirected ? &redirect : &s->addresses,
                                              .turn = s->n_dials++,
                                              .tls = s->host.tls,
                                              .on_reached = on_session_reached,

@@ -198,6 +198,39 @@ static void test_certificates(void **state)
     }
 }
 
+static void test_etcd(void **state)
+{
+    static const struct {
+        const char *words[3];
+        const char *fault;
+    } rows[] = {
+        {{"--state=etcd://h1,h2:1/x", "--listen=10.0.0.1:5"}, NULL},
+        {{"--state=etcd://h1/x"}, NULL},
+        {{"--state=etcd://h1/x", "--listen=[::]:5", "--advertise=10.0.0.1:5"}, NULL},
+        {{"--state=etcd://h1/x", "--advertise=[::1]:5", "--etcd-ca=f"}, NULL},
+        {{"--state=etcd://h1/x", "--listen=[::]:5"}, "--advertise"},
+        {{"--state=etcd://h1/x", "--listen=0.0.0.0:5"}, "--advertise"},
+        {{"--state=etcd://h1/x", "--listen-unix=/tmp/s"}, "--advertise"},
+        {{"--state=etcd://h1"}, "PREFIX"},
+        {{"--state=etcd://h1/x", "--advertise=10.0.0.1"}, "HOST:PORT"},
+        {{"--state=etcd://h1/x", "--advertise=10.0.0.1:0"}, "HOST:PORT"},
+        {{"--state=etcd://h1/x", "--advertise=node1:5"}, "HOST:PORT"},
+        {{"--state=/dir", "--advertise=10.0.0.1:5"}, "etcd://"},
+        {{"--etcd-login=f"}, "etcd://"},
+        {{"--state=etcd://h1/x", "--etcd-cert=c", "--etcd-key=k"}, "--etcd-ca"},
+        {{"--state=etcd://h1/x", "--etcd-ca=c", "--etcd-key=k"}, "together"},
+    };
+
+    for (size_t i = 0; i < ARRAY_SIZE(rows); i++) {
+        const char *const *w = rows[i].words;
+
+        if (parse(w[0], w[1], w[2]) != (rows[i].fault ? DAEMON_E_USAGE : 0))
+            fail_msg("%s: %s", w[0], error);
+        if (rows[i].fault && !strstr(error, rows[i].fault))
+            fail_msg("%s: \"%s\" does not name %s", w[0], error, rows[i].fault);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -208,6 +241,7 @@ int main(void)
         cmocka_unit_test(test_wrong_numbers),
         cmocka_unit_test(test_other_words),
         cmocka_unit_test(test_certificates),
+        cmocka_unit_test(test_etcd),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -60,7 +60,7 @@ static unsigned disk_limit_ms;
 static int start(const char *state_dir)
 {
     struct server_rounds rounds = {
-        .state_dir = state_dir, .disk_limit_ms = disk_limit_ms, .log = count_line, .empty = note_deserted};
+        .state = state_dir, .disk_limit_ms = disk_limit_ms, .log = count_line, .empty = note_deserted};
     struct server_config config = {.rounds = &rounds};
 
     stopped = stop_when_deserted = false;

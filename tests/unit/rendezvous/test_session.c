@@ -635,11 +635,109 @@ static void our_own_absence_is_not_the_rendezvous_fault(void **state)
     assert_did(t, "");
 }
 
+/* ---- several crunds ---- */
+
+static struct session_view elsewhere_view(const char *leader)
+{
+    struct session_view view = {.kind = SESSION_VIEW_ELSEWHERE, .generation = -1};
+
+    session_copy_text(view.leader, sizeof(view.leader), leader);
+    return view;
+}
+
+/* The leader that a follower names is dialled at once. */
+static void test_a_redirection_is_followed(void **state)
+{
+    struct table *t = *state;
+
+    happens(t, SESSION_EVENT_START);
+    assert_did(t, "d");
+    assert_string_equal(t->session.redirect, "");
+    connect_and_greet(t);
+    sees(t, elsewhere_view("10.0.0.2:29400"));
+    assert_did(t, "c");
+    assert_true(session_deadline(&t->session) <= t->now_ns);
+    assert_string_equal(t->session.redirect, "10.0.0.2:29400");
+    pass(t, 0, false);
+    assert_did(t, "d");
+    connect_and_greet(t);
+    sees(t, wait_view);
+    assert_int_equal(t->session.link, SESSION_LINK_UP);
+    lost(t, "closed");
+    assert_string_equal(t->session.redirect, ""); /* the next attempt asks at the endpoint */
+}
+
+/* Two that name each other are not dialled in a loop. */
+static void test_redirections_have_a_pace(void **state)
+{
+    struct table *t = *state;
+    unsigned n_dials = 0;
+
+    happens(t, SESSION_EVENT_START);
+    t->did[0] = 0;
+    for (uint64_t until_ns = t->now_ns + 2000 * MS; t->now_ns < until_ns; n_dials++) {
+        connect_and_greet(t);
+        sees(t, elsewhere_view("10.0.0.2:29400"));
+        t->did[0] = 0;
+        if (session_deadline(&t->session) > t->now_ns)
+            t->now_ns = session_deadline(&t->session);
+        happens(t, SESSION_EVENT_TIMER);
+        assert_did(t, "d");
+    }
+    assert_in_range(n_dials, 4, 60);
+}
+
+/* Crunds without a leader answer, so an agent with workers does not give up. */
+static void test_leaderless_crunds_are_no_silence(void **state)
+{
+    struct table *t = *state;
+
+    come_up(t);
+    lost(t, "closed");
+    t->did[0] = 0;
+    for (uint64_t until_ns = t->now_ns + 3 * SESSION_CUTOFF_MS * MS; t->now_ns < until_ns;) {
+        t->now_ns = session_deadline(&t->session) > t->now_ns ? session_deadline(&t->session) : t->now_ns;
+        happens(t, SESSION_EVENT_TIMER);
+        assert_did(t, "d");
+        connect_and_greet(t);
+        sees(t, elsewhere_view(""));
+        assert_int_equal(t->session.link, SESSION_LINK_DOWN);
+        t->did[0] = 0;
+    }
+    assert_int_equal(t->session.end, SESSION_END_NONE);
+}
+
+/* A leader that was deposed and does not know it. */
+static void test_an_older_term_is_not_obeyed(void **state)
+{
+    struct table *t = *state;
+    struct session_view start = start_view(0), stop = {.kind = SESSION_VIEW_STOP, .generation = 0, .term = 6};
+
+    come_up(t);
+    start.term = 7;
+    sees(t, start);
+    assert_did(t, "Sr");
+    sees(t, stop);
+    assert_did(t, "cs");
+    assert_int_equal(t->session.phase, SESSION_RUNNING);
+    assert_int_equal(t->session.link, SESSION_LINK_DOWN);
+    pass(t, 200, false);
+    assert_did(t, "d");
+    connect_and_greet(t);
+    stop.term = 8;
+    sees(t, stop);
+    assert_did(t, "Xr");
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        TEST(test_a_redirection_is_followed),
+        TEST(test_redirections_have_a_pace),
+        TEST(test_leaderless_crunds_are_no_silence),
+        TEST(test_an_older_term_is_not_obeyed),
         TEST(an_unfit_node_checks_again_when_it_is_asked_to),
         TEST(a_job_from_hello_to_its_end),
         TEST(an_own_failure_is_reported_with_its_age),

@@ -1,0 +1,169 @@
+#pragma once
+
+/*
+ * Which of several crunds decides, and what it saves in etcd. A pure state machine: it takes replies and the time, and
+ * answers with requests (etcd.h) and with what becomes of this crund; rounds_etcd_uv.c does the I/O, and tests/sim drives many
+ * of them against a model of etcd.
+ *
+ *             the leader's key is missing, or its crund has ended          all jobs are read
+ *   FOLLOWING ---------------------------------> CAMPAIGNING --> LOADING ------------------> LEADING
+ *       ^                                            |             |                            |
+ *       +--------------------------------------------+-------------+----------------------------+
+ *           another one was first, the lease has run out, or it is not known whether a save was carried out
+ *
+ * The key PREFIX/leader belongs to a lease, which this crund renews; with the lease it vanishes. A crund takes the key over by
+ * a transaction that compares its revision. The revision of that transaction is the *term*: it grows with each leader. Each
+ * save compares that the key still has this revision, so a save of a leader that was replaced is never carried out, however
+ * late it arrives.
+ *
+ * What agents are sent waits for a mark (rounds_state_uv.h): either a save, or a read of the leader's key that was begun after
+ * the decision. A leader whose lease has run out by its own clock stops deciding by itself.
+ *
+ * An unknown outcome (a time-out) of a save ends the leadership: that save may be carried out later, over a newer one. The
+ * next term fences it. Without a majority of etcd nothing is decided, and leadership ends with the lease.
+ *
+ * A job is a head and a text of its nodes, which is cut into chunks. The chunks of one text carry a version; the head
+ * names it, and is written with or after them, so a reader never sees half of it. An unchanged text is not written again.
+ *
+ *   PREFIX/leader                             crund 1 ID ADDRESS
+ *   PREFIX/jobs/INSTANCE/head                 crund-job 1 VERSION CHUNKS CHECKSUM\n and the head
+ *   PREFIX/jobs/INSTANCE/nodes-VERSION-CHUNK  a part of the text
+ *
+ * Failure: without memory a save, or the load, ends the leadership.
+ */
+
+#include "base/list.h"
+#include "rendezvous/etcd.h"
+
+enum {
+    ETCD_LEASE_S = 2,
+    ETCD_ADDRESS_SIZE = 280, /* HOST:PORT with the NUL */
+    ETCD_CHUNK_SIZE = 400 << 10,
+    ETCD_LOAD_MAX = 256 << 20, /* bytes of all jobs */
+};
+
+enum etcd_role { ETCD_FOLLOWING, ETCD_CAMPAIGNING, ETCD_LOADING, ETCD_LEADING, ETCD_ROLE_COUNT };
+
+/* What the shell has to do. */
+enum etcd_change {
+    ETCD_NO_CHANGE,
+    ETCD_ELECTED, /* etcd_leader_loaded() has the jobs: decide from now on */
+    ETCD_DEPOSED, /* drop all that is held, close the agents, decide nothing */
+};
+
+/* What this core sends at a time: one request of each. */
+enum etcd_work {
+    ETCD_WORK_NONE,
+    ETCD_WORK_LOOK,
+    ETCD_WORK_CAMPAIGN,
+    ETCD_WORK_LOAD,
+    ETCD_WORK_CHECK,
+    ETCD_WORK_SAVE
+};
+
+struct etcd_job {
+    struct list link;
+    uint64_t instance;
+    uint64_t version, nodes_hash; /* of the text of the nodes in etcd; version 0: none */
+
+    bool is_waiting, forget;
+    struct buf head, nodes; /* waiting */
+
+    bool is_writing, forget_writing; /* in the batch */
+    struct buf head_writing, nodes_writing;
+    uint64_t version_writing;
+    size_t n_put,
+        n_put_before; /* bytes of nodes_writing, before and behind the transaction that is under way */
+    bool is_complete; /* with that transaction */
+};
+
+struct etcd_leader_config {
+    char prefix[ETCD_PREFIX_SIZE];
+    char address[ETCD_ADDRESS_SIZE]; /* where agents reach this crund */
+    uint64_t id;                     /* of this process: random */
+};
+
+struct etcd_leader {
+    struct etcd_leader_config config;
+    enum etcd_role role;
+    int64_t term; /* LOADING, LEADING */
+
+    int64_t lease; /* 0: none */
+    uint64_t lease_until_ns, lease_asked_ns, lease_due_ns;
+    bool lease_pending;
+
+    /* The leader's key, as last seen. */
+    int64_t seen_revision; /* 0: it did not exist */
+    uint64_t seen_id;
+    char seen_address[ETCD_ADDRESS_SIZE];
+    bool has_seen;
+    int64_t dead_revision; /* the crund whose key had it has ended; 0: none */
+    bool has_looked;       /* at least once */
+    bool wants_campaign;   /* with the next lease, if there is none */
+
+    enum etcd_work work; /* under way */
+    int64_t work_term;
+    uint64_t work_due_ns; /* not before, but for what has just come up */
+    struct list jobs;     /* LEADING */
+    bool is_batch, wants_check;
+    uint64_t mark, done; /* of the last batch that was begun, or is complete */
+    uint64_t n_versions;
+
+    /* LOADING */
+    char load_from[ETCD_KEY_SIZE];
+    struct etcd_pair *pairs;
+    size_t n_pairs, pairs_capacity, load_bytes;
+
+    enum etcd_change change;  /* not taken yet */
+    char why[ETCD_TEXT_SIZE]; /* DEPOSED: a part of a sentence */
+    char trouble
+        [ETCD_TEXT_SIZE]; /* what etcd answered last instead of what was wanted; "": nothing since a success */
+    uint64_t n_saves;     /* transactions that were sent */
+};
+
+void etcd_leader_init(struct etcd_leader *l, const struct etcd_leader_config *config);
+void etcd_leader_finish(struct etcd_leader *l);
+
+/* Requests to be sent now; false: none. The caller owns them. After each call of the functions below. */
+bool etcd_leader_next_work(struct etcd_leader *l, uint64_t now_ns, struct etcd_request *ret);
+bool etcd_leader_next_lease(struct etcd_leader *l, uint64_t now_ns, struct etcd_request *ret);
+
+/* The reply to such a request. Takes pairs out of it. */
+void etcd_leader_take_work(struct etcd_leader *l, struct etcd_reply *reply, uint64_t now_ns);
+void etcd_leader_take_lease(struct etcd_leader *l, const struct etcd_reply *reply, uint64_t now_ns);
+
+/* Time has passed. */
+void etcd_leader_tick(struct etcd_leader *l, uint64_t now_ns);
+
+/* When one of the three above is wanted, at the latest. */
+uint64_t etcd_leader_deadline(const struct etcd_leader *l);
+
+/* The process that leads at this address has ended. */
+void etcd_leader_suspect(struct etcd_leader *l, const char *address);
+
+/* What has become of this crund since the last call. */
+enum etcd_change etcd_leader_change(struct etcd_leader *l);
+
+/* LEADING. To be saved, or removed, with the next batch; head and nodes are copied. Without memory: deposed. */
+void etcd_leader_save(struct etcd_leader *l, uint64_t instance, const void *head, size_t n_head,
+                      const void *nodes, size_t n_nodes);
+void etcd_leader_forget(struct etcd_leader *l, uint64_t instance);
+
+/* The mark that a message which is decided now has to wait for; a check follows if nothing is saved. */
+uint64_t etcd_leader_want_mark(struct etcd_leader *l);
+
+static inline uint64_t etcd_leader_done(const struct etcd_leader *l)
+{
+    return l->done;
+}
+
+/* After ETCD_ELECTED: calls with the text of each job, head and nodes in one piece, or NULL for one that is not whole. Once;
+ * without memory: deposed. */
+void etcd_leader_loaded(struct etcd_leader *l,
+                        void (*job)(void *data, uint64_t instance, const uint8_t *text, size_t n),
+                        void *data);
+
+/* Where the leader is, as far as is known; "": it is not, or it is this crund. */
+const char *etcd_leader_address(const struct etcd_leader *l);
+
+const char *etcd_role_name(unsigned role);
