@@ -27,7 +27,6 @@
 #include "base/buf.h"
 #include "proto/tls_openssl.h"
 #include "rendezvous/fence.h"
-#include "rendezvous/relay_shell_uv.h"
 #include "rendezvous/server_impl_uv.h"
 
 enum { OUTSIDE_MAX = 1024, READ_SIZE = 4096 };
@@ -142,10 +141,6 @@ static void visitor_become_client(struct visitor *v)
     struct server *s = v->fence->server;
     int r;
 
-    if (s->security.seal && !server_is_of_own_user(s, v->fd)) {
-        visitor_close(v);
-        return;
-    }
     visitor_release(v);
     s->n_peers--;
     r = peer_create(s, v->fd, false);
@@ -192,20 +187,6 @@ static bool is_proof(const struct visitor *v, enum key_purpose purpose)
     return tls_link_is_established(v->tls) && tls_link_purpose(v->tls) == purpose;
 }
 
-/* The store of a node: its requests follow on this connection. */
-static void visitor_become_node(struct visitor *v, const struct buf *plain)
-{
-    struct server *s = v->fence->server;
-    struct tls_link *tls = v->tls;
-
-    v->tls = NULL;
-    visitor_release(v);
-    s->n_peers--;
-    int r = relay_conn_adopt(s->relays, v->fd, tls, plain);
-    if (r < 0)
-        server_log(s, NULL, "refused a node's store: %s", strerror(-r));
-}
-
 /* False: the visitor has to be closed. */
 static bool take_proof(struct visitor *v, const uint8_t *bytes, size_t n)
 {
@@ -214,13 +195,11 @@ static bool take_proof(struct visitor *v, const uint8_t *bytes, size_t n)
 
     if (!ok)
         server_log(v->fence->server, NULL, "an agent's proof failed: %s: closed", tls_link_error(v->tls));
-    if (ok && !v->proved && !v->fence->server->relays && is_proof(v, KEY_STORE)) {
+    if (ok && !v->proved && is_proof(v, KEY_STORE)) {
         accept_proof(v);
         (void)tls_link_finish(v->tls, &out); /* without it the agent proves it again */
     }
     ok = send_all(v->fd, &out) && ok;
-    if (ok && v->fence->server->relays && is_proof(v, KEY_RELAY))
-        visitor_become_node(v, &plain);
     if (v->proved)
         (void)shutdown(v->fd, SHUT_WR); /* the agent closes its end */
     buf_finish(&plain);

@@ -31,7 +31,7 @@
 #include "proto/frame.h"
 #include "proto/tls_openssl.h"
 #include "rendezvous/exchange_uv.h"
-#include "rendezvous/relay_shell_uv.h"
+#include "rendezvous/job_stores_uv.h"
 #include "rendezvous/rounds_uv.h"
 #include "rendezvous/server_impl_uv.h"
 
@@ -759,17 +759,16 @@ void peers_serve_relayed(struct server *s)
 
 void peers_release(struct server *s, unsigned max)
 {
+    unsigned max_each = max;
+
     while (!list_is_empty(&s->store.released) && max-- > 0) {
         struct list *entry = s->store.released.next;
         struct store_client *client = list_entry(entry, struct store_client, released);
 
         list_unlink(entry);
-        if (client->relayed)
-            relay_shell_release(s->relays, client);
-        else
-            send_wait_stop(list_entry(client, struct peer, client));
+        send_wait_stop(list_entry(client, struct peer, client));
     }
-    relay_shell_flush(s->relays);
+    job_stores_release(s->job_stores, max_each);
     if (s->relay && s->relay_wake)
         s->relay_wake(s->relay_data);
 }

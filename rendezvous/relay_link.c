@@ -21,6 +21,43 @@ enum {
 
 static const uint8_t hello_magic[8] = "crunrly1";
 
+static const uint8_t space_magic[8] = "crunkey1";
+
+int relay_space_put(struct buf *out, const struct relay_space *s)
+{
+    size_t n = strlen(s->job);
+    const uint8_t size[2] = {(uint8_t)(n & 0xff), (uint8_t)(n >> 8)};
+
+    if (n == 0 || n > RELAY_JOB_MAX)
+        return -EINVAL;
+    if (!buf_reserve(out, RELAY_SPACE_HEAD + n))
+        return -ENOMEM;
+    (void)buf_append(out, space_magic, sizeof(space_magic)); /* the room is there */
+    (void)buf_append_u64(out, s->instance);
+    (void)buf_append_u32(out, s->key_space);
+    (void)buf_append(out, size, sizeof(size));
+    (void)buf_append(out, s->job, n);
+    return 0;
+}
+
+int relay_space_decode(const uint8_t *data, size_t n, struct relay_space *ret)
+{
+    if (memcmp(data, space_magic, n < sizeof(space_magic) ? n : sizeof(space_magic)) != 0)
+        return -EPROTO;
+    if (n < RELAY_SPACE_HEAD)
+        return 0;
+    size_t size = (size_t)data[RELAY_SPACE_HEAD - 2] | (size_t)data[RELAY_SPACE_HEAD - 1] << 8;
+    if (size == 0 || size > RELAY_JOB_MAX)
+        return -EPROTO;
+    if (n < RELAY_SPACE_HEAD + size)
+        return 0;
+    ret->instance = wire_load_u64(data + 8);
+    ret->key_space = wire_load_u32(data + 16);
+    memcpy(ret->job, data + RELAY_SPACE_HEAD, size);
+    ret->job[size] = '\0';
+    return strlen(ret->job) == size ? (int)(RELAY_SPACE_HEAD + size) : -EPROTO;
+}
+
 int relay_hello_put(struct buf *out, const struct relay_hello *h)
 {
     if (!buf_reserve(out, RELAY_HELLO_SIZE))

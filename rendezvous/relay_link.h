@@ -5,6 +5,7 @@
  * may break anywhere. Both ends have one link for as long as the node lives; connections come and go.
  *
  *   node                                            server
+ *   space: job, instance, key space           ->
  *   hello: nonce, is it known, arrived frames ->
  *                                             <-    hello: the same nonce, arrived frames
  *   frame, frame, acknowledgement, ...        <->   frame, acknowledgement, frame, ...
@@ -49,6 +50,23 @@ enum relay_kind {
     RELAY_FAILED, /* u64 id, u32 result of store_apply(): its clients are to be closed */
     RELAY_KIND_COUNT
 };
+
+/* Which of the keys that the server keeps the node's workers use: once, ahead of the first hello of a connection. */
+enum {
+    RELAY_SPACE_HEAD = 8 + 8 + 4 + 2, /* bytes ahead of the job's id */
+    RELAY_JOB_MAX = 255,
+};
+
+struct relay_space {
+    char job[RELAY_JOB_MAX + 1];
+    uint64_t instance;
+    uint32_t key_space;
+};
+
+/* 0, -ENOMEM, or -EINVAL for the length of the job's id. */
+int relay_space_put(struct buf *out, const struct relay_space *s);
+/* Bytes that were used; 0: it is incomplete; -EPROTO: it is none. */
+int relay_space_decode(const uint8_t *data, size_t n, struct relay_space *ret);
 
 struct relay_hello {
     uint8_t nonce[RELAY_NONCE_SIZE];

@@ -1,9 +1,11 @@
 /*
  * Connections of nodes: TLS on a socket around a relay_node.
  *
- *   visitor of the fence, with a proved key -> adopted -> hello -> frames -> closed
- *                                                           ^                  |
- *                                                           +--- next one <----+   the node stays for KEEP_MS
+ *   connection with a proved key -> adopted -> space -> hello -> frames -> closed
+ *                                                         ^                  |
+ *                                                         +--- next one <----+   the node stays for KEEP_MS
+ *
+ * A connection belongs to the shell that adopts it until the node has named its keys, and then to the shell of those.
  *
  * Ways it fails: the connection breaks, and the node comes again; a hello of a node that was known and is not any more, or
  * frames that break the rules: the node is forgotten, and its store fails. A node that does not come again within KEEP_MS
@@ -21,6 +23,7 @@
 #include "rendezvous/relay_node.h"
 #include "rendezvous/server_impl_uv.h"
 
+/* A connection without a hello is closed by the second sweep. */
 enum { NODES_MAX = 16384, KEEP_MS = 60000, SWEEP_MS = 10000, FRESH_UNITS = 512 };
 
 struct relay_conn;
@@ -40,17 +43,18 @@ struct relay_conn {
     struct list link;
     struct served_node *served; /* NULL: before its hello */
     struct tls_link *tls;
-    struct buf hello; /* an incomplete one */
-    struct buf wire;  /* records that the socket did not take yet */
+    struct buf hello; /* an incomplete one, or the space ahead of it */
+    uint64_t since_ms;
+    struct buf wire; /* records that the socket did not take yet */
     int fd;
     uint8_t events;
     bool closing;
 };
 
 struct relay_shell {
-    struct server *server;
+    struct relay_shell_config config;
     struct list nodes, conns, busy, unsent;
-    unsigned n_nodes;
+    unsigned n_nodes, n_handles;
     uv_timer_t timer;
 };
 
@@ -58,18 +62,38 @@ static void on_relay_poll(uv_poll_t *poll, int status, int events);
 
 /* ---- end ---- */
 
+static void shell_handle_closed(struct relay_shell *h)
+{
+    struct server *s = h->config.server;
+
+    if (--h->n_handles == 0) {
+        if (h->config.closed)
+            h->config.closed(h->config.data);
+        free(h);
+    }
+    server_handle_closed(s);
+}
+
 static void on_relay_closed(uv_handle_t *handle)
 {
     struct relay_conn *c = handle->data;
-    struct server *s = c->shell->server;
+    struct relay_shell *h = c->shell;
 
     free(c);
-    server_handle_closed(s);
+    shell_handle_closed(h);
+}
+
+/* After requests were executed or clients have left. */
+static void note_work(struct relay_shell *h)
+{
+    if (h->config.worked)
+        h->config.worked(h->config.data);
+    server_work_off(h->config.server);
 }
 
 static void relay_conn_close(struct relay_conn *c)
 {
-    struct server *s = c->shell->server;
+    struct server *s = c->shell->config.server;
 
     if (c->closing)
         return;
@@ -168,10 +192,10 @@ static void run_node(struct relay_shell *h, struct served_node *n, uint64_t unit
     uint64_t n_changes = n->node.n_changes;
     int r = relay_node_run(&n->node, &budget);
 
-    h->server->n_changes += n->node.n_changes - n_changes;
+    h->config.server->n_changes += n->node.n_changes - n_changes;
     list_unlink(&n->busy);
     if (r < 0) {
-        server_log(h->server, NULL, "forgot a node's store: %s", strerror(-r));
+        server_log(h->config.server, NULL, "forgot a node's store: %s", strerror(-r));
         drop_node(h, n);
         return;
     }
@@ -202,8 +226,8 @@ static struct served_node *create_node(struct relay_shell *h, const uint8_t *non
     memcpy(n->nonce, nonce, RELAY_NONCE_SIZE);
     list_init(&n->busy);
     list_init(&n->unsent);
-    relay_node_init(&n->node, &h->server->store, &h->server->limits.wire);
-    n->node.stats = h->server->stats;
+    relay_node_init(&n->node, h->config.store, &h->config.server->limits.wire);
+    n->node.stats = h->config.server->stats;
     list_append(&h->nodes, &n->link);
     h->n_nodes++;
     return n;
@@ -254,13 +278,37 @@ static bool take_hello(struct relay_conn *c, const uint8_t *bytes)
     return answer_hello(c, &hello, n->node.link.arrived);
 }
 
+/* The node names its keys. False: the connection has to be closed. */
+static bool take_space(struct relay_conn *c)
+{
+    struct relay_space space;
+    int n = relay_space_decode(buf_bytes(&c->hello), buf_size(&c->hello), &space);
+    struct relay_shell *h;
+
+    if (n <= 0)
+        return n == 0;
+    h = c->shell->config.find(c->shell->config.data, c->tls, &space);
+    if (!h) {
+        /* Also a node whose keys were lost with another process: its store ends. */
+        (void)refuse_node(c, &(struct relay_hello){0});
+        return false;
+    }
+    buf_consume(&c->hello, (size_t)n);
+    list_unlink(&c->link);
+    c->shell->n_handles--;
+    c->shell = h;
+    h->n_handles++;
+    list_append(&h->conns, &c->link);
+    return true;
+}
+
 /* False: the connection has to be closed. */
 static bool take_bytes(struct relay_conn *c, const uint8_t *bytes, size_t n)
 {
     if (!c->served) {
-        if (buf_append(&c->hello, bytes, n) < 0)
+        if (buf_append(&c->hello, bytes, n) < 0 || (!c->shell->config.store && !take_space(c)))
             return false;
-        if (buf_size(&c->hello) < RELAY_HELLO_SIZE)
+        if (!c->shell->config.store || buf_size(&c->hello) < RELAY_HELLO_SIZE)
             return true;
         if (!take_hello(c, buf_bytes(&c->hello)))
             return false;
@@ -280,7 +328,7 @@ static bool take_bytes(struct relay_conn *c, const uint8_t *bytes, size_t n)
 
 static bool read_records(struct relay_conn *c)
 {
-    struct server *s = c->shell->server;
+    struct server *s = c->shell->config.server;
     struct buf plain = {0}, out = {0};
     ssize_t n = read(c->fd, s->scratch, SCRATCH_SIZE);
 
@@ -300,7 +348,6 @@ static bool read_records(struct relay_conn *c)
 static void on_relay_poll(uv_poll_t *poll, int status, int events)
 {
     struct relay_conn *c = poll->data;
-    struct server *s = c->shell->server;
 
     if (c->closing)
         return;
@@ -308,13 +355,13 @@ static void on_relay_poll(uv_poll_t *poll, int status, int events)
         relay_conn_close(c); /* does nothing if it is closed */
     else if (!c->closing)
         (void)relay_conn_flush(c);
-    server_work_off(s);
+    note_work(c->shell); /* it is freed in a later turn of the loop */
 }
 
 int relay_conn_adopt(struct relay_shell *h, int fd, struct tls_link *tls, const struct buf *plain)
 {
     struct relay_conn *c = calloc(1, sizeof(*c));
-    int r = c ? uv_poll_init(h->server->loop, &c->poll, fd) : -ENOMEM;
+    int r = c ? uv_poll_init(h->config.server->loop, &c->poll, fd) : -ENOMEM;
 
     if (r < 0) {
         free(c);
@@ -326,15 +373,17 @@ int relay_conn_adopt(struct relay_shell *h, int fd, struct tls_link *tls, const 
     c->shell = h;
     c->tls = tls;
     c->fd = fd;
-    server_handle_opened(h->server);
+    c->since_ms = uv_now(h->config.server->loop);
+    h->n_handles++;
+    server_handle_opened(h->config.server);
     list_append(&h->conns, &c->link);
-    h->server->n_peers++;
+    h->config.server->n_peers++;
     update_relay_polling(c);
     if (buf_size(plain) > 0 && !take_bytes(c, buf_bytes(plain), buf_size(plain)))
         relay_conn_close(c);
     else if (!c->closing)
         (void)relay_conn_flush(c);
-    server_work_off(h->server);
+    note_work(c->shell); /* as above */
     return 0;
 }
 
@@ -350,7 +399,7 @@ void relay_shell_release(struct relay_shell *h, struct store_client *client)
 
 void relay_shell_flush(struct relay_shell *h)
 {
-    while (h && !list_is_empty(&h->unsent)) {
+    while (!list_is_empty(&h->unsent)) {
         struct served_node *n = list_entry(h->unsent.next, struct served_node, unsent);
 
         list_unlink(&n->unsent);
@@ -361,7 +410,7 @@ void relay_shell_flush(struct relay_shell *h)
 
 bool relay_shell_is_busy(const struct relay_shell *h)
 {
-    return h && !list_is_empty(&h->busy);
+    return !list_is_empty(&h->busy);
 }
 
 void relay_shell_run_turn(struct relay_shell *h)
@@ -373,67 +422,61 @@ void relay_shell_run_turn(struct relay_shell *h)
 static void on_sweep(uv_timer_t *timer)
 {
     struct relay_shell *h = timer->data;
-    uint64_t now_ms = uv_now(h->server->loop);
+    uint64_t now_ms = uv_now(h->config.server->loop);
 
     list_for_each_safe(i, &h->nodes)
     {
         struct served_node *n = list_entry(i, struct served_node, link);
 
         if (!n->conn && now_ms - n->away_ms >= KEEP_MS) {
-            server_log(h->server, NULL, "a node's store has not come again for %d s: its waits are ended",
-                       KEEP_MS / 1000);
+            server_log(h->config.server, NULL,
+                       "a node's store has not come again for %d s: its waits are ended", KEEP_MS / 1000);
             drop_node(h, n);
         }
     }
-    server_work_off(h->server);
+    list_for_each_safe(i, &h->conns)
+    {
+        struct relay_conn *c = list_entry(i, struct relay_conn, link);
+
+        if (!c->served && now_ms - c->since_ms >= SWEEP_MS)
+            relay_conn_close(c);
+    }
+    note_work(h);
 }
 
 /* ---- life ---- */
 
-int relay_shell_create(struct relay_shell **ret, struct server *s)
+int relay_shell_create(struct relay_shell **ret, const struct relay_shell_config *config)
 {
     struct relay_shell *h = calloc(1, sizeof(*h));
 
     if (!h)
         return -ENOMEM;
-    h->server = s;
+    h->config = *config;
     list_init(&h->nodes);
     list_init(&h->conns);
     list_init(&h->busy);
     list_init(&h->unsent);
+    (void)uv_timer_init(config->server->loop,
+                        &h->timer); /* cannot fail, and the next only without a callback */
+    (void)uv_timer_start(&h->timer, on_sweep, SWEEP_MS, SWEEP_MS);
+    h->timer.data = h;
+    h->n_handles = 1;
+    server_handle_opened(config->server);
     *ret = h;
     return 0;
 }
 
-void relay_shell_start(struct relay_shell *h)
-{
-    if (!h)
-        return;
-    (void)uv_timer_init(h->server->loop, &h->timer); /* cannot fail, and the next only without a callback */
-    (void)uv_timer_start(&h->timer, on_sweep, SWEEP_MS, SWEEP_MS);
-    h->timer.data = h;
-    server_handle_opened(h->server);
-}
-
 static void on_sweep_closed(uv_handle_t *handle)
 {
-    struct relay_shell *h = handle->data;
-
-    server_handle_closed(h->server);
+    shell_handle_closed(handle->data);
 }
 
 void relay_shell_stop(struct relay_shell *h)
 {
-    if (!h)
-        return;
     while (!list_is_empty(&h->conns))
         relay_conn_close(list_entry(h->conns.next, struct relay_conn, link));
     while (!list_is_empty(&h->nodes))
         drop_node(h, list_entry(h->nodes.next, struct served_node, link));
     uv_close((uv_handle_t *)&h->timer, on_sweep_closed);
-}
-
-void relay_shell_destroy(struct relay_shell *h)
-{
-    free(h);
 }

@@ -230,6 +230,7 @@ static void store_report(struct rounds_node *n, const struct session_report *rep
         n->port = report->port;
     if (n->group_rank < 0)
         n->group_rank = report->group_rank;
+    n->keeps_keys = report->phase == SESSION_READY && report->keeps_keys;
 }
 
 /* After the state of the node was decided anew. */
@@ -402,7 +403,8 @@ static void attach_connection(struct rounds *r, struct rounds_node *n, const str
     node_set_session(n, event->session);
     n->pending_start = -1; /* its hello knows what came over the old one, and nothing more comes over that */
     n->attempt = event->hello->attempt;
-    n->can_relay = event->hello->can_relay; /* not saved: after a restart of crund it comes from here */
+    n->can_relay = event->hello->can_relay; /* not saved: after a restart of crund these come from here */
+    n->wants_keys = event->hello->wants_keys;
     session_copy_text(n->addr, sizeof(n->addr), event->hello->addr);
     session_copy_text(n->peer, sizeof(n->peer), event->peer);
     session_copy_text(n->own, sizeof(n->own), event->hello->own);
@@ -604,6 +606,7 @@ static void view_start(const struct rounds_node *n, struct session_view *ret)
     place->role_world_size = n->role_world_size;
     session_copy_text(place->master_addr, sizeof(place->master_addr), job->master_addr);
     place->master_port = job->master_port;
+    place->key_space = job->key_space;
 }
 
 void rounds_view(const struct rounds_node *n, struct session_view *ret)

@@ -103,6 +103,8 @@ struct rounds_node {
 
     enum rounds_node_state state;
     bool can_relay;       /* it understands messages of other agents */
+    bool wants_keys;      /* its workers' keys are to be kept here */
+    bool keeps_keys;      /* READY: workers of it remain, and use the keys of their generation on */
     bool quiet;           /* none of its workers makes progress, or all have ended */
     bool member;          /* of the present generation */
     bool answered;        /* member, and the generation is ENDING: it has reported its end */
@@ -149,6 +151,8 @@ struct rounds_job {
     uint32_t world_size;
     char master_addr[SESSION_ADDR_SIZE];
     uint16_t master_port;
+    uint32_t key_space; /* as in rank_assignment */
+    bool keys_lost; /* this process does not have them: it was started, or became leader, after they began */
     /* Why the last generation is over or, CLOSED, the job. */
     struct session_cause cause;
     uint64_t cause_ns; /* when it happened, as far as is known */
@@ -234,6 +238,7 @@ struct rounds_config {
     uint32_t max_jobs;                       /* and as many tombstones */
     uint32_t max_nodes;                      /* of one job */
     uint32_t max_nodes_all;                  /* of all jobs together */
+    bool keeps_keys;                         /* of the workers of jobs that want it (job_stores_uv.h) */
     uint64_t grace_ns;                       /* for agents to return after a restart of the daemon */
     uint64_t linger_ns; /* how long a closed job is remembered: longer than an agent redials */
 };

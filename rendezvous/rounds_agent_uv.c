@@ -27,6 +27,7 @@
 
 #include "proto/address.h"
 #include "proto/tls_openssl.h"
+#include "rendezvous/job_stores_uv.h"
 #include "rendezvous/rounds_debug_uv.h"
 #include "rendezvous/rounds_look_uv.h"
 #include "rendezvous/rounds_relay_uv.h"
@@ -332,7 +333,8 @@ void agent_conn_close(struct agent_conn *a)
     list_unlink(&a->unsent_link);
     handshake_wait_end(&a->handshake);
     uv_close((uv_handle_t *)&a->poll, on_agent_closed);
-    (void)close(a->fd); /* the poll handle let go of it above */
+    if (a->fd >= 0)
+        (void)close(a->fd); /* the poll handle let go of it above */
     rounds_shell_step(s->rounds, &gone);
     server_peer_gone(s);
 }
@@ -595,6 +597,28 @@ static bool agent_conn_take_kept(struct agent_conn *a)
     return true;
 }
 
+/* It is the store of a node, which has proved the job's key: its requests follow. a is closed, its socket and link go on. */
+static void hand_over_node(struct agent_conn *a)
+{
+    struct server *s = a->server;
+    struct tls_link *tls = a->tls;
+    struct buf plain = a->in;
+    int fd = a->fd;
+
+    a->tls = NULL;
+    a->in = (struct buf){0};
+    a->fd = -1;
+    agent_conn_close(a);
+    job_stores_adopt(s->job_stores, fd, tls, &plain);
+    buf_finish(&plain);
+}
+
+static bool is_node_store(const struct agent_conn *a)
+{
+    return a->server->job_stores && !a->shutting_down && tls_link_is_established(a->tls) &&
+           tls_link_purpose(a->tls) == KEY_RELAY;
+}
+
 /* The records that arrived; false: a is closed. */
 static bool agent_conn_take_records(struct agent_conn *a, const uint8_t *data, size_t n)
 {
@@ -606,6 +630,10 @@ static bool agent_conn_take_records(struct agent_conn *a, const uint8_t *data, s
     }
     agent_conn_charge_input(a);
     agent_conn_flush(a);
+    if (is_node_store(a) && buf_size(&a->wire) == 0) {
+        hand_over_node(a);
+        return false;
+    }
     return buf_size(&a->in) == 0 || agent_conn_take_kept(a);
 }
 

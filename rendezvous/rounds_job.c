@@ -200,6 +200,31 @@ static void send_rank_assignment(struct rounds_node *n)
     node_want_view(n);
 }
 
+/* A member has workers that remain from the last generation and use its keys on. */
+static bool are_keys_kept(const struct rounds_node *n)
+{
+    return n->member && n->previous_member && n->keeps_keys && !n->foreign;
+}
+
+/* Which keys the workers of the new generation get: those of the last one where some remain that use them on, else new ones. */
+static void choose_keys(struct rounds_job *job)
+{
+    bool wanted = job->rounds->config.keeps_keys, kept = false;
+
+    list_for_each(i, &job->nodes)
+    {
+        const struct rounds_node *n = list_entry(i, struct rounds_node, in_job);
+
+        wanted = wanted && (n->wants_keys || !n->member);
+        kept = kept || are_keys_kept(n);
+    }
+    if (!wanted)
+        job->key_space = 0;
+    else if (!kept || job->key_space == 0 || job->keys_lost)
+        job->key_space = (uint32_t)job->generation + 1;
+    job->keys_lost = false;
+}
+
 /* Above all that were used. An agent ignores a START that is not above its own generation, so those of the nodes that are
  * ready count even where the floor has its limit; but not what leaves no room for reports. */
 static int64_t next_generation(const struct rounds_job *job)
@@ -221,6 +246,7 @@ static void form_generation(struct rounds_job *job)
 {
     job->generation = next_generation(job);
     job_assign_ranks(job);
+    choose_keys(job);
     job->state = ROUNDS_RUNNING;
     for_each_node(job, send_rank_assignment);
     job_want_save(job); /* before any START is sent: the same number must never name another world */
@@ -415,6 +441,7 @@ void job_resume(struct rounds_job *job, uint64_t now_ns)
     job->ending_until_ns = job->grace_until_ns + ENDING_NODE_TIMEOUTS * ms_to_ns(job->params.node_timeout_ms);
     job->cause_ns = 0; /* a cause that was known before the restart is earlier than all that come */
     job->tick_ns = now_ns + stall_ns(job);
+    job->keys_lost = true;
     open_round(job, now_ns);
     job->forget_ns = linger_until_ns;
     job->tombstone_until_ns = linger_until_ns; /* it is not known which agents have received the result */

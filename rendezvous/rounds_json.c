@@ -28,6 +28,7 @@ static const struct field job_fields[] = {
     {"world_size", FIELD_U32_AT(struct rounds_job, world_size, 0, INT32_MAX)},
     {"master_addr", FIELD_TEXT, offsetof(struct rounds_job, master_addr), .size = SESSION_ADDR_SIZE},
     {"master_port", FIELD_U16, offsetof(struct rounds_job, master_port), 0, UINT16_MAX},
+    {"key_space", FIELD_U32_AT(struct rounds_job, key_space, 0, INT32_MAX)},
     {"verdict", FIELD_WORD, offsetof(struct rounds_job, verdict), .size = SESSION_VERDICT_COUNT,
      .word = session_verdict_name},
     {"replaced", FIELD_BOOL, offsetof(struct rounds_job, replaced)}, /* see is_tombstone() */
@@ -314,6 +315,7 @@ static struct rounds_job *load_head(struct rounds *r, const cJSON *json, int ver
     job->world_size = saved.world_size;
     memcpy(job->master_addr, saved.master_addr, sizeof(job->master_addr));
     job->master_port = saved.master_port;
+    job->key_space = saved.key_space;
     job->verdict = saved.verdict;
     job->cause = saved.cause;
     return job;

@@ -21,6 +21,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "rendezvous/job_stores_uv.h"
 #include "rendezvous/rounds_debug_uv.h"
 #include "rendezvous/rounds_disk_uv.h"
 #include "rendezvous/rounds_etcd_uv.h"
@@ -99,6 +100,15 @@ static void send_view(struct rounds_shell *r, const struct rounds_action *action
         agent_conn_cut(a); /* its next hello is answered with the view */
 }
 
+/* The keys of its workers live as long as they are used. */
+static void follow_keys(struct rounds_shell *r, const struct rounds_job *job, unsigned what)
+{
+    if (what & ROUNDS_LOG_FORMED)
+        job_stores_begin(r->server->job_stores, job->id, job->instance, job->key_space);
+    if (what & ROUNDS_LOG_CLOSED)
+        job_stores_end(r->server->job_stores, job->id, job->instance);
+}
+
 static void run_action(struct rounds_shell *r, const struct rounds_action *action)
 {
     rounds_debug_action(r, action);
@@ -107,6 +117,7 @@ static void run_action(struct rounds_shell *r, const struct rounds_action *actio
         rounds_state_save(r->state, action->job);
         break;
     case ROUNDS_DO_REPORT:
+        follow_keys(r, action->job, action->log_kinds);
         log_job_lines(r, action->job, action->log_kinds);
         break;
     case ROUNDS_DO_SEND:
@@ -119,11 +130,18 @@ static void run_action(struct rounds_shell *r, const struct rounds_action *actio
         agent_conn_shutdown(list_entry(action->session, struct agent_conn, session));
         break;
     case ROUNDS_DO_FORGET:
+        job_stores_end(r->server->job_stores, action->job->id, action->job->instance);
         rounds_state_forget(r->state, action->job);
         break;
     case ROUNDS_ACTION_COUNT:
         break;
     }
+}
+
+void rounds_shell_keep_keys(struct rounds_shell *r, bool keeps)
+{
+    if (r)
+        r->core.config.keeps_keys = keeps;
 }
 
 void rounds_shell_flush(struct rounds_shell *r)

@@ -108,6 +108,9 @@ void rounds_shell_destroy(struct rounds_shell *r);
  * left, the server may be stopped from within, and all agents closed; none is freed before the loop turns. */
 void rounds_shell_step(struct rounds_shell *r, struct rounds_event *event);
 
+/* Whether the keys of jobs' workers are kept here, where their agents want that. */
+void rounds_shell_keep_keys(struct rounds_shell *r, bool keeps);
+
 /* Sends what is queued for agents outside of a step. */
 void rounds_shell_flush(struct rounds_shell *r);
 

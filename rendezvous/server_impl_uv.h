@@ -34,9 +34,9 @@ struct server {
     struct server_limits limits;
     struct rounds_shell *rounds; /* NULL: agents are not served */
     struct server_security security;
-    struct fence_shell *fence;  /* NULL: clients come from anywhere */
-    struct relay_shell *relays; /* NULL: stores of nodes are not served */
-    struct store_relay *relay;  /* NULL: requests are executed here; else forwarded */
+    struct fence_shell *fence;     /* NULL: clients come from anywhere */
+    struct job_stores *job_stores; /* keys of jobs' workers; NULL: none are kept */
+    struct store_relay *relay;     /* NULL: requests are executed here; else forwarded */
     void (*relay_wake)(void *data);
     void *relay_data;
     struct tls_context *tls;          /* NULL: agents need no secret */
@@ -141,7 +141,10 @@ void server_work_off(struct server *s);
 /* Work was left for the next turn of the loop. */
 void server_want_turn(struct server *s);
 
-/* With security.own_user or .seal: whether a client is of this process's user, or root. */
+/* Calls run(data), in a thread if it would take long: it frees a store that had n_names. */
+void server_free_beside_the_loop(void (*run)(void *data), void *data, uint64_t n_names);
+
+/* With security.own_user: whether a client is of this process's user, or root. */
 bool server_is_of_own_user(struct server *s, int fd);
 
 /* A peer or agent went away. */

@@ -15,6 +15,7 @@
 struct server_limits {
     struct wire_limits wire;
     struct store_limits store;
+    struct store_limits job_store; /* of one job's keys (job_stores_uv.h); bytes of all jobs: as `store` */
     unsigned connections_max;
     size_t output_max;       /* replies of one client that it has not read: past it, its requests wait */
     uint64_t output_all_max; /* the same over all clients: past it, one request of each at a time */
@@ -25,7 +26,7 @@ struct server_limits {
 
 #define SERVER_LIMITS_DEFAULT                                                                                \
     {                                                                                                        \
-        .wire = WIRE_LIMITS_DEFAULT, .store = STORE_LIMITS_DEFAULT, .connections_max = 100000,               \
-        .output_max = 64u << 10, .output_all_max = 256u << 20, .input_all_max = 1u << 30,                    \
-        .handshake_ms = 5000, .frame_ms = 30000                                                              \
+        .wire = WIRE_LIMITS_DEFAULT, .store = STORE_LIMITS_DEFAULT, .job_store = STORE_LIMITS_DEFAULT,       \
+        .connections_max = 100000, .output_max = 64u << 10, .output_all_max = 256u << 20,                    \
+        .input_all_max = 1u << 30, .handshake_ms = 5000, .frame_ms = 30000                                   \
     }

@@ -36,8 +36,5 @@ struct server_security {
     bool own_user;
     /* Clients of the store are accepted only from addresses from which an agent has proved the store's key. */
     bool fence;
-    /* With `fence`: clients come over loopback, of this process's user or of root; from elsewhere, stores of nodes alone, which
-     * prove the key of KEY_RELAY and forward over the same connection (relay_shell_uv.h). */
-    bool seal;
     const struct server_exchange *exchange; /* NULL: none; outlives the server. With rounds only. */
 };

@@ -26,7 +26,7 @@
 #include "proto/address.h"
 #include "rendezvous/exchange_uv.h"
 #include "rendezvous/fence_uv.h"
-#include "rendezvous/relay_shell_uv.h"
+#include "rendezvous/job_stores_uv.h"
 #include "rendezvous/rounds_uv.h"
 #include "rendezvous/server_impl_uv.h"
 #include "base/random_os.h"
@@ -168,14 +168,14 @@ static void free_store(void *data)
 #endif
 
 /* Millions of names take seconds, in which a crun that goes on must not stand still. The thread ends by itself. */
-static void free_store_beside_the_loop(struct server *s)
+void server_free_beside_the_loop(void (*run)(void *data), void *data, uint64_t n_names)
 {
     const uv_thread_options_t options = {.flags = UV_THREAD_NO_FLAGS};
     uv_thread_t thread;
 
-    if (CHECKS_LEAKS || s->store.names.used <= FREED_AT_ONCE_MAX ||
-        uv_thread_create_ex(&thread, &options, free_store, s) != 0)
-        free_store(s);
+    if (CHECKS_LEAKS || n_names <= FREED_AT_ONCE_MAX ||
+        uv_thread_create_ex(&thread, &options, run, data) != 0)
+        run(data);
     else
         (void)pthread_detach(thread); /* a thread that was never joined */
 }
@@ -187,14 +187,14 @@ static void server_free(struct server *s)
 
     rounds_shell_destroy(s->rounds);
     fence_shell_destroy(s->fence);
-    relay_shell_destroy(s->relays);
+    job_stores_destroy(s->job_stores);
     exchange_shell_destroy(s->exchanges);
     tls_context_free(s->tls);
     if (s->diag >= 0)
         (void)close(s->diag);
     outbox_finish(&s->out);
     free(s->scratch);
-    free_store_beside_the_loop(s);
+    server_free_beside_the_loop(free_store, s, s->store.names.used);
     if (stopped)
         stopped(data);
 }
@@ -233,7 +233,7 @@ static void on_rest_idle(uv_idle_t *idle)
     (void)store_clean(&s->store, STORE_TURN_UNITS);
     peers_run_turn(s);
     agents_shake_hands(s->rounds);
-    relay_shell_run_turn(s->relays);
+    job_stores_run_turn(s->job_stores);
     if (is_relay_ready(s))
         peers_serve_relayed(s);
     server_work_off(s);
@@ -242,7 +242,7 @@ static void on_rest_idle(uv_idle_t *idle)
 static bool is_work_left(struct server *s)
 {
     return !list_is_empty(&s->store.released) || !list_is_empty(&s->busy) || store_clean(&s->store, 0) ||
-           relay_shell_is_busy(s->relays) || is_relay_ready(s) || agents_wait_for_handshakes(s->rounds);
+           job_stores_are_busy(s->job_stores) || is_relay_ready(s) || agents_wait_for_handshakes(s->rounds);
 }
 
 void server_work_off(struct server *s)
@@ -361,10 +361,7 @@ int server_create(struct server **ret, uv_loop_t *loop, const struct server_conf
         free(s);
         return r;
     }
-    if (config->security && config->security->fence &&
-        ((config->security->seal && relay_shell_create(&s->relays, s) < 0) ||
-         fence_shell_create(&s->fence, s) < 0)) {
-        relay_shell_destroy(s->relays);
+    if (config->security && config->security->fence && fence_shell_create(&s->fence, s) < 0) {
         tls_context_free(s->tls);
         store_finish(&s->store);
         free(s->scratch);
@@ -375,7 +372,9 @@ int server_create(struct server **ret, uv_loop_t *loop, const struct server_conf
     if (s->rounds && s->security.exchange && exchange_shell_create(&s->exchanges, s) < 0)
         server_log(s, NULL, "cannot give agents the secret of their job: out of memory");
     rounds_shell_start(s->rounds);
-    relay_shell_start(s->relays);
+    if (s->rounds && s->tls && job_stores_create(&s->job_stores, s) < 0)
+        server_log(s, NULL, "cannot keep keys of jobs: out of memory");
+    rounds_shell_keep_keys(s->rounds, s->job_stores != NULL);
     *ret = s;
     return 0;
 }
@@ -389,7 +388,7 @@ static void close_all(struct server *s)
     rounds_shell_stop(s->rounds);
     if (s->fence)
         fence_shell_stop(s->fence);
-    relay_shell_stop(s->relays);
+    job_stores_stop(s->job_stores);
     exchange_shell_stop(s->exchanges);
     uv_close((uv_handle_t *)&s->deadline_timer, on_server_handle_closed);
     uv_close((uv_handle_t *)&s->accept_timer, on_server_handle_closed);

@@ -86,6 +86,7 @@ void session_report(const struct session *s, uint64_t now_ns, struct session_rep
                                    .changes = s->changes,
                                    .drain = s->drain,
                                    .quiet = s->quiet && s->phase == SESSION_RUNNING,
+                                   .keeps_keys = s->keeps_keys && s->phase == SESSION_READY,
                                    .cause = s->cause};
     session_copy_text(ret->unfit, sizeof(ret->unfit), s->unfit);
     if (s->phase == SESSION_FAILED && now_ns > s->failed_ns)
@@ -420,6 +421,7 @@ static void step_group_ready(struct session *s, const struct session_event *even
         return;
     s->phase = SESSION_READY;
     s->port = event->port;
+    s->keeps_keys = event->keeps_keys;
     s->unfit[0] = 0;
     send_report_action(s, out);
 }

@@ -49,7 +49,7 @@ enum session_event_kind {
     SESSION_EVENT_VIEW,
     SESSION_EVENT_TIMER, /* session_deadline() has passed */
     /* The worker group. */
-    SESSION_EVENT_GROUP_READY,  /* nothing of it is left, and it could start; port */
+    SESSION_EVENT_GROUP_READY,  /* nothing of it is left, and it could start; port, keeps_keys */
     SESSION_EVENT_GROUP_UNFIT,  /* nothing of it is left, and the health check failed; text: why */
     SESSION_EVENT_GROUP_FAILED, /* a worker failed by itself at when_ns; cause */
     SESSION_EVENT_GROUP_DONE,   /* all workers ended well */
@@ -68,6 +68,7 @@ struct session_event {
     uint64_t when_ns;
     uint64_t slack_ns; /* beyond the node timeout; SESSION_SLACK_TIMEOUTS of these count at most */
     uint16_t port;
+    bool keeps_keys; /* GROUP_READY: as in session_report */
     bool is_quiet;
 };
 
@@ -143,6 +144,7 @@ struct session {
     int64_t generation;
     int32_t group_rank;
     uint16_t port;
+    bool keeps_keys;                /* READY: reported */
     char unfit[SESSION_UNFIT_SIZE]; /* STOPPING: why the last health check failed; "": it has not */
     uint32_t restarts, changes;
     bool drain; /* we asked for it */

@@ -49,6 +49,7 @@ static const struct field report_fields[] = {
     {"changes", FIELD_U32_AT(struct session_report, changes, 0, UINT32_MAX)},
     {"drain", FIELD_BOOL, offsetof(struct session_report, drain)},
     {"quiet", FIELD_BOOL, offsetof(struct session_report, quiet)},
+    {"keeps_keys", FIELD_BOOL, offsetof(struct session_report, keeps_keys)},
     {"age_ns", FIELD_U64, offsetof(struct session_report, age_ns), 0, FIELD_EXACT_MAX},
     {"unfit", FIELD_TEXT, offsetof(struct session_report, unfit), .size = SESSION_UNFIT_SIZE},
 };
@@ -67,6 +68,7 @@ static const struct field hello_fields[] = {
      .missing = -1},
     {"can_report", FIELD_BOOL, offsetof(struct session_hello, can_report)},
     {"can_relay", FIELD_BOOL, offsetof(struct session_hello, can_relay)},
+    {"wants_keys", FIELD_BOOL, offsetof(struct session_hello, wants_keys)},
 };
 
 static const struct field view_fields[] = {
@@ -111,6 +113,7 @@ static const struct field place_fields[] = {
      .required = true},
     {"master_port", FIELD_U16, offsetof(struct rank_assignment, master_port), 0, UINT16_MAX,
      .required = true},
+    {"key_space", FIELD_U32_AT(struct rank_assignment, key_space, 0, INT32_MAX)},
 };
 
 /* ---- parts ---- */

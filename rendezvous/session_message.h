@@ -126,6 +126,7 @@ struct session_report {
     uint32_t restarts, changes; /* of the job, as learned with the last generation */
     bool drain;                 /* the node will go away: all workers of the job should snapshot and end */
     bool quiet;                 /* RUNNING: no worker of this node makes progress */
+    bool keeps_keys;            /* READY: workers remain that use the keys of `generation` on */
     uint64_t age_ns;            /* FAILED: how long ago the failure was */
     /* STOPPING: why this node takes part in no generation until its health check succeeds; "": it does. Rendezvous of
      * releases before this field wait for such a node until the join timeout. */
@@ -149,6 +150,7 @@ struct session_hello {
     int32_t node_rank; /* the group rank it would like; -1: any */
     bool can_report;   /* it sends the status of its workers when it is asked for it (look_json.h) */
     bool can_relay;    /* it understands messages of other agents (relay_json.h) */
+    bool wants_keys;   /* the store of its workers forwards to the rendezvous, which keeps their keys */
     struct session_report report;
 };
 
@@ -189,6 +191,9 @@ struct rank_assignment {
     uint32_t role_rank_base, role_world_size;
     char master_addr[SESSION_ADDR_SIZE];
     uint16_t master_port;
+    /* The workers' keys that the rendezvous keeps: 1 and the generation that they began with; 0: it keeps none, node 0 serves the
+     * worker store. */
+    uint32_t key_space;
     /* Not on the wire: where node 0 is, when master_addr is this node's loopback; "": it is master_addr. */
     char master_host[SESSION_ADDR_SIZE];
     /* Not on the wire: with master_host, the address of this node towards it, at which ranks of other nodes reach this one. */

@@ -257,6 +257,6 @@ int agent_meet(struct agent *a)
     if (!r && job->health_check)
         agent_begin_check(a);
     else if (!r)
-        membership_ready(a->membership, 0);
+        membership_ready(a->membership, 0, false);
     return r;
 }

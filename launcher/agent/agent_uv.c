@@ -293,13 +293,19 @@ static void do_spawn(struct agent *a)
         a->start_failed = agent_make_files(a);
 }
 
-/* Whether all remaining workers have asked for the store that is served here to stay. */
-static bool store_is_to_stay(const struct agent *a)
+/* Whether all remaining workers have asked for their store to stay. */
+static bool remaining_keep_store(const struct agent *a)
 {
     for (int i = 0; i < a->group.config.n_workers; i++)
         if (a->group.workers[i].can_stay && !a->group.workers[i].failed && !a->generation->keeps_store[i])
             return false;
-    return a->generation->server != NULL;
+    return true;
+}
+
+/* It is served here, and is to stay. */
+static bool store_is_to_stay(const struct agent *a)
+{
+    return a->generation->server && remaining_keep_store(a);
 }
 
 /* The store and the ranks of the next generation, of which some workers remain. */
@@ -627,14 +633,17 @@ static void do_await_others(struct agent *a)
 
 /* ---- several nodes ---- */
 
-/* Remaining workers talk through the store of their first generation: if it is served here, it is offered again. */
+/* Remaining workers talk through the store of their first generation: if it is served here, it is offered again, and if
+ * the rendezvous keeps its keys, they are kept. */
 void agent_report_ready(struct agent *a)
 {
-    bool is_kept = a->generation && a->generation->server &&
-                   (a->store_promised || (a->group.state == GROUP_REPLACING && store_is_to_stay(a)));
+    bool keeps_keys = a->assignment.key_space > 0;
+    bool is_kept = a->generation && (keeps_keys || a->generation->server) &&
+                   (a->store_promised || (a->group.state == GROUP_REPLACING && remaining_keep_store(a)));
 
     a->store_promised = is_kept;
-    membership_ready(a->membership, is_kept ? a->assignment.master_port : 0);
+    membership_ready(a->membership, is_kept && !keeps_keys ? a->assignment.master_port : 0,
+                     is_kept && keeps_keys);
 }
 
 /* ---- the machine ---- */

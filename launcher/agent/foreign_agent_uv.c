@@ -165,7 +165,7 @@ static void obey(struct foreign_agent *a, const struct foreign_command *command)
     case FOREIGN_READY:
         drop_foreign_store(a);
         a->is_running = false;
-        membership_ready(a->membership, 0);
+        membership_ready(a->membership, 0, false);
         break;
     case FOREIGN_FAILED:
         if (a->is_running)

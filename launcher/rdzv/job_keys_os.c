@@ -90,13 +90,14 @@ void job_keys_finish(struct job_keys *k)
     key_erase(k, sizeof(*k));
 }
 
+/* Of agents, and of the stores of nodes, whose workers' keys are kept by the rendezvous. */
 static int find_agent_key(void *data, enum key_purpose purpose, const char *job, struct secret_key *ret)
 {
     const struct job_keys *k = data;
 
-    if (purpose != KEY_AGENT || strcmp(job, k->job) != 0)
+    if ((purpose != KEY_AGENT && purpose != KEY_RELAY) || strcmp(job, k->job) != 0)
         return 0;
-    *ret = k->keys[KEY_AGENT];
+    *ret = k->keys[purpose];
     return 1;
 }
 
@@ -108,26 +109,6 @@ static int find_store_key(void *data, enum key_purpose purpose, const char *job,
         return 0;
     *ret = k->keys[KEY_STORE];
     return 1;
-}
-
-static int find_relay_key(void *data, enum key_purpose purpose, const char *job, struct secret_key *ret)
-{
-    const struct job_keys *k = data;
-
-    if (purpose != KEY_RELAY || strcmp(job, k->job) != 0)
-        return 0;
-    *ret = k->keys[KEY_RELAY];
-    return 1;
-}
-
-struct server_security job_keys_of_sealed_store(struct job_keys *k)
-{
-    return (struct server_security){.certified = k->has_secret ? NULL : k->server,
-                                    .find_key = find_relay_key,
-                                    .data = k,
-                                    .require = true,
-                                    .fence = true,
-                                    .seal = true};
 }
 
 struct server_security job_keys_of_rendezvous(struct job_keys *k, const struct server_exchange *exchange)

@@ -22,7 +22,7 @@ struct munge_secret {
 struct job_keys {
     struct tls_context *client; /* of sessions with the rendezvous */
     struct tls_context *store;  /* of proofs to a worker store */
-    struct tls_context *relay;  /* of this node's store to the worker store */
+    struct tls_context *relay;  /* of this node's store to the rendezvous, which keeps the keys */
     struct tls_context *server; /* with certificates: of what this node serves; else NULL */
     bool has_secret;
     struct secret_key keys[KEY_PURPOSE_COUNT]; /* with a secret */
@@ -52,9 +52,6 @@ void job_keys_finish(struct job_keys *k);
 
 /* The rendezvous of this job alone, for server_create(). exchange: how agents get the secret, NULL: they have it. */
 struct server_security job_keys_of_rendezvous(struct job_keys *k, const struct server_exchange *exchange);
-
-/* A worker store of this job to which the stores of other nodes forward. */
-struct server_security job_keys_of_sealed_store(struct job_keys *k);
 
 /* A worker store of this job: it accepts workers of nodes that have proved the key. */
 struct server_security job_keys_of_store(struct job_keys *k);

@@ -56,12 +56,13 @@ struct membership {
     struct key_agreement *agreement; /* gets it from there; before the session */
     struct server *store;            /* of the next generation */
     struct death_notice death_notice;
-    struct store_proof *proof; /* to the store of the present generation */
-    struct node_store
-        *node_store; /* of the workers here, which forwards to the store of the present generation */
+    struct store_proof *proof;     /* to the store of the present generation */
+    struct node_store *node_store; /* of the workers here, which forwards to the rendezvous */
     uint16_t node_store_port;
+    uint32_t key_space; /* of node_store */
+    uint64_t instance;
     struct probe *probe; /* of the store of the present generation, on another node */
-    char probed[ENDPOINT_SIZE], relayed_to[ENDPOINT_SIZE];
+    char probed[ENDPOINT_SIZE];
     struct session_cause stop_cause; /* why the last generation ended; kind NONE when it has been printed */
     struct resolver *resolver;       /* of the endpoint's name */
     struct resolver_addresses addresses; /* of the endpoint, as this node dials it */
@@ -72,7 +73,6 @@ struct membership {
     const char *dial_host; /* that the session connects to */
     uint16_t rendezvous_port;
     uint16_t store_port; /* while store is not NULL */
-    int held_port;       /* keeps store_port free for a sealed store; -1: none */
     struct waiting_line waiting;
     bool has_status;                  /* a line is being redrawn on the terminal */
     bool is_loopback;                 /* the endpoint leads to this machine alone */
@@ -152,13 +152,6 @@ void membership_hurry(struct membership *n)
     close_rendezvous(n);
 }
 
-static void release_port(struct membership *n)
-{
-    if (n->held_port >= 0)
-        (void)close(n->held_port); /* it was bound only */
-    n->held_port = -1;
-}
-
 void membership_destroy(struct membership *n)
 {
     if (!n || n->closing)
@@ -169,7 +162,6 @@ void membership_destroy(struct membership *n)
     if (n->store)
         server_stop(n->store, NULL, NULL);
     n->store = NULL;
-    release_port(n);
     resolver_stop(n->resolver);
     n->resolver = NULL;
     key_agreement_stop(n->agreement);
@@ -288,7 +280,7 @@ static void prove_to_store(struct membership *n, const struct rank_assignment *a
                                         .on_failed = on_proof_failed,
                                         .data = n};
 
-    if (!n->host.keys || n->host.job->local_store)
+    if (!n->host.keys)
         return;
     config.tls = n->host.keys->store;
     int r = store_proof_start(&n->proof, &config);
@@ -305,10 +297,14 @@ static void probe_store(struct membership *n, const struct rank_assignment *assi
                                         .on_unreachable = on_store_unreachable,
                                         .data = n};
 
-    stop_probe(n);
     format_host_port(n->probed, assignment->master_addr, assignment->master_port);
     if (assignment->group_rank != 0 && probe_start(&n->probe, &config) != 0)
         n->probe = NULL; /* then the time-out of the workers reports it */
+}
+
+static bool uses_rendezvous_keys(const struct membership *n)
+{
+    return n->host.job->local_store && n->host.keys;
 }
 
 static void on_node_store_failed(void *data, const char *why)
@@ -316,35 +312,53 @@ static void on_node_store_failed(void *data, const char *why)
     struct membership *n = data;
 
     log_line(
-        "the worker store of this generation at %s is lost (%s): the connections of this node's workers to it are "
-        "closed",
-        n->probed, why);
+        "the keys of this node's workers, which the rendezvous at %s keeps, are lost (%s): their connections to the worker "
+        "store are closed",
+        n->endpoint, why);
 }
 
-/* --worker-store=local: what workers of this node get. 0 or -errno. */
-static int start_node_store(struct membership *n, struct rank_assignment *assignment)
+static int open_node_store(struct membership *n, const struct session_view *view)
 {
-    char probed[ENDPOINT_SIZE];
+    struct relay_space space = {.instance = view->instance, .key_space = view->place.key_space};
+    struct resolver_addresses rendezvous;
     const struct node_store_config config = {.loop = n->host.loop,
-                                             .host = assignment->master_addr,
-                                             .port = assignment->master_port,
-                                             .tls = n->host.keys ? n->host.keys->relay : NULL,
+                                             .rendezvous = &rendezvous,
+                                             .space = &space,
+                                             .tls = n->host.keys->relay,
                                              .security = n->host.job->security,
                                              .on_failed = on_node_store_failed,
                                              .data = n};
+
+    session_copy_text(space.job, sizeof(space.job), n->host.job->run_id_text);
+    if (!session_uv_peer(n->session, &rendezvous))
+        return -ENOTCONN;
+    return node_store_start(&n->node_store, &config, &n->node_store_port);
+}
+
+/* --worker-store=local: what workers of this node get. 0; -errno: a sentence was printed. */
+static int start_node_store(struct membership *n, const struct session_view *view,
+                            struct rank_assignment *assignment)
+{
     int r = 0;
 
-    if (!n->host.job->local_store || !n->host.keys)
+    if (!uses_rendezvous_keys(n))
         return 0;
+    if (assignment->key_space == 0) {
+        log_line(
+            "--worker-store=local: the rendezvous at %s keeps no keys of workers: it is another version; leave the option "
+            "and --seal out, or start that version",
+            n->endpoint);
+        return -EPROTONOSUPPORT;
+    }
     /* Remaining workers keep the store of their first generation, and so does their node. */
-    format_host_port(probed, assignment->master_addr, assignment->master_port);
-    if (n->node_store && strcmp(probed, n->relayed_to) != 0) {
+    if (n->node_store && (n->key_space != assignment->key_space || n->instance != view->instance)) {
         node_store_stop(n->node_store);
         n->node_store = NULL;
     }
-    (void)strcpy(n->relayed_to, probed);
-    if (assignment->group_rank != 0 && !n->node_store)
-        r = node_store_start(&n->node_store, &config, &n->node_store_port);
+    n->key_space = assignment->key_space;
+    n->instance = view->instance;
+    if (!n->node_store)
+        r = open_node_store(n, view);
     if (r < 0) {
         n->node_store = NULL;
         log_line("cannot open the worker store of this node: %s", strerror(-r));
@@ -355,27 +369,8 @@ static int start_node_store(struct membership *n, struct rank_assignment *assign
         0)
         assignment->own_host[0] = '\0'; /* programs that need it report that */
     session_copy_text(assignment->master_addr, sizeof(assignment->master_addr), "127.0.0.1");
-    if (assignment->group_rank != 0)
-        assignment->master_port = n->node_store_port;
+    assignment->master_port = n->node_store_port;
     return 0;
-}
-
-static bool is_sealed(const struct membership *n)
-{
-    return n->host.job->local_store && n->host.keys;
-}
-
-/* The store that this node has offered is the one of the generation: the stores of other nodes get to it. 0 or -errno. */
-static int serve_nodes(struct membership *n, struct server *store, const struct rank_assignment *assignment)
-{
-    int r = store && is_sealed(n)
-                ? sealed_store_serve_nodes(store, assignment->master_addr, assignment->master_port)
-                : 0;
-
-    release_port(n);
-    if (r < 0)
-        log_line("the worker store cannot listen on %s for the other nodes: %s", n->probed, strerror(-r));
-    return r;
 }
 
 static void start_generation_here(struct membership *n, const struct session_view *view)
@@ -401,10 +396,13 @@ static void start_generation_here(struct membership *n, const struct session_vie
         store = NULL;
     }
     n->host.on_cause(n->host.data, &view->cause);
-    probe_store(n, &view->place);
-    prove_to_store(n, &view->place);
+    stop_probe(n);
+    if (!uses_rendezvous_keys(n)) {
+        probe_store(n, &view->place);
+        prove_to_store(n, &view->place);
+    }
     struct rank_assignment place = view->place;
-    if (serve_nodes(n, store, &place) < 0 || start_node_store(n, &place) < 0) {
+    if (start_node_store(n, view, &place) < 0) {
         if (store)
             server_stop(store, NULL, NULL);
         report_end(n, 1, NULL);
@@ -514,9 +512,7 @@ static int offer_store(struct membership *n, uint16_t *ret_port)
     const struct worker_store_options options = {.security = n->host.job->security, .keys = n->host.keys};
     int r = 0;
 
-    if (!n->store && is_sealed(n))
-        r = sealed_store_open(&n->store, n->host.loop, &options, &n->store_port, &n->held_port);
-    else if (!n->store)
+    if (!n->store)
         r = worker_store_open(&n->store, n->host.loop, &options, &n->store_port);
     *ret_port = n->store_port;
     if (r)
@@ -524,8 +520,9 @@ static int offer_store(struct membership *n, uint16_t *ret_port)
     return r;
 }
 
-void membership_ready(struct membership *n, uint16_t kept_port)
+void membership_ready(struct membership *n, uint16_t kept_port, bool keeps_keys)
 {
+    bool needs_store = !kept_port && !uses_rendezvous_keys(n);
     uint16_t port = kept_port;
 
     n->is_ready = true;
@@ -533,8 +530,10 @@ void membership_ready(struct membership *n, uint16_t kept_port)
     waiting_begin(&n->waiting);
     if (!n->session)
         return; /* reported when there is one */
-    if (kept_port || offer_store(n, &port) == 0)
-        session_uv_step(n->session, (struct session_event){.kind = SESSION_EVENT_GROUP_READY, .port = port});
+    if (!needs_store || offer_store(n, &port) == 0)
+        session_uv_step(n->session, (struct session_event){.kind = SESSION_EVENT_GROUP_READY,
+                                                           .port = port,
+                                                           .keeps_keys = keeps_keys});
     else
         report_end(n, 1, NULL);
 }
@@ -684,8 +683,10 @@ static int host_rendezvous(struct membership *n, const struct endpoint_kind *kin
     const struct job *job = n->host.job;
     const struct server_rounds rounds = {.empty = on_all_nodes_left, .data = n};
     struct server_security security = {0};
-    const struct server_config config = {
-        .rounds = &rounds, .security = n->host.keys ? &security : NULL, .log = log_for_rendezvous};
+    const struct server_config config = {.rounds = &rounds,
+                                         .security = n->host.keys ? &security : NULL,
+                                         .log = log_for_rendezvous,
+                                         .stats = uses_rendezvous_keys(n) ? worker_store_measured() : NULL};
     struct server *server;
     uint16_t port = job->endpoint_port;
 
@@ -889,7 +890,8 @@ static void begin_session(struct membership *n)
                                               .n_workers = (uint32_t)job->n_workers,
                                               .node_rank = job->node_rank,
                                               .can_report = n->host.report != NULL,
-                                              .can_relay = n->host.on_relay != NULL}};
+                                              .can_relay = n->host.on_relay != NULL,
+                                              .wants_keys = uses_rendezvous_keys(n)}};
 
     session_copy_text(config.hello.job, sizeof(config.hello.job), job->run_id_text);
     session_copy_text(config.hello.role, sizeof(config.hello.role), job->role);
@@ -906,7 +908,7 @@ static void begin_session(struct membership *n)
         log_line("cannot begin a session with the rendezvous: %s", strerror(-r));
         report_end(n, 1, NULL);
     } else if (n->is_ready) {
-        membership_ready(n, 0);
+        membership_ready(n, 0, false);
     } else if (n->unfit[0]) {
         membership_unfit(n, n->unfit);
     }
@@ -920,7 +922,6 @@ int membership_create(struct membership **ret, const struct membership_host *hos
     if (!n)
         return -ENOMEM;
     n->host = *host;
-    n->held_port = -1;
     n->began_ms = uv_now(host->loop);
     n->dial_host = job->endpoint_host;
     n->rendezvous_port = job->endpoint_port;

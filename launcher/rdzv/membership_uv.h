@@ -53,8 +53,9 @@ struct membership_host {
 int membership_create(struct membership **ret, const struct membership_host *host);
 
 /* The state of the workers of this node; see session.h. when_ns: monotonic. kept_port: of the store of the present
- * generation, if this node serves it and would for the next one too; 0: a new store is opened. */
-void membership_ready(struct membership *n, uint16_t kept_port);
+ * generation, if this node serves it and would for the next one too; 0: a new store is opened. keeps_keys: workers remain
+ * that use the keys at the rendezvous on. */
+void membership_ready(struct membership *n, uint16_t kept_port, bool keeps_keys);
 /* No worker is left, and the health check failed. why: a part of a sentence. */
 void membership_unfit(struct membership *n, const char *why);
 

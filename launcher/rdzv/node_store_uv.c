@@ -1,5 +1,5 @@
 /*
- *   workers of this node -> server on loopback -> relay -> TLS -> store on the node of rank 0
+ *   workers of this node -> server on loopback -> relay -> TLS -> store of the job at the rendezvous
  *
  * The connection is a second one beside the session, so values do not hold up signs of life. When it breaks it is dialled
  * again, and nothing is lost (relay_link.h); after PATIENCE_MS without one, or when the store has forgotten this node,
@@ -22,7 +22,7 @@
 #include "rendezvous/server_security.h"
 #include "rendezvous/server_uv.h"
 
-enum { RETRY_MS = 50, PATIENCE_MS = 30000, HOST_SIZE = 300 };
+enum { RETRY_MS = 50, PATIENCE_MS = 30000 };
 
 struct node_store {
     struct node_store_config config;
@@ -32,7 +32,8 @@ struct node_store {
     uv_timer_t timer;
     uint8_t nonce[RELAY_NONCE_SIZE];
     struct buf hello; /* an incomplete one of the store */
-    char host[HOST_SIZE];
+    struct resolver_addresses rendezvous;
+    struct relay_space space;
     uint64_t until_ms; /* of the present attempts */
     bool is_open, failed, stopping;
     unsigned n_open; /* the timer, and the server */
@@ -83,7 +84,8 @@ static void on_store_connected(void *data)
     struct buf out = {0};
 
     memcpy(hello.nonce, n->nonce, sizeof(hello.nonce));
-    if (relay_hello_put(&out, &hello) == 0) /* else the store's hello does not come */
+    if (relay_space_put(&out, &n->space) == 0 &&
+        relay_hello_put(&out, &hello) == 0) /* else the store's hello does not come */
         tcp_client_send(n->client, buf_bytes(&out), buf_size(&out));
     buf_finish(&out);
 }
@@ -120,7 +122,8 @@ static void on_store_bytes(void *data, const uint8_t *bytes, size_t size)
         r = relay_receive(&n->relay, bytes, size);
     buf_reset(&n->hello);
     if (r < 0 || n->relay.failed) {
-        fail_node_store(n, r == -ENOMEM ? "out of memory" : "it has forgotten this node");
+        fail_node_store(n, r == -ENOMEM ? "out of memory"
+                                        : "it does not have the keys of this node's workers any more");
         return;
     }
     server_serve_relayed(n->server);
@@ -147,8 +150,7 @@ static void on_store_lost(void *data, const char *why)
 static int dial_relay(struct node_store *n)
 {
     const struct tcp_client_config config = {.loop = n->config.loop,
-                                             .host = n->host,
-                                             .port = n->config.port,
+                                             .addresses = &n->rendezvous,
                                              .tls = n->config.tls,
                                              .on_connected = on_store_connected,
                                              .on_bytes = on_store_bytes,
@@ -219,14 +221,16 @@ static int open_node_server(struct node_store *n, uint16_t *ret_port)
 
 int node_store_start(struct node_store **ret, const struct node_store_config *config, uint16_t *ret_port)
 {
-    struct node_store *n = strlen(config->host) < HOST_SIZE ? calloc(1, sizeof(*n)) : NULL;
+    struct node_store *n = calloc(1, sizeof(*n));
     uint8_t seed[SIPHASH_SEED_SIZE];
 
     if (!n)
-        return strlen(config->host) < HOST_SIZE ? -ENOMEM : -ENAMETOOLONG;
+        return -ENOMEM;
     n->config = *config;
-    n->config.host = NULL;
-    (void)strcpy(n->host, config->host);
+    n->rendezvous = *config->rendezvous;
+    n->space = *config->space;
+    n->config.rendezvous = NULL;
+    n->config.space = NULL;
     (void)uv_timer_init(config->loop, &n->timer); /* cannot fail */
     n->timer.data = n;
     n->n_open = 1;

@@ -1,14 +1,16 @@
 #pragma once
 
 /*
- * The worker store of a node whose workers use a store on another node (--worker-store=local): it listens on loopback and
- * forwards over one TLS connection, see node_store_uv.c.
+ * The worker store of a node with --worker-store=local: it listens on loopback and forwards over one TLS connection to the rendezvous,
+ * which keeps the keys, see node_store_uv.c.
  */
 
 #include <stdint.h>
 #include <uv.h>
 
 #include "launcher/cli/job.h"
+#include "launcher/rdzv/resolver_uv.h"
+#include "rendezvous/relay_link.h"
 
 struct node_store;
 struct store_stats;
@@ -16,11 +18,11 @@ struct tls_context;
 
 struct node_store_config {
     uv_loop_t *loop;
-    const char *host; /* of the store; needed for the call only */
-    uint16_t port;
-    struct tls_context *tls; /* of KEY_RELAY. Outlives it. */
+    const struct resolver_addresses *rendezvous; /* where it is; needed for the call only */
+    const struct relay_space *space;             /* which keys; needed for the call only */
+    struct tls_context *tls;                     /* of KEY_RELAY. Outlives it. */
     enum job_security security;
-    /* The store cannot be reached, or has forgotten this node: all clients are closed. why: a part of a sentence. May stop it. */
+    /* The rendezvous cannot be reached, or does not have the keys any more: all clients are closed. why: a part of a sentence. May stop it. */
     void (*on_failed)(void *data, const char *why);
     void *data;
 };

@@ -416,6 +416,18 @@ void session_uv_send(struct session_uv *s, const struct buf *frames)
         tcp_client_send(s->client, buf_bytes(frames), buf_size(frames));
 }
 
+bool session_uv_peer(const struct session_uv *s, struct resolver_addresses *ret)
+{
+    struct sockaddr_storage to = {0};
+    int size = sizeof(to);
+
+    if (!s->client || tcp_client_peer(s->client, &to, &size) < 0 || (size_t)size > sizeof(ret->items[0]))
+        return false;
+    ret->n = 1;
+    memcpy(&ret->items[0], &to, (size_t)size);
+    return true;
+}
+
 const struct session *session_uv_machine(const struct session_uv *s)
 {
     return &s->machine;

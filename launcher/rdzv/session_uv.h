@@ -42,6 +42,9 @@ void session_uv_step(struct session_uv *s, struct session_event event);
 /* Sends frames that are not about this node's state (relay_json.h). Without a connection they are lost. */
 void session_uv_send(struct session_uv *s, const struct buf *frames);
 
+/* The address of the rendezvous at the other end of the present connection, as one address. False: there is none now. */
+bool session_uv_peer(const struct session_uv *s, struct resolver_addresses *ret);
+
 const struct session *session_uv_machine(const struct session_uv *s);
 
 /* The notice to send to the rendezvous if this process is killed. False: there is no connection now. */

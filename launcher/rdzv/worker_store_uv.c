@@ -29,6 +29,11 @@ void worker_store_measure(struct store_stats *stats)
     worker_store_stats = stats;
 }
 
+struct store_stats *worker_store_measured(void)
+{
+    return worker_store_stats;
+}
+
 static void log_for_store(void *data, const char *line)
 {
     log_line("worker store: %s", line);
@@ -81,38 +86,6 @@ int worker_store_open(struct server **ret, uv_loop_t *loop, const struct worker_
     }
     *ret = server;
     return 0;
-}
-
-int sealed_store_open(struct server **ret, uv_loop_t *loop, const struct worker_store_options *options,
-                      uint16_t *ret_port, int *ret_held)
-{
-    const struct server_security security = job_keys_of_sealed_store(options->keys);
-    struct server *server;
-    _cleanup_close_ int held = -1;
-
-    int r = worker_store_hold(&held, ret_port);
-    if (r == 0)
-        r = create_store(&server, loop, &security);
-    if (r)
-        return r;
-    r = listen_on_loopback(server, *ret_port, ret_port);
-    if (r) {
-        server_stop(server, NULL, NULL);
-        return r;
-    }
-    *ret = server;
-    *ret_held = steal_fd(&held);
-    return 0;
-}
-
-int sealed_store_serve_nodes(struct server *store, const char *master_addr, uint16_t port)
-{
-    char own[INET6_ADDRSTRLEN];
-
-    int r = local_address_towards(master_addr, own, sizeof(own));
-    if (r < 0 || strcmp(own, "127.0.0.1") == 0 || strcmp(own, "::1") == 0)
-        return r; /* it listens there already */
-    return server_listen_tcp(store, own, port, &port);
 }
 
 int worker_store_hold(int *ret_fd, uint16_t *ret_port)

@@ -26,20 +26,9 @@ struct worker_store_options {
 int worker_store_open(struct server **ret, uv_loop_t *loop, const struct worker_store_options *options,
                       uint16_t *ret_port);
 
-/*
- * The same, sealed: other nodes' workers come through their nodes' stores (node_store_uv.h) alone. It listens on loopback
- * only, until sealed_store_serve_nodes(). host and port of the options are not used. *ret_held: a descriptor that keeps
- * the port free on the other addresses of this machine; the caller closes it when the store serves nodes, or is stopped.
- */
-int sealed_store_open(struct server **ret, uv_loop_t *loop, const struct worker_store_options *options,
-                      uint16_t *ret_port, int *ret_held);
-
-/* master_addr: where the stores of other nodes dial this one, numeric. The store listens there too, or, if that is no address
- * of this machine (it is translated on the way), at the one from which this machine sends there. 0 or -errno. */
-int sealed_store_serve_nodes(struct server *store, const char *master_addr, uint16_t port);
-
 /* Stores that are opened from now on count their requests there; it outlives them. NULL: nothing is counted. */
 void worker_store_measure(struct store_stats *stats);
+struct store_stats *worker_store_measured(void);
 
 /*
  * TORCH_DISABLE_SHARE_RDZV_TCP_STORE: a port for the store that the first worker opens. The descriptor is bound to it

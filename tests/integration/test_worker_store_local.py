@@ -1,4 +1,4 @@
-"""A sealed job on two hosts: workers use a store on their own node, which forwards to the one on the node of rank 0."""
+"""A sealed job on two hosts: workers use a store on their own node, which forwards to the rendezvous, where the keys of the job are."""
 
 import pathlib
 import re
@@ -95,17 +95,17 @@ def test_workers_of_both_nodes_share_one_store(fabric, job):
     assert len({place[2] for place in places}) == 1
 
 
-def test_only_loopback_listens_beside_the_store(fabric, job):
+def of_network(ports):
+    return {p for p in ports if p.rsplit(":", 1)[0] not in ("127.0.0.1", "[::1]")}
+
+
+def test_only_loopback_listens_beside_the_rendezvous(fabric, job):
     nodes, end = job
-    found = [re.search(r"STORE \d (\S+) (\d+) (\S+)", node.text()).groups() for node in nodes]
-    served = [fabric.address(host) == found[host][2] for host in (0, 1)]
-    assert sorted(served) == [False, True]
     for host in (0, 1):
-        port = found[host][1]
+        port = re.search(r"STORE \d \S+ (\d+) \S+", nodes[host].text()).group(1)
         ports = listeners(fabric, host)
         assert f"127.0.0.1:{port}" in ports
-        assert {p for p in ports if p.rsplit(":", 1)[0] not in ("127.0.0.1", "[::1]") and
-                not p.endswith(":29400")} == ({f"{fabric.address(host)}:{port}"} if served[host] else set())
+        assert of_network(ports) == ({f"{fabric.address(0)}:29400"} if host == 0 else set())
     end.touch()
     assert nodes.codes() == [0, 0], nodes.texts()
 
@@ -147,13 +147,14 @@ def test_what_listens_in_each_mode(fabric, tmp_path, mode, everywhere):
         for node in nodes:
             found = jobs.wait_for(lambda node=node: re.search(r"STORE (\d+) (\S+)\n", node.text()))
             ports.append(found.groups())
-        outside = [{p for p in listeners(fabric, host) if p.rsplit(":", 1)[0] not in ("127.0.0.1", "[::1]") and
-                    not p.endswith(":29400")} for host in (0, 1)]
+        outside = [{p for p in of_network(listeners(fabric, host)) if not p.endswith(":29400")} for host in (0, 1)]
         served = [host for host in (0, 1) if outside[host]]
-        assert len(served) == 1, outside
-        place = "*" if everywhere else fabric.address(served[0])
-        assert outside[served[0]] == {f"{place}:{ports[served[0]][0]}"}
-        assert {port[1] for port in ports} == ({"None"} if everywhere else {fabric.address(served[0])})
+        assert len(served) == (1 if everywhere else 0), outside
+        if everywhere:
+            assert outside[served[0]] == {f"*:{ports[served[0]][0]}"}
+            assert {port[1] for port in ports} == {"None"}
+        else:
+            assert len({port[1] for port in ports}) == 1 and ports[0][1] in (fabric.address(0), fabric.address(1))
 
 
 def test_nodes_with_different_stores_are_refused(tmp_path, secret):
@@ -185,10 +186,15 @@ def test_a_name_as_local_address_is_refused(tmp_path):
 def test_no_host_reads_the_store_over_the_network(fabric, job, host):
     nodes, end = job
     groups = [re.search(r"STORE \d (\S+) (\d+) (\S+)", node.text()).groups() for node in nodes]
-    port = [g[1] for i, g in enumerate(groups) if fabric.address(i) == g[2]][0]
-    got = subprocess.run([*fabric.prefix(host), sys.executable, "-c", READ_A_KEY, SUPPORT, groups[0][2], port],
+    # The stores of the nodes, and that of the rendezvous, which has none of the job's keys and waits in vain.
+    for address, port in ((fabric.address(0), groups[0][1]), (fabric.address(1), groups[1][1])):
+        got = subprocess.run([*fabric.prefix(host), sys.executable, "-c", READ_A_KEY, SUPPORT, address, port],
+                             capture_output=True, text=True, timeout=60)
+        assert got.stdout.strip() == "CLOSED", got.stdout + got.stderr
+    with_keys = 'import sys; sys.path.insert(0, sys.argv[1]); from crund import Client; print(Client(sys.argv[2], 29400).count())'
+    got = subprocess.run([*fabric.prefix(host), sys.executable, "-c", with_keys, SUPPORT, fabric.address(0)],
                          capture_output=True, text=True, timeout=60)
-    assert got.stdout.strip() == "CLOSED", got.stdout + got.stderr
+    assert got.stdout.strip() == "0", got.stdout + got.stderr
     end.touch()
     assert nodes.codes() == [0, 0], nodes.texts()
 
@@ -229,21 +235,14 @@ def test_a_cut_connection_executes_each_request_once(fabric, tmp_path, secret):
     with lib.Nodes(tmp_path) as nodes:
         for host in (0, 1):
             start_sealed(nodes, fabric, host, f"{fabric.address(0)}:29400", secret, worker, SUPPORT, end)
-        ports = {}
-        for host, node in enumerate(nodes):
+        for node in nodes:
             node.wait_for("STORE")
-            group, port = re.search(r"STORE (\d) (\d+)", node.text()).groups()
-            ports[group] = (host, port)
-        keeper, port = ports["0"]
-        other = 1 - keeper
-        to_store = ["dst", fabric.address(keeper), "dport", "=", port]
-        n_cut = 0
-        for _ in range(5):
-            jobs.wait_for(lambda: connections(fabric, other, to_store), 20)
-            n_cut += len(connections(fabric, other, to_store, "-K"))
+        to_rendezvous = ["state", "established", "dst", fabric.address(0), "dport", "=", ":29400"]
+        for _ in range(5):  # the session, and the store
+            jobs.wait_for(lambda: len(connections(fabric, 1, to_rendezvous)) == 2, 20)
+            assert len(connections(fabric, 1, to_rendezvous, "-K")) == 2
             time.sleep(0.5)
-        assert n_cut >= 5
-        jobs.wait_for(lambda: connections(fabric, other, to_store), 20)
+        jobs.wait_for(lambda: len(connections(fabric, 1, to_rendezvous)) == 2, 20)
         end.touch()
         assert nodes.codes() == [0, 0], nodes.texts()
         ends = [tuple(map(int, e)) for e in re.findall(r"ENDED (\d+) (\d+) (\d+)", "".join(nodes.texts()))]
@@ -289,6 +288,187 @@ def test_the_node_of_rank_0_is_killed_and_comes_back(fabric, tmp_path, secret):
         later = [f for f in found if f[1] != "0"]
         assert sorted(f[0] for f in later) == ["0", "0", "1", "1"]
         assert {f[2] for f in later} == {"400"}  # nothing of the generation before is in the store
+
+
+STAYS = """
+import os, socket, struct, sys, threading, time
+def say(*words):  # in one piece: workers share the output
+    os.write(1, (" ".join(map(str, words)) + "\\n").encode())
+sys.path.insert(0, sys.argv[1])
+from crund import Client
+notices = socket.socket(fileno=int(os.environ["CRUN_NOTICE_FD"]))
+generation, rank, group = int(os.environ["CRUN_GENERATION"]), int(os.environ["RANK"]), os.environ["GROUP_RANK"]
+port = int(os.environ["MASTER_PORT"])
+client = Client(os.environ["MASTER_ADDR"], port)
+while True:
+    if generation == 0:
+        client.set(f"rank {rank}", b"of generation 0")
+    client.add(f"members of {generation}", 1)
+    size = int(os.environ["WORLD_SIZE"])
+    while client.add(f"members of {generation}", 0) < size:
+        time.sleep(0.02)
+    notices.send(struct.pack("<IIIii", 20, 4, generation, rank, 1))  # ready, and keeps the store
+    time.sleep(0.5)
+    say("MET", group, generation, size, os.getpid(), port, client.count(), client.get("rank 0").decode())
+    while True:
+        record = notices.recv(4096)
+        if not record:
+            sys.exit(1)
+        kind, number = struct.unpack_from("<II", record, 4)
+        if kind == 2:
+            sys.exit(0)
+        if kind == 3 and number > generation:
+            break
+    generation = number
+    rank, size, group = struct.unpack_from("<III", record, 20)
+    os.environ["WORLD_SIZE"] = str(size)
+    assert struct.unpack_from("<i", record, 16)[0] == port, "the store is another one"
+"""
+
+
+def met(node):
+    """(group rank, generation, world size, pid, port, number of keys, value of a key) of each worker that has met all others."""
+    return re.findall(r"MET (\d+) (\d+) (\d+) (\d+) (\d+) (\d+) (.*)\n", node.text())
+
+
+def test_the_node_of_rank_0_is_lost_and_remaining_workers_keep_their_keys(fabric, tmp_path, secret):
+    worker = tmp_path / "worker.py"
+    worker.write_text(STAYS)
+    options = ["--nnodes=2:3", "--nproc-per-node=1", "--rdzv-backend=c10d", "--rdzv-id=stays", "--seal",
+               "--restart-policy=replace", "--rdzv-conf=last_call_timeout=60,join_timeout=60", f"--secret-file={secret}"]
+    with Crund(jobs.build_folder(), "--secret-file", str(secret), listen=(f"{fabric.address(0)}:0",),
+               wrapper=fabric.prefix(0)) as crund, lib.Nodes(tmp_path) as nodes:
+        def start(host):
+            return nodes.crun(*options, f"--rdzv-endpoint={fabric.address(0)}:{crund.port}", worker, SUPPORT,
+                              prefix=fabric.prefix(host), env={"PYTHON_EXEC": sys.executable})
+
+        for host in (0, 1, 2):
+            start(host)
+        for node in nodes:
+            node.wait_for_match(r"MET \d 0 3 .*\n")
+        lost = [node for node in nodes if met(node)[0][0] == "0"]
+        remaining = [node for node in nodes if met(node)[0][0] != "0"]
+        assert len(lost) == 1
+        lost[0].signal(signal.SIGKILL)
+        for node in remaining:
+            node.wait_for_match(r"MET \d+ [1-9]\d* 2 .*\n")
+        new = start(nodes.index(lost[0]))
+        new.wait_for_match(r"MET \d+ [1-9]\d* 3 .*\n")
+        for node in remaining:
+            node.wait_for_match(r"MET \d+ [1-9]\d* 3 .*\n")
+            assert len({m[3:5] for m in met(node)}) == 1, "it stays in its process and at its store"
+        for node in [*remaining, new]:
+            # three of generation 0, and one for each generation
+            assert met(node)[-1][6] == "of generation 0" and int(met(node)[-1][5]) >= 3 + 3, nodes.texts()
+        for node in [*remaining, new]:
+            node.signal(signal.SIGTERM)
+        for node in [*remaining, new]:
+            node.wait()
+
+
+def start_with_crund(nodes, endpoint, secret, job, *more):
+    return nodes.crun("--nnodes=2", "--nproc-per-node=1", "--rdzv-backend=c10d", f"--rdzv-endpoint={endpoint}",
+                      f"--rdzv-id={job}", "--seal", f"--secret-file={secret}", *more, env={"PYTHON_EXEC": sys.executable})
+
+
+RESTARTED = """
+import os, sys, time
+def say(*words):  # in one piece: workers share the output
+    os.write(1, (" ".join(map(str, words)) + "\\n").encode())
+sys.path.insert(0, sys.argv[1])
+from crund import Client
+size = int(os.environ["WORLD_SIZE"])
+with Client(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])) as client:
+    client.add("ready", 1)
+    while client.add("ready", 0) < size:
+        time.sleep(0.02)
+    say("STORE", os.environ["CRUN_GENERATION"], client.add("ready", 0))
+    while os.environ["CRUN_GENERATION"] == "0":
+        client.add("ready", 0)
+        time.sleep(0.05)
+"""
+
+
+def test_a_crund_that_was_started_again_has_no_keys(tmp_path, secret):
+    """The workers notice it at once, and the next generation has new ones: none goes on with a part of them."""
+    worker, state = tmp_path / "worker.py", tmp_path / "state"
+    worker.write_text(RESTARTED)
+    state.mkdir(mode=0o700)
+    arguments = ("--secret-file", str(secret), "--state", str(state))
+    with lib.Nodes(tmp_path) as nodes:
+        port = lib.free_port()
+        with Crund(jobs.build_folder(), *arguments, listen=(f"127.0.0.1:{port}",)) as crund:
+            for _ in range(2):
+                start_with_crund(nodes, f"127.0.0.1:{port}", secret, "again", "--max-restarts=1", worker, SUPPORT)
+            for node in nodes:
+                node.wait_for("STORE 0 2")
+            crund.process.kill()
+            crund.process.wait()
+        with Crund(jobs.build_folder(), *arguments, listen=(f"127.0.0.1:{port}",)):
+            assert nodes.codes() == [0, 0], nodes.texts()
+            for node in nodes:
+                assert "STORE 1 2" in node.text() and "the keys of this node's workers" in node.text(), nodes.texts()
+
+
+FILLS = """
+import os, sys, time
+def say(*words):  # in one piece: workers share the output
+    os.write(1, (" ".join(map(str, words)) + "\\n").encode())
+sys.path.insert(0, sys.argv[1])
+from crund import Client, Closed
+client = Client(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
+n = 0
+try:
+    while n < int(sys.argv[3]):
+        client.set(f"{os.environ['RANK']} {n}", b"x" * (1 << 20))
+        client.add("count", 0)
+        n += 1
+    say("KEPT", n)
+except (Closed, OSError):
+    say("REFUSED AFTER", n)
+while not os.path.exists(sys.argv[2]):
+    time.sleep(0.05)
+"""
+
+
+def test_memory_of_a_job_is_bounded_and_comes_back(tmp_path, secret):
+    worker, ends = tmp_path / "worker.py", [tmp_path / "end0", tmp_path / "end1"]
+    worker.write_text(FILLS)
+    with Crund(jobs.build_folder(), "--secret-file", str(secret), "--max-job-bytes", "80M") as crund, \
+            lib.Nodes(tmp_path) as nodes:
+        endpoint = f"127.0.0.1:{crund.port}"
+        before = crund.rss_kib() / 1024
+        for _ in range(2):  # 100 MiB each
+            start_with_crund(nodes, endpoint, secret, "large", worker, SUPPORT, ends[0], 100)
+        for _ in range(2):  # 20 MiB each
+            start_with_crund(nodes, endpoint, secret, "small", worker, SUPPORT, ends[1], 20)
+        for node in nodes:
+            node.wait_for_match(r"(KEPT|REFUSED AFTER) \d+\n")
+        found = [re.search(r"(KEPT|REFUSED AFTER) (\d+)\n", node.text()).groups() for node in nodes]
+        assert {f[0] for f in found[:2]} == {"REFUSED AFTER"} and sum(int(f[1]) for f in found[:2]) <= 80, found
+        assert found[2:] == [("KEPT", "20")] * 2
+        full = crund.rss_kib() / 1024
+        assert 80 < full - before < 80 + 40 + 60, (before, full)
+        ends[0].touch()
+        assert [n.wait() for n in nodes[:2]] == [0, 0], nodes.texts()
+        jobs.wait_for(lambda: crund.rss_kib() / 1024 < full - 50, 60, 0.1)
+        ends[1].touch()
+        assert nodes.codes() == [0, 0, 0, 0], nodes.texts()
+        jobs.wait_for(lambda: crund.rss_kib() / 1024 < before + 40, 60, 0.1)
+
+
+def test_a_job_that_crund_has_no_secret_for_keeps_no_keys(tmp_path, secret):
+    folder = tmp_path / "secrets"
+    folder.mkdir(mode=0o700)
+    (folder / "mine").write_bytes(SECRET)
+    (folder / "mine").chmod(0o600)
+    with Crund(jobs.build_folder(), "--secrets", str(folder)) as crund, lib.Nodes(tmp_path) as nodes:
+        for job in ("mine", "other"):
+            start_with_crund(nodes, f"127.0.0.1:{crund.port}", secret, job, "--rdzv-conf=join_timeout=3,last_call_timeout=60",
+                             "--no-python", "true")
+        start_with_crund(nodes, f"127.0.0.1:{crund.port}", secret, "mine", "--rdzv-conf=join_timeout=3,last_call_timeout=60",
+                         "--no-python", "true")
+        assert [n.wait() for n in nodes] == [0, 1, 0], nodes.texts()
 
 
 @pytest.mark.parametrize("mode, n_upstream", [("shared", 8), ("local", 1)])

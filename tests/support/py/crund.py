@@ -190,6 +190,10 @@ class Client(Stream):
         self.send(message("ADD", key, n))
         return self.read_i64()
 
+    def count(self):
+        self.send(message("GETNUMKEYS"))
+        return self.read_i64()
+
     def check(self, *keys):
         self.send(message("CHECK", keys))
         return self.read(1) == b"\0"

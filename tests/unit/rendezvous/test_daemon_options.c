@@ -103,6 +103,7 @@ static void test_numbers(void **state)
         {"--max-keys", "0", DAEMON_MAX_KEYS, 0},
         {"--max-bytes", "100000", DAEMON_MAX_BYTES, 100000},
         {"--max-bytes", "64K", DAEMON_MAX_BYTES, 65536},
+        {"--max-job-bytes", "2M", DAEMON_MAX_JOB_BYTES, 2097152},
         {"--max-bytes", "3G", DAEMON_MAX_BYTES, UINT64_C(3) << 30},
         {"--max-message", "16M", DAEMON_MAX_MESSAGE, 16 << 20},
         {"--handshake-timeout", "0.25", DAEMON_HANDSHAKE_MS, 250},

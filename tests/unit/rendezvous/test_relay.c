@@ -876,6 +876,34 @@ static void test_a_long_name(void **state)
     close_world();
 }
 
+static void test_spaces(void **state)
+{
+    struct relay_space space = {.instance = UINT64_C(0xfedcba9876543210), .key_space = 77}, got;
+    struct buf out = {0};
+
+    for (size_t n = 1; n <= RELAY_JOB_MAX; n += RELAY_JOB_MAX - 1) {
+        memset(space.job, 'j', n);
+        space.job[n] = '\0';
+        assert_int_equal(relay_space_put(&out, &space), 0);
+        for (size_t size = 0; size < buf_size(&out); size++)
+            assert_int_equal(relay_space_decode(buf_bytes(&out), size, &got), 0);
+        assert_int_equal(relay_space_decode(buf_bytes(&out), buf_size(&out), &got), (int)buf_size(&out));
+        assert_string_equal(got.job, space.job);
+        assert_true(got.instance == space.instance && got.key_space == space.key_space);
+        buf_bytes(&out)[buf_size(&out) - 1] = 0; /* a zero would name another job */
+        assert_int_equal(relay_space_decode(buf_bytes(&out), buf_size(&out), &got), -EPROTO);
+        buf_bytes(&out)[0]++;
+        assert_int_equal(relay_space_decode(buf_bytes(&out), 1, &got), -EPROTO);
+        buf_reset(&out);
+    }
+    space.job[0] = '\0';
+    assert_int_equal(relay_space_put(&out, &space), -EINVAL);
+    assert_int_equal(relay_space_put(&out, &(struct relay_space){.job = "job"}), 0);
+    buf_bytes(&out)[RELAY_SPACE_HEAD - 1] = 1; /* longer than any id */
+    assert_int_equal(relay_space_decode(buf_bytes(&out), buf_size(&out), &got), -EPROTO);
+    buf_reset(&out);
+}
+
 static void test_hellos(void **state)
 {
     struct relay_hello hello = {.nonce = {1, [RELAY_NONCE_SIZE - 1] = 2},
@@ -1029,6 +1057,7 @@ int main(void)
         cmocka_unit_test(test_pieces_stay_together),
         cmocka_unit_test(test_replies_stay_in_order),
         cmocka_unit_test(test_a_long_name),
+        cmocka_unit_test(test_spaces),
         cmocka_unit_test(test_hellos),
         cmocka_unit_test(test_concurrent_requests_are_applied_once),
         cmocka_unit_test(test_a_broken_peer),

@@ -1529,6 +1529,87 @@ static void quiet_members_learn_whether_all_can_relay(void **state)
     }
 }
 
+/* The workers of agent 0 fail, and both nodes are ready again; `keeps` has a bit for each that has workers which remain. */
+static void run_again(struct table *t, unsigned keeps)
+{
+    fail_worker(t, 0, 0);
+    for (unsigned i = 0; i < 2; i++)
+        t->agents[i].hello.report.keeps_keys = (keeps & 1u << i) != 0;
+    say(t, 1, SESSION_READY);
+    say(t, 0, SESSION_READY);
+    for (unsigned i = 0; i < 2; i++)
+        assert_int_equal(t->agents[i].view.kind, SESSION_VIEW_START);
+    assert_int_equal(t->agents[0].view.place.key_space, t->agents[1].view.place.key_space);
+    for (unsigned i = 0; i < 2; i++)
+        say(t, i, SESSION_RUNNING);
+}
+
+static void want_keys(struct table *t, unsigned i)
+{
+    t->agents[i].hello.wants_keys = true;
+    hello(t, i);
+}
+
+static void keys_are_kept_for_workers_that_remain(void **state)
+{
+    static const struct {
+        unsigned keeps;
+        uint32_t key_space;
+    } generations[] = {
+        {0, 2}, /* all workers are new: so are their keys */
+        {2, 2}, {1, 2}, {3, 2}, {0, 6}, {2, 6},
+    };
+    struct table *t = *state;
+
+    t->rounds.config.keeps_keys = true;
+    t->params.max_restarts = 100;
+    run(t, 2, 2, 2);
+    want_keys(t, 0);
+    want_keys(t, 1);
+    for (size_t i = 0; i < ARRAY_SIZE(generations); i++) {
+        run_again(t, generations[i].keeps);
+        assert_int_equal(t->agents[0].view.place.key_space, generations[i].key_space);
+    }
+}
+
+static void keys_are_kept_where_all_nodes_want_that(void **state)
+{
+    struct table *t = *state;
+
+    t->params.max_restarts = 100;
+    t->rounds.config.keeps_keys = true;
+    run(t, 2, 2, 2);
+    want_keys(t, 0); /* the other node does not */
+    run_again(t, 3);
+    assert_int_equal(t->agents[0].view.place.key_space, 0);
+    want_keys(t, 1);
+    t->rounds.config.keeps_keys = false; /* the rendezvous does not */
+    run_again(t, 0);
+    assert_int_equal(t->agents[0].view.place.key_space, 0);
+    t->rounds.config.keeps_keys = true;
+    run_again(t, 0);
+    assert_int_equal(t->agents[0].view.place.key_space, 4);
+}
+
+static void keys_of_another_process_are_not_kept(void **state)
+{
+    struct table *t = *state;
+
+    t->rounds.config.keeps_keys = true;
+    t->params.max_restarts = 100;
+    run(t, 2, 2, 2);
+    want_keys(t, 0);
+    want_keys(t, 1);
+    run_again(t, 0);
+    assert_int_equal(t->agents[0].view.place.key_space, 2);
+    /* As job_resume() does. */
+    list_entry(t->rounds.jobs.next, struct rounds_job, in_rounds)->keys_lost = true;
+    run_again(t, 3);
+    assert_int_equal(t->agents[0].view.place.key_space, 3);
+    run_again(t, 3); /* and these are its own */
+    assert_int_equal(t->agents[0].view.place.key_space, 3);
+}
+
 static void a_failure_while_draining_is_final(void **state)
 {
     struct table *t = *state;
@@ -2128,6 +2209,9 @@ int main(void)
         TEST(draining_ends_a_job_between_two_steps),
         TEST(all_members_learn_that_all_are_quiet),
         TEST(quiet_members_learn_whether_all_can_relay),
+        TEST(keys_are_kept_for_workers_that_remain),
+        TEST(keys_are_kept_where_all_nodes_want_that),
+        TEST(keys_of_another_process_are_not_kept),
         TEST(a_failure_while_draining_is_final),
         TEST(the_rendezvous_may_end_it_for_a_reason),
         TEST(the_end_of_a_job_that_is_forgotten_at_once_is_logged),

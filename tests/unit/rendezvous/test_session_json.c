@@ -24,7 +24,7 @@
     {                                                                                                        \
         .phase = SESSION_FAILED, .instance = UINT64_C(0xfedcba9876543210), .generation = 12,                 \
         .group_rank = 3, .port = 65535, .restarts = 4, .changes = 5, .drain = true, .quiet = true,           \
-        .age_ns = UINT64_C(3600000000001), .cause = A_CAUSE                                                  \
+        .keeps_keys = true, .age_ns = UINT64_C(3600000000001), .cause = A_CAUSE                              \
     }
 
 static const struct session_cause a_cause = A_CAUSE;
@@ -40,6 +40,7 @@ static const struct session_hello a_hello = {.job = "train-7",
                                              .n_workers = 8,
                                              .node_rank = 3,
                                              .can_relay = true,
+                                             .wants_keys = true,
                                              .report = A_REPORT};
 
 static struct wire_span body_of(const struct buf *frame)
@@ -78,6 +79,7 @@ static void assert_report_equal(const struct session_report *a, const struct ses
     assert_int_equal(a->changes, b->changes);
     assert_int_equal(a->drain, b->drain);
     assert_int_equal(a->quiet, b->quiet);
+    assert_int_equal(a->keeps_keys, b->keeps_keys);
     assert_true(a->age_ns == b->age_ns);
     assert_cause_equal(&a->cause, &b->cause);
 }
@@ -95,6 +97,7 @@ static void assert_hello_equal(const struct session_hello *a, const struct sessi
     assert_int_equal(a->n_workers, b->n_workers);
     assert_int_equal(a->node_rank, b->node_rank);
     assert_int_equal(a->can_relay, b->can_relay);
+    assert_int_equal(a->wants_keys, b->wants_keys);
     assert_report_equal(&a->report, &b->report);
 }
 

@@ -1,0 +1,274 @@
+#include "rendezvous/job_stores_uv.h"
+
+#include <errno.h>
+#include <malloc.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/buf.h"
+#include "base/random_os.h"
+#include "proto/tls_openssl.h"
+#include "rendezvous/relay_shell_uv.h"
+#include "rendezvous/server_impl_uv.h"
+#include "rendezvous/session_message.h"
+
+enum { LARGE_BYTES = 1 << 20 };
+
+struct job_store {
+    struct job_stores *owner;
+    struct list link;   /* in job_stores.stores; unlinked: it ends */
+    struct list active; /* in job_stores.active, while there is work */
+    char job[SESSION_JOB_SIZE];
+    uint64_t instance;
+    uint32_t key_space;
+    struct store store;
+    uint64_t bytes; /* counted in job_stores.bytes */
+    struct relay_shell *nodes;
+};
+
+struct job_stores {
+    struct server *server;
+    struct relay_shell *lobby; /* connections that have not named their keys yet */
+    struct list stores, active;
+    uint64_t bytes; /* of all stores */
+};
+
+/* ---- accounts ---- */
+
+/* A job may use what the others leave of the server's limit, up to its own. */
+static void account(struct job_store *st)
+{
+    const struct server_limits *limits = &st->owner->server->limits;
+    uint64_t now = st->store.account.bytes, free_bytes;
+
+    st->owner->bytes += now;
+    st->owner->bytes -= st->bytes;
+    st->bytes = now;
+    free_bytes = limits->store.bytes_max > st->owner->bytes ? limits->store.bytes_max - st->owner->bytes : 0;
+    st->store.limits.bytes_max = limits->job_store.bytes_max;
+    if (now + free_bytes < st->store.limits.bytes_max)
+        st->store.limits.bytes_max = now + free_bytes;
+}
+
+static void on_nodes_worked(void *data)
+{
+    struct job_store *st = data;
+
+    account(st);
+    if (list_is_empty(&st->active) && !list_is_empty(&st->link))
+        list_append(&st->owner->active, &st->active);
+}
+
+/* ---- turns ---- */
+
+static bool is_work_left(struct job_store *st)
+{
+    return !list_is_empty(&st->store.released) || relay_shell_is_busy(st->nodes) ||
+           store_clean(&st->store, 0);
+}
+
+static void release_clients(struct job_store *st, unsigned max)
+{
+    while (!list_is_empty(&st->store.released) && max-- > 0) {
+        struct list *entry = st->store.released.next;
+
+        list_unlink(entry);
+        relay_shell_release(st->nodes, list_entry(entry, struct store_client, released));
+    }
+    relay_shell_flush(st->nodes);
+}
+
+void job_stores_release(struct job_stores *j, unsigned max)
+{
+    if (!j)
+        return;
+    list_for_each_safe(i, &j->active)
+    {
+        struct job_store *st = list_entry(i, struct job_store, active);
+
+        release_clients(st, max);
+        account(st);
+        if (!is_work_left(st))
+            list_unlink(&st->active);
+    }
+}
+
+bool job_stores_are_busy(const struct job_stores *j)
+{
+    return j && !list_is_empty(&j->active);
+}
+
+void job_stores_run_turn(struct job_stores *j)
+{
+    struct job_store *st;
+
+    if (!job_stores_are_busy(j))
+        return;
+    st = list_entry(j->active.next, struct job_store, active);
+    list_unlink(&st->active);
+    list_append(&j->active, &st->active);
+    (void)store_clean(&st->store, STORE_TURN_UNITS); /* is_work_left() asks again */
+    relay_shell_run_turn(st->nodes);
+}
+
+/* ---- stores ---- */
+
+/* What a job's values have taken goes back to the system: glibc keeps it otherwise. */
+static void free_job_store(void *data)
+{
+    struct job_store *st = data;
+
+    store_finish(&st->store);
+    free(st);
+#ifdef __GLIBC__
+    (void)malloc_trim(0); /* returns whether there was anything */
+#endif
+}
+
+/* The last connection is closed. */
+static void on_nodes_closed(void *data)
+{
+    struct job_store *st = data;
+
+    bool is_large = st->bytes > LARGE_BYTES;
+
+    st->owner->bytes -= st->bytes;
+    server_free_beside_the_loop(free_job_store, st, is_large ? UINT64_MAX : st->store.names.used);
+}
+
+static void end_store(struct job_store *st)
+{
+    list_unlink(&st->link);
+    list_unlink(&st->active);
+    relay_shell_stop(st->nodes);
+}
+
+static struct job_store *find_store(struct job_stores *j, const char *job, uint64_t instance,
+                                    uint32_t key_space)
+{
+    list_for_each(i, &j->stores)
+    {
+        struct job_store *st = list_entry(i, struct job_store, link);
+
+        if (st->instance == instance && st->key_space == key_space && strcmp(st->job, job) == 0)
+            return st;
+    }
+    return NULL;
+}
+
+static void drop_others(struct job_stores *j, const char *job, uint64_t instance, uint32_t key_space)
+{
+    list_for_each_safe(i, &j->stores)
+    {
+        struct job_store *st = list_entry(i, struct job_store, link);
+
+        if (st->instance == instance && st->key_space != key_space && strcmp(st->job, job) == 0)
+            end_store(st);
+    }
+}
+
+static int create_store(struct job_stores *j, const char *job, uint64_t instance, uint32_t key_space)
+{
+    struct job_store *st = calloc(1, sizeof(*st));
+    uint8_t seed[SIPHASH_SEED_SIZE];
+    int r = st ? random_fill(seed, sizeof(seed)) : -ENOMEM;
+
+    if (r == 0)
+        r = store_init(&st->store, &j->server->limits.job_store, seed);
+    if (r < 0) {
+        free(st);
+        return r;
+    }
+    const struct relay_shell_config config = {.server = j->server,
+                                              .store = &st->store,
+                                              .worked = on_nodes_worked,
+                                              .closed = on_nodes_closed,
+                                              .data = st};
+    r = relay_shell_create(&st->nodes, &config);
+    if (r < 0) {
+        free_job_store(st);
+        return r;
+    }
+    st->owner = j;
+    st->instance = instance;
+    st->key_space = key_space;
+    session_copy_text(st->job, sizeof(st->job), job);
+    list_init(&st->active);
+    list_append(&j->stores, &st->link);
+    account(st);
+    return 0;
+}
+
+void job_stores_begin(struct job_stores *j, const char *job, uint64_t instance, uint32_t key_space)
+{
+    if (!j)
+        return;
+    drop_others(j, job, instance, key_space);
+    if (key_space == 0 || find_store(j, job, instance, key_space))
+        return;
+    int r = create_store(j, job, instance, key_space);
+    if (r < 0)
+        server_log(j->server, NULL, "cannot keep the keys of job '%.64s': %s", job, strerror(-r));
+}
+
+void job_stores_end(struct job_stores *j, const char *job, uint64_t instance)
+{
+    if (j)
+        drop_others(j, job, instance, 0);
+}
+
+void job_stores_end_all(struct job_stores *j)
+{
+    while (j && !list_is_empty(&j->stores))
+        end_store(list_entry(j->stores.next, struct job_store, link));
+}
+
+/* ---- connections ---- */
+
+static struct relay_shell *find_nodes(void *data, const struct tls_link *tls, const struct relay_space *space)
+{
+    struct job_stores *j = data;
+    bool may = tls_link_is_certified(tls) || strcmp(tls_link_job(tls), space->job) == 0;
+    struct job_store *st = may ? find_store(j, space->job, space->instance, space->key_space) : NULL;
+
+    return st ? st->nodes : NULL;
+}
+
+void job_stores_adopt(struct job_stores *j, int fd, struct tls_link *tls, const struct buf *plain)
+{
+    int r = relay_conn_adopt(j->lobby, fd, tls, plain);
+
+    if (r < 0)
+        server_log(j->server, NULL, "refused a node's store: %s", strerror(-r));
+}
+
+/* ---- life ---- */
+
+int job_stores_create(struct job_stores **ret, struct server *s)
+{
+    struct job_stores *j = calloc(1, sizeof(*j));
+    const struct relay_shell_config config = {.server = s, .find = find_nodes, .data = j};
+
+    if (!j || relay_shell_create(&j->lobby, &config) < 0) {
+        free(j);
+        return -ENOMEM;
+    }
+    j->server = s;
+    list_init(&j->stores);
+    list_init(&j->active);
+    *ret = j;
+    return 0;
+}
+
+void job_stores_stop(struct job_stores *j)
+{
+    if (!j)
+        return;
+    job_stores_end_all(j);
+    relay_shell_stop(j->lobby);
+}
+
+void job_stores_destroy(struct job_stores *j)
+{
+    free(j);
+}

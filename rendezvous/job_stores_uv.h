@@ -1,0 +1,57 @@
+#pragma once
+
+/*
+ * The keys of jobs' workers, where their nodes' stores forward to the rendezvous (--worker-store=local): for each job a store of its own,
+ * from the generation that begins with it until the job ends or a generation begins with another one. Internal to the server. Functions
+ * with a `struct job_stores *` take NULL where no agents are served, and then do nothing.
+ *
+ *   generation formed (rounds)  -> job_stores_begin(): an empty store, or the one of the generation before
+ *   agent's START               -> its node's store connects, proves the job's key, names job, instance and key space
+ *   requests                    -> relay_node.h -> the store
+ *   job closed or forgotten     -> job_stores_end(): the connections are closed, the memory is freed
+ *
+ * So a store never outlives what it was made for, and a node of another job, of an earlier run of this id or of a generation that had
+ * other keys gets none of it. Nothing is saved: a rendezvous that was started again has no keys, refuses the nodes that had some,
+ * and their workers' connections end.
+ *
+ * Bounds: of one job as server_limits.job_store has it, and of all jobs together as server_limits.store. What is said here of
+ * memory is counted by the store: names, values and waits.
+ */
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct buf;
+struct job_stores;
+struct server;
+struct tls_link;
+
+/* 0 or -ENOMEM. */
+int job_stores_create(struct job_stores **ret, struct server *s);
+
+/* The present generation of this job has these keys. Others of the job are dropped. Without memory its nodes are refused. */
+void job_stores_begin(struct job_stores *j, const char *job, uint64_t instance, uint32_t key_space);
+
+/* The job has ended, or has no keys here any more. */
+void job_stores_end(struct job_stores *j, const char *job, uint64_t instance);
+
+/* No job is led here any more. */
+void job_stores_end_all(struct job_stores *j);
+
+/* Takes the socket and the link of a node that has proved the key, and the bytes that it has sent inside. */
+void job_stores_adopt(struct job_stores *j, int fd, struct tls_link *tls, const struct buf *plain);
+
+/* Releases clients whose waits are over, up to max of each store. */
+void job_stores_release(struct job_stores *j, unsigned max);
+
+/* Has a store work for another turn? */
+bool job_stores_are_busy(const struct job_stores *j);
+
+/* One turn of the store that has waited longest for one. */
+void job_stores_run_turn(struct job_stores *j);
+
+/* Closes all connections. */
+void job_stores_stop(struct job_stores *j);
+
+/* When all handles of the server are closed. */
+void job_stores_destroy(struct job_stores *j);
