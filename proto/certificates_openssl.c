@@ -6,6 +6,7 @@
 #include <time.h>
 
 #include "proto/openssl_os.h"
+#include "proto/secret_os.h"
 
 /* From OpenSSL's headers, where they are macros. */
 enum { CTRL_CHAIN_CERT = 89, ADD_REFERENCE = 1 };
@@ -96,6 +97,8 @@ static int use_key(struct installing *i, struct openssl_bio *pem, const struct c
 {
     const struct openssl *o = i->o;
     bool is_encrypted = false;
+
+    secret_hide_process();
     struct openssl_pkey *key = o->PEM_read_bio_PrivateKey(pem, NULL, give_no_passphrase, &is_encrypted);
     bool fits = key && o->SSL_CTX_use_PrivateKey(i->ctx, key) && o->SSL_CTX_check_private_key(i->ctx);
 

@@ -32,5 +32,12 @@ int secret_read_file(struct secret *ret, const char *path, enum secret_file_rule
 /* The same from a descriptor, to its end; `name` is for the sentence. The descriptor stays open. */
 int secret_read_fd(struct secret *ret, int fd, const char *name, char error[SECRET_ERROR_SIZE]);
 
+/*
+ * From here on the kernel writes no core file of this process, and other processes of its user can neither trace it nor read its
+ * memory: OpenSSL keeps copies of keys in places of its own. Reading a secret does this; it is for keys of other
+ * origin. A program that is executed later is not affected.
+ */
+void secret_hide_process(void);
+
 /* Overwrites and unmaps it. A secret without bytes is fine. */
 void secret_finish(struct secret *s);

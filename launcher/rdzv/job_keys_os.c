@@ -47,6 +47,7 @@ int job_keys_init(struct job_keys *k, const struct secret *secret, const struct 
     int r = 0;
 
     *k = (struct job_keys){.job = job, .is_settled = true};
+    secret_hide_process();
     if (secret->bytes)
         r = init_secret(k, secret->bytes, secret->size, why);
     if (r == 0 && files)
@@ -60,6 +61,7 @@ int job_keys_init_munge(struct job_keys *k, const char *socket, const char *job,
                         char why[CERTIFICATE_ERROR_SIZE])
 {
     *k = (struct job_keys){.job = job, .by_munge = true};
+    secret_hide_process();
     (void)snprintf(k->munge.socket, sizeof(k->munge.socket), "%s", socket); /* of that size */
     int r = random_fill(k->munge.secret, sizeof(k->munge.secret));
     if (r < 0)
