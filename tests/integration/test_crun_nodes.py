@@ -219,7 +219,8 @@ def test_workers_of_other_nodes_are_noticed(tmp_path):
                       "        time.sleep(0.01)\n"
                       "    os._exit(9)\n"
                       "s = socket.socket(fileno=int(os.environ['CRUN_NOTICE_FD']))\n"
-                      "print('NOTICE', rank, *struct.unpack('<IIIii', s.recv(100)), flush=True)\n")
+                      "notice = ' '.join(map(str, struct.unpack('<IIIii', s.recv(100))))\n"
+                      "os.write(1, f'NOTICE {rank} {notice}\\n'.encode())\n")  # in one piece: others write to the file, too
     with lib.Nodes(tmp_path) as nodes:
         for _ in range(2):
             nodes.crun(*options(port, "--nproc-per-node=2", nnodes=2), worker, env={"PYTHON_EXEC": sys.executable})
