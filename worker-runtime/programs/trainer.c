@@ -128,8 +128,7 @@ static int end_epoch(struct trainer *t, const struct epoch *running)
     p->loss_all_sum = 0;
     memory_checkpoint_commit(t);
     t->saved_step = UINT64_MAX; /* the same step, but another position */
-    if (p->epoch % t->options->save_every_epochs == 0 || p->epoch == t->options->epochs)
-        trainer_save(t);
+    trainer_save_epoch(t);
     return 0;
 }
 

@@ -150,6 +150,9 @@ int trainer_rejoin(struct trainer *t);
 
 /* Starts saving the state, where snapshots are wanted. */
 void trainer_save(struct trainer *t);
+
+/* The same at the end of an epoch, of those whose end is saved. */
+void trainer_save_epoch(struct trainer *t);
 /* What is in flight is finished, and its failures are reported. */
 void trainer_finish_saves(struct trainer *t);
 

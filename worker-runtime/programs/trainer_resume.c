@@ -119,6 +119,8 @@ static int restore(struct trainer *t, const struct recovery_choice *choice, cons
         report_where_from(t, "the ranks that went on, of the state", "peers", mine->alive != RECOVERY_NONE);
     else
         report_where_from(t, "memory, of the state", "memory", false);
+    if (t->state.position.consumed == 0)
+        trainer_save_epoch(t); /* what failed may have been writing it */
     return 0;
 }
 

@@ -384,6 +384,14 @@ void trainer_save(struct trainer *t)
     t->saved_step = t->state.position.step;
 }
 
+void trainer_save_epoch(struct trainer *t)
+{
+    uint64_t epoch = t->state.position.epoch;
+
+    if (epoch % t->options->save_every_epochs == 0 || epoch == t->options->epochs)
+        trainer_save(t);
+}
+
 void trainer_finish_saves(struct trainer *t)
 {
     if (!t->snapshots)
