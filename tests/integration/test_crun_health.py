@@ -199,6 +199,7 @@ def test_a_signal_while_the_node_is_checked(tmp_path):
     port = lib.free_port()
     with lib.Nodes(tmp_path) as nodes:
         start(nodes, port, 0, "true", "echo RANK $RANK/$WORLD_SIZE", nnodes="1:2", conf="last_call_timeout=3,node_timeout_ms=10000")
+        jobs.wait_for(lambda: lib.can_connect(port))  # it serves the rendezvous: without that one the job ends
         second = start(nodes, port, 1, "echo begun; exec sleep 3600", "true", nnodes="1:2", conf="last_call_timeout=3,node_timeout_ms=10000")
         second.wait_for("begun")
         second.signal(signal.SIGTERM)
