@@ -69,6 +69,13 @@ enum job_hang_action { JOB_HANG_REPORT, JOB_HANG_RESTART, JOB_HANG_STOP };
 
 struct line_rules;
 
+enum { JOB_MORE_ENDPOINTS_MAX = 7 };
+
+struct job_endpoint {
+    char *host;
+    uint16_t port;
+};
+
 struct job {
     int n_workers;
     const char *role;
@@ -85,6 +92,9 @@ struct job {
     uint32_t static_timeout_ms; /* STATIC: for all nodes to arrive */
     char *endpoint_host;        /* ROUNDS */
     uint16_t endpoint_port;
+    struct job_endpoint
+        more_endpoints[JOB_MORE_ENDPOINTS_MAX]; /* ROUNDS: of other daemons with the same state */
+    size_t n_more_endpoints;
     int agent_fd;           /* ROUNDS: socket of the program that is the agent; -1: crun is */
     const char *local_addr; /* where other nodes reach this one; NULL: not given */
     enum job_hosting hosting;

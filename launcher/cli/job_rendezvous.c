@@ -336,10 +336,10 @@ static bool is_host_text(const char *host)
            host[strspn(host, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.:-")] == 0;
 }
 
-/* Splits the text of --rdzv-endpoint, which is not empty. *ret_port is fallback when it names none. */
-static int split_endpoint(struct job_builder *b, long fallback, char **ret_host, uint16_t *ret_port)
+/* Splits a part of the text of --rdzv-endpoint. *ret_port is fallback when it names none. */
+static int split_endpoint_part(struct job_builder *b, const char *from, const char *to, long fallback,
+                               char **ret_host, uint16_t *ret_port)
 {
-    const char *from = job_text(b, OPTION_RDZV_ENDPOINT), *to = from + strlen(from);
     size_t host_size;
 
     job_trim(&from, &to);
@@ -372,6 +372,34 @@ static int split_endpoint(struct job_builder *b, long fallback, char **ret_host,
             "list of labels, an IPv4 address, or an IPv6 address.",
             job_text(b, OPTION_RDZV_ENDPOINT));
     return 0;
+}
+
+/* The text is not empty. */
+static int split_endpoint(struct job_builder *b, long fallback, char **ret_host, uint16_t *ret_port)
+{
+    const char *text = job_text(b, OPTION_RDZV_ENDPOINT);
+
+    return split_endpoint_part(b, text, text + strlen(text), fallback, ret_host, ret_port);
+}
+
+/* HOST[:PORT],HOST[:PORT],...: several rendezvous with one state. None of them is served by this node. */
+static int split_endpoints(struct job_builder *b)
+{
+    struct job *job = b->job;
+    const char *at = job_text(b, OPTION_RDZV_ENDPOINT);
+    size_t n = strcspn(at, ",");
+    int r = split_endpoint_part(b, at, at + n, DEFAULT_ROUNDS_PORT, &job->endpoint_host, &job->endpoint_port);
+
+    for (at += n; !r && *at == ','; at += n) {
+        struct job_endpoint *more = &job->more_endpoints[job->n_more_endpoints];
+
+        n = strcspn(++at, ",");
+        if (job->n_more_endpoints == JOB_MORE_ENDPOINTS_MAX)
+            return job_refuse(b, "--rdzv-endpoint: at most %d endpoints", JOB_MORE_ENDPOINTS_MAX + 1);
+        r = split_endpoint_part(b, at, at + n, DEFAULT_ROUNDS_PORT, &more->host, &more->port);
+        job->n_more_endpoints += more->host != NULL;
+    }
+    return r;
 }
 
 /* Static rendezvous with an address of the user's choice: workers get exactly that. */
@@ -441,7 +469,7 @@ static int take_rounds(struct job_builder *b)
     job->meeting = JOB_ROUNDS;
     job->endpoint_port = DEFAULT_ROUNDS_PORT;
     if (*job_text(b, OPTION_RDZV_ENDPOINT))
-        return split_endpoint(b, DEFAULT_ROUNDS_PORT, &job->endpoint_host, &job->endpoint_port);
+        return split_endpoints(b);
     if (r == 0)
         return take_slurm_step(b, &step);
     if (r == SLURM_E_BAD)
@@ -462,6 +490,8 @@ static int check_rounds(struct job_builder *b)
     const struct job *job = b->job;
     const char *fault = session_params_fault(&job->params);
 
+    if (job->n_more_endpoints > 0 && job->hosting == JOB_HOSTS)
+        return job_refuse(b, "--rdzv-conf: is_host is for one endpoint, and --rdzv-endpoint names several");
     if (strlen(job->run_id_text) >= SESSION_JOB_SIZE)
         return job_refuse(b, "--rdzv-id: at most %d bytes", SESSION_JOB_SIZE - 1);
     if (strlen(job_text(b, OPTION_ROLE)) >= SESSION_ROLE_SIZE)
@@ -495,8 +525,7 @@ static int take_alone(struct job_builder *b, bool has_endpoint)
 {
     const char *local = b->job->local_addr;
 
-    if (has_endpoint &&
-        split_endpoint(b, DEFAULT_ROUNDS_PORT, &b->job->endpoint_host, &b->job->endpoint_port) != 0)
+    if (has_endpoint && split_endpoints(b) != 0)
         return 1;
     if (has_endpoint)
         warn_of_unused_endpoint(b);
@@ -510,6 +539,13 @@ static int take_meeting(struct job_builder *b, bool alone)
 
     if (!alone && strcmp(backend, "static") == 0)
         return take_static(b);
+    if (!alone && strncmp(backend, "etcd", 4) == 0)
+        return job_refuse(
+            b,
+            "--rdzv-backend: rendezvous backend '%s' is not registered: nodes of crun do not ask etcd "
+            "themselves; start crund with --state=etcd://..., and the nodes with --rdzv-backend=c10d "
+            "--rdzv-endpoint=CRUND:PORT,CRUND:PORT",
+            backend);
     if (!alone && strcmp(backend, "c10d") != 0)
         return job_refuse(
             b, "--rdzv-backend: rendezvous backend '%s' is not registered; crun has c10d and static",

@@ -247,6 +247,21 @@ static void format_host_port(char *to, const char *host, unsigned port)
                    port); /* for messages */
 }
 
+/* As many as fit. */
+static void format_endpoints(char to[ENDPOINT_SIZE], const struct job *job)
+{
+    char one[ENDPOINT_SIZE];
+
+    format_host_port(to, job->endpoint_host, job->endpoint_port);
+    for (size_t i = 0; i < job->n_more_endpoints; i++) {
+        size_t n = strlen(to);
+
+        format_host_port(one, job->more_endpoints[i].host, job->more_endpoints[i].port);
+        if (n + strlen(one) + 2 < ENDPOINT_SIZE)
+            (void)snprintf(to + n, ENDPOINT_SIZE - n, ",%s", one);
+    }
+}
+
 static void on_store_unreachable(void *data, const char *why)
 {
     struct membership *n = data;
@@ -752,10 +767,16 @@ static void agree_on_secret(struct membership *n)
     report_end(n, 1, NULL);
 }
 
+static bool needs_agreement(const struct membership *n)
+{
+    return n->host.keys && !n->host.keys->is_settled;
+}
+
 static void host_or_join(struct membership *n, const struct endpoint_kind *kind)
 {
     const struct job *job = n->host.job;
-    bool must = job->hosting == JOB_HOSTS, may = job->hosting != JOB_HOSTS_NOT;
+    bool must = job->hosting == JOB_HOSTS;
+    bool may = job->hosting != JOB_HOSTS_NOT && job->n_more_endpoints == 0;
 
     n->is_loopback = kind->is_loopback;
 
@@ -768,7 +789,7 @@ static void host_or_join(struct membership *n, const struct endpoint_kind *kind)
             return;
         }
     }
-    if (n->host.keys && !n->host.keys->is_settled)
+    if (needs_agreement(n))
         agree_on_secret(n);
     else
         begin_session(n);
@@ -863,8 +884,14 @@ static void on_membership_begin(uv_timer_t *timer)
 {
     struct membership *n = timer->data;
     const struct job *job = n->host.job;
+    bool is_numeric = resolver_numeric(job->endpoint_host, job->endpoint_port, &n->addresses);
 
-    if (!resolver_numeric(job->endpoint_host, job->endpoint_port, &n->addresses)) {
+    if (!is_numeric && job->n_more_endpoints > 0 && !needs_agreement(n)) {
+        begin_session(
+            n); /* which looks all names up: one that is not known must not keep the others waiting */
+        return;
+    }
+    if (!is_numeric) {
         resolve_endpoint(n);
         return;
     }
@@ -879,6 +906,8 @@ static void begin_session(struct membership *n)
                                          .host = n->dial_host,
                                          .port = n->rendezvous_port,
                                          .addresses = &n->addresses,
+                                         .more = job->more_endpoints,
+                                         .n_more = job->n_more_endpoints,
                                          .tls = n->host.keys ? n->host.keys->client : NULL,
                                          .on_action = on_session_action,
                                          .report = n->host.report ? report_node : NULL,
@@ -925,7 +954,7 @@ int membership_create(struct membership **ret, const struct membership_host *hos
     n->began_ms = uv_now(host->loop);
     n->dial_host = job->endpoint_host;
     n->rendezvous_port = job->endpoint_port;
-    format_host_port(n->endpoint, job->endpoint_host, job->endpoint_port);
+    format_endpoints(n->endpoint, job);
     (void)uv_timer_init(host->loop, &n->timer); /* these two cannot fail */
     n->timer.data = n;
     (void)uv_timer_start(&n->timer, on_membership_begin, 0, 0);

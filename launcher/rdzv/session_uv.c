@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "launcher/supervise/death_notice_sock.h"
+#include "launcher/cli/job.h"
 #include "launcher/rdzv/tcp_client_uv.h"
 #include "launcher/util/trace_os.h"
 #include "base/buf.h"
@@ -18,8 +19,15 @@
 
 enum { LOOK_WATCH_BODY_MAX = 64 };
 
+/* One more rendezvous. */
+struct more_endpoint {
+    struct resolver_addresses addresses; /* as of the last resolution that succeeded; perhaps none */
+    struct resolver *resolver;
+};
+
 struct session_uv {
     struct session_uv_host host;
+    struct more_endpoint more[JOB_MORE_ENDPOINTS_MAX];
     struct session machine;
     struct tcp_client *client;
     struct resolver_addresses addresses; /* of the last resolution that succeeded */
@@ -197,10 +205,51 @@ static void resolve_again(struct session_uv *s)
                                            .data = s};
     struct resolver_addresses numeric;
 
-    if (s->n_dials == 0 || s->resolver || resolver_numeric(s->host.host, s->host.port, &numeric))
+    if ((s->n_dials == 0 && s->addresses.n > 0) || s->resolver ||
+        resolver_numeric(s->host.host, s->host.port, &numeric))
         return;
     if (resolver_start(&s->resolver, &config) != 0)
         s->resolver = NULL; /* the next attempt resolves again */
+}
+
+static void on_more_found(void *data, const struct resolver_addresses *found)
+{
+    struct more_endpoint *e = data;
+
+    e->addresses = *found;
+    resolver_stop(e->resolver);
+    e->resolver = NULL;
+}
+
+static void resolve_more(struct session_uv *s, size_t i)
+{
+    const struct job_endpoint *endpoint = &s->host.more[i];
+    struct more_endpoint *e = &s->more[i];
+    const struct resolver_config config = {.loop = s->host.loop,
+                                           .host = endpoint->host,
+                                           .port = endpoint->port,
+                                           .on_found = on_more_found,
+                                           .data = e};
+
+    if (e->resolver || resolver_numeric(endpoint->host, endpoint->port, &e->addresses))
+        return;
+    if (resolver_start(&e->resolver, &config) != 0)
+        e->resolver = NULL; /* as above */
+}
+
+/* One address of each rendezvous, beginning with another one at each attempt. */
+static void gather_addresses(const struct session_uv *s, struct resolver_addresses *ret)
+{
+    size_t n = 1 + s->host.n_more;
+
+    *ret = (struct resolver_addresses){.n = 0};
+    for (size_t i = 0; i < n; i++) {
+        size_t at = (s->n_dials + i) % n;
+        const struct resolver_addresses *a = at == 0 ? &s->addresses : &s->more[at - 1].addresses;
+
+        if (a->n > 0)
+            ret->items[ret->n++] = a->items[s->n_dials / n % a->n];
+    }
 }
 
 /* Where a crund that follows another one has sent us: HOST:PORT or [IPV6]:PORT. False: the endpoint is to be dialled. */
@@ -220,13 +269,16 @@ static bool parse_redirect(const struct session_uv *s, struct resolver_addresses
 
 static void dial_rendezvous(struct session_uv *s)
 {
-    struct resolver_addresses redirect;
-    bool is_redirected = parse_redirect(s, &redirect);
+    struct resolver_addresses addresses = s->addresses;
 
     resolve_again(s);
+    for (size_t i = 0; i < s->host.n_more; i++)
+        resolve_more(s, i);
+    if (!parse_redirect(s, &addresses) && s->host.n_more > 0)
+        gather_addresses(s, &addresses);
     const struct tcp_client_config config = {.loop = s->host.loop,
-                                             .addresses = is_redirected ? &redirect : &s->addresses,
-                                             .turn = s->n_dials++,
+                                             .addresses = &addresses,
+                                             .turn = s->host.n_more > 0 ? 0 : s->n_dials,
                                              .tls = s->host.tls,
                                              .on_reached = on_session_reached,
                                              .on_connected = on_session_connected,
@@ -234,12 +286,13 @@ static void dial_rendezvous(struct session_uv *s)
                                              .on_lost = on_session_lost,
                                              .data = s};
 
+    s->n_dials++;
     buf_reset(&s->in);
     if (s->host.tls)
         frame_reader_init_server(&s->reader); /* no echo comes before the opening */
     else
         frame_reader_init_agent(&s->reader, greeting_nonce(s));
-    if (tcp_client_dial(&s->client, &config) != 0)
+    if (addresses.n == 0 || tcp_client_dial(&s->client, &config) != 0)
         s->client = NULL; /* the machine ends this attempt by its deadline, as one without an answer */
 }
 
@@ -485,6 +538,10 @@ void session_uv_destroy(struct session_uv *s)
     close_connection(s);
     resolver_stop(s->resolver);
     s->resolver = NULL;
+    for (size_t i = 0; i < s->host.n_more; i++) {
+        resolver_stop(s->more[i].resolver);
+        s->more[i].resolver = NULL;
+    }
     uv_close((uv_handle_t *)&s->timer, on_session_closed);
     uv_close((uv_handle_t *)&s->look_timer, on_session_closed);
 }

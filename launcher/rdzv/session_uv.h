@@ -12,6 +12,7 @@
 
 struct buf;
 struct death_notice;
+struct job_endpoint;
 struct session_uv;
 struct tls_context;
 
@@ -19,8 +20,12 @@ struct session_uv_host {
     uv_loop_t *loop;
     const char *host; /* of the endpoint; lives as long as the session */
     uint16_t port;
-    const struct resolver_addresses *addresses; /* of the endpoint; needed for the call only */
-    struct tls_context *tls;                    /* NULL: the session is in the clear. Outlives the session. */
+    const struct resolver_addresses
+        *addresses; /* of the endpoint; needed for the call only. With `more` there may be none yet */
+    /* Other rendezvous with the same state, which are tried in turn with the first; live as long as the session. */
+    const struct job_endpoint *more;
+    size_t n_more;
+    struct tls_context *tls; /* NULL: the session is in the clear. Outlives the session. */
     /* START, STOP, DRAIN, QUIET, PROGRESS, LOG, END. view: of START, QUIET and PROGRESS, valid during the call. The
      * session may be stepped and destroyed from within. */
     void (*on_action)(void *data, enum session_action action, const struct session_view *view);

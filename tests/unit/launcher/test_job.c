@@ -242,6 +242,24 @@ static void test_meeting(void **state)
     }
 }
 
+static void test_several_endpoints(void **state)
+{
+    static const struct conversation said = {
+        {"--nnodes=2", "--rdzv-backend=c10d", "--rdzv-endpoint=h1, [::1]:7 ,h3:8", "x"}};
+    struct outcome o;
+
+    hold(&said, &o);
+    assert_int_equal(o.result, 0);
+    assert_string_equal(o.job.endpoint_host, "h1");
+    assert_int_equal(o.job.endpoint_port, 29400);
+    assert_int_equal(o.job.n_more_endpoints, 2);
+    assert_string_equal(o.job.more_endpoints[0].host, "::1");
+    assert_int_equal(o.job.more_endpoints[0].port, 7);
+    assert_string_equal(o.job.more_endpoints[1].host, "h3");
+    assert_int_equal(o.job.more_endpoints[1].port, 8);
+    part(&o);
+}
+
 /* ------------------------------------------------------------------ refusals and warnings */
 
 static void test_refused(void **state)
@@ -302,6 +320,16 @@ static void test_refused(void **state)
         {{{"--rdzv-conf=timeout=1,", "x"}}, "must be in format"},
         {{{"--rdzv-conf==1", "x"}}, "must be in format"},
         {{{"--rdzv-backend=etcd", "x"}}, "'etcd' is not registered"},
+        {{{"--rdzv-backend=etcd-v2", "--rdzv-endpoint=h", "x"}}, "start crund with --state=etcd://"},
+        {{{"--nnodes=2", "--rdzv-backend=c10d", "--rdzv-endpoint=a,b", "--rdzv-conf=is_host=1", "x"}},
+         "names several"},
+        {{{"--nnodes=2", "--rdzv-backend=c10d", "--rdzv-endpoint=a,b,c,d,e,f,g,h,i", "x"}},
+         "at most 8 endpoints"},
+        {{{"--nnodes=2", "--rdzv-backend=c10d", "--rdzv-endpoint=a,", "x"}},
+         "must be a dot-separated list of labels"},
+        {{{"--nnodes=2", "--rdzv-backend=c10d", "--rdzv-endpoint=a,b:x", "x"}},
+         "must be an integer between 0 and 65535"},
+        {{{"--nnodes=2", "--rdzv-endpoint=a:1,b:1", "x"}}, "must be a dot-separated list of labels"},
         {{{"--rdzv-endpoint=h", "x"}}, "port is missing in endpoint: h"},
         {{{"--rdzv-conf=join_timeout="
            "0000000000000000000000000000000000000000000000000000000000000000600",
@@ -629,6 +657,7 @@ int main(void)
         cmocka_unit_test(test_slurm_s_configuration),
         cmocka_unit_test(test_who_has_the_store),
         cmocka_unit_test(test_meeting),
+        cmocka_unit_test(test_several_endpoints),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
