@@ -184,6 +184,7 @@ void daemon_crash(struct sim *sim, bool keeps_state)
 
     sim_trace(sim, "daemon dies%s", keeps_state ? "" : ", and its disk with it");
     d->alive = false;
+    d->keeps_state = keeps_state;
     d->crash_after = 0;
     d->timer_ns = 0;
     d->paused_until_ns = 0;
@@ -327,7 +328,7 @@ static void step_daemon(struct sim *sim, struct rounds_event *event)
     rounds_step(&d->rounds, event);
     while (rounds_next(&d->rounds, &action)) {
         if (d->crash_after > 0 && --d->crash_after == 0) {
-            daemon_crash(sim, d->keeps_state);
+            daemon_crash(sim, d->crash_keeps_state);
             return;
         }
         run_rounds_action(sim, &action);

@@ -245,11 +245,12 @@ static void crash_daemon(struct sim *sim, bool keeps_state)
     disturb_daemon(sim, sim->now_ns + 10 * SIM_S);
     if (!keeps_state)
         disturb_all(sim, sim->now_ns + 10 * SIM_S);
-    d->keeps_state = keeps_state;
-    if (random_percent(&sim->random, 50))
-        d->crash_after = (unsigned)random_between(&sim->random, 1, 40); /* in the middle of something */
-    else
+    if (!random_percent(&sim->random, 50)) {
         daemon_crash(sim, keeps_state);
+        return;
+    }
+    d->crash_after = (unsigned)random_between(&sim->random, 1, 40); /* in the middle of something */
+    d->crash_keeps_state = keeps_state;
 }
 
 static void slow_down(struct sim *sim)

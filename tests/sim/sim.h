@@ -299,10 +299,11 @@ struct sim_daemon {
     uint64_t paused_until_ns;
     struct sim_clock clock;
     uint64_t timer_ns;
-    unsigned crash_after; /* that many actions; 0: not */
-    bool keeps_state;
-    bool amnesia;     /* it has lost its state, or a part of it, at least once */
-    bool rolled_back; /* it has been started with an old state at least once */
+    unsigned crash_after;   /* that many actions; 0: not */
+    bool crash_keeps_state; /* whether the crash that is due then leaves the disk */
+    bool keeps_state;       /* the last crash did */
+    bool amnesia;           /* it has lost its state, or a part of it, at least once */
+    bool rolled_back;       /* it has been started with an old state at least once */
     uint64_t boot_ns;
     struct sim_file *files;
     size_t n_files, files_capacity;
