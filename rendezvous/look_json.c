@@ -18,6 +18,29 @@
 static const struct field request_fields[] = {
     {"job", TEXT_AT(struct look_request, job)},
     {"from", FIELD_U32_AT(struct look_request, from, 0, INT32_MAX)},
+    {"history", FIELD_BOOL, offsetof(struct look_request, history)},
+};
+
+#define SECONDS_AT(structure, member)                                                                        \
+    .type = FIELD_I64, .offset = offsetof(structure, member), .min = 0, .max = FIELD_EXACT_MAX
+
+static const struct field run_fields[] = {
+    {"job", TEXT_AT(struct look_run, job), .required = true},
+    {"run", FIELD_HEX, offsetof(struct look_run, instance), .required = true},
+    {"result", TEXT_AT(struct look_run, result)},
+    {"started", SECONDS_AT(struct look_run, started_s), .required = true},
+    {"ended", SECONDS_AT(struct look_run, ended_s)},
+    {"reason", TEXT_AT(struct look_run, reason)},
+};
+
+static const struct field generation_fields[] = {
+    {"generation", FIELD_I64, offsetof(struct look_generation, number), 0, INT32_MAX, .required = true},
+    {"started", SECONDS_AT(struct look_generation, started_s), .required = true},
+    {"ended", SECONDS_AT(struct look_generation, ended_s)},
+    {"nodes", FIELD_U32_AT(struct look_generation, n_nodes, 0, SESSION_NODES_MAX)},
+    {"workers", FIELD_U32_AT(struct look_generation, n_workers, 0, INT32_MAX)},
+    {"restarts", FIELD_U32_AT(struct look_generation, restarts, 0, INT32_MAX)},
+    {"reason", TEXT_AT(struct look_generation, reason)},
 };
 
 static const struct field piece_fields[] = {
@@ -90,6 +113,16 @@ int look_put_node(struct buf *out, const struct look_node *node)
     return put_part(out, "looked_node", node_fields, ARRAY_SIZE(node_fields), node);
 }
 
+int look_put_run(struct buf *out, const struct look_run *run)
+{
+    return put_part(out, "looked_run", run_fields, ARRAY_SIZE(run_fields), run);
+}
+
+int look_put_generation(struct buf *out, const struct look_generation *generation)
+{
+    return put_part(out, "looked_generation", generation_fields, ARRAY_SIZE(generation_fields), generation);
+}
+
 int look_put_end(struct buf *out, uint32_t next)
 {
     return put_number(out, "looked", next);
@@ -152,15 +185,32 @@ bool look_get_watch(const uint8_t *body, size_t n, uint32_t *ret_ms)
 bool look_get_reply(const uint8_t *body, size_t n, struct look_reply *ret)
 {
     _cleanup_json_ cJSON *json = cJSON_ParseWithLength((const char *)body, n);
-    const cJSON *job = cJSON_GetObjectItemCaseSensitive(json, "looked_job"),
-                *node = cJSON_GetObjectItemCaseSensitive(json, "looked_node"),
-                *status = cJSON_GetObjectItemCaseSensitive(json, "status");
+    const struct {
+        const char *name;
+        enum look_kind kind;
+        const struct field *fields;
+        size_t n_fields;
+        void *to;
+    } parts[] = {
+        {"looked_job", LOOK_JOB, job_fields, ARRAY_SIZE(job_fields), &ret->job},
+        {"looked_node", LOOK_NODE, node_fields, ARRAY_SIZE(node_fields), &ret->node},
+        {"looked_run", LOOK_RUN, run_fields, ARRAY_SIZE(run_fields), &ret->run},
+        {"looked_generation", LOOK_GENERATION, generation_fields, ARRAY_SIZE(generation_fields),
+         &ret->generation},
+    };
     struct look_piece piece;
 
-    *ret = (struct look_reply){.kind = job ? LOOK_JOB : node ? LOOK_NODE : status ? LOOK_STATUS : LOOK_END};
-    if (job)
-        return read_part(job, job_fields, ARRAY_SIZE(job_fields), &ret->job);
-    if (node)
-        return read_part(node, node_fields, ARRAY_SIZE(node_fields), &ret->node);
+    *ret = (struct look_reply){.kind = LOOK_END};
+    for (size_t i = 0; i < ARRAY_SIZE(parts); i++) {
+        const cJSON *part = cJSON_GetObjectItemCaseSensitive(json, parts[i].name);
+
+        if (!part)
+            continue;
+        ret->kind = parts[i].kind;
+        return read_part(part, parts[i].fields, parts[i].n_fields, parts[i].to);
+    }
+    const cJSON *status = cJSON_GetObjectItemCaseSensitive(json, "status");
+    if (status)
+        ret->kind = LOOK_STATUS;
     return status ? look_read_piece(status, &piece) : read_u32(json, "looked", &ret->next);
 }

@@ -118,6 +118,7 @@ static void run_action(struct rounds_shell *r, const struct rounds_action *actio
         break;
     case ROUNDS_DO_REPORT:
         follow_keys(r, action->job, action->log_kinds);
+        rounds_history_note(&r->history, action->job, action->log_kinds, (int64_t)time(NULL));
         log_job_lines(r, action->job, action->log_kinds);
         break;
     case ROUNDS_DO_SEND:
@@ -407,6 +408,7 @@ void rounds_shell_destroy(struct rounds_shell *r)
         return;
     rounds_state_close(r->state);
     rounds_finish(&r->core);
+    rounds_history_finish(&r->history);
     buf_finish(&r->last_view_frame);
     free(r);
 }

@@ -18,6 +18,7 @@
 #include "rendezvous/handshake_turns.h"
 #include "rendezvous/log_tokens.h"
 #include "rendezvous/rounds.h"
+#include "rendezvous/rounds_history.h"
 #include "rendezvous/server_uv.h"
 
 struct rounds_state;
@@ -32,6 +33,7 @@ enum { LOOK_ANSWER_MAX = 256 * 1024 };
 struct rounds_shell {
     struct server *server;
     struct rounds core;
+    struct rounds_history history;
     struct rounds_state *state; /* rounds_state_uv.h; NULL: nothing is kept */
     void (*log)(void *data, const char *line);
     void (*debug)(void *data, const char *line); /* rounds_debug_uv.h; NULL: off */

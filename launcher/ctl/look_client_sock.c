@@ -188,9 +188,10 @@ static int receive_answer(struct look_client *c, struct looked *l)
     return r == -EBADMSG ? fail(c, r, "its answer is of another version of crun") : r;
 }
 
-static int look_from(struct look_client *c, const char *job, struct looked *l)
+static int look_from(struct look_client *c, const struct look_target *target, struct looked *l)
 {
-    struct look_request request = {.from = l->next};
+    struct look_request request = {.from = l->next, .history = target->wants_history};
+    const char *job = target->job;
     struct buf out = {0};
 
     if (job && strlen(job) >= sizeof(request.job))
@@ -219,7 +220,7 @@ int look_client_ask(const struct look_target *target, struct looked *ret, char e
     if (!r)
         r = begin(&c, target->tls);
     do
-        r = r ? r : look_from(&c, target->job, ret);
+        r = r ? r : look_from(&c, target, ret);
     while (!r && ret->next > 0);
     if (r && !*error)
         (void)snprintf(error, LOOK_CLIENT_ERROR_SIZE, "%s", control_client_error(r));

@@ -5,6 +5,7 @@
  * each wait.
  */
 
+#include <stdbool.h>
 #include <stddef.h>
 
 struct looked;
@@ -13,8 +14,9 @@ struct tls_context;
 enum { LOOK_CLIENT_ERROR_SIZE = 256 };
 
 struct look_target {
-    const char *endpoint;    /* HOST:PORT, [IPV6]:PORT, or the path of a unix socket (with a "/") */
-    const char *job;         /* NULL: all */
+    const char *endpoint; /* HOST:PORT, [IPV6]:PORT, or the path of a unix socket (with a "/") */
+    const char *job;      /* NULL: all */
+    bool wants_history;
     struct tls_context *tls; /* NULL: in the clear, for a unix socket */
 };
 

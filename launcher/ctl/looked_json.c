@@ -1,6 +1,7 @@
 #include "launcher/ctl/looked_json.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -67,6 +68,44 @@ static int take_status(struct looked *l, const uint8_t *body, size_t n)
     return job_status_read_piece(body, n, s);
 }
 
+/* Again where its generations fill several answers. */
+static int take_run(struct looked *l, const struct look_run *from)
+{
+    char instance[HISTORY_RUN_SIZE];
+    struct history_run *run;
+
+    (void)snprintf(instance, sizeof(instance), "%016llx", (unsigned long long)from->instance); /* fits */
+    if (l->history.n_runs > 0 && strcmp(l->history.runs[l->history.n_runs - 1].run, instance) == 0)
+        return 0;
+    int r = history_add_run(&l->history, &run);
+    if (r)
+        return r;
+    session_copy_text(run->job, sizeof(run->job), from->job);
+    session_copy_text(run->run, sizeof(run->run), instance);
+    session_copy_text(run->result, sizeof(run->result), from->result);
+    session_copy_text(run->reason, sizeof(run->reason), from->reason);
+    run->started_s = from->started_s;
+    run->ended_s = from->ended_s;
+    run->exit_code = -1;
+    run->life = HISTORY_LIFE_RUNS;
+    return 0;
+}
+
+static int take_generation(struct looked *l, const struct look_generation *from)
+{
+    struct history_generation g = {.number = from->number,
+                                   .started_s = from->started_s,
+                                   .ended_s = from->ended_s,
+                                   .restarts = (int32_t)from->restarts,
+                                   .n_nodes = (int32_t)from->n_nodes,
+                                   .n_workers = (int32_t)from->n_workers};
+
+    if (l->history.n_runs == 0)
+        return -EBADMSG;
+    session_copy_text(g.reason, sizeof(g.reason), from->reason);
+    return history_add_generation(&l->history.runs[l->history.n_runs - 1], &g);
+}
+
 static int take_refusal(struct looked *l, const uint8_t *body, size_t n)
 {
     char error[SESSION_JSON_ERROR_SIZE];
@@ -92,6 +131,10 @@ int looked_take(struct looked *l, const uint8_t *body, size_t n)
         return take_node(l, &reply.node);
     case LOOK_STATUS:
         return take_status(l, body, n);
+    case LOOK_RUN:
+        return take_run(l, &reply.run);
+    case LOOK_GENERATION:
+        return take_generation(l, &reply.generation);
     default:
         l->next = reply.next;
         l->is_over = true;
@@ -119,5 +162,6 @@ void looked_finish(struct looked *l)
     for (size_t i = 0; i < l->n_jobs; i++)
         job_status_finish(&l->jobs[i]);
     free(l->jobs);
+    history_finish(&l->history);
     *l = (struct looked){0};
 }

@@ -1,18 +1,21 @@
 #pragma once
 
 /*
- * What a rendezvous answers to a look (rendezvous/look_json.h), frame by frame, as jobs for crunctl to show. Pure.
+ * What a rendezvous answers to a look (rendezvous/look_json.h), frame by frame, as jobs or runs for crunctl to show. Pure.
  */
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
+#include "launcher/ctl/history.h"
+
 struct job_status;
 
 struct looked {
     struct job_status *jobs;
     size_t n_jobs;
+    struct history history;
     size_t n_unreported; /* nodes without a status of their workers */
     uint32_t next;       /* after the end: where to go on; 0: that was all */
     bool is_over;

@@ -17,8 +17,10 @@
 #include "launcher/ctl/history_json.h"
 #include "launcher/ctl/job_status.h"
 #include "launcher/ctl/job_status_json.h"
+#include "launcher/ctl/looked_json.h"
 #include "launcher/ctl/looks_os.h"
 #include "launcher/ctl/new_secret_os.h"
+#include "launcher/ctl/other_nodes_sock.h"
 #include "launcher/ctl/print_os.h"
 #include "launcher/ctl/run_life_os.h"
 #include "launcher/ctl/stacks_command_sock.h"
@@ -43,7 +45,7 @@ struct crunctl {
 static const char usage[] =
     "usage: crunctl [--json] [--socket PATH] status|top|stacks [JOB]\n"
     "       crunctl [--json] [--all] history [JOB]\n"
-    "       crunctl [--json] [--secret-file FILE] --endpoint HOST:PORT|PATH status|top [JOB]\n"
+    "       crunctl [--json] [--secret-file FILE] --endpoint HOST:PORT|PATH status|top|history [JOB]\n"
     "       crunctl [--secret-file FILE] secret new\n";
 
 static int print_json(const struct look *list)
@@ -202,7 +204,8 @@ static int fail_without_run(const struct crunctl *o, const char *path)
 
 static int print_run(struct history_run *run, const struct crunctl *o)
 {
-    run->life = run_life_find(run);
+    if (run->host[0])
+        run->life = run_life_find(run);
     _cleanup_free_ char *text =
         o->is_json ? history_to_json(run) : history_text(run, view_of_terminal().width, format_local_time);
     return o->is_json ? print_json_line(text) : print_text(text);
@@ -226,11 +229,32 @@ static int print_runs(const struct history *h, const struct crunctl *o)
     return code;
 }
 
+static int ask_for_history(const struct crunctl *o)
+{
+    struct look_secret secret = {0};
+    struct look_options request = request_of(o, &secret);
+    struct looked looked;
+    int code = 1;
+
+    request.wants_history = true;
+    if (other_nodes_ask(&request, &looked) == 0 && looked.n_jobs > 0)
+        (void)fprintf(stderr, "crunctl: %s: the rendezvous is older and keeps no history\n", o->endpoint);
+    else if (!looked.is_over)
+        code = 1;
+    else
+        code = looked.history.n_runs > 0 ? print_runs(&looked.history, o) : fail_without_run(o, o->endpoint);
+    looked_finish(&looked);
+    look_secret_finish(&secret);
+    return code;
+}
+
 static int run_history(const struct crunctl *o)
 {
     char path[CONTROL_PATH_SIZE], old[CONTROL_PATH_SIZE + 2];
     struct history h = {0};
 
+    if (o->endpoint)
+        return ask_for_history(o);
     if (!control_history_path(environ, path)) {
         (void)fprintf(stderr, "crunctl: neither XDG_STATE_HOME nor HOME is set, so there is no history\n");
         return 1;

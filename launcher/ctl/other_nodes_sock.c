@@ -85,7 +85,8 @@ int other_nodes_ask(const struct look_options *request, struct looked *ret)
 {
     char why[SECRET_ERROR_SIZE], error[LOOK_CLIENT_ERROR_SIZE];
     bool is_unix = strchr(request->endpoint, '/');
-    struct look_target target = {.endpoint = request->endpoint, .job = request->job};
+    struct look_target target = {
+        .endpoint = request->endpoint, .job = request->job, .wants_history = request->wants_history};
 
     *ret = (struct looked){0};
     target.tls = is_unix ? NULL : context_for(request, request->job, why);
