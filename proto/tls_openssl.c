@@ -23,6 +23,7 @@
 enum {
     CTRL_SET_MIN_PROTO_VERSION = 123,
     CTRL_MODE = 33,
+    CTRL_CLEAR_MODE = 78,
     CTRL_SET_GROUPS_LIST = 92,
     MODE_RELEASE_BUFFERS = 0x10,
     VERSION_TLS1_3 = 0x0304,
@@ -64,7 +65,7 @@ struct tls_context {
     bool server;
     bool certified;
     bool has_cas;               /* certified server: clients have to have a certificate */
-    enum key_purpose purpose;   /* certified client */
+    enum key_purpose purpose;   /* client */
     char host[HOST_SIZE];       /* certified client: of the server's certificate; "": any */
     char cert_path[PATH_SHOWN]; /* of certificates, for messages, cut off */
     char ca_path[PATH_SHOWN];
@@ -271,7 +272,7 @@ static int open_context(struct tls_context **ret, const struct tls_context *conf
 int tls_context_client(struct tls_context **ret, enum key_purpose purpose, const char *job,
                        const struct secret_key *key, char why[TLS_ERROR_SIZE])
 {
-    struct tls_context config = {.key = *key};
+    struct tls_context config = {.key = *key, .purpose = purpose};
     int r;
 
     if (strlen(job) >= TLS_JOB_SIZE) {
@@ -529,6 +530,16 @@ static bool has_proof(const struct tls_link *l)
     return is_protocol(c->purpose, protocol, n);
 }
 
+/* Most links are silent most of the time, and there may be thousands: their buffers exist only while bytes are in them. A link
+ * of a node's store has many small requests, and keeps its. */
+static void keep_buffers(struct tls_link *l)
+{
+    enum key_purpose purpose = l->context->server ? l->purpose : l->context->purpose;
+
+    if (purpose == KEY_RELAY)
+        (void)l->context->o->SSL_ctrl(l->ssl, CTRL_CLEAR_MODE, MODE_RELEASE_BUFFERS, NULL); /* the new mode */
+}
+
 /* One step of the handshake, as far as the bytes go. */
 static int shake_hands(struct tls_link *l)
 {
@@ -540,23 +551,28 @@ static int shake_hands(struct tls_link *l)
     if (!has_proof(l))
         return -EPROTO;
     l->established = true;
+    keep_buffers(l);
     return 0;
 }
 
-/* 0: all that is there was read. */
+/* 0: all that is there was read. A small record needs neither the room of a large one nor a second call that finds nothing:
+ * a record is longer than its content, so one that leaves room was read to its end. */
 static int read_plain(struct tls_link *l, struct buf *plain)
 {
     const struct openssl *o = l->context->o;
 
     for (;;) {
-        uint8_t *place = buf_reserve(plain, READ_SIZE);
+        size_t pending = o->BIO_ctrl_pending(l->in), room = pending < READ_SIZE ? pending + 1 : READ_SIZE;
+        uint8_t *place = buf_reserve(plain, room);
 
         if (!place)
             return -ENOMEM;
-        int n = o->SSL_read(l->ssl, place, READ_SIZE);
+        int n = o->SSL_read(l->ssl, place, (int)room);
         if (n > 0) {
             buf_commit(plain, (size_t)n);
             l->has_received = true;
+            if ((size_t)n < room && o->BIO_ctrl_pending(l->in) == 0)
+                return 0;
             continue;
         }
         int error = o->SSL_get_error(l->ssl, n);

@@ -6,7 +6,7 @@
 Three jobs of two nodes on this machine; the client is where a worker of the second node would be. Each figure is the median
 of all round trips, the ratio is that to the plain store. A set has no reply, so it is measured with the get that follows it.
 The client is this Python process: its own time is in all three, which brings the ratios a little nearer to 1. At the end 8
-clients wait for one key through the node-local store, and the waits that arrive at node 0 are counted.
+clients wait for one key through the node-local store, and the waits that arrive at the rendezvous are counted.
 """
 
 import argparse
@@ -63,7 +63,7 @@ def compare(clients, n_trips, n_blocks):
 
 
 def count_waits(store):
-    """Requests to wait at node 0, for 8 clients of another node that wait for one key."""
+    """Requests to wait at the rendezvous, for 8 clients of another node that wait for one key."""
     before = store.upstream("wait")
     clients = [Client(*store.address) for _ in range(WAITERS)]
     for client in clients:
@@ -97,8 +97,9 @@ def main():
             more = [f"--secret-file={secret}"] if has_secret else []
             stores[mode] = stack.enter_context(local_store.open_store(folder / mode, *options, *more))
             clients[mode] = stack.enter_context(Client(*stores[mode].address))
+            clients[mode].set("key", b"12345678")
         compare(clients, given.trips, given.blocks)
-        print(f"{WAITERS} clients of one node wait for one key: {count_waits(stores['node-local'])} request(s) at node 0")
+        print(f"{WAITERS} clients of one node wait for one key: {count_waits(stores['node-local'])} request(s) at the rendezvous")
 
 
 if __name__ == "__main__":
