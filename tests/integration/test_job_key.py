@@ -25,7 +25,7 @@ if fd:
     except PermissionError:
         changed = False
     assert b"tests, long" not in key
-print("KEY", os.environ["CRUN_GENERATION"], key.hex() or "none", changed, flush=True)
+os.write(1, f"KEY {os.environ['CRUN_GENERATION']} {key.hex() or 'none'} {changed}\\n".encode())  # in one piece
 if os.environ["CRUN_GENERATION"] == "0":
     raise SystemExit(3)
 """
@@ -137,7 +137,7 @@ def test_no_process_shows_the_key(tmp_path, secret):
     worker, end = tmp_path / "worker.py", tmp_path / "end"
     worker.write_text("""
 import os, sys, time
-print("KEY", os.pread(int(os.environ["CRUN_KEY_FD"]), 4096, 0).hex(), flush=True)
+os.write(1, f"KEY {os.pread(int(os.environ['CRUN_KEY_FD']), 4096, 0).hex()}\\n".encode())  # in one piece
 while not os.path.exists(sys.argv[1]):
     time.sleep(0.05)
 """)

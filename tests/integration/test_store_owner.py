@@ -22,7 +22,7 @@ from crund import Client
 with Client(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])) as client:
     client.set("key", "of the job")
     assert client.ping()
-print("STORE", os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"], flush=True)
+os.write(1, f"STORE {os.environ['MASTER_ADDR']} {os.environ['MASTER_PORT']}\\n".encode())  # in one piece
 while not os.path.exists(sys.argv[2]):
     time.sleep(0.05)
 """
