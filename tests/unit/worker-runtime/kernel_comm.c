@@ -560,7 +560,7 @@ static void survive(int rank)
 static void survives_in(int version, enum fake_fault fault, int fault_rank)
 {
     begin(version, fault, fault_rank, 1);
-    shared->timeout_ms = 3000;
+    shared->timeout_ms = 12000;
     run(WORLD, survive, 1);
     assert_same_parameters(WORLD, KILLED);
     assert_int_equal(fake->n_waits_for_graphs, 0);
