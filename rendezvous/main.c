@@ -427,6 +427,15 @@ static int run_daemon(struct daemon *d)
     return r < 0 ? EXIT_FAILURE : EXIT_SUCCESS;
 }
 
+/* Whether what was printed could be written. */
+static int end_output(void)
+{
+    if (fflush(stdout) == 0 && !ferror(stdout))
+        return EXIT_SUCCESS;
+    (void)fprintf(stderr, "crund: cannot write to standard output: %s\n", strerror(errno));
+    return EXIT_FAILURE;
+}
+
 int main(int argc, char *argv[])
 {
     static struct daemon daemon;
@@ -435,10 +444,10 @@ int main(int argc, char *argv[])
     switch (daemon_options_parse(&daemon.options, argc, argv, error, sizeof(error))) {
     case DAEMON_E_HELP:
         daemon_options_help(stdout);
-        return EXIT_SUCCESS;
+        return end_output();
     case DAEMON_E_VERSION:
         (void)printf("crund %s\n", CRUN_VERSION);
-        return EXIT_SUCCESS;
+        return end_output();
     case DAEMON_E_USAGE:
         (void)fprintf(stderr, "crund: %s\nTry crund --help.\n", error);
         return EXIT_USAGE;

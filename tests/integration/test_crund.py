@@ -78,6 +78,13 @@ def test_wrong_usage(options, words):
     assert words in p.stderr and p.stdout == ""
 
 
+def test_help_that_cannot_be_written():
+    for option in ("--help", "--version"):
+        with open("/dev/full", "w") as full:
+            p = subprocess.run([CRUND, option], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+        assert (p.returncode, p.stderr) == (1, "crund: cannot write to standard output: No space left on device\n")
+
+
 def test_help_and_version():
     p = run("--help")
     assert p.returncode == 0 and "--max-connections" in p.stdout and p.stderr == ""
