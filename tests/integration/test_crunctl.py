@@ -193,12 +193,13 @@ def test_history_of_runs_with_one_name(folders):
     assert len(ask(folders, "--json", "history", "--all").stdout.splitlines()) == 4
 
 
-def test_history_goes_on_when_its_file_is_removed(folders):
+def test_history_goes_on_when_its_file_is_removed(folders, tmp_path):
     """As by two renamings while a long job runs."""
     path = f"{folders['XDG_STATE_HOME']}/crun/history.jsonl"
-    job = start(folders, "--max-restarts=1", "--restart-pause=0", *JOB, "sh", "-c", "[ $TORCHELASTIC_RESTART_COUNT = 1 ] && exit 5; sleep 4; exit 4")
+    job = start(folders, "--max-restarts=1", "--restart-pause=0", *JOB, "sh", "-c", f"[ $TORCHELASTIC_RESTART_COUNT = 1 ] && exit 5; while [ ! -e {tmp_path}/go ]; do sleep 0.1; done; exit 4")
     jobs.wait_for(lambda: os.path.exists(path) and os.path.getsize(path) > 0, 30, 0.05)
     os.unlink(path)
+    (tmp_path / "go").touch()
     job.communicate(timeout=60)
     found = json.loads(ask(folders, "--json", "history").stdout)
     assert [g["generation"] for g in found["generations"]] == [1] and found["result"] == "failed"
