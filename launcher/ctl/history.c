@@ -110,11 +110,32 @@ static void note_mark(struct history_run *run, const struct history_line *line)
 
 static void end_run(struct history_run *run, const struct history_line *line)
 {
-    end_last_generation(run, line);
+    if (run->n_generations > 0)
+        end_last_generation(run, line);
+    else
+        memcpy(run->reason, line->reason, sizeof(run->reason));
     run->ended_s = line->time_s;
     run->exit_code = line->exit_code;
     (void)snprintf(run->result, sizeof(run->result), "%s",
                    line->result[0] ? line->result : "ended"); /* fits */
+}
+
+/* The nodes did not come, or the lines of its generations are no longer there. The identity has the time of its start and the
+ * process number. */
+static int take_end_alone(struct history *h, const struct history_line *line)
+{
+    struct history_line start = *line;
+    long long started_ns, pid;
+
+    if (sscanf(line->run, "%lld-%lld", &started_ns, &pid) != 2)
+        return 0;
+    start.time_s = started_ns / 1000000000;
+    start.crun_pid = pid;
+    struct history_run *run = begin_run(h, &start);
+    if (!run)
+        return -ENOMEM;
+    end_run(run, line);
+    return 0;
 }
 
 int history_add(struct history *h, const struct history_line *line)
@@ -124,6 +145,8 @@ int history_add(struct history *h, const struct history_line *line)
     if (line->kind == HISTORY_START)
         return take_start(h, line);
     run = open_run(h, line);
+    if (!run && line->kind == HISTORY_END)
+        return take_end_alone(h, line);
     if (!run || run->n_generations == 0)
         return 0;
     if (line->kind == HISTORY_STOP)
@@ -200,14 +223,17 @@ char *history_text(const struct history_run *run, int width,
                        run->result[0] ? run->result : lives[run->life], run->result[0] ? " after " : "",
                        run->result[0] ? took : "", run->reason[0] ? ": " : "", run->reason); /* fits */
     else if (run->result[0])
-        (void)snprintf(head, sizeof(head), "%s on %s: %s, %s with exit code %d after %s", run->job, run->host,
-                       run->program, run->result, (int)run->exit_code, took); /* fits */
+        (void)snprintf(head, sizeof(head), "%s on %s: %s, %s with exit code %d after %s%s%s", run->job,
+                       run->host, run->program, run->result, (int)run->exit_code, took,
+                       run->reason[0] ? ": " : "", run->reason); /* fits */
     else
         (void)snprintf(head, sizeof(head), "%s on %s: %s, %s", run->job, run->host, run->program,
                        lives[run->life]); /* fits */
     session_clean_text(head);
-    strbuf_add(&out, "%s\n%10s  %-19s %12s %5s %7s %8s  %s\n", head, "GENERATION", "STARTED", "LASTED",
-               "NODES", "WORKERS", "RESTARTS", "ENDED BECAUSE");
+    strbuf_add(&out, "%s\n", head);
+    if (run->n_generations > 0)
+        strbuf_add(&out, "%10s  %-19s %12s %5s %7s %8s  %s\n", "GENERATION", "STARTED", "LASTED", "NODES",
+                   "WORKERS", "RESTARTS", "ENDED BECAUSE");
     for (size_t i = 0; i < run->n_generations; i++)
         add_generation_line(&out, &run->generations[i], run->life == HISTORY_LIFE_RUNS ? "runs" : "-", width,
                             format_time);

@@ -52,7 +52,7 @@ struct history_run {
     char job[HISTORY_NAME_SIZE], host[HISTORY_NAME_SIZE], program[HISTORY_NAME_SIZE];
     char run[HISTORY_RUN_SIZE];
     int64_t crun_pid, started_s, ended_s;
-    char reason[HISTORY_REASON_SIZE]; /* of the end, from a rendezvous */
+    char reason[HISTORY_REASON_SIZE]; /* of the end, from a rendezvous, or where there was no generation */
     char result[HISTORY_WORD_SIZE];   /* "": it has not ended, or crun was killed; see life */
     enum history_life life;           /* of a run without result; the caller knows */
     int32_t exit_code;                /* -1: a rendezvous has none */
@@ -65,7 +65,8 @@ struct history {
     size_t n_runs;
 };
 
-/* Takes the next line, in the order of the file; lines without a start before them are ignored. 0 or -ENOMEM. */
+/* Takes the next line, in the order of the file; lines without a start before them are ignored, but for the end of a run that had no
+ * generation. 0 or -ENOMEM. */
 int history_add(struct history *h, const struct history_line *line);
 
 /* For runs that a rendezvous reports: one more run, or generation. 0 or -ENOMEM; -EBADMSG: too many. */

@@ -179,6 +179,7 @@ static void add_own_fields(cJSON *line, const struct event_job *job, const struc
         events_add_text(line, "line", e->mark->line);
         break;
     case EVENT_END:
+        events_add_text(line, "program", job->program); /* there may have been no start */
         (void)cJSON_AddStringToObject(line, "result", e->cause);
         add_integer(line, "exit_code", e->number);
         add_integer(line, "took_ns", (int64_t)e->took_ns);

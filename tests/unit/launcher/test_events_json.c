@@ -95,7 +95,7 @@ static void test_every_kind(void **state)
     assert_line(
         &(struct event){.kind = EVENT_END, .cause = "failed", .number = 1, .took_ns = 10, .reason = "r"},
         "\"event\":\"end\"," USUAL
-        ",\"result\":\"failed\",\"exit_code\":1,\"took_ns\":10,\"reason\":\"r\"}\n");
+        ",\"program\":\"train\",\"result\":\"failed\",\"exit_code\":1,\"took_ns\":10,\"reason\":\"r\"}\n");
 }
 
 static void test_text_of_any_origin(void **state)

@@ -162,6 +162,28 @@ static void runs_of_one_name_stay_apart(void **state)
     history_finish(&h);
 }
 
+/* The end of an older crun, which has no identity, is no run. */
+static void run_without_a_generation_has_its_reason(void **state)
+{
+    static const char *const lines[] = {
+        AT("01") "\"event\":\"end\",\"result\":\"failed\",\"exit_code\":1}",
+        OF_RUN("09", "j", "1795334401000000000-4711") "\"event\":\"peer\",\"reason\":\"no nodes\"}",
+        OF_RUN(
+            "09", "j",
+            "1795334401000000000-4711") "\"event\":\"end\",\"program\":\"train.py\",\"result\":\"failed\",\"exit_code\":1,\"reason\":\"no nodes\"}",
+    };
+    struct history h = {0};
+
+    (void)state;
+    add_all(&h, lines, ARRAY_SIZE(lines));
+    assert_int_equal(h.n_runs, 1);
+    assert_int_equal(h.runs[0].crun_pid, 4711);
+    char *text = history_text(&h.runs[0], 0, format_seconds);
+    assert_non_null(strstr(text, "j on n1: train.py, failed with exit code 1 after 8 s: no nodes\n"));
+    free(text);
+    history_finish(&h);
+}
+
 static void whole_name_comes_before_its_beginning(void **state)
 {
     static const char *const lines[] = {
@@ -213,6 +235,7 @@ int main(void)
         cmocka_unit_test(marks_are_counted),
         cmocka_unit_test(a_killed_run_is_not_continued),
         cmocka_unit_test(runs_of_one_name_stay_apart),
+        cmocka_unit_test(run_without_a_generation_has_its_reason),
         cmocka_unit_test(whole_name_comes_before_its_beginning),
         cmocka_unit_test(texts_of_the_log_are_made_printable),
     };
