@@ -41,10 +41,10 @@ while True:
 """
 
 
-def derived_keys(secret):
+def derived_keys(secret, job=JOB):
     """As proto/key_openssl.c: HKDF with SHA-256."""
     extracted = hmac.digest(b"crun secret, version 1", secret, hashlib.sha256)
-    return {purpose: hmac.digest(extracted, purpose.encode() + b"\0" + (b"" if purpose == "admin" else JOB.encode()) + b"\1", hashlib.sha256)
+    return {purpose: hmac.digest(extracted, purpose.encode() + b"\0" + (b"" if purpose == "admin" else job.encode()) + b"\1", hashlib.sha256)
             for purpose in PURPOSES}
 
 
