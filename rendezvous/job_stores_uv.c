@@ -23,6 +23,7 @@ struct job_store {
     uint32_t key_space;
     struct store store;
     uint64_t bytes; /* counted in job_stores.bytes */
+    bool is_orphan;
     struct relay_shell *nodes;
 };
 
@@ -48,15 +49,6 @@ static void account(struct job_store *st)
     st->store.limits.bytes_max = limits->job_store.bytes_max;
     if (now + free_bytes < st->store.limits.bytes_max)
         st->store.limits.bytes_max = now + free_bytes;
-}
-
-static void on_nodes_worked(void *data)
-{
-    struct job_store *st = data;
-
-    account(st);
-    if (list_is_empty(&st->active) && !list_is_empty(&st->link))
-        list_append(&st->owner->active, &st->active);
 }
 
 /* ---- turns ---- */
@@ -143,6 +135,20 @@ static void end_store(struct job_store *st)
     relay_shell_stop(st->nodes);
 }
 
+/* Also after each sweep of the nodes, so an orphan ends some time after the last one of them. */
+static void on_nodes_worked(void *data)
+{
+    struct job_store *st = data;
+
+    if (list_is_empty(&st->link))
+        return; /* it ends */
+    account(st);
+    if (st->is_orphan && !relay_shell_has_nodes(st->nodes))
+        end_store(st);
+    else if (list_is_empty(&st->active))
+        list_append(&st->owner->active, &st->active);
+}
+
 static struct job_store *find_store(struct job_stores *j, const char *job, uint64_t instance,
                                     uint32_t key_space)
 {
@@ -217,10 +223,11 @@ void job_stores_end(struct job_stores *j, const char *job, uint64_t instance)
         drop_others(j, job, instance, 0);
 }
 
-void job_stores_end_all(struct job_stores *j)
+void job_stores_orphan(struct job_stores *j)
 {
-    while (j && !list_is_empty(&j->stores))
-        end_store(list_entry(j->stores.next, struct job_store, link));
+    if (!j)
+        return;
+    list_for_each(i, &j->stores) list_entry(i, struct job_store, link)->is_orphan = true;
 }
 
 /* ---- connections ---- */
@@ -264,7 +271,8 @@ void job_stores_stop(struct job_stores *j)
 {
     if (!j)
         return;
-    job_stores_end_all(j);
+    while (!list_is_empty(&j->stores))
+        end_store(list_entry(j->stores.next, struct job_store, link));
     relay_shell_stop(j->lobby);
 }
 

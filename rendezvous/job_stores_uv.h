@@ -10,6 +10,8 @@
  *   requests                    -> relay_node.h -> the store
  *   job closed or forgotten     -> job_stores_end(): the connections are closed, the memory is freed
  *
+ * A store also ends when this process has ceased to lead and no node uses it any more.
+ *
  * So a store never outlives what it was made for, and a node of another job, of an earlier run of this id or of a generation that had
  * other keys gets none of it. Nothing is saved: a rendezvous that was started again has no keys, refuses the nodes that had some,
  * and their workers' connections end.
@@ -35,8 +37,9 @@ void job_stores_begin(struct job_stores *j, const char *job, uint64_t instance, 
 /* The job has ended, or has no keys here any more. */
 void job_stores_end(struct job_stores *j, const char *job, uint64_t instance);
 
-/* No job is led here any more. */
-void job_stores_end_all(struct job_stores *j);
+/* This crund does not lead any more, and learns nothing of the jobs' ends. Nodes that are connected keep their keys; a store ends when
+ * all of them have gone to others (relay_shell_uv.c: a node without connection is forgotten after a minute). */
+void job_stores_orphan(struct job_stores *j);
 
 /* Takes the socket and the link of a node that has proved the key, and the bytes that it has sent inside. */
 void job_stores_adopt(struct job_stores *j, int fd, struct tls_link *tls, const struct buf *plain);

@@ -408,6 +408,11 @@ void relay_shell_flush(struct relay_shell *h)
     }
 }
 
+bool relay_shell_has_nodes(const struct relay_shell *h)
+{
+    return !list_is_empty(&h->nodes) || !list_is_empty(&h->conns);
+}
+
 bool relay_shell_is_busy(const struct relay_shell *h)
 {
     return !list_is_empty(&h->busy);

@@ -39,6 +39,9 @@ void relay_shell_release(struct relay_shell *h, struct store_client *c);
 /* Sends what was queued by releases. */
 void relay_shell_flush(struct relay_shell *h);
 
+/* Is there a node, or a connection that may become one? */
+bool relay_shell_has_nodes(const struct relay_shell *h);
+
 /* Has a node requests for another turn? */
 bool relay_shell_is_busy(const struct relay_shell *h);
 

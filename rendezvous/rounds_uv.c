@@ -284,6 +284,7 @@ void rounds_shell_depose(struct rounds_shell *r)
     struct rounds_config config = r->core.config;
 
     r->leads = false;
+    job_stores_orphan(r->server->job_stores);
     list_for_each_safe(i, &r->agents)
     {
         struct agent_conn *a = list_entry(i, struct agent_conn, link);

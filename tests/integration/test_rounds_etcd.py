@@ -1,6 +1,7 @@
 """crund --state=etcd://...: three members of etcd, three crunds, and jobs of two nodes that go on while these are killed."""
 
 import base64
+import contextlib
 import json
 import os
 import pathlib
@@ -8,6 +9,7 @@ import re
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 import urllib.error
@@ -77,8 +79,8 @@ class Member:
 class Place:
     """Three members and three crunds."""
 
-    def __init__(self, folder, job):
-        self.folder, self.job = folder, job
+    def __init__(self, folder, job, *options):
+        self.folder, self.job, self.options = folder, job, options
         clients, peers = ([lib.free_port() for _ in range(3)] for _ in range(2))
         cluster = ",".join(f"m{i}=http://127.0.0.1:{peers[i]}" for i in range(3))
         self.members = [Member(folder, f"m{i}", clients[i], peers[i], cluster) for i in range(3)]
@@ -89,7 +91,7 @@ class Place:
         (job / "worker.py").write_text(WORKER)
 
     def start_crund(self, i):
-        self.crunds[i] = Crund(BUILD, "--state", self.url, listen=(f"127.0.0.1:{self.ports[i]}",))
+        self.crunds[i] = Crund(BUILD, "--state", self.url, *self.options, listen=(f"127.0.0.1:{self.ports[i]}",))
         self.crunds[i].__enter__()
 
     def start(self):
@@ -164,17 +166,23 @@ class Place:
             assert n.wait(120) == 0, self.texts()
 
 
-@pytest.fixture
-def place(tmp_path):
+@contextlib.contextmanager
+def open_place(job, *options):
     memory = pathlib.Path("/dev/shm")
     folder = pathlib.Path(tempfile.mkdtemp(dir=memory if os.access(memory, os.W_OK) else None))
-    p = Place(folder, tmp_path)
+    p = Place(folder, job, *options)
     try:
         p.start()
         yield p
     finally:
         p.close()
         shutil.rmtree(folder)
+
+
+@pytest.fixture
+def place(tmp_path):
+    with open_place(tmp_path) as p:
+        yield p
 
 
 def test_followers_send_nodes_to_the_leader(place):
@@ -228,6 +236,53 @@ def test_without_a_majority_workers_go_on(place):
         m.start()
     place.wait_events("start", 4)
     place.finish()
+
+
+COUNTS = """
+import os, sys, time
+folder, support = sys.argv[1:]
+sys.path.insert(0, support)
+from crund import Client
+me = os.environ["RANK"], os.environ["TORCHELASTIC_RESTART_COUNT"], os.environ["CRUN_GENERATION"]
+def note(what):
+    with open(f"{folder}/events", "a") as f:
+        f.write(" ".join((what, *me)) + "\\n")
+client = Client(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
+note("start")
+while not os.path.exists(f"{folder}/stop"):
+    client.add("count of " + me[0], 1)
+    if os.path.exists(f"{folder}/look") and not os.path.exists(f"{folder}/looked." + me[0]):
+        open(f"{folder}/looked." + me[0], "w").close()
+        note("counts")
+    time.sleep(0.02)
+note("end")
+"""
+
+
+def test_a_leader_that_is_deposed_keeps_the_keys_of_its_nodes(tmp_path):
+    """--seal: the store of a job is in the crund that has formed its generation. Without etcd that one leads no more."""
+    secret, support = tmp_path / "secret", pathlib.Path(__file__).resolve().parents[1] / "support" / "py"
+    secret.write_text("a secret of the tests, long enough")
+    secret.chmod(0o600)
+    with open_place(tmp_path, "--secret-file", str(secret)) as place:
+        leader = place.leader()
+        (tmp_path / "worker.py").write_text(COUNTS)
+        for i in range(2):
+            place.nodes.append(lib.Node(
+                [jobs.crun(), "--nnodes=2", "--nproc-per-node=1", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{place.ports[leader]}",
+                 "--rdzv-id=j", "--max-restarts=3", "--seal", f"--secret-file={secret}", tmp_path / "worker.py", tmp_path, support],
+                tmp_path / f"node{i}.log", env={"PYTHON_EXEC": sys.executable}))
+        place.wait_events("start", 2)
+        for m in place.members:
+            m.kill()
+        assert wait_until(lambda: not place.says_it_leads(leader), 60), place.logs()
+        (tmp_path / "look").touch()
+        place.wait_events("counts", 2)  # requests are replied to
+        for m in place.members:
+            m.start()
+        assert wait_until(lambda: place.leader() is not None, 120), place.logs()
+        place.finish()
+        assert [e[2] for e in place.events("start")] == ["0", "0"], place.texts()
 
 
 def test_a_restarted_crund_leads_again_at_once(place):
