@@ -403,8 +403,7 @@ static void attach_connection(struct rounds *r, struct rounds_node *n, const str
     node_set_session(n, event->session);
     n->pending_start = -1; /* its hello knows what came over the old one, and nothing more comes over that */
     n->attempt = event->hello->attempt;
-    n->can_relay = event->hello->can_relay; /* not saved: after a restart of crund these come from here */
-    n->wants_keys = event->hello->wants_keys;
+    n->can_relay = event->hello->can_relay; /* not saved: after a restart of crund it comes from here */
     session_copy_text(n->addr, sizeof(n->addr), event->hello->addr);
     session_copy_text(n->peer, sizeof(n->peer), event->peer);
     session_copy_text(n->own, sizeof(n->own), event->hello->own);

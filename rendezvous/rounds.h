@@ -103,7 +103,6 @@ struct rounds_node {
 
     enum rounds_node_state state;
     bool can_relay;       /* it understands messages of other agents */
-    bool wants_keys;      /* its workers' keys are to be kept here */
     bool keeps_keys;      /* READY: workers of it remain, and use the keys of their generation on */
     bool quiet;           /* none of its workers makes progress, or all have ended */
     bool member;          /* of the present generation */
@@ -238,8 +237,8 @@ struct rounds_config {
     uint32_t max_jobs;                       /* and as many tombstones */
     uint32_t max_nodes;                      /* of one job */
     uint32_t max_nodes_all;                  /* of all jobs together */
-    bool keeps_keys;                         /* of the workers of jobs that want it (job_stores_uv.h) */
-    uint64_t grace_ns;                       /* for agents to return after a restart of the daemon */
+    bool keeps_keys;    /* of the workers of jobs with params.local_store (job_stores_uv.h) */
+    uint64_t grace_ns;  /* for agents to return after a restart of the daemon */
     uint64_t linger_ns; /* how long a closed job is remembered: longer than an agent redials */
 };
 

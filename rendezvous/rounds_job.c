@@ -209,16 +209,10 @@ static bool are_keys_kept(const struct rounds_node *n)
 /* Which keys the workers of the new generation get: those of the last one where some remain that use them on, else new ones. */
 static void choose_keys(struct rounds_job *job)
 {
-    bool wanted = job->rounds->config.keeps_keys, kept = false;
+    bool kept = false;
 
-    list_for_each(i, &job->nodes)
-    {
-        const struct rounds_node *n = list_entry(i, struct rounds_node, in_job);
-
-        wanted = wanted && (n->wants_keys || !n->member);
-        kept = kept || are_keys_kept(n);
-    }
-    if (!wanted)
+    list_for_each(i, &job->nodes) kept = kept || are_keys_kept(list_entry(i, struct rounds_node, in_job));
+    if (!job->rounds->config.keeps_keys || !job->params.local_store)
         job->key_space = 0;
     else if (!kept || job->key_space == 0 || job->keys_lost)
         job->key_space = (uint32_t)job->generation + 1;

@@ -68,7 +68,6 @@ static const struct field hello_fields[] = {
      .missing = -1},
     {"can_report", FIELD_BOOL, offsetof(struct session_hello, can_report)},
     {"can_relay", FIELD_BOOL, offsetof(struct session_hello, can_relay)},
-    {"wants_keys", FIELD_BOOL, offsetof(struct session_hello, wants_keys)},
 };
 
 static const struct field view_fields[] = {

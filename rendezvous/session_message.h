@@ -150,7 +150,6 @@ struct session_hello {
     int32_t node_rank; /* the group rank it would like; -1: any */
     bool can_report;   /* it sends the status of its workers when it is asked for it (look_json.h) */
     bool can_relay;    /* it understands messages of other agents (relay_json.h) */
-    bool wants_keys;   /* the store of its workers forwards to the rendezvous, which keeps their keys */
     struct session_report report;
 };
 

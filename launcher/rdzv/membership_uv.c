@@ -919,8 +919,7 @@ static void begin_session(struct membership *n)
                                               .n_workers = (uint32_t)job->n_workers,
                                               .node_rank = job->node_rank,
                                               .can_report = n->host.report != NULL,
-                                              .can_relay = n->host.on_relay != NULL,
-                                              .wants_keys = uses_rendezvous_keys(n)}};
+                                              .can_relay = n->host.on_relay != NULL}};
 
     session_copy_text(config.hello.job, sizeof(config.hello.job), job->run_id_text);
     session_copy_text(config.hello.role, sizeof(config.hello.role), job->role);

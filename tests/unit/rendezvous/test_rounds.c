@@ -1544,10 +1544,14 @@ static void run_again(struct table *t, unsigned keeps)
         say(t, i, SESSION_RUNNING);
 }
 
-static void want_keys(struct table *t, unsigned i)
+static void run_with_keys(struct table *t)
 {
-    t->agents[i].hello.wants_keys = true;
-    hello(t, i);
+    t->rounds.config.keeps_keys = true;
+    t->params.local_store = 1;
+    t->params.max_restarts = 100;
+    run(t, 2, 2, 2);
+    run_again(t, 0);
+    assert_int_equal(t->agents[0].view.place.key_space, 2);
 }
 
 static void keys_are_kept_for_workers_that_remain(void **state)
@@ -1556,52 +1560,47 @@ static void keys_are_kept_for_workers_that_remain(void **state)
         unsigned keeps;
         uint32_t key_space;
     } generations[] = {
-        {0, 2}, /* all workers are new: so are their keys */
-        {2, 2}, {1, 2}, {3, 2}, {0, 6}, {2, 6},
+        {2, 2}, {1, 2}, {3, 2}, {0, 6}, {2, 6}, /* 0: all workers are new, and so are their keys */
     };
     struct table *t = *state;
 
-    t->rounds.config.keeps_keys = true;
-    t->params.max_restarts = 100;
-    run(t, 2, 2, 2);
-    want_keys(t, 0);
-    want_keys(t, 1);
+    run_with_keys(t);
     for (size_t i = 0; i < ARRAY_SIZE(generations); i++) {
         run_again(t, generations[i].keeps);
         assert_int_equal(t->agents[0].view.place.key_space, generations[i].key_space);
     }
 }
 
-static void keys_are_kept_where_all_nodes_want_that(void **state)
+static void keys_are_kept_where_they_are_wanted(void **state)
 {
     struct table *t = *state;
 
     t->params.max_restarts = 100;
-    t->rounds.config.keeps_keys = true;
+    t->params.local_store = 1;
     run(t, 2, 2, 2);
-    want_keys(t, 0); /* the other node does not */
+    run_again(t, 3);
+    assert_int_equal(t->agents[0].view.place.key_space, 0); /* this rendezvous keeps none */
+    t->rounds.config.keeps_keys = true;
+    run_again(t, 3); /* there are none to go on with */
+    assert_int_equal(t->agents[0].view.place.key_space, 3);
+}
+
+static void a_job_with_a_store_at_node_0_has_no_keys_here(void **state)
+{
+    struct table *t = *state;
+
+    t->rounds.config.keeps_keys = true;
+    t->params.max_restarts = 100;
+    run(t, 2, 2, 2);
     run_again(t, 3);
     assert_int_equal(t->agents[0].view.place.key_space, 0);
-    want_keys(t, 1);
-    t->rounds.config.keeps_keys = false; /* the rendezvous does not */
-    run_again(t, 0);
-    assert_int_equal(t->agents[0].view.place.key_space, 0);
-    t->rounds.config.keeps_keys = true;
-    run_again(t, 0);
-    assert_int_equal(t->agents[0].view.place.key_space, 4);
 }
 
 static void keys_of_another_process_are_not_kept(void **state)
 {
     struct table *t = *state;
 
-    t->rounds.config.keeps_keys = true;
-    t->params.max_restarts = 100;
-    run(t, 2, 2, 2);
-    want_keys(t, 0);
-    want_keys(t, 1);
-    run_again(t, 0);
-    assert_int_equal(t->agents[0].view.place.key_space, 2);
+    run_with_keys(t);
     /* As job_resume() does. */
     list_entry(t->rounds.jobs.next, struct rounds_job, in_rounds)->keys_lost = true;
     run_again(t, 3);
@@ -2210,7 +2209,8 @@ int main(void)
         TEST(all_members_learn_that_all_are_quiet),
         TEST(quiet_members_learn_whether_all_can_relay),
         TEST(keys_are_kept_for_workers_that_remain),
-        TEST(keys_are_kept_where_all_nodes_want_that),
+        TEST(keys_are_kept_where_they_are_wanted),
+        TEST(a_job_with_a_store_at_node_0_has_no_keys_here),
         TEST(keys_of_another_process_are_not_kept),
         TEST(a_failure_while_draining_is_final),
         TEST(the_rendezvous_may_end_it_for_a_reason),

@@ -40,7 +40,6 @@ static const struct session_hello a_hello = {.job = "train-7",
                                              .n_workers = 8,
                                              .node_rank = 3,
                                              .can_relay = true,
-                                             .wants_keys = true,
                                              .report = A_REPORT};
 
 static struct wire_span body_of(const struct buf *frame)
@@ -97,7 +96,6 @@ static void assert_hello_equal(const struct session_hello *a, const struct sessi
     assert_int_equal(a->n_workers, b->n_workers);
     assert_int_equal(a->node_rank, b->node_rank);
     assert_int_equal(a->can_relay, b->can_relay);
-    assert_int_equal(a->wants_keys, b->wants_keys);
     assert_report_equal(&a->report, &b->report);
 }
 
