@@ -2026,6 +2026,22 @@ static void an_overloaded_daemon_finds_a_dead_node(void **state)
     assert_view(t, 0, SESSION_VIEW_STOP);
 }
 
+/* The daemon stops while it waits for what made workers of all nodes end: what it has not read yet may be the cause. */
+static void a_stop_while_a_generation_ends_leaves_time_for_the_cause(void **state)
+{
+    struct table *t = *state;
+
+    run(t, 2, 2, 2);
+    fail_worker(t, 0, 0);
+    assert_view(t, 1, SESSION_VIEW_STOP);
+    t->now_ns += 5000 * MS; /* stopped, and continued */
+    step(t, (struct rounds_event){.kind = ROUNDS_TIMER});
+    assert_view(t, 0, SESSION_VIEW_STOP);
+    fail_worker(t, 1, 6000); /* before the stop, and before the other failure */
+    assert_view(t, 0, SESSION_VIEW_END);
+    assert_string_equal(t->agents[0].view.cause.host, "node1");
+}
+
 /* ---- health checks ---- */
 
 static void fail_check(struct table *t, unsigned i, const char *why)
@@ -2236,6 +2252,7 @@ int main(void)
         TEST(a_stop_while_a_node_redials_is_not_its_fault),
         TEST(a_node_that_redials_after_a_stop_has_time_for_a_new_attempt),
         TEST(an_overloaded_daemon_finds_a_dead_node),
+        TEST(a_stop_while_a_generation_ends_leaves_time_for_the_cause),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
