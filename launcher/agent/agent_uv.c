@@ -31,6 +31,7 @@
 #include "launcher/rdzv/job_keys_os.h"
 #include "launcher/rdzv/membership_uv.h"
 #include "launcher/rdzv/rdzv_static_uv.h"
+#include "launcher/rdzv/resolver_uv.h"
 #include "launcher/rdzv/worker_store_uv.h"
 #include "launcher/report/events.h"
 #include "launcher/report/events_os.h"
@@ -954,9 +955,10 @@ int agent_run(const struct agent_config *config)
     bool are_files_made = attempt_files_wait(REMOVE_LIMIT_MS);
     bool is_watch_over = watch_destroy(a.watch); /* it may write files among the logs */
     end_logs(&a);
-    if (!are_files_made || !is_watch_over || bounded_is_hung()) {
+    if (!are_files_made || !is_watch_over || bounded_is_hung() || resolver_is_asking()) {
         trace_close();
-        _exit(a.exit_code); /* a thread that waits for a disk uses what would be freed now */
+        _exit(
+            a.exit_code); /* a thread that waits for a disk or for name servers uses what would be freed now */
     }
     free(a.failed);
     output_destroy(a.output);

@@ -13,6 +13,7 @@
 #include <netdb.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -83,6 +84,13 @@ static void copy_addresses(const struct addrinfo *list, struct resolver_addresse
             memcpy(&ret->items[ret->n++], a->ai_addr, a->ai_addrlen);
 }
 
+static atomic_uint n_threads; /* in getaddrinfo(), or about to be */
+
+bool resolver_is_asking(void)
+{
+    return n_threads > 0;
+}
+
 /* The main function of a thread, which owns a reference. */
 static void *resolve_in_thread(void *data)
 {
@@ -98,6 +106,7 @@ static void *resolve_in_thread(void *data)
         copy_addresses(list, &found);
         freeaddrinfo(list);
     }
+    n_threads--;
     (void)pthread_mutex_lock(&d->lock);
     d->n_asking--;
     if (found.n > 0) {
@@ -127,7 +136,9 @@ static int start_resolver_thread(void *(*body)(void *), void *data)
     (void)pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED); /* cannot fail with this value */
     (void)sigfillset(&all);
     (void)pthread_sigmask(SIG_SETMASK, &all, &before);
+    n_threads++;
     r = pthread_create(&thread, &attributes, body, data);
+    n_threads -= r != 0;
     (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
     (void)pthread_attr_destroy(&attributes);
     return -r;

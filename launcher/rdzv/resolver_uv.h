@@ -48,3 +48,7 @@ const char *resolver_why(const struct resolver *l);
 
 /* No callback comes after this call; frees itself. NULL is fine. */
 void resolver_stop(struct resolver *l);
+
+/* Whether a thread still waits for name servers, inside a library whose destructors exit() would run: a process that ends must do
+ * so by _exit() then. */
+bool resolver_is_asking(void);

@@ -291,3 +291,15 @@ def test_a_local_addr_that_leads_nowhere_is_told(fabric, tmp_path):
             node.wait_for("STARTED")
         time.sleep(1.5)  # the question is asked after one
         assert "worker store" not in nodes.texts(), nodes.texts()
+
+
+def test_end_while_a_name_is_looked_up(tmp_path):
+    """The thread stays inside the resolver: no destructor of its libraries may run beside it."""
+    hangs, ended = tmp_path / "hangs", tmp_path / "ended"
+    hangs.touch()
+    p = jobs.run([jobs.crun(), "--nnodes=2", "--rdzv-backend=c10d", "--rdzv-endpoint=head.invalid:29400", "--rdzv-id=job",
+                  "--rdzv-conf=join_timeout=1", "--no-python", "true"], timeout=60,
+                 env={**os.environ, "LD_PRELOAD": str(jobs.build_folder() / "tests/fakes/libslow_resolver.so"),
+                      "SLOW_RESOLVER_HANGS": str(hangs), "SLOW_RESOLVER_ENDED": str(ended)})
+    assert p.returncode == 1 and "head.invalid" in p.stderr, p.stderr
+    assert not ended.exists()
