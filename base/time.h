@@ -1,6 +1,6 @@
 #pragma once
 
-/* The two clocks of the system, in nanoseconds. Inline: a core that includes this for its types reads no clock. */
+/* The clocks of the system, in nanoseconds. Inline: a core that includes this for its types reads no clock. */
 
 #include <stdint.h>
 #include <time.h>
@@ -19,7 +19,13 @@ static inline uint64_t now_ns(void)
     return clock_read_ns(CLOCK_MONOTONIC);
 }
 
-/* The same in microseconds, for measurements. */
+/* CLOCK_BOOTTIME: goes on while the machine is suspended. */
+static inline uint64_t boot_ns(void)
+{
+    return clock_read_ns(CLOCK_BOOTTIME);
+}
+
+/* CLOCK_MONOTONIC in microseconds, for measurements. */
 static inline double now_us(void)
 {
     return (double)now_ns() / 1e3;

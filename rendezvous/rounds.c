@@ -27,8 +27,9 @@ static const char *const state_names[ROUNDS_JOB_STATE_COUNT] = {
 static const char *const node_state_names[ROUNDS_NODE_STATE_COUNT] = {
     [ROUNDS_NODE_RUNNING] = "running",   [ROUNDS_NODE_DONE] = "done",       [ROUNDS_NODE_READY] = "ready",
     [ROUNDS_NODE_STOPPING] = "stopping", [ROUNDS_NODE_JOINING] = "joining", [ROUNDS_NODE_UNFIT] = "unfit",
+    [ROUNDS_NODE_LOST] = "lost",
 };
-_Static_assert(ROUNDS_NODE_STATE_COUNT == 6, "each state of a node has a name");
+_Static_assert(ROUNDS_NODE_STATE_COUNT == 7, "each state of a node has a name");
 
 bool rounds_job_is_quiet(const struct rounds_job *job)
 {
@@ -47,13 +48,9 @@ const char *rounds_job_state_name(unsigned state)
 }
 
 static const char *const event_names[ROUNDS_EVENT_COUNT] = {
-    [ROUNDS_HELLO] = "hello",
-    [ROUNDS_REPORT] = "report",
-    [ROUNDS_ALIVE] = "alive",
-    [ROUNDS_SLOW] = "slow",
-    [ROUNDS_DISCONNECTED] = "disconnected",
-    [ROUNDS_TIMER] = "timer",
-    [ROUNDS_CLOSE] = "close",
+    [ROUNDS_HELLO] = "hello", [ROUNDS_REPORT] = "report", [ROUNDS_ALIVE] = "alive",
+    [ROUNDS_RENEW] = "renew", [ROUNDS_SLOW] = "slow",     [ROUNDS_DISCONNECTED] = "disconnected",
+    [ROUNDS_TIMER] = "timer", [ROUNDS_CLOSE] = "close",
 };
 
 const char *rounds_event_name(unsigned kind)
@@ -62,8 +59,9 @@ const char *rounds_event_name(unsigned kind)
 }
 
 static const char *const action_names[ROUNDS_ACTION_COUNT] = {
-    [ROUNDS_DO_SAVE] = "save",   [ROUNDS_DO_REPORT] = "log",  [ROUNDS_DO_SEND] = "send",
-    [ROUNDS_DO_ALIVE] = "alive", [ROUNDS_DO_CLOSE] = "close", [ROUNDS_DO_FORGET] = "forget",
+    [ROUNDS_DO_SAVE] = "save",       [ROUNDS_DO_REPORT] = "log",  [ROUNDS_DO_SEND] = "send",
+    [ROUNDS_DO_ALIVE] = "alive",     [ROUNDS_DO_CLOSE] = "close", [ROUNDS_DO_FORGET] = "forget",
+    [ROUNDS_DO_RENEWED] = "renewed",
 };
 
 const char *rounds_action_name(unsigned kind)
@@ -142,6 +140,8 @@ static const struct param_name param_names[] = {
     {"join_timeout (in ms)", offsetof(struct session_params, join_timeout_ms)},
     {"last_call_timeout (in ms)", offsetof(struct session_params, last_call_ms)},
     {"node_timeout_ms", offsetof(struct session_params, node_timeout_ms)},
+    {"the lease (in ms)", offsetof(struct session_params, lease_ms)},
+    {"the choice of the lease (1: the rendezvous')", offsetof(struct session_params, lease_auto)},
 };
 
 static_assert(sizeof(param_names) / sizeof(param_names[0]) * sizeof(uint32_t) ==
@@ -213,6 +213,7 @@ static void learn_from_report(struct rounds_node *n, const struct session_report
     if (report->generation > job->floor)
         job->floor =
             report->generation < SESSION_GENERATION_MAX ? report->generation : SESSION_GENERATION_MAX;
+    job_fence_until(job, job->begun_ns + session_lease_wait_ns(job->lease_ms));
     n->known_restarts = report->restarts;
     n->known_changes = report->changes;
     if (job->state == ROUNDS_GATHERING)
@@ -326,13 +327,13 @@ static void node_take_report(struct rounds_node *n, const struct session_report 
 
 /* No node of the job is left, and this agent has no generation of it: it is of another run under the same id. But a closed
  * job of variable size may still have late nodes without a generation, which have to get its result. */
-static bool is_id_free(const struct rounds_job *job, const struct rounds_event *event)
+static bool is_id_free(struct rounds_job *job, const struct rounds_event *event)
 {
     bool has_late_nodes = job->state == ROUNDS_CLOSED && job->params.min_nodes < job->params.max_nodes &&
                           event->now_ns < job->forget_ns;
 
-    return !job->replaced && list_is_empty(&job->nodes) && event->hello->report.generation < 0 &&
-           !has_late_nodes;
+    return !job->replaced && job_is_abandoned(job) && event->hello->report.generation < 0 &&
+           !node_find(job, event->hello->nonce) && !has_late_nodes;
 }
 
 /* The job of a hello, perhaps a new one; NULL: refused. */
@@ -340,8 +341,10 @@ static struct rounds_job *find_job(struct rounds *r, const struct rounds_event *
 {
     const struct session_hello *hello = event->hello;
     struct rounds_job *job = job_find_of_agent(r, hello);
+    uint64_t fence_end_ns = 0;
 
     if (job && is_id_free(job, event)) {
+        fence_end_ns = job_fence_end(job);
         job_replace(job, event->now_ns);
         job = NULL;
     }
@@ -363,6 +366,8 @@ static struct rounds_job *find_job(struct rounds *r, const struct rounds_event *
         refuse_hello(r, event->session, "the rendezvous has no memory for another job");
     else
         job_begin(job, event->now_ns);
+    if (job)
+        job_fence_until(job, fence_end_ns);
     return job;
 }
 
@@ -409,6 +414,8 @@ static void attach_connection(struct rounds *r, struct rounds_node *n, const str
     session_copy_text(n->own, sizeof(n->own), event->hello->own);
     session_copy_text(n->local, sizeof(n->local), event->local);
     event->session->node = n;
+    n->lost = false;
+    n->leased_ns = event->now_ns; /* the view answers the hello */
     node_heard(n, event->now_ns);
 }
 
@@ -423,6 +430,7 @@ static void step_death_notice(struct rounds *r, const struct rounds_event *event
     conn_end(r, event->session); /* the guardian does not read an answer */
     if (!n)
         return;
+    n->phase = SESSION_LEFT; /* none of its processes is left */
     job_lose(n, SESSION_CAUSE_LOST, hello->report.cause.text, event->now_ns);
     job_advance(job, event->now_ns);
 }
@@ -487,6 +495,15 @@ static void step_disconnected(struct rounds_conn *s, bool orderly, uint64_t now_
     job_advance(job, now_ns);
 }
 
+static void step_renew(struct rounds_node *n, const struct rounds_event *event)
+{
+    node_heard(n, event->now_ns);
+    n->leased_ns = event->now_ns;
+    n->renewal = event->number;
+    n->wants_renewed = true;
+    node_want_alive(n);
+}
+
 static void step_rounds_timer(struct rounds *r, uint64_t now_ns)
 {
     uint64_t late_ns = now_ns > r->deadline_ns ? now_ns - r->deadline_ns : 0;
@@ -539,6 +556,10 @@ void rounds_step(struct rounds *r, const struct rounds_event *event)
             node_heard(n, event->now_ns);
             node_want_alive(n);
         }
+        break;
+    case ROUNDS_RENEW:
+        if (n)
+            step_renew(n, event);
         break;
     case ROUNDS_SLOW:
         if (n)
@@ -613,8 +634,10 @@ void rounds_view(const struct rounds_node *n, struct session_view *ret)
     const struct rounds_job *job = n->job;
     bool playing = job->state == ROUNDS_RUNNING && n->member;
 
-    *ret =
-        (struct session_view){.instance = job->instance, .generation = job->generation, .drain = job->drain};
+    *ret = (struct session_view){.instance = job->instance,
+                                 .lease_ms = job->lease_ms,
+                                 .generation = job->generation,
+                                 .drain = job->drain};
     if (job->state == ROUNDS_CLOSED) {
         ret->kind = SESSION_VIEW_END;
         ret->verdict = job->verdict;
@@ -678,7 +701,7 @@ static struct rounds_node *next_pending(struct rounds *r)
         if (n->session)
             return n;
         n->wants_view = false; /* its next hello is answered with a view anyway */
-        n->wants_alive = false;
+        n->wants_alive = n->wants_renewed = false;
     }
     return NULL;
 }
@@ -691,6 +714,14 @@ static bool next_of_node(struct rounds *r, struct rounds_action *ret)
         return false;
     ret->job = n->job;
     ret->session = n->session;
+    if (n->wants_renewed) {
+        ret->kind = ROUNDS_DO_RENEWED;
+        ret->number = n->renewal;
+        n->wants_renewed = n->wants_alive = false;
+        if (n->wants_view)
+            node_want_view(n); /* with the next call */
+        return true;
+    }
     if (n->wants_view) {
         ret->kind = ROUNDS_DO_SEND;
         rounds_view(n, &ret->view);

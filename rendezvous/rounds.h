@@ -28,6 +28,14 @@
  * than MIN other nodes are there, its views ask it to check again; else it is left alone, since its
  * return would restart the workers of all others.
  *
+ * Lease (rounds_job.lease_ms): a node that is lost may still have workers. It ends the generation at once, and stays in the job as
+ * LOST, without a connection: no generation forms before session_lease_wait_ns() after the last message of the node that was
+ * answered as one that renews its lease. Its next hello ends that state, and then it is waited for like any node that
+ * stops its workers; also beyond the join timeout, as other workers must not run beside them. A node that has left, and one
+ * whose guardian has sent the death notice, has no process any more. A rendezvous that was restarted does not know what the one before
+ * has answered: all nodes of its state count as answered at its start, and where a node knows a later generation than
+ * that state does, any node may have been in that, so the job waits as long.
+ *
  * Two jobs of one id: a job without nodes gives its id to the next agent that has no generation yet. If it is CLOSED and
  * some member may not have its result, it stays as a tombstone beside the new job until that member cannot be redialling any more,
  * and answers the hello that names its instance. There are at most max_jobs tombstones; the oldest are forgotten first.
@@ -68,6 +76,7 @@ enum rounds_node_state {
     ROUNDS_NODE_STOPPING, /* was member of the last generation and is not ready yet: its place is kept */
     ROUNDS_NODE_JOINING,  /* not ready yet */
     ROUNDS_NODE_UNFIT, /* its health check failed: it is not waited for, and asked again when it is needed */
+    ROUNDS_NODE_LOST,  /* it may have workers until its lease ends */
     ROUNDS_NODE_STATE_COUNT
 };
 
@@ -113,8 +122,12 @@ struct rounds_node {
     uint32_t rank_base, role_rank_base, role_world_size;
 
     uint64_t heard_ns;
-    uint64_t deadline_ns; /* dead if silent until then */
-    unsigned n_excuses;   /* since it was heard: times that the daemon was late itself */
+    uint64_t deadline_ns; /* dead if silent until then; lost: forgotten then */
+    uint64_t leased_ns;   /* when the last message was received that renews its lease */
+    uint32_t renewal;     /* its number */
+    bool lost;
+    bool wants_renewed;
+    unsigned n_excuses; /* since it was heard: times that the daemon was late itself */
     bool wants_view, wants_alive;
     bool verdict_sent; /* that the job is over */
 };
@@ -127,6 +140,7 @@ struct rounds_job {
     uint64_t instance;
     uint64_t sequence; /* of its last save; a later one of any job is larger */
     struct session_params params;
+    uint32_t lease_ms; /* 0: none */
     enum rounds_job_state state;
     int64_t generation; /* the present or last one; -1 before the first */
     int64_t floor;      /* the next one is above this, too: agents know generations of a lost instance */
@@ -167,6 +181,9 @@ struct rounds_job {
     uint32_t missing[SESSION_MISSING_MAX], n_missing; /* as of the last progress; see session_view */
     struct session_waiting waiting;                   /* the same */
     char unfit[SESSION_TEXT_SIZE];                    /* as in session_view */
+    uint64_t begun_ns;                                /* when this daemon got to know the job */
+    uint64_t
+        fence_until_ns; /* GATHERING: no generation forms before, beside those of lost nodes; 0: not set */
     uint64_t grace_until_ns;     /* after a restart of the daemon: no node is declared lost before */
     uint64_t tick_ns;            /* until then: we look whether we were there to listen */
     uint64_t forget_ns;          /* CLOSED: forgotten then */
@@ -192,6 +209,7 @@ enum rounds_event_kind {
     ROUNDS_HELLO,  /* session, hello, peer, local */
     ROUNDS_REPORT, /* session, report */
     ROUNDS_ALIVE,  /* session: an empty frame */
+    ROUNDS_RENEW,  /* session, number: of its lease; a sign of life, too */
     ROUNDS_SLOW,   /* session, slack_ns: its silence may be the network's, and is no death before that */
     ROUNDS_DISCONNECTED, /* session: the connection is closed; the session may be freed afterwards */
     ROUNDS_TIMER,        /* rounds_deadline() has passed */
@@ -207,17 +225,19 @@ struct rounds_event {
     const struct session_report *report;
     const char *peer, *local; /* numeric addresses of both ends of the connection */
     const char *reason;
+    uint32_t number;
     bool orderly;      /* DISCONNECTED: by the end of the stream, not by an error */
     uint64_t slack_ns; /* beyond the node timeout; SESSION_SLACK_TIMEOUTS of these count at most */
 };
 
 enum rounds_action_kind {
-    ROUNDS_DO_SAVE,   /* job: must be on disk before the next action is carried out */
-    ROUNDS_DO_REPORT, /* job, log_kinds: lines for the log */
-    ROUNDS_DO_SEND,   /* session, view */
-    ROUNDS_DO_ALIVE,  /* session: send an empty frame */
-    ROUNDS_DO_CLOSE,  /* session, after its output was sent; it belongs to no node any more */
-    ROUNDS_DO_FORGET, /* job: its saved state is to be removed; it is freed with the next call */
+    ROUNDS_DO_SAVE,    /* job: must be on disk before the next action is carried out */
+    ROUNDS_DO_REPORT,  /* job, log_kinds: lines for the log */
+    ROUNDS_DO_SEND,    /* session, view */
+    ROUNDS_DO_ALIVE,   /* session: send an empty frame */
+    ROUNDS_DO_RENEWED, /* session: send number, ahead of views that are held */
+    ROUNDS_DO_CLOSE,   /* session, after its output was sent; it belongs to no node any more */
+    ROUNDS_DO_FORGET,  /* job: its saved state is to be removed; it is freed with the next call */
     ROUNDS_ACTION_COUNT
 };
 
@@ -226,6 +246,7 @@ struct rounds_action {
     unsigned log_kinds;
     const struct rounds_job *job; /* valid until the next call */
     struct rounds_conn *session;
+    uint32_t number;
     struct session_view view;
 };
 
@@ -240,6 +261,7 @@ struct rounds_config {
     bool keeps_keys;    /* of the workers of jobs with params.local_store (job_stores_uv.h) */
     uint64_t grace_ns;  /* for agents to return after a restart of the daemon */
     uint64_t linger_ns; /* how long a closed job is remembered: longer than an agent redials */
+    uint32_t lease_ms;  /* of jobs that leave it to the rendezvous; 0: none */
 };
 
 #define ROUNDS_CONFIG_DEFAULT                                                                                \

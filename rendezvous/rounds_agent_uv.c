@@ -216,6 +216,20 @@ void agent_conn_send_alive(struct agent_conn *a)
         agent_conn_want_flush(a);
 }
 
+/* Ahead of views that are held: a slow disk must not end a lease. */
+void agent_conn_send_renewed(struct agent_conn *a, uint32_t number)
+{
+    struct buf frame = {0};
+
+    if (a->write_failed || a->shutting_down || a->closing)
+        return;
+    if (session_json_put_renewed(&frame, number) < 0 || !agent_conn_queue(a, &a->out, &frame))
+        agent_conn_cut(a);
+    else
+        agent_conn_want_flush(a);
+    buf_finish(&frame);
+}
+
 void agent_conn_release(struct agent_conn *a, uint64_t mark)
 {
     if (a->held_mark > mark)
@@ -488,6 +502,10 @@ static void receive_body(struct agent_conn *a, struct wire_span body)
         refuse_agent(a, error);
     else if (message.kind == SESSION_JSON_HELLO)
         receive_hello(a, &message.hello);
+    else if (message.kind == SESSION_JSON_RENEW)
+        rounds_shell_step(
+            shell_of(a),
+            &(struct rounds_event){.kind = ROUNDS_RENEW, .session = &a->session, .number = message.renewal});
     else if (message.kind == SESSION_JSON_LOOK)
         receive_look(a, &message.look);
     else if (message.kind == SESSION_JSON_STATUS)

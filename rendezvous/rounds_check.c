@@ -21,12 +21,13 @@ static void check_node(const struct rounds_node *n)
 
     assert(n->state == node_state_now(n));
     assert(!n->session || n->session->node == n);
+    assert(!n->lost || (!n->session && !n->member));
     assert(!n->member || has_generation);
     assert(!n->answered || job->state == ROUNDS_ENDING);
     assert(!n->member || (n->group_rank >= 0 && (uint32_t)n->group_rank < job->n_members));
     assert(!n->member || (uint64_t)n->rank_base + n->n_workers <= job->world_size);
     assert(n->pending_start <= job->generation);
-    assert(!(n->wants_view || n->wants_alive) || !list_is_empty(&n->in_pending));
+    assert(!(n->wants_view || n->wants_alive || n->wants_renewed) || !list_is_empty(&n->in_pending));
 }
 
 /* In order of their deadlines; the earliest comes first. */

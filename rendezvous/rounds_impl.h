@@ -50,6 +50,12 @@ enum rounds_node_state node_state_now(const struct rounds_node *n);
 /* Decides n->state anew after something it depends on changed, and keeps the job's counts. */
 void node_update_state(struct rounds_node *n);
 
+/* It may have workers, as far as it has reported and was ordered. */
+bool node_may_have_workers(const struct rounds_node *n);
+
+/* It is lost, and is kept until its lease has ended. */
+void node_fence(struct rounds_node *n, uint64_t until_ns);
+
 /* A frame of the node arrived: restarts its silence timer. */
 void node_heard(struct rounds_node *n, uint64_t now_ns);
 
@@ -125,6 +131,15 @@ bool job_can_relay(const struct rounds_job *job);
 /* Whether the workers of n make progress, and those of a node that is done have ended. When n was the last member that did,
  * all get a view. */
 void job_take_quiet(struct rounds_node *n, const struct session_report *report);
+
+/* No generation of a job with a lease forms before. */
+void job_fence_until(struct rounds_job *job, uint64_t until_ns);
+
+/* When the last lease ends that a node of the job may have; 0: none has one. */
+uint64_t job_fence_end(const struct rounds_job *job);
+
+/* All of its nodes are lost, or there are none. */
+bool job_is_abandoned(const struct rounds_job *job);
 
 /* The node is lost or has left. */
 void job_lose(struct rounds_node *n, enum session_cause_kind kind, const char *text, uint64_t now_ns);

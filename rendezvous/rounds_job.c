@@ -56,7 +56,7 @@ void job_end_generation(struct rounds_job *job, const struct session_cause *caus
 
 static void end_membership(struct rounds_node *n)
 {
-    n->previous_member = n->member;
+    n->previous_member = n->member || (n->lost && n->previous_member);
     n->member = false;
     n->answered = false;
     node_update_state(n);
@@ -136,6 +136,19 @@ static void settle_generation(struct rounds_job *job, uint64_t now_ns)
 
 /* ---- the end of a job ---- */
 
+/* Nodes that are lost are not waited for. When one returns it is a node again, to which the result is sent. */
+static void forget_lost_nodes(struct rounds_job *job)
+{
+    job_fence_until(job, job_fence_end(job));
+    list_for_each_safe(i, &job->nodes)
+    {
+        struct rounds_node *n = list_entry(i, struct rounds_node, in_job);
+
+        if (n->lost)
+            node_destroy(n);
+    }
+}
+
 void job_close(struct rounds_job *job, enum session_verdict verdict, const struct session_cause *cause,
                uint64_t now_ns)
 {
@@ -145,6 +158,7 @@ void job_close(struct rounds_job *job, enum session_verdict verdict, const struc
     job->verdict = verdict;
     job->cause = copy;
     job->forget_ns = now_ns + job->rounds->config.linger_ns;
+    forget_lost_nodes(job);
     for_each_node(job, end_membership);
     for_each_node(job, node_want_view);
     job_want_save(job); /* a daemon that forgot it would take those that leave now for lost */
@@ -255,6 +269,46 @@ static void count_generation(struct rounds_job *job, uint64_t now_ns)
         job->n_restarts_by[job->cause.kind]++;
 }
 
+/* ---- leases ---- */
+
+void job_fence_until(struct rounds_job *job, uint64_t until_ns)
+{
+    if (job->lease_ms > 0 && until_ns > job->fence_until_ns)
+        job->fence_until_ns = until_ns;
+}
+
+uint64_t job_fence_end(const struct rounds_job *job)
+{
+    uint64_t end_ns = job->fence_until_ns;
+
+    list_for_each(i, &job->nodes)
+    {
+        const struct rounds_node *n = list_entry(i, struct rounds_node, in_job);
+
+        if (n->lost && n->deadline_ns > end_ns)
+            end_ns = n->deadline_ns;
+    }
+    return end_ns;
+}
+
+bool job_is_abandoned(const struct rounds_job *job)
+{
+    return rounds_job_n_nodes(job) == job->n_nodes[ROUNDS_NODE_LOST];
+}
+
+static uint64_t lease_wait_ns(const struct rounds_job *job)
+{
+    return session_lease_wait_ns(job->lease_ms);
+}
+
+/* Workers of a generation before may still run somewhere. */
+static bool is_fenced(struct rounds_job *job, uint64_t now_ns)
+{
+    if (now_ns >= job->fence_until_ns)
+        job->fence_until_ns = 0;
+    return job->fence_until_ns > 0 || job->n_nodes[ROUNDS_NODE_LOST] > 0;
+}
+
 /*
  * MIN nodes are ready. Members of the last generation that are alive are always waited for, also
  * where spares would fill the round: they are stopping their workers, and a world without them would be ended
@@ -264,7 +318,7 @@ static void count_generation(struct rounds_job *job, uint64_t now_ns)
 static bool is_round_complete(const struct rounds_job *job, uint64_t now_ns)
 {
     if (job->n_nodes[ROUNDS_NODE_STOPPING] > 0)
-        return now_ns >= job->gather_until_ns;
+        return now_ns >= job->gather_until_ns && job->lease_ms == 0;
     if (job->n_nodes[ROUNDS_NODE_READY] + job->n_nodes[ROUNDS_NODE_UNFIT] >= job->params.max_nodes ||
         now_ns >= job->last_call_until_ns)
         return true;
@@ -294,7 +348,7 @@ static void advance_gathering(struct rounds_job *job, uint64_t now_ns)
     }
     if (job->last_call_until_ns == 0)
         job->last_call_until_ns = now_ns + ms_to_ns(job->params.last_call_ms);
-    if (is_round_complete(job, now_ns)) {
+    if (!is_fenced(job, now_ns) && is_round_complete(job, now_ns)) {
         form_generation(job);
         count_generation(job, now_ns);
     }
@@ -366,7 +420,11 @@ void job_lose(struct rounds_node *n, enum session_cause_kind kind, const char *t
 
     session_copy_text(cause.host, sizeof(cause.host), n->host);
     session_copy_text(cause.text, sizeof(cause.text), text);
-    node_destroy(n);
+    if (kind == SESSION_CAUSE_LOST && job->lease_ms > 0 && job->state != ROUNDS_CLOSED &&
+        node_may_have_workers(n) && now_ns < n->leased_ns + lease_wait_ns(job))
+        node_fence(n, n->leased_ns + lease_wait_ns(job));
+    else
+        node_destroy(n);
     if (kind == SESSION_CAUSE_LOST)
         job->tombstone_until_ns = now_ns + job->rounds->config.linger_ns;
     job->empty = kind == SESSION_CAUSE_LEFT && list_is_empty(&job->nodes);
@@ -424,6 +482,7 @@ static uint64_t stall_ns(const struct rounds_job *job)
 
 void job_begin(struct rounds_job *job, uint64_t now_ns)
 {
+    job->begun_ns = now_ns;
     start_gathering(job, now_ns);
 }
 
@@ -433,6 +492,7 @@ void job_resume(struct rounds_job *job, uint64_t now_ns)
 
     job->grace_until_ns = now_ns + job->rounds->config.grace_ns;
     job->ending_until_ns = job->grace_until_ns + ENDING_NODE_TIMEOUTS * ms_to_ns(job->params.node_timeout_ms);
+    job->begun_ns = now_ns;
     job->cause_ns = 0; /* a cause that was known before the restart is earlier than all that come */
     job->tick_ns = now_ns + stall_ns(job);
     job->keys_lost = true;
@@ -445,6 +505,9 @@ void job_resume(struct rounds_job *job, uint64_t now_ns)
 
         node_update_state(n);
         node_heard(n, now_ns);
+        n->leased_ns = now_ns;
+        if (n->lost)
+            node_fence(n, now_ns + lease_wait_ns(job));
     }
     job_advance(job, now_ns);
 }
@@ -536,6 +599,10 @@ static void expire_silent_nodes(struct rounds_job *job, uint64_t now_ns)
     while ((n = next_silent_node(job)) && now_ns >= n->deadline_ns) {
         char text[80];
 
+        if (n->lost) {
+            node_destroy(n);
+            continue;
+        }
         (void)snprintf(text, sizeof(text), "nothing was received from it for %llu ms",
                        (unsigned long long)((now_ns - n->heard_ns) / 1000000));
         job_lose(n, SESSION_CAUSE_LOST, text, now_ns);
@@ -619,11 +686,15 @@ uint64_t job_deadline(const struct rounds_job *job)
     switch (job->state) {
     case ROUNDS_GATHERING:
         /* Enough nodes of which none is awaited: the last call may go on beyond the join timeout. */
-        if (job->n_nodes[ROUNDS_NODE_READY] < job->params.min_nodes || job->n_nodes[ROUNDS_NODE_STOPPING] > 0)
+        if (job->n_nodes[ROUNDS_NODE_READY] < job->params.min_nodes ||
+            (job->n_nodes[ROUNDS_NODE_STOPPING] > 0 && job->lease_ms == 0))
             lower_deadline(&deadline_ns, job->gather_until_ns);
         lower_deadline(&deadline_ns, job->progress_ns);
+        if (job->n_nodes[ROUNDS_NODE_LOST] > 0)
+            break; /* the end of their leases is a deadline already */
         if (job->last_call_until_ns > 0 && job->n_nodes[ROUNDS_NODE_STOPPING] == 0)
-            lower_deadline(&deadline_ns, job->last_call_until_ns);
+            lower_deadline(&deadline_ns,
+                           job->fence_until_ns > 0 ? job->fence_until_ns : job->last_call_until_ns);
         break;
     case ROUNDS_RUNNING:
         if (can_admit_newcomer(job))

@@ -31,6 +31,7 @@ static const struct field job_fields[] = {
     {"key_space", FIELD_U32_AT(struct rounds_job, key_space, 0, INT32_MAX)},
     {"verdict", FIELD_WORD, offsetof(struct rounds_job, verdict), .size = SESSION_VERDICT_COUNT,
      .word = session_verdict_name},
+    {"lease_ms", FIELD_U32_AT(struct rounds_job, lease_ms, 0, SESSION_TIMEOUT_MS_MAX)},
     {"replaced", FIELD_BOOL, offsetof(struct rounds_job, replaced)}, /* see is_tombstone() */
 };
 
@@ -48,6 +49,7 @@ static const struct field node_fields[] = {
      .missing = -1},
     {"member", FIELD_BOOL, offsetof(struct rounds_node, member)},
     {"previous_member", FIELD_BOOL, offsetof(struct rounds_node, previous_member)},
+    {"lost", FIELD_BOOL, offsetof(struct rounds_node, lost)},
     {"group_rank", FIELD_I32, offsetof(struct rounds_node, group_rank), -1, INT32_MAX, .missing = -1},
     {"rank_base", FIELD_U32_AT(struct rounds_node, rank_base, 0, INT32_MAX)},
     {"role_rank_base", FIELD_U32_AT(struct rounds_node, role_rank_base, 0, INT32_MAX)},
@@ -173,6 +175,7 @@ static bool load_node(struct rounds_job *job, const cJSON *json, int version,
     n->node_rank = saved.node_rank;
     n->member = saved.member && (job->state == ROUNDS_RUNNING || job->state == ROUNDS_ENDING);
     n->previous_member = saved.previous_member;
+    n->lost = saved.lost && !n->member && job->lease_ms > 0 && job->state != ROUNDS_CLOSED;
     n->group_rank = saved.group_rank;
     n->rank_base = saved.rank_base;
     n->role_rank_base = saved.role_rank_base;
@@ -304,6 +307,7 @@ static struct rounds_job *load_head(struct rounds *r, const cJSON *json, int ver
     }
     job->instance = saved.instance;
     job->sequence = saved.sequence;
+    job->lease_ms = saved.lease_ms;
     job->state = saved.state;
     job->generation = saved.generation;
     job->floor = saved.floor;

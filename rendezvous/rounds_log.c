@@ -50,6 +50,9 @@ static void log_progress(struct rounds_text *l, const struct rounds_job *job)
         rounds_text_add(l, ", at least %u wanted", (unsigned)job->params.min_nodes);
     if (job->n_nodes[ROUNDS_NODE_STOPPING] > 0)
         rounds_text_add(l, ", %u still stopping", (unsigned)job->n_nodes[ROUNDS_NODE_STOPPING]);
+    if (job->n_nodes[ROUNDS_NODE_LOST] > 0)
+        rounds_text_add(l, ", %u lost that may have workers until the lease ends",
+                        (unsigned)job->n_nodes[ROUNDS_NODE_LOST]);
     for (uint32_t i = 0; i < job->n_missing; i++)
         rounds_text_add(l, "%s%u", i ? ", " : "; missing node ranks: ", (unsigned)job->missing[i]);
 }

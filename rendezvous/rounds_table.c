@@ -130,6 +130,7 @@ struct rounds_job *job_create(struct rounds *r, const char *id, const struct ses
         return NULL;
     job->rounds = r;
     job->params = *params;
+    job->lease_ms = params->lease_ms > 0 || !params->lease_auto ? params->lease_ms : r->config.lease_ms;
     job->generation = -1;
     job->floor = -1;
     session_copy_text(job->id, sizeof(job->id), id);
@@ -290,6 +291,8 @@ enum rounds_node_state node_state_now(const struct rounds_node *n)
 {
     enum rounds_job_state state = n->job->state;
 
+    if (n->lost)
+        return ROUNDS_NODE_LOST;
     if (n->member && state == ROUNDS_RUNNING)
         return n->phase == SESSION_DONE && node_is_current(n) ? ROUNDS_NODE_DONE : ROUNDS_NODE_RUNNING;
     if (n->member && state == ROUNDS_ENDING && !n->answered)
@@ -300,7 +303,24 @@ enum rounds_node_state node_state_now(const struct rounds_node *n)
         return ROUNDS_NODE_READY;
     if (n->unfit[0])
         return ROUNDS_NODE_UNFIT;
+    if (n->job->lease_ms > 0 && n->generation >= 0 && node_may_have_workers(n))
+        return ROUNDS_NODE_STOPPING;
     return n->previous_member || n->member ? ROUNDS_NODE_STOPPING : ROUNDS_NODE_JOINING;
+}
+
+bool node_may_have_workers(const struct rounds_node *n)
+{
+    switch (n->phase) {
+    case SESSION_READY:
+        return n->pending_start >= 0;
+    case SESSION_DONE:
+    case SESSION_LEFT:
+        return false;
+    case SESSION_STOPPING:
+        return !n->unfit[0];
+    default:
+        return true;
+    }
 }
 
 void node_update_state(struct rounds_node *n)
@@ -314,18 +334,13 @@ void node_update_state(struct rounds_node *n)
         job_describe_unfit(n->job);
 }
 
-void node_heard(struct rounds_node *n, uint64_t now_ns)
+/* Inserts by deadline; nodes that were granted slack for the network stay behind this one. */
+static void node_set_deadline(struct rounds_node *n, uint64_t deadline_ns)
 {
     struct rounds_job *job = n->job;
-
-    n->heard_ns = now_ns;
-    n->n_excuses = 0;
-    n->deadline_ns = now_ns + ms_to_ns(job->params.node_timeout_ms);
-    /* No deadline is before the end of the grace, so the list stays in order. */
-    if (n->deadline_ns < job->grace_until_ns)
-        n->deadline_ns = job->grace_until_ns;
-    /* Insert by deadline; nodes that were granted slack for the network stay behind this one. */
     struct list *after = &job->silence;
+
+    n->deadline_ns = deadline_ns;
     list_unlink(&n->in_silence);
     while (after->prev != &job->silence &&
            list_entry(after->prev, struct rounds_node, in_silence)->deadline_ns > n->deadline_ns)
@@ -333,6 +348,28 @@ void node_heard(struct rounds_node *n, uint64_t now_ns)
     list_append(after, &n->in_silence);
     if (n->deadline_ns < job->rounds->deadline_ns)
         job->rounds->deadline_ns = n->deadline_ns;
+}
+
+void node_heard(struct rounds_node *n, uint64_t now_ns)
+{
+    const struct rounds_job *job = n->job;
+    uint64_t deadline_ns = now_ns + ms_to_ns(job->params.node_timeout_ms);
+
+    n->heard_ns = now_ns;
+    n->n_excuses = 0;
+    /* No deadline is before the end of the grace. */
+    node_set_deadline(n, deadline_ns < job->grace_until_ns ? job->grace_until_ns : deadline_ns);
+}
+
+void node_fence(struct rounds_node *n, uint64_t until_ns)
+{
+    if (n->session)
+        conn_end(n->job->rounds, n->session);
+    n->lost = true;
+    n->previous_member = n->previous_member || n->member;
+    n->member = n->answered = n->quiet = false;
+    node_update_state(n);
+    node_set_deadline(n, until_ns);
 }
 
 void node_slow(struct rounds_node *n, uint64_t slack_ns)

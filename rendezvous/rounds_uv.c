@@ -127,6 +127,9 @@ static void run_action(struct rounds_shell *r, const struct rounds_action *actio
     case ROUNDS_DO_ALIVE:
         agent_conn_send_alive(list_entry(action->session, struct agent_conn, session));
         break;
+    case ROUNDS_DO_RENEWED:
+        agent_conn_send_renewed(list_entry(action->session, struct agent_conn, session), action->number);
+        break;
     case ROUNDS_DO_CLOSE:
         agent_conn_shutdown(list_entry(action->session, struct agent_conn, session));
         break;

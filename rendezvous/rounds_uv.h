@@ -136,6 +136,8 @@ void agent_conn_adopt(struct server *s, int fd, struct buf *last_view);
  * does not read, or for which memory is out, is cut off: it gets its view after it has reconnected. */
 void agent_conn_send(struct agent_conn *a, const struct buf *frame, uint64_t mark);
 void agent_conn_send_alive(struct agent_conn *a);
+/* The answer to a renewal of a lease. */
+void agent_conn_send_renewed(struct agent_conn *a, uint32_t number);
 /* See tcp_liveness_slack_ns(). */
 uint64_t agent_conn_slack_ns(const struct agent_conn *a);
 void agent_conn_cut(struct agent_conn *a);

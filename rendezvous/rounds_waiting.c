@@ -72,7 +72,10 @@ void job_describe_waiting(struct rounds_job *job, uint64_t now_ns)
     bool is_last_call =
         job->n_nodes[ROUNDS_NODE_READY] >= job->params.min_nodes && job->last_call_until_ns > 0;
     uint64_t until_ns = is_last_call ? job->last_call_until_ns : job->gather_until_ns;
+    uint64_t fence_end_ns = job_fence_end(job);
 
+    if (is_last_call && fence_end_ns > until_ns)
+        until_ns = fence_end_ns;
     job->waiting.left_ms = until_ns > now_ns ? (uint32_t)((until_ns - now_ns) / 1000000) : 0;
     list_present(job);
     list_other_jobs(job);

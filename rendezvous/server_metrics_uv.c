@@ -108,6 +108,7 @@ static const char *worker_state_of(enum rounds_node_state state)
         [ROUNDS_NODE_RUNNING] = "running",  [ROUNDS_NODE_DONE] = "succeeded",
         [ROUNDS_NODE_READY] = "starting",   [ROUNDS_NODE_STOPPING] = "stopping",
         [ROUNDS_NODE_JOINING] = "starting", [ROUNDS_NODE_UNFIT] = "unfit",
+        [ROUNDS_NODE_LOST] = "lost",
     };
 
     return states[state];
@@ -115,7 +116,7 @@ static const char *worker_state_of(enum rounds_node_state state)
 
 static void write_job_workers(const struct rounds_job *job, struct metrics_text *m)
 {
-    static const char *const states[] = {"starting", "running", "stopping", "succeeded", "unfit"};
+    static const char *const states[] = {"starting", "running", "stopping", "succeeded", "unfit", "lost"};
 
     for (size_t i = 0; i < ARRAY_SIZE(states); i++) {
         const struct metric_label labels[] = {{"job_id", job->id}, {"state", states[i]}, {NULL, NULL}};

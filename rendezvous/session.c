@@ -21,6 +21,7 @@ enum {
     /* A rendezvous that is being restarted may close a connection, too; not so often in a row. */
     REBUFFS_MAX = 3,
     ALIVES_PER_TIMEOUT = 4,
+    RENEWALS_PER_LEASE = 16, /* at most: a renewal takes the place of a sign of life */
     /* After SIGTERM the scheduler sends SIGKILL: do not spend its grace period redialling. */
     DRAIN_UNREACHABLE_MS = 5000,
 };
@@ -94,7 +95,7 @@ void session_report(const struct session *s, uint64_t now_ns, struct session_rep
     if (s->phase == SESSION_LEFT) {
         ret->cause = session_cause_empty(SESSION_CAUSE_NONE);
         ret->cause.kind = SESSION_CAUSE_LEFT;
-        session_copy_text(ret->cause.text, sizeof(ret->cause.text), s->text);
+        session_copy_text(ret->cause.text, sizeof(ret->cause.text), s->leaving ? s->cause.text : s->text);
     }
 }
 
@@ -124,6 +125,8 @@ static void session_finish(struct session *s, enum conn_end end, struct session_
     if (has_connection(s))
         add_action(out, SESSION_DO_CLOSE);
     s->link = SESSION_LINK_CLOSED;
+    if (s->leaving)
+        return; /* its end is decided */
     s->end = end;
     add_action(out, SESSION_DO_END);
 }
@@ -145,14 +148,21 @@ static void session_dial(struct session *s, uint64_t now_ns, struct session_acti
     s->dialed_ns = now_ns;
     s->link_until_ns = now_ns + DIAL_MS * MS;
     s->opened = false;
+    s->is_hello_answered = s->is_renewal_open = false;
     s->hello.attempt++;
     add_action(out, SESSION_DO_DIAL);
 }
 
+static uint64_t patience_ns(const struct session *s)
+{
+    if (s->was_up && s->cutoff_ns > 0)
+        return s->cutoff_ns;
+    return s->was_up && s->lease_ms == 0 ? SESSION_CUTOFF_MS * MS : s->hello.params.join_timeout_ms * MS;
+}
+
 static uint64_t unreachable_until_ns(const struct session *s)
 {
-    uint64_t until_ns =
-        s->unreachable_since_ns + (s->was_up ? s->cutoff_ns : s->hello.params.join_timeout_ms * MS);
+    uint64_t until_ns = s->unreachable_since_ns + patience_ns(s);
     uint64_t drain_ns = (s->drain_ns > s->unreachable_since_ns ? s->drain_ns : s->unreachable_since_ns) +
                         DRAIN_UNREACHABLE_MS * MS;
 
@@ -241,6 +251,72 @@ static void step_version(struct session *s, const struct session_event *event, s
     session_finish(s, SESSION_END_FOREIGN, out);
 }
 
+/* ---- the lease ---- */
+
+uint64_t session_lease_end(const struct session *s)
+{
+    return s->lease_ms > 0 ? s->leased_ns + s->lease_ms * MS : UINT64_MAX;
+}
+
+/* RUNNING: the workers are stopped then. */
+static uint64_t lease_stop_time(const struct session *s)
+{
+    return s->lease_ms > 0 ? session_lease_end(s) - session_lease_stop_ns(s->lease_ms) : UINT64_MAX;
+}
+
+static bool is_lease_over(const struct session *s, uint64_t now_ns)
+{
+    return now_ns >= lease_stop_time(s);
+}
+
+static void set_leased(struct session *s, uint64_t sent_ns)
+{
+    if (sent_ns > s->leased_ns)
+        s->leased_ns = sent_ns;
+}
+
+static void set_lease_cause(struct session *s)
+{
+    s->cause = session_cause_empty(SESSION_CAUSE_LOST);
+    s->cause.group_rank = s->group_rank;
+    session_copy_text(s->cause.host, sizeof(s->cause.host), s->hello.host);
+    (void)snprintf(s->cause.text, sizeof(s->cause.text),
+                   "the rendezvous did not answer it for %g s, and its lease is %g s",
+                   (s->lease_ms - s->lease_ms / 5) / 1000.0, s->lease_ms / 1000.0); /* fits */
+}
+
+/* Others may start in the place of this node soon. */
+static void session_fence(struct session *s, struct session_actions *out)
+{
+    s->phase = SESSION_STOPPING;
+    set_lease_cause(s);
+    add_action(out, SESSION_DO_FENCE);
+    send_report_action(s, out);
+}
+
+/* The first view of a connection answers its hello. */
+static void take_lease(struct session *s, const struct session_view *view)
+{
+    s->lease_ms = view->lease_ms;
+    if (!s->is_hello_answered)
+        set_leased(s, s->hello_ns);
+    s->is_hello_answered = true;
+}
+
+static void take_renewed(struct session *s, uint32_t number)
+{
+    if (!s->is_renewal_open || number != s->renewal)
+        return;
+    s->is_renewal_open = false;
+    set_leased(s, s->renewal_ns);
+}
+
+static bool is_renewal_due(const struct session *s, uint64_t now_ns)
+{
+    return s->lease_ms > 0 && !s->is_renewal_open &&
+           now_ns >= s->renewal_ns + s->lease_ms * MS / RENEWALS_PER_LEASE;
+}
+
 /* ---- views ---- */
 
 static void take_start(struct session *s, const struct session_event *event, struct session_actions *out)
@@ -249,6 +325,22 @@ static void take_start(struct session *s, const struct session_event *event, str
 
     if (s->phase != SESSION_READY || view->generation <= s->generation)
         return; /* a repetition */
+    if (s->hello.params.lease_ms > 0 && s->lease_ms == 0) {
+        set_text(
+            s,
+            "the rendezvous at %.200s is of a release that knows no leases; use the same release of crun on "
+            "all nodes, or --lease=0",
+            s->endpoint);
+        session_finish(s, SESSION_END_REFUSED, out);
+        return;
+    }
+    if (is_lease_over(s, event->now_ns)) {
+        /* It was long on its way: others may run in the place of this node. The next hello brings a new lease. */
+        add_action(out, SESSION_DO_CLOSE);
+        session_fall_back(s, event->now_ns);
+        session_complain(s, event->now_ns, "was too slow", "an order to start came after the lease", out);
+        return;
+    }
     s->phase = SESSION_RUNNING;
     s->instance = view->instance;
     s->generation = view->generation;
@@ -366,6 +458,7 @@ static void step_view(struct session *s, const struct session_event *event, stru
     s->term = view->term;
     s->was_redirected = false;
     session_set_up(s, event->now_ns);
+    take_lease(s, view);
     switch (view->kind) {
     case SESSION_VIEW_WAIT:
         if (s->phase == SESSION_READY)
@@ -405,8 +498,14 @@ static void step_group_failed(struct session *s, const struct session_event *eve
                               struct session_actions *out)
 {
     /* A worker may have failed before it could be stopped for another reason. */
-    if (s->phase != SESSION_RUNNING && s->phase != SESSION_STOPPING)
+    if ((s->phase != SESSION_RUNNING && s->phase != SESSION_STOPPING) || s->leaving)
         return;
+    if (is_lease_over(s, event->now_ns)) { /* they were killed for that while this process did not run */
+        s->phase = SESSION_STOPPING;
+        set_lease_cause(s);
+        send_report_action(s, out);
+        return;
+    }
     s->phase = SESSION_FAILED;
     s->cause = *event->cause;
     s->cause.kind = SESSION_CAUSE_WORKER;
@@ -417,7 +516,7 @@ static void step_group_failed(struct session *s, const struct session_event *eve
 static void step_group_ready(struct session *s, const struct session_event *event,
                              struct session_actions *out)
 {
-    if (s->phase != SESSION_STOPPING && s->phase != SESSION_FAILED)
+    if ((s->phase != SESSION_STOPPING && s->phase != SESSION_FAILED) || s->leaving)
         return;
     s->phase = SESSION_READY;
     s->port = event->port;
@@ -437,14 +536,36 @@ static void step_group_unfit(struct session *s, const struct session_event *even
     send_report_action(s, out);
 }
 
-static void step_leave(struct session *s, const struct session_event *event, struct session_actions *out)
+static bool may_have_workers(const struct session *s)
+{
+    return s->phase == SESSION_RUNNING || s->phase == SESSION_FAILED ||
+           (s->phase == SESSION_STOPPING && s->generation >= 0 && !s->unfit[0]);
+}
+
+static void session_leave(struct session *s, struct session_actions *out)
 {
     s->phase = SESSION_LEFT;
-    set_text(s, "%s", event->text ? event->text : "");
     send_report_action(s, out);
     if (has_connection(s))
         add_action(out, SESSION_DO_CLOSE);
     s->link = SESSION_LINK_CLOSED;
+}
+
+/* With a lease a node that has left has no workers, as others may start at once: until then it is one that stops. */
+static void step_leave(struct session *s, const struct session_event *event, struct session_actions *out)
+{
+    set_text(s, "%s", event->text ? event->text : "");
+    if (s->lease_ms == 0 || !may_have_workers(s)) {
+        session_leave(s, out);
+        return;
+    }
+    s->leaving = true;
+    s->phase = SESSION_STOPPING;
+    s->cause = session_cause_empty(SESSION_CAUSE_LEFT);
+    s->cause.group_rank = s->group_rank;
+    session_copy_text(s->cause.host, sizeof(s->cause.host), s->hello.host);
+    session_copy_text(s->cause.text, sizeof(s->cause.text), s->text);
+    send_report_action(s, out);
 }
 
 /* ---- time ---- */
@@ -485,7 +606,14 @@ static void send_alive_if_due(struct session *s, uint64_t now_ns, struct session
     if (now_ns < s->alive_ns)
         return;
     s->alive_ns = now_ns + node_timeout_ns(s) / ALIVES_PER_TIMEOUT;
-    add_action(out, SESSION_DO_ALIVE);
+    if (!is_renewal_due(s, now_ns)) {
+        add_action(out, SESSION_DO_ALIVE);
+        return;
+    }
+    s->renewal++;
+    s->renewal_ns = now_ns;
+    s->is_renewal_open = true;
+    add_action(out, SESSION_DO_RENEW);
 }
 
 static void tick_up(struct session *s, uint64_t now_ns, uint64_t late_ns, struct session_actions *out)
@@ -517,9 +645,23 @@ static void tick_stuck(struct session *s, uint64_t now_ns, struct session_action
         connected ? "something else may be listening there, or it is overloaded" : "no answer", out);
 }
 
+static uint64_t link_deadline(const struct session *s)
+{
+    uint64_t deadline_ns;
+
+    if (s->link == SESSION_LINK_UP)
+        return s->alive_ns < silent_ns(s) ? s->alive_ns : silent_ns(s);
+    deadline_ns = s->link_until_ns < unreachable_until_ns(s) ? s->link_until_ns : unreachable_until_ns(s);
+    return s->link == SESSION_LINK_OPENING && s->alive_ns < deadline_ns ? s->alive_ns : deadline_ns;
+}
+
 static void step_session_timer(struct session *s, uint64_t now_ns, struct session_actions *out)
 {
-    uint64_t deadline_ns = session_deadline(s);
+    uint64_t deadline_ns;
+
+    if (s->phase == SESSION_RUNNING && is_lease_over(s, now_ns))
+        session_fence(s, out);
+    deadline_ns = link_deadline(s);
 
     if (now_ns < deadline_ns)
         return;
@@ -539,14 +681,12 @@ static void step_session_timer(struct session *s, uint64_t now_ns, struct sessio
 
 uint64_t session_deadline(const struct session *s)
 {
-    uint64_t deadline_ns;
+    uint64_t deadline_ns, stop_ns = lease_stop_time(s);
 
     if (s->link == SESSION_LINK_CLOSED || s->hello.attempt == 0)
         return UINT64_MAX;
-    if (s->link == SESSION_LINK_UP)
-        return s->alive_ns < silent_ns(s) ? s->alive_ns : silent_ns(s);
-    deadline_ns = s->link_until_ns < unreachable_until_ns(s) ? s->link_until_ns : unreachable_until_ns(s);
-    return s->link == SESSION_LINK_OPENING && s->alive_ns < deadline_ns ? s->alive_ns : deadline_ns;
+    deadline_ns = link_deadline(s);
+    return s->phase == SESSION_RUNNING && stop_ns < deadline_ns ? stop_ns : deadline_ns;
 }
 
 /* ---- events ---- */
@@ -569,6 +709,7 @@ static void step_link(struct session *s, const struct session_event *event, stru
         if (s->was_up) /* The daemon has just accepted us; hanging up would put us at the back of its accept queue. */
             s->link_until_ns = event->now_ns + s->patience_ns;
         s->alive_ns = event->now_ns + node_timeout_ns(s) / ALIVES_PER_TIMEOUT;
+        s->hello_ns = event->now_ns;
         add_action(out, SESSION_DO_HELLO);
         break;
     case SESSION_EVENT_LOST:
@@ -580,6 +721,9 @@ static void step_link(struct session *s, const struct session_event *event, stru
     case SESSION_EVENT_VERSION:
         step_version(s, event, out);
         break;
+    case SESSION_EVENT_RENEWED:
+        take_renewed(s, event->number);
+        /* fall through */
     case SESSION_EVENT_ALIVE:
         s->heard_ns = event->now_ns;
         if (s->link == SESSION_LINK_OPENING)
@@ -620,7 +764,8 @@ static void check_session(const struct session *s, const struct session_actions 
         assert(action != SESSION_DO_END || i + 1 == out->n_items);
         assert(action != SESSION_DO_DIAL || s->link == SESSION_LINK_DIALING);
         assert(action != SESSION_DO_HELLO || s->link == SESSION_LINK_OPENING);
-        assert(action != SESSION_DO_ALIVE || s->link == SESSION_LINK_OPENING || s->link == SESSION_LINK_UP);
+        assert((action != SESSION_DO_ALIVE && action != SESSION_DO_RENEW) ||
+               s->link == SESSION_LINK_OPENING || s->link == SESSION_LINK_UP);
         (void)action;
     }
     (void)has_assignment; /* without assertions */
@@ -661,6 +806,10 @@ void session_step(struct session *s, const struct session_event *event, struct s
         break;
     case SESSION_EVENT_LEAVE:
         step_leave(s, event, out);
+        break;
+    case SESSION_EVENT_GROUP_GONE:
+        if (s->leaving)
+            session_leave(s, out);
         break;
     default:
         step_link(s, event, out);

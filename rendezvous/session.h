@@ -15,6 +15,13 @@
  * A link that breaks changes nothing about the workers. The agent redials, at least once a second, for
  * cutoff_ns; its hello carries its phase, and the answer is what it has to do.
  *
+ * Lease: the views of a job may name one, lease_ms. Then workers may run for so long after the agent has sent the last
+ * message that was answered: its hello, by the first view of a connection, or a renewal, by the number in it. Shortly before
+ * that the agent stops its workers (SESSION_DO_FENCE), and what is left of them at session_lease_end() has to be killed also
+ * if this process does not run. The rendezvous lets no other node start before (rounds.h). From then on the agent has
+ * nothing that another one could do twice, and can redial for as long as it waits for a round. A lease needs a clock that
+ * goes on while the machine is suspended.
+ *
  * How it ends (SESSION_DO_END): with the job's result; refused; the endpoint belongs to another kind of
  * server; the rendezvous could not be reached for too long. Or the agent leaves by itself.
  */
@@ -45,7 +52,8 @@ enum session_event_kind {
     SESSION_EVENT_FOREIGN, /* its bytes are not our protocol; text: what is wrong with them */
     SESSION_EVENT_VERSION, /* it speaks another version; text: which */
     SESSION_EVENT_ALIVE,
-    SESSION_EVENT_SLOW, /* slack_ns: the silence may be the network's, and is no end before that */
+    SESSION_EVENT_RENEWED, /* number: that renewal is answered */
+    SESSION_EVENT_SLOW,    /* slack_ns: the silence may be the network's, and is no end before that */
     SESSION_EVENT_VIEW,
     SESSION_EVENT_TIMER, /* session_deadline() has passed */
     /* The worker group. */
@@ -56,6 +64,7 @@ enum session_event_kind {
     SESSION_EVENT_DRAIN,        /* this node will go away: the job should snapshot and end */
     SESSION_EVENT_QUIET,        /* no worker of this node makes progress, or they do again: is_quiet */
     SESSION_EVENT_LEAVE,        /* this agent goes away now; text: why */
+    SESSION_EVENT_GROUP_GONE,   /* after LEAVE: no process of the group is left */
     SESSION_EVENT_COUNT
 };
 
@@ -66,6 +75,7 @@ struct session_event {
     const struct session_view *view;
     const struct session_cause *cause;
     uint64_t when_ns;
+    uint32_t number;
     uint64_t slack_ns; /* beyond the node timeout; SESSION_SLACK_TIMEOUTS of these count at most */
     uint16_t port;
     bool keeps_keys; /* GROUP_READY: as in session_report */
@@ -78,9 +88,11 @@ enum session_action {
     SESSION_DO_HELLO,    /* send frame_put_opening() and session_hello() */
     SESSION_DO_REPORT,   /* send session_report() */
     SESSION_DO_ALIVE,    /* send an empty frame */
+    SESSION_DO_RENEW,    /* send s->renewal, which is a sign of life, too */
     SESSION_DO_CLOSE,    /* the connection, after its output was sent; no further event of it comes */
     SESSION_DO_START,    /* start the workers: event.view has the place */
     SESSION_DO_STOP,     /* the generation is over (s->cause): stop the workers, then GROUP_READY */
+    SESSION_DO_FENCE,    /* the lease ends (s->cause): stop all workers, then GROUP_READY */
     SESSION_DO_DRAIN,    /* have the workers snapshot and end */
     SESSION_DO_QUIET,    /* no worker of any node makes progress */
     SESSION_DO_PROGRESS, /* event.view has the number of nodes that are ready */
@@ -110,7 +122,9 @@ struct session_config {
     /* All of it but the report and the attempt; copied. */
     struct session_hello hello;
     const char *endpoint; /* "host:port", for sentences; must live as long as the session */
-    uint64_t cutoff_ns;   /* how long to redial after having been connected */
+    uint64_t
+        cutoff_ns; /* how long to redial after having been connected; 0: SESSION_CUTOFF_MS, or with a lease the
+                             join timeout */
 };
 
 enum { SESSION_CUTOFF_MS = 30000 };
@@ -131,6 +145,13 @@ struct session {
     uint64_t patience_ns;          /* of the next greeting */
     uint32_t backoff_ms;
     uint64_t random;
+    uint32_t lease_ms;      /* 0: none */
+    uint64_t leased_ns;     /* when the last message was sent that was answered */
+    uint64_t hello_ns;      /* of this connection */
+    bool is_hello_answered; /* the same */
+    uint32_t renewal;       /* number of the last one */
+    uint64_t renewal_ns;    /* when it was sent */
+    bool is_renewal_open;   /* and it has no answer yet */
     bool was_up;
     bool opened;        /* OPENING: the peer has answered our opening, so it is a rendezvous */
     char trouble[160];  /* why the rendezvous is not reached, as of the last attempt; "": not known */
@@ -151,6 +172,7 @@ struct session {
     uint64_t drain_ns;
     bool drained; /* SESSION_DO_DRAIN was given */
     bool quiet;   /* RUNNING: reported */
+    bool leaving; /* LEAVE has come, and workers are left whose end has to be reported */
     uint64_t failed_ns;
 
     /* FAILED: our own failure. Otherwise why the last generation is over; after SESSION_DO_END, the job. */
@@ -172,6 +194,9 @@ void session_report(const struct session *s, uint64_t now_ns, struct session_rep
 /* The next SESSION_EVENT_TIMER declares the rendezvous lost: ask the kernel first whether the network is
  * the reason. */
 bool session_is_overdue(const struct session *s, uint64_t now_ns);
+
+/* No process of the workers may run from then on; UINT64_MAX: there is no lease. */
+uint64_t session_lease_end(const struct session *s);
 
 /* When SESSION_EVENT_TIMER is wanted, at the latest; UINT64_MAX: not at all. */
 uint64_t session_deadline(const struct session *s);

@@ -36,6 +36,8 @@ static const struct field params_fields[] = {
      .required = true},
     {"local_store", FIELD_U32_AT(struct session_params, local_store, 0, 1)},
     {"foreign", FIELD_U32_AT(struct session_params, foreign, 0, 1)},
+    {"lease_ms", FIELD_U32_AT(struct session_params, lease_ms, 0, SESSION_TIMEOUT_MS_MAX)},
+    {"lease_auto", FIELD_U32_AT(struct session_params, lease_auto, 0, 1)},
 };
 
 static const struct field report_fields[] = {
@@ -75,6 +77,7 @@ static const struct field view_fields[] = {
      .word = session_view_name, .required = true},
     {"term", FIELD_U64, offsetof(struct session_view, term), 0, FIELD_EXACT_MAX},
     {"leader", FIELD_TEXT, offsetof(struct session_view, leader), .size = SESSION_ADDR_SIZE},
+    {"lease_ms", FIELD_U32_AT(struct session_view, lease_ms, 0, SESSION_TIMEOUT_MS_MAX)},
     {"instance", FIELD_HEX, offsetof(struct session_view, instance)},
     {"generation", FIELD_I64, offsetof(struct session_view, generation), -1, INT32_MAX, .missing = -1},
     {"drain", FIELD_BOOL, offsetof(struct session_view, drain)},
@@ -200,6 +203,48 @@ int session_json_put_report(struct buf *out, const struct session_report *report
     return r < 0 ? r : put_json_frame(out, json);
 }
 
+static const char renew_head[] = "{\"renew\":", renewed_head[] = "{\"renewed\":";
+
+static int put_renewal(struct buf *out, const char *head, uint32_t number)
+{
+    char text[64];
+    int n = snprintf(text, sizeof(text), "%s%u}", head, (unsigned)number); /* fits */
+
+    return frame_put_body(out, text, (size_t)n);
+}
+
+int session_json_put_renew(struct buf *out, uint32_t number)
+{
+    return put_renewal(out, renew_head, number);
+}
+
+int session_json_put_renewed(struct buf *out, uint32_t number)
+{
+    return put_renewal(out, renewed_head, number);
+}
+
+/* These come each second from every node, so they are not parsed as JSON. */
+static bool get_renewal(const uint8_t *body, size_t n, const char *head, uint32_t *ret)
+{
+    size_t at = strlen(head);
+    uint64_t number = 0;
+
+    if (n < at + 2 || n > at + 11 || memcmp(body, head, at) != 0 || body[n - 1] != '}')
+        return false;
+    for (; at < n - 1; at++) {
+        if (body[at] < '0' || body[at] > '9')
+            return false;
+        number = number * 10 + (uint64_t)(body[at] - '0');
+    }
+    *ret = (uint32_t)number;
+    return number <= UINT32_MAX;
+}
+
+bool session_json_get_renewed(const uint8_t *body, size_t n, uint32_t *ret)
+{
+    return get_renewal(body, n, renewed_head, ret);
+}
+
 static int add_missing(cJSON *json, const struct session_view *view)
 {
     cJSON *list;
@@ -290,10 +335,14 @@ static bool read_look(const cJSON *json, struct session_json_message *ret)
 bool session_json_get_message(const uint8_t *body, size_t n, struct session_json_message *ret,
                               char error[SESSION_JSON_ERROR_SIZE])
 {
-    _cleanup_json_ cJSON *json = parse_object(body, n, error);
+    _cleanup_json_ cJSON *json = NULL;
     const cJSON *version;
     char part[FIELDS_ERROR_SIZE];
 
+    ret->kind = SESSION_JSON_RENEW;
+    if (get_renewal(body, n, renew_head, &ret->renewal))
+        return true;
+    json = parse_object(body, n, error);
     if (!json)
         return false;
     version = cJSON_GetObjectItemCaseSensitive(json, "hello");

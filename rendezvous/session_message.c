@@ -68,6 +68,9 @@ const char *session_params_fault(const struct session_params *p)
         return "the last call timeout has to be at most 15 days";
     if (!is_timeout(p->node_timeout_ms) || p->node_timeout_ms < SESSION_NODE_TIMEOUT_MS_MIN)
         return "the node timeout has to be at least 100 ms and at most 15 days";
+    if (p->lease_ms > 0 && (p->lease_ms < SESSION_LEASE_MS_MIN || p->lease_ms < p->node_timeout_ms ||
+                            p->lease_ms > SESSION_TIMEOUT_MS_MAX))
+        return "the lease has to be at least 1 s, the node timeout, and at most 15 days";
     return NULL;
 }
 

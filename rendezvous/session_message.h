@@ -49,6 +49,8 @@ struct session_params {
     uint32_t node_timeout_ms; /* a node that is silent for so long is dead */
     uint32_t local_store; /* 1: workers use a store on their own node (crun --worker-store=local, --seal) */
     uint32_t foreign;     /* 1: agents of another launcher decide about the workers (crun --agent-fd) */
+    uint32_t lease_ms;    /* see session.h, "Lease"; 0: none, or the rendezvous' own with lease_auto */
+    uint32_t lease_auto;  /* 1: the rendezvous chooses */
 };
 
 #define SESSION_PARAMS_DEFAULT                                                                               \
@@ -62,6 +64,8 @@ enum {
     SESSION_TIMEOUT_MS_MAX =
         30 * 24 * 3600 * 1000u / 2, /* fits the arithmetic, and is longer than any useful timeout */
     SESSION_NODE_TIMEOUT_MS_MIN = 100,
+    SESSION_LEASE_MS_MIN = 1000,
+    SESSION_LEASE_MS_DEFAULT = 15000,
     SESSION_COUNT_MAX = 1000000,
     /* For how many node timeouts more the network may be the reason of a silence. */
     SESSION_SLACK_TIMEOUTS = 2,
@@ -75,6 +79,22 @@ struct session_nonce {
 static inline bool session_nonce_equal(struct session_nonce a, struct session_nonce b)
 {
     return a.high == b.high && a.low == b.low;
+}
+
+/*
+ * Lease: an agent may have workers for lease_ms after it has sent the last message that was answered, by its own clock. The
+ * rendezvous starts others in their place that long, and this margin, after it has received that message: the clocks of
+ * two hosts differ by less than a fortieth, and processes that are killed end within a second.
+ */
+static inline uint64_t session_lease_wait_ns(uint32_t lease_ms)
+{
+    return (lease_ms + lease_ms / 20 + UINT64_C(1000)) * 1000000;
+}
+
+/* An agent stops its workers so long before the end of its lease, and kills at the end what is left of them. */
+static inline uint64_t session_lease_stop_ns(uint32_t lease_ms)
+{
+    return lease_ms / 5 * UINT64_C(1000000);
 }
 
 /* Why a generation, or a job, is over. */
@@ -204,6 +224,7 @@ struct session_view {
     /* Of several crunds with one state: grows with each that leads, and what an older one sends is out of date; 0: there is
      * one crund. */
     uint64_t term;
+    uint32_t lease_ms; /* of the job; 0: none */
     uint64_t instance;
     int64_t generation; /* START, CONTINUE, STOP: which */
     bool drain;         /* CONTINUE: have the workers snapshot and end */

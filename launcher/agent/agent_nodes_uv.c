@@ -178,6 +178,25 @@ static void on_peer_failed(void *data, const struct session_cause *cause)
     print_peer_stop(a);
 }
 
+static void on_fence(void *data, const struct session_cause *cause)
+{
+    struct agent *a = data;
+
+    a->peer_cause = *cause;
+    agent_dispatch_kind(a, GROUP_LEASE_ENDED);
+    print_peer_stop(a);
+}
+
+/* The guardian gets it, as it also has to hold when crun does not run. */
+static void on_lease(void *data, uint64_t end_ns)
+{
+    struct agent *a = data;
+
+    a->host.lease_end_ns = end_ns == UINT64_MAX ? 0 : end_ns;
+    if (a->generation)
+        generation_pass_lease_on(a->generation);
+}
+
 static void on_all_quiet(void *data, bool can_relay)
 {
     struct agent *a = data;
@@ -243,6 +262,8 @@ int agent_meet(struct agent *a)
                                                     .report = agent_report_status,
                                                     .on_cause = on_cause,
                                                     .on_stop = on_peer_failed,
+                                                    .on_fence = on_fence,
+                                                    .on_lease = on_lease,
                                                     .on_drain = on_drain,
                                                     .on_quiet = on_all_quiet,
                                                     .on_relay = agent_take_relay,

@@ -417,6 +417,14 @@ void generation_order(struct generation *g, const struct guardian_order *order)
         watch_link(g);
 }
 
+void generation_pass_lease_on(struct generation *g)
+{
+    const struct guardian_order order = {.kind = GUARDIAN_LEASE, .time_ns = g->host->lease_end_ns};
+
+    if (g->link >= 0 && !g->empty)
+        generation_order(g, &order);
+}
+
 /* Takes over start, in any case. */
 static int queue_starts(struct generation *g, struct worker_starts *start)
 {
@@ -715,6 +723,8 @@ int generation_create(struct generation **ret, const struct generation_host *hos
     r = uv_poll_start(&g->poll, UV_READABLE | UV_DISCONNECT, on_link);
     if (!r)
         r = listen_to_all(g);
+    if (!r && g->host->lease_end_ns)
+        generation_pass_lease_on(g);
     if (!r && g->starting)
         r = order_warm_starts(g);
     if (r) {

@@ -38,6 +38,7 @@ struct generation_host {
     struct output *output;
     const struct death_notice
         *death_notice;          /* for the guardian of the next generation; NULL: no rendezvous */
+    uint64_t lease_end_ns;      /* no worker may run from then on, by boot_ns(); 0: no limit */
     bool warm;                  /* workers are forked by a zygote, if that is possible */
     struct kept_guardian *kept; /* warm: for the next generation to take */
     void (*on_report)(void *data, const struct guardian_report *report);
@@ -75,6 +76,9 @@ int generation_create(struct generation **ret, const struct generation_host *hos
 
 /* Sends an order to the guardian, behind all orders before it. */
 void generation_order(struct generation *g, const struct guardian_order *order);
+
+/* Lets the guardian know host->lease_end_ns, which has changed. */
+void generation_pass_lease_on(struct generation *g);
 
 /* Stops the store, where it is served here: the next one may need its port. */
 void generation_close_store(struct generation *g);

@@ -99,6 +99,7 @@ struct job {
     const char *local_addr; /* where other nodes reach this one; NULL: not given */
     enum job_hosting hosting;
     struct session_params params;          /* ROUNDS */
+    uint32_t cutoff_ms;                    /* ROUNDS: how long a lost rendezvous is redialled; 0: not given */
     const char *secret_file;               /* NULL: not given */
     struct certificate_paths certificates; /* ROUNDS: all three, or none */
     enum job_security security;

@@ -101,6 +101,7 @@ static const struct conf_key conf_keys[] = {
     {"timeout", CONF_SECONDS, offsetof(struct job, static_timeout_ms), 0, "timeout", NULL},
     {"node_timeout_ms", CONF_NUMBER, PARAM(node_timeout_ms), SESSION_NODE_TIMEOUT_MS_MIN, NULL, NULL},
     {"max_changes", CONF_NUMBER, PARAM(max_changes), 0, NULL, NULL},
+    {"cutoff_ms", CONF_NUMBER, offsetof(struct job, cutoff_ms), 1, NULL, NULL},
     {"is_host", CONF_BOOL, offsetof(struct job, hosting), 0, NULL, NULL},
     {"close_timeout", CONF_ACCEPTED_POSITIVE, 0, 0, NULL, "closing needs no time"},
     {"read_timeout", CONF_ACCEPTED_POSITIVE, 0, 0, NULL, "join_timeout is the one limit for joining"},
@@ -485,6 +486,32 @@ static int take_rounds(struct job_builder *b)
     return job->endpoint_host ? 0 : job_refuse(b, "out of memory");
 }
 
+/* A rendezvous that does not share the fate of one machine chooses a lease by itself. */
+static int take_lease(struct job_builder *b)
+{
+    const struct option_value *option = job_value(b, OPTION_LEASE);
+    struct session_params *params = &b->job->params;
+    uint32_t least_ms = 4 * params->node_timeout_ms;
+
+    if (b->job->agent_fd >= 0 && option->set && option->seconds > 0)
+        return job_refuse(b, "--lease: an agent that is another program stops its workers itself");
+    if (option->set && !(option->seconds >= 0 && option->seconds <= SESSION_TIMEOUT_MS_MAX / 1000.0))
+        return job_refuse(b, "--lease: a number of seconds from 1 to %u, or 0",
+                          (unsigned)(SESSION_TIMEOUT_MS_MAX / 1000));
+    if (option->set)
+        params->lease_ms = (uint32_t)(option->seconds * 1000);
+    else if (b->job->replace && b->job->agent_fd < 0)
+        params->lease_ms = least_ms > SESSION_LEASE_MS_DEFAULT ? least_ms : SESSION_LEASE_MS_DEFAULT;
+    else
+        params->lease_auto = b->job->agent_fd < 0;
+    if (params->lease_ms == 0
+            ? option->set && option->seconds > 0
+            : params->lease_ms < SESSION_LEASE_MS_MIN || params->lease_ms < params->node_timeout_ms)
+        return job_refuse(b, "--lease=%g: at least 1 s, and not shorter than node_timeout_ms (%u ms)",
+                          option->seconds, (unsigned)params->node_timeout_ms);
+    return 0;
+}
+
 static int check_rounds(struct job_builder *b)
 {
     const struct job *job = b->job;
@@ -615,5 +642,7 @@ int job_take_rendezvous(struct job_builder *b)
         r = check_static(b);
     if (!r)
         r = check_conf(b);
+    if (!r && job->meeting == JOB_ROUNDS)
+        r = take_lease(b);
     return !r && job->meeting == JOB_ROUNDS ? check_rounds(b) : r;
 }

@@ -175,6 +175,15 @@ const struct option_spec options_table[OPTION_COUNT] = {
                                 .fallback = "30",
                                 .placeholder = "SECONDS",
                                 .help = "time for all workers to be together again after a replacement"},
+    [OPTION_LEASE] = {.name = "lease",
+                      .kind = OPTION_SECONDS,
+                      .no_pet = true,
+                      .ours = true,
+                      .placeholder = "SECONDS",
+                      .help =
+                          "several nodes: workers of a node that gets no answer from the rendezvous for so "
+                          "long are stopped, before others start in their place (15 with "
+                          "--restart-policy=replace or where the rendezvous wants it, else 0: they are not)"},
     [OPTION_RESTART_PAUSE] = {.name = "restart-pause",
                               .kind = OPTION_INT,
                               .no_pet = true,

@@ -37,6 +37,7 @@
 #include "rendezvous/metrics_text.h"
 #include "rendezvous/server_uv.h"
 #include "base/random_os.h"
+#include "base/time.h"
 
 enum {
     RESOLVER_CHECK_MS = 500,
@@ -157,6 +158,8 @@ void membership_destroy(struct membership *n)
     if (!n || n->closing)
         return;
     n->closing = true;
+    if (n->session)
+        session_uv_step(n->session, (struct session_event){.kind = SESSION_EVENT_GROUP_GONE});
     session_uv_destroy(n->session);
     n->session = NULL;
     if (n->store)
@@ -492,6 +495,12 @@ static void on_session_action(void *data, enum session_action action, const stru
         n->host.on_cause(n->host.data, &n->stop_cause);
         n->host.on_stop(n->host.data, &n->stop_cause);
         break;
+    case SESSION_DO_FENCE:
+        stop_probe(n);
+        n->stop_cause = session_uv_machine(n->session)->cause;
+        n->host.on_cause(n->host.data, &n->stop_cause);
+        n->host.on_fence(n->host.data, &n->stop_cause);
+        break;
     case SESSION_DO_DRAIN:
         n->host.on_drain(n->host.data);
         break;
@@ -517,6 +526,14 @@ static void on_session_action(void *data, enum session_action action, const stru
     default:
         break;
     }
+}
+
+static void on_session_lease(void *data, uint64_t end_ns)
+{
+    struct membership *n = data;
+
+    if (n->host.on_lease)
+        n->host.on_lease(n->host.data, end_ns);
 }
 
 /* ---- state of the workers of this node ---- */
@@ -644,7 +661,7 @@ static void report_node(void *data, struct buf *out)
 void membership_write_metrics(const struct membership *n, struct metrics_text *m)
 {
     const struct session *s = n->session ? session_uv_machine(n->session) : NULL;
-    uint64_t now_ns = uv_hrtime();
+    uint64_t now_ns = boot_ns(); /* the session's clock */
 
     if (n->rendezvous)
         server_write_metrics(n->rendezvous, m);
@@ -910,11 +927,12 @@ static void begin_session(struct membership *n)
                                          .n_more = job->n_more_endpoints,
                                          .tls = n->host.keys ? n->host.keys->client : NULL,
                                          .on_action = on_session_action,
+                                         .on_lease = on_session_lease,
                                          .report = n->host.report ? report_node : NULL,
                                          .on_relay = n->host.on_relay ? on_relayed : NULL,
                                          .data = n};
     struct session_config config = {.endpoint = n->endpoint,
-                                    .cutoff_ns = SESSION_CUTOFF_MS * UINT64_C(1000000),
+                                    .cutoff_ns = job->cutoff_ms * UINT64_C(1000000),
                                     .hello = {.params = job->params,
                                               .n_workers = (uint32_t)job->n_workers,
                                               .node_rank = job->node_rank,

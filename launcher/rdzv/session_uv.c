@@ -12,6 +12,7 @@
 #include "launcher/util/trace_os.h"
 #include "base/buf.h"
 #include "base/decimal.h"
+#include "base/time.h"
 #include "proto/frame.h"
 #include "rendezvous/look_json.h"
 #include "rendezvous/relay_json.h"
@@ -38,7 +39,8 @@ struct session_uv {
     uv_timer_t timer;
     uv_timer_t look_timer; /* active: the job is looked at */
     uint64_t looked_until_ms;
-    int n_open; /* handles */
+    uint64_t lease_end_ns; /* as the host knows it */
+    int n_open;            /* handles */
     bool closing;
 };
 
@@ -79,8 +81,12 @@ static void on_body(struct session_uv *s, struct wire_span body)
 {
     char error[SESSION_JSON_ERROR_SIZE];
     struct session_view view;
-    uint32_t ms;
+    uint32_t ms, number;
 
+    if (session_json_get_renewed(body.data, body.size, &number)) {
+        run_session_step(s, (struct session_event){.kind = SESSION_EVENT_RENEWED, .number = number});
+        return;
+    }
     if (s->host.report && body.size < LOOK_WATCH_BODY_MAX && look_get_watch(body.data, body.size, &ms)) {
         begin_reports(s, ms);
         run_session_step(s, (struct session_event){.kind = SESSION_EVENT_ALIVE});
@@ -306,7 +312,7 @@ static void send_hello(struct session_uv *s, struct buf *out)
 {
     struct session_hello hello;
 
-    session_hello(&s->machine, uv_hrtime(), &hello);
+    session_hello(&s->machine, boot_ns(), &hello);
     if (s->client)
         tcp_client_own_address(s->client, hello.own, sizeof(hello.own));
     if (frame_put_opening(out) == 0)
@@ -318,7 +324,7 @@ static void send_phase_report(struct session_uv *s, struct buf *out)
 {
     struct session_report report;
 
-    session_report(&s->machine, uv_hrtime(), &report);
+    session_report(&s->machine, boot_ns(), &report);
     (void)session_json_put_report(out, &report); /* as above: the next hello contains it */
 }
 
@@ -334,6 +340,8 @@ static void send_message(struct session_uv *s, enum session_action action)
         send_hello(s, &out);
     else if (action == SESSION_DO_REPORT)
         send_phase_report(s, &out);
+    else if (action == SESSION_DO_RENEW)
+        (void)session_json_put_renew(&out, s->machine.renewal); /* as above */
     else
         (void)frame_put_alive(&out); /* as above */
     if (s->client && buf_size(&out) > 0)
@@ -354,6 +362,7 @@ static const char *session_event_name(unsigned kind)
         [SESSION_EVENT_FOREIGN] = "foreign",
         [SESSION_EVENT_VERSION] = "version",
         [SESSION_EVENT_ALIVE] = "alive",
+        [SESSION_EVENT_RENEWED] = "renewed",
         [SESSION_EVENT_SLOW] = "slow",
         [SESSION_EVENT_VIEW] = "view",
         [SESSION_EVENT_TIMER] = "timer",
@@ -363,6 +372,7 @@ static const char *session_event_name(unsigned kind)
         [SESSION_EVENT_DRAIN] = "drain",
         [SESSION_EVENT_QUIET] = "quiet",
         [SESSION_EVENT_LEAVE] = "leave",
+        [SESSION_EVENT_GROUP_GONE] = "group-gone",
     };
 
     return kind < SESSION_EVENT_COUNT && names[kind] ? names[kind] : "?";
@@ -375,7 +385,7 @@ static const char *session_action_name(unsigned action)
         [SESSION_DO_REPORT] = "report", [SESSION_DO_ALIVE] = "alive",       [SESSION_DO_CLOSE] = "close",
         [SESSION_DO_START] = "start",   [SESSION_DO_STOP] = "stop",         [SESSION_DO_DRAIN] = "drain",
         [SESSION_DO_QUIET] = "quiet",   [SESSION_DO_PROGRESS] = "progress", [SESSION_DO_LOG] = "log",
-        [SESSION_DO_END] = "end",
+        [SESSION_DO_END] = "end",       [SESSION_DO_RENEW] = "renew",       [SESSION_DO_FENCE] = "fence",
     };
 
     return action < SESSION_ACTION_COUNT && names[action] ? names[action] : "?";
@@ -409,6 +419,7 @@ static void perform_session_action(struct session_uv *s, enum session_action act
     case SESSION_DO_HELLO:
     case SESSION_DO_REPORT:
     case SESSION_DO_ALIVE:
+    case SESSION_DO_RENEW:
         send_message(s, action);
         break;
     default:
@@ -421,7 +432,7 @@ static void on_session_timer(uv_timer_t *timer)
 {
     struct session_uv *s = timer->data;
 
-    if (s->client && session_is_overdue(&s->machine, uv_hrtime()))
+    if (s->client && session_is_overdue(&s->machine, boot_ns()))
         run_session_step(
             s, (struct session_event){
                    .kind = SESSION_EVENT_SLOW,
@@ -431,7 +442,7 @@ static void on_session_timer(uv_timer_t *timer)
 
 static void arm_session_timer(struct session_uv *s)
 {
-    uint64_t deadline_ns = session_deadline(&s->machine), now_ns = uv_hrtime();
+    uint64_t deadline_ns = session_deadline(&s->machine), now_ns = boot_ns();
 
     if (deadline_ns == UINT64_MAX) {
         (void)uv_timer_stop(&s->timer); /* cannot fail on a timer that exists */
@@ -442,14 +453,27 @@ static void arm_session_timer(struct session_uv *s)
     (void)uv_timer_start(&s->timer, on_session_timer, ms, 0); /* fails only without a callback */
 }
 
+/* Before the actions of the step, which may start workers. */
+static void pass_lease_on(struct session_uv *s)
+{
+    uint64_t end_ns = session_lease_end(&s->machine);
+
+    if (end_ns == s->lease_end_ns)
+        return;
+    s->lease_end_ns = end_ns;
+    if (s->host.on_lease)
+        s->host.on_lease(s->host.data, end_ns);
+}
+
 static void run_session_step(struct session_uv *s, struct session_event event)
 {
     struct session_actions actions;
 
     if (s->closing)
         return;
-    event.now_ns = uv_hrtime();
+    event.now_ns = boot_ns();
     session_step(&s->machine, &event, &actions);
+    pass_lease_on(s);
     if (trace_sink)
         trace_session(&s->machine, &event, &actions);
     for (size_t i = 0; i < actions.n_items && !s->closing; i++)
@@ -460,6 +484,7 @@ static void run_session_step(struct session_uv *s, struct session_event event)
 
 void session_uv_step(struct session_uv *s, struct session_event event)
 {
+    event.when_ns += boot_ns() - now_ns();
     run_session_step(s, event);
 }
 
@@ -494,7 +519,7 @@ bool session_uv_death_notice(const struct session_uv *s, struct death_notice *re
 
     if (!s->client || tcp_client_peer(s->client, &to, &size) < 0)
         return false;
-    session_hello(&s->machine, uv_hrtime(), &hello);
+    session_hello(&s->machine, boot_ns(), &hello);
     return death_notice_prepare(ret, &hello, (const struct sockaddr *)&to, (socklen_t)size);
 }
 
@@ -511,6 +536,7 @@ int session_uv_create(struct session_uv **ret, const struct session_uv_host *hos
     s->host.addresses = NULL;
     s->addresses = *host->addresses;
     session_init(&s->machine, config);
+    s->lease_end_ns = UINT64_MAX;
     (void)uv_timer_init(host->loop, &s->timer); /* neither can fail */
     (void)uv_timer_init(host->loop, &s->look_timer);
     s->timer.data = s->look_timer.data = s;

@@ -26,9 +26,11 @@ struct session_uv_host {
     const struct job_endpoint *more;
     size_t n_more;
     struct tls_context *tls; /* NULL: the session is in the clear. Outlives the session. */
-    /* START, STOP, DRAIN, QUIET, PROGRESS, LOG, END. view: of START, QUIET and PROGRESS, valid during the call. The
+    /* START, STOP, FENCE, DRAIN, QUIET, PROGRESS, LOG, END. view: of START, QUIET and PROGRESS, valid during the call. The
      * session may be stepped and destroyed from within. */
     void (*on_action)(void *data, enum session_action action, const struct session_view *view);
+    /* The end of the lease has changed: session_lease_end(), by boot_ns(). May be NULL. */
+    void (*on_lease)(void *data, uint64_t end_ns);
     /* Appends the status of this node as frames (look_json.h): while the job is looked at, once in LOOK_PERIOD_MS. NULL: this
      * node reports none. */
     void (*report)(void *data, struct buf *out);
@@ -41,7 +43,8 @@ struct session_uv_host {
 int session_uv_create(struct session_uv **ret, const struct session_uv_host *host,
                       const struct session_config *config);
 
-/* An event of the worker group; its time is set here. */
+/* An event of the worker group; its time is set here, and when_ns is by now_ns(). The machine itself runs by boot_ns(), as a
+ * lease goes on while this host is suspended. */
 void session_uv_step(struct session_uv *s, struct session_event event);
 
 /* Sends frames that are not about this node's state (relay_json.h). Without a connection they are lost. */

@@ -29,6 +29,10 @@
  * crun was ended by a signal that it does not handle, it has sent GUARDIAN_RELEASE before: then SIGTERM and the grace
  * come first.
  *
+ * Lease: where others may start in the place of this node, crun sends until when its workers may run, and a new time whenever the
+ * rendezvous has answered. A timer of the kernel that goes on during a suspension wakes the guardian at that time: also when
+ * crun is stopped or hangs, no worker runs on.
+ *
  * Ways it ends: without children after GUARDIAN_EMPTY, or by SIGKILL. Then its workers get SIGKILL from the kernel (their
  * parent-death signal), and the other processes become children of crun, which is a subreaper as well. Every other
  * signal is blocked for life: a batch system that signals all processes of a job must not end the one that cleans up.
@@ -50,6 +54,7 @@
 #include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
+#include <sys/timerfd.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -72,12 +77,14 @@ enum {
     TOKEN_LINK = -1,    /* epoll data: the number of a worker, or one of these */
     TOKEN_SIGNAL = -2,
     TOKEN_ZYGOTE = -3,
+    TOKEN_LEASE = -4,
 };
 
 struct guardian {
     const struct guardian_setup *setup;
     int epoll_fd;
     int signal_fd; /* signalfd of all signals */
+    int lease_fd;  /* timerfd; 0: there was no lease yet */
     size_t n_live; /* workers not reaped, and starts under way */
     bool killing;
     bool released;           /* GUARDIAN_RELEASE has come */
@@ -416,6 +423,10 @@ static void limit_loading(struct guardian *g)
 
 static void begin_generation(struct guardian *g, const struct replacement *r)
 {
+    const struct itimerspec never = {0};
+
+    if (g->lease_fd > 0)
+        (void)timerfd_settime(g->lease_fd, 0, &never, NULL); /* this one's follows; cannot fail */
     if (r->texts_fd >= 0)
         g->has_death_notice =
             pread(r->texts_fd, &latest_notice, sizeof(latest_notice), 0) == (ssize_t)sizeof(latest_notice);
@@ -659,6 +670,44 @@ static void begin_release(struct guardian *g)
     request_end(g, SIGTERM);
 }
 
+/* ---- lease ---- */
+
+/* Between two generations nothing is there to be killed. */
+static void end_lease(struct guardian *g)
+{
+    if (g->setup->zygote && !g->is_running)
+        return;
+    g->killing = true;
+    cancel_starts(g);
+}
+
+/* Without a timer it is as if the lease had ended: no worker must run longer than it. */
+static void set_lease(struct guardian *g, uint64_t end_ns)
+{
+    const struct itimerspec at = {
+        .it_value = {.tv_sec = (time_t)(end_ns / 1000000000), .tv_nsec = (long)(end_ns % 1000000000)}};
+
+    if (g->lease_fd == 0) {
+        g->lease_fd = timerfd_create(CLOCK_BOOTTIME, TFD_CLOEXEC | TFD_NONBLOCK);
+        if (g->lease_fd >= 0 && watch_descriptor(g, g->lease_fd, TOKEN_LEASE) < 0) {
+            (void)close(g->lease_fd);
+            g->lease_fd = -1;
+        }
+    }
+    if (g->lease_fd >= 0 && timerfd_settime(g->lease_fd, TFD_TIMER_ABSTIME, &at, NULL) == 0)
+        return;
+    g->lease_fd = 0;
+    end_lease(g);
+}
+
+static void on_lease_timer(struct guardian *g)
+{
+    uint64_t n;
+
+    if (read(g->lease_fd, &n, sizeof(n)) == sizeof(n)) /* not when it has been set anew meanwhile */
+        end_lease(g);
+}
+
 static void carry_out_order(struct guardian *g, const struct guardian_order *order, struct replacement *r)
 {
     switch (order->kind) {
@@ -676,6 +725,9 @@ static void carry_out_order(struct guardian *g, const struct guardian_order *ord
     case GUARDIAN_KILL:
         g->killing = true;
         cancel_starts(g);
+        break;
+    case GUARDIAN_LEASE:
+        set_lease(g, order->time_ns);
         break;
     case GUARDIAN_KILL_WORKER:
         kill_worker(g, &g->setup->state[order->worker]);
@@ -776,6 +828,8 @@ static void wait_for_events(struct guardian *g)
             read_signals(g);
         else if (token == TOKEN_ZYGOTE)
             read_zygote(g);
+        else if (token == TOKEN_LEASE)
+            on_lease_timer(g);
         else if (g->setup->state[token].handshake)
             finish_start(g, (size_t)token);
         else if (g->setup->state[token].pid > 0 && g->setup->state[token].pidfd >= 0)

@@ -32,6 +32,7 @@ enum guardian_order_kind {
     GUARDIAN_RELEASE, /* crun is being ended by a signal: when the link ends, SIGTERM and the grace come before
                              SIGKILL, so that workers can save their state */
     GUARDIAN_BEGIN, /* a generation begins, with GUARDIAN_START for each worker (of a guardian with a zygote) */
+    GUARDIAN_LEASE, /* as GUARDIAN_KILL, at time_ns by CLOCK_BOOTTIME; 0: not; replaces an earlier one */
     GUARDIAN_END,   /* the job has ended, and so do the zygote and the guardian */
 };
 
@@ -41,6 +42,7 @@ struct guardian_order {
     int32_t worker;
     uint32_t descriptors; /* GUARDIAN_START: bit i: the i-th descriptor is attached */
     int32_t error;        /* set by the receiver: errno when not all of it arrived */
+    uint64_t time_ns;     /* GUARDIAN_LEASE */
 };
 
 enum guardian_report_kind {

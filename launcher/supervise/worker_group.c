@@ -814,6 +814,19 @@ static void step_peer_failed(struct worker_group *g, const struct group_event *e
         stop_workers(g, event->now_ns, SIGTERM, out);
 }
 
+static void step_lease_ended(struct worker_group *g, const struct group_event *event,
+                             struct group_actions *out)
+{
+    if (!has_generation(g))
+        return;
+    if (g->cause == GROUP_CAUSE_NONE || g->forming)
+        set_cause(g, GROUP_CAUSE_PEER, -1, event->now_ns);
+    if (g->state != GROUP_RUNNING && g->state != GROUP_REPLACING)
+        return; /* the end of its last process is reported as one that is ready, not as done */
+    add_action(out, GROUP_DO_NOTIFY_PEER, 0);
+    stop_workers(g, event->now_ns, SIGTERM, out);
+}
+
 static void step_drain(struct worker_group *g, const struct group_event *event, struct group_actions *out)
 {
     if ((g->state != GROUP_RUNNING && !g->forming) || !g->config.has_rank_assignment)
@@ -901,6 +914,7 @@ void group_step(struct worker_group *g, const struct group_event *event, struct 
         [GROUP_RESUME] = step_resume,
         [GROUP_TIMER] = step_timer,
         [GROUP_PEER_FAILED] = step_peer_failed,
+        [GROUP_LEASE_ENDED] = step_lease_ended,
         [GROUP_END] = step_end,
         [GROUP_DRAIN] = step_drain,
         [GROUP_OTHERS_DONE] = step_others_done,
@@ -945,6 +959,7 @@ const char *group_event_name(unsigned kind)
         [GROUP_RESUME] = "resume",
         [GROUP_TIMER] = "timer",
         [GROUP_PEER_FAILED] = "peer-failed",
+        [GROUP_LEASE_ENDED] = "lease-ended",
         [GROUP_END] = "end",
         [GROUP_DRAIN] = "drain",
         [GROUP_OTHERS_DONE] = "others-done",

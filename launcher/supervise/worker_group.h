@@ -62,6 +62,7 @@ enum group_event_kind {
     GROUP_RESUME,       /* crun has been continued */
     GROUP_TIMER,        /* the armed deadline may have passed */
     GROUP_PEER_FAILED,  /* several nodes: this generation has ended because of another node */
+    GROUP_LEASE_ENDED,  /* several nodes: others may start in the place of this node: no worker may stay */
     GROUP_END,          /* several nodes: the job has ended; value: exit code */
     GROUP_DRAIN,        /* several nodes: all nodes stop at a common point, for good */
     GROUP_OTHERS_DONE,  /* leaving: the workers of the other nodes have ended, or the wait for them has */

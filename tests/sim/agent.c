@@ -126,6 +126,10 @@ static void run_session_action(struct sim *sim, unsigned agent, enum session_act
     case SESSION_DO_ALIVE:
         network_send(sim, (unsigned)a->connection, SIM_DAEMON_END, MESSAGE_ALIVE, NULL, 0);
         break;
+    case SESSION_DO_RENEW:
+        network_send(sim, (unsigned)a->connection, SIM_DAEMON_END, MESSAGE_RENEW, &a->session.renewal,
+                     sizeof(a->session.renewal));
+        break;
     case SESSION_DO_CLOSE:
         close_connection(sim, a);
         break;
@@ -134,6 +138,11 @@ static void run_session_action(struct sim *sim, unsigned agent, enum session_act
         break;
     case SESSION_DO_STOP:
         workers_event(sim, agent, (struct group_event){.kind = GROUP_PEER_FAILED, .worker = -1});
+        break;
+    case SESSION_DO_FENCE:
+        sim->worlds[a->world].members[a->session.group_rank].lost = true; /* as it reports later */
+        disturb(sim, agent, sim->now_ns);
+        workers_event(sim, agent, (struct group_event){.kind = GROUP_LEASE_ENDED, .worker = -1});
         break;
     case SESSION_DO_END:
         agent_end(sim, agent, event->view);
@@ -146,17 +155,32 @@ static void run_session_action(struct sim *sim, unsigned agent, enum session_act
     }
 }
 
+/* The guardian has the end of the lease from its last renewal. */
+static void pass_lease_on(struct sim *sim, unsigned agent)
+{
+    struct sim_agent *a = &sim->agents[agent];
+    uint64_t end_ns = session_lease_end(&a->session);
+    uint64_t at_ns = end_ns == UINT64_MAX ? 0 : sim_clock_when(&a->clock, end_ns);
+
+    if (at_ns == a->guardian_ns)
+        return;
+    a->guardian_ns = at_ns;
+    schedule_add(&sim->schedule, at_ns > sim->now_ns ? at_ns : sim->now_ns, SIM_LEASE, agent, a->life);
+}
+
 static void step_agent(struct sim *sim, unsigned agent, struct session_event *event)
 {
     struct sim_agent *a = &sim->agents[agent];
     struct session_actions actions;
 
     event->now_ns = agent_clock(sim, a);
-    if (event->kind == SESSION_EVENT_VIEW || event->kind == SESSION_EVENT_ALIVE)
+    if (event->kind == SESSION_EVENT_VIEW || event->kind == SESSION_EVENT_ALIVE ||
+        event->kind == SESSION_EVENT_RENEWED)
         a->contact_ns = sim->now_ns;
     if (event->view)
         a->view_instance = event->view->instance;
     session_step(&a->session, event, &actions);
+    pass_lease_on(sim, agent);
     for (size_t i = 0; i < actions.n_items; i++)
         run_session_action(sim, agent, actions.items[i], event);
     if (sim->trace && event->kind != SESSION_EVENT_ALIVE && event->kind != SESSION_EVENT_TIMER)
@@ -172,7 +196,9 @@ static void step_agent(struct sim *sim, unsigned agent, struct session_event *ev
 void agent_boot(struct sim *sim, unsigned agent)
 {
     struct sim_agent *a = &sim->agents[agent];
-    struct session_config config = {.endpoint = "10.9.9.9:29400", .cutoff_ns = sim->scenario.cutoff_ns};
+    struct session_config config = {.endpoint = "10.9.9.9:29400",
+                                    .cutoff_ns =
+                                        sim->scenario.has_default_cutoff ? 0 : sim->scenario.cutoff_ns};
     struct session_hello *hello = &config.hello;
 
     if (a->alive)
@@ -189,7 +215,7 @@ void agent_boot(struct sim *sim, unsigned agent)
     a->world = a->failed_world = a->left_world = -1;
     a->last_generation = -1;
     a->clock = scenario_clock(sim);
-    a->paused_until_ns = 0;
+    a->paused_until_ns = a->guardian_ns = 0;
     disturb(sim, agent, sim->now_ns + 10 * SIM_S); /* its former life may still have to be buried */
     hello->job[0] = (char)('A' + daemon_job_of(sim, agent));
     hello->params = sim->scenario.params;
@@ -317,8 +343,11 @@ static void receive_view(struct sim *sim, unsigned agent, struct wire_span body)
 {
     struct session_view view;
     char error[SESSION_JSON_ERROR_SIZE];
+    uint32_t number;
 
-    if (session_json_get_view(body.data, body.size, &view, error))
+    if (session_json_get_renewed(body.data, body.size, &number))
+        step_agent(sim, agent, &(struct session_event){.kind = SESSION_EVENT_RENEWED, .number = number});
+    else if (session_json_get_view(body.data, body.size, &view, error))
         step_agent(sim, agent, &(struct session_event){.kind = SESSION_EVENT_VIEW, .view = &view});
     else
         violated(sim, "an agent does not understand the rendezvous: %s", error);
@@ -364,6 +393,11 @@ void agent_receive(struct sim *sim, unsigned connection, const struct sim_messag
         break;
     case MESSAGE_ALIVE:
         step_agent(sim, agent, &(struct session_event){.kind = SESSION_EVENT_ALIVE});
+        break;
+    case MESSAGE_RENEWED:
+        step_agent(sim, agent,
+                   &(struct session_event){.kind = SESSION_EVENT_RENEWED,
+                                           .number = *(const uint32_t *)(const void *)m->data});
         break;
     case MESSAGE_VIEW:
         step_agent(sim, agent,
@@ -463,6 +497,9 @@ void agent_group_action(struct sim *sim, unsigned agent, const struct group_acti
         break;
     case GROUP_DO_LEAVE:
         leave_job(sim, agent);
+        break;
+    case GROUP_DO_FINISH:
+        step_agent(sim, agent, &(struct session_event){.kind = SESSION_EVENT_GROUP_GONE});
         break;
     default: /* for the processes */
         break;

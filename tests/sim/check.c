@@ -10,7 +10,10 @@
 #include "tests/sim/sim.h"
 
 /* How much earlier the fastest clock ends a minute. */
-static const uint64_t CLOCK_SLACK_NS = 150 * SIM_MS;
+static uint64_t clock_slack_ns(const struct sim *sim)
+{
+    return 150 * SIM_MS + (uint64_t)sim->scenario.clock_ppm * 75000;
+}
 
 void violated(struct sim *sim, const char *format, ...)
 {
@@ -175,11 +178,32 @@ static void check_charges(struct sim *sim, unsigned agent, const struct session_
                  agent, (long long)view->generation, view->restarts, view->changes, a->restarts, a->changes);
 }
 
+/* With a lease: no worker of another generation runs anywhere. A rendezvous that has lost its state knows of an instance
+ * before its own from agents that were in it. */
+static void check_alone(struct sim *sim, unsigned agent, const struct session_view *view)
+{
+    for (unsigned i = 0; scenario_lease_ms(sim) > 0 && i < sim->scenario.n_agents; i++) {
+        const struct sim_agent *a = &sim->agents[i];
+        const struct sim_world *w = a->world >= 0 ? &sim->worlds[a->world] : NULL;
+
+        if (i == agent || !a->alive || !w || daemon_job_of(sim, i) != daemon_job_of(sim, agent))
+            continue;
+        if (w->instance == view->instance ? w->generation == view->generation
+                                          : w->instance != sim->agents[agent].own_instance)
+            continue;
+        if (workers_run(a))
+            violated(sim, "agent %u starts generation %lld while agent %u runs workers of %lld", agent,
+                     (long long)view->generation, i, (long long)w->generation);
+    }
+}
+
 void check_start(struct sim *sim, unsigned agent, const struct session_view *view)
 {
     struct sim_agent *a = &sim->agents[agent];
     struct sim_world *w = find_world(sim, view->instance, view->generation);
     struct sim_member *m;
+
+    check_alone(sim, agent, view);
 
     if (a->part != PART_NONE && !sim->scenario.replace)
         violated(sim, "agent %u starts generation %lld while workers are there", agent,
@@ -389,6 +413,7 @@ void check_exclusion(struct sim *sim, unsigned world)
 enum situation {
     SITUATION_NONE,
     SITUATION_ENDING,    /* members have not answered */
+    SITUATION_FENCED,    /* enough nodes, and the lease of one that is lost has not ended */
     SITUATION_STOPPING,  /* enough nodes, and members of the last generation stop */
     SITUATION_LAST_CALL, /* enough nodes, and others may come */
     SITUATION_COMPLETE,  /* nothing is left to wait for */
@@ -404,6 +429,8 @@ static enum situation situation_of(const struct rounds_job *job)
         return SITUATION_NONE;
     if (n[ROUNDS_NODE_STOPPING] > 0)
         return SITUATION_STOPPING;
+    if (n[ROUNDS_NODE_LOST] > 0 || job->fence_until_ns > 0)
+        return SITUATION_FENCED;
     if (n[ROUNDS_NODE_READY] + n[ROUNDS_NODE_UNFIT] >= job->params.max_nodes ||
         (job->generation >= 0 && n[ROUNDS_NODE_JOINING] == 0))
         return SITUATION_COMPLETE;
@@ -422,6 +449,8 @@ static uint64_t situation_limit_ns(const struct sim *sim, enum situation situati
         return grace_ns + 8 * timeout_ns;
     case SITUATION_STOPPING:
         return grace_ns + sim->scenario.stop_limit_ns + 16 * timeout_ns;
+    case SITUATION_FENCED:
+        return grace_ns + 3 * session_lease_wait_ns(scenario_lease_ms(sim)) + 16 * timeout_ns;
     case SITUATION_LAST_CALL:
         return sim->scenario.params.last_call_ms * SIM_MS + timeout_ns;
     default:
@@ -441,7 +470,7 @@ static void check_job_progress(struct sim *sim, struct sim_progress *p, const st
     if (situation == SITUATION_COMPLETE)
         violated(sim, "job %s has all nodes for its next generation, and does not form it", job->id);
     extend(&since_ns, sim->daemon.paused_until_ns);
-    if (situation != SITUATION_NONE && sim->now_ns > since_ns + limit_ns + limit_ns / 100)
+    if (situation != SITUATION_NONE && sim->now_ns > since_ns + limit_ns + limit_ns / 50)
         violated(sim, "job %s waits for its next generation (%d) for %.3f s, which is too long", job->id,
                  (int)situation, (double)(sim->now_ns - since_ns) / 1e9);
 }
@@ -536,8 +565,8 @@ static void check_verdict(struct sim *sim, uint64_t instance, const struct sessi
 static uint64_t unreachable_from_ns(const struct sim *sim, const struct sim_agent *a)
 {
     const struct session *s = &a->session;
-    uint64_t patience_ns =
-        s->was_up ? sim->scenario.cutoff_ns : sim->scenario.params.join_timeout_ms * SIM_MS;
+    uint64_t join_ns = sim->scenario.params.join_timeout_ms * SIM_MS;
+    uint64_t patience_ns = s->was_up ? sim->scenario.cutoff_ns : join_ns;
     uint64_t from_ns = a->contact_ns + patience_ns;
     uint64_t drain_ns = s->drain ? sim_clock_when(&a->clock, s->drain_ns) : 0;
     uint64_t drained_ns = (drain_ns > a->contact_ns ? drain_ns : a->contact_ns) + 5 * SIM_S;
@@ -551,7 +580,7 @@ static void check_unreachable(struct sim *sim, unsigned agent)
 
     if (a->disturbed_until_ns < sim->now_ns && sim->daemon.disturbed_until_ns < sim->now_ns)
         violated(sim, "agent %u does not reach the rendezvous, and nothing is in the way", agent);
-    if (sim->now_ns + CLOCK_SLACK_NS < unreachable_from_ns(sim, a))
+    if (sim->now_ns + clock_slack_ns(sim) < unreachable_from_ns(sim, a))
         violated(sim, "agent %u gives up %.1f s after it heard of the rendezvous", agent,
                  (double)(sim->now_ns - a->contact_ns) / 1e9);
 }

@@ -223,6 +223,7 @@ void daemon_boot(struct sim *sim)
     char error[ROUNDS_JSON_ERROR_SIZE];
 
     config.seed = random_u64(&sim->random);
+    config.lease_ms = sim->scenario.own_lease_ms;
     d->alive = true;
     d->life++;
     d->clock = scenario_clock(sim);
@@ -307,6 +308,10 @@ static void run_rounds_action(struct sim *sim, const struct rounds_action *actio
         break;
     case ROUNDS_DO_ALIVE:
         network_send(sim, connection_number(action->session), SIM_AGENT_END, MESSAGE_ALIVE, NULL, 0);
+        break;
+    case ROUNDS_DO_RENEWED:
+        network_send(sim, connection_number(action->session), SIM_AGENT_END, MESSAGE_RENEWED, &action->number,
+                     sizeof(action->number));
         break;
     case ROUNDS_DO_CLOSE:
         close_after_views(sim, action->session);
@@ -399,6 +404,9 @@ static void receive_message(struct sim *sim, struct sim_connection *c, struct wi
         violated(sim, "the rendezvous does not understand an agent: %s", error);
     else if (message.kind == SESSION_JSON_HELLO)
         receive_sim_hello(sim, c, &message.hello);
+    else if (message.kind == SESSION_JSON_RENEW)
+        step_daemon(sim, &(struct rounds_event){
+                             .kind = ROUNDS_RENEW, .session = &c->session, .number = message.renewal});
     else
         step_daemon(sim, &(struct rounds_event){
                              .kind = ROUNDS_REPORT, .session = &c->session, .report = &message.report});
@@ -449,6 +457,11 @@ void daemon_receive(struct sim *sim, unsigned connection, const struct sim_messa
         break;
     case MESSAGE_ALIVE:
         step_daemon(sim, &(struct rounds_event){.kind = ROUNDS_ALIVE, .session = &c->session});
+        break;
+    case MESSAGE_RENEW:
+        step_daemon(sim, &(struct rounds_event){.kind = ROUNDS_RENEW,
+                                                .session = &c->session,
+                                                .number = *(const uint32_t *)(const void *)m->data});
         break;
     default:
         break;

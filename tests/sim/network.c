@@ -83,6 +83,10 @@ static void encode_message(struct buf *out, enum sim_message_kind kind, const vo
         r = session_json_put_view(out, data);
     else if (kind == MESSAGE_ALIVE)
         r = frame_put_alive(out);
+    else if (kind == MESSAGE_RENEW)
+        r = session_json_put_renew(out, *(const uint32_t *)data);
+    else if (kind == MESSAGE_RENEWED)
+        r = session_json_put_renewed(out, *(const uint32_t *)data);
     else
         r = buf_append(out, data, size);
     if (r != 0)

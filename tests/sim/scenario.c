@@ -69,6 +69,29 @@ static void choose_params(struct sim_scenario *sc, struct random *r)
     p->join_timeout_ms = (uint32_t)random_between(r, 20000, 60000);
 }
 
+/* Of the job itself, or of the rendezvous. */
+static void choose_lease(struct sim_scenario *sc, struct random *r)
+{
+    uint32_t ms = (uint32_t)random_between(r, 2, 12) * 1000;
+
+    if (!random_percent(r, 45))
+        return;
+    if (ms < sc->params.node_timeout_ms)
+        ms = sc->params.node_timeout_ms;
+    sc->params.lease_auto = random_percent(r, 30);
+    if (sc->params.lease_auto)
+        sc->own_lease_ms = ms;
+    else
+        sc->params.lease_ms = ms;
+    if (random_percent(r, 30))
+        sc->clock_ppm = 10000;
+}
+
+uint32_t scenario_lease_ms(const struct sim *sim)
+{
+    return sim->scenario.params.lease_auto ? sim->scenario.own_lease_ms : sim->scenario.params.lease_ms;
+}
+
 static void choose_network(struct sim_scenario *sc, struct random *r)
 {
     bool near = random_percent(r, 60);
@@ -119,11 +142,16 @@ static void choose_times(struct sim_scenario *sc, struct random *r)
 
     sc->fault_every_ns = every_ms[random_u64(r) % 4] * SIM_MS;
     sc->cutoff_ns = random_percent(r, 30) ? 30 * SIM_S : 8 * SIM_S;
+    if (sc->params.lease_ms + sc->own_lease_ms > 0 && random_percent(r, 50)) {
+        sc->has_default_cutoff = true;
+        sc->cutoff_ns = sc->params.join_timeout_ms * SIM_MS;
+    }
     sc->return_percent = (unsigned)random_between(r, 40, 100);
     sc->death_notice_percent = random_percent(r, 50) ? 80 : 0;
     sc->calm_ns = random_between(r, 5, sc->n_agents > 300 ? 15 : 150) * SIM_S;
     sc->finish_ns = sc->calm_ns + 30 * SIM_S + sc->cutoff_ns + 4 * sc->stop_limit_ns + 2 * sc->rejoin_ns +
-                    2 * sc->params.last_call_ms * SIM_MS + 4 * sc->params.node_timeout_ms * SIM_MS;
+                    2 * sc->params.last_call_ms * SIM_MS + 4 * sc->params.node_timeout_ms * SIM_MS +
+                    2 * session_lease_wait_ns(sc->params.lease_ms + sc->own_lease_ms);
     sc->finish_spread_ns = random_percent(r, 50) ? 2 * SIM_S : 10 * SIM_S;
     sc->late_failure_percent = random_percent(r, 40) ? (unsigned)random_between(r, 1, 15) : 0;
     sc->late_faults_ns = random_percent(r, 40) ? sc->finish_ns + random_between(r, 1, 20) * SIM_S : 0;
@@ -141,6 +169,7 @@ void scenario_choose(struct sim *sim, unsigned n_agents)
     sc->hints = random_percent(r, 30);
     sc->clock_ppm = random_percent(r, 30) ? 2000 : random_percent(r, 50) ? 50 : 0;
     choose_params(sc, r);
+    choose_lease(sc, r);
     choose_network(sc, r);
     choose_disk(sc, r);
     choose_workers(sc, r);

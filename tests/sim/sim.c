@@ -165,6 +165,10 @@ static void happen(struct sim *sim, const struct moment *m)
     case SIM_WORKER_DIE:
         workers_moment(sim, m);
         break;
+    case SIM_LEASE:
+        if (sim->agents[m->who].alive && sim->agents[m->who].life == m->detail)
+            workers_fence(sim, m->who);
+        break;
     case SIM_DAEMON_TIMER:
         if (sim->daemon.alive && sim->daemon.life == m->detail)
             daemon_timer(sim);

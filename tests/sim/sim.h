@@ -51,6 +51,7 @@ enum sim_moment {
     SIM_WORKER_FAIL,
     SIM_WORKER_DONE,
     SIM_WORKER_DIE,   /* by a signal */
+    SIM_LEASE,        /* who: agent, detail: life; its guardian kills all workers when that is due */
     SIM_AGENT_EXIT,   /* who: agent, detail: life */
     SIM_DAEMON_TIMER, /* detail: life */
     SIM_DAEMON_BOOT,
@@ -111,6 +112,7 @@ struct sim_scenario {
     uint64_t latency_min_ns, latency_max_ns;
     unsigned spike_percent; /* of messages that come much later */
     int64_t clock_ppm;      /* at most that much are clocks fast or slow */
+    uint32_t own_lease_ms;  /* of the daemon, for jobs that leave it to that */
     bool hints;             /* agents ask for the group rank of their number */
     bool codec;             /* messages pass through frames and JSON, in slices */
     unsigned fault_percent[FAULT_COUNT];
@@ -122,6 +124,7 @@ struct sim_scenario {
     unsigned late_failure_percent; /* of groups that fail when others are done already */
     uint64_t finish_spread_ns;     /* between the first that are done and the last */
     uint64_t cutoff_ns;
+    bool has_default_cutoff;
     uint64_t disk_max_ns;  /* how long a batch of saved jobs takes to reach the disk; 0: no time */
     uint64_t stop_max_ns;  /* how long workers take to stop on SIGTERM */
     uint64_t grace_ns;     /* between SIGTERM and SIGKILL */
@@ -147,6 +150,8 @@ enum sim_message_kind {
     MESSAGE_HELLO,
     MESSAGE_REPORT,
     MESSAGE_ALIVE,
+    MESSAGE_RENEW,
+    MESSAGE_RENEWED,
     MESSAGE_VIEW,
     MESSAGE_OPENED,
     MESSAGE_FIN, /* size 0: in order, else a reset */
@@ -219,7 +224,8 @@ struct sim_agent {
     uint64_t endangered_until_ns; /* it may be taken for dead before */
     uint64_t contact_ns;          /* when the rendezvous was last heard; or the process began */
     struct sim_clock clock;
-    uint64_t timer_ns; /* scheduled for then; 0: not */
+    uint64_t timer_ns;    /* scheduled for then; 0: not */
+    uint64_t guardian_ns; /* its guardian kills the workers then; 0: never */
     struct session session;
     int64_t connection; /* -1: none */
     struct sim_node node;
@@ -399,6 +405,12 @@ void workers_end(struct sim_agent *a);
 void workers_event(struct sim *sim, unsigned agent, struct group_event event);
 void workers_moment(struct sim *sim, const struct moment *m);
 void workers_fail(struct sim *sim, unsigned agent, uint64_t delay_ns);
+/* The guardian's clock has reached the end of the lease. */
+void workers_fence(struct sim *sim, unsigned agent);
+/* Whether processes are there that nothing has killed. */
+bool workers_run(const struct sim_agent *a);
+/* The lease of the job; 0: none. */
+uint32_t scenario_lease_ms(const struct sim *sim);
 
 /* check.c */
 void violated(struct sim *sim, const char *format, ...) __attribute__((format(printf, 2, 3)));

@@ -371,7 +371,7 @@ static void check_stop(struct sim *sim, unsigned agent, enum group_state before)
     struct sim_agent *a = &sim->agents[agent];
     struct sim_node *n = &a->node;
     bool stops = is_stop(n->machine.state);
-    uint64_t limit_ns = sim->scenario.grace_ns + sim->scenario.grace_ns / 100 + 200 * SIM_MS;
+    uint64_t limit_ns = sim->scenario.grace_ns + sim->scenario.grace_ns / 50 + 200 * SIM_MS;
 
     if (n->had_stuck)
         limit_ns += STUCK_S * SIM_S + SIM_S;
@@ -515,6 +515,29 @@ void workers_moment(struct sim *sim, const struct moment *m)
             worker_moment(sim, m->who, i, m);
             return;
         }
+}
+
+/* ---- the guardian's clock ---- */
+
+void workers_fence(struct sim *sim, unsigned agent)
+{
+    struct sim_agent *a = &sim->agents[agent];
+    struct sim_node *n = &a->node;
+
+    if (a->guardian_ns == 0 || sim->now_ns < a->guardian_ns || n->machine.state == GROUP_DONE)
+        return;
+    n->term = n->kill = true;
+    for (int i = 0; i < n->machine.config.n_workers; i++)
+        order_kill(sim, agent, &n->workers[i]);
+    end_orphans(sim, agent);
+}
+
+bool workers_run(const struct sim_agent *a)
+{
+    for (int i = 0; i < a->node.machine.config.n_workers && !a->node.kill; i++)
+        if (is_there(&a->node.workers[i]) && !a->node.workers[i].killed)
+            return true;
+    return false;
 }
 
 /* ---- orders of the agent ---- */

@@ -389,6 +389,48 @@ static void test_node_that_cannot_remain_stops(void **state)
     group_finish(&g);
 }
 
+/* Others start in the place of this node. */
+static void test_no_worker_remains_after_the_lease(void **state)
+{
+    static const struct line lines[] = {
+        STARTED,
+        READY(0),
+        {10, GROUP_LEASE_ENDED, -1, 0, "notify-peer, signal 15, arm +30000"},
+        {10, GROUP_LEASE_ENDED, -1, 0, ""},
+        {11, GROUP_EMPTY, -1, 0, "disarm, report-ready"},
+        {11, GROUP_LEASE_ENDED, -1, 0, ""},
+        {12, GROUP_START, -1, 1, "spawn"},
+        {0},
+    };
+    static const struct line while_they_wait[] = {
+        STARTED,
+        READY(0),
+        {10, GROUP_PEER_FAILED, -1, 0, "notify-peer, report-ready"},
+        {12, GROUP_LEASE_ENDED, -1, 0, "notify-peer, signal 15, arm +30000"},
+        {13, GROUP_EMPTY, -1, 0, "disarm, report-ready"},
+        {0},
+    };
+    static const struct line behind_orphans[] = {
+        STARTED,
+        READY(0),
+        {9, GROUP_EXITED, 0, 0, ""},
+        {9, GROUP_EXITED, 1, 0, ""},
+        {9, GROUP_EXITED, 2, 0, ""},
+        {10, GROUP_ORPHANS, 0, 1, "signal 15, arm +1000"},
+        {11, GROUP_LEASE_ENDED, -1, 0, ""},
+        {12, GROUP_EMPTY, -1, 0, "disarm, report-ready"},
+        {0},
+    };
+    struct worker_group g;
+
+    converse_as(&g, &one_node, behind_orphans);
+    group_finish(&g);
+    converse_as(&g, &one_node, lines);
+    group_finish(&g);
+    converse_as(&g, &one_node, while_they_wait);
+    group_finish(&g);
+}
+
 /* The rendezvous takes this node for running: without a report it would wait for it, and with it all other nodes. */
 static void test_node_whose_worker_ends_while_forming(void **state)
 {
@@ -634,6 +676,7 @@ int main(void)
         cmocka_unit_test(test_node_replaces_its_worker),
         cmocka_unit_test(test_node_remains_when_another_fails),
         cmocka_unit_test(test_node_that_cannot_remain_stops),
+        cmocka_unit_test(test_no_worker_remains_after_the_lease),
         cmocka_unit_test(test_node_whose_worker_ends_while_forming),
         cmocka_unit_test(test_node_that_is_drained_while_forming),
         cmocka_unit_test(test_node_loses_a_peer_while_forming),

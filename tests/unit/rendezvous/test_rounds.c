@@ -20,6 +20,7 @@ struct agent {
     struct session_hello hello;
     struct session_view view; /* the last one */
     unsigned n_views, n_alive;
+    uint32_t renewed; /* the last number */
     bool closed;
 };
 
@@ -80,6 +81,9 @@ static void take(struct table *t, const struct rounds_action *action)
         break;
     case ROUNDS_DO_ALIVE:
         a->n_alive++;
+        break;
+    case ROUNDS_DO_RENEWED:
+        a->renewed = action->number;
         break;
     case ROUNDS_DO_CLOSE:
         a->closed = true;
@@ -2149,11 +2153,205 @@ static void many_unfit_nodes_fit_into_the_text(void **state)
     assert_null(strstr(t->agents[7].view.unfit, "node0: ")); /* it is lost */
 }
 
+/* ---- leases ---- */
+
+enum { LEASE_MS = 4000, WAIT_MS = 4000 + 4000 / 20 + 1000 };
+
+static void renew(struct table *t, unsigned i, uint32_t number)
+{
+    step(t, (struct rounds_event){.kind = ROUNDS_RENEW, .session = &t->agents[i].session, .number = number});
+}
+
+static void run_leased(struct table *t, unsigned n, unsigned min)
+{
+    t->params.lease_ms = LEASE_MS;
+    run(t, n, min, n);
+}
+
+/* Node 1 of two is silent from now on; node 0 stops its workers when it gets to know that. */
+static void lose_node_1(struct table *t)
+{
+    pass_alive(t, 1250, 1);
+    assert_view(t, 0, SESSION_VIEW_STOP);
+    obey(t, 1);
+}
+
+static void renewals_are_answered_with_their_number(void **state)
+{
+    struct table *t = *state;
+
+    run_leased(t, 2, 1);
+    assert_int_equal(t->agents[0].view.lease_ms, LEASE_MS);
+    renew(t, 0, 7);
+    assert_int_equal(t->agents[0].renewed, 7);
+    assert_int_equal(t->agents[0].n_alive, 0);
+    pass(t, 900);
+    renew(t, 0, 8); /* a sign of life, too */
+    alive(t, 1);
+    pass(t, 900);
+    assert_view(t, 0, SESSION_VIEW_START);
+}
+
+static void the_lease_of_a_lost_node_holds_the_round(void **state)
+{
+    struct table *t = *state;
+    uint64_t renewed_ns;
+
+    run_leased(t, 2, 1);
+    pass_alive(t, 1000, 3);
+    renew(t, 1, 1);
+    renewed_ns = t->now_ns;
+    lose_node_1(t);
+    pass_alive(t, WAIT_MS - 1 - (unsigned)((t->now_ns - renewed_ns) / MS), 1);
+    assert_view(t, 0, SESSION_VIEW_WAIT);
+    pass(t, 1);
+    assert_started(t, 0, 1, 0, 1);
+}
+
+static void a_lost_node_that_returns_without_workers_ends_the_wait(void **state)
+{
+    struct table *t = *state;
+
+    run_leased(t, 2, 1);
+    lose_node_1(t);
+    pass_alive(t, 1000, 1);
+    t->agents[1].hello.report.phase = SESSION_RUNNING;
+    hello(t, 1);
+    assert_view(t, 1, SESSION_VIEW_STOP);
+    pass_alive(t, WAIT_MS, 3);
+    assert_view(t, 0, SESSION_VIEW_WAIT); /* it is there, and has workers */
+    say(t, 1, SESSION_READY);
+    assert_started(t, 0, 1, 0, 2);
+    assert_started(t, 1, 1, 1, 2);
+}
+
+static void a_lost_node_that_is_lost_again_holds_the_round_again(void **state)
+{
+    struct table *t = *state;
+
+    run_leased(t, 2, 1);
+    lose_node_1(t);
+    pass_alive(t, 2000, 1);
+    t->agents[1].hello.report.phase = SESSION_RUNNING;
+    hello(t, 1);
+    lose_connection(t, 1);
+    pass_alive(t, WAIT_MS - 1, 1);
+    assert_view(t, 0, SESSION_VIEW_WAIT);
+    pass(t, 1);
+    assert_started(t, 0, 1, 0, 1);
+}
+
+static void nodes_without_workers_hold_nothing(void **state)
+{
+    struct table *t = *state;
+
+    run_leased(t, 3, 1);
+    say_last_word(t, 2);
+    obey(t, 2);
+    assert_started(t, 0, 1, 0, 2);
+    say(t, 0, SESSION_RUNNING);
+    say(t, 1, SESSION_RUNNING);
+    say(t, 1, SESSION_LEFT);
+    obey(t, 1);
+    assert_started(t, 0, 2, 0, 1);
+}
+
+static void a_spare_that_is_lost_holds_nothing(void **state)
+{
+    struct table *t = *state;
+
+    t->params.lease_ms = LEASE_MS;
+    t->params.max_restarts = 1;
+    run(t, 2, 1, 2);
+    join(t, 2);
+    assert_view(t, 2, SESSION_VIEW_WAIT);
+    pass_alive(t, 1250, 3);
+    fail_worker(t, 0, 0);
+    obey(t, 2);
+    assert_started(t, 0, 1, 0, 2);
+}
+
+static void members_that_stop_are_waited_for_beyond_the_join_timeout(void **state)
+{
+    struct table *t = *state;
+
+    t->params.join_timeout_ms = 3000;
+    run_leased(t, 2, 1);
+    t->agents[0].hello.report.cause.kind = SESSION_CAUSE_LEFT;
+    say(t, 0, SESSION_STOPPING);
+    assert_view(t, 1, SESSION_VIEW_STOP);
+    say(t, 1, SESSION_READY);
+    pass_alive(t, 10000, 3);
+    assert_view(t, 1, SESSION_VIEW_WAIT);
+    say(t, 0, SESSION_LEFT);
+    assert_started(t, 1, 1, 0, 1);
+}
+
+static void who_returns_to_a_rendezvous_without_state_waits_for_those_it_may_have_known(void **state)
+{
+    struct table *t = *state;
+    struct session_hello *h;
+
+    t->params.lease_ms = LEASE_MS;
+    t->params.max_nodes = 3;
+    t->params.last_call_ms = 0;
+    h = prepare(t, 0);
+    h->report.instance = 99;
+    h->report.generation = 5;
+    hello(t, 0);
+    pass_alive(t, WAIT_MS - 1, 1);
+    assert_view(t, 0, SESSION_VIEW_WAIT);
+    pass(t, 1);
+    assert_started(t, 0, 6, 0, 1);
+}
+
+static void the_next_run_of_an_id_waits_for_the_last_ones_leases(void **state)
+{
+    struct table *t = *state;
+    uint64_t began_ns;
+
+    t->params.lease_ms = LEASE_MS;
+    t->params.last_call_ms = 0;
+    run(t, 1, 1, 1);
+    began_ns = t->now_ns;
+    pass(t, 1500);
+    join(t, 1);
+    pass_alive(t, WAIT_MS - 1 - (unsigned)((t->now_ns - began_ns) / MS), 2);
+    assert_view(t, 1, SESSION_VIEW_WAIT);
+    pass(t, 1);
+    assert_started(t, 1, 0, 0, 1);
+    assert_int_equal(t->agents[1].view.changes, 0);
+}
+
+static void the_rendezvous_may_choose_the_lease(void **state)
+{
+    struct table *t = *state;
+
+    t->rounds.config.lease_ms = 9000;
+    join(t, 0);
+    assert_int_equal(t->agents[0].view.lease_ms, 0);
+    t->params.lease_auto = 1;
+    (void)prepare(t, 1);
+    strcpy(t->agents[1].hello.job, "other");
+    hello(t, 1);
+    assert_int_equal(t->agents[1].view.lease_ms, 9000);
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        TEST(renewals_are_answered_with_their_number),
+        TEST(the_lease_of_a_lost_node_holds_the_round),
+        TEST(a_lost_node_that_returns_without_workers_ends_the_wait),
+        TEST(a_lost_node_that_is_lost_again_holds_the_round_again),
+        TEST(nodes_without_workers_hold_nothing),
+        TEST(a_spare_that_is_lost_holds_nothing),
+        TEST(members_that_stop_are_waited_for_beyond_the_join_timeout),
+        TEST(who_returns_to_a_rendezvous_without_state_waits_for_those_it_may_have_known),
+        TEST(the_next_run_of_an_id_waits_for_the_last_ones_leases),
+        TEST(the_rendezvous_may_choose_the_lease),
         TEST(an_unfit_node_is_left_out_without_a_wait),
         TEST(a_member_whose_check_fails_does_not_hold_up_the_next_round),
         TEST(an_unfit_node_is_asked_again_when_it_is_needed),

@@ -105,6 +105,8 @@ static void report(struct table *t, int i, enum session_phase phase)
 static void run(struct table *t)
 {
     for (int i = 0; i < N_NODES; i++) {
+        uint32_t lease_ms = t->hellos[i].params.lease_ms;
+
         t->hellos[i] = (struct session_hello){
             .job = "job \"1\"",
             .params = SESSION_PARAMS_DEFAULT,
@@ -113,6 +115,7 @@ static void run(struct table *t)
             .n_workers = 4,
             .node_rank = i,
             .report = {.phase = SESSION_READY, .generation = -1, .group_rank = -1, .port = 4000}};
+        t->hellos[i].params.lease_ms = lease_ms;
         t->hellos[i].params.min_nodes = 2;
         t->hellos[i].params.max_nodes = 3;
         t->hellos[i].params.max_restarts = 2;
@@ -184,6 +187,32 @@ static void agents_that_do_not_return_are_lost_after_the_grace(void **state)
     assert_int_equal(t->views[2].kind, SESSION_VIEW_START);
     assert_int_equal(t->views[2].place.group_rank, 1);
     assert_int_equal(t->views[2].changes, 1);
+}
+
+/* What the rendezvous before has answered last is not known. */
+static void leases_count_from_the_restart(void **state)
+{
+    struct table *t = *state;
+
+    for (int i = 0; i < N_NODES; i++)
+        t->hellos[i].params.lease_ms = 8000;
+    run(t);
+    restart(t);
+    hello(t, 0);
+    hello(t, 2);
+    assert_int_equal(t->views[0].lease_ms, 8000);
+    pass(t, 5100);
+    assert_int_equal(t->views[0].kind, SESSION_VIEW_STOP);
+    report(t, 0, SESSION_READY);
+    report(t, 2, SESSION_READY);
+    pass(t, 500);
+    restart(t); /* in the state that has node 1 as one that is lost */
+    hello(t, 0);
+    hello(t, 2);
+    pass(t, 8000 + 400 + 900);
+    assert_int_equal(t->views[0].kind, SESSION_VIEW_WAIT);
+    pass(t, 100);
+    assert_int_equal(t->views[0].kind, SESSION_VIEW_START);
 }
 
 /* We were stopped for the rest of the grace: whoever is on its way back gets another while. */
@@ -703,6 +732,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST(agents_that_return_go_on),
         TEST(agents_that_do_not_return_are_lost_after_the_grace),
+        TEST(leases_count_from_the_restart),
         TEST(an_absence_during_the_grace_is_not_the_agents_fault),
         TEST(a_start_that_was_not_heard_is_said_again),
         TEST(charges_and_causes_survive),

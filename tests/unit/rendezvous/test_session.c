@@ -22,7 +22,8 @@ static const char letters[SESSION_ACTION_COUNT] = {
     [SESSION_DO_REPORT] = 'r', [SESSION_DO_ALIVE] = 'a',    [SESSION_DO_CLOSE] = 'c',
     [SESSION_DO_START] = 'S',  [SESSION_DO_STOP] = 'X',     [SESSION_DO_DRAIN] = 'D',
     [SESSION_DO_QUIET] = 'Q',  [SESSION_DO_PROGRESS] = 'p', [SESSION_DO_LOG] = 's',
-    [SESSION_DO_END] = 'E',    [SESSION_DO_CHECK] = 'C',
+    [SESSION_DO_END] = 'E',    [SESSION_DO_CHECK] = 'C',    [SESSION_DO_RENEW] = 'n',
+    [SESSION_DO_FENCE] = 'F',
 };
 
 static int set_up(void **state)
@@ -729,6 +730,238 @@ static void test_an_older_term_is_not_obeyed(void **state)
     assert_did(t, "Xr");
 }
 
+/* ---- the lease ---- */
+
+enum { LEASE_MS = 8000 };
+
+static struct session_view leased(struct session_view view)
+{
+    view.lease_ms = LEASE_MS;
+    return view;
+}
+
+static void renewed(struct table *t, uint32_t number)
+{
+    step(t, (struct session_event){.kind = SESSION_EVENT_RENEWED, .number = number});
+}
+
+/* Up, with a lease from the hello, running generation 0. */
+static uint64_t run_leased(struct table *t)
+{
+    uint64_t hello_ns;
+
+    happens(t, SESSION_EVENT_START);
+    happens(t, SESSION_EVENT_GROUP_READY);
+    assert_did(t, "d");
+    connect_and_greet(t);
+    hello_ns = t->now_ns;
+    t->now_ns += 100 * MS;
+    sees(t, leased(wait_view));
+    sees(t, leased(start_view(0)));
+    assert_did(t, "pSr");
+    return hello_ns;
+}
+
+/* Signs of life are answered, renewals are not. */
+static void pass_unrenewed(struct table *t, uint64_t until_ns)
+{
+    while (session_deadline(&t->session) <= until_ns) {
+        if (session_deadline(&t->session) > t->now_ns)
+            t->now_ns = session_deadline(&t->session);
+        happens(t, SESSION_EVENT_TIMER);
+        happens(t, SESSION_EVENT_ALIVE);
+        if (strchr(t->did, 'F'))
+            return;
+        t->did[0] = 0;
+    }
+    t->now_ns = until_ns;
+}
+
+static void a_lease_counts_from_the_sending_of_what_was_answered(void **state)
+{
+    struct table *t = *state;
+    uint64_t hello_ns = run_leased(t), renewal_ns;
+
+    assert_true(session_lease_end(&t->session) == hello_ns + LEASE_MS * MS);
+    pass(t, 100, false);
+    assert_did(t, "n");
+    renewal_ns = t->session.renewal_ns;
+    t->now_ns += 200 * MS;
+    happens(t, SESSION_EVENT_ALIVE);
+    sees(t, leased((struct session_view){.kind = SESSION_VIEW_CONTINUE}));
+    renewed(t, t->session.renewal + 1);
+    assert_true(session_lease_end(&t->session) == hello_ns + LEASE_MS * MS); /* none of these answers it */
+    renewed(t, t->session.renewal);
+    assert_true(session_lease_end(&t->session) == renewal_ns + LEASE_MS * MS);
+    renewed(t, t->session.renewal);
+    pass_unrenewed(t, t->now_ns + 3000 * MS);
+    assert_true(session_lease_end(&t->session) == renewal_ns + LEASE_MS * MS);
+}
+
+static void workers_are_stopped_before_the_lease_ends(void **state)
+{
+    struct table *t = *state;
+    uint64_t hello_ns = run_leased(t);
+    struct session_report report;
+
+    pass_unrenewed(t, hello_ns + LEASE_MS * MS * 4 / 5 - MS);
+    assert_did(t, "");
+    assert_int_equal(t->session.phase, SESSION_RUNNING);
+    pass_unrenewed(t, hello_ns + LEASE_MS * MS);
+    assert_true(t->now_ns == hello_ns + LEASE_MS * MS * 4 / 5);
+    assert_non_null(strstr(t->did, "Fr"));
+    t->did[0] = 0;
+    session_report(&t->session, t->now_ns, &report);
+    assert_int_equal(report.phase, SESSION_STOPPING);
+    assert_int_equal(report.cause.kind, SESSION_CAUSE_LOST);
+    assert_string_equal(report.cause.host, "node0");
+    assert_int_equal(report.cause.group_rank, 1);
+    happens(t, SESSION_EVENT_GROUP_READY);
+    assert_did(t, "r");
+}
+
+static void without_a_connection_the_lease_ends_as_well(void **state)
+{
+    struct table *t = *state;
+    uint64_t hello_ns = run_leased(t);
+
+    lost(t, "reset");
+    while (session_deadline(&t->session) < hello_ns + LEASE_MS * MS * 4 / 5) {
+        t->now_ns = session_deadline(&t->session);
+        happens(t, SESSION_EVENT_TIMER);
+        assert_null(strchr(t->did, 'F'));
+        t->did[0] = 0;
+    }
+    assert_true(session_deadline(&t->session) == hello_ns + LEASE_MS * MS * 4 / 5);
+    t->now_ns = session_deadline(&t->session);
+    happens(t, SESSION_EVENT_TIMER);
+    assert_int_equal(t->did[0], 'F');
+}
+
+static void a_view_of_the_last_connection_renews_nothing(void **state)
+{
+    struct table *t = *state;
+    uint64_t hello_ns = run_leased(t);
+
+    pass(t, 100, false);
+    assert_did(t, "n");
+    lost(t, "reset");
+    t->now_ns += 50 * MS;
+    happens(t, SESSION_EVENT_TIMER);
+    t->did[0] = 0;
+    connect_and_greet(t);
+    renewed(t, t->session.renewal);
+    assert_true(session_lease_end(&t->session) == hello_ns + LEASE_MS * MS);
+    hello_ns = t->now_ns;
+    t->now_ns += 70 * MS;
+    sees(t, leased((struct session_view){.kind = SESSION_VIEW_CONTINUE}));
+    assert_true(session_lease_end(&t->session) == hello_ns + LEASE_MS * MS);
+}
+
+static void a_start_after_the_lease_is_not_obeyed(void **state)
+{
+    struct table *t = *state;
+
+    happens(t, SESSION_EVENT_START);
+    happens(t, SESSION_EVENT_GROUP_READY);
+    assert_did(t, "d");
+    connect_and_greet(t);
+    sees(t, leased(wait_view));
+    assert_did(t, "p");
+    pass_unrenewed(t, t->now_ns + LEASE_MS * MS);
+    t->did[0] = 0;
+    sees(t, leased(start_view(0)));
+    assert_did(t, "cs");
+    assert_int_equal(t->session.phase, SESSION_READY);
+    happens(t, SESSION_EVENT_TIMER);
+    assert_did(t, "d");
+    connect_and_greet(t);
+    sees(t, leased(start_view(0)));
+    assert_did(t, "Sr");
+}
+
+static void workers_that_were_killed_for_the_lease_have_not_failed(void **state)
+{
+    struct table *t = *state;
+    struct session_cause cause = {.kind = SESSION_CAUSE_WORKER, .rank = 3, .exit_code = -9};
+    struct session_report report;
+
+    (void)run_leased(t);
+    t->now_ns += LEASE_MS * MS;
+    step(t, (struct session_event){
+                .kind = SESSION_EVENT_GROUP_FAILED, .cause = &cause, .when_ns = t->now_ns - 2 * MS});
+    assert_did(t, "r");
+    session_report(&t->session, t->now_ns, &report);
+    assert_int_equal(report.phase, SESSION_STOPPING);
+    assert_int_equal(report.cause.kind, SESSION_CAUSE_LOST);
+}
+
+static void a_node_with_a_lease_has_left_when_its_workers_have_ended(void **state)
+{
+    struct table *t = *state;
+    struct session_report report;
+
+    (void)run_leased(t);
+    step(t, (struct session_event){.kind = SESSION_EVENT_LEAVE, .text = "received SIGTERM"});
+    assert_did(t, "r");
+    session_report(&t->session, t->now_ns, &report);
+    assert_int_equal(report.phase, SESSION_STOPPING);
+    assert_int_equal(report.cause.kind, SESSION_CAUSE_LEFT);
+    assert_string_equal(report.cause.text, "received SIGTERM");
+    happens(t, SESSION_EVENT_GROUP_READY);
+    assert_did(t, "");
+    happens(t, SESSION_EVENT_GROUP_GONE);
+    assert_did(t, "rc");
+    session_report(&t->session, t->now_ns, &report);
+    assert_int_equal(report.phase, SESSION_LEFT);
+    assert_string_equal(report.cause.text, "received SIGTERM");
+}
+
+static void a_result_does_not_end_a_node_that_leaves_twice(void **state)
+{
+    struct table *t = *state;
+
+    (void)run_leased(t);
+    step(t, (struct session_event){.kind = SESSION_EVENT_LEAVE, .text = "received SIGTERM"});
+    assert_did(t, "r");
+    sees(t, leased((struct session_view){.kind = SESSION_VIEW_END, .verdict = SESSION_VERDICT_FAILURE}));
+    assert_did(t, "rc");
+    assert_int_equal(t->session.end, SESSION_END_NONE);
+    happens(t, SESSION_EVENT_GROUP_GONE);
+    assert_did(t, "");
+}
+
+static void with_a_lease_the_rendezvous_is_redialled_for_the_join_timeout(void **state)
+{
+    struct table *t = *state;
+    uint64_t from_ns;
+
+    t->session.cutoff_ns = 0;
+    t->session.hello.params.join_timeout_ms = 100000;
+    (void)run_leased(t);
+    lost(t, "reset");
+    from_ns = t->now_ns;
+    while (t->session.end == SESSION_END_NONE) {
+        t->now_ns = session_deadline(&t->session);
+        happens(t, SESSION_EVENT_TIMER);
+        t->did[0] = 0;
+    }
+    assert_int_equal(t->session.end, SESSION_END_UNREACHABLE);
+    assert_true(t->now_ns == from_ns + 100000 * MS);
+}
+
+static void a_rendezvous_without_leases_is_refused(void **state)
+{
+    struct table *t = *state;
+
+    t->session.hello.params.lease_ms = LEASE_MS;
+    come_up(t);
+    sees(t, start_view(0));
+    assert_did(t, "cE");
+    assert_int_equal(t->session.end, SESSION_END_REFUSED);
+    assert_says(t, "--lease=0");
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
 
 int main(void)
@@ -738,6 +971,16 @@ int main(void)
         TEST(test_redirections_have_a_pace),
         TEST(test_leaderless_crunds_are_no_silence),
         TEST(test_an_older_term_is_not_obeyed),
+        TEST(a_lease_counts_from_the_sending_of_what_was_answered),
+        TEST(workers_are_stopped_before_the_lease_ends),
+        TEST(without_a_connection_the_lease_ends_as_well),
+        TEST(a_view_of_the_last_connection_renews_nothing),
+        TEST(a_start_after_the_lease_is_not_obeyed),
+        TEST(workers_that_were_killed_for_the_lease_have_not_failed),
+        TEST(a_node_with_a_lease_has_left_when_its_workers_have_ended),
+        TEST(a_result_does_not_end_a_node_that_leaves_twice),
+        TEST(with_a_lease_the_rendezvous_is_redialled_for_the_join_timeout),
+        TEST(a_rendezvous_without_leases_is_refused),
         TEST(an_unfit_node_checks_again_when_it_is_asked_to),
         TEST(a_job_from_hello_to_its_end),
         TEST(an_own_failure_is_reported_with_its_age),

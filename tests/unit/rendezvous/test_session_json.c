@@ -240,6 +240,41 @@ static void the_longest_texts_fit(void **state)
     assert_hello_equal(&message.hello, &longest);
 }
 
+static bool read_renewal(const char *body, uint32_t *ret)
+{
+    struct session_json_message message;
+    char error[SESSION_JSON_ERROR_SIZE];
+
+    if (!session_json_get_message((const uint8_t *)body, strlen(body), &message, error) ||
+        message.kind != SESSION_JSON_RENEW)
+        return false;
+    *ret = message.renewal;
+    return true;
+}
+
+static void renewals_come_through(void **state)
+{
+    static const char *const bad[] = {"{\"renew\":}",   "{\"renew\":4294967296}", "{\"renew\":-1}",
+                                      "{\"renew\":12",  "{\"renew\":1e3}",        "{\"renewed\":1}",
+                                      "{\"renew\":1} ", "{\"renew\":00000000001}"};
+    struct buf frame = {0};
+    uint32_t number = 0;
+
+    assert_int_equal(session_json_put_renew(&frame, UINT32_MAX), 0);
+    assert_memory_equal(buf_bytes(&frame) + 4, "{\"renew\":4294967295}", buf_size(&frame) - 4);
+    assert_true(read_renewal("{\"renew\":4294967295}", &number));
+    assert_int_equal(number, UINT32_MAX);
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
+        if (read_renewal(bad[i], &number))
+            fail_msg("'%s' was taken for a renewal", bad[i]);
+    buf_reset(&frame);
+    assert_int_equal(session_json_put_renewed(&frame, 17), 0);
+    assert_true(session_json_get_renewed(buf_bytes(&frame) + 4, buf_size(&frame) - 4, &number));
+    assert_int_equal(number, 17);
+    assert_false(session_json_get_renewed((const uint8_t *)"{\"renew\":17}", 12, &number));
+    buf_finish(&frame);
+}
+
 static void what_is_unknown_is_ignored(void **state)
 {
     static const char body[] =
@@ -375,6 +410,7 @@ int main(void)
         cmocka_unit_test(a_start_comes_through),
         cmocka_unit_test(other_views_come_through),
         cmocka_unit_test(the_longest_texts_fit),
+        cmocka_unit_test(renewals_come_through),
         cmocka_unit_test(what_is_unknown_is_ignored),
         cmocka_unit_test(what_is_wrong_is_named),
         cmocka_unit_test(a_text_that_is_too_long_is_refused),

@@ -1,0 +1,126 @@
+"""--lease: workers of a node that may be taken for lost end by the node's own clock, before others start in their place."""
+
+import os
+import re
+import signal
+import time
+
+import pytest
+
+import jobs
+import nodes as lib
+from crund import Crund
+
+pytestmark = pytest.mark.sanitize
+
+LEASE_S = 8
+NODE_TIMEOUT_MS = 4000  # for a machine that may be busy with something else
+
+# Each worker writes when it runs: 50 times a second, with the generation.
+BEAT = "while :; do echo $CRUN_GENERATION $(date +%s.%N) >> {folder}/beat.$RANK.$CRUN_GENERATION; sleep 0.02; done"
+
+
+def start(nodes, folder, port, *more, nnodes="1:2", conf=""):
+    conf = f"is_host=no,last_call_timeout=60,node_timeout_ms={NODE_TIMEOUT_MS}" + (f",{conf}" if conf else "")
+    return nodes.crun(f"--nnodes={nnodes}", "--nproc-per-node=1", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}",
+                      "--rdzv-id=job", f"--rdzv-conf={conf}", "--security=open", *more, "--no-python", "sh", "-c",
+                      BEAT.format(folder=folder))
+
+
+def beats(folder):
+    """The first and last moment at which a worker of each generation has written."""
+    spans = {}
+    for path in folder.glob("beat.*"):
+        for line in path.read_text().splitlines():
+            if re.fullmatch(r"\d+ \d+\.\d+", line):
+                generation, at = line.split()
+                first, last = spans.get(int(generation), (float(at), float(at)))
+                spans[int(generation)] = min(first, float(at)), max(last, float(at))
+    return spans
+
+
+def wait_for_generation(folder, generation, n=1, timeout=90):
+    jobs.wait_for(lambda: len(list(folder.glob(f"beat.*.{generation}"))) == n, timeout, 0.02)
+
+
+@pytest.mark.parametrize("policy", ["all", "replace"])
+def test_workers_of_a_stopped_crun_end_before_others_start(tmp_path, policy):
+    port = lib.free_port()
+    with Crund(jobs.build_folder(), listen=(f"127.0.0.1:{port}",)) as crund, lib.Nodes(tmp_path) as nodes:
+        for _ in range(2):
+            start(nodes, tmp_path, port, f"--lease={LEASE_S}", f"--restart-policy={policy}")
+        wait_for_generation(tmp_path, 0, 2)
+        (worker,) = jobs.workers(nodes[1].pid).values()
+        nodes[1].signal(signal.SIGSTOP)
+        wait_for_generation(tmp_path, 1)
+        assert jobs.wait_until(lambda: not os.path.exists(f"/proc/{worker}"), 5)  # its guardian reaps it
+        spans = beats(tmp_path)
+        assert spans[0][1] < spans[1][0], spans
+        assert "1 lost that may have workers until the lease ends" in crund.log()
+        nodes[1].signal(signal.SIGCONT)
+        wait_for_generation(tmp_path, 2, 2)
+        assert f"and its lease is {LEASE_S} s" in nodes[1].text()
+        spans = beats(tmp_path)
+        assert spans[1][1] < spans[2][0] + 0.5, spans
+
+
+def test_a_killed_crun_is_not_waited_for(tmp_path):
+    """Its guardian reports the end of the last process."""
+    port = lib.free_port()
+    with Crund(jobs.build_folder(), listen=(f"127.0.0.1:{port}",)), lib.Nodes(tmp_path) as nodes:
+        for _ in range(2):
+            start(nodes, tmp_path, port, "--lease=600")
+        wait_for_generation(tmp_path, 0, 2)
+        nodes[1].signal(signal.SIGKILL)
+        wait_for_generation(tmp_path, 1)
+
+
+def test_a_node_that_leaves_is_not_waited_for_after_its_workers(tmp_path):
+    port = lib.free_port()
+    with Crund(jobs.build_folder(), listen=(f"127.0.0.1:{port}",)), lib.Nodes(tmp_path) as nodes:
+        for _ in range(2):
+            start(nodes, tmp_path, port, "--lease=600")
+        wait_for_generation(tmp_path, 0, 2)
+        nodes[1].signal(signal.SIGINT)
+        wait_for_generation(tmp_path, 1)
+        assert nodes[1].wait() == 1
+        assert "left: it was stopped by SIGINT" in nodes[0].text()
+
+
+def test_a_job_outlives_a_rendezvous_that_is_away_for_longer_than_its_lease(tmp_path):
+    """The workers end, and start again when it is back."""
+    port = lib.free_port()
+    with lib.Nodes(tmp_path) as nodes:
+        with Crund(jobs.build_folder(), "--state", str(tmp_path / "state"), listen=(f"127.0.0.1:{port}",)):
+            for _ in range(2):
+                start(nodes, tmp_path, port, f"--lease={LEASE_S}")
+            wait_for_generation(tmp_path, 0, 2)
+            workers = [jobs.workers(n.pid).values() for n in nodes]
+        began = time.time()
+        for pids in workers:
+            assert jobs.wait_until(lambda: not any(os.path.exists(f"/proc/{p}") for p in pids), 60)  # noqa: B023
+        assert beats(tmp_path)[0][1] - began < LEASE_S + 0.5
+        with Crund(jobs.build_folder(), "--state", str(tmp_path / "state"), listen=(f"127.0.0.1:{port}",)):
+            wait_for_generation(tmp_path, 1, 2)
+
+
+def test_without_a_lease_cutoff_ms_is_how_long_a_lost_rendezvous_is_redialled(tmp_path):
+    port = lib.free_port()
+    with lib.Nodes(tmp_path) as nodes:
+        with Crund(jobs.build_folder(), listen=(f"127.0.0.1:{port}",)):
+            for _ in range(2):
+                start(nodes, tmp_path, port, conf="cutoff_ms=1500")
+            wait_for_generation(tmp_path, 0, 2)
+        assert nodes.codes() == [1, 1]
+        assert "was lost and could not be reached again for 1 s" in nodes[0].text()
+
+
+@pytest.mark.parametrize("options, words", [
+    (["--lease=0.5"], ["--lease=0.5", "at least 1 s"]),
+    (["--lease=-1"], ["--lease", "1 to"]),
+    (["--lease=2", "--rdzv-conf=node_timeout_ms=3000"], ["--lease=2", "node_timeout_ms"]),
+    (["--rdzv-conf=cutoff_ms=0"], ["cutoff_ms=0", "between 1 and"]),
+])
+def test_refused(options, words):
+    p = jobs.run([jobs.crun(), "--nnodes=2", "--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:1", *options, "true"])
+    jobs.assert_one_sentence(p, 1, *words)
