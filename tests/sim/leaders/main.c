@@ -7,7 +7,8 @@
  *
  * What must hold:
  *   - A crund that leads saves and tells (in the rounds: sends views) what it has decided. Once it has told something, none with
- *     a lower term tells anything: two never decide at a time.
+ *     a lower term tells anything: two never decide at a time. Where machines are suspended, which stops their clocks, one with
+ *     a lower term may still tell what it has decided before (agents refuse it), and nothing that it decides later.
  *   - What was told was saved: the next leader reads it, or something later, and each job as a whole.
  *   - When nothing fails any more one leads, and what it decides is told within a moment.
  *
@@ -33,6 +34,7 @@ enum {
     JOBS_MAX = 64,
     DECISIONS_MAX = 4096,
     FLIGHTS_MAX = 4096,
+    TERMS_MAX = 1024,
     REQUEST_MS = 2500, /* as ETCD_CLIENT_MS */
     SUSPECT_AGAIN_MS = 200,
     CALM_S = 60, /* no faults from then on */
@@ -87,6 +89,12 @@ struct told_job {
     bool is_forgotten, wants_forget;
 };
 
+/* When something was told first in a term. */
+struct told_term {
+    int64_t term;
+    uint64_t at_ns;
+};
+
 struct world {
     uint64_t seed, now_ns, n_events;
     struct random random;
@@ -99,10 +107,11 @@ struct world {
     struct told_job told[JOBS_MAX];
     size_t n_told;
     uint64_t n_instances;
-    int64_t told_term;
+    struct told_term terms[TERMS_MAX];
+    size_t n_told_terms;
     uint64_t last_told_ns;
     bool is_down; /* etcd has no majority */
-    bool is_calm, has_large, failed;
+    bool is_calm, has_large, has_suspends, failed;
     unsigned fault_percent;
     bool trace;
     char failure[512];
@@ -266,14 +275,27 @@ static void take_change(unsigned who)
     }
 }
 
+static void check_term(int64_t term, const struct decision *d)
+{
+    bool is_new = true;
+
+    for (size_t i = 0; i < w.n_told_terms; i++) {
+        const struct told_term *other = &w.terms[i];
+
+        is_new = is_new && other->term != term;
+        if (other->term > term && (!w.has_suspends || other->at_ns < d->at_ns))
+            violated("a crund with term %" PRId64 " tells something after one with term %" PRId64, term,
+                     other->term);
+    }
+    if (is_new && w.n_told_terms < TERMS_MAX)
+        w.terms[w.n_told_terms++] = (struct told_term){term, w.now_ns};
+}
+
 static void tell(struct crund *c, const struct decision *d)
 {
     struct told_job *t = told_of(d->instance);
 
-    if (c->core.term < w.told_term)
-        violated("a crund with term %" PRId64 " tells something after one with term %" PRId64, c->core.term,
-                 w.told_term);
-    w.told_term = c->core.term;
+    check_term(c->core.term, d);
     w.n_tells++;
     w.last_told_ns = w.now_ns;
     if (w.is_calm && w.now_ns > (CALM_S + SETTLE_S) * S && w.now_ns - d->at_ns > TELL_S * S)
@@ -500,7 +522,7 @@ static void boot(unsigned who)
     c->life++;
     c->timer_ns = c->paused_until_ns = 0;
     c->n_jobs = c->n_decisions = 0;
-    c->clock_offset_ns = random_u64(&w.random) % (1000 * S);
+    c->clock_offset_ns = 1000 * S + random_u64(&w.random) % (1000 * S);
     c->ppm = (int64_t)random_between(&w.random, 0, 60000) - 30000;
     note("crund %u boots", who);
     run_crund(who);
@@ -554,6 +576,8 @@ static void inflict(void)
         break;
     case 2:
         c->paused_until_ns = w.now_ns + random_between(&w.random, 1, 6000) * MS;
+        if (w.has_suspends && random_percent(&w.random, 50))
+            c->clock_offset_ns -= c->paused_until_ns - w.now_ns; /* the clock stands still meanwhile */
         note("crund %u is stopped until %.3f ms", who, (double)c->paused_until_ns / 1e6);
         break;
     case 3:
@@ -667,6 +691,7 @@ static bool run_seed(uint64_t seed, bool trace)
     etcd_model_init(&w.etcd);
     w.n_crunds = (unsigned)random_between(&w.random, 2, CRUNDS_MAX);
     w.has_large = random_percent(&w.random, 4);
+    w.has_suspends = random_percent(&w.random, 30);
     w.fault_percent = (unsigned)random_between(&w.random, 0, 8);
     for (unsigned i = 0; i < w.n_crunds; i++) {
         later(random_between(&w.random, 0, 2000) * MS, BOOT, i, 0);
