@@ -213,6 +213,7 @@ struct rank_assignment {
     /* The workers' keys that the rendezvous keeps: 1 and the generation that they began with; 0: it keeps none, node 0 serves the
      * worker store. */
     uint32_t key_space;
+    uint64_t instance; /* not on the wire: that of the view */
     /* Not on the wire: where node 0 is, when master_addr is this node's loopback; "": it is master_addr. */
     char master_host[SESSION_ADDR_SIZE];
     /* Not on the wire: with master_host, the address of this node towards it, at which ranks of other nodes reach this one. */

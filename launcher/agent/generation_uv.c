@@ -146,6 +146,7 @@ static int describe_workers(struct generation *g, struct worker_starts *s, const
         .master_addr = assignment->master_addr,
         .master_port = assignment->master_port,
         .master_host = assignment->master_host,
+        .instance = assignment->instance,
         .worker_has_store = job->worker_has_store,
         .generation = g->number,
         .restart_count = restarts,

@@ -98,6 +98,8 @@ static int add_worker_variables(const struct plan *plan, int local_rank, struct 
     strlist_add(out, "TORCHELASTIC_SIGNALS_TO_HANDLE=%s", plan->signals);
     strlist_add(out, NOTICE_ENVIRONMENT "=%d", plan->notice_fd);
     strlist_add(out, NOTICE_GENERATION_ENVIRONMENT "=%u", plan->generation);
+    if (plan->instance)
+        strlist_add(out, "CRUN_INSTANCE=%016llx", (unsigned long long)plan->instance);
     if (plan->local_addr)
         strlist_add(out, "CRUN_LOCAL_ADDR=%s", plan->local_addr);
     if (plan->state_fd)
@@ -128,9 +130,12 @@ static bool is_set_already(const struct strlist *list, size_t n_items, const cha
 /* Variables of an outer crun: they name its descriptors and its address. */
 static bool is_of_outer_crun(const char *variable)
 {
-    static const char *const names[] = {
-        "CRUN_LOCAL_ADDR=", "CRUN_MASTER_HOST=", WORKER_MEMORY_STATE_ENVIRONMENT "=",
-        WORKER_MEMORY_CACHE_ENVIRONMENT "=", WORKER_MEMORY_KEY_ENVIRONMENT "="};
+    static const char *const names[] = {"CRUN_INSTANCE=",
+                                        "CRUN_LOCAL_ADDR=",
+                                        "CRUN_MASTER_HOST=",
+                                        WORKER_MEMORY_STATE_ENVIRONMENT "=",
+                                        WORKER_MEMORY_CACHE_ENVIRONMENT "=",
+                                        WORKER_MEMORY_KEY_ENVIRONMENT "="};
 
     for (size_t i = 0; i < ARRAY_SIZE(names); i++)
         if (strncmp(variable, names[i], strlen(names[i])) == 0)

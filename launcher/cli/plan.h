@@ -30,6 +30,7 @@ struct plan {
     const char *master_host; /* where node 0 is, when master_addr is not; "" or NULL: not given */
     bool worker_has_store;   /* crun serves none: the first worker opens it at this address */
     uint32_t generation;     /* counts restarts and changes of membership; restart_count, restarts alone */
+    uint64_t instance;       /* of the job at its rendezvous, the same in all generations; 0: none */
     int restart_count, max_restarts;
     bool virtual_local_rank;
     const char *signals;     /* text of --signals-to-handle */

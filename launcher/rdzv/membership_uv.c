@@ -420,6 +420,7 @@ static void start_generation_here(struct membership *n, const struct session_vie
         prove_to_store(n, &view->place);
     }
     struct rank_assignment place = view->place;
+    place.instance = view->instance;
     if (start_node_store(n, view, &place) < 0) {
         if (store)
             server_stop(store, NULL, NULL);

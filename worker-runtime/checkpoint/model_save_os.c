@@ -78,7 +78,7 @@ static int write_durably(const char *path, const struct buf *bytes)
         return crw_fail_errno(-EIO, "cannot save the model to %s", path);
     (void)snprintf(temporary, sizeof(temporary), ".%.200s.%016" PRIx64 ".tmp", name, number);
     return snapshot_file_replace(&snapshot_io_system, folder_fd, what, temporary, name, buf_bytes(bytes),
-                                 buf_size(bytes));
+                                 buf_size(bytes), NULL);
 }
 
 int crw_model_save(const struct crw_model *model, const char *path)

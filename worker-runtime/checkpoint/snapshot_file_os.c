@@ -11,8 +11,10 @@
 #include "worker-runtime/checkpoint/snapshot_file_os.h"
 
 #include "base/cleanup.h"
+#include "base/random_os.h"
 #include "worker-runtime/base/error.h"
 #include "worker-runtime/base/file_limit_os.h"
+#include "worker-runtime/checkpoint/snapshot_fence.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -291,7 +293,8 @@ static int fill_file(const struct snapshot_io *io, int fd, const char *what, con
 }
 
 int snapshot_file_replace(const struct snapshot_io *io, int folder_fd, const char *what,
-                          const char *temporary, const char *name, const void *bytes, size_t n_bytes)
+                          const char *temporary, const char *name, const void *bytes, size_t n_bytes,
+                          const struct snapshot_gate *gate)
 {
     int fd = io->create(io->data, folder_fd, temporary);
     int r;
@@ -299,6 +302,8 @@ int snapshot_file_replace(const struct snapshot_io *io, int folder_fd, const cha
     if (fd < 0)
         return crw_fail_errno(fd, "cannot create a file for %s", what);
     r = fill_file(io, fd, what, bytes, n_bytes);
+    if (r == 0 && gate)
+        r = gate->pass(gate->data);
     if (r == 0) {
         r = io->rename(io->data, folder_fd, temporary, name);
         if (r < 0)
@@ -313,7 +318,7 @@ int snapshot_file_replace(const struct snapshot_io *io, int folder_fd, const cha
 }
 
 int snapshot_file_write(const struct snapshot_io *io, int folder_fd, const char *folder, uint64_t step,
-                        const void *bytes, size_t n_bytes)
+                        const void *bytes, size_t n_bytes, const struct snapshot_gate *gate)
 {
     char name[SNAPSHOT_NAME_SIZE], temporary[SNAPSHOT_NAME_SIZE];
     char what[PATH_MAX + SNAPSHOT_NAME_SIZE + 16];
@@ -321,7 +326,82 @@ int snapshot_file_write(const struct snapshot_io *io, int folder_fd, const char 
     snapshot_name(step, name);
     snapshot_temporary_name(step, getpid(), temporary);
     (void)snprintf(what, sizeof(what), "snapshot %s/%s", folder, name);
-    return snapshot_file_replace(io, folder_fd, what, temporary, name, bytes, n_bytes);
+    return snapshot_file_replace(io, folder_fd, what, temporary, name, bytes, n_bytes, gate);
+}
+
+/* ---- the fence ---- */
+
+static const char fence_name[] = "snapshots.fence";
+
+/* What cannot be read counts as none: a claim makes it whole again. */
+static void read_fence(int folder_fd, struct snapshot_fence *ret)
+{
+    _cleanup_close_ int fd = openat(folder_fd, fence_name, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    char text[SNAPSHOT_FENCE_TEXT_MAX + 1];
+    size_t n = 0;
+    ssize_t got;
+
+    *ret = (struct snapshot_fence){0};
+    if (fd < 0)
+        return;
+    while (n < sizeof(text) && (got = read(fd, text + n, sizeof(text) - n)) != 0) {
+        if (got < 0 && errno != EINTR)
+            return;
+        n += got > 0 ? (size_t)got : 0;
+    }
+    (void)snapshot_fence_parse(text, n, ret);
+}
+
+/* A process that no launcher has given an instance is a run by itself. */
+static int make_instance(struct run_identity *writer)
+{
+    uint64_t number;
+    int r = random_fill(&number, sizeof(number));
+
+    if (r < 0)
+        return r;
+    (void)snprintf(writer->instance, sizeof(writer->instance), "alone%016" PRIx64, number); /* fits */
+    return 0;
+}
+
+static int write_fence(const struct snapshot_io *io, int folder_fd, const char *folder,
+                       const struct snapshot_fence *fence)
+{
+    char temporary[SNAPSHOT_NAME_SIZE], text[SNAPSHOT_FENCE_TEXT_MAX], what[PATH_MAX + 32];
+    size_t n = snapshot_fence_format(fence, text);
+
+    snapshot_temporary_name(0, getpid(), temporary);
+    (void)snprintf(what, sizeof(what), "%s/%s", folder, fence_name);
+    return snapshot_file_replace(io, folder_fd, what, temporary, fence_name, text, n, NULL);
+}
+
+int snapshot_folder_pass_fence(const struct snapshot_io *io, int folder_fd, const char *folder,
+                               struct run_identity *writer, bool claims)
+{
+    struct snapshot_fence fence;
+
+    read_fence(folder_fd, &fence);
+    if (!writer->instance[0] && !fence.owner.instance[0])
+        return 0;
+    if (!writer->instance[0] && !claims)
+        return crw_fail_errno(-ESTALE, "another run has begun to save to the snapshot folder %s", folder);
+    if (!writer->instance[0] && make_instance(writer) < 0)
+        return crw_fail_errno(-EIO, "cannot get random numbers for the snapshot folder %s", folder);
+    switch (snapshot_fence_pass(&fence, writer, claims)) {
+    case SNAPSHOT_FENCE_CHANGED:
+        return write_fence(io, folder_fd, folder, &fence);
+    case SNAPSHOT_FENCE_LATER_GENERATION:
+        return crw_fail_errno(-ESTALE,
+                              "generation %" PRIu32
+                              " of this job saves to the snapshot folder %s, and this "
+                              "process is of generation %" PRIu32 ": the job goes on without it",
+                              fence.owner.generation, folder, writer->generation);
+    case SNAPSHOT_FENCE_LATER_RUN:
+        return crw_fail_errno(
+            -ESTALE, "another run saves to the snapshot folder %s, which has begun after this one", folder);
+    default:
+        return 0;
+    }
 }
 
 static int read_all(int fd, const char *path, uint8_t *bytes, size_t n_bytes, size_t *ret_n)

@@ -8,8 +8,10 @@
  * Failures are reported by crw_fail(); `folder` is only for those sentences, the work is done on folder_fd.
  */
 
+#include "worker-runtime/base/run_identity.h"
 #include "worker-runtime/checkpoint/snapshot_plan.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/types.h>
@@ -46,18 +48,33 @@ int snapshot_folder_prepare(const struct snapshot_io *io, int folder_fd, const c
 int snapshot_folder_list(int folder_fd, const char *folder, struct snapshot_entry **ret, size_t *ret_n);
 
 /*
+ * The fence of the folder (snapshot_fence.h), for this writer. claims: it has just opened the folder. A writer without an instance
+ * passes where there is no fence, and gets an instance of its own where there is one. 0, -ESTALE: ranks of a later generation or
+ * run save there; or -errno of writing it.
+ */
+int snapshot_folder_pass_fence(const struct snapshot_io *io, int folder_fd, const char *folder,
+                               struct run_identity *writer, bool claims);
+
+/* Asked when a file is whole, before it gets its name: 0, or -errno with a sentence. */
+struct snapshot_gate {
+    int (*pass)(void *data);
+    void *data;
+};
+
+/*
  * Writes a file so that `name` holds either what it held before or all of the bytes, whatever happens.
- * what: its name in sentences. 0: it is on disk for good. -errno: it is not known to be.
+ * what: its name in sentences. gate: NULL: none. 0: it is on disk for good. -errno: it is not known to be.
  */
 int snapshot_file_replace(const struct snapshot_io *io, int folder_fd, const char *what,
-                          const char *temporary, const char *name, const void *bytes, size_t n_bytes);
+                          const char *temporary, const char *name, const void *bytes, size_t n_bytes,
+                          const struct snapshot_gate *gate);
 
 /*
  * Writes a sealed image under the name of its step. 0: it is on disk for good. -errno: it is not known to
  * be; what was there under that name before is there still, or the new one is.
  */
 int snapshot_file_write(const struct snapshot_io *io, int folder_fd, const char *folder, uint64_t step,
-                        const void *bytes, size_t n_bytes);
+                        const void *bytes, size_t n_bytes, const struct snapshot_gate *gate);
 
 /* Opens a regular file and returns its length. 0, CRW_E_NOT_FOUND, CRW_E_DAMAGED (it is no file), -errno. */
 int snapshot_file_open(int folder_fd, const char *name, const char *path, int *ret_fd, uint64_t *ret_size);

@@ -18,6 +18,7 @@
 #include "base/cond_os.h"
 #include "base/time.h"
 #include "worker-runtime/base/error.h"
+#include "worker-runtime/base/run_identity_os.h"
 #include "worker-runtime/checkpoint/snapshot.h"
 #include "worker-runtime/checkpoint/snapshot_image.h"
 #include "worker-runtime/base/thread_os.h"
@@ -37,6 +38,7 @@ struct crw_snapshots {
     char *folder;
     int folder_fd;
     int keep;
+    struct run_identity writer; /* the thread's, after the start */
     pthread_t thread;
 
     pthread_mutex_t lock;
@@ -156,22 +158,35 @@ static bool pause_for(struct crw_snapshots *s, unsigned ms)
     return go_on;
 }
 
+/* The generation may have become a later one since the last save. */
+static int pass_fence(void *data)
+{
+    struct crw_snapshots *s = data;
+    struct run_identity now;
+
+    run_identity_read(&now);
+    if (strcmp(now.instance, s->writer.instance) == 0)
+        s->writer.generation = now.generation;
+    return snapshot_folder_pass_fence(s->io, s->folder_fd, s->folder, &s->writer, false);
+}
+
 /* How long a disk stays full is unknown: a few attempts, and after them the next save is one. */
 static int write_staged(struct crw_snapshots *s)
 {
+    const struct snapshot_gate gate = {.pass = pass_fence, .data = s};
     unsigned pause_ms = s->io->retry_ms;
     int n_attempts = 0, r;
     char more[64] = "";
 
     do {
         r = snapshot_file_write(s->io, s->folder_fd, s->folder, s->step, buf_bytes(&s->image),
-                                buf_size(&s->image));
+                                buf_size(&s->image), &gate);
         n_attempts++;
         if (r >= 0)
             break;
         if (n_attempts > 1)
             (void)snprintf(more, sizeof(more), "; tried %d times", n_attempts);
-        if (n_attempts == ATTEMPTS_MAX || pause_ms == 0 || !pause_for(s, pause_ms)) {
+        if (r == -ESTALE || n_attempts == ATTEMPTS_MAX || pause_ms == 0 || !pause_for(s, pause_ms)) {
             queue_failure(s, more);
             return r;
         }
@@ -264,6 +279,10 @@ int snapshots_create(const char *folder, int keep, const struct snapshot_io *io,
     if (r < 0)
         goto failed;
     r = snapshot_folder_prepare(io, s->folder_fd, folder);
+    if (r < 0)
+        goto failed;
+    run_identity_read(&s->writer);
+    r = snapshot_folder_pass_fence(io, s->folder_fd, folder, &s->writer, true);
     if (r < 0)
         goto failed;
     r = thread_start(&s->thread, save_in_turn, s);

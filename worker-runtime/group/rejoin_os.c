@@ -12,6 +12,7 @@
  * within milliseconds of a failure; after some seconds the wait ends.
  */
 
+#include "worker-runtime/base/run_identity_os.h"
 #include "worker-runtime/base/error.h"
 #include "worker-runtime/group/group_os.h"
 
@@ -60,6 +61,7 @@ static int enter_generation(struct crw_group *group, const struct next_generatio
 
     group->env.restart_count += next->generation - group->env.generation; /* each was one */
     group->env.generation = next->generation;
+    run_identity_set_generation(next->generation);
     group->env.master_port = next->port;
     failure_detector_renew(group->detector, next->generation);
     async_queue_init(&group->collectives, group);

@@ -6,6 +6,7 @@
 
 #include "tests/support/c/snapshots/content.h"
 #include "tests/support/c/snapshots/faulty_io.h"
+#include "worker-runtime/base/run_identity_os.h"
 #include "worker-runtime/checkpoint/snapshot.h"
 #include "worker-runtime/checkpoint/snapshot_image.h"
 
@@ -659,7 +660,123 @@ static void survives_a_crash_at_every_call(void **state)
     munmap((void *)(uintptr_t)durable, sizeof(*durable));
 }
 
+/* ---- ranks that were taken for lost ---- */
+
+static void set_identity(const char *instance, const char *generation)
+{
+    if (instance)
+        (void)setenv("CRUN_INSTANCE", instance, 1);
+    else
+        (void)unsetenv("CRUN_INSTANCE");
+    (void)setenv("CRUN_GENERATION", generation, 1);
+}
+
+static int forget_identity(void **state)
+{
+    (void)unsetenv("CRUN_INSTANCE");
+    (void)unsetenv("CRUN_GENERATION");
+    return remove_folder(state);
+}
+
+/* What another host has written meanwhile, on a file system without locks. */
+static void write_fence(const char *text)
+{
+    int fd = open(path_of("snapshots.fence"), O_WRONLY | O_CREAT | O_TRUNC, 0666);
+
+    assert_true(fd >= 0);
+    assert_int_equal(write(fd, text, strlen(text)), (ssize_t)strlen(text));
+    close(fd);
+}
+
+static void assert_refused(struct crw_snapshots *s, uint64_t step, const char *words)
+{
+    const char *failure;
+
+    assert_int_equal(save(s, step), 0);
+    crw_snapshots_wait(s);
+    (void)crw_snapshots_status(s, &failure);
+    assert_non_null(failure);
+    if (!strstr(failure, words))
+        fail_msg("'%s' does not say '%s'", failure, words);
+    assert_false(has_step(step));
+}
+
+static void a_rank_of_an_earlier_generation_saves_nothing(void **state)
+{
+    struct crw_snapshots *s;
+    const char *failure;
+
+    set_identity("a1", "3");
+    s = writer(2);
+    assert_int_equal(save(s, 100), 0);
+    crw_snapshots_wait(s);
+    assert_int_equal(crw_snapshots_status(s, &failure), 100);
+    assert_null(failure);
+    write_fence("crun snapshot fence 1\ninstance a1\ngeneration 4\n");
+    assert_refused(s, 200, "generation 4 of this job");
+    assert_true(has_step(100));
+    crw_snapshots_destroy(s);
+    assert_int_equal(crw_snapshots_create(folder, 2, &s), -ESTALE);
+    set_identity("a1", "4");
+    crw_snapshots_destroy(writer(2));
+}
+
+static void a_rank_of_an_earlier_run_saves_nothing(void **state)
+{
+    struct crw_snapshots *s;
+
+    set_identity("a1", "30");
+    save_steps(2, 100, 100);
+    s = writer(2);
+    write_fence("crun snapshot fence 1\ninstance b2\ngeneration 0\nended a1\n");
+    assert_refused(s, 200, "another run");
+    crw_snapshots_destroy(s);
+    assert_int_equal(crw_snapshots_create(folder, 2, &s), -ESTALE);
+}
+
+static void a_new_run_goes_on_from_a_later_generation(void **state)
+{
+    int n_warnings;
+
+    set_identity("a1", "30");
+    save_steps(2, 100, 100);
+    set_identity("b2", "0");
+    save_steps(2, 200, 200);
+    set_identity(NULL, "0"); /* without crun, by hand */
+    save_steps(2, 300, 300);
+    set_identity("c3", "0");
+    save_steps(2, 400, 400);
+    assert_int_equal(load_newest(&n_warnings), 400);
+    assert_int_equal(n_warnings, 0);
+}
+
+static void a_remaining_worker_saves_in_later_generations(void **state)
+{
+    struct crw_snapshots *s;
+    const char *failure;
+
+    set_identity("a1", "3");
+    s = writer(2);
+    write_fence(
+        "crun snapshot fence 1\ninstance a1\ngeneration 4\n"); /* the first rank of 4 was another one */
+    run_identity_set_generation(5);
+    assert_int_equal(save(s, 100), 0);
+    crw_snapshots_wait(s);
+    assert_int_equal(crw_snapshots_status(s, &failure), 100);
+    run_identity_set_generation(0);
+    crw_snapshots_destroy(s);
+}
+
+static void a_damaged_fence_is_made_anew(void **state)
+{
+    set_identity("a1", "3");
+    write_fence("not a fence");
+    save_steps(2, 100, 200);
+    assert_true(has_step(200));
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, make_folder, remove_folder)
+#define FENCE_TEST(name) cmocka_unit_test_setup_teardown(name, make_folder, forget_identity)
 
 int main(void)
 {
@@ -691,6 +808,11 @@ int main(void)
         TEST(keeps_the_latest_sentences),
         TEST(goes_on_after_short_and_interrupted_writes),
         TEST(survives_a_crash_at_every_call),
+        FENCE_TEST(a_rank_of_an_earlier_generation_saves_nothing),
+        FENCE_TEST(a_rank_of_an_earlier_run_saves_nothing),
+        FENCE_TEST(a_new_run_goes_on_from_a_later_generation),
+        FENCE_TEST(a_remaining_worker_saves_in_later_generations),
+        FENCE_TEST(a_damaged_fence_is_made_anew),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -66,7 +66,8 @@ static void signals_do_not_end_a_save(void **state)
     assert_true(folder_fd >= 0);
     n_interrupted = 3;
     assert_int_equal(
-        snapshot_file_replace(&snapshot_io_system, folder_fd, "file", ".file.tmp", "file", "bytes", 5), 0);
+        snapshot_file_replace(&snapshot_io_system, folder_fd, "file", ".file.tmp", "file", "bytes", 5, NULL),
+        0);
     assert_int_equal(n_interrupted, 0);
     (void)close(folder_fd);
     assert_int_equal(unlink(below("file")), 0);

@@ -158,6 +158,17 @@ static void sleep_ns(int64_t ns)
     (void)clock_nanosleep(CLOCK_MONOTONIC, 0, &t, NULL);
 }
 
+/* Each round is a generation, and now and then another run, so the writer has a fence to write, too. */
+static void claim_for(int round)
+{
+    char text[32];
+
+    (void)snprintf(text, sizeof(text), "run%d", round / 10);
+    (void)setenv("CRUN_INSTANCE", text, 1);
+    (void)snprintf(text, sizeof(text), "%d", round % 10);
+    (void)setenv("CRUN_GENERATION", text, 1);
+}
+
 static void kill_at_random(int n_rounds, unsigned seed)
 {
     int64_t save_ns = measure_save_ns();
@@ -173,6 +184,7 @@ static void kill_at_random(int n_rounds, unsigned seed)
         if (child < 0)
             fail("fork");
         if (child == 0) {
+            claim_for(i);
             write_snapshots(step + 1, SAVES_FOREVER);
             _exit(0);
         }

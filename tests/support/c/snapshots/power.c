@@ -345,6 +345,7 @@ int main(int argc, char **argv)
     int n_saves = argc > 1 ? atoi(argv[1]) : 5;
     long n = 0;
 
+    (void)setenv("CRUN_INSTANCE", "run", 1); /* the fence is written as well */
     (void)snprintf(folder, sizeof(folder), "%s/snapshot-power-XXXXXX", tmp ? tmp : "/tmp");
     (void)snprintf(cut_folder, sizeof(cut_folder), "%s/snapshot-power-XXXXXX", tmp ? tmp : "/tmp");
     if (n_saves < 1 || !mkdtemp(folder) || !mkdtemp(cut_folder))
