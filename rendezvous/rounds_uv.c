@@ -324,6 +324,8 @@ int rounds_shell_create(struct server *s, const struct server_rounds *config)
 
     if (!r)
         return -ENOMEM;
+    if (config->state && etcd_url_is(config->state))
+        core.lease_ms = SESSION_LEASE_MS_DEFAULT;
     error = random_fill(&core.seed, sizeof(core.seed));
     if (!error)
         error = random_fill(core.instance_key, sizeof(core.instance_key));

@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+import fabric as fabrics
 import jobs
 import nodes as lib
 from crund import Crund
@@ -113,6 +114,14 @@ def test_without_a_lease_cutoff_ms_is_how_long_a_lost_rendezvous_is_redialled(tm
             wait_for_generation(tmp_path, 0, 2)
         assert nodes.codes() == [1, 1]
         assert "was lost and could not be reached again for 1 s" in nodes[0].text()
+
+
+@pytest.mark.skipif(fabrics.missing() is not None, reason=str(fabrics.missing()))
+def test_random_faults(tmp_path):
+    """The short form of tests/soak leases."""
+    p = jobs.run_soak("leases.py", "--rounds=2", "both", "kill", timeout=400)
+    assert p.returncode == 0, p.stdout + p.stderr
+    assert "0 pairs of them ran at the same time" in p.stdout
 
 
 @pytest.mark.parametrize("options, words", [
