@@ -376,6 +376,21 @@ static void what_is_wrong_in_a_file_is_named(void **state)
     assert_refused(t, text, strlen(text), "restarted more often than it may be");
 }
 
+/* A daemon that is started again with lower limits names the one that is too low. */
+static void more_nodes_than_all_jobs_may_have_are_refused(void **state)
+{
+    static const char text[] =
+        "{\"crun_rounds\":2,\"job\":\"a\",\"instance\":\"0000000000000001\",\"state\":\"running\","
+        "\"params\":{\"min_nodes\":2,\"max_nodes\":3,\"max_restarts\":0,\"max_changes\":0,"
+        "\"join_timeout_ms\":1,\"last_call_ms\":0,\"node_timeout_ms\":1000},\"nodes\":["
+        "{\"nonce_high\":\"0000000000000001\",\"nonce_low\":\"0000000000000001\",\"workers\":1},"
+        "{\"nonce_high\":\"0000000000000001\",\"nonce_low\":\"0000000000000002\",\"workers\":1}]}";
+    struct table *t = *state;
+
+    t->rounds.config.max_nodes_all = 1;
+    assert_refused(t, text, strlen(text), "more nodes in all jobs than the limit allows");
+}
+
 /* Of a running world with one node of two workers, rank 0 of 1, each number changed by itself. */
 static void a_place_outside_its_world_is_refused(void **state)
 {
@@ -741,6 +756,7 @@ int main(void)
         TEST(a_node_that_was_done_and_left_stays_done),
         TEST(a_file_that_was_cut_is_refused),
         TEST(what_is_wrong_in_a_file_is_named),
+        TEST(more_nodes_than_all_jobs_may_have_are_refused),
         TEST(a_place_outside_its_world_is_refused),
         TEST(what_decides_the_next_generation_is_saved),
         TEST(a_state_that_contradicts_itself_is_refused),
