@@ -5,6 +5,7 @@
  *
  *     rounds_load --port P [--host H] [--agents N] [--rounds R] [--node-timeout MS] [--per-address N]
  *                 [--secret-file FILE]    with TLS
+ *                 [--daemon PID]          the CPU time of this process, too, until all agents have joined
  *
  * All agents share one core, which real ones do not: a notice counts as arrived when it was read, and while
  * notices are under way nothing else is done; what the agents answer is worked out when all have arrived.
@@ -39,6 +40,7 @@ static struct settings {
     uint16_t port;
     unsigned n_agents, n_rounds, node_timeout_ms, per_address;
     const char *secret_file;
+    int daemon; /* 0: not given */
 } settings = {
     .host = "127.0.0.1", .n_agents = 1000, .n_rounds = 20, .node_timeout_ms = 1000, .per_address = 5000};
 
@@ -504,13 +506,35 @@ static void print_times(const char *name, uint64_t *values, unsigned n)
            quantile_ms(values, n, 0.99), quantile_ms(values, n, 1));
 }
 
+/* Milliseconds of CPU time of a process; 0: of this one. */
+static double cpu_ms(int pid)
+{
+    struct timespec t = {0};
+    clockid_t clock = CLOCK_PROCESS_CPUTIME_ID;
+
+    require(pid == 0 || clock_getcpuclockid(pid, &clock) == 0, "there is no process --daemon");
+    require(clock_gettime(clock, &t) == 0, "no clock of a process");
+    return (double)t.tv_sec * 1e3 + (double)t.tv_nsec / 1e6;
+}
+
+static uint64_t measure_join(void)
+{
+    double own_ms = cpu_ms(0), daemon_ms = settings.daemon ? cpu_ms(settings.daemon) : 0;
+    uint64_t join_ns = join_all();
+
+    own_ms = cpu_ms(0) - own_ms;
+    daemon_ms = settings.daemon ? cpu_ms(settings.daemon) - daemon_ms : 0;
+    printf("{\"join_own_cpu_ms\":%.1f,\"join_daemon_cpu_ms\":%.1f,", own_ms, daemon_ms);
+    return join_ns;
+}
+
 static void run(void)
 {
     static uint64_t told[ROUNDS_MAX], placed[ROUNDS_MAX];
-    uint64_t join_ns = join_all(), in, out;
+    uint64_t join_ns = measure_join(), in, out;
     double n = settings.n_agents;
 
-    printf("{\"agents\":%u,\"join_ms\":%.1f,\"join_bytes_to\":%.0f,\"join_bytes_from\":%.0f",
+    printf("\"agents\":%u,\"join_ms\":%.1f,\"join_bytes_to\":%.0f,\"join_bytes_from\":%.0f",
            settings.n_agents, (double)join_ns / 1e6, (double)n_bytes_in / n, (double)n_bytes_out / n);
     in = n_bytes_in;
     out = n_bytes_out;
@@ -535,10 +559,15 @@ static void run(void)
 static void parse(int argc, char **argv)
 {
     static const struct option options[] = {
-        {"port", required_argument, NULL, 'p'},         {"host", required_argument, NULL, 'h'},
-        {"agents", required_argument, NULL, 'n'},       {"rounds", required_argument, NULL, 'r'},
-        {"node-timeout", required_argument, NULL, 't'}, {"per-address", required_argument, NULL, 'a'},
-        {"secret-file", required_argument, NULL, 's'},  {NULL, 0, NULL, 0},
+        {"port", required_argument, NULL, 'p'},
+        {"host", required_argument, NULL, 'h'},
+        {"agents", required_argument, NULL, 'n'},
+        {"rounds", required_argument, NULL, 'r'},
+        {"node-timeout", required_argument, NULL, 't'},
+        {"per-address", required_argument, NULL, 'a'},
+        {"secret-file", required_argument, NULL, 's'},
+        {"daemon", required_argument, NULL, 'd'},
+        {NULL, 0, NULL, 0},
     };
     int c;
 
@@ -549,6 +578,8 @@ static void parse(int argc, char **argv)
             settings.host = optarg;
         else if (c == 's')
             settings.secret_file = optarg;
+        else if (c == 'd')
+            settings.daemon = atoi(optarg);
         else if (c == 'p')
             settings.port = (uint16_t)value;
         else if (c == 'n')
