@@ -38,6 +38,8 @@ struct number_option {
 
 static const struct number_option numbers[] = {
     [DAEMON_MAX_CONNECTIONS] = {"max-connections", KIND_COUNT, 100000, 1, 10000000, "clients at a time"},
+    [DAEMON_MAX_CONNECTIONS_EACH] = {"max-connections-each", KIND_COUNT, 50000, 1, 10000000,
+                                     "clients at one address, all of this machine being one"},
     [DAEMON_MAX_KEYS] = {"max-keys", KIND_COUNT, 10000000, 0, UINT32_MAX, "keys in the store"},
     [DAEMON_MAX_BYTES] = {"max-bytes", KIND_SIZE, GIB(4), KIB(64), UINT64_MAX / 4,
                           "what names, values and waits may take together"},
@@ -60,6 +62,12 @@ static const struct number_option numbers[] = {
     [DAEMON_DRAIN_MS] = {"drain-timeout", KIND_SECONDS, 5000, 0, INT_MAX,
                          "for unread replies after SIGTERM or SIGINT"},
     [DAEMON_MAX_JOBS] = {"max-jobs", KIND_COUNT, 1024, 1, 1000000, "jobs of crun's agents"},
+    [DAEMON_MAX_JOBS_EACH] = {"max-jobs-each", KIND_COUNT, 512, 1, 1000000,
+                              "jobs without a secret of one address, or user of this machine"},
+    [DAEMON_MAX_NODE_TIMEOUT_MS] = {"max-node-timeout", KIND_SECONDS, 600000, 100, INT_MAX,
+                                    "node timeout of a job without a secret"},
+    [DAEMON_MAX_WAIT_MS] = {"max-wait", KIND_SECONDS, 86400000, 1000, INT_MAX,
+                            "join and last call timeout of a job without a secret"},
     [DAEMON_MAX_NODES] = {"max-nodes", KIND_COUNT, SESSION_NODES_MAX, 1, SESSION_NODES_MAX,
                           "nodes of one job"},
     [DAEMON_MAX_AGENTS] = {"max-agents", KIND_COUNT, 4 * SESSION_NODES_MAX, 1, 10000000,
@@ -532,6 +540,7 @@ struct server_limits daemon_options_limits(const struct daemon_options *options)
                       .bytes_max = n[DAEMON_MAX_JOB_BYTES],
                       .waiters_max = n[DAEMON_MAX_WAITERS]},
         .connections_max = (unsigned)n[DAEMON_MAX_CONNECTIONS],
+        .connections_each_max = (unsigned)n[DAEMON_MAX_CONNECTIONS_EACH],
         .output_max = (size_t)n[DAEMON_MAX_OUTPUT],
         .output_all_max = n[DAEMON_MAX_OUTPUT_ALL],
         .input_all_max = n[DAEMON_MAX_INPUT_ALL],
@@ -546,6 +555,9 @@ struct server_rounds daemon_options_rounds(const struct daemon_options *options)
 
     return (struct server_rounds){
         .max_jobs = (unsigned)n[DAEMON_MAX_JOBS],
+        .max_jobs_each = (unsigned)n[DAEMON_MAX_JOBS_EACH],
+        .max_node_timeout_ms = (unsigned)n[DAEMON_MAX_NODE_TIMEOUT_MS],
+        .max_wait_ms = (unsigned)n[DAEMON_MAX_WAIT_MS],
         .max_nodes = (unsigned)n[DAEMON_MAX_NODES],
         .max_agents = (unsigned)n[DAEMON_MAX_AGENTS],
         .grace_ms = (unsigned)n[DAEMON_GRACE_MS],

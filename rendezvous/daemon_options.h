@@ -27,6 +27,7 @@ struct daemon_address {
 /* Every option with a number, in the order of daemon_options.c's table. */
 enum daemon_number {
     DAEMON_MAX_CONNECTIONS,
+    DAEMON_MAX_CONNECTIONS_EACH,
     DAEMON_MAX_KEYS,
     DAEMON_MAX_BYTES,
     DAEMON_MAX_JOB_BYTES,
@@ -42,6 +43,9 @@ enum daemon_number {
     DAEMON_MESSAGE_MS,
     DAEMON_DRAIN_MS,
     DAEMON_MAX_JOBS,
+    DAEMON_MAX_JOBS_EACH,
+    DAEMON_MAX_NODE_TIMEOUT_MS,
+    DAEMON_MAX_WAIT_MS,
     DAEMON_MAX_NODES,
     DAEMON_MAX_AGENTS,
     DAEMON_GRACE_MS,

@@ -53,7 +53,7 @@ static void exchange_conn_close(struct exchange_conn *c)
     buf_finish(&c->in);
     uv_close((uv_handle_t *)&c->poll, on_exchange_closed);
     (void)close(c->fd); /* the poll handle let go of it above */
-    server_peer_gone(s);
+    server_peer_gone(s, c->fd);
 }
 
 static void arm_exchange_timer(struct exchange_shell *e)
@@ -142,7 +142,7 @@ void exchange_conn_adopt(struct exchange_shell *e, int fd, struct buf *said)
         free(c);
         buf_finish(said);
         (void)close(fd); /* nothing was sent on it */
-        server_peer_gone(s);
+        server_peer_gone(s, fd);
         return;
     }
     c->poll.data = c;

@@ -81,7 +81,7 @@ static void visitor_close(struct visitor *v)
 
     visitor_release(v);
     (void)close(v->fd); /* the poll handle let go of it above */
-    server_peer_gone(s);
+    server_peer_gone(s, v->fd);
 }
 
 static uint64_t first_deadline(const struct list *visitors)

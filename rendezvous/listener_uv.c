@@ -141,6 +141,24 @@ bool server_is_of_own_user(struct server *s, int fd)
     return false;
 }
 
+/* All of this machine is one. */
+static uint64_t quota_address(int fd)
+{
+    uint64_t address = server_network_of(fd);
+
+    return server_is_local_address(address) ? 1 : address;
+}
+
+static void refuse_address(struct server *s, int fd)
+{
+    char from[64];
+
+    server_format_peer(fd, from, sizeof(from));
+    server_log(s, NULL, "%s: its address has %u connections, the limit (--max-connections-each): refused",
+               from, s->quota.max);
+    (void)close(fd); /* nothing was sent on it */
+}
+
 static void admit_client(struct server *s, int fd)
 {
     enum admission_place place = admission_take(&s->admission, s->n_peers, (uint64_t)fd, fd_limit(s));
@@ -156,11 +174,17 @@ static void admit_client(struct server *s, int fd)
         (void)close(fd);
         return;
     }
+    if (!address_quota_take(&s->quota, fd, quota_address(fd))) {
+        refuse_address(s, fd);
+        return;
+    }
     r = s->fence ? fence_admit(s->fence, fd) : peer_create(s, fd, for_agent);
-    if (r < 0)
+    if (r < 0) {
+        address_quota_release(&s->quota, fd); /* it is closed */
         server_log(s, NULL, "refused a client: %s", strerror(-r));
-    else if (place != ADMISSION_NO_CONNECTION && !make_room(s, place) && place == ADMISSION_NO_DESCRIPTOR)
+    } else if (place != ADMISSION_NO_CONNECTION && !make_room(s, place) && place == ADMISSION_NO_DESCRIPTOR) {
         listeners_pause(s, "file descriptors are nearly used up");
+    }
 }
 
 static void on_connection(uv_poll_t *poll, int status, int events)

@@ -838,7 +838,7 @@ void peer_close(struct peer *p)
 
     peer_release(p);
     (void)close(p->fd); /* the poll handle let go of it above */
-    server_peer_gone(s);
+    server_peer_gone(s, p->fd);
 }
 
 /* False: p stays. */

@@ -109,7 +109,7 @@ static void relay_conn_close(struct relay_conn *c)
     buf_finish(&c->wire);
     uv_close((uv_handle_t *)&c->poll, on_relay_closed);
     (void)close(c->fd); /* the poll handle let go of it above */
-    server_peer_gone(s);
+    server_peer_gone(s, c->fd);
 }
 
 static void drop_node(struct relay_shell *h, struct served_node *n)

@@ -336,6 +336,50 @@ static bool is_id_free(struct rounds_job *job, const struct rounds_event *event)
            !node_find(job, event->hello->nonce) && !has_late_nodes;
 }
 
+static size_t count_jobs_of(const struct rounds *r, uint64_t owner)
+{
+    size_t n = 0;
+
+    list_for_each(i, &r->jobs)
+    {
+        const struct rounds_job *job = list_entry(i, struct rounds_job, in_rounds);
+
+        n += !job->replaced && job->owner == owner;
+    }
+    return n;
+}
+
+/* False, and refused: what an agent without a key or certificate asks for is more than it may have. */
+static bool check_quotas(struct rounds *r, const struct rounds_event *event)
+{
+    const struct rounds_config *c = &r->config;
+    const struct session_params *p = &event->hello->params;
+    uint32_t wait_ms = p->join_timeout_ms > p->last_call_ms ? p->join_timeout_ms : p->last_call_ms;
+
+    if (event->owner == 0)
+        return true;
+    if (c->max_node_timeout_ms > 0 && p->node_timeout_ms > c->max_node_timeout_ms)
+        refuse_hello(r, event->session,
+                     "node_timeout_ms is %u, and the rendezvous takes at most %u from a job without a secret "
+                     "(crund --max-node-timeout)",
+                     p->node_timeout_ms, c->max_node_timeout_ms);
+    else if (c->max_wait_ms > 0 && wait_ms > c->max_wait_ms)
+        refuse_hello(
+            r, event->session,
+            "join_timeout or last_call_timeout is %u s, and the rendezvous takes at most %u s from a job "
+            "without a secret (crund --max-wait)",
+            wait_ms / 1000, c->max_wait_ms / 1000);
+    else if (c->max_jobs_each > 0 && count_jobs_of(r, event->owner) >= c->max_jobs_each)
+        refuse_hello(
+            r, event->session,
+            "this address or user has %u jobs without a secret at the rendezvous already, which is its limit "
+            "(crund --max-jobs-each)",
+            c->max_jobs_each);
+    else
+        return true;
+    return false;
+}
+
 /* The job of a hello, perhaps a new one; NULL: refused. */
 static struct rounds_job *find_job(struct rounds *r, const struct rounds_event *event)
 {
@@ -357,6 +401,8 @@ static struct rounds_job *find_job(struct rounds *r, const struct rounds_event *
         }
         return job;
     }
+    if (!check_quotas(r, event))
+        return NULL;
     if (r->n_jobs >= r->config.max_jobs) {
         refuse_hello(r, event->session, "the rendezvous has %zu jobs already, which is its limit", r->n_jobs);
         return NULL;
@@ -366,8 +412,10 @@ static struct rounds_job *find_job(struct rounds *r, const struct rounds_event *
         refuse_hello(r, event->session, "the rendezvous has no memory for another job");
     else
         job_begin(job, event->now_ns);
-    if (job)
+    if (job) {
         job_fence_until(job, fence_end_ns);
+        job->owner = event->owner;
+    }
     return job;
 }
 

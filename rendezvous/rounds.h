@@ -134,6 +134,7 @@ struct rounds_node {
 
 struct rounds_job {
     struct rounds *rounds;
+    uint64_t owner; /* of the hello that began it; not saved: 0 after a restart of the daemon */
     struct list in_rounds;
     struct list in_pending; /* of rounds.pending_jobs, or of rounds.forgotten */
     char id[SESSION_JOB_SIZE];
@@ -224,6 +225,8 @@ struct rounds_event {
     const struct session_hello *hello; /* session_hello_fault() is asked here */
     const struct session_report *report;
     const char *peer, *local; /* numeric addresses of both ends of the connection */
+    uint64_t
+        owner; /* HELLO: of an agent that has proved nothing: what its quotas count for; 0: they do not apply */
     const char *reason;
     uint32_t number;
     bool orderly;      /* DISCONNECTED: by the end of the stream, not by an error */
@@ -258,6 +261,9 @@ struct rounds_config {
     uint32_t max_jobs;                       /* and as many tombstones */
     uint32_t max_nodes;                      /* of one job */
     uint32_t max_nodes_all;                  /* of all jobs together */
+    /* For hellos with an owner; 0: not limited. */
+    uint32_t max_jobs_each; /* of one owner */
+    uint32_t max_node_timeout_ms, max_wait_ms;
     bool keeps_keys;    /* of the workers of jobs with params.local_store (job_stores_uv.h) */
     uint64_t grace_ns;  /* for agents to return after a restart of the daemon */
     uint64_t linger_ns; /* how long a closed job is remembered: longer than an agent redials */

@@ -27,6 +27,7 @@
 
 #include "proto/address.h"
 #include "proto/tls_openssl.h"
+#include "rendezvous/client_owner_os.h"
 #include "rendezvous/job_stores_uv.h"
 #include "rendezvous/rounds_debug_uv.h"
 #include "rendezvous/rounds_look_uv.h"
@@ -38,6 +39,9 @@
 #include "rendezvous/tcp_liveness_os.h"
 
 enum { HANDSHAKE_TURN_NS = 1000000 };
+
+/* Of an owner that is a user of this machine; an IPv6 network with this bit alone would share a quota with one. */
+static const uint64_t LOCAL_USER = UINT64_C(1) << 32;
 
 static void on_agent_poll(uv_poll_t *poll, int status, int events);
 
@@ -350,7 +354,7 @@ void agent_conn_close(struct agent_conn *a)
     if (a->fd >= 0)
         (void)close(a->fd); /* the poll handle let go of it above */
     rounds_shell_step(s->rounds, &gone);
-    server_peer_gone(s);
+    server_peer_gone(s, a->fd);
 }
 
 /* ---- frames ---- */
@@ -447,6 +451,26 @@ static void send_elsewhere(struct agent_conn *a)
     agent_conn_shutdown(a);
 }
 
+/* Whose job it is, where the quotas for it count: 0 for agents that have proved something; else the user on this machine, or
+ * the address. */
+static uint64_t owner_of(struct agent_conn *a)
+{
+    struct server *s = a->server;
+    struct ucred peer = {0};
+    socklen_t size = sizeof(peer);
+    uint64_t address;
+    uid_t uid;
+
+    if (a->tls)
+        return 0;
+    address = server_network_of(a->fd);
+    if (!server_is_local_address(address))
+        return address;
+    if (getsockopt(a->fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 && peer.uid != (uid_t)-1)
+        return LOCAL_USER | peer.uid;
+    return s->diag >= 0 && client_owner_find(s->diag, a->fd, &uid) == 0 ? LOCAL_USER | uid : LOCAL_USER - 1;
+}
+
 static void receive_hello(struct agent_conn *a, const struct session_hello *hello)
 {
     char peer[INET6_ADDRSTRLEN], local[INET6_ADDRSTRLEN];
@@ -464,10 +488,12 @@ static void receive_hello(struct agent_conn *a, const struct session_hello *hell
     a->can_report = hello->can_report;
     format_endpoint(a->fd, ask_peer, peer, sizeof(peer));
     format_endpoint(a->fd, ask_local, local, sizeof(local));
-    rounds_shell_step(
-        shell_of(a),
-        &(struct rounds_event){
-            .kind = ROUNDS_HELLO, .session = &a->session, .hello = hello, .peer = peer, .local = local});
+    rounds_shell_step(shell_of(a), &(struct rounds_event){.kind = ROUNDS_HELLO,
+                                                          .session = &a->session,
+                                                          .hello = hello,
+                                                          .peer = peer,
+                                                          .local = local,
+                                                          .owner = owner_of(a)});
     if (a->session.node && !a->closing)
         list_unlink(&a->pending_hello_link); /* from now on silence is what ends it */
 }
@@ -804,7 +830,7 @@ void agent_conn_adopt(struct server *s, int fd, struct buf *said)
         free(a);
         buf_finish(said);
         (void)close(fd); /* nothing was sent on it */
-        server_peer_gone(s);
+        server_peer_gone(s, fd);
         return;
     }
     tcp_liveness_tune(fd);

@@ -340,6 +340,9 @@ int rounds_shell_create(struct server *s, const struct server_rounds *config)
     core.max_jobs = config->max_jobs > 0 ? config->max_jobs : core.max_jobs;
     core.max_nodes = config->max_nodes > 0 ? config->max_nodes : core.max_nodes;
     core.max_nodes_all = config->max_agents > 0 ? config->max_agents : core.max_nodes_all;
+    core.max_jobs_each = config->max_jobs_each;
+    core.max_node_timeout_ms = config->max_node_timeout_ms;
+    core.max_wait_ms = config->max_wait_ms;
     core.grace_ns = config->grace_ms > 0 ? config->grace_ms * UINT64_C(1000000) : core.grace_ns;
     rounds_init(&r->core, &core);
     r->server = s;

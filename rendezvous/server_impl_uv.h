@@ -11,6 +11,7 @@
 #include "base/buf.h"
 #include "base/list.h"
 #include "proto/tls_openssl.h"
+#include "rendezvous/address_quota.h"
 #include "rendezvous/admission.h"
 #include "rendezvous/input_shares.h"
 #include "rendezvous/log_tokens.h"
@@ -69,6 +70,7 @@ struct server {
     struct list listeners;
     int reserve_fds; /* left free for the process around us */
     struct admission admission;
+    struct address_quota quota;
     bool accept_paused;
     uv_timer_t accept_timer;
 
@@ -147,8 +149,11 @@ void server_free_beside_the_loop(void (*run)(void *data), void *data, uint64_t n
 /* With security.own_user: whether a client is of this process's user, or root. */
 bool server_is_of_own_user(struct server *s, int fd);
 
-/* A peer or agent went away. */
-void server_peer_gone(struct server *s);
+/* A peer or agent went away; fd was closed. */
+void server_peer_gone(struct server *s, int fd);
+
+/* It is on this machine, and may have taken any address of it. */
+bool server_is_local_address(uint64_t address);
 
 void listeners_pause(struct server *s, const char *why);
 void listeners_resume(struct server *s);

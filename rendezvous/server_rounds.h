@@ -11,7 +11,11 @@ struct server_rounds {
     unsigned max_jobs;
     unsigned max_nodes;  /* of one job */
     unsigned max_agents; /* nodes of all jobs together */
-    unsigned grace_ms;   /* for agents to return after a restart with a state */
+    /* For agents that have proved neither key nor certificate; 0: not limited. */
+    unsigned max_jobs_each;       /* of one address, or of one user of this machine */
+    unsigned max_node_timeout_ms; /* that they may choose */
+    unsigned max_wait_ms;         /* join and last call timeout */
+    unsigned grace_ms;            /* for agents to return after a restart with a state */
     /* A directory (rounds_disk_uv.h) or etcd://... (rounds_etcd_uv.h); NULL: nothing is kept, and agents that reconnect report
      * what they know. */
     const char *state;

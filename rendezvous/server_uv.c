@@ -25,6 +25,7 @@
 
 #include "proto/address.h"
 #include "rendezvous/exchange_uv.h"
+#include "rendezvous/client_owner_os.h"
 #include "rendezvous/fence_uv.h"
 #include "rendezvous/job_stores_uv.h"
 #include "rendezvous/rounds_uv.h"
@@ -193,6 +194,7 @@ static void server_free(struct server *s)
     if (s->diag >= 0)
         (void)close(s->diag);
     outbox_finish(&s->out);
+    address_quota_finish(&s->quota);
     free(s->scratch);
     server_free_beside_the_loop(free_store, s, s->store.names.used);
     if (stopped)
@@ -287,11 +289,12 @@ static void init_handles(struct server *s)
 
 static int init_store(struct server *s)
 {
-    uint8_t seeds[2][SIPHASH_SEED_SIZE];
+    uint8_t seeds[3][SIPHASH_SEED_SIZE];
 
     int r = random_fill(seeds, sizeof(seeds));
     if (r)
         return r;
+    memcpy(s->quota.seed, seeds[2], sizeof(s->quota.seed));
     input_shares_init(&s->input, seeds[0]);
     return store_init(&s->store, &s->limits.store, seeds[1]);
 }
@@ -338,6 +341,7 @@ int server_create(struct server **ret, uv_loop_t *loop, const struct server_conf
     s->relay_wake = config->relay_wake;
     s->relay_data = config->relay_data;
     s->reserve_fds = reserve_of_fd_limit();
+    s->quota.max = s->limits.connections_each_max;
     admission_init(&s->admission, s->limits.connections_max, config->rounds != NULL);
     s->diag = -1;
     list_init(&s->peers);
@@ -350,12 +354,16 @@ int server_create(struct server **ret, uv_loop_t *loop, const struct server_conf
     r = s->scratch ? init_security(s, config->security) : -ENOMEM;
     if (r == 0)
         r = init_store(s);
+    if (r == 0 && config->rounds && config->rounds->max_jobs_each > 0)
+        s->diag = client_owner_open(); /* without it the quota is one of all users of this machine */
     if (r == 0 && config->rounds) {
         r = rounds_shell_create(s, config->rounds);
         if (r < 0)
             store_finish(&s->store);
     }
     if (r < 0) {
+        if (s->diag >= 0)
+            (void)close(s->diag);
         tls_context_free(s->tls);
         free(s->scratch);
         free(s);
@@ -446,8 +454,16 @@ uint64_t server_n_changes(const struct server *s)
     return s->n_changes;
 }
 
-void server_peer_gone(struct server *s)
+bool server_is_local_address(uint64_t address)
 {
+    enum { LOOPBACK = 127 };
+
+    return address == 0 || (address <= UINT32_MAX && ntohl((uint32_t)address) >> 24 == LOOPBACK);
+}
+
+void server_peer_gone(struct server *s, int fd)
+{
+    address_quota_release(&s->quota, fd);
     s->n_peers--;
     if (s->stopping)
         return;

@@ -29,6 +29,7 @@ struct table {
     struct agent agents[AGENTS_MAX];
     uint64_t now_ns;
     struct session_params params;
+    uint64_t owner;       /* of the next hello */
     unsigned log_kinds;   /* all there were */
     bool saved;           /* since the last news */
     bool started_unsaved; /* somebody was told to start before the generation was on disk */
@@ -165,7 +166,8 @@ static void hello(struct table *t, unsigned i)
                                   .session = &t->agents[i].session,
                                   .hello = &t->agents[i].hello,
                                   .peer = peer,
-                                  .local = "10.0.0.100"});
+                                  .local = "10.0.0.100",
+                                  .owner = t->owner});
 }
 
 static void join(struct table *t, unsigned i)
@@ -362,6 +364,69 @@ static void who_waits_is_told_once_a_second_how_many_there_are(void **state)
     assert_int_equal(t->agents[0].view.n_missing, 1);
     assert_int_equal(t->agents[0].view.missing[0], 2);
     assert_true(t->log_kinds & ROUNDS_LOG_PROGRESS);
+}
+
+static void begin_job(struct table *t, unsigned i, const char *id, uint64_t owner)
+{
+    (void)prepare(t, i);
+    session_copy_text(t->agents[i].hello.job, sizeof(t->agents[i].hello.job), id);
+    t->owner = owner;
+    hello(t, i);
+}
+
+/* An owner begins two jobs, another one and agents that have proved something are not concerned; the end of one of the jobs makes
+ * room. Nodes that join a job are not counted. */
+static void an_owner_has_so_many_jobs(void **state)
+{
+    struct table *t = *state;
+
+    t->rounds.config.max_jobs_each = 2;
+    t->params.min_nodes = t->params.max_nodes = 2;
+    begin_job(t, 0, "a", 7);
+    begin_job(t, 1, "b", 7);
+    begin_job(t, 2, "c", 7);
+    assert_view(t, 2, SESSION_VIEW_REFUSED);
+    assert_non_null(
+        strstr(t->agents[2].view.cause.text, "has 2 jobs without a secret at the rendezvous already"));
+    begin_job(t, 3, "c", 8);
+    assert_view(t, 3, SESSION_VIEW_WAIT);
+    begin_job(t, 4, "d", 0);
+    assert_view(t, 4, SESSION_VIEW_WAIT);
+    begin_job(t, 5, "e", 0);
+    assert_view(t, 5, SESSION_VIEW_WAIT);
+    begin_job(t, 6, "d", 7);
+    assert_view(t, 6, SESSION_VIEW_START);
+}
+
+static void time_outs_of_an_owner_are_bounded(void **state)
+{
+    static const struct {
+        uint32_t node_timeout_ms, join_timeout_ms, last_call_ms;
+        uint64_t owner;
+        const char *refusal; /* NULL: accepted */
+    } rows[] = {
+        {1000, 60000, 60000, 7, NULL},
+        {1001, 60000, 1, 7, "node_timeout_ms is 1001"},
+        {1000, 60001, 1, 7, "takes at most 60 s"},
+        {1000, 1, 60001, 7, "takes at most 60 s"},
+        {5000, 90000, 90000, 0, NULL},
+    };
+    struct table *t = *state;
+
+    t->rounds.config.max_node_timeout_ms = 1000;
+    t->rounds.config.max_wait_ms = 60000;
+    for (unsigned i = 0; i < ARRAY_SIZE(rows); i++) {
+        char id[] = {(char)('a' + i), 0};
+
+        t->params.min_nodes = t->params.max_nodes = 2;
+        t->params.node_timeout_ms = rows[i].node_timeout_ms;
+        t->params.join_timeout_ms = rows[i].join_timeout_ms;
+        t->params.last_call_ms = rows[i].last_call_ms;
+        begin_job(t, i, id, rows[i].owner);
+        assert_view(t, i, rows[i].refusal ? SESSION_VIEW_REFUSED : SESSION_VIEW_WAIT);
+        if (rows[i].refusal)
+            assert_non_null(strstr(t->agents[i].view.cause.text, rows[i].refusal));
+    }
 }
 
 /* Parameters that are kinds are named by words on both sides. */
@@ -2363,6 +2428,8 @@ int main(void)
         TEST(nobody_is_waited_for_beyond_the_join_timeout),
         TEST(a_last_call_may_go_on_beyond_the_join_timeout),
         TEST(who_waits_is_told_once_a_second_how_many_there_are),
+        TEST(time_outs_of_an_owner_are_bounded),
+        TEST(an_owner_has_so_many_jobs),
         TEST(nodes_of_another_kind_are_refused_by_name),
         TEST(waiting_nodes_are_sent_names_time_and_what_else_is_there),
         TEST(names_of_many_nodes_are_cut),
