@@ -106,7 +106,7 @@ def refuse_call(number):
                                             (SECCOMP, "the kernel takes no filter of system calls")])
 def test_kernel_without_a_part(missing, words):
     with Crund(BUILD, preexec_fn=refuse_call(missing)) as crund:
-        assert f"a part of the sandbox is missing: {words}" in crund.log()
+        jobs.wait_for(lambda: f"a part of the sandbox is missing: {words}" in crund.log())  # after the line that it listens
         assert crund.stop() == 0
     got = subprocess.run([BUILD / "rendezvous" / "crund", "--listen=127.0.0.1:0", "--sandbox=require"],
                          preexec_fn=refuse_call(missing), capture_output=True, text=True, timeout=60)
