@@ -238,8 +238,19 @@ static struct known_job *job_of(struct crund *c, uint64_t instance)
     return NULL;
 }
 
+/* It read the jobs, and was suspended until after another one led: its saves are fenced, and nothing of it is told. */
+static bool is_out_of_date(const struct crund *c)
+{
+    for (size_t i = 0; w.has_suspends && i < w.n_told_terms; i++)
+        if (w.terms[i].term > c->core.term)
+            return true;
+    return false;
+}
+
 static void check_loaded(struct crund *c)
 {
+    if (is_out_of_date(c))
+        return;
     for (size_t i = 0; i < w.n_told; i++) {
         const struct told_job *t = &w.told[i];
         const struct known_job *job = job_of(c, t->instance);
