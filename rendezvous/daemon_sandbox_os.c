@@ -156,6 +156,16 @@ int daemon_sandbox_begin(const struct daemon_options *options)
 
 /* ---- calls ---- */
 
+int daemon_sandbox_prepare(const struct daemon_options *options)
+{
+    char why[SANDBOX_ERROR_SIZE];
+
+    if (options->sandbox == DAEMON_SANDBOX_OFF || !sandbox_is_possible())
+        return 0;
+    int r = sandbox_refuse_rings(why);
+    return r < 0 ? report_gap(options, r, why) : 0;
+}
+
 int daemon_sandbox_close(const struct daemon_options *options)
 {
     const struct sandbox_calls calls = {.pid = getpid(), .dials = dials(options)};

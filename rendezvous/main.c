@@ -382,8 +382,11 @@ static int run_daemon(struct daemon *d)
                                    .log = print_log_line,
                                    .stats = d->options.metrics_addr ? &d->stats : NULL};
     char error[CERTIFICATE_ERROR_SIZE];
-    int r = uv_loop_init(&d->loop);
+    int r = daemon_sandbox_prepare(&d->options);
 
+    if (r < 0)
+        return EXIT_FAILURE;
+    r = uv_loop_init(&d->loop);
     d->credentials = (struct credentials){.options = &d->options, .loop = &d->loop};
     if (credentials_read(&d->credentials, error) < 0) {
         (void)fprintf(stderr, "crund: %s\n", error);

@@ -23,8 +23,10 @@
 #define HAS_SANITIZER false
 #endif
 
-/* From linux/landlock.h, which is newer than other headers that this builds with. Numbers of calls are those of all architectures. */
+/* Of linux/landlock.h and io_uring, which are newer than other headers that this builds with. Numbers of calls are those of all
+ * architectures. */
 enum {
+    MAKE_RING = 425,
     CREATE_RULESET = 444,
     ADD_RULE = 445,
     RESTRICT_SELF = 446,
@@ -127,19 +129,38 @@ int sandbox_limit_files(const struct sandbox_path *paths, size_t n, char why[SAN
 
 /* ---- calls ---- */
 
-int sandbox_limit_calls(const struct sandbox_calls *calls, char why[SANDBOX_ERROR_SIZE])
+static int install_filter(struct sock_filter *filter, size_t n, char why[SANDBOX_ERROR_SIZE])
 {
-    struct sock_filter filter[SANDBOX_FILTER_MAX];
-    size_t n = sandbox_filter_write(filter, calls);
     const struct sock_fprog program = {.len = (unsigned short)n, .filter = filter};
     long r;
 
-    if (n == 0)
-        return fail_sandbox("there is no list of calls for this architecture", -EOPNOTSUPP, why);
     if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0)
         return fail_sandbox("privileges cannot be given up", -errno, why);
     r = syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, &program);
     if (r < 0)
         return fail_sandbox("the kernel takes no filter of system calls", -errno, why);
     return r > 0 ? fail_sandbox("a thread has another filter of system calls", -EBUSY, why) : 0;
+}
+
+/* The number is that of all architectures, so that it need not be asked for which one. */
+int sandbox_refuse_rings(char why[SANDBOX_ERROR_SIZE])
+{
+    struct sock_filter filter[] = {
+        {BPF_LD | BPF_W | BPF_ABS, 0, 0, offsetof(struct seccomp_data, nr)},
+        {BPF_JMP | BPF_JEQ | BPF_K, 0, 1, MAKE_RING},
+        {BPF_RET | BPF_K, 0, 0, SECCOMP_RET_ERRNO | ENOSYS},
+        {BPF_RET | BPF_K, 0, 0, SECCOMP_RET_ALLOW},
+    };
+
+    return install_filter(filter, ARRAY_SIZE(filter), why);
+}
+
+int sandbox_limit_calls(const struct sandbox_calls *calls, char why[SANDBOX_ERROR_SIZE])
+{
+    struct sock_filter filter[SANDBOX_FILTER_MAX];
+    size_t n = sandbox_filter_write(filter, calls);
+
+    if (n == 0)
+        return fail_sandbox("there is no list of calls for this architecture", -EOPNOTSUPP, why);
+    return install_filter(filter, n, why);
 }

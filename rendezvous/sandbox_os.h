@@ -28,6 +28,11 @@ struct sandbox_path {
 /* False: this build needs calls that no list has (a sanitizer). */
 bool sandbox_is_possible(void);
 
+/* From now on io_uring_setup() fails with ENOSYS. Before the loop is made: libuv from 1.45 on makes a ring for its calls of
+ * epoll_ctl() where it can, and aborts once the filter below refuses them. They are not allowed, as the operations of a ring pass by
+ * all filters. 0 or -errno, as below. */
+int sandbox_refuse_rings(char why[SANDBOX_ERROR_SIZE]);
+
 /* Paths that do not exist are left out. 0; -ENOSYS or -EOPNOTSUPP: the kernel has no Landlock, or another -errno: `why` is a part
  * of a sentence. */
 int sandbox_limit_files(const struct sandbox_path *paths, size_t n, char why[SANDBOX_ERROR_SIZE]);

@@ -326,6 +326,29 @@ static void a_daemon_that_dials(void **state)
     attempt_all(rows, ARRAY_SIZE(rows), true);
 }
 
+static int make_ring(void)
+{
+    uint64_t parameters[15] = {0}; /* struct io_uring_params */
+
+    return of_call(syscall(425, 4, parameters)); /* io_uring_setup */
+}
+
+/* A kernel that allows rings answers 0, so that a filter that lets the call pass is noticed; not one that has none. */
+static void no_ring_is_made(void **state)
+{
+    char why[SANDBOX_ERROR_SIZE];
+    int status;
+    pid_t pid = fork();
+
+    if (pid == 0) {
+        int limited = sandbox_refuse_rings(why), ring = make_ring();
+        _exit(limited == 0 && ring == ENOSYS && open_inet() == 0 ? outcome_of(execute, false) == KILLED : 0);
+    }
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_true(WIFEXITED(status));
+    assert_int_equal(WEXITSTATUS(status), 1);
+}
+
 /* ---- threads that are there already ---- */
 
 static int to_thread[2], from_thread[2];
@@ -405,6 +428,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_limited_daemon),
         cmocka_unit_test(a_daemon_that_dials),
+        cmocka_unit_test(no_ring_is_made),
         cmocka_unit_test(threads_from_before_are_bound),
     };
     char why[SANDBOX_ERROR_SIZE];
