@@ -556,13 +556,16 @@ static int shake_hands(struct tls_link *l)
 }
 
 /* 0: all that is there was read. A small record needs neither the room of a large one nor a second call that finds nothing:
- * a record is longer than its content, so one that leaves room was read to its end. */
+ * a record is longer than its content, so one that leaves room was read to its end. One that fills its room is a record
+ * whose beginning OpenSSL has had before: the rest of it is read as a large one. */
 static int read_plain(struct tls_link *l, struct buf *plain)
 {
     const struct openssl *o = l->context->o;
+    bool is_full = false;
 
     for (;;) {
-        size_t pending = o->BIO_ctrl_pending(l->in), room = pending < READ_SIZE ? pending + 1 : READ_SIZE;
+        size_t pending = o->BIO_ctrl_pending(l->in);
+        size_t room = pending < READ_SIZE && !is_full ? pending + 1 : READ_SIZE;
         uint8_t *place = buf_reserve(plain, room);
 
         if (!place)
@@ -571,7 +574,8 @@ static int read_plain(struct tls_link *l, struct buf *plain)
         if (n > 0) {
             buf_commit(plain, (size_t)n);
             l->has_received = true;
-            if ((size_t)n < room && o->BIO_ctrl_pending(l->in) == 0)
+            is_full = (size_t)n == room;
+            if (!is_full && o->BIO_ctrl_pending(l->in) == 0)
                 return 0;
             continue;
         }
