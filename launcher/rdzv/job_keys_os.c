@@ -30,13 +30,15 @@ static int init_certificates(struct job_keys *k, const struct certificate_files 
 {
     int r = tls_context_server_certified(&k->server, files, why);
 
-    tls_context_free(k->client); /* sessions are not those of the secret */
-    k->client = NULL;
+    /* Sessions with the rendezvous are not those of the secret, nor are the links of nodes' stores, which end there. */
+    tls_context_free(k->client);
+    tls_context_free(k->relay);
+    k->client = k->relay = NULL;
     if (r == 0)
         r = tls_context_client_certified(&k->client, KEY_AGENT, host, files, why);
     if (r == 0 && !k->has_secret)
         r = tls_context_client_certified(&k->store, KEY_STORE, NULL, files, why);
-    if (r == 0 && !k->has_secret)
+    if (r == 0)
         r = tls_context_client_certified(&k->relay, KEY_RELAY, NULL, files, why);
     return r;
 }

@@ -8,6 +8,7 @@ import signal
 import socket
 import ssl
 import subprocess
+import sys
 
 import pytest
 
@@ -19,6 +20,7 @@ from session_agent import Agent
 pytestmark = pytest.mark.sanitize
 
 BUILD = pathlib.Path(os.environ.get("CRUN_BUILD", pathlib.Path(__file__).resolve().parents[2] / "build"))
+SUPPORT = pathlib.Path(__file__).resolve().parents[1] / "support" / "py"
 MAKE = pathlib.Path(__file__).resolve().parents[1] / "support" / "make_certificates.sh"
 
 
@@ -65,16 +67,31 @@ def test_nodes_with_certificates_meet(tmp_path, made, more):
         assert "this job is open" not in text and "worker store" not in text
 
 
+# The keys are those of the node's store, whose link to the rendezvous has to be made with the certificates.
+STORE_WORKER = """
+import os, sys
+sys.path.insert(0, sys.argv[1])
+from crund import Client
+with Client(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])) as client:
+    if os.environ["RANK"] == "0":
+        client.set("word", b"of both")
+    word = client.get("word").decode()
+os.write(1, f"WORD {word}{' KEY' * ('CRUN_KEY_FD' in os.environ)}\\n".encode())
+"""
+
+
 def test_secret_beside_certificates_is_for_the_workers(tmp_path, made):
     secret = tmp_path / "secret"
     secret.write_text("a secret of more than sixteen bytes")
     secret.chmod(0o600)
+    worker = tmp_path / "worker.py"
+    worker.write_text(STORE_WORKER)
     with Crund(BUILD, *files(made, "node")) as crund, lib.Nodes(tmp_path) as nodes:
         for name in ("next", "chained"):
             nodes.crun(*options(crund.port, f"--secret-file={secret}", *files(made, name), "--seal"),
-                       *program("[ -n \"$CRUN_KEY_FD\" ] && echo KEY"))
+                       worker, SUPPORT, env={"PYTHON_EXEC": sys.executable})
         assert nodes.codes() == [0, 0], nodes.texts()
-        assert nodes.texts().count("KEY") == 2
+        assert nodes.texts().count("KEY") == nodes.texts().count("WORD of both") == 2
 
 
 # What one node needs to be refused: its certificate, its CAs, the name of the endpoint; the words that it prints; the words in
