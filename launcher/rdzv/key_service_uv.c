@@ -1,6 +1,7 @@
 #include "launcher/rdzv/key_service_uv.h"
 
 #include <errno.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -14,13 +15,17 @@
 #include "proto/key_exchange.h"
 #include "rendezvous/exchange_uv.h"
 
-enum { REFUSALS_LOGGED = 10 };
+enum {
+    REFUSALS_LOGGED = 10,
+    CALLS_MAX = 1024, /* of the thread, those that nothing waits for included */
+};
 
 struct key_service {
     struct server_exchange exchange;
     struct call_queue *queue;
     const struct job_keys *keys;
-    struct list asking; /* calls whose agents wait */
+    struct list asking; /* calls that the thread has or will have */
+    unsigned n_asking;
     unsigned n_refused;
 };
 
@@ -29,6 +34,7 @@ struct exchange_call {
     struct key_service *service; /* for the loop */
     struct list link;            /* in service.asking */
     struct exchange_conn *conn;  /* NULL: cancelled */
+    atomic_bool is_cancelled;    /* for the thread */
     struct munge_secret munge;   /* a copy, for the thread */
     char job[TLS_JOB_SIZE];
     char *request, *reply;
@@ -66,7 +72,11 @@ static void run_exchange(struct blocking_call *c)
     struct exchange_call *x = (struct exchange_call *)c;
     struct key_exchange_payload payload;
     uint8_t nonce[KEY_EXCHANGE_NONCE_SIZE];
-    int r = munge_open(&payload, x->munge.socket, x->request, x->why);
+    int r;
+
+    if (atomic_load(&x->is_cancelled))
+        return; /* or agents would wait behind those that have left */
+    r = munge_open(&payload, x->munge.socket, x->request, x->why);
 
     x->code = r == -EIO ? KEY_EXCHANGE_UNAVAILABLE : KEY_EXCHANGE_REFUSED;
     if (r < 0)
@@ -91,7 +101,8 @@ static void on_exchanged(struct blocking_call *c)
     struct exchange_call *x = (struct exchange_call *)c;
 
     list_unlink(&x->link);
-    if (x->code != KEY_EXCHANGE_CREDENTIAL)
+    x->service->n_asking--;
+    if (x->code != KEY_EXCHANGE_CREDENTIAL && x->conn)
         log_refusal(x->service, x);
     if (x->conn)
         exchange_conn_reply(x->conn, x->code, x->reply, x->reply ? strlen(x->reply) : 0);
@@ -101,10 +112,10 @@ static void on_exchanged(struct blocking_call *c)
 static int begin_exchange(void *data, struct exchange_conn *conn, const char *credential, size_t n)
 {
     struct key_service *s = data;
-    struct exchange_call *x = calloc(1, sizeof(*x));
+    struct exchange_call *x = s->n_asking < CALLS_MAX ? calloc(1, sizeof(*x)) : NULL;
 
     if (!x)
-        return -ENOMEM;
+        return -ENOMEM; /* the agent dials again */
     x->call = (struct blocking_call){.run = run_exchange, .done = on_exchanged, .drop = exchange_call_free};
     list_init(&x->call.link);
     x->service = s;
@@ -113,11 +124,13 @@ static int begin_exchange(void *data, struct exchange_conn *conn, const char *cr
     (void)strcpy(x->job, s->keys->job); /* job_keys_init() has checked its length */
     x->request = strndup(credential, n);
     int r = x->request ? call_queue_push(s->queue, &x->call) : -ENOMEM;
-    if (r < 0)
+    if (r < 0) {
         exchange_call_free(&x->call);
-    else
-        list_append(&s->asking, &x->link);
-    return r;
+        return r;
+    }
+    list_append(&s->asking, &x->link);
+    s->n_asking++;
+    return 0;
 }
 
 static void cancel_exchange(void *data, struct exchange_conn *conn)
@@ -128,8 +141,11 @@ static void cancel_exchange(void *data, struct exchange_conn *conn)
     {
         struct exchange_call *x = list_entry(i, struct exchange_call, link);
 
-        if (x->conn == conn)
-            x->conn = NULL;
+        if (x->conn != conn)
+            continue;
+        x->conn = NULL;
+        atomic_store(&x->is_cancelled, true);
+        return;
     }
 }
 
