@@ -60,8 +60,13 @@ bool etcd_request_put(struct etcd_request *r, const char *key, const void *value
 {
     struct etcd_op *op = etcd_request_has_room(r, n) ? etcd_request_add(r, ETCD_PUT, key) : NULL;
 
-    if (!op || buf_append(&op->value, value, n) < 0)
+    if (!op)
         return false;
+    if (buf_append(&op->value, value, n) < 0) { /* or an empty value would be written */
+        r->n_ops--;
+        r->ops_bytes -= sizeof(op->key);
+        return false;
+    }
     op->lease = lease;
     r->ops_bytes += n;
     return true;
