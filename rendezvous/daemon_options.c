@@ -370,6 +370,8 @@ static const char *security_fault(const struct daemon_options *options)
                "certificates";
     if (options->require_secrets && !has_secrets && !c->cert)
         return "--security require: needs --secret-file FILE, --secrets DIR, or --tls-cert FILE";
+    if (options->require_secrets && c->cert && !c->ca)
+        return "--security require: needs --tls-ca FILE, or each agent is served, whatever its certificate";
     return NULL;
 }
 

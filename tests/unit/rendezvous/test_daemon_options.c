@@ -179,7 +179,7 @@ static void test_certificates(void **state)
     } rows[] = {
         {{"--tls-cert=c", "--tls-key=k"}, NULL},
         {{"--tls-cert=c", "--tls-key=k", "--tls-ca=a"}, NULL},
-        {{"--tls-cert=c", "--tls-key=k", "--security=require"}, NULL},
+        {{"--tls-cert=c", "--tls-key=k", "--security=require"}, "needs --tls-ca FILE"},
         {{"--tls-cert=c"}, "--tls-cert and --tls-key"},
         {{"--tls-key=k", "--tls-ca=a"}, "--tls-cert and --tls-key"},
         {{"--tls-ca=a"}, "--tls-ca: needs"},
