@@ -689,6 +689,13 @@ uint64_t session_deadline(const struct session *s)
     return s->phase == SESSION_RUNNING && stop_ns < deadline_ns ? stop_ns : deadline_ns;
 }
 
+static void take_alive(struct session *s, uint64_t now_ns)
+{
+    s->heard_ns = now_ns;
+    if (s->link == SESSION_LINK_OPENING)
+        session_extend_opening(s, now_ns);
+}
+
 /* ---- events ---- */
 
 static void step_link(struct session *s, const struct session_event *event, struct session_actions *out)
@@ -723,11 +730,10 @@ static void step_link(struct session *s, const struct session_event *event, stru
         break;
     case SESSION_EVENT_RENEWED:
         take_renewed(s, event->number);
-        /* fall through */
+        take_alive(s, event->now_ns);
+        break;
     case SESSION_EVENT_ALIVE:
-        s->heard_ns = event->now_ns;
-        if (s->link == SESSION_LINK_OPENING)
-            session_extend_opening(s, event->now_ns);
+        take_alive(s, event->now_ns);
         break;
     case SESSION_EVENT_SLOW:
         step_slow(s, event->slack_ns);
