@@ -46,7 +46,7 @@ static void on_check_end(void *data, const char *why)
         membership_unfit(a->membership, why);
         return;
     }
-    (void)snprintf(a->start_why, sizeof(a->start_why), "the health check failed: %s",
+    (void)snprintf(a->outcome.reason, sizeof(a->outcome.reason), "the health check failed: %s",
                    why); /* cut when it is long */
     log_line("the health check of this node failed (%s); no worker is started here", why);
     agent_dispatch_kind(a, GROUP_START_FAILED);

@@ -94,7 +94,6 @@ struct agent {
     int line_worker;      /* that was killed for a line that it printed; -1: none */
     char line_cause[512]; /* which, as a sentence */
     struct restart_progress restart_progress;
-    char start_why[200];          /* why this node starts no workers; "": not known */
     char final_why[200];          /* why it rules out a restart; "": it does not */
     uint64_t line_stacks_due_ns;  /* when a line has stacks taken again */
     struct guardian_report *held; /* that wait for lines; NULL: none */

@@ -515,7 +515,6 @@ static void do_print_report(struct agent *a)
         .gave_up = a->gave_up,
         .line_worker = a->line_worker,
         .line_cause = a->line_cause,
-        .start_why = a->start_why,
         .final_why = a->final_why,
     };
 

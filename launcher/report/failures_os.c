@@ -183,8 +183,6 @@ static void set_reason(const struct failures_source *source, const struct report
                        strerror(g->workers[g->cause_worker].status));
     if (g->cause == GROUP_CAUSE_GUARDIAN)
         (void)snprintf(out, out_size, "the guardian was killed from outside");
-    if (g->cause == GROUP_CAUSE_START)
-        (void)snprintf(out, out_size, "%s", source->start_why); /* cut when it is long */
     if (g->cause != GROUP_CAUSE_WORKER || !f)
         return;
     report_describe_end(f, end, sizeof(end));

@@ -24,7 +24,6 @@ struct failures_source {
     bool gave_up;           /* something cannot be killed */
     int line_worker;        /* local rank that was killed for a line that it printed; -1: none */
     const char *line_cause; /* which, as a sentence */
-    const char *start_why;  /* why workers could not be started; or "" */
     const char *final_why;  /* why there is no restart, where no rule on a line is the reason; or "" */
 };
 
