@@ -16,17 +16,22 @@ struct folder_record {
     char name[];
 };
 
-int folder_list_open_at(struct folder_list *l, int folder, const char *path)
+static int begin_list(struct folder_list *l, int fd)
 {
     l->error = 0;
     l->n = l->at = 0;
-    l->fd = openat(folder, path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    return l->fd < 0 ? -errno : 0;
+    l->fd = fd;
+    return fd < 0 ? -errno : 0;
+}
+
+int folder_list_open_at(struct folder_list *l, int folder, const char *path)
+{
+    return begin_list(l, openat(folder, path, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
 }
 
 int folder_list_open(struct folder_list *l, const char *path)
 {
-    return folder_list_open_at(l, AT_FDCWD, path);
+    return begin_list(l, open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
 }
 
 const char *folder_list_next(struct folder_list *l)
