@@ -69,13 +69,14 @@ def test_nodes_with_certificates_meet(tmp_path, made, more):
 
 # The keys are those of the node's store, whose link to the rendezvous has to be made with the certificates.
 STORE_WORKER = """
-import os, sys
+import os, sys, time
 sys.path.insert(0, sys.argv[1])
 from crund import Client
 with Client(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])) as client:
     if os.environ["RANK"] == "0":
         client.set("word", b"of both")
-    word = client.get("word").decode()
+    while not (word := client.get("word").decode()):
+        time.sleep(0.05)
 os.write(1, f"WORD {word}{' KEY' * ('CRUN_KEY_FD' in os.environ)}\\n".encode())
 """
 

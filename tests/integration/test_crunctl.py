@@ -688,7 +688,7 @@ def test_history_of_a_rendezvous(folders):
         p = ask(folders, "--json", "--endpoint", path, "history", *args)
         assert p.returncode in (0, 3), p
         return [json.loads(line) for line in p.stdout.splitlines()]
-    with Crund(jobs.build_folder(), "--listen-unix", path) as crund:
+    with Crund(jobs.build_folder(), "--listen-unix", path, "--max-jobs-each", "1024") as crund:
         assert runs() == []
         with Agent(crund.port, job="red", workers=3).join() as agent:
             agent.start()

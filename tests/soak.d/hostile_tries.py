@@ -95,7 +95,9 @@ PARAMS = {"min_nodes": 2, "max_nodes": 3, "last_call_ms": 1000}
 
 
 def joins(**more):
-    text = json.dumps({**Agent(0, job=JOB, **PARAMS).hello(), **more}).encode()
+    hello = {**Agent(0, job=JOB, **PARAMS).hello(), **more}
+    hello["params"] = {**hello["params"], "lease_auto": 1}
+    text = json.dumps(hello).encode()
     return VALIDATE + OPENING + struct.pack("<I", len(text)) + text
 
 

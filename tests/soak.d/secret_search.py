@@ -81,9 +81,12 @@ def look_at_processes(roots):
     for root in roots:
         workers = set(jobs.workers(root).values())
         for pid in [root, *jobs.descendants(root)]:
-            name = name_of(pid)
-            for what in ("cmdline", "environ"):
-                yield f"{what} of {name}", pathlib.Path(f"/proc/{pid}/{what}").read_bytes()
+            try:
+                name = name_of(pid)
+                contents = {what: pathlib.Path(f"/proc/{pid}/{what}").read_bytes() for what in ("cmdline", "environ")}
+            except (FileNotFoundError, ProcessLookupError):
+                continue  # it has ended, as what a look at a worker starts does
+            yield from ((f"{what} of {name}", content) for what, content in contents.items())
             if pid in workers and name.startswith("python"):
                 yield from ((f"memory of {name}", part) for part in memory_of(pid))
 
