@@ -99,5 +99,8 @@ def test_connections_of_an_address():
 
 def can_talk(port):
     with socket.create_connection(("127.0.0.1", port), timeout=60) as s:
-        s.sendall(bytes.fromhex("00cef7853c0d01020304"))
-        return s.recv(4) == bytes.fromhex("01020304")
+        try:
+            s.sendall(bytes.fromhex("00cef7853c0d01020304"))
+            return s.recv(4) == bytes.fromhex("01020304")
+        except (BrokenPipeError, ConnectionResetError):
+            return False  # those that leave are still counted
