@@ -277,12 +277,14 @@ static void set_leased(struct session *s, uint64_t sent_ns)
 
 static void set_lease_cause(struct session *s)
 {
+    uint64_t silence_ms = s->lease_ms - s->lease_ms / 5;
+
     s->cause = session_cause_empty(SESSION_CAUSE_LOST);
     s->cause.group_rank = s->group_rank;
     session_copy_text(s->cause.host, sizeof(s->cause.host), s->hello.host);
     (void)snprintf(s->cause.text, sizeof(s->cause.text),
                    "the rendezvous did not answer it for %g s, and its lease is %g s",
-                   (s->lease_ms - s->lease_ms / 5) / 1000.0, s->lease_ms / 1000.0); /* fits */
+                   (double)silence_ms / 1000, (double)s->lease_ms / 1000); /* fits */
 }
 
 /* Others may start in the place of this node soon. */
