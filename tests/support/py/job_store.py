@@ -25,8 +25,9 @@ def options(mode, tmp_path, port, job="job"):
     if mode == "standalone":
         return ["--standalone", "--security=require"]
     secret = tmp_path / "secret"
-    secret.write_bytes(b"a secret of the tests, long enough")
-    secret.chmod(0o600)
+    if not secret.exists():  # or the next node would cut it while the first one reads it
+        secret.write_bytes(b"a secret of the tests, long enough")
+        secret.chmod(0o600)
     return ["--nnodes=2", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}", f"--rdzv-id={job}",
             f"--secret-file={secret}", "--rdzv-conf=node_timeout_ms=10000", "--security=require",
             *(["--seal"] if mode == "sealed" else [])]
