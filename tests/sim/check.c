@@ -184,7 +184,7 @@ static void check_alone(struct sim *sim, unsigned agent, const struct session_vi
 {
     for (unsigned i = 0; scenario_lease_ms(sim) > 0 && i < sim->scenario.n_agents; i++) {
         const struct sim_agent *a = &sim->agents[i];
-        const struct sim_world *w = a->world >= 0 ? &sim->worlds[a->world] : NULL;
+        const struct sim_world *w = (size_t)a->world < sim->n_worlds ? &sim->worlds[a->world] : NULL;
 
         if (i == agent || !a->alive || !w || daemon_job_of(sim, i) != daemon_job_of(sim, agent))
             continue;
