@@ -51,7 +51,7 @@ void job_cgroup_init(struct job_cgroup *c, int parent, struct job_cgroup_shared 
     uint64_t number = 0;
 
     *c = (struct job_cgroup){.parent = shared ? parent : -1, .folder = -1, .pipe = -1, .shared = shared};
-    if (c->parent < 0)
+    if (!shared || parent < 0)
         return;
     *shared = (struct job_cgroup_shared){0};
     /* Not the process id: process namespaces that share a cgroup have the same ones. */
