@@ -19,13 +19,15 @@ from strict import skip_if
 SECRET = b"a secret of the tests, long enough"
 SUPPORT = pathlib.Path(__file__).resolve().parents[1] / "support" / "py"
 
-WORKER = """
+HEAD = """
 import os, sys, time
 def say(*words):  # in one piece: workers share the output
     os.write(1, (" ".join(map(str, words)) + "\\n").encode())
 sys.path.insert(0, sys.argv[1])
 from crund import Client
-rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+"""
+
+WORKER = HEAD + """rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 with Client(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])) as client:
     client.set(f"rank{rank}", f"value of {rank}")
     sums = client.add("arrived", 1)
@@ -199,13 +201,7 @@ def test_no_host_reads_the_store_over_the_network(fabric, job, host):
     assert nodes.codes() == [0, 0], nodes.texts()
 
 
-ADDS = """
-import os, sys, time
-def say(*words):  # in one piece: workers share the output
-    os.write(1, (" ".join(map(str, words)) + "\\n").encode())
-sys.path.insert(0, sys.argv[1])
-from crund import Client
-size = int(os.environ["WORLD_SIZE"])
+ADDS = HEAD + """size = int(os.environ["WORLD_SIZE"])
 with Client(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])) as client:
     client.add("ready", 1)
     while client.add("ready", 0) < size:
@@ -251,13 +247,7 @@ def test_a_cut_connection_executes_each_request_once(fabric, tmp_path, secret):
         assert {e[1:] for e in ends} == {(total, total)}
 
 
-AGAIN = """
-import os, sys, time
-def say(*words):  # in one piece: workers share the output
-    os.write(1, (" ".join(map(str, words)) + "\\n").encode())
-sys.path.insert(0, sys.argv[1])
-from crund import Client
-size = int(os.environ["WORLD_SIZE"])
+AGAIN = HEAD + """size = int(os.environ["WORLD_SIZE"])
 with Client(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])) as client:
     client.add("old", 100)
     client.add("ready", 1)
@@ -371,13 +361,7 @@ def start_with_crund(nodes, endpoint, secret, job, *more):
                       f"--rdzv-id={job}", "--seal", f"--secret-file={secret}", *more, env={"PYTHON_EXEC": sys.executable})
 
 
-RESTARTED = """
-import os, sys, time
-def say(*words):  # in one piece: workers share the output
-    os.write(1, (" ".join(map(str, words)) + "\\n").encode())
-sys.path.insert(0, sys.argv[1])
-from crund import Client
-size = int(os.environ["WORLD_SIZE"])
+RESTARTED = HEAD + """size = int(os.environ["WORLD_SIZE"])
 with Client(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])) as client:
     client.add("ready", 1)
     while client.add("ready", 0) < size:
