@@ -956,8 +956,8 @@ int agent_run(const struct agent_config *config)
     end_logs(&a);
     if (!are_files_made || !is_watch_over || bounded_is_hung() || resolver_is_asking()) {
         trace_close();
-        _exit(
-            a.exit_code); /* a thread that waits for a disk or for name servers uses what would be freed now */
+        /* A thread that waits for a disk or for name servers uses what would be freed now. */
+        _exit(a.exit_code);
     }
     free(a.failed);
     output_destroy(a.output);
