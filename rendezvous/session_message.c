@@ -123,14 +123,20 @@ const char *session_hello_fault(const struct session_hello *h)
     return session_params_fault(&h->params);
 }
 
+enum { CHARACTER_SIZE_MAX = 4 }; /* of UTF-8, in bytes */
+
 void session_copy_text(char *to, size_t size, const char *from)
 {
     size_t n = strnlen(from, size);
 
     if (n == size) {
-        n = size - 1;
-        while (n > 0 && ((unsigned char)from[n] & 0xC0) == 0x80)
-            n--; /* from[n] would have been a continuation of a character that is cut */
+        size_t cut = --n;
+
+        /* A continuation at from[n] is of a character that is cut; after three of them the text is not UTF-8. */
+        while (cut > 0 && n - cut < CHARACTER_SIZE_MAX && ((unsigned char)from[cut] & 0xC0) == 0x80)
+            cut--;
+        if (n - cut < CHARACTER_SIZE_MAX)
+            n = cut;
     }
     memmove(to, from, n);
     to[n] = 0;

@@ -271,7 +271,7 @@ size_t session_control_size(const char *text);
 /* Makes one printable line of a text from the network: white space becomes a blank, any other control character "?". */
 void session_clean_text(char *text);
 
-/* Copies as much as fits, at a boundary of characters (UTF-8), and ends it with NUL. */
+/* Copies as much as fits, at a boundary of characters where the text is UTF-8, and ends it with NUL. */
 void session_copy_text(char *to, size_t size, const char *from);
 
 /* The view REFUSED with this reason, cut to what fits. The agent ends with it. */

@@ -398,6 +398,10 @@ static void texts_are_cut_between_characters(void **state)
     assert_string_equal(text, "12345\xc3\xa4");
     session_copy_text(text, sizeof(text), "1234567890");
     assert_string_equal(text, "1234567");
+    session_copy_text(text, sizeof(text), "1234\xf0\x9f\x98\x80");
+    assert_string_equal(text, "1234");
+    session_copy_text(text, sizeof(text), "\x80\x80\x80\x80\x80\x80\x80\x80\x80");
+    assert_string_equal(text, "\x80\x80\x80\x80\x80\x80\x80"); /* not UTF-8: nothing of it may be lost */
     session_copy_text(text, sizeof(text), "");
     assert_string_equal(text, "");
 }
