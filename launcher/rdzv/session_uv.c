@@ -496,13 +496,11 @@ void session_uv_send(struct session_uv *s, const struct buf *frames)
 
 bool session_uv_peer(const struct session_uv *s, struct resolver_addresses *ret)
 {
-    struct sockaddr_storage to = {0};
-    int size = sizeof(to);
+    const union resolver_address *to = s->client ? tcp_client_peer(s->client) : NULL;
 
-    if (!s->client || tcp_client_peer(s->client, &to, &size) < 0 || (size_t)size > sizeof(ret->items[0]))
+    if (!to)
         return false;
-    ret->n = 1;
-    memcpy(&ret->items[0], &to, (size_t)size);
+    *ret = (struct resolver_addresses){.n = 1, .items = {*to}};
     return true;
 }
 
@@ -513,14 +511,14 @@ const struct session *session_uv_machine(const struct session_uv *s)
 
 bool session_uv_death_notice(const struct session_uv *s, struct death_notice *ret)
 {
-    struct sockaddr_storage to;
-    int size = sizeof(to);
+    const union resolver_address *to = s->client ? tcp_client_peer(s->client) : NULL;
     struct session_hello hello;
 
-    if (!s->client || tcp_client_peer(s->client, &to, &size) < 0)
+    if (!to)
         return false;
     session_hello(&s->machine, boot_ns(), &hello);
-    return death_notice_prepare(ret, &hello, (const struct sockaddr *)&to, (socklen_t)size);
+    return death_notice_prepare(ret, &hello, &to->any,
+                                to->any.sa_family == AF_INET6 ? sizeof(to->v6) : sizeof(to->v4));
 }
 
 /* ---- life ---- */

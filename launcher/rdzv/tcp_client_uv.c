@@ -33,7 +33,8 @@ struct tcp_client {
     uv_timer_t timer; /* calls on_lost from the loop, or ends the lingering */
     struct resolver_addresses addresses;
     size_t tried;
-    struct tls_link *tls; /* NULL: in the clear */
+    const union resolver_address *dialled; /* the one of addresses that was tried last */
+    struct tls_link *tls;                  /* NULL: in the clear */
     char why[TLS_ERROR_SIZE + 64];
     bool has_tcp, connected, closing;
     bool open; /* connected, and with TLS the key is proved */
@@ -266,9 +267,10 @@ void tcp_client_send(struct tcp_client *l, const void *bytes, size_t n)
     buf_finish(&records);
 }
 
-int tcp_client_peer(const struct tcp_client *l, struct sockaddr_storage *ret, int *size)
+/* The kernel forgets the address when the peer resets the connection, so it is not asked. */
+const union resolver_address *tcp_client_peer(const struct tcp_client *l)
 {
-    return l->connected ? uv_tcp_getpeername(&l->tcp, (struct sockaddr *)ret, size) : -ENOTCONN;
+    return l->connected ? l->dialled : NULL;
 }
 
 void tcp_client_own_address(const struct tcp_client *l, char *ret, size_t size)
@@ -345,7 +347,8 @@ static void try_next_address(struct tcp_client *l)
         report_lost(l, l->why);
         return;
     }
-    int r = start_connecting(l, &a->items[(l->config.turn + l->tried++) % a->n].any);
+    l->dialled = &a->items[(l->config.turn + l->tried++) % a->n];
+    int r = start_connecting(l, &l->dialled->any);
     if (r < 0 &&
         l->has_tcp) { /* failed at once (ENETUNREACH): the next one follows when the handle has closed */
         (void)snprintf(l->why, sizeof(l->why), "%s", uv_strerror(r)); /* as above */

@@ -8,7 +8,6 @@
 
 #include <stddef.h>
 #include <stdint.h>
-#include <sys/socket.h>
 #include <uv.h>
 
 #include "launcher/rdzv/resolver_uv.h"
@@ -44,8 +43,9 @@ const char *tcp_client_trouble(const struct tcp_client *l);
 /* Copies what cannot be sent at once. A failure is reported by on_lost. */
 void tcp_client_send(struct tcp_client *l, const void *bytes, size_t n);
 
-/* The address of the peer, as uv_tcp_getpeername(); -ENOTCONN before the connection is established. */
-int tcp_client_peer(const struct tcp_client *l, struct sockaddr_storage *ret, int *size);
+/* The address that the connection was made to; NULL before it is established. It is known even when the peer has reset the
+ * connection and the loop has not read that yet. */
+const union resolver_address *tcp_client_peer(const struct tcp_client *l);
 
 /* See tcp_liveness_slack_ns(). UINT64_MAX also if the peer's kernel acknowledged bytes less than within_ms ago: its
  * process may be waiting for a lost packet. */
