@@ -125,12 +125,20 @@ static bool is_line_of_python(char *line, const char **ret_interpreter)
     return strncmp(base_name(name), "python", strlen("python")) == 0 && !*next_line_word(&line);
 }
 
-/* The kind of the file by its first bytes, which are left in head. An unreadable file can still be executed. */
+static bool is_regular_file(const char *path)
+{
+    struct stat info;
+
+    return stat(path, &info) == 0 && S_ISREG(info.st_mode);
+}
+
+/* The kind of the file by its first bytes, which are left in head. An unreadable file can still be executed. A FIFO is for
+ * Python: bytes that were read here would be missing there. */
 static enum file_kind file_kind_of(const char *path, char head[LINE_SIZE], const char **ret_interpreter)
 {
     *head = '\0';
 
-    if (ends_with(path, ".py") || is_folder(path))
+    if (ends_with(path, ".py") || !is_regular_file(path))
         return FILE_OTHER;
     _cleanup_close_ int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
     if (fd < 0)

@@ -106,6 +106,35 @@ def test_program_kinds(tmp_path):
     assert crun("--standalone", "-", "x", environment=python, cwd=tmp_path).returncode == 0  # an empty script
 
 
+def opens(pid, path):
+    try:
+        return any(os.readlink(f"/proc/{pid}/fd/{fd}") == path for fd in os.listdir(f"/proc/{pid}/fd"))
+    except OSError:
+        return False  # it has just ended, or begun
+
+
+def test_script_in_a_fifo(tmp_path):
+    """Python reads the script; crun takes none of its bytes, and stays reachable when no writer comes."""
+    path = str(tmp_path / "pipe")
+    os.mkfifo(path)
+    writer = os.open(path, os.O_RDWR)
+    os.write(writer, b"print('from a pipe')\n")
+    command = [jobs.crun(), "--standalone", path]
+    environment = {**os.environ, "PYTHON_EXEC": sys.executable}
+    with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, env=environment) as p:
+        jobs.wait_for(lambda: any(opens(pid, path) for pid in jobs.descendants(p.pid)))
+        os.close(writer)
+        assert p.communicate(timeout=60)[0] == "from a pipe\n"
+        assert p.returncode == 0
+    with subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=environment) as p:
+        jobs.wait_for(lambda: jobs.workers(p.pid))
+        p.send_signal(signal.SIGTERM)
+        assert "stopped by SIGTERM" in p.communicate(timeout=60)[1]
+        assert p.returncode == 1
+    os.chmod(path, 0o755)
+    jobs.assert_one_sentence(crun("--standalone", "--no-python", path), 1, "could not be started", "Permission denied")
+
+
 def test_run_path(tmp_path):
     failing = script(tmp_path, "import sys\nif __name__ == '__main__':\n    print(sys.argv[1:])\n    raise ValueError('boom')\n", "a.py")
     p = crun("--standalone", "--run-path", failing, "x", environment={"PYTHON_EXEC": sys.executable})
