@@ -213,6 +213,24 @@ void etcd_leader_take_lease(struct etcd_leader *l, const struct etcd_reply *repl
 
 /* ---- the leader's key ---- */
 
+/* A refused connection to this crund proves nothing. */
+static bool is_disproved(const struct etcd_leader *l, uint64_t id)
+{
+    for (size_t i = 0; i < l->n_disproved; i++)
+        if (l->disproved[i] == id)
+            return true;
+    return l->n_disproved == ETCD_DISPROVED_MAX;
+}
+
+/* The crund that was suspected has written the key again. */
+static void note_disproof(struct etcd_leader *l)
+{
+    if (l->dead_revision == 0 || l->seen_revision <= l->dead_revision || l->seen_id != l->suspected_id ||
+        is_disproved(l, l->seen_id))
+        return;
+    l->disproved[l->n_disproved++] = l->seen_id;
+}
+
 /* Of a read of the key, or of a transaction that found another revision. */
 static void see_leader(struct etcd_leader *l, const struct etcd_reply *reply)
 {
@@ -228,6 +246,7 @@ static void see_leader(struct etcd_leader *l, const struct etcd_reply *reply)
         memcpy(text, buf_bytes(&pair->value), buf_size(&pair->value));
     if (sscanf(text, "crund 1 %16" SCNx64 " %279s", &l->seen_id, l->seen_address) != 2)
         l->seen_address[0] = '\0';
+    note_disproof(l);
     /* Only one process can listen at our address: another one that led there has ended, and this one was started in its place.
      * Not later, as two crunds with one address by mistake would depose each other for ever. */
     l->wants_campaign = !pair || l->seen_id == l->config.id || l->seen_revision == l->dead_revision ||
@@ -236,9 +255,11 @@ static void see_leader(struct etcd_leader *l, const struct etcd_reply *reply)
 
 void etcd_leader_suspect(struct etcd_leader *l, const char *address)
 {
-    if (l->role != ETCD_FOLLOWING || address[0] == '\0' || strcmp(etcd_leader_address(l), address) != 0)
+    if (l->role != ETCD_FOLLOWING || address[0] == '\0' || strcmp(etcd_leader_address(l), address) != 0 ||
+        is_disproved(l, l->seen_id))
         return;
     l->dead_revision = l->seen_revision; /* a look under way may show the same again */
+    l->suspected_id = l->seen_id;
     l->wants_campaign = true;
 }
 

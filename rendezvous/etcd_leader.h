@@ -40,6 +40,7 @@ enum {
     ETCD_ADDRESS_SIZE = 280, /* HOST:PORT with the NUL */
     ETCD_CHUNK_SIZE = 400 << 10,
     ETCD_LOAD_MAX = 256 << 20, /* bytes of all jobs */
+    ETCD_DISPROVED_MAX = 8,
 };
 
 enum etcd_role { ETCD_FOLLOWING, ETCD_CAMPAIGNING, ETCD_LOADING, ETCD_LEADING, ETCD_ROLE_COUNT };
@@ -98,8 +99,12 @@ struct etcd_leader {
     char seen_address[ETCD_ADDRESS_SIZE];
     bool has_seen;
     int64_t dead_revision; /* the crund whose key had it has ended; 0: none */
-    bool has_looked;       /* at least once */
-    bool wants_campaign;   /* with the next lease, if there is none */
+    uint64_t suspected_id; /* of that crund */
+    /* Crunds that led again after they had been suspected: their address refuses connections from here while they live. */
+    uint64_t disproved[ETCD_DISPROVED_MAX];
+    size_t n_disproved;
+    bool has_looked;     /* at least once */
+    bool wants_campaign; /* with the next lease, if there is none */
 
     enum etcd_work work; /* under way */
     int64_t work_term;
@@ -138,7 +143,9 @@ void etcd_leader_tick(struct etcd_leader *l, uint64_t now_ns);
 /* When one of the three above is wanted, at the latest. */
 uint64_t etcd_leader_deadline(const struct etcd_leader *l);
 
-/* The process that leads at this address has ended. */
+/* The kernel at this address refuses connections: the process that leads there has ended, unless its address cannot be reached from
+ * here. The latter shows when it leads again: from then on the end of its lease alone counts, as two crunds that refuse each other
+ * would otherwise depose each other without end. After ETCD_DISPROVED_MAX of them that holds for all. */
 void etcd_leader_suspect(struct etcd_leader *l, const char *address);
 
 /* What has become of this crund since the last call. */

@@ -42,7 +42,8 @@ struct rounds_etcd {
     uint64_t watch_due_ms;
     struct buf text;
     uint64_t troubled_ms;
-    bool advertised; /* it takes part */
+    size_t n_disproved; /* of the leader, logged */
+    bool advertised;    /* it takes part */
     bool is_stopping;
 };
 
@@ -175,6 +176,17 @@ static void update_watch(struct rounds_etcd *e)
 
 /* ---- what becomes of this crund ---- */
 
+static void log_disproved(struct rounds_etcd *e)
+{
+    if (e->leader.n_disproved == e->n_disproved)
+        return;
+    e->n_disproved = e->leader.n_disproved;
+    rounds_log(e->state.shell,
+               "the crund at %s leads, and its address refuses connections from here: check its --advertise; "
+               "when it ends, the end of its lease is waited for",
+               e->leader.seen_address);
+}
+
 static void log_trouble(struct rounds_etcd *e)
 {
     uint64_t now_ms = uv_now(e->timer.loop);
@@ -253,6 +265,7 @@ static void run_etcd(struct rounds_etcd *e)
     if (e->is_stopping || !e->advertised)
         return;
     take_replies(e);
+    log_disproved(e);
     etcd_leader_tick(&e->leader, uv_hrtime());
     take_change(e);
     if (e->leader.done != done && e->leader.role == ETCD_LEADING)

@@ -6,7 +6,8 @@
  *
  * A crund that follows keeps a connection to the one that leads. When that process ends, its kernel ends the connection and
  * refuses another one: the follower takes the leadership over at once, instead of waiting for the lease to run out. A
- * connection that cannot be made for any other reason proves nothing.
+ * connection that cannot be made for any other reason proves nothing, and neither does one to a crund that led again after its
+ * address had refused one: then the lease decides.
  *
  * Failure: without libcurl or threads rounds_etcd_open() fails; etcd that does not answer is logged, and nothing is decided
  * until it does.

@@ -135,6 +135,20 @@ def test_a_restarted_crund_leads_again_at_once(place):
     assert wait_until(lambda: place.says_it_leads(leader), 60), place.logs()
 
 
+def test_crunds_that_cannot_reach_each_other_come_to_rest(member):
+    """Both advertise an address that refuses connections: the one that follows takes that for the end of the other's process."""
+    member.start()
+    assert wait_until(member.leads, 60)
+    url = f"etcd://127.0.0.1:{member.client}/x"
+    wrong = [f"--advertise=127.0.0.1:{lib.free_port()}" for _ in range(2)]
+    with Crund(BUILD, "--state", url, wrong[0], listen=("127.0.0.1:0",)) as a, \
+            Crund(BUILD, "--state", url, wrong[1], listen=("127.0.0.1:0",)) as b:
+        logs = lambda: a.log() + b.log()
+        assert wait_until(lambda: "refuses connections from here: check its --advertise" in logs(), 60), logs()
+        time.sleep(6)  # nothing must happen: without an end each of them would lead a dozen times
+        assert logs().count("leads no more: another crund leads") <= 4, logs()
+
+
 def test_etcd_that_is_not_there(tmp_path):
     port = lib.free_port()
     with Crund(BUILD, "--state", f"etcd://127.0.0.1:{port}/x", listen=("127.0.0.1:0",)) as crund:

@@ -10,7 +10,8 @@
  *     a lower term tells anything: two never decide at a time. Where machines are suspended, which stops their clocks, one with
  *     a lower term may still tell what it has decided before (agents refuse it), and nothing that it decides later.
  *   - What was told was saved: the next leader reads it, or something later, and each job as a whole.
- *   - When nothing fails any more one leads, and what it decides is told within a moment.
+ *   - When nothing fails any more one leads, and what it decides is told within a moment. It goes on to lead, even where the
+ *     addresses of some crunds refuse others while their processes live.
  *
  * The first violation is printed with its seed, and the exit code is 1.
  */
@@ -43,7 +44,7 @@ enum {
     TELL_S = 4,    /* the longest from a decision to its telling, then */
 };
 
-enum moment_kind { APPLY, ANSWER, TICK, DECIDE, FAULT, BOOT, SUSPECT, EXPIRE, CALM, CHECK_END };
+enum moment_kind { APPLY, ANSWER, TICK, DECIDE, FAULT, BOOT, SUSPECT, EXPIRE, CALM, SETTLED, CHECK_END };
 
 enum lane { WORK, LEASE, LANE_COUNT };
 
@@ -115,7 +116,8 @@ struct world {
     unsigned fault_percent;
     bool trace;
     char failure[512];
-    uint64_t n_terms, n_tells;
+    uint64_t n_terms, n_tells, n_terms_settled;
+    bool refuses[CRUNDS_MAX][CRUNDS_MAX]; /* the first by the second, while that lives */
 };
 
 static struct world w;
@@ -555,13 +557,13 @@ static void kill_crund(unsigned who)
             later(random_between(&w.random, 1, 50) * MS, SUSPECT, i, who);
 }
 
-/* The kernel of the killed one refuses a connection. */
+/* The kernel of the killed one refuses a connection, or a wrong address does. */
 static void suspect(unsigned who, unsigned dead)
 {
     struct crund *c = &w.crunds[who];
     char address[ETCD_ADDRESS_SIZE];
 
-    if (w.crunds[dead].alive)
+    if (w.crunds[dead].alive && !w.refuses[who][dead])
         return;
     later(SUSPECT_AGAIN_MS * MS, SUSPECT, who, dead);
     if (!c->alive || w.now_ns < c->paused_until_ns)
@@ -623,6 +625,8 @@ static void check_end(void)
         n += w.crunds[i].alive && w.crunds[i].leads;
     if (n != 1)
         violated("%u crunds lead at the end", n);
+    else if (w.n_terms != w.n_terms_settled)
+        violated("%" PRIu64 " terms begin when nothing fails any more", w.n_terms - w.n_terms_settled);
     else if (w.now_ns - w.last_told_ns > TELL_S * S)
         violated("nothing has been told for %.1f s at the end", (double)(w.now_ns - w.last_told_ns) / 1e9);
 }
@@ -675,6 +679,9 @@ static void happen(const struct moment *m)
     case CALM:
         calm_down();
         break;
+    case SETTLED:
+        w.n_terms_settled = w.n_terms;
+        break;
     case CHECK_END:
         check_end();
         break;
@@ -697,6 +704,7 @@ static void finish_world(void)
 static bool run_seed(uint64_t seed, bool trace)
 {
     struct moment m;
+    bool has_refusals;
 
     w = (struct world){.seed = seed, .random = {.state = seed}, .trace = trace};
     etcd_model_init(&w.etcd);
@@ -708,9 +716,17 @@ static bool run_seed(uint64_t seed, bool trace)
         later(random_between(&w.random, 0, 2000) * MS, BOOT, i, 0);
         later(random_between(&w.random, 0, 500) * MS, DECIDE, i, 0);
     }
+    has_refusals = random_percent(&w.random, 20);
+    for (unsigned i = 0; has_refusals && i < w.n_crunds; i++)
+        for (unsigned dead = 0; dead < w.n_crunds; dead++)
+            if (dead != i && random_percent(&w.random, 70)) {
+                w.refuses[i][dead] = true;
+                later(random_between(&w.random, 0, 20000) * MS, SUSPECT, i, dead);
+            }
     later(S, FAULT, 0, 0);
     later(0, EXPIRE, 0, 0);
     schedule_add(&w.schedule, CALM_S * S, CALM, 0, 0);
+    schedule_add(&w.schedule, (CALM_S + SETTLE_S) * S, SETTLED, 0, 0);
     schedule_add(&w.schedule, END_S * S, CHECK_END, 0, 0);
     while (!w.failed && schedule_next(&w.schedule, &m) && m.at_ns <= END_S * S) {
         w.now_ns = m.at_ns;
