@@ -18,6 +18,9 @@ struct openssl_bio;
 struct openssl_method;
 struct openssl_bio_method;
 struct openssl_cipher;
+struct openssl_aead;
+struct openssl_aead_ctx;
+struct openssl_engine;
 struct openssl_md;
 struct openssl_x509;
 struct openssl_pkey;
@@ -109,6 +112,17 @@ typedef int openssl_passphrase(char *ret, int size, int is_writing, void *data);
     X(uint8_t *, HMAC,                                                                                       \
       (const struct openssl_md *md, const void *key, int key_size, const uint8_t *data, size_t n,            \
        uint8_t *ret, unsigned *ret_size))                                                                    \
+    X(struct openssl_aead_ctx *, EVP_CIPHER_CTX_new, (void))                                                 \
+    X(void, EVP_CIPHER_CTX_free, (struct openssl_aead_ctx * c))                                              \
+    X(const struct openssl_aead *, EVP_aes_256_gcm, (void))                                                  \
+    X(const struct openssl_aead *, EVP_chacha20_poly1305, (void))                                            \
+    X(int, EVP_CipherInit_ex,                                                                                \
+      (struct openssl_aead_ctx * c, const struct openssl_aead *cipher, struct openssl_engine *engine,        \
+       const uint8_t *key, const uint8_t *iv, int encrypts))                                                 \
+    X(int, EVP_CipherUpdate,                                                                                 \
+      (struct openssl_aead_ctx * c, uint8_t * to, int *ret_size, const uint8_t *from, int n))                \
+    X(int, EVP_CipherFinal_ex, (struct openssl_aead_ctx * c, uint8_t * to, int *ret_size))                   \
+    X(int, EVP_CIPHER_CTX_ctrl, (struct openssl_aead_ctx * c, int what, int number, void *p))                \
     X(int, CRYPTO_memcmp, (const void *a, const void *b, size_t n))                                          \
     X(void, OPENSSL_cleanse, (void *p, size_t n))
 

@@ -9,8 +9,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "worker-runtime/net/peer_table.h"
 #include "worker-runtime/net/net_frame.h"
+#include "worker-runtime/net/peer_table.h"
+#include "worker-runtime/net/sealed_stream_openssl.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -62,18 +63,114 @@ static void try_table(const uint8_t *data, size_t size)
     peer_table_finish(&table);
 }
 
+/* ---- sealed records ---- */
+
+enum { RECORDS = 3, STREAM = 4096 };
+
+static const size_t sizes[RECORDS] = {1, 300, 40};
+static uint8_t plain[STREAM];
+
+static struct net_seal *seal_of(bool encrypts)
+{
+    const struct secret_key secret = {"a key of the fuzzer"};
+    struct net_seal *seal = NULL;
+
+    require(net_seal_new(NET_CIPHER_AES, &secret, encrypts, SEAL_KEY_RECORDS, &seal) == 0);
+    return seal;
+}
+
+/* What the other end sent; returns its size. */
+static size_t make_stream(uint8_t stream[STREAM])
+{
+    struct net_seal *seal = seal_of(true);
+    size_t n = 0, at = 0;
+
+    for (int i = 0; i < RECORDS; i++) {
+        const struct iovec part = {plain + at, sizes[i]};
+
+        require(net_seal_close(seal, &part, sizes[i], stream + n) == 0);
+        n += sizes[i] + SEAL_EXTRA;
+        at += sizes[i];
+    }
+    net_seal_free(seal);
+    return n;
+}
+
+/* Bytes of data in the records that come as they were sent. */
+static size_t genuine_data(const uint8_t *sent, const uint8_t *stream, size_t n)
+{
+    size_t data = 0, at = 0;
+
+    for (int i = 0; i < RECORDS; i++) {
+        at += sizes[i] + SEAL_EXTRA;
+        if (at > n || memcmp(sent, stream, at) != 0)
+            break;
+        data += sizes[i];
+    }
+    return data;
+}
+
+/* Receives the bytes in pieces, and takes the data in others; returns how much there was. */
+static size_t take_stream(const uint8_t *stream, size_t n, size_t piece, size_t wanted)
+{
+    struct sealed_in in = {.seal = seal_of(false)};
+    size_t n_data = 0, done = 0;
+    ssize_t r = 0;
+
+    while (r >= 0 && (done < n || sealed_in_holds(&in))) {
+        uint8_t data[STREAM], *room;
+        ssize_t size = sealed_in_room(&in, &room);
+
+        require(size >= 0);
+        if (size > 0) {
+            size_t now = (size_t)size < n - done ? (size_t)size : n - done;
+
+            now = now < piece ? now : piece;
+            memcpy(room, stream + done, now);
+            sealed_in_came(&in, now);
+            done += now;
+        }
+        r = sealed_in_take(&in, data, wanted);
+        if (r <= 0)
+            continue;
+        require(memcmp(data, plain + n_data, (size_t)r) == 0);
+        n_data += (size_t)r;
+    }
+    require(r >= 0 || sealed_in_take(&in, &(uint8_t){0}, 1) == r);
+    sealed_in_finish(&in);
+    return n_data;
+}
+
+/* Two bytes choose the pieces; the others are the difference from what was sent, and then more bytes. */
+static void try_sealed(const uint8_t *data, size_t size)
+{
+    uint8_t sent[STREAM] = {0}, stream[STREAM];
+    size_t n = make_stream(sent);
+
+    if (size < 2)
+        return;
+    for (size_t i = 0; i < size - 2 && i < STREAM; i++)
+        stream[i] = (uint8_t)(data[2 + i] ^ (i < n ? sent[i] : 0));
+    n = size - 2 < STREAM ? size - 2 : STREAM;
+    require(take_stream(stream, n, data[0] + 1u, data[1] + 1u) == genuine_data(sent, stream, n));
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     uint8_t bytes[NET_HELLO_SIZE] = {0};
 
     if (size < 1)
         return 0;
-    if (data[0] % 3 == 2) {
+    if (data[0] % 4 == 3) {
+        try_sealed(data + 1, size - 1);
+        return 0;
+    }
+    if (data[0] % 4 == 2) {
         try_table(data + 1, size - 1);
         return 0;
     }
     memcpy(bytes, data + 1, size - 1 < sizeof(bytes) ? size - 1 : sizeof(bytes));
-    if (data[0] % 3 == 0)
+    if (data[0] % 4 == 0)
         try_hello(bytes);
     else
         try_news(bytes);

@@ -16,9 +16,11 @@ enum {
     AT_KEYED = 52,
     AT_GENERATION = 56,
     AT_NONCE = 60,
+    AT_CIPHER = 76,
 };
 
-static_assert(AT_TOKEN + NET_TOKEN_HALF == AT_KEYED && AT_NONCE + NET_NONCE == NET_HELLO_SIZE,
+static_assert(AT_TOKEN + NET_TOKEN_HALF == AT_KEYED && AT_NONCE + NET_NONCE == AT_CIPHER &&
+                  AT_CIPHER + 4 == NET_HELLO_SIZE,
               "as in the table");
 
 static const uint8_t magic[AT_VERSION] = {'c', 'r', 'w', '-', 'n', 'e', 't', '\n'};
@@ -50,6 +52,7 @@ void net_hello_encode(const struct net_hello *hello, uint8_t out[NET_HELLO_SIZE]
     put_u32(out + AT_KEYED, hello->keyed);
     put_u32(out + AT_GENERATION, hello->generation);
     memcpy(out + AT_NONCE, hello->nonce, NET_NONCE);
+    put_u32(out + AT_CIPHER, hello->cipher);
 }
 
 bool net_hello_decode(const uint8_t in[NET_HELLO_SIZE], uint32_t world_size, struct net_hello *ret)
@@ -57,7 +60,8 @@ bool net_hello_decode(const uint8_t in[NET_HELLO_SIZE], uint32_t world_size, str
     uint32_t purpose = get_u32(in + AT_PURPOSE), from = get_u32(in + AT_FROM), to = get_u32(in + AT_TO);
 
     if (memcmp(in, magic, sizeof(magic)) != 0 || get_u32(in + AT_VERSION) != NET_VERSION ||
-        memcmp(in + AT_ORDER, &order_mark, sizeof(order_mark)) != 0 || get_u32(in + AT_KEYED) > 1)
+        memcmp(in + AT_ORDER, &order_mark, sizeof(order_mark)) != 0 || get_u32(in + AT_KEYED) > 1 ||
+        get_u32(in + AT_CIPHER) >= (get_u32(in + AT_KEYED) ? NET_CIPHER_COUNT : NET_CIPHER_NONE + 1))
         return false;
     if (purpose < NET_CONTROL || purpose >= NET_PURPOSE_COUNT || from >= world_size || to >= world_size ||
         from == to)
@@ -70,6 +74,7 @@ bool net_hello_decode(const uint8_t in[NET_HELLO_SIZE], uint32_t world_size, str
         .link = get_u32(in + AT_LINK),
         .keyed = get_u32(in + AT_KEYED),
         .generation = get_u32(in + AT_GENERATION),
+        .cipher = (enum net_cipher)get_u32(in + AT_CIPHER),
     };
     memcpy(ret->token, in + AT_TOKEN, NET_TOKEN_HALF);
     memcpy(ret->nonce, in + AT_NONCE, NET_NONCE);

@@ -33,6 +33,7 @@
  *   52..55 1: the job has a key; 0: it has none
  *   56..59 generation
  *   60..75 nonce of the connecting rank; zeroes without a key
+ *   76..79 cipher of what follows the proof (net_seal_openssl.h); 0: it is in the clear. Not 0 only with a key
  *
  * All fixed in size. Numbers are little-endian, except for the mark, which is in the sender's own order: data
  * goes over the network as it lies in memory, so ranks of different orders are refused. Ranks of one job run the
@@ -45,12 +46,12 @@
 #include <stdint.h>
 
 enum {
-    NET_VERSION = 3,
+    NET_VERSION = 4,
     NET_TOKEN_HALF = 16,
     NET_TOKEN = 2 * NET_TOKEN_HALF,
     NET_NONCE = 16,
     NET_MAC = 32,
-    NET_HELLO_SIZE = 76,
+    NET_HELLO_SIZE = 80,
     NET_ANSWER_HEAD = NET_TOKEN_HALF + NET_NONCE, /* of a keyed answer: all but the proof */
     NET_KEYED_ANSWER = NET_ANSWER_HEAD + NET_MAC,
     NET_PROVED_SIZE = NET_HELLO_SIZE + NET_ANSWER_HEAD + 4,
@@ -72,6 +73,9 @@ enum net_purpose {
     NET_PURPOSE_COUNT
 };
 
+/* The connecting rank chooses between the last two, by its CPU. */
+enum net_cipher { NET_CIPHER_NONE, NET_CIPHER_AES, NET_CIPHER_CHACHA, NET_CIPHER_COUNT };
+
 struct net_hello {
     enum net_purpose purpose;
     uint32_t group;    /* 0: the world */
@@ -81,6 +85,7 @@ struct net_hello {
     uint32_t keyed; /* 0 or 1 */
     uint32_t generation;
     uint8_t nonce[NET_NONCE];
+    enum net_cipher cipher;
 };
 
 /* Which rank proves the key. */

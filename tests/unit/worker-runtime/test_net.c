@@ -151,6 +151,25 @@ static void a_hello_comes_back(void **state)
     assert_false(net_hello_decode(bytes, 12, &heard)); /* there is no rank 12 then */
 }
 
+/* A cipher needs a key, and is one that there is. */
+static void a_hello_names_a_cipher(void **state)
+{
+    for (uint32_t keyed = 0; keyed < 2; keyed++) {
+        for (int cipher = 0; cipher < 5; cipher++) {
+            const struct net_hello said = {
+                .purpose = NET_DATA, .from = 1, .keyed = keyed, .cipher = (enum net_cipher)cipher};
+            uint8_t bytes[NET_HELLO_SIZE];
+            struct net_hello heard;
+            bool possible = cipher == NET_CIPHER_NONE ||
+                            (keyed && (cipher == NET_CIPHER_AES || cipher == NET_CIPHER_CHACHA));
+
+            net_hello_encode(&said, bytes);
+            assert_int_equal(net_hello_decode(bytes, 2, &heard), possible);
+            assert_true(!possible || heard.cipher == said.cipher);
+        }
+    }
+}
+
 /* Every byte that is not the group's, the link's, the token's, the generation's or the nonce's is one that matters. */
 static void a_changed_hello_is_refused(void **state)
 {
@@ -159,7 +178,7 @@ static void a_changed_hello_is_refused(void **state)
     struct net_hello heard;
 
     for (int i = 0; i < NET_HELLO_SIZE; i++) {
-        bool free_to_differ = (i >= 20 && i < 24) || (i >= 32 && i < 52) || i >= 56;
+        bool free_to_differ = (i >= 20 && i < 24) || (i >= 32 && i < 52) || (i >= 56 && i < 76);
 
         net_hello_encode(&said, bytes);
         bytes[i] ^= 0x80;
@@ -598,6 +617,7 @@ int main(void)
         cmocka_unit_test(few_steps_are_worth_more_bytes),
         cmocka_unit_test(slices_cover_everything_once),
         cmocka_unit_test(a_hello_comes_back),
+        cmocka_unit_test(a_hello_names_a_cipher),
         cmocka_unit_test(a_changed_hello_is_refused),
         cmocka_unit_test(tokens_are_compared_whole),
         cmocka_unit_test(a_proof_is_of_everything),

@@ -1,0 +1,156 @@
+#include "worker-runtime/net/sealed_stream_openssl.h"
+
+#include "base/minmax.h"
+#include "proto/key_openssl.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* As long as the size of a record is not known: small records come in one piece, and what has to be moved to
+ * the front behind a small one is little. */
+enum { READ_FIRST = 4096 };
+
+/* Keeps what is there. */
+static bool need_room(uint8_t **bytes, size_t *room, size_t wanted)
+{
+    uint8_t *larger;
+
+    if (*room >= wanted)
+        return true;
+    larger = realloc(*bytes, wanted);
+    if (!larger)
+        return false;
+    *bytes = larger;
+    *room = wanted;
+    return true;
+}
+
+/* ---- out ---- */
+
+int sealed_out_fill(struct sealed_out *out, const struct iovec *parts, size_t n)
+{
+    size_t n_data = min_size(n, SEAL_DATA_MAX);
+    int r;
+
+    assert(out->n_data == 0);
+    if (!need_room(&out->record, &out->room, n_data + SEAL_EXTRA))
+        return -ENOMEM;
+    r = net_seal_close(out->seal, parts, n_data, out->record);
+    if (r)
+        return r;
+    out->sent = 0;
+    out->size = n_data + SEAL_EXTRA;
+    out->n_data = n_data;
+    return 0;
+}
+
+size_t sealed_out_sent(struct sealed_out *out, size_t n)
+{
+    size_t n_data = out->n_data;
+
+    out->sent += n;
+    if (out->sent < out->size)
+        return 0;
+    out->n_data = 0;
+    return n_data;
+}
+
+/* ---- in ---- */
+
+/* The bytes of the record at the front, with its head and tag; 0: not known yet. */
+static size_t front_size(const struct sealed_in *in)
+{
+    return in->came < SEAL_HEAD ? 0 : net_seal_size(in->bytes) + SEAL_EXTRA;
+}
+
+/* Or known to be no record. */
+static bool is_whole(const struct sealed_in *in)
+{
+    return in->came >= SEAL_HEAD && (net_seal_size(in->bytes) == 0 || in->came >= front_size(in));
+}
+
+/* With a long record the head of the next one is read, so that each takes one call. */
+ssize_t sealed_in_room(struct sealed_in *in, uint8_t **ret)
+{
+    size_t wanted = max_size(front_size(in) + SEAL_HEAD, READ_FIRST);
+
+    if (in->error)
+        return in->error;
+    if (in->opened || is_whole(in))
+        return 0;
+    if (!need_room(&in->bytes, &in->room, wanted))
+        return -ENOMEM;
+    *ret = in->bytes + in->came;
+    return (ssize_t)(wanted - in->came);
+}
+
+static void drop_front(struct sealed_in *in, size_t n_data)
+{
+    size_t size = n_data + SEAL_EXTRA;
+
+    in->came -= size;
+    memmove(in->bytes, in->bytes + size, in->came);
+    in->opened = in->taken = 0;
+}
+
+static ssize_t take_opened(struct sealed_in *in, uint8_t *data, size_t n)
+{
+    size_t piece = min_size(n, in->opened - in->taken);
+
+    memcpy(data, in->bytes + SEAL_HEAD + in->taken, piece);
+    in->taken += piece;
+    if (in->taken == in->opened)
+        drop_front(in, in->opened);
+    return (ssize_t)piece;
+}
+
+/* The record at the front is whole. */
+static ssize_t open_front(struct sealed_in *in, uint8_t *data, size_t n)
+{
+    size_t n_data = net_seal_size(in->bytes);
+    uint8_t *to = n_data <= n ? data : in->bytes + SEAL_HEAD;
+
+    in->error = n_data == 0 ? -EBADMSG : net_seal_open(in->seal, in->bytes, n_data, to);
+    if (in->error)
+        return in->error;
+    if (to == data) {
+        drop_front(in, n_data);
+        return (ssize_t)n_data;
+    }
+    in->opened = n_data;
+    return take_opened(in, data, n);
+}
+
+ssize_t sealed_in_take(struct sealed_in *in, void *data, size_t n)
+{
+    if (in->error)
+        return in->error;
+    if (in->opened)
+        return take_opened(in, data, n);
+    return is_whole(in) ? open_front(in, data, n) : 0;
+}
+
+bool sealed_in_holds(const struct sealed_in *in)
+{
+    return in->error || in->opened || is_whole(in);
+}
+
+/* ---- the end ---- */
+
+void sealed_out_finish(struct sealed_out *out)
+{
+    net_seal_free(out->seal);
+    free(out->record); /* encrypted */
+    *out = (struct sealed_out){0};
+}
+
+void sealed_in_finish(struct sealed_in *in)
+{
+    if (in->bytes)
+        key_erase(in->bytes, in->room);
+    net_seal_free(in->seal);
+    free(in->bytes);
+    *in = (struct sealed_in){0};
+}
