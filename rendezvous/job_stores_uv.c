@@ -31,7 +31,8 @@ struct job_stores {
     struct server *server;
     struct relay_shell *lobby; /* connections that have not named their keys yet */
     struct list stores, active;
-    uint64_t bytes; /* of all stores */
+    size_t n_stores; /* whose memory is not freed yet */
+    uint64_t bytes;  /* of all stores */
 };
 
 /* ---- accounts ---- */
@@ -125,6 +126,7 @@ static void on_nodes_closed(void *data)
     bool is_large = st->bytes > LARGE_BYTES;
 
     st->owner->bytes -= st->bytes;
+    st->owner->n_stores--;
     server_free_beside_the_loop(free_job_store, st, is_large ? UINT64_MAX : st->store.names.used);
 }
 
@@ -196,6 +198,7 @@ static int create_store(struct job_stores *j, const char *job, uint64_t instance
         return r;
     }
     st->owner = j;
+    j->n_stores++;
     st->instance = instance;
     st->key_space = key_space;
     session_copy_text(st->job, sizeof(st->job), job);
@@ -207,10 +210,15 @@ static int create_store(struct job_stores *j, const char *job, uint64_t instance
 
 void job_stores_begin(struct job_stores *j, const char *job, uint64_t instance, uint32_t key_space)
 {
+    struct job_store *st;
+
     if (!j)
         return;
     drop_others(j, job, instance, key_space);
-    if (key_space == 0 || find_store(j, job, instance, key_space))
+    st = find_store(j, job, instance, key_space);
+    if (st)
+        st->is_orphan = false; /* this process leads again */
+    if (key_space == 0 || st)
         return;
     int r = create_store(j, job, instance, key_space);
     if (r < 0)
@@ -227,7 +235,24 @@ void job_stores_orphan(struct job_stores *j)
 {
     if (!j)
         return;
-    list_for_each(i, &j->stores) list_entry(i, struct job_store, link)->is_orphan = true;
+    list_for_each_safe(i, &j->stores)
+    {
+        struct job_store *st = list_entry(i, struct job_store, link);
+
+        st->is_orphan = true;
+        if (!relay_shell_has_nodes(st->nodes))
+            end_store(st);
+    }
+}
+
+size_t job_stores_n_stores(const struct job_stores *j)
+{
+    return j ? j->n_stores : 0;
+}
+
+uint64_t job_stores_n_bytes(const struct job_stores *j)
+{
+    return j ? j->bytes : 0;
 }
 
 /* ---- connections ---- */

@@ -10,7 +10,8 @@
  *   requests                    -> relay_node.h -> the store
  *   job closed or forgotten     -> job_stores_end(): the connections are closed, the memory is freed
  *
- * A store also ends when this process has ceased to lead and no node uses it any more.
+ * A store also ends when this process has ceased to lead and no node uses it any more, unless it leads again and a generation begins with
+ * it.
  *
  * So a store never outlives what it was made for, and a node of another job, of an earlier run of this id or of a generation that had
  * other keys gets none of it. Nothing is saved: a rendezvous that was started again has no keys, refuses the nodes that had some,
@@ -21,6 +22,7 @@
  */
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 struct buf;
@@ -37,8 +39,8 @@ void job_stores_begin(struct job_stores *j, const char *job, uint64_t instance, 
 /* The job has ended, or has no keys here any more. */
 void job_stores_end(struct job_stores *j, const char *job, uint64_t instance);
 
-/* This crund does not lead any more, and learns nothing of the jobs' ends. Nodes that are connected keep their keys; a store ends when
- * all of them have gone to others (relay_shell_uv.c: a node without connection is forgotten after a minute). */
+/* This crund does not lead any more, and learns nothing of the jobs' ends. Nodes that are connected keep their keys; a store without nodes
+ * ends at once, another one when all of its nodes are connected to others (relay_shell_uv.c: a node without connection is forgotten after a minute). */
 void job_stores_orphan(struct job_stores *j);
 
 /* Takes the socket and the link of a node that has proved the key, and the bytes that it has sent inside. */
@@ -52,6 +54,10 @@ bool job_stores_are_busy(const struct job_stores *j);
 
 /* One turn of the store that has waited longest for one. */
 void job_stores_run_turn(struct job_stores *j);
+
+/* Stores whose memory is not freed yet, and the bytes of all. */
+size_t job_stores_n_stores(const struct job_stores *j);
+uint64_t job_stores_n_bytes(const struct job_stores *j);
 
 /* Closes all connections. */
 void job_stores_stop(struct job_stores *j);

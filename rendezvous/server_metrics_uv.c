@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/err.h"
+#include "rendezvous/job_stores_uv.h"
 #include "rendezvous/metrics_text.h"
 #include "rendezvous/rounds_uv.h"
 #include "rendezvous/server_impl_uv.h"
@@ -95,6 +96,10 @@ void server_write_metrics(const struct server *s, struct metrics_text *m)
     list_for_each(i, &s->rounds->agents) n_sessions++;
     metrics_one(m, "crun_sessions", METRIC_GAUGE, "Connections of agents.", (double)n_sessions);
     metrics_one(m, "crun_nodes", METRIC_GAUGE, "Nodes of all jobs.", (double)s->rounds->core.n_nodes);
+    metrics_one(m, "crun_job_stores", METRIC_GAUGE, "Stores with the keys of the workers of a job.",
+                (double)job_stores_n_stores(s->job_stores));
+    metrics_one(m, "crun_job_store_bytes", METRIC_GAUGE, "Their names, values and waits.",
+                (double)job_stores_n_bytes(s->job_stores));
     write_job_states(&s->rounds->core, m);
     write_jobs(&s->rounds->core, m);
 }

@@ -15,6 +15,7 @@ import nodes as lib
 from crund import Crund
 from etcd_crunds import BUILD, Member, open_place
 from jobs import wait_until
+from scrapes import samples, scrape
 
 MAKE = pathlib.Path(__file__).resolve().parents[1] / "support" / "make_certificates.sh"
 
@@ -104,8 +105,9 @@ def test_a_leader_that_is_deposed_keeps_the_keys_of_its_nodes(tmp_path):
     secret, support = tmp_path / "secret", pathlib.Path(__file__).resolve().parents[1] / "support" / "py"
     secret.write_text("a secret of the tests, long enough")
     secret.chmod(0o600)
-    with open_place(tmp_path, "--secret-file", str(secret)) as place:
+    with open_place(tmp_path, "--secret-file", str(secret), "--metrics-addr=0") as place:
         leader = place.leader()
+        metrics = int(re.search(r"metrics on port (\d+)", place.crunds[leader].process.stdout.readline()).group(1))
         (tmp_path / "worker.py").write_text(COUNTS)
         for i in range(2):
             place.nodes.append(lib.Node(
@@ -118,6 +120,8 @@ def test_a_leader_that_is_deposed_keeps_the_keys_of_its_nodes(tmp_path):
         assert wait_until(lambda: not place.says_it_leads(leader), 60), place.logs()
         (tmp_path / "look").touch()
         place.wait_events("counts", 2)  # requests are replied to
+        found = samples(scrape(metrics)[2])
+        assert found["crun_job_stores", ()] == 1 and found["crun_job_store_bytes", ()] > 0
         for m in place.members:
             m.start()
         assert wait_until(lambda: place.leader() is not None, 120), place.logs()

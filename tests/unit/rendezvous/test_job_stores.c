@@ -1,0 +1,93 @@
+/*
+ * When the stores of jobs' workers begin and end, on a server without connections: one for each instance of a job and key space,
+ * and none is left for a job that this process learns nothing of any more. With nodes: tests/integration/test_rounds_etcd.py and
+ * test_worker_store_local.py.
+ */
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "rendezvous/job_stores_uv.h"
+#include "rendezvous/server_impl_uv.h"
+
+#include "tests/support/c/cmocka_fixed.h"
+
+static uv_loop_t loop;
+static struct server *server;
+static struct job_stores *stores;
+static bool stopped;
+
+static void note_stopped(void *data)
+{
+    stopped = true;
+}
+
+static int set_up(void **state)
+{
+    struct server_rounds rounds = {0};
+    struct server_config config = {.rounds = &rounds};
+
+    stopped = false;
+    return uv_loop_init(&loop) < 0 || server_create(&server, &loop, &config) < 0 ||
+                   job_stores_create(&stores, server) < 0
+               ? -1
+               : 0;
+}
+
+static int tear_down(void **state)
+{
+    job_stores_stop(stores);
+    server_stop(server, note_stopped, NULL);
+    assert_int_equal(uv_run(&loop, UV_RUN_DEFAULT), 0);
+    assert_true(stopped);
+    assert_int_equal(job_stores_n_stores(stores), 0);
+    job_stores_destroy(stores);
+    return uv_loop_close(&loop);
+}
+
+/* Handles that are being closed are closed. */
+static size_t count_stores(void)
+{
+    for (unsigned i = 0; i < 8; i++)
+        (void)uv_run(&loop, UV_RUN_NOWAIT);
+    return job_stores_n_stores(stores);
+}
+
+static void test_a_store_for_each_instance_and_key_space(void **state)
+{
+    job_stores_begin(stores, "a", 1, 1);
+    job_stores_begin(stores, "a", 1, 1); /* a generation that goes on with its keys */
+    assert_int_equal(count_stores(), 1);
+    job_stores_begin(stores, "a", 2, 1);
+    job_stores_begin(stores, "b", 1, 1);
+    assert_int_equal(count_stores(), 3);
+    job_stores_begin(stores, "a", 1, 2); /* begins with new keys */
+    assert_int_equal(count_stores(), 3);
+    job_stores_begin(stores, "a", 1, 0); /* its nodes have the keys */
+    assert_int_equal(count_stores(), 2);
+    job_stores_end(stores, "b", 2); /* another instance */
+    assert_int_equal(count_stores(), 2);
+    job_stores_end(stores, "b", 1);
+    assert_int_equal(count_stores(), 1);
+}
+
+static void test_stores_without_nodes_end_with_the_leadership(void **state)
+{
+    job_stores_begin(stores, "a", 1, 1);
+    job_stores_begin(stores, "b", 2, 7);
+    assert_int_equal(count_stores(), 2);
+    job_stores_orphan(stores);
+    assert_int_equal(count_stores(), 0);
+    job_stores_begin(stores, "a", 1, 1); /* it leads again */
+    assert_int_equal(count_stores(), 1);
+}
+
+int main(void)
+{
+    static const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_a_store_for_each_instance_and_key_space, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_stores_without_nodes_end_with_the_leadership, set_up, tear_down),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
