@@ -271,6 +271,52 @@ static void charges_and_causes_survive(void **state)
     }
 }
 
+/* The node that asked repeats it in each hello, but it may be lost with the rendezvous. */
+static void a_drain_outlives_the_node_that_asked_for_it(void **state)
+{
+    struct table *t = *state;
+
+    run(t);
+    t->hellos[0].report.drain = true;
+    report(t, 0, SESSION_RUNNING);
+    restart(t);
+    hello(t, 1);
+    hello(t, 2);
+    pass(t, 6000);
+    assert_int_equal(t->views[1].kind, SESSION_VIEW_STOP);
+    report(t, 1, SESSION_READY);
+    report(t, 2, SESSION_READY);
+    assert_int_equal(t->views[1].kind, SESSION_VIEW_END); /* and no other generation */
+    assert_int_equal(t->views[1].verdict, SESSION_VERDICT_FAILURE);
+}
+
+/* Agents repeat the cause that they know. That may be a later one than the one that was charged. */
+static void the_charge_of_a_generation_that_has_ended_survives(void **state)
+{
+    struct table *t = *state;
+    struct session_cause cause = {.kind = SESSION_CAUSE_WORKER, .rank = 5, .local_rank = 1, .exit_code = 7};
+
+    run(t);
+    t->now_ns += 1000 * MS;
+    report(t, 2, SESSION_LEFT);
+    assert_int_equal(t->views[0].kind, SESSION_VIEW_STOP);
+    t->hellos[0].report.cause = t->views[0].cause;
+    report(t, 0, SESSION_STOPPING);
+    t->hellos[1].report.cause = cause;
+    t->hellos[1].report.age_ns = 100 * MS; /* it failed before node 2 left */
+    report(t, 1, SESSION_FAILED);
+    t->hellos[1].report.age_ns = 0;
+    restart(t); /* before a next generation was formed and saved */
+    hello(t, 0);
+    t->hellos[1].report.phase = SESSION_READY;
+    hello(t, 1);
+    pass(t, 6000);
+    report(t, 0, SESSION_READY);
+    assert_int_equal(t->views[0].kind, SESSION_VIEW_START);
+    assert_int_equal(t->views[0].restarts, 1);
+    assert_int_equal(t->views[0].changes, 0);
+}
+
 static void what_agents_were_told_before_the_crash_is_the_cause(void **state)
 {
     struct table *t = *state;
@@ -751,6 +797,8 @@ int main(void)
         TEST(an_absence_during_the_grace_is_not_the_agents_fault),
         TEST(a_start_that_was_not_heard_is_said_again),
         TEST(charges_and_causes_survive),
+        TEST(a_drain_outlives_the_node_that_asked_for_it),
+        TEST(the_charge_of_a_generation_that_has_ended_survives),
         TEST(what_agents_were_told_before_the_crash_is_the_cause),
         TEST(a_verdict_survives),
         TEST(a_node_that_was_done_and_left_stays_done),
