@@ -888,6 +888,21 @@ static void below_min_survivors_wait_for_another_node(void **state)
     assert_started(t, 5, 1, 1, 2);
 }
 
+static void a_later_round_has_a_join_timeout_of_its_own(void **state)
+{
+    struct table *t = *state;
+
+    t->params.join_timeout_ms = 5000;
+    run(t, 2, 2, 2);
+    pass_alive(t, 20000, 3);
+    pass_alive(t, 1500, 1);
+    obey(t, 1);
+    pass_alive(t, 4000, 1);
+    assert_view(t, 0, SESSION_VIEW_WAIT);
+    pass_alive(t, 1500, 1);
+    assert_view(t, 0, SESSION_VIEW_END);
+}
+
 static void members_that_stop_slowly_are_waited_for(void **state)
 {
     struct table *t = *state;
@@ -2455,6 +2470,7 @@ int main(void)
         TEST(a_node_that_returns_in_time_goes_on),
         TEST(a_node_that_returns_later_stops_and_joins),
         TEST(below_min_survivors_wait_for_another_node),
+        TEST(a_later_round_has_a_join_timeout_of_its_own),
         TEST(members_that_stop_slowly_are_waited_for),
         TEST(a_start_that_crosses_a_stop_is_taken_back),
         TEST(who_is_about_to_start_is_not_ready),
