@@ -235,6 +235,28 @@ static void an_absence_during_the_grace_is_not_the_agents_fault(void **state)
     assert_false(t->log_kinds & ROUNDS_LOG_OVER);
 }
 
+/* All have returned, and the deadline of each is the end of the grace: a stop that ends before it is noticed by ticks only. */
+static void a_connection_lost_in_an_absence_during_the_grace_is_redialled(void **state)
+{
+    struct table *t = *state;
+
+    run(t);
+    restart(t);
+    for (int i = 0; i < N_NODES; i++)
+        hello(t, i);
+    pass(t, 1000);
+    t->now_ns += 3900 * MS; /* the daemon did not run */
+    if (rounds_deadline(&t->rounds) <= t->now_ns)
+        step(t, (struct rounds_event){.kind = ROUNDS_TIMER});
+    step(t, (struct rounds_event){.kind = ROUNDS_DISCONNECTED, .session = &t->sessions[2]});
+    pass(t, 500);
+    rounds_conn_init(&t->sessions[2]);
+    hello(t, 2);
+    assert_int_equal(t->views[2].kind, SESSION_VIEW_CONTINUE);
+    pass(t, 5000);
+    assert_false(t->log_kinds & ROUNDS_LOG_OVER);
+}
+
 static void a_start_that_was_not_heard_is_said_again(void **state)
 {
     struct table *t = *state;
@@ -795,6 +817,7 @@ int main(void)
         TEST(agents_that_do_not_return_are_lost_after_the_grace),
         TEST(leases_count_from_the_restart),
         TEST(an_absence_during_the_grace_is_not_the_agents_fault),
+        TEST(a_connection_lost_in_an_absence_during_the_grace_is_redialled),
         TEST(a_start_that_was_not_heard_is_said_again),
         TEST(charges_and_causes_survive),
         TEST(a_drain_outlives_the_node_that_asked_for_it),
