@@ -46,23 +46,24 @@ struct chain_state {
 
 static bool is_first(const struct chain_state *st)
 {
-    return st->s->before < 0;
+    return !st->s->before;
 }
 
 static bool is_last(const struct chain_state *st)
 {
-    return st->s->after < 0;
+    return !st->s->after;
 }
 
 /* ---- sockets ---- */
 
 /* Moves *position by what went without waiting. */
-static int chain_push(struct chain_state *st, int fd, const uint8_t *data, size_t n, size_t *position)
+static int chain_push(struct chain_state *st, struct net_link *link, const uint8_t *data, size_t n,
+                      size_t *position)
 {
-    ssize_t moved = n > 0 ? net_send(fd, data, min_size(n, SEND_MAX)) : 0;
+    ssize_t moved = n > 0 ? net_link_send(link, data, min_size(n, SEND_MAX)) : 0;
 
     if (moved < 0) {
-        st->s->failed_fd = fd;
+        st->s->failed = link;
         return net_result(moved);
     }
     *position += (size_t)moved;
@@ -70,12 +71,13 @@ static int chain_push(struct chain_state *st, int fd, const uint8_t *data, size_
     return 0;
 }
 
-static int chain_pull(struct chain_state *st, int fd, uint8_t *data, size_t n, size_t *position)
+static int chain_pull(struct chain_state *st, struct net_link *link, uint8_t *data, size_t n,
+                      size_t *position)
 {
-    ssize_t moved = n > 0 ? net_receive(fd, data, min_size(n, SEND_MAX)) : 0;
+    ssize_t moved = n > 0 ? net_link_receive(link, data, min_size(n, SEND_MAX)) : 0;
 
     if (moved < 0) {
-        st->s->failed_fd = fd;
+        st->s->failed = link;
         return net_result(moved);
     }
     *position += (size_t)moved;
@@ -258,9 +260,9 @@ static short poll_events(bool in, bool out)
 static int chain_wait(struct chain_state *st)
 {
     struct pollfd fds[2] = {
-        {.fd = st->s->before,
+        {.fd = net_link_fd(st->s->before),
          .events = poll_events(!is_first(st) && st->arrays && came_room(st) > 0, passable(st) > 0)},
-        {.fd = st->s->after,
+        {.fd = net_link_fd(st->s->after),
          .events = poll_events(
              st->at->arrived<st->n_down, (st->direct ? st->ready : st->at->combined)> st->at->went)},
     };
@@ -276,7 +278,7 @@ static int chain_run(struct chain_state *st)
 {
     int r = 0;
 
-    st->s->failed_fd = -1;
+    st->s->failed = NULL;
     while (r == 0 && !chain_is_done(st)) {
         st->moved = false;
         r = chain_move(st, false);
@@ -300,7 +302,7 @@ int chain_reduce_step(struct chain *s, const struct chain_arrays *arrays, struct
         .element = reduce_element_size(arrays->dtype),
         .at = progress,
     };
-    bool last = s->after < 0;
+    bool last = !s->after;
 
     assert(arrays->n_targets >= 1 && arrays->n_sources >= 1 && n_done <= n_ready);
     assert(arrays->n_passed <= arrays->n_wanted && arrays->n_wanted <= arrays->count);
@@ -311,7 +313,7 @@ int chain_reduce_step(struct chain *s, const struct chain_arrays *arrays, struct
     st.goal_up = n_done * st.partial;
     st.goal_down = min_size(n_done * st.element, st.n_down);
     st.goal_on = min_size(n_done * st.element, st.n_on);
-    if (s->before < 0 && !last && arrays->n_sources == 1 && st.partial == st.element)
+    if (!s->before && !last && arrays->n_sources == 1 && st.partial == st.element)
         st.direct = arrays->sources[0];
     return chain_run(&st);
 }
@@ -335,7 +337,7 @@ int chain_broadcast(struct chain *s, void *const *targets, int n_targets, size_t
                              .goal_on = n_bytes,
                              .at = &progress};
 
-    if (s->after < 0) /* here it comes from */
+    if (!s->after) /* here it comes from */
         progress.arrived = n_bytes;
     return chain_run(&st);
 }

@@ -16,16 +16,16 @@
  */
 
 #include "worker-runtime/crw.h"
-#include "worker-runtime/net/tcp_sock.h"
+#include "worker-runtime/net/net_link_sock.h"
 
 enum { CHAIN_RING = 512 * 1024 }; /* bytes that a host holds of what is on its way up */
 
 struct chain {
     const struct net_wait *wait;
-    int before,
-        after; /* sockets; before -1: the first host, after -1: the last. (Down: the last to get it, the first.) */
-    uint8_t *ring; /* CHAIN_RING bytes, line-aligned */
-    int failed_fd; /* after NET_E_LOST and errors: which */
+    /* before NULL: the first host, after NULL: the last. (Down: the last to get it, the first.) */
+    struct net_link *before, *after;
+    uint8_t *ring;                 /* CHAIN_RING bytes, line-aligned */
+    const struct net_link *failed; /* after NET_E_LOST and errors: which */
 };
 
 /*
@@ -65,6 +65,6 @@ int chain_reduce(struct chain *s, const struct chain_arrays *arrays);
 int chain_reduce_step(struct chain *s, const struct chain_arrays *arrays, struct chain_progress *progress,
                       size_t n_ready, size_t n_done);
 
-/* n_bytes from the host that has after = -1 to all before it, into targets[0] and from there into the others.
+/* n_bytes from the host that has after = NULL to all before it, into targets[0] and from there into the others.
  * There targets[0] is the source. */
 int chain_broadcast(struct chain *s, void *const *targets, int n_targets, size_t n_bytes);

@@ -30,7 +30,7 @@ size_t exchange_capacity(const struct topology *topology)
 
 struct exchange_round_state {
     struct exchange *x;
-    int ahead, back;
+    struct net_link *ahead, *back;
     struct exchange_head out, in;
     size_t n_out, n_in; /* bytes done, heads included */
     const uint8_t *from;
@@ -39,9 +39,9 @@ struct exchange_round_state {
     bool moved;
 };
 
-static int exchange_fail(struct exchange_round_state *r, int fd, ssize_t error)
+static int exchange_fail(struct exchange_round_state *r, const struct net_link *link, ssize_t error)
 {
-    r->x->failed_fd = fd;
+    r->x->failed = link;
     return net_result(error);
 }
 
@@ -64,7 +64,7 @@ static bool is_received(const struct exchange_round_state *r)
 static int exchange_push(struct exchange_round_state *r)
 {
     struct iovec parts[2];
-    struct msghdr message = {.msg_iov = parts};
+    int n_parts = 0;
     size_t head = r->n_out < sizeof(r->out) ? sizeof(r->out) - r->n_out : 0;
     size_t done = head ? 0 : r->n_out - sizeof(r->out);
     ssize_t n;
@@ -72,11 +72,11 @@ static int exchange_push(struct exchange_round_state *r)
     if (is_sent(r))
         return 0;
     if (head)
-        parts[message.msg_iovlen++] = (struct iovec){(uint8_t *)&r->out + r->n_out, head};
+        parts[n_parts++] = (struct iovec){(uint8_t *)&r->out + r->n_out, head};
     if (r->out.n_bytes > done)
-        parts[message.msg_iovlen++] =
+        parts[n_parts++] =
             (struct iovec){(void *)(uintptr_t)(r->from + done), r->out.n_bytes - done}; /* only read */
-    n = net_send_message(r->ahead, &message);
+    n = net_link_send_parts(r->ahead, parts, n_parts);
     if (n < 0)
         return exchange_fail(r, r->ahead, n);
     r->n_out += (size_t)n;
@@ -97,16 +97,16 @@ static int exchange_pull(struct exchange_round_state *r)
     if (is_received(r))
         return 0;
     if (!has_head(r))
-        n = net_receive(r->back, (uint8_t *)&r->in + r->n_in, sizeof(r->in) - r->n_in);
+        n = net_link_receive(r->back, (uint8_t *)&r->in + r->n_in, sizeof(r->in) - r->n_in);
     else
-        n = net_receive(r->back, r->into + (r->n_in - sizeof(r->in)),
-                        r->in.n_bytes - (r->n_in - sizeof(r->in)));
+        n = net_link_receive(r->back, r->into + (r->n_in - sizeof(r->in)),
+                             r->in.n_bytes - (r->n_in - sizeof(r->in)));
     if (n < 0)
         return exchange_fail(r, r->back, n);
     r->moved = r->moved || n > 0;
     r->n_in += (size_t)n;
     if (has_head(r) && !is_expected_head(r)) {
-        r->x->failed_fd = r->back;
+        r->x->failed = r->back;
         return -EPROTO;
     }
     return 0;
@@ -115,8 +115,8 @@ static int exchange_pull(struct exchange_round_state *r)
 static int exchange_wait(struct exchange_round_state *r)
 {
     struct pollfd fds[2] = {
-        {.fd = r->ahead, .events = is_sent(r) ? 0 : POLLOUT},
-        {.fd = r->back, .events = is_received(r) ? 0 : POLLIN},
+        {.fd = net_link_fd(r->ahead), .events = is_sent(r) ? 0 : POLLOUT},
+        {.fd = net_link_fd(r->back), .events = is_received(r) ? 0 : POLLIN},
     };
 
     return net_poll(r->x->wait, fds, 2);
@@ -171,7 +171,7 @@ static int exchange_round(struct exchange *x, int number, int *n_have)
 
     if (result == 0) {
         result = index_blocks(x, *n_have, n_blocks, x->begins[*n_have] + r.in.n_bytes);
-        x->failed_fd = r.back;
+        x->failed = r.back;
     }
     *n_have += n_blocks;
     return result;
@@ -247,7 +247,7 @@ static int transpose_round(struct exchange *x, uint8_t *blocks, size_t n_block, 
     int result = exchange_round_run(&r);
 
     if (result == 0 && r.in.n_bytes != r.out.n_bytes) {
-        x->failed_fd = r.back;
+        x->failed = r.back;
         return -EPROTO;
     }
     if (result == 0)

@@ -11,14 +11,15 @@
  */
 
 #include "worker-runtime/shm/topology.h"
-#include "worker-runtime/net/tcp_sock.h"
+#include "worker-runtime/net/net_link_sock.h"
 
 #include <stdint.h>
 
 enum { EXCHANGE_MAX = 128 * 1024 }; /* bytes of the blocks of all hosts, their heads included */
 
 struct exchange_links {
-    int ahead[TOPOLOGY_ROUNDS_MAX], back[TOPOLOGY_ROUNDS_MAX]; /* sockets: 1 << round hosts ahead, and back */
+    struct net_link *ahead[TOPOLOGY_ROUNDS_MAX],
+        *back[TOPOLOGY_ROUNDS_MAX]; /* 1 << round hosts ahead, and back */
 };
 
 struct exchange_block {
@@ -31,10 +32,10 @@ struct exchange {
     const struct net_wait *wait;
     const struct topology *topology;
     const struct exchange_links *links;
-    uint32_t number; /* of exchanges so far: both ends must be at the same one */
-    uint8_t *blocks; /* EXCHANGE_MAX bytes; own block first, then backwards round the ring */
-    size_t *begins;  /* by block; one more at the end; n_hosts + 1 of them */
-    int failed_fd;   /* after NET_E_LOST and errors: which */
+    uint32_t number;               /* of exchanges so far: both ends must be at the same one */
+    uint8_t *blocks;               /* EXCHANGE_MAX bytes; own block first, then backwards round the ring */
+    size_t *begins;                /* by block; one more at the end; n_hosts + 1 of them */
+    const struct net_link *failed; /* after NET_E_LOST and errors: which */
 };
 
 /* The most bytes for each rank, with as many ranks as there are, that fit. */

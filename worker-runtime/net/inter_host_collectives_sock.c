@@ -125,10 +125,10 @@ static struct reduction_rail make_rail(const struct inter_host_reduction *r,
     return (struct reduction_rail){
         .s = s,
         .chain = {.wait = &s->wait,
-                  .before = h->host == 0 ? -1 : s->before,
-                  .after = h->host == h->n_hosts - 1 ? -1 : s->after,
+                  .before = h->host == 0 ? NULL : s->before,
+                  .after = h->host == h->n_hosts - 1 ? NULL : s->after,
                   .ring = s->ring,
-                  .failed_fd = -1},
+                  .failed = NULL},
         .arrays = {.dtype = r->dtype,
                    .op = r->op,
                    .n_ranks = h->world_size,
@@ -148,9 +148,9 @@ static int reduce_rail(struct reduction_rail *rail, size_t n_ready, size_t n_don
 {
     size_t count = rail->arrays.count;
     int result = chain_reduce_step(&rail->chain, &rail->arrays, &rail->progress, min_size(n_ready, count),
-                                   min_size(n_done, count)); /* first: it sets failed_fd */
+                                   min_size(n_done, count)); /* first: it sets failed */
 
-    return inter_host_fail(rail->s, result, rail->chain.failed_fd);
+    return inter_host_fail(rail->s, result, rail->chain.failed);
 }
 
 static const struct shm_slot piece_slot = {.signature = (uint64_t)OP_BARRIER << SIGNATURE_SHIFT};
@@ -280,7 +280,7 @@ static int reduce_long(struct inter_host_reduction *r)
         return result;
     result = inter_host_need_ring(s);
     if (result)
-        return inter_host_fail(s, result, -1);
+        return inter_host_fail(s, result, NULL);
     return all_located(s) ? reduce_in_place(r) : reduce_pieces(r);
 }
 
@@ -312,7 +312,7 @@ static int reduce_pairwise(const struct inter_host_reduction *r)
         .n_hosts = s->topology.n_hosts,
         .host = s->topology.host,
         .room_size = INTER_HOST_STAGING,
-        .failed_fd = -1,
+        .failed = NULL,
     };
     int result = inter_host_agree(s, r->signature, SHM_NOWHERE, NULL, 0, NULL);
 
@@ -326,8 +326,8 @@ static int reduce_pairwise(const struct inter_host_reduction *r)
     p.in = s->pairs_in;
     p.room = s->staging;
     result = pairwise_reduce_scatter(&p, r->in, r->out, (r->end - r->begin) / reduce_element_size(r->dtype),
-                                     r->dtype, r->op); /* first: it sets failed_fd */
-    return inter_host_fail(s, result, p.failed_fd);
+                                     r->dtype, r->op); /* first: it sets failed */
+    return inter_host_fail(s, result, p.failed);
 }
 
 static int reduce_short_or_long(struct inter_host_reduction *r)

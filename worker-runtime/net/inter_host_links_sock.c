@@ -31,7 +31,7 @@ static int world_rank(const struct inter_host *s, int rank)
 
 static bool allocate_buffers(struct inter_host *s, size_t world_size, size_t n_hosts)
 {
-    s->out = malloc(world_size * sizeof(*s->out));
+    s->out = calloc(world_size, sizeof(void *));
     s->own = malloc(EXCHANGE_MAX);
     s->table = malloc(EXCHANGE_MAX);
     s->exchange.blocks = malloc(EXCHANGE_MAX);
@@ -43,21 +43,9 @@ static bool allocate_buffers(struct inter_host *s, size_t world_size, size_t n_h
            s->views && s->targets;
 }
 
-static void clear_links(struct inter_host *s)
-{
-    s->before = s->after = -1;
-    for (int i = 0; i < TOPOLOGY_ROUNDS_MAX; i++)
-        s->links.ahead[i] = s->links.back[i] = -1;
-    for (int i = 0; s->out && i < s->topology.world_size; i++)
-        s->out[i] = -1;
-}
-
 static int allocate_inter_host(struct inter_host *s)
 {
-    bool enough = allocate_buffers(s, (size_t)s->topology.world_size, (size_t)s->topology.n_hosts);
-
-    clear_links(s);
-    if (!enough)
+    if (!allocate_buffers(s, (size_t)s->topology.world_size, (size_t)s->topology.n_hosts))
         return -ENOMEM;
     s->interrupt_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     return s->interrupt_fd < 0 ? -errno : 0;
@@ -70,7 +58,6 @@ int inter_host_init(struct inter_host *s, struct net *net, uint32_t group, struc
 
     *s = (struct inter_host){
         .shm = shm, .net = net_share(net), .group = group, .world = world, .interrupt_fd = -1};
-    clear_links(s);
     r = net_add_group(net, group);
     if (r == 0)
         r = topology_init(&s->topology, keys, n_keys, world_size, rank);
@@ -88,19 +75,13 @@ int inter_host_init(struct inter_host *s, struct net *net, uint32_t group, struc
     return 0;
 }
 
-static void close_link(int fd)
-{
-    if (fd >= 0)
-        (void)close(fd); /* what was sent goes its way */
-}
-
 static void free_pairs(struct inter_host *s)
 {
     for (int i = 0; s->pairs_out && s->pairs_in && i < s->topology.n_hosts; i++) {
         if (s->pairs_out[i] != s->after)
-            close_link(s->pairs_out[i]);
+            net_link_close(s->pairs_out[i]);
         if (s->pairs_in[i] != s->before)
-            close_link(s->pairs_in[i]);
+            net_link_close(s->pairs_in[i]);
     }
     free(s->pairs_out);
     free(s->pairs_in);
@@ -113,15 +94,15 @@ void inter_host_finish(struct inter_host *s)
         return;
     free_pairs(s);
     for (int i = 0; i < TOPOLOGY_ROUNDS_MAX; i++) {
-        close_link(s->links.ahead[i]);
-        close_link(s->links.back[i]);
+        net_link_close(s->links.ahead[i]);
+        net_link_close(s->links.back[i]);
     }
     if (s->topology.local > 0) { /* else these are links of the exchange */
-        close_link(s->before);
-        close_link(s->after);
+        net_link_close(s->before);
+        net_link_close(s->after);
     }
     for (int i = 0; s->out && i < s->topology.world_size; i++)
-        close_link(s->out[i]);
+        net_link_close(s->out[i]);
     net_forget_group(s->net, s->group);
     net_destroy(s->net);
     if (s->interrupt_fd >= 0)
@@ -167,19 +148,20 @@ int inter_host_connect_controls(struct inter_host *s, int interrupt_fd)
     int n_expected = 0, r = 0;
 
     for (int i = 0; r == 0 && i < topology_n_rounds(h->n_hosts); i++) {
-        int rank = world_rank(s, partner_rank(h, topology_ahead(h, h->host, 1 << i), h->local)), fd;
+        int rank = world_rank(s, partner_rank(h, topology_ahead(h, h->host, 1 << i), h->local));
+        struct net_link *link;
 
         n_expected += n_partners(h, topology_ahead(h, h->host, -(1 << i)));
-        r = net_connect(s->net, &wait, (struct net_hello){.purpose = NET_CONTROL}, rank, &fd);
+        r = net_connect(s->net, &wait, (struct net_hello){.purpose = NET_CONTROL}, rank, &link);
         if (r == 0)
-            r = net_add_control(s->net, rank, fd);
+            r = net_add_control(s->net, rank, link);
     }
     return r == 0 ? net_await_controls(s->net, &wait, n_expected) : r;
 }
 
 /* ahead: we connect; else we claim. */
 static int connect_link(struct inter_host *s, const struct net_wait *wait, int number, int distance,
-                        bool ahead, int *ret_fd)
+                        bool ahead, struct net_link **ret)
 {
     const struct topology *h = &s->topology;
     const struct net_hello hello = {.purpose = NET_DATA, .group = s->group, .link = (uint32_t)number};
@@ -187,8 +169,7 @@ static int connect_link(struct inter_host *s, const struct net_wait *wait, int n
     int rank =
         world_rank(s, topology_rank(h, topology_ahead(h, h->host, ahead ? distance : -distance), local));
 
-    return ahead ? net_connect(s->net, wait, hello, rank, ret_fd)
-                 : net_claim(s->net, wait, hello, rank, ret_fd);
+    return ahead ? net_connect(s->net, wait, hello, rank, ret) : net_claim(s->net, wait, hello, rank, ret);
 }
 
 static int connect_leader(struct inter_host *s, const struct net_wait *wait)
@@ -224,10 +205,8 @@ static int allocate_pairs(struct inter_host *s)
 {
     size_t n = (size_t)s->topology.n_hosts;
 
-    s->pairs_out = malloc(n * sizeof(*s->pairs_out));
-    s->pairs_in = malloc(n * sizeof(*s->pairs_in));
-    for (size_t i = 0; s->pairs_out && s->pairs_in && i < n; i++)
-        s->pairs_out[i] = s->pairs_in[i] = -1;
+    s->pairs_out = calloc(n, sizeof(void *));
+    s->pairs_in = calloc(n, sizeof(void *));
     return s->pairs_out && s->pairs_in ? 0 : crw_fail_errno(-ENOMEM, "cannot connect with all hosts");
 }
 
@@ -286,7 +265,7 @@ static int open_message_link(struct inter_host *s, int to)
 {
     const struct net_hello hello = {.purpose = NET_MESSAGES, .group = s->group};
 
-    return s->out[to] >= 0 ? 0 : net_connect(s->net, &s->wait, hello, world_rank(s, to), &s->out[to]);
+    return s->out[to] ? 0 : net_connect(s->net, &s->wait, hello, world_rank(s, to), &s->out[to]);
 }
 
 int inter_host_send(struct inter_host *s, const void *data, size_t n_bytes, int to)
@@ -296,9 +275,9 @@ int inter_host_send(struct inter_host *s, const void *data, size_t n_bytes, int 
 
     if (r)
         return r;
-    r = net_send_all(&s->wait, s->out[to], &size, sizeof(size));
+    r = net_link_send_all(&s->wait, s->out[to], &size, sizeof(size));
     if (r == 0)
-        r = net_send_all(&s->wait, s->out[to], data, n_bytes);
+        r = net_link_send_all(&s->wait, s->out[to], data, n_bytes);
     return message_result(s, r, to);
 }
 

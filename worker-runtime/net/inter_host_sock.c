@@ -31,10 +31,10 @@ enum { REASON_MS = 500 };
 
 /* ---- the end ---- */
 
-static void cut_link(int fd)
+static void cut_link(const struct net_link *link)
 {
-    if (fd >= 0)
-        (void)shutdown(fd, SHUT_RDWR); /* closed when no thread can be in it any more */
+    if (link)
+        (void)shutdown(link->fd, SHUT_RDWR); /* closed when no thread can be in it any more */
 }
 
 int inter_host_break(struct inter_host *s, int r)
@@ -53,25 +53,25 @@ int inter_host_break(struct inter_host *s, int r)
     return r;
 }
 
-/* The rank at the other end of a link; -1: fd is none of them. */
-static int rank_behind(const struct inter_host *s, int fd)
+/* The rank at the other end of a link; -1: it is none of them. */
+static int rank_behind(const struct inter_host *s, const struct net_link *link)
 {
     const struct topology *h = &s->topology;
 
-    if (fd < 0)
+    if (!link)
         return -1;
     for (int i = 0; i < TOPOLOGY_ROUNDS_MAX; i++) {
-        if (fd == s->links.ahead[i])
+        if (link == s->links.ahead[i])
             return topology_rank(h, topology_ahead(h, h->host, 1 << i), 0);
-        if (fd == s->links.back[i])
+        if (link == s->links.back[i])
             return topology_rank(h, topology_ahead(h, h->host, -(1 << i)), 0);
     }
     for (int i = 0; s->pairs_out && s->pairs_in && i < h->n_hosts; i++)
-        if (fd == s->pairs_out[i] || fd == s->pairs_in[i])
+        if (link == s->pairs_out[i] || link == s->pairs_in[i])
             return topology_rank(h, i, h->local);
-    if (fd != s->after && fd != s->before)
+    if (link != s->after && link != s->before)
         return -1;
-    return topology_rank(h, topology_ahead(h, h->host, fd == s->after ? 1 : -1), h->local);
+    return topology_rank(h, topology_ahead(h, h->host, link == s->after ? 1 : -1), h->local);
 }
 
 static int own_rank(const struct inter_host *s)
@@ -88,7 +88,7 @@ static int fail_lost(struct inter_host *s, int rank)
     return inter_host_break(s, shm_fail_result(s->shm, s->shm->rank));
 }
 
-int inter_host_fail(struct inter_host *s, int r, int fd)
+int inter_host_fail(struct inter_host *s, int r, const struct net_link *link)
 {
     switch (r) {
     case 0:
@@ -96,7 +96,7 @@ int inter_host_fail(struct inter_host *s, int r, int fd)
     case NET_E_INTERRUPTED:
         return inter_host_break(s, shm_fail_result(s->shm, s->shm->rank));
     case NET_E_LOST:
-        return fail_lost(s, rank_behind(s, fd));
+        return fail_lost(s, rank_behind(s, link));
     case NET_E_TIMEOUT:
         shm_fail(s->shm, (struct shm_failure){.kind = SHM_FAILURE_TIMEOUT, .rank = own_rank(s)});
         return inter_host_break(s,
@@ -186,10 +186,10 @@ static int make_table(struct inter_host *s, const struct inter_host_call *call, 
     int r = check_sizes(s, call);
 
     if (r)
-        return inter_host_fail(s, r, -1);
+        return inter_host_fail(s, r, NULL);
     if (call->combine) {
-        r = call->combine(s, call, table); /* first: it sets failed_fd */
-        return inter_host_fail(s, r, s->exchange.failed_fd);
+        r = call->combine(s, call, table); /* first: it sets failed */
+        return inter_host_fail(s, r, s->exchange.failed);
     }
     sort_table(s, call, table);
     return 0;
@@ -224,7 +224,7 @@ static int exchange_between_hosts(struct inter_host *s, const struct inter_host_
     int r = exchange_run(&s->exchange, same ? call->signature : nothing, gather_own(s, call, n), n);
 
     if (r)
-        return inter_host_fail(s, r, s->exchange.failed_fd);
+        return inter_host_fail(s, r, s->exchange.failed);
     *ret_different = same ? find_different(s, call->signature) : 1 + s->topology.host;
     return *ret_different ? 0 : make_table(s, call, table);
 }
@@ -329,7 +329,7 @@ int inter_host_stage(struct inter_host *s)
     }
     s->staging = room;
     /* Other hosts may have their rooms, and go on: the group cannot. */
-    return r < 0 ? inter_host_fail(s, r, -1) : r > 0 ? inter_host_break(s, r) : 0;
+    return r < 0 ? inter_host_fail(s, r, NULL) : r > 0 ? inter_host_break(s, r) : 0;
 }
 
 /* Parts of an arena are the same distance apart. */
@@ -355,9 +355,8 @@ static struct chain make_chain(const struct inter_host *s, int distance, int las
 {
     return (struct chain){
         .wait = &s->wait,
-        .before = distance == last ? -1 : s->before,
-        .after = distance == 0 ? -1 : s->after,
-        .failed_fd = -1,
+        .before = distance == last ? NULL : s->before,
+        .after = distance == 0 ? NULL : s->after,
     };
 }
 
@@ -367,7 +366,7 @@ static int broadcast_whole(struct host_broadcast *p)
     void *target = p->is_root ? (void *)(uintptr_t)p->from : p->to; /* a source is only read */
     int r = chain_broadcast(&p->chain, &target, 1, p->n_bytes);
 
-    return inter_host_fail(p->s, r, p->chain.failed_fd);
+    return inter_host_fail(p->s, r, p->chain.failed);
 }
 
 static uint8_t *broadcast_room(const struct host_broadcast *p, int rail)
@@ -409,7 +408,7 @@ static int broadcast_piece(struct host_broadcast *p, size_t number)
     range = broadcast_range(p, number, rail);
     target = broadcast_room(p, rail);
     r = chain_broadcast(&p->chain, &target, 1, range.end - range.begin);
-    return inter_host_fail(p->s, r, p->chain.failed_fd);
+    return inter_host_fail(p->s, r, p->chain.failed);
 }
 
 /* Pieces use the two halves of the leader's staging room in turn: while one is copied out, the next

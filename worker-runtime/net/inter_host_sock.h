@@ -32,13 +32,13 @@ struct inter_host {
     struct net_wait wait;
     int interrupt_fd; /* an eventfd */
 
-    struct exchange_links links; /* the leader's; else -1 */
-    struct exchange exchange;    /* the leader's */
-    int before, after;           /* of this rank's rail, round the ring; -1: it has none */
-    int *pairs_out,
-        *pairs_in; /* by host, for pairwise_reduce_sock.h; NULL: not used so far; the nearest are the rail's */
-    int *out;      /* by rank: messages to it; -1: none so far */
-    uint8_t *own;  /* the leader's: data of its host's ranks */
+    struct exchange_links links;     /* the leader's; else NULL */
+    struct exchange exchange;        /* the leader's */
+    struct net_link *before, *after; /* of this rank's rail, round the ring; NULL: it has none */
+    struct net_link **pairs_out,
+        **pairs_in; /* by host, for pairwise_reduce_sock.h; NULL: not used so far; the nearest are the rail's */
+    struct net_link **out;       /* by rank: messages to it; NULL: none so far */
+    uint8_t *own;                /* the leader's: data of its host's ranks */
     uint8_t *table;              /* data of all ranks, on a host with a single rank */
     uint8_t *blocks;             /* the leader's, for transpositions; NULL: not used so far */
     size_t blocks_size;          /* of it */
@@ -85,8 +85,8 @@ int inter_host_receive(struct inter_host *s, void *data, size_t n_bytes, int fro
 /* Shuts down all links of the group (a failed group's byte streams are out of step) and returns r
  * unchanged; the message is already set. */
 int inter_host_break(struct inter_host *s, int r);
-/* Turns a result of tcp_sock.h into one of crw.h and ends the group; fd: the connection that failed. */
-int inter_host_fail(struct inter_host *s, int r, int fd);
+/* Turns a result of tcp_sock.h into one of crw.h and ends the group; link: the one that failed; NULL: none. */
+int inter_host_fail(struct inter_host *s, int r, const struct net_link *link);
 /* shm_phase_barrier(); 0, CRW_E_ARGUMENT, or the group has failed. */
 int inter_host_local_barrier(struct inter_host *s, const struct shm_slot *slot);
 

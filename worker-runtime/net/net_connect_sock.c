@@ -81,7 +81,8 @@ static int min_ms(int a, int b)
 }
 
 /* The network has ATTEMPT_MS, the process at the other end all the time: it may be stopped. */
-int net_connect_once(struct net *n, const struct net_wait *wait, struct net_hello hello, int to, int *ret_fd)
+int net_connect_once(struct net *n, const struct net_wait *wait, struct net_hello hello, int to,
+                     struct net_link **ret)
 {
     const struct net_wait attempt = {wait->interrupt_fd, min_ms(wait->timeout_ms, ATTEMPT_MS)};
     _cleanup_close_ int fd = -1;
@@ -105,7 +106,10 @@ int net_connect_once(struct net *n, const struct net_wait *wait, struct net_hell
     if (r)
         return r;
     net_limit_silence(fd, hello.purpose == NET_CONTROL);
-    *ret_fd = steal_fd(&fd);
+    *ret = net_link_new(fd);
+    if (!*ret)
+        return -ENOMEM;
+    (void)steal_fd(&fd); /* it is the link's */
     return 0;
 }
 
@@ -153,16 +157,17 @@ static int connect_result(const struct net *n, int r, int to)
         to, n->peers[to].address, n->peers[to].port, strerror(-r));
 }
 
-int net_connect(struct net *n, const struct net_wait *wait, struct net_hello hello, int to, int *ret_fd)
+int net_connect(struct net *n, const struct net_wait *wait, struct net_hello hello, int to,
+                struct net_link **ret)
 {
     int64_t give_up_ns = sock_deadline_ns(min_ms(wait->timeout_ms, RETRY_MS));
     struct net_wait pause = {wait->interrupt_fd, RETRY_FIRST_MS};
-    int r = net_connect_once(n, wait, hello, to, ret_fd);
+    int r = net_connect_once(n, wait, hello, to, ret);
 
     while (may_pass(r) && sock_now_ns() < give_up_ns && !is_known_absent(n, to)) {
         int paused = net_poll(&pause, NULL, 0);
 
-        r = paused == NET_E_TIMEOUT ? net_connect_once(n, wait, hello, to, ret_fd) : paused;
+        r = paused == NET_E_TIMEOUT ? net_connect_once(n, wait, hello, to, ret) : paused;
         pause.timeout_ms = min_ms(2 * pause.timeout_ms, RETRY_LAST_MS);
     }
     return connect_result(n, r, to);
@@ -170,29 +175,29 @@ int net_connect(struct net *n, const struct net_wait *wait, struct net_hello hel
 
 /* ---- connections that other ranks made ---- */
 
-static int take_net_waiting(struct net *n, const struct net_hello *hello, int from)
+static struct net_link *take_net_waiting(struct net *n, const struct net_hello *hello, int from)
 {
     for (struct net_waiting **at = &n->waiting; *at; at = &(*at)->next) {
         struct net_waiting *w = *at;
-        int fd = w->fd;
+        struct net_link *link = w->link;
 
         if (w->hello.purpose != hello->purpose || w->hello.group != hello->group ||
             w->hello.link != hello->link || (int)w->hello.from != from)
             continue;
         *at = w->next;
         free(w);
-        return fd;
+        return link;
     }
-    return -1;
+    return NULL;
 }
 
-bool net_keep_waiting(struct net *n, const struct net_hello *hello, int fd)
+bool net_keep_waiting(struct net *n, const struct net_hello *hello, struct net_link *link)
 {
     struct net_waiting *w = calloc(1, sizeof(*w));
 
     if (!w)
         return false;
-    *w = (struct net_waiting){.hello = *hello, .fd = fd, .next = n->waiting};
+    *w = (struct net_waiting){.hello = *hello, .link = link, .next = n->waiting};
     n->waiting = w;
     return true;
 }
@@ -218,13 +223,15 @@ void net_wait_for_change(struct net *n, int64_t deadline_ns)
     (void)cond_wait_until(&n->changed, &n->lock, (uint64_t)pause_ns);
 }
 
-int net_claim(struct net *n, const struct net_wait *wait, struct net_hello hello, int from, int *ret_fd)
+int net_claim(struct net *n, const struct net_wait *wait, struct net_hello hello, int from,
+              struct net_link **ret)
 {
     int64_t deadline_ns = sock_deadline_ns(wait->timeout_ms);
-    int fd = -1, r = 0;
+    struct net_link *link = NULL;
+    int r = 0;
 
     pthread_mutex_lock(&n->lock);
-    while (r == 0 && (fd = take_net_waiting(n, &hello, from)) < 0) {
+    while (r == 0 && !(link = take_net_waiting(n, &hello, from))) {
         if (net_is_interrupted(wait))
             r = NET_E_INTERRUPTED;
         else if (n->ended[from] || n->left[from])
@@ -236,7 +243,7 @@ int net_claim(struct net *n, const struct net_wait *wait, struct net_hello hello
     }
     pthread_mutex_unlock(&n->lock);
     if (r == 0)
-        *ret_fd = fd;
+        *ret = link;
     return peer_result(r, from, "waited for");
 }
 
@@ -250,7 +257,7 @@ void net_forget_waiting(struct net *n, uint32_t group)
             continue;
         }
         *at = w->next;
-        (void)close(w->fd); /* no thread will claim it */
+        net_link_close(w->link); /* no thread will claim it */
         free(w);
     }
 }

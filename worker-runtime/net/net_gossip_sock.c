@@ -17,7 +17,8 @@ static void send_record(const struct net_control *c, const struct net_record *re
 
     net_record_encode(record, bytes);
     if (!c->ended)
-        (void)net_send(c->fd, bytes, sizeof(bytes)); /* a connection without room is dead, and will end */
+        (void)net_link_send(c->link, bytes,
+                            sizeof(bytes)); /* a connection without room is dead, and will end */
 }
 
 void net_notify_all(struct net *n, const struct net_record *record)
@@ -98,7 +99,7 @@ void net_read_control(struct net *n, struct net_control *c)
     ssize_t got;
 
     for (;;) {
-        got = net_receive(c->fd, c->bytes + c->n, sizeof(c->bytes) - c->n);
+        got = net_link_receive(c->link, c->bytes + c->n, sizeof(c->bytes) - c->n);
 
         if (got == 0)
             return;
@@ -115,27 +116,27 @@ void net_read_control(struct net *n, struct net_control *c)
         take_end_record(n, c->rank, is_unreachable(got) ? SHM_DETAIL_UNREACHABLE : 0);
 }
 
-bool net_keep_control(struct net *n, int rank, int fd, bool ours)
+bool net_keep_control(struct net *n, int rank, struct net_link *link, bool ours)
 {
     struct net_control *c = calloc(1, sizeof(*c));
 
     if (!c)
         return false;
-    *c = (struct net_control){.fd = fd, .rank = rank, .next = n->controls};
+    *c = (struct net_control){.link = link, .rank = rank, .next = n->controls};
     n->controls = c;
     n->n_came += !ours;
     return true;
 }
 
-int net_add_control(struct net *n, int rank, int fd)
+int net_add_control(struct net *n, int rank, struct net_link *link)
 {
     bool kept;
 
     pthread_mutex_lock(&n->lock);
-    kept = net_keep_control(n, rank, fd, true);
+    kept = net_keep_control(n, rank, link, true);
     pthread_mutex_unlock(&n->lock);
     if (!kept) {
-        (void)close(fd); /* unused */
+        net_link_close(link); /* unused */
         return crw_fail_errno(-ENOMEM, "cannot keep a connection to rank %d", rank);
     }
     net_signal(n->wake_fd);

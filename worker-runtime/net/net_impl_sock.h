@@ -33,7 +33,7 @@ struct net_pending {
 
 /* A connection by which one rank watches that another one is in a group. */
 struct net_presence {
-    int fd;
+    struct net_link *link;
     uint32_t group;
     int rank;   /* at the other end */
     bool ours;  /* this rank watches, else it is watched */
@@ -49,7 +49,7 @@ struct net_group {
 };
 
 struct net_control {
-    int fd;
+    struct net_link *link;
     int rank;
     bool left;  /* it has announced that it leaves: its end is no failure */
     bool ended; /* the thread is done with it */
@@ -61,14 +61,14 @@ struct net_control {
 /* Connected and verified, not yet claimed. */
 struct net_waiting {
     struct net_hello hello;
-    int fd;
+    struct net_link *link;
     struct net_waiting *next;
 };
 
 struct net_inbox {
     uint32_t group;
     int from;
-    int fd; /* -1: at its end */
+    struct net_link *link; /* NULL: at its end */
     uint8_t *room;
     uint64_t came, taken; /* bytes; the difference is at most NET_MESSAGE_ROOM */
     bool reading;         /* the thread is at it */
@@ -131,9 +131,9 @@ int64_t net_pending_deadline_ns(const struct net_pending *p);
 
 /*
  * net_presence_sock.c. Caller holds n->lock, except in net_read_presence(), which the thread calls when something came.
- * net_keep_presence(): takes over fd; false: no memory. net_end_presences(): this rank leaves the group.
+ * net_keep_presence(): takes over link; false: no memory. net_end_presences(): this rank leaves the group.
  */
-bool net_keep_presence(struct net *n, uint32_t group, int rank, int fd, bool ours);
+bool net_keep_presence(struct net *n, uint32_t group, int rank, struct net_link *link, bool ours);
 bool net_watches_presence(const struct net *n, uint32_t group, int rank);
 void net_read_presence(struct net *n, struct net_presence *p);
 void net_end_presences(struct net *n, uint32_t group);
@@ -152,21 +152,22 @@ void net_mark_left(struct net *n, uint32_t id, int rank);
  */
 void net_read_control(struct net *n, struct net_control *c);
 void net_notify_all(struct net *n, const struct net_record *record);
-bool net_keep_control(struct net *n, int rank, int fd, bool ours);
+bool net_keep_control(struct net *n, int rank, struct net_link *link, bool ours);
 void net_notify_end(void *net, int rank);
 
 /* net_messages_sock.c. net_read_inbox(): the thread calls it when something came. net_keep_inbox():
- * takes over fd; false: no memory; caller holds n->lock. */
+ * takes over link; false: no memory; caller holds n->lock. */
 void net_read_inbox(struct net *n, struct net_inbox *in);
-bool net_keep_inbox(struct net *n, const struct net_hello *hello, int fd);
+bool net_keep_inbox(struct net *n, const struct net_hello *hello, struct net_link *link);
 void net_free_inbox(struct net_inbox *in);
 
 /* net_connect_sock.c. Caller holds n->lock. net_keep_waiting(): a connection for a link, until it is
  * claimed; false: no memory. net_forget_waiting(): closes those of a group. */
-bool net_keep_waiting(struct net *n, const struct net_hello *hello, int fd);
+bool net_keep_waiting(struct net *n, const struct net_hello *hello, struct net_link *link);
 void net_forget_waiting(struct net *n, uint32_t group);
 /* One attempt to connect, without a message: 0, NET_E_..., -errno. Caller does not hold n->lock. */
-int net_connect_once(struct net *n, const struct net_wait *wait, struct net_hello hello, int to, int *ret_fd);
+int net_connect_once(struct net *n, const struct net_wait *wait, struct net_hello hello, int to,
+                     struct net_link **ret);
 bool net_is_interrupted(const struct net_wait *wait);
 /* Waits until something has changed, or for a moment. Caller holds n->lock. */
 void net_wait_for_change(struct net *n, int64_t deadline_ns);

@@ -52,8 +52,8 @@ static void end_reading(struct net *n, struct net_inbox *in, ssize_t got)
     if (got > 0) {
         in->came += (uint64_t)got;
     } else if (got < 0) {
-        (void)close(in->fd); /* read to its end */
-        in->fd = -1;
+        net_link_close(in->link); /* read to its end */
+        in->link = NULL;
     }
     if (got != 0 || in->lent)
         pthread_cond_broadcast(&n->changed);
@@ -70,20 +70,20 @@ void net_read_inbox(struct net *n, struct net_inbox *in)
 
         if (room == 0)
             return;
-        got = net_receive(in->fd, in->room + in->came % NET_MESSAGE_ROOM, inbox_stretch(in->came, room));
+        got =
+            net_link_receive(in->link, in->room + in->came % NET_MESSAGE_ROOM, inbox_stretch(in->came, room));
         end_reading(n, in, got);
     }
 }
 
 void net_free_inbox(struct net_inbox *in)
 {
-    if (in->fd >= 0)
-        (void)close(in->fd); /* further bytes have no receiver */
+    net_link_close(in->link); /* further bytes have no receiver */
     free(in->room);
     free(in);
 }
 
-bool net_keep_inbox(struct net *n, const struct net_hello *hello, int fd)
+bool net_keep_inbox(struct net *n, const struct net_hello *hello, struct net_link *link)
 {
     struct net_inbox *in = calloc(1, sizeof(*in));
     uint8_t *room = malloc(NET_MESSAGE_ROOM);
@@ -94,7 +94,7 @@ bool net_keep_inbox(struct net *n, const struct net_hello *hello, int fd)
         return false;
     }
     *in = (struct net_inbox){
-        .group = hello->group, .from = (int)hello->from, .fd = fd, .room = room, .next = n->inboxes};
+        .group = hello->group, .from = (int)hello->from, .link = link, .room = room, .next = n->inboxes};
     n->inboxes = in;
     return true;
 }
@@ -130,15 +130,16 @@ static void ask_for_presence(const struct message_taking *t, struct absence *a)
     const struct net_wait wait = {.interrupt_fd = t->wait->interrupt_fd, .timeout_ms = PRESENCE_ATTEMPT_MS};
     const struct net_hello hello = {.purpose = NET_PRESENCE, .group = t->group};
     struct net *n = t->n;
-    int fd = -1, r;
+    struct net_link *link = NULL;
+    int r;
 
     pthread_mutex_unlock(&n->lock);
-    r = net_connect_once(n, &wait, hello, t->from, &fd);
+    r = net_connect_once(n, &wait, hello, t->from, &link);
     pthread_mutex_lock(&n->lock);
-    if (r == 0 && net_keep_presence(n, t->group, t->from, fd, true))
+    if (r == 0 && net_keep_presence(n, t->group, t->from, link, true))
         net_signal(n->wake_fd);
     else if (r == 0)
-        (void)close(fd); /* no memory: asked again later */
+        net_link_close(link); /* no memory: asked again later */
     else if (r == NET_E_LEFT)
         net_mark_left(n, t->group, t->from);
     else if (r == -ECONNREFUSED && a->absent_ns == INT64_MAX)
@@ -171,7 +172,7 @@ static int await_bytes(const struct message_taking *t, struct net_inbox **ret_in
         }
         if (t->is_over(t->over_data))
             return NET_E_INTERRUPTED;
-        if (in ? in->fd < 0 : net_has_left(n, t->group, t->from) || now_ns >= absence.absent_ns)
+        if (in ? !in->link : net_has_left(n, t->group, t->from) || now_ns >= absence.absent_ns)
             return NET_E_LOST;
         if (now_ns >= deadline_ns)
             return NET_E_TIMEOUT;
@@ -222,7 +223,7 @@ static struct net_inbox *borrow_inbox(const struct message_taking *t)
 {
     struct net_inbox *in = find_inbox(t->n, t->group, t->from);
 
-    if (!in || in->fd < 0)
+    if (!in || !in->link)
         return NULL;
     in->lent = true;
     while (in->reading) /* it does not wait for anything there */
@@ -231,13 +232,13 @@ static struct net_inbox *borrow_inbox(const struct message_taking *t)
 }
 
 /* What is there comes before what ends the waiting. */
-static int receive_borrowed(struct message_taking *t, int fd, size_t end)
+static int receive_borrowed(struct message_taking *t, struct net_link *link, size_t end)
 {
-    struct pollfd polled = {.fd = fd, .events = POLLIN};
+    struct pollfd polled = {.fd = link->fd, .events = POLLIN};
     int r = 0;
 
     while (t->done < end) {
-        ssize_t got = net_receive(fd, t->data + t->done, end - t->done);
+        ssize_t got = net_link_receive(link, t->data + t->done, end - t->done);
 
         if (got < 0)
             return net_result(got);
@@ -255,9 +256,9 @@ static int take_borrowed(struct message_taking *t, struct net_inbox *in, size_t 
     size_t stored = (size_t)(in->came - in->taken);
     int r = take_stored(t, stored < end ? stored : end);
 
-    if (r == 0 && t->done < end && in->fd >= 0) {
+    if (r == 0 && t->done < end && in->link) {
         pthread_mutex_unlock(&t->n->lock);
-        r = receive_borrowed(t, in->fd, end);
+        r = receive_borrowed(t, in->link, end);
         pthread_mutex_lock(&t->n->lock);
     }
     in->lent = false; /* its end is for the thread to find */

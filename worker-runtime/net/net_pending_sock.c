@@ -39,29 +39,29 @@ bool net_pending_init(struct net *n)
 
 static void pending_drop(struct net_pending *p)
 {
-    (void)close(p->fd); /* nothing of ours is on its way */
+    if (p->fd >= 0)
+        (void)close(p->fd); /* nothing of ours is on its way */
     p->fd = -1;
 }
 
 void net_pending_finish(struct net *n)
 {
     for (int i = 0; n->pending && i < n->n_pending; i++)
-        if (n->pending[i].fd >= 0)
-            pending_drop(&n->pending[i]);
+        pending_drop(&n->pending[i]);
     free(n->pending);
 }
 
-static bool keep_connection(struct net *n, const struct net_hello *hello, int fd)
+static bool keep_connection(struct net *n, const struct net_hello *hello, struct net_link *link)
 {
     switch (hello->purpose) {
     case NET_CONTROL:
-        return net_keep_control(n, (int)hello->from, fd, false);
+        return net_keep_control(n, (int)hello->from, link, false);
     case NET_MESSAGES:
-        return net_keep_inbox(n, hello, fd);
+        return net_keep_inbox(n, hello, link);
     case NET_PRESENCE:
-        return net_keep_presence(n, hello->group, (int)hello->from, fd, false);
+        return net_keep_presence(n, hello->group, (int)hello->from, link, false);
     default:
-        return net_keep_waiting(n, hello, fd);
+        return net_keep_waiting(n, hello, link);
     }
 }
 
@@ -108,7 +108,15 @@ static bool answer_hello(struct net *n, struct net_pending *p)
 /* Takes over the connection, unless it is of no use. A rank may leave a group between its answer and the proof. */
 static bool keep_pending(struct net *n, struct net_pending *p)
 {
-    return !has_left_group(n, &p->hello) && keep_connection(n, &p->hello, p->fd);
+    struct net_link *link = has_left_group(n, &p->hello) ? NULL : net_link_new(p->fd);
+
+    if (!link)
+        return false;
+    p->fd = -1; /* it is the link's */
+    if (keep_connection(n, &p->hello, link))
+        return true;
+    net_link_close(link);
+    return false;
 }
 
 /* The first step is the hello, the second the proof; without a key there is no second one. */
@@ -124,8 +132,6 @@ static void take_step(struct net *n, struct net_pending *p)
     pthread_mutex_unlock(&n->lock);
     if (!is_useful)
         pending_drop(p);
-    else if (is_last)
-        p->fd = -1;
 }
 
 static void receive_hello(struct net *n, struct net_pending *p)

@@ -80,13 +80,14 @@ void net_mark_left(struct net *n, uint32_t id, int rank)
 
 /* ---- connections ---- */
 
-bool net_keep_presence(struct net *n, uint32_t group, int rank, int fd, bool ours)
+bool net_keep_presence(struct net *n, uint32_t group, int rank, struct net_link *link, bool ours)
 {
     struct net_presence *p = malloc(sizeof(*p));
 
     if (!p)
         return false;
-    *p = (struct net_presence){.fd = fd, .group = group, .rank = rank, .ours = ours, .next = n->presences};
+    *p =
+        (struct net_presence){.link = link, .group = group, .rank = rank, .ours = ours, .next = n->presences};
     n->presences = p;
     return true;
 }
@@ -103,7 +104,7 @@ bool net_watches_presence(const struct net *n, uint32_t group, int rank)
 void net_read_presence(struct net *n, struct net_presence *p)
 {
     uint8_t byte;
-    ssize_t got = net_receive(p->fd, &byte, sizeof(byte));
+    ssize_t got = net_link_receive(p->link, &byte, sizeof(byte));
 
     if (got == 0)
         return;
@@ -121,8 +122,8 @@ void net_end_presences(struct net *n, uint32_t group)
         if (p->group != group || p->ended)
             continue;
         if (!p->ours)
-            (void)net_send(p->fd, &left_record,
-                           sizeof(left_record)); /* the first byte on it: there is room */
+            (void)net_link_send(p->link, &left_record,
+                                sizeof(left_record)); /* the first byte on it: there is room */
         p->ended = true;
     }
 }
@@ -137,7 +138,7 @@ void net_free_ended_presences(struct net *n)
             continue;
         }
         *at = p->next;
-        (void)close(p->fd); /* at its end */
+        net_link_close(p->link); /* at its end */
         free(p);
     }
 }

@@ -24,7 +24,7 @@ static void net_free(struct net *n)
         struct net_waiting *w = n->waiting;
 
         n->waiting = w->next;
-        (void)close(w->fd); /* it was not claimed */
+        net_link_close(w->link); /* it was not claimed */
         free(w);
     }
     for (struct net_presence *p = n->presences; p; p = p->next)

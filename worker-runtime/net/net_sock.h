@@ -14,7 +14,7 @@
 
 #include "worker-runtime/shm/failure_detector_os.h"
 #include "worker-runtime/net/net_frame.h"
-#include "worker-runtime/net/tcp_sock.h"
+#include "worker-runtime/net/net_link_sock.h"
 
 enum { NET_MESSAGE_ROOM = 512 * 1024 }; /* bytes of messages that wait for a receiver */
 
@@ -46,13 +46,15 @@ int net_add_group(struct net *n, uint32_t group);
 
 /* Connects to a rank of the world; hello->from, to, token and what proves the key are filled in. 0 or a result of crw.h,
  * with a message. */
-int net_connect(struct net *n, const struct net_wait *wait, struct net_hello hello, int to, int *ret_fd);
+int net_connect(struct net *n, const struct net_wait *wait, struct net_hello hello, int to,
+                struct net_link **ret);
 /* The connection that another rank made to this one, waiting for it. The same results. */
-int net_claim(struct net *n, const struct net_wait *wait, struct net_hello hello, int from, int *ret_fd);
+int net_claim(struct net *n, const struct net_wait *wait, struct net_hello hello, int from,
+              struct net_link **ret);
 
 /* Registers a control connection to rank that this rank made, and takes it over. Those made by others
  * are registered by the thread. */
-int net_add_control(struct net *n, int rank, int fd);
+int net_add_control(struct net *n, int rank, struct net_link *link);
 /* Waits until others have made that many to us. */
 int net_await_controls(struct net *n, const struct net_wait *wait, int n_controls);
 

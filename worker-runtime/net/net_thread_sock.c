@@ -39,7 +39,7 @@ void net_free_ended(struct net *n)
             continue;
         }
         *at = c->next;
-        (void)close(c->fd); /* at its end */
+        net_link_close(c->link); /* at its end */
         free(c);
     }
     for (struct net_inbox **at = &n->inboxes; *at;) {
@@ -118,6 +118,16 @@ static void poll_listener(struct net *n, struct poll_turn *t)
         wake_at(t, accepts_ns);
 }
 
+/* An inbox that was full, or lent, may have left decrypted bytes in the link, which poll() does not report. */
+static void poll_inbox(struct net *n, struct poll_turn *t, const struct net_inbox *in)
+{
+    bool has_room = in->link && !in->lent && in->came - in->taken < NET_MESSAGE_ROOM;
+
+    add_poll(n, t, has_room ? in->link->fd : -1);
+    if (has_room && net_link_holds(in->link))
+        t->timeout_ms = 0;
+}
+
 /* False when the thread shall end. */
 static bool net_collect_polled(struct net *n, struct poll_turn *t)
 {
@@ -138,13 +148,26 @@ static bool net_collect_polled(struct net *n, struct poll_turn *t)
     poll_listener(n, t);
     poll_pending(n, t);
     for (struct net_control *c = t->first_control; c; c = c->next)
-        add_poll(n, t, c->fd);
+        add_poll(n, t, c->link->fd);
     for (struct net_inbox *in = t->first_inbox; in; in = in->next)
-        add_poll(n, t, !in->lent && in->came - in->taken < NET_MESSAGE_ROOM ? in->fd : -1);
+        poll_inbox(n, t, in);
     for (struct net_presence *p = t->first_presence; p; p = p->next)
-        add_poll(n, t, p->fd);
+        add_poll(n, t, p->link->fd);
     pthread_mutex_unlock(&n->lock);
     return goes_on;
+}
+
+/* A borrower may use the link meanwhile. */
+static bool inbox_link_holds(struct net *n, const struct net_inbox *in)
+{
+    bool holds;
+
+    if (!in->link || !in->link->sealing)
+        return false;
+    pthread_mutex_lock(&n->lock);
+    holds = !in->lent && net_link_holds(in->link);
+    pthread_mutex_unlock(&n->lock);
+    return holds;
 }
 
 static void handle_pending(struct net *n, const struct pollfd *fds)
@@ -168,8 +191,8 @@ static void net_handle_polled(struct net *n, const struct poll_turn *t)
     for (struct net_control *c = t->first_control; c; c = c->next)
         if (fds[at++].revents)
             net_read_control(n, c);
-    for (struct net_inbox *in = t->first_inbox; in; in = in->next)
-        if (fds[at++].revents)
+    for (struct net_inbox *in = t->first_inbox; in; in = in->next, at++)
+        if (fds[at].revents || inbox_link_holds(n, in))
             net_read_inbox(n, in);
     for (struct net_presence *p = t->first_presence; p; p = p->next)
         if (fds[at++].revents)

@@ -39,10 +39,10 @@ static size_t pullable(const struct pairwise_state *st, int host)
     return min_size(st->n_bytes - st->came[host], st->ring - (st->came[host] - st->combined));
 }
 
-static int note_moved(struct pairwise_state *st, int fd, ssize_t n, size_t *position)
+static int note_moved(struct pairwise_state *st, const struct net_link *link, ssize_t n, size_t *position)
 {
     if (n < 0) {
-        st->p->failed_fd = fd;
+        st->p->failed = link;
         return net_result(n);
     }
     *position += (size_t)n;
@@ -54,17 +54,18 @@ static int push_to(struct pairwise_state *st, int host)
 {
     const uint8_t *from = st->data + (size_t)host * st->n_bytes + st->sent[host];
     size_t n = min_size(st->n_bytes - st->sent[host], SEND_MAX);
-    int fd = st->p->out[host];
+    struct net_link *link = st->p->out[host];
 
-    return n > 0 ? note_moved(st, fd, net_send(fd, from, n), &st->sent[host]) : 0;
+    return n > 0 ? note_moved(st, link, net_link_send(link, from, n), &st->sent[host]) : 0;
 }
 
 static int pull_from(struct pairwise_state *st, int host)
 {
     size_t at = st->came[host] % st->ring, n = min_size(pullable(st, host), st->ring - at);
-    int fd = st->p->in[host];
+    struct net_link *link = st->p->in[host];
 
-    return n > 0 ? note_moved(st, fd, net_receive(fd, ring_of(st, host) + at, n), &st->came[host]) : 0;
+    return n > 0 ? note_moved(st, link, net_link_receive(link, ring_of(st, host) + at, n), &st->came[host])
+                 : 0;
 }
 
 /* Bytes of the result that all parts are there for, in one stretch of the rings. */
@@ -124,9 +125,9 @@ static int wait_for_any(struct pairwise_state *st)
 
     for (int i = 0; i < st->p->n_hosts; i++) {
         if (i != st->p->host && st->sent[i] < st->n_bytes)
-            fds[n++] = (struct pollfd){.fd = st->p->out[i], .events = POLLOUT};
+            fds[n++] = (struct pollfd){.fd = net_link_fd(st->p->out[i]), .events = POLLOUT};
         if (i != st->p->host && pullable(st, i) > 0)
-            fds[n++] = (struct pollfd){.fd = st->p->in[i], .events = POLLIN};
+            fds[n++] = (struct pollfd){.fd = net_link_fd(st->p->in[i]), .events = POLLIN};
     }
     return net_poll(st->p->wait, fds, n);
 }
@@ -141,7 +142,7 @@ int pairwise_reduce_scatter(struct pairwise *p, const void *data, void *result, 
     st.element = reduce_element_size(dtype);
     st.n_bytes = count * st.element;
     st.ring = p->room_size / (size_t)p->n_hosts / LINE * LINE;
-    p->failed_fd = -1;
+    p->failed = NULL;
     while (r == 0 && !pairwise_is_done(&st)) {
         st.moved = false;
         r = move_all(&st);

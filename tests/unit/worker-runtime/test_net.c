@@ -9,6 +9,7 @@
 #include "worker-runtime/net/chain_reduce_sock.h"
 #include "worker-runtime/net/peer_table.h"
 #include "worker-runtime/net/net_frame.h"
+#include "worker-runtime/net/net_seal_openssl.h"
 #include "tests/unit/worker-runtime/elements.h"
 
 #include <errno.h>
@@ -363,8 +364,9 @@ static void steps_make_the_same_bits(void **state)
 
 struct member {
     pthread_t thread;
-    int before, after, first, n; /* ranks */
-    size_t piece;                /* elements that are reduced at once, the next ones after their result */
+    struct net_link *before, *after;
+    int first, n; /* ranks */
+    size_t piece; /* elements that are reduced at once, the next ones after their result */
     enum crw_dtype dtype;
     enum crw_op op;
     int result;
@@ -404,34 +406,48 @@ static void *be_member(void *arg)
     return NULL;
 }
 
+/* Two ends of a link with a small buffer in one direction. */
+static void make_links(enum net_cipher cipher, struct net_link *ret[2])
+{
+    const struct secret_key up = {"of the way up"}, down = {"of the way down"};
+    int fds[2], small = 4096;
+
+    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, fds), 0);
+    assert_int_equal(setsockopt(fds[0], SOL_SOCKET, SO_SNDBUF, &small, sizeof(small)), 0);
+    for (int i = 0; i < 2; i++)
+        ret[i] = net_link_new(fds[i]);
+    if (cipher == NET_CIPHER_NONE)
+        return;
+    assert_int_equal(net_link_encrypt(ret[0], cipher, &up, &down), 0);
+    assert_int_equal(net_link_encrypt(ret[1], cipher, &down, &up), 0);
+}
+
 /* sizes: ranks of each host, zero-terminated; pieces: by host, 0: all at once. The buffers of the links are small, so
  * that all goes in bits. */
-static void run_chain(const int *sizes, const size_t *pieces, enum crw_dtype dtype, enum crw_op op)
+static void run_chain(const int *sizes, const size_t *pieces, enum net_cipher cipher, enum crw_dtype dtype,
+                      enum crw_op op)
 {
     struct member members[RANKS];
-    int n = 0, first = 0, fds[2] = {-1, -1}, small = 4096;
+    struct net_link *links[2] = {0};
+    int n = 0, first = 0;
 
     expect_all(dtype, op, data, expected);
     for (; sizes[n] > 0; first += sizes[n++]) {
-        members[n] = (struct member){
-            .before = fds[1], .after = -1, .first = first, .n = sizes[n], .dtype = dtype, .op = op};
+        members[n] =
+            (struct member){.before = links[1], .first = first, .n = sizes[n], .dtype = dtype, .op = op};
         members[n].piece = pieces[n] ? pieces[n] : COUNT;
-        fds[0] = fds[1] = -1;
         if (sizes[n + 1] == 0)
             continue;
-        assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, fds), 0);
-        assert_int_equal(setsockopt(fds[0], SOL_SOCKET, SO_SNDBUF, &small, sizeof(small)), 0);
-        members[n].after = fds[0];
+        make_links(cipher, links);
+        members[n].after = links[0];
     }
     for (int i = 0; i < n; i++)
         assert_int_equal(pthread_create(&members[i].thread, NULL, be_member, &members[i]), 0);
     for (int i = 0; i < n; i++) {
         pthread_join(members[i].thread, NULL);
         assert_int_equal(members[i].result, 0);
-        if (members[i].before >= 0)
-            close(members[i].before);
-        if (members[i].after >= 0)
-            close(members[i].after);
+        net_link_close(members[i].before);
+        net_link_close(members[i].after);
     }
     for (int i = 0; i < RANKS; i++)
         assert_memory_equal(data[i], expected, COUNT * reduce_element_size(dtype));
@@ -445,7 +461,7 @@ static void chains_make_the_bits_of_one_host(void **state)
     for (size_t s = 0; s < sizeof(shapes) / sizeof(shapes[0]); s++)
         for (size_t d = 0; d < sizeof(dtypes) / sizeof(dtypes[0]); d++)
             for (int op = 0; op < CRW_OP_COUNT; op++)
-                run_chain(shapes[s], all_at_once, dtypes[d], (enum crw_op)op);
+                run_chain(shapes[s], all_at_once, NET_CIPHER_NONE, dtypes[d], (enum crw_op)op);
 }
 
 /* Hosts may differ in how much they reduce at once, down to the pieces of 32 rails, which are half a block: a host that
@@ -457,7 +473,42 @@ static void hosts_may_reduce_in_different_pieces(void **state)
 
     for (size_t i = 0; i < sizeof(pieces) / sizeof(pieces[0]); i++)
         for (size_t d = 0; d < sizeof(dtypes) / sizeof(dtypes[0]); d++)
-            run_chain(shape, pieces[i], dtypes[d], CRW_AVG);
+            run_chain(shape, pieces[i], NET_CIPHER_NONE, dtypes[d], CRW_AVG);
+}
+
+/* A record is longer than what the socket takes at once, and than what a piece or the end of a ring leaves room for. */
+static void encrypted_chains_make_the_same_bits(void **state)
+{
+    static const int shapes[][RANKS + 1] = {{4, 1}, {1, 3, 1}, {1, 1, 1, 1, 1}};
+    static const size_t pieces[][RANKS] = {{0}, {1000, 0, 8192, 24, 0}, {8192, 0, 1000, 0, 8192}};
+
+    for (int cipher = NET_CIPHER_AES; cipher < NET_CIPHER_COUNT; cipher++)
+        for (size_t s = 0; s < sizeof(shapes) / sizeof(shapes[0]); s++)
+            for (size_t p = 0; p < sizeof(pieces) / sizeof(pieces[0]); p++)
+                for (size_t d = 0; d < sizeof(dtypes) / sizeof(dtypes[0]); d++)
+                    run_chain(shapes[s], pieces[p], (enum net_cipher)cipher, dtypes[d], CRW_SUM);
+}
+
+/* The record that is under way was changed, and the chain names the link. */
+static void a_changed_record_ends_the_chain(void **state)
+{
+    const struct net_wait wait = {.interrupt_fd = -1, .timeout_ms = 20000};
+    struct chain s = {.wait = &wait};
+    struct net_link *links[2];
+    uint8_t record[100 + SEAL_EXTRA];
+    void *target = data[0];
+
+    make_links(NET_CIPHER_AES, links);
+    assert_int_equal(net_link_send(links[1], data[1], 100), 100);
+    assert_int_equal(net_receive(links[0]->fd, record, sizeof(record)), sizeof(record));
+    record[SEAL_HEAD + 50] ^= 1;
+    assert_int_equal(net_send(links[1]->fd, record, sizeof(record)), sizeof(record));
+    s.after = links[0];
+    assert_int_equal(chain_broadcast(&s, &target, 1, 100), -EBADMSG);
+    assert_ptr_equal(s.failed, links[0]);
+    assert_int_equal(net_link_receive(links[0], record, 1), -EBADMSG); /* for good */
+    for (int i = 0; i < 2; i++)
+        net_link_close(links[i]);
 }
 
 /* Host 1 of three, whose arrays hold two pieces of four; the test is the hosts before and after. */
@@ -485,8 +536,8 @@ static void the_next_piece_goes_up_before_the_results_of_the_last_came(void **st
 
     assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, before), 0);
     assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, after), 0);
-    s.before = before[0];
-    s.after = after[0];
+    s.before = &(struct net_link){.fd = before[0]};
+    s.after = &(struct net_link){.fd = after[0]};
     for (int i = 0; i < N; i++)
         sent[i] = (float)i;
     assert_int_equal(net_send_all(&wait, before[1], sent, sizeof(sent)), 0);
@@ -519,28 +570,28 @@ static void the_next_piece_goes_up_before_the_results_of_the_last_came(void **st
 static void a_broken_chain_is_told(void **state)
 {
     const struct net_wait wait = {.interrupt_fd = -1, .timeout_ms = 60000};
-    struct chain s = {.wait = &wait, .before = -1};
+    struct chain s = {.wait = &wait};
     void *target = data[0];
     int fds[2];
 
     assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, fds), 0);
-    s.after = fds[0];
+    s.after = &(struct net_link){.fd = fds[0]};
     close(fds[1]);
     assert_int_equal(chain_broadcast(&s, &target, 1, 1000), NET_E_LOST);
-    assert_int_equal(s.failed_fd, fds[0]);
+    assert_ptr_equal(s.failed, s.after);
     close(fds[0]);
 }
 
 static void a_silent_chain_is_left(void **state)
 {
     struct net_wait wait = {.interrupt_fd = -1, .timeout_ms = 20};
-    struct chain s = {.wait = &wait, .before = -1};
+    struct chain s = {.wait = &wait};
     void *target = data[0];
     int fds[2], interrupt[2];
 
     assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, fds), 0);
     assert_int_equal(pipe(interrupt), 0);
-    s.after = fds[0];
+    s.after = &(struct net_link){.fd = fds[0]};
     assert_int_equal(chain_broadcast(&s, &target, 1, 1000), NET_E_TIMEOUT);
     wait = (struct net_wait){.interrupt_fd = interrupt[0], .timeout_ms = 60000};
     assert_int_equal(write(interrupt[1], "x", 1), 1);
@@ -629,6 +680,8 @@ int main(void)
         cmocka_unit_test(steps_make_the_same_bits),
         cmocka_unit_test(chains_make_the_bits_of_one_host),
         cmocka_unit_test(hosts_may_reduce_in_different_pieces),
+        cmocka_unit_test(encrypted_chains_make_the_same_bits),
+        cmocka_unit_test(a_changed_record_ends_the_chain),
         cmocka_unit_test(the_next_piece_goes_up_before_the_results_of_the_last_came),
         cmocka_unit_test(a_broken_chain_is_told),
         cmocka_unit_test(a_silent_chain_is_left),
