@@ -321,6 +321,15 @@ static bool is_any_address(const char *host)
     return strcmp(host, "::") == 0 || strcmp(host, "0.0.0.0") == 0;
 }
 
+/* A password that is sent in the clear to another host. */
+static bool shows_password(const struct daemon_options *options)
+{
+    struct etcd_url url;
+
+    return options->etcd_login && !options->etcd.ca_file && !etcd_url_parse(options->state, &url) &&
+           !etcd_url_is_local(&url);
+}
+
 static int check_etcd(const struct daemon_options *options, char *error, size_t error_size)
 {
     bool is_etcd = options->state && etcd_url_is(options->state);
@@ -332,6 +341,11 @@ static int check_etcd(const struct daemon_options *options, char *error, size_t 
     else if (!a->cert_file != !a->key_file || (a->cert_file && !a->ca_file))
         (void)snprintf(error, error_size,
                        "--etcd-cert and --etcd-key are given together, and with --etcd-ca");
+    else if (shows_password(options))
+        (void)snprintf(
+            error, error_size,
+            "--etcd-login would send the password in the clear to another host: it needs --etcd-ca FILE, "
+            "which makes the connections TLS");
     else if (is_etcd && !options->advertise &&
              (options->n_addresses == 0 || first->unix_path || is_any_address(first->host)))
         (void)snprintf(

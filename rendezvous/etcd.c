@@ -148,3 +148,23 @@ const char *etcd_url_parse(const char *text, struct etcd_url *ret)
     } while (!why && *at++ == ',');
     return why ? why : set_prefix(ret, at - (at[-1] == '/' || at[-1] == '\0'));
 }
+
+static bool is_loopback(const char *endpoint)
+{
+    size_t n = endpoint[0] == '[' ? strcspn(endpoint, "]") + 1 : strcspn(endpoint, ":");
+
+    if (n == 5 && strncmp(endpoint, "[::1]", n) == 0)
+        return true;
+    if (n == 9 && strncmp(endpoint, "localhost", n) == 0)
+        return true;
+    return strncmp(endpoint, "127.", 4) == 0 &&
+           strspn(endpoint, "0123456789.") == n; /* no name such as 127.a.b */
+}
+
+bool etcd_url_is_local(const struct etcd_url *url)
+{
+    for (size_t i = 0; i < url->n_endpoints; i++)
+        if (!is_loopback(url->endpoints[i]))
+            return false;
+    return true;
+}

@@ -114,6 +114,9 @@ bool etcd_url_is(const char *text);
 /* NULL, or what is wrong, as a part of a sentence. */
 const char *etcd_url_parse(const char *text, struct etcd_url *ret);
 
+/* Whether each of its members is named by a loopback address, or as localhost. */
+bool etcd_url_is_local(const struct etcd_url *url);
+
 /* Files and texts live as long as what is made with them; NULL: not used. */
 struct etcd_access {
     const char *ca_file;              /* TLS: who may sign the members' certificates */

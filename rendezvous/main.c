@@ -22,6 +22,7 @@
 #include "rendezvous/credentials_uv.h"
 #include "rendezvous/daemon_options.h"
 #include "rendezvous/daemon_sandbox_os.h"
+#include "rendezvous/etcd_login_os.h"
 #include "rendezvous/metrics_text.h"
 #include "rendezvous/metrics_uv.h"
 #include "rendezvous/sd_notify_sock.h"
@@ -40,7 +41,7 @@ struct daemon {
     struct server *server;
     char address[sizeof(((struct daemon_address *)NULL)->host) +
                  16]; /* the first that is listened on; "": none */
-    char login[512];  /* to etcd */
+    struct etcd_login login;
     uv_signal_t signals[N_SIGNALS];
     size_t n_signals;               /* that are watched */
     struct metrics *metrics;        /* NULL: none are served */
@@ -343,32 +344,24 @@ static int start_listening(struct daemon *d)
     return -EIO;
 }
 
-/* The first line is USER:PASSWORD. The options point into `login` afterwards. */
-static int read_etcd_login(struct daemon *d)
+/* The options point into `login` afterwards. */
+static int read_etcd_access(struct daemon *d)
 {
-    const char *path = d->options.etcd_login;
-    FILE *f = path ? fopen(path, "re") : NULL;
-    char *colon;
+    struct etcd_access *a = &d->options.etcd;
+    char error[ETCD_LOGIN_ERROR_SIZE];
+    int r = 0;
 
-    if (!path)
-        return 0;
-    if (!f || !fgets(d->login, sizeof(d->login), f)) {
-        (void)fprintf(stderr, "crund: --etcd-login %s cannot be read: %s\n", path, strerror(errno));
-        if (f)
-            (void)fclose(f); /* only read */
-        return -EIO;
+    if (d->options.etcd_login)
+        r = etcd_login_read(&d->login, d->options.etcd_login, error);
+    if (r == 0 && a->key_file)
+        r = etcd_key_check(a->key_file, error);
+    if (r < 0)
+        (void)fprintf(stderr, "crund: %s\n", error);
+    if (r == 0 && d->options.etcd_login) {
+        a->user = d->login.user;
+        a->password = d->login.password;
     }
-    (void)fclose(f); /* only read */
-    d->login[strcspn(d->login, "\r\n")] = '\0';
-    colon = strchr(d->login, ':');
-    if (!colon || colon == d->login) {
-        (void)fprintf(stderr, "crund: --etcd-login %s: its first line is not USER:PASSWORD\n", path);
-        return -EINVAL;
-    }
-    *colon = '\0';
-    d->options.etcd.user = d->login;
-    d->options.etcd.password = colon + 1;
-    return 0;
+    return r;
 }
 
 static int run_daemon(struct daemon *d)
@@ -404,7 +397,7 @@ static int run_daemon(struct daemon *d)
     if (r == 0)
         r = watch_owner(d);
     if (r == 0)
-        r = read_etcd_login(d);
+        r = read_etcd_access(d);
     rounds.etcd = d->options.etcd;
     if (r == 0)
         r = server_create(&d->server, &d->loop, &config);

@@ -197,9 +197,56 @@ def test_user_and_password(member, tmp_path):
     login, wrong = tmp_path / "login", tmp_path / "wrong"
     login.write_text("root:secret\n")
     wrong.write_text("root:public\n")
+    for path in login, wrong:
+        path.chmod(0o600)
     assert_leads(member, f"--etcd-login={login}")
     assert_does_not_lead(member, "etcd: ")
     assert_does_not_lead(member, "authentication failed", f"--etcd-login={wrong}")
+
+
+def crund_that_ends(*options):
+    return subprocess.run([BUILD / "rendezvous" / "crund", "--listen=127.0.0.1:0", f"--state=etcd://127.0.0.1:{lib.free_port()}/x",
+                           *options], capture_output=True, text=True, timeout=60)
+
+
+@pytest.mark.parametrize("text, mode, what", [
+    ("root:opensesame", 0o644, "login can be read or changed by all users (mode 0644): chmod o="),
+    ("root:opensesame", 0o602, "(mode 0602)"),
+    (None, None, "login: No such file or directory"),
+    ("root", 0o600, "login: its first line is not USER:PASSWORD"),
+    (":opensesame", 0o600, "login: its first line is not USER:PASSWORD"),
+    ("root:", 0o600, "login: its first line is not USER:PASSWORD"),
+    ("root:" + "s" * 300, 0o600, "login: its first line is not USER:PASSWORD, each of at most 299 bytes"),
+])
+def test_refused_logins(tmp_path, text, mode, what):
+    path = tmp_path / "login"
+    if text is not None:
+        path.write_text(text + "\n")
+        path.chmod(mode)
+    done = crund_that_ends(f"--etcd-login={path}")
+    assert done.returncode == 1 and what in done.stderr and "opensesame" not in done.stderr, done.stderr
+
+
+def test_a_key_that_all_users_can_read(tmp_path):
+    key = tmp_path / "key"
+    key.write_text("no key")
+    key.chmod(0o644)
+    done = crund_that_ends("--etcd-ca=/ca", "--etcd-cert=/cert", f"--etcd-key={key}")
+    assert done.returncode == 1 and "key can be read or changed by all users (mode 0644)" in done.stderr, done.stderr
+
+
+def test_a_process_with_a_password_is_hidden(memory_folder):
+    """The kernel gives the files of a process that leaves no core file to root."""
+    user = 65534 if os.geteuid() == 0 else os.geteuid()
+    login = memory_folder / "login"
+    login.write_text("root:secret\n")
+    for path, mode in (memory_folder, 0o700), (login, 0o600):
+        path.chmod(mode)
+        os.chown(path, user, -1)
+    for options, owner in (([], user), ([f"--etcd-login={login}"], 0)):
+        with Crund(BUILD, "--state", f"etcd://127.0.0.1:{lib.free_port()}/x", *options, listen=("127.0.0.1:0",),
+                   preexec_fn=lambda: os.setuid(user)) as crund:
+            assert os.stat(f"/proc/{crund.pid}/mem").st_uid == owner
 
 
 def test_tls(member, tmp_path):

@@ -220,6 +220,13 @@ static void test_etcd(void **state)
         {{"--etcd-login=f"}, "etcd://"},
         {{"--state=etcd://h1/x", "--etcd-cert=c", "--etcd-key=k"}, "--etcd-ca"},
         {{"--state=etcd://h1/x", "--etcd-ca=c", "--etcd-key=k"}, "together"},
+        {{"--state=etcd://h1/x", "--etcd-login=f", "--etcd-ca=c"}, NULL},
+        {{"--state=etcd://h1/x", "--etcd-login=f"}, "--etcd-ca"},
+        {{"--state=etcd://127.0.0.1,[::1]:1,localhost:2/x", "--etcd-login=f"}, NULL},
+        {{"--state=etcd://127.0.0.1,10.0.0.1/x", "--etcd-login=f"}, "--etcd-ca"},
+        {{"--state=etcd://127.evil.example/x", "--etcd-login=f"}, "--etcd-ca"},
+        {{"--state=etcd://localhost.example/x", "--etcd-login=f"}, "--etcd-ca"},
+        {{"--state=etcd://[::12]/x", "--etcd-login=f"}, "--etcd-ca"},
     };
 
     for (size_t i = 0; i < ARRAY_SIZE(rows); i++) {
