@@ -104,6 +104,16 @@ void rounds_finish(struct rounds *r)
     *r = (struct rounds){0};
 }
 
+void rounds_reset(struct rounds *r)
+{
+    struct rounds_config config = r->config;
+    uint64_t n_instances = r->n_instances;
+
+    rounds_finish(r);
+    rounds_init(r, &config);
+    r->n_instances = n_instances;
+}
+
 /* ---- refusals ---- */
 
 static void __attribute__((format(printf, 3, 4)))

@@ -300,6 +300,10 @@ void rounds_conn_init(struct rounds_conn *s);
 void rounds_init(struct rounds *r, const struct rounds_config *config);
 void rounds_finish(struct rounds *r);
 
+/* Drops all jobs, to read them again: they may be kept elsewhere. No instance is given twice: a new job with the instance of one that is
+ * kept would be saved over it. */
+void rounds_reset(struct rounds *r);
+
 /* Takes one event. Then call rounds_next() until it returns false, before the next event. */
 void rounds_step(struct rounds *r, const struct rounds_event *event);
 

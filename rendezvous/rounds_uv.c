@@ -284,8 +284,6 @@ void rounds_shell_lead(struct rounds_shell *r)
 
 void rounds_shell_depose(struct rounds_shell *r)
 {
-    struct rounds_config config = r->core.config;
-
     r->leads = false;
     job_stores_orphan(r->server->job_stores);
     list_for_each_safe(i, &r->agents)
@@ -295,8 +293,7 @@ void rounds_shell_depose(struct rounds_shell *r)
         if (!a->closing)
             agent_conn_close(a);
     }
-    rounds_finish(&r->core);
-    rounds_init(&r->core, &config);
+    rounds_reset(&r->core);
     buf_reset(&r->last_view_frame);
     r->was_populated = false;
 }

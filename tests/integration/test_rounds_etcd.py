@@ -16,6 +16,7 @@ from crund import Crund
 from etcd_crunds import BUILD, Member, open_place
 from jobs import wait_until
 from scrapes import samples, scrape
+from session_agent import Agent
 
 MAKE = pathlib.Path(__file__).resolve().parents[1] / "support" / "make_certificates.sh"
 
@@ -186,6 +187,32 @@ def assert_does_not_lead(member, what, *options):
     with Crund(BUILD, "--state", url, *options, listen=("127.0.0.1:0",)) as crund:
         assert wait_until(lambda: what in crund.log(), 60), crund.log()
         assert "leads, with term" not in crund.log()
+
+
+def instances(crund, name, n, *phase):
+    """Of n new jobs with one node each, which then reports that phase."""
+    found = []
+    for i in range(n):
+        with Agent(crund.port, job=f"{name}{i}") as agent:
+            found.append(agent.join().start()["instance"])
+            for word in phase:
+                agent.say(word)
+    return found
+
+
+def test_a_crund_that_leads_again_gives_no_instance_twice(member):
+    """Else a new job would be written over an older one, which the next leader would not find."""
+    member.start()
+    with Crund(BUILD, "--state", f"etcd://127.0.0.1:{member.client}/x", listen=("127.0.0.1:0",)) as crund:
+        assert wait_until(lambda: "leads, with term" in crund.log(), 60), crund.log()
+        older = instances(crund, "older", 4, "left")
+        kept = instances(crund, "kept", 1)
+        member.kill()
+        assert wait_until(lambda: "leads no more" in crund.log(), 60), crund.log()
+        member.start()
+        assert wait_until(lambda: crund.log().count("leads, with term") == 2, 60), crund.log()
+        newer = instances(crund, "newer", 5, "left")
+        assert len({*older, *kept, *newer}) == 10, crund.log()
 
 
 def test_user_and_password(member, tmp_path):
