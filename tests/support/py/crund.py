@@ -190,6 +190,10 @@ class Client(Stream):
         self.send(message("ADD", key, n))
         return self.read_i64()
 
+    def compare_set(self, key, expected, desired):
+        self.send(message("COMPARE_SET", key, expected, desired))
+        return self.read_vec()
+
     def count(self):
         self.send(message("GETNUMKEYS"))
         return self.read_i64()
