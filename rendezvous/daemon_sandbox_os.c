@@ -146,8 +146,14 @@ int daemon_sandbox_begin(const struct daemon_options *options)
     if (!sandbox_is_possible())
         return report_gap(options, -EOPNOTSUPP, "this build has a sanitizer, which needs more of the system");
     load_libraries(options);
-    if (options->state && !dials(options))
-        (void)mkdir(options->state, 0700); /* what is wrong with it is reported when it is opened */
+    if (options->state && !dials(options) && mkdir(options->state, 0700) < 0 && errno != EEXIST) {
+        /* Later, the sandbox refuses to make it, whatever the cause is now. */
+        int error = errno;
+
+        (void)fprintf(stderr, "crund: the state directory %s cannot be created: %s\n", options->state,
+                      strerror(error));
+        return -error;
+    }
     collect_paths(&paths, options);
     int r = sandbox_limit_files(paths.items, paths.n, why);
     free_paths(&paths);

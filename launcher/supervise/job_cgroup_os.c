@@ -224,10 +224,10 @@ static void end_keeper(struct job_cgroup *c)
     if (!c->keeper)
         return;
     (void)kill(c->keeper, SIGKILL); /* a child that is not reaped */
+    (void)close(c->pipe); /* where a filter refuses the kill, the keeper ends by this: no folder is left */
+    c->pipe = -1;
     while (waitpid(c->keeper, NULL, __WCLONE) < 0 && errno == EINTR)
         ;
-    (void)close(c->pipe);
-    c->pipe = -1;
     c->keeper = 0;
     c->shared->keeper = 0;
 }
