@@ -2,6 +2,7 @@
 
 #include <assert.h>
 #include <stdarg.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -199,7 +200,7 @@ static void session_complain(struct session *s, uint64_t now_ns, const char *wha
     if (now_ns < s->next_complaint_ns || left_s == 0) /* the end, which is near, has the same reason */
         return;
     s->next_complaint_ns = now_ns + COMPLAIN_MS * MS;
-    set_text(s, "the rendezvous at %.200s %s%s%.100s%s; trying again for %llu s%s", s->endpoint, what,
+    set_text(s, "the rendezvous at %.200s %s%s%.120s%s; trying again for %llu s%s", s->endpoint, what,
              why ? " (" : "", why ? why : "", why ? ")" : "", left_s,
              s->phase == SESSION_RUNNING ? ", and the workers go on meanwhile" : "");
     add_action(out, SESSION_DO_LOG);
@@ -424,12 +425,19 @@ static void take_elsewhere(struct session *s, const struct session_event *event,
         session_complain(s, event->now_ns, "has no leader now", "its state cannot be written", out);
 }
 
-/* A crund that was deposed and does not know it yet. */
-static void reject_old_term(struct session *s, uint64_t now_ns, struct session_actions *out)
+/* A crund that was deposed and does not know it yet. Or etcd was restored from a backup, which takes its revisions back: that does
+ * not pass by itself, so the sentence names the page with the remedy. */
+static void reject_old_term(struct session *s, const struct session_event *event, struct session_actions *out)
 {
+    char why[sizeof(s->trouble)];
+
+    (void)snprintf(why, sizeof(why),
+                   "its term %" PRIu64 " is below %" PRIu64
+                   "; if etcd was restored: crund(8), RESTORING ETCD",
+                   event->view->term, s->term);
     add_action(out, SESSION_DO_CLOSE);
-    session_fall_back(s, now_ns);
-    session_complain(s, now_ns, "was replaced by another one", NULL, out);
+    session_fall_back(s, event->now_ns);
+    session_complain(s, event->now_ns, "was replaced by another one", why, out);
 }
 
 static void session_set_up(struct session *s, uint64_t now_ns)
@@ -454,7 +462,7 @@ static void step_view(struct session *s, const struct session_event *event, stru
         return;
     }
     if (view->term < s->term) {
-        reject_old_term(s, event->now_ns, out);
+        reject_old_term(s, event, out);
         return;
     }
     s->term = view->term;

@@ -720,6 +720,8 @@ static void test_an_older_term_is_not_obeyed(void **state)
     assert_did(t, "Sr");
     sees(t, stop);
     assert_did(t, "cs");
+    assert_non_null(
+        strstr(t->session.text, "its term 6 is below 7; if etcd was restored: crund(8), RESTORING ETCD"));
     assert_int_equal(t->session.phase, SESSION_RUNNING);
     assert_int_equal(t->session.link, SESSION_LINK_DOWN);
     pass(t, 200, false);
