@@ -704,6 +704,7 @@ void rounds_view(const struct rounds_node *n, struct session_view *ret)
         ret->changes = job->changes;
     } else if (playing && n->phase == SESSION_READY) {
         view_start(n, ret);
+        ret->relay = job_can_relay(job);
     } else if (playing && node_is_current(n)) {
         ret->kind = SESSION_VIEW_CONTINUE;
         ret->quiet = job_is_quiet(job);

@@ -230,7 +230,8 @@ struct session_view {
     int64_t generation; /* START, CONTINUE, STOP: which */
     bool drain;         /* CONTINUE: have the workers snapshot and end */
     bool quiet;         /* CONTINUE: no worker of any node makes progress */
-    bool relay; /* with quiet: the rendezvous and all nodes of the generation know messages between agents */
+    /* START; CONTINUE with quiet: the rendezvous and all nodes of the generation know messages between agents */
+    bool relay;
     /* WAIT */
     bool standby; /* the job runs without this node, which is a spare */
     uint32_t n_ready, min_nodes, max_nodes;

@@ -261,7 +261,7 @@ void agent_take_relay(void *data, const uint8_t *body, size_t n);
 /* The files of the stacks are complete. True: what follows the hang waits for the report on all nodes, and comes with it. */
 bool agent_relay_defers(struct agent *a, int worker);
 
-/* crunctl asks for stacks: those of the other nodes are asked for, too, where the rendezvous is served here. */
+/* crunctl asks for stacks: those of the other nodes are asked for, too. */
 void agent_ask_nodes(struct agent *a);
 
 /* The stacks of this node, for those that have asked for them. True: crunctl is answered later. */

@@ -5,7 +5,8 @@
  * all; each prints it and writes its event. An agent that gets no report within RESULT_MS prints the one on its own node: node 0, or the
  * rendezvous, may be what hangs.
  *
- * crunctl stacks: where the rendezvous is served, it asks the other agents to take stacks, and they send them to this node.
+ * crunctl stacks: the other agents are asked to take stacks, by the rendezvous where it is served on this node, else by a message of
+ * this agent. They send them to this node.
  */
 
 #include <stdlib.h>
@@ -342,7 +343,7 @@ void agent_ask_nodes(struct agent *a)
     q = calloc(1, sizeof(*q));
     if (!q ||
         hang_collect_begin(&q->collect, a->assignment.group_world_size, a->assignment.world_size) != 0 ||
-        membership_ask_for_stacks(a->membership, a->assignment.group_rank) == 0) {
+        !membership_ask_for_stacks(a->membership, a->assignment.group_rank, a->group.generation)) {
         if (q)
             hang_collect_finish(&q->collect);
         free(q); /* crunctl gets the stacks of this node */

@@ -35,6 +35,7 @@
 #include "launcher/rdzv/worker_store_uv.h"
 #include "rendezvous/look_json.h"
 #include "rendezvous/metrics_text.h"
+#include "rendezvous/relay_json.h"
 #include "rendezvous/server_uv.h"
 #include "base/random_os.h"
 #include "base/time.h"
@@ -79,6 +80,7 @@ struct membership {
     bool is_loopback;                 /* the endpoint leads to this machine alone */
     char unfit[SESSION_UNFIT_SIZE];   /* this node's health check failed, and the session does not know yet */
     char left_out[SESSION_TEXT_SIZE]; /* nodes that were printed to be unfit */
+    bool can_relay; /* all nodes of the generation and the rendezvous know messages between agents */
     bool is_ready, leaving, closing, timer_closed;
 };
 
@@ -488,6 +490,7 @@ static void on_session_action(void *data, enum session_action action, const stru
 
     switch (action) {
     case SESSION_DO_START:
+        n->can_relay = view->relay;
         start_generation_here(n, view);
         break;
     case SESSION_DO_STOP:
@@ -634,9 +637,26 @@ int membership_look(struct membership *n, struct buf *out)
     return n->rendezvous ? server_look(n->rendezvous, &request, out) : -ENOENT;
 }
 
-unsigned membership_ask_for_stacks(struct membership *n, uint32_t group_rank)
+/* As the rendezvous does where it is served here. */
+static bool send_stack_order(struct membership *n, uint32_t group_rank, uint32_t generation)
 {
-    return n->rendezvous ? server_ask_for_stacks(n->rendezvous, n->host.job->run_id_text, group_rank) : 0;
+    const struct relay all = {.to = RELAY_TO_ALL, .generation = generation};
+    struct buf frame = {0};
+    char json[32];
+
+    (void)snprintf(json, sizeof(json), "{\"to\":%u}", (unsigned)group_rank); /* fits */
+    bool is_put = relay_put(&frame, &all, "take", json) == 0;
+    if (is_put)
+        membership_send(n, &frame);
+    buf_finish(&frame);
+    return is_put;
+}
+
+bool membership_ask_for_stacks(struct membership *n, uint32_t group_rank, uint32_t generation)
+{
+    if (n->rendezvous)
+        return server_ask_for_stacks(n->rendezvous, n->host.job->run_id_text, group_rank) > 0;
+    return n->can_relay && send_stack_order(n, group_rank, generation);
 }
 
 void membership_send(struct membership *n, const struct buf *frames)

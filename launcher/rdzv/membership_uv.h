@@ -86,9 +86,9 @@ const char *membership_endpoint(const struct membership *n);
 /* The other nodes and what they report, as frames (look_json.h). -ENOENT: the rendezvous is not served here. */
 int membership_look(struct membership *n, struct buf *out);
 
-/* Asks the other nodes for the stacks of their workers, which come as messages to group_rank. Returns how many were asked: none where
- * the rendezvous is not served here. */
-unsigned membership_ask_for_stacks(struct membership *n, uint32_t group_rank);
+/* Asks the other nodes of this generation for the stacks of their workers, which come as messages to group_rank. False: no node is
+ * asked, as one of them or the rendezvous is of an older release. */
+bool membership_ask_for_stacks(struct membership *n, uint32_t group_rank, uint32_t generation);
 
 /* The session, and the rendezvous where it is served here. */
 void membership_write_metrics(const struct membership *n, struct metrics_text *m);

@@ -350,7 +350,7 @@ def test_one_report_over_all_nodes(tmp_path):
 
 
 def test_crunctl_takes_the_stacks_of_all_nodes(tmp_path):
-    """On the node that serves the rendezvous; on another one those of its own workers."""
+    """On the node that serves the rendezvous, and on another one."""
     port = lib.free_port()
     folders = [tmp_path / f"run{i}" for i in range(2)]
     with lib.Nodes(tmp_path) as nodes:
@@ -361,7 +361,7 @@ def test_crunctl_takes_the_stacks_of_all_nodes(tmp_path):
                        sys.executable, "-c", "import time; print('up', flush=True); time.sleep(1000)", env={"XDG_RUNTIME_DIR": str(folder)})
         jobs.wait_for(lambda: all(node.text().count("up") == 2 for node in nodes), 60)
         crunctl = pathlib.Path(jobs.crun()).parent / "crunctl"
-        for folder, ranks in zip(folders, ("ranks 0-3 on ", "ranks 2-3 on ")):
+        for folder in folders:
             answer = subprocess.run([crunctl, "stacks"], capture_output=True, text=True, timeout=60, check=False,
                                     env={**os.environ, "XDG_RUNTIME_DIR": str(folder)})
-            assert answer.returncode == 0 and ranks in answer.stdout, (answer.stdout, answer.stderr)
+            assert answer.returncode == 0 and "ranks 0-3 on " in answer.stdout, (answer.stdout, answer.stderr)

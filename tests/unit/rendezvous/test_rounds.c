@@ -1591,6 +1591,26 @@ static void all_members_learn_that_all_are_quiet(void **state)
     assert_false(t->agents[0].view.quiet);
 }
 
+static void members_learn_at_the_start_whether_all_can_relay(void **state)
+{
+    struct table *t = *state;
+
+    t->params.min_nodes = t->params.max_nodes = 2;
+    join(t, 0);
+    join(t, 1);
+    for (unsigned n_can = 0; n_can <= 2; n_can++) {
+        for (unsigned i = 0; i < 2; i++) {
+            t->agents[i].hello.can_relay = i < n_can;
+            hello(t, i);
+        }
+        hello(t, 0); /* its view is as of now */
+        for (unsigned i = 0; i < 2; i++) {
+            assert_view(t, i, SESSION_VIEW_START);
+            assert_int_equal(t->agents[i].view.relay, n_can == 2);
+        }
+    }
+}
+
 static void quiet_members_learn_whether_all_can_relay(void **state)
 {
     struct table *t = *state;
@@ -2504,6 +2524,7 @@ int main(void)
         TEST(an_agent_that_returns_after_all_were_lost_keeps_the_job),
         TEST(draining_ends_a_job_between_two_steps),
         TEST(all_members_learn_that_all_are_quiet),
+        TEST(members_learn_at_the_start_whether_all_can_relay),
         TEST(quiet_members_learn_whether_all_can_relay),
         TEST(keys_are_kept_for_workers_that_remain),
         TEST(keys_are_kept_where_they_are_wanted),
