@@ -23,9 +23,7 @@
 #include <string.h>
 
 #include "rendezvous/etcd_leader.h"
-#include "tests/sim/random.h"
-#include "tests/sim/schedule.h"
-#include "tests/support/c/etcd_model.h"
+#include "tests/sim/etcd_link.h"
 
 #define MS UINT64_C(1000000)
 #define S UINT64_C(1000000000)
@@ -34,9 +32,7 @@ enum {
     CRUNDS_MAX = 4,
     JOBS_MAX = 64,
     DECISIONS_MAX = 4096,
-    FLIGHTS_MAX = 4096,
     TERMS_MAX = 1024,
-    REQUEST_MS = 2500, /* as ETCD_CLIENT_MS */
     SUSPECT_AGAIN_MS = 200,
     CALM_S = 60, /* no faults from then on */
     END_S = 85,
@@ -45,19 +41,6 @@ enum {
 };
 
 enum moment_kind { APPLY, ANSWER, TICK, DECIDE, FAULT, BOOT, SUSPECT, EXPIRE, CALM, SETTLED, CHECK_END };
-
-enum lane { WORK, LEASE, LANE_COUNT };
-
-/* A request on its way. */
-struct flight {
-    struct etcd_request request;
-    struct etcd_reply reply;
-    unsigned crund;
-    uint64_t life;
-    enum lane lane;
-    bool is_unknown, is_unsent; /* how it is answered, whatever becomes of it */
-    bool is_answered, is_applied, is_lost;
-};
 
 /* What a crund has decided and not told yet. */
 struct decision {
@@ -100,20 +83,16 @@ struct world {
     uint64_t seed, now_ns, n_events;
     struct random random;
     struct schedule schedule;
-    struct etcd_model etcd;
+    struct etcd_link etcd;
     struct crund crunds[CRUNDS_MAX];
     unsigned n_crunds;
-    struct flight flights[FLIGHTS_MAX];
-    size_t n_flights;
     struct told_job told[JOBS_MAX];
     size_t n_told;
     uint64_t n_instances;
     struct told_term terms[TERMS_MAX];
     size_t n_told_terms;
     uint64_t last_told_ns;
-    bool is_down; /* etcd has no majority */
     bool is_calm, has_large, has_suspends, failed;
-    unsigned fault_percent;
     bool trace;
     char failure[512];
     uint64_t n_terms, n_tells, n_terms_settled;
@@ -338,102 +317,23 @@ static void tell_decisions(struct crund *c)
 
 /* ---- requests ---- */
 
-static struct flight *new_flight(size_t *ret)
-{
-    for (size_t i = 0; i < FLIGHTS_MAX; i++) {
-        struct flight *f = &w.flights[i];
-
-        if (i < w.n_flights && !(f->is_answered && (f->is_applied || f->is_lost)))
-            continue;
-        w.n_flights = i >= w.n_flights ? i + 1 : w.n_flights;
-        etcd_request_finish(&f->request);
-        etcd_reply_finish(&f->reply);
-        *f = (struct flight){0};
-        *ret = i;
-        return f;
-    }
-    abort();
-}
-
-/* Never arrives, and that is known or not. */
-static void lose(struct flight *f, size_t number)
-{
-    bool is_known = random_percent(&w.random, 60);
-
-    f->is_lost = true;
-    f->is_unsent = is_known;
-    f->is_unknown = !is_known;
-    later(is_known ? random_between(&w.random, 1, 700) * MS : REQUEST_MS * MS, ANSWER, f->crund, number);
-}
-
-/* Arrives when its sender has given up. */
-static void delay(struct flight *f, size_t number)
-{
-    uint64_t after_ns = random_between(&w.random, 1, 2) == 1
-                            ? random_between(&w.random, 1, REQUEST_MS) * MS
-                            : random_between(&w.random, REQUEST_MS, 12000) * MS;
-
-    f->is_unknown = true;
-    later(REQUEST_MS * MS, ANSWER, f->crund, number);
-    later(after_ns, APPLY, f->crund, number);
-}
-
-static void send(unsigned who, enum lane lane, struct etcd_request *request)
+static void send(unsigned who, enum etcd_lane_of_crund lane, struct etcd_request *request)
 {
     struct crund *c = &w.crunds[who];
-    size_t number;
-    struct flight *f = new_flight(&number);
-    uint64_t there_ns = random_between(&w.random, 200, random_percent(&w.random, 5) ? 400000 : 5000) * 1000;
 
-    f->request = *request;
-    f->crund = who;
-    f->life = c->life;
-    f->lane = lane;
-    if (c->is_cut || w.is_down)
-        (random_percent(&w.random, 70) ? lose : delay)(f, number);
-    else if (random_percent(&w.random, w.is_calm ? 0 : w.fault_percent))
-        (random_percent(&w.random, 40) ? lose : delay)(f, number);
-    else
-        later(there_ns, APPLY, who, number);
-}
-
-static void apply(size_t number)
-{
-    struct flight *f = &w.flights[number];
-
-    f->is_applied = true;
-    if (w.is_down) { /* a proposal that waited for a majority */
-        f->is_applied = false;
-        later(500 * MS, APPLY, f->crund, number);
-        return;
-    }
-    etcd_model_apply(&w.etcd, &f->request, w.now_ns, &f->reply);
-    if (!f->is_unknown)
-        later(random_between(&w.random, 100, 3000) * 1000, ANSWER, f->crund, number);
+    (void)etcd_link_send(&w.etcd, w.now_ns, who, c->life, lane, request, c->is_cut);
 }
 
 static void run_crund(unsigned who);
 
-static void answer(size_t number)
+static void answer(unsigned who, size_t number)
 {
-    struct flight *f = &w.flights[number];
-    struct crund *c = &w.crunds[f->crund];
-    struct etcd_reply failure = {.outcome = f->is_unsent ? ETCD_NOT_SENT : ETCD_UNKNOWN,
-                                 .error = "no answer"};
-    struct etcd_reply *reply = f->is_unsent || f->is_unknown ? &failure : &f->reply;
+    struct crund *c = &w.crunds[who];
 
-    if (c->alive && c->life == f->life && w.now_ns < c->paused_until_ns) {
-        schedule_add(&w.schedule, c->paused_until_ns, ANSWER, f->crund, number);
-        return;
-    }
-    f->is_answered = true;
-    if (!c->alive || c->life != f->life)
-        return;
-    if (f->lane == WORK)
-        etcd_leader_take_work(&c->core, reply, clock_of(c));
-    else
-        etcd_leader_take_lease(&c->core, reply, clock_of(c));
-    run_crund(f->crund);
+    if (c->alive && w.now_ns < c->paused_until_ns)
+        schedule_add(&w.schedule, c->paused_until_ns, ANSWER, who, number);
+    else if (etcd_link_answer(&w.etcd, number, c->alive ? &c->core : NULL, c->life, clock_of(c)))
+        run_crund(who);
 }
 
 /* As the shell does after each event. */
@@ -449,9 +349,9 @@ static void run_crund(unsigned who)
     take_change(who);
     tell_decisions(c);
     if (etcd_leader_next_work(&c->core, clock_of(c), &request))
-        send(who, WORK, &request);
+        send(who, ETCD_LINK_WORK, &request);
     if (etcd_leader_next_lease(&c->core, clock_of(c), &request))
-        send(who, LEASE, &request);
+        send(who, ETCD_LINK_LEASE, &request);
     deadline_ns = etcd_leader_deadline(&c->core);
     if (deadline_ns == UINT64_MAX)
         return; /* until an answer comes */
@@ -598,11 +498,11 @@ static void inflict(void)
         note("crund %u is %s etcd", who, c->is_cut ? "cut off from" : "connected to");
         break;
     case 4:
-        w.is_down = !w.is_down && random_percent(&w.random, 40);
-        note("etcd has %s majority", w.is_down ? "no" : "a");
+        w.etcd.is_down = !w.etcd.is_down && random_percent(&w.random, 40);
+        note("etcd has %s majority", w.etcd.is_down ? "no" : "a");
         break;
     default:
-        w.fault_percent = (unsigned)random_between(&w.random, 0, 12);
+        w.etcd.fault_percent = (unsigned)random_between(&w.random, 0, 12);
         break;
     }
     later(random_between(&w.random, 10, 6000) * MS, FAULT, 0, 0);
@@ -611,7 +511,8 @@ static void inflict(void)
 static void calm_down(void)
 {
     w.is_calm = true;
-    w.is_down = false;
+    w.etcd.is_down = false;
+    w.etcd.fault_percent = 0;
     for (unsigned i = 0; i < w.n_crunds; i++)
         w.crunds[i].is_cut = false;
     note("calm");
@@ -651,10 +552,10 @@ static void happen(const struct moment *m)
 {
     switch ((enum moment_kind)m->kind) {
     case APPLY:
-        apply((size_t)m->detail);
+        etcd_link_apply(&w.etcd, w.now_ns, (size_t)m->detail);
         break;
     case ANSWER:
-        answer((size_t)m->detail);
+        answer(m->who, (size_t)m->detail);
         break;
     case TICK:
         tick(m->who, m->detail);
@@ -672,8 +573,8 @@ static void happen(const struct moment *m)
         suspect(m->who, (unsigned)m->detail);
         break;
     case EXPIRE:
-        if (!w.is_down)
-            etcd_model_expire(&w.etcd, w.now_ns);
+        if (!w.etcd.is_down)
+            etcd_model_expire(&w.etcd.model, w.now_ns);
         later(random_between(&w.random, 50, 500) * MS, EXPIRE, 0, 0);
         break;
     case CALM:
@@ -693,11 +594,7 @@ static void finish_world(void)
     for (unsigned i = 0; i < w.n_crunds; i++)
         if (w.crunds[i].alive)
             etcd_leader_finish(&w.crunds[i].core);
-    for (size_t i = 0; i < w.n_flights; i++) {
-        etcd_request_finish(&w.flights[i].request);
-        etcd_reply_finish(&w.flights[i].reply);
-    }
-    etcd_model_finish(&w.etcd);
+    etcd_link_finish(&w.etcd);
     schedule_finish(&w.schedule);
 }
 
@@ -707,11 +604,11 @@ static bool run_seed(uint64_t seed, bool trace)
     bool has_refusals;
 
     w = (struct world){.seed = seed, .random = {.state = seed}, .trace = trace};
-    etcd_model_init(&w.etcd);
+    etcd_link_init(&w.etcd, &w.random, &w.schedule, APPLY, ANSWER);
     w.n_crunds = (unsigned)random_between(&w.random, 2, CRUNDS_MAX);
     w.has_large = random_percent(&w.random, 4);
     w.has_suspends = random_percent(&w.random, 30);
-    w.fault_percent = (unsigned)random_between(&w.random, 0, 8);
+    w.etcd.fault_percent = (unsigned)random_between(&w.random, 0, 8);
     for (unsigned i = 0; i < w.n_crunds; i++) {
         later(random_between(&w.random, 0, 2000) * MS, BOOT, i, 0);
         later(random_between(&w.random, 0, 500) * MS, DECIDE, i, 0);
