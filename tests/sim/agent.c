@@ -168,18 +168,59 @@ static void pass_lease_on(struct sim *sim, unsigned agent)
     schedule_add(&sim->schedule, at_ns > sim->now_ns ? at_ns : sim->now_ns, SIM_LEASE, agent, a->life);
 }
 
+/* What a view may change. */
+struct obeyed {
+    enum session_phase phase;
+    enum conn_end end;
+    int64_t generation;
+    uint64_t leased_ns;
+};
+
+static struct obeyed obeyed_by(const struct session *s)
+{
+    return (struct obeyed){s->phase, s->end, s->generation, s->leased_ns};
+}
+
+/* What a daemon that was replaced sends must change nothing. */
+static void check_old_term(struct sim *sim, unsigned agent, const struct obeyed *before,
+                           const struct session_view *view)
+{
+    struct sim_agent *a = &sim->agents[agent];
+    struct obeyed after = obeyed_by(&a->session);
+
+    if (view->kind == SESSION_VIEW_ELSEWHERE)
+        return;
+    if (view->term < a->seen_term &&
+        (before->phase != after.phase || before->generation != after.generation ||
+         before->leased_ns != after.leased_ns || before->end != after.end))
+        violated(sim, "agent %u obeys term %llu, and knows term %llu", agent, (unsigned long long)view->term,
+                 (unsigned long long)a->seen_term);
+    if (view->term > a->seen_term)
+        a->seen_term = view->term;
+}
+
+/* The time to join does not begin anew where nothing decides. */
+static bool is_contact(const struct sim_agent *a, const struct session_event *event)
+{
+    return event->kind == SESSION_EVENT_ALIVE || event->kind == SESSION_EVENT_RENEWED ||
+           (event->kind == SESSION_EVENT_VIEW &&
+            (event->view->kind != SESSION_VIEW_ELSEWHERE || a->session.was_up));
+}
+
 static void step_agent(struct sim *sim, unsigned agent, struct session_event *event)
 {
     struct sim_agent *a = &sim->agents[agent];
+    const struct obeyed before = obeyed_by(&a->session);
     struct session_actions actions;
 
     event->now_ns = agent_clock(sim, a);
-    if (event->kind == SESSION_EVENT_VIEW || event->kind == SESSION_EVENT_ALIVE ||
-        event->kind == SESSION_EVENT_RENEWED)
+    if (is_contact(a, event))
         a->contact_ns = sim->now_ns;
     if (event->view)
         a->view_instance = event->view->instance;
     session_step(&a->session, event, &actions);
+    if (event->view)
+        check_old_term(sim, agent, &before, event->view);
     pass_lease_on(sim, agent);
     for (size_t i = 0; i < actions.n_items; i++)
         run_session_action(sim, agent, actions.items[i], event);
@@ -203,7 +244,8 @@ void agent_boot(struct sim *sim, unsigned agent)
 
     if (a->alive)
         return;
-    a->own_instance = 0;
+    a->own_instance = a->seen_term = 0;
+    a->n_dials = agent;
     a->restarts = a->changes = 0;
     a->alive = true;
     a->ended = false;

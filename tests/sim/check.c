@@ -50,7 +50,7 @@ void disturb(struct sim *sim, unsigned agent, uint64_t until_ns)
 
 void disturb_daemon(struct sim *sim, uint64_t until_ns)
 {
-    extend(&sim->daemon.disturbed_until_ns, until_ns + shadow_ns(sim));
+    extend(&sim->rendezvous.disturbed_until_ns, until_ns + shadow_ns(sim));
 }
 
 void disturb_all(struct sim *sim, uint64_t until_ns)
@@ -216,7 +216,7 @@ void check_start(struct sim *sim, unsigned agent, const struct session_view *vie
     a->own_instance = view->instance;
     if (!w) {
         w = begin_world(sim, agent, view);
-    } else if (!same_world(w, view) && sim->daemon.rolled_back) {
+    } else if (!same_world(w, view) && sim->rendezvous.rolled_back) {
         w = begin_world(sim, agent, view); /* it does not know that it has used this number */
     } else if (!same_world(w, view)) {
         violated(sim, "two different worlds in generation %lld", (long long)view->generation);
@@ -273,7 +273,7 @@ static void check_worker_cause(struct sim *sim, const struct sim_world *w, const
         violated(sim, "node %d is blamed for a failure of generation %lld it did not have",
                  (int)c->group_rank, (long long)w->generation);
     /* On a quick and quiet network what came first is known. */
-    if (m->victim && !w->heard_after_death && sim->now_ns > sim->daemon.disturbed_until_ns &&
+    if (m->victim && !w->heard_after_death && sim->now_ns > sim->rendezvous.disturbed_until_ns &&
         sim->scenario.spike_percent == 0 && sim->scenario.latency_max_ns <= 2 * SIM_MS &&
         w->death_ns + 200 * SIM_MS < sim->now_ns - SIM_S)
         violated(sim, "node %d is blamed for a failure that followed from another node's death",
@@ -286,7 +286,8 @@ static void check_lost_cause(struct sim *sim, const struct sim_world *w, const s
 {
     struct sim_member *m = blamed(sim, w, &job->cause);
     const struct sim_agent *a = m && m->present ? &sim->agents[m->agent] : NULL;
-    uint64_t at_ns = sim_clock_when(&sim->daemon.clock, job->cause_ns);
+    const struct sim_daemon *d = list_entry(job->rounds, struct sim_daemon, rounds);
+    uint64_t at_ns = sim_clock_when(&d->clock, job->cause_ns);
 
     if (m && m->lost)
         return;
@@ -303,9 +304,10 @@ static void check_cause(struct sim *sim, const struct rounds_job *job)
 
     if (job->cause.kind == SESSION_CAUSE_NONE)
         violated(sim, "generation %lld is over for no cause", (long long)job->generation);
-    if (!w || sim->daemon.rolled_back) /* two worlds may have that number */
-        return;                        /* it was over before anybody heard of it */
-    if (w->settled && !sim->daemon.keeps_state)
+    if (!w || sim->rendezvous.rolled_back) /* two worlds may have that number */
+        return;                            /* it was over before anybody heard of it */
+    /* With etcd: a daemon that leads no more, and does not know it yet, decides what is not sent. */
+    if (w->settled && !sim->rendezvous.keeps_state && !sim->scenario.has_etcd)
         violated(sim, "generation %lld is settled twice", (long long)job->generation);
     w->settled = true;
     if (job->cause.kind == SESSION_CAUSE_WORKER)
@@ -324,8 +326,8 @@ void check_log(struct sim *sim, const struct rounds_job *job, unsigned log_kinds
                   log_kinds, rounds_job_state_name(job->state), (long long)job->generation,
                   rounds_job_n_nodes(job), job->restarts, job->changes, cause);
     }
-    if (log_kinds & ROUNDS_LOG_OVER && job->cause.kind == SESSION_CAUSE_LOST && !sim->daemon.rolled_back &&
-        find_world(sim, job->instance, job->generation))
+    if (log_kinds & ROUNDS_LOG_OVER && job->cause.kind == SESSION_CAUSE_LOST &&
+        !sim->rendezvous.rolled_back && find_world(sim, job->instance, job->generation))
         check_lost_cause(sim, find_world(sim, job->instance, job->generation), job);
     if (log_kinds & ROUNDS_LOG_SETTLED)
         check_cause(sim, job);
@@ -348,8 +350,9 @@ void check_notice(struct sim *sim, unsigned agent, unsigned world)
 {
     const struct sim_world *w = &sim->worlds[world];
 
-    if (sim->agents[agent].disturbed_until_ns > sim->now_ns || sim->daemon.disturbed_until_ns > sim->now_ns ||
-        sim->scenario.spike_percent > 0 || !sim->daemon.alive)
+    if (sim->agents[agent].disturbed_until_ns > sim->now_ns ||
+        sim->rendezvous.disturbed_until_ns > sim->now_ns || sim->scenario.spike_percent > 0 ||
+        !daemon_leading(sim))
         return;
     for (uint32_t i = 0; i < w->group_world_size; i++) {
         const struct sim_member *m = &w->members[i];
@@ -370,17 +373,18 @@ static uint64_t excluded_from_ns(const struct sim *sim, const struct sim_agent *
                                  const struct sim_world *next)
 {
     const uint64_t ends_ns[] = {
-        a->paused_until_ns,
-        a->blocked_until_ns[0],
-        a->blocked_until_ns[1],
-        sim->daemon.boot_ns,
-        sim->daemon.paused_until_ns,
-        sim->slow_until_ns + 4 * SIM_S,
+        a->paused_until_ns, a->blocked_until_ns[0], a->blocked_until_ns[1], sim->slow_until_ns + 4 * SIM_S,
         a->contact_ns - (a->contact_ns > sim->scenario.cutoff_ns ? sim->scenario.cutoff_ns : a->contact_ns)};
     uint64_t last_ns = next->formed_ns;
 
     for (size_t i = 0; i < sizeof(ends_ns) / sizeof(ends_ns[0]); i++)
         extend(&last_ns, ends_ns[i]);
+    for (unsigned i = 0; i < sim->scenario.n_daemons; i++) {
+        extend(&last_ns, sim->daemons[i].boot_ns);
+        extend(&last_ns, sim->daemons[i].paused_until_ns);
+        extend(&last_ns, network_blocked_until_ns(sim, (unsigned)(a - sim->agents), i, SIM_AGENT_END));
+        extend(&last_ns, network_blocked_until_ns(sim, (unsigned)(a - sim->agents), i, SIM_DAEMON_END));
+    }
     return last_ns + sim->scenario.cutoff_ns + sim->scenario.disk_max_ns + shadow_ns(sim);
 }
 
@@ -442,7 +446,8 @@ static enum situation situation_of(const struct rounds_job *job)
 static uint64_t situation_limit_ns(const struct sim *sim, enum situation situation)
 {
     uint64_t timeout_ns = sim->scenario.params.node_timeout_ms * SIM_MS;
-    uint64_t grace_ns = 5 * SIM_S; /* after a restart */
+    uint64_t grace_ns =
+        (sim->scenario.has_etcd ? 10 : 5) * SIM_S; /* after a restart, and etcd answers late */
 
     switch (situation) {
     case SITUATION_ENDING: /* a member may be silent for three timeouts before it is lost, and more after a stop */
@@ -458,7 +463,8 @@ static uint64_t situation_limit_ns(const struct sim *sim, enum situation situati
     }
 }
 
-static void check_job_progress(struct sim *sim, struct sim_progress *p, const struct rounds_job *job)
+static void check_job_progress(struct sim *sim, const struct sim_daemon *d, struct sim_progress *p,
+                               const struct rounds_job *job)
 {
     enum situation situation = situation_of(job);
     uint64_t since_ns = p->since_ns, limit_ns = situation_limit_ns(sim, situation);
@@ -469,15 +475,14 @@ static void check_job_progress(struct sim *sim, struct sim_progress *p, const st
     }
     if (situation == SITUATION_COMPLETE)
         violated(sim, "job %s has all nodes for its next generation, and does not form it", job->id);
-    extend(&since_ns, sim->daemon.paused_until_ns);
+    extend(&since_ns, d->paused_until_ns);
     if (situation != SITUATION_NONE && sim->now_ns > since_ns + limit_ns + limit_ns / 50)
         violated(sim, "job %s waits for its next generation (%d) for %.3f s, which is too long", job->id,
                  (int)situation, (double)(sim->now_ns - since_ns) / 1e9);
 }
 
-void check_progress(struct sim *sim)
+void check_progress(struct sim *sim, struct sim_daemon *d)
 {
-    struct sim_daemon *d = &sim->daemon;
     size_t n = 0;
 
     if (!d->alive)
@@ -487,7 +492,7 @@ void check_progress(struct sim *sim)
         const struct rounds_job *job = list_entry(i, struct rounds_job, in_rounds);
 
         if (!job->replaced && n < sizeof(d->progress) / sizeof(d->progress[0]))
-            check_job_progress(sim, &d->progress[n++], job);
+            check_job_progress(sim, d, &d->progress[n++], job);
     }
 }
 
@@ -578,7 +583,7 @@ static void check_unreachable(struct sim *sim, unsigned agent)
 {
     const struct sim_agent *a = &sim->agents[agent];
 
-    if (a->disturbed_until_ns < sim->now_ns && sim->daemon.disturbed_until_ns < sim->now_ns)
+    if (a->disturbed_until_ns < sim->now_ns && sim->rendezvous.disturbed_until_ns < sim->now_ns)
         violated(sim, "agent %u does not reach the rendezvous, and nothing is in the way", agent);
     if (sim->now_ns + clock_slack_ns(sim) < unreachable_from_ns(sim, a))
         violated(sim, "agent %u gives up %.1f s after it heard of the rendezvous", agent,
@@ -595,7 +600,7 @@ static void check_own_result(struct sim *sim, unsigned agent, const struct sessi
     for (size_t i = 0; i < sim->n_verdicts; i++) {
         const struct sim_verdict *v = &sim->verdicts[i];
 
-        if (v->instance == instance && view->instance != instance && !sim->daemon.amnesia)
+        if (v->instance == instance && view->instance != instance && !sim->rendezvous.amnesia)
             violated(sim, "agent %u ends with the result of another job: its own was %s", agent,
                      session_verdict_name(v->verdict));
     }
@@ -616,16 +621,16 @@ void check_end(struct sim *sim, unsigned agent, const struct session_view *view)
         check_unreachable(sim, agent);
     if (s->end == SESSION_END_VERDICT)
         check_own_result(sim, agent, view);
-    if (s->end == SESSION_END_VERDICT && !sim->daemon.amnesia)
+    if (s->end == SESSION_END_VERDICT && !sim->rendezvous.amnesia)
         check_verdict(sim, view->instance, s);
 }
 
 /* Newcomers that come in quick succession wait: see rounds_job.admit_pause_ns. */
-static bool is_admission_paused(const struct sim *sim, const struct sim_agent *a)
+static bool is_admission_paused(struct sim *sim, const struct sim_agent *a)
 {
-    const struct sim_daemon *d = &sim->daemon;
+    const struct sim_daemon *d = daemon_leading(sim);
 
-    if (!d->alive)
+    if (!d)
         return false;
     list_for_each(i, &d->rounds.jobs)
     {
@@ -692,6 +697,82 @@ void check_all_ended(struct sim *sim)
             violated(sim, "agent %u has not ended: %s, %s, generation %lld", i,
                      session_link_name(a->session.link), session_phase_name(a->session.phase),
                      (long long)a->session.generation);
+    }
+}
+
+/* ---- several daemons ---- */
+
+static struct sim_told *find_told(struct sim *sim, uint64_t instance)
+{
+    struct sim_rendezvous *r = &sim->rendezvous;
+
+    for (size_t i = 0; i < r->n_told; i++)
+        if (r->told[i].instance == instance)
+            return &r->told[i];
+    if (r->n_told == SIM_TOLD_MAX)
+        return NULL;
+    r->told[r->n_told] = (struct sim_told){.instance = instance, .generation = -1};
+    return &r->told[r->n_told++];
+}
+
+/* A daemon sends nothing after one with a later term has. What it sends was saved, and must not be lost. */
+void check_told(struct sim *sim, struct sim_daemon *d, const struct sim_told *told)
+{
+    struct sim_told *known;
+
+    if (!sim->scenario.has_etcd)
+        return;
+    if (d->term < sim->rendezvous.told_term && !sim->scenario.suspends)
+        violated(sim, "daemon %u with term %lld sends a view after one with term %lld", daemon_number(sim, d),
+                 (long long)d->term, (long long)sim->rendezvous.told_term);
+    if (d->term > sim->rendezvous.told_term)
+        sim->rendezvous.told_term = d->term;
+    /* A job without a generation is not saved. */
+    known = told->generation >= 0 || told->is_over ? find_told(sim, told->instance) : NULL;
+    if (!known)
+        return;
+    if (told->generation > known->generation)
+        known->generation = told->generation;
+    known->restarts = told->restarts > known->restarts ? told->restarts : known->restarts;
+    known->changes = told->changes > known->changes ? told->changes : known->changes;
+    known->is_over = known->is_over || told->is_over;
+}
+
+void check_forgotten(struct sim *sim, uint64_t instance)
+{
+    struct sim_told *told = sim->scenario.has_etcd ? find_told(sim, instance) : NULL;
+
+    if (told)
+        told->is_forgotten = true;
+}
+
+static const struct rounds_job *find_job(const struct sim_daemon *d, uint64_t instance)
+{
+    list_for_each(i, &d->rounds.jobs) if (list_entry(i, struct rounds_job, in_rounds)->instance ==
+                                          instance) return list_entry(i, struct rounds_job, in_rounds);
+    return NULL;
+}
+
+/* A new leader has everything that an agent may know. */
+void check_loaded(struct sim *sim, struct sim_daemon *d)
+{
+    for (size_t i = 0; i < sim->rendezvous.n_told; i++) {
+        const struct sim_told *told = &sim->rendezvous.told[i];
+        const struct rounds_job *job = find_job(d, told->instance);
+
+        if (told->is_forgotten || (sim->scenario.suspends && d->term < sim->rendezvous.told_term))
+            continue;
+        if (!job)
+            violated(sim, "the job with instance %016llx was saved, and is not there",
+                     (unsigned long long)told->instance);
+        else if (job->generation < told->generation || job->restarts < told->restarts ||
+                 job->changes < told->changes || (told->is_over && job->state != ROUNDS_CLOSED))
+            violated(sim,
+                     "job %s is read with generation %lld, %u restarts, %u changes, and agents know "
+                     "generation %lld, %u restarts, %u changes%s",
+                     job->id, (long long)job->generation, job->restarts, job->changes,
+                     (long long)told->generation, told->restarts, told->changes,
+                     told->is_over ? ", and that it is over" : "");
     }
 }
 

@@ -4,13 +4,14 @@
  * end that is gone answers with a reset. A machine that is gone does not send again what was blocked.
  */
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "rendezvous/session_json.h"
 #include "tests/sim/sim.h"
 
-enum { USER_TIMEOUT_MS = 1200 };
+enum { USER_TIMEOUT_MS = 1200, NEXT_ADDRESS_MS = 250 };
 
 static struct sim_connection *connection_at(struct sim *sim, unsigned connection)
 {
@@ -34,9 +35,22 @@ static uint64_t max_ns(uint64_t a, uint64_t b)
     return a > b ? a : b;
 }
 
+uint64_t network_blocked_until_ns(const struct sim *sim, unsigned agent, unsigned daemon, enum sim_end to)
+{
+    const struct sim_agent *a = &sim->agents[agent];
+
+    return max_ns(a->blocked_until_ns[to],
+                  max_ns(a->pair_blocked_until_ns[daemon][to], sim->daemons[daemon].blocked_until_ns[to]));
+}
+
+static uint64_t blocked_until_ns(const struct sim *sim, const struct sim_connection *c, enum sim_end to)
+{
+    return network_blocked_until_ns(sim, c->agent, c->daemon, to);
+}
+
 static bool is_blocked(const struct sim *sim, const struct sim_connection *c, enum sim_end to)
 {
-    return sim->now_ns < sim->agents[c->agent].blocked_until_ns[to];
+    return sim->now_ns < blocked_until_ns(sim, c, to);
 }
 
 /* ---- sending ---- */
@@ -141,19 +155,57 @@ static struct sim_connection *sim_dial(struct sim *sim, unsigned agent, uint64_t
     sim->connections[sim->n_connections++] = c;
     c->number = id;
     c->agent = agent;
+    c->daemon = a->daemon;
     c->agent_life = a->life;
     c->open[SIM_AGENT_END] = true;
     rounds_conn_init(&c->session);
     if (is_blocked(sim, c, SIM_DAEMON_END) || is_blocked(sim, c, SIM_AGENT_END))
         return c; /* the agent will not wait for the kernel's second try */
-    schedule_add(&sim->schedule, sim->now_ns + rtt_ns, sim->daemon.alive ? SIM_CONNECTED : SIM_REFUSED, id,
-                 0);
+    schedule_add(&sim->schedule, sim->now_ns + rtt_ns,
+                 sim->daemons[c->daemon].alive ? SIM_CONNECTED : SIM_REFUSED, id, 0);
     return c;
+}
+
+/* Where a daemon that does not lead has sent the agent. */
+static bool parse_redirect(const struct sim *sim, const struct sim_agent *a, unsigned *ret)
+{
+    unsigned last;
+
+    if (sscanf(a->session.redirect, "10.9.9.%u:29400", &last) != 1 || last < 9 ||
+        last - 9 >= sim->scenario.n_daemons)
+        return false;
+    *ret = last - 9;
+    return true;
+}
+
+/* The next endpoint of the list that answers; those that do not cost time. Returns how much. */
+static uint64_t choose_endpoint(struct sim *sim, unsigned agent)
+{
+    struct sim_agent *a = &sim->agents[agent];
+    unsigned n = sim->scenario.n_daemons, first = a->n_dials++ % n;
+    uint64_t late_ns = 0;
+
+    for (unsigned i = 0; i < n; i++) {
+        a->daemon = (first + i) % n;
+        if (sim->now_ns < network_blocked_until_ns(sim, agent, a->daemon, SIM_AGENT_END) ||
+            sim->now_ns < network_blocked_until_ns(sim, agent, a->daemon, SIM_DAEMON_END))
+            late_ns += NEXT_ADDRESS_MS * SIM_MS;
+        else if (!sim->daemons[a->daemon].alive)
+            late_ns += latency(sim);
+        else
+            return late_ns;
+    }
+    return 0;
 }
 
 void network_dial(struct sim *sim, unsigned agent)
 {
-    sim->agents[agent].connection = sim_dial(sim, agent, 0)->number;
+    struct sim_agent *a = &sim->agents[agent];
+    uint64_t late_ns = 0;
+
+    if (sim->scenario.n_daemons > 1 && !parse_redirect(sim, a, &a->daemon))
+        late_ns = choose_endpoint(sim, agent);
+    a->connection = sim_dial(sim, agent, late_ns)->number;
 }
 
 void network_dial_death_notice(struct sim *sim, unsigned agent, const struct session_hello *hello,
@@ -210,7 +262,8 @@ void network_break(struct sim *sim, unsigned connection, enum sim_end end)
 /* Until when the one who would receive it does not run. */
 static uint64_t paused_until_ns(const struct sim *sim, const struct sim_connection *c, enum sim_end to)
 {
-    return to == SIM_DAEMON_END ? sim->daemon.paused_until_ns : sim->agents[c->agent].paused_until_ns;
+    return to == SIM_DAEMON_END ? sim->daemons[c->daemon].paused_until_ns
+                                : sim->agents[c->agent].paused_until_ns;
 }
 
 static void give_up_later(struct sim *sim, unsigned connection, enum sim_end end, uint64_t at_ns)
@@ -240,7 +293,7 @@ static void deliver(struct sim *sim, unsigned connection, enum sim_end to, const
             reset(sim, connection, to);
         return;
     }
-    if (sim->agents[c->agent].blocked_until_ns[!to] > sim->now_ns + USER_TIMEOUT_MS * SIM_MS)
+    if (blocked_until_ns(sim, c, (enum sim_end) !to) > sim->now_ns + USER_TIMEOUT_MS * SIM_MS)
         give_up_later(sim, connection, !to, m->sent_ns + USER_TIMEOUT_MS * SIM_MS); /* no acknowledgement */
     if (m->kind == MESSAGE_FIN)
         c->open[to] = false;
@@ -278,7 +331,7 @@ void network_pump(struct sim *sim, unsigned connection, enum sim_end to)
         return;
     }
     if (is_blocked(sim, c, to)) {
-        uint64_t until_ns = sim->agents[c->agent].blocked_until_ns[to];
+        uint64_t until_ns = blocked_until_ns(sim, c, to);
 
         if (m->sent_ns + USER_TIMEOUT_MS * SIM_MS < until_ns && random_percent(&sim->random, 80))
             give_up_later(sim, connection, !to, m->sent_ns + USER_TIMEOUT_MS * SIM_MS);

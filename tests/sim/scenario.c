@@ -22,16 +22,22 @@ static const char *const fault_names[FAULT_COUNT] = {
     [FAULT_DRAIN] = "drains",
     [FAULT_ROLLBACK] = "daemon restarts with old state",
     [FAULT_HOSTILE] = "hostile hellos",
+    [FAULT_PAIR] = "partitions of one agent from one daemon",
+    [FAULT_DAEMON_ISOLATED] = "partitions of one daemon",
+    [FAULT_ETCD_CUT] = "partitions of one daemon from etcd",
+    [FAULT_ETCD_DOWN] = "losses of etcd's majority",
+    [FAULT_ETCD_SLOW] = "times of bad answers from etcd",
 };
 
 /* How often a kind takes part in a seed. */
 static const unsigned fault_chances[FAULT_COUNT] = {
-    [FAULT_WORKER] = 70,  [FAULT_AGENT_KILL] = 60,   [FAULT_NODE_LOSS] = 40,
-    [FAULT_LEAVE] = 25,   [FAULT_AGENT_PAUSE] = 40,  [FAULT_DAEMON_PAUSE] = 30,
-    [FAULT_CUT] = 60,     [FAULT_PARTITION] = 50,    [FAULT_PARTITION_MANY] = 30,
-    [FAULT_SLOW] = 20,    [FAULT_DAEMON_CRASH] = 40, [FAULT_DAEMON_AMNESIA] = 12,
-    [FAULT_BOOT] = 50,    [FAULT_DRAIN] = 6,         [FAULT_ROLLBACK] = 8,
-    [FAULT_HOSTILE] = 10,
+    [FAULT_WORKER] = 70,   [FAULT_AGENT_KILL] = 60,   [FAULT_NODE_LOSS] = 40,
+    [FAULT_LEAVE] = 25,    [FAULT_AGENT_PAUSE] = 40,  [FAULT_DAEMON_PAUSE] = 30,
+    [FAULT_CUT] = 60,      [FAULT_PARTITION] = 50,    [FAULT_PARTITION_MANY] = 30,
+    [FAULT_SLOW] = 20,     [FAULT_DAEMON_CRASH] = 40, [FAULT_DAEMON_AMNESIA] = 12,
+    [FAULT_BOOT] = 50,     [FAULT_DRAIN] = 6,         [FAULT_ROLLBACK] = 8,
+    [FAULT_HOSTILE] = 10,  [FAULT_PAIR] = 50,         [FAULT_DAEMON_ISOLATED] = 40,
+    [FAULT_ETCD_CUT] = 50, [FAULT_ETCD_DOWN] = 25,    [FAULT_ETCD_SLOW] = 50,
 };
 
 const char *sim_fault_name(unsigned fault)
@@ -50,6 +56,16 @@ static unsigned choose_size(struct random *r)
     if (dice < 199)
         return (unsigned)random_between(r, 41, 150);
     return (unsigned)random_between(r, 500, 1500);
+}
+
+/* Several daemons are most often at odds about few agents. */
+static unsigned choose_size_with_etcd(struct random *r)
+{
+    unsigned dice = (unsigned)random_between(r, 0, 99);
+
+    return (unsigned)(dice < 75   ? random_between(r, 2, 8)
+                      : dice < 97 ? random_between(r, 9, 40)
+                                  : random_between(r, 41, 150));
 }
 
 static void choose_params(struct sim_scenario *sc, struct random *r)
@@ -74,7 +90,7 @@ static void choose_lease(struct sim_scenario *sc, struct random *r)
 {
     uint32_t ms = (uint32_t)random_between(r, 2, 12) * 1000;
 
-    if (!random_percent(r, 45))
+    if (!random_percent(r, sc->has_etcd ? 95 : 45))
         return;
     if (ms < sc->params.node_timeout_ms)
         ms = sc->params.node_timeout_ms;
@@ -141,7 +157,7 @@ static void choose_times(struct sim_scenario *sc, struct random *r)
     static const uint64_t every_ms[] = {300, 1000, 3000, 10000};
 
     sc->fault_every_ns = every_ms[random_u64(r) % 4] * SIM_MS;
-    sc->cutoff_ns = random_percent(r, 30) ? 30 * SIM_S : 8 * SIM_S;
+    sc->cutoff_ns = random_percent(r, 30) || sc->has_etcd ? 30 * SIM_S : 8 * SIM_S;
     if (sc->params.lease_ms + sc->own_lease_ms > 0 && random_percent(r, 50)) {
         sc->has_default_cutoff = true;
         sc->cutoff_ns = sc->params.join_timeout_ms * SIM_MS;
@@ -151,7 +167,8 @@ static void choose_times(struct sim_scenario *sc, struct random *r)
     sc->calm_ns = random_between(r, 5, sc->n_agents > 300 ? 15 : 150) * SIM_S;
     sc->finish_ns = sc->calm_ns + 30 * SIM_S + sc->cutoff_ns + 4 * sc->stop_limit_ns + 2 * sc->rejoin_ns +
                     2 * sc->params.last_call_ms * SIM_MS + 4 * sc->params.node_timeout_ms * SIM_MS +
-                    2 * session_lease_wait_ns(sc->params.lease_ms + sc->own_lease_ms);
+                    2 * session_lease_wait_ns(sc->params.lease_ms + sc->own_lease_ms) +
+                    (sc->has_etcd ? 20 * SIM_S : 0);
     sc->finish_spread_ns = random_percent(r, 50) ? 2 * SIM_S : 10 * SIM_S;
     sc->late_failure_percent = random_percent(r, 40) ? (unsigned)random_between(r, 1, 15) : 0;
     sc->late_faults_ns = random_percent(r, 40) ? sc->finish_ns + random_between(r, 1, 20) * SIM_S : 0;
@@ -159,23 +176,40 @@ static void choose_times(struct sim_scenario *sc, struct random *r)
                  4 * sc->stop_limit_ns + 60 * SIM_S;
 }
 
-void scenario_choose(struct sim *sim, unsigned n_agents)
+/* Several of them have their own faults, and lose no state. */
+static void choose_daemons(struct sim_scenario *sc, struct random *r)
+{
+    sc->n_daemons = (unsigned)random_between(r, 2, SIM_DAEMONS_MAX);
+    sc->suspends = random_percent(r, 20);
+    sc->fault_percent[FAULT_DAEMON_AMNESIA] = sc->fault_percent[FAULT_ROLLBACK] = 0;
+    sc->disk_max_ns = 0;
+    for (unsigned i = FAULT_COUNT_SINGLE; i < FAULT_COUNT; i++)
+        sc->fault_percent[i] = random_percent(r, fault_chances[i]) ? (unsigned)random_between(r, 5, 100) : 0;
+}
+
+void scenario_choose(struct sim *sim, unsigned n_agents, bool has_etcd)
 {
     struct sim_scenario *sc = &sim->scenario;
     struct random *r = &sim->random;
 
-    sc->n_agents = n_agents ? n_agents : choose_size(r);
+    sc->has_etcd = has_etcd;
+    sc->n_daemons = 1;
+    sc->n_agents = n_agents ? n_agents : has_etcd ? choose_size_with_etcd(r) : choose_size(r);
     sc->n_jobs = sc->n_agents >= 4 && random_percent(r, 10) ? 2 : 1;
     sc->hints = random_percent(r, 30);
     sc->clock_ppm = random_percent(r, 30) ? 2000 : random_percent(r, 50) ? 50 : 0;
     choose_params(sc, r);
+    if (has_etcd && random_percent(r, 40)) /* so that agents may wait for a daemon that is paused */
+        sc->params.node_timeout_ms = (uint32_t)random_between(r, 3000, 8000);
     choose_lease(sc, r);
     choose_network(sc, r);
     choose_disk(sc, r);
     choose_workers(sc, r);
     choose_times(sc, r);
-    for (unsigned i = 0; i < FAULT_COUNT; i++)
+    for (unsigned i = 0; i < FAULT_COUNT_SINGLE; i++)
         sc->fault_percent[i] = random_percent(r, fault_chances[i]) ? (unsigned)random_between(r, 5, 100) : 0;
+    if (has_etcd)
+        choose_daemons(sc, r);
     sim_trace(sim,
               "%u agents, %u jobs, %u to %u nodes, %u restarts, %u changes, calm at %llu s, finish at %llu s",
               sc->n_agents, sc->n_jobs, sc->params.min_nodes, sc->params.max_nodes, sc->params.max_restarts,
@@ -190,7 +224,12 @@ void scenario_begin(struct sim *sim)
     for (unsigned i = 0; i < sc->n_agents; i++)
         if (random_percent(&sim->random, 90))
             schedule_add(&sim->schedule, random_between(&sim->random, 0, 2 * SIM_S), SIM_AGENT_BOOT, i, 0);
-    schedule_add(&sim->schedule, random_between(&sim->random, 0, SIM_S), SIM_DAEMON_BOOT, 0, 0);
+    for (unsigned i = 0; i < sc->n_daemons; i++)
+        schedule_add(&sim->schedule, random_between(&sim->random, 0, SIM_S), SIM_DAEMON_BOOT, i, 0);
+    if (sc->has_etcd) {
+        etcd_link_init(&sim->etcd, &sim->random, &sim->schedule, SIM_ETCD_APPLY, SIM_ETCD_ANSWER);
+        schedule_add(&sim->schedule, 0, SIM_ETCD_EXPIRE, 0, 0);
+    }
     schedule_add(&sim->schedule, random_between(&sim->random, 0, 3 * SIM_S), SIM_FAULT, 0, 0);
     schedule_add(&sim->schedule, sc->finish_ns - SIM_MS, SIM_CHECK_CALM, 0, 0);
 }
@@ -205,6 +244,16 @@ static uint64_t duration_ns(struct random *r)
     return random_between(r, SIM_MS, dice < 5 ? SIM_S : dice < 9 ? 6 * SIM_S : 45 * SIM_S);
 }
 
+/* Not long after the last fault. */
+static uint64_t fault_end_ns(struct sim *sim)
+{
+    uint64_t until_ns = sim->now_ns + duration_ns(&sim->random);
+    uint64_t last_ns =
+        (sim->now_ns < sim->scenario.calm_ns ? sim->scenario.calm_ns : sim->scenario.late_faults_ns);
+
+    return until_ns > last_ns + 5 * SIM_S ? last_ns + 5 * SIM_S : until_ns;
+}
+
 static void block(struct sim *sim, unsigned agent, unsigned ways, uint64_t until_ns)
 {
     struct sim_agent *a = &sim->agents[agent];
@@ -217,13 +266,9 @@ static void block(struct sim *sim, unsigned agent, unsigned ways, uint64_t until
 
 static void partition(struct sim *sim, unsigned agent, bool many)
 {
-    uint64_t until_ns = sim->now_ns + duration_ns(&sim->random);
+    uint64_t until_ns = fault_end_ns(sim);
     unsigned ways = (unsigned)random_between(&sim->random, 1, 3);
-    uint64_t last_ns =
-        (sim->now_ns < sim->scenario.calm_ns ? sim->scenario.calm_ns : sim->scenario.late_faults_ns);
 
-    if (until_ns > last_ns + 5 * SIM_S)
-        until_ns = last_ns + 5 * SIM_S;
     sim_trace(sim, "partition: agent %u%s, ways %u, until %.3f s", agent, many ? " and others" : "", ways,
               (double)until_ns / 1e9);
     block(sim, agent, ways, until_ns);
@@ -242,7 +287,7 @@ static void cut_connection(struct sim *sim, unsigned agent)
         return;
     sim_trace(sim, "cut: connection of agent %u, ends %u", agent, ends);
     disturb(sim, agent, sim->now_ns);
-    if (ends & 1u << SIM_DAEMON_END && sim->now_ns >= sim->daemon.paused_until_ns)
+    if (ends & 1u << SIM_DAEMON_END && sim->now_ns >= sim->daemons[a->daemon].paused_until_ns)
         network_break(sim, connection, SIM_DAEMON_END);
     if (ends & 1u << SIM_AGENT_END && sim->now_ns >= a->paused_until_ns)
         network_break(sim, connection, SIM_AGENT_END);
@@ -256,18 +301,35 @@ static void pause_agent(struct sim *sim, unsigned agent)
               (double)sim->agents[agent].paused_until_ns / 1e9);
 }
 
+/* Mostly the one that leads. */
+static struct sim_daemon *choose_daemon(struct sim *sim)
+{
+    struct sim_daemon *leader = daemon_leading(sim);
+
+    if (sim->scenario.n_daemons == 1)
+        return &sim->daemons[0];
+    if (leader && random_percent(&sim->random, 60))
+        return leader;
+    return &sim->daemons[random_u64(&sim->random) % sim->scenario.n_daemons];
+}
+
 static void pause_daemon(struct sim *sim)
 {
-    if (!sim->daemon.alive || sim->now_ns < sim->daemon.paused_until_ns)
+    struct sim_daemon *d = choose_daemon(sim);
+
+    if (!d->alive || sim->now_ns < d->paused_until_ns)
         return;
-    sim->daemon.paused_until_ns = sim->now_ns + random_between(&sim->random, SIM_MS, 8 * SIM_S);
-    disturb_daemon(sim, sim->daemon.paused_until_ns);
-    sim_trace(sim, "daemon is paused until %.3f s", (double)sim->daemon.paused_until_ns / 1e9);
+    d->paused_until_ns = sim->now_ns + random_between(&sim->random, SIM_MS, 8 * SIM_S);
+    disturb_daemon(sim, d->paused_until_ns);
+    sim_trace(sim, "daemon %u is paused until %.3f s", daemon_number(sim, d),
+              (double)d->paused_until_ns / 1e9);
+    if (sim->scenario.suspends && random_percent(&sim->random, 50))
+        d->clock.offset_ns -= d->paused_until_ns - sim->now_ns;
 }
 
 static void crash_daemon(struct sim *sim, bool keeps_state)
 {
-    struct sim_daemon *d = &sim->daemon;
+    struct sim_daemon *d = choose_daemon(sim);
 
     if (!d->alive)
         return;
@@ -275,11 +337,57 @@ static void crash_daemon(struct sim *sim, bool keeps_state)
     if (!keeps_state)
         disturb_all(sim, sim->now_ns + 10 * SIM_S);
     if (!random_percent(&sim->random, 50)) {
-        daemon_crash(sim, keeps_state);
+        daemon_crash(sim, d, keeps_state);
         return;
     }
     d->crash_after = (unsigned)random_between(&sim->random, 1, 40); /* in the middle of something */
     d->crash_keeps_state = keeps_state;
+}
+
+/* Between one daemon and one agent, or all of them. */
+static void partition_daemon(struct sim *sim, unsigned agent, bool many)
+{
+    struct sim_daemon *d = choose_daemon(sim);
+    uint64_t until_ns = fault_end_ns(sim);
+    unsigned ways = (unsigned)random_between(&sim->random, 1, 3);
+
+    for (unsigned to = 0; to < 2; to++) {
+        uint64_t *blocked_ns = many ? &d->blocked_until_ns[to]
+                                    : &sim->agents[agent].pair_blocked_until_ns[daemon_number(sim, d)][to];
+
+        if (ways & (1u << to) && *blocked_ns < until_ns)
+            *blocked_ns = until_ns;
+    }
+    if (many && random_percent(&sim->random, 50))
+        d->peers_cut_until_ns = until_ns;
+    for (unsigned i = 0; i < sim->scenario.n_agents; i++)
+        if (many || i == agent)
+            disturb(sim, i, until_ns);
+    sim_trace(sim, "partition: daemon %u and agent %u%s, ways %u, until %.3f s", daemon_number(sim, d), agent,
+              many ? " and all others" : "", ways, (double)until_ns / 1e9);
+}
+
+static void disturb_etcd(struct sim *sim, enum sim_fault fault)
+{
+    struct sim_rendezvous *r = &sim->rendezvous;
+    struct sim_daemon *d = choose_daemon(sim);
+    uint64_t until_ns = fault_end_ns(sim);
+
+    disturb_daemon(sim, until_ns + 10 * SIM_S);
+    if (fault == FAULT_ETCD_CUT) {
+        d->etcd_cut_until_ns = until_ns;
+        sim_trace(sim, "daemon %u does not reach etcd until %.3f s", daemon_number(sim, d),
+                  (double)until_ns / 1e9);
+    } else if (fault == FAULT_ETCD_DOWN) {
+        sim->etcd.is_down = true;
+        r->etcd_down_until_ns = until_ns;
+        sim_trace(sim, "etcd has no majority until %.3f s", (double)until_ns / 1e9);
+    } else {
+        sim->etcd.fault_percent = (unsigned)random_between(&sim->random, 1, 25);
+        r->etcd_slow_until_ns = until_ns;
+        sim_trace(sim, "%u %% of the requests to etcd are lost or late until %.3f s", sim->etcd.fault_percent,
+                  (double)until_ns / 1e9);
+    }
 }
 
 static void slow_down(struct sim *sim)
@@ -373,10 +481,19 @@ static void inflict(struct sim *sim, enum sim_fault fault)
     case FAULT_ROLLBACK:
         disturb_daemon(sim, sim->now_ns + 10 * SIM_S);
         disturb_all(sim, sim->now_ns + 10 * SIM_S);
-        daemon_roll_back(sim);
+        daemon_roll_back(sim, &sim->daemons[0]);
         break;
     case FAULT_HOSTILE:
         send_hostile_hello(sim, agent);
+        break;
+    case FAULT_PAIR:
+    case FAULT_DAEMON_ISOLATED:
+        partition_daemon(sim, agent, fault == FAULT_DAEMON_ISOLATED);
+        break;
+    case FAULT_ETCD_CUT:
+    case FAULT_ETCD_DOWN:
+    case FAULT_ETCD_SLOW:
+        disturb_etcd(sim, fault);
         break;
     case FAULT_COUNT:
         break;

@@ -69,7 +69,7 @@ static uint64_t postponed_ns(const struct sim *sim, const struct moment *m)
 
     switch (m->kind) {
     case SIM_BREAK:
-        until_ns = m->detail == SIM_DAEMON_END ? sim->daemon.paused_until_ns
+        until_ns = m->detail == SIM_DAEMON_END ? sim->daemons[connection_of(sim, m)->daemon].paused_until_ns
                                                : sim->agents[connection_of(sim, m)->agent].paused_until_ns;
         break;
     case SIM_CONNECTED:
@@ -93,7 +93,10 @@ static uint64_t postponed_ns(const struct sim *sim, const struct moment *m)
         break;
     case SIM_DAEMON_TIMER:
     case SIM_DISK:
-        until_ns = sim->daemon.paused_until_ns;
+    case SIM_ETCD_TICK:
+    case SIM_ETCD_ANSWER:
+    case SIM_SUSPECT:
+        until_ns = sim->daemons[m->who].paused_until_ns;
         break;
     default:
         break;
@@ -107,7 +110,7 @@ static void connected(struct sim *sim, unsigned connection, bool accepted)
 
     if (!c->open[SIM_AGENT_END])
         return; /* it did not wait */
-    if (accepted && sim->daemon.alive) {
+    if (accepted && sim->daemons[c->daemon].alive) {
         c->open[SIM_DAEMON_END] = true;
         c->death_notice ? network_send_death_notice(sim, connection) : agent_connected(sim, connection);
     } else {
@@ -130,6 +133,20 @@ static void agent_moment(struct sim *sim, const struct moment *m)
     } else {
         agent_exit(sim, m->who);
     }
+}
+
+static void daemon_moment(struct sim *sim, const struct moment *m)
+{
+    struct sim_daemon *d = &sim->daemons[m->who];
+
+    if (m->kind == SIM_DAEMON_BOOT)
+        daemon_boot(sim, d);
+    else if (!d->alive || d->life != m->detail)
+        return;
+    else if (m->kind == SIM_DAEMON_TIMER)
+        daemon_timer(sim, d);
+    else
+        daemon_disk_written(sim, d);
 }
 
 static void happen(struct sim *sim, const struct moment *m)
@@ -170,15 +187,16 @@ static void happen(struct sim *sim, const struct moment *m)
             workers_fence(sim, m->who);
         break;
     case SIM_DAEMON_TIMER:
-        if (sim->daemon.alive && sim->daemon.life == m->detail)
-            daemon_timer(sim);
-        break;
     case SIM_DAEMON_BOOT:
-        daemon_boot(sim);
-        break;
     case SIM_DISK:
-        if (sim->daemon.alive && sim->daemon.life == m->detail)
-            daemon_written(sim);
+        daemon_moment(sim, m);
+        break;
+    case SIM_ETCD_TICK:
+    case SIM_ETCD_APPLY:
+    case SIM_ETCD_ANSWER:
+    case SIM_ETCD_EXPIRE:
+    case SIM_SUSPECT:
+        daemon_etcd_moment(sim, m);
         break;
     case SIM_FAULT:
         scenario_fault(sim);
@@ -205,6 +223,12 @@ static bool anybody_there(const struct sim *sim)
     return false;
 }
 
+/* A loop that goes on reads its sockets before its timers run. */
+static bool waits_for_reads(uint32_t kind)
+{
+    return kind == SIM_DAEMON_TIMER || kind == SIM_ETCD_TICK;
+}
+
 static void run_schedule(struct sim *sim)
 {
     struct moment m;
@@ -218,8 +242,8 @@ static void run_schedule(struct sim *sim)
         sim->n_events++;
         later_ns = postponed_ns(sim, &m);
         if (later_ns > 0)
-            (m.kind == SIM_DAEMON_TIMER ? schedule_add_last : schedule_add)(&sim->schedule, later_ns, m.kind,
-                                                                            m.who, m.detail);
+            (waits_for_reads(m.kind) ? schedule_add_last : schedule_add)(&sim->schedule, later_ns, m.kind,
+                                                                         m.who, m.detail);
         else
             happen(sim, &m);
         if (m.kind == SIM_AGENT_EXIT && sim->now_ns > sim->scenario.finish_ns && !anybody_there(sim))
@@ -229,11 +253,11 @@ static void run_schedule(struct sim *sim)
         check_all_ended(sim);
 }
 
-bool sim_run(struct sim *sim, uint64_t seed, unsigned n_agents, bool trace)
+bool sim_run(struct sim *sim, uint64_t seed, unsigned n_agents, bool has_etcd, bool trace)
 {
     *sim =
         (struct sim){.seed = seed, .trace = trace, .random = {.state = seed * UINT64_C(0x9E3779B97F4A7C15)}};
-    scenario_choose(sim, n_agents);
+    scenario_choose(sim, n_agents, has_etcd);
     sim->agents = sim_allocate(sim->scenario.n_agents * sizeof(*sim->agents));
     for (unsigned i = 0; i < sim->scenario.n_agents; i++)
         sim->agents[i].connection = -1;

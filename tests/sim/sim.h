@@ -1,12 +1,15 @@
 #pragma once
 
 /*
- * The simulator: one rendezvous and many agents, with the shipping cores (rounds, session) in them, on a
- * hostile network in virtual time. A seed decides everything.
+ * The simulator: a rendezvous and many agents, with the shipping cores (rounds, session) in them, on a
+ * hostile network in virtual time. A seed decides everything. The rendezvous is one crund with a state directory, or several
+ * in front of one etcd, with the core that chooses their leader.
  *
  *   scenario.c   what a seed means: sizes, time-outs, faults and their times
  *   network.c    connections: order is kept, and that is all; delay, partitions, half-open ends
- *   daemon.c     the rendezvous process: its core, its disk, its crashes
+ *   daemon.c     a crund: its core, its crashes
+ *   daemon_disk.c, daemon_etcd.c   where its state is
+ *   etcd_link.c  etcd, and the way there; also for leaders/main.c
  *   agent.c      one node: an agent process and its core
  *   workers.c    the workers of a node: the shipping group machine, and processes that do what they like
  *   check.c      what must never happen, and what must be in the end
@@ -25,13 +28,14 @@
 #include "proto/frame.h"
 #include "rendezvous/rounds.h"
 #include "rendezvous/session.h"
+#include "tests/sim/etcd_link.h"
 #include "tests/sim/random.h"
 #include "tests/sim/schedule.h"
 
 #define SIM_MS UINT64_C(1000000)
 #define SIM_S UINT64_C(1000000000)
 
-enum { SIM_JOBS_MAX = 2, SIM_WORKERS_MAX = 3 };
+enum { SIM_JOBS_MAX = 2, SIM_WORKERS_MAX = 3, SIM_DAEMONS_MAX = 4, SIM_TOLD_MAX = 64 };
 
 enum sim_moment {
     SIM_PUMP,          /* who: connection, detail: direction */
@@ -53,9 +57,14 @@ enum sim_moment {
     SIM_WORKER_DIE,   /* by a signal */
     SIM_LEASE,        /* who: agent, detail: life; its guardian kills all workers when that is due */
     SIM_AGENT_EXIT,   /* who: agent, detail: life */
-    SIM_DAEMON_TIMER, /* detail: life */
-    SIM_DAEMON_BOOT,
-    SIM_DISK, /* detail: life of the daemon; a batch is on disk */
+    SIM_DAEMON_TIMER, /* who: daemon, detail: life */
+    SIM_DAEMON_BOOT,  /* who: daemon */
+    SIM_DISK,         /* who: daemon, detail: life; a batch is on disk */
+    SIM_ETCD_TICK,    /* who: daemon, detail: life */
+    SIM_ETCD_APPLY,   /* who: daemon, detail: number of its request, which arrives */
+    SIM_ETCD_ANSWER,  /* the same, and is answered */
+    SIM_ETCD_EXPIRE,  /* etcd ends leases */
+    SIM_SUSPECT,      /* who: daemon, detail: another one, at whose address nothing listens */
     SIM_FAULT,
     SIM_CHECK_NOTICE,    /* who: agent that failed, detail: index of the world */
     SIM_CHECK_EXCLUSION, /* detail: index of a world: none before it is left */
@@ -80,7 +89,14 @@ enum sim_fault {
     FAULT_DRAIN,
     FAULT_ROLLBACK, /* the daemon is restarted with older files than it wrote */
     FAULT_HOSTILE,  /* a hello that no agent has sent, with any numbers in it */
-    FAULT_COUNT
+    /* With several daemons in front of etcd. */
+    FAULT_PAIR,            /* nothing passes between an agent and one daemon, or in one direction */
+    FAULT_DAEMON_ISOLATED, /* nothing passes between one daemon and all agents, and perhaps the other daemons */
+    FAULT_ETCD_CUT,        /* one daemon does not reach etcd */
+    FAULT_ETCD_DOWN,       /* etcd has no majority */
+    FAULT_ETCD_SLOW,       /* a part of all requests is lost or late, for a while */
+    FAULT_COUNT,
+    FAULT_COUNT_SINGLE = FAULT_PAIR
 };
 
 /* A party's clock: begins anywhere, and is fast or slow. */
@@ -108,6 +124,9 @@ static inline uint64_t sim_clock_when(const struct sim_clock *c, uint64_t clock_
 struct sim_scenario {
     unsigned n_agents; /* nodes there can be */
     unsigned n_jobs;
+    unsigned n_daemons;
+    bool has_etcd; /* the daemons keep their state there */
+    bool suspends; /* where a daemon is paused, its machine may be, so that its clock stands still */
     struct session_params params;
     uint64_t latency_min_ns, latency_max_ns;
     unsigned spike_percent; /* of messages that come much later */
@@ -169,6 +188,7 @@ struct sim_message {
 struct sim_connection {
     unsigned number;
     unsigned agent;
+    unsigned daemon;
     uint64_t agent_life;
     bool open[2];
     bool vanished[2]; /* not open, and its machine is gone */
@@ -179,8 +199,8 @@ struct sim_connection {
     struct rounds_conn session; /* the daemon's part */
     struct session_hello
         *death_notice;  /* the guardian of an agent that was killed says it; NULL: it is an agent's */
-    struct buf held;    /* views that wait for the disk, in order */
-    uint64_t held_mark; /* until that is on disk */
+    struct buf held;    /* sim_held that wait for the state to be durable, in order */
+    uint64_t held_mark; /* until that is */
     bool closing;       /* the daemon's end is closed after them */
     struct frame_reader reader[2]; /* with codec: at that end */
     struct buf in[2];
@@ -220,6 +240,9 @@ struct sim_agent {
     uint64_t life;
     uint64_t paused_until_ns;
     uint64_t blocked_until_ns[2]; /* by direction */
+    uint64_t pair_blocked_until_ns[SIM_DAEMONS_MAX][2];
+    unsigned daemon, n_dials;     /* the one that it has dialled last */
+    uint64_t seen_term;           /* the highest of all views */
     uint64_t disturbed_until_ns;  /* what goes wrong before may be the fault of a fault */
     uint64_t endangered_until_ns; /* it may be taken for dead before */
     uint64_t contact_ns;          /* when the rendezvous was last heard; or the process began */
@@ -298,8 +321,26 @@ struct sim_progress {
     uint64_t since_ns;
 };
 
+/* What agents know, or may know, of a job that was saved before. */
+struct sim_told {
+    uint64_t instance;
+    int64_t generation;
+    uint32_t restarts, changes;
+    bool is_over;
+    bool is_forgotten; /* a leader has decided so */
+};
+
+/* A message that waits until the state is durable. */
+struct sim_held {
+    enum sim_message_kind kind; /* MESSAGE_VIEW, MESSAGE_RENEWED */
+    uint32_t number;
+    struct session_view view;
+    struct sim_told told;
+};
+
 struct sim_daemon {
     bool alive;
+    bool leads; /* its core decides */
     struct rounds rounds;
     uint64_t life;
     uint64_t paused_until_ns;
@@ -307,16 +348,31 @@ struct sim_daemon {
     uint64_t timer_ns;
     unsigned crash_after;   /* that many actions; 0: not */
     bool crash_keeps_state; /* whether the crash that is due then leaves the disk */
-    bool keeps_state;       /* the last crash did */
-    bool amnesia;           /* it has lost its state, or a part of it, at least once */
-    bool rolled_back;       /* it has been started with an old state at least once */
-    uint64_t boot_ns;
+    uint64_t boot_ns;       /* or it has become the leader */
+    struct sim_progress progress[2 * SIM_JOBS_MAX];
+    uint64_t blocked_until_ns[2]; /* by direction, from and to all agents */
+    /* Its directory. */
     struct sim_file *files;
     size_t n_files, files_capacity;
     uint64_t mark; /* of the last save */
     bool disk_busy;
+    /* Its etcd. */
+    struct etcd_leader leader;
+    uint64_t tick_ns;
+    uint64_t etcd_cut_until_ns, peers_cut_until_ns;
+    int64_t term; /* of its last leadership */
+};
+
+/* All daemons together. */
+struct sim_rendezvous {
+    bool keeps_state; /* the last crash left the state */
+    bool amnesia;     /* state, or a part of it, was lost at least once */
+    bool rolled_back; /* a daemon has been started with an old state at least once */
     uint64_t disturbed_until_ns;
-    struct sim_progress progress[2 * SIM_JOBS_MAX];
+    struct sim_told told[SIM_TOLD_MAX];
+    size_t n_told;
+    int64_t told_term; /* the highest */
+    uint64_t etcd_down_until_ns, etcd_slow_until_ns;
 };
 
 struct sim {
@@ -330,7 +386,9 @@ struct sim {
     struct schedule schedule;
     struct sim_scenario scenario;
     struct sim_agent *agents;
-    struct sim_daemon daemon;
+    struct sim_daemon daemons[SIM_DAEMONS_MAX];
+    struct sim_rendezvous rendezvous;
+    struct etcd_link etcd;
     struct sim_connection **connections;
     size_t n_connections, connections_capacity;
     struct sim_world *worlds;
@@ -338,7 +396,7 @@ struct sim {
     struct sim_verdict verdicts[64];
     size_t n_verdicts;
     uint64_t n_faults[FAULT_COUNT];
-    uint64_t n_generations;
+    uint64_t n_generations, n_terms;
     uint64_t slow_until_ns;
     uint64_t n_nonces;
 };
@@ -346,12 +404,12 @@ struct sim {
 /* sim.c */
 void *sim_allocate(size_t size);
 void sim_trace(struct sim *sim, const char *format, ...) __attribute__((format(printf, 2, 3)));
-/* One run; true: nothing was wrong. n_agents 0: as the seed says. */
-bool sim_run(struct sim *sim, uint64_t seed, unsigned n_agents, bool trace);
+/* One run; true: nothing was wrong. n_agents 0: as the seed says. has_etcd: several daemons with their state there. */
+bool sim_run(struct sim *sim, uint64_t seed, unsigned n_agents, bool has_etcd, bool trace);
 void sim_finish(struct sim *sim);
 
 /* scenario.c */
-void scenario_choose(struct sim *sim, unsigned n_agents);
+void scenario_choose(struct sim *sim, unsigned n_agents, bool has_etcd);
 void scenario_begin(struct sim *sim);
 void scenario_fault(struct sim *sim);
 const char *sim_fault_name(unsigned fault);
@@ -362,6 +420,8 @@ void network_dial(struct sim *sim, unsigned agent);
 void network_dial_death_notice(struct sim *sim, unsigned agent, const struct session_hello *hello,
                                uint64_t delay_ns);
 void network_send_death_notice(struct sim *sim, unsigned connection);
+/* Until when nothing passes between them, in that direction. */
+uint64_t network_blocked_until_ns(const struct sim *sim, unsigned agent, unsigned daemon, enum sim_end to);
 void network_send(struct sim *sim, unsigned connection, enum sim_end to, enum sim_message_kind kind,
                   const void *data, size_t size);
 void network_close(struct sim *sim, unsigned connection, enum sim_end end);  /* after what was sent */
@@ -372,15 +432,44 @@ uint64_t network_slack_ns(struct sim *sim, unsigned connection, enum sim_end at)
 void network_finish(struct sim *sim);
 
 /* daemon.c */
-void daemon_boot(struct sim *sim);
-void daemon_crash(struct sim *sim, bool keeps_state);
-void daemon_roll_back(struct sim *sim);
-void daemon_timer(struct sim *sim);
-void daemon_written(struct sim *sim);
+void daemon_boot(struct sim *sim, struct sim_daemon *d);
+void daemon_crash(struct sim *sim, struct sim_daemon *d, bool keeps_state);
+void daemon_roll_back(struct sim *sim, struct sim_daemon *d);
+void daemon_timer(struct sim *sim, struct sim_daemon *d);
+unsigned daemon_number(const struct sim *sim, const struct sim_daemon *d);
+uint64_t daemon_clock(const struct sim *sim, const struct sim_daemon *d);
+/* The one whose core decides; NULL: there is none. */
+struct sim_daemon *daemon_leading(struct sim *sim);
+/* It begins to decide, with what its state has, or ends to. */
+void daemon_lead(struct sim *sim, struct sim_daemon *d);
+void daemon_depose(struct sim *sim, struct sim_daemon *d);
+/* A job of its state. */
+void daemon_load(struct sim *sim, struct sim_daemon *d, const uint8_t *text, size_t size);
+/* Everything up to that mark is durable. */
+void daemon_release(struct sim *sim, struct sim_daemon *d, uint64_t done);
 void daemon_receive(struct sim *sim, unsigned connection, const struct sim_message *message);
 void daemon_lost(struct sim *sim, unsigned connection, bool orderly);
 void daemon_finish(struct sim *sim);
 unsigned daemon_job_of(const struct sim *sim, unsigned agent);
+
+/* daemon_disk.c: as rounds_disk_uv.c. */
+void daemon_disk_save(struct sim_daemon *d, const struct rounds_job *job, bool forget);
+uint64_t daemon_disk_mark(const struct sim_daemon *d, const struct rounds_job *job); /* 0: it is on disk */
+void daemon_disk_write(struct sim *sim, struct sim_daemon *d);
+void daemon_disk_written(struct sim *sim, struct sim_daemon *d);
+void daemon_disk_load(struct sim *sim, struct sim_daemon *d);
+void daemon_disk_lose_writes(struct sim *sim, struct sim_daemon *d); /* the process dies */
+void daemon_disk_lose(struct sim_daemon *d);
+void daemon_disk_roll_back(struct sim_daemon *d);
+void daemon_disk_finish(struct sim_daemon *d);
+
+/* daemon_etcd.c: as rounds_etcd_uv.c. */
+void daemon_etcd_boot(struct sim *sim, struct sim_daemon *d);
+void daemon_etcd_crash(struct sim *sim, struct sim_daemon *d);
+void daemon_etcd_save(struct sim_daemon *d, const struct rounds_job *job, bool forget);
+void daemon_etcd_write(struct sim *sim, struct sim_daemon *d);
+void daemon_etcd_load(struct sim *sim, struct sim_daemon *d);
+void daemon_etcd_moment(struct sim *sim, const struct moment *m);
 
 /* agent.c */
 void agent_boot(struct sim *sim, unsigned agent);
@@ -423,7 +512,10 @@ void check_log(struct sim *sim, const struct rounds_job *job, unsigned log_kinds
 void check_notice(struct sim *sim, unsigned agent, unsigned world);
 void check_calm(struct sim *sim);
 void check_exclusion(struct sim *sim, unsigned world);
-void check_progress(struct sim *sim); /* after each step of the daemon */
+void check_progress(struct sim *sim, struct sim_daemon *d); /* after each step of the daemon */
+void check_told(struct sim *sim, struct sim_daemon *d, const struct sim_told *told); /* sent to an agent */
+void check_forgotten(struct sim *sim, uint64_t instance);                            /* decided */
+void check_loaded(struct sim *sim, struct sim_daemon *d);
 void check_all_ended(struct sim *sim);
 void check_death(struct sim *sim, unsigned agent);
 void check_received(struct sim *sim, unsigned agent, uint64_t life); /* by the rendezvous */
