@@ -8,10 +8,9 @@
  *
  * Order: the keeper is there before the cgroup is made, so at no moment a cgroup is left behind.
  *
- * The keeper shares the memory of the guardian, as a copy of its page tables would cost more than all the rest here. So
- * while the guardian lives, the keeper makes no call that can fail: errno is shared, too. (Hence read() and not, say,
- * sigwaitinfo(), which fails with EINTR after SIGCONT.) Only where close_range() is missing does it get a copy.
- * It does not share descriptors. Its exit signal is 0, and so no wait() of the guardian without __WCLONE sees it.
+ * The keeper has memory of its own, although a copy of the page tables costs a tenth of a millisecond: the OOM killer ends
+ * all processes that share the memory of the one it has chosen, and the keeper is there for the case that the guardian is
+ * killed. Its exit signal is 0, and so no wait() of the guardian without __WCLONE sees it.
  *
  * Its name does not contain "crun", so `pkill crun` and `killall crun` leave it alone; nor does that of the guardian.
  */
@@ -30,14 +29,12 @@
 #include <sys/prctl.h>
 #include <sys/random.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "launcher/supervise/close_descriptors_os.h"
 #include "launcher/util/folder_list_os.h"
-#include "base/address_sanitizer.h"
 #include "base/cleanup.h"
 
 enum {
@@ -156,9 +153,8 @@ static int remove_folder(int parent, const char *name, int depth)
 
 /* ---- the keeper ---- */
 
-static _Alignas(
-    64) char keeper_stack[STACK_SIZE]; /* two pages of it are used, until the guardian has ended */
-static int keeper_pipe;                /* its end */
+static _Alignas(64) char keeper_stack[STACK_SIZE];
+static int keeper_pipe; /* its end */
 
 static _Noreturn void clean_up(const struct job_cgroup *c)
 {
@@ -197,16 +193,12 @@ static int run_keeper(void *data)
 
 static int start_keeper(struct job_cgroup *c)
 {
-    bool can_close_all = syscall(SYS_close_range, ~0u, ~0u, 0u) == 0;
-    int flags =
-        can_close_all && !IS_ADDRESS_SANITIZED ? CLONE_VM : 0; /* which does not know the keeper's stack */
     int pipe[2];
 
     if (pipe2(pipe, O_CLOEXEC) < 0)
         return -errno;
     keeper_pipe = pipe[0];
-    c->keeper =
-        clone(run_keeper, keeper_stack + STACK_SIZE, flags | CLONE_PARENT_SETTID, c, &c->shared->keeper);
+    c->keeper = clone(run_keeper, keeper_stack + STACK_SIZE, CLONE_PARENT_SETTID, c, &c->shared->keeper);
     int r = c->keeper < 0 ? -errno : 0;
     (void)close(pipe[0]); /* the keeper has its own */
     if (r) {

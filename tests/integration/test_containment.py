@@ -1,8 +1,11 @@
 """The cgroup of a generation: where it is made, what it contains, and that nothing of it stays."""
 
+import ctypes
+import errno
 import json
 import os
 import pathlib
+import platform
 import re
 import signal
 import subprocess
@@ -17,6 +20,8 @@ import strict
 from system_calls import refuse_system_call
 
 CLONE3 = 435
+KCMP = {"x86_64": 312, "aarch64": 272}
+KCMP_VM = 1
 NO_CGROUP_KILL = {"LD_PRELOAD": str(jobs.build_folder() / "tests/fakes/libno_cgroup_kill.so")}
 UNCONTAINED = ["unshare", "-m", "sh", "-c", 'umount -l /sys/fs/cgroup/unified 2>/dev/null || umount -l /sys/fs/cgroup; exec "$@"', "-"]
 
@@ -112,6 +117,21 @@ def test_single_kills(group, victim):
         p.terminate()
     p.communicate(timeout=60)
     assert p.returncode != 0
+    assert_nothing_stays(p, group)
+
+
+@pytest.mark.skipif(platform.machine() not in KCMP, reason="the number of kcmp() is not known here")
+def test_keeper_has_memory_of_its_own(group):
+    """The OOM killer ends every process that shares the memory of the one it has chosen."""
+    p, guardian = run_family(group)
+    keeper = next(pid for pid in jobs.children(guardian) if launches.state(pid)[0] == "job-keeper")
+    compare = ctypes.CDLL(None, use_errno=True).syscall
+    order = compare(KCMP[platform.machine()], guardian, keeper, KCMP_VM, 0, 0)
+    if order < 0 and ctypes.get_errno() in (errno.ENOSYS, errno.EPERM):
+        strict.skip("the kernel does not compare processes (kcmp)")
+    assert order > 0
+    p.terminate()
+    p.communicate(timeout=60)
     assert_nothing_stays(p, group)
 
 
