@@ -1,0 +1,113 @@
+/*
+ * The order to start one more worker, at the guardian's limit of descriptors: the kernel then leaves out those that do not fit, and
+ * a worker without one of them must not be started.
+ */
+
+#include "launcher/supervise/replacement_os.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "tests/support/c/cmocka_fixed.h"
+
+enum { N_DESCRIPTORS = 6 }; /* texts, three for input and output, notices, state */
+
+static int link_fds[2];
+static struct rlimit limit_before;
+
+static int set_up_link(void **state)
+{
+    assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, link_fds), 0);
+    return getrlimit(RLIMIT_NOFILE, &limit_before);
+}
+
+static int tear_down_link(void **state)
+{
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit_before), 0);
+    (void)close(link_fds[0]);
+    (void)close(link_fds[1]);
+    return 0;
+}
+
+static void send_order(void)
+{
+    char name[] = "worker", argument[] = "argument", rank[] = "RANK=1";
+    char *argv[] = {name, argument, NULL}, *environment[] = {rank, NULL};
+    const struct spawn_worker w = {.file = "/bin/worker",
+                                   .argv = argv,
+                                   .environment = environment,
+                                   .stdio = {0, 1, 2},
+                                   .notice_fd = link_fds[0],
+                                   .state_fd = 0,
+                                   .cache_fd = -1,
+                                   .key_fd = -1};
+
+    assert_int_equal(replacement_send(link_fds[0], 1, &w), 0);
+}
+
+/* Only so many more descriptors can be opened. */
+static void leave_room_for(int n)
+{
+    struct rlimit limit = limit_before;
+    int taken[N_DESCRIPTORS + 1];
+
+    for (int i = 0; i <= n; i++)
+        taken[i] = fcntl(0, F_DUPFD_CLOEXEC, 0);
+    assert_true(taken[n] > 2);
+    limit.rlim_cur = (rlim_t)taken[n];
+    for (int i = 0; i <= n; i++)
+        (void)close(taken[i]);
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit), 0);
+}
+
+static int receive_error(struct replacement *r)
+{
+    struct guardian_order order;
+
+    assert_int_equal(replacement_receive(link_fds[1], &order, r), sizeof(order));
+    assert_int_equal(order.kind, GUARDIAN_START);
+    assert_int_equal(order.worker, 1);
+    return order.error;
+}
+
+static void an_order_arrives_with_its_descriptors(void **state)
+{
+    struct replacement r;
+
+    send_order();
+    leave_room_for(N_DESCRIPTORS);
+    assert_int_equal(receive_error(&r), 0);
+    assert_string_equal(r.worker.file, "/bin/worker");
+    assert_string_equal(r.worker.argv[1], "argument");
+    assert_string_equal(r.worker.environment[0], "RANK=1");
+    assert_true(r.worker.stdio[2] > 2 && r.worker.notice_fd > 2 && r.worker.state_fd > 2);
+    assert_int_equal(r.worker.cache_fd, -1);
+    replacement_finish(&r);
+}
+
+static void an_order_without_all_of_its_descriptors_is_one_that_failed(void **state)
+{
+    for (int n = 0; n < N_DESCRIPTORS; n++) {
+        struct replacement r;
+
+        send_order();
+        leave_room_for(n);
+        assert_int_equal(receive_error(&r), EMFILE);
+        replacement_finish(&r);
+        assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit_before), 0);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(an_order_arrives_with_its_descriptors, set_up_link, tear_down_link),
+        cmocka_unit_test_setup_teardown(an_order_without_all_of_its_descriptors_is_one_that_failed,
+                                        set_up_link, tear_down_link),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
