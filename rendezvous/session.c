@@ -449,8 +449,7 @@ static void session_set_up(struct session *s, uint64_t now_ns)
     s->was_up = true;
     s->n_rebuffs = 0;
     s->next_complaint_ns = 0;
-    s->alive_ns =
-        now_ns; /* at once: the answer may have been long on its way, and the silence counts from the hello */
+    s->alive_ns = now_ns; /* a sign of life at once: the silence timer of crund has run since our hello */
 }
 
 static void step_view(struct session *s, const struct session_event *event, struct session_actions *out)
