@@ -19,6 +19,7 @@ from contextlib import ExitStack
 
 import local_store
 from crund import Client, message
+from job_secret import write_secret
 
 WAITERS = 8
 MODES = {"plain": (False, ["--security=open"]), "fenced": (True, ["--security=require"]), "node-local": (True, ["--seal"])}
@@ -89,8 +90,7 @@ def main():
     with ExitStack() as stack:
         folder = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory()))
         secret = folder / "secret"
-        secret.write_bytes(b"a secret of the benchmark")
-        secret.chmod(0o600)
+        write_secret(secret)
         stores, clients = {}, {}
         for mode, (has_secret, options) in MODES.items():
             (folder / mode).mkdir()

@@ -23,6 +23,7 @@ import threading
 import time
 
 from crund import Crund
+from job_secret import write_secret
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
@@ -51,8 +52,7 @@ def measure(build, n, rounds, state, secret=False):
         with_secret = []
         if secret:
             file = pathlib.Path(folder) / ".secret"
-            file.write_text(secrets.token_hex(32))
-            file.chmod(0o600)
+            write_secret(file, secrets.token_hex(32))
             with_secret = ["--secret-file", str(file)]
             options += with_secret
         with Crund(build, *options, preexec_fn=pin(SERVER_CORE)) as c:

@@ -15,6 +15,7 @@ import pytest
 import jobs
 import nodes as lib
 from crund import Crund
+from job_secret import write_secret
 from session_agent import Agent
 
 pytestmark = pytest.mark.sanitize
@@ -82,9 +83,7 @@ os.write(1, f"WORD {word}{' KEY' * ('CRUN_KEY_FD' in os.environ)}\\n".encode())
 
 
 def test_secret_beside_certificates_is_for_the_workers(tmp_path, made):
-    secret = tmp_path / "secret"
-    secret.write_text("a secret of more than sixteen bytes")
-    secret.chmod(0o600)
+    secret = write_secret(tmp_path / "secret")
     worker = tmp_path / "worker.py"
     worker.write_text(STORE_WORKER)
     with Crund(BUILD, *files(made, "node")) as crund, lib.Nodes(tmp_path) as nodes:
@@ -127,9 +126,7 @@ def test_no_way_back_to_the_clear(tmp_path, made):
             view = agent.join().view()
         assert view["view"] == "refused" and "--tls-cert" in json.dumps(view)
 
-    secret = tmp_path / "secret"
-    secret.write_text("a secret of more than sixteen bytes")
-    secret.chmod(0o600)
+    secret = write_secret(tmp_path / "secret")
     for more in ([], ["--secret-file", str(secret)]):
         with Crund(BUILD, *more) as crund, lib.Nodes(tmp_path) as nodes:
             node = nodes.crun(*options(crund.port, *files(made, "node"), nnodes="1:2", conf=short),

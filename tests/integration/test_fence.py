@@ -12,6 +12,7 @@ import pytest
 
 import fabric as fabrics
 import nodes as lib
+from job_secret import write_secret
 from strict import skip_if
 
 SECRET = b"a secret of the tests, long enough"
@@ -51,8 +52,7 @@ def fabric():
 def job(fabric, tmp_path):
     """Two of three hosts run it; yields (address of its store, port, file whose presence ends it, nodes)."""
     secret, worker, end = tmp_path / "secret", tmp_path / "worker.py", tmp_path / "end"
-    secret.write_bytes(SECRET)
-    secret.chmod(0o600)
+    write_secret(secret, SECRET)
     worker.write_text(WORKER)
     with lib.Nodes(tmp_path) as nodes:
         for host in (0, 1):

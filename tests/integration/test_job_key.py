@@ -9,6 +9,7 @@ import pytest
 import fabric as fabrics
 import jobs
 import nodes as lib
+from job_secret import write_secret
 from strict import skip_if
 
 SECRET = b"a secret of the tests, long enough"
@@ -65,10 +66,7 @@ os.execv(sys.argv[2], sys.argv[2:])
 
 @pytest.fixture
 def secret(tmp_path):
-    path = tmp_path / "secret"
-    path.write_bytes(SECRET)
-    path.chmod(0o600)
-    return path
+    return write_secret(tmp_path / "secret", SECRET)
 
 
 def start(nodes, endpoint, options, *command, prefixes=((), ())):

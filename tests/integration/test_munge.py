@@ -14,6 +14,7 @@ import pytest
 
 import jobs
 import nodes as lib
+from job_secret import write_secret
 from munge import NOBODY, Munged
 
 pytestmark = [pytest.mark.sanitize,
@@ -108,8 +109,7 @@ def test_many_nodes_agree_at_once(tmp_path, munged):
 def test_a_secret_file_comes_first(tmp_path, munged):
     """So nodes with a secret need no munged."""
     munged.process.kill()
-    (tmp_path / "secret").write_text("a secret of enough bytes\n")
-    (tmp_path / "secret").chmod(0o600)
+    write_secret(tmp_path / "secret")
     port = lib.free_port()
     with lib.Nodes(tmp_path) as nodes:
         for _ in range(2):

@@ -12,6 +12,7 @@ import pytest
 import jobs
 import nodes as lib
 from crund import Client, Crund
+from job_secret import write_secret
 from session_agent import Agent
 
 pytestmark = pytest.mark.sanitize
@@ -60,8 +61,7 @@ def test_jobs_of_a_user(transport):
 def test_jobs_with_a_secret_are_not_counted(tmp_path):
     secret = tmp_path / "secrets" / "closed"
     secret.parent.mkdir()
-    secret.write_text("a secret of more than sixteen bytes")
-    secret.chmod(0o600)
+    write_secret(secret)
     with Crund(BUILD, "--max-jobs-each=1", "--secrets", str(secret.parent)) as crund, lib.Nodes(tmp_path) as nodes:
         with Agent(crund.port, job="open", min_nodes=2, max_nodes=2) as agent, Agent(crund.port, job="more") as other:
             assert agent.join().view()["view"] == "wait"

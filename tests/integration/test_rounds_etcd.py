@@ -14,6 +14,7 @@ import jobs
 import nodes as lib
 from crund import Crund
 from etcd_crunds import BUILD, Member, open_place
+from job_secret import write_secret
 from jobs import wait_until
 from scrapes import samples, scrape
 from session_agent import Agent
@@ -104,8 +105,7 @@ note("end")
 def test_a_leader_that_is_deposed_keeps_the_keys_of_its_nodes(tmp_path):
     """--seal: the store of a job is in the crund that has formed its generation. Without etcd that one leads no more."""
     secret, support = tmp_path / "secret", pathlib.Path(__file__).resolve().parents[1] / "support" / "py"
-    secret.write_text("a secret of the tests, long enough")
-    secret.chmod(0o600)
+    write_secret(secret)
     with open_place(tmp_path, "--secret-file", str(secret), "--metrics-addr=0") as place:
         leader = place.leader()
         metrics = int(re.search(r"metrics on port (\d+)", place.crunds[leader].process.stdout.readline()).group(1))

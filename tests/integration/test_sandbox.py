@@ -14,6 +14,7 @@ import pytest
 import jobs
 import nodes as lib
 from crund import Crund
+from job_secret import write_secret
 
 BUILD = pathlib.Path(os.environ.get("CRUN_BUILD", pathlib.Path(__file__).resolve().parents[2] / "build"))
 MAKE = pathlib.Path(__file__).resolve().parents[1] / "support" / "make_certificates.sh"
@@ -39,9 +40,7 @@ def tasks(pid):
 @needs_sandbox
 def test_every_thread_is_bound(tmp_path):
     """With all that starts a thread: state, secrets, metrics."""
-    secret = tmp_path / "secret"
-    secret.write_text("a secret of more than sixteen bytes")
-    secret.chmod(0o600)
+    secret = write_secret(tmp_path / "secret")
     with Crund(BUILD, "--sandbox=require", "--state", str(tmp_path / "state"), "--secret-file", str(secret),
                "--metrics-addr=127.0.0.1:0") as crund:
         line = crund.process.stdout.readline()

@@ -14,6 +14,7 @@ import fabric as fabrics
 import jobs
 import nodes as lib
 import strict
+from job_secret import write_secret
 
 SECRET = "a-secret-that-no-core-file-contains"
 NOBODY = 65534
@@ -30,9 +31,7 @@ def folder():
 def start(program, folder, has_secret, user=None):
     """A program that waits, with a secret or without, in a folder in which core files may be written."""
     port = lib.free_port()
-    secret = folder / "secret"
-    secret.write_text(SECRET)
-    secret.chmod(0o600)
+    secret = write_secret(folder / "secret", SECRET)
     command = {"crun": [jobs.crun(), "--nnodes=2", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}", "--rdzv-id=cores"],
                "crund": [jobs.build_folder() / "rendezvous" / "crund", "--listen", f"127.0.0.1:{port}", "--sandbox=off"]}[program]
     if user:

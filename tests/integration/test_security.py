@@ -13,6 +13,7 @@ import jobs
 import nodes as lib
 from crund import Crund
 from fabric import FaultProxy
+from job_secret import write_secret
 from session_agent import Agent
 
 pytestmark = pytest.mark.sanitize
@@ -22,8 +23,7 @@ SECRET = "the-secret-" + secrets.token_hex(16)
 
 
 def secret_file(folder, text=SECRET, name="secret", mode=0o600):
-    path = folder / name
-    path.write_text(text + "\n")
+    path = write_secret(folder / name, text + "\n")
     path.chmod(mode)
     return path
 

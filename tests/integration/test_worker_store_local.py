@@ -14,6 +14,7 @@ import jobs
 import local_store
 import nodes as lib
 from crund import Client, Crund, message
+from job_secret import write_secret
 from strict import skip_if
 
 SECRET = b"a secret of the tests, long enough"
@@ -58,10 +59,7 @@ def start_sealed(nodes, fabric, host, endpoint, secret, *more):
 
 @pytest.fixture
 def secret(tmp_path):
-    path = tmp_path / "secret"
-    path.write_bytes(SECRET)
-    path.chmod(0o600)
-    return path
+    return write_secret(tmp_path / "secret", SECRET)
 
 
 @pytest.fixture
@@ -136,8 +134,7 @@ while True:
                          ids=["open", "fenced", "sealed"])
 def test_what_listens_in_each_mode(fabric, tmp_path, mode, everywhere):
     secret, worker = tmp_path / "secret", tmp_path / "worker.py"
-    secret.write_bytes(SECRET)
-    secret.chmod(0o600)
+    write_secret(secret, SECRET)
     worker.write_text(WAITS)
     with_secret = [] if mode == ["--security=open"] else [f"--secret-file={secret}"]
     with lib.Nodes(tmp_path) as nodes:
@@ -174,9 +171,7 @@ def test_nodes_with_different_stores_are_refused(tmp_path, secret):
 
 
 def test_a_name_as_local_address_is_refused(tmp_path):
-    secret = tmp_path / "secret"
-    secret.write_bytes(SECRET)
-    secret.chmod(0o600)
+    secret = write_secret(tmp_path / "secret", SECRET)
     with lib.Nodes(tmp_path) as nodes:
         nodes.crun("--nnodes=2", "--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:29400", "--rdzv-id=name", "--seal",
                    f"--secret-file={secret}", "--local-addr=localhost", "true")
@@ -444,8 +439,7 @@ def test_memory_of_a_job_is_bounded_and_comes_back(tmp_path, secret):
 def test_a_job_that_crund_has_no_secret_for_keeps_no_keys(tmp_path, secret):
     folder = tmp_path / "secrets"
     folder.mkdir(mode=0o700)
-    (folder / "mine").write_bytes(SECRET)
-    (folder / "mine").chmod(0o600)
+    write_secret(folder / "mine", SECRET)
     with Crund(jobs.build_folder(), "--secrets", str(folder)) as crund, lib.Nodes(tmp_path) as nodes:
         for job in ("mine", "other"):
             start_with_crund(nodes, f"127.0.0.1:{crund.port}", secret, job, "--rdzv-conf=join_timeout=3,last_call_timeout=60",

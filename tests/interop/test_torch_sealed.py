@@ -7,6 +7,7 @@ import pytest
 
 import fabric as fabrics
 import nodes as lib
+from job_secret import write_secret
 from strict import skip_if
 
 WORKER = """
@@ -41,8 +42,7 @@ def fabric():
 @pytest.mark.parametrize("mode", ["--seal", "--worker-store=local"])
 def test_gloo_over_two_hosts(fabric, tmp_path, mode):
     secret, worker = tmp_path / "secret", tmp_path / "worker.py"
-    secret.write_bytes(b"a secret of the tests, long enough")
-    secret.chmod(0o600)
+    write_secret(secret)
     worker.write_text(WORKER)
     with lib.Nodes(tmp_path) as nodes:
         for host in (0, 1):

@@ -12,6 +12,7 @@ import fabric as fabrics
 import jobs
 import nodes as lib
 from crund import Crund
+from job_secret import write_secret
 from strict import skip_if
 
 SITE = pathlib.Path(torch.__file__).parents[1]
@@ -158,8 +159,7 @@ def test_job_secret_under_torchrun(env, tmp_path):
     """Nodes with the secret meet; one without it is refused, and its host reads nothing from the store of the round."""
     skip_if(fabrics.missing())
     secret, end, etc = tmp_path / "secret", tmp_path / "end", tmp_path / "etc"
-    secret.write_text("a secret of the tests, long enough\n")
-    secret.chmod(0o600)
+    write_secret(secret)
     (tmp_path / "worker.py").write_text(STORE_USER)
     etc.mkdir()
     with fabrics.Fabric(3) as fabric, lib.Nodes(tmp_path) as nodes:

@@ -29,6 +29,7 @@ import fabric as fabrics
 import jobs
 import nodes as lib
 from crund import VALIDATE, Client, message
+from job_secret import write_secret
 from session_agent import OPENING, Agent
 
 SECRET = b"a secret of the tests, long enough"
@@ -264,8 +265,7 @@ def listeners(fabric, host):
 def run_mode(mode, fabric, folder, tries, limit_ms, core):
     """Prints a table; returns the sentences on what is wrong."""
     wrong = []
-    (folder / "secret").write_bytes(SECRET)
-    (folder / "secret").chmod(0o600)
+    write_secret(folder / "secret", SECRET)
     (folder / "worker.py").write_text(WORKER)
     hosts = [0] if mode == "standalone" else [0, 1]
     with lib.Nodes(folder) as nodes:

@@ -23,6 +23,7 @@ import fabric as fabrics
 import jobs
 import nodes as lib
 import scrapes
+from job_secret import write_secret
 
 JOB = "secrets-of-a-job"
 PURPOSES = ("agent", "worker", "store", "relay", "admin")
@@ -146,8 +147,7 @@ def run(plant=False):
     places, hits = {}, []
     with tempfile.TemporaryDirectory(prefix="crun-secrets-") as name, fabrics.Fabric(2) as fabric:
         folder = pathlib.Path(name)
-        (folder / "secret").write_bytes(secret)
-        (folder / "secret").chmod(0o600)
+        write_secret(folder / "secret", secret)
         nodes, runtime = open_job(folder, fabric, folder / "secret", {"PLANTED": secret.decode()} if plant else {})
         try:
             wanted = list(forms(secret))

@@ -4,6 +4,7 @@ import contextlib
 import re
 
 import nodes as lib
+from job_secret import write_secret
 
 MODES = ("standalone", "fenced", "sealed")
 
@@ -26,8 +27,7 @@ def options(mode, tmp_path, port, job="job"):
         return ["--standalone", "--security=require"]
     secret = tmp_path / "secret"
     if not secret.exists():  # or the next node would cut it while the first one reads it
-        secret.write_bytes(b"a secret of the tests, long enough")
-        secret.chmod(0o600)
+        write_secret(secret)
     return ["--nnodes=2", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}", f"--rdzv-id={job}",
             f"--secret-file={secret}", "--rdzv-conf=node_timeout_ms=10000", "--security=require",
             *(["--seal"] if mode == "sealed" else [])]
