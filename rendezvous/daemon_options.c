@@ -101,29 +101,6 @@ enum {
     OPT_COUNT
 };
 
-static const char *const other_options[] = {
-    [OPT_LISTEN - DAEMON_NUMBER_COUNT] = "listen",
-    [OPT_LISTEN_UNIX - DAEMON_NUMBER_COUNT] = "listen-unix",
-    [OPT_STATE - DAEMON_NUMBER_COUNT] = "state",
-    [OPT_METRICS_ADDR - DAEMON_NUMBER_COUNT] = "metrics-addr",
-    [OPT_SECRET_FILE - DAEMON_NUMBER_COUNT] = "secret-file",
-    [OPT_SECRETS - DAEMON_NUMBER_COUNT] = "secrets",
-    [OPT_SECURITY - DAEMON_NUMBER_COUNT] = "security",
-    [OPT_TLS_CERT - DAEMON_NUMBER_COUNT] = "tls-cert",
-    [OPT_TLS_KEY - DAEMON_NUMBER_COUNT] = "tls-key",
-    [OPT_TLS_CA - DAEMON_NUMBER_COUNT] = "tls-ca",
-    [OPT_SANDBOX - DAEMON_NUMBER_COUNT] = "sandbox",
-    [OPT_ADVERTISE - DAEMON_NUMBER_COUNT] = "advertise",
-    [OPT_ETCD_CA - DAEMON_NUMBER_COUNT] = "etcd-ca",
-    [OPT_ETCD_CERT - DAEMON_NUMBER_COUNT] = "etcd-cert",
-    [OPT_ETCD_KEY - DAEMON_NUMBER_COUNT] = "etcd-key",
-    [OPT_ETCD_LOGIN - DAEMON_NUMBER_COUNT] = "etcd-login",
-    [OPT_ANNOUNCE_FD - DAEMON_NUMBER_COUNT] = "announce-fd",
-    [OPT_DEBUG - DAEMON_NUMBER_COUNT] = "debug",
-    [OPT_HELP - DAEMON_NUMBER_COUNT] = "help",
-    [OPT_VERSION - DAEMON_NUMBER_COUNT] = "version",
-};
-
 /* getopt_long() values: behind every character, so that none is taken for a short option. */
 enum { VALUE_BASE = 256 };
 
@@ -275,13 +252,19 @@ static int parse_listen(struct daemon_options *options, const char *text, char *
     return add_address(options, &address, error, error_size);
 }
 
+static int parse_listen_unix(struct daemon_options *options, const char *text, char *error, size_t error_size)
+{
+    const struct daemon_address address = {.unix_path = text};
+
+    return add_address(options, &address, error, error_size);
+}
+
 static int parse_metrics_addr(struct daemon_options *options, const char *text, char *error,
                               size_t error_size)
 {
     char host[64];
     uint16_t port;
 
-    options->metrics_addr = text;
     if (metrics_address_parse(text, host, &port))
         return 0;
     (void)snprintf(error, error_size, "--metrics-addr %s: not PORT, HOST:PORT or [IPV6]:PORT, numeric", text);
@@ -295,7 +278,6 @@ static int parse_state(struct daemon_options *options, const char *text, char *e
     struct etcd_url url;
     const char *why = etcd_url_is(text) ? etcd_url_parse(text, &url) : NULL;
 
-    options->state = text;
     if (!why)
         return 0;
     (void)snprintf(error, error_size, "--state %s: %s; it is etcd://HOST:PORT,.../PREFIX", text, why);
@@ -308,7 +290,6 @@ static int parse_advertise(struct daemon_options *options, const char *text, cha
     struct daemon_address address = {0};
     const char *end = text[0] == '[' ? strchr(text, ']') : strchr(text, ':');
 
-    options->advertise = text;
     if (end && split_address(text, &address) && address_is_numeric(address.host) && address.port > 0 &&
         strchr(end, ':'))
         return 0;
@@ -428,6 +409,39 @@ static int parse_announce_fd(struct daemon_options *options, const char *text, c
     return 0;
 }
 
+struct other_option {
+    const char *name;
+    size_t text; /* offset of the member that keeps the value; 0: none does */
+    int (*parse)(struct daemon_options *options, const char *text, char *error,
+                 size_t error_size); /* NULL: any value will do */
+};
+
+#define KEPT_IN(member) offsetof(struct daemon_options, member)
+
+static const struct other_option other_options[] = {
+    [OPT_LISTEN - DAEMON_NUMBER_COUNT] = {"listen", .parse = parse_listen},
+    [OPT_LISTEN_UNIX - DAEMON_NUMBER_COUNT] = {"listen-unix", .parse = parse_listen_unix},
+    [OPT_STATE - DAEMON_NUMBER_COUNT] = {"state", KEPT_IN(state), parse_state},
+    [OPT_METRICS_ADDR - DAEMON_NUMBER_COUNT] = {"metrics-addr", KEPT_IN(metrics_addr), parse_metrics_addr},
+    [OPT_SECRET_FILE - DAEMON_NUMBER_COUNT] = {"secret-file", KEPT_IN(secret_file)},
+    [OPT_SECRETS - DAEMON_NUMBER_COUNT] = {"secrets", KEPT_IN(secrets)},
+    [OPT_SECURITY - DAEMON_NUMBER_COUNT] = {"security", .parse = parse_security},
+    [OPT_TLS_CERT - DAEMON_NUMBER_COUNT] = {"tls-cert", KEPT_IN(certificates.cert)},
+    [OPT_TLS_KEY - DAEMON_NUMBER_COUNT] = {"tls-key", KEPT_IN(certificates.key)},
+    [OPT_TLS_CA - DAEMON_NUMBER_COUNT] = {"tls-ca", KEPT_IN(certificates.ca)},
+    [OPT_SANDBOX - DAEMON_NUMBER_COUNT] = {"sandbox", .parse = parse_sandbox},
+    [OPT_ADVERTISE - DAEMON_NUMBER_COUNT] = {"advertise", KEPT_IN(advertise), parse_advertise},
+    [OPT_ETCD_CA - DAEMON_NUMBER_COUNT] = {"etcd-ca", KEPT_IN(etcd.ca_file)},
+    [OPT_ETCD_CERT - DAEMON_NUMBER_COUNT] = {"etcd-cert", KEPT_IN(etcd.cert_file)},
+    [OPT_ETCD_KEY - DAEMON_NUMBER_COUNT] = {"etcd-key", KEPT_IN(etcd.key_file)},
+    [OPT_ETCD_LOGIN - DAEMON_NUMBER_COUNT] = {"etcd-login", KEPT_IN(etcd_login)},
+    [OPT_ANNOUNCE_FD - DAEMON_NUMBER_COUNT] = {"announce-fd", .parse = parse_announce_fd},
+    [OPT_DEBUG - DAEMON_NUMBER_COUNT] = {"debug"},
+    [OPT_HELP - DAEMON_NUMBER_COUNT] = {"help"},
+    [OPT_VERSION - DAEMON_NUMBER_COUNT] = {"version"},
+};
+static_assert(offsetof(struct daemon_options, addresses) == 0, "no text is at offset 0");
+
 static void daemon_long_options(struct option *to)
 {
     /* Those from OPT_DEBUG on take no value. */
@@ -435,7 +449,7 @@ static void daemon_long_options(struct option *to)
         bool is_number = i < DAEMON_NUMBER_COUNT;
 
         to[i] = (struct option){
-            .name = is_number ? numbers[i].name : other_options[i - DAEMON_NUMBER_COUNT],
+            .name = is_number ? numbers[i].name : other_options[i - DAEMON_NUMBER_COUNT].name,
             .has_arg = i >= OPT_DEBUG ? no_argument : required_argument,
             .val = VALUE_BASE + i,
         };
@@ -443,56 +457,18 @@ static void daemon_long_options(struct option *to)
     to[OPT_COUNT] = (struct option){0};
 }
 
+static int take_other_option(struct daemon_options *options, const struct other_option *o, const char *text,
+                             char *error, size_t error_size)
+{
+    if (o->text > 0)
+        memcpy((char *)options + o->text, &text, sizeof(text));
+    return o->parse ? o->parse(options, text, error, error_size) : 0;
+}
+
 static int take_daemon_option(struct daemon_options *options, int which, char *const argv[], char *error,
                               size_t error_size)
 {
-    struct daemon_address address = {0};
-
     switch (which) {
-    case OPT_LISTEN:
-        return parse_listen(options, optarg, error, error_size);
-    case OPT_LISTEN_UNIX:
-        address.unix_path = optarg;
-        return add_address(options, &address, error, error_size);
-    case OPT_STATE:
-        return parse_state(options, optarg, error, error_size);
-    case OPT_ADVERTISE:
-        return parse_advertise(options, optarg, error, error_size);
-    case OPT_ETCD_CA:
-        options->etcd.ca_file = optarg;
-        return 0;
-    case OPT_ETCD_CERT:
-        options->etcd.cert_file = optarg;
-        return 0;
-    case OPT_ETCD_KEY:
-        options->etcd.key_file = optarg;
-        return 0;
-    case OPT_ETCD_LOGIN:
-        options->etcd_login = optarg;
-        return 0;
-    case OPT_METRICS_ADDR:
-        return parse_metrics_addr(options, optarg, error, error_size);
-    case OPT_SECRET_FILE:
-        options->secret_file = optarg;
-        return 0;
-    case OPT_SECRETS:
-        options->secrets = optarg;
-        return 0;
-    case OPT_TLS_CERT:
-        options->certificates.cert = optarg;
-        return 0;
-    case OPT_TLS_KEY:
-        options->certificates.key = optarg;
-        return 0;
-    case OPT_TLS_CA:
-        options->certificates.ca = optarg;
-        return 0;
-    case OPT_SECURITY:
-        return parse_security(options, optarg, error, error_size);
-    case OPT_SANDBOX:
-        return parse_sandbox(options, optarg, error, error_size);
-    case OPT_ANNOUNCE_FD:
-        return parse_announce_fd(options, optarg, error, error_size);
     case OPT_DEBUG:
         options->debug = true;
         return 0;
@@ -503,6 +479,9 @@ static int take_daemon_option(struct daemon_options *options, int which, char *c
     }
     if (which >= 0 && which < DAEMON_NUMBER_COUNT)
         return parse_limit_number(options, (unsigned)which, optarg, error, error_size);
+    if (which >= DAEMON_NUMBER_COUNT && which < OPT_DEBUG)
+        return take_other_option(options, &other_options[which - DAEMON_NUMBER_COUNT], optarg, error,
+                                 error_size);
     (void)snprintf(error, error_size, "%s: unknown option, or its value is missing", argv[optind - 1]);
     return DAEMON_E_USAGE;
 }
