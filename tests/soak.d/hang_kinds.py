@@ -15,7 +15,6 @@ import argparse
 import concurrent.futures
 import json
 import pathlib
-import random
 import sys
 import tempfile
 import threading
@@ -48,18 +47,16 @@ class Results:
 
 
 def run_job(results, kind, number):
-    culprit = random.Random(f"{kind} {number}").randrange(hangs.RANKS)
     with tempfile.TemporaryDirectory(prefix="crun-hangs-") as folder:
-        report = hangs.run_hang(kind, pathlib.Path(folder), TIMEOUT_S, culprit)
+        report = hangs.run_hang(kind, pathlib.Path(folder), TIMEOUT_S)
     results.add({"kind": kind, "number": number, "culprit": report.culprit, "late_s": round(report.late_s, 2)})
     if not report.culprit:
         print(f"  {kind} {number}: another rank first: {report.groups}", flush=True)
 
 
 def run_debugger(results, kind, number):
-    culprit = random.Random(f"{kind} {number}").randrange(hangs.RANKS)
     with tempfile.TemporaryDirectory(prefix="crun-hangs-") as folder:
-        page, is_seen = hangs.run_debug_server(kind, pathlib.Path(folder), TIMEOUT_S, culprit)
+        page, is_seen = hangs.run_debug_server(kind, pathlib.Path(folder), TIMEOUT_S)
     results.add({"kind": f"debugger {kind}", "number": number, "seen": is_seen, "s": page.seconds})
 
 

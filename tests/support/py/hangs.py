@@ -107,11 +107,13 @@ def _disk_of(kind, folder):
     return silent_disk(folder / "fuse") if kind == "disk" else contextlib.nullcontext()
 
 
-def run_hang(kind, folder, timeout_s=5, culprit=None, wait_s=90, options=()):
-    """Starts the job, waits for the report, ends the job."""
-    culprit = random.randrange(RANKS) if culprit is None else culprit
+START_S = 240  # of four ranks that import PyTorch on a busy machine
+
+
+def run_hang(kind, folder, timeout_s=5, wait_s=90, options=()):
+    """Starts the job with a rank by chance as the culprit, waits for the report, so long from the moment the hang began, ends the job."""
     with _disk_of(kind, folder):
-        return _run(kind, folder, timeout_s, culprit, wait_s, options)
+        return _run(kind, folder, timeout_s, random.randrange(RANKS), wait_s, options)
 
 
 def start(kind, folder, timeout_s, culprit, options=(), **variables):
@@ -126,10 +128,13 @@ def start(kind, folder, timeout_s, culprit, options=(), **variables):
 def _run(kind, folder, timeout_s, culprit, wait_s, options):
     p = start(kind, folder, timeout_s, culprit, options)
     try:
-        jobs.wait_for(lambda: find_event(folder / "events", "hang") or p.poll() is not None, wait_s)
+        has_begun = jobs.wait_until(lambda: (folder / "began").exists() or p.poll() is not None, START_S, 0.05)
+        if has_begun:
+            jobs.wait_until(lambda: find_event(folder / "events", "hang") or p.poll() is not None, wait_s, 0.05)
         event = find_event(folder / "events", "hang")
-        if not event:
-            raise AssertionError(f"{kind}: no report on the hang\n{(folder / 'output').read_text()[-3000:]}")
+        if not event or not (folder / "began").exists():
+            what = "no report on the hang" if has_begun else f"the ranks did not begin within {START_S} s"
+            raise AssertionError(f"{kind}, rank {culprit}: {what}\n{(folder / 'output').read_text()[-3000:]}")
         began = int((folder / "began").read_text())
         late_s = (event["monotonic_ns"] - began) / 1e9 - timeout_s
         return Report(late_s, event.get("rank") == culprit, event["groups"])
@@ -171,14 +176,13 @@ def _ask_debug_server(port, wait_s):
         return Page(None, {})
 
 
-def run_debug_server(kind, folder, timeout_s=5, culprit=None, wait_s=30):
+def run_debug_server(kind, folder, timeout_s=5, wait_s=30):
     """The job without crun's own watch; its page of stacks is asked for so long after the hang began."""
-    culprit = random.randrange(RANKS) if culprit is None else culprit
-    port = nodes.free_port()
+    culprit, port = random.randrange(RANKS), nodes.free_port()
     with _disk_of(kind, folder):
         p = start(kind, folder, 0, culprit, CRUN_TESTS_DEBUG_PORT=str(port))
         try:
-            jobs.wait_for(lambda: (folder / "began").exists() or p.poll() is not None, 90)
+            jobs.wait_for(lambda: (folder / "began").exists() or p.poll() is not None, START_S)
             time.sleep(timeout_s)
             if p.poll() is not None:
                 raise AssertionError(f"{kind}: the job has ended\n{(folder / 'output').read_text()[-3000:]}")
