@@ -24,6 +24,7 @@
 #include "base/err.h"
 #include "base/own_user_os.h"
 #include "base/unix_socket_os.h"
+#include "proto/address.h"
 #include "rendezvous/client_owner_os.h"
 #include "rendezvous/fence_uv.h"
 #include "rendezvous/rounds_uv.h"
@@ -359,6 +360,28 @@ int server_listen_tcp(struct server *s, const char *host, uint16_t port, uint16_
     if ((r == -EAFNOSUPPORT || r == -EADDRNOTAVAIL) && strcmp(host, "::") == 0)
         r = listen_on_address(s, "0.0.0.0", port, ret_port);
     return r;
+}
+
+static bool takes_connections_to(const struct listener *l, const char *host)
+{
+    union address_endpoint own = {0};
+    socklen_t size = sizeof(own);
+    char text[INET6_ADDRSTRLEN];
+
+    if (l->unix_path || getsockname(l->fd, &own.any, &size) < 0 ||
+        !address_format(&own.any, text, sizeof(text)))
+        return false;
+    return strcmp(text, host) == 0 || strcmp(text, "::") == 0 || strcmp(text, "0.0.0.0") == 0;
+}
+
+bool server_listens_at(const struct server *s, const char *host)
+{
+    list_for_each(pos, &s->listeners)
+    {
+        if (takes_connections_to(list_entry(pos, struct listener, link), host))
+            return true;
+    }
+    return false;
 }
 
 int server_listen_fd(struct server *s, int fd, uint16_t *ret_port)

@@ -53,6 +53,9 @@ int server_create(struct server **ret, uv_loop_t *loop, const struct server_conf
  */
 int server_listen_tcp(struct server *s, const char *host, uint16_t port, uint16_t *ret_port);
 
+/* Whether TCP connections to that numeric address, at the port of the listeners, arrive here. */
+bool server_listens_at(const struct server *s, const char *host);
+
 /* Listens on a unix socket; a stale socket file without a listener behind it is replaced. The file is
  * removed when the server stops. Returns 0 or -errno (-EADDRINUSE: another process listens there). */
 int server_listen_unix(struct server *s, const char *path);

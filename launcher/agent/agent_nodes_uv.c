@@ -12,6 +12,7 @@
 #include "launcher/rdzv/job_keys_os.h"
 #include "launcher/rdzv/membership_uv.h"
 #include "launcher/rdzv/rdzv_static_uv.h"
+#include "launcher/rdzv/worker_store_uv.h"
 #include "launcher/host/proc_info_os.h"
 #include "launcher/report/events_os.h"
 #include "launcher/util/log_os.h"
@@ -124,6 +125,15 @@ static int lend_key(struct agent *a)
                : 0;
 }
 
+/* A store that stays may be found at another address by the nodes of this generation. 0 or -errno. */
+static int listen_with_kept_store(struct agent *a, const struct server *offered)
+{
+    const struct rank_assignment *r = &a->assignment;
+    struct server *kept = offered || !a->generation ? NULL : a->generation->server;
+
+    return kept && r->group_rank == 0 ? worker_store_listen_for(kept, r->master_addr, r->master_port) : 0;
+}
+
 static void on_start(void *data, uint32_t generation, int restarts, const struct rank_assignment *assignment,
                      struct server *store)
 {
@@ -137,6 +147,13 @@ static void on_start(void *data, uint32_t generation, int restarts, const struct
     int r = lend_key(a);
     if (r < 0) {
         log_line("cannot lend the workers the key of the job: %s", strerror(-r));
+        agent_dispatch_kind(a, GROUP_START_FAILED);
+        return;
+    }
+    r = listen_with_kept_store(a, store);
+    if (r < 0) {
+        log_line("the worker store cannot listen at %s port %u: %s", assignment->master_addr,
+                 assignment->master_port, strerror(-r));
         agent_dispatch_kind(a, GROUP_START_FAILED);
         return;
     }

@@ -9,6 +9,7 @@
 
 #include "launcher/rdzv/membership_uv.h"
 
+#include <arpa/inet.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -33,6 +34,7 @@
 #include "launcher/rdzv/waiting_line.h"
 #include "launcher/report/job_result.h"
 #include "launcher/rdzv/worker_store_uv.h"
+#include "proto/address.h"
 #include "rendezvous/look_json.h"
 #include "rendezvous/metrics_text.h"
 #include "rendezvous/relay_json.h"
@@ -75,6 +77,7 @@ struct membership {
     const char *dial_host; /* that the session connects to */
     uint16_t rendezvous_port;
     uint16_t store_port; /* while store is not NULL */
+    int store_port_fd; /* holds it, while the store may have to listen on further addresses; -1: it does not */
     struct waiting_line waiting;
     bool has_status;                  /* a line is being redrawn on the terminal */
     bool is_loopback;                 /* the endpoint leads to this machine alone */
@@ -155,6 +158,13 @@ void membership_hurry(struct membership *n)
     close_rendezvous(n);
 }
 
+static void release_store_port(struct membership *n)
+{
+    if (n->store_port_fd >= 0)
+        (void)close(n->store_port_fd);
+    n->store_port_fd = -1;
+}
+
 void membership_destroy(struct membership *n)
 {
     if (!n || n->closing)
@@ -167,6 +177,7 @@ void membership_destroy(struct membership *n)
     if (n->store)
         server_stop(n->store, NULL, NULL);
     n->store = NULL;
+    release_store_port(n);
     resolver_stop(n->resolver);
     n->resolver = NULL;
     key_agreement_stop(n->agreement);
@@ -393,12 +404,33 @@ static int start_node_store(struct membership *n, const struct session_view *vie
     return 0;
 }
 
+/* The store that was offered, if this generation uses it. False: it does, and cannot be reached; a sentence was printed. */
+static bool take_store(struct membership *n, const struct rank_assignment *place, struct server **ret)
+{
+    int r = 0;
+
+    *ret = n->store;
+    n->store = NULL;
+    if (*ret && (place->group_rank != 0 || place->master_port != n->store_port)) {
+        server_stop(*ret, NULL, NULL);
+        *ret = NULL;
+    }
+    if (*ret)
+        r = worker_store_listen_for(*ret, place->master_addr, place->master_port);
+    release_store_port(n);
+    if (r == 0)
+        return true;
+    log_line("the worker store cannot listen at %s port %u: %s", place->master_addr, place->master_port,
+             strerror(-r));
+    server_stop(*ret, NULL, NULL);
+    return false;
+}
+
 static void start_generation_here(struct membership *n, const struct session_view *view)
 {
-    struct server *store = n->store;
+    struct server *store;
     char why[SESSION_TEXT_SIZE + 256], used[64] = "";
 
-    n->store = NULL;
     n->is_ready = false;
     clear_status(n);
     print_unfit(n, view);
@@ -411,9 +443,9 @@ static void start_generation_here(struct membership *n, const struct session_vie
         log_line("%s; goes on as generation %lld with %u node%s%s", why, (long long)view->generation,
                  view->place.group_world_size, view->place.group_world_size == 1 ? "" : "s", used);
     }
-    if (store && (view->place.group_rank != 0 || view->place.master_port != n->store_port)) {
-        server_stop(store, NULL, NULL);
-        store = NULL;
+    if (!take_store(n, &view->place, &store)) {
+        report_end(n, 1, NULL);
+        return;
     }
     n->host.on_cause(n->host.data, &view->cause);
     stop_probe(n);
@@ -542,14 +574,66 @@ static void on_session_lease(void *data, uint64_t end_ns)
 
 /* ---- state of the workers of this node ---- */
 
+/* The address of this node towards the rendezvous, to which its session belongs. False: it is not known before the session is there. */
+static bool find_own_address(const struct membership *n, char ret[SESSION_ADDR_SIZE])
+{
+    char rendezvous[INET6_ADDRSTRLEN];
+
+    return n->addresses.n > 0 && address_format(&n->addresses.items[0].any, rendezvous, sizeof(rendezvous)) &&
+           local_address_towards(rendezvous, ret, SESSION_ADDR_SIZE) == 0;
+}
+
+static bool is_of_kind(const char *host, bool (*is_kind)(const struct sockaddr *))
+{
+    struct resolver_addresses address;
+
+    return resolver_numeric(host, 0, &address) && is_kind(&address.items[0].any);
+}
+
+/* A fenced store listens on the job's interface alone, which is a guess here: MASTER_ADDR, of which START brings the listener if
+ * it is another address, is chosen by the rendezvous. --local-addr as a name may be any address, for other nodes than this one; and
+ * behind an address that is translated to this machine stands the own one towards the rendezvous, unless that is here too. */
+static void choose_interface(const struct membership *n, char host[SESSION_ADDR_SIZE],
+                             struct worker_store_options *options)
+{
+    const char *given = n->host.job->local_addr;
+    bool is_given_own = given && is_of_kind(given, local_address_is_own);
+    bool is_known = !is_given_own && find_own_address(n, host);
+    bool is_loopback = is_known && is_of_kind(host, local_address_is_loopback);
+
+    if (given && !is_given_own && (!address_is_numeric(given) || !is_known || is_loopback))
+        return;
+    options->is_narrow = true;
+    if (is_given_own)
+        options->host = given;
+    else if (is_known)
+        options->host = is_loopback ? "localhost" : host;
+}
+
+/* The port is held on every address: START may bring another one to listen on. */
+static int open_store(struct membership *n)
+{
+    struct worker_store_options options = {.security = n->host.job->security, .keys = n->host.keys};
+    char host[SESSION_ADDR_SIZE];
+    int r = 0;
+
+    release_store_port(n);
+    if (n->host.keys)
+        choose_interface(n, host, &options);
+    if (options.is_narrow)
+        r = worker_store_hold(&n->store_port_fd, &options.port);
+    if (r == 0)
+        r = worker_store_open(&n->store, n->host.loop, &options, &n->store_port);
+    if (r < 0)
+        release_store_port(n);
+    return r;
+}
+
 /* Opens an empty store, before it is known which node will be node 0. */
 static int offer_store(struct membership *n, uint16_t *ret_port)
 {
-    const struct worker_store_options options = {.security = n->host.job->security, .keys = n->host.keys};
-    int r = 0;
+    int r = n->store ? 0 : open_store(n);
 
-    if (!n->store)
-        r = worker_store_open(&n->store, n->host.loop, &options, &n->store_port);
     *ret_port = n->store_port;
     if (r)
         log_line("cannot open a worker store for the next generation: %s", strerror(-r));
@@ -989,6 +1073,7 @@ int membership_create(struct membership **ret, const struct membership_host *hos
     if (!n)
         return -ENOMEM;
     n->host = *host;
+    n->store_port_fd = -1;
     n->began_ms = uv_now(host->loop);
     n->dial_host = job->endpoint_host;
     n->rendezvous_port = job->endpoint_port;

@@ -10,16 +10,34 @@
 #include "launcher/host/local_address_os.h"
 #include "launcher/rdzv/job_keys_os.h"
 #include "launcher/rdzv/listen_uv.h"
+#include "launcher/rdzv/resolver_uv.h"
 #include "launcher/util/log_os.h"
 #include "base/cleanup.h"
 #include "proto/address.h"
 #include "rendezvous/server_uv.h"
 
-static int listen_for_workers(struct server *server, const char *host, uint16_t port, uint16_t *ret_port)
+static int listen_for_workers(struct server *server, const struct worker_store_options *options,
+                              uint16_t *ret_port)
 {
+    const char *host = options->host;
+
     if (host && strcmp(host, "localhost") == 0)
-        return listen_on_loopback(server, port, ret_port);
-    return server_listen_tcp(server, host && address_is_numeric(host) ? host : "::", port, ret_port);
+        return listen_on_loopback(server, options->port, ret_port);
+    if (options->is_narrow && !host) {
+        *ret_port = options->port;
+        return 0;
+    }
+    return server_listen_tcp(server, host && address_is_numeric(host) ? host : "::", options->port, ret_port);
+}
+
+int worker_store_listen_for(struct server *server, const char *master_addr, uint16_t port)
+{
+    struct resolver_addresses address;
+
+    if (!resolver_numeric(master_addr, port, &address) || server_listens_at(server, master_addr) ||
+        !local_address_is_own(&address.items[0].any))
+        return 0;
+    return server_listen_tcp(server, master_addr, port, &port);
 }
 
 static struct store_stats *worker_store_stats;
@@ -79,7 +97,7 @@ int worker_store_open(struct server **ret, uv_loop_t *loop, const struct worker_
     int r = create_store(&server, loop, &security);
     if (r)
         return r;
-    r = listen_for_workers(server, options->host, options->port, ret_port);
+    r = listen_for_workers(server, options, ret_port);
     if (r) {
         server_stop(server, NULL, NULL);
         return r;

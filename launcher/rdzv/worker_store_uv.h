@@ -15,6 +15,8 @@ struct store_stats;
 struct worker_store_options {
     /* An address to listen on; "localhost": loopback; another name, which is not resolved, or NULL: every address of this node. */
     const char *host;
+    /* Of a fenced store: no other address than host is listened on, and with host NULL none before worker_store_listen_for(). */
+    bool is_narrow;
     uint16_t port; /* 0: a free one */
     /* A store on loopback accepts clients of crun's own user and of root alone, unless JOB_SECURITY_OPEN. */
     enum job_security security;
@@ -25,6 +27,10 @@ struct worker_store_options {
 /* The port is held until server_stop(). 0 or -errno. */
 int worker_store_open(struct server **ret, uv_loop_t *loop, const struct worker_store_options *options,
                       uint16_t *ret_port);
+
+/* The store is the one at master_addr, a numeric address or a name, of a generation: it listens there too, if that is an address of
+ * this machine and it does not yet. 0 or -errno. */
+int worker_store_listen_for(struct server *server, const char *master_addr, uint16_t port);
 
 /* Stores that are opened from now on count their requests there; it outlives them. NULL: nothing is counted. */
 void worker_store_measure(struct store_stats *stats);

@@ -73,6 +73,17 @@ def met_at(nodes):
     return set(found)
 
 
+@pytest.fixture(params=["open", "fenced"])
+def security(request, tmp_path):
+    """Options. A fenced store listens at one address, which has to be the one that the other hosts find."""
+    if request.param == "open":
+        return ["--security=open"]
+    secret = tmp_path / "secret"
+    secret.write_bytes(b"a secret of the tests, long enough")
+    secret.chmod(0o600)
+    return [f"--secret-file={secret}"]
+
+
 CASES = {
     "Debian's 127.0.1.1": ("node0", ["127.0.1.1 node0.cluster node0\n", "10.77.0.1 node0\n", "10.77.0.1 node0\n"]),
     "two cards": ("node0", [f"{SECOND_NIC} node0\n", "10.77.0.1 node0\n", "10.77.0.1 node0\n"]),
@@ -84,28 +95,28 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_everybody_meets_where_peers_can_reach(fabric, tmp_path, case):
+def test_everybody_meets_where_peers_can_reach(fabric, tmp_path, case, security):
     endpoint, names = CASES[case]
     with lib.Nodes(tmp_path) as nodes:
         for host in range(N_HOSTS):
-            start(nodes, fabric, host, make_etc(tmp_path, host, names[host]), f"{endpoint}:{PORT}")
+            start(nodes, fabric, host, make_etc(tmp_path, host, names[host]), f"{endpoint}:{PORT}", *security)
         assert met_at(nodes) <= {fabric.address(0), fabric.address6(0)}, nodes.texts()
 
 
 @pytest.mark.parametrize("endpoint", ["[fd77::1]", "node0"])
-def test_hosts_with_ipv6_alone(fabric6, tmp_path, endpoint):
+def test_hosts_with_ipv6_alone(fabric6, tmp_path, endpoint, security):
     with lib.Nodes(tmp_path) as nodes:
         for host in range(N_HOSTS):
-            start(nodes, fabric6, host, make_etc(tmp_path, host, "fd77::1 node0\n"), f"{endpoint}:{PORT}")
+            start(nodes, fabric6, host, make_etc(tmp_path, host, "fd77::1 node0\n"), f"{endpoint}:{PORT}", *security)
         assert met_at(nodes) == {"fd77::1"}, nodes.texts()
 
 
-def test_local_addr_counts(fabric, tmp_path):
+def test_local_addr_counts(fabric, tmp_path, security):
     """Node 0 is not the host of the rendezvous, and says where it is to be found."""
     with lib.Nodes(tmp_path) as nodes:
         for host in range(N_HOSTS):
             start(nodes, fabric, host, make_etc(tmp_path, host), f"{fabric.address(1)}:{PORT}",
-                  *([f"--local-addr={fabric.address6(0)}"] if host == 0 else []))
+                  *security, *([f"--local-addr={fabric.address6(0)}"] if host == 0 else []))
         assert met_at(nodes) == {fabric.address6(0)}, nodes.texts()
 
 

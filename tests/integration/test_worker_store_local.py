@@ -130,9 +130,9 @@ while True:
 """
 
 
-@pytest.mark.parametrize("mode, everywhere", [(["--security=open"], True), (["--security=require"], True), (["--seal"], False)],
+@pytest.mark.parametrize("mode, served_at", [(["--security=open"], "*"), (["--security=require"], "address"), (["--seal"], None)],
                          ids=["open", "fenced", "sealed"])
-def test_what_listens_in_each_mode(fabric, tmp_path, mode, everywhere):
+def test_what_listens_in_each_mode(fabric, tmp_path, mode, served_at):
     secret, worker = tmp_path / "secret", tmp_path / "worker.py"
     write_secret(secret, SECRET)
     worker.write_text(WAITS)
@@ -148,9 +148,10 @@ def test_what_listens_in_each_mode(fabric, tmp_path, mode, everywhere):
             ports.append(found.groups())
         outside = [{p for p in of_network(listeners(fabric, host)) if not p.endswith(":29400")} for host in (0, 1)]
         served = [host for host in (0, 1) if outside[host]]
-        assert len(served) == (1 if everywhere else 0), outside
-        if everywhere:
-            assert outside[served[0]] == {f"*:{ports[served[0]][0]}"}
+        assert len(served) == (1 if served_at else 0), outside
+        if served_at:
+            address = "*" if served_at == "*" else fabric.address(served[0])
+            assert outside[served[0]] == {f"{address}:{ports[served[0]][0]}"}
             assert {port[1] for port in ports} == {"None"}
         else:
             assert len({port[1] for port in ports}) == 1 and ports[0][1] in (fabric.address(0), fabric.address(1))
