@@ -6,14 +6,20 @@
 #include <unistd.h>
 
 #include "base/buf.h"
+#include "base/random_os.h"
 #include "rendezvous/server_impl_uv.h"
 
-enum { EXCHANGES_MAX = 4096, READ_SIZE = 4096 };
+enum {
+    EXCHANGES_MAX = 4096,
+    EXCHANGES_EACH_MAX = 256, /* of one address, so that sixteen are needed to take all */
+    READ_SIZE = 4096,
+};
 
 struct exchange_shell {
     struct server *server;
     struct list conns; /* by deadline */
     unsigned n_conns;
+    struct address_quota quota;
     uv_timer_t timer;
 };
 
@@ -50,6 +56,7 @@ static void exchange_conn_close(struct exchange_conn *c)
     c->is_asking = false;
     list_unlink(&c->link);
     e->n_conns--;
+    address_quota_release(&e->quota, c->fd);
     buf_finish(&c->in);
     uv_close((uv_handle_t *)&c->poll, on_exchange_closed);
     (void)close(c->fd); /* the poll handle let go of it above */
@@ -133,13 +140,28 @@ static void on_exchange_poll(uv_poll_t *poll, int status, int events)
 
 /* ---- the beginning ---- */
 
+static bool has_place(struct exchange_shell *e, int fd)
+{
+    char from[64];
+
+    if (e->n_conns >= EXCHANGES_MAX)
+        return false;
+    if (address_quota_take(&e->quota, fd, server_quota_address(fd)))
+        return true;
+    server_format_peer(fd, from, sizeof(from));
+    server_log(e->server, NULL, "%s: its address has %u requests for the job's secret, the limit: closed",
+               from, e->quota.max);
+    return false;
+}
+
 void exchange_conn_adopt(struct exchange_shell *e, int fd, struct buf *said)
 {
     struct server *s = e->server;
-    struct exchange_conn *c = e->n_conns < EXCHANGES_MAX ? calloc(1, sizeof(*c)) : NULL;
+    struct exchange_conn *c = has_place(e, fd) ? calloc(1, sizeof(*c)) : NULL;
 
     if (!c || uv_poll_init(s->loop, &c->poll, fd) < 0) {
         free(c);
+        address_quota_release(&e->quota, fd);
         buf_finish(said);
         (void)close(fd); /* nothing was sent on it */
         server_peer_gone(s, fd);
@@ -166,6 +188,12 @@ int exchange_shell_create(struct exchange_shell **ret, struct server *s)
 
     if (!e)
         return -ENOMEM;
+    e->quota.max = EXCHANGES_EACH_MAX;
+    int r = random_fill(e->quota.seed, sizeof(e->quota.seed));
+    if (r < 0) {
+        free(e);
+        return r;
+    }
     e->server = s;
     list_init(&e->conns);
     (void)uv_timer_init(s->loop, &e->timer); /* cannot fail */
@@ -197,5 +225,7 @@ void exchange_shell_stop(struct exchange_shell *e)
 
 void exchange_shell_destroy(struct exchange_shell *e)
 {
+    if (e)
+        address_quota_finish(&e->quota);
     free(e);
 }

@@ -4,8 +4,8 @@
  * Connections of agents that ask for the secret of their job by a credential (proto/key_exchange.h): one request, one reply,
  * the end. What the server's process knows of credentials stands behind struct server_exchange.
  *
- * Ways it fails: other bytes, no whole request in time, no answer in time, more than EXCHANGES_MAX at once: the connection is
- * closed, and the agent dials again.
+ * Ways it fails: other bytes, no whole request in time, no answer in time, more than EXCHANGES_MAX at once, or more than
+ * EXCHANGES_EACH_MAX of one address: the connection is closed, and the agent dials again.
  */
 
 #include <stdbool.h>
@@ -25,7 +25,7 @@ void exchange_conn_reply(struct exchange_conn *c, enum key_exchange_code code, c
 
 /* ---- inside the server; a shell of NULL is fine ---- */
 
-/* 0 or -ENOMEM. Its timer is a handle of the server from here on. */
+/* 0 or -errno. Its timer is a handle of the server from here on. */
 int exchange_shell_create(struct exchange_shell **ret, struct server *s);
 
 /* Takes the socket of a client that turned out to be such an agent, and the bytes that it has sent. */

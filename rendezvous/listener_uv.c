@@ -142,8 +142,7 @@ bool server_is_of_own_user(struct server *s, int fd)
     return false;
 }
 
-/* All of this machine is one. */
-static uint64_t quota_address(int fd)
+uint64_t server_quota_address(int fd)
 {
     uint64_t address = server_network_of(fd);
 
@@ -175,7 +174,7 @@ static void admit_client(struct server *s, int fd)
         (void)close(fd);
         return;
     }
-    if (!address_quota_take(&s->quota, fd, quota_address(fd))) {
+    if (!address_quota_take(&s->quota, fd, server_quota_address(fd))) {
         refuse_address(s, fd);
         return;
     }

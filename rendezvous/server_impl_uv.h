@@ -125,6 +125,9 @@ void server_format_peer(int fd, char *text, size_t n);
 /* What a connection's demands count for: its peer's network (proto/address.h). */
 uint64_t server_network_of(int fd);
 
+/* What quotas of connections count: the same, where all of this machine is one. */
+uint64_t server_quota_address(int fd);
+
 /* A line for the log about one client (or NULL: about the server). */
 void server_log(struct server *s, const struct peer *p, const char *format, ...)
     __attribute__((format(printf, 3, 4)));

@@ -7,15 +7,19 @@ import re
 import signal
 import socket
 import struct
+import subprocess
+import sys
 import tempfile
 import threading
 
 import pytest
 
+import fabric as fabrics
 import jobs
 import nodes as lib
 from job_secret import write_secret
 from munge import NOBODY, Munged
+from strict import skip_if
 
 pytestmark = [pytest.mark.sanitize,
               pytest.mark.skipif(os.getuid() != 0, reason="munged and credentials of two users need root")]
@@ -162,6 +166,52 @@ def test_others_get_nothing(tmp_path, munged):
         assert secret.hex() not in pathlib.Path(f"/proc/{first.pid}/environ").read_bytes().hex()
         nodes.crun(*options(port), *program("echo RAN"), env=munged.environment())
         assert [first.wait(), nodes[-1].wait()] == [0, 0], nodes.texts()
+
+
+HOLD_REQUESTS = """
+import socket, sys
+held = []
+for _ in range(int(sys.argv[2])):
+    held.append(socket.create_connection((sys.argv[1], 29400), timeout=60))
+    held[-1].sendall(b"\\xc6crunkey1\\n\\0\\xff\\0half a request")
+n = 0
+for s in held:
+    try:
+        n += s.recv(1) != b""
+    except ConnectionResetError:
+        pass
+print("UNANSWERED", len(held) - n)
+"""
+
+ASK = """
+import socket, sys
+with socket.create_connection((sys.argv[1], 29400), timeout=60) as s:
+    s.sendall(bytes.fromhex(sys.argv[2]))
+    print("CODE", s.recv(65536)[10])
+"""
+
+
+def test_no_address_takes_all_places(tmp_path, munged):
+    skip_if(fabrics.missing())
+
+    def on_host(host, code, *args):
+        return subprocess.run([*fabric.prefix(host), sys.executable, "-c", code, fabric.address(0), *map(str, args)],
+                              capture_output=True, text=True, timeout=120, check=True).stdout
+
+    def code_of_request(host):
+        return on_host(host, ASK, frame(CREDENTIAL, munged.make(request_payload(nonce=os.urandom(32)))).hex())
+
+    with fabrics.Fabric(3) as fabric, lib.Nodes(tmp_path) as nodes:
+        waits = [o.replace("127.0.0.1:0", f"{fabric.address(0)}:29400") for o in options(0)]
+        nodes.crun(*waits, *program("true"), env=munged.environment(), prefix=fabric.prefix(0))
+        jobs.wait_for(lambda: "29400" in subprocess.run([*fabric.prefix(0), "ss", "-Hltn"], capture_output=True, text=True).stdout)
+        with subprocess.Popen([*fabric.prefix(2), sys.executable, "-c", HOLD_REQUESTS, fabric.address(0), "400"],
+                              stdout=subprocess.PIPE, text=True) as flood:
+            nodes[0].wait_for(f"{fabric.address(2)}:")
+            nodes[0].wait_for("its address has 256 requests for the job's secret, the limit: closed")
+            assert code_of_request(1) == f"CODE {CREDENTIAL}\n"
+            assert flood.communicate(timeout=120)[0] == "UNANSWERED 400\n"
+        assert code_of_request(2) == f"CODE {CREDENTIAL}\n"
 
 
 class FakeRendezvous:
