@@ -218,6 +218,18 @@ int env_timeout_ms(int *ret_timeout_ms)
     return 0;
 }
 
+int env_encrypt(bool *ret)
+{
+    const char *text = getenv("CRW_ENCRYPT");
+
+    *ret = text && strcmp(text, "1") == 0;
+    if (text && !*ret && text[0] && strcmp(text, "0") != 0)
+        return crw_fail(CRW_E_ENVIRONMENT,
+                        "CRW_ENCRYPT is \"%.32s\"; it must be 1 (data between hosts is encrypted) or 0",
+                        text);
+    return 0;
+}
+
 int env_inherited_fd(const char *name)
 {
     const char *text = getenv(name);

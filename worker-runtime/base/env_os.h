@@ -14,6 +14,9 @@ int env_from_address(const char *address, int rank, int world_size, struct crw_e
  * CRW_E_ENVIRONMENT when malformed. */
 int env_timeout_ms(int *ret_timeout_ms);
 
+/* Whether data between hosts is encrypted, from CRW_ENCRYPT: 1, or 0 and unset. CRW_E_ENVIRONMENT when it is anything else. */
+int env_encrypt(bool *ret);
+
 /* The numeric address that this host has for the other hosts, from CRUN_LOCAL_ADDR; NULL when unset. */
 const char *env_local_address(void);
 

@@ -27,6 +27,14 @@ static bool read_sealed(int fd, struct secret_key *ret)
     return ok;
 }
 
+static int fail_without_key(void)
+{
+    return crw_fail(
+        CRW_E_ENVIRONMENT,
+        "CRW_ENCRYPT is 1, and the job has no key (CRUN_KEY_FD) to encrypt with: give all nodes a "
+        "secret (crun --secret-file), or unset CRW_ENCRYPT on all of them");
+}
+
 int job_key_read(int generation, struct job_key *ret)
 {
     struct secret_key of_job;
@@ -34,8 +42,11 @@ int job_key_read(int generation, struct job_key *ret)
     const char *why = "";
 
     *ret = (struct job_key){.generation = (uint32_t)generation};
+    int r = env_encrypt(&ret->encrypts);
+    if (r)
+        return r;
     if (!getenv("CRUN_KEY_FD"))
-        return 0;
+        return ret->encrypts ? fail_without_key() : 0;
     int fd = env_inherited_fd("CRUN_KEY_FD");
     if (fd < 0 || !read_sealed(fd, &of_job))
         return crw_fail(
@@ -45,7 +56,7 @@ int job_key_read(int generation, struct job_key *ret)
             "other hosts refuse this one",
             getenv("CRUN_KEY_FD"));
     int n = snprintf(text, sizeof(text), "libcrw between hosts, generation %d", generation);
-    int r = key_mac(&of_job, text, (size_t)n, ret->of_generation.bytes, &why);
+    r = key_mac(&of_job, text, (size_t)n, ret->of_generation.bytes, &why);
     key_erase(&of_job, sizeof(of_job));
     if (r < 0)
         return crw_fail(CRW_E_ENVIRONMENT, "the job has a key, and this rank cannot prove it: %s", why);

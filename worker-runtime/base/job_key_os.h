@@ -11,10 +11,12 @@
 #include "proto/secret_key.h"
 
 struct job_key {
-    bool is_set; /* false: the job has no key */
+    bool is_set;   /* false: the job has no key */
+    bool encrypts; /* CRW_ENCRYPT: the key also makes those that encrypt what is sent; only with a key */
     uint32_t generation;
     struct secret_key of_generation;
 };
 
-/* 0, or CRW_E_ENVIRONMENT with a message: CRUN_KEY_FD is set, but names no key; a job that has one does not go on without. */
+/* 0, or CRW_E_ENVIRONMENT with a message: CRUN_KEY_FD is set, but names no key, or CRW_ENCRYPT is 1 without a key; a job
+ * that has one, or wants one, does not go on without. */
 int job_key_read(int generation, struct job_key *ret);

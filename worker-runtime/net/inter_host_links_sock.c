@@ -249,6 +249,8 @@ static int message_result(struct inter_host *s, int r, int peer)
     case NET_E_LOST:
         return crw_fail(CRW_E_PEER, "rank %d left the group while rank %d still waits for it", peer,
                         shm_name_of(s->shm, s->shm->rank));
+    case -EBADMSG:
+        return net_fail_changed(peer);
     case NET_E_TIMEOUT:
         shm_fail(s->shm, (struct shm_failure){.kind = SHM_FAILURE_TIMEOUT,
                                               .rank = shm_name_of(s->shm, s->shm->rank)});

@@ -97,6 +97,9 @@ int inter_host_fail(struct inter_host *s, int r, const struct net_link *link)
         return inter_host_break(s, shm_fail_result(s->shm, s->shm->rank));
     case NET_E_LOST:
         return fail_lost(s, rank_behind(s, link));
+    case -EBADMSG:
+        shm_fail(s->shm, (struct shm_failure){.kind = SHM_FAILURE_LOST, .rank = rank_behind(s, link)});
+        return inter_host_break(s, net_fail_changed(rank_behind(s, link)));
     case NET_E_TIMEOUT:
         shm_fail(s->shm, (struct shm_failure){.kind = SHM_FAILURE_TIMEOUT, .rank = own_rank(s)});
         return inter_host_break(s,

@@ -8,6 +8,7 @@
 #include "base/random_os.h"
 #include "proto/wait_sock.h"
 #include "worker-runtime/base/error.h"
+#include "worker-runtime/net/net_seal_openssl.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -28,6 +29,11 @@ static int peer_result(int r, int rank, const char *what)
                         "rank %d closed the connection while this rank %s it: it ended, or is not of "
                         "this job",
                         rank, what);
+    case NET_E_DIFFERS:
+        return crw_fail(CRW_E_ENVIRONMENT,
+                        "one of rank %d and this rank encrypts what it sends to other hosts, the other does "
+                        "not: CRW_ENCRYPT must have one value on all nodes",
+                        rank);
     case NET_E_LEFT:
         return crw_fail(CRW_E_PEER, "rank %d left the group before this rank %s it", rank, what);
     default:
@@ -44,6 +50,11 @@ enum {
     RETRY_LAST_MS = 1000,
 };
 
+/* The bytes of the handshake. */
+struct greeting {
+    uint8_t hello[NET_HELLO_SIZE], answer[NET_KEYED_ANSWER];
+};
+
 /* The accepting rank has the key. */
 static bool is_proved(const struct net *n, const uint8_t hello[NET_HELLO_SIZE],
                       const uint8_t answer[NET_KEYED_ANSWER])
@@ -54,25 +65,53 @@ static bool is_proved(const struct net *n, const uint8_t hello[NET_HELLO_SIZE],
            net_mac_equal(answer + NET_ANSWER_HEAD, expected);
 }
 
-static int greet(const struct net *n, const struct net_wait *wait, const struct net_hello *hello, int fd)
+static int prove_to(const struct net *n, const struct net_wait *wait, const struct greeting *g, int fd)
 {
-    uint8_t bytes[NET_HELLO_SIZE], answer[NET_KEYED_ANSWER], proof[NET_MAC];
-    bool left;
-    int r;
+    uint8_t proof[NET_MAC];
 
-    net_hello_encode(hello, bytes);
-    r = net_send_all(wait, fd, bytes, sizeof(bytes));
-    if (r == 0)
-        r = net_receive_all(wait, fd, answer, n->key.is_set ? NET_KEYED_ANSWER : NET_TOKEN_HALF);
-    if (r)
-        return r;
-    if (!net_answer_decode(answer, n->token, &left) || (n->key.is_set && !is_proved(n, bytes, answer)))
-        return NET_E_LOST;
-    if (left || !n->key.is_set)
-        return left ? NET_E_LEFT : 0;
-    if (!net_prove(n, bytes, answer, NET_ROLE_CONNECTS, proof))
+    if (!net_prove(n, g->hello, g->answer, NET_ROLE_CONNECTS, proof))
         return -ENOSYS;
     return net_send_all(wait, fd, proof, sizeof(proof));
+}
+
+static int greet(const struct net *n, const struct net_wait *wait, const struct net_hello *hello, int fd,
+                 struct greeting *ret)
+{
+    enum net_answer answer;
+    int r;
+
+    net_hello_encode(hello, ret->hello);
+    r = net_send_all(wait, fd, ret->hello, sizeof(ret->hello));
+    if (r == 0)
+        r = net_receive_all(wait, fd, ret->answer, n->key.is_set ? NET_KEYED_ANSWER : NET_TOKEN_HALF);
+    if (r)
+        return r;
+    if (!net_answer_decode(ret->answer, n->token, &answer) ||
+        (n->key.is_set && !is_proved(n, ret->hello, ret->answer)))
+        return NET_E_LOST;
+    if (answer != NET_ANSWER_STAYS)
+        return answer == NET_ANSWER_LEFT ? NET_E_LEFT : NET_E_DIFFERS;
+    return n->key.is_set ? prove_to(n, wait, ret, fd) : 0;
+}
+
+/* The connection is the link's, also when this fails. */
+static int make_link(const struct net *n, enum net_cipher cipher, const struct greeting *g, int fd,
+                     struct net_link **ret)
+{
+    struct net_link *link = net_link_new(fd);
+    int r = 0;
+
+    if (!link) {
+        (void)close(fd); /* unused */
+        return -ENOMEM;
+    }
+    if (cipher != NET_CIPHER_NONE)
+        r = net_encrypt(n, link, cipher, g->hello, g->answer, NET_ROLE_CONNECTS);
+    if (r)
+        net_link_close(link);
+    else
+        *ret = link;
+    return r;
 }
 
 static int min_ms(int a, int b)
@@ -86,6 +125,7 @@ int net_connect_once(struct net *n, const struct net_wait *wait, struct net_hell
 {
     const struct net_wait attempt = {wait->interrupt_fd, min_ms(wait->timeout_ms, ATTEMPT_MS)};
     _cleanup_close_ int fd = -1;
+    struct greeting greeting;
     int r = net_dial(n->peers[to].address, n->peers[to].port, &attempt, &fd);
 
     if (r == NET_E_TIMEOUT)
@@ -99,18 +139,15 @@ int net_connect_once(struct net *n, const struct net_wait *wait, struct net_hell
     memcpy(hello.token, n->token, sizeof(hello.token));
     hello.generation = n->key.generation;
     hello.keyed = n->key.is_set;
+    hello.cipher = n->key.encrypts ? net_seal_best_cipher() : NET_CIPHER_NONE;
     r = n->key.is_set ? random_fill(hello.nonce, sizeof(hello.nonce)) : 0;
     if (r)
         return r;
-    r = greet(n, wait, &hello, fd);
+    r = greet(n, wait, &hello, fd, &greeting);
     if (r)
         return r;
     net_limit_silence(fd, hello.purpose == NET_CONTROL);
-    *ret = net_link_new(fd);
-    if (!*ret)
-        return -ENOMEM;
-    (void)steal_fd(&fd); /* it is the link's */
-    return 0;
+    return make_link(n, hello.cipher, &greeting, steal_fd(&fd), ret);
 }
 
 /* Ranks listen before others learn their addresses, so a refused connection means that the rank has ended (or that the
@@ -144,8 +181,21 @@ static bool is_known_absent(struct net *n, int rank)
     return absent;
 }
 
-static int connect_result(const struct net *n, int r, int to)
+/* The rank that noticed the difference first has ended: this is why. */
+static int result_of_difference(struct net *n, int r, int *rank)
 {
+    pthread_mutex_lock(&n->lock);
+    if (r != 0 && r != NET_E_DIFFERS && n->differs >= 0) {
+        r = NET_E_DIFFERS;
+        *rank = n->differs;
+    }
+    pthread_mutex_unlock(&n->lock);
+    return r;
+}
+
+static int connect_result(struct net *n, int r, int to)
+{
+    r = result_of_difference(n, r, &to);
     if (r >= 0)
         return peer_result(r, to, "connected to");
     if (r == -ENOMEM || r == -EMFILE || r == -ENFILE || r == -ENOBUFS || r == -EINVAL)
@@ -244,6 +294,7 @@ int net_claim(struct net *n, const struct net_wait *wait, struct net_hello hello
     pthread_mutex_unlock(&n->lock);
     if (r == 0)
         *ret = link;
+    r = result_of_difference(n, r, &from);
     return peer_result(r, from, "waited for");
 }
 

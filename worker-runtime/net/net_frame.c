@@ -108,20 +108,28 @@ void net_proved_encode(const uint8_t hello[NET_HELLO_SIZE], const uint8_t answer
     put_u32(out + NET_HELLO_SIZE + NET_ANSWER_HEAD, role);
 }
 
-void net_answer_encode(const uint8_t token[NET_TOKEN], bool left, uint8_t out[NET_TOKEN_HALF])
+void net_answer_encode(const uint8_t token[NET_TOKEN], enum net_answer answer, uint8_t out[NET_TOKEN_HALF])
 {
+    static const uint8_t inverted[NET_ANSWER_COUNT] = {[NET_ANSWER_LEFT] = 0xff, [NET_ANSWER_DIFFERS] = 0x55};
+
     for (int i = 0; i < NET_TOKEN_HALF; i++)
-        out[i] = (uint8_t)(token[NET_TOKEN_HALF + i] ^ (left ? 0xff : 0));
+        out[i] = token[NET_TOKEN_HALF + i] ^ inverted[answer];
 }
 
-bool net_answer_decode(const uint8_t in[NET_TOKEN_HALF], const uint8_t token[NET_TOKEN], bool *ret_left)
+bool net_answer_decode(const uint8_t in[NET_TOKEN_HALF], const uint8_t token[NET_TOKEN], enum net_answer *ret)
 {
-    uint8_t stays[NET_TOKEN_HALF], left[NET_TOKEN_HALF];
+    bool known = false;
 
-    net_answer_encode(token, false, stays);
-    net_answer_encode(token, true, left);
-    *ret_left = net_token_equal(in, left);
-    return *ret_left || net_token_equal(in, stays);
+    for (int i = 0; i < NET_ANSWER_COUNT; i++) {
+        uint8_t expected[NET_TOKEN_HALF];
+
+        net_answer_encode(token, (enum net_answer)i, expected);
+        if (!net_token_equal(in, expected))
+            continue;
+        *ret = (enum net_answer)i;
+        known = true;
+    }
+    return known;
 }
 
 void net_record_encode(const struct net_record *record, uint8_t out[NET_RECORD_SIZE])

@@ -6,7 +6,8 @@
  *   hello    the first bytes of a connection: magic, version, a mark of the byte order, the two ranks, the purpose, and
  *            the first half of the job's token
  *   answer   the other half, so that the connecting rank knows that it has reached its job; all bits of it inverted when
- *            the rank has left the group that the hello names
+ *            the rank has left the group that the hello names, every second one when it encrypts and the connecting rank
+ *            does not, or the reverse
  *
  * Where the job has a key (CRUN_KEY_FD), both ranks prove it before anything else is sent. The answer is longer then, and the
  * connecting rank has the last message:
@@ -16,7 +17,9 @@
  *
  * A proof is HMAC-SHA256, with the key of the generation, over the whole hello, which has the other nonce, the first two
  * parts of the answer, and the role of the rank that proves. So neither a proof of another connection nor one's own is
- * any use, and no field can be changed on the way. A rank with a key refuses a hello without, and the reverse.
+ * any use, and no field can be changed on the way. A rank with a key refuses a hello without, and the reverse. What
+ * follows is sent in sealed records (net_seal_openssl.h) if the hello names a cipher. Whether it must is a setting of
+ * each rank (CRW_ENCRYPT), not negotiated.
  *
  *   record   on control connections: a rank ended, or the sender leaves in order
  *
@@ -88,6 +91,13 @@ struct net_hello {
     enum net_cipher cipher;
 };
 
+enum net_answer {
+    NET_ANSWER_STAYS,   /* the connection is used */
+    NET_ANSWER_LEFT,    /* the rank has left the group */
+    NET_ANSWER_DIFFERS, /* one of the two ranks encrypts, the other does not */
+    NET_ANSWER_COUNT
+};
+
 /* Which rank proves the key. */
 enum net_role { NET_ROLE_ACCEPTS = 1, NET_ROLE_CONNECTS };
 
@@ -111,9 +121,10 @@ bool net_hello_decode(const uint8_t in[NET_HELLO_SIZE], uint32_t world_size, str
 /* In a time that does not depend on where they differ. */
 bool net_token_equal(const uint8_t a[NET_TOKEN_HALF], const uint8_t b[NET_TOKEN_HALF]);
 
-void net_answer_encode(const uint8_t token[NET_TOKEN], bool left, uint8_t out[NET_TOKEN_HALF]);
-/* False: not from a rank of this job. *ret_left: it has left the group. */
-bool net_answer_decode(const uint8_t in[NET_TOKEN_HALF], const uint8_t token[NET_TOKEN], bool *ret_left);
+void net_answer_encode(const uint8_t token[NET_TOKEN], enum net_answer answer, uint8_t out[NET_TOKEN_HALF]);
+/* False: not from a rank of this job. */
+bool net_answer_decode(const uint8_t in[NET_TOKEN_HALF], const uint8_t token[NET_TOKEN],
+                       enum net_answer *ret);
 
 /* The bytes that a proof is the HMAC of, from the bytes of the hello and of the answer's head. */
 void net_proved_encode(const uint8_t hello[NET_HELLO_SIZE], const uint8_t answer[NET_ANSWER_HEAD],

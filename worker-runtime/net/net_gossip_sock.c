@@ -94,6 +94,13 @@ static bool is_unreachable(ssize_t negative_errno)
            error == EHOSTDOWN;
 }
 
+static int end_detail(ssize_t negative_errno)
+{
+    if (negative_errno == -EBADMSG)
+        return SHM_DETAIL_CHANGED;
+    return is_unreachable(negative_errno) ? SHM_DETAIL_UNREACHABLE : 0;
+}
+
 void net_read_control(struct net *n, struct net_control *c)
 {
     ssize_t got;
@@ -113,7 +120,7 @@ void net_read_control(struct net *n, struct net_control *c)
     c->ended = true;
     pthread_mutex_unlock(&n->lock);
     if (!c->left)
-        take_end_record(n, c->rank, is_unreachable(got) ? SHM_DETAIL_UNREACHABLE : 0);
+        take_end_record(n, c->rank, end_detail(got));
 }
 
 bool net_keep_control(struct net *n, int rank, struct net_link *link, bool ours)

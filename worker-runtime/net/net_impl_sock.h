@@ -26,8 +26,9 @@ struct net_pending {
     uint8_t
         bytes[NET_HELLO_SIZE + NET_MAC]; /* a hello, and, where the job has a key, the proof that follows */
     size_t n;
-    struct net_hello hello;    /* once it is complete */
-    uint8_t expected[NET_MAC]; /* the proof, once the answer is sent */
+    struct net_hello hello;          /* once it is complete */
+    uint8_t answer[NET_ANSWER_HEAD]; /* once it is sent */
+    uint8_t expected[NET_MAC];       /* the proof, the same */
     bool answered;
 };
 
@@ -69,6 +70,7 @@ struct net_inbox {
     uint32_t group;
     int from;
     struct net_link *link; /* NULL: at its end */
+    int error;             /* 0, or -EBADMSG: why it ended */
     uint8_t *room;
     uint64_t came, taken; /* bytes; the difference is at most NET_MESSAGE_ROOM */
     bool reading;         /* the thread is at it */
@@ -98,6 +100,7 @@ struct net {
     int n_users;
     bool closing;
     uint32_t next_group;
+    int differs; /* a rank with the token whose hello differs in whether data is encrypted; -1: none so far */
     struct net_control *controls;
     int n_came; /* control connections that others made */
     struct net_waiting *waiting;
@@ -111,6 +114,11 @@ struct net {
  * fails, and so does the connection. */
 bool net_prove(const struct net *n, const uint8_t hello[NET_HELLO_SIZE],
                const uint8_t answer[NET_ANSWER_HEAD], enum net_role role, uint8_t ret[NET_MAC]);
+
+/* From now on the link has that cipher. own: the role of this rank. 0, -ENOMEM, -ENOSYS. */
+int net_encrypt(const struct net *n, struct net_link *link, enum net_cipher cipher,
+                const uint8_t hello[NET_HELLO_SIZE], const uint8_t answer[NET_ANSWER_HEAD],
+                enum net_role own);
 
 /* net_thread_sock.c. net_run(): the thread. net_signal(): wakes it because something changed that it
  * polls. net_free_ended(): removes what has ended from the lists; caller holds n->lock, or the thread

@@ -54,6 +54,7 @@ static void end_reading(struct net *n, struct net_inbox *in, ssize_t got)
     } else if (got < 0) {
         net_link_close(in->link); /* read to its end */
         in->link = NULL;
+        in->error = got == -EBADMSG ? -EBADMSG : 0;
     }
     if (got != 0 || in->lent)
         pthread_cond_broadcast(&n->changed);
@@ -173,7 +174,7 @@ static int await_bytes(const struct message_taking *t, struct net_inbox **ret_in
         if (t->is_over(t->over_data))
             return NET_E_INTERRUPTED;
         if (in ? !in->link : net_has_left(n, t->group, t->from) || now_ns >= absence.absent_ns)
-            return NET_E_LOST;
+            return in && in->error ? in->error : NET_E_LOST;
         if (now_ns >= deadline_ns)
             return NET_E_TIMEOUT;
         if (asks && now_ns >= absence.ask_ns) {

@@ -18,6 +18,7 @@
 
 #include <errno.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -79,16 +80,28 @@ static bool is_for_us(const struct net *n, const struct net_hello *hello)
            hello->keyed == n->key.is_set && hello->generation == n->key.generation;
 }
 
-/* The answer with this rank's proof; the other rank's proof has to follow. False: the connection is of no use. */
-static bool answer_with_proof(const struct net *n, struct net_pending *p, bool left)
+static enum net_answer answer_to(struct net *n, const struct net_hello *hello)
 {
-    uint8_t answer[NET_KEYED_ANSWER];
+    if (n->key.encrypts != (hello->cipher != NET_CIPHER_NONE)) {
+        n->differs = (int)hello->from;
+        return NET_ANSWER_DIFFERS;
+    }
+    return has_left_group(n, hello) ? NET_ANSWER_LEFT : NET_ANSWER_STAYS;
+}
 
-    net_answer_encode(n->token, left, answer);
-    return random_fill(answer + NET_TOKEN_HALF, NET_NONCE) == 0 &&
-           net_prove(n, p->bytes, answer, NET_ROLE_ACCEPTS, answer + NET_ANSWER_HEAD) &&
-           net_prove(n, p->bytes, answer, NET_ROLE_CONNECTS, p->expected) &&
-           net_send(p->fd, answer, sizeof(answer)) == sizeof(answer) && !left;
+/* The answer with this rank's proof; the other rank's proof has to follow. False: the connection is of no use. */
+static bool answer_with_proof(const struct net *n, struct net_pending *p, enum net_answer which)
+{
+    uint8_t answer[NET_KEYED_ANSWER] = {0};
+    bool ok;
+
+    net_answer_encode(n->token, which, answer);
+    ok = random_fill(answer + NET_TOKEN_HALF, NET_NONCE) == 0 &&
+         net_prove(n, p->bytes, answer, NET_ROLE_ACCEPTS, answer + NET_ANSWER_HEAD) &&
+         net_prove(n, p->bytes, answer, NET_ROLE_CONNECTS, p->expected) &&
+         net_send(p->fd, answer, sizeof(answer)) == sizeof(answer);
+    memcpy(p->answer, answer, sizeof(p->answer));
+    return ok && which == NET_ANSWER_STAYS;
 }
 
 /* The answer goes first: another thread may use the connection as soon as it is kept. A new connection has room for
@@ -96,13 +109,19 @@ static bool answer_with_proof(const struct net *n, struct net_pending *p, bool l
 static bool answer_hello(struct net *n, struct net_pending *p)
 {
     uint8_t answer[NET_TOKEN_HALF];
-    bool left = has_left_group(n, &p->hello);
+    enum net_answer which = answer_to(n, &p->hello);
 
     p->answered = true;
     if (n->key.is_set)
-        return answer_with_proof(n, p, left);
-    net_answer_encode(n->token, left, answer);
-    return net_send(p->fd, answer, sizeof(answer)) == sizeof(answer) && !left;
+        return answer_with_proof(n, p, which);
+    net_answer_encode(n->token, which, answer);
+    return net_send(p->fd, answer, sizeof(answer)) == sizeof(answer) && which == NET_ANSWER_STAYS;
+}
+
+static bool has_cipher(const struct net *n, const struct net_pending *p, struct net_link *link)
+{
+    return p->hello.cipher == NET_CIPHER_NONE ||
+           net_encrypt(n, link, p->hello.cipher, p->bytes, p->answer, NET_ROLE_ACCEPTS) == 0;
 }
 
 /* Takes over the connection, unless it is of no use. A rank may leave a group between its answer and the proof. */
@@ -113,7 +132,7 @@ static bool keep_pending(struct net *n, struct net_pending *p)
     if (!link)
         return false;
     p->fd = -1; /* it is the link's */
-    if (keep_connection(n, &p->hello, link))
+    if (has_cipher(n, p, link) && keep_connection(n, &p->hello, link))
         return true;
     net_link_close(link);
     return false;

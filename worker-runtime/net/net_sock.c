@@ -61,6 +61,7 @@ static struct net *net_new(int rank, int world_size, struct failure_detector *de
         .next_group = 1,
         .listen_fd = -1,
         .wake_fd = -1,
+        .differs = -1,
         .peers = calloc((size_t)world_size, sizeof(*n->peers)),
         .ended = calloc((size_t)world_size, 1),
         .left = calloc((size_t)world_size, 1),

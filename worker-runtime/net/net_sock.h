@@ -52,6 +52,9 @@ int net_connect(struct net *n, const struct net_wait *wait, struct net_hello hel
 int net_claim(struct net *n, const struct net_wait *wait, struct net_hello hello, int from,
               struct net_link **ret);
 
+/* The message for -EBADMSG (net_link_sock.h) of a connection to rank; CRW_E_PEER. */
+int net_fail_changed(int rank);
+
 /* Registers a control connection to rank that this rank made, and takes it over. Those made by others
  * are registered by the thread. */
 int net_add_control(struct net *n, int rank, struct net_link *link);
@@ -65,7 +68,7 @@ void net_wake(struct net *n);
  * Receives n_bytes (data NULL: discards them) that rank sent to this one in a group; one receiver at a
  * time. is_over: asked when no bytes are left. To wake a waiter: make is_over() return true, make
  * wait->interrupt_fd readable, call net_wake(), in this order. 0; NET_E_LOST (the sender closed or
- * left), NET_E_INTERRUPTED (is_over), NET_E_TIMEOUT.
+ * left), NET_E_INTERRUPTED (is_over), NET_E_TIMEOUT, -EBADMSG (net_link_sock.h).
  */
 int net_take(struct net *n, const struct net_wait *wait, uint32_t group, int from, void *data, size_t n_bytes,
              bool (*is_over)(void *data), void *over_data);

@@ -30,6 +30,7 @@ enum {
     NET_E_INTERRUPTED, /* the interrupt is readable */
     NET_E_TIMEOUT,     /* nothing moved for that long */
     NET_E_LEFT,        /* net_connect_once() only: the rank has left the group */
+    NET_E_DIFFERS,     /* the same: one of the two ranks encrypts, the other does not */
 };
 
 /* What a wait looks at beside its sockets. */

@@ -310,6 +310,12 @@ int shm_fail_result(const struct shm *shm, int absent)
             "the network to rank %d is cut, or its host is down: it has stopped answering, so this group "
             "is over",
             failure.rank);
+    if (failure.kind == SHM_FAILURE_DIED && failure.detail == SHM_DETAIL_CHANGED)
+        return crw_fail(
+            CRW_E_PEER,
+            "what came from rank %d is not what it sent: something between the hosts has changed, "
+            "repeated or removed data, so this group is over",
+            failure.rank);
     if (failure.kind == SHM_FAILURE_DIED && failure.detail > 0)
         return crw_fail(CRW_E_PEER, "rank %d exited with code %d, so this group is over", failure.rank,
                         failure.detail);

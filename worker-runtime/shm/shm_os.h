@@ -73,8 +73,9 @@ enum shm_failure_kind {
     SHM_FAILURE_KIND_COUNT
 };
 
-/* As the detail of DIED: that it ended is not known, since its host has stopped answering. No exit code or signal. */
-enum { SHM_DETAIL_UNREACHABLE = 0x7fffff };
+/* As the detail of DIED, no exit code or signal: that it ended is not known, since its host has stopped answering, or since what
+ * comes from there is not what it sent (-EBADMSG of net_link_sock.h). */
+enum { SHM_DETAIL_UNREACHABLE = 0x7fffff, SHM_DETAIL_CHANGED = 0x7ffffe };
 
 struct shm_failure {
     enum shm_failure_kind kind;

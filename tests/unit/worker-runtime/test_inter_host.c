@@ -1,7 +1,8 @@
 /*
  * Groups over several hosts as a program meets them. The hosts are processes of one machine that say they
  * are on different ones (GROUP_RANK), and speak over 127.0.0.1; they meet through a real store daemon (the
- * first argument is its path). Results are compared bit by bit with those of one host.
+ * first argument is its path). Results are compared bit by bit with those of one host. With "encrypted" as the second
+ * argument the ranks have a key and encrypt what they send to other hosts.
  */
 
 #include "proto/worker_notice.h"
@@ -22,6 +23,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -922,6 +924,140 @@ static void strangers_change_nothing(void **state)
 
 /* ---- what cannot be ---- */
 
+/* ---- encryption ---- */
+
+enum { KEY_BYTES = 32 };
+
+/* As crun lends it. */
+static void lend_key(void)
+{
+    uint8_t key[KEY_BYTES] = "of a job of the tests";
+    char number[16];
+    int fd = memfd_create("key", MFD_ALLOW_SEALING);
+
+    CHECK(fd >= 0 && write(fd, key, sizeof(key)) == sizeof(key));
+    CHECK(fcntl(fd, F_ADD_SEALS, F_SEAL_WRITE | F_SEAL_SHRINK | F_SEAL_GROW) == 0);
+    (void)snprintf(number, sizeof(number), "%d", fd);
+    CHECK(setenv("CRUN_KEY_FD", number, 1) == 0);
+}
+
+/* Two ranks on two hosts with these settings, and what their group says. */
+static void expect_no_group(const char *const settings[2], bool have_key, const char *message)
+{
+    pid_t pids[2];
+
+    generation++;
+    for (int rank = 0; rank < 2; rank++) {
+        struct crw_env env = env_of((struct shape){{1, 1}}, rank);
+        struct crw_group *group;
+
+        pids[rank] = fork();
+        assert_true(pids[rank] >= 0);
+        if (pids[rank] > 0)
+            continue;
+        unsetenv("CRUN_KEY_FD");
+        if (have_key)
+            lend_key();
+        CHECK(setenv("CRW_ENCRYPT", settings[rank], 1) == 0);
+        CHECK(crw_group_create(&env, &group) == CRW_E_ENVIRONMENT);
+        if (!strstr(crw_error_message(), message))
+            fprintf(stderr, "rank %d: %s\n", rank, crw_error_message());
+        CHECK(strstr(crw_error_message(), message));
+        _exit(0);
+    }
+    for (int rank = 0; rank < 2; rank++)
+        expect_exit(pids[rank], 0);
+}
+
+enum { FDS_MAX = 1024 };
+
+/* This rank's TCP connections to other ranks. */
+static void find_connections(bool ret[FDS_MAX])
+{
+    for (int fd = 0; fd < FDS_MAX; fd++) {
+        struct sockaddr_in peer = {0};
+        socklen_t size = sizeof(peer);
+
+        ret[fd] = getpeername(fd, (struct sockaddr *)&peer, &size) == 0 && peer.sin_family == AF_INET &&
+                  ntohs(peer.sin_port) != daemon_port;
+    }
+}
+
+/* What a process between the hosts can do to these. */
+static int inject_bytes(const bool connections[FDS_MAX], const bool except[FDS_MAX])
+{
+    const char junk[64] = {16, 0, 0, 0, 'j', 'u', 'n', 'k'}; /* a record of 16 bytes, and a part of one */
+    int n = 0;
+
+    for (int fd = 0; fd < FDS_MAX; fd++)
+        if (connections[fd] && !(except && except[fd]))
+            n += send(fd, junk, sizeof(junk), MSG_DONTWAIT | MSG_NOSIGNAL) == sizeof(junk);
+    return n;
+}
+
+static const char changed[] = "what came from rank 1 is not what it sent";
+
+/* A message is lost; the group is not. */
+static void find_changed_message(struct crw_group *group)
+{
+    bool before[FDS_MAX], after[FDS_MAX];
+    int number = 7;
+
+    find_connections(before);
+    if (crw_rank(group) == 1) {
+        CHECK(crw_send(group, &number, sizeof(number), 0) == 0);
+        find_connections(after);
+        CHECK(inject_bytes(after, before) == 1);
+    } else {
+        CHECK(crw_recv(group, &number, sizeof(number), 1) == 0 && number == 7);
+        CHECK(crw_recv(group, &number, sizeof(number), 1) == CRW_E_PEER);
+        CHECK(strstr(crw_error_message(), changed));
+    }
+    CHECK(crw_barrier(group) == 0);
+}
+
+static void find_changed_data(struct crw_group *group)
+{
+    bool connections[FDS_MAX];
+    int r = 0;
+
+    find_changed_message(group);
+    find_connections(connections);
+    if (crw_rank(group) == 1)
+        CHECK(inject_bytes(connections, NULL) >=
+              3); /* both ways of the exchange, and the control connections */
+    while (r == 0)
+        r = crw_barrier(group);
+    CHECK(r == CRW_E_PEER);
+    if (crw_rank(group) == 0 && !strstr(crw_error_message(), changed))
+        fprintf(stderr, "%s\n", crw_error_message());
+    CHECK(crw_rank(group) == 1 || strstr(crw_error_message(), changed));
+}
+
+static void changed_data_ends_the_group(void **state)
+{
+    const char *key_fd = getenv("CRUN_KEY_FD"), *encrypt = getenv("CRW_ENCRYPT");
+    struct ranks r;
+
+    if (!key_fd)
+        lend_key();
+    setenv("CRW_ENCRYPT", "1", 1);
+    start_ranks(&r, (struct shape){{1, 1}}, find_changed_data);
+    end_ranks(&r);
+    if (!key_fd)
+        unsetenv("CRUN_KEY_FD");
+    if (!encrypt)
+        unsetenv("CRW_ENCRYPT");
+}
+
+static void all_ranks_encrypt_or_none(void **state)
+{
+    expect_no_group((const char *const[]){"1", "0"}, true, "CRW_ENCRYPT must have one value on all nodes");
+    expect_no_group((const char *const[]){"", "1"}, true, "CRW_ENCRYPT must have one value on all nodes");
+    expect_no_group((const char *const[]){"1", "1"}, false, "the job has no key");
+    expect_no_group((const char *const[]){"yes", "yes"}, true, "CRW_ENCRYPT is \"yes\"");
+}
+
 static void impossible_places_are_refused(void **state)
 {
     struct crw_env env = env_of((struct shape){{1, 1}}, 0);
@@ -1010,14 +1146,20 @@ int main(int argc, char **argv)
         cmocka_unit_test(a_lost_link_names_the_rank_behind_it),
         cmocka_unit_test(many_connect_to_one_rank),
         cmocka_unit_test(strangers_change_nothing),
+        cmocka_unit_test(all_ranks_encrypt_or_none),
+        cmocka_unit_test(changed_data_ends_the_group),
         cmocka_unit_test(impossible_places_are_refused),
         cmocka_unit_test(loopback_beside_other_hosts_is_refused),
     };
 
-    if (argc != 2) {
-        fprintf(stderr, "usage: test_inter_host PATH-OF-CRUND\n");
+    if (argc < 2 || argc > 3 || (argc == 3 && strcmp(argv[2], "encrypted") != 0)) {
+        fprintf(stderr, "usage: test_inter_host PATH-OF-CRUND [encrypted]\n");
         return 2;
     }
     daemon_path = argv[1];
+    if (argc == 3) {
+        lend_key();
+        CHECK(setenv("CRW_ENCRYPT", "1", 1) == 0);
+    }
     return cmocka_run_group_tests(tests, start_daemon, stop_daemon);
 }

@@ -171,6 +171,26 @@ static void a_hello_names_a_cipher(void **state)
     }
 }
 
+/* No answer is taken for another one, and nothing else for an answer. */
+static void answers_come_back(void **state)
+{
+    uint8_t token[NET_TOKEN], bytes[NET_TOKEN_HALF];
+    enum net_answer heard;
+
+    for (int i = 0; i < NET_TOKEN; i++)
+        token[i] = (uint8_t)(7 * i);
+    for (int said = 0; said < NET_ANSWER_COUNT; said++) {
+        net_answer_encode(token, (enum net_answer)said, bytes);
+        assert_true(net_answer_decode(bytes, token, &heard));
+        assert_int_equal(heard, said);
+        for (int i = 0; i < 8 * NET_TOKEN_HALF; i++) {
+            bytes[i / 8] ^= (uint8_t)(1 << i % 8);
+            assert_false(net_answer_decode(bytes, token, &heard));
+            bytes[i / 8] ^= (uint8_t)(1 << i % 8);
+        }
+    }
+}
+
 /* Every byte that is not the group's, the link's, the token's, the generation's or the nonce's is one that matters. */
 static void a_changed_hello_is_refused(void **state)
 {
@@ -670,6 +690,7 @@ int main(void)
         cmocka_unit_test(a_hello_comes_back),
         cmocka_unit_test(a_hello_names_a_cipher),
         cmocka_unit_test(a_changed_hello_is_refused),
+        cmocka_unit_test(answers_come_back),
         cmocka_unit_test(tokens_are_compared_whole),
         cmocka_unit_test(a_proof_is_of_everything),
         cmocka_unit_test(proofs_are_compared_whole),
