@@ -158,6 +158,7 @@ static int describe_workers(struct generation *g, struct worker_starts *s, const
         .local_addr = own_address(job, assignment),
         .cache_fd = g->host->worker_memory->cache < 0 ? 0 : SPAWN_CACHE_FD,
         .key_fd = g->host->worker_memory->key < 0 ? 0 : SPAWN_KEY_FD,
+        .seals = job->seals,
         .environment = config->environment,
     };
 

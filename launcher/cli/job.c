@@ -589,7 +589,8 @@ static int take_security(struct job_builder *b)
                           "--local-addr=%s is a name, and with %s workers get the address of node 0 as "
                           "CRUN_MASTER_HOST, which is numeric: give --local-addr the address itself",
                           job->local_addr, job_flag(b, OPTION_SEAL) ? "--seal" : "--worker-store=local");
-    if (job_flag(b, OPTION_SEAL))
+    job->seals = job_flag(b, OPTION_SEAL);
+    if (job->seals)
         job->security = JOB_SECURITY_REQUIRE;
     if (job->secret_file && job->security == JOB_SECURITY_OPEN)
         return job_refuse(

@@ -105,6 +105,7 @@ struct job {
     enum job_security security;
     bool may_use_munge;                   /* ROUNDS: this node is one of several of a step of Slurm */
     char munge_socket[MUNGE_SOCKET_SIZE]; /* "": munge's own */
+    bool seals;                           /* --seal */
     bool local_store; /* ROUNDS: workers use a store on their own node, which forwards to node 0's */
     int max_restarts;
     int max_restarts_without_progress; /* in a row; 0: any number */

@@ -125,7 +125,7 @@ const struct option_spec options_table[OPTION_COUNT] = {
          .ours = true,
          .help =
              "nothing of crun is open to the network without the secret or a certificate: --security=require "
-             "and --worker-store=local"},
+             "and --worker-store=local; libcrw encrypts data between nodes"},
 
     /* Supervision. */
     [OPTION_MAX_RESTARTS] = {.name = "max-restarts",

@@ -108,6 +108,8 @@ static int add_worker_variables(const struct plan *plan, int local_rank, struct 
         strlist_add(out, WORKER_MEMORY_CACHE_ENVIRONMENT "=%d", plan->cache_fd);
     if (plan->key_fd)
         strlist_add(out, WORKER_MEMORY_KEY_ENVIRONMENT "=%d", plan->key_fd);
+    if (plan->key_fd && plan->seals && !envp_get(plan->environment, "CRW_ENCRYPT"))
+        strlist_add(out, "CRW_ENCRYPT=1");
     add_error_file(plan, local_rank, out);
     if (!envp_get(plan->environment, "TORCH_NCCL_ASYNC_ERROR_HANDLING"))
         strlist_add(out, "TORCH_NCCL_ASYNC_ERROR_HANDLING=1");

@@ -39,6 +39,7 @@ struct plan {
     const char *local_addr;  /* numeric, where ranks of other nodes reach this one; NULL: not given */
     int state_fd, cache_fd;  /* numbers of the worker memory in the worker (proto/worker_memory.h); 0: none */
     int key_fd;              /* the same, of the job's key */
+    bool seals;              /* libcrw encrypts data between hosts, if there is a key */
     char *const *environment; /* of crun itself */
 };
 

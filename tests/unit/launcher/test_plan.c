@@ -162,6 +162,33 @@ static void test_outer_variables_end_here(void **state)
     strlist_finish(&environment);
 }
 
+/* Of --seal: where there is a key to encrypt with, and the user has not decided. */
+static void test_sealed_workers_encrypt(void **state)
+{
+    static const struct {
+        bool seals;
+        int key_fd;
+        const char *inherited, *expected;
+    } cases[] = {
+        {true, 6, "HOME=/root", "1"},    {false, 6, "HOME=/root", NULL},   {true, 0, "HOME=/root", NULL},
+        {true, 6, "CRW_ENCRYPT=0", "0"}, {false, 6, "CRW_ENCRYPT=1", "1"},
+    };
+
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        struct plan plan = usual;
+        struct strlist out = {0};
+
+        plan.seals = cases[i].seals;
+        plan.key_fd = cases[i].key_fd;
+        plan.environment = ENVIRONMENT(cases[i].inherited);
+        assert_int_equal(plan_environment(&plan, 0, &out), 0);
+        const char *value = envp_get(out.items, "CRW_ENCRYPT");
+        assert_int_equal(value != NULL, cases[i].expected != NULL);
+        assert_true(!value || strcmp(value, cases[i].expected) == 0);
+        strlist_finish(&out);
+    }
+}
+
 static void test_inherited_beats_default(void **state)
 {
     struct plan plan = usual;
@@ -232,6 +259,7 @@ int main(void)
         cmocka_unit_test(test_arguments),
         cmocka_unit_test(test_environment),
         cmocka_unit_test(test_outer_variables_end_here),
+        cmocka_unit_test(test_sealed_workers_encrypt),
         cmocka_unit_test(test_inherited_beats_default),
         cmocka_unit_test(test_one_worker_keeps_its_threads),
         cmocka_unit_test(test_virtual_local_rank),
