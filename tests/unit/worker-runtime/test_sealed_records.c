@@ -87,7 +87,7 @@ static const char *const vectors[][VECTOR_RECORDS] = {
 static void records_are_those_of_the_document(void **state)
 {
     const struct secret_key secret = secret_of(NET_ROLE_CONNECTS, -1);
-    char hex[2 * VECTOR_SIZE + 1];
+    char hex[2 * KEY_SIZE + 1]; /* of the longest, the secret */
 
     hex_of(secret.bytes, sizeof(secret), hex);
     assert_string_equal(hex, "3255aec2f6096938614af31add812cc7a538883fc667afad02c7935a06a9ee37");
