@@ -136,7 +136,7 @@ static void load_libraries(const struct daemon_options *o)
         (void)curl_open(&why);
 }
 
-int daemon_sandbox_begin(const struct daemon_options *options)
+static int limit_daemon_files(const struct daemon_options *options)
 {
     struct path_list paths = {.n = 0};
     char why[SANDBOX_ERROR_SIZE];
@@ -162,7 +162,7 @@ int daemon_sandbox_begin(const struct daemon_options *options)
 
 /* ---- calls ---- */
 
-int daemon_sandbox_prepare(const struct daemon_options *options)
+static int refuse_daemon_rings(const struct daemon_options *options)
 {
     char why[SANDBOX_ERROR_SIZE];
 
@@ -172,7 +172,7 @@ int daemon_sandbox_prepare(const struct daemon_options *options)
     return r < 0 ? report_gap(options, r, why) : 0;
 }
 
-int daemon_sandbox_close(const struct daemon_options *options)
+static int limit_daemon_calls(const struct daemon_options *options)
 {
     const struct sandbox_calls calls = {.pid = getpid(), .dials = dials(options)};
     char why[SANDBOX_ERROR_SIZE];
@@ -181,4 +181,18 @@ int daemon_sandbox_close(const struct daemon_options *options)
         return 0;
     int r = sandbox_limit_calls(&calls, why);
     return r < 0 ? report_gap(options, r, why) : 0;
+}
+
+int daemon_sandbox_around(const struct daemon_options *options, int (*open)(void *data),
+                          int (*start)(void *data), void *data)
+{
+    int r = refuse_daemon_rings(options);
+
+    if (r == 0)
+        r = open(data);
+    if (r == 0)
+        r = limit_daemon_files(options);
+    if (r == 0)
+        r = start(data);
+    return r == 0 ? limit_daemon_calls(options) : r;
 }

@@ -39,6 +39,7 @@ struct daemon {
     struct daemon_options options;
     uv_loop_t loop;
     struct server *server;
+    struct server_rounds rounds;
     char address[sizeof(((struct daemon_address *)NULL)->host) +
                  16]; /* the first that is listened on; "": none */
     struct etcd_login login;
@@ -364,54 +365,74 @@ static int read_etcd_access(struct daemon *d)
     return r;
 }
 
-static int run_daemon(struct daemon *d)
+/* What needs files that the sandbox will hide. A sentence was printed on failure, as by those below. */
+static int open_daemon(void *data)
+{
+    struct daemon *d = data;
+    char error[CERTIFICATE_ERROR_SIZE];
+    int r = uv_loop_init(&d->loop);
+
+    d->credentials = (struct credentials){.options = &d->options, .loop = &d->loop};
+    if (r < 0) {
+        log_failure("cannot", "start", r);
+        return r;
+    }
+    r = credentials_read(&d->credentials, error);
+    if (r < 0)
+        (void)fprintf(stderr, "crund: %s\n", error);
+    return r;
+}
+
+static int create_daemon_server(struct daemon *d)
 {
     struct server_limits limits = daemon_options_limits(&d->options);
-    struct server_rounds rounds = daemon_options_rounds(&d->options);
-    struct server_security security;
+    struct server_security security = credentials_security(&d->credentials);
     struct server_config config = {.limits = &limits,
-                                   .rounds = &rounds,
+                                   .rounds = &d->rounds,
                                    .security = credentials_are_wanted(&d->options) ? &security : NULL,
                                    .log = print_log_line,
                                    .stats = d->options.metrics_addr ? &d->stats : NULL};
-    char error[CERTIFICATE_ERROR_SIZE];
-    int r = daemon_sandbox_prepare(&d->options);
 
-    if (r < 0)
-        return EXIT_FAILURE;
-    r = uv_loop_init(&d->loop);
-    d->credentials = (struct credentials){.options = &d->options, .loop = &d->loop};
-    if (credentials_read(&d->credentials, error) < 0) {
-        (void)fprintf(stderr, "crund: %s\n", error);
-        return EXIT_FAILURE;
-    }
-    if (daemon_sandbox_begin(&d->options) < 0)
-        return EXIT_FAILURE;
-    security = credentials_security(&d->credentials);
-    rounds.log = print_log_line;
-    rounds.debug = d->options.debug ? print_log_line : NULL;
-    if (r == 0)
-        r = watch_signals(d);
+    d->rounds = daemon_options_rounds(&d->options);
+    d->rounds.log = print_log_line;
+    d->rounds.debug = d->options.debug ? print_log_line : NULL;
+    d->rounds.etcd = d->options.etcd;
+    return server_create(&d->server, &d->loop, &config);
+}
+
+static int start_daemon(void *data)
+{
+    struct daemon *d = data;
+    int r = watch_signals(d);
+
     if (r == 0)
         r = start_state_thread(d);
     if (r == 0)
         r = watch_owner(d);
     if (r == 0)
         r = read_etcd_access(d);
-    rounds.etcd = d->options.etcd;
     if (r == 0)
-        r = server_create(&d->server, &d->loop, &config);
+        r = create_daemon_server(d);
     if (r < 0) {
         log_failure("cannot", "start", r);
-        return EXIT_FAILURE;
+        return r;
     }
     d->credentials.server = d->server;
-    if (start_listening(d) < 0 || daemon_sandbox_close(&d->options) < 0 ||
-        server_advertise(d->server, d->options.advertise ? d->options.advertise : d->address) < 0) {
+    return start_listening(d);
+}
+
+static int run_daemon(struct daemon *d)
+{
+    int r = daemon_sandbox_around(&d->options, open_daemon, start_daemon, d);
+
+    if (r == 0)
+        r = server_advertise(d->server, d->options.advertise ? d->options.advertise : d->address);
+    if (r < 0 && d->server) {
         server_stop(d->server, on_server_stopped, d); /* or socket files would stay */
         (void)uv_run(&d->loop, UV_RUN_DEFAULT);
-        return EXIT_FAILURE;
     }
+    if (r < 0)
+        return EXIT_FAILURE;
     r = sd_notify_send("READY=1");
     if (r < 0)
         log_failure("cannot notify", "the service manager", r);
