@@ -763,6 +763,11 @@ void etcd_leader_tick(struct etcd_leader *l, uint64_t now_ns)
         lose_lease(l, now_ns);
 }
 
+bool etcd_leader_holds(const struct etcd_leader *l, uint64_t now_ns)
+{
+    return l->role == ETCD_LEADING && has_lease(l, now_ns);
+}
+
 static void lower(uint64_t *deadline_ns, uint64_t other_ns)
 {
     if (other_ns < *deadline_ns)

@@ -140,6 +140,10 @@ void etcd_leader_take_lease(struct etcd_leader *l, const struct etcd_reply *repl
 /* Time has passed. */
 void etcd_leader_tick(struct etcd_leader *l, uint64_t now_ns);
 
+/* Whether this crund may decide at that time, by its own clock. To be asked for each event: a process that was stopped reads its
+ * sockets before its timers run, and another crund may lead meanwhile. */
+bool etcd_leader_holds(const struct etcd_leader *l, uint64_t now_ns);
+
 /* When one of the three above is wanted, at the latest. */
 uint64_t etcd_leader_deadline(const struct etcd_leader *l);
 

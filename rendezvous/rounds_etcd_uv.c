@@ -450,6 +450,11 @@ static const char *etcd_leader_at(const struct rounds_state *s)
     return etcd_leader_address(&((const struct rounds_etcd *)s)->leader);
 }
 
+static bool etcd_holds(const struct rounds_state *s, uint64_t now_ns)
+{
+    return etcd_leader_holds(&((const struct rounds_etcd *)s)->leader, now_ns);
+}
+
 static const struct rounds_state_kind etcd_kind = {
     .start = etcd_start,
     .stop = etcd_stop,
@@ -463,6 +468,7 @@ static const struct rounds_state_kind etcd_kind = {
     .advertise = etcd_advertise,
     .term = etcd_term,
     .leader = etcd_leader_at,
+    .holds = etcd_holds,
 };
 
 int rounds_etcd_open(struct rounds_state **ret, struct rounds_shell *shell, const char *url,

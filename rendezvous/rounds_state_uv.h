@@ -35,6 +35,7 @@ struct rounds_state_kind {
     int (*advertise)(struct rounds_state *s, const char *address);
     uint64_t (*term)(const struct rounds_state *s);
     const char *(*leader)(const struct rounds_state *s);
+    bool (*holds)(const struct rounds_state *s, uint64_t now_ns);
 };
 
 /* The first member of each implementation. */
@@ -109,6 +110,12 @@ static inline int rounds_state_advertise(struct rounds_state *s, const char *add
 static inline uint64_t rounds_state_term(const struct rounds_state *s)
 {
     return rounds_state_is_shared(s) ? s->kind->term(s) : 0;
+}
+
+/* Whether this crund may decide at that time, if it leads: rounds_shell_depose() may be due. */
+static inline bool rounds_state_holds(const struct rounds_state *s, uint64_t now_ns)
+{
+    return !rounds_state_is_shared(s) || s->kind->holds(s, now_ns);
 }
 
 /* Where the crund that leads is, HOST:PORT; "": it is not known. */

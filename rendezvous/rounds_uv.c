@@ -191,7 +191,8 @@ static void run_actions(struct rounds_shell *r)
     notify_empty(r);
 }
 
-/* Actions are dropped, but the core must not keep a closed connection. */
+/* Actions are dropped, but the core must not keep a closed connection. The agent of another event is closed soon, and sends it
+ * again to the crund that leads. */
 static void drop_event(struct rounds_shell *r, const struct rounds_event *event)
 {
     struct rounds_action action;
@@ -207,7 +208,7 @@ void rounds_shell_step(struct rounds_shell *r, struct rounds_event *event)
 {
     event->now_ns = uv_hrtime();
     rounds_debug_event(r, event);
-    if (r->over || !r->leads) {
+    if (r->over || !r->leads || !rounds_state_holds(r->state, event->now_ns)) {
         drop_event(r, event);
         return;
     }

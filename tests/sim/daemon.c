@@ -204,6 +204,7 @@ void daemon_lead(struct sim *sim, struct sim_daemon *d)
 {
     daemon_etcd_load(sim, d);
     check_loaded(sim, d);
+    sim->rendezvous.keeps_state = true; /* what the last one has decided may not have been saved */
     disturb_daemon(sim, sim->now_ns + 10 * SIM_S);
     begin_to_decide(sim, d);
 }
@@ -317,7 +318,7 @@ static void run_rounds_action(struct sim *sim, struct sim_daemon *d, const struc
     }
 }
 
-/* It does not lead: the core must not keep a closed connection. */
+/* It does not lead, or not any more: the core must not keep a closed connection. */
 static void drop_event(struct sim_daemon *d, const struct rounds_event *event)
 {
     struct rounds_action action;
@@ -334,7 +335,7 @@ static void step_daemon(struct sim *sim, struct sim_daemon *d, struct rounds_eve
     struct rounds_action action;
 
     event->now_ns = daemon_clock(sim, d);
-    if (!d->leads) {
+    if (!d->leads || (sim->scenario.has_etcd && !etcd_leader_holds(&d->leader, event->now_ns))) {
         drop_event(d, event);
         return;
     }
@@ -381,7 +382,9 @@ void daemon_timer(struct sim *sim, struct sim_daemon *d)
     }
     extend_slow_sessions(sim, d);
     step_daemon(sim, d, &(struct rounds_event){.kind = ROUNDS_TIMER});
-    if (d->alive && rounds_deadline(&d->rounds) <= daemon_clock(sim, d))
+    if (d->alive && d->leads &&
+        !(sim->scenario.has_etcd && !etcd_leader_holds(&d->leader, daemon_clock(sim, d))) &&
+        rounds_deadline(&d->rounds) <= daemon_clock(sim, d))
         violated(sim, "the rendezvous wants to be woken again at once, for ever");
 }
 

@@ -587,7 +587,9 @@ static void test_a_leader_stops_by_its_own_clock(void **state)
     assert_true(etcd_leader_deadline(&p->crunds[0]) <= begun_ns + ETCD_LEASE_S * S * 7 / 8);
     etcd_leader_tick(&p->crunds[0], begun_ns + ETCD_LEASE_S * S * 7 / 8 - 1);
     assert_int_equal(p->crunds[0].role, ETCD_LEADING);
+    assert_true(etcd_leader_holds(&p->crunds[0], begun_ns + ETCD_LEASE_S * S * 7 / 8 - 1));
     p->now_ns = begun_ns + ETCD_LEASE_S * S * 7 / 8;
+    assert_false(etcd_leader_holds(&p->crunds[0], p->now_ns)); /* also before the tick */
     etcd_leader_tick(&p->crunds[0], p->now_ns);
     assert_deposed(p, 0, "its lease in etcd has run out");
 }
