@@ -74,7 +74,8 @@ struct server {
     bool accept_paused;
     uv_timer_t accept_timer;
 
-    unsigned n_handles; /* not closed yet */
+    unsigned n_handles;    /* not closed yet */
+    unsigned peak_handles; /* the most since memory was given back */
     bool stopping;
     bool draining;
     uv_timer_t drain_timer;

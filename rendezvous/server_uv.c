@@ -14,6 +14,7 @@
 #include <arpa/inet.h>
 #include <assert.h>
 #include <errno.h>
+#include <malloc.h>
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -40,6 +41,8 @@ enum {
     RESERVE_FDS = 32,
     RELEASE_BATCH = 128,
     EXPIRE_BATCH = 32,
+    TRIM_HANDLES_MIN = 256,   /* fewer connections hold too little to be worth the system calls */
+    TRIM_HANDLES_STEP = 1024, /* so that one call frees some megabytes, within a millisecond */
 };
 
 /* ---- log ---- */
@@ -149,6 +152,8 @@ static void on_client_deadline(uv_timer_t *timer)
 void server_handle_opened(struct server *s)
 {
     s->n_handles++;
+    if (s->n_handles > s->peak_handles)
+        s->peak_handles = s->n_handles;
 }
 
 static void free_store(void *data)
@@ -201,10 +206,26 @@ static void server_free(struct server *s)
         stopped(data);
 }
 
+/* glibc keeps free pages between two that are used, so the memory of a flood of connections would stay with this process for
+ * its life. Called when a handle's memory was freed: when three quarters of the handles are closed, or TRIM_HANDLES_STEP. */
+static void give_memory_back(struct server *s)
+{
+    unsigned step = s->peak_handles / 4 * 3 < TRIM_HANDLES_STEP ? s->peak_handles / 4 * 3 : TRIM_HANDLES_STEP;
+
+    if (s->peak_handles < TRIM_HANDLES_MIN || s->peak_handles - s->n_handles < step)
+        return;
+    s->peak_handles = s->n_handles;
+#ifdef __GLIBC__
+    (void)malloc_trim(0); /* returns whether there was anything */
+#endif
+}
+
 void server_handle_closed(struct server *s)
 {
     assert(s->n_handles > 0);
-    if (--s->n_handles == 0)
+    s->n_handles--;
+    give_memory_back(s);
+    if (s->n_handles == 0)
         server_free(s);
 }
 

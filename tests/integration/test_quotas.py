@@ -6,6 +6,7 @@ import pathlib
 import secrets
 import socket
 import subprocess
+import sys
 
 import pytest
 
@@ -95,6 +96,37 @@ def test_connections_of_an_address():
                     assert more.recv(1) == b""
                 assert "its address has 6 connections" in crund.log()
             jobs.wait_for(lambda: can_talk(crund.port))
+
+
+FLOOD = """
+import resource, socket, sys
+resource.setrlimit(resource.RLIMIT_NOFILE, (8192, 8192))
+message = b"\\1" + (1).to_bytes(8, "little") + b"k" + (60000).to_bytes(8, "little") + bytes(3000)
+held = []
+for _ in range(int(sys.argv[2])):
+    held.append(socket.create_connection(("127.0.0.1", int(sys.argv[1])), timeout=60))
+    held[-1].sendall(bytes.fromhex("00cef7853c") + message)
+print("HELD", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.skipif(jobs.is_sanitized(), reason="a sanitizer's allocator keeps what was freed")
+def test_memory_of_a_flood_is_given_back():
+    """Thousands of incomplete messages. The client that stays has its memory behind theirs in the heap."""
+    n = 3000
+    with Crund(BUILD) as crund, contextlib.ExitStack() as stack:
+        stack.enter_context(Client("127.0.0.1", crund.port)).set("before", b"v")
+        before = crund.rss_kib()
+        flood = stack.enter_context(subprocess.Popen([sys.executable, "-c", FLOOD, str(crund.port), str(n)], text=True,
+                                                     stdin=subprocess.PIPE, stdout=subprocess.PIPE))
+        assert flood.stdout.readline() == "HELD\n"
+        jobs.wait_for(lambda: crund.rss_kib() > before + 2 * n)
+        stays = stack.enter_context(Client("127.0.0.1", crund.port))
+        stays.set("stays", b"v" * 3000)
+        flood.communicate(timeout=60)
+        jobs.wait_for(lambda: crund.rss_kib() < before + n)
+        assert stays.get("stays") == b"v" * 3000
 
 
 def can_talk(port):
