@@ -19,6 +19,7 @@ static const struct field request_fields[] = {
     {"job", TEXT_AT(struct look_request, job)},
     {"from", FIELD_U32_AT(struct look_request, from, 0, INT32_MAX)},
     {"history", FIELD_BOOL, offsetof(struct look_request, history)},
+    {"stacks", FIELD_BOOL, offsetof(struct look_request, stacks)},
 };
 
 #define SECONDS_AT(structure, member)                                                                        \
@@ -98,9 +99,13 @@ int look_put_request(struct buf *out, const struct look_request *request)
     return put_part(out, "look", request_fields, ARRAY_SIZE(request_fields), request);
 }
 
-int look_put_watch(struct buf *out, uint32_t ms)
+int look_put_watch(struct buf *out, const struct look_watch *watch)
 {
-    return put_number(out, "watch", ms);
+    char text[64];
+    int n = snprintf(text, sizeof(text), "{\"watch\":%u%s}", (unsigned)watch->ms,
+                     watch->stacks ? ",\"stacks\":true" : ""); /* fits */
+
+    return frame_put_body(out, text, (size_t)n);
 }
 
 int look_put_job(struct buf *out, const struct look_job *job)
@@ -175,11 +180,12 @@ static bool read_u32(const cJSON *json, const char *name, uint32_t *ret)
     return true;
 }
 
-bool look_get_watch(const uint8_t *body, size_t n, uint32_t *ret_ms)
+bool look_get_watch(const uint8_t *body, size_t n, struct look_watch *ret)
 {
     _cleanup_json_ cJSON *json = cJSON_ParseWithLength((const char *)body, n);
 
-    return json && read_u32(json, "watch", ret_ms);
+    *ret = (struct look_watch){.stacks = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(json, "stacks"))};
+    return json && read_u32(json, "watch", &ret->ms);
 }
 
 bool look_get_reply(const uint8_t *body, size_t n, struct look_reply *ret)

@@ -19,6 +19,8 @@ enum {
     LOOK_PERIOD_MS = 1000,         /* how often */
     LOOK_PIECES_MAX = 64,          /* frames of the status of one node */
     LOOK_NODE_JSON_MAX = 15 << 10, /* of one piece */
+    LOOK_STACKS_JSON_MAX = 12 << 10,
+    LOOK_STACKS_AGAIN_MS = 2000, /* until an agent is asked for stacks again */
 };
 
 struct look_request {
@@ -26,6 +28,14 @@ struct look_request {
     uint32_t
         from; /* nodes (of a history: generations and runs without one) to pass over: those of the answers before */
     bool history; /* LOOK_RUN and LOOK_GENERATION instead of what the jobs are doing */
+    bool
+        stacks; /* with a job: an agent of it is asked for the stacks of all ranks, which come with its status */
+};
+
+/* To an agent. */
+struct look_watch {
+    uint32_t ms; /* for how long it sends its status */
+    bool stacks; /* and the stacks of the job, once */
 };
 
 struct look_piece {
@@ -73,7 +83,7 @@ struct look_reply {
 
 /* Each appends one whole frame; 0 or -ENOMEM (look_put_status: -EMSGSIZE, too), the buf then holds what it held. */
 int look_put_request(struct buf *out, const struct look_request *request);
-int look_put_watch(struct buf *out, uint32_t ms);
+int look_put_watch(struct buf *out, const struct look_watch *watch);
 int look_put_job(struct buf *out, const struct look_job *job);
 int look_put_node(struct buf *out, const struct look_node *node);
 int look_put_run(struct buf *out, const struct look_run *run);
@@ -87,7 +97,7 @@ struct cJSON;
 bool look_read_request(const struct cJSON *json, struct look_request *ret);
 bool look_read_piece(const struct cJSON *json, struct look_piece *ret);
 
-/* For an agent: whether the body asks it to send its status, and for how long. */
-bool look_get_watch(const uint8_t *body, size_t n, uint32_t *ret_ms);
+/* For an agent: whether the body asks it to send its status. */
+bool look_get_watch(const uint8_t *body, size_t n, struct look_watch *ret);
 
 bool look_get_reply(const uint8_t *body, size_t n, struct look_reply *ret);

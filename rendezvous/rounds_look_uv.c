@@ -79,17 +79,39 @@ void rounds_look_status(struct agent_conn *a, const struct look_piece *piece, co
         take_piece(a, piece, body, n);
 }
 
-static void watch_agent(struct agent_conn *a)
+static void send_watch(struct agent_conn *a, bool wants_stacks)
 {
-    uint64_t now_ms = uv_now(a->server->loop);
+    const struct look_watch watch = {.ms = LOOK_WATCH_MS, .stacks = wants_stacks};
     struct buf frame = {0};
 
-    if (!a->can_report || a->watched_until_ms > now_ms + WATCH_AGAIN_MS)
-        return;
-    a->watched_until_ms = now_ms + LOOK_WATCH_MS;
-    if (look_put_watch(&frame, LOOK_WATCH_MS) == 0)
+    a->watched_until_ms = uv_now(a->server->loop) + LOOK_WATCH_MS;
+    if (look_put_watch(&frame, &watch) == 0)
         agent_conn_send(a, &frame, 0);
     buf_finish(&frame);
+}
+
+static void watch_agent(struct agent_conn *a)
+{
+    if (a->can_report && a->watched_until_ms <= uv_now(a->server->loop) + WATCH_AGAIN_MS)
+        send_watch(a, false);
+}
+
+/* One agent collects those of all nodes. */
+static void ask_for_stacks(struct server *s, const struct rounds_job *job)
+{
+    list_for_each(i, &job->nodes)
+    {
+        const struct rounds_node *n = list_entry(i, struct rounds_node, in_job);
+        struct agent_conn *a = n->session ? list_entry(n->session, struct agent_conn, session) : NULL;
+
+        if (!a || !n->member || !a->can_report || job->state != ROUNDS_RUNNING)
+            continue;
+        if (uv_now(s->loop) >= a->stacks_again_ms) {
+            a->stacks_again_ms = uv_now(s->loop) + LOOK_STACKS_AGAIN_MS;
+            send_watch(a, true);
+        }
+        return;
+    }
 }
 
 /* ---- the answer ---- */
@@ -229,8 +251,11 @@ int rounds_look(struct server *s, const struct look_request *request, size_t max
     {
         const struct rounds_job *job = list_entry(i, struct rounds_job, in_rounds);
 
-        if (r == 0 && !job->replaced && (!request->job[0] || strcmp(job->id, request->job) == 0))
-            r = put_whole_job(s, job, request->from, max, &at, out);
+        if (r || job->replaced || (request->job[0] && strcmp(job->id, request->job) != 0))
+            continue;
+        if (request->stacks && request->job[0] && request->from == 0)
+            ask_for_stacks(s, job);
+        r = put_whole_job(s, job, request->from, max, &at, out);
     }
     return r < 0 ? r : look_put_end(out, r ? at : 0);
 }

@@ -84,7 +84,7 @@ struct agent_conn {
     struct buf wire;                 /* with TLS: records that the socket did not take yet */
     /* rounds_look_uv.c: what the agent reports of its workers, as whole frames. */
     struct buf status, status_begun;
-    uint64_t status_ms, watched_until_ms;
+    uint64_t status_ms, watched_until_ms, stacks_again_ms;
     uint32_t n_pieces; /* in status_begun */
     bool can_report;
     int fd;

@@ -76,6 +76,9 @@ struct agent {
     uv_timer_t relay_timer;                 /* how long that is waited for */
     struct asked_stacks *asked;             /* of all nodes, for crunctl, while they are collected; or NULL */
     uv_timer_t asked_timer;                 /* how long */
+    bool wants_stacks;                      /* a look at the rendezvous does: */
+    char *look_stacks;                      /* their JSON, until they are old; or NULL */
+    uint64_t look_stacks_ns;                /* when they were taken */
     int32_t stacks_to;                      /* group rank that has asked for those of this node; -1: none */
     struct membership
         *membership; /* JOB_ROUNDS, from the start of the meeting until it has closed; or NULL */
@@ -263,6 +266,10 @@ bool agent_relay_defers(struct agent *a, int worker);
 
 /* crunctl asks for stacks: those of the other nodes are asked for, too. */
 void agent_ask_nodes(struct agent *a);
+
+/* The stacks of the job for a client of the rendezvous: they are taken, and then part of the status for a while. data is the agent. */
+void agent_take_stacks_for_look(void *data);
+const char *agent_stacks_for_look(const struct agent *a); /* NULL: there are none */
 
 /* The stacks of this node, for those that have asked for them. True: crunctl is answered later. */
 bool agent_pass_stacks(struct agent *a, const struct watch_stacks *s);

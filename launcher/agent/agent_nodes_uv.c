@@ -277,6 +277,7 @@ int agent_meet(struct agent *a)
                                                     .keys = a->config->keys,
                                                     .on_start = on_start,
                                                     .report = agent_report_status,
+                                                    .take_stacks = agent_take_stacks_for_look,
                                                     .on_cause = on_cause,
                                                     .on_stop = on_peer_failed,
                                                     .on_fence = on_fence,

@@ -6,7 +6,8 @@
  * rendezvous, may be what hangs.
  *
  * crunctl stacks: the other agents are asked to take stacks, by the rendezvous where it is served on this node, else by a message of
- * this agent. They send them to this node.
+ * this agent. They send them to this node. A client of the rendezvous (crunctl --endpoint) has it ask one agent, which does the same and
+ * has them in its status for KEEP_MS.
  */
 
 #include <stdlib.h>
@@ -22,12 +23,15 @@
 #include "launcher/watch/watch_uv.h"
 #include "base/buf.h"
 #include "base/cleanup.h"
+#include "base/time.h"
+#include "rendezvous/look_json.h"
 
 enum {
     COLLECT_MS =
         3000, /* node 0: for the ranks of all nodes, whose stacks take about the same time everywhere */
     RESULT_MS = 4000, /* others: for the report; without it their own comes within 5 s of the time-out */
     ASKED_MS = 10000, /* for the stacks that crunctl waits for */
+    KEEP_MS = 3000,   /* at least two statuses have them */
 };
 
 struct hang_relay {
@@ -77,8 +81,15 @@ void agent_end_hang_relay(struct agent *a)
     free(h);
 }
 
+static void drop_look_stacks(struct agent *a)
+{
+    free(a->look_stacks);
+    a->look_stacks = NULL;
+}
+
 void agent_end_relay(struct agent *a)
 {
+    drop_look_stacks(a);
     agent_end_hang_relay(a);
     end_asked(a);
 }
@@ -183,6 +194,54 @@ static void on_relay_timer(uv_timer_t *timer)
         print_result(a, h->own_text, h->own_rank);
 }
 
+/* ---- for a client of the rendezvous ---- */
+
+/* The lines that fit into a piece of the status. NULL: without memory, or none does. */
+static char *bounded_stacks_json(const struct agent *a, const char *folder, const char *text)
+{
+    _cleanup_free_ char *lines = strdup(text ? text : "");
+
+    while (lines) {
+        char *json = job_stacks_to_json(a->config->job->run_id_text, folder, lines);
+        char *end = strrchr(lines, '\n');
+
+        if (!json || strlen(json) <= LOOK_STACKS_JSON_MAX)
+            return json;
+        free(json);
+        if (!end)
+            return NULL;
+        *end = '\0';
+    }
+    return NULL;
+}
+
+static void keep_for_look(struct agent *a, const char *folder, const char *text)
+{
+    if (!a->wants_stacks)
+        return;
+    a->wants_stacks = false;
+    drop_look_stacks(a);
+    a->look_stacks = bounded_stacks_json(a, folder, text);
+    a->look_stacks_ns = now_ns();
+}
+
+const char *agent_stacks_for_look(const struct agent *a)
+{
+    return a->look_stacks && now_ns() - a->look_stacks_ns < KEEP_MS * UINT64_C(1000000) ? a->look_stacks
+                                                                                        : NULL;
+}
+
+void agent_take_stacks_for_look(void *data)
+{
+    struct agent *a = data;
+
+    if (!a->watch || a->asked || agent_stacks_for_look(a))
+        return;
+    a->wants_stacks = true;
+    (void)watch_take_stacks(a->watch, WATCH_ASKED); /* when they are being taken already, these are sent */
+    agent_ask_nodes(a);
+}
+
 /* ---- messages ---- */
 
 static void answer_crunctl(struct agent *a)
@@ -190,8 +249,10 @@ static void answer_crunctl(struct agent *a)
     struct asked_stacks *q = a->asked;
     struct hang_result *result = malloc(sizeof(*result));
 
-    if (result)
+    if (result) {
         hang_collect_report(&q->collect, result);
+        keep_for_look(a, q->folder, result->text);
+    }
     _cleanup_free_ char *json =
         result ? job_stacks_to_json(a->config->job->run_id_text, q->folder, result->text) : NULL;
     free(result);
@@ -359,6 +420,8 @@ bool agent_pass_stacks(struct agent *a, const struct watch_stacks *s)
     if (a->stacks_to >= 0)
         send_own(a, s, a->stacks_to, true);
     a->stacks_to = -1;
+    if (!a->asked)
+        keep_for_look(a, s->folder, s->text);
     if (!a->asked || a->asked->is_begun)
         return a->asked != NULL;
     a->asked->is_begun = true;

@@ -166,12 +166,25 @@ static void read_own_usage(struct node_status *n)
     }
 }
 
+/* Their own piece: {"host":...,"workers":[],"stacks":{...}}. */
+static char *stacks_piece_json(const struct node_status *n, const char *stacks)
+{
+    _cleanup_free_ char *node = job_status_node_to_json(n, 0, 0);
+    char *json = NULL;
+
+    if (!node || asprintf(&json, "%.*s,\"stacks\":%s}", (int)strlen(node) - 1, node, stacks) < 0)
+        return NULL;
+    return json;
+}
+
 /* Without memory a look misses this node. */
 void agent_report_status(void *data, struct buf *out)
 {
     struct job_status s;
     int r = agent_describe_job(data, &s);
     size_t n_workers = r ? 0 : s.nodes[0].n_workers;
+    const char *stacks = agent_stacks_for_look(data);
+    uint32_t n_max = LOOK_PIECES_MAX - (stacks ? 1 : 0), n_of_workers;
     struct look_piece piece = {.pieces =
                                    (uint32_t)((n_workers + WORKERS_OF_A_PIECE - 1) / WORKERS_OF_A_PIECE)};
 
@@ -179,12 +192,17 @@ void agent_report_status(void *data, struct buf *out)
         read_own_usage(&s.nodes[0]);
         s.nodes[0].taken_ms = (int64_t)(now_ns() / 1000000);
     }
-    if (piece.pieces > LOOK_PIECES_MAX)
-        piece.pieces = LOOK_PIECES_MAX; /* the first ranks */
+    if (piece.pieces > n_max)
+        piece.pieces = n_max; /* the first ranks */
+    n_of_workers = piece.pieces;
+    piece.pieces += stacks ? 1 : 0;
     for (; !r && piece.piece < piece.pieces; piece.piece++) {
         size_t first = (size_t)piece.piece * WORKERS_OF_A_PIECE;
         _cleanup_free_ char *json =
-            job_status_node_to_json(&s.nodes[0], first, min_size(WORKERS_OF_A_PIECE, n_workers - first));
+            piece.piece == n_of_workers
+                ? stacks_piece_json(&s.nodes[0], stacks)
+                : job_status_node_to_json(&s.nodes[0], first,
+                                          min_size(WORKERS_OF_A_PIECE, n_workers - first));
 
         r = json ? look_put_status(out, &piece, json) : -ENOMEM;
     }

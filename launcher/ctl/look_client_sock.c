@@ -190,7 +190,8 @@ static int receive_answer(struct look_client *c, struct looked *l)
 
 static int look_from(struct look_client *c, const struct look_target *target, struct looked *l)
 {
-    struct look_request request = {.from = l->next, .history = target->wants_history};
+    struct look_request request = {
+        .from = l->next, .history = target->wants_history, .stacks = target->wants_stacks};
     const char *job = target->job;
     struct buf out = {0};
 

@@ -16,7 +16,7 @@ enum { LOOK_CLIENT_ERROR_SIZE = 256 };
 struct look_target {
     const char *endpoint; /* HOST:PORT, [IPV6]:PORT, or the path of a unix socket (with a "/") */
     const char *job;      /* NULL: all */
-    bool wants_history;
+    bool wants_history, wants_stacks;
     struct tls_context *tls; /* NULL: in the clear, for a unix socket */
 };
 

@@ -1,5 +1,6 @@
 #include "launcher/ctl/looked_json.h"
 
+#include <cjson/cJSON.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -58,6 +59,19 @@ static int take_node(struct looked *l, const struct look_node *node)
     return 0;
 }
 
+/* Of the agent that was asked for them. Without memory they are not there yet. */
+static void take_stacks(struct looked *l, const uint8_t *body, size_t n)
+{
+    cJSON *json = cJSON_ParseWithLength((const char *)body, n);
+    const cJSON *status = cJSON_GetObjectItemCaseSensitive(json, "status"),
+                *node = cJSON_GetObjectItemCaseSensitive(status, "node"),
+                *stacks = cJSON_GetObjectItemCaseSensitive(node, "stacks");
+
+    if (cJSON_IsObject(stacks) && !l->stacks)
+        l->stacks = cJSON_PrintUnformatted(stacks);
+    cJSON_Delete(json);
+}
+
 static int take_status(struct looked *l, const uint8_t *body, size_t n)
 {
     struct job_status *s = l->n_jobs > 0 ? &l->jobs[l->n_jobs - 1] : NULL;
@@ -65,6 +79,7 @@ static int take_status(struct looked *l, const uint8_t *body, size_t n)
     if (!s || s->n_nodes_known == 0)
         return -EBADMSG;
     l->n_unreported -= s->nodes[s->n_nodes_known - 1].n_workers == 0 && l->n_unreported > 0;
+    take_stacks(l, body, n);
     return job_status_read_piece(body, n, s);
 }
 
@@ -162,6 +177,7 @@ void looked_finish(struct looked *l)
     for (size_t i = 0; i < l->n_jobs; i++)
         job_status_finish(&l->jobs[i]);
     free(l->jobs);
+    free(l->stacks);
     history_finish(&l->history);
     *l = (struct looked){0};
 }

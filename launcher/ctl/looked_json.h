@@ -16,6 +16,7 @@ struct looked {
     struct job_status *jobs;
     size_t n_jobs;
     struct history history;
+    char *stacks;        /* of a job, as job_stacks_json.h has them; NULL: none came */
     size_t n_unreported; /* nodes without a status of their workers */
     uint32_t next;       /* after the end: where to go on; 0: that was all */
     bool is_over;

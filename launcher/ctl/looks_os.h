@@ -29,6 +29,7 @@ struct look_options {
     const char *socket;      /* this one alone, or NULL */
     const char *endpoint;    /* ask this rendezvous, and no socket; or NULL */
     bool wants_history;      /* of the endpoint: other_nodes_ask() */
+    bool wants_stacks;       /* the same, with a job */
     const char *secret_file; /* or NULL: as crun finds it */
     char *const *environment;
     struct look_secret *secret; /* of the caller, for all looks */

@@ -46,6 +46,7 @@ static const char usage[] =
     "usage: crunctl [--json] [--socket PATH] status|top|stacks [JOB]\n"
     "       crunctl [--json] [--all] history [JOB]\n"
     "       crunctl [--json] [--secret-file FILE] --endpoint HOST:PORT|PATH status|top|history [JOB]\n"
+    "       crunctl [--json] [--secret-file FILE] --endpoint HOST:PORT|PATH stacks JOB\n"
     "       crunctl [--secret-file FILE] secret new\n";
 
 static int print_json(const struct look *list)
@@ -291,7 +292,18 @@ static int run_secret(const struct crunctl *o)
 
 static int run_stacks(const struct crunctl *o)
 {
-    return stacks_command(environ, o->socket, o->job, o->is_json);
+    struct look_secret secret = {0};
+    const struct look_options request = request_of(o, &secret);
+
+    if (!o->endpoint)
+        return stacks_command(environ, o->socket, o->job, o->is_json);
+    if (!o->job) {
+        (void)fprintf(stderr, "%scrunctl: error: stacks with --endpoint needs the name of a job\n", usage);
+        return 2;
+    }
+    int code = stacks_of_endpoint(&request, o->is_json);
+    look_secret_finish(&secret);
+    return code;
 }
 
 /* ---- command line ---- */

@@ -18,9 +18,12 @@
 /* Agents report within milliseconds of the first look. */
 enum { REPORT_WAIT_MS = 100, REPORT_TRIES = 5 };
 
-static void wait_for_reports(void)
+/* Stacks of a large job take some seconds, and those of a node that hangs are waited for 10 s. */
+enum { STACKS_WAIT_MS = 500, STACKS_TRIES = 36 };
+
+static void wait_for_ms(long ms)
 {
-    const struct timespec pause = {.tv_nsec = REPORT_WAIT_MS * 1000000L};
+    const struct timespec pause = {.tv_nsec = ms * 1000000L};
 
     (void)nanosleep(&pause, NULL); /* a signal only shortens it */
 }
@@ -74,7 +77,20 @@ static int ask_until_reported(const struct look_target *target, struct looked *r
     int r = look_client_ask(target, ret, error);
 
     for (int i = 1; i < REPORT_TRIES && r == 0 && ret->n_unreported > 0; i++) {
-        wait_for_reports();
+        wait_for_ms(REPORT_WAIT_MS);
+        looked_finish(ret);
+        r = look_client_ask(target, ret, error);
+    }
+    return r;
+}
+
+static int ask_until_taken(const struct look_target *target, struct looked *ret,
+                           char error[LOOK_CLIENT_ERROR_SIZE])
+{
+    int r = look_client_ask(target, ret, error);
+
+    for (int i = 1; i < STACKS_TRIES && r == 0 && ret->n_jobs > 0 && !ret->stacks; i++) {
+        wait_for_ms(STACKS_WAIT_MS);
         looked_finish(ret);
         r = look_client_ask(target, ret, error);
     }
@@ -85,8 +101,10 @@ int other_nodes_ask(const struct look_options *request, struct looked *ret)
 {
     char why[SECRET_ERROR_SIZE], error[LOOK_CLIENT_ERROR_SIZE];
     bool is_unix = strchr(request->endpoint, '/');
-    struct look_target target = {
-        .endpoint = request->endpoint, .job = request->job, .wants_history = request->wants_history};
+    struct look_target target = {.endpoint = request->endpoint,
+                                 .job = request->job,
+                                 .wants_history = request->wants_history,
+                                 .wants_stacks = request->wants_stacks};
 
     *ret = (struct looked){0};
     target.tls = is_unix ? NULL : context_for(request, request->job, why);
@@ -98,7 +116,8 @@ int other_nodes_ask(const struct look_options *request, struct looked *ret)
                    "~/.config/crun/secret; or ask crund over its unix socket");
         return -EACCES;
     }
-    int r = ask_until_reported(&target, ret, error);
+    int r = request->wants_stacks ? ask_until_taken(&target, ret, error)
+                                  : ask_until_reported(&target, ret, error);
     if (r)
         (void)fprintf(stderr, "crunctl: %s: %s\n", request->endpoint, error);
     tls_context_free(target.tls);
@@ -118,7 +137,7 @@ static bool ask_host(struct control_socket *s, struct looked *ret)
             return false;
         if (ret->n_unreported == 0)
             break;
-        wait_for_reports();
+        wait_for_ms(REPORT_WAIT_MS);
     }
     return true;
 }

@@ -9,6 +9,9 @@
 #include "launcher/ctl/job_status.h"
 #include "launcher/ctl/job_status_json.h"
 #include "launcher/ctl/job_stacks_json.h"
+#include "launcher/ctl/looked_json.h"
+#include "launcher/ctl/looks_os.h"
+#include "launcher/ctl/other_nodes_sock.h"
 #include "launcher/ctl/print_os.h"
 #include "launcher/util/strlist.h"
 #include "base/cleanup.h"
@@ -101,4 +104,32 @@ int stacks_command(char *const *environment, const char *socket, const char *job
     (void)fprintf(stderr, "crunctl: no job%s%s%s of yours runs on this node\n", job ? " '" : "",
                   job ? job : "", job ? "'" : "");
     return 3;
+}
+
+static int print_looked_stacks(const struct looked *l, const char *job, bool is_json)
+{
+    if (l->n_jobs == 0) {
+        (void)fprintf(stderr, "crunctl: the rendezvous has no job '%s'\n", job);
+        return 3;
+    }
+    if (l->stacks)
+        return print_stacks(l->stacks, strlen(l->stacks), is_json);
+    (void)fprintf(
+        stderr,
+        "crunctl: no stacks of job '%s' have come: it does not run, none of its nodes answers, or its crun "
+        "or the rendezvous is of an older release\n",
+        job);
+    return 1;
+}
+
+int stacks_of_endpoint(const struct look_options *request, bool is_json)
+{
+    struct look_options stacks = *request;
+    struct looked looked;
+
+    stacks.wants_stacks = true;
+    int code =
+        other_nodes_ask(&stacks, &looked) == 0 ? print_looked_stacks(&looked, request->job, is_json) : 1;
+    looked_finish(&looked);
+    return code;
 }

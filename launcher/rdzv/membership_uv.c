@@ -763,6 +763,13 @@ static void report_node(void *data, struct buf *out)
     n->host.report(n->host.data, out);
 }
 
+static void take_stacks_of_job(void *data)
+{
+    struct membership *n = data;
+
+    n->host.take_stacks(n->host.data);
+}
+
 void membership_write_metrics(const struct membership *n, struct metrics_text *m)
 {
     const struct session *s = n->session ? session_uv_machine(n->session) : NULL;
@@ -1034,6 +1041,7 @@ static void begin_session(struct membership *n)
                                          .on_action = on_session_action,
                                          .on_lease = on_session_lease,
                                          .report = n->host.report ? report_node : NULL,
+                                         .take_stacks = take_stacks_of_job,
                                          .on_relay = n->host.on_relay ? on_relayed : NULL,
                                          .data = n};
     struct session_config config = {.endpoint = n->endpoint,

@@ -48,6 +48,7 @@ struct membership_host {
     void (*on_end)(void *data, int exit_code, const struct session_cause *cause);
     /* Appends the status of this node as frames, see session_uv_host. NULL: there is none. */
     void (*report)(void *data, struct buf *out);
+    void (*take_stacks)(void *data); /* with report */
     /* After membership_destroy(): it has freed itself. */
     void (*on_closed)(void *data);
     void *data;

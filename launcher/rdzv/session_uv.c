@@ -69,9 +69,11 @@ static void on_look_timer(uv_timer_t *timer)
 }
 
 /* The rendezvous asks for the status for a while, and again when that is still wanted. */
-static void begin_reports(struct session_uv *s, uint32_t ms)
+static void begin_reports(struct session_uv *s, const struct look_watch *watch)
 {
-    s->looked_until_ms = uv_now(s->host.loop) + (ms < LOOK_WATCH_MS ? ms : LOOK_WATCH_MS);
+    s->looked_until_ms = uv_now(s->host.loop) + (watch->ms < LOOK_WATCH_MS ? watch->ms : LOOK_WATCH_MS);
+    if (watch->stacks)
+        s->host.take_stacks(s->host.data);
     if (!uv_is_active((uv_handle_t *)&s->look_timer))
         (void)uv_timer_start(&s->look_timer, on_look_timer, 0,
                              LOOK_PERIOD_MS); /* fails only without a callback */
@@ -81,14 +83,15 @@ static void on_body(struct session_uv *s, struct wire_span body)
 {
     char error[SESSION_JSON_ERROR_SIZE];
     struct session_view view;
-    uint32_t ms, number;
+    struct look_watch watch;
+    uint32_t number;
 
     if (session_json_get_renewed(body.data, body.size, &number)) {
         run_session_step(s, (struct session_event){.kind = SESSION_EVENT_RENEWED, .number = number});
         return;
     }
-    if (s->host.report && body.size < LOOK_WATCH_BODY_MAX && look_get_watch(body.data, body.size, &ms)) {
-        begin_reports(s, ms);
+    if (s->host.report && body.size < LOOK_WATCH_BODY_MAX && look_get_watch(body.data, body.size, &watch)) {
+        begin_reports(s, &watch);
         run_session_step(s, (struct session_event){.kind = SESSION_EVENT_ALIVE});
         return;
     }

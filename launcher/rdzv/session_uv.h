@@ -34,6 +34,8 @@ struct session_uv_host {
     /* Appends the status of this node as frames (look_json.h): while the job is looked at, once in LOOK_PERIOD_MS. NULL: this
      * node reports none. */
     void (*report)(void *data, struct buf *out);
+    /* The status is to have the stacks of the job, when they have been taken. With report. */
+    void (*take_stacks)(void *data);
     /* The body of a message of another agent (relay_json.h). NULL: this node understands none. */
     void (*on_relay)(void *data, const uint8_t *body, size_t n);
     void *data;

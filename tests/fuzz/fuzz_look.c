@@ -64,7 +64,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     struct history_line line;
     struct looked looked = {0};
     char last[32];
-    uint32_t ms;
+    struct look_watch watch;
 
     if (size < 2)
         return 0;
@@ -76,7 +76,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (looked_take_frames(&looked, data + 2, n) == 0)
         show(looked.jobs, looked.n_jobs, width, height);
     looked_finish(&looked);
-    (void)look_get_watch(data + 2, n, &ms);
+    (void)look_get_watch(data + 2, n, &watch);
     read_hang(data + 2, n);
     (void)history_line_from_json(text, n, &line);
     last_line_of(text, n, last, sizeof(last));

@@ -644,6 +644,35 @@ def test_jobs_of_crund(folders, tmp_path):
         end_jobs(*(job for _, job in started))
 
 
+def test_stacks_of_crund_jobs(folders, tmp_path):
+    """Of all nodes of the job that is named, over the unix socket and over TCP; from any of its nodes as well."""
+    secret, path = str(tmp_path / "secret"), folders["XDG_RUNTIME_DIR"] + "/crund.sock"
+    assert ask(folders, "--secret-file", secret, "secret", "new").returncode == 0
+    with Crund(jobs.build_folder(), "--secret-file", secret, "--listen-unix", path) as crund:
+        own = {**folders, "CRUN_SECRET_FILE": secret}
+        nodes = [start_node(own, f"{folders['XDG_RUNTIME_DIR']}/{job}{node}", crund.port, f"--nnodes={size}", "--nproc-per-node=2",
+                            "--rdzv-conf=last_call_timeout=1", name=job) for job, size, node in (("red", "2", 0), ("red", "2", 1), ("blue", "1:2", 0))]
+
+        def has_ranks(job, ranks):
+            p = ask(own, "--json", "--endpoint", path, "status", job)
+            return p.returncode == 0 and p.stdout and [w["state"] for n in json.loads(p.stdout)["nodes"] for w in n["workers"]] == ["running"] * ranks
+        jobs.wait_for(lambda: has_ranks("red", 4) and has_ranks("blue", 2), 30, 0.2)
+        for where in (path, f"127.0.0.1:{crund.port}"):
+            for job, ranks in (("red", "ranks 0-3 "), ("blue", "ranks 0-1 ")):
+                p = ask(own, "--endpoint", where, "stacks", job)
+                assert p.returncode == 0 and f"job {job}" in p.stdout and ranks in p.stdout, (p.stdout, p.stderr)
+                answer = json.loads(ask(own, "--json", "--endpoint", where, "stacks", job).stdout)
+                assert answer["version"] == 1 and answer["job"] == job and ranks in "".join(answer["groups"]), answer
+        for folder, _ in nodes[:2]:
+            p = ask(folder, "stacks", "red")
+            assert p.returncode == 0 and "ranks 0-3 " in p.stdout, (p.stdout, p.stderr)
+        p = ask(own, "--endpoint", path, "stacks", "nope")
+        assert p.returncode == 3 and "no job 'nope'" in p.stderr, p
+        assert ask(own, "--endpoint", path, "stacks").returncode == 2
+        assert ask({**folders, "XDG_CONFIG_HOME": "/nonexistent"}, "--endpoint", f"127.0.0.1:{crund.port}", "stacks", "red").returncode == 1
+        end_jobs(*(job for _, job in nodes))
+
+
 def test_unfit_node_of_an_elastic_job(folders):
     """On the node that serves the rendezvous, and on its own."""
     port = free_port()

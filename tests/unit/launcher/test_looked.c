@@ -144,15 +144,52 @@ static void a_rendezvous_reads_looks_and_pieces(void **state)
 
 static void an_agent_is_asked(void **state)
 {
+    struct look_watch read;
     struct buf out = {0};
-    uint32_t ms = 0;
 
     (void)state;
-    assert_int_equal(look_put_watch(&out, 5000), 0);
-    assert_true(look_get_watch(buf_bytes(&out) + FRAME_HEADER_SIZE, buf_size(&out) - FRAME_HEADER_SIZE, &ms));
-    assert_int_equal(ms, 5000);
+    for (int stacks = 0; stacks < 2; stacks++) {
+        const struct look_watch watch = {.ms = 5000, .stacks = stacks};
+
+        assert_int_equal(look_put_watch(&out, &watch), 0);
+        assert_true(
+            look_get_watch(buf_bytes(&out) + FRAME_HEADER_SIZE, buf_size(&out) - FRAME_HEADER_SIZE, &read));
+        assert_int_equal(read.ms, 5000);
+        assert_int_equal(read.stacks, stacks);
+        buf_finish(&out);
+    }
+    assert_false(look_get_watch((const uint8_t *)"{\"view\":1}", 10, &read));
+}
+
+static void stacks_come_with_a_status(void **state)
+{
+    static const char piece[] =
+        "{\"status\":{\"piece\":1,\"pieces\":2,\"node\":{\"workers\":[],"
+        "\"stacks\":{\"version\":1,\"job\":\"train-7\",\"groups\":[\"ranks 0-3\"]}}}}";
+    struct look_request request = {.job = "train-7", .stacks = true};
+    struct session_json_message message;
+    char error[SESSION_JSON_ERROR_SIZE];
+    struct looked l = {0};
+    struct buf out = {0};
+
+    (void)state;
+    assert_int_equal(look_put_request(&out, &request), 0);
+    assert_true(session_json_get_message(buf_bytes(&out) + FRAME_HEADER_SIZE,
+                                         buf_size(&out) - FRAME_HEADER_SIZE, &message, error));
+    assert_true(message.look.stacks);
     buf_finish(&out);
-    assert_false(look_get_watch((const uint8_t *)"{\"view\":1}", 10, &ms));
+    assert_int_equal(look_put_job(&out, &a_job), 0);
+    put_node(&out, "node0", 0);
+    put_status(&out, "node0", 0, 2, (struct look_piece){0, 2});
+    assert_int_equal(frame_put_body(&out, piece, sizeof(piece) - 1), 0);
+    put_node(&out, "node1", 1);
+    assert_int_equal(look_put_end(&out, 0), 0);
+    assert_int_equal(take(&l, &out), 0);
+    assert_string_equal(l.stacks, "{\"version\":1,\"job\":\"train-7\",\"groups\":[\"ranks 0-3\"]}");
+    assert_int_equal(l.jobs[0].nodes[0].n_workers, 2);
+    assert_int_equal(l.n_unreported, 1);
+    looked_finish(&l);
+    assert_null(l.stacks);
 }
 
 /* The node that answers itself keeps what it knows. */
@@ -180,6 +217,7 @@ int main(void)
         cmocka_unit_test(refusals_and_faults),
         cmocka_unit_test(a_rendezvous_reads_looks_and_pieces),
         cmocka_unit_test(an_agent_is_asked),
+        cmocka_unit_test(stacks_come_with_a_status),
         cmocka_unit_test(nodes_are_merged),
     };
 
