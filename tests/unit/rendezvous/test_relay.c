@@ -13,6 +13,7 @@
 #include "base/err.h"
 #include "rendezvous/relay.h"
 #include "rendezvous/relay_node.h"
+#include "rendezvous/replica.h"
 #include "rendezvous/store.h"
 
 #include "tests/support/c/cmocka_fixed.h"
@@ -37,15 +38,28 @@ struct local {
 
 struct node {
     struct store_relay relay;
-    struct relay_node at_server;
-    struct buf up, down;   /* under way */
-    uint64_t n_up, n_down; /* bytes delivered in all */
+    struct relay_node *at_server;
+    struct relay_node plain_node; /* that is it, where there is no backup */
+    struct buf up, down;          /* under way */
+    uint64_t n_up, n_down;        /* bytes delivered in all */
     uint64_t cut_up, cut_down;
     unsigned n_cuts;
 };
 
+/* One of two processes that have the keys (replica.h). */
+struct side {
+    struct store store;
+    struct replica replica;
+    struct replica_node *nodes[N_NODES];
+};
+
 static struct world {
     struct store store, plain;
+    struct side sides[2], *serving; /* NULL: without a backup */
+    struct side *backup;            /* NULL: it serves, or there is none */
+    struct buf entries;             /* on the way to the backup */
+    unsigned until_failover;        /* steps; 0: none */
+    unsigned n_failovers;
     struct node nodes[N_NODES];
     struct local locals[N_CLIENTS];
     bool holds; /* nothing is delivered */
@@ -65,8 +79,8 @@ static struct node *node_of(const struct local *l)
 
 static void connect_node(struct node *n)
 {
-    assert_int_equal(relay_link_resume(&n->at_server.link, n->relay.link.arrived), 0);
-    assert_int_equal(relay_resume(&n->relay, n->at_server.link.arrived), 0);
+    assert_int_equal(relay_link_resume(&n->at_server->link, n->relay.link.arrived), 0);
+    assert_int_equal(relay_resume(&n->relay, n->at_server->link.arrived), 0);
 }
 
 static void cut_node(struct node *n)
@@ -74,9 +88,160 @@ static void cut_node(struct node *n)
     buf_reset(&n->up);
     buf_reset(&n->down);
     relay_link_down(&n->relay.link);
-    relay_link_down(&n->at_server.link);
+    relay_link_down(&n->at_server->link);
     n->n_cuts++;
     connect_node(n);
+}
+
+/* ---- a server with a backup ---- */
+
+static struct replica_node *make_replica_node(void *data, const uint8_t *nonce)
+{
+    struct side *s = data;
+    struct replica_node *n = calloc(1, sizeof(*n));
+
+    assert_non_null(n);
+    relay_node_init(&n->node, &s->store, &wire_limits);
+    memcpy(n->nonce, nonce, sizeof(n->nonce));
+    s->nodes[nonce[0]] = n;
+    return n;
+}
+
+static void note_nothing(void *data, struct replica_node *n)
+{
+    assert_non_null(n);
+}
+
+static void free_replica_node(void *data, struct replica_node *n, int reason)
+{
+    struct side *s = data;
+
+    s->nodes[n->nonce[0]] = NULL;
+    free(n);
+}
+
+static void open_side(struct side *s)
+{
+    const struct replica_host host = {.create = make_replica_node,
+                                      .created = note_nothing,
+                                      .dropped = free_replica_node,
+                                      .has_output = note_nothing,
+                                      .data = s};
+    const struct store_limits limits = STORE_LIMITS_DEFAULT;
+
+    assert_int_equal(store_init(&s->store, &limits, no_seed), 0);
+    replica_init(&s->replica, &s->store, &host);
+}
+
+static void close_side(struct side *s)
+{
+    for (unsigned i = 0; i < N_NODES; i++) {
+        if (!s->nodes[i])
+            continue;
+        replica_forget(&s->replica, s->nodes[i]);
+        relay_node_finish(&s->nodes[i]->node);
+        free_replica_node(s, s->nodes[i], 0);
+    }
+    replica_finish(&s->replica);
+    store_finish(&s->store);
+}
+
+static void send_entry(struct wire_span entry)
+{
+    if (w.backup)
+        assert_int_equal(buf_append(&w.entries, entry.data, entry.size), 0);
+}
+
+static void serve_with_backup(void)
+{
+    w.serving = &w.sides[0];
+    w.backup = &w.sides[1];
+    open_side(w.serving);
+    open_side(w.backup);
+    w.backup->replica.is_backup = true;
+    for (unsigned i = 0; i < N_NODES; i++) {
+        const uint8_t nonce[RELAY_NONCE_SIZE] = {(uint8_t)i};
+        struct replica_node *n = make_replica_node(w.serving, nonce);
+        struct wire_span entry;
+
+        assert_int_equal(replica_append_node(&w.serving->replica, n, &entry), 0);
+        send_entry(entry);
+        w.nodes[i].at_server = &n->node;
+        cut_node(&w.nodes[i]);
+    }
+}
+
+/* Some of the entries arrive, and some of those are executed, here and there. */
+static void run_sides(void)
+{
+    for (unsigned n = below(4); w.backup && n > 0 && buf_size(&w.entries) > 0; n--) {
+        size_t size = 4 + (size_t)wire_load_u32(buf_bytes(&w.entries));
+
+        assert_int_equal(replica_receive(&w.backup->replica, buf_bytes(&w.entries), size), 0);
+        buf_consume(&w.entries, size);
+        replica_confirm(&w.serving->replica, replica_confirmable(&w.backup->replica));
+    }
+    if (below(3))
+        assert_int_equal(replica_run(&w.serving->replica), 0);
+    if (w.backup && below(3) == 0)
+        assert_int_equal(replica_run(&w.backup->replica), 0);
+}
+
+static bool are_sides_busy(void)
+{
+    return w.serving && (replica_is_busy(&w.serving->replica) || buf_size(&w.entries) > 0 ||
+                         (w.backup && replica_is_busy(&w.backup->replica)));
+}
+
+/* The one that serves ends with what is under way; the nodes go on with its backup. */
+static void fail_over(void)
+{
+    struct side *old = w.serving;
+
+    w.serving = w.backup;
+    w.backup = NULL;
+    w.n_failovers++;
+    buf_reset(&w.entries);
+    w.serving->replica.is_alone = true;
+    assert_int_equal(replica_run_all(&w.serving->replica), 0);
+    w.serving->replica.is_backup = false;
+    for (unsigned i = 0; i < N_NODES; i++) {
+        struct replica_node *n = w.serving->nodes[i];
+        struct wire_span entry;
+
+        if (!n) { /* the entry that makes it was not received: nothing was executed */
+            const uint8_t nonce[RELAY_NONCE_SIZE] = {(uint8_t)i};
+            n = make_replica_node(w.serving, nonce);
+            assert_int_equal(replica_append_node(&w.serving->replica, n, &entry), 0);
+        }
+        w.nodes[i].at_server = &n->node;
+        cut_node(&w.nodes[i]);
+    }
+    close_side(old);
+}
+
+static void receive_at_server(struct node *n, const uint8_t *data, size_t size)
+{
+    struct buf frames = {0};
+
+    if (!w.serving) {
+        assert_int_equal(relay_link_receive(&n->at_server->link, data, size), 0);
+        return;
+    }
+    assert_int_equal(relay_link_split(&n->at_server->link, data, size, &frames), 0);
+    while (buf_size(&frames) > 0) {
+        size_t part = relay_link_frame_size(buf_bytes(&frames), buf_size(&frames));
+        struct wire_span entry;
+
+        assert_true(part > 0);
+        assert_int_equal(replica_append_frame(&w.serving->replica,
+                                              list_entry(n->at_server, struct replica_node, node),
+                                              wire_span(buf_bytes(&frames), part), &entry),
+                         0);
+        send_entry(entry);
+        buf_consume(&frames, part);
+    }
+    buf_finish(&frames);
 }
 
 /* Up to where bytes are delivered before the connection is cut. */
@@ -89,9 +254,13 @@ static size_t piece_of(const struct buf *b, uint64_t n_before, uint64_t cut)
 
 static void run_server(struct node *n)
 {
+    if (w.serving) {
+        run_sides();
+        return;
+    }
     struct store_budget budget = {.units = 1 + below(STORE_TURN_UNITS), .turn = STORE_TURN_UNITS};
 
-    assert_true(relay_node_run(&n->at_server, &budget) >= 0);
+    assert_true(relay_node_run(n->at_server, &budget) >= 0);
     while (!list_is_empty(&w.store.released)) {
         struct store_client *c = list_entry(w.store.released.next, struct store_client, released);
 
@@ -109,11 +278,11 @@ static bool move_bytes(struct node *n)
     assert_int_equal(relay_link_output(&n->relay.link, &n->up), 0);
     up = piece_of(&n->up, n->n_up, n->cut_up);
     if (up > 0)
-        assert_int_equal(relay_link_receive(&n->at_server.link, buf_bytes(&n->up), up), 0);
+        receive_at_server(n, buf_bytes(&n->up), up);
     buf_consume(&n->up, up);
     n->n_up += up;
     run_server(n);
-    assert_int_equal(relay_link_output(&n->at_server.link, &n->down), 0);
+    assert_int_equal(relay_link_output(&n->at_server->link, &n->down), 0);
     down = piece_of(&n->down, n->n_down, n->cut_down);
     if (down > 0)
         assert_int_equal(relay_receive(&n->relay, buf_bytes(&n->down), down), 0);
@@ -121,8 +290,10 @@ static bool move_bytes(struct node *n)
     n->n_down += down;
     if ((up > 0 && n->n_up == n->cut_up) || (down > 0 && n->n_down == n->cut_down))
         cut_node(n);
-    return up > 0 || down > 0 || n->at_server.stage != RELAY_RECEIVING ||
-           buf_size(&n->at_server.link.queue) > 0;
+    if (w.until_failover > 0 && --w.until_failover == 0)
+        fail_over();
+    return up > 0 || down > 0 || are_sides_busy() || n->at_server->stage != RELAY_RECEIVING ||
+           buf_size(&n->at_server->link.queue) > 0;
 }
 
 /* ---- clients ---- */
@@ -183,7 +354,8 @@ static void settle(void)
             moved = move_bytes(&w.nodes[i]) || moved;
             serve_ready(&w.nodes[i]);
         }
-        (void)store_clean(&w.store, STORE_TURN_UNITS);
+        if (!w.serving)
+            (void)store_clean(&w.store, STORE_TURN_UNITS);
     }
 }
 
@@ -268,7 +440,8 @@ static void open_world(const struct store_limits *limits)
     assert_int_equal(store_init(&w.plain, limits, no_seed), 0);
     for (unsigned i = 0; i < N_NODES; i++) {
         relay_init(&w.nodes[i].relay, no_seed);
-        relay_node_init(&w.nodes[i].at_server, &w.store, &wire_limits);
+        w.nodes[i].at_server = &w.nodes[i].plain_node;
+        relay_node_init(w.nodes[i].at_server, &w.store, &wire_limits);
         connect_node(&w.nodes[i]);
     }
     for (unsigned i = 0; i < N_CLIENTS; i++) {
@@ -289,10 +462,15 @@ static void close_world(void)
     for (unsigned i = 0; i < N_NODES; i++) {
         (void)relay_next_ready(&w.nodes[i].relay);
         relay_finish(&w.nodes[i].relay);
-        relay_node_finish(&w.nodes[i].at_server);
+        relay_node_finish(&w.nodes[i].plain_node);
         buf_reset(&w.nodes[i].up);
         buf_reset(&w.nodes[i].down);
     }
+    if (w.serving)
+        close_side(w.serving);
+    if (w.backup)
+        close_side(w.backup);
+    buf_reset(&w.entries);
     store_finish(&w.store);
     store_finish(&w.plain);
 }
@@ -436,12 +614,9 @@ static void cut_somewhere(struct node *n)
     n->cut_down = below(3) ? n->n_down + 1 + below(60) : 0;
 }
 
-static void test_random_requests_as_with_a_plain_store(void **state)
+static void give_at_random(unsigned n)
 {
-    unsigned n_cuts = 0;
-
-    open_world(&ample);
-    for (unsigned i = 0; i < N_STEPS; i++) {
+    for (unsigned i = 0; i < n; i++) {
         unsigned index = below(N_CLIENTS);
         struct local *l = &w.locals[index];
 
@@ -461,10 +636,61 @@ static void test_random_requests_as_with_a_plain_store(void **state)
         settle();
         check_locals();
     }
+}
+
+static void test_random_requests_as_with_a_plain_store(void **state)
+{
+    unsigned n_cuts = 0;
+
+    open_world(&ample);
+    give_at_random(N_STEPS);
     for (unsigned i = 0; i < N_NODES; i++)
         n_cuts += w.nodes[i].n_cuts;
     assert_true(n_cuts > 100);
     close_world();
+}
+
+/* Both have sent each node the same bytes. */
+static void check_sides(void)
+{
+    for (unsigned i = 0; i < N_NODES; i++) {
+        const struct relay_link *a = &w.serving->nodes[i]->node.link, *b = &w.backup->nodes[i]->node.link;
+
+        assert_int_equal(a->next, b->next);
+        assert_int_equal(a->base, b->base);
+        assert_int_equal(a->arrived, b->arrived);
+        assert_same(&a->unacked, &b->unacked);
+    }
+    assert_int_equal(w.serving->store.account.bytes, w.backup->store.account.bytes);
+    assert_int_equal(w.serving->store.n_keys, w.backup->store.n_keys);
+    assert_int_equal(w.serving->store.n_waiting, w.backup->store.n_waiting);
+}
+
+static void test_a_backup_comes_to_the_same(void **state)
+{
+    open_world(&ample);
+    serve_with_backup();
+    for (unsigned i = 0; i < 20; i++) {
+        give_at_random(25);
+        check_sides();
+    }
+    close_world();
+}
+
+/* Whatever was under way: what clients get is what one plain store would have given them, each request executed once. */
+static void test_a_backup_goes_on(void **state)
+{
+    unsigned n_failovers = 0;
+
+    for (unsigned i = 0; i < 150; i++) {
+        open_world(&ample);
+        serve_with_backup();
+        w.until_failover = 1 + below(400);
+        give_at_random(60);
+        n_failovers += w.n_failovers;
+        close_world();
+    }
+    assert_true(n_failovers > 100);
 }
 
 static void run_scenario(void)
@@ -638,7 +864,7 @@ static void test_an_item_releases_one_of_a_node(void **state)
     on_key(&w.locals[1], WIRE_OP_QUEUE_POP, "/q");
     settle();
     check_locals();
-    assert_int_equal(w.nodes[0].at_server.n_waits, 0);
+    assert_int_equal(w.nodes[0].at_server->n_waits, 0);
     close_world();
 }
 
@@ -656,8 +882,8 @@ static void test_a_node_leaves_with_promises(void **state)
     push(&w.locals[2 * N_LOCAL], "/q", "one");
     settle();
     assert_true(w.locals[0].relayed.promise != 0);
-    relay_node_finish(&w.nodes[0].at_server);
-    relay_node_init(&w.nodes[0].at_server, &w.store, &wire_limits);
+    relay_node_finish(w.nodes[0].at_server);
+    relay_node_init(w.nodes[0].at_server, &w.store, &wire_limits);
     assert_int_equal(relay_resume(&w.nodes[0].relay, 0), -EPROTO); /* requests were acknowledged */
     settle();
     assert_true(w.locals[N_LOCAL].relayed.promise != 0);
@@ -749,10 +975,10 @@ static void test_cuts_while_the_server_cannot_go_on(void **state)
     for (unsigned i = 0; i < 4; i++) {
         set(&w.locals[1], "/other", large);
         assert_int_equal(relay_link_output(&n->relay.link, &n->up), 0);
-        assert_int_equal(relay_link_receive(&n->at_server.link, buf_bytes(&n->up), buf_size(&n->up)), 0);
+        assert_int_equal(relay_link_receive(&n->at_server->link, buf_bytes(&n->up), buf_size(&n->up)), 0);
         run_server(n); /* until the reply fills the window */
-        assert_true(buf_size(&n->at_server.link.queue) <= RELAY_WINDOW + RELAY_BODY_MAX + 5);
-        assert_true(buf_size(&n->at_server.link.unacked) <= RELAY_WINDOW + RELAY_BODY_MAX + 5);
+        assert_true(buf_size(&n->at_server->link.queue) <= RELAY_WINDOW + RELAY_BODY_MAX + 5);
+        assert_true(buf_size(&n->at_server->link.unacked) <= RELAY_WINDOW + RELAY_BODY_MAX + 5);
         cut_node(n);
     }
     w.holds = false;
@@ -823,8 +1049,9 @@ static void test_pieces_stay_together(void **state)
     large[LARGE] = '\0';
     w.holds = true;
     set(&w.locals[0], "/large", large);
-    (void)move_bytes(n);
-    assert_true(relay_link_has_room(&n->relay.link));
+    do /* until a part was acknowledged */
+        (void)move_bytes(n);
+    while (!relay_link_has_room(&n->relay.link));
     set(&w.locals[1], "/small", "s");
     assert_true(buf_size(&w.locals[1].todo) > 0);
     w.holds = false;
@@ -1040,6 +1267,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_random_requests_as_with_a_plain_store),
+        cmocka_unit_test(test_a_backup_comes_to_the_same),
+        cmocka_unit_test(test_a_backup_goes_on),
         cmocka_unit_test(test_a_cut_behind_every_byte),
         cmocka_unit_test(test_waits_for_one_key_are_one_request),
         cmocka_unit_test(test_the_last_waiter_leaves),
