@@ -536,7 +536,7 @@ static void keep_buffers(struct tls_link *l)
 {
     enum key_purpose purpose = l->context->server ? l->purpose : l->context->purpose;
 
-    if (purpose == KEY_RELAY)
+    if (purpose == KEY_RELAY || purpose == KEY_REPLICA)
         (void)l->context->o->SSL_ctrl(l->ssl, CTRL_CLEAR_MODE, MODE_RELEASE_BUFFERS, NULL); /* the new mode */
 }
 

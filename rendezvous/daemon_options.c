@@ -94,6 +94,7 @@ enum {
     OPT_ETCD_CERT,
     OPT_ETCD_KEY,
     OPT_ETCD_LOGIN,
+    OPT_STORE_REPLICAS,
     OPT_ANNOUNCE_FD,
     OPT_DEBUG,
     OPT_HELP,
@@ -338,6 +339,16 @@ static int check_etcd(const struct daemon_options *options, char *error, size_t 
     return DAEMON_E_USAGE;
 }
 
+static int parse_store_replicas(struct daemon_options *options, const char *text, char *error,
+                                size_t error_size)
+{
+    options->has_replicas = strcmp(text, "2") == 0;
+    if (options->has_replicas || strcmp(text, "1") == 0)
+        return 0;
+    (void)snprintf(error, error_size, "--store-replicas %s: 1 (one crund has the keys of a job) or 2", text);
+    return DAEMON_E_USAGE;
+}
+
 /* ---- security ---- */
 
 static int parse_security(struct daemon_options *options, const char *text, char *error, size_t error_size)
@@ -367,6 +378,8 @@ static const char *security_fault(const struct daemon_options *options)
         return "--security require: needs --secret-file FILE, --secrets DIR, or --tls-cert FILE";
     if (options->require_secrets && c->cert && !c->ca)
         return "--security require: needs --tls-ca FILE, or each agent is served, whatever its certificate";
+    if (options->has_replicas && (!options->state || !etcd_url_is(options->state) || !options->secret_file))
+        return "--store-replicas 2: needs --state etcd://... and --secret-file FILE, which all crunds have";
     return NULL;
 }
 
@@ -435,6 +448,7 @@ static const struct other_option other_options[] = {
     [OPT_ETCD_CERT - DAEMON_NUMBER_COUNT] = {"etcd-cert", KEPT_IN(etcd.cert_file)},
     [OPT_ETCD_KEY - DAEMON_NUMBER_COUNT] = {"etcd-key", KEPT_IN(etcd.key_file)},
     [OPT_ETCD_LOGIN - DAEMON_NUMBER_COUNT] = {"etcd-login", KEPT_IN(etcd_login)},
+    [OPT_STORE_REPLICAS - DAEMON_NUMBER_COUNT] = {"store-replicas", .parse = parse_store_replicas},
     [OPT_ANNOUNCE_FD - DAEMON_NUMBER_COUNT] = {"announce-fd", .parse = parse_announce_fd},
     [OPT_DEBUG - DAEMON_NUMBER_COUNT] = {"debug"},
     [OPT_HELP - DAEMON_NUMBER_COUNT] = {"help"},
@@ -558,6 +572,7 @@ struct server_rounds daemon_options_rounds(const struct daemon_options *options)
         .grace_ms = (unsigned)n[DAEMON_GRACE_MS],
         .state = options->state,
         .etcd = options->etcd,
+        .has_replicas = options->has_replicas,
     };
 }
 
@@ -588,6 +603,8 @@ void daemon_options_help(FILE *out)
         "  --etcd-cert FILE, --etcd-key FILE\n"
         "                              TLS to etcd: this crund's certificate\n"
         "  --etcd-login FILE           USER:PASSWORD for etcd\n"
+        "  --store-replicas 1|2        crunds that have the keys of a job with --worker-store=local\n"
+        "                              (default 1; 2 with etcd and --secret-file)\n"
         "  --metrics-addr [HOST:]PORT  serve metrics for Prometheus there (HOST: default 127.0.0.1)\n"
         "  --secret-file FILE          agents have to prove this secret\n"
         "  --secrets DIR               agents of job ID have to prove the secret in DIR/ID; SIGHUP\n"

@@ -9,10 +9,23 @@
 #include "base/random_os.h"
 #include "proto/tls_openssl.h"
 #include "rendezvous/relay_shell_uv.h"
+#include "rendezvous/replica.h"
+#include "rendezvous/replica_stream.h"
+#include "rendezvous/replica_uv.h"
+#include "rendezvous/rounds.h"
+#include "rendezvous/rounds_uv.h"
 #include "rendezvous/server_impl_uv.h"
 #include "rendezvous/session_message.h"
 
-enum { LARGE_BYTES = 1 << 20 };
+enum { LARGE_BYTES = 1 << 20, PAUSE_MS = 60000 };
+
+/* Where else the keys of a store are, if it has a replica. */
+enum job_store_copy {
+    COPY_NONE,    /* nowhere */
+    COPY_BACKUP,  /* the backup has them, and gets each entry */
+    COPY_LEAVING, /* the backup is lost, and what was saved still names it */
+    COPY_HELD,    /* another crund serves them, and this one is its backup */
+};
 
 struct job_store {
     struct job_stores *owner;
@@ -25,14 +38,23 @@ struct job_store {
     uint64_t bytes; /* counted in job_stores.bytes */
     bool is_orphan;
     struct relay_shell *nodes;
+
+    /* With replicas. */
+    struct replica *replica; /* NULL: without */
+    uint64_t number;         /* in the stream to the backup, or from the crund that serves it */
+    enum job_store_copy copy;
+    uint64_t mark;      /* it is not served before that is saved; 0: it is */
+    uint64_t paused_ms; /* since when `mark` cannot be saved, as this crund does not lead; 0: it can */
+    uint64_t told;      /* COPY_HELD: entries that were confirmed */
 };
 
 struct job_stores {
     struct server *server;
     struct relay_shell *lobby; /* connections that have not named their keys yet */
     struct list stores, active;
-    size_t n_stores; /* whose memory is not freed yet */
-    uint64_t bytes;  /* of all stores */
+    size_t n_stores;      /* whose memory is not freed yet */
+    uint64_t bytes;       /* of all stores */
+    uint64_t last_number; /* of a store with a replica */
 };
 
 /* ---- accounts ---- */
@@ -47,22 +69,56 @@ static void account(struct job_store *st)
     st->owner->bytes -= st->bytes;
     st->bytes = now;
     free_bytes = limits->store.bytes_max > st->owner->bytes ? limits->store.bytes_max - st->owner->bytes : 0;
-    st->store.limits.bytes_max = limits->job_store.bytes_max;
-    if (now + free_bytes < st->store.limits.bytes_max)
-        st->store.limits.bytes_max = now + free_bytes;
+    uint64_t *bytes_max = st->replica ? &st->replica->bytes_max : &st->store.limits.bytes_max;
+    *bytes_max = limits->job_store.bytes_max;
+    if (now + free_bytes < *bytes_max)
+        *bytes_max = now + free_bytes;
+}
+
+/* ---- replicas ---- */
+
+static void end_store(struct job_store *st);
+
+static void confirm_entries(struct job_store *st)
+{
+    uint64_t n = replica_confirmable(st->replica);
+
+    if (n > st->told)
+        replica_shell_confirm(st->owner->server->replicas, st->number, n);
+    st->told = n;
+}
+
+/* What the two crunds have is not equal any more. */
+static void fail_replica(struct job_store *st, int r)
+{
+    server_log(st->owner->server, NULL, "%s of job '%.64s' are lost: %s",
+               st->copy == COPY_HELD ? "the copies of the keys" : "the keys", st->job, strerror(-r));
+    if (st->copy == COPY_HELD)
+        replica_shell_leave(st->owner->server->replicas); /* the crund that serves them goes on alone */
+    end_store(st);
+}
+
+static void pass_entry_on(void *data, struct wire_span entry)
+{
+    struct job_store *st = data;
+
+    if (st->copy == COPY_BACKUP)
+        replica_shell_send_entry(st->owner->server->replicas, st->number, entry);
 }
 
 /* ---- turns ---- */
 
 static bool is_work_left(struct job_store *st)
 {
+    if (st->replica)
+        return relay_shell_is_busy(st->nodes);
     return !list_is_empty(&st->store.released) || relay_shell_is_busy(st->nodes) ||
            store_clean(&st->store, 0);
 }
 
 static void release_clients(struct job_store *st, unsigned max)
 {
-    while (!list_is_empty(&st->store.released) && max-- > 0) {
+    while (!st->replica && !list_is_empty(&st->store.released) && max-- > 0) {
         struct list *entry = st->store.released.next;
 
         list_unlink(entry);
@@ -100,8 +156,13 @@ void job_stores_run_turn(struct job_stores *j)
     st = list_entry(j->active.next, struct job_store, active);
     list_unlink(&st->active);
     list_append(&j->active, &st->active);
-    (void)store_clean(&st->store, STORE_TURN_UNITS); /* is_work_left() asks again */
-    relay_shell_run_turn(st->nodes);
+    if (!st->replica)
+        (void)store_clean(&st->store, STORE_TURN_UNITS); /* is_work_left() asks again */
+    int r = relay_shell_run_turn(st->nodes);
+    if (r < 0)
+        fail_replica(st, r);
+    else if (st->copy == COPY_HELD)
+        confirm_entries(st);
 }
 
 /* ---- stores ---- */
@@ -132,9 +193,18 @@ static void on_nodes_closed(void *data)
 
 static void end_store(struct job_store *st)
 {
+    if (st->copy == COPY_BACKUP)
+        replica_shell_send_end(st->owner->server->replicas, st->number,
+                               st->replica->appended - st->replica->confirmed);
     list_unlink(&st->link);
     list_unlink(&st->active);
     relay_shell_stop(st->nodes);
+}
+
+/* Nodes have not found their keys for longer than they look for them. */
+static bool is_given_up(const struct job_store *st)
+{
+    return st->paused_ms > 0 && uv_now(st->owner->server->loop) - st->paused_ms >= PAUSE_MS;
 }
 
 /* Also after each sweep of the nodes, so an orphan ends some time after the last one of them. */
@@ -145,7 +215,9 @@ static void on_nodes_worked(void *data)
     if (list_is_empty(&st->link))
         return; /* it ends */
     account(st);
-    if (st->is_orphan && !relay_shell_has_nodes(st->nodes))
+    if (st->replica)
+        replica_shell_flush(st->owner->server->replicas);
+    if (st->is_orphan && (!relay_shell_has_nodes(st->nodes) || is_given_up(st)))
         end_store(st);
     else if (list_is_empty(&st->active))
         list_append(&st->owner->active, &st->active);
@@ -170,19 +242,24 @@ static void drop_others(struct job_stores *j, const char *job, uint64_t instance
     {
         struct job_store *st = list_entry(i, struct job_store, link);
 
-        if (st->instance == instance && st->key_space != key_space && strcmp(st->job, job) == 0)
+        if (st->instance == instance && st->key_space != key_space && st->copy != COPY_HELD &&
+            strcmp(st->job, job) == 0)
             end_store(st);
     }
 }
 
-static int create_store(struct job_stores *j, const char *job, uint64_t instance, uint32_t key_space)
+/* begin: of the crund that serves it; NULL: this one does. */
+static int create_store(struct job_stores *j, const struct relay_space *space,
+                        const struct replica_begin *begin, struct job_store **ret)
 {
+    bool has_replica = j->server->replicas != NULL;
     struct job_store *st = calloc(1, sizeof(*st));
     uint8_t seed[SIPHASH_SEED_SIZE];
     int r = st ? random_fill(seed, sizeof(seed)) : -ENOMEM;
 
     if (r == 0)
-        r = store_init(&st->store, &j->server->limits.job_store, seed);
+        r = store_init(&st->store, begin ? &begin->limits : &j->server->limits.job_store,
+                       begin ? begin->seed : seed);
     if (r < 0) {
         free(st);
         return r;
@@ -191,6 +268,9 @@ static int create_store(struct job_stores *j, const char *job, uint64_t instance
                                               .store = &st->store,
                                               .worked = on_nodes_worked,
                                               .closed = on_nodes_closed,
+                                              .entry = has_replica ? pass_entry_on : NULL,
+                                              .is_backup = begin != NULL,
+                                              .wire = begin ? &begin->wire : &j->server->limits.wire,
                                               .data = st};
     r = relay_shell_create(&st->nodes, &config);
     if (r < 0) {
@@ -199,17 +279,36 @@ static int create_store(struct job_stores *j, const char *job, uint64_t instance
     }
     st->owner = j;
     j->n_stores++;
-    st->instance = instance;
-    st->key_space = key_space;
-    session_copy_text(st->job, sizeof(st->job), job);
+    st->replica = relay_shell_replica(st->nodes);
+    st->copy = begin ? COPY_HELD : COPY_NONE;
+    st->instance = space->instance;
+    st->key_space = space->key_space;
+    session_copy_text(st->job, sizeof(st->job), space->job);
     list_init(&st->active);
     list_append(&j->stores, &st->link);
     account(st);
+    *ret = st;
     return 0;
+}
+
+/* A new store with a replica is not served before it is saved where its keys are. */
+static void begin_replica(struct job_store *st, const struct relay_space *space)
+{
+    struct server *s = st->owner->server;
+    struct replica_begin begin = {.space = *space, .limits = st->store.limits, .wire = s->limits.wire};
+
+    st->number = ++st->owner->last_number;
+    st->mark = UINT64_MAX;
+    st->replica->is_blocked = true;
+    memcpy(begin.seed, st->store.names.seed, sizeof(begin.seed));
+    if (replica_shell_backup(s->replicas) != 0 && replica_shell_send_begin(s->replicas, st->number, &begin))
+        st->copy = COPY_BACKUP;
+    st->replica->is_alone = st->copy == COPY_NONE;
 }
 
 void job_stores_begin(struct job_stores *j, const char *job, uint64_t instance, uint32_t key_space)
 {
+    struct relay_space space = {.instance = instance, .key_space = key_space};
     struct job_store *st;
 
     if (!j)
@@ -220,15 +319,27 @@ void job_stores_begin(struct job_stores *j, const char *job, uint64_t instance, 
         st->is_orphan = false; /* this process leads again */
     if (key_space == 0 || st)
         return;
-    int r = create_store(j, job, instance, key_space);
+    session_copy_text(space.job, sizeof(space.job), job);
+    int r = create_store(j, &space, NULL, &st);
     if (r < 0)
         server_log(j->server, NULL, "cannot keep the keys of job '%.64s': %s", job, strerror(-r));
+    else if (st->replica)
+        begin_replica(st, &space);
 }
 
 void job_stores_end(struct job_stores *j, const char *job, uint64_t instance)
 {
     if (j)
         drop_others(j, job, instance, 0);
+}
+
+/* What it waits for is not saved by this crund: its nodes look for the one that leads. */
+static void pause_store(struct job_store *st)
+{
+    st->mark = UINT64_MAX;
+    st->replica->is_blocked = true;
+    st->paused_ms = uv_now(st->owner->server->loop);
+    relay_shell_cut(st->nodes);
 }
 
 void job_stores_orphan(struct job_stores *j)
@@ -239,8 +350,10 @@ void job_stores_orphan(struct job_stores *j)
     {
         struct job_store *st = list_entry(i, struct job_store, link);
 
-        st->is_orphan = true;
-        if (!relay_shell_has_nodes(st->nodes))
+        st->is_orphan = st->copy != COPY_HELD;
+        if (st->mark > 0)
+            pause_store(st);
+        if (st->is_orphan && !relay_shell_has_nodes(st->nodes))
             end_store(st);
     }
 }
@@ -255,15 +368,209 @@ uint64_t job_stores_n_bytes(const struct job_stores *j)
     return j ? j->bytes : 0;
 }
 
+/* ---- replicas: which crund serves the keys ---- */
+
+bool job_stores_is_marked(struct job_stores *j, const struct rounds_job *job, uint64_t *ret_backup)
+{
+    const struct job_store *st = j ? find_store(j, job->id, job->instance, job->key_space) : NULL;
+
+    *ret_backup = st && st->copy == COPY_BACKUP ? replica_shell_backup(j->server->replicas) : 0;
+    return st && st->mark > 0;
+}
+
+static void open_store(struct job_store *st)
+{
+    st->mark = 0;
+    st->paused_ms = 0;
+    st->replica->is_blocked = false;
+    if (st->copy == COPY_LEAVING)
+        st->copy = COPY_NONE;
+    st->replica->is_alone = st->copy == COPY_NONE;
+    if (list_is_empty(&st->active))
+        list_append(&st->owner->active, &st->active);
+}
+
+void job_stores_set_mark(struct job_stores *j, const struct rounds_job *job, uint64_t mark)
+{
+    struct job_store *st = find_store(j, job->id, job->instance, job->key_space);
+
+    if (!st)
+        return;
+    st->mark = mark;
+    if (mark == 0)
+        open_store(st); /* it is saved already */
+}
+
+void job_stores_saved(struct job_stores *j, uint64_t done)
+{
+    if (!j || !j->server->replicas)
+        return;
+    list_for_each(i, &j->stores)
+    {
+        struct job_store *st = list_entry(i, struct job_store, link);
+
+        if (st->mark > 0 && st->mark <= done)
+            open_store(st);
+    }
+    server_work_off(j->server);
+}
+
+bool job_stores_lose_backup(struct job_stores *j, bool leads)
+{
+    bool is_any = false;
+
+    list_for_each(i, &j->stores)
+    {
+        struct job_store *st = list_entry(i, struct job_store, link);
+
+        if (st->copy != COPY_BACKUP)
+            continue;
+        st->copy = COPY_LEAVING;
+        st->mark = UINT64_MAX;
+        is_any = true;
+        if (!leads)
+            pause_store(st);
+    }
+    return is_any;
+}
+
+/* 0, or a copy that cannot be served. */
+static int serve_copy(struct job_store *st)
+{
+    int r = replica_run_all(st->replica);
+
+    st->copy = COPY_NONE;
+    relay_shell_serve(st->nodes);
+    return r;
+}
+
+bool job_stores_serve(struct job_stores *j, const struct rounds_job *job, uint64_t id)
+{
+    struct job_store *st = find_store(j, job->id, job->instance, job->key_space);
+
+    if (!st || !st->replica || (st->copy == COPY_HELD ? job->keys_backup : job->keys_at) != id ||
+        (st->copy == COPY_HELD && serve_copy(st) < 0))
+        return false;
+    st->is_orphan = false;
+    st->paused_ms = 0;
+    st->mark = UINT64_MAX;
+    st->replica->is_blocked = true;
+    return true;
+}
+
+void job_stores_end_rest(struct job_stores *j)
+{
+    list_for_each_safe(i, &j->stores)
+    {
+        struct job_store *st = list_entry(i, struct job_store, link);
+
+        if (st->replica && (st->copy == COPY_HELD || st->mark == 0 || st->paused_ms > 0))
+            end_store(st);
+    }
+}
+
+/* ---- replicas: the copies of a backup ---- */
+
+static struct job_store *find_copy(struct job_stores *j, uint64_t number)
+{
+    list_for_each(i, &j->stores)
+    {
+        struct job_store *st = list_entry(i, struct job_store, link);
+
+        if (st->copy == COPY_HELD && st->number == number)
+            return st;
+    }
+    return NULL;
+}
+
+int job_stores_copy_begin(struct job_stores *j, uint64_t number, const struct replica_begin *begin)
+{
+    const struct relay_space *space = &begin->space;
+    struct job_store *st = find_store(j, space->job, space->instance, space->key_space);
+
+    if (find_copy(j, number))
+        return -EPROTO;
+    if (st)
+        end_store(st);
+    int r = create_store(j, space, begin, &st);
+    if (r < 0)
+        return r;
+    st->number = number;
+    server_log(j->server, NULL, "has the keys of job '%.64s', too", space->job);
+    return 0;
+}
+
+int job_stores_copy_entry(struct job_stores *j, uint64_t number, struct wire_span entry)
+{
+    struct job_store *st = find_copy(j, number);
+    int r = st ? replica_receive(st->replica, entry.data, entry.size) : -EPROTO;
+
+    if (r == 0 && list_is_empty(&st->active))
+        list_append(&j->active, &st->active);
+    return r;
+}
+
+void job_stores_copy_end(struct job_stores *j, uint64_t number)
+{
+    struct job_store *st = find_copy(j, number);
+
+    if (st)
+        end_store(st);
+}
+
+void job_stores_confirm_copies(struct job_stores *j)
+{
+    list_for_each(i, &j->active)
+    {
+        struct job_store *st = list_entry(i, struct job_store, active);
+
+        if (st->copy == COPY_HELD)
+            confirm_entries(st);
+    }
+    server_work_off(j->server);
+}
+
+void job_stores_drop_copies(struct job_stores *j)
+{
+    list_for_each_safe(i, &j->stores)
+    {
+        struct job_store *st = list_entry(i, struct job_store, link);
+
+        if (st->copy == COPY_HELD)
+            end_store(st);
+    }
+}
+
+uint64_t job_stores_confirm(struct job_stores *j, uint64_t number, uint64_t n)
+{
+    list_for_each(i, &j->stores)
+    {
+        struct job_store *st = list_entry(i, struct job_store, link);
+
+        if (st->copy != COPY_BACKUP || st->number != number)
+            continue;
+        uint64_t before = st->replica->confirmed;
+        replica_confirm(st->replica, n);
+        if (list_is_empty(&st->active))
+            list_append(&j->active, &st->active);
+        return st->replica->confirmed - before;
+    }
+    return 0;
+}
+
 /* ---- connections ---- */
 
-static struct relay_shell *find_nodes(void *data, const struct tls_link *tls, const struct relay_space *space)
+static struct relay_shell *find_nodes(void *data, const struct tls_link *tls, const struct relay_space *space,
+                                      bool *ret_later)
 {
     struct job_stores *j = data;
     bool may = tls_link_is_certified(tls) || strcmp(tls_link_job(tls), space->job) == 0;
     struct job_store *st = may ? find_store(j, space->job, space->instance, space->key_space) : NULL;
 
-    return st ? st->nodes : NULL;
+    /* A crund that does not lead may have them soon, or another one has. */
+    *ret_later = may && (st ? st->copy == COPY_HELD || st->paused_ms > 0
+                            : j->server->replicas && !rounds_shell_leads(j->server->rounds));
+    return st && !*ret_later ? st->nodes : NULL;
 }
 
 void job_stores_adopt(struct job_stores *j, int fd, struct tls_link *tls, const struct buf *plain)

@@ -25,8 +25,12 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "proto/wire.h"
+
 struct buf;
 struct job_stores;
+struct replica_begin;
+struct rounds_job;
 struct server;
 struct tls_link;
 
@@ -42,6 +46,39 @@ void job_stores_end(struct job_stores *j, const char *job, uint64_t instance);
 /* This crund does not lead any more, and learns nothing of the jobs' ends. Nodes that are connected keep their keys; a store without nodes
  * ends at once, another one when all of its nodes are connected to others (relay_shell_uv.c: a node without connection is forgotten after a minute). */
 void job_stores_orphan(struct job_stores *j);
+
+/*
+ * With replicas (replica_uv.h). The calls follow what is saved of a job (rounds_keys_uv.h): a store is served when it is saved which
+ * crunds have its keys, and not while that may change.
+ */
+
+/* Whether the job's store waits for that; *ret_backup: the id of the crund that has its keys, too; 0: none. */
+bool job_stores_is_marked(struct job_stores *j, const struct rounds_job *job, uint64_t *ret_backup);
+
+/* It is saved with this mark (rounds_state_uv.h). */
+void job_stores_set_mark(struct job_stores *j, const struct rounds_job *job, uint64_t mark);
+
+/* Everything up to this mark is saved. */
+void job_stores_saved(struct job_stores *j, uint64_t done);
+
+/* The backup is lost. Stores whose keys it has wait until that is saved; true: there are some. */
+bool job_stores_lose_backup(struct job_stores *j, bool leads);
+
+/* This crund leads from now on, and has that id: may it serve the keys of the job, by what is saved? */
+bool job_stores_serve(struct job_stores *j, const struct rounds_job *job, uint64_t id);
+
+/* Behind those calls for all jobs: ends the stores of which another crund has, or had, the last state. */
+void job_stores_end_rest(struct job_stores *j);
+
+/* The copies that this crund has as a backup. 0, -EPROTO or -ENOMEM: it is none any more. */
+int job_stores_copy_begin(struct job_stores *j, uint64_t number, const struct replica_begin *begin);
+int job_stores_copy_entry(struct job_stores *j, uint64_t number, struct wire_span entry);
+void job_stores_copy_end(struct job_stores *j, uint64_t number);
+void job_stores_confirm_copies(struct job_stores *j);
+void job_stores_drop_copies(struct job_stores *j);
+
+/* The backup has n entries of that store; how many more than before. */
+uint64_t job_stores_confirm(struct job_stores *j, uint64_t number, uint64_t n);
 
 /* Takes the socket and the link of a node that has proved the key, and the bytes that it has sent inside. */
 void job_stores_adopt(struct job_stores *j, int fd, struct tls_link *tls, const struct buf *plain);

@@ -33,6 +33,7 @@
 #include "rendezvous/rounds_look_uv.h"
 #include "rendezvous/rounds_relay_uv.h"
 #include "rendezvous/rounds_state_uv.h"
+#include "rendezvous/replica_uv.h"
 #include "rendezvous/rounds_uv.h"
 #include "rendezvous/server_impl_uv.h"
 #include "rendezvous/session_json.h"
@@ -653,14 +654,21 @@ static void hand_over_node(struct agent_conn *a)
     a->in = (struct buf){0};
     a->fd = -1;
     agent_conn_close(a);
-    job_stores_adopt(s->job_stores, fd, tls, &plain);
+    if (tls_link_purpose(tls) == KEY_REPLICA)
+        replica_shell_adopt(s->replicas, fd, tls, &plain);
+    else
+        job_stores_adopt(s->job_stores, fd, tls, &plain);
     buf_finish(&plain);
 }
 
 static bool is_node_store(const struct agent_conn *a)
 {
-    return a->server->job_stores && !a->shutting_down && tls_link_is_established(a->tls) &&
-           tls_link_purpose(a->tls) == KEY_RELAY;
+    if (!a->server->job_stores || a->shutting_down || !tls_link_is_established(a->tls))
+        return false;
+    /* Another crund has the key of all jobs. */
+    return tls_link_purpose(a->tls) == KEY_RELAY ||
+           (tls_link_purpose(a->tls) == KEY_REPLICA && a->server->replicas &&
+            (tls_link_is_certified(a->tls) || tls_link_job(a->tls)[0] == '\0'));
 }
 
 /* The records that arrived; false: a is closed. */

@@ -11,12 +11,13 @@
 #include "proto/frame.h"
 #include "rendezvous/etcd_client_os.h"
 #include "rendezvous/etcd_leader.h"
+#include "rendezvous/replica_uv.h"
 #include "rendezvous/rounds_json.h"
 #include "rendezvous/rounds_state_uv.h"
 #include "rendezvous/rounds_uv.h"
 #include "rendezvous/server_impl_uv.h"
 
-enum { WATCH_AGAIN_MS = 200, TROUBLE_MS = 10000, NS_PER_MS = 1000000 };
+enum { WATCH_AGAIN_MS = 200, DEFER_MS = 1000, TROUBLE_MS = 10000, NS_PER_MS = 1000000 };
 
 /* The connection to the crund that leads. */
 struct leader_watch {
@@ -38,8 +39,8 @@ struct rounds_etcd {
     struct etcd_client_config config;
     uv_async_t answered;
     uv_timer_t timer;
-    struct leader_watch *watch; /* NULL: none */
-    uint64_t watch_due_ms;
+    struct leader_watch *watch;        /* NULL: none */
+    uint64_t watch_due_ms, refused_ms; /* since when connections to the leader are refused; 0: they are not */
     struct buf text;
     uint64_t troubled_ms;
     size_t n_disproved; /* of the leader, logged */
@@ -77,6 +78,14 @@ static void close_watch(struct rounds_etcd *e)
     uv_close((uv_handle_t *)&w->tcp, on_watch_closed);
 }
 
+/* The crund that has the keys of jobs is to be the first one: others wait, for when it has ended, too. */
+static bool may_suspect(struct rounds_etcd *e, uint64_t now_ms)
+{
+    if (e->refused_ms == 0)
+        e->refused_ms = now_ms;
+    return !replica_shell_defers(e->state.shell->server->replicas) || now_ms - e->refused_ms >= DEFER_MS;
+}
+
 /* It has ended, or could not be made: its process has ended if its kernel refuses a new one. */
 static void watch_ended(struct leader_watch *w, int error)
 {
@@ -86,7 +95,7 @@ static void watch_ended(struct leader_watch *w, int error)
 
     if (!e)
         return;
-    if (error == UV_ECONNREFUSED)
+    if (error == UV_ECONNREFUSED && may_suspect(e, now_ms))
         etcd_leader_suspect(&e->leader, w->address);
     close_watch(e);
     e->watch_due_ms = now_ms + (error == 0 && !is_quick ? 0 : WATCH_AGAIN_MS);
@@ -118,6 +127,8 @@ static void on_watch_connected(uv_connect_t *connect, int status)
 
     if (status == UV_ECANCELED)
         return;
+    if (status == 0 && w->etcd)
+        w->etcd->refused_ms = 0;
     if (status == 0)
         status = uv_read_start((uv_stream_t *)&w->tcp, on_watch_room, on_watch_read);
     if (status == 0) /* as a client of the store, or it would be closed after a while */
@@ -126,8 +137,7 @@ static void on_watch_connected(uv_connect_t *connect, int status)
         watch_ended(w, status);
 }
 
-/* HOST:PORT or [IPV6]:PORT, numeric. */
-static bool parse_address(const char *text, struct sockaddr_storage *ret)
+bool rounds_etcd_parse_address(const char *text, struct sockaddr_storage *ret)
 {
     char host[ETCD_ADDRESS_SIZE];
     const char *colon = strrchr(text, ':');
@@ -144,7 +154,7 @@ static bool parse_address(const char *text, struct sockaddr_storage *ret)
 static void open_watch(struct rounds_etcd *e, const char *address)
 {
     struct sockaddr_storage to = {0};
-    struct leader_watch *w = parse_address(address, &to) ? calloc(1, sizeof(*w)) : NULL;
+    struct leader_watch *w = rounds_etcd_parse_address(address, &to) ? calloc(1, sizeof(*w)) : NULL;
     uv_loop_t *loop = e->timer.loop;
 
     e->watch_due_ms = uv_now(loop) + WATCH_AGAIN_MS;
@@ -167,6 +177,7 @@ static void update_watch(struct rounds_etcd *e)
 {
     const char *address = e->leader.role == ETCD_FOLLOWING ? etcd_leader_address(&e->leader) : "";
 
+    replica_shell_follow(e->state.shell->server->replicas, address, e->leader.role == ETCD_LEADING);
     if (e->watch && (e->is_stopping || e->leader.role != ETCD_FOLLOWING ||
                      (address[0] != '\0' && strcmp(e->watch->address, address) != 0)))
         close_watch(e);
@@ -445,6 +456,11 @@ static uint64_t etcd_term(const struct rounds_state *s)
     return (uint64_t)((const struct rounds_etcd *)s)->leader.term;
 }
 
+static uint64_t etcd_id(const struct rounds_state *s)
+{
+    return ((const struct rounds_etcd *)s)->leader.config.id;
+}
+
 static const char *etcd_leader_at(const struct rounds_state *s)
 {
     return etcd_leader_address(&((const struct rounds_etcd *)s)->leader);
@@ -469,6 +485,7 @@ static const struct rounds_state_kind etcd_kind = {
     .term = etcd_term,
     .leader = etcd_leader_at,
     .holds = etcd_holds,
+    .id = etcd_id,
 };
 
 int rounds_etcd_open(struct rounds_state **ret, struct rounds_shell *shell, const char *url,

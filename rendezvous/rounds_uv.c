@@ -25,6 +25,7 @@
 #include "rendezvous/rounds_debug_uv.h"
 #include "rendezvous/rounds_disk_uv.h"
 #include "rendezvous/rounds_etcd_uv.h"
+#include "rendezvous/rounds_keys_uv.h"
 #include "rendezvous/rounds_log.h"
 #include "rendezvous/rounds_state_uv.h"
 #include "rendezvous/server_impl_uv.h"
@@ -104,7 +105,7 @@ static void send_view(struct rounds_shell *r, const struct rounds_action *action
 static void follow_keys(struct rounds_shell *r, const struct rounds_job *job, unsigned what)
 {
     if (what & ROUNDS_LOG_FORMED)
-        job_stores_begin(r->server->job_stores, job->id, job->instance, job->key_space);
+        rounds_keys_begin(r, job);
     if (what & ROUNDS_LOG_CLOSED)
         job_stores_end(r->server->job_stores, job->id, job->instance);
 }
@@ -226,6 +227,7 @@ void rounds_shell_saved(struct rounds_shell *r)
             agent_conn_release(a, rounds_state_done(r->state));
     }
     rounds_shell_flush(r);
+    job_stores_saved(r->server->job_stores, rounds_state_done(r->state));
 }
 
 /* ---- time ---- */
@@ -275,11 +277,23 @@ static void on_rounds_timer(uv_timer_t *timer)
 
 /* ---- one of several ---- */
 
+bool rounds_shell_leads(const struct rounds_shell *r)
+{
+    return !r || r->leads;
+}
+
+bool rounds_shell_share_id(const struct rounds_shell *r, uint64_t *ret)
+{
+    *ret = r ? rounds_state_id(r->state) : 0;
+    return *ret != 0;
+}
+
 void rounds_shell_lead(struct rounds_shell *r)
 {
     if (r->over || rounds_state_load(r->state, &r->core, uv_hrtime()) < 0)
         return;
     r->leads = true;
+    rounds_keys_lead(r);
     run_actions(r);
 }
 

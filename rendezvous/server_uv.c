@@ -29,6 +29,7 @@
 #include "rendezvous/client_owner_os.h"
 #include "rendezvous/fence_uv.h"
 #include "rendezvous/job_stores_uv.h"
+#include "rendezvous/replica_uv.h"
 #include "rendezvous/rounds_uv.h"
 #include "rendezvous/server_impl_uv.h"
 #include "base/random_os.h"
@@ -194,6 +195,7 @@ static void server_free(struct server *s)
     rounds_shell_destroy(s->rounds);
     fence_shell_destroy(s->fence);
     job_stores_destroy(s->job_stores);
+    replica_shell_destroy(s->replicas);
     exchange_shell_destroy(s->exchanges);
     tls_context_free(s->tls);
     if (s->diag >= 0)
@@ -345,6 +347,14 @@ static int init_security(struct server *s, const struct server_security *securit
     return r;
 }
 
+static void create_replicas(struct server *s)
+{
+    uint64_t id;
+
+    if (rounds_shell_share_id(s->rounds, &id) && replica_shell_create(&s->replicas, s, id) < 0)
+        server_log(s, NULL, "cannot keep keys of jobs in two crunds: out of memory");
+}
+
 int server_create(struct server **ret, uv_loop_t *loop, const struct server_config *config)
 {
     static const struct server_limits defaults = SERVER_LIMITS_DEFAULT;
@@ -404,6 +414,8 @@ int server_create(struct server **ret, uv_loop_t *loop, const struct server_conf
     if (s->rounds && s->tls && job_stores_create(&s->job_stores, s) < 0)
         server_log(s, NULL, "cannot keep keys of jobs: out of memory");
     rounds_shell_keep_keys(s->rounds, s->job_stores != NULL);
+    if (s->job_stores && config->rounds && config->rounds->has_replicas)
+        create_replicas(s);
     *ret = s;
     return 0;
 }
@@ -417,6 +429,7 @@ static void close_all(struct server *s)
     rounds_shell_stop(s->rounds);
     if (s->fence)
         fence_shell_stop(s->fence);
+    replica_shell_stop(s->replicas);
     job_stores_stop(s->job_stores);
     exchange_shell_stop(s->exchanges);
     uv_close((uv_handle_t *)&s->deadline_timer, on_server_handle_closed);

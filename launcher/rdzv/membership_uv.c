@@ -348,6 +348,13 @@ static void on_node_store_failed(void *data, const char *why)
         n->endpoint, why);
 }
 
+static bool find_rendezvous(void *data, struct resolver_addresses *ret)
+{
+    const struct membership *n = data;
+
+    return session_uv_peer(n->session, ret);
+}
+
 static int open_node_store(struct membership *n, const struct session_view *view)
 {
     struct relay_space space = {.instance = view->instance, .key_space = view->place.key_space};
@@ -357,6 +364,7 @@ static int open_node_store(struct membership *n, const struct session_view *view
                                              .space = &space,
                                              .tls = n->host.keys->relay,
                                              .security = n->host.job->security,
+                                             .find = find_rendezvous,
                                              .on_failed = on_node_store_failed,
                                              .data = n};
 

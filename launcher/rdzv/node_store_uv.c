@@ -35,6 +35,7 @@ struct node_store {
     struct resolver_addresses rendezvous;
     struct relay_space space;
     uint64_t until_ms; /* of the present attempts */
+    unsigned turn;     /* of the next attempt: which address comes first */
     bool is_open, failed, stopping;
     unsigned n_open; /* the timer, and the server */
 };
@@ -147,16 +148,31 @@ static void on_store_lost(void *data, const char *why)
         (void)uv_timer_start(&n->timer, on_dial_again, RETRY_MS, 0); /* fails only without a callback */
 }
 
+/* The crund that has served the keys, and the one that leads by now: it has their replica. */
+static void list_addresses(struct node_store *n, struct resolver_addresses *ret)
+{
+    struct resolver_addresses now;
+
+    *ret = n->rendezvous;
+    if (n->turn == 0 || !n->config.find(n->config.data, &now) || ret->n == RESOLVER_ADDRESSES_MAX)
+        return;
+    ret->items[ret->n++] = now.items[0];
+}
+
 static int dial_relay(struct node_store *n)
 {
+    struct resolver_addresses addresses;
     const struct tcp_client_config config = {.loop = n->config.loop,
-                                             .addresses = &n->rendezvous,
+                                             .addresses = &addresses,
+                                             .turn = n->turn,
                                              .tls = n->config.tls,
                                              .on_connected = on_store_connected,
                                              .on_bytes = on_store_bytes,
                                              .on_lost = on_store_lost,
                                              .data = n};
 
+    list_addresses(n, &addresses);
+    n->turn++;
     return tcp_client_dial(&n->client, &config);
 }
 

@@ -5,6 +5,7 @@
  * which keeps the keys, see node_store_uv.c.
  */
 
+#include <stdbool.h>
 #include <stdint.h>
 #include <uv.h>
 
@@ -22,6 +23,8 @@ struct node_store_config {
     const struct relay_space *space;             /* which keys; needed for the call only */
     struct tls_context *tls;                     /* of KEY_RELAY. Outlives it. */
     enum job_security security;
+    /* Where it is by now; false: it is not known. */
+    bool (*find)(void *data, struct resolver_addresses *ret);
     /* The rendezvous cannot be reached, or does not have the keys any more: all clients are closed. why: a part of a sentence. May stop it. */
     void (*on_failed)(void *data, const char *why);
     void *data;

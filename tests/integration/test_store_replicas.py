@@ -1,0 +1,166 @@
+"""crund --store-replicas=2: the crund that serves the keys of a sealed job is killed while its workers write, and none of them restarts.
+
+Each worker checks what it reads, and notes each round of writes that was replied to. In the end the sums of all are compared with these
+notes: a write that was acknowledged and is lost, or an addition that is executed twice, is found.
+"""
+
+import pathlib
+import signal
+import sys
+
+import pytest
+
+import jobs
+import nodes as lib
+from etcd_crunds import open_place
+from jobs import wait_until
+
+SUPPORT = pathlib.Path(__file__).resolve().parents[1] / "support" / "py"
+N_NODES, N_LOCAL = 2, 2
+SIZE = N_NODES * N_LOCAL
+
+WORKER = """
+import os, sys, time
+folder, support = sys.argv[1:]
+sys.path.insert(0, support)
+from crund import Client, message
+rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+me = str(rank), os.environ["TORCHELASTIC_RESTART_COUNT"], os.environ["CRUN_GENERATION"]
+def note(what, *more):
+    with open(f"{folder}/events", "a") as f:
+        f.write(" ".join((what, *me, *map(str, more))) + "\\n")
+def check(found, expected, what):
+    if found != expected:
+        note("fault", what, f"{found!r}, not {expected!r}".replace(" ", "_"))
+        sys.exit(9)
+client = Client(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), timeout=120)
+def compare_set(key, expected, desired):
+    client.send(message("COMPARE_SET", key, expected, desired))
+    return client.read_vec()
+note("start")
+n = 0
+while not os.path.exists(f"{folder}/stop"):
+    n += 1
+    client.set(f"set{rank}", str(n))
+    check(client.add(f"own{rank}", 1), n, "own")
+    client.add("all", 1)
+    check(compare_set(f"swap{rank}", str(n - 1) if n > 1 else "", str(n)), str(n).encode(), "swap")
+    check(client.get(f"set{rank}"), str(n).encode(), "set")
+    with open(f"{folder}/count.{rank}", "w") as f:
+        f.write(str(n))
+client.add("finished", 1)
+while client.add("finished", 0) < size:
+    time.sleep(0.02)
+note("end", n, client.add("all", 0), client.get(f"set{rank}").decode())
+"""
+
+
+@pytest.fixture
+def secret(tmp_path):
+    path = tmp_path / "secret"
+    path.write_text("a secret of the tests, long enough")
+    path.chmod(0o600)
+    return path
+
+
+class Job:
+    def __init__(self, place, secret, folder):
+        self.place, self.folder = place, folder
+        assert wait_until(lambda: "another crund is the backup" in place.crunds[place.leader()].log(), 60), place.logs()
+        (folder / "worker.py").write_text(WORKER)
+        endpoint = ",".join(f"127.0.0.1:{p}" for p in place.ports)
+        for i in range(N_NODES):
+            place.nodes.append(lib.Node(
+                [jobs.crun(), f"--nnodes={N_NODES}", f"--nproc-per-node={N_LOCAL}", "--rdzv-backend=c10d", f"--rdzv-endpoint={endpoint}",
+                 "--rdzv-id=j", "--max-restarts=3", "--seal", f"--secret-file={secret}", folder / "worker.py", folder, SUPPORT],
+                folder / f"node{i}.log", env={"PYTHON_EXEC": sys.executable}))
+        place.wait_events("start", SIZE)
+
+    def count(self, rank):
+        path = self.folder / f"count.{rank}"
+        return int(path.read_text() or 0) if path.exists() else 0
+
+    def wait_for_writes(self, n=50):
+        """All workers have gone on."""
+        goals = [self.count(r) + n for r in range(SIZE)]
+        assert wait_until(lambda: all(self.count(r) >= goals[r] for r in range(SIZE)), 120), self.place.texts()
+
+    def finish(self):
+        """No worker was started again, and what they have written is there once."""
+        self.place.finish()
+        assert not self.place.events("fault"), self.place.events("fault")
+        assert len(self.place.events("start")) == SIZE, (self.place.events("start"), self.place.texts())
+        ends = self.place.events("end")
+        assert len(ends) == SIZE
+        rounds = {int(e[1]): int(e[4]) for e in ends}
+        for e in ends:
+            assert int(e[5]) == sum(rounds.values()), (ends, self.place.texts())
+            assert int(e[6]) == rounds[int(e[1])]
+
+
+def served_by(place, i):
+    return "its keys are served by this crund" in place.crunds[i].log()
+
+
+def backup_of(place):
+    """The crund that has the keys, too."""
+    assert wait_until(lambda: any("has the keys of job 'j', too" in c.log() for c in place.crunds), 60), place.logs()
+    return next(i for i, c in enumerate(place.crunds) if "has the keys of job 'j', too" in c.log())
+
+
+def other(place, *not_these):
+    return next(i for i in range(3) if i not in not_these)
+
+
+def test_the_crund_that_serves_the_keys_is_killed(tmp_path, secret):
+    with open_place(tmp_path, "--secret-file", str(secret), "--store-replicas", "2") as place:
+        job = Job(place, secret, tmp_path)
+        job.wait_for_writes()
+        old = place.leader()
+        place.crunds[old].process.kill()
+        assert wait_until(lambda: place.leader() not in (None, old), 60), place.logs()
+        assert served_by(place, place.leader()), place.logs()
+        job.wait_for_writes()
+        job.finish()
+
+
+def test_the_backup_is_killed(tmp_path, secret):
+    with open_place(tmp_path, "--secret-file", str(secret), "--store-replicas", "2") as place:
+        job = Job(place, secret, tmp_path)
+        job.wait_for_writes()
+        place.crunds[backup_of(place)].process.kill()
+        assert wait_until(lambda: "the crund that has the keys of jobs, too, is lost" in place.crunds[place.leader()].log(), 60)
+        job.wait_for_writes()
+        job.finish()
+
+
+def test_a_backup_that_stood_still_serves_nothing(tmp_path, secret):
+    """Its copy is older than what the workers have been replied to: their generation restarts, with new keys."""
+    with open_place(tmp_path, "--secret-file", str(secret), "--store-replicas", "2") as place:
+        job = Job(place, secret, tmp_path)
+        job.wait_for_writes()
+        leader, backup = place.leader(), backup_of(place)
+        place.crunds[backup].process.send_signal(signal.SIGSTOP)
+        job.wait_for_writes()  # it is given up, and the others go on
+        place.crunds[other(place, leader, backup)].process.kill()
+        place.crunds[leader].process.kill()
+        place.crunds[backup].process.send_signal(signal.SIGCONT)
+        assert wait_until(lambda: place.leader() == backup, 60), place.logs()
+        assert not served_by(place, backup)
+        place.wait_events("start", 2 * SIZE)
+        assert {e[3] for e in place.events("start")} == {"0", "1"}
+
+
+def test_a_leader_that_stood_still_serves_nothing(tmp_path, secret):
+    """Its lease runs out, its backup goes on, and what it replies to later changes nothing."""
+    with open_place(tmp_path, "--secret-file", str(secret), "--store-replicas", "2") as place:
+        job = Job(place, secret, tmp_path)
+        job.wait_for_writes()
+        leader, backup = place.leader(), backup_of(place)
+        place.crunds[other(place, leader, backup)].process.kill()
+        place.crunds[leader].process.send_signal(signal.SIGSTOP)
+        assert wait_until(lambda: place.says_it_leads(backup), 60), place.logs()
+        place.crunds[leader].process.send_signal(signal.SIGCONT)
+        assert wait_until(lambda: not place.says_it_leads(leader), 60), place.logs()
+        job.wait_for_writes()
+        job.finish()
