@@ -77,6 +77,7 @@ struct tls_context {
 
 struct tls_link {
     struct tls_context *context;
+    const char *host; /* certified client: of the server's certificate; "": any */
     struct openssl_ssl *ssl;
     struct openssl_bio *in, *out; /* owned by ssl */
     bool established, finished, failed;
@@ -358,9 +359,9 @@ void tls_context_free(struct tls_context *c)
 static bool expect_host(struct tls_link *l)
 {
     const struct openssl *o = l->context->o;
-    const char *host = l->context->host;
+    const char *host = l->host;
 
-    if (!host[0])
+    if (!l->context->certified || !host[0])
         return true;
     o->SSL_set_hostflags(l->ssl, HOST_NO_SUBJECT | HOST_NO_PARTIAL_WILDCARD);
     return address_is_numeric(host) ? o->X509_VERIFY_PARAM_set1_ip_asc(o->SSL_get0_param(l->ssl), host)
@@ -393,11 +394,20 @@ static bool open_link(struct tls_link *l)
 
 int tls_link_create(struct tls_link **ret, struct tls_context *c)
 {
+    return tls_link_create_to(ret, c, NULL);
+}
+
+int tls_link_create_to(struct tls_link **ret, struct tls_context *c, const char *host)
+{
+    if (host && strlen(host) >= HOST_SIZE)
+        return -ENAMETOOLONG;
+
     struct tls_link *l = calloc(1, sizeof(*l));
 
     if (!l)
         return -ENOMEM;
     l->context = tls_context_ref(c);
+    l->host = host ? host : c->host;
     if (!open_link(l)) {
         tls_link_free(l);
         return -ENOMEM;
@@ -456,7 +466,7 @@ static void describe_server(struct tls_link *l, long result)
             to, TLS_ERROR_SIZE,
             "its certificate is not for %.100s: name the endpoint as the certificate's subjectAltName "
             "does, or give it one for that name",
-            c->host);
+            l->host);
     else if (result == VERIFY_EXPIRED)
         (void)snprintf(to, TLS_ERROR_SIZE, "its certificate has expired: renew it, and send SIGHUP to crund");
     else if (result == VERIFY_NOT_YET_VALID)

@@ -66,6 +66,11 @@ void tls_context_free(struct tls_context *c);
 
 /* 0 or -ENOMEM. */
 int tls_link_create(struct tls_link **ret, struct tls_context *c);
+
+/* The same for a client with certificates: the server's has to have this name or address, instead of the context's; NULL: the
+ * context's. It lives until the link is established or has ended. -ENAMETOOLONG or -ENOMEM. Without certificates the key is what
+ * is proved, and the name is not used. */
+int tls_link_create_to(struct tls_link **ret, struct tls_context *c, const char *host);
 void tls_link_free(struct tls_link *l);
 
 /* Takes n bytes that arrived (0 begins a client's handshake), appends what the peer sent to plain and what is to be sent

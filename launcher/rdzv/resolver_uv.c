@@ -232,6 +232,16 @@ bool resolver_numeric(const char *host, uint16_t port, struct resolver_addresses
     return true;
 }
 
+bool resolver_is_same(const union resolver_address *a, const union resolver_address *b)
+{
+    if (a->any.sa_family != b->any.sa_family)
+        return false;
+    if (a->any.sa_family == AF_INET)
+        return a->v4.sin_port == b->v4.sin_port && a->v4.sin_addr.s_addr == b->v4.sin_addr.s_addr;
+    return a->v6.sin6_port == b->v6.sin6_port && a->v6.sin6_scope_id == b->v6.sin6_scope_id &&
+           memcmp(&a->v6.sin6_addr, &b->v6.sin6_addr, sizeof(a->v6.sin6_addr)) == 0;
+}
+
 int resolver_start(struct resolver **ret, const struct resolver_config *config)
 {
     struct resolver *l = calloc(1, sizeof(*l));

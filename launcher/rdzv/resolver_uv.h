@@ -24,6 +24,9 @@ struct resolver_addresses {
     } items[RESOLVER_ADDRESSES_MAX];
 };
 
+/* The same address and port. */
+bool resolver_is_same(const union resolver_address *a, const union resolver_address *b);
+
 struct resolver;
 
 struct resolver_config {

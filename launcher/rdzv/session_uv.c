@@ -26,13 +26,21 @@ struct more_endpoint {
     struct resolver *resolver;
 };
 
+/* What is dialled, with the name that the certificate of the rendezvous at each address has to have: NULL: that of the first
+ * endpoint. */
+struct dial_targets {
+    struct resolver_addresses addresses;
+    const char *names[RESOLVER_ADDRESSES_MAX];
+};
+
 struct session_uv {
     struct session_uv_host host;
     struct more_endpoint more[JOB_MORE_ENDPOINTS_MAX];
     struct session machine;
     struct tcp_client *client;
-    struct resolver_addresses addresses; /* of the last resolution that succeeded */
-    struct resolver *resolver;           /* checks whether they have changed */
+    struct resolver_addresses addresses;   /* of the last resolution that succeeded */
+    struct resolver *resolver;             /* checks whether they have changed */
+    char redirect_host[SESSION_ADDR_SIZE]; /* of the last redirect, in numbers */
     unsigned n_dials; /* distinguishes connections, in loops around calls that may close one */
     struct frame_reader reader;
     struct buf in;
@@ -247,46 +255,71 @@ static void resolve_more(struct session_uv *s, size_t i)
 }
 
 /* One address of each rendezvous, beginning with another one at each attempt. */
-static void gather_addresses(const struct session_uv *s, struct resolver_addresses *ret)
+static void gather_addresses(const struct session_uv *s, struct dial_targets *ret)
 {
     size_t n = 1 + s->host.n_more;
 
-    *ret = (struct resolver_addresses){.n = 0};
+    *ret = (struct dial_targets){0};
     for (size_t i = 0; i < n; i++) {
         size_t at = (s->n_dials + i) % n;
         const struct resolver_addresses *a = at == 0 ? &s->addresses : &s->more[at - 1].addresses;
 
-        if (a->n > 0)
-            ret->items[ret->n++] = a->items[s->n_dials / n % a->n];
+        if (a->n == 0)
+            continue;
+        ret->names[ret->addresses.n] = at == 0 ? NULL : s->host.more[at - 1].host;
+        ret->addresses.items[ret->addresses.n++] = a->items[s->n_dials / n % a->n];
     }
 }
 
-/* Where a crund that follows another one has sent us: HOST:PORT or [IPV6]:PORT. False: the endpoint is to be dialled. */
-static bool parse_redirect(const struct session_uv *s, struct resolver_addresses *ret)
+static bool is_among(const union resolver_address *address, const struct resolver_addresses *a)
 {
-    char host[SESSION_ADDR_SIZE];
+    for (size_t i = 0; i < a->n; i++)
+        if (resolver_is_same(address, &a->items[i]))
+            return true;
+    return false;
+}
+
+/* Of the rendezvous at the address of a redirect: that of the endpoint with this address, and else the address: what another
+ * rendezvous sends must not choose a name. */
+static const char *name_of_redirect(const struct session_uv *s, const union resolver_address *address)
+{
+    if (is_among(address, &s->addresses))
+        return NULL;
+    for (size_t i = 0; i < s->host.n_more; i++)
+        if (is_among(address, &s->more[i].addresses))
+            return s->host.more[i].host;
+    return s->redirect_host;
+}
+
+/* Where a crund that follows another one has sent us: HOST:PORT or [IPV6]:PORT. False: the endpoint is to be dialled. */
+static bool parse_redirect(struct session_uv *s, struct dial_targets *ret)
+{
     const char *text = s->machine.redirect, *colon = strrchr(text, ':');
     bool is_bracketed = colon && text[0] == '[' && colon > text + 1 && colon[-1] == ']';
     uint64_t port;
 
     if (!colon || !decimal_parse(colon + 1, 1, UINT16_MAX, &port))
         return false;
-    (void)snprintf(host, sizeof(host), "%.*s", (int)(colon - text) - (is_bracketed ? 2 : 0),
-                   text + (is_bracketed ? 1 : 0));
-    return resolver_numeric(host, (uint16_t)port, ret);
+    (void)snprintf(s->redirect_host, sizeof(s->redirect_host), "%.*s",
+                   (int)(colon - text) - (is_bracketed ? 2 : 0), text + (is_bracketed ? 1 : 0));
+    if (!resolver_numeric(s->redirect_host, (uint16_t)port, &ret->addresses))
+        return false;
+    ret->names[0] = name_of_redirect(s, &ret->addresses.items[0]);
+    return true;
 }
 
 static void dial_rendezvous(struct session_uv *s)
 {
-    struct resolver_addresses addresses = s->addresses;
+    struct dial_targets to = {.addresses = s->addresses};
 
     resolve_again(s);
     for (size_t i = 0; i < s->host.n_more; i++)
         resolve_more(s, i);
-    if (!parse_redirect(s, &addresses) && s->host.n_more > 0)
-        gather_addresses(s, &addresses);
+    if (!parse_redirect(s, &to) && s->host.n_more > 0)
+        gather_addresses(s, &to);
     const struct tcp_client_config config = {.loop = s->host.loop,
-                                             .addresses = &addresses,
+                                             .addresses = &to.addresses,
+                                             .names = to.names,
                                              .turn = s->host.n_more > 0 ? 0 : s->n_dials,
                                              .tls = s->host.tls,
                                              .on_reached = on_session_reached,
@@ -301,7 +334,7 @@ static void dial_rendezvous(struct session_uv *s)
         frame_reader_init_server(&s->reader); /* no echo comes before the opening */
     else
         frame_reader_init_agent(&s->reader, greeting_nonce(s));
-    if (addresses.n == 0 || tcp_client_dial(&s->client, &config) != 0)
+    if (to.addresses.n == 0 || tcp_client_dial(&s->client, &config) != 0)
         s->client = NULL; /* the machine ends this attempt by its deadline, as one without an answer */
 }
 

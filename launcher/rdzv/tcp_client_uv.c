@@ -32,6 +32,7 @@ struct tcp_client {
     uv_tcp_t tcp;
     uv_timer_t timer; /* calls on_lost from the loop, or ends the lingering */
     struct resolver_addresses addresses;
+    const char *names[RESOLVER_ADDRESSES_MAX]; /* see tcp_client_config */
     size_t tried;
     const union resolver_address *dialled; /* the one of addresses that was tried last */
     struct tls_link *tls;                  /* NULL: in the clear */
@@ -313,7 +314,7 @@ static void on_connect(uv_connect_t *request, int status)
         tcp_liveness_tune(fd);
     int r = uv_read_start((uv_stream_t *)&l->tcp, on_client_alloc, on_client_read);
     if (r == 0 && l->config.tls)
-        r = tls_link_create(&l->tls, l->config.tls);
+        r = tls_link_create_to(&l->tls, l->config.tls, l->names[l->dialled - l->addresses.items]);
     if (r < 0) {
         report_lost(l, uv_strerror(r));
     } else if (l->tls) {
@@ -402,12 +403,15 @@ int tcp_client_dial(struct tcp_client **ret, const struct tcp_client_config *con
     int r = 0;
     if (config->addresses)
         l->addresses = *config->addresses;
+    for (size_t i = 0; config->addresses && config->names && i < l->addresses.n; i++)
+        l->names[i] = config->names[i];
     if (config->addresses || resolver_numeric(config->host, config->port, &l->addresses))
         (void)uv_timer_start(&l->timer, on_begin_connecting, 0, 0); /* fails only without a callback */
     else
         r = start_resolver(l);
     l->config.host = NULL;
     l->config.addresses = NULL;
+    l->config.names = NULL;
     if (r < 0) {
         close_handles(l);
         return r;

@@ -20,7 +20,10 @@ struct tcp_client_config {
     const char *host; /* address or name; needed for the call only */
     uint16_t port;
     const struct resolver_addresses
-        *addresses;                 /* instead of host and port, if not NULL; needed for the call only */
+        *addresses; /* instead of host and port, if not NULL; needed for the call only */
+    /* With addresses and certificates: the name that the certificate at each address has to have, NULL: the one of `tls`. NULL: that
+     * for all. The array is needed for the call only, the names until the connection has ended. */
+    const char *const *names;
     unsigned turn;                  /* index of the first address to try, modulo their number */
     struct tls_context *tls;        /* NULL: in the clear. Outlives the connection. */
     void (*on_reached)(void *data); /* with TLS: the handshake begins. NULL: not wanted */

@@ -115,6 +115,36 @@ def test_node_is_refused(tmp_path, made, cert, ca, host, here, there):
         assert there in crund.log(), crund.log()
 
 
+ENDPOINTS = [("localhost", "127.0.0.1", "first"), ("127.0.0.2", "127.0.0.2", "second"), ("127.0.0.3", "127.0.0.3", "third")]
+
+
+def run_with_endpoints(nodes, crund, at, made):
+    """A node that knows three rendezvous, of which that with the index `at` runs."""
+    ports = [crund.port if i == at else lib.free_port() for i in range(3)]
+    endpoints = ",".join(f"{host}:{port}" for (host, _, _), port in zip(ENDPOINTS, ports))
+    return nodes.crun("--nnodes=1:2", "--rdzv-backend=c10d", f"--rdzv-endpoint={endpoints}", "--rdzv-id=job",
+                      "--rdzv-conf=node_timeout_ms=10000,join_timeout=6,last_call_timeout=1", *files(made, "node"),
+                      *program("echo RAN"))
+
+
+@pytest.mark.parametrize("at", range(3))
+def test_each_endpoint_has_a_name_of_its_own(tmp_path, made, at):
+    _, address, cert = ENDPOINTS[at]
+    with Crund(BUILD, *files(made, cert), listen=(f"{address}:0",)) as crund, lib.Nodes(tmp_path) as nodes:
+        node = run_with_endpoints(nodes, crund, at, made)
+        assert node.wait() == 0 and "RAN" in node.text(), node.text()
+
+
+@pytest.mark.parametrize("at, cert", [(0, "second"), (1, "first"), (2, "second")])
+def test_the_name_of_another_endpoint_is_refused(tmp_path, made, at, cert):
+    """A rendezvous cannot take the place of another one by its own certificate."""
+    host, address, _ = ENDPOINTS[at]
+    with Crund(BUILD, *files(made, cert), listen=(f"{address}:0",)) as crund, lib.Nodes(tmp_path) as nodes:
+        node = run_with_endpoints(nodes, crund, at, made)
+        assert node.wait() == 1 and "RAN" not in node.text(), node.text()
+        assert "generation 0 runs" not in crund.log()
+
+
 def test_no_way_back_to_the_clear(tmp_path, made):
     """A plain agent at a crund with certificates, and an agent with certificates at a plain crund, or one with secrets."""
     short = "join_timeout=3,last_call_timeout=1"

@@ -55,6 +55,23 @@ def test_a_name_that_is_not_known_keeps_no_other_waiting(place):
     place.finish()
 
 
+def test_each_crund_has_a_certificate_of_its_own(tmp_path):
+    """The nodes know a follower alone. The leader, to which it sends them, has to name the address in its certificate."""
+    made = tmp_path / "certificates"
+    subprocess.run([MAKE, made], check=True, stdout=subprocess.DEVNULL, timeout=120)
+    names = ("node", "second", "third")
+    hosts = [f"127.0.0.{i + 1}" for i in range(3)]
+
+    def files(name):
+        return [f"--tls-cert={made}/{name}.pem", f"--tls-key={made}/{name}.key", f"--tls-ca={made}/ca.pem"]
+
+    with open_place(tmp_path, hosts=hosts, own_options=[files(name) for name in names]) as place:
+        follower = next(i for i in range(3) if i != place.leader())
+        place.run_job(f"{hosts[follower]}:{place.ports[follower]}", "--security=require", *files("next"))
+        assert "generation 0 runs: 2 nodes" in place.crunds[place.leader()].log()
+        place.finish()
+
+
 def test_a_killed_follower_and_a_killed_member_cost_nothing(place):
     leader = place.leader()
     place.run_job(f"127.0.0.1:{place.ports[leader]}")

@@ -5,6 +5,7 @@
 #   renamed   elsewhere.test                               unnamed   localhost as common name alone
 #   expired   yesterday                                    server    for servers alone
 #   foreign   signed by other-ca.pem                       locked    a key with a passphrase
+#   first     localhost alone; second, third  127.0.0.2, 127.0.0.3 alone
 #   chained   signed by an intermediate CA, whose certificate is in the file too
 # and bundle.pem with both CAs, expired-ca.pem, empty.pem.
 set -e
@@ -40,6 +41,9 @@ cat ca.pem other-ca.pem > bundle.pem
 signed node ca /CN=node 2 $names
 signed next ca /CN=next 2 $names
 signed renamed ca /CN=renamed 2 subjectAltName=DNS:elsewhere.test,IP:192.0.2.1
+signed first ca /CN=first 2 subjectAltName=DNS:localhost
+signed second ca /CN=second 2 subjectAltName=IP:127.0.0.2
+signed third ca /CN=third 2 subjectAltName=IP:127.0.0.3
 signed unnamed ca /CN=localhost 2
 signed expired ca /CN=expired -1 $names
 signed server ca /CN=server 2 $names extendedKeyUsage=serverAuth

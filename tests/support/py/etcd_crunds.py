@@ -82,8 +82,9 @@ class Member:
 class Place:
     """Three members and three crunds."""
 
-    def __init__(self, folder, job, *options):
+    def __init__(self, folder, job, *options, hosts=("127.0.0.1",) * 3, own_options=((), (), ())):
         self.folder, self.job, self.options = folder, job, options
+        self.hosts, self.own_options = hosts, own_options  # of each crund
         clients, peers = ([lib.free_port() for _ in range(3)] for _ in range(2))
         cluster = ",".join(f"m{i}=http://127.0.0.1:{peers[i]}" for i in range(3))
         self.members = [Member(folder, f"m{i}", clients[i], peers[i], cluster) for i in range(3)]
@@ -94,7 +95,8 @@ class Place:
         (job / "worker.py").write_text(WORKER)
 
     def start_crund(self, i):
-        self.crunds[i] = Crund(BUILD, "--state", self.url, *self.options, listen=(f"127.0.0.1:{self.ports[i]}",))
+        self.crunds[i] = Crund(BUILD, "--state", self.url, *self.options, *self.own_options[i],
+                               listen=(f"{self.hosts[i]}:{self.ports[i]}",))
         self.crunds[i].__enter__()
 
     def start(self):
@@ -170,10 +172,10 @@ class Place:
 
 
 @contextlib.contextmanager
-def open_place(job, *options):
+def open_place(job, *options, **of_each):
     memory = pathlib.Path("/dev/shm")
     folder = pathlib.Path(tempfile.mkdtemp(dir=memory if os.access(memory, os.W_OK) else None))
-    p = Place(folder, job, *options)
+    p = Place(folder, job, *options, **of_each)
     try:
         p.start()
         yield p

@@ -110,12 +110,17 @@ static void converse(struct certified_pair *p)
     }
 }
 
-static void begin_conversation(struct certified_pair *p)
+static void begin_conversation_to(struct certified_pair *p, const char *host)
 {
-    assert_int_equal(tls_link_create(&p->client, p->client_context), 0);
+    assert_int_equal(tls_link_create_to(&p->client, p->client_context, host), 0);
     assert_int_equal(tls_link_create(&p->server, p->server_context), 0);
     assert_int_equal(tls_link_receive(p->client, NULL, 0, &p->at_client, &p->to_server), 0);
     converse(p);
+}
+
+static void begin_conversation(struct certified_pair *p)
+{
+    begin_conversation_to(p, NULL);
 }
 
 static void end_conversation(struct certified_pair *p)
@@ -205,6 +210,39 @@ static void peers_that_are_accepted_and_refused(void **state)
     }
 }
 
+/* One context is for several rendezvous, each with a name of its own. */
+static void a_connection_has_a_name_of_its_own(void **state)
+{
+    static const struct {
+        const char *of_context, *of_link;
+        const char *at_client; /* NULL: accepted */
+    } rows[] = {
+        {"elsewhere.test", "localhost", NULL},
+        {"elsewhere.test", "127.0.0.1", NULL},
+        {"localhost", "elsewhere.test", "its certificate is not for elsewhere.test"},
+        {"localhost", "127.0.0.2", "its certificate is not for 127.0.0.2"},
+        {NULL, "elsewhere.test", "its certificate is not for elsewhere.test"},
+    };
+    char long_name[512];
+    struct certified_pair p = {0};
+
+    for (size_t i = 0; i < ARRAY_SIZE(rows); i++) {
+        p = (struct certified_pair){0};
+        load_or_fail(&p.server_context, &node_files, true, KEY_AGENT, NULL);
+        load_or_fail(&p.client_context, &node_files, false, KEY_AGENT, rows[i].of_context);
+        begin_conversation_to(&p, rows[i].of_link);
+        assert_int_equal(tls_link_is_established(p.client), !rows[i].at_client);
+        assert_non_null(strstr(tls_link_error(p.client), rows[i].at_client ? rows[i].at_client : ""));
+        end_conversation(&p);
+    }
+    memset(long_name, 'a', sizeof(long_name) - 1);
+    long_name[sizeof(long_name) - 1] = '\0';
+    p = (struct certified_pair){0};
+    load_or_fail(&p.client_context, &node_files, false, KEY_AGENT, NULL);
+    assert_int_equal(tls_link_create_to(&p.client, p.client_context, long_name), -ENAMETOOLONG);
+    tls_context_free(p.client_context);
+}
+
 /* A server without CAs would take any client; ours has some, and a client without a certificate is none. */
 static void a_client_without_a_certificate_is_refused(void **state)
 {
@@ -260,6 +298,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(files_that_cannot_be_used),
         cmocka_unit_test(peers_that_are_accepted_and_refused),
+        cmocka_unit_test(a_connection_has_a_name_of_its_own),
         cmocka_unit_test(a_client_without_a_certificate_is_refused),
         cmocka_unit_test(a_server_without_certificates_is_refused),
         cmocka_unit_test(the_purpose_is_the_protocol),
