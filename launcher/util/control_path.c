@@ -6,6 +6,8 @@
 
 #include "launcher/util/envp.h"
 
+enum { ADDRESS_SIZE = 108 }; /* of sun_path in struct sockaddr_un */
+
 /* The XDG specification has relative paths in these variables ignored. */
 static const char *absolute_path(char *const *environment, const char *name)
 {
@@ -14,13 +16,16 @@ static const char *absolute_path(char *const *environment, const char *name)
     return path && *path == '/' ? path : NULL;
 }
 
-bool control_folder(char *const *environment, unsigned user, char ret[CONTROL_PATH_SIZE])
+void control_folder(char *const *environment, unsigned user, char ret[CONTROL_PATH_SIZE])
 {
     const char *runtime = absolute_path(environment, "XDG_RUNTIME_DIR");
 
+    if (runtime && strlen(runtime) + strlen("/crun/") + CONTROL_NAME_SIZE > ADDRESS_SIZE)
+        runtime = NULL;
     if (!runtime && user != 0)
-        return snprintf(ret, CONTROL_PATH_SIZE, "/tmp/crun-%u", user) < CONTROL_PATH_SIZE;
-    return snprintf(ret, CONTROL_PATH_SIZE, "%s/crun", runtime ? runtime : "/run") < CONTROL_PATH_SIZE;
+        (void)snprintf(ret, CONTROL_PATH_SIZE, "/tmp/crun-%u", user); /* fits */
+    else
+        (void)snprintf(ret, CONTROL_PATH_SIZE, "%s/crun", runtime ? runtime : "/run"); /* fits */
 }
 
 void control_socket_name(const char *job, int pid, char ret[CONTROL_NAME_SIZE])

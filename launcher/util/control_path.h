@@ -4,17 +4,18 @@
  * Where the sockets of crun, the history and the secret of a user are: composed from the environment, nothing is opened. Pure.
  *
  *   socket   $XDG_RUNTIME_DIR/crun/JOB.sock, else /run/crun/JOB.sock for root, else /tmp/crun-UID/JOB.sock: a folder that
- *            crunctl finds whatever TMPDIR and --log-dir of a job are, and that outlives its run folder
+ *            crunctl finds whatever TMPDIR and --log-dir of a job are, and that outlives its run folder. An XDG_RUNTIME_DIR
+ *            below which the address of a socket (108 bytes) would be too long is not used, by crun and crunctl alike
  *   history  $XDG_STATE_HOME/crun/history.jsonl, else ~/.local/state/crun/history.jsonl
  *   secret   $XDG_CONFIG_HOME/crun/secret, else ~/.config/crun/secret
  */
 
 #include <stdbool.h>
 
-enum { CONTROL_PATH_SIZE = 4096, CONTROL_NAME_SIZE = 80 };
+enum { CONTROL_PATH_SIZE = 4096, CONTROL_NAME_SIZE = 54 };
 
-/* The folder of the sockets of this user; false: its path is too long. */
-bool control_folder(char *const *environment, unsigned user, char ret[CONTROL_PATH_SIZE]);
+/* The folder of the sockets of this user. */
+void control_folder(char *const *environment, unsigned user, char ret[CONTROL_PATH_SIZE]);
 
 /* The name of a job's socket without its folder. Bytes other than letters, digits, ".", "-" and "_" become "_". pid: 0, or
  * that of crun where another one has the plain name. */

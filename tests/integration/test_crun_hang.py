@@ -129,7 +129,7 @@ def runtime(monkeypatch):
     """Sockets have short paths, so not below tmp_path."""
     with tempfile.TemporaryDirectory(prefix="crun-") as folder:
         monkeypatch.setenv("XDG_RUNTIME_DIR", folder)
-        yield
+        yield folder
 
 
 @pytest.mark.usefixtures("runtime")
@@ -282,8 +282,8 @@ def test_the_debug_server_of_pytorch_on_the_same_hang(tmp_path):
     assert is_seen and len(page.stacks) == hangs.RANKS, page.stacks
 
 
-def test_crunctl_takes_stacks(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+@pytest.mark.usefixtures("runtime")
+def test_crunctl_takes_stacks(tmp_path):
     p = start(tmp_path, "import time\nprint('up', flush=True)\ntime.sleep(1000)\n", "--hang-timeout=0")
     try:
         jobs.wait_for(lambda: output(tmp_path).count("up") == 3, 60)
@@ -349,10 +349,10 @@ def test_one_report_over_all_nodes(tmp_path):
         assert all("stands out: stopped by a signal" in node.text() for node in nodes), nodes.texts()
 
 
-def test_crunctl_takes_the_stacks_of_all_nodes(tmp_path):
+def test_crunctl_takes_the_stacks_of_all_nodes(tmp_path, runtime):
     """On the node that serves the rendezvous, and on another one."""
     port = lib.free_port()
-    folders = [tmp_path / f"run{i}" for i in range(2)]
+    folders = [pathlib.Path(runtime) / str(i) for i in range(2)]
     with lib.Nodes(tmp_path) as nodes:
         for i, folder in enumerate(folders):
             folder.mkdir()

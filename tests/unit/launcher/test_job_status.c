@@ -257,18 +257,24 @@ static void paths_follow_the_environment(void **state)
 {
     static char run_user[] = "XDG_RUNTIME_DIR=/run/user/7", home[] = "HOME=/home/u",
                 state_dir[] = "XDG_STATE_HOME=/s", config[] = "XDG_CONFIG_HOME=/c",
-                no_config[] = "XDG_CONFIG_HOME=", relative[] = "XDG_RUNTIME_DIR=relative";
-    char *none[] = {NULL}, *runtime[] = {run_user, home, NULL},
-         *state_home[] = {state_dir, home, relative, NULL}, *config_home[] = {config, home, NULL},
-         *plain_home[] = {no_config, home, NULL};
+                no_config[] = "XDG_CONFIG_HOME=", relative[] = "XDG_RUNTIME_DIR=relative",
+                long_dir[] = "XDG_RUNTIME_DIR=/12345678901234567890123456789012345678901234567",
+                too_long_dir[] = "XDG_RUNTIME_DIR=/123456789012345678901234567890123456789012345678";
+    char *longest[] = {long_dir, NULL}, *too_long[] = {too_long_dir, NULL}, *none[] = {NULL},
+         *runtime[] = {run_user, home, NULL}, *state_home[] = {state_dir, home, relative, NULL},
+         *config_home[] = {config, home, NULL}, *plain_home[] = {no_config, home, NULL};
     char path[CONTROL_PATH_SIZE], name[CONTROL_NAME_SIZE];
 
     (void)state;
-    assert_true(control_folder(runtime, 7, path));
+    control_folder(runtime, 7, path);
     assert_string_equal(path, "/run/user/7/crun");
-    assert_true(control_folder(state_home, 0, path));
+    control_folder(state_home, 0, path);
     assert_string_equal(path, "/run/crun");
-    assert_true(control_folder(none, 1000, path));
+    control_folder(none, 1000, path);
+    assert_string_equal(path, "/tmp/crun-1000");
+    control_folder(longest, 1000, path);
+    assert_string_equal(path, "/12345678901234567890123456789012345678901234567/crun");
+    control_folder(too_long, 1000, path); /* the address of a socket would be */
     assert_string_equal(path, "/tmp/crun-1000");
     assert_true(control_history_path(runtime, path));
     assert_string_equal(path, "/home/u/.local/state/crun/history.jsonl");
