@@ -420,6 +420,9 @@ class Campaign:
             print(f"{number + 1:4} {fault:14} gap {done.gap:5.2f} s  restarts {' '.join(f'{j} {n}' for j, n in done.restarts.items())}"
                   f"  joins {sum(done.joins.values())}" + (f"  went on after {done.went_on:.1f} s" if done.went_on else "")
                   + f"  ({(number + 1) / minutes:.1f} rounds/min)", flush=True)
+
+    def check_last_history(self):
+        """When no client runs any more: files that are still written would be read at different times."""
         for fault in self.check_histories(is_last=True):
             self.complain(f"at the end: {fault.what}: {fault.operation}")
 
@@ -528,6 +531,7 @@ def run_campaign(options, rng):
             campaign.complain(str(e))
         finally:
             place.finish()
+        campaign.check_last_history()
     if campaign.complaints and options.keep:
         print(f"left in {folder}")
     else:
