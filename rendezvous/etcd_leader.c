@@ -253,14 +253,31 @@ static void see_leader(struct etcd_leader *l, const struct etcd_reply *reply)
                         (is_first && strcmp(l->seen_address, l->config.address) == 0);
 }
 
+static bool is_followed(const struct etcd_leader *l, const char *address)
+{
+    return l->role == ETCD_FOLLOWING && address[0] != '\0' && strcmp(etcd_leader_address(l), address) == 0;
+}
+
+static void take_for_lost(struct etcd_leader *l)
+{
+    l->dead_revision = l->seen_revision; /* a look under way may show the same again */
+    l->wants_campaign = true;
+}
+
 void etcd_leader_suspect(struct etcd_leader *l, const char *address)
 {
-    if (l->role != ETCD_FOLLOWING || address[0] == '\0' || strcmp(etcd_leader_address(l), address) != 0 ||
-        is_disproved(l, l->seen_id))
+    if (!is_followed(l, address) || is_disproved(l, l->seen_id))
         return;
-    l->dead_revision = l->seen_revision; /* a look under way may show the same again */
+    take_for_lost(l);
     l->suspected_id = l->seen_id;
-    l->wants_campaign = true;
+}
+
+void etcd_leader_presume_lost(struct etcd_leader *l, const char *address)
+{
+    if (!is_followed(l, address))
+        return;
+    take_for_lost(l);
+    l->suspected_id = 0; /* it may come back, and lead again: that disproves nothing */
 }
 
 static void compose_campaign(struct etcd_leader *l, struct etcd_request *ret)

@@ -152,6 +152,10 @@ uint64_t etcd_leader_deadline(const struct etcd_leader *l);
  * would otherwise depose each other without end. After ETCD_DISPROVED_MAX of them that holds for all. */
 void etcd_leader_suspect(struct etcd_leader *l, const char *address);
 
+/* The process that leads at this address answers nothing any more, and etcd answers: its host is lost, or cut off. Only for one that has
+ * answered here as the leader: one that is replaced by mistake replaces its successor only after that one has answered it. */
+void etcd_leader_presume_lost(struct etcd_leader *l, const char *address);
+
 /* What has become of this crund since the last call. */
 enum etcd_change etcd_leader_change(struct etcd_leader *l);
 

@@ -9,6 +9,7 @@
 #include "base/decimal.h"
 #include "base/random_os.h"
 #include "proto/frame.h"
+#include "proto/wire.h"
 #include "rendezvous/etcd_client_os.h"
 #include "rendezvous/etcd_leader.h"
 #include "rendezvous/replica_uv.h"
@@ -17,17 +18,31 @@
 #include "rendezvous/rounds_uv.h"
 #include "rendezvous/server_impl_uv.h"
 
-enum { WATCH_AGAIN_MS = 200, DEFER_MS = 1000, TROUBLE_MS = 10000, NS_PER_MS = 1000000 };
+enum {
+    WATCH_AGAIN_MS = 200,
+    SILENT_TICKS = 3, /* of WATCH_AGAIN_MS, on each of two connections in a row */
+    DEFER_MS = 1000,
+    TROUBLE_MS = 10000,
+    NS_PER_MS = 1000000
+};
 
-/* The connection to the crund that leads. */
+/*
+ * The connection to the crund that leads. When that ends and the kernel there refuses a new one, its process has ended. A host that is
+ * lost says nothing: a ping is sent on the connection each WATCH_AGAIN_MS, when the one before was answered. Where none is answered, on
+ * a new connection either, while etcd answers, its place is taken, which is sooner than the end of its lease: etcd prolongs all leases when
+ * a member of its own is lost with that host. Turns of the timer are counted, and not time: each reads the sockets first, so
+ * that a process that was stopped does not take its own absence for silence of the other one.
+ */
 struct leader_watch {
     uv_tcp_t tcp;
     uv_connect_t connect;
-    uv_write_t write;
+    uv_write_t write, ping_write;
     struct server *server;
     struct rounds_etcd *etcd; /* NULL: it is being closed */
-    struct buf greeting;
-    uint64_t opened_ms;
+    struct buf greeting, ping;
+    uint64_t opened_ms, tick_ms;
+    unsigned n_silent; /* ticks since the ping that is not answered, or since it was opened */
+    bool is_answered;
     char address[ETCD_ADDRESS_SIZE];
     char scratch[256];
 };
@@ -41,6 +56,9 @@ struct rounds_etcd {
     uv_timer_t timer;
     struct leader_watch *watch;        /* NULL: none */
     uint64_t watch_due_ms, refused_ms; /* since when connections to the leader are refused; 0: they are not */
+    uint64_t answering_id;             /* of the crund that has answered as the leader */
+    uint64_t etcd_answered_ms;         /* the last time */
+    unsigned n_silent_watches;         /* in a row, of that leader */
     struct buf text;
     uint64_t troubled_ms;
     size_t n_disproved; /* of the leader, logged */
@@ -63,6 +81,7 @@ static void on_watch_closed(uv_handle_t *handle)
     struct server *s = w->server;
 
     buf_finish(&w->greeting);
+    buf_finish(&w->ping);
     free(w);
     server_handle_closed(s);
 }
@@ -111,8 +130,16 @@ static void on_watch_room(uv_handle_t *handle, size_t suggested, uv_buf_t *ret)
 
 static void on_watch_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *room)
 {
+    struct leader_watch *w = stream->data;
+
     if (n < 0)
-        watch_ended(stream->data, 0);
+        watch_ended(w, 0);
+    if (n <= 0 || !w->etcd)
+        return;
+    w->is_answered = true;
+    w->n_silent = w->etcd->n_silent_watches = 0;
+    if (strcmp(etcd_leader_address(&w->etcd->leader), w->address) == 0)
+        w->etcd->answering_id = w->etcd->leader.seen_id;
 }
 
 static void on_watch_written(uv_write_t *write, int status)
@@ -167,10 +194,57 @@ static void open_watch(struct rounds_etcd *e, const char *address)
     w->server = e->state.shell->server;
     server_handle_opened(w->server);
     e->watch = w;
+    w->tick_ms = w->opened_ms + WATCH_AGAIN_MS;
     (void)snprintf(w->address, sizeof(w->address), "%s", address);
-    if (frame_put_greeting(&w->greeting, 1) < 0 ||
+    if (frame_put_greeting(&w->greeting, 1) < 0 || wire_put_word(&w->ping, WIRE_OP_PING, 1) < 0 ||
         uv_tcp_connect(&w->connect, &w->tcp, (struct sockaddr *)&to, on_watch_connected) < 0)
         close_watch(e); /* another attempt follows */
+}
+
+static void ping_leader(struct leader_watch *w)
+{
+    uv_buf_t ping = uv_buf_init((char *)buf_bytes(&w->ping), (unsigned)buf_size(&w->ping));
+
+    w->is_answered = false;
+    w->n_silent = 0;
+    /* Where it fails no answer comes. The write before has ended: it was answered. */
+    (void)uv_write(&w->ping_write, (uv_stream_t *)&w->tcp, &ping, 1, on_watch_written);
+}
+
+static void take_silent_place(struct rounds_etcd *e, const struct leader_watch *w)
+{
+    /* The crund that has the keys of jobs is to be the first one, as in may_suspect(). */
+    unsigned n_wanted = replica_shell_defers(e->state.shell->server->replicas) ? 3 : 1;
+
+    if (e->n_silent_watches < n_wanted || e->answering_id != e->leader.seen_id ||
+        e->etcd_answered_ms < w->opened_ms + WATCH_AGAIN_MS ||
+        strcmp(etcd_leader_address(&e->leader), w->address) != 0)
+        return;
+    rounds_log(e->state.shell, "the crund at %s, which leads, answers nothing: this one takes its place",
+               w->address);
+    etcd_leader_presume_lost(&e->leader, w->address);
+}
+
+static void tick_watch(struct rounds_etcd *e)
+{
+    struct leader_watch *w = e->watch;
+    uint64_t now_ms = uv_now(e->timer.loop);
+    char address[ETCD_ADDRESS_SIZE];
+
+    if (!w || now_ms < w->tick_ms)
+        return;
+    w->tick_ms = now_ms + WATCH_AGAIN_MS;
+    if (w->is_answered) {
+        ping_leader(w);
+        return;
+    }
+    if (++w->n_silent < SILENT_TICKS)
+        return;
+    take_silent_place(e, w);
+    e->n_silent_watches++;
+    memcpy(address, w->address, sizeof(address));
+    close_watch(e);
+    open_watch(e, address);
 }
 
 static void update_watch(struct rounds_etcd *e)
@@ -183,6 +257,7 @@ static void update_watch(struct rounds_etcd *e)
         close_watch(e);
     if (!e->watch && !e->is_stopping && address[0] != '\0' && uv_now(e->timer.loop) >= e->watch_due_ms)
         open_watch(e, address);
+    tick_watch(e);
 }
 
 /* ---- what becomes of this crund ---- */
@@ -232,6 +307,8 @@ static void take_replies(struct rounds_etcd *e)
     struct etcd_reply reply;
 
     if (etcd_client_take(e->client, ETCD_LANE_WORK, &reply)) {
+        if (reply.outcome == ETCD_OK)
+            e->etcd_answered_ms = uv_now(e->timer.loop);
         etcd_leader_take_work(&e->leader, &reply, uv_hrtime());
         etcd_reply_finish(&reply);
         log_trouble(e);

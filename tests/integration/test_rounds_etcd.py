@@ -3,6 +3,7 @@
 import os
 import pathlib
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -145,6 +146,20 @@ def test_a_leader_that_is_deposed_keeps_the_keys_of_its_nodes(tmp_path):
         assert wait_until(lambda: place.leader() is not None, 120), place.logs()
         place.finish()
         assert [e[2] for e in place.events("start")] == ["0", "0"], place.texts()
+
+
+def test_a_leader_that_answers_nothing_is_replaced_before_its_lease_ends(place):
+    """Stopped, which is as silent as a host that is lost. On a busy machine the lease may end first."""
+    for _ in range(5):
+        old = place.leader()
+        place.crunds[old].process.send_signal(signal.SIGSTOP)
+        assert wait_until(lambda: place.leader() not in (None, old), 60), place.logs()  # noqa: B023
+        place.crunds[old].process.send_signal(signal.SIGCONT)
+        assert wait_until(lambda: not place.says_it_leads(old), 60), place.logs()  # noqa: B023
+        if "answers nothing: this one takes its place" in place.logs():
+            return
+        time.sleep(1)
+    raise AssertionError(place.logs())
 
 
 def test_a_restarted_crund_leads_again_at_once(place):

@@ -297,6 +297,29 @@ static void test_a_disproved_suspicion_leaves_the_lease(void **state)
     elect(p, 1);
 }
 
+/* As often as it happens: that it leads again later is no sign that its address cannot be reached. */
+static void test_a_silent_leader_is_replaced_each_time(void **state)
+{
+    struct place *p = *state;
+
+    elect(p, 0);
+    settle(p, 1);
+    etcd_leader_presume_lost(&p->crunds[1], "");
+    etcd_leader_presume_lost(&p->crunds[1], "10.0.0.2:29400");
+    etcd_leader_presume_lost(&p->crunds[0], "10.0.0.1:29400");
+    settle(p, 1);
+    assert_int_equal(p->crunds[1].role, ETCD_FOLLOWING);
+    for (unsigned i = 0; i < 6; i++) {
+        unsigned old = i % 2, new = 1 - old;
+
+        etcd_leader_presume_lost(&p->crunds[new], old == 0 ? "10.0.0.1:29400" : "10.0.0.2:29400");
+        elect(p, new);
+        pass(p, S, 2);
+        assert_deposed(p, old, "another crund leads");
+        assert_int_equal(p->crunds[new].n_disproved, 0);
+    }
+}
+
 static void test_after_many_disproofs_no_suspicion_counts(void **state)
 {
     struct place *p = *state;
@@ -945,6 +968,7 @@ int main(void)
         TEST(test_a_leader_suspects_none),
         TEST(test_crunds_that_refuse_each_other_come_to_rest),
         TEST(test_a_disproved_suspicion_leaves_the_lease),
+        TEST(test_a_silent_leader_is_replaced_each_time),
         TEST(test_after_many_disproofs_no_suspicion_counts),
         TEST(test_the_next_process_at_an_address_leads_at_once),
         TEST(test_a_key_that_is_not_understood),
