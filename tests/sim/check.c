@@ -293,6 +293,9 @@ static void check_lost_cause(struct sim *sim, const struct sim_world *w, const s
         return;
     if (m)
         m->lost = true;
+    /* Of several daemons one that is stopped, and still accepts connections, may hold an agent up for longer than the grace. */
+    if (sim->scenario.n_daemons > 1 && at_ns <= sim->rendezvous.disturbed_until_ns)
+        return;
     if (a && a->alive && !a->ended && a->life == m->life && at_ns > a->endangered_until_ns)
         violated(sim, "%s is said to be lost, and nothing happened to it", job->cause.host);
 }
