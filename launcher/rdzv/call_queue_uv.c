@@ -59,6 +59,7 @@ static void *run_calls(void *data)
         struct blocking_call *c = list_entry(d->waiting.next, struct blocking_call, link);
 
         list_unlink(&c->link);
+        c->is_waiting = false;
         (void)pthread_mutex_unlock(&d->lock);
         c->run(c);
         (void)pthread_mutex_lock(&d->lock);
@@ -94,12 +95,28 @@ int call_queue_push(struct call_queue *q, struct blocking_call *c)
 
     (void)pthread_mutex_lock(&d->lock);
     list_append(&d->waiting, &c->link);
+    c->is_waiting = true;
     if (!d->has_thread)
         r = start_call_thread(d);
-    if (r < 0)
+    if (r < 0) {
         list_unlink(&c->link);
+        c->is_waiting = false;
+    }
     (void)pthread_mutex_unlock(&d->lock);
     return r;
+}
+
+bool call_queue_cancel(struct call_queue *q, struct blocking_call *c)
+{
+    struct call_queue_shared *d = q->shared;
+
+    (void)pthread_mutex_lock(&d->lock);
+    bool was_waiting = c->is_waiting;
+    if (was_waiting)
+        list_unlink(&c->link);
+    c->is_waiting = false;
+    (void)pthread_mutex_unlock(&d->lock);
+    return was_waiting;
 }
 
 static void on_calls_finished(uv_async_t *async)

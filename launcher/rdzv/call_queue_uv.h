@@ -18,6 +18,7 @@ struct blocking_call {
     void (*done)(struct blocking_call *c); /* on the loop, after run(); frees it */
     void (*drop)(struct blocking_call *c); /* the queue was stopped: frees it. In any thread. */
     struct list link;
+    bool is_waiting; /* of the queue: run() has not begun */
 };
 
 /* 0 or -errno. */
@@ -25,6 +26,10 @@ int call_queue_create(struct call_queue **ret, uv_loop_t *loop);
 
 /* 0, or -errno and the caller keeps it: no thread can be had. */
 int call_queue_push(struct call_queue *q, struct blocking_call *c);
+
+/* True: run() has not begun, is not called any more, and the caller owns c. False: done() follows. c was pushed, and done() was not
+ * called. */
+bool call_queue_cancel(struct call_queue *q, struct blocking_call *c);
 
 /* No done() is called any more. Frees itself when its handle is closed and its thread has ended. NULL is fine. */
 void call_queue_stop(struct call_queue *q);

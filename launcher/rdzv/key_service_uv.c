@@ -1,7 +1,6 @@
 #include "launcher/rdzv/key_service_uv.h"
 
 #include <errno.h>
-#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -15,17 +14,14 @@
 #include "proto/key_exchange.h"
 #include "rendezvous/exchange_uv.h"
 
-enum {
-    REFUSALS_LOGGED = 10,
-    CALLS_MAX = 1024, /* of the thread, those that nothing waits for included */
-};
+enum { REFUSALS_LOGGED = 10 };
 
 struct key_service {
     struct server_exchange exchange;
     struct call_queue *queue;
     const struct job_keys *keys;
-    struct list asking; /* calls that the thread has or will have */
-    unsigned n_asking;
+    struct list
+        asking; /* calls: one for each connection, and those that the thread had when they were cancelled */
     unsigned n_refused;
 };
 
@@ -33,8 +29,7 @@ struct exchange_call {
     struct blocking_call call;
     struct key_service *service; /* for the loop */
     struct list link;            /* in service.asking */
-    struct exchange_conn *conn;  /* NULL: cancelled */
-    atomic_bool is_cancelled;    /* for the thread */
+    struct exchange_conn *conn;  /* NULL: cancelled while the thread had it */
     struct munge_secret munge;   /* a copy, for the thread */
     char job[TLS_JOB_SIZE];
     char *request, *reply;
@@ -72,11 +67,7 @@ static void run_exchange(struct blocking_call *c)
     struct exchange_call *x = (struct exchange_call *)c;
     struct key_exchange_payload payload;
     uint8_t nonce[KEY_EXCHANGE_NONCE_SIZE];
-    int r;
-
-    if (atomic_load(&x->is_cancelled))
-        return; /* or agents would wait behind those that have left */
-    r = munge_open(&payload, x->munge.socket, x->request, x->why);
+    int r = munge_open(&payload, x->munge.socket, x->request, x->why);
 
     x->code = r == -EIO ? KEY_EXCHANGE_UNAVAILABLE : KEY_EXCHANGE_REFUSED;
     if (r < 0)
@@ -101,7 +92,6 @@ static void on_exchanged(struct blocking_call *c)
     struct exchange_call *x = (struct exchange_call *)c;
 
     list_unlink(&x->link);
-    x->service->n_asking--;
     if (x->code != KEY_EXCHANGE_CREDENTIAL && x->conn)
         log_refusal(x->service, x);
     if (x->conn)
@@ -112,7 +102,7 @@ static void on_exchanged(struct blocking_call *c)
 static int begin_exchange(void *data, struct exchange_conn *conn, const char *credential, size_t n)
 {
     struct key_service *s = data;
-    struct exchange_call *x = s->n_asking < CALLS_MAX ? calloc(1, sizeof(*x)) : NULL;
+    struct exchange_call *x = calloc(1, sizeof(*x)); /* their number is that of connections (exchange_uv.h) */
 
     if (!x)
         return -ENOMEM; /* the agent dials again */
@@ -129,7 +119,6 @@ static int begin_exchange(void *data, struct exchange_conn *conn, const char *cr
         return r;
     }
     list_append(&s->asking, &x->link);
-    s->n_asking++;
     return 0;
 }
 
@@ -144,7 +133,10 @@ static void cancel_exchange(void *data, struct exchange_conn *conn)
         if (x->conn != conn)
             continue;
         x->conn = NULL;
-        atomic_store(&x->is_cancelled, true);
+        if (call_queue_cancel(s->queue, &x->call)) { /* or it would take a place from those that wait */
+            list_unlink(&x->link);
+            exchange_call_free(&x->call);
+        }
         return;
     }
 }

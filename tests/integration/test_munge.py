@@ -1,6 +1,7 @@
 """A step of Slurm: nodes of a job without a secret agree on one by munge, without an option. Another user of the cluster gets
 nothing by any request, recorded credential or server of its own, and no node goes on in the clear."""
 
+import contextlib
 import os
 import pathlib
 import re
@@ -11,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 
 import pytest
 
@@ -183,6 +185,13 @@ for s in held:
 print("UNANSWERED", len(held) - n)
 """
 
+HOLD_CONNECTIONS = """
+import socket, sys
+held = [socket.create_connection((sys.argv[1], 29400), timeout=60) for _ in range(int(sys.argv[2]))]
+print("HELD", flush=True)
+sys.stdin.read()
+"""
+
 ASK = """
 import socket, sys
 with socket.create_connection((sys.argv[1], 29400), timeout=60) as s:
@@ -211,7 +220,49 @@ def test_no_address_takes_all_places(tmp_path, munged):
             nodes[0].wait_for("its address has 256 requests for the job's secret, the limit: closed")
             assert code_of_request(1) == f"CODE {CREDENTIAL}\n"
             assert flood.communicate(timeout=120)[0] == "UNANSWERED 400\n"
+        # the descriptors of those that have ended are used by others, so that a count that was left stays
+        with subprocess.Popen([*fabric.prefix(1), sys.executable, "-c", HOLD_CONNECTIONS, fabric.address(0), "400"],
+                              stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as others:
+            assert others.stdout.readline() == "HELD\n"
+            assert code_of_request(2) == f"CODE {CREDENTIAL}\n"
+            others.communicate(timeout=60)
         assert code_of_request(2) == f"CODE {CREDENTIAL}\n"
+
+
+ASK_OFTEN = """
+import socket, sys
+held = []
+for _ in range(int(sys.argv[2])):
+    held.append(socket.create_connection((sys.argv[1], 29400), timeout=60))
+    held[-1].sendall(b"\\xc6crunkey1\\n\\0\\4\\0what")
+print("ASKED", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_four_addresses_take_no_place_of_others_while_munged_hangs(tmp_path, munged):
+    """Each has the requests that an address may have. Those of a fifth one wait as well, and are not closed."""
+    skip_if(fabrics.missing())
+    with fabrics.Fabric(6) as fabric, lib.Nodes(tmp_path) as nodes, contextlib.ExitStack() as stack:
+        waits = [o.replace("127.0.0.1:0", f"{fabric.address(0)}:29400") for o in options(0)]
+        nodes.crun(*waits, *program("true"), env=munged.environment(), prefix=fabric.prefix(0))
+        jobs.wait_for(lambda: "29400" in subprocess.run([*fabric.prefix(0), "ss", "-Hltn"], capture_output=True, text=True).stdout)
+        munged.process.send_signal(signal.SIGSTOP)
+        stack.callback(munged.process.send_signal, signal.SIGCONT)
+        runs = []
+        for host, n in ((1, 256), (2, 256), (3, 256), (4, 256), (5, 1)):
+            runs.append(stack.enter_context(subprocess.Popen(
+                [*fabric.prefix(host), sys.executable, "-c", ASK_OFTEN, fabric.address(0), str(n)],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)))
+            assert runs[-1].stdout.readline() == "ASKED\n"
+            if host == 1:
+                asked_s = time.monotonic()
+        established = subprocess.run([*fabric.prefix(5), "ss", "-Htn", "state", "established"], capture_output=True, text=True).stdout
+        # the requests of the first address end 5 s after they came
+        if time.monotonic() < asked_s + 4:
+            assert "29400" in established, nodes.texts()
+        for run in runs:
+            run.communicate(timeout=60)
 
 
 class FakeRendezvous:
