@@ -22,6 +22,7 @@ enum { NONCE = 0x6c6f6f6b, PIECE = 16 << 10, HOST_SIZE = 300 };
 struct look_client {
     int fd;
     struct tls_link *tls; /* NULL: in the clear */
+    char host[HOST_SIZE]; /* of the endpoint, which a certificate has to name */
     struct frame_reader reader;
     struct buf in;   /* frames */
     struct buf wire; /* with TLS: records to be sent */
@@ -52,20 +53,19 @@ static bool split_endpoint(const char *text, char host[HOST_SIZE], const char **
     return true;
 }
 
-static int dial_tcp(const char *endpoint, int *ret)
+static int dial_tcp(struct look_client *c, const char *endpoint)
 {
     const struct addrinfo hints = {.ai_socktype = SOCK_STREAM};
     struct addrinfo *found = NULL;
-    char host[HOST_SIZE];
     const char *port;
     int r = -EHOSTUNREACH;
 
-    if (!split_endpoint(endpoint, host, &port))
+    if (!split_endpoint(endpoint, c->host, &port))
         return -EINVAL;
-    if (getaddrinfo(host, port, &hints, &found) != 0)
+    if (getaddrinfo(c->host, port, &hints, &found) != 0)
         return -EHOSTUNREACH;
     for (const struct addrinfo *a = found; a && r < 0; a = a->ai_next)
-        r = control_client_dial_address(a->ai_addr, a->ai_addrlen, CONTROL_PATIENCE_MS, ret);
+        r = control_client_dial_address(a->ai_addr, a->ai_addrlen, CONTROL_PATIENCE_MS, &c->fd);
     freeaddrinfo(found);
     return r;
 }
@@ -147,7 +147,7 @@ static int begin(struct look_client *c, struct tls_context *tls)
         r = frame_put_greeting(&out, NONCE);
     } else {
         c->reader.stage = FRAME_STAGE_OPENING;
-        r = tls_link_create(&c->tls, tls);
+        r = tls_link_create_to(&c->tls, tls, c->host);
         if (!r)
             r = tls_link_receive(c->tls, NULL, 0, &c->in, &c->wire);
         if (!r)
@@ -216,8 +216,8 @@ int look_client_ask(const struct look_target *target, struct looked *ret, char e
 
     *ret = (struct looked){0};
     *error = '\0';
-    int r = strchr(target->endpoint, '/') ? dial_unix(target->endpoint, &c.fd)
-                                          : dial_tcp(target->endpoint, &c.fd);
+    int r =
+        strchr(target->endpoint, '/') ? dial_unix(target->endpoint, &c.fd) : dial_tcp(&c, target->endpoint);
     if (!r)
         r = begin(&c, target->tls);
     do

@@ -17,7 +17,8 @@ struct look_target {
     const char *endpoint; /* HOST:PORT, [IPV6]:PORT, or the path of a unix socket (with a "/") */
     const char *job;      /* NULL: all */
     bool wants_history, wants_stacks;
-    struct tls_context *tls; /* NULL: in the clear, for a unix socket */
+    struct tls_context *
+        tls; /* NULL: in the clear, for a unix socket. Of certificates: that of the rendezvous names the host. */
 };
 
 /* 0 with everything that the rendezvous answers, over several answers where it is long; or -errno and a sentence.

@@ -39,6 +39,7 @@ extern char **environ;
 struct crunctl {
     const char *job; /* the name of a job or how it begins; NULL: all */
     const char *socket, *endpoint, *secret_file;
+    struct certificate_paths certificates;
     bool is_json, is_once, wants_all;
 };
 
@@ -46,6 +47,7 @@ static const char usage[] =
     "usage: crunctl [--json] [--socket PATH] status|top|stacks [JOB]\n"
     "       crunctl [--json] [--all] history [JOB]\n"
     "       crunctl [--json] [--secret-file FILE] --endpoint HOST:PORT|PATH status|top|history [JOB]\n"
+    "       crunctl [--json] --tls-cert FILE --tls-key FILE --tls-ca FILE --endpoint HOST:PORT status|top|history JOB\n"
     "       crunctl [--json] [--secret-file FILE] --endpoint HOST:PORT|PATH stacks JOB\n"
     "       crunctl [--secret-file FILE] secret new\n";
 
@@ -86,6 +88,7 @@ static struct look_options request_of(const struct crunctl *o, struct look_secre
                                  .socket = o->socket,
                                  .endpoint = o->endpoint,
                                  .secret_file = o->secret_file,
+                                 .certificates = o->certificates,
                                  .environment = environ,
                                  .secret = secret};
 }
@@ -341,6 +344,8 @@ static int print_help(void)
                "                 ask this rendezvous: TCP with a secret, or a unix socket of crund\n"
                "  --secret-file FILE\n"
                "                 the secret of the job, or of crund's administrator\n"
+               "  --tls-cert FILE, --tls-key FILE, --tls-ca FILE\n"
+               "                 certificates as of crun, in place of the secret\n"
                "  --help, --version\n",
                usage) < 0;
 }
@@ -373,7 +378,12 @@ static const char **find_value(const char *option, struct crunctl *o)
     const struct {
         const char *name;
         const char **to;
-    } values[] = {{"--socket", &o->socket}, {"--endpoint", &o->endpoint}, {"--secret-file", &o->secret_file}};
+    } values[] = {{"--socket", &o->socket},
+                  {"--endpoint", &o->endpoint},
+                  {"--secret-file", &o->secret_file},
+                  {"--tls-cert", &o->certificates.cert},
+                  {"--tls-key", &o->certificates.key},
+                  {"--tls-ca", &o->certificates.ca}};
 
     for (size_t i = 0; i < ARRAY_SIZE(values); i++)
         if (strcmp(values[i].name, option) == 0)
@@ -410,6 +420,8 @@ int main(int argc, char **argv)
     (void)signal(SIGPIPE, SIG_IGN); /* cannot fail */
     if (!command)
         return fail_usage("a command is missing", "");
+    if (!o.certificates.cert != !o.certificates.key || !o.certificates.cert != !o.certificates.ca)
+        return fail_usage("--tls-cert, --tls-key and --tls-ca: all three are needed", "");
     r = print_end(command->run(&o));
     if (bounded_is_hung())
         _exit(r); /* a GPU driver does not answer, and a thread waits for it */

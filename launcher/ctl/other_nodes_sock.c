@@ -13,6 +13,7 @@
 #include "launcher/ctl/looked_json.h"
 #include "launcher/ctl/looks_os.h"
 #include "launcher/host/job_secret_os.h"
+#include "proto/certificate_files_os.h"
 #include "proto/tls_openssl.h"
 
 /* Agents report within milliseconds of the first look. */
@@ -48,9 +49,23 @@ static const struct secret *find_secret(const struct look_options *request)
     return s->secret.bytes ? &s->secret : NULL;
 }
 
+/* NULL when they cannot be used: then error has a sentence. They are read again for each look, as they may have been renewed. */
+static struct tls_context *context_of_certificates(const struct certificate_paths *paths,
+                                                   char error[CERTIFICATE_ERROR_SIZE])
+{
+    struct certificate_files files;
+    struct tls_context *tls;
+
+    if (certificate_files_read(&files, paths, error) < 0)
+        return NULL;
+    int r = tls_context_client_certified(&tls, KEY_AGENT, NULL, &files, error);
+    certificate_files_finish(&files);
+    return r < 0 ? NULL : tls;
+}
+
 /* NULL without a secret, or when it cannot be used: then error has a sentence. */
-static struct tls_context *context_for(const struct look_options *request, const char *job,
-                                       char error[SECRET_ERROR_SIZE])
+static struct tls_context *context_of_secret(const struct look_options *request, const char *job,
+                                             char error[SECRET_ERROR_SIZE])
 {
     enum key_purpose purpose = job ? KEY_AGENT : KEY_ADMIN;
     const struct secret *secret = find_secret(request);
@@ -67,6 +82,13 @@ static struct tls_context *context_for(const struct look_options *request, const
         tls = NULL;
     key_erase(&key, sizeof(key));
     return tls;
+}
+
+static struct tls_context *context_for(const struct look_options *request, const char *job,
+                                       char error[CERTIFICATE_ERROR_SIZE])
+{
+    return request->certificates.cert ? context_of_certificates(&request->certificates, error)
+                                      : context_of_secret(request, job, error);
 }
 
 /* ---- asking ---- */
@@ -99,7 +121,7 @@ static int ask_until_taken(const struct look_target *target, struct looked *ret,
 
 int other_nodes_ask(const struct look_options *request, struct looked *ret)
 {
-    char why[SECRET_ERROR_SIZE], error[LOOK_CLIENT_ERROR_SIZE];
+    char why[CERTIFICATE_ERROR_SIZE], error[LOOK_CLIENT_ERROR_SIZE];
     bool is_unix = strchr(request->endpoint, '/');
     struct look_target target = {.endpoint = request->endpoint,
                                  .job = request->job,
@@ -111,9 +133,10 @@ int other_nodes_ask(const struct look_options *request, struct looked *ret)
     if (!is_unix && !target.tls) {
         (void)fprintf(
             stderr, "crunctl: %s\n",
-            *why ? why
-                 : "a rendezvous is asked over TCP with a secret alone: --secret-file, CRUN_SECRET_FILE, or "
-                   "~/.config/crun/secret; or ask crund over its unix socket");
+            *why
+                ? why
+                : "a rendezvous is asked over TCP with a secret (--secret-file, CRUN_SECRET_FILE, or "
+                  "~/.config/crun/secret) or certificates (--tls-cert, --tls-key and --tls-ca); or ask crund over its unix socket");
         return -EACCES;
     }
     int r = request->wants_stacks ? ask_until_taken(&target, ret, error)
@@ -145,7 +168,7 @@ static bool ask_host(struct control_socket *s, struct looked *ret)
 static bool ask_rendezvous(const struct job_status *job, const struct look_options *request,
                            struct looked *ret)
 {
-    char why[SECRET_ERROR_SIZE], error[LOOK_CLIENT_ERROR_SIZE];
+    char why[CERTIFICATE_ERROR_SIZE], error[LOOK_CLIENT_ERROR_SIZE];
     struct look_target target = {.endpoint = job->rendezvous, .job = job->job};
 
     target.tls = context_for(request, job->job, why);

@@ -145,6 +145,32 @@ def test_the_name_of_another_endpoint_is_refused(tmp_path, made, at, cert):
         assert "generation 0 runs" not in crund.log()
 
 
+def test_crunctl_with_certificates(tmp_path, made):
+    """One job is shown, by its name, and to a client whose certificate is accepted; the rendezvous has to name its host."""
+    port = lib.free_port()
+    script = program(f"echo UP; while [ ! -e {tmp_path}/end ]; do sleep 0.05; done")
+
+    def ask(*more, name="next", ca="ca", host="localhost"):
+        words = [w for option in files(made, name, ca) for w in option.split("=")]
+        command = [BUILD / "launcher" / "crunctl", "--json", *words, "--endpoint", f"{host}:{port}", "status", *more]
+        return subprocess.run(command, capture_output=True, text=True, timeout=60)
+
+    with lib.Nodes(tmp_path) as nodes:
+        node = nodes.crun(*options(port, *files(made, "first"), nnodes="1:2", conf="last_call_timeout=1"), *script)
+        node.wait_for("UP")
+        got = ask("job")
+        assert got.returncode == 0 and json.loads(got.stdout)["job"] == "job", got
+        for got, words in ((ask(), "with a certificate one job is shown"),
+                           (ask("job", host="127.0.0.1"), "its certificate is not for 127.0.0.1"),
+                           (ask("job", ca="other-ca"), "stands for its certificate"),
+                           (ask("job", ca=None), "all three are needed"),
+                           (ask("job", name="absent"), "cannot read the certificate")):
+            assert got.returncode in (1, 2) and got.stdout == "" and words in got.stderr, got
+        assert ask("job", name="foreign").returncode == 1
+        (tmp_path / "end").touch()
+        assert node.wait() == 0, node.text()
+
+
 def test_no_way_back_to_the_clear(tmp_path, made):
     """A plain agent at a crund with certificates, and an agent with certificates at a plain crund, or one with secrets."""
     short = "join_timeout=3,last_call_timeout=1"
