@@ -52,6 +52,8 @@ struct look_node {
     char host[SESSION_HOST_SIZE], state[LOOK_WORD_SIZE];
     int32_t group_rank;
     uint32_t n_workers, silent_ms;
+    int32_t
+        status_ms; /* since its status came, which follows; -1: none follows, or the rendezvous does not send this */
 };
 
 /* Of rounds_history.h. Each comes with every answer that has a generation of it. */

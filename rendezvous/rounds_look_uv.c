@@ -116,29 +116,36 @@ static void ask_for_stacks(struct server *s, const struct rounds_job *job)
 
 /* ---- the answer ---- */
 
-static int put_node_facts(struct buf *out, const struct rounds_node *n)
+/* Whether the status of the agent is not of an earlier look. */
+static bool has_status(const struct server *s, const struct agent_conn *a)
+{
+    return a && a->status_ms > 0 && uv_now(s->loop) <= a->status_ms + LOOK_WATCH_MS;
+}
+
+static int put_node_facts(const struct server *s, const struct rounds_node *n, const struct agent_conn *a,
+                          struct buf *out)
 {
     uint64_t now_ns = uv_hrtime();
-    struct look_node node = {.group_rank = n->group_rank, .n_workers = n->n_workers};
+    struct look_node node = {.group_rank = n->group_rank, .n_workers = n->n_workers, .status_ms = -1};
 
     session_copy_text(node.host, sizeof(node.host), n->host);
     session_copy_text(node.state, sizeof(node.state), rounds_node_state_name(n->state));
     if (n->heard_ns < now_ns && (now_ns - n->heard_ns) / NS_PER_MS < INT32_MAX)
         node.silent_ms = (uint32_t)((now_ns - n->heard_ns) / NS_PER_MS);
+    if (has_status(s, a))
+        node.status_ms = (int32_t)(uv_now(s->loop) - a->status_ms);
     return look_put_node(out, &node);
 }
 
 static int put_whole_node(struct server *s, const struct rounds_node *n, struct buf *out)
 {
     struct agent_conn *a = n->session ? list_entry(n->session, struct agent_conn, session) : NULL;
-    int r = put_node_facts(out, n);
+    int r = put_node_facts(s, n, a, out);
 
     if (!a || r)
         return r;
     watch_agent(a);
-    if (a->status_ms == 0 || uv_now(s->loop) > a->status_ms + LOOK_WATCH_MS)
-        return 0; /* of an earlier look */
-    return buf_append(out, buf_bytes(&a->status), buf_size(&a->status));
+    return has_status(s, a) ? buf_append(out, buf_bytes(&a->status), buf_size(&a->status)) : 0;
 }
 
 static int put_job_facts(const struct rounds_job *job, struct buf *out)

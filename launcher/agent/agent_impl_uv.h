@@ -64,7 +64,7 @@ struct agent {
     int held_port;                          /* the same: a port that is kept free; or -1 */
     struct rdzv_static_uv *rdzv_static;     /* JOB_STATIC, once it has begun; or NULL */
     struct watch *watch;                    /* for hangs; NULL: without memory */
-    struct agent_stragglers *stragglers;    /* NULL: without memory, or one rank only */
+    struct agent_stragglers *stragglers;    /* NULL: without memory */
     uv_timer_t hang_timer;                  /* after a signal to the workers, or the kill of one of them */
     uint32_t hang_generation;               /* in which that one was */
     bool is_hanging;                        /* it was reported, and there is no progress yet */
@@ -250,6 +250,8 @@ void agent_watch_stop(struct agent *a);
 void agent_open_stragglers(struct agent *a);
 void agent_close_stragglers(struct agent *a);
 bool agent_is_straggler(const struct agent *a, int i);
+struct worker_status;
+void agent_describe_beats(const struct agent *a, int i, struct worker_status *ret);
 
 /* ---- agent_relay_uv.c ---- */
 

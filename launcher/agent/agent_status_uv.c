@@ -97,6 +97,7 @@ static void describe_worker_status(const struct agent *a, int i, struct worker_s
         ret->exit_code = group_worker_code(w);
     describe_step(a, i, ret);
     ret->straggler = agent_is_straggler(a, i);
+    agent_describe_beats(a, i, ret);
     ret->hang = a->is_hang_reported && !a->hang_elsewhere && (!a->stands_out || a->hang_worker == i);
     if (w->state != GROUP_WORKER_NONE && w->started_ns > 0)
         ret->started_s = wall_clock_ns(w->started_ns) / 1000000000;
@@ -126,6 +127,8 @@ int agent_describe_job(const struct agent *a, struct job_status *ret)
     int r =
         job_status_add_node(ret, host, a->assignment.world_size > 0 ? (int32_t)a->assignment.group_rank : -1,
                             (size_t)job->n_workers);
+    if (!r)
+        ret->nodes[0].generation = a->group.generation;
     if (!r && a->check_pause_ns > 0)
         session_copy_text(ret->nodes[0].state, sizeof(ret->nodes[0].state), "unfit");
     for (int i = 0; !r && i < job->n_workers; i++)

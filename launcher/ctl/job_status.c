@@ -32,7 +32,8 @@ int job_status_add_node(struct job_status *s, const char *host, int32_t group_ra
         return -ENOMEM;
     }
     struct node_status *node = &nodes[s->n_nodes_known++];
-    *node = (struct node_status){.group_rank = group_rank, .workers = workers, .n_workers = n_workers};
+    *node = (struct node_status){
+        .group_rank = group_rank, .age_ms = -1, .generation = -1, .workers = workers, .n_workers = n_workers};
     (void)snprintf(node->host, sizeof(node->host), "%s", host); /* host names are shorter */
     for (size_t i = 0; i < n_workers; i++)
         workers[i] = empty_worker((int32_t)i);

@@ -17,6 +17,12 @@ enum {
     JOB_STATUS_ENDPOINT_SIZE = 300,
     JOB_STATUS_WORKERS_MAX = 65536,
     JOB_STATUS_GPUS_MAX = 16,
+    JOB_STATUS_BEATS_MAX = 8,
+};
+
+/* A step that a worker has reported. */
+struct step_status {
+    int64_t step, age_ms; /* how long before the report of the node */
 };
 
 struct worker_status {
@@ -26,6 +32,9 @@ struct worker_status {
     int32_t exit_code;                /* "failed": negative: the signal */
     int64_t last_step;                /* -1: the worker reports none */
     int64_t step_ms;                  /* since 1970: when it reported that; not in JSON */
+    struct step_status
+        beats[JOB_STATUS_BEATS_MAX]; /* its last ones, the latest first, for job_stragglers.h */
+    size_t n_beats;
     bool hang, straggler;
     int64_t started_s;                    /* since 1970; 0: not started */
     char log[JOB_STATUS_NAME_SIZE];       /* the file of its standard output; "": none, or too long a name */
@@ -47,7 +56,9 @@ struct node_status {
     int32_t group_rank;               /* -1: none yet */
     bool is_remote;                   /* /proc of this machine does not have its workers */
     char state[JOB_STATUS_WORD_SIZE]; /* of a remote one, as the rendezvous has it */
-    int64_t taken_ms; /* of a remote one: when its agent reported, by a clock of its own; 0: it has not */
+    int64_t taken_ms;   /* of a remote one: when its agent reported, by a clock of its own; 0: it has not */
+    int64_t age_ms;     /* of the report, by the clock of its receiver; -1: not known; not in JSON */
+    int64_t generation; /* of the workers; -1: not known */
     struct gpu_status gpus[JOB_STATUS_GPUS_MAX];
     size_t n_gpus;
     struct worker_status *workers;

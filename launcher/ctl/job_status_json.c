@@ -69,7 +69,21 @@ static const struct field usage_fields[] = {
     {"cpu_percent", I32_AT(struct worker_status, cpu_percent), .missing = -1},
 };
 
+/* Steps and ages in ms that are compared: their sums and products are far from the end of int64_t. */
+#define BEAT_NUMBER_MAX (INT64_C(1) << 40)
+
 /* ---- writing ---- */
+
+static int append_number(cJSON *list, double number)
+{
+    cJSON *item = cJSON_CreateNumber(number);
+
+    if (!item || !cJSON_AddItemToArray(list, item)) {
+        cJSON_Delete(item);
+        return -ENOMEM;
+    }
+    return 0;
+}
 
 static int add_worker_lines(cJSON *object, const struct worker_status *w)
 {
@@ -82,6 +96,26 @@ static int add_worker_lines(cJSON *object, const struct worker_status *w)
     return w->has_usage ? fields_write(object, usage_fields, ARRAY_SIZE(usage_fields), w) : 0;
 }
 
+/* The latest step and its age; then of each one before it how much lower and how much older it is. */
+static int add_beats(cJSON *object, const struct worker_status *w)
+{
+    struct step_status last = {0};
+
+    cJSON *list = w->n_beats > 0 ? cJSON_AddArrayToObject(object, "beats") : NULL;
+    if (w->n_beats > 0 && !list)
+        return -ENOMEM;
+    for (size_t i = 0; i < w->n_beats; i++) {
+        const struct step_status *b = &w->beats[i];
+        int64_t step = i == 0 ? b->step : last.step - b->step;
+
+        if (append_number(list, (double)step) != 0 ||
+            append_number(list, (double)(b->age_ms - last.age_ms)) != 0)
+            return -ENOMEM;
+        last = *b;
+    }
+    return 0;
+}
+
 static int add_worker(cJSON *list, const struct worker_status *w)
 {
     cJSON *object = fields_append_object(list);
@@ -91,6 +125,8 @@ static int add_worker(cJSON *list, const struct worker_status *w)
         r = cJSON_AddNumberToObject(object, "last_step", (double)w->last_step) ? 0 : -ENOMEM;
     else if (!r)
         r = cJSON_AddNullToObject(object, "last_step") ? 0 : -ENOMEM;
+    if (!r)
+        r = add_beats(object, w);
     return r ? r : add_worker_lines(object, w);
 }
 
@@ -114,6 +150,8 @@ static int fill_node(cJSON *object, const struct node_status *n, size_t first, s
     if (n->state[0])
         events_add_text(object, "state", n->state);
     if (n->taken_ms > 0 && !cJSON_AddNumberToObject(object, "taken_ms", (double)n->taken_ms))
+        return -ENOMEM;
+    if (n->generation >= 0 && !cJSON_AddNumberToObject(object, "generation", (double)n->generation))
         return -ENOMEM;
     cJSON *workers = cJSON_AddNumberToObject(object, "group_rank", n->group_rank)
                          ? cJSON_AddArrayToObject(object, "workers")
@@ -160,6 +198,31 @@ char *job_status_to_json(const struct job_status *s)
 
 /* ---- reading ---- */
 
+static bool read_small(const cJSON *item, int64_t *ret)
+{
+    if (!cJSON_IsNumber(item) || !(item->valuedouble >= 0 && item->valuedouble < (double)BEAT_NUMBER_MAX))
+        return false;
+    *ret = (int64_t)item->valuedouble;
+    return true;
+}
+
+/* Up to the first one that is not in order: without them the worker is compared with those of its own node alone. */
+static void read_beats(const cJSON *list, struct worker_status *w)
+{
+    const cJSON *item = cJSON_IsArray(list) ? list->child : NULL;
+    struct step_status last = {0}, read;
+
+    for (; item && item->next && w->n_beats < JOB_STATUS_BEATS_MAX; item = item->next->next) {
+        if (!read_small(item, &read.step) || !read_small(item->next, &read.age_ms))
+            return;
+        read.step = w->n_beats == 0 ? read.step : last.step - read.step;
+        read.age_ms += last.age_ms;
+        if (read.step < 0)
+            return;
+        last = w->beats[w->n_beats++] = read;
+    }
+}
+
 static bool read_worker(const cJSON *json, struct worker_status *w)
 {
     const cJSON *step = cJSON_GetObjectItemCaseSensitive(json, "last_step");
@@ -173,6 +236,7 @@ static bool read_worker(const cJSON *json, struct worker_status *w)
     if (w->has_usage && !fields_read(json, usage_fields, ARRAY_SIZE(usage_fields), w, error))
         return false;
     w->steps_per_s = cJSON_IsNumber(rate) && rate->valuedouble >= 0 ? rate->valuedouble : -1;
+    read_beats(cJSON_GetObjectItemCaseSensitive(json, "beats"), w);
     w->last_step =
         cJSON_IsNumber(step) && step->valuedouble >= 0 && step->valuedouble < (double)FIELD_EXACT_MAX
             ? (int64_t)step->valuedouble
@@ -212,6 +276,14 @@ static int read_workers(const cJSON *list, struct job_status *s)
     return 0;
 }
 
+static void read_generation(const cJSON *node, struct node_status *ret)
+{
+    int64_t generation;
+
+    if (read_small(cJSON_GetObjectItemCaseSensitive(node, "generation"), &generation))
+        ret->generation = generation;
+}
+
 int job_status_read_piece(const uint8_t *body, size_t n, struct job_status *s)
 {
     _cleanup_json_ cJSON *json = cJSON_ParseWithLength((const char *)body, n);
@@ -224,6 +296,7 @@ int job_status_read_piece(const uint8_t *body, size_t n, struct job_status *s)
         return -EBADMSG;
     if (cJSON_IsNumber(taken) && taken->valuedouble > 0 && taken->valuedouble < (double)FIELD_EXACT_MAX)
         s->nodes[s->n_nodes_known - 1].taken_ms = (int64_t)taken->valuedouble;
+    read_generation(node, &s->nodes[s->n_nodes_known - 1]);
     return read_workers(workers, s);
 }
 
@@ -240,6 +313,7 @@ static int read_node(const cJSON *json, struct job_status *s)
     int r = job_status_add_node(s, host->valuestring, group_rank->valueint, 0);
     if (r)
         return r;
+    read_generation(json, &s->nodes[s->n_nodes_known - 1]);
     session_copy_text(s->nodes[s->n_nodes_known - 1].state, JOB_STATUS_WORD_SIZE, state ? state : "");
     if (!read_gpus(cJSON_GetObjectItemCaseSensitive(json, "gpus"), &s->nodes[s->n_nodes_known - 1]))
         return -EBADMSG;

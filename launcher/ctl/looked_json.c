@@ -54,6 +54,7 @@ static int take_node(struct looked *l, const struct look_node *node)
         return r;
     struct node_status *added = &s->nodes[s->n_nodes_known - 1];
     added->is_remote = true;
+    added->age_ms = node->status_ms;
     session_copy_text(added->state, sizeof(added->state), node->state);
     l->n_unreported++;
     return 0;

@@ -11,6 +11,7 @@
 #include "launcher/ctl/gpu_usage_os.h"
 #include "launcher/ctl/job_status.h"
 #include "launcher/ctl/job_status_json.h"
+#include "launcher/ctl/job_stragglers.h"
 #include "launcher/ctl/looked_json.h"
 #include "launcher/ctl/node_usage_os.h"
 #include "launcher/ctl/other_nodes_sock.h"
@@ -50,15 +51,21 @@ static int ask_socket(struct look *look, const struct look_options *o, struct co
 {
     _cleanup_free_ char *reply = NULL;
     size_t n = 0, n_before = look->n_jobs;
+    uint64_t answered_ns;
 
     int r = control_client_ask(s, "status", CONTROL_PATIENCE_MS, &reply, &n);
     if (!r)
         r = take_reply(look, o, reply, n);
+    answered_ns = now_ns();
     if (r || look->n_jobs == n_before)
         return r;
     if (s->is_foreign)
         drop_logs(&look->jobs[n_before]);
     other_nodes_add(&look->jobs[n_before], o, s);
+    for (size_t i = 0; i < look->jobs[n_before].n_nodes_known; i++)
+        if (!look->jobs[n_before].nodes[i].is_remote)
+            look->jobs[n_before].nodes[i].age_ms = (int64_t)(now_ns() - answered_ns) / 1000000;
+    job_stragglers_mark(&look->jobs[n_before]);
     return 0;
 }
 
@@ -124,6 +131,8 @@ static int ask_endpoint(struct look *ret, const struct look_options *request)
     looked.n_jobs = 0;
     looked_finish(&looked);
     ret->taken_ns = now_ns();
+    for (size_t i = 0; i < ret->n_jobs; i++)
+        job_stragglers_mark(&ret->jobs[i]);
     return r;
 }
 

@@ -37,16 +37,16 @@ static void note_step(struct straggler_rank *r, const struct straggler_sample *s
 }
 
 /* Whether a is late for b. */
-static bool is_late_by_steps(const struct straggler_rank *rank, uint64_t now_ns,
+static bool is_late_by_steps(const struct straggler_rank *rank, uint64_t slack_ns, uint64_t now_ns,
                              const struct straggler_sample *a, const struct straggler_sample *b)
 {
     if (a->step < 0 || b->step < a->step)
         return false;
-    if (b->step - a->step >= 2)
+    if (b->step - a->step >= 2 && (uint64_t)(b->step - a->step - 1) * rank->period_ns >= slack_ns)
         return true;
     uint64_t until_ns = b->step == a->step ? a->step_ns : now_ns;
     return rank->period_ns && until_ns > b->step_ns &&
-           until_ns - b->step_ns >= rank->period_ns / STRAGGLER_SHARE;
+           until_ns - b->step_ns >= rank->period_ns / STRAGGLER_SHARE && until_ns - b->step_ns >= slack_ns;
 }
 
 static const struct straggler_count *find_count(const struct straggler_sample *sample, uint64_t group)
@@ -70,13 +70,14 @@ static bool is_late_by_counts(const struct straggler_sample *a, const struct str
 static bool is_late(const struct stragglers *s, uint64_t now_ns, const struct straggler_sample *samples,
                     int rank)
 {
+    int stride = s->n_ranks / STRAGGLER_COMPARED | 1; /* odd: not the same local rank of each node */
     int n_others = 0, n_late_for = 0;
 
-    for (int i = 0; i < s->n_ranks && samples[rank].is_running; i++) {
+    for (int i = 0; i < s->n_ranks && samples[rank].is_running; i += stride) {
         if (i == rank || !samples[i].is_running)
             continue;
         n_others++;
-        n_late_for += is_late_by_steps(&s->ranks[rank], now_ns, &samples[rank], &samples[i]) ||
+        n_late_for += is_late_by_steps(&s->ranks[rank], s->slack_ns, now_ns, &samples[rank], &samples[i]) ||
                       is_late_by_counts(&samples[rank], &samples[i]);
     }
     return 2 * n_late_for > n_others;

@@ -1,12 +1,15 @@
 #pragma once
 
 /*
- * Which ranks of a node come late again and again, so that the others wait for them: a state machine with virtual time. Pure: a
- * shell (agent_stragglers_uv.c) gives it what the ranks have published, about once a second.
+ * Which ranks come late again and again, so that the others wait for them: a state machine with virtual time. Pure: a
+ * shell gives it what the ranks have published: agent_stragglers_uv.c that of the ranks of its node, about once a second, and
+ * job_stragglers.c what all nodes of a job have reported of their last seconds.
  *
  * At a look a rank is late for another one by its steps (beat(step)) when it reported the same step later, or has not reported
  * the one that the other has, by STRAGGLER_SHARE of the time that a step takes, or when it is two steps behind; by libcrw's counters
- * when it has begun fewer collectives of a group. It is late when it is for more than half of the other ranks.
+ * when it has begun fewer collectives of a group. It is late when it is for more than half of the other ranks; in a large job these are about
+ * STRAGGLER_COMPARED of them, at even distances. Where times come from several nodes, slack_ns is what they may be wrong by: a
+ * rank has to be later than that, too.
  *
  * A rank is a straggler when it was late at STRAGGLER_LATE_MIN of the last STRAGGLER_LOOKS looks, and at three quarters of those at
  * which any rank was: one is always the last, and where that is another one each time, none of them is a straggler. Looks between
@@ -22,6 +25,7 @@ enum {
     STRAGGLER_LATE_MIN = 4,
     STRAGGLER_SHARE = 8, /* of a step: one part in so many */
     STRAGGLER_GROUPS_MAX = 4,
+    STRAGGLER_COMPARED = 128,
 };
 
 struct straggler_sample {
@@ -44,8 +48,9 @@ struct straggler_rank {
 struct stragglers {
     struct straggler_rank *ranks;
     int n_ranks;
-    uint32_t any;   /* looks at which a rank was late */
-    uint64_t total; /* steps and collectives of all ranks at the last look */
+    uint64_t slack_ns; /* of times that are compared; 0 after stragglers_init() */
+    uint32_t any;      /* looks at which a rank was late */
+    uint64_t total;    /* steps and collectives of all ranks at the last look */
 };
 
 /* 0 or -ENOMEM. */

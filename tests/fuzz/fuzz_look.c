@@ -11,6 +11,7 @@
 #include "launcher/ctl/history_json.h"
 #include "launcher/ctl/job_status.h"
 #include "launcher/ctl/job_status_json.h"
+#include "launcher/ctl/job_stragglers.h"
 #include "launcher/ctl/last_line.h"
 #include "launcher/ctl/looked_json.h"
 #include "launcher/ctl/status_text.h"
@@ -73,8 +74,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     int width = data[0], height = data[1];
 
     read_job_text(text, n, width, height);
-    if (looked_take_frames(&looked, data + 2, n) == 0)
+    if (looked_take_frames(&looked, data + 2, n) == 0) {
+        for (size_t i = 0; i < looked.n_jobs; i++)
+            job_stragglers_mark(&looked.jobs[i]);
         show(looked.jobs, looked.n_jobs, width, height);
+    }
     looked_finish(&looked);
     (void)look_get_watch(data + 2, n, &watch);
     read_hang(data + 2, n);
