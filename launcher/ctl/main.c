@@ -71,14 +71,17 @@ static struct status_view view_of_terminal(void)
     return view;
 }
 
-/* 3: the job that was asked for does not run here. */
+/* 3: the job that was asked for does not run here, or the endpoint does not have it. */
 static int result_of(const struct look *look, const struct crunctl *o)
 {
     if (!o->job || look->n_jobs > 0)
         return 0;
-    (void)fprintf(stderr,
-                  "crunctl: no job '%s' of yours runs on this node; crunctl history has those that ended\n",
-                  o->job);
+    if (o->endpoint)
+        (void)fprintf(stderr, "crunctl: the rendezvous %s has no job '%s'\n", o->endpoint, o->job);
+    else
+        (void)fprintf(
+            stderr, "crunctl: no job '%s' of yours runs on this node; crunctl history has those that ended\n",
+            o->job);
     return 3;
 }
 

@@ -634,7 +634,8 @@ def test_jobs_of_crund(folders, tmp_path):
         for where in (path, f"127.0.0.1:{crund.port}"):
             jobs.wait_for(lambda: [all_ranks(job) for job in look("--endpoint", where, "status").values()] == [list(range(60))] * 2, 30, 0.2)
             assert list(look("--endpoint", where, "status", "red")) == ["red"]
-        assert ask(own, "--endpoint", path, "status", "nope").returncode == 3
+        p = ask(own, "--endpoint", path, "status", "nope")
+        assert p.returncode == 3 and f"the rendezvous {path} has no job 'nope'" in p.stderr, p.stderr
         assert len(ask(own, "--endpoint", path, "top", "--once").stdout.splitlines()) > 120
         with crund.client() as client:  # in the clear
             client.send(OPENING + frame({"look": {}}))
