@@ -8,7 +8,7 @@
 #include "launcher/ctl/stragglers.h"
 
 enum {
-    SLACK_MS = 100,
+    SLACK_MS = 200,
     NS_PER_MS = 1000000,
 };
 

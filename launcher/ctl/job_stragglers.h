@@ -7,7 +7,7 @@
  *
  * No two clocks are compared. The time of a step is its age when the agent reported, and the age of that report when crunctl had
  * it, which the receiver of the report measured. What is left of the error is the time that a report took, so a rank has to be
- * late by 100 ms (slack) at least. Agents look once a second: between two looks that are more than one step apart the times of steps are
+ * late by 200 ms (slack) at least. Agents look once a second: between two looks that are more than one step apart the times of steps are
  * interpolated, and the slack is twice the distance of such looks. Pure.
  */
 
