@@ -27,6 +27,9 @@ enum { AGENT_INHERITED_MAX = 64 };
 struct buf;
 struct job_status;
 
+/* Nodes on which crunctl asks for the stacks of a job at once. One more gets its report without some ranks. */
+enum { AGENT_ASKERS_MAX = 16 };
+
 struct agent {
     const struct agent_config *config;
     struct worker_group group;
@@ -79,7 +82,8 @@ struct agent {
     bool wants_stacks;                      /* a look at the rendezvous does: */
     char *look_stacks;                      /* their JSON, until they are old; or NULL */
     uint64_t look_stacks_ns;                /* when they were taken */
-    int32_t stacks_to;                      /* group rank that has asked for those of this node; -1: none */
+    int32_t stacks_to[AGENT_ASKERS_MAX];    /* group ranks that have asked for those of this node */
+    size_t n_stacks_to;
     struct membership
         *membership; /* JOB_ROUNDS, from the start of the meeting until it has closed; or NULL */
     struct session_cause peer_cause; /* why the generation ended, if it is because of another node */

@@ -305,7 +305,12 @@ static void take_result(struct agent *a, const struct hang_result *result)
 /* When stacks are being taken already, those are sent. */
 static void take_order(struct agent *a, int32_t to)
 {
-    a->stacks_to = to;
+    bool is_noted = false;
+
+    for (size_t i = 0; i < a->n_stacks_to; i++)
+        is_noted |= a->stacks_to[i] == to;
+    if (!is_noted && a->n_stacks_to < AGENT_ASKERS_MAX)
+        a->stacks_to[a->n_stacks_to++] = to;
     (void)watch_take_stacks(a->watch, WATCH_ASKED);
 }
 
@@ -417,9 +422,9 @@ void agent_ask_nodes(struct agent *a)
 
 bool agent_pass_stacks(struct agent *a, const struct watch_stacks *s)
 {
-    if (a->stacks_to >= 0)
-        send_own(a, s, a->stacks_to, true);
-    a->stacks_to = -1;
+    for (size_t i = 0; i < a->n_stacks_to; i++)
+        send_own(a, s, a->stacks_to[i], true);
+    a->n_stacks_to = 0;
     if (!a->asked)
         keep_for_look(a, s->folder, s->text);
     if (!a->asked || a->asked->is_begun)

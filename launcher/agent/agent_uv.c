@@ -798,7 +798,6 @@ static int open_loop(struct agent *a)
         r = uv_timer_init(&a->loop, &a->check_again);
     a->signals.data = a->deadline.data = a->sweep.data = a->hang_timer.data = a->check_again.data =
         a->held_timer.data = a->relay_timer.data = a->asked_timer.data = a;
-    a->stacks_to = -1;
     return r ? r : uv_poll_start(&a->signals, UV_READABLE, agent_on_signals);
 }
 

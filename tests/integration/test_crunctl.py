@@ -645,6 +645,21 @@ def test_jobs_of_crund(folders, tmp_path):
         end_jobs(*(job for _, job in started))
 
 
+def test_stacks_asked_for_on_two_nodes_at_once(folders):
+    """The third node sends its ranks to both."""
+    with Crund(jobs.build_folder()) as crund:
+        nodes = [start_node(folders, f"{folders['XDG_RUNTIME_DIR']}/{node}", crund.port, "--nnodes=3", "--nproc-per-node=2") for node in range(3)]
+
+        def run():
+            return all([w["state"] for j in status(own) for w in workers(j)] == ["running"] * 2 for own, _ in nodes)
+        jobs.wait_for(run, 60, 0.2)
+        for _ in range(3):
+            asked = [subprocess.Popen([CRUNCTL, "stacks", "two"], stdout=subprocess.PIPE, text=True, env={**os.environ, **own}) for own, _ in nodes[:2]]
+            for p in asked:
+                assert "ranks 0-5 " in p.communicate(timeout=60)[0]
+        end_jobs(*(job for _, job in nodes))
+
+
 def test_stacks_of_crund_jobs(folders, tmp_path):
     """Of all nodes of the job that is named, over the unix socket and over TCP; from any of its nodes as well."""
     secret, path = str(tmp_path / "secret"), folders["XDG_RUNTIME_DIR"] + "/crund.sock"
