@@ -245,7 +245,7 @@ class Place:
     def is_working(self, job, size):
         """The newest generation has that many workers, and each has done something a moment ago."""
         generation, ranks, world = self.newest(job)
-        if world != size or len(ranks) != size:
+        if world != size or len(ranks) != size or not all(os.path.exists(f"/proc/{pid}") for pid, _ in ranks.values()):
             return False
         since = max(max(at for _, at in ranks.values()) + 0.3, time.monotonic() - 2)
         since += time.time() - time.monotonic()
