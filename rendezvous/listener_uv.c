@@ -46,7 +46,8 @@ struct listener {
     struct server *server;
     struct list link;
     int fd;
-    char *unix_path; /* NULL: TCP */
+    char *unix_path;             /* NULL: TCP */
+    char host[INET6_ADDRSTRLEN]; /* the address in numbers; "": a unix socket */
 };
 
 static void on_connection(uv_poll_t *poll, int status, int events);
@@ -247,7 +248,7 @@ static void on_listener_closed(uv_handle_t *handle)
 }
 
 /* Owns fd and unix_path (may be NULL) only on success. */
-static int listener_create(struct server *s, int fd, char *unix_path)
+static int listener_create(struct server *s, int fd, const union address_endpoint *own, char *unix_path)
 {
     struct listener *l = calloc(1, sizeof(*l));
     int r;
@@ -263,6 +264,8 @@ static int listener_create(struct server *s, int fd, char *unix_path)
     l->server = s;
     l->fd = fd;
     l->unix_path = unix_path;
+    if (own)
+        (void)address_format(&own->any, l->host, sizeof(l->host)); /* "" for a unix socket */
     server_handle_opened(s);
     list_append(&s->listeners, &l->link);
     if (!s->accept_paused)
@@ -285,23 +288,12 @@ void listeners_close(struct server *s)
 }
 
 /* 0 or -errno. */
-static int read_bound_port(int fd, uint16_t *ret)
+static int read_own_address(int fd, union address_endpoint *ret)
 {
-    union {
-        struct sockaddr any;
-        struct sockaddr_in v4;
-        struct sockaddr_in6 v6;
-    } address = {0};
-    socklen_t size = sizeof(address);
+    socklen_t size = sizeof(*ret);
 
-    if (getsockname(fd, &address.any, &size) < 0)
-        return -errno;
-    *ret = 0; /* of a unix socket */
-    if (address.any.sa_family == AF_INET6)
-        *ret = ntohs(address.v6.sin6_port);
-    else if (address.any.sa_family == AF_INET)
-        *ret = ntohs(address.v4.sin_port);
-    return 0;
+    *ret = (union address_endpoint){0};
+    return getsockname(fd, &ret->any, &size) < 0 ? -errno : 0;
 }
 
 static int parse_address(const char *host, uint16_t port, struct sockaddr_storage *ret, socklen_t *ret_size)
@@ -326,7 +318,7 @@ static int listen_on_address(struct server *s, const char *host, uint16_t port, 
     _cleanup_close_ int fd = -1;
     struct sockaddr_storage address;
     socklen_t size;
-    uint16_t bound = 0;
+    union address_endpoint own;
     int r = parse_address(host, port, &address, &size);
 
     if (r < 0)
@@ -340,14 +332,14 @@ static int listen_on_address(struct server *s, const char *host, uint16_t port, 
     if (r == 0)
         r = bind_and_listen(fd, (struct sockaddr *)&address, size);
     if (r == 0)
-        r = read_bound_port(fd, &bound);
+        r = read_own_address(fd, &own);
     if (r == 0)
-        r = listener_create(s, fd, NULL);
+        r = listener_create(s, fd, &own, NULL);
     if (r < 0)
         return r;
     (void)steal_fd(&fd);
     if (ret_port)
-        *ret_port = bound;
+        *ret_port = address_port(&own.any);
     return 0;
 }
 
@@ -363,14 +355,7 @@ int server_listen_tcp(struct server *s, const char *host, uint16_t port, uint16_
 
 static bool takes_connections_to(const struct listener *l, const char *host)
 {
-    union address_endpoint own = {0};
-    socklen_t size = sizeof(own);
-    char text[INET6_ADDRSTRLEN];
-
-    if (l->unix_path || getsockname(l->fd, &own.any, &size) < 0 ||
-        !address_format(&own.any, text, sizeof(text)))
-        return false;
-    return strcmp(text, host) == 0 || strcmp(text, "::") == 0 || strcmp(text, "0.0.0.0") == 0;
+    return strcmp(l->host, host) == 0 || strcmp(l->host, "::") == 0 || strcmp(l->host, "0.0.0.0") == 0;
 }
 
 bool server_listens_at(const struct server *s, const char *host)
@@ -387,6 +372,7 @@ int server_listen_fd(struct server *s, int fd, uint16_t *ret_port)
 {
     int flags = fcntl(fd, F_GETFL), r, is_listening = 0;
     socklen_t size = sizeof(is_listening);
+    union address_endpoint own;
 
     *ret_port = 0;
     if (flags < 0 || getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &is_listening, &size) < 0)
@@ -395,8 +381,11 @@ int server_listen_fd(struct server *s, int fd, uint16_t *ret_port)
         return -EINVAL;
     if (fcntl(fd, F_SETFL, flags | O_NONBLOCK) < 0 || fcntl(fd, F_SETFD, FD_CLOEXEC) < 0)
         return -errno;
-    r = read_bound_port(fd, ret_port);
-    return r < 0 ? r : listener_create(s, fd, NULL);
+    r = read_own_address(fd, &own);
+    if (r < 0)
+        return r;
+    *ret_port = address_port(&own.any); /* 0 of a unix socket */
+    return listener_create(s, fd, &own, NULL);
 }
 
 /* Removes a socket file without a listener behind it; other files are left alone. */
@@ -437,7 +426,7 @@ int server_listen_unix(struct server *s, const char *path)
         return -errno;
     r = bind_and_listen(fd, (struct sockaddr *)&address, sizeof(address));
     if (r == 0)
-        r = listener_create(s, fd, copy);
+        r = listener_create(s, fd, NULL, copy);
     if (r < 0)
         return r;
     (void)steal_fd(&fd);
