@@ -22,6 +22,9 @@
  * for each process group of the process. crun reads them when a job hangs, and as a sign of progress. They are written one
  * after the other, too: only what does not change any more is exact. A record whose `pid` is not the worker's is of an
  * earlier process.
+ *
+ * At WORKER_CUT_AT the first rank of another host that has stopped answering, with the network as the reason that the kernel names. An
+ * agent reports it, and the rendezvous compares what the nodes report.
  */
 
 #include <stdint.h>
@@ -30,7 +33,12 @@
 #define WORKER_BEAT_SIZE 24
 #define WORKER_BEAT_WHOLE_SIZE 40 /* with the earlier report */
 
-enum { WORKER_COLLECTIVES_AT = 1024, WORKER_COLLECTIVES_MAX = 16, WORKER_MEMORY_PAGE = 4096 };
+enum {
+    WORKER_COLLECTIVES_AT = 1024,
+    WORKER_COLLECTIVES_MAX = 16,
+    WORKER_CUT_AT = 2048,
+    WORKER_MEMORY_PAGE = 4096
+};
 
 enum worker_collective_kind {
     WORKER_COLLECTIVE_NONE,
@@ -53,6 +61,11 @@ struct worker_collective {
     uint32_t n_ranks;  /* of the group */
     uint32_t is_world; /* 1: the group has all ranks of the job */
     uint32_t pid;
+};
+
+struct worker_cut {
+    uint32_t from; /* 1 and the rank; 0: none */
+    uint32_t pid;  /* of the process that wrote this: else it is an earlier one's */
 };
 
 /* The worker's own: the worker with its local rank in a later generation of the job gets the same file. */

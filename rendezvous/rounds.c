@@ -242,6 +242,8 @@ static void store_report(struct rounds_node *n, const struct session_report *rep
     if (n->group_rank < 0)
         n->group_rank = report->group_rank;
     n->keeps_keys = report->phase == SESSION_READY && report->keeps_keys;
+    if (report->cut_from > 0 && node_is_current(n))
+        n->cut_from = report->cut_from;
 }
 
 /* After the state of the node was decided anew. */

@@ -24,6 +24,8 @@
  * lost connection the next hello is all that is needed. Reports about a generation that is not the present
  * one change nothing but that node's view.
  *
+ * A cut between the hosts of two members is named, and one of them is left out where MIN allows (rounds_cut.c).
+ *
  * A node whose health check fails stays in its job, unfit: no round waits for it, and none has it as a member. While fewer
  * than MIN other nodes are there, its views ask it to check again; else it is left alone, since its
  * return would restart the workers of all others.
@@ -75,8 +77,8 @@ enum rounds_node_state {
     ROUNDS_NODE_READY,    /* ready for the next generation */
     ROUNDS_NODE_STOPPING, /* was member of the last generation and is not ready yet: its place is kept */
     ROUNDS_NODE_JOINING,  /* not ready yet */
-    ROUNDS_NODE_UNFIT, /* its health check failed: it is not waited for, and asked again when it is needed */
-    ROUNDS_NODE_LOST,  /* it may have workers until its lease ends */
+    ROUNDS_NODE_UNFIT, /* its health check failed, or it is cut off: not waited for, and asked again when it is needed */
+    ROUNDS_NODE_LOST, /* it may have workers until its lease ends */
     ROUNDS_NODE_STATE_COUNT
 };
 
@@ -127,7 +129,11 @@ struct rounds_node {
     uint32_t renewal;     /* its number */
     bool lost;
     bool wants_renewed;
-    unsigned n_excuses; /* since it was heard: times that the daemon was late itself */
+    uint32_t cut_from;                /* as in session_report, of the present generation */
+    unsigned n_cuts;                  /* while a generation is being settled: reports on it and by it */
+    bool is_cut_off;                  /* no member until the job's cut_until_ns */
+    char cut_host[SESSION_HOST_SIZE]; /* the other side of the cut */
+    unsigned n_excuses;               /* since it was heard: times that the daemon was late itself */
     bool wants_view, wants_alive;
     bool verdict_sent; /* that the job is over */
 };
@@ -176,6 +182,8 @@ struct rounds_job {
     uint64_t gather_until_ns;    /* GATHERING: fails then */
     uint64_t admitted_ns;        /* when a newcomer ended a generation last */
     uint64_t admit_pause_ns;     /* RUNNING: the next one does not before that long after; 0: at once */
+    uint64_t cut_until_ns;       /* nodes that are left out for a cut come back then; 0: there are none */
+    uint64_t cut_pause_ns;       /* the last such pause */
     uint64_t last_call_until_ns; /* GATHERING with MIN nodes: forms then; 0: not set */
     unsigned n_ending_excuses;   /* as rounds_node.n_excuses */
     uint64_t ending_until_ns;    /* ENDING: decided then at the latest */

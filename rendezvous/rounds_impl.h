@@ -80,6 +80,15 @@ void rounds_check(struct rounds *r);
 /* Makes the best of the ready nodes members and gives them their ranks. */
 void job_assign_ranks(struct rounds_job *job);
 
+/* ---- rounds_cut.c ---- */
+
+/* Every member has answered, and the cause is known: if it is a cut between two of them, names it, and leaves one of them out where enough
+ * others are there. */
+void job_judge_cut(struct rounds_job *job, uint64_t now_ns);
+
+/* Nodes that were left out for a cut may be members again. */
+void job_readmit_cut(struct rounds_job *job);
+
 /* ---- rounds_waiting.c ---- */
 
 /* Composes job->waiting anew. */

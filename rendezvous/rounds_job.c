@@ -122,6 +122,7 @@ static bool is_drained(const struct rounds_job *job)
 /* Every member has answered or is lost: no earlier cause can come. */
 static void settle_generation(struct rounds_job *job, uint64_t now_ns)
 {
+    job_judge_cut(job, now_ns);
     job_want_log(job, ROUNDS_LOG_SETTLED);
     if (is_drained(job)) {
         job_close(job, SESSION_VERDICT_DRAINED, &job->cause, now_ns);
@@ -210,6 +211,7 @@ void job_drain(struct rounds_job *job)
 
 static void send_rank_assignment(struct rounds_node *n)
 {
+    n->cut_from = 0;
     node_update_state(n);
     node_want_view(n);
 }
@@ -340,6 +342,10 @@ static void advance_gathering(struct rounds_job *job, uint64_t now_ns)
 {
     uint32_t n = job->n_nodes[ROUNDS_NODE_READY];
 
+    if (job->cut_until_ns > 0 && job_needs_unfit(job)) {
+        job_readmit_cut(job);
+        n = job->n_nodes[ROUNDS_NODE_READY];
+    }
     if (n < job->params.min_nodes) {
         job->last_call_until_ns = 0;
         if (now_ns >= job->gather_until_ns)
@@ -660,6 +666,8 @@ void job_tick(struct rounds_job *job, uint64_t now_ns, uint64_t late_ns)
     if (now_ns >= job->tick_ns)
         job->tick_ns = now_ns + stall_ns(job);
     expire_silent_nodes(job, now_ns);
+    if (job->cut_until_ns > 0 && now_ns >= job->cut_until_ns)
+        job_readmit_cut(job);
     if (job->state == ROUNDS_GATHERING && now_ns >= job->progress_ns) {
         job->progress_ns = now_ns + PROGRESS_NS;
         find_missing(job);
@@ -683,6 +691,8 @@ uint64_t job_deadline(const struct rounds_job *job)
 
     if (needs_ticks(job))
         lower_deadline(&deadline_ns, job->tick_ns);
+    if (job->cut_until_ns > 0)
+        lower_deadline(&deadline_ns, job->cut_until_ns);
     switch (job->state) {
     case ROUNDS_GATHERING:
         /* Enough nodes of which none is awaited: the last call may go on beyond the join timeout. */

@@ -299,6 +299,8 @@ enum rounds_node_state node_state_now(const struct rounds_node *n)
         return ROUNDS_NODE_RUNNING;
     /* A node that was sent a START and has not reported on that generation is not ready any more: it runs
      * that generation's workers first, and reports ready with another port afterwards. */
+    if (n->phase == SESSION_READY && n->pending_start < 0 && n->is_cut_off)
+        return ROUNDS_NODE_UNFIT; /* without a connection, too: no round waits for it */
     if (n->phase == SESSION_READY && n->session && n->pending_start < 0)
         return ROUNDS_NODE_READY;
     if (n->unfit[0])

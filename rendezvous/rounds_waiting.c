@@ -91,19 +91,23 @@ void job_describe_unfit(struct rounds_job *job)
     {
         const struct rounds_node *n = list_entry(i, struct rounds_node, in_job);
         size_t size = strlen(text);
+        char reason[SESSION_UNFIT_SIZE + SESSION_HOST_SIZE];
 
         if (n_left == 0)
             return;
         if (n->state != ROUNDS_NODE_UNFIT)
             continue;
         n_left--;
-        if (size + strlen(n->host) + strlen(n->unfit) + sizeof(more) + 4 > sizeof(job->unfit)) {
+        (void)snprintf(reason, sizeof(reason), "%s%s",
+                       n->is_cut_off ? "its network is cut off from " : n->unfit,
+                       n->is_cut_off ? n->cut_host : ""); /* fits */
+        if (size + strlen(n->host) + strlen(reason) + sizeof(more) + 4 > sizeof(job->unfit)) {
             (void)snprintf(text + size, sizeof(job->unfit) - size, "%s",
                            "; ..."); /* fits: room is kept for it */
             return;
         }
         (void)snprintf(text + size, sizeof(job->unfit) - size, "%s%s: %s", size ? "; " : "",
-                       n->host[0] ? n->host : "?", n->unfit); /* fits */
+                       n->host[0] ? n->host : "?", reason); /* fits */
     }
 }
 

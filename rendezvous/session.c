@@ -89,6 +89,7 @@ void session_report(const struct session *s, uint64_t now_ns, struct session_rep
                                    .drain = s->drain,
                                    .quiet = s->quiet && s->phase == SESSION_RUNNING,
                                    .keeps_keys = s->keeps_keys && s->phase == SESSION_READY,
+                                   .cut_from = s->phase != SESSION_RUNNING ? s->cut_from : 0,
                                    .cause = s->cause};
     session_copy_text(ret->unfit, sizeof(ret->unfit), s->unfit);
     if (s->phase == SESSION_FAILED && now_ns > s->failed_ns)
@@ -345,6 +346,7 @@ static void take_start(struct session *s, const struct session_event *event, str
         return;
     }
     s->phase = SESSION_RUNNING;
+    s->cut_from = 0;
     s->instance = view->instance;
     s->generation = view->generation;
     s->group_rank = (int32_t)view->place.group_rank;
@@ -356,12 +358,22 @@ static void take_start(struct session *s, const struct session_event *event, str
     send_report_action(s, out);
 }
 
-static void take_stop(struct session *s, const struct session_view *view, struct session_actions *out)
+/* A report that settles the generation has to name the cut already: the next one is too late. */
+static void note_cut(struct session *s, const struct session_event *event)
 {
+    if (event->cut_from > 0)
+        s->cut_from = event->cut_from;
+}
+
+static void take_stop(struct session *s, const struct session_event *event, struct session_actions *out)
+{
+    const struct session_view *view = event->view;
+
     if (view->generation != s->generation || (s->phase != SESSION_RUNNING && s->phase != SESSION_DONE))
         return;
     s->phase = SESSION_STOPPING;
     s->cause = view->cause;
+    note_cut(s, event);
     add_action(out, SESSION_DO_STOP);
     send_report_action(s, out);
 }
@@ -486,7 +498,7 @@ static void step_view(struct session *s, const struct session_event *event, stru
         take_quiet(s, view, out);
         break;
     case SESSION_VIEW_STOP:
-        take_stop(s, view, out);
+        take_stop(s, event, out);
         break;
     case SESSION_VIEW_END:
         take_end(s, view, out);
@@ -518,6 +530,7 @@ static void step_group_failed(struct session *s, const struct session_event *eve
     s->phase = SESSION_FAILED;
     s->cause = *event->cause;
     s->cause.kind = SESSION_CAUSE_WORKER;
+    note_cut(s, event);
     s->failed_ns = event->when_ns;
     send_report_action(s, out);
 }
@@ -530,6 +543,7 @@ static void step_group_ready(struct session *s, const struct session_event *even
     s->phase = SESSION_READY;
     s->port = event->port;
     s->keeps_keys = event->keeps_keys;
+    note_cut(s, event);
     s->unfit[0] = 0;
     send_report_action(s, out);
 }

@@ -78,7 +78,8 @@ struct session_event {
     uint32_t number;
     uint64_t slack_ns; /* beyond the node timeout; SESSION_SLACK_TIMEOUTS of these count at most */
     uint16_t port;
-    bool keeps_keys; /* GROUP_READY: as in session_report */
+    bool keeps_keys;   /* GROUP_READY: as in session_report */
+    uint32_t cut_from; /* GROUP_FAILED, GROUP_READY, VIEW of the kind "stop": the same */
     bool is_quiet;
 };
 
@@ -166,6 +167,7 @@ struct session {
     int32_t group_rank;
     uint16_t port;
     bool keeps_keys;                /* READY: reported */
+    uint32_t cut_from;              /* as in session_report, of `generation` */
     char unfit[SESSION_UNFIT_SIZE]; /* STOPPING: why the last health check failed; "": it has not */
     uint32_t restarts, changes;
     bool drain; /* we asked for it */

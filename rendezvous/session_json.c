@@ -52,6 +52,7 @@ static const struct field report_fields[] = {
     {"drain", FIELD_BOOL, offsetof(struct session_report, drain)},
     {"quiet", FIELD_BOOL, offsetof(struct session_report, quiet)},
     {"keeps_keys", FIELD_BOOL, offsetof(struct session_report, keeps_keys)},
+    {"cut_from", FIELD_U32_AT(struct session_report, cut_from, 0, UINT32_MAX)},
     {"age_ns", FIELD_U64, offsetof(struct session_report, age_ns), 0, FIELD_EXACT_MAX},
     {"unfit", FIELD_TEXT, offsetof(struct session_report, unfit), .size = SESSION_UNFIT_SIZE},
 };

@@ -147,7 +147,10 @@ struct session_report {
     bool drain;                 /* the node will go away: all workers of the job should snapshot and end */
     bool quiet;                 /* RUNNING: no worker of this node makes progress */
     bool keeps_keys;            /* READY: workers remain that use the keys of `generation` on */
-    uint64_t age_ns;            /* FAILED: how long ago the failure was */
+    /* FAILED and later: 1 and the global rank, on another host, that has stopped answering a worker of this node in `generation`,
+     * so that the network between the two may be cut; 0: none. */
+    uint32_t cut_from;
+    uint64_t age_ns; /* FAILED: how long ago the failure was */
     /* STOPPING: why this node takes part in no generation until its health check succeeds; "": it does. Rendezvous of
      * releases before this field wait for such a node until the join timeout. */
     char unfit[SESSION_UNFIT_SIZE];

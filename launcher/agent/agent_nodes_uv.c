@@ -14,6 +14,7 @@
 #include "launcher/rdzv/rdzv_static_uv.h"
 #include "launcher/rdzv/worker_store_uv.h"
 #include "launcher/host/proc_info_os.h"
+#include "launcher/host/worker_beat_os.h"
 #include "launcher/report/events_os.h"
 #include "launcher/util/log_os.h"
 #include "launcher/util/signal_name.h"
@@ -115,6 +116,23 @@ void agent_publish_assignment(struct agent *a)
 
 /* ---- from the rendezvous: membership_uv ---- */
 
+static uint32_t on_find_cut(void *data)
+{
+    const struct agent *a = data;
+    uint32_t cut_from = 0;
+
+    for (int i = 0; a->worker_memory.states && cut_from == 0 && i < a->group.config.n_workers; i++)
+        cut_from = worker_cut_read(a->worker_memory.states[i], a->group.workers[i].pid);
+    return cut_from;
+}
+
+/* Workers that stay in their processes have other peers from now on. */
+static void forget_cuts(const struct agent *a)
+{
+    for (int i = 0; a->worker_memory.states && i < a->group.config.n_workers; i++)
+        worker_cut_clear(a->worker_memory.states[i]);
+}
+
 /* A key that the nodes have agreed on is known by the first start. 0 or -errno. */
 static int lend_key(struct agent *a)
 {
@@ -139,6 +157,7 @@ static void on_start(void *data, uint32_t generation, int restarts, const struct
 {
     struct agent *a = data;
 
+    forget_cuts(a);
     a->assignment = *assignment;
     a->store_promised = false;
     if (a->store) /* of a start that could not be followed */
@@ -284,6 +303,7 @@ int agent_meet(struct agent *a)
                                                     .on_lease = on_lease,
                                                     .on_drain = on_drain,
                                                     .on_quiet = on_all_quiet,
+                                                    .find_cut = on_find_cut,
                                                     .on_relay = agent_take_relay,
                                                     .on_check = on_check,
                                                     .on_end = on_end,

@@ -50,3 +50,22 @@ size_t worker_collectives_read(int fd, struct worker_collective records[WORKER_C
 
     return n > 0 ? (size_t)n / sizeof(*records) : 0;
 }
+
+uint32_t worker_cut_read(int fd, pid_t pid)
+{
+    struct worker_cut cut;
+
+    return fd >= 0 && pread(fd, &cut, sizeof(cut), WORKER_CUT_AT) == sizeof(cut) && (pid_t)cut.pid == pid
+               ? cut.from
+               : 0;
+}
+
+void worker_cut_clear(int fd)
+{
+    const struct worker_cut none = {0};
+    struct worker_cut cut;
+
+    /* A file that no worker has written a cut into keeps its size. */
+    if (fd >= 0 && pread(fd, &cut, sizeof(cut), WORKER_CUT_AT) == sizeof(cut) && cut.from > 0)
+        (void)!pwrite(fd, &none, sizeof(none), WORKER_CUT_AT); /* memory that is there */
+}

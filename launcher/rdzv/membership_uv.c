@@ -229,7 +229,7 @@ static void print_unfit(struct membership *n, const struct session_view *view)
         return;
     session_copy_text(n->left_out, sizeof(n->left_out), view->unfit);
     if (view->unfit[0])
-        log_line("left out as the health check failed: %s", view->unfit);
+        log_line("left out: %s", view->unfit);
 }
 
 static void print_progress(struct membership *n, const struct session_view *view)
@@ -578,6 +578,13 @@ static void on_session_lease(void *data, uint64_t end_ns)
 
     if (n->host.on_lease)
         n->host.on_lease(n->host.data, end_ns);
+}
+
+static uint32_t find_cut_of_workers(void *data)
+{
+    struct membership *n = data;
+
+    return n->host.find_cut ? n->host.find_cut(n->host.data) : 0;
 }
 
 /* ---- state of the workers of this node ---- */
@@ -1050,6 +1057,7 @@ static void begin_session(struct membership *n)
                                          .on_lease = on_session_lease,
                                          .report = n->host.report ? report_node : NULL,
                                          .take_stacks = take_stacks_of_job,
+                                         .find_cut = find_cut_of_workers,
                                          .on_relay = n->host.on_relay ? on_relayed : NULL,
                                          .data = n};
     struct session_config config = {.endpoint = n->endpoint,

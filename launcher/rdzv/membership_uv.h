@@ -40,6 +40,8 @@ struct membership_host {
     /* No worker of any node makes progress: after membership_quiet() of all. can_relay: all nodes understand membership_send().
      * NULL: not of interest. */
     void (*on_quiet)(void *data, bool can_relay);
+    /* See session_uv_host. NULL: not of interest. */
+    uint32_t (*find_cut)(void *data);
     /* A message of another agent, see session_uv_host. */
     void (*on_relay)(void *data, const uint8_t *body, size_t n);
     /* This node is unfit, and the job needs it: its health check is to be repeated. */

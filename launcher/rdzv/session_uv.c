@@ -87,6 +87,11 @@ static void begin_reports(struct session_uv *s, const struct look_watch *watch)
                              LOOK_PERIOD_MS); /* fails only without a callback */
 }
 
+static uint32_t find_cut(const struct session_uv *s)
+{
+    return s->host.find_cut ? s->host.find_cut(s->host.data) : 0;
+}
+
 static void on_body(struct session_uv *s, struct wire_span body)
 {
     char error[SESSION_JSON_ERROR_SIZE];
@@ -109,7 +114,10 @@ static void on_body(struct session_uv *s, struct wire_span body)
         return;
     }
     if (session_json_get_view(body.data, body.size, &view, error))
-        run_session_step(s, (struct session_event){.kind = SESSION_EVENT_VIEW, .view = &view});
+        run_session_step(
+            s, (struct session_event){.kind = SESSION_EVENT_VIEW,
+                                      .view = &view,
+                                      .cut_from = view.kind == SESSION_VIEW_STOP ? find_cut(s) : 0});
     else
         run_session_step(s, (struct session_event){.kind = SESSION_EVENT_FOREIGN, .text = error});
 }
@@ -521,6 +529,8 @@ static void run_session_step(struct session_uv *s, struct session_event event)
 void session_uv_step(struct session_uv *s, struct session_event event)
 {
     event.when_ns += boot_ns() - now_ns();
+    if (event.kind == SESSION_EVENT_GROUP_FAILED || event.kind == SESSION_EVENT_GROUP_READY)
+        event.cut_from = find_cut(s);
     run_session_step(s, event);
 }
 

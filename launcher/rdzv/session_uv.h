@@ -36,6 +36,8 @@ struct session_uv_host {
     void (*report)(void *data, struct buf *out);
     /* The status is to have the stacks of the job, when they have been taken. With report. */
     void (*take_stacks)(void *data);
+    /* session_report.cut_from of the present workers. May be NULL. */
+    uint32_t (*find_cut)(void *data);
     /* The body of a message of another agent (relay_json.h). NULL: this node understands none. */
     void (*on_relay)(void *data, const uint8_t *body, size_t n);
     void *data;

@@ -6,6 +6,7 @@
 
 #include "proto/wait_sock.h"
 #include "worker-runtime/base/error.h"
+#include "worker-runtime/base/network_cut_os.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -119,6 +120,8 @@ void net_read_control(struct net *n, struct net_control *c)
     pthread_mutex_lock(&n->lock);
     c->ended = true;
     pthread_mutex_unlock(&n->lock);
+    if (!c->left && is_unreachable(got))
+        network_cut_note(c->rank);
     if (!c->left)
         take_end_record(n, c->rank, end_detail(got));
 }

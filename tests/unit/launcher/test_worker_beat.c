@@ -99,12 +99,29 @@ static void rate_follows_from_two_reports(void **state)
     }
 }
 
+static void a_cut_of_this_process_is_read(void **state)
+{
+    const struct worker_cut cut = {.from = 4, .pid = 77};
+
+    (void)state;
+    int fd = a_file(WORKER_BEAT_MAGIC, NULL, 0);
+    assert_int_equal(worker_cut_read(fd, 77), 0);
+    assert_int_equal(pwrite(fd, &cut, sizeof(cut), WORKER_CUT_AT), sizeof(cut));
+    assert_int_equal(worker_cut_read(fd, 77), 4);
+    assert_int_equal(worker_cut_read(fd, 78), 0); /* an earlier process left it */
+    assert_int_equal(worker_cut_read(-1, 77), 0);
+    worker_cut_clear(fd); /* another generation begins */
+    assert_int_equal(worker_cut_read(fd, 77), 0);
+    assert_int_equal(close(fd), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(reports_are_read),
         cmocka_unit_test(other_heads_are_none),
         cmocka_unit_test(rate_follows_from_two_reports),
+        cmocka_unit_test(a_cut_of_this_process_is_read),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

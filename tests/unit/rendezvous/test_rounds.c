@@ -2439,6 +2439,176 @@ static void the_rendezvous_may_choose_the_lease(void **state)
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
 
+/* ---- a cut between two hosts ---- */
+
+/* What a node reports of the rank that its workers do not reach. */
+static void blame(struct table *t, unsigned i, uint32_t rank)
+{
+    t->agents[i].hello.report.cut_from = rank + 1;
+}
+
+/* Nodes 0 and 1 of three fail for a cut between them; all stop. */
+static void cut_two(struct table *t)
+{
+    blame(t, 0, 2); /* ranks 2 and 3 are those of node 1 */
+    blame(t, 1, 1);
+    fail_worker(t, 0, 0);
+    obey(t, 3);
+}
+
+static void a_cut_leaves_one_of_two_nodes_out(void **state)
+{
+    struct table *t = *state;
+
+    run(t, 3, 2, 3);
+    cut_two(t);
+    assert_started(t, 0, 1, 0, 2);
+    assert_started(t, 2, 1, 1, 2);
+    assert_view(t, 1, SESSION_VIEW_WAIT);
+    assert_true(t->agents[1].view.standby);
+    assert_int_equal(t->agents[0].view.restarts, 0); /* charged as a lost node */
+    assert_int_equal(t->agents[0].view.changes, 1);
+    assert_int_equal(t->agents[0].view.cause.kind, SESSION_CAUSE_LOST);
+    assert_string_equal(t->agents[0].view.cause.host, "node1");
+    assert_contains(t->agents[0].view.cause.text, "the network between it and node0 is cut");
+    assert_string_equal(t->agents[2].view.unfit, "node1: its network is cut off from node0");
+}
+
+/* Its connection is lost as well before the others are ready. */
+static void a_node_that_is_cut_off_is_not_waited_for(void **state)
+{
+    struct table *t = *state;
+
+    run(t, 3, 2, 3);
+    blame(t, 0, 2);
+    fail_worker(t, 0, 0);
+    say(t, 1, SESSION_STOPPING);
+    say(t, 2, SESSION_STOPPING); /* the last answer */
+    say(t, 1, SESSION_READY);
+    lose_connection(t, 1);
+    say(t, 0, SESSION_READY);
+    say(t, 2, SESSION_READY);
+    assert_started(t, 0, 1, 0, 2);
+    assert_started(t, 2, 1, 1, 2);
+}
+
+static void a_cut_that_one_side_reports_is_enough(void **state)
+{
+    struct table *t = *state;
+
+    run(t, 3, 2, 3);
+    blame(t, 2, 0); /* node 2 was quicker, and the others were stopped */
+    fail_worker(t, 2, 0);
+    obey(t, 3);
+    assert_started(t, 0, 1, 0, 2);
+    assert_started(t, 1, 1, 1, 2);
+    assert_view(t, 2, SESSION_VIEW_WAIT);
+    assert_string_equal(t->agents[0].view.cause.host, "node2");
+}
+
+static void the_node_with_most_cuts_is_left_out(void **state)
+{
+    struct table *t = *state;
+
+    run(t, 4, 3, 4);
+    blame(t, 1, 2); /* node 1, itself: no cut */
+    blame(t, 2, 0);
+    blame(t, 3, 1); /* both: node 0 */
+    fail_worker(t, 3, 0);
+    obey(t, 4);
+    assert_view(t, 0, SESSION_VIEW_WAIT);
+    assert_string_equal(t->agents[1].view.cause.host, "node0");
+    for (unsigned i = 1; i < 4; i++)
+        assert_int_equal(t->agents[i].view.place.group_world_size, 3);
+}
+
+static void a_cut_is_named_where_no_node_can_be_left_out(void **state)
+{
+    struct table *t = *state;
+
+    t->params.max_restarts = 1;
+    run(t, 3, 3, 3);
+    cut_two(t);
+    for (unsigned i = 0; i < 3; i++)
+        assert_started(t, i, 1, i, 3);
+    assert_int_equal(t->agents[0].view.restarts, 1);
+    assert_int_equal(t->agents[0].view.cause.kind, SESSION_CAUSE_WORKER);
+    assert_contains(t->agents[0].view.cause.text, "the network between node1 and node0 is cut");
+}
+
+static void what_is_no_cut(void **state)
+{
+    static const struct {
+        uint32_t rank;
+        bool is_lost; /* the node with that rank */
+    } rows[] = {{1, false}, {6, false}, {1000000, false}, {2, true}};
+
+    for (size_t i = 0; i < ARRAY_SIZE(rows); i++) {
+        struct table *t;
+
+        assert_int_equal(tear_down(state), 0);
+        assert_int_equal(set_up(state), 0);
+        t = *state;
+        t->params.max_restarts = 3;
+        run(t, 3, 2, 3);
+        blame(t, 0, rows[i].rank);
+        fail_worker(t, 0, 0);
+        if (rows[i].is_lost)
+            pass_alive(t, 4000, 5);
+        obey(t, 3);
+        pass_alive(t, 31000, rows[i].is_lost ? 5 : 7);
+        assert_view(t, 0, SESSION_VIEW_START);
+        assert_int_equal(t->agents[0].view.place.group_world_size, rows[i].is_lost ? 2 : 3);
+        assert_string_equal(t->agents[0].view.unfit, "");
+        assert_null(strstr(t->agents[0].view.cause.text, "cut"));
+    }
+}
+
+static void a_node_that_was_cut_off_returns_after_a_pause(void **state)
+{
+    struct table *t = *state;
+
+    run(t, 3, 2, 3);
+    cut_two(t);
+    for (unsigned turn = 0; turn < 2; turn++) {
+        say(t, 0, SESSION_RUNNING);
+        say(t, 2, SESSION_RUNNING);
+        t->agents[0].hello.report.cut_from = t->agents[1].hello.report.cut_from = 0;
+        pass_alive(t, turn == 0 ? 59500 : 119500, 7);
+        assert_view(t, 0, SESSION_VIEW_START);
+        pass_alive(t, 1000, 7);
+        assert_view(t, 0, SESSION_VIEW_STOP);
+        assert_int_equal(t->agents[0].view.cause.kind, SESSION_CAUSE_JOINED);
+        obey(t, 3);
+        for (unsigned i = 0; i < 3; i++) {
+            assert_int_equal(t->agents[i].view.place.group_world_size, 3);
+            say(t, i, SESSION_RUNNING);
+        }
+        /* It is cut off still: the pause is twice as long. Node 1 has the last ranks now, or those that it had. */
+        blame(t, 0, t->agents[1].view.place.rank_base);
+        fail_worker(t, 0, 0);
+        obey(t, 3);
+        assert_view(t, 0, SESSION_VIEW_START);
+        assert_int_equal(t->agents[0].view.place.group_world_size, 2);
+    }
+}
+
+static void a_node_that_is_cut_off_is_taken_when_it_is_needed(void **state)
+{
+    struct table *t = *state;
+
+    run(t, 3, 2, 3);
+    cut_two(t);
+    say(t, 0, SESSION_RUNNING);
+    say(t, 2, SESSION_RUNNING);
+    pass_alive(t, 4000, 3); /* node 2 is lost */
+    obey(t, 2);
+    pass_alive(t, 31000, 3);
+    assert_view(t, 0, SESSION_VIEW_START);
+    assert_view(t, 1, SESSION_VIEW_START);
+    assert_string_equal(t->agents[0].view.unfit, "");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -2452,6 +2622,14 @@ int main(void)
         TEST(who_returns_to_a_rendezvous_without_state_waits_for_those_it_may_have_known),
         TEST(the_next_run_of_an_id_waits_for_the_last_ones_leases),
         TEST(the_rendezvous_may_choose_the_lease),
+        TEST(a_cut_leaves_one_of_two_nodes_out),
+        TEST(a_node_that_is_cut_off_is_not_waited_for),
+        TEST(a_cut_that_one_side_reports_is_enough),
+        TEST(the_node_with_most_cuts_is_left_out),
+        TEST(a_cut_is_named_where_no_node_can_be_left_out),
+        TEST(what_is_no_cut),
+        TEST(a_node_that_was_cut_off_returns_after_a_pause),
+        TEST(a_node_that_is_cut_off_is_taken_when_it_is_needed),
         TEST(an_unfit_node_is_left_out_without_a_wait),
         TEST(a_member_whose_check_fails_does_not_hold_up_the_next_round),
         TEST(an_unfit_node_is_asked_again_when_it_is_needed),

@@ -732,6 +732,46 @@ static void test_an_older_term_is_not_obeyed(void **state)
     assert_did(t, "Xr");
 }
 
+/* ---- a cut ---- */
+
+static uint32_t reported_cut(const struct table *t)
+{
+    struct session_report report;
+
+    session_report(&t->session, t->now_ns, &report);
+    return report.cut_from;
+}
+
+static void a_cut_is_reported_until_the_next_generation(void **state)
+{
+    struct table *t = *state;
+    struct session_cause cause = session_cause_empty(SESSION_CAUSE_WORKER);
+    struct session_view stop = {.kind = SESSION_VIEW_STOP};
+
+    come_up(t);
+    sees(t, start_view(0));
+    assert_int_equal(reported_cut(t), 0);
+    step(t, (struct session_event){.kind = SESSION_EVENT_GROUP_FAILED, .cause = &cause, .cut_from = 3});
+    assert_int_equal(reported_cut(t), 3);
+    happens(t, SESSION_EVENT_GROUP_READY);
+    assert_int_equal(reported_cut(t), 3);
+    sees(t, start_view(1));
+    assert_int_equal(reported_cut(t), 0);
+    stop.generation = 1;
+    /* The first answer may be the one that settles the generation. */
+    step(t, (struct session_event){.kind = SESSION_EVENT_VIEW, .view = &stop, .cut_from = 5});
+    assert_int_equal(t->session.phase, SESSION_STOPPING);
+    assert_int_equal(reported_cut(t), 5);
+    step(t, (struct session_event){.kind = SESSION_EVENT_GROUP_FAILED, .cause = &cause});
+    assert_int_equal(reported_cut(t), 5);
+    happens(t, SESSION_EVENT_GROUP_READY);
+    sees(t, start_view(2));
+    stop.generation = 2;
+    sees(t, stop); /* found by workers that were being stopped */
+    step(t, (struct session_event){.kind = SESSION_EVENT_GROUP_READY, .port = 4000, .cut_from = 7});
+    assert_int_equal(reported_cut(t), 7);
+}
+
 /* ---- the lease ---- */
 
 enum { LEASE_MS = 8000 };
@@ -973,6 +1013,7 @@ int main(void)
         TEST(test_redirections_have_a_pace),
         TEST(test_leaderless_crunds_are_no_silence),
         TEST(test_an_older_term_is_not_obeyed),
+        TEST(a_cut_is_reported_until_the_next_generation),
         TEST(a_lease_counts_from_the_sending_of_what_was_answered),
         TEST(workers_are_stopped_before_the_lease_ends),
         TEST(without_a_connection_the_lease_ends_as_well),

@@ -24,7 +24,7 @@
     {                                                                                                        \
         .phase = SESSION_FAILED, .instance = UINT64_C(0xfedcba9876543210), .generation = 12,                 \
         .group_rank = 3, .port = 65535, .restarts = 4, .changes = 5, .drain = true, .quiet = true,           \
-        .keeps_keys = true, .age_ns = UINT64_C(3600000000001), .cause = A_CAUSE                              \
+        .keeps_keys = true, .cut_from = 18, .age_ns = UINT64_C(3600000000001), .cause = A_CAUSE              \
     }
 
 static const struct session_cause a_cause = A_CAUSE;
@@ -79,6 +79,7 @@ static void assert_report_equal(const struct session_report *a, const struct ses
     assert_int_equal(a->drain, b->drain);
     assert_int_equal(a->quiet, b->quiet);
     assert_int_equal(a->keeps_keys, b->keeps_keys);
+    assert_int_equal(a->cut_from, b->cut_from);
     assert_true(a->age_ns == b->age_ns);
     assert_cause_equal(&a->cause, &b->cause);
 }

@@ -1,0 +1,150 @@
+/*
+ * A cut between the hosts of two members.
+ *
+ * A worker whose connection to a rank of another host has fallen silent is the evidence: its agent reports that rank
+ * (session_report.cut_from). The node with that rank has answered the end of the generation like all others, so its host is
+ * up: what is down is the network between the two. Without this, both take part in the next generation, which fails in
+ * the same way, until the restarts are used up.
+ *
+ * One of the two is left out where enough nodes remain: the one with more such cuts, or else with the higher group rank, as
+ * node 0 serves the workers' keys. It waits as an unfit node does, and is taken again after a pause, which
+ * doubles with each cut, or at once when too few other nodes are there. Then the generation's end is charged as that of a lost
+ * node. Where none can be left out, it is charged as the worker's failure that it is, and only named.
+ *
+ * Ranks that cannot connect at all, as the cut was there before they met, report no such rank: that is a worker's failure. So a
+ * node that is taken again while the cut lasts costs a restart. None of this is saved: a rendezvous that was started again, or
+ * another one that leads, takes both.
+ */
+
+#include <stdio.h>
+
+#include "rendezvous/rounds_impl.h"
+
+enum { CUT_PAUSE_MIN_MS = 60000, CUT_PAUSE_MAX_MS = 3600000, CUTS_MAX = 64 };
+
+/* The member that had this rank, if it has answered the end of the generation. */
+static struct rounds_node *find_member(struct rounds_job *job, uint32_t rank)
+{
+    list_for_each(i, &job->nodes)
+    {
+        struct rounds_node *n = list_entry(i, struct rounds_node, in_job);
+
+        if (n->member && n->answered && !n->lost && rank >= n->rank_base &&
+            rank - n->rank_base < n->n_workers)
+            return n;
+    }
+    return NULL;
+}
+
+/* The other side of what this node has reported; NULL: nothing, itself, or a node that is lost. */
+static struct rounds_node *other_side(struct rounds_node *n)
+{
+    struct rounds_node *other =
+        n->member && !n->lost && n->cut_from > 0 ? find_member(n->job, n->cut_from - 1) : NULL;
+
+    return other == n ? NULL : other;
+}
+
+static bool comes_before(const struct rounds_node *n, const struct rounds_node *other)
+{
+    return !other || n->n_cuts > other->n_cuts ||
+           (n->n_cuts == other->n_cuts && n->group_rank > other->group_rank);
+}
+
+/* The node that has the most cuts; NULL: there is none. */
+static struct rounds_node *choose_node(struct rounds_job *job)
+{
+    struct rounds_node *chosen = NULL;
+    unsigned n_found = 0;
+
+    list_for_each(i, &job->nodes) list_entry(i, struct rounds_node, in_job)->n_cuts = 0;
+    list_for_each(i, &job->nodes)
+    {
+        struct rounds_node *n = list_entry(i, struct rounds_node, in_job), *other = other_side(n);
+
+        if (!other || n_found++ >= CUTS_MAX)
+            continue;
+        n->n_cuts++;
+        other->n_cuts++;
+    }
+    list_for_each(i, &job->nodes)
+    {
+        struct rounds_node *n = list_entry(i, struct rounds_node, in_job);
+
+        if (n->n_cuts > 0 && comes_before(n, chosen))
+            chosen = n;
+    }
+    return chosen;
+}
+
+static struct rounds_node *find_partner(struct rounds_job *job, struct rounds_node *chosen)
+{
+    if (other_side(chosen))
+        return other_side(chosen);
+    list_for_each(i, &job->nodes)
+    {
+        struct rounds_node *n = list_entry(i, struct rounds_node, in_job);
+
+        if (other_side(n) == chosen)
+            return n;
+    }
+    return NULL;
+}
+
+static bool has_enough_others(const struct rounds_job *job)
+{
+    uint32_t n = job->n_nodes[ROUNDS_NODE_READY] + job->n_nodes[ROUNDS_NODE_STOPPING] +
+                 job->n_nodes[ROUNDS_NODE_RUNNING] + job->n_nodes[ROUNDS_NODE_DONE];
+
+    return n > job->params.min_nodes;
+}
+
+static void leave_out(struct rounds_node *n, const char *partner, uint64_t now_ns)
+{
+    struct rounds_job *job = n->job;
+
+    n->is_cut_off = true;
+    session_copy_text(n->cut_host, sizeof(n->cut_host), partner);
+    job->cut_pause_ns = job->cut_pause_ns > 0 ? 2 * job->cut_pause_ns : ms_to_ns(CUT_PAUSE_MIN_MS);
+    if (job->cut_pause_ns > ms_to_ns(CUT_PAUSE_MAX_MS))
+        job->cut_pause_ns = ms_to_ns(CUT_PAUSE_MAX_MS);
+    job->cut_until_ns = now_ns + job->cut_pause_ns;
+}
+
+void job_judge_cut(struct rounds_job *job, uint64_t now_ns)
+{
+    struct rounds_node *n =
+        job->cause.kind == SESSION_CAUSE_WORKER && !job->cause.fatal && !job->drain ? choose_node(job) : NULL;
+    struct rounds_node *partner = n ? find_partner(job, n) : NULL;
+    struct session_cause *cause = &job->cause;
+
+    if (!partner)
+        return;
+    if (!has_enough_others(job)) {
+        (void)snprintf(cause->text, sizeof(cause->text), "the network between %.150s and %.150s is cut",
+                       n->host[0] ? n->host : "?", partner->host[0] ? partner->host : "?");
+        return;
+    }
+    *cause = session_cause_empty(SESSION_CAUSE_LOST);
+    cause->group_rank = n->group_rank;
+    session_copy_text(cause->host, sizeof(cause->host), n->host);
+    (void)snprintf(cause->text, sizeof(cause->text),
+                   "the network between it and %.150s is cut, and the rendezvous reaches both",
+                   partner->host[0] ? partner->host : "?");
+    leave_out(n, partner->host, now_ns);
+}
+
+void job_readmit_cut(struct rounds_job *job)
+{
+    job->cut_until_ns = 0;
+    list_for_each(i, &job->nodes)
+    {
+        struct rounds_node *n = list_entry(i, struct rounds_node, in_job);
+
+        if (!n->is_cut_off)
+            continue;
+        n->is_cut_off = false;
+        node_update_state(n);
+        node_want_view(n);
+    }
+}
