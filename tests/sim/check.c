@@ -752,9 +752,11 @@ void check_told(struct sim *sim, struct sim_daemon *d, const struct sim_told *to
         return;
     if (told->generation > known->generation)
         known->generation = told->generation;
+    known->is_over = known->is_over || told->is_over;
+    if (!told->has_charges)
+        return;
     known->restarts = told->restarts > known->restarts ? told->restarts : known->restarts;
     known->changes = told->changes > known->changes ? told->changes : known->changes;
-    known->is_over = known->is_over || told->is_over;
 }
 
 void check_forgotten(struct sim *sim, uint64_t instance)

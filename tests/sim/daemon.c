@@ -252,6 +252,7 @@ static struct sim_told told_of(const struct rounds_job *job)
                                    .generation = job->generation,
                                    .restarts = job->restarts,
                                    .changes = job->changes,
+                                   .has_charges = job->state != ROUNDS_GATHERING,
                                    .is_over = job->state == ROUNDS_CLOSED}
                : (struct sim_told){.generation = -1};
 }

@@ -326,6 +326,8 @@ struct sim_told {
     uint64_t instance;
     int64_t generation;
     uint32_t restarts, changes;
+    bool
+        has_charges; /* a job that gathers takes over what nodes of a lost instance know, and is saved when it forms */
     bool is_over;
     bool is_forgotten; /* a leader has decided so */
 };
