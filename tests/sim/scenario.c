@@ -295,7 +295,11 @@ static void cut_connection(struct sim *sim, unsigned agent)
 
 static void pause_agent(struct sim *sim, unsigned agent)
 {
-    sim->agents[agent].paused_until_ns = sim->now_ns + random_between(&sim->random, SIM_MS, 8 * SIM_S);
+    uint64_t until_ns = sim->now_ns + random_between(&sim->random, SIM_MS, 8 * SIM_S);
+
+    if (until_ns <= sim->agents[agent].paused_until_ns)
+        return; /* what has come up meanwhile waits for the end of that one already */
+    sim->agents[agent].paused_until_ns = until_ns;
     disturb(sim, agent, sim->agents[agent].paused_until_ns);
     sim_trace(sim, "agent %u: is paused until %.3f s", agent,
               (double)sim->agents[agent].paused_until_ns / 1e9);
