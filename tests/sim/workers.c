@@ -580,6 +580,6 @@ void workers_fail(struct sim *sim, unsigned agent, uint64_t delay_ns)
 
     if (misbehaves(sim, sim->scenario.guardian_percent) && a->node.guardian != 0)
         worker_later(sim, agent, SIM_GUARDIAN_LOST, a->node.guardian, delay_ns);
-    else if (is_there(w))
+    else if (w->alive) /* its end is not reported before its start */
         worker_later(sim, agent, SIM_WORKER_FAIL, w->serial, delay_ns);
 }
