@@ -242,7 +242,7 @@ static void see_leader(struct etcd_leader *l, const struct etcd_reply *reply)
     l->seen_revision = pair ? pair->mod_revision : 0;
     l->seen_id = 0;
     l->seen_address[0] = '\0';
-    if (pair && buf_size(&pair->value) < sizeof(text))
+    if (pair && buf_size(&pair->value) > 0 && buf_size(&pair->value) < sizeof(text))
         memcpy(text, buf_bytes(&pair->value), buf_size(&pair->value));
     if (sscanf(text, "crund 1 %16" SCNx64 " %279s", &l->seen_id, l->seen_address) != 2)
         l->seen_address[0] = '\0';
