@@ -421,7 +421,7 @@ static bool gather_nodes(const struct etcd_leader *l, size_t at, const struct et
 static bool assemble_job(const struct etcd_leader *l, size_t at, struct etcd_job *job, struct buf *text)
 {
     const struct buf *value = &l->pairs[at].value;
-    const char *end = memchr(buf_bytes(value), '\n', buf_size(value));
+    const char *end = buf_size(value) > 0 ? memchr(buf_bytes(value), '\n', buf_size(value)) : NULL;
     char line[100] = "";
     size_t n_line = end ? (size_t)(end - (const char *)buf_bytes(value)) : 0, n_chunks, n_head;
     uint64_t sum;
