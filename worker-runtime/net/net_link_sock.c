@@ -119,6 +119,13 @@ int net_link_send_all(const struct net_wait *wait, struct net_link *l, const voi
     return 0;
 }
 
+int net_send_all(const struct net_wait *wait, int fd, const void *data, size_t n_bytes)
+{
+    struct net_link clear = {.fd = fd};
+
+    return net_link_send_all(wait, &clear, data, n_bytes);
+}
+
 /* ---- receiving ---- */
 
 /* What is there, without the socket; an error that comes behind data is for the next call. */

@@ -44,5 +44,7 @@ ssize_t net_link_receive(struct net_link *l, void *data, size_t n_bytes);
 /* There is something to be received that poll() does not report. */
 bool net_link_holds(const struct net_link *l);
 
-/* As net_send_all(). */
+/* All of it, waiting as it takes. Results as those of net_poll(). */
 int net_link_send_all(const struct net_wait *wait, struct net_link *l, const void *data, size_t n_bytes);
+/* The same in the clear on a socket that is no link yet. */
+int net_send_all(const struct net_wait *wait, int fd, const void *data, size_t n_bytes);

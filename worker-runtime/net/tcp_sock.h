@@ -64,7 +64,6 @@ enum { NET_POLL_MAX = 128 };
 int net_poll(const struct net_wait *wait, struct pollfd *fds, int n_fds);
 
 /* All of it, waiting as it takes. */
-int net_send_all(const struct net_wait *wait, int fd, const void *data, size_t n_bytes);
 int net_receive_all(const struct net_wait *wait, int fd, void *data, size_t n_bytes);
 
 /* What an errno of a socket means: a result of this file. */
