@@ -57,6 +57,21 @@ def memory(limit):
 
 
 @contextlib.contextmanager
+def cpu(cores):
+    """A group whose processes together get so many cores; its path."""
+    v1 = (ROOT / "cpu").is_dir()
+    period_us = 100000
+    with _made((ROOT / "cpu" if v1 else ROOT) / f"test-{os.getpid()}") as path:
+        quota_us = int(cores * period_us)
+        if v1:
+            (path / "cpu.cfs_period_us").write_text(str(period_us))
+            (path / "cpu.cfs_quota_us").write_text(str(quota_us))
+        else:
+            (path / "cpu.max").write_text(f"{quota_us} {period_us}")
+        yield path
+
+
+@contextlib.contextmanager
 def frozen(pid):
     """As long as this lasts, not even SIGKILL ends pid (the freezer of cgroup v1)."""
     with _made(ROOT / "freezer" / f"test-{os.getpid()}") as path:
