@@ -18,6 +18,14 @@ void buf_reset(struct buf *b)
     buf_finish(b);
 }
 
+void buf_clear(struct buf *b, size_t keep_max)
+{
+    if (b->capacity > keep_max)
+        buf_reset(b);
+    b->begin = 0;
+    b->end = 0;
+}
+
 static size_t grown_capacity(size_t capacity, size_t needed)
 {
     size_t doubled = capacity > SIZE_MAX / 2 ? SIZE_MAX : capacity * 2;

@@ -20,6 +20,9 @@ void buf_finish(struct buf *b);
 /* Drops content and memory. */
 void buf_reset(struct buf *b);
 
+/* Drops content, and the memory if it is more than keep_max; else the memory is kept for what comes next. */
+void buf_clear(struct buf *b, size_t keep_max);
+
 static inline size_t buf_size(const struct buf *b)
 {
     return b->end - b->begin;

@@ -727,16 +727,21 @@ static void serve_relayed(struct peer *p)
 {
     struct server *s = p->server;
     struct buf *reply = &p->relayed.reply;
+    bool shared = outbox_size(&p->out) == 0;
+    struct outbox *out = shared ? &s->out : &p->out;
     int failure = p->relayed.failure;
 
     if (failure == 0 && s->output_bytes + buf_size(reply) > s->limits.output_all_max)
         failure = -ENOBUFS;
-    if (failure == 0 && !p->write_failed && buf_append(&p->out.bytes, buf_bytes(reply), buf_size(reply)) < 0)
+    if (failure == 0 && !p->write_failed && buf_append(&out->bytes, buf_bytes(reply), buf_size(reply)) < 0)
         failure = -ENOMEM;
-    buf_reset(reply);
+    buf_clear(reply, RELAY_KEEP_MAX);
     if (relay_client_again(&p->relayed))
         p->starved = false;
-    flush_peer(p);
+    if (shared)
+        (void)flush_shared(p); /* how much there was is known */
+    else
+        flush_peer(p);
     if (failure != 0) {
         server_log(s, p, "%s in %s: closed", store_error(failure), wire_op_name(p->relayed.failed_op));
         peer_close(p);

@@ -406,7 +406,7 @@ int relay_apply(struct store_relay *r, struct relay_client *c, const struct wire
         return c->failure != 0 ? c->failure : -ECONNRESET;
     if (buf_size(&c->reply) > 0 && buf_append(&out->bytes, buf_bytes(&c->reply), buf_size(&c->reply)) < 0)
         return -ENOMEM;
-    buf_reset(&c->reply);
+    buf_clear(&c->reply, RELAY_KEEP_MAX);
     c->later = false;
     if (must_wait(r, c, here))
         return wait_for_room(r, c);

@@ -32,6 +32,7 @@ enum {
     RELAY_PIECE_MAX = 64 * 1024,           /* bytes of a message in one frame */
     RELAY_BODY_MAX = RELAY_PIECE_MAX + 64, /* bytes of a frame behind its length and kind */
     RELAY_WINDOW = 1024 * 1024,
+    RELAY_KEEP_MAX = 4096, /* of a buffer that is empty: its memory is for the next small message */
 };
 
 /* The kinds of frames. */

@@ -208,7 +208,8 @@ static void end_request(struct relay_node *n)
 
     n->wait = NULL;
     n->stage = RELAY_RECEIVING;
-    outbox_finish(&n->out);
+    if (outbox_size(&n->out) > 0 || n->out.refs || n->out.bytes.capacity > RELAY_KEEP_MAX)
+        outbox_finish(&n->out);
     if (buf_size(&n->message) > RELAY_PIECE_MAX)
         buf_reset(&n->message);
     else

@@ -58,6 +58,7 @@ struct relay_shell {
     uv_timer_t timer;
     struct wire_limits wire;
     struct replica replica; /* with config.entry */
+    struct buf plain, out;  /* empty between two calls: their memory is kept */
 };
 
 static void on_relay_poll(uv_poll_t *poll, int status, int events);
@@ -71,6 +72,8 @@ static void shell_handle_closed(struct relay_shell *h)
     if (--h->n_handles == 0) {
         if (h->config.entry)
             replica_finish(&h->replica);
+        buf_finish(&h->plain);
+        buf_finish(&h->out);
         if (h->config.closed)
             h->config.closed(h->config.data);
         free(h);
@@ -183,18 +186,18 @@ static bool write_wire(struct relay_conn *c)
         if (n > 0)
             buf_consume(&c->wire, (size_t)n);
     }
-    buf_reset(&c->wire);
+    buf_clear(&c->wire, RELAY_KEEP_MAX);
     return true;
 }
 
 /* Encrypts what the link has into an empty `wire`. */
 static bool fill_wire(struct relay_conn *c)
 {
-    struct buf out = {0};
-    bool ok = relay_link_output(&c->served->of.node.link, &out) == 0 &&
-              (buf_size(&out) == 0 || tls_link_send(c->tls, buf_bytes(&out), buf_size(&out), &c->wire) == 0);
+    struct buf *out = &c->shell->out;
+    bool ok = relay_link_output(&c->served->of.node.link, out) == 0 &&
+              (buf_size(out) == 0 || tls_link_send(c->tls, buf_bytes(out), buf_size(out), &c->wire) == 0);
 
-    buf_finish(&out);
+    buf_clear(out, RELAY_KEEP_MAX);
     return ok;
 }
 
@@ -411,19 +414,18 @@ static bool take_bytes(struct relay_conn *c, const uint8_t *bytes, size_t n)
 static bool read_records(struct relay_conn *c)
 {
     struct server *s = c->shell->config.server;
-    struct buf plain = {0}, out = {0};
+    struct buf *plain = &c->shell->plain;
     ssize_t n = read(c->fd, s->scratch, SCRATCH_SIZE);
 
     if (n < 0 && (errno == EAGAIN || errno == EINTR))
         return true;
     if (n <= 0)
         return false;
-    bool ok = tls_link_receive(c->tls, s->scratch, (size_t)n, &plain, &out) == 0 &&
-              !tls_link_is_finished(c->tls) && buf_append(&c->wire, buf_bytes(&out), buf_size(&out)) == 0;
-    if (ok && buf_size(&plain) > 0)
-        ok = take_bytes(c, buf_bytes(&plain), buf_size(&plain));
-    buf_finish(&plain);
-    buf_finish(&out);
+    bool ok = tls_link_receive(c->tls, s->scratch, (size_t)n, plain, &c->wire) == 0 &&
+              !tls_link_is_finished(c->tls);
+    if (ok && buf_size(plain) > 0)
+        ok = take_bytes(c, buf_bytes(plain), buf_size(plain));
+    buf_clear(plain, RELAY_KEEP_MAX);
     return ok;
 }
 

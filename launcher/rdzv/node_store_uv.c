@@ -32,6 +32,7 @@ struct node_store {
     uv_timer_t timer;
     uint8_t nonce[RELAY_NONCE_SIZE];
     struct buf hello; /* an incomplete one of the store */
+    struct buf out;   /* empty between two calls: its memory is kept */
     struct resolver_addresses rendezvous;
     struct relay_space space;
     uint64_t until_ms; /* of the present attempts */
@@ -57,15 +58,15 @@ static void fail_node_store(struct node_store *n, const char *why)
 
 static void flush_relay(struct node_store *n)
 {
-    struct buf out = {0};
+    struct buf *out = &n->out;
 
     if (!n->client || !n->is_open)
         return;
-    if (relay_link_output(&n->relay.link, &out) < 0)
+    if (relay_link_output(&n->relay.link, out) < 0)
         relay_fail(&n->relay);
-    else if (buf_size(&out) > 0)
-        tcp_client_send(n->client, buf_bytes(&out), buf_size(&out));
-    buf_finish(&out);
+    else if (buf_size(out) > 0)
+        tcp_client_send(n->client, buf_bytes(out), buf_size(out));
+    buf_clear(out, RELAY_KEEP_MAX);
 }
 
 static void on_relay_wake(void *data)
@@ -200,6 +201,7 @@ static void free_if_closed(struct node_store *n)
         return;
     relay_finish(&n->relay);
     buf_finish(&n->hello);
+    buf_finish(&n->out);
     free(n);
 }
 

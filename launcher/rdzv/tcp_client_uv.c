@@ -22,7 +22,7 @@
 #include "proto/tls_openssl.h"
 #include "rendezvous/tcp_liveness_os.h"
 
-enum { LINGER_MS = 1000, CHUNK = 16384 };
+enum { LINGER_MS = 1000, CHUNK = 16384, BUFFER_KEEP_MAX = 4096 };
 
 struct tcp_client {
     struct tcp_client_config config;
@@ -36,6 +36,7 @@ struct tcp_client {
     size_t tried;
     const union resolver_address *dialled; /* the one of addresses that was tried last */
     struct tls_link *tls;                  /* NULL: in the clear */
+    struct buf plain, records;             /* empty between two calls: their memory is kept */
     char why[TLS_ERROR_SIZE + 64];
     bool has_tcp, connected, closing;
     bool open; /* connected, and with TLS the key is proved */
@@ -57,6 +58,8 @@ static void free_client_if_closed(struct tcp_client *l)
     if (!l->closing || l->n_handles > 0)
         return;
     tls_link_free(l->tls);
+    buf_finish(&l->plain);
+    buf_finish(&l->records);
     free(l);
 }
 
@@ -135,16 +138,13 @@ static void on_client_shutdown(uv_shutdown_t *ending, int status)
         close_handles(l);
 }
 
-static void send_raw(struct tcp_client *l, const void *bytes, size_t n);
+static void send_records(struct tcp_client *l);
 
 /* Without this notice the peer sees a cut. */
 static void finish_tls(struct tcp_client *l)
 {
-    struct buf records = {0};
-
-    if (l->tls && l->open && tls_link_finish(l->tls, &records) == 0)
-        send_raw(l, buf_bytes(&records), buf_size(&records));
-    buf_finish(&records);
+    if (l->tls && l->open && tls_link_finish(l->tls, &l->records) == 0)
+        send_records(l);
 }
 
 void tcp_client_close(struct tcp_client *l)
@@ -171,22 +171,20 @@ static void on_client_alloc(uv_handle_t *handle, size_t suggested, uv_buf_t *ret
 
 static void take_records(struct tcp_client *l, const void *bytes, size_t n)
 {
-    struct buf plain = {0}, records = {0};
-    int r = tls_link_receive(l->tls, bytes, n, &plain, &records);
+    int r = tls_link_receive(l->tls, bytes, n, &l->plain, &l->records);
 
-    send_raw(l, buf_bytes(&records), buf_size(&records));
-    buf_finish(&records);
+    send_records(l);
     if (r < 0) {
         report_lost(l, r == -ENOMEM ? "out of memory" : tls_link_error(l->tls));
     } else if (!l->open && tls_link_is_established(l->tls)) {
         l->open = true;
         l->config.on_connected(l->config.data);
     }
-    if (!l->closing && buf_size(&plain) > 0)
-        l->config.on_bytes(l->config.data, buf_bytes(&plain), buf_size(&plain));
+    if (!l->closing && buf_size(&l->plain) > 0)
+        l->config.on_bytes(l->config.data, buf_bytes(&l->plain), buf_size(&l->plain));
     if (!l->closing && l->config.on_finished && tls_link_is_finished(l->tls))
         l->config.on_finished(l->config.data);
-    buf_finish(&plain);
+    buf_clear(&l->plain, BUFFER_KEEP_MAX);
 }
 
 /* The peer, or the network, has ended the connection. */
@@ -251,21 +249,23 @@ static void send_raw(struct tcp_client *l, const void *bytes, size_t n)
     }
 }
 
+static void send_records(struct tcp_client *l)
+{
+    send_raw(l, buf_bytes(&l->records), buf_size(&l->records));
+    buf_clear(&l->records, BUFFER_KEEP_MAX);
+}
+
 void tcp_client_send(struct tcp_client *l, const void *bytes, size_t n)
 {
-    struct buf records = {0};
-
     if (!l->tls) {
         send_raw(l, bytes, n);
         return;
     }
     if (l->closing || !l->open)
         return;
-    if (tls_link_send(l->tls, bytes, n, &records) < 0)
-        report_lost_later(l, "out of memory");
-    else
-        send_raw(l, buf_bytes(&records), buf_size(&records));
-    buf_finish(&records);
+    if (tls_link_send(l->tls, bytes, n, &l->records) < 0)
+        report_lost_later(l, "out of memory"); /* what was sealed is in order */
+    send_records(l);
 }
 
 /* The kernel forgets the address when the peer resets the connection, so it is not asked. */

@@ -41,11 +41,28 @@ static void test_reservations_that_no_memory_has(void **state)
     buf_finish(&b);
 }
 
+static void test_small_memory_is_kept(void **state)
+{
+    struct buf b = {0};
+
+    buf_clear(&b, 0);
+    assert_int_equal(buf_append(&b, "xyz", 3), 0);
+    const uint8_t *data = b.data;
+    buf_consume(&b, 1);
+    buf_clear(&b, b.capacity);
+    assert_int_equal(buf_size(&b), 0);
+    assert_ptr_equal(buf_reserve(&b, b.capacity), data);
+    buf_clear(&b, b.capacity - 1);
+    assert_null(b.data);
+    assert_int_equal(b.capacity, 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_one_large_reservation_takes_no_more),
         cmocka_unit_test(test_small_appends_double),
+        cmocka_unit_test(test_small_memory_is_kept),
         cmocka_unit_test(test_reservations_that_no_memory_has),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
