@@ -74,7 +74,9 @@ def show(f, goals):
     goal_s, goal_ms = goals.get(n, (None, None))
     print(f"{n} agents")
     print(f"  everybody has its rank after     {f['join_ms'] / 1000:8.3f} s" + (f"   (goal {goal_s} s)" if goal_s else ""))
-    print(f"    CPU time until then: crund {f['join_daemon_cpu_ms']:.0f} ms, all agents {f['join_own_cpu_ms']:.0f} ms")
+    handshakes = f["join_handshake_cpu_ms"]
+    print(f"    CPU time until then: crund {f['join_daemon_cpu_ms']:.0f} ms, all agents {f['join_own_cpu_ms']:.0f} ms"
+          + (f", {handshakes:.0f} ms of it in their side of the handshakes" if handshakes else ""))
     for what, times, goal in (("failure to the last notice", notice, goal_ms), ("failure to the next rank", place, None)):
         print(f"  {what:<31}  {times['median']:8.2f} ms  (p99 {times['p99']:.2f}, max {times['max']:.2f}"
               + (f"; goal {goal} ms)" if goal else ")"))

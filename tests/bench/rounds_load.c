@@ -62,6 +62,7 @@ static int epoll_fd = -1;
 static unsigned n_placed, n_told;
 static uint64_t told_last_ns, placed_last_ns;
 static uint64_t n_bytes_in, n_bytes_out, n_lost, n_redials;
+static double handshake_cpu_ms; /* of the agents' side */
 static bool only_reading;
 
 static uint64_t now_ns(void)
@@ -84,6 +85,17 @@ static void require(bool holds, const char *what)
         return;
     (void)fprintf(stderr, "rounds_load: %s\n", what);
     exit(1);
+}
+
+/* Milliseconds of CPU time of a process; 0: of this one. */
+static double cpu_ms(int pid)
+{
+    struct timespec t = {0};
+    clockid_t clock = CLOCK_PROCESS_CPUTIME_ID;
+
+    require(pid == 0 || clock_getcpuclockid(pid, &clock) == 0, "there is no process --daemon");
+    require(clock_gettime(clock, &t) == 0, "no clock of a process");
+    return (double)t.tv_sec * 1e3 + (double)t.tv_nsec / 1e6;
 }
 
 /* ---- sockets ---- */
@@ -298,9 +310,12 @@ static void note_notice(const uint8_t *data, size_t n)
 static void take_records(struct agent *a, const void *bytes, size_t n)
 {
     bool was = tls_link_is_established(a->tls);
+    double cpu_before_ms = was ? 0 : cpu_ms(0);
     size_t before = buf_size(&a->in);
 
     require(tls_link_receive(a->tls, bytes, n, &a->in, &a->records) == 0, tls_link_error(a->tls));
+    if (!was)
+        handshake_cpu_ms += cpu_ms(0) - cpu_before_ms;
     if (buf_size(&a->in) > before)
         note_notice(buf_bytes(&a->in) + before, buf_size(&a->in) - before);
     if (!was && tls_link_is_established(a->tls)) {
@@ -506,17 +521,6 @@ static void print_times(const char *name, uint64_t *values, unsigned n)
            quantile_ms(values, n, 0.99), quantile_ms(values, n, 1));
 }
 
-/* Milliseconds of CPU time of a process; 0: of this one. */
-static double cpu_ms(int pid)
-{
-    struct timespec t = {0};
-    clockid_t clock = CLOCK_PROCESS_CPUTIME_ID;
-
-    require(pid == 0 || clock_getcpuclockid(pid, &clock) == 0, "there is no process --daemon");
-    require(clock_gettime(clock, &t) == 0, "no clock of a process");
-    return (double)t.tv_sec * 1e3 + (double)t.tv_nsec / 1e6;
-}
-
 static uint64_t measure_join(void)
 {
     double own_ms = cpu_ms(0), daemon_ms = settings.daemon ? cpu_ms(settings.daemon) : 0;
@@ -524,7 +528,8 @@ static uint64_t measure_join(void)
 
     own_ms = cpu_ms(0) - own_ms;
     daemon_ms = settings.daemon ? cpu_ms(settings.daemon) - daemon_ms : 0;
-    printf("{\"join_own_cpu_ms\":%.1f,\"join_daemon_cpu_ms\":%.1f,", own_ms, daemon_ms);
+    printf("{\"join_own_cpu_ms\":%.1f,\"join_handshake_cpu_ms\":%.1f,\"join_daemon_cpu_ms\":%.1f,", own_ms,
+           handshake_cpu_ms, daemon_ms);
     return join_ns;
 }
 
