@@ -68,6 +68,7 @@ void session_init(struct session *s, const struct session_config *config)
     *s = (struct session){.hello = config->hello,
                           .endpoint = config->endpoint,
                           .cutoff_ns = config->cutoff_ns,
+                          .has_more_endpoints = config->has_more_endpoints,
                           .random = config->hello.nonce.low | 1,
                           .generation = -1,
                           .group_rank = -1,
@@ -214,12 +215,19 @@ static void finish_foreign(struct session *s, const char *what, struct session_a
     session_finish(s, SESSION_END_FOREIGN, out);
 }
 
+/* What a TCPStore does, and a crund only while it is deposed. */
+static bool is_tcpstore(const struct session *s)
+{
+    return s->n_rebuffs >= REBUFFS_MAX && !s->is_crund;
+}
+
 static void step_lost(struct session *s, const struct session_event *event, struct session_actions *out)
 {
     bool rebuffed = s->link == SESSION_LINK_OPENING && !s->opened;
+    const char *why = event->text ? event->text : "closed";
 
     s->n_rebuffs = rebuffed ? s->n_rebuffs + 1 : 0;
-    if (s->n_rebuffs >= REBUFFS_MAX && !s->was_up) {
+    if (is_tcpstore(s) && !s->has_more_endpoints) {
         s->link = SESSION_LINK_DOWN; /* there is nothing to close */
         finish_foreign(s,
                        "it answers as PyTorch's TCPStore does and closes the connection when crun opens its "
@@ -229,7 +237,10 @@ static void step_lost(struct session *s, const struct session_event *event, stru
     }
     session_fall_back(s, event->now_ns);
     session_complain(s, event->now_ns, s->was_up ? "was lost" : "cannot be reached",
-                     event->text ? event->text : "closed", out);
+                     is_tcpstore(s) ? "it closes the connection when crun opens its session, as PyTorch's "
+                                      "TCPStore does"
+                                    : why,
+                     out);
 }
 
 static void step_foreign(struct session *s, const struct session_event *event, struct session_actions *out)
@@ -468,6 +479,7 @@ static void step_view(struct session *s, const struct session_event *event, stru
 {
     const struct session_view *view = event->view;
 
+    s->is_crund = true;
     if (view->kind == SESSION_VIEW_ELSEWHERE) {
         take_elsewhere(s, event, out);
         return;
@@ -768,7 +780,7 @@ static void step_link(struct session *s, const struct session_event *event, stru
         step_session_timer(s, event->now_ns, out);
         break;
     case SESSION_EVENT_OPENED:
-        s->opened = true;
+        s->opened = s->is_crund = true;
         break;
     default:
         break;

@@ -24,6 +24,10 @@
  *
  * How it ends (SESSION_DO_END): with the job's result; refused; the endpoint belongs to another kind of
  * server; the rendezvous could not be reached for too long. Or the agent leaves by itself.
+ *
+ * A TCPStore of PyTorch answers the greeting and closes the connection on the opening. So does a crund that is
+ * deposed or ends at that moment. Therefore the endpoint is taken for another kind of server only when it is a single one, has done
+ * that several times in a row and has never answered as a rendezvous. Of a list, the others are tried until the join timeout.
  */
 
 #include <stdbool.h>
@@ -122,7 +126,8 @@ enum conn_end {
 struct session_config {
     /* All of it but the report and the attempt; copied. */
     struct session_hello hello;
-    const char *endpoint; /* "host:port", for sentences; must live as long as the session */
+    const char *endpoint;    /* "host:port", for sentences; must live as long as the session */
+    bool has_more_endpoints; /* it is a list of several */
     uint64_t
         cutoff_ns; /* how long to redial after having been connected; 0: SESSION_CUTOFF_MS, or with a lease the
                              join timeout */
@@ -157,7 +162,9 @@ struct session {
     bool opened;        /* OPENING: the peer has answered our opening, so it is a rendezvous */
     char trouble[160];  /* why the rendezvous is not reached, as of the last attempt; "": not known */
     unsigned n_rebuffs; /* times in a row that a TCPStore closed the connection on our opening */
-    uint64_t term;      /* the highest of all views; see session_view */
+    bool has_more_endpoints;
+    bool is_crund;                    /* one of the endpoints has answered as a rendezvous */
+    uint64_t term;                    /* the highest of all views; see session_view */
     char redirect[SESSION_ADDR_SIZE]; /* DIALING: this address, as a crund has named it; "": the endpoint's */
     bool was_redirected;              /* by the last answer */
 

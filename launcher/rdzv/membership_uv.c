@@ -1061,6 +1061,7 @@ static void begin_session(struct membership *n)
                                          .on_relay = n->host.on_relay ? on_relayed : NULL,
                                          .data = n};
     struct session_config config = {.endpoint = n->endpoint,
+                                    .has_more_endpoints = job->n_more_endpoints > 0,
                                     .cutoff_ns = job->cutoff_ms * UINT64_C(1000000),
                                     .hello = {.params = job->params,
                                               .n_workers = (uint32_t)job->n_workers,

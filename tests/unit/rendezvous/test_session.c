@@ -553,6 +553,77 @@ static void a_tcpstore_is_named_when_it_closes_on_our_opening(void **state)
     assert_true(t->now_ns < (5000 + 5000) * MS);
 }
 
+/* Connected, greeted, and closed on the opening, as by a crund that is deposed at that moment. */
+static void rebuff(struct table *t)
+{
+    happens(t, SESSION_EVENT_CONNECTED);
+    happens(t, SESSION_EVENT_ECHOED);
+    lost(t, "closed");
+    t->did[0] = 0;
+}
+
+/* The others of a list may be crunds, and one of them leads in a moment: no proof before the join timeout. */
+static void one_of_several_endpoints_that_closes_is_no_proof(void **state)
+{
+    struct table *t = *state;
+
+    t->session.has_more_endpoints = true;
+    happens(t, SESSION_EVENT_START);
+    for (uint64_t until_ns = t->now_ns + 300000 * MS; t->now_ns < until_ns;) {
+        assert_int_equal(t->session.end, SESSION_END_NONE);
+        if (t->session.link == SESSION_LINK_DIALING)
+            rebuff(t);
+        pass(t, 100, false);
+    }
+    assert_true(t->session.n_rebuffs > 100);
+    for (unsigned i = 0; i < 7000 && t->session.end == SESSION_END_NONE; i++) {
+        if (t->session.link == SESSION_LINK_DIALING)
+            rebuff(t);
+        pass(t, 100, false);
+    }
+    assert_int_equal(t->session.end, SESSION_END_UNREACHABLE);
+    assert_says(t, "(the join timeout): it closes the connection when crun opens its session");
+}
+
+/* It has answered as one before: it, or what leads in its place, is a rendezvous. */
+static void a_crund_that_has_answered_stays_one(void **state)
+{
+    struct session_view elsewhere = {.kind = SESSION_VIEW_ELSEWHERE, .generation = -1};
+    struct table *t = *state;
+
+    happens(t, SESSION_EVENT_START);
+    happens(t, SESSION_EVENT_CONNECTED);
+    happens(t, SESSION_EVENT_ECHOED);
+    sees(t, elsewhere);
+    for (unsigned i = 0; i < 10; i++) {
+        pass(t, 1000, false);
+        rebuff(t);
+    }
+    assert_int_equal(t->session.end, SESSION_END_NONE);
+    pass(t, 1000, false);
+    happens(t, SESSION_EVENT_CONNECTED);
+    happens(t, SESSION_EVENT_ECHOED);
+    sees(t, wait_view);
+    assert_int_equal(t->session.link, SESSION_LINK_UP);
+}
+
+/* The answer to the opening is proof enough, without a view. */
+static void a_server_that_answers_the_opening_is_a_crund(void **state)
+{
+    struct table *t = *state;
+
+    happens(t, SESSION_EVENT_START);
+    happens(t, SESSION_EVENT_CONNECTED);
+    happens(t, SESSION_EVENT_ECHOED);
+    happens(t, SESSION_EVENT_OPENED);
+    lost(t, "closed");
+    for (unsigned i = 0; i < 10; i++) {
+        pass(t, 1000, false);
+        rebuff(t);
+    }
+    assert_int_equal(t->session.end, SESSION_END_NONE);
+}
+
 static void another_kind_of_server_is_named_at_once(void **state)
 {
     struct table *t = *state;
@@ -1042,6 +1113,9 @@ int main(void)
         TEST(a_node_that_has_to_go_away_waits_5_s_for_a_rendezvous),
         TEST(nobody_there_is_said_and_tried_until_the_join_timeout),
         TEST(a_tcpstore_is_named_when_it_closes_on_our_opening),
+        TEST(one_of_several_endpoints_that_closes_is_no_proof),
+        TEST(a_crund_that_has_answered_stays_one),
+        TEST(a_server_that_answers_the_opening_is_a_crund),
         TEST(another_kind_of_server_is_named_at_once),
         TEST(silence_is_said_within_five_seconds_and_tried_again),
         TEST(another_version_is_the_end),
