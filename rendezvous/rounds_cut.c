@@ -14,6 +14,13 @@
  * Ranks that cannot connect at all, as the cut was there before they met, report no such rank: that is a worker's failure. So a
  * node that is taken again while the cut lasts costs a restart. None of this is saved: a rendezvous that was started again, or
  * another one that leads, takes both.
+ *
+ * How long the others wait for the node that is left out, which stops its workers first like every member of the last generation:
+ *   - Its crun ends them within its --shutdown-timeout, with SIGKILL at its end, and reports ready.
+ *   - Without a message for the node timeout it is lost. Its lease, if the job has one, is waited for then, and nothing else.
+ *   - Where its crun lives and the kernel does not end a worker (state D): until the join timeout, counted from the end of the
+ *     generation. With a lease there is no such bound, here and for all other nodes (rounds.h): the generation would run beside
+ *     that worker, which is what the lease excludes. The way out is to kill that crun; then the lease decides.
  */
 
 #include <stdio.h>

@@ -2593,6 +2593,68 @@ static void a_node_that_was_cut_off_returns_after_a_pause(void **state)
     }
 }
 
+/* Node 1 of three is left out, and does not come to the end of its workers. */
+static void cut_two_and_stop_slowly(struct table *t)
+{
+    blame(t, 0, 2);
+    fail_worker(t, 0, 0);
+    say(t, 1, SESSION_STOPPING);
+    say(t, 2, SESSION_STOPPING);
+    say(t, 0, SESSION_READY);
+    say(t, 2, SESSION_READY);
+    assert_view(t, 0, SESSION_VIEW_WAIT);
+}
+
+static void assert_started_without_node_1(const struct table *t)
+{
+    assert_started(t, 0, 1, 0, 2);
+    assert_started(t, 2, 1, 1, 2);
+    assert_string_equal(t->agents[0].view.cause.host, "node1");
+    assert_int_equal(t->agents[0].view.changes, 1);
+}
+
+static void a_node_that_is_cut_off_is_waited_for_until_the_join_timeout(void **state)
+{
+    struct table *t = *state;
+
+    t->params.join_timeout_ms = 20000;
+    run(t, 3, 2, 3);
+    cut_two_and_stop_slowly(t);
+    pass_alive(t, 19999, 7);
+    assert_view(t, 0, SESSION_VIEW_WAIT);
+    pass_alive(t, 1, 7);
+    assert_started_without_node_1(t);
+}
+
+static void a_node_that_is_cut_off_and_silent_is_waited_for_until_the_node_timeout(void **state)
+{
+    struct table *t = *state;
+
+    run(t, 3, 2, 3);
+    cut_two_and_stop_slowly(t);
+    pass_alive(t, t->params.node_timeout_ms - 250, 5);
+    assert_view(t, 0, SESSION_VIEW_WAIT);
+    pass_alive(t, 500, 5);
+    assert_started_without_node_1(t);
+}
+
+/* Its lease counts from its last message that was answered; while it sends some there is no bound. */
+static void a_node_that_is_cut_off_and_has_a_lease_is_waited_for(void **state)
+{
+    struct table *t = *state;
+
+    t->params.join_timeout_ms = 20000;
+    run_leased(t, 3, 2);
+    cut_two_and_stop_slowly(t);
+    pass_alive(t, 40000, 7);
+    assert_view(t, 0, SESSION_VIEW_WAIT);
+    renew(t, 1, 1);
+    pass_alive(t, WAIT_MS - 1, 5);
+    assert_view(t, 0, SESSION_VIEW_WAIT);
+    pass_alive(t, 1, 5);
+    assert_started_without_node_1(t);
+}
+
 static void a_node_that_is_cut_off_is_taken_when_it_is_needed(void **state)
 {
     struct table *t = *state;
@@ -2629,6 +2691,9 @@ int main(void)
         TEST(a_cut_is_named_where_no_node_can_be_left_out),
         TEST(what_is_no_cut),
         TEST(a_node_that_was_cut_off_returns_after_a_pause),
+        TEST(a_node_that_is_cut_off_is_waited_for_until_the_join_timeout),
+        TEST(a_node_that_is_cut_off_and_silent_is_waited_for_until_the_node_timeout),
+        TEST(a_node_that_is_cut_off_and_has_a_lease_is_waited_for),
         TEST(a_node_that_is_cut_off_is_taken_when_it_is_needed),
         TEST(an_unfit_node_is_left_out_without_a_wait),
         TEST(a_member_whose_check_fails_does_not_hold_up_the_next_round),
