@@ -11,6 +11,7 @@
 #include "base/time.h"
 #include "rendezvous/curl_os.h"
 #include "rendezvous/etcd_json.h"
+#include "rendezvous/etcd_members.h"
 
 enum { HTTP_OK = 200 };
 
@@ -23,7 +24,7 @@ struct lane {
     struct etcd_reply reply;
     /* The thread's alone. */
     struct curl_easy *easy;
-    size_t member; /* index of the one that answered last */
+    struct etcd_members members;
     struct buf body, answer;
     bool too_long;
     char token[ETCD_TOKEN_SIZE]; /* "": not logged in */
@@ -95,7 +96,7 @@ static void set_target(struct lane *l, const char *path, char url[static ETCD_HO
     const struct etcd_client *c = l->client;
 
     (void)snprintf(url, ETCD_HOST_SIZE + 64, "%s://%s%s", c->config.access.ca_file ? "https" : "http",
-                   c->config.url.endpoints[l->member], path);
+                   c->config.url.endpoints[l->members.at], path);
 }
 
 /* Sends the body to the present member. */
@@ -196,27 +197,19 @@ static bool may_ask_next(const struct lane *l)
     return l->reply.outcome == ETCD_NOT_SENT || (l->reply.outcome == ETCD_UNKNOWN && is_repeatable(l));
 }
 
-/* A member that has lost the others takes seconds to answer: what may go on to the next one gives each its share. */
-static uint64_t member_deadline(const struct lane *l, size_t n_left, uint64_t until_ns)
-{
-    uint64_t at_ns = now_ns();
-
-    return is_repeatable(l) && until_ns > at_ns ? at_ns + (until_ns - at_ns) / n_left : until_ns;
-}
-
 static void ask_members(struct lane *l)
 {
-    const struct etcd_client *c = l->client;
-    uint64_t until_ns = now_ns() + ETCD_CLIENT_MS * UINT64_C(1000000);
     bool was_unknown = false;
+    uint64_t until_ns;
 
-    for (size_t i = 0; i < c->config.url.n_endpoints; i++) {
+    etcd_members_begin(&l->members, is_repeatable(l), now_ns());
+    while (etcd_members_next(&l->members, now_ns(), &until_ns) && !atomic_load(&l->client->is_closing)) {
         etcd_reply_finish(&l->reply);
-        ask_member(l, member_deadline(l, c->config.url.n_endpoints - i, until_ns));
+        ask_member(l, until_ns);
         if (l->reply.outcome != ETCD_OK && l->reply.outcome != ETCD_REFUSED)
-            l->member = (l->member + 1) % c->config.url.n_endpoints; /* for the next request, too */
+            etcd_members_fail(&l->members, l->reply.outcome == ETCD_NOT_SENT, now_ns());
         was_unknown = was_unknown || l->reply.outcome == ETCD_UNKNOWN;
-        if (!may_ask_next(l) || now_ns() >= until_ns || atomic_load(&c->is_closing))
+        if (!may_ask_next(l))
             break;
     }
     if (was_unknown && l->reply.outcome == ETCD_NOT_SENT)
@@ -288,7 +281,7 @@ static bool lane_open(struct lane *l)
     if (!l->easy)
         return false;
     if (curl->easy_setopt(l->easy, CURL_OPT_NO_SIGNAL, 1L) != CURL_OK ||
-        curl->easy_setopt(l->easy, CURL_OPT_CONNECT_TIMEOUT_MS, (long)ETCD_CLIENT_CONNECT_MS) != CURL_OK ||
+        curl->easy_setopt(l->easy, CURL_OPT_CONNECT_TIMEOUT_MS, (long)ETCD_CONNECT_MS) != CURL_OK ||
         curl->easy_setopt(l->easy, CURL_OPT_PROTOCOLS, (long)(CURL_PROTOCOL_HTTP | CURL_PROTOCOL_HTTPS)) !=
             CURL_OK ||
         curl->easy_setopt(l->easy, CURL_OPT_NO_PROXY, "*") != CURL_OK ||
@@ -336,6 +329,7 @@ int etcd_client_create(struct etcd_client **ret, const struct etcd_client_config
     (void)pthread_cond_init(&c->wanted, NULL);
     for (int i = 0; r == 0 && i < ETCD_LANE_COUNT; i++) {
         c->lanes[i].client = c;
+        etcd_members_init(&c->lanes[i].members, config->url.n_endpoints);
         r = lane_start(&c->lanes[i]);
     }
     if (r < 0) {

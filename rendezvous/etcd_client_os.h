@@ -4,16 +4,16 @@
  * Sends requests to etcd: two threads, each with one connection (libcurl) and one request at a time. The lease has a thread of
  * its own, so that a slow write does not let it expire.
  *
- * The members are tried in turn, beginning with the one that answered last. A request goes on to the next member only when it
- * has not been sent to this one, or when it may be carried out twice (all but ETCD_TXN). It ends within ETCD_CLIENT_MS. A
- * login that has expired is renewed.
+ * The members are tried in turn (etcd_members.h), beginning with the one that answered last. A request goes on to the next member
+ * only when it has not been sent to this one, or when it may be carried out twice (all but ETCD_TXN). It ends within
+ * ETCD_ALL_MS. A login that has expired is renewed.
  *
  * Failure: threads or memory: etcd_client_create() returns -errno.
  */
 
 #include "rendezvous/etcd.h"
 
-enum { ETCD_CLIENT_MS = 2500, ETCD_CLIENT_CONNECT_MS = 700 };
+enum { ETCD_CONNECT_MS = 400 /* with the handshake of TLS */ };
 
 enum etcd_lane { ETCD_LANE_WORK, ETCD_LANE_LEASE, ETCD_LANE_COUNT };
 

@@ -13,7 +13,7 @@
 #include "tests/sim/schedule.h"
 #include "tests/support/c/etcd_model.h"
 
-enum { ETCD_LINK_REQUEST_MS = 2500 /* as ETCD_CLIENT_MS */ };
+enum { ETCD_LINK_REQUEST_MS = 2500 /* as ETCD_ALL_MS */ };
 
 enum etcd_lane_of_crund { ETCD_LINK_WORK, ETCD_LINK_LEASE };
 
