@@ -10,10 +10,11 @@
 #define MS UINT64_C(1000000)
 
 enum {
-    LOOK_MS = 400, /* FOLLOWING: between two looks at the leader's key; LEADING: the same */
-    RETRY_MS = 50, /* after a request that was not sent */
+    FOLLOW_MS = 200, /* FOLLOWING: between two looks at the leader's key */
+    LOOK_MS = 400,   /* LEADING: the same */
+    RETRY_MS = 50,   /* after a request that was not sent */
     REFUSED_MS = 500,
-    LEASE_PARTS = 4, /* renewed that often in its time */
+    LEASE_PARTS = 6, /* renewed that often in its time */
     MARGIN_PART = 8, /* of the lease: that much earlier its end is assumed, as clocks differ */
     LOAD_KEYS = 64,
     HEAD_OPS = 3,
@@ -327,7 +328,7 @@ static void compose_look(struct etcd_leader *l, struct etcd_request *ret)
 
 static void take_look(struct etcd_leader *l, const struct etcd_reply *reply, uint64_t now_ns)
 {
-    l->work_due_ns = now_ns + (reply->outcome == ETCD_OK ? LOOK_MS : RETRY_MS) * MS;
+    l->work_due_ns = now_ns + (reply->outcome == ETCD_OK ? FOLLOW_MS : RETRY_MS) * MS;
     if (l->role != ETCD_FOLLOWING)
         return;
     if (reply->outcome == ETCD_OK)

@@ -12,26 +12,19 @@
 #include "proto/wire.h"
 #include "rendezvous/etcd_client_os.h"
 #include "rendezvous/etcd_leader.h"
+#include "rendezvous/leader_silence.h"
 #include "rendezvous/replica_uv.h"
 #include "rendezvous/rounds_json.h"
 #include "rendezvous/rounds_state_uv.h"
 #include "rendezvous/rounds_uv.h"
 #include "rendezvous/server_impl_uv.h"
 
-enum {
-    WATCH_AGAIN_MS = 200,
-    SILENT_TICKS = 3, /* of WATCH_AGAIN_MS, on each of two connections in a row */
-    DEFER_MS = 1000,
-    TROUBLE_MS = 10000,
-    NS_PER_MS = 1000000
-};
+enum { WATCH_AGAIN_MS = LEADER_TICK_MS, DEFER_MS = 1000, TROUBLE_MS = 10000, NS_PER_MS = 1000000 };
 
 /*
  * The connection to the crund that leads. When that ends and the kernel there refuses a new one, its process has ended. A host that is
- * lost says nothing: a ping is sent on the connection each WATCH_AGAIN_MS, when the one before was answered. Where none is answered, on
- * a new connection either, while etcd answers, its place is taken, which is sooner than the end of its lease: etcd prolongs all leases when
- * a member of its own is lost with that host. Turns of the timer are counted, and not time: each reads the sockets first, so
- * that a process that was stopped does not take its own absence for silence of the other one.
+ * lost sends nothing, and is found by leader_silence.h: its place is taken sooner than at the end of its lease, as etcd prolongs all
+ * leases when a member of its own is lost with that host.
  */
 struct leader_watch {
     uv_tcp_t tcp;
@@ -40,9 +33,7 @@ struct leader_watch {
     struct server *server;
     struct rounds_etcd *etcd; /* NULL: it is being closed */
     struct buf greeting, ping;
-    uint64_t opened_ms, tick_ms;
-    unsigned n_silent; /* ticks since the ping that is not answered, or since it was opened */
-    bool is_answered;
+    uint64_t opened_ms;
     char address[ETCD_ADDRESS_SIZE];
     char scratch[256];
 };
@@ -56,9 +47,9 @@ struct rounds_etcd {
     uv_timer_t timer;
     struct leader_watch *watch;        /* NULL: none */
     uint64_t watch_due_ms, refused_ms; /* since when connections to the leader are refused; 0: they are not */
-    uint64_t answering_id;             /* of the crund that has answered as the leader */
-    uint64_t etcd_answered_ms;         /* the last time */
-    unsigned n_silent_watches;         /* in a row, of that leader */
+    struct leader_silence silence;
+    uint64_t tick_ms;                  /* the next one of that */
+    uint64_t watched_id, answering_id; /* of the crund that is watched, or has answered as the leader */
     struct buf text;
     uint64_t troubled_ms;
     size_t n_disproved; /* of the leader, logged */
@@ -116,6 +107,8 @@ static void watch_ended(struct leader_watch *w, int error)
         return;
     if (error == UV_ECONNREFUSED && may_suspect(e, now_ms))
         etcd_leader_suspect(&e->leader, w->address);
+    if (error < 0 && error != UV_ECONNREFUSED) /* no route to it: as silent as one that sends nothing */
+        (void)leader_silence_tick(&e->silence);
     close_watch(e);
     e->watch_due_ms = now_ms + (error == 0 && !is_quick ? 0 : WATCH_AGAIN_MS);
     run_etcd(e);
@@ -136,8 +129,7 @@ static void on_watch_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *room)
         watch_ended(w, 0);
     if (n <= 0 || !w->etcd)
         return;
-    w->is_answered = true;
-    w->n_silent = w->etcd->n_silent_watches = 0;
+    leader_silence_answered(&w->etcd->silence);
     if (strcmp(etcd_leader_address(&w->etcd->leader), w->address) == 0)
         w->etcd->answering_id = w->etcd->leader.seen_id;
 }
@@ -185,6 +177,11 @@ static void open_watch(struct rounds_etcd *e, const char *address)
     uv_loop_t *loop = e->timer.loop;
 
     e->watch_due_ms = uv_now(loop) + WATCH_AGAIN_MS;
+    if (e->watched_id == e->leader.seen_id)
+        leader_silence_reopened(&e->silence);
+    else
+        leader_silence_begin(&e->silence);
+    e->watched_id = e->leader.seen_id;
     if (!w)
         return;
     (void)uv_tcp_init(loop, &w->tcp); /* cannot fail without a socket */
@@ -194,7 +191,7 @@ static void open_watch(struct rounds_etcd *e, const char *address)
     w->server = e->state.shell->server;
     server_handle_opened(w->server);
     e->watch = w;
-    w->tick_ms = w->opened_ms + WATCH_AGAIN_MS;
+    e->tick_ms = w->opened_ms + LEADER_TICK_MS;
     (void)snprintf(w->address, sizeof(w->address), "%s", address);
     if (frame_put_greeting(&w->greeting, 1) < 0 || wire_put_word(&w->ping, WIRE_OP_PING, 1) < 0 ||
         uv_tcp_connect(&w->connect, &w->tcp, (struct sockaddr *)&to, on_watch_connected) < 0)
@@ -205,52 +202,65 @@ static void ping_leader(struct leader_watch *w)
 {
     uv_buf_t ping = uv_buf_init((char *)buf_bytes(&w->ping), (unsigned)buf_size(&w->ping));
 
-    w->is_answered = false;
-    w->n_silent = 0;
     /* Where it fails no answer comes. The write before has ended: it was answered. */
     (void)uv_write(&w->ping_write, (uv_stream_t *)&w->tcp, &ping, 1, on_watch_written);
 }
 
-static void take_silent_place(struct rounds_etcd *e, const struct leader_watch *w)
+static void reopen_watch(struct rounds_etcd *e)
 {
-    /* The crund that has the keys of jobs is to be the first one, as in may_suspect(). */
-    unsigned n_wanted = replica_shell_defers(e->state.shell->server->replicas) ? 3 : 1;
+    char address[ETCD_ADDRESS_SIZE];
 
-    if (e->n_silent_watches < n_wanted || e->answering_id != e->leader.seen_id ||
-        e->etcd_answered_ms < w->opened_ms + WATCH_AGAIN_MS ||
-        strcmp(etcd_leader_address(&e->leader), w->address) != 0)
+    memcpy(address, e->watch->address, sizeof(address));
+    close_watch(e);
+    open_watch(e, address);
+}
+
+static void replace_leader(struct rounds_etcd *e)
+{
+    const char *address = etcd_leader_address(&e->leader);
+
+    if (e->answering_id != e->leader.seen_id || e->leader.wants_campaign || address[0] == '\0')
         return;
     rounds_log(e->state.shell, "the crund at %s, which leads, answers nothing: this one takes its place",
-               w->address);
-    etcd_leader_presume_lost(&e->leader, w->address);
+               address);
+    etcd_leader_presume_lost(&e->leader, address);
+}
+
+static void take_step(struct rounds_etcd *e, enum leader_step step)
+{
+    if (step == LEADER_STEP_PING)
+        ping_leader(e->watch);
+    else if (step == LEADER_STEP_REOPEN && e->watch)
+        reopen_watch(e);
+    else if (step == LEADER_STEP_REPLACE)
+        replace_leader(e);
 }
 
 static void tick_watch(struct rounds_etcd *e)
 {
-    struct leader_watch *w = e->watch;
     uint64_t now_ms = uv_now(e->timer.loop);
-    char address[ETCD_ADDRESS_SIZE];
 
-    if (!w || now_ms < w->tick_ms)
+    if (!e->watch || now_ms < e->tick_ms)
         return;
-    w->tick_ms = now_ms + WATCH_AGAIN_MS;
-    if (w->is_answered) {
-        ping_leader(w);
-        return;
-    }
-    if (++w->n_silent < SILENT_TICKS)
-        return;
-    take_silent_place(e, w);
-    e->n_silent_watches++;
-    memcpy(address, w->address, sizeof(address));
-    close_watch(e);
-    open_watch(e, address);
+    e->tick_ms = now_ms + LEADER_TICK_MS;
+    take_step(e, leader_silence_tick(&e->silence));
+}
+
+static void note_etcd_answer(struct rounds_etcd *e)
+{
+    /* The crund that has the keys of jobs is to be the first one, as in may_suspect(). */
+    bool defers = replica_shell_defers(e->state.shell->server->replicas);
+
+    if (e->leader.role == ETCD_FOLLOWING && e->watched_id == e->leader.seen_id)
+        take_step(e, leader_silence_etcd_answered(&e->silence, defers));
 }
 
 static void update_watch(struct rounds_etcd *e)
 {
     const char *address = e->leader.role == ETCD_FOLLOWING ? etcd_leader_address(&e->leader) : "";
 
+    if (e->leader.role == ETCD_LEADING)
+        e->watched_id = 0; /* what is followed next is watched from its beginning */
     replica_shell_follow(e->state.shell->server->replicas, address, e->leader.role == ETCD_LEADING);
     if (e->watch && (e->is_stopping || e->leader.role != ETCD_FOLLOWING ||
                      (address[0] != '\0' && strcmp(e->watch->address, address) != 0)))
@@ -305,12 +315,14 @@ static void take_change(struct rounds_etcd *e)
 static void take_replies(struct rounds_etcd *e)
 {
     struct etcd_reply reply;
+    bool is_answer;
 
     if (etcd_client_take(e->client, ETCD_LANE_WORK, &reply)) {
-        if (reply.outcome == ETCD_OK)
-            e->etcd_answered_ms = uv_now(e->timer.loop);
+        is_answer = reply.outcome == ETCD_OK;
         etcd_leader_take_work(&e->leader, &reply, uv_hrtime());
         etcd_reply_finish(&reply);
+        if (is_answer)
+            note_etcd_answer(e);
         log_trouble(e);
     }
     if (etcd_client_take(e->client, ETCD_LANE_LEASE, &reply)) {
@@ -338,11 +350,14 @@ static void arm_etcd_timer(struct rounds_etcd *e)
 {
     uint64_t deadline_ns = etcd_leader_deadline(&e->leader), now_ns = uv_hrtime();
     uint64_t ms = deadline_ns > now_ns ? (deadline_ns - now_ns + NS_PER_MS - 1) / NS_PER_MS : 0;
+    uint64_t watch_ms = WATCH_AGAIN_MS, now_ms;
 
-    if (ms > WATCH_AGAIN_MS)
-        ms = WATCH_AGAIN_MS; /* the watch has its own */
     uv_update_time(e->timer.loop);
-    (void)uv_timer_start(&e->timer, on_etcd_timer, ms, 0); /* cannot fail: has a callback */
+    now_ms = uv_now(e->timer.loop);
+    if (e->watch)
+        watch_ms = e->tick_ms > now_ms ? e->tick_ms - now_ms : 0;
+    /* cannot fail: has a callback */
+    (void)uv_timer_start(&e->timer, on_etcd_timer, ms < watch_ms ? ms : watch_ms, 0);
 }
 
 /* Everything that is due. Not from within a step of the rounds, which it may end. */

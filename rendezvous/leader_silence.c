@@ -1,0 +1,45 @@
+#include "rendezvous/leader_silence.h"
+
+void leader_silence_begin(struct leader_silence *s)
+{
+    *s = (struct leader_silence){0};
+}
+
+void leader_silence_reopened(struct leader_silence *s)
+{
+    s->is_answered = false;
+    s->n_silent_connection = 0;
+    s->is_sound = s->has_etcd_answered;
+    s->has_etcd_answered = false;
+}
+
+void leader_silence_answered(struct leader_silence *s)
+{
+    *s = (struct leader_silence){.is_answered = true};
+}
+
+enum leader_step leader_silence_tick(struct leader_silence *s)
+{
+    if (s->is_answered) {
+        leader_silence_begin(s);
+        return LEADER_STEP_PING;
+    }
+    s->n_silent++;
+    s->n_silent_connection++;
+    /* The answer of etcd that makes it certain comes within a tick. */
+    return s->n_silent_connection >= SILENT_TICKS + (s->is_sound ? 1 : 0) ? LEADER_STEP_REOPEN
+                                                                          : LEADER_STEP_NONE;
+}
+
+enum leader_step leader_silence_etcd_answered(struct leader_silence *s, bool defers)
+{
+    unsigned n_lost = defers ? LOST_TICKS_DEFERRED : LOST_TICKS;
+
+    /* An answer that was on its way when this host was cut off proves nothing. */
+    if (s->n_silent < SILENT_TICKS - 1)
+        return LEADER_STEP_NONE;
+    s->has_etcd_answered = true;
+    if (s->is_sound)
+        return s->n_silent >= n_lost && s->n_silent_connection > 0 ? LEADER_STEP_REPLACE : LEADER_STEP_NONE;
+    return s->n_silent >= SILENT_TICKS ? LEADER_STEP_REOPEN : LEADER_STEP_NONE;
+}

@@ -1,0 +1,102 @@
+/*
+ * When a follower takes the leader for lost: conversations of ticks ('t'), answers of the leader ('L') and of etcd ('e'), connections
+ * that end and are opened again ('c'), and what each demands: nothing, a ping ('p'), another connection ('r'), or the leader's place ('!').
+ */
+
+#include <stdio.h>
+#include <string.h>
+
+#include "rendezvous/leader_silence.h"
+
+#include "tests/support/c/cmocka_fixed.h"
+
+struct row {
+    const char *name;
+    const char *events; /* with what is demanded behind each; spaces are for the reader */
+    bool defers;
+};
+
+static const struct row rows[] = {
+    {"a leader that answers is asked at each tick", "Ltpe Ltpe Ltp", false},
+    {"an answer after the fifth tick of silence is in time", "Ltpe tetetr etetL e", false},
+    {"so is one after the sixth, before that of etcd", "Ltpe tetetr etetet Le Ltp", false},
+    {"lost while etcd answers", "Ltpe tetetr etetet e!", false},
+    {"lost, and etcd answers between two ticks", "Ltp ttetr etetet e!", false},
+    {"lost, and etcd answers each other tick", "Ltp tettr ter tte!", false},
+    /* etcd has lost its own leader with that host. */
+    {"lost, and etcd answers late", "Ltp tttr tttr tter te!", false},
+    {"the leader is there when etcd answers late", "Ltp tttr tttr tter LtpeLtpe", false},
+    /* This host was cut off: etcd answers first when it is connected again. */
+    {"an answer of etcd from before the cut proves nothing", "Ltpe tettr tttr ter Ltp", false},
+    {"nor does one after it", "Ltpe tttr tttr ter eeLtp", false},
+    {"a new connection is given a tick", "Ltp tttr tttr er eee te!", false},
+    {"an old connection is not taken for a new one", "Ltp tttr tttr ter ttttr ter te!", false},
+    {"silence of a leader that never answered is counted, too", "tetetr etetet e!", false},
+    {"after an answer the count begins again", "Ltpe tetetr etetL tpe tetetr etetet e!", false},
+    {"no ping is sent on a connection that has not answered", "LtpLc tttr", false},
+    {"another crund is to be the first", "Ltp tetetr etetetetr etetetetr et e!", true},
+};
+
+static char letter_of(enum leader_step step)
+{
+    static const char letters[] = {
+        [LEADER_STEP_PING] = 'p', [LEADER_STEP_REOPEN] = 'r', [LEADER_STEP_REPLACE] = '!'};
+
+    return letters[step];
+}
+
+static void drop_spaces(const char *from, char *to)
+{
+    for (; *from; from++)
+        if (*from != ' ')
+            *to++ = *from;
+    *to = '\0';
+}
+
+/* The conversation as it was, with what was demanded. */
+static void play(const char *events, bool defers, char *got, size_t size)
+{
+    struct leader_silence s;
+    size_t n = 0;
+
+    leader_silence_begin(&s);
+    for (const char *at = events; *at && n + 2 < size; at++) {
+        enum leader_step step = LEADER_STEP_NONE;
+
+        if (!strchr("tLec", *at))
+            continue;
+        got[n++] = *at;
+        if (*at == 't')
+            step = leader_silence_tick(&s);
+        else if (*at == 'e')
+            step = leader_silence_etcd_answered(&s, defers);
+        else if (*at == 'c')
+            leader_silence_reopened(&s);
+        else
+            leader_silence_answered(&s);
+        if (step != LEADER_STEP_NONE)
+            got[n++] = letter_of(step);
+        if (step == LEADER_STEP_REOPEN)
+            leader_silence_reopened(&s);
+    }
+    got[n] = '\0';
+}
+
+static void test_conversations(void **state)
+{
+    for (size_t i = 0; i < sizeof(rows) / sizeof(*rows); i++) {
+        char got[200], wanted[200];
+
+        drop_spaces(rows[i].events, wanted);
+        play(rows[i].events, rows[i].defers, got, sizeof(got));
+        if (strcmp(got, wanted) != 0)
+            fail_msg("%s: %s, and %s was wanted", rows[i].name, got, wanted);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_conversations)};
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
