@@ -127,6 +127,7 @@ class Place:
         cluster = ",".join(f"m{h}=http://{self.network.address(h)}:2380" for h in self.control)
         self.members[host] = self.start(host, "etcd", [
             "etcd", "--name", f"m{host}", "--data-dir", self.memory / f"etcd{host}", "--logger", "zap", "--initial-cluster", cluster,
+            "--pre-vote",  # the default since 3.5: a member that comes back makes no election
             "--listen-peer-urls", f"http://{at}:2380", "--initial-advertise-peer-urls", f"http://{at}:2380",
             "--listen-client-urls", f"http://{at}:2379", "--advertise-client-urls", f"http://{at}:2379"])
 
@@ -208,6 +209,16 @@ class Place:
         except (OSError, ValueError):
             return None
 
+    def member_reads(self, host):
+        """It reads what its leader confirms: else it is not back yet, whatever its status is, as connections between members that were
+        cut wait for TCP to send again. The next fault would leave etcd no majority."""
+        request = urllib.request.Request(f"http://{self.network.address(host)}:2379/v3/kv/range", b'{"key": "AA=="}')
+        try:
+            with urllib.request.urlopen(request, timeout=0.5):
+                return True
+        except (OSError, ValueError):
+            return False
+
     def etcd_leader(self):
         """None where the members do not agree or one is missing."""
         found = [self.member_status(host) for host in self.control]
@@ -215,6 +226,14 @@ class Place:
             return None
         leads = [h for h, s in zip(self.control, found) if s.get("leader") == s["header"]["member_id"]]
         return leads[0] if leads else None
+
+    def etcd_is_whole(self):
+        """Each member has all that its leader had a moment ago."""
+        leader = self.etcd_leader()
+        status = None if leader is None else self.member_status(leader)
+        if status is None or not all(self.member_reads(host) for host in self.control):
+            return False
+        return all(int((self.member_status(host) or {}).get("raftAppliedIndex", 0)) >= int(status["raftAppliedIndex"]) for host in self.control)
 
     def answers(self, host):
         try:
@@ -268,9 +287,14 @@ class Place:
         pid = self.newest(job)[1][0][0]
         return next((h for h in self.workers if pid in self.pids(h)), None)
 
+    def answers_probes(self):
+        """The client gets answers again: one whose last attempt met a cut waits for its own time-out, which is no gap of the next round."""
+        return time.monotonic() - self.probes(time.monotonic() - 1)[-1][0] < 0.3
+
     def is_settled(self):
         return (self.leader() is not None and all(self.is_working(job, len(self.workers)) for job in self.jobs)
-                and all(self.answers(h) for h in self.control) and self.etcd_leader() is not None)
+                and all(self.answers(h) for h in self.control) and self.etcd_is_whole()
+                and self.answers_probes())
 
     def texts(self):
         return "".join(f"--- {path.name}\n{path.read_text(errors='replace')[-2500:]}\n"
