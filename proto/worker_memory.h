@@ -23,8 +23,8 @@
  * after the other, too: only what does not change any more is exact. A record whose `pid` is not the worker's is of an
  * earlier process.
  *
- * At WORKER_CUT_AT the first rank of another host that has stopped answering, with the network as the reason that the kernel names. An
- * agent reports it, and the rendezvous compares what the nodes report.
+ * At WORKER_CUT_AT the first rank of another host that does not answer, with the network as the reason that the kernel names: it has stopped
+ * answering, or this rank has tried to connect to it in vain until now. An agent reports it, and the rendezvous compares what the nodes report.
  */
 
 #include <stdint.h>

@@ -147,8 +147,8 @@ struct session_report {
     bool drain;                 /* the node will go away: all workers of the job should snapshot and end */
     bool quiet;                 /* RUNNING: no worker of this node makes progress */
     bool keeps_keys;            /* READY: workers remain that use the keys of `generation` on */
-    /* FAILED and later: 1 and the global rank, on another host, that has stopped answering a worker of this node in `generation`,
-     * so that the network between the two may be cut; 0: none. */
+    /* FAILED and later: 1 and the global rank, on another host, that does not answer a worker of this node in `generation`, or
+     * has never done so, so that the network between the two may be cut; 0: none. */
     uint32_t cut_from;
     uint64_t age_ns; /* FAILED: how long ago the failure was */
     /* STOPPING: why this node takes part in no generation until its health check succeeds; "": it does. Rendezvous of

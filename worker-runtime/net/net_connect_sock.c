@@ -8,6 +8,7 @@
 #include "base/random_os.h"
 #include "proto/wait_sock.h"
 #include "worker-runtime/base/error.h"
+#include "worker-runtime/base/network_cut_os.h"
 #include "worker-runtime/net/net_seal_openssl.h"
 
 #include <errno.h>
@@ -207,17 +208,38 @@ static int connect_result(struct net *n, int r, int to)
         to, n->peers[to].address, n->peers[to].port, strerror(-r));
 }
 
+/* Of something at the other end: the network is there. */
+static bool is_answer(int r)
+{
+    return r == 0 || r == NET_E_LOST || r == NET_E_LEFT || r == NET_E_DIFFERS || r == -ECONNREFUSED ||
+           r == -ECONNRESET;
+}
+
+/* A rank that does not answer is noted with the first attempt: the generation may end while others are made, as another rank
+ * has given up, and the report of its end has to name this side of the cut, too. */
+static int try_to_connect(struct net *n, const struct net_wait *wait, struct net_hello hello, int to,
+                          struct net_link **ret)
+{
+    int r = net_connect_once(n, wait, hello, to, ret);
+
+    if (net_is_unreachable(r))
+        network_cut_note(to);
+    else if (is_answer(r))
+        network_cut_withdraw(to);
+    return r;
+}
+
 int net_connect(struct net *n, const struct net_wait *wait, struct net_hello hello, int to,
                 struct net_link **ret)
 {
     int64_t give_up_ns = sock_deadline_ns(min_ms(wait->timeout_ms, RETRY_MS));
     struct net_wait pause = {wait->interrupt_fd, RETRY_FIRST_MS};
-    int r = net_connect_once(n, wait, hello, to, ret);
+    int r = try_to_connect(n, wait, hello, to, ret);
 
     while (may_pass(r) && sock_now_ns() < give_up_ns && !is_known_absent(n, to)) {
         int paused = net_poll(&pause, NULL, 0);
 
-        r = paused == NET_E_TIMEOUT ? net_connect_once(n, wait, hello, to, ret) : paused;
+        r = paused == NET_E_TIMEOUT ? try_to_connect(n, wait, hello, to, ret) : paused;
         pause.timeout_ms = min_ms(2 * pause.timeout_ms, RETRY_LAST_MS);
     }
     return connect_result(n, r, to);

@@ -86,20 +86,11 @@ static void take_record(struct net *n, struct net_control *c)
         take_end_record(n, record.rank, record.detail);
 }
 
-/* Errors of a connection whose other end has neither closed nor reset it. */
-static bool is_unreachable(ssize_t negative_errno)
-{
-    int error = (int)-negative_errno;
-
-    return error == ETIMEDOUT || error == EHOSTUNREACH || error == ENETUNREACH || error == ENETDOWN ||
-           error == EHOSTDOWN;
-}
-
 static int end_detail(ssize_t negative_errno)
 {
     if (negative_errno == -EBADMSG)
         return SHM_DETAIL_CHANGED;
-    return is_unreachable(negative_errno) ? SHM_DETAIL_UNREACHABLE : 0;
+    return net_is_unreachable(negative_errno) ? SHM_DETAIL_UNREACHABLE : 0;
 }
 
 void net_read_control(struct net *n, struct net_control *c)
@@ -120,7 +111,7 @@ void net_read_control(struct net *n, struct net_control *c)
     pthread_mutex_lock(&n->lock);
     c->ended = true;
     pthread_mutex_unlock(&n->lock);
-    if (!c->left && is_unreachable(got))
+    if (!c->left && net_is_unreachable(got))
         network_cut_note(c->rank);
     if (!c->left)
         take_end_record(n, c->rank, end_detail(got));

@@ -268,3 +268,11 @@ int net_receive_all(const struct net_wait *wait, int fd, void *data, size_t n_by
     }
     return 0;
 }
+
+bool net_is_unreachable(ssize_t negative_errno)
+{
+    int error = (int)-negative_errno;
+
+    return error == ETIMEDOUT || error == EHOSTUNREACH || error == ENETUNREACH || error == ENETDOWN ||
+           error == EHOSTDOWN;
+}

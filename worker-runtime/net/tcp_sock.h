@@ -58,6 +58,10 @@ ssize_t net_send(int fd, const void *data, size_t n_bytes);
 ssize_t net_send_message(int fd, const struct msghdr *message);
 ssize_t net_receive(int fd, void *data, size_t n_bytes);
 
+/* -errno of a connection, or of an attempt to connect, whose other end has not answered, with the network as the reason: it has
+ * neither closed, reset nor refused it. */
+bool net_is_unreachable(ssize_t negative_errno);
+
 enum { NET_POLL_MAX = 128 };
 
 /* Until one of fds (events 0: not looked at; NET_POLL_MAX at most) is ready. NULL is no list. Results as above. */
