@@ -131,8 +131,10 @@ struct rounds_node {
     bool wants_renewed;
     uint32_t cut_from;                /* as in session_report, of the present generation */
     unsigned n_cuts;                  /* while a generation is being settled: reports on it and by it */
+    unsigned n_cuts_before;           /* the same of earlier generations together */
     bool is_cut_off;                  /* no member until the job's cut_until_ns */
-    char cut_host[SESSION_HOST_SIZE]; /* the other side of the cut */
+    uint64_t cut_serial;              /* of the other side of the cut */
+    char cut_host[SESSION_HOST_SIZE]; /* its name */
     unsigned n_excuses;               /* since it was heard: times that the daemon was late itself */
     bool wants_view, wants_alive;
     bool verdict_sent; /* that the job is over */

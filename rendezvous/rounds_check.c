@@ -23,6 +23,7 @@ static void check_node(const struct rounds_node *n)
     assert(!n->session || n->session->node == n);
     assert(!n->lost || (!n->session && !n->member));
     assert(!n->member || has_generation);
+    assert(!n->member || !n->is_cut_off);
     assert(!n->answered || job->state == ROUNDS_ENDING);
     assert(!n->member || (n->group_rank >= 0 && (uint32_t)n->group_rank < job->n_members));
     assert(!n->member || (uint64_t)n->rank_base + n->n_workers <= job->world_size);

@@ -89,6 +89,9 @@ void job_judge_cut(struct rounds_job *job, uint64_t now_ns);
 /* Nodes that were left out for a cut may be members again. */
 void job_readmit_cut(struct rounds_job *job);
 
+/* The same for those whose other side is not there any more, or is left out itself. */
+void job_readmit_single(struct rounds_job *job);
+
 /* ---- rounds_waiting.c ---- */
 
 /* Composes job->waiting anew. */

@@ -89,6 +89,7 @@ static void start_gathering(struct rounds_job *job, uint64_t now_ns)
     open_round(job, now_ns);
     for_each_node(job, end_membership);
     for_each_node(job, job_learn_charges);
+    job_readmit_single(job);
 }
 
 void job_abandon_generation(struct rounds_job *job, uint64_t now_ns)
@@ -431,6 +432,7 @@ void job_lose(struct rounds_node *n, enum session_cause_kind kind, const char *t
         node_fence(n, n->leased_ns + lease_wait_ns(job));
     else
         node_destroy(n);
+    job_readmit_single(job);
     if (kind == SESSION_CAUSE_LOST)
         job->tombstone_until_ns = now_ns + job->rounds->config.linger_ns;
     job->empty = kind == SESSION_CAUSE_LEFT && list_is_empty(&job->nodes);

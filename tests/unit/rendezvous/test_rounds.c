@@ -2533,7 +2533,7 @@ static void a_cut_is_named_where_no_node_can_be_left_out(void **state)
         assert_started(t, i, 1, i, 3);
     assert_int_equal(t->agents[0].view.restarts, 1);
     assert_int_equal(t->agents[0].view.cause.kind, SESSION_CAUSE_WORKER);
-    assert_contains(t->agents[0].view.cause.text, "the network between node1 and node0 is cut");
+    assert_contains(t->agents[0].view.cause.text, "hosts node1 and node0 cannot reach each other");
 }
 
 static void what_is_no_cut(void **state)
@@ -2671,6 +2671,86 @@ static void a_node_that_is_cut_off_is_taken_when_it_is_needed(void **state)
     assert_string_equal(t->agents[0].view.unfit, "");
 }
 
+/* Node 0 connects to no other one, but takes connections, so that each generation has one report of a cut. */
+static void a_node_with_cuts_in_two_generations_is_the_one(void **state)
+{
+    struct table *t = *state;
+
+    run(t, 4, 2, 4);
+    blame(t, 0, 2);
+    fail_worker(t, 0, 0);
+    obey(t, 4);
+    assert_string_equal(t->agents[0].view.cause.host, "node1");
+    for (unsigned i = 0; i < 4; i++)
+        if (i != 1)
+            say(t, i, SESSION_RUNNING);
+    blame(t, 0, t->agents[2].view.place.rank_base);
+    fail_worker(t, 0, 0);
+    obey(t, 4);
+    assert_view(t, 0, SESSION_VIEW_WAIT);
+    assert_string_equal(t->agents[2].view.cause.host, "node0");
+    assert_string_equal(t->agents[2].view.unfit, "node0: its network is cut off from node2");
+    for (unsigned i = 1; i < 4; i++) /* node 1 was left out for its cut from node 0 alone */
+        assert_int_equal(t->agents[i].view.place.group_world_size, 3);
+}
+
+/* With MIN of three nodes the one that was left out counts, as it has no cut from those that remain. */
+static void a_node_that_is_left_out_makes_room_for_the_other_side(void **state)
+{
+    struct table *t = *state;
+
+    t->params.max_restarts = 0;
+    run(t, 3, 2, 3);
+    blame(t, 0, 2);
+    fail_worker(t, 0, 0);
+    obey(t, 3);
+    assert_string_equal(t->agents[0].view.cause.host, "node1");
+    say(t, 0, SESSION_RUNNING);
+    say(t, 2, SESSION_RUNNING);
+    blame(t, 0, t->agents[2].view.place.rank_base);
+    fail_worker(t, 0, 0);
+    obey(t, 3);
+    assert_view(t, 0, SESSION_VIEW_WAIT);
+    assert_view(t, 1, SESSION_VIEW_START);
+    assert_view(t, 2, SESSION_VIEW_START);
+    assert_int_equal(t->agents[1].view.place.group_world_size, 2);
+}
+
+static void a_node_returns_when_the_other_side_has_left(void **state)
+{
+    struct table *t = *state;
+
+    run(t, 4, 2, 4);
+    blame(t, 0, 2);
+    fail_worker(t, 0, 0);
+    obey(t, 4);
+    assert_view(t, 1, SESSION_VIEW_WAIT);
+    say(t, 2, SESSION_RUNNING);
+    say(t, 3, SESSION_RUNNING);
+    t->agents[0].hello.report.generation = 1;
+    say(t, 0, SESSION_LEFT);
+    obey(t, 4);
+    for (unsigned i = 1; i < 4; i++)
+        assert_int_equal(t->agents[i].view.place.group_world_size, 3);
+    assert_string_equal(t->agents[2].view.unfit, "");
+}
+
+static void the_result_of_a_job_names_the_cut(void **state)
+{
+    struct table *t = *state;
+
+    t->params.max_restarts = 0;
+    run(t, 2, 2, 2);
+    blame(t, 1, 0);
+    fail_worker(t, 1, 0);
+    obey(t, 2);
+    for (unsigned i = 0; i < 2; i++) {
+        assert_view(t, i, SESSION_VIEW_END);
+        assert_int_equal(t->agents[i].view.verdict, SESSION_VERDICT_FAILURE);
+        assert_contains(t->agents[i].view.cause.text, "hosts node1 and node0 cannot reach each other");
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -2695,6 +2775,10 @@ int main(void)
         TEST(a_node_that_is_cut_off_and_silent_is_waited_for_until_the_node_timeout),
         TEST(a_node_that_is_cut_off_and_has_a_lease_is_waited_for),
         TEST(a_node_that_is_cut_off_is_taken_when_it_is_needed),
+        TEST(a_node_with_cuts_in_two_generations_is_the_one),
+        TEST(a_node_that_is_left_out_makes_room_for_the_other_side),
+        TEST(a_node_returns_when_the_other_side_has_left),
+        TEST(the_result_of_a_job_names_the_cut),
         TEST(an_unfit_node_is_left_out_without_a_wait),
         TEST(a_member_whose_check_fails_does_not_hold_up_the_next_round),
         TEST(an_unfit_node_is_asked_again_when_it_is_needed),
