@@ -96,6 +96,8 @@ static void start_generation(struct sim *sim, unsigned agent, const struct sessi
     check_start(sim, agent, view);
     a->restarts = view->restarts;
     a->changes = view->changes;
+    a->cut_from = 0;
+    host_cut_connect(sim, agent);
     workers_event(
         sim, agent,
         (struct group_event){.kind = GROUP_START,
@@ -207,6 +209,13 @@ static bool is_contact(const struct sim_agent *a, const struct session_event *ev
             (event->view->kind != SESSION_VIEW_ELSEWHERE || a->session.was_up));
 }
 
+/* As launcher/rdzv/session_uv.c does it. */
+static bool names_cut(const struct session_event *event)
+{
+    return event->kind == SESSION_EVENT_GROUP_FAILED || event->kind == SESSION_EVENT_GROUP_READY ||
+           (event->kind == SESSION_EVENT_VIEW && event->view->kind == SESSION_VIEW_STOP);
+}
+
 static void step_agent(struct sim *sim, unsigned agent, struct session_event *event)
 {
     struct sim_agent *a = &sim->agents[agent];
@@ -214,6 +223,7 @@ static void step_agent(struct sim *sim, unsigned agent, struct session_event *ev
     struct session_actions actions;
 
     event->now_ns = agent_clock(sim, a);
+    event->cut_from = names_cut(event) ? a->cut_from : 0;
     if (is_contact(a, event))
         a->contact_ns = sim->now_ns;
     if (event->view)
@@ -245,6 +255,7 @@ void agent_boot(struct sim *sim, unsigned agent)
     if (a->alive)
         return;
     a->own_instance = a->seen_term = 0;
+    a->cut_from = 0;
     a->n_dials = agent;
     a->restarts = a->changes = 0;
     a->alive = true;

@@ -263,8 +263,9 @@ static struct sim_member *blamed(struct sim *sim, const struct sim_world *w, con
     return m;
 }
 
-static void check_worker_cause(struct sim *sim, const struct sim_world *w, const struct session_cause *c)
+static void check_worker_cause(struct sim *sim, struct sim_world *w, const struct rounds_job *job)
 {
+    const struct session_cause *c = &job->cause;
     const struct sim_member *m = blamed(sim, w, c);
 
     if (!m)
@@ -273,6 +274,7 @@ static void check_worker_cause(struct sim *sim, const struct sim_world *w, const
         violated(sim, "node %d is blamed for a failure of generation %lld it did not have",
                  (int)c->group_rank, (long long)w->generation);
     /* On a quick and quiet network what came first is known. */
+    host_cut_check_charged(sim, w, m, job);
     if (m->victim && !w->heard_after_death && sim->now_ns > sim->rendezvous.disturbed_until_ns &&
         sim->scenario.spike_percent == 0 && sim->scenario.latency_max_ns <= 2 * SIM_MS &&
         w->death_ns + 200 * SIM_MS < sim->now_ns - SIM_S)
@@ -313,8 +315,10 @@ static void check_cause(struct sim *sim, const struct rounds_job *job)
         violated(sim, "generation %lld is settled twice", (long long)job->generation);
     w->settled = true;
     if (job->cause.kind == SESSION_CAUSE_WORKER)
-        check_worker_cause(sim, w, &job->cause);
-    if (job->cause.kind == SESSION_CAUSE_LOST)
+        check_worker_cause(sim, w, job);
+    if (host_cut_is_cause(&job->cause))
+        host_cut_check_left_out(sim, w, job);
+    else if (job->cause.kind == SESSION_CAUSE_LOST)
         check_lost_cause(sim, w, job);
 }
 
@@ -344,10 +348,13 @@ void check_log(struct sim *sim, const struct rounds_job *job, unsigned log_kinds
                   rounds_job_n_nodes(job), job->restarts, job->changes, cause);
     }
     if (log_kinds & ROUNDS_LOG_OVER && job->cause.kind == SESSION_CAUSE_LOST &&
-        !sim->rendezvous.rolled_back && find_world(sim, job->instance, job->generation))
+        !host_cut_is_cause(&job->cause) && !sim->rendezvous.rolled_back &&
+        find_world(sim, job->instance, job->generation))
         check_lost_cause(sim, find_world(sim, job->instance, job->generation), job);
     if (log_kinds & ROUNDS_LOG_SETTLED)
         check_cause(sim, job);
+    if (log_kinds & ROUNDS_LOG_FORMED)
+        host_cut_check_formed(sim, job);
     /* Each generation is there because the one before was charged. (Not when an agent came from another
      * instance of the job: then numbers are skipped.) */
     if (log_kinds & ROUNDS_LOG_FORMED && job->floor < 0 &&
@@ -492,6 +499,7 @@ static void check_job_progress(struct sim *sim, const struct sim_daemon *d, stru
     }
     if (situation == SITUATION_COMPLETE)
         violated(sim, "job %s has all nodes for its next generation, and does not form it", job->id);
+    host_cut_check_return(sim, d, job);
     extend(&since_ns, d->paused_until_ns);
     if (situation != SITUATION_NONE && sim->now_ns > since_ns + limit_ns + limit_ns / 50)
         violated(sim, "job %s waits for its next generation (%d) for %.3f s, which is too long", job->id,
@@ -669,6 +677,8 @@ static void check_agent_calm(struct sim *sim, unsigned agent, unsigned n_alive)
         return;
     if (n_alive < sim->scenario.params.min_nodes)
         return; /* it waits for others that do not come */
+    if (host_cut_is_active(sim, daemon_job_of(sim, agent)) || host_cut_leaves_out(sim, agent))
+        return;
     if (a->session.phase == SESSION_READY && a->session.link == SESSION_LINK_UP) {
         /* A spare: there is no room, or no change is left to make some. */
         for (unsigned i = 0; i < sim->scenario.n_agents; i++)
@@ -699,7 +709,7 @@ void check_calm(struct sim *sim)
         n_alive[job] += a->alive && !a->ended;
         if (!a->alive || a->ended || a->part != PART_RUNNING)
             continue;
-        if (worlds[job] >= 0 && worlds[job] != a->world)
+        if (worlds[job] >= 0 && worlds[job] != a->world && !host_cut_is_active(sim, job))
             violated(sim, "two generations of one job run at the same time, long after the last fault");
         worlds[job] = a->world;
     }

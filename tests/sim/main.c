@@ -119,8 +119,9 @@ static void print_totals(const struct totals *t, double seconds)
            t->n_seeds, t->n_events, t->n_generations, t->node_hours, seconds, (double)t->n_events / seconds);
     if (t->n_terms > 0)
         printf("%" PRIu64 " terms\n", t->n_terms);
-    for (unsigned i = 0; i < (t->n_terms > 0 ? FAULT_COUNT : FAULT_COUNT_SINGLE); i++)
-        printf("%s%" PRIu64 " %s", i ? ", " : "", t->n_faults[i], sim_fault_name(i));
+    for (unsigned i = 0; i < FAULT_COUNT; i++)
+        if (t->n_terms > 0 || i < FAULT_COUNT_SINGLE || i >= FAULT_COUNT_DRAWN)
+            printf("%s%" PRIu64 " %s", i ? ", " : "", t->n_faults[i], sim_fault_name(i));
     putchar('\n');
 }
 

@@ -27,6 +27,7 @@ static const char *const fault_names[FAULT_COUNT] = {
     [FAULT_ETCD_CUT] = "partitions of one daemon from etcd",
     [FAULT_ETCD_DOWN] = "losses of etcd's majority",
     [FAULT_ETCD_SLOW] = "times of bad answers from etcd",
+    [FAULT_HOST_CUT] = "cuts between two hosts",
 };
 
 /* How often a kind takes part in a seed. */
@@ -183,7 +184,7 @@ static void choose_daemons(struct sim_scenario *sc, struct random *r)
     sc->suspends = random_percent(r, 20);
     sc->fault_percent[FAULT_DAEMON_AMNESIA] = sc->fault_percent[FAULT_ROLLBACK] = 0;
     sc->disk_max_ns = 0;
-    for (unsigned i = FAULT_COUNT_SINGLE; i < FAULT_COUNT; i++)
+    for (unsigned i = FAULT_COUNT_SINGLE; i < FAULT_COUNT_DRAWN; i++)
         sc->fault_percent[i] = random_percent(r, fault_chances[i]) ? (unsigned)random_between(r, 5, 100) : 0;
 }
 
@@ -210,6 +211,7 @@ void scenario_choose(struct sim *sim, unsigned n_agents, bool has_etcd)
         sc->fault_percent[i] = random_percent(r, fault_chances[i]) ? (unsigned)random_between(r, 5, 100) : 0;
     if (has_etcd)
         choose_daemons(sc, r);
+    host_cut_plan(sim);
     sim_trace(sim,
               "%u agents, %u jobs, %u to %u nodes, %u restarts, %u changes, calm at %llu s, finish at %llu s",
               sc->n_agents, sc->n_jobs, sc->params.min_nodes, sc->params.max_nodes, sc->params.max_restarts,
@@ -499,6 +501,7 @@ static void inflict(struct sim *sim, enum sim_fault fault)
     case FAULT_ETCD_SLOW:
         disturb_etcd(sim, fault);
         break;
+    case FAULT_HOST_CUT:
     case FAULT_COUNT:
         break;
     }

@@ -88,6 +88,8 @@ static uint64_t postponed_ns(const struct sim *sim, const struct moment *m)
     case SIM_WORKER_FAIL:
     case SIM_WORKER_DONE:
     case SIM_WORKER_DIE:
+    case SIM_CUT_NOTICE:
+    case SIM_CUT_FAIL:
     case SIM_AGENT_EXIT:
         until_ns = sim->agents[m->who].paused_until_ns;
         break;
@@ -200,6 +202,11 @@ static void happen(struct sim *sim, const struct moment *m)
         break;
     case SIM_FAULT:
         scenario_fault(sim);
+        break;
+    case SIM_HOST_CUT:
+    case SIM_CUT_NOTICE:
+    case SIM_CUT_FAIL:
+        host_cut_moment(sim, m);
         break;
     case SIM_CHECK_NOTICE:
         check_notice(sim, m->who, (unsigned)m->detail);

@@ -11,6 +11,7 @@
  *   daemon_disk.c, daemon_etcd.c   where its state is
  *   etcd_link.c  etcd, and the way there; also for leaders/main.c
  *   agent.c      one node: an agent process and its core
+ *   host_cut.c   networks between the workers of two nodes that are cut
  *   workers.c    the workers of a node: the shipping group machine, and processes that do what they like
  *   check.c      what must never happen, and what must be in the end
  *   sim.c        one run
@@ -35,7 +36,7 @@
 #define SIM_MS UINT64_C(1000000)
 #define SIM_S UINT64_C(1000000000)
 
-enum { SIM_JOBS_MAX = 2, SIM_WORKERS_MAX = 3, SIM_DAEMONS_MAX = 4, SIM_TOLD_MAX = 64 };
+enum { SIM_JOBS_MAX = 2, SIM_WORKERS_MAX = 3, SIM_DAEMONS_MAX = 4, SIM_TOLD_MAX = 64, SIM_HOST_CUTS_MAX = 4 };
 
 enum sim_moment {
     SIM_PUMP,          /* who: connection, detail: direction */
@@ -66,6 +67,9 @@ enum sim_moment {
     SIM_ETCD_EXPIRE,  /* etcd ends leases */
     SIM_SUSPECT,      /* who: daemon, detail: another one, at whose address nothing listens */
     SIM_FAULT,
+    SIM_HOST_CUT, /* who: index of the cut, which begins */
+    SIM_CUT_NOTICE, /* who: agent, detail: index of the world, see host_cut.c; its workers notice cuts that are there */
+    SIM_CUT_FAIL,        /* the same; one that is noticed ends a worker */
     SIM_CHECK_NOTICE,    /* who: agent that failed, detail: index of the world */
     SIM_CHECK_EXCLUSION, /* detail: index of a world: none before it is left */
     SIM_CHECK_CALM,      /* everybody has to be in a world now, or ended */
@@ -95,6 +99,8 @@ enum sim_fault {
     FAULT_ETCD_CUT,        /* one daemon does not reach etcd */
     FAULT_ETCD_DOWN,       /* etcd has no majority */
     FAULT_ETCD_SLOW,       /* a part of all requests is lost or late, for a while */
+    FAULT_COUNT_DRAWN,
+    FAULT_HOST_CUT = FAULT_COUNT_DRAWN, /* planned: host_cut.c */
     FAULT_COUNT,
     FAULT_COUNT_SINGLE = FAULT_PAIR
 };
@@ -260,6 +266,7 @@ struct sim_agent {
     uint32_t restarts, changes; /* charged to the job at its last start */
     uint64_t own_instance;      /* of the job that it has run last */
     uint64_t view_instance;     /* of the job in its last view */
+    uint32_t cut_from;          /* as in session_report, of its present workers */
     int64_t failed_world;       /* last world in which a worker of this node failed by itself */
     int64_t left_world;         /* world in which it left */
 };
@@ -272,6 +279,15 @@ struct sim_member {
     bool victim; /* failed because of another member's death */
     uint32_t rank_base, n_workers, role_rank_base;
     bool odd_role;
+    unsigned cut_from; /* 1 and the agent whose workers do not answer its own; 0: none */
+    uint64_t cut_ns;   /* when that was noticed */
+};
+
+/* Nothing passes between the workers of two agents. */
+struct sim_host_cut {
+    unsigned agents[2];
+    uint64_t from_ns, until_ns;
+    bool has_one_direction; /* the first agent's workers alone notice it */
 };
 
 /* One generation, as its members were told. */
@@ -385,8 +401,11 @@ struct sim {
     uint64_t now_ns;
     uint64_t n_events;
     struct random random;
+    struct random cut_random;
     struct schedule schedule;
     struct sim_scenario scenario;
+    struct sim_host_cut host_cuts[SIM_HOST_CUTS_MAX];
+    unsigned n_host_cuts;
     struct sim_agent *agents;
     struct sim_daemon daemons[SIM_DAEMONS_MAX];
     struct sim_rendezvous rendezvous;
@@ -416,6 +435,20 @@ void scenario_begin(struct sim *sim);
 void scenario_fault(struct sim *sim);
 const char *sim_fault_name(unsigned fault);
 struct sim_clock scenario_clock(struct sim *sim);
+
+/* host_cut.c */
+void host_cut_plan(struct sim *sim);
+void host_cut_moment(struct sim *sim, const struct moment *m);
+void host_cut_connect(struct sim *sim, unsigned agent); /* its generation begins */
+/* A node is left out for a cut. */
+bool host_cut_is_cause(const struct session_cause *c);
+void host_cut_check_left_out(struct sim *sim, const struct sim_world *w, const struct rounds_job *job);
+void host_cut_check_charged(struct sim *sim, struct sim_world *w, const struct sim_member *m,
+                            const struct rounds_job *job);
+void host_cut_check_formed(struct sim *sim, const struct rounds_job *job);
+void host_cut_check_return(struct sim *sim, const struct sim_daemon *d, const struct rounds_job *job);
+bool host_cut_is_active(const struct sim *sim, unsigned job);
+bool host_cut_leaves_out(struct sim *sim, unsigned agent);
 
 /* network.c */
 void network_dial(struct sim *sim, unsigned agent);
@@ -496,6 +529,7 @@ void workers_end(struct sim_agent *a);
 void workers_event(struct sim *sim, unsigned agent, struct group_event event);
 void workers_moment(struct sim *sim, const struct moment *m);
 void workers_fail(struct sim *sim, unsigned agent, uint64_t delay_ns);
+void workers_fail_first(struct sim *sim, unsigned agent); /* at once */
 /* The guardian's clock has reached the end of the lease. */
 void workers_fence(struct sim *sim, unsigned agent);
 /* Whether processes are there that nothing has killed. */

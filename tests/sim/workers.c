@@ -583,3 +583,14 @@ void workers_fail(struct sim *sim, unsigned agent, uint64_t delay_ns)
     else if (w->alive) /* its end is not reported before its start */
         worker_later(sim, agent, SIM_WORKER_FAIL, w->serial, delay_ns);
 }
+
+void workers_fail_first(struct sim *sim, unsigned agent)
+{
+    const struct sim_node *n = &sim->agents[agent].node;
+
+    for (int i = 0; i < n->machine.config.n_workers; i++)
+        if (n->workers[i].alive) {
+            worker_later(sim, agent, SIM_WORKER_FAIL, n->workers[i].serial, 0);
+            return;
+        }
+}
