@@ -116,8 +116,9 @@ void rounds_reset(struct rounds *r)
 
 /* ---- refusals ---- */
 
-static void __attribute__((format(printf, 3, 4)))
-refuse_hello(struct rounds *r, struct rounds_conn *s, const char *format, ...)
+/* job: what is refused depends on its state, which has to be saved before the agent ends with the refusal; NULL: on none. */
+static void __attribute__((format(printf, 4, 5)))
+refuse_hello(struct rounds *r, struct rounds_conn *s, const struct rounds_job *job, const char *format, ...)
 {
     char text[sizeof(r->refusal) + 64];
     va_list arguments;
@@ -126,6 +127,7 @@ refuse_hello(struct rounds *r, struct rounds_conn *s, const char *format, ...)
     (void)vsnprintf(text, sizeof(text), format, arguments);
     va_end(arguments);
     session_copy_text(r->refusal, sizeof(r->refusal), text);
+    r->refusing = job;
     list_unlink(&s->ending);
     list_append(&r->refused, &s->ending);
 }
@@ -184,7 +186,7 @@ static bool check_params_match(struct rounds *r, struct rounds_job *job, const s
             format_param(&param_names[i], ours, in_job);
             format_param(&param_names[i], theirs, here);
             refuse_hello(
-                r, event->session,
+                r, event->session, job,
                 "job '%.200s' has begun with other parameters: %s is %s in the job and %s on this node; use the "
                 "same command line on all nodes, or another --rdzv-id for another job",
                 job->id, param_names[i].name, in_job, here);
@@ -200,7 +202,7 @@ static void refuse_closed(struct rounds *r, const struct rounds_job *job, const 
     char cause[200];
 
     session_cause_describe(&job->cause, cause, sizeof(cause));
-    refuse_hello(r, event->session,
+    refuse_hello(r, event->session, job,
                  "job '%.100s' is over (%s%s%s); use another --rdzv-id, or try again in %llu s", job->id,
                  session_verdict_name(job->verdict), job->verdict == SESSION_VERDICT_FAILURE ? ": " : "",
                  job->verdict == SESSION_VERDICT_FAILURE ? cause : "",
@@ -371,19 +373,19 @@ static bool check_quotas(struct rounds *r, const struct rounds_event *event)
     if (event->owner == 0)
         return true;
     if (c->max_node_timeout_ms > 0 && p->node_timeout_ms > c->max_node_timeout_ms)
-        refuse_hello(r, event->session,
+        refuse_hello(r, event->session, NULL,
                      "node_timeout_ms is %u, and the rendezvous takes at most %u from a job without a secret "
                      "(crund --max-node-timeout)",
                      p->node_timeout_ms, c->max_node_timeout_ms);
     else if (c->max_wait_ms > 0 && wait_ms > c->max_wait_ms)
         refuse_hello(
-            r, event->session,
+            r, event->session, NULL,
             "join_timeout or last_call_timeout is %u s, and the rendezvous takes at most %u s from a job "
             "without a secret (crund --max-wait)",
             wait_ms / 1000, c->max_wait_ms / 1000);
     else if (c->max_jobs_each > 0 && count_jobs_of(r, event->owner) >= c->max_jobs_each)
         refuse_hello(
-            r, event->session,
+            r, event->session, NULL,
             "this address or user has %u jobs without a secret at the rendezvous already, which is its limit "
             "(crund --max-jobs-each)",
             c->max_jobs_each);
@@ -416,12 +418,13 @@ static struct rounds_job *find_job(struct rounds *r, const struct rounds_event *
     if (!check_quotas(r, event))
         return NULL;
     if (r->n_jobs >= r->config.max_jobs) {
-        refuse_hello(r, event->session, "the rendezvous has %zu jobs already, which is its limit", r->n_jobs);
+        refuse_hello(r, event->session, NULL, "the rendezvous has %zu jobs already, which is its limit",
+                     r->n_jobs);
         return NULL;
     }
     job = job_create(r, hello->job, &hello->params);
     if (!job)
-        refuse_hello(r, event->session, "the rendezvous has no memory for another job");
+        refuse_hello(r, event->session, NULL, "the rendezvous has no memory for another job");
     else
         job_begin(job, event->now_ns);
     if (job) {
@@ -438,18 +441,18 @@ static struct rounds_node *add_node(struct rounds *r, struct rounds_job *job,
     struct rounds_node *n;
 
     if (rounds_job_n_nodes(job) >= r->config.max_nodes) {
-        refuse_hello(r, event->session, "job '%.200s' has %u nodes already, which is the limit", job->id,
+        refuse_hello(r, event->session, job, "job '%.200s' has %u nodes already, which is the limit", job->id,
                      (unsigned)rounds_job_n_nodes(job));
         return NULL;
     }
     if (r->n_nodes >= r->config.max_nodes_all) {
-        refuse_hello(r, event->session,
+        refuse_hello(r, event->session, NULL,
                      "the rendezvous has %zu nodes in all jobs already, which is its limit", r->n_nodes);
         return NULL;
     }
     n = node_create(job, hello->nonce);
     if (!n) {
-        refuse_hello(r, event->session, "the rendezvous has no memory for another node");
+        refuse_hello(r, event->session, NULL, "the rendezvous has no memory for another node");
         return NULL;
     }
     session_copy_text(n->host, sizeof(n->host), hello->host);
@@ -502,7 +505,7 @@ static void step_hello(struct rounds *r, const struct rounds_event *event)
     struct rounds_node *n;
 
     if (fault) {
-        refuse_hello(r, event->session, "%s", fault);
+        refuse_hello(r, event->session, NULL, "%s", fault);
         return;
     }
     if (event->hello->report.phase == SESSION_LEFT) {
@@ -805,6 +808,7 @@ static bool next_of_session(struct rounds *r, struct rounds_action *ret)
         ret->kind = ROUNDS_DO_SEND;
         ret->session = list_entry(at, struct rounds_conn, ending);
         ret->view = session_view_refused(r->refusal);
+        ret->job = r->refusing;
         list_unlink(at);
         list_append(&r->closing, at);
         return true;

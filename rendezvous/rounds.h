@@ -247,7 +247,7 @@ struct rounds_event {
 enum rounds_action_kind {
     ROUNDS_DO_SAVE,    /* job: must be on disk before the next action is carried out */
     ROUNDS_DO_REPORT,  /* job, log_kinds: lines for the log */
-    ROUNDS_DO_SEND,    /* session, view */
+    ROUNDS_DO_SEND,    /* session, view; job: the one that the view depends on, NULL: none */
     ROUNDS_DO_ALIVE,   /* session: send an empty frame */
     ROUNDS_DO_RENEWED, /* session: send number, ahead of views that are held */
     ROUNDS_DO_CLOSE,   /* session, after its output was sent; it belongs to no node any more */
@@ -304,6 +304,7 @@ struct rounds {
     uint64_t n_steps;                /* counted in builds with assertions */
     uint64_t deadline_ns;            /* not later than the earliest deadline of all jobs; UINT64_MAX: none */
     char refusal[SESSION_TEXT_SIZE]; /* of the last refused hello */
+    const struct rounds_job *refusing; /* the job whose state it depends on; NULL: none */
 };
 
 void rounds_conn_init(struct rounds_conn *s);

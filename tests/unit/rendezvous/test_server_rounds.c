@@ -351,6 +351,44 @@ static void test_slow_disk_holds_back_what_it_must(void **state)
     empty_folder();
 }
 
+/* Takes what has arrived. */
+static void take_arrived(struct client *c)
+{
+    uint8_t bytes[4096];
+    ssize_t n = recv(c->fd, bytes, sizeof(bytes), 0);
+
+    assert_true(n < 0 || buf_append(&c->in, bytes, (size_t)n) == 0);
+    while (take_frame(c))
+        ;
+}
+
+/* A crash forgets an end that is not on disk: an agent that was refused because of it would have ended for nothing. */
+static void test_refusal_is_held_until_its_reason_is_saved(void **state)
+{
+    struct client a, late;
+
+    assert_int_equal(start(folder), 0);
+    client_init(&a, 1, 1);
+    client_init(&late, 2, 1);
+    assert_true(say_hello(&a) && hear(&a, SESSION_VIEW_START));
+    synced_files_hang = true;
+    assert_true(say_report(&a, SESSION_DONE));
+    assert_true(say_hello(&late));
+    for (int i = 0; i < 10; i++)
+        assert_true(ask_alive(&a)); /* its own end is held, too */
+    take_arrived(&late);
+    assert_false(late.told);
+    synced_files_hang = false;
+    assert_true(hear(&a, SESSION_VIEW_END));
+    assert_false(hear(&late, VIEW_ANY));
+    assert_int_equal(late.view.kind, SESSION_VIEW_REFUSED);
+    assert_non_null(strstr(late.view.cause.text, "is over"));
+    client_finish(&a);
+    client_finish(&late);
+    stop();
+    empty_folder();
+}
+
 /* A write that never ends is logged, and holds nothing back any more after a while. */
 static void test_hanging_disk_is_given_up(void **state)
 {
@@ -671,6 +709,7 @@ int main(void)
         cmocka_unit_test(test_stopped_from_within),
         cmocka_unit_test(test_drain_ends_with_agents),
         cmocka_unit_test(test_slow_disk_holds_back_what_it_must),
+        cmocka_unit_test(test_refusal_is_held_until_its_reason_is_saved),
         cmocka_unit_test(test_hanging_disk_is_given_up),
         cmocka_unit_test(test_the_state_directory_is_synced),
         cmocka_unit_test(test_what_was_told_survives_a_power_cut),
