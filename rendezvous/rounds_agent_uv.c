@@ -508,6 +508,10 @@ static void receive_look(struct agent_conn *a, const struct look_request *reques
         refuse_agent(a, why);
         return;
     }
+    if (!shell_of(a)->leads) {
+        send_elsewhere(a); /* it knows no job */
+        return;
+    }
     if (buf_size(&a->out) + buf_size(&a->wire) > AGENT_CONN_OUTPUT_MAX ||
         rounds_look(a->server, request, LOOK_ANSWER_MAX, &a->out) < 0) {
         agent_conn_log(a, "asks to look again before it has read the answer, or memory is out: closed");

@@ -122,12 +122,25 @@ static int take_generation(struct looked *l, const struct look_generation *from)
     return history_add_generation(&l->history.runs[l->history.n_runs - 1], &g);
 }
 
+/* Jobs are known to the crund that leads. */
+static int take_leader(struct looked *l, const char *leader)
+{
+    (void)snprintf(l->refusal, sizeof(l->refusal), "it does not lead%s%.200s%s", *leader ? ": " : "", leader,
+                   *leader ? " does" : ", and does not know which crund does");
+    session_clean_text(l->refusal);
+    return -EACCES;
+}
+
 static int take_refusal(struct looked *l, const uint8_t *body, size_t n)
 {
     char error[SESSION_JSON_ERROR_SIZE];
     struct session_view view;
 
-    if (!session_json_get_view(body, n, &view, error) || view.kind != SESSION_VIEW_REFUSED)
+    if (!session_json_get_view(body, n, &view, error))
+        return -EBADMSG;
+    if (view.kind == SESSION_VIEW_ELSEWHERE)
+        return take_leader(l, view.leader);
+    if (view.kind != SESSION_VIEW_REFUSED)
         return -EBADMSG;
     session_copy_text(l->refusal, sizeof(l->refusal), view.cause.text);
     session_clean_text(l->refusal);

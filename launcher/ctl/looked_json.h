@@ -20,7 +20,7 @@ struct looked {
     size_t n_unreported; /* nodes without a status of their workers */
     uint32_t next;       /* after the end: where to go on; 0: that was all */
     bool is_over;
-    char refusal[256]; /* the rendezvous refuses, and this is its sentence; "": it does not */
+    char refusal[256]; /* the rendezvous refuses, or does not lead, and this is why; "": it does not */
 };
 
 /* The body of the next frame. 0; -EACCES with a refusal; -EBADMSG or -ENOMEM. */

@@ -86,6 +86,32 @@ static void an_answer_is_read(void **state)
     looked_finish(&l);
 }
 
+/* Of several crunds with one state the one that leads knows the jobs. */
+static void a_crund_that_does_not_lead(void **state)
+{
+    static const struct {
+        const char *leader, *words;
+    } rows[] = {{"10.0.0.7:29400", "it does not lead: 10.0.0.7:29400 does"},
+                {"\033[6n", "it does not lead: ?[6n does"},
+                {"", "it does not lead, and does not know which crund does"}};
+
+    for (size_t i = 0; i < ARRAY_SIZE(rows); i++) {
+        struct session_view view = {.kind = SESSION_VIEW_ELSEWHERE,
+                                    .generation = -1,
+                                    .cause = session_cause_empty(SESSION_CAUSE_NONE)};
+        struct looked l = {0};
+        struct buf out = {0};
+
+        session_copy_text(view.leader, sizeof(view.leader), rows[i].leader);
+        assert_int_equal(session_json_put_view(&out, &view), 0);
+        assert_int_equal(looked_take(&l, buf_bytes(&out) + 4, buf_size(&out) - 4), -EACCES);
+        assert_string_equal(l.refusal, rows[i].words);
+        looked_finish(&l);
+        buf_finish(&out);
+    }
+    (void)state;
+}
+
 static void refusals_and_faults(void **state)
 {
     static const char *const bodies[] = {
@@ -213,11 +239,9 @@ static void nodes_are_merged(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(an_answer_is_read),
-        cmocka_unit_test(refusals_and_faults),
-        cmocka_unit_test(a_rendezvous_reads_looks_and_pieces),
-        cmocka_unit_test(an_agent_is_asked),
-        cmocka_unit_test(stacks_come_with_a_status),
+        cmocka_unit_test(an_answer_is_read),   cmocka_unit_test(a_crund_that_does_not_lead),
+        cmocka_unit_test(refusals_and_faults), cmocka_unit_test(a_rendezvous_reads_looks_and_pieces),
+        cmocka_unit_test(an_agent_is_asked),   cmocka_unit_test(stacks_come_with_a_status),
         cmocka_unit_test(nodes_are_merged),
     };
 
