@@ -40,15 +40,15 @@ struct crunctl {
     const char *job; /* the name of a job or how it begins; NULL: all */
     const char *socket, *endpoint, *secret_file;
     struct certificate_paths certificates;
-    bool is_json, is_once, wants_all;
+    bool is_json, is_once, wants_all, wants_help, wants_version;
 };
 
 static const char usage[] =
     "usage: crunctl [--json] [--socket PATH] status|top|stacks [JOB]\n"
     "       crunctl [--json] [--all] history [JOB]\n"
-    "       crunctl [--json] [--secret-file FILE] --endpoint HOST:PORT|PATH status|top|history [JOB]\n"
-    "       crunctl [--json] --tls-cert FILE --tls-key FILE --tls-ca FILE --endpoint HOST:PORT status|top|history JOB\n"
-    "       crunctl [--json] [--secret-file FILE] --endpoint HOST:PORT|PATH stacks JOB\n"
+    "       crunctl [--json] [--secret-file FILE] --endpoint HOST[:PORT]|PATH[,...] status|top|history [JOB]\n"
+    "       crunctl [--json] --tls-cert FILE --tls-key FILE --tls-ca FILE --endpoint HOST[:PORT][,...] status|top|history JOB\n"
+    "       crunctl [--json] [--secret-file FILE] --endpoint HOST[:PORT]|PATH[,...] stacks JOB\n"
     "       crunctl [--secret-file FILE] secret new\n";
 
 static int print_json(const struct look *list)
@@ -343,8 +343,9 @@ static int print_help(void)
                "  --once         top: once, also on a terminal\n"
                "  --all          history: all runs, and not the last one alone\n"
                "  --socket PATH  ask this socket alone\n"
-               "  --endpoint HOST:PORT|PATH\n"
-               "                 ask this rendezvous: TCP with a secret, or a unix socket of crund\n"
+               "  --endpoint HOST[:PORT]|PATH[,...]\n"
+               "                 ask this rendezvous: TCP with a secret, or a unix socket of crund; of several the first one\n"
+               "                 that answers and leads\n"
                "  --secret-file FILE\n"
                "                 the secret of the job, or of crund's administrator\n"
                "  --tls-cert FILE, --tls-key FILE, --tls-ca FILE\n"
@@ -375,8 +376,8 @@ static int take_word(const char *word, const struct command **command, struct cr
     return *command ? 0 : fail_usage("there is no command ", word);
 }
 
-/* Where the value of an option goes; NULL: there is no such option. */
-static const char **find_value(const char *option, struct crunctl *o)
+/* Where the value of an option of n bytes goes; NULL: there is no such option. */
+static const char **find_value(const char *option, size_t n, struct crunctl *o)
 {
     const struct {
         const char *name;
@@ -389,37 +390,61 @@ static const char **find_value(const char *option, struct crunctl *o)
                   {"--tls-ca", &o->certificates.ca}};
 
     for (size_t i = 0; i < ARRAY_SIZE(values); i++)
-        if (strcmp(values[i].name, option) == 0)
+        if (strlen(values[i].name) == n && strncmp(values[i].name, option, n) == 0)
             return values[i].to;
     return NULL;
+}
+
+static bool *find_flag(const char *option, struct crunctl *o)
+{
+    const struct {
+        const char *name;
+        bool *to;
+    } flags[] = {{"--json", &o->is_json},    {"--once", &o->is_once}, {"--all", &o->wants_all},
+                 {"--help", &o->wants_help}, {"-h", &o->wants_help},  {"--version", &o->wants_version}};
+
+    for (size_t i = 0; i < ARRAY_SIZE(flags); i++)
+        if (strcmp(flags[i].name, option) == 0)
+            return flags[i].to;
+    return NULL;
+}
+
+/* Options as --NAME VALUE and --NAME=VALUE; the rest is a command and a job. 0 or 2. */
+static int take_arguments(char **argv, const struct command **command, struct crunctl *o)
+{
+    int r = 0;
+
+    for (; r == 0 && *argv; argv++) {
+        size_t n = strcspn(*argv, "=");
+        const char **value = find_value(*argv, n, o);
+        bool *flag = find_flag(*argv, o);
+
+        if (flag)
+            *flag = true;
+        else if (!value)
+            r = take_word(*argv, command, o);
+        else if ((*argv)[n] == '=')
+            *value = *argv + n + 1;
+        else if (!argv[1])
+            r = fail_usage("a value is missing behind ", *argv);
+        else
+            *value = *++argv;
+    }
+    return r;
 }
 
 int main(int argc, char **argv)
 {
     const struct command *command = NULL;
     struct crunctl o = {0};
-    int r = 0;
 
-    for (int i = 1; r == 0 && i < argc; i++) {
-        if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0)
-            return print_end(print_help());
-        if (strcmp(argv[i], "--version") == 0)
-            return print_text("crunctl " CRUN_VERSION "\n");
-        if (strcmp(argv[i], "--json") == 0)
-            o.is_json = true;
-        else if (strcmp(argv[i], "--once") == 0)
-            o.is_once = true;
-        else if (strcmp(argv[i], "--all") == 0)
-            o.wants_all = true;
-        else if (i + 1 < argc && find_value(argv[i], &o)) {
-            *find_value(argv[i], &o) = argv[i + 1];
-            i++;
-        } else {
-            r = take_word(argv[i], &command, &o);
-        }
-    }
+    int r = argc > 0 ? take_arguments(argv + 1, &command, &o) : 0;
     if (r)
         return r;
+    if (o.wants_help)
+        return print_end(print_help());
+    if (o.wants_version)
+        return print_text("crunctl " CRUN_VERSION "\n");
     (void)signal(SIGPIPE, SIG_IGN); /* cannot fail */
     if (!command)
         return fail_usage("a command is missing", "");
