@@ -17,6 +17,9 @@
 #include "proto/tls_openssl.h"
 #include "rendezvous/look_json.h"
 
+/* Of crund and --rdzv-endpoint, where none is named. */
+static const char ROUNDS_PORT_TEXT[] = "29400";
+
 enum { NONCE = 0x6c6f6f6b, PIECE = 16 << 10, HOST_SIZE = 300 };
 
 struct look_client {
@@ -39,17 +42,18 @@ static int fail(struct look_client *c, int r, const char *what)
 
 /* ---- connecting ---- */
 
-/* HOST:PORT, the host perhaps in brackets. */
+/* HOST:PORT or HOST, the host perhaps in brackets. */
 static bool split_endpoint(const char *text, char host[HOST_SIZE], const char **ret_port)
 {
-    const char *port = strrchr(text, ':');
-    size_t n = port ? (size_t)(port - text) : 0;
+    const char *colon = strrchr(text, ':'), *bracket = strrchr(text, ']');
+    const char *port = colon && (!bracket || colon > bracket) ? colon : NULL;
+    size_t n = port ? (size_t)(port - text) : strlen(text);
     bool is_bracketed = n >= 2 && text[0] == '[' && text[n - 1] == ']';
 
-    if (n == 0 || n >= HOST_SIZE || !port[1])
+    if (n == 0 || n >= HOST_SIZE || (port && !port[1]))
         return false;
     (void)snprintf(host, HOST_SIZE, "%.*s", (int)(n - 2 * is_bracketed), text + is_bracketed); /* fits */
-    *ret_port = port + 1;
+    *ret_port = port ? port + 1 : ROUNDS_PORT_TEXT;
     return true;
 }
 

@@ -14,7 +14,7 @@ struct tls_context;
 enum { LOOK_CLIENT_ERROR_SIZE = 256 };
 
 struct look_target {
-    const char *endpoint; /* HOST:PORT, [IPV6]:PORT, or the path of a unix socket (with a "/") */
+    const char *endpoint; /* HOST, HOST:PORT, [IPV6]:PORT, or the path of a unix socket (with a "/") */
     const char *job;      /* NULL: all */
     bool wants_history, wants_stacks;
     struct tls_context *

@@ -26,12 +26,12 @@ struct look_secret {
 void look_secret_finish(struct look_secret *s);
 
 struct look_options {
-    const char *job;                       /* a name, or how it begins; NULL: all */
-    const char *socket;                    /* this one alone, or NULL */
-    const char *endpoint;                  /* ask this rendezvous, and no socket; or NULL */
-    bool wants_history;                    /* of the endpoint: other_nodes_ask() */
-    bool wants_stacks;                     /* the same, with a job */
-    const char *secret_file;               /* or NULL: as crun finds it */
+    const char *job;         /* a name, or how it begins; NULL: all */
+    const char *socket;      /* this one alone, or NULL */
+    const char *endpoint;    /* ask this rendezvous, or those of a list with commas, and no socket; or NULL */
+    bool wants_history;      /* of the endpoint: other_nodes_ask() */
+    bool wants_stacks;       /* the same, with a job */
+    const char *secret_file; /* or NULL: as crun finds it */
     struct certificate_paths certificates; /* in place of the secret, where it has one */
     char *const *environment;
     struct look_secret *secret; /* of the caller, for all looks */

@@ -13,6 +13,7 @@
 #include "launcher/ctl/looked_json.h"
 #include "launcher/ctl/looks_os.h"
 #include "launcher/host/job_secret_os.h"
+#include "launcher/util/strbuf.h"
 #include "proto/certificate_files_os.h"
 #include "proto/tls_openssl.h"
 
@@ -119,31 +120,62 @@ static int ask_until_taken(const struct look_target *target, struct looked *ret,
     return r;
 }
 
-int other_nodes_ask(const struct look_options *request, struct looked *ret)
+static int ask_with_key(struct look_target *target, const struct look_options *request, struct looked *ret,
+                        char error[CERTIFICATE_ERROR_SIZE])
 {
-    char why[CERTIFICATE_ERROR_SIZE], error[LOOK_CLIENT_ERROR_SIZE];
-    bool is_unix = strchr(request->endpoint, '/');
-    struct look_target target = {.endpoint = request->endpoint,
+    bool is_unix = strchr(target->endpoint, '/');
+
+    target->tls = is_unix ? NULL : context_for(request, request->job, error);
+    if (!is_unix && !target->tls) {
+        if (!*error)
+            (void)snprintf(
+                error, CERTIFICATE_ERROR_SIZE,
+                "a rendezvous is asked over TCP with a secret (--secret-file, CRUN_SECRET_FILE, or "
+                "~/.config/crun/secret) or certificates (--tls-cert, --tls-key and --tls-ca); or ask crund over its unix socket");
+        return -EACCES;
+    }
+    int r =
+        request->wants_stacks ? ask_until_taken(target, ret, error) : ask_until_reported(target, ret, error);
+    tls_context_free(target->tls);
+    return r;
+}
+
+static int ask_endpoint_of_list(const struct look_options *request, const char *from, size_t n,
+                                struct looked *ret, struct strbuf *failures)
+{
+    char error[CERTIFICATE_ERROR_SIZE] = "";
+    _cleanup_free_ char *endpoint = strndup(from, n);
+    struct look_target target = {.endpoint = endpoint,
                                  .job = request->job,
                                  .wants_history = request->wants_history,
                                  .wants_stacks = request->wants_stacks};
 
-    *ret = (struct looked){0};
-    target.tls = is_unix ? NULL : context_for(request, request->job, why);
-    if (!is_unix && !target.tls) {
-        (void)fprintf(
-            stderr, "crunctl: %s\n",
-            *why
-                ? why
-                : "a rendezvous is asked over TCP with a secret (--secret-file, CRUN_SECRET_FILE, or "
-                  "~/.config/crun/secret) or certificates (--tls-cert, --tls-key and --tls-ca); or ask crund over its unix socket");
-        return -EACCES;
-    }
-    int r = request->wants_stacks ? ask_until_taken(&target, ret, error)
-                                  : ask_until_reported(&target, ret, error);
+    if (!endpoint)
+        return -ENOMEM;
+    looked_finish(ret);
+    int r = ask_with_key(&target, request, ret, error);
     if (r)
-        (void)fprintf(stderr, "crunctl: %s: %s\n", request->endpoint, error);
-    tls_context_free(target.tls);
+        strbuf_add(failures, "crunctl: %s: %s\n", endpoint, error);
+    return r;
+}
+
+/* One after the other: several crunds have one state, and one of them leads. */
+int other_nodes_ask(const struct look_options *request, struct looked *ret)
+{
+    struct strbuf failures = {0};
+    const char *at = request->endpoint;
+    int r = -EINVAL;
+
+    *ret = (struct looked){0};
+    for (size_t n = strcspn(at, ","); r; n = strcspn(at, ",")) {
+        r = ask_endpoint_of_list(request, at, n, ret, &failures);
+        at += n;
+        if (*at++ == '\0')
+            break;
+    }
+    _cleanup_free_ char *lines = strbuf_steal(&failures);
+    if (r)
+        (void)fputs(lines ? lines : "crunctl: out of memory\n", stderr);
     return r;
 }
 

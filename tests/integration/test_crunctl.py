@@ -619,6 +619,42 @@ def test_other_nodes_with_a_secret(folders, tmp_path):
     end_jobs(a, b)
 
 
+def test_options_with_an_equals_sign(folders, tmp_path):
+    """As of all other programs: --NAME=VALUE is --NAME VALUE."""
+    path = f"{folders['XDG_RUNTIME_DIR']}/crund.sock"
+    secret = tmp_path / "secret"
+    assert ask(folders, f"--secret-file={secret}", "secret", "new").returncode == 0 and secret.exists()
+    with Crund(jobs.build_folder(), "--listen-unix", path):
+        for p in (ask(folders, f"--endpoint={path}", "--json", "status", "no"), ask(folders, "--json", "status", f"--endpoint={path}", "no")):
+            assert p.returncode == 3 and f"the rendezvous {path} has no job 'no'" in p.stderr, p
+    assert "No such file" in ask(folders, f"--socket={tmp_path}/none", "status").stderr
+    for options, words in (([f"--tls-cert={secret}"], "all three are needed"), (["--endpoint"], "a value is missing behind --endpoint"),
+                           (["--json=1"], "no option --json=1"), (["--endpoints=x"], "no option --endpoints=x")):
+        p = ask(folders, "status", *options)
+        assert p.returncode == 2 and words in p.stderr, p
+
+
+def test_endpoints_are_asked_in_turn(folders, tmp_path):
+    """One that does not answer is named only when no other one answers."""
+    runtime = folders["XDG_RUNTIME_DIR"]
+    path = f"{runtime}/crund.sock"
+    dead = f"127.0.0.1:{free_port()}"
+    secret = str(tmp_path / "secret")
+    assert ask(folders, "--secret-file", secret, "secret", "new").returncode == 0
+    with Crund(jobs.build_folder(), "--secret-file", secret, "--listen-unix", path) as crund:
+        own = {**folders, "CRUN_SECRET_FILE": secret}
+        _, job = start_node(own, f"{runtime}/0", crund.port, "--nnodes=1:2", "--rdzv-conf=last_call_timeout=1", name="red")
+        listed = f"{runtime}/none.sock,{dead},127.0.0.1:{crund.port},{path}"
+        jobs.wait_for(lambda: "red: running" in ask(own, "--endpoint", path, "status", "red").stdout, 30, 0.2)
+        for command in ("status", "history"):
+            p = ask(own, f"--endpoint={listed}", command, "red")
+            assert p.returncode == 0 and p.stderr == "" and "red" in p.stdout, p
+        p = ask(own, f"--endpoint={runtime}/none.sock,{dead}", "status", "red")
+        assert p.returncode == 1 and p.stdout == "", p
+        assert [line.split(": ")[1] for line in p.stderr.splitlines()] == [f"{runtime}/none.sock", dead], p.stderr
+        end_jobs(job)
+
+
 def test_jobs_of_crund(folders, tmp_path):
     """Over its unix socket, for its own user; over TCP with the administrator's secret. A TCP client without one gets nothing."""
     secret, path = str(tmp_path / "secret"), folders["XDG_RUNTIME_DIR"] + "/crund.sock"

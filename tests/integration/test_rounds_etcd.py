@@ -37,6 +37,24 @@ def test_followers_send_nodes_to_the_leader(place):
     assert [e[2] for e in place.events("start")] == ["0", "0"]
 
 
+def test_crunctl_finds_the_leader(tmp_path):
+    """A follower sends it on, so that the job is found wherever the leader stands in the list; alone it names the leader."""
+    secret = str(write_secret(tmp_path / "secret"))
+    with open_place(tmp_path, "--secret-file", secret) as place:
+        leader, first = place.leader(), next(i for i in range(3) if i != place.leader())
+        place.run_job(f"127.0.0.1:{place.ports[leader]}", "--security=require", "--secret-file", secret)
+
+        def ask(*numbers):
+            endpoints = ",".join(f"127.0.0.1:{place.ports[i]}" for i in numbers)
+            command = [BUILD / "launcher" / "crunctl", f"--secret-file={secret}", f"--endpoint={endpoints}", "status", "j"]
+            return subprocess.run(command, capture_output=True, text=True, timeout=60)
+        for p in (ask(leader, first), ask(first, leader)):
+            assert p.returncode == 0 and "j: running" in p.stdout and p.stderr == "", p
+        p = ask(first)
+        assert p.returncode == 1 and f"does not lead: 127.0.0.1:{place.ports[leader]} does" in p.stderr, p
+        place.finish()
+
+
 def test_killed_leaders_cost_no_restart(place):
     dead = lib.free_port()
     place.run_job(",".join(f"127.0.0.1:{port}" for port in [dead, *place.ports]))
