@@ -15,6 +15,7 @@
 #include "launcher/util/strbuf.h"
 #include "proto/address.h"
 #include "rendezvous/metrics_text.h"
+#include "base/cleanup.h"
 #include "base/err.h"
 
 enum {
@@ -669,6 +670,57 @@ static int job_build(struct job_builder *b)
     return 0;
 }
 
+/* Whether the text has the option's name, and not that of a longer one. */
+static bool names_option(const char *text, enum option_id id)
+{
+    const char *name = options_table[id].name;
+    size_t n = strlen(name);
+
+    for (const char *at = strstr(text, "--"); at; at = strstr(at + 2, "--"))
+        if (strncmp(at + 2, name, n) == 0 && at[2 + n] != '-' && (at[2 + n] < 'a' || at[2 + n] > 'z'))
+            return true;
+    return false;
+}
+
+/* An option that text names may not be in the command line: then the variable that gives its value is named, too. */
+static void name_variables(const struct options *options, const char *text, const char *before,
+                           const char *after, struct strbuf *to)
+{
+    for (enum option_id id = 0; id < OPTION_COUNT; id++) {
+        char variable[OPTION_NAME_SIZE];
+
+        if (!options->value[id].pet || !names_option(text, id))
+            continue;
+        option_spell_pet(id, variable);
+        strbuf_add(to, "%s--%s comes from %s in the environment%s", before, options_table[id].name, variable,
+                   after);
+    }
+}
+
+static void name_variables_of_error(struct job_builder *b)
+{
+    struct strbuf variables = {0};
+    size_t n = strlen(b->error);
+
+    name_variables(b->options, b->error, "; ", "", &variables);
+    _cleanup_free_ char *text = strbuf_steal(&variables);
+    if (text)
+        (void)snprintf(b->error + n, JOB_ERROR_SIZE - n, "%s", text); /* cut at most */
+}
+
+/* Malloc'ed, or NULL: there are none. */
+static char *finish_warnings(struct job_builder *b)
+{
+    if (buf_size(&b->warnings.buf) == 0)
+        return NULL;
+    struct strbuf all = {0};
+    _cleanup_free_ char *text = strbuf_steal(&b->warnings);
+    strbuf_add(&all, "%s", text ? text : "");
+    if (text)
+        name_variables(b->options, text, "crun: ", "\n", &all);
+    return strbuf_steal(&all);
+}
+
 int job_init(struct job *job, const struct options *options, char *const *environment,
              const struct job_machine *machine, char **ret_warnings, char error[JOB_ERROR_SIZE])
 {
@@ -678,11 +730,12 @@ int job_init(struct job *job, const struct options *options, char *const *enviro
     *job = (struct job){0};
     int r = job_build(&b);
     if (r) {
+        name_variables_of_error(&b);
         strbuf_finish(&b.warnings);
         job_finish(job);
         return r;
     }
-    *ret_warnings = buf_size(&b.warnings.buf) ? strbuf_steal(&b.warnings) : NULL;
+    *ret_warnings = finish_warnings(&b);
     return 0;
 }
 

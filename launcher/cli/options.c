@@ -23,7 +23,7 @@
 #include "launcher/util/strbuf.h"
 #include "base/err.h"
 
-#define NAME_SIZE 64
+enum { NAME_SIZE = OPTION_NAME_SIZE };
 
 enum { PREFIX_MIN = 6 }; /* a shorter word with a slip in it is the beginning of too many options */
 
@@ -171,6 +171,7 @@ static int take_option_value(struct parser *p, enum option_id id, const char *te
 struct match {
     enum option_id id;
     const char *value; /* behind "=", or NULL */
+    bool is_one;       /* all that the word could mean are spellings of one option */
 };
 
 /* How a word reads as a long option. */
@@ -204,6 +205,7 @@ static int match_long(const char *word, struct match *ret, struct strbuf *candid
             }
             if (options_table[id].ours)
                 continue;
+            ret->is_one = n_found == 0 || (ret->is_one && ret->id == id);
             ret->id = id;
             if (candidates)
                 strbuf_add(candidates, "%s%s", n_found ? ", " : "", names[i]);
@@ -423,8 +425,8 @@ static int take_long(struct parser *p, const char *word)
         break;
     case MATCH_AMBIGUOUS: {
         char *list = strbuf_steal(&candidates);
-        r = options_fail(p->error, OPTIONS_E_USAGE, "ambiguous option: %s could match %s", word,
-                         list ? list : "several");
+        r = options_fail(p->error, OPTIONS_E_USAGE, "ambiguous option: %s could match %s%s", word,
+                         list ? list : "several", match.is_one ? "; they are one option: write it out" : "");
         free(list);
         break;
     }
@@ -492,14 +494,20 @@ static int parse_words(struct parser *p)
 
 /* ---- defaults ---- */
 
-/* The value PET_<NAME> gives the option, or NULL. */
-static const char *pet_value(const struct option_spec *spec, char *const *environment, char name[NAME_SIZE])
+void option_spell_pet(enum option_id id, char ret[OPTION_NAME_SIZE])
 {
-    if (spec->no_pet)
-        return NULL;
-    (void)snprintf(name, NAME_SIZE, "PET_%s", spec->name); /* names in the table are short */
-    for (char *p = name + 4; *p; p++)
+    (void)snprintf(ret, OPTION_NAME_SIZE, "PET_%s",
+                   options_table[id].name); /* names in the table are short */
+    for (char *p = ret + 4; *p; p++)
         *p = *p == '-' ? '_' : *p >= 'a' && *p <= 'z' ? (char)(*p - 'a' + 'A') : *p;
+}
+
+/* The value PET_<NAME> gives the option, or NULL. */
+static const char *pet_value(enum option_id id, char *const *environment, char name[NAME_SIZE])
+{
+    if (options_table[id].no_pet)
+        return NULL;
+    option_spell_pet(id, name);
     return envp_get(environment, name);
 }
 
@@ -510,7 +518,7 @@ static int pet_flag(struct option_value *value, const char *name, const char *te
     if (!options_int(text, &number))
         return options_fail(error, OPTIONS_E_PET, "%s='%s' in the environment is not a number; use 1 or 0",
                             name, text);
-    *value = (struct option_value){.set = true, .flag = number != 0};
+    *value = (struct option_value){.set = true, .pet = true, .flag = number != 0};
     return 0;
 }
 
@@ -522,29 +530,30 @@ static int take_pet_defaults(struct parser *p, char *const *environment)
         struct option_value *value = &p->options->value[id];
         char name[NAME_SIZE];
 
-        const char *pet = pet_value(&options_table[id], environment, name);
+        const char *pet = pet_value(id, environment, name);
         if (pet && options_table[id].kind == OPTION_FLAG) {
             int r = pet_flag(value, name, pet, p->error);
             if (r)
                 return r;
             continue;
         }
-        *value = (struct option_value){.text = pet ? pet : options_table[id].fallback, .set = pet != NULL};
+        *value = (struct option_value){
+            .text = pet ? pet : options_table[id].fallback, .set = pet != NULL, .pet = pet != NULL};
     }
     return 0;
 }
 
 /* Values of the command line have been converted before, and those of the table are correct: what fails is a PET_*. */
-static int convert_defaults(struct parser *p, char *const *environment)
+static int convert_defaults(struct parser *p)
 {
     for (enum option_id id = 0; id < OPTION_COUNT; id++) {
         struct option_value *value = &p->options->value[id];
         const char *wrong = value->text ? value_set(value, id, value->text) : NULL;
-        char names[3 * NAME_SIZE], pet[NAME_SIZE] = "";
+        char names[3 * NAME_SIZE], pet[NAME_SIZE];
 
         if (!wrong)
             continue;
-        (void)pet_value(&options_table[id], environment, pet); /* for the name */
+        option_spell_pet(id, pet);
         return options_fail(p->error, OPTIONS_E_USAGE,
                             "argument %s: %s'%s'; it comes from %s in the environment",
                             all_spellings(id, names), wrong, value->text, pet);
@@ -562,7 +571,7 @@ int options_parse(char *const *words, char *const *environment, struct options *
     if (!r)
         r = parse_words(&p);
     if (!r)
-        r = convert_defaults(&p, environment);
+        r = convert_defaults(&p);
     strbuf_finish(&p.unknown);
     return r;
 }

@@ -105,6 +105,7 @@ extern const struct option_spec options_table[OPTION_COUNT];
 /* One option's value. `set`: on the command line or in PET_<NAME>; else the rest is the default. */
 struct option_value {
     bool set;
+    bool pet; /* in PET_<NAME> alone: a complaint about the value names that variable */
     bool flag;
     const char *text; /* NULL without default; lives as long as the words and the environment */
     long long number;
@@ -137,6 +138,11 @@ enum {
  */
 int options_parse(char *const *words, char *const *environment, struct options *ret_options,
                   char error[OPTIONS_ERROR_SIZE]);
+
+enum { OPTION_NAME_SIZE = 64 };
+
+/* PET_<NAME>. */
+void option_spell_pet(enum option_id id, char ret[OPTION_NAME_SIZE]);
 
 /* The text of --help in lines of at most width characters (at least 60 are taken). Malloc'ed, or NULL without memory. */
 char *options_help(int width);

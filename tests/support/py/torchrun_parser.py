@@ -293,7 +293,8 @@ def ask_crun(row, folder):
 def same_sentence(theirs, ours):
     """argparse's way to list choices changes from version to version; crun adds what may have been meant."""
     if "could match" in theirs:
-        a, b = (set(re.split(" could match |, ", sentence)) for sentence in (theirs, ours))
+        a, b = (set(re.split(" could match |, ", sentence.removesuffix("; they are one option: write it out")))
+                for sentence in (theirs, ours))
         return a <= b and b - a <= NEWER
     return ours.startswith(re.sub(r" \(choose from.*", "", theirs, flags=re.S))
 

@@ -138,7 +138,7 @@ static const struct {
     {{{"--"}}, OPTIONS_E_USAGE, "the following arguments are required"},
     {{{"--nproc", "2", "x.py"}},
      OPTIONS_E_USAGE,
-     "ambiguous option: --nproc could match --nproc-per-node, --nproc_per_node"},
+     "ambiguous option: --nproc could match --nproc-per-node, --nproc_per_node; they are one option: write it out"},
     {{{"--nproc=2", "x.py"}}, OPTIONS_E_USAGE, "ambiguous option: --nproc=2 could match"},
     {{{"--rdzv", "x.py"}}, OPTIONS_E_USAGE, "ambiguous option"},
     {{{"--role", "--standalone", "x.py"}}, OPTIONS_E_USAGE, "argument --role: expected one argument"},
