@@ -19,6 +19,7 @@ struct agent {
     struct rounds_conn session;
     struct session_hello hello;
     struct session_view view; /* the last one */
+    bool is_of_job;           /* it depends on the state of a job */
     unsigned n_views, n_alive;
     uint32_t renewed; /* the last number */
     bool closed;
@@ -77,6 +78,7 @@ static void take(struct table *t, const struct rounds_action *action)
         break;
     case ROUNDS_DO_SEND:
         a->view = action->view;
+        a->is_of_job = action->job != NULL;
         a->n_views++;
         t->started_unsaved = t->started_unsaved || (action->view.kind == SESSION_VIEW_START && !t->saved);
         break;
@@ -1906,6 +1908,28 @@ static void other_parameters_are_refused_by_name(void **state)
     assert_contains(t->agents[2].view.cause.text, "has to be MIN:MAX");
 }
 
+/* A refusal that depends on a job waits for its state to be saved, as any view of it. */
+static void refusals_name_the_job_that_they_depend_on(void **state)
+{
+    struct table *t = *state;
+
+    run(t, 2, 1, 2);
+    t->params.max_restarts = 7;
+    join(t, 2);
+    assert_view(t, 2, SESSION_VIEW_REFUSED);
+    assert_true(t->agents[2].is_of_job);
+    t->params.max_restarts = 0;
+    say(t, 0, SESSION_DONE);
+    say(t, 1, SESSION_DONE);
+    join(t, 3);
+    assert_view(t, 3, SESSION_VIEW_REFUSED);
+    assert_true(t->agents[3].is_of_job);
+    t->params.min_nodes = 0;
+    join(t, 4);
+    assert_view(t, 4, SESSION_VIEW_REFUSED);
+    assert_false(t->agents[4].is_of_job);
+}
+
 static void jobs_do_not_see_each_other(void **state)
 {
     struct table *t = *state;
@@ -2869,6 +2893,7 @@ int main(void)
         TEST(control_characters_are_refused),
         TEST(every_kind_has_a_name),
         TEST(other_parameters_are_refused_by_name),
+        TEST(refusals_name_the_job_that_they_depend_on),
         TEST(jobs_do_not_see_each_other),
         TEST(limits_of_jobs_and_nodes_are_told),
         TEST(a_new_connection_replaces_the_old_one),
