@@ -1813,20 +1813,31 @@ static uint64_t splitmix_inverse(uint64_t x)
 }
 
 /* An agent knows the instance of its job: that must not give away the next one, nor the secret of the hash table. */
+/* Two instances of crunds that differ in the key alone: the names differ, and so does how the second one follows from the first. */
 static void instances_cannot_be_predicted(void **state)
 {
     struct table *t = *state;
-    uint64_t first, next;
+    uint64_t first[2], next[2];
 
     assert_true(splitmix_inverse(splitmix(42)) == 42);
-    join(t, 0);
-    (void)prepare(t, 1);
-    session_copy_text(t->agents[1].hello.job, sizeof(t->agents[1].hello.job), "other");
-    hello(t, 1);
-    first = t->agents[0].view.instance;
-    next = t->agents[1].view.instance;
-    assert_true(first != next);
-    assert_true(next != splitmix(splitmix_inverse(first) + 1));
+    for (unsigned i = 0; i < 2; i++) {
+        t->rounds.config.instance_key[3] = (uint8_t)i;
+        rounds_reset(&t->rounds);
+        t->rounds.n_instances = 0;
+        for (unsigned k = 0; k < 2; k++) {
+            unsigned agent = 2 * i + k;
+
+            (void)snprintf(prepare(t, agent)->job, sizeof(t->agents[agent].hello.job), "job%u", k);
+            hello(t, agent);
+        }
+        first[i] = t->agents[2 * i].view.instance;
+        next[i] = t->agents[2 * i + 1].view.instance;
+        assert_true(first[i] != next[i]);
+        assert_true(next[i] != splitmix(splitmix_inverse(first[i]) + 1));
+    }
+    assert_true(first[0] != first[1] && next[0] != next[1]);
+    assert_true(next[0] - first[0] != next[1] - first[1]);
+    assert_true((next[0] ^ first[0]) != (next[1] ^ first[1]));
 }
 
 /* One hello, which anybody can send, must not raise the generation to where honest reports are out of bounds. */
