@@ -3,7 +3,7 @@
  *
  * Ways it fails: the tool does not end in time or prints too much (SIGKILL by its pidfd; what it has printed counts), the
  * process has ended, ptrace is not permitted (the tool prints why, which is no stack). The event loop reaps the tool, as it does
- * every child that it does not know, so nothing waits here.
+ * every child that it does not know; only its end is waited for here, and not for long.
  */
 
 #include "launcher/watch/stack_tool_os.h"
@@ -32,6 +32,7 @@ enum {
         1000, /* a tool that has been at work for so long may wait for a process that cannot be paused */
     STILL_BLOCKED_MS = 300,
     POLL_MS = 50,
+    END_MS = 500, /* for a tool that was killed */
 };
 
 /* ---- finding ---- */
@@ -179,10 +180,19 @@ static int start_job(const struct stack_tools *t, struct stack_job *job, uint64_
     return 0;
 }
 
+/* A process that the tool has paused stays so until the tool has ended: the next look would take it for stopped. */
+static void await_end(const struct tool_slot *slot)
+{
+    struct pollfd ended = {.fd = slot->pidfd, .events = POLLIN};
+
+    (void)poll(&ended, 1, END_MS); /* one that waits for a process in state D is left behind */
+}
+
 static void end_job(struct tool_slot *slot)
 {
     if (slot->pidfd >= 0) {
         (void)syscall(SYS_pidfd_send_signal, slot->pidfd, SIGKILL, NULL, 0); /* it may have ended */
+        await_end(slot);
         (void)close(slot->pidfd);
     }
     (void)close(slot->fd); /* only read */

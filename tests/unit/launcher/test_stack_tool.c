@@ -1,0 +1,87 @@
+/* Programs that print stacks, as a shell script that prints nothing and does not end. */
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/time.h"
+#include "launcher/watch/proc_look_os.h"
+#include "launcher/watch/stack_tool_os.h"
+
+#include "tests/support/c/cmocka_fixed.h"
+
+static char state_of_process = 'S';
+
+char proc_look_state(pid_t pid)
+{
+    (void)pid;
+    return state_of_process;
+}
+
+static void write_tool(char path[32])
+{
+    static const char script[] = "#!/bin/sh\nexec sleep 60\n";
+    int fd = mkstemp(path);
+
+    assert_true(fd >= 0);
+    assert_int_equal(write(fd, script, sizeof(script) - 1), sizeof(script) - 1);
+    assert_int_equal(fchmod(fd, 0700), 0);
+    assert_int_equal(close(fd), 0);
+}
+
+/* A tool that is killed has paused the process perhaps, which stays so until the tool has ended: who looks at the process next
+ * would take it for stopped. */
+static void a_tool_that_was_late_has_ended(void **state)
+{
+    char path[32] = "/tmp/test_stack_tool.XXXXXX";
+    struct stack_tools tools = {.paths = {[STACK_TOOL_EU_STACK] = path}};
+
+    write_tool(path);
+    for (int i = 0; i < 10; i++) {
+        struct stack_job jobs[2] = {{.pid = getpid(), .tool = STACK_TOOL_EU_STACK},
+                                    {.pid = getpid(), .tool = STACK_TOOL_EU_STACK}};
+
+        stack_tools_run(&tools, jobs, 2, now_ns() + 50000000u);
+        for (int k = 0; k < 2; k++) {
+            assert_true(jobs[k].is_late);
+            assert_true(waitpid(-1, NULL, WNOHANG) > 0);
+            free(jobs[k].text);
+        }
+    }
+    assert_int_equal(unlink(path), 0);
+    (void)state;
+}
+
+/* One that waits for a process in state D may stay as long as the process does. */
+static void a_tool_that_cannot_be_waited_for_is_left(void **state)
+{
+    char path[32] = "/tmp/test_stack_tool.XXXXXX";
+    struct stack_tools tools = {.paths = {[STACK_TOOL_EU_STACK] = path}};
+    struct stack_job job = {.pid = getpid(), .tool = STACK_TOOL_EU_STACK};
+    uint64_t begin_ns = now_ns();
+
+    write_tool(path);
+    state_of_process = 'D';
+    stack_tools_run(&tools, &job, 1, begin_ns + 60000000000u);
+    state_of_process = 'S';
+    assert_true(job.is_blocked && !job.is_late);
+    assert_in_range(now_ns() - begin_ns, 1000000000u, 20000000000u);
+    assert_true(waitpid(-1, NULL, 0) > 0);
+    free(job.text);
+    assert_int_equal(unlink(path), 0);
+    (void)state;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_tool_that_was_late_has_ended),
+        cmocka_unit_test(a_tool_that_cannot_be_waited_for_is_left),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
