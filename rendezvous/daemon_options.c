@@ -19,6 +19,7 @@
 #include "rendezvous/session_message.h"
 
 #define DEFAULT_HOST "127.0.0.1"
+#define DEFAULT_PORT_TEXT "29400"
 enum { DEFAULT_PORT = 29400 };
 
 enum kind { KIND_COUNT, KIND_SIZE, KIND_SECONDS };
@@ -576,58 +577,84 @@ struct server_rounds daemon_options_rounds(const struct daemon_options *options)
     };
 }
 
+/* ---- help ---- */
+
+enum { HELP_WIDTH = 80, HELP_COLUMN = 30 };
+
+static const struct {
+    const char *option, *help;
+} texts[] = {
+    {"--listen HOST:PORT",
+     "numeric address, [::]:PORT for all interfaces, port 0 takes a free one; repeatable "
+     "(default " DEFAULT_HOST ":" DEFAULT_PORT_TEXT ")"},
+    {"--listen-unix PATH", "unix socket; repeatable"},
+    {"--announce-fd N", "write the addresses to this descriptor, and end when its other end is closed"},
+    {"--state DIR", "keep the jobs' rounds and budgets there over a restart"},
+    {"--state etcd://HOST:PORT,.../PREFIX",
+     "keep them in etcd, which several crunds may share: one leads, and another one does when it ends"},
+    {"--advertise HOST:PORT", "where others reach this crund (default: the first --listen)"},
+    {"--etcd-ca FILE", "TLS to etcd: the accepted CAs (PEM)"},
+    {"--etcd-cert FILE, --etcd-key FILE", "TLS to etcd: this crund's certificate"},
+    {"--etcd-login FILE", "USER:PASSWORD for etcd"},
+    {"--store-replicas 1|2",
+     "crunds that have the keys of a job with --worker-store=local (default 1; 2 with etcd and "
+     "--secret-file)"},
+    {"--metrics-addr [HOST:]PORT", "serve metrics for Prometheus there (HOST: default 127.0.0.1)"},
+    {"--secret-file FILE", "agents have to prove this secret"},
+    {"--secrets DIR", "agents of job ID have to prove the secret in DIR/ID; SIGHUP reads both again"},
+    {"--security prefer|require", "jobs without a secret are open (default), or refused"},
+    {"--tls-cert FILE, --tls-key FILE",
+     "in place of secrets: certificate and private key, PEM; agents without TLS are "
+     "refused, and SIGHUP reads them again"},
+    {"--tls-ca FILE", "agents have to present a certificate that a CA in it signed"},
+    {"--sandbox auto|require|off",
+     "limit files and system calls of crund: as far as the kernel can (default), completely, or not at all"},
+    {"--debug", "a line for each event and action of the rounds, on standard error"},
+};
+
+/* The help begins behind the option, or below it, and is broken between words. */
+static void print_option(FILE *out, const char *option, const char *help)
+{
+    int column = fprintf(out, "  %-*s", HELP_COLUMN - 3, option);
+    const char *gap = " ";
+
+    if (column >= HELP_COLUMN) {
+        (void)fprintf(out, "\n%*s", HELP_COLUMN - 1, "");
+        column = HELP_COLUMN - 1;
+    }
+    for (size_t n; *help; help += n + strspn(help + n, " ")) {
+        n = strcspn(help, " ");
+        if (column + 1 + (int)n > HELP_WIDTH) {
+            (void)fprintf(out, "\n%*s", HELP_COLUMN - 1, "");
+            column = HELP_COLUMN - 1;
+        }
+        column += fprintf(out, "%s%.*s", gap, (int)n, help);
+    }
+    (void)fputc('\n', out);
+}
+
 void daemon_options_help(FILE *out)
 {
     static const char *const units[] = {[KIND_COUNT] = "N", [KIND_SIZE] = "SIZE", [KIND_SECONDS] = "SECONDS"};
 
-    (void)fprintf(
-        out,
-        "usage: crund [--listen HOST:PORT]... [--listen-unix PATH]... [--state DIR] [--debug]\n"
-        "             [--secret-file FILE] [--secrets DIR] [--security prefer|require]\n"
-        "             [--tls-cert FILE --tls-key FILE [--tls-ca FILE]]\n"
-        "             [--sandbox auto|require|off]\n"
-        "             [--metrics-addr [HOST:]PORT] [limits]\n"
-        "Rendezvous daemon: where the agents of crun meet, and a key-value store that PyTorch's\n"
-        "TCPStore clients can use.\n\n"
-        "  --listen HOST:PORT          numeric address, [::]:PORT for all interfaces, port 0 takes a\n"
-        "                              free one; repeatable (default %s:%d)\n"
-        "  --listen-unix PATH          unix socket; repeatable\n"
-        "  --announce-fd N             write the addresses to this descriptor, and end when its other\n"
-        "                              end is closed\n"
-        "  --state DIR                 keep the jobs' rounds and budgets there over a restart\n"
-        "  --state etcd://HOST:PORT,.../PREFIX\n"
-        "                              keep them in etcd, which several crunds may share: one leads, and\n"
-        "                              another one does when it ends\n"
-        "  --advertise HOST:PORT       where others reach this crund (default: the first --listen)\n"
-        "  --etcd-ca FILE              TLS to etcd: the accepted CAs (PEM)\n"
-        "  --etcd-cert FILE, --etcd-key FILE\n"
-        "                              TLS to etcd: this crund's certificate\n"
-        "  --etcd-login FILE           USER:PASSWORD for etcd\n"
-        "  --store-replicas 1|2        crunds that have the keys of a job with --worker-store=local\n"
-        "                              (default 1; 2 with etcd and --secret-file)\n"
-        "  --metrics-addr [HOST:]PORT  serve metrics for Prometheus there (HOST: default 127.0.0.1)\n"
-        "  --secret-file FILE          agents have to prove this secret\n"
-        "  --secrets DIR               agents of job ID have to prove the secret in DIR/ID; SIGHUP\n"
-        "                              reads both again\n"
-        "  --security prefer|require   jobs without a secret are open (default), or refused\n"
-        "  --tls-cert FILE, --tls-key FILE\n"
-        "                              in place of secrets: certificate and private key, PEM; agents\n"
-        "                              without TLS are refused, and SIGHUP reads them again\n"
-        "  --tls-ca FILE               agents have to present a certificate that a CA in it signed\n"
-        "  --sandbox auto|require|off  limit files and system calls of crund: as far as the kernel can\n"
-        "                              (default), completely, or not at all\n",
-        DEFAULT_HOST, DEFAULT_PORT);
+    (void)fprintf(out,
+                  "usage: crund [--listen HOST:PORT]... [--listen-unix PATH]... [--state DIR]\n"
+                  "             [--secret-file FILE] [--secrets DIR] [--security prefer|require]\n"
+                  "             [--tls-cert FILE --tls-key FILE [--tls-ca FILE]]\n"
+                  "             [--sandbox auto|require|off] [--debug]\n"
+                  "             [--metrics-addr [HOST:]PORT] [limits]\n"
+                  "Rendezvous daemon: where the agents of crun meet, and a key-value store that\n"
+                  "PyTorch's TCPStore clients can use.\n\n");
+    for (size_t i = 0; i < ARRAY_SIZE(texts); i++)
+        print_option(out, texts[i].option, texts[i].help);
     for (int i = 0; i < DAEMON_NUMBER_COUNT; i++) {
         const struct number_option *o = &numbers[i];
-        char left[64], value[32];
+        char left[64], value[32], help[160];
 
         format_number(o, o->value, value, sizeof(value));
         (void)snprintf(left, sizeof(left), "--%s %s", o->name, units[o->kind]);
-        (void)fprintf(out, "  %-27s %s (default %s)\n", left, o->help, value);
+        (void)snprintf(help, sizeof(help), "%s (default %s)", o->help, value); /* fits */
+        print_option(out, left, help);
     }
-    (void)fprintf(
-        out,
-        "  --debug                     a line for each event and action of the rounds, on standard\n"
-        "                              error\n"
-        "  --help, --version\n\nSee crund(8).\n");
+    (void)fprintf(out, "  --help, --version\n\nSee crund(8).\n");
 }

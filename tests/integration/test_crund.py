@@ -88,16 +88,19 @@ def test_help_that_cannot_be_written():
 def test_help_and_version():
     p = run("--help")
     assert p.returncode == 0 and "--max-connections" in p.stdout and p.stderr == ""
+    assert max(map(len, p.stdout.splitlines())) <= 80
+    assert "\n  --state etcd://HOST:PORT,.../PREFIX\n" + 30 * " " + "keep them in etcd, which several crunds may share:\n" in p.stdout
     p = run("--version")
     assert p.returncode == 0 and re.fullmatch(r"crund \d+\.\d+\.\d+\n", p.stdout)
 
 
 def test_manual_names_every_option():
     page = (pathlib.Path(__file__).resolve().parents[2] / "man" / "crund.8").read_text()
-    for option, default in re.findall(r"^  --([a-z-]+) .*?(?:\(default ([^)]*)\))?$", run("--help").stdout, re.M):
+    text = re.sub(r"\n {30}", " ", run("--help").stdout)
+    for option, default in re.findall(r"^  --([a-z-]+) .*?(?:\(default ([^)]*)\))?$", text, re.M):
         assert f".It Fl Fl {option}" in page, option
         if default and ":" not in default:
-            number = default.split()[0]
+            number = default.split()[0].rstrip(";,")
             assert re.search(rf"\.It Fl Fl {option} (?:.*\n){{1,6}}?.*\b{number}\b", page), f"{option}: default {default}"
 
 
