@@ -619,6 +619,11 @@ def test_other_nodes_with_a_secret(folders, tmp_path):
     end_jobs(a, b)
 
 
+def test_help_fits_a_terminal():
+    p = ask({}, "--help")
+    assert p.returncode == 0 and max(map(len, p.stdout.splitlines())) <= 80
+
+
 def test_options_with_an_equals_sign(folders, tmp_path):
     """As of all other programs: --NAME=VALUE is --NAME VALUE."""
     path = f"{folders['XDG_RUNTIME_DIR']}/crund.sock"
