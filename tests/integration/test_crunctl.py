@@ -686,12 +686,6 @@ def test_jobs_of_crund(folders, tmp_path):
         end_jobs(*(job for _, job in started))
 
 
-def ranks_in(report):
-    """Of all groups: a tool that is not ready in time leaves its rank in a group of its own."""
-    listed = [part.split("-") for group in re.findall(r"\branks? (\d[\d, -]*) on ", report) for part in group.split(", ")]
-    return sorted(rank for part in listed for rank in range(int(part[0]), int(part[-1]) + 1))
-
-
 def test_stacks_asked_for_on_two_nodes_at_once(folders):
     """The third node sends its ranks to both."""
     with Crund(jobs.build_folder()) as crund:
@@ -704,7 +698,7 @@ def test_stacks_asked_for_on_two_nodes_at_once(folders):
             asked = [subprocess.Popen([CRUNCTL, "stacks", "two"], stdout=subprocess.PIPE, text=True, env={**os.environ, **own}) for own, _ in nodes[:2]]
             for p in asked:
                 out = p.communicate(timeout=60)[0]
-                assert ranks_in(out) == list(range(6)) and "stopped" not in out, out
+                assert jobs.ranks_in(out) == list(range(6)) and "stopped" not in out, out
         end_jobs(*(job for _, job in nodes))
 
 
@@ -724,12 +718,12 @@ def test_stacks_of_crund_jobs(folders, tmp_path):
         for where in (path, f"127.0.0.1:{crund.port}"):
             for job, ranks in (("red", [0, 1, 2, 3]), ("blue", [0, 1])):
                 p = ask(own, "--endpoint", where, "stacks", job)
-                assert p.returncode == 0 and f"job {job}" in p.stdout and ranks_in(p.stdout) == ranks, (p.stdout, p.stderr)
+                assert p.returncode == 0 and f"job {job}" in p.stdout and jobs.ranks_in(p.stdout) == ranks, (p.stdout, p.stderr)
                 answer = json.loads(ask(own, "--json", "--endpoint", where, "stacks", job).stdout)
-                assert answer["version"] == 1 and answer["job"] == job and ranks_in(" ".join(answer["groups"])) == ranks, answer
+                assert answer["version"] == 1 and answer["job"] == job and jobs.ranks_in(" ".join(answer["groups"])) == ranks, answer
         for folder, _ in nodes[:2]:
             p = ask(folder, "stacks", "red")
-            assert p.returncode == 0 and ranks_in(p.stdout) == [0, 1, 2, 3], (p.stdout, p.stderr)
+            assert p.returncode == 0 and jobs.ranks_in(p.stdout) == [0, 1, 2, 3], (p.stdout, p.stderr)
         p = ask(own, "--endpoint", path, "stacks", "nope")
         assert p.returncode == 3 and "no job 'nope'" in p.stderr, p
         assert ask(own, "--endpoint", path, "stacks").returncode == 2

@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import re
 import signal
 import subprocess
 import sys
@@ -179,3 +180,9 @@ def kill(pid, sig=signal.SIGKILL):
         return True
     except ProcessLookupError:
         return False
+
+
+def ranks_in(report):
+    """All ranks in a report of stacks. A tool that is not ready in time leaves its rank in a group of its own."""
+    listed = [part.split("-") for group in re.findall(r"\branks? (\d[\d, -]*) on ", report) for part in group.split(", ")]
+    return sorted(rank for part in listed for rank in range(int(part[0]), int(part[-1]) + 1))
